@@ -1,0 +1,92 @@
+//! Tile shapes, threads and shared memory of every kernel, each number once, with its reason.
+
+use crate::variants::Kind;
+
+/// What one block of a kernel takes, and which part of the problem it covers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Footprint {
+    /// Threads of a block.
+    pub threads: u32,
+    /// Bytes of dynamic shared memory of a block.
+    pub shared_bytes: u32,
+    /// Blocks that an SM should hold at once; `.minnctapersm` of the PTX.
+    pub blocks_per_sm: u32,
+    /// Rows of q that a block covers at a time.
+    pub block_q: u32,
+    /// Rows of k and v that a block covers at a time.
+    pub block_k: u32,
+    /// Bytes of spills and stack that ptxas may report: 0 unless a comment in this file says why.
+    pub spill_bytes: u32,
+}
+
+/// Bytes of an element of q, k, v, o.
+const ELEMENT: u32 = 2;
+
+/// Forward: four warps, each with 32 query rows, so that a fragment of K or V read from shared memory feeds two
+/// `mma`; two blocks per SM, so that one block's products hide the other's softmax.
+pub const fn forward(head_dim: u32) -> Footprint {
+    let block_q = 128;
+    let block_k = if head_dim == 128 { 64 } else { 128 };
+    Footprint {
+        threads: 128,
+        shared_bytes: (block_q + 2 * block_k) * head_dim * ELEMENT,
+        blocks_per_sm: 2,
+        block_q,
+        block_k,
+        spill_bytes: 0,
+    }
+}
+
+/// Backward: 128 keys stay, blocks of 64 queries pass by. Four warps own S, P and dV, four own dP, dS and dK, 32
+/// keys each; together they own dQ. Shared memory: K, V, two stages of Q, dO, lse and Δ, P and dS.
+pub const fn backward(head_dim: u32) -> Footprint {
+    let (block_q, block_k) = (64, 128);
+    Footprint {
+        threads: 256,
+        shared_bytes: (2 * block_k + 4 * block_q) * head_dim * ELEMENT
+            + 2 * 2 * block_q * 4
+            + 2 * block_q * block_k * ELEMENT,
+        blocks_per_sm: 1,
+        block_q,
+        block_k,
+        spill_bytes: 0,
+    }
+}
+
+/// Element-wise kernels of the backward pass: one block per 64 query rows of one head.
+const fn rows(threads: u32) -> Footprint {
+    Footprint { threads, shared_bytes: 0, blocks_per_sm: 1, block_q: 64, block_k: 0, spill_bytes: 0 }
+}
+
+/// Matrix products of `standard`: 128 × 128 of the result by a block, two stages of 32 columns of both operands.
+const fn product() -> Footprint {
+    Footprint {
+        threads: 256,
+        shared_bytes: 2 * 2 * 128 * 32 * ELEMENT,
+        blocks_per_sm: 1,
+        block_q: 128,
+        block_k: 128,
+        spill_bytes: 0,
+    }
+}
+
+/// The footprint of one row of the list.
+pub const fn footprint(kind: Kind, head_dim: Option<u32>) -> Footprint {
+    let head_dim = match head_dim {
+        Some(head_dim) => head_dim,
+        None => 0,
+    };
+    match kind {
+        Kind::Forward => forward(head_dim),
+        Kind::Backward => backward(head_dim),
+        Kind::BackwardDelta => rows(256),
+        Kind::BackwardDq => rows(256),
+        Kind::StandardSoftmax | Kind::StandardDelta | Kind::StandardDScores => Footprint { block_q: 4, ..rows(128) },
+        Kind::StandardScores
+        | Kind::StandardOutput
+        | Kind::StandardDv
+        | Kind::StandardDWeights
+        | Kind::StandardDq
+        | Kind::StandardDk => product(),
+    }
+}

@@ -1,0 +1,48 @@
+//! ferroflash's kernels. The same sources are device code (`no_std`, compiled to PTX) and, with the
+//! feature `emulator`, ordinary Rust that the CPU machine in [`emu`] runs in tests.
+//!
+//! Each layer knows only those below it:
+//!
+//! | layer | what it is |
+//! |---|---|
+//! | [`variants`], [`params`] | the list of kernels, and the one parameter struct of each pass |
+//! | `entry` | the list expanded into kernel entries |
+//! | `kernels` | the algorithms, as the papers write them |
+//! | [`attention`] | masks, ranges of KV blocks, the order of tiles: arithmetic that knows no hardware |
+//! | `tile` | tiles as types and the verbs on them |
+//! | `ptx` | one function = one PTX instruction: the only `asm!` of the workspace |
+//! | `emu` | the machine behind the CPU bodies of `ptx` |
+#![cfg_attr(target_arch = "nvptx64", no_std)]
+#![cfg_attr(
+    target_arch = "nvptx64",
+    feature(abi_ptx, asm_experimental_arch, stdarch_nvptx)
+)]
+
+pub mod variants;
+
+pub mod params;
+
+pub mod config;
+
+#[cfg(any(target_arch = "nvptx64", feature = "emulator"))]
+pub mod entry;
+
+#[cfg(any(target_arch = "nvptx64", feature = "emulator"))]
+pub mod kernels;
+
+pub mod attention;
+
+#[cfg(any(target_arch = "nvptx64", feature = "emulator"))]
+pub mod tile;
+
+#[cfg(any(target_arch = "nvptx64", feature = "emulator"))]
+pub mod ptx;
+
+#[cfg(all(not(target_arch = "nvptx64"), feature = "emulator"))]
+pub mod emu;
+
+#[cfg(target_arch = "nvptx64")]
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo) -> ! {
+    ptx::special::trap()
+}

@@ -1,0 +1,185 @@
+//! What a kernel is given: one `#[repr(C)]` struct per pass, passed by value, the same on both sides.
+//!
+//! Addresses are plain 64-bit integers: a plan is made without a device and filled in at launch.
+
+/// Where a tensor `[batch, seqlen, heads, head_dim]` lies. Strides count elements; the last dimension is contiguous.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct TensorView {
+    /// Address of element `[0, 0, 0, 0]`; 16-byte aligned.
+    pub base: u64,
+    /// Elements from one batch entry to the next.
+    pub batch_stride: i64,
+    /// Elements from one row (position in the sequence) to the next.
+    pub row_stride: i64,
+    /// Elements from one head to the next.
+    pub head_stride: i64,
+}
+
+/// The sizes of one attention problem.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Shape {
+    /// Number of batch entries.
+    pub batch: u32,
+    /// Number of query heads; a multiple of `heads_k`.
+    pub heads_q: u32,
+    /// Number of key and value heads.
+    pub heads_k: u32,
+    /// Query heads that share one key and value head: `heads_q / heads_k`.
+    pub group_size: u32,
+    /// Rows of q and o.
+    pub seqlen_q: u32,
+    /// Rows of k and v.
+    pub seqlen_k: u32,
+    /// Columns of every tensor.
+    pub head_dim: u32,
+    /// 1 when row `i` sees keys `j ≤ i + seqlen_k − seqlen_q` only, else 0. Kernels compiled for one mask ignore it.
+    pub causal: u32,
+}
+
+/// The scale of the scores.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Scale {
+    /// `S = q·kᵀ · scale`; finite and greater than 0.
+    pub scale: f32,
+    /// `scale · log₂ e`: exponentials are computed to base 2.
+    pub scale_log2: f32,
+}
+
+/// Which tile a block works on: see [`crate::attention::schedule`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Schedule {
+    /// Number of tiles along the sequence (query tiles in the forward pass, key tiles in the backward pass).
+    pub tiles: u32,
+    /// Number of (batch, head) pairs whose tiles are interleaved.
+    pub heads_per_group: u32,
+    /// Number of (batch, head) pairs.
+    pub heads: u32,
+    /// Backward pass: [`ORDERED`] or [`FASTEST`].
+    pub order: u32,
+}
+
+/// [`Schedule::order`]: contributions to dQ are added in one fixed order; bit-equal from run to run.
+pub const ORDERED: u32 = 0;
+/// [`Schedule::order`]: contributions to dQ are added as they come.
+pub const FASTEST: u32 = 1;
+
+/// Parameters of the forward kernels.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ForwardParams {
+    /// Queries.
+    pub q: TensorView,
+    /// Keys.
+    pub k: TensorView,
+    /// Values.
+    pub v: TensorView,
+    /// Output.
+    pub o: TensorView,
+    /// `f32 [batch, heads_q, seqlen_q]`: natural logarithm of the row's sum of exponentials.
+    pub lse: u64,
+    /// Sizes.
+    pub shape: Shape,
+    /// Scale.
+    pub scale: Scale,
+    /// Order of the tiles.
+    pub schedule: Schedule,
+}
+
+/// Parameters of the backward kernels: `delta`, the main kernel, and `dq`, in this order on one stream.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct BackwardParams {
+    /// Queries.
+    pub q: TensorView,
+    /// Keys.
+    pub k: TensorView,
+    /// Values.
+    pub v: TensorView,
+    /// Output of the forward pass.
+    pub o: TensorView,
+    /// Gradient of the output.
+    pub d_o: TensorView,
+    /// Gradient of the queries.
+    pub d_q: TensorView,
+    /// Gradient of the keys.
+    pub d_k: TensorView,
+    /// Gradient of the values.
+    pub d_v: TensorView,
+    /// `f32 [batch, heads_q, seqlen_q]`: the forward pass's lse.
+    pub lse: u64,
+    /// Workspace, `f32 [batch, heads_q, padded_q]`: lse · log₂ e, +∞ in rows that see no key and in the padding.
+    pub lse_log2: u64,
+    /// Workspace, `f32 [batch, heads_q, padded_q]`: Δ = rowsum(dO ∘ O), 0 in the padding.
+    pub delta: u64,
+    /// Workspace, `f32 [batch, heads_q, padded_q, head_dim]`: dQ / scale, in the order of the registers that hold it.
+    pub d_q_accum: u64,
+    /// Workspace, `u32 [batch, heads_q, q_blocks]`: how many key tiles have added to this block of dQ.
+    pub turns: u64,
+    /// Workspace, `u32`: the next tile to work on.
+    pub ticket: u64,
+    /// `seqlen_q` rounded up to a multiple of the query block.
+    pub padded_q: u64,
+    /// Sizes.
+    pub shape: Shape,
+    /// Scale.
+    pub scale: Scale,
+    /// Order of the tiles.
+    pub schedule: Schedule,
+}
+
+/// Parameters of the `standard` kernels, which keep the scores in global memory.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct StandardParams {
+    /// Queries.
+    pub q: TensorView,
+    /// Keys.
+    pub k: TensorView,
+    /// Values.
+    pub v: TensorView,
+    /// Output.
+    pub o: TensorView,
+    /// Gradient of the output.
+    pub d_o: TensorView,
+    /// Gradient of the queries.
+    pub d_q: TensorView,
+    /// Gradient of the keys.
+    pub d_k: TensorView,
+    /// Gradient of the values.
+    pub d_v: TensorView,
+    /// `f32 [batch, heads_q, seqlen_q]`.
+    pub lse: u64,
+    /// Workspace, `f32 [batch, heads_q, seqlen_q, padded_k]`: S, and dP in the backward pass.
+    pub scores: u64,
+    /// `element [batch, heads_q, seqlen_q, padded_k]`: P, and in place of it dS in the backward pass.
+    pub weights: u64,
+    /// Workspace, `f32 [batch, heads_q, seqlen_q]`: Δ.
+    pub delta: u64,
+    /// `seqlen_k` rounded up to a multiple of 8, so that rows of the weights are 16-byte aligned.
+    pub padded_k: u64,
+    /// Sizes.
+    pub shape: Shape,
+    /// Scale.
+    pub scale: Scale,
+}
+
+/// The parameters of any kernel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Params {
+    /// Of a forward kernel.
+    Forward(ForwardParams),
+    /// Of a backward kernel.
+    Backward(BackwardParams),
+    /// Of a `standard` kernel.
+    Standard(StandardParams),
+}
+
+const _: () = assert!(size_of::<TensorView>() == 32);
+const _: () = assert!(size_of::<Shape>() == 32);
+const _: () = assert!(size_of::<ForwardParams>() == 4 * 32 + 8 + 32 + 8 + 16);
+const _: () = assert!(size_of::<BackwardParams>() == 8 * 32 + 7 * 8 + 32 + 8 + 16);
+const _: () = assert!(size_of::<StandardParams>() == 8 * 32 + 5 * 8 + 32 + 8);

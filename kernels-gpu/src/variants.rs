@@ -1,0 +1,190 @@
+//! THE list of kernels. PTX entries, the host's table, the emulator's table and the README's support matrix are
+//! all made from it; a kernel that is not in it cannot be reached.
+
+/// Calls `$callback!` with every row: `name: kind { arch, dtype, head_dim, mask }`, fields as the kind has them.
+#[macro_export]
+macro_rules! for_each_variant {
+    ($callback:ident) => {
+        $callback! {
+            forward_sm80_bf16_d32_full:    Forward { arch: Sm80, dtype: Bf16, head_dim: 32,  mask: Full }
+            forward_sm80_bf16_d32_causal:  Forward { arch: Sm80, dtype: Bf16, head_dim: 32,  mask: Causal }
+            forward_sm80_bf16_d64_full:    Forward { arch: Sm80, dtype: Bf16, head_dim: 64,  mask: Full }
+            forward_sm80_bf16_d64_causal:  Forward { arch: Sm80, dtype: Bf16, head_dim: 64,  mask: Causal }
+            forward_sm80_bf16_d128_full:   Forward { arch: Sm80, dtype: Bf16, head_dim: 128, mask: Full }
+            forward_sm80_bf16_d128_causal: Forward { arch: Sm80, dtype: Bf16, head_dim: 128, mask: Causal }
+            forward_sm80_f16_d32_full:     Forward { arch: Sm80, dtype: F16,  head_dim: 32,  mask: Full }
+            forward_sm80_f16_d32_causal:   Forward { arch: Sm80, dtype: F16,  head_dim: 32,  mask: Causal }
+            forward_sm80_f16_d64_full:     Forward { arch: Sm80, dtype: F16,  head_dim: 64,  mask: Full }
+            forward_sm80_f16_d64_causal:   Forward { arch: Sm80, dtype: F16,  head_dim: 64,  mask: Causal }
+            forward_sm80_f16_d128_full:    Forward { arch: Sm80, dtype: F16,  head_dim: 128, mask: Full }
+            forward_sm80_f16_d128_causal:  Forward { arch: Sm80, dtype: F16,  head_dim: 128, mask: Causal }
+
+            backward_delta_sm80_bf16_d32:  BackwardDelta { arch: Sm80, dtype: Bf16, head_dim: 32 }
+            backward_delta_sm80_bf16_d64:  BackwardDelta { arch: Sm80, dtype: Bf16, head_dim: 64 }
+            backward_delta_sm80_bf16_d128: BackwardDelta { arch: Sm80, dtype: Bf16, head_dim: 128 }
+            backward_delta_sm80_f16_d32:   BackwardDelta { arch: Sm80, dtype: F16,  head_dim: 32 }
+            backward_delta_sm80_f16_d64:   BackwardDelta { arch: Sm80, dtype: F16,  head_dim: 64 }
+            backward_delta_sm80_f16_d128:  BackwardDelta { arch: Sm80, dtype: F16,  head_dim: 128 }
+
+            backward_sm80_bf16_d32_full:    Backward { arch: Sm80, dtype: Bf16, head_dim: 32,  mask: Full }
+            backward_sm80_bf16_d32_causal:  Backward { arch: Sm80, dtype: Bf16, head_dim: 32,  mask: Causal }
+            backward_sm80_bf16_d64_full:    Backward { arch: Sm80, dtype: Bf16, head_dim: 64,  mask: Full }
+            backward_sm80_bf16_d64_causal:  Backward { arch: Sm80, dtype: Bf16, head_dim: 64,  mask: Causal }
+            backward_sm80_bf16_d128_full:   Backward { arch: Sm80, dtype: Bf16, head_dim: 128, mask: Full }
+            backward_sm80_bf16_d128_causal: Backward { arch: Sm80, dtype: Bf16, head_dim: 128, mask: Causal }
+            backward_sm80_f16_d32_full:     Backward { arch: Sm80, dtype: F16,  head_dim: 32,  mask: Full }
+            backward_sm80_f16_d32_causal:   Backward { arch: Sm80, dtype: F16,  head_dim: 32,  mask: Causal }
+            backward_sm80_f16_d64_full:     Backward { arch: Sm80, dtype: F16,  head_dim: 64,  mask: Full }
+            backward_sm80_f16_d64_causal:   Backward { arch: Sm80, dtype: F16,  head_dim: 64,  mask: Causal }
+            backward_sm80_f16_d128_full:    Backward { arch: Sm80, dtype: F16,  head_dim: 128, mask: Full }
+            backward_sm80_f16_d128_causal:  Backward { arch: Sm80, dtype: F16,  head_dim: 128, mask: Causal }
+
+            backward_dq_sm80_bf16_d32:  BackwardDq { arch: Sm80, dtype: Bf16, head_dim: 32 }
+            backward_dq_sm80_bf16_d64:  BackwardDq { arch: Sm80, dtype: Bf16, head_dim: 64 }
+            backward_dq_sm80_bf16_d128: BackwardDq { arch: Sm80, dtype: Bf16, head_dim: 128 }
+            backward_dq_sm80_f16_d32:   BackwardDq { arch: Sm80, dtype: F16,  head_dim: 32 }
+            backward_dq_sm80_f16_d64:   BackwardDq { arch: Sm80, dtype: F16,  head_dim: 64 }
+            backward_dq_sm80_f16_d128:  BackwardDq { arch: Sm80, dtype: F16,  head_dim: 128 }
+
+            standard_scores_sm80_bf16:      StandardScores { arch: Sm80, dtype: Bf16 }
+            standard_scores_sm80_f16:       StandardScores { arch: Sm80, dtype: F16 }
+            standard_softmax_sm80_bf16:     StandardSoftmax { arch: Sm80, dtype: Bf16 }
+            standard_softmax_sm80_f16:      StandardSoftmax { arch: Sm80, dtype: F16 }
+            standard_output_sm80_bf16:      StandardOutput { arch: Sm80, dtype: Bf16 }
+            standard_output_sm80_f16:       StandardOutput { arch: Sm80, dtype: F16 }
+            standard_delta_sm80_bf16:       StandardDelta { arch: Sm80, dtype: Bf16 }
+            standard_delta_sm80_f16:        StandardDelta { arch: Sm80, dtype: F16 }
+            standard_d_v_sm80_bf16:         StandardDv { arch: Sm80, dtype: Bf16 }
+            standard_d_v_sm80_f16:          StandardDv { arch: Sm80, dtype: F16 }
+            standard_d_weights_sm80_bf16:   StandardDWeights { arch: Sm80, dtype: Bf16 }
+            standard_d_weights_sm80_f16:    StandardDWeights { arch: Sm80, dtype: F16 }
+            standard_d_scores_sm80_bf16:    StandardDScores { arch: Sm80, dtype: Bf16 }
+            standard_d_scores_sm80_f16:     StandardDScores { arch: Sm80, dtype: F16 }
+            standard_d_q_sm80_bf16:         StandardDq { arch: Sm80, dtype: Bf16 }
+            standard_d_q_sm80_f16:          StandardDq { arch: Sm80, dtype: F16 }
+            standard_d_k_sm80_bf16:         StandardDk { arch: Sm80, dtype: Bf16 }
+            standard_d_k_sm80_f16:          StandardDk { arch: Sm80, dtype: F16 }
+        }
+    };
+}
+
+/// The virtual architecture that a kernel is compiled for: it runs there and on newer devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Arch {
+    /// Ampere and newer: `mma.sync`, `cp.async`, `ldmatrix`.
+    Sm80,
+}
+
+impl Arch {
+    /// As compilers spell it: `sm_80`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Arch::Sm80 => "sm_80",
+        }
+    }
+
+    /// The lowest compute capability that runs it, as `(major, minor)`.
+    pub const fn compute_capability(self) -> (u32, u32) {
+        match self {
+            Arch::Sm80 => (8, 0),
+        }
+    }
+}
+
+/// Type of the elements of q, k, v, o and their gradients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Dtype {
+    /// bfloat16.
+    Bf16,
+    /// IEEE binary16.
+    F16,
+}
+
+/// Which mask a kernel is compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MaskKind {
+    /// Every query sees every key.
+    Full,
+    /// Key `j` is visible to query `i` where `j ≤ i + seqlen_k − seqlen_q`.
+    Causal,
+}
+
+/// What a kernel computes, and in which algorithm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// flash2 forward: o and lse.
+    Forward,
+    /// flash2 backward, first: Δ and lse·log₂e, padded; clears the accumulator of dQ, the turns and the ticket.
+    BackwardDelta,
+    /// flash2 backward, second: dK and dV; contributions to dQ.
+    Backward,
+    /// flash2 backward, last: dQ from its f32 accumulator.
+    BackwardDq,
+    /// standard forward, first: S = q·kᵀ · scale, masked.
+    StandardScores,
+    /// standard forward, second: P = softmax(S), lse.
+    StandardSoftmax,
+    /// standard forward, last: O = P·V.
+    StandardOutput,
+    /// standard backward: Δ = rowsum(dO ∘ O).
+    StandardDelta,
+    /// standard backward: dV = Pᵀ·dO, summed over the group of query heads.
+    StandardDv,
+    /// standard backward: dP = dO·Vᵀ.
+    StandardDWeights,
+    /// standard backward: dS = P ∘ (dP − Δ), over P.
+    StandardDScores,
+    /// standard backward: dQ = dS·K · scale.
+    StandardDq,
+    /// standard backward: dK = dSᵀ·Q · scale, summed over the group of query heads.
+    StandardDk,
+}
+
+/// One row of the list.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Variant {
+    /// Its name: of the row, of the PTX entry and of the PTX module.
+    pub name: &'static str,
+    /// What it computes.
+    pub kind: Kind,
+    /// What it is compiled for.
+    pub arch: Arch,
+    /// Element type.
+    pub dtype: Dtype,
+    /// The head_dim it is compiled for; `None`: any multiple of 8 up to 256.
+    pub head_dim: Option<u32>,
+    /// The mask it is compiled for; `None`: any.
+    pub mask: Option<MaskKind>,
+    /// What a block of it takes.
+    pub footprint: Footprint,
+}
+
+pub use crate::config::Footprint;
+
+macro_rules! optional {
+    () => { None };
+    ($value:expr) => { Some($value) };
+}
+
+macro_rules! table {
+    ($($name:ident: $kind:ident { arch: $arch:ident, dtype: $dtype:ident $(, head_dim: $head_dim:literal)? $(, mask: $mask:ident)? })*) => {
+        /// The list as data, in its order.
+        pub const VARIANTS: &[Variant] = &[$(
+            Variant {
+                name: stringify!($name),
+                kind: Kind::$kind,
+                arch: Arch::$arch,
+                dtype: Dtype::$dtype,
+                head_dim: optional!($($head_dim)?),
+                mask: optional!($(MaskKind::$mask)?),
+                footprint: crate::config::footprint(Kind::$kind, optional!($($head_dim)?)),
+            },
+        )*];
+    };
+}
+for_each_variant!(table);
+
+/// The row with this name.
+pub fn by_name(name: &str) -> Option<&'static Variant> {
+    VARIANTS.iter().find(|variant| variant.name == name)
+}
