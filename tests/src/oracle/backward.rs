@@ -1,0 +1,55 @@
+//! Gradients by the chain rule through the definition: `dV = Pᵀ·dO`, `dP = dO·Vᵀ`,
+//! `dS = P ∘ (dP − rowsum(P ∘ dP))`, `dQ = dS·K · scale`, `dK = dSᵀ·Q · scale`.
+
+use super::forward::weights;
+use super::{Inputs, add_scaled, dot};
+
+/// What the backward pass gives.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gradients {
+    /// Gradient of the queries.
+    pub d_q: Vec<f64>,
+    /// Gradient of the keys.
+    pub d_k: Vec<f64>,
+    /// Gradient of the values.
+    pub d_v: Vec<f64>,
+}
+
+/// The gradients of `Σ o ∘ d_o` with respect to q, k and v.
+pub fn backward(inputs: &Inputs, d_o: &[f64]) -> Gradients {
+    let sizes = inputs.sizes;
+    let mut gradients = Gradients {
+        d_q: vec![0.0; sizes.query_elems()],
+        d_k: vec![0.0; sizes.key_elems()],
+        d_v: vec![0.0; sizes.key_elems()],
+    };
+    for b in 0..sizes.batch {
+        for h in 0..sizes.heads_q {
+            for i in 0..sizes.seqlen_q {
+                add_row(&mut gradients, inputs, d_o, (b, h, i));
+            }
+        }
+    }
+    gradients
+}
+
+/// What row `i` of P, in batch entry `b` and query head `h`, contributes to the gradients.
+fn add_row(gradients: &mut Gradients, inputs: &Inputs, d_o: &[f64], (b, h, i): (usize, usize, usize)) {
+    let sizes = inputs.sizes;
+    let row = weights(inputs, b, h, i).of_keys;
+    let at_query = sizes.query(b, i, h);
+    let query = at_query..at_query + sizes.head_dim;
+    let key = |j| {
+        let at_key = sizes.key(b, j, h);
+        at_key..at_key + sizes.head_dim
+    };
+    let d_o = &d_o[query.clone()];
+    let d_p: Vec<f64> = row.iter().map(|&(j, _)| dot(d_o, &inputs.v[key(j)])).collect();
+    let mean: f64 = row.iter().zip(&d_p).map(|(&(_, p), d_p)| p * d_p).sum();
+    for (&(j, p), d_p) in row.iter().zip(&d_p) {
+        let d_s = p * (d_p - mean) * inputs.softmax_scale;
+        add_scaled(&mut gradients.d_v[key(j)], p, d_o);
+        add_scaled(&mut gradients.d_q[query.clone()], d_s, &inputs.k[key(j)]);
+        add_scaled(&mut gradients.d_k[key(j)], d_s, &inputs.q[query.clone()]);
+    }
+}

@@ -1,0 +1,60 @@
+//! o and lse by definition: `P = softmax(q·kᵀ · scale)` over the visible keys, `O = P·V`.
+
+use super::{Inputs, add_scaled, dot};
+
+/// What the forward pass gives.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Output {
+    /// Output.
+    pub o: Vec<f64>,
+    /// Natural logarithm of each row's sum of exponentials; −∞ for a row that sees no key.
+    pub lse: Vec<f64>,
+}
+
+/// One row of P: its log-sum-exp, and the visible keys with their weights.
+pub(super) struct Weights {
+    pub(super) lse: f64,
+    pub(super) of_keys: Vec<(usize, f64)>,
+}
+
+/// Row `i` of P, in batch entry `b` and query head `h`.
+pub(super) fn weights(inputs: &Inputs, b: usize, h: usize, i: usize) -> Weights {
+    let sizes = inputs.sizes;
+    let q_at = sizes.query(b, i, h);
+    let q = &inputs.q[q_at..q_at + sizes.head_dim];
+    let scores: Vec<(usize, f64)> = (0..sizes.seqlen_k)
+        .filter(|&j| (inputs.visible)(i, j))
+        .map(|j| {
+            let k_at = sizes.key(b, j, h);
+            (j, dot(q, &inputs.k[k_at..k_at + sizes.head_dim]) * inputs.softmax_scale)
+        })
+        .collect();
+    let max = scores.iter().map(|&(_, score)| score).fold(f64::NEG_INFINITY, f64::max);
+    if max == f64::NEG_INFINITY {
+        return Weights { lse: f64::NEG_INFINITY, of_keys: Vec::new() };
+    }
+    let sum: f64 = scores.iter().map(|&(_, score)| (score - max).exp()).sum();
+    let of_keys = scores.into_iter().map(|(j, score)| (j, (score - max).exp() / sum)).collect();
+    Weights { lse: max + sum.ln(), of_keys }
+}
+
+/// o and lse.
+pub fn forward(inputs: &Inputs) -> Output {
+    let sizes = inputs.sizes;
+    let mut output = Output { o: vec![0.0; sizes.query_elems()], lse: vec![f64::NEG_INFINITY; sizes.row_elems()] };
+    for b in 0..sizes.batch {
+        for h in 0..sizes.heads_q {
+            for i in 0..sizes.seqlen_q {
+                let weights = weights(inputs, b, h, i);
+                output.lse[sizes.row(b, h, i)] = weights.lse;
+                let o_at = sizes.query(b, i, h);
+                let o = &mut output.o[o_at..o_at + sizes.head_dim];
+                for (j, p) in weights.of_keys {
+                    let v_at = sizes.key(b, j, h);
+                    add_scaled(o, p, &inputs.v[v_at..v_at + sizes.head_dim]);
+                }
+            }
+        }
+    }
+    output
+}

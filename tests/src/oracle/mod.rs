@@ -1,0 +1,104 @@
+//! The oracle: attention from its definition, in f64, without tiles and without an online softmax. It shares no
+//! arithmetic with the CPU backend or with the emulator; masks enter only as a predicate on one query and one key.
+//!
+//! Arrays are dense, in the order of their dimensions: `q`, `o`: `[batch, seqlen_q, heads_q, head_dim]`; `k`, `v`:
+//! `[batch, seqlen_k, heads_k, head_dim]`; `lse`: `[batch, heads_q, seqlen_q]`. Query head `h` reads key and value
+//! head `h / (heads_q / heads_k)`.
+
+mod backward;
+mod forward;
+
+pub use backward::{Gradients, backward};
+pub use forward::{Output, forward};
+
+/// The sizes of one problem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Number of independent sequences.
+    pub batch: usize,
+    /// Rows of q and o.
+    pub seqlen_q: usize,
+    /// Rows of k and v.
+    pub seqlen_k: usize,
+    /// Heads of q and o; a multiple of `heads_k`.
+    pub heads_q: usize,
+    /// Heads of k and v.
+    pub heads_k: usize,
+    /// Columns of every tensor.
+    pub head_dim: usize,
+}
+
+impl Sizes {
+    /// Index of `[b, i, h, 0]` in q and o.
+    fn query(&self, b: usize, i: usize, h: usize) -> usize {
+        ((b * self.seqlen_q + i) * self.heads_q + h) * self.head_dim
+    }
+
+    /// Index of `[b, j, head of h, 0]` in k and v, for query head `h`.
+    fn key(&self, b: usize, j: usize, h: usize) -> usize {
+        let head = h / (self.heads_q / self.heads_k);
+        ((b * self.seqlen_k + j) * self.heads_k + head) * self.head_dim
+    }
+
+    /// Index of `[b, h, i]` in lse.
+    fn row(&self, b: usize, h: usize, i: usize) -> usize {
+        (b * self.heads_q + h) * self.seqlen_q + i
+    }
+
+    /// Elements of q and o.
+    pub fn query_elems(&self) -> usize {
+        self.batch * self.seqlen_q * self.heads_q * self.head_dim
+    }
+
+    /// Elements of k and v.
+    pub fn key_elems(&self) -> usize {
+        self.batch * self.seqlen_k * self.heads_k * self.head_dim
+    }
+
+    /// Elements of lse.
+    pub fn row_elems(&self) -> usize {
+        self.batch * self.heads_q * self.seqlen_q
+    }
+}
+
+/// What attention is worked out of.
+#[derive(Clone, Copy)]
+pub struct Inputs<'a> {
+    /// Sizes of the arrays.
+    pub sizes: Sizes,
+    /// Queries.
+    pub q: &'a [f64],
+    /// Keys.
+    pub k: &'a [f64],
+    /// Values.
+    pub v: &'a [f64],
+    /// Factor of the scores.
+    pub softmax_scale: f64,
+    /// Whether query `i` sees key `j`.
+    pub visible: &'a dyn Fn(usize, usize) -> bool,
+}
+
+/// The causal mask, aligned to the bottom right: the last query sees every key.
+pub fn causal(sizes: Sizes) -> impl Fn(usize, usize) -> bool {
+    move |i, j| j + sizes.seqlen_q <= i + sizes.seqlen_k
+}
+
+/// No mask.
+pub fn full(_: usize, _: usize) -> bool {
+    true
+}
+
+/// `Σ a·b`.
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+/// `to += factor · from`.
+fn add_scaled(to: &mut [f64], factor: f64, from: &[f64]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        *to += factor * from;
+    }
+}
+
+#[cfg(test)]
+mod tests;
