@@ -1,0 +1,163 @@
+//! Accesses of global memory by which threads of different blocks meet.
+
+#[cfg(not(target_arch = "nvptx64"))]
+use crate::emu::atomic;
+
+/// `red.relaxed.gpu.global.add.f32`: adds `x` to the number at `addr`, in no particular order.
+///
+/// PTX 6.0, sm_70.
+///
+/// # Safety
+/// `addr` lies in global memory, 4-byte aligned, and was written before.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn red_add_f32(addr: u64, x: f32) {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        ptx!(
+            "red.relaxed.gpu.global.add.f32 [{a}], {x};",
+            a = in(reg64) addr, x = in(reg32) x,
+            options(nostack)
+        );
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        atomic::update("red.relaxed.add.f32", addr, atomic::Order::Relaxed, |old| {
+            (f32::from_bits(old) + x).to_bits()
+        });
+    }
+}
+
+/// `atom.relaxed.gpu.global.add.u32`: adds `x` to the number at `addr` and gives what was there.
+///
+/// PTX 6.0, sm_70.
+///
+/// # Safety
+/// `addr` lies in global memory, 4-byte aligned, and was written before.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn atom_add_u32(addr: u64, x: u32) -> u32 {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let old: u32;
+        ptx!(
+            "atom.relaxed.gpu.global.add.u32 {old}, [{a}], {x};",
+            old = out(reg32) old, a = in(reg64) addr, x = in(reg32) x,
+            options(nostack)
+        );
+        old
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        atomic::update(
+            "atom.relaxed.add.u32",
+            addr,
+            atomic::Order::Relaxed,
+            |old| old.wrapping_add(x),
+        )
+    }
+}
+
+/// `red.release.gpu.global.add.u32`: adds `x` to the number at `addr` after all this thread did before.
+///
+/// PTX 6.0, sm_70.
+///
+/// What other threads of the block did before a barrier that this thread also passed counts as done by this thread.
+///
+/// # Safety
+/// `addr` lies in global memory, 4-byte aligned, and was written before.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn red_release_add_u32(addr: u64, x: u32) {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        ptx!(
+            "red.release.gpu.global.add.u32 [{a}], {x};",
+            a = in(reg64) addr, x = in(reg32) x,
+            options(nostack)
+        );
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        atomic::update("red.release.add.u32", addr, atomic::Order::Release, |old| {
+            old.wrapping_add(x)
+        });
+    }
+}
+
+/// `ld.acquire.gpu.global.u32`: the number at `addr`; what its writer released is visible afterwards.
+///
+/// PTX 6.0, sm_70.
+///
+/// # Safety
+/// `addr` lies in global memory, 4-byte aligned, and was written before.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn ld_acquire_u32(addr: u64) -> u32 {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let x: u32;
+        ptx!("ld.acquire.gpu.global.u32 {x}, [{a}];", x = out(reg32) x, a = in(reg64) addr, options(nostack));
+        x
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        atomic::load("ld.acquire.u32", addr, atomic::Order::Acquire)
+    }
+}
+
+/// `ld.relaxed.gpu.global.u32`: the number at `addr`, which other threads may be changing.
+///
+/// PTX 6.0, sm_70.
+///
+/// # Safety
+/// `addr` lies in global memory, 4-byte aligned, and was written before.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn ld_relaxed_u32(addr: u64) -> u32 {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let x: u32;
+        ptx!("ld.relaxed.gpu.global.u32 {x}, [{a}];", x = out(reg32) x, a = in(reg64) addr, options(nostack));
+        x
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        atomic::load("ld.relaxed.u32", addr, atomic::Order::Relaxed)
+    }
+}
+
+/// `st.release.gpu.global.u32`: stores `x` after all this thread did before.
+///
+/// PTX 6.0, sm_70.
+///
+/// # Safety
+/// `addr` lies in global memory, 4-byte aligned.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn st_release_u32(addr: u64, x: u32) {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        ptx!("st.release.gpu.global.u32 [{a}], {x};", a = in(reg64) addr, x = in(reg32) x, options(nostack));
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        atomic::store("st.release.u32", addr, atomic::Order::Release, x);
+    }
+}
+
+/// `fence.acq_rel.gpu`: orders this thread's accesses before it before those after it, for all threads of the GPU.
+///
+/// PTX 6.0, sm_70.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub fn fence_acq_rel_gpu() {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        ptx!("fence.acq_rel.gpu;", options(nostack));
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        atomic::fence("fence.acq_rel.gpu");
+    }
+}

@@ -1,0 +1,80 @@
+//! Barriers of a block and of a warp. They order shared and global memory among those who take part.
+
+#[cfg(not(target_arch = "nvptx64"))]
+use crate::emu::barrier;
+
+/// `bar.sync id, threads`: waits until `threads` threads of the block have come to barrier `id`.
+///
+/// PTX 1.0, sm_10.
+///
+/// # Safety
+/// All 32 lanes of the warp reach it together; `id < 16`; `threads` is a multiple of 32 and the same for all who come.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn barrier_sync(id: u32, threads: u32) {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        ptx!("bar.sync {id}, {n};", id = in(reg32) id, n = in(reg32) threads, options(nostack));
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        barrier::sync("bar.sync", id, threads);
+    }
+}
+
+/// `bar.arrive id, threads`: counts as one of the `threads` of barrier `id` without waiting.
+///
+/// PTX 2.0, sm_20.
+///
+/// # Safety
+/// As [`barrier_sync`].
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn barrier_arrive(id: u32, threads: u32) {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        ptx!("bar.arrive {id}, {n};", id = in(reg32) id, n = in(reg32) threads, options(nostack));
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        barrier::arrive("bar.arrive", id, threads);
+    }
+}
+
+/// `bar.sync 0`: waits until all threads of the block have come.
+///
+/// PTX 1.0, sm_10.
+///
+/// # Safety
+/// All threads of the block reach it together.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn barrier_sync_all() {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        ptx!("bar.sync 0;", options(nostack));
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        barrier::sync_all("bar.sync 0");
+    }
+}
+
+/// `bar.warp.sync 0xffffffff`: what the lanes of the warp wrote before, all of them see afterwards.
+///
+/// PTX 6.0, sm_30.
+///
+/// # Safety
+/// All 32 lanes of the warp reach it together.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn warp_sync() {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        ptx!("bar.warp.sync 0xffffffff;", options(nostack));
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        barrier::warp_sync("bar.warp.sync");
+    }
+}

@@ -1,0 +1,104 @@
+//! Conversions between `f32` and packed pairs of 16-bit floating-point numbers.
+
+#[cfg(not(target_arch = "nvptx64"))]
+fn pack(lo: u16, hi: u16) -> u32 {
+    u32::from(lo) | u32::from(hi) << 16
+}
+
+/// The instructions give one NaN, whatever its input's payload.
+#[cfg(not(target_arch = "nvptx64"))]
+const NAN: u16 = 0x7fff;
+
+#[cfg(not(target_arch = "nvptx64"))]
+fn bf16_bits(x: f32) -> u16 {
+    if x.is_nan() {
+        NAN
+    } else {
+        half::bf16::from_f32(x).to_bits()
+    }
+}
+
+#[cfg(not(target_arch = "nvptx64"))]
+fn f16_bits(x: f32) -> u16 {
+    if x.is_nan() {
+        NAN
+    } else {
+        half::f16::from_f32(x).to_bits()
+    }
+}
+
+/// `cvt.rn.bf16x2.f32`: two `f32` rounded to nearest even and packed, `lo` in the lower half.
+///
+/// PTX 7.0, sm_80.
+#[inline(always)]
+pub fn cvt_bf16x2(lo: f32, hi: f32) -> u32 {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let d: u32;
+        ptx!(
+            "cvt.rn.bf16x2.f32 {d}, {hi}, {lo};",
+            d = out(reg32) d, hi = in(reg32) hi, lo = in(reg32) lo,
+            options(pure, nomem, nostack)
+        );
+        d
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        pack(bf16_bits(lo), bf16_bits(hi))
+    }
+}
+
+/// `cvt.rn.f16x2.f32`: two `f32` rounded to nearest even and packed, `lo` in the lower half.
+///
+/// PTX 7.0, sm_80.
+#[inline(always)]
+pub fn cvt_f16x2(lo: f32, hi: f32) -> u32 {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let d: u32;
+        ptx!(
+            "cvt.rn.f16x2.f32 {d}, {hi}, {lo};",
+            d = out(reg32) d, hi = in(reg32) hi, lo = in(reg32) lo,
+            options(pure, nomem, nostack)
+        );
+        d
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        pack(f16_bits(lo), f16_bits(hi))
+    }
+}
+
+/// `cvt.f32.f16`: the lower half of `x` as `f32`; exact.
+///
+/// PTX 1.0, sm_10.
+#[inline(always)]
+pub fn cvt_f32_f16(x: u32) -> f32 {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let d: f32;
+        ptx!(
+            "{{ .reg .b16 lo, hi;",
+            "mov.b32 {{lo, hi}}, {x};",
+            "cvt.f32.f16 {d}, lo; }}",
+            d = out(reg32) d, x = in(reg32) x, options(pure, nomem, nostack)
+        );
+        d
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        half::f16::from_bits(x as u16).to_f32()
+    }
+}
+
+/// Two `bf16` as `f32`, the lower half first; exact. Not one instruction but a shift and a mask.
+#[inline(always)]
+pub fn unpack_bf16x2(x: u32) -> [f32; 2] {
+    [f32::from_bits(x << 16), f32::from_bits(x & 0xffff_0000)]
+}
+
+/// Two `f16` as `f32`, the lower half first; exact. Not one instruction but [`cvt_f32_f16`] on both halves.
+#[inline(always)]
+pub fn unpack_f16x2(x: u32) -> [f32; 2] {
+    [cvt_f32_f16(x), cvt_f32_f16(x >> 16)]
+}

@@ -1,0 +1,112 @@
+//! 8×8 matrices of 16-bit elements from shared memory into the fragments of `mma`.
+//!
+//! Lane `8·i + r` gives the address of row `r` (16 bytes) of matrix `i`; of `x2` only lanes 0 to 15 are asked, but
+//! all lanes give an address. Register `i` of a lane receives elements `2·(lane % 4)` and `2·(lane % 4) + 1` of row
+//! `lane / 4` of matrix `i`; with `.trans`, of its column `lane / 4`.
+
+#[cfg(not(target_arch = "nvptx64"))]
+use crate::emu::ldmatrix;
+
+/// `ldmatrix.sync.aligned.m8n8.x4.shared.b16`: four 8×8 matrices.
+///
+/// PTX 6.5, sm_75.
+///
+/// # Safety
+/// All 32 lanes of the warp reach it together. The addresses lie in the block's shared memory, 16-byte aligned, and
+/// their rows were written before.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn ldmatrix_x4(addr: u32) -> [u32; 4] {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let mut x = [0; 4];
+        ptx!(
+            "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{{x0}, {x1}, {x2}, {x3}}}, [{a}];",
+            x0 = out(reg32) x[0], x1 = out(reg32) x[1], x2 = out(reg32) x[2], x3 = out(reg32) x[3],
+            a = in(reg32) addr,
+            options(nostack, readonly)
+        );
+        x
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        ldmatrix::load("ldmatrix.x4", addr, ldmatrix::Order::Rows)
+    }
+}
+
+/// `ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16`: four 8×8 matrices, transposed.
+///
+/// PTX 6.5, sm_75.
+///
+/// # Safety
+/// All 32 lanes of the warp reach it together. The addresses lie in the block's shared memory, 16-byte aligned, and
+/// their rows were written before.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn ldmatrix_x4_trans(addr: u32) -> [u32; 4] {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let mut x = [0; 4];
+        ptx!(
+            "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {{{x0}, {x1}, {x2}, {x3}}}, [{a}];",
+            x0 = out(reg32) x[0], x1 = out(reg32) x[1], x2 = out(reg32) x[2], x3 = out(reg32) x[3],
+            a = in(reg32) addr,
+            options(nostack, readonly)
+        );
+        x
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        ldmatrix::load("ldmatrix.x4.trans", addr, ldmatrix::Order::Transposed)
+    }
+}
+
+/// `ldmatrix.sync.aligned.m8n8.x2.shared.b16`: two 8×8 matrices.
+///
+/// PTX 6.5, sm_75.
+///
+/// # Safety
+/// All 32 lanes of the warp reach it together. The addresses lie in the block's shared memory, 16-byte aligned, and
+/// their rows were written before.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn ldmatrix_x2(addr: u32) -> [u32; 2] {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let mut x = [0; 2];
+        ptx!(
+            "ldmatrix.sync.aligned.m8n8.x2.shared.b16 {{{x0}, {x1}}}, [{a}];",
+            x0 = out(reg32) x[0], x1 = out(reg32) x[1], a = in(reg32) addr, options(nostack, readonly)
+        );
+        x
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        ldmatrix::load("ldmatrix.x2", addr, ldmatrix::Order::Rows)
+    }
+}
+
+/// `ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16`: two 8×8 matrices, transposed.
+///
+/// PTX 6.5, sm_75.
+///
+/// # Safety
+/// All 32 lanes of the warp reach it together. The addresses lie in the block's shared memory, 16-byte aligned, and
+/// their rows were written before.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn ldmatrix_x2_trans(addr: u32) -> [u32; 2] {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let mut x = [0; 2];
+        ptx!(
+            "ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {{{x0}, {x1}}}, [{a}];",
+            x0 = out(reg32) x[0], x1 = out(reg32) x[1], a = in(reg32) addr, options(nostack, readonly)
+        );
+        x
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        ldmatrix::load("ldmatrix.x2.trans", addr, ldmatrix::Order::Transposed)
+    }
+}

@@ -1,0 +1,184 @@
+//! Loads and stores of shared memory. Addresses are those of the shared window: see [`super::special::shared_base`].
+
+#[cfg(not(target_arch = "nvptx64"))]
+use crate::emu::shared;
+
+/// `ld.shared.b32`: 4 bytes of shared memory.
+///
+/// PTX 1.0, sm_10.
+///
+/// # Safety
+/// The address lies in the block's shared memory, aligned to the size of the access, and was written before.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn ld_shared_u32(addr: u32) -> u32 {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let x: u32;
+        ptx!("ld.shared.b32 {x}, [{a}];", x = out(reg32) x, a = in(reg32) addr, options(nostack, readonly));
+        x
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        let [x] = shared::load("ld.shared.b32", addr);
+        x
+    }
+}
+
+/// `ld.shared.v2.b32`: 8 bytes of shared memory.
+///
+/// PTX 1.0, sm_10.
+///
+/// # Safety
+/// The address lies in the block's shared memory, aligned to the size of the access, and was written before.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn ld_shared_x2(addr: u32) -> [u32; 2] {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let mut x = [0; 2];
+        ptx!(
+            "ld.shared.v2.b32 {{{x0}, {x1}}}, [{a}];",
+            x0 = out(reg32) x[0], x1 = out(reg32) x[1], a = in(reg32) addr,
+            options(nostack, readonly)
+        );
+        x
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        shared::load("ld.shared.v2.b32", addr)
+    }
+}
+
+/// `ld.shared.v4.b32`: 16 bytes of shared memory.
+///
+/// PTX 1.0, sm_10.
+///
+/// # Safety
+/// The address lies in the block's shared memory, aligned to the size of the access, and was written before.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn ld_shared_x4(addr: u32) -> [u32; 4] {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let mut x = [0; 4];
+        ptx!(
+            "ld.shared.v4.b32 {{{x0}, {x1}, {x2}, {x3}}}, [{a}];",
+            x0 = out(reg32) x[0], x1 = out(reg32) x[1], x2 = out(reg32) x[2], x3 = out(reg32) x[3],
+            a = in(reg32) addr,
+            options(nostack, readonly)
+        );
+        x
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        shared::load("ld.shared.v4.b32", addr)
+    }
+}
+
+/// `ld.shared.f32`: one `f32` of shared memory.
+///
+/// PTX 1.0, sm_10.
+///
+/// # Safety
+/// The address lies in the block's shared memory, aligned to the size of the access, and was written before.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn ld_shared_f32(addr: u32) -> f32 {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let x: f32;
+        ptx!("ld.shared.f32 {x}, [{a}];", x = out(reg32) x, a = in(reg32) addr, options(nostack, readonly));
+        x
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        let [x] = shared::load("ld.shared.f32", addr);
+        f32::from_bits(x)
+    }
+}
+
+/// `st.shared.b32`: 4 bytes to shared memory.
+///
+/// PTX 1.0, sm_10.
+///
+/// # Safety
+/// The address lies in the block's shared memory, aligned to the size of the access; no other thread uses it now.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn st_shared_u32(addr: u32, x: u32) {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        ptx!("st.shared.b32 [{a}], {x};", a = in(reg32) addr, x = in(reg32) x, options(nostack));
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        shared::store("st.shared.b32", addr, [x]);
+    }
+}
+
+/// `st.shared.v2.b32`: 8 bytes to shared memory.
+///
+/// PTX 1.0, sm_10.
+///
+/// # Safety
+/// The address lies in the block's shared memory, aligned to the size of the access; no other thread uses it now.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn st_shared_x2(addr: u32, x: [u32; 2]) {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        ptx!(
+            "st.shared.v2.b32 [{a}], {{{x0}, {x1}}};",
+            a = in(reg32) addr, x0 = in(reg32) x[0], x1 = in(reg32) x[1],
+            options(nostack)
+        );
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        shared::store("st.shared.v2.b32", addr, x);
+    }
+}
+
+/// `st.shared.v4.b32`: 16 bytes to shared memory.
+///
+/// PTX 1.0, sm_10.
+///
+/// # Safety
+/// The address lies in the block's shared memory, aligned to the size of the access; no other thread uses it now.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn st_shared_x4(addr: u32, x: [u32; 4]) {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        ptx!(
+            "st.shared.v4.b32 [{a}], {{{x0}, {x1}, {x2}, {x3}}};",
+            a = in(reg32) addr, x0 = in(reg32) x[0], x1 = in(reg32) x[1], x2 = in(reg32) x[2],
+            x3 = in(reg32) x[3],
+            options(nostack)
+        );
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        shared::store("st.shared.v4.b32", addr, x);
+    }
+}
+
+/// `st.shared.f32`: one `f32` to shared memory.
+///
+/// PTX 1.0, sm_10.
+///
+/// # Safety
+/// The address lies in the block's shared memory, aligned to the size of the access; no other thread uses it now.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn st_shared_f32(addr: u32, x: f32) {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        ptx!("st.shared.f32 [{a}], {x};", a = in(reg32) addr, x = in(reg32) x, options(nostack));
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        shared::store("st.shared.f32", addr, [x.to_bits()]);
+    }
+}

@@ -1,0 +1,126 @@
+//! Special registers: who a thread is, and where its block's shared memory begins.
+
+#[cfg(not(target_arch = "nvptx64"))]
+use crate::emu::lane;
+
+// The size is given at launch. Every kernel of a module shares this declaration.
+#[cfg(target_arch = "nvptx64")]
+core::arch::global_asm!(".extern .shared .align 1024 .b8 shared_memory[];");
+
+/// `mov.u32 r, %tid.x`: this thread's index in its block.
+///
+/// PTX 1.0, sm_10.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub fn thread_idx_x() -> u32 {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let x: u32;
+        ptx!("mov.u32 {x}, %tid.x;", x = out(reg32) x, options(pure, nomem, nostack));
+        x
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        lane::thread_idx()
+    }
+}
+
+/// `mov.u32 r, %ctaid.x`: this block's index in the grid.
+///
+/// PTX 1.0, sm_10.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub fn block_idx_x() -> u32 {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let x: u32;
+        ptx!("mov.u32 {x}, %ctaid.x;", x = out(reg32) x, options(pure, nomem, nostack));
+        x
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        lane::block_idx()
+    }
+}
+
+/// `mov.u32 r, %ntid.x`: threads of a block.
+///
+/// PTX 1.0, sm_10.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub fn block_dim_x() -> u32 {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let x: u32;
+        ptx!("mov.u32 {x}, %ntid.x;", x = out(reg32) x, options(pure, nomem, nostack));
+        x
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        lane::block_dim()
+    }
+}
+
+/// `mov.u32 r, %nctaid.x`: blocks of the grid.
+///
+/// PTX 1.0, sm_10.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub fn grid_dim_x() -> u32 {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let x: u32;
+        ptx!("mov.u32 {x}, %nctaid.x;", x = out(reg32) x, options(pure, nomem, nostack));
+        x
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        lane::grid_dim()
+    }
+}
+
+/// `mov.u32 r, %laneid`: this thread's index in its warp.
+///
+/// PTX 1.3, sm_10.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub fn lane_idx() -> u32 {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let x: u32;
+        ptx!("mov.u32 {x}, %laneid;", x = out(reg32) x, options(pure, nomem, nostack));
+        x
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        lane::lane_idx()
+    }
+}
+
+/// `mov.u32 r, shared_memory`: address of the block's dynamic shared memory, 1024-byte aligned.
+///
+/// PTX 1.0, sm_10.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub fn shared_base() -> u32 {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let x: u32;
+        ptx!("mov.u32 {x}, shared_memory;", x = out(reg32) x, options(pure, nomem, nostack));
+        x
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        lane::shared_base()
+    }
+}
+
+/// `trap`: ends the kernel with an error.
+///
+/// PTX 1.0, sm_10.
+#[cfg(target_arch = "nvptx64")]
+#[inline(always)]
+pub fn trap() -> ! {
+    // SAFETY: the instruction does not return.
+    unsafe { core::arch::asm!("trap;", options(noreturn)) }
+}
