@@ -1,0 +1,73 @@
+//! One function of the driver: found at its first call, remembered.
+
+use std::ffi::CStr;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::error::{Cause, Failure, record};
+use crate::library::Driver;
+
+/// What a call returns where there is no driver: `CUDA_ERROR_STUB_LIBRARY`, which `cust` shows as an unknown error.
+pub(crate) const NO_DRIVER: u32 = 34;
+/// What a call returns where the driver does not export the function: `CUDA_ERROR_NOT_FOUND`.
+pub(crate) const NO_SYMBOL: u32 = 500;
+
+/// A function of the driver, by its exact name.
+pub(crate) struct Entry {
+    symbol: &'static CStr,
+    name: &'static str,
+    address: AtomicPtr<()>,
+}
+
+/// The address of a function of this process, for a driver made of such functions.
+#[cfg(any(test, feature = "fake"))]
+#[derive(Clone, Copy, Debug)]
+pub struct Address(pub *const ());
+
+// SAFETY: the address of a function is valid in every thread.
+#[cfg(any(test, feature = "fake"))]
+unsafe impl Sync for Address {}
+
+#[cfg(any(test, feature = "fake"))]
+impl Address {
+    /// The address itself.
+    pub fn get(self) -> *const () {
+        self.0
+    }
+}
+
+impl Entry {
+    pub(crate) const fn new(symbol: &'static CStr) -> Entry {
+        let name = match symbol.to_str() {
+            Ok(name) => name,
+            Err(_) => panic!("the driver's names are ASCII"),
+        };
+        Entry { symbol, name, address: AtomicPtr::new(null_mut()) }
+    }
+
+    /// Calls the function through `call`, which is given its address. A failure, or the function's absence, is
+    /// returned and kept for [`crate::last_failure`].
+    #[inline]
+    pub(crate) fn call(&self, call: impl FnOnce(*const ()) -> u32) -> Result<(), Failure> {
+        let known = self.address.load(Ordering::Relaxed).cast_const();
+        let found = if known.is_null() { self.find() } else { Ok(known) };
+        let failure = match found.map(call) {
+            Ok(0) => return Ok(()),
+            Ok(code) => Failure { call: self.name, code, cause: Cause::Driver },
+            Err(failure) => failure,
+        };
+        record(failure);
+        Err(failure)
+    }
+
+    /// The address of the function. Threads that meet here find the same, so the order of their stores does not
+    /// matter.
+    #[cold]
+    fn find(&self) -> Result<*const (), Failure> {
+        let absent = |code, cause| Failure { call: self.name, code, cause };
+        let driver = Driver::get().map_err(|_| absent(NO_DRIVER, Cause::NoDriver))?;
+        let address = driver.symbol(self.symbol).ok_or(absent(NO_SYMBOL, Cause::NoSymbol))?;
+        self.address.store(address.cast_mut(), Ordering::Relaxed);
+        Ok(address)
+    }
+}
