@@ -1,1 +1,103 @@
-//! To be written.
+//! Compiles `kernels-gpu` to PTX: the one module of the workspace that knows how device code is built.
+//!
+//! `cargo xtask build-ptx` and the build script of `ferroflash` both call [`build`]. Should Rust-CUDA's
+//! `cuda_builder` one day serve these kernels, this crate is the place where it goes.
+//!
+//! 1. [`compiler`] finds a rustc that has the sources of its own `core` at hand;
+//! 2. [`sysroot`] compiles that `core` for `nvptx64-nvidia-cuda`, once per compiler and architecture;
+//! 3. [`compile`] runs rustc on the kernel crate, in a few parts side by side, and gets assembly, which is PTX;
+//! 4. [`module`] cuts the text into one module per entry and adds each entry's launch bounds.
+//!
+//! rustc is called without cargo. `cargo -Zbuild-std` resolves the whole workspace of `std` and downloads a dozen
+//! crates that `core` never uses, keeps a lock that a build script would wait on for ever, and compiles `core` once
+//! per part. Two plain calls of rustc need neither network nor lock.
+#![forbid(unsafe_code)]
+
+pub mod compiler;
+
+pub mod sysroot;
+
+pub mod compile;
+
+pub mod module;
+
+pub mod output;
+
+mod digest;
+
+mod error;
+
+pub use compiler::{Choice, Compiler};
+pub use digest::device_sources;
+pub use error::Error;
+pub use output::{Built, Freshness, Module};
+
+use std::path::{Path, PathBuf};
+
+use ferroflash_kernels::variants::{VARIANTS, Variant};
+
+/// The name of the module that holds one entry per PTX instruction, for the tests of the instructions.
+pub const PROBES: &str = "probes";
+
+/// What the names of those entries start with.
+pub const PROBE_PREFIX: &str = "probe_";
+
+/// The folder of the kernel crate in the checkout that this crate was compiled from.
+pub fn kernels_dir() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels-gpu")
+}
+
+/// The architectures that the list names, in its order, each once.
+pub fn default_archs() -> Vec<&'static str> {
+    let mut archs: Vec<&'static str> = Vec::new();
+    for variant in VARIANTS {
+        if !archs.contains(&variant.arch.name()) {
+            archs.push(variant.arch.name());
+        }
+    }
+    archs
+}
+
+/// The rows that are built for the architecture `arch` (`sm_80`, `sm_90a`, …): those that run on it.
+pub fn rows(arch: &str) -> Result<Vec<&'static Variant>, Error> {
+    let capability = compute_capability(arch)?;
+    let rows: Vec<_> =
+        VARIANTS.iter().filter(|variant| variant.arch.compute_capability() <= capability).collect();
+    if rows.is_empty() { Err(Error::ArchTooOld { given: arch.to_owned() }) } else { Ok(rows) }
+}
+
+/// `sm_90a` → (9, 0).
+fn compute_capability(arch: &str) -> Result<(u32, u32), Error> {
+    let unknown = || Error::UnknownArch { given: arch.to_owned() };
+    let digits = arch.strip_prefix("sm_").ok_or_else(unknown)?.trim_end_matches(['a', 'f']);
+    let number: u32 = digits.parse().map_err(|_| unknown())?;
+    if (10..1000).contains(&number) { Ok((number / 10, number % 10)) } else { Err(unknown()) }
+}
+
+/// What to build, from what, and where to.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The compiler to use.
+    pub compiler: &'a Compiler,
+    /// The folder of the kernel crate: see [`kernels_dir`].
+    pub kernels: &'a Path,
+    /// The architecture to compile for: `sm_80`, `sm_90a`, ….
+    pub arch: &'a str,
+    /// The folder for results, which may be shared by several callers: modules go to `<out>/<arch>/<variant>.ptx`.
+    pub out: &'a Path,
+}
+
+/// Builds every module for one architecture, or finds that nothing has changed since it was last built.
+pub fn build(request: &Request) -> Result<Built, Error> {
+    let rows = rows(request.arch)?;
+    let lock = output::lock(request.out)?;
+    let key = digest::key(request)?;
+    if let Some(modules) = output::load(request, &key) {
+        return Ok(Built { modules, freshness: Freshness::Unchanged, _lock: lock });
+    }
+    let sysroot = sysroot::prepare(request)?;
+    let texts = compile::parts(request, &sysroot, &rows)?;
+    let modules = module::split(&texts, &rows)?;
+    let modules = output::store(request, &key, modules)?;
+    Ok(Built { modules, freshness: Freshness::Compiled, _lock: lock })
+}

@@ -1,0 +1,115 @@
+//! Runs rustc on the kernel crate.
+//!
+//! LLVM works on one module with one thread, so the list is dealt into a fixed number of parts, each a run of its own
+//! with all others' entries switched off by `--cfg`. The number does not depend on the machine: the text is the same
+//! everywhere.
+
+use std::num::NonZero;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ferroflash_kernels::variants::Variant;
+
+use crate::error::at;
+use crate::{Error, Request};
+
+/// rustc's name for PTX.
+pub const TARGET: &str = "nvptx64-nvidia-cuda";
+
+/// The version of the PTX language: that of CUDA 12.0, whose drivers and all newer ones read it.
+const PTX_FEATURE: &str = "+ptx80";
+
+/// How many runs share the list.
+const PARTS: usize = 8;
+
+/// Switches on the choice of entries: see `entry.rs` of the kernel crate.
+const CHOOSE: &str = "ferroflash_part";
+
+/// Flags of every crate that is compiled for the GPU.
+pub fn flags(arch: &str) -> Vec<String> {
+    [
+        "--target",
+        TARGET,
+        &format!("-Ctarget-cpu={arch}"),
+        &format!("-Ctarget-feature={PTX_FEATURE}"),
+        "-Copt-level=3",
+        "-Ccodegen-units=1",
+        "-Cpanic=abort",
+        "-Cembed-bitcode=yes",
+        // Arrays stay in registers only where every loop over them is unrolled.
+        "-Cllvm-args=-unroll-threshold=20000",
+        // Where a panic would come from is text that no kernel prints, with paths in it.
+        "-Zlocation-detail=none",
+        // cargo and clippy show the lints of the same sources.
+        "--cap-lints=allow",
+    ]
+    .map(str::to_owned)
+    .to_vec()
+}
+
+/// The PTX of every part: each part's rows, and rustc's text.
+pub fn parts<'a>(
+    request: &Request,
+    sysroot: &Path,
+    rows: &[&'a Variant],
+) -> Result<Vec<(Vec<&'a Variant>, String)>, Error> {
+    let parts = deal(rows);
+    let next = AtomicUsize::new(0);
+    let texts: Vec<Mutex<Option<Result<String, Error>>>> = parts.iter().map(|_| Mutex::new(None)).collect();
+    let workers = std::thread::available_parallelism().map_or(1, NonZero::get).min(parts.len());
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                loop {
+                    let part_idx = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(part) = parts.get(part_idx) else { return };
+                    let text = compile(request, sysroot, part_idx, part);
+                    if text.is_err() {
+                        next.store(parts.len(), Ordering::Relaxed);
+                    }
+                    *texts[part_idx].lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(text);
+                }
+            });
+        }
+    });
+    // Parts are begun in order, so one that was never begun comes after one that failed.
+    let texts = texts.into_iter().filter_map(|text| text.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()));
+    let results = texts.collect::<Result<Vec<_>, _>>()?;
+    Ok(parts.into_iter().zip(results).collect())
+}
+
+/// Deals the rows out one by one: neighbours in the list cost about the same.
+fn deal<'a>(rows: &[&'a Variant]) -> Vec<Vec<&'a Variant>> {
+    (0..PARTS.min(rows.len()))
+        .map(|part_idx| rows.iter().skip(part_idx).step_by(PARTS).copied().collect())
+        .collect()
+}
+
+fn compile(request: &Request, sysroot: &Path, part_idx: usize, part: &[&Variant]) -> Result<String, Error> {
+    let folder = request.out.join("parts").join(request.arch);
+    std::fs::create_dir_all(&folder).map_err(at(&folder))?;
+    let assembly = folder.join(format!("{part_idx}.s"));
+    let mut command = request.compiler.command();
+    command.args(["--crate-name", "ferroflash_kernels", "--crate-type", "cdylib", "--edition", "2024"]);
+    command.args(flags(request.arch)).args(["-Clto=fat", "--cfg", CHOOSE]);
+    for variant in part {
+        command.args(["--cfg", variant.name]);
+    }
+    command.arg("--sysroot").arg(sysroot);
+    command.arg(format!("--emit=asm={}", assembly.display())).arg("src/lib.rs").current_dir(request.kernels);
+    run(command, &format!("the kernels for {}", request.arch))?;
+    std::fs::read_to_string(&assembly).map_err(at(&assembly))
+}
+
+/// Runs rustc; an error holds all that it said.
+pub fn run(mut command: Command, what: &str) -> Result<(), Error> {
+    let program = Path::new(command.get_program()).to_owned();
+    let output = command.stdin(Stdio::null()).output().map_err(at(&program))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let message = String::from_utf8_lossy(&output.stderr).trim_end().to_owned();
+    Err(Error::Rustc { what: what.to_owned(), message })
+}
