@@ -3,6 +3,24 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`oracle`] | attention from its definition, in f64 |
+//! | [`inputs`] | the numbers: random, spaced, adversarial |
+//! | [`buffer`] | tensors in every arrangement, surrounded by NaN |
+//! | [`tolerance`] | how far a result may lie from the oracle's: one table |
+//! | [`cases`] | the problems, in named sets |
+//! | [`real`] | the real inputs under `data` |
+//! | [`compare`] | the worst element, where it lies, what it should be |
 #![forbid(unsafe_code)]
 
 pub mod oracle;
+
+pub mod inputs;
+
+pub mod buffer;
+
+pub mod cases;
+
+pub mod real;
+
+pub mod tolerance;
+
+pub mod compare;

@@ -6,9 +6,11 @@
 //! head `h / (heads_q / heads_k)`.
 
 mod backward;
+mod condition;
 mod forward;
 
 pub use backward::{Gradients, backward};
+pub use condition::{Condition, condition};
 pub use forward::{Output, forward};
 
 /// The sizes of one problem.

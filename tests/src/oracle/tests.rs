@@ -51,7 +51,10 @@ fn check_gradients(sizes: Sizes, visible: &dyn Fn(usize, usize) -> bool) {
     for (which, gradient) in [(Input::Q, &gradients.d_q), (Input::K, &gradients.d_k), (Input::V, &gradients.d_v)] {
         for (at, &exact) in gradient.iter().enumerate() {
             let numeric = difference(&inputs, &d_o, which, at);
-            assert!((exact - numeric).abs() < 1e-9, "{sizes:?} {which:?}[{at}]: {exact} by rule, {numeric} by difference");
+            assert!(
+                (exact - numeric).abs() < 1e-9,
+                "{sizes:?} {which:?}[{at}]: {exact} by rule, {numeric} by difference"
+            );
         }
     }
 }
@@ -67,8 +70,14 @@ fn gradients_are_those_of_finite_differences() {
 #[test]
 fn equal_keys_give_the_mean_of_the_values() {
     let sizes = Sizes { batch: 1, seqlen_q: 1, seqlen_k: 4, heads_q: 1, heads_k: 1, head_dim: 1 };
-    let output =
-        forward(&Inputs { sizes, q: &[2.0], k: &[3.0; 4], v: &[1.0, 2.0, 3.0, 6.0], softmax_scale: 0.5, visible: &full });
+    let output = forward(&Inputs {
+        sizes,
+        q: &[2.0],
+        k: &[3.0; 4],
+        v: &[1.0, 2.0, 3.0, 6.0],
+        softmax_scale: 0.5,
+        visible: &full,
+    });
     assert_eq!(output.o, [3.0]);
     assert!((output.lse[0] - (3.0 + 4f64.ln())).abs() < 1e-15);
 }

@@ -1,0 +1,153 @@
+//! Tensors in memory of their own, in every arrangement that callers use, with NaN in each element that is not theirs:
+//! a backend that reads there gives NaN, one that writes there is found out.
+
+use ferroflash::error::ProblemError;
+use ferroflash::{Element, Layout, Tensor, TensorMut};
+
+/// How a tensor `[batch, seqlen, heads, head_dim]` lies in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrangement {
+    /// `[batch, seqlen, heads, head_dim]`, contiguous.
+    Bshd,
+    /// `[batch, heads, seqlen, head_dim]`, contiguous.
+    Bhsd,
+    /// One of three parts of `[batch, seqlen, 3, heads, head_dim]`; the other two are NaN.
+    Packed,
+    /// Rows, heads and batch entries padded by NaN, each start 16-byte aligned.
+    Padded,
+    /// As `Padded`, but with odd strides and an odd start: nothing is aligned.
+    Unaligned,
+}
+
+/// The arrangements that every backend takes.
+pub const ALIGNED: [Arrangement; 4] = [Arrangement::Bshd, Arrangement::Bhsd, Arrangement::Packed, Arrangement::Padded];
+
+/// Elements of 16 bytes of the narrowest type: starts are multiples of it.
+const ALIGNMENT: usize = 8;
+
+/// NaN on both sides of the tensor.
+const MARGIN: usize = 4 * ALIGNMENT;
+
+/// A tensor that owns its memory.
+#[derive(Debug)]
+pub struct Buffer<T> {
+    memory: Vec<T>,
+    first: usize,
+    layout: Layout,
+}
+
+impl<T: Element> Buffer<T> {
+    /// A tensor full of NaN, to be written.
+    pub fn unwritten(shape: [usize; 4], arrangement: Arrangement) -> Result<Buffer<T>, ProblemError> {
+        let layout = arrange(shape, arrangement)?;
+        let memory = vec![T::from_f32(f32::NAN); layout.extent_elems()? + 2 * MARGIN + ALIGNMENT];
+        let aligned = memory[MARGIN..].as_ptr().align_offset(16);
+        let odd = usize::from(arrangement == Arrangement::Unaligned);
+        Ok(Buffer { memory, first: MARGIN + aligned + odd, layout })
+    }
+
+    /// A tensor with these dense values.
+    pub fn filled(values: &[f64], shape: [usize; 4], arrangement: Arrangement) -> Result<Buffer<T>, ProblemError> {
+        let mut buffer = Buffer::unwritten(shape, arrangement)?;
+        for (at, &value) in buffer.places().zip(values) {
+            buffer.memory[at] = T::from_f32(value as f32);
+        }
+        Ok(buffer)
+    }
+
+    /// To read.
+    pub fn view(&self) -> Result<Tensor<'_>, ProblemError> {
+        Tensor::strided(&self.memory[self.first..], self.layout)
+    }
+
+    /// To write.
+    pub fn view_mut(&mut self) -> Result<TensorMut<'_>, ProblemError> {
+        TensorMut::strided(&mut self.memory[self.first..], self.layout)
+    }
+
+    /// The tensor's elements, dense.
+    pub fn values(&self) -> Vec<f64> {
+        self.places().map(|at| f64::from(self.memory[at].to_f32())).collect()
+    }
+
+    /// An element outside the tensor that somebody wrote to, by its distance from the tensor's first element.
+    pub fn strayed(&self) -> Option<isize> {
+        let mut ours = vec![false; self.memory.len()];
+        self.places().for_each(|at| ours[at] = true);
+        let at = (0..self.memory.len()).find(|&at| !ours[at] && !self.memory[at].to_f32().is_nan())?;
+        Some(at as isize - self.first as isize)
+    }
+
+    /// The index in memory of each element, in the order `[batch, seqlen, heads, head_dim]`.
+    fn places(&self) -> impl Iterator<Item = usize> + use<T> {
+        let (first, layout) = (self.first, self.layout);
+        (0..layout.batch).flat_map(move |b| {
+            (0..layout.seqlen).flat_map(move |i| {
+                (0..layout.heads).flat_map(move |h| {
+                    let row = first + b * layout.batch_stride + i * layout.row_stride + h * layout.head_stride;
+                    row..row + layout.head_dim
+                })
+            })
+        })
+    }
+}
+
+/// The strides of an arrangement.
+fn arrange(shape: [usize; 4], arrangement: Arrangement) -> Result<Layout, ProblemError> {
+    let [batch, seqlen, heads, head_dim] = shape;
+    let padded = |unit: usize| {
+        let head_stride = (head_dim + unit).next_multiple_of(unit);
+        let row_stride = heads * head_stride + 2 * unit;
+        let batch_stride = (seqlen + 1) * row_stride + unit;
+        Layout { batch, seqlen, heads, head_dim, batch_stride, row_stride, head_stride }
+    };
+    Ok(match arrangement {
+        Arrangement::Bshd => Layout::bshd(shape)?,
+        Arrangement::Bhsd => Layout::bhsd([batch, heads, seqlen, head_dim])?,
+        Arrangement::Packed => Layout { heads, ..Layout::bshd([batch, seqlen, 3 * heads, head_dim])? },
+        Arrangement::Padded => padded(ALIGNMENT),
+        Arrangement::Unaligned => {
+            let layout = padded(1);
+            let row_stride = layout.row_stride | 1;
+            Layout { row_stride, batch_stride: (seqlen + 1) * row_stride | 1, ..layout }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use half::bf16;
+
+    const SHAPE: [usize; 4] = [2, 3, 4, 16];
+
+    #[test]
+    fn values_come_back_and_everything_else_is_nan() {
+        let values: Vec<f64> = (0..384).map(f64::from).collect();
+        for arrangement in ALIGNED.into_iter().chain([Arrangement::Unaligned]) {
+            let buffer = Buffer::<f32>::filled(&values, SHAPE, arrangement).unwrap();
+            assert_eq!(buffer.values(), values, "{arrangement:?}");
+            assert_eq!(buffer.strayed(), None);
+            let written = buffer.memory.iter().filter(|x| !x.is_nan()).count();
+            assert_eq!(written, values.len(), "{arrangement:?}");
+        }
+    }
+
+    #[test]
+    fn a_write_outside_is_found() {
+        let mut buffer = Buffer::<bf16>::unwritten(SHAPE, Arrangement::Padded).unwrap();
+        let behind_a_head = buffer.first + 16;
+        buffer.memory[behind_a_head] = bf16::ZERO;
+        assert_eq!(buffer.strayed(), Some(16));
+    }
+
+    #[test]
+    fn starts_are_aligned_unless_they_are_not_to_be() {
+        for arrangement in ALIGNED {
+            let buffer = Buffer::<bf16>::unwritten(SHAPE, arrangement).unwrap();
+            assert_eq!(buffer.view().unwrap().describe().address % 16, 0, "{arrangement:?}");
+        }
+        let buffer = Buffer::<bf16>::unwritten(SHAPE, Arrangement::Unaligned).unwrap();
+        assert_ne!(buffer.view().unwrap().describe().address % 16, 0);
+    }
+}

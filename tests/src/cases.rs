@@ -1,0 +1,209 @@
+//! The problems that every backend is put through, in named sets.
+//!
+//! | set | what it is for |
+//! |---|---|
+//! | [`quick`] | one problem per element type, mask and head_dim of the kernels, at a length that no tile divides |
+//! | [`full`] | every pair of lengths around the tiles, with heads, arrangements and types going round |
+//! | [`edge`] | empty problems, rows that see no key, adversarial numbers, unusual scales |
+//! | [`wide`] | what only the CPU backend takes: other head_dims, f32, unaligned memory |
+
+use ferroflash::error::ProblemError;
+use ferroflash::{Dtype, Mask, Problem};
+
+use crate::buffer::{ALIGNED, Arrangement};
+use crate::inputs::{ADVERSARIAL, Fill};
+use crate::oracle::Sizes;
+
+/// One problem with everything that decides its numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Case {
+    /// Sizes.
+    pub sizes: Sizes,
+    /// Element type.
+    pub dtype: Dtype,
+    /// Mask.
+    pub mask: Mask,
+    /// Factor of the scores; `None`: 1/√head_dim.
+    pub softmax_scale: Option<f32>,
+    /// What the numbers look like.
+    pub fill: Fill,
+    /// How every tensor lies in memory.
+    pub arrangement: Arrangement,
+    /// Of the random numbers.
+    pub seed: u64,
+}
+
+impl Case {
+    /// Two heads of normally distributed numbers in contiguous memory.
+    pub fn new(dtype: Dtype, mask: Mask, head_dim: usize, seqlen_q: usize, seqlen_k: usize) -> Case {
+        Case {
+            sizes: Sizes { batch: 1, seqlen_q, seqlen_k, heads_q: 2, heads_k: 2, head_dim },
+            dtype,
+            mask,
+            softmax_scale: None,
+            fill: Fill::Normal,
+            arrangement: Arrangement::Bshd,
+            seed: 1,
+        }
+    }
+
+    /// With this batch and these numbers of heads.
+    pub fn heads(self, batch: usize, heads_q: usize, heads_k: usize) -> Case {
+        Case { sizes: Sizes { batch, heads_q, heads_k, ..self.sizes }, ..self }
+    }
+
+    /// The library's view of it.
+    pub fn problem(&self) -> Result<Problem, ProblemError> {
+        let Sizes { batch, seqlen_q, seqlen_k, heads_q, heads_k, head_dim } = self.sizes;
+        let builder = Problem::builder(self.dtype)
+            .batch(batch)
+            .seqlen_q(seqlen_q)
+            .seqlen_k(seqlen_k)
+            .heads_q(heads_q)
+            .heads_k(heads_k)
+            .head_dim(head_dim)
+            .mask(self.mask);
+        match self.softmax_scale {
+            Some(scale) => builder.softmax_scale(scale).build(),
+            None => builder.build(),
+        }
+    }
+}
+
+/// Element types of the kernels.
+const HALVES: [Dtype; 2] = [Dtype::Bf16, Dtype::F16];
+const MASKS: [Mask; 2] = [Mask::Full, Mask::Causal];
+/// head_dims of the kernels.
+const HEAD_DIMS: [usize; 3] = [32, 64, 128];
+
+/// `(seqlen_q, seqlen_k)` around the kernels' tiles of 64 and 128 rows.
+const LENGTHS: [(usize, usize); 16] = [
+    (1, 1),
+    (1, 129),
+    (129, 1),
+    (63, 65),
+    (65, 63),
+    (64, 64),
+    (127, 128),
+    (128, 127),
+    (128, 128),
+    (129, 129),
+    (17, 200),
+    (200, 17),
+    (191, 193),
+    (192, 256),
+    (257, 128),
+    (130, 257),
+];
+
+/// `(batch, heads_q, heads_k)`: one head, several, groups, one key head for all.
+const HEADS: [(usize, usize, usize); 5] = [(1, 1, 1), (2, 2, 2), (1, 4, 2), (1, 3, 1), (2, 2, 1)];
+
+/// One problem per element type, mask and head_dim of the kernels.
+pub fn quick() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for head_dim in HEAD_DIMS {
+        for mask in MASKS {
+            cases.extend(HALVES.map(|dtype| Case::new(dtype, mask, head_dim, 150, 170).heads(1, 2, 1)));
+        }
+    }
+    cases
+}
+
+/// Every pair of lengths with both masks; the rest goes round, so that all combinations of two come up.
+pub fn full() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (at, (seqlen_q, seqlen_k)) in LENGTHS.into_iter().enumerate() {
+        for (of_mask, mask) in MASKS.into_iter().enumerate() {
+            for (of_dim, head_dim) in HEAD_DIMS.into_iter().enumerate() {
+                let round = at + of_mask + of_dim;
+                let (batch, heads_q, heads_k) = HEADS[round % HEADS.len()];
+                let case = Case::new(HALVES[(at + of_dim) % 2], mask, head_dim, seqlen_q, seqlen_k);
+                let arrangement = ALIGNED[(at / 2 + of_dim + 2 * of_mask) % ALIGNED.len()];
+                cases.push(Case { arrangement, seed: round as u64, ..case.heads(batch, heads_q, heads_k) });
+            }
+        }
+    }
+    cases
+}
+
+/// Empty problems, rows that see no key, adversarial numbers, unusual scales.
+pub fn edge() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for dtype in HALVES {
+        for mask in MASKS {
+            let of = |seqlen_q, seqlen_k| Case::new(dtype, mask, 64, seqlen_q, seqlen_k);
+            cases.extend([of(0, 0), of(5, 0), of(0, 5), of(7, 7).heads(0, 2, 2), of(7, 7).heads(1, 0, 0)]);
+            cases.extend([of(200, 3), of(130, 64)]);
+            cases.extend(ADVERSARIAL.map(|fill| Case { fill, ..of(70, 140) }));
+            cases.extend([1e-3, 2.0].map(|scale| Case { softmax_scale: Some(scale), ..of(40, 90) }));
+        }
+    }
+    cases.extend(
+        HEAD_DIMS
+            .map(|head_dim| Case { fill: Fill::Rising, ..Case::new(Dtype::Bf16, Mask::Causal, head_dim, 140, 300) }),
+    );
+    cases
+}
+
+/// What only the CPU backend takes.
+pub fn wide() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (at, head_dim) in [1, 7, 8, 40, 80, 96, 111, 192, 256].into_iter().enumerate() {
+        for (dtype, mask) in
+            [Dtype::F32, Dtype::Bf16, Dtype::F16].into_iter().zip([MASKS[at % 2], Mask::Full, Mask::Causal])
+        {
+            cases.push(Case {
+                arrangement: Arrangement::Unaligned,
+                ..Case::new(dtype, mask, head_dim, 67, 75).heads(1, 2, 1)
+            });
+        }
+    }
+    for (at, (seqlen_q, seqlen_k)) in LENGTHS.into_iter().enumerate() {
+        let (batch, heads_q, heads_k) = HEADS[at % HEADS.len()];
+        for mask in MASKS {
+            let case = Case::new(Dtype::F32, mask, 64, seqlen_q, seqlen_k).heads(batch, heads_q, heads_k);
+            cases.push(Case { arrangement: ALIGNED[at % ALIGNED.len()], ..case });
+        }
+    }
+    for fill in ADVERSARIAL {
+        cases.extend(MASKS.map(|mask| Case { fill, ..Case::new(Dtype::F32, mask, 32, 70, 140) }));
+    }
+    cases.push(Case::new(Dtype::F32, Mask::Causal, 64, 700, 900));
+    cases
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_full_set_covers_each_pair_of_choices() {
+        let cases = full();
+        for head_dim in HEAD_DIMS {
+            for mask in MASKS {
+                let some = |f: &dyn Fn(&&Case) -> bool| {
+                    cases
+                        .iter()
+                        .filter(|case| case.sizes.head_dim == head_dim && case.mask == mask)
+                        .any(|case| f(&case))
+                };
+                assert!(HALVES.iter().all(|&dtype| some(&|case| case.dtype == dtype)));
+                assert!(ALIGNED.iter().all(|&arrangement| some(&|case| case.arrangement == arrangement)));
+                assert!(
+                    HEADS.iter().all(|&(_, q, k)| some(&|case| (case.sizes.heads_q, case.sizes.heads_k) == (q, k)))
+                );
+                assert!(some(&|case| case.sizes.seqlen_k < case.sizes.seqlen_q));
+            }
+        }
+    }
+
+    #[test]
+    fn every_case_is_a_problem() {
+        for case in [quick(), full(), edge(), wide()].concat() {
+            let problem = case.problem().unwrap();
+            assert_eq!(problem.shape_q().iter().product::<usize>(), case.sizes.query_elems());
+            ferroflash::validate::sizes(&problem).unwrap();
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Where the numbers come from: random, spaced and adversarial values, each exactly representable in the element type
+//! under test, so that the oracle and the backends read the same numbers.
+
+use ferroflash::Dtype;
+use half::{bf16, f16};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use crate::oracle::Sizes;
+
+/// What the numbers look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fill {
+    /// Normally distributed, as activations are.
+    Normal,
+    /// Evenly spaced in [−1, 1], the same in every run.
+    Spaced,
+    /// Normal, queries six times as large: most of a row's weight lies on one key.
+    Peaked,
+    /// Queries and keys of ±16 and ±32: scores in the thousands, exact ties, values up to 256.
+    Huge,
+    /// 2⁻²⁰ times normal: subnormal in f16.
+    Tiny,
+    /// Queries and keys are +0 and −0: every weight is 1/n.
+    Zeros,
+    /// All rows of a tensor are equal.
+    EqualRows,
+    /// Every score is far below 0: a maximum that starts at 0 instead of −∞ shows.
+    VeryNegative,
+    /// Scores grow along the keys: every tile raises the maximum of every row.
+    Rising,
+    /// Scores fall along the keys: only the first tile counts.
+    Falling,
+}
+
+/// The fills that are not [`Fill::Normal`].
+pub const ADVERSARIAL: [Fill; 9] = [
+    Fill::Spaced,
+    Fill::Peaked,
+    Fill::Huge,
+    Fill::Tiny,
+    Fill::Zeros,
+    Fill::EqualRows,
+    Fill::VeryNegative,
+    Fill::Rising,
+    Fill::Falling,
+];
+
+/// The arrays of one problem, dense, in the oracle's layout.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Values {
+    /// Queries.
+    pub q: Vec<f64>,
+    /// Keys.
+    pub k: Vec<f64>,
+    /// Values.
+    pub v: Vec<f64>,
+    /// Gradient of the output.
+    pub d_o: Vec<f64>,
+}
+
+impl Values {
+    /// The values of a problem of these sizes; equal seeds give equal values.
+    pub fn new(fill: Fill, sizes: Sizes, dtype: Dtype, seed: u64) -> Values {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let (of_q, of_k) = (sizes.query_elems(), sizes.key_elems());
+        let mut values = Values {
+            q: normal(&mut rng, of_q),
+            k: normal(&mut rng, of_k),
+            v: normal(&mut rng, of_k),
+            d_o: normal(&mut rng, of_q),
+        };
+        values.reshape(fill, sizes, &mut rng);
+        for array in [&mut values.q, &mut values.k, &mut values.v, &mut values.d_o] {
+            array.iter_mut().for_each(|x| *x = round(*x, dtype));
+        }
+        values
+    }
+
+    /// Turns normally distributed values into those of another fill.
+    fn reshape(&mut self, fill: Fill, sizes: Sizes, rng: &mut StdRng) {
+        let Values { q, k, v, d_o } = self;
+        match fill {
+            Fill::Normal => {}
+            Fill::Spaced => {
+                for (salt, array) in [q, k, v, d_o].into_iter().enumerate() {
+                    let n = array.len().max(2) as f64 - 1.0;
+                    let stride = [7, 11, 13, 17][salt];
+                    let len = array.len();
+                    array.iter_mut().enumerate().for_each(|(at, x)| *x = 2.0 * ((at * stride) % len) as f64 / n - 1.0);
+                }
+            }
+            Fill::Peaked => q.iter_mut().for_each(|x| *x *= 6.0),
+            Fill::Huge => {
+                q.iter_mut().chain(k).for_each(|x| *x = x.signum() * if rng.random::<bool>() { 16.0 } else { 32.0 });
+                v.iter_mut().for_each(|x| *x *= 64.0);
+            }
+            Fill::Tiny => [q, k, v, d_o].into_iter().flatten().for_each(|x| *x *= 2f64.powi(-20)),
+            Fill::Zeros => q.iter_mut().chain(k).for_each(|x| *x *= 0.0),
+            Fill::EqualRows => {
+                for (array, heads) in [(q, sizes.heads_q), (k, sizes.heads_k), (v, sizes.heads_k), (d_o, sizes.heads_q)]
+                {
+                    let row_elems = heads * sizes.head_dim;
+                    (row_elems..array.len()).for_each(|at| array[at] = array[at - row_elems]);
+                }
+            }
+            Fill::VeryNegative => {
+                q.iter_mut().for_each(|x| *x = x.abs() + 4.0);
+                k.iter_mut().for_each(|x| *x = -x.abs() - 4.0);
+            }
+            Fill::Rising | Fill::Falling => {
+                let row_elems = sizes.heads_k * sizes.head_dim;
+                q.iter_mut().for_each(|x| *x = x.abs() + 1.0);
+                for (at, x) in k.iter_mut().enumerate() {
+                    let along = ((at / row_elems) % sizes.seqlen_k) as f64 / sizes.seqlen_k as f64;
+                    let ramp = if fill == Fill::Rising { along } else { 1.0 - along };
+                    *x = 4.0 * ramp + 0.0625 * *x;
+                }
+            }
+        }
+    }
+}
+
+/// `n` normally distributed numbers (Box and Muller).
+fn normal(rng: &mut StdRng, n: usize) -> Vec<f64> {
+    (0..n)
+        .map(|_| {
+            let radius = (-2.0 * (1.0 - rng.random::<f64>()).ln()).sqrt();
+            radius * (std::f64::consts::TAU * rng.random::<f64>()).cos()
+        })
+        .collect()
+}
+
+/// The nearest value of the element type.
+pub fn round(x: f64, dtype: Dtype) -> f64 {
+    match dtype {
+        Dtype::Bf16 => bf16::from_f64(x).to_f64(),
+        Dtype::F16 => f16::from_f64(x).to_f64(),
+        Dtype::F32 => f64::from(x as f32),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZES: Sizes = Sizes { batch: 2, seqlen_q: 5, seqlen_k: 7, heads_q: 4, heads_k: 2, head_dim: 8 };
+
+    #[test]
+    fn values_are_finite_representable_and_depend_on_the_seed_alone() {
+        for fill in ADVERSARIAL.into_iter().chain([Fill::Normal]) {
+            for dtype in [Dtype::Bf16, Dtype::F16, Dtype::F32] {
+                let values = Values::new(fill, SIZES, dtype, 3);
+                assert_eq!(values, Values::new(fill, SIZES, dtype, 3));
+                for array in [&values.q, &values.k, &values.v, &values.d_o] {
+                    assert!(array.iter().all(|&x| x.is_finite() && round(x, dtype) == x), "{fill:?} {dtype}");
+                }
+            }
+        }
+        assert_ne!(Values::new(Fill::Normal, SIZES, Dtype::F32, 3), Values::new(Fill::Normal, SIZES, Dtype::F32, 4));
+    }
+
+    #[test]
+    fn normal_numbers_have_mean_0_and_variance_1() {
+        let numbers = normal(&mut StdRng::seed_from_u64(1), 100_000);
+        let mean = numbers.iter().sum::<f64>() / 1e5;
+        let variance = numbers.iter().map(|x| x * x).sum::<f64>() / 1e5;
+        assert!(mean.abs() < 0.02 && (variance - 1.0).abs() < 0.02, "{mean} {variance}");
+    }
+
+    #[test]
+    fn both_zeros_occur() {
+        let values = Values::new(Fill::Zeros, SIZES, Dtype::Bf16, 1);
+        let negative = values.q.iter().filter(|x| x.is_sign_negative()).count();
+        assert!(values.q.iter().all(|&x| x == 0.0) && 0 < negative && negative < values.q.len());
+    }
+}
