@@ -22,14 +22,17 @@ pub struct Footprint {
 /// Bytes of an element of q, k, v, o.
 const ELEMENT: u32 = 2;
 
+/// Stages of K and V in the forward kernel: one is multiplied while the other arrives.
+pub const FORWARD_STAGES: u32 = 2;
+
 /// Forward: four warps, each with 32 query rows, so that a fragment of K or V read from shared memory feeds two
 /// `mma`; two blocks per SM, so that one block's products hide the other's softmax.
 pub const fn forward(head_dim: u32) -> Footprint {
     let block_q = 128;
-    let block_k = if head_dim == 128 { 64 } else { 128 };
+    let block_k = 64;
     Footprint {
         threads: 128,
-        shared_bytes: (block_q + 2 * block_k) * head_dim * ELEMENT,
+        shared_bytes: (block_q + 2 * FORWARD_STAGES * block_k) * head_dim * ELEMENT,
         blocks_per_sm: 2,
         block_q,
         block_k,
@@ -55,7 +58,14 @@ pub const fn backward(head_dim: u32) -> Footprint {
 
 /// Element-wise kernels of the backward pass: one block per 64 query rows of one head.
 const fn rows(threads: u32) -> Footprint {
-    Footprint { threads, shared_bytes: 0, blocks_per_sm: 1, block_q: 64, block_k: 0, spill_bytes: 0 }
+    Footprint {
+        threads,
+        shared_bytes: 0,
+        blocks_per_sm: 1,
+        block_q: 64,
+        block_k: 0,
+        spill_bytes: 0,
+    }
 }
 
 /// Matrix products of `standard`: 128 × 128 of the result by a block, two stages of 32 columns of both operands.
@@ -81,7 +91,10 @@ pub const fn footprint(kind: Kind, head_dim: Option<u32>) -> Footprint {
         Kind::Backward => backward(head_dim),
         Kind::BackwardDelta => rows(256),
         Kind::BackwardDq => rows(256),
-        Kind::StandardSoftmax | Kind::StandardDelta | Kind::StandardDScores => Footprint { block_q: 4, ..rows(128) },
+        Kind::StandardSoftmax | Kind::StandardDelta | Kind::StandardDScores => Footprint {
+            block_q: 4,
+            ..rows(128)
+        },
         Kind::StandardScores
         | Kind::StandardOutput
         | Kind::StandardDv

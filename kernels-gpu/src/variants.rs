@@ -162,8 +162,12 @@ pub struct Variant {
 pub use crate::config::Footprint;
 
 macro_rules! optional {
-    () => { None };
-    ($value:expr) => { Some($value) };
+    () => {
+        None
+    };
+    ($value:expr) => {
+        Some($value)
+    };
 }
 
 macro_rules! table {

@@ -1,0 +1,85 @@
+//! The list of kernels expanded: into PTX entries on the device, into a table of functions on the CPU.
+
+use crate::attention::mask;
+use crate::for_each_variant;
+use crate::kernels::forward;
+use crate::tile::element;
+
+/// What a row runs, given its kind and fields.
+macro_rules! run {
+    (Forward, $p:expr, $dtype:ident, $head_dim:literal, $mask:ident) => {
+        forward::sm80::forward::<element::$dtype, forward::sm80::HeadDim<$head_dim>, mask::$mask>(
+            $p,
+        )
+    };
+    ($($rest:tt)*) => {
+        ()
+    };
+}
+
+/// The member of [`crate::params::Params`] that a row's kind takes.
+macro_rules! params {
+    (Forward, $callback:ident $(, $rest:tt)*) => { $callback!(Forward ForwardParams $(, $rest)*) };
+    (BackwardDelta, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
+    (Backward, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
+    (BackwardDq, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
+    ($standard:ident, $callback:ident $(, $rest:tt)*) => { $callback!(Standard StandardParams $(, $rest)*) };
+}
+
+#[cfg(target_arch = "nvptx64")]
+macro_rules! params_type {
+    ($member:ident $type:ident) => {
+        crate::params::$type
+    };
+}
+
+#[cfg(target_arch = "nvptx64")]
+macro_rules! entries {
+    ($($name:ident: $kind:ident {
+        arch: $arch:ident, dtype: $dtype:ident $(, head_dim: $head_dim:literal)? $(, mask: $mask:ident)?
+    })*) => {$(
+        /// # Safety
+        /// The launch is as the row's footprint says, the parameters as their struct says.
+        // The builder compiles the list in parts, each with the other parts' entries left out.
+        #[cfg(any(not(ferroflash_part), $name))]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "ptx-kernel" fn $name(p: params!($kind, params_type)) {
+            // SAFETY: the caller's contract.
+            unsafe { run!($kind, &p, $dtype $(, $head_dim)? $(, $mask)?) }
+        }
+    )*};
+}
+
+#[cfg(not(target_arch = "nvptx64"))]
+macro_rules! params_match {
+    ($member:ident $type:ident, $params:tt, $p:tt, $run:tt) => {
+        match $params {
+            crate::params::Params::$member($p) => $run,
+            _ => panic!("the kernel takes {}", stringify!($type)),
+        }
+    };
+}
+
+#[cfg(not(target_arch = "nvptx64"))]
+macro_rules! entries {
+    ($($name:ident: $kind:ident {
+        arch: $arch:ident, dtype: $dtype:ident $(, head_dim: $head_dim:literal)? $(, mask: $mask:ident)?
+    })*) => {
+        /// The kernel with this name, to be called by every thread that [`crate::emu`] runs.
+        ///
+        /// The function panics when the parameters are those of another pass.
+        pub fn emulated(name: &str) -> Option<fn(&crate::params::Params)> {
+            match name {
+                $(stringify!($name) => Some(|params| {
+                    // SAFETY: the emulator checks every access that a kernel makes.
+                    params!($kind, params_match, params, p, {
+                        unsafe { run!($kind, p, $dtype $(, $head_dim)? $(, $mask)?) }
+                    })
+                }),)*
+                _ => None,
+            }
+        }
+    };
+}
+
+for_each_variant!(entries);

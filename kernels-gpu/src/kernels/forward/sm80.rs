@@ -1,0 +1,269 @@
+//! flash2 forward for sm_80 and newer: `cp.async` into two stages of K and V, `ldmatrix`, `mma.sync`.
+//!
+//! Four warps, each with 32 rows of Q. K and V of the next block arrive while this one is multiplied; one barrier a
+//! block both publishes what has arrived and says that the other stage may be overwritten.
+
+use crate::attention::divide;
+use crate::attention::mask::{Mask, Rows};
+use crate::attention::schedule;
+use crate::config;
+use crate::params::ForwardParams;
+use crate::ptx::{barrier, cp_async, global, special};
+use crate::tile::copy::{self, Checked, Extent, Team, Whole};
+use crate::tile::element::Element;
+use crate::tile::fragment;
+use crate::tile::global::{GlobalRows, row_of_head};
+use crate::tile::matmul::{Registers, left, multiply_add, right, right_transposed};
+use crate::tile::register::{Accumulator, RegisterTile};
+use crate::tile::shared::SharedTile;
+use crate::tile::softmax::{OnlineSoftmax, RowValues};
+
+/// The tiles of one head_dim; sizes as [`config::forward`] says.
+pub trait Tiles {
+    /// Columns of every tensor.
+    const HEAD_DIM: u32;
+    /// A warp's rows of S.
+    type Scores: Accumulator;
+    /// A warp's rows of O.
+    type Output: Accumulator;
+}
+
+/// The tiles of head_dim `D`.
+pub struct HeadDim<const D: u32>;
+
+impl Tiles for HeadDim<32> {
+    const HEAD_DIM: u32 = 32;
+    type Scores = RegisterTile<2, { n8(config::forward(32).block_k) }>;
+    type Output = RegisterTile<2, { n8(32) }>;
+}
+
+impl Tiles for HeadDim<64> {
+    const HEAD_DIM: u32 = 64;
+    type Scores = RegisterTile<2, { n8(config::forward(64).block_k) }>;
+    type Output = RegisterTile<2, { n8(64) }>;
+}
+
+impl Tiles for HeadDim<128> {
+    const HEAD_DIM: u32 = 128;
+    type Scores = RegisterTile<2, { n8(config::forward(128).block_k) }>;
+    type Output = RegisterTile<2, { n8(128) }>;
+}
+
+/// Fragments across `columns` columns.
+const fn n8(columns: u32) -> usize {
+    columns as usize / 8
+}
+
+/// What one block works with: a tile of queries, and where everything lies.
+struct Block<M> {
+    mask: M,
+    queries: Rows,
+    k: GlobalRows,
+    v: GlobalRows,
+    q_tile: SharedTile,
+    k_tile: SharedTile,
+    v_tile: SharedTile,
+    team: Team,
+    /// The warp's first row in the tile.
+    warp_row: u32,
+}
+
+/// Rows of a warp: two fragments.
+const WARP_ROWS: u32 = 32;
+
+/// Stages of K and V.
+const STAGES: u32 = config::FORWARD_STAGES;
+
+/// One tile of queries: see the module's pseudo-code.
+///
+/// # Safety
+/// The launch is as [`config::forward`] says; tensors are as [`ForwardParams`] says, of `T::HEAD_DIM` columns.
+#[inline(always)]
+pub unsafe fn forward<E: Element, T: Tiles, M: Mask>(p: &ForwardParams) {
+    let config = const { config::forward(T::HEAD_DIM) };
+    let tile = schedule::forward(&p.schedule, M::WORK, special::block_idx_x());
+    let batch_idx = divide(tile.head, p.shape.heads_q);
+    let head_idx = tile.head - batch_idx * p.shape.heads_q;
+    let kv_head_idx = divide(head_idx, p.shape.group_size);
+
+    let first = tile.tile * config.block_q;
+    let left = p.shape.seqlen_q - first;
+    let row_bytes = T::HEAD_DIM * 2;
+    let shared = special::shared_base();
+    let thread = special::thread_idx_x();
+    let k_base = shared + config.block_q * row_bytes;
+    let block = Block {
+        mask: M::new(&p.shape),
+        queries: Rows {
+            first,
+            len: if left < config.block_q {
+                left
+            } else {
+                config.block_q
+            },
+        },
+        k: GlobalRows::new(&p.k, batch_idx, kv_head_idx, p.shape.seqlen_k),
+        v: GlobalRows::new(&p.v, batch_idx, kv_head_idx, p.shape.seqlen_k),
+        q_tile: SharedTile {
+            base: shared,
+            row_bytes,
+        },
+        k_tile: SharedTile {
+            base: k_base,
+            row_bytes,
+        },
+        v_tile: SharedTile {
+            base: k_base + STAGES * config.block_k * row_bytes,
+            row_bytes,
+        },
+        team: Team {
+            thread,
+            threads: config.threads,
+        },
+        warp_row: thread / 32 * WARP_ROWS,
+    };
+    let q = GlobalRows::new(&p.q, batch_idx, head_idx, p.shape.seqlen_q);
+    let o = GlobalRows::new(&p.o, batch_idx, head_idx, p.shape.seqlen_q);
+
+    // SAFETY: the plan's grid covers each tile once; its tensors lie where the parameters say.
+    unsafe {
+        copy::load::<Checked>(block.q_tile, q, first, config.block_q, block.team);
+        let (output, lse) = attend::<E, T, M>(&block, p);
+        // A warp reads no rows of Q but its own, so they may become its rows of O.
+        let (row, tile_row) = (first + block.warp_row, block.warp_row);
+        copy::store_through::<E, T::Output>(o, row, block.q_tile, tile_row, &output);
+        store_lse::<T::Output>(p, tile.head, row, lse);
+    }
+}
+
+/// The loop over KV blocks: edge blocks first, then the full ones.
+#[inline(always)]
+unsafe fn attend<E: Element, T: Tiles, M: Mask>(
+    block: &Block<M>,
+    p: &ForwardParams,
+) -> (T::Output, RowValues) {
+    let config = const { config::forward(T::HEAD_DIM) };
+    let mut o = T::Output::zero();
+    let mut softmax = OnlineSoftmax::new(p.scale.scale_log2);
+    let blocks = block.mask.kv_blocks(block.queries, config.block_k);
+    // SAFETY: as `forward`; the loads are those of blocks that exist, and each is waited for by the step that uses it.
+    unsafe {
+        if blocks.end > 0 {
+            load_kv::<T, M, Checked>(block, blocks.end - 1);
+        }
+        cp_async::cp_async_commit_group();
+        let mut j = blocks.end;
+        while j > blocks.full_end {
+            j -= 1;
+            step::<E, T, M, Checked>(block, j, &mut softmax, &mut o);
+        }
+        while j > 0 {
+            j -= 1;
+            step::<E, T, M, Whole>(block, j, &mut softmax, &mut o);
+        }
+        cp_async::cp_async_wait_group::<0>();
+        let lse = softmax.finish(&mut o);
+        (o, lse)
+    }
+}
+
+/// Begins the copies of K and V of block `j` into its stage.
+#[inline(always)]
+unsafe fn load_kv<T: Tiles, M: Mask, X: Extent>(block: &Block<M>, j: u32) {
+    let rows = const { config::forward(T::HEAD_DIM).block_k };
+    // SAFETY: the caller knows that nobody reads this stage, and under `Whole` that the block lies in the sequence.
+    unsafe {
+        copy::load::<X>(
+            stage::<T>(block.k_tile, j),
+            block.k,
+            j * rows,
+            rows,
+            block.team,
+        );
+        copy::load::<X>(
+            stage::<T>(block.v_tile, j),
+            block.v,
+            j * rows,
+            rows,
+            block.team,
+        );
+    }
+}
+
+/// The stage of block `j`.
+#[inline(always)]
+fn stage<T: Tiles>(tile: SharedTile, j: u32) -> SharedTile {
+    let stage_bytes = const { config::forward(T::HEAD_DIM).block_k * T::HEAD_DIM * 2 };
+    SharedTile {
+        base: tile.base + j % STAGES * stage_bytes,
+        ..tile
+    }
+}
+
+/// One KV block. `X` says whether it is an edge, where scores are masked one by one.
+#[inline(always)]
+unsafe fn step<E: Element, T: Tiles, M: Mask, X: Extent>(
+    block: &Block<M>,
+    j: u32,
+    softmax: &mut OnlineSoftmax,
+    o: &mut T::Output,
+) {
+    let config = const { config::forward(T::HEAD_DIM) };
+    // SAFETY: as `forward`; the barrier stands between the arrival of this stage and its use, and between the last
+    // use of the other stage and its refill.
+    unsafe {
+        cp_async::cp_async_wait_group::<0>();
+        barrier::barrier_sync_all();
+        if j > 0 {
+            load_kv::<T, M, Whole>(block, j - 1);
+        }
+        cp_async::cp_async_commit_group();
+
+        // S = Q Kᵀ
+        let mut s = T::Scores::zero();
+        let (q, k) = (
+            left(block.q_tile, block.warp_row),
+            right_transposed(stage::<T>(block.k_tile, j), 0),
+        );
+        multiply_add::<E, _>(&mut s, q, k, T::HEAD_DIM as usize / 16);
+
+        if X::CHECKED {
+            let (q_first, k_first) = (block.queries.first + block.warp_row, j * config.block_k);
+            s.for_each(|row, col, s| {
+                if !block.mask.keep(q_first + row, k_first + col) {
+                    *s = f32::NEG_INFINITY;
+                }
+            });
+        }
+
+        // P = exp(S − m);  m, l, O
+        softmax.update(&mut s, o);
+
+        // O += P V
+        let (p, v) = (
+            Registers(s.pack::<E>()),
+            right(stage::<T>(block.v_tile, j), 0),
+        );
+        multiply_add::<E, _>(o, p, v, config.block_k as usize / 16);
+    }
+}
+
+/// Writes the rows' L; one lane of the four that share a row writes it.
+#[inline(always)]
+unsafe fn store_lse<O: Accumulator>(p: &ForwardParams, head: u32, first_row: u32, lse: RowValues) {
+    let place = fragment::accumulator(special::lane_idx(), 0);
+    for m in 0..O::M {
+        for half in 0..2 {
+            let row = first_row + m as u32 * 16 + half as u32 * 8 + place.row;
+            let address = row_of_head(p.lse, head, u64::from(p.shape.seqlen_q), row);
+            // SAFETY: the row is one of the sequence's, or nothing is written.
+            unsafe {
+                global::st_global_f32_if(
+                    address,
+                    lse[m][half],
+                    place.col == 0 && row < p.shape.seqlen_q,
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! The kernels, as the papers write them.
+
+pub mod forward;

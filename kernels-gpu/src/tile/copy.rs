@@ -1,0 +1,168 @@
+//! Copies of tiles: global to shared memory (asynchronous), shared to global.
+
+use super::element::Element;
+use super::fragment;
+use super::global::GlobalRows;
+use super::register::{Accumulator, Packed};
+use super::shared::SharedTile;
+use crate::ptx::{barrier, cp_async, global, shared, special};
+
+/// Whether a tile may reach behind the sequence's end.
+pub trait Extent {
+    /// True where rows must be compared with the sequence's length.
+    const CHECKED: bool;
+}
+
+/// All rows of the tile lie in the sequence.
+pub struct Whole;
+
+/// Rows behind the end are filled with zeros when read, left alone when written.
+pub struct Checked;
+
+impl Extent for Whole {
+    const CHECKED: bool = false;
+}
+
+impl Extent for Checked {
+    const CHECKED: bool = true;
+}
+
+/// Threads that copy a tile together, and how the tile is shared out: each takes the same chunk of every
+/// `threads / chunks_per_row`-th row.
+#[derive(Clone, Copy)]
+pub struct Team {
+    /// This thread's number in the team.
+    pub thread: u32,
+    /// How many threads.
+    pub threads: u32,
+}
+
+/// Begins the copy of rows `first_row .. first_row + rows` to `tile`; the caller commits the group.
+///
+/// # Safety
+/// `tile` holds `rows` rows and nobody reads it until the copies have been waited for; `source` is a tensor of 16-byte
+/// aligned rows of at least `tile.row_bytes`; under [`Whole`], all rows exist.
+#[inline(always)]
+pub unsafe fn load<X: Extent>(
+    tile: SharedTile,
+    source: GlobalRows,
+    first_row: u32,
+    rows: u32,
+    team: Team,
+) {
+    let chunks_per_row = tile.row_bytes / 16;
+    let (row, chunk) = (team.thread / chunks_per_row, team.thread % chunks_per_row);
+    let rows_at_once = team.threads / chunks_per_row;
+    let step = u64::from(rows_at_once).wrapping_mul(source.row_bytes);
+    let mut address = source.chunk(first_row + row, chunk);
+    for i in 0..rows / rows_at_once {
+        let inside = !X::CHECKED || first_row + row + i * rows_at_once < source.len;
+        // An address outside is not read, but stays a valid one: that of the tensor's first row.
+        let from = if inside { address } else { source.base };
+        // SAFETY: the caller's contract.
+        unsafe {
+            cp_async::cp_async_cg_16(
+                tile.chunk(row + i * rows_at_once, chunk),
+                from,
+                if inside { 16 } else { 0 },
+            );
+        }
+        address = address.wrapping_add(step);
+    }
+}
+
+/// Writes a warp's accumulators, rounded to `E`, to rows `first_row ..` and columns `first_col ..` of a tile.
+///
+/// # Safety
+/// The tile is large enough, and nobody else touches this part of it.
+#[inline(always)]
+pub unsafe fn store_shared<E: Element, C: Accumulator>(
+    tile: SharedTile,
+    first_row: u32,
+    first_col: u32,
+    acc: &C,
+) {
+    let packed = acc.pack::<E>();
+    // SAFETY: the caller's contract.
+    unsafe { store_packed::<C>(tile, first_row, first_col, &packed) }
+}
+
+/// As [`store_shared`], of a tile that is packed already.
+///
+/// # Safety
+/// As [`store_shared`].
+#[inline(always)]
+pub unsafe fn store_packed<C: Accumulator>(
+    tile: SharedTile,
+    first_row: u32,
+    first_col: u32,
+    packed: &C::Packed,
+) {
+    let place = fragment::accumulator(special::lane_idx(), 0);
+    for m in 0..C::M {
+        for n in 0..C::N {
+            let pairs = packed.pairs(m, n);
+            let (row, col) = (
+                first_row + m as u32 * 16 + place.row,
+                first_col + n as u32 * 8 + place.col,
+            );
+            // SAFETY: the caller's contract.
+            unsafe {
+                shared::st_shared_u32(tile.pair(row, col), pairs[0]);
+                shared::st_shared_u32(tile.pair(row + 8, col), pairs[1]);
+            }
+        }
+    }
+}
+
+/// Copies `rows` rows of `tile`, from `tile_row` on, to rows `first_row ..` of `target`, those inside the sequence.
+///
+/// # Safety
+/// The rows of the tile have been written and are visible to the team; `target` is as in [`load`].
+#[inline(always)]
+pub unsafe fn store(
+    target: GlobalRows,
+    first_row: u32,
+    tile: SharedTile,
+    tile_row: u32,
+    rows: u32,
+    team: Team,
+) {
+    let chunks_per_row = tile.row_bytes / 16;
+    let (row, chunk) = (team.thread / chunks_per_row, team.thread % chunks_per_row);
+    let rows_at_once = team.threads / chunks_per_row;
+    for i in 0..rows / rows_at_once {
+        let row = row + i * rows_at_once;
+        // SAFETY: the caller's contract.
+        unsafe {
+            let chunk_of_tile = shared::ld_shared_x4(tile.chunk(tile_row + row, chunk));
+            let inside = first_row + row < target.len;
+            global::st_global_x4_if(target.chunk(first_row + row, chunk), chunk_of_tile, inside);
+        }
+    }
+}
+
+/// Writes a warp's own rows of accumulators to global memory, through its own rows of a tile: whole chunks of 16
+/// bytes instead of pairs.
+///
+/// # Safety
+/// As [`store_shared`] and [`store`]; warp-collective.
+#[inline(always)]
+pub unsafe fn store_through<E: Element, C: Accumulator>(
+    target: GlobalRows,
+    first_row: u32,
+    tile: SharedTile,
+    tile_row: u32,
+    acc: &C,
+) {
+    let team = Team {
+        thread: special::lane_idx(),
+        threads: 32,
+    };
+    // SAFETY: the caller's contract; the warp's lanes meet between writing and reading.
+    unsafe {
+        store_shared::<E, C>(tile, tile_row, 0, acc);
+        barrier::warp_sync();
+        store(target, first_row, tile, tile_row, C::M as u32 * 16, team);
+    }
+}

@@ -1,0 +1,42 @@
+//! Tiles in global memory: the rows of one head of one batch entry.
+
+use crate::params::TensorView;
+
+/// Rows of one (batch, head) of a tensor `[batch, seqlen, heads, head_dim]` of 16-bit elements.
+#[derive(Clone, Copy)]
+pub struct GlobalRows {
+    /// Address of row 0.
+    pub base: u64,
+    /// Bytes from one row to the next.
+    pub row_bytes: u64,
+    /// How many rows the sequence has; those behind it are never touched.
+    pub len: u32,
+}
+
+impl GlobalRows {
+    /// The rows of head `head_idx` of batch entry `batch_idx`.
+    #[inline(always)]
+    pub fn new(tensor: &TensorView, batch_idx: u32, head_idx: u32, len: u32) -> Self {
+        let elements =
+            i64::from(batch_idx) * tensor.batch_stride + i64::from(head_idx) * tensor.head_stride;
+        GlobalRows {
+            base: tensor.base.wrapping_add((elements * 2) as u64),
+            row_bytes: (tensor.row_stride * 2) as u64,
+            len,
+        }
+    }
+
+    /// The address of a 16-byte chunk.
+    #[inline(always)]
+    pub fn chunk(self, row: u32, chunk: u32) -> u64 {
+        self.base
+            .wrapping_add(u64::from(row).wrapping_mul(self.row_bytes))
+            .wrapping_add(u64::from(chunk) * 16)
+    }
+}
+
+/// The place of row `row` of head `head` (`batch_idx · heads_q + head_idx`) in an array `[batch, heads_q, rows]` of f32.
+#[inline(always)]
+pub fn row_of_head(base: u64, head: u32, rows: u64, row: u32) -> u64 {
+    base + (u64::from(head) * rows + u64::from(row)) * 4
+}

@@ -1,0 +1,21 @@
+//! Tiles as types, and the verbs on them: what a kernel is written in.
+//!
+//! A tile of global memory is copied to shared memory ([`copy`]), multiplied from there ([`matmul`]) into a tile of
+//! registers ([`register`]), and goes back the same way. Which register of which lane holds which element is
+//! written down once, in [`fragment`].
+
+pub mod element;
+
+pub mod fragment;
+
+pub mod shared;
+
+pub mod register;
+
+pub mod matmul;
+
+pub mod softmax;
+
+pub mod global;
+
+pub mod copy;

@@ -1,0 +1,154 @@
+//! The online softmax of a tile of scores (FlashAttention, Algorithm 1), with FlashAttention-4's economy: the output
+//! is rescaled only when a row's maximum has grown by so much that exponentials could overflow.
+//!
+//! A row's statistics are a reference value `m` and the sum `l` of `exp2(scale_log2 · (s − m))`. Any `m` near the
+//! maximum will do: the quotient O / l does not depend on it. So while no score passes `m` by more than 2⁸ in the
+//! exponential, `m` stays, and a block of scores costs neither shuffles nor a pass over O.
+
+use super::register::Accumulator;
+use crate::ptx::math::{ex2_approx, fma, lg2_approx, max, rcp_approx};
+use crate::ptx::shuffle::{shuffle_bfly_f32, vote_any};
+
+/// How far, as an exponent of 2, a score may pass its row's reference value: 2⁸ leaves f16 room for P.
+const SLACK_LOG2: f32 = 8.0;
+
+/// The most fragments that a warp has below each other.
+const MAX_M: usize = 2;
+
+/// One value for each row of a warp's tile that this lane has a part in: `[m][half]` is row `16 m + 8 half + lane / 4`.
+pub type RowValues = [[f32; 2]; MAX_M];
+
+/// The running statistics of a warp's rows.
+pub struct OnlineSoftmax {
+    m: RowValues,
+    /// This lane's part of the sum.
+    l: RowValues,
+    scale_log2: f32,
+    /// [`SLACK_LOG2`] in units of the scores.
+    slack: f32,
+}
+
+impl OnlineSoftmax {
+    /// No score seen yet.
+    #[inline(always)]
+    pub fn new(scale_log2: f32) -> Self {
+        OnlineSoftmax {
+            m: [[f32::NEG_INFINITY; 2]; MAX_M],
+            l: [[0.0; 2]; MAX_M],
+            scale_log2,
+            slack: SLACK_LOG2 * rcp_approx(scale_log2),
+        }
+    }
+
+    /// S ← P = exp2(scale_log2 · (S − m)), and the sums; O is rescaled where m changes.
+    ///
+    /// # Safety
+    /// Warp-collective.
+    #[inline(always)]
+    pub unsafe fn update<S: Accumulator, O: Accumulator>(&mut self, s: &mut S, o: &mut O) {
+        let mut block_max = self.m;
+        let mut grown = false;
+        for m in 0..S::M {
+            for half in 0..2 {
+                for n in 0..S::N {
+                    let x = s.fragment(m, n);
+                    block_max[m][half] = max(block_max[m][half], max(x[2 * half], x[2 * half + 1]));
+                }
+                grown |= block_max[m][half] > self.m[m][half] + self.slack;
+            }
+        }
+        // SAFETY: warp-collective, as promised.
+        if unsafe { vote_any(grown) } {
+            // SAFETY: as above; the vote is the same in all lanes.
+            unsafe { self.rescale(block_max, o) }
+        }
+        for m in 0..S::M {
+            for half in 0..2 {
+                let offset = -finite(self.m[m][half]) * self.scale_log2;
+                let mut sum = self.l[m][half];
+                for n in 0..S::N {
+                    let x = s.fragment_mut(m, n);
+                    for p in &mut x[2 * half..2 * half + 2] {
+                        *p = ex2_approx(fma(*p, self.scale_log2, offset));
+                        sum += *p;
+                    }
+                }
+                self.l[m][half] = sum;
+            }
+        }
+    }
+
+    /// m ← the rows' maxima; O ← diag(α) O, l ← α l with α = exp2(scale_log2 · (old m − new m)).
+    #[inline(always)]
+    unsafe fn rescale<O: Accumulator>(&mut self, block_max: RowValues, o: &mut O) {
+        for m in 0..O::M {
+            for half in 0..2 {
+                // SAFETY: warp-collective, as promised.
+                let new = unsafe { quad_max(block_max[m][half]) };
+                let alpha = ex2_approx((self.m[m][half] - finite(new)) * self.scale_log2);
+                self.m[m][half] = new;
+                self.l[m][half] *= alpha;
+                for n in 0..O::N {
+                    let x = o.fragment_mut(m, n);
+                    x[2 * half] *= alpha;
+                    x[2 * half + 1] *= alpha;
+                }
+            }
+        }
+    }
+
+    /// O ← diag(l)⁻¹ O; gives L = m · scale + ln l. A row that saw no key has O = 0 and L = −∞.
+    ///
+    /// # Safety
+    /// Warp-collective.
+    #[inline(always)]
+    pub unsafe fn finish<O: Accumulator>(&self, o: &mut O) -> RowValues {
+        let mut lse = [[0.0; 2]; MAX_M];
+        for m in 0..O::M {
+            for half in 0..2 {
+                // SAFETY: warp-collective, as promised.
+                let l = unsafe { quad_sum(self.l[m][half]) };
+                let seen = l != 0.0;
+                let inverse = if seen { rcp_approx(l) } else { 0.0 };
+                for n in 0..O::N {
+                    let x = o.fragment_mut(m, n);
+                    x[2 * half] *= inverse;
+                    x[2 * half + 1] *= inverse;
+                }
+                let log2 = fma(self.m[m][half], self.scale_log2, lg2_approx(l));
+                lse[m][half] = if seen {
+                    log2 * core::f32::consts::LN_2
+                } else {
+                    f32::NEG_INFINITY
+                };
+            }
+        }
+        lse
+    }
+}
+
+/// `x`, and 0 for −∞, so that the difference of two of them is no NaN.
+#[inline(always)]
+fn finite(x: f32) -> f32 {
+    if x == f32::NEG_INFINITY { 0.0 } else { x }
+}
+
+/// The maximum over the four lanes that share a row.
+#[inline(always)]
+unsafe fn quad_max(x: f32) -> f32 {
+    // SAFETY: warp-collective, as promised.
+    unsafe {
+        let x = max(x, shuffle_bfly_f32(x, 1));
+        max(x, shuffle_bfly_f32(x, 2))
+    }
+}
+
+/// The sum over the four lanes that share a row.
+#[inline(always)]
+unsafe fn quad_sum(x: f32) -> f32 {
+    // SAFETY: warp-collective, as promised.
+    unsafe {
+        let x = x + shuffle_bfly_f32(x, 1);
+        x + shuffle_bfly_f32(x, 2)
+    }
+}
