@@ -1,0 +1,2 @@
+//! The command `ferroflash`.
+fn main() {}

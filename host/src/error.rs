@@ -1,0 +1,313 @@
+//! What can go wrong, by phase: the problem and its tensors, the plan, the driver. Data, so that a program can act on it.
+
+use std::fmt;
+
+use crate::dtype::Dtype;
+use crate::plan::{Algorithm, Backend, Candidate};
+use crate::tensor::{Layout, Place};
+
+/// Any error of this crate.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The problem or a tensor is not what attention takes; nothing was touched.
+    #[error(transparent)]
+    Problem(#[from] ProblemError),
+    /// Nothing here can serve the problem as asked; nothing was touched.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The driver, or the lack of one.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    /// The emulator found a fault in a kernel: a data race, an access out of bounds, a deadlock.
+    #[error("kernel {kernel} on the emulator: {report}")]
+    Emulator {
+        /// Name of the variant.
+        kernel: &'static str,
+        /// What the emulator says.
+        report: String,
+    },
+}
+
+/// Which argument of a call an error speaks of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Argument {
+    /// Queries.
+    Q,
+    /// Keys.
+    K,
+    /// Values.
+    V,
+    /// Output.
+    O,
+    /// Row statistics.
+    Lse,
+    /// Weights: softmax of the scores.
+    Weights,
+    /// Gradient of the output.
+    DO,
+    /// Gradient of the queries.
+    DQ,
+    /// Gradient of the keys.
+    DK,
+    /// Gradient of the values.
+    DV,
+    /// Memory for intermediate results.
+    Workspace,
+}
+
+impl fmt::Display for Argument {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Argument::Q => "q",
+            Argument::K => "k",
+            Argument::V => "v",
+            Argument::O => "o",
+            Argument::Lse => "lse",
+            Argument::Weights => "weights",
+            Argument::DO => "d_o",
+            Argument::DQ => "d_q",
+            Argument::DK => "d_k",
+            Argument::DV => "d_v",
+            Argument::Workspace => "workspace",
+        })
+    }
+}
+
+/// The problem or a tensor is not what attention takes.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProblemError {
+    /// A size that has no default was not given to the builder.
+    #[error("{field} was not set")]
+    Unset {
+        /// Which.
+        field: &'static str,
+    },
+    /// head_dim is 0 or more than any backend takes.
+    #[error("head_dim is {given}; allowed: {min} to {max}")]
+    HeadDimOutOfRange {
+        /// The head_dim given.
+        given: usize,
+        /// Least.
+        min: usize,
+        /// Most.
+        max: usize,
+    },
+    /// heads_q is not a multiple of heads_k, or only one of them is 0.
+    #[error(
+        "heads_q is {heads_q}, heads_k is {heads_k}; heads_q must be a positive multiple of heads_k, or both 0"
+    )]
+    HeadsNotMultiple {
+        /// Query heads.
+        heads_q: usize,
+        /// Key and value heads.
+        heads_k: usize,
+    },
+    /// softmax_scale is NaN, infinite, zero or negative.
+    #[error("softmax_scale is {given}; it must be greater than 0 and, times log₂ e, finite")]
+    SoftmaxScale {
+        /// The scale given.
+        given: f32,
+    },
+    /// A size does not fit the address space.
+    #[error("{what} does not fit the address space")]
+    SizeOverflow {
+        /// Which size.
+        what: &'static str,
+    },
+    /// A contiguous tensor over a slice of another length.
+    #[error("a contiguous tensor {shape:?} has {needed} elements; the slice has {given}")]
+    LengthMismatch {
+        /// Shape asked for, `[batch, seqlen, heads, head_dim]`.
+        shape: [usize; 4],
+        /// Elements of that shape.
+        needed: usize,
+        /// Elements of the slice.
+        given: usize,
+    },
+    /// A strided tensor that reaches beyond its memory.
+    #[error("{layout} reaches over {needed} elements; the memory has {given}")]
+    OutOfBounds {
+        /// The layout asked for.
+        layout: Layout,
+        /// Elements it reaches over.
+        needed: u64,
+        /// Elements of the memory.
+        given: u64,
+    },
+    /// Packed memory with other than three parts.
+    #[error(
+        "packed q, k, v are [batch, seqlen, 3, heads, head_dim]; the third dimension is {given}"
+    )]
+    PackedParts {
+        /// The third dimension given.
+        given: usize,
+    },
+    /// A tensor has another shape than the problem.
+    #[error("{argument} has shape {given:?}; the problem needs {needed:?}")]
+    ShapeMismatch {
+        /// Which tensor.
+        argument: Argument,
+        /// Its shape, `[batch, seqlen, heads, head_dim]`.
+        given: [usize; 4],
+        /// The shape the problem asks for.
+        needed: [usize; 4],
+    },
+    /// A tensor has another element type than the problem.
+    #[error("{argument} is {given}; the problem is {needed}")]
+    DtypeMismatch {
+        /// Which tensor.
+        argument: Argument,
+        /// Its type.
+        given: Dtype,
+        /// The problem's.
+        needed: Dtype,
+    },
+    /// lse (or the weights) has another number of elements than the problem.
+    #[error("{argument} has {given} elements; the problem needs {needed}")]
+    ElementCount {
+        /// Which argument.
+        argument: Argument,
+        /// Its number of elements.
+        given: u64,
+        /// The number needed.
+        needed: u64,
+    },
+    /// Two elements of an output share memory, or its dimensions interleave.
+    #[error("output {argument} is {layout}: its elements may share memory")]
+    OutputAliases {
+        /// Which output.
+        argument: Argument,
+        /// Its layout.
+        layout: Layout,
+    },
+    /// A tensor lies elsewhere than q.
+    #[error("{argument} lies in {given}; q lies in {needed}")]
+    MixedPlaces {
+        /// Which tensor.
+        argument: Argument,
+        /// Where it lies.
+        given: Place,
+        /// Where q lies.
+        needed: Place,
+    },
+    /// The tensors lie where the chosen device cannot reach them.
+    #[error("the tensors lie in {given}; the device works on {needed}")]
+    OtherDevice {
+        /// Where they lie.
+        given: Place,
+        /// Where the device wants them.
+        needed: Place,
+    },
+    /// A prepared call was given a tensor of another shape, strides, type or alignment than it was prepared for.
+    #[error(
+        "{argument} differs from what the call was prepared for: given {given}, prepared {prepared}"
+    )]
+    NotAsPrepared {
+        /// Which tensor.
+        argument: Argument,
+        /// Its layout.
+        given: Layout,
+        /// The layout prepared for.
+        prepared: Layout,
+    },
+    /// A prepared call was given less memory than its plan asks for.
+    #[error("the workspace has {given} bytes; the plan needs {needed}")]
+    WorkspaceTooSmall {
+        /// Bytes it has.
+        given: u64,
+        /// Bytes needed.
+        needed: u64,
+    },
+}
+
+/// Nothing here can serve the problem as asked.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// No candidate is eligible: each with its reason. What was asked for by name is never replaced.
+    #[error("{}", no_candidate(*.backend, *.asked, .candidates))]
+    NoCandidate {
+        /// The backend that was to serve.
+        backend: Backend,
+        /// The algorithm asked for by name, if any.
+        asked: Option<Algorithm>,
+        /// Every candidate with the reason it cannot serve.
+        candidates: Vec<Candidate>,
+    },
+    /// The workspace does not fit 64 bits.
+    #[error("the workspace of {algorithm} does not fit the address space")]
+    WorkspaceOverflow {
+        /// The algorithm.
+        algorithm: Algorithm,
+    },
+}
+
+/// One line that says what was asked, then one line per candidate.
+fn no_candidate(backend: Backend, asked: Option<Algorithm>, candidates: &[Candidate]) -> String {
+    let mut text = match asked {
+        Some(algorithm) => format!("{backend} cannot serve this problem with {algorithm}:"),
+        None => format!("{backend} cannot serve this problem:"),
+    };
+    for candidate in candidates {
+        text.push_str(&format!("\n  {candidate}"));
+    }
+    text
+}
+
+/// What the driver said, or that there is none.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DriverError {
+    /// No CUDA driver could be opened.
+    #[error("no CUDA driver: {detail}")]
+    NoDriver {
+        /// What the dynamic loader said.
+        detail: String,
+    },
+    /// There is a driver, but not this device.
+    #[error("there is no CUDA device {ordinal}; the driver shows {n_devices}")]
+    NoDevice {
+        /// The device asked for.
+        ordinal: u32,
+        /// How many there are.
+        n_devices: u32,
+    },
+    /// This program was built without kernels.
+    #[error("this program was built without kernels: {detail}")]
+    NoKernels {
+        /// Why, and what to do.
+        detail: String,
+    },
+    /// The driver is older than the kernels need.
+    #[error("the CUDA driver supports CUDA {}.{}; the kernels need {}.{}", found.0, found.1, needed.0, needed.1)]
+    DriverTooOld {
+        /// CUDA version of the driver, `(major, minor)`.
+        found: (u32, u32),
+        /// Version needed.
+        needed: (u32, u32),
+    },
+    /// The device has too little memory.
+    #[error("the device has {free_bytes} bytes free; {needed_bytes} are needed")]
+    OutOfMemory {
+        /// Bytes needed.
+        needed_bytes: u64,
+        /// Bytes free.
+        free_bytes: u64,
+    },
+    /// A call to the driver failed.
+    #[error("{call}: {name} ({code}): {text}{}", if detail.is_empty() { String::new() } else { format!(": {detail}") })]
+    Call {
+        /// The function called.
+        call: &'static str,
+        /// The driver's number.
+        code: u32,
+        /// The driver's name for it.
+        name: String,
+        /// The driver's text.
+        text: String,
+        /// More, such as the log of the assembler; may be empty.
+        detail: String,
+    },
+}

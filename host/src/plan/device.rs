@@ -1,0 +1,62 @@
+//! What planning knows of a device. Plain data, so that plans for any GPU are made and tested anywhere.
+
+/// A device's limits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// Its name.
+    pub name: String,
+    /// Compute capability, `(major, minor)`.
+    pub compute_capability: (u32, u32),
+    /// Number of streaming multiprocessors.
+    pub n_sms: u32,
+    /// Bytes of shared memory that one block may ask for.
+    pub shared_bytes_per_block: u32,
+    /// Bytes of global memory.
+    pub memory_bytes: u64,
+}
+
+impl DeviceInfo {
+    /// NVIDIA H200.
+    pub fn h200() -> DeviceInfo {
+        DeviceInfo {
+            name: "NVIDIA H200".into(),
+            compute_capability: (9, 0),
+            n_sms: 132,
+            shared_bytes_per_block: 227 * 1024,
+            memory_bytes: 141 << 30,
+        }
+    }
+
+    /// NVIDIA A100, 80 GB.
+    pub fn a100() -> DeviceInfo {
+        DeviceInfo {
+            name: "NVIDIA A100".into(),
+            compute_capability: (8, 0),
+            n_sms: 108,
+            shared_bytes_per_block: 163 * 1024,
+            memory_bytes: 80 << 30,
+        }
+    }
+
+    /// NVIDIA GeForce RTX 4090: compute capability 8.9, less shared memory per block.
+    pub fn rtx4090() -> DeviceInfo {
+        DeviceInfo {
+            name: "NVIDIA GeForce RTX 4090".into(),
+            compute_capability: (8, 9),
+            n_sms: 128,
+            shared_bytes_per_block: 99 * 1024,
+            memory_bytes: 24 << 30,
+        }
+    }
+
+    /// The emulated device: the limits of compute capability 8.0, few multiprocessors.
+    pub fn emulated() -> DeviceInfo {
+        DeviceInfo {
+            name: "emulator".into(),
+            compute_capability: (8, 0),
+            n_sms: 2,
+            shared_bytes_per_block: 163 * 1024,
+            memory_bytes: 8 << 30,
+        }
+    }
+}

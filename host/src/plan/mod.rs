@@ -1,0 +1,283 @@
+//! [`Checked`](crate::validate::Checked) × [`DeviceInfo`] → [`Plan`]: which kernels run, with which grids and
+//! parameters, in how much memory.
+//!
+//! Planning is pure: it touches no device and no tensor, so plans for any GPU are made and tested anywhere. Addresses
+//! are the one thing a plan leaves open; [`Plan::params`] fills them in at launch.
+
+mod device;
+mod flash2;
+mod reason;
+pub mod schedule;
+mod select;
+mod standard;
+mod views;
+pub mod workspace;
+
+use std::fmt;
+
+use ferroflash_kernels::params::Params;
+use ferroflash_kernels::variants::Variant;
+
+pub use device::DeviceInfo;
+pub use reason::{Candidate, Outcome, Reason};
+pub use select::{eligible, kinds};
+pub use workspace::WorkspaceLayout;
+
+use crate::error::PlanError;
+use crate::problem::Problem;
+use crate::validate::{Checked, Pass};
+
+/// What runs a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Backend {
+    /// The kernels, on a GPU.
+    Cuda,
+    /// Ordinary Rust on all cores.
+    Cpu,
+    /// The kernels, on the emulator; for tests.
+    Emulated,
+}
+
+/// A schedule of the same mathematics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// Holds the scores in memory: the baseline, and the way to get the weights.
+    Standard,
+    /// FlashAttention: outer loop over keys. Its kernels are not built yet.
+    Flash1,
+    /// FlashAttention-2: `mma.sync`, `cp.async`; compute capability 8.0 and newer.
+    Flash2,
+    /// FlashAttention-3: TMA, `wgmma`; compute capability 9.0. Its kernels are not built yet.
+    Flash3,
+    /// The CPU's: tiles with an online softmax, on all cores.
+    Tiled,
+}
+
+impl Algorithm {
+    /// All, the most wanted first.
+    pub const BY_PREFERENCE: [Algorithm; 5] = [
+        Algorithm::Flash3,
+        Algorithm::Flash2,
+        Algorithm::Flash1,
+        Algorithm::Standard,
+        Algorithm::Tiled,
+    ];
+
+    /// Its name, as the command takes it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Algorithm::Standard => "standard",
+            Algorithm::Flash1 => "flash1",
+            Algorithm::Flash2 => "flash2",
+            Algorithm::Flash3 => "flash3",
+            Algorithm::Tiled => "tiled",
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Backend {
+    /// Its name, as the command takes it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Backend::Cuda => "cuda",
+            Backend::Cpu => "cpu",
+            Backend::Emulated => "emulated",
+        }
+    }
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// All that is decided before a launch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// What runs it.
+    pub backend: Backend,
+    /// The algorithm.
+    pub algorithm: Algorithm,
+    /// Which pass.
+    pub pass: Pass,
+    /// The problem.
+    pub problem: Problem,
+    /// The kernels, one after another on one stream. Empty on the CPU, and where there is nothing to compute.
+    pub launches: Vec<PlannedLaunch>,
+    /// Memory beside inputs and outputs.
+    pub workspace: WorkspaceLayout,
+    /// Bytes that holding the scores and the weights would take; `u64::MAX` where 64 bits do not count them.
+    pub standard_bytes: u64,
+    /// What became of every algorithm.
+    pub candidates: Vec<Candidate>,
+}
+
+/// One kernel launch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PlannedLaunch {
+    /// The kernel; threads and shared memory stand in its footprint.
+    pub variant: &'static Variant,
+    /// Number of blocks.
+    pub grid: u32,
+    /// Its parameters. Addresses of tensors are 0, of workspace pieces their offset: see [`Plan::params`].
+    pub params: Params,
+}
+
+/// Where everything lies at launch; 0 for what the pass does not have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Addresses {
+    /// Queries.
+    pub q: u64,
+    /// Keys.
+    pub k: u64,
+    /// Values.
+    pub v: u64,
+    /// Output.
+    pub o: u64,
+    /// Row statistics.
+    pub lse: u64,
+    /// Weights, in a pass that gives them.
+    pub weights: u64,
+    /// Gradient of the output.
+    pub d_o: u64,
+    /// Gradient of the queries.
+    pub d_q: u64,
+    /// Gradient of the keys.
+    pub d_k: u64,
+    /// Gradient of the values.
+    pub d_v: u64,
+    /// The workspace: a multiple of [`workspace::ALIGNMENT_BYTES`].
+    pub workspace: u64,
+}
+
+/// Plans a checked problem for a GPU (or the emulator's) or for the CPU. An algorithm asked for by name is never
+/// replaced: where it cannot serve, the error lists every candidate with its reason.
+pub fn plan(
+    checked: &Checked,
+    device: &DeviceInfo,
+    backend: Backend,
+    asked: Option<Algorithm>,
+) -> Result<Plan, PlanError> {
+    let (algorithm, variants, candidates) = select::select(checked, device, backend, asked)?;
+    let mut plan = Plan {
+        backend,
+        algorithm,
+        pass: checked.pass(),
+        problem: *checked.problem(),
+        launches: Vec::new(),
+        workspace: WorkspaceLayout::default(),
+        standard_bytes: standard::n_bytes(checked),
+        candidates,
+    };
+    let planned = match (algorithm, checked.pass()) {
+        (Algorithm::Flash2, Pass::Backward) => {
+            flash2::backward(checked, device, &variants, &mut plan.workspace)
+        }
+        (Algorithm::Flash2, _) => flash2::forward(checked, &variants),
+        (Algorithm::Standard, _) => standard::launches(checked, &variants, &mut plan.workspace),
+        _ => Ok(Vec::new()),
+    };
+    let enough_memory = |launches| match plan.workspace.n_bytes() {
+        needed if needed > device.memory_bytes && backend != Backend::Cpu => Err(Reason::Memory {
+            given: device.memory_bytes,
+            needed,
+        }),
+        _ => Ok(launches),
+    };
+    match planned.and_then(enough_memory) {
+        Ok(launches) => {
+            plan.launches = launches;
+            Ok(plan)
+        }
+        Err(reason) => {
+            let refused =
+                |candidate: &mut Candidate| candidate.outcome = Outcome::Refused(reason.clone());
+            plan.candidates
+                .iter_mut()
+                .filter(|candidate| candidate.algorithm == algorithm)
+                .for_each(refused);
+            Err(PlanError::NoCandidate {
+                backend,
+                asked,
+                candidates: plan.candidates,
+            })
+        }
+    }
+}
+
+impl Plan {
+    /// The parameters of one of the launches, with every address filled in.
+    pub fn params(&self, launch: &PlannedLaunch, at: &Addresses) -> Params {
+        match launch.params {
+            Params::Forward(params) => Params::Forward(flash2::bind_forward(params, at)),
+            Params::Backward(params) => Params::Backward(flash2::bind_backward(params, at)),
+            Params::Standard(params) => Params::Standard(standard::bind(params, self.pass, at)),
+        }
+    }
+
+    /// Names of the kernels, in launch order.
+    pub fn kernels(&self) -> impl Iterator<Item = &'static str> + '_ {
+        self.launches.iter().map(|launch| launch.variant.name)
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let problem = &self.problem;
+        writeln!(
+            f,
+            "{:?} with {} on {}",
+            self.pass, self.algorithm, self.backend
+        )?;
+        writeln!(
+            f,
+            "  problem   {} q {:?} k {:?} {:?} scale {} {:?}",
+            problem.dtype,
+            problem.shape_q(),
+            problem.shape_k(),
+            problem.mask,
+            problem.scale(),
+            problem.order
+        )?;
+        for launch in &self.launches {
+            let footprint = &launch.variant.footprint;
+            writeln!(
+                f,
+                "  launch    {} grid {} threads {} shared {}",
+                launch.variant.name, launch.grid, footprint.threads, footprint.shared_bytes
+            )?;
+            if let Params::Forward(ferroflash_kernels::params::ForwardParams { schedule, .. })
+            | Params::Backward(ferroflash_kernels::params::BackwardParams {
+                schedule, ..
+            }) = &launch.params
+            {
+                writeln!(
+                    f,
+                    "            tiles {} heads {} heads_per_group {}",
+                    schedule.tiles, schedule.heads, schedule.heads_per_group
+                )?;
+            }
+        }
+        writeln!(
+            f,
+            "  workspace {}",
+            self.workspace.to_string().replace('\n', "\n            ")
+        )?;
+        writeln!(
+            f,
+            "  standard attention would need {} bytes",
+            self.standard_bytes
+        )?;
+        for candidate in &self.candidates {
+            writeln!(f, "  candidate {candidate}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,198 @@
+//! Why a candidate cannot serve, or was not chosen.
+
+use std::fmt;
+
+use super::{Algorithm, Backend};
+use crate::dtype::Dtype;
+use crate::error::Argument;
+
+/// One algorithm that was considered, and what became of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// The algorithm.
+    pub algorithm: Algorithm,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// What became of a candidate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It runs.
+    Chosen,
+    /// It could run, but a faster one can too.
+    NotPreferred,
+    /// It could run, but another was asked for by name.
+    NotAsked,
+    /// It cannot run.
+    Refused(Reason),
+}
+
+/// Why a candidate cannot run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// The name is known, its kernels do not exist yet.
+    NotBuilt,
+    /// It runs on other backends only.
+    OtherBackend {
+        /// The backend that was to run it.
+        backend: Backend,
+    },
+    /// It never holds the weights, which were asked for.
+    NoWeights,
+    /// No kernel of it takes this element type.
+    Dtype {
+        /// The type of the problem.
+        given: Dtype,
+    },
+    /// No kernel of it is compiled for this head_dim.
+    HeadDim {
+        /// The head_dim of the problem.
+        given: u32,
+        /// Those that are compiled.
+        compiled: Vec<u32>,
+    },
+    /// Its kernels take multiples of a number only.
+    HeadDimMultiple {
+        /// The head_dim of the problem.
+        given: u32,
+        /// The number.
+        multiple: u32,
+    },
+    /// No kernel of it is compiled for this mask.
+    Mask,
+    /// The device is older than the kernels.
+    ComputeCapability {
+        /// The device's.
+        given: (u32, u32),
+        /// The least that the kernels run on.
+        needed: (u32, u32),
+    },
+    /// A block of it needs more shared memory than the device gives.
+    SharedMemory {
+        /// Bytes that the device gives.
+        given: u32,
+        /// Bytes needed.
+        needed: u32,
+    },
+    /// A tensor does not start at a multiple of 16 bytes.
+    BaseAlignment {
+        /// Which tensor.
+        argument: Argument,
+        /// Its address.
+        address: u64,
+    },
+    /// A stride is not a multiple of 8 elements.
+    StrideAlignment {
+        /// Which tensor.
+        argument: Argument,
+        /// The stride, in elements.
+        stride: u64,
+    },
+    /// A size is beyond what the kernels count with.
+    TooLarge {
+        /// Which size.
+        what: &'static str,
+        /// Its value, where it can be given.
+        given: u64,
+        /// The most allowed.
+        limit: u64,
+    },
+    /// The workspace is larger than the device's memory.
+    Memory {
+        /// Bytes that the device has.
+        given: u64,
+        /// Bytes needed.
+        needed: u64,
+    },
+}
+
+impl Reason {
+    /// How far the check got: of several kernels' reasons, the one that failed last says most.
+    pub(crate) fn progress(&self) -> u32 {
+        match self {
+            Reason::NotBuilt | Reason::OtherBackend { .. } | Reason::NoWeights => 0,
+            Reason::Dtype { .. } => 1,
+            Reason::HeadDim { .. } | Reason::HeadDimMultiple { .. } => 2,
+            Reason::Mask => 3,
+            Reason::ComputeCapability { .. } => 4,
+            Reason::SharedMemory { .. } => 5,
+            _ => 6,
+        }
+    }
+}
+
+impl fmt::Display for Candidate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:<9} {}", self.algorithm.name(), self.outcome)
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Outcome::Chosen => f.write_str("chosen"),
+            Outcome::NotPreferred => f.write_str("could run; a faster one can too"),
+            Outcome::NotAsked => f.write_str("could run; another was asked for by name"),
+            Outcome::Refused(reason) => write!(f, "cannot run: {reason}"),
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::NotBuilt => f.write_str("its kernels are not built yet"),
+            Reason::OtherBackend { backend } => write!(f, "it does not run on {backend}"),
+            Reason::NoWeights => f.write_str("it never holds the weights, which were asked for"),
+            Reason::Dtype { given } => write!(f, "no kernel of it takes {given}"),
+            Reason::HeadDim { given, compiled } => {
+                write!(f, "head_dim is {given}; its kernels are compiled for ")?;
+                for (index, head_dim) in compiled.iter().enumerate() {
+                    write!(f, "{}{head_dim}", if index == 0 { "" } else { ", " })?;
+                }
+                Ok(())
+            }
+            Reason::HeadDimMultiple { given, multiple } => {
+                write!(
+                    f,
+                    "head_dim is {given}; its kernels take multiples of {multiple}"
+                )
+            }
+            Reason::Mask => f.write_str("no kernel of it is compiled for this mask"),
+            Reason::ComputeCapability { given, needed } => write!(
+                f,
+                "the device has compute capability {}.{}; its kernels need {}.{}",
+                given.0, given.1, needed.0, needed.1
+            ),
+            Reason::SharedMemory { given, needed } => {
+                write!(
+                    f,
+                    "a block needs {needed} bytes of shared memory; the device gives {given}"
+                )
+            }
+            Reason::BaseAlignment { argument, address } => {
+                write!(
+                    f,
+                    "{argument} lies at {address:#x}, not a multiple of 16 bytes"
+                )
+            }
+            Reason::StrideAlignment { argument, stride } => {
+                write!(
+                    f,
+                    "{argument} has a stride of {stride} elements, not a multiple of 8"
+                )
+            }
+            Reason::TooLarge { what, given, limit } => {
+                write!(f, "{what} is {given}; the kernels count to {limit}")
+            }
+            Reason::Memory { given, needed } => {
+                write!(
+                    f,
+                    "it needs {needed} bytes of memory; the device has {given}"
+                )
+            }
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! Which algorithm and which kernels: first "can it?", then "should it?".
+
+use ferroflash_kernels::variants::{Kind, MaskKind, VARIANTS, Variant};
+
+use super::reason::{Candidate, Outcome, Reason};
+use super::{Algorithm, Backend, DeviceInfo, schedule};
+use crate::error::{Argument, PlanError};
+use crate::problem::Mask;
+use crate::tensor::Description;
+use crate::validate::{Checked, Pass};
+
+/// Kernels read 16 bytes at a time.
+const ALIGNMENT_BYTES: u64 = 16;
+/// The same in elements of two bytes.
+const ALIGNMENT_ELEMS: u64 = 8;
+/// The largest head_dim of kernels that are not compiled for one.
+const MAX_HEAD_DIM: u32 = 256;
+
+/// The kernels of an algorithm's pass, in the order of their launches.
+pub fn kinds(algorithm: Algorithm, pass: Pass) -> &'static [Kind] {
+    match (algorithm, pass) {
+        (Algorithm::Flash2, Pass::Forward) => &[Kind::Forward],
+        (Algorithm::Flash2, Pass::Backward) => {
+            &[Kind::BackwardDelta, Kind::Backward, Kind::BackwardDq]
+        }
+        (Algorithm::Standard, Pass::Forward | Pass::ForwardWithWeights) => &[
+            Kind::StandardScores,
+            Kind::StandardSoftmax,
+            Kind::StandardOutput,
+        ],
+        (Algorithm::Standard, Pass::Backward) => &[
+            Kind::StandardScores,
+            Kind::StandardSoftmax,
+            Kind::StandardDelta,
+            Kind::StandardDv,
+            Kind::StandardDWeights,
+            Kind::StandardDScores,
+            Kind::StandardDq,
+            Kind::StandardDk,
+        ],
+        _ => &[],
+    }
+}
+
+/// Whether this kernel can work on these tensors on this device.
+pub fn eligible(variant: &Variant, checked: &Checked, device: &DeviceInfo) -> Result<(), Reason> {
+    dtype(variant, checked)?;
+    head_dim(variant, checked)?;
+    mask(variant, checked)?;
+    compute_capability(variant, device)?;
+    shared_memory(variant, device)?;
+    sizes(checked)?;
+    alignment(checked)
+}
+
+/// The algorithm that runs, its kernels in launch order, and what became of every candidate.
+pub(super) fn select(
+    checked: &Checked,
+    device: &DeviceInfo,
+    backend: Backend,
+    asked: Option<Algorithm>,
+) -> Result<(Algorithm, Vec<&'static Variant>, Vec<Candidate>), PlanError> {
+    let mut chosen = None;
+    let mut candidates = Vec::new();
+    for algorithm in Algorithm::BY_PREFERENCE {
+        let outcome = match kernels(algorithm, checked, device, backend) {
+            Err(reason) => Outcome::Refused(reason),
+            Ok(_) if asked.is_some_and(|asked| asked != algorithm) => Outcome::NotAsked,
+            Ok(_) if chosen.is_some() => Outcome::NotPreferred,
+            Ok(variants) => {
+                chosen = Some((algorithm, variants));
+                Outcome::Chosen
+            }
+        };
+        candidates.push(Candidate { algorithm, outcome });
+    }
+    match chosen {
+        Some((algorithm, variants)) => Ok((algorithm, variants, candidates)),
+        None => Err(PlanError::NoCandidate {
+            backend,
+            asked,
+            candidates,
+        }),
+    }
+}
+
+/// The kernels of one algorithm, or why it cannot serve.
+fn kernels(
+    algorithm: Algorithm,
+    checked: &Checked,
+    device: &DeviceInfo,
+    backend: Backend,
+) -> Result<Vec<&'static Variant>, Reason> {
+    let runs_on_cpu = algorithm == Algorithm::Tiled;
+    if runs_on_cpu != (backend == Backend::Cpu) {
+        return Err(Reason::OtherBackend { backend });
+    }
+    if matches!(algorithm, Algorithm::Flash1 | Algorithm::Flash3) {
+        return Err(Reason::NotBuilt);
+    }
+    if checked.pass() == Pass::ForwardWithWeights && algorithm != Algorithm::Standard {
+        return Err(Reason::NoWeights);
+    }
+    let kinds = kinds(algorithm, checked.pass());
+    kinds
+        .iter()
+        .map(|&kind| preferred(kind, checked, device))
+        .collect()
+}
+
+/// The newest architecture's eligible kernel of this kind; if there is none, the reason that says most.
+fn preferred(
+    kind: Kind,
+    checked: &Checked,
+    device: &DeviceInfo,
+) -> Result<&'static Variant, Reason> {
+    let rows = VARIANTS.iter().filter(|variant| variant.kind == kind);
+    let mut best: Option<&'static Variant> = None;
+    let mut refusal: Option<Reason> = None;
+    for variant in rows {
+        match eligible(variant, checked, device) {
+            Ok(()) if best.is_none_or(|best| best.arch < variant.arch) => best = Some(variant),
+            Ok(()) => {}
+            Err(reason) => refusal = Some(more_telling(refusal, reason)),
+        }
+    }
+    best.ok_or_else(|| refusal.unwrap_or(Reason::NotBuilt))
+}
+
+/// Of two kernels' reasons the one that failed later; two missing head_dims make one list.
+fn more_telling(held: Option<Reason>, new: Reason) -> Reason {
+    match (held, new) {
+        (
+            Some(Reason::HeadDim {
+                given,
+                compiled: mut all,
+            }),
+            Reason::HeadDim { compiled, .. },
+        ) => {
+            all.extend(
+                compiled
+                    .into_iter()
+                    .filter(|head_dim| !all.contains(head_dim))
+                    .collect::<Vec<_>>(),
+            );
+            Reason::HeadDim {
+                given,
+                compiled: all,
+            }
+        }
+        (Some(held), new) if held.progress() >= new.progress() => held,
+        (_, new) => new,
+    }
+}
+
+fn dtype(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
+    let given = checked.problem().dtype;
+    if given.of_kernels() == Some(variant.dtype) {
+        Ok(())
+    } else {
+        Err(Reason::Dtype { given })
+    }
+}
+
+fn head_dim(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
+    let given = checked.problem().head_dim as u32;
+    match variant.head_dim {
+        Some(compiled) if compiled == given => Ok(()),
+        Some(compiled) => Err(Reason::HeadDim {
+            given,
+            compiled: vec![compiled],
+        }),
+        None if u64::from(given).is_multiple_of(ALIGNMENT_ELEMS) && given <= MAX_HEAD_DIM => Ok(()),
+        None => Err(Reason::HeadDimMultiple {
+            given,
+            multiple: ALIGNMENT_ELEMS as u32,
+        }),
+    }
+}
+
+fn mask(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
+    let needed = match checked.problem().mask {
+        Mask::Full => MaskKind::Full,
+        Mask::Causal => MaskKind::Causal,
+    };
+    if variant.mask.is_none_or(|compiled| compiled == needed) {
+        Ok(())
+    } else {
+        Err(Reason::Mask)
+    }
+}
+
+fn compute_capability(variant: &Variant, device: &DeviceInfo) -> Result<(), Reason> {
+    let (given, needed) = (device.compute_capability, variant.arch.compute_capability());
+    if given >= needed {
+        Ok(())
+    } else {
+        Err(Reason::ComputeCapability { given, needed })
+    }
+}
+
+fn shared_memory(variant: &Variant, device: &DeviceInfo) -> Result<(), Reason> {
+    let (given, needed) = (
+        device.shared_bytes_per_block,
+        variant.footprint.shared_bytes,
+    );
+    if needed <= given {
+        Ok(())
+    } else {
+        Err(Reason::SharedMemory { given, needed })
+    }
+}
+
+/// Kernels count rows, heads and tiles with 32 bits, with room to round up to a tile.
+fn sizes(checked: &Checked) -> Result<(), Reason> {
+    let problem = checked.problem();
+    let limit = u64::from(u32::MAX / 2);
+    let heads = (problem.batch as u64).saturating_mul(problem.heads_q.max(problem.heads_k) as u64);
+    let sizes = [
+        ("seqlen_q", problem.seqlen_q as u64),
+        ("seqlen_k", problem.seqlen_k as u64),
+        ("batch", problem.batch as u64),
+        ("heads_q", problem.heads_q as u64),
+        ("batch · heads", heads),
+    ];
+    match sizes.into_iter().find(|&(_, given)| given > limit) {
+        Some((what, given)) => Err(Reason::TooLarge { what, given, limit }),
+        None => Ok(()),
+    }
+}
+
+/// Whether a grid of this many blocks can be launched.
+pub(super) fn grid(what: &'static str, factors: &[u64]) -> Result<u32, Reason> {
+    let given = factors
+        .iter()
+        .fold(1u64, |product, &factor| product.saturating_mul(factor));
+    if given <= schedule::MAX_GRID {
+        Ok(given as u32)
+    } else {
+        Err(Reason::TooLarge {
+            what,
+            given,
+            limit: schedule::MAX_GRID,
+        })
+    }
+}
+
+fn alignment(checked: &Checked) -> Result<(), Reason> {
+    let forward = checked.forward();
+    let tensors = [
+        (Argument::Q, forward.q),
+        (Argument::K, forward.k),
+        (Argument::V, forward.v),
+        (Argument::O, forward.o),
+    ];
+    tensors
+        .iter()
+        .try_for_each(|(argument, tensor)| aligned(*argument, tensor))?;
+    let Some(gradients) = checked.gradients() else {
+        return Ok(());
+    };
+    let tensors = [
+        (Argument::DO, gradients.d_o),
+        (Argument::DQ, gradients.d_q),
+        (Argument::DK, gradients.d_k),
+        (Argument::DV, gradients.d_v),
+    ];
+    tensors
+        .iter()
+        .try_for_each(|(argument, tensor)| aligned(*argument, tensor))
+}
+
+/// The alignment that 16-byte copies need; what an empty dimension or one of a single entry says does not count.
+fn aligned(argument: Argument, tensor: &Description) -> Result<(), Reason> {
+    let layout = &tensor.layout;
+    if layout.shape().contains(&0) {
+        return Ok(());
+    }
+    if !tensor.address.is_multiple_of(ALIGNMENT_BYTES) {
+        return Err(Reason::BaseAlignment {
+            argument,
+            address: tensor.address,
+        });
+    }
+    let steps = [
+        (layout.batch, layout.batch_stride),
+        (layout.seqlen, layout.row_stride),
+        (layout.heads, layout.head_stride),
+    ];
+    match steps
+        .into_iter()
+        .find(|&(n, stride)| n > 1 && !(stride as u64).is_multiple_of(ALIGNMENT_ELEMS))
+    {
+        Some((_, stride)) => Err(Reason::StrideAlignment {
+            argument,
+            stride: stride as u64,
+        }),
+        None => Ok(()),
+    }
+}

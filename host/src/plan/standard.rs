@@ -1,0 +1,149 @@
+//! Launches of `standard`: grids and parameters. The scores and the weights lie in memory.
+
+use ferroflash_kernels::params::{Params, StandardParams};
+use ferroflash_kernels::variants::{Kind, Variant};
+
+use super::reason::Reason;
+use super::select::grid;
+use super::views::{scale, shape, view};
+use super::workspace::WorkspaceLayout;
+use super::{Addresses, PlannedLaunch};
+use crate::validate::{Checked, Pass};
+
+/// Columns of a row of scores or weights: a multiple of this, so that every row is 16-byte aligned.
+pub const COLUMN_MULTIPLE: u64 = 8;
+
+/// Columns of a row of scores or weights in memory.
+pub fn padded_k(checked: &Checked) -> u64 {
+    (checked.problem().seqlen_k as u64).next_multiple_of(COLUMN_MULTIPLE)
+}
+
+/// Bytes of the scores (f32) and the weights (in the problem's type).
+pub fn n_bytes(checked: &Checked) -> u64 {
+    let element_bytes = (size_of::<f32>() + checked.problem().dtype.size_bytes()) as u64;
+    checked
+        .n_rows()
+        .saturating_mul(padded_k(checked))
+        .saturating_mul(element_bytes)
+}
+
+/// The kernels of the pass in their order, without those that have nothing to do.
+pub fn launches(
+    checked: &Checked,
+    variants: &[&'static Variant],
+    workspace: &mut WorkspaceLayout,
+) -> Result<Vec<PlannedLaunch>, Reason> {
+    let params = params(checked, workspace)?;
+    let mut launches = Vec::new();
+    for &variant in variants {
+        let grid = blocks(checked, variant)?;
+        if grid > 0 {
+            launches.push(PlannedLaunch {
+                variant,
+                grid,
+                params: Params::Standard(params),
+            });
+        }
+    }
+    Ok(launches)
+}
+
+/// Number of blocks of one kernel: tiles of its result, or rows.
+fn blocks(checked: &Checked, variant: &Variant) -> Result<u32, Reason> {
+    let problem = checked.problem();
+    let footprint = &variant.footprint;
+    let heads_q = (problem.batch * problem.heads_q) as u64;
+    let heads_k = (problem.batch * problem.heads_k) as u64;
+    let tiles_q = (problem.seqlen_q as u64).div_ceil(footprint.block_q.into());
+    let tiles = |length: usize| (length as u64).div_ceil(footprint.block_k.into());
+    match variant.kind {
+        Kind::StandardScores | Kind::StandardDWeights => grid(
+            "the number of tiles of the scores",
+            &[tiles_q, tiles(problem.seqlen_k), heads_q],
+        ),
+        Kind::StandardOutput | Kind::StandardDq => grid(
+            "the number of tiles of the output",
+            &[tiles_q, tiles(problem.head_dim), heads_q],
+        ),
+        Kind::StandardDv | Kind::StandardDk => grid(
+            "the number of key tiles",
+            &[tiles(problem.seqlen_k), tiles(problem.head_dim), heads_k],
+        ),
+        _ => grid("the number of blocks of rows", &[tiles_q, heads_q]),
+    }
+}
+
+fn params(checked: &Checked, workspace: &mut WorkspaceLayout) -> Result<StandardParams, Reason> {
+    let rows = checked.n_rows();
+    let padded_k = padded_k(checked);
+    let f32_bytes = size_of::<f32>() as u64;
+    let mut push = |name, factors: &[u64]| {
+        workspace.push(name, factors).ok_or(Reason::TooLarge {
+            what: name,
+            given: u64::MAX,
+            limit: i64::MAX as u64,
+        })
+    };
+    let scores = push("scores", &[rows, padded_k, f32_bytes])?;
+    let weights = match checked.pass() {
+        Pass::ForwardWithWeights => 0,
+        _ => push(
+            "weights",
+            &[rows, padded_k, checked.problem().dtype.size_bytes() as u64],
+        )?,
+    };
+    // The backward pass works the weights out again; the kernel that does writes lse too, which the caller has lent
+    // for reading only.
+    let (lse, delta) = match checked.pass() {
+        Pass::Backward => (
+            push("lse", &[rows, f32_bytes])?,
+            push("delta", &[rows, f32_bytes])?,
+        ),
+        _ => (0, 0),
+    };
+    let tensors = checked.forward();
+    let mut params = StandardParams {
+        q: view(&tensors.q),
+        k: view(&tensors.k),
+        v: view(&tensors.v),
+        o: view(&tensors.o),
+        lse,
+        scores,
+        weights,
+        delta,
+        padded_k,
+        shape: shape(checked),
+        scale: scale(checked),
+        ..Default::default()
+    };
+    if let Some(gradients) = checked.gradients() {
+        params.d_o = view(&gradients.d_o);
+        params.d_q = view(&gradients.d_q);
+        params.d_k = view(&gradients.d_k);
+        params.d_v = view(&gradients.d_v);
+    }
+    Ok(params)
+}
+
+/// Fills the addresses in.
+pub fn bind(mut params: StandardParams, pass: Pass, at: &Addresses) -> StandardParams {
+    params.q.base = at.q;
+    params.k.base = at.k;
+    params.v.base = at.v;
+    params.o.base = at.o;
+    params.d_o.base = at.d_o;
+    params.d_q.base = at.d_q;
+    params.d_k.base = at.d_k;
+    params.d_v.base = at.d_v;
+    params.scores += at.workspace;
+    params.delta += at.workspace;
+    match pass {
+        Pass::ForwardWithWeights => params.weights = at.weights,
+        _ => params.weights += at.workspace,
+    }
+    match pass {
+        Pass::Backward => params.lse += at.workspace,
+        _ => params.lse = at.lse,
+    }
+    params
+}

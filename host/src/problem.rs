@@ -1,0 +1,228 @@
+//! What is to be computed: sizes, element type, mask, scale. Plain data; making one touches no device.
+
+use crate::dtype::Dtype;
+use crate::error::ProblemError;
+use crate::tensor::Layout;
+
+/// Which keys a query sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mask {
+    /// Every query sees every key.
+    Full,
+    /// Aligned to the bottom right: query `i` sees key `j` where `j ≤ i + seqlen_k − seqlen_q`. Rows that see no key
+    /// (there are some when `seqlen_q > seqlen_k`) give o = 0, lse = −∞ and gradients of 0.
+    Causal,
+}
+
+/// In which order the backward pass adds up the gradient of q.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Order {
+    /// One fixed order: equal inputs give bit-equal results, run after run. What you get unless you ask otherwise.
+    Deterministic,
+    /// As contributions come: faster, and the last bits of dQ differ from run to run.
+    Fastest,
+}
+
+/// One attention problem: `o = softmax(q·kᵀ · softmax_scale, masked) · v` for every batch entry and head.
+///
+/// q and o are `[batch, seqlen_q, heads_q, head_dim]`, k and v `[batch, seqlen_k, heads_k, head_dim]`; query head `h`
+/// reads key and value head `h / (heads_q / heads_k)`. A length of 0 is allowed.
+///
+/// ```
+/// use ferroflash::{Dtype, Mask, Problem};
+///
+/// let problem = Problem::builder(Dtype::Bf16)
+///     .batch(2)
+///     .seqlen(1024)
+///     .heads_q(8)
+///     .heads_k(2)
+///     .head_dim(64)
+///     .mask(Mask::Causal)
+///     .build()?;
+/// assert_eq!(problem.scale(), 0.125);
+/// # Ok::<(), ferroflash::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Problem {
+    /// Number of batch entries.
+    pub batch: usize,
+    /// Number of query heads: a multiple of `heads_k`.
+    pub heads_q: usize,
+    /// Number of key and value heads.
+    pub heads_k: usize,
+    /// Rows of q and o.
+    pub seqlen_q: usize,
+    /// Rows of k and v.
+    pub seqlen_k: usize,
+    /// Columns of q, k, v and o.
+    pub head_dim: usize,
+    /// Element type of q, k, v and o.
+    pub dtype: Dtype,
+    /// Which keys a query sees.
+    pub mask: Mask,
+    /// Factor of the scores; `None`: 1/√head_dim.
+    pub softmax_scale: Option<f32>,
+    /// Order of the sums of the backward pass.
+    pub order: Order,
+}
+
+impl Problem {
+    /// Starts a problem of this element type: one batch entry, every key visible, scale 1/√head_dim, deterministic.
+    /// Lengths, heads and head_dim have no default.
+    pub fn builder(dtype: Dtype) -> ProblemBuilder {
+        ProblemBuilder {
+            batch: 1,
+            heads_q: None,
+            heads_k: None,
+            seqlen_q: None,
+            seqlen_k: None,
+            head_dim: None,
+            dtype,
+            mask: Mask::Full,
+            softmax_scale: None,
+            order: Order::Deterministic,
+        }
+    }
+
+    /// Starts the problem that these queries and keys pose: all sizes are set, mask, scale and order remain.
+    pub fn of(dtype: Dtype, q: Layout, k: Layout) -> ProblemBuilder {
+        Problem::builder(dtype)
+            .batch(q.batch)
+            .seqlen_q(q.seqlen)
+            .seqlen_k(k.seqlen)
+            .heads_q(q.heads)
+            .heads_k(k.heads)
+            .head_dim(q.head_dim)
+    }
+
+    /// The factor of the scores that will be used: the one given, or 1/√head_dim.
+    pub fn scale(&self) -> f32 {
+        self.softmax_scale
+            .unwrap_or_else(|| (1.0 / (self.head_dim as f64).sqrt()) as f32)
+    }
+
+    /// Query heads that share one key and value head; 0 when there are none.
+    pub fn group_size(&self) -> usize {
+        self.heads_q.checked_div(self.heads_k).unwrap_or(0)
+    }
+
+    /// Shape of q, o and their gradients: `[batch, seqlen_q, heads_q, head_dim]`.
+    pub fn shape_q(&self) -> [usize; 4] {
+        [self.batch, self.seqlen_q, self.heads_q, self.head_dim]
+    }
+
+    /// Shape of k, v and their gradients: `[batch, seqlen_k, heads_k, head_dim]`.
+    pub fn shape_k(&self) -> [usize; 4] {
+        [self.batch, self.seqlen_k, self.heads_k, self.head_dim]
+    }
+}
+
+/// Collects a [`Problem`].
+#[derive(Clone, Copy, Debug)]
+#[must_use = "a builder does nothing until `build`"]
+pub struct ProblemBuilder {
+    batch: usize,
+    heads_q: Option<usize>,
+    heads_k: Option<usize>,
+    seqlen_q: Option<usize>,
+    seqlen_k: Option<usize>,
+    head_dim: Option<usize>,
+    dtype: Dtype,
+    mask: Mask,
+    softmax_scale: Option<f32>,
+    order: Order,
+}
+
+impl ProblemBuilder {
+    /// Number of batch entries; 1 unless set.
+    pub fn batch(self, batch: usize) -> Self {
+        ProblemBuilder { batch, ..self }
+    }
+
+    /// Heads of q, k and v alike.
+    pub fn heads(self, heads: usize) -> Self {
+        self.heads_q(heads).heads_k(heads)
+    }
+
+    /// Heads of q: a multiple of the heads of k and v.
+    pub fn heads_q(self, heads_q: usize) -> Self {
+        ProblemBuilder {
+            heads_q: Some(heads_q),
+            ..self
+        }
+    }
+
+    /// Heads of k and v.
+    pub fn heads_k(self, heads_k: usize) -> Self {
+        ProblemBuilder {
+            heads_k: Some(heads_k),
+            ..self
+        }
+    }
+
+    /// Rows of q, k and v alike.
+    pub fn seqlen(self, seqlen: usize) -> Self {
+        self.seqlen_q(seqlen).seqlen_k(seqlen)
+    }
+
+    /// Rows of q and o.
+    pub fn seqlen_q(self, seqlen_q: usize) -> Self {
+        ProblemBuilder {
+            seqlen_q: Some(seqlen_q),
+            ..self
+        }
+    }
+
+    /// Rows of k and v.
+    pub fn seqlen_k(self, seqlen_k: usize) -> Self {
+        ProblemBuilder {
+            seqlen_k: Some(seqlen_k),
+            ..self
+        }
+    }
+
+    /// Columns of q, k, v and o.
+    pub fn head_dim(self, head_dim: usize) -> Self {
+        ProblemBuilder {
+            head_dim: Some(head_dim),
+            ..self
+        }
+    }
+
+    /// Which keys a query sees; all unless set.
+    pub fn mask(self, mask: Mask) -> Self {
+        ProblemBuilder { mask, ..self }
+    }
+
+    /// Factor of the scores; 1/√head_dim unless set.
+    pub fn softmax_scale(self, softmax_scale: f32) -> Self {
+        ProblemBuilder {
+            softmax_scale: Some(softmax_scale),
+            ..self
+        }
+    }
+
+    /// Order of the sums of the backward pass; deterministic unless set.
+    pub fn order(self, order: Order) -> Self {
+        ProblemBuilder { order, ..self }
+    }
+
+    /// The problem; an error names a size that was not set. Whether the sizes make sense is checked by whoever uses
+    /// the problem: see [`crate::validate`].
+    pub fn build(self) -> Result<Problem, ProblemError> {
+        let set = |value: Option<usize>, field| value.ok_or(ProblemError::Unset { field });
+        Ok(Problem {
+            batch: self.batch,
+            heads_q: set(self.heads_q, "heads_q")?,
+            heads_k: set(self.heads_k, "heads_k")?,
+            seqlen_q: set(self.seqlen_q, "seqlen_q")?,
+            seqlen_k: set(self.seqlen_k, "seqlen_k")?,
+            head_dim: set(self.head_dim, "head_dim")?,
+            dtype: self.dtype,
+            mask: self.mask,
+            softmax_scale: self.softmax_scale,
+            order: self.order,
+        })
+    }
+}

@@ -1,0 +1,324 @@
+//! Borrowed tensors: a layout over memory that the caller owns, on the host or on a device.
+//!
+//! Host tensors keep Rust's borrow rules: [`Tensor`] holds a shared slice, [`TensorMut`] an exclusive one. Whether the
+//! layout stays inside the memory is checked when the tensor is made, so nobody after that needs to ask.
+
+mod device;
+mod host;
+mod layout;
+mod lse;
+
+use std::fmt;
+
+pub use device::{DeviceSlice, DeviceSliceMut};
+pub(crate) use host::{HostData, HostDataMut};
+pub use layout::Layout;
+pub use lse::{Lse, LseDescription, LseMut};
+
+use crate::dtype::{Dtype, Element};
+use crate::error::ProblemError;
+
+/// In whose memory a tensor lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// Ordinary memory.
+    Host,
+    /// Memory of the CUDA device with this ordinal.
+    Cuda(u32),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Host => f.write_str("host memory"),
+            Place::Cuda(ordinal) => write!(f, "memory of CUDA device {ordinal}"),
+        }
+    }
+}
+
+/// Everything of the forward pass that the backward pass reads.
+#[derive(Clone, Copy, Debug)]
+pub struct Saved<'a> {
+    /// Queries.
+    pub q: Tensor<'a>,
+    /// Keys.
+    pub k: Tensor<'a>,
+    /// Values.
+    pub v: Tensor<'a>,
+    /// Output of the forward pass.
+    pub o: Tensor<'a>,
+    /// Row statistics of the forward pass.
+    pub lse: Lse<'a>,
+}
+
+/// What the backward pass writes.
+#[derive(Debug)]
+pub struct Gradients<'a> {
+    /// Of the queries.
+    pub d_q: TensorMut<'a>,
+    /// Of the keys.
+    pub d_k: TensorMut<'a>,
+    /// Of the values.
+    pub d_v: TensorMut<'a>,
+}
+
+/// A tensor without its memory: all that validation and planning look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// Shape and strides.
+    pub layout: Layout,
+    /// Element type.
+    pub dtype: Dtype,
+    /// In whose memory it lies.
+    pub place: Place,
+    /// Address of the first element; planning reads its alignment only.
+    pub address: u64,
+}
+
+impl Description {
+    /// A contiguous, aligned tensor of this shape that is nowhere yet: for plans made before there is memory.
+    pub fn contiguous(
+        shape: [usize; 4],
+        dtype: Dtype,
+        place: Place,
+    ) -> Result<Description, ProblemError> {
+        Ok(Description {
+            layout: Layout::bshd(shape)?,
+            dtype,
+            place,
+            address: 0,
+        })
+    }
+}
+
+/// A tensor to read.
+#[derive(Clone, Copy)]
+pub struct Tensor<'a> {
+    memory: Memory<'a>,
+    layout: Layout,
+}
+
+/// A tensor to write.
+pub struct TensorMut<'a> {
+    memory: MemoryMut<'a>,
+    layout: Layout,
+}
+
+/// What a [`Tensor`] is a view of.
+#[derive(Clone, Copy)]
+pub(crate) enum Memory<'a> {
+    Host(HostData<'a>),
+    Device(DeviceSlice<'a>),
+}
+
+/// What a [`TensorMut`] is a view of.
+pub(crate) enum MemoryMut<'a> {
+    Host(HostDataMut<'a>),
+    Device(DeviceSliceMut<'a>),
+}
+
+impl<'a> Tensor<'a> {
+    /// Contiguous `[batch, seqlen, heads, head_dim]`; the slice has exactly as many elements.
+    pub fn bshd<T: Element>(data: &'a [T], shape: [usize; 4]) -> Result<Tensor<'a>, ProblemError> {
+        let layout = exact(Layout::bshd(shape)?, data.len())?;
+        Tensor::strided(data, layout)
+    }
+
+    /// Contiguous `[batch, heads, seqlen, head_dim]`, shape in this order; the slice has exactly as many elements.
+    pub fn bhsd<T: Element>(data: &'a [T], shape: [usize; 4]) -> Result<Tensor<'a>, ProblemError> {
+        let layout = exact(Layout::bhsd(shape)?, data.len())?;
+        Tensor::strided(data, layout)
+    }
+
+    /// Any layout whose first element is the first of the slice.
+    pub fn strided<T: Element>(data: &'a [T], layout: Layout) -> Result<Tensor<'a>, ProblemError> {
+        inside(layout, data.len() as u64)?;
+        Ok(Tensor {
+            memory: Memory::Host(T::wrap(data)),
+            layout,
+        })
+    }
+
+    /// q, k and v out of one contiguous `[batch, seqlen, 3, heads, head_dim]`.
+    pub fn packed_qkv<T: Element>(
+        data: &'a [T],
+        shape: [usize; 5],
+    ) -> Result<[Tensor<'a>; 3], ProblemError> {
+        let [batch, seqlen, n_parts, heads, head_dim] = shape;
+        if n_parts != 3 {
+            return Err(ProblemError::PackedParts { given: n_parts });
+        }
+        let three_heads = heads.checked_mul(3).ok_or(ProblemError::SizeOverflow {
+            what: "packed q, k, v",
+        })?;
+        let all = exact(
+            Layout::bshd([batch, seqlen, three_heads, head_dim])?,
+            data.len(),
+        )?;
+        let part_elems = if all.extent_elems()? == 0 {
+            0
+        } else {
+            heads * head_dim
+        };
+        let part =
+            |index: usize| Tensor::strided(&data[index * part_elems..], Layout { heads, ..all });
+        Ok([part(0)?, part(1)?, part(2)?])
+    }
+
+    /// Any layout over memory of a device.
+    pub fn device(slice: DeviceSlice<'a>, layout: Layout) -> Result<Tensor<'a>, ProblemError> {
+        inside(layout, slice.n_elems())?;
+        Ok(Tensor {
+            memory: Memory::Device(slice),
+            layout,
+        })
+    }
+
+    /// Shape and strides.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// All but the memory.
+    pub fn describe(&self) -> Description {
+        let (dtype, place, address) = match &self.memory {
+            Memory::Host(data) => (data.dtype(), Place::Host, data.address()),
+            Memory::Device(slice) => (slice.dtype(), Place::Cuda(slice.ordinal()), slice.address()),
+        };
+        Description {
+            layout: self.layout,
+            dtype,
+            place,
+            address,
+        }
+    }
+
+    /// The slice that the layout starts in; `None` when it holds another type or lies on a device.
+    pub fn host<T: Element>(&self) -> Option<&'a [T]> {
+        match &self.memory {
+            Memory::Host(data) => T::unwrap(data),
+            Memory::Device(_) => None,
+        }
+    }
+
+    pub(crate) fn memory(&self) -> &Memory<'a> {
+        &self.memory
+    }
+}
+
+impl<'a> TensorMut<'a> {
+    /// As [`Tensor::bshd`].
+    pub fn bshd<T: Element>(
+        data: &'a mut [T],
+        shape: [usize; 4],
+    ) -> Result<TensorMut<'a>, ProblemError> {
+        let layout = exact(Layout::bshd(shape)?, data.len())?;
+        TensorMut::strided(data, layout)
+    }
+
+    /// As [`Tensor::bhsd`].
+    pub fn bhsd<T: Element>(
+        data: &'a mut [T],
+        shape: [usize; 4],
+    ) -> Result<TensorMut<'a>, ProblemError> {
+        let layout = exact(Layout::bhsd(shape)?, data.len())?;
+        TensorMut::strided(data, layout)
+    }
+
+    /// As [`Tensor::strided`].
+    pub fn strided<T: Element>(
+        data: &'a mut [T],
+        layout: Layout,
+    ) -> Result<TensorMut<'a>, ProblemError> {
+        inside(layout, data.len() as u64)?;
+        Ok(TensorMut {
+            memory: MemoryMut::Host(T::wrap_mut(data)),
+            layout,
+        })
+    }
+
+    /// As [`Tensor::device`].
+    pub fn device(
+        slice: DeviceSliceMut<'a>,
+        layout: Layout,
+    ) -> Result<TensorMut<'a>, ProblemError> {
+        inside(layout, slice.n_elems())?;
+        Ok(TensorMut {
+            memory: MemoryMut::Device(slice),
+            layout,
+        })
+    }
+
+    /// Shape and strides.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// All but the memory.
+    pub fn describe(&self) -> Description {
+        let (dtype, place, address) = match &self.memory {
+            MemoryMut::Host(data) => (data.dtype(), Place::Host, data.address()),
+            MemoryMut::Device(slice) => {
+                (slice.dtype(), Place::Cuda(slice.ordinal()), slice.address())
+            }
+        };
+        Description {
+            layout: self.layout,
+            dtype,
+            place,
+            address,
+        }
+    }
+
+    /// The slice that the layout starts in; `None` when it holds another type or lies on a device.
+    pub fn host<T: Element>(&mut self) -> Option<&mut [T]> {
+        match &mut self.memory {
+            MemoryMut::Host(data) => T::unwrap_mut(data),
+            MemoryMut::Device(_) => None,
+        }
+    }
+
+    pub(crate) fn memory(&mut self) -> &mut MemoryMut<'a> {
+        &mut self.memory
+    }
+}
+
+impl fmt::Debug for Tensor<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tensor({:?})", self.describe())
+    }
+}
+
+impl fmt::Debug for TensorMut<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TensorMut({:?})", self.describe())
+    }
+}
+
+/// The layout, if it has exactly as many elements as the slice.
+fn exact(layout: Layout, n_elems: usize) -> Result<Layout, ProblemError> {
+    let needed = layout.n_elems()?;
+    if needed == n_elems {
+        Ok(layout)
+    } else {
+        Err(ProblemError::LengthMismatch {
+            shape: layout.shape(),
+            needed,
+            given: n_elems,
+        })
+    }
+}
+
+/// Refuses a layout that reaches beyond its memory.
+fn inside(layout: Layout, n_elems: u64) -> Result<(), ProblemError> {
+    let needed = layout.extent_elems()? as u64;
+    if needed <= n_elems {
+        Ok(())
+    } else {
+        Err(ProblemError::OutOfBounds {
+            layout,
+            needed,
+            given: n_elems,
+        })
+    }
+}
