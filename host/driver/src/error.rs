@@ -71,7 +71,12 @@ impl DriverError {
     /// An error of `call` with a code of the driver.
     pub fn of_code(call: &'static str, code: u32) -> DriverError {
         let (name, text) = describe(code);
-        DriverError::Call { call, code, name, text }
+        DriverError::Call {
+            call,
+            code,
+            name,
+            text,
+        }
     }
 
     /// The code that the driver returned, if it was the driver that failed.
@@ -87,7 +92,9 @@ impl From<Failure> for DriverError {
     fn from(failure: Failure) -> DriverError {
         match (failure.cause, Driver::get()) {
             (Cause::NoDriver, Err(missing)) => DriverError::NoDriver(missing.clone()),
-            (Cause::NoSymbol, _) => DriverError::NoSymbol { symbol: failure.call },
+            (Cause::NoSymbol, _) => DriverError::NoSymbol {
+                symbol: failure.call,
+            },
             _ => DriverError::of_code(failure.call, failure.code),
         }
     }
@@ -96,7 +103,8 @@ impl From<Failure> for DriverError {
 /// Name and description of a code, by the driver; it knows codes that `cust` does not.
 fn describe(code: u32) -> (String, String) {
     let name = ask(c"cuGetErrorName", code).map_or_else(|| format!("CUDA error {code}"), owned);
-    let text = ask(c"cuGetErrorString", code).map_or_else(|| "the driver has no description".to_owned(), owned);
+    let text = ask(c"cuGetErrorString", code)
+        .map_or_else(|| "the driver has no description".to_owned(), owned);
     (name, text)
 }
 
@@ -108,10 +116,9 @@ pub(crate) fn ask(function: &CStr, code: u32) -> Option<&'static CStr> {
     // SAFETY: both functions have this type in cuda.h, the code being any integer there; `answer` is there to be
     // written.
     let status = unsafe {
-        std::mem::transmute::<*const (), unsafe extern "C" fn(u32, *mut *const c_char) -> u32>(address)(
-            code,
-            &mut answer,
-        )
+        std::mem::transmute::<*const (), unsafe extern "C" fn(u32, *mut *const c_char) -> u32>(
+            address,
+        )(code, &mut answer)
     };
     if status != 0 || answer.is_null() {
         return None;

@@ -8,35 +8,16 @@ use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ushort, c_void};
 
 use cust_raw::*;
 
-use crate::entry::Entry;
+use crate::entry::entry;
 use crate::error::ask;
 use crate::result::known;
-
-/// The name of a function as the linker and the driver write it.
-macro_rules! symbol {
-    ($name:ident) => {
-        match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-            Ok(symbol) => symbol,
-            Err(_) => unreachable!(),
-        }
-    };
-}
-pub(crate) use symbol;
 
 /// Defines each function: find it in the driver, call it, map the code that it returns.
 macro_rules! forward {
     ($(fn $name:ident($($argument:ident: $type:ty),*);)*) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $type),*) -> CUresult {
-            static ENTRY: Entry = Entry::new(symbol!($name));
-            let called = ENTRY.call(|address| {
-                // SAFETY: the driver exports a function of this type under this name; its result is any integer,
-                // not a value of the enum. The caller keeps the function's own contract.
-                unsafe {
-                    std::mem::transmute::<*const (), unsafe extern "C" fn($($type),*) -> u32>(address)($($argument),*)
-                }
-            });
-            match called {
+            match entry!($name($($argument: $type),*)) {
                 Ok(()) => CUresult::CUDA_SUCCESS,
                 Err(failure) => known(failure.code),
             }
@@ -199,13 +180,15 @@ unsafe extern "C" fn cuGetErrorString(error: CUresult, text: *mut *const c_char)
     if text.is_null() {
         return CUresult::CUDA_ERROR_INVALID_VALUE;
     }
-    let answer = ask(c"cuGetErrorString", error as u32).unwrap_or_else(|| match crate::driver_present() {
-        true => c"the driver has no description of this error",
-        false => c"no CUDA driver: libcuda.so.1 could not be opened",
-    });
+    let answer =
+        ask(c"cuGetErrorString", error as u32).unwrap_or_else(|| match crate::driver_present() {
+            true => c"the driver has no description of this error",
+            false => c"no CUDA driver: libcuda.so.1 could not be opened",
+        });
     // SAFETY: the caller gives a place to write to, or null, which was refused above.
     unsafe { text.write(answer.as_ptr()) };
     CUresult::CUDA_SUCCESS
 }
 
-const _: unsafe extern "C" fn(CUresult, *mut *const c_char) -> CUresult = cust_raw::cuGetErrorString;
+const _: unsafe extern "C" fn(CUresult, *mut *const c_char) -> CUresult =
+    cust_raw::cuGetErrorString;

@@ -20,6 +20,8 @@
 mod entry;
 mod error;
 pub mod extra;
+#[cfg(test)]
+mod fake_tests;
 mod forwarders;
 mod library;
 mod result;

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use libloading::Library;
 
-use crate::entry::Entry;
+use crate::entry::entry;
 use crate::error::DriverError;
 
 /// The file name under which the driver is looked for, by the dynamic linker's rules.
@@ -65,8 +65,13 @@ impl Driver {
         // SAFETY: libcuda's initialisers may be run at any time and in any thread. A program that puts another
         // library of this name into the linker's path has replaced its driver, as with a library linked in.
         match unsafe { Library::new(library) } {
-            Ok(library) => Ok(Driver { source: Source::Library(library) }),
-            Err(error) => Err(MissingDriver { library: library.to_owned(), reason: reason(&error) }),
+            Ok(library) => Ok(Driver {
+                source: Source::Library(library),
+            }),
+            Err(error) => Err(MissingDriver {
+                library: library.to_owned(),
+                reason: reason(&error),
+            }),
         }
     }
 
@@ -78,11 +83,16 @@ impl Driver {
             Source::Library(library) => {
                 // SAFETY: the symbol is taken as an address; who calls it gives it a type.
                 let symbol = unsafe { library.get::<*const ()>(name.to_bytes_with_nul()) };
-                symbol.ok().map(|symbol| *symbol).filter(|address| !address.is_null())
+                symbol
+                    .ok()
+                    .map(|symbol| *symbol)
+                    .filter(|address| !address.is_null())
             }
             #[cfg(any(test, feature = "fake"))]
             Source::Functions(functions) => {
-                let found = functions.iter().find(|(known, _)| known.as_bytes() == name.to_bytes());
+                let found = functions
+                    .iter()
+                    .find(|(known, _)| known.as_bytes() == name.to_bytes());
                 found.map(|(_, address)| address.get())
             }
         }
@@ -90,12 +100,9 @@ impl Driver {
 
     /// The newest version of CUDA that the driver supports.
     pub fn version(&self) -> Result<Version, DriverError> {
-        static ENTRY: Entry = Entry::new(c"cuDriverGetVersion");
         let mut version: c_int = 0;
-        // SAFETY: this is the function's type in cuda.h, and `version` is there to be written.
-        ENTRY.call(|address| unsafe {
-            std::mem::transmute::<*const (), unsafe extern "C" fn(*mut c_int) -> u32>(address)(&mut version)
-        })?;
+        let to = &raw mut version;
+        entry!(cuDriverGetVersion(to: *mut c_int))?;
         Ok(Version::from_driver(version))
     }
 }
@@ -104,7 +111,10 @@ impl Version {
     /// From the driver's encoding, 1000 · major + 10 · minor.
     pub fn from_driver(encoded: c_int) -> Version {
         let encoded = encoded.max(0) as u32;
-        Version { major: encoded / 1000, minor: encoded % 1000 / 10 }
+        Version {
+            major: encoded / 1000,
+            minor: encoded % 1000 / 10,
+        }
     }
 }
 
@@ -130,8 +140,14 @@ pub struct AlreadyOpened;
 /// # Safety
 /// Each function has the type that cuda.h gives to its name, returning `u32`.
 #[cfg(any(test, feature = "fake"))]
-pub unsafe fn install(functions: &'static [(&'static str, crate::entry::Address)]) -> Result<(), AlreadyOpened> {
-    OPENED.set(Ok(Driver { source: Source::Functions(functions) })).map_err(|_| AlreadyOpened)
+pub unsafe fn install(
+    functions: &'static [(&'static str, crate::entry::Address)],
+) -> Result<(), AlreadyOpened> {
+    OPENED
+        .set(Ok(Driver {
+            source: Source::Functions(functions),
+        }))
+        .map_err(|_| AlreadyOpened)
 }
 
 #[cfg(test)]
@@ -155,7 +171,10 @@ mod tests {
     #[test]
     fn versions_are_decoded_and_ordered() {
         let versions = [11040, 12000, 12090, 13000].map(Version::from_driver);
-        assert_eq!(versions.map(|version| version.to_string()), ["11.4", "12.0", "12.9", "13.0"]);
+        assert_eq!(
+            versions.map(|version| version.to_string()),
+            ["11.4", "12.0", "12.9", "13.0"]
+        );
         assert!(versions.is_sorted());
         assert_eq!(Version::from_driver(-1), Version { major: 0, minor: 0 });
     }

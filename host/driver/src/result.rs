@@ -18,7 +18,7 @@ macro_rules! known {
         }
 
         #[cfg(test)]
-        const ALL: &[(CUresult, &str)] = &[$((CUresult::$name, stringify!($name))),*];
+        const KNOWN: &[CUresult] = &[$(CUresult::$name),*];
     };
 }
 
@@ -110,4 +110,37 @@ known! {
     CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE
     CUDA_ERROR_EXTERNAL_DEVICE
     CUDA_ERROR_UNKNOWN
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Codes of CUDA 13 that the enum does not have.
+    const NEWER: &[u32] = &[
+        36, 46, 47, 225, 226, 227, 402, 721, 810, 811, 812, 912, 913, 914, 915, 916, 917, 918, 919,
+    ];
+
+    #[test]
+    fn every_code_becomes_a_value_of_the_enum() {
+        for code in (0..1100).chain([u32::MAX]) {
+            let expected = if KNOWN.iter().any(|known| *known as u32 == code) {
+                code
+            } else {
+                999
+            };
+            assert_eq!(known(code) as u32, expected, "code {code}");
+        }
+    }
+
+    #[test]
+    fn the_list_is_the_enum_of_cuda_11_4() {
+        assert_eq!(KNOWN.len(), 87);
+        assert!(KNOWN.is_sorted(), "each value once, in the enum's order");
+        assert!(
+            NEWER
+                .iter()
+                .all(|code| known(*code) == CUresult::CUDA_ERROR_UNKNOWN)
+        );
+    }
 }

@@ -1,0 +1,41 @@
+//! Which context is current in this thread; a device's identity.
+
+use std::ptr::null_mut;
+
+use cust_raw::{CUcontext, CUdevice};
+
+use super::raw;
+use crate::error::DriverError;
+
+/// The context that is current in this thread; null where there is none.
+pub fn current() -> Result<CUcontext, DriverError> {
+    let mut context = null_mut();
+    // SAFETY: `context` is there to be written.
+    unsafe { raw::cuCtxGetCurrent(&mut context)? };
+    Ok(context)
+}
+
+/// Makes a context current in this thread until [`pop`].
+///
+/// # Safety
+/// `context` is alive and stays so until it is popped.
+pub unsafe fn push(context: CUcontext) -> Result<(), DriverError> {
+    // SAFETY: as the caller promises.
+    unsafe { raw::cuCtxPushCurrent_v2(context) }
+}
+
+/// Takes the current context of this thread away; the one below it, or none, is current again.
+pub fn pop() -> Result<CUcontext, DriverError> {
+    let mut context = null_mut();
+    // SAFETY: `context` is there to be written.
+    unsafe { raw::cuCtxPopCurrent_v2(&mut context)? };
+    Ok(context)
+}
+
+/// The identity of a device: the same in every process, and for a slice of a partitioned GPU its own.
+pub fn device_uuid(device: CUdevice) -> Result<[u8; 16], DriverError> {
+    let mut uuid = [0; 16];
+    // SAFETY: `uuid` is there to be written; a device that does not exist is refused.
+    unsafe { raw::cuDeviceGetUuid_v2(&mut uuid, device)? };
+    Ok(uuid)
+}

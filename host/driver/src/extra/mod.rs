@@ -1,0 +1,21 @@
+//! Typed calls for what `cust` lacks, or has with fewer answers than the driver gives.
+//!
+//! | file | what |
+//! |---|---|
+//! | [`module`] | loading code with the log of the driver's compiler |
+//! | [`function`] | attributes, occupancy, launches with a parameter struct |
+//! | [`stream`] | streams that do not wait for the default stream; copies and fills on any stream |
+//! | [`event`] | events on any stream |
+//! | [`graph`] | capturing a stream's work and launching it again |
+//! | [`context`] | which context is current; a device's identity |
+//!
+//! Functions are found by their exact suffixed name. Handles are the driver's own, as `cust` gives them, and each call
+//! is `unsafe` because the driver believes the handles and addresses that it is given.
+
+pub mod context;
+pub mod event;
+pub mod function;
+pub mod graph;
+pub mod module;
+mod raw;
+pub mod stream;
