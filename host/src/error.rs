@@ -174,6 +174,14 @@ pub enum ProblemError {
         /// The number needed.
         needed: u64,
     },
+    /// The weights are not laid out as [`crate::Problem::weights_layout`] says.
+    #[error("weights are {given}; needed: {needed}")]
+    WeightsLayout {
+        /// Their layout.
+        given: Layout,
+        /// The layout needed.
+        needed: Layout,
+    },
     /// Two elements of an output share memory, or its dimensions interleave.
     #[error("output {argument} is {layout}: its elements may share memory")]
     OutputAliases {
@@ -256,16 +264,10 @@ fn no_candidate(backend: Backend, asked: Option<Algorithm>, candidates: &[Candid
     text
 }
 
-/// What the driver said, or that there is none.
+/// The device cannot be had, or its driver refused a call.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DriverError {
-    /// No CUDA driver could be opened.
-    #[error("no CUDA driver: {detail}")]
-    NoDriver {
-        /// What the dynamic loader said.
-        detail: String,
-    },
     /// There is a driver, but not this device.
     #[error("there is no CUDA device {ordinal}; the driver shows {n_devices}")]
     NoDevice {
@@ -296,18 +298,7 @@ pub enum DriverError {
         /// Bytes free.
         free_bytes: u64,
     },
-    /// A call to the driver failed.
-    #[error("{call}: {name} ({code}): {text}{}", if detail.is_empty() { String::new() } else { format!(": {detail}") })]
-    Call {
-        /// The function called.
-        call: &'static str,
-        /// The driver's number.
-        code: u32,
-        /// The driver's name for it.
-        name: String,
-        /// The driver's text.
-        text: String,
-        /// More, such as the log of the assembler; may be empty.
-        detail: String,
-    },
+    /// There is no driver, or a call of it failed: in the driver's own words.
+    #[error(transparent)]
+    Call(#[from] ferroflash_driver::DriverError),
 }

@@ -1,5 +1,6 @@
 //! FlashAttention in Rust, from the public API down to the tensor-core instruction.
-#![forbid(unsafe_code)]
+// Only `backend::cuda`, which calls the driver, may allow what is denied here.
+#![deny(unsafe_code)]
 
 pub mod problem;
 
@@ -15,5 +16,7 @@ pub mod error;
 
 pub use dtype::{Dtype, Element};
 pub use error::Error;
+pub use plan::{Algorithm, Backend};
 pub use problem::{Mask, Order, Problem, ProblemBuilder};
 pub use tensor::{Gradients, Layout, Lse, LseMut, Saved, Tensor, TensorMut};
+pub use validate::Pass;

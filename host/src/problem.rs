@@ -107,6 +107,16 @@ impl Problem {
         self.heads_q.checked_div(self.heads_k).unwrap_or(0)
     }
 
+    /// The layout of the weights: `[batch, heads_q, seqlen_q, columns]`, contiguous, where `columns` is `seqlen_k`
+    /// rounded up to a multiple of 8 and what lies beyond `seqlen_k` means nothing.
+    pub fn weights_layout(&self) -> Result<Layout, ProblemError> {
+        let columns = self
+            .seqlen_k
+            .checked_next_multiple_of(8)
+            .ok_or(ProblemError::SizeOverflow { what: "seqlen_k" })?;
+        Layout::bhsd([self.batch, self.heads_q, self.seqlen_q, columns])
+    }
+
     /// Shape of q, o and their gradients: `[batch, seqlen_q, heads_q, head_dim]`.
     pub fn shape_q(&self) -> [usize; 4] {
         [self.batch, self.seqlen_q, self.heads_q, self.head_dim]

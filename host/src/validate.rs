@@ -5,7 +5,9 @@
 use crate::dtype::Dtype;
 use crate::error::{Argument, ProblemError};
 use crate::problem::Problem;
-use crate::tensor::{Description, LseDescription, Place};
+use crate::tensor::{
+    Description, Gradients, LseDescription, LseMut, Place, Saved, Tensor, TensorMut,
+};
 
 /// The largest head_dim that any backend takes.
 pub const MAX_HEAD_DIM: usize = 256;
@@ -36,6 +38,45 @@ pub struct ForwardTensors {
     pub lse: LseDescription,
 }
 
+impl ForwardTensors {
+    /// Of a forward pass.
+    pub fn of(q: &Tensor, k: &Tensor, v: &Tensor, o: &TensorMut, lse: &LseMut) -> ForwardTensors {
+        ForwardTensors {
+            q: q.describe(),
+            k: k.describe(),
+            v: v.describe(),
+            o: o.describe(),
+            lse: lse.describe(),
+        }
+    }
+
+    /// Of a backward pass.
+    pub fn saved(saved: &Saved) -> ForwardTensors {
+        ForwardTensors {
+            q: saved.q.describe(),
+            k: saved.k.describe(),
+            v: saved.v.describe(),
+            o: saved.o.describe(),
+            lse: saved.lse.describe(),
+        }
+    }
+
+    /// The same tensors as they will lie in another memory: aligned, with their strides.
+    pub fn moved_to(self, place: Place) -> ForwardTensors {
+        ForwardTensors {
+            q: self.q.moved_to(place),
+            k: self.k.moved_to(place),
+            v: self.v.moved_to(place),
+            o: self.o.moved_to(place),
+            lse: LseDescription {
+                place,
+                address: 0,
+                ..self.lse
+            },
+        }
+    }
+}
+
 /// The tensors that a backward pass has beside those of the forward pass.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GradientTensors {
@@ -49,6 +90,28 @@ pub struct GradientTensors {
     pub d_v: Description,
 }
 
+impl GradientTensors {
+    /// Of a backward pass.
+    pub fn of(d_o: &Tensor, gradients: &Gradients) -> GradientTensors {
+        GradientTensors {
+            d_o: d_o.describe(),
+            d_q: gradients.d_q.describe(),
+            d_k: gradients.d_k.describe(),
+            d_v: gradients.d_v.describe(),
+        }
+    }
+
+    /// The same tensors as they will lie in another memory: aligned, with their strides.
+    pub fn moved_to(self, place: Place) -> GradientTensors {
+        GradientTensors {
+            d_o: self.d_o.moved_to(place),
+            d_q: self.d_q.moved_to(place),
+            d_k: self.d_k.moved_to(place),
+            d_v: self.d_v.moved_to(place),
+        }
+    }
+}
+
 /// A problem with tensors that fit it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Checked {
@@ -56,6 +119,7 @@ pub struct Checked {
     pass: Pass,
     softmax_scale: f32,
     forward: ForwardTensors,
+    weights: Option<Description>,
     gradients: Option<GradientTensors>,
 }
 
@@ -80,6 +144,11 @@ impl Checked {
         &self.forward
     }
 
+    /// The weights, in a pass that gives them.
+    pub fn weights(&self) -> Option<&Description> {
+        self.weights.as_ref()
+    }
+
     /// d_o, d_q, d_k and d_v, in a backward pass.
     pub fn gradients(&self) -> Option<&GradientTensors> {
         self.gradients.as_ref()
@@ -98,15 +167,22 @@ impl Checked {
 
 /// Checks a forward pass.
 pub fn forward(problem: &Problem, tensors: ForwardTensors) -> Result<Checked, ProblemError> {
-    check(problem, Pass::Forward, tensors, None)
+    check(problem, Pass::Forward, tensors, None, None)
 }
 
-/// Checks a forward pass that gives the weights too.
+/// Checks a forward pass that gives the weights too: a tensor as [`Problem::weights_layout`] says.
 pub fn forward_with_weights(
     problem: &Problem,
     tensors: ForwardTensors,
+    weights: Description,
 ) -> Result<Checked, ProblemError> {
-    check(problem, Pass::ForwardWithWeights, tensors, None)
+    check(
+        problem,
+        Pass::ForwardWithWeights,
+        tensors,
+        Some(weights),
+        None,
+    )
 }
 
 /// Checks a backward pass.
@@ -115,7 +191,7 @@ pub fn backward(
     saved: ForwardTensors,
     gradients: GradientTensors,
 ) -> Result<Checked, ProblemError> {
-    check(problem, Pass::Backward, saved, Some(gradients))
+    check(problem, Pass::Backward, saved, None, Some(gradients))
 }
 
 /// Checks a problem whose tensors do not exist yet: contiguous, aligned, in one place. For plans made ahead.
@@ -139,22 +215,28 @@ pub fn without_tensors(
         o: like_q,
         lse,
     };
-    let gradients = match pass {
-        Pass::Forward | Pass::ForwardWithWeights => None,
-        Pass::Backward => Some(GradientTensors {
-            d_o: like_q,
-            d_q: like_q,
-            d_k: like_k,
-            d_v: like_k,
-        }),
+    let with_gradients = GradientTensors {
+        d_o: like_q,
+        d_q: like_q,
+        d_k: like_k,
+        d_v: like_k,
     };
-    check(problem, pass, tensors, gradients)
+    match pass {
+        Pass::Forward => forward(problem, tensors),
+        Pass::Backward => backward(problem, tensors, with_gradients),
+        Pass::ForwardWithWeights => {
+            let layout = problem.weights_layout()?;
+            let weights = Description { layout, ..like_q };
+            forward_with_weights(problem, tensors, weights)
+        }
+    }
 }
 
 fn check(
     problem: &Problem,
     pass: Pass,
     forward: ForwardTensors,
+    weights: Option<Description>,
     gradients: Option<GradientTensors>,
 ) -> Result<Checked, ProblemError> {
     sizes(problem)?;
@@ -168,6 +250,9 @@ fn check(
         fits(argument, &tensor, problem.shape_k(), problem.dtype, place)?;
     }
     lse(&forward.lse, problem, place)?;
+    if let Some(weights) = &weights {
+        weights_fit(weights, problem, place)?;
+    }
     match &gradients {
         None => output(Argument::O, &forward.o)?,
         Some(gradients) => {
@@ -188,6 +273,7 @@ fn check(
         pass,
         softmax_scale: problem.scale(),
         forward,
+        weights,
         gradients,
     })
 }
@@ -279,6 +365,21 @@ fn fits(
             what: "the bytes of a tensor",
         })?;
     Ok(())
+}
+
+/// The kernels write whole rows of the weights, so their layout is fixed.
+fn weights_fit(weights: &Description, problem: &Problem, place: Place) -> Result<(), ProblemError> {
+    let argument = Argument::Weights;
+    let needed = problem.weights_layout()?;
+    fits(argument, weights, needed.shape(), problem.dtype, place)?;
+    if weights.layout == needed {
+        Ok(())
+    } else {
+        Err(ProblemError::WeightsLayout {
+            given: weights.layout,
+            needed,
+        })
+    }
 }
 
 fn same_place(argument: Argument, given: Place, needed: Place) -> Result<(), ProblemError> {

@@ -49,6 +49,21 @@ impl DeviceInfo {
         }
     }
 
+    /// This machine's processor: for planning it has no limits.
+    pub fn cpu() -> DeviceInfo {
+        DeviceInfo {
+            name: format!(
+                "{} on {} threads",
+                std::env::consts::ARCH,
+                rayon::current_num_threads()
+            ),
+            compute_capability: (0, 0),
+            n_sms: 0,
+            shared_bytes_per_block: 0,
+            memory_bytes: u64::MAX,
+        }
+    }
+
     /// The emulated device: the limits of compute capability 8.0, few multiprocessors.
     pub fn emulated() -> DeviceInfo {
         DeviceInfo {

@@ -256,6 +256,9 @@ fn alignment(checked: &Checked) -> Result<(), Reason> {
     tensors
         .iter()
         .try_for_each(|(argument, tensor)| aligned(*argument, tensor))?;
+    if let Some(weights) = checked.weights() {
+        aligned(Argument::Weights, weights)?;
+    }
     let Some(gradients) = checked.gradients() else {
         return Ok(());
     };

@@ -89,6 +89,15 @@ impl Description {
             address: 0,
         })
     }
+
+    /// The same tensor as it will lie in another memory: aligned, with its strides.
+    pub fn moved_to(self, place: Place) -> Description {
+        Description {
+            place,
+            address: 0,
+            ..self
+        }
+    }
 }
 
 /// A tensor to read.

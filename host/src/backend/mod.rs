@@ -1,0 +1,6 @@
+//! What runs a plan: the CPU, a GPU, or the emulator. Each decides nothing: validation and planning have.
+
+pub(crate) mod cpu;
+
+#[cfg(feature = "emulator")]
+pub mod emulated;
