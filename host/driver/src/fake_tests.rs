@@ -63,9 +63,10 @@ fn fake_driver() {
         ("cuGetErrorName", Address(error_name as *const ())),
         ("cuGetErrorString", Address(error_string as *const ())),
     ];
-    // SAFETY: the functions have the types of cuda.h.
     INSTALLED.call_once(|| {
-        unsafe { library::install(&FUNCTIONS) }.expect("nothing opens the driver earlier")
+        // SAFETY: the functions have the types of cuda.h.
+        let installed = unsafe { library::install(&FUNCTIONS) };
+        installed.expect("nothing opens the driver earlier");
     });
 }
 
@@ -154,10 +155,8 @@ fn the_version_comes_from_the_driver() {
 fn a_driver_is_installed_once() {
     fake_driver();
     // SAFETY: no function is given.
-    assert_eq!(
-        unsafe { library::install(&[]) },
-        Err(library::AlreadyOpened)
-    );
+    let again = unsafe { library::install(&[]) };
+    assert_eq!(again, Err(library::AlreadyOpened));
 }
 
 #[test]

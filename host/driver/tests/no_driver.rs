@@ -63,7 +63,7 @@ fn calls_beside_cust_fail_with_the_missing_driver() {
             Err(DriverError::NoDriver(_))
         ));
         assert!(matches!(
-            extra::context::device_uuid(0),
+            extra::device::uuid(0),
             Err(DriverError::NoDriver(_))
         ));
     }

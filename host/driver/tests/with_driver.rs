@@ -11,7 +11,7 @@ use cust::error::CudaError;
 use cust::memory::{CopyDestination, DeviceBuffer};
 use ferroflash_driver::extra::function::{self, FunctionAttribute, LaunchSize};
 use ferroflash_driver::extra::module::{self, Image};
-use ferroflash_driver::extra::{context, event, graph, stream};
+use ferroflash_driver::extra::{context, device, event, graph, stream};
 use ferroflash_driver::sys::{CUfunction, CUmodule};
 use ferroflash_driver::{Driver, DriverError, Version, driver_present, last_failure};
 
@@ -249,7 +249,7 @@ fn the_driver_tells_its_version_and_the_device_its_identity() {
             minor: 0
         } <= Driver::get().unwrap().version().unwrap()
     );
-    assert_ne!(context::device_uuid(0).unwrap(), [0; 16]);
+    assert_ne!(device::uuid(0).unwrap(), [0; 16]);
 }
 
 #[test]

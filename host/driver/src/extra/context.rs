@@ -1,8 +1,8 @@
-//! Which context is current in this thread; a device's identity.
+//! Which context is current in this thread.
 
 use std::ptr::null_mut;
 
-use cust_raw::{CUcontext, CUdevice};
+use cust_raw::CUcontext;
 
 use super::raw;
 use crate::error::DriverError;
@@ -32,10 +32,11 @@ pub fn pop() -> Result<CUcontext, DriverError> {
     Ok(context)
 }
 
-/// The identity of a device: the same in every process, and for a slice of a partitioned GPU its own.
-pub fn device_uuid(device: CUdevice) -> Result<[u8; 16], DriverError> {
-    let mut uuid = [0; 16];
-    // SAFETY: `uuid` is there to be written; a device that does not exist is refused.
-    unsafe { raw::cuDeviceGetUuid_v2(&mut uuid, device)? };
-    Ok(uuid)
+/// Makes a context current in this thread, in place of the one that was; null takes that one away.
+///
+/// # Safety
+/// `context` is null, or alive for as long as it is current.
+pub unsafe fn set(context: CUcontext) -> Result<(), DriverError> {
+    // SAFETY: as the caller promises.
+    unsafe { raw::cuCtxSetCurrent(context) }
 }

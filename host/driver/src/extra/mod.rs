@@ -7,12 +7,14 @@
 //! | [`stream`] | streams that do not wait for the default stream; copies and fills on any stream |
 //! | [`event`] | events on any stream |
 //! | [`graph`] | capturing a stream's work and launching it again |
-//! | [`context`] | which context is current; a device's identity |
+//! | [`context`] | which context is current |
+//! | [`device`] | a device's identity and limits |
 //!
 //! Functions are found by their exact suffixed name. Handles are the driver's own, as `cust` gives them, and each call
 //! is `unsafe` because the driver believes the handles and addresses that it is given.
 
 pub mod context;
+pub mod device;
 pub mod event;
 pub mod function;
 pub mod graph;

@@ -29,6 +29,8 @@ calls! {
     fn cuCtxGetCurrent(context: *mut CUcontext);
     fn cuCtxPushCurrent_v2(context: CUcontext);
     fn cuCtxPopCurrent_v2(context: *mut CUcontext);
+    fn cuCtxSetCurrent(context: CUcontext);
+    fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: CUdevice);
     fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: CUdevice);
     fn cuEventCreate(event: *mut CUevent, flags: c_uint);
     fn cuEventDestroy_v2(event: CUevent);
