@@ -24,6 +24,9 @@ const PTX_FEATURE: &str = "+ptx80";
 /// How many runs share the list.
 const PARTS: usize = 8;
 
+/// rustc's name for the kernel crate.
+const CRATE: &str = "ferroflash_kernels";
+
 /// Switches on the choice of entries: see `entry.rs` of the kernel crate.
 const CHOOSE: &str = "ferroflash_part";
 
@@ -88,18 +91,19 @@ fn deal<'a>(rows: &[&'a Variant]) -> Vec<Vec<&'a Variant>> {
 }
 
 fn compile(request: &Request, sysroot: &Path, part_idx: usize, part: &[&Variant]) -> Result<String, Error> {
-    let folder = request.out.join("parts").join(request.arch);
+    // A folder of its own: rustc's intermediate files have the same names in every part.
+    let folder = request.out.join("parts").join(request.arch).join(part_idx.to_string());
     std::fs::create_dir_all(&folder).map_err(at(&folder))?;
-    let assembly = folder.join(format!("{part_idx}.s"));
     let mut command = request.compiler.command();
-    command.args(["--crate-name", "ferroflash_kernels", "--crate-type", "cdylib", "--edition", "2024"]);
+    command.args(["--crate-name", CRATE, "--crate-type", "cdylib", "--edition", "2024"]);
     command.args(flags(request.arch)).args(["-Clto=fat", "--cfg", CHOOSE]);
     for variant in part {
         command.args(["--cfg", variant.name]);
     }
-    command.arg("--sysroot").arg(sysroot);
-    command.arg(format!("--emit=asm={}", assembly.display())).arg("src/lib.rs").current_dir(request.kernels);
+    command.arg("--sysroot").arg(sysroot).arg("--out-dir").arg(&folder).args(["--emit=asm", "src/lib.rs"]);
+    command.current_dir(request.kernels);
     run(command, &format!("the kernels for {}", request.arch))?;
+    let assembly = folder.join(CRATE).with_extension("s");
     std::fs::read_to_string(&assembly).map_err(at(&assembly))
 }
 

@@ -1,0 +1,121 @@
+//! `build-ptx`: the kernel compiler found or installed, every module built and assembled, a table of what they take.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use ferroflash_kernels::variants::{self, VARIANTS};
+use ferroflash_ptx_builder::{Built, Choice, Compiler, Error, Freshness, Request, compiler};
+
+use crate::assemble::{self, Keep, Usage};
+use crate::tools;
+use crate::workspace::Workspace;
+
+/// Compiles the kernels to PTX, one module per variant, and checks what ptxas makes of them.
+#[derive(clap::Args, Clone, Debug)]
+pub struct BuildPtx {
+    /// The architectures to compile for; by default those that the list of kernels names.
+    #[arg(long, value_delimiter = ',', value_name = "sm_80,sm_90a")]
+    arch: Vec<String>,
+    /// The compiler: auto, rustup (the active toolchain), debian (/usr/bin/rustc), or the path of a rustc.
+    #[arg(long, default_value = "auto")]
+    compiler: Choice,
+    /// Keeps the assembled modules beside the PTX.
+    #[arg(long, conflicts_with = "no_assemble")]
+    cubin: bool,
+    /// Leaves out ptxas and the table.
+    #[arg(long)]
+    no_assemble: bool,
+}
+
+impl BuildPtx {
+    /// What `demo` and `test` do: every architecture of the list, no assembling.
+    pub fn plain() -> Self {
+        Self { arch: Vec::new(), compiler: Choice::Auto, cubin: false, no_assemble: true }
+    }
+}
+
+/// Builds, assembles, and prints the table.
+pub fn build_ptx(workspace: &Workspace, options: &BuildPtx) -> Result<()> {
+    let compiler = find_or_install(&options.compiler, &workspace.root)?;
+    eprintln!("kernel compiler: {}", compiler.describe());
+    let archs = if options.arch.is_empty() {
+        ferroflash_ptx_builder::default_archs().into_iter().map(str::to_owned).collect()
+    } else {
+        options.arch.clone()
+    };
+    let ptxas = if options.no_assemble { None } else { tools::find(workspace, "ptxas") };
+    for arch in &archs {
+        let built = compile(workspace, &compiler, arch)?;
+        match &ptxas {
+            Some(ptxas) => {
+                let keep = if options.cubin { Keep::Cubins } else { Keep::Nothing };
+                check(&assemble::assemble(workspace, ptxas, arch, &built, keep)?)?;
+            }
+            None if options.cubin => bail!("ptxas is missing: `cargo xtask tools` brings it"),
+            None if options.no_assemble => {}
+            None => eprintln!("registers and spills are not checked: ptxas is missing (`cargo xtask tools` brings it)"),
+        }
+    }
+    Ok(())
+}
+
+fn compile(workspace: &Workspace, compiler: &Compiler, arch: &str) -> Result<Built> {
+    let begun = Instant::now();
+    let kernels = workspace.root.join("kernels-gpu");
+    let out = workspace.ptx();
+    let built = ferroflash_ptx_builder::build(&Request { compiler, kernels: &kernels, arch, out: &out })?;
+    let state = match built.freshness {
+        Freshness::Unchanged => "nothing has changed".to_owned(),
+        Freshness::Compiled => format!("compiled in {:.1} s", begun.elapsed().as_secs_f64()),
+    };
+    eprintln!("{arch}: {} PTX modules in {}: {state}", built.modules.len(), out.join(arch).display());
+    Ok(built)
+}
+
+/// Finds a compiler. Where there is none and this machine is a Debian whose administrator we are, installs one.
+fn find_or_install(choice: &Choice, root: &Path) -> Result<Compiler> {
+    let error = match compiler::find(choice, root) {
+        Ok(compiler) => return Ok(compiler),
+        Err(error @ Error::NoCompiler { .. }) => error,
+        Err(error) => return Err(error.into()),
+    };
+    let packages = compiler::DEBIAN_PACKAGES.join(" ");
+    if !Path::new("/etc/debian_version").exists() {
+        bail!("{error}; with rustup, `rustup component add rust-src` brings what is missing");
+    }
+    let install = format!("apt-get update && apt-get install -y {packages}");
+    if !is_root() {
+        bail!("{error}; run `sudo sh -c '{install}'`");
+    }
+    eprintln!("{error}");
+    eprintln!("installing the kernel compiler: {install}");
+    let status = Command::new("sh").args(["-c", &install]).env("DEBIAN_FRONTEND", "noninteractive").status()?;
+    if !status.success() {
+        bail!("apt-get could not install {packages}");
+    }
+    compiler::find(choice, root).context("the compiler was installed and still does not serve")
+}
+
+fn is_root() -> bool {
+    let id = Command::new("id").arg("-u").output();
+    id.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
+}
+
+/// Prints the table and fails where a row takes more than its footprint allows.
+fn check(usages: &[Usage]) -> Result<()> {
+    let width = VARIANTS.iter().map(|variant| variant.name.len()).max().unwrap_or(0);
+    println!("{:width$}  target  registers  spills  stack  shared: static + dynamic  blocks/SM", "variant");
+    let mut faults = Vec::new();
+    for usage in usages {
+        let footprint = variants::by_name(&usage.entry).map(|variant| variant.footprint);
+        let (dynamic, blocks) = footprint.map_or((0, 0), |row| (row.shared_bytes, row.blocks_per_sm));
+        println!(
+            "{:width$}  {:6}  {:9}  {:6}  {:5}  {:14} + {:7}  {blocks:9}",
+            usage.entry, usage.target, usage.registers, usage.spill_bytes, usage.stack_bytes, usage.static_bytes, dynamic
+        );
+        faults.extend(assemble::faults(usage, footprint));
+    }
+    if faults.is_empty() { Ok(()) } else { bail!("{}", faults.join("\n")) }
+}

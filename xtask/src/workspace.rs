@@ -1,0 +1,44 @@
+//! Where things are, and how other programs are called.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+/// The checkout that this program was compiled from.
+pub struct Workspace {
+    /// The folder of the workspace's manifest.
+    pub root: PathBuf,
+    /// cargo's folder for whatever is built.
+    pub target: PathBuf,
+}
+
+impl Workspace {
+    /// The workspace around xtask's own sources.
+    pub fn find() -> Result<Self> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask is a folder of the workspace")?;
+        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+        Ok(Self { root: root.to_owned(), target: root.join(target) })
+    }
+
+    /// The folder for PTX, which the build script of `ferroflash` shares.
+    pub fn ptx(&self) -> PathBuf {
+        self.target.join("ptx")
+    }
+
+    /// The folder for tools that are not part of the system.
+    pub fn tools(&self) -> PathBuf {
+        self.target.join("tools")
+    }
+
+    /// The cargo that runs this program.
+    pub fn cargo(&self) -> PathBuf {
+        std::env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from)
+    }
+
+    /// A shell in the root of the workspace.
+    pub fn shell(&self) -> Result<xshell::Shell> {
+        let shell = xshell::Shell::new()?;
+        shell.change_dir(&self.root);
+        Ok(shell)
+    }
+}
