@@ -48,13 +48,30 @@ pub struct Usage {
 }
 
 /// Assembles every module for every device architecture that it should run on.
-pub fn assemble(workspace: &Workspace, ptxas: &Path, arch: &str, built: &Built, keep: Keep) -> Result<Vec<Usage>> {
-    let version = Command::new(ptxas).arg("--version").output().with_context(|| format!("{}", ptxas.display()))?;
-    let job = Job { ptxas, version: version.stdout, cache: workspace.ptx().join("assembled").join(arch), keep };
+pub fn assemble(
+    workspace: &Workspace,
+    ptxas: &Path,
+    arch: &str,
+    built: &Built,
+    keep: Keep,
+) -> Result<Vec<Usage>> {
+    let version = Command::new(ptxas)
+        .arg("--version")
+        .output()
+        .with_context(|| format!("{}", ptxas.display()))?;
+    let job = Job {
+        ptxas,
+        version: version.stdout,
+        cache: workspace.ptx().join("assembled").join(arch),
+        keep,
+    };
     fs::create_dir_all(&job.cache)?;
     let targets = targets(arch);
-    let work: Vec<(&Module, &str)> =
-        built.modules.iter().flat_map(|module| targets.iter().map(move |target| (module, *target))).collect();
+    let work: Vec<(&Module, &str)> = built
+        .modules
+        .iter()
+        .flat_map(|module| targets.iter().map(move |target| (module, *target)))
+        .collect();
 
     let next = AtomicUsize::new(0);
     let results = Mutex::new(Vec::new());
@@ -69,14 +86,22 @@ pub fn assemble(workspace: &Workspace, ptxas: &Path, arch: &str, built: &Built, 
             });
         }
     });
-    let mut usages = results.into_inner().expect("no worker panics").into_iter().collect::<Result<Vec<_>>>()?;
+    let mut usages = results
+        .into_inner()
+        .expect("no worker panics")
+        .into_iter()
+        .collect::<Result<Vec<_>>>()?;
     usages.sort_by(|a, b| (&a.target, &a.entry).cmp(&(&b.target, &b.entry)));
     Ok(usages)
 }
 
 /// PTX for sm_80 runs on Hopper too; PTX for sm_90a runs nowhere else.
 fn targets(arch: &str) -> Vec<&str> {
-    if arch == "sm_80" { vec!["sm_80", "sm_90"] } else { vec![arch] }
+    if arch == "sm_80" {
+        vec!["sm_80", "sm_90"]
+    } else {
+        vec![arch]
+    }
 }
 
 /// What is the same for all modules.
@@ -104,7 +129,10 @@ impl Job<'_> {
         }
 
         let mut command = Command::new(self.ptxas);
-        command.args(["-v", "-arch", target]).arg(&module.ptx).arg("-o");
+        command
+            .args(["-v", "-arch", target])
+            .arg(&module.ptx)
+            .arg("-o");
         match self.keep {
             Keep::Cubins => command.arg(&cubin),
             Keep::Nothing => command.arg("/dev/null"),
@@ -112,7 +140,11 @@ impl Job<'_> {
         let output = command.output()?;
         let said = String::from_utf8_lossy(&output.stderr);
         if !output.status.success() {
-            bail!("ptxas refused {} for {target}:\n{}", module.name, said.trim_end());
+            bail!(
+                "ptxas refused {} for {target}:\n{}",
+                module.name,
+                said.trim_end()
+            );
         }
         fs::write(&report, format!("{key}{said}"))?;
         usage(module, target, &said)
@@ -121,23 +153,35 @@ impl Job<'_> {
 
 /// Reads what `ptxas -v` says; of several entries the greatest figures.
 fn usage(module: &Module, target: &str, said: &str) -> Result<Usage> {
-    let mut usage = Usage { entry: module.name.clone(), target: target.to_owned(), ..Usage::default() };
+    let mut usage = Usage {
+        entry: module.name.clone(),
+        target: target.to_owned(),
+        ..Usage::default()
+    };
     for line in said.lines() {
         usage.registers = usage.registers.max(number_before(line, " registers"));
         usage.static_bytes = usage.static_bytes.max(number_before(line, " bytes smem"));
-        usage.stack_bytes = usage.stack_bytes.max(number_before(line, " bytes stack frame"));
-        let spills = number_before(line, " bytes spill stores") + number_before(line, " bytes spill loads");
+        usage.stack_bytes = usage
+            .stack_bytes
+            .max(number_before(line, " bytes stack frame"));
+        let spills =
+            number_before(line, " bytes spill stores") + number_before(line, " bytes spill loads");
         usage.spill_bytes = usage.spill_bytes.max(spills);
     }
     if usage.registers == 0 {
-        return Err(anyhow!("ptxas says nothing of the registers of {}:\n{said}", module.name));
+        return Err(anyhow!(
+            "ptxas says nothing of the registers of {}:\n{said}",
+            module.name
+        ));
     }
     Ok(usage)
 }
 
 /// The number in front of these words, 0 where they do not occur.
 fn number_before(line: &str, words: &str) -> u32 {
-    let Some(end) = line.find(words) else { return 0 };
+    let Some(end) = line.find(words) else {
+        return 0;
+    };
     let digits = line[..end].rsplit(|c: char| !c.is_ascii_digit()).next();
     digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }
@@ -147,14 +191,23 @@ pub fn faults(usage: &Usage, footprint: Option<Footprint>) -> Vec<String> {
     let name = format!("{} for {}", usage.entry, usage.target);
     let Some(footprint) = footprint else {
         let known = usage.entry == PROBES;
-        return if known { Vec::new() } else { vec![format!("{name}: the list has no such row")] };
+        return if known {
+            Vec::new()
+        } else {
+            vec![format!("{name}: the list has no such row")]
+        };
     };
     let mut faults = Vec::new();
     let spilled = usage.spill_bytes.max(usage.stack_bytes);
     if spilled > footprint.spill_bytes {
-        faults.push(format!("{name}: {spilled} bytes of spills or stack, {} are allowed", footprint.spill_bytes));
+        faults.push(format!(
+            "{name}: {spilled} bytes of spills or stack, {} are allowed",
+            footprint.spill_bytes
+        ));
     }
-    let registers = usage.registers.next_multiple_of(REGISTER_UNIT) * footprint.threads * footprint.blocks_per_sm;
+    let registers = usage.registers.next_multiple_of(REGISTER_UNIT)
+        * footprint.threads
+        * footprint.blocks_per_sm;
     if registers > REGISTERS_PER_SM {
         faults.push(format!(
             "{name}: {} registers · {} threads · {} blocks do not fit an SM",
@@ -163,7 +216,9 @@ pub fn faults(usage: &Usage, footprint: Option<Footprint>) -> Vec<String> {
     }
     let shared_bytes = usage.static_bytes + footprint.shared_bytes;
     if shared_limit(&usage.target).is_some_and(|limit| shared_bytes > limit) {
-        faults.push(format!("{name}: {shared_bytes} bytes of shared memory are more than a block can have"));
+        faults.push(format!(
+            "{name}: {shared_bytes} bytes of shared memory are more than a block can have"
+        ));
     }
     faults
 }
@@ -190,7 +245,11 @@ ptxas info    : Used 254 registers, used 1 barriers, 16 bytes cumulative stack s
 ";
 
     fn module() -> Module {
-        Module { name: "e".into(), ptx: PathBuf::new(), deflated: PathBuf::new() }
+        Module {
+            name: "e".into(),
+            ptx: PathBuf::new(),
+            deflated: PathBuf::new(),
+        }
     }
 
     #[test]
@@ -210,10 +269,22 @@ ptxas info    : Used 254 registers, used 1 barriers, 16 bytes cumulative stack s
     #[test]
     fn more_than_the_footprint_allows_is_a_fault() {
         let mut footprint = ferroflash_kernels::variants::VARIANTS[0].footprint;
-        (footprint.threads, footprint.blocks_per_sm, footprint.spill_bytes) = (128, 2, 0);
-        let fine = Usage { entry: "e".into(), target: "sm_80".into(), registers: 255, ..Usage::default() };
+        (
+            footprint.threads,
+            footprint.blocks_per_sm,
+            footprint.spill_bytes,
+        ) = (128, 2, 0);
+        let fine = Usage {
+            entry: "e".into(),
+            target: "sm_80".into(),
+            registers: 255,
+            ..Usage::default()
+        };
         assert_eq!(faults(&fine, Some(footprint)), [""; 0]);
-        let spilled = Usage { spill_bytes: 4, ..fine.clone() };
+        let spilled = Usage {
+            spill_bytes: 4,
+            ..fine.clone()
+        };
         assert_eq!(faults(&spilled, Some(footprint)).len(), 1);
         footprint.spill_bytes = 4;
         assert_eq!(faults(&spilled, Some(footprint)), [""; 0]);

@@ -32,7 +32,12 @@ pub struct BuildPtx {
 impl BuildPtx {
     /// What `demo` and `test` do: every architecture of the list, no assembling.
     pub fn plain() -> Self {
-        Self { arch: Vec::new(), compiler: Choice::Auto, cubin: false, no_assemble: true }
+        Self {
+            arch: Vec::new(),
+            compiler: Choice::Auto,
+            cubin: false,
+            no_assemble: true,
+        }
     }
 }
 
@@ -41,21 +46,34 @@ pub fn build_ptx(workspace: &Workspace, options: &BuildPtx) -> Result<()> {
     let compiler = find_or_install(&options.compiler, &workspace.root)?;
     eprintln!("kernel compiler: {}", compiler.describe());
     let archs = if options.arch.is_empty() {
-        ferroflash_ptx_builder::default_archs().into_iter().map(str::to_owned).collect()
+        ferroflash_ptx_builder::default_archs()
+            .into_iter()
+            .map(str::to_owned)
+            .collect()
     } else {
         options.arch.clone()
     };
-    let ptxas = if options.no_assemble { None } else { tools::find(workspace, "ptxas") };
+    let ptxas = if options.no_assemble {
+        None
+    } else {
+        tools::find(workspace, "ptxas")
+    };
     for arch in &archs {
         let built = compile(workspace, &compiler, arch)?;
         match &ptxas {
             Some(ptxas) => {
-                let keep = if options.cubin { Keep::Cubins } else { Keep::Nothing };
+                let keep = if options.cubin {
+                    Keep::Cubins
+                } else {
+                    Keep::Nothing
+                };
                 check(&assemble::assemble(workspace, ptxas, arch, &built, keep)?)?;
             }
             None if options.cubin => bail!("ptxas is missing: `cargo xtask tools` brings it"),
             None if options.no_assemble => {}
-            None => eprintln!("registers and spills are not checked: ptxas is missing (`cargo xtask tools` brings it)"),
+            None => eprintln!(
+                "registers and spills are not checked: ptxas is missing (`cargo xtask tools` brings it)"
+            ),
         }
     }
     Ok(())
@@ -65,12 +83,21 @@ fn compile(workspace: &Workspace, compiler: &Compiler, arch: &str) -> Result<Bui
     let begun = Instant::now();
     let kernels = workspace.root.join("kernels-gpu");
     let out = workspace.ptx();
-    let built = ferroflash_ptx_builder::build(&Request { compiler, kernels: &kernels, arch, out: &out })?;
+    let built = ferroflash_ptx_builder::build(&Request {
+        compiler,
+        kernels: &kernels,
+        arch,
+        out: &out,
+    })?;
     let state = match built.freshness {
         Freshness::Unchanged => "nothing has changed".to_owned(),
         Freshness::Compiled => format!("compiled in {:.1} s", begun.elapsed().as_secs_f64()),
     };
-    eprintln!("{arch}: {} PTX modules in {}: {state}", built.modules.len(), out.join(arch).display());
+    eprintln!(
+        "{arch}: {} PTX modules in {}: {state}",
+        built.modules.len(),
+        out.join(arch).display()
+    );
     Ok(built)
 }
 
@@ -91,7 +118,10 @@ fn find_or_install(choice: &Choice, root: &Path) -> Result<Compiler> {
     }
     eprintln!("{error}");
     eprintln!("installing the kernel compiler: {install}");
-    let status = Command::new("sh").args(["-c", &install]).env("DEBIAN_FRONTEND", "noninteractive").status()?;
+    let status = Command::new("sh")
+        .args(["-c", &install])
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .status()?;
     if !status.success() {
         bail!("apt-get could not install {packages}");
     }
@@ -105,17 +135,35 @@ fn is_root() -> bool {
 
 /// Prints the table and fails where a row takes more than its footprint allows.
 fn check(usages: &[Usage]) -> Result<()> {
-    let width = VARIANTS.iter().map(|variant| variant.name.len()).max().unwrap_or(0);
-    println!("{:width$}  target  registers  spills  stack  shared: static + dynamic  blocks/SM", "variant");
+    let width = VARIANTS
+        .iter()
+        .map(|variant| variant.name.len())
+        .max()
+        .unwrap_or(0);
+    println!(
+        "{:width$}  target  registers  spills  stack  shared: static + dynamic  blocks/SM",
+        "variant"
+    );
     let mut faults = Vec::new();
     for usage in usages {
         let footprint = variants::by_name(&usage.entry).map(|variant| variant.footprint);
-        let (dynamic, blocks) = footprint.map_or((0, 0), |row| (row.shared_bytes, row.blocks_per_sm));
+        let (dynamic, blocks) =
+            footprint.map_or((0, 0), |row| (row.shared_bytes, row.blocks_per_sm));
         println!(
             "{:width$}  {:6}  {:9}  {:6}  {:5}  {:14} + {:7}  {blocks:9}",
-            usage.entry, usage.target, usage.registers, usage.spill_bytes, usage.stack_bytes, usage.static_bytes, dynamic
+            usage.entry,
+            usage.target,
+            usage.registers,
+            usage.spill_bytes,
+            usage.stack_bytes,
+            usage.static_bytes,
+            dynamic
         );
         faults.extend(assemble::faults(usage, footprint));
     }
-    if faults.is_empty() { Ok(()) } else { bail!("{}", faults.join("\n")) }
+    if faults.is_empty() {
+        Ok(())
+    } else {
+        bail!("{}", faults.join("\n"))
+    }
 }

@@ -8,8 +8,11 @@ use anyhow::{Context, Result, bail};
 use crate::workspace::Workspace;
 
 /// The wheels, each pinned. The disassemblers were first published with 13.2; they read what 13.0 writes.
-const WHEELS: [&str; 3] =
-    ["nvidia-cuda-nvcc==13.0.88", "nvidia-cuda-nvdisasm==13.2.51", "nvidia-cuda-cuobjdump==13.2.51"];
+const WHEELS: [&str; 3] = [
+    "nvidia-cuda-nvcc==13.0.88",
+    "nvidia-cuda-nvdisasm==13.2.51",
+    "nvidia-cuda-cuobjdump==13.2.51",
+];
 
 /// The file under target/tools that says which wheels lie there.
 const STAMP: &str = "wheels";
@@ -26,17 +29,31 @@ pub fn install(workspace: &Workspace) -> Result<PathBuf> {
         return Ok(programs);
     }
     let mut pip = Command::new("python3");
-    pip.args(["-m", "pip", "--version"]).stdout(Stdio::null()).stderr(Stdio::null());
+    pip.args(["-m", "pip", "--version"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
     if !pip.status().is_ok_and(|status| status.success()) {
         bail!("pip is missing: `apt-get install python3-pip` brings it");
     }
     eprintln!("unpacking {} under {}", WHEELS.join(", "), folder.display());
     if folder.is_dir() {
-        std::fs::remove_dir_all(&folder).with_context(|| format!("cannot replace {}", folder.display()))?;
+        std::fs::remove_dir_all(&folder)
+            .with_context(|| format!("cannot replace {}", folder.display()))?;
     }
     let status = Command::new("python3")
-        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"])
-        .args(["--root-user-action=ignore", "--only-binary=:all:", "--target"])
+        .args([
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+        ])
+        .args([
+            "--root-user-action=ignore",
+            "--only-binary=:all:",
+            "--target",
+        ])
         .arg(&folder)
         .args(WHEELS)
         .status()?;

@@ -15,9 +15,15 @@ pub struct Workspace {
 impl Workspace {
     /// The workspace around xtask's own sources.
     pub fn find() -> Result<Self> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask is a folder of the workspace")?;
-        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
-        Ok(Self { root: root.to_owned(), target: root.join(target) })
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .parent()
+            .context("xtask is a folder of the workspace")?;
+        let target = std::env::var_os("CARGO_TARGET_DIR")
+            .map_or_else(|| PathBuf::from("target"), PathBuf::from);
+        Ok(Self {
+            root: root.to_owned(),
+            target: root.join(target),
+        })
     }
 
     /// The folder for PTX, which the build script of `ferroflash` shares.

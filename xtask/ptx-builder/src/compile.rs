@@ -60,25 +60,35 @@ pub fn parts<'a>(
 ) -> Result<Vec<(Vec<&'a Variant>, String)>, Error> {
     let parts = deal(rows);
     let next = AtomicUsize::new(0);
-    let texts: Vec<Mutex<Option<Result<String, Error>>>> = parts.iter().map(|_| Mutex::new(None)).collect();
-    let workers = std::thread::available_parallelism().map_or(1, NonZero::get).min(parts.len());
+    let texts: Vec<Mutex<Option<Result<String, Error>>>> =
+        parts.iter().map(|_| Mutex::new(None)).collect();
+    let workers = std::thread::available_parallelism()
+        .map_or(1, NonZero::get)
+        .min(parts.len());
     std::thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {
                 loop {
                     let part_idx = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(part) = parts.get(part_idx) else { return };
+                    let Some(part) = parts.get(part_idx) else {
+                        return;
+                    };
                     let text = compile(request, sysroot, part_idx, part);
                     if text.is_err() {
                         next.store(parts.len(), Ordering::Relaxed);
                     }
-                    *texts[part_idx].lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(text);
+                    *texts[part_idx]
+                        .lock()
+                        .unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(text);
                 }
             });
         }
     });
     // Parts are begun in order, so one that was never begun comes after one that failed.
-    let texts = texts.into_iter().filter_map(|text| text.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()));
+    let texts = texts.into_iter().filter_map(|text| {
+        text.into_inner()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    });
     let results = texts.collect::<Result<Vec<_>, _>>()?;
     Ok(parts.into_iter().zip(results).collect())
 }
@@ -90,17 +100,40 @@ fn deal<'a>(rows: &[&'a Variant]) -> Vec<Vec<&'a Variant>> {
         .collect()
 }
 
-fn compile(request: &Request, sysroot: &Path, part_idx: usize, part: &[&Variant]) -> Result<String, Error> {
+fn compile(
+    request: &Request,
+    sysroot: &Path,
+    part_idx: usize,
+    part: &[&Variant],
+) -> Result<String, Error> {
     // A folder of its own: rustc's intermediate files have the same names in every part.
-    let folder = request.out.join("parts").join(request.arch).join(part_idx.to_string());
+    let folder = request
+        .out
+        .join("parts")
+        .join(request.arch)
+        .join(part_idx.to_string());
     std::fs::create_dir_all(&folder).map_err(at(&folder))?;
     let mut command = request.compiler.command();
-    command.args(["--crate-name", CRATE, "--crate-type", "cdylib", "--edition", "2024"]);
-    command.args(flags(request.arch)).args(["-Clto=fat", "--cfg", CHOOSE]);
+    command.args([
+        "--crate-name",
+        CRATE,
+        "--crate-type",
+        "cdylib",
+        "--edition",
+        "2024",
+    ]);
+    command
+        .args(flags(request.arch))
+        .args(["-Clto=fat", "--cfg", CHOOSE]);
     for variant in part {
         command.args(["--cfg", variant.name]);
     }
-    command.arg("--sysroot").arg(sysroot).arg("--out-dir").arg(&folder).args(["--emit=asm", "src/lib.rs"]);
+    command
+        .arg("--sysroot")
+        .arg(sysroot)
+        .arg("--out-dir")
+        .arg(&folder)
+        .args(["--emit=asm", "src/lib.rs"]);
     command.current_dir(request.kernels);
     run(command, &format!("the kernels for {}", request.arch))?;
     let assembly = folder.join(CRATE).with_extension("s");
@@ -110,10 +143,18 @@ fn compile(request: &Request, sysroot: &Path, part_idx: usize, part: &[&Variant]
 /// Runs rustc; an error holds all that it said.
 pub fn run(mut command: Command, what: &str) -> Result<(), Error> {
     let program = Path::new(command.get_program()).to_owned();
-    let output = command.stdin(Stdio::null()).output().map_err(at(&program))?;
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(at(&program))?;
     if output.status.success() {
         return Ok(());
     }
-    let message = String::from_utf8_lossy(&output.stderr).trim_end().to_owned();
-    Err(Error::Rustc { what: what.to_owned(), message })
+    let message = String::from_utf8_lossy(&output.stderr)
+        .trim_end()
+        .to_owned();
+    Err(Error::Rustc {
+        what: what.to_owned(),
+        message,
+    })
 }

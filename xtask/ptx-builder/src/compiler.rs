@@ -56,7 +56,11 @@ pub struct Compiler {
 impl Compiler {
     /// Name and version in one line.
     pub fn describe(&self) -> String {
-        format!("{} ({})", self.version.lines().next().unwrap_or_default(), self.rustc.display())
+        format!(
+            "{} ({})",
+            self.version.lines().next().unwrap_or_default(),
+            self.rustc.display()
+        )
     }
 
     /// A call of this compiler that depends on nothing of the caller's environment: a build script inherits flags,
@@ -106,11 +110,17 @@ fn active() -> PathBuf {
 }
 
 fn examine(rustc: &Path, checkout: &Path) -> Result<Compiler, Error> {
-    let unusable = |reason: String| Error::Unusable { rustc: rustc.to_owned(), reason };
+    let unusable = |reason: String| Error::Unusable {
+        rustc: rustc.to_owned(),
+        reason,
+    };
     let sysroot = PathBuf::from(ask(rustc, checkout, &["--print", "sysroot"])?.trim_end());
-    let program = sysroot.join("bin").join(if cfg!(windows) { "rustc.exe" } else { "rustc" });
+    let program = sysroot
+        .join("bin")
+        .join(if cfg!(windows) { "rustc.exe" } else { "rustc" });
     let version = ask(&program, checkout, &["-vV"])?;
-    let release = release(&version).ok_or_else(|| unusable(format!("unreadable version `{version}`")))?;
+    let release =
+        release(&version).ok_or_else(|| unusable(format!("unreadable version `{version}`")))?;
     if release < OLDEST {
         return Err(unusable(format!(
             "version {}.{} is too old, {}.{} is needed",
@@ -124,9 +134,15 @@ fn examine(rustc: &Path, checkout: &Path) -> Result<Compiler, Error> {
         } else {
             "`rustup component add rust-src`".to_owned()
         };
-        return Err(unusable(format!("no sources of core ({remedy} brings them)")));
+        return Err(unusable(format!(
+            "no sources of core ({remedy} brings them)"
+        )));
     }
-    Ok(Compiler { rustc: program, version, library })
+    Ok(Compiler {
+        rustc: program,
+        version,
+        library,
+    })
 }
 
 /// What rustc prints on standard output.
@@ -136,19 +152,31 @@ fn ask(rustc: &Path, checkout: &Path, arguments: &[&str]) -> Result<String, Erro
         command.env("RUSTUP_TOOLCHAIN", toolchain);
     }
     // A proxy that finds rust-src missing must not begin to download it.
-    command.env("RUSTUP_AUTO_INSTALL", "0").current_dir(checkout).args(arguments);
+    command
+        .env("RUSTUP_AUTO_INSTALL", "0")
+        .current_dir(checkout)
+        .args(arguments);
     let output = command.output().map_err(at(rustc))?;
     if !output.status.success() {
         let message = String::from_utf8_lossy(&output.stderr);
-        let reason = message.lines().find(|line| !line.is_empty()).unwrap_or("failed").to_owned();
-        return Err(Error::Unusable { rustc: rustc.to_owned(), reason });
+        let reason = message
+            .lines()
+            .find(|line| !line.is_empty())
+            .unwrap_or("failed")
+            .to_owned();
+        return Err(Error::Unusable {
+            rustc: rustc.to_owned(),
+            reason,
+        });
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// `release: 1.96.0` → (1, 96).
 fn release(version: &str) -> Option<(u32, u32)> {
-    let text = version.lines().find_map(|line| line.strip_prefix("release: "))?;
+    let text = version
+        .lines()
+        .find_map(|line| line.strip_prefix("release: "))?;
     let mut numbers = text.split('.').map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
@@ -159,15 +187,26 @@ mod tests {
 
     #[test]
     fn releases_are_read_from_the_verbose_version() {
-        assert_eq!(release("rustc 1.96.0 (x)\nbinary: rustc\nrelease: 1.96.0\n"), Some((1, 96)));
-        assert_eq!(release("rustc 1.98.0-nightly\nrelease: 1.98.0-nightly\n"), Some((1, 98)));
+        assert_eq!(
+            release("rustc 1.96.0 (x)\nbinary: rustc\nrelease: 1.96.0\n"),
+            Some((1, 96))
+        );
+        assert_eq!(
+            release("rustc 1.98.0-nightly\nrelease: 1.98.0-nightly\n"),
+            Some((1, 98))
+        );
         assert_eq!(release("rustc"), None);
     }
 
     #[test]
     fn a_compiler_that_is_not_there_is_an_error_of_one_line() {
         let choice = Choice::Path(PathBuf::from("/nowhere/rustc"));
-        let error = find(&choice, Path::new(".")).expect_err("there is no such compiler").to_string();
-        assert!(error.contains("/nowhere/rustc") && !error.contains('\n'), "{error}");
+        let error = find(&choice, Path::new("."))
+            .expect_err("there is no such compiler")
+            .to_string();
+        assert!(
+            error.contains("/nowhere/rustc") && !error.contains('\n'),
+            "{error}"
+        );
     }
 }

@@ -21,7 +21,9 @@ pub fn key(request: &Request) -> Result<String, Error> {
     compile::flags(request.arch).hash(&mut hasher);
     let source = request.kernels.join("src");
     for path in device_sources(request.kernels)? {
-        path.strip_prefix(&source).unwrap_or(&path).hash(&mut hasher);
+        path.strip_prefix(&source)
+            .unwrap_or(&path)
+            .hash(&mut hasher);
         std::fs::read(&path).map_err(at(&path))?.hash(&mut hasher);
     }
     Ok(format!("{:016x}", hasher.finish()))

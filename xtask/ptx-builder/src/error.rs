@@ -67,5 +67,8 @@ pub enum Error {
 
 /// Adds the path to an error of the system.
 pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> Error {
-    move |source| Error::Io { path: path.to_owned(), source }
+    move |source| Error::Io {
+        path: path.to_owned(),
+        source,
+    }
 }

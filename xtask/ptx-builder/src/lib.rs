@@ -61,17 +61,34 @@ pub fn default_archs() -> Vec<&'static str> {
 /// The rows that are built for the architecture `arch` (`sm_80`, `sm_90a`, …): those that run on it.
 pub fn rows(arch: &str) -> Result<Vec<&'static Variant>, Error> {
     let capability = compute_capability(arch)?;
-    let rows: Vec<_> =
-        VARIANTS.iter().filter(|variant| variant.arch.compute_capability() <= capability).collect();
-    if rows.is_empty() { Err(Error::ArchTooOld { given: arch.to_owned() }) } else { Ok(rows) }
+    let rows: Vec<_> = VARIANTS
+        .iter()
+        .filter(|variant| variant.arch.compute_capability() <= capability)
+        .collect();
+    if rows.is_empty() {
+        Err(Error::ArchTooOld {
+            given: arch.to_owned(),
+        })
+    } else {
+        Ok(rows)
+    }
 }
 
 /// `sm_90a` → (9, 0).
 fn compute_capability(arch: &str) -> Result<(u32, u32), Error> {
-    let unknown = || Error::UnknownArch { given: arch.to_owned() };
-    let digits = arch.strip_prefix("sm_").ok_or_else(unknown)?.trim_end_matches(['a', 'f']);
+    let unknown = || Error::UnknownArch {
+        given: arch.to_owned(),
+    };
+    let digits = arch
+        .strip_prefix("sm_")
+        .ok_or_else(unknown)?
+        .trim_end_matches(['a', 'f']);
     let number: u32 = digits.parse().map_err(|_| unknown())?;
-    if (10..1000).contains(&number) { Ok((number / 10, number % 10)) } else { Err(unknown()) }
+    if (10..1000).contains(&number) {
+        Ok((number / 10, number % 10))
+    } else {
+        Err(unknown())
+    }
 }
 
 /// What to build, from what, and where to.
@@ -93,11 +110,19 @@ pub fn build(request: &Request) -> Result<Built, Error> {
     let lock = output::lock(request.out)?;
     let key = digest::key(request)?;
     if let Some(modules) = output::load(request, &key) {
-        return Ok(Built { modules, freshness: Freshness::Unchanged, _lock: lock });
+        return Ok(Built {
+            modules,
+            freshness: Freshness::Unchanged,
+            _lock: lock,
+        });
     }
     let sysroot = sysroot::prepare(request)?;
     let texts = compile::parts(request, &sysroot, &rows)?;
     let modules = module::split(&texts, &rows)?;
     let modules = output::store(request, &key, modules)?;
-    Ok(Built { modules, freshness: Freshness::Compiled, _lock: lock })
+    Ok(Built {
+        modules,
+        freshness: Freshness::Compiled,
+        _lock: lock,
+    })
 }

@@ -8,13 +8,20 @@ use ferroflash_kernels::variants::{self, Variant};
 use crate::{Error, PROBE_PREFIX, PROBES};
 
 /// The text of each module, by name: every row, and [`PROBES`] where the kernel crate has any.
-pub fn split(parts: &[(Vec<&Variant>, String)], rows: &[&Variant]) -> Result<BTreeMap<String, String>, Error> {
+pub fn split(
+    parts: &[(Vec<&Variant>, String)],
+    rows: &[&Variant],
+) -> Result<BTreeMap<String, String>, Error> {
     let mut modules = BTreeMap::new();
     let mut extra = BTreeSet::new();
     for (part_idx, (part_rows, text)) in parts.iter().enumerate() {
         let unit = Unit::parse(text)?;
         let mut probes = Vec::new();
-        for item in unit.items.iter().filter(|item| item.kind == ItemKind::Entry) {
+        for item in unit
+            .items
+            .iter()
+            .filter(|item| item.kind == ItemKind::Entry)
+        {
             if item.name.starts_with(PROBE_PREFIX) {
                 probes.push(item.name);
             } else if part_rows.iter().any(|variant| variant.name == item.name) {
@@ -28,19 +35,28 @@ pub fn split(parts: &[(Vec<&Variant>, String)], rows: &[&Variant]) -> Result<BTr
             modules.insert(PROBES.to_owned(), unit.module(&probes));
         }
     }
-    let missing: Vec<String> =
-        rows.iter().filter(|row| !modules.contains_key(row.name)).map(|row| row.name.to_owned()).collect();
+    let missing: Vec<String> = rows
+        .iter()
+        .filter(|row| !modules.contains_key(row.name))
+        .map(|row| row.name.to_owned())
+        .collect();
     if missing.is_empty() && extra.is_empty() {
         Ok(modules)
     } else {
-        Err(Error::Entries { missing, extra: extra.into_iter().collect() })
+        Err(Error::Entries {
+            missing,
+            extra: extra.into_iter().collect(),
+        })
     }
 }
 
 /// The names of the entries of a module.
 pub fn entries(text: &str) -> Result<Vec<String>, Error> {
     let unit = Unit::parse(text)?;
-    let entries = unit.items.iter().filter(|item| item.kind == ItemKind::Entry);
+    let entries = unit
+        .items
+        .iter()
+        .filter(|item| item.kind == ItemKind::Entry);
     Ok(entries.map(|item| item.name.to_owned()).collect())
 }
 
@@ -69,27 +85,39 @@ struct Unit<'a> {
 
 impl<'a> Unit<'a> {
     fn parse(text: &'a str) -> Result<Self, Error> {
-        let mut unit = Unit { header: Vec::new(), items: Vec::new() };
+        let mut unit = Unit {
+            header: Vec::new(),
+            items: Vec::new(),
+        };
         let mut rest = text.trim_start();
         while !rest.is_empty() {
             let line = rest.lines().next().unwrap_or_default();
             if line.starts_with("//") {
                 rest = rest[line.len()..].trim_start();
-            } else if [".version", ".target", ".address_size"].iter().any(|directive| line.starts_with(directive)) {
+            } else if [".version", ".target", ".address_size"]
+                .iter()
+                .any(|directive| line.starts_with(directive))
+            {
                 unit.header.push(line.trim_end());
                 rest = rest[line.len()..].trim_start();
             } else {
                 let (kind, head_len) = kind_of(rest);
                 let item_len = item_len(rest, kind)?;
                 let item = &rest[..item_len];
-                unit.items.push(Item { kind, name: name_of(item, kind, head_len)?, text: item });
+                unit.items.push(Item {
+                    kind,
+                    name: name_of(item, kind, head_len)?,
+                    text: item,
+                });
                 rest = rest[item_len..].trim_start();
             }
         }
         if unit.header.len() == 3 {
             Ok(unit)
         } else {
-            Err(Error::Ptx { reason: format!("{} of the 3 lines of the header", unit.header.len()) })
+            Err(Error::Ptx {
+                reason: format!("{} of the 3 lines of the header", unit.header.len()),
+            })
         }
     }
 
@@ -112,7 +140,9 @@ impl<'a> Unit<'a> {
         for item in self.items.iter().filter(|item| wanted.contains(item.name)) {
             text.push('\n');
             match (item.kind, variants::by_name(item.name)) {
-                (ItemKind::Entry, Some(variant)) => text.push_str(&with_launch_bounds(item.text, variant)),
+                (ItemKind::Entry, Some(variant)) => {
+                    text.push_str(&with_launch_bounds(item.text, variant))
+                }
                 _ => text.push_str(item.text),
             }
             text.push('\n');
@@ -143,7 +173,9 @@ fn item_len(text: &str, kind: ItemKind) -> Result<usize, Error> {
             }
             b'{' | b'(' | b'[' => depth += 1,
             b'}' | b')' | b']' => {
-                depth = depth.checked_sub(1).ok_or_else(|| Error::Ptx { reason: "unbalanced braces".into() })?;
+                depth = depth.checked_sub(1).ok_or_else(|| Error::Ptx {
+                    reason: "unbalanced braces".into(),
+                })?;
                 if byte == b'}' && depth == 0 && kind != ItemKind::Variable {
                     return Ok(at + 1);
                 }
@@ -153,25 +185,36 @@ fn item_len(text: &str, kind: ItemKind) -> Result<usize, Error> {
         }
     }
     let line = text.lines().next().unwrap_or_default();
-    Err(Error::Ptx { reason: format!("no end of `{line}`") })
+    Err(Error::Ptx {
+        reason: format!("no end of `{line}`"),
+    })
 }
 
 fn name_of(item: &str, kind: ItemKind, head_len: usize) -> Result<&str, Error> {
     let name = match kind {
-        ItemKind::Variable => words(&item[..item.find(['[', '=', ';']).unwrap_or(item.len())]).last(),
+        ItemKind::Variable => {
+            words(&item[..item.find(['[', '=', ';']).unwrap_or(item.len())]).last()
+        }
         ItemKind::Entry | ItemKind::Function => {
             let tail = item[head_len..].trim_start();
             // A function's result stands in parentheses before its name.
-            let tail = if tail.starts_with('(') { tail.split_once(')').map_or("", |(_, tail)| tail) } else { tail };
+            let tail = if tail.starts_with('(') {
+                tail.split_once(')').map_or("", |(_, tail)| tail)
+            } else {
+                tail
+            };
             words(tail).next()
         }
     };
-    name.ok_or_else(|| Error::Ptx { reason: format!("no name in `{}`", item.lines().next().unwrap_or_default()) })
+    name.ok_or_else(|| Error::Ptx {
+        reason: format!("no name in `{}`", item.lines().next().unwrap_or_default()),
+    })
 }
 
 /// The identifiers of a text.
 fn words(text: &str) -> impl Iterator<Item = &str> {
-    text.split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '$'))).filter(|word| !word.is_empty())
+    text.split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '$')))
+        .filter(|word| !word.is_empty())
 }
 
 /// The entry with the threads of its block and the blocks that an SM should hold: rustc has no attribute for them.
@@ -207,15 +250,36 @@ mod tests {
     fn a_module_holds_what_its_entry_refers_to_and_nothing_else() {
         let unit = Unit::parse(TEXT).expect("the text is well formed");
         let names: Vec<_> = unit.items.iter().map(|item| item.name).collect();
-        assert_eq!(names, ["smem", "TABLE", "OTHER", "helper", "helper", "first", "probe_add"]);
+        assert_eq!(
+            names,
+            [
+                "smem",
+                "TABLE",
+                "OTHER",
+                "helper",
+                "helper",
+                "first",
+                "probe_add"
+            ]
+        );
 
         let first = unit.module(&["first"]);
         assert_eq!(entries(&first).expect("a module is well formed"), ["first"]);
-        assert_eq!(first.matches("helper(").count(), 2, "declaration and definition: {first}");
-        assert!(first.contains("TABLE[8]") && !first.contains("OTHER") && !first.contains("smem"), "{first}");
+        assert_eq!(
+            first.matches("helper(").count(),
+            2,
+            "declaration and definition: {first}"
+        );
+        assert!(
+            first.contains("TABLE[8]") && !first.contains("OTHER") && !first.contains("smem"),
+            "{first}"
+        );
 
         let probes = unit.module(&["probe_add"]);
-        assert!(probes.contains("smem[]") && !probes.contains("helper"), "{probes}");
+        assert!(
+            probes.contains("smem[]") && !probes.contains("helper"),
+            "{probes}"
+        );
     }
 
     #[test]
@@ -244,6 +308,9 @@ mod tests {
 
     #[test]
     fn a_text_that_ends_early_is_refused() {
-        assert!(matches!(Unit::parse(&TEXT[..TEXT.len() - 10]), Err(Error::Ptx { .. })));
+        assert!(matches!(
+            Unit::parse(&TEXT[..TEXT.len() - 10]),
+            Err(Error::Ptx { .. })
+        ));
     }
 }

@@ -62,12 +62,18 @@ pub fn load(request: &Request, key: &str) -> Option<Vec<Module>> {
         return None;
     }
     let modules: Vec<Module> = lines.map(|name| module_at(&folder, name)).collect();
-    let whole = modules.iter().all(|module| module.ptx.is_file() && module.deflated.is_file());
+    let whole = modules
+        .iter()
+        .all(|module| module.ptx.is_file() && module.deflated.is_file());
     whole.then_some(modules)
 }
 
 /// Replaces whatever the folder held.
-pub fn store(request: &Request, key: &str, texts: BTreeMap<String, String>) -> Result<Vec<Module>, Error> {
+pub fn store(
+    request: &Request,
+    key: &str,
+    texts: BTreeMap<String, String>,
+) -> Result<Vec<Module>, Error> {
     let folder = request.out.join(request.arch);
     if folder.is_dir() {
         fs::remove_dir_all(&folder).map_err(at(&folder))?;

@@ -6,7 +6,8 @@ use crate::error::at;
 use crate::{Error, Request, compile, digest};
 
 /// rustc wants the crate `compiler_builtins` beside `core`. PTX has instructions for all that it would hold.
-const COMPILER_BUILTINS: &str = "#![feature(compiler_builtins)]\n#![compiler_builtins]\n#![no_std]\n";
+const COMPILER_BUILTINS: &str =
+    "#![feature(compiler_builtins)]\n#![compiler_builtins]\n#![no_std]\n";
 
 /// The folder to give to rustc as `--sysroot`; built where it is not there yet.
 pub fn prepare(request: &Request) -> Result<PathBuf, Error> {
@@ -20,14 +21,31 @@ pub fn prepare(request: &Request) -> Result<PathBuf, Error> {
     if unfinished.is_dir() {
         std::fs::remove_dir_all(&unfinished).map_err(at(&unfinished))?;
     }
-    let lib = unfinished.join("lib/rustlib").join(compile::TARGET).join("lib");
+    let lib = unfinished
+        .join("lib/rustlib")
+        .join(compile::TARGET)
+        .join("lib");
     std::fs::create_dir_all(&lib).map_err(at(&lib))?;
 
     let core = request.compiler.library.join("core");
-    library(request, &unfinished, &lib, "core", &core.join("src/lib.rs"), &edition(&core)?)?;
+    library(
+        request,
+        &unfinished,
+        &lib,
+        "core",
+        &core.join("src/lib.rs"),
+        &edition(&core)?,
+    )?;
     let builtins = unfinished.join("compiler_builtins.rs");
     std::fs::write(&builtins, COMPILER_BUILTINS).map_err(at(&builtins))?;
-    library(request, &unfinished, &lib, "compiler_builtins", &builtins, "2024")?;
+    library(
+        request,
+        &unfinished,
+        &lib,
+        "compiler_builtins",
+        &builtins,
+        "2024",
+    )?;
 
     std::fs::rename(&unfinished, &sysroot).map_err(at(&sysroot))?;
     Ok(sysroot)
@@ -42,9 +60,23 @@ fn library(
     edition: &str,
 ) -> Result<(), Error> {
     let mut command = request.compiler.command();
-    command.args(["--crate-name", name, "--crate-type", "rlib", "--edition", edition]);
-    command.args(compile::flags(request.arch)).arg("-Zforce-unstable-if-unmarked");
-    command.arg("--sysroot").arg(sysroot).arg("--out-dir").arg(lib).arg(source);
+    command.args([
+        "--crate-name",
+        name,
+        "--crate-type",
+        "rlib",
+        "--edition",
+        edition,
+    ]);
+    command
+        .args(compile::flags(request.arch))
+        .arg("-Zforce-unstable-if-unmarked");
+    command
+        .arg("--sysroot")
+        .arg(sysroot)
+        .arg("--out-dir")
+        .arg(lib)
+        .arg(source);
     compile::run(command, &format!("{name} for {}", request.arch))
 }
 
@@ -52,6 +84,10 @@ fn library(
 fn edition(folder: &Path) -> Result<String, Error> {
     let path = folder.join("Cargo.toml");
     let manifest = std::fs::read_to_string(&path).map_err(at(&path))?;
-    let edition = manifest.lines().find_map(|line| line.strip_prefix("edition = "));
-    Ok(edition.map_or("2024", |text| text.trim_matches('"')).to_owned())
+    let edition = manifest
+        .lines()
+        .find_map(|line| line.strip_prefix("edition = "));
+    Ok(edition
+        .map_or("2024", |text| text.trim_matches('"'))
+        .to_owned())
 }
