@@ -41,13 +41,15 @@ pub const fn forward(head_dim: u32) -> Footprint {
 }
 
 /// Backward: 128 keys stay, blocks of 64 queries pass by. Four warps own S, P and dV, four own dP, dS and dK, 32
-/// keys each; together they own dQ. Shared memory: K, V, two stages of Q, dO, lse and Δ, P and dS.
+/// keys each; together they own dQ. Shared memory: K, V, two stages of Q, dO, lse and Δ, P and dS in
+/// turns of two, and 16 bytes for the ticket.
 pub const fn backward(head_dim: u32) -> Footprint {
     let (block_q, block_k) = (64, 128);
     Footprint {
         threads: 256,
         shared_bytes: (2 * block_k + 4 * block_q) * head_dim * ELEMENT
             + 2 * 2 * block_q * 4
+            + 16
             + 2 * block_q * block_k * ELEMENT,
         blocks_per_sm: 1,
         block_q,
@@ -56,16 +58,26 @@ pub const fn backward(head_dim: u32) -> Footprint {
     }
 }
 
-/// Element-wise kernels of the backward pass: one block per 64 query rows of one head.
-const fn rows(threads: u32) -> Footprint {
+/// Threads of the kernels before and after the backward pass proper.
+pub const ROW_THREADS: u32 = 256;
+
+/// Before and after the backward pass proper: a block of threads takes one query block of one head, and holds it in
+/// shared memory if it changes its shape.
+const fn rows(head_dim: u32, row_bytes: u32) -> Footprint {
+    let block_q = backward(head_dim).block_q;
     Footprint {
-        threads,
-        shared_bytes: 0,
+        threads: ROW_THREADS,
+        shared_bytes: block_q * row_bytes,
         blocks_per_sm: 1,
-        block_q: 64,
-        block_k: 0,
+        block_q,
+        block_k: backward(head_dim).block_k,
         spill_bytes: 0,
     }
+}
+
+/// Rows of `standard`: four warps, one row each.
+const fn weight_rows() -> Footprint {
+    Footprint { threads: 128, shared_bytes: 0, blocks_per_sm: 1, block_q: 4, block_k: 0, spill_bytes: 0 }
 }
 
 /// Matrix products of `standard`: 128 × 128 of the result by a block, two stages of 32 columns of both operands.
@@ -89,12 +101,9 @@ pub const fn footprint(kind: Kind, head_dim: Option<u32>) -> Footprint {
     match kind {
         Kind::Forward => forward(head_dim),
         Kind::Backward => backward(head_dim),
-        Kind::BackwardDelta => rows(256),
-        Kind::BackwardDq => rows(256),
-        Kind::StandardSoftmax | Kind::StandardDelta | Kind::StandardDScores => Footprint {
-            block_q: 4,
-            ..rows(128)
-        },
+        Kind::BackwardDelta => rows(head_dim, 0),
+        Kind::BackwardDq => rows(head_dim, head_dim * ELEMENT),
+        Kind::StandardSoftmax | Kind::StandardDelta | Kind::StandardDScores => weight_rows(),
         Kind::StandardScores
         | Kind::StandardOutput
         | Kind::StandardDv

@@ -2,7 +2,7 @@
 
 use crate::attention::mask;
 use crate::for_each_variant;
-use crate::kernels::forward;
+use crate::kernels::{backward, forward};
 use crate::tile::element;
 
 /// What a row runs, given its kind and fields.
@@ -11,6 +11,15 @@ macro_rules! run {
         forward::sm80::forward::<element::$dtype, forward::sm80::HeadDim<$head_dim>, mask::$mask>(
             $p,
         )
+    };
+    (BackwardDelta, $p:expr, $dtype:ident, $head_dim:literal) => {
+        backward::delta::delta::<element::$dtype, backward::HeadDim<$head_dim>>($p)
+    };
+    (Backward, $p:expr, $dtype:ident, $head_dim:literal, $mask:ident) => {
+        backward::sm80::backward::<element::$dtype, backward::HeadDim<$head_dim>, mask::$mask>($p)
+    };
+    (BackwardDq, $p:expr, $dtype:ident, $head_dim:literal) => {
+        backward::d_q::d_q::<element::$dtype, backward::HeadDim<$head_dim>>($p)
     };
     ($($rest:tt)*) => {
         ()

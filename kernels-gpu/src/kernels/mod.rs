@@ -1,3 +1,5 @@
 //! The kernels, as the papers write them.
 
 pub mod forward;
+
+pub mod backward;

@@ -1,0 +1,100 @@
+//! The backward pass, by recomputation: dQ, dK, dV from q, k, v, dO and the forward pass's O and lse.
+//!
+//! With S = Q Kᵀ · scale and P = exp(S − L) recomputed tile by tile (FlashAttention-2, Algorithm 2):
+//!
+//! ```text
+//! Δ ← rowsum(dO ∘ O)                           delta.rs, one pass over the rows
+//! for each tile of keys, for each block of queries that sees it:
+//!     Sᵀ ← K Qᵀ,  Pᵀ ← exp(Sᵀ − L)             score warps
+//!     dV ← dV + Pᵀ dO                          score warps
+//!     dPᵀ ← V dOᵀ,  dSᵀ ← Pᵀ ∘ (dPᵀ − Δ)       gradient warps
+//!     dK ← dK + dSᵀ Q                          gradient warps
+//!     dQ ← dQ + dS K                           all warps, into an f32 accumulator in global memory
+//! dQ ← dQ · scale, rounded                     d_q.rs
+//! ```
+//!
+//! Scores are held transposed, keys down, so that Pᵀ and dSᵀ are left operands of the next products as they lie in
+//! registers; only dS goes through shared memory, where dQ's product finds it.
+
+pub mod delta;
+
+pub mod sm80;
+
+mod probabilities;
+
+mod query_gradient;
+
+pub mod d_q;
+
+use crate::config;
+use crate::tile::register::{Accumulator, RegisterTile};
+
+/// The tiles of one head_dim; sizes as [`config::backward`] says.
+pub trait Tiles {
+    /// Columns of every tensor.
+    const HEAD_DIM: u32;
+    /// A warp's 32 keys of Sᵀ and dPᵀ.
+    type Scores: Accumulator;
+    /// A warp's 32 keys of dK or dV.
+    type KeyGradient: Accumulator;
+    /// A warp's part of a block of dQ; all eight warps together hold it.
+    type QueryGradient: Accumulator;
+}
+
+/// The tiles of head_dim `D`.
+pub struct HeadDim<const D: u32>;
+
+impl Tiles for HeadDim<32> {
+    const HEAD_DIM: u32 = 32;
+    type Scores = RegisterTile<2, { n8(config::backward(32).block_q) }>;
+    type KeyGradient = RegisterTile<2, { n8(32) }>;
+    type QueryGradient = RegisterTile<1, 2>;
+}
+
+impl Tiles for HeadDim<64> {
+    const HEAD_DIM: u32 = 64;
+    type Scores = RegisterTile<2, { n8(config::backward(64).block_q) }>;
+    type KeyGradient = RegisterTile<2, { n8(64) }>;
+    type QueryGradient = RegisterTile<2, 2>;
+}
+
+impl Tiles for HeadDim<128> {
+    const HEAD_DIM: u32 = 128;
+    type Scores = RegisterTile<2, { n8(config::backward(128).block_q) }>;
+    type KeyGradient = RegisterTile<2, { n8(128) }>;
+    type QueryGradient = RegisterTile<2, 4>;
+}
+
+/// Fragments across `columns` columns.
+const fn n8(columns: u32) -> usize {
+    columns as usize / 8
+}
+
+/// Where a warp's part of a block of dQ lies.
+#[derive(Clone, Copy)]
+struct QueryGradientPlace {
+    /// First row of the block.
+    row: u32,
+    /// First column.
+    col: u32,
+}
+
+/// The part of warp `warp`: parts lie side by side first, then below each other.
+#[inline(always)]
+fn query_gradient_place<T: Tiles>(warp: u32) -> QueryGradientPlace {
+    let (rows, cols) = (T::QueryGradient::M as u32 * 16, T::QueryGradient::N as u32 * 8);
+    let across = T::HEAD_DIM / cols;
+    QueryGradientPlace { row: warp / across * rows, col: warp % across * cols }
+}
+
+/// The address of this lane's first element of a block of the dQ accumulator. A warp's elements lie register by
+/// register, 32 lanes side by side, so that every access is one line of 128 bytes.
+#[inline(always)]
+fn query_gradient_address<T: Tiles>(accum: u64, block: u64, warp: u32, lane: u32) -> u64 {
+    let block_elems = u64::from(const { config::backward(T::HEAD_DIM).block_q } * T::HEAD_DIM);
+    let registers = (T::QueryGradient::M * T::QueryGradient::N * 4) as u32;
+    accum + (block * block_elems + u64::from(warp * registers * 32 + lane)) * 4
+}
+
+/// Bytes from one register of a lane to the next in the dQ accumulator.
+const REGISTER_STRIDE: u64 = 32 * 4;

@@ -1,0 +1,96 @@
+//! dQ: each step's contribution, added to an accumulator in global memory, and the turns in which tiles add.
+
+use super::sm80::{Layout, Tile, step_at};
+use super::{QueryGradientPlace, REGISTER_STRIDE, Tiles, query_gradient_address, query_gradient_place};
+use crate::attention::mask::{Mask, Rows};
+use crate::attention::schedule::Direction;
+use crate::config;
+use crate::params::{BackwardParams, ORDERED};
+use crate::ptx::{atomic, global, special};
+use crate::tile::element::Element;
+use crate::tile::matmul::{left_transposed, multiply_add, right};
+use crate::tile::register::Accumulator;
+
+/// dQ += dS K of step `i`: this warp's part.
+///
+/// # Safety
+/// All warps have met since dS of step `i` was written; the tile's turn to add has come.
+#[inline(always)]
+pub(super) unsafe fn add_query_gradient<E: Element, T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32) {
+    let config = const { config::backward(T::HEAD_DIM) };
+    let warp = t.thread / 32;
+    let QueryGradientPlace { row, col } = query_gradient_place::<T>(warp);
+    let mut d_q = T::QueryGradient::zero();
+    let d_s = left_transposed(Layout::stage(t.shared.d_s, config.block_k, i), row / 16);
+    let k = right(t.shared.k, col / 16);
+    // SAFETY: the caller's contract.
+    unsafe { multiply_add::<E, _>(&mut d_q, d_s, k, config.block_k as usize / 16) };
+
+    let step = step_at(p, t, i);
+    let block = u64::from(step.head) * u64::from(t.q_blocks) + u64::from(step.block);
+    let mut address = query_gradient_address::<T>(p.d_q_accum, block, warp, special::lane_idx());
+    let first = p.schedule.order == ORDERED && turn::<T, M>(p, t, step.block) == 0;
+    for m in 0..T::QueryGradient::M {
+        for n in 0..T::QueryGradient::N {
+            for x in d_q.fragment(m, n) {
+                // SAFETY: the accumulator has this block. The first tile in order finds it unset.
+                unsafe {
+                    if first {
+                        global::st_global_f32(address, x);
+                    } else {
+                        atomic::red_add_f32(address, x);
+                    }
+                }
+                address += REGISTER_STRIDE;
+            }
+        }
+    }
+}
+
+/// How many tiles of keys add to this query block before this one.
+#[inline(always)]
+fn turn<T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>, block: u32) -> u32 {
+    let config = const { config::backward(T::HEAD_DIM) };
+    match t.tile.direction {
+        Direction::Down => t.tile.tile,
+        Direction::Up => {
+            let first = block * config.block_q;
+            let left = p.shape.seqlen_q - first;
+            let queries = Rows { first, len: if left < config.block_q { left } else { config.block_q } };
+            t.mask.kv_blocks(queries, config.block_k).end - 1 - t.tile.tile
+        }
+    }
+}
+
+/// The address of the counter of tiles that have added to the query block of step `i`.
+#[inline(always)]
+fn counter<M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32) -> u64 {
+    let step = step_at(p, t, i);
+    p.turns + (u64::from(step.head) * u64::from(t.q_blocks) + u64::from(step.block)) * 4
+}
+
+/// Waits, in the deterministic order, until this tile may add to the query block of step `i`. Thread 0 does; the
+/// barrier that follows holds the others.
+///
+/// # Safety
+/// A barrier of all warps follows.
+#[inline(always)]
+pub(super) unsafe fn wait_turn<T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32) {
+    if p.schedule.order == ORDERED && t.thread == 0 {
+        let turn = turn::<T, M>(p, t, step_at(p, t, i).block);
+        // SAFETY: the counter is one of the workspace's. Tiles that are waited for have lower tickets: they run.
+        while unsafe { atomic::ld_acquire_u32(counter(p, t, i)) } != turn {}
+    }
+}
+
+/// Passes the turn for the query block of step `i` to the next tile.
+///
+/// # Safety
+/// All warps have added and met at a barrier since.
+#[inline(always)]
+pub(super) unsafe fn pass_turn<T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32) {
+    if p.schedule.order == ORDERED && t.thread == 0 {
+        // SAFETY: the counter is one of the workspace's.
+        unsafe { atomic::red_release_add_u32(counter(p, t, i), 1) };
+    }
+}
