@@ -298,6 +298,34 @@ pub enum DriverError {
         /// Bytes free.
         free_bytes: u64,
     },
+    /// A kernel of the list is not among those that were built into this program.
+    #[error("kernel {kernel} was not built into this program")]
+    NotEmbedded {
+        /// Name of the variant.
+        kernel: &'static str,
+    },
+    /// A kernel that was built into this program cannot be unpacked.
+    #[error("kernel {kernel} in this program is damaged")]
+    CorruptKernel {
+        /// Name of the variant.
+        kernel: &'static str,
+    },
+    /// The driver could not compile or load a kernel.
+    #[error("kernel {kernel}: {source}")]
+    Load {
+        /// Name of the variant.
+        kernel: &'static str,
+        /// What it said, with its compiler's log.
+        source: Box<ferroflash_driver::extra::module::LoadError>,
+    },
+    /// A copy between host and device of another length than the buffer.
+    #[error("the buffer has {needed} elements; the host memory has {given}")]
+    CopyLength {
+        /// Elements of the buffer.
+        needed: usize,
+        /// Elements given.
+        given: usize,
+    },
     /// There is no driver, or a call of it failed: in the driver's own words.
     #[error(transparent)]
     Call(#[from] ferroflash_driver::DriverError),

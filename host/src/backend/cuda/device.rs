@@ -1,0 +1,234 @@
+//! A CUDA device, opened: its context, what it can do, its kernels.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use cust::context::Context;
+use cust::device::{Device, DeviceAttribute};
+use cust::error::CudaError;
+use ferroflash_driver::sys::CUcontext;
+use ferroflash_driver::{Driver, Version, extra};
+use ferroflash_kernels::variants::Variant;
+
+use super::embedded;
+use super::failure::of_cust;
+use super::module::{Kernel, Kernels, too_old};
+use crate::error::DriverError;
+use crate::plan::DeviceInfo;
+
+/// The devices that are open in this process, so that each is opened, and each kernel compiled, once.
+static OPEN: Mutex<Vec<Weak<CudaDevice>>> = Mutex::new(Vec::new());
+
+/// A CUDA device, opened. Buffers, streams and events keep it open.
+pub struct CudaDevice {
+    kernels: Kernels,
+    context: Context,
+    ordinal: u32,
+    uuid: [u8; 16],
+    driver_version: Version,
+    info: DeviceInfo,
+}
+
+/// Memory of a device, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryInfo {
+    /// Free now.
+    pub free_bytes: u64,
+    /// In all.
+    pub total_bytes: u64,
+}
+
+impl CudaDevice {
+    /// How many devices the driver shows.
+    pub fn count() -> Result<u32, DriverError> {
+        match cust::init(cust::CudaFlags::empty()) {
+            Ok(()) => Device::num_devices().map_err(of_cust),
+            Err(CudaError::NoDevice) => Ok(0),
+            Err(error) => Err(of_cust(error)),
+        }
+    }
+
+    /// The device with this ordinal; the same object while any handle to it lives.
+    pub fn open(ordinal: u32) -> Result<Arc<CudaDevice>, DriverError> {
+        let n_devices = CudaDevice::count()?;
+        if n_devices <= ordinal {
+            return Err(DriverError::NoDevice { ordinal, n_devices });
+        }
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|device| 0 < device.strong_count());
+        if let Some(device) = open
+            .iter()
+            .filter_map(Weak::upgrade)
+            .find(|device| device.ordinal == ordinal)
+        {
+            return Ok(device);
+        }
+        let device = Arc::new(CudaDevice::open_new(ordinal)?);
+        open.push(Arc::downgrade(&device));
+        Ok(device)
+    }
+
+    fn open_new(ordinal: u32) -> Result<CudaDevice, DriverError> {
+        let device = Device::get_device(ordinal).map_err(of_cust)?;
+        let info = read_info(device)?;
+        let uuid = extra::device::uuid(device.as_raw())?;
+        let driver = Driver::get().map_err(|missing| DriverError::Call(missing.clone().into()))?;
+        let driver_version = driver.version()?;
+        if let Some(needed) = embedded::needed_cuda().filter(|needed| driver_version < *needed) {
+            return Err(too_old(driver_version, needed));
+        }
+
+        let before = extra::context::current()?;
+        let context = Context::new(device).map_err(of_cust)?;
+        // SAFETY: `cust` has made the new context current; what was current before, or null, is still alive.
+        unsafe { extra::context::set(before)? };
+        let kernels = Kernels::new(driver_version);
+        Ok(CudaDevice {
+            kernels,
+            context,
+            ordinal,
+            uuid,
+            driver_version,
+            info,
+        })
+    }
+
+    /// What planning needs to know of it.
+    pub fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    /// Its place in the driver's list.
+    pub fn ordinal(&self) -> u32 {
+        self.ordinal
+    }
+
+    /// Its identity: the same in every process.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.uuid
+    }
+
+    /// The newest version of CUDA that the driver supports.
+    pub fn driver_version(&self) -> Version {
+        self.driver_version
+    }
+
+    /// Its memory, as it is now.
+    pub fn memory(&self) -> Result<MemoryInfo, DriverError> {
+        let _current = self.enter()?;
+        let (free, total) = cust::memory::mem_get_info().map_err(of_cust)?;
+        Ok(MemoryInfo {
+            free_bytes: free as u64,
+            total_bytes: total as u64,
+        })
+    }
+
+    /// Waits until all work on the device is done, and reports what went wrong in it.
+    pub fn synchronize(&self) -> Result<(), DriverError> {
+        let _current = self.enter()?;
+        cust::context::CurrentContext::synchronize().map_err(of_cust)
+    }
+
+    /// The kernel of a variant; the driver compiles it when it is first asked for.
+    pub fn kernel(&self, variant: &'static Variant) -> Result<&Kernel, DriverError> {
+        match self.kernels.get(variant) {
+            Some(kernel) => Ok(kernel),
+            None => {
+                let _current = self.enter()?;
+                self.kernels.load(variant)
+            }
+        }
+    }
+
+    /// Makes the device's context current in this thread, until the guard is dropped.
+    pub(super) fn enter(&self) -> Result<Current, DriverError> {
+        Current::enter(self.context.as_raw())
+    }
+}
+
+impl Drop for CudaDevice {
+    fn drop(&mut self) {
+        // Errors are those of earlier work, or of a context that is gone with all it held: nothing is left to do.
+        if let Ok(_current) = self.enter() {
+            let _ = cust::context::CurrentContext::synchronize();
+            self.kernels.unload();
+        }
+    }
+}
+
+impl fmt::Debug for CudaDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            ordinal,
+            uuid,
+            driver_version,
+            info,
+            ..
+        } = self;
+        f.debug_struct("CudaDevice")
+            .field("ordinal", ordinal)
+            .field("uuid", uuid)
+            .field("driver_version", driver_version)
+            .field("info", info)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A context is current in this thread until this is dropped; then the thread is as before.
+#[must_use]
+pub(super) struct Current {
+    pushed: Pushed,
+    /// The stack of contexts belongs to the thread: the guard stays in it.
+    _stays: std::marker::PhantomData<*const ()>,
+}
+
+/// Whether a guard has something to take away.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pushed {
+    Yes,
+    No,
+}
+
+impl Current {
+    fn enter(context: CUcontext) -> Result<Current, DriverError> {
+        let pushed = if extra::context::current()? == context {
+            Pushed::No
+        } else {
+            // SAFETY: a device holds its context, and outlives the guards it gives.
+            unsafe { extra::context::push(context)? };
+            Pushed::Yes
+        };
+        Ok(Current {
+            pushed,
+            _stays: std::marker::PhantomData,
+        })
+    }
+}
+
+impl Drop for Current {
+    fn drop(&mut self) {
+        if self.pushed == Pushed::Yes {
+            // It fails only where somebody has taken the context away already.
+            let _ = extra::context::pop();
+        }
+    }
+}
+
+fn read_info(device: Device) -> Result<DeviceInfo, DriverError> {
+    let attribute = |which| {
+        device
+            .get_attribute(which)
+            .map(|value| value.max(0) as u32)
+            .map_err(of_cust)
+    };
+    Ok(DeviceInfo {
+        name: device.name().map_err(of_cust)?,
+        compute_capability: (
+            attribute(DeviceAttribute::ComputeCapabilityMajor)?,
+            attribute(DeviceAttribute::ComputeCapabilityMinor)?,
+        ),
+        n_sms: attribute(DeviceAttribute::MultiprocessorCount)?,
+        shared_bytes_per_block: extra::device::max_shared_bytes_per_block(device.as_raw())?,
+        memory_bytes: device.total_memory().map_err(of_cust)? as u64,
+    })
+}

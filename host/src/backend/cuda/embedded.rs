@@ -1,0 +1,140 @@
+//! The PTX that the build script embedded: deflated, one module per variant.
+
+use std::ffi::CString;
+
+use ferroflash_driver::Version;
+use ferroflash_kernels::variants::Variant;
+
+use crate::error::DriverError;
+
+include!(concat!(env!("OUT_DIR"), "/modules.rs"));
+
+/// Why this program has no kernels, if it has none; in one line, with the remedy.
+pub fn missing_kernels() -> Option<&'static str> {
+    NO_MODULES
+}
+
+/// The PTX of a variant.
+pub(super) fn ptx(variant: &Variant) -> Result<CString, DriverError> {
+    if let Some(reason) = NO_MODULES {
+        return Err(DriverError::NoKernels {
+            detail: reason.to_owned(),
+        });
+    }
+    let (_, _, deflated) = MODULES
+        .iter()
+        .find(|(name, arch, _)| *name == variant.name && *arch == variant.arch.name())
+        .ok_or(DriverError::NotEmbedded {
+            kernel: variant.name,
+        })?;
+    text(deflated).ok_or(DriverError::CorruptKernel {
+        kernel: variant.name,
+    })
+}
+
+/// The oldest CUDA whose driver takes the embedded kernels; `None` where there are none.
+pub fn needed_cuda() -> Option<Version> {
+    let (_, _, deflated) = MODULES.first()?;
+    needed_by(&text(deflated)?)
+}
+
+/// The text behind a deflated module.
+fn text(deflated: &[u8]) -> Option<CString> {
+    let text = miniz_oxide::inflate::decompress_to_vec(deflated).ok()?;
+    CString::new(text).ok()
+}
+
+/// The oldest CUDA whose driver takes a module: that which brought the version of PTX in its `.version` line.
+pub(super) fn needed_by(ptx: &CString) -> Option<Version> {
+    let text = ptx.to_str().ok()?;
+    let version = text
+        .lines()
+        .find_map(|line| line.trim().strip_prefix(".version"))?;
+    let (major, minor) = version.trim().split_once('.')?;
+    cuda_of_ptx(major.parse().ok()?, minor.parse().ok()?)
+}
+
+/// The release of CUDA that brought a version of PTX: "Release history" of the PTX ISA. Versions that are not there
+/// are left to the driver to judge.
+fn cuda_of_ptx(major: u32, minor: u32) -> Option<Version> {
+    let (major, minor) = match (major, minor) {
+        (7, minor @ 0..=8) => (11, minor),
+        (8, minor @ 0..=5) => (12, minor),
+        // PTX 8.6 came with CUDA 12.7; 12.6 brought none.
+        (8, minor @ 6..=8) => (12, minor + 1),
+        (9, minor @ 0..=1) => (13, minor),
+        _ => return None,
+    };
+    Some(Version { major, minor })
+}
+
+#[cfg(test)]
+mod tests {
+    use ferroflash_kernels::variants::VARIANTS;
+
+    use super::*;
+
+    #[test]
+    fn every_variant_is_embedded_with_its_entry_or_the_reason_is_said() {
+        match missing_kernels() {
+            Some(reason) => {
+                assert!(MODULES.is_empty() && !reason.is_empty());
+                assert!(matches!(
+                    ptx(&VARIANTS[0]),
+                    Err(DriverError::NoKernels { .. })
+                ));
+            }
+            None => {
+                for variant in VARIANTS {
+                    let text = ptx(variant).unwrap().into_string().unwrap();
+                    assert!(
+                        text.contains(&format!(".entry {}(", variant.name)),
+                        "{}",
+                        variant.name
+                    );
+                }
+                assert!(needed_cuda().is_some());
+            }
+        }
+    }
+
+    #[test]
+    fn a_variant_that_is_not_embedded_is_named() {
+        let unknown = Variant {
+            name: "no_such_kernel",
+            ..VARIANTS[0]
+        };
+        let expected = match missing_kernels() {
+            Some(reason) => DriverError::NoKernels {
+                detail: reason.to_owned(),
+            },
+            None => DriverError::NotEmbedded {
+                kernel: "no_such_kernel",
+            },
+        };
+        assert_eq!(ptx(&unknown), Err(expected));
+    }
+
+    #[test]
+    fn a_broken_module_is_no_text() {
+        assert_eq!(text(&[0xff, 0x00, 0x12]), None);
+        let whole = miniz_oxide::deflate::compress_to_vec(b".version 8.0\n", 6);
+        assert_eq!(text(&whole[..whole.len() - 3]), None);
+        assert_eq!(text(&whole), CString::new(".version 8.0\n").ok());
+    }
+
+    #[test]
+    fn the_needed_driver_is_read_from_the_text() {
+        let needed =
+            |text: &str| needed_by(&CString::new(text).unwrap()).map(|version| version.to_string());
+        assert_eq!(
+            needed("//\n//\n\n.version 8.0\n.target sm_80\n").as_deref(),
+            Some("12.0")
+        );
+        assert_eq!(needed(".version 7.1").as_deref(), Some("11.1"));
+        assert_eq!(needed(".version 8.7").as_deref(), Some("12.8"));
+        assert_eq!(needed(".version 9.0").as_deref(), Some("13.0"));
+        assert_eq!(needed(".version 42.0"), None);
+        assert_eq!(needed(".target sm_80"), None);
+    }
+}

@@ -1,0 +1,98 @@
+//! The kernels of a plan, enqueued: the only launch of kernels in the workspace.
+
+use std::sync::Arc;
+
+use ferroflash_driver::extra::function::{self, LaunchSize};
+use ferroflash_kernels::params::Params;
+
+use super::device::CudaDevice;
+use super::module::Kernel;
+use super::stream::StreamRef;
+use crate::error::DriverError;
+use crate::plan::{Addresses, Plan};
+
+/// A plan with its kernels found on a device, so that [`Launches::enqueue`] looks nothing up and allocates nothing.
+#[derive(Debug)]
+pub(crate) struct Launches {
+    plan: Plan,
+    kernels: Box<[Ready]>,
+    device: Arc<CudaDevice>,
+}
+
+/// The kernel of one launch.
+#[derive(Clone, Copy, Debug)]
+struct Ready {
+    function: ferroflash_driver::sys::CUfunction,
+    size: LaunchSize,
+}
+
+// SAFETY: the driver lets every thread launch a function; `device`, held beside it, keeps the function loaded.
+unsafe impl Send for Ready {}
+// SAFETY: as above; nothing changes after it is made.
+unsafe impl Sync for Ready {}
+
+impl Launches {
+    /// Finds the kernels of a plan, loading those that are not yet.
+    pub(crate) fn new(device: &Arc<CudaDevice>, plan: Plan) -> Result<Launches, DriverError> {
+        let ready = |launch: &crate::plan::PlannedLaunch| {
+            let kernel: &Kernel = device.kernel(launch.variant)?;
+            let footprint = &launch.variant.footprint;
+            let size = LaunchSize {
+                grid: launch.grid,
+                threads: footprint.threads,
+                shared_bytes: footprint.shared_bytes,
+            };
+            Ok(Ready {
+                function: kernel.function(),
+                size,
+            })
+        };
+        let kernels = plan
+            .launches
+            .iter()
+            .map(ready)
+            .collect::<Result<_, DriverError>>()?;
+        Ok(Launches {
+            plan,
+            kernels,
+            device: Arc::clone(device),
+        })
+    }
+
+    /// The plan.
+    pub(crate) fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The device.
+    pub(crate) fn device(&self) -> &Arc<CudaDevice> {
+        &self.device
+    }
+
+    /// Enqueues the kernels on a stream of the device and returns; the memory at the addresses is in use until they
+    /// are done.
+    ///
+    /// The caller has checked that each tensor of the problem lies at its address with the plan's strides, and
+    /// `plan.workspace` behind the address of the workspace, in memory of this device.
+    pub(crate) fn enqueue(&self, at: &Addresses, stream: StreamRef<'_>) -> Result<(), DriverError> {
+        let _current = self.device.enter()?;
+        let stream = stream.as_raw();
+        for (launch, Ready { function, size }) in self.plan.launches.iter().zip(&self.kernels) {
+            // SAFETY: `launch.params` has the type that the kernel of `launch.variant` takes: a plan pairs them. With
+            // `launch.grid`, which covers the shape in them, the kernel stays inside the tensors and the workspace,
+            // which the caller has checked to lie at `at`. The context is current; a stream of another is refused.
+            unsafe {
+                match self.plan.params(launch, at) {
+                    Params::Forward(params) => function::launch(*function, *size, stream, &params)?,
+                    Params::Backward(params) => {
+                        function::launch(*function, *size, stream, &params)?
+                    }
+                    Params::Standard(params) => {
+                        function::launch(*function, *size, stream, &params)?
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,239 @@
+//! Device memory: buffers, and the views of them that tensors are made of.
+
+use std::ffi::c_void;
+use std::fmt;
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+
+use cust::error::CudaError;
+use ferroflash_driver::extra;
+
+use super::device::CudaDevice;
+use super::failure::of_cust;
+use super::stream::StreamRef;
+use crate::dtype::{Dtype, Element};
+use crate::error::DriverError;
+use crate::tensor::{DeviceSlice, DeviceSliceMut};
+
+/// Elements in the memory of a device. Dropping it waits for the work that may still use it.
+pub struct DeviceBuffer<T: Element> {
+    memory: Memory,
+    n_elems: usize,
+    elements: PhantomData<T>,
+}
+
+/// Bytes in the memory of a device, at a multiple of 256.
+pub(crate) struct Memory {
+    bytes: ManuallyDrop<cust::memory::DeviceBuffer<u8>>,
+    device: Arc<CudaDevice>,
+}
+
+impl Memory {
+    /// Allocates; what the bytes hold is not said.
+    pub(crate) fn new(device: &Arc<CudaDevice>, n_bytes: u64) -> Result<Memory, DriverError> {
+        let _current = device.enter()?;
+        let out_of_memory = || {
+            let free_bytes = device.memory().map_or(0, |memory| memory.free_bytes);
+            DriverError::OutOfMemory {
+                needed_bytes: n_bytes,
+                free_bytes,
+            }
+        };
+        let size = usize::try_from(n_bytes).map_err(|_| out_of_memory())?;
+        // SAFETY: bytes of the device are never looked at as Rust values before something was written there or
+        // copied from there; any bytes are values of every `Element`.
+        match unsafe { cust::memory::DeviceBuffer::uninitialized(size) } {
+            Ok(bytes) => Ok(Memory {
+                bytes: ManuallyDrop::new(bytes),
+                device: Arc::clone(device),
+            }),
+            Err(CudaError::OutOfMemory) => Err(out_of_memory()),
+            Err(error) => Err(of_cust(error)),
+        }
+    }
+
+    /// Where it lies; 0 when it is empty.
+    pub(crate) fn address(&self) -> u64 {
+        self.bytes.as_device_ptr().as_raw()
+    }
+
+    /// Its length.
+    pub(crate) fn n_bytes(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // Without a context the memory is gone with it.
+        if let Ok(_current) = self.device.enter() {
+            // SAFETY: dropped here and never used again. The driver waits for the work that uses it.
+            unsafe { ManuallyDrop::drop(&mut self.bytes) };
+        }
+    }
+}
+
+impl<T: Element> DeviceBuffer<T> {
+    /// Allocates; what the elements are is not said.
+    pub fn new(device: &Arc<CudaDevice>, n_elems: usize) -> Result<DeviceBuffer<T>, DriverError> {
+        let n_bytes = (n_elems as u64).saturating_mul(size_of::<T>() as u64);
+        Ok(DeviceBuffer {
+            memory: Memory::new(device, n_bytes)?,
+            n_elems,
+            elements: PhantomData,
+        })
+    }
+
+    /// Allocates and copies, in the order of a stream; waits for the copy.
+    pub fn from_slice<'a>(
+        device: &Arc<CudaDevice>,
+        from: &[T],
+        stream: impl Into<StreamRef<'a>>,
+    ) -> Result<DeviceBuffer<T>, DriverError> {
+        let mut buffer = DeviceBuffer::new(device, from.len())?;
+        buffer.copy_from(from, stream)?;
+        Ok(buffer)
+    }
+
+    /// Copies as many elements as it has from host memory, in the order of a stream; waits for the copy.
+    pub fn copy_from<'a>(
+        &mut self,
+        from: &[T],
+        stream: impl Into<StreamRef<'a>>,
+    ) -> Result<(), DriverError> {
+        self.same_length(from.len())?;
+        let (device, stream) = (&self.memory.device, stream.into());
+        let _current = device.enter()?;
+        // SAFETY: both ranges have this length; `from` is borrowed until the copy has been waited for.
+        unsafe {
+            let from = from.as_ptr().cast::<c_void>();
+            extra::stream::copy_to_device(
+                self.memory.address(),
+                from,
+                self.n_bytes(),
+                stream.as_raw(),
+            )?;
+        }
+        stream.synchronize(device)
+    }
+
+    /// Copies all elements to host memory, in the order of a stream; waits for the copy.
+    pub fn copy_to<'a>(
+        &self,
+        to: &mut [T],
+        stream: impl Into<StreamRef<'a>>,
+    ) -> Result<(), DriverError> {
+        self.same_length(to.len())?;
+        let (device, stream) = (&self.memory.device, stream.into());
+        let _current = device.enter()?;
+        // SAFETY: both ranges have this length; `to` is borrowed until the copy has been waited for; any bytes are
+        // values of an `Element`.
+        unsafe {
+            let to = to.as_mut_ptr().cast::<c_void>();
+            extra::stream::copy_to_host(
+                to,
+                self.memory.address(),
+                self.n_bytes(),
+                stream.as_raw(),
+            )?;
+        }
+        stream.synchronize(device)
+    }
+
+    /// All elements, in the order of a stream; waits for the copy.
+    pub fn to_vec<'a>(&self, stream: impl Into<StreamRef<'a>>) -> Result<Vec<T>, DriverError> {
+        let mut elements = vec![T::from_f32(0.0); self.n_elems];
+        self.copy_to(&mut elements, stream)?;
+        Ok(elements)
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.n_elems
+    }
+
+    /// Whether it has no elements.
+    pub fn is_empty(&self) -> bool {
+        self.n_elems == 0
+    }
+
+    /// The device it belongs to.
+    pub fn device(&self) -> &Arc<CudaDevice> {
+        &self.memory.device
+    }
+
+    /// To read from: what a [`crate::Tensor`] is made of.
+    pub fn slice(&self) -> DeviceSlice<'_> {
+        DeviceSlice::new(
+            self.memory.address(),
+            self.n_elems as u64,
+            T::DTYPE,
+            self.memory.device.ordinal(),
+        )
+    }
+
+    /// To write to: what a [`crate::TensorMut`] is made of.
+    pub fn slice_mut(&mut self) -> DeviceSliceMut<'_> {
+        DeviceSliceMut::new(
+            self.memory.address(),
+            self.n_elems as u64,
+            T::DTYPE,
+            self.memory.device.ordinal(),
+        )
+    }
+
+    fn n_bytes(&self) -> usize {
+        self.n_elems * size_of::<T>()
+    }
+
+    fn same_length(&self, given: usize) -> Result<(), DriverError> {
+        if given == self.n_elems {
+            Ok(())
+        } else {
+            Err(DriverError::CopyLength {
+                needed: self.n_elems,
+                given,
+            })
+        }
+    }
+}
+
+impl<T: Element> fmt::Debug for DeviceBuffer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceBuffer")
+            .field("address", &format_args!("{:#x}", self.memory.address()))
+            .field("n_elems", &self.n_elems)
+            .field("dtype", &T::DTYPE)
+            .field("device", &self.memory.device.ordinal())
+            .finish()
+    }
+}
+
+/// Device memory of another library, to read from.
+///
+/// # Safety
+/// `n_elems` elements of `dtype` lie at `address` of the device, for `'a`, and nothing writes them while work that was
+/// enqueued with the result runs.
+pub unsafe fn slice_from_raw<'a>(
+    device: &'a CudaDevice,
+    address: u64,
+    n_elems: u64,
+    dtype: Dtype,
+) -> DeviceSlice<'a> {
+    DeviceSlice::new(address, n_elems, dtype, device.ordinal())
+}
+
+/// Device memory of another library, to write to.
+///
+/// # Safety
+/// As for [`slice_from_raw`]; and nothing else reads or writes the elements while work that was enqueued with the
+/// result runs.
+pub unsafe fn slice_from_raw_mut<'a>(
+    device: &'a CudaDevice,
+    address: u64,
+    n_elems: u64,
+    dtype: Dtype,
+) -> DeviceSliceMut<'a> {
+    DeviceSliceMut::new(address, n_elems, dtype, device.ordinal())
+}

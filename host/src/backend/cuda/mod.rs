@@ -1,0 +1,28 @@
+//! The GPU: devices, streams, memory and kernels, over `cust` where it serves and the driver itself where it does not.
+//!
+//! | file | what |
+//! |---|---|
+//! | [`device`] | a device opened: its context, its limits, its kernels |
+//! | [`stream`], [`event`] | the order and the time of asynchronous work |
+//! | [`memory`] | buffers, and the views of them that tensors are made of |
+//! | [`module`] | embedded PTX → kernels of one device, compiled when first wanted |
+//! | [`launch`] | the kernels of a plan, enqueued: the only launch |
+//!
+//! Work is enqueued and runs while the host goes on; only the functions that say so wait. A call makes the device's
+//! context current for its duration where it is not, and leaves the thread as it was.
+
+pub mod device;
+mod embedded;
+pub mod event;
+mod failure;
+pub(crate) mod launch;
+pub mod memory;
+pub mod module;
+pub mod stream;
+
+pub use device::{CudaDevice, MemoryInfo};
+pub use embedded::{missing_kernels, needed_cuda};
+pub use event::Event;
+pub use memory::DeviceBuffer;
+pub use module::Kernel;
+pub use stream::{Stream, StreamRef};

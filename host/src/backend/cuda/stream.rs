@@ -1,0 +1,118 @@
+//! Streams: queues of work that a device does in order, while the host goes on.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use ferroflash_driver::extra;
+use ferroflash_driver::sys::CUstream;
+
+use super::device::CudaDevice;
+use crate::error::DriverError;
+
+/// A stream of ours: it waits for no other stream, the default stream included.
+#[derive(Debug)]
+pub struct Stream {
+    handle: CUstream,
+    device: Arc<CudaDevice>,
+}
+
+/// Anybody's stream, borrowed: ours, one of `cust`, or a raw handle.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamRef<'a> {
+    handle: CUstream,
+    borrow: PhantomData<&'a ()>,
+}
+
+// SAFETY: the driver lets every thread use a stream, at once; the handle is an address that only the driver follows.
+unsafe impl Send for Stream {}
+// SAFETY: as above.
+unsafe impl Sync for Stream {}
+// SAFETY: as above.
+unsafe impl Send for StreamRef<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for StreamRef<'_> {}
+
+impl Stream {
+    /// A new stream of a device.
+    pub fn new(device: &Arc<CudaDevice>) -> Result<Stream, DriverError> {
+        let _current = device.enter()?;
+        // SAFETY: the device's context is current; the stream is destroyed when this is dropped.
+        let handle = unsafe { extra::stream::create()? };
+        Ok(Stream {
+            handle,
+            device: Arc::clone(device),
+        })
+    }
+
+    /// The device it belongs to.
+    pub fn device(&self) -> &Arc<CudaDevice> {
+        &self.device
+    }
+
+    /// Waits until its work is done, and reports what went wrong in it.
+    pub fn synchronize(&self) -> Result<(), DriverError> {
+        StreamRef::from(self).synchronize(&self.device)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if let Ok(_current) = self.device.enter() {
+            // SAFETY: the stream is ours, and nobody borrows it any more; its work is still done. An error can only
+            // be that of earlier work.
+            let _ = unsafe { extra::stream::destroy(self.handle) };
+        }
+    }
+}
+
+impl StreamRef<'static> {
+    /// The device's default stream, which waits for the other streams that were created without a flag.
+    pub const DEFAULT: StreamRef<'static> = StreamRef {
+        handle: std::ptr::null_mut(),
+        borrow: PhantomData,
+    };
+}
+
+impl StreamRef<'_> {
+    /// A stream by its handle: one that another library created.
+    ///
+    /// # Safety
+    /// The stream is alive for as long as the result is used. (Work on a stream of another device is refused by the
+    /// driver, not a danger.)
+    pub unsafe fn from_raw(handle: CUstream) -> Self {
+        StreamRef {
+            handle,
+            borrow: PhantomData,
+        }
+    }
+
+    /// The driver's handle.
+    pub fn as_raw(self) -> CUstream {
+        self.handle
+    }
+
+    /// Waits until the stream's work is done, and reports what went wrong in it. `device`: to which it belongs.
+    pub fn synchronize(self, device: &CudaDevice) -> Result<(), DriverError> {
+        let _current = device.enter()?;
+        // SAFETY: the stream is alive while it is borrowed; one of another context is refused.
+        unsafe { extra::stream::synchronize(self.handle) }.map_err(DriverError::from)
+    }
+}
+
+impl<'a> From<&'a Stream> for StreamRef<'a> {
+    fn from(stream: &'a Stream) -> Self {
+        StreamRef {
+            handle: stream.handle,
+            borrow: PhantomData,
+        }
+    }
+}
+
+impl<'a> From<&'a cust::stream::Stream> for StreamRef<'a> {
+    fn from(stream: &'a cust::stream::Stream) -> Self {
+        StreamRef {
+            handle: stream.as_inner(),
+            borrow: PhantomData,
+        }
+    }
+}
