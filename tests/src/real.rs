@@ -53,9 +53,10 @@ pub enum ReadError {
     },
 }
 
-/// Where the file of this name lies.
+/// Where the file of this name lies: under the manifest that cargo, or a bundle's script, names at run time.
 pub fn path(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("data").join(name).with_extension("safetensors")
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    PathBuf::from(package).join("data").join(name).with_extension("safetensors")
 }
 
 /// Reads the file of this name.
