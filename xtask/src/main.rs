@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod assemble;
+mod bundle;
 mod ptx;
 mod tools;
 mod workspace;
@@ -20,6 +21,8 @@ enum Command {
     BuildPtx(ptx::BuildPtx),
     /// Unpacks NVIDIA's assembler and disassemblers, as published on PyPI, under target/tools.
     Tools,
+    /// Collects stripped test binaries, the command, PTX and data, to run on a GPU machine without Rust.
+    Bundle(bundle::Bundle),
 }
 
 fn main() -> ExitCode {
@@ -36,6 +39,7 @@ fn run(command: Command) -> anyhow::Result<()> {
     let workspace = Workspace::find()?;
     match command {
         Command::BuildPtx(options) => ptx::build_ptx(&workspace, &options),
+        Command::Bundle(options) => bundle::bundle(&workspace, &options),
         Command::Tools => tools::install(&workspace).map(|_programs| ()),
     }
 }
