@@ -4,3 +4,6 @@ pub(crate) mod cpu;
 
 #[cfg(feature = "emulator")]
 pub mod emulated;
+
+#[expect(unsafe_code, reason = "calls the CUDA driver")]
+pub mod cuda;
