@@ -9,6 +9,9 @@
 //! | [`cases`] | the problems, in named sets |
 //! | [`real`] | the real inputs under `data` |
 //! | [`compare`] | the worst element, where it lies, what it should be |
+//! | [`trial`] | one case on one device |
+//! | [`subject`] | the backends under test |
+//! | [`suite`] | the same cases for every backend |
 #![forbid(unsafe_code)]
 
 pub mod oracle;
@@ -24,3 +27,9 @@ pub mod real;
 pub mod tolerance;
 
 pub mod compare;
+
+pub mod trial;
+
+pub mod subject;
+
+pub mod suite;

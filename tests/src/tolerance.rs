@@ -82,7 +82,7 @@ impl Tolerance {
         let (unit, smallest) = match (quantity, dtype) {
             (Quantity::Lse, _) | (_, Dtype::F32) => (f32_unit, 2f64.powi(-126)),
             (_, Dtype::Bf16) => (2f64.powi(-8), 2f64.powi(-126)),
-            (_, Dtype::F16) => (2f64.powi(-11), 2f64.powi(-25)),
+            (_, Dtype::F16) => (2f64.powi(-11), 2f64.powi(-24)),
         };
         let underflow = smallest * (1.0 + (scale.n_terms as f64).sqrt() * scale.operand);
         unit * (self.relative * reference.abs() + self.rounding * terms)

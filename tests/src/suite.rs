@@ -1,0 +1,189 @@
+//! One suite for every backend: the same cases, both passes, both orders, every result, all of them twice.
+//!
+//! What a backend cannot serve is counted as not eligible, never as passed, and only where this file expects it. A
+//! backend that is not there says `not run` with the reason on standard error; the environment variable `REQUIRE`
+//! (`REQUIRE=cuda`) makes a failure of that.
+
+use std::io::Write;
+
+use ferroflash::{Algorithm, Backend, Device, Order};
+
+use crate::buffer::Arrangement;
+use crate::cases::{self, Case};
+use crate::compare::Closeness;
+use crate::inputs::Values;
+use crate::subject::Subject;
+use crate::trial::{self, Reference, Refusal};
+
+/// Makes the tests of one backend: a module for each algorithm, in it a test for each set of cases.
+#[macro_export]
+macro_rules! suite {
+    ($subject:path { $($module:ident: $algorithm:ident),+ $(,)? }) => {
+        $(mod $module {
+            use $crate::suite::{check, check_random};
+            use $crate::subject::Subject;
+
+            const SUBJECT: Subject = $subject;
+            const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::$algorithm;
+
+            #[test]
+            fn quick() {
+                check(&SUBJECT, ALGORITHM, "quick", $crate::cases::quick());
+            }
+
+            #[test]
+            fn full() {
+                check(&SUBJECT, ALGORITHM, "full", $crate::cases::full());
+            }
+
+            #[test]
+            fn edge() {
+                check(&SUBJECT, ALGORITHM, "edge", $crate::cases::edge());
+            }
+
+            #[test]
+            fn wide() {
+                check(&SUBJECT, ALGORITHM, "wide", $crate::cases::wide());
+            }
+
+            #[test]
+            fn random() {
+                check_random(&SUBJECT, ALGORITHM);
+            }
+        })+
+    };
+}
+
+/// What became of the cases of a set.
+#[derive(Clone, Debug, Default)]
+struct Counts {
+    n_passed: usize,
+    n_not_eligible: usize,
+    closest: Closeness,
+    failures: Vec<String>,
+}
+
+/// Puts the subject through a set of cases; panics with every failure.
+pub fn check(subject: &Subject, algorithm: Algorithm, set: &str, cases: Vec<Case>) {
+    if subject.is_absent() {
+        return;
+    }
+    let mut counts = Counts::default();
+    for case in &cases {
+        match check_case(subject, algorithm, case) {
+            Ok(Some(close)) => {
+                counts.n_passed += 1;
+                counts.closest.worst = counts.closest.worst.max(close.worst);
+                counts.closest.rms = counts.closest.rms.max(close.rms);
+            }
+            Ok(None) => counts.n_not_eligible += 1,
+            Err(failure) => counts.failures.push(format!("{case:?}\n{failure}")),
+        }
+    }
+    let Counts { n_passed, n_not_eligible, closest, failures } = &counts;
+    say(&format!(
+        "conformance: {} {algorithm} {set}: {n_passed} passed, {} failed, {n_not_eligible} not eligible; \
+         at most {:.2} of the tolerance (root mean square {:.2})",
+        subject.backend,
+        failures.len(),
+        closest.worst,
+        closest.rms,
+    ));
+    assert!(failures.is_empty(), "{} of {} cases failed:\n\n{}", failures.len(), cases.len(), failures.join("\n\n"));
+}
+
+/// Puts the subject through random cases, as many as it has time for; a failure is made smaller before it is shown.
+pub fn check_random(subject: &Subject, algorithm: Algorithm) {
+    if subject.is_absent() {
+        return;
+    }
+    let strategy = cases::random(if subject.backend == Backend::Cpu { 300 } else { 200 });
+    let mut runner = cases::runner(subject.n_random);
+    let outcome = runner.run(&strategy, |case| match check_case(subject, algorithm, &case) {
+        Ok(_) => Ok(()),
+        Err(failure) => Err(proptest::test_runner::TestCaseError::fail(failure)),
+    });
+    if let Err(failure) = outcome {
+        panic!("{failure}");
+    }
+}
+
+/// One case: `None` where the algorithm cannot serve it, as it should not.
+pub fn check_case(subject: &Subject, algorithm: Algorithm, case: &Case) -> Result<Option<Closeness>, String> {
+    let values = Values::new(case.fill, case.sizes, case.dtype, case.seed);
+    let device = (subject.open)(case.seed)?;
+    let eligible = is_eligible(subject.backend, algorithm, case);
+    let results = match trial::run(case, &values, &device, algorithm, Order::Deterministic) {
+        Ok(_) if !eligible => return Err("it ran; it should have been refused".into()),
+        Err(Refusal::NotEligible(_)) if !eligible => return Ok(None),
+        Ok(results) => results,
+        Err(Refusal::NotEligible(reason)) => return Err(format!("it was refused: {reason}")),
+        Err(Refusal::Failed(failure)) => return Err(failure),
+    };
+    let problem = case.problem().map_err(|error| error.to_string())?;
+    let reference = Reference::new(case, &values, problem.scale());
+    let close = reference.judge(case, &values, &results)?;
+    check_again(subject, algorithm, case, &values, &results)?;
+    check_fastest(&device, algorithm, case, &values, &reference)?;
+    Ok(Some(close))
+}
+
+/// A second run, on the emulator under another seed of its scheduler, gives the same bits.
+fn check_again(
+    subject: &Subject,
+    algorithm: Algorithm,
+    case: &Case,
+    values: &Values,
+    first: &trial::Results,
+) -> Result<(), String> {
+    let device = (subject.open)(case.seed + 1)?;
+    let second = match trial::run(case, values, &device, algorithm, Order::Deterministic) {
+        Ok(second) => second,
+        Err(refusal) => return Err(format!("in the second run: {refusal:?}")),
+    };
+    let bits = |results: &trial::Results| -> Vec<u64> {
+        let trial::Results { output, gradients } = results;
+        [&output.o, &output.lse, &gradients.d_q, &gradients.d_k, &gradients.d_v]
+            .into_iter()
+            .flatten()
+            .map(|x| x.to_bits())
+            .collect()
+    };
+    if bits(first) == bits(&second) { Ok(()) } else { Err("a second run gave other bits".into()) }
+}
+
+/// The order that is not deterministic, where there is one.
+fn check_fastest(
+    device: &Device,
+    algorithm: Algorithm,
+    case: &Case,
+    values: &Values,
+    reference: &Reference,
+) -> Result<(), String> {
+    if algorithm != Algorithm::Flash2 {
+        return Ok(());
+    }
+    let results = trial::run(case, values, device, algorithm, Order::Fastest)
+        .map_err(|refusal| format!("in the fastest order: {refusal:?}"))?;
+    let judged = reference.judge(case, values, &results);
+    judged.map(|_| ()).map_err(|failure| format!("in the fastest order: {failure}"))
+}
+
+/// What each algorithm takes, said a second time so that a refusal too many is a failure.
+fn is_eligible(backend: Backend, algorithm: Algorithm, case: &Case) -> bool {
+    let half = case.dtype != ferroflash::Dtype::F32;
+    let empty = case.sizes.query_elems() == 0 && case.sizes.key_elems() == 0;
+    let aligned = case.arrangement != Arrangement::Unaligned || empty;
+    match (backend, algorithm) {
+        (Backend::Cpu, Algorithm::Tiled) => true,
+        (Backend::Cpu, _) => false,
+        (_, Algorithm::Flash2) => half && aligned && [32, 64, 128].contains(&case.sizes.head_dim),
+        (_, Algorithm::Standard) => half && aligned && case.sizes.head_dim.is_multiple_of(8),
+        _ => false,
+    }
+}
+
+/// A line on standard error that the test harness does not swallow.
+pub(crate) fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}

@@ -1,0 +1,2 @@
+//! Every case of the suite on the CPU backend.
+conformance::suite!(conformance::subject::CPU { tiled: Tiled });

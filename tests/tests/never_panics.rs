@@ -1,0 +1,174 @@
+//! The path from a problem to a plan takes any numbers: it ends in a plan or in a typed error that has a text, never in
+//! a panic. 120,000 random problems, most of them absurd.
+
+use ferroflash::error::{Error, ProblemError};
+use ferroflash::plan::{Algorithm, Backend, DeviceInfo, Plan, plan};
+use ferroflash::tensor::{Description, LseDescription, Place};
+use ferroflash::validate::{self, Checked, ForwardTensors, GradientTensors, Pass};
+use ferroflash::{Dtype, Layout, Mask, Order, Problem};
+use proptest::prelude::*;
+use proptest::sample::select;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+
+const CASES: u32 = 120_000;
+
+/// A size: mostly sensible, often at a power of two or next to it, sometimes anything.
+fn size() -> impl Strategy<Value = usize> {
+    prop_oneof![
+        4 => 0usize..9,
+        4 => select(vec![16usize, 32, 64, 128, 256, 257, 1000]),
+        2 => (0u32..64, 0usize..3).prop_map(|(power, off)| (1usize << power).wrapping_add(off).wrapping_sub(1)),
+        1 => any::<usize>(),
+    ]
+}
+
+fn scale() -> impl Strategy<Value = Option<f32>> {
+    prop_oneof![
+        3 => Just(None),
+        2 => (1e-6f32..1e6).prop_map(Some),
+        1 => any::<f32>().prop_map(Some),
+        1 => select(vec![0.0, -1.0, f32::NAN, f32::INFINITY, f32::MIN_POSITIVE]).prop_map(Some),
+    ]
+}
+
+prop_compose! {
+    fn problem()(
+        [batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim] in [size(), size(), size(), size(), size(), size()],
+        equal_heads in any::<bool>(),
+        dtype in select(vec![Dtype::Bf16, Dtype::F16, Dtype::F32]),
+        mask in select(vec![Mask::Full, Mask::Causal]),
+        order in select(vec![Order::Deterministic, Order::Fastest]),
+        scale in scale(),
+    ) -> Result<Problem, ProblemError> {
+        let heads_k = if equal_heads { heads_q } else { heads_k };
+        let builder = Problem::builder(dtype)
+            .batch(batch).heads_q(heads_q).heads_k(heads_k).seqlen_q(seqlen_q).seqlen_k(seqlen_k).head_dim(head_dim)
+            .mask(mask).order(order);
+        match scale {
+            Some(scale) => builder.softmax_scale(scale).build(),
+            None => builder.build(),
+        }
+    }
+}
+
+/// What is done to tensors that fit the problem.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Nothing,
+    Shape(usize, usize),
+    Strides(usize, [usize; 3]),
+    Address(usize, u64),
+    Dtype(usize),
+    Place(usize),
+    Rows(u64),
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    prop_oneof![
+        3 => Just(Change::Nothing),
+        1 => (0usize..8, size()).prop_map(|(tensor, n)| Change::Shape(tensor, n)),
+        2 => (0usize..8, [size(), size(), size()]).prop_map(|(tensor, strides)| Change::Strides(tensor, strides)),
+        1 => (0usize..8, any::<u64>()).prop_map(|(tensor, address)| Change::Address(tensor, address)),
+        1 => (0usize..8).prop_map(Change::Dtype),
+        1 => (0usize..8).prop_map(Change::Place),
+        1 => any::<u64>().prop_map(Change::Rows),
+    ]
+}
+
+fn device() -> impl Strategy<Value = DeviceInfo> {
+    let arbitrary = ((0u32..13, 0u32..10), any::<u32>(), any::<u32>(), any::<u64>()).prop_map(
+        |(compute_capability, n_sms, shared_bytes_per_block, memory_bytes)| DeviceInfo {
+            name: "arbitrary".into(),
+            compute_capability,
+            n_sms,
+            shared_bytes_per_block,
+            memory_bytes,
+        },
+    );
+    prop_oneof![
+        2 => select(vec![DeviceInfo::h200(), DeviceInfo::a100(), DeviceInfo::rtx4090(), DeviceInfo::emulated()]),
+        1 => arbitrary,
+    ]
+}
+
+fn algorithm() -> impl Strategy<Value = Option<Algorithm>> {
+    proptest::option::of(select(Algorithm::BY_PREFERENCE.to_vec()))
+}
+
+/// Problem → tensors → checked.
+fn check(problem: &Problem, pass: Pass, change: Change) -> Result<Checked, ProblemError> {
+    let like_q = Description::contiguous(problem.shape_q(), problem.dtype, Place::Host)?;
+    let like_k = Description::contiguous(problem.shape_k(), problem.dtype, Place::Host)?;
+    let mut tensors = [like_q, like_k, like_k, like_q, like_q, like_q, like_k, like_k];
+    let rows = problem.batch.wrapping_mul(problem.heads_q).wrapping_mul(problem.seqlen_q) as u64;
+    let mut lse = LseDescription { n_elems: rows, place: Place::Host, address: 0 };
+    match change {
+        Change::Nothing => {}
+        Change::Shape(tensor, n) => tensors[tensor].layout.seqlen = n,
+        Change::Strides(tensor, [batch_stride, row_stride, head_stride]) => {
+            let layout = tensors[tensor].layout;
+            tensors[tensor].layout = Layout { batch_stride, row_stride, head_stride, ..layout };
+        }
+        Change::Address(tensor, address) => tensors[tensor].address = address,
+        Change::Dtype(tensor) => tensors[tensor].dtype = Dtype::F16,
+        Change::Place(tensor) => tensors[tensor].place = Place::Cuda(3),
+        Change::Rows(n_elems) => lse.n_elems = n_elems,
+    }
+    let [q, k, v, o, d_o, d_q, d_k, d_v] = tensors;
+    let forward = ForwardTensors { q, k, v, o, lse };
+    match pass {
+        Pass::Forward => validate::forward(problem, forward),
+        Pass::ForwardWithWeights => {
+            let layout = problem.weights_layout()?;
+            validate::forward_with_weights(problem, forward, Description { layout, ..q })
+        }
+        Pass::Backward => validate::backward(problem, forward, GradientTensors { d_o, d_q, d_k, d_v }),
+    }
+}
+
+/// What has to hold of every plan, whatever the numbers.
+fn hold_to_its_word(plan: &Plan, device: &DeviceInfo, asked: Option<Algorithm>) {
+    assert!(asked.is_none_or(|asked| asked == plan.algorithm), "asked {asked:?}, got {}", plan.algorithm);
+    assert!(plan.launches.iter().all(|launch| 0 < launch.grid), "a launch of no blocks");
+    assert!(plan.backend == Backend::Cpu || plan.workspace.n_bytes() <= device.memory_bytes, "more than the memory");
+    assert!(plan.backend != Backend::Cpu || plan.launches.is_empty(), "a kernel on the CPU");
+    let mut end = 0;
+    for piece in plan.workspace.pieces() {
+        assert!(end <= piece.offset_bytes && piece.offset_bytes + piece.n_bytes <= plan.workspace.n_bytes());
+        end = piece.offset_bytes + piece.n_bytes;
+    }
+    assert!(!plan.to_string().is_empty());
+}
+
+#[test]
+fn a_problem_ends_in_a_plan_or_in_an_error() {
+    let mut runner = TestRunner::new_with_rng(
+        Config { cases: CASES, failure_persistence: None, ..Config::default() },
+        TestRng::deterministic_rng(RngAlgorithm::ChaCha),
+    );
+    let passes = select(vec![Pass::Forward, Pass::ForwardWithWeights, Pass::Backward]);
+    let backends = select(vec![Backend::Cuda, Backend::Cpu, Backend::Emulated]);
+    let (plans, errors) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
+    let strategy = (problem(), passes, change(), device(), backends, algorithm());
+    let outcome = runner.run(&strategy, |(problem, pass, change, device, backend, asked)| {
+        let ends: Result<Plan, Error> = (|| {
+            let problem = problem?;
+            let checked = check(&problem, pass, change)?;
+            Ok(plan(&checked, &device, backend, asked)?)
+        })();
+        match ends {
+            Ok(plan) => {
+                hold_to_its_word(&plan, &device, asked);
+                plans.set(plans.get() + 1);
+            }
+            Err(error) => {
+                assert!(!error.to_string().is_empty());
+                errors.set(errors.get() + 1);
+            }
+        }
+        Ok(())
+    });
+    outcome.unwrap();
+    println!("{} plans, {} errors", plans.get(), errors.get());
+    assert!(CASES / 50 < plans.get() && CASES / 50 < errors.get(), "one of the two ends is hardly tested");
+}

@@ -1,0 +1,168 @@
+//! Plans, without a device: their text is golden (`UPDATE_EXPECT=1` accepts a change), their grids cover every tile
+//! exactly once.
+
+use std::collections::BTreeMap;
+
+use expect_test::expect_file;
+use ferroflash::plan::{Algorithm, Backend, DeviceInfo, Plan, PlannedLaunch, plan};
+use ferroflash::tensor::Place;
+use ferroflash::validate::{self, Pass};
+use ferroflash::{Dtype, Mask, Order, Problem};
+use ferroflash_kernels::attention::mask::Work;
+use ferroflash_kernels::attention::schedule;
+use ferroflash_kernels::params::{Params, Schedule};
+use ferroflash_kernels::variants::Kind;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+fn plan_of(problem: &Problem, pass: Pass, device: &DeviceInfo, algorithm: Option<Algorithm>) -> Plan {
+    let checked = validate::without_tensors(problem, pass, Place::Cuda(0)).unwrap();
+    plan(&checked, device, Backend::Cuda, algorithm).unwrap()
+}
+
+/// Both passes of a problem on two devices, as text.
+fn text(problem: &Problem, algorithm: Option<Algorithm>) -> String {
+    let mut text = String::new();
+    for device in [DeviceInfo::a100(), DeviceInfo::h200()] {
+        for pass in [Pass::Forward, Pass::Backward] {
+            text.push_str(&format!("# {}\n{}\n", device.name, plan_of(problem, pass, &device, algorithm)));
+        }
+    }
+    text
+}
+
+fn grouped(dtype: Dtype, seqlen: usize, head_dim: usize) -> Problem {
+    Problem::builder(dtype)
+        .batch(2)
+        .seqlen(seqlen)
+        .heads_q(32)
+        .heads_k(8)
+        .head_dim(head_dim)
+        .mask(Mask::Causal)
+        .build()
+        .unwrap()
+}
+
+fn grouped_causal() -> Problem {
+    grouped(Dtype::Bf16, 4096, 128)
+}
+
+fn ragged_full() -> Problem {
+    Problem::builder(Dtype::F16).seqlen_q(333).seqlen_k(1000).heads(3).head_dim(64).order(Order::Fastest).build().unwrap()
+}
+
+#[test]
+fn flash2() {
+    expect_file!["../golden/plan_flash2_grouped_causal.txt"].assert_eq(&text(&grouped_causal(), None));
+    expect_file!["../golden/plan_flash2_ragged_full.txt"].assert_eq(&text(&ragged_full(), None));
+}
+
+#[test]
+fn standard() {
+    expect_file!["../golden/plan_standard_ragged_full.txt"].assert_eq(&text(&ragged_full(), Some(Algorithm::Standard)));
+}
+
+#[test]
+fn refusals() {
+    let mut text = String::new();
+    let mut refuse = |problem: Problem, device: DeviceInfo, backend, algorithm, pass| {
+        let checked = validate::without_tensors(&problem, pass, Place::Cuda(0)).unwrap();
+        let error = plan(&checked, &device, backend, algorithm).unwrap_err();
+        text.push_str(&format!("{error}\n\n"));
+    };
+    let old = DeviceInfo { name: "old".into(), compute_capability: (7, 5), ..DeviceInfo::a100() };
+    let f32 = grouped(Dtype::F32, 4096, 128);
+    let odd = grouped(Dtype::Bf16, 4096, 80);
+    let long = grouped(Dtype::Bf16, 1 << 20, 128);
+    refuse(grouped_causal(), old, Backend::Cuda, None, Pass::Forward);
+    refuse(f32, DeviceInfo::h200(), Backend::Cuda, None, Pass::Forward);
+    refuse(odd, DeviceInfo::h200(), Backend::Cuda, Some(Algorithm::Flash2), Pass::Forward);
+    refuse(long, DeviceInfo::h200(), Backend::Cuda, Some(Algorithm::Standard), Pass::Backward);
+    refuse(grouped_causal(), DeviceInfo::h200(), Backend::Cuda, Some(Algorithm::Flash3), Pass::Forward);
+    refuse(grouped_causal(), DeviceInfo::h200(), Backend::Cuda, Some(Algorithm::Flash2), Pass::ForwardWithWeights);
+    refuse(grouped_causal(), DeviceInfo::h200(), Backend::Cpu, Some(Algorithm::Flash2), Pass::Forward);
+    expect_file!["../golden/plan_refusals.txt"].assert_eq(&text);
+}
+
+/// How often each (tile, head) comes up.
+fn counts(places: impl Iterator<Item = (u32, u32)>) -> BTreeMap<(u32, u32), u32> {
+    let mut counts = BTreeMap::new();
+    places.for_each(|place| *counts.entry(place).or_default() += 1);
+    counts
+}
+
+fn assert_once(schedule: &Schedule, places: impl Iterator<Item = (u32, u32)>) {
+    let expected = (0..schedule.tiles).flat_map(|tile| (0..schedule.heads).map(move |head| ((tile, head), 1)));
+    assert_eq!(counts(places), expected.collect::<BTreeMap<_, _>>(), "{schedule:?}");
+}
+
+/// The tiles of `rows` rows: enough, and the last one not empty.
+fn assert_covers(tiles: u32, block: u32, rows: usize) {
+    assert_eq!(u64::from(tiles), (rows as u64).div_ceil(block.into()));
+}
+
+fn hold_launch(plan: &Plan, launch: &PlannedLaunch) {
+    let problem = &plan.problem;
+    let footprint = &launch.variant.footprint;
+    let queries = |block: u32| (problem.seqlen_q as u64).div_ceil(block.into());
+    let keys = |block: u32| (problem.seqlen_k as u64).div_ceil(block.into());
+    let columns = (problem.head_dim as u64).div_ceil(128);
+    let (heads_q, heads_k) = ((problem.batch * problem.heads_q) as u64, (problem.batch * problem.heads_k) as u64);
+    let grid = u64::from(launch.grid);
+    match launch.params {
+        Params::Forward(params) => {
+            let schedule = &params.schedule;
+            assert_covers(schedule.tiles, footprint.block_q, problem.seqlen_q);
+            assert_eq!((u64::from(schedule.heads), grid), (heads_q, queries(footprint.block_q) * heads_q));
+            for work in [Work::Even, Work::Growing] {
+                let tiles = (0..launch.grid).map(|idx| schedule::forward(schedule, work, idx));
+                assert_once(schedule, tiles.map(|tile| (tile.tile, tile.head)));
+            }
+        }
+        Params::Backward(params) if launch.variant.kind == Kind::Backward => {
+            let schedule = &params.schedule;
+            let n_tiles = schedule.tiles * schedule.heads;
+            assert_covers(schedule.tiles, footprint.block_k, problem.seqlen_k);
+            assert!(u64::from(schedule.heads) == heads_k && 0 < launch.grid && launch.grid <= n_tiles);
+            for work in [Work::Even, Work::Growing] {
+                let tiles = (0..n_tiles).map(|ticket| schedule::backward(schedule, work, ticket));
+                assert_once(schedule, tiles.map(|tile| (tile.tile, tile.head)));
+            }
+        }
+        Params::Backward(params) => {
+            assert_eq!(params.padded_q, (problem.seqlen_q as u64).max(1).next_multiple_of(64));
+            assert_eq!(grid, params.padded_q / u64::from(footprint.block_q) * heads_q);
+        }
+        Params::Standard(_) => {
+            let expected = match launch.variant.kind {
+                Kind::StandardScores | Kind::StandardDWeights => queries(128) * keys(128) * heads_q,
+                Kind::StandardOutput | Kind::StandardDq => queries(128) * columns * heads_q,
+                Kind::StandardDv | Kind::StandardDk => keys(128) * columns * heads_k,
+                _ => queries(4) * heads_q,
+            };
+            assert_eq!(grid, expected, "{}", launch.variant.name);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn grids_cover_every_tile_once(
+        (batch, heads_k, group) in (1usize..4, 1usize..5, 1usize..4),
+        (seqlen_q, seqlen_k) in (1usize..1200, 1usize..1200),
+        head_dim in select(vec![32usize, 64, 128]),
+        mask in select(vec![Mask::Full, Mask::Causal]),
+        algorithm in select(vec![Algorithm::Flash2, Algorithm::Standard]),
+        pass in select(vec![Pass::Forward, Pass::Backward]),
+        device in select(vec![DeviceInfo::a100(), DeviceInfo::h200(), DeviceInfo::emulated()]),
+    ) {
+        let problem = Problem::builder(Dtype::Bf16)
+            .batch(batch).heads_q(heads_k * group).heads_k(heads_k).seqlen_q(seqlen_q).seqlen_k(seqlen_k)
+            .head_dim(head_dim).mask(mask).build().unwrap();
+        let plan = plan_of(&problem, pass, &device, Some(algorithm));
+        prop_assert!(!plan.launches.is_empty());
+        plan.launches.iter().for_each(|launch| hold_launch(&plan, launch));
+    }
+}

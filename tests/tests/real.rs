@@ -1,0 +1,60 @@
+//! The real inputs on every backend, against results that PyTorch worked out in float64.
+
+use conformance::buffer::Arrangement;
+use conformance::cases::Case;
+use conformance::inputs::Fill;
+use conformance::real::{FILES, read};
+use conformance::subject::{CPU, CUDA, EMULATED, Subject};
+use conformance::trial::{self, Reference};
+use ferroflash::{Algorithm, Order};
+
+fn check(subject: &Subject, algorithm: Algorithm, order: Order) {
+    if subject.is_absent() {
+        return;
+    }
+    for name in FILES {
+        let real = read(name).unwrap();
+        let case = Case {
+            sizes: real.sizes,
+            dtype: real.dtype,
+            mask: real.mask,
+            softmax_scale: Some(real.softmax_scale),
+            fill: Fill::Normal,
+            arrangement: Arrangement::Bshd,
+            seed: 0,
+        };
+        let oracle = Reference::new(&case, &real.values, real.softmax_scale);
+        let stored = Reference { output: real.output, gradients: real.gradients, ..oracle };
+        let device = (subject.open)(0).unwrap();
+        let results = trial::run(&case, &real.values, &device, algorithm, order)
+            .unwrap_or_else(|refusal| panic!("{name}: {refusal:?}"));
+        let close = stored.judge(&case, &real.values, &results).unwrap_or_else(|failure| panic!("{name}: {failure}"));
+        println!("{name} on {} with {algorithm}: {:.2} of the tolerance", subject.backend, close.worst);
+    }
+}
+
+#[test]
+fn cpu() {
+    check(&CPU, Algorithm::Tiled, Order::Deterministic);
+}
+
+#[test]
+fn emulated_flash2() {
+    check(&EMULATED, Algorithm::Flash2, Order::Deterministic);
+}
+
+#[test]
+fn emulated_standard() {
+    check(&EMULATED, Algorithm::Standard, Order::Deterministic);
+}
+
+#[test]
+fn cuda_flash2() {
+    check(&CUDA, Algorithm::Flash2, Order::Deterministic);
+    check(&CUDA, Algorithm::Flash2, Order::Fastest);
+}
+
+#[test]
+fn cuda_standard() {
+    check(&CUDA, Algorithm::Standard, Order::Deterministic);
+}
