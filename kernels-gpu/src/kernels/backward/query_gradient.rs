@@ -29,19 +29,28 @@ pub(super) unsafe fn add_query_gradient<E: Element, T: Tiles, M: Mask>(p: &Backw
     let step = step_at(p, t, i);
     let block = u64::from(step.head) * u64::from(t.q_blocks) + u64::from(step.block);
     let mut address = query_gradient_address::<T>(p.d_q_accum, block, warp, special::lane_idx());
-    let first = p.schedule.order == ORDERED && turn::<T, M>(p, t, step.block) == 0;
+    // SAFETY: the accumulator has this block. The first tile in order finds it unset.
+    unsafe {
+        if p.schedule.order == ORDERED && turn::<T, M>(p, t, step.block) == 0 {
+            each_register::<T>(&d_q, |x| {
+                global::st_global_f32(address, x);
+                address += REGISTER_STRIDE;
+            });
+        } else {
+            each_register::<T>(&d_q, |x| {
+                atomic::red_add_f32(address, x);
+                address += REGISTER_STRIDE;
+            });
+        }
+    }
+}
+
+#[inline(always)]
+fn each_register<T: Tiles>(d_q: &T::QueryGradient, mut f: impl FnMut(f32)) {
     for m in 0..T::QueryGradient::M {
         for n in 0..T::QueryGradient::N {
             for x in d_q.fragment(m, n) {
-                // SAFETY: the accumulator has this block. The first tile in order finds it unset.
-                unsafe {
-                    if first {
-                        global::st_global_f32(address, x);
-                    } else {
-                        atomic::red_add_f32(address, x);
-                    }
-                }
-                address += REGISTER_STRIDE;
+                f(x);
             }
         }
     }
