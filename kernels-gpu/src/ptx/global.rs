@@ -333,6 +333,36 @@ pub unsafe fn st_global_f32_if(addr: u64, x: f32, predicate: bool) {
     }
 }
 
+/// `@p st.global.v2.b32`: 8 bytes to global memory where `predicate` holds.
+///
+/// PTX 1.0, sm_10.
+///
+/// The predicate stands inside the instruction: a branch around the store would make the compiler copy the code
+/// that follows into both of its paths.
+///
+/// # Safety
+/// Where `predicate` holds, as [`st_global_x2`].
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn st_global_x2_if(addr: u64, x: [u32; 2], predicate: bool) {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        ptx!(
+            "{{ .reg .pred p;",
+            "setp.ne.u32 p, {p}, 0;",
+            "@p st.global.v2.b32 [{a}], {{{x0}, {x1}}}; }}",
+            p = in(reg32) predicate as u32, a = in(reg64) addr, x0 = in(reg32) x[0], x1 = in(reg32) x[1],
+            options(nostack)
+        );
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        if predicate {
+            global::store("st.global.v2.b32", addr, global::bytes::<2, 8>(x));
+        }
+    }
+}
+
 /// `@p st.global.v4.b32`: 16 bytes to global memory where `predicate` holds.
 ///
 /// PTX 1.0, sm_10.

@@ -1,0 +1,68 @@
+//! Plain loads and stores of global memory.
+
+use std::panic::Location;
+
+use super::machine::Machine;
+use super::memory::Strength;
+use super::site;
+
+/// `ld.global` of `N` bytes.
+#[track_caller]
+#[inline]
+pub(crate) fn load<const N: usize>(instruction: &'static str, addr: u64) -> [u8; N] {
+    let machine = Machine::current();
+    let site = site::intern(instruction, Location::caller());
+    machine.count_load(site);
+    let who = machine.current.get();
+    let mut bytes = [0; N];
+    let loaded = {
+        let mut block = machine.blocks[who.slot].borrow_mut();
+        let (actor, _) = block.actor(who, site);
+        let mut buffers = machine.buffers.borrow_mut();
+        buffers
+            .align(&actor, addr, N as u32)
+            .and_then(|()| buffers.read(&actor, addr, N as u32, Strength::Plain))
+            .map(|()| buffers.load(addr, &mut bytes))
+    };
+    machine.settle(loaded, ());
+    bytes
+}
+
+/// `st.global` of `N` bytes.
+#[track_caller]
+#[inline]
+pub(crate) fn store<const N: usize>(instruction: &'static str, addr: u64, bytes: [u8; N]) {
+    let machine = Machine::current();
+    let site = site::intern(instruction, Location::caller());
+    let who = machine.current.get();
+    let stored = {
+        let mut block = machine.blocks[who.slot].borrow_mut();
+        let (actor, _) = block.actor(who, site);
+        let mut buffers = machine.buffers.borrow_mut();
+        buffers
+            .align(&actor, addr, N as u32)
+            .and_then(|()| buffers.write(&actor, addr, N as u32, Strength::Plain))
+            .map(|()| buffers.store(addr, &bytes))
+    };
+    machine.settle(stored, ());
+    machine.progress();
+}
+
+/// Bytes as registers.
+pub(crate) fn words<const N: usize, const BYTES: usize>(bytes: [u8; BYTES]) -> [u32; N] {
+    const { assert!(BYTES == 4 * N) };
+    std::array::from_fn(|i| {
+        u32::from_le_bytes([
+            bytes[4 * i],
+            bytes[4 * i + 1],
+            bytes[4 * i + 2],
+            bytes[4 * i + 3],
+        ])
+    })
+}
+
+/// Registers as bytes.
+pub(crate) fn bytes<const N: usize, const BYTES: usize>(words: [u32; N]) -> [u8; BYTES] {
+    const { assert!(BYTES == 4 * N) };
+    std::array::from_fn(|i| words[i / 4].to_le_bytes()[i % 4])
+}

@@ -1,0 +1,47 @@
+//! `ldmatrix`: rows of 8×8 matrices from shared memory, dealt out to the lanes.
+
+use super::machine::Who;
+use super::site;
+use super::warp::{Meeting, collective};
+
+/// Whether a lane receives part of a row or of a column.
+#[derive(Clone, Copy)]
+pub(crate) enum Order {
+    /// Lane `l` gets elements `2·(l % 4)` and the next of row `l / 4`.
+    Rows,
+    /// Lane `l` gets elements `2·(l % 4)` and the next of column `l / 4`.
+    Transposed,
+}
+
+/// Rows, and columns, of a matrix.
+const SIDE: usize = 8;
+
+/// `ldmatrix` of `N` matrices.
+#[track_caller]
+#[inline]
+pub(crate) fn load<const N: usize>(instruction: &'static str, addr: u32, order: Order) -> [u32; N] {
+    collective(instruction, [addr], |block, who, at| {
+        let site = site::intern(instruction, at);
+        for matrix in 0..N {
+            let mut rows = [[0u16; SIDE]; SIDE];
+            for (row, elements) in rows.iter_mut().enumerate() {
+                let lane = matrix * SIDE + row;
+                let addr = block.warps[who.warp].operands[lane][0];
+                let (actor, shared) = block.actor(Who { lane, ..who }, site);
+                let offset = shared.read(&actor, addr, 16)?;
+                let bytes: [u8; 16] = shared.bytes(offset);
+                *elements =
+                    std::array::from_fn(|i| u16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]]));
+            }
+            for (lane, results) in block.warps[who.warp].results.iter_mut().enumerate() {
+                let (major, minor) = (lane / 4, lane % 4 * 2);
+                let (lo, hi) = match order {
+                    Order::Rows => (rows[major][minor], rows[major][minor + 1]),
+                    Order::Transposed => (rows[minor][major], rows[minor + 1][major]),
+                };
+                results[matrix] = u32::from(lo) | u32::from(hi) << 16;
+            }
+        }
+        Ok(Meeting::Over)
+    })
+}

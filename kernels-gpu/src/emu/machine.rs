@@ -1,0 +1,396 @@
+//! The state of a running grid, and how an instruction's CPU body reaches it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::collections::VecDeque;
+use std::panic::Location;
+
+use corosensei::Yielder;
+
+use super::barrier::Barrier;
+use super::clock::{Clock, Knowledge, MAX_WARPS, Stamp};
+use super::copies::Copies;
+use super::fault::{Access, Fault, Thread};
+use super::memory::Buffers;
+use super::shared::Shared;
+use super::site::{self, Site};
+use super::{Launch, Options, Order, Stats};
+
+/// Lanes of a warp.
+pub(super) const LANES: usize = 32;
+/// One bit for every lane.
+pub(super) const ALL: u32 = u32::MAX;
+/// Most registers that a collective takes from a lane.
+pub(super) const MOST_OPERANDS: usize = 10;
+/// Most registers that a collective gives to a lane.
+pub(super) const MOST_RESULTS: usize = 4;
+
+/// The thread that is running.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Who {
+    /// Which of the resident blocks.
+    pub slot: usize,
+    pub block: u32,
+    pub warp: usize,
+    pub lane: usize,
+}
+
+impl Who {
+    pub fn thread(&self) -> Thread {
+        Thread {
+            block: self.block,
+            warp: self.warp as u32,
+            lane: Some(self.lane as u32),
+        }
+    }
+
+    pub fn access(&self, site: Site) -> Access {
+        let (instruction, at) = site::resolve(site);
+        Access {
+            thread: self.thread(),
+            instruction,
+            at,
+        }
+    }
+}
+
+/// What one thread carries besides its stack.
+#[derive(Default)]
+pub(super) struct Lane {
+    pub copies: Copies,
+    /// What it acquired since its warp's lanes last met in memory.
+    pub acquired: Option<Box<Knowledge>>,
+    /// What relaxed loads saw: acquired by the next fence.
+    pub pending: Option<Box<Knowledge>>,
+    /// What the last fence lets later relaxed stores release.
+    pub fenced: Option<Box<Knowledge>>,
+    /// Number of its releases.
+    pub sub: u16,
+    /// Where it spins, while its bit in [`Warp::spinning`] is set.
+    pub spin: Site,
+    /// Address and value of its last atomic load.
+    pub loaded: (u64, u32),
+}
+
+/// A warp's lanes, where they are and what they know.
+pub(super) struct Warp {
+    /// Lanes that can go on.
+    pub runnable: u32,
+    /// Lanes that came to the collective at `at` and wait for the others.
+    pub arrived: u32,
+    /// Lanes that left the kernel.
+    pub exited: u32,
+    /// Lanes that look again and again at an address.
+    pub spinning: u32,
+    pub instruction: &'static str,
+    pub at: &'static Location<'static>,
+    /// The barrier at which the whole warp waits.
+    pub blocked: Option<u32>,
+    pub operands: [[u32; MOST_OPERANDS]; LANES],
+    pub results: [[u32; MOST_RESULTS]; LANES],
+    /// Advances where all lanes meet in memory.
+    pub clock: u32,
+    pub known: Clock,
+    /// Whether a lane acquired something that the warp has not taken over.
+    pub acquiring: bool,
+}
+
+impl Warp {
+    #[track_caller]
+    fn new() -> Warp {
+        Warp {
+            runnable: ALL,
+            arrived: 0,
+            exited: 0,
+            spinning: 0,
+            instruction: "",
+            at: Location::caller(),
+            blocked: None,
+            operands: [[0; MOST_OPERANDS]; LANES],
+            results: [[0; MOST_RESULTS]; LANES],
+            clock: 1,
+            known: Clock::default(),
+            acquiring: false,
+        }
+    }
+}
+
+/// A resident block.
+pub(super) struct Block {
+    pub index: u32,
+    pub shared: Shared,
+    pub warps: Vec<Warp>,
+    pub lanes: Vec<Lane>,
+    pub barriers: [Barrier; super::barrier::BARRIERS],
+    /// Warps that a barrier has just let go, to be queued.
+    pub woken: Vec<usize>,
+    pub live_warps: u32,
+}
+
+impl Block {
+    pub fn new(launch: &Launch, options: &Options) -> Block {
+        Block {
+            index: 0,
+            shared: Shared::new(
+                launch.shared_bytes,
+                launch.threads / LANES as u32,
+                options.checks,
+            ),
+            warps: Vec::new(),
+            lanes: Vec::new(),
+            barriers: Default::default(),
+            woken: Vec::new(),
+            live_warps: 0,
+        }
+    }
+
+    /// Makes this the block with this index, about to start.
+    pub fn start(&mut self, index: u32, threads: u32) {
+        let warps = threads as usize / LANES;
+        debug_assert!(warps <= MAX_WARPS);
+        self.index = index;
+        self.shared.clear();
+        self.warps.clear();
+        self.warps.extend((0..warps).map(|_| Warp::new()));
+        self.lanes.clear();
+        self.lanes.resize_with(threads as usize, Lane::default);
+        self.barriers = Default::default();
+        self.live_warps = warps as u32;
+    }
+
+    /// The running thread as one who accesses memory, and the shared memory that it may access.
+    pub fn actor(&mut self, who: Who, site: Site) -> (Actor<'_>, &mut Shared) {
+        let warp = &self.warps[who.warp];
+        let lane = &self.lanes[who.warp * LANES + who.lane];
+        let stamp = Stamp {
+            block: self.index,
+            clock: warp.clock,
+            site,
+            sub: lane.sub,
+            warp: who.warp as u8,
+            lane: who.lane as u8,
+        };
+        (
+            Actor {
+                stamp,
+                known: &warp.known,
+                acquired: lane.acquired.as_deref(),
+            },
+            &mut self.shared,
+        )
+    }
+
+    /// The lanes of a warp meet in memory: all of them know what one of them acquired.
+    pub fn meet(&mut self, warp: usize) {
+        let state = &mut self.warps[warp];
+        if state.acquiring {
+            state.acquiring = false;
+            for lane in &mut self.lanes[warp * LANES..][..LANES] {
+                if let Some(knowledge) = lane.acquired.take() {
+                    state.known.learn(self.index, &knowledge);
+                }
+            }
+        }
+    }
+}
+
+/// One who accesses memory: the stamp that it leaves, and what is ordered before it.
+pub(super) struct Actor<'a> {
+    pub stamp: Stamp,
+    known: &'a Clock,
+    acquired: Option<&'a Knowledge>,
+}
+
+impl Actor<'_> {
+    pub fn access(&self) -> Access {
+        self.stamp.access()
+    }
+
+    /// Whether what left this stamp is ordered before the present access.
+    #[inline]
+    pub fn sees(&self, stamp: &Stamp) -> bool {
+        let mine = &self.stamp;
+        if stamp.block == mine.block {
+            let ordered = if stamp.warp == mine.warp {
+                stamp.clock < mine.clock || stamp.lane == mine.lane
+            } else {
+                stamp.clock <= self.known.own[stamp.warp as usize]
+            };
+            if ordered {
+                return true;
+            }
+        } else if self.known.covers_foreign(stamp) {
+            return true;
+        }
+        self.acquired
+            .is_some_and(|knowledge| knowledge.covers(stamp))
+    }
+
+    /// What this thread gives away when it releases now.
+    pub fn release(&self) -> Knowledge {
+        let mut given = self.known.release(&self.stamp);
+        if let Some(acquired) = self.acquired {
+            given.join(acquired);
+        }
+        given
+    }
+}
+
+/// A running grid.
+pub(super) struct Machine {
+    pub launch: Launch,
+    pub options: Options,
+    pub current: Cell<Who>,
+    pub blocks: Vec<RefCell<Block>>,
+    pub buffers: RefCell<Buffers>,
+    /// What was released at each address of global memory.
+    pub released: RefCell<HashMap<u64, Knowledge>>,
+    /// Warps with lanes that can go on, as (slot, warp).
+    pub ready: RefCell<VecDeque<(usize, usize)>>,
+    /// How each thread gives the processor back; one for every thread of every slot.
+    pub yielders: Vec<Cell<*const Yielder<(), ()>>>,
+    pub random: Cell<u64>,
+    pub fault: RefCell<Option<Fault>>,
+    /// Times that a thread looked at an address in vain since anything last changed.
+    pub idle: Cell<u64>,
+    /// Loads since a thread last gave the processor back.
+    pub streak: Cell<u32>,
+    pub stats: Cell<Stats>,
+}
+
+thread_local! {
+    static MACHINE: Cell<*const Machine> = const { Cell::new(std::ptr::null()) };
+}
+
+/// Loads in a row after which a thread is taken to spin.
+const LONGEST_STREAK: u32 = 10_000;
+
+impl Machine {
+    pub fn new(launch: Launch, options: Options, buffers: Buffers) -> Machine {
+        let slots = launch.resident_blocks.min(launch.grid).max(1) as usize;
+        let threads = slots * launch.threads as usize;
+        Machine {
+            launch,
+            options,
+            current: Cell::default(),
+            blocks: (0..slots)
+                .map(|_| RefCell::new(Block::new(&launch, &options)))
+                .collect(),
+            buffers: RefCell::new(buffers),
+            released: RefCell::default(),
+            ready: RefCell::default(),
+            yielders: (0..threads).map(|_| Cell::new(std::ptr::null())).collect(),
+            random: Cell::new(
+                (options.seed ^ 0x5851_f42d_4c95_7f2d).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            ),
+            fault: RefCell::default(),
+            idle: Cell::default(),
+            streak: Cell::default(),
+            stats: Cell::default(),
+        }
+    }
+
+    /// The machine whose kernel calls.
+    pub fn current() -> &'static Machine {
+        let machine = MACHINE.get();
+        assert!(
+            !machine.is_null(),
+            "an instruction of the GPU was called outside of emu::run"
+        );
+        // SAFETY: `enter` points it to a machine that outlives the call of `inside`, and only kernels that run
+        // within that call come here; they keep the reference no longer than one instruction.
+        unsafe { &*machine }
+    }
+
+    /// Whether a kernel is running on this OS thread.
+    pub fn is_running() -> bool {
+        !MACHINE.get().is_null()
+    }
+
+    /// Runs `inside` with this machine as the current one.
+    pub fn enter<R>(&self, inside: impl FnOnce() -> R) -> R {
+        struct Leave;
+        impl Drop for Leave {
+            fn drop(&mut self) {
+                MACHINE.set(std::ptr::null());
+            }
+        }
+        MACHINE.set(self);
+        let _leave = Leave;
+        inside()
+    }
+
+    /// The next random number.
+    pub fn draw(&self) -> u64 {
+        let mut x = self.random.get();
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        self.random.set(x);
+        x
+    }
+
+    /// Whether chance, where the order is random, says yes: one time in `n`.
+    pub fn chance(&self, n: u64) -> bool {
+        matches!(self.options.order, Order::Random) && self.draw().is_multiple_of(n)
+    }
+
+    /// The value, or the end of this thread: the fault is noted and the thread never runs again. Only where the
+    /// thread is already unwinding from a panic does it go on, with `default`.
+    pub fn settle<T>(&self, result: Result<T, Fault>, default: T) -> T {
+        match result {
+            Ok(value) => value,
+            Err(fault) => {
+                self.fault.borrow_mut().get_or_insert(fault);
+                while !std::thread::panicking() {
+                    self.suspend();
+                }
+                default
+            }
+        }
+    }
+
+    /// Gives the processor back to the scheduler. A panicking thread is not kept from unwinding.
+    pub fn suspend(&self) {
+        if std::thread::panicking() {
+            return;
+        }
+        self.streak.set(0);
+        let who = self.current.get();
+        let yielder = self.yielders
+            [who.slot * self.launch.threads as usize + who.warp * LANES + who.lane]
+            .get();
+        // SAFETY: the scheduler runs a thread on its coroutine only, which set this pointer to its own yielder
+        // before it called the kernel; the yielder lives as long as the coroutine.
+        unsafe { (*yielder).suspend(()) };
+    }
+
+    /// Lets others go first: this thread looks at something that only others can change.
+    pub fn spin(&self, site: Site) {
+        let who = self.current.get();
+        let bit = 1 << who.lane;
+        {
+            let mut block = self.blocks[who.slot].borrow_mut();
+            block.warps[who.warp].spinning |= bit;
+            block.lanes[who.warp * LANES + who.lane].spin = site;
+        }
+        self.idle.set(self.idle.get() + 1);
+        self.suspend();
+        self.blocks[who.slot].borrow_mut().warps[who.warp].spinning &= !bit;
+    }
+
+    /// Notes that something changed that another thread may be waiting for.
+    pub fn progress(&self) {
+        self.idle.set(0);
+    }
+
+    /// Counts a plain load: a thread that does nothing but load is taken to wait for another's store.
+    #[inline]
+    pub fn count_load(&self, site: Site) {
+        let streak = self.streak.get() + 1;
+        self.streak.set(streak);
+        if streak > LONGEST_STREAK {
+            self.spin(site);
+        }
+    }
+}

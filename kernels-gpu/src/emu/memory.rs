@@ -1,0 +1,286 @@
+//! Global memory: the caller's own buffers, registered by name, so that addresses given to kernels are addresses of
+//! this process.
+
+use std::marker::PhantomData;
+
+use super::fault::{Fault, Kind, Place};
+use super::machine::Actor;
+use super::shadow::Shadow;
+
+/// A type whose every bit pattern is a value: kernels write bytes.
+///
+/// # Safety
+/// The type has no padding, no pointers, and no bit pattern that is not a value of it.
+pub unsafe trait Plain: Copy + 'static {}
+
+macro_rules! plain {
+    ($($type:ty)*) => { $(
+        // SAFETY: a number.
+        unsafe impl Plain for $type {}
+    )* };
+}
+plain!(u8 u16 u32 u64 i8 i16 i32 i64 f32 f64 half::f16 half::bf16);
+
+/// What kernels may do with a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Written before; kernels only read it.
+    Input,
+    /// Not written before; kernels write it before they read it.
+    Output,
+    /// Written before; kernels read and write it.
+    InOut,
+}
+
+/// Whether an access may meet another unordered one of its kind.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Strength {
+    /// It may not.
+    Plain,
+    /// Atomic accesses do not race with each other.
+    Atomic,
+}
+
+struct Buffer {
+    name: String,
+    start: u64,
+    bytes: u64,
+    /// Absent for inputs: what nobody writes cannot be raced for.
+    shadow: Option<Shadow>,
+}
+
+impl Buffer {
+    /// Bytes from its beginning to `addr`, if `bytes` bytes lie within it there.
+    fn offset(&self, addr: u64, bytes: u32) -> Option<u64> {
+        let offset = addr.checked_sub(self.start)?;
+        (offset + u64::from(bytes) <= self.bytes).then_some(offset)
+    }
+}
+
+/// The registered buffers.
+#[derive(Default)]
+pub(super) struct Buffers {
+    buffers: Vec<Buffer>,
+}
+
+impl Buffers {
+    /// What earlier launches did is ordered before everything of this one.
+    pub fn begin_launch(&mut self) {
+        for shadow in self
+            .buffers
+            .iter_mut()
+            .filter_map(|buffer| buffer.shadow.as_mut())
+        {
+            shadow.begin_launch();
+        }
+    }
+
+    fn place(&self, addr: u64) -> (Place, u64) {
+        let nearest = self
+            .buffers
+            .iter()
+            .filter(|buffer| buffer.start <= addr)
+            .max_by_key(|buffer| buffer.start);
+        match nearest {
+            Some(Buffer {
+                name, start, bytes, ..
+            }) => (
+                Place::Global {
+                    buffer: name.clone(),
+                    offset: addr - start,
+                },
+                *bytes,
+            ),
+            None => (Place::Address(addr), 0),
+        }
+    }
+
+    /// The address must be a multiple of the size of the access.
+    pub fn align(&self, actor: &Actor, addr: u64, bytes: u32) -> Result<(), Fault> {
+        if addr.is_multiple_of(u64::from(bytes)) {
+            return Ok(());
+        }
+        let (access, (place, _)) = (actor.access(), self.place(addr));
+        Err(Kind::Misaligned {
+            access,
+            place,
+            alignment: bytes,
+        }
+        .into())
+    }
+
+    fn find(&mut self, actor: &Actor, addr: u64, bytes: u32) -> Result<(&mut Buffer, u64), Fault> {
+        match self
+            .buffers
+            .iter()
+            .position(|buffer| buffer.offset(addr, bytes).is_some())
+        {
+            Some(index) => {
+                let buffer = &mut self.buffers[index];
+                let offset = addr - buffer.start;
+                Ok((buffer, offset))
+            }
+            None => {
+                let (place, size) = self.place(addr);
+                Err(Kind::OutOfBounds {
+                    access: actor.access(),
+                    place,
+                    bytes,
+                    size,
+                }
+                .into())
+            }
+        }
+    }
+
+    /// Checks a read of `bytes` bytes at `addr`.
+    pub fn read(
+        &mut self,
+        actor: &Actor,
+        addr: u64,
+        bytes: u32,
+        strength: Strength,
+    ) -> Result<(), Fault> {
+        let (buffer, offset) = self.find(actor, addr, bytes)?;
+        match &mut buffer.shadow {
+            Some(shadow) => shadow.read(actor, &buffer.name, offset, bytes, strength),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks a write of `bytes` bytes at `addr`.
+    pub fn write(
+        &mut self,
+        actor: &Actor,
+        addr: u64,
+        bytes: u32,
+        strength: Strength,
+    ) -> Result<(), Fault> {
+        let (buffer, offset) = self.find(actor, addr, bytes)?;
+        match &mut buffer.shadow {
+            Some(shadow) => shadow.write(actor, &buffer.name, offset, bytes, strength),
+            None => {
+                let place = Place::Global {
+                    buffer: buffer.name.clone(),
+                    offset,
+                };
+                Err(Kind::ReadOnly {
+                    access: actor.access(),
+                    place,
+                }
+                .into())
+            }
+        }
+    }
+
+    /// Copies bytes from an address that [`Buffers::read`] allowed.
+    pub fn load(&self, addr: u64, bytes: &mut [u8]) {
+        if !bytes.is_empty() {
+            // SAFETY: the address lies in a buffer that whoever registered it lent to the machine (`read` checked
+            // that); `bytes` is memory of the emulator, so the two do not overlap.
+            unsafe {
+                std::ptr::copy_nonoverlapping(addr as *const u8, bytes.as_mut_ptr(), bytes.len())
+            };
+        }
+    }
+
+    /// Copies bytes to an address that [`Buffers::write`] allowed.
+    pub fn store(&mut self, addr: u64, bytes: &[u8]) {
+        // SAFETY: as in `load`; `write` allows only buffers that were lent for writing.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, bytes.len()) };
+    }
+}
+
+/// The global memory that kernels may touch: buffers of the caller, borrowed for `'a`, each with a name for
+/// diagnostics. It remembers from launch to launch what was written.
+#[derive(Default)]
+pub struct GlobalMemory<'a> {
+    pub(super) buffers: Buffers,
+    lent: PhantomData<&'a mut u8>,
+}
+
+impl<'a> GlobalMemory<'a> {
+    /// No buffers.
+    pub fn new() -> GlobalMemory<'a> {
+        GlobalMemory::default()
+    }
+
+    /// Lends a buffer that kernels read; its address.
+    pub fn input<T: Plain>(&mut self, name: &str, data: &'a [T]) -> u64 {
+        let address = data.as_ptr().addr() as u64;
+        data.as_ptr().expose_provenance();
+        // SAFETY: the slice is borrowed for `'a`, and an input is not written.
+        unsafe {
+            self.register(
+                name,
+                address,
+                size_of_val(data) as u64,
+                size_of::<T>() as u32,
+                Role::Input,
+            )
+        };
+        address
+    }
+
+    /// Lends a buffer that kernels write; until they have, its content counts as nothing. Its address.
+    pub fn output<T: Plain>(&mut self, name: &str, data: &'a mut [T]) -> u64 {
+        self.lend(name, data, Role::Output)
+    }
+
+    /// Lends a workspace: the same as an output, which the caller does not read afterwards.
+    pub fn scratch<T: Plain>(&mut self, name: &str, data: &'a mut [T]) -> u64 {
+        self.lend(name, data, Role::Output)
+    }
+
+    /// Lends a buffer that kernels read and write and whose content counts; its address.
+    pub fn in_out<T: Plain>(&mut self, name: &str, data: &'a mut [T]) -> u64 {
+        self.lend(name, data, Role::InOut)
+    }
+
+    fn lend<T: Plain>(&mut self, name: &str, data: &'a mut [T], role: Role) -> u64 {
+        let bytes = size_of_val(data) as u64;
+        let pointer = data.as_mut_ptr();
+        let address = pointer.expose_provenance() as u64;
+        // SAFETY: the slice is borrowed mutably for `'a`, and any bytes are values of a `Plain` type.
+        unsafe { self.register(name, address, bytes, size_of::<T>() as u32, role) };
+        address
+    }
+
+    /// Lends memory by address: `bytes` bytes in elements of `element_bytes`, the smallest unit whose writers are
+    /// told apart. Where buffers overlap (tensors packed into one allocation), an access belongs to the buffer
+    /// that was registered first among those that hold it.
+    ///
+    /// # Safety
+    /// For `'a` the memory is valid for reads, and where the role allows it for writes of any bytes, by pointers
+    /// made from the address (its provenance is exposed); nobody else accesses it while a kernel runs.
+    pub unsafe fn register(
+        &mut self,
+        name: &str,
+        address: u64,
+        bytes: u64,
+        element_bytes: u32,
+        role: Role,
+    ) {
+        let shadow = match role {
+            Role::Input => None,
+            Role::Output => Some(Shadow::new(bytes, element_bytes, false)),
+            Role::InOut => Some(Shadow::new(bytes, element_bytes, true)),
+        };
+        self.buffers.buffers.push(Buffer {
+            name: name.to_owned(),
+            start: address,
+            bytes,
+            shadow,
+        });
+    }
+
+    /// The first byte of a buffer that no kernel has written; `None` if all were, or the buffer is not known.
+    pub fn first_unwritten(&self, name: &str) -> Option<u64> {
+        let buffer = self
+            .buffers
+            .buffers
+            .iter()
+            .find(|buffer| buffer.name == name)?;
+        buffer.shadow.as_ref()?.first_unwritten()
+    }
+}

@@ -1,0 +1,88 @@
+//! `mma.m16n8k16`: the product over all lanes' fragments.
+//!
+//! Each element of the result is `((acc + a₀·b₀) + a₁·b₁) + … + a₁₅·b₁₅`, every sum rounded to nearest `f32`; the
+//! products of two 16-bit numbers are exact. The hardware's order and rounding of the sums are not documented, so
+//! the two agree within the rounding of 16 sums, not bit for bit.
+
+use super::machine::LANES;
+use super::warp::{Meeting, collective};
+
+/// Type of the elements of A and B.
+#[derive(Clone, Copy)]
+pub(crate) enum Operand {
+    Bf16,
+    F16,
+}
+
+impl Operand {
+    /// Both elements of a register, the lower half first.
+    #[inline]
+    fn unpack(self, register: u32) -> [f32; 2] {
+        match self {
+            Operand::Bf16 => [
+                f32::from_bits(register << 16),
+                f32::from_bits(register & 0xffff_0000),
+            ],
+            Operand::F16 => {
+                [register as u16, (register >> 16) as u16].map(|x| half::f16::from_bits(x).to_f32())
+            }
+        }
+    }
+}
+
+const M: usize = 16;
+const N: usize = 8;
+const K: usize = 16;
+
+/// `mma.sync.aligned.m16n8k16.row.col.f32`: `acc += a · b`. Fragments: [`crate::ptx::mma`].
+#[track_caller]
+#[inline]
+pub(crate) fn m16n8k16(
+    instruction: &'static str,
+    operand: Operand,
+    acc: &mut [f32; 4],
+    a: [u32; 4],
+    b: [u32; 2],
+) {
+    let [c0, c1, c2, c3] = acc.map(f32::to_bits);
+    let operands = [c0, c1, c2, c3, a[0], a[1], a[2], a[3], b[0], b[1]];
+    let results: [u32; 4] = collective(instruction, operands, |block, who, _| {
+        let warp = &mut block.warps[who.warp];
+        let (mut a, mut b, mut c) = ([[0.0f32; K]; M], [[0.0f32; N]; K], [[0.0f32; N]; M]);
+        for (lane, operands) in warp.operands.iter().enumerate() {
+            let (group, pair) = (lane / 4, lane % 4 * 2);
+            for half in 0..2 {
+                let row = group + 8 * half;
+                for i in 0..2 {
+                    c[row][pair + i] = f32::from_bits(operands[2 * half + i]);
+                    let elements = operand.unpack(operands[4 + half + 2 * i]);
+                    a[row][pair + 8 * i..][..2].copy_from_slice(&elements);
+                }
+                let elements = operand.unpack(operands[8 + half]);
+                b[pair + 8 * half][group] = elements[0];
+                b[pair + 8 * half + 1][group] = elements[1];
+            }
+        }
+        multiply(&a, &b, &mut c);
+        for lane in 0..LANES {
+            let (group, pair) = (lane / 4, lane % 4 * 2);
+            let (upper, lower) = (&c[group], &c[group + 8]);
+            warp.results[lane] =
+                [upper[pair], upper[pair + 1], lower[pair], lower[pair + 1]].map(f32::to_bits);
+        }
+        Ok(Meeting::Over)
+    });
+    *acc = results.map(f32::from_bits);
+}
+
+fn multiply(a: &[[f32; K]; M], b: &[[f32; N]; K], c: &mut [[f32; N]; M]) {
+    for (a, c) in a.iter().zip(c) {
+        let mut sums = *c;
+        for (x, b) in a.iter().zip(b) {
+            for (sum, y) in sums.iter_mut().zip(b) {
+                *sum += x * y;
+            }
+        }
+        *c = sums;
+    }
+}

@@ -1,0 +1,119 @@
+//! The machine behind the CPU bodies of [`crate::ptx`]: it runs a kernel's own source, thread for thread, and checks
+//! what the hardware leaves undefined.
+//!
+//! Every CUDA thread is a coroutine. Instructions that want a whole warp are a rendezvous of its lanes. The order of
+//! warps, of lanes, of the blocks' progress and of the arrival of asynchronous copies comes from a seed: the same
+//! seed gives the same run. Found, each with the source lines of both sides ([`Fault`]): data races in shared and
+//! global memory (by vector clocks, so whichever order the seed gives), reads of memory that nobody wrote, accesses
+//! out of bounds or misaligned, accesses to the destination of a copy in flight, lanes that diverge, barriers that
+//! disagree, deadlocks, and what a kernel leaves unfinished when it ends.
+//!
+//! ```ignore
+//! let mut memory = GlobalMemory::new();
+//! let (q, o) = (memory.input("q", &q), memory.output("o", &mut o));
+//! let launch = Launch { grid: 8, threads: 128, shared_bytes: 4096, resident_blocks: 2 };
+//! let options = Options { seed: 1, order: Order::Random, checks: Checks::Full };
+//! emu::run(&launch, &options, &mut memory, &|| kernel(q, o))?;
+//! ```
+//!
+//! Diagnostics name the caller of the instruction. A function between kernel and instruction that should not be
+//! named itself carries `#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]`.
+//!
+//! Not modelled: speed, bank conflicts, the order of sums within a tensor-core product ([`mma`]).
+
+mod clock;
+mod fault;
+mod machine;
+mod memory;
+mod scheduler;
+mod shadow;
+mod site;
+
+pub(crate) mod atomic;
+pub(crate) mod barrier;
+pub(crate) mod copies;
+pub(crate) mod global;
+pub(crate) mod lane;
+pub(crate) mod ldmatrix;
+pub(crate) mod mma;
+pub(crate) mod shared;
+pub(crate) mod warp;
+
+pub use fault::{Access, Fault, Kind, Place, Thread, Waiting};
+pub use memory::{GlobalMemory, Plain, Role};
+
+/// The shape of a launch, in one dimension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// Blocks.
+    pub grid: u32,
+    /// Threads of a block: a multiple of 32, at most 1024.
+    pub threads: u32,
+    /// Bytes of dynamic shared memory of a block.
+    pub shared_bytes: u32,
+    /// How many blocks run side by side; the next one starts, in order of their index, where one ends. A kernel
+    /// whose blocks wait for each other needs as many as it counts on.
+    pub resident_blocks: u32,
+}
+
+/// Who goes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Warps take turns, lanes in ascending order; copies arrive when they are waited for.
+    InTurn,
+    /// As the seed has it.
+    Random,
+}
+
+/// What is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checks {
+    /// Everything.
+    Full,
+    /// As [`Checks::Full`], but in shared memory neither races nor reads of what nobody wrote nor copies in flight.
+    Bounds,
+}
+
+/// How to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Where [`Order::Random`] begins.
+    pub seed: u64,
+    /// Who goes next.
+    pub order: Order,
+    /// What is checked.
+    pub checks: Checks,
+}
+
+impl Options {
+    /// Random order from this seed, everything checked.
+    pub fn seeded(seed: u64) -> Options {
+        Options {
+            seed,
+            order: Order::Random,
+            checks: Checks::Full,
+        }
+    }
+}
+
+/// What a run took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Blocks that ran.
+    pub blocks: u32,
+    /// Instructions for which a whole warp met.
+    pub warp_instructions: u64,
+    /// Times that a thread got the processor.
+    pub resumes: u64,
+}
+
+/// Runs `kernel` once for every thread of the grid. A fault ends the run; frames of threads that had not finished
+/// are then dropped without running their destructors, so a kernel should own nothing, as on the GPU.
+pub fn run(
+    launch: &Launch,
+    options: &Options,
+    memory: &mut GlobalMemory<'_>,
+    kernel: &dyn Fn(),
+) -> Result<Stats, Fault> {
+    scheduler::run(launch, options, memory, kernel)
+}

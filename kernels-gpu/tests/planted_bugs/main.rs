@@ -1,0 +1,54 @@
+//! Wrong kernels that the emulator must catch, every one of them under every seed, and the right kernels that they
+//! were made from, in which it must find nothing.
+//!
+//! Each kernel takes a `Bug`; `Bug::None` is the right one.
+#![cfg(feature = "emulator")]
+
+mod product;
+mod reduction;
+mod turns;
+
+use ferroflash_kernels::emu::{Fault, Kind};
+
+/// Seeds under which everything here runs.
+const SEEDS: std::ops::Range<u64> = 0..30;
+
+/// How a planted bug shows.
+enum Shows {
+    /// The emulator stops with a fault that the function accepts.
+    As(fn(&Kind) -> bool),
+    /// The run ends and its result is wrong.
+    InNumbers,
+}
+
+/// Runs a wrong kernel under every seed. `run` gives whether the result was right.
+fn catch(shows: Shows, run: impl Fn(u64) -> Result<bool, Fault>) {
+    for seed in SEEDS {
+        match (run(seed), &shows) {
+            (Err(fault), Shows::As(accepts)) => {
+                assert!(
+                    accepts(fault.kind()),
+                    "seed {seed}: another fault than expected: {fault}"
+                );
+                assert!(!fault.to_string().is_empty());
+            }
+            (Ok(right), Shows::InNumbers) => {
+                assert!(!right, "seed {seed}: the wrong kernel's result is right")
+            }
+            (Ok(_), Shows::As(_)) => panic!("seed {seed}: the planted bug was not caught"),
+            (Err(fault), Shows::InNumbers) => {
+                panic!("seed {seed}: a fault instead of wrong numbers: {fault}")
+            }
+        }
+    }
+}
+
+/// Runs a right kernel under every seed.
+fn accept(run: impl Fn(u64) -> Result<bool, Fault>) {
+    for seed in SEEDS {
+        match run(seed) {
+            Ok(right) => assert!(right, "seed {seed}: the right kernel's result is wrong"),
+            Err(fault) => panic!("seed {seed}: a false alarm: {fault}"),
+        }
+    }
+}
