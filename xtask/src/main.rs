@@ -2,8 +2,14 @@
 #![forbid(unsafe_code)]
 
 mod assemble;
+mod bench;
 mod bundle;
+mod ci;
+mod codegen;
+mod demo;
 mod ptx;
+mod test;
+mod tidy;
 mod tools;
 mod workspace;
 
@@ -17,17 +23,34 @@ use workspace::Workspace;
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 enum Command {
+    /// From a fresh checkout to attention on real input, forward and backward.
+    Demo,
+    /// Runs everything that needs no GPU: the PTX, every test with the emulated kernels, doctests.
+    Test(test::Test),
     /// Compiles the kernels to PTX, one module per variant, and checks what ptxas makes of them.
     BuildPtx(ptx::BuildPtx),
     /// Unpacks NVIDIA's assembler and disassemblers, as published on PyPI, under target/tools.
     Tools,
+    /// Measures with `ferroflash bench` and appends the lines to a record under tests/benches/record.
+    Bench(bench::Bench),
     /// Collects stripped test binaries, the command, PTX and data, to run on a GPU machine without Rust.
     Bundle(bundle::Bundle),
+    /// Renews what is generated from the list of kernels: the support matrix of README.md.
+    Codegen {
+        /// Fails where something is stale instead of renewing it.
+        #[arg(long)]
+        check: bool,
+    },
+    /// Checks the invariants that the compiler does not.
+    Tidy,
+    /// Everything that must hold: formatting, lints, tidy, documentation, assembled PTX, tests.
+    Ci,
 }
 
 fn main() -> ExitCode {
     match run(Command::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
@@ -35,11 +58,20 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> anyhow::Result<()> {
+/// Whether all is well; what is not has been said.
+fn run(command: Command) -> anyhow::Result<bool> {
     let workspace = Workspace::find()?;
-    match command {
+    let done = match command {
+        Command::Test(options) => return test::test(&workspace, &options),
+        Command::Ci => return ci::ci(&workspace),
+        Command::Demo => demo::demo(&workspace),
         Command::BuildPtx(options) => ptx::build_ptx(&workspace, &options),
-        Command::Bundle(options) => bundle::bundle(&workspace, &options),
         Command::Tools => tools::install(&workspace).map(|_programs| ()),
-    }
+        Command::Bench(options) => bench::bench(&workspace, &options),
+        Command::Bundle(options) => bundle::bundle(&workspace, &options),
+        Command::Codegen { check: true } => codegen::codegen(&workspace, codegen::Mode::Check),
+        Command::Codegen { check: false } => codegen::codegen(&workspace, codegen::Mode::Write),
+        Command::Tidy => tidy::tidy(&workspace),
+    };
+    done.map(|()| true)
 }

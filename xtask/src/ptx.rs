@@ -39,6 +39,14 @@ impl BuildPtx {
             no_assemble: true,
         }
     }
+
+    /// What `ci` does: every architecture of the list, assembled and checked.
+    pub fn assembled() -> Self {
+        Self {
+            no_assemble: false,
+            ..Self::plain()
+        }
+    }
 }
 
 /// Builds, assembles, and prints the table.

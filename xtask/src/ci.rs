@@ -1,0 +1,82 @@
+//! `ci`: everything that must hold, in order; every step runs, whatever became of those before it.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::ptx::{self, BuildPtx};
+use crate::test::{self, Counts, Test};
+use crate::workspace::Workspace;
+use crate::{codegen, tidy, tools};
+
+/// Runs every step; says at the end which failed, and the counts alone on the last line.
+pub fn ci(workspace: &Workspace) -> Result<bool> {
+    let mut counts = Counts::default();
+    let mut failures = Vec::new();
+    let mut step = |name: &str, result: Result<()>| {
+        if let Err(error) = result {
+            eprintln!("{name}: {error:#}");
+            failures.push(name.to_owned());
+        }
+    };
+
+    step("fmt", cargo(workspace, &["fmt", "--all", "--check"], &[]));
+    step("tidy", tidy::tidy(workspace));
+    step("codegen", codegen::codegen(workspace, codegen::Mode::Check));
+    let clippy = [
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--all-features",
+        "--",
+        "-D",
+        "warnings",
+    ];
+    step("clippy", cargo(workspace, &clippy, &[]));
+    let doc = ["doc", "--workspace", "--no-deps", "--all-features"];
+    step(
+        "docs",
+        cargo(workspace, &doc, &[("RUSTDOCFLAGS", "-D warnings")]),
+    );
+    let mut without_tools = None;
+    match tools::install(workspace) {
+        Ok(_programs) => step("ptxas", ptx::build_ptx(workspace, &BuildPtx::assembled())),
+        Err(error) => without_tools = Some(format!("ptxas: {error:#}")),
+    }
+    match test::count(workspace, &Test { quick: false }) {
+        Ok(tested) => counts = tested,
+        Err(error) => step("test", Err(error)),
+    }
+
+    if let Some(reason) = without_tools {
+        counts.add_not_run(&reason, 1);
+    }
+    counts.print_reasons();
+    for name in &failures {
+        println!("failed: {name}");
+    }
+    let n_failed = counts.n_failed + failures.len();
+    println!(
+        "{} passed, {n_failed} failed, {} skipped",
+        counts.n_passed,
+        counts.n_not_run()
+    );
+    Ok(n_failed == 0)
+}
+
+fn cargo(workspace: &Workspace, arguments: &[&str], environment: &[(&str, &str)]) -> Result<()> {
+    eprintln!("cargo {}", arguments.join(" "));
+    let mut command = Command::new(workspace.cargo());
+    command
+        .current_dir(&workspace.root)
+        .args(arguments)
+        .envs(environment.iter().copied());
+    let status = command
+        .status()
+        .with_context(|| format!("cannot run cargo {}", arguments[0]))?;
+    if status.success() {
+        Ok(())
+    } else {
+        bail!("cargo {} failed", arguments.join(" "))
+    }
+}

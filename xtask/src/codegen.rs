@@ -1,0 +1,122 @@
+//! `codegen`: the support matrix of README.md, from the list of kernels.
+
+use std::fs;
+
+use anyhow::{Context, Result, bail};
+use ferroflash_kernels::variants::{Dtype, MaskKind, VARIANTS, Variant};
+
+use crate::workspace::Workspace;
+
+/// The lines around the matrix.
+const MARKERS: [&str; 2] = [
+    "<!-- support-matrix:begin -->",
+    "<!-- support-matrix:end -->",
+];
+
+/// What to do with a matrix that is stale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Fail, and name the command that renews it.
+    Check,
+    /// Renew it.
+    Write,
+}
+
+/// Renews or checks the matrix.
+pub fn codegen(workspace: &Workspace, mode: Mode) -> Result<()> {
+    let path = workspace.root.join("README.md");
+    let text =
+        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let fresh = with_matrix(&text, &matrix(VARIANTS))?;
+    match mode {
+        _ if fresh == text => Ok(()),
+        Mode::Check => {
+            bail!("the support matrix of README.md is stale; `cargo xtask codegen` renews it")
+        }
+        Mode::Write => {
+            fs::write(&path, fresh).with_context(|| format!("cannot write {}", path.display()))
+        }
+    }
+}
+
+fn with_matrix(text: &str, matrix: &str) -> Result<String> {
+    let [begin, end] = MARKERS;
+    let missing = || format!("README.md has no lines `{begin}` and `{end}`");
+    let (before, rest) = text.split_once(begin).with_context(missing)?;
+    let (_, after) = rest.split_once(end).with_context(missing)?;
+    Ok(format!("{before}{begin}\n{matrix}{end}{after}"))
+}
+
+/// A row for all variants that differ in type, head_dim and mask only.
+fn matrix(variants: &[Variant]) -> String {
+    let mut text =
+        "| kernel | compute capability | dtype | head_dim | mask |\n|---|---|---|---|---|\n"
+            .to_owned();
+    let mut done = Vec::new();
+    for variant in variants {
+        let family = (variant.kind, variant.arch);
+        if done.contains(&family) {
+            continue;
+        }
+        done.push(family);
+        let members: Vec<&Variant> = variants
+            .iter()
+            .filter(|other| (other.kind, other.arch) == family)
+            .collect();
+        let name = variant.name.split("_sm").next().unwrap_or(variant.name);
+        let (major, minor) = variant.arch.compute_capability();
+        let dtypes = distinct(&members, |member| match member.dtype {
+            Dtype::Bf16 => "bf16".to_owned(),
+            Dtype::F16 => "fp16".to_owned(),
+        });
+        let head_dims = distinct(&members, |member| match member.head_dim {
+            Some(head_dim) => head_dim.to_string(),
+            None => "any multiple of 8 up to 256".to_owned(),
+        });
+        let masks = distinct(&members, |member| match member.mask {
+            Some(MaskKind::Full) => "full".to_owned(),
+            Some(MaskKind::Causal) => "causal".to_owned(),
+            None => "any".to_owned(),
+        });
+        text.push_str(&format!(
+            "| `{name}` | {major}.{minor} and newer | {dtypes} | {head_dims} | {masks} |\n"
+        ));
+    }
+    text
+}
+
+/// What the members have, each once, in their order.
+fn distinct(members: &[&Variant], of: impl Fn(&Variant) -> String) -> String {
+    let mut names: Vec<String> = Vec::new();
+    for member in members {
+        let name = of(member);
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_matrix_goes_between_its_markers() {
+        let [begin, end] = MARKERS;
+        let text = format!("# a\n{begin}\nold\n{end}\nb\n");
+        let fresh = with_matrix(&text, "new\n").expect("the markers are there");
+        assert_eq!(fresh, format!("# a\n{begin}\nnew\n{end}\nb\n"));
+        assert_eq!(
+            with_matrix(&fresh, "new\n").expect("the markers are still there"),
+            fresh
+        );
+        assert!(with_matrix("# a\n", "new\n").is_err());
+    }
+
+    #[test]
+    fn variants_of_one_kernel_share_a_row() {
+        let row = "| `forward` | 8.0 and newer | bf16, fp16 | 32, 64, 128 | full, causal |\n";
+        assert!(matrix(VARIANTS).contains(row), "{}", matrix(VARIANTS));
+    }
+}

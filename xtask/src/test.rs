@@ -1,0 +1,196 @@
+//! `test`: everything that runs without a GPU, and the counts at its end.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::ptx::{self, BuildPtx};
+use crate::workspace::Workspace;
+
+/// What a test says that cannot do its work here, followed by what is missing and why.
+const NOT_RUN: &str = "not run: ";
+
+/// Runs everything that needs no GPU: the PTX, every test of the workspace with the emulated kernels, doctests.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Test {
+    /// Leaves out the large sets of cases.
+    #[arg(long)]
+    pub quick: bool,
+}
+
+/// What became of the tests.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Tests that did their work and found nothing wrong.
+    pub n_passed: usize,
+    /// Tests that found something wrong, and programs that did not come to an end.
+    pub n_failed: usize,
+    /// Tests that did not do their work, by reason.
+    pub not_run: BTreeMap<String, usize>,
+}
+
+impl Counts {
+    /// How many tests did not do their work.
+    pub fn n_not_run(&self) -> usize {
+        self.not_run.values().sum()
+    }
+
+    /// Notes that `n` tests did not run.
+    pub fn add_not_run(&mut self, reason: &str, n: usize) {
+        if n > 0 {
+            *self.not_run.entry(reason.to_owned()).or_default() += n;
+        }
+    }
+
+    /// A line for each reason why something did not run.
+    pub fn print_reasons(&self) {
+        for (reason, n) in &self.not_run {
+            println!("not run: {n}: {reason}");
+        }
+    }
+}
+
+/// Builds the PTX, runs the tests, prints the counts.
+pub fn test(workspace: &Workspace, options: &Test) -> Result<bool> {
+    let counts = count(workspace, options)?;
+    counts.print_reasons();
+    println!(
+        "{} passed, {} failed, {} not run",
+        counts.n_passed,
+        counts.n_failed,
+        counts.n_not_run()
+    );
+    Ok(counts.n_failed == 0)
+}
+
+/// Builds the PTX and runs the tests.
+pub fn count(workspace: &Workspace, options: &Test) -> Result<Counts> {
+    ptx::build_ptx(workspace, &BuildPtx::plain())?;
+    let mut command = Command::new(workspace.cargo());
+    command.current_dir(&workspace.root).args([
+        "test",
+        "--workspace",
+        "--all-features",
+        "--no-fail-fast",
+    ]);
+    if options.quick {
+        command.args(["--", "--skip", "::full", "--skip", "::random"]);
+    }
+    // Both streams through one pipe, so that lines keep their order.
+    let (reader, writer) = std::io::pipe()?;
+    command.stdout(writer.try_clone()?).stderr(writer);
+    let mut child = command.spawn()?;
+    drop(command);
+    let mut tally = Tally::default();
+    for line in BufReader::new(reader).split(b'\n') {
+        let line = line?;
+        let line = String::from_utf8_lossy(&line);
+        eprintln!("{line}");
+        tally.read(&line);
+    }
+    Ok(tally.finish(child.wait()?.success()))
+}
+
+/// Reads what cargo and the test harness say.
+#[derive(Debug, Default)]
+struct Tally {
+    counts: Counts,
+    /// Tests that said that they could not do their work; the harness counts them as passed.
+    n_idle: usize,
+    /// Programs that began to test.
+    n_begun: usize,
+    /// Programs that gave a result.
+    n_ended: usize,
+}
+
+impl Tally {
+    fn read(&mut self, line: &str) {
+        if let Some(at) = line.find(NOT_RUN) {
+            self.counts.add_not_run(&line[at + NOT_RUN.len()..], 1);
+            self.n_idle += 1;
+        }
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words.as_slice() {
+            ["running", number, "test" | "tests"] if number.parse::<usize>().is_ok() => {
+                self.n_begun += 1
+            }
+            ["test", "result:", ..] => {
+                self.n_ended += 1;
+                self.counts.n_passed += number_before(&words, "passed;");
+                self.counts.n_failed += number_before(&words, "failed;");
+                self.counts
+                    .add_not_run("left out by --quick", number_before(&words, "filtered"));
+            }
+            ["test", .., "ignored"] => self.counts.add_not_run("marked #[ignore]", 1),
+            ["test", rest @ ..] if rest.contains(&"ignored,") => {
+                let reason = line
+                    .split_once("ignored, ")
+                    .map_or("marked #[ignore]", |(_, reason)| reason);
+                self.counts.add_not_run(reason, 1);
+            }
+            _ => {}
+        }
+    }
+
+    /// A program that ends without a result has failed; so has a build that ran no program at all.
+    fn finish(mut self, success: bool) -> Counts {
+        self.counts.n_passed = self.counts.n_passed.saturating_sub(self.n_idle);
+        self.counts.n_failed += self.n_begun - self.n_ended.min(self.n_begun);
+        if !success && self.counts.n_failed == 0 {
+            self.counts.n_failed = 1;
+        }
+        self.counts
+    }
+}
+
+fn number_before(words: &[&str], word: &str) -> usize {
+    let at = words.iter().position(|other| *other == word);
+    at.and_then(|at| words[at.checked_sub(1)?].parse().ok())
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(text: &str, success: bool) -> Counts {
+        let mut tally = Tally::default();
+        text.lines().for_each(|line| tally.read(line));
+        tally.finish(success)
+    }
+
+    const RESULT: &str = "test result: ok. 3 passed; 1 failed; 1 ignored; 0 measured; 2 filtered out; finished in 0.1s";
+
+    #[test]
+    fn a_test_that_could_not_do_its_work_is_not_counted_as_passed() {
+        let text = format!(
+            "running 5 tests\nnot run: cuda: no driver\ntest a ... not run: cuda: no driver\n{RESULT}"
+        );
+        let counts = counts(&text, true);
+        assert_eq!(
+            (counts.n_passed, counts.n_failed, counts.n_not_run()),
+            (1, 1, 4)
+        );
+        assert_eq!(counts.not_run["cuda: no driver"], 2);
+        assert_eq!(counts.not_run["left out by --quick"], 2);
+    }
+
+    #[test]
+    fn ignored_tests_carry_their_reason() {
+        let counts = counts(
+            "test a ... ignored\ntest b ... ignored, needs a GPU\ntest c ... ok",
+            true,
+        );
+        assert_eq!(counts.not_run["marked #[ignore]"], 1);
+        assert_eq!(counts.not_run["needs a GPU"], 1);
+    }
+
+    #[test]
+    fn a_program_that_dies_has_failed() {
+        assert_eq!(counts("running 5 tests\ntest a ... ok", false).n_failed, 1);
+        assert_eq!(counts("error: could not compile", false).n_failed, 1);
+        assert_eq!(counts("", true).n_failed, 0);
+    }
+}
