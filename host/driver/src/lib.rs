@@ -29,5 +29,7 @@ mod result;
 pub use cust_raw as sys;
 pub use error::{Cause, DriverError, Failure, last_failure};
 #[cfg(any(test, feature = "fake"))]
+pub use entry::Address;
+#[cfg(any(test, feature = "fake"))]
 pub use library::{AlreadyOpened, install};
 pub use library::{Driver, LIBRARY, MissingDriver, Version, driver_present};

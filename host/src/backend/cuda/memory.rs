@@ -62,6 +62,11 @@ impl Memory {
     pub(crate) fn n_bytes(&self) -> u64 {
         self.bytes.len() as u64
     }
+
+    /// The device it belongs to.
+    pub(crate) fn device(&self) -> &Arc<CudaDevice> {
+        &self.device
+    }
 }
 
 impl Drop for Memory {
