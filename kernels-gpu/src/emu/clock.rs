@@ -15,8 +15,11 @@ use super::site::{self, Site};
 
 /// Most warps of a block.
 pub(super) const MAX_WARPS: usize = 32;
-/// [`Stamp::lane`] of reads by several lanes.
+/// [`Stamp::lane`] of reads by several lanes, each for itself.
 pub(super) const MANY: u8 = 255;
+/// [`Stamp::lane`] of reads that the lanes made together, in one instruction: whatever one of them does next comes
+/// after it.
+pub(super) const TOGETHER: u8 = 254;
 
 /// When and by whom a place was accessed. Clock 0: never.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,7 +34,7 @@ pub(super) struct Stamp {
 
 impl Stamp {
     pub fn access(&self) -> Access {
-        let lane = (self.lane != MANY).then_some(u32::from(self.lane));
+        let lane = (self.lane < TOGETHER).then_some(u32::from(self.lane));
         let thread = Thread {
             block: self.block,
             warp: u32::from(self.warp),
@@ -48,7 +51,7 @@ impl Stamp {
     /// Whether the same lanes made both.
     pub fn same_lane(&self, other: &Stamp) -> bool {
         (self.block, self.warp, self.lane) == (other.block, other.warp, other.lane)
-            && self.lane != MANY
+            && self.lane < TOGETHER
     }
 }
 

@@ -1,6 +1,7 @@
 //! `ldmatrix`: rows of 8×8 matrices from shared memory, dealt out to the lanes.
 
 use super::machine::Who;
+use super::shared::Readers;
 use super::site;
 use super::warp::{Meeting, collective};
 
@@ -28,7 +29,7 @@ pub(crate) fn load<const N: usize>(instruction: &'static str, addr: u32, order: 
                 let lane = matrix * SIDE + row;
                 let addr = block.warps[who.warp].operands[lane][0];
                 let (actor, shared) = block.actor(Who { lane, ..who }, site);
-                let offset = shared.read(&actor, addr, 16)?;
+                let offset = shared.read(&actor, addr, 16, Readers::Warp)?;
                 let bytes: [u8; 16] = shared.bytes(offset);
                 *elements =
                     std::array::from_fn(|i| u16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]]));

@@ -8,7 +8,7 @@ use std::panic::Location;
 use corosensei::Yielder;
 
 use super::barrier::Barrier;
-use super::clock::{Clock, Knowledge, MAX_WARPS, Stamp};
+use super::clock::{Clock, Knowledge, MAX_WARPS, Stamp, TOGETHER};
 use super::copies::Copies;
 use super::fault::{Access, Fault, Thread};
 use super::memory::Buffers;
@@ -212,7 +212,7 @@ impl Actor<'_> {
         let mine = &self.stamp;
         if stamp.block == mine.block {
             let ordered = if stamp.warp == mine.warp {
-                stamp.clock < mine.clock || stamp.lane == mine.lane
+                stamp.clock < mine.clock || stamp.lane == mine.lane || stamp.lane == TOGETHER
             } else {
                 stamp.clock <= self.known.own[stamp.warp as usize]
             };

@@ -3,7 +3,7 @@
 use std::panic::Location;
 
 use super::Checks;
-use super::clock::{MANY, Stamp};
+use super::clock::{MANY, Stamp, TOGETHER};
 use super::fault::{Fault, Kind, Place};
 use super::machine::{Actor, Machine};
 use super::site::{self, Site};
@@ -31,6 +31,15 @@ struct Read {
     site: Site,
     sub: u16,
     lane: u8,
+}
+
+/// Who reads.
+#[derive(Clone, Copy)]
+pub(super) enum Readers {
+    /// One lane, for itself.
+    Lane,
+    /// All lanes of a warp, in one instruction.
+    Warp,
 }
 
 /// The dynamic shared memory of a block.
@@ -117,7 +126,13 @@ impl Shared {
     }
 
     /// A read of `bytes` bytes at `addr`: the offset at which they lie.
-    pub fn read(&mut self, actor: &Actor, addr: u32, bytes: u32) -> Result<usize, Fault> {
+    pub fn read(
+        &mut self,
+        actor: &Actor,
+        addr: u32,
+        bytes: u32,
+        readers: Readers,
+    ) -> Result<usize, Fault> {
         let offset = self.locate(actor, addr, bytes)?;
         let stamp = &actor.stamp;
         let warp = usize::from(stamp.warp);
@@ -128,10 +143,14 @@ impl Shared {
                 state => return Err(self.refuse(actor, granule, state)),
             }
             let read = &mut self.reads[warp][granule];
-            let lane = if read.clock == stamp.clock && read.lane != stamp.lane {
-                MANY
-            } else {
-                stamp.lane
+            let by = match readers {
+                Readers::Lane => stamp.lane,
+                Readers::Warp => TOGETHER,
+            };
+            let lane = match (read.clock == stamp.clock, read.lane) {
+                (true, lane) if lane != by && lane != TOGETHER && by != TOGETHER => MANY,
+                (true, lane) if by == TOGETHER => lane,
+                _ => by,
             };
             *read = Read {
                 clock: stamp.clock,
@@ -247,7 +266,7 @@ pub(crate) fn load<const N: usize>(instruction: &'static str, addr: u32) -> [u32
         let mut block = machine.blocks[who.slot].borrow_mut();
         let (actor, shared) = block.actor(who, site);
         shared
-            .read(&actor, addr, (N * 4) as u32)
+            .read(&actor, addr, (N * 4) as u32, Readers::Lane)
             .map(|offset| std::array::from_fn(|i| u32::from_le_bytes(shared.bytes(offset + i * 4))))
     };
     machine.settle(words, [0; N])
