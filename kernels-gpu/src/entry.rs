@@ -2,7 +2,7 @@
 
 use crate::attention::mask;
 use crate::for_each_variant;
-use crate::kernels::{backward, forward};
+use crate::kernels::{backward, forward, standard};
 use crate::tile::element;
 
 /// What a row runs, given its kind and fields.
@@ -21,8 +21,32 @@ macro_rules! run {
     (BackwardDq, $p:expr, $dtype:ident, $head_dim:literal) => {
         backward::d_q::d_q::<element::$dtype, backward::HeadDim<$head_dim>>($p)
     };
-    ($($rest:tt)*) => {
-        ()
+    (StandardScores, $p:expr, $dtype:ident) => {
+        standard::forward::scores::<element::$dtype>($p)
+    };
+    (StandardSoftmax, $p:expr, $dtype:ident) => {
+        standard::rows::softmax::<element::$dtype>($p)
+    };
+    (StandardOutput, $p:expr, $dtype:ident) => {
+        standard::forward::output::<element::$dtype>($p)
+    };
+    (StandardDelta, $p:expr, $dtype:ident) => {
+        standard::rows::delta::<element::$dtype>($p)
+    };
+    (StandardDv, $p:expr, $dtype:ident) => {
+        standard::backward::d_v::<element::$dtype>($p)
+    };
+    (StandardDWeights, $p:expr, $dtype:ident) => {
+        standard::backward::d_weights::<element::$dtype>($p)
+    };
+    (StandardDScores, $p:expr, $dtype:ident) => {
+        standard::rows::d_scores::<element::$dtype>($p)
+    };
+    (StandardDq, $p:expr, $dtype:ident) => {
+        standard::backward::d_q::<element::$dtype>($p)
+    };
+    (StandardDk, $p:expr, $dtype:ident) => {
+        standard::backward::d_k::<element::$dtype>($p)
     };
 }
 

@@ -3,3 +3,5 @@
 pub mod forward;
 
 pub mod backward;
+
+pub mod standard;

@@ -2,7 +2,7 @@
 
 use super::element::Element;
 use super::fragment;
-use super::global::GlobalRows;
+use super::global::{GlobalMatrix, GlobalRows};
 use super::register::{Accumulator, Packed};
 use super::shared::SharedTile;
 use crate::ptx::{barrier, cp_async, global, shared, special};
@@ -68,6 +68,34 @@ pub unsafe fn load<X: Extent>(
             );
         }
         address = address.wrapping_add(step);
+    }
+}
+
+/// Begins the copy of the part of `source` that begins at `(first_row, first_chunk)` to all `rows` rows of `tile`;
+/// what lies behind the matrix's rows or columns becomes 0. The caller commits the group.
+///
+/// # Safety
+/// As [`load`], except that rows of `source` may be shorter than `tile.row_bytes`.
+#[inline(always)]
+pub unsafe fn load_part(
+    tile: SharedTile,
+    source: GlobalMatrix,
+    first_row: u32,
+    first_chunk: u32,
+    rows: u32,
+    team: Team,
+) {
+    let chunks_per_row = tile.row_bytes / 16;
+    let (row, chunk) = (team.thread / chunks_per_row, team.thread % chunks_per_row);
+    let rows_at_once = team.threads / chunks_per_row;
+    for i in 0..rows / rows_at_once {
+        let row = row + i * rows_at_once;
+        let (from_row, from_chunk) = (first_row + row, first_chunk + chunk);
+        let inside = source.contains(from_row, from_chunk);
+        // An address outside is not read, but stays a valid one: that of the matrix itself.
+        let from = if inside { source.rows.chunk(from_row, from_chunk) } else { source.rows.base };
+        // SAFETY: the caller's contract.
+        unsafe { cp_async::cp_async_cg_16(tile.chunk(row, chunk), from, if inside { 16 } else { 0 }) };
     }
 }
 
@@ -138,6 +166,35 @@ pub unsafe fn store(
             let chunk_of_tile = shared::ld_shared_x4(tile.chunk(tile_row + row, chunk));
             let inside = first_row + row < target.len;
             global::st_global_x4_if(target.chunk(first_row + row, chunk), chunk_of_tile, inside);
+        }
+    }
+}
+
+/// Copies `rows` rows of `tile` to the part of `target` that begins at `(first_row, first_chunk)`, as far as the
+/// matrix has rows and columns.
+///
+/// # Safety
+/// As [`store`].
+#[inline(always)]
+pub unsafe fn store_part(
+    target: GlobalMatrix,
+    first_row: u32,
+    first_chunk: u32,
+    tile: SharedTile,
+    rows: u32,
+    team: Team,
+) {
+    let chunks_per_row = tile.row_bytes / 16;
+    let (row, chunk) = (team.thread / chunks_per_row, team.thread % chunks_per_row);
+    let rows_at_once = team.threads / chunks_per_row;
+    for i in 0..rows / rows_at_once {
+        let row = row + i * rows_at_once;
+        let (to_row, to_chunk) = (first_row + row, first_chunk + chunk);
+        // SAFETY: the caller's contract.
+        unsafe {
+            let chunk_of_tile = shared::ld_shared_x4(tile.chunk(row, chunk));
+            let inside = target.contains(to_row, to_chunk);
+            global::st_global_x4_if(target.rows.chunk(to_row, to_chunk), chunk_of_tile, inside);
         }
     }
 }

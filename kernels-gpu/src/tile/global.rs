@@ -35,6 +35,23 @@ impl GlobalRows {
     }
 }
 
+/// A matrix of 16-bit elements whose width, a multiple of 8, need not be a tile's.
+#[derive(Clone, Copy)]
+pub struct GlobalMatrix {
+    /// Its rows.
+    pub rows: GlobalRows,
+    /// Chunks of 16 bytes, 8 columns each, in a row; what lies behind them is never touched.
+    pub chunks: u32,
+}
+
+impl GlobalMatrix {
+    /// Whether the matrix has this row and this chunk.
+    #[inline(always)]
+    pub fn contains(self, row: u32, chunk: u32) -> bool {
+        row < self.rows.len && chunk < self.chunks
+    }
+}
+
 /// The place of row `row` of head `head` (`batch_idx · heads_q + head_idx`) in an array `[batch, heads_q, rows]` of f32.
 #[inline(always)]
 pub fn row_of_head(base: u64, head: u32, rows: u64, row: u32) -> u64 {

@@ -1,0 +1,21 @@
+//! Attention by its definition: the scores and the weights lie in global memory. The baseline that FlashAttention
+//! replaces, and the way to get the weights.
+//!
+//! ```text
+//! forward     S = Q Kᵀ · scale, masked          P = softmax(S), L             O = P V
+//! backward    S, P again                        Δ = rowsum(dO ∘ O)            dV = Pᵀ dO
+//!             dP = dO Vᵀ, over S                dS = P ∘ (dP − Δ), over P     dQ = dS K · scale    dK = dSᵀ Q · scale
+//! ```
+//!
+//! Each line is one kernel for any head_dim that is a multiple of 8, and any mask. Six of them are one tiled
+//! [`product`] with other operands; three go through [`rows`].
+
+pub mod product;
+
+pub mod weights;
+
+pub mod forward;
+
+pub mod backward;
+
+pub mod rows;

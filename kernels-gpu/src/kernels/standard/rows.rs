@@ -1,0 +1,243 @@
+//! What happens row by row between the products: the softmax, Δ, and dS. One warp takes one row; a lane takes eight
+//! columns at a time.
+
+use core::f32::consts::{LN_2, LOG2_E};
+
+use super::weights::{
+    Head, matrix_of_head, scores_of_head, scores_row_bytes, visible, weights_of_head,
+};
+use crate::attention::divide;
+use crate::config;
+use crate::params::{Shape, StandardParams};
+use crate::ptx::math::{ex2_approx, lg2_approx, max, rcp_approx};
+use crate::ptx::shuffle::shuffle_bfly_f32;
+use crate::ptx::{global, special};
+use crate::tile::element::Element;
+use crate::tile::global::row_of_head;
+
+/// Rows of a block: one for each warp.
+const ROWS: u32 = config::weight_rows().block_q;
+/// Columns that a lane takes at a time.
+const COLS: usize = 8;
+/// Columns that a warp takes at a time.
+const WARP_COLS: u32 = 32 * COLS as u32;
+
+const _: () = assert!(ROWS * 32 == config::weight_rows().threads);
+
+/// A row of the scores.
+#[derive(Clone, Copy)]
+struct Row {
+    /// Which head, counted through the batch.
+    head: u32,
+    /// Which query.
+    q_idx: u32,
+}
+
+impl Row {
+    /// This warp's; `None` behind the sequence's end.
+    #[inline(always)]
+    fn of_warp(shape: &Shape) -> Option<Self> {
+        let blocks = shape.seqlen_q.div_ceil(ROWS);
+        let idx = special::block_idx_x();
+        let head = divide(idx, blocks);
+        let q_idx = (idx - head * blocks) * ROWS + special::thread_idx_x() / 32;
+        (q_idx < shape.seqlen_q).then_some(Row { head, q_idx })
+    }
+
+    /// Address of this row of the scores.
+    #[inline(always)]
+    fn scores(self, p: &StandardParams) -> u64 {
+        scores_of_head(p, self.head) + u64::from(self.q_idx) * scores_row_bytes(p)
+    }
+
+    /// Address of this row of the weights.
+    #[inline(always)]
+    fn weights(self, p: &StandardParams) -> u64 {
+        weights_of_head(p, self.head).rows.chunk(self.q_idx, 0)
+    }
+
+    /// Address of this row's value in an array `f32 [batch, heads_q, seqlen_q]`.
+    #[inline(always)]
+    fn value(self, p: &StandardParams, base: u64) -> u64 {
+        row_of_head(base, self.head, u64::from(p.shape.seqlen_q), self.q_idx)
+    }
+}
+
+/// P = exp(S − L) with L = log Σ exp S; a row that sees no key has P = 0 and L = −∞.
+///
+/// # Safety
+/// The launch is as the row's footprint says; tensors and workspace are as [`StandardParams`] says.
+#[inline(always)]
+pub unsafe fn softmax<E: Element>(p: &StandardParams) {
+    let Some(row) = Row::of_warp(&p.shape) else {
+        return;
+    };
+    let (scores, weights) = (row.scores(p), row.weights(p));
+    let lane = special::lane_idx();
+    let (mut m, mut l) = (f32::NEG_INFINITY, 0.0);
+    // SAFETY: this function's contract: rows are `padded_k` long, a multiple of 8, and were written whole. The lanes
+    // meet again behind the loop.
+    unsafe {
+        let mut col = u64::from(lane) * COLS as u64;
+        while col < p.padded_k {
+            let s = load_f32(scores + col * 4);
+            let mut new = m;
+            for i in 0..COLS {
+                new = max(new, s[i]);
+            }
+            l *= exp(m - finite(new));
+            for i in 0..COLS {
+                l += exp(s[i] - finite(new));
+            }
+            m = new;
+            col += u64::from(WARP_COLS);
+        }
+        let reference = finite(warp_max(m));
+        let sum = warp_sum(l * exp(m - reference));
+        let inverse = if sum == 0.0 { 0.0 } else { rcp_approx(sum) };
+
+        let mut col = u64::from(lane) * COLS as u64;
+        while col < p.padded_k {
+            let mut s = load_f32(scores + col * 4);
+            for i in 0..COLS {
+                s[i] = exp(s[i] - reference) * inverse;
+            }
+            global::st_global_x4(weights + col * 2, pack::<E>(s));
+            col += u64::from(WARP_COLS);
+        }
+        if lane == 0 {
+            let lse = if sum == 0.0 {
+                f32::NEG_INFINITY
+            } else {
+                reference + lg2_approx(sum) * LN_2
+            };
+            global::st_global_f32(row.value(p, p.lse), lse);
+        }
+    }
+}
+
+/// Δ = rowsum(dO ∘ O): a lane takes eight of at most 256 columns.
+///
+/// # Safety
+/// As [`softmax`].
+#[inline(always)]
+pub unsafe fn delta<E: Element>(p: &StandardParams) {
+    let shape = &p.shape;
+    let Some(row) = Row::of_warp(shape) else {
+        return;
+    };
+    let head = Head::new(row.head, shape.heads_q);
+    let o = matrix_of_head(shape, &p.o, head, shape.seqlen_q);
+    let d_o = matrix_of_head(shape, &p.d_o, head, shape.seqlen_q);
+    let lane = special::lane_idx();
+    let mut sum = 0.0;
+    // SAFETY: this function's contract; the lanes meet again behind the branch.
+    unsafe {
+        if lane < o.chunks {
+            let o = unpack::<E>(global::ld_global_x4(o.rows.chunk(row.q_idx, lane)));
+            let d_o = unpack::<E>(global::ld_global_x4(d_o.rows.chunk(row.q_idx, lane)));
+            for i in 0..COLS {
+                sum += o[i] * d_o[i];
+            }
+        }
+        let sum = warp_sum(sum);
+        if lane == 0 {
+            global::st_global_f32(row.value(p, p.delta), sum);
+        }
+    }
+}
+
+/// dS = P ∘ (dP − Δ), over P; 0 where the mask hides the key, whatever dP is there.
+///
+/// # Safety
+/// As [`softmax`].
+#[inline(always)]
+pub unsafe fn d_scores<E: Element>(p: &StandardParams) {
+    let Some(row) = Row::of_warp(&p.shape) else {
+        return;
+    };
+    let (d_weights, weights) = (row.scores(p), row.weights(p));
+    let visible = u64::from(visible(&p.shape, row.q_idx));
+    // SAFETY: as in `softmax`.
+    unsafe {
+        let delta = global::ld_global_f32(row.value(p, p.delta));
+        let mut col = u64::from(special::lane_idx()) * COLS as u64;
+        while col < p.padded_k {
+            let d_p = load_f32(d_weights + col * 4);
+            let mut x = unpack::<E>(global::ld_global_x4(weights + col * 2));
+            for i in 0..COLS {
+                let d_s = x[i] * (d_p[i] - delta);
+                x[i] = if col + (i as u64) < visible { d_s } else { 0.0 };
+            }
+            global::st_global_x4(weights + col * 2, pack::<E>(x));
+            col += u64::from(WARP_COLS);
+        }
+    }
+}
+
+/// eˣ.
+#[inline(always)]
+fn exp(x: f32) -> f32 {
+    ex2_approx(x * LOG2_E)
+}
+
+/// `x`, and 0 for −∞, so that the difference of two of them is no NaN.
+#[inline(always)]
+fn finite(x: f32) -> f32 {
+    if x == f32::NEG_INFINITY { 0.0 } else { x }
+}
+
+/// Eight values of f32.
+#[inline(always)]
+unsafe fn load_f32(address: u64) -> [f32; COLS] {
+    // SAFETY: the caller's row holds them.
+    let (low, high) = unsafe {
+        (
+            global::ld_global_f32x4(address),
+            global::ld_global_f32x4(address + 16),
+        )
+    };
+    [
+        low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3],
+    ]
+}
+
+/// Eight elements of a 16-byte chunk.
+#[inline(always)]
+fn unpack<E: Element>(chunk: [u32; 4]) -> [f32; COLS] {
+    let mut x = [0.0; COLS];
+    for i in 0..4 {
+        [x[2 * i], x[2 * i + 1]] = E::unpack(chunk[i]);
+    }
+    x
+}
+
+/// Eight values, rounded to `E`, as a 16-byte chunk.
+#[inline(always)]
+fn pack<E: Element>(x: [f32; COLS]) -> [u32; 4] {
+    let mut chunk = [0; 4];
+    for i in 0..4 {
+        chunk[i] = E::pack(x[2 * i], x[2 * i + 1]);
+    }
+    chunk
+}
+
+/// The maximum over the warp.
+#[inline(always)]
+unsafe fn warp_max(mut x: f32) -> f32 {
+    for i in 0..5 {
+        // SAFETY: warp-collective, as its callers know.
+        x = max(x, unsafe { shuffle_bfly_f32(x, 1 << i) });
+    }
+    x
+}
+
+/// The sum over the warp.
+#[inline(always)]
+unsafe fn warp_sum(mut x: f32) -> f32 {
+    for i in 0..5 {
+        // SAFETY: warp-collective, as its callers know.
+        x += unsafe { shuffle_bfly_f32(x, 1 << i) };
+    }
+    x
+}

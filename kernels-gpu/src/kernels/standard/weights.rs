@@ -1,0 +1,101 @@
+//! Where the scores and the weights lie in memory, and which of their columns a row has.
+
+use crate::attention::divide;
+use crate::attention::mask::{Causal, Full, Mask};
+use crate::params::{Shape, StandardParams, TensorView};
+use crate::tile::global::{GlobalMatrix, GlobalRows};
+
+/// Bytes of one head's scores: `f32 [seqlen_q, padded_k]`.
+#[inline(always)]
+fn scores_bytes(p: &StandardParams) -> u64 {
+    u64::from(p.shape.seqlen_q) * scores_row_bytes(p)
+}
+
+/// Bytes of a row of the scores.
+#[inline(always)]
+pub fn scores_row_bytes(p: &StandardParams) -> u64 {
+    p.padded_k * 4
+}
+
+/// Address of the scores of head `head` (`batch_idx · heads_q + head_idx`).
+#[inline(always)]
+pub fn scores_of_head(p: &StandardParams, head: u32) -> u64 {
+    p.scores + u64::from(head) * scores_bytes(p)
+}
+
+/// Bytes of one head's weights: `element [seqlen_q, padded_k]`.
+#[inline(always)]
+pub fn weights_bytes(p: &StandardParams) -> u64 {
+    u64::from(p.shape.seqlen_q) * p.padded_k * 2
+}
+
+/// The weights of head `head` (`batch_idx · heads_q + head_idx`), padding columns included.
+#[inline(always)]
+pub fn weights_of_head(p: &StandardParams, head: u32) -> GlobalMatrix {
+    GlobalMatrix {
+        rows: GlobalRows {
+            base: p.weights + u64::from(head) * weights_bytes(p),
+            row_bytes: p.padded_k * 2,
+            len: p.shape.seqlen_q,
+        },
+        chunks: (p.padded_k / 8) as u32,
+    }
+}
+
+/// One head of a tensor of `head_dim` columns and `seqlen` rows.
+#[inline(always)]
+pub fn matrix_of_head(shape: &Shape, tensor: &TensorView, head: Head, seqlen: u32) -> GlobalMatrix {
+    GlobalMatrix {
+        rows: GlobalRows::new(tensor, head.batch_idx, head.head_idx, seqlen),
+        chunks: shape.head_dim / 8,
+    }
+}
+
+/// A head of one batch entry.
+#[derive(Clone, Copy)]
+pub struct Head {
+    /// Which batch entry.
+    pub batch_idx: u32,
+    /// Which of its heads.
+    pub head_idx: u32,
+}
+
+impl Head {
+    /// From the number that counts the heads of all batch entries, `heads` each.
+    #[inline(always)]
+    pub fn new(number: u32, heads: u32) -> Self {
+        let batch_idx = divide(number, heads);
+        Head {
+            batch_idx,
+            head_idx: number - batch_idx * heads,
+        }
+    }
+
+    /// The key and value head of a query head.
+    #[inline(always)]
+    pub fn kv_head(self, shape: &Shape) -> Self {
+        Head {
+            head_idx: divide(self.head_idx, shape.group_size),
+            ..self
+        }
+    }
+
+    /// The first query head that shares this key and value head.
+    #[inline(always)]
+    pub fn first_of_group(self, shape: &Shape) -> Self {
+        Head {
+            head_idx: self.head_idx * shape.group_size,
+            ..self
+        }
+    }
+}
+
+/// How many keys, from key 0 on, a query sees.
+#[inline(always)]
+pub fn visible(shape: &Shape, q_idx: u32) -> u32 {
+    if shape.causal == 1 {
+        Causal::new(shape).visible(q_idx)
+    } else {
+        Full::new(shape).visible(q_idx)
+    }
+}
