@@ -1,0 +1,105 @@
+//! Algorithm 2 of FlashAttention-2, in two passes: dQ with queries in the lanes, dK and dV with keys in the lanes.
+//!
+//! Each pass computes S and dP again (7 products instead of 5), and in return every task owns what it adds up: nothing
+//! is shared between threads or added in an order that they decide, and one head alone keeps all cores busy. As in the
+//! forward pass, what a row or a key computes does not depend on the panel or the task it falls into.
+
+mod differentiate;
+mod keys;
+mod queries;
+
+use rayon::prelude::*;
+
+use super::machine::Machine;
+use super::rows::{View, widen};
+use super::sizes::Sizes;
+use crate::dtype::Element;
+
+/// Rows of a block that meet the lanes: keys in the pass over dQ, rows of q in the pass over dK and dV.
+const BLOCK: usize = 64;
+
+/// Panels of a task at most: enough that widening the tiles costs little, few enough that the panels stay in the second
+/// level of the cache.
+const MAX_PANELS: usize = 6;
+
+/// The inputs.
+pub(super) struct Inputs<'a, T> {
+    pub(super) q: View<'a, T>,
+    pub(super) k: View<'a, T>,
+    pub(super) v: View<'a, T>,
+    pub(super) o: View<'a, T>,
+    pub(super) d_o: View<'a, T>,
+}
+
+/// Where the results go: rows in the order (batch entry, group, row).
+pub(super) struct Outputs<'q, 'k, 'v, 'o, T> {
+    pub(super) d_q: &'o mut [&'q mut [T]],
+    pub(super) d_k: &'o mut [&'k mut [T]],
+    pub(super) d_v: &'o mut [&'v mut [T]],
+}
+
+/// What both passes know of each row of q, in the order (batch entry, group, row).
+struct RowStatistics {
+    /// lse · log₂ e; +∞ for a row that saw no key, so that its probabilities come out as 0.
+    lse_log2: Vec<f32>,
+    /// Δ = rowsum(dO ∘ O).
+    delta: Vec<f32>,
+}
+
+/// Writes d_q, d_k and d_v. `lse` is in the order (batch entry, group, row).
+pub(super) fn backward<T: Element>(
+    machine: Machine,
+    sizes: &Sizes,
+    inputs: &Inputs<T>,
+    lse: Vec<f32>,
+    outputs: Outputs<T>,
+) {
+    let rows = RowStatistics {
+        lse_log2: to_base_2(lse),
+        delta: delta(sizes, inputs),
+    };
+    queries::d_q(machine, sizes, inputs, &rows, outputs.d_q);
+    keys::d_k_and_d_v(machine, sizes, inputs, &rows, outputs.d_k, outputs.d_v);
+}
+
+fn to_base_2(mut lse: Vec<f32>) -> Vec<f32> {
+    for lse in &mut lse {
+        *lse = if *lse == f32::NEG_INFINITY {
+            f32::INFINITY
+        } else {
+            *lse * std::f32::consts::LOG2_E
+        };
+    }
+    lse
+}
+
+fn delta<T: Element>(sizes: &Sizes, inputs: &Inputs<T>) -> Vec<f32> {
+    /// Partial sums per row, in a fixed order whatever the machine.
+    const WAYS: usize = 16;
+    /// Rows of a task.
+    const ROWS: usize = 256;
+    let rows_per_group = sizes.rows_per_group();
+    let mut delta = vec![0.0; sizes.n_groups() * rows_per_group];
+    let scratch = || (vec![0.0; sizes.head_dim], vec![0.0; sizes.head_dim]);
+    delta.par_chunks_mut(ROWS).enumerate().for_each_init(
+        scratch,
+        |(o_row, d_o_row), (task, delta)| {
+            for (index, delta) in delta.iter_mut().enumerate() {
+                let (at, row) = (
+                    sizes.location((task * ROWS + index) / rows_per_group),
+                    (task * ROWS + index) % rows_per_group,
+                );
+                widen(inputs.o.head_rows(at, sizes.group_size).row(row), o_row);
+                widen(inputs.d_o.head_rows(at, sizes.group_size).row(row), d_o_row);
+                let mut sums = [0.0f32; WAYS];
+                for (o, d_o) in o_row.chunks(WAYS).zip(d_o_row.chunks(WAYS)) {
+                    for (sum, (o, d_o)) in sums.iter_mut().zip(o.iter().zip(d_o)) {
+                        *sum += o * d_o;
+                    }
+                }
+                *delta = sums.iter().sum();
+            }
+        },
+    );
+    delta
+}

@@ -1,0 +1,202 @@
+//! dQ = dS·K · scale: a task is a run of rows of one group, in the lanes, and goes through the keys.
+
+use rayon::prelude::*;
+
+use super::differentiate::{Statistics, differentiate};
+use super::{BLOCK, Inputs, MAX_PANELS, RowStatistics};
+use crate::backend::cpu::buffer::{Panel, Tile};
+use crate::backend::cpu::machine::Machine;
+use crate::backend::cpu::mask::hide_keys_from_lanes;
+use crate::backend::cpu::rows::store_lanes;
+use crate::backend::cpu::sizes::{Location, Sizes};
+use crate::dtype::Element;
+
+/// A run of rows of one group.
+struct Task<'a, 'o, T> {
+    at: Location,
+    first_row: usize,
+    d_q: &'o mut [&'a mut [T]],
+}
+
+/// Writes d_q.
+pub(super) fn d_q<T: Element>(
+    machine: Machine,
+    sizes: &Sizes,
+    inputs: &Inputs<T>,
+    rows: &RowStatistics,
+    d_q: &mut [&mut [T]],
+) {
+    if d_q.is_empty() {
+        return;
+    }
+    let (rows_per_group, lanes) = (sizes.rows_per_group(), machine.wide_lanes());
+    let n_panels = Sizes::panels_per_task(
+        sizes.n_groups() * rows_per_group.div_ceil(lanes),
+        MAX_PANELS,
+    );
+    let rows_per_task = n_panels * lanes;
+    let mut tasks: Vec<Task<T>> = Vec::new();
+    for (group, d_q) in d_q.chunks_mut(rows_per_group).enumerate() {
+        let at = sizes.location(group);
+        let runs = d_q.chunks_mut(rows_per_task).enumerate();
+        tasks.extend(runs.map(|(run, d_q)| Task {
+            at,
+            first_row: run * rows_per_task,
+            d_q,
+        }));
+    }
+    let workspace = || Workspace::new(machine, sizes, n_panels);
+    tasks
+        .par_iter_mut()
+        .for_each_init(workspace, |workspace, task| {
+            workspace.run(sizes, inputs, rows, task)
+        });
+}
+
+/// What one thread works in.
+struct Workspace {
+    machine: Machine,
+    k: Tile,
+    v: Tile,
+    s: Panel,
+    d_p: Panel,
+    panels: Vec<QueryPanel>,
+    row: Vec<f32>,
+}
+
+/// One panel of queries.
+struct QueryPanel {
+    first_row: usize,
+    n_rows: usize,
+    q: Panel,
+    d_o: Panel,
+    d_q: Panel,
+    lse_log2: Panel,
+    delta: Panel,
+}
+
+impl Workspace {
+    fn new(machine: Machine, sizes: &Sizes, n_panels: usize) -> Workspace {
+        let (depth, lanes) = (sizes.head_dim, machine.wide_lanes());
+        let block = BLOCK.max(lanes);
+        let panel = || QueryPanel {
+            first_row: 0,
+            n_rows: 0,
+            q: Panel::new(depth, lanes),
+            d_o: Panel::new(depth, lanes),
+            d_q: Panel::new(depth, lanes),
+            lse_log2: Panel::new(1, lanes),
+            delta: Panel::new(1, lanes),
+        };
+        Workspace {
+            machine,
+            k: Tile::new(block, depth),
+            v: Tile::new(block, depth),
+            s: Panel::new(block, lanes),
+            d_p: Panel::new(block, lanes),
+            panels: std::iter::repeat_with(panel).take(n_panels).collect(),
+            row: Vec::with_capacity(depth),
+        }
+    }
+
+    fn run<T: Element>(
+        &mut self,
+        sizes: &Sizes,
+        inputs: &Inputs<T>,
+        rows: &RowStatistics,
+        task: &mut Task<T>,
+    ) {
+        let n_rows = task.d_q.len();
+        let n_panels = n_rows.div_ceil(self.machine.wide_lanes());
+        self.load_queries(sizes, inputs, rows, task);
+        let n_keys = sizes.n_visible_keys(task.first_row + n_rows - 1);
+        for first_key in (0..n_keys).step_by(BLOCK) {
+            let block = first_key..n_keys.min(first_key + BLOCK);
+            inputs
+                .k
+                .head_rows(task.at, 1)
+                .load(block.clone(), &mut self.k);
+            inputs
+                .v
+                .head_rows(task.at, 1)
+                .load(block.clone(), &mut self.v);
+            for panel in &mut self.panels[..n_panels] {
+                let n_keys = sizes
+                    .n_visible_keys(panel.first_row + panel.n_rows - 1)
+                    .min(block.end);
+                if let Some(n_keys) = n_keys.checked_sub(first_key).filter(|&n| n > 0) {
+                    let tiles = (&self.k, &self.v);
+                    panel.step(
+                        &self.machine,
+                        sizes,
+                        first_key,
+                        n_keys,
+                        tiles,
+                        (&mut self.s, &mut self.d_p),
+                    );
+                }
+            }
+        }
+        for (panel, d_q) in self
+            .panels
+            .iter_mut()
+            .zip(task.d_q.chunks_mut(self.machine.wide_lanes()))
+        {
+            store_lanes(&panel.d_q, sizes.softmax_scale, &mut self.row, d_q);
+        }
+    }
+
+    /// Puts a run of rows into panels and clears their results.
+    fn load_queries<T: Element>(
+        &mut self,
+        sizes: &Sizes,
+        inputs: &Inputs<T>,
+        rows: &RowStatistics,
+        task: &Task<T>,
+    ) {
+        let per_panel = self.machine.wide_lanes();
+        let q = inputs.q.head_rows(task.at, sizes.group_size);
+        let d_o = inputs.d_o.head_rows(task.at, sizes.group_size);
+        let runs = task.d_q.chunks(per_panel).enumerate();
+        for (panel, (index, run)) in self.panels.iter_mut().zip(runs) {
+            panel.first_row = task.first_row + index * per_panel;
+            panel.n_rows = run.len();
+            let lanes = self.machine.lanes_for(run.len());
+            let range = panel.first_row..panel.first_row + run.len();
+            q.load(range.clone(), &mut self.k);
+            panel.q.transpose(&self.k, 0..run.len(), lanes);
+            d_o.load(range.clone(), &mut self.k);
+            panel.d_o.transpose(&self.k, 0..run.len(), lanes);
+            panel.d_q.clear(lanes);
+            let first = sizes.first_row_of(task.at);
+            let range = first + range.start..first + range.end;
+            panel.lse_log2.clear(lanes);
+            panel.lse_log2.row_mut(0)[..run.len()].copy_from_slice(&rows.lse_log2[range.clone()]);
+            panel.delta.clear(lanes);
+            panel.delta.row_mut(0)[..run.len()].copy_from_slice(&rows.delta[range]);
+        }
+    }
+}
+
+impl QueryPanel {
+    /// One block of keys: `first_key` and the `n_keys − 1` after it, which are rows 0.. of the tiles.
+    fn step(
+        &mut self,
+        machine: &Machine,
+        sizes: &Sizes,
+        first_key: usize,
+        n_keys: usize,
+        (k, v): (&Tile, &Tile),
+        (s, d_p): (&mut Panel, &mut Panel),
+    ) {
+        machine.multiply_rows(k, 0..n_keys, &self.q, s); // S = K Qᵀ
+        hide_keys_from_lanes(sizes, s, self.first_row, first_key, n_keys);
+        machine.multiply_rows(v, 0..n_keys, &self.d_o, d_p); // dP = V dOᵀ
+        let statistics = Statistics::PerLane {
+            lse_log2: self.lse_log2.row(0),
+            delta: self.delta.row(0),
+        };
+        differentiate(machine, sizes.softmax_scale, statistics, s, d_p, n_keys); // S ← P, dP ← dS
+        machine.add_columns(k, 0..n_keys, d_p, None, &mut self.d_q); // dQ ← dQ + Kᵀ dS
+    }
+}

@@ -1,0 +1,209 @@
+//! Algorithm 1 of FlashAttention-2 with queries in the lanes: o and lse.
+//!
+//! A task is a run of rows of one group of heads, a few panels of lanes. It goes through the keys once, block by block;
+//! each block is widened to f32 once for all its panels. What a row computes, and in which order, does not depend on the
+//! panel or the task it falls into, so results are bit-equal for any number of threads.
+
+use rayon::prelude::*;
+
+use super::buffer::{Panel, Tile};
+use super::machine::Machine;
+use super::mask::hide_keys_from_lanes;
+use super::rows::{HeadRows, View, store_lanes};
+use super::sizes::{Location, Sizes};
+use super::softmax::OnlineSoftmax;
+use crate::dtype::Element;
+
+/// Keys of a block: what a panel of scores, 16 kB with 32 lanes, and the block's k and v leave room for in the caches
+/// nearest to the core.
+const BLOCK_K: usize = 128;
+
+/// Panels of a task at most: enough that widening k and v costs little, few enough that q and o stay in the second
+/// level of the cache.
+const MAX_PANELS: usize = 8;
+
+/// The inputs.
+pub(super) struct Inputs<'a, T> {
+    pub(super) q: View<'a, T>,
+    pub(super) k: View<'a, T>,
+    pub(super) v: View<'a, T>,
+}
+
+/// A run of rows of one group, and where its results go.
+struct Task<'a, 'o, T> {
+    at: Location,
+    first_row: usize,
+    o: &'o mut [&'a mut [T]],
+    lse: &'o mut [f32],
+}
+
+/// Writes o, given as rows in the order (batch entry, group, row), and lse in the same order.
+pub(super) fn forward<T: Element>(
+    machine: Machine,
+    sizes: &Sizes,
+    inputs: &Inputs<T>,
+    o: &mut [&mut [T]],
+    lse: &mut [f32],
+) {
+    let rows_per_group = sizes.rows_per_group();
+    if sizes.n_groups() == 0 || rows_per_group == 0 {
+        return;
+    }
+    let per_panel = machine.wide_lanes();
+    let panels = Sizes::panels_per_task(
+        sizes.n_groups() * rows_per_group.div_ceil(per_panel),
+        MAX_PANELS,
+    );
+    let rows_per_task = panels * per_panel;
+    let groups = o
+        .chunks_mut(rows_per_group)
+        .zip(lse.chunks_mut(rows_per_group))
+        .enumerate();
+    let mut tasks: Vec<Task<T>> = groups
+        .flat_map(|(group, (o, lse))| {
+            let runs = o
+                .chunks_mut(rows_per_task)
+                .zip(lse.chunks_mut(rows_per_task))
+                .enumerate();
+            runs.map(move |(run, (o, lse))| Task {
+                at: sizes.location(group),
+                first_row: run * rows_per_task,
+                o,
+                lse,
+            })
+        })
+        .collect();
+    let workspace = || Workspace::new(machine, sizes, panels);
+    tasks
+        .par_iter_mut()
+        .for_each_init(workspace, |workspace, task| {
+            workspace.run(sizes, inputs, task)
+        });
+}
+
+/// What one thread works in.
+struct Workspace {
+    machine: Machine,
+    k: Tile,
+    v: Tile,
+    s: Panel,
+    panels: Vec<QueryPanel>,
+    row: Vec<f32>,
+}
+
+/// The state of one panel of queries.
+struct QueryPanel {
+    first_row: usize,
+    n_rows: usize,
+    q: Panel,
+    o: Panel,
+    softmax: OnlineSoftmax,
+}
+
+impl Workspace {
+    fn new(machine: Machine, sizes: &Sizes, n_panels: usize) -> Workspace {
+        let lanes = machine.wide_lanes();
+        let block_k = BLOCK_K.max(lanes);
+        let panel = || QueryPanel {
+            first_row: 0,
+            n_rows: 0,
+            q: Panel::new(sizes.head_dim, lanes),
+            o: Panel::new(sizes.head_dim, lanes),
+            softmax: OnlineSoftmax::new(sizes.softmax_scale, lanes),
+        };
+        Workspace {
+            machine,
+            k: Tile::new(block_k, sizes.head_dim),
+            v: Tile::new(block_k, sizes.head_dim),
+            s: Panel::new(block_k, lanes),
+            panels: std::iter::repeat_with(panel).take(n_panels).collect(),
+            row: Vec::with_capacity(sizes.head_dim),
+        }
+    }
+
+    fn run<T: Element>(&mut self, sizes: &Sizes, inputs: &Inputs<T>, task: &mut Task<T>) {
+        let q = inputs.q.head_rows(task.at, sizes.group_size);
+        let n_panels = self.load_queries(&q, task.first_row, task.o.len());
+        let n_keys = sizes.n_visible_keys(task.first_row + task.o.len() - 1);
+        if n_keys > 0 {
+            let k = inputs.k.head_rows(task.at, 1);
+            let v = inputs.v.head_rows(task.at, 1);
+            for first_key in (0..n_keys).step_by(BLOCK_K) {
+                let block = first_key..n_keys.min(first_key + BLOCK_K);
+                k.load(block.clone(), &mut self.k);
+                v.load(block.clone(), &mut self.v);
+                for panel in &mut self.panels[..n_panels] {
+                    let last_row = panel.first_row + panel.n_rows - 1;
+                    let n_keys = sizes
+                        .n_visible_keys(last_row)
+                        .min(block.end)
+                        .saturating_sub(first_key);
+                    if n_keys > 0 {
+                        panel.step(
+                            &self.machine,
+                            sizes,
+                            first_key,
+                            n_keys,
+                            &self.k,
+                            &self.v,
+                            &mut self.s,
+                        );
+                    }
+                }
+            }
+        }
+        let per_panel = self.machine.wide_lanes();
+        let results = task
+            .o
+            .chunks_mut(per_panel)
+            .zip(task.lse.chunks_mut(per_panel));
+        for (panel, (o, lse)) in self.panels.iter_mut().zip(results) {
+            panel.softmax.finish(sizes.softmax_scale, &mut panel.o, lse);
+            store_lanes(&panel.o, 1.0, &mut self.row, o);
+        }
+    }
+
+    /// Puts a run of rows into panels and clears their state; returns how many panels it takes.
+    fn load_queries<T: Element>(
+        &mut self,
+        q: &HeadRows<T>,
+        first_row: usize,
+        n_rows: usize,
+    ) -> usize {
+        let per_panel = self.machine.wide_lanes();
+        for (index, panel) in self
+            .panels
+            .iter_mut()
+            .take(n_rows.div_ceil(per_panel))
+            .enumerate()
+        {
+            panel.first_row = first_row + index * per_panel;
+            panel.n_rows = per_panel.min(n_rows - index * per_panel);
+            let lanes = self.machine.lanes_for(panel.n_rows);
+            q.load(panel.first_row..panel.first_row + panel.n_rows, &mut self.k);
+            panel.q.transpose(&self.k, 0..panel.n_rows, lanes);
+            panel.o.clear(lanes);
+            panel.softmax.reset(lanes);
+        }
+        n_rows.div_ceil(per_panel)
+    }
+}
+
+impl QueryPanel {
+    /// One block of keys: `first_key` and the `n_keys − 1` after it, which are rows 0.. of the tiles.
+    fn step(
+        &mut self,
+        machine: &Machine,
+        sizes: &Sizes,
+        first_key: usize,
+        n_keys: usize,
+        k: &Tile,
+        v: &Tile,
+        s: &mut Panel,
+    ) {
+        machine.multiply_rows(k, 0..n_keys, &self.q, s); // S = K Qᵀ
+        hide_keys_from_lanes(sizes, s, self.first_row, first_key, n_keys);
+        let alpha = self.softmax.update(machine, s, n_keys); // m, l;  S ← P
+        machine.add_columns(v, 0..n_keys, s, Some(alpha), &mut self.o); // O ← O diag(α) + Vᵀ P
+    }
+}

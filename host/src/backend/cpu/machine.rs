@@ -1,0 +1,269 @@
+//! The vector unit of this processor and the two matrix products that attention is made of.
+//!
+//! Tiles ([`Tile`]) are row-major; panels ([`Panel`]) hold one vector lane per row of attention's other side, so that
+//! softmax statistics are vectors and nothing is ever reduced across lanes. With queries in the lanes, `S = K·Qᵀ` is
+//! [`Machine::multiply_rows`] and `Oᵀ += Vᵀ·P` is [`Machine::add_columns`]; with keys in the lanes the same two give
+//! the backward pass.
+//!
+//! Both keep a block of the result in registers and stream through the depth: per step one vector load for each vector
+//! of lanes and one broadcast for each row. A library product (`gemm`, `faer`) would have to be told to pack what is
+//! packed already, once per tile of a few thousand elements.
+
+use std::ops::Range;
+
+use pulp::{Arch, Simd, WithSimd};
+
+use super::buffer::{Panel, Tile};
+
+/// Rows of a result that one pass keeps in registers, with 32 vector registers; half as many with 16. Tiles and panels
+/// are padded to a multiple of it.
+pub(super) const ROW_STEP: usize = 8;
+
+/// Vectors per row of a wide panel. With [`ROW_STEP`] rows this makes 16 accumulators (8 of 16 registers): enough
+/// to hide the latency of fused multiply-add on two pipes.
+const WIDE_VECTORS: usize = 2;
+
+/// The vector unit of this processor, found once at run time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Machine {
+    arch: Arch,
+    vector_lanes: usize,
+}
+
+impl Machine {
+    /// The widest vector unit that the processor has.
+    pub(super) fn detect() -> Machine {
+        Machine::of(Arch::new())
+    }
+
+    /// This vector unit.
+    pub(super) fn of(arch: Arch) -> Machine {
+        struct Lanes;
+        impl WithSimd for Lanes {
+            type Output = usize;
+            #[inline(always)]
+            fn with_simd<S: Simd>(self, _: S) -> usize {
+                S::F32_LANES
+            }
+        }
+        Machine {
+            arch,
+            vector_lanes: arch.dispatch(Lanes),
+        }
+    }
+
+    /// Every vector unit that this processor has, the one without vectors included.
+    #[cfg(test)]
+    pub(super) fn all() -> Vec<Machine> {
+        let mut machines = vec![Machine::of(Arch::Scalar), Machine::detect()];
+        #[cfg(target_arch = "x86_64")]
+        machines.extend(pulp::x86::V3::try_new().map(|v3| Machine::of(Arch::V3(v3))));
+        machines
+    }
+
+    /// Lanes of a wide panel.
+    pub(super) fn wide_lanes(&self) -> usize {
+        self.vector_lanes * WIDE_VECTORS
+    }
+
+    /// Lanes of the panel that serves so many rows best: wide, or narrow where one vector holds them.
+    pub(super) fn lanes_for(&self, n_rows: usize) -> usize {
+        if n_rows <= self.vector_lanes {
+            self.vector_lanes
+        } else {
+            self.wide_lanes()
+        }
+    }
+
+    /// Runs a vectorised operation.
+    pub(super) fn run<Op: WithSimd>(&self, op: Op) -> Op::Output {
+        self.arch.dispatch(op)
+    }
+
+    /// `out[r][lane] = Σ_c tile[rows][r][c] · panel[c][lane]`.
+    ///
+    /// Rows of `out` up to the next multiple of [`ROW_STEP`] are overwritten with meaningless values.
+    pub(super) fn multiply_rows(
+        &self,
+        tile: &Tile,
+        rows: Range<usize>,
+        panel: &Panel,
+        out: &mut Panel,
+    ) {
+        out.set_lanes(panel.lanes());
+        self.run(MultiplyRows {
+            tile: tile.rows_from(rows.start),
+            stride: tile.stride(),
+            n_rows: rows.len(),
+            depth: tile.depth(),
+            lanes: panel.lanes(),
+            panel: panel.all(),
+            out: out.all_mut(),
+        });
+    }
+
+    /// `out[c][lane] = out[c][lane] · decay[lane] + Σ_r tile[rows][r][c] · weights[r][lane]`; no decay: 1.
+    pub(super) fn add_columns(
+        &self,
+        tile: &Tile,
+        rows: Range<usize>,
+        weights: &Panel,
+        decay: Option<&[f32]>,
+        out: &mut Panel,
+    ) {
+        let lanes = weights.lanes();
+        self.run(AddColumns {
+            tile: tile.rows_from(rows.start),
+            stride: tile.stride(),
+            weights: &weights.all()[..rows.len() * lanes],
+            lanes,
+            decay: decay.map(|decay| &decay[..lanes]),
+            out: out.all_mut(),
+        });
+    }
+}
+
+/// Operands of [`Machine::multiply_rows`].
+struct MultiplyRows<'a> {
+    tile: &'a [f32],
+    stride: usize,
+    n_rows: usize,
+    depth: usize,
+    lanes: usize,
+    panel: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl WithSimd for MultiplyRows<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        match (self.lanes == S::F32_LANES, S::REGISTER_COUNT >= 32) {
+            (true, _) => self.sweep::<S, ROW_STEP, 1>(simd),
+            (false, true) => self.sweep::<S, ROW_STEP, WIDE_VECTORS>(simd),
+            (false, false) => self.sweep::<S, { ROW_STEP / 2 }, WIDE_VECTORS>(simd),
+        }
+    }
+}
+
+impl MultiplyRows<'_> {
+    /// Goes down the tile, `ROWS` rows at a time.
+    #[inline(always)]
+    fn sweep<S: Simd, const ROWS: usize, const VECTORS: usize>(self, simd: S) {
+        let lanes = VECTORS * S::F32_LANES;
+        let panel = &self.panel[..self.depth * lanes];
+        let steps = self
+            .tile
+            .chunks_exact(ROWS * self.stride)
+            .zip(self.out.chunks_exact_mut(ROWS * lanes));
+        for (tile, out) in steps.take(self.n_rows.div_ceil(ROWS)) {
+            let mut rows = [tile; ROWS];
+            for (index, row) in rows.iter_mut().enumerate() {
+                *row = &tile[index * self.stride..][..self.depth];
+            }
+            let mut acc = [[simd.splat_f32s(0.0); VECTORS]; ROWS];
+            for (c, b) in panel.chunks_exact(lanes).enumerate() {
+                let b = vectors::<S, VECTORS>(b);
+                for (acc, row) in acc.iter_mut().zip(rows) {
+                    multiply_add(simd, acc, simd.splat_f32s(row[c]), b);
+                }
+            }
+            store::<S, ROWS, VECTORS>(&acc, out);
+        }
+    }
+}
+
+/// Operands of [`Machine::add_columns`].
+struct AddColumns<'a> {
+    tile: &'a [f32],
+    stride: usize,
+    weights: &'a [f32],
+    lanes: usize,
+    decay: Option<&'a [f32]>,
+    out: &'a mut [f32],
+}
+
+impl WithSimd for AddColumns<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        match (self.lanes == S::F32_LANES, S::REGISTER_COUNT >= 32) {
+            (true, _) => self.sweep::<S, ROW_STEP, 1>(simd),
+            (false, true) => self.sweep::<S, ROW_STEP, WIDE_VECTORS>(simd),
+            (false, false) => self.sweep::<S, { ROW_STEP / 2 }, WIDE_VECTORS>(simd),
+        }
+    }
+}
+
+impl AddColumns<'_> {
+    /// Goes across the tile, `COLUMNS` columns at a time; column `c` of the tile makes row `c` of the result.
+    #[inline(always)]
+    fn sweep<S: Simd, const COLUMNS: usize, const VECTORS: usize>(self, simd: S) {
+        let lanes = VECTORS * S::F32_LANES;
+        let out = self
+            .out
+            .chunks_exact_mut(COLUMNS * lanes)
+            .take(self.stride / COLUMNS);
+        for (step, out) in out.enumerate() {
+            let first = step * COLUMNS;
+            let mut acc = [[simd.splat_f32s(0.0); VECTORS]; COLUMNS];
+            for (acc, out) in acc.iter_mut().zip(out.chunks_exact(lanes)) {
+                *acc = vectors::<S, VECTORS>(out);
+            }
+            if let Some(decay) = self.decay {
+                let decay = vectors::<S, VECTORS>(decay);
+                for acc in &mut acc {
+                    for (acc, decay) in acc.iter_mut().zip(decay) {
+                        *acc = simd.mul_f32s(*acc, decay);
+                    }
+                }
+            }
+            let rows = self
+                .tile
+                .chunks_exact(self.stride)
+                .zip(self.weights.chunks_exact(lanes));
+            for (row, b) in rows {
+                let b = vectors::<S, VECTORS>(b);
+                let a = &row[first..][..COLUMNS];
+                for (acc, &a) in acc.iter_mut().zip(a) {
+                    multiply_add(simd, acc, simd.splat_f32s(a), b);
+                }
+            }
+            store::<S, COLUMNS, VECTORS>(&acc, out);
+        }
+    }
+}
+
+/// The first `VECTORS` vectors of a row of a panel.
+#[inline(always)]
+pub(super) fn vectors<S: Simd, const VECTORS: usize>(row: &[f32]) -> [S::f32s; VECTORS] {
+    let (row, _) = S::as_simd_f32s(row);
+    std::array::from_fn(|index| row[index])
+}
+
+/// `acc += a · b`, vector by vector.
+#[inline(always)]
+fn multiply_add<S: Simd, const VECTORS: usize>(
+    simd: S,
+    acc: &mut [S::f32s; VECTORS],
+    a: S::f32s,
+    b: [S::f32s; VECTORS],
+) {
+    for (acc, b) in acc.iter_mut().zip(b) {
+        *acc = simd.mul_add_e_f32s(a, b, *acc);
+    }
+}
+
+/// Writes accumulators to consecutive rows of a panel.
+#[inline(always)]
+fn store<S: Simd, const ROWS: usize, const VECTORS: usize>(
+    acc: &[[S::f32s; VECTORS]; ROWS],
+    out: &mut [f32],
+) {
+    for (acc, out) in acc.iter().zip(out.chunks_exact_mut(VECTORS * S::F32_LANES)) {
+        let (out, _) = S::as_mut_simd_f32s(out);
+        for (out, acc) in out.iter_mut().zip(acc) {
+            *out = *acc;
+        }
+    }
+}

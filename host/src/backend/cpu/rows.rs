@@ -1,0 +1,170 @@
+//! Rows of strided tensors: read as f32 from any element type, and written back.
+
+use std::ops::Range;
+
+use half::slice::HalfFloatSliceExt;
+
+use super::buffer::{Panel, Tile};
+use super::sizes::Location;
+use crate::dtype::Element;
+use crate::tensor::{HostData, HostDataMut, Layout};
+
+/// A tensor to read, in the memory of the host.
+#[derive(Clone, Copy)]
+pub(super) struct View<'a, T> {
+    data: &'a [T],
+    layout: Layout,
+}
+
+/// The rows that meet one key and value head, in the order (position, head within the group): those of one head for k
+/// and v, those of every query head of the group for q and o. So a position's heads are neighbours, and what a row sees
+/// never shrinks from one row to the next.
+#[derive(Clone, Copy)]
+pub(super) struct HeadRows<'a, T> {
+    data: &'a [T],
+    group_size: usize,
+    row_stride: usize,
+    head_stride: usize,
+    head_dim: usize,
+}
+
+impl<'a, T: Element> View<'a, T> {
+    /// The layout stays inside the data.
+    pub(super) fn new(data: &'a [T], layout: Layout) -> View<'a, T> {
+        View { data, layout }
+    }
+
+    /// The rows of one group of heads. The tensor is not empty.
+    pub(super) fn head_rows(&self, at: Location, group_size: usize) -> HeadRows<'a, T> {
+        let layout = &self.layout;
+        let start =
+            at.batch_idx * layout.batch_stride + at.head_k * group_size * layout.head_stride;
+        HeadRows {
+            data: &self.data[start..],
+            group_size,
+            row_stride: layout.row_stride,
+            head_stride: layout.head_stride,
+            head_dim: layout.head_dim,
+        }
+    }
+}
+
+impl<'a, T: Element> HeadRows<'a, T> {
+    /// One row, as it lies in memory.
+    pub(super) fn row(&self, row: usize) -> &'a [T] {
+        let start =
+            row / self.group_size * self.row_stride + row % self.group_size * self.head_stride;
+        &self.data[start..][..self.head_dim]
+    }
+
+    /// Puts these rows into the tile, the first one at its row 0.
+    pub(super) fn load(&self, rows: Range<usize>, tile: &mut Tile) {
+        for (index, row) in rows.enumerate() {
+            widen(self.row(row), tile.row_mut(index));
+        }
+    }
+}
+
+/// The rows of a tensor to write, each one a slice of its own, in the order (batch entry, group, position, head within
+/// the group). `None` when the rows overlap or reach beyond the data.
+///
+/// Takes 16 bytes per row, and lets threads write strided rows without sharing anything.
+pub(super) fn rows_mut<T>(
+    data: &mut [T],
+    layout: Layout,
+    group_size: usize,
+) -> Option<Vec<&mut [T]>> {
+    let Layout {
+        batch,
+        seqlen,
+        heads,
+        head_dim,
+        batch_stride,
+        row_stride,
+        head_stride,
+    } = layout;
+    if layout.shape().contains(&0) || group_size == 0 {
+        return Some(Vec::new());
+    }
+    // Walks the dimensions from the longest stride to the shortest, so that offsets only grow. What a step means in the
+    // order of the result is carried along as a position there.
+    let mut steps = [
+        (batch_stride, batch, Dimension::Batch),
+        (row_stride, seqlen, Dimension::Row),
+        (head_stride, heads, Dimension::Head),
+    ];
+    steps.sort_by_key(|&(stride, n, _)| std::cmp::Reverse((stride, n)));
+    let position = |index: [usize; 3]| {
+        let at = |dimension| {
+            steps
+                .iter()
+                .zip(index)
+                .find(|((.., d), _)| *d == dimension)
+                .map_or(0, |(_, i)| i)
+        };
+        let (batch_idx, row, head) = (
+            at(Dimension::Batch),
+            at(Dimension::Row),
+            at(Dimension::Head),
+        );
+        let (group_idx, in_group) = (head / group_size, head % group_size);
+        ((batch_idx * (heads / group_size) + group_idx) * seqlen + row) * group_size + in_group
+    };
+    let mut slots: Vec<&mut [T]> = Vec::new();
+    slots.resize_with(batch * seqlen * heads, Default::default);
+    let mut rest = data;
+    let mut passed = 0;
+    for outer in 0..steps[0].1 {
+        for middle in 0..steps[1].1 {
+            for inner in 0..steps[2].1 {
+                let offset = outer * steps[0].0 + middle * steps[1].0 + inner * steps[2].0;
+                let (_, from_row) = rest.split_at_mut_checked(offset.checked_sub(passed)?)?;
+                let (row, after) = from_row.split_at_mut_checked(head_dim)?;
+                slots[position([outer, middle, inner])] = row;
+                rest = after;
+                passed = offset + head_dim;
+            }
+        }
+    }
+    Some(slots)
+}
+
+/// The dimensions of a layout that [`rows_mut`] walks.
+#[derive(Clone, Copy, PartialEq)]
+enum Dimension {
+    Batch,
+    Row,
+    Head,
+}
+
+/// Writes lane `index` of the panel, times the factor, to row `index`, rounded to the nearest value of the type.
+pub(super) fn store_lanes<T: Element>(
+    panel: &Panel,
+    factor: f32,
+    scratch: &mut Vec<f32>,
+    rows: &mut [&mut [T]],
+) {
+    for (lane, row) in rows.iter_mut().enumerate() {
+        scratch.clear();
+        scratch.extend(panel.lane(lane).take(row.len()).map(|value| value * factor));
+        narrow(scratch, row);
+    }
+}
+
+/// The values as f32, exactly.
+pub(super) fn widen<T: Element>(from: &[T], to: &mut [f32]) {
+    match T::wrap(from) {
+        HostData::Bf16(from) => from.convert_to_f32_slice(to),
+        HostData::F16(from) => from.convert_to_f32_slice(to),
+        HostData::F32(from) => to.copy_from_slice(from),
+    }
+}
+
+/// The nearest values of the type, ties to even.
+fn narrow<T: Element>(from: &[f32], to: &mut [T]) {
+    match T::wrap_mut(to) {
+        HostDataMut::Bf16(to) => to.convert_from_f32_slice(from),
+        HostDataMut::F16(to) => to.convert_from_f32_slice(from),
+        HostDataMut::F32(to) => to.copy_from_slice(from),
+    }
+}
