@@ -2,15 +2,19 @@
 
 use std::fmt;
 
-use crate::backend::cpu;
 #[cfg(feature = "emulator")]
 use crate::backend::emulated;
+use crate::backend::{cpu, staging};
 use crate::device::{Device, Kind};
 use crate::error::{Error, PlanError, ProblemError};
 use crate::plan::{self, Algorithm, Backend, Candidate, Plan};
 use crate::problem::Problem;
+use crate::prepared::{ForwardLayouts, GradientLayouts, PreparedBackward, PreparedForward};
 use crate::tensor::{Gradients, LseMut, Place, Saved, Tensor, TensorMut};
 use crate::validate::{self, Checked, ForwardTensors, GradientTensors, Pass};
+
+/// The lse of a call whose q lies on the host; validation has refused it already.
+const NOT_ON_HOST: ProblemError = ProblemError::OtherDevice { given: Place::Cuda(0), needed: Place::Host };
 
 /// A problem on a device.
 ///
@@ -85,29 +89,92 @@ impl Attention {
         lse: &mut LseMut,
     ) -> Result<Ran, Error> {
         let tensors = ForwardTensors::of(q, k, v, o, lse);
-        let plan = self.plan(&validate::forward(&self.problem, tensors)?)?;
+        let plan = self.plan(tensors.q.place, |moved| {
+            let tensors = moved.map_or(tensors, |place| tensors.moved_to(place));
+            validate::forward(&self.problem, tensors)
+        })?;
+        let ran = self.ran(&plan);
         match self.device.kind() {
-            Kind::Cpu => {
-                let lse = lse.host().ok_or_else(|| self.elsewhere(&plan))?;
-                cpu::forward(&self.problem, q, k, v, o, lse)?;
-            }
+            Kind::Cuda(device) => staging::forward(device, plan, [q, k, v], o, lse, None)?,
+            Kind::Cpu => cpu::forward(&self.problem, q, k, v, o, lse.host().ok_or(NOT_ON_HOST)?)?,
             #[cfg(feature = "emulator")]
-            Kind::Emulated(options) => emulated::forward(&plan, options, q, k, v, o, lse)?,
+            Kind::Emulated(options) => emulated::forward(&plan, options, [q, k, v], o, lse, None)?,
         }
-        Ok(self.ran(plan))
+        Ok(ran)
+    }
+
+    /// As [`Attention::forward`], and the weights: softmax(q·kᵀ · softmax_scale, masked), a tensor as
+    /// [`Problem::weights_layout`] says. Only `standard` holds them, so a device without it gives an error.
+    pub fn forward_with_weights(
+        &self,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        o: &mut TensorMut,
+        lse: &mut LseMut,
+        weights: &mut TensorMut,
+    ) -> Result<Ran, Error> {
+        let tensors = ForwardTensors::of(q, k, v, o, lse);
+        let described = weights.describe();
+        let plan = self.plan(tensors.q.place, |moved| match moved {
+            None => validate::forward_with_weights(&self.problem, tensors, described),
+            Some(place) => {
+                let (tensors, weights) = (tensors.moved_to(place), described.moved_to(place));
+                validate::forward_with_weights(&self.problem, tensors, weights)
+            }
+        })?;
+        let ran = self.ran(&plan);
+        match self.device.kind() {
+            Kind::Cuda(device) => staging::forward(device, plan, [q, k, v], o, lse, Some(weights))?,
+            // Planning has refused: the CPU's algorithm does not hold the weights.
+            Kind::Cpu => {}
+            #[cfg(feature = "emulator")]
+            Kind::Emulated(options) => emulated::forward(&plan, options, [q, k, v], o, lse, Some(weights))?,
+        }
+        Ok(ran)
     }
 
     /// Gradients of q, k and v from the gradient of o, with the probabilities worked out again.
     pub fn backward(&self, saved: &Saved, d_o: &Tensor, gradients: &mut Gradients) -> Result<Ran, Error> {
-        let tensors = GradientTensors::of(d_o, gradients);
-        let checked = validate::backward(&self.problem, ForwardTensors::saved(saved), tensors)?;
-        let plan = self.plan(&checked)?;
+        let tensors = ForwardTensors::saved(saved);
+        let others = GradientTensors::of(d_o, gradients);
+        let plan = self.plan(tensors.q.place, |moved| match moved {
+            None => validate::backward(&self.problem, tensors, others),
+            Some(place) => validate::backward(&self.problem, tensors.moved_to(place), others.moved_to(place)),
+        })?;
+        let ran = self.ran(&plan);
         match self.device.kind() {
+            Kind::Cuda(device) => staging::backward(device, plan, saved, d_o, gradients)?,
             Kind::Cpu => cpu::backward(&self.problem, saved, d_o, gradients)?,
             #[cfg(feature = "emulator")]
             Kind::Emulated(options) => emulated::backward(&plan, options, saved, d_o, gradients)?,
         }
-        Ok(self.ran(plan))
+        Ok(ran)
+    }
+
+    /// Prepares a forward pass for tensors of these layouts in the device's memory: to be enqueued on streams, without
+    /// waiting. Only on a GPU.
+    pub fn prepare_forward(&self, layouts: &ForwardLayouts) -> Result<PreparedForward, Error> {
+        let device = self.device.as_cuda().ok_or(PlanError::NotAsynchronous { backend: self.device.backend() })?;
+        let tensors = layouts.tensors(&self.problem, self.device.place())?;
+        let checked = validate::forward(&self.problem, tensors)?;
+        let plan = self.plan_checked(&checked)?;
+        PreparedForward::new(device, &checked, plan)
+    }
+
+    /// Prepares a backward pass as [`Attention::prepare_forward`] does a forward pass.
+    pub fn prepare_backward(
+        &self,
+        layouts: &ForwardLayouts,
+        gradients: &GradientLayouts,
+    ) -> Result<PreparedBackward, Error> {
+        let device = self.device.as_cuda().ok_or(PlanError::NotAsynchronous { backend: self.device.backend() })?;
+        let place = self.device.place();
+        let tensors = layouts.tensors(&self.problem, place)?;
+        let gradients = gradients.tensors(&self.problem, place);
+        let checked = validate::backward(&self.problem, tensors, gradients)?;
+        let plan = self.plan_checked(&checked)?;
+        PreparedBackward::new(device, &checked, gradients, plan)
     }
 
     /// What would run a pass on contiguous tensors, and what became of every other candidate.
@@ -116,20 +183,31 @@ impl Attention {
         Ok(Explanation {
             device: self.device.to_string(),
             why_device: self.device.why().to_owned(),
-            plan: plan::plan(&checked, &self.device.info(), self.device.backend(), self.algorithm),
+            plan: plan::plan(&checked, self.device.info(), self.device.backend(), self.algorithm),
         })
     }
 
-    fn plan(&self, checked: &Checked) -> Result<Plan, Error> {
-        let (given, needed) = (checked.place(), self.device.place());
-        if given != needed {
-            return Err(ProblemError::OtherDevice { given, needed }.into());
+    /// Plans a call whose tensors lie in `given`: as they are, and for a GPU that is given tensors of the host once
+    /// more as they will lie in its memory.
+    fn plan(
+        &self,
+        given: Place,
+        check: impl Fn(Option<Place>) -> Result<Checked, ProblemError>,
+    ) -> Result<Plan, Error> {
+        let checked = check(None)?;
+        let needed = self.device.place();
+        match (given, self.device.kind()) {
+            (given, _) if given == needed => self.plan_checked(&checked),
+            (Place::Host, Kind::Cuda(_)) => self.plan_checked(&check(Some(needed))?),
+            _ => Err(ProblemError::OtherDevice { given, needed }.into()),
         }
-        let plan = plan::plan(checked, &self.device.info(), self.device.backend(), self.algorithm)?;
-        Ok(plan)
     }
 
-    fn ran(&self, plan: Plan) -> Ran {
+    fn plan_checked(&self, checked: &Checked) -> Result<Plan, Error> {
+        Ok(plan::plan(checked, self.device.info(), self.device.backend(), self.algorithm)?)
+    }
+
+    fn ran(&self, plan: &Plan) -> Ran {
         Ran {
             backend: plan.backend,
             why_device: self.device.why().to_owned(),
@@ -137,7 +215,7 @@ impl Attention {
             kernels: plan.kernels().collect(),
             extra_bytes: plan.workspace.n_bytes(),
             standard_bytes: plan.standard_bytes,
-            candidates: plan.candidates,
+            candidates: plan.candidates.clone(),
         }
     }
 }

@@ -1,9 +1,13 @@
 //! Where attention runs: chosen by name, or the best there is with the reason why.
 
 use std::fmt;
+use std::sync::Arc;
 
+use crate::backend::cuda::CudaDevice;
+use crate::backend::cuda::missing_kernels;
 #[cfg(feature = "emulator")]
 use crate::backend::emulated::EmulatorOptions;
+use crate::error::{DriverError, Error};
 use crate::plan::{Backend, DeviceInfo};
 use crate::tensor::Place;
 
@@ -11,38 +15,60 @@ use crate::tensor::Place;
 #[derive(Clone, Debug)]
 pub struct Device {
     kind: Kind,
-    why: String,
+    info: Arc<DeviceInfo>,
+    why: Arc<str>,
 }
 
 /// What a [`Device`] is.
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
+    Cuda(Arc<CudaDevice>),
     Cpu,
     #[cfg(feature = "emulator")]
     Emulated(EmulatorOptions),
 }
 
+/// Why a device that was asked for by name is used.
+const ASKED: &str = "asked for by name";
+
 impl Device {
-    /// The CUDA device 0 where there is a driver, a device and kernels; else the CPU. [`Device::why`] says which and
+    /// The CUDA device 0 where there are a driver, a device and kernels; else the CPU. [`Device::why`] says which and
     /// why.
     pub fn best() -> Device {
-        Device::cpu()
+        match Device::cuda(0) {
+            Ok(device) => Device { why: "there are a driver, a device and kernels for it".into(), ..device },
+            Err(error) => Device { why: format!("no GPU: {error}").into(), ..Device::cpu() },
+        }
+    }
+
+    /// The CUDA device of this ordinal.
+    pub fn cuda(ordinal: u32) -> Result<Device, Error> {
+        let device = CudaDevice::open(ordinal)?;
+        match missing_kernels() {
+            Some(reason) => Err(DriverError::NoKernels { detail: reason.to_owned() }.into()),
+            None => {
+                let info = Arc::new(device.info().clone());
+                Ok(Device { kind: Kind::Cuda(device), info, why: ASKED.into() })
+            }
+        }
     }
 
     /// This machine's processor, all cores.
     pub fn cpu() -> Device {
-        Device { kind: Kind::Cpu, why: "asked for by name".into() }
+        Device { kind: Kind::Cpu, info: Arc::new(DeviceInfo::cpu()), why: ASKED.into() }
     }
 
     /// The GPU kernels on the emulator: for tests of kernels, thousands of times slower than anything else.
     #[cfg(feature = "emulator")]
     pub fn emulated(options: EmulatorOptions) -> Device {
-        Device { kind: Kind::Emulated(options), why: "asked for by name".into() }
+        let info = Arc::new(options.device.clone());
+        Device { kind: Kind::Emulated(options), info, why: ASKED.into() }
     }
 
     /// Which backend it is.
     pub fn backend(&self) -> Backend {
         match &self.kind {
+            Kind::Cuda(_) => Backend::Cuda,
             Kind::Cpu => Backend::Cpu,
             #[cfg(feature = "emulator")]
             Kind::Emulated(_) => Backend::Emulated,
@@ -55,17 +81,24 @@ impl Device {
     }
 
     /// Its limits, as planning sees them.
-    pub fn info(&self) -> DeviceInfo {
+    pub fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    /// The CUDA device behind it, if it is one: for streams, events and buffers.
+    pub fn as_cuda(&self) -> Option<&Arc<CudaDevice>> {
         match &self.kind {
-            Kind::Cpu => DeviceInfo::cpu(),
-            #[cfg(feature = "emulator")]
-            Kind::Emulated(options) => options.device.clone(),
+            Kind::Cuda(device) => Some(device),
+            _ => None,
         }
     }
 
-    /// In whose memory its tensors lie.
+    /// In whose memory its kernels work.
     pub fn place(&self) -> Place {
-        Place::Host
+        match &self.kind {
+            Kind::Cuda(device) => Place::Cuda(device.ordinal()),
+            _ => Place::Host,
+        }
     }
 
     pub(crate) fn kind(&self) -> &Kind {
@@ -75,6 +108,6 @@ impl Device {
 
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.backend(), self.info().name)
+        write!(f, "{}: {}", self.backend(), self.info.name)
     }
 }

@@ -208,7 +208,7 @@ pub enum ProblemError {
         /// Where the device wants them.
         needed: Place,
     },
-    /// A prepared call was given a tensor of another shape, strides, type or alignment than it was prepared for.
+    /// A prepared call was given a tensor of another shape or other strides than it was prepared for.
     #[error(
         "{argument} differs from what the call was prepared for: given {given}, prepared {prepared}"
     )]
@@ -220,6 +220,19 @@ pub enum ProblemError {
         /// The layout prepared for.
         prepared: Layout,
     },
+    /// A prepared call was given a tensor that starts at no multiple of what its kernels read at a time.
+    #[error("{argument} lies at {address:#x}, not a multiple of {alignment} bytes")]
+    Misaligned {
+        /// Which tensor.
+        argument: Argument,
+        /// Its address.
+        address: u64,
+        /// What it must be a multiple of.
+        alignment: u64,
+    },
+    /// A prepared call was given a workspace of another device.
+    #[error("the workspace lies in the memory of another device")]
+    WorkspaceElsewhere,
     /// A prepared call was given less memory than its plan asks for.
     #[error("the workspace has {given} bytes; the plan needs {needed}")]
     WorkspaceTooSmall {
@@ -244,11 +257,11 @@ pub enum PlanError {
         /// Every candidate with the reason it cannot serve.
         candidates: Vec<Candidate>,
     },
-    /// The workspace does not fit 64 bits.
-    #[error("the workspace of {algorithm} does not fit the address space")]
-    WorkspaceOverflow {
-        /// The algorithm.
-        algorithm: Algorithm,
+    /// The backend has no streams to enqueue work on.
+    #[error("{backend} has no streams: call forward and backward directly")]
+    NotAsynchronous {
+        /// The backend.
+        backend: Backend,
     },
 }
 

@@ -1,6 +1,71 @@
 //! FlashAttention in Rust, from the public API down to the tensor-core instruction.
-// Only `backend::cuda`, which calls the driver, may allow what is denied here.
+//!
+//! Exact attention, `o = softmax(q·kᵀ · softmax_scale, masked) · v`, and its gradients, in memory that grows with the
+//! length and not with its square: on NVIDIA GPUs of compute capability 8.0 and newer by kernels written in Rust, on
+//! other machines by all cores of the processor, with the same results up to rounding.
+//!
+//! ```
+//! use ferroflash::{Attention, Device, Dtype, LseMut, Mask, Problem, Tensor, TensorMut};
+//! use half::bf16;
+//!
+//! // Two sequences of 128 tokens, eight query heads over two key and value heads.
+//! let problem = Problem::builder(Dtype::Bf16)
+//!     .batch(2)
+//!     .seqlen(128)
+//!     .heads_q(8)
+//!     .heads_k(2)
+//!     .head_dim(64)
+//!     .mask(Mask::Causal)
+//!     .build()?;
+//!
+//! let q = vec![bf16::from_f32(0.5); 2 * 128 * 8 * 64];
+//! let k = vec![bf16::from_f32(0.25); 2 * 128 * 2 * 64];
+//! let v = vec![bf16::from_f32(2.0); 2 * 128 * 2 * 64];
+//! let mut o = vec![bf16::ZERO; q.len()];
+//! let mut lse = vec![0f32; 2 * 8 * 128];
+//!
+//! let device = Device::best();
+//! let attention = Attention::new(&device, problem)?;
+//! let ran = attention.forward(
+//!     &Tensor::bshd(&q, [2, 128, 8, 64])?,
+//!     &Tensor::bshd(&k, [2, 128, 2, 64])?,
+//!     &Tensor::bshd(&v, [2, 128, 2, 64])?,
+//!     &mut TensorMut::bshd(&mut o, [2, 128, 8, 64])?,
+//!     &mut LseMut::Host(&mut lse),
+//! )?;
+//!
+//! println!("{ran}"); // which backend, algorithm and kernels, and why the others did not
+//! assert!(o.iter().all(|&o| o == bf16::from_f32(2.0))); // an average of equal values
+//! # Ok::<(), ferroflash::Error>(())
+//! ```
+//!
+//! # A call, phase by phase
+//!
+//! | phase | from → to | what it may do |
+//! |---|---|---|
+//! | describe | [`Problem`], [`Tensor`], [`TensorMut`] | nothing but hold what it is given |
+//! | [`validate`] | problem × tensors → [`validate::Checked`] | refuse; looks at sizes and strides, never at memory or a device |
+//! | [`plan`](mod@plan) | checked × [`plan::DeviceInfo`] → [`plan::Plan`] | choose kernels, grids, workspace; touches no device, allocates no tensor |
+//! | launch | plan → [`backend`] | nothing but run what was planned; fails only with what the driver says |
+//!
+//! [`Attention::forward`] and [`Attention::backward`] take all four steps and return when the result is there. A
+//! program that calls often, on a GPU, takes the first three once: [`Attention::prepare_forward`] gives a
+//! [`PreparedForward`] that enqueues on the caller's stream without waiting or allocating.
+//!
+//! # What every backend keeps
+//!
+//! - q, k, v, o are `[batch, seqlen, heads, head_dim]` with any strides whose last dimension is contiguous; lse is
+//!   `f32 [batch, heads_q, seqlen_q]`, the natural logarithm of the sum of exponentials.
+//! - Scale, then mask, then softmax. A causal mask is aligned to the bottom right ([`Mask::Causal`]).
+//! - A row that sees no key gives o = 0, lse = −∞ and gradients of 0.
+//! - Equal inputs give bit-equal results, run after run, unless [`Order::Fastest`] is asked for.
+//! - What was chosen by name is never replaced; results say what ran and why ([`Ran`]).
+// Only `backend::cuda`, which calls the driver, allows what is denied here.
 #![deny(unsafe_code)]
+
+pub mod attention;
+
+pub mod prepared;
 
 pub mod problem;
 
@@ -8,15 +73,22 @@ pub mod dtype;
 
 pub mod tensor;
 
+pub mod device;
+
 pub mod validate;
 
 pub mod plan;
 
+pub mod backend;
+
 pub mod error;
 
+pub use attention::{Attention, Explanation, Ran};
+pub use device::Device;
 pub use dtype::{Dtype, Element};
 pub use error::Error;
 pub use plan::{Algorithm, Backend};
+pub use prepared::{PreparedBackward, PreparedForward, Workspace};
 pub use problem::{Mask, Order, Problem, ProblemBuilder};
 pub use tensor::{Gradients, Layout, Lse, LseMut, Saved, Tensor, TensorMut};
 pub use validate::Pass;

@@ -320,7 +320,7 @@ fn softmax_scale(problem: &Problem) -> Result<(), ProblemError> {
 }
 
 /// batch · heads_q · seqlen_q.
-fn n_rows(problem: &Problem) -> Result<u64, ProblemError> {
+pub(crate) fn n_rows(problem: &Problem) -> Result<u64, ProblemError> {
     let sizes = [problem.batch, problem.heads_q, problem.seqlen_q];
     if sizes.contains(&0) {
         return Ok(0);

@@ -1,9 +1,11 @@
-//! What runs a plan: the CPU, a GPU, or the emulator. Each decides nothing: validation and planning have.
+//! What runs a plan: a GPU, the CPU, or the emulator. Each decides nothing: validation and planning have.
+
+#[allow(unsafe_code)]
+pub mod cuda;
+
+pub(crate) mod staging;
 
 pub(crate) mod cpu;
 
 #[cfg(feature = "emulator")]
 pub mod emulated;
-
-#[expect(unsafe_code, reason = "calls the CUDA driver")]
-pub mod cuda;

@@ -287,7 +287,11 @@ impl<'a> TensorMut<'a> {
         }
     }
 
-    pub(crate) fn memory(&mut self) -> &mut MemoryMut<'a> {
+    pub(crate) fn memory(&self) -> &MemoryMut<'a> {
+        &self.memory
+    }
+
+    pub(crate) fn memory_mut(&mut self) -> &mut MemoryMut<'a> {
         &mut self.memory
     }
 }

@@ -1,2 +1,31 @@
-//! The command `ferroflash`.
-fn main() {}
+//! The command `ferroflash`: attention on a file, what this machine can run, and how fast.
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod bench;
+mod compare;
+mod failure;
+mod info;
+mod input;
+mod output;
+mod run;
+
+use std::process::ExitCode;
+
+use arguments::{Arguments, Command};
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let done = match Arguments::parse().command {
+        Command::Run(arguments) => run::run(&arguments),
+        Command::Info(arguments) => info::info(&arguments),
+        Command::Bench(arguments) => bench::bench(&arguments),
+    };
+    match done {
+        Ok(code) => code,
+        Err(failure) => {
+            eprintln!("error: {failure}");
+            failure.exit_code()
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Runs a plan's kernels on the emulator of `ferroflash-kernels`, on the caller's own host memory: for tests of kernels.
+#![forbid(unsafe_code)]
+
+use ferroflash_kernels::emu::{self, GlobalMemory};
+use ferroflash_kernels::entry;
+use ferroflash_kernels::variants::Variant;
+
+use crate::error::{Error, ProblemError};
+use crate::plan::workspace::ALIGNMENT_BYTES;
+use crate::plan::{Addresses, DeviceInfo, Plan};
+use crate::tensor::{Gradients, HostData, HostDataMut, LseMut, Memory, MemoryMut, Place, Saved, Tensor, TensorMut};
+
+/// The emulated device, and how its threads are interleaved.
+#[derive(Clone, Debug)]
+pub struct EmulatorOptions {
+    /// Its limits, for planning.
+    pub device: DeviceInfo,
+    /// The seed of the order of threads and copies, and what is checked.
+    pub run: emu::Options,
+}
+
+impl EmulatorOptions {
+    /// [`DeviceInfo::emulated`], in the order of a seed, everything checked.
+    pub fn seeded(seed: u64) -> EmulatorOptions {
+        EmulatorOptions { device: DeviceInfo::emulated(), run: emu::Options::seeded(seed) }
+    }
+}
+
+/// Computes o and lse, and the weights where the plan gives them.
+pub(crate) fn forward(
+    plan: &Plan,
+    options: &EmulatorOptions,
+    inputs: [&Tensor; 3],
+    o: &mut TensorMut,
+    lse: &mut LseMut,
+    weights: Option<&mut TensorMut>,
+) -> Result<(), Error> {
+    let mut workspace = Workspace::new(plan)?;
+    let mut memory = GlobalMemory::new();
+    let [q, k, v] = inputs;
+    let at = Addresses {
+        q: input(&mut memory, "q", q)?,
+        k: input(&mut memory, "k", k)?,
+        v: input(&mut memory, "v", v)?,
+        o: output(&mut memory, "o", o)?,
+        lse: memory.output("lse", lse.host().ok_or(ELSEWHERE)?),
+        weights: match weights {
+            Some(weights) => output(&mut memory, "weights", weights)?,
+            None => 0,
+        },
+        workspace: workspace.lend(&mut memory, plan),
+        ..Addresses::default()
+    };
+    run(plan, options, &at, &mut memory)
+}
+
+/// Computes the gradients.
+pub(crate) fn backward(
+    plan: &Plan,
+    options: &EmulatorOptions,
+    saved: &Saved,
+    d_o: &Tensor,
+    gradients: &mut Gradients,
+) -> Result<(), Error> {
+    let mut workspace = Workspace::new(plan)?;
+    let mut memory = GlobalMemory::new();
+    let at = Addresses {
+        q: input(&mut memory, "q", &saved.q)?,
+        k: input(&mut memory, "k", &saved.k)?,
+        v: input(&mut memory, "v", &saved.v)?,
+        o: input(&mut memory, "o", &saved.o)?,
+        lse: memory.input("lse", saved.lse.host().ok_or(ELSEWHERE)?),
+        d_o: input(&mut memory, "d_o", d_o)?,
+        d_q: output(&mut memory, "d_q", &mut gradients.d_q)?,
+        d_k: output(&mut memory, "d_k", &mut gradients.d_k)?,
+        d_v: output(&mut memory, "d_v", &mut gradients.d_v)?,
+        workspace: workspace.lend(&mut memory, plan),
+        ..Addresses::default()
+    };
+    run(plan, options, &at, &mut memory)
+}
+
+/// Tensors of the emulator lie on the host; validation saw to that.
+const ELSEWHERE: ProblemError = ProblemError::OtherDevice { given: Place::Cuda(0), needed: Place::Host };
+
+fn run(plan: &Plan, options: &EmulatorOptions, at: &Addresses, memory: &mut GlobalMemory) -> Result<(), Error> {
+    for planned in &plan.launches {
+        let variant = planned.variant;
+        let fault = |report: String| Error::Emulator { kernel: variant.name, report };
+        let kernel = entry::emulated(variant.name).ok_or_else(|| fault("there is no such kernel".into()))?;
+        let params = plan.params(planned, at);
+        let launch = launch(variant, planned.grid, &options.device);
+        emu::run(&launch, &options.run, memory, &|| kernel(&params)).map_err(|found| fault(found.to_string()))?;
+    }
+    Ok(())
+}
+
+fn launch(variant: &Variant, grid: u32, device: &DeviceInfo) -> emu::Launch {
+    emu::Launch {
+        grid,
+        threads: variant.footprint.threads,
+        shared_bytes: variant.footprint.shared_bytes,
+        resident_blocks: device.n_sms * variant.footprint.blocks_per_sm,
+    }
+}
+
+/// Lends exactly the elements that the layout reaches over.
+fn input<'a>(memory: &mut GlobalMemory<'a>, name: &str, tensor: &'a Tensor) -> Result<u64, ProblemError> {
+    let n_elems = tensor.layout().extent_elems()?;
+    match tensor.memory() {
+        Memory::Host(HostData::Bf16(data)) => Ok(memory.input(name, &data[..n_elems])),
+        Memory::Host(HostData::F16(data)) => Ok(memory.input(name, &data[..n_elems])),
+        Memory::Host(HostData::F32(data)) => Ok(memory.input(name, &data[..n_elems])),
+        Memory::Device(_) => Err(ELSEWHERE),
+    }
+}
+
+fn output<'a>(memory: &mut GlobalMemory<'a>, name: &str, tensor: &'a mut TensorMut) -> Result<u64, ProblemError> {
+    let n_elems = tensor.layout().extent_elems()?;
+    match tensor.memory_mut() {
+        MemoryMut::Host(HostDataMut::Bf16(data)) => Ok(memory.output(name, &mut data[..n_elems])),
+        MemoryMut::Host(HostDataMut::F16(data)) => Ok(memory.output(name, &mut data[..n_elems])),
+        MemoryMut::Host(HostDataMut::F32(data)) => Ok(memory.output(name, &mut data[..n_elems])),
+        MemoryMut::Device(_) => Err(ELSEWHERE),
+    }
+}
+
+/// The workspace, in units of the narrowest element that a piece holds: lanes that write neighbouring weights do not
+/// race.
+struct Workspace {
+    memory: Vec<u16>,
+    first: usize,
+}
+
+impl Workspace {
+    fn new(plan: &Plan) -> Result<Workspace, ProblemError> {
+        let overflow = ProblemError::SizeOverflow { what: "the workspace" };
+        let unit = size_of::<u16>() as u64;
+        let n_units = usize::try_from((plan.workspace.n_bytes() + ALIGNMENT_BYTES) / unit).map_err(|_| overflow)?;
+        let memory = vec![0u16; n_units];
+        let first = memory.as_ptr().align_offset(ALIGNMENT_BYTES as usize);
+        Ok(Workspace { memory, first })
+    }
+
+    /// Lends every piece by its name, so that a kernel that leaves one for the next is found out.
+    fn lend<'a>(&'a mut self, memory: &mut GlobalMemory<'a>, plan: &Plan) -> u64 {
+        let mut rest = &mut self.memory[self.first..];
+        let start = rest.as_ptr().addr() as u64;
+        let mut lent = 0;
+        for piece in plan.workspace.pieces() {
+            let unit = size_of::<u16>() as u64;
+            let (offset, n_units) = ((piece.offset_bytes / unit) as usize, (piece.n_bytes / unit) as usize);
+            let (_, behind) = rest.split_at_mut(offset - lent);
+            let (this, behind) = behind.split_at_mut(n_units);
+            memory.scratch(piece.name, this);
+            lent = offset + n_units;
+            rest = behind;
+        }
+        start
+    }
+}

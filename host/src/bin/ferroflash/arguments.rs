@@ -1,0 +1,281 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use ferroflash::{Algorithm, Device, Dtype, Mask, Order, Pass};
+
+use crate::failure::Failure;
+
+/// What `--help` says at its end.
+const EXIT_CODES: &str = "Exit codes: 0 done; 1 results differ from the stored ones beyond the tolerance; 2 bad input \
+or options; 3 nothing here can run it (no such device, no kernel for the problem, the driver refused).";
+
+/// Exact attention on whatever this machine has: a GPU with kernels written in Rust, or all cores of the processor.
+#[derive(Debug, Parser)]
+#[command(version, after_help = EXIT_CODES)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Runs attention on q, k, v (and d_o) of a safetensors file and compares with the results stored in it.
+    #[command(after_help = EXIT_CODES)]
+    Run(RunArguments),
+    /// Says what this machine has, and what would run for a problem and why.
+    #[command(after_help = EXIT_CODES)]
+    Info(InfoArguments),
+    /// Measures time, TFLOP/s, GB/s and extra memory on random inputs.
+    #[command(after_help = EXIT_CODES)]
+    Bench(BenchArguments),
+}
+
+/// Options of `run`.
+#[derive(Debug, Args)]
+pub struct RunArguments {
+    /// Tensors q, k, v and, for the backward pass, d_o: `[batch, seqlen, heads, head_dim]`, bf16, f16 or f32.
+    pub input: PathBuf,
+    /// Where to write o, lse, d_q, d_k and d_v; an existing file is replaced when all is done.
+    #[arg(long)]
+    pub output: Option<PathBuf>,
+    /// Which passes; `both` needs d_o. Unless given: both where the file has d_o.
+    #[arg(long)]
+    pub pass: Option<Passes>,
+    /// What runs it.
+    #[arg(long, default_value = "auto")]
+    pub backend: BackendName,
+    /// The schedule; one that cannot serve is an error.
+    #[arg(long, default_value = "auto")]
+    pub algorithm: AlgorithmName,
+    /// Row i sees key j only where j ≤ i + seqlen_k − seqlen_q. Unless given: as the file's metadata say.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub causal: Option<bool>,
+    /// Factor of the scores. Unless given: as the file's metadata say, else 1/√head_dim.
+    #[arg(long)]
+    pub softmax_scale: Option<f32>,
+    /// Order of the backward pass's sums.
+    #[arg(long, default_value = "deterministic")]
+    pub order: OrderName,
+}
+
+/// Options of `info`: a problem.
+#[derive(Debug, Args)]
+pub struct InfoArguments {
+    /// Number of batch entries.
+    #[arg(long, default_value_t = 1)]
+    pub batch: usize,
+    /// Rows of q and, unless --seqlen-k says otherwise, of k and v.
+    #[arg(long, default_value_t = 4096)]
+    pub seqlen: usize,
+    /// Rows of k and v.
+    #[arg(long)]
+    pub seqlen_k: Option<usize>,
+    /// Heads of q and, unless --heads-k says otherwise, of k and v.
+    #[arg(long, default_value_t = 16)]
+    pub heads: usize,
+    /// Heads of k and v.
+    #[arg(long)]
+    pub heads_k: Option<usize>,
+    /// Columns of q, k, v and o.
+    #[arg(long, default_value_t = 128)]
+    pub head_dim: usize,
+    /// Type of the elements.
+    #[arg(long, default_value = "bf16")]
+    pub dtype: DtypeName,
+    /// Row i sees key j only where j ≤ i + seqlen_k − seqlen_q.
+    #[arg(long)]
+    pub causal: bool,
+    /// Which passes.
+    #[arg(long, default_value = "both")]
+    pub pass: Passes,
+    /// What would run it.
+    #[arg(long, default_value = "auto")]
+    pub backend: BackendName,
+    /// The schedule.
+    #[arg(long, default_value = "auto")]
+    pub algorithm: AlgorithmName,
+    /// Lists every kernel.
+    #[arg(long)]
+    pub kernels: bool,
+}
+
+/// Options of `bench`.
+#[derive(Debug, Args)]
+pub struct BenchArguments {
+    /// Values of head_dim; heads · head_dim is 2048, at least one head.
+    #[arg(long, value_delimiter = ',', default_value = "64,128")]
+    pub hdims: Vec<usize>,
+    /// Sequence lengths. Unless given: 512 to 16384 on a GPU, 512 to 2048 on the CPU.
+    #[arg(long, value_delimiter = ',')]
+    pub seqs: Vec<usize>,
+    /// 0: every key visible, 1: causal.
+    #[arg(long, value_delimiter = ',', default_value = "0,1", value_parser = clap::value_parser!(u8).range(0..=1))]
+    pub causal: Vec<u8>,
+    /// Type of the elements.
+    #[arg(long, default_value = "bf16")]
+    pub dtype: DtypeName,
+    /// Which passes.
+    #[arg(long, value_delimiter = ',', default_value = "fwd,bwd")]
+    pub passes: Vec<BenchPass>,
+    /// batch · seqlen, at least one batch entry. Unless given: 16384 on a GPU, 2048 on the CPU.
+    #[arg(long)]
+    pub tokens: Option<usize>,
+    /// heads · head_dim.
+    #[arg(long, default_value_t = 2048)]
+    pub width: usize,
+    /// Milliseconds of measuring per variant and round.
+    #[arg(long, default_value_t = 60)]
+    pub rep: u64,
+    /// Rounds, each in another order of the variants; the median of their medians counts.
+    #[arg(long, default_value_t = 3)]
+    pub rounds: usize,
+    /// Orders of the backward pass's sums.
+    #[arg(long, value_delimiter = ',', default_value = "deterministic,fastest")]
+    pub order: Vec<OrderName>,
+    /// Schedules to compare. Unless given: all that can run the problem.
+    #[arg(long, value_delimiter = ',')]
+    pub algorithm: Vec<AlgorithmName>,
+    /// What runs it.
+    #[arg(long, default_value = "auto")]
+    pub backend: BackendName,
+    /// Prints one JSON object a line instead of a table.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Which passes to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Passes {
+    /// o and lse.
+    Forward,
+    /// o, lse, and the gradients.
+    Both,
+}
+
+impl Passes {
+    /// The passes.
+    pub fn list(self) -> &'static [Pass] {
+        match self {
+            Passes::Forward => &[Pass::Forward],
+            Passes::Both => &[Pass::Forward, Pass::Backward],
+        }
+    }
+}
+
+/// Which pass to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BenchPass {
+    /// Forward.
+    Fwd,
+    /// Backward.
+    Bwd,
+}
+
+/// What runs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BackendName {
+    /// The GPU where there is one, else the CPU.
+    Auto,
+    /// The GPU.
+    Cuda,
+    /// All cores of the processor.
+    Cpu,
+    /// The GPU's kernels on the emulator: slow.
+    #[cfg(feature = "emulator")]
+    Emulated,
+}
+
+impl BackendName {
+    /// The device of this name.
+    pub fn device(self) -> Result<Device, Failure> {
+        Ok(match self {
+            BackendName::Auto => Device::best(),
+            BackendName::Cuda => Device::cuda(0)?,
+            BackendName::Cpu => Device::cpu(),
+            #[cfg(feature = "emulator")]
+            BackendName::Emulated => Device::emulated(Default::default()),
+        })
+    }
+}
+
+/// A schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AlgorithmName {
+    /// The fastest that can serve.
+    Auto,
+    /// Scores in memory.
+    Standard,
+    /// FlashAttention.
+    Flash1,
+    /// FlashAttention-2.
+    Flash2,
+    /// FlashAttention-3.
+    Flash3,
+    /// The CPU's.
+    Tiled,
+}
+
+impl AlgorithmName {
+    /// The algorithm, if it is one by name.
+    pub fn algorithm(self) -> Option<Algorithm> {
+        match self {
+            AlgorithmName::Auto => None,
+            AlgorithmName::Standard => Some(Algorithm::Standard),
+            AlgorithmName::Flash1 => Some(Algorithm::Flash1),
+            AlgorithmName::Flash2 => Some(Algorithm::Flash2),
+            AlgorithmName::Flash3 => Some(Algorithm::Flash3),
+            AlgorithmName::Tiled => Some(Algorithm::Tiled),
+        }
+    }
+}
+
+/// Order of the backward pass's sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OrderName {
+    /// Bit-equal from run to run.
+    Deterministic,
+    /// As they come.
+    Fastest,
+}
+
+impl From<OrderName> for Order {
+    fn from(name: OrderName) -> Order {
+        match name {
+            OrderName::Deterministic => Order::Deterministic,
+            OrderName::Fastest => Order::Fastest,
+        }
+    }
+}
+
+/// Type of the elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DtypeName {
+    /// bfloat16.
+    Bf16,
+    /// IEEE binary16.
+    #[value(alias = "fp16")]
+    F16,
+    /// IEEE binary32.
+    #[value(alias = "fp32")]
+    F32,
+}
+
+impl From<DtypeName> for Dtype {
+    fn from(name: DtypeName) -> Dtype {
+        match name {
+            DtypeName::Bf16 => Dtype::Bf16,
+            DtypeName::F16 => Dtype::F16,
+            DtypeName::F32 => Dtype::F32,
+        }
+    }
+}
+
+/// The mask that a flag means.
+pub fn mask(causal: bool) -> Mask {
+    if causal { Mask::Causal } else { Mask::Full }
+}
+

@@ -1,0 +1,65 @@
+//! Why the command failed, and the exit code that says so.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use ferroflash::error::ProblemError;
+
+/// Results lie beyond the tolerance.
+pub const DIFFERS: u8 = 1;
+/// The input or an option is bad.
+pub const BAD_INPUT: u8 = 2;
+/// Nothing here could do the work: no such device, no kernel for the problem, a call of the driver that failed.
+pub const CANNOT_RUN: u8 = 3;
+
+/// Why the command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// A file cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// The input is not a safetensors file.
+    #[error("{} is not a safetensors file: {source}", path.display())]
+    Format {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: safetensors::SafeTensorError,
+    },
+    /// The input is a safetensors file, but not an attention problem.
+    #[error("{}: {what}", path.display())]
+    Contents {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// An option that cannot be meant.
+    #[error("{0}")]
+    Option(String),
+    /// The library refused.
+    #[error(transparent)]
+    Library(#[from] ferroflash::Error),
+}
+
+impl Failure {
+    /// The exit code for it.
+    pub fn exit_code(&self) -> ExitCode {
+        ExitCode::from(match self {
+            Failure::Library(ferroflash::Error::Problem(_)) => BAD_INPUT,
+            Failure::Library(_) => CANNOT_RUN,
+            _ => BAD_INPUT,
+        })
+    }
+}
+
+impl From<ProblemError> for Failure {
+    fn from(error: ProblemError) -> Failure {
+        Failure::Library(error.into())
+    }
+}

@@ -1,0 +1,81 @@
+//! The output file: written under a temporary name, then renamed, so that nobody ever sees half of it.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use safetensors::tensor::TensorView;
+
+use crate::failure::Failure;
+use crate::input::Bytes;
+
+/// One tensor to write.
+#[derive(Debug)]
+pub struct Result {
+    /// Its name.
+    pub name: &'static str,
+    /// Its type.
+    pub dtype: safetensors::Dtype,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// Its elements, little-endian.
+    pub bytes: Vec<u8>,
+}
+
+impl Result {
+    /// From elements.
+    pub fn new<T: Bytes>(name: &'static str, shape: &[usize], elements: &[T]) -> Result {
+        let mut bytes = Vec::with_capacity(size_of_val(elements));
+        elements.iter().for_each(|element| element.push_bytes(&mut bytes));
+        let dtype = match T::DTYPE {
+            ferroflash::Dtype::Bf16 => safetensors::Dtype::BF16,
+            ferroflash::Dtype::F16 => safetensors::Dtype::F16,
+            ferroflash::Dtype::F32 => safetensors::Dtype::F32,
+        };
+        Result { name, dtype, shape: shape.to_vec(), bytes }
+    }
+}
+
+/// Refuses an output that is the input, by whatever name.
+pub fn not_the_input(input: &Path, output: &Path) -> std::result::Result<(), Failure> {
+    match (input.canonicalize(), output.canonicalize()) {
+        (Ok(input), Ok(given)) if input == given => {
+            Err(Failure::Option(format!("--output {} is the input", output.display())))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Writes the results.
+pub fn write(
+    path: &Path,
+    results: &[Result],
+    metadata: HashMap<String, String>,
+) -> std::result::Result<(), Failure> {
+    let io = |path: &Path| {
+        let path = path.to_owned();
+        move |source| Failure::Io { path, source }
+    };
+    let mut views = Vec::new();
+    for result in results {
+        let view = TensorView::new(result.dtype, result.shape.clone(), &result.bytes)
+            .map_err(|source| Failure::Format { path: path.to_owned(), source })?;
+        views.push((result.name, view));
+    }
+    let bytes = safetensors::serialize(views, Some(metadata))
+        .map_err(|source| Failure::Format { path: path.to_owned(), source })?;
+    let partial = partial_name(path);
+    let written = std::fs::write(&partial, bytes).map_err(io(&partial));
+    let renamed = written.and_then(|()| std::fs::rename(&partial, path).map_err(io(path)));
+    if renamed.is_err() {
+        // It may not be there at all; the error that is reported is the one that matters.
+        let _ = std::fs::remove_file(&partial);
+    }
+    renamed
+}
+
+/// A name beside the output, of this process.
+fn partial_name(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.partial", std::process::id()));
+    path.with_file_name(name)
+}

@@ -1,0 +1,255 @@
+//! Calls prepared once and enqueued often: plan, kernels and checks are done; what is left is to fill addresses in.
+//!
+//! Nothing here waits or allocates: the work runs on the caller's stream, in the caller's workspace, while the host
+//! goes on. Whoever frees or overwrites a buffer does so in the order of that stream, or after it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::backend::cuda::launch::Launches;
+use crate::backend::cuda::memory::Memory;
+use crate::backend::cuda::{CudaDevice, StreamRef};
+use crate::error::{Argument, DriverError, Error, ProblemError};
+use crate::plan::{Addresses, Plan};
+use crate::problem::Problem;
+use crate::tensor::{Description, Gradients, Layout, LseDescription, LseMut, Place, Saved, Tensor, TensorMut};
+use crate::validate::{Checked, ForwardTensors, GradientTensors, n_rows};
+
+/// The kernels read and write 16 bytes at a time.
+const ALIGNMENT_BYTES: u64 = 16;
+
+/// Device memory for intermediate results. It serves the calls of one stream at a time; calls on one stream may
+/// share it, the largest they need.
+pub struct Workspace {
+    memory: Memory,
+}
+
+impl Workspace {
+    /// Allocates this many bytes.
+    pub fn new(device: &Arc<CudaDevice>, n_bytes: u64) -> Result<Workspace, DriverError> {
+        Ok(Workspace { memory: Memory::new(device, n_bytes)? })
+    }
+
+    /// Its length.
+    pub fn n_bytes(&self) -> u64 {
+        self.memory.n_bytes()
+    }
+}
+
+impl fmt::Debug for Workspace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Workspace").field("n_bytes", &self.n_bytes()).finish_non_exhaustive()
+    }
+}
+
+/// Layouts of the tensors of a forward pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ForwardLayouts {
+    /// Queries.
+    pub q: Layout,
+    /// Keys.
+    pub k: Layout,
+    /// Values.
+    pub v: Layout,
+    /// Output.
+    pub o: Layout,
+}
+
+/// Layouts of the tensors that a backward pass has beside those of the forward pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GradientLayouts {
+    /// Gradient of the output.
+    pub d_o: Layout,
+    /// Gradient of the queries.
+    pub d_q: Layout,
+    /// Gradient of the keys.
+    pub d_k: Layout,
+    /// Gradient of the values.
+    pub d_v: Layout,
+}
+
+impl ForwardLayouts {
+    /// All contiguous: `[batch, seqlen, heads, head_dim]`.
+    pub fn contiguous(problem: &Problem) -> Result<ForwardLayouts, ProblemError> {
+        let (q, k) = (Layout::bshd(problem.shape_q())?, Layout::bshd(problem.shape_k())?);
+        Ok(ForwardLayouts { q, k, v: k, o: q })
+    }
+
+    pub(crate) fn tensors(&self, problem: &Problem, place: Place) -> Result<ForwardTensors, ProblemError> {
+        let describe = |layout| Description { layout, dtype: problem.dtype, place, address: 0 };
+        let (q, k, v, o) = (describe(self.q), describe(self.k), describe(self.v), describe(self.o));
+        Ok(ForwardTensors { q, k, v, o, lse: LseDescription { n_elems: n_rows(problem)?, place, address: 0 } })
+    }
+}
+
+impl GradientLayouts {
+    /// All contiguous: `[batch, seqlen, heads, head_dim]`.
+    pub fn contiguous(problem: &Problem) -> Result<GradientLayouts, ProblemError> {
+        let (q, k) = (Layout::bshd(problem.shape_q())?, Layout::bshd(problem.shape_k())?);
+        Ok(GradientLayouts { d_o: q, d_q: q, d_k: k, d_v: k })
+    }
+
+    pub(crate) fn tensors(&self, problem: &Problem, place: Place) -> GradientTensors {
+        let describe = |layout| Description { layout, dtype: problem.dtype, place, address: 0 };
+        let (d_o, d_q, d_k, d_v) = (describe(self.d_o), describe(self.d_q), describe(self.d_k), describe(self.d_v));
+        GradientTensors { d_o, d_q, d_k, d_v }
+    }
+}
+
+/// A forward pass on a GPU, ready to be enqueued: see [`crate::Attention::prepare_forward`].
+#[derive(Debug)]
+pub struct PreparedForward {
+    prepared: Prepared,
+}
+
+/// A backward pass on a GPU, ready to be enqueued: see [`crate::Attention::prepare_backward`].
+#[derive(Debug)]
+pub struct PreparedBackward {
+    prepared: Prepared,
+    gradients: GradientTensors,
+}
+
+/// What both passes hold.
+#[derive(Debug)]
+struct Prepared {
+    launches: Launches,
+    forward: ForwardTensors,
+}
+
+impl PreparedForward {
+    pub(crate) fn new(device: &Arc<CudaDevice>, checked: &Checked, plan: Plan) -> Result<PreparedForward, Error> {
+        Ok(PreparedForward { prepared: Prepared::new(device, checked, plan)? })
+    }
+
+    /// What runs.
+    pub fn plan(&self) -> &Plan {
+        self.prepared.launches.plan()
+    }
+
+    /// A workspace of the size that the plan asks for.
+    pub fn workspace(&self) -> Result<Workspace, Error> {
+        self.prepared.workspace()
+    }
+
+    /// Enqueues o = softmax(q·kᵀ · softmax_scale, masked) · v, and lse, on a stream. The tensors have the layouts that
+    /// the call was prepared for; their addresses may be others each time.
+    #[allow(clippy::too_many_arguments)]
+    pub fn forward<'a>(
+        &self,
+        stream: impl Into<StreamRef<'a>>,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        o: &mut TensorMut,
+        lse: &mut LseMut,
+        workspace: &mut Workspace,
+    ) -> Result<(), Error> {
+        let at = self.prepared.addresses(&ForwardTensors::of(q, k, v, o, lse))?;
+        self.prepared.enqueue(at, workspace, stream.into())
+    }
+}
+
+impl PreparedBackward {
+    pub(crate) fn new(
+        device: &Arc<CudaDevice>,
+        checked: &Checked,
+        gradients: GradientTensors,
+        plan: Plan,
+    ) -> Result<PreparedBackward, Error> {
+        Ok(PreparedBackward { prepared: Prepared::new(device, checked, plan)?, gradients })
+    }
+
+    /// What runs.
+    pub fn plan(&self) -> &Plan {
+        self.prepared.launches.plan()
+    }
+
+    /// A workspace of the size that the plan asks for.
+    pub fn workspace(&self) -> Result<Workspace, Error> {
+        self.prepared.workspace()
+    }
+
+    /// Enqueues the gradients on a stream. The tensors have the layouts that the call was prepared for; their
+    /// addresses may be others each time.
+    pub fn backward<'a>(
+        &self,
+        stream: impl Into<StreamRef<'a>>,
+        saved: &Saved,
+        d_o: &Tensor,
+        gradients: &mut Gradients,
+        workspace: &mut Workspace,
+    ) -> Result<(), Error> {
+        let at = self.prepared.addresses(&ForwardTensors::saved(saved))?;
+        let given = GradientTensors::of(d_o, gradients);
+        let at = Addresses {
+            d_o: address(Argument::DO, &given.d_o, &self.gradients.d_o)?,
+            d_q: address(Argument::DQ, &given.d_q, &self.gradients.d_q)?,
+            d_k: address(Argument::DK, &given.d_k, &self.gradients.d_k)?,
+            d_v: address(Argument::DV, &given.d_v, &self.gradients.d_v)?,
+            ..at
+        };
+        self.prepared.enqueue(at, workspace, stream.into())
+    }
+}
+
+impl Prepared {
+    fn new(device: &Arc<CudaDevice>, checked: &Checked, plan: Plan) -> Result<Prepared, Error> {
+        Ok(Prepared { launches: Launches::new(device, plan)?, forward: *checked.forward() })
+    }
+
+    fn workspace(&self) -> Result<Workspace, Error> {
+        let n_bytes = self.launches.plan().workspace.n_bytes();
+        Ok(Workspace::new(self.launches.device(), n_bytes)?)
+    }
+
+    fn addresses(&self, given: &ForwardTensors) -> Result<Addresses, ProblemError> {
+        Ok(Addresses {
+            q: address(Argument::Q, &given.q, &self.forward.q)?,
+            k: address(Argument::K, &given.k, &self.forward.k)?,
+            v: address(Argument::V, &given.v, &self.forward.v)?,
+            o: address(Argument::O, &given.o, &self.forward.o)?,
+            lse: lse_address(&given.lse, &self.forward.lse)?,
+            ..Addresses::default()
+        })
+    }
+
+    fn enqueue(&self, at: Addresses, workspace: &mut Workspace, stream: StreamRef) -> Result<(), Error> {
+        let (given, needed) = (workspace.n_bytes(), self.launches.plan().workspace.n_bytes());
+        if given < needed {
+            return Err(ProblemError::WorkspaceTooSmall { given, needed }.into());
+        }
+        if 0 < needed && !Arc::ptr_eq(workspace.memory.device(), self.launches.device()) {
+            return Err(ProblemError::WorkspaceElsewhere.into());
+        }
+        let at = Addresses { workspace: workspace.memory.address(), ..at };
+        Ok(self.launches.enqueue(&at, stream)?)
+    }
+}
+
+/// The tensor's address, if all else is as prepared.
+fn address(argument: Argument, given: &Description, prepared: &Description) -> Result<u64, ProblemError> {
+    if given.layout != prepared.layout {
+        return Err(ProblemError::NotAsPrepared { argument, given: given.layout, prepared: prepared.layout });
+    }
+    if given.dtype != prepared.dtype {
+        return Err(ProblemError::DtypeMismatch { argument, given: given.dtype, needed: prepared.dtype });
+    }
+    if given.place != prepared.place {
+        return Err(ProblemError::OtherDevice { given: given.place, needed: prepared.place });
+    }
+    if !given.address.is_multiple_of(ALIGNMENT_BYTES) && !given.layout.shape().contains(&0) {
+        return Err(ProblemError::Misaligned { argument, address: given.address, alignment: ALIGNMENT_BYTES });
+    }
+    Ok(given.address)
+}
+
+fn lse_address(given: &LseDescription, prepared: &LseDescription) -> Result<u64, ProblemError> {
+    let argument = Argument::Lse;
+    if given.n_elems != prepared.n_elems {
+        return Err(ProblemError::ElementCount { argument, given: given.n_elems, needed: prepared.n_elems });
+    }
+    if given.place != prepared.place {
+        return Err(ProblemError::OtherDevice { given: given.place, needed: prepared.place });
+    }
+    Ok(given.address)
+}

@@ -1,0 +1,181 @@
+//! The calls of [`Attention`]: what they compute on the backends that every machine has, and what they refuse.
+
+use ferroflash::error::{PlanError, ProblemError};
+use ferroflash::prepared::ForwardLayouts;
+use ferroflash::{
+    Algorithm, Attention, Backend, Device, Dtype, Error, Gradients, Lse, LseMut, Mask, Pass, Problem, Ran, Saved,
+    Tensor, TensorMut,
+};
+use half::f16;
+
+const SHAPE_Q: [usize; 4] = [1, 40, 2, 32];
+const SHAPE_K: [usize; 4] = [1, 70, 1, 32];
+
+fn problem() -> Problem {
+    Problem::builder(Dtype::F16)
+        .seqlen_q(40)
+        .seqlen_k(70)
+        .heads_q(2)
+        .heads_k(1)
+        .head_dim(32)
+        .mask(Mask::Causal)
+        .build()
+        .unwrap()
+}
+
+/// Waves of several lengths: no two rows alike.
+fn waves(n_elems: usize, step: f32) -> Vec<f16> {
+    (0..n_elems).map(|index| f16::from_f32((index as f32 * step).sin())).collect()
+}
+
+/// Results of both passes.
+struct Results {
+    o: Vec<f16>,
+    lse: Vec<f32>,
+    d_q: Vec<f16>,
+    d_k: Vec<f16>,
+    d_v: Vec<f16>,
+    ran: [Ran; 2],
+}
+
+fn both_passes(attention: &Attention) -> Result<Results, Error> {
+    let (n_q, n_k) = (40 * 2 * 32, 70 * 32);
+    let (q, k, v, d_o) = (waves(n_q, 0.13), waves(n_k, 0.29), waves(n_k, 0.41), waves(n_q, 0.73));
+    let [mut o, mut d_q] = [vec![f16::NAN; n_q], vec![f16::NAN; n_q]];
+    let [mut d_k, mut d_v] = [vec![f16::NAN; n_k], vec![f16::NAN; n_k]];
+    let mut lse = vec![f32::NAN; 80];
+    let q = Tensor::bshd(&q, SHAPE_Q)?;
+    let (k, v) = (Tensor::bshd(&k, SHAPE_K)?, Tensor::bshd(&v, SHAPE_K)?);
+    let mut o_view = TensorMut::bshd(&mut o, SHAPE_Q)?;
+    let forward = attention.forward(&q, &k, &v, &mut o_view, &mut LseMut::Host(&mut lse))?;
+    let saved = Saved { q, k, v, o: Tensor::bshd(&o, SHAPE_Q)?, lse: Lse::Host(&lse) };
+    let mut gradients = Gradients {
+        d_q: TensorMut::bshd(&mut d_q, SHAPE_Q)?,
+        d_k: TensorMut::bshd(&mut d_k, SHAPE_K)?,
+        d_v: TensorMut::bshd(&mut d_v, SHAPE_K)?,
+    };
+    let backward = attention.backward(&saved, &Tensor::bshd(&d_o, SHAPE_Q)?, &mut gradients)?;
+    Ok(Results { o, lse, d_q, d_k, d_v, ran: [forward, backward] })
+}
+
+#[test]
+fn the_cpu_says_what_ran() {
+    let attention = Attention::new(&Device::cpu(), problem()).unwrap();
+    let results = both_passes(&attention).unwrap();
+    assert!(results.o.iter().chain(&results.d_q).chain(&results.d_k).chain(&results.d_v).all(|x| x.is_finite()));
+    for ran in results.ran {
+        assert_eq!((ran.backend, ran.algorithm), (Backend::Cpu, Algorithm::Tiled));
+        assert!(ran.kernels.is_empty());
+        assert_eq!(ran.standard_bytes, 80 * 72 * 6);
+    }
+}
+
+#[cfg(feature = "emulator")]
+mod emulated {
+    use super::*;
+    use ferroflash::backend::emulated::EmulatorOptions;
+
+    fn device() -> Device {
+        Device::emulated(EmulatorOptions::seeded(7))
+    }
+
+    fn close(left: &[f16], right: &[f16]) {
+        let worst = left.iter().zip(right).map(|(l, r)| (l.to_f32() - r.to_f32()).abs()).fold(0.0, f32::max);
+        assert!(worst < 4e-3, "{worst}");
+    }
+
+    #[test]
+    fn flash2_agrees_with_the_cpu() {
+        let cpu = both_passes(&Attention::new(&Device::cpu(), problem()).unwrap()).unwrap();
+        let emulated = both_passes(&Attention::new(&device(), problem()).unwrap()).unwrap();
+        assert_eq!(emulated.ran[0].kernels, ["forward_sm80_f16_d32_causal"]);
+        assert_eq!(emulated.ran[1].kernels.len(), 3);
+        assert_eq!(emulated.ran[1].algorithm, Algorithm::Flash2);
+        close(&cpu.o, &emulated.o);
+        close(&cpu.d_q, &emulated.d_q);
+        close(&cpu.d_k, &emulated.d_k);
+        close(&cpu.d_v, &emulated.d_v);
+        assert!(cpu.lse.iter().zip(&emulated.lse).all(|(l, r)| (l - r).abs() < 1e-5));
+    }
+
+    #[test]
+    fn standard_agrees_with_the_cpu() {
+        let cpu = both_passes(&Attention::new(&Device::cpu(), problem()).unwrap()).unwrap();
+        let attention = Attention::new(&device(), problem()).unwrap().with_algorithm(Algorithm::Standard);
+        let emulated = both_passes(&attention).unwrap();
+        assert_eq!(emulated.ran[0].kernels.len(), 3);
+        assert_eq!(emulated.ran[1].kernels.len(), 8);
+        close(&cpu.o, &emulated.o);
+        close(&cpu.d_q, &emulated.d_q);
+        close(&cpu.d_k, &emulated.d_k);
+        close(&cpu.d_v, &emulated.d_v);
+    }
+
+    #[test]
+    fn the_weights_of_a_row_sum_to_one() {
+        let attention = Attention::new(&device(), problem()).unwrap();
+        let layout = problem().weights_layout().unwrap();
+        let (n_q, n_k) = (40 * 2 * 32, 70 * 32);
+        let (q, k, v) = (waves(n_q, 0.13), waves(n_k, 0.29), waves(n_k, 0.41));
+        let (mut o, mut lse) = (vec![f16::ZERO; n_q], vec![0f32; 80]);
+        let mut weights = vec![f16::NAN; layout.n_elems().unwrap()];
+        let ran = attention
+            .forward_with_weights(
+                &Tensor::bshd(&q, SHAPE_Q).unwrap(),
+                &Tensor::bshd(&k, SHAPE_K).unwrap(),
+                &Tensor::bshd(&v, SHAPE_K).unwrap(),
+                &mut TensorMut::bshd(&mut o, SHAPE_Q).unwrap(),
+                &mut LseMut::Host(&mut lse),
+                &mut TensorMut::strided(&mut weights, layout).unwrap(),
+            )
+            .unwrap();
+        assert_eq!(ran.algorithm, Algorithm::Standard);
+        for (row, weights) in weights.chunks_exact(72).enumerate() {
+            let sum: f32 = weights[..70].iter().map(|weight| weight.to_f32()).sum();
+            assert!((sum - 1.0).abs() < 1e-2, "row {row}: {sum}");
+            let unseen = &weights[row % 40 + 31..70];
+            assert!(unseen.iter().all(|&weight| weight == f16::ZERO), "row {row} sees what it must not");
+        }
+    }
+}
+
+#[test]
+fn the_cpu_holds_no_weights() {
+    let attention = Attention::new(&Device::cpu(), problem()).unwrap();
+    let explanation = attention.explain(Pass::ForwardWithWeights).unwrap();
+    assert!(matches!(explanation.plan, Err(PlanError::NoCandidate { .. })));
+    let text = explanation.to_string();
+    assert!(text.contains("tiled     cannot run: it never holds the weights"), "{text}");
+}
+
+#[test]
+fn an_algorithm_by_name_is_an_error_where_it_cannot_serve() {
+    let attention = Attention::new(&Device::cpu(), problem()).unwrap().with_algorithm(Algorithm::Flash2);
+    let Err(Error::Plan(PlanError::NoCandidate { asked, .. })) = both_passes(&attention) else { panic!() };
+    assert_eq!(asked, Some(Algorithm::Flash2));
+}
+
+#[test]
+fn only_a_gpu_has_streams() {
+    let attention = Attention::new(&Device::cpu(), problem()).unwrap();
+    let layouts = ForwardLayouts::contiguous(&problem()).unwrap();
+    let refused = attention.prepare_forward(&layouts).unwrap_err();
+    assert_eq!(refused, Error::Plan(PlanError::NotAsynchronous { backend: Backend::Cpu }));
+}
+
+#[test]
+fn a_problem_that_makes_no_sense_is_refused_before_any_tensor() {
+    let mut problem = problem();
+    problem.head_dim = 0;
+    let refused = Attention::new(&Device::cpu(), problem).unwrap_err();
+    assert!(matches!(refused, Error::Problem(ProblemError::HeadDimOutOfRange { given: 0, .. })));
+}
+
+#[test]
+fn the_best_device_says_why() {
+    let device = Device::best();
+    match device.backend() {
+        Backend::Cpu => assert!(device.why().starts_with("no GPU: "), "{}", device.why()),
+        backend => assert_eq!(backend, Backend::Cuda),
+    }
+}
