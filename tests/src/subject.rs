@@ -1,5 +1,6 @@
 //! The backends under test: how each is opened, and what to say when it is not there.
 
+use ferroflash::backend::emulated::EmulatorOptions;
 use ferroflash::{Backend, Device};
 
 use crate::suite::say;
@@ -21,7 +22,7 @@ pub const CPU: Subject = Subject { backend: Backend::Cpu, open: |_| Ok(Device::c
 /// The kernels on the emulator, with every check switched on.
 pub const EMULATED: Subject = Subject {
     backend: Backend::Emulated,
-    open: |seed| Ok(Device::emulated(EmulatorOptions { seed, ..EmulatorOptions::default() })),
+    open: |seed| Ok(Device::emulated(EmulatorOptions::seeded(seed))),
     n_random: 40,
 };
 

@@ -12,11 +12,11 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 const CASES: u32 = 120_000;
 
-/// A size: mostly sensible, often at a power of two or next to it, sometimes anything.
+/// A size: often at a power of two or next to it, sometimes anything.
 fn size() -> impl Strategy<Value = usize> {
     prop_oneof![
-        4 => 0usize..9,
-        4 => select(vec![16usize, 32, 64, 128, 256, 257, 1000]),
+        2 => 0usize..9,
+        2 => select(vec![16usize, 32, 64, 128, 256, 257, 1000]),
         2 => (0u32..64, 0usize..3).prop_map(|(power, off)| (1usize << power).wrapping_add(off).wrapping_sub(1)),
         1 => any::<usize>(),
     ]
@@ -31,9 +31,20 @@ fn scale() -> impl Strategy<Value = Option<f32>> {
     ]
 }
 
+/// `[batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim]`: half of them such as a kernel takes, half absurd.
+fn sizes() -> impl Strategy<Value = [usize; 6]> {
+    let sensible = (0usize..4, 1usize..5, 1usize..4, 0usize..5000, 0usize..5000, select(vec![32, 64, 80, 128]));
+    prop_oneof![
+        sensible.prop_map(|(batch, heads_k, group, seqlen_q, seqlen_k, head_dim)| {
+            [batch, heads_k * group, heads_k, seqlen_q, seqlen_k, head_dim]
+        }),
+        [size(), size(), size(), size(), size(), size()],
+    ]
+}
+
 prop_compose! {
     fn problem()(
-        [batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim] in [size(), size(), size(), size(), size(), size()],
+        [batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim] in sizes(),
         equal_heads in any::<bool>(),
         dtype in select(vec![Dtype::Bf16, Dtype::F16, Dtype::F32]),
         mask in select(vec![Mask::Full, Mask::Causal]),
@@ -92,7 +103,7 @@ fn device() -> impl Strategy<Value = DeviceInfo> {
 }
 
 fn algorithm() -> impl Strategy<Value = Option<Algorithm>> {
-    proptest::option::of(select(Algorithm::BY_PREFERENCE.to_vec()))
+    prop_oneof![2 => Just(None), 1 => select(Algorithm::BY_PREFERENCE.to_vec()).prop_map(Some)]
 }
 
 /// Problem → tensors → checked.
@@ -170,5 +181,5 @@ fn a_problem_ends_in_a_plan_or_in_an_error() {
     });
     outcome.unwrap();
     println!("{} plans, {} errors", plans.get(), errors.get());
-    assert!(CASES / 50 < plans.get() && CASES / 50 < errors.get(), "one of the two ends is hardly tested");
+    assert!(CASES / 10 < plans.get() && CASES / 10 < errors.get(), "one of the two ends is hardly tested");
 }
