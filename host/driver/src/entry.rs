@@ -44,19 +44,11 @@ pub(crate) struct Entry {
 /// The address of a function of this process, for a driver made of such functions.
 #[cfg(any(test, feature = "fake"))]
 #[derive(Clone, Copy, Debug)]
-pub struct Address(pub *const ());
+pub(crate) struct Address(pub(crate) *const ());
 
 // SAFETY: the address of a function is valid in every thread.
 #[cfg(any(test, feature = "fake"))]
 unsafe impl Sync for Address {}
-
-#[cfg(any(test, feature = "fake"))]
-impl Address {
-    /// The address itself.
-    pub fn get(self) -> *const () {
-        self.0
-    }
-}
 
 impl Entry {
     pub(crate) const fn new(symbol: &'static CStr) -> Entry {

@@ -20,6 +20,8 @@
 mod entry;
 mod error;
 pub mod extra;
+#[cfg(any(test, feature = "fake"))]
+pub mod fake;
 #[cfg(test)]
 mod fake_tests;
 mod forwarders;
@@ -28,8 +30,4 @@ mod result;
 
 pub use cust_raw as sys;
 pub use error::{Cause, DriverError, Failure, last_failure};
-#[cfg(any(test, feature = "fake"))]
-pub use entry::Address;
-#[cfg(any(test, feature = "fake"))]
-pub use library::{AlreadyOpened, install};
 pub use library::{Driver, LIBRARY, MissingDriver, Version, driver_present};

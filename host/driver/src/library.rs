@@ -93,7 +93,7 @@ impl Driver {
                 let found = functions
                     .iter()
                     .find(|(known, _)| known.as_bytes() == name.to_bytes());
-                found.map(|(_, address)| address.get())
+                found.map(|(_, address)| address.0)
             }
         }
     }
@@ -133,14 +133,14 @@ fn reason(error: &libloading::Error) -> String {
 #[cfg(any(test, feature = "fake"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the driver was opened before")]
-pub struct AlreadyOpened;
+pub(crate) struct AlreadyOpened;
 
 /// Puts functions of this process in the place of the driver library; before anything else has asked for it.
 ///
 /// # Safety
 /// Each function has the type that cuda.h gives to its name, returning `u32`.
 #[cfg(any(test, feature = "fake"))]
-pub unsafe fn install(
+pub(crate) unsafe fn install(
     functions: &'static [(&'static str, crate::entry::Address)],
 ) -> Result<(), AlreadyOpened> {
     OPENED

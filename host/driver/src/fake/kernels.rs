@@ -1,0 +1,168 @@
+//! Modules, functions, launches.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+
+use super::{
+    Call, INVALID_HANDLE, INVALID_VALUE, Kind, Launch, NOT_FOUND, destroy, in_context, on_stream,
+    state, write,
+};
+
+/// Dynamic shared memory that every function may have.
+const SHARED_BYTES: i32 = 48 * 1024;
+/// Dynamic shared memory that a function may be allowed.
+const MAX_SHARED_BYTES: i32 = 227 * 1024;
+/// `CU_JIT_ERROR_LOG_BUFFER` and its size.
+const ERROR_LOG: [c_int; 2] = [5, 6];
+
+pub(super) extern "C" fn load(
+    to: *mut usize,
+    image: *const c_char,
+    n_options: c_uint,
+    options: *const c_int,
+    values: *const *mut c_char,
+) -> u32 {
+    in_context(|context| {
+        let mut state = state();
+        state.record(Call::Load);
+        let (code, log) = state.load_answer;
+        // SAFETY: PTX ends in a null byte; there are as many options and values as the caller says.
+        let (ptx, options, values) = unsafe {
+            let n_options = n_options as usize;
+            let options = std::slice::from_raw_parts(options, n_options);
+            (
+                CStr::from_ptr(image),
+                options,
+                std::slice::from_raw_parts(values, n_options),
+            )
+        };
+        if !ptx.to_bytes().windows(8).any(|bytes| bytes == b".version") {
+            return INVALID_VALUE;
+        }
+        if code == 0 {
+            return write(to, state.create(Kind::Module { context }));
+        }
+        let [buffer, n_bytes] = ERROR_LOG.map(|wanted| {
+            options
+                .iter()
+                .position(|option| *option == wanted)
+                .map(|idx| values[idx])
+        });
+        if let (Some(buffer), Some(n_bytes)) = (buffer, n_bytes) {
+            let log = log.to_bytes_with_nul();
+            // SAFETY: the buffer is as long as the caller says, and the log is cut to that.
+            unsafe {
+                std::ptr::copy_nonoverlapping(
+                    log.as_ptr().cast(),
+                    buffer,
+                    log.len().min(n_bytes as usize),
+                )
+            };
+        }
+        code
+    })
+}
+
+pub(super) extern "C" fn unload(module: usize) -> u32 {
+    let answer = destroy(module);
+    state().record(Call::Unload);
+    answer
+}
+
+pub(super) extern "C" fn get_function(to: *mut usize, module: usize, name: *const c_char) -> u32 {
+    let mut state = state();
+    let Some(Kind::Module { context }) = state.alive.get(&module).cloned() else {
+        return INVALID_HANDLE;
+    };
+    // SAFETY: names end in a null byte.
+    let name = unsafe { CStr::from_ptr(name) }
+        .to_string_lossy()
+        .into_owned();
+    match (state.params_bytes)(&name) {
+        Some(_) => write(
+            to,
+            state.create(Kind::Function {
+                context,
+                name,
+                shared_bytes: SHARED_BYTES,
+            }),
+        ),
+        None => NOT_FOUND,
+    }
+}
+
+pub(super) extern "C" fn set_attribute(function: usize, attribute: c_int, value: c_int) -> u32 {
+    match (attribute, state().alive.get_mut(&function)) {
+        (8, Some(Kind::Function { shared_bytes, .. })) if value <= MAX_SHARED_BYTES => {
+            *shared_bytes = value.max(SHARED_BYTES);
+            0
+        }
+        _ => INVALID_VALUE,
+    }
+}
+
+pub(super) extern "C" fn attribute(to: *mut c_int, attribute: c_int, _function: usize) -> u32 {
+    match attribute {
+        3 => write(to, 0),
+        4 => write(to, 128),
+        _ => INVALID_VALUE,
+    }
+}
+
+pub(super) extern "C" fn occupancy(
+    to: *mut c_int,
+    _function: usize,
+    _threads: c_int,
+    _shared: usize,
+) -> u32 {
+    write(to, 2)
+}
+
+pub(super) extern "C" fn launch(
+    function: usize,
+    grid_x: c_uint,
+    grid_y: c_uint,
+    grid_z: c_uint,
+    block_x: c_uint,
+    block_y: c_uint,
+    block_z: c_uint,
+    shared_bytes: c_uint,
+    stream: usize,
+    params: *const *const c_void,
+    extra: *const *const c_void,
+) -> u32 {
+    let enqueue = |current| {
+        let mut state = state();
+        let Some(Kind::Function {
+            context,
+            name,
+            shared_bytes: allowed,
+        }) = state.alive.get(&function)
+        else {
+            return INVALID_HANDLE;
+        };
+        if *context != current {
+            return INVALID_HANDLE;
+        }
+        if *allowed < shared_bytes as i32 || grid_x == 0 || !extra.is_null() {
+            return INVALID_VALUE;
+        }
+        if state.calls.is_some() {
+            let kernel = name.clone();
+            let n_bytes = (state.params_bytes)(&kernel).unwrap_or(0);
+            // SAFETY: the kernel takes one parameter of this size.
+            let params =
+                unsafe { std::slice::from_raw_parts((*params).cast::<u8>(), n_bytes) }.to_vec();
+            let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
+            state.record(Call::Launch(Launch {
+                kernel,
+                grid,
+                block,
+                shared_bytes,
+                stream,
+                params,
+            }));
+        }
+        0
+    };
+    in_context(|context| on_stream(stream, || enqueue(context)))
+}

@@ -1,0 +1,204 @@
+//! A CUDA driver made of Rust functions, for tests of what stands above one on machines that have none: device memory
+//! is host memory, kernels are recorded instead of run.
+//!
+//! It keeps the rules of the real one that are easily broken: calls need a current context, each thread has its own
+//! stack of contexts, handles are valid from creation to destruction and in their context, shared memory above 48 KB
+//! must be allowed.
+
+mod allocator;
+mod devices;
+mod kernels;
+mod table;
+mod work;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ffi::{CStr, c_int};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub use allocator::{CountingAllocator, allocations};
+pub use table::install;
+
+/// A call of the driver that enqueues, waits, allocates or loads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// Memory was allocated.
+    Allocate {
+        /// How much.
+        n_bytes: usize,
+    },
+    /// Memory was freed.
+    Free,
+    /// A module was to be loaded.
+    Load,
+    /// A module was unloaded.
+    Unload,
+    /// The host waited for a stream, an event or a context.
+    Synchronize,
+    /// A copy was enqueued.
+    Copy {
+        /// On this stream.
+        stream: usize,
+    },
+    /// A kernel was enqueued.
+    Launch(Launch),
+}
+
+/// A kernel that was enqueued.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// Its name.
+    pub kernel: String,
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads of a block.
+    pub block: [u32; 3],
+    /// Bytes of dynamic shared memory of a block.
+    pub shared_bytes: u32,
+    /// Handle of the stream.
+    pub stream: usize,
+    /// The bytes of its one parameter.
+    pub params: Vec<u8>,
+}
+
+/// What the driver holds: to be looked at, and to be changed.
+#[derive(Debug)]
+pub struct State {
+    /// Version of CUDA, 1000 · major + 10 · minor.
+    pub version: c_int,
+    /// Bytes that may still be allocated.
+    pub free_bytes: usize,
+    /// What loading a module returns, and what the compiler says when that is an error.
+    pub load_answer: (u32, &'static CStr),
+    /// The calls since this was last set to an empty list; `None`: they are not recorded.
+    pub calls: Option<Vec<Call>>,
+    /// Which kernels there are: bytes of the parameter of the kernel with this name.
+    pub params_bytes: fn(&str) -> Option<usize>,
+    /// What is alive, by handle or address.
+    pub alive: BTreeMap<usize, Kind>,
+    /// How often the context of each device is retained.
+    pub retained: [i32; N_DEVICES],
+    next_handle: usize,
+}
+
+/// What a handle stands for, and in which context.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Kind {
+    Stream {
+        context: usize,
+    },
+    Event {
+        context: usize,
+    },
+    Module {
+        context: usize,
+    },
+    Function {
+        context: usize,
+        name: String,
+        shared_bytes: i32,
+    },
+    Memory {
+        n_bytes: usize,
+    },
+}
+
+/// How many devices there are.
+pub const N_DEVICES: usize = 2;
+/// Bytes of memory of a device.
+pub const TOTAL_BYTES: usize = 1 << 30;
+/// Handles of the devices' contexts.
+pub const CONTEXTS: [usize; N_DEVICES] = [0xc0, 0xc1];
+
+static STATE: Mutex<State> = Mutex::new(State {
+    version: 13000,
+    free_bytes: TOTAL_BYTES,
+    load_answer: (0, c""),
+    calls: None,
+    params_bytes: |_| None,
+    alive: BTreeMap::new(),
+    retained: [0; N_DEVICES],
+    next_handle: 0x1000,
+});
+
+thread_local! {
+    /// What `cuInit` returns in this thread.
+    static INIT_ANSWER: Cell<u32> = const { Cell::new(0) };
+    static STACK: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What the driver holds.
+pub fn state() -> MutexGuard<'static, State> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The contexts of this thread, the current one last.
+pub fn contexts() -> Vec<usize> {
+    STACK.with_borrow(Clone::clone)
+}
+
+/// Sets what `cuInit` returns in this thread.
+pub fn answer_init_with(code: u32) {
+    INIT_ANSWER.set(code);
+}
+
+impl State {
+    fn record(&mut self, call: Call) {
+        if let Some(calls) = &mut self.calls {
+            calls.push(call);
+        }
+    }
+
+    fn create(&mut self, kind: Kind) -> usize {
+        self.next_handle += 0x100;
+        self.alive.insert(self.next_handle, kind);
+        self.next_handle
+    }
+}
+
+const INVALID_VALUE: u32 = 1;
+const OUT_OF_MEMORY: u32 = 2;
+const INVALID_DEVICE: u32 = 101;
+const INVALID_CONTEXT: u32 = 201;
+const INVALID_HANDLE: u32 = 400;
+const NOT_FOUND: u32 = 500;
+
+/// The current context; 0 where there is none.
+fn current() -> usize {
+    STACK.with_borrow(|stack| stack.last().copied().unwrap_or(0))
+}
+
+/// Success where a context is current, `write` then.
+fn in_context(write: impl FnOnce(usize) -> u32) -> u32 {
+    match current() {
+        0 => INVALID_CONTEXT,
+        context => write(context),
+    }
+}
+
+fn write<T>(to: *mut T, value: T) -> u32 {
+    // SAFETY: callers of a driver give places to write to.
+    unsafe { to.write(value) };
+    0
+}
+
+/// Destroys what a handle stands for.
+fn destroy(handle: usize) -> u32 {
+    in_context(|_| match state().alive.remove(&handle) {
+        Some(_) => 0,
+        None => INVALID_HANDLE,
+    })
+}
+
+/// Goes on with a stream of the current context, which the default stream is.
+fn on_stream(stream: usize, go_on: impl FnOnce() -> u32) -> u32 {
+    in_context(|context| {
+        let alive = state().alive.get(&stream) == Some(&Kind::Stream { context });
+        if alive || stream == 0 {
+            go_on()
+        } else {
+            INVALID_HANDLE
+        }
+    })
+}

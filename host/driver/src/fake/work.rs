@@ -1,0 +1,131 @@
+//! Streams, events, memory.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ffi::{c_int, c_uint};
+
+use super::{
+    Call, INVALID_HANDLE, INVALID_VALUE, Kind, OUT_OF_MEMORY, TOTAL_BYTES, destroy, in_context,
+    on_stream, state, write,
+};
+
+/// `CU_STREAM_NON_BLOCKING`.
+const NON_BLOCKING: c_uint = 1;
+
+pub(super) extern "C" fn create_stream(to: *mut usize, flags: c_uint) -> u32 {
+    if flags != NON_BLOCKING {
+        return INVALID_VALUE;
+    }
+    in_context(|context| write(to, state().create(Kind::Stream { context })))
+}
+
+pub(super) extern "C" fn create_stream_of_cust(
+    to: *mut usize,
+    _flags: c_uint,
+    _priority: c_int,
+) -> u32 {
+    in_context(|context| write(to, state().create(Kind::Stream { context })))
+}
+
+pub(super) extern "C" fn destroy_stream(stream: usize) -> u32 {
+    destroy(stream)
+}
+
+pub(super) extern "C" fn synchronize_stream(stream: usize) -> u32 {
+    on_stream(stream, || {
+        state().record(Call::Synchronize);
+        0
+    })
+}
+
+pub(super) extern "C" fn wait_for_event(stream: usize, event: usize, _flags: c_uint) -> u32 {
+    on_stream(stream, || {
+        if state().alive.contains_key(&event) {
+            0
+        } else {
+            INVALID_HANDLE
+        }
+    })
+}
+
+pub(super) extern "C" fn create_event(to: *mut usize, _flags: c_uint) -> u32 {
+    in_context(|context| write(to, state().create(Kind::Event { context })))
+}
+
+pub(super) extern "C" fn destroy_event(event: usize) -> u32 {
+    destroy(event)
+}
+
+pub(super) extern "C" fn record_event(event: usize, stream: usize) -> u32 {
+    in_context(|context| {
+        let alive = state().alive.get(&event) == Some(&Kind::Event { context });
+        if alive {
+            on_stream(stream, || 0)
+        } else {
+            INVALID_HANDLE
+        }
+    })
+}
+
+pub(super) extern "C" fn synchronize_event(_event: usize) -> u32 {
+    state().record(Call::Synchronize);
+    0
+}
+
+pub(super) extern "C" fn elapsed(to: *mut f32, _start: usize, _end: usize) -> u32 {
+    write(to, 1.5)
+}
+
+/// Device memory lies at multiples of 256 bytes; `None` for a size that no allocator gives.
+fn layout(n_bytes: usize) -> Option<Layout> {
+    Layout::from_size_align(n_bytes, 256)
+        .ok()
+        .filter(|layout| layout.size() != 0)
+}
+
+pub(super) extern "C" fn allocate(to: *mut usize, n_bytes: usize) -> u32 {
+    in_context(|_| {
+        let mut state = state();
+        let Some(layout) = layout(n_bytes).filter(|layout| layout.size() <= state.free_bytes)
+        else {
+            return OUT_OF_MEMORY;
+        };
+        // SAFETY: the layout is not empty.
+        let address = unsafe { alloc_zeroed(layout) } as usize;
+        state.alive.insert(address, Kind::Memory { n_bytes });
+        state.free_bytes -= n_bytes;
+        state.record(Call::Allocate { n_bytes });
+        write(to, address)
+    })
+}
+
+pub(super) extern "C" fn free(address: usize) -> u32 {
+    in_context(|_| {
+        let mut state = state();
+        let Some(Kind::Memory { n_bytes }) = state.alive.remove(&address) else {
+            return INVALID_VALUE;
+        };
+        if let Some(layout) = layout(n_bytes) {
+            // SAFETY: it was allocated with this layout, and was alive until now.
+            unsafe { dealloc(address as *mut u8, layout) };
+        }
+        state.free_bytes += n_bytes;
+        state.record(Call::Free);
+        0
+    })
+}
+
+pub(super) extern "C" fn memory_info(free: *mut usize, total: *mut usize) -> u32 {
+    in_context(|_| {
+        write(total, TOTAL_BYTES);
+        write(free, state().free_bytes)
+    })
+}
+
+pub(super) extern "C" fn copy(to: *mut u8, from: *const u8, n_bytes: usize, stream: usize) -> u32 {
+    on_stream(stream, || {
+        // SAFETY: callers of a driver give ranges of this length.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, n_bytes) };
+        state().record(Call::Copy { stream });
+        0
+    })
+}
