@@ -5,13 +5,17 @@
 //! registers' own order, and the partner's dS takes its place there, in rows. So a fragment read from shared memory
 //! always feeds two `mma`, and the pair needs one named barrier a step.
 //!
-//! dQ of a step is multiplied during the next one, which leaves one barrier of all warps in a step: it publishes the
-//! next Q and dO, and dS, and frees what the last step read. Step `i`, after its barrier:
+//! dQ of a step, and dK, are multiplied during the next one. That leaves one barrier of all warps in a step, which
+//! publishes the next Q and dO, and dS, and frees what the last step read; and it leaves gradient warps something to
+//! do while their partners work out P. Step `i`, after its barrier:
 //!
 //! ```text
-//! begin the copies of Q, dO, L, Δ of step i + 1
-//! score warps:     S(i), P(i) → partner;  dV += Pᵀ dO;  dQ(i − 1)
-//! gradient warps:  dQ(i − 1);  dP(i);  P(i) ←, dS(i) → shared;  dK += dSᵀ Q
+//! score warps                                gradient warps
+//! begin the copies of dO, L, Δ of i + 1      dK += dSᵀ Q of i − 1
+//! S, P of i → partner                        (they meet) begin the copy of Q of i + 1, over Q of i − 1
+//! dV += Pᵀ dO                                their part of dQ += dS K of i − 1
+//! their part of dQ += dS K of i − 1          dP of i
+//!                                            ← P,  dS of i → shared memory
 //! ```
 //!
 //! In the deterministic order a tile adds to a block of dQ when its turn has come: thread 0 waits for it before the
@@ -30,7 +34,7 @@ use crate::tile::copy::{self, Checked, Team};
 use crate::tile::element::Element;
 use crate::tile::global::{GlobalRows, row_of_head};
 use crate::tile::matmul::{Registers, left, multiply_add, right, right_transposed};
-use crate::tile::register::Accumulator;
+use crate::tile::register::{Accumulator, Packed};
 use crate::tile::shared::SharedTile;
 
 /// Keys of a warp: two fragments.
@@ -39,6 +43,8 @@ pub(super) const WARP_KEYS: u32 = 32;
 const ROLE_WARPS: u32 = 4;
 /// The barrier of warp pair `w` is `PAIR_BARRIER + w`; barrier 0 is everybody's.
 const PAIR_BARRIER: u32 = 1;
+/// The barrier of the gradient warps.
+const GRADIENT_BARRIER: u32 = PAIR_BARRIER + ROLE_WARPS;
 /// Threads of a pair of warps.
 const PAIR_THREADS: u32 = 64;
 
@@ -167,14 +173,16 @@ unsafe fn key_tile<E: Element, T: Tiles, M: Mask>(p: &BackwardParams, shared: La
     unsafe {
         copy::load::<Checked>(shared.k, rows(&p.k), first_key, config.block_k, team);
         copy::load::<Checked>(shared.v, rows(&p.v), first_key, config.block_k, team);
-        if steps > 0 {
-            load_step::<T, M>(p, &t, 0);
-        }
-        cp_async::cp_async_commit_group();
         if thread < ROLE_WARPS * 32 {
+            if steps > 0 {
+                load_d_o::<T, M>(p, &t, 0);
+            }
             let d_v = score_warp::<E, T, M>(p, &t);
             copy::store_through::<E, _>(rows(&p.d_v), first_key + warp_key, shared.v, warp_key, &d_v);
         } else {
+            if steps > 0 {
+                load_q::<T, M>(p, &t, 0);
+            }
             let mut d_k = gradient_warp::<E, T, M>(p, &t);
             d_k.for_each(|_, _, x| *x *= p.scale.scale);
             copy::store_through::<E, _>(rows(&p.d_k), first_key + warp_key, shared.k, warp_key, &d_k);
@@ -191,6 +199,9 @@ unsafe fn score_warp<E: Element, T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile
     unsafe {
         for i in 0..t.steps {
             begin_step::<T, M>(p, t, i);
+            if i + 1 < t.steps {
+                load_d_o::<T, M>(p, t, i + 1);
+            }
             // Sᵀ = K Qᵀ
             let mut s = T::Scores::zero();
             let q = Layout::stage(t.shared.q, config.block_q, i);
@@ -218,10 +229,19 @@ unsafe fn score_warp<E: Element, T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile
 unsafe fn gradient_warp<E: Element, T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>) -> T::KeyGradient {
     let config = const { config::backward(T::HEAD_DIM) };
     let mut d_k = T::KeyGradient::zero();
-    // SAFETY: as `backward`; `begin_step` has published what each step reads, the pair's barrier P.
+    let mut d_s = <T::Scores as Accumulator>::Packed::zero();
+    // SAFETY: as `backward`; `begin_step` has published what each step reads, the pair's barrier P. Q of the last
+    // step is read by gradient warps alone: when they have met, it may be overwritten.
     unsafe {
         for i in 0..t.steps {
             begin_step::<T, M>(p, t, i);
+            if i > 0 {
+                add_key_gradient::<E, T, M>(t, i - 1, d_s, &mut d_k);
+                barrier::barrier_sync(GRADIENT_BARRIER, ROLE_WARPS * 32);
+            }
+            if i + 1 < t.steps {
+                load_q::<T, M>(p, t, i + 1);
+            }
             if i > 0 {
                 add_query_gradient::<E, T, M>(p, t, i - 1);
             }
@@ -233,18 +253,32 @@ unsafe fn gradient_warp<E: Element, T: Tiles, M: Mask>(p: &BackwardParams, t: &T
             // dSᵀ = Pᵀ ∘ (dPᵀ − Δ)
             barrier::barrier_sync(PAIR_BARRIER + t.warp, PAIR_THREADS);
             score_gradients::<E, T, M>(t, i, &mut d_p);
-            let d_s = d_p.pack::<E>();
+            d_s = d_p.pack::<E>();
             // All lanes have read P: dS takes its place.
             barrier::warp_sync();
             let rows = Layout::stage(t.shared.d_s, config.block_k, i);
             copy::store_packed::<T::Scores>(rows, t.warp * WARP_KEYS, 0, &d_s);
-            // dK += dSᵀ Q
-            let q = Layout::stage(t.shared.q, config.block_q, i);
-            multiply_add::<E, _>(&mut d_k, Registers(d_s), right(q, 0), config.block_q as usize / 16);
+        }
+        if t.steps > 0 {
+            add_key_gradient::<E, T, M>(t, t.steps - 1, d_s, &mut d_k);
         }
         end_walk::<E, T, M>(p, t);
     }
     d_k
+}
+
+/// dK += dSᵀ Q of step `i`.
+#[inline(always)]
+unsafe fn add_key_gradient<E: Element, T: Tiles, M: Mask>(
+    t: &Tile<M>,
+    i: u32,
+    d_s: <T::Scores as Accumulator>::Packed,
+    d_k: &mut T::KeyGradient,
+) {
+    let block_q = const { config::backward(T::HEAD_DIM).block_q };
+    let q = Layout::stage(t.shared.q, block_q, i);
+    // SAFETY: as `gradient_warp`.
+    unsafe { multiply_add::<E, _>(d_k, Registers(d_s), right(q, 0), block_q as usize / 16) };
 }
 
 /// The walk's last dQ; afterwards nobody reads shared memory any more.
@@ -263,13 +297,13 @@ unsafe fn end_walk<E: Element, T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M
     }
 }
 
-/// The barrier of step `i`, with the turns that are waited for before and passed on behind it; then the copies of the
-/// next step's query block.
+/// The barrier of step `i`, with the turns that are waited for before and passed on behind it.
 #[inline(always)]
 unsafe fn begin_step<T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32) {
-    // SAFETY: as `backward`; the stage that is refilled was last read in step i − 1, which all warps have left.
+    cp_async::cp_async_commit_group();
+    cp_async::cp_async_wait_group::<0>();
+    // SAFETY: as `backward`; all of the block's warps come here.
     unsafe {
-        cp_async::cp_async_wait_group::<0>();
         if i > 0 {
             wait_turn::<T, M>(p, t, i - 1);
         }
@@ -277,10 +311,6 @@ unsafe fn begin_step<T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32)
         if i > 1 {
             pass_turn::<T, M>(p, t, i - 2);
         }
-        if i + 1 < t.steps {
-            load_step::<T, M>(p, t, i + 1);
-        }
-        cp_async::cp_async_commit_group();
     }
 }
 
@@ -299,26 +329,41 @@ pub(super) fn step_at<M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32) -> Step 
     Step { head: t.batch_idx * p.shape.heads_q + head_idx, head_idx, block }
 }
 
-/// Begins the copies of Q, dO, L and Δ of step `i`.
+/// Begins the copy of Q of step `i`; gradient warps do.
 #[inline(always)]
-unsafe fn load_step<T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32) {
-    let config = const { config::backward(T::HEAD_DIM) };
+unsafe fn load_q<T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32) {
+    let block_q = const { config::backward(T::HEAD_DIM).block_q };
     let step = step_at(p, t, i);
-    let first = step.block * config.block_q;
-    let team = Team { thread: t.thread, threads: config.threads };
-    let (q, d_o) = (Layout::stage(t.shared.q, config.block_q, i), Layout::stage(t.shared.d_o, config.block_q, i));
-    let rows = |tensor| GlobalRows::new(tensor, t.batch_idx, step.head_idx, p.shape.seqlen_q);
-    let chunks = config.block_q / 4;
-    // SAFETY: as `begin_step`; L and Δ are padded to whole blocks.
+    let rows = GlobalRows::new(&p.q, t.batch_idx, step.head_idx, p.shape.seqlen_q);
+    let tile = Layout::stage(t.shared.q, block_q, i);
+    // SAFETY: as `gradient_warp`.
+    unsafe { copy::load::<Checked>(tile, rows, step.block * block_q, block_q, role_team(t)) };
+}
+
+/// Begins the copies of dO, L and Δ of step `i`; score warps do.
+#[inline(always)]
+unsafe fn load_d_o<T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32) {
+    let block_q = const { config::backward(T::HEAD_DIM).block_q };
+    let step = step_at(p, t, i);
+    let (first, team) = (step.block * block_q, role_team(t));
+    let rows = GlobalRows::new(&p.d_o, t.batch_idx, step.head_idx, p.shape.seqlen_q);
+    let tile = Layout::stage(t.shared.d_o, block_q, i);
+    let chunks = block_q / 4;
+    // SAFETY: as `score_warp`; L and Δ are padded to whole blocks.
     unsafe {
-        copy::load::<Checked>(q, rows(&p.q), first, config.block_q, team);
-        copy::load::<Checked>(d_o, rows(&p.d_o), first, config.block_q, team);
-        if t.thread < 2 * chunks {
+        copy::load::<Checked>(tile, rows, first, block_q, team);
+        if team.thread < 2 * chunks {
             let (source, target) =
-                if t.thread < chunks { (p.lse_log2, t.shared.lse) } else { (p.delta, t.shared.delta) };
-            let chunk = t.thread % chunks;
+                if team.thread < chunks { (p.lse_log2, t.shared.lse) } else { (p.delta, t.shared.delta) };
+            let chunk = team.thread % chunks;
             let from = row_of_head(source, step.head, p.padded_q, first + chunk * 4);
-            cp_async::cp_async_cg_16(target + i % 2 * config.block_q * 4 + chunk * 16, from, 16);
+            cp_async::cp_async_cg_16(target + i % 2 * block_q * 4 + chunk * 16, from, 16);
         }
     }
+}
+
+/// The threads of this thread's role.
+#[inline(always)]
+fn role_team<M>(t: &Tile<M>) -> Team {
+    Team { thread: t.thread % (ROLE_WARPS * 32), threads: ROLE_WARPS * 32 }
 }
