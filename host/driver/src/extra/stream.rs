@@ -51,7 +51,7 @@ pub unsafe fn context(stream: CUstream) -> Result<CUcontext, DriverError> {
     Ok(context)
 }
 
-/// Enqueues a copy of `n_bytes` from host memory to device memory.
+/// Enqueues a copy of `n_bytes` from host memory to device memory; nothing is done for 0 bytes.
 ///
 /// # Safety
 /// Both ranges are valid, and the host's is neither freed nor written before the copy is done.
@@ -61,11 +61,14 @@ pub unsafe fn copy_to_device(
     n_bytes: usize,
     stream: CUstream,
 ) -> Result<(), DriverError> {
+    if n_bytes == 0 {
+        return Ok(());
+    }
     // SAFETY: as the caller promises.
     unsafe { raw::cuMemcpyHtoDAsync_v2(to, from, n_bytes, stream) }
 }
 
-/// Enqueues a copy of `n_bytes` from device memory to host memory.
+/// Enqueues a copy of `n_bytes` from device memory to host memory; nothing is done for 0 bytes.
 ///
 /// # Safety
 /// Both ranges are valid, and the host's is neither freed, read nor written before the copy is done.
@@ -75,11 +78,14 @@ pub unsafe fn copy_to_host(
     n_bytes: usize,
     stream: CUstream,
 ) -> Result<(), DriverError> {
+    if n_bytes == 0 {
+        return Ok(());
+    }
     // SAFETY: as the caller promises.
     unsafe { raw::cuMemcpyDtoHAsync_v2(to, from, n_bytes, stream) }
 }
 
-/// Enqueues the filling of `n_bytes` of device memory with one value.
+/// Enqueues the filling of `n_bytes` of device memory with one value; nothing is done for 0 bytes.
 ///
 /// # Safety
 /// The range is valid until the work is done.
@@ -89,6 +95,9 @@ pub unsafe fn fill(
     n_bytes: usize,
     stream: CUstream,
 ) -> Result<(), DriverError> {
+    if n_bytes == 0 {
+        return Ok(());
+    }
     // SAFETY: as the caller promises.
     unsafe { raw::cuMemsetD8Async(to, value, n_bytes, stream) }
 }

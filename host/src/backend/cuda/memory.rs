@@ -146,6 +146,21 @@ impl<T: Element> DeviceBuffer<T> {
         stream.synchronize(device)
     }
 
+    /// Makes every element zero, in the order of a stream; returns before it is done.
+    pub fn zero<'a>(&mut self, stream: impl Into<StreamRef<'a>>) -> Result<(), DriverError> {
+        let _current = self.memory.device.enter()?;
+        // SAFETY: the range is the buffer's own, borrowed exclusively; the driver frees it only when the fill is done.
+        unsafe {
+            extra::stream::fill(
+                self.memory.address(),
+                0,
+                self.n_bytes(),
+                stream.into().as_raw(),
+            )?
+        };
+        Ok(())
+    }
+
     /// All elements, in the order of a stream; waits for the copy.
     pub fn to_vec<'a>(&self, stream: impl Into<StreamRef<'a>>) -> Result<Vec<T>, DriverError> {
         let mut elements = vec![T::from_f32(0.0); self.n_elems];
