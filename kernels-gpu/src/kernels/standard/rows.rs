@@ -82,12 +82,12 @@ pub unsafe fn softmax<E: Element>(p: &StandardParams) {
         while col < p.padded_k {
             let s = load_f32(scores + col * 4);
             let mut new = m;
-            for i in 0..COLS {
-                new = max(new, s[i]);
+            for s in &s {
+                new = max(new, *s);
             }
             l *= exp(m - finite(new));
-            for i in 0..COLS {
-                l += exp(s[i] - finite(new));
+            for s in &s {
+                l += exp(s - finite(new));
             }
             m = new;
             col += u64::from(WARP_COLS);
@@ -99,8 +99,8 @@ pub unsafe fn softmax<E: Element>(p: &StandardParams) {
         let mut col = u64::from(lane) * COLS as u64;
         while col < p.padded_k {
             let mut s = load_f32(scores + col * 4);
-            for i in 0..COLS {
-                s[i] = exp(s[i] - reference) * inverse;
+            for s in &mut s {
+                *s = exp(*s - reference) * inverse;
             }
             global::st_global_x4(weights + col * 2, pack::<E>(s));
             col += u64::from(WARP_COLS);
@@ -136,8 +136,8 @@ pub unsafe fn delta<E: Element>(p: &StandardParams) {
         if lane < o.chunks {
             let o = unpack::<E>(global::ld_global_x4(o.rows.chunk(row.q_idx, lane)));
             let d_o = unpack::<E>(global::ld_global_x4(d_o.rows.chunk(row.q_idx, lane)));
-            for i in 0..COLS {
-                sum += o[i] * d_o[i];
+            for (o, d_o) in o.iter().zip(&d_o) {
+                sum += o * d_o;
             }
         }
         let sum = warp_sum(sum);
@@ -165,9 +165,12 @@ pub unsafe fn d_scores<E: Element>(p: &StandardParams) {
         while col < p.padded_k {
             let d_p = load_f32(d_weights + col * 4);
             let mut x = unpack::<E>(global::ld_global_x4(weights + col * 2));
-            for i in 0..COLS {
-                let d_s = x[i] * (d_p[i] - delta);
-                x[i] = if col + (i as u64) < visible { d_s } else { 0.0 };
+            for (i, (x, d_p)) in (0..).zip(x.iter_mut().zip(&d_p)) {
+                *x = if col + i < visible {
+                    *x * (d_p - delta)
+                } else {
+                    0.0
+                };
             }
             global::st_global_x4(weights + col * 2, pack::<E>(x));
             col += u64::from(WARP_COLS);
@@ -205,21 +208,19 @@ unsafe fn load_f32(address: u64) -> [f32; COLS] {
 /// Eight elements of a 16-byte chunk.
 #[inline(always)]
 fn unpack<E: Element>(chunk: [u32; 4]) -> [f32; COLS] {
-    let mut x = [0.0; COLS];
-    for i in 0..4 {
-        [x[2 * i], x[2 * i + 1]] = E::unpack(chunk[i]);
-    }
-    x
+    let [a, b, c, d] = chunk.map(E::unpack);
+    [a[0], a[1], b[0], b[1], c[0], c[1], d[0], d[1]]
 }
 
 /// Eight values, rounded to `E`, as a 16-byte chunk.
 #[inline(always)]
 fn pack<E: Element>(x: [f32; COLS]) -> [u32; 4] {
-    let mut chunk = [0; 4];
-    for i in 0..4 {
-        chunk[i] = E::pack(x[2 * i], x[2 * i + 1]);
-    }
-    chunk
+    [
+        E::pack(x[0], x[1]),
+        E::pack(x[2], x[3]),
+        E::pack(x[4], x[5]),
+        E::pack(x[6], x[7]),
+    ]
 }
 
 /// The maximum over the warp.
