@@ -10,12 +10,15 @@ use crate::ptx::{shared, special};
 use crate::tile::element::Element;
 use crate::tile::register::{Accumulator, Packed};
 
-/// The two values of a step's L or Δ for this lane's columns of fragment `n`.
+/// Calls `f` with the fragment indices and the two values of `statistics` that this lane's columns of it want.
 #[inline(always)]
-unsafe fn column_values(statistics: u32, n: usize) -> [f32; 2] {
-    // SAFETY: the statistics of the step have arrived.
-    let pair = unsafe { shared::ld_shared_x2(statistics + special::lane_idx() % 4 * 8 + n as u32 * 32) };
-    pair.map(f32::from_bits)
+unsafe fn with_columns<S: Accumulator>(statistics: u32, mut f: impl FnMut(usize, [f32; 2])) {
+    let first = statistics + special::lane_idx() % 4 * 8;
+    for n in 0..S::N {
+        // SAFETY: the statistics of the step have arrived.
+        let pair = unsafe { shared::ld_shared_x2(first + n as u32 * 32) };
+        f(n, pair.map(f32::from_bits));
+    }
 }
 
 /// Pᵀ = exp2(scale_log2 · Sᵀ − L), 0 where masked.
@@ -25,15 +28,16 @@ unsafe fn column_values(statistics: u32, n: usize) -> [f32; 2] {
 #[inline(always)]
 pub(super) unsafe fn probabilities<T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32, s: &mut T::Scores) {
     let config = const { config::backward(T::HEAD_DIM) };
-    for n in 0..T::Scores::N {
-        // SAFETY: the caller's contract.
-        let lse = unsafe { column_values(t.shared.lse + i % 2 * config.block_q * 4, n) };
-        for m in 0..T::Scores::M {
-            let x = s.fragment_mut(m, n);
-            for idx in 0..4 {
-                x[idx] = ex2_approx(fma(x[idx], p.scale.scale_log2, -lse[idx % 2]));
+    let lse = t.shared.lse + i % 2 * config.block_q * 4;
+    // SAFETY: as `score_warp`.
+    unsafe {
+        with_columns::<T::Scores>(lse, |n, lse| {
+            for m in 0..T::Scores::M {
+                for (idx, x) in s.fragment_mut(m, n).iter_mut().enumerate() {
+                    *x = ex2_approx(fma(*x, p.scale.scale_log2, -lse[idx % 2]));
+                }
             }
-        }
+        });
     }
     let block = step_at(p, t, i).block;
     if block < t.blocks.full_begin {
@@ -53,22 +57,34 @@ pub(super) unsafe fn probabilities<T: Tiles, M: Mask>(p: &BackwardParams, t: &Ti
 #[inline(always)]
 pub(super) unsafe fn score_gradients<E: Element, T: Tiles, M>(t: &Tile<M>, i: u32, d_p: &mut T::Scores) {
     let config = const { config::backward(T::HEAD_DIM) };
-    for n in 0..T::Scores::N {
-        // SAFETY: the caller's contract.
-        let delta = unsafe { column_values(t.shared.delta + i % 2 * config.block_q * 4, n) };
-        for m in 0..T::Scores::M / 2 {
-            // SAFETY: the pair's barrier stands between the partner's writes and this.
-            let p = unsafe { shared::ld_shared_x4(exchange::<T, M>(t, i, m, n)) };
-            for half in 0..4 {
-                let p = E::unpack(p[half]);
-                let d_s = d_p.fragment_mut(2 * m + half / 2, n);
-                let first = half % 2 * 2;
-                d_s[first] = p[0] * (d_s[first] - delta[0]);
-                d_s[first + 1] = p[1] * (d_s[first + 1] - delta[1]);
+    let delta = t.shared.delta + i % 2 * config.block_q * 4;
+    // SAFETY: as `gradient_warp`.
+    unsafe {
+        let p = receive::<T, M>(t, i);
+        with_columns::<T::Scores>(delta, |n, delta| {
+            for m in 0..T::Scores::M {
+                let pairs = p.pairs(m, n);
+                let d_s = d_p.fragment_mut(m, n);
+                for half in 0..2 {
+                    let p = E::unpack(pairs[half]);
+                    d_s[2 * half] = p[0] * (d_s[2 * half] - delta[0]);
+                    d_s[2 * half + 1] = p[1] * (d_s[2 * half + 1] - delta[1]);
+                }
             }
-        }
+        });
     }
 }
+
+/// The address of this lane's first 16 bytes of the pair's P in step `i`: the registers of a fragment and of its right
+/// neighbour, lanes side by side.
+#[inline(always)]
+fn exchange<T: Tiles, M>(t: &Tile<M>, i: u32) -> u32 {
+    let rows = Layout::stage(t.shared.d_s, const { config::backward(T::HEAD_DIM).block_k }, i);
+    rows.base + t.warp * WARP_KEYS * rows.row_bytes + special::lane_idx() * 16
+}
+
+/// Bytes from one pair of fragments to the next in the exchange.
+const EXCHANGE_STRIDE: u32 = 32 * 16;
 
 /// Leaves P for the partner, in the place that its dS will take.
 ///
@@ -76,22 +92,30 @@ pub(super) unsafe fn score_gradients<E: Element, T: Tiles, M>(t: &Tile<M>, i: u3
 /// As the score warp's step: the place is free since the step's barrier.
 #[inline(always)]
 pub(super) unsafe fn send<T: Tiles, M>(t: &Tile<M>, i: u32, p: &<T::Scores as Accumulator>::Packed) {
-    for n in 0..T::Scores::N {
-        for m in 0..T::Scores::M / 2 {
-            let (upper, lower) = (p.pairs(2 * m, n), p.pairs(2 * m + 1, n));
+    let mut address = exchange::<T, M>(t, i);
+    for m in 0..T::Scores::M {
+        for n in 0..T::Scores::N / 2 {
+            let (left, right) = (p.pairs(m, 2 * n), p.pairs(m, 2 * n + 1));
             // SAFETY: the caller's contract.
-            unsafe {
-                shared::st_shared_x4(exchange::<T, M>(t, i, m, n), [upper[0], upper[1], lower[0], lower[1]]);
-            }
+            unsafe { shared::st_shared_x4(address, [left[0], left[1], right[0], right[1]]) };
+            address += EXCHANGE_STRIDE;
         }
     }
 }
 
-/// The address of this lane's 16 bytes of P, in step `i`, that hold fragments `(2 m, n)` and `(2 m + 1, n)`: lanes side
-/// by side.
+/// Takes P as the partner left it.
 #[inline(always)]
-fn exchange<T: Tiles, M>(t: &Tile<M>, i: u32, m: usize, n: usize) -> u32 {
-    let rows = Layout::stage(t.shared.d_s, const { config::backward(T::HEAD_DIM).block_k }, i);
-    let place = (m * T::Scores::N + n) as u32 * 32 + special::lane_idx();
-    rows.base + t.warp * WARP_KEYS * rows.row_bytes + place * 16
+unsafe fn receive<T: Tiles, M>(t: &Tile<M>, i: u32) -> <T::Scores as Accumulator>::Packed {
+    let mut p = <T::Scores as Accumulator>::Packed::zero();
+    let mut address = exchange::<T, M>(t, i);
+    for m in 0..T::Scores::M {
+        for n in 0..T::Scores::N / 2 {
+            // SAFETY: the pair's barrier stands between the partner's writes and this.
+            let registers = unsafe { shared::ld_shared_x4(address) };
+            *p.pairs_mut(m, 2 * n) = [registers[0], registers[1]];
+            *p.pairs_mut(m, 2 * n + 1) = [registers[2], registers[3]];
+            address += EXCHANGE_STRIDE;
+        }
+    }
+    p
 }
