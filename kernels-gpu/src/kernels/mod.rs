@@ -5,3 +5,5 @@ pub mod forward;
 pub mod backward;
 
 pub mod standard;
+
+pub mod probes;

@@ -1,0 +1,394 @@
+//! Probes: one tiny kernel for every instruction, so that its two bodies can be compared on a GPU.
+//!
+//! A probe is one block. Its input is `input_words` words for each thread, word `k` of thread `t` at index
+//! `k · threads + t`; its output is laid out likewise. The list below makes the entries `probe_<name>` of the PTX
+//! module `probes`, and on the CPU the table [`PROBES`], whose rows know how to fill the input and how closely two
+//! outputs must agree.
+#![allow(
+    unsafe_op_in_unsafe_fn,
+    reason = "every function here has one contract, its row's: that block, an input and an output of those sizes"
+)]
+
+use crate::ptx::{
+    atomic, barrier, convert, cp_async, global, ldmatrix, math, mma, shared, shuffle, special,
+};
+
+mod list;
+
+#[cfg(target_arch = "nvptx64")]
+mod entries;
+
+#[cfg(not(target_arch = "nvptx64"))]
+mod table;
+
+#[cfg(not(target_arch = "nvptx64"))]
+pub use table::{Agreement, Disagreement, Fill, PROBES, Probe};
+
+/// Address of word `k` of this thread.
+fn word(base: u64, k: u32) -> u64 {
+    base + u64::from(k * special::block_dim_x() + special::thread_idx_x()) * 4
+}
+
+unsafe fn get(input: u64, k: u32) -> u32 {
+    global::ld_global_u32(word(input, k))
+}
+
+unsafe fn get_f32(input: u64, k: u32) -> f32 {
+    f32::from_bits(get(input, k))
+}
+
+unsafe fn put(output: u64, k: u32, x: u32) {
+    global::st_global_u32(word(output, k), x)
+}
+
+unsafe fn put_f32(output: u64, k: u32, x: f32) {
+    put(output, k, x.to_bits())
+}
+
+unsafe fn put_all(output: u64, first: u32, x: &[u32]) {
+    let mut k = 0;
+    while k < x.len() {
+        put(output, first + k as u32, x[k]);
+        k += 1;
+    }
+}
+
+unsafe fn special_registers(_: u64, output: u64) {
+    let registers = [
+        special::thread_idx_x(),
+        special::lane_idx(),
+        special::block_idx_x(),
+        special::block_dim_x(),
+        special::grid_dim_x(),
+        // The address itself is each machine's own; that it is aligned is not.
+        special::shared_base() % 1024,
+    ];
+    put_all(output, 0, &registers)
+}
+
+/// A product whose accumulator is unpacked from words 0 and 1, `a` words 2 to 5, `b` words 6 and 7.
+#[inline(always)]
+unsafe fn product(
+    input: u64,
+    output: u64,
+    unpack: fn(u32) -> [f32; 2],
+    multiply: unsafe fn(&mut [f32; 4], [u32; 4], [u32; 2]),
+) {
+    let ([c0, c1], [c2, c3]) = (unpack(get(input, 0)), unpack(get(input, 1)));
+    let mut acc = [c0, c1, c2, c3];
+    let a = [get(input, 2), get(input, 3), get(input, 4), get(input, 5)];
+    multiply(&mut acc, a, [get(input, 6), get(input, 7)]);
+    put_all(output, 0, &acc.map(f32::to_bits));
+}
+
+unsafe fn mma_bf16(input: u64, output: u64) {
+    product(input, output, convert::unpack_bf16x2, |c, a, b| {
+        mma::mma_m16n8k16_bf16(c, a, b)
+    })
+}
+
+unsafe fn mma_f16(input: u64, output: u64) {
+    product(input, output, convert::unpack_f16x2, |c, a, b| {
+        mma::mma_m16n8k16_f16(c, a, b)
+    })
+}
+
+unsafe fn mma_bf16_sums(input: u64, output: u64) {
+    mma_bf16(input, output)
+}
+
+unsafe fn mma_f16_sums(input: u64, output: u64) {
+    mma_f16(input, output)
+}
+
+/// Fills 32 rows of 16 bytes and gives the address of this lane's row, the rows in an order of their own.
+unsafe fn fill_rows(input: u64) -> u32 {
+    let (base, lane) = (special::shared_base(), special::lane_idx());
+    let row = [get(input, 0), get(input, 1), get(input, 2), get(input, 3)];
+    shared::st_shared_x4(base + lane * 16, row);
+    barrier::warp_sync();
+    base + (lane * 5 + 3) % 32 * 16
+}
+
+unsafe fn ldmatrix_x4(input: u64, output: u64) {
+    put_all(output, 0, &ldmatrix::ldmatrix_x4(fill_rows(input)))
+}
+
+unsafe fn ldmatrix_x4_trans(input: u64, output: u64) {
+    put_all(output, 0, &ldmatrix::ldmatrix_x4_trans(fill_rows(input)))
+}
+
+unsafe fn ldmatrix_x2(input: u64, output: u64) {
+    put_all(output, 0, &ldmatrix::ldmatrix_x2(fill_rows(input)))
+}
+
+unsafe fn ldmatrix_x2_trans(input: u64, output: u64) {
+    put_all(output, 0, &ldmatrix::ldmatrix_x2_trans(fill_rows(input)))
+}
+
+/// Two groups of copies, every number of source bytes from 0 to 16 among them; each lane reads its neighbour's.
+unsafe fn copies(input: u64, output: u64) {
+    let (base, lane) = (special::shared_base(), special::lane_idx());
+    cp_async::cp_async_cg_16(base + lane * 16, input + u64::from(lane) * 16, lane % 17);
+    cp_async::cp_async_commit_group();
+    cp_async::cp_async_cg_16(
+        base + 512 + lane * 16,
+        input + 512 + u64::from(lane) * 16,
+        16,
+    );
+    cp_async::cp_async_commit_group();
+    cp_async::cp_async_wait_group::<1>();
+    barrier::warp_sync();
+    put_all(output, 0, &shared::ld_shared_x4(base + (lane ^ 1) * 16));
+    cp_async::cp_async_wait_group::<0>();
+    barrier::warp_sync();
+    put_all(
+        output,
+        4,
+        &shared::ld_shared_x4(base + 512 + (lane ^ 1) * 16),
+    );
+}
+
+/// Both warps exchange at barrier 1; then warp 0 only arrives at barrier 2 and warp 1 reads what it left.
+unsafe fn named_barriers(input: u64, output: u64) {
+    let (base, thread) = (special::shared_base(), special::thread_idx_x());
+    shared::st_shared_u32(base + thread * 4, get(input, 0));
+    barrier::barrier_sync(1, 64);
+    put(output, 0, shared::ld_shared_u32(base + (63 - thread) * 4));
+    if thread < 32 {
+        shared::st_shared_u32(base + 256 + thread * 4, !get(input, 0));
+        barrier::barrier_arrive(2, 64);
+        put(output, 1, 0);
+    } else {
+        barrier::barrier_sync(2, 64);
+        put(
+            output,
+            1,
+            shared::ld_shared_u32(base + 256 + (63 - thread) * 4),
+        );
+    }
+}
+
+unsafe fn block_barrier(input: u64, output: u64) {
+    let (base, thread) = (special::shared_base(), special::thread_idx_x());
+    shared::st_shared_u32(base + thread * 4, get(input, 0));
+    barrier::barrier_sync_all();
+    put(output, 0, shared::ld_shared_u32(base + (127 - thread) * 4));
+}
+
+unsafe fn shuffles(input: u64, output: u64) {
+    let (x, lane) = (get(input, 0), get(input, 1) % 32);
+    // A number that is no NaN, so that its bits survive.
+    let number = f32::from_bits(x & 0x7f7f_ffff);
+    let mut k = 0;
+    while k < 5 {
+        put(output, 2 * k, shuffle::shuffle_bfly_u32(x, 1 << k));
+        put_f32(
+            output,
+            2 * k + 1,
+            shuffle::shuffle_bfly_f32(number, 31 >> k),
+        );
+        k += 1;
+    }
+    put(output, 10, shuffle::shuffle_idx_u32(x, lane));
+    put_f32(output, 11, shuffle::shuffle_idx_f32(number, lane));
+}
+
+unsafe fn votes(input: u64, output: u64) {
+    let rare = get(input, 0).is_multiple_of(32);
+    let (none, all) = (special::lane_idx() > 31, special::lane_idx() < 32);
+    put_all(
+        output,
+        0,
+        &[rare, none, all].map(|p| shuffle::vote_any(p) as u32),
+    );
+    put_all(
+        output,
+        3,
+        &[!rare, none, all].map(|p| shuffle::vote_all(p) as u32),
+    );
+}
+
+#[inline(always)]
+unsafe fn each(input: u64, output: u64, f: fn(f32) -> f32) {
+    let mut k = 0;
+    while k < 16 {
+        put_f32(output, k, f(get_f32(input, k)));
+        k += 1;
+    }
+}
+
+unsafe fn ex2_approx(input: u64, output: u64) {
+    each(input, output, math::ex2_approx)
+}
+
+unsafe fn lg2_approx(input: u64, output: u64) {
+    each(input, output, math::lg2_approx)
+}
+
+unsafe fn rcp_approx(input: u64, output: u64) {
+    each(input, output, math::rcp_approx)
+}
+
+unsafe fn fma(input: u64, output: u64) {
+    let mut k = 0;
+    while k < 4 {
+        let (a, b) = (get_f32(input, 3 * k), get_f32(input, 3 * k + 1));
+        put_f32(output, k, math::fma(a, b, get_f32(input, 3 * k + 2)));
+        k += 1;
+    }
+}
+
+/// `f` of eight pairs of words.
+#[inline(always)]
+unsafe fn each_pair(input: u64, output: u64, f: fn(f32, f32) -> u32) {
+    let mut k = 0;
+    while k < 8 {
+        put(
+            output,
+            k,
+            f(get_f32(input, 2 * k), get_f32(input, 2 * k + 1)),
+        );
+        k += 1;
+    }
+}
+
+unsafe fn max(input: u64, output: u64) {
+    each_pair(input, output, |a, b| math::max(a, b).to_bits())
+}
+
+unsafe fn cvt_bf16x2(input: u64, output: u64) {
+    each_pair(input, output, convert::cvt_bf16x2)
+}
+
+unsafe fn cvt_f16x2(input: u64, output: u64) {
+    each_pair(input, output, convert::cvt_f16x2)
+}
+
+unsafe fn unpack(input: u64, output: u64) {
+    let mut k = 0;
+    while k < 4 {
+        let x = get(input, k);
+        put_all(output, 5 * k, &convert::unpack_bf16x2(x).map(f32::to_bits));
+        put_all(
+            output,
+            5 * k + 2,
+            &convert::unpack_f16x2(x).map(f32::to_bits),
+        );
+        put_f32(output, 5 * k + 4, convert::cvt_f32_f16(x));
+        k += 1;
+    }
+}
+
+/// Every width stored by one thread and loaded by another.
+unsafe fn shared_words(input: u64, output: u64) {
+    let (base, thread) = (special::shared_base(), special::thread_idx_x());
+    let at = |thread: u32| base + thread * 16;
+    let (pairs, singles) = (base + 1024, base + 1536);
+    let other = 63 - thread;
+    shared::st_shared_x4(
+        at(thread),
+        [get(input, 0), get(input, 1), get(input, 2), get(input, 3)],
+    );
+    shared::st_shared_x2(pairs + thread * 8, [get(input, 4), get(input, 5)]);
+    shared::st_shared_u32(singles + thread * 4, get(input, 6));
+    shared::st_shared_f32(
+        singles + 256 + thread * 4,
+        f32::from_bits(get(input, 7) & 0x7f7f_ffff),
+    );
+    barrier::barrier_sync_all();
+    put_all(output, 0, &shared::ld_shared_x4(at(other)));
+    put_all(output, 4, &shared::ld_shared_x2(pairs + other * 8));
+    put(output, 6, shared::ld_shared_u32(singles + other * 4));
+    put_f32(output, 7, shared::ld_shared_f32(singles + 256 + other * 4));
+}
+
+/// Every width loaded and stored; here the twenty words of a thread lie side by side.
+unsafe fn global_words(input: u64, output: u64) {
+    let offset = u64::from(special::thread_idx_x()) * 80;
+    let (input, output) = (input + offset, output + offset);
+    global::st_global_x4(output, global::ld_global_x4(input));
+    global::st_global_f32x4(output + 16, global::ld_global_f32x4(input + 16));
+    global::st_global_x2(output + 32, global::ld_global_x2(input + 32));
+    global::st_global_u32(output + 40, global::ld_global_u32(input + 40));
+    global::st_global_f32(output + 44, global::ld_global_f32(input + 44));
+    let mut i = 0;
+    while i < 16 {
+        let half = global::ld_global_u16(input + 48 + i * 2);
+        global::st_global_u16(output + 48 + (15 - i) * 2, half);
+        i += 1;
+    }
+}
+
+/// Stores of the odd threads over zeros; six words of a thread, the first four side by side.
+unsafe fn predicated_stores(input: u64, output: u64) {
+    let thread = special::thread_idx_x();
+    let odd = thread % 2 == 1;
+    let wide = output + u64::from(thread) * 16;
+    global::st_global_x4(wide, [0; 4]);
+    put_all(output, 4, &[0, 0]);
+    let x = [get(input, 0), get(input, 1), get(input, 2), get(input, 3)];
+    global::st_global_x4_if(wide, x, odd);
+    global::st_global_u32_if(word(output, 4), get(input, 4), odd);
+    global::st_global_f32_if(
+        word(output, 5),
+        f32::from_bits(get(input, 5) & 0x7f7f_ffff),
+        odd,
+    );
+}
+
+/// Word 0 collects whole numbers from all threads; the others stay 0.
+unsafe fn red_add_f32(_: u64, output: u64) {
+    put(output, 0, 0);
+    barrier::barrier_sync_all();
+    atomic::red_add_f32(output, (special::thread_idx_x() + 1) as f32);
+}
+
+/// Tickets: each is drawn once.
+unsafe fn atom_add_u32(_: u64, output: u64) {
+    put_all(output, 0, &[0, 7]);
+    barrier::barrier_sync_all();
+    let ticket = atomic::atom_add_u32(output, 1);
+    global::st_global_u32(
+        output + u64::from(special::block_dim_x() + ticket) * 4,
+        ticket,
+    );
+}
+
+/// Thread 0 hands its word to thread 32 by a flag, word 0 of the output; everyone else's word is 0.
+#[inline(always)]
+unsafe fn hand_over(input: u64, output: u64, give: unsafe fn(u64), wait: unsafe fn(u64)) {
+    let thread = special::thread_idx_x();
+    let (flag, data) = (output, output + 4);
+    put(output, 0, 0);
+    barrier::barrier_sync_all();
+    if thread == 0 {
+        global::st_global_u32(data, get(input, 0));
+        give(flag);
+    }
+    if thread == 32 {
+        wait(flag);
+        put(output, 0, global::ld_global_u32(data));
+    }
+}
+
+unsafe fn release_acquire(input: u64, output: u64) {
+    hand_over(
+        input,
+        output,
+        |flag| atomic::st_release_u32(flag, 1),
+        |flag| while atomic::ld_acquire_u32(flag) != 1 {},
+    )
+}
+
+unsafe fn fences(input: u64, output: u64) {
+    hand_over(
+        input,
+        output,
+        |flag| atomic::red_release_add_u32(flag, 1),
+        |flag| {
+            while atomic::ld_relaxed_u32(flag) != 1 {}
+            atomic::fence_acq_rel_gpu();
+        },
+    )
+}

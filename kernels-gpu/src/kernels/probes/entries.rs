@@ -1,0 +1,17 @@
+//! The list expanded into the entries `probe_<name>`.
+
+use crate::for_each_probe;
+
+macro_rules! entries {
+    ($($name:ident { $($shape:tt)* })*) => { $(
+        const _: () = {
+            #[unsafe(export_name = concat!("probe_", stringify!($name)))]
+            unsafe extern "ptx-kernel" fn probe(input: u64, output: u64) {
+                // SAFETY: the launch and the buffers are as the row says.
+                unsafe { super::$name(input, output) }
+            }
+        };
+    )* };
+}
+
+for_each_probe!(entries);

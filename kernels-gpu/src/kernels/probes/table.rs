@@ -1,0 +1,195 @@
+//! The probes as data: what to give them and how closely two machines must agree on what comes out.
+
+use crate::for_each_probe;
+
+/// What the input of a probe is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fill {
+    /// Any bits.
+    Bits,
+    /// `f32` of all magnitudes, zeros, infinities, NaN and subnormal numbers among them.
+    Floats,
+    /// `f32` between −130 and 130 and the special ones.
+    Exponents,
+    /// `f32` of the magnitudes that `f16` has, a little beyond, and the special ones.
+    HalfFloats,
+    /// Pairs of `bf16` whole numbers between −8 and 8, whose products and sums are exact.
+    WholeBf16,
+    /// Pairs of `f16` whole numbers between −8 and 8.
+    WholeF16,
+    /// Pairs of `bf16` between −2 and 2.
+    RealBf16,
+    /// Pairs of `f16` between −2 and 2.
+    RealF16,
+}
+
+/// How closely two outputs must agree, word by word.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Agreement {
+    /// Bit for bit.
+    Exact,
+    /// As `f32`, with at most so many numbers between them; any two NaN agree.
+    Ulps(u32),
+    /// As `f32`, within this share of the greater magnitude, or of 1; any two NaN agree.
+    Within(f32),
+}
+
+/// A word on which two machines do not agree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Disagreement {
+    /// Its index in the output.
+    pub index: usize,
+    /// Its value on the one machine.
+    pub left: u32,
+    /// Its value on the other.
+    pub right: u32,
+}
+
+/// One probe: a launch of one block of `threads` threads with two addresses as its parameters.
+#[derive(Clone, Copy, Debug)]
+pub struct Probe {
+    /// Its name.
+    pub name: &'static str,
+    /// Its entry in the PTX module `probes`.
+    pub entry: &'static str,
+    /// Threads of its only block.
+    pub threads: u32,
+    /// Bytes of dynamic shared memory.
+    pub shared_bytes: u32,
+    /// What its input is made of.
+    pub fill: Fill,
+    /// Words of input for each thread.
+    pub input_words: u32,
+    /// Words of output for each thread.
+    pub output_words: u32,
+    /// How closely outputs must agree.
+    pub agreement: Agreement,
+    /// The kernel, to be called by every thread that [`crate::emu`] runs, with the addresses of input and output.
+    pub run: fn(u64, u64),
+}
+
+impl Probe {
+    /// The input for a seed; never empty, so that it has an address.
+    pub fn input(&self, seed: u64) -> Vec<u32> {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut draw = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 16) as u32
+        };
+        let count = (self.threads * self.input_words).max(4);
+        (0..count).map(|_| self.fill.word(&mut draw)).collect()
+    }
+
+    /// An output for the probe to write.
+    pub fn output(&self) -> Vec<u32> {
+        vec![0; (self.threads * self.output_words) as usize]
+    }
+
+    /// The first word on which two outputs do not agree.
+    pub fn compare(&self, left: &[u32], right: &[u32]) -> Result<(), Disagreement> {
+        assert_eq!(
+            left.len(),
+            right.len(),
+            "outputs of one probe have one length"
+        );
+        let differs = |index: &usize| !self.agreement.holds(left[*index], right[*index]);
+        match (0..left.len()).find(differs) {
+            Some(index) => Err(Disagreement {
+                index,
+                left: left[index],
+                right: right[index],
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Numbers at which arithmetic is apt to go wrong.
+const SPECIAL: [u32; 12] = [
+    0x0000_0000, // 0
+    0x8000_0000, // −0
+    0x7f80_0000, // ∞
+    0xff80_0000, // −∞
+    0x7fc0_0001, // NaN
+    0x0000_0001, // the least subnormal number
+    0x807f_ffff, // the greatest negative subnormal number
+    0x0080_0000, // the least normal number
+    0x7f7f_ffff, // the greatest number
+    0x3f80_0000, // 1
+    0xbf80_0000, // −1
+    0x3f80_8000, // halfway between two bf16
+];
+
+impl Fill {
+    fn word(self, draw: &mut impl FnMut() -> u32) -> u32 {
+        let pair = |f: &mut dyn FnMut() -> u16| u32::from(f()) | u32::from(f()) << 16;
+        let special = draw();
+        // Between −1 and 1, in steps of 2⁻²³.
+        let mut unit = || (draw() >> 8) as f32 / (1 << 23) as f32 - 1.0;
+        let specially = |ordinary: f32| match special % 4 {
+            0 => SPECIAL[special as usize / 4 % SPECIAL.len()],
+            _ => ordinary.to_bits(),
+        };
+        match self {
+            Fill::Bits => draw(),
+            Fill::Floats => match special % 4 {
+                0 => SPECIAL[special as usize / 4 % SPECIAL.len()],
+                // Exponents from −42 to 42: products stay normal.
+                _ => (unit() * (unit() * 42.0).exp2()).to_bits(),
+            },
+            Fill::Exponents => specially(unit() * 130.0),
+            Fill::HalfFloats => match special % 4 {
+                0 => SPECIAL[special as usize / 4 % SPECIAL.len()],
+                _ => (unit() * (unit() * 26.0 - 9.0).exp2()).to_bits(),
+            },
+            Fill::WholeBf16 => pair(&mut || half::bf16::from_f32((unit() * 8.0).round()).to_bits()),
+            Fill::WholeF16 => pair(&mut || half::f16::from_f32((unit() * 8.0).round()).to_bits()),
+            Fill::RealBf16 => pair(&mut || half::bf16::from_f32(unit() * 2.0).to_bits()),
+            Fill::RealF16 => pair(&mut || half::f16::from_f32(unit() * 2.0).to_bits()),
+        }
+    }
+}
+
+impl Agreement {
+    fn holds(self, left: u32, right: u32) -> bool {
+        let (a, b) = (f32::from_bits(left), f32::from_bits(right));
+        match self {
+            Agreement::Exact => left == right,
+            _ if a.is_nan() || b.is_nan() => a.is_nan() && b.is_nan(),
+            Agreement::Ulps(most) => order(left).abs_diff(order(right)) <= u64::from(most),
+            Agreement::Within(_) if a == b => true,
+            Agreement::Within(share) => (a - b).abs() <= share * a.abs().max(b.abs()).max(1.0),
+        }
+    }
+}
+
+/// The place of an `f32` among all of them in ascending order, −0 just below 0.
+fn order(bits: u32) -> i64 {
+    match bits >> 31 {
+        0 => i64::from(bits),
+        _ => -1 - i64::from(bits & 0x7fff_ffff),
+    }
+}
+
+macro_rules! table {
+    ($($name:ident { $threads:literal, $shared:literal, $fill:ident, $input:literal, $output:literal, $($agreement:tt)* })*) => {
+        /// Every probe, in the order of the list.
+        pub const PROBES: &[Probe] = &[$(
+            Probe {
+                name: stringify!($name),
+                entry: concat!("probe_", stringify!($name)),
+                threads: $threads,
+                shared_bytes: $shared,
+                fill: Fill::$fill,
+                input_words: $input,
+                output_words: $output,
+                agreement: Agreement::$($agreement)*,
+                // SAFETY: the emulator checks every access.
+                run: |input, output| unsafe { super::$name(input, output) },
+            },
+        )*];
+    };
+}
+for_each_probe!(table);
