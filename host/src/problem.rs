@@ -96,10 +96,14 @@ impl Problem {
             .head_dim(q.head_dim)
     }
 
-    /// The factor of the scores that will be used: the one given, or 1/√head_dim.
+    /// The factor of the scores that will be used: the one given, or [`Problem::default_scale`].
     pub fn scale(&self) -> f32 {
-        self.softmax_scale
-            .unwrap_or_else(|| (1.0 / (self.head_dim as f64).sqrt()) as f32)
+        self.softmax_scale.unwrap_or_else(|| self.default_scale())
+    }
+
+    /// 1/√head_dim.
+    pub fn default_scale(&self) -> f32 {
+        (1.0 / (self.head_dim as f64).sqrt()) as f32
     }
 
     /// Query heads that share one key and value head; 0 when there are none.

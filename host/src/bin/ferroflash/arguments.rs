@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+#[cfg(feature = "emulator")]
+use ferroflash::backend::emulated::EmulatorOptions;
 use ferroflash::{Algorithm, Device, Dtype, Mask, Order, Pass};
 
 use crate::failure::Failure;
@@ -197,7 +199,7 @@ impl BackendName {
             BackendName::Cuda => Device::cuda(0)?,
             BackendName::Cpu => Device::cpu(),
             #[cfg(feature = "emulator")]
-            BackendName::Emulated => Device::emulated(Default::default()),
+            BackendName::Emulated => Device::emulated(EmulatorOptions::seeded(0)),
         })
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! Stored results are worked out in f64 and rounded to f32. With `u` half a unit in the last place of the result's
 //! type relative to 1, an element may be off by `u · (|stored| + 4 · largest stored of the tensor)`: its own rounding
-//! and that of the weights and scores behind it, which have the size of the tensor's large elements; and the
-//! root mean square of all errors by `1.5 · u` of the root mean square of the stored. A key too many or too few in a
-//! causal mask is far outside of the second. lse is f32 whatever the inputs are.
+//! and that of the weights and scores behind it, which have the size of the tensor's large elements. The root mean
+//! square of all errors may be a few `u` times that of the stored ([`rms_units`]): a key too many or too few in a
+//! causal mask is far outside of that. lse is f32 whatever the inputs are.
 
 use std::fmt;
 
@@ -36,13 +36,23 @@ fn unit(name: &str, dtype: Dtype) -> f64 {
     }
 }
 
+/// What the root mean square of the errors may be, in units of `u` times that of the stored.
+fn rms_units(name: &str) -> f64 {
+    match name {
+        // dS = P ∘ (dP − Δ): Δ comes from an o that was rounded, and much of it cancels against dP. 2.3 was measured
+        // on the CPU, which rounds nothing else.
+        "d_q" | "d_k" => 6.0,
+        _ => 1.5,
+    }
+}
+
 /// Compares one result with the stored one of the same shape.
 pub fn compare(name: &'static str, dtype: Dtype, result: &[f32], stored: &[f32]) -> Comparison {
     let unit = unit(name, dtype);
     let finite = || stored.iter().map(|&value| f64::from(value)).filter(|value| value.is_finite());
     let largest = finite().fold(0.0, |largest: f64, value| largest.max(value.abs()));
     let n_elems = stored.len().max(1) as f64;
-    let allowed_rms = 1.5 * unit * (finite().map(|value| value * value).sum::<f64>() / n_elems).sqrt();
+    let allowed_rms = rms_units(name) * unit * (finite().map(|value| value * value).sum::<f64>() / n_elems).sqrt();
 
     let mut comparison = Comparison { name, max_abs: 0.0, allowed_abs: 0.0, rms: 0.0, allowed_rms, worst_ratio: 0.0 };
     let mut squares = 0.0;

@@ -1,0 +1,188 @@
+//! Tensors in the memory of a GPU, and passes that are enqueued on a stream and timed by events.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use ferroflash::backend::cuda::{CudaDevice, DeviceBuffer, Event, Stream};
+use ferroflash::prepared::{ForwardLayouts, GradientLayouts};
+use ferroflash::{
+    Device, Gradients, Layout, Lse, LseMut, Order, Pass, PreparedBackward, PreparedForward, Problem, Saved, Tensor,
+    TensorMut, Workspace,
+};
+use rand::rngs::SmallRng;
+
+use super::subject::{self, Ready, Variant, median, n_calls, normal, warm_up};
+use crate::failure::Failure;
+use crate::input::Bytes;
+
+/// Elements of a buffer larger than any L2 cache: clearing it before each call makes every call read its inputs from
+/// memory, as the peers' measurement does.
+const FLUSH_ELEMS: usize = 64 << 20;
+
+/// Calls that are enqueued at once to measure the host's cost: with eight kernels each they still fit the driver's
+/// queue, so that none waits for the device.
+const ENQUEUED: u32 = 64;
+
+/// The tensors of one problem.
+pub struct Tensors<T: Bytes> {
+    device: Device,
+    problem: Problem,
+    stream: Stream,
+    flush: DeviceBuffer<f32>,
+    q: DeviceBuffer<T>,
+    k: DeviceBuffer<T>,
+    v: DeviceBuffer<T>,
+    o: DeviceBuffer<T>,
+    lse: DeviceBuffer<f32>,
+    d_o: DeviceBuffer<T>,
+    d_q: DeviceBuffer<T>,
+    d_k: DeviceBuffer<T>,
+    d_v: DeviceBuffer<T>,
+}
+
+/// A prepared pass and its workspace.
+pub struct Call {
+    prepared: Prepared,
+    workspace: Workspace,
+}
+
+enum Prepared {
+    Forward(PreparedForward),
+    Backward(PreparedBackward),
+}
+
+impl<T: Bytes> Tensors<T> {
+    /// Random inputs; o and lse as the forward pass gives them.
+    pub fn new(device: &Device, problem: Problem, random: &mut SmallRng) -> Result<Tensors<T>, Failure> {
+        let cuda = cuda(device)?;
+        let stream = Stream::new(cuda).map_err(ferroflash::Error::from)?;
+        let n_q = problem.shape_q().iter().product();
+        let n_k = problem.shape_k().iter().product();
+        let n_rows = problem.batch * problem.heads_q * problem.seqlen_q;
+        let mut filled = |n_elems| -> Result<DeviceBuffer<T>, Failure> {
+            Ok(DeviceBuffer::from_slice(cuda, &normal(n_elems, random), &stream).map_err(ferroflash::Error::from)?)
+        };
+        let (q, k, v, d_o) = (filled(n_q)?, filled(n_k)?, filled(n_k)?, filled(n_q)?);
+        let mut tensors = Tensors {
+            device: device.clone(),
+            problem,
+            flush: empty(cuda, FLUSH_ELEMS)?,
+            q,
+            k,
+            v,
+            o: empty(cuda, n_q)?,
+            lse: empty(cuda, n_rows)?,
+            d_o,
+            d_q: empty(cuda, n_q)?,
+            d_k: empty(cuda, n_k)?,
+            d_v: empty(cuda, n_k)?,
+            stream,
+        };
+        let variant = Variant { pass: Pass::Forward, algorithm: None, order: Order::Deterministic };
+        if let subject::Call::Gpu(mut call) = tensors.prepare(&variant)?.call {
+            tensors.enqueue(&mut call)?;
+            tensors.synchronize()?;
+        }
+        Ok(tensors)
+    }
+
+    /// Plans a variant, loads its kernels, allocates its workspace.
+    pub fn prepare(&mut self, variant: &Variant) -> Result<Ready, Failure> {
+        let attention = variant.attention(&self.device, self.problem)?;
+        let layouts = ForwardLayouts::contiguous(&self.problem)?;
+        let (prepared, workspace) = match variant.pass {
+            Pass::Backward => {
+                let prepared = attention.prepare_backward(&layouts, &GradientLayouts::contiguous(&self.problem)?)?;
+                let workspace = prepared.workspace()?;
+                (Prepared::Backward(prepared), workspace)
+            }
+            _ => {
+                let prepared = attention.prepare_forward(&layouts)?;
+                let workspace = prepared.workspace()?;
+                (Prepared::Forward(prepared), workspace)
+            }
+        };
+        let plan = match &prepared {
+            Prepared::Forward(prepared) => prepared.plan(),
+            Prepared::Backward(prepared) => prepared.plan(),
+        };
+        let (algorithm, extra_bytes) = (plan.algorithm, plan.workspace.n_bytes());
+        Ok(Ready { algorithm, extra_bytes, call: subject::Call::Gpu(Call { prepared, workspace }) })
+    }
+
+    /// The median by events, the L2 cache flushed before each call.
+    pub fn round(&mut self, call: &mut Call, rep_ms: u64) -> Result<f64, Failure> {
+        let one = warm_up(|| {
+            self.enqueue(call)?;
+            self.synchronize()
+        })?;
+        let cuda = cuda(&self.device)?;
+        let event = || Event::new(cuda).map_err(ferroflash::Error::from);
+        let mut marks = Vec::new();
+        for _ in 0..n_calls(one, rep_ms).min(1000) {
+            marks.push((event()?, event()?));
+        }
+        for (start, end) in &marks {
+            self.flush.zero(&self.stream).map_err(ferroflash::Error::from)?;
+            start.record(&self.stream).map_err(ferroflash::Error::from)?;
+            self.enqueue(call)?;
+            end.record(&self.stream).map_err(ferroflash::Error::from)?;
+        }
+        self.synchronize()?;
+        let mut times = Vec::new();
+        for (start, end) in &marks {
+            times.push(f64::from(end.elapsed_ms(start).map_err(ferroflash::Error::from)?));
+        }
+        Ok(median(&mut times))
+    }
+
+    /// Microseconds of the host per call, while the device is still busy with earlier ones.
+    pub fn host_us(&mut self, call: &mut Call) -> Result<f64, Failure> {
+        self.enqueue(call)?;
+        self.synchronize()?;
+        let start = Instant::now();
+        for _ in 0..ENQUEUED {
+            self.enqueue(call)?;
+        }
+        let elapsed = start.elapsed();
+        self.synchronize()?;
+        Ok(elapsed.as_secs_f64() * 1e6 / f64::from(ENQUEUED))
+    }
+
+    fn enqueue(&mut self, call: &mut Call) -> Result<(), Failure> {
+        let (like_q, like_k) = (Layout::bshd(self.problem.shape_q())?, Layout::bshd(self.problem.shape_k())?);
+        let q = Tensor::device(self.q.slice(), like_q)?;
+        let (k, v) = (Tensor::device(self.k.slice(), like_k)?, Tensor::device(self.v.slice(), like_k)?);
+        match &call.prepared {
+            Prepared::Forward(prepared) => {
+                let mut o = TensorMut::device(self.o.slice_mut(), like_q)?;
+                let mut lse = LseMut::Device(self.lse.slice_mut());
+                prepared.forward(&self.stream, &q, &k, &v, &mut o, &mut lse, &mut call.workspace)?;
+            }
+            Prepared::Backward(prepared) => {
+                let o = Tensor::device(self.o.slice(), like_q)?;
+                let saved = Saved { q, k, v, o, lse: Lse::Device(self.lse.slice()) };
+                let d_o = Tensor::device(self.d_o.slice(), like_q)?;
+                let mut gradients = Gradients {
+                    d_q: TensorMut::device(self.d_q.slice_mut(), like_q)?,
+                    d_k: TensorMut::device(self.d_k.slice_mut(), like_k)?,
+                    d_v: TensorMut::device(self.d_v.slice_mut(), like_k)?,
+                };
+                prepared.backward(&self.stream, &saved, &d_o, &mut gradients, &mut call.workspace)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn synchronize(&self) -> Result<(), Failure> {
+        Ok(self.stream.synchronize().map_err(ferroflash::Error::from)?)
+    }
+}
+
+fn cuda(device: &Device) -> Result<&Arc<CudaDevice>, Failure> {
+    device.as_cuda().ok_or_else(|| Failure::Option("this is not a GPU".into()))
+}
+
+fn empty<T: Bytes>(device: &Arc<CudaDevice>, n_elems: usize) -> Result<DeviceBuffer<T>, Failure> {
+    Ok(DeviceBuffer::new(device, n_elems).map_err(ferroflash::Error::from)?)
+}

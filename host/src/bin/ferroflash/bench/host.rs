@@ -1,0 +1,98 @@
+//! Tensors in the memory of the host, and passes that are called directly: the CPU, the emulator.
+
+use std::time::Instant;
+
+use ferroflash::{
+    Attention, Device, Gradients, Lse, LseMut, Order, Pass, Problem, Saved, Tensor, TensorMut,
+};
+use rand::rngs::SmallRng;
+
+use super::subject::{Call, Ready, Variant, median, n_calls, normal, warm_up};
+use crate::failure::Failure;
+use crate::input::Bytes;
+
+/// The tensors of one problem.
+pub struct Tensors<T> {
+    device: Device,
+    problem: Problem,
+    q: Vec<T>,
+    k: Vec<T>,
+    v: Vec<T>,
+    o: Vec<T>,
+    lse: Vec<f32>,
+    d_o: Vec<T>,
+    d_q: Vec<T>,
+    d_k: Vec<T>,
+    d_v: Vec<T>,
+}
+
+impl<T: Bytes> Tensors<T> {
+    /// Random inputs; o and lse as the forward pass gives them.
+    pub fn new(device: &Device, problem: Problem, random: &mut SmallRng) -> Result<Tensors<T>, Failure> {
+        let n_q = problem.shape_q().iter().product();
+        let n_k = problem.shape_k().iter().product();
+        let zero = T::from_f32(0.0);
+        let mut tensors = Tensors {
+            device: device.clone(),
+            problem,
+            q: normal(n_q, random),
+            k: normal(n_k, random),
+            v: normal(n_k, random),
+            o: vec![zero; n_q],
+            lse: vec![0.0; problem.batch * problem.heads_q * problem.seqlen_q],
+            d_o: normal(n_q, random),
+            d_q: vec![zero; n_q],
+            d_k: vec![zero; n_k],
+            d_v: vec![zero; n_k],
+        };
+        let variant = Variant { pass: Pass::Forward, algorithm: None, order: Order::Deterministic };
+        let attention = variant.attention(device, problem)?;
+        tensors.call(&attention, Pass::Forward)?;
+        Ok(tensors)
+    }
+
+    /// Plans a variant.
+    pub fn prepare(&mut self, variant: &Variant) -> Result<Ready, Failure> {
+        let attention = variant.attention(&self.device, self.problem)?;
+        let plan = attention.explain(variant.pass)?.plan.map_err(ferroflash::Error::from)?;
+        Ok(Ready {
+            algorithm: plan.algorithm,
+            extra_bytes: plan.workspace.n_bytes(),
+            call: Call::Host(attention, variant.pass),
+        })
+    }
+
+    /// The median by the wall clock.
+    pub fn round(&mut self, attention: &Attention, pass: Pass, rep_ms: u64) -> Result<f64, Failure> {
+        let one = warm_up(|| self.call(attention, pass))?;
+        let mut times = Vec::new();
+        for _ in 0..n_calls(one, rep_ms) {
+            let start = Instant::now();
+            self.call(attention, pass)?;
+            times.push(start.elapsed().as_secs_f64() * 1e3);
+        }
+        Ok(median(&mut times))
+    }
+
+    fn call(&mut self, attention: &Attention, pass: Pass) -> Result<(), Failure> {
+        let (shape_q, shape_k) = (self.problem.shape_q(), self.problem.shape_k());
+        let q = Tensor::bshd(&self.q, shape_q)?;
+        let (k, v) = (Tensor::bshd(&self.k, shape_k)?, Tensor::bshd(&self.v, shape_k)?);
+        match pass {
+            Pass::Backward => {
+                let saved = Saved { q, k, v, o: Tensor::bshd(&self.o, shape_q)?, lse: Lse::Host(&self.lse) };
+                let mut gradients = Gradients {
+                    d_q: TensorMut::bshd(&mut self.d_q, shape_q)?,
+                    d_k: TensorMut::bshd(&mut self.d_k, shape_k)?,
+                    d_v: TensorMut::bshd(&mut self.d_v, shape_k)?,
+                };
+                attention.backward(&saved, &Tensor::bshd(&self.d_o, shape_q)?, &mut gradients)?;
+            }
+            _ => {
+                let mut o = TensorMut::bshd(&mut self.o, shape_q)?;
+                attention.forward(&q, &k, &v, &mut o, &mut LseMut::Host(&mut self.lse))?;
+            }
+        }
+        Ok(())
+    }
+}

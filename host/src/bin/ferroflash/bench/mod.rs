@@ -1,0 +1,160 @@
+//! `ferroflash bench`: time on random inputs, of every schedule that can run, in one process and shuffled order.
+//!
+//! Shapes and floating-point operations are counted as the FlashAttention papers do: heads · head_dim and
+//! batch · seqlen stay the same while the length grows; 4 · batch · heads · seqlen² · head_dim operations forward,
+//! half of them under a causal mask, 2.5 times as many backward.
+
+mod gpu;
+mod host;
+mod row;
+mod subject;
+
+use std::process::ExitCode;
+
+use ferroflash::{Device, Dtype, Pass, Problem};
+use indicatif::{ProgressBar, ProgressStyle};
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
+
+use crate::arguments::{AlgorithmName, BenchArguments, BenchPass, OrderName, mask};
+use crate::failure::Failure;
+use crate::input::Bytes;
+use row::Row;
+use subject::{Subject, Variant, median};
+
+/// Measures and prints.
+pub fn bench(arguments: &BenchArguments) -> Result<ExitCode, Failure> {
+    let device = arguments.backend.device()?;
+    eprintln!("device: {device} ({})", device.why());
+    let cases = cases(arguments, &device)?;
+    let bar = ProgressBar::new(cases.len() as u64).with_style(style());
+    if !arguments.json {
+        println!("{}", Row::header());
+    }
+    let mut random = SmallRng::seed_from_u64(0);
+    for case in cases {
+        bar.set_message(case.in_words());
+        let rows = match case.problem.dtype {
+            Dtype::Bf16 => case.measure::<half::bf16>(&device, arguments, &mut random)?,
+            Dtype::F16 => case.measure::<half::f16>(&device, arguments, &mut random)?,
+            Dtype::F32 => case.measure::<f32>(&device, arguments, &mut random)?,
+        };
+        bar.suspend(|| {
+            for row in rows {
+                println!("{}", if arguments.json { row.json() } else { row.to_string() });
+            }
+        });
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One problem and pass, of which every variant is measured.
+struct Case {
+    problem: Problem,
+    pass: Pass,
+    variants: Vec<Variant>,
+}
+
+impl Case {
+    fn in_words(&self) -> String {
+        let Problem { batch, seqlen_q, heads_q, head_dim, mask, .. } = self.problem;
+        format!("{:?} {mask:?} [{batch}, {seqlen_q}, {heads_q}, {head_dim}]", self.pass)
+    }
+
+    /// A row per variant: those that cannot run say why.
+    fn measure<T: Bytes>(
+        &self,
+        device: &Device,
+        arguments: &BenchArguments,
+        random: &mut SmallRng,
+    ) -> Result<Vec<Row>, Failure> {
+        let mut subject = Subject::<T>::new(device, self.problem, random)?;
+        let mut ready = Vec::new();
+        for variant in &self.variants {
+            ready.push(subject.prepare(variant));
+        }
+        let mut times = vec![Vec::new(); ready.len()];
+        for _ in 0..arguments.rounds.max(1) {
+            let mut order: Vec<usize> = (0..ready.len()).collect();
+            order.shuffle(random);
+            for idx in order {
+                if let Ok(ready) = &mut ready[idx] {
+                    times[idx].push(subject.round(ready, arguments.rep)?);
+                }
+            }
+        }
+        let mut rows = Vec::new();
+        for ((variant, ready), times) in self.variants.iter().zip(&mut ready).zip(&mut times) {
+            rows.push(match ready {
+                Err(failure) => Row::failed(&self.problem, self.pass, variant, device, failure),
+                Ok(ready) => {
+                    let host_us = subject.host_us(ready)?;
+                    Row::measured(&self.problem, self.pass, variant, device, ready, median(times), host_us)
+                }
+            });
+        }
+        Ok(rows)
+    }
+}
+
+/// All combinations, in the order of the peers' script: head_dim, mask, length, pass.
+fn cases(arguments: &BenchArguments, device: &Device) -> Result<Vec<Case>, Failure> {
+    let on_gpu = device.as_cuda().is_some();
+    let seqs = match (arguments.seqs.is_empty(), on_gpu) {
+        (false, _) => arguments.seqs.clone(),
+        (true, true) => vec![512, 1024, 2048, 4096, 8192, 16384],
+        (true, false) => vec![512, 1024, 2048],
+    };
+    let tokens = arguments.tokens.unwrap_or(if on_gpu { 16384 } else { 2048 });
+    let mut cases = Vec::new();
+    for &head_dim in &arguments.hdims {
+        for &causal in &arguments.causal {
+            for &seqlen in &seqs {
+                let batch = tokens.checked_div(seqlen).unwrap_or(1).max(1);
+                let heads = arguments.width.checked_div(head_dim).unwrap_or(1).max(1);
+                let problem = Problem::builder(arguments.dtype.into())
+                    .batch(batch)
+                    .seqlen(seqlen)
+                    .heads(heads)
+                    .head_dim(head_dim)
+                    .mask(mask(causal == 1))
+                    .build()?;
+                ferroflash::validate::sizes(&problem)?;
+                for pass in &arguments.passes {
+                    let pass = match pass {
+                        BenchPass::Fwd => Pass::Forward,
+                        BenchPass::Bwd => Pass::Backward,
+                    };
+                    cases.push(Case { problem, pass, variants: variants(arguments, on_gpu, pass) });
+                }
+            }
+        }
+    }
+    Ok(cases)
+}
+
+/// The schedules to compare, each once per order where the order makes a difference.
+fn variants(arguments: &BenchArguments, on_gpu: bool, pass: Pass) -> Vec<Variant> {
+    let algorithms = match (arguments.algorithm.is_empty(), on_gpu) {
+        (false, _) => arguments.algorithm.clone(),
+        (true, true) => vec![AlgorithmName::Flash2, AlgorithmName::Standard],
+        (true, false) => vec![AlgorithmName::Auto],
+    };
+    let mut variants = Vec::new();
+    for algorithm in algorithms {
+        let ordered = pass == Pass::Backward && on_gpu && algorithm != AlgorithmName::Standard;
+        let orders = if ordered { arguments.order.clone() } else { vec![OrderName::Deterministic] };
+        for order in orders {
+            variants.push(Variant { pass, algorithm: algorithm.algorithm(), order: order.into() });
+        }
+    }
+    variants
+}
+
+/// On a terminal only; hidden elsewhere.
+fn style() -> ProgressStyle {
+    ProgressStyle::with_template("{bar:30} {pos}/{len} {msg} {elapsed}").unwrap_or(ProgressStyle::default_bar())
+}

@@ -1,0 +1,180 @@
+//! One line of results: for people, or as JSON of the shape that the peers' script prints.
+
+use std::fmt;
+
+use ferroflash::{Algorithm, Backend, Device, Dtype, Mask, Order, Pass, Problem};
+use serde_json::{Value, json};
+
+use super::subject::{Ready, Variant};
+use crate::failure::Failure;
+
+/// One line of results.
+pub struct Row {
+    problem: Problem,
+    pass: Pass,
+    algorithm: Option<Algorithm>,
+    order: Order,
+    backend: Backend,
+    outcome: Result<Measured, String>,
+}
+
+/// What was measured.
+struct Measured {
+    ms: f64,
+    extra_bytes: u64,
+    host_us: Option<f64>,
+}
+
+impl Row {
+    /// Of a variant that ran.
+    pub fn measured(
+        problem: &Problem,
+        pass: Pass,
+        variant: &Variant,
+        device: &Device,
+        ready: &Ready,
+        ms: f64,
+        host_us: Option<f64>,
+    ) -> Row {
+        Row {
+            problem: *problem,
+            pass,
+            algorithm: Some(ready.algorithm),
+            order: variant.order,
+            backend: device.backend(),
+            outcome: Ok(Measured { ms, extra_bytes: ready.extra_bytes, host_us }),
+        }
+    }
+
+    /// Of a variant that could not run.
+    pub fn failed(problem: &Problem, pass: Pass, variant: &Variant, device: &Device, failure: &Failure) -> Row {
+        Row {
+            problem: *problem,
+            pass,
+            algorithm: variant.algorithm,
+            order: variant.order,
+            backend: device.backend(),
+            outcome: Err(failure.to_string().replace('\n', " ")),
+        }
+    }
+
+    /// Its name among the peers: the default order has no suffix.
+    fn peer(&self) -> String {
+        let algorithm = self.algorithm.map_or("auto", Algorithm::name);
+        match self.order {
+            Order::Deterministic => format!("ferroflash-{algorithm}"),
+            Order::Fastest => format!("ferroflash-{algorithm}-fastest"),
+        }
+    }
+
+    /// Floating-point operations.
+    fn flops(&self) -> f64 {
+        let Problem { batch, heads_q, seqlen_q, seqlen_k, head_dim, .. } = self.problem;
+        let pairs = batch as f64 * heads_q as f64 * seqlen_q as f64 * seqlen_k as f64;
+        let visible = match self.problem.mask {
+            Mask::Full => pairs,
+            Mask::Causal => pairs / 2.0,
+        };
+        let forward = 4.0 * visible * head_dim as f64;
+        if self.pass == Pass::Backward { 2.5 * forward } else { forward }
+    }
+
+    /// Bytes of inputs read and outputs written, each once.
+    fn bytes(&self) -> f64 {
+        let n_q = self.problem.shape_q().iter().product::<usize>() as f64;
+        let n_k = self.problem.shape_k().iter().product::<usize>() as f64;
+        let rows = (self.problem.batch * self.problem.heads_q * self.problem.seqlen_q * size_of::<f32>()) as f64;
+        let element = self.problem.dtype.size_bytes() as f64;
+        match self.pass {
+            // q, k, v, o, d_o, d_q, d_k, d_v.
+            Pass::Backward => (4.0 * n_q + 4.0 * n_k) * element + rows,
+            // q, k, v, o.
+            _ => (2.0 * n_q + 2.0 * n_k) * element + rows,
+        }
+    }
+
+    fn pass_word(&self) -> &'static str {
+        if self.pass == Pass::Backward { "bwd" } else { "fwd" }
+    }
+
+    fn dtype_word(&self) -> &'static str {
+        match self.problem.dtype {
+            Dtype::Bf16 => "bf16",
+            Dtype::F16 => "fp16",
+            Dtype::F32 => "fp32",
+        }
+    }
+
+    /// As the peers' script prints it, with fields of our own at the end.
+    pub fn json(&self) -> String {
+        let Problem { batch, seqlen_q, heads_q, head_dim, mask, .. } = self.problem;
+        let mut row = json!({
+            "peer": self.peer(),
+            "dtype": self.dtype_word(),
+            "D": head_dim,
+            "causal": u8::from(mask == Mask::Causal),
+            "S": seqlen_q,
+            "B": batch,
+            "H": heads_q,
+            "p": self.pass_word(),
+            "backend": self.backend.name(),
+        });
+        let mut set = |name: &str, value: Value| row[name] = value;
+        match &self.outcome {
+            Err(error) => set("err", json!(error)),
+            Ok(measured) => {
+                set("ms", json!(rounded(measured.ms, 4)));
+                set("tflops", json!(rounded(self.flops() / measured.ms / 1e9, 1)));
+                set("gbps", json!(rounded(self.bytes() / measured.ms / 1e6, 1)));
+                set("extra_bytes", json!(measured.extra_bytes));
+                if let Some(host_us) = measured.host_us {
+                    set("host_us", json!(rounded(host_us, 2)));
+                }
+            }
+        }
+        row.to_string()
+    }
+
+    /// Heads of the columns.
+    pub fn header() -> String {
+        format!(
+            "{:<26} {:<4} {:<5} {:>4} {:>6} {:>6} {:>4} {:>4} {:>10} {:>8} {:>8} {:>11} {:>8}",
+            "variant", "pass", "dtype", "D", "mask", "S", "B", "H", "ms", "TFLOP/s", "GB/s", "extra MiB", "host µs"
+        )
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Problem { batch, seqlen_q, heads_q, head_dim, mask, .. } = self.problem;
+        let mask = match mask {
+            Mask::Full => "full",
+            Mask::Causal => "causal",
+        };
+        write!(
+            f,
+            "{:<26} {:<4} {:<5} {head_dim:>4} {mask:>6} {seqlen_q:>6} {batch:>4} {heads_q:>4}",
+            self.peer(),
+            self.pass_word(),
+            self.dtype_word()
+        )?;
+        match &self.outcome {
+            Err(error) => write!(f, "  {error}"),
+            Ok(Measured { ms, extra_bytes, host_us }) => {
+                let (tflops, gbps) = (self.flops() / ms / 1e9, self.bytes() / ms / 1e6);
+                let extra_mib = *extra_bytes as f64 / f64::from(1 << 20);
+                write!(f, " {ms:>10.4} {tflops:>8.1} {gbps:>8.1} {extra_mib:>11.2}")?;
+                match host_us {
+                    Some(host_us) => write!(f, " {host_us:>8.2}"),
+                    None => write!(f, " {:>8}", "-"),
+                }
+            }
+        }
+    }
+}
+
+/// Rounded to some decimals, as JSON shows it.
+fn rounded(value: f64, decimals: i32) -> f64 {
+    let factor = 10f64.powi(decimals);
+    (value * factor).round() / factor
+}

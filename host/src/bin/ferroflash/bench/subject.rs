@@ -1,0 +1,136 @@
+//! One problem's tensors, on a GPU or on the host, and the passes that run on them.
+
+use std::time::{Duration, Instant};
+
+use ferroflash::{Algorithm, Attention, Device, Order, Pass, Problem};
+use rand::Rng;
+use rand::rngs::SmallRng;
+
+use super::{gpu, host};
+use crate::failure::Failure;
+use crate::input::Bytes;
+
+/// Warming up before each round.
+pub const WARM_UP: Duration = Duration::from_millis(15);
+
+/// What is compared within a case.
+#[derive(Clone, Copy, Debug)]
+pub struct Variant {
+    /// The pass.
+    pub pass: Pass,
+    /// The schedule; `None`: the one that planning prefers.
+    pub algorithm: Option<Algorithm>,
+    /// Order of the backward pass's sums.
+    pub order: Order,
+}
+
+impl Variant {
+    /// The problem on a device as this variant has it.
+    pub fn attention(&self, device: &Device, problem: Problem) -> Result<Attention, Failure> {
+        let mut problem = problem;
+        problem.order = self.order;
+        let attention = Attention::new(device, problem)?;
+        Ok(match self.algorithm {
+            Some(algorithm) => attention.with_algorithm(algorithm),
+            None => attention,
+        })
+    }
+}
+
+/// A variant that is ready to be measured.
+pub struct Ready {
+    /// What runs.
+    pub algorithm: Algorithm,
+    /// Bytes of memory beside inputs and outputs.
+    pub extra_bytes: u64,
+    /// How it runs.
+    pub call: Call,
+}
+
+/// How a variant runs.
+pub enum Call {
+    /// Enqueued on a stream.
+    Gpu(gpu::Call),
+    /// Called directly.
+    Host(Attention, Pass),
+}
+
+/// The tensors of one problem.
+pub enum Subject<T: Bytes> {
+    /// In the memory of a GPU.
+    Gpu(gpu::Tensors<T>),
+    /// In the memory of the host.
+    Host(host::Tensors<T>),
+}
+
+impl<T: Bytes> Subject<T> {
+    /// Random q, k, v and d_o; o and lse as the forward pass gives them.
+    pub fn new(device: &Device, problem: Problem, random: &mut SmallRng) -> Result<Subject<T>, Failure> {
+        Ok(match device.as_cuda() {
+            Some(_) => Subject::Gpu(gpu::Tensors::new(device, problem, random)?),
+            None => Subject::Host(host::Tensors::new(device, problem, random)?),
+        })
+    }
+
+    /// Plans a variant and, on a GPU, loads its kernels.
+    pub fn prepare(&mut self, variant: &Variant) -> Result<Ready, Failure> {
+        match self {
+            Subject::Gpu(tensors) => tensors.prepare(variant),
+            Subject::Host(tensors) => tensors.prepare(variant),
+        }
+    }
+
+    /// Milliseconds of one call: the median of as many as fit into `rep_ms`.
+    pub fn round(&mut self, ready: &mut Ready, rep_ms: u64) -> Result<f64, Failure> {
+        match (self, &mut ready.call) {
+            (Subject::Gpu(tensors), Call::Gpu(call)) => tensors.round(call, rep_ms),
+            (Subject::Host(tensors), Call::Host(attention, pass)) => tensors.round(attention, *pass, rep_ms),
+            _ => Err(Failure::Option("tensors and call are of different devices".into())),
+        }
+    }
+
+    /// Microseconds that the host spends on enqueuing one call, where calls are enqueued.
+    pub fn host_us(&mut self, ready: &mut Ready) -> Result<Option<f64>, Failure> {
+        match (self, &mut ready.call) {
+            (Subject::Gpu(tensors), Call::Gpu(call)) => Ok(Some(tensors.host_us(call)?)),
+            _ => Ok(None),
+        }
+    }
+}
+
+/// Values of a standard normal distribution; a block of them, repeated.
+pub fn normal<T: Bytes>(n_elems: usize, random: &mut SmallRng) -> Vec<T> {
+    // An odd length, so that no two rows of a power-of-two length are alike.
+    const BLOCK: usize = (1 << 20) + 7;
+    let mut block = Vec::with_capacity(BLOCK.min(n_elems));
+    while block.len() < BLOCK.min(n_elems) {
+        // Box and Muller: two uniform numbers make a normal one.
+        let (radius, angle) = (1.0 - random.random::<f32>(), random.random::<f32>());
+        let value = (-2.0 * radius.ln()).sqrt() * (std::f32::consts::TAU * angle).cos();
+        block.push(T::from_f32(value));
+    }
+    block.iter().copied().cycle().take(n_elems).collect()
+}
+
+/// How many calls of this length fit into `rep_ms`.
+pub fn n_calls(one: Duration, rep_ms: u64) -> usize {
+    let one_us = one.as_micros().max(1);
+    ((u128::from(rep_ms) * 1000 / one_us) as usize).clamp(1, 10_000)
+}
+
+/// Runs for the time of warming up; how long one call took then.
+pub fn warm_up(mut call: impl FnMut() -> Result<(), Failure>) -> Result<Duration, Failure> {
+    let start = Instant::now();
+    let mut n_calls = 0;
+    while start.elapsed() < WARM_UP {
+        call()?;
+        n_calls += 1;
+    }
+    Ok(start.elapsed() / n_calls.max(1))
+}
+
+/// The middle one; 0 of none.
+pub fn median(times: &mut [f64]) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 2).copied().unwrap_or(0.0)
+}

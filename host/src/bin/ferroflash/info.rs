@@ -1,0 +1,89 @@
+//! `ferroflash info`: what this machine has, and what would run for a problem and why.
+
+use std::process::ExitCode;
+
+use ferroflash::backend::cuda::{CudaDevice, missing_kernels, needed_cuda};
+use ferroflash::{Attention, Device, Problem};
+use ferroflash_kernels::variants::VARIANTS;
+
+use crate::arguments::{InfoArguments, mask};
+use crate::failure::Failure;
+
+/// Prints devices, kernels, and the plans of a problem.
+pub fn info(arguments: &InfoArguments) -> Result<ExitCode, Failure> {
+    print_driver();
+    println!("processor  {}", Device::cpu());
+    print_kernels(arguments);
+    let problem = problem(arguments)?;
+    let device = arguments.backend.device()?;
+    let mut attention = Attention::new(&device, problem)?;
+    if let Some(algorithm) = arguments.algorithm.algorithm() {
+        attention = attention.with_algorithm(algorithm);
+    }
+    for &pass in arguments.pass.list() {
+        println!();
+        print!("{}", attention.explain(pass)?);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The driver and its devices, or why there are none.
+fn print_driver() {
+    let n_devices = match CudaDevice::count() {
+        Ok(n_devices) => n_devices,
+        Err(error) => {
+            println!("GPU        {error}");
+            return;
+        }
+    };
+    if n_devices == 0 {
+        println!("GPU        there is a CUDA driver, but it shows no device");
+    }
+    for ordinal in 0..n_devices {
+        match CudaDevice::open(ordinal) {
+            Err(error) => println!("GPU {ordinal}      {error}"),
+            Ok(device) => {
+                let (info, driver) = (device.info(), device.driver_version());
+                let (major, minor) = info.compute_capability;
+                println!(
+                    "GPU {ordinal}      {}: compute capability {major}.{minor}, {} multiprocessors, {} bytes of memory, \
+                     {} bytes of shared memory per block; the driver supports CUDA {}.{}",
+                    info.name,
+                    info.n_sms,
+                    info.memory_bytes,
+                    info.shared_bytes_per_block,
+                    driver.major,
+                    driver.minor
+                );
+            }
+        }
+    }
+}
+
+fn print_kernels(arguments: &InfoArguments) {
+    match (missing_kernels(), needed_cuda()) {
+        (Some(reason), _) => println!("kernels    none in this program: {reason}"),
+        (None, Some(needed)) => {
+            println!("kernels    {} in this program, for CUDA {}.{} and newer", VARIANTS.len(), needed.major, needed.minor);
+        }
+        (None, None) => println!("kernels    {} in this program", VARIANTS.len()),
+    }
+    if arguments.kernels {
+        for variant in VARIANTS {
+            println!("           {:<32} {}", variant.name, variant.arch.name());
+        }
+    }
+}
+
+fn problem(arguments: &InfoArguments) -> Result<Problem, Failure> {
+    let problem = Problem::builder(arguments.dtype.into())
+        .batch(arguments.batch)
+        .seqlen_q(arguments.seqlen)
+        .seqlen_k(arguments.seqlen_k.unwrap_or(arguments.seqlen))
+        .heads_q(arguments.heads)
+        .heads_k(arguments.heads_k.unwrap_or(arguments.heads))
+        .head_dim(arguments.head_dim)
+        .mask(mask(arguments.causal))
+        .build()?;
+    Ok(problem)
+}

@@ -1,0 +1,213 @@
+//! `ferroflash run`: attention on a file's tensors, compared with the results stored beside them.
+
+use std::collections::HashMap;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use ferroflash::{
+    Attention, Dtype, Gradients, Layout, Lse, LseMut, Mask, Pass, Problem, Ran, Saved, Tensor, TensorMut,
+};
+
+use crate::arguments::{Passes, RunArguments, mask};
+use crate::compare::{Comparison, compare};
+use crate::failure::{DIFFERS, Failure};
+use crate::input::{self, Bytes, Input, RESULTS, elements};
+use crate::output;
+
+/// A pass is run again until this much time is measured, and at least twice.
+const MEASURED: Duration = Duration::from_millis(200);
+
+/// Reads, computes, prints, compares, writes.
+pub fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
+    let input = input::read(&arguments.input)?;
+    if let Some(output) = &arguments.output {
+        output::not_the_input(&arguments.input, output)?;
+    }
+    let passes = match (arguments.pass, &input.d_o) {
+        (Some(Passes::Both), None) => {
+            return Err(Failure::Option("--pass both needs the tensor d_o, which the file lacks".into()));
+        }
+        (Some(passes), _) => passes,
+        (None, Some(_)) => Passes::Both,
+        (None, None) => Passes::Forward,
+    };
+    let problem = problem(arguments, &input)?;
+    let device = arguments.backend.device()?;
+    let mut attention = Attention::new(&device, problem)?;
+    if let Some(algorithm) = arguments.algorithm.algorithm() {
+        attention = attention.with_algorithm(algorithm);
+    }
+    println!("input      {}: {}", arguments.input.display(), in_words(&problem));
+    println!("device     {device} ({})", device.why());
+    let done = match input.dtype {
+        Dtype::Bf16 => compute::<half::bf16>(&attention, &input, passes)?,
+        Dtype::F16 => compute::<half::f16>(&attention, &input, passes)?,
+        Dtype::F32 => compute::<f32>(&attention, &input, passes)?,
+    };
+    print_passes(&done);
+    let differs = !print_comparison(&input, &problem, &done);
+    if let Some(output) = &arguments.output {
+        output::write(output, &done.results, metadata(&input, &problem, &done))?;
+        println!("written    {}", output.display());
+    }
+    Ok(if differs { ExitCode::from(DIFFERS) } else { ExitCode::SUCCESS })
+}
+
+fn problem(arguments: &RunArguments, input: &Input) -> Result<Problem, Failure> {
+    let causal = arguments.causal.or(input.causal).unwrap_or(false);
+    let builder = Problem::of(input.dtype, Layout::bshd(input.q.shape)?, Layout::bshd(input.k.shape)?)
+        .mask(mask(causal))
+        .order(arguments.order.into());
+    Ok(match arguments.softmax_scale.or(input.softmax_scale) {
+        Some(scale) => builder.softmax_scale(scale).build()?,
+        None => builder.build()?,
+    })
+}
+
+fn in_words(problem: &Problem) -> String {
+    let mask = match problem.mask {
+        Mask::Full => "full",
+        Mask::Causal => "causal",
+    };
+    format!(
+        "{} q {:?} k {:?}, {mask}, softmax_scale {}",
+        problem.dtype,
+        problem.shape_q(),
+        problem.shape_k(),
+        problem.scale()
+    )
+}
+
+/// Everything that was computed.
+struct Done {
+    passes: Vec<(Pass, Ran, f64)>,
+    results: Vec<output::Result>,
+    /// As f32, by name.
+    values: HashMap<&'static str, Vec<f32>>,
+}
+
+impl Done {
+    fn keep<T: Bytes>(&mut self, name: &'static str, shape: &[usize], elements: &[T]) {
+        self.results.push(output::Result::new(name, shape, elements));
+        self.values.insert(name, elements.iter().map(|element| element.to_f32()).collect());
+    }
+}
+
+fn compute<T: Bytes>(attention: &Attention, input: &Input, passes: Passes) -> Result<Done, Failure> {
+    let problem = attention.problem();
+    let (shape_q, shape_k) = (problem.shape_q(), problem.shape_k());
+    let (q, k, v): (Vec<T>, Vec<T>, Vec<T>) =
+        (elements(&input.q.bytes), elements(&input.k.bytes), elements(&input.v.bytes));
+    let zero = T::from_f32(0.0);
+    let mut o = vec![zero; q.len()];
+    let mut lse = vec![0f32; problem.batch * problem.heads_q * problem.seqlen_q];
+    let q = Tensor::bshd(&q, shape_q)?;
+    let (k_view, v_view) = (Tensor::bshd(&k, input.k.shape)?, Tensor::bshd(&v, input.v.shape)?);
+
+    let mut done = Done { passes: Vec::new(), results: Vec::new(), values: HashMap::new() };
+    let (ran, ms) = timed(|| {
+        let mut o = TensorMut::bshd(&mut o, shape_q)?;
+        attention.forward(&q, &k_view, &v_view, &mut o, &mut LseMut::Host(&mut lse))
+    })?;
+    done.passes.push((Pass::Forward, ran, ms));
+    done.keep("o", &shape_q, &o);
+    done.keep("lse", &[problem.batch, problem.heads_q, problem.seqlen_q], &lse);
+
+    if let (Passes::Both, Some(stored)) = (passes, &input.d_o) {
+        let d_o: Vec<T> = elements(&stored.bytes);
+        let d_o = Tensor::bshd(&d_o, stored.shape)?;
+        let saved = Saved { q, k: k_view, v: v_view, o: Tensor::bshd(&o, shape_q)?, lse: Lse::Host(&lse) };
+        let (mut d_q, mut d_k, mut d_v) = (vec![zero; o.len()], vec![zero; k.len()], vec![zero; v.len()]);
+        let (ran, ms) = timed(|| {
+            let mut gradients = Gradients {
+                d_q: TensorMut::bshd(&mut d_q, shape_q)?,
+                d_k: TensorMut::bshd(&mut d_k, shape_k)?,
+                d_v: TensorMut::bshd(&mut d_v, shape_k)?,
+            };
+            attention.backward(&saved, &d_o, &mut gradients)
+        })?;
+        done.passes.push((Pass::Backward, ran, ms));
+        done.keep("d_q", &shape_q, &d_q);
+        done.keep("d_k", &shape_k, &d_k);
+        done.keep("d_v", &shape_k, &d_v);
+    }
+    Ok(done)
+}
+
+/// Runs once to warm up, then for a while; the median in milliseconds.
+fn timed(mut call: impl FnMut() -> Result<Ran, ferroflash::Error>) -> Result<(Ran, f64), ferroflash::Error> {
+    let start = Instant::now();
+    let mut ran = call()?;
+    let first = start.elapsed();
+    let mut times = Vec::new();
+    let measuring = Instant::now();
+    // What takes seconds (the emulator) is run once.
+    while first < MEASURED && (times.is_empty() || measuring.elapsed() < MEASURED) {
+        let start = Instant::now();
+        ran = call()?;
+        times.push(start.elapsed());
+    }
+    times.sort();
+    let median = times.get(times.len() / 2).unwrap_or(&first);
+    Ok((ran, median.as_secs_f64() * 1e3))
+}
+
+fn print_passes(done: &Done) {
+    for (pass, ran, ms) in &done.passes {
+        let name = format!("{pass:?}").to_lowercase();
+        println!("{name:<10} {} on {}: {ms:.3} ms, copies included", ran.algorithm, ran.backend);
+        for kernel in &ran.kernels {
+            println!("           kernel {kernel}");
+        }
+        println!(
+            "           extra memory {} bytes; standard attention would need {}",
+            ran.extra_bytes, ran.standard_bytes
+        );
+        for candidate in &ran.candidates {
+            println!("           {candidate}");
+        }
+    }
+}
+
+/// Prints how far the results lie from the stored ones; whether all agree.
+fn print_comparison(input: &Input, problem: &Problem, done: &Done) -> bool {
+    let stored_mask = mask(input.causal.unwrap_or(false));
+    let stored_scale = input.softmax_scale.unwrap_or(problem.default_scale());
+    if input.expected.is_empty() {
+        println!("compared   nothing: the file holds no results");
+        return true;
+    }
+    if stored_mask != problem.mask || stored_scale != problem.scale() {
+        println!("compared   nothing: the options ask for another problem than the file's results answer");
+        return true;
+    }
+    println!("{}", Comparison::header());
+    let mut agree = true;
+    for name in RESULTS {
+        match (done.values.get(name), input.expected.get(name)) {
+            (Some(values), Some(stored)) => {
+                let comparison = compare(name, problem.dtype, values, stored);
+                println!("{comparison}");
+                agree &= comparison.agrees();
+            }
+            (Some(_), None) => println!("{name:<6} not in the file"),
+            (None, _) => {}
+        }
+    }
+    agree
+}
+
+/// The input's metadata, with what was computed and by what.
+fn metadata(input: &Input, problem: &Problem, done: &Done) -> HashMap<String, String> {
+    let mut metadata = input.metadata.clone();
+    let causal = problem.mask == Mask::Causal;
+    let mut set = |name: &str, value: String| metadata.insert(name.to_owned(), value);
+    set("causal", causal.to_string());
+    set("softmax_scale", problem.scale().to_string());
+    set("layout", "bshd".into());
+    set("lse_layout", "bhs".into());
+    set("window_left", "-1".into());
+    let ran = done.passes.iter().map(|(pass, ran, _)| format!("{pass:?}: {} on {}", ran.algorithm, ran.backend));
+    set("source", format!("ferroflash {}; {}", env!("CARGO_PKG_VERSION"), ran.collect::<Vec<_>>().join("; ")));
+    metadata
+}
