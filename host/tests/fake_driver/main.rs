@@ -1,0 +1,132 @@
+//! The CUDA backend above a driver made of functions: what is enqueued, what is not, and what is said when it fails.
+//!
+//! Kernels do not run here; that they compute the right thing is for the emulator and for a GPU.
+
+use std::mem::size_of;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use ferroflash::backend::cuda::{
+    CudaDevice, DeviceBuffer, Event, Stream, StreamRef, missing_kernels,
+};
+use ferroflash::error::DriverError;
+use ferroflash::plan::Plan;
+use ferroflash::prepared::{ForwardLayouts, GradientLayouts};
+use ferroflash::{
+    Attention, Device, Dtype, Error, Gradients, Layout, Lse, LseMut, Mask, PreparedForward,
+    Problem, Saved, Tensor, TensorMut, Workspace,
+};
+use ferroflash_driver::fake::{self, Call, CountingAllocator, Kind, Launch};
+use ferroflash_kernels::params::{BackwardParams, ForwardParams, Params, StandardParams};
+use ferroflash_kernels::variants;
+use half::bf16;
+
+mod enqueue;
+mod resources;
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+const SHAPE: [usize; 4] = [2, 200, 4, 64];
+
+/// Bytes of the parameter of a kernel of the list.
+fn params_bytes(kernel: &str) -> Option<usize> {
+    let name = variants::by_name(kernel)?.name;
+    Some(match name.split('_').next() {
+        Some("forward") => size_of::<ForwardParams>(),
+        Some("backward") => size_of::<BackwardParams>(),
+        _ => size_of::<StandardParams>(),
+    })
+}
+
+/// The driver is one per process: tests take turns, and each finds it as new.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    fake::install();
+    let mut state = fake::state();
+    state.params_bytes = params_bytes;
+    state.version = 13000;
+    state.load_answer = (0, c"");
+    state.calls = None;
+    turn
+}
+
+/// The device, if the library holds kernels; says so where it does not.
+fn gpu(ordinal: u32) -> Option<Device> {
+    match missing_kernels() {
+        None => Some(Device::cuda(ordinal).expect("the driver has two devices")),
+        Some(reason) => {
+            assert!(
+                std::env::var("REQUIRE").as_deref() != Ok("kernels"),
+                "REQUIRE=kernels, but: {reason}"
+            );
+            eprintln!("not run: {reason}");
+            None
+        }
+    }
+}
+
+fn problem() -> Problem {
+    let [batch, seqlen, heads, head_dim] = SHAPE;
+    let sizes = Problem::builder(Dtype::Bf16)
+        .batch(batch)
+        .seqlen(seqlen)
+        .heads(heads)
+        .head_dim(head_dim);
+    sizes.mask(Mask::Causal).build().unwrap()
+}
+
+/// A forward pass with all it needs.
+struct Forward {
+    prepared: PreparedForward,
+    q: DeviceBuffer<bf16>,
+    k: DeviceBuffer<bf16>,
+    v: DeviceBuffer<bf16>,
+    o: DeviceBuffer<bf16>,
+    lse: DeviceBuffer<f32>,
+    workspace: Workspace,
+}
+
+impl Forward {
+    fn new(device: &Device) -> Forward {
+        let attention = Attention::new(device, problem()).unwrap();
+        let prepared = attention
+            .prepare_forward(&ForwardLayouts::contiguous(&problem()).unwrap())
+            .unwrap();
+        let cuda = device.as_cuda().unwrap();
+        let buffer = || DeviceBuffer::new(cuda, SHAPE.iter().product()).unwrap();
+        let lse = DeviceBuffer::new(cuda, 2 * 4 * 200).unwrap();
+        let workspace = prepared.workspace().unwrap();
+        Forward {
+            prepared,
+            q: buffer(),
+            k: buffer(),
+            v: buffer(),
+            o: buffer(),
+            lse,
+            workspace,
+        }
+    }
+
+    fn enqueue<'a>(&mut self, stream: impl Into<StreamRef<'a>>) -> Result<(), Error> {
+        let layout = Layout::bshd(SHAPE)?;
+        let (q, k, v) = (self.q.slice(), self.k.slice(), self.v.slice());
+        self.prepared.forward(
+            stream,
+            &Tensor::device(q, layout)?,
+            &Tensor::device(k, layout)?,
+            &Tensor::device(v, layout)?,
+            &mut TensorMut::device(self.o.slice_mut(), layout)?,
+            &mut LseMut::Device(self.lse.slice_mut()),
+            &mut self.workspace,
+        )
+    }
+}
+
+/// The calls of the driver that `run` makes.
+fn calls_of(run: impl FnOnce()) -> Vec<Call> {
+    fake::state().calls = Some(Vec::with_capacity(64));
+    run();
+    fake::state().calls.take().unwrap_or_default()
+}

@@ -1,0 +1,185 @@
+//! Devices, memory and kernels: shared, given back, refused with a reason.
+
+use super::*;
+
+#[test]
+fn threads_share_a_device_and_each_kernel_is_loaded_once() {
+    let _turn = turn();
+    let Some(device) = gpu(1) else { return };
+    let calls = calls_of(|| {
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let mut forward = Forward::new(&device);
+                    let stream = Stream::new(device.as_cuda().unwrap()).unwrap();
+                    forward.enqueue(&stream).unwrap();
+                    stream.synchronize().unwrap();
+                    assert!(fake::contexts().is_empty());
+                });
+            }
+        });
+    });
+    assert_eq!(calls.iter().filter(|call| **call == Call::Load).count(), 1);
+    assert_eq!(
+        calls
+            .iter()
+            .filter(|call| matches!(call, Call::Launch(_)))
+            .count(),
+        4
+    );
+}
+
+#[test]
+fn all_is_given_back_when_the_last_handle_is_dropped() {
+    let _turn = turn();
+    let Some(device) = gpu(0) else { return };
+    let free_bytes = device.as_cuda().unwrap().memory().unwrap().free_bytes;
+    let mut forward = Forward::new(&device);
+    let cuda = device.as_cuda().unwrap();
+    let (stream, event) = (Stream::new(cuda).unwrap(), Event::new(cuda).unwrap());
+    forward.enqueue(&stream).unwrap();
+    event.record(&stream).unwrap();
+    assert_eq!(fake::state().retained[0], 1);
+    drop((forward, stream, event, device));
+    let state = fake::state();
+    let left = |kind: &&Kind| !matches!(kind, Kind::Function { .. });
+    assert_eq!(
+        state.alive.values().filter(left).count(),
+        0,
+        "{:?}",
+        state.alive
+    );
+    assert_eq!(
+        (state.free_bytes as u64, state.retained),
+        (free_bytes, [0, 0])
+    );
+}
+
+#[test]
+fn copies_keep_every_bit_and_the_order_of_their_stream() {
+    let _turn = turn();
+    let Some(device) = gpu(0) else { return };
+    let cuda = device.as_cuda().unwrap();
+    let stream = Stream::new(cuda).unwrap();
+    let values: Vec<f32> = (0..1000)
+        .map(|bits| f32::from_bits(0x7fc0_0000 | bits))
+        .collect();
+    let bits = |values: &[f32]| {
+        values
+            .iter()
+            .map(|value| value.to_bits())
+            .collect::<Vec<_>>()
+    };
+    let mut buffer = DeviceBuffer::from_slice(cuda, &values, &stream).unwrap();
+    let calls = calls_of(|| assert_eq!(bits(&buffer.to_vec(&stream).unwrap()), bits(&values)));
+    assert_eq!(
+        calls,
+        [
+            Call::Copy {
+                stream: StreamRef::from(&stream).as_raw() as usize
+            },
+            Call::Synchronize
+        ]
+    );
+    let error = buffer.copy_from(&values[1..], &stream).unwrap_err();
+    assert_eq!(
+        error,
+        DriverError::CopyLength {
+            needed: 1000,
+            given: 999
+        }
+    );
+    let empty = DeviceBuffer::<f32>::from_slice(cuda, &[], &stream).unwrap();
+    assert_eq!(empty.to_vec(&stream), Ok(Vec::new()));
+}
+
+#[test]
+fn too_little_memory_is_told_in_bytes() {
+    let _turn = turn();
+    let Some(device) = gpu(0) else { return };
+    let cuda = device.as_cuda().unwrap();
+    let free_bytes = cuda.memory().unwrap().free_bytes;
+    let refused = DeviceBuffer::<f32>::new(cuda, 1 << 40).unwrap_err();
+    assert_eq!(
+        refused,
+        DriverError::OutOfMemory {
+            needed_bytes: 1 << 42,
+            free_bytes
+        }
+    );
+    let refused = DeviceBuffer::<f32>::new(cuda, usize::MAX).unwrap_err();
+    assert_eq!(
+        refused,
+        DriverError::OutOfMemory {
+            needed_bytes: u64::MAX,
+            free_bytes
+        }
+    );
+}
+
+#[test]
+fn a_kernel_that_the_driver_cannot_compile_is_told_with_its_log_and_may_be_tried_again() {
+    let _turn = turn();
+    let Some(device) = gpu(0) else { return };
+    fake::state().load_answer = (912, c"ptxas fatal : line 7: no such instruction\n");
+    let attention = Attention::new(&device, problem()).unwrap();
+    let layouts = ForwardLayouts::contiguous(&problem()).unwrap();
+    let refused = attention.prepare_forward(&layouts).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "kernel forward_sm80_bf16_d64_causal: cuModuleLoadDataEx: invalidating exception, contained \
+         (CUDA_ERROR_CONTAINED, 912)\nptxas fatal : line 7: no such instruction"
+    );
+    fake::state().load_answer = (0, c"");
+    attention.prepare_forward(&layouts).unwrap();
+}
+
+#[test]
+fn a_driver_older_than_the_kernels_is_told_with_both_versions() {
+    let _turn = turn();
+    if missing_kernels().is_some() {
+        return;
+    }
+    fake::state().version = 10020;
+    let refused = CudaDevice::open(1).unwrap_err();
+    assert!(
+        matches!(refused, DriverError::DriverTooOld { found: (10, 2), needed } if (11, 0) <= needed),
+        "{refused}"
+    );
+}
+
+#[test]
+fn a_device_that_is_not_there_is_told_with_how_many_there_are() {
+    let _turn = turn();
+    assert_eq!(
+        CudaDevice::open(7).unwrap_err(),
+        DriverError::NoDevice {
+            ordinal: 7,
+            n_devices: 2
+        }
+    );
+    assert_eq!(CudaDevice::count(), Ok(2));
+}
+
+#[test]
+fn a_device_tells_what_planning_needs() {
+    let _turn = turn();
+    let device = CudaDevice::open(1).unwrap();
+    let info = device.info();
+    assert_eq!(
+        (info.name.as_str(), info.compute_capability, info.n_sms),
+        ("Fake GPU", (9, 0), 132)
+    );
+    assert_eq!(
+        (info.shared_bytes_per_block, info.memory_bytes),
+        (227 * 1024, 1 << 30)
+    );
+    assert_eq!(
+        (device.uuid(), device.driver_version().to_string()),
+        ([2; 16], "13.0".to_owned())
+    );
+    assert!(
+        fake::contexts().is_empty(),
+        "opening leaves no context behind"
+    );
+}
