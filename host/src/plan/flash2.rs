@@ -66,34 +66,26 @@ pub fn backward(
     let heads_q = (problem.batch * problem.heads_q) as u64;
     let heads_k = (problem.batch * problem.heads_k) as u64;
     let tiles = (problem.seqlen_k as u32).div_ceil(main.footprint.block_k);
-    let params = params(checked, padded_q, block_q, workspace)?;
+    let params = BackwardParams {
+        schedule: schedule::backward(problem, tiles, heads_k as u32, device, &main.footprint),
+        ..params(checked, padded_q, block_q, workspace)?
+    };
 
     let mut launches = Vec::new();
     for &variant in variants {
-        let (grid, schedule) = match variant.kind {
-            Kind::Backward => {
-                let n_tiles = grid("the number of key tiles", &[tiles.into(), heads_k])?;
-                let schedule =
-                    schedule::backward(problem, tiles, heads_k as u32, device, &variant.footprint);
-                (
-                    n_tiles.min(schedule::resident_blocks(device, &variant.footprint)),
-                    schedule,
-                )
-            }
+        let grid = match variant.kind {
+            Kind::Backward => grid("the number of key tiles", &[tiles.into(), heads_k])?
+                .min(schedule::resident_blocks(device, &variant.footprint)),
             _ => {
                 let blocks = padded_q.div_ceil(variant.footprint.block_q.into());
-                (
-                    grid("the number of query blocks", &[blocks, heads_q])?,
-                    params.schedule,
-                )
+                grid("the number of query blocks", &[blocks, heads_q])?
             }
         };
         if grid > 0 {
-            let params = Params::Backward(BackwardParams { schedule, ..params });
             launches.push(PlannedLaunch {
                 variant,
                 grid,
-                params,
+                params: Params::Backward(params),
             });
         }
     }
