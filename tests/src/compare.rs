@@ -6,6 +6,15 @@ use ferroflash::Dtype;
 
 use crate::tolerance::{Quantity, Scale, tolerance};
 
+/// How the errors of a tensor's elements hang together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Errors {
+    /// They are as good as independent: their root mean square is far below the largest that is allowed.
+    Independent,
+    /// All terms of a sum err alike, and so do all sums: errors add up like the terms, not like their squares' root.
+    Shared,
+}
+
 /// One result and what it is compared with; all arrays are dense and equally long.
 #[derive(Clone, Copy, Debug)]
 pub struct Comparison<'a> {
@@ -23,6 +32,8 @@ pub struct Comparison<'a> {
     pub terms: &'a [f64],
     /// What the error is measured against.
     pub scale: Scale,
+    /// How the errors hang together.
+    pub errors: Errors,
 }
 
 /// How close a result came to what is allowed: 1 is the limit.
@@ -60,7 +71,6 @@ impl Comparison<'_> {
     pub fn check(&self) -> Result<Closeness, Box<Mismatch>> {
         assert_eq!(self.actual.len(), self.reference.len(), "{:?}", self.quantity);
         assert_eq!(self.actual.len(), self.terms.len(), "{:?}", self.quantity);
-        let tolerance = tolerance(self.quantity, self.dtype);
         let (mut n_beyond, mut worst) = (0, None::<Element>);
         let (mut error_squares, mut allowed_squares) = (0.0, 0.0);
         for at in 0..self.actual.len() {
@@ -77,7 +87,11 @@ impl Comparison<'_> {
             }
         }
         let Some(worst) = worst else { return Ok(Closeness::default()) };
-        let rms = if error_squares == 0.0 { 0.0 } else { (error_squares / allowed_squares).sqrt() / tolerance.rms };
+        let part_of_all = match self.errors {
+            Errors::Independent => tolerance(self.quantity, self.dtype).rms,
+            Errors::Shared => 1.0,
+        };
+        let rms = if error_squares == 0.0 { 0.0 } else { (error_squares / allowed_squares).sqrt() / part_of_all };
         let closeness = Closeness { worst: worst.part, rms };
         if n_beyond == 0 && rms <= 1.0 {
             return Ok(closeness);
@@ -87,7 +101,11 @@ impl Comparison<'_> {
     }
 
     fn element(&self, at: usize) -> Element {
-        let (actual, reference, terms) = (self.actual[at], self.reference[at], self.terms[at]);
+        let (actual, reference) = (self.actual[at], self.reference[at]);
+        let terms = match self.errors {
+            Errors::Independent => self.terms[at],
+            Errors::Shared => self.terms[at] * (self.scale.n_terms as f64).sqrt(),
+        };
         let exact = !reference.is_finite() || reference == 0.0 && terms == 0.0;
         let tolerance = tolerance(self.quantity, self.dtype);
         let allowed =
@@ -105,8 +123,8 @@ impl fmt::Display for Mismatch {
         let (row, head) = if *quantity == Quantity::Lse { (y, x) } else { (x, y) };
         write!(
             f,
-            "{quantity:?} ({dtype}, {shape:?}): {n_beyond} elements beyond tolerance; root mean square {:.2} of what is \
-             allowed; worst: batch {b}, row {row}, head {head}, column {column} is {} instead of {}, allowed ± {:.3e}, \
+            "{quantity:?} ({dtype}, {shape:?}): {n_beyond} elements beyond tolerance; root mean square {:.2} of the \
+             limit; worst: batch {b}, row {row}, head {head}, column {column} is {} instead of {}, allowed ± {:.3e}, \
              off by {:.2} times that; tile of 64 rows: {}, of 128 rows: {}",
             closeness.rms,
             worst.actual,
@@ -163,6 +181,7 @@ mod tests {
             reference: &output.o,
             terms: &condition.o,
             scale: Scale { score: condition.score, operand: 4.0, n_terms: 512 },
+            errors: Errors::Independent,
         }
         .check()
     }
@@ -198,6 +217,7 @@ mod tests {
                 reference: &[reference],
                 terms: &[0.0],
                 scale: Scale { score: 1.0, operand: 1.0, n_terms: 1 },
+                errors: Errors::Independent,
             }
             .check()
         };

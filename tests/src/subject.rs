@@ -17,7 +17,7 @@ pub struct Subject {
 }
 
 /// Ordinary Rust on all cores.
-pub const CPU: Subject = Subject { backend: Backend::Cpu, open: |_| Ok(Device::cpu()), n_random: 400 };
+pub const CPU: Subject = Subject { backend: Backend::Cpu, open: |_| Ok(Device::cpu()), n_random: 100 };
 
 /// The kernels on the emulator, with every check switched on.
 pub const EMULATED: Subject = Subject {

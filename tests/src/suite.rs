@@ -97,7 +97,7 @@ pub fn check_random(subject: &Subject, algorithm: Algorithm) {
     if subject.is_absent() {
         return;
     }
-    let strategy = cases::random(if subject.backend == Backend::Cpu { 300 } else { 200 });
+    let strategy = cases::random(200);
     let mut runner = cases::runner(subject.n_random);
     let outcome = runner.run(&strategy, |case| match check_case(subject, algorithm, &case) {
         Ok(_) => Ok(()),

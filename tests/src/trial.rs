@@ -7,8 +7,8 @@ use half::{bf16, f16};
 
 use crate::buffer::Buffer;
 use crate::cases::Case;
-use crate::compare::{Closeness, Comparison};
-use crate::inputs::Values;
+use crate::compare::{Closeness, Comparison, Errors};
+use crate::inputs::{Fill, Values};
 use crate::oracle::{self, Condition, Inputs, Output};
 use crate::tolerance::{Quantity, Scale};
 
@@ -67,8 +67,9 @@ impl Reference {
         let like_q = [sizes.batch, sizes.seqlen_q, sizes.heads_q, sizes.head_dim];
         let like_k = [sizes.batch, sizes.seqlen_k, sizes.heads_k, sizes.head_dim];
         let like_lse = [sizes.batch, sizes.heads_q, sizes.seqlen_q, 1];
+        let errors = if case.fill == Fill::EqualRows { Errors::Shared } else { Errors::Independent };
         let compare = |quantity, shape, actual, reference, terms, scale| {
-            Comparison { quantity, dtype: case.dtype, shape, actual, reference, terms, scale }.check()
+            Comparison { quantity, dtype: case.dtype, shape, actual, reference, terms, scale, errors }.check()
         };
         let (ours, theirs, condition) = (&results.gradients, &self.gradients, &self.condition);
         let ones = vec![1.0; self.output.lse.len()];
