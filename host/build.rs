@@ -66,9 +66,9 @@ fn embed(choice: &str, kernels: &Path, out: &Path) -> Result<String, Error> {
         })?;
         for module in &built.modules {
             let copy = out.join(format!("{}.{arch}.deflate", module.name));
-            fs::copy(&module.deflated, &copy).map_err(|source| Error::Io {
+            fs::copy(&module.deflated, &copy).map_err(|error| Error::Io {
                 path: copy.clone(),
-                source,
+                error,
             })?;
             let _ = writeln!(
                 rows,

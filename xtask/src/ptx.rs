@@ -1,11 +1,12 @@
 //! `build-ptx`: the kernel compiler found or installed, every module built and assembled, a table of what they take.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use ferroflash_kernels::variants::{self, VARIANTS};
+use ferroflash_kernels::variants;
 use ferroflash_ptx_builder::{Built, Choice, Compiler, Error, Freshness, Request, compiler};
 
 use crate::assemble::{self, Keep, Usage};
@@ -141,33 +142,42 @@ fn is_root() -> bool {
     id.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
 }
 
-/// Prints the table and fails where a row takes more than its footprint allows.
+/// Prints the table, a row for each entry, and fails where one takes more than its footprint allows.
 fn check(usages: &[Usage]) -> Result<()> {
-    let width = VARIANTS
-        .iter()
-        .map(|variant| variant.name.len())
-        .max()
-        .unwrap_or(0);
-    println!(
-        "{:width$}  target  registers  spills  stack  shared: static + dynamic  blocks/SM",
-        "variant"
-    );
-    let mut faults = Vec::new();
+    let targets: BTreeSet<&str> = usages.iter().map(|usage| usage.target.as_str()).collect();
+    let mut entries: BTreeMap<&str, Vec<&Usage>> = BTreeMap::new();
     for usage in usages {
-        let footprint = variants::by_name(&usage.entry).map(|variant| variant.footprint);
-        let (dynamic, blocks) =
-            footprint.map_or((0, 0), |row| (row.shared_bytes, row.blocks_per_sm));
-        println!(
-            "{:width$}  {:6}  {:9}  {:6}  {:5}  {:14} + {:7}  {blocks:9}",
-            usage.entry,
-            usage.target,
-            usage.registers,
-            usage.spill_bytes,
-            usage.stack_bytes,
-            usage.static_bytes,
-            dynamic
-        );
-        faults.extend(assemble::faults(usage, footprint));
+        entries.entry(&usage.entry).or_default().push(usage);
+    }
+    let width = entries.keys().map(|entry| entry.len()).max().unwrap_or(0);
+    print!("{:width$}", "");
+    for target in &targets {
+        print!("  {target:24}");
+    }
+    println!("  shared memory");
+    print!("{:width$}", "variant");
+    for _ in &targets {
+        print!("  registers  spills  stack");
+    }
+    println!("  static + dynamic");
+    let mut faults = Vec::new();
+    for (entry, usages) in entries {
+        let footprint = variants::by_name(entry).map(|variant| variant.footprint);
+        print!("{entry:width$}");
+        for usage in &usages {
+            print!(
+                "  {:9}  {:6}  {:5}",
+                usage.registers, usage.spill_bytes, usage.stack_bytes
+            );
+            faults.extend(assemble::faults(usage, footprint));
+        }
+        let static_bytes = usages
+            .iter()
+            .map(|usage| usage.static_bytes)
+            .max()
+            .unwrap_or(0);
+        let dynamic_bytes = footprint.map_or(0, |row| row.shared_bytes);
+        println!("  {static_bytes:6} + {dynamic_bytes:7}");
     }
     if faults.is_empty() {
         Ok(())

@@ -110,14 +110,14 @@ fn active() -> PathBuf {
 }
 
 fn examine(rustc: &Path, checkout: &Path) -> Result<Compiler, Error> {
-    let unusable = |reason: String| Error::Unusable {
-        rustc: rustc.to_owned(),
-        reason,
-    };
     let sysroot = PathBuf::from(ask(rustc, checkout, &["--print", "sysroot"])?.trim_end());
     let program = sysroot
         .join("bin")
         .join(if cfg!(windows) { "rustc.exe" } else { "rustc" });
+    let unusable = |reason: String| Error::Unusable {
+        rustc: program.clone(),
+        reason,
+    };
     let version = ask(&program, checkout, &["-vV"])?;
     let release =
         release(&version).ok_or_else(|| unusable(format!("unreadable version `{version}`")))?;

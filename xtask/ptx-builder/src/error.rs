@@ -56,19 +56,19 @@ pub enum Error {
         reason: String,
     },
     /// A file or program could not be used.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {error}", path.display())]
     Io {
         /// The file, folder or program.
         path: PathBuf,
         /// What the system said.
-        source: io::Error,
+        error: io::Error,
     },
 }
 
 /// Adds the path to an error of the system.
 pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> Error {
-    move |source| Error::Io {
+    move |error| Error::Io {
         path: path.to_owned(),
-        source,
+        error,
     }
 }
