@@ -1,0 +1,44 @@
+//! Every instruction of the kernels on a GPU: its device body against its body on the emulator, bit for bit where it is
+//! exact. (That the emulator's bodies are right and do not depend on the order of threads, `kernels-gpu` tests itself.)
+
+use conformance::subject::CUDA;
+use ferroflash::Device;
+use ferroflash::backend::cuda::probe::Probes;
+use ferroflash_kernels::emu::{self, GlobalMemory, Launch, Options};
+use ferroflash_kernels::kernels::probes::{PROBES, Probe};
+
+/// Inputs that each probe is given.
+const INPUTS: std::ops::Range<u64> = 0..20;
+
+/// The output of a probe on the emulator, its threads in the order of a seed.
+fn emulated(probe: &Probe, input: &[u32], seed: u64) -> Vec<u32> {
+    let mut output = probe.output();
+    let mut memory = GlobalMemory::new();
+    let (from, to) = (memory.input("input", input), memory.output("output", &mut output));
+    let Probe { threads, shared_bytes, run, .. } = *probe;
+    let launch = Launch { grid: 1, threads, shared_bytes, resident_blocks: 1 };
+    let ran = emu::run(&launch, &Options::seeded(seed), &mut memory, &|| run(from, to));
+    ran.unwrap_or_else(|fault| panic!("{} with its threads in order {seed}: {fault}", probe.name));
+    drop(memory);
+    output
+}
+
+#[test]
+fn device_bodies_agree_with_emulated_bodies() {
+    if CUDA.is_absent() {
+        return;
+    }
+    let device = Device::cuda(0).unwrap();
+    let probes = Probes::load(device.as_cuda().unwrap()).unwrap();
+    let mut failures = Vec::new();
+    for probe in PROBES {
+        for seed in INPUTS {
+            let input = probe.input(seed);
+            let on_gpu = probes.run(probe, &input).unwrap().expect("the input is as long as the probe says");
+            if let Err(at) = probe.compare(&on_gpu, &emulated(probe, &input, seed)) {
+                failures.push(format!("{}, input {seed}: GPU and emulator {at:x?}", probe.name));
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
