@@ -113,13 +113,28 @@ pub unsafe fn launch<T: Copy>(
     stream: CUstream,
     params: &T,
 ) -> Result<(), DriverError> {
-    let params = [std::ptr::from_ref(params).cast::<c_void>()];
+    // SAFETY: as the caller promises; there is one parameter, of this type.
+    unsafe { launch_with(function, size, stream, [std::ptr::from_ref(params).cast()]) }
+}
+
+/// Enqueues a kernel with a parameter behind each pointer, which the driver copies before it returns.
+///
+/// # Safety
+/// As for [`launch`]; each pointer is valid, and behind it lies what the kernel's parameter of this place is.
+#[inline]
+pub unsafe fn launch_with<const N_PARAMS: usize>(
+    function: CUfunction,
+    size: LaunchSize,
+    stream: CUstream,
+    params: [*const c_void; N_PARAMS],
+) -> Result<(), DriverError> {
     let LaunchSize {
         grid,
         threads,
         shared_bytes,
     } = size;
-    // SAFETY: as the caller promises; the list of parameters has one element, which outlives the call.
+    let params = params.as_ptr();
+    // SAFETY: as the caller promises; the list of parameters is as long as the kernel's, and outlives the call.
     unsafe {
         raw::cuLaunchKernel(
             function,
@@ -131,9 +146,8 @@ pub unsafe fn launch<T: Copy>(
             1,
             shared_bytes,
             stream,
-            params.as_ptr(),
+            params,
             null(),
-        )?
-    };
-    Ok(())
+        )
+    }
 }

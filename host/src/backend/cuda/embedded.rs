@@ -3,7 +3,7 @@
 use std::ffi::CString;
 
 use ferroflash_driver::Version;
-use ferroflash_kernels::variants::Variant;
+use ferroflash_kernels::variants::Arch;
 
 use crate::error::DriverError;
 
@@ -14,8 +14,8 @@ pub fn missing_kernels() -> Option<&'static str> {
     NO_MODULES
 }
 
-/// The PTX of a variant.
-pub(super) fn ptx(variant: &Variant) -> Result<CString, DriverError> {
+/// The PTX of a module: of a variant, which has its name, or of the probes.
+pub(super) fn ptx(name: &'static str, arch: Arch) -> Result<CString, DriverError> {
     if let Some(reason) = NO_MODULES {
         return Err(DriverError::NoKernels {
             detail: reason.to_owned(),
@@ -23,13 +23,9 @@ pub(super) fn ptx(variant: &Variant) -> Result<CString, DriverError> {
     }
     let (_, _, deflated) = MODULES
         .iter()
-        .find(|(name, arch, _)| *name == variant.name && *arch == variant.arch.name())
-        .ok_or(DriverError::NotEmbedded {
-            kernel: variant.name,
-        })?;
-    text(deflated).ok_or(DriverError::CorruptKernel {
-        kernel: variant.name,
-    })
+        .find(|(module, for_arch, _)| *module == name && *for_arch == arch.name())
+        .ok_or(DriverError::NotEmbedded { kernel: name })?;
+    text(deflated).ok_or(DriverError::CorruptKernel { kernel: name })
 }
 
 /// The oldest CUDA whose driver takes the embedded kernels; `None` where there are none.
@@ -80,13 +76,16 @@ mod tests {
             Some(reason) => {
                 assert!(MODULES.is_empty() && !reason.is_empty());
                 assert!(matches!(
-                    ptx(&VARIANTS[0]),
+                    ptx(VARIANTS[0].name, Arch::Sm80),
                     Err(DriverError::NoKernels { .. })
                 ));
             }
             None => {
                 for variant in VARIANTS {
-                    let text = ptx(variant).unwrap().into_string().unwrap();
+                    let text = ptx(variant.name, variant.arch)
+                        .unwrap()
+                        .into_string()
+                        .unwrap();
                     assert!(
                         text.contains(&format!(".entry {}(", variant.name)),
                         "{}",
@@ -99,11 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variant_that_is_not_embedded_is_named() {
-        let unknown = Variant {
-            name: "no_such_kernel",
-            ..VARIANTS[0]
-        };
+    fn a_kernel_that_is_not_embedded_is_named() {
         let expected = match missing_kernels() {
             Some(reason) => DriverError::NoKernels {
                 detail: reason.to_owned(),
@@ -112,7 +107,7 @@ mod tests {
                 kernel: "no_such_kernel",
             },
         };
-        assert_eq!(ptx(&unknown), Err(expected));
+        assert_eq!(ptx("no_such_kernel", Arch::Sm80), Err(expected));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The kernels of a plan, enqueued: the only launch of kernels in the workspace.
+//! The kernels of a plan, enqueued: the only launch of attention's kernels.
 
 use std::sync::Arc;
 

@@ -6,7 +6,8 @@
 //! | [`stream`], [`event`] | the order and the time of asynchronous work |
 //! | [`memory`] | buffers, and the views of them that tensors are made of |
 //! | [`module`] | embedded PTX → kernels of one device, compiled when first wanted |
-//! | [`launch`] | the kernels of a plan, enqueued: the only launch |
+//! | [`launch`] | the kernels of a plan, enqueued |
+//! | `probe` | one instruction of the kernels, run alone: for tests |
 //!
 //! Work is enqueued and runs while the host goes on; only the functions that say so wait. A call makes the device's
 //! context current for its duration where it is not, and leaves the thread as it was.
@@ -18,6 +19,8 @@ mod failure;
 pub(crate) mod launch;
 pub mod memory;
 pub mod module;
+#[cfg(feature = "emulator")]
+pub mod probe;
 pub mod stream;
 
 pub use device::{CudaDevice, MemoryInfo};

@@ -111,7 +111,7 @@ impl Kernels {
 /// Loads a kernel into the current context and allows it the shared memory of its footprint.
 fn load(variant: &'static Variant, driver_version: Version) -> Result<Kernel, DriverError> {
     let start = Instant::now();
-    let ptx = embedded::ptx(variant)?;
+    let ptx = embedded::ptx(variant.name, variant.arch)?;
     if let Some(needed) = embedded::needed_by(&ptx).filter(|needed| driver_version < *needed) {
         return Err(too_old(driver_version, needed));
     }
