@@ -6,7 +6,7 @@
 //! | [`stream`], [`event`] | the order and the time of asynchronous work |
 //! | [`memory`] | buffers, and the views of them that tensors are made of |
 //! | [`module`] | embedded PTX → kernels of one device, compiled when first wanted |
-//! | [`launch`] | the kernels of a plan, enqueued |
+//! | `launch` | the kernels of a plan, enqueued |
 //! | `probe` | one instruction of the kernels, run alone: for tests |
 //!
 //! Work is enqueued and runs while the host goes on; only the functions that say so wait. A call makes the device's
