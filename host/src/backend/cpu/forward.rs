@@ -4,6 +4,8 @@
 //! each block is widened to f32 once for all its panels. What a row computes, and in which order, does not depend on the
 //! panel or the task it falls into, so results are bit-equal for any number of threads.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use super::buffer::{Panel, Tile};
@@ -134,20 +136,9 @@ impl Workspace {
                 v.load(block.clone(), &mut self.v);
                 for panel in &mut self.panels[..n_panels] {
                     let last_row = panel.first_row + panel.n_rows - 1;
-                    let n_keys = sizes
-                        .n_visible_keys(last_row)
-                        .min(block.end)
-                        .saturating_sub(first_key);
-                    if n_keys > 0 {
-                        panel.step(
-                            &self.machine,
-                            sizes,
-                            first_key,
-                            n_keys,
-                            &self.k,
-                            &self.v,
-                            &mut self.s,
-                        );
+                    let keys = first_key..sizes.n_visible_keys(last_row).min(block.end);
+                    if !keys.is_empty() {
+                        panel.step(&self.machine, sizes, keys, (&self.k, &self.v), &mut self.s);
                     }
                 }
             }
@@ -190,19 +181,18 @@ impl Workspace {
 }
 
 impl QueryPanel {
-    /// One block of keys: `first_key` and the `n_keys − 1` after it, which are rows 0.. of the tiles.
+    /// One block of keys, which are rows 0.. of the tiles.
     fn step(
         &mut self,
         machine: &Machine,
         sizes: &Sizes,
-        first_key: usize,
-        n_keys: usize,
-        k: &Tile,
-        v: &Tile,
+        keys: Range<usize>,
+        (k, v): (&Tile, &Tile),
         s: &mut Panel,
     ) {
+        let n_keys = keys.len();
         machine.multiply_rows(k, 0..n_keys, &self.q, s); // S = K Qᵀ
-        hide_keys_from_lanes(sizes, s, self.first_row, first_key, n_keys);
+        hide_keys_from_lanes(sizes, s, self.first_row, keys);
         let alpha = self.softmax.update(machine, s, n_keys); // m, l;  S ← P
         machine.add_columns(v, 0..n_keys, s, Some(alpha), &mut self.o); // O ← O diag(α) + Vᵀ P
     }

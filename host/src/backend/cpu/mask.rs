@@ -5,24 +5,20 @@ use std::ops::Range;
 use super::buffer::Panel;
 use super::sizes::Sizes;
 
-/// Scores with the rows of q from `first_row` on in the lanes, and key `first_key + i` in row `i` of `n_keys`.
+/// Scores with the rows of q from `first_row` on in the lanes, and key `keys.start + i` in row `i`.
 pub(super) fn hide_keys_from_lanes(
     sizes: &Sizes,
     s: &mut Panel,
     first_row: usize,
-    first_key: usize,
-    n_keys: usize,
+    keys: Range<usize>,
 ) {
-    let visible_to_all = sizes
-        .n_visible_keys(first_row)
-        .saturating_sub(first_key)
-        .min(n_keys);
-    for key in visible_to_all..n_keys {
+    let visible_to_all = sizes.n_visible_keys(first_row).clamp(keys.start, keys.end);
+    for key in visible_to_all..keys.end {
         let blind = sizes
-            .first_row_that_sees(first_key + key)
-            .saturating_sub(first_row);
-        let blind = blind.min(s.lanes());
-        s.row_mut(key)[..blind].fill(f32::NEG_INFINITY);
+            .first_row_that_sees(key)
+            .saturating_sub(first_row)
+            .min(s.lanes());
+        s.row_mut(key - keys.start)[..blind].fill(f32::NEG_INFINITY);
     }
 }
 

@@ -34,13 +34,13 @@ impl<'a, T: Element> View<'a, T> {
         View { data, layout }
     }
 
-    /// The rows of one group of heads. The tensor is not empty.
+    /// The rows of one group of heads; of an empty tensor, none.
     pub(super) fn head_rows(&self, at: Location, group_size: usize) -> HeadRows<'a, T> {
         let layout = &self.layout;
         let start =
             at.batch_idx * layout.batch_stride + at.head_k * group_size * layout.head_stride;
         HeadRows {
-            data: &self.data[start..],
+            data: self.data.get(start..).unwrap_or_default(),
             group_size,
             row_stride: layout.row_stride,
             head_stride: layout.head_stride,
@@ -154,7 +154,12 @@ pub(super) fn store_lanes<T: Element>(
 /// The values as f32, exactly.
 pub(super) fn widen<T: Element>(from: &[T], to: &mut [f32]) {
     match T::wrap(from) {
-        HostData::Bf16(from) => from.convert_to_f32_slice(to),
+        // The upper half of an f32: simpler than what `half` does, and the compiler makes vectors of it.
+        HostData::Bf16(from) => {
+            for (to, from) in to.iter_mut().zip(from) {
+                *to = f32::from_bits(u32::from(from.to_bits()) << 16);
+            }
+        }
         HostData::F16(from) => from.convert_to_f32_slice(to),
         HostData::F32(from) => to.copy_from_slice(from),
     }

@@ -1,6 +1,8 @@
 //! dV = Pᵀ·dO and dK = dSᵀ·Q · scale: a task is a run of keys of one head, in the lanes, and goes through the rows that
 //! see them, every query head of the group included.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use super::differentiate::{Statistics, differentiate};
@@ -64,12 +66,18 @@ pub(super) fn d_k_and_d_v<T: Element>(
 /// What one thread works in.
 struct Workspace {
     machine: Machine,
-    q: Tile,
-    d_o: Tile,
+    block: Block,
     s: Panel,
     d_p: Panel,
     panels: Vec<KeyPanel>,
     row: Vec<f32>,
+}
+
+/// Some rows of q and dO, from `first_row` on.
+struct Block {
+    first_row: usize,
+    q: Tile,
+    d_o: Tile,
 }
 
 /// One panel of keys.
@@ -84,7 +92,7 @@ struct KeyPanel {
 impl Workspace {
     fn new(machine: Machine, sizes: &Sizes, n_panels: usize) -> Workspace {
         let (depth, lanes) = (sizes.head_dim, machine.wide_lanes());
-        let block = BLOCK.max(lanes);
+        let n_rows = BLOCK.max(lanes);
         let panel = || KeyPanel {
             first_key: 0,
             k: Panel::new(depth, lanes),
@@ -94,10 +102,13 @@ impl Workspace {
         };
         Workspace {
             machine,
-            q: Tile::new(block, depth),
-            d_o: Tile::new(block, depth),
-            s: Panel::new(block, lanes),
-            d_p: Panel::new(block, lanes),
+            block: Block {
+                first_row: 0,
+                q: Tile::new(n_rows, depth),
+                d_o: Tile::new(n_rows, depth),
+            },
+            s: Panel::new(n_rows, lanes),
+            d_p: Panel::new(n_rows, lanes),
             panels: std::iter::repeat_with(panel).take(n_panels).collect(),
             row: Vec::with_capacity(depth),
         }
@@ -112,36 +123,25 @@ impl Workspace {
     ) {
         let n_panels = task.d_k.len().div_ceil(self.machine.wide_lanes());
         self.load_keys(inputs, task);
+        let q = inputs.q.head_rows(task.at, sizes.group_size);
+        let d_o = inputs.d_o.head_rows(task.at, sizes.group_size);
         let n_rows = sizes.rows_per_group();
         for first_row in (sizes.first_row_that_sees(task.first_key)..n_rows).step_by(BLOCK) {
-            let block = first_row..n_rows.min(first_row + BLOCK);
-            inputs
-                .q
-                .head_rows(task.at, sizes.group_size)
-                .load(block.clone(), &mut self.q);
-            inputs
-                .d_o
-                .head_rows(task.at, sizes.group_size)
-                .load(block.clone(), &mut self.d_o);
-            let offset = sizes.first_row_of(task.at);
-            let (lse_log2, delta) = (&rows.lse_log2[offset..], &rows.delta[offset..]);
+            self.block.first_row = first_row;
+            let end = n_rows.min(first_row + BLOCK);
+            q.load(first_row..end, &mut self.block.q);
+            d_o.load(first_row..end, &mut self.block.d_o);
             for panel in &mut self.panels[..n_panels] {
-                let from = sizes.first_row_that_sees(panel.first_key).max(first_row);
-                if from < block.end {
-                    let seeing = from..block.end;
-                    let statistics = Statistics::PerRow {
-                        lse_log2: &lse_log2[seeing.clone()],
-                        delta: &delta[seeing.clone()],
-                    };
-                    let tiles = (&self.q, &self.d_o);
+                let seeing = sizes.first_row_that_sees(panel.first_key).max(first_row)..end;
+                if !seeing.is_empty() {
                     let scores = (&mut self.s, &mut self.d_p);
+                    let statistics = rows.of(sizes, task.at, seeing.clone());
                     panel.step(
                         &self.machine,
                         sizes,
-                        first_row,
+                        &self.block,
                         seeing,
                         statistics,
-                        tiles,
                         scores,
                     );
                 }
@@ -169,10 +169,13 @@ impl Workspace {
             inputs
                 .k
                 .head_rows(task.at, 1)
-                .load(range.clone(), &mut self.q);
-            panel.k.transpose(&self.q, 0..run.len(), lanes);
-            inputs.v.head_rows(task.at, 1).load(range, &mut self.q);
-            panel.v.transpose(&self.q, 0..run.len(), lanes);
+                .load(range.clone(), &mut self.block.q);
+            panel.k.transpose(&self.block.q, 0..run.len(), lanes);
+            inputs
+                .v
+                .head_rows(task.at, 1)
+                .load(range, &mut self.block.q);
+            panel.v.transpose(&self.block.q, 0..run.len(), lanes);
             panel.d_k.clear(lanes);
             panel.d_v.clear(lanes);
         }
@@ -180,34 +183,23 @@ impl Workspace {
 }
 
 impl KeyPanel {
-    /// The rows `seeing`, of a block whose `first_row` is row 0 of the tiles.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "one call, and each is a thing of its own"
-    )]
+    /// Some rows of a block.
     fn step(
         &mut self,
         machine: &Machine,
         sizes: &Sizes,
-        first_row: usize,
-        seeing: std::ops::Range<usize>,
+        block: &Block,
+        rows: Range<usize>,
         statistics: Statistics,
-        (q, d_o): (&Tile, &Tile),
         (s, d_p): (&mut Panel, &mut Panel),
     ) {
-        let in_tile = seeing.start - first_row..seeing.end - first_row;
-        machine.multiply_rows(q, in_tile.clone(), &self.k, s); // S = Q Kᵀ
-        hide_lanes_from_rows(sizes, s, self.first_key, seeing.clone());
-        machine.multiply_rows(d_o, in_tile.clone(), &self.v, d_p); // dP = dO Vᵀ
-        differentiate(
-            machine,
-            sizes.softmax_scale,
-            statistics,
-            s,
-            d_p,
-            seeing.len(),
-        ); // S ← P, dP ← dS
-        machine.add_columns(d_o, in_tile.clone(), s, None, &mut self.d_v); // dV ← dV + dOᵀ P
-        machine.add_columns(q, in_tile, d_p, None, &mut self.d_k); // dK ← dK + Qᵀ dS
+        let n_rows = rows.len();
+        let in_tile = || rows.start - block.first_row..rows.end - block.first_row;
+        machine.multiply_rows(&block.q, in_tile(), &self.k, s); // S = Q Kᵀ
+        hide_lanes_from_rows(sizes, s, self.first_key, rows.clone());
+        machine.multiply_rows(&block.d_o, in_tile(), &self.v, d_p); // dP = dO Vᵀ
+        differentiate(machine, sizes.softmax_scale, statistics, s, d_p, n_rows); // S ← P, dP ← dS
+        machine.add_columns(&block.d_o, in_tile(), s, None, &mut self.d_v); // dV ← dV + dOᵀ P
+        machine.add_columns(&block.q, in_tile(), d_p, None, &mut self.d_k); // dK ← dK + Qᵀ dS
     }
 }

@@ -8,12 +8,15 @@ mod differentiate;
 mod keys;
 mod queries;
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use super::machine::Machine;
 use super::rows::{View, widen};
-use super::sizes::Sizes;
+use super::sizes::{Location, Sizes};
 use crate::dtype::Element;
+use differentiate::Statistics;
 
 /// Rows of a block that meet the lanes: keys in the pass over dQ, rows of q in the pass over dK and dV.
 const BLOCK: usize = 64;
@@ -44,6 +47,18 @@ struct RowStatistics {
     lse_log2: Vec<f32>,
     /// Δ = rowsum(dO ∘ O).
     delta: Vec<f32>,
+}
+
+impl RowStatistics {
+    /// Of some rows of one group, which are the rows of a panel.
+    fn of(&self, sizes: &Sizes, at: Location, rows: Range<usize>) -> Statistics<'_> {
+        let first = sizes.first_row_of(at);
+        let rows = first + rows.start..first + rows.end;
+        Statistics::PerRow {
+            lse_log2: &self.lse_log2[rows.clone()],
+            delta: &self.delta[rows],
+        }
+    }
 }
 
 /// Writes d_q, d_k and d_v. `lse` is in the order (batch entry, group, row).
@@ -85,10 +100,8 @@ fn delta<T: Element>(sizes: &Sizes, inputs: &Inputs<T>) -> Vec<f32> {
         scratch,
         |(o_row, d_o_row), (task, delta)| {
             for (index, delta) in delta.iter_mut().enumerate() {
-                let (at, row) = (
-                    sizes.location((task * ROWS + index) / rows_per_group),
-                    (task * ROWS + index) % rows_per_group,
-                );
+                let row = task * ROWS + index;
+                let (at, row) = (sizes.location(row / rows_per_group), row % rows_per_group);
                 widen(inputs.o.head_rows(at, sizes.group_size).row(row), o_row);
                 widen(inputs.d_o.head_rows(at, sizes.group_size).row(row), d_o_row);
                 let mut sums = [0.0f32; WAYS];

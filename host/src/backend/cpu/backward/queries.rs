@@ -1,5 +1,7 @@
 //! dQ = dS·K · scale: a task is a run of rows of one group, in the lanes, and goes through the keys.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use super::differentiate::{Statistics, differentiate};
@@ -121,27 +123,16 @@ impl Workspace {
                 .head_rows(task.at, 1)
                 .load(block.clone(), &mut self.v);
             for panel in &mut self.panels[..n_panels] {
-                let n_keys = sizes
-                    .n_visible_keys(panel.first_row + panel.n_rows - 1)
-                    .min(block.end);
-                if let Some(n_keys) = n_keys.checked_sub(first_key).filter(|&n| n > 0) {
-                    let tiles = (&self.k, &self.v);
-                    panel.step(
-                        &self.machine,
-                        sizes,
-                        first_key,
-                        n_keys,
-                        tiles,
-                        (&mut self.s, &mut self.d_p),
-                    );
+                let last_row = panel.first_row + panel.n_rows - 1;
+                let keys = first_key..sizes.n_visible_keys(last_row).min(block.end);
+                if !keys.is_empty() {
+                    let scores = (&mut self.s, &mut self.d_p);
+                    panel.step(&self.machine, sizes, keys, (&self.k, &self.v), scores);
                 }
             }
         }
-        for (panel, d_q) in self
-            .panels
-            .iter_mut()
-            .zip(task.d_q.chunks_mut(self.machine.wide_lanes()))
-        {
+        let per_panel = self.machine.wide_lanes();
+        for (panel, d_q) in self.panels.iter_mut().zip(task.d_q.chunks_mut(per_panel)) {
             store_lanes(&panel.d_q, sizes.softmax_scale, &mut self.row, d_q);
         }
     }
@@ -179,18 +170,18 @@ impl Workspace {
 }
 
 impl QueryPanel {
-    /// One block of keys: `first_key` and the `n_keys − 1` after it, which are rows 0.. of the tiles.
+    /// One block of keys, which are rows 0.. of the tiles.
     fn step(
         &mut self,
         machine: &Machine,
         sizes: &Sizes,
-        first_key: usize,
-        n_keys: usize,
+        keys: Range<usize>,
         (k, v): (&Tile, &Tile),
         (s, d_p): (&mut Panel, &mut Panel),
     ) {
+        let n_keys = keys.len();
         machine.multiply_rows(k, 0..n_keys, &self.q, s); // S = K Qᵀ
-        hide_keys_from_lanes(sizes, s, self.first_row, first_key, n_keys);
+        hide_keys_from_lanes(sizes, s, self.first_row, keys);
         machine.multiply_rows(v, 0..n_keys, &self.d_o, d_p); // dP = V dOᵀ
         let statistics = Statistics::PerLane {
             lse_log2: self.lse_log2.row(0),
