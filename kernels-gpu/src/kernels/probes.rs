@@ -320,19 +320,22 @@ unsafe fn global_words(input: u64, output: u64) {
     }
 }
 
-/// Stores of the odd threads over zeros; six words of a thread, the first four side by side.
+/// Stores of the odd threads over zeros; eight words of a thread, the first four side by side, and the next two.
 unsafe fn predicated_stores(input: u64, output: u64) {
     let thread = special::thread_idx_x();
     let odd = thread % 2 == 1;
     let wide = output + u64::from(thread) * 16;
+    let pair = output + u64::from(special::block_dim_x()) * 16 + u64::from(thread) * 8;
     global::st_global_x4(wide, [0; 4]);
-    put_all(output, 4, &[0, 0]);
+    global::st_global_x2(pair, [0; 2]);
+    put_all(output, 6, &[0, 0]);
     let x = [get(input, 0), get(input, 1), get(input, 2), get(input, 3)];
     global::st_global_x4_if(wide, x, odd);
-    global::st_global_u32_if(word(output, 4), get(input, 4), odd);
+    global::st_global_x2_if(pair, [get(input, 4), get(input, 5)], odd);
+    global::st_global_u32_if(word(output, 6), get(input, 6), odd);
     global::st_global_f32_if(
-        word(output, 5),
-        f32::from_bits(get(input, 5) & 0x7f7f_ffff),
+        word(output, 7),
+        f32::from_bits(get(input, 7) & 0x7f7f_ffff),
         odd,
     );
 }

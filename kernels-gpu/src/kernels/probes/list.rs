@@ -29,7 +29,7 @@ macro_rules! for_each_probe {
             unpack { 32, 0, Bits, 4, 20, Ulps(0) }
             shared_words { 64, 2048, Bits, 8, 8, Exact }
             global_words { 64, 0, Bits, 20, 20, Exact }
-            predicated_stores { 64, 0, Bits, 6, 6, Exact }
+            predicated_stores { 64, 0, Bits, 8, 8, Exact }
             red_add_f32 { 64, 0, Bits, 0, 1, Exact }
             atom_add_u32 { 64, 0, Bits, 0, 2, Exact }
             release_acquire { 64, 0, Bits, 1, 1, Exact }
