@@ -87,6 +87,17 @@ pub struct Waiting {
     pub until: String,
 }
 
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Waiting {
+            access,
+            threads,
+            until,
+        } = self;
+        write!(f, "{threads} threads at {access} wait for {until}")
+    }
+}
+
 /// What went wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -233,6 +244,34 @@ impl From<Kind> for Fault {
     }
 }
 
+impl Fault {
+    fn fmt_barrier(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind() {
+            Kind::BarrierCount {
+                access,
+                barrier,
+                expected,
+                given,
+                arrived,
+            } => write!(
+                f,
+                "barrier {barrier}: {access} takes it for {given} threads, those before it for {expected}; \
+                 {arrived} have come"
+            ),
+            Kind::BarrierUnfinished {
+                access,
+                barrier,
+                arrived,
+                expected,
+            } => write!(
+                f,
+                "the block ended with {arrived} of {expected} threads at barrier {barrier}, last {access}"
+            ),
+            _ => Ok(()),
+        }
+    }
+}
+
 impl std::error::Error for Fault {}
 
 impl fmt::Display for Fault {
@@ -304,26 +343,7 @@ impl fmt::Display for Fault {
                 what,
                 value,
             } => write!(f, "{access}: {what}, not {value}"),
-            Kind::BarrierCount {
-                access,
-                barrier,
-                expected,
-                given,
-                arrived,
-            } => write!(
-                f,
-                "barrier {barrier}: {access} takes it for {given} threads, those before it for {expected}; \
-                 {arrived} have come"
-            ),
-            Kind::BarrierUnfinished {
-                access,
-                barrier,
-                arrived,
-                expected,
-            } => write!(
-                f,
-                "the block ended with {arrived} of {expected} threads at barrier {barrier}, last {access}"
-            ),
+            Kind::BarrierCount { .. } | Kind::BarrierUnfinished { .. } => self.fmt_barrier(f),
             Kind::CopiesUnfinished { copy, count } => {
                 write!(
                     f,
@@ -332,13 +352,8 @@ impl fmt::Display for Fault {
             }
             Kind::Deadlock { waiting } => {
                 write!(f, "deadlock:")?;
-                for Waiting {
-                    access,
-                    threads,
-                    until,
-                } in waiting
-                {
-                    write!(f, " {threads} threads at {access} wait for {until};")?;
+                for waiting in waiting {
+                    write!(f, " {waiting};")?;
                 }
                 Ok(())
             }

@@ -33,3 +33,6 @@ pub mod mma;
 pub mod shared;
 pub mod shuffle;
 pub mod special;
+
+#[cfg(test)]
+mod cpu_bodies;

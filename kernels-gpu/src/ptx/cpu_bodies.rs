@@ -1,6 +1,5 @@
 //! The CPU bodies of the instructions against the PTX manual's own definitions, written here a second time: element
 //! by element, as the manual indexes them.
-#![cfg(feature = "emulator")]
 #![allow(
     clippy::undocumented_unsafe_blocks,
     reason = "every kernel here is one warp whose lanes all come by, on rows that they wrote; the emulator checks it"
@@ -8,8 +7,8 @@
 
 use std::sync::Mutex;
 
-use ferroflash_kernels::emu::{self, GlobalMemory, Launch, Options};
-use ferroflash_kernels::ptx::{barrier, convert, ldmatrix, math, mma, shared, shuffle, special};
+use super::{barrier, convert, ldmatrix, math, mma, shared, shuffle, special};
+use crate::emu::{self, GlobalMemory, Launch, Options};
 use half::{bf16, f16};
 
 /// Runs one warp and gives what each lane returned.
