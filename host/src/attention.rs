@@ -8,13 +8,16 @@ use crate::backend::{cpu, staging};
 use crate::device::{Device, Kind};
 use crate::error::{Error, PlanError, ProblemError};
 use crate::plan::{self, Algorithm, Backend, Candidate, Plan};
-use crate::problem::Problem;
 use crate::prepared::{ForwardLayouts, GradientLayouts, PreparedBackward, PreparedForward};
+use crate::problem::Problem;
 use crate::tensor::{Gradients, LseMut, Place, Saved, Tensor, TensorMut};
 use crate::validate::{self, Checked, ForwardTensors, GradientTensors, Pass};
 
 /// The lse of a call whose q lies on the host; validation has refused it already.
-const NOT_ON_HOST: ProblemError = ProblemError::OtherDevice { given: Place::Cuda(0), needed: Place::Host };
+const NOT_ON_HOST: ProblemError = ProblemError::OtherDevice {
+    given: Place::Cuda(0),
+    needed: Place::Host,
+};
 
 /// A problem on a device.
 ///
@@ -61,12 +64,19 @@ impl Attention {
     /// A problem on a device; an error says which size makes no sense.
     pub fn new(device: &Device, problem: Problem) -> Result<Attention, Error> {
         validate::sizes(&problem)?;
-        Ok(Attention { device: device.clone(), problem, algorithm: None })
+        Ok(Attention {
+            device: device.clone(),
+            problem,
+            algorithm: None,
+        })
     }
 
     /// The same with an algorithm chosen by name: where it cannot serve, calls give an error instead of another one.
     pub fn with_algorithm(self, algorithm: Algorithm) -> Attention {
-        Attention { algorithm: Some(algorithm), ..self }
+        Attention {
+            algorithm: Some(algorithm),
+            ..self
+        }
     }
 
     /// The problem.
@@ -129,18 +139,29 @@ impl Attention {
             // Planning has refused: the CPU's algorithm does not hold the weights.
             Kind::Cpu => {}
             #[cfg(feature = "emulator")]
-            Kind::Emulated(options) => emulated::forward(&plan, options, [q, k, v], o, lse, Some(weights))?,
+            Kind::Emulated(options) => {
+                emulated::forward(&plan, options, [q, k, v], o, lse, Some(weights))?
+            }
         }
         Ok(ran)
     }
 
     /// Gradients of q, k and v from the gradient of o, with the probabilities worked out again.
-    pub fn backward(&self, saved: &Saved, d_o: &Tensor, gradients: &mut Gradients) -> Result<Ran, Error> {
+    pub fn backward(
+        &self,
+        saved: &Saved,
+        d_o: &Tensor,
+        gradients: &mut Gradients,
+    ) -> Result<Ran, Error> {
         let tensors = ForwardTensors::saved(saved);
         let others = GradientTensors::of(d_o, gradients);
         let plan = self.plan(tensors.q.place, |moved| match moved {
             None => validate::backward(&self.problem, tensors, others),
-            Some(place) => validate::backward(&self.problem, tensors.moved_to(place), others.moved_to(place)),
+            Some(place) => validate::backward(
+                &self.problem,
+                tensors.moved_to(place),
+                others.moved_to(place),
+            ),
         })?;
         let ran = self.ran(&plan);
         match self.device.kind() {
@@ -155,7 +176,9 @@ impl Attention {
     /// Prepares a forward pass for tensors of these layouts in the device's memory: to be enqueued on streams, without
     /// waiting. Only on a GPU.
     pub fn prepare_forward(&self, layouts: &ForwardLayouts) -> Result<PreparedForward, Error> {
-        let device = self.device.as_cuda().ok_or(PlanError::NotAsynchronous { backend: self.device.backend() })?;
+        let device = self.device.as_cuda().ok_or(PlanError::NotAsynchronous {
+            backend: self.device.backend(),
+        })?;
         let tensors = layouts.tensors(&self.problem, self.device.place())?;
         let checked = validate::forward(&self.problem, tensors)?;
         let plan = self.plan_checked(&checked)?;
@@ -168,7 +191,9 @@ impl Attention {
         layouts: &ForwardLayouts,
         gradients: &GradientLayouts,
     ) -> Result<PreparedBackward, Error> {
-        let device = self.device.as_cuda().ok_or(PlanError::NotAsynchronous { backend: self.device.backend() })?;
+        let device = self.device.as_cuda().ok_or(PlanError::NotAsynchronous {
+            backend: self.device.backend(),
+        })?;
         let place = self.device.place();
         let tensors = layouts.tensors(&self.problem, place)?;
         let gradients = gradients.tensors(&self.problem, place);
@@ -183,7 +208,12 @@ impl Attention {
         Ok(Explanation {
             device: self.device.to_string(),
             why_device: self.device.why().to_owned(),
-            plan: plan::plan(&checked, self.device.info(), self.device.backend(), self.algorithm),
+            plan: plan::plan(
+                &checked,
+                self.device.info(),
+                self.device.backend(),
+                self.algorithm,
+            ),
         })
     }
 
@@ -204,7 +234,12 @@ impl Attention {
     }
 
     fn plan_checked(&self, checked: &Checked) -> Result<Plan, Error> {
-        Ok(plan::plan(checked, self.device.info(), self.device.backend(), self.algorithm)?)
+        Ok(plan::plan(
+            checked,
+            self.device.info(),
+            self.device.backend(),
+            self.algorithm,
+        )?)
     }
 
     fn ran(&self, plan: &Plan) -> Ran {
@@ -222,7 +257,11 @@ impl Attention {
 
 impl fmt::Display for Ran {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{} ({}), algorithm {}", self.backend, self.why_device, self.algorithm)?;
+        writeln!(
+            f,
+            "{} ({}), algorithm {}",
+            self.backend, self.why_device, self.algorithm
+        )?;
         for kernel in &self.kernels {
             writeln!(f, "  kernel {kernel}")?;
         }

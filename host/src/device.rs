@@ -36,8 +36,14 @@ impl Device {
     /// why.
     pub fn best() -> Device {
         match Device::cuda(0) {
-            Ok(device) => Device { why: "there are a driver, a device and kernels for it".into(), ..device },
-            Err(error) => Device { why: format!("no GPU: {error}").into(), ..Device::cpu() },
+            Ok(device) => Device {
+                why: "there are a driver, a device and kernels for it".into(),
+                ..device
+            },
+            Err(error) => Device {
+                why: format!("no GPU: {error}").into(),
+                ..Device::cpu()
+            },
         }
     }
 
@@ -45,24 +51,39 @@ impl Device {
     pub fn cuda(ordinal: u32) -> Result<Device, Error> {
         let device = CudaDevice::open(ordinal)?;
         match missing_kernels() {
-            Some(reason) => Err(DriverError::NoKernels { detail: reason.to_owned() }.into()),
+            Some(reason) => Err(DriverError::NoKernels {
+                detail: reason.to_owned(),
+            }
+            .into()),
             None => {
                 let info = Arc::new(device.info().clone());
-                Ok(Device { kind: Kind::Cuda(device), info, why: ASKED.into() })
+                Ok(Device {
+                    kind: Kind::Cuda(device),
+                    info,
+                    why: ASKED.into(),
+                })
             }
         }
     }
 
     /// This machine's processor, all cores.
     pub fn cpu() -> Device {
-        Device { kind: Kind::Cpu, info: Arc::new(DeviceInfo::cpu()), why: ASKED.into() }
+        Device {
+            kind: Kind::Cpu,
+            info: Arc::new(DeviceInfo::cpu()),
+            why: ASKED.into(),
+        }
     }
 
     /// The GPU kernels on the emulator: for tests of kernels, thousands of times slower than anything else.
     #[cfg(feature = "emulator")]
     pub fn emulated(options: EmulatorOptions) -> Device {
         let info = Arc::new(options.device.clone());
-        Device { kind: Kind::Emulated(options), info, why: ASKED.into() }
+        Device {
+            kind: Kind::Emulated(options),
+            info,
+            why: ASKED.into(),
+        }
     }
 
     /// Which backend it is.

@@ -12,7 +12,9 @@ use crate::backend::cuda::{CudaDevice, StreamRef};
 use crate::error::{Argument, DriverError, Error, ProblemError};
 use crate::plan::{Addresses, Plan};
 use crate::problem::Problem;
-use crate::tensor::{Description, Gradients, Layout, LseDescription, LseMut, Place, Saved, Tensor, TensorMut};
+use crate::tensor::{
+    Description, Gradients, Layout, LseDescription, LseMut, Place, Saved, Tensor, TensorMut,
+};
 use crate::validate::{Checked, ForwardTensors, GradientTensors, n_rows};
 
 /// The kernels read and write 16 bytes at a time.
@@ -27,7 +29,9 @@ pub struct Workspace {
 impl Workspace {
     /// Allocates this many bytes.
     pub fn new(device: &Arc<CudaDevice>, n_bytes: u64) -> Result<Workspace, DriverError> {
-        Ok(Workspace { memory: Memory::new(device, n_bytes)? })
+        Ok(Workspace {
+            memory: Memory::new(device, n_bytes)?,
+        })
     }
 
     /// Its length.
@@ -38,7 +42,9 @@ impl Workspace {
 
 impl fmt::Debug for Workspace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Workspace").field("n_bytes", &self.n_bytes()).finish_non_exhaustive()
+        f.debug_struct("Workspace")
+            .field("n_bytes", &self.n_bytes())
+            .finish_non_exhaustive()
     }
 }
 
@@ -71,27 +77,72 @@ pub struct GradientLayouts {
 impl ForwardLayouts {
     /// All contiguous: `[batch, seqlen, heads, head_dim]`.
     pub fn contiguous(problem: &Problem) -> Result<ForwardLayouts, ProblemError> {
-        let (q, k) = (Layout::bshd(problem.shape_q())?, Layout::bshd(problem.shape_k())?);
+        let (q, k) = (
+            Layout::bshd(problem.shape_q())?,
+            Layout::bshd(problem.shape_k())?,
+        );
         Ok(ForwardLayouts { q, k, v: k, o: q })
     }
 
-    pub(crate) fn tensors(&self, problem: &Problem, place: Place) -> Result<ForwardTensors, ProblemError> {
-        let describe = |layout| Description { layout, dtype: problem.dtype, place, address: 0 };
-        let (q, k, v, o) = (describe(self.q), describe(self.k), describe(self.v), describe(self.o));
-        Ok(ForwardTensors { q, k, v, o, lse: LseDescription { n_elems: n_rows(problem)?, place, address: 0 } })
+    pub(crate) fn tensors(
+        &self,
+        problem: &Problem,
+        place: Place,
+    ) -> Result<ForwardTensors, ProblemError> {
+        let describe = |layout| Description {
+            layout,
+            dtype: problem.dtype,
+            place,
+            address: 0,
+        };
+        let (q, k, v, o) = (
+            describe(self.q),
+            describe(self.k),
+            describe(self.v),
+            describe(self.o),
+        );
+        Ok(ForwardTensors {
+            q,
+            k,
+            v,
+            o,
+            lse: LseDescription {
+                n_elems: n_rows(problem)?,
+                place,
+                address: 0,
+            },
+        })
     }
 }
 
 impl GradientLayouts {
     /// All contiguous: `[batch, seqlen, heads, head_dim]`.
     pub fn contiguous(problem: &Problem) -> Result<GradientLayouts, ProblemError> {
-        let (q, k) = (Layout::bshd(problem.shape_q())?, Layout::bshd(problem.shape_k())?);
-        Ok(GradientLayouts { d_o: q, d_q: q, d_k: k, d_v: k })
+        let (q, k) = (
+            Layout::bshd(problem.shape_q())?,
+            Layout::bshd(problem.shape_k())?,
+        );
+        Ok(GradientLayouts {
+            d_o: q,
+            d_q: q,
+            d_k: k,
+            d_v: k,
+        })
     }
 
     pub(crate) fn tensors(&self, problem: &Problem, place: Place) -> GradientTensors {
-        let describe = |layout| Description { layout, dtype: problem.dtype, place, address: 0 };
-        let (d_o, d_q, d_k, d_v) = (describe(self.d_o), describe(self.d_q), describe(self.d_k), describe(self.d_v));
+        let describe = |layout| Description {
+            layout,
+            dtype: problem.dtype,
+            place,
+            address: 0,
+        };
+        let (d_o, d_q, d_k, d_v) = (
+            describe(self.d_o),
+            describe(self.d_q),
+            describe(self.d_k),
+            describe(self.d_v),
+        );
         GradientTensors { d_o, d_q, d_k, d_v }
     }
 }
@@ -117,8 +168,14 @@ struct Prepared {
 }
 
 impl PreparedForward {
-    pub(crate) fn new(device: &Arc<CudaDevice>, checked: &Checked, plan: Plan) -> Result<PreparedForward, Error> {
-        Ok(PreparedForward { prepared: Prepared::new(device, checked, plan)? })
+    pub(crate) fn new(
+        device: &Arc<CudaDevice>,
+        checked: &Checked,
+        plan: Plan,
+    ) -> Result<PreparedForward, Error> {
+        Ok(PreparedForward {
+            prepared: Prepared::new(device, checked, plan)?,
+        })
     }
 
     /// What runs.
@@ -144,7 +201,9 @@ impl PreparedForward {
         lse: &mut LseMut,
         workspace: &mut Workspace,
     ) -> Result<(), Error> {
-        let at = self.prepared.addresses(&ForwardTensors::of(q, k, v, o, lse))?;
+        let at = self
+            .prepared
+            .addresses(&ForwardTensors::of(q, k, v, o, lse))?;
         self.prepared.enqueue(at, workspace, stream.into())
     }
 }
@@ -156,7 +215,10 @@ impl PreparedBackward {
         gradients: GradientTensors,
         plan: Plan,
     ) -> Result<PreparedBackward, Error> {
-        Ok(PreparedBackward { prepared: Prepared::new(device, checked, plan)?, gradients })
+        Ok(PreparedBackward {
+            prepared: Prepared::new(device, checked, plan)?,
+            gradients,
+        })
     }
 
     /// What runs.
@@ -194,7 +256,10 @@ impl PreparedBackward {
 
 impl Prepared {
     fn new(device: &Arc<CudaDevice>, checked: &Checked, plan: Plan) -> Result<Prepared, Error> {
-        Ok(Prepared { launches: Launches::new(device, plan)?, forward: *checked.forward() })
+        Ok(Prepared {
+            launches: Launches::new(device, plan)?,
+            forward: *checked.forward(),
+        })
     }
 
     fn workspace(&self) -> Result<Workspace, Error> {
@@ -213,32 +278,62 @@ impl Prepared {
         })
     }
 
-    fn enqueue(&self, at: Addresses, workspace: &mut Workspace, stream: StreamRef) -> Result<(), Error> {
-        let (given, needed) = (workspace.n_bytes(), self.launches.plan().workspace.n_bytes());
+    fn enqueue(
+        &self,
+        at: Addresses,
+        workspace: &mut Workspace,
+        stream: StreamRef,
+    ) -> Result<(), Error> {
+        let (given, needed) = (
+            workspace.n_bytes(),
+            self.launches.plan().workspace.n_bytes(),
+        );
         if given < needed {
             return Err(ProblemError::WorkspaceTooSmall { given, needed }.into());
         }
         if 0 < needed && !Arc::ptr_eq(workspace.memory.device(), self.launches.device()) {
             return Err(ProblemError::WorkspaceElsewhere.into());
         }
-        let at = Addresses { workspace: workspace.memory.address(), ..at };
+        let at = Addresses {
+            workspace: workspace.memory.address(),
+            ..at
+        };
         Ok(self.launches.enqueue(&at, stream)?)
     }
 }
 
 /// The tensor's address, if all else is as prepared.
-fn address(argument: Argument, given: &Description, prepared: &Description) -> Result<u64, ProblemError> {
+fn address(
+    argument: Argument,
+    given: &Description,
+    prepared: &Description,
+) -> Result<u64, ProblemError> {
     if given.layout != prepared.layout {
-        return Err(ProblemError::NotAsPrepared { argument, given: given.layout, prepared: prepared.layout });
+        return Err(ProblemError::NotAsPrepared {
+            argument,
+            given: given.layout,
+            prepared: prepared.layout,
+        });
     }
     if given.dtype != prepared.dtype {
-        return Err(ProblemError::DtypeMismatch { argument, given: given.dtype, needed: prepared.dtype });
+        return Err(ProblemError::DtypeMismatch {
+            argument,
+            given: given.dtype,
+            needed: prepared.dtype,
+        });
     }
     if given.place != prepared.place {
-        return Err(ProblemError::OtherDevice { given: given.place, needed: prepared.place });
+        return Err(ProblemError::OtherDevice {
+            given: given.place,
+            needed: prepared.place,
+        });
     }
     if !given.address.is_multiple_of(ALIGNMENT_BYTES) && !given.layout.shape().contains(&0) {
-        return Err(ProblemError::Misaligned { argument, address: given.address, alignment: ALIGNMENT_BYTES });
+        return Err(ProblemError::Misaligned {
+            argument,
+            address: given.address,
+            alignment: ALIGNMENT_BYTES,
+        });
     }
     Ok(given.address)
 }
@@ -246,10 +341,17 @@ fn address(argument: Argument, given: &Description, prepared: &Description) -> R
 fn lse_address(given: &LseDescription, prepared: &LseDescription) -> Result<u64, ProblemError> {
     let argument = Argument::Lse;
     if given.n_elems != prepared.n_elems {
-        return Err(ProblemError::ElementCount { argument, given: given.n_elems, needed: prepared.n_elems });
+        return Err(ProblemError::ElementCount {
+            argument,
+            given: given.n_elems,
+            needed: prepared.n_elems,
+        });
     }
     if given.place != prepared.place {
-        return Err(ProblemError::OtherDevice { given: given.place, needed: prepared.place });
+        return Err(ProblemError::OtherDevice {
+            given: given.place,
+            needed: prepared.place,
+        });
     }
     Ok(given.address)
 }

@@ -3,8 +3,8 @@
 use ferroflash::error::{PlanError, ProblemError};
 use ferroflash::prepared::ForwardLayouts;
 use ferroflash::{
-    Algorithm, Attention, Backend, Device, Dtype, Error, Gradients, Lse, LseMut, Mask, Pass, Problem, Ran, Saved,
-    Tensor, TensorMut,
+    Algorithm, Attention, Backend, Device, Dtype, Error, Gradients, Lse, LseMut, Mask, Pass,
+    Problem, Ran, Saved, Tensor, TensorMut,
 };
 use half::f16;
 
@@ -25,7 +25,9 @@ fn problem() -> Problem {
 
 /// Waves of several lengths: no two rows alike.
 fn waves(n_elems: usize, step: f32) -> Vec<f16> {
-    (0..n_elems).map(|index| f16::from_f32((index as f32 * step).sin())).collect()
+    (0..n_elems)
+        .map(|index| f16::from_f32((index as f32 * step).sin()))
+        .collect()
 }
 
 /// Results of both passes.
@@ -40,7 +42,12 @@ struct Results {
 
 fn both_passes(attention: &Attention) -> Result<Results, Error> {
     let (n_q, n_k) = (40 * 2 * 32, 70 * 32);
-    let (q, k, v, d_o) = (waves(n_q, 0.13), waves(n_k, 0.29), waves(n_k, 0.41), waves(n_q, 0.73));
+    let (q, k, v, d_o) = (
+        waves(n_q, 0.13),
+        waves(n_k, 0.29),
+        waves(n_k, 0.41),
+        waves(n_q, 0.73),
+    );
     let [mut o, mut d_q] = [vec![f16::NAN; n_q], vec![f16::NAN; n_q]];
     let [mut d_k, mut d_v] = [vec![f16::NAN; n_k], vec![f16::NAN; n_k]];
     let mut lse = vec![f32::NAN; 80];
@@ -48,23 +55,48 @@ fn both_passes(attention: &Attention) -> Result<Results, Error> {
     let (k, v) = (Tensor::bshd(&k, SHAPE_K)?, Tensor::bshd(&v, SHAPE_K)?);
     let mut o_view = TensorMut::bshd(&mut o, SHAPE_Q)?;
     let forward = attention.forward(&q, &k, &v, &mut o_view, &mut LseMut::Host(&mut lse))?;
-    let saved = Saved { q, k, v, o: Tensor::bshd(&o, SHAPE_Q)?, lse: Lse::Host(&lse) };
+    let saved = Saved {
+        q,
+        k,
+        v,
+        o: Tensor::bshd(&o, SHAPE_Q)?,
+        lse: Lse::Host(&lse),
+    };
     let mut gradients = Gradients {
         d_q: TensorMut::bshd(&mut d_q, SHAPE_Q)?,
         d_k: TensorMut::bshd(&mut d_k, SHAPE_K)?,
         d_v: TensorMut::bshd(&mut d_v, SHAPE_K)?,
     };
     let backward = attention.backward(&saved, &Tensor::bshd(&d_o, SHAPE_Q)?, &mut gradients)?;
-    Ok(Results { o, lse, d_q, d_k, d_v, ran: [forward, backward] })
+    Ok(Results {
+        o,
+        lse,
+        d_q,
+        d_k,
+        d_v,
+        ran: [forward, backward],
+    })
 }
 
 #[test]
 fn the_cpu_says_what_ran() {
     let attention = Attention::new(&Device::cpu(), problem()).unwrap();
     let results = both_passes(&attention).unwrap();
-    assert!(results.o.iter().chain(&results.d_q).chain(&results.d_k).chain(&results.d_v).all(|x| x.is_finite()));
+    assert!(
+        results
+            .o
+            .iter()
+            .chain(&results.d_q)
+            .chain(&results.d_k)
+            .chain(&results.d_v)
+            .all(|x| x.is_finite())
+    );
+    assert!(results.lse.iter().all(|lse| lse.is_finite()));
     for ran in results.ran {
-        assert_eq!((ran.backend, ran.algorithm), (Backend::Cpu, Algorithm::Tiled));
+        assert_eq!(
+            (ran.backend, ran.algorithm),
+            (Backend::Cpu, Algorithm::Tiled)
+        );
         assert!(ran.kernels.is_empty());
         assert_eq!(ran.standard_bytes, 80 * 72 * 6);
     }
@@ -80,7 +112,11 @@ mod emulated {
     }
 
     fn close(left: &[f16], right: &[f16]) {
-        let worst = left.iter().zip(right).map(|(l, r)| (l.to_f32() - r.to_f32()).abs()).fold(0.0, f32::max);
+        let worst = left
+            .iter()
+            .zip(right)
+            .map(|(l, r)| (l.to_f32() - r.to_f32()).abs())
+            .fold(0.0, f32::max);
         assert!(worst < 4e-3, "{worst}");
     }
 
@@ -95,13 +131,20 @@ mod emulated {
         close(&cpu.d_q, &emulated.d_q);
         close(&cpu.d_k, &emulated.d_k);
         close(&cpu.d_v, &emulated.d_v);
-        assert!(cpu.lse.iter().zip(&emulated.lse).all(|(l, r)| (l - r).abs() < 1e-5));
+        assert!(
+            cpu.lse
+                .iter()
+                .zip(&emulated.lse)
+                .all(|(l, r)| (l - r).abs() < 1e-5)
+        );
     }
 
     #[test]
     fn standard_agrees_with_the_cpu() {
         let cpu = both_passes(&Attention::new(&Device::cpu(), problem()).unwrap()).unwrap();
-        let attention = Attention::new(&device(), problem()).unwrap().with_algorithm(Algorithm::Standard);
+        let attention = Attention::new(&device(), problem())
+            .unwrap()
+            .with_algorithm(Algorithm::Standard);
         let emulated = both_passes(&attention).unwrap();
         assert_eq!(emulated.ran[0].kernels.len(), 3);
         assert_eq!(emulated.ran[1].kernels.len(), 8);
@@ -134,7 +177,10 @@ mod emulated {
             let sum: f32 = weights[..70].iter().map(|weight| weight.to_f32()).sum();
             assert!((sum - 1.0).abs() < 1e-2, "row {row}: {sum}");
             let unseen = &weights[row % 40 + 31..70];
-            assert!(unseen.iter().all(|&weight| weight == f16::ZERO), "row {row} sees what it must not");
+            assert!(
+                unseen.iter().all(|&weight| weight == f16::ZERO),
+                "row {row} sees what it must not"
+            );
         }
     }
 }
@@ -143,15 +189,25 @@ mod emulated {
 fn the_cpu_holds_no_weights() {
     let attention = Attention::new(&Device::cpu(), problem()).unwrap();
     let explanation = attention.explain(Pass::ForwardWithWeights).unwrap();
-    assert!(matches!(explanation.plan, Err(PlanError::NoCandidate { .. })));
+    assert!(matches!(
+        explanation.plan,
+        Err(PlanError::NoCandidate { .. })
+    ));
     let text = explanation.to_string();
-    assert!(text.contains("tiled     cannot run: it never holds the weights"), "{text}");
+    assert!(
+        text.contains("tiled     cannot run: it never holds the weights"),
+        "{text}"
+    );
 }
 
 #[test]
 fn an_algorithm_by_name_is_an_error_where_it_cannot_serve() {
-    let attention = Attention::new(&Device::cpu(), problem()).unwrap().with_algorithm(Algorithm::Flash2);
-    let Err(Error::Plan(PlanError::NoCandidate { asked, .. })) = both_passes(&attention) else { panic!() };
+    let attention = Attention::new(&Device::cpu(), problem())
+        .unwrap()
+        .with_algorithm(Algorithm::Flash2);
+    let Err(Error::Plan(PlanError::NoCandidate { asked, .. })) = both_passes(&attention) else {
+        panic!()
+    };
     assert_eq!(asked, Some(Algorithm::Flash2));
 }
 
@@ -160,7 +216,12 @@ fn only_a_gpu_has_streams() {
     let attention = Attention::new(&Device::cpu(), problem()).unwrap();
     let layouts = ForwardLayouts::contiguous(&problem()).unwrap();
     let refused = attention.prepare_forward(&layouts).unwrap_err();
-    assert_eq!(refused, Error::Plan(PlanError::NotAsynchronous { backend: Backend::Cpu }));
+    assert_eq!(
+        refused,
+        Error::Plan(PlanError::NotAsynchronous {
+            backend: Backend::Cpu
+        })
+    );
 }
 
 #[test]
@@ -168,7 +229,10 @@ fn a_problem_that_makes_no_sense_is_refused_before_any_tensor() {
     let mut problem = problem();
     problem.head_dim = 0;
     let refused = Attention::new(&Device::cpu(), problem).unwrap_err();
-    assert!(matches!(refused, Error::Problem(ProblemError::HeadDimOutOfRange { given: 0, .. })));
+    assert!(matches!(
+        refused,
+        Error::Problem(ProblemError::HeadDimOutOfRange { given: 0, .. })
+    ));
 }
 
 #[test]

@@ -1,14 +1,18 @@
-//! Plans as text, for devices that are not here; and why kernels are refused.
+//! Plans as text, for devices that are not here.
 
 use expect_test::{Expect, expect};
-use ferroflash::error::{Argument, PlanError};
-use ferroflash::plan::{Addresses, DeviceInfo, Outcome, Plan, Reason, plan};
-use ferroflash::tensor::{Description, LseDescription, Place};
-use ferroflash::validate::{ForwardTensors, forward, without_tensors};
-use ferroflash::{Algorithm, Backend, Dtype, Layout, Mask, Order, Pass, Problem, ProblemBuilder};
+use ferroflash::error::PlanError;
+use ferroflash::plan::{Addresses, DeviceInfo, Plan, plan};
+use ferroflash::tensor::Place;
+use ferroflash::validate::without_tensors;
+use ferroflash::{Algorithm, Backend, Dtype, Mask, Order, Pass, Problem, ProblemBuilder};
 use ferroflash_kernels::params::Params;
 
-fn plan_of(problem: ProblemBuilder, pass: Pass, asked: Option<Algorithm>) -> Result<Plan, PlanError> {
+fn plan_of(
+    problem: ProblemBuilder,
+    pass: Pass,
+    asked: Option<Algorithm>,
+) -> Result<Plan, PlanError> {
     let checked = without_tensors(&problem.build().unwrap(), pass, Place::Cuda(0)).unwrap();
     plan(&checked, &DeviceInfo::h200(), Backend::Cuda, asked)
 }
@@ -22,12 +26,22 @@ fn check(problem: ProblemBuilder, pass: Pass, asked: Option<Algorithm>, expected
 }
 
 fn llama_like() -> ProblemBuilder {
-    Problem::builder(Dtype::Bf16).batch(2).seqlen(4096).heads_q(32).heads_k(8).head_dim(128).mask(Mask::Causal)
+    Problem::builder(Dtype::Bf16)
+        .batch(2)
+        .seqlen(4096)
+        .heads_q(32)
+        .heads_k(8)
+        .head_dim(128)
+        .mask(Mask::Causal)
 }
 
 #[test]
 fn forward_causal() {
-    check(llama_like(), Pass::Forward, None, expect![[r#"
+    check(
+        llama_like(),
+        Pass::Forward,
+        None,
+        expect![[r#"
         Forward with flash2 on cuda
           problem   bf16 q [2, 4096, 32, 128] k [2, 4096, 8, 128] Causal scale 0.088388346 Deterministic
           launch    forward_sm80_bf16_d128_causal grid 2048 threads 128 shared 98304
@@ -39,13 +53,22 @@ fn forward_causal() {
           candidate flash1    cannot run: its kernels are not built yet
           candidate standard  could run; a faster one can too
           candidate tiled     cannot run: it does not run on cuda
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn forward_full_of_odd_lengths() {
-    let problem = Problem::builder(Dtype::F16).seqlen_q(1000).seqlen_k(77).heads(3).head_dim(64);
-    check(problem, Pass::Forward, None, expect![[r#"
+    let problem = Problem::builder(Dtype::F16)
+        .seqlen_q(1000)
+        .seqlen_k(77)
+        .heads(3)
+        .head_dim(64);
+    check(
+        problem,
+        Pass::Forward,
+        None,
+        expect![[r#"
         Forward with flash2 on cuda
           problem   f16 q [1, 1000, 3, 64] k [1, 77, 3, 64] Full scale 0.125 Deterministic
           launch    forward_sm80_f16_d64_full grid 24 threads 128 shared 49152
@@ -57,12 +80,17 @@ fn forward_full_of_odd_lengths() {
           candidate flash1    cannot run: its kernels are not built yet
           candidate standard  could run; a faster one can too
           candidate tiled     cannot run: it does not run on cuda
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn backward_causal() {
-    check(llama_like().order(Order::Fastest), Pass::Backward, None, expect![[r#"
+    check(
+        llama_like().order(Order::Fastest),
+        Pass::Backward,
+        None,
+        expect![[r#"
         Backward with flash2 on cuda
           problem   bf16 q [2, 4096, 32, 128] k [2, 4096, 8, 128] Causal scale 0.088388346 Fastest
           launch    backward_delta_sm80_bf16_d128 grid 4096 threads 256 shared 0
@@ -83,13 +111,22 @@ fn backward_causal() {
           candidate flash1    cannot run: its kernels are not built yet
           candidate standard  could run; a faster one can too
           candidate tiled     cannot run: it does not run on cuda
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn standard_forward_with_weights() {
-    let problem = Problem::builder(Dtype::F16).seqlen_q(130).seqlen_k(77).heads(3).head_dim(40);
-    check(problem, Pass::ForwardWithWeights, None, expect![[r#"
+    let problem = Problem::builder(Dtype::F16)
+        .seqlen_q(130)
+        .seqlen_k(77)
+        .heads(3)
+        .head_dim(40);
+    check(
+        problem,
+        Pass::ForwardWithWeights,
+        None,
+        expect![[r#"
         ForwardWithWeights with standard on cuda
           problem   f16 q [1, 130, 3, 40] k [1, 77, 3, 40] Full scale 0.15811388 Deterministic
           launch    standard_scores_sm80_f16 grid 6 threads 256 shared 32768
@@ -103,13 +140,23 @@ fn standard_forward_with_weights() {
           candidate flash1    cannot run: its kernels are not built yet
           candidate standard  chosen
           candidate tiled     cannot run: it does not run on cuda
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn standard_backward() {
-    let problem = Problem::builder(Dtype::F16).seqlen_q(130).seqlen_k(77).heads_q(6).heads_k(3).head_dim(64);
-    check(problem, Pass::Backward, Some(Algorithm::Standard), expect![[r#"
+    let problem = Problem::builder(Dtype::F16)
+        .seqlen_q(130)
+        .seqlen_k(77)
+        .heads_q(6)
+        .heads_k(3)
+        .head_dim(64);
+    check(
+        problem,
+        Pass::Backward,
+        Some(Algorithm::Standard),
+        expect![[r#"
         Backward with standard on cuda
           problem   f16 q [1, 130, 6, 64] k [1, 77, 3, 64] Full scale 0.125 Deterministic
           launch    standard_scores_sm80_f16 grid 12 threads 256 shared 32768
@@ -131,158 +178,101 @@ fn standard_backward() {
           candidate flash1    cannot run: its kernels are not built yet
           candidate standard  chosen
           candidate tiled     cannot run: it does not run on cuda
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn f32_runs_on_no_kernel() {
-    let problem = Problem::builder(Dtype::F32).seqlen(64).heads(1).head_dim(64);
-    check(problem, Pass::Forward, None, expect![[r#"
+    let problem = Problem::builder(Dtype::F32)
+        .seqlen(64)
+        .heads(1)
+        .head_dim(64);
+    check(
+        problem,
+        Pass::Forward,
+        None,
+        expect![[r#"
         cuda cannot serve this problem:
           flash3    cannot run: its kernels are not built yet
           flash2    cannot run: no kernel of it takes f32
           flash1    cannot run: its kernels are not built yet
           standard  cannot run: no kernel of it takes f32
-          tiled     cannot run: it does not run on cuda"#]]);
+          tiled     cannot run: it does not run on cuda"#]],
+    );
 }
 
 #[test]
 fn an_algorithm_by_name_is_not_replaced() {
-    let problem = Problem::builder(Dtype::F16).seqlen(64).heads(1).head_dim(80);
-    check(problem, Pass::Forward, Some(Algorithm::Flash2), expect![[r#"
+    let problem = Problem::builder(Dtype::F16)
+        .seqlen(64)
+        .heads(1)
+        .head_dim(80);
+    check(
+        problem,
+        Pass::Forward,
+        Some(Algorithm::Flash2),
+        expect![[r#"
         cuda cannot serve this problem with flash2:
           flash3    cannot run: its kernels are not built yet
           flash2    cannot run: head_dim is 80; its kernels are compiled for 32, 64, 128
           flash1    cannot run: its kernels are not built yet
           standard  could run; another was asked for by name
-          tiled     cannot run: it does not run on cuda"#]]);
+          tiled     cannot run: it does not run on cuda"#]],
+    );
 }
 
 #[test]
 fn a_name_without_kernels_says_so() {
-    check(llama_like(), Pass::Forward, Some(Algorithm::Flash3), expect![[r#"
+    check(
+        llama_like(),
+        Pass::Forward,
+        Some(Algorithm::Flash3),
+        expect![[r#"
         cuda cannot serve this problem with flash3:
           flash3    cannot run: its kernels are not built yet
           flash2    could run; another was asked for by name
           flash1    cannot run: its kernels are not built yet
           standard  could run; another was asked for by name
-          tiled     cannot run: it does not run on cuda"#]]);
+          tiled     cannot run: it does not run on cuda"#]],
+    );
 }
 
 #[test]
 fn the_cpu_plans_no_launch() {
-    let problem = Problem::builder(Dtype::F32).seqlen(64).heads(1).head_dim(3).build().unwrap();
+    let problem = Problem::builder(Dtype::F32)
+        .seqlen(64)
+        .heads(1)
+        .head_dim(3)
+        .build()
+        .unwrap();
     let checked = without_tensors(&problem, Pass::Forward, Place::Host).unwrap();
     let plan = plan(&checked, &DeviceInfo::cpu(), Backend::Cpu, None).unwrap();
     assert_eq!(plan.algorithm, Algorithm::Tiled);
     assert!(plan.launches.is_empty());
 }
 
-/// The reason why flash2 refuses, for a problem and device of which one thing is changed.
-fn flash2_refusal(checked: ferroflash::validate::Checked, device: DeviceInfo) -> Reason {
-    let refused = plan(&checked, &device, Backend::Cuda, Some(Algorithm::Flash2));
-    let Err(PlanError::NoCandidate { candidates, .. }) = refused else { panic!("planned {refused:?}") };
-    let flash2 = candidates.into_iter().find(|candidate| candidate.algorithm == Algorithm::Flash2).unwrap();
-    match flash2.outcome {
-        Outcome::Refused(reason) => reason,
-        outcome => panic!("{outcome}"),
-    }
-}
-
-fn small() -> Problem {
-    Problem::builder(Dtype::Bf16).seqlen(64).heads(2).head_dim(64).build().unwrap()
-}
-
-/// The same with some of it changed.
-fn with(change: impl FnOnce(&mut Problem)) -> Problem {
-    let mut problem = small();
-    change(&mut problem);
-    problem
-}
-
-fn small_tensors() -> ForwardTensors {
-    let like = Description::contiguous(small().shape_q(), Dtype::Bf16, Place::Cuda(0)).unwrap();
-    let lse = LseDescription { n_elems: 128, place: Place::Cuda(0), address: 0 };
-    ForwardTensors { q: like, k: like, v: like, o: like, lse }
-}
-
-#[test]
-fn an_unaligned_base_is_refused() {
-    let tensors = small_tensors();
-    let q = Description { address: 0x1008, ..tensors.q };
-    let checked = forward(&small(), ForwardTensors { q, ..tensors }).unwrap();
-    let reason = Reason::BaseAlignment { argument: Argument::Q, address: 0x1008 };
-    assert_eq!(flash2_refusal(checked, DeviceInfo::h200()), reason);
-}
-
-#[test]
-fn a_stride_that_breaks_alignment_is_refused() {
-    let tensors = small_tensors();
-    let layout = Layout { row_stride: 132, ..tensors.v.layout };
-    let v = Description { layout, ..tensors.v };
-    let checked = forward(&small(), ForwardTensors { v, ..tensors }).unwrap();
-    let reason = Reason::StrideAlignment { argument: Argument::V, stride: 132 };
-    assert_eq!(flash2_refusal(checked, DeviceInfo::h200()), reason);
-}
-
-#[test]
-fn the_stride_of_a_single_entry_does_not_count() {
-    let tensors = small_tensors();
-    let layout = Layout { batch_stride: 13, ..tensors.o.layout };
-    let o = Description { layout, ..tensors.o };
-    let checked = forward(&small(), ForwardTensors { o, ..tensors }).unwrap();
-    plan(&checked, &DeviceInfo::h200(), Backend::Cuda, None).unwrap();
-}
-
-#[test]
-fn an_older_device_is_refused() {
-    let checked = forward(&small(), small_tensors()).unwrap();
-    let device = DeviceInfo { compute_capability: (7, 5), ..DeviceInfo::h200() };
-    let reason = Reason::ComputeCapability { given: (7, 5), needed: (8, 0) };
-    assert_eq!(flash2_refusal(checked, device), reason);
-}
-
-#[test]
-fn too_little_shared_memory_is_refused() {
-    let checked = forward(&small(), small_tensors()).unwrap();
-    let device = DeviceInfo { shared_bytes_per_block: 1024, ..DeviceInfo::h200() };
-    let Reason::SharedMemory { given: 1024, needed } = flash2_refusal(checked, device) else { panic!() };
-    assert!(needed > 1024);
-}
-
-#[test]
-fn lengths_beyond_32_bits_are_refused() {
-    let problem = with(|p| { p.seqlen_q = 1 << 33; p.seqlen_k = 1; });
-    let checked = without_tensors(&problem, Pass::Forward, Place::Cuda(0)).unwrap();
-    let reason = Reason::TooLarge { what: "seqlen_q", given: 1 << 33, limit: u64::from(u32::MAX / 2) };
-    assert_eq!(flash2_refusal(checked, DeviceInfo::h200()), reason);
-}
-
-#[test]
-fn a_grid_beyond_cudas_limit_is_refused() {
-    let problem = with(|p| { p.batch = 1 << 29; p.heads_q = 2; p.heads_k = 2; p.seqlen_q = 1 << 10; p.seqlen_k = 1; });
-    let checked = without_tensors(&problem, Pass::Forward, Place::Cuda(0)).unwrap();
-    let Reason::TooLarge { what, .. } = flash2_refusal(checked, DeviceInfo::h200()) else { panic!() };
-    assert_eq!(what, "the number of query tiles");
-}
-
-#[test]
-fn standard_is_refused_where_the_scores_do_not_fit() {
-    let problem = Problem::builder(Dtype::Bf16).seqlen(1 << 18).heads(16).head_dim(64);
-    let error = plan_of(problem, Pass::Forward, Some(Algorithm::Standard)).unwrap_err();
-    let PlanError::NoCandidate { candidates, .. } = &error else { panic!("{error}") };
-    let standard = candidates.iter().find(|candidate| candidate.algorithm == Algorithm::Standard).unwrap();
-    assert!(matches!(standard.outcome, Outcome::Refused(Reason::Memory { .. })), "{standard}");
-    assert_eq!(plan_of(problem, Pass::Forward, None).unwrap().algorithm, Algorithm::Flash2);
-}
-
 #[test]
 fn nothing_to_compute_launches_nothing() {
-    for problem in [llama_like().batch(0), llama_like().seqlen_q(0), llama_like().heads(0)] {
-        assert!(plan_of(problem, Pass::Forward, None).unwrap().launches.is_empty());
+    for problem in [
+        llama_like().batch(0),
+        llama_like().seqlen_q(0),
+        llama_like().heads(0),
+    ] {
+        assert!(
+            plan_of(problem, Pass::Forward, None)
+                .unwrap()
+                .launches
+                .is_empty()
+        );
     }
     for problem in [llama_like().batch(0), llama_like().heads(0)] {
-        assert!(plan_of(problem, Pass::Backward, None).unwrap().launches.is_empty());
+        assert!(
+            plan_of(problem, Pass::Backward, None)
+                .unwrap()
+                .launches
+                .is_empty()
+        );
     }
 }
 
@@ -292,23 +282,53 @@ fn without_keys_o_is_still_written() {
     assert_eq!(plan.launches.len(), 1);
     let plan = plan_of(llama_like().seqlen_k(0), Pass::Backward, None).unwrap();
     let kernels: Vec<_> = plan.kernels().collect();
-    assert_eq!(kernels, ["backward_delta_sm80_bf16_d128", "backward_dq_sm80_bf16_d128"]);
+    assert_eq!(
+        kernels,
+        [
+            "backward_delta_sm80_bf16_d128",
+            "backward_dq_sm80_bf16_d128"
+        ]
+    );
 }
 
 #[test]
 fn without_queries_the_ticket_is_still_cleared() {
     let plan = plan_of(llama_like().seqlen_q(0), Pass::Backward, None).unwrap();
     let kernels: Vec<_> = plan.kernels().collect();
-    assert_eq!(kernels[..2], ["backward_delta_sm80_bf16_d128", "backward_sm80_bf16_d128_causal"]);
+    assert_eq!(
+        kernels[..2],
+        [
+            "backward_delta_sm80_bf16_d128",
+            "backward_sm80_bf16_d128_causal"
+        ]
+    );
 }
 
 #[test]
 fn workspace_pieces_are_bound_after_one_another() {
     let plan = plan_of(llama_like(), Pass::Backward, None).unwrap();
-    let at = Addresses { q: 1 << 20, lse: 2 << 20, workspace: 1 << 40, ..Addresses::default() };
-    let Params::Backward(params) = plan.params(&plan.launches[0], &at) else { panic!() };
+    let at = Addresses {
+        q: 1 << 20,
+        lse: 2 << 20,
+        workspace: 1 << 40,
+        ..Addresses::default()
+    };
+    let Params::Backward(params) = plan.params(&plan.launches[0], &at) else {
+        panic!()
+    };
     assert_eq!((params.q.base, params.lse), (at.q, at.lse));
-    let bound = [params.lse_log2, params.delta, params.d_q_accum, params.turns, params.ticket];
-    let offsets: Vec<u64> = plan.workspace.pieces().iter().map(|piece| at.workspace + piece.offset_bytes).collect();
+    let bound = [
+        params.lse_log2,
+        params.delta,
+        params.d_q_accum,
+        params.turns,
+        params.ticket,
+    ];
+    let offsets: Vec<u64> = plan
+        .workspace
+        .pieces()
+        .iter()
+        .map(|piece| at.workspace + piece.offset_bytes)
+        .collect();
     assert_eq!(bound.to_vec(), offsets);
 }

@@ -3,8 +3,10 @@
 use ferroflash::error::{Argument, ProblemError};
 use ferroflash::plan::schedule::MAX_GRID;
 use ferroflash::tensor::{Description, LseDescription, Place};
-use ferroflash::validate::{ForwardTensors, GradientTensors, backward, forward, forward_with_weights, sizes};
-use ferroflash::{Dtype, Layout, Problem, Tensor, TensorMut};
+use ferroflash::validate::{
+    ForwardTensors, GradientTensors, backward, forward, forward_with_weights,
+};
+use ferroflash::{Dtype, Layout, Problem};
 
 /// batch 2, 6 query heads over 3, 5 queries, 7 keys, head_dim 16.
 fn problem() -> Problem {
@@ -35,12 +37,27 @@ fn like_k() -> Description {
 }
 
 fn tensors() -> ForwardTensors {
-    let lse = LseDescription { n_elems: 2 * 6 * 5, place: Place::Host, address: 0 };
-    ForwardTensors { q: like_q(), k: like_k(), v: like_k(), o: like_q(), lse }
+    let lse = LseDescription {
+        n_elems: 2 * 6 * 5,
+        place: Place::Host,
+        address: 0,
+    };
+    ForwardTensors {
+        q: like_q(),
+        k: like_k(),
+        v: like_k(),
+        o: like_q(),
+        lse,
+    }
 }
 
 fn gradients() -> GradientTensors {
-    GradientTensors { d_o: like_q(), d_q: like_q(), d_k: like_k(), d_v: like_k() }
+    GradientTensors {
+        d_o: like_q(),
+        d_q: like_q(),
+        d_k: like_k(),
+        d_v: like_k(),
+    }
 }
 
 #[test]
@@ -50,147 +67,251 @@ fn what_fits_is_accepted() {
     assert_eq!(checked.softmax_scale(), 0.25);
     assert_eq!(checked.n_rows(), 60);
     assert!(checked.gradients().is_none());
-    assert!(backward(&problem(), tensors(), gradients()).unwrap().gradients().is_some());
+    assert!(
+        backward(&problem(), tensors(), gradients())
+            .unwrap()
+            .gradients()
+            .is_some()
+    );
 }
 
 #[test]
 fn lengths_of_zero_are_accepted() {
     for (seqlen_q, seqlen_k) in [(0, 7), (5, 0), (0, 0)] {
-        let problem = with(|p| { p.seqlen_q = seqlen_q; p.seqlen_k = seqlen_k; });
+        let problem = with(|p| {
+            p.seqlen_q = seqlen_q;
+            p.seqlen_k = seqlen_k;
+        });
         let q = Description::contiguous(problem.shape_q(), Dtype::F16, Place::Host).unwrap();
         let k = Description::contiguous(problem.shape_k(), Dtype::F16, Place::Host).unwrap();
-        let lse = LseDescription { n_elems: (12 * seqlen_q) as u64, place: Place::Host, address: 0 };
-        forward(&problem, ForwardTensors { q, k, v: k, o: q, lse }).unwrap();
+        let lse = LseDescription {
+            n_elems: (12 * seqlen_q) as u64,
+            place: Place::Host,
+            address: 0,
+        };
+        forward(
+            &problem,
+            ForwardTensors {
+                q,
+                k,
+                v: k,
+                o: q,
+                lse,
+            },
+        )
+        .unwrap();
     }
-}
-
-#[test]
-fn a_size_that_was_not_set_is_named() {
-    let builder = || Problem::builder(Dtype::F32).heads(1).seqlen(1).head_dim(1);
-    assert!(builder().build().is_ok());
-    let without = [
-        (Problem::builder(Dtype::F32).seqlen(1).head_dim(1), "heads_q"),
-        (Problem::builder(Dtype::F32).heads_q(1).seqlen(1).head_dim(1), "heads_k"),
-        (Problem::builder(Dtype::F32).heads(1).seqlen_k(1).head_dim(1), "seqlen_q"),
-        (Problem::builder(Dtype::F32).heads(1).seqlen_q(1).head_dim(1), "seqlen_k"),
-        (Problem::builder(Dtype::F32).heads(1).seqlen(1), "head_dim"),
-    ];
-    for (builder, field) in without {
-        assert_eq!(builder.build(), Err(ProblemError::Unset { field }));
-    }
-}
-
-#[test]
-fn head_dim_lies_between_1_and_256() {
-    for given in [0, 257, usize::MAX] {
-        let refused = sizes(&with(|p| p.head_dim = given));
-        assert_eq!(refused, Err(ProblemError::HeadDimOutOfRange { given, min: 1, max: 256 }));
-    }
-    for head_dim in [1, 255, 256] {
-        sizes(&with(|p| p.head_dim = head_dim)).unwrap();
-    }
-}
-
-#[test]
-fn heads_q_is_a_multiple_of_heads_k() {
-    for (heads_q, heads_k) in [(6, 4), (3, 6), (6, 0), (0, 3)] {
-        let refused = sizes(&with(|p| { p.heads_q = heads_q; p.heads_k = heads_k; }));
-        assert_eq!(refused, Err(ProblemError::HeadsNotMultiple { heads_q, heads_k }));
-    }
-    for (heads_q, heads_k) in [(0, 0), (6, 1), (6, 6)] {
-        sizes(&with(|p| { p.heads_q = heads_q; p.heads_k = heads_k; })).unwrap();
-    }
-}
-
-#[test]
-fn softmax_scale_is_finite_and_positive() {
-    for given in [0.0, -0.0, -1.0, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::NAN] {
-        let refused = sizes(&with(|p| p.softmax_scale = Some(given)));
-        let Err(ProblemError::SoftmaxScale { given: named }) = refused else { panic!("{given} gave {refused:?}") };
-        assert_eq!(named.to_bits(), given.to_bits());
-    }
-    for given in [f32::MIN_POSITIVE, 1.0, 1e30] {
-        sizes(&with(|p| p.softmax_scale = Some(given))).unwrap();
-    }
-}
-
-#[test]
-fn rows_are_countable() {
-    let problem = with(|p| { p.batch = usize::MAX / 2; p.heads_q = 6; p.seqlen_q = 1 << 40; });
-    let what = "batch · heads_q · seqlen_q";
-    assert_eq!(sizes(&problem), Err(ProblemError::SizeOverflow { what }));
 }
 
 #[test]
 fn each_tensor_has_the_problems_shape() {
     let wrong = Description::contiguous([2, 5, 6, 8], Dtype::F16, Place::Host).unwrap();
     let forward_cases = [
-        (Argument::Q, ForwardTensors { q: wrong, ..tensors() }, problem().shape_q()),
-        (Argument::K, ForwardTensors { k: wrong, ..tensors() }, problem().shape_k()),
-        (Argument::V, ForwardTensors { v: wrong, ..tensors() }, problem().shape_k()),
-        (Argument::O, ForwardTensors { o: wrong, ..tensors() }, problem().shape_q()),
+        (
+            Argument::Q,
+            ForwardTensors {
+                q: wrong,
+                ..tensors()
+            },
+            problem().shape_q(),
+        ),
+        (
+            Argument::K,
+            ForwardTensors {
+                k: wrong,
+                ..tensors()
+            },
+            problem().shape_k(),
+        ),
+        (
+            Argument::V,
+            ForwardTensors {
+                v: wrong,
+                ..tensors()
+            },
+            problem().shape_k(),
+        ),
+        (
+            Argument::O,
+            ForwardTensors {
+                o: wrong,
+                ..tensors()
+            },
+            problem().shape_q(),
+        ),
     ];
     for (argument, tensors, needed) in forward_cases {
-        let refusal = ProblemError::ShapeMismatch { argument, given: [2, 5, 6, 8], needed };
+        let refusal = ProblemError::ShapeMismatch {
+            argument,
+            given: [2, 5, 6, 8],
+            needed,
+        };
         assert_eq!(forward(&problem(), tensors), Err(refusal));
     }
     let backward_cases = [
-        (Argument::DO, GradientTensors { d_o: wrong, ..gradients() }, problem().shape_q()),
-        (Argument::DQ, GradientTensors { d_q: wrong, ..gradients() }, problem().shape_q()),
-        (Argument::DK, GradientTensors { d_k: wrong, ..gradients() }, problem().shape_k()),
-        (Argument::DV, GradientTensors { d_v: wrong, ..gradients() }, problem().shape_k()),
+        (
+            Argument::DO,
+            GradientTensors {
+                d_o: wrong,
+                ..gradients()
+            },
+            problem().shape_q(),
+        ),
+        (
+            Argument::DQ,
+            GradientTensors {
+                d_q: wrong,
+                ..gradients()
+            },
+            problem().shape_q(),
+        ),
+        (
+            Argument::DK,
+            GradientTensors {
+                d_k: wrong,
+                ..gradients()
+            },
+            problem().shape_k(),
+        ),
+        (
+            Argument::DV,
+            GradientTensors {
+                d_v: wrong,
+                ..gradients()
+            },
+            problem().shape_k(),
+        ),
     ];
     for (argument, gradients, needed) in backward_cases {
-        let refusal = ProblemError::ShapeMismatch { argument, given: [2, 5, 6, 8], needed };
+        let refusal = ProblemError::ShapeMismatch {
+            argument,
+            given: [2, 5, 6, 8],
+            needed,
+        };
         assert_eq!(backward(&problem(), tensors(), gradients), Err(refusal));
     }
 }
 
 #[test]
 fn each_tensor_has_the_problems_type() {
-    let k = Description { dtype: Dtype::Bf16, ..like_k() };
-    let refusal = ProblemError::DtypeMismatch { argument: Argument::K, given: Dtype::Bf16, needed: Dtype::F16 };
-    assert_eq!(forward(&problem(), ForwardTensors { k, ..tensors() }), Err(refusal));
+    let k = Description {
+        dtype: Dtype::Bf16,
+        ..like_k()
+    };
+    let refusal = ProblemError::DtypeMismatch {
+        argument: Argument::K,
+        given: Dtype::Bf16,
+        needed: Dtype::F16,
+    };
+    assert_eq!(
+        forward(&problem(), ForwardTensors { k, ..tensors() }),
+        Err(refusal)
+    );
 }
 
 #[test]
 fn each_tensor_lies_where_q_lies() {
     let v = like_k().moved_to(Place::Cuda(1));
-    let refusal =
-        ProblemError::MixedPlaces { argument: Argument::V, given: Place::Cuda(1), needed: Place::Host };
-    assert_eq!(forward(&problem(), ForwardTensors { v, ..tensors() }), Err(refusal));
-    let lse = LseDescription { place: Place::Cuda(0), ..tensors().lse };
-    let refusal =
-        ProblemError::MixedPlaces { argument: Argument::Lse, given: Place::Cuda(0), needed: Place::Host };
-    assert_eq!(forward(&problem(), ForwardTensors { lse, ..tensors() }), Err(refusal));
+    let refusal = ProblemError::MixedPlaces {
+        argument: Argument::V,
+        given: Place::Cuda(1),
+        needed: Place::Host,
+    };
+    assert_eq!(
+        forward(&problem(), ForwardTensors { v, ..tensors() }),
+        Err(refusal)
+    );
+    let lse = LseDescription {
+        place: Place::Cuda(0),
+        ..tensors().lse
+    };
+    let refusal = ProblemError::MixedPlaces {
+        argument: Argument::Lse,
+        given: Place::Cuda(0),
+        needed: Place::Host,
+    };
+    assert_eq!(
+        forward(&problem(), ForwardTensors { lse, ..tensors() }),
+        Err(refusal)
+    );
 }
 
 #[test]
 fn lse_has_one_element_per_row() {
-    let lse = LseDescription { n_elems: 59, ..tensors().lse };
-    let refusal = ProblemError::ElementCount { argument: Argument::Lse, given: 59, needed: 60 };
-    assert_eq!(forward(&problem(), ForwardTensors { lse, ..tensors() }), Err(refusal));
+    let lse = LseDescription {
+        n_elems: 59,
+        ..tensors().lse
+    };
+    let refusal = ProblemError::ElementCount {
+        argument: Argument::Lse,
+        given: 59,
+        needed: 60,
+    };
+    assert_eq!(
+        forward(&problem(), ForwardTensors { lse, ..tensors() }),
+        Err(refusal)
+    );
 }
 
 #[test]
 fn outputs_do_not_alias_and_inputs_may() {
     let repeated = |tensor: Description| Description {
-        layout: Layout { batch_stride: 0, ..tensor.layout },
+        layout: Layout {
+            batch_stride: 0,
+            ..tensor.layout
+        },
         ..tensor
     };
-    forward(&problem(), ForwardTensors { k: repeated(like_k()), ..tensors() }).unwrap();
+    forward(
+        &problem(),
+        ForwardTensors {
+            k: repeated(like_k()),
+            ..tensors()
+        },
+    )
+    .unwrap();
     let o = repeated(like_q());
-    let refusal = ProblemError::OutputAliases { argument: Argument::O, layout: o.layout };
-    assert_eq!(forward(&problem(), ForwardTensors { o, ..tensors() }), Err(refusal));
+    let refusal = ProblemError::OutputAliases {
+        argument: Argument::O,
+        layout: o.layout,
+    };
+    assert_eq!(
+        forward(&problem(), ForwardTensors { o, ..tensors() }),
+        Err(refusal)
+    );
     // In the backward pass o is an input.
     backward(&problem(), ForwardTensors { o, ..tensors() }, gradients()).unwrap();
     let cases = [
-        (Argument::DQ, GradientTensors { d_q: repeated(like_q()), ..gradients() }, repeated(like_q())),
-        (Argument::DK, GradientTensors { d_k: repeated(like_k()), ..gradients() }, repeated(like_k())),
-        (Argument::DV, GradientTensors { d_v: repeated(like_k()), ..gradients() }, repeated(like_k())),
+        (
+            Argument::DQ,
+            GradientTensors {
+                d_q: repeated(like_q()),
+                ..gradients()
+            },
+            repeated(like_q()),
+        ),
+        (
+            Argument::DK,
+            GradientTensors {
+                d_k: repeated(like_k()),
+                ..gradients()
+            },
+            repeated(like_k()),
+        ),
+        (
+            Argument::DV,
+            GradientTensors {
+                d_v: repeated(like_k()),
+                ..gradients()
+            },
+            repeated(like_k()),
+        ),
     ];
     for (argument, gradients, culprit) in cases {
-        let refusal = ProblemError::OutputAliases { argument, layout: culprit.layout };
+        let refusal = ProblemError::OutputAliases {
+            argument,
+            layout: culprit.layout,
+        };
         assert_eq!(backward(&problem(), tensors(), gradients), Err(refusal));
     }
 }
@@ -202,48 +323,18 @@ fn weights_have_the_one_layout() {
     let weights = Description { layout, ..like_q() };
     forward_with_weights(&problem(), tensors(), weights).unwrap();
     let given = Layout::bshd([2, 5, 6, 8]).unwrap();
-    let refusal = ProblemError::WeightsLayout { given, needed: layout };
-    let weights = Description { layout: given, ..weights };
-    assert_eq!(forward_with_weights(&problem(), tensors(), weights), Err(refusal));
-}
-
-#[test]
-fn a_view_stays_inside_its_memory() {
-    let data = [0f32; 24];
-    let exact = ProblemError::LengthMismatch { shape: [1, 3, 2, 5], needed: 30, given: 24 };
-    assert_eq!(Tensor::bshd(&data, [1, 3, 2, 5]).err(), Some(exact.clone()));
-    assert_eq!(Tensor::bhsd(&data, [1, 2, 3, 5]).err(), Some(exact));
-    assert!(Tensor::bshd(&data, [1, 3, 2, 4]).is_ok());
-
-    let layout = Layout { row_stride: 9, ..Layout::bshd([1, 3, 2, 4]).unwrap() };
-    let refusal = ProblemError::OutOfBounds { layout, needed: 26, given: 24 };
-    assert_eq!(Tensor::strided(&data, layout).err(), Some(refusal.clone()));
-    let mut data = data;
-    assert_eq!(TensorMut::strided(&mut data, layout).err(), Some(refusal));
-}
-
-#[test]
-fn packed_q_k_v_are_three_views() {
-    let data: Vec<f32> = (0..2 * 3 * 3 * 2 * 4).map(|index| index as f32).collect();
-    let [q, k, v] = Tensor::packed_qkv(&data, [2, 3, 3, 2, 4]).unwrap();
-    for (part, tensor) in [q, k, v].iter().enumerate() {
-        assert_eq!(tensor.layout().shape(), [2, 3, 2, 4]);
-        assert_eq!(tensor.host::<f32>().unwrap()[0], (part * 8) as f32);
-        assert_eq!(tensor.layout().row_stride, 24);
-    }
-    assert!(Tensor::packed_qkv::<f32>(&[], [0, 3, 3, 2, 4]).is_ok());
-    let refusal = ProblemError::PackedParts { given: 2 };
-    assert_eq!(Tensor::packed_qkv(&data, [2, 3, 2, 3, 4]).err(), Some(refusal));
-    assert!(Tensor::packed_qkv(&data, [2, 3, 3, usize::MAX, 4]).is_err());
-}
-
-#[test]
-fn a_tensor_gives_only_the_type_it_holds() {
-    let data = [half::f16::ONE; 4];
-    let tensor = Tensor::bshd(&data, [1, 1, 1, 4]).unwrap();
-    assert!(tensor.host::<half::f16>().is_some());
-    assert!(tensor.host::<half::bf16>().is_none());
-    assert!(tensor.host::<f32>().is_none());
+    let refusal = ProblemError::WeightsLayout {
+        given,
+        needed: layout,
+    };
+    let weights = Description {
+        layout: given,
+        ..weights
+    };
+    assert_eq!(
+        forward_with_weights(&problem(), tensors(), weights),
+        Err(refusal)
+    );
 }
 
 #[test]

@@ -8,7 +8,9 @@ use ferroflash_kernels::variants::Variant;
 use crate::error::{Error, ProblemError};
 use crate::plan::workspace::ALIGNMENT_BYTES;
 use crate::plan::{Addresses, DeviceInfo, Plan};
-use crate::tensor::{Gradients, HostData, HostDataMut, LseMut, Memory, MemoryMut, Place, Saved, Tensor, TensorMut};
+use crate::tensor::{
+    Gradients, HostData, HostDataMut, LseMut, Memory, MemoryMut, Place, Saved, Tensor, TensorMut,
+};
 
 /// The emulated device, and how its threads are interleaved.
 #[derive(Clone, Debug)]
@@ -22,7 +24,10 @@ pub struct EmulatorOptions {
 impl EmulatorOptions {
     /// [`DeviceInfo::emulated`], in the order of a seed, everything checked.
     pub fn seeded(seed: u64) -> EmulatorOptions {
-        EmulatorOptions { device: DeviceInfo::emulated(), run: emu::Options::seeded(seed) }
+        EmulatorOptions {
+            device: DeviceInfo::emulated(),
+            run: emu::Options::seeded(seed),
+        }
     }
 }
 
@@ -81,16 +86,29 @@ pub(crate) fn backward(
 }
 
 /// Tensors of the emulator lie on the host; validation saw to that.
-const ELSEWHERE: ProblemError = ProblemError::OtherDevice { given: Place::Cuda(0), needed: Place::Host };
+const ELSEWHERE: ProblemError = ProblemError::OtherDevice {
+    given: Place::Cuda(0),
+    needed: Place::Host,
+};
 
-fn run(plan: &Plan, options: &EmulatorOptions, at: &Addresses, memory: &mut GlobalMemory) -> Result<(), Error> {
+fn run(
+    plan: &Plan,
+    options: &EmulatorOptions,
+    at: &Addresses,
+    memory: &mut GlobalMemory,
+) -> Result<(), Error> {
     for planned in &plan.launches {
         let variant = planned.variant;
-        let fault = |report: String| Error::Emulator { kernel: variant.name, report };
-        let kernel = entry::emulated(variant.name).ok_or_else(|| fault("there is no such kernel".into()))?;
+        let fault = |report: String| Error::Emulator {
+            kernel: variant.name,
+            report,
+        };
+        let kernel =
+            entry::emulated(variant.name).ok_or_else(|| fault("there is no such kernel".into()))?;
         let params = plan.params(planned, at);
         let launch = launch(variant, planned.grid, &options.device);
-        emu::run(&launch, &options.run, memory, &|| kernel(&params)).map_err(|found| fault(found.to_string()))?;
+        emu::run(&launch, &options.run, memory, &|| kernel(&params))
+            .map_err(|found| fault(found.to_string()))?;
     }
     Ok(())
 }
@@ -105,7 +123,11 @@ fn launch(variant: &Variant, grid: u32, device: &DeviceInfo) -> emu::Launch {
 }
 
 /// Lends exactly the elements that the layout reaches over.
-fn input<'a>(memory: &mut GlobalMemory<'a>, name: &str, tensor: &'a Tensor) -> Result<u64, ProblemError> {
+fn input<'a>(
+    memory: &mut GlobalMemory<'a>,
+    name: &str,
+    tensor: &'a Tensor,
+) -> Result<u64, ProblemError> {
     let n_elems = tensor.layout().extent_elems()?;
     match tensor.memory() {
         Memory::Host(HostData::Bf16(data)) => Ok(memory.input(name, &data[..n_elems])),
@@ -115,7 +137,11 @@ fn input<'a>(memory: &mut GlobalMemory<'a>, name: &str, tensor: &'a Tensor) -> R
     }
 }
 
-fn output<'a>(memory: &mut GlobalMemory<'a>, name: &str, tensor: &'a mut TensorMut) -> Result<u64, ProblemError> {
+fn output<'a>(
+    memory: &mut GlobalMemory<'a>,
+    name: &str,
+    tensor: &'a mut TensorMut,
+) -> Result<u64, ProblemError> {
     let n_elems = tensor.layout().extent_elems()?;
     match tensor.memory_mut() {
         MemoryMut::Host(HostDataMut::Bf16(data)) => Ok(memory.output(name, &mut data[..n_elems])),
@@ -134,9 +160,12 @@ struct Workspace {
 
 impl Workspace {
     fn new(plan: &Plan) -> Result<Workspace, ProblemError> {
-        let overflow = ProblemError::SizeOverflow { what: "the workspace" };
+        let overflow = ProblemError::SizeOverflow {
+            what: "the workspace",
+        };
         let unit = size_of::<u16>() as u64;
-        let n_units = usize::try_from((plan.workspace.n_bytes() + ALIGNMENT_BYTES) / unit).map_err(|_| overflow)?;
+        let n_units = usize::try_from((plan.workspace.n_bytes() + ALIGNMENT_BYTES) / unit)
+            .map_err(|_| overflow)?;
         let memory = vec![0u16; n_units];
         let first = memory.as_ptr().align_offset(ALIGNMENT_BYTES as usize);
         Ok(Workspace { memory, first })
@@ -149,7 +178,10 @@ impl Workspace {
         let mut lent = 0;
         for piece in plan.workspace.pieces() {
             let unit = size_of::<u16>() as u64;
-            let (offset, n_units) = ((piece.offset_bytes / unit) as usize, (piece.n_bytes / unit) as usize);
+            let (offset, n_units) = (
+                (piece.offset_bytes / unit) as usize,
+                (piece.n_bytes / unit) as usize,
+            );
             let (_, behind) = rest.split_at_mut(offset - lent);
             let (this, behind) = behind.split_at_mut(n_units);
             memory.scratch(piece.name, this);

@@ -11,7 +11,9 @@ use super::cuda::memory::Memory as DeviceMemory;
 use super::cuda::{CudaDevice, DeviceBuffer, Stream};
 use crate::error::{DriverError, Error};
 use crate::plan::{Addresses, Plan};
-use crate::tensor::{Gradients, HostData, HostDataMut, Lse, LseMut, Memory, MemoryMut, Saved, Tensor, TensorMut};
+use crate::tensor::{
+    Gradients, HostData, HostDataMut, Lse, LseMut, Memory, MemoryMut, Saved, Tensor, TensorMut,
+};
 
 /// Computes o and lse, and the weights where the plan gives them; waits for the result.
 pub(crate) fn forward(
@@ -94,16 +96,27 @@ impl Call {
         device.synchronize()?;
         let workspace = DeviceMemory::new(device, plan.workspace.n_bytes())?;
         let (launches, stream) = (Launches::new(device, plan)?, Stream::new(device)?);
-        Ok(Call { launches, stream, workspace, inputs: Vec::new() })
+        Ok(Call {
+            launches,
+            stream,
+            workspace,
+            inputs: Vec::new(),
+        })
     }
 
     fn input(&mut self, tensor: &Tensor) -> Result<u64, Error> {
         let n_elems = tensor.layout().extent_elems()?;
         match tensor.memory() {
             Memory::Device(slice) => Ok(slice.address()),
-            Memory::Host(HostData::Bf16(data)) => self.hold(Staged::Bf16(self.upload(&data[..n_elems])?)),
-            Memory::Host(HostData::F16(data)) => self.hold(Staged::F16(self.upload(&data[..n_elems])?)),
-            Memory::Host(HostData::F32(data)) => self.hold(Staged::F32(self.upload(&data[..n_elems])?)),
+            Memory::Host(HostData::Bf16(data)) => {
+                self.hold(Staged::Bf16(self.upload(&data[..n_elems])?))
+            }
+            Memory::Host(HostData::F16(data)) => {
+                self.hold(Staged::F16(self.upload(&data[..n_elems])?))
+            }
+            Memory::Host(HostData::F32(data)) => {
+                self.hold(Staged::F32(self.upload(&data[..n_elems])?))
+            }
         }
     }
 
@@ -119,7 +132,9 @@ impl Call {
         let n_elems = tensor.layout().extent_elems()?;
         Ok(match tensor.memory() {
             MemoryMut::Device(slice) => Staged::InPlace(slice.address()),
-            MemoryMut::Host(HostDataMut::Bf16(data)) => Staged::Bf16(self.upload(&data[..n_elems])?),
+            MemoryMut::Host(HostDataMut::Bf16(data)) => {
+                Staged::Bf16(self.upload(&data[..n_elems])?)
+            }
             MemoryMut::Host(HostDataMut::F16(data)) => Staged::F16(self.upload(&data[..n_elems])?),
             MemoryMut::Host(HostDataMut::F32(data)) => Staged::F32(self.upload(&data[..n_elems])?),
         })
@@ -128,7 +143,9 @@ impl Call {
     fn output_lse(&self, lse: &LseMut) -> Result<Staged, Error> {
         Ok(match lse {
             LseMut::Device(slice) => Staged::InPlace(slice.address()),
-            LseMut::Host(data) => Staged::F32(DeviceBuffer::new(self.launches.device(), data.len())?),
+            LseMut::Host(data) => {
+                Staged::F32(DeviceBuffer::new(self.launches.device(), data.len())?)
+            }
         })
     }
 
@@ -143,7 +160,10 @@ impl Call {
     }
 
     fn run(&self, at: Addresses) -> Result<(), DriverError> {
-        let at = Addresses { workspace: self.workspace.address(), ..at };
+        let at = Addresses {
+            workspace: self.workspace.address(),
+            ..at
+        };
         self.launches.enqueue(&at, (&self.stream).into())?;
         self.stream.synchronize()
     }
@@ -169,9 +189,15 @@ impl Staged {
 
     fn copy_back(&self, tensor: &mut TensorMut, stream: &Stream) -> Result<(), DriverError> {
         match (self, tensor.memory_mut()) {
-            (Staged::Bf16(buffer), MemoryMut::Host(HostDataMut::Bf16(to))) => download(buffer, to, stream),
-            (Staged::F16(buffer), MemoryMut::Host(HostDataMut::F16(to))) => download(buffer, to, stream),
-            (Staged::F32(buffer), MemoryMut::Host(HostDataMut::F32(to))) => download(buffer, to, stream),
+            (Staged::Bf16(buffer), MemoryMut::Host(HostDataMut::Bf16(to))) => {
+                download(buffer, to, stream)
+            }
+            (Staged::F16(buffer), MemoryMut::Host(HostDataMut::F16(to))) => {
+                download(buffer, to, stream)
+            }
+            (Staged::F32(buffer), MemoryMut::Host(HostDataMut::F32(to))) => {
+                download(buffer, to, stream)
+            }
             _ => Ok(()),
         }
     }
@@ -185,6 +211,10 @@ impl Staged {
 }
 
 /// Copies back what the layout reaches over; the host's slice may go on behind it.
-fn download<T: crate::Element>(buffer: &DeviceBuffer<T>, to: &mut [T], stream: &Stream) -> Result<(), DriverError> {
+fn download<T: crate::Element>(
+    buffer: &DeviceBuffer<T>,
+    to: &mut [T],
+    stream: &Stream,
+) -> Result<(), DriverError> {
     buffer.copy_to(&mut to[..buffer.len()], stream)
 }

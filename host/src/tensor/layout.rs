@@ -237,9 +237,7 @@ mod tests {
             Err(ProblemError::SizeOverflow { .. })
         ));
         assert_eq!(
-            Layout::bshd([usize::MAX, 0, 4, 64])
-                .unwrap()
-                .extent_elems(),
+            Layout::bshd([usize::MAX, 0, 4, 64]).unwrap().extent_elems(),
             Ok(0)
         );
     }

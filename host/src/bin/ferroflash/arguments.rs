@@ -280,4 +280,3 @@ impl From<DtypeName> for Dtype {
 pub fn mask(causal: bool) -> Mask {
     if causal { Mask::Causal } else { Mask::Full }
 }
-

@@ -49,16 +49,34 @@ fn rms_units(name: &str) -> f64 {
 /// Compares one result with the stored one of the same shape.
 pub fn compare(name: &'static str, dtype: Dtype, result: &[f32], stored: &[f32]) -> Comparison {
     let unit = unit(name, dtype);
-    let finite = || stored.iter().map(|&value| f64::from(value)).filter(|value| value.is_finite());
+    let finite = || {
+        stored
+            .iter()
+            .map(|&value| f64::from(value))
+            .filter(|value| value.is_finite())
+    };
     let largest = finite().fold(0.0, |largest: f64, value| largest.max(value.abs()));
     let n_elems = stored.len().max(1) as f64;
-    let allowed_rms = rms_units(name) * unit * (finite().map(|value| value * value).sum::<f64>() / n_elems).sqrt();
+    let allowed_rms = rms_units(name)
+        * unit
+        * (finite().map(|value| value * value).sum::<f64>() / n_elems).sqrt();
 
-    let mut comparison = Comparison { name, max_abs: 0.0, allowed_abs: 0.0, rms: 0.0, allowed_rms, worst_ratio: 0.0 };
+    let mut comparison = Comparison {
+        name,
+        max_abs: 0.0,
+        allowed_abs: 0.0,
+        rms: 0.0,
+        allowed_rms,
+        worst_ratio: 0.0,
+    };
     let mut squares = 0.0;
     for (&result, &stored) in result.iter().zip(stored) {
         let error = error(result.into(), stored.into());
-        let allowed = if stored.is_finite() { unit * (f64::from(stored).abs() + 4.0 * largest) } else { 0.0 };
+        let allowed = if stored.is_finite() {
+            unit * (f64::from(stored).abs() + 4.0 * largest)
+        } else {
+            0.0
+        };
         let ratio = if error == 0.0 { 0.0 } else { error / allowed };
         comparison.max_abs = comparison.max_abs.max(error);
         if comparison.worst_ratio <= ratio {
@@ -90,7 +108,10 @@ impl Comparison {
 
     /// Heads of the columns of a line.
     pub fn header() -> String {
-        format!("{:<6} {:>11} {:>11} {:>11} {:>11}", "result", "max abs", "allowed", "rms", "allowed")
+        format!(
+            "{:<6} {:>11} {:>11} {:>11} {:>11}",
+            "result", "max abs", "allowed", "rms", "allowed"
+        )
     }
 }
 
@@ -116,7 +137,10 @@ mod tests {
     #[test]
     fn roundings_agree_and_wrong_numbers_differ() {
         let stored: Vec<f32> = (0..1000).map(|index| (index as f32 * 0.37).sin()).collect();
-        let rounded: Vec<f32> = stored.iter().map(|&value| half::bf16::from_f32(value).to_f32()).collect();
+        let rounded: Vec<f32> = stored
+            .iter()
+            .map(|&value| half::bf16::from_f32(value).to_f32())
+            .collect();
         let agreed = compare("o", Dtype::Bf16, &rounded, &stored);
         assert!(agreed.agrees(), "{agreed}");
         assert!(0.0 < agreed.max_abs && agreed.max_abs < 2f64.powi(-8));

@@ -64,7 +64,12 @@ fn print_kernels(arguments: &InfoArguments) {
     match (missing_kernels(), needed_cuda()) {
         (Some(reason), _) => println!("kernels    none in this program: {reason}"),
         (None, Some(needed)) => {
-            println!("kernels    {} in this program, for CUDA {}.{} and newer", VARIANTS.len(), needed.major, needed.minor);
+            println!(
+                "kernels    {} in this program, for CUDA {}.{} and newer",
+                VARIANTS.len(),
+                needed.major,
+                needed.minor
+            );
         }
         (None, None) => println!("kernels    {} in this program", VARIANTS.len()),
     }

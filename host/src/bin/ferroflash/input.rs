@@ -46,18 +46,29 @@ pub struct Stored {
 
 /// Reads and checks a file.
 pub fn read(path: &Path) -> Result<Input, Failure> {
-    let io = |source| Failure::Io { path: path.to_owned(), source };
-    let format = |source| Failure::Format { path: path.to_owned(), source };
+    let io = |source| Failure::Io {
+        path: path.to_owned(),
+        source,
+    };
+    let format = |source| Failure::Format {
+        path: path.to_owned(),
+        source,
+    };
     let bytes = std::fs::read(path).map_err(io)?;
     let (_, header) = SafeTensors::read_metadata(&bytes).map_err(format)?;
     let tensors = SafeTensors::deserialize(&bytes).map_err(format)?;
     let metadata = header.metadata().clone().unwrap_or_default();
-    contents(&tensors, metadata).map_err(|what| Failure::Contents { path: path.to_owned(), what })
+    contents(&tensors, metadata).map_err(|what| Failure::Contents {
+        path: path.to_owned(),
+        what,
+    })
 }
 
 fn contents(tensors: &SafeTensors, metadata: HashMap<String, String>) -> Result<Input, String> {
     supported(&metadata)?;
-    let q = tensors.tensor("q").map_err(|_| "tensor q is missing".to_owned())?;
+    let q = tensors
+        .tensor("q")
+        .map_err(|_| "tensor q is missing".to_owned())?;
     let dtype = dtype_of("q", &q)?;
     let like_q = |name: &str| stored(tensors, name, dtype);
     let (q, k, v) = (like_q("q")?, like_q("k")?, like_q("v")?);
@@ -71,15 +82,32 @@ fn contents(tensors: &SafeTensors, metadata: HashMap<String, String>) -> Result<
     }
     let causal = parsed(&metadata, "causal", "true or false")?;
     let softmax_scale = parsed(&metadata, "softmax_scale", "a number")?;
-    Ok(Input { dtype, q, k, v, d_o, expected, metadata, causal, softmax_scale })
+    Ok(Input {
+        dtype,
+        q,
+        k,
+        v,
+        d_o,
+        expected,
+        metadata,
+        causal,
+        softmax_scale,
+    })
 }
 
 /// Refuses what the metadata ask for and nobody here computes.
 fn supported(metadata: &HashMap<String, String>) -> Result<(), String> {
-    for (name, only) in [("layout", "bshd"), ("lse_layout", "bhs"), ("window_left", "-1"), ("window_right", "-1")] {
+    for (name, only) in [
+        ("layout", "bshd"),
+        ("lse_layout", "bhs"),
+        ("window_left", "-1"),
+        ("window_right", "-1"),
+    ] {
         match metadata.get(name) {
             Some(value) if value != only => {
-                return Err(format!("metadata {name} is {value:?}; only {only:?} is supported"));
+                return Err(format!(
+                    "metadata {name} is {value:?}; only {only:?} is supported"
+                ));
             }
             _ => {}
         }
@@ -103,15 +131,23 @@ fn parsed<T: std::str::FromStr>(
 }
 
 fn stored(tensors: &SafeTensors, name: &str, dtype: Dtype) -> Result<Stored, String> {
-    let tensor = tensors.tensor(name).map_err(|_| format!("tensor {name} is missing"))?;
+    let tensor = tensors
+        .tensor(name)
+        .map_err(|_| format!("tensor {name} is missing"))?;
     let given = dtype_of(name, &tensor)?;
     if given != dtype {
         return Err(format!("tensor {name} is {given}, q is {dtype}"));
     }
     let shape = <[usize; 4]>::try_from(tensor.shape()).map_err(|_| {
-        format!("tensor {name} has shape {:?}; needed: [batch, seqlen, heads, head_dim]", tensor.shape())
+        format!(
+            "tensor {name} has shape {:?}; needed: [batch, seqlen, heads, head_dim]",
+            tensor.shape()
+        )
     })?;
-    Ok(Stored { shape, bytes: tensor.data().to_vec() })
+    Ok(Stored {
+        shape,
+        bytes: tensor.data().to_vec(),
+    })
 }
 
 fn dtype_of(name: &str, tensor: &TensorView) -> Result<Dtype, String> {
@@ -119,12 +155,19 @@ fn dtype_of(name: &str, tensor: &TensorView) -> Result<Dtype, String> {
         safetensors::Dtype::BF16 => Ok(Dtype::Bf16),
         safetensors::Dtype::F16 => Ok(Dtype::F16),
         safetensors::Dtype::F32 => Ok(Dtype::F32),
-        other => Err(format!("tensor {name} is {other:?}; allowed: BF16, F16, F32")),
+        other => Err(format!(
+            "tensor {name} is {other:?}; allowed: BF16, F16, F32"
+        )),
     }
 }
 
 /// A stored result as f32, whichever float it is stored as.
-fn expected_values(name: &str, tensor: &TensorView, q: &Stored, k: &Stored) -> Result<Vec<f32>, String> {
+fn expected_values(
+    name: &str,
+    tensor: &TensorView,
+    q: &Stored,
+    k: &Stored,
+) -> Result<Vec<f32>, String> {
     let [batch, seqlen_q, heads_q, _] = q.shape;
     let needed = match name {
         "lse" => vec![batch, heads_q, seqlen_q],
@@ -132,7 +175,10 @@ fn expected_values(name: &str, tensor: &TensorView, q: &Stored, k: &Stored) -> R
         _ => k.shape.to_vec(),
     };
     if tensor.shape() != needed {
-        return Err(format!("stored {name} has shape {:?}; needed: {needed:?}", tensor.shape()));
+        return Err(format!(
+            "stored {name} has shape {:?}; needed: {needed:?}",
+            tensor.shape()
+        ));
     }
     Ok(match dtype_of(name, tensor)? {
         Dtype::Bf16 => floats::<half::bf16>(tensor.data()),
@@ -142,7 +188,10 @@ fn expected_values(name: &str, tensor: &TensorView, q: &Stored, k: &Stored) -> R
 }
 
 fn floats<T: Bytes>(bytes: &[u8]) -> Vec<f32> {
-    elements::<T>(bytes).into_iter().map(|element| element.to_f32()).collect()
+    elements::<T>(bytes)
+        .into_iter()
+        .map(|element| element.to_f32())
+        .collect()
 }
 
 /// An element that files hold.
@@ -173,5 +222,8 @@ bytes!(f32);
 
 /// The elements that these bytes are.
 pub fn elements<T: Bytes>(bytes: &[u8]) -> Vec<T> {
-    bytes.chunks_exact(size_of::<T>()).map(T::from_bytes).collect()
+    bytes
+        .chunks_exact(size_of::<T>())
+        .map(T::from_bytes)
+        .collect()
 }

@@ -25,22 +25,30 @@ impl Result {
     /// From elements.
     pub fn new<T: Bytes>(name: &'static str, shape: &[usize], elements: &[T]) -> Result {
         let mut bytes = Vec::with_capacity(size_of_val(elements));
-        elements.iter().for_each(|element| element.push_bytes(&mut bytes));
+        elements
+            .iter()
+            .for_each(|element| element.push_bytes(&mut bytes));
         let dtype = match T::DTYPE {
             ferroflash::Dtype::Bf16 => safetensors::Dtype::BF16,
             ferroflash::Dtype::F16 => safetensors::Dtype::F16,
             ferroflash::Dtype::F32 => safetensors::Dtype::F32,
         };
-        Result { name, dtype, shape: shape.to_vec(), bytes }
+        Result {
+            name,
+            dtype,
+            shape: shape.to_vec(),
+            bytes,
+        }
     }
 }
 
 /// Refuses an output that is the input, by whatever name.
 pub fn not_the_input(input: &Path, output: &Path) -> std::result::Result<(), Failure> {
     match (input.canonicalize(), output.canonicalize()) {
-        (Ok(input), Ok(given)) if input == given => {
-            Err(Failure::Option(format!("--output {} is the input", output.display())))
-        }
+        (Ok(input), Ok(given)) if input == given => Err(Failure::Option(format!(
+            "--output {} is the input",
+            output.display()
+        ))),
         _ => Ok(()),
     }
 }
@@ -57,12 +65,19 @@ pub fn write(
     };
     let mut views = Vec::new();
     for result in results {
-        let view = TensorView::new(result.dtype, result.shape.clone(), &result.bytes)
-            .map_err(|source| Failure::Format { path: path.to_owned(), source })?;
+        let view = TensorView::new(result.dtype, result.shape.clone(), &result.bytes).map_err(
+            |source| Failure::Format {
+                path: path.to_owned(),
+                source,
+            },
+        )?;
         views.push((result.name, view));
     }
-    let bytes = safetensors::serialize(views, Some(metadata))
-        .map_err(|source| Failure::Format { path: path.to_owned(), source })?;
+    let bytes =
+        safetensors::serialize(views, Some(metadata)).map_err(|source| Failure::Format {
+            path: path.to_owned(),
+            source,
+        })?;
     let partial = partial_name(path);
     let written = std::fs::write(&partial, bytes).map_err(io(&partial));
     let renamed = written.and_then(|()| std::fs::rename(&partial, path).map_err(io(path)));

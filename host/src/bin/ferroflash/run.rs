@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use ferroflash::{
-    Attention, Dtype, Gradients, Layout, Lse, LseMut, Mask, Pass, Problem, Ran, Saved, Tensor, TensorMut,
+    Attention, Dtype, Gradients, Layout, Lse, LseMut, Mask, Pass, Problem, Ran, Saved, Tensor,
+    TensorMut,
 };
 
 use crate::arguments::{Passes, RunArguments, mask};
@@ -25,7 +26,9 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
     }
     let passes = match (arguments.pass, &input.d_o) {
         (Some(Passes::Both), None) => {
-            return Err(Failure::Option("--pass both needs the tensor d_o, which the file lacks".into()));
+            return Err(Failure::Option(
+                "--pass both needs the tensor d_o, which the file lacks".into(),
+            ));
         }
         (Some(passes), _) => passes,
         (None, Some(_)) => Passes::Both,
@@ -37,7 +40,11 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
     if let Some(algorithm) = arguments.algorithm.algorithm() {
         attention = attention.with_algorithm(algorithm);
     }
-    println!("input      {}: {}", arguments.input.display(), in_words(&problem));
+    println!(
+        "input      {}: {}",
+        arguments.input.display(),
+        in_words(&problem)
+    );
     println!("device     {device} ({})", device.why());
     let done = match input.dtype {
         Dtype::Bf16 => compute::<half::bf16>(&attention, &input, passes)?,
@@ -50,14 +57,22 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
         output::write(output, &done.results, metadata(&input, &problem, &done))?;
         println!("written    {}", output.display());
     }
-    Ok(if differs { ExitCode::from(DIFFERS) } else { ExitCode::SUCCESS })
+    Ok(if differs {
+        ExitCode::from(DIFFERS)
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 fn problem(arguments: &RunArguments, input: &Input) -> Result<Problem, Failure> {
     let causal = arguments.causal.or(input.causal).unwrap_or(false);
-    let builder = Problem::of(input.dtype, Layout::bshd(input.q.shape)?, Layout::bshd(input.k.shape)?)
-        .mask(mask(causal))
-        .order(arguments.order.into());
+    let builder = Problem::of(
+        input.dtype,
+        Layout::bshd(input.q.shape)?,
+        Layout::bshd(input.k.shape)?,
+    )
+    .mask(mask(causal))
+    .order(arguments.order.into());
     Ok(match arguments.softmax_scale.or(input.softmax_scale) {
         Some(scale) => builder.softmax_scale(scale).build()?,
         None => builder.build()?,
@@ -88,36 +103,68 @@ struct Done {
 
 impl Done {
     fn keep<T: Bytes>(&mut self, name: &'static str, shape: &[usize], elements: &[T]) {
-        self.results.push(output::Result::new(name, shape, elements));
-        self.values.insert(name, elements.iter().map(|element| element.to_f32()).collect());
+        self.results
+            .push(output::Result::new(name, shape, elements));
+        self.values.insert(
+            name,
+            elements.iter().map(|element| element.to_f32()).collect(),
+        );
     }
 }
 
-fn compute<T: Bytes>(attention: &Attention, input: &Input, passes: Passes) -> Result<Done, Failure> {
+fn compute<T: Bytes>(
+    attention: &Attention,
+    input: &Input,
+    passes: Passes,
+) -> Result<Done, Failure> {
     let problem = attention.problem();
     let (shape_q, shape_k) = (problem.shape_q(), problem.shape_k());
-    let (q, k, v): (Vec<T>, Vec<T>, Vec<T>) =
-        (elements(&input.q.bytes), elements(&input.k.bytes), elements(&input.v.bytes));
+    let (q, k, v): (Vec<T>, Vec<T>, Vec<T>) = (
+        elements(&input.q.bytes),
+        elements(&input.k.bytes),
+        elements(&input.v.bytes),
+    );
     let zero = T::from_f32(0.0);
     let mut o = vec![zero; q.len()];
     let mut lse = vec![0f32; problem.batch * problem.heads_q * problem.seqlen_q];
     let q = Tensor::bshd(&q, shape_q)?;
-    let (k_view, v_view) = (Tensor::bshd(&k, input.k.shape)?, Tensor::bshd(&v, input.v.shape)?);
+    let (k_view, v_view) = (
+        Tensor::bshd(&k, input.k.shape)?,
+        Tensor::bshd(&v, input.v.shape)?,
+    );
 
-    let mut done = Done { passes: Vec::new(), results: Vec::new(), values: HashMap::new() };
+    let mut done = Done {
+        passes: Vec::new(),
+        results: Vec::new(),
+        values: HashMap::new(),
+    };
     let (ran, ms) = timed(|| {
         let mut o = TensorMut::bshd(&mut o, shape_q)?;
         attention.forward(&q, &k_view, &v_view, &mut o, &mut LseMut::Host(&mut lse))
     })?;
     done.passes.push((Pass::Forward, ran, ms));
     done.keep("o", &shape_q, &o);
-    done.keep("lse", &[problem.batch, problem.heads_q, problem.seqlen_q], &lse);
+    done.keep(
+        "lse",
+        &[problem.batch, problem.heads_q, problem.seqlen_q],
+        &lse,
+    );
 
     if let (Passes::Both, Some(stored)) = (passes, &input.d_o) {
         let d_o: Vec<T> = elements(&stored.bytes);
         let d_o = Tensor::bshd(&d_o, stored.shape)?;
-        let saved = Saved { q, k: k_view, v: v_view, o: Tensor::bshd(&o, shape_q)?, lse: Lse::Host(&lse) };
-        let (mut d_q, mut d_k, mut d_v) = (vec![zero; o.len()], vec![zero; k.len()], vec![zero; v.len()]);
+        let saved = Saved {
+            q,
+            k: k_view,
+            v: v_view,
+            o: Tensor::bshd(&o, shape_q)?,
+            lse: Lse::Host(&lse),
+        };
+        let (mut d_q, mut d_k, mut d_v) = (
+            vec![zero; o.len()],
+            vec![zero; k.len()],
+            vec![zero; v.len()],
+        );
         let (ran, ms) = timed(|| {
             let mut gradients = Gradients {
                 d_q: TensorMut::bshd(&mut d_q, shape_q)?,
@@ -135,7 +182,9 @@ fn compute<T: Bytes>(attention: &Attention, input: &Input, passes: Passes) -> Re
 }
 
 /// Runs once to warm up, then for a while; the median in milliseconds.
-fn timed(mut call: impl FnMut() -> Result<Ran, ferroflash::Error>) -> Result<(Ran, f64), ferroflash::Error> {
+fn timed(
+    mut call: impl FnMut() -> Result<Ran, ferroflash::Error>,
+) -> Result<(Ran, f64), ferroflash::Error> {
     let start = Instant::now();
     let mut ran = call()?;
     let first = start.elapsed();
@@ -155,7 +204,10 @@ fn timed(mut call: impl FnMut() -> Result<Ran, ferroflash::Error>) -> Result<(Ra
 fn print_passes(done: &Done) {
     for (pass, ran, ms) in &done.passes {
         let name = format!("{pass:?}").to_lowercase();
-        println!("{name:<10} {} on {}: {ms:.3} ms, copies included", ran.algorithm, ran.backend);
+        println!(
+            "{name:<10} {} on {}: {ms:.3} ms, copies included",
+            ran.algorithm, ran.backend
+        );
         for kernel in &ran.kernels {
             println!("           kernel {kernel}");
         }
@@ -178,7 +230,9 @@ fn print_comparison(input: &Input, problem: &Problem, done: &Done) -> bool {
         return true;
     }
     if stored_mask != problem.mask || stored_scale != problem.scale() {
-        println!("compared   nothing: the options ask for another problem than the file's results answer");
+        println!(
+            "compared   nothing: the options ask for another problem than the file's results answer"
+        );
         return true;
     }
     println!("{}", Comparison::header());
@@ -207,7 +261,17 @@ fn metadata(input: &Input, problem: &Problem, done: &Done) -> HashMap<String, St
     set("layout", "bshd".into());
     set("lse_layout", "bhs".into());
     set("window_left", "-1".into());
-    let ran = done.passes.iter().map(|(pass, ran, _)| format!("{pass:?}: {} on {}", ran.algorithm, ran.backend));
-    set("source", format!("ferroflash {}; {}", env!("CARGO_PKG_VERSION"), ran.collect::<Vec<_>>().join("; ")));
+    let ran = done
+        .passes
+        .iter()
+        .map(|(pass, ran, _)| format!("{pass:?}: {} on {}", ran.algorithm, ran.backend));
+    set(
+        "source",
+        format!(
+            "ferroflash {}; {}",
+            env!("CARGO_PKG_VERSION"),
+            ran.collect::<Vec<_>>().join("; ")
+        ),
+    );
     metadata
 }

@@ -6,8 +6,8 @@ use std::time::Instant;
 use ferroflash::backend::cuda::{CudaDevice, DeviceBuffer, Event, Stream};
 use ferroflash::prepared::{ForwardLayouts, GradientLayouts};
 use ferroflash::{
-    Device, Gradients, Layout, Lse, LseMut, Order, Pass, PreparedBackward, PreparedForward, Problem, Saved, Tensor,
-    TensorMut, Workspace,
+    Device, Gradients, Layout, Lse, LseMut, Order, Pass, PreparedBackward, PreparedForward,
+    Problem, Saved, Tensor, TensorMut, Workspace,
 };
 use rand::rngs::SmallRng;
 
@@ -47,20 +47,27 @@ pub struct Call {
 }
 
 enum Prepared {
-    Forward(PreparedForward),
-    Backward(PreparedBackward),
+    Forward(Box<PreparedForward>),
+    Backward(Box<PreparedBackward>),
 }
 
 impl<T: Bytes> Tensors<T> {
     /// Random inputs; o and lse as the forward pass gives them.
-    pub fn new(device: &Device, problem: Problem, random: &mut SmallRng) -> Result<Tensors<T>, Failure> {
+    pub fn new(
+        device: &Device,
+        problem: Problem,
+        random: &mut SmallRng,
+    ) -> Result<Tensors<T>, Failure> {
         let cuda = cuda(device)?;
         let stream = Stream::new(cuda).map_err(ferroflash::Error::from)?;
         let n_q = problem.shape_q().iter().product();
         let n_k = problem.shape_k().iter().product();
         let n_rows = problem.batch * problem.heads_q * problem.seqlen_q;
         let mut filled = |n_elems| -> Result<DeviceBuffer<T>, Failure> {
-            Ok(DeviceBuffer::from_slice(cuda, &normal(n_elems, random), &stream).map_err(ferroflash::Error::from)?)
+            Ok(
+                DeviceBuffer::from_slice(cuda, &normal(n_elems, random), &stream)
+                    .map_err(ferroflash::Error::from)?,
+            )
         };
         let (q, k, v, d_o) = (filled(n_q)?, filled(n_k)?, filled(n_k)?, filled(n_q)?);
         let mut tensors = Tensors {
@@ -78,7 +85,11 @@ impl<T: Bytes> Tensors<T> {
             d_v: empty(cuda, n_k)?,
             stream,
         };
-        let variant = Variant { pass: Pass::Forward, algorithm: None, order: Order::Deterministic };
+        let variant = Variant {
+            pass: Pass::Forward,
+            algorithm: None,
+            order: Order::Deterministic,
+        };
         if let subject::Call::Gpu(mut call) = tensors.prepare(&variant)?.call {
             tensors.enqueue(&mut call)?;
             tensors.synchronize()?;
@@ -92,14 +103,15 @@ impl<T: Bytes> Tensors<T> {
         let layouts = ForwardLayouts::contiguous(&self.problem)?;
         let (prepared, workspace) = match variant.pass {
             Pass::Backward => {
-                let prepared = attention.prepare_backward(&layouts, &GradientLayouts::contiguous(&self.problem)?)?;
+                let prepared = attention
+                    .prepare_backward(&layouts, &GradientLayouts::contiguous(&self.problem)?)?;
                 let workspace = prepared.workspace()?;
-                (Prepared::Backward(prepared), workspace)
+                (Prepared::Backward(Box::new(prepared)), workspace)
             }
             _ => {
                 let prepared = attention.prepare_forward(&layouts)?;
                 let workspace = prepared.workspace()?;
-                (Prepared::Forward(prepared), workspace)
+                (Prepared::Forward(Box::new(prepared)), workspace)
             }
         };
         let plan = match &prepared {
@@ -107,7 +119,29 @@ impl<T: Bytes> Tensors<T> {
             Prepared::Backward(prepared) => prepared.plan(),
         };
         let (algorithm, extra_bytes) = (plan.algorithm, plan.workspace.n_bytes());
-        Ok(Ready { algorithm, extra_bytes, call: subject::Call::Gpu(Call { prepared, workspace }) })
+        Ok(Ready {
+            algorithm,
+            extra_bytes,
+            call: subject::Call::Gpu(Box::new(Call {
+                prepared,
+                workspace,
+            })),
+        })
+    }
+
+    /// What the pass writes, by name.
+    pub fn results(&mut self, call: &mut Call) -> Result<Vec<(&'static str, Vec<T>)>, Failure> {
+        self.enqueue(call)?;
+        let all =
+            |buffer: &DeviceBuffer<T>| buffer.to_vec(&self.stream).map_err(ferroflash::Error::from);
+        Ok(match &call.prepared {
+            Prepared::Forward(_) => vec![("o", all(&self.o)?)],
+            Prepared::Backward(_) => vec![
+                ("d_q", all(&self.d_q)?),
+                ("d_k", all(&self.d_k)?),
+                ("d_v", all(&self.d_v)?),
+            ],
+        })
     }
 
     /// The median by events, the L2 cache flushed before each call.
@@ -123,15 +157,21 @@ impl<T: Bytes> Tensors<T> {
             marks.push((event()?, event()?));
         }
         for (start, end) in &marks {
-            self.flush.zero(&self.stream).map_err(ferroflash::Error::from)?;
-            start.record(&self.stream).map_err(ferroflash::Error::from)?;
+            self.flush
+                .zero(&self.stream)
+                .map_err(ferroflash::Error::from)?;
+            start
+                .record(&self.stream)
+                .map_err(ferroflash::Error::from)?;
             self.enqueue(call)?;
             end.record(&self.stream).map_err(ferroflash::Error::from)?;
         }
         self.synchronize()?;
         let mut times = Vec::new();
         for (start, end) in &marks {
-            times.push(f64::from(end.elapsed_ms(start).map_err(ferroflash::Error::from)?));
+            times.push(f64::from(
+                end.elapsed_ms(start).map_err(ferroflash::Error::from)?,
+            ));
         }
         Ok(median(&mut times))
     }
@@ -150,25 +190,51 @@ impl<T: Bytes> Tensors<T> {
     }
 
     fn enqueue(&mut self, call: &mut Call) -> Result<(), Failure> {
-        let (like_q, like_k) = (Layout::bshd(self.problem.shape_q())?, Layout::bshd(self.problem.shape_k())?);
+        let (like_q, like_k) = (
+            Layout::bshd(self.problem.shape_q())?,
+            Layout::bshd(self.problem.shape_k())?,
+        );
         let q = Tensor::device(self.q.slice(), like_q)?;
-        let (k, v) = (Tensor::device(self.k.slice(), like_k)?, Tensor::device(self.v.slice(), like_k)?);
+        let (k, v) = (
+            Tensor::device(self.k.slice(), like_k)?,
+            Tensor::device(self.v.slice(), like_k)?,
+        );
         match &call.prepared {
             Prepared::Forward(prepared) => {
                 let mut o = TensorMut::device(self.o.slice_mut(), like_q)?;
                 let mut lse = LseMut::Device(self.lse.slice_mut());
-                prepared.forward(&self.stream, &q, &k, &v, &mut o, &mut lse, &mut call.workspace)?;
+                prepared.forward(
+                    &self.stream,
+                    &q,
+                    &k,
+                    &v,
+                    &mut o,
+                    &mut lse,
+                    &mut call.workspace,
+                )?;
             }
             Prepared::Backward(prepared) => {
                 let o = Tensor::device(self.o.slice(), like_q)?;
-                let saved = Saved { q, k, v, o, lse: Lse::Device(self.lse.slice()) };
+                let saved = Saved {
+                    q,
+                    k,
+                    v,
+                    o,
+                    lse: Lse::Device(self.lse.slice()),
+                };
                 let d_o = Tensor::device(self.d_o.slice(), like_q)?;
                 let mut gradients = Gradients {
                     d_q: TensorMut::device(self.d_q.slice_mut(), like_q)?,
                     d_k: TensorMut::device(self.d_k.slice_mut(), like_k)?,
                     d_v: TensorMut::device(self.d_v.slice_mut(), like_k)?,
                 };
-                prepared.backward(&self.stream, &saved, &d_o, &mut gradients, &mut call.workspace)?;
+                prepared.backward(
+                    &self.stream,
+                    &saved,
+                    &d_o,
+                    &mut gradients,
+                    &mut call.workspace,
+                )?;
             }
         }
         Ok(())
@@ -180,7 +246,9 @@ impl<T: Bytes> Tensors<T> {
 }
 
 fn cuda(device: &Device) -> Result<&Arc<CudaDevice>, Failure> {
-    device.as_cuda().ok_or_else(|| Failure::Option("this is not a GPU".into()))
+    device
+        .as_cuda()
+        .ok_or_else(|| Failure::Option("this is not a GPU".into()))
 }
 
 fn empty<T: Bytes>(device: &Arc<CudaDevice>, n_elems: usize) -> Result<DeviceBuffer<T>, Failure> {

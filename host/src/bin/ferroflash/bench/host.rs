@@ -28,7 +28,11 @@ pub struct Tensors<T> {
 
 impl<T: Bytes> Tensors<T> {
     /// Random inputs; o and lse as the forward pass gives them.
-    pub fn new(device: &Device, problem: Problem, random: &mut SmallRng) -> Result<Tensors<T>, Failure> {
+    pub fn new(
+        device: &Device,
+        problem: Problem,
+        random: &mut SmallRng,
+    ) -> Result<Tensors<T>, Failure> {
         let n_q = problem.shape_q().iter().product();
         let n_k = problem.shape_k().iter().product();
         let zero = T::from_f32(0.0);
@@ -45,7 +49,11 @@ impl<T: Bytes> Tensors<T> {
             d_k: vec![zero; n_k],
             d_v: vec![zero; n_k],
         };
-        let variant = Variant { pass: Pass::Forward, algorithm: None, order: Order::Deterministic };
+        let variant = Variant {
+            pass: Pass::Forward,
+            algorithm: None,
+            order: Order::Deterministic,
+        };
         let attention = variant.attention(device, problem)?;
         tensors.call(&attention, Pass::Forward)?;
         Ok(tensors)
@@ -54,7 +62,10 @@ impl<T: Bytes> Tensors<T> {
     /// Plans a variant.
     pub fn prepare(&mut self, variant: &Variant) -> Result<Ready, Failure> {
         let attention = variant.attention(&self.device, self.problem)?;
-        let plan = attention.explain(variant.pass)?.plan.map_err(ferroflash::Error::from)?;
+        let plan = attention
+            .explain(variant.pass)?
+            .plan
+            .map_err(ferroflash::Error::from)?;
         Ok(Ready {
             algorithm: plan.algorithm,
             extra_bytes: plan.workspace.n_bytes(),
@@ -62,8 +73,30 @@ impl<T: Bytes> Tensors<T> {
         })
     }
 
+    /// What the pass writes, by name.
+    pub fn results(
+        &mut self,
+        attention: &Attention,
+        pass: Pass,
+    ) -> Result<Vec<(&'static str, Vec<T>)>, Failure> {
+        self.call(attention, pass)?;
+        Ok(match pass {
+            Pass::Backward => vec![
+                ("d_q", self.d_q.clone()),
+                ("d_k", self.d_k.clone()),
+                ("d_v", self.d_v.clone()),
+            ],
+            _ => vec![("o", self.o.clone())],
+        })
+    }
+
     /// The median by the wall clock.
-    pub fn round(&mut self, attention: &Attention, pass: Pass, rep_ms: u64) -> Result<f64, Failure> {
+    pub fn round(
+        &mut self,
+        attention: &Attention,
+        pass: Pass,
+        rep_ms: u64,
+    ) -> Result<f64, Failure> {
         let one = warm_up(|| self.call(attention, pass))?;
         let mut times = Vec::new();
         for _ in 0..n_calls(one, rep_ms) {
@@ -77,10 +110,19 @@ impl<T: Bytes> Tensors<T> {
     fn call(&mut self, attention: &Attention, pass: Pass) -> Result<(), Failure> {
         let (shape_q, shape_k) = (self.problem.shape_q(), self.problem.shape_k());
         let q = Tensor::bshd(&self.q, shape_q)?;
-        let (k, v) = (Tensor::bshd(&self.k, shape_k)?, Tensor::bshd(&self.v, shape_k)?);
+        let (k, v) = (
+            Tensor::bshd(&self.k, shape_k)?,
+            Tensor::bshd(&self.v, shape_k)?,
+        );
         match pass {
             Pass::Backward => {
-                let saved = Saved { q, k, v, o: Tensor::bshd(&self.o, shape_q)?, lse: Lse::Host(&self.lse) };
+                let saved = Saved {
+                    q,
+                    k,
+                    v,
+                    o: Tensor::bshd(&self.o, shape_q)?,
+                    lse: Lse::Host(&self.lse),
+                };
                 let mut gradients = Gradients {
                     d_q: TensorMut::bshd(&mut self.d_q, shape_q)?,
                     d_k: TensorMut::bshd(&mut self.d_k, shape_k)?,

@@ -18,10 +18,11 @@ use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 
 use crate::arguments::{AlgorithmName, BenchArguments, BenchPass, OrderName, mask};
+use crate::compare::compare;
 use crate::failure::Failure;
 use crate::input::Bytes;
 use row::Row;
-use subject::{Subject, Variant, median};
+use subject::{Ready, Results, Subject, Variant, median};
 
 /// Measures and prints.
 pub fn bench(arguments: &BenchArguments) -> Result<ExitCode, Failure> {
@@ -42,7 +43,14 @@ pub fn bench(arguments: &BenchArguments) -> Result<ExitCode, Failure> {
         };
         bar.suspend(|| {
             for row in rows {
-                println!("{}", if arguments.json { row.json() } else { row.to_string() });
+                println!(
+                    "{}",
+                    if arguments.json {
+                        row.json()
+                    } else {
+                        row.to_string()
+                    }
+                );
             }
         });
         bar.inc(1);
@@ -60,8 +68,18 @@ struct Case {
 
 impl Case {
     fn in_words(&self) -> String {
-        let Problem { batch, seqlen_q, heads_q, head_dim, mask, .. } = self.problem;
-        format!("{:?} {mask:?} [{batch}, {seqlen_q}, {heads_q}, {head_dim}]", self.pass)
+        let Problem {
+            batch,
+            seqlen_q,
+            heads_q,
+            head_dim,
+            mask,
+            ..
+        } = self.problem;
+        format!(
+            "{:?} {mask:?} [{batch}, {seqlen_q}, {heads_q}, {head_dim}]",
+            self.pass
+        )
     }
 
     /// A row per variant: those that cannot run say why.
@@ -76,6 +94,7 @@ impl Case {
         for variant in &self.variants {
             ready.push(subject.prepare(variant));
         }
+        drop_wrong(&mut subject, self.problem.dtype, &mut ready)?;
         let mut times = vec![Vec::new(); ready.len()];
         for _ in 0..arguments.rounds.max(1) {
             let mut order: Vec<usize> = (0..ready.len()).collect();
@@ -92,12 +111,55 @@ impl Case {
                 Err(failure) => Row::failed(&self.problem, self.pass, variant, device, failure),
                 Ok(ready) => {
                     let host_us = subject.host_us(ready)?;
-                    Row::measured(&self.problem, self.pass, variant, device, ready, median(times), host_us)
+                    Row::measured(
+                        &self.problem,
+                        self.pass,
+                        variant,
+                        device,
+                        ready,
+                        median(times),
+                        host_us,
+                    )
                 }
             });
         }
         Ok(rows)
     }
+}
+
+/// Takes variants out of the measurement whose results differ from those of the first: no time counts for a wrong
+/// answer.
+fn drop_wrong<T: Bytes>(
+    subject: &mut Subject<T>,
+    dtype: Dtype,
+    ready: &mut [Result<Ready, Failure>],
+) -> Result<(), Failure> {
+    let mut first: Option<Results> = None;
+    for variant in ready.iter_mut() {
+        let Ok(call) = variant else { continue };
+        let results = subject.results(call)?;
+        let Some(first) = &first else {
+            first = Some(results);
+            continue;
+        };
+        let comparisons = results
+            .iter()
+            .zip(first)
+            .map(|((name, values), (_, reference))| compare(name, dtype, values, reference));
+        // Both may be as far from the truth as is allowed, in opposite directions.
+        let wrong = comparisons
+            .into_iter()
+            .find(|comparison| 2.0 * comparison.allowed_rms < comparison.rms);
+        if let Some(wrong) = wrong {
+            *variant = Err(Failure::Option(format!(
+                "not measured: {} differs from the first variant's by {:.1e} (rms), allowed {:.1e}",
+                wrong.name,
+                wrong.rms,
+                2.0 * wrong.allowed_rms
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// All combinations, in the order of the peers' script: head_dim, mask, length, pass.
@@ -108,7 +170,9 @@ fn cases(arguments: &BenchArguments, device: &Device) -> Result<Vec<Case>, Failu
         (true, true) => vec![512, 1024, 2048, 4096, 8192, 16384],
         (true, false) => vec![512, 1024, 2048],
     };
-    let tokens = arguments.tokens.unwrap_or(if on_gpu { 16384 } else { 2048 });
+    let tokens = arguments
+        .tokens
+        .unwrap_or(if on_gpu { 16384 } else { 2048 });
     let mut cases = Vec::new();
     for &head_dim in &arguments.hdims {
         for &causal in &arguments.causal {
@@ -128,7 +192,11 @@ fn cases(arguments: &BenchArguments, device: &Device) -> Result<Vec<Case>, Failu
                         BenchPass::Fwd => Pass::Forward,
                         BenchPass::Bwd => Pass::Backward,
                     };
-                    cases.push(Case { problem, pass, variants: variants(arguments, on_gpu, pass) });
+                    cases.push(Case {
+                        problem,
+                        pass,
+                        variants: variants(arguments, on_gpu, pass),
+                    });
                 }
             }
         }
@@ -146,9 +214,17 @@ fn variants(arguments: &BenchArguments, on_gpu: bool, pass: Pass) -> Vec<Variant
     let mut variants = Vec::new();
     for algorithm in algorithms {
         let ordered = pass == Pass::Backward && on_gpu && algorithm != AlgorithmName::Standard;
-        let orders = if ordered { arguments.order.clone() } else { vec![OrderName::Deterministic] };
+        let orders = if ordered {
+            arguments.order.clone()
+        } else {
+            vec![OrderName::Deterministic]
+        };
         for order in orders {
-            variants.push(Variant { pass, algorithm: algorithm.algorithm(), order: order.into() });
+            variants.push(Variant {
+                pass,
+                algorithm: algorithm.algorithm(),
+                order: order.into(),
+            });
         }
     }
     variants
@@ -156,5 +232,6 @@ fn variants(arguments: &BenchArguments, on_gpu: bool, pass: Pass) -> Vec<Variant
 
 /// On a terminal only; hidden elsewhere.
 fn style() -> ProgressStyle {
-    ProgressStyle::with_template("{bar:30} {pos}/{len} {msg} {elapsed}").unwrap_or(ProgressStyle::default_bar())
+    ProgressStyle::with_template("{bar:30} {pos}/{len} {msg} {elapsed}")
+        .unwrap_or(ProgressStyle::default_bar())
 }

@@ -42,12 +42,22 @@ impl Row {
             algorithm: Some(ready.algorithm),
             order: variant.order,
             backend: device.backend(),
-            outcome: Ok(Measured { ms, extra_bytes: ready.extra_bytes, host_us }),
+            outcome: Ok(Measured {
+                ms,
+                extra_bytes: ready.extra_bytes,
+                host_us,
+            }),
         }
     }
 
     /// Of a variant that could not run.
-    pub fn failed(problem: &Problem, pass: Pass, variant: &Variant, device: &Device, failure: &Failure) -> Row {
+    pub fn failed(
+        problem: &Problem,
+        pass: Pass,
+        variant: &Variant,
+        device: &Device,
+        failure: &Failure,
+    ) -> Row {
         Row {
             problem: *problem,
             pass,
@@ -69,21 +79,34 @@ impl Row {
 
     /// Floating-point operations.
     fn flops(&self) -> f64 {
-        let Problem { batch, heads_q, seqlen_q, seqlen_k, head_dim, .. } = self.problem;
+        let Problem {
+            batch,
+            heads_q,
+            seqlen_q,
+            seqlen_k,
+            head_dim,
+            ..
+        } = self.problem;
         let pairs = batch as f64 * heads_q as f64 * seqlen_q as f64 * seqlen_k as f64;
         let visible = match self.problem.mask {
             Mask::Full => pairs,
             Mask::Causal => pairs / 2.0,
         };
         let forward = 4.0 * visible * head_dim as f64;
-        if self.pass == Pass::Backward { 2.5 * forward } else { forward }
+        if self.pass == Pass::Backward {
+            2.5 * forward
+        } else {
+            forward
+        }
     }
 
     /// Bytes of inputs read and outputs written, each once.
     fn bytes(&self) -> f64 {
         let n_q = self.problem.shape_q().iter().product::<usize>() as f64;
         let n_k = self.problem.shape_k().iter().product::<usize>() as f64;
-        let rows = (self.problem.batch * self.problem.heads_q * self.problem.seqlen_q * size_of::<f32>()) as f64;
+        let rows =
+            (self.problem.batch * self.problem.heads_q * self.problem.seqlen_q * size_of::<f32>())
+                as f64;
         let element = self.problem.dtype.size_bytes() as f64;
         match self.pass {
             // q, k, v, o, d_o, d_q, d_k, d_v.
@@ -94,7 +117,11 @@ impl Row {
     }
 
     fn pass_word(&self) -> &'static str {
-        if self.pass == Pass::Backward { "bwd" } else { "fwd" }
+        if self.pass == Pass::Backward {
+            "bwd"
+        } else {
+            "fwd"
+        }
     }
 
     fn dtype_word(&self) -> &'static str {
@@ -107,7 +134,14 @@ impl Row {
 
     /// As the peers' script prints it, with fields of our own at the end.
     pub fn json(&self) -> String {
-        let Problem { batch, seqlen_q, heads_q, head_dim, mask, .. } = self.problem;
+        let Problem {
+            batch,
+            seqlen_q,
+            heads_q,
+            head_dim,
+            mask,
+            ..
+        } = self.problem;
         let mut row = json!({
             "peer": self.peer(),
             "dtype": self.dtype_word(),
@@ -124,8 +158,8 @@ impl Row {
             Err(error) => set("err", json!(error)),
             Ok(measured) => {
                 set("ms", json!(rounded(measured.ms, 4)));
-                set("tflops", json!(rounded(self.flops() / measured.ms / 1e9, 1)));
-                set("gbps", json!(rounded(self.bytes() / measured.ms / 1e6, 1)));
+                set("tflops", json!(shown(self.flops() / measured.ms / 1e9)));
+                set("gbps", json!(shown(self.bytes() / measured.ms / 1e6)));
                 set("extra_bytes", json!(measured.extra_bytes));
                 if let Some(host_us) = measured.host_us {
                     set("host_us", json!(rounded(host_us, 2)));
@@ -139,14 +173,33 @@ impl Row {
     pub fn header() -> String {
         format!(
             "{:<26} {:<4} {:<5} {:>4} {:>6} {:>6} {:>4} {:>4} {:>10} {:>8} {:>8} {:>11} {:>8}",
-            "variant", "pass", "dtype", "D", "mask", "S", "B", "H", "ms", "TFLOP/s", "GB/s", "extra MiB", "host µs"
+            "variant",
+            "pass",
+            "dtype",
+            "D",
+            "mask",
+            "S",
+            "B",
+            "H",
+            "ms",
+            "TFLOP/s",
+            "GB/s",
+            "extra MiB",
+            "host µs"
         )
     }
 }
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Problem { batch, seqlen_q, heads_q, head_dim, mask, .. } = self.problem;
+        let Problem {
+            batch,
+            seqlen_q,
+            heads_q,
+            head_dim,
+            mask,
+            ..
+        } = self.problem;
         let mask = match mask {
             Mask::Full => "full",
             Mask::Causal => "causal",
@@ -160,10 +213,17 @@ impl fmt::Display for Row {
         )?;
         match &self.outcome {
             Err(error) => write!(f, "  {error}"),
-            Ok(Measured { ms, extra_bytes, host_us }) => {
-                let (tflops, gbps) = (self.flops() / ms / 1e9, self.bytes() / ms / 1e6);
+            Ok(Measured {
+                ms,
+                extra_bytes,
+                host_us,
+            }) => {
+                let (tflops, gbps) = (
+                    shown(self.flops() / ms / 1e9),
+                    shown(self.bytes() / ms / 1e6),
+                );
                 let extra_mib = *extra_bytes as f64 / f64::from(1 << 20);
-                write!(f, " {ms:>10.4} {tflops:>8.1} {gbps:>8.1} {extra_mib:>11.2}")?;
+                write!(f, " {ms:>10.4} {tflops:>8} {gbps:>8} {extra_mib:>11.2}")?;
                 match host_us {
                     Some(host_us) => write!(f, " {host_us:>8.2}"),
                     None => write!(f, " {:>8}", "-"),
@@ -171,6 +231,11 @@ impl fmt::Display for Row {
             }
         }
     }
+}
+
+/// A rate as it is shown: one decimal, three where that would hide it.
+fn shown(rate: f64) -> f64 {
+    rounded(rate, if rate < 10.0 { 3 } else { 1 })
 }
 
 /// Rounded to some decimals, as JSON shows it.

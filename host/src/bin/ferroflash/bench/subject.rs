@@ -13,6 +13,9 @@ use crate::input::Bytes;
 /// Warming up before each round.
 pub const WARM_UP: Duration = Duration::from_millis(15);
 
+/// Elements of each result that are compared before anything is measured.
+const COMPARED: usize = 4 << 20;
+
 /// What is compared within a case.
 #[derive(Clone, Copy, Debug)]
 pub struct Variant {
@@ -50,7 +53,7 @@ pub struct Ready {
 /// How a variant runs.
 pub enum Call {
     /// Enqueued on a stream.
-    Gpu(gpu::Call),
+    Gpu(Box<gpu::Call>),
     /// Called directly.
     Host(Attention, Pass),
 }
@@ -65,7 +68,11 @@ pub enum Subject<T: Bytes> {
 
 impl<T: Bytes> Subject<T> {
     /// Random q, k, v and d_o; o and lse as the forward pass gives them.
-    pub fn new(device: &Device, problem: Problem, random: &mut SmallRng) -> Result<Subject<T>, Failure> {
+    pub fn new(
+        device: &Device,
+        problem: Problem,
+        random: &mut SmallRng,
+    ) -> Result<Subject<T>, Failure> {
         Ok(match device.as_cuda() {
             Some(_) => Subject::Gpu(gpu::Tensors::new(device, problem, random)?),
             None => Subject::Host(host::Tensors::new(device, problem, random)?),
@@ -80,12 +87,33 @@ impl<T: Bytes> Subject<T> {
         }
     }
 
+    /// What one call writes, by name, as f32; the first elements of it.
+    pub fn results(&mut self, ready: &mut Ready) -> Result<Results, Failure> {
+        let results = match (self, &mut ready.call) {
+            (Subject::Gpu(tensors), Call::Gpu(call)) => tensors.results(call)?,
+            (Subject::Host(tensors), Call::Host(attention, pass)) => {
+                tensors.results(attention, *pass)?
+            }
+            _ => return Err(mixed()),
+        };
+        let widen = |elements: Vec<T>| {
+            let compared = elements.iter().take(COMPARED);
+            compared.map(|element| element.to_f32()).collect()
+        };
+        let results = results.into_iter();
+        Ok(results
+            .map(|(name, elements)| (name, widen(elements)))
+            .collect())
+    }
+
     /// Milliseconds of one call: the median of as many as fit into `rep_ms`.
     pub fn round(&mut self, ready: &mut Ready, rep_ms: u64) -> Result<f64, Failure> {
         match (self, &mut ready.call) {
             (Subject::Gpu(tensors), Call::Gpu(call)) => tensors.round(call, rep_ms),
-            (Subject::Host(tensors), Call::Host(attention, pass)) => tensors.round(attention, *pass, rep_ms),
-            _ => Err(Failure::Option("tensors and call are of different devices".into())),
+            (Subject::Host(tensors), Call::Host(attention, pass)) => {
+                tensors.round(attention, *pass, rep_ms)
+            }
+            _ => Err(mixed()),
         }
     }
 
@@ -96,6 +124,14 @@ impl<T: Bytes> Subject<T> {
             _ => Ok(None),
         }
     }
+}
+
+/// What a call writes: names and values.
+pub type Results = Vec<(&'static str, Vec<f32>)>;
+
+/// Tensors of one device and a call of another, which nobody makes.
+fn mixed() -> Failure {
+    Failure::Option("tensors and call are of different devices".into())
 }
 
 /// Values of a standard normal distribution; a block of them, repeated.

@@ -2,12 +2,14 @@
 //!
 //! Looks at sizes, types and places, never at memory or a device. Holding a [`Checked`] is the proof that the rules hold.
 
+mod tensors;
+
+pub use tensors::{ForwardTensors, GradientTensors};
+
 use crate::dtype::Dtype;
 use crate::error::{Argument, ProblemError};
 use crate::problem::Problem;
-use crate::tensor::{
-    Description, Gradients, LseDescription, LseMut, Place, Saved, Tensor, TensorMut,
-};
+use crate::tensor::{Description, LseDescription, Place};
 
 /// The largest head_dim that any backend takes.
 pub const MAX_HEAD_DIM: usize = 256;
@@ -21,95 +23,6 @@ pub enum Pass {
     ForwardWithWeights,
     /// d_q, d_k and d_v.
     Backward,
-}
-
-/// The tensors of a forward pass.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ForwardTensors {
-    /// Queries.
-    pub q: Description,
-    /// Keys.
-    pub k: Description,
-    /// Values.
-    pub v: Description,
-    /// Output.
-    pub o: Description,
-    /// Row statistics.
-    pub lse: LseDescription,
-}
-
-impl ForwardTensors {
-    /// Of a forward pass.
-    pub fn of(q: &Tensor, k: &Tensor, v: &Tensor, o: &TensorMut, lse: &LseMut) -> ForwardTensors {
-        ForwardTensors {
-            q: q.describe(),
-            k: k.describe(),
-            v: v.describe(),
-            o: o.describe(),
-            lse: lse.describe(),
-        }
-    }
-
-    /// Of a backward pass.
-    pub fn saved(saved: &Saved) -> ForwardTensors {
-        ForwardTensors {
-            q: saved.q.describe(),
-            k: saved.k.describe(),
-            v: saved.v.describe(),
-            o: saved.o.describe(),
-            lse: saved.lse.describe(),
-        }
-    }
-
-    /// The same tensors as they will lie in another memory: aligned, with their strides.
-    pub fn moved_to(self, place: Place) -> ForwardTensors {
-        ForwardTensors {
-            q: self.q.moved_to(place),
-            k: self.k.moved_to(place),
-            v: self.v.moved_to(place),
-            o: self.o.moved_to(place),
-            lse: LseDescription {
-                place,
-                address: 0,
-                ..self.lse
-            },
-        }
-    }
-}
-
-/// The tensors that a backward pass has beside those of the forward pass.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct GradientTensors {
-    /// Gradient of the output.
-    pub d_o: Description,
-    /// Gradient of the queries.
-    pub d_q: Description,
-    /// Gradient of the keys.
-    pub d_k: Description,
-    /// Gradient of the values.
-    pub d_v: Description,
-}
-
-impl GradientTensors {
-    /// Of a backward pass.
-    pub fn of(d_o: &Tensor, gradients: &Gradients) -> GradientTensors {
-        GradientTensors {
-            d_o: d_o.describe(),
-            d_q: gradients.d_q.describe(),
-            d_k: gradients.d_k.describe(),
-            d_v: gradients.d_v.describe(),
-        }
-    }
-
-    /// The same tensors as they will lie in another memory: aligned, with their strides.
-    pub fn moved_to(self, place: Place) -> GradientTensors {
-        GradientTensors {
-            d_o: self.d_o.moved_to(place),
-            d_q: self.d_q.moved_to(place),
-            d_k: self.d_k.moved_to(place),
-            d_v: self.d_v.moved_to(place),
-        }
-    }
 }
 
 /// A problem with tensors that fit it.
