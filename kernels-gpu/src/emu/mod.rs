@@ -8,18 +8,39 @@
 //! out of bounds or misaligned, accesses to the destination of a copy in flight, lanes that diverge, barriers that
 //! disagree, deadlocks, and what a kernel leaves unfinished when it ends.
 //!
-//! ```ignore
+//! ```
+//! use ferroflash_kernels::emu::{self, GlobalMemory, Launch, Options};
+//! use ferroflash_kernels::ptx::{global, special};
+//!
+//! // Every thread doubles one number.
+//! fn double(input: u64, output: u64) {
+//!     let offset = u64::from(special::block_idx_x() * special::block_dim_x() + special::thread_idx_x()) * 4;
+//!     // SAFETY: both buffers have a number for every thread.
+//!     unsafe { global::st_global_f32(output + offset, 2.0 * global::ld_global_f32(input + offset)) };
+//! }
+//!
+//! let (input, mut output) = ([1.5f32; 128], [0.0f32; 128]);
 //! let mut memory = GlobalMemory::new();
-//! let (q, o) = (memory.input("q", &q), memory.output("o", &mut o));
-//! let launch = Launch { grid: 8, threads: 128, shared_bytes: 4096, resident_blocks: 2 };
-//! let options = Options { seed: 1, order: Order::Random, checks: Checks::Full };
-//! emu::run(&launch, &options, &mut memory, &|| kernel(q, o))?;
+//! let (from, to) = (memory.input("input", &input), memory.output("output", &mut output));
+//! let launch = Launch { grid: 2, threads: 64, shared_bytes: 0, resident_blocks: 2 };
+//! emu::run(&launch, &Options::seeded(1), &mut memory, &|| double(from, to))?;
+//! assert_eq!(output, [3.0; 128]);
+//!
+//! // One block more than there are numbers for is found out.
+//! let mut memory = GlobalMemory::new();
+//! let (from, to) = (memory.input("input", &input), memory.output("output", &mut output));
+//! let launch = Launch { grid: 3, ..launch };
+//! let fault = emu::run(&launch, &Options::seeded(1), &mut memory, &|| double(from, to)).unwrap_err();
+//! println!("{fault}"); // names the instruction, its line, the thread and the buffer
+//! # Ok::<(), emu::Fault>(())
 //! ```
 //!
 //! Diagnostics name the caller of the instruction. A function between kernel and instruction that should not be
 //! named itself carries `#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]`.
 //!
-//! Not modelled: speed, bank conflicts, the order of sums within a tensor-core product ([`mma`]).
+//! Not modelled: speed, bank conflicts, the order of sums within a tensor-core product ([`mma`]). Addresses are those
+//! of this process: an access past the end of one buffer that falls into another counts as one of the other's, so
+//! tests keep their buffers apart.
 
 mod clock;
 mod fault;

@@ -4,11 +4,12 @@
 //! Each kernel takes a `Bug`; `Bug::None` is the right one.
 #![cfg(feature = "emulator")]
 
+mod launches;
 mod product;
 mod reduction;
 mod turns;
 
-use ferroflash_kernels::emu::{Fault, Kind};
+use ferroflash_kernels::emu::{Checks, Fault, Kind, Options, Order};
 
 /// Seeds under which everything here runs.
 const SEEDS: std::ops::Range<u64> = 0..30;
@@ -22,9 +23,9 @@ enum Shows {
 }
 
 /// Runs a wrong kernel under every seed. `run` gives whether the result was right.
-fn catch(shows: Shows, run: impl Fn(u64) -> Result<bool, Fault>) {
+fn catch(shows: Shows, run: impl Fn(Options) -> Result<bool, Fault>) {
     for seed in SEEDS {
-        match (run(seed), &shows) {
+        match (run(Options::seeded(seed)), &shows) {
             (Err(fault), Shows::As(accepts)) => {
                 assert!(
                     accepts(fault.kind()),
@@ -43,12 +44,23 @@ fn catch(shows: Shows, run: impl Fn(u64) -> Result<bool, Fault>) {
     }
 }
 
-/// Runs a right kernel under every seed.
-fn accept(run: impl Fn(u64) -> Result<bool, Fault>) {
-    for seed in SEEDS {
-        match run(seed) {
-            Ok(right) => assert!(right, "seed {seed}: the right kernel's result is wrong"),
-            Err(fault) => panic!("seed {seed}: a false alarm: {fault}"),
+/// Runs a right kernel under every seed, and in the orders and with the checks that tests do not use.
+fn accept(run: impl Fn(Options) -> Result<bool, Fault>) {
+    let seeded = SEEDS.map(Options::seeded);
+    let others = [
+        (Order::InTurn, Checks::Full),
+        (Order::InTurn, Checks::Bounds),
+        (Order::Random, Checks::Bounds),
+    ];
+    let others = others.map(|(order, checks)| Options {
+        seed: 0,
+        order,
+        checks,
+    });
+    for options in seeded.chain(others) {
+        match run(options) {
+            Ok(right) => assert!(right, "{options:?}: the right kernel's result is wrong"),
+            Err(fault) => panic!("{options:?}: a false alarm: {fault}"),
         }
     }
 }

@@ -199,7 +199,7 @@ fn numbers(count: u32, step: u32) -> Vec<bf16> {
         .collect()
 }
 
-fn run(bug: Bug, seed: u64) -> Result<bool, Fault> {
+fn run(bug: Bug, options: Options) -> Result<bool, Fault> {
     let (m, k) = (100, 320);
     // What lies behind the lent part keeps the buffers apart, so that an access past the end of one is in none.
     let (a, b) = (numbers(m * k + APART, 7), numbers(BLOCK * k + APART, 5));
@@ -226,9 +226,7 @@ fn run(bug: Bug, seed: u64) -> Result<bool, Fault> {
         k,
         bug,
     };
-    emu::run(&launch, &Options::seeded(seed), &mut memory, &|| {
-        product.kernel()
-    })?;
+    emu::run(&launch, &options, &mut memory, &|| product.kernel())?;
     if bug == Bug::None {
         assert_eq!(memory.first_unwritten("c"), None);
     }
@@ -244,14 +242,14 @@ fn run(bug: Bug, seed: u64) -> Result<bool, Fault> {
 
 #[test]
 fn the_right_kernel_passes() {
-    accept(|seed| run(Bug::None, seed));
+    accept(|options| run(Bug::None, options));
 }
 
 macro_rules! caught {
     ($($name:ident: $bug:ident => $shows:expr;)*) => { $(
         #[test]
         fn $name() {
-            catch($shows, |seed| run(Bug::$bug, seed));
+            catch($shows, |options| run(Bug::$bug, options));
         }
     )* };
 }
@@ -318,7 +316,7 @@ caught! {
 /// A fault names the lines of both sides.
 #[test]
 fn a_report_names_file_and_line_of_both_sides() {
-    let fault = run(Bug::BlocksOverlap, 1).unwrap_err();
+    let fault = run(Bug::BlocksOverlap, Options::seeded(1)).unwrap_err();
     let Kind::Race { earlier, later, .. } = fault.kind() else {
         panic!("{fault}")
     };
@@ -339,11 +337,13 @@ fn a_report_names_file_and_line_of_both_sides() {
 #[test]
 fn a_seed_reproduces_its_fault() {
     let reports: Vec<String> = crate::SEEDS
-        .map(|seed| run(Bug::BlocksOverlap, seed).unwrap_err().to_string())
+        .map(|seed| run(Bug::BlocksOverlap, Options::seeded(seed)).unwrap_err().to_string())
         .collect();
     for (seed, report) in crate::SEEDS.zip(&reports) {
         assert_eq!(
-            &run(Bug::BlocksOverlap, seed).unwrap_err().to_string(),
+            &run(Bug::BlocksOverlap, Options::seeded(seed))
+                .unwrap_err()
+                .to_string(),
             report
         );
     }

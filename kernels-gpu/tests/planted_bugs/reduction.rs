@@ -137,7 +137,7 @@ impl Reduction {
     }
 }
 
-fn run(bug: Bug, seed: u64) -> Result<bool, Fault> {
+fn run(bug: Bug, options: Options) -> Result<bool, Fault> {
     let blocks = 3;
     let input: Vec<f32> = (0..blocks * THREADS)
         .map(|i| (i % 32) as f32 - if i / 32 == 5 { 1.0 } else { 0.0 })
@@ -156,9 +156,7 @@ fn run(bug: Bug, seed: u64) -> Result<bool, Fault> {
         shared_bytes,
         resident_blocks: 2,
     };
-    emu::run(&launch, &Options::seeded(seed), &mut memory, &|| {
-        kernel.kernel()
-    })?;
+    emu::run(&launch, &options, &mut memory, &|| kernel.kernel())?;
     Ok((0..blocks as usize).all(|block| {
         let warps = input[block * THREADS as usize..][..THREADS as usize].chunks(32);
         let total: f32 = warps.clone().flatten().sum();
@@ -169,14 +167,14 @@ fn run(bug: Bug, seed: u64) -> Result<bool, Fault> {
 
 #[test]
 fn the_right_kernel_passes() {
-    accept(|seed| run(Bug::None, seed));
+    accept(|options| run(Bug::None, options));
 }
 
 macro_rules! caught {
     ($($name:ident: $bug:ident => $accepts:expr;)*) => { $(
         #[test]
         fn $name() {
-            catch(Shows::As($accepts), |seed| run(Bug::$bug, seed));
+            catch(Shows::As($accepts), |options| run(Bug::$bug, options));
         }
     )* };
 }

@@ -113,7 +113,7 @@ impl Turns {
     }
 }
 
-fn run(bug: Bug, seed: u64) -> Result<bool, Fault> {
+fn run(bug: Bug, options: Options) -> Result<bool, Fault> {
     let blocks = 5u32;
     let mut sums = vec![0.0f32; THREADS as usize];
     let (mut turn, mut ticket) = ([0u32], [0u32]);
@@ -143,9 +143,7 @@ fn run(bug: Bug, seed: u64) -> Result<bool, Fault> {
         shared_bytes: 0,
         resident_blocks,
     };
-    emu::run(&launch, &Options::seeded(seed), &mut memory, &|| {
-        kernel.kernel()
-    })?;
+    emu::run(&launch, &options, &mut memory, &|| kernel.kernel())?;
     let expected = match bug {
         Bug::Unordered => (1..=blocks).sum::<u32>() as f32 + 0.5,
         _ => (1..=blocks).fold(0.0, |sum, x| sum * 2.0 + x as f32),
@@ -156,7 +154,7 @@ fn run(bug: Bug, seed: u64) -> Result<bool, Fault> {
 #[test]
 fn the_right_kernels_pass() {
     for bug in [Bug::None, Bug::Fences, Bug::Unordered] {
-        accept(|seed| run(bug, seed));
+        accept(|options| run(bug, options));
     }
 }
 
@@ -164,7 +162,7 @@ macro_rules! caught {
     ($($name:ident: $bug:ident => $accepts:expr;)*) => { $(
         #[test]
         fn $name() {
-            catch(Shows::As($accepts), |seed| run(Bug::$bug, seed));
+            catch(Shows::As($accepts), |options| run(Bug::$bug, options));
         }
     )* };
 }

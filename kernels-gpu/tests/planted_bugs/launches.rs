@@ -1,0 +1,150 @@
+//! Launches: what is refused, what a run leaves behind, and that a fault does no harm to the next run.
+
+use std::cell::Cell;
+
+use ferroflash_kernels::emu::{self, Fault, GlobalMemory, Kind, Launch, Options, Stats};
+use ferroflash_kernels::ptx::{global, special};
+
+const LAUNCH: Launch = Launch {
+    grid: 3,
+    threads: 64,
+    shared_bytes: 0,
+    resident_blocks: 2,
+};
+
+fn run(launch: Launch, kernel: &dyn Fn()) -> Result<Stats, Fault> {
+    emu::run(
+        &launch,
+        &Options::seeded(7),
+        &mut GlobalMemory::new(),
+        kernel,
+    )
+}
+
+#[test]
+fn impossible_launches_are_refused() {
+    let refused = [
+        Launch {
+            threads: 0,
+            ..LAUNCH
+        },
+        Launch {
+            threads: 48,
+            ..LAUNCH
+        },
+        Launch {
+            threads: 1056,
+            ..LAUNCH
+        },
+        Launch {
+            shared_bytes: (227 << 10) + 1,
+            ..LAUNCH
+        },
+        Launch {
+            resident_blocks: 0,
+            ..LAUNCH
+        },
+    ];
+    for launch in refused {
+        let fault = run(launch, &|| panic!("it runs")).unwrap_err();
+        assert!(
+            matches!(fault.kind(), Kind::BadLaunch { .. }),
+            "{launch:?}: {fault}"
+        );
+    }
+}
+
+#[test]
+fn a_kernel_cannot_launch_a_kernel() {
+    let refusals = Cell::new(0);
+    let inner = || {
+        let fault = run(LAUNCH, &|| {}).unwrap_err();
+        refusals.set(refusals.get() + u32::from(matches!(fault.kind(), Kind::BadLaunch { .. })));
+    };
+    assert!(run(LAUNCH, &inner).is_ok());
+    assert_eq!(refusals.get(), LAUNCH.grid * LAUNCH.threads);
+}
+
+#[test]
+fn every_thread_of_every_block_runs_once() {
+    let runs = Cell::new([[0; 64]; 3]);
+    let count = || {
+        let mut all = runs.get();
+        all[special::block_idx_x() as usize][special::thread_idx_x() as usize] += 1;
+        runs.set(all);
+        assert_eq!((special::block_dim_x(), special::grid_dim_x()), (64, 3));
+        assert_eq!(special::lane_idx(), special::thread_idx_x() % 32);
+    };
+    let stats = run(LAUNCH, &count).unwrap();
+    assert_eq!(runs.get(), [[1; 64]; 3]);
+    assert_eq!((stats.blocks, stats.warp_instructions), (3, 0));
+    assert_eq!(
+        run(Launch { grid: 0, ..LAUNCH }, &count).unwrap(),
+        Stats::default()
+    );
+}
+
+/// Each thread adds 1 to its own word.
+fn increment(words: u64) {
+    let mine = words + u64::from(special::block_idx_x() * 64 + special::thread_idx_x()) * 4;
+    // SAFETY: inside the buffer, or wrong on purpose.
+    unsafe { global::st_global_u32(mine, global::ld_global_u32(mine) + 1) };
+}
+
+#[test]
+fn launches_see_what_earlier_launches_wrote() {
+    let mut words = [0u32; 192];
+    let mut memory = GlobalMemory::new();
+    let address = memory.in_out("words", &mut words);
+    for _ in 0..3 {
+        emu::run(&LAUNCH, &Options::seeded(1), &mut memory, &|| {
+            increment(address)
+        })
+        .unwrap();
+    }
+    assert_eq!(words, [3; 192]);
+}
+
+#[test]
+fn after_a_fault_the_memory_serves_on() {
+    let mut words = [0u32; 192];
+    let mut memory = GlobalMemory::new();
+    let address = memory.in_out("words", &mut words);
+    let beyond = Launch { grid: 4, ..LAUNCH };
+    let fault = emu::run(&beyond, &Options::seeded(1), &mut memory, &|| {
+        increment(address)
+    });
+    assert!(matches!(
+        fault.unwrap_err().kind(),
+        Kind::OutOfBounds {
+            bytes: 4,
+            size: 768,
+            ..
+        }
+    ));
+    let fault = emu::run(&LAUNCH, &Options::seeded(1), &mut memory, &|| {
+        panic!("planted")
+    });
+    assert!(matches!(fault.unwrap_err().kind(), Kind::Panic { .. }));
+    emu::run(&LAUNCH, &Options::seeded(1), &mut memory, &|| {
+        increment(address)
+    })
+    .unwrap();
+}
+
+#[test]
+fn an_address_of_no_buffer_is_out_of_bounds() {
+    let fault = run(LAUNCH, &|| {
+        // SAFETY: wrong on purpose: there is no buffer.
+        unsafe { global::st_global_u32(64, 1) }
+    });
+    assert!(matches!(
+        fault.unwrap_err().kind(),
+        Kind::OutOfBounds { .. }
+    ));
+}
+
+#[test]
+fn instructions_outside_of_a_run_panic() {
+    assert!(std::panic::catch_unwind(special::thread_idx_x).is_err());
+}
