@@ -38,8 +38,8 @@
 //! Diagnostics name the caller of the instruction. A function between kernel and instruction that should not be
 //! named itself carries `#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]`.
 //!
-//! Not modelled: speed, bank conflicts, the order of sums within a tensor-core product ([`mma`]). Addresses are those
-//! of this process: an access past the end of one buffer that falls into another counts as one of the other's, so
+//! Not modelled: speed, bank conflicts, the order of sums within a tensor-core product (`emu/mma.rs`). Addresses are
+//! those of this process: an access past the end of one buffer that falls into another counts as one of the other's, so
 //! tests keep their buffers apart.
 
 mod clock;
