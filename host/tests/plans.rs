@@ -69,18 +69,18 @@ fn forward_full_of_odd_lengths() {
         Pass::Forward,
         None,
         expect![[r#"
-        Forward with flash2 on cuda
-          problem   f16 q [1, 1000, 3, 64] k [1, 77, 3, 64] Full scale 0.125 Deterministic
-          launch    forward_sm80_f16_d64_full grid 24 threads 128 shared 49152
-                    tiles 8 heads 3 heads_per_group 1
-          workspace 0 bytes
-          standard attention would need 1440000 bytes
-          candidate flash3    cannot run: its kernels are not built yet
-          candidate flash2    chosen
-          candidate flash1    cannot run: its kernels are not built yet
-          candidate standard  could run; a faster one can too
-          candidate tiled     cannot run: it does not run on cuda
-    "#]],
+            Forward with flash2 on cuda
+              problem   f16 q [1, 1000, 3, 64] k [1, 77, 3, 64] Full scale 0.125 Deterministic
+              launch    forward_sm80_f16_d64_full grid 24 threads 128 shared 81920
+                        tiles 8 heads 3 heads_per_group 1
+              workspace 0 bytes
+              standard attention would need 1440000 bytes
+              candidate flash3    cannot run: its kernels are not built yet
+              candidate flash2    chosen
+              candidate flash1    cannot run: its kernels are not built yet
+              candidate standard  could run; a faster one can too
+              candidate tiled     cannot run: it does not run on cuda
+        "#]],
     );
 }
 
@@ -91,27 +91,27 @@ fn backward_causal() {
         Pass::Backward,
         None,
         expect![[r#"
-        Backward with flash2 on cuda
-          problem   bf16 q [2, 4096, 32, 128] k [2, 4096, 8, 128] Causal scale 0.088388346 Fastest
-          launch    backward_delta_sm80_bf16_d128 grid 4096 threads 256 shared 0
-                    tiles 0 heads 0 heads_per_group 0
-          launch    backward_sm80_bf16_d128_causal grid 132 threads 256 shared 164880
-                    tiles 32 heads 16 heads_per_group 4
-          launch    backward_dq_sm80_bf16_d128 grid 4096 threads 256 shared 16384
-                    tiles 0 heads 0 heads_per_group 0
-          workspace 136331520 bytes
-                      lse_log2   at            0, 1048576 bytes
-                      delta      at      1048576, 1048576 bytes
-                      d_q_accum  at      2097152, 134217728 bytes
-                      turns      at    136314880, 16384 bytes
-                      ticket     at    136331264, 4 bytes
-          standard attention would need 6442450944 bytes
-          candidate flash3    cannot run: its kernels are not built yet
-          candidate flash2    chosen
-          candidate flash1    cannot run: its kernels are not built yet
-          candidate standard  could run; a faster one can too
-          candidate tiled     cannot run: it does not run on cuda
-    "#]],
+            Backward with flash2 on cuda
+              problem   bf16 q [2, 4096, 32, 128] k [2, 4096, 8, 128] Causal scale 0.088388346 Fastest
+              launch    backward_delta_sm80_bf16_d128 grid 4096 threads 256 shared 0
+                        tiles 32 heads 16 heads_per_group 4
+              launch    backward_sm80_bf16_d128_causal grid 132 threads 256 shared 164880
+                        tiles 32 heads 16 heads_per_group 4
+              launch    backward_dq_sm80_bf16_d128 grid 4096 threads 256 shared 16384
+                        tiles 32 heads 16 heads_per_group 4
+              workspace 136331520 bytes
+                          lse_log2   at            0, 1048576 bytes
+                          delta      at      1048576, 1048576 bytes
+                          d_q_accum  at      2097152, 134217728 bytes
+                          turns      at    136314880, 16384 bytes
+                          ticket     at    136331264, 4 bytes
+              standard attention would need 6442450944 bytes
+              candidate flash3    cannot run: its kernels are not built yet
+              candidate flash2    chosen
+              candidate flash1    cannot run: its kernels are not built yet
+              candidate standard  could run; a faster one can too
+              candidate tiled     cannot run: it does not run on cuda
+        "#]],
     );
 }
 
@@ -127,20 +127,20 @@ fn standard_forward_with_weights() {
         Pass::ForwardWithWeights,
         None,
         expect![[r#"
-        ForwardWithWeights with standard on cuda
-          problem   f16 q [1, 130, 3, 40] k [1, 77, 3, 40] Full scale 0.15811388 Deterministic
-          launch    standard_scores_sm80_f16 grid 6 threads 256 shared 32768
-          launch    standard_softmax_sm80_f16 grid 99 threads 128 shared 0
-          launch    standard_output_sm80_f16 grid 6 threads 256 shared 32768
-          workspace 124928 bytes
-                      scores     at            0, 124800 bytes
-          standard attention would need 187200 bytes
-          candidate flash3    cannot run: its kernels are not built yet
-          candidate flash2    cannot run: it never holds the weights, which were asked for
-          candidate flash1    cannot run: its kernels are not built yet
-          candidate standard  chosen
-          candidate tiled     cannot run: it does not run on cuda
-    "#]],
+            ForwardWithWeights with standard on cuda
+              problem   f16 q [1, 130, 3, 40] k [1, 77, 3, 40] Full scale 0.15811388 Deterministic
+              launch    standard_scores_sm80_f16 grid 6 threads 256 shared 49152
+              launch    standard_softmax_sm80_f16 grid 99 threads 128 shared 0
+              launch    standard_output_sm80_f16 grid 6 threads 256 shared 49152
+              workspace 124928 bytes
+                          scores     at            0, 124800 bytes
+              standard attention would need 187200 bytes
+              candidate flash3    cannot run: its kernels are not built yet
+              candidate flash2    cannot run: it never holds the weights, which were asked for
+              candidate flash1    cannot run: its kernels are not built yet
+              candidate standard  chosen
+              candidate tiled     cannot run: it does not run on cuda
+        "#]],
     );
 }
 
@@ -157,28 +157,28 @@ fn standard_backward() {
         Pass::Backward,
         Some(Algorithm::Standard),
         expect![[r#"
-        Backward with standard on cuda
-          problem   f16 q [1, 130, 6, 64] k [1, 77, 3, 64] Full scale 0.125 Deterministic
-          launch    standard_scores_sm80_f16 grid 12 threads 256 shared 32768
-          launch    standard_softmax_sm80_f16 grid 198 threads 128 shared 0
-          launch    standard_delta_sm80_f16 grid 198 threads 128 shared 0
-          launch    standard_d_v_sm80_f16 grid 3 threads 256 shared 32768
-          launch    standard_d_weights_sm80_f16 grid 12 threads 256 shared 32768
-          launch    standard_d_scores_sm80_f16 grid 198 threads 128 shared 0
-          launch    standard_d_q_sm80_f16 grid 12 threads 256 shared 32768
-          launch    standard_d_k_sm80_f16 grid 3 threads 256 shared 32768
-          workspace 381184 bytes
-                      scores     at            0, 249600 bytes
-                      weights    at       249600, 124800 bytes
-                      lse        at       374528, 3120 bytes
-                      delta      at       377856, 3120 bytes
-          standard attention would need 374400 bytes
-          candidate flash3    cannot run: its kernels are not built yet
-          candidate flash2    could run; another was asked for by name
-          candidate flash1    cannot run: its kernels are not built yet
-          candidate standard  chosen
-          candidate tiled     cannot run: it does not run on cuda
-    "#]],
+            Backward with standard on cuda
+              problem   f16 q [1, 130, 6, 64] k [1, 77, 3, 64] Full scale 0.125 Deterministic
+              launch    standard_scores_sm80_f16 grid 12 threads 256 shared 49152
+              launch    standard_softmax_sm80_f16 grid 198 threads 128 shared 0
+              launch    standard_delta_sm80_f16 grid 198 threads 128 shared 0
+              launch    standard_d_v_sm80_f16 grid 3 threads 256 shared 49152
+              launch    standard_d_weights_sm80_f16 grid 12 threads 256 shared 49152
+              launch    standard_d_scores_sm80_f16 grid 198 threads 128 shared 0
+              launch    standard_d_q_sm80_f16 grid 12 threads 256 shared 49152
+              launch    standard_d_k_sm80_f16 grid 3 threads 256 shared 49152
+              workspace 381184 bytes
+                          scores     at            0, 249600 bytes
+                          weights    at       249600, 124800 bytes
+                          lse        at       374528, 3120 bytes
+                          delta      at       377856, 3120 bytes
+              standard attention would need 374400 bytes
+              candidate flash3    cannot run: its kernels are not built yet
+              candidate flash2    could run; another was asked for by name
+              candidate flash1    cannot run: its kernels are not built yet
+              candidate standard  chosen
+              candidate tiled     cannot run: it does not run on cuda
+        "#]],
     );
 }
 
