@@ -161,7 +161,11 @@ unsafe fn attend<E: Element, T: Tiles, M: Mask>(
             j -= 1;
             step::<E, T, M, Whole>(block, j, &mut softmax, &mut o);
         }
-        cp_async::cp_async_wait_group::<0>();
+        if blocks.end == 0 {
+            // No step has waited for the copies of Q, over which O is about to be written.
+            cp_async::cp_async_wait_group::<0>();
+            barrier::barrier_sync_all();
+        }
         let lse = softmax.finish(&mut o);
         (o, lse)
     }
