@@ -76,6 +76,8 @@ pub fn backward(
         let grid = match variant.kind {
             Kind::Backward => grid("the number of key tiles", &[tiles.into(), heads_k])?
                 .min(schedule::resident_blocks(device, &variant.footprint)),
+            // Nothing was added up where there is no query.
+            Kind::BackwardDq if problem.seqlen_q == 0 => 0,
             _ => {
                 let blocks = padded_q.div_ceil(variant.footprint.block_q.into());
                 grid("the number of query blocks", &[blocks, heads_q])?
