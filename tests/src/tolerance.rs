@@ -69,7 +69,7 @@ pub fn tolerance(quantity: Quantity, dtype: Dtype) -> Tolerance {
 pub struct Scale {
     /// The largest that a score can be.
     pub score: f64,
-    /// The largest element of the operand that the terms multiply.
+    /// The largest element of the operand that the terms multiply, and the factor behind them.
     pub operand: f64,
     /// Number of terms of an element.
     pub n_terms: usize,

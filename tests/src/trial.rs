@@ -60,6 +60,7 @@ impl Reference {
     /// Compares all five results; the error lists every one that is beyond tolerance.
     pub fn judge(&self, case: &Case, values: &Values, results: &Results) -> Result<Closeness, String> {
         let sizes = case.sizes;
+        let softmax_scale = f64::from(case.problem().map_err(|error| error.to_string())?.scale());
         let largest = |array: &[f64]| array.iter().fold(0f64, |max, x| max.max(x.abs()));
         let of_row = sizes.seqlen_k;
         let of_column = sizes.seqlen_q * sizes.heads_q.checked_div(sizes.heads_k).unwrap_or(0);
@@ -76,8 +77,8 @@ impl Reference {
         let checks = [
             compare(Quantity::O, like_q, &results.output.o, &self.output.o, &condition.o, scale(largest(&values.v), of_row)),
             compare(Quantity::Lse, like_lse, &results.output.lse, &self.output.lse, &ones, scale(0.0, of_row)),
-            compare(Quantity::DQ, like_q, &ours.d_q, &theirs.d_q, &condition.d_q, scale(largest(&values.k), of_row)),
-            compare(Quantity::DK, like_k, &ours.d_k, &theirs.d_k, &condition.d_k, scale(largest(&values.q), of_column)),
+            compare(Quantity::DQ, like_q, &ours.d_q, &theirs.d_q, &condition.d_q, scale(softmax_scale * largest(&values.k), of_row)),
+            compare(Quantity::DK, like_k, &ours.d_k, &theirs.d_k, &condition.d_k, scale(softmax_scale * largest(&values.q), of_column)),
             compare(Quantity::DV, like_k, &ours.d_v, &theirs.d_v, &condition.d_v, scale(largest(&values.d_o), of_column)),
         ];
         let mut closest = Closeness::default();
