@@ -41,7 +41,7 @@ pub fn bundle(workspace: &Workspace, options: &Bundle) -> Result<()> {
     if out.is_dir() {
         fs::remove_dir_all(&out).with_context(|| format!("cannot replace {}", out.display()))?;
     }
-    fs::create_dir_all(out.join("bin"))?;
+    fs::create_dir_all(&out)?;
     write_executable(&marker, RUN.as_bytes())?;
 
     let tests = [
@@ -50,6 +50,8 @@ pub fn bundle(workspace: &Workspace, options: &Bundle) -> Result<()> {
         "conformance",
         "-p",
         "ferroflash",
+        "-p",
+        "ferroflash-driver",
         "--features",
         "ferroflash/emulator",
     ];
@@ -65,6 +67,7 @@ pub fn bundle(workspace: &Workspace, options: &Bundle) -> Result<()> {
         let (executables, state) = executables(workspace, selection)?;
         for executable in executables {
             let copy = out.join("bin").join(&executable.name);
+            fs::create_dir_all(copy.parent().context("a program lies in a folder")?)?;
             fs::copy(&executable.path, &copy)
                 .with_context(|| format!("cannot copy to {}", copy.display()))?;
         }
@@ -107,6 +110,7 @@ fn accept(options: &Bundle, state: Result<()>, what: &str) -> Result<()> {
 
 /// A program that cargo built.
 struct Executable {
+    /// Where it goes under `bin`: tests under the name of their package's folder, in which they expect to run.
     name: String,
     path: PathBuf,
 }
@@ -135,11 +139,17 @@ fn executables(workspace: &Workspace, selection: &[&str]) -> Result<(Vec<Executa
         ) else {
             continue;
         };
+        let manifest = Path::new(message["manifest_path"].as_str().unwrap_or_default());
+        let package = manifest
+            .parent()
+            .and_then(Path::file_name)
+            .unwrap_or_default();
+        let package = package.to_string_lossy();
         let is_test = message["profile"]["test"].as_bool() == Some(true);
         let is_library = message["target"]["kind"][0].as_str() == Some("lib");
         let name = match (is_test, is_library) {
-            (true, true) => format!("{name}-unit.test"),
-            (true, false) => format!("{name}.test"),
+            (true, true) => format!("{package}/{name}-unit.test"),
+            (true, false) => format!("{package}/{name}.test"),
             (false, _) => name.to_owned(),
         };
         executables.push(Executable {

@@ -1,5 +1,7 @@
 //! On a machine without a CUDA driver: the program starts, every call is an error, and every error can be printed.
 
+use std::io::Write;
+
 use cust::memory::DeviceBuffer;
 use cust::prelude::{Device, Module, Stream, StreamFlags};
 use ferroflash_driver::{Cause, Driver, DriverError, LIBRARY, driver_present, extra, last_failure};
@@ -7,7 +9,9 @@ use ferroflash_driver::{Cause, Driver, DriverError, LIBRARY, driver_present, ext
 /// Whether this machine lacks a driver; says so where it does not.
 fn driver_is_missing() -> bool {
     if driver_present() {
-        eprintln!("not run: this machine has a CUDA driver");
+        // Not by a macro, whose text the harness keeps back.
+        let line = b"not run: missing driver: this machine has one\n";
+        let _ = std::io::stderr().write_all(line);
     }
     !driver_present()
 }
