@@ -7,15 +7,15 @@
 //!             dP = dO Vᵀ, over S                dS = P ∘ (dP − Δ), over P     dQ = dS K · scale    dK = dSᵀ Q · scale
 //! ```
 //!
-//! Each line is one kernel for any head_dim that is a multiple of 8, and any mask. Six of them are one tiled
+//! Each formula is one kernel for any head_dim that is a multiple of 8, and any mask. Six of them are one tiled
 //! [`product`] with other operands; three go through [`rows`].
-
-pub mod product;
-
-pub mod weights;
 
 pub mod forward;
 
 pub mod backward;
 
+pub mod product;
+
 pub mod rows;
+
+pub mod weights;

@@ -1,4 +1,4 @@
-//! Where the scores and the weights lie in memory, and which of their columns a row has.
+//! Where the scores, the weights and the heads of tensors lie in memory, and how many keys a query sees.
 
 use crate::attention::divide;
 use crate::attention::mask::{Causal, Full, Mask};
