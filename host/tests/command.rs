@@ -7,8 +7,13 @@ use std::process::{Command, Output};
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 
+/// Where cargo put something: what it, or the script of a bundle, says at run time, else what it said to the compiler.
+fn place(variable: &str, compiled: &str) -> PathBuf {
+    std::env::var_os(variable).map_or_else(|| PathBuf::from(compiled), PathBuf::from)
+}
+
 fn ferroflash(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_ferroflash"))
+    Command::new(place("CARGO_BIN_EXE_ferroflash", env!("CARGO_BIN_EXE_ferroflash")))
         .args(arguments)
         .output()
         .unwrap()
@@ -16,13 +21,14 @@ fn ferroflash(arguments: &[&str]) -> Output {
 
 /// A real input of the repository, by name.
 fn real(name: &str) -> String {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data");
+    let package = place("CARGO_MANIFEST_DIR", env!("CARGO_MANIFEST_DIR"));
+    let folder = package.join("../tests/data");
     folder.join(name).to_str().unwrap().to_owned()
 }
 
 /// A path in this test run's folder, different for each test.
 fn scratch(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
+    place("CARGO_TARGET_TMPDIR", env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -68,6 +68,9 @@ pub fn bundle(workspace: &Workspace, options: &Bundle) -> Result<()> {
         for executable in executables {
             let copy = out.join("bin").join(&executable.name);
             fs::create_dir_all(copy.parent().context("a program lies in a folder")?)?;
+            let package = out.join(&executable.package);
+            fs::create_dir_all(&package)?;
+            fs::copy(&executable.manifest, package.join("Cargo.toml"))?;
             fs::copy(&executable.path, &copy)
                 .with_context(|| format!("cannot copy to {}", copy.display()))?;
         }
@@ -76,12 +79,8 @@ pub fn bundle(workspace: &Workspace, options: &Bundle) -> Result<()> {
     for folder in ["tests/data", "tests/golden"] {
         copy_folder(&workspace.root.join(folder), &out.join(folder))?;
     }
-    // By these manifests the golden tests find the root of their files.
-    for manifest in ["Cargo.toml", "tests/Cargo.toml", "host/Cargo.toml"] {
-        let copy = out.join(manifest);
-        fs::create_dir_all(copy.parent().context("a manifest lies in a folder")?)?;
-        fs::copy(workspace.root.join(manifest), copy)?;
-    }
+    // By the manifests the golden tests find the root of their files.
+    fs::copy(workspace.root.join("Cargo.toml"), out.join("Cargo.toml"))?;
     for arch in ferroflash_ptx_builder::default_archs() {
         copy_ptx(&workspace.ptx().join(arch), &out.join("ptx").join(arch))?;
     }
@@ -113,6 +112,9 @@ struct Executable {
     /// Where it goes under `bin`: tests under the name of their package's folder, in which they expect to run.
     name: String,
     path: PathBuf,
+    /// The folder of its package, by its last name.
+    package: String,
+    manifest: PathBuf,
 }
 
 /// Builds the selected targets; returns those that compiled, and whether all did.
@@ -144,7 +146,7 @@ fn executables(workspace: &Workspace, selection: &[&str]) -> Result<(Vec<Executa
             .parent()
             .and_then(Path::file_name)
             .unwrap_or_default();
-        let package = package.to_string_lossy();
+        let package = package.to_string_lossy().into_owned();
         let is_test = message["profile"]["test"].as_bool() == Some(true);
         let is_library = message["target"]["kind"][0].as_str() == Some("lib");
         let name = match (is_test, is_library) {
@@ -155,6 +157,8 @@ fn executables(workspace: &Workspace, selection: &[&str]) -> Result<(Vec<Executa
         executables.push(Executable {
             name,
             path: PathBuf::from(path),
+            package,
+            manifest: manifest.to_owned(),
         });
     }
     let state = if output.status.success() {

@@ -9,8 +9,9 @@ use anyhow::Result;
 use crate::ptx::{self, BuildPtx};
 use crate::workspace::Workspace;
 
-/// What a test says that cannot do its work here, followed by what is missing and why.
-const NOT_RUN: &str = "not run: ";
+/// What a test says that cannot do its work here, followed by what is missing and why: on a line of its own, or after
+/// the name of the test where the harness has begun to print its result.
+const NOT_RUN: [&str; 2] = ["not run: ", " ... not run: "];
 
 /// Runs everything that needs no GPU: the PTX, every test of the workspace with the emulated kernels, doctests.
 #[derive(clap::Args, Clone, Debug)]
@@ -107,8 +108,12 @@ struct Tally {
 
 impl Tally {
     fn read(&mut self, line: &str) {
-        if let Some(at) = line.find(NOT_RUN) {
-            self.counts.add_not_run(&line[at + NOT_RUN.len()..], 1);
+        let [alone, after_name] = NOT_RUN;
+        let reason = line
+            .strip_prefix(alone)
+            .or_else(|| Some(line.split_once(after_name)?.1));
+        if let Some(reason) = reason {
+            self.counts.add_not_run(reason, 1);
             self.n_idle += 1;
         }
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -166,7 +171,7 @@ mod tests {
     #[test]
     fn a_test_that_could_not_do_its_work_is_not_counted_as_passed() {
         let text = format!(
-            "running 5 tests\nnot run: cuda: no driver\ntest a ... not run: cuda: no driver\n{RESULT}"
+            "running 5 tests\nnot run: cuda: no driver\ntest a ... not run: cuda: no driver\ncannot run: a\n{RESULT}"
         );
         let counts = counts(&text, true);
         assert_eq!(

@@ -8,31 +8,30 @@
 # REQUIRE (default: cuda) names the backends whose absence is a failure; SECONDS_EACH (default: 300) is how long a
 # program may run before it is taken for hanging.
 here=$(cd "$(dirname "$0")" && pwd)
-names=()
+programs=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
-    names+=("$1")
+    programs+=("$here"/bin/*/"$1.test")
     shift
 done
 [ "$1" = -- ] && shift
-if [ ${#names[@]} -eq 0 ]; then
-    for program in "$here"/bin/*.test; do
-        names+=("$(basename "$program" .test)")
-    done
+if [ ${#programs[@]} -eq 0 ]; then
+    programs=("$here"/bin/*/*.test)
 fi
 
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+scratch=$(mktemp -d)
+log=$scratch/log
+trap 'rm -rf "$scratch"' EXIT
 broken=()
-for name in "${names[@]}"; do
-    case $name in
-        ferroflash-unit) package=host ;;
-        *) package=tests ;;
-    esac
+for program in "${programs[@]}"; do
+    name=$(basename "$program" .test)
+    # cargo runs a test in the folder of its package.
+    package=$here/$(basename "$(dirname "$program")")
     echo "== $name"
     (
-        cd "$here/$package" || exit 1
-        export CARGO_MANIFEST_DIR=$here/$package REQUIRE=${REQUIRE-cuda}
-        timeout --kill-after=10 "${SECONDS_EACH:-300}" "$here/bin/$name.test" "$@"
+        cd "$package" || exit 1
+        export CARGO_MANIFEST_DIR=$package CARGO_TARGET_TMPDIR=$scratch CARGO_BIN_EXE_ferroflash=$here/bin/ferroflash
+        export REQUIRE=${REQUIRE-cuda}
+        timeout --kill-after=10 "${SECONDS_EACH:-300}" "$program" "$@"
     ) 2>&1 | tee -a "$log"
     status=${PIPESTATUS[0]}
     case $status in
@@ -43,12 +42,13 @@ for name in "${names[@]}"; do
     [ "$status" -eq 101 ] && failed=1
 done
 
-grep -oh 'not run: .*' "$log" | sort | uniq -c
+not_run='(^| \.\.\. )not run: '
+grep -Eh "$not_run" "$log" | sed 's/^.* \.\.\. not run/not run/' | sort | uniq -c
 for line in "${broken[@]}"; do
     echo "broken: $line"
 done
 # A test that says that it could not do its work is counted by the harness as passed.
-awk -v broken=${#broken[@]} '
+awk -v broken=${#broken[@]} -v not_run="$not_run" '
     /^test result:/ {
         for (i = 1; i < NF; i++) {
             if ($(i + 1) ~ /^passed/) passed += $i
@@ -56,7 +56,7 @@ awk -v broken=${#broken[@]} '
             if ($(i + 1) ~ /^ignored/) skipped += $i
         }
     }
-    /not run: / { skipped++; passed-- }
+    $0 ~ not_run { skipped++; passed-- }
     END { printf "%d passed, %d failed, %d not run\n", passed, failed + broken, skipped }
 ' "$log"
 [ ${#broken[@]} -eq 0 ] && [ -z "$failed" ]
