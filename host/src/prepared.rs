@@ -1,7 +1,40 @@
 //! Calls prepared once and enqueued often: plan, kernels and checks are done; what is left is to fill addresses in.
 //!
 //! Nothing here waits or allocates: the work runs on the caller's stream, in the caller's workspace, while the host
-//! goes on. Whoever frees or overwrites a buffer does so in the order of that stream, or after it.
+//! goes on. Whoever overwrites a buffer does so in the order of that stream, or after it.
+//!
+//! ```no_run
+//! use ferroflash::backend::cuda::{DeviceBuffer, Stream};
+//! use ferroflash::prepared::ForwardLayouts;
+//! use ferroflash::{Attention, Device, Dtype, Layout, LseMut, Problem, Tensor, TensorMut};
+//! use half::bf16;
+//!
+//! let device = Device::cuda(0)?;
+//! let gpu = device.as_cuda().expect("a CUDA device");
+//! let problem = Problem::builder(Dtype::Bf16).seqlen(4096).heads(16).head_dim(128).build()?;
+//! let prepared = Attention::new(&device, problem)?.prepare_forward(&ForwardLayouts::contiguous(&problem)?)?;
+//! let mut workspace = prepared.workspace()?;
+//!
+//! let stream = Stream::new(gpu)?;
+//! let layout = Layout::bshd([1, 4096, 16, 128])?;
+//! let [q, k, v] = [1, 2, 3].map(|_| DeviceBuffer::<bf16>::new(gpu, 4096 * 16 * 128));
+//! let (q, k, v) = (q?, k?, v?);
+//! let mut o = DeviceBuffer::<bf16>::new(gpu, 4096 * 16 * 128)?;
+//! let mut lse = DeviceBuffer::<f32>::new(gpu, 16 * 4096)?;
+//! for _step in 0..100 {
+//!     prepared.forward(
+//!         &stream,
+//!         &Tensor::device(q.slice(), layout)?,
+//!         &Tensor::device(k.slice(), layout)?,
+//!         &Tensor::device(v.slice(), layout)?,
+//!         &mut TensorMut::device(o.slice_mut(), layout)?,
+//!         &mut LseMut::Device(lse.slice_mut()),
+//!         &mut workspace,
+//!     )?;
+//! }
+//! stream.synchronize()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use std::fmt;
 use std::sync::Arc;

@@ -236,6 +236,19 @@ fn a_problem_that_makes_no_sense_is_refused_before_any_tensor() {
 }
 
 #[test]
+fn handles_go_from_thread_to_thread() {
+    fn may<T: Send + Sync>() {}
+    may::<Attention>();
+    may::<Device>();
+    may::<Tensor>();
+    may::<TensorMut>();
+    may::<ferroflash::PreparedForward>();
+    may::<ferroflash::PreparedBackward>();
+    may::<ferroflash::Workspace>();
+    may::<Error>();
+}
+
+#[test]
 fn the_best_device_says_why() {
     let device = Device::best();
     match device.backend() {
