@@ -13,10 +13,13 @@ fn place(variable: &str, compiled: &str) -> PathBuf {
 }
 
 fn ferroflash(arguments: &[&str]) -> Output {
-    Command::new(place("CARGO_BIN_EXE_ferroflash", env!("CARGO_BIN_EXE_ferroflash")))
-        .args(arguments)
-        .output()
-        .unwrap()
+    Command::new(place(
+        "CARGO_BIN_EXE_ferroflash",
+        env!("CARGO_BIN_EXE_ferroflash"),
+    ))
+    .args(arguments)
+    .output()
+    .unwrap()
 }
 
 /// A real input of the repository, by name.
