@@ -1,4 +1,8 @@
 //! THE list of probes: the PTX entries and the table are made from it.
+//!
+//! Where an agreement is not exact, it is what the PTX manual allows the device and 1 ulp for the CPU: `ex2` 2 ulp,
+//! `rcp` 1 ulp, `lg2` 2⁻²² absolute near 1 and relative elsewhere. Sums within `mma` have no documented order or
+//! rounding: 17 terms below 32, each cut at 2⁻²⁴ of the greatest, differ by less than 4·10⁻⁵.
 
 /// Calls `$callback!` with every probe: `name { threads, shared_bytes, fill, input_words, output_words, agreement }`.
 #[macro_export]
@@ -8,8 +12,8 @@ macro_rules! for_each_probe {
             special_registers { 96, 1024, Bits, 0, 6, Exact }
             mma_bf16 { 32, 0, WholeBf16, 8, 4, Exact }
             mma_f16 { 32, 0, WholeF16, 8, 4, Exact }
-            mma_bf16_sums { 32, 0, RealBf16, 8, 4, Within(1e-5) }
-            mma_f16_sums { 32, 0, RealF16, 8, 4, Within(1e-5) }
+            mma_bf16_sums { 32, 0, RealBf16, 8, 4, Within(4e-5) }
+            mma_f16_sums { 32, 0, RealF16, 8, 4, Within(4e-5) }
             ldmatrix_x4 { 32, 512, Bits, 4, 4, Exact }
             ldmatrix_x4_trans { 32, 512, Bits, 4, 4, Exact }
             ldmatrix_x2 { 32, 512, Bits, 4, 2, Exact }
