@@ -248,7 +248,7 @@ impl Attention {
             why_device: self.device.why().to_owned(),
             algorithm: plan.algorithm,
             kernels: plan.kernels().collect(),
-            extra_bytes: plan.workspace.n_bytes(),
+            extra_bytes: plan.extra_bytes(),
             standard_bytes: plan.standard_bytes,
             candidates: plan.candidates.clone(),
         }

@@ -1,4 +1,4 @@
-//! [`Checked`](crate::validate::Checked) × [`DeviceInfo`] → [`Plan`]: which kernels run, with which grids and
+//! [`Checked`] × [`DeviceInfo`] → [`Plan`]: which kernels run, with which grids and
 //! parameters, in how much memory.
 //!
 //! Planning is pure: it touches no device and no tensor, so plans for any GPU are made and tested anywhere. Addresses
@@ -23,6 +23,7 @@ pub use reason::{Candidate, Outcome, Reason};
 pub use select::{eligible, kinds};
 pub use workspace::WorkspaceLayout;
 
+use crate::backend::cpu;
 use crate::error::PlanError;
 use crate::problem::Problem;
 use crate::validate::{Checked, Pass};
@@ -222,6 +223,14 @@ impl Plan {
         }
     }
 
+    /// Bytes that running it takes beside inputs and outputs; on the CPU, with the threads there are.
+    pub fn extra_bytes(&self) -> u64 {
+        match self.backend {
+            Backend::Cpu => cpu::extra_bytes(&self.problem, self.pass),
+            _ => self.workspace.n_bytes(),
+        }
+    }
+
     /// Names of the kernels, in launch order.
     pub fn kernels(&self) -> impl Iterator<Item = &'static str> + '_ {
         self.launches.iter().map(|launch| launch.variant.name)
@@ -265,11 +274,13 @@ impl fmt::Display for Plan {
                 )?;
             }
         }
-        writeln!(
-            f,
-            "  workspace {}",
-            self.workspace.to_string().replace('\n', "\n            ")
-        )?;
+        match self.backend {
+            Backend::Cpu => writeln!(f, "  memory    {} bytes", self.extra_bytes())?,
+            _ => {
+                let pieces = self.workspace.to_string();
+                writeln!(f, "  workspace {}", pieces.replace('\n', "\n            "))?;
+            }
+        }
         writeln!(
             f,
             "  standard attention would need {} bytes",

@@ -19,8 +19,16 @@ impl Aligned {
     fn zeroed(len: usize) -> Aligned {
         let slack = ALIGNMENT_BYTES / size_of::<f32>();
         let memory = vec![0.0; len + slack];
+        #[cfg(test)]
+        tests::TAKEN_BYTES
+            .with(|taken| taken.set(taken.get() + (memory.len() * size_of::<f32>()) as u64));
         let start = memory.as_ptr().align_offset(ALIGNMENT_BYTES).min(slack);
         Aligned { memory, start, len }
+    }
+
+    /// Bytes that so many elements take.
+    fn n_bytes(len: usize) -> u64 {
+        (len * size_of::<f32>() + ALIGNMENT_BYTES) as u64
     }
 
     fn get(&self) -> &[f32] {
@@ -43,13 +51,21 @@ pub(super) struct Tile {
 impl Tile {
     /// A tile for up to `n_rows` rows of `depth` columns.
     pub(super) fn new(n_rows: usize, depth: usize) -> Tile {
-        let stride = depth.next_multiple_of(ROW_STEP);
-        // A product may begin at any row and runs over up to ROW_STEP − 1 rows too many.
         Tile {
-            data: Aligned::zeroed((n_rows + ROW_STEP) * stride),
+            data: Aligned::zeroed(Tile::n_elems(n_rows, depth)),
             depth,
-            stride,
+            stride: depth.next_multiple_of(ROW_STEP),
         }
+    }
+
+    /// Bytes of such a tile.
+    pub(super) fn n_bytes(n_rows: usize, depth: usize) -> u64 {
+        Aligned::n_bytes(Tile::n_elems(n_rows, depth))
+    }
+
+    fn n_elems(n_rows: usize, depth: usize) -> usize {
+        // A product may begin at any row and runs over up to ROW_STEP − 1 rows too many.
+        (n_rows + ROW_STEP) * depth.next_multiple_of(ROW_STEP)
     }
 
     /// Columns that hold data.
@@ -89,9 +105,18 @@ impl Panel {
     /// A panel for up to `n_rows` rows of up to `lanes` lanes.
     pub(super) fn new(n_rows: usize, lanes: usize) -> Panel {
         Panel {
-            data: Aligned::zeroed(n_rows.next_multiple_of(ROW_STEP) * lanes),
+            data: Aligned::zeroed(Panel::n_elems(n_rows, lanes)),
             lanes,
         }
+    }
+
+    /// Bytes of such a panel.
+    pub(super) fn n_bytes(n_rows: usize, lanes: usize) -> u64 {
+        Aligned::n_bytes(Panel::n_elems(n_rows, lanes))
+    }
+
+    fn n_elems(n_rows: usize, lanes: usize) -> usize {
+        n_rows.next_multiple_of(ROW_STEP) * lanes
     }
 
     /// Lanes of a row.
@@ -155,8 +180,15 @@ impl Panel {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use std::cell::Cell;
+
     use super::*;
+
+    thread_local! {
+        /// Bytes that tiles and panels of this thread have taken so far.
+        pub(in crate::backend::cpu) static TAKEN_BYTES: Cell<u64> = const { Cell::new(0) };
+    }
 
     #[test]
     fn working_memory_is_aligned() {

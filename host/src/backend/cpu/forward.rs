@@ -51,12 +51,8 @@ pub(super) fn forward<T: Element>(
     if sizes.n_groups() == 0 || rows_per_group == 0 {
         return;
     }
-    let per_panel = machine.wide_lanes();
-    let panels = Sizes::panels_per_task(
-        sizes.n_groups() * rows_per_group.div_ceil(per_panel),
-        MAX_PANELS,
-    );
-    let rows_per_task = panels * per_panel;
+    let panels = panels_per_task(machine, sizes);
+    let rows_per_task = panels * machine.wide_lanes();
     let groups = o
         .chunks_mut(rows_per_group)
         .zip(lse.chunks_mut(rows_per_group))
@@ -81,6 +77,21 @@ pub(super) fn forward<T: Element>(
         .for_each_init(workspace, |workspace, task| {
             workspace.run(sizes, inputs, task)
         });
+}
+
+fn panels_per_task(machine: Machine, sizes: &Sizes) -> usize {
+    let per_group = sizes.rows_per_group().div_ceil(machine.wide_lanes());
+    Sizes::panels_per_task(sizes.n_groups() * per_group, MAX_PANELS)
+}
+
+/// Bytes that one thread works in.
+pub(super) fn bytes_per_thread(machine: Machine, sizes: &Sizes) -> u64 {
+    let (depth, lanes) = (sizes.head_dim, machine.wide_lanes());
+    let block_k = BLOCK_K.max(lanes);
+    let panel = 2 * Panel::n_bytes(depth, lanes) + OnlineSoftmax::n_bytes(lanes);
+    2 * Tile::n_bytes(block_k, depth)
+        + Panel::n_bytes(block_k, lanes)
+        + panels_per_task(machine, sizes) as u64 * panel
 }
 
 /// What one thread works in.
@@ -178,6 +189,11 @@ impl Workspace {
         }
         n_rows.div_ceil(per_panel)
     }
+}
+
+#[cfg(test)]
+pub(super) fn make_workspace(machine: Machine, sizes: &Sizes) {
+    Workspace::new(machine, sizes, panels_per_task(machine, sizes));
 }
 
 impl QueryPanel {

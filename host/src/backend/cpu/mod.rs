@@ -35,6 +35,7 @@ use crate::dtype::{Dtype, Element};
 use crate::error::{Argument, ProblemError};
 use crate::problem::Problem;
 use crate::tensor::{Gradients, Place, Saved, Tensor, TensorMut};
+use crate::validate::Pass;
 use machine::Machine;
 use rows::{View, rows_mut};
 use sizes::Sizes;
@@ -127,6 +128,40 @@ fn typed_backward<T: Element>(
     };
     backward::backward(machine, &sizes, &inputs, sizes.grouped(lse), outputs);
     Ok(())
+}
+
+/// Bytes that a pass takes beside inputs and outputs, with the threads there are: a reference to each row that it
+/// writes, statistics of each row, and what each thread works in. Linear in the sequence length.
+pub(crate) fn extra_bytes(problem: &Problem, pass: Pass) -> u64 {
+    let (machine, sizes) = (Machine::detect(), Sizes::of(problem));
+    let (n_threads, reference) = (
+        rayon::current_num_threads() as u64,
+        size_of::<&mut [f32]>() as u64,
+    );
+    let n_rows = product(&[problem.batch, problem.heads_q, problem.seqlen_q]);
+    let n_keys = product(&[problem.batch, problem.heads_k, problem.seqlen_k]);
+    let (rows_bytes, per_thread) = match pass {
+        Pass::Forward | Pass::ForwardWithWeights => (
+            n_rows.saturating_mul(reference),
+            forward::bytes_per_thread(machine, &sizes),
+        ),
+        Pass::Backward => {
+            let statistics = n_rows.saturating_mul(2 * size_of::<f32>() as u64);
+            let n_written = n_rows.saturating_add(n_keys.saturating_mul(2));
+            (
+                statistics.saturating_add(n_written.saturating_mul(reference)),
+                backward::bytes_per_thread(machine, &sizes),
+            )
+        }
+    };
+    rows_bytes.saturating_add(n_threads * per_thread)
+}
+
+/// The product, or the largest number where it is larger.
+fn product(factors: &[usize]) -> u64 {
+    factors.iter().fold(1, |product: u64, &factor| {
+        product.saturating_mul(factor as u64)
+    })
 }
 
 /// The tensor's memory, if it is the kind that the problem asks for.

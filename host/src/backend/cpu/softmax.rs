@@ -31,6 +31,11 @@ impl OnlineSoftmax {
         softmax
     }
 
+    /// Bytes of the statistics of a panel.
+    pub(super) fn n_bytes(lanes: usize) -> u64 {
+        3 * Panel::n_bytes(1, lanes)
+    }
+
     /// Forgets everything.
     pub(super) fn reset(&mut self, lanes: usize) {
         for panel in [&mut self.m, &mut self.l, &mut self.alpha] {

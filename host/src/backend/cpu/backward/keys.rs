@@ -34,9 +34,9 @@ pub(super) fn d_k_and_d_v<T: Element>(
     if d_k.is_empty() {
         return;
     }
-    let (seqlen_k, lanes) = (sizes.seqlen_k, machine.wide_lanes());
-    let n_panels = Sizes::panels_per_task(sizes.n_groups() * seqlen_k.div_ceil(lanes), MAX_PANELS);
-    let keys_per_task = n_panels * lanes;
+    let seqlen_k = sizes.seqlen_k;
+    let n_panels = panels_per_task(machine, sizes);
+    let keys_per_task = n_panels * machine.wide_lanes();
     let mut tasks: Vec<Task<T>> = Vec::new();
     for (group, (d_k, d_v)) in d_k
         .chunks_mut(seqlen_k)
@@ -61,6 +61,25 @@ pub(super) fn d_k_and_d_v<T: Element>(
         .for_each_init(workspace, |workspace, task| {
             workspace.run(sizes, inputs, rows, task)
         });
+}
+
+fn panels_per_task(machine: Machine, sizes: &Sizes) -> usize {
+    let per_group = sizes.seqlen_k.div_ceil(machine.wide_lanes());
+    Sizes::panels_per_task(sizes.n_groups() * per_group, MAX_PANELS)
+}
+
+/// Bytes that one thread works in.
+pub(super) fn bytes_per_thread(machine: Machine, sizes: &Sizes) -> u64 {
+    let (depth, lanes) = (sizes.head_dim, machine.wide_lanes());
+    let block = BLOCK.max(lanes);
+    let panel = 4 * Panel::n_bytes(depth, lanes);
+    2 * (Tile::n_bytes(block, depth) + Panel::n_bytes(block, lanes))
+        + panels_per_task(machine, sizes) as u64 * panel
+}
+
+#[cfg(test)]
+pub(super) fn make_workspace(machine: Machine, sizes: &Sizes) {
+    Workspace::new(machine, sizes, panels_per_task(machine, sizes));
 }
 
 /// What one thread works in.

@@ -41,6 +41,11 @@ pub(super) struct Outputs<'q, 'k, 'v, 'o, T> {
     pub(super) d_v: &'o mut [&'v mut [T]],
 }
 
+/// Bytes that one thread works in, in the pass that takes more.
+pub(super) fn bytes_per_thread(machine: Machine, sizes: &Sizes) -> u64 {
+    queries::bytes_per_thread(machine, sizes).max(keys::bytes_per_thread(machine, sizes))
+}
+
 /// What both passes know of each row of q, in the order (batch entry, group, row).
 struct RowStatistics {
     /// lse · log₂ e; +∞ for a row that saw no key, so that its probabilities come out as 0.
@@ -115,4 +120,38 @@ fn delta<T: Element>(sizes: &Sizes, inputs: &Inputs<T>) -> Vec<f32> {
         },
     );
     delta
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::cpu::buffer::tests::TAKEN_BYTES;
+    use crate::backend::cpu::forward;
+    use crate::dtype::Dtype;
+    use crate::problem::Problem;
+
+    #[test]
+    fn a_thread_takes_the_bytes_that_are_reported() {
+        type Bytes = fn(Machine, &Sizes) -> u64;
+        type Make = fn(Machine, &Sizes);
+        let passes: [(Bytes, Make); 3] = [
+            (forward::bytes_per_thread, forward::make_workspace),
+            (queries::bytes_per_thread, queries::make_workspace),
+            (keys::bytes_per_thread, keys::make_workspace),
+        ];
+        for (seqlen, head_dim) in [(1, 7), (300, 64), (100_000, 200)] {
+            let problem = Problem::builder(Dtype::F32)
+                .heads(3)
+                .seqlen(seqlen)
+                .head_dim(head_dim);
+            let sizes = Sizes::of(&problem.build().unwrap());
+            for machine in Machine::all() {
+                for (bytes, make) in passes {
+                    let before = TAKEN_BYTES.get();
+                    make(machine, &sizes);
+                    assert_eq!(TAKEN_BYTES.get() - before, bytes(machine, &sizes));
+                }
+            }
+        }
+    }
 }

@@ -31,12 +31,9 @@ pub(super) fn d_q<T: Element>(
     if d_q.is_empty() {
         return;
     }
-    let (rows_per_group, lanes) = (sizes.rows_per_group(), machine.wide_lanes());
-    let n_panels = Sizes::panels_per_task(
-        sizes.n_groups() * rows_per_group.div_ceil(lanes),
-        MAX_PANELS,
-    );
-    let rows_per_task = n_panels * lanes;
+    let rows_per_group = sizes.rows_per_group();
+    let n_panels = panels_per_task(machine, sizes);
+    let rows_per_task = n_panels * machine.wide_lanes();
     let mut tasks: Vec<Task<T>> = Vec::new();
     for (group, d_q) in d_q.chunks_mut(rows_per_group).enumerate() {
         let at = sizes.location(group);
@@ -53,6 +50,25 @@ pub(super) fn d_q<T: Element>(
         .for_each_init(workspace, |workspace, task| {
             workspace.run(sizes, inputs, rows, task)
         });
+}
+
+fn panels_per_task(machine: Machine, sizes: &Sizes) -> usize {
+    let per_group = sizes.rows_per_group().div_ceil(machine.wide_lanes());
+    Sizes::panels_per_task(sizes.n_groups() * per_group, MAX_PANELS)
+}
+
+/// Bytes that one thread works in.
+pub(super) fn bytes_per_thread(machine: Machine, sizes: &Sizes) -> u64 {
+    let (depth, lanes) = (sizes.head_dim, machine.wide_lanes());
+    let block = BLOCK.max(lanes);
+    let panel = 3 * Panel::n_bytes(depth, lanes) + 2 * Panel::n_bytes(1, lanes);
+    2 * (Tile::n_bytes(block, depth) + Panel::n_bytes(block, lanes))
+        + panels_per_task(machine, sizes) as u64 * panel
+}
+
+#[cfg(test)]
+pub(super) fn make_workspace(machine: Machine, sizes: &Sizes) {
+    Workspace::new(machine, sizes, panels_per_task(machine, sizes));
 }
 
 /// What one thread works in.

@@ -68,7 +68,7 @@ impl<T: Bytes> Tensors<T> {
             .map_err(ferroflash::Error::from)?;
         Ok(Ready {
             algorithm: plan.algorithm,
-            extra_bytes: plan.workspace.n_bytes(),
+            extra_bytes: plan.extra_bytes(),
             call: Call::Host(attention, variant.pass),
         })
     }
