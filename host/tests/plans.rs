@@ -3,9 +3,9 @@
 use expect_test::{Expect, expect};
 use ferroflash::error::PlanError;
 use ferroflash::plan::{Addresses, DeviceInfo, Plan, plan};
-use ferroflash::tensor::Place;
-use ferroflash::validate::without_tensors;
-use ferroflash::{Algorithm, Backend, Dtype, Mask, Order, Pass, Problem, ProblemBuilder};
+use ferroflash::tensor::{Description, LseDescription, Place};
+use ferroflash::validate::{ForwardTensors, forward, without_tensors};
+use ferroflash::{Algorithm, Backend, Dtype, Layout, Mask, Order, Pass, Problem, ProblemBuilder};
 use ferroflash_kernels::params::Params;
 
 fn plan_of(
@@ -250,6 +250,58 @@ fn the_cpu_plans_no_launch() {
     let plan = plan(&checked, &DeviceInfo::cpu(), Backend::Cpu, None).unwrap();
     assert_eq!(plan.algorithm, Algorithm::Tiled);
     assert!(plan.launches.is_empty());
+}
+
+#[test]
+fn lengths_that_no_memory_holds_are_planned_without_overflow() {
+    let mut problem = llama_like().build().unwrap();
+    problem.seqlen_k = usize::MAX >> 15;
+    let described = |shape: [usize; 4]| {
+        let layout = Layout {
+            batch: shape[0],
+            seqlen: shape[1],
+            ..Layout::bshd([1, 1, shape[2], shape[3]]).unwrap()
+        };
+        // One row, repeated.
+        let layout = Layout {
+            batch_stride: 0,
+            row_stride: 0,
+            ..layout
+        };
+        Description {
+            layout,
+            dtype: problem.dtype,
+            place: Place::Host,
+            address: 0,
+        }
+    };
+    let k = described(problem.shape_k());
+    let q = Description::contiguous(problem.shape_q(), problem.dtype, Place::Host).unwrap();
+    let lse = LseDescription {
+        n_elems: 2 * 32 * 4096,
+        place: Place::Host,
+        address: 0,
+    };
+    let checked = forward(
+        &problem,
+        ForwardTensors {
+            q,
+            k,
+            v: k,
+            o: q,
+            lse,
+        },
+    )
+    .unwrap();
+    for backend in [Backend::Cpu, Backend::Cuda] {
+        match plan(&checked, &DeviceInfo::h200(), backend, None) {
+            Ok(plan) => {
+                assert_eq!(plan.standard_bytes, u64::MAX);
+                assert!(!plan.to_string().is_empty());
+            }
+            Err(error) => assert!(error.to_string().contains("seqlen_k"), "{error}"),
+        }
+    }
 }
 
 #[test]

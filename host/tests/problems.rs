@@ -123,12 +123,16 @@ fn softmax_scale_is_finite_and_positive() {
 }
 
 #[test]
-fn rows_are_countable() {
-    let problem = with(|p| {
-        p.batch = usize::MAX / 2;
-        p.heads_q = 6;
-        p.seqlen_q = 1 << 40;
-    });
+fn rows_and_keys_are_countable() {
     let what = "batch · heads_q · seqlen_q";
+    for seqlen_q in [0, 1 << 40] {
+        let problem = with(|p| {
+            p.batch = usize::MAX / 2;
+            p.seqlen_q = seqlen_q;
+        });
+        assert_eq!(sizes(&problem), Err(ProblemError::SizeOverflow { what }));
+    }
+    let what = "batch · heads_k · seqlen_k";
+    let problem = with(|p| p.seqlen_k = usize::MAX);
     assert_eq!(sizes(&problem), Err(ProblemError::SizeOverflow { what }));
 }

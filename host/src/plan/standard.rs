@@ -15,7 +15,10 @@ pub const COLUMN_MULTIPLE: u64 = 8;
 
 /// Columns of a row of scores or weights in memory.
 pub fn padded_k(checked: &Checked) -> u64 {
-    (checked.problem().seqlen_k as u64).next_multiple_of(COLUMN_MULTIPLE)
+    let seqlen_k = checked.problem().seqlen_k as u64;
+    seqlen_k
+        .checked_next_multiple_of(COLUMN_MULTIPLE)
+        .unwrap_or(u64::MAX)
 }
 
 /// Bytes of the scores (f32) and the weights (in the problem's type).

@@ -197,6 +197,7 @@ pub fn sizes(problem: &Problem) -> Result<(), ProblemError> {
     heads(problem)?;
     softmax_scale(problem)?;
     n_rows(problem)?;
+    n_keys(problem)?;
     Ok(())
 }
 
@@ -234,17 +235,25 @@ fn softmax_scale(problem: &Problem) -> Result<(), ProblemError> {
 
 /// batch · heads_q · seqlen_q.
 pub(crate) fn n_rows(problem: &Problem) -> Result<u64, ProblemError> {
-    let sizes = [problem.batch, problem.heads_q, problem.seqlen_q];
-    if sizes.contains(&0) {
-        return Ok(0);
-    }
-    sizes
+    let what = "batch · heads_q · seqlen_q";
+    count([problem.batch, problem.heads_q, problem.seqlen_q], what)
+}
+
+/// batch · heads_k · seqlen_k.
+fn n_keys(problem: &Problem) -> Result<u64, ProblemError> {
+    let what = "batch · heads_k · seqlen_k";
+    count([problem.batch, problem.heads_k, problem.seqlen_k], what)
+}
+
+/// The product of three sizes. Where one is 0 the others' product has to be countable all the same.
+fn count(sizes: [usize; 3], what: &'static str) -> Result<u64, ProblemError> {
+    let product = sizes
         .iter()
+        .filter(|&&size| size > 0)
         .try_fold(1u64, |product, &size| product.checked_mul(size as u64))
-        .filter(|&rows| rows <= (isize::MAX / 4) as u64)
-        .ok_or(ProblemError::SizeOverflow {
-            what: "batch · heads_q · seqlen_q",
-        })
+        .filter(|&product| product <= (isize::MAX / 4) as u64)
+        .ok_or(ProblemError::SizeOverflow { what })?;
+    Ok(if sizes.contains(&0) { 0 } else { product })
 }
 
 fn fits(
@@ -270,8 +279,9 @@ fn fits(
         });
     }
     same_place(argument, tensor.place, place)?;
-    let extent_elems = tensor.layout.extent_elems()?;
-    extent_elems
+    // Elements that a stride of 0 repeats count each time: whoever walks over the tensor counts them.
+    let n_elems = tensor.layout.extent_elems()?.max(tensor.layout.n_elems()?);
+    n_elems
         .checked_mul(dtype.size_bytes())
         .filter(|&bytes| isize::try_from(bytes).is_ok())
         .ok_or(ProblemError::SizeOverflow {
