@@ -79,6 +79,11 @@ impl Attention {
         }
     }
 
+    /// The algorithm that was asked for by name.
+    pub fn algorithm(&self) -> Option<Algorithm> {
+        self.algorithm
+    }
+
     /// The problem.
     pub fn problem(&self) -> &Problem {
         &self.problem

@@ -10,6 +10,7 @@ use ferroflash::{
 };
 
 use crate::arguments::{Passes, RunArguments, mask};
+use crate::bench;
 use crate::compare::{Comparison, compare};
 use crate::failure::{DIFFERS, Failure};
 use crate::input::{self, Bytes, Input, RESULTS, elements};
@@ -93,9 +94,17 @@ fn in_words(problem: &Problem) -> String {
     )
 }
 
+/// How long a pass took.
+struct Times {
+    /// By the clock on the wall, in milliseconds.
+    wall_ms: f64,
+    /// By the clock of the device, where it has one.
+    device_ms: Option<f64>,
+}
+
 /// Everything that was computed.
 struct Done {
-    passes: Vec<(Pass, Ran, f64)>,
+    passes: Vec<(Pass, Ran, Times)>,
     results: Vec<output::Result>,
     /// As f32, by name.
     values: HashMap<&'static str, Vec<f32>>,
@@ -138,11 +147,13 @@ fn compute<T: Bytes>(
         results: Vec::new(),
         values: HashMap::new(),
     };
-    let (ran, ms) = timed(|| {
+    let (ran, wall_ms) = timed(|| {
         let mut o = TensorMut::bshd(&mut o, shape_q)?;
         attention.forward(&q, &k_view, &v_view, &mut o, &mut LseMut::Host(&mut lse))
     })?;
-    done.passes.push((Pass::Forward, ran, ms));
+    let device_ms = bench::device_ms(attention, Pass::Forward)?;
+    let times = Times { wall_ms, device_ms };
+    done.passes.push((Pass::Forward, ran, times));
     done.keep("o", &shape_q, &o);
     done.keep(
         "lse",
@@ -165,7 +176,7 @@ fn compute<T: Bytes>(
             vec![zero; k.len()],
             vec![zero; v.len()],
         );
-        let (ran, ms) = timed(|| {
+        let (ran, wall_ms) = timed(|| {
             let mut gradients = Gradients {
                 d_q: TensorMut::bshd(&mut d_q, shape_q)?,
                 d_k: TensorMut::bshd(&mut d_k, shape_k)?,
@@ -173,7 +184,9 @@ fn compute<T: Bytes>(
             };
             attention.backward(&saved, &d_o, &mut gradients)
         })?;
-        done.passes.push((Pass::Backward, ran, ms));
+        let device_ms = bench::device_ms(attention, Pass::Backward)?;
+        let times = Times { wall_ms, device_ms };
+        done.passes.push((Pass::Backward, ran, times));
         done.keep("d_q", &shape_q, &d_q);
         done.keep("d_k", &shape_k, &d_k);
         done.keep("d_v", &shape_k, &d_v);
@@ -202,12 +215,16 @@ fn timed(
 }
 
 fn print_passes(done: &Done) {
-    for (pass, ran, ms) in &done.passes {
+    for (pass, ran, times) in &done.passes {
         let name = format!("{pass:?}").to_lowercase();
-        println!(
-            "{name:<10} {} on {}: {ms:.3} ms, copies included",
-            ran.algorithm, ran.backend
-        );
+        let wall_ms = times.wall_ms;
+        print!("{name:<10} {} on {}: ", ran.algorithm, ran.backend);
+        match times.device_ms {
+            Some(ms) => {
+                println!("{ms:.4} ms on the device, {wall_ms:.3} ms with the copies there and back")
+            }
+            None => println!("{wall_ms:.3} ms"),
+        }
         for kernel in &ran.kernels {
             println!("           kernel {kernel}");
         }

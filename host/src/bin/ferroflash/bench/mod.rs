@@ -11,7 +11,7 @@ mod subject;
 
 use std::process::ExitCode;
 
-use ferroflash::{Device, Dtype, Pass, Problem};
+use ferroflash::{Attention, Device, Dtype, Pass, Problem};
 use indicatif::{ProgressBar, ProgressStyle};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -57,6 +57,35 @@ pub fn bench(arguments: &BenchArguments) -> Result<ExitCode, Failure> {
     }
     bar.finish_and_clear();
     Ok(ExitCode::SUCCESS)
+}
+
+/// Milliseconds of one pass by the device's own clock, on random tensors of its memory; `None` where there is no GPU.
+pub fn device_ms(attention: &Attention, pass: Pass) -> Result<Option<f64>, Failure> {
+    let problem = *attention.problem();
+    match problem.dtype {
+        Dtype::Bf16 => device_ms_of::<half::bf16>(attention, problem, pass),
+        Dtype::F16 => device_ms_of::<half::f16>(attention, problem, pass),
+        Dtype::F32 => device_ms_of::<f32>(attention, problem, pass),
+    }
+}
+
+fn device_ms_of<T: Bytes>(
+    attention: &Attention,
+    problem: Problem,
+    pass: Pass,
+) -> Result<Option<f64>, Failure> {
+    if attention.device().as_cuda().is_none() {
+        return Ok(None);
+    }
+    let mut random = SmallRng::seed_from_u64(0);
+    let mut subject = Subject::<T>::new(attention.device(), problem, &mut random)?;
+    let variant = Variant {
+        pass,
+        algorithm: attention.algorithm(),
+        order: problem.order,
+    };
+    let mut ready = subject.prepare(&variant)?;
+    subject.round(&mut ready, 20).map(Some)
 }
 
 /// One problem and pass, of which every variant is measured.
