@@ -8,11 +8,12 @@ use ferroflash_kernels::variants::VARIANTS;
 
 use crate::arguments::{InfoArguments, mask};
 use crate::failure::Failure;
+use crate::print::say;
 
 /// Prints devices, kernels, and the plans of a problem.
 pub fn info(arguments: &InfoArguments) -> Result<ExitCode, Failure> {
     print_driver();
-    println!("processor  {}", Device::cpu());
+    say!("processor  {}", Device::cpu());
     print_kernels(arguments);
     let problem = problem(arguments)?;
     let device = arguments.backend.device()?;
@@ -21,8 +22,7 @@ pub fn info(arguments: &InfoArguments) -> Result<ExitCode, Failure> {
         attention = attention.with_algorithm(algorithm);
     }
     for &pass in arguments.pass.list() {
-        println!();
-        print!("{}", attention.explain(pass)?);
+        say!("\n{}", attention.explain(pass)?.to_string().trim_end());
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -32,20 +32,20 @@ fn print_driver() {
     let n_devices = match CudaDevice::count() {
         Ok(n_devices) => n_devices,
         Err(error) => {
-            println!("GPU        {error}");
+            say!("GPU        {error}");
             return;
         }
     };
     if n_devices == 0 {
-        println!("GPU        there is a CUDA driver, but it shows no device");
+        say!("GPU        there is a CUDA driver, but it shows no device");
     }
     for ordinal in 0..n_devices {
         match CudaDevice::open(ordinal) {
-            Err(error) => println!("GPU {ordinal}      {error}"),
+            Err(error) => say!("GPU {ordinal}      {error}"),
             Ok(device) => {
                 let (info, driver) = (device.info(), device.driver_version());
                 let (major, minor) = info.compute_capability;
-                println!(
+                say!(
                     "GPU {ordinal}      {}: compute capability {major}.{minor}, {} multiprocessors, {} bytes of memory, \
                      {} bytes of shared memory per block; the driver supports CUDA {}.{}",
                     info.name,
@@ -62,20 +62,20 @@ fn print_driver() {
 
 fn print_kernels(arguments: &InfoArguments) {
     match (missing_kernels(), needed_cuda()) {
-        (Some(reason), _) => println!("kernels    none in this program: {reason}"),
+        (Some(reason), _) => say!("kernels    none in this program: {reason}"),
         (None, Some(needed)) => {
-            println!(
+            say!(
                 "kernels    {} in this program, for CUDA {}.{} and newer",
                 VARIANTS.len(),
                 needed.major,
                 needed.minor
             );
         }
-        (None, None) => println!("kernels    {} in this program", VARIANTS.len()),
+        (None, None) => say!("kernels    {} in this program", VARIANTS.len()),
     }
     if arguments.kernels {
         for variant in VARIANTS {
-            println!("           {:<32} {}", variant.name, variant.arch.name());
+            say!("           {:<32} {}", variant.name, variant.arch.name());
         }
     }
 }

@@ -8,6 +8,7 @@ mod failure;
 mod info;
 mod input;
 mod output;
+mod print;
 mod run;
 
 use std::process::ExitCode;

@@ -15,6 +15,7 @@ use crate::compare::{Comparison, compare};
 use crate::failure::{DIFFERS, Failure};
 use crate::input::{self, Bytes, Input, RESULTS, elements};
 use crate::output;
+use crate::print::say;
 
 /// A pass is run again until this much time is measured, and at least twice.
 const MEASURED: Duration = Duration::from_millis(200);
@@ -41,12 +42,12 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
     if let Some(algorithm) = arguments.algorithm.algorithm() {
         attention = attention.with_algorithm(algorithm);
     }
-    println!(
+    say!(
         "input      {}: {}",
         arguments.input.display(),
         in_words(&problem)
     );
-    println!("device     {device} ({})", device.why());
+    say!("device     {device} ({})", device.why());
     let done = match input.dtype {
         Dtype::Bf16 => compute::<half::bf16>(&attention, &input, passes)?,
         Dtype::F16 => compute::<half::f16>(&attention, &input, passes)?,
@@ -56,7 +57,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
     let differs = !print_comparison(&input, &problem, &done);
     if let Some(output) = &arguments.output {
         output::write(output, &done.results, metadata(&input, &problem, &done))?;
-        println!("written    {}", output.display());
+        say!("written    {}", output.display());
     }
     Ok(if differs {
         ExitCode::from(DIFFERS)
@@ -218,22 +219,23 @@ fn print_passes(done: &Done) {
     for (pass, ran, times) in &done.passes {
         let name = format!("{pass:?}").to_lowercase();
         let wall_ms = times.wall_ms;
-        print!("{name:<10} {} on {}: ", ran.algorithm, ran.backend);
-        match times.device_ms {
+        let time = match times.device_ms {
             Some(ms) => {
-                println!("{ms:.4} ms on the device, {wall_ms:.3} ms with the copies there and back")
+                format!("{ms:.4} ms on the device, {wall_ms:.3} ms with the copies there and back")
             }
-            None => println!("{wall_ms:.3} ms"),
-        }
+            None => format!("{wall_ms:.3} ms"),
+        };
+        say!("{name:<10} {} on {}: {time}", ran.algorithm, ran.backend);
         for kernel in &ran.kernels {
-            println!("           kernel {kernel}");
+            say!("           kernel {kernel}");
         }
-        println!(
+        say!(
             "           extra memory {} bytes; standard attention would need {}",
-            ran.extra_bytes, ran.standard_bytes
+            ran.extra_bytes,
+            ran.standard_bytes
         );
         for candidate in &ran.candidates {
-            println!("           {candidate}");
+            say!("           {candidate}");
         }
     }
 }
@@ -243,25 +245,25 @@ fn print_comparison(input: &Input, problem: &Problem, done: &Done) -> bool {
     let stored_mask = mask(input.causal.unwrap_or(false));
     let stored_scale = input.softmax_scale.unwrap_or(problem.default_scale());
     if input.expected.is_empty() {
-        println!("compared   nothing: the file holds no results");
+        say!("compared   nothing: the file holds no results");
         return true;
     }
     if stored_mask != problem.mask || stored_scale != problem.scale() {
-        println!(
+        say!(
             "compared   nothing: the options ask for another problem than the file's results answer"
         );
         return true;
     }
-    println!("{}", Comparison::header());
+    say!("{}", Comparison::header());
     let mut agree = true;
     for name in RESULTS {
         match (done.values.get(name), input.expected.get(name)) {
             (Some(values), Some(stored)) => {
                 let comparison = compare(name, problem.dtype, values, stored);
-                println!("{comparison}");
+                say!("{comparison}");
                 agree &= comparison.agrees();
             }
-            (Some(_), None) => println!("{name:<6} not in the file"),
+            (Some(_), None) => say!("{name:<6} not in the file"),
             (None, _) => {}
         }
     }

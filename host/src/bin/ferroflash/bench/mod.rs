@@ -21,6 +21,7 @@ use crate::arguments::{AlgorithmName, BenchArguments, BenchPass, OrderName, mask
 use crate::compare::compare;
 use crate::failure::Failure;
 use crate::input::Bytes;
+use crate::print::say;
 use row::Row;
 use subject::{Ready, Results, Subject, Variant, median};
 
@@ -31,7 +32,7 @@ pub fn bench(arguments: &BenchArguments) -> Result<ExitCode, Failure> {
     let cases = cases(arguments, &device)?;
     let bar = ProgressBar::new(cases.len() as u64).with_style(style());
     if !arguments.json {
-        println!("{}", Row::header());
+        say!("{}", Row::header());
     }
     let mut random = SmallRng::seed_from_u64(0);
     for case in cases {
@@ -43,7 +44,7 @@ pub fn bench(arguments: &BenchArguments) -> Result<ExitCode, Failure> {
         };
         bar.suspend(|| {
             for row in rows {
-                println!(
+                say!(
                     "{}",
                     if arguments.json {
                         row.json()
