@@ -69,14 +69,15 @@ impl CudaDevice {
     }
 
     fn open_new(ordinal: u32) -> Result<CudaDevice, DriverError> {
-        let device = Device::get_device(ordinal).map_err(of_cust)?;
-        let info = read_info(device)?;
-        let uuid = extra::device::uuid(device.as_raw())?;
         let driver = Driver::get().map_err(|missing| DriverError::Call(missing.clone().into()))?;
         let driver_version = driver.version()?;
+        // First: an old driver lacks functions that are called below.
         if let Some(needed) = embedded::needed_cuda().filter(|needed| driver_version < *needed) {
             return Err(too_old(driver_version, needed));
         }
+        let device = Device::get_device(ordinal).map_err(of_cust)?;
+        let info = read_info(device)?;
+        let uuid = extra::device::uuid(device.as_raw())?;
 
         let before = extra::context::current()?;
         let context = Context::new(device).map_err(of_cust)?;
