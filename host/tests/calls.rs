@@ -155,6 +155,34 @@ mod emulated {
     }
 
     #[test]
+    fn without_queries_the_gradients_of_keys_are_zero() {
+        let mut problem = problem();
+        problem.seqlen_q = 0;
+        let attention = Attention::new(&device(), problem).unwrap();
+        let (k, v) = (waves(70 * 32, 0.29), waves(70 * 32, 0.41));
+        let (mut d_k, mut d_v) = (vec![f16::NAN; 70 * 32], vec![f16::NAN; 70 * 32]);
+        let none = Tensor::bshd::<f16>(&[], [1, 0, 2, 32]).unwrap();
+        let saved = Saved {
+            q: none,
+            k: Tensor::bshd(&k, SHAPE_K).unwrap(),
+            v: Tensor::bshd(&v, SHAPE_K).unwrap(),
+            o: none,
+            lse: Lse::Host(&[]),
+        };
+        let mut gradients = Gradients {
+            d_q: TensorMut::bshd::<f16>(&mut [], [1, 0, 2, 32]).unwrap(),
+            d_k: TensorMut::bshd(&mut d_k, SHAPE_K).unwrap(),
+            d_v: TensorMut::bshd(&mut d_v, SHAPE_K).unwrap(),
+        };
+        attention.backward(&saved, &none, &mut gradients).unwrap();
+        assert!(
+            d_k.iter()
+                .chain(&d_v)
+                .all(|&gradient| gradient == f16::ZERO)
+        );
+    }
+
+    #[test]
     fn the_weights_of_a_row_sum_to_one() {
         let attention = Attention::new(&device(), problem()).unwrap();
         let layout = problem().weights_layout().unwrap();
