@@ -1,15 +1,19 @@
 //! Devices, memory and kernels: shared, given back, refused with a reason.
 
+use std::sync::Arc;
+
 use super::*;
 
 #[test]
 fn threads_share_a_device_and_each_kernel_is_loaded_once() {
     let _turn = turn();
     let Some(device) = gpu(1) else { return };
+    let together = std::sync::Barrier::new(4);
     let calls = calls_of(|| {
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
+                    together.wait();
                     let mut forward = Forward::new(&device);
                     let stream = Stream::new(device.as_cuda().unwrap()).unwrap();
                     forward.enqueue(&stream).unwrap();
@@ -180,4 +184,24 @@ fn a_device_tells_what_planning_needs() {
         fake::contexts().is_empty(),
         "opening leaves no context behind"
     );
+}
+
+#[test]
+fn a_device_is_opened_once_while_it_is_held() {
+    let _turn = turn();
+    let device = CudaDevice::open(0).unwrap();
+    assert!(Arc::ptr_eq(&device, &CudaDevice::open(0).unwrap()));
+    assert_eq!(fake::state().retained, [1, 0]);
+    drop(device);
+    assert_eq!(fake::state().retained, [0, 0]);
+}
+
+#[test]
+fn an_error_code_that_cust_does_not_know_is_told_in_the_drivers_words() {
+    let _turn = turn();
+    fake::answer_init_with(912);
+    let refused = CudaDevice::count().unwrap_err();
+    fake::answer_init_with(0);
+    let expected = "cuInit: invalidating exception, contained (CUDA_ERROR_CONTAINED, 912)";
+    assert_eq!(refused.to_string(), expected);
 }
