@@ -167,7 +167,8 @@ fn a_key_that_no_row_sees_has_no_gradient() {
 }
 
 #[test]
-fn nan_reaches_the_rows_that_see_it_and_no_other() {
+fn nan_is_not_lost_and_stays_out_of_panels_that_do_not_see_it() {
+    // Row and key 160 begin a panel of every width. Within a panel, a NaN in v reaches earlier rows too: 0 · NaN.
     for machine in Machine::all() {
         for poisoned in 0..3 {
             let mut run =
@@ -180,7 +181,7 @@ fn nan_reaches_the_rows_that_see_it_and_no_other() {
                 "a NaN in input {poisoned} was lost on {machine:?}"
             );
             assert!(
-                !(0..128).any(row_is_nan),
+                !(0..160).any(row_is_nan),
                 "a NaN in input {poisoned} spread on {machine:?}"
             );
         }
