@@ -17,6 +17,8 @@ pub enum Arrangement {
     Padded,
     /// As `Padded`, but with odd strides and an odd start: nothing is aligned.
     Unaligned,
+    /// Batch entries more than 2³¹ elements apart: offsets that 32 bits do not hold.
+    Far,
 }
 
 /// The arrangements that every backend takes.
@@ -106,6 +108,7 @@ fn arrange(shape: [usize; 4], arrangement: Arrangement) -> Result<Layout, Proble
         Arrangement::Bhsd => Layout::bhsd([batch, heads, seqlen, head_dim])?,
         Arrangement::Packed => Layout { heads, ..Layout::bshd([batch, seqlen, 3 * heads, head_dim])? },
         Arrangement::Padded => padded(ALIGNMENT),
+        Arrangement::Far => Layout { batch_stride: (1 << 31) + ALIGNMENT, ..padded(ALIGNMENT) },
         Arrangement::Unaligned => {
             let layout = padded(1);
             let row_stride = layout.row_stride | 1;

@@ -4,7 +4,8 @@ use std::fmt;
 
 use ferroflash::Dtype;
 
-use crate::tolerance::{Quantity, Scale, tolerance};
+use crate::oracle::Terms;
+use crate::tolerance::{self, Quantity, tolerance};
 
 /// How the errors of a tensor's elements hang together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,9 +30,11 @@ pub struct Comparison<'a> {
     /// What the oracle computed.
     pub reference: &'a [f64],
     /// Size of the terms behind each element.
-    pub terms: &'a [f64],
-    /// What the error is measured against.
-    pub scale: Scale,
+    pub terms: &'a Terms,
+    /// Number of terms of an element.
+    pub n_terms: usize,
+    /// The largest that a score can be.
+    pub score: f64,
     /// How the errors hang together.
     pub errors: Errors,
 }
@@ -70,7 +73,7 @@ impl Comparison<'_> {
     /// Passes, or describes the worst element.
     pub fn check(&self) -> Result<Closeness, Box<Mismatch>> {
         assert_eq!(self.actual.len(), self.reference.len(), "{:?}", self.quantity);
-        assert_eq!(self.actual.len(), self.terms.len(), "{:?}", self.quantity);
+        assert_eq!(self.actual.len(), self.terms.relative.len(), "{:?}", self.quantity);
         let (mut n_beyond, mut worst) = (0, None::<Element>);
         let (mut error_squares, mut allowed_squares) = (0.0, 0.0);
         for at in 0..self.actual.len() {
@@ -102,14 +105,18 @@ impl Comparison<'_> {
 
     fn element(&self, at: usize) -> Element {
         let (actual, reference) = (self.actual[at], self.reference[at]);
-        let terms = match self.errors {
-            Errors::Independent => self.terms[at],
-            Errors::Shared => self.terms[at] * (self.scale.n_terms as f64).sqrt(),
+        let shared = match self.errors {
+            Errors::Independent => 1.0,
+            Errors::Shared => (self.n_terms as f64).sqrt(),
         };
-        let exact = !reference.is_finite() || reference == 0.0 && terms == 0.0;
-        let tolerance = tolerance(self.quantity, self.dtype);
-        let allowed =
-            if exact { 0.0 } else { tolerance.of_element(self.quantity, self.dtype, reference, terms, self.scale) };
+        let (relative, absolute) = (shared * self.terms.relative[at], shared * self.terms.absolute[at]);
+        let exact = !reference.is_finite() || reference == 0.0 && relative == 0.0;
+        let allowed = if exact {
+            0.0
+        } else {
+            let element = tolerance::Element { reference, relative, absolute, score: self.score };
+            tolerance(self.quantity, self.dtype).of_element(self.quantity, self.dtype, element)
+        };
         let part = if actual == reference { 0.0 } else { (actual - reference).abs() / allowed };
         Element { at, actual, reference, allowed, part }
     }
@@ -180,7 +187,8 @@ mod tests {
             actual: &actual,
             reference: &output.o,
             terms: &condition.o,
-            scale: Scale { score: condition.score, operand: 4.0, n_terms: 512 },
+            n_terms: 512,
+            score: condition.score,
             errors: Errors::Independent,
         }
         .check()
@@ -215,8 +223,9 @@ mod tests {
                 shape: [1; 4],
                 actual: &[actual],
                 reference: &[reference],
-                terms: &[0.0],
-                scale: Scale { score: 1.0, operand: 1.0, n_terms: 1 },
+                terms: &Terms::uniform(1, 0.0, 0.0),
+                n_terms: 1,
+                score: 1.0,
                 errors: Errors::Independent,
             }
             .check()

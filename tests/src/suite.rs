@@ -122,7 +122,7 @@ pub fn check_case(subject: &Subject, algorithm: Algorithm, case: &Case) -> Resul
     };
     let problem = case.problem().map_err(|error| error.to_string())?;
     let reference = Reference::new(case, &values, problem.scale());
-    let close = reference.judge(case, &values, &results)?;
+    let close = reference.judge(case, &results)?;
     check_again(subject, algorithm, case, &values, &results)?;
     check_fastest(&device, algorithm, case, &values, &reference)?;
     Ok(Some(close))
@@ -165,7 +165,7 @@ fn check_fastest(
     }
     let results = trial::run(case, values, device, algorithm, Order::Fastest)
         .map_err(|refusal| format!("in the fastest order: {refusal:?}"))?;
-    let judged = reference.judge(case, values, &results);
+    let judged = reference.judge(case, &results);
     judged.map(|_| ()).map_err(|failure| format!("in the fastest order: {failure}"))
 }
 

@@ -1,11 +1,11 @@
 //! How far a result may lie from the oracle's: one table, one rule.
 //!
-//! For each element, with `u` the half unit in the last place of the result's type relative to 1, `terms` the size of
-//! the terms behind the element ([`oracle::Condition`](crate::oracle::Condition)) and `score` the largest that a
-//! score can be,
+//! For each element, with `u` the half unit in the last place of the result's type relative to 1, `terms` and `factors`
+//! the size of the terms behind the element and of what their weights are multiplied with
+//! ([`oracle::Terms`](crate::oracle::Terms)), and `score` the largest that a score can be,
 //!
 //! ```text
-//! |out − ref| ≤ u·(relative·|ref| + rounding·terms) + 2⁻²⁴·statistics·(1 + score)·terms + underflow
+//! |out − ref| ≤ u·(relative·|ref| + rounding·terms) + 2⁻²⁴·statistics·(1 + score)·terms + smallest·(1 + factors)
 //! ```
 //!
 //! and over the whole tensor the root mean square of the error may be at most `rms` of the root mean square of what
@@ -64,31 +64,33 @@ pub fn tolerance(quantity: Quantity, dtype: Dtype) -> Tolerance {
     }
 }
 
-/// What the error of one tensor is measured against.
+/// What the error of one element is measured against.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Scale {
+pub struct Element {
+    /// What the oracle says it is.
+    pub reference: f64,
+    /// Size of its terms: [`oracle::Terms::relative`](crate::oracle::Terms::relative).
+    pub relative: f64,
+    /// Size of their factors: [`oracle::Terms::absolute`](crate::oracle::Terms::absolute).
+    pub absolute: f64,
     /// The largest that a score can be.
     pub score: f64,
-    /// The largest element of the operand that the terms multiply, and the factor behind them.
-    pub operand: f64,
-    /// Number of terms of an element.
-    pub n_terms: usize,
 }
 
 impl Tolerance {
     /// The largest allowed error of one element.
-    pub fn of_element(&self, quantity: Quantity, dtype: Dtype, reference: f64, terms: f64, scale: Scale) -> f64 {
+    pub fn of_element(&self, quantity: Quantity, dtype: Dtype, element: Element) -> f64 {
         let f32_unit = 2f64.powi(-24);
-        // Below the smallest number of a type nothing is left: 2⁻²⁴ in f16; in the other types exponentials below 2⁻¹²⁶
-        // are lost, and operands that they are multiplied with stay below 2²⁶.
+        // Below the smallest number of a type weights are lost: at 2⁻²⁴ in f16, of which 2⁻²³ is about six standard
+        // deviations; at 2⁻¹²⁶ in the other types, which no result shows.
         let (unit, smallest) = match (quantity, dtype) {
-            (Quantity::Lse, _) | (_, Dtype::F32) => (f32_unit, 2f64.powi(-100)),
-            (_, Dtype::Bf16) => (2f64.powi(-8), 2f64.powi(-100)),
-            (_, Dtype::F16) => (2f64.powi(-11), 2f64.powi(-24)),
+            (Quantity::Lse, _) | (_, Dtype::F32) => (f32_unit, 2f64.powi(-120)),
+            (_, Dtype::Bf16) => (2f64.powi(-8), 2f64.powi(-120)),
+            (_, Dtype::F16) => (2f64.powi(-11), 2f64.powi(-23)),
         };
-        let underflow = smallest * (1.0 + (scale.n_terms as f64).sqrt() * scale.operand);
-        unit * (self.relative * reference.abs() + self.rounding * terms)
-            + f32_unit * self.statistics * (1.0 + scale.score) * terms
-            + underflow
+        let Element { reference, relative, absolute, score } = element;
+        unit * (self.relative * reference.abs() + self.rounding * relative)
+            + f32_unit * self.statistics * (1.0 + score) * relative
+            + smallest * (1.0 + absolute)
     }
 }

@@ -9,8 +9,8 @@ use crate::buffer::Buffer;
 use crate::cases::Case;
 use crate::compare::{Closeness, Comparison, Errors};
 use crate::inputs::{Fill, Values};
-use crate::oracle::{self, Condition, Inputs, Output};
-use crate::tolerance::{Quantity, Scale};
+use crate::oracle::{self, Condition, Inputs, Output, Terms};
+use crate::tolerance::Quantity;
 
 /// What a device computed, dense.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,28 +58,26 @@ impl Reference {
     }
 
     /// Compares all five results; the error lists every one that is beyond tolerance.
-    pub fn judge(&self, case: &Case, values: &Values, results: &Results) -> Result<Closeness, String> {
+    pub fn judge(&self, case: &Case, results: &Results) -> Result<Closeness, String> {
         let sizes = case.sizes;
-        let softmax_scale = f64::from(case.problem().map_err(|error| error.to_string())?.scale());
-        let largest = |array: &[f64]| array.iter().fold(0f64, |max, x| max.max(x.abs()));
-        let of_row = sizes.seqlen_k;
-        let of_column = sizes.seqlen_q * sizes.heads_q.checked_div(sizes.heads_k).unwrap_or(0);
-        let scale = |operand: f64, n_terms| Scale { score: self.condition.score, operand, n_terms };
         let like_q = [sizes.batch, sizes.seqlen_q, sizes.heads_q, sizes.head_dim];
         let like_k = [sizes.batch, sizes.seqlen_k, sizes.heads_k, sizes.head_dim];
         let like_lse = [sizes.batch, sizes.heads_q, sizes.seqlen_q, 1];
+        let of_row = sizes.seqlen_k;
+        let of_column = sizes.seqlen_q * sizes.heads_q.checked_div(sizes.heads_k).unwrap_or(0);
         let errors = if case.fill == Fill::EqualRows { Errors::Shared } else { Errors::Independent };
-        let compare = |quantity, shape, actual, reference, terms, scale| {
-            Comparison { quantity, dtype: case.dtype, shape, actual, reference, terms, scale, errors }.check()
+        let score = self.condition.score;
+        let compare = |quantity, shape, n_terms, actual, reference, terms| {
+            Comparison { quantity, dtype: case.dtype, shape, actual, reference, terms, n_terms, score, errors }.check()
         };
         let (ours, theirs, condition) = (&results.gradients, &self.gradients, &self.condition);
-        let ones = vec![1.0; self.output.lse.len()];
+        let of_lse = Terms::uniform(self.output.lse.len(), 1.0, 0.0);
         let checks = [
-            compare(Quantity::O, like_q, &results.output.o, &self.output.o, &condition.o, scale(largest(&values.v), of_row)),
-            compare(Quantity::Lse, like_lse, &results.output.lse, &self.output.lse, &ones, scale(0.0, of_row)),
-            compare(Quantity::DQ, like_q, &ours.d_q, &theirs.d_q, &condition.d_q, scale(softmax_scale * largest(&values.k), of_row)),
-            compare(Quantity::DK, like_k, &ours.d_k, &theirs.d_k, &condition.d_k, scale(softmax_scale * largest(&values.q), of_column)),
-            compare(Quantity::DV, like_k, &ours.d_v, &theirs.d_v, &condition.d_v, scale(largest(&values.d_o), of_column)),
+            compare(Quantity::O, like_q, of_row, &results.output.o, &self.output.o, &condition.o),
+            compare(Quantity::Lse, like_lse, of_row, &results.output.lse, &self.output.lse, &of_lse),
+            compare(Quantity::DQ, like_q, of_row, &ours.d_q, &theirs.d_q, &condition.d_q),
+            compare(Quantity::DK, like_k, of_column, &ours.d_k, &theirs.d_k, &condition.d_k),
+            compare(Quantity::DV, like_k, of_column, &ours.d_v, &theirs.d_v, &condition.d_v),
         ];
         let mut closest = Closeness::default();
         let mut mismatches = Vec::new();

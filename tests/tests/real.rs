@@ -29,7 +29,7 @@ fn check(subject: &Subject, algorithm: Algorithm, orders: &[Order]) {
         for &order in orders {
             let results = trial::run(&case, &real.values, &device, algorithm, order)
                 .unwrap_or_else(|refusal| panic!("{name}, {order:?}: {refusal:?}"));
-            let judged = stored.judge(&case, &real.values, &results);
+            let judged = stored.judge(&case, &results);
             let close = judged.unwrap_or_else(|failure| panic!("{name}, {order:?}: {failure}"));
             println!("{name} on {} with {algorithm}: {:.2} of the tolerance", subject.backend, close.worst);
         }

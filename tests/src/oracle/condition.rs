@@ -4,35 +4,65 @@
 //! a product) and carries the f32 error of its score. These errors are as good as independent, so they add up like
 //! the root of the sum of the squares of the terms; that number is worked out here for every element of o, d_q, d_k
 //! and d_v. What is not independent is treated as such: the error of Δ, which all of a row's terms share.
+//!
+//! Where an element type ends early (f16), small weights and small dS are not rounded but lost: an error of the same
+//! absolute size in every term, whatever the weight. What it is multiplied with is worked out beside it.
 
 use super::forward::weights;
 use super::{Inputs, Output, dot};
 
-/// The size of the terms behind every element of the results, in the results' layout.
+/// What the errors of one result's elements scale with, in the result's layout.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Terms {
+    /// Errors that are a share of a weight.
+    pub relative: Vec<f64>,
+    /// Errors that are the same for every weight.
+    pub absolute: Vec<f64>,
+}
+
+/// The size of the terms behind every element of the results.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Condition {
-    /// `√Σⱼ p²(|v| + |o|)²`.
-    pub o: Vec<f64>,
-    /// `scale · (√Σⱼ e²k² + r·|Σⱼ p·k|)`, where `e = p(|dP| + |Δ|)` and `r` is the size of the terms of Δ.
-    pub d_q: Vec<f64>,
-    /// `scale · √Σᵢ (e² + p²r²)q²`.
-    pub d_k: Vec<f64>,
-    /// `√Σᵢ p²dO²`.
-    pub d_v: Vec<f64>,
+    /// `√Σⱼ p²(|v| + |o|)²`; absolute: `√Σⱼ v²`.
+    pub o: Terms,
+    /// `scale · (√Σⱼ e²k² + r·|Σⱼ p·k|)`, where `e = p(|dP| + |Δ|)` and `r` is the size of the terms of Δ; absolute:
+    /// `scale · √Σⱼ (1 + |dP| + |Δ|)²k²`.
+    pub d_q: Terms,
+    /// `scale · √Σᵢ (e² + p²r²)q²`; absolute: `scale · √Σᵢ (1 + |dP| + |Δ|)²q²`.
+    pub d_k: Terms,
+    /// `√Σᵢ p²dO²`; absolute: `√Σᵢ dO²`.
+    pub d_v: Terms,
     /// `max |q|·|k| · scale`: no score and no rounding of a score is larger than what this number says.
     pub score: f64,
+}
+
+impl Terms {
+    /// The same terms for `n` elements.
+    pub fn uniform(n: usize, relative: f64, absolute: f64) -> Terms {
+        Terms { relative: vec![relative; n], absolute: vec![absolute; n] }
+    }
+
+    fn zero(n: usize) -> Terms {
+        Terms::uniform(n, 0.0, 0.0)
+    }
+
+    /// Makes sums of squares what they are to be: their roots, times a factor.
+    fn finish(&mut self, factor: f64) {
+        self.relative.iter_mut().chain(&mut self.absolute).for_each(|sum| *sum = sum.sqrt() * factor);
+    }
 }
 
 /// The condition of a problem whose results are `output`.
 pub fn condition(inputs: &Inputs, output: &Output, d_o: &[f64]) -> Condition {
     let sizes = inputs.sizes;
-    let longest =
-        |rows: &[f64]| rows.chunks_exact(sizes.head_dim.max(1)).map(|row| dot(row, row)).fold(0.0, f64::max).sqrt();
+    let longest = |rows: &[f64]| {
+        rows.chunks_exact(sizes.head_dim.max(1)).map(|row| dot(row, row)).fold(0.0, f64::max).sqrt()
+    };
     let mut condition = Condition {
-        o: vec![0.0; sizes.query_elems()],
-        d_q: vec![0.0; sizes.query_elems()],
-        d_k: vec![0.0; sizes.key_elems()],
-        d_v: vec![0.0; sizes.key_elems()],
+        o: Terms::zero(sizes.query_elems()),
+        d_q: Terms::zero(sizes.query_elems()),
+        d_k: Terms::zero(sizes.key_elems()),
+        d_v: Terms::zero(sizes.key_elems()),
         score: longest(inputs.q) * longest(inputs.k) * inputs.softmax_scale,
     };
     for b in 0..sizes.batch {
@@ -42,12 +72,8 @@ pub fn condition(inputs: &Inputs, output: &Output, d_o: &[f64]) -> Condition {
             }
         }
     }
-    for sum in condition.d_k.iter_mut() {
-        *sum = sum.sqrt() * inputs.softmax_scale;
-    }
-    for sum in condition.d_v.iter_mut() {
-        *sum = sum.sqrt();
-    }
+    condition.d_k.finish(inputs.softmax_scale);
+    condition.d_v.finish(1.0);
     condition
 }
 
@@ -63,41 +89,36 @@ fn add_row(condition: &mut Condition, inputs: &Inputs, output: &Output, d_o: &[f
     };
     let (q, o, d_o) = (&inputs.q[query.clone()], &output.o[query.clone()], &d_o[query.clone()]);
 
-    let condition_o = &mut condition.o[query.clone()];
+    let (o_relative, o_absolute) = (&mut condition.o.relative[query.clone()], &mut condition.o.absolute[query.clone()]);
     for &(j, p) in &row {
-        for ((sum, v), o) in condition_o.iter_mut().zip(&inputs.v[key(j)]).zip(o) {
-            *sum += (p * (v.abs() + o.abs())).powi(2);
+        for (c, v) in inputs.v[key(j)].iter().enumerate() {
+            o_relative[c] += (p * (v.abs() + o[c].abs())).powi(2);
+            o_absolute[c] += v.powi(2);
         }
     }
-    for sum in condition_o.iter_mut() {
-        *sum = sum.sqrt();
-    }
+    o_relative.iter_mut().chain(o_absolute).for_each(|sum| *sum = sum.sqrt());
 
     let delta = dot(o, d_o);
-    let terms_of_delta = d_o
-        .iter()
-        .zip(o)
-        .zip(&*condition_o)
-        .map(|((d_o, o), terms)| (d_o * (o.abs() + terms)).powi(2))
-        .sum::<f64>()
-        .sqrt();
-    let mut squares = vec![0.0; sizes.head_dim];
+    let terms_of_delta: f64 =
+        d_o.iter().zip(o).zip(&*o_relative).map(|((d_o, o), terms)| (d_o * (o.abs() + terms)).powi(2)).sum::<f64>().sqrt();
+    let (mut relative, mut absolute) = (vec![0.0; sizes.head_dim], vec![0.0; sizes.head_dim]);
     let mut mean_key = vec![0.0; sizes.head_dim];
     for &(j, p) in &row {
-        let error = p * (dot(d_o, &inputs.v[key(j)]).abs() + delta.abs());
-        let of_key = error.powi(2) + (p * terms_of_delta).powi(2);
-        for (c, k) in inputs.k[key(j)].iter().enumerate() {
-            squares[c] += (error * k).powi(2);
-            mean_key[c] += p * k;
-        }
-        for (sum, q) in condition.d_k[key(j)].iter_mut().zip(q) {
-            *sum += of_key * q.powi(2);
-        }
-        for (sum, d_o) in condition.d_v[key(j)].iter_mut().zip(d_o) {
-            *sum += (p * d_o).powi(2);
+        let factor = dot(d_o, &inputs.v[key(j)]).abs() + delta.abs();
+        let of_key = (p * factor).powi(2) + (p * terms_of_delta).powi(2);
+        for (c, at) in key(j).enumerate() {
+            relative[c] += (p * factor * inputs.k[at]).powi(2);
+            absolute[c] += ((1.0 + factor) * inputs.k[at]).powi(2);
+            mean_key[c] += p * inputs.k[at];
+            condition.d_k.relative[at] += of_key * q[c].powi(2);
+            condition.d_k.absolute[at] += ((1.0 + factor) * q[c]).powi(2);
+            condition.d_v.relative[at] += (p * d_o[c]).powi(2);
+            condition.d_v.absolute[at] += d_o[c].powi(2);
         }
     }
-    for ((result, squares), mean_key) in condition.d_q[query].iter_mut().zip(squares).zip(mean_key) {
-        *result = inputs.softmax_scale * (squares.sqrt() + terms_of_delta * mean_key.abs());
+    for (c, at) in query.enumerate() {
+        let shared = terms_of_delta * mean_key[c].abs();
+        condition.d_q.relative[at] = inputs.softmax_scale * (relative[c].sqrt() + shared);
+        condition.d_q.absolute[at] = inputs.softmax_scale * absolute[c].sqrt();
     }
 }

@@ -10,7 +10,7 @@ mod condition;
 mod forward;
 
 pub use backward::{Gradients, backward};
-pub use condition::{Condition, condition};
+pub use condition::{Condition, Terms, condition};
 pub use forward::{Output, forward};
 
 /// The sizes of one problem.

@@ -1,0 +1,23 @@
+//! Tensors of more than 2³¹ elements on a GPU. Eight of them take 34 GiB of memory on both sides, so no other backend
+//! is put through this.
+
+use conformance::buffer::Arrangement;
+use conformance::cases::Case;
+use conformance::inputs::Values;
+use conformance::subject::CUDA;
+use conformance::trial::{self, Reference};
+use ferroflash::{Algorithm, Dtype, Mask, Order};
+
+#[test]
+fn offsets_that_32_bits_do_not_hold() {
+    if CUDA.is_absent() {
+        return;
+    }
+    let near = Case::new(Dtype::Bf16, Mask::Causal, 64, 130, 150).heads(2, 2, 1);
+    let case = Case { arrangement: Arrangement::Far, ..near };
+    let values = Values::new(case.fill, case.sizes, case.dtype, case.seed);
+    let reference = Reference::new(&case, &values, case.problem().unwrap().scale());
+    let device = (CUDA.open)(0).unwrap();
+    let results = trial::run(&case, &values, &device, Algorithm::Flash2, Order::Deterministic).unwrap();
+    reference.judge(&case, &results).unwrap();
+}
