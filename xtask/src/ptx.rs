@@ -121,7 +121,7 @@ fn find_or_install(choice: &Choice, root: &Path) -> Result<Compiler> {
     if !Path::new("/etc/debian_version").exists() {
         bail!("{error}; with rustup, `rustup component add rust-src` brings what is missing");
     }
-    let install = format!("apt-get update && apt-get install -y {packages}");
+    let install = format!("apt-get update -qq && apt-get install -qq -y {packages}");
     if !is_root() {
         bail!("{error}; run `sudo sh -c '{install}'`");
     }
