@@ -22,7 +22,12 @@ pub enum Arrangement {
 }
 
 /// The arrangements that every backend takes.
-pub const ALIGNED: [Arrangement; 4] = [Arrangement::Bshd, Arrangement::Bhsd, Arrangement::Packed, Arrangement::Padded];
+pub const ALIGNED: [Arrangement; 4] = [
+    Arrangement::Bshd,
+    Arrangement::Bhsd,
+    Arrangement::Packed,
+    Arrangement::Padded,
+];
 
 /// Elements of 16 bytes of the narrowest type: starts are multiples of it.
 const ALIGNMENT: usize = 8;
@@ -40,16 +45,27 @@ pub struct Buffer<T> {
 
 impl<T: Element> Buffer<T> {
     /// A tensor full of NaN, to be written.
-    pub fn unwritten(shape: [usize; 4], arrangement: Arrangement) -> Result<Buffer<T>, ProblemError> {
+    pub fn unwritten(
+        shape: [usize; 4],
+        arrangement: Arrangement,
+    ) -> Result<Buffer<T>, ProblemError> {
         let layout = arrange(shape, arrangement)?;
         let memory = vec![T::from_f32(f32::NAN); layout.extent_elems()? + 2 * MARGIN + ALIGNMENT];
         let aligned = memory[MARGIN..].as_ptr().align_offset(16);
         let odd = usize::from(arrangement == Arrangement::Unaligned);
-        Ok(Buffer { memory, first: MARGIN + aligned + odd, layout })
+        Ok(Buffer {
+            memory,
+            first: MARGIN + aligned + odd,
+            layout,
+        })
     }
 
     /// A tensor with these dense values.
-    pub fn filled(values: &[f64], shape: [usize; 4], arrangement: Arrangement) -> Result<Buffer<T>, ProblemError> {
+    pub fn filled(
+        values: &[f64],
+        shape: [usize; 4],
+        arrangement: Arrangement,
+    ) -> Result<Buffer<T>, ProblemError> {
         let mut buffer = Buffer::unwritten(shape, arrangement)?;
         for (at, &value) in buffer.places().zip(values) {
             buffer.memory[at] = T::from_f32(value as f32);
@@ -69,14 +85,17 @@ impl<T: Element> Buffer<T> {
 
     /// The tensor's elements, dense.
     pub fn values(&self) -> Vec<f64> {
-        self.places().map(|at| f64::from(self.memory[at].to_f32())).collect()
+        self.places()
+            .map(|at| f64::from(self.memory[at].to_f32()))
+            .collect()
     }
 
     /// An element outside the tensor that somebody wrote to, by its distance from the tensor's first element.
     pub fn strayed(&self) -> Option<isize> {
         let mut ours = vec![false; self.memory.len()];
         self.places().for_each(|at| ours[at] = true);
-        let at = (0..self.memory.len()).find(|&at| !ours[at] && !self.memory[at].to_f32().is_nan())?;
+        let at =
+            (0..self.memory.len()).find(|&at| !ours[at] && !self.memory[at].to_f32().is_nan())?;
         Some(at as isize - self.first as isize)
     }
 
@@ -86,7 +105,10 @@ impl<T: Element> Buffer<T> {
         (0..layout.batch).flat_map(move |b| {
             (0..layout.seqlen).flat_map(move |i| {
                 (0..layout.heads).flat_map(move |h| {
-                    let row = first + b * layout.batch_stride + i * layout.row_stride + h * layout.head_stride;
+                    let row = first
+                        + b * layout.batch_stride
+                        + i * layout.row_stride
+                        + h * layout.head_stride;
                     row..row + layout.head_dim
                 })
             })
@@ -101,18 +123,36 @@ fn arrange(shape: [usize; 4], arrangement: Arrangement) -> Result<Layout, Proble
         let head_stride = (head_dim + unit).next_multiple_of(unit);
         let row_stride = heads * head_stride + 2 * unit;
         let batch_stride = (seqlen + 1) * row_stride + unit;
-        Layout { batch, seqlen, heads, head_dim, batch_stride, row_stride, head_stride }
+        Layout {
+            batch,
+            seqlen,
+            heads,
+            head_dim,
+            batch_stride,
+            row_stride,
+            head_stride,
+        }
     };
     Ok(match arrangement {
         Arrangement::Bshd => Layout::bshd(shape)?,
         Arrangement::Bhsd => Layout::bhsd([batch, heads, seqlen, head_dim])?,
-        Arrangement::Packed => Layout { heads, ..Layout::bshd([batch, seqlen, 3 * heads, head_dim])? },
+        Arrangement::Packed => Layout {
+            heads,
+            ..Layout::bshd([batch, seqlen, 3 * heads, head_dim])?
+        },
         Arrangement::Padded => padded(ALIGNMENT),
-        Arrangement::Far => Layout { batch_stride: (1 << 31) + ALIGNMENT, ..padded(ALIGNMENT) },
+        Arrangement::Far => Layout {
+            batch_stride: (1 << 31) + ALIGNMENT,
+            ..padded(ALIGNMENT)
+        },
         Arrangement::Unaligned => {
             let layout = padded(1);
             let row_stride = layout.row_stride | 1;
-            Layout { row_stride, batch_stride: (seqlen + 1) * row_stride | 1, ..layout }
+            Layout {
+                row_stride,
+                batch_stride: (seqlen + 1) * row_stride | 1,
+                ..layout
+            }
         }
     })
 }
@@ -148,7 +188,11 @@ mod tests {
     fn starts_are_aligned_unless_they_are_not_to_be() {
         for arrangement in ALIGNED {
             let buffer = Buffer::<bf16>::unwritten(SHAPE, arrangement).unwrap();
-            assert_eq!(buffer.view().unwrap().describe().address % 16, 0, "{arrangement:?}");
+            assert_eq!(
+                buffer.view().unwrap().describe().address % 16,
+                0,
+                "{arrangement:?}"
+            );
         }
         let buffer = Buffer::<bf16>::unwritten(SHAPE, Arrangement::Unaligned).unwrap();
         assert_ne!(buffer.view().unwrap().describe().address % 16, 0);

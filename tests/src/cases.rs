@@ -40,9 +40,22 @@ pub struct Case {
 
 impl Case {
     /// Two heads of normally distributed numbers in contiguous memory.
-    pub fn new(dtype: Dtype, mask: Mask, head_dim: usize, seqlen_q: usize, seqlen_k: usize) -> Case {
+    pub fn new(
+        dtype: Dtype,
+        mask: Mask,
+        head_dim: usize,
+        seqlen_q: usize,
+        seqlen_k: usize,
+    ) -> Case {
         Case {
-            sizes: Sizes { batch: 1, seqlen_q, seqlen_k, heads_q: 2, heads_k: 2, head_dim },
+            sizes: Sizes {
+                batch: 1,
+                seqlen_q,
+                seqlen_k,
+                heads_q: 2,
+                heads_k: 2,
+                head_dim,
+            },
             dtype,
             mask,
             softmax_scale: None,
@@ -54,12 +67,27 @@ impl Case {
 
     /// With this batch and these numbers of heads.
     pub fn heads(self, batch: usize, heads_q: usize, heads_k: usize) -> Case {
-        Case { sizes: Sizes { batch, heads_q, heads_k, ..self.sizes }, ..self }
+        Case {
+            sizes: Sizes {
+                batch,
+                heads_q,
+                heads_k,
+                ..self.sizes
+            },
+            ..self
+        }
     }
 
     /// The library's view of it.
     pub fn problem(&self) -> Result<Problem, ProblemError> {
-        let Sizes { batch, seqlen_q, seqlen_k, heads_q, heads_k, head_dim } = self.sizes;
+        let Sizes {
+            batch,
+            seqlen_q,
+            seqlen_k,
+            heads_q,
+            heads_k,
+            head_dim,
+        } = self.sizes;
         let builder = Problem::builder(self.dtype)
             .batch(batch)
             .seqlen_q(seqlen_q)
@@ -109,7 +137,9 @@ pub fn quick() -> Vec<Case> {
     let mut cases = Vec::new();
     for head_dim in HEAD_DIMS {
         for mask in MASKS {
-            cases.extend(HALVES.map(|dtype| Case::new(dtype, mask, head_dim, 150, 170).heads(1, 2, 1)));
+            cases.extend(
+                HALVES.map(|dtype| Case::new(dtype, mask, head_dim, 150, 170).heads(1, 2, 1)),
+            );
         }
     }
     cases
@@ -123,9 +153,19 @@ pub fn full() -> Vec<Case> {
             for (of_dim, head_dim) in HEAD_DIMS.into_iter().enumerate() {
                 let round = at + of_mask + of_dim;
                 let (batch, heads_q, heads_k) = HEADS[round % HEADS.len()];
-                let case = Case::new(HALVES[(at + of_dim) % 2], mask, head_dim, seqlen_q, seqlen_k);
+                let case = Case::new(
+                    HALVES[(at + of_dim) % 2],
+                    mask,
+                    head_dim,
+                    seqlen_q,
+                    seqlen_k,
+                );
                 let arrangement = ALIGNED[(at / 2 + of_dim + 2 * of_mask) % ALIGNED.len()];
-                cases.push(Case { arrangement, seed: round as u64, ..case.heads(batch, heads_q, heads_k) });
+                cases.push(Case {
+                    arrangement,
+                    seed: round as u64,
+                    ..case.heads(batch, heads_q, heads_k)
+                });
             }
         }
     }
@@ -138,16 +178,28 @@ pub fn edge() -> Vec<Case> {
     for dtype in HALVES {
         for mask in MASKS {
             let of = |seqlen_q, seqlen_k| Case::new(dtype, mask, 64, seqlen_q, seqlen_k);
-            cases.extend([of(0, 0), of(5, 0), of(0, 5), of(7, 7).heads(0, 2, 2), of(7, 7).heads(1, 0, 0)]);
+            cases.extend([
+                of(0, 0),
+                of(5, 0),
+                of(0, 5),
+                of(7, 7).heads(0, 2, 2),
+                of(7, 7).heads(1, 0, 0),
+            ]);
             cases.extend([of(200, 3), of(130, 64)]);
-            cases.extend(ADVERSARIAL.map(|fill| Case { fill, ..of(70, 140) }));
-            cases.extend([1e-3, 2.0].map(|scale| Case { softmax_scale: Some(scale), ..of(40, 90) }));
+            cases.extend(ADVERSARIAL.map(|fill| Case {
+                fill,
+                ..of(70, 140)
+            }));
+            cases.extend([1e-3, 2.0].map(|scale| Case {
+                softmax_scale: Some(scale),
+                ..of(40, 90)
+            }));
         }
     }
-    cases.extend(
-        HEAD_DIMS
-            .map(|head_dim| Case { fill: Fill::Rising, ..Case::new(Dtype::Bf16, Mask::Causal, head_dim, 140, 300) }),
-    );
+    cases.extend(HEAD_DIMS.map(|head_dim| Case {
+        fill: Fill::Rising,
+        ..Case::new(Dtype::Bf16, Mask::Causal, head_dim, 140, 300)
+    }));
     cases
 }
 
@@ -155,9 +207,11 @@ pub fn edge() -> Vec<Case> {
 pub fn wide() -> Vec<Case> {
     let mut cases = Vec::new();
     for (at, head_dim) in [1, 7, 8, 40, 80, 96, 111, 192, 256].into_iter().enumerate() {
-        for (dtype, mask) in
-            [Dtype::F32, Dtype::Bf16, Dtype::F16].into_iter().zip([MASKS[at % 2], Mask::Full, Mask::Causal])
-        {
+        for (dtype, mask) in [Dtype::F32, Dtype::Bf16, Dtype::F16].into_iter().zip([
+            MASKS[at % 2],
+            Mask::Full,
+            Mask::Causal,
+        ]) {
             cases.push(Case {
                 arrangement: Arrangement::Unaligned,
                 ..Case::new(dtype, mask, head_dim, 67, 75).heads(1, 2, 1)
@@ -167,12 +221,19 @@ pub fn wide() -> Vec<Case> {
     for (at, (seqlen_q, seqlen_k)) in LENGTHS.into_iter().enumerate() {
         let (batch, heads_q, heads_k) = HEADS[at % HEADS.len()];
         for mask in MASKS {
-            let case = Case::new(Dtype::F32, mask, 64, seqlen_q, seqlen_k).heads(batch, heads_q, heads_k);
-            cases.push(Case { arrangement: ALIGNED[at % ALIGNED.len()], ..case });
+            let case =
+                Case::new(Dtype::F32, mask, 64, seqlen_q, seqlen_k).heads(batch, heads_q, heads_k);
+            cases.push(Case {
+                arrangement: ALIGNED[at % ALIGNED.len()],
+                ..case
+            });
         }
     }
     for fill in ADVERSARIAL {
-        cases.extend(MASKS.map(|mask| Case { fill, ..Case::new(Dtype::F32, mask, 32, 70, 140) }));
+        cases.extend(MASKS.map(|mask| Case {
+            fill,
+            ..Case::new(Dtype::F32, mask, 32, 70, 140)
+        }));
     }
     cases.push(Case::new(Dtype::F32, Mask::Causal, 64, 700, 900));
     cases
@@ -185,20 +246,60 @@ pub fn random(max_seqlen: usize) -> impl Strategy<Value = Case> {
     let scales = prop_oneof![3 => Just(None), 1 => (0.01f32..1.0).prop_map(Some)];
     let lengths = (0..=max_seqlen, 0..=max_seqlen, any::<bool>());
     let heads = (1usize..3, 1usize..3, 1usize..3);
-    (select(HALVES.to_vec()), select(MASKS.to_vec()), select(HEAD_DIMS.to_vec()), lengths, heads, arrangements, fills, scales, any::<u32>())
-        .prop_map(|(dtype, mask, head_dim, (seqlen_q, seqlen_k, equal), (batch, heads_k, group), arrangement, fill, softmax_scale, seed)| {
-            let seqlen_k = if equal { seqlen_q } else { seqlen_k };
-            let case = Case::new(dtype, mask, head_dim, seqlen_q, seqlen_k).heads(batch, heads_k * group, heads_k);
-            Case { arrangement, fill, softmax_scale, seed: seed.into(), ..case }
-        })
+    (
+        select(HALVES.to_vec()),
+        select(MASKS.to_vec()),
+        select(HEAD_DIMS.to_vec()),
+        lengths,
+        heads,
+        arrangements,
+        fills,
+        scales,
+        any::<u32>(),
+    )
+        .prop_map(
+            |(
+                dtype,
+                mask,
+                head_dim,
+                (seqlen_q, seqlen_k, equal),
+                (batch, heads_k, group),
+                arrangement,
+                fill,
+                softmax_scale,
+                seed,
+            )| {
+                let seqlen_k = if equal { seqlen_q } else { seqlen_k };
+                let case = Case::new(dtype, mask, head_dim, seqlen_q, seqlen_k).heads(
+                    batch,
+                    heads_k * group,
+                    heads_k,
+                );
+                Case {
+                    arrangement,
+                    fill,
+                    softmax_scale,
+                    seed: seed.into(),
+                    ..case
+                }
+            },
+        )
 }
 
 /// Runs properties on this many cases, the same ones every time; another `SEED` in the environment gives others.
 pub fn runner(n_cases: u32) -> TestRunner {
-    let seed: u64 = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
+    let seed: u64 = std::env::var("SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or(0);
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
-    let config = Config { cases: n_cases, failure_persistence: None, max_shrink_iters: 200, ..Config::default() };
+    let config = Config {
+        cases: n_cases,
+        failure_persistence: None,
+        max_shrink_iters: 200,
+        ..Config::default()
+    };
     TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes))
 }
 
@@ -217,10 +318,22 @@ mod tests {
                         .filter(|case| case.sizes.head_dim == head_dim && case.mask == mask)
                         .any(|case| f(&case))
                 };
-                assert!(HALVES.iter().all(|&dtype| some(&|case| case.dtype == dtype)));
-                assert!(ALIGNED.iter().all(|&arrangement| some(&|case| case.arrangement == arrangement)));
                 assert!(
-                    HEADS.iter().all(|&(_, q, k)| some(&|case| (case.sizes.heads_q, case.sizes.heads_k) == (q, k)))
+                    HALVES
+                        .iter()
+                        .all(|&dtype| some(&|case| case.dtype == dtype))
+                );
+                assert!(
+                    ALIGNED
+                        .iter()
+                        .all(|&arrangement| some(&|case| case.arrangement == arrangement))
+                );
+                assert!(
+                    HEADS
+                        .iter()
+                        .all(|&(_, q, k)| some(
+                            &|case| (case.sizes.heads_q, case.sizes.heads_k) == (q, k)
+                        ))
                 );
                 assert!(some(&|case| case.sizes.seqlen_k < case.sizes.seqlen_q));
             }
@@ -231,7 +344,10 @@ mod tests {
     fn every_case_is_a_problem() {
         for case in [quick(), full(), edge(), wide()].concat() {
             let problem = case.problem().unwrap();
-            assert_eq!(problem.shape_q().iter().product::<usize>(), case.sizes.query_elems());
+            assert_eq!(
+                problem.shape_q().iter().product::<usize>(),
+                case.sizes.query_elems()
+            );
             ferroflash::validate::sizes(&problem).unwrap();
         }
     }

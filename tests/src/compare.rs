@@ -23,7 +23,8 @@ pub struct Comparison<'a> {
     pub quantity: Quantity,
     /// Element type of the problem.
     pub dtype: Dtype,
-    /// `[batch, seqlen, heads, head_dim]`; for lse `[batch, heads, seqlen, 1]`.
+    /// `[batch, seqlen, heads, head_dim]`; for lse `[batch, heads, seqlen, 1]`, for weights `[batch, heads, seqlen_q,
+    /// seqlen_k]`.
     pub shape: [usize; 4],
     /// What the backend computed.
     pub actual: &'a [f64],
@@ -72,8 +73,18 @@ struct Element {
 impl Comparison<'_> {
     /// Passes, or describes the worst element.
     pub fn check(&self) -> Result<Closeness, Box<Mismatch>> {
-        assert_eq!(self.actual.len(), self.reference.len(), "{:?}", self.quantity);
-        assert_eq!(self.actual.len(), self.terms.relative.len(), "{:?}", self.quantity);
+        assert_eq!(
+            self.actual.len(),
+            self.reference.len(),
+            "{:?}",
+            self.quantity
+        );
+        assert_eq!(
+            self.actual.len(),
+            self.terms.relative.len(),
+            "{:?}",
+            self.quantity
+        );
         let (mut n_beyond, mut worst) = (0, None::<Element>);
         let (mut error_squares, mut allowed_squares) = (0.0, 0.0);
         for at in 0..self.actual.len() {
@@ -81,7 +92,9 @@ impl Comparison<'_> {
             if element.part.is_nan() || 1.0 < element.part {
                 n_beyond += 1;
             }
-            if worst.is_none_or(|worst| worst.part < element.part || element.part.is_nan() && !worst.part.is_nan()) {
+            if worst.is_none_or(|worst| {
+                worst.part < element.part || element.part.is_nan() && !worst.part.is_nan()
+            }) {
                 worst = Some(element);
             }
             if element.reference.is_finite() {
@@ -89,18 +102,39 @@ impl Comparison<'_> {
                 allowed_squares += element.allowed.powi(2);
             }
         }
-        let Some(worst) = worst else { return Ok(Closeness::default()) };
+        let Some(worst) = worst else {
+            return Ok(Closeness::default());
+        };
         let part_of_all = match self.errors {
             Errors::Independent => tolerance(self.quantity, self.dtype).rms,
             Errors::Shared => 1.0,
         };
-        let rms = if error_squares == 0.0 { 0.0 } else { (error_squares / allowed_squares).sqrt() / part_of_all };
-        let closeness = Closeness { worst: worst.part, rms };
+        let rms = if error_squares == 0.0 {
+            0.0
+        } else {
+            (error_squares / allowed_squares).sqrt() / part_of_all
+        };
+        let closeness = Closeness {
+            worst: worst.part,
+            rms,
+        };
         if n_beyond == 0 && rms <= 1.0 {
             return Ok(closeness);
         }
-        let Comparison { quantity, dtype, shape, .. } = *self;
-        Err(Box::new(Mismatch { quantity, dtype, shape, n_beyond, worst, closeness }))
+        let Comparison {
+            quantity,
+            dtype,
+            shape,
+            ..
+        } = *self;
+        Err(Box::new(Mismatch {
+            quantity,
+            dtype,
+            shape,
+            n_beyond,
+            worst,
+            closeness,
+        }))
     }
 
     fn element(&self, at: usize) -> Element {
@@ -109,25 +143,58 @@ impl Comparison<'_> {
             Errors::Independent => 1.0,
             Errors::Shared => (self.n_terms as f64).sqrt(),
         };
-        let (relative, absolute) = (shared * self.terms.relative[at], shared * self.terms.absolute[at]);
+        let (relative, absolute) = (
+            shared * self.terms.relative[at],
+            shared * self.terms.absolute[at],
+        );
         let exact = !reference.is_finite() || reference == 0.0 && relative == 0.0;
         let allowed = if exact {
             0.0
         } else {
-            let element = tolerance::Element { reference, relative, absolute, score: self.score };
+            let element = tolerance::Element {
+                reference,
+                relative,
+                absolute,
+                score: self.score,
+            };
             tolerance(self.quantity, self.dtype).of_element(self.quantity, self.dtype, element)
         };
-        let part = if actual == reference { 0.0 } else { (actual - reference).abs() / allowed };
-        Element { at, actual, reference, allowed, part }
+        let part = if actual == reference {
+            0.0
+        } else {
+            (actual - reference).abs() / allowed
+        };
+        Element {
+            at,
+            actual,
+            reference,
+            allowed,
+            part,
+        }
     }
 }
 
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Mismatch { quantity, dtype, shape, n_beyond, worst, closeness } = self;
+        let Mismatch {
+            quantity,
+            dtype,
+            shape,
+            n_beyond,
+            worst,
+            closeness,
+        } = self;
         let [_, d1, d2, d3] = *shape;
-        let (b, x, y, column) = (worst.at / d3 / d2 / d1, worst.at / d3 / d2 % d1, worst.at / d3 % d2, worst.at % d3);
-        let (row, head) = if *quantity == Quantity::Lse { (y, x) } else { (x, y) };
+        let (b, x, y, column) = (
+            worst.at / d3 / d2 / d1,
+            worst.at / d3 / d2 % d1,
+            worst.at / d3 % d2,
+            worst.at % d3,
+        );
+        let (row, head) = match quantity {
+            Quantity::Lse | Quantity::Weights => (y, x),
+            _ => (x, y),
+        };
         write!(
             f,
             "{quantity:?} ({dtype}, {shape:?}): {n_beyond} elements beyond tolerance; root mean square {:.2} of the \
@@ -150,7 +217,14 @@ mod tests {
     use crate::inputs::{Fill, Values, round};
     use crate::oracle::{self, Inputs, Sizes};
 
-    const SIZES: Sizes = Sizes { batch: 1, seqlen_q: 8, seqlen_k: 512, heads_q: 1, heads_k: 1, head_dim: 64 };
+    const SIZES: Sizes = Sizes {
+        batch: 1,
+        seqlen_q: 8,
+        seqlen_k: 512,
+        heads_q: 1,
+        heads_k: 1,
+        head_dim: 64,
+    };
 
     /// o as a kernel would compute it, P and o rounded to bf16, from the keys that `visible` lets through.
     fn low_precision(values: &Values, visible: impl Fn(usize, usize) -> bool) -> Vec<f64> {
@@ -159,10 +233,16 @@ mod tests {
         for i in 0..SIZES.seqlen_q {
             let (mut o, mut sum) = (vec![0.0; 64], 0.0);
             for j in (0..SIZES.seqlen_k).filter(|&j| visible(i, j)) {
-                let score: f64 = rows(&values.q, i).iter().zip(rows(&values.k, j)).map(|(q, k)| q * k).sum();
+                let score: f64 = rows(&values.q, i)
+                    .iter()
+                    .zip(rows(&values.k, j))
+                    .map(|(q, k)| q * k)
+                    .sum();
                 let p = (score * 0.125 - 4.0).exp();
                 sum += p;
-                o.iter_mut().zip(rows(&values.v, j)).for_each(|(o, v)| *o += round(p, Dtype::Bf16) * v);
+                o.iter_mut()
+                    .zip(rows(&values.v, j))
+                    .for_each(|(o, v)| *o += round(p, Dtype::Bf16) * v);
             }
             result.extend(o.into_iter().map(|o| round(o / sum, Dtype::Bf16)));
         }
@@ -175,7 +255,14 @@ mod tests {
     ) -> Result<Closeness, Box<Mismatch>> {
         let values = Values::new(Fill::Normal, SIZES, Dtype::Bf16, 5);
         let Values { q, k, v, d_o } = &values;
-        let inputs = Inputs { sizes: SIZES, q, k, v, softmax_scale: 0.125, visible: &oracle::full };
+        let inputs = Inputs {
+            sizes: SIZES,
+            q,
+            k,
+            v,
+            softmax_scale: 0.125,
+            visible: &oracle::full,
+        };
         let output = oracle::forward(&inputs);
         let condition = oracle::condition(&inputs, &output, d_o);
         let mut actual = low_precision(&values, visible);
@@ -197,7 +284,10 @@ mod tests {
     #[test]
     fn an_honest_run_passes_with_room() {
         let closeness = check(|_| (), oracle::full).unwrap();
-        assert!(0.1 < closeness.worst && closeness.worst < 0.9, "{closeness:?}");
+        assert!(
+            0.1 < closeness.worst && closeness.worst < 0.9,
+            "{closeness:?}"
+        );
         assert!(0.1 < closeness.rms && closeness.rms < 0.9, "{closeness:?}");
     }
 
@@ -210,7 +300,10 @@ mod tests {
     fn one_wrong_element_is_found_and_described() {
         let mismatch = check(|o| o[3 * 64 + 17] += 0.01, oracle::full).unwrap_err();
         assert_eq!(mismatch.n_beyond, 1);
-        assert!(mismatch.to_string().contains("row 3, head 0, column 17"), "{mismatch}");
+        assert!(
+            mismatch.to_string().contains("row 3, head 0, column 17"),
+            "{mismatch}"
+        );
     }
 
     #[test]
@@ -231,6 +324,9 @@ mod tests {
             .check()
         };
         assert!(zero(0.0, 0.0).is_ok() && zero(1e-30, 0.0).is_err());
-        assert!(zero(f64::NEG_INFINITY, f64::NEG_INFINITY).is_ok() && zero(-1e30, f64::NEG_INFINITY).is_err());
+        assert!(
+            zero(f64::NEG_INFINITY, f64::NEG_INFINITY).is_ok()
+                && zero(-1e30, f64::NEG_INFINITY).is_err()
+        );
     }
 }

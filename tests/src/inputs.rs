@@ -87,19 +87,31 @@ impl Values {
                     let n = array.len().max(2) as f64 - 1.0;
                     let stride = [7, 11, 13, 17][salt];
                     let len = array.len();
-                    array.iter_mut().enumerate().for_each(|(at, x)| *x = 2.0 * ((at * stride) % len) as f64 / n - 1.0);
+                    array
+                        .iter_mut()
+                        .enumerate()
+                        .for_each(|(at, x)| *x = 2.0 * ((at * stride) % len) as f64 / n - 1.0);
                 }
             }
             Fill::Peaked => q.iter_mut().for_each(|x| *x *= 6.0),
             Fill::Huge => {
-                q.iter_mut().chain(k).for_each(|x| *x = x.signum() * if rng.random::<bool>() { 16.0 } else { 32.0 });
+                q.iter_mut()
+                    .chain(k)
+                    .for_each(|x| *x = x.signum() * if rng.random::<bool>() { 16.0 } else { 32.0 });
                 v.iter_mut().for_each(|x| *x *= 64.0);
             }
-            Fill::Tiny => [q, k, v, d_o].into_iter().flatten().for_each(|x| *x *= 2f64.powi(-20)),
+            Fill::Tiny => [q, k, v, d_o]
+                .into_iter()
+                .flatten()
+                .for_each(|x| *x *= 2f64.powi(-20)),
             Fill::Zeros => q.iter_mut().chain(k).for_each(|x| *x *= 0.0),
             Fill::EqualRows => {
-                for (array, heads) in [(q, sizes.heads_q), (k, sizes.heads_k), (v, sizes.heads_k), (d_o, sizes.heads_q)]
-                {
+                for (array, heads) in [
+                    (q, sizes.heads_q),
+                    (k, sizes.heads_k),
+                    (v, sizes.heads_k),
+                    (d_o, sizes.heads_q),
+                ] {
                     let row_elems = heads * sizes.head_dim;
                     (row_elems..array.len()).for_each(|at| array[at] = array[at - row_elems]);
                 }
@@ -113,7 +125,11 @@ impl Values {
                 q.iter_mut().for_each(|x| *x = x.abs() + 1.0);
                 for (at, x) in k.iter_mut().enumerate() {
                     let along = ((at / row_elems) % sizes.seqlen_k) as f64 / sizes.seqlen_k as f64;
-                    let ramp = if fill == Fill::Rising { along } else { 1.0 - along };
+                    let ramp = if fill == Fill::Rising {
+                        along
+                    } else {
+                        1.0 - along
+                    };
                     *x = 4.0 * ramp + 0.0625 * *x;
                 }
             }
@@ -144,7 +160,14 @@ pub fn round(x: f64, dtype: Dtype) -> f64 {
 mod tests {
     use super::*;
 
-    const SIZES: Sizes = Sizes { batch: 2, seqlen_q: 5, seqlen_k: 7, heads_q: 4, heads_k: 2, head_dim: 8 };
+    const SIZES: Sizes = Sizes {
+        batch: 2,
+        seqlen_q: 5,
+        seqlen_k: 7,
+        heads_q: 4,
+        heads_k: 2,
+        head_dim: 8,
+    };
 
     #[test]
     fn values_are_finite_representable_and_depend_on_the_seed_alone() {
@@ -153,11 +176,17 @@ mod tests {
                 let values = Values::new(fill, SIZES, dtype, 3);
                 assert_eq!(values, Values::new(fill, SIZES, dtype, 3));
                 for array in [&values.q, &values.k, &values.v, &values.d_o] {
-                    assert!(array.iter().all(|&x| x.is_finite() && round(x, dtype) == x), "{fill:?} {dtype}");
+                    assert!(
+                        array.iter().all(|&x| x.is_finite() && round(x, dtype) == x),
+                        "{fill:?} {dtype}"
+                    );
                 }
             }
         }
-        assert_ne!(Values::new(Fill::Normal, SIZES, Dtype::F32, 3), Values::new(Fill::Normal, SIZES, Dtype::F32, 4));
+        assert_ne!(
+            Values::new(Fill::Normal, SIZES, Dtype::F32, 3),
+            Values::new(Fill::Normal, SIZES, Dtype::F32, 4)
+        );
     }
 
     #[test]
@@ -165,7 +194,10 @@ mod tests {
         let numbers = normal(&mut StdRng::seed_from_u64(1), 100_000);
         let mean = numbers.iter().sum::<f64>() / 1e5;
         let variance = numbers.iter().map(|x| x * x).sum::<f64>() / 1e5;
-        assert!(mean.abs() < 0.02 && (variance - 1.0).abs() < 0.02, "{mean} {variance}");
+        assert!(
+            mean.abs() < 0.02 && (variance - 1.0).abs() < 0.02,
+            "{mean} {variance}"
+        );
     }
 
     #[test]

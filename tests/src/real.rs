@@ -55,8 +55,12 @@ pub enum ReadError {
 
 /// Where the file of this name lies: under the manifest that cargo, or a bundle's script, names at run time.
 pub fn path(name: &str) -> PathBuf {
-    let package = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
-    PathBuf::from(package).join("data").join(name).with_extension("safetensors")
+    let package =
+        std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    PathBuf::from(package)
+        .join("data")
+        .join(name)
+        .with_extension("safetensors")
 }
 
 /// Reads the file of this name.
@@ -66,33 +70,67 @@ pub fn read(name: &str) -> Result<Real, ReadError> {
     let tensors = SafeTensors::deserialize(&bytes)?;
     let (_, metadata) = SafeTensors::read_metadata(&bytes)?;
     let metadata = metadata.metadata().clone().unwrap_or_default();
-    let of_key =
-        |key: &str| metadata.get(key).ok_or_else(|| ReadError::Contents { what: format!("no metadata `{key}`") });
+    let of_key = |key: &str| {
+        metadata.get(key).ok_or_else(|| ReadError::Contents {
+            what: format!("no metadata `{key}`"),
+        })
+    };
     let numbers = |name: &str| numbers(&tensors, name);
 
     let (batch, seqlen_q, heads_q, head_dim) = shape(&tensors, "q")?;
     let (_, seqlen_k, heads_k, _) = shape(&tensors, "k")?;
     Ok(Real {
-        sizes: Sizes { batch, seqlen_q, seqlen_k, heads_q, heads_k, head_dim },
+        sizes: Sizes {
+            batch,
+            seqlen_q,
+            seqlen_k,
+            heads_q,
+            heads_k,
+            head_dim,
+        },
         dtype: match tensors.tensor("q")?.dtype() {
             safetensors::Dtype::BF16 => Dtype::Bf16,
             safetensors::Dtype::F16 => Dtype::F16,
-            other => return Err(ReadError::Contents { what: format!("q is {other:?}") }),
+            other => {
+                return Err(ReadError::Contents {
+                    what: format!("q is {other:?}"),
+                });
+            }
         },
-        mask: if of_key("causal")? == "true" { Mask::Causal } else { Mask::Full },
+        mask: if of_key("causal")? == "true" {
+            Mask::Causal
+        } else {
+            Mask::Full
+        },
         softmax_scale: of_key("softmax_scale")?
             .parse()
-            .map_err(|_| ReadError::Contents { what: "softmax_scale is no number".into() })?,
-        values: Values { q: numbers("q")?, k: numbers("k")?, v: numbers("v")?, d_o: numbers("d_o")? },
-        output: Output { o: numbers("o")?, lse: numbers("lse")? },
-        gradients: Gradients { d_q: numbers("d_q")?, d_k: numbers("d_k")?, d_v: numbers("d_v")? },
+            .map_err(|_| ReadError::Contents {
+                what: "softmax_scale is no number".into(),
+            })?,
+        values: Values {
+            q: numbers("q")?,
+            k: numbers("k")?,
+            v: numbers("v")?,
+            d_o: numbers("d_o")?,
+        },
+        output: Output {
+            o: numbers("o")?,
+            lse: numbers("lse")?,
+        },
+        gradients: Gradients {
+            d_q: numbers("d_q")?,
+            d_k: numbers("d_k")?,
+            d_v: numbers("d_v")?,
+        },
     })
 }
 
 fn shape(tensors: &SafeTensors, name: &str) -> Result<(usize, usize, usize, usize), ReadError> {
     match tensors.tensor(name)?.shape() {
         &[batch, seqlen, heads, head_dim] => Ok((batch, seqlen, heads, head_dim)),
-        other => Err(ReadError::Contents { what: format!("{name} has shape {other:?}") }),
+        other => Err(ReadError::Contents {
+            what: format!("{name} has shape {other:?}"),
+        }),
     }
 }
 
@@ -103,10 +141,15 @@ fn numbers(tensors: &SafeTensors, name: &str) -> Result<Vec<f64>, ReadError> {
     match tensor.dtype() {
         safetensors::Dtype::BF16 => Ok(half(|bytes| bf16::from_le_bytes(bytes).to_f64())),
         safetensors::Dtype::F16 => Ok(half(|bytes| f16::from_le_bytes(bytes).to_f64())),
-        safetensors::Dtype::F32 => {
-            Ok(data.as_chunks().0.iter().map(|&bytes| f64::from(f32::from_le_bytes(bytes))).collect())
-        }
-        other => Err(ReadError::Contents { what: format!("{name} is {other:?}") }),
+        safetensors::Dtype::F32 => Ok(data
+            .as_chunks()
+            .0
+            .iter()
+            .map(|&bytes| f64::from(f32::from_le_bytes(bytes)))
+            .collect()),
+        other => Err(ReadError::Contents {
+            what: format!("{name} is {other:?}"),
+        }),
     }
 }
 
@@ -119,7 +162,11 @@ mod tests {
     fn apart(ours: &[f64], stored: &[f64]) -> f64 {
         assert_eq!(ours.len(), stored.len());
         let largest = stored.iter().fold(0f64, |max, x| max.max(x.abs()));
-        ours.iter().zip(stored).map(|(a, b)| (a - b).abs()).fold(0f64, f64::max) / largest
+        ours.iter()
+            .zip(stored)
+            .map(|(a, b)| (a - b).abs())
+            .fold(0f64, f64::max)
+            / largest
     }
 
     /// Two implementations that share nothing, PyTorch in float64 and the oracle, agree to the precision of the file.
@@ -135,7 +182,14 @@ mod tests {
             let Values { q, k, v, d_o } = &real.values;
             let softmax_scale = 1.0 / (real.sizes.head_dim as f64).sqrt();
             assert_eq!(softmax_scale as f32, real.softmax_scale);
-            let inputs = Inputs { sizes: real.sizes, q, k, v, softmax_scale, visible };
+            let inputs = Inputs {
+                sizes: real.sizes,
+                q,
+                k,
+                v,
+                softmax_scale,
+                visible,
+            };
             let output = oracle::forward(&inputs);
             let gradients = oracle::backward(&inputs, d_o);
             for (what, ours, stored) in [

@@ -17,7 +17,11 @@ pub struct Subject {
 }
 
 /// Ordinary Rust on all cores.
-pub const CPU: Subject = Subject { backend: Backend::Cpu, open: |_| Ok(Device::cpu()), n_random: 100 };
+pub const CPU: Subject = Subject {
+    backend: Backend::Cpu,
+    open: |_| Ok(Device::cpu()),
+    n_random: 100,
+};
 
 /// The kernels on the emulator, with every check switched on.
 pub const EMULATED: Subject = Subject {
@@ -27,17 +31,26 @@ pub const EMULATED: Subject = Subject {
 };
 
 /// The kernels on the first GPU.
-pub const CUDA: Subject =
-    Subject { backend: Backend::Cuda, open: |_| Device::cuda(0).map_err(|error| error.to_string()), n_random: 400 };
+pub const CUDA: Subject = Subject {
+    backend: Backend::Cuda,
+    open: |_| Device::cuda(0).map_err(|error| error.to_string()),
+    n_random: 400,
+};
 
 impl Subject {
     /// Whether the backend is not there; says so, and panics where `REQUIRE` names it.
     pub fn is_absent(&self) -> bool {
-        let Err(reason) = (self.open)(0) else { return false };
+        let Err(reason) = (self.open)(0) else {
+            return false;
+        };
         let backend = self.backend;
         say(&format!("not run: {backend}: {reason}"));
-        let required = std::env::var("REQUIRE").is_ok_and(|names| names.split(',').any(|name| name == backend.name()));
-        assert!(!required, "REQUIRE names {backend}, which cannot run: {reason}");
+        let required = std::env::var("REQUIRE")
+            .is_ok_and(|names| names.split(',').any(|name| name == backend.name()));
+        assert!(
+            !required,
+            "REQUIRE names {backend}, which cannot run: {reason}"
+        );
         true
     }
 }

@@ -80,7 +80,12 @@ pub fn check(subject: &Subject, algorithm: Algorithm, set: &str, cases: Vec<Case
             Err(failure) => counts.failures.push(format!("{case:?}\n{failure}")),
         }
     }
-    let Counts { n_passed, n_not_eligible, closest, failures } = &counts;
+    let Counts {
+        n_passed,
+        n_not_eligible,
+        closest,
+        failures,
+    } = &counts;
     say(&format!(
         "conformance: {} {algorithm} {set}: {n_passed} passed, {} failed, {n_not_eligible} not eligible; \
          at most {:.2} of the tolerance (root mean square {:.2})",
@@ -89,7 +94,13 @@ pub fn check(subject: &Subject, algorithm: Algorithm, set: &str, cases: Vec<Case
         closest.worst,
         closest.rms,
     ));
-    assert!(failures.is_empty(), "{} of {} cases failed:\n\n{}", failures.len(), cases.len(), failures.join("\n\n"));
+    assert!(
+        failures.is_empty(),
+        "{} of {} cases failed:\n\n{}",
+        failures.len(),
+        cases.len(),
+        failures.join("\n\n")
+    );
 }
 
 /// Puts the subject through random cases, as many as it has time for; a failure is made smaller before it is shown.
@@ -99,9 +110,11 @@ pub fn check_random(subject: &Subject, algorithm: Algorithm) {
     }
     let strategy = cases::random(200);
     let mut runner = cases::runner(subject.n_random);
-    let outcome = runner.run(&strategy, |case| match check_case(subject, algorithm, &case) {
-        Ok(_) => Ok(()),
-        Err(failure) => Err(proptest::test_runner::TestCaseError::fail(failure)),
+    let outcome = runner.run(&strategy, |case| {
+        match check_case(subject, algorithm, &case) {
+            Ok(_) => Ok(()),
+            Err(failure) => Err(proptest::test_runner::TestCaseError::fail(failure)),
+        }
     });
     if let Err(failure) = outcome {
         panic!("{failure}");
@@ -109,7 +122,11 @@ pub fn check_random(subject: &Subject, algorithm: Algorithm) {
 }
 
 /// One case: `None` where the algorithm cannot serve it, as it should not.
-pub fn check_case(subject: &Subject, algorithm: Algorithm, case: &Case) -> Result<Option<Closeness>, String> {
+pub fn check_case(
+    subject: &Subject,
+    algorithm: Algorithm,
+    case: &Case,
+) -> Result<Option<Closeness>, String> {
     let values = Values::new(case.fill, case.sizes, case.dtype, case.seed);
     let device = (subject.open)(case.seed)?;
     let eligible = is_eligible(subject.backend, algorithm, case);
@@ -143,13 +160,23 @@ fn check_again(
     };
     let bits = |results: &trial::Results| -> Vec<u64> {
         let trial::Results { output, gradients } = results;
-        [&output.o, &output.lse, &gradients.d_q, &gradients.d_k, &gradients.d_v]
-            .into_iter()
-            .flatten()
-            .map(|x| x.to_bits())
-            .collect()
+        [
+            &output.o,
+            &output.lse,
+            &gradients.d_q,
+            &gradients.d_k,
+            &gradients.d_v,
+        ]
+        .into_iter()
+        .flatten()
+        .map(|x| x.to_bits())
+        .collect()
     };
-    if bits(first) == bits(&second) { Ok(()) } else { Err("a second run gave other bits".into()) }
+    if bits(first) == bits(&second) {
+        Ok(())
+    } else {
+        Err("a second run gave other bits".into())
+    }
 }
 
 /// The order that is not deterministic, where there is one.
@@ -166,7 +193,9 @@ fn check_fastest(
     let results = trial::run(case, values, device, algorithm, Order::Fastest)
         .map_err(|refusal| format!("in the fastest order: {refusal:?}"))?;
     let judged = reference.judge(case, &results);
-    judged.map(|_| ()).map_err(|failure| format!("in the fastest order: {failure}"))
+    judged
+        .map(|_| ())
+        .map_err(|failure| format!("in the fastest order: {failure}"))
 }
 
 /// What each algorithm takes, said a second time so that a refusal too many is a failure.

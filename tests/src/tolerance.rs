@@ -24,6 +24,8 @@ pub enum Quantity {
     O,
     /// Statistics of the forward pass.
     Lse,
+    /// Softmax of the scores, where the forward pass gives it.
+    Weights,
     /// Gradient of the queries.
     DQ,
     /// Gradient of the keys.
@@ -51,16 +53,53 @@ pub fn tolerance(quantity: Quantity, dtype: Dtype) -> Tolerance {
     use Quantity::*;
     match (quantity, dtype) {
         // f32 whatever the inputs are: a dot product, a maximum, a sum of exponentials, a logarithm. About 1e-5.
-        (Lse, _) => Tolerance { relative: 2.0, rounding: 8.0, statistics: 8.0, rms: 0.4 },
+        (Lse, _) => Tolerance {
+            relative: 2.0,
+            rounding: 8.0,
+            statistics: 8.0,
+            rms: 0.4,
+        },
+        // One exponential, one division by the row's sum, one rounding.
+        (Weights, _) => Tolerance {
+            relative: 1.0,
+            rounding: 0.1,
+            statistics: 8.0,
+            rms: 0.6,
+        },
         // P is rounded once before it meets V, the sum is in f32, o is rounded once.
-        (O, Dtype::Bf16 | Dtype::F16) => Tolerance { relative: 1.0, rounding: 3.0, statistics: 4.0, rms: 0.4 },
+        (O, Dtype::Bf16 | Dtype::F16) => Tolerance {
+            relative: 1.0,
+            rounding: 3.0,
+            statistics: 4.0,
+            rms: 0.4,
+        },
         // P, recomputed from the lse, is rounded once before it meets dO.
-        (DV, Dtype::Bf16 | Dtype::F16) => Tolerance { relative: 1.0, rounding: 3.0, statistics: 8.0, rms: 0.4 },
+        (DV, Dtype::Bf16 | Dtype::F16) => Tolerance {
+            relative: 1.0,
+            rounding: 3.0,
+            statistics: 8.0,
+            rms: 0.4,
+        },
         // dS is rounded once, or twice where P was, and Δ comes from an o that was rounded.
-        (DQ | DK, Dtype::Bf16 | Dtype::F16) => Tolerance { relative: 1.0, rounding: 4.0, statistics: 8.0, rms: 0.4 },
+        (DQ | DK, Dtype::Bf16 | Dtype::F16) => Tolerance {
+            relative: 1.0,
+            rounding: 4.0,
+            statistics: 8.0,
+            rms: 0.4,
+        },
         // Nothing is rounded to less than f32; sums of some hundred terms lose a few units in the last place.
-        (O, Dtype::F32) => Tolerance { relative: 8.0, rounding: 8.0, statistics: 4.0, rms: 0.4 },
-        (DQ | DK | DV, Dtype::F32) => Tolerance { relative: 8.0, rounding: 16.0, statistics: 8.0, rms: 0.4 },
+        (O, Dtype::F32) => Tolerance {
+            relative: 8.0,
+            rounding: 8.0,
+            statistics: 4.0,
+            rms: 0.4,
+        },
+        (DQ | DK | DV, Dtype::F32) => Tolerance {
+            relative: 8.0,
+            rounding: 16.0,
+            statistics: 8.0,
+            rms: 0.4,
+        },
     }
 }
 
@@ -88,7 +127,12 @@ impl Tolerance {
             (_, Dtype::Bf16) => (2f64.powi(-8), 2f64.powi(-120)),
             (_, Dtype::F16) => (2f64.powi(-11), 2f64.powi(-23)),
         };
-        let Element { reference, relative, absolute, score } = element;
+        let Element {
+            reference,
+            relative,
+            absolute,
+            score,
+        } = element;
         unit * (self.relative * reference.abs() + self.rounding * relative)
             + f32_unit * self.statistics * (1.0 + score) * relative
             + smallest * (1.0 + absolute)

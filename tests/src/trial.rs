@@ -2,7 +2,9 @@
 
 use ferroflash::error::PlanError;
 use ferroflash::plan::Outcome;
-use ferroflash::{Algorithm, Attention, Device, Dtype, Element, Error, Gradients, Mask, Order, Saved};
+use ferroflash::{
+    Algorithm, Attention, Device, Dtype, Element, Error, Gradients, Mask, Order, Saved,
+};
 use half::{bf16, f16};
 
 use crate::buffer::Buffer;
@@ -41,20 +43,42 @@ pub enum Refusal {
     Failed(String),
 }
 
+/// Gives `f` what the oracle takes of a case.
+pub fn with_inputs<R>(
+    case: &Case,
+    values: &Values,
+    softmax_scale: f32,
+    f: impl FnOnce(&Inputs) -> R,
+) -> R {
+    let causal = oracle::causal(case.sizes);
+    let visible: &dyn Fn(usize, usize) -> bool = match case.mask {
+        Mask::Full => &oracle::full,
+        Mask::Causal => &causal,
+    };
+    let Values { q, k, v, .. } = values;
+    f(&Inputs {
+        sizes: case.sizes,
+        q,
+        k,
+        v,
+        softmax_scale: softmax_scale.into(),
+        visible,
+    })
+}
+
 impl Reference {
     /// By the oracle.
     pub fn new(case: &Case, values: &Values, softmax_scale: f32) -> Reference {
-        let causal = oracle::causal(case.sizes);
-        let visible: &dyn Fn(usize, usize) -> bool = match case.mask {
-            Mask::Full => &oracle::full,
-            Mask::Causal => &causal,
-        };
-        let Values { q, k, v, d_o } = values;
-        let inputs = Inputs { sizes: case.sizes, q, k, v, softmax_scale: softmax_scale.into(), visible };
-        let output = oracle::forward(&inputs);
-        let gradients = oracle::backward(&inputs, d_o);
-        let condition = oracle::condition(&inputs, &output, d_o);
-        Reference { output, gradients, condition }
+        with_inputs(case, values, softmax_scale, |inputs| {
+            let output = oracle::forward(inputs);
+            let gradients = oracle::backward(inputs, &values.d_o);
+            let condition = oracle::condition(inputs, &output, &values.d_o);
+            Reference {
+                output,
+                gradients,
+                condition,
+            }
+        })
     }
 
     /// Compares all five results; the error lists every one that is beyond tolerance.
@@ -65,31 +89,88 @@ impl Reference {
         let like_lse = [sizes.batch, sizes.heads_q, sizes.seqlen_q, 1];
         let of_row = sizes.seqlen_k;
         let of_column = sizes.seqlen_q * sizes.heads_q.checked_div(sizes.heads_k).unwrap_or(0);
-        let errors = if case.fill == Fill::EqualRows { Errors::Shared } else { Errors::Independent };
+        let errors = if case.fill == Fill::EqualRows {
+            Errors::Shared
+        } else {
+            Errors::Independent
+        };
         let score = self.condition.score;
         let compare = |quantity, shape, n_terms, actual, reference, terms| {
-            Comparison { quantity, dtype: case.dtype, shape, actual, reference, terms, n_terms, score, errors }.check()
+            Comparison {
+                quantity,
+                dtype: case.dtype,
+                shape,
+                actual,
+                reference,
+                terms,
+                n_terms,
+                score,
+                errors,
+            }
+            .check()
         };
         let (ours, theirs, condition) = (&results.gradients, &self.gradients, &self.condition);
         let of_lse = Terms::uniform(self.output.lse.len(), 1.0, 0.0);
         let checks = [
-            compare(Quantity::O, like_q, of_row, &results.output.o, &self.output.o, &condition.o),
-            compare(Quantity::Lse, like_lse, of_row, &results.output.lse, &self.output.lse, &of_lse),
-            compare(Quantity::DQ, like_q, of_row, &ours.d_q, &theirs.d_q, &condition.d_q),
-            compare(Quantity::DK, like_k, of_column, &ours.d_k, &theirs.d_k, &condition.d_k),
-            compare(Quantity::DV, like_k, of_column, &ours.d_v, &theirs.d_v, &condition.d_v),
+            compare(
+                Quantity::O,
+                like_q,
+                of_row,
+                &results.output.o,
+                &self.output.o,
+                &condition.o,
+            ),
+            compare(
+                Quantity::Lse,
+                like_lse,
+                of_row,
+                &results.output.lse,
+                &self.output.lse,
+                &of_lse,
+            ),
+            compare(
+                Quantity::DQ,
+                like_q,
+                of_row,
+                &ours.d_q,
+                &theirs.d_q,
+                &condition.d_q,
+            ),
+            compare(
+                Quantity::DK,
+                like_k,
+                of_column,
+                &ours.d_k,
+                &theirs.d_k,
+                &condition.d_k,
+            ),
+            compare(
+                Quantity::DV,
+                like_k,
+                of_column,
+                &ours.d_v,
+                &theirs.d_v,
+                &condition.d_v,
+            ),
         ];
         let mut closest = Closeness::default();
         let mut mismatches = Vec::new();
         for check in checks {
             match check {
                 Ok(close) => {
-                    closest = Closeness { worst: closest.worst.max(close.worst), rms: closest.rms.max(close.rms) };
+                    closest = Closeness {
+                        worst: closest.worst.max(close.worst),
+                        rms: closest.rms.max(close.rms),
+                    };
                 }
                 Err(mismatch) => mismatches.push(mismatch.to_string()),
             }
         }
-        if mismatches.is_empty() { Ok(closest) } else { Err(mismatches.join("\n")) }
+        if mismatches.is_empty() {
+            Ok(closest)
+        } else {
+            Err(mismatches.join("\n"))
+        }
     }
 }
 
@@ -120,7 +201,9 @@ fn typed<T: Element>(
     let mut problem = case.problem().map_err(broken)?;
     problem.order = order;
     let (like_q, like_k) = (problem.shape_q(), problem.shape_k());
-    let filled = |values: &[f64], shape| Buffer::<T>::filled(values, shape, case.arrangement).map_err(broken);
+    let filled = |values: &[f64], shape| {
+        Buffer::<T>::filled(values, shape, case.arrangement).map_err(broken)
+    };
     let unwritten = |shape| Buffer::<T>::unwritten(shape, case.arrangement).map_err(broken);
     let inputs = [
         filled(&values.q, like_q)?,
@@ -130,34 +213,64 @@ fn typed<T: Element>(
     ];
     let view = |at: usize| inputs[at].view().map_err(broken);
     let (q, k, v, d_o) = (view(0)?, view(1)?, view(2)?, view(3)?);
-    let attention = Attention::new(device, problem).map_err(refusal)?.with_algorithm(algorithm);
+    let attention = Attention::new(device, problem)
+        .map_err(refusal)?
+        .with_algorithm(algorithm);
 
     let mut o = unwritten(like_q)?;
     let mut rows = Rows::unwritten(case.sizes.row_elems());
     let mut o_view = o.view_mut().map_err(broken)?;
-    attention.forward(&q, &k, &v, &mut o_view, &mut rows.slice_mut().into()).map_err(refusal)?;
+    attention
+        .forward(&q, &k, &v, &mut o_view, &mut rows.slice_mut().into())
+        .map_err(refusal)?;
 
     let (mut d_q, mut d_k, mut d_v) = (unwritten(like_q)?, unwritten(like_k)?, unwritten(like_k)?);
-    let saved = Saved { q, k, v, o: o.view().map_err(broken)?, lse: rows.slice().into() };
+    let saved = Saved {
+        q,
+        k,
+        v,
+        o: o.view().map_err(broken)?,
+        lse: rows.slice().into(),
+    };
     let mut gradients = Gradients {
         d_q: d_q.view_mut().map_err(broken)?,
         d_k: d_k.view_mut().map_err(broken)?,
         d_v: d_v.view_mut().map_err(broken)?,
     };
-    attention.backward(&saved, &d_o, &mut gradients).map_err(refusal)?;
+    attention
+        .backward(&saved, &d_o, &mut gradients)
+        .map_err(refusal)?;
 
     let [q, k, v, d_o] = &inputs;
-    for (name, tensor) in [("q", q), ("k", k), ("v", v), ("d_o", d_o), ("o", &o), ("d_q", &d_q), ("d_k", &d_k), ("d_v", &d_v)] {
+    for (name, tensor) in [
+        ("q", q),
+        ("k", k),
+        ("v", v),
+        ("d_o", d_o),
+        ("o", &o),
+        ("d_q", &d_q),
+        ("d_k", &d_k),
+        ("d_v", &d_v),
+    ] {
         if let Some(distance) = tensor.strayed() {
-            return Err(Refusal::Failed(format!("element {distance} of the memory of {name} was written to")));
+            return Err(Refusal::Failed(format!(
+                "element {distance} of the memory of {name} was written to"
+            )));
         }
     }
     if rows.strayed() {
         return Err(Refusal::Failed("memory beside lse was written to".into()));
     }
     Ok(Results {
-        output: Output { o: o.values(), lse: rows.slice().iter().copied().map(f64::from).collect() },
-        gradients: oracle::Gradients { d_q: d_q.values(), d_k: d_k.values(), d_v: d_v.values() },
+        output: Output {
+            o: o.values(),
+            lse: rows.slice().iter().copied().map(f64::from).collect(),
+        },
+        gradients: oracle::Gradients {
+            d_q: d_q.values(),
+            d_k: d_k.values(),
+            d_v: d_v.values(),
+        },
     })
 }
 
@@ -165,10 +278,14 @@ fn typed<T: Element>(
 fn refusal(error: Error, algorithm: Algorithm) -> Refusal {
     match &error {
         Error::Plan(PlanError::NoCandidate { candidates, .. }) => {
-            let reason = candidates.iter().find_map(|candidate| match &candidate.outcome {
-                Outcome::Refused(reason) if candidate.algorithm == algorithm => Some(reason.to_string()),
-                _ => None,
-            });
+            let reason = candidates
+                .iter()
+                .find_map(|candidate| match &candidate.outcome {
+                    Outcome::Refused(reason) if candidate.algorithm == algorithm => {
+                        Some(reason.to_string())
+                    }
+                    _ => None,
+                });
             reason.map_or_else(|| Refusal::Failed(error.to_string()), Refusal::NotEligible)
         }
         _ => Refusal::Failed(error.to_string()),
@@ -195,7 +312,10 @@ impl Rows {
     }
 
     fn strayed(&self) -> bool {
-        let (front, back) = (&self.0[..Rows::MARGIN], &self.0[self.0.len() - Rows::MARGIN..]);
+        let (front, back) = (
+            &self.0[..Rows::MARGIN],
+            &self.0[self.0.len() - Rows::MARGIN..],
+        );
         front.iter().chain(back).any(|x| !x.is_nan())
     }
 }

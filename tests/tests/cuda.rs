@@ -1,2 +1,5 @@
 //! Every case of the suite on the first GPU.
-conformance::suite!(conformance::subject::CUDA { flash2: Flash2, standard: Standard });
+conformance::suite!(conformance::subject::CUDA {
+    flash2: Flash2,
+    standard: Standard
+});

@@ -1,2 +1,5 @@
 //! Every case of the suite on the emulator, which runs the GPU kernels with all of its checks.
-conformance::suite!(conformance::subject::EMULATED { flash2: Flash2, standard: Standard });
+conformance::suite!(conformance::subject::EMULATED {
+    flash2: Flash2,
+    standard: Standard
+});

@@ -14,10 +14,25 @@ const INPUTS: std::ops::Range<u64> = 0..20;
 fn emulated(probe: &Probe, input: &[u32], seed: u64) -> Vec<u32> {
     let mut output = probe.output();
     let mut memory = GlobalMemory::new();
-    let (from, to) = (memory.input("input", input), memory.output("output", &mut output));
-    let Probe { threads, shared_bytes, run, .. } = *probe;
-    let launch = Launch { grid: 1, threads, shared_bytes, resident_blocks: 1 };
-    let ran = emu::run(&launch, &Options::seeded(seed), &mut memory, &|| run(from, to));
+    let (from, to) = (
+        memory.input("input", input),
+        memory.output("output", &mut output),
+    );
+    let Probe {
+        threads,
+        shared_bytes,
+        run,
+        ..
+    } = *probe;
+    let launch = Launch {
+        grid: 1,
+        threads,
+        shared_bytes,
+        resident_blocks: 1,
+    };
+    let ran = emu::run(&launch, &Options::seeded(seed), &mut memory, &|| {
+        run(from, to)
+    });
     ran.unwrap_or_else(|fault| panic!("{} with its threads in order {seed}: {fault}", probe.name));
     drop(memory);
     output
@@ -34,9 +49,15 @@ fn device_bodies_agree_with_emulated_bodies() {
     for probe in PROBES {
         for seed in INPUTS {
             let input = probe.input(seed);
-            let on_gpu = probes.run(probe, &input).unwrap().expect("the input is as long as the probe says");
+            let on_gpu = probes
+                .run(probe, &input)
+                .unwrap()
+                .expect("the input is as long as the probe says");
             if let Err(at) = probe.compare(&on_gpu, &emulated(probe, &input, seed)) {
-                failures.push(format!("{}, input {seed}: GPU and emulator {at:x?}", probe.name));
+                failures.push(format!(
+                    "{}, input {seed}: GPU and emulator {at:x?}",
+                    probe.name
+                ));
             }
         }
     }

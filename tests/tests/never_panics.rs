@@ -33,10 +33,24 @@ fn scale() -> impl Strategy<Value = Option<f32>> {
 
 /// `[batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim]`: half of them such as a kernel takes, half absurd.
 fn sizes() -> impl Strategy<Value = [usize; 6]> {
-    let sensible = (0usize..4, 1usize..5, 1usize..4, 0usize..5000, 0usize..5000, select(vec![32, 64, 80, 128]));
+    let sensible = (
+        0usize..4,
+        1usize..5,
+        1usize..4,
+        0usize..5000,
+        0usize..5000,
+        select(vec![32, 64, 80, 128]),
+    );
     prop_oneof![
         sensible.prop_map(|(batch, heads_k, group, seqlen_q, seqlen_k, head_dim)| {
-            [batch, heads_k * group, heads_k, seqlen_q, seqlen_k, head_dim]
+            [
+                batch,
+                heads_k * group,
+                heads_k,
+                seqlen_q,
+                seqlen_k,
+                head_dim,
+            ]
         }),
         [size(), size(), size(), size(), size(), size()],
     ]
@@ -87,15 +101,21 @@ fn change() -> impl Strategy<Value = Change> {
 }
 
 fn device() -> impl Strategy<Value = DeviceInfo> {
-    let arbitrary = ((0u32..13, 0u32..10), any::<u32>(), any::<u32>(), any::<u64>()).prop_map(
-        |(compute_capability, n_sms, shared_bytes_per_block, memory_bytes)| DeviceInfo {
-            name: "arbitrary".into(),
-            compute_capability,
-            n_sms,
-            shared_bytes_per_block,
-            memory_bytes,
-        },
-    );
+    let arbitrary = (
+        (0u32..13, 0u32..10),
+        any::<u32>(),
+        any::<u32>(),
+        any::<u64>(),
+    )
+        .prop_map(
+            |(compute_capability, n_sms, shared_bytes_per_block, memory_bytes)| DeviceInfo {
+                name: "arbitrary".into(),
+                compute_capability,
+                n_sms,
+                shared_bytes_per_block,
+                memory_bytes,
+            },
+        );
     prop_oneof![
         2 => select(vec![DeviceInfo::h200(), DeviceInfo::a100(), DeviceInfo::rtx4090(), DeviceInfo::emulated()]),
         1 => arbitrary,
@@ -110,15 +130,29 @@ fn algorithm() -> impl Strategy<Value = Option<Algorithm>> {
 fn check(problem: &Problem, pass: Pass, change: Change) -> Result<Checked, ProblemError> {
     let like_q = Description::contiguous(problem.shape_q(), problem.dtype, Place::Host)?;
     let like_k = Description::contiguous(problem.shape_k(), problem.dtype, Place::Host)?;
-    let mut tensors = [like_q, like_k, like_k, like_q, like_q, like_q, like_k, like_k];
-    let rows = problem.batch.wrapping_mul(problem.heads_q).wrapping_mul(problem.seqlen_q) as u64;
-    let mut lse = LseDescription { n_elems: rows, place: Place::Host, address: 0 };
+    let mut tensors = [
+        like_q, like_k, like_k, like_q, like_q, like_q, like_k, like_k,
+    ];
+    let rows = problem
+        .batch
+        .wrapping_mul(problem.heads_q)
+        .wrapping_mul(problem.seqlen_q) as u64;
+    let mut lse = LseDescription {
+        n_elems: rows,
+        place: Place::Host,
+        address: 0,
+    };
     match change {
         Change::Nothing => {}
         Change::Shape(tensor, n) => tensors[tensor].layout.seqlen = n,
         Change::Strides(tensor, [batch_stride, row_stride, head_stride]) => {
             let layout = tensors[tensor].layout;
-            tensors[tensor].layout = Layout { batch_stride, row_stride, head_stride, ..layout };
+            tensors[tensor].layout = Layout {
+                batch_stride,
+                row_stride,
+                head_stride,
+                ..layout
+            };
         }
         Change::Address(tensor, address) => tensors[tensor].address = address,
         Change::Dtype(tensor) => tensors[tensor].dtype = Dtype::F16,
@@ -133,19 +167,37 @@ fn check(problem: &Problem, pass: Pass, change: Change) -> Result<Checked, Probl
             let layout = problem.weights_layout()?;
             validate::forward_with_weights(problem, forward, Description { layout, ..q })
         }
-        Pass::Backward => validate::backward(problem, forward, GradientTensors { d_o, d_q, d_k, d_v }),
+        Pass::Backward => {
+            validate::backward(problem, forward, GradientTensors { d_o, d_q, d_k, d_v })
+        }
     }
 }
 
 /// What has to hold of every plan, whatever the numbers.
 fn hold_to_its_word(plan: &Plan, device: &DeviceInfo, asked: Option<Algorithm>) {
-    assert!(asked.is_none_or(|asked| asked == plan.algorithm), "asked {asked:?}, got {}", plan.algorithm);
-    assert!(plan.launches.iter().all(|launch| 0 < launch.grid), "a launch of no blocks");
-    assert!(plan.backend == Backend::Cpu || plan.workspace.n_bytes() <= device.memory_bytes, "more than the memory");
-    assert!(plan.backend != Backend::Cpu || plan.launches.is_empty(), "a kernel on the CPU");
+    assert!(
+        asked.is_none_or(|asked| asked == plan.algorithm),
+        "asked {asked:?}, got {}",
+        plan.algorithm
+    );
+    assert!(
+        plan.launches.iter().all(|launch| 0 < launch.grid),
+        "a launch of no blocks"
+    );
+    assert!(
+        plan.backend == Backend::Cpu || plan.workspace.n_bytes() <= device.memory_bytes,
+        "more than the memory"
+    );
+    assert!(
+        plan.backend != Backend::Cpu || plan.launches.is_empty(),
+        "a kernel on the CPU"
+    );
     let mut end = 0;
     for piece in plan.workspace.pieces() {
-        assert!(end <= piece.offset_bytes && piece.offset_bytes + piece.n_bytes <= plan.workspace.n_bytes());
+        assert!(
+            end <= piece.offset_bytes
+                && piece.offset_bytes + piece.n_bytes <= plan.workspace.n_bytes()
+        );
         end = piece.offset_bytes + piece.n_bytes;
     }
     assert!(!plan.to_string().is_empty());
@@ -154,32 +206,46 @@ fn hold_to_its_word(plan: &Plan, device: &DeviceInfo, asked: Option<Algorithm>) 
 #[test]
 fn a_problem_ends_in_a_plan_or_in_an_error() {
     let mut runner = TestRunner::new_with_rng(
-        Config { cases: CASES, failure_persistence: None, ..Config::default() },
+        Config {
+            cases: CASES,
+            failure_persistence: None,
+            ..Config::default()
+        },
         TestRng::deterministic_rng(RngAlgorithm::ChaCha),
     );
-    let passes = select(vec![Pass::Forward, Pass::ForwardWithWeights, Pass::Backward]);
+    let passes = select(vec![
+        Pass::Forward,
+        Pass::ForwardWithWeights,
+        Pass::Backward,
+    ]);
     let backends = select(vec![Backend::Cuda, Backend::Cpu, Backend::Emulated]);
     let (plans, errors) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
     let strategy = (problem(), passes, change(), device(), backends, algorithm());
-    let outcome = runner.run(&strategy, |(problem, pass, change, device, backend, asked)| {
-        let ends: Result<Plan, Error> = (|| {
-            let problem = problem?;
-            let checked = check(&problem, pass, change)?;
-            Ok(plan(&checked, &device, backend, asked)?)
-        })();
-        match ends {
-            Ok(plan) => {
-                hold_to_its_word(&plan, &device, asked);
-                plans.set(plans.get() + 1);
+    let outcome = runner.run(
+        &strategy,
+        |(problem, pass, change, device, backend, asked)| {
+            let ends: Result<Plan, Error> = (|| {
+                let problem = problem?;
+                let checked = check(&problem, pass, change)?;
+                Ok(plan(&checked, &device, backend, asked)?)
+            })();
+            match ends {
+                Ok(plan) => {
+                    hold_to_its_word(&plan, &device, asked);
+                    plans.set(plans.get() + 1);
+                }
+                Err(error) => {
+                    assert!(!error.to_string().is_empty());
+                    errors.set(errors.get() + 1);
+                }
             }
-            Err(error) => {
-                assert!(!error.to_string().is_empty());
-                errors.set(errors.get() + 1);
-            }
-        }
-        Ok(())
-    });
+            Ok(())
+        },
+    );
     outcome.unwrap();
     println!("{} plans, {} errors", plans.get(), errors.get());
-    assert!(CASES / 10 < plans.get() && CASES / 10 < errors.get(), "one of the two ends is hardly tested");
+    assert!(
+        CASES / 10 < plans.get() && CASES / 10 < errors.get(),
+        "one of the two ends is hardly tested"
+    );
 }

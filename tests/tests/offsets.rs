@@ -14,10 +14,20 @@ fn offsets_that_32_bits_do_not_hold() {
         return;
     }
     let near = Case::new(Dtype::Bf16, Mask::Causal, 64, 130, 150).heads(2, 2, 1);
-    let case = Case { arrangement: Arrangement::Far, ..near };
+    let case = Case {
+        arrangement: Arrangement::Far,
+        ..near
+    };
     let values = Values::new(case.fill, case.sizes, case.dtype, case.seed);
     let reference = Reference::new(&case, &values, case.problem().unwrap().scale());
     let device = (CUDA.open)(0).unwrap();
-    let results = trial::run(&case, &values, &device, Algorithm::Flash2, Order::Deterministic).unwrap();
+    let results = trial::run(
+        &case,
+        &values,
+        &device,
+        Algorithm::Flash2,
+        Order::Deterministic,
+    )
+    .unwrap();
     reference.judge(&case, &results).unwrap();
 }

@@ -15,7 +15,12 @@ use ferroflash_kernels::variants::Kind;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-fn plan_of(problem: &Problem, pass: Pass, device: &DeviceInfo, algorithm: Option<Algorithm>) -> Plan {
+fn plan_of(
+    problem: &Problem,
+    pass: Pass,
+    device: &DeviceInfo,
+    algorithm: Option<Algorithm>,
+) -> Plan {
     let checked = validate::without_tensors(problem, pass, Place::Cuda(0)).unwrap();
     plan(&checked, device, Backend::Cuda, algorithm).unwrap()
 }
@@ -25,7 +30,11 @@ fn text(problem: &Problem, algorithm: Option<Algorithm>) -> String {
     let mut text = String::new();
     for device in [DeviceInfo::a100(), DeviceInfo::h200()] {
         for pass in [Pass::Forward, Pass::Backward] {
-            text.push_str(&format!("# {}\n{}\n", device.name, plan_of(problem, pass, &device, algorithm)));
+            text.push_str(&format!(
+                "# {}\n{}\n",
+                device.name,
+                plan_of(problem, pass, &device, algorithm)
+            ));
         }
     }
     text
@@ -48,18 +57,27 @@ fn grouped_causal() -> Problem {
 }
 
 fn ragged_full() -> Problem {
-    Problem::builder(Dtype::F16).seqlen_q(333).seqlen_k(1000).heads(3).head_dim(64).order(Order::Fastest).build().unwrap()
+    Problem::builder(Dtype::F16)
+        .seqlen_q(333)
+        .seqlen_k(1000)
+        .heads(3)
+        .head_dim(64)
+        .order(Order::Fastest)
+        .build()
+        .unwrap()
 }
 
 #[test]
 fn flash2() {
-    expect_file!["../golden/plan_flash2_grouped_causal.txt"].assert_eq(&text(&grouped_causal(), None));
+    expect_file!["../golden/plan_flash2_grouped_causal.txt"]
+        .assert_eq(&text(&grouped_causal(), None));
     expect_file!["../golden/plan_flash2_ragged_full.txt"].assert_eq(&text(&ragged_full(), None));
 }
 
 #[test]
 fn standard() {
-    expect_file!["../golden/plan_standard_ragged_full.txt"].assert_eq(&text(&ragged_full(), Some(Algorithm::Standard)));
+    expect_file!["../golden/plan_standard_ragged_full.txt"]
+        .assert_eq(&text(&ragged_full(), Some(Algorithm::Standard)));
 }
 
 #[test]
@@ -70,17 +88,51 @@ fn refusals() {
         let error = plan(&checked, &device, backend, algorithm).unwrap_err();
         text.push_str(&format!("{error}\n\n"));
     };
-    let old = DeviceInfo { name: "old".into(), compute_capability: (7, 5), ..DeviceInfo::a100() };
+    let old = DeviceInfo {
+        name: "old".into(),
+        compute_capability: (7, 5),
+        ..DeviceInfo::a100()
+    };
     let f32 = grouped(Dtype::F32, 4096, 128);
     let odd = grouped(Dtype::Bf16, 4096, 80);
     let long = grouped(Dtype::Bf16, 1 << 20, 128);
     refuse(grouped_causal(), old, Backend::Cuda, None, Pass::Forward);
     refuse(f32, DeviceInfo::h200(), Backend::Cuda, None, Pass::Forward);
-    refuse(odd, DeviceInfo::h200(), Backend::Cuda, Some(Algorithm::Flash2), Pass::Forward);
-    refuse(long, DeviceInfo::h200(), Backend::Cuda, Some(Algorithm::Standard), Pass::Backward);
-    refuse(grouped_causal(), DeviceInfo::h200(), Backend::Cuda, Some(Algorithm::Flash3), Pass::Forward);
-    refuse(grouped_causal(), DeviceInfo::h200(), Backend::Cuda, Some(Algorithm::Flash2), Pass::ForwardWithWeights);
-    refuse(grouped_causal(), DeviceInfo::h200(), Backend::Cpu, Some(Algorithm::Flash2), Pass::Forward);
+    refuse(
+        odd,
+        DeviceInfo::h200(),
+        Backend::Cuda,
+        Some(Algorithm::Flash2),
+        Pass::Forward,
+    );
+    refuse(
+        long,
+        DeviceInfo::h200(),
+        Backend::Cuda,
+        Some(Algorithm::Standard),
+        Pass::Backward,
+    );
+    refuse(
+        grouped_causal(),
+        DeviceInfo::h200(),
+        Backend::Cuda,
+        Some(Algorithm::Flash3),
+        Pass::Forward,
+    );
+    refuse(
+        grouped_causal(),
+        DeviceInfo::h200(),
+        Backend::Cuda,
+        Some(Algorithm::Flash2),
+        Pass::ForwardWithWeights,
+    );
+    refuse(
+        grouped_causal(),
+        DeviceInfo::h200(),
+        Backend::Cpu,
+        Some(Algorithm::Flash2),
+        Pass::Forward,
+    );
     expect_file!["../golden/plan_refusals.txt"].assert_eq(&text);
 }
 
@@ -92,8 +144,13 @@ fn counts(places: impl Iterator<Item = (u32, u32)>) -> BTreeMap<(u32, u32), u32>
 }
 
 fn assert_once(schedule: &Schedule, places: impl Iterator<Item = (u32, u32)>) {
-    let expected = (0..schedule.tiles).flat_map(|tile| (0..schedule.heads).map(move |head| ((tile, head), 1)));
-    assert_eq!(counts(places), expected.collect::<BTreeMap<_, _>>(), "{schedule:?}");
+    let expected =
+        (0..schedule.tiles).flat_map(|tile| (0..schedule.heads).map(move |head| ((tile, head), 1)));
+    assert_eq!(
+        counts(places),
+        expected.collect::<BTreeMap<_, _>>(),
+        "{schedule:?}"
+    );
 }
 
 /// The tiles of `rows` rows: enough, and the last one not empty.
@@ -107,13 +164,19 @@ fn hold_launch(plan: &Plan, launch: &PlannedLaunch) {
     let queries = |block: u32| (problem.seqlen_q as u64).div_ceil(block.into());
     let keys = |block: u32| (problem.seqlen_k as u64).div_ceil(block.into());
     let columns = (problem.head_dim as u64).div_ceil(128);
-    let (heads_q, heads_k) = ((problem.batch * problem.heads_q) as u64, (problem.batch * problem.heads_k) as u64);
+    let (heads_q, heads_k) = (
+        (problem.batch * problem.heads_q) as u64,
+        (problem.batch * problem.heads_k) as u64,
+    );
     let grid = u64::from(launch.grid);
     match launch.params {
         Params::Forward(params) => {
             let schedule = &params.schedule;
             assert_covers(schedule.tiles, footprint.block_q, problem.seqlen_q);
-            assert_eq!((u64::from(schedule.heads), grid), (heads_q, queries(footprint.block_q) * heads_q));
+            assert_eq!(
+                (u64::from(schedule.heads), grid),
+                (heads_q, queries(footprint.block_q) * heads_q)
+            );
             for work in [Work::Even, Work::Growing] {
                 let tiles = (0..launch.grid).map(|idx| schedule::forward(schedule, work, idx));
                 assert_once(schedule, tiles.map(|tile| (tile.tile, tile.head)));
@@ -123,15 +186,23 @@ fn hold_launch(plan: &Plan, launch: &PlannedLaunch) {
             let schedule = &params.schedule;
             let n_tiles = schedule.tiles * schedule.heads;
             assert_covers(schedule.tiles, footprint.block_k, problem.seqlen_k);
-            assert!(u64::from(schedule.heads) == heads_k && 0 < launch.grid && launch.grid <= n_tiles);
+            assert!(
+                u64::from(schedule.heads) == heads_k && 0 < launch.grid && launch.grid <= n_tiles
+            );
             for work in [Work::Even, Work::Growing] {
                 let tiles = (0..n_tiles).map(|ticket| schedule::backward(schedule, work, ticket));
                 assert_once(schedule, tiles.map(|tile| (tile.tile, tile.head)));
             }
         }
         Params::Backward(params) => {
-            assert_eq!(params.padded_q, (problem.seqlen_q as u64).max(1).next_multiple_of(64));
-            assert_eq!(grid, params.padded_q / u64::from(footprint.block_q) * heads_q);
+            assert_eq!(
+                params.padded_q,
+                (problem.seqlen_q as u64).max(1).next_multiple_of(64)
+            );
+            assert_eq!(
+                grid,
+                params.padded_q / u64::from(footprint.block_q) * heads_q
+            );
         }
         Params::Standard(_) => {
             let expected = match launch.variant.kind {

@@ -24,14 +24,21 @@ fn check(subject: &Subject, algorithm: Algorithm, orders: &[Order]) {
             seed: 0,
         };
         let oracle = Reference::new(&case, &real.values, real.softmax_scale);
-        let stored = Reference { output: real.output, gradients: real.gradients, ..oracle };
+        let stored = Reference {
+            output: real.output,
+            gradients: real.gradients,
+            ..oracle
+        };
         let device = (subject.open)(0).unwrap();
         for &order in orders {
             let results = trial::run(&case, &real.values, &device, algorithm, order)
                 .unwrap_or_else(|refusal| panic!("{name}, {order:?}: {refusal:?}"));
             let judged = stored.judge(&case, &results);
             let close = judged.unwrap_or_else(|failure| panic!("{name}, {order:?}: {failure}"));
-            println!("{name} on {} with {algorithm}: {:.2} of the tolerance", subject.backend, close.worst);
+            println!(
+                "{name} on {} with {algorithm}: {:.2} of the tolerance",
+                subject.backend, close.worst
+            );
         }
     }
 }
@@ -53,7 +60,11 @@ fn emulated_standard() {
 
 #[test]
 fn cuda_flash2() {
-    check(&CUDA, Algorithm::Flash2, &[Order::Deterministic, Order::Fastest]);
+    check(
+        &CUDA,
+        Algorithm::Flash2,
+        &[Order::Deterministic, Order::Fastest],
+    );
 }
 
 #[test]

@@ -34,7 +34,12 @@ pub fn backward(inputs: &Inputs, d_o: &[f64]) -> Gradients {
 }
 
 /// What row `i` of P, in batch entry `b` and query head `h`, contributes to the gradients.
-fn add_row(gradients: &mut Gradients, inputs: &Inputs, d_o: &[f64], (b, h, i): (usize, usize, usize)) {
+fn add_row(
+    gradients: &mut Gradients,
+    inputs: &Inputs,
+    d_o: &[f64],
+    (b, h, i): (usize, usize, usize),
+) {
     let sizes = inputs.sizes;
     let row = weights(inputs, b, h, i).of_keys;
     let at_query = sizes.query(b, i, h);
@@ -44,7 +49,10 @@ fn add_row(gradients: &mut Gradients, inputs: &Inputs, d_o: &[f64], (b, h, i): (
         at_key..at_key + sizes.head_dim
     };
     let d_o = &d_o[query.clone()];
-    let d_p: Vec<f64> = row.iter().map(|&(j, _)| dot(d_o, &inputs.v[key(j)])).collect();
+    let d_p: Vec<f64> = row
+        .iter()
+        .map(|&(j, _)| dot(d_o, &inputs.v[key(j)]))
+        .collect();
     let mean: f64 = row.iter().zip(&d_p).map(|(&(_, p), d_p)| p * d_p).sum();
     for (&(j, p), d_p) in row.iter().zip(&d_p) {
         let d_s = p * (d_p - mean) * inputs.softmax_scale;

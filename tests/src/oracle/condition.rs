@@ -39,7 +39,10 @@ pub struct Condition {
 impl Terms {
     /// The same terms for `n` elements.
     pub fn uniform(n: usize, relative: f64, absolute: f64) -> Terms {
-        Terms { relative: vec![relative; n], absolute: vec![absolute; n] }
+        Terms {
+            relative: vec![relative; n],
+            absolute: vec![absolute; n],
+        }
     }
 
     fn zero(n: usize) -> Terms {
@@ -48,22 +51,22 @@ impl Terms {
 
     /// Makes sums of squares what they are to be: their roots, times a factor.
     fn finish(&mut self, factor: f64) {
-        self.relative.iter_mut().chain(&mut self.absolute).for_each(|sum| *sum = sum.sqrt() * factor);
+        self.relative
+            .iter_mut()
+            .chain(&mut self.absolute)
+            .for_each(|sum| *sum = sum.sqrt() * factor);
     }
 }
 
 /// The condition of a problem whose results are `output`.
 pub fn condition(inputs: &Inputs, output: &Output, d_o: &[f64]) -> Condition {
     let sizes = inputs.sizes;
-    let longest = |rows: &[f64]| {
-        rows.chunks_exact(sizes.head_dim.max(1)).map(|row| dot(row, row)).fold(0.0, f64::max).sqrt()
-    };
     let mut condition = Condition {
         o: Terms::zero(sizes.query_elems()),
         d_q: Terms::zero(sizes.query_elems()),
         d_k: Terms::zero(sizes.key_elems()),
         d_v: Terms::zero(sizes.key_elems()),
-        score: longest(inputs.q) * longest(inputs.k) * inputs.softmax_scale,
+        score: inputs.largest_score(),
     };
     for b in 0..sizes.batch {
         for h in 0..sizes.heads_q {
@@ -78,7 +81,13 @@ pub fn condition(inputs: &Inputs, output: &Output, d_o: &[f64]) -> Condition {
 }
 
 /// Row `i` of P, in batch entry `b` and query head `h`: finishes o and d_q, adds squares to d_k and d_v.
-fn add_row(condition: &mut Condition, inputs: &Inputs, output: &Output, d_o: &[f64], (b, h, i): (usize, usize, usize)) {
+fn add_row(
+    condition: &mut Condition,
+    inputs: &Inputs,
+    output: &Output,
+    d_o: &[f64],
+    (b, h, i): (usize, usize, usize),
+) {
     let sizes = inputs.sizes;
     let row = weights(inputs, b, h, i).of_keys;
     let at_query = sizes.query(b, i, h);
@@ -87,20 +96,35 @@ fn add_row(condition: &mut Condition, inputs: &Inputs, output: &Output, d_o: &[f
         let at_key = sizes.key(b, j, h);
         at_key..at_key + sizes.head_dim
     };
-    let (q, o, d_o) = (&inputs.q[query.clone()], &output.o[query.clone()], &d_o[query.clone()]);
+    let (q, o, d_o) = (
+        &inputs.q[query.clone()],
+        &output.o[query.clone()],
+        &d_o[query.clone()],
+    );
 
-    let (o_relative, o_absolute) = (&mut condition.o.relative[query.clone()], &mut condition.o.absolute[query.clone()]);
+    let (o_relative, o_absolute) = (
+        &mut condition.o.relative[query.clone()],
+        &mut condition.o.absolute[query.clone()],
+    );
     for &(j, p) in &row {
         for (c, v) in inputs.v[key(j)].iter().enumerate() {
             o_relative[c] += (p * (v.abs() + o[c].abs())).powi(2);
             o_absolute[c] += v.powi(2);
         }
     }
-    o_relative.iter_mut().chain(o_absolute).for_each(|sum| *sum = sum.sqrt());
+    o_relative
+        .iter_mut()
+        .chain(o_absolute)
+        .for_each(|sum| *sum = sum.sqrt());
 
     let delta = dot(o, d_o);
-    let terms_of_delta: f64 =
-        d_o.iter().zip(o).zip(&*o_relative).map(|((d_o, o), terms)| (d_o * (o.abs() + terms)).powi(2)).sum::<f64>().sqrt();
+    let terms_of_delta: f64 = d_o
+        .iter()
+        .zip(o)
+        .zip(&*o_relative)
+        .map(|((d_o, o), terms)| (d_o * (o.abs() + terms)).powi(2))
+        .sum::<f64>()
+        .sqrt();
     let (mut relative, mut absolute) = (vec![0.0; sizes.head_dim], vec![0.0; sizes.head_dim]);
     let mut mean_key = vec![0.0; sizes.head_dim];
     for &(j, p) in &row {

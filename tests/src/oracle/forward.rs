@@ -26,22 +26,40 @@ pub(super) fn weights(inputs: &Inputs, b: usize, h: usize, i: usize) -> Weights 
         .filter(|&j| (inputs.visible)(i, j))
         .map(|j| {
             let k_at = sizes.key(b, j, h);
-            (j, dot(q, &inputs.k[k_at..k_at + sizes.head_dim]) * inputs.softmax_scale)
+            (
+                j,
+                dot(q, &inputs.k[k_at..k_at + sizes.head_dim]) * inputs.softmax_scale,
+            )
         })
         .collect();
-    let max = scores.iter().map(|&(_, score)| score).fold(f64::NEG_INFINITY, f64::max);
+    let max = scores
+        .iter()
+        .map(|&(_, score)| score)
+        .fold(f64::NEG_INFINITY, f64::max);
     if max == f64::NEG_INFINITY {
-        return Weights { lse: f64::NEG_INFINITY, of_keys: Vec::new() };
+        return Weights {
+            lse: f64::NEG_INFINITY,
+            of_keys: Vec::new(),
+        };
     }
     let sum: f64 = scores.iter().map(|&(_, score)| (score - max).exp()).sum();
-    let of_keys = scores.into_iter().map(|(j, score)| (j, (score - max).exp() / sum)).collect();
-    Weights { lse: max + sum.ln(), of_keys }
+    let of_keys = scores
+        .into_iter()
+        .map(|(j, score)| (j, (score - max).exp() / sum))
+        .collect();
+    Weights {
+        lse: max + sum.ln(),
+        of_keys,
+    }
 }
 
 /// o and lse.
 pub fn forward(inputs: &Inputs) -> Output {
     let sizes = inputs.sizes;
-    let mut output = Output { o: vec![0.0; sizes.query_elems()], lse: vec![f64::NEG_INFINITY; sizes.row_elems()] };
+    let mut output = Output {
+        o: vec![0.0; sizes.query_elems()],
+        lse: vec![f64::NEG_INFINITY; sizes.row_elems()],
+    };
     for b in 0..sizes.batch {
         for h in 0..sizes.heads_q {
             for i in 0..sizes.seqlen_q {
@@ -57,4 +75,21 @@ pub fn forward(inputs: &Inputs) -> Output {
         }
     }
     output
+}
+
+/// P, dense: `[batch, heads_q, seqlen_q, seqlen_k]`.
+pub fn probabilities(inputs: &Inputs) -> Vec<f64> {
+    let sizes = inputs.sizes;
+    let mut dense = vec![0.0; sizes.row_elems() * sizes.seqlen_k];
+    for b in 0..sizes.batch {
+        for h in 0..sizes.heads_q {
+            for i in 0..sizes.seqlen_q {
+                let row = sizes.row(b, h, i) * sizes.seqlen_k;
+                for (j, p) in weights(inputs, b, h, i).of_keys {
+                    dense[row + j] = p;
+                }
+            }
+        }
+    }
+    dense
 }

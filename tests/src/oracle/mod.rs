@@ -11,7 +11,7 @@ mod forward;
 
 pub use backward::{Gradients, backward};
 pub use condition::{Condition, Terms, condition};
-pub use forward::{Output, forward};
+pub use forward::{Output, forward, probabilities};
 
 /// The sizes of one problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +78,19 @@ pub struct Inputs<'a> {
     pub softmax_scale: f64,
     /// Whether query `i` sees key `j`.
     pub visible: &'a dyn Fn(usize, usize) -> bool,
+}
+
+impl Inputs<'_> {
+    /// The largest that a score can be: `max |q|·|k| · scale`.
+    pub fn largest_score(&self) -> f64 {
+        let longest = |rows: &[f64]| {
+            rows.chunks_exact(self.sizes.head_dim.max(1))
+                .map(|row| dot(row, row))
+                .fold(0.0, f64::max)
+                .sqrt()
+        };
+        longest(self.q) * longest(self.k) * self.softmax_scale
+    }
 }
 
 /// The causal mask, aligned to the bottom right: the last query sees every key.

@@ -7,14 +7,23 @@ fn numbers(n: usize, salt: u64) -> Vec<f64> {
     let mut state = salt.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     (0..n)
         .map(|_| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (state >> 11) as f64 / (1u64 << 52) as f64 - 1.0
         })
         .collect()
 }
 
 fn sizes(seqlen_q: usize, seqlen_k: usize) -> Sizes {
-    Sizes { batch: 2, seqlen_q, seqlen_k, heads_q: 4, heads_k: 2, head_dim: 3 }
+    Sizes {
+        batch: 2,
+        seqlen_q,
+        seqlen_k,
+        heads_q: 4,
+        heads_k: 2,
+        head_dim: 3,
+    }
 }
 
 /// Which of the three inputs is varied.
@@ -35,8 +44,18 @@ fn difference(inputs: &Inputs, d_o: &[f64], which: Input, at: usize) -> f64 {
             Input::K => k[at] += shift,
             Input::V => v[at] += shift,
         }
-        let output = forward(&Inputs { q: &q, k: &k, v: &v, ..*inputs });
-        output.o.iter().zip(d_o).map(|(o, d_o)| o * d_o).sum::<f64>()
+        let output = forward(&Inputs {
+            q: &q,
+            k: &k,
+            v: &v,
+            ..*inputs
+        });
+        output
+            .o
+            .iter()
+            .zip(d_o)
+            .map(|(o, d_o)| o * d_o)
+            .sum::<f64>()
     };
     (8.0 * (loss(step) - loss(-step)) - (loss(2.0 * step) - loss(-2.0 * step))) / (12.0 * step)
 }
@@ -46,9 +65,20 @@ fn check_gradients(sizes: Sizes, visible: &dyn Fn(usize, usize) -> bool) {
     let k = numbers(sizes.key_elems(), 2);
     let v = numbers(sizes.key_elems(), 3);
     let d_o = numbers(sizes.query_elems(), 4);
-    let inputs = Inputs { sizes, q: &q, k: &k, v: &v, softmax_scale: 0.7, visible };
+    let inputs = Inputs {
+        sizes,
+        q: &q,
+        k: &k,
+        v: &v,
+        softmax_scale: 0.7,
+        visible,
+    };
     let gradients = backward(&inputs, &d_o);
-    for (which, gradient) in [(Input::Q, &gradients.d_q), (Input::K, &gradients.d_k), (Input::V, &gradients.d_v)] {
+    for (which, gradient) in [
+        (Input::Q, &gradients.d_q),
+        (Input::K, &gradients.d_k),
+        (Input::V, &gradients.d_v),
+    ] {
         for (at, &exact) in gradient.iter().enumerate() {
             let numeric = difference(&inputs, &d_o, which, at);
             assert!(
@@ -63,13 +93,23 @@ fn check_gradients(sizes: Sizes, visible: &dyn Fn(usize, usize) -> bool) {
 fn gradients_are_those_of_finite_differences() {
     for (seqlen_q, seqlen_k) in [(3, 3), (2, 5), (5, 2), (1, 1)] {
         check_gradients(sizes(seqlen_q, seqlen_k), &full);
-        check_gradients(sizes(seqlen_q, seqlen_k), &causal(sizes(seqlen_q, seqlen_k)));
+        check_gradients(
+            sizes(seqlen_q, seqlen_k),
+            &causal(sizes(seqlen_q, seqlen_k)),
+        );
     }
 }
 
 #[test]
 fn equal_keys_give_the_mean_of_the_values() {
-    let sizes = Sizes { batch: 1, seqlen_q: 1, seqlen_k: 4, heads_q: 1, heads_k: 1, head_dim: 1 };
+    let sizes = Sizes {
+        batch: 1,
+        seqlen_q: 1,
+        seqlen_k: 4,
+        heads_q: 1,
+        heads_k: 1,
+        head_dim: 1,
+    };
     let output = forward(&Inputs {
         sizes,
         q: &[2.0],
@@ -85,7 +125,10 @@ fn equal_keys_give_the_mean_of_the_values() {
 #[test]
 fn causal_is_aligned_to_the_bottom_right() {
     let visible = causal(sizes(2, 4));
-    assert_eq!((0..4).map(|j| visible(0, j)).collect::<Vec<_>>(), [true, true, true, false]);
+    assert_eq!(
+        (0..4).map(|j| visible(0, j)).collect::<Vec<_>>(),
+        [true, true, true, false]
+    );
     assert_eq!((0..4).map(|j| visible(1, j)).collect::<Vec<_>>(), [true; 4]);
     let visible = causal(sizes(4, 2));
     assert!(!visible(0, 0) && !visible(1, 0) && visible(2, 0) && !visible(2, 1) && visible(3, 1));
@@ -93,10 +136,29 @@ fn causal_is_aligned_to_the_bottom_right() {
 
 #[test]
 fn a_row_without_keys_gives_zero_and_minus_infinity() {
-    let sizes = Sizes { batch: 1, seqlen_q: 2, seqlen_k: 1, heads_q: 1, heads_k: 1, head_dim: 2 };
-    let inputs =
-        Inputs { sizes, q: &[1.0; 4], k: &[1.0; 2], v: &[5.0; 2], softmax_scale: 1.0, visible: &causal(sizes) };
-    assert_eq!(forward(&inputs), Output { o: vec![0.0, 0.0, 5.0, 5.0], lse: vec![f64::NEG_INFINITY, 2.0] });
+    let sizes = Sizes {
+        batch: 1,
+        seqlen_q: 2,
+        seqlen_k: 1,
+        heads_q: 1,
+        heads_k: 1,
+        head_dim: 2,
+    };
+    let inputs = Inputs {
+        sizes,
+        q: &[1.0; 4],
+        k: &[1.0; 2],
+        v: &[5.0; 2],
+        softmax_scale: 1.0,
+        visible: &causal(sizes),
+    };
+    assert_eq!(
+        forward(&inputs),
+        Output {
+            o: vec![0.0, 0.0, 5.0, 5.0],
+            lse: vec![f64::NEG_INFINITY, 2.0]
+        }
+    );
     let gradients = backward(&inputs, &[1.0; 4]);
     assert_eq!(gradients.d_q, [0.0; 4]);
     assert_eq!(gradients.d_v, [1.0; 2]);
@@ -104,8 +166,21 @@ fn a_row_without_keys_gives_zero_and_minus_infinity() {
 
 #[test]
 fn heads_of_a_group_share_their_keys() {
-    let sizes = Sizes { batch: 1, seqlen_q: 1, seqlen_k: 1, heads_q: 4, heads_k: 2, head_dim: 1 };
-    let output =
-        forward(&Inputs { sizes, q: &[1.0; 4], k: &[1.0; 2], v: &[7.0, 9.0], softmax_scale: 1.0, visible: &full });
+    let sizes = Sizes {
+        batch: 1,
+        seqlen_q: 1,
+        seqlen_k: 1,
+        heads_q: 4,
+        heads_k: 2,
+        head_dim: 1,
+    };
+    let output = forward(&Inputs {
+        sizes,
+        q: &[1.0; 4],
+        k: &[1.0; 2],
+        v: &[7.0, 9.0],
+        softmax_scale: 1.0,
+        visible: &full,
+    });
     assert_eq!(output.o, [7.0, 7.0, 9.0, 9.0]);
 }

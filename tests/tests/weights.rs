@@ -1,0 +1,98 @@
+//! The weights that `standard` gives beside o and lse: softmax of the scores, each row 0 where it sees no key.
+
+use conformance::cases::Case;
+use conformance::compare::{Comparison, Errors};
+use conformance::inputs::Values;
+use conformance::oracle::{self, Terms};
+use conformance::subject::{CUDA, EMULATED, Subject};
+use conformance::tolerance::Quantity;
+use conformance::trial::with_inputs;
+use ferroflash::{Algorithm, Attention, Dtype, Element, Mask, Tensor, TensorMut};
+use half::{bf16, f16};
+
+/// The weights as a device computes them, `[batch, heads_q, seqlen_q, seqlen_k]`.
+fn weights<T: Element>(subject: &Subject, case: &Case, values: &Values) -> Vec<f64> {
+    let problem = case.problem().unwrap();
+    let elements =
+        |values: &[f64]| -> Vec<T> { values.iter().map(|&x| T::from_f32(x as f32)).collect() };
+    let (q, k, v) = (
+        elements(&values.q),
+        elements(&values.k),
+        elements(&values.v),
+    );
+    let layout = problem.weights_layout().unwrap();
+    let mut weights = vec![T::from_f32(f32::NAN); layout.n_elems().unwrap()];
+    let mut o = vec![T::from_f32(f32::NAN); q.len()];
+    let mut lse = vec![f32::NAN; case.sizes.row_elems()];
+    let attention = Attention::new(&(subject.open)(case.seed).unwrap(), problem).unwrap();
+    let ran = attention
+        .with_algorithm(Algorithm::Standard)
+        .forward_with_weights(
+            &Tensor::bshd(&q, problem.shape_q()).unwrap(),
+            &Tensor::bshd(&k, problem.shape_k()).unwrap(),
+            &Tensor::bshd(&v, problem.shape_k()).unwrap(),
+            &mut TensorMut::bshd(&mut o, problem.shape_q()).unwrap(),
+            &mut lse.as_mut_slice().into(),
+            &mut TensorMut::strided(&mut weights, layout).unwrap(),
+        )
+        .unwrap();
+    assert_eq!(ran.algorithm, Algorithm::Standard);
+    let rows = weights.chunks_exact(layout.row_stride.max(1));
+    rows.flat_map(|row| {
+        row[..case.sizes.seqlen_k]
+            .iter()
+            .map(|x| f64::from(x.to_f32()))
+    })
+    .collect()
+}
+
+fn check(subject: &Subject) {
+    if subject.is_absent() {
+        return;
+    }
+    for (dtype, mask, seqlen_q, seqlen_k) in [
+        (Dtype::Bf16, Mask::Full, 130, 65),
+        (Dtype::F16, Mask::Causal, 70, 133),
+        (Dtype::Bf16, Mask::Causal, 90, 30),
+        (Dtype::F16, Mask::Full, 3, 1),
+    ] {
+        let case = Case::new(dtype, mask, 64, seqlen_q, seqlen_k).heads(2, 2, 1);
+        let values = Values::new(case.fill, case.sizes, dtype, case.seed);
+        let actual = match dtype {
+            Dtype::F16 => weights::<f16>(subject, &case, &values),
+            _ => weights::<bf16>(subject, &case, &values),
+        };
+        let scale = case.problem().unwrap().scale();
+        let (reference, score) = with_inputs(&case, &values, scale, |inputs| {
+            (oracle::probabilities(inputs), inputs.largest_score())
+        });
+        let terms = Terms {
+            relative: reference.clone(),
+            absolute: vec![0.0; reference.len()],
+        };
+        let comparison = Comparison {
+            quantity: Quantity::Weights,
+            dtype,
+            shape: [2, 2, seqlen_q, seqlen_k],
+            actual: &actual,
+            reference: &reference,
+            terms: &terms,
+            n_terms: 1,
+            score,
+            errors: Errors::Independent,
+        };
+        comparison
+            .check()
+            .unwrap_or_else(|mismatch| panic!("{case:?}: {mismatch}"));
+    }
+}
+
+#[test]
+fn emulated() {
+    check(&EMULATED);
+}
+
+#[test]
+fn cuda() {
+    check(&CUDA);
+}
