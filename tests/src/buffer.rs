@@ -150,7 +150,7 @@ fn arrange(shape: [usize; 4], arrangement: Arrangement) -> Result<Layout, Proble
             let row_stride = layout.row_stride | 1;
             Layout {
                 row_stride,
-                batch_stride: (seqlen + 1) * row_stride | 1,
+                batch_stride: ((seqlen + 1) * row_stride) | 1,
                 ..layout
             }
         }

@@ -57,7 +57,7 @@ pub fn tolerance(quantity: Quantity, dtype: Dtype) -> Tolerance {
             relative: 2.0,
             rounding: 8.0,
             statistics: 8.0,
-            rms: 0.4,
+            rms: 0.3,
         },
         // One exponential, one division by the row's sum, one rounding.
         (Weights, _) => Tolerance {
@@ -71,34 +71,34 @@ pub fn tolerance(quantity: Quantity, dtype: Dtype) -> Tolerance {
             relative: 1.0,
             rounding: 3.0,
             statistics: 4.0,
-            rms: 0.4,
+            rms: 0.3,
         },
         // P, recomputed from the lse, is rounded once before it meets dO.
         (DV, Dtype::Bf16 | Dtype::F16) => Tolerance {
             relative: 1.0,
             rounding: 3.0,
             statistics: 8.0,
-            rms: 0.4,
+            rms: 0.3,
         },
         // dS is rounded once, or twice where P was, and Δ comes from an o that was rounded.
         (DQ | DK, Dtype::Bf16 | Dtype::F16) => Tolerance {
             relative: 1.0,
             rounding: 4.0,
             statistics: 8.0,
-            rms: 0.4,
+            rms: 0.3,
         },
         // Nothing is rounded to less than f32; sums of some hundred terms lose a few units in the last place.
         (O, Dtype::F32) => Tolerance {
             relative: 8.0,
             rounding: 8.0,
             statistics: 4.0,
-            rms: 0.4,
+            rms: 0.3,
         },
         (DQ | DK | DV, Dtype::F32) => Tolerance {
             relative: 8.0,
             rounding: 16.0,
             statistics: 8.0,
-            rms: 0.4,
+            rms: 0.3,
         },
     }
 }
