@@ -104,8 +104,8 @@ macro_rules! entries {
         pub fn emulated(name: &str) -> Option<fn(&crate::params::Params)> {
             match name {
                 $(stringify!($name) => Some(|params| {
-                    // SAFETY: the emulator checks every access that a kernel makes.
                     params!($kind, params_match, params, p, {
+                        // SAFETY: the emulator checks every access that a kernel makes.
                         unsafe { run!($kind, p, $dtype $(, $head_dim)? $(, $mask)?) }
                     })
                 }),)*

@@ -93,9 +93,15 @@ pub unsafe fn load_part(
         let (from_row, from_chunk) = (first_row + row, first_chunk + chunk);
         let inside = source.contains(from_row, from_chunk);
         // An address outside is not read, but stays a valid one: that of the matrix itself.
-        let from = if inside { source.rows.chunk(from_row, from_chunk) } else { source.rows.base };
+        let from = if inside {
+            source.rows.chunk(from_row, from_chunk)
+        } else {
+            source.rows.base
+        };
         // SAFETY: the caller's contract.
-        unsafe { cp_async::cp_async_cg_16(tile.chunk(row, chunk), from, if inside { 16 } else { 0 }) };
+        unsafe {
+            cp_async::cp_async_cg_16(tile.chunk(row, chunk), from, if inside { 16 } else { 0 })
+        };
     }
 }
 

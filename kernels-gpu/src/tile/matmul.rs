@@ -142,13 +142,20 @@ pub unsafe fn multiply_add<E: Element, C: Accumulator>(
     steps: usize,
 ) {
     for k in 0..steps {
-        // SAFETY: the caller's contract, here and below.
-        let a = fragments_of_column::<C>(|m| unsafe { a.fragment(m, k) });
+        let mut fragments = [[0; 4]; MAX_M];
+        for m in 0..C::M {
+            // SAFETY: the caller's contract.
+            fragments[m] = unsafe { a.fragment(m, k) };
+        }
         for n in 0..C::N / 2 {
-            let b = unsafe { b.fragments(n, k) };
+            // SAFETY: the caller's contract.
+            let [left, right] = unsafe { b.fragments(n, k) };
             for m in 0..C::M {
-                unsafe { E::mma(acc.fragment_mut(m, 2 * n), a[m], b[0]) };
-                unsafe { E::mma(acc.fragment_mut(m, 2 * n + 1), a[m], b[1]) };
+                // SAFETY: the caller's contract.
+                unsafe {
+                    E::mma(acc.fragment_mut(m, 2 * n), fragments[m], left);
+                    E::mma(acc.fragment_mut(m, 2 * n + 1), fragments[m], right);
+                }
             }
         }
     }
@@ -156,12 +163,3 @@ pub unsafe fn multiply_add<E: Element, C: Accumulator>(
 
 /// The most fragments that a warp has below each other.
 const MAX_M: usize = 4;
-
-#[inline(always)]
-fn fragments_of_column<C: Accumulator>(fragment: impl Fn(usize) -> [u32; 4]) -> [[u32; 4]; MAX_M] {
-    let mut fragments = [[0; 4]; MAX_M];
-    for (m, place) in fragments.iter_mut().enumerate().take(C::M) {
-        *place = fragment(m);
-    }
-    fragments
-}

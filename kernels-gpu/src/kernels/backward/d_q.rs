@@ -1,6 +1,8 @@
 //! After the backward pass proper: dQ = accumulator · scale, rounded to the element type.
 
-use super::{QueryGradientPlace, REGISTER_STRIDE, Tiles, query_gradient_address, query_gradient_place};
+use super::{
+    QueryGradientPlace, REGISTER_STRIDE, Tiles, query_gradient_address, query_gradient_place,
+};
 use crate::attention::divide;
 use crate::attention::mask::{Causal, Full, Mask, Rows};
 use crate::config;
@@ -25,8 +27,16 @@ pub unsafe fn d_q<E: Element, T: Tiles>(p: &BackwardParams) {
     let head = divide(block_idx, q_blocks);
     let batch_idx = divide(head, p.shape.heads_q);
     let first = (block_idx - head * q_blocks) * config.block_q;
-    let d_q = GlobalRows::new(&p.d_q, batch_idx, head - batch_idx * p.shape.heads_q, p.shape.seqlen_q);
-    let tile = SharedTile { base: special::shared_base(), row_bytes: T::HEAD_DIM * 2 };
+    let d_q = GlobalRows::new(
+        &p.d_q,
+        batch_idx,
+        head - batch_idx * p.shape.heads_q,
+        p.shape.seqlen_q,
+    );
+    let tile = SharedTile {
+        base: special::shared_base(),
+        row_bytes: T::HEAD_DIM * 2,
+    };
 
     let mut acc = T::QueryGradient::zero();
     // SAFETY: the accumulator holds what the main kernel added for this block, if any tile of keys did.
@@ -46,7 +56,17 @@ pub unsafe fn d_q<E: Element, T: Tiles>(p: &BackwardParams) {
         let QueryGradientPlace { row, col } = query_gradient_place::<T>(thread / 32);
         copy::store_shared::<E, _>(tile, row, col, &acc);
         barrier::barrier_sync_all();
-        copy::store(d_q, first, tile, 0, config.block_q, Team { thread, threads: config.threads });
+        copy::store(
+            d_q,
+            first,
+            tile,
+            0,
+            config.block_q,
+            Team {
+                thread,
+                threads: config.threads,
+            },
+        );
     }
 }
 
@@ -54,7 +74,10 @@ pub unsafe fn d_q<E: Element, T: Tiles>(p: &BackwardParams) {
 #[inline(always)]
 fn contributions(p: &BackwardParams, first: u32, block_q: u32, block_k: u32) -> u32 {
     let left = p.shape.seqlen_q - first;
-    let queries = Rows { first, len: if left < block_q { left } else { block_q } };
+    let queries = Rows {
+        first,
+        len: if left < block_q { left } else { block_q },
+    };
     if p.shape.causal == 1 {
         Causal::new(&p.shape).kv_blocks(queries, block_k).end
     } else {

@@ -61,7 +61,10 @@ unsafe fn rows<E: Element, T: Tiles>(p: &BackwardParams, head: u32, first: u32, 
         // SAFETY: rows inside the sequence exist; all lanes of a warp reach the shuffles.
         unsafe {
             if inside {
-                let (o, d_o) = (global::ld_global_x4(o.chunk(row, chunk)), global::ld_global_x4(d_o.chunk(row, chunk)));
+                let (o, d_o) = (
+                    global::ld_global_x4(o.chunk(row, chunk)),
+                    global::ld_global_x4(d_o.chunk(row, chunk)),
+                );
                 for i in 0..4 {
                     let (o, d_o) = (E::unpack(o[i]), E::unpack(d_o[i]));
                     sum += o[0] * d_o[0] + o[1] * d_o[1];
@@ -74,12 +77,20 @@ unsafe fn rows<E: Element, T: Tiles>(p: &BackwardParams, head: u32, first: u32, 
             }
             if chunk == 0 && in_block < block_q {
                 let lse = if inside {
-                    global::ld_global_f32(row_of_head(p.lse, head, u64::from(p.shape.seqlen_q), row))
+                    global::ld_global_f32(row_of_head(
+                        p.lse,
+                        head,
+                        u64::from(p.shape.seqlen_q),
+                        row,
+                    ))
                 } else {
                     f32::NEG_INFINITY
                 };
-                let lse_log2 =
-                    if lse == f32::NEG_INFINITY { f32::INFINITY } else { lse * core::f32::consts::LOG2_E };
+                let lse_log2 = if lse == f32::NEG_INFINITY {
+                    f32::INFINITY
+                } else {
+                    lse * core::f32::consts::LOG2_E
+                };
                 global::st_global_f32(row_of_head(p.lse_log2, head, p.padded_q, row), lse_log2);
                 global::st_global_f32(row_of_head(p.delta, head, p.padded_q, row), sum);
             }

@@ -82,9 +82,15 @@ struct QueryGradientPlace {
 /// The part of warp `warp`: parts lie side by side first, then below each other.
 #[inline(always)]
 fn query_gradient_place<T: Tiles>(warp: u32) -> QueryGradientPlace {
-    let (rows, cols) = (T::QueryGradient::M as u32 * 16, T::QueryGradient::N as u32 * 8);
+    let (rows, cols) = (
+        T::QueryGradient::M as u32 * 16,
+        T::QueryGradient::N as u32 * 8,
+    );
     let across = T::HEAD_DIM / cols;
-    QueryGradientPlace { row: warp / across * rows, col: warp % across * cols }
+    QueryGradientPlace {
+        row: warp / across * rows,
+        col: warp % across * cols,
+    }
 }
 
 /// The address of this lane's first element of a block of the dQ accumulator. A warp's elements lie register by

@@ -26,7 +26,12 @@ unsafe fn with_columns<S: Accumulator>(statistics: u32, mut f: impl FnMut(usize,
 /// # Safety
 /// As the score warp's step: L of step `i` has arrived.
 #[inline(always)]
-pub(super) unsafe fn probabilities<T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32, s: &mut T::Scores) {
+pub(super) unsafe fn probabilities<T: Tiles, M: Mask>(
+    p: &BackwardParams,
+    t: &Tile<M>,
+    i: u32,
+    s: &mut T::Scores,
+) {
     let config = const { config::backward(T::HEAD_DIM) };
     let lse = t.shared.lse + i % 2 * config.block_q * 4;
     // SAFETY: as `score_warp`.
@@ -55,7 +60,11 @@ pub(super) unsafe fn probabilities<T: Tiles, M: Mask>(p: &BackwardParams, t: &Ti
 /// # Safety
 /// As the gradient warp's step: Δ of step `i` has arrived, and the pair has met.
 #[inline(always)]
-pub(super) unsafe fn score_gradients<E: Element, T: Tiles, M>(t: &Tile<M>, i: u32, d_p: &mut T::Scores) {
+pub(super) unsafe fn score_gradients<E: Element, T: Tiles, M>(
+    t: &Tile<M>,
+    i: u32,
+    d_p: &mut T::Scores,
+) {
     let config = const { config::backward(T::HEAD_DIM) };
     let delta = t.shared.delta + i % 2 * config.block_q * 4;
     // SAFETY: as `gradient_warp`.
@@ -79,7 +88,11 @@ pub(super) unsafe fn score_gradients<E: Element, T: Tiles, M>(t: &Tile<M>, i: u3
 /// neighbour, lanes side by side.
 #[inline(always)]
 fn exchange<T: Tiles, M>(t: &Tile<M>, i: u32) -> u32 {
-    let rows = Layout::stage(t.shared.d_s, const { config::backward(T::HEAD_DIM).block_k }, i);
+    let rows = Layout::stage(
+        t.shared.d_s,
+        const { config::backward(T::HEAD_DIM).block_k },
+        i,
+    );
     rows.base + t.warp * WARP_KEYS * rows.row_bytes + special::lane_idx() * 16
 }
 
@@ -91,7 +104,11 @@ const EXCHANGE_STRIDE: u32 = 32 * 16;
 /// # Safety
 /// As the score warp's step: the place is free since the step's barrier.
 #[inline(always)]
-pub(super) unsafe fn send<T: Tiles, M>(t: &Tile<M>, i: u32, p: &<T::Scores as Accumulator>::Packed) {
+pub(super) unsafe fn send<T: Tiles, M>(
+    t: &Tile<M>,
+    i: u32,
+    p: &<T::Scores as Accumulator>::Packed,
+) {
     let mut address = exchange::<T, M>(t, i);
     for m in 0..T::Scores::M {
         for n in 0..T::Scores::N / 2 {

@@ -1,7 +1,9 @@
 //! dQ: each step's contribution, added to an accumulator in global memory, and the turns in which tiles add.
 
 use super::sm80::{Layout, Tile, step_at};
-use super::{QueryGradientPlace, REGISTER_STRIDE, Tiles, query_gradient_address, query_gradient_place};
+use super::{
+    QueryGradientPlace, REGISTER_STRIDE, Tiles, query_gradient_address, query_gradient_place,
+};
 use crate::attention::mask::{Mask, Rows};
 use crate::attention::schedule::Direction;
 use crate::config;
@@ -16,7 +18,11 @@ use crate::tile::register::Accumulator;
 /// # Safety
 /// All warps have met since dS of step `i` was written; the tile's turn to add has come.
 #[inline(always)]
-pub(super) unsafe fn add_query_gradient<E: Element, T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32) {
+pub(super) unsafe fn add_query_gradient<E: Element, T: Tiles, M: Mask>(
+    p: &BackwardParams,
+    t: &Tile<M>,
+    i: u32,
+) {
     let config = const { config::backward(T::HEAD_DIM) };
     let warp = t.thread / 32;
     let QueryGradientPlace { row, col } = query_gradient_place::<T>(warp);
@@ -65,7 +71,14 @@ fn turn<T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>, block: u32) -> u32 {
         Direction::Up => {
             let first = block * config.block_q;
             let left = p.shape.seqlen_q - first;
-            let queries = Rows { first, len: if left < config.block_q { left } else { config.block_q } };
+            let queries = Rows {
+                first,
+                len: if left < config.block_q {
+                    left
+                } else {
+                    config.block_q
+                },
+            };
             t.mask.kv_blocks(queries, config.block_k).end - 1 - t.tile.tile
         }
     }
@@ -97,7 +110,7 @@ pub(super) unsafe fn wait_turn<T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M
 /// # Safety
 /// All warps have added and met at a barrier since.
 #[inline(always)]
-pub(super) unsafe fn pass_turn<T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32) {
+pub(super) unsafe fn pass_turn<M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32) {
     if p.schedule.order == ORDERED && t.thread == 0 {
         // SAFETY: the counter is one of the workspace's.
         unsafe { atomic::red_release_add_u32(counter(p, t, i), 1) };

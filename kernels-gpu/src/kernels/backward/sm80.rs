@@ -21,9 +21,9 @@
 //! In the deterministic order a tile adds to a block of dQ when its turn has come: thread 0 waits for it before the
 //! barrier and passes it on after the next, when all warps have added. Who waits for whom: [`schedule`].
 
+use super::Tiles;
 use super::probabilities::{probabilities, score_gradients, send};
 use super::query_gradient::{add_query_gradient, pass_turn, wait_turn};
-use super::Tiles;
 use crate::attention::divide;
 use crate::attention::mask::{Mask, QBlocks, Rows};
 use crate::attention::schedule::{self, BackwardTile, Direction};
@@ -83,7 +83,10 @@ impl Layout {
             v: tile(v),
             q: tile(q),
             d_o: tile(d_o),
-            d_s: SharedTile { base: d_s, row_bytes: config.block_q * 2 },
+            d_s: SharedTile {
+                base: d_s,
+                row_bytes: config.block_q * 2,
+            },
             lse,
             delta: lse + 2 * config.block_q * 4,
             ticket: lse + 4 * config.block_q * 4,
@@ -93,7 +96,10 @@ impl Layout {
     /// The place of step `i` in a ring of two.
     #[inline(always)]
     pub(super) fn stage(tile: SharedTile, rows: u32, i: u32) -> SharedTile {
-        SharedTile { base: tile.base + i % 2 * rows * tile.row_bytes, ..tile }
+        SharedTile {
+            base: tile.base + i % 2 * rows * tile.row_bytes,
+            ..tile
+        }
     }
 }
 
@@ -154,19 +160,42 @@ pub unsafe fn backward<E: Element, T: Tiles, M: Mask>(p: &BackwardParams) {
 
 /// One tile of keys: all its steps, then dK and dV.
 #[inline(always)]
-unsafe fn key_tile<E: Element, T: Tiles, M: Mask>(p: &BackwardParams, shared: Layout, tile: BackwardTile, thread: u32) {
+unsafe fn key_tile<E: Element, T: Tiles, M: Mask>(
+    p: &BackwardParams,
+    shared: Layout,
+    tile: BackwardTile,
+    thread: u32,
+) {
     let config = const { config::backward(T::HEAD_DIM) };
     let batch_idx = divide(tile.head, p.shape.heads_k);
     let kv_head_idx = tile.head - batch_idx * p.shape.heads_k;
-    let keys = Rows { first: tile.tile * config.block_k, len: config.block_k };
+    let keys = Rows {
+        first: tile.tile * config.block_k,
+        len: config.block_k,
+    };
     let mask = M::new(&p.shape);
     let blocks = mask.q_blocks(keys, &p.shape, config.block_q);
     let steps = (blocks.end - blocks.first) * p.shape.group_size;
     let warp = thread / 32 % ROLE_WARPS;
     let q_blocks = p.shape.seqlen_q.div_ceil(config.block_q);
-    let t = Tile { q_blocks, mask, keys, blocks, tile, batch_idx, kv_head_idx, shared, thread, warp, steps };
+    let t = Tile {
+        q_blocks,
+        mask,
+        keys,
+        blocks,
+        tile,
+        batch_idx,
+        kv_head_idx,
+        shared,
+        thread,
+        warp,
+        steps,
+    };
 
-    let team = Team { thread, threads: config.threads };
+    let team = Team {
+        thread,
+        threads: config.threads,
+    };
     let rows = |tensor| GlobalRows::new(tensor, batch_idx, kv_head_idx, p.shape.seqlen_k);
     let (first_key, warp_key) = (keys.first, warp * WARP_KEYS);
     // SAFETY: as `backward`. After the walk all warps have met, so that K and V may become dK and dV.
@@ -178,21 +207,36 @@ unsafe fn key_tile<E: Element, T: Tiles, M: Mask>(p: &BackwardParams, shared: La
                 load_d_o::<T, M>(p, &t, 0);
             }
             let d_v = score_warp::<E, T, M>(p, &t);
-            copy::store_through::<E, _>(rows(&p.d_v), first_key + warp_key, shared.v, warp_key, &d_v);
+            copy::store_through::<E, _>(
+                rows(&p.d_v),
+                first_key + warp_key,
+                shared.v,
+                warp_key,
+                &d_v,
+            );
         } else {
             if steps > 0 {
                 load_q::<T, M>(p, &t, 0);
             }
             let mut d_k = gradient_warp::<E, T, M>(p, &t);
             d_k.for_each(|_, _, x| *x *= p.scale.scale);
-            copy::store_through::<E, _>(rows(&p.d_k), first_key + warp_key, shared.k, warp_key, &d_k);
+            copy::store_through::<E, _>(
+                rows(&p.d_k),
+                first_key + warp_key,
+                shared.k,
+                warp_key,
+                &d_k,
+            );
         }
     }
 }
 
 /// The walk of a score warp: gives dV.
 #[inline(always)]
-unsafe fn score_warp<E: Element, T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>) -> T::KeyGradient {
+unsafe fn score_warp<E: Element, T: Tiles, M: Mask>(
+    p: &BackwardParams,
+    t: &Tile<M>,
+) -> T::KeyGradient {
     let config = const { config::backward(T::HEAD_DIM) };
     let mut d_v = T::KeyGradient::zero();
     // SAFETY: as `backward`; `begin_step` has published what each step reads.
@@ -214,7 +258,12 @@ unsafe fn score_warp<E: Element, T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile
             barrier::barrier_arrive(PAIR_BARRIER + t.warp, PAIR_THREADS);
             // dV += Pᵀ dO
             let d_o = Layout::stage(t.shared.d_o, config.block_q, i);
-            multiply_add::<E, _>(&mut d_v, Registers(s), right(d_o, 0), config.block_q as usize / 16);
+            multiply_add::<E, _>(
+                &mut d_v,
+                Registers(s),
+                right(d_o, 0),
+                config.block_q as usize / 16,
+            );
             if i > 0 {
                 add_query_gradient::<E, T, M>(p, t, i - 1);
             }
@@ -226,7 +275,10 @@ unsafe fn score_warp<E: Element, T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile
 
 /// The walk of a gradient warp: gives dK / scale.
 #[inline(always)]
-unsafe fn gradient_warp<E: Element, T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>) -> T::KeyGradient {
+unsafe fn gradient_warp<E: Element, T: Tiles, M: Mask>(
+    p: &BackwardParams,
+    t: &Tile<M>,
+) -> T::KeyGradient {
     let config = const { config::backward(T::HEAD_DIM) };
     let mut d_k = T::KeyGradient::zero();
     let mut d_s = <T::Scores as Accumulator>::Packed::zero();
@@ -249,7 +301,12 @@ unsafe fn gradient_warp<E: Element, T: Tiles, M: Mask>(p: &BackwardParams, t: &T
             let mut d_p = T::Scores::zero();
             let d_o = Layout::stage(t.shared.d_o, config.block_q, i);
             let v = left(t.shared.v, t.warp * WARP_KEYS);
-            multiply_add::<E, _>(&mut d_p, v, right_transposed(d_o, 0), T::HEAD_DIM as usize / 16);
+            multiply_add::<E, _>(
+                &mut d_p,
+                v,
+                right_transposed(d_o, 0),
+                T::HEAD_DIM as usize / 16,
+            );
             // dSᵀ = Pᵀ ∘ (dPᵀ − Δ)
             barrier::barrier_sync(PAIR_BARRIER + t.warp, PAIR_THREADS);
             score_gradients::<E, T, M>(t, i, &mut d_p);
@@ -292,7 +349,7 @@ unsafe fn end_walk<E: Element, T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M
         }
         barrier::barrier_sync_all();
         if t.steps > 0 {
-            pass_turn::<T, M>(p, t, t.steps - 1);
+            pass_turn(p, t, t.steps - 1);
         }
     }
 }
@@ -309,7 +366,7 @@ unsafe fn begin_step<T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32)
         }
         barrier::barrier_sync_all();
         if i > 1 {
-            pass_turn::<T, M>(p, t, i - 2);
+            pass_turn(p, t, i - 2);
         }
     }
 }
@@ -319,14 +376,22 @@ unsafe fn begin_step<T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32)
 pub(super) fn step_at<M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32) -> Step {
     let blocks = t.blocks.end - t.blocks.first;
     // Without groups, no division by a number known at run time only.
-    let in_group = if p.shape.group_size == 1 { 0 } else { divide(i, blocks) };
+    let in_group = if p.shape.group_size == 1 {
+        0
+    } else {
+        divide(i, blocks)
+    };
     let walked = i - in_group * blocks;
     let head_idx = t.kv_head_idx * p.shape.group_size + in_group;
     let block = match t.tile.direction {
         Direction::Up => t.blocks.first + walked,
         Direction::Down => t.blocks.end - 1 - walked,
     };
-    Step { head: t.batch_idx * p.shape.heads_q + head_idx, head_idx, block }
+    Step {
+        head: t.batch_idx * p.shape.heads_q + head_idx,
+        head_idx,
+        block,
+    }
 }
 
 /// Begins the copy of Q of step `i`; gradient warps do.
@@ -353,8 +418,11 @@ unsafe fn load_d_o<T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32) {
     unsafe {
         copy::load::<Checked>(tile, rows, first, block_q, team);
         if team.thread < 2 * chunks {
-            let (source, target) =
-                if team.thread < chunks { (p.lse_log2, t.shared.lse) } else { (p.delta, t.shared.delta) };
+            let (source, target) = if team.thread < chunks {
+                (p.lse_log2, t.shared.lse)
+            } else {
+                (p.delta, t.shared.delta)
+            };
             let chunk = team.thread % chunks;
             let from = row_of_head(source, step.head, p.padded_q, first + chunk * 4);
             cp_async::cp_async_cg_16(target + i % 2 * block_q * 4 + chunk * 16, from, 16);
@@ -365,5 +433,8 @@ unsafe fn load_d_o<T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32) {
 /// The threads of this thread's role.
 #[inline(always)]
 fn role_team<M>(t: &Tile<M>) -> Team {
-    Team { thread: t.thread % (ROLE_WARPS * 32), threads: ROLE_WARPS * 32 }
+    Team {
+        thread: t.thread % (ROLE_WARPS * 32),
+        threads: ROLE_WARPS * 32,
+    }
 }
