@@ -20,6 +20,8 @@ pub mod delta;
 
 pub mod sm80;
 
+mod walk;
+
 mod probabilities;
 
 mod query_gradient;

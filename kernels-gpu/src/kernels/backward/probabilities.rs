@@ -1,7 +1,7 @@
 //! P and dS of a warp's 32 keys, and how P gets from a score warp to its partner.
 
 use super::Tiles;
-use super::sm80::{Layout, Tile, WARP_KEYS, step_at};
+use super::walk::{Layout, Tile, WARP_KEYS, step_at};
 use crate::attention::mask::Mask;
 use crate::config;
 use crate::params::BackwardParams;

@@ -1,6 +1,6 @@
 //! dQ: each step's contribution, added to an accumulator in global memory, and the turns in which tiles add.
 
-use super::sm80::{Layout, Tile, step_at};
+use super::walk::{Layout, Tile, step_at};
 use super::{
     QueryGradientPlace, REGISTER_STRIDE, Tiles, query_gradient_address, query_gradient_place,
 };
