@@ -11,7 +11,7 @@
 //! | [`compare`] | the worst element, where it lies, what it should be |
 //! | [`trial`] | one case on one device |
 //! | [`subject`] | the backends under test |
-//! | [`suite`] | the same cases for every backend |
+//! | [`mod@suite`] | the same cases for every backend |
 #![forbid(unsafe_code)]
 
 pub mod oracle;
