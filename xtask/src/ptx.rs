@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use ferroflash_kernels::variants;
-use ferroflash_ptx_builder::{Built, Choice, Compiler, Error, Freshness, Request, compiler};
+use ferroflash_ptx_builder::{Built, Choice, Compiler, Freshness, Request, compiler};
 
 use crate::assemble::{self, Keep, Usage};
 use crate::tools;
@@ -114,7 +114,7 @@ fn compile(workspace: &Workspace, compiler: &Compiler, arch: &str) -> Result<Bui
 fn find_or_install(choice: &Choice, root: &Path) -> Result<Compiler> {
     let error = match compiler::find(choice, root) {
         Ok(compiler) => return Ok(compiler),
-        Err(error @ Error::NoCompiler { .. }) => error,
+        Err(error) if matches!(choice, Choice::Auto | Choice::Debian) => error,
         Err(error) => return Err(error.into()),
     };
     let packages = compiler::DEBIAN_PACKAGES.join(" ");
