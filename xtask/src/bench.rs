@@ -2,7 +2,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use anyhow::{Context, Result, bail};
 use xshell::cmd;
@@ -17,6 +17,20 @@ pub struct Bench {
     arguments: Vec<String>,
 }
 
+/// What the command says of the devices, a line for each.
+fn machine(workspace: &Workspace) -> Result<Vec<String>> {
+    let output = workspace
+        .ferroflash("run")
+        .args(["--", "info"])
+        .stderr(Stdio::inherit())
+        .output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let devices = text
+        .lines()
+        .filter(|line| line.starts_with("GPU") || line.starts_with("processor"));
+    Ok(devices.map(str::to_owned).collect())
+}
+
 /// Runs the measurements. The record says when, of what, and by which command.
 pub fn bench(workspace: &Workspace, options: &Bench) -> Result<()> {
     let shell = workspace.shell()?;
@@ -26,17 +40,10 @@ pub fn bench(workspace: &Workspace, options: &Bench) -> Result<()> {
         .ignore_stderr()
         .read()
         .unwrap_or_default();
-    let mut command = Command::new(workspace.cargo());
-    command.current_dir(&workspace.root).args([
-        "run",
-        "--release",
-        "--package",
-        "ferroflash",
-        "--features",
-        "cli",
-    ]);
+    let machine = machine(workspace)?;
+    let mut command = workspace.ferroflash("run");
     command
-        .args(["--bin", "ferroflash", "--", "bench", "--json"])
+        .args(["--", "bench", "--json"])
         .args(&options.arguments)
         .stdout(Stdio::piped());
     let mut child = command.spawn()?;
@@ -60,8 +67,7 @@ pub fn bench(workspace: &Workspace, options: &Bench) -> Result<()> {
         options.arguments.join(" "),
     ]
     .join(" ");
-    let header =
-        serde_json::json!({ "date": date, "commit": commit, "command": arguments.trim_end() });
+    let header = serde_json::json!({ "date": date, "commit": commit, "machine": machine, "command": arguments.trim_end() });
     writeln!(record, "{header}")?;
     for line in &lines {
         writeln!(record, "{line}")?;

@@ -1,7 +1,5 @@
 //! `demo`: from a fresh checkout to attention on real input, forward and backward, in one command.
 
-use std::process::Command;
-
 use anyhow::{Result, bail};
 
 use crate::ptx::{self, BuildPtx};
@@ -15,35 +13,13 @@ pub fn demo(workspace: &Workspace) -> Result<()> {
     eprintln!("1/3 the kernels, from Rust to PTX");
     ptx::build_ptx(workspace, &BuildPtx::plain())?;
     eprintln!("2/3 the command `ferroflash`, in release");
-    let select = [
-        "--release",
-        "--package",
-        "ferroflash",
-        "--features",
-        "cli",
-        "--bin",
-        "ferroflash",
-    ];
-    let mut build = Command::new(workspace.cargo());
-    if !build
-        .current_dir(&workspace.root)
-        .arg("build")
-        .args(select)
-        .status()?
-        .success()
-    {
+    if !workspace.ferroflash("build").status()?.success() {
         bail!("the command did not compile");
     }
     eprintln!("3/3 ferroflash run {INPUT} --pass both");
-    let mut run = Command::new(workspace.cargo());
-    run.current_dir(&workspace.root)
-        .args(["run", "--quiet"])
-        .args(select);
-    if run
-        .args(["--", "run", INPUT, "--pass", "both"])
-        .status()?
-        .success()
-    {
+    let mut run = workspace.ferroflash("run");
+    run.args(["--quiet", "--", "run", INPUT, "--pass", "both"]);
+    if run.status()?.success() {
         Ok(())
     } else {
         bail!("ferroflash run failed")

@@ -1,6 +1,7 @@
 //! Where things are, and how other programs are called.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result};
 
@@ -39,6 +40,21 @@ impl Workspace {
     /// The cargo that runs this program.
     pub fn cargo(&self) -> PathBuf {
         std::env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from)
+    }
+
+    /// cargo's `verb` (`build` or `run`) on the command `ferroflash`, in release.
+    pub fn ferroflash(&self, verb: &str) -> Command {
+        let mut command = Command::new(self.cargo());
+        command.current_dir(&self.root).args([verb, "--release"]);
+        command.args([
+            "--package",
+            "ferroflash",
+            "--features",
+            "cli",
+            "--bin",
+            "ferroflash",
+        ]);
+        command
     }
 
     /// A shell in the root of the workspace.
