@@ -1,5 +1,9 @@
-//! Global memory: the caller's own buffers, registered by name, so that addresses given to kernels are addresses of
-//! this process.
+//! Global memory: the caller's own buffers, registered by name.
+//!
+//! An address given to a kernel is the buffer's address in this process with the buffer's number in the highest byte,
+//! where no process has addresses. What a kernel computes from it keeps the number, so an access past the end of one
+//! buffer never counts as one of its neighbour's. Workspaces are lent piece by piece and reached from one base, and
+//! so have plain addresses.
 
 use std::marker::PhantomData;
 
@@ -21,9 +25,25 @@ macro_rules! plain {
 }
 plain!(u8 u16 u32 u64 i8 i16 i32 i64 f32 f64 half::f16 half::bf16);
 
+/// How long a buffer is, and the smallest unit of it whose writers are told apart.
+#[derive(Clone, Copy)]
+struct Size {
+    bytes: u64,
+    element_bytes: u32,
+}
+
+impl Size {
+    fn of<T>(data: &[T]) -> Size {
+        Size {
+            bytes: size_of_val(data) as u64,
+            element_bytes: size_of::<T>() as u32,
+        }
+    }
+}
+
 /// What kernels may do with a buffer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+#[derive(Clone, Copy)]
+enum Role {
     /// Written before; kernels only read it.
     Input,
     /// Not written before; kernels write it before they read it.
@@ -41,8 +61,14 @@ pub(super) enum Strength {
     Atomic,
 }
 
+/// Where the number of a buffer begins in its address.
+const NUMBER_SHIFT: u32 = 56;
+/// The part of an address that is the process's own.
+const OWN: u64 = (1 << NUMBER_SHIFT) - 1;
+
 struct Buffer {
     name: String,
+    /// Its address as kernels have it.
     start: u64,
     bytes: u64,
     /// Absent for inputs: what nobody writes cannot be raced for.
@@ -79,7 +105,7 @@ impl Buffers {
         let nearest = self
             .buffers
             .iter()
-            .filter(|buffer| buffer.start <= addr)
+            .filter(|buffer| buffer.start <= addr && buffer.start & !OWN == addr & !OWN)
             .max_by_key(|buffer| buffer.start);
         match nearest {
             Some(Buffer {
@@ -91,7 +117,7 @@ impl Buffers {
                 },
                 *bytes,
             ),
-            None => (Place::Address(addr), 0),
+            None => (Place::Address(addr & OWN), 0),
         }
     }
 
@@ -176,10 +202,14 @@ impl Buffers {
     /// Copies bytes from an address that [`Buffers::read`] allowed.
     pub fn load(&self, addr: u64, bytes: &mut [u8]) {
         if !bytes.is_empty() {
-            // SAFETY: the address lies in a buffer that whoever registered it lent to the machine (`read` checked
+            // SAFETY: the address lies in a buffer that a caller lent to the machine, exposing its provenance (`read` checked
             // that); `bytes` is memory of the emulator, so the two do not overlap.
             unsafe {
-                std::ptr::copy_nonoverlapping(addr as *const u8, bytes.as_mut_ptr(), bytes.len())
+                std::ptr::copy_nonoverlapping(
+                    (addr & OWN) as *const u8,
+                    bytes.as_mut_ptr(),
+                    bytes.len(),
+                )
             };
         }
     }
@@ -187,7 +217,9 @@ impl Buffers {
     /// Copies bytes to an address that [`Buffers::write`] allowed.
     pub fn store(&mut self, addr: u64, bytes: &[u8]) {
         // SAFETY: as in `load`; `write` allows only buffers that were lent for writing.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, bytes.len()) };
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), (addr & OWN) as *mut u8, bytes.len())
+        };
     }
 }
 
@@ -207,58 +239,55 @@ impl<'a> GlobalMemory<'a> {
 
     /// Lends a buffer that kernels read; its address.
     pub fn input<T: Plain>(&mut self, name: &str, data: &'a [T]) -> u64 {
-        let address = data.as_ptr().addr() as u64;
-        data.as_ptr().expose_provenance();
-        // SAFETY: the slice is borrowed for `'a`, and an input is not written.
-        unsafe {
-            self.register(
-                name,
-                address,
-                size_of_val(data) as u64,
-                size_of::<T>() as u32,
-                Role::Input,
-            )
-        };
-        address
+        let size = Size::of(data);
+        let start = self.numbered(data.as_ptr().expose_provenance());
+        self.add(name, start, size, Role::Input);
+        start
     }
 
     /// Lends a buffer that kernels write; until they have, its content counts as nothing. Its address.
     pub fn output<T: Plain>(&mut self, name: &str, data: &'a mut [T]) -> u64 {
-        self.lend(name, data, Role::Output)
+        let size = Size::of(data);
+        let start = self.numbered(data.as_mut_ptr().expose_provenance());
+        self.add(name, start, size, Role::Output);
+        start
     }
 
-    /// Lends a workspace: the same as an output, which the caller does not read afterwards.
+    /// Lends a piece of workspace, an output at its own address in this process: kernels may reach several pieces of
+    /// one allocation from one base.
     pub fn scratch<T: Plain>(&mut self, name: &str, data: &'a mut [T]) -> u64 {
-        self.lend(name, data, Role::Output)
+        let size = Size::of(data);
+        let start = data.as_mut_ptr().expose_provenance() as u64;
+        self.add(name, start, size, Role::Output);
+        start
     }
 
     /// Lends a buffer that kernels read and write and whose content counts; its address.
     pub fn in_out<T: Plain>(&mut self, name: &str, data: &'a mut [T]) -> u64 {
-        self.lend(name, data, Role::InOut)
+        let size = Size::of(data);
+        let start = self.numbered(data.as_mut_ptr().expose_provenance());
+        self.add(name, start, size, Role::InOut);
+        start
     }
 
-    fn lend<T: Plain>(&mut self, name: &str, data: &'a mut [T], role: Role) -> u64 {
-        let bytes = size_of_val(data) as u64;
-        let pointer = data.as_mut_ptr();
-        let address = pointer.expose_provenance() as u64;
-        // SAFETY: the slice is borrowed mutably for `'a`, and any bytes are values of a `Plain` type.
-        unsafe { self.register(name, address, bytes, size_of::<T>() as u32, role) };
-        address
+    /// The address with the next buffer's number in it, if there is room for it.
+    fn numbered(&self, address: usize) -> u64 {
+        let (address, number) = (address as u64, self.buffers.buffers.len() as u64 + 1);
+        if address <= OWN && number <= u64::MAX >> NUMBER_SHIFT {
+            address | number << NUMBER_SHIFT
+        } else {
+            address
+        }
     }
 
-    /// Lends memory by address: `bytes` bytes in elements of `element_bytes`, the smallest unit whose writers are
-    /// told apart. Where buffers overlap (tensors packed into one allocation), an access belongs to the buffer
-    /// that was registered first among those that hold it.
-    ///
-    /// # Safety
-    /// For `'a` the memory is valid for reads, and where the role allows it for writes of any bytes, by pointers
-    /// made from the address (its provenance is exposed); nobody else accesses it while a kernel runs.
-    pub unsafe fn register(
+    fn add(
         &mut self,
         name: &str,
-        address: u64,
-        bytes: u64,
-        element_bytes: u32,
+        start: u64,
+        Size {
+            bytes,
+            element_bytes,
+        }: Size,
         role: Role,
     ) {
         let shadow = match role {
@@ -268,7 +297,7 @@ impl<'a> GlobalMemory<'a> {
         };
         self.buffers.buffers.push(Buffer {
             name: name.to_owned(),
-            start: address,
+            start,
             bytes,
             shadow,
         });

@@ -38,9 +38,7 @@
 //! Diagnostics name the caller of the instruction. A function between kernel and instruction that should not be
 //! named itself carries `#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]`.
 //!
-//! Not modelled: speed, bank conflicts, the order of sums within a tensor-core product (`emu/mma.rs`). Addresses are
-//! those of this process: an access past the end of one buffer that falls into another counts as one of the other's, so
-//! tests keep their buffers apart.
+//! Not modelled: speed, bank conflicts, the order of sums within a tensor-core product (`emu/mma.rs`).
 
 mod clock;
 mod fault;
@@ -61,7 +59,7 @@ pub(crate) mod shared;
 pub(crate) mod warp;
 
 pub use fault::{Access, Fault, Kind, Place, Thread, Waiting};
-pub use memory::{GlobalMemory, Plain, Role};
+pub use memory::{GlobalMemory, Plain};
 
 /// The shape of a launch, in one dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use ferroflash_kernels::emu::{self, Fault, GlobalMemory, Kind, Launch, Options, Stats};
+use ferroflash_kernels::emu::{self, Fault, GlobalMemory, Kind, Launch, Options, Place, Stats};
 use ferroflash_kernels::ptx::{global, special};
 
 const LAUNCH: Launch = Launch {
@@ -130,6 +130,30 @@ fn after_a_fault_the_memory_serves_on() {
         increment(address)
     })
     .unwrap();
+}
+
+/// The end of one buffer is not the beginning of the next, even where it is.
+#[test]
+fn a_neighbour_is_out_of_bounds() {
+    let numbers = [7u32; 384];
+    let (first, second) = numbers.split_at(192);
+    let mut memory = GlobalMemory::new();
+    let first = memory.input("first", first);
+    memory.input("second", second);
+    let beyond = Launch { grid: 4, ..LAUNCH };
+    let read = || {
+        let mine = u64::from(special::block_idx_x() * 64 + special::thread_idx_x());
+        // SAFETY: wrong on purpose: the fourth block has no words.
+        unsafe { global::ld_global_u32(first + mine * 4) };
+    };
+    let fault = emu::run(&beyond, &Options::seeded(1), &mut memory, &read).unwrap_err();
+    let Kind::OutOfBounds { place, .. } = fault.kind() else {
+        panic!("{fault}")
+    };
+    assert!(
+        matches!(place, Place::Global { buffer, .. } if buffer == "first"),
+        "{fault}"
+    );
 }
 
 #[test]
