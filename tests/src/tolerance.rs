@@ -8,8 +8,8 @@
 //! |out − ref| ≤ u·(relative·|ref| + rounding·terms) + 2⁻²⁴·statistics·(1 + score)·terms + smallest·(1 + factors)
 //! ```
 //!
-//! and over the whole tensor the root mean square of the error may be at most `rms` of the root mean square of what
-//! is allowed. A result whose reference is exactly 0 and that has no terms (a row that sees no key) must be exactly 0,
+//! and over a whole tensor of `n` elements the root mean square of the error may be at most `rms + 1/√n`, or 1, of the root
+//! mean square of what is allowed. A result whose reference is exactly 0 and that has no terms (a row that sees no key) must be exactly 0,
 //! and an lse of −∞ must be −∞.
 //!
 //! The rule follows single elements: with 512 keys, one key too many or too few is far outside it. Rules that compare
