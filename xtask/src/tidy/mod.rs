@@ -22,9 +22,10 @@ const ENDINGS: [&str; 8] = ["rs", "toml", "md", "sh", "txt", "json", "jsonl", "c
 pub fn tidy(workspace: &Workspace) -> Result<()> {
     let faults = faults(&workspace.root)?;
     if faults.is_empty() {
+        eprintln!("tidy: every rule holds");
         return Ok(());
     }
-    bail!("{} faults\n{}", faults.len(), faults.join("\n"))
+    bail!("{} broken rules\n{}", faults.len(), faults.join("\n"))
 }
 
 /// A line for each place where a rule is broken.
