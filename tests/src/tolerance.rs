@@ -8,9 +8,9 @@
 //! |out − ref| ≤ u·(relative·|ref| + rounding·terms) + 2⁻²⁴·statistics·(1 + score)·terms + smallest·(1 + factors)
 //! ```
 //!
-//! and over a whole tensor of `n` elements the root mean square of the error may be at most `rms + 1/√n`, or 1, of the root
-//! mean square of what is allowed. A result whose reference is exactly 0 and that has no terms (a row that sees no key) must be exactly 0,
-//! and an lse of −∞ must be −∞.
+//! and over a whole tensor of `n` elements the root mean square of the error may be at most `rms + 1/√n`, or 1, of the
+//! root mean square of what is allowed. A result whose reference is exactly 0 and that has no terms (a row that sees no
+//! key) must be exactly 0, and an lse of −∞ must be −∞.
 //!
 //! The rule follows single elements: with 512 keys, one key too many or too few is far outside it. Rules that compare
 //! the largest error of a tensor with twice or three times that of another low-precision run let that pass.
