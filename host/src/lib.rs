@@ -92,3 +92,8 @@ pub use prepared::{PreparedBackward, PreparedForward, Workspace};
 pub use problem::{Mask, Order, Problem, ProblemBuilder};
 pub use tensor::{Gradients, Layout, Lse, LseMut, Saved, Tensor, TensorMut};
 pub use validate::Pass;
+
+/// README.md's example, compiled and run as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
