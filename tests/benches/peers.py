@@ -109,7 +109,7 @@ def measure(options, case):
                 times.setdefault(peer, []).append(median_ms(runs[peer], options))
     for peer, row in rows.items():
         row["ms"] = round(statistics.median(times[peer]), 4)
-        row["tflops"] = round(operations(case) / row["ms"] / 1e9, 1)
+        row["tflops"] = float(f"{operations(case) / row['ms'] / 1e9:.4g}")
     return [rows[peer] for peer in sorted(rows)]
 
 
@@ -123,10 +123,10 @@ def main():
                 for p in options.passes.split(","):
                     case = dict(D=D, causal=causal, S=S, B=max(1, options.tokens // S), H=options.width // D, p=p)
                     rows = measure(options, case)
-                    base = next(row["tflops"] for row in rows if row["peer"] == first)
+                    base = next(row["ms"] for row in rows if row["peer"] == first)
                     for row in rows:
                         print(json.dumps(row), flush=True)
-                    words = [f"{row['peer']} {row['tflops']:.0f} ({row['tflops'] / base:.2f})" for row in rows]
+                    words = [f"{row['peer']} {row['tflops']:.3g} ({base / row['ms']:.2f})" for row in rows]
                     mask = "causal" if causal else "full"
                     table.append(f"d{D} {mask} {p} {S}: " + ", ".join(words))
     print("\n".join(table), file=sys.stderr)
