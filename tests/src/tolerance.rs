@@ -53,11 +53,13 @@ pub fn tolerance(quantity: Quantity, dtype: Dtype) -> Tolerance {
     use Quantity::*;
     match (quantity, dtype) {
         // f32 whatever the inputs are: a dot product, a maximum, a sum of exponentials, a logarithm. About 1e-5.
+        // Tensor cores cut their sums off instead of rounding them: errors share a sign, and their root mean square
+        // may be as large as they are.
         (Lse, _) => Tolerance {
             relative: 2.0,
             rounding: 8.0,
             statistics: 8.0,
-            rms: 0.3,
+            rms: 1.0,
         },
         // One exponential, one division by the row's sum, one rounding.
         (Weights, _) => Tolerance {

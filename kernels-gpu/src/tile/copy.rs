@@ -222,8 +222,9 @@ pub unsafe fn store_through<E: Element, C: Accumulator>(
         thread: special::lane_idx(),
         threads: 32,
     };
-    // SAFETY: the caller's contract; the warp's lanes meet between writing and reading.
+    // SAFETY: the caller's contract; the warp's lanes meet between reading what lay there before, writing and reading.
     unsafe {
+        barrier::warp_sync();
         store_shared::<E, C>(tile, tile_row, 0, acc);
         barrier::warp_sync();
         store(target, first_row, tile, tile_row, C::M as u32 * 16, team);

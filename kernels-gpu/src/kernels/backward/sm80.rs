@@ -59,7 +59,7 @@ pub unsafe fn backward<E: Element, T: Tiles, M: Mask>(p: &BackwardParams) {
             if thread == 0 {
                 shared::st_shared_u32(shared.ticket, atomic::atom_add_u32(p.ticket, 1));
             }
-            barrier::barrier_sync_all();
+            meet::<T>();
             shared::ld_shared_u32(shared.ticket)
         };
         if ticket >= p.schedule.tiles * p.schedule.heads {
@@ -260,11 +260,21 @@ unsafe fn end_walk<E: Element, T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M
         if t.steps > 0 {
             add_query_gradient::<E, T, M>(p, t, t.steps - 1);
         }
-        barrier::barrier_sync_all();
+        meet::<T>();
         if t.steps > 0 {
             pass_turn(p, t, t.steps - 1);
         }
     }
+}
+
+/// All warps of the block meet. The roles come here from different places of the code, so the threads are counted.
+///
+/// # Safety
+/// Every warp of the block comes here.
+#[inline(always)]
+unsafe fn meet<T: Tiles>() {
+    // SAFETY: the caller's contract.
+    unsafe { barrier::barrier_sync(0, const { config::backward(T::HEAD_DIM).threads }) }
 }
 
 /// The barrier of step `i`, with the turns that are waited for before and passed on behind it.
@@ -277,7 +287,7 @@ unsafe fn begin_step<T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32)
         if i > 0 {
             wait_turn::<T, M>(p, t, i - 1);
         }
-        barrier::barrier_sync_all();
+        meet::<T>();
         if i > 1 {
             pass_turn(p, t, i - 2);
         }
