@@ -104,13 +104,7 @@ fn params(
     let problem = checked.problem();
     let heads = (problem.batch * problem.heads_q) as u64;
     let f32_bytes = size_of::<f32>() as u64;
-    let mut push = |name, factors: &[u64]| {
-        workspace.push(name, factors).ok_or(Reason::TooLarge {
-            what: name,
-            given: u64::MAX,
-            limit: i64::MAX as u64,
-        })
-    };
+    let mut push = |name, factors: &[u64]| workspace.place(name, factors);
     let lse_log2 = push("lse_log2", &[heads, padded_q, f32_bytes])?;
     let delta = push("delta", &[heads, padded_q, f32_bytes])?;
     let d_q_accum = push(

@@ -80,13 +80,7 @@ fn params(checked: &Checked, workspace: &mut WorkspaceLayout) -> Result<Standard
     let rows = checked.n_rows();
     let padded_k = padded_k(checked);
     let f32_bytes = size_of::<f32>() as u64;
-    let mut push = |name, factors: &[u64]| {
-        workspace.push(name, factors).ok_or(Reason::TooLarge {
-            what: name,
-            given: u64::MAX,
-            limit: i64::MAX as u64,
-        })
-    };
+    let mut push = |name, factors: &[u64]| workspace.place(name, factors);
     let scores = push("scores", &[rows, padded_k, f32_bytes])?;
     let weights = match checked.pass() {
         Pass::ForwardWithWeights => 0,

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::reason::Reason;
+
 /// Every piece starts at a multiple of this many bytes; so must the workspace itself.
 pub const ALIGNMENT_BYTES: u64 = 256;
 
@@ -34,8 +36,17 @@ impl WorkspaceLayout {
         &self.pieces
     }
 
-    /// Appends a piece of `factors` multiplied bytes and gives its offset; `None` where 64 bits do not hold it.
-    pub(crate) fn push(&mut self, name: &'static str, factors: &[u64]) -> Option<u64> {
+    /// Appends a piece of `factors` multiplied bytes and gives its offset, or the reason why it cannot be.
+    pub(crate) fn place(&mut self, name: &'static str, factors: &[u64]) -> Result<u64, Reason> {
+        self.push(name, factors).ok_or(Reason::TooLarge {
+            what: name,
+            given: u64::MAX,
+            limit: i64::MAX as u64,
+        })
+    }
+
+    /// The same; `None` where 64 bits do not hold it.
+    fn push(&mut self, name: &'static str, factors: &[u64]) -> Option<u64> {
         let n_bytes = factors
             .iter()
             .try_fold(1u64, |product, &factor| product.checked_mul(factor))?;
