@@ -31,13 +31,13 @@ enum Role {
     Arrive,
 }
 
-/// `bar.sync id, threads`
+/// `barrier.sync id, threads`
 #[track_caller]
 pub(crate) fn sync(instruction: &'static str, id: u32, threads: u32) {
     reach(instruction, id, threads, Role::Sync);
 }
 
-/// `bar.arrive id, threads`
+/// `barrier.arrive id, threads`
 #[track_caller]
 pub(crate) fn arrive(instruction: &'static str, id: u32, threads: u32) {
     reach(instruction, id, threads, Role::Arrive);

@@ -3,9 +3,12 @@
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::emu::barrier;
 
-/// `bar.sync id, threads`: waits until `threads` threads of the block have come to barrier `id`.
+/// `barrier.sync id, threads`: waits until `threads` threads of the block have come to barrier `id`.
 ///
-/// PTX 1.0, sm_10.
+/// Not the aligned form (`bar.sync`): warps may come from different places of the code, which synccheck takes for
+/// divergence where the instruction is aligned.
+///
+/// PTX 6.0, sm_70.
 ///
 /// # Safety
 /// All 32 lanes of the warp reach it together; `id < 16`; `threads` is a multiple of 32 and the same for all who come.
@@ -14,17 +17,17 @@ use crate::emu::barrier;
 pub unsafe fn barrier_sync(id: u32, threads: u32) {
     #[cfg(target_arch = "nvptx64")]
     {
-        ptx!("bar.sync {id}, {n};", id = in(reg32) id, n = in(reg32) threads, options(nostack));
+        ptx!("barrier.sync {id}, {n};", id = in(reg32) id, n = in(reg32) threads, options(nostack));
     }
     #[cfg(not(target_arch = "nvptx64"))]
     {
-        barrier::sync("bar.sync", id, threads);
+        barrier::sync("barrier.sync", id, threads);
     }
 }
 
-/// `bar.arrive id, threads`: counts as one of the `threads` of barrier `id` without waiting.
+/// `barrier.arrive id, threads`: counts as one of the `threads` of barrier `id` without waiting.
 ///
-/// PTX 2.0, sm_20.
+/// PTX 6.0, sm_70.
 ///
 /// # Safety
 /// As [`barrier_sync`].
@@ -33,11 +36,11 @@ pub unsafe fn barrier_sync(id: u32, threads: u32) {
 pub unsafe fn barrier_arrive(id: u32, threads: u32) {
     #[cfg(target_arch = "nvptx64")]
     {
-        ptx!("bar.arrive {id}, {n};", id = in(reg32) id, n = in(reg32) threads, options(nostack));
+        ptx!("barrier.arrive {id}, {n};", id = in(reg32) id, n = in(reg32) threads, options(nostack));
     }
     #[cfg(not(target_arch = "nvptx64"))]
     {
-        barrier::arrive("bar.arrive", id, threads);
+        barrier::arrive("barrier.arrive", id, threads);
     }
 }
 
