@@ -89,6 +89,65 @@ pub struct ForwardParams {
     pub schedule: Schedule,
 }
 
+/// A tensor `[batch, seqlen, heads, head_dim]` as the tensor memory accelerator copies it, in boxes of `box_rows` rows and
+/// 64 columns in the 128-byte swizzle: what the driver's tensor map is made from, and what the emulator reads. At launch on
+/// a GPU the driver's 128 opaque bytes take its place: [`TensorMap::from_driver`].
+#[repr(C, align(16))]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct TensorMap {
+    /// Address of element `[0, 0, 0, 0]`; 16-byte aligned.
+    pub base: u64,
+    /// Elements along each dimension, the innermost first: head_dim, seqlen, heads, batch.
+    pub sizes: [u64; 4],
+    /// Bytes from one entry to the next: of rows, heads, batch entries; multiples of 16.
+    pub strides: [u64; 3],
+    /// Rows of a box.
+    pub box_rows: u64,
+    /// The rest of the driver's 128 bytes; 0.
+    pub reserved: [u64; 7],
+}
+
+/// Columns of a [`TensorMap`]'s box: 128 bytes of 16-bit elements.
+pub const BOX_COLUMNS: u32 = 64;
+
+impl TensorMap {
+    /// The driver's encoding in place of the description.
+    pub fn from_driver(opaque: [u64; 16]) -> TensorMap {
+        let [base, s0, s1, s2, s3, r0, r1, r2, box_rows, reserved @ ..] = opaque;
+        TensorMap {
+            base,
+            sizes: [s0, s1, s2, s3],
+            strides: [r0, r1, r2],
+            box_rows,
+            reserved,
+        }
+    }
+}
+
+/// Parameters of the flash3 forward kernels.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct TmaForwardParams {
+    /// Queries; boxes of the 64 rows of a warpgroup.
+    pub q: TensorMap,
+    /// Keys; boxes of the rows of a KV block.
+    pub k: TensorMap,
+    /// Values; boxes of the rows of a KV block.
+    pub v: TensorMap,
+    /// Output; boxes of 64 rows.
+    pub o: TensorMap,
+    /// `f32 [batch, heads_q, seqlen_q]`: natural logarithm of the row's sum of exponentials.
+    pub lse: u64,
+    /// Workspace, `u32`: how many tiles have been drawn. 0 before a launch, and again after it.
+    pub ticket: u64,
+    /// Sizes.
+    pub shape: Shape,
+    /// Scale.
+    pub scale: Scale,
+    /// Order of the tiles.
+    pub schedule: Schedule,
+}
+
 /// Parameters of the backward kernels: `delta`, the main kernel, and `dq`, in this order on one stream.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -172,6 +231,8 @@ pub struct StandardParams {
 pub enum Params {
     /// Of a forward kernel.
     Forward(ForwardParams),
+    /// Of a flash3 forward kernel.
+    TmaForward(TmaForwardParams),
     /// Of a backward kernel.
     Backward(BackwardParams),
     /// Of a `standard` kernel.
@@ -181,5 +242,7 @@ pub enum Params {
 const _: () = assert!(size_of::<TensorView>() == 32);
 const _: () = assert!(size_of::<Shape>() == 32);
 const _: () = assert!(size_of::<ForwardParams>() == 4 * 32 + 8 + 32 + 8 + 16);
+const _: () = assert!(size_of::<TensorMap>() == 128);
+const _: () = assert!(size_of::<TmaForwardParams>() == 4 * 128 + 2 * 8 + 32 + 8 + 16 + 8);
 const _: () = assert!(size_of::<BackwardParams>() == 8 * 32 + 7 * 8 + 32 + 8 + 16);
 const _: () = assert!(size_of::<StandardParams>() == 8 * 32 + 5 * 8 + 32 + 8);

@@ -29,10 +29,14 @@ pub mod cp_async;
 pub mod global;
 pub mod ldmatrix;
 pub mod math;
+pub mod mbarrier;
 pub mod mma;
 pub mod shared;
 pub mod shuffle;
 pub mod special;
+pub mod tma;
+pub mod warpgroup;
+pub mod wgmma;
 
 #[cfg(test)]
 mod cpu_bodies;

@@ -57,7 +57,7 @@ pub trait Accumulator: Copy {
 
 /// The accumulators themselves.
 #[derive(Clone, Copy)]
-pub struct RegisterTile<const M: usize, const N: usize>([[[f32; 4]; N]; M]);
+pub struct RegisterTile<const M: usize, const N: usize>(pub(crate) [[[f32; 4]; N]; M]);
 
 impl<const M: usize, const N: usize> Accumulator for RegisterTile<M, N> {
     const M: usize = M;

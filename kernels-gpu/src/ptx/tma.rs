@@ -1,0 +1,111 @@
+//! Copies by the tensor memory accelerator: boxes of a tensor of four dimensions, described by a tensor map.
+//!
+//! Coordinates count elements, the innermost dimension first: column, row, head, batch. What lies outside the tensor is
+//! read as 0 and not written. `map` is the address of a [`crate::params::TensorMap`] in the kernel's parameters.
+
+#[cfg(not(target_arch = "nvptx64"))]
+use crate::emu::tma;
+
+/// `cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes`: begins the copy of a box to shared
+/// memory; its bytes count on the barrier at `mbarrier`.
+///
+/// PTX 8.0, sm_90.
+///
+/// # Safety
+/// `map` is a tensor map; the box fits at `to`, aligned as its swizzle asks (1024 bytes for 128-byte swizzle), and
+/// nobody else reads or writes there until the barrier's phase is over.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn tma_load(to: u32, map: u64, at: [u32; 4], mbarrier: u32) {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        ptx!(
+            "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [{to}], [{map}, {{{c0}, {c1}, {c2}, {c3}}}], [{bar}];",
+            to = in(reg32) to, map = in(reg64) map, bar = in(reg32) mbarrier,
+            c0 = in(reg32) at[0], c1 = in(reg32) at[1], c2 = in(reg32) at[2], c3 = in(reg32) at[3],
+            options(nostack)
+        );
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        tma::load("cp.async.bulk.tensor (load)", to, map, at, mbarrier);
+    }
+}
+
+/// `cp.async.bulk.tensor.4d.global.shared::cta.bulk_group`, where `predicate` is not 0: begins the copy of a box from
+/// shared to global memory, as part of the thread's next group.
+///
+/// PTX 8.0, sm_90.
+///
+/// # Safety
+/// As [`tma_load`]; what the box holds was written before a [`fence_proxy_async`] of each writer and a barrier with them.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn tma_store_if(map: u64, at: [u32; 4], from: u32, predicate: u32) {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        ptx!(
+            "{{ .reg .pred p; setp.ne.u32 p, {p}, 0;",
+            "@p cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [{map}, {{{c0}, {c1}, {c2}, {c3}}}], [{from}]; }}",
+            from = in(reg32) from, map = in(reg64) map, p = in(reg32) predicate,
+            c0 = in(reg32) at[0], c1 = in(reg32) at[1], c2 = in(reg32) at[2], c3 = in(reg32) at[3],
+            options(nostack)
+        );
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        if predicate != 0 {
+            tma::store("cp.async.bulk.tensor (store)", map, at, from);
+        }
+    }
+}
+
+/// `cp.async.bulk.commit_group`: closes the group of this thread's stores since the last.
+///
+/// PTX 8.0, sm_90.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub fn bulk_commit_group() {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        ptx!("cp.async.bulk.commit_group;", options(nostack));
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        tma::commit_group("cp.async.bulk.commit_group");
+    }
+}
+
+/// `cp.async.bulk.wait_group.read N`: waits until all but the last `N` of this thread's groups have read what they
+/// store, so that their shared memory may be written again.
+///
+/// PTX 8.0, sm_90.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub fn bulk_wait_group_read<const N: u32>() {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        ptx!("cp.async.bulk.wait_group.read {n};", n = const N, options(nostack));
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        tma::wait_group_read("cp.async.bulk.wait_group.read", N);
+    }
+}
+
+/// `fence.proxy.async.shared::cta`: what this thread has written to shared memory is seen by the copy engine and by
+/// `wgmma`.
+///
+/// PTX 8.0, sm_90.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub fn fence_proxy_async() {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        ptx!("fence.proxy.async.shared::cta;", options(nostack));
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        tma::fence_proxy_async("fence.proxy.async");
+    }
+}

@@ -1,0 +1,236 @@
+//! Matrix products of a warpgroup that run while its threads go on.
+//!
+//! Four warps multiply 64 rows; warp `w` holds rows `16 w ..` of the result, in fragments of 16 × 8 laid out as those of
+//! [`super::mma`]. Between the instruction and the [`Wgmma::wait`] that names them, accumulators belong to the tensor
+//! cores: nobody reads, writes or moves them. The same holds for shared memory that a descriptor names, and for
+//! registers of A.
+
+#[cfg(not(target_arch = "nvptx64"))]
+use crate::emu::wgmma;
+use crate::tile::register::RegisterTile;
+
+/// Where an operand lies in shared memory: the "matrix descriptor" of the PTX manual (9.7.15.5.1).
+///
+/// Tiles have rows of 128 bytes in the 128-byte swizzle, as the TMA writes them, and begin at multiples of 1024 bytes.
+#[derive(Clone, Copy)]
+pub struct Descriptor {
+    /// Bits 0 to 31: address / 16, and the leading dimension's byte offset / 16 above it.
+    pub low: u32,
+    /// Bits 32 to 63: the stride dimension's byte offset / 16, and the swizzle.
+    pub high: u32,
+}
+
+/// How the rows of B lie in shared memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Major {
+    /// B is stored as its columns: `[n][k]`, `k` contiguous (K of QKᵀ).
+    K = 0,
+    /// B is stored as its rows: `[k][n]`, `n` contiguous (V of PV).
+    Mn = 1,
+}
+
+/// The accumulators of a product of 64 × N, `N / 8` fragments, as an operand of `wgmma`.
+pub trait Wgmma {
+    /// Columns.
+    const N: u32;
+
+    /// `wgmma.mma_async` of k = 16, both operands in shared memory, A stored as its rows (`[m][k]`); the accumulators
+    /// are set, not added to.
+    ///
+    /// # Safety
+    /// All 128 threads of a warpgroup reach it after a [`wgmma_fence`]; the operands lie where the descriptors say.
+    unsafe fn set_ss<E: WgmmaElement, const MAJOR_B: u32>(&mut self, a: Descriptor, b: Descriptor);
+
+    /// The same; adds to the accumulators.
+    ///
+    /// # Safety
+    /// As [`Wgmma::set_ss`].
+    unsafe fn add_ss<E: WgmmaElement, const MAJOR_B: u32>(&mut self, a: Descriptor, b: Descriptor);
+
+    /// The same with A in registers, set.
+    ///
+    /// # Safety
+    /// As [`Wgmma::set_ss`].
+    unsafe fn set_rs<E: WgmmaElement, const MAJOR_B: u32>(&mut self, a: [u32; 4], b: Descriptor);
+
+    /// The same with A in registers, added.
+    ///
+    /// # Safety
+    /// As [`Wgmma::set_ss`].
+    unsafe fn add_rs<E: WgmmaElement, const MAJOR_B: u32>(&mut self, a: [u32; 4], b: Descriptor);
+
+    /// `wgmma.wait_group PENDING`: waits until all but the last `PENDING` groups are done; if these accumulators belong to
+    /// one that is, they are the thread's again.
+    ///
+    /// PTX 8.0, sm_90a.
+    ///
+    /// # Safety
+    /// All 128 threads of the warpgroup reach it.
+    unsafe fn wait<const PENDING: u32>(&mut self);
+}
+
+/// Which element type `wgmma` multiplies.
+pub trait WgmmaElement {
+    /// bfloat16 and not binary16.
+    const BF16: bool;
+}
+
+/// `wgmma.fence.sync.aligned`: orders the accumulators' and A's last accesses before the products that follow.
+///
+/// PTX 8.0, sm_90a.
+///
+/// # Safety
+/// All 128 threads of the warpgroup reach it.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn wgmma_fence() {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        ptx!("wgmma.fence.sync.aligned;", options(nostack));
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        wgmma::fence("wgmma.fence");
+    }
+}
+
+/// `wgmma.commit_group.sync.aligned`: closes the group of the products since the last.
+///
+/// PTX 8.0, sm_90a.
+///
+/// # Safety
+/// All 128 threads of the warpgroup reach it.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn wgmma_commit_group() {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        ptx!("wgmma.commit_group.sync.aligned;", options(nostack));
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        wgmma::commit_group("wgmma.commit_group");
+    }
+}
+
+/// One `wgmma.mma_async`; `$kind` says whether its accumulators are `out` or `inout`.
+#[cfg(target_arch = "nvptx64")]
+macro_rules! instruction {
+    ($d:ident [$first:literal $($n:literal)*] $kind:ident, $add:literal, $instruction:expr, $prepare:literal, $tail:literal, $($operands:tt)*) => {
+        ptx!(
+            "{{ .reg .pred p; .reg .b64 a, b; setp.ne.u32 p, {add}, 0; mov.b64 b, {{{b0}, {b1}}};",
+            $prepare,
+            concat!("wgmma.mma_async.sync.aligned.", $instruction, " {{"),
+            "{}, {}, {}, {}",
+            $(concat!(", {}, {}, {}, {}", instruction!(@nothing $n)),)*
+            $tail,
+            "}}",
+            $kind(reg32) $d.0[0][$first][0], $kind(reg32) $d.0[0][$first][1],
+            $kind(reg32) $d.0[0][$first][2], $kind(reg32) $d.0[0][$first][3],
+            $($kind(reg32) $d.0[0][$n][0], $kind(reg32) $d.0[0][$n][1],
+              $kind(reg32) $d.0[0][$n][2], $kind(reg32) $d.0[0][$n][3],)*
+            add = in(reg32) $add,
+            $($operands)*
+            options(nostack)
+        )
+    };
+    (@nothing $n:literal) => { "" };
+}
+
+/// Both operands in shared memory.
+#[cfg(target_arch = "nvptx64")]
+macro_rules! from_shared {
+    ($d:ident $n:tt $kind:ident, $add:literal, $instruction:expr, $a:ident, $b:ident, $major:ident) => {
+        instruction!($d $n $kind, $add, $instruction, "mov.b64 a, {{{a0}, {a1}}};", "}}, a, b, p, 1, 1, 0, {major};",
+            a0 = in(reg32) $a.low, a1 = in(reg32) $a.high, b0 = in(reg32) $b.low, b1 = in(reg32) $b.high, major = const $major,)
+    };
+}
+
+/// A in registers.
+#[cfg(target_arch = "nvptx64")]
+macro_rules! from_registers {
+    ($d:ident $n:tt $kind:ident, $add:literal, $instruction:expr, $a:ident, $b:ident, $major:ident) => {
+        instruction!($d $n $kind, $add, $instruction, "", "}}, {{{a0}, {a1}, {a2}, {a3}}}, b, p, 1, 1, {major};",
+            a0 = in(reg32) $a[0], a1 = in(reg32) $a[1], a2 = in(reg32) $a[2], a3 = in(reg32) $a[3],
+            b0 = in(reg32) $b.low, b1 = in(reg32) $b.high, major = const $major,)
+    };
+}
+
+/// The products of one width: its columns as the instruction spells them, the number of fragments, their indices.
+macro_rules! width {
+    ($columns:literal, $fragments:literal, $indices:tt) => {
+        impl Wgmma for RegisterTile<1, $fragments> {
+            const N: u32 = $columns;
+
+            #[inline(always)]
+            #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+            unsafe fn set_ss<E: WgmmaElement, const MAJOR_B: u32>(&mut self, a: Descriptor, b: Descriptor) {
+                width!(self $indices out 0 from_shared, $columns, a, b, MAJOR_B, shared);
+            }
+
+            #[inline(always)]
+            #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+            unsafe fn add_ss<E: WgmmaElement, const MAJOR_B: u32>(&mut self, a: Descriptor, b: Descriptor) {
+                width!(self $indices inout 1 from_shared, $columns, a, b, MAJOR_B, shared);
+            }
+
+            #[inline(always)]
+            #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+            unsafe fn set_rs<E: WgmmaElement, const MAJOR_B: u32>(&mut self, a: [u32; 4], b: Descriptor) {
+                width!(self $indices out 0 from_registers, $columns, a, b, MAJOR_B, registers);
+            }
+
+            #[inline(always)]
+            #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+            unsafe fn add_rs<E: WgmmaElement, const MAJOR_B: u32>(&mut self, a: [u32; 4], b: Descriptor) {
+                width!(self $indices inout 1 from_registers, $columns, a, b, MAJOR_B, registers);
+            }
+
+            #[inline(always)]
+            #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+            unsafe fn wait<const PENDING: u32>(&mut self) {
+                width!(@wait self $indices PENDING);
+            }
+        }
+    };
+    ($d:ident $indices:tt $kind:ident $add:literal $form:ident, $columns:literal, $a:ident, $b:ident, $major:ident, $source:ident) => {
+        #[cfg(target_arch = "nvptx64")]
+        {
+            if E::BF16 {
+                $form!($d $indices $kind, $add, concat!("m64n", $columns, "k16.f32.bf16.bf16"), $a, $b, $major);
+            } else {
+                $form!($d $indices $kind, $add, concat!("m64n", $columns, "k16.f32.f16.f16"), $a, $b, $major);
+            }
+        }
+        #[cfg(not(target_arch = "nvptx64"))]
+        {
+            let product = wgmma::Product { a: wgmma::Left::$source($a), b: $b, major_b: $major, bf16: E::BF16, add: $add == 1 };
+            wgmma::multiply("wgmma.mma_async", self.0[0].as_flattened_mut(), product);
+        }
+    };
+    (@wait $d:ident [$($n:literal)*] $pending:ident) => {
+        #[cfg(target_arch = "nvptx64")]
+        {
+            ptx!(
+                "wgmma.wait_group.sync.aligned {pending};",
+                $(concat!("// {} {} {} {}", instruction!(@nothing $n)),)*
+                $(inout(reg32) $d.0[0][$n][0], inout(reg32) $d.0[0][$n][1],
+                  inout(reg32) $d.0[0][$n][2], inout(reg32) $d.0[0][$n][3],)*
+                pending = const $pending,
+                options(nostack)
+            );
+        }
+        #[cfg(not(target_arch = "nvptx64"))]
+        {
+            wgmma::wait("wgmma.wait_group", self.0[0].as_flattened_mut(), $pending);
+        }
+    };
+}
+
+width!(64, 8, [0 1 2 3 4 5 6 7]);
+width!(80, 10, [0 1 2 3 4 5 6 7 8 9]);
+width!(96, 12, [0 1 2 3 4 5 6 7 8 9 10 11]);
+width!(112, 14, [0 1 2 3 4 5 6 7 8 9 10 11 12 13]);
+width!(128, 16, [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15]);
+width!(192, 24, [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23]);
+width!(256, 32, [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31]);
