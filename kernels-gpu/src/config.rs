@@ -43,6 +43,21 @@ pub const fn forward(head_dim: u32) -> Footprint {
     }
 }
 
+/// flash3 forward: a warpgroup that copies and two that multiply, 64 query rows each.
+pub const fn tma_forward(head_dim: u32) -> Footprint {
+    let block_q = 128;
+    let block_k = if head_dim <= 128 { 128 } else { 64 };
+    let padded = head_dim.next_multiple_of(64);
+    Footprint {
+        threads: 384,
+        shared_bytes: (block_q + 2 * FORWARD_STAGES * block_k) * padded * ELEMENT + 1024,
+        blocks_per_sm: 1,
+        block_q,
+        block_k,
+        spill_bytes: 0,
+    }
+}
+
 /// Backward: 128 keys stay, blocks of 64 queries pass by. Four warps own S, P and dV, four own dP, dS and dK, 32
 /// keys each; together they own dQ. Shared memory: K, V, two stages of Q, dO, lse and Δ, P and dS in
 /// turns of two, and 16 bytes for the ticket.
@@ -120,6 +135,7 @@ pub const fn footprint(kind: Kind, head_dim: Option<u32>) -> Footprint {
     };
     match kind {
         Kind::Forward => forward(head_dim),
+        Kind::TmaForward => tma_forward(head_dim),
         Kind::Backward => backward(head_dim),
         Kind::BackwardDelta => rows(head_dim, 0),
         Kind::BackwardDq => rows(head_dim, head_dim * ELEMENT),
