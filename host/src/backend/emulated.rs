@@ -226,3 +226,35 @@ impl Workspace {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Attention, Device, Dtype, Pass, Problem};
+
+    #[test]
+    fn a_counter_that_a_kernel_leaves_is_found() {
+        let problem = Problem::builder(Dtype::Bf16)
+            .seqlen(64)
+            .heads(1)
+            .head_dim(64)
+            .build()
+            .unwrap();
+        let device = Device::emulated(EmulatorOptions::hopper(0));
+        let attention = Attention::new(&device, problem).unwrap();
+        let plan = attention.explain(Pass::Forward).unwrap().plan.unwrap();
+        let mut workspace = Workspace::new(&plan).unwrap();
+        let mut memory = GlobalMemory::new();
+        let start = workspace.lend(&mut memory, &plan);
+        assert!(start.is_multiple_of(ALIGNMENT_BYTES));
+        drop(memory);
+        workspace.counters_are_clear(&plan).unwrap();
+        let first = workspace.first;
+        workspace.memory[first + 1] = 1;
+        let left = workspace.counters_are_clear(&plan).unwrap_err();
+        assert!(
+            left.to_string().contains("the counter ticket is not 0"),
+            "{left}"
+        );
+    }
+}
