@@ -14,4 +14,6 @@ macro_rules! entries {
     )* };
 }
 
+// The builder compiles the list of kernels in parts, of which one has the probes.
+#[cfg(any(not(ferroflash_part), ferroflash_probes))]
 for_each_probe!(entries);
