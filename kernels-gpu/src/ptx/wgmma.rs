@@ -205,7 +205,7 @@ macro_rules! width {
         #[cfg(not(target_arch = "nvptx64"))]
         {
             let product = wgmma::Product { a: wgmma::Left::$source($a), b: $b, major_b: $major, bf16: E::BF16, add: $add == 1 };
-            wgmma::multiply("wgmma.mma_async", self.0[0].as_flattened_mut(), product);
+            wgmma::multiply("wgmma.mma_async", $d.0[0].as_flattened_mut(), product);
         }
     };
     (@wait $d:ident [$($n:literal)*] $pending:ident) => {
@@ -222,7 +222,7 @@ macro_rules! width {
         }
         #[cfg(not(target_arch = "nvptx64"))]
         {
-            wgmma::wait("wgmma.wait_group", self.0[0].as_flattened_mut(), $pending);
+            wgmma::wait("wgmma.wait_group", $d.0[0].as_flattened_mut(), $pending);
         }
     };
 }
