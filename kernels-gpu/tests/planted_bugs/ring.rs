@@ -135,10 +135,6 @@ impl Kernel<'_> {
         self.k_tile(0) + 2 * STAGES * TILE + (ring as u32 + stage) * 8
     }
 
-    fn shared_bytes(&self) -> u32 {
-        (2 * self.consumers + 2 * STAGES) * TILE + 128
-    }
-
     fn tiles(&self) -> u32 {
         self.seqlen_q.div_ceil(64 * self.consumers)
     }
@@ -253,8 +249,12 @@ fn run(problem: Problem, bug: Bug, options: Options) -> Result<bool, Fault> {
     );
     let mut o = vec![bf16::NAN; (seqlen_q * HEAD_DIM) as usize];
     let mut memory = GlobalMemory::new();
-    let [q_map, k_map, v_map] = [("q", &q, seqlen_q), ("k", &k, seqlen_k), ("v", &v, seqlen_k)]
-        .map(|(name, data, rows)| tensor_map(memory.input(name, data), rows));
+    let [q_map, k_map, v_map] = [
+        ("q", &q, seqlen_q),
+        ("k", &k, seqlen_k),
+        ("v", &v, seqlen_k),
+    ]
+    .map(|(name, data, rows)| tensor_map(memory.input(name, data), rows));
     let o_map = tensor_map(memory.output("o", &mut o), seqlen_q);
     let kernel = Kernel {
         q: &q_map,

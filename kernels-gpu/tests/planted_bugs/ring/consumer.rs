@@ -41,7 +41,10 @@ impl Kernel<'_> {
 
 fn pack(scores: &Scores) -> [[u32; 4]; 4] {
     std::array::from_fn(|step| {
-        let [a, b] = [scores.fragment(0, 2 * step), scores.fragment(0, 2 * step + 1)];
+        let [a, b] = [
+            scores.fragment(0, 2 * step),
+            scores.fragment(0, 2 * step + 1),
+        ];
         [(a[0], a[1]), (a[2], a[3]), (b[0], b[1]), (b[2], b[3])]
             .map(|(lower, upper)| convert::cvt_bf16x2(lower, upper))
     })
@@ -116,7 +119,11 @@ impl Consumer<'_> {
     }
 
     fn output(&self, o: &mut Output, p: &[[u32; 4]; 4], stage: u32) {
-        let leading = if self.is(Bug::WrongLeading) { HALF / 2 } else { HALF };
+        let leading = if self.is(Bug::WrongLeading) {
+            HALF / 2
+        } else {
+            HALF
+        };
         for (step, p) in (0..).zip(p) {
             let v = descriptor(self.kernel.v_tile(stage) + step * 2048, leading, 1024);
             // SAFETY: V was waited for.
@@ -169,22 +176,22 @@ impl Consumer<'_> {
             self.wait_full(Ring::FullK, next, (*count + 1) / STAGES);
             self.fence();
             self.scores(&mut s, next);
-            if self.is(Bug::ReleasesBeforeWait) {
-                self.release(Ring::EmptyK, next);
-            }
             self.wait_full(Ring::FullV, this, *count / STAGES);
             self.output(&mut o, &p, this);
             self.disturb(&mut o);
+            if self.is(Bug::ReleasesBeforeWait) {
+                self.release(Ring::EmptyV, this);
+            }
             let early = pack(&s);
             // SAFETY: the warpgroup comes by.
             unsafe { s.wait::<1>() };
-            if !self.is(Bug::ReleasesBeforeWait) {
-                self.release(Ring::EmptyK, next);
-            }
+            self.release(Ring::EmptyK, next);
             let late = pack(&s);
             // SAFETY: the warpgroup comes by.
             unsafe { o.wait::<0>() };
-            self.release(Ring::EmptyV, this);
+            if !self.is(Bug::ReleasesBeforeWait) {
+                self.release(Ring::EmptyV, this);
+            }
             let in_flight = self.is(Bug::ReadsAccumulatorInFlight);
             p = if in_flight { early } else { late };
             *count += 1;
