@@ -5,6 +5,7 @@ use conformance::subject::CUDA;
 use ferroflash::Device;
 use ferroflash::backend::cuda::probe::Probes;
 use ferroflash_kernels::emu::{self, GlobalMemory, Launch, Options};
+use ferroflash_kernels::kernels::probes::hopper::ProbeMaps;
 use ferroflash_kernels::kernels::probes::{PROBES, Probe};
 
 /// Inputs that each probe is given.
@@ -30,8 +31,9 @@ fn emulated(probe: &Probe, input: &[u32], seed: u64) -> Vec<u32> {
         shared_bytes,
         resident_blocks: 1,
     };
+    let maps = ProbeMaps::new(from, to);
     let ran = emu::run(&launch, &Options::seeded(seed), &mut memory, &|| {
-        run(from, to)
+        run(from, to, &maps)
     });
     ran.unwrap_or_else(|fault| panic!("{} with its threads in order {seed}: {fault}", probe.name));
     drop(memory);

@@ -34,6 +34,8 @@ pub mod mma;
 pub mod shared;
 pub mod shuffle;
 pub mod special;
+#[cfg(target_arch = "nvptx64")]
+pub(crate) mod third_parameter;
 pub mod tma;
 pub mod warpgroup;
 pub mod wgmma;

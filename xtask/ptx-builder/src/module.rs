@@ -7,6 +7,9 @@ use ferroflash_kernels::variants::{self, Variant};
 
 use crate::{Error, PROBE_PREFIX, PROBES};
 
+/// What the names of the probes start with that only Hopper can run; its module has no others.
+const HOPPER_PROBE_PREFIX: &str = "probe_sm90a_";
+
 /// The text of each module, by name: every row, and [`PROBES`] where the kernel crate has any.
 pub fn split(
     parts: &[(Vec<&Variant>, String)],
@@ -23,7 +26,9 @@ pub fn split(
             .filter(|item| item.kind == ItemKind::Entry)
         {
             if item.name.starts_with(PROBE_PREFIX) {
-                probes.push(item.name);
+                if item.name.starts_with(HOPPER_PROBE_PREFIX) == unit.is_for_hopper() {
+                    probes.push(item.name);
+                }
             } else if part_rows.iter().any(|variant| variant.name == item.name) {
                 modules.insert(item.name.to_owned(), unit.module(&[item.name]));
             } else {
@@ -32,7 +37,13 @@ pub fn split(
         }
         // Every part has the same probes.
         if part_idx == 0 && !probes.is_empty() {
-            modules.insert(PROBES.to_owned(), unit.module(&probes));
+            let module = unit.module(&probes);
+            let module = if unit.is_for_hopper() {
+                for_hopper(&module)?
+            } else {
+                module
+            };
+            modules.insert(PROBES.to_owned(), module);
         }
     }
     let missing: Vec<String> = rows
@@ -119,6 +130,13 @@ impl<'a> Unit<'a> {
                 reason: format!("{} of the 3 lines of the header", unit.header.len()),
             })
         }
+    }
+
+    /// Whether the text is for Hopper alone.
+    fn is_for_hopper(&self) -> bool {
+        self.header
+            .iter()
+            .any(|line| line.split_whitespace().any(|word| word == "sm_90a"))
     }
 
     /// A module with these entries and all that they refer to, in the order of the text.
@@ -232,6 +250,30 @@ fn with_launch_bounds(entry: &str, variant: &Variant) -> String {
     text
 }
 
+/// The module of Hopper's probes: its entries with bounds, without which `setmaxnreg` has no effect, and their tensor
+/// maps at multiples of 64 bytes.
+fn for_hopper(module: &str) -> Result<String, Error> {
+    let unit = Unit::parse(module)?;
+    let mut text = unit.header.join("\n");
+    text.push('\n');
+    for item in &unit.items {
+        text.push('\n');
+        match (item.kind, item.text.find('{')) {
+            (ItemKind::Entry, Some(body)) => {
+                let head = item.text[..body]
+                    .trim_end()
+                    .replace(".param .align 16 ", ".param .align 64 ");
+                text.push_str(&head);
+                text.push_str("\n.maxntid 128, 1, 1\n.minnctapersm 1\n");
+                text.push_str(&item.text[body..]);
+            }
+            _ => text.push_str(item.text),
+        }
+        text.push('\n');
+    }
+    Ok(text)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -293,6 +335,27 @@ mod tests {
             }
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn probes_of_hopper_have_a_module_of_their_own() {
+        let row = &variants::VARIANTS[0];
+        let rows = TEXT.replace("first", row.name);
+        let hopper = ".visible .entry probe_sm90a_load(\n\t.param .align 16 .b8 maps[256]\n)\n{\n\tret;\n}\n";
+        let both = format!("{rows}{hopper}");
+        for (target, expected) in [("sm_80", "probe_add"), ("sm_90a", "probe_sm90a_load")] {
+            let text = both.replace("sm_80\n", &format!("{target}\n"));
+            let modules = split(&[(vec![row], text)], &[row]).expect("the text is well formed");
+            let names = entries(&modules[PROBES]).expect("a module is well formed");
+            assert_eq!(names, [expected], "{target}");
+        }
+        let bound = for_hopper(&format!(
+            ".version 8.0\n.target sm_90a\n.address_size 64\n{hopper}"
+        ))
+        .expect("the text is well formed");
+        let entry = ".visible .entry probe_sm90a_load(\n\t.param .align 64 .b8 maps[256]\n)\n.maxntid 128, 1, 1\n\
+                     .minnctapersm 1\n{\n\tret;\n}";
+        assert!(bound.contains(entry), "{bound}");
     }
 
     #[test]
