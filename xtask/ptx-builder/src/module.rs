@@ -169,6 +169,30 @@ impl<'a> Unit<'a> {
     }
 }
 
+/// The module of Hopper's probes: its entries with bounds, without which `setmaxnreg` has no effect, and their tensor
+/// maps at multiples of 64 bytes.
+fn for_hopper(module: &str) -> Result<String, Error> {
+    let unit = Unit::parse(module)?;
+    let mut text = unit.header.join("\n");
+    text.push('\n');
+    for item in &unit.items {
+        text.push('\n');
+        match (item.kind, item.text.find('{')) {
+            (ItemKind::Entry, Some(body)) => {
+                let head = item.text[..body]
+                    .trim_end()
+                    .replace(".param .align 16 ", ".param .align 64 ");
+                text.push_str(&head);
+                text.push_str("\n.maxntid 128, 1, 1\n.minnctapersm 1\n");
+                text.push_str(&item.text[body..]);
+            }
+            _ => text.push_str(item.text),
+        }
+        text.push('\n');
+    }
+    Ok(text)
+}
+
 /// What a text at the top level begins, and the length of the words before its name.
 fn kind_of(text: &str) -> (ItemKind, usize) {
     let head = &text[..text.find(['(', '{', ';', '=']).unwrap_or(text.len())];
@@ -248,30 +272,6 @@ fn with_launch_bounds(entry: &str, variant: &Variant) -> String {
         &entry[body..]
     );
     text
-}
-
-/// The module of Hopper's probes: its entries with bounds, without which `setmaxnreg` has no effect, and their tensor
-/// maps at multiples of 64 bytes.
-fn for_hopper(module: &str) -> Result<String, Error> {
-    let unit = Unit::parse(module)?;
-    let mut text = unit.header.join("\n");
-    text.push('\n');
-    for item in &unit.items {
-        text.push('\n');
-        match (item.kind, item.text.find('{')) {
-            (ItemKind::Entry, Some(body)) => {
-                let head = item.text[..body]
-                    .trim_end()
-                    .replace(".param .align 16 ", ".param .align 64 ");
-                text.push_str(&head);
-                text.push_str("\n.maxntid 128, 1, 1\n.minnctapersm 1\n");
-                text.push_str(&item.text[body..]);
-            }
-            _ => text.push_str(item.text),
-        }
-        text.push('\n');
-    }
-    Ok(text)
 }
 
 #[cfg(test)]
