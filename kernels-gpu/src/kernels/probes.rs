@@ -1,7 +1,7 @@
 //! Probes: one tiny kernel for every instruction, so that its two bodies can be compared on a GPU.
 //!
 //! Hopper's instructions have probes of their own, [`hopper`]: entries `probe_sm90a_<name>` with a third parameter, in
-//! the module for `sm_90a`, and the table [`HOPPER_PROBES`].
+//! the module for `sm_90a` alone, and the table `HOPPER_PROBES`.
 //!
 //! A probe is one block. Its input is `input_words` words for each thread, word `k` of thread `t` at index
 //! `k · threads + t`; its output is laid out likewise. The list below makes the entries `probe_<name>` of the PTX
@@ -27,7 +27,7 @@ mod entries;
 mod table;
 
 #[cfg(not(target_arch = "nvptx64"))]
-pub use table::{Agreement, Disagreement, Fill, HOPPER_PROBES, PROBES, Probe};
+pub use table::{Agreement, Disagreement, Fill, HOPPER_PROBES, PROBES, Probe, Takes};
 
 /// Address of word `k` of this thread.
 fn word(base: u64, k: u32) -> u64 {

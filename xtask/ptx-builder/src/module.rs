@@ -7,7 +7,7 @@ use ferroflash_kernels::variants::{self, Variant};
 
 use crate::{Error, PROBE_PREFIX, PROBES};
 
-/// What the names of the probes start with that only Hopper can run; its module has no others.
+/// What the names of the probes start with that only Hopper can run: they are in its module alone.
 const HOPPER_PROBE_PREFIX: &str = "probe_sm90a_";
 
 /// The text of each module, by name: every row, and [`PROBES`] where the kernel crate has any.
@@ -26,7 +26,7 @@ pub fn split(
             .filter(|item| item.kind == ItemKind::Entry)
         {
             if item.name.starts_with(PROBE_PREFIX) {
-                if item.name.starts_with(HOPPER_PROBE_PREFIX) == unit.is_for_hopper() {
+                if unit.is_for_hopper() || !item.name.starts_with(HOPPER_PROBE_PREFIX) {
                     probes.push(item.name);
                 }
             } else if part_rows.iter().any(|variant| variant.name == item.name) {
@@ -169,16 +169,16 @@ impl<'a> Unit<'a> {
     }
 }
 
-/// The module of Hopper's probes: its entries with bounds, without which `setmaxnreg` has no effect, and their tensor
-/// maps at multiples of 64 bytes.
+/// The module of probes for Hopper: those that no other device runs with bounds, without which `setmaxnreg` has no
+/// effect, and their tensor maps at multiples of 64 bytes.
 fn for_hopper(module: &str) -> Result<String, Error> {
     let unit = Unit::parse(module)?;
     let mut text = unit.header.join("\n");
     text.push('\n');
     for item in &unit.items {
         text.push('\n');
-        match (item.kind, item.text.find('{')) {
-            (ItemKind::Entry, Some(body)) => {
+        match item.text.find('{') {
+            Some(body) if item.name.starts_with(HOPPER_PROBE_PREFIX) => {
                 let head = item.text[..body]
                     .trim_end()
                     .replace(".param .align 16 ", ".param .align 64 ");
@@ -338,16 +338,20 @@ mod tests {
     }
 
     #[test]
-    fn probes_of_hopper_have_a_module_of_their_own() {
+    fn probes_of_hopper_are_in_its_module_alone() {
         let row = &variants::VARIANTS[0];
         let rows = TEXT.replace("first", row.name);
         let hopper = ".visible .entry probe_sm90a_load(\n\t.param .align 16 .b8 maps[256]\n)\n{\n\tret;\n}\n";
         let both = format!("{rows}{hopper}");
-        for (target, expected) in [("sm_80", "probe_add"), ("sm_90a", "probe_sm90a_load")] {
+        let expected = [
+            ("sm_80", vec!["probe_add"]),
+            ("sm_90a", vec!["probe_add", "probe_sm90a_load"]),
+        ];
+        for (target, expected) in expected {
             let text = both.replace("sm_80\n", &format!("{target}\n"));
             let modules = split(&[(vec![row], text)], &[row]).expect("the text is well formed");
             let names = entries(&modules[PROBES]).expect("a module is well formed");
-            assert_eq!(names, [expected], "{target}");
+            assert_eq!(names, expected, "{target}");
         }
         let bound = for_hopper(&format!(
             ".version 8.0\n.target sm_90a\n.address_size 64\n{hopper}"

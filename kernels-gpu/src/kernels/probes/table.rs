@@ -46,6 +46,15 @@ pub struct Disagreement {
     pub right: u32,
 }
 
+/// What a probe takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    /// The addresses of its input and its output.
+    Addresses,
+    /// Besides them, tensor maps of both: it runs on Hopper alone.
+    TensorMaps,
+}
+
 /// One probe: a launch of one block of `threads` threads, with two addresses as its parameters and, for those of Hopper,
 /// two tensor maps.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +63,8 @@ pub struct Probe {
     pub name: &'static str,
     /// Its entry in the PTX module `probes`: for those of Hopper, in that for `sm_90a`.
     pub entry: &'static str,
+    /// Its parameters.
+    pub takes: Takes,
     /// Threads of its only block.
     pub threads: u32,
     /// Bytes of dynamic shared memory.
@@ -183,6 +194,7 @@ macro_rules! table {
             Probe {
                 name: stringify!($name),
                 entry: concat!("probe_", stringify!($name)),
+                takes: Takes::Addresses,
                 threads: $threads,
                 shared_bytes: $shared,
                 fill: Fill::$fill,
@@ -204,6 +216,7 @@ macro_rules! hopper_table {
             Probe {
                 name: stringify!($name),
                 entry: concat!("probe_sm90a_", stringify!($name)),
+                takes: Takes::TensorMaps,
                 threads: $threads,
                 shared_bytes: $shared,
                 fill: Fill::$fill,
