@@ -43,6 +43,38 @@ pub const fn forward(head_dim: u32) -> Footprint {
     }
 }
 
+/// Stages of K, and of V, in the flash3 forward kernel.
+pub const TMA_KV_STAGES: u32 = 2;
+
+/// Stages of Q in the flash3 forward kernel: the next tile's arrives while this one's is in use.
+pub const TMA_Q_STAGES: u32 = 2;
+
+/// Slots by which the flash3 forward kernel's loader says which tile comes next.
+pub const TMA_SLOTS: u32 = 2;
+
+/// Warpgroups of the flash3 forward kernel that multiply, 64 query rows each.
+pub const fn tma_consumers(_head_dim: u32) -> u32 {
+    2
+}
+
+/// Forward on Hopper: one block per SM. Beside the consumers there is a warpgroup of which single threads move data.
+/// Shared memory: two stages of Q, K and V, O on its way out, the slots, and two barriers for each of these.
+pub const fn tma_forward(head_dim: u32) -> Footprint {
+    let consumers = tma_consumers(head_dim);
+    let (block_q, block_k) = (64 * consumers, 128);
+    let columns = head_dim.next_multiple_of(64);
+    let rows = (TMA_Q_STAGES + 1) * block_q + 2 * TMA_KV_STAGES * block_k;
+    let barriers = 2 * (TMA_Q_STAGES + 2 * TMA_KV_STAGES + TMA_SLOTS + consumers);
+    Footprint {
+        threads: 128 * (consumers + 1),
+        shared_bytes: rows * columns * ELEMENT + TMA_SLOTS * 16 + barriers * 8,
+        blocks_per_sm: 1,
+        block_q,
+        block_k,
+        spill_bytes: 0,
+    }
+}
+
 /// Backward: 128 keys stay, blocks of 64 queries pass by. Four warps own S, P and dV, four own dP, dS and dK, 32
 /// keys each; together they own dQ. Shared memory: K, V, two stages of Q, dO, lse and Δ, P and dS in
 /// turns of two, and 16 bytes for the ticket.
