@@ -46,9 +46,6 @@ pub const fn forward(head_dim: u32) -> Footprint {
 /// Stages of K, and of V, in the flash3 forward kernel.
 pub const TMA_KV_STAGES: u32 = 2;
 
-/// Stages of Q in the flash3 forward kernel: the next tile's arrives while this one's is in use.
-pub const TMA_Q_STAGES: u32 = 2;
-
 /// Slots by which the flash3 forward kernel's loader says which tile comes next.
 pub const TMA_SLOTS: u32 = 2;
 
@@ -57,14 +54,27 @@ pub const fn tma_consumers(_head_dim: u32) -> u32 {
     2
 }
 
+/// Stages of Q: with two, the next tile's arrives while this one's is in use. Above head_dim 128 there is room for one.
+pub const fn tma_q_stages(head_dim: u32) -> u32 {
+    if head_dim > 128 { 1 } else { 2 }
+}
+
+/// Whether O goes to memory through shared memory and the TMA, which is faster; at head_dim 256 there is no room.
+pub const fn tma_stores(head_dim: u32) -> bool {
+    head_dim <= 192
+}
+
 /// Forward on Hopper: one block per SM. Beside the consumers there is a warpgroup of which single threads move data.
-/// Shared memory: two stages of Q, K and V, O on its way out, the slots, and two barriers for each of these.
+/// Shared memory: Q, two stages of K and V, O on its way out, the slots, and two barriers for each of these.
 pub const fn tma_forward(head_dim: u32) -> Footprint {
     let consumers = tma_consumers(head_dim);
-    let (block_q, block_k) = (64 * consumers, 128);
+    // The most keys that shared memory has room for, as far as registers hold their scores.
+    let (block_q, block_k) = (64 * consumers, if head_dim > 128 { 80 } else { 128 });
     let columns = head_dim.next_multiple_of(64);
-    let rows = (TMA_Q_STAGES + 1) * block_q + 2 * TMA_KV_STAGES * block_k;
-    let barriers = 2 * (TMA_Q_STAGES + 2 * TMA_KV_STAGES + TMA_SLOTS + consumers);
+    let q_stages = tma_q_stages(head_dim);
+    let o_stages = if tma_stores(head_dim) { 1 } else { 0 };
+    let rows = (q_stages + o_stages) * block_q + 2 * TMA_KV_STAGES * block_k;
+    let barriers = 2 * (q_stages + 2 * TMA_KV_STAGES + TMA_SLOTS + consumers);
     Footprint {
         threads: 128 * (consumers + 1),
         shared_bytes: rows * columns * ELEMENT + TMA_SLOTS * 16 + barriers * 8,

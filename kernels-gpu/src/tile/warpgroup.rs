@@ -4,10 +4,11 @@
 
 use super::element::Element;
 use super::fragment;
+use super::global::GlobalMatrix;
 use super::register::{Accumulator, Packed, RegisterTile};
 use super::shared::SharedTile;
 use crate::params::BOX_COLUMNS;
-use crate::ptx::{shared, special};
+use crate::ptx::{global, shared, shuffle, special};
 use crate::ptx::wgmma::{Descriptor, Major, Wgmma, wgmma_commit_group, wgmma_fence};
 
 /// Bytes of a row of a box.
@@ -84,6 +85,52 @@ pub unsafe fn store<E: Element, C: Accumulator>(tile: BoxedTile, first_row: u32,
             shared::st_shared_u32(part.pair(first_row + place.row + 8, col), pairs[1]);
         }
     }
+}
+
+/// Writes a warp's 16 rows of accumulators, rounded to `E`, to rows `first_row ..` of a matrix, as far as it has rows and
+/// columns.
+///
+/// A lane holds pairs of every fragment; the four lanes that share a row exchange them, so that each writes whole chunks
+/// of 16 bytes, of every fourth fragment.
+///
+/// # Safety
+/// Warp-collective; the matrix lies where it says.
+#[inline(always)]
+pub unsafe fn store_rows<E: Element, C: Accumulator>(target: GlobalMatrix, first_row: u32, acc: &C) {
+    let lane = special::lane_idx();
+    let place = fragment::accumulator(lane, 0);
+    let packed = acc.pack::<E>();
+    for half in 0..2 {
+        let row = first_row + place.row + half as u32 * 8;
+        let mut address = target.rows.chunk(row, lane % 4);
+        for n in 0..C::N / 4 {
+            let pairs = [0, 1, 2, 3].map(|i| packed.pairs(0, 4 * n + i)[half]);
+            let inside = target.contains(row, n as u32 * 4 + lane % 4);
+            // SAFETY: the caller's contract.
+            unsafe { global::st_global_x4_if(address, transpose(pairs), inside) };
+            address += 64;
+        }
+    }
+}
+
+/// Of four lanes side by side, each with a row of a 4 × 4 matrix, gives each its column.
+#[inline(always)]
+unsafe fn transpose(x: [u32; 4]) -> [u32; 4] {
+    // SAFETY: warp-collective, as the caller promises.
+    unsafe {
+        let ([a, b], [c, d]) = (exchange([x[0], x[1]], 1), exchange([x[2], x[3]], 1));
+        let ([a, c], [b, d]) = (exchange([a, c], 2), exchange([b, d], 2));
+        [a, b, c, d]
+    }
+}
+
+/// Of two lanes whose numbers differ in `bit`, each with a row of a 2 × 2 matrix, gives each its column.
+#[inline(always)]
+unsafe fn exchange([left, right]: [u32; 2], bit: u32) -> [u32; 2] {
+    let lower = special::lane_idx() & bit == 0;
+    // SAFETY: warp-collective, as the caller promises.
+    let got = unsafe { shuffle::shuffle_bfly_u32(if lower { right } else { left }, bit) };
+    if lower { [left, got] } else { [got, right] }
 }
 
 /// The accumulators of a warpgroup's product: 64 rows, of which each warp holds 16.

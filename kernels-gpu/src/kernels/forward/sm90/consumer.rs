@@ -3,13 +3,15 @@
 use super::layout::{Job, Layout};
 use super::ring::Ring;
 use super::Tiles;
+use crate::attention::divide;
 use crate::attention::mask::Mask;
-use crate::config::{self, TMA_KV_STAGES, TMA_Q_STAGES, TMA_SLOTS};
+use crate::config::{self, TMA_KV_STAGES, TMA_SLOTS};
 use crate::params::TmaForwardParams;
 use crate::kernels::forward::store_lse;
 use crate::ptx::{barrier, mbarrier, special, tma};
 use crate::tile::element::Element;
 use crate::tile::fragment;
+use crate::tile::global::{GlobalMatrix, GlobalRows};
 use crate::tile::register::Accumulator;
 use crate::tile::softmax::{OnlineSoftmax, scale_rows};
 use crate::tile::warpgroup::{self, WARPGROUP_ROWS, WarpgroupTile};
@@ -54,11 +56,11 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(
         warp: special::thread_idx_x() / 32 % 4,
         leads: (special::lane_idx() == 0) as u32,
     };
-    let mut slot = Ring::<TMA_SLOTS>::start();
-    let mut q = Ring::<TMA_Q_STAGES>::start();
-    let mut k = Ring::<TMA_KV_STAGES>::start();
-    let mut v = Ring::<TMA_KV_STAGES>::start();
-    let mut o_place = Ring::<1>::start();
+    let mut slot = Ring::start(TMA_SLOTS);
+    let mut q = Ring::start(config::tma_q_stages(T::HEAD_DIM));
+    let mut k = Ring::start(TMA_KV_STAGES);
+    let mut v = Ring::start(TMA_KV_STAGES);
+    let mut o_place = Ring::start(1);
     let fresh = OnlineSoftmax::new(p.scale.scale_log2);
     let mut softmax = fresh;
     let mut s = T::Scores::zero();
@@ -142,7 +144,7 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(
 impl<M: Mask> Consumer<'_, M> {
     /// The next tile of queries, when the loader has said which.
     #[inline(always)]
-    unsafe fn next_job(&self, slot: &mut Ring<TMA_SLOTS>) -> Job {
+    unsafe fn next_job(&self, slot: &mut Ring) -> Job {
         let ring = self.layout.job_ring;
         // SAFETY: the slot is read when it is full, and released when all lanes have read it.
         unsafe {
@@ -188,7 +190,7 @@ impl<M: Mask> Consumer<'_, M> {
 
     /// Q may be overwritten after the product with the tile's last block, block 0.
     #[inline(always)]
-    unsafe fn release_q(&self, q: Ring<TMA_Q_STAGES>, block: u32) {
+    unsafe fn release_q(&self, q: Ring, block: u32) {
         let last = (block == 0) as u32;
         // SAFETY: the caller has waited for the product.
         unsafe {
@@ -196,31 +198,46 @@ impl<M: Mask> Consumer<'_, M> {
         };
     }
 
-    /// O ← diag(l)⁻¹ O, to the storer, and L to memory.
+    /// O ← diag(l)⁻¹ O; O and L to memory.
     #[inline(always)]
     unsafe fn finish<E: Element, T: Tiles>(
         &self,
         finished: &Finished,
-        place: &mut Ring<1>,
+        place: &mut Ring,
         o: &mut T::Output,
     ) {
-        let (tile, ring) = (self.layout.o::<T>(self.idx), self.layout.o_ring);
-        // SAFETY: the place is filled when it is empty; the storer waits for all four warps.
+        let (p, head) = (self.p, finished.job.head);
+        let first_row = self.first_row::<T>(finished.job);
+        // SAFETY: all lanes of the warp come here; what lies outside O is not written.
         unsafe {
             let lse = finished.softmax.finish(o);
+            if const { config::tma_stores(T::HEAD_DIM) } {
+                self.hand_over::<E, T>(place, o);
+            } else {
+                let batch_idx = divide(head, p.shape.heads_q);
+                let head_idx = head - batch_idx * p.shape.heads_q;
+                let target = GlobalMatrix {
+                    rows: GlobalRows::new(&p.o_rows, batch_idx, head_idx, p.shape.seqlen_q),
+                    chunks: p.shape.head_dim / 8,
+                };
+                warpgroup::store_rows::<E, _>(target, first_row, o);
+            }
+            store_lse::<T::Output>(p.lse, &p.shape, head, first_row, lse);
+        }
+    }
+
+    /// O to the storer.
+    #[inline(always)]
+    unsafe fn hand_over<E: Element, T: Tiles>(&self, place: &mut Ring, o: &T::Output) {
+        let ring = self.layout.o_ring;
+        // SAFETY: the place is filled when it is empty; the storer waits for all four warps.
+        unsafe {
             mbarrier::mbarrier_wait(ring.empty(self.idx), place.parity ^ 1);
-            warpgroup::store::<E, _>(tile, self.warp * 16, o);
+            warpgroup::store::<E, _>(self.layout.o::<T>(self.idx), self.warp * 16, o);
             tma::fence_proxy_async();
             barrier::warp_sync();
             mbarrier::mbarrier_arrive_if(ring.full(self.idx), self.leads);
             place.advance();
-            store_lse::<T::Output>(
-                self.p.lse,
-                &self.p.shape,
-                finished.job.head,
-                self.first_row::<T>(finished.job),
-                lse,
-            );
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Where things lie in shared memory, and the barriers by which the roles meet.
 
 use super::Tiles;
-use crate::config::{self, TMA_KV_STAGES, TMA_Q_STAGES, TMA_SLOTS};
+use crate::config::{self, TMA_KV_STAGES, TMA_SLOTS};
 use crate::ptx::{mbarrier, shared, special};
 use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
 
@@ -80,13 +80,17 @@ impl Layout {
     pub(super) const fn at<T: Tiles>(base: u32) -> Self {
         let config = config::tma_forward(T::HEAD_DIM);
         let q = base;
-        let k = q + TMA_Q_STAGES * BoxedTile::n_bytes(config.block_q, T::HEAD_DIM);
+        let k = q + config::tma_q_stages(T::HEAD_DIM) * BoxedTile::n_bytes(config.block_q, T::HEAD_DIM);
         let v = k + TMA_KV_STAGES * BoxedTile::n_bytes(config.block_k, T::HEAD_DIM);
         let o = v + TMA_KV_STAGES * BoxedTile::n_bytes(config.block_k, T::HEAD_DIM);
-        let slots = o + BoxedTile::n_bytes(config.block_q, T::HEAD_DIM);
+        let slots = if config::tma_stores(T::HEAD_DIM) {
+            o + BoxedTile::n_bytes(config.block_q, T::HEAD_DIM)
+        } else {
+            o
+        };
         let q_ring = Barriers {
             base: slots + TMA_SLOTS * 16,
-            stages: TMA_Q_STAGES,
+            stages: config::tma_q_stages(T::HEAD_DIM),
         };
         let k_ring = Barriers {
             base: q_ring.end(),
@@ -130,13 +134,18 @@ impl Layout {
     #[inline(always)]
     pub(super) unsafe fn make_barriers<T: Tiles>(self) {
         let consumers = const { config::tma_consumers(T::HEAD_DIM) };
+        let storers = if const { config::tma_stores(T::HEAD_DIM) } {
+            consumers
+        } else {
+            0
+        };
         let warps = consumers * 4;
         // SAFETY: the caller's contract.
         unsafe {
             self.q_ring.make(1, warps);
             self.k_ring.make(1, warps);
             self.v_ring.make(1, warps);
-            self.job_ring.make(1, warps + consumers);
+            self.job_ring.make(1, warps + storers);
             self.o_ring.make(4, 1);
         }
     }

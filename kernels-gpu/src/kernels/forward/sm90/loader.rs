@@ -6,7 +6,7 @@ use super::ring::Ring;
 use crate::attention::divide;
 use crate::attention::mask::{Mask, Rows};
 use crate::attention::schedule;
-use crate::config::{self, TMA_KV_STAGES, TMA_Q_STAGES, TMA_SLOTS};
+use crate::config::{self, TMA_KV_STAGES, TMA_SLOTS};
 use crate::params::{BOX_COLUMNS, TensorMap, TmaForwardParams};
 use crate::ptx::{atomic, global, mbarrier, special, tma};
 use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
@@ -19,9 +19,9 @@ struct Loader<'a> {
     p: &'a TmaForwardParams,
     maps: u64,
     layout: Layout,
-    q: Ring<TMA_Q_STAGES>,
-    k: Ring<TMA_KV_STAGES>,
-    v: Ring<TMA_KV_STAGES>,
+    q: Ring,
+    k: Ring,
+    v: Ring,
 }
 
 /// The whole of the loader's work.
@@ -33,14 +33,14 @@ pub(super) unsafe fn load<T: Tiles, M: Mask>(p: &TmaForwardParams, maps: u64, la
     let config = const { config::tma_forward(T::HEAD_DIM) };
     let mask = M::new(&p.shape);
     let tiles = p.schedule.tiles * p.schedule.heads;
-    let mut slot = Ring::<TMA_SLOTS>::start();
+    let mut slot = Ring::start(TMA_SLOTS);
     let mut loader = Loader {
         p,
         maps,
         layout,
-        q: Ring::start(),
-        k: Ring::start(),
-        v: Ring::start(),
+        q: Ring::start(config::tma_q_stages(T::HEAD_DIM)),
+        k: Ring::start(TMA_KV_STAGES),
+        v: Ring::start(TMA_KV_STAGES),
     };
     let mut ticket = special::block_idx_x();
     // SAFETY: stages and slots are filled when they are empty; each tile is drawn once.
@@ -82,7 +82,7 @@ pub(super) unsafe fn load<T: Tiles, M: Mask>(p: &TmaForwardParams, maps: u64, la
 
 /// Tells the others of a job.
 #[inline(always)]
-unsafe fn announce(layout: Layout, slot: Ring<TMA_SLOTS>, job: Job) {
+unsafe fn announce(layout: Layout, slot: Ring, job: Job) {
     // SAFETY: the slot is empty when it is written.
     unsafe {
         mbarrier::mbarrier_wait(layout.job_ring.empty(slot.stage), slot.parity ^ 1);

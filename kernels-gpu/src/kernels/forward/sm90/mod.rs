@@ -69,6 +69,24 @@ impl Tiles for HeadDim<128> {
     type Output = RegisterTile<1, { n8(128) }>;
 }
 
+impl Tiles for HeadDim<96> {
+    const HEAD_DIM: u32 = 96;
+    type Scores = RegisterTile<1, { n8(config::tma_forward(96).block_k) }>;
+    type Output = RegisterTile<1, { n8(96) }>;
+}
+
+impl Tiles for HeadDim<192> {
+    const HEAD_DIM: u32 = 192;
+    type Scores = RegisterTile<1, { n8(config::tma_forward(192).block_k) }>;
+    type Output = RegisterTile<1, { n8(192) }>;
+}
+
+impl Tiles for HeadDim<256> {
+    const HEAD_DIM: u32 = 256;
+    type Scores = RegisterTile<1, { n8(config::tma_forward(256).block_k) }>;
+    type Output = RegisterTile<1, { n8(256) }>;
+}
+
 /// Registers of the threads that only move data.
 const MOVER_REGISTERS: u32 = 24;
 
@@ -96,7 +114,9 @@ pub unsafe fn forward<E: Element, T: Tiles, M: Mask>(p: &TmaForwardParams, maps:
             if special::lane_idx() == 0 {
                 if warp == 0 {
                     loader::load::<T, M>(p, maps, layout);
-                } else if warp <= const { config::tma_consumers(T::HEAD_DIM) } {
+                } else if const { config::tma_stores(T::HEAD_DIM) }
+                    && warp <= const { config::tma_consumers(T::HEAD_DIM) }
+                {
                     storer::store::<T>(p, maps, layout, warp - 1);
                 }
             }

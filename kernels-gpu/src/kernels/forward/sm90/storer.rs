@@ -22,8 +22,8 @@ pub(super) unsafe fn store<T: Tiles>(
 ) {
     let config = const { config::tma_forward(T::HEAD_DIM) };
     let map = maps + 3 * size_of::<TensorMap>() as u64;
-    let mut slot = Ring::<TMA_SLOTS>::start();
-    let mut o = Ring::<1>::start();
+    let mut slot = Ring::start(TMA_SLOTS);
+    let mut o = Ring::start(1);
     let (tile, ring) = (layout.o::<T>(consumer), layout.o_ring);
     // SAFETY: O is read when it is there, and its place freed when it has been read.
     unsafe {
