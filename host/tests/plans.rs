@@ -42,18 +42,19 @@ fn forward_causal() {
         Pass::Forward,
         None,
         expect![[r#"
-        Forward with flash2 on cuda
-          problem   bf16 q [2, 4096, 32, 128] k [2, 4096, 8, 128] Causal scale 0.088388346 Deterministic
-          launch    forward_sm80_bf16_d128_causal grid 2048 threads 128 shared 98304
-                    tiles 32 heads 64 heads_per_group 64
-          workspace 0 bytes
-          standard attention would need 6442450944 bytes
-          candidate flash3    cannot run: its kernels are not built yet
-          candidate flash2    chosen
-          candidate flash1    cannot run: its kernels are not built yet
-          candidate standard  could run; a faster one can too
-          candidate tiled     cannot run: it does not run on cuda
-    "#]],
+            Forward with flash3 on cuda
+              problem   bf16 q [2, 4096, 32, 128] k [2, 4096, 8, 128] Causal scale 0.088388346 Deterministic
+              launch    forward_sm90a_bf16_d128_causal grid 132 threads 384 shared 164864
+                        tiles 32 heads 64 heads_per_group 64
+              workspace 256 bytes
+                          ticket     at            0, 4 bytes
+              standard attention would need 6442450944 bytes
+              candidate flash3    chosen
+              candidate flash2    could run; a faster one can too
+              candidate flash1    cannot run: its forward kernels are not built yet
+              candidate standard  could run; a faster one can too
+              candidate tiled     cannot run: it does not run on cuda
+        "#]],
     );
 }
 
@@ -69,15 +70,61 @@ fn forward_full_of_odd_lengths() {
         Pass::Forward,
         None,
         expect![[r#"
-            Forward with flash2 on cuda
+            Forward with flash3 on cuda
               problem   f16 q [1, 1000, 3, 64] k [1, 77, 3, 64] Full scale 0.125 Deterministic
-              launch    forward_sm80_f16_d64_full grid 24 threads 128 shared 81920
+              launch    forward_sm90a_f16_d64_full grid 24 threads 384 shared 82944
                         tiles 8 heads 3 heads_per_group 1
-              workspace 0 bytes
+              workspace 256 bytes
+                          ticket     at            0, 4 bytes
               standard attention would need 1440000 bytes
-              candidate flash3    cannot run: its kernels are not built yet
+              candidate flash3    chosen
+              candidate flash2    could run; a faster one can too
+              candidate flash1    cannot run: its forward kernels are not built yet
+              candidate standard  could run; a faster one can too
+              candidate tiled     cannot run: it does not run on cuda
+        "#]],
+    );
+}
+
+#[test]
+fn forward_of_flash2() {
+    check(
+        llama_like(),
+        Pass::Forward,
+        Some(Algorithm::Flash2),
+        expect![[r#"
+            Forward with flash2 on cuda
+              problem   bf16 q [2, 4096, 32, 128] k [2, 4096, 8, 128] Causal scale 0.088388346 Deterministic
+              launch    forward_sm80_bf16_d128_causal grid 2048 threads 128 shared 98304
+                        tiles 32 heads 64 heads_per_group 64
+              workspace 0 bytes
+              standard attention would need 6442450944 bytes
+              candidate flash3    could run; another was asked for by name
               candidate flash2    chosen
-              candidate flash1    cannot run: its kernels are not built yet
+              candidate flash1    cannot run: its forward kernels are not built yet
+              candidate standard  could run; another was asked for by name
+              candidate tiled     cannot run: it does not run on cuda
+        "#]],
+    );
+}
+
+#[test]
+fn forward_padded_to_the_next_head_dim() {
+    check(
+        llama_like().head_dim(72).mask(Mask::Full),
+        Pass::Forward,
+        None,
+        expect![[r#"
+            Forward with flash3 on cuda
+              problem   bf16 q [2, 4096, 32, 72] k [2, 4096, 8, 72] Full scale 0.11785113 Deterministic
+              launch    forward_sm90a_bf16_d96_full grid 132 threads 384 shared 164864
+                        tiles 32 heads 64 heads_per_group 1
+              workspace 256 bytes
+                          ticket     at            0, 4 bytes
+              standard attention would need 6442450944 bytes
+              candidate flash3    chosen
+              candidate flash2    cannot run: head_dim is 72; its kernels are compiled for 32, 64, 128
+              candidate flash1    cannot run: its forward kernels are not built yet
               candidate standard  could run; a faster one can too
               candidate tiled     cannot run: it does not run on cuda
         "#]],
@@ -99,16 +146,16 @@ fn backward_causal() {
                         tiles 32 heads 16 heads_per_group 4
               launch    backward_dq_sm80_bf16_d128 grid 4096 threads 256 shared 16384
                         tiles 32 heads 16 heads_per_group 4
-              workspace 136331520 bytes
-                          lse_log2   at            0, 1048576 bytes
-                          delta      at      1048576, 1048576 bytes
-                          d_q_accum  at      2097152, 134217728 bytes
-                          turns      at    136314880, 16384 bytes
-                          ticket     at    136331264, 4 bytes
+              workspace 136331776 bytes
+                          lse_log2   at          256, 1048576 bytes
+                          delta      at      1048832, 1048576 bytes
+                          d_q_accum  at      2097408, 134217728 bytes
+                          turns      at    136315136, 16384 bytes
+                          ticket     at    136331520, 4 bytes
               standard attention would need 6442450944 bytes
-              candidate flash3    cannot run: its kernels are not built yet
+              candidate flash3    cannot run: its backward kernels are not built yet
               candidate flash2    chosen
-              candidate flash1    cannot run: its kernels are not built yet
+              candidate flash1    cannot run: its backward kernels are not built yet
               candidate standard  could run; a faster one can too
               candidate tiled     cannot run: it does not run on cuda
         "#]],
@@ -132,12 +179,12 @@ fn standard_forward_with_weights() {
               launch    standard_scores_sm80_f16 grid 6 threads 256 shared 49152
               launch    standard_softmax_sm80_f16 grid 99 threads 128 shared 0
               launch    standard_output_sm80_f16 grid 6 threads 256 shared 49152
-              workspace 124928 bytes
-                          scores     at            0, 124800 bytes
+              workspace 125184 bytes
+                          scores     at          256, 124800 bytes
               standard attention would need 187200 bytes
-              candidate flash3    cannot run: its kernels are not built yet
+              candidate flash3    cannot run: it never holds the weights, which were asked for
               candidate flash2    cannot run: it never holds the weights, which were asked for
-              candidate flash1    cannot run: its kernels are not built yet
+              candidate flash1    cannot run: it never holds the weights, which were asked for
               candidate standard  chosen
               candidate tiled     cannot run: it does not run on cuda
         "#]],
@@ -167,15 +214,15 @@ fn standard_backward() {
               launch    standard_d_scores_sm80_f16 grid 198 threads 128 shared 0
               launch    standard_d_q_sm80_f16 grid 12 threads 256 shared 49152
               launch    standard_d_k_sm80_f16 grid 3 threads 256 shared 49152
-              workspace 381184 bytes
-                          scores     at            0, 249600 bytes
-                          weights    at       249600, 124800 bytes
-                          lse        at       374528, 3120 bytes
-                          delta      at       377856, 3120 bytes
+              workspace 381440 bytes
+                          scores     at          256, 249600 bytes
+                          weights    at       249856, 124800 bytes
+                          lse        at       374784, 3120 bytes
+                          delta      at       378112, 3120 bytes
               standard attention would need 374400 bytes
-              candidate flash3    cannot run: its kernels are not built yet
+              candidate flash3    cannot run: its backward kernels are not built yet
               candidate flash2    could run; another was asked for by name
-              candidate flash1    cannot run: its kernels are not built yet
+              candidate flash1    cannot run: its backward kernels are not built yet
               candidate standard  chosen
               candidate tiled     cannot run: it does not run on cuda
         "#]],
@@ -193,12 +240,12 @@ fn f32_runs_on_no_kernel() {
         Pass::Forward,
         None,
         expect![[r#"
-        cuda cannot serve this problem:
-          flash3    cannot run: its kernels are not built yet
-          flash2    cannot run: no kernel of it takes f32
-          flash1    cannot run: its kernels are not built yet
-          standard  cannot run: no kernel of it takes f32
-          tiled     cannot run: it does not run on cuda"#]],
+            cuda cannot serve this problem:
+              flash3    cannot run: no kernel of it takes f32
+              flash2    cannot run: no kernel of it takes f32
+              flash1    cannot run: its forward kernels are not built yet
+              standard  cannot run: no kernel of it takes f32
+              tiled     cannot run: it does not run on cuda"#]],
     );
 }
 
@@ -213,28 +260,28 @@ fn an_algorithm_by_name_is_not_replaced() {
         Pass::Forward,
         Some(Algorithm::Flash2),
         expect![[r#"
-        cuda cannot serve this problem with flash2:
-          flash3    cannot run: its kernels are not built yet
-          flash2    cannot run: head_dim is 80; its kernels are compiled for 32, 64, 128
-          flash1    cannot run: its kernels are not built yet
-          standard  could run; another was asked for by name
-          tiled     cannot run: it does not run on cuda"#]],
+            cuda cannot serve this problem with flash2:
+              flash3    could run; another was asked for by name
+              flash2    cannot run: head_dim is 80; its kernels are compiled for 32, 64, 128
+              flash1    cannot run: its forward kernels are not built yet
+              standard  could run; another was asked for by name
+              tiled     cannot run: it does not run on cuda"#]],
     );
 }
 
 #[test]
-fn a_name_without_kernels_says_so() {
+fn a_pass_without_kernels_says_so() {
     check(
         llama_like(),
-        Pass::Forward,
+        Pass::Backward,
         Some(Algorithm::Flash3),
         expect![[r#"
-        cuda cannot serve this problem with flash3:
-          flash3    cannot run: its kernels are not built yet
-          flash2    could run; another was asked for by name
-          flash1    cannot run: its kernels are not built yet
-          standard  could run; another was asked for by name
-          tiled     cannot run: it does not run on cuda"#]],
+            cuda cannot serve this problem with flash3:
+              flash3    cannot run: its backward kernels are not built yet
+              flash2    could run; another was asked for by name
+              flash1    cannot run: its backward kernels are not built yet
+              standard  could run; another was asked for by name
+              tiled     cannot run: it does not run on cuda"#]],
     );
 }
 

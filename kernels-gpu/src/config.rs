@@ -162,6 +162,7 @@ pub const fn footprint(kind: Kind, head_dim: Option<u32>) -> Footprint {
     };
     match kind {
         Kind::Forward => forward(head_dim),
+        Kind::TmaForward => tma_forward(head_dim),
         Kind::Backward => backward(head_dim),
         Kind::BackwardDelta => rows(head_dim, 0),
         Kind::BackwardDq => rows(head_dim, head_dim * ELEMENT),

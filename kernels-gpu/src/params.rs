@@ -229,6 +229,10 @@ pub struct StandardParams {
 }
 
 /// The parameters of any kernel.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a plan has a few, and copies them"
+)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Params {
     /// Of a forward kernel.

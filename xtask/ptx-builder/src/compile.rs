@@ -30,6 +30,9 @@ const CRATE: &str = "ferroflash_kernels";
 /// Switches on the choice of entries: see `entry.rs` of the kernel crate.
 const CHOOSE: &str = "ferroflash_part";
 
+/// Names the architecture, for the probes of instructions that only one has: `ferroflash_arch = "sm_90a"`.
+const ARCH: &str = "ferroflash_arch";
+
 /// Flags of every crate that is compiled for the GPU.
 pub fn flags(arch: &str) -> Vec<String> {
     [
@@ -124,7 +127,8 @@ fn compile(
     ]);
     command
         .args(flags(request.arch))
-        .args(["-Clto=fat", "--cfg", CHOOSE]);
+        .args(["-Clto=fat", "--cfg", CHOOSE])
+        .args(["--cfg", &format!("{ARCH}={:?}", request.arch)]);
     for variant in part {
         command.args(["--cfg", variant.name]);
     }
