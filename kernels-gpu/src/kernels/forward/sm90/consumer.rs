@@ -78,9 +78,7 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(
         k.advance();
         c.release_q(q, block);
         c.mask_block::<T>(job, block, &mut s);
-        if let Some(block_max) = softmax.outgrown(&s) {
-            softmax.renew::<T::Output>(block_max);
-        }
+        softmax.grow(&s);
         softmax.exponentials(&mut s);
         let mut weights = s.pack::<E>();
         // 0 until O of the tile has been begun.
@@ -116,17 +114,17 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(
             if last {
                 softmax = fresh;
             }
-            let outgrown = softmax.outgrown(&s);
+            let alpha = softmax.grow(&s);
+            softmax.exponentials(&mut s);
+            // V is there, as has been seen before. But ptxas lets no arithmetic sink below a loop: without this one the
+            // exponentials would come after the wait for O instead of running beside its product.
+            mbarrier::mbarrier_wait(layout.v_ring.full(v.stage), v.parity);
             o.wait::<0>();
             mbarrier::mbarrier_arrive_if(layout.v_ring.empty(v.stage), c.leads);
             v.advance();
-            if let Some(block_max) = outgrown {
-                let alpha = softmax.renew::<T::Output>(block_max);
-                if !last {
-                    scale_rows(&mut o, alpha);
-                }
+            if let (Some(alpha), false) = (alpha, last) {
+                scale_rows(&mut o, alpha);
             }
-            softmax.exponentials(&mut s);
             weights = s.pack::<E>();
             finished = last.then_some(ended);
             add = !last as u32;

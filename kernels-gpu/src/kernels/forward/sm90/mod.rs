@@ -13,10 +13,10 @@
 //! store O of the tile before                if the last step ended one
 //! begin O += P V_{i−1}                      V_{i−1} has arrived
 //! wait for S;  release K_i
-//! mask S,  maxima of S
-//! wait for O;  release V_{i−1}
-//! O ← diag(α) O                             only where a maximum has outgrown m
+//! mask S;  m, l, α                          m only grows where a score has outgrown it
 //! P ← exp(S − m),  l ← l + rowsum P
+//! wait for O;  release V_{i−1}
+//! O ← diag(α) O                             only where m has grown
 //! ```
 //!
 //! There is one loop over tiles and blocks: a tile's first product runs beside the last one of the tile before, and the
