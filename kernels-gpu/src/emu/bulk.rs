@@ -79,6 +79,13 @@ impl Region {
         })
     }
 
+    /// Where in the swizzled box what lies inside the tensor is: offsets and bytes.
+    pub fn pieces(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.spans()
+            .flat_map(|span| span.chunks().collect::<Vec<_>>())
+            .map(|(_, offset, bytes)| (offset, bytes))
+    }
+
     /// The box, swizzled, 0 where it lies outside the tensor.
     fn gather(&self, buffers: &Buffers) -> Vec<u8> {
         let mut bytes = vec![0; self.bytes() as usize];
@@ -199,8 +206,9 @@ pub(super) fn advance(machine: &Machine) -> bool {
 /// A store whose reading of shared memory its thread has not waited for.
 pub(super) struct Store {
     pub number: u64,
+    pub region: Region,
+    /// Where the box lies in shared memory.
     pub offset: usize,
-    pub bytes: u32,
     site: Site,
     group: u64,
 }
@@ -214,12 +222,12 @@ pub(super) struct Stores {
 }
 
 impl Stores {
-    pub fn push(&mut self, number: u64, site: Site, offset: usize, bytes: u32) {
+    pub fn push(&mut self, number: u64, site: Site, region: Region, offset: usize) {
         let group = self.committed;
         self.unread.push(Store {
             number,
+            region,
             offset,
-            bytes,
             site,
             group,
         });

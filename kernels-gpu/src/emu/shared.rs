@@ -131,7 +131,8 @@ impl Shared {
         self.data[offset..offset + bytes].fill(POISON);
     }
 
-    fn locate(&self, actor: &Actor, piece: Piece) -> Result<usize, Fault> {
+    /// Where a piece lies, if it lies in shared memory.
+    pub fn locate(&self, actor: &Actor, piece: Piece) -> Result<usize, Fault> {
         let Piece {
             addr,
             bytes,

@@ -122,7 +122,7 @@ fn try_store(
     machine: &Machine,
     site: Site,
     (map, at): (u64, [u32; 4]),
-    from: u32,
+    from_address: u32,
 ) -> Result<(), Fault> {
     let who = machine.current.get();
     let mut block = machine.blocks[who.slot].borrow_mut();
@@ -135,11 +135,19 @@ fn try_store(
     let region = region(&actor, map, at)?;
     let bytes = region.bytes();
     let piece = Piece {
-        addr: from,
+        addr: from_address,
         bytes,
         alignment: ALIGNMENT,
     };
-    let offset = shared.begin_reading(&actor, fences, Reader::Engine, piece)?;
+    let offset = shared.locate(&actor, piece)?;
+    for (from, bytes) in region.pieces() {
+        let piece = Piece {
+            addr: from_address + from as u32,
+            bytes: bytes as u32,
+            alignment: 1,
+        };
+        shared.begin_reading(&actor, fences, Reader::Engine, piece)?;
+    }
     actor.trace = Stamp {
         warp: ENGINE,
         lane: STORED,
@@ -152,7 +160,7 @@ fn try_store(
     let mut engine = machine.engine.borrow_mut();
     let number = engine.push(who.slot, region, Step::Read { offset });
     let stores = &mut block.lanes[who.warp * LANES + who.lane].stores;
-    stores.push(number, site, offset, bytes);
+    stores.push(number, site, region, offset);
     Ok(())
 }
 
@@ -180,7 +188,10 @@ pub(crate) fn wait_group_read(instruction: &'static str, newest: u32) {
         let mut engine = machine.engine.borrow_mut();
         engine.read(store.number, &block.shared);
         let Parts { actor, shared, .. } = block.parts(who, site);
-        shared.end_reading(Reader::Engine, store.offset, store.bytes, &actor.stamp);
+        for (from, bytes) in store.region.pieces() {
+            let offset = store.offset + from;
+            shared.end_reading(Reader::Engine, offset, bytes as u32, &actor.stamp);
+        }
     }
 }
 

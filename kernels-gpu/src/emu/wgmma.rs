@@ -19,20 +19,10 @@ use crate::ptx::wgmma::Descriptor;
 /// A, as the instruction is given it.
 #[derive(Clone, Copy)]
 pub(crate) enum Left {
-    Shared(Descriptor),
-    Registers([u32; 4]),
-}
-
-impl Left {
     /// In shared memory.
-    pub fn shared(descriptor: Descriptor) -> Left {
-        Left::Shared(descriptor)
-    }
-
+    Shared(Descriptor),
     /// In this lane's registers.
-    pub fn registers(registers: [u32; 4]) -> Left {
-        Left::Registers(registers)
-    }
+    Registers([u32; 4]),
 }
 
 /// The operands of a product besides its accumulators.

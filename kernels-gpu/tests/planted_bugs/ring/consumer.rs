@@ -106,11 +106,10 @@ impl Consumer<'_> {
             let fragments = self.q[step as usize];
             // SAFETY: Q and K were waited for; what is wrong is wrong on purpose.
             unsafe {
-                match (self.kernel.q_from, step) {
-                    (Q::Shared, 0) => s.set_ss::<E, K_MAJOR>(q, k),
-                    (Q::Shared, _) => s.add_ss::<E, K_MAJOR>(q, k),
-                    (Q::Registers, 0) => s.set_rs::<E, K_MAJOR>(fragments, k),
-                    (Q::Registers, _) => s.add_rs::<E, K_MAJOR>(fragments, k),
+                let s = s.fragments_mut();
+                match self.kernel.q_from {
+                    Q::Shared => s.multiply_ss::<E, K_MAJOR>(q, k, u32::from(step > 0)),
+                    Q::Registers => s.multiply_rs::<E, K_MAJOR>(fragments, k, u32::from(step > 0)),
                 }
             }
         }
@@ -127,7 +126,7 @@ impl Consumer<'_> {
         for (step, p) in (0..).zip(p) {
             let v = descriptor(self.kernel.v_tile(stage) + step * 2048, leading, 1024);
             // SAFETY: V was waited for.
-            unsafe { o.add_rs::<E, MN_MAJOR>(*p, v) };
+            unsafe { o.fragments_mut().multiply_rs::<E, MN_MAJOR>(*p, v, 1) };
         }
         if !self.is(Bug::NoCommit) {
             // SAFETY: the warpgroup comes by.
@@ -152,8 +151,8 @@ impl Consumer<'_> {
         unsafe {
             match self.kernel.bug {
                 Bug::NoWaitForProducts => {}
-                Bug::WaitsForOneTooFew => s.wait::<1>(),
-                _ => s.wait::<0>(),
+                Bug::WaitsForOneTooFew => s.fragments_mut().wait::<1>(),
+                _ => s.fragments_mut().wait::<0>(),
             }
         }
     }
@@ -184,11 +183,11 @@ impl Consumer<'_> {
             }
             let early = pack(&s);
             // SAFETY: the warpgroup comes by.
-            unsafe { s.wait::<1>() };
+            unsafe { s.fragments_mut().wait::<1>() };
             self.release(Ring::EmptyK, next);
             let late = pack(&s);
             // SAFETY: the warpgroup comes by.
-            unsafe { o.wait::<0>() };
+            unsafe { o.fragments_mut().wait::<0>() };
             if !self.is(Bug::ReleasesBeforeWait) {
                 self.release(Ring::EmptyV, this);
             }
@@ -204,7 +203,7 @@ impl Consumer<'_> {
         self.fence();
         self.output(&mut o, &p, last);
         // SAFETY: the warpgroup comes by.
-        unsafe { o.wait::<0>() };
+        unsafe { o.fragments_mut().wait::<0>() };
         self.release(Ring::EmptyV, last);
         *count += 1;
         o
