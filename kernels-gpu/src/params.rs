@@ -110,6 +110,9 @@ pub struct TensorMap {
 /// Columns of a [`TensorMap`]'s box: 128 bytes of 16-bit elements.
 pub const BOX_COLUMNS: u32 = 64;
 
+/// The most rows of a tensor that is copied by a map. A box of zeros is copied from a row behind every tensor's end.
+pub const MAX_TMA_ROWS: u32 = 1 << 30;
+
 impl TensorMap {
     /// The driver's encoding in place of the description.
     pub fn from_driver(opaque: [u64; 16]) -> TensorMap {

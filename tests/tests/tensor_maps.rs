@@ -164,6 +164,7 @@ proptest! {
 #[test]
 fn without_keys_the_maps_are_legal_although_k_and_v_lie_nowhere() {
     let problem = Problem::builder(Dtype::F16)
+        .batch(3)
         .seqlen_q(5)
         .seqlen_k(0)
         .heads(2)

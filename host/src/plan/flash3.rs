@@ -54,8 +54,8 @@ pub fn forward(
     Ok(launches)
 }
 
-/// Fills the addresses in. Without keys, k and v lie nowhere: their maps, which nobody copies by, are given the place of
-/// o, since a map must have one.
+/// Fills the addresses in. Without keys, k and v lie nowhere: their maps are given the place of o, since a map must have
+/// one; no element of it is copied.
 pub fn bind_forward(mut params: TmaForwardParams, at: &Addresses) -> TmaForwardParams {
     let keys = |map: TensorMap, base: u64| TensorMap {
         base: if params.shape.seqlen_k == 0 {

@@ -283,6 +283,7 @@ fn alignment(checked: &Checked) -> Result<(), Reason> {
 }
 
 fn tensor_maps(checked: &Checked) -> Result<(), Reason> {
+    tensor_map::countable(checked)?;
     each(checked, tensor_map::describable)
 }
 

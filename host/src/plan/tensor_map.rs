@@ -1,16 +1,31 @@
 //! Tensors as Hopper's copy engine knows them: what a tensor map can say, and what it cannot.
 
-use ferroflash_kernels::params::TensorMap;
+use ferroflash_kernels::params::{MAX_TMA_ROWS, TensorMap};
 
 use super::reason::Reason;
 use crate::error::Argument;
 use crate::tensor::Description;
+use crate::validate::Checked;
 
 /// Strides are shorter than this many bytes: `cuTensorMapEncodeTiled`.
 const STRIDE_LIMIT: u64 = 1 << 40;
 
 /// A stride of a dimension with a single entry, which nobody takes: one that is always allowed.
 const ANY_STRIDE: u64 = 16;
+
+/// Whether kernels that copy by tensor maps count as many rows.
+pub fn countable(checked: &Checked) -> Result<(), Reason> {
+    let problem = checked.problem();
+    let lengths = [
+        ("seqlen_q", problem.seqlen_q as u64),
+        ("seqlen_k", problem.seqlen_k as u64),
+    ];
+    let limit = MAX_TMA_ROWS.into();
+    match lengths.into_iter().find(|&(_, given)| given > limit) {
+        Some((what, given)) => Err(Reason::TooLarge { what, given, limit }),
+        None => Ok(()),
+    }
+}
 
 /// Whether a tensor map can describe the tensor. Its alignment and its sizes have been looked at: see
 /// [`super::eligible`].
@@ -44,11 +59,14 @@ pub fn describable(argument: Argument, tensor: &Description) -> Result<(), Reaso
 }
 
 /// The tensor in boxes of `box_rows` rows; its address is filled in at launch. A dimension without entries is given
-/// one, since a map must have it; nobody copies it.
+/// one, since a map must have it, and then no stride counts: kernels copy such a tensor only from behind its last row,
+/// where there are zeros.
 pub fn tensor_map(tensor: &Description, box_rows: u32) -> TensorMap {
     let layout = &tensor.layout;
+    let empty = layout.shape().contains(&0);
     let stride = |n: usize, elems: usize| match n {
         0 | 1 => ANY_STRIDE,
+        _ if empty => ANY_STRIDE,
         _ => (elems as u64).saturating_mul(tensor.dtype.size_bytes() as u64),
     };
     let sizes = [layout.head_dim, layout.seqlen, layout.heads, layout.batch];

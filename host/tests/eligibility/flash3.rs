@@ -134,6 +134,24 @@ fn strides_beyond_40_bits_go_to_flash2() {
 }
 
 #[test]
+fn more_rows_than_copies_count_go_to_flash2() {
+    let most = 1 << 30;
+    let of_length = |seqlen_k| {
+        let problem = with(|p| (p.heads_q, p.heads_k, p.seqlen_k) = (1, 1, seqlen_k));
+        without_tensors(&problem, Pass::Forward, Place::Cuda(0)).unwrap()
+    };
+    let reason = Reason::TooLarge {
+        what: "seqlen_k",
+        given: most as u64 + 1,
+        limit: most as u64,
+    };
+    let device = DeviceInfo::h200();
+    assert_eq!(replaced_by_flash2(&of_length(most + 1), &device), reason);
+    let served = plan(&of_length(most), &device, Backend::Cuda, None).unwrap();
+    assert_eq!(served.algorithm, Algorithm::Flash3);
+}
+
+#[test]
 fn the_backward_pass_is_flash2s() {
     let checked = without_tensors(&small(), Pass::Backward, Place::Cuda(0)).unwrap();
     let reason = Reason::NotBuilt {

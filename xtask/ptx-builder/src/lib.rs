@@ -4,7 +4,7 @@
 //! `cuda_builder` one day serve these kernels, this crate is the place where it goes.
 //!
 //! 1. [`compiler`] finds a rustc that has the sources of its own `core` at hand;
-//! 2. [`sysroot`] compiles that `core` for `nvptx64-nvidia-cuda`, once per compiler and architecture;
+//! 2. [`sysroot`] compiles that `core` for `nvptx64-nvidia-cuda`, once per compiler;
 //! 3. [`compile`] runs rustc on the kernel crate, in a few parts side by side, and gets assembly, which is PTX;
 //! 4. [`module`] cuts the text into one module per entry and adds each entry's launch bounds.
 //!
