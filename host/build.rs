@@ -19,7 +19,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ferroflash_ptx_builder::{Choice, Compiler, Error, Request, compiler};
+use ferroflash_ptx_builder::{Choice, Compiler, Error, Request, Rows, compiler};
 
 /// Names the kernel compiler, or switches the kernels off.
 const VARIABLE: &str = "FERROFLASH_KERNELS";
@@ -50,7 +50,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Builds the kernels for every architecture of the list and copies them to where the table includes them.
+/// Builds every row of the list for its architecture and copies them to where the table includes them.
 fn embed(choice: &str, kernels: &Path, out: &Path) -> Result<String, Error> {
     let choice: Choice = choice.parse().unwrap_or(Choice::Auto);
     let compiler: Compiler = compiler::find(&choice, kernels)?;
@@ -62,6 +62,7 @@ fn embed(choice: &str, kernels: &Path, out: &Path) -> Result<String, Error> {
             compiler: &compiler,
             kernels,
             arch,
+            rows: Rows::Own,
             out: &shared,
         })?;
         for module in &built.modules {

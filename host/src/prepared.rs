@@ -41,8 +41,9 @@ use std::sync::Arc;
 
 use crate::backend::cuda::launch::Launches;
 use crate::backend::cuda::memory::Memory;
-use crate::backend::cuda::{CudaDevice, StreamRef};
+use crate::backend::cuda::{CudaDevice, Stream, StreamRef};
 use crate::error::{Argument, DriverError, Error, ProblemError};
+use crate::plan::workspace::COUNTER_BYTES;
 use crate::plan::{Addresses, Plan};
 use crate::problem::Problem;
 use crate::tensor::{
@@ -55,16 +56,24 @@ const ALIGNMENT_BYTES: u64 = 16;
 
 /// Device memory for intermediate results. It serves the calls of one stream at a time; calls on one stream may
 /// share it, the largest they need.
+///
+/// Its first bytes hold counters that are 0 between calls: a new workspace is cleared there once, and every kernel that
+/// counts leaves 0 behind, so that no call has to clear them ([`crate::plan::workspace::COUNTER_BYTES`]).
 pub struct Workspace {
     memory: Memory,
 }
 
 impl Workspace {
-    /// Allocates this many bytes.
+    /// Allocates this many bytes, clears the counters among them, and waits until that is done: work on any stream may
+    /// use it from then on.
     pub fn new(device: &Arc<CudaDevice>, n_bytes: u64) -> Result<Workspace, DriverError> {
-        Ok(Workspace {
-            memory: Memory::new(device, n_bytes)?,
-        })
+        let mut memory = Memory::new(device, n_bytes)?;
+        if n_bytes > 0 {
+            let stream = Stream::new(device)?;
+            memory.clear_first(COUNTER_BYTES, (&stream).into())?;
+            stream.synchronize()?;
+        }
+        Ok(Workspace { memory })
     }
 
     /// Its length.

@@ -140,6 +140,24 @@ mod emulated {
     }
 
     #[test]
+    fn flash3_agrees_with_the_cpu() {
+        let hopper = Device::emulated(EmulatorOptions::hopper(7));
+        let cpu = both_passes(&Attention::new(&Device::cpu(), problem()).unwrap()).unwrap();
+        let emulated = both_passes(&Attention::new(&hopper, problem()).unwrap()).unwrap();
+        assert_eq!(emulated.ran[0].kernels, ["forward_sm90a_f16_d64_causal"]);
+        assert_eq!(emulated.ran[0].algorithm, Algorithm::Flash3);
+        assert_eq!(emulated.ran[1].algorithm, Algorithm::Flash2);
+        close(&cpu.o, &emulated.o);
+        close(&cpu.d_q, &emulated.d_q);
+        assert!(
+            cpu.lse
+                .iter()
+                .zip(&emulated.lse)
+                .all(|(l, r)| (l - r).abs() < 1e-5)
+        );
+    }
+
+    #[test]
     fn standard_agrees_with_the_cpu() {
         let cpu = both_passes(&Attention::new(&Device::cpu(), problem()).unwrap()).unwrap();
         let attention = Attention::new(&device(), problem())

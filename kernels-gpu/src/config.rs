@@ -43,6 +43,48 @@ pub const fn forward(head_dim: u32) -> Footprint {
     }
 }
 
+/// Stages of K, and of V, in the flash3 forward kernel.
+pub const TMA_KV_STAGES: u32 = 2;
+
+/// Slots by which the flash3 forward kernel's loader says which tile comes next.
+pub const TMA_SLOTS: u32 = 2;
+
+/// Warpgroups of the flash3 forward kernel that multiply, 64 query rows each.
+pub const fn tma_consumers(_head_dim: u32) -> u32 {
+    2
+}
+
+/// Stages of Q: with two, the next tile's arrives while this one's is in use. Above head_dim 128 there is room for one.
+pub const fn tma_q_stages(head_dim: u32) -> u32 {
+    if head_dim > 128 { 1 } else { 2 }
+}
+
+/// Whether O goes to memory through shared memory and the TMA, which is faster; at head_dim 256 there is no room.
+pub const fn tma_stores(head_dim: u32) -> bool {
+    head_dim <= 192
+}
+
+/// Forward on Hopper: one block per SM. Beside the consumers there is a warpgroup of which single threads move data.
+/// Shared memory: Q, two stages of K and V, O on its way out, the slots, and two barriers for each of these.
+pub const fn tma_forward(head_dim: u32) -> Footprint {
+    let consumers = tma_consumers(head_dim);
+    // The most keys that shared memory has room for, as far as registers hold their scores.
+    let (block_q, block_k) = (64 * consumers, if head_dim > 128 { 80 } else { 128 });
+    let columns = head_dim.next_multiple_of(64);
+    let q_stages = tma_q_stages(head_dim);
+    let o_stages = if tma_stores(head_dim) { 1 } else { 0 };
+    let rows = (q_stages + o_stages) * block_q + 2 * TMA_KV_STAGES * block_k;
+    let barriers = 2 * (q_stages + 2 * TMA_KV_STAGES + TMA_SLOTS + consumers);
+    Footprint {
+        threads: 128 * (consumers + 1),
+        shared_bytes: rows * columns * ELEMENT + TMA_SLOTS * 16 + barriers * 8,
+        blocks_per_sm: 1,
+        block_q,
+        block_k,
+        spill_bytes: 0,
+    }
+}
+
 /// Backward: 128 keys stay, blocks of 64 queries pass by. Four warps own S, P and dV, four own dP, dS and dK, 32
 /// keys each; together they own dQ. Shared memory: K, V, two stages of Q, dO, lse and Δ, P and dS in
 /// turns of two, and 16 bytes for the ticket.
@@ -120,6 +162,7 @@ pub const fn footprint(kind: Kind, head_dim: Option<u32>) -> Footprint {
     };
     match kind {
         Kind::Forward => forward(head_dim),
+        Kind::TmaForward => tma_forward(head_dim),
         Kind::Backward => backward(head_dim),
         Kind::BackwardDelta => rows(head_dim, 0),
         Kind::BackwardDq => rows(head_dim, head_dim * ELEMENT),

@@ -3,6 +3,7 @@
 use crate::attention::mask;
 use crate::for_each_variant;
 use crate::kernels::{backward, forward, standard};
+use crate::ptx::parameters::parameters_address;
 use crate::tile::element;
 
 /// What a row runs, given its kind and fields.
@@ -48,11 +49,28 @@ macro_rules! run {
     (StandardDk, $p:expr, $dtype:ident) => {
         standard::backward::d_k::<element::$dtype>($p)
     };
+    (TmaForward, $given:expr, $dtype:ident, $head_dim:literal, $mask:ident) => {{
+        let (p, maps) = $given;
+        forward::sm90::forward::<element::$dtype, forward::sm90::HeadDim<$head_dim>, mask::$mask>(
+            p, maps,
+        )
+    }};
+}
+
+/// What a row's kind is given of the parameters at `$p`: where they hold tensor maps, their address too.
+macro_rules! given {
+    (TmaForward, $name:ident, $p:expr) => {
+        ($p, parameters_address!($name, $p))
+    };
+    ($kind:ident, $name:ident, $p:expr) => {
+        $p
+    };
 }
 
 /// The member of [`crate::params::Params`] that a row's kind takes.
 macro_rules! params {
     (Forward, $callback:ident $(, $rest:tt)*) => { $callback!(Forward ForwardParams $(, $rest)*) };
+    (TmaForward, $callback:ident $(, $rest:tt)*) => { $callback!(TmaForward TmaForwardParams $(, $rest)*) };
     (BackwardDelta, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
     (Backward, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
     (BackwardDq, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
@@ -78,7 +96,7 @@ macro_rules! entries {
         #[unsafe(no_mangle)]
         pub unsafe extern "ptx-kernel" fn $name(p: params!($kind, params_type)) {
             // SAFETY: the caller's contract.
-            unsafe { run!($kind, &p, $dtype $(, $head_dim)? $(, $mask)?) }
+            unsafe { run!($kind, given!($kind, $name, &p), $dtype $(, $head_dim)? $(, $mask)?) }
         }
     )*};
 }
@@ -106,7 +124,7 @@ macro_rules! entries {
                 $(stringify!($name) => Some(|params| {
                     params!($kind, params_match, params, p, {
                         // SAFETY: the emulator checks every access that a kernel makes.
-                        unsafe { run!($kind, p, $dtype $(, $head_dim)? $(, $mask)?) }
+                        unsafe { run!($kind, given!($kind, $name, p), $dtype $(, $head_dim)? $(, $mask)?) }
                     })
                 }),)*
                 _ => None,

@@ -110,6 +110,9 @@ pub struct TensorMap {
 /// Columns of a [`TensorMap`]'s box: 128 bytes of 16-bit elements.
 pub const BOX_COLUMNS: u32 = 64;
 
+/// The most rows of a tensor that is copied by a map. A box of zeros is copied from a row behind every tensor's end.
+pub const MAX_TMA_ROWS: u32 = 1 << 30;
+
 impl TensorMap {
     /// The driver's encoding in place of the description.
     pub fn from_driver(opaque: [u64; 16]) -> TensorMap {
@@ -136,6 +139,8 @@ pub struct TmaForwardParams {
     pub v: TensorMap,
     /// Output; boxes of 64 rows.
     pub o: TensorMap,
+    /// Output, for kernels that write it without the TMA.
+    pub o_rows: TensorView,
     /// `f32 [batch, heads_q, seqlen_q]`: natural logarithm of the row's sum of exponentials.
     pub lse: u64,
     /// Workspace, `u32`: how many tiles have been drawn. 0 before a launch, and again after it.
@@ -227,6 +232,10 @@ pub struct StandardParams {
 }
 
 /// The parameters of any kernel.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a plan has a few, and copies them"
+)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Params {
     /// Of a forward kernel.
@@ -243,6 +252,6 @@ const _: () = assert!(size_of::<TensorView>() == 32);
 const _: () = assert!(size_of::<Shape>() == 32);
 const _: () = assert!(size_of::<ForwardParams>() == 4 * 32 + 8 + 32 + 8 + 16);
 const _: () = assert!(size_of::<TensorMap>() == 128);
-const _: () = assert!(size_of::<TmaForwardParams>() == 4 * 128 + 2 * 8 + 32 + 8 + 16 + 8);
+const _: () = assert!(size_of::<TmaForwardParams>() == 4 * 128 + 32 + 2 * 8 + 32 + 8 + 16 + 8);
 const _: () = assert!(size_of::<BackwardParams>() == 8 * 32 + 7 * 8 + 32 + 8 + 16);
 const _: () = assert!(size_of::<StandardParams>() == 8 * 32 + 5 * 8 + 32 + 8);

@@ -19,6 +19,27 @@ macro_rules! for_each_variant {
             forward_sm80_f16_d128_full:    Forward { arch: Sm80, dtype: F16,  head_dim: 128, mask: Full }
             forward_sm80_f16_d128_causal:  Forward { arch: Sm80, dtype: F16,  head_dim: 128, mask: Causal }
 
+            forward_sm90a_bf16_d64_full:    TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 64,  mask: Full }
+            forward_sm90a_bf16_d64_causal:  TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 64,  mask: Causal }
+            forward_sm90a_bf16_d96_full:    TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 96,  mask: Full }
+            forward_sm90a_bf16_d96_causal:  TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 96,  mask: Causal }
+            forward_sm90a_bf16_d128_full:   TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 128, mask: Full }
+            forward_sm90a_bf16_d128_causal: TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 128, mask: Causal }
+            forward_sm90a_bf16_d192_full:   TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 192, mask: Full }
+            forward_sm90a_bf16_d192_causal: TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 192, mask: Causal }
+            forward_sm90a_bf16_d256_full:   TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 256, mask: Full }
+            forward_sm90a_bf16_d256_causal: TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 256, mask: Causal }
+            forward_sm90a_f16_d64_full:     TmaForward { arch: Sm90a, dtype: F16,  head_dim: 64,  mask: Full }
+            forward_sm90a_f16_d64_causal:   TmaForward { arch: Sm90a, dtype: F16,  head_dim: 64,  mask: Causal }
+            forward_sm90a_f16_d96_full:     TmaForward { arch: Sm90a, dtype: F16,  head_dim: 96,  mask: Full }
+            forward_sm90a_f16_d96_causal:   TmaForward { arch: Sm90a, dtype: F16,  head_dim: 96,  mask: Causal }
+            forward_sm90a_f16_d128_full:    TmaForward { arch: Sm90a, dtype: F16,  head_dim: 128, mask: Full }
+            forward_sm90a_f16_d128_causal:  TmaForward { arch: Sm90a, dtype: F16,  head_dim: 128, mask: Causal }
+            forward_sm90a_f16_d192_full:    TmaForward { arch: Sm90a, dtype: F16,  head_dim: 192, mask: Full }
+            forward_sm90a_f16_d192_causal:  TmaForward { arch: Sm90a, dtype: F16,  head_dim: 192, mask: Causal }
+            forward_sm90a_f16_d256_full:    TmaForward { arch: Sm90a, dtype: F16,  head_dim: 256, mask: Full }
+            forward_sm90a_f16_d256_causal:  TmaForward { arch: Sm90a, dtype: F16,  head_dim: 256, mask: Causal }
+
             backward_delta_sm80_bf16_d32:  BackwardDelta { arch: Sm80, dtype: Bf16, head_dim: 32 }
             backward_delta_sm80_bf16_d64:  BackwardDelta { arch: Sm80, dtype: Bf16, head_dim: 64 }
             backward_delta_sm80_bf16_d128: BackwardDelta { arch: Sm80, dtype: Bf16, head_dim: 128 }
@@ -68,11 +89,22 @@ macro_rules! for_each_variant {
     };
 }
 
-/// The virtual architecture that a kernel is compiled for: it runs there and on newer devices.
+/// The virtual architecture that a kernel is compiled for; [`Arch::runs_on`] says where it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Arch {
     /// Ampere and newer: `mma.sync`, `cp.async`, `ldmatrix`.
     Sm80,
+    /// Hopper alone: `wgmma`, TMA, `setmaxnreg`.
+    Sm90a,
+}
+
+/// Which devices run what is compiled for an architecture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Those of its compute capability and of every greater one.
+    Newer,
+    /// Those of its compute capability only: what is specific to an architecture ends with it.
+    Alone,
 }
 
 impl Arch {
@@ -80,6 +112,7 @@ impl Arch {
     pub const fn name(self) -> &'static str {
         match self {
             Arch::Sm80 => "sm_80",
+            Arch::Sm90a => "sm_90a",
         }
     }
 
@@ -87,6 +120,23 @@ impl Arch {
     pub const fn compute_capability(self) -> (u32, u32) {
         match self {
             Arch::Sm80 => (8, 0),
+            Arch::Sm90a => (9, 0),
+        }
+    }
+
+    /// Which devices beside those of [`Arch::compute_capability`] run it.
+    pub const fn reach(self) -> Reach {
+        match self {
+            Arch::Sm80 => Reach::Newer,
+            Arch::Sm90a => Reach::Alone,
+        }
+    }
+
+    /// Whether a device of this compute capability runs it.
+    pub fn runs_on(self, compute_capability: (u32, u32)) -> bool {
+        match self.reach() {
+            Reach::Newer => self.compute_capability() <= compute_capability,
+            Reach::Alone => self.compute_capability() == compute_capability,
         }
     }
 }
@@ -114,6 +164,8 @@ pub enum MaskKind {
 pub enum Kind {
     /// flash2 forward: o and lse.
     Forward,
+    /// flash3 forward: o and lse.
+    TmaForward,
     /// flash2 backward, first: Δ and lse·log₂e, padded; clears the accumulator of dQ, the turns and the ticket.
     BackwardDelta,
     /// flash2 backward, second: dK and dV; contributions to dQ.
@@ -151,12 +203,39 @@ pub struct Variant {
     pub arch: Arch,
     /// Element type.
     pub dtype: Dtype,
-    /// The head_dim it is compiled for; `None`: any multiple of 8 up to 256.
+    /// The head_dim it is compiled for; `None`: it is compiled for none. See [`Variant::head_dims`].
     pub head_dim: Option<u32>,
     /// The mask it is compiled for; `None`: any.
     pub mask: Option<MaskKind>,
     /// What a block of it takes.
     pub footprint: Footprint,
+}
+
+/// Which head_dims a kernel serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadDims {
+    /// This one.
+    Exactly(u32),
+    /// Every multiple of [`HEAD_DIM_MULTIPLE`] up to this one.
+    UpTo(u32),
+}
+
+/// Kernels copy rows 16 bytes at a time: in elements of two bytes.
+pub const HEAD_DIM_MULTIPLE: u32 = 8;
+
+/// The largest head_dim of kernels that are compiled for none.
+pub const MAX_HEAD_DIM: u32 = 256;
+
+impl Variant {
+    /// Which head_dims it serves. What TMA copies is padded on the way: columns beyond the tensor's are read as 0 and
+    /// not written, so such a kernel serves smaller head_dims than its own too, at the price of its own.
+    pub const fn head_dims(&self) -> HeadDims {
+        match (self.kind, self.head_dim) {
+            (Kind::TmaForward, Some(compiled)) => HeadDims::UpTo(compiled),
+            (_, Some(compiled)) => HeadDims::Exactly(compiled),
+            (_, None) => HeadDims::UpTo(MAX_HEAD_DIM),
+        }
+    }
 }
 
 pub use crate::config::Footprint;

@@ -29,6 +29,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ferroflash", required=True, help="the command")
     parser.add_argument("--peers", default="fa2,cudnn", help="of " + ", ".join(BACKENDS))
+    parser.add_argument("--algorithms", default="auto", help="ferroflash's: auto is the fastest that can serve; flash3,flash2,...")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--hdims", default="64,128")
     parser.add_argument("--seqs", default="512,1024,2048,4096,8192,16384")
@@ -83,14 +84,17 @@ def torch_peer(backend, case, options):
 
 def ferroflash(options, case):
     """Milliseconds of each of ferroflash's variants of a case, and what else its lines say."""
-    algorithm = "flash2" if options.device == "cuda" else "tiled"
-    command = [options.ferroflash, "bench", "--json", "--backend", options.device, "--algorithm", algorithm,
+    command = [options.ferroflash, "bench", "--json", "--backend", options.device, "--algorithm", options.algorithms,
                "--hdims", case["D"], "--seqs", case["S"], "--causal", case["causal"], "--passes", case["p"],
                "--dtype", options.dtype, "--tokens", options.tokens, "--width", options.width, "--rounds", 1, "--rep", options.rep]
     output = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120)
     if output.returncode != 0:
         sys.exit(output.stderr)
-    return [json.loads(line) for line in output.stdout.splitlines()]
+    rows = [json.loads(line) for line in output.stdout.splitlines()]
+    for row in rows:
+        if "err" in row:
+            print(f"{row['peer']} {case}: {row['err']}", file=sys.stderr)
+    return [row for row in rows if "ms" in row]
 
 
 def measure(options, case):

@@ -5,6 +5,7 @@
 //! | [`quick`] | one problem per element type, mask and head_dim of the kernels, at a length that no tile divides |
 //! | [`full`] | every pair of lengths around the tiles, with heads, arrangements and types going round |
 //! | [`edge`] | empty problems, rows that see no key, adversarial numbers, unusual scales |
+//! | [`padded`] | head_dims that kernels pad to their own, and those that only some kernels have |
 //! | [`wide`] | what only the CPU backend takes: other head_dims, f32, unaligned memory |
 //! | [`random`] | anything that the kernels take |
 
@@ -203,6 +204,25 @@ pub fn edge() -> Vec<Case> {
     cases
 }
 
+/// Multiples of 8 on both sides of the head_dims that kernels are compiled for, in every arrangement.
+pub fn padded() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (at, head_dim) in [8, 56, 72, 96, 104, 136, 192, 200, 248, 256]
+        .into_iter()
+        .enumerate()
+    {
+        let (batch, heads_q, heads_k) = HEADS[at % HEADS.len()];
+        cases.extend(MASKS.into_iter().enumerate().map(|(of_mask, mask)| {
+            let dtype = HALVES[(at + of_mask) % HALVES.len()];
+            Case {
+                arrangement: ALIGNED[(at + 2 * of_mask) % ALIGNED.len()],
+                ..Case::new(dtype, mask, head_dim, 150, 170).heads(batch, heads_q, heads_k)
+            }
+        }));
+    }
+    cases
+}
+
 /// What only the CPU backend takes.
 pub fn wide() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -342,7 +362,7 @@ mod tests {
 
     #[test]
     fn every_case_is_a_problem() {
-        for case in [quick(), full(), edge(), wide()].concat() {
+        for case in [quick(), full(), edge(), padded(), wide()].concat() {
             let problem = case.problem().unwrap();
             assert_eq!(
                 problem.shape_q().iter().product::<usize>(),

@@ -1,7 +1,7 @@
 //! The backends under test: how each is opened, and what to say when it is not there.
 
 use ferroflash::backend::emulated::EmulatorOptions;
-use ferroflash::{Backend, Device};
+use ferroflash::{Algorithm, Backend, Device};
 
 use crate::suite::say;
 
@@ -30,6 +30,12 @@ pub const EMULATED: Subject = Subject {
     n_random: 40,
 };
 
+/// The same for Hopper's kernels.
+pub const EMULATED_HOPPER: Subject = Subject {
+    open: |seed| Ok(Device::emulated(EmulatorOptions::hopper(seed))),
+    ..EMULATED
+};
+
 /// The kernels on the first GPU.
 pub const CUDA: Subject = Subject {
     backend: Backend::Cuda,
@@ -37,7 +43,30 @@ pub const CUDA: Subject = Subject {
     n_random: 400,
 };
 
+/// The compute capability that flash3's kernels run on.
+const HOPPER: (u32, u32) = (9, 0);
+
+/// Whether a device is one that an algorithm's kernels are made for, said a second time.
+pub fn is_made_for(device: &Device, algorithm: Algorithm) -> bool {
+    algorithm != Algorithm::Flash3 || device.info().compute_capability == HOPPER
+}
+
 impl Subject {
+    /// Whether the backend is not there, or its device is none that the algorithm is made for; says so.
+    pub fn cannot_run(&self, algorithm: Algorithm) -> bool {
+        if self.is_absent() {
+            return true;
+        }
+        let made_for = (self.open)(0).is_ok_and(|device| is_made_for(&device, algorithm));
+        if !made_for {
+            say(&format!(
+                "not run: {} {algorithm}: the device is no Hopper",
+                self.backend
+            ));
+        }
+        !made_for
+    }
+
     /// Whether the backend is not there; says so, and panics where `REQUIRE` names it.
     pub fn is_absent(&self) -> bool {
         let Err(reason) = (self.open)(0) else {

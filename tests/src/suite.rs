@@ -48,6 +48,11 @@ macro_rules! suite {
             }
 
             #[test]
+            fn padded() {
+                check(&SUBJECT, ALGORITHM, "padded", $crate::cases::padded());
+            }
+
+            #[test]
             fn random() {
                 check_random(&SUBJECT, ALGORITHM);
             }
@@ -88,7 +93,7 @@ struct Counts {
 
 /// Puts the subject through a set of cases; panics with every failure.
 pub fn check(subject: &Subject, algorithm: Algorithm, set: &str, cases: Vec<Case>) {
-    if subject.is_absent() {
+    if subject.cannot_run(algorithm) {
         return;
     }
     let mut counts = Counts::default();
@@ -128,7 +133,7 @@ pub fn check(subject: &Subject, algorithm: Algorithm, set: &str, cases: Vec<Case
 
 /// Puts the subject through random cases, as many as it has time for; a failure is made smaller before it is shown.
 pub fn check_random(subject: &Subject, algorithm: Algorithm) {
-    if subject.is_absent() {
+    if subject.cannot_run(algorithm) {
         return;
     }
     let strategy = cases::random(200);
@@ -236,7 +241,9 @@ fn is_eligible(backend: Backend, algorithm: Algorithm, case: &Case) -> bool {
         (Backend::Cpu, Algorithm::Tiled) => true,
         (Backend::Cpu, _) => false,
         (_, Algorithm::Flash2) => half && aligned && [32, 64, 128].contains(&case.sizes.head_dim),
-        (_, Algorithm::Standard) => half && aligned && case.sizes.head_dim.is_multiple_of(8),
+        (_, Algorithm::Flash3 | Algorithm::Standard) => {
+            half && aligned && case.sizes.head_dim.is_multiple_of(8)
+        }
         _ => false,
     }
 }

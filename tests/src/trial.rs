@@ -174,7 +174,7 @@ impl Reference {
     }
 }
 
-/// Both passes of a case.
+/// Both passes of a case; flash3 has a forward pass only.
 pub fn run(
     case: &Case,
     values: &Values,
@@ -236,6 +236,11 @@ fn typed<T: Element>(
         d_q: d_q.view_mut().map_err(broken)?,
         d_k: d_k.view_mut().map_err(broken)?,
         d_v: d_v.view_mut().map_err(broken)?,
+    };
+    // The gradients from flash3's o and lse come from whatever is the fastest for them.
+    let attention = match algorithm {
+        Algorithm::Flash3 => Attention::new(device, problem).map_err(refusal)?,
+        _ => attention,
     };
     attention
         .backward(&saved, &d_o, &mut gradients)

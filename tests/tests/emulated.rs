@@ -1,4 +1,5 @@
 //! Every case of the suite on the emulator, which runs the GPU kernels with all of its checks.
+conformance::suite!(conformance::subject::EMULATED_HOPPER { flash3: Flash3 });
 conformance::suite!(conformance::subject::EMULATED {
     flash2: Flash2,
     standard: Standard

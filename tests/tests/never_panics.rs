@@ -117,7 +117,10 @@ fn device() -> impl Strategy<Value = DeviceInfo> {
             },
         );
     prop_oneof![
-        2 => select(vec![DeviceInfo::h200(), DeviceInfo::a100(), DeviceInfo::rtx4090(), DeviceInfo::emulated()]),
+        2 => select(vec![
+            DeviceInfo::h200(), DeviceInfo::a100(), DeviceInfo::rtx4090(), DeviceInfo::emulated(),
+            DeviceInfo::emulated_hopper(),
+        ]),
         1 => arbitrary,
     ]
 }

@@ -8,9 +8,8 @@ use conformance::subject::CUDA;
 use conformance::trial::{self, Reference};
 use ferroflash::{Algorithm, Dtype, Mask, Order};
 
-#[test]
-fn offsets_that_32_bits_do_not_hold() {
-    if CUDA.is_absent() {
+fn check(algorithm: Algorithm) {
+    if CUDA.cannot_run(algorithm) {
         return;
     }
     let near = Case::new(Dtype::Bf16, Mask::Causal, 64, 130, 150).heads(2, 2, 1);
@@ -21,13 +20,13 @@ fn offsets_that_32_bits_do_not_hold() {
     let values = Values::new(case.fill, case.sizes, case.dtype, case.seed);
     let reference = Reference::new(&case, &values, case.problem().unwrap().scale());
     let device = (CUDA.open)(0).unwrap();
-    let results = trial::run(
-        &case,
-        &values,
-        &device,
-        Algorithm::Flash2,
-        Order::Deterministic,
-    )
-    .unwrap();
+    let results = trial::run(&case, &values, &device, algorithm, Order::Deterministic).unwrap();
     reference.judge(&case, &results).unwrap();
+}
+
+#[test]
+fn offsets_that_32_bits_do_not_hold() {
+    // One after the other: together they would take twice the memory.
+    check(Algorithm::Flash2);
+    check(Algorithm::Flash3);
 }

@@ -2,7 +2,7 @@
 
 use conformance::cases::Case;
 use conformance::inputs::Values;
-use conformance::subject::{CPU, CUDA, EMULATED, Subject};
+use conformance::subject::{CPU, CUDA, EMULATED, EMULATED_HOPPER, Subject};
 use ferroflash::{Algorithm, Attention, Dtype, Mask, Tensor, TensorMut};
 use half::bf16;
 
@@ -32,7 +32,7 @@ fn forward(
 }
 
 fn check(subject: &Subject, algorithm: Algorithm) {
-    if subject.is_absent() {
+    if subject.cannot_run(algorithm) {
         return;
     }
     let [batch, seqlen, heads, head_dim] = CASE;
@@ -72,9 +72,11 @@ fn cpu() {
 #[test]
 fn emulated() {
     check(&EMULATED, Algorithm::Flash2);
+    check(&EMULATED_HOPPER, Algorithm::Flash3);
 }
 
 #[test]
 fn cuda() {
     check(&CUDA, Algorithm::Flash2);
+    check(&CUDA, Algorithm::Flash3);
 }

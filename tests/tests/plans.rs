@@ -69,9 +69,19 @@ fn ragged_full() -> Problem {
 
 #[test]
 fn flash2() {
+    let asked = Some(Algorithm::Flash2);
     expect_file!["../golden/plan_flash2_grouped_causal.txt"]
+        .assert_eq(&text(&grouped_causal(), asked));
+    expect_file!["../golden/plan_flash2_ragged_full.txt"].assert_eq(&text(&ragged_full(), asked));
+}
+
+#[test]
+fn the_fastest() {
+    let padded = grouped(Dtype::F16, 1000, 72);
+    expect_file!["../golden/plan_fastest_grouped_causal.txt"]
         .assert_eq(&text(&grouped_causal(), None));
-    expect_file!["../golden/plan_flash2_ragged_full.txt"].assert_eq(&text(&ragged_full(), None));
+    expect_file!["../golden/plan_fastest_ragged_full.txt"].assert_eq(&text(&ragged_full(), None));
+    expect_file!["../golden/plan_fastest_padded_causal.txt"].assert_eq(&text(&padded, None));
 }
 
 #[test]
@@ -93,6 +103,11 @@ fn refusals() {
         compute_capability: (7, 5),
         ..DeviceInfo::a100()
     };
+    let newer = DeviceInfo {
+        name: "newer".into(),
+        compute_capability: (10, 0),
+        ..DeviceInfo::h200()
+    };
     let f32 = grouped(Dtype::F32, 4096, 128);
     let odd = grouped(Dtype::Bf16, 4096, 80);
     let long = grouped(Dtype::Bf16, 1 << 20, 128);
@@ -112,13 +127,19 @@ fn refusals() {
         Some(Algorithm::Standard),
         Pass::Backward,
     );
-    refuse(
-        grouped_causal(),
-        DeviceInfo::h200(),
-        Backend::Cuda,
-        Some(Algorithm::Flash3),
-        Pass::Forward,
-    );
+    for (device, pass) in [
+        (DeviceInfo::a100(), Pass::Forward),
+        (newer, Pass::Forward),
+        (DeviceInfo::h200(), Pass::Backward),
+    ] {
+        refuse(
+            grouped_causal(),
+            device,
+            Backend::Cuda,
+            Some(Algorithm::Flash3),
+            pass,
+        );
+    }
     refuse(
         grouped_causal(),
         DeviceInfo::h200(),
@@ -182,6 +203,18 @@ fn hold_launch(plan: &Plan, launch: &PlannedLaunch) {
                 assert_once(schedule, tiles.map(|tile| (tile.tile, tile.head)));
             }
         }
+        Params::TmaForward(params) => {
+            let schedule = &params.schedule;
+            let n_tiles = schedule.tiles * schedule.heads;
+            assert_covers(schedule.tiles, footprint.block_q, problem.seqlen_q);
+            assert!(
+                u64::from(schedule.heads) == heads_q && 0 < launch.grid && launch.grid <= n_tiles
+            );
+            for work in [Work::Even, Work::Growing] {
+                let tiles = (0..n_tiles).map(|ticket| schedule::forward(schedule, work, ticket));
+                assert_once(schedule, tiles.map(|tile| (tile.tile, tile.head)));
+            }
+        }
         Params::Backward(params) if launch.variant.kind == Kind::Backward => {
             let schedule = &params.schedule;
             let n_tiles = schedule.tiles * schedule.heads;
@@ -225,14 +258,16 @@ proptest! {
         (seqlen_q, seqlen_k) in (1usize..1200, 1usize..1200),
         head_dim in select(vec![32usize, 64, 128]),
         mask in select(vec![Mask::Full, Mask::Causal]),
-        algorithm in select(vec![Algorithm::Flash2, Algorithm::Standard]),
+        algorithm in select(vec![None, Some(Algorithm::Flash2), Some(Algorithm::Standard)]),
         pass in select(vec![Pass::Forward, Pass::Backward]),
-        device in select(vec![DeviceInfo::a100(), DeviceInfo::h200(), DeviceInfo::emulated()]),
+        device in select(vec![
+            DeviceInfo::a100(), DeviceInfo::h200(), DeviceInfo::emulated(), DeviceInfo::emulated_hopper(),
+        ]),
     ) {
         let problem = Problem::builder(Dtype::Bf16)
             .batch(batch).heads_q(heads_k * group).heads_k(heads_k).seqlen_q(seqlen_q).seqlen_k(seqlen_k)
             .head_dim(head_dim).mask(mask).build().unwrap();
-        let plan = plan_of(&problem, pass, &device, Some(algorithm));
+        let plan = plan_of(&problem, pass, &device, algorithm);
         prop_assert!(!plan.launches.is_empty());
         plan.launches.iter().for_each(|launch| hold_launch(&plan, launch));
     }

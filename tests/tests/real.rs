@@ -4,12 +4,12 @@ use conformance::buffer::Arrangement;
 use conformance::cases::Case;
 use conformance::inputs::Fill;
 use conformance::real::{FILES, read};
-use conformance::subject::{CPU, CUDA, EMULATED, Subject};
+use conformance::subject::{CPU, CUDA, EMULATED, EMULATED_HOPPER, Subject};
 use conformance::trial::{self, Reference};
 use ferroflash::{Algorithm, Order};
 
 fn check(subject: &Subject, algorithm: Algorithm, orders: &[Order]) {
-    if subject.is_absent() {
+    if subject.cannot_run(algorithm) {
         return;
     }
     for name in FILES {
@@ -54,6 +54,11 @@ fn emulated_flash2() {
 }
 
 #[test]
+fn emulated_flash3() {
+    check(&EMULATED_HOPPER, Algorithm::Flash3, &[Order::Deterministic]);
+}
+
+#[test]
 fn emulated_standard() {
     check(&EMULATED, Algorithm::Standard, &[Order::Deterministic]);
 }
@@ -65,6 +70,11 @@ fn cuda_flash2() {
         Algorithm::Flash2,
         &[Order::Deterministic, Order::Fastest],
     );
+}
+
+#[test]
+fn cuda_flash3() {
+    check(&CUDA, Algorithm::Flash3, &[Order::Deterministic]);
 }
 
 #[test]

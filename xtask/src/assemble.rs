@@ -18,6 +18,9 @@ use crate::workspace::Workspace;
 /// 32-bit registers of an SM, of every architecture from sm_70 on.
 const REGISTERS_PER_SM: u32 = 65536;
 
+/// What ptxas' warnings C7508 to C7515 begin with.
+const LOSS: &str = "Potential Performance Loss:";
+
 /// A thread's registers are allocated in units of this many.
 const REGISTER_UNIT: u32 = 8;
 
@@ -45,6 +48,8 @@ pub struct Usage {
     pub stack_bytes: u32,
     /// Bytes of shared memory of a block that the PTX itself declares.
     pub static_bytes: u32,
+    /// What ptxas says that it could not do: it runs `wgmma` one after another, or ignores `setmaxnreg`.
+    pub losses: Vec<String>,
 }
 
 /// Assembles every module for every device architecture that it should run on.
@@ -167,6 +172,9 @@ fn usage(module: &Module, target: &str, said: &str) -> Result<Usage> {
         let spills =
             number_before(line, " bytes spill stores") + number_before(line, " bytes spill loads");
         usage.spill_bytes = usage.spill_bytes.max(spills);
+        if let Some((_, loss)) = line.split_once(LOSS) {
+            usage.losses.push(loss.trim().to_owned());
+        }
     }
     if usage.registers == 0 {
         return Err(anyhow!(
@@ -197,7 +205,11 @@ pub fn faults(usage: &Usage, footprint: Option<Footprint>) -> Vec<String> {
             vec![format!("{name}: the list has no such row")]
         };
     };
-    let mut faults = Vec::new();
+    let mut faults: Vec<String> = usage
+        .losses
+        .iter()
+        .map(|loss| format!("{name}: {loss}"))
+        .collect();
     let spilled = usage.spill_bytes.max(usage.stack_bytes);
     if spilled > footprint.spill_bytes {
         faults.push(format!(
@@ -262,8 +274,29 @@ ptxas info    : Used 254 registers, used 1 barriers, 16 bytes cumulative stack s
             spill_bytes: 20,
             stack_bytes: 16,
             static_bytes: 1024,
+            losses: Vec::new(),
         };
         assert_eq!(usage, expected);
+    }
+
+    #[test]
+    fn what_ptxas_could_not_do_is_a_fault() {
+        let said = format!(
+            "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due to \
+             insufficient register resources for the wgmma pipeline in the function 'e'\n\
+             ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored to maintain minimum register \
+             requirements.\n{SAID}"
+        );
+        let mut usage = usage(&module(), "sm_90a", &said).expect("the text is ptxas's");
+        assert_eq!(usage.losses.len(), 2);
+        (usage.spill_bytes, usage.stack_bytes) = (0, 0);
+        let found = faults(
+            &usage,
+            Some(ferroflash_kernels::variants::VARIANTS[0].footprint),
+        );
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].contains("e for sm_90a: wgmma.mma_async instructions are serialized"));
+        assert!(found[1].contains("'setmaxnreg' ignored"));
     }
 
     #[test]

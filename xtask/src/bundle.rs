@@ -16,7 +16,14 @@ const PROFILE: &str = "bundle";
 const LIMIT_BYTES: u64 = 64 << 20;
 
 /// Test programs that do the same on every machine, or nothing on one with a GPU: they stay behind, for their size.
-const STAY: [&str; 5] = ["cpu", "emulated", "never_panics", "no_driver", "plans"];
+const STAY: [&str; 6] = [
+    "cpu",
+    "emulated",
+    "never_panics",
+    "no_driver",
+    "plans",
+    "tensor_maps",
+];
 
 /// The script that runs the tests of a bundle.
 const RUN: &str = include_str!("bundle/run.sh");

@@ -3,7 +3,9 @@
 use std::fs;
 
 use anyhow::{Context, Result, bail};
-use ferroflash_kernels::variants::{Dtype, MaskKind, VARIANTS, Variant};
+use ferroflash_kernels::variants::{
+    Dtype, HEAD_DIM_MULTIPLE, HeadDims, MaskKind, Reach, VARIANTS, Variant,
+};
 
 use crate::workspace::Workspace;
 
@@ -69,20 +71,44 @@ fn matrix(variants: &[Variant]) -> String {
             Dtype::Bf16 => "bf16".to_owned(),
             Dtype::F16 => "fp16".to_owned(),
         });
-        let head_dims = distinct(&members, |member| match member.head_dim {
-            Some(head_dim) => head_dim.to_string(),
-            None => "any multiple of 8 up to 256".to_owned(),
-        });
+        let devices = match variant.arch.reach() {
+            Reach::Newer => " and newer",
+            Reach::Alone => " only",
+        };
+        let head_dims = head_dims(&members);
         let masks = distinct(&members, |member| match member.mask {
             Some(MaskKind::Full) => "full".to_owned(),
             Some(MaskKind::Causal) => "causal".to_owned(),
             None => "any".to_owned(),
         });
         text.push_str(&format!(
-            "| `{name}` | {major}.{minor} and newer | {dtypes} | {head_dims} | {masks} |\n"
+            "| `{name}` | {major}.{minor}{devices} | {dtypes} | {head_dims} | {masks} |\n"
         ));
     }
     text
+}
+
+/// Those that the members are compiled for; or, where they serve smaller ones too, up to which.
+fn head_dims(members: &[&Variant]) -> String {
+    let compiled = distinct(members, |member| {
+        let head_dim = member.head_dim.map(|head_dim| head_dim.to_string());
+        head_dim.unwrap_or_default()
+    });
+    let most = members
+        .iter()
+        .filter_map(|member| match member.head_dims() {
+            HeadDims::UpTo(most) => Some(most),
+            HeadDims::Exactly(_) => None,
+        });
+    match most.max() {
+        None => compiled,
+        Some(most) if compiled.is_empty() => {
+            format!("any multiple of {HEAD_DIM_MULTIPLE} up to {most}")
+        }
+        Some(most) => {
+            format!("any multiple of {HEAD_DIM_MULTIPLE} up to {most} (padded to {compiled})")
+        }
+    }
 }
 
 /// What the members have, each once, in their order.
@@ -117,6 +143,9 @@ mod tests {
     #[test]
     fn variants_of_one_kernel_share_a_row() {
         let row = "| `forward` | 8.0 and newer | bf16, fp16 | 32, 64, 128 | full, causal |\n";
+        assert!(matrix(VARIANTS).contains(row), "{}", matrix(VARIANTS));
+        let row = "| `forward` | 9.0 only | bf16, fp16 | any multiple of 8 up to 256 (padded to 64, 96, 128, 192, 256) | \
+                   full, causal |\n";
         assert!(matrix(VARIANTS).contains(row), "{}", matrix(VARIANTS));
     }
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use ferroflash_kernels::variants;
-use ferroflash_ptx_builder::{Built, Choice, Compiler, Freshness, Request, compiler};
+use ferroflash_ptx_builder::{Built, Choice, Compiler, Freshness, Request, Rows, compiler};
 
 use crate::assemble::{self, Keep, Usage};
 use crate::tools;
@@ -16,9 +16,13 @@ use crate::workspace::Workspace;
 /// Compiles the kernels to PTX, one module per variant, and checks what ptxas makes of them.
 #[derive(clap::Args, Clone, Debug)]
 pub struct BuildPtx {
-    /// The architectures to compile for; by default those that the list of kernels names.
+    /// The architectures to compile for; by default those that the list of kernels names. Each gets the kernels whose
+    /// own architecture it is; one that the list does not name, all that run on it.
     #[arg(long, value_delimiter = ',', value_name = "sm_80,sm_90a")]
     arch: Vec<String>,
+    /// Compiles kernels of older architectures for each architecture too.
+    #[arg(long)]
+    all_rows: bool,
     /// The compiler: auto, rustup (the active toolchain), debian (/usr/bin/rustc), or the path of a rustc.
     #[arg(long, default_value = "auto")]
     compiler: Choice,
@@ -35,6 +39,7 @@ impl BuildPtx {
     pub fn plain() -> Self {
         Self {
             arch: Vec::new(),
+            all_rows: false,
             compiler: Choice::Auto,
             cubin: false,
             no_assemble: true,
@@ -68,7 +73,7 @@ pub fn build_ptx(workspace: &Workspace, options: &BuildPtx) -> Result<()> {
         tools::find(workspace, "ptxas")
     };
     for arch in &archs {
-        let built = compile(workspace, &compiler, arch)?;
+        let built = compile(workspace, &compiler, arch, rows_for(arch, options))?;
         match &ptxas {
             Some(ptxas) => {
                 let keep = if options.cubin {
@@ -88,7 +93,16 @@ pub fn build_ptx(workspace: &Workspace, options: &BuildPtx) -> Result<()> {
     Ok(())
 }
 
-fn compile(workspace: &Workspace, compiler: &Compiler, arch: &str) -> Result<Built> {
+/// Which rows an architecture gets.
+fn rows_for(arch: &str, options: &BuildPtx) -> Rows {
+    if ferroflash_ptx_builder::default_archs().contains(&arch) && !options.all_rows {
+        Rows::Own
+    } else {
+        Rows::All
+    }
+}
+
+fn compile(workspace: &Workspace, compiler: &Compiler, arch: &str, rows: Rows) -> Result<Built> {
     let begun = Instant::now();
     let kernels = workspace.root.join("kernels-gpu");
     let out = workspace.ptx();
@@ -96,6 +110,7 @@ fn compile(workspace: &Workspace, compiler: &Compiler, arch: &str) -> Result<Bui
         compiler,
         kernels: &kernels,
         arch,
+        rows,
         out: &out,
     })?;
     let state = match built.freshness {

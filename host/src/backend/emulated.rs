@@ -29,6 +29,14 @@ impl EmulatorOptions {
             run: emu::Options::seeded(seed),
         }
     }
+
+    /// The same with [`DeviceInfo::emulated_hopper`].
+    pub fn hopper(seed: u64) -> EmulatorOptions {
+        EmulatorOptions {
+            device: DeviceInfo::emulated_hopper(),
+            ..EmulatorOptions::seeded(seed)
+        }
+    }
 }
 
 /// Computes o and lse, and the weights where the plan gives them.
@@ -56,7 +64,8 @@ pub(crate) fn forward(
         workspace: workspace.lend(&mut memory, plan),
         ..Addresses::default()
     };
-    run(plan, options, &at, &mut memory)
+    run(plan, options, &at, &mut memory)?;
+    workspace.counters_are_clear(plan)
 }
 
 /// Computes the gradients.
@@ -82,7 +91,8 @@ pub(crate) fn backward(
         workspace: workspace.lend(&mut memory, plan),
         ..Addresses::default()
     };
-    run(plan, options, &at, &mut memory)
+    run(plan, options, &at, &mut memory)?;
+    workspace.counters_are_clear(plan)
 }
 
 /// Tensors of the emulator lie on the host; validation saw to that.
@@ -184,10 +194,67 @@ impl Workspace {
             );
             let (_, behind) = rest.split_at_mut(offset - lent);
             let (this, behind) = behind.split_at_mut(n_units);
-            memory.scratch(piece.name, this);
+            if piece.is_counter() {
+                memory.kept(piece.name, this);
+            } else {
+                memory.scratch(piece.name, this);
+            }
             lent = offset + n_units;
             rest = behind;
         }
         start
+    }
+    /// Kernels leave counters as they found them.
+    fn counters_are_clear(&self, plan: &Plan) -> Result<(), Error> {
+        let memory = &self.memory[self.first..];
+        for piece in plan
+            .workspace
+            .pieces()
+            .iter()
+            .filter(|piece| piece.is_counter())
+        {
+            let unit = size_of::<u16>() as u64;
+            let first = (piece.offset_bytes / unit) as usize;
+            let left = &memory[first..first + (piece.n_bytes / unit) as usize];
+            if left.iter().any(|&word| word != 0) {
+                return Err(Error::Emulator {
+                    kernel: plan.kernels().last().unwrap_or_default(),
+                    report: format!("the counter {} is not 0 after the launch", piece.name),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Attention, Device, Dtype, Pass, Problem};
+
+    #[test]
+    fn a_counter_that_a_kernel_leaves_is_found() {
+        let problem = Problem::builder(Dtype::Bf16)
+            .seqlen(64)
+            .heads(1)
+            .head_dim(64)
+            .build()
+            .unwrap();
+        let device = Device::emulated(EmulatorOptions::hopper(0));
+        let attention = Attention::new(&device, problem).unwrap();
+        let plan = attention.explain(Pass::Forward).unwrap().plan.unwrap();
+        let mut workspace = Workspace::new(&plan).unwrap();
+        let mut memory = GlobalMemory::new();
+        let start = workspace.lend(&mut memory, &plan);
+        assert!(start.is_multiple_of(ALIGNMENT_BYTES));
+        drop(memory);
+        workspace.counters_are_clear(&plan).unwrap();
+        let first = workspace.first;
+        workspace.memory[first + 1] = 1;
+        let left = workspace.counters_are_clear(&plan).unwrap_err();
+        assert!(
+            left.to_string().contains("the counter ticket is not 0"),
+            "{left}"
+        );
     }
 }

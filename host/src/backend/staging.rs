@@ -10,6 +10,7 @@ use super::cuda::launch::Launches;
 use super::cuda::memory::Memory as DeviceMemory;
 use super::cuda::{CudaDevice, DeviceBuffer, Stream};
 use crate::error::{DriverError, Error};
+use crate::plan::workspace::{COUNTER_BYTES, Piece};
 use crate::plan::{Addresses, Plan};
 use crate::tensor::{
     Gradients, HostData, HostDataMut, Lse, LseMut, Memory, MemoryMut, Saved, Tensor, TensorMut,
@@ -94,8 +95,12 @@ impl Call {
         // The stream of this call waits for no other: whatever the caller has enqueued to make the inputs is waited
         // for here.
         device.synchronize()?;
-        let workspace = DeviceMemory::new(device, plan.workspace.n_bytes())?;
-        let (launches, stream) = (Launches::new(device, plan)?, Stream::new(device)?);
+        let mut workspace = DeviceMemory::new(device, plan.workspace.n_bytes())?;
+        let stream = Stream::new(device)?;
+        if plan.workspace.pieces().iter().any(Piece::is_counter) {
+            workspace.clear_first(COUNTER_BYTES, (&stream).into())?;
+        }
+        let launches = Launches::new(device, plan)?;
         Ok(Call {
             launches,
             stream,

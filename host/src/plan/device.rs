@@ -74,4 +74,14 @@ impl DeviceInfo {
             memory_bytes: 8 << 30,
         }
     }
+
+    /// The emulated device with the limits of compute capability 9.0.
+    pub fn emulated_hopper() -> DeviceInfo {
+        DeviceInfo {
+            name: "emulator, compute capability 9.0".into(),
+            compute_capability: (9, 0),
+            shared_bytes_per_block: 227 * 1024,
+            ..DeviceInfo::emulated()
+        }
+    }
 }

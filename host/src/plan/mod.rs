@@ -6,16 +6,20 @@
 
 mod device;
 mod flash2;
+mod flash3;
 mod reason;
 pub mod schedule;
 mod select;
 mod standard;
+mod tensor_map;
 mod views;
 pub mod workspace;
 
 use std::fmt;
 
-use ferroflash_kernels::params::Params;
+use ferroflash_kernels::params::{
+    BackwardParams, ForwardParams, Params, Schedule, TmaForwardParams,
+};
 use ferroflash_kernels::variants::Variant;
 
 pub use device::DeviceInfo;
@@ -48,7 +52,7 @@ pub enum Algorithm {
     Flash1,
     /// FlashAttention-2: `mma.sync`, `cp.async`; compute capability 8.0 and newer.
     Flash2,
-    /// FlashAttention-3: TMA, `wgmma`; compute capability 9.0. Its kernels are not built yet.
+    /// FlashAttention-3: TMA, `wgmma`; compute capability 9.0. Its backward kernels are not built yet.
     Flash3,
     /// The CPU's: tiles with an online softmax, on all cores.
     Tiled,
@@ -178,6 +182,9 @@ pub fn plan(
         candidates,
     };
     let planned = match (algorithm, checked.pass()) {
+        (Algorithm::Flash3, Pass::Forward) => {
+            flash3::forward(checked, device, &variants, &mut plan.workspace)
+        }
         (Algorithm::Flash2, Pass::Backward) => {
             flash2::backward(checked, device, &variants, &mut plan.workspace)
         }
@@ -213,11 +220,24 @@ pub fn plan(
     }
 }
 
+impl PlannedLaunch {
+    /// The order of its tiles, where there is one.
+    fn schedule(&self) -> Option<Schedule> {
+        match self.params {
+            Params::Forward(ForwardParams { schedule, .. })
+            | Params::TmaForward(TmaForwardParams { schedule, .. })
+            | Params::Backward(BackwardParams { schedule, .. }) => Some(schedule),
+            Params::Standard(_) => None,
+        }
+    }
+}
+
 impl Plan {
     /// The parameters of one of the launches, with every address filled in.
     pub fn params(&self, launch: &PlannedLaunch, at: &Addresses) -> Params {
         match launch.params {
             Params::Forward(params) => Params::Forward(flash2::bind_forward(params, at)),
+            Params::TmaForward(params) => Params::TmaForward(flash3::bind_forward(params, at)),
             Params::Backward(params) => Params::Backward(flash2::bind_backward(params, at)),
             Params::Standard(params) => Params::Standard(standard::bind(params, self.pass, at)),
         }
@@ -262,11 +282,7 @@ impl fmt::Display for Plan {
                 "  launch    {} grid {} threads {} shared {}",
                 launch.variant.name, launch.grid, footprint.threads, footprint.shared_bytes
             )?;
-            if let Params::Forward(ferroflash_kernels::params::ForwardParams { schedule, .. })
-            | Params::Backward(ferroflash_kernels::params::BackwardParams {
-                schedule, ..
-            }) = &launch.params
-            {
+            if let Some(schedule) = launch.schedule() {
                 writeln!(
                     f,
                     "            tiles {} heads {} heads_per_group {}",

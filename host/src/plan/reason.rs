@@ -5,6 +5,7 @@ use std::fmt;
 use super::{Algorithm, Backend};
 use crate::dtype::Dtype;
 use crate::error::Argument;
+use crate::validate::Pass;
 
 /// One algorithm that was considered, and what became of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,8 +33,11 @@ pub enum Outcome {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
-    /// The name is known, its kernels do not exist yet.
-    NotBuilt,
+    /// The name is known, its kernels for this pass do not exist yet.
+    NotBuilt {
+        /// The pass.
+        pass: Pass,
+    },
     /// It runs on other backends only.
     OtherBackend {
         /// The backend that was to run it.
@@ -59,6 +63,8 @@ pub enum Reason {
         given: u32,
         /// The number.
         multiple: u32,
+        /// The greatest of them.
+        most: u32,
     },
     /// No kernel of it is compiled for this mask.
     Mask,
@@ -67,6 +73,13 @@ pub enum Reason {
         /// The device's.
         given: (u32, u32),
         /// The least that the kernels run on.
+        needed: (u32, u32),
+    },
+    /// The device is newer than the kernels, and they are made for their own architecture only.
+    OtherArchitecture {
+        /// The device's compute capability.
+        given: (u32, u32),
+        /// The one that the kernels run on.
         needed: (u32, u32),
     },
     /// A block of it needs more shared memory than the device gives.
@@ -90,6 +103,22 @@ pub enum Reason {
         /// The stride, in elements.
         stride: u64,
     },
+    /// A stride of 0 repeats one entry of a tensor; the copy engine takes tensors whose entries are apart.
+    RepeatedEntries {
+        /// Which tensor.
+        argument: Argument,
+        /// How often the entry is repeated.
+        n: u64,
+    },
+    /// A stride is beyond what the copy engine counts with.
+    StrideTooLong {
+        /// Which tensor.
+        argument: Argument,
+        /// The stride.
+        n_bytes: u64,
+        /// It must be below this.
+        limit: u64,
+    },
     /// A size is beyond what the kernels count with.
     TooLarge {
         /// Which size.
@@ -112,11 +141,11 @@ impl Reason {
     /// How far the check got: of several kernels' reasons, the one that failed last says most.
     pub(crate) fn progress(&self) -> u32 {
         match self {
-            Reason::NotBuilt | Reason::OtherBackend { .. } | Reason::NoWeights => 0,
+            Reason::NotBuilt { .. } | Reason::OtherBackend { .. } | Reason::NoWeights => 0,
             Reason::Dtype { .. } => 1,
             Reason::HeadDim { .. } | Reason::HeadDimMultiple { .. } => 2,
             Reason::Mask => 3,
-            Reason::ComputeCapability { .. } => 4,
+            Reason::ComputeCapability { .. } | Reason::OtherArchitecture { .. } => 4,
             Reason::SharedMemory { .. } => 5,
             _ => 6,
         }
@@ -143,7 +172,13 @@ impl fmt::Display for Outcome {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reason::NotBuilt => f.write_str("its kernels are not built yet"),
+            Reason::NotBuilt { pass } => {
+                let which = match pass {
+                    Pass::Forward | Pass::ForwardWithWeights => "forward",
+                    Pass::Backward => "backward",
+                };
+                write!(f, "its {which} kernels are not built yet")
+            }
             Reason::OtherBackend { backend } => write!(f, "it does not run on {backend}"),
             Reason::NoWeights => f.write_str("it never holds the weights, which were asked for"),
             Reason::Dtype { given } => write!(f, "no kernel of it takes {given}"),
@@ -154,16 +189,25 @@ impl fmt::Display for Reason {
                 }
                 Ok(())
             }
-            Reason::HeadDimMultiple { given, multiple } => {
+            Reason::HeadDimMultiple {
+                given,
+                multiple,
+                most,
+            } => {
                 write!(
                     f,
-                    "head_dim is {given}; its kernels take multiples of {multiple}"
+                    "head_dim is {given}; its kernels take multiples of {multiple} up to {most}"
                 )
             }
             Reason::Mask => f.write_str("no kernel of it is compiled for this mask"),
             Reason::ComputeCapability { given, needed } => write!(
                 f,
                 "the device has compute capability {}.{}; its kernels need {}.{}",
+                given.0, given.1, needed.0, needed.1
+            ),
+            Reason::OtherArchitecture { given, needed } => write!(
+                f,
+                "the device has compute capability {}.{}; its kernels run on {}.{} and on no newer one",
                 given.0, given.1, needed.0, needed.1
             ),
             Reason::SharedMemory { given, needed } => {
@@ -182,6 +226,22 @@ impl fmt::Display for Reason {
                 write!(
                     f,
                     "{argument} has a stride of {stride} elements, not a multiple of 8"
+                )
+            }
+            Reason::RepeatedEntries { argument, n } => {
+                write!(
+                    f,
+                    "{argument} repeats one entry {n} times (a stride of 0), which its copies cannot"
+                )
+            }
+            Reason::StrideTooLong {
+                argument,
+                n_bytes,
+                limit,
+            } => {
+                write!(
+                    f,
+                    "{argument} has a stride of {n_bytes} bytes; its copies step over less than {limit}"
                 )
             }
             Reason::TooLarge { what, given, limit } => {

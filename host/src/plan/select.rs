@@ -1,9 +1,13 @@
 //! Which algorithm and which kernels: first "can it?", then "should it?".
 
-use ferroflash_kernels::variants::{Kind, MaskKind, VARIANTS, Variant};
+use std::cmp::Reverse;
+
+use ferroflash_kernels::variants::{
+    Arch, HEAD_DIM_MULTIPLE, HeadDims, Kind, MaskKind, VARIANTS, Variant,
+};
 
 use super::reason::{Candidate, Outcome, Reason};
-use super::{Algorithm, Backend, DeviceInfo, schedule};
+use super::{Algorithm, Backend, DeviceInfo, schedule, tensor_map};
 use crate::error::{Argument, PlanError};
 use crate::problem::Mask;
 use crate::tensor::Description;
@@ -12,13 +16,12 @@ use crate::validate::{Checked, Pass};
 /// Kernels read 16 bytes at a time.
 const ALIGNMENT_BYTES: u64 = 16;
 /// The same in elements of two bytes.
-const ALIGNMENT_ELEMS: u64 = 8;
-/// The largest head_dim of kernels that are not compiled for one.
-const MAX_HEAD_DIM: u32 = 256;
+const ALIGNMENT_ELEMS: u64 = HEAD_DIM_MULTIPLE as u64;
 
 /// The kernels of an algorithm's pass, in the order of their launches.
 pub fn kinds(algorithm: Algorithm, pass: Pass) -> &'static [Kind] {
     match (algorithm, pass) {
+        (Algorithm::Flash3, Pass::Forward) => &[Kind::TmaForward],
         (Algorithm::Flash2, Pass::Forward) => &[Kind::Forward],
         (Algorithm::Flash2, Pass::Backward) => {
             &[Kind::BackwardDelta, Kind::Backward, Kind::BackwardDq]
@@ -50,7 +53,11 @@ pub fn eligible(variant: &Variant, checked: &Checked, device: &DeviceInfo) -> Re
     compute_capability(variant, device)?;
     shared_memory(variant, device)?;
     sizes(checked)?;
-    alignment(checked)
+    alignment(checked)?;
+    match variant.kind {
+        Kind::TmaForward => tensor_maps(checked),
+        _ => Ok(()),
+    }
 }
 
 /// The algorithm that runs, its kernels in launch order, and what became of every candidate.
@@ -95,20 +102,22 @@ fn kernels(
     if runs_on_cpu != (backend == Backend::Cpu) {
         return Err(Reason::OtherBackend { backend });
     }
-    if matches!(algorithm, Algorithm::Flash1 | Algorithm::Flash3) {
-        return Err(Reason::NotBuilt);
-    }
-    if checked.pass() == Pass::ForwardWithWeights && algorithm != Algorithm::Standard {
+    let pass = checked.pass();
+    if pass == Pass::ForwardWithWeights && !matches!(algorithm, Algorithm::Standard) {
         return Err(Reason::NoWeights);
     }
-    let kinds = kinds(algorithm, checked.pass());
+    let kinds = kinds(algorithm, pass);
+    if kinds.is_empty() && !runs_on_cpu {
+        return Err(Reason::NotBuilt { pass });
+    }
     kinds
         .iter()
         .map(|&kind| preferred(kind, checked, device))
         .collect()
 }
 
-/// The newest architecture's eligible kernel of this kind; if there is none, the reason that says most.
+/// The newest architecture's eligible kernel of this kind, for the smallest head_dim that holds the problem's; if there
+/// is none, the reason that says most.
 fn preferred(
     kind: Kind,
     checked: &Checked,
@@ -119,15 +128,26 @@ fn preferred(
     let mut refusal: Option<Reason> = None;
     for variant in rows {
         match eligible(variant, checked, device) {
-            Ok(()) if best.is_none_or(|best| best.arch < variant.arch) => best = Some(variant),
+            Ok(()) if best.is_none_or(|best| preference(best) < preference(variant)) => {
+                best = Some(variant)
+            }
             Ok(()) => {}
             Err(reason) => refusal = Some(more_telling(refusal, reason)),
         }
     }
-    best.ok_or_else(|| refusal.unwrap_or(Reason::NotBuilt))
+    best.ok_or_else(|| {
+        refusal.unwrap_or(Reason::NotBuilt {
+            pass: checked.pass(),
+        })
+    })
 }
 
-/// Of two kernels' reasons the one that failed later; two missing head_dims make one list.
+/// Of two eligible kernels the one for which this is greater serves.
+fn preference(variant: &Variant) -> (Arch, Reverse<Option<u32>>) {
+    (variant.arch, Reverse(variant.head_dim))
+}
+
+/// Of two kernels' reasons the one that failed later; two missing head_dims make one list, two bounds the greater.
 fn more_telling(held: Option<Reason>, new: Reason) -> Reason {
     match (held, new) {
         (
@@ -148,6 +168,18 @@ fn more_telling(held: Option<Reason>, new: Reason) -> Reason {
                 compiled: all,
             }
         }
+        (
+            Some(Reason::HeadDimMultiple { most, .. }),
+            Reason::HeadDimMultiple {
+                given,
+                multiple,
+                most: other,
+            },
+        ) => Reason::HeadDimMultiple {
+            given,
+            multiple,
+            most: most.max(other),
+        },
         (Some(held), new) if held.progress() >= new.progress() => held,
         (_, new) => new,
     }
@@ -164,16 +196,17 @@ fn dtype(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
 
 fn head_dim(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
     let given = checked.problem().head_dim as u32;
-    match variant.head_dim {
-        Some(compiled) if compiled == given => Ok(()),
-        Some(compiled) => Err(Reason::HeadDim {
+    match variant.head_dims() {
+        HeadDims::Exactly(compiled) if compiled == given => Ok(()),
+        HeadDims::Exactly(compiled) => Err(Reason::HeadDim {
             given,
             compiled: vec![compiled],
         }),
-        None if u64::from(given).is_multiple_of(ALIGNMENT_ELEMS) && given <= MAX_HEAD_DIM => Ok(()),
-        None => Err(Reason::HeadDimMultiple {
+        HeadDims::UpTo(most) if given.is_multiple_of(HEAD_DIM_MULTIPLE) && given <= most => Ok(()),
+        HeadDims::UpTo(most) => Err(Reason::HeadDimMultiple {
             given,
-            multiple: ALIGNMENT_ELEMS as u32,
+            multiple: HEAD_DIM_MULTIPLE,
+            most,
         }),
     }
 }
@@ -192,10 +225,10 @@ fn mask(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
 
 fn compute_capability(variant: &Variant, device: &DeviceInfo) -> Result<(), Reason> {
     let (given, needed) = (device.compute_capability, variant.arch.compute_capability());
-    if given >= needed {
-        Ok(())
-    } else {
-        Err(Reason::ComputeCapability { given, needed })
+    match variant.arch.runs_on(given) {
+        true => Ok(()),
+        false if given < needed => Err(Reason::ComputeCapability { given, needed }),
+        false => Err(Reason::OtherArchitecture { given, needed }),
     }
 }
 
@@ -246,6 +279,19 @@ pub(super) fn grid(what: &'static str, factors: &[u64]) -> Result<u32, Reason> {
 }
 
 fn alignment(checked: &Checked) -> Result<(), Reason> {
+    each(checked, aligned)
+}
+
+fn tensor_maps(checked: &Checked) -> Result<(), Reason> {
+    tensor_map::countable(checked)?;
+    each(checked, tensor_map::describable)
+}
+
+/// Asks something of every tensor of the pass.
+fn each(
+    checked: &Checked,
+    ask: fn(Argument, &Description) -> Result<(), Reason>,
+) -> Result<(), Reason> {
     let forward = checked.forward();
     let tensors = [
         (Argument::Q, forward.q),
@@ -255,9 +301,9 @@ fn alignment(checked: &Checked) -> Result<(), Reason> {
     ];
     tensors
         .iter()
-        .try_for_each(|(argument, tensor)| aligned(*argument, tensor))?;
+        .try_for_each(|(argument, tensor)| ask(*argument, tensor))?;
     if let Some(weights) = checked.weights() {
-        aligned(Argument::Weights, weights)?;
+        ask(Argument::Weights, weights)?;
     }
     let Some(gradients) = checked.gradients() else {
         return Ok(());
@@ -270,7 +316,7 @@ fn alignment(checked: &Checked) -> Result<(), Reason> {
     ];
     tensors
         .iter()
-        .try_for_each(|(argument, tensor)| aligned(*argument, tensor))
+        .try_for_each(|(argument, tensor)| ask(*argument, tensor))
 }
 
 /// The alignment that 16-byte copies need; what an empty dimension or one of a single entry says does not count.

@@ -7,6 +7,10 @@ use super::reason::Reason;
 /// Every piece starts at a multiple of this many bytes; so must the workspace itself.
 pub const ALIGNMENT_BYTES: u64 = 256;
 
+/// The first bytes of every workspace hold counters: 0 whenever no kernel runs. Who allocates a workspace clears them,
+/// kernels that count leave 0 behind, and no other piece of any plan lies there, so plans may share a workspace.
+pub const COUNTER_BYTES: u64 = ALIGNMENT_BYTES;
+
 /// One piece of the workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
@@ -18,11 +22,18 @@ pub struct Piece {
     pub n_bytes: u64,
 }
 
-/// The pieces of a plan's workspace, one after another. Empty where a plan needs none.
+/// The pieces of a plan's workspace, one after another, behind the counters. Empty where a plan needs none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkspaceLayout {
     pieces: Vec<Piece>,
     n_bytes: u64,
+}
+
+impl Piece {
+    /// Whether it is a counter: 0 before the launch and after it. What other pieces hold is not said.
+    pub fn is_counter(&self) -> bool {
+        self.offset_bytes < COUNTER_BYTES
+    }
 }
 
 impl WorkspaceLayout {
@@ -34,6 +45,17 @@ impl WorkspaceLayout {
     /// The pieces, in order.
     pub fn pieces(&self) -> &[Piece] {
         &self.pieces
+    }
+
+    /// Places a counter, a `u32`, and gives its offset. A plan has one at most: plans that take turns share its place.
+    pub(crate) fn place_counter(&mut self, name: &'static str) -> u64 {
+        self.pieces.push(Piece {
+            name,
+            offset_bytes: 0,
+            n_bytes: size_of::<u32>() as u64,
+        });
+        self.n_bytes = self.n_bytes.max(COUNTER_BYTES);
+        0
     }
 
     /// Appends a piece of `factors` multiplied bytes and gives its offset, or the reason why it cannot be.
@@ -50,7 +72,7 @@ impl WorkspaceLayout {
         let n_bytes = factors
             .iter()
             .try_fold(1u64, |product, &factor| product.checked_mul(factor))?;
-        let offset_bytes = self.n_bytes;
+        let offset_bytes = self.n_bytes.max(COUNTER_BYTES);
         self.n_bytes = offset_bytes
             .checked_add(n_bytes)?
             .checked_next_multiple_of(ALIGNMENT_BYTES)
@@ -85,18 +107,30 @@ mod tests {
     #[test]
     fn pieces_are_aligned_and_apart() {
         let mut layout = WorkspaceLayout::default();
-        assert_eq!(layout.push("a", &[3, 4]), Some(0));
-        assert_eq!(layout.push("b", &[257]), Some(256));
-        assert_eq!(layout.push("c", &[4]), Some(768));
-        assert_eq!(layout.n_bytes(), 1024);
-        assert_eq!(layout.push("none", &[0, 7]), Some(1024));
+        assert_eq!(layout.push("a", &[3, 4]), Some(256));
+        assert_eq!(layout.push("b", &[257]), Some(512));
+        assert_eq!(layout.push("c", &[4]), Some(1024));
+        assert_eq!(layout.n_bytes(), 1280);
+        assert_eq!(layout.push("none", &[0, 7]), Some(1280));
+        assert!(!layout.pieces().iter().any(Piece::is_counter));
+    }
+
+    #[test]
+    fn a_counter_lies_where_no_other_piece_does() {
+        let mut layout = WorkspaceLayout::default();
+        assert_eq!(layout.n_bytes(), 0);
+        assert_eq!(layout.place_counter("ticket"), 0);
+        assert_eq!(layout.n_bytes(), COUNTER_BYTES);
+        assert_eq!(layout.push("a", &[4]), Some(COUNTER_BYTES));
+        let counters: Vec<bool> = layout.pieces().iter().map(Piece::is_counter).collect();
+        assert_eq!(counters, [true, false]);
     }
 
     #[test]
     fn what_64_bits_do_not_hold_is_refused() {
         let mut layout = WorkspaceLayout::default();
         assert_eq!(layout.push("product", &[1 << 40, 1 << 40]), None);
-        assert_eq!(layout.push("first", &[1 << 62]), Some(0));
+        assert_eq!(layout.push("first", &[1 << 62]), Some(COUNTER_BYTES));
         assert_eq!(layout.push("sum", &[1 << 62]), None);
     }
 }

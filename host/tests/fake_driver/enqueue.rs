@@ -3,7 +3,7 @@
 use super::*;
 
 /// The kernels among calls; there is nothing else.
-fn only_launches(calls: Vec<Call>) -> Vec<Launch> {
+pub fn only_launches(calls: Vec<Call>) -> Vec<Launch> {
     let launch = |call| match call {
         Call::Launch(launch) => launch,
         other => panic!("enqueueing did {other:?}"),
@@ -12,7 +12,7 @@ fn only_launches(calls: Vec<Call>) -> Vec<Launch> {
 }
 
 /// What was enqueued is what was planned, addresses apart.
-fn assert_as_planned(launches: &[Launch], plan: &Plan, stream: StreamRef) {
+pub fn assert_as_planned(launches: &[Launch], plan: &Plan, stream: StreamRef) {
     assert_eq!(launches.len(), plan.launches.len());
     for (launch, planned) in launches.iter().zip(&plan.launches) {
         let footprint = &planned.variant.footprint;
@@ -27,6 +27,7 @@ fn assert_as_planned(launches: &[Launch], plan: &Plan, stream: StreamRef) {
             launch.params.len(),
             match planned.params {
                 Params::Forward(_) => size_of::<ForwardParams>(),
+                Params::TmaForward(_) => size_of::<TmaForwardParams>(),
                 Params::Backward(_) => size_of::<BackwardParams>(),
                 Params::Standard(_) => size_of::<StandardParams>(),
             }
@@ -35,7 +36,7 @@ fn assert_as_planned(launches: &[Launch], plan: &Plan, stream: StreamRef) {
 }
 
 /// The 64-bit word at an offset of a kernel's parameter.
-fn word(launch: &Launch, offset: usize) -> u64 {
+pub fn word(launch: &Launch, offset: usize) -> u64 {
     u64::from_ne_bytes(launch.params[offset..offset + 8].try_into().unwrap())
 }
 
@@ -107,31 +108,37 @@ fn a_backward_pass_is_enqueued_as_planned() {
 fn enqueueing_allocates_nothing_waits_for_nothing_and_leaves_the_thread_as_it_was() {
     let _turn = turn();
     let Some(device) = gpu(0) else { return };
-    let mut forward = Forward::new(&device);
-    let stream = Stream::new(device.as_cuda().unwrap()).unwrap();
-    forward.enqueue(&stream).unwrap();
-    let before = fake::contexts();
-    let allocated = fake::allocations();
-    forward.enqueue(&stream).unwrap();
-    assert_eq!(fake::allocations(), allocated, "host memory was allocated");
-    assert_eq!(fake::contexts(), before);
-    only_launches(calls_of(|| forward.enqueue(&stream).unwrap()));
+    for algorithm in [Algorithm::Flash2, Algorithm::Flash3] {
+        let mut forward = Forward::with(&device, algorithm);
+        let stream = Stream::new(device.as_cuda().unwrap()).unwrap();
+        forward.enqueue(&stream).unwrap();
+        let before = fake::contexts();
+        let allocated = fake::allocations();
+        forward.enqueue(&stream).unwrap();
+        assert_eq!(fake::allocations(), allocated, "host memory was allocated");
+        assert_eq!(fake::contexts(), before);
+        only_launches(calls_of(|| forward.enqueue(&stream).unwrap()));
+    }
 }
 
 #[test]
 fn enqueueing_costs_the_host_less_than_5_us_beside_the_driver() {
     let _turn = turn();
     let Some(device) = gpu(0) else { return };
-    let mut forward = Forward::new(&device);
-    let stream = Stream::new(device.as_cuda().unwrap()).unwrap();
-    let mut run = || {
-        let start = Instant::now();
-        (0..1000).for_each(|_| forward.enqueue(&stream).unwrap());
-        start.elapsed().as_secs_f64() * 1e3
-    };
-    let best = (0..20).map(|_| run()).fold(f64::INFINITY, f64::min);
-    eprintln!("one enqueued forward pass costs the host {best:.3} us beside the driver");
-    assert!(best < 5.0, "{best:.3} us");
+    for algorithm in [Algorithm::Flash2, Algorithm::Flash3] {
+        let mut forward = Forward::with(&device, algorithm);
+        let stream = Stream::new(device.as_cuda().unwrap()).unwrap();
+        let mut run = || {
+            let start = Instant::now();
+            (0..1000).for_each(|_| forward.enqueue(&stream).unwrap());
+            start.elapsed().as_secs_f64() * 1e3
+        };
+        let best = (0..20).map(|_| run()).fold(f64::INFINITY, f64::min);
+        eprintln!(
+            "one enqueued forward pass of {algorithm} costs the host {best:.3} us beside the driver"
+        );
+        assert!(best < 5.0, "{algorithm}: {best:.3} us");
+    }
 }
 
 #[test]

@@ -14,16 +14,19 @@ use ferroflash::error::DriverError;
 use ferroflash::plan::Plan;
 use ferroflash::prepared::{ForwardLayouts, GradientLayouts};
 use ferroflash::{
-    Attention, Device, Dtype, Error, Gradients, Layout, Lse, LseMut, Mask, PreparedForward,
-    Problem, Saved, Tensor, TensorMut, Workspace,
+    Algorithm, Attention, Device, Dtype, Error, Gradients, Layout, Lse, LseMut, Mask,
+    PreparedForward, Problem, Saved, Tensor, TensorMut, Workspace,
 };
 use ferroflash_driver::fake::{self, Call, CountingAllocator, Kind, Launch};
-use ferroflash_kernels::params::{BackwardParams, ForwardParams, Params, StandardParams};
+use ferroflash_kernels::params::{
+    BackwardParams, ForwardParams, Params, StandardParams, TmaForwardParams,
+};
 use ferroflash_kernels::variants;
 use half::bf16;
 
 mod enqueue;
 mod resources;
+mod tensor_maps;
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -32,10 +35,12 @@ const SHAPE: [usize; 4] = [2, 200, 4, 64];
 
 /// Bytes of the parameter of a kernel of the list.
 fn params_bytes(kernel: &str) -> Option<usize> {
-    let name = variants::by_name(kernel)?.name;
-    Some(match name.split('_').next() {
-        Some("forward") => size_of::<ForwardParams>(),
-        Some("backward") => size_of::<BackwardParams>(),
+    Some(match variants::by_name(kernel)?.kind {
+        variants::Kind::Forward => size_of::<ForwardParams>(),
+        variants::Kind::TmaForward => size_of::<TmaForwardParams>(),
+        variants::Kind::BackwardDelta | variants::Kind::Backward | variants::Kind::BackwardDq => {
+            size_of::<BackwardParams>()
+        }
         _ => size_of::<StandardParams>(),
     })
 }
@@ -88,8 +93,14 @@ struct Forward {
 }
 
 impl Forward {
+    /// With flash2: its parameters are plain views.
     fn new(device: &Device) -> Forward {
+        Forward::with(device, Algorithm::Flash2)
+    }
+
+    fn with(device: &Device, algorithm: Algorithm) -> Forward {
         let attention = Attention::new(device, problem()).unwrap();
+        let attention = attention.with_algorithm(algorithm);
         let prepared = attention
             .prepare_forward(&ForwardLayouts::contiguous(&problem()).unwrap())
             .unwrap();

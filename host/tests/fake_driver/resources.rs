@@ -128,6 +128,7 @@ fn a_kernel_that_the_driver_cannot_compile_is_told_with_its_log_and_may_be_tried
     fake::state().load_answer = (912, c"ptxas fatal : line 7: no such instruction\n");
     let attention = Attention::new(&device, problem()).unwrap();
     let layouts = ForwardLayouts::contiguous(&problem()).unwrap();
+    let attention = attention.with_algorithm(Algorithm::Flash2);
     let refused = attention.prepare_forward(&layouts).unwrap_err();
     assert_eq!(
         refused.to_string(),

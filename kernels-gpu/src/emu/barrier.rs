@@ -32,13 +32,13 @@ enum Role {
     Arrive,
 }
 
-/// `barrier.sync id, threads`
+/// `bar.sync id, threads`
 #[track_caller]
 pub(crate) fn sync(instruction: &'static str, id: u32, threads: u32) {
     reach(instruction, id, threads, Role::Sync);
 }
 
-/// `barrier.arrive id, threads`
+/// `bar.arrive id, threads`
 #[track_caller]
 pub(crate) fn arrive(instruction: &'static str, id: u32, threads: u32) {
     reach(instruction, id, threads, Role::Arrive);

@@ -262,6 +262,14 @@ impl<'a> GlobalMemory<'a> {
         start
     }
 
+    /// Lends a piece of workspace as [`GlobalMemory::scratch`] does, whose content counts.
+    pub fn kept<T: Plain>(&mut self, name: &str, data: &'a mut [T]) -> u64 {
+        let size = Size::of(data);
+        let start = data.as_mut_ptr().expose_provenance() as u64;
+        self.add(name, start, size, Role::InOut);
+        start
+    }
+
     /// Lends a buffer that kernels read and write and whose content counts; its address.
     pub fn in_out<T: Plain>(&mut self, name: &str, data: &'a mut [T]) -> u64 {
         let size = Size::of(data);

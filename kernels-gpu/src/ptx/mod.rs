@@ -31,6 +31,7 @@ pub mod ldmatrix;
 pub mod math;
 pub mod mbarrier;
 pub mod mma;
+pub(crate) mod parameters;
 pub mod shared;
 pub mod shuffle;
 pub mod special;

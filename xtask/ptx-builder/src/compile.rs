@@ -21,14 +21,20 @@ pub const TARGET: &str = "nvptx64-nvidia-cuda";
 /// The version of the PTX language: that of CUDA 12.0, whose drivers and all newer ones read it.
 const PTX_FEATURE: &str = "+ptx80";
 
-/// How many runs share the list.
+/// How many runs share the list, at most.
 const PARTS: usize = 8;
+
+/// A run costs as much as compiling a few rows before it begins with them: with fewer than these it does not pay.
+const ROWS_PER_PART: usize = 5;
 
 /// rustc's name for the kernel crate.
 const CRATE: &str = "ferroflash_kernels";
 
 /// Switches on the choice of entries: see `entry.rs` of the kernel crate.
 const CHOOSE: &str = "ferroflash_part";
+
+/// Names the architecture, for the probes of instructions that only one has: `ferroflash_arch = "sm_90a"`.
+const ARCH: &str = "ferroflash_arch";
 
 /// Flags of every crate that is compiled for the GPU.
 pub fn flags(arch: &str) -> Vec<String> {
@@ -95,8 +101,12 @@ pub fn parts<'a>(
 
 /// Deals the rows out one by one: neighbours in the list cost about the same.
 fn deal<'a>(rows: &[&'a Variant]) -> Vec<Vec<&'a Variant>> {
-    (0..PARTS.min(rows.len()))
-        .map(|part_idx| rows.iter().skip(part_idx).step_by(PARTS).copied().collect())
+    let n_parts = PARTS.min(rows.len().div_ceil(ROWS_PER_PART));
+    (0..n_parts)
+        .map(|part_idx| {
+            let part = rows.iter().skip(part_idx).step_by(n_parts);
+            part.copied().collect()
+        })
         .collect()
 }
 
@@ -124,7 +134,8 @@ fn compile(
     ]);
     command
         .args(flags(request.arch))
-        .args(["-Clto=fat", "--cfg", CHOOSE]);
+        .args(["-Clto=fat", "--cfg", CHOOSE])
+        .args(["--cfg", &format!("{ARCH}={:?}", request.arch)]);
     for variant in part {
         command.args(["--cfg", variant.name]);
     }

@@ -8,7 +8,7 @@ use crate::error::at;
 use crate::{Compiler, Error, Request, compile};
 
 /// Grows when the form of the results changes, so that older ones are not taken for current.
-const FORM: u32 = 1;
+const FORM: u32 = 2;
 
 /// The folder of the kernel crate that device code never contains: its changes need no new PTX.
 const NOT_DEVICE_CODE: &str = "emu";
@@ -19,6 +19,7 @@ pub fn key(request: &Request) -> Result<String, Error> {
     FORM.hash(&mut hasher);
     compiler(request.compiler).hash(&mut hasher);
     compile::flags(request.arch).hash(&mut hasher);
+    request.rows.hash(&mut hasher);
     let source = request.kernels.join("src");
     for path in device_sources(request.kernels)? {
         path.strip_prefix(&source)

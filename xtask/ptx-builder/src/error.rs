@@ -27,9 +27,9 @@ pub enum Error {
         /// The name.
         given: String,
     },
-    /// No kernel runs on the architecture.
-    #[error("no kernel of the list runs on `{given}`")]
-    ArchTooOld {
+    /// No row of the list is built for the architecture.
+    #[error("no kernel of the list is built for `{given}`")]
+    NoRows {
         /// The architecture.
         given: String,
     },

@@ -4,7 +4,7 @@
 //! `cuda_builder` one day serve these kernels, this crate is the place where it goes.
 //!
 //! 1. [`compiler`] finds a rustc that has the sources of its own `core` at hand;
-//! 2. [`sysroot`] compiles that `core` for `nvptx64-nvidia-cuda`, once per compiler and architecture;
+//! 2. [`sysroot`] compiles that `core` for `nvptx64-nvidia-cuda`, once per compiler;
 //! 3. [`compile`] runs rustc on the kernel crate, in a few parts side by side, and gets assembly, which is PTX;
 //! 4. [`module`] cuts the text into one module per entry and adds each entry's launch bounds.
 //!
@@ -34,7 +34,7 @@ pub use output::{Built, Freshness, Module};
 
 use std::path::{Path, PathBuf};
 
-use ferroflash_kernels::variants::{VARIANTS, Variant};
+use ferroflash_kernels::variants::{Reach, VARIANTS, Variant};
 
 /// The name of the module that holds one entry per PTX instruction, for the tests of the instructions.
 pub const PROBES: &str = "probes";
@@ -58,15 +58,26 @@ pub fn default_archs() -> Vec<&'static str> {
     archs
 }
 
-/// The rows that are built for the architecture `arch` (`sm_80`, `sm_90a`, …): those that run on it.
-pub fn rows(arch: &str) -> Result<Vec<&'static Variant>, Error> {
+/// Which rows of the list are built for an architecture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Rows {
+    /// Those whose own architecture it is.
+    Own,
+    /// All that can be compiled for it: those of older architectures too.
+    All,
+}
+
+/// The rows that are built for the architecture `arch` (`sm_80`, `sm_90a`, …).
+pub fn rows(arch: &str, which: Rows) -> Result<Vec<&'static Variant>, Error> {
     let capability = compute_capability(arch)?;
-    let rows: Vec<_> = VARIANTS
-        .iter()
-        .filter(|variant| variant.arch.compute_capability() <= capability)
-        .collect();
+    let wanted = |variant: &&Variant| {
+        let own = variant.arch.name() == arch;
+        let newer = variant.arch.reach() == Reach::Newer && variant.arch.runs_on(capability);
+        own || (which == Rows::All && newer)
+    };
+    let rows: Vec<_> = VARIANTS.iter().filter(wanted).collect();
     if rows.is_empty() {
-        Err(Error::ArchTooOld {
+        Err(Error::NoRows {
             given: arch.to_owned(),
         })
     } else {
@@ -100,13 +111,15 @@ pub struct Request<'a> {
     pub kernels: &'a Path,
     /// The architecture to compile for: `sm_80`, `sm_90a`, ….
     pub arch: &'a str,
+    /// Which rows to build.
+    pub rows: Rows,
     /// The folder for results, which may be shared by several callers: modules go to `<out>/<arch>/<variant>.ptx`.
     pub out: &'a Path,
 }
 
 /// Builds every module for one architecture, or finds that nothing has changed since it was last built.
 pub fn build(request: &Request) -> Result<Built, Error> {
-    let rows = rows(request.arch)?;
+    let rows = rows(request.arch, request.rows)?;
     let lock = output::lock(request.out)?;
     let key = digest::key(request)?;
     if let Some(modules) = output::load(request, &key) {
@@ -125,4 +138,47 @@ pub fn build(request: &Request) -> Result<Built, Error> {
         freshness: Freshness::Compiled,
         _lock: lock,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use ferroflash_kernels::variants::Arch;
+
+    use super::*;
+
+    fn archs(arch: &str, which: Rows) -> Result<Vec<Arch>, String> {
+        let mut archs: Vec<Arch> = rows(arch, which)
+            .map_err(|error| error.to_string())?
+            .iter()
+            .map(|row| row.arch)
+            .collect();
+        archs.sort();
+        archs.dedup();
+        Ok(archs)
+    }
+
+    #[test]
+    fn every_row_is_built_for_its_own_architecture_once() {
+        let built: usize = default_archs()
+            .iter()
+            .map(|arch| rows(arch, Rows::Own).expect("the list names it").len())
+            .sum();
+        assert_eq!(built, VARIANTS.len());
+        assert_eq!(archs("sm_80", Rows::Own), Ok(vec![Arch::Sm80]));
+        assert_eq!(archs("sm_90a", Rows::Own), Ok(vec![Arch::Sm90a]));
+        assert!(archs("sm_86", Rows::Own).is_err());
+    }
+
+    #[test]
+    fn rows_of_one_architecture_are_compiled_for_no_newer_one() {
+        assert_eq!(archs("sm_80", Rows::All), Ok(vec![Arch::Sm80]));
+        assert_eq!(archs("sm_90", Rows::All), Ok(vec![Arch::Sm80]));
+        assert_eq!(
+            archs("sm_90a", Rows::All),
+            Ok(vec![Arch::Sm80, Arch::Sm90a])
+        );
+        assert_eq!(archs("sm_100a", Rows::All), Ok(vec![Arch::Sm80]));
+        assert!(archs("sm_75", Rows::All).is_err());
+        assert!(archs("gfx90a", Rows::All).is_err());
+    }
 }

@@ -1,9 +1,10 @@
-//! Cuts rustc's PTX into one module per entry: the header, what the entry refers to, the entry with its launch bounds.
+//! Cuts rustc's PTX into one module per entry: the header, what the entry refers to, the entry with its launch bounds
+//! and the alignment of its parameters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use ferroflash_kernels::variants::{self, Variant};
+use ferroflash_kernels::variants::{self, Kind, Variant};
 
 use crate::{Error, PROBE_PREFIX, PROBES};
 
@@ -158,9 +159,10 @@ impl<'a> Unit<'a> {
         for item in self.items.iter().filter(|item| wanted.contains(item.name)) {
             text.push('\n');
             match (item.kind, variants::by_name(item.name)) {
-                (ItemKind::Entry, Some(variant)) => {
-                    text.push_str(&with_launch_bounds(item.text, variant))
-                }
+                (ItemKind::Entry, Some(variant)) => text.push_str(&with_alignment(
+                    &with_launch_bounds(item.text, variant),
+                    variant,
+                )),
                 _ => text.push_str(item.text),
             }
             text.push('\n');
@@ -274,6 +276,15 @@ fn with_launch_bounds(entry: &str, variant: &Variant) -> String {
     text
 }
 
+/// The entry with its parameters where the copy engine wants tensor maps: at a multiple of 64 bytes. rustc cannot pass a
+/// struct of that alignment; the driver lays parameters out as the PTX says.
+fn with_alignment(entry: &str, variant: &Variant) -> String {
+    match variant.kind {
+        Kind::TmaForward => entry.replacen(".param .align 16 ", ".param .align 64 ", 1),
+        _ => entry.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -371,6 +382,19 @@ mod tests {
             row.footprint.threads, row.footprint.blocks_per_sm
         );
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn only_parameters_with_tensor_maps_are_aligned_to_64_bytes() {
+        let entry =
+            ".visible .entry e(\n\t.param .align 16 .b8 p[16]\n)\n{\n\t.param .align 16 .b8 q;\n}";
+        let aligned =
+            ".visible .entry e(\n\t.param .align 64 .b8 p[16]\n)\n{\n\t.param .align 16 .b8 q;\n}";
+        for row in variants::VARIANTS {
+            let holds_maps = row.kind == Kind::TmaForward;
+            let expected = if holds_maps { aligned } else { entry };
+            assert_eq!(with_alignment(entry, row), expected, "{}", row.name);
+        }
     }
 
     #[test]

@@ -1,6 +1,11 @@
-//! Compiles `core` for the GPU: a sysroot of two crates, kept per compiler and architecture.
+//! Compiles `core` for the GPU: a sysroot of two crates, kept per compiler.
+//!
+//! It is compiled for the oldest architecture of the list and serves all: what kernels use of `core` is generic or
+//! inlined, and so compiled with the kernels, for their architecture.
 
 use std::path::{Path, PathBuf};
+
+use ferroflash_kernels::variants::{Arch, VARIANTS};
 
 use crate::error::at;
 use crate::{Error, Request, compile, digest};
@@ -11,7 +16,8 @@ const COMPILER_BUILTINS: &str =
 
 /// The folder to give to rustc as `--sysroot`; built where it is not there yet.
 pub fn prepare(request: &Request) -> Result<PathBuf, Error> {
-    let name = format!("{}-{}", request.arch, digest::compiler(request.compiler));
+    let arch = oldest_arch();
+    let name = format!("{arch}-{}", digest::compiler(request.compiler));
     let sysroot = request.out.join("sysroot").join(name);
     if sysroot.is_dir() {
         return Ok(sysroot);
@@ -51,6 +57,12 @@ pub fn prepare(request: &Request) -> Result<PathBuf, Error> {
     Ok(sysroot)
 }
 
+/// The architecture that every other one of the list is newer than.
+fn oldest_arch() -> &'static str {
+    let oldest = VARIANTS.iter().map(|variant| variant.arch).min();
+    oldest.map_or("sm_80", Arch::name)
+}
+
 fn library(
     request: &Request,
     sysroot: &Path,
@@ -69,7 +81,7 @@ fn library(
         edition,
     ]);
     command
-        .args(compile::flags(request.arch))
+        .args(compile::flags(oldest_arch()))
         .arg("-Zforce-unstable-if-unmarked");
     command
         .arg("--sysroot")
@@ -77,7 +89,7 @@ fn library(
         .arg("--out-dir")
         .arg(lib)
         .arg(source);
-    compile::run(command, &format!("{name} for {}", request.arch))
+    compile::run(command, name)
 }
 
 /// The edition that a crate's manifest names.

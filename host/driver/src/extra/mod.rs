@@ -9,6 +9,7 @@
 //! | [`graph`] | capturing a stream's work and launching it again |
 //! | [`context`] | which context is current |
 //! | [`device`] | a device's identity and limits |
+//! | [`tensor_map`] | tensors as Hopper's copy engine knows them |
 //!
 //! Functions are found by their exact suffixed name. Handles are the driver's own, as `cust` gives them, and each call
 //! is `unsafe` because the driver believes the handles and addresses that it is given.
@@ -21,3 +22,4 @@ pub mod graph;
 pub mod module;
 mod raw;
 pub mod stream;
+pub mod tensor_map;

@@ -67,4 +67,9 @@ calls! {
     fn cuStreamGetCtx(stream: CUstream, context: *mut CUcontext);
     fn cuStreamSynchronize(stream: CUstream);
     fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint);
+    fn cuTensorMapEncodeTiled(
+        map: *mut c_void, element: c_int, rank: c_uint, address: *mut c_void, sizes: *const u64, strides: *const u64,
+        box_sizes: *const u32, element_strides: *const u32, interleave: c_int, swizzle: c_int, l2_promotion: c_int,
+        fill: c_int
+    );
 }

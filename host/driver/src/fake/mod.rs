@@ -9,6 +9,7 @@ mod allocator;
 mod devices;
 mod kernels;
 mod table;
+mod tensor_map;
 mod work;
 
 use std::cell::{Cell, RefCell};
@@ -40,6 +41,19 @@ pub enum Call {
         /// On this stream.
         stream: usize,
     },
+    /// A filling of memory was enqueued.
+    Fill {
+        /// Where.
+        address: usize,
+        /// With what.
+        value: u8,
+        /// How many bytes.
+        n_bytes: usize,
+        /// On this stream.
+        stream: usize,
+    },
+    /// A tensor map was encoded.
+    EncodeTensorMap,
     /// A kernel was enqueued.
     Launch(Launch),
 }

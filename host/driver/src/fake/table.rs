@@ -2,7 +2,7 @@
 
 use std::sync::Once;
 
-use super::{devices, kernels, work};
+use super::{devices, kernels, tensor_map, work};
 use crate::entry::Address;
 use crate::library;
 
@@ -62,4 +62,6 @@ table! {
     cuFuncGetAttribute: kernels::attribute,
     cuOccupancyMaxActiveBlocksPerMultiprocessor: kernels::occupancy,
     cuLaunchKernel: kernels::launch,
+    cuMemsetD8Async: work::fill,
+    cuTensorMapEncodeTiled: tensor_map::encode,
 }

@@ -129,3 +129,17 @@ pub(super) extern "C" fn copy(to: *mut u8, from: *const u8, n_bytes: usize, stre
         0
     })
 }
+
+pub(super) extern "C" fn fill(to: usize, value: u8, n_bytes: usize, stream: usize) -> u32 {
+    on_stream(stream, || {
+        // SAFETY: callers of a driver give ranges of this length.
+        unsafe { std::ptr::write_bytes(to as *mut u8, value, n_bytes) };
+        state().record(Call::Fill {
+            address: to,
+            value,
+            n_bytes,
+            stream,
+        });
+        0
+    })
+}

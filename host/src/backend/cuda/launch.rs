@@ -8,6 +8,7 @@ use ferroflash_kernels::params::Params;
 use super::device::CudaDevice;
 use super::module::Kernel;
 use super::stream::StreamRef;
+use super::tensor_map::TensorMaps;
 use crate::error::DriverError;
 use crate::plan::{Addresses, Plan};
 
@@ -20,15 +21,16 @@ pub(crate) struct Launches {
 }
 
 /// The kernel of one launch.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Ready {
     function: ferroflash_driver::sys::CUfunction,
     size: LaunchSize,
+    maps: TensorMaps,
 }
 
 // SAFETY: the driver lets every thread launch a function; `device`, held beside it, keeps the function loaded.
 unsafe impl Send for Ready {}
-// SAFETY: as above; nothing changes after it is made.
+// SAFETY: as above; what changes after it is made, `maps`, is `Sync` itself.
 unsafe impl Sync for Ready {}
 
 impl Launches {
@@ -45,6 +47,7 @@ impl Launches {
             Ok(Ready {
                 function: kernel.function(),
                 size,
+                maps: TensorMaps::default(),
             })
         };
         let kernels = plan
@@ -73,23 +76,24 @@ impl Launches {
     /// are done.
     ///
     /// The caller has checked that each tensor of the problem lies at its address with the plan's strides, and
-    /// `plan.workspace` behind the address of the workspace, in memory of this device.
+    /// `plan.workspace` behind the address of the workspace, in memory of this device, its counters 0.
     pub(crate) fn enqueue(&self, at: &Addresses, stream: StreamRef<'_>) -> Result<(), DriverError> {
         let _current = self.device.enter()?;
         let stream = stream.as_raw();
-        for (launch, Ready { function, size }) in self.plan.launches.iter().zip(&self.kernels) {
+        for (launch, ready) in self.plan.launches.iter().zip(&self.kernels) {
+            let (function, size) = (ready.function, ready.size);
             // SAFETY: `launch.params` has the type that the kernel of `launch.variant` takes: a plan pairs them. With
             // `launch.grid`, which covers the shape in them, the kernel stays inside the tensors and the workspace,
             // which the caller has checked to lie at `at`. The context is current; a stream of another is refused.
             unsafe {
                 match self.plan.params(launch, at) {
-                    Params::Forward(params) => function::launch(*function, *size, stream, &params)?,
-                    Params::Backward(params) => {
-                        function::launch(*function, *size, stream, &params)?
+                    Params::Forward(params) => function::launch(function, size, stream, &params)?,
+                    Params::TmaForward(params) => {
+                        let params = ready.maps.encoded(&params, launch.variant.dtype)?;
+                        function::launch(function, size, stream, &params)?
                     }
-                    Params::Standard(params) => {
-                        function::launch(*function, *size, stream, &params)?
-                    }
+                    Params::Backward(params) => function::launch(function, size, stream, &params)?,
+                    Params::Standard(params) => function::launch(function, size, stream, &params)?,
                 }
             }
         }

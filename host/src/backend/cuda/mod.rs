@@ -7,6 +7,7 @@
 //! | [`memory`] | buffers, and the views of them that tensors are made of |
 //! | [`module`] | embedded PTX → kernels of one device, compiled when first wanted |
 //! | `launch` | the kernels of a plan, enqueued |
+//! | `tensor_map` | what Hopper's copy engine knows of a launch's tensors |
 //! | `probe` | one instruction of the kernels, run alone: for tests |
 //!
 //! Work is enqueued and runs while the host goes on; only the functions that say so wait. A call makes the device's
@@ -22,6 +23,7 @@ pub mod module;
 #[cfg(feature = "emulator")]
 pub mod probe;
 pub mod stream;
+mod tensor_map;
 
 pub use device::{CudaDevice, MemoryInfo};
 pub use embedded::{missing_kernels, needed_cuda};

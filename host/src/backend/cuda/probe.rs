@@ -28,9 +28,14 @@ pub struct Probes {
 }
 
 impl Probes {
-    /// Loads them.
+    /// Loads those of the newest architecture that the device runs: it has the probes of older ones too.
     pub fn load(device: &Arc<CudaDevice>) -> Result<Probes, DriverError> {
-        let ptx = embedded::ptx(MODULE, Arch::Sm80)?;
+        let arch = if Arch::Sm90a.runs_on(device.info().compute_capability) {
+            Arch::Sm90a
+        } else {
+            Arch::Sm80
+        };
+        let ptx = embedded::ptx(MODULE, arch)?;
         let stream = Stream::new(device)?;
         let _current = device.enter()?;
         // SAFETY: the context of the device is current; the module is complete PTX, which the driver checks.

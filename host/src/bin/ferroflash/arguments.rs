@@ -186,7 +186,7 @@ pub enum BackendName {
     Cuda,
     /// All cores of the processor.
     Cpu,
-    /// The GPU's kernels on the emulator: slow.
+    /// The GPU's kernels, Hopper's among them, on the emulator: slow.
     #[cfg(feature = "emulator")]
     Emulated,
 }
@@ -199,7 +199,7 @@ impl BackendName {
             BackendName::Cuda => Device::cuda(0)?,
             BackendName::Cpu => Device::cpu(),
             #[cfg(feature = "emulator")]
-            BackendName::Emulated => Device::emulated(EmulatorOptions::seeded(0)),
+            BackendName::Emulated => Device::emulated(EmulatorOptions::hopper(0)),
         })
     }
 }

@@ -12,6 +12,7 @@ mod subject;
 use std::process::ExitCode;
 
 use ferroflash::{Attention, Device, Dtype, Pass, Problem};
+use ferroflash_kernels::variants::Arch;
 use indicatif::{ProgressBar, ProgressStyle};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -225,7 +226,7 @@ fn cases(arguments: &BenchArguments, device: &Device) -> Result<Vec<Case>, Failu
                     cases.push(Case {
                         problem,
                         pass,
-                        variants: variants(arguments, on_gpu, pass),
+                        variants: variants(arguments, device, pass),
                     });
                 }
             }
@@ -235,11 +236,19 @@ fn cases(arguments: &BenchArguments, device: &Device) -> Result<Vec<Case>, Failu
 }
 
 /// The schedules to compare, each once per order where the order makes a difference.
-fn variants(arguments: &BenchArguments, on_gpu: bool, pass: Pass) -> Vec<Variant> {
-    let algorithms = match (arguments.algorithm.is_empty(), on_gpu) {
+fn variants(arguments: &BenchArguments, device: &Device, pass: Pass) -> Vec<Variant> {
+    let on_gpu = device.as_cuda().is_some();
+    let on_hopper = on_gpu && Arch::Sm90a.runs_on(device.info().compute_capability);
+    let algorithms = match (arguments.algorithm.is_empty(), pass) {
         (false, _) => arguments.algorithm.clone(),
-        (true, true) => vec![AlgorithmName::Flash2, AlgorithmName::Standard],
-        (true, false) => vec![AlgorithmName::Auto],
+        (true, _) if !on_gpu => vec![AlgorithmName::Auto],
+        // The first is what the others' results are compared with.
+        (true, Pass::Forward) if on_hopper => vec![
+            AlgorithmName::Flash2,
+            AlgorithmName::Flash3,
+            AlgorithmName::Standard,
+        ],
+        (true, _) => vec![AlgorithmName::Flash2, AlgorithmName::Standard],
     };
     let mut variants = Vec::new();
     for algorithm in algorithms {

@@ -3,8 +3,10 @@
 use ferroflash::error::{Argument, PlanError};
 use ferroflash::plan::{DeviceInfo, Outcome, Plan, Reason, plan};
 use ferroflash::tensor::{Description, LseDescription, Place};
-use ferroflash::validate::{ForwardTensors, forward, without_tensors};
+use ferroflash::validate::{Checked, ForwardTensors, forward, without_tensors};
 use ferroflash::{Algorithm, Backend, Dtype, Layout, Pass, Problem, ProblemBuilder};
+
+mod flash3;
 
 fn plan_of(
     problem: ProblemBuilder,
@@ -16,16 +18,21 @@ fn plan_of(
 }
 
 /// The reason why flash2 refuses, for a problem and device of which one thing is changed.
-fn flash2_refusal(checked: ferroflash::validate::Checked, device: DeviceInfo) -> Reason {
-    let refused = plan(&checked, &device, Backend::Cuda, Some(Algorithm::Flash2));
+fn flash2_refusal(checked: Checked, device: DeviceInfo) -> Reason {
+    refusal(Algorithm::Flash2, &checked, &device)
+}
+
+/// The same for any algorithm.
+fn refusal(algorithm: Algorithm, checked: &Checked, device: &DeviceInfo) -> Reason {
+    let refused = plan(checked, device, Backend::Cuda, Some(algorithm));
     let Err(PlanError::NoCandidate { candidates, .. }) = refused else {
         panic!("planned {refused:?}")
     };
-    let flash2 = candidates
+    let candidate = candidates
         .into_iter()
-        .find(|candidate| candidate.algorithm == Algorithm::Flash2)
+        .find(|candidate| candidate.algorithm == algorithm)
         .unwrap();
-    match flash2.outcome {
+    match candidate.outcome {
         Outcome::Refused(reason) => reason,
         outcome => panic!("{outcome}"),
     }
@@ -194,6 +201,6 @@ fn standard_is_refused_where_the_scores_do_not_fit() {
     );
     assert_eq!(
         plan_of(problem, Pass::Forward, None).unwrap().algorithm,
-        Algorithm::Flash2
+        Algorithm::Flash3
     );
 }

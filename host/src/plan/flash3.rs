@@ -1,0 +1,75 @@
+//! Launches of flash3: grids, tensor maps and parameters.
+
+use ferroflash_kernels::params::{Params, TensorMap, TmaForwardParams};
+use ferroflash_kernels::variants::Variant;
+
+use super::reason::Reason;
+use super::select::grid;
+use super::tensor_map::tensor_map;
+use super::views::{scale, shape, view};
+use super::workspace::WorkspaceLayout;
+use super::{Addresses, DeviceInfo, PlannedLaunch, schedule};
+use crate::validate::Checked;
+
+/// Rows of a box of q and o: those of a warpgroup.
+const WARPGROUP_ROWS: u32 = 64;
+
+/// One launch, of as many blocks as the device holds at once: they draw the query tiles of every head from the ticket.
+/// None where there is no row.
+pub fn forward(
+    checked: &Checked,
+    device: &DeviceInfo,
+    variants: &[&'static Variant],
+    workspace: &mut WorkspaceLayout,
+) -> Result<Vec<PlannedLaunch>, Reason> {
+    let problem = checked.problem();
+    let heads = (problem.batch * problem.heads_q) as u32;
+    let mut launches = Vec::new();
+    for &variant in variants {
+        let footprint = &variant.footprint;
+        let tiles = (problem.seqlen_q as u32).div_ceil(footprint.block_q);
+        let all = grid("the number of query tiles", &[tiles.into(), heads.into()])?;
+        if all == 0 {
+            continue;
+        }
+        let tensors = checked.forward();
+        let params = TmaForwardParams {
+            q: tensor_map(&tensors.q, WARPGROUP_ROWS),
+            k: tensor_map(&tensors.k, footprint.block_k),
+            v: tensor_map(&tensors.v, footprint.block_k),
+            o: tensor_map(&tensors.o, WARPGROUP_ROWS),
+            o_rows: view(&tensors.o),
+            lse: 0,
+            ticket: workspace.place_counter("ticket"),
+            shape: shape(checked),
+            scale: scale(checked),
+            schedule: schedule::forward(problem, tiles, heads, problem.dtype.size_bytes() as u64),
+        };
+        launches.push(PlannedLaunch {
+            variant,
+            grid: all.min(schedule::resident_blocks(device, footprint)),
+            params: Params::TmaForward(params),
+        });
+    }
+    Ok(launches)
+}
+
+/// Fills the addresses in. Without keys, k and v lie nowhere: their maps are given the place of o, since a map must have
+/// one; no element of it is copied.
+pub fn bind_forward(mut params: TmaForwardParams, at: &Addresses) -> TmaForwardParams {
+    let keys = |map: TensorMap, base: u64| TensorMap {
+        base: if params.shape.seqlen_k == 0 {
+            at.o
+        } else {
+            base
+        },
+        ..map
+    };
+    (params.k, params.v) = (keys(params.k, at.k), keys(params.v, at.v));
+    params.q.base = at.q;
+    params.o.base = at.o;
+    params.o_rows.base = at.o;
+    params.lse = at.lse;
+    params.ticket += at.workspace;
+    params
+}

@@ -1,0 +1,162 @@
+//! What flash3 refuses, and who serves then.
+
+use super::*;
+
+/// The reason why flash3 refuses; flash2 serves in its place.
+fn replaced_by_flash2(checked: &Checked, device: &DeviceInfo) -> Reason {
+    let served = plan(checked, device, Backend::Cuda, None).unwrap();
+    assert_eq!(served.algorithm, Algorithm::Flash2);
+    refusal(Algorithm::Flash3, checked, device)
+}
+
+/// The small problem with `change` done to its k.
+fn with_k(change: impl FnOnce(&mut Description)) -> Checked {
+    let problem = with(|p| p.batch = 3);
+    let mut tensors = small_tensors();
+    for tensor in [
+        &mut tensors.q,
+        &mut tensors.k,
+        &mut tensors.v,
+        &mut tensors.o,
+    ] {
+        *tensor = Description::contiguous(problem.shape_q(), Dtype::Bf16, Place::Cuda(0)).unwrap();
+    }
+    tensors.lse.n_elems *= 3;
+    change(&mut tensors.k);
+    forward(&problem, tensors).unwrap()
+}
+
+#[test]
+fn it_serves_first_on_hopper_and_on_no_other_device() {
+    let checked = forward(&small(), small_tensors()).unwrap();
+    let served = plan(&checked, &DeviceInfo::h200(), Backend::Cuda, None).unwrap();
+    assert_eq!(served.algorithm, Algorithm::Flash3);
+    for (given, older) in [
+        ((8, 0), true),
+        ((8, 9), true),
+        ((10, 0), false),
+        ((12, 0), false),
+    ] {
+        let device = DeviceInfo {
+            compute_capability: given,
+            ..DeviceInfo::h200()
+        };
+        let needed = (9, 0);
+        let expected = match older {
+            true => Reason::ComputeCapability { given, needed },
+            false => Reason::OtherArchitecture { given, needed },
+        };
+        assert_eq!(replaced_by_flash2(&checked, &device), expected);
+    }
+}
+
+#[test]
+fn every_multiple_of_8_goes_to_the_smallest_kernel_that_holds_it() {
+    for head_dim in (8..=256).step_by(8) {
+        let problem = Problem::builder(Dtype::F16)
+            .seqlen(64)
+            .heads(2)
+            .head_dim(head_dim);
+        let plan = plan_of(problem, Pass::Forward, Some(Algorithm::Flash3)).unwrap();
+        let compiled = [64, 96, 128, 192, 256]
+            .into_iter()
+            .find(|compiled| head_dim <= *compiled)
+            .unwrap();
+        let kernels: Vec<_> = plan.kernels().collect();
+        assert_eq!(kernels, [format!("forward_sm90a_f16_d{compiled}_full")]);
+    }
+}
+
+#[test]
+fn other_head_dims_are_refused() {
+    for head_dim in [1, 60, 250, 255] {
+        let problem = with(|p| p.head_dim = head_dim);
+        let checked = without_tensors(&problem, Pass::Forward, Place::Cuda(0)).unwrap();
+        let reason = Reason::HeadDimMultiple {
+            given: head_dim as u32,
+            multiple: 8,
+            most: 256,
+        };
+        let refused = refusal(Algorithm::Flash3, &checked, &DeviceInfo::h200());
+        assert_eq!(refused, reason);
+    }
+}
+
+#[test]
+fn f32_is_refused() {
+    let problem = with(|p| p.dtype = Dtype::F32);
+    let checked = without_tensors(&problem, Pass::Forward, Place::Cuda(0)).unwrap();
+    let reason = Reason::Dtype { given: Dtype::F32 };
+    let refused = refusal(Algorithm::Flash3, &checked, &DeviceInfo::h200());
+    assert_eq!(refused, reason);
+}
+
+#[test]
+fn what_no_16_bytes_divide_is_refused() {
+    let checked = with_k(|k| k.layout.row_stride = 132);
+    let reason = Reason::StrideAlignment {
+        argument: Argument::K,
+        stride: 132,
+    };
+    let refused = refusal(Algorithm::Flash3, &checked, &DeviceInfo::h200());
+    assert_eq!(refused, reason);
+    let checked = with_k(|k| k.address = 0x1008);
+    let reason = Reason::BaseAlignment {
+        argument: Argument::K,
+        address: 0x1008,
+    };
+    let refused = refusal(Algorithm::Flash3, &checked, &DeviceInfo::h200());
+    assert_eq!(refused, reason);
+}
+
+#[test]
+fn repeated_entries_go_to_flash2() {
+    let checked = with_k(|k| k.layout.batch_stride = 0);
+    let reason = Reason::RepeatedEntries {
+        argument: Argument::K,
+        n: 3,
+    };
+    assert_eq!(replaced_by_flash2(&checked, &DeviceInfo::h200()), reason);
+}
+
+#[test]
+fn strides_beyond_40_bits_go_to_flash2() {
+    let checked = with_k(|k| k.layout.batch_stride = 1 << 39);
+    let reason = Reason::StrideTooLong {
+        argument: Argument::K,
+        n_bytes: 1 << 40,
+        limit: 1 << 40,
+    };
+    assert_eq!(replaced_by_flash2(&checked, &DeviceInfo::h200()), reason);
+    let checked = with_k(|k| k.layout.batch_stride = (1 << 39) - 8);
+    let served = plan(&checked, &DeviceInfo::h200(), Backend::Cuda, None).unwrap();
+    assert_eq!(served.algorithm, Algorithm::Flash3);
+}
+
+#[test]
+fn more_rows_than_copies_count_go_to_flash2() {
+    let most = 1 << 30;
+    let of_length = |seqlen_k| {
+        let problem = with(|p| (p.heads_q, p.heads_k, p.seqlen_k) = (1, 1, seqlen_k));
+        without_tensors(&problem, Pass::Forward, Place::Cuda(0)).unwrap()
+    };
+    let reason = Reason::TooLarge {
+        what: "seqlen_k",
+        given: most as u64 + 1,
+        limit: most as u64,
+    };
+    let device = DeviceInfo::h200();
+    assert_eq!(replaced_by_flash2(&of_length(most + 1), &device), reason);
+    let served = plan(&of_length(most), &device, Backend::Cuda, None).unwrap();
+    assert_eq!(served.algorithm, Algorithm::Flash3);
+}
+
+#[test]
+fn the_backward_pass_is_flash2s() {
+    let checked = without_tensors(&small(), Pass::Backward, Place::Cuda(0)).unwrap();
+    let reason = Reason::NotBuilt {
+        pass: Pass::Backward,
+    };
+    assert_eq!(replaced_by_flash2(&checked, &DeviceInfo::h200()), reason);
+    assert_eq!(reason.to_string(), "its backward kernels are not built yet");
+}

@@ -1,0 +1,150 @@
+//! flash3: tensor maps from the plan's descriptions, encoded when a tensor has moved, and the ticket in the workspace.
+
+use super::enqueue::{assert_as_planned, only_launches, word};
+use super::*;
+
+/// Bytes of a tensor map.
+const MAP: usize = 128;
+
+/// How many maps are encoded among calls.
+fn n_encoded(calls: &[Call]) -> usize {
+    calls
+        .iter()
+        .filter(|call| **call == Call::EncodeTensorMap)
+        .count()
+}
+
+/// The launches among calls.
+fn launches(calls: Vec<Call>) -> Vec<Launch> {
+    only_launches(
+        calls
+            .into_iter()
+            .filter(|call| *call != Call::EncodeTensorMap)
+            .collect(),
+    )
+}
+
+#[test]
+fn flash3_serves_first_and_is_enqueued_with_the_drivers_maps() {
+    let _turn = turn();
+    let Some(device) = gpu(0) else { return };
+    let attention = Attention::new(&device, problem()).unwrap();
+    let layouts = ForwardLayouts::contiguous(&problem()).unwrap();
+    let prepared = attention.prepare_forward(&layouts).unwrap();
+    assert_eq!(prepared.plan().algorithm, Algorithm::Flash3);
+
+    let mut forward = Forward::with(&device, Algorithm::Flash3);
+    let stream = Stream::new(device.as_cuda().unwrap()).unwrap();
+    let launches = launches(calls_of(|| forward.enqueue(&stream).unwrap()));
+    assert_as_planned(&launches, forward.prepared.plan(), (&stream).into());
+    let addresses = [
+        forward.q.slice(),
+        forward.k.slice(),
+        forward.v.slice(),
+        forward.o.slice(),
+    ]
+    .map(|at| at.address());
+    let footprint = &forward.prepared.plan().launches[0].variant.footprint;
+    let block_k = u64::from(footprint.block_k);
+    let [batch, seqlen, heads, head_dim] = SHAPE.map(|n| n as u64);
+    for (at, rows) in [64, block_k, block_k, 64].into_iter().enumerate() {
+        let words: Vec<u64> = (0..16)
+            .map(|idx| word(&launches[0], at * MAP + idx * 8))
+            .collect();
+        let row_bytes = 2 * heads * head_dim;
+        let expected = [
+            [addresses[at], head_dim, seqlen, heads],
+            [batch, row_bytes, 2 * head_dim, seqlen * row_bytes],
+            [64, rows, 1, 1],
+            [9, 0, 0, 0],
+        ];
+        assert_eq!(words, expected.concat(), "map {at}");
+    }
+    assert_eq!(word(&launches[0], 4 * MAP), forward.lse.slice().address());
+}
+
+#[test]
+fn maps_are_encoded_once_while_their_tensors_stay() {
+    let _turn = turn();
+    let Some(device) = gpu(0) else { return };
+    let mut forward = Forward::with(&device, Algorithm::Flash3);
+    let stream = Stream::new(device.as_cuda().unwrap()).unwrap();
+    let run = |forward: &mut Forward| calls_of(|| forward.enqueue(&stream).unwrap());
+    let first = run(&mut forward);
+    assert_eq!(n_encoded(&first), 4);
+    let second = run(&mut forward);
+    assert_eq!(n_encoded(&second), 0);
+    assert_eq!(launches(first)[0].params, launches(second)[0].params);
+
+    let cuda = device.as_cuda().unwrap();
+    forward.k = DeviceBuffer::new(cuda, SHAPE.iter().product()).unwrap();
+    let moved = run(&mut forward);
+    assert_eq!(n_encoded(&moved), 4);
+    assert_eq!(word(&launches(moved)[0], MAP), forward.k.slice().address());
+}
+
+#[test]
+fn every_workspace_has_a_ticket_of_its_own_that_was_cleared() {
+    let _turn = turn();
+    let Some(device) = gpu(0) else { return };
+    let stream = Stream::new(device.as_cuda().unwrap()).unwrap();
+    let mut tickets = Vec::new();
+    let mut cleared = Vec::new();
+    let mut kept = Vec::new();
+    for _ in 0..2 {
+        let mut forward = None;
+        let calls = calls_of(|| forward = Some(Forward::with(&device, Algorithm::Flash3)));
+        let mut forward = forward.expect("it was made");
+        let waited = calls.iter().rposition(|call| *call == Call::Synchronize);
+        let filled = calls
+            .iter()
+            .position(|call| matches!(call, Call::Fill { .. }));
+        assert!(filled < waited, "cleared before anybody uses it: {calls:?}");
+        for call in calls {
+            if let Call::Fill { address, value, .. } = call {
+                assert_eq!(value, 0);
+                cleared.push(address as u64);
+            }
+        }
+        let launches = launches(calls_of(|| forward.enqueue(&stream).unwrap()));
+        tickets.push(word(&launches[0], 4 * MAP + 8));
+        kept.push(forward);
+    }
+    assert_eq!(tickets, cleared);
+    assert_ne!(tickets[0], tickets[1]);
+}
+
+#[test]
+fn a_call_with_host_tensors_clears_its_own_ticket() {
+    let _turn = turn();
+    let Some(device) = gpu(0) else { return };
+    let attention = Attention::new(&device, problem()).unwrap();
+    let n_elems = SHAPE.iter().product();
+    let (inputs, mut o) = (vec![bf16::ONE; n_elems], vec![bf16::ZERO; n_elems]);
+    let mut lse = vec![0.0; 2 * 4 * 200];
+    let tensor = || Tensor::bshd(&inputs, SHAPE).unwrap();
+    let calls = calls_of(|| {
+        let ran = attention
+            .forward(
+                &tensor(),
+                &tensor(),
+                &tensor(),
+                &mut TensorMut::bshd(&mut o, SHAPE).unwrap(),
+                &mut LseMut::Host(&mut lse),
+            )
+            .unwrap();
+        assert_eq!(ran.algorithm, Algorithm::Flash3);
+    });
+    let filled = calls.iter().find_map(|call| match call {
+        Call::Fill {
+            address, stream, ..
+        } => Some((*address as u64, *stream)),
+        _ => None,
+    });
+    let launched = calls.iter().find_map(|call| match call {
+        Call::Launch(launch) => Some((word(launch, 4 * MAP + 8), launch.stream)),
+        _ => None,
+    });
+    assert!(launched.is_some());
+    assert_eq!(filled, launched);
+}

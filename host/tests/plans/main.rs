@@ -1,0 +1,287 @@
+//! Plans as text, for devices that are not here.
+
+use expect_test::{Expect, expect};
+use ferroflash::error::PlanError;
+use ferroflash::plan::{DeviceInfo, Plan, plan};
+use ferroflash::tensor::Place;
+use ferroflash::validate::without_tensors;
+use ferroflash::{Algorithm, Backend, Dtype, Mask, Order, Pass, Problem, ProblemBuilder};
+
+mod launches;
+
+fn plan_of(
+    problem: ProblemBuilder,
+    pass: Pass,
+    asked: Option<Algorithm>,
+) -> Result<Plan, PlanError> {
+    let checked = without_tensors(&problem.build().unwrap(), pass, Place::Cuda(0)).unwrap();
+    plan(&checked, &DeviceInfo::h200(), Backend::Cuda, asked)
+}
+
+fn check(problem: ProblemBuilder, pass: Pass, asked: Option<Algorithm>, expected: Expect) {
+    let text = match plan_of(problem, pass, asked) {
+        Ok(plan) => plan.to_string(),
+        Err(error) => error.to_string(),
+    };
+    expected.assert_eq(&text);
+}
+
+fn llama_like() -> ProblemBuilder {
+    Problem::builder(Dtype::Bf16)
+        .batch(2)
+        .seqlen(4096)
+        .heads_q(32)
+        .heads_k(8)
+        .head_dim(128)
+        .mask(Mask::Causal)
+}
+
+#[test]
+fn forward_causal() {
+    check(
+        llama_like(),
+        Pass::Forward,
+        None,
+        expect![[r#"
+            Forward with flash3 on cuda
+              problem   bf16 q [2, 4096, 32, 128] k [2, 4096, 8, 128] Causal scale 0.088388346 Deterministic
+              launch    forward_sm90a_bf16_d128_causal grid 132 threads 384 shared 164864
+                        tiles 32 heads 64 heads_per_group 64
+              workspace 256 bytes
+                          ticket     at            0, 4 bytes
+              standard attention would need 6442450944 bytes
+              candidate flash3    chosen
+              candidate flash2    could run; a faster one can too
+              candidate flash1    cannot run: its forward kernels are not built yet
+              candidate standard  could run; a faster one can too
+              candidate tiled     cannot run: it does not run on cuda
+        "#]],
+    );
+}
+
+#[test]
+fn forward_full_of_odd_lengths() {
+    let problem = Problem::builder(Dtype::F16)
+        .seqlen_q(1000)
+        .seqlen_k(77)
+        .heads(3)
+        .head_dim(64);
+    check(
+        problem,
+        Pass::Forward,
+        None,
+        expect![[r#"
+            Forward with flash3 on cuda
+              problem   f16 q [1, 1000, 3, 64] k [1, 77, 3, 64] Full scale 0.125 Deterministic
+              launch    forward_sm90a_f16_d64_full grid 24 threads 384 shared 82944
+                        tiles 8 heads 3 heads_per_group 1
+              workspace 256 bytes
+                          ticket     at            0, 4 bytes
+              standard attention would need 1440000 bytes
+              candidate flash3    chosen
+              candidate flash2    could run; a faster one can too
+              candidate flash1    cannot run: its forward kernels are not built yet
+              candidate standard  could run; a faster one can too
+              candidate tiled     cannot run: it does not run on cuda
+        "#]],
+    );
+}
+
+#[test]
+fn forward_of_flash2() {
+    check(
+        llama_like(),
+        Pass::Forward,
+        Some(Algorithm::Flash2),
+        expect![[r#"
+            Forward with flash2 on cuda
+              problem   bf16 q [2, 4096, 32, 128] k [2, 4096, 8, 128] Causal scale 0.088388346 Deterministic
+              launch    forward_sm80_bf16_d128_causal grid 2048 threads 128 shared 98304
+                        tiles 32 heads 64 heads_per_group 64
+              workspace 0 bytes
+              standard attention would need 6442450944 bytes
+              candidate flash3    could run; another was asked for by name
+              candidate flash2    chosen
+              candidate flash1    cannot run: its forward kernels are not built yet
+              candidate standard  could run; another was asked for by name
+              candidate tiled     cannot run: it does not run on cuda
+        "#]],
+    );
+}
+
+#[test]
+fn forward_padded_to_the_next_head_dim() {
+    check(
+        llama_like().head_dim(72).mask(Mask::Full),
+        Pass::Forward,
+        None,
+        expect![[r#"
+            Forward with flash3 on cuda
+              problem   bf16 q [2, 4096, 32, 72] k [2, 4096, 8, 72] Full scale 0.11785113 Deterministic
+              launch    forward_sm90a_bf16_d96_full grid 132 threads 384 shared 164864
+                        tiles 32 heads 64 heads_per_group 1
+              workspace 256 bytes
+                          ticket     at            0, 4 bytes
+              standard attention would need 6442450944 bytes
+              candidate flash3    chosen
+              candidate flash2    cannot run: head_dim is 72; its kernels are compiled for 32, 64, 128
+              candidate flash1    cannot run: its forward kernels are not built yet
+              candidate standard  could run; a faster one can too
+              candidate tiled     cannot run: it does not run on cuda
+        "#]],
+    );
+}
+
+#[test]
+fn backward_causal() {
+    check(
+        llama_like().order(Order::Fastest),
+        Pass::Backward,
+        None,
+        expect![[r#"
+            Backward with flash2 on cuda
+              problem   bf16 q [2, 4096, 32, 128] k [2, 4096, 8, 128] Causal scale 0.088388346 Fastest
+              launch    backward_delta_sm80_bf16_d128 grid 4096 threads 256 shared 0
+                        tiles 32 heads 16 heads_per_group 4
+              launch    backward_sm80_bf16_d128_causal grid 132 threads 256 shared 164880
+                        tiles 32 heads 16 heads_per_group 4
+              launch    backward_dq_sm80_bf16_d128 grid 4096 threads 256 shared 16384
+                        tiles 32 heads 16 heads_per_group 4
+              workspace 136331776 bytes
+                          lse_log2   at          256, 1048576 bytes
+                          delta      at      1048832, 1048576 bytes
+                          d_q_accum  at      2097408, 134217728 bytes
+                          turns      at    136315136, 16384 bytes
+                          ticket     at    136331520, 4 bytes
+              standard attention would need 6442450944 bytes
+              candidate flash3    cannot run: its backward kernels are not built yet
+              candidate flash2    chosen
+              candidate flash1    cannot run: its backward kernels are not built yet
+              candidate standard  could run; a faster one can too
+              candidate tiled     cannot run: it does not run on cuda
+        "#]],
+    );
+}
+
+#[test]
+fn standard_forward_with_weights() {
+    let problem = Problem::builder(Dtype::F16)
+        .seqlen_q(130)
+        .seqlen_k(77)
+        .heads(3)
+        .head_dim(40);
+    check(
+        problem,
+        Pass::ForwardWithWeights,
+        None,
+        expect![[r#"
+            ForwardWithWeights with standard on cuda
+              problem   f16 q [1, 130, 3, 40] k [1, 77, 3, 40] Full scale 0.15811388 Deterministic
+              launch    standard_scores_sm80_f16 grid 6 threads 256 shared 49152
+              launch    standard_softmax_sm80_f16 grid 99 threads 128 shared 0
+              launch    standard_output_sm80_f16 grid 6 threads 256 shared 49152
+              workspace 125184 bytes
+                          scores     at          256, 124800 bytes
+              standard attention would need 187200 bytes
+              candidate flash3    cannot run: it never holds the weights, which were asked for
+              candidate flash2    cannot run: it never holds the weights, which were asked for
+              candidate flash1    cannot run: it never holds the weights, which were asked for
+              candidate standard  chosen
+              candidate tiled     cannot run: it does not run on cuda
+        "#]],
+    );
+}
+
+#[test]
+fn standard_backward() {
+    let problem = Problem::builder(Dtype::F16)
+        .seqlen_q(130)
+        .seqlen_k(77)
+        .heads_q(6)
+        .heads_k(3)
+        .head_dim(64);
+    check(
+        problem,
+        Pass::Backward,
+        Some(Algorithm::Standard),
+        expect![[r#"
+            Backward with standard on cuda
+              problem   f16 q [1, 130, 6, 64] k [1, 77, 3, 64] Full scale 0.125 Deterministic
+              launch    standard_scores_sm80_f16 grid 12 threads 256 shared 49152
+              launch    standard_softmax_sm80_f16 grid 198 threads 128 shared 0
+              launch    standard_delta_sm80_f16 grid 198 threads 128 shared 0
+              launch    standard_d_v_sm80_f16 grid 3 threads 256 shared 49152
+              launch    standard_d_weights_sm80_f16 grid 12 threads 256 shared 49152
+              launch    standard_d_scores_sm80_f16 grid 198 threads 128 shared 0
+              launch    standard_d_q_sm80_f16 grid 12 threads 256 shared 49152
+              launch    standard_d_k_sm80_f16 grid 3 threads 256 shared 49152
+              workspace 381440 bytes
+                          scores     at          256, 249600 bytes
+                          weights    at       249856, 124800 bytes
+                          lse        at       374784, 3120 bytes
+                          delta      at       378112, 3120 bytes
+              standard attention would need 374400 bytes
+              candidate flash3    cannot run: its backward kernels are not built yet
+              candidate flash2    could run; another was asked for by name
+              candidate flash1    cannot run: its backward kernels are not built yet
+              candidate standard  chosen
+              candidate tiled     cannot run: it does not run on cuda
+        "#]],
+    );
+}
+
+#[test]
+fn f32_runs_on_no_kernel() {
+    let problem = Problem::builder(Dtype::F32)
+        .seqlen(64)
+        .heads(1)
+        .head_dim(64);
+    check(
+        problem,
+        Pass::Forward,
+        None,
+        expect![[r#"
+            cuda cannot serve this problem:
+              flash3    cannot run: no kernel of it takes f32
+              flash2    cannot run: no kernel of it takes f32
+              flash1    cannot run: its forward kernels are not built yet
+              standard  cannot run: no kernel of it takes f32
+              tiled     cannot run: it does not run on cuda"#]],
+    );
+}
+
+#[test]
+fn an_algorithm_by_name_is_not_replaced() {
+    let problem = Problem::builder(Dtype::F16)
+        .seqlen(64)
+        .heads(1)
+        .head_dim(80);
+    check(
+        problem,
+        Pass::Forward,
+        Some(Algorithm::Flash2),
+        expect![[r#"
+            cuda cannot serve this problem with flash2:
+              flash3    could run; another was asked for by name
+              flash2    cannot run: head_dim is 80; its kernels are compiled for 32, 64, 128
+              flash1    cannot run: its forward kernels are not built yet
+              standard  could run; another was asked for by name
+              tiled     cannot run: it does not run on cuda"#]],
+    );
+}
+
+#[test]
+fn a_pass_without_kernels_says_so() {
+    check(
+        llama_like(),
+        Pass::Backward,
+        Some(Algorithm::Flash3),
+        expect![[r#"
+            cuda cannot serve this problem with flash3:
+              flash3    cannot run: its backward kernels are not built yet
+              flash2    could run; another was asked for by name
+              flash1    cannot run: its backward kernels are not built yet
+              standard  could run; another was asked for by name
+              tiled     cannot run: it does not run on cuda"#]],
+    );
+}
