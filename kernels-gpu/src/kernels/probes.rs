@@ -1,12 +1,9 @@
 //! Probes: one tiny kernel for every instruction, so that its two bodies can be compared on a GPU.
 //!
-//! Hopper's instructions have probes of their own, [`hopper`]: entries `probe_sm90a_<name>` with a third parameter, in
-//! the module for `sm_90a` alone, and the table `HOPPER_PROBES`.
-//!
 //! A probe is one block. Its input is `input_words` words for each thread, word `k` of thread `t` at index
 //! `k · threads + t`; its output is laid out likewise. The list below makes the entries `probe_<name>` of the PTX
 //! module `probes`, and on the CPU the table [`PROBES`], whose rows know how to fill the input and how closely two
-//! outputs must agree.
+//! outputs must agree. Those of Hopper's instructions, in [`hopper`], take tensor maps besides.
 #![allow(
     unsafe_op_in_unsafe_fn,
     reason = "every function here has one contract, its row's: that block, an input and an output of those sizes"
