@@ -43,14 +43,41 @@ pub const fn forward(head_dim: u32) -> Footprint {
     }
 }
 
-/// flash3 forward: a warpgroup that copies and two that multiply, 64 query rows each.
+/// Stages of K, and of V, in the flash3 forward kernel.
+pub const TMA_KV_STAGES: u32 = 2;
+
+/// Slots by which the flash3 forward kernel's loader says which tile comes next.
+pub const TMA_SLOTS: u32 = 2;
+
+/// Warpgroups of the flash3 forward kernel that multiply, 64 query rows each.
+pub const fn tma_consumers(_head_dim: u32) -> u32 {
+    2
+}
+
+/// Stages of Q: with two, the next tile's arrives while this one's is in use. Above head_dim 128 there is room for one.
+pub const fn tma_q_stages(head_dim: u32) -> u32 {
+    if head_dim > 128 { 1 } else { 2 }
+}
+
+/// Whether O goes to memory through shared memory and the TMA, which is faster; at head_dim 256 there is no room.
+pub const fn tma_stores(head_dim: u32) -> bool {
+    head_dim <= 192
+}
+
+/// Forward on Hopper: one block per SM. Beside the consumers there is a warpgroup of which single threads move data.
+/// Shared memory: Q, two stages of K and V, O on its way out, the slots, and two barriers for each of these.
 pub const fn tma_forward(head_dim: u32) -> Footprint {
-    let block_q = 128;
-    let block_k = if head_dim <= 128 { 128 } else { 64 };
-    let padded = head_dim.next_multiple_of(64);
+    let consumers = tma_consumers(head_dim);
+    // The most keys that shared memory has room for, as far as registers hold their scores.
+    let (block_q, block_k) = (64 * consumers, if head_dim > 128 { 80 } else { 128 });
+    let columns = head_dim.next_multiple_of(64);
+    let q_stages = tma_q_stages(head_dim);
+    let o_stages = if tma_stores(head_dim) { 1 } else { 0 };
+    let rows = (q_stages + o_stages) * block_q + 2 * TMA_KV_STAGES * block_k;
+    let barriers = 2 * (q_stages + 2 * TMA_KV_STAGES + TMA_SLOTS + consumers);
     Footprint {
-        threads: 384,
-        shared_bytes: (block_q + 2 * FORWARD_STAGES * block_k) * padded * ELEMENT + 1024,
+        threads: 128 * (consumers + 1),
+        shared_bytes: rows * columns * ELEMENT + TMA_SLOTS * 16 + barriers * 8,
         blocks_per_sm: 1,
         block_q,
         block_k,

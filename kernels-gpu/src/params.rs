@@ -139,6 +139,8 @@ pub struct TmaForwardParams {
     pub v: TensorMap,
     /// Output; boxes of 64 rows.
     pub o: TensorMap,
+    /// Output, for kernels that write it without the TMA.
+    pub o_rows: TensorView,
     /// `f32 [batch, heads_q, seqlen_q]`: natural logarithm of the row's sum of exponentials.
     pub lse: u64,
     /// Workspace, `u32`: how many tiles have been drawn. 0 before a launch, and again after it.
@@ -250,6 +252,6 @@ const _: () = assert!(size_of::<TensorView>() == 32);
 const _: () = assert!(size_of::<Shape>() == 32);
 const _: () = assert!(size_of::<ForwardParams>() == 4 * 32 + 8 + 32 + 8 + 16);
 const _: () = assert!(size_of::<TensorMap>() == 128);
-const _: () = assert!(size_of::<TmaForwardParams>() == 4 * 128 + 2 * 8 + 32 + 8 + 16 + 8);
+const _: () = assert!(size_of::<TmaForwardParams>() == 4 * 128 + 32 + 2 * 8 + 32 + 8 + 16 + 8);
 const _: () = assert!(size_of::<BackwardParams>() == 8 * 32 + 7 * 8 + 32 + 8 + 16);
 const _: () = assert!(size_of::<StandardParams>() == 8 * 32 + 5 * 8 + 32 + 8);

@@ -6,7 +6,7 @@ use ferroflash_kernels::variants::Variant;
 use super::reason::Reason;
 use super::select::grid;
 use super::tensor_map::tensor_map;
-use super::views::{scale, shape};
+use super::views::{scale, shape, view};
 use super::workspace::WorkspaceLayout;
 use super::{Addresses, DeviceInfo, PlannedLaunch, schedule};
 use crate::validate::Checked;
@@ -38,6 +38,7 @@ pub fn forward(
             k: tensor_map(&tensors.k, footprint.block_k),
             v: tensor_map(&tensors.v, footprint.block_k),
             o: tensor_map(&tensors.o, WARPGROUP_ROWS),
+            o_rows: view(&tensors.o),
             lse: 0,
             ticket: workspace.place_counter("ticket"),
             shape: shape(checked),
@@ -67,6 +68,7 @@ pub fn bind_forward(mut params: TmaForwardParams, at: &Addresses) -> TmaForwardP
     (params.k, params.v) = (keys(params.k, at.k), keys(params.v, at.v));
     params.q.base = at.q;
     params.o.base = at.o;
+    params.o_rows.base = at.o;
     params.lse = at.lse;
     params.ticket += at.workspace;
     params

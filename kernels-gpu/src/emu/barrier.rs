@@ -1,8 +1,9 @@
 //! The sixteen barriers of a block, and `bar.warp.sync`.
 
+use super::block::{Block, Blocked};
 use super::clock::Clock;
 use super::fault::{Fault, Kind};
-use super::machine::{ALL, Block, LANES, Machine, Who};
+use super::machine::{ALL, LANES, Machine, Who};
 use super::site::{self, Site};
 use super::warp::{Meeting, collective};
 
@@ -31,13 +32,13 @@ enum Role {
     Arrive,
 }
 
-/// `barrier.sync id, threads`
+/// `bar.sync id, threads`
 #[track_caller]
 pub(crate) fn sync(instruction: &'static str, id: u32, threads: u32) {
     reach(instruction, id, threads, Role::Sync);
 }
 
-/// `barrier.arrive id, threads`
+/// `bar.arrive id, threads`
 #[track_caller]
 pub(crate) fn arrive(instruction: &'static str, id: u32, threads: u32) {
     reach(instruction, id, threads, Role::Arrive);
@@ -129,7 +130,7 @@ fn count(
     if arrived < expected {
         return Ok(match role {
             Role::Sync => {
-                block.warps[who.warp].blocked = Some(id);
+                block.warps[who.warp].blocked = Some(Blocked::Barrier(id));
                 Meeting::Blocked
             }
             Role::Arrive => Meeting::Over,

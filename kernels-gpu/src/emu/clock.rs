@@ -21,6 +21,14 @@ pub(super) const MANY: u8 = 255;
 /// after it.
 pub(super) const TOGETHER: u8 = 254;
 
+/// [`Stamp::warp`] of the copy engine. What it writes for a barrier bears the barrier's number as its lane and, as its
+/// clock, the number of the phase, counted from 1: known to those who have waited for that phase and to nobody else.
+pub(super) const ENGINE: u8 = 255;
+/// [`Stamp::lane`] of what the copy engine stores: nobody comes to know of it within a launch.
+pub(super) const STORED: u8 = 253;
+/// Most barriers of a block that copies count on.
+pub(super) const MOST_MBARRIERS: usize = 250;
+
 /// When and by whom a place was accessed. Clock 0: never.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Stamp {
@@ -37,8 +45,11 @@ impl Stamp {
         let lane = (self.lane < TOGETHER).then_some(u32::from(self.lane));
         let thread = Thread {
             block: self.block,
-            warp: u32::from(self.warp),
-            lane,
+            warp: match self.warp {
+                ENGINE => Thread::ENGINE,
+                warp => u32::from(warp),
+            },
+            lane: lane.filter(|_| self.warp != ENGINE),
         };
         let (instruction, at) = site::resolve(self.site);
         Access {
@@ -63,6 +74,10 @@ pub(super) struct Knowledge {
 }
 
 impl Knowledge {
+    fn is_empty(&self) -> bool {
+        self.warps.is_empty() && self.lanes.is_empty()
+    }
+
     pub fn join(&mut self, other: &Knowledge) {
         for (block, clocks) in &other.warps {
             join(self.warps.entry(*block).or_default(), clocks);
@@ -73,11 +88,18 @@ impl Knowledge {
         }
     }
 
+    /// Takes up what the copy engine has done for a barrier in one of its phases.
+    pub fn join_engine(&mut self, block: u32, mbarrier: u8, clock: u32) {
+        let time = self.lanes.entry((block, ENGINE, mbarrier)).or_default();
+        *time = (*time).max((clock, u16::MAX));
+    }
+
     pub fn covers(&self, stamp: &Stamp) -> bool {
-        let by_warp = self
-            .warps
-            .get(&stamp.block)
-            .is_some_and(|clocks| stamp.clock <= clocks[stamp.warp as usize]);
+        let by_warp = stamp.warp != ENGINE
+            && self
+                .warps
+                .get(&stamp.block)
+                .is_some_and(|clocks| stamp.clock <= clocks[stamp.warp as usize]);
         let lane = (stamp.block, stamp.warp, stamp.lane);
         by_warp
             || self
@@ -114,7 +136,7 @@ impl Default for Clock {
 impl Clock {
     pub fn join(&mut self, other: &Clock) {
         join(&mut self.own, &other.own);
-        if !Rc::ptr_eq(&self.foreign, &other.foreign) && !(other.foreign.warps.is_empty()) {
+        if !Rc::ptr_eq(&self.foreign, &other.foreign) && !other.foreign.is_empty() {
             Rc::make_mut(&mut self.foreign).join(&other.foreign);
         }
     }

@@ -117,7 +117,7 @@ pub(crate) fn wait(newest: u32) {
         };
         move_bytes(machine, &mut block.shared, &mut copy);
         let (actor, shared) = block.actor(who, copy.site);
-        shared.land(&actor, copy.offset, BYTES);
+        shared.land(&actor.stamp, copy.offset, BYTES);
     }
 }
 

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::panic::Location;
 
+use super::asynchronous::Asynchronous;
+
 /// A thread of the grid, or several lanes of one of its warps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thread {
@@ -14,9 +16,17 @@ pub struct Thread {
     pub lane: Option<u32>,
 }
 
+impl Thread {
+    /// [`Thread::warp`] of the copy engine.
+    pub const ENGINE: u32 = u32::MAX;
+}
+
 impl fmt::Display for Thread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Thread { block, warp, lane } = self;
+        if *warp == Thread::ENGINE {
+            return write!(f, "block {block}, the copy engine");
+        }
         match lane {
             Some(lane) => write!(f, "block {block}, warp {warp}, lane {lane}"),
             None => write!(f, "block {block}, warp {warp}, several lanes"),
@@ -213,6 +223,8 @@ pub enum Kind {
         /// How many there are.
         count: u32,
     },
+    /// Wrong use of mbarriers, the copy engine or the tensor cores.
+    Asynchronous(Asynchronous),
     /// Nothing can go on.
     Deadlock {
         /// Who waits for what.
@@ -241,6 +253,12 @@ impl Fault {
 impl From<Kind> for Fault {
     fn from(kind: Kind) -> Fault {
         Fault(Box::new(kind))
+    }
+}
+
+impl From<Asynchronous> for Fault {
+    fn from(kind: Asynchronous) -> Fault {
+        Kind::Asynchronous(kind).into()
     }
 }
 
@@ -350,6 +368,7 @@ impl fmt::Display for Fault {
                     "a thread ended with {count} copies not waited for, first {copy}"
                 )
             }
+            Kind::Asynchronous(what) => what.fmt(f),
             Kind::Deadlock { waiting } => {
                 write!(f, "deadlock:")?;
                 for waiting in waiting {

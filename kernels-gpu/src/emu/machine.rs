@@ -3,16 +3,14 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::collections::VecDeque;
-use std::panic::Location;
 
 use corosensei::Yielder;
 
-use super::barrier::Barrier;
-use super::clock::{Clock, Knowledge, MAX_WARPS, Stamp, TOGETHER};
-use super::copies::Copies;
+use super::block::Block;
+use super::bulk::Engine;
+use super::clock::Knowledge;
 use super::fault::{Access, Fault, Thread};
 use super::memory::Buffers;
-use super::shared::Shared;
 use super::site::{self, Site};
 use super::{Launch, Options, Order, Stats};
 
@@ -54,188 +52,6 @@ impl Who {
     }
 }
 
-/// What one thread carries besides its stack.
-#[derive(Default)]
-pub(super) struct Lane {
-    pub copies: Copies,
-    /// What it acquired since its warp's lanes last met in memory.
-    pub acquired: Option<Box<Knowledge>>,
-    /// What relaxed loads saw: acquired by the next fence.
-    pub pending: Option<Box<Knowledge>>,
-    /// What the last fence lets later relaxed stores release.
-    pub fenced: Option<Box<Knowledge>>,
-    /// Number of its releases.
-    pub sub: u16,
-    /// Where it spins, while its bit in [`Warp::spinning`] is set.
-    pub spin: Site,
-    /// Address and value of its last atomic load.
-    pub loaded: (u64, u32),
-}
-
-/// A warp's lanes, where they are and what they know.
-pub(super) struct Warp {
-    /// Lanes that can go on.
-    pub runnable: u32,
-    /// Lanes that came to the collective at `at` and wait for the others.
-    pub arrived: u32,
-    /// Lanes that left the kernel.
-    pub exited: u32,
-    /// Lanes that look again and again at an address.
-    pub spinning: u32,
-    pub instruction: &'static str,
-    pub at: &'static Location<'static>,
-    /// The barrier at which the whole warp waits.
-    pub blocked: Option<u32>,
-    pub operands: [[u32; MOST_OPERANDS]; LANES],
-    pub results: [[u32; MOST_RESULTS]; LANES],
-    /// Advances where all lanes meet in memory.
-    pub clock: u32,
-    pub known: Clock,
-    /// Whether a lane acquired something that the warp has not taken over.
-    pub acquiring: bool,
-}
-
-impl Warp {
-    #[track_caller]
-    fn new() -> Warp {
-        Warp {
-            runnable: ALL,
-            arrived: 0,
-            exited: 0,
-            spinning: 0,
-            instruction: "",
-            at: Location::caller(),
-            blocked: None,
-            operands: [[0; MOST_OPERANDS]; LANES],
-            results: [[0; MOST_RESULTS]; LANES],
-            clock: 1,
-            known: Clock::default(),
-            acquiring: false,
-        }
-    }
-}
-
-/// A resident block.
-pub(super) struct Block {
-    pub index: u32,
-    pub shared: Shared,
-    pub warps: Vec<Warp>,
-    pub lanes: Vec<Lane>,
-    pub barriers: [Barrier; super::barrier::BARRIERS],
-    /// Warps that a barrier has just let go, to be queued.
-    pub woken: Vec<usize>,
-    pub live_warps: u32,
-}
-
-impl Block {
-    pub fn new(launch: &Launch, options: &Options) -> Block {
-        Block {
-            index: 0,
-            shared: Shared::new(
-                launch.shared_bytes,
-                launch.threads / LANES as u32,
-                options.checks,
-            ),
-            warps: Vec::new(),
-            lanes: Vec::new(),
-            barriers: Default::default(),
-            woken: Vec::new(),
-            live_warps: 0,
-        }
-    }
-
-    /// Makes this the block with this index, about to start.
-    pub fn start(&mut self, index: u32, threads: u32) {
-        let warps = threads as usize / LANES;
-        debug_assert!(warps <= MAX_WARPS);
-        self.index = index;
-        self.shared.clear();
-        self.warps.clear();
-        self.warps.extend((0..warps).map(|_| Warp::new()));
-        self.lanes.clear();
-        self.lanes.resize_with(threads as usize, Lane::default);
-        self.barriers = Default::default();
-        self.live_warps = warps as u32;
-    }
-
-    /// The running thread as one who accesses memory, and the shared memory that it may access.
-    pub fn actor(&mut self, who: Who, site: Site) -> (Actor<'_>, &mut Shared) {
-        let warp = &self.warps[who.warp];
-        let lane = &self.lanes[who.warp * LANES + who.lane];
-        let stamp = Stamp {
-            block: self.index,
-            clock: warp.clock,
-            site,
-            sub: lane.sub,
-            warp: who.warp as u8,
-            lane: who.lane as u8,
-        };
-        (
-            Actor {
-                stamp,
-                known: &warp.known,
-                acquired: lane.acquired.as_deref(),
-            },
-            &mut self.shared,
-        )
-    }
-
-    /// The lanes of a warp meet in memory: all of them know what one of them acquired.
-    pub fn meet(&mut self, warp: usize) {
-        let state = &mut self.warps[warp];
-        if state.acquiring {
-            state.acquiring = false;
-            for lane in &mut self.lanes[warp * LANES..][..LANES] {
-                if let Some(knowledge) = lane.acquired.take() {
-                    state.known.learn(self.index, &knowledge);
-                }
-            }
-        }
-    }
-}
-
-/// One who accesses memory: the stamp that it leaves, and what is ordered before it.
-pub(super) struct Actor<'a> {
-    pub stamp: Stamp,
-    known: &'a Clock,
-    acquired: Option<&'a Knowledge>,
-}
-
-impl Actor<'_> {
-    pub fn access(&self) -> Access {
-        self.stamp.access()
-    }
-
-    /// Whether what left this stamp is ordered before the present access.
-    #[inline]
-    pub fn sees(&self, stamp: &Stamp) -> bool {
-        let mine = &self.stamp;
-        if stamp.block == mine.block {
-            let ordered = if stamp.warp == mine.warp {
-                stamp.clock < mine.clock || stamp.lane == mine.lane || stamp.lane == TOGETHER
-            } else {
-                stamp.clock <= self.known.own[stamp.warp as usize]
-            };
-            if ordered {
-                return true;
-            }
-        } else if self.known.covers_foreign(stamp) {
-            return true;
-        }
-        self.acquired
-            .is_some_and(|knowledge| knowledge.covers(stamp))
-    }
-
-    /// What this thread gives away when it releases now.
-    pub fn release(&self) -> Knowledge {
-        let mut given = self.known.release(&self.stamp);
-        if let Some(acquired) = self.acquired {
-            given.join(acquired);
-        }
-        given
-    }
-}
-
 /// A running grid.
 pub(super) struct Machine {
     pub launch: Launch,
@@ -245,6 +61,10 @@ pub(super) struct Machine {
     pub buffers: RefCell<Buffers>,
     /// What was released at each address of global memory.
     pub released: RefCell<HashMap<u64, Knowledge>>,
+    /// Copies that the copy engine has not finished.
+    pub engine: RefCell<Engine>,
+    /// The warp whose lanes are getting their turns, as (slot, warp).
+    pub running: Cell<Option<(usize, usize)>>,
     /// Warps with lanes that can go on, as (slot, warp).
     pub ready: RefCell<VecDeque<(usize, usize)>>,
     /// How each thread gives the processor back; one for every thread of every slot.
@@ -278,6 +98,8 @@ impl Machine {
                 .collect(),
             buffers: RefCell::new(buffers),
             released: RefCell::default(),
+            engine: RefCell::default(),
+            running: Cell::default(),
             ready: RefCell::default(),
             yielders: (0..threads).map(|_| Cell::new(std::ptr::null())).collect(),
             random: Cell::new(
@@ -348,6 +170,16 @@ impl Machine {
                 default
             }
         }
+    }
+
+    /// Lets lanes of a warp that waited go on.
+    pub fn wake(&self, slot: usize, block: &mut Block, warp: usize, lanes: u32) {
+        let runnable = &mut block.warps[warp].runnable;
+        if *runnable == 0 && self.running.get() != Some((slot, warp)) {
+            self.ready.borrow_mut().push_back((slot, warp));
+        }
+        *runnable |= lanes;
+        self.progress();
     }
 
     /// Gives the processor back to the scheduler. A panicking thread is not kept from unwinding.

@@ -7,8 +7,8 @@
 
 use std::marker::PhantomData;
 
+use super::block::Actor;
 use super::fault::{Fault, Kind, Place};
-use super::machine::Actor;
 use super::shadow::Shadow;
 
 /// A type whose every bit pattern is a value: kernels write bytes.

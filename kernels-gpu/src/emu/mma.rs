@@ -17,7 +17,7 @@ pub(crate) enum Operand {
 impl Operand {
     /// Both elements of a register, the lower half first.
     #[inline]
-    fn unpack(self, register: u32) -> [f32; 2] {
+    pub(super) fn unpack(self, register: u32) -> [f32; 2] {
         match self {
             Operand::Bf16 => [
                 f32::from_bits(register << 16),

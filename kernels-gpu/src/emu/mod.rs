@@ -40,13 +40,20 @@
 //!
 //! Not modelled: speed, bank conflicts, the order of sums within a tensor-core product (`emu/mma.rs`).
 
+mod asynchronous;
+mod block;
+mod bulk;
 mod clock;
+mod deadlock;
+mod ending;
 mod fault;
 mod machine;
 mod memory;
 mod scheduler;
 mod shadow;
+mod shared;
 mod site;
+mod tensor_core;
 
 pub(crate) mod atomic;
 pub(crate) mod barrier;
@@ -54,10 +61,15 @@ pub(crate) mod copies;
 pub(crate) mod global;
 pub(crate) mod lane;
 pub(crate) mod ldmatrix;
+pub(crate) mod mbarrier;
 pub(crate) mod mma;
-pub(crate) mod shared;
+pub(crate) mod shared_access;
+pub(crate) mod tma;
 pub(crate) mod warp;
+pub(crate) mod warpgroup;
+pub(crate) mod wgmma;
 
+pub use asynchronous::Asynchronous;
 pub use fault::{Access, Fault, Kind, Place, Thread, Waiting};
 pub use memory::{GlobalMemory, Plain};
 

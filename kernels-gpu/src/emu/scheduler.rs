@@ -6,15 +6,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult};
 
-use super::fault::{Access, Fault, Kind, Waiting};
-use super::machine::{ALL, LANES, Machine, Who};
+use super::fault::{Fault, Kind};
+use super::machine::{LANES, Machine, Who};
 use super::memory::GlobalMemory;
-use super::{Launch, Options, Order, Stats};
+use super::{Launch, Options, Order, Stats, bulk, deadlock, ending};
 
 type Routine = Coroutine<(), (), (), DefaultStack>;
 
 /// Bytes of a thread's stack; untouched pages cost nothing.
 const STACK_BYTES: usize = 256 << 10;
+/// In random order the copy engine gets one turn in so many.
+const ENGINE_TURNS: u64 = 4;
+/// Times that threads look at addresses in vain before the copy engine gets a turn in any order.
+const ENGINE_PATIENCE: u64 = 1000;
 /// Most stacks kept for the next run.
 const KEPT_STACKS: usize = 2048;
 
@@ -101,23 +105,36 @@ impl<'a> Scheduler<'a> {
     }
 
     fn run(&mut self) -> Result<(), Fault> {
-        for slot in 0..self.machine.blocks.len() {
+        let machine = self.machine;
+        for slot in 0..machine.blocks.len() {
             self.start_block(slot);
         }
         // A thread that looks in vain this often, with nothing else happening, looks forever.
         let patience = 10_000 + 100 * self.routines.len() as u64;
         while self.running_blocks > 0 {
+            if machine.chance(ENGINE_TURNS) {
+                bulk::advance(machine);
+            }
             let Some((slot, warp)) = self.pick() else {
-                return Err(self.deadlock());
+                if bulk::advance(machine) {
+                    continue;
+                }
+                return Err(deadlock::report(machine));
             };
+            machine.running.set(Some((slot, warp)));
             self.run_warp(slot, warp)?;
-            if self.machine.idle.get() > patience {
-                return Err(self.deadlock());
+            machine.running.set(None);
+            if machine.idle.get() > patience {
+                return Err(deadlock::report(machine));
+            }
+            if machine.idle.get() > ENGINE_PATIENCE {
+                bulk::advance(machine);
             }
         }
-        let mut stats = self.machine.stats.get();
+        while bulk::advance(machine) {}
+        let mut stats = machine.stats.get();
         stats.resumes = self.resumes;
-        self.machine.stats.set(stats);
+        machine.stats.set(stats);
         Ok(())
     }
 
@@ -236,60 +253,7 @@ impl<'a> Scheduler<'a> {
         let machine = self.machine;
         machine.progress();
         let who = machine.current.get();
-        let ended = {
-            let mut block = machine.blocks[who.slot].borrow_mut();
-            let block = &mut *block;
-            if let Some((count, site)) =
-                block.lanes[who.warp * LANES + who.lane].copies.unfinished()
-            {
-                return Err(Kind::CopiesUnfinished {
-                    copy: who.access(site),
-                    count,
-                }
-                .into());
-            }
-            let warp = &mut block.warps[who.warp];
-            warp.exited |= 1 << who.lane;
-            warp.runnable &= !(1 << who.lane);
-            if warp.arrived != 0 {
-                let first = Who {
-                    lane: warp.arrived.trailing_zeros() as usize,
-                    ..who
-                };
-                let access = Access {
-                    thread: first.thread(),
-                    instruction: warp.instruction,
-                    at: warp.at,
-                };
-                return Err(Kind::Exited {
-                    access,
-                    lanes: warp.exited,
-                }
-                .into());
-            }
-            if warp.exited == ALL {
-                block.live_warps -= 1;
-            }
-            for (id, barrier) in block
-                .barriers
-                .iter()
-                .enumerate()
-                .filter(|_| block.live_warps == 0)
-            {
-                if let (Some((last, site)), true) = (barrier.last, barrier.arrived > 0) {
-                    let (arrived, expected) = (barrier.arrived, barrier.expected);
-                    let (access, barrier) = (last.access(site), id as u32);
-                    return Err(Kind::BarrierUnfinished {
-                        access,
-                        barrier,
-                        arrived,
-                        expected,
-                    }
-                    .into());
-                }
-            }
-            block.live_warps == 0
-        };
+        let ended = ending::leave(&mut machine.blocks[who.slot].borrow_mut(), who)?;
         if ended {
             let mut stats = machine.stats.get();
             stats.blocks += 1;
@@ -298,68 +262,6 @@ impl<'a> Scheduler<'a> {
             self.start_block(who.slot);
         }
         Ok(ended)
-    }
-
-    /// Who waits for what.
-    fn deadlock(&self) -> Fault {
-        let mut waiting: Vec<Waiting> = Vec::new();
-        let mut add = |access: Access, threads: u32, until: String| {
-            let same = |other: &&mut Waiting| {
-                (other.access.at, other.access.instruction) == (access.at, access.instruction)
-                    && other.access.thread.block == access.thread.block
-                    && other.until == until
-            };
-            match waiting.iter_mut().find(same) {
-                Some(other) => other.threads += threads,
-                None => waiting.push(Waiting {
-                    access,
-                    threads,
-                    until,
-                }),
-            }
-        };
-        for (slot, block) in self.machine.blocks.iter().enumerate() {
-            let block = block.borrow();
-            for (warp, state) in block
-                .warps
-                .iter()
-                .enumerate()
-                .filter(|_| block.live_warps > 0)
-            {
-                let who = |lane: u32| Who {
-                    slot,
-                    block: block.index,
-                    warp,
-                    lane: lane as usize,
-                };
-                let here = |lane| Access {
-                    thread: who(lane).thread(),
-                    instruction: state.instruction,
-                    at: state.at,
-                };
-                if let Some(id) = state.blocked {
-                    let barrier = &block.barriers[id as usize];
-                    let come = format!(
-                        "barrier {id}, where {} of {} have come",
-                        barrier.arrived, barrier.expected
-                    );
-                    add(here(0), LANES as u32, come);
-                }
-                if state.arrived != 0 {
-                    let others = format!("lanes {:#010x} of their warp", !state.arrived);
-                    add(
-                        here(state.arrived.trailing_zeros()),
-                        state.arrived.count_ones(),
-                        others,
-                    );
-                }
-                for lane in (0..LANES as u32).filter(|lane| state.spinning & 1 << lane != 0) {
-                    let spin = block.lanes[warp * LANES + lane as usize].spin;
-                    add(who(lane).access(spin), 1, "another value".to_owned());
-                }
-            }
-        }
-        Kind::Deadlock { waiting }.into()
     }
 }
 

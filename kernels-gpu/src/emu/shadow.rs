@@ -1,8 +1,8 @@
 //! What is known of each element of a buffer of global memory that kernels write.
 
+use super::block::Actor;
 use super::clock::Stamp;
 use super::fault::{Fault, Kind, Place};
-use super::machine::Actor;
 use super::memory::Strength;
 
 /// Accesses of one kind, none of which is ordered before another.
@@ -17,8 +17,8 @@ impl Accesses {
 
     fn add(&mut self, actor: &Actor) {
         self.0
-            .retain(|stamp| !actor.sees(stamp) && !stamp.same_lane(&actor.stamp));
-        self.0.push(actor.stamp);
+            .retain(|stamp| !actor.sees(stamp) && !stamp.same_lane(&actor.trace));
+        self.0.push(actor.trace);
     }
 }
 
@@ -180,7 +180,7 @@ impl Shadow {
             *written = true;
             match strength {
                 Strength::Plain => {
-                    element.write = actor.stamp;
+                    element.write = actor.trace;
                     element.reads.0.clear();
                     element.atomics.0.clear();
                 }

@@ -1,12 +1,15 @@
 //! Shared memory that knows what was written, by whom, who has read it since, and what is still on its way.
 
-use std::panic::Location;
+mod lasting;
 
 use super::Checks;
-use super::clock::{MANY, Stamp, TOGETHER};
+use super::asynchronous::Asynchronous;
+use super::block::{Actor, Fences};
+use super::clock::{ENGINE, MANY, Stamp, TOGETHER};
 use super::fault::{Fault, Kind, Place};
-use super::machine::{Actor, Machine};
-use super::site::{self, Site};
+use super::site::Site;
+
+pub(super) use lasting::Reader;
 
 /// Address of the first byte: not 0, so that a forgotten base shows.
 pub(super) const BASE: u32 = 1024;
@@ -22,15 +25,20 @@ enum State {
     Written,
     /// A copy to it has been issued and not waited for.
     InFlight,
+    /// It is part of an mbarrier.
+    Mbarrier,
 }
 
-/// The last read by one warp.
+/// The last read by one warp, or by the copy engine.
 #[derive(Clone, Copy, Default)]
 struct Read {
     clock: u32,
     site: Site,
     sub: u16,
     lane: u8,
+    /// Reads that have begun and may happen at any moment from now on. While there are any, the rest tells of the
+    /// last of these.
+    flights: u8,
 }
 
 /// Who reads.
@@ -48,8 +56,27 @@ pub(super) struct Shared {
     checks: Checks,
     state: Vec<State>,
     writes: Vec<Stamp>,
-    /// Per warp, per granule.
+    /// Per warp, and last for the copy engine, per granule.
     reads: Vec<Vec<Read>>,
+}
+
+/// A piece of shared memory to access.
+#[derive(Clone, Copy)]
+pub(super) struct Piece {
+    pub addr: u32,
+    pub bytes: u32,
+    pub alignment: u32,
+}
+
+impl Piece {
+    /// One that is aligned to its size, as threads access them.
+    fn aligned(addr: u32, bytes: u32) -> Piece {
+        Piece {
+            addr,
+            bytes,
+            alignment: bytes,
+        }
+    }
 }
 
 impl Shared {
@@ -63,7 +90,7 @@ impl Shared {
             checks,
             state: vec![State::Fresh; granules],
             writes: vec![Stamp::default(); granules],
-            reads: vec![vec![Read::default(); granules]; warps as usize],
+            reads: vec![vec![Read::default(); granules]; warps as usize + 1],
         }
     }
 
@@ -84,6 +111,11 @@ impl Shared {
         bytes
     }
 
+    /// So many bytes at an offset that one of the functions below gave.
+    pub fn slice(&self, offset: usize, bytes: usize) -> &[u8] {
+        &self.data[offset..offset + bytes]
+    }
+
     /// Replaces the bytes at an offset that one of the functions below gave.
     pub fn fill(&mut self, offset: usize, bytes: &[u8]) {
         self.data[offset..offset + bytes.len()].copy_from_slice(bytes);
@@ -94,7 +126,13 @@ impl Shared {
         self.data[offset..offset + bytes].fill(POISON);
     }
 
-    fn locate(&self, actor: &Actor, addr: u32, bytes: u32) -> Result<usize, Fault> {
+    /// Where a piece lies, if it lies in shared memory.
+    pub fn locate(&self, actor: &Actor, piece: Piece) -> Result<usize, Fault> {
+        let Piece {
+            addr,
+            bytes,
+            alignment,
+        } = piece;
         let offset = i64::from(addr) - i64::from(BASE);
         let place = Place::Shared(offset);
         if offset < 0 || offset + i64::from(bytes) > self.data.len() as i64 {
@@ -107,11 +145,11 @@ impl Shared {
             }
             .into());
         }
-        if !addr.is_multiple_of(bytes) {
+        if !addr.is_multiple_of(alignment) {
             return Err(Kind::Misaligned {
                 access: actor.access(),
                 place,
-                alignment: bytes,
+                alignment,
             }
             .into());
         }
@@ -133,52 +171,75 @@ impl Shared {
         bytes: u32,
         readers: Readers,
     ) -> Result<usize, Fault> {
-        let offset = self.locate(actor, addr, bytes)?;
-        let stamp = &actor.stamp;
-        let warp = usize::from(stamp.warp);
+        let offset = self.locate(actor, Piece::aligned(addr, bytes))?;
+        let by = match readers {
+            Readers::Lane => actor.stamp.lane,
+            Readers::Warp => TOGETHER,
+        };
         for granule in self.granules(offset, bytes) {
             let write = &self.writes[granule];
             match self.state[granule] {
                 State::Written if actor.sees(write) => {}
                 state => return Err(self.refuse(actor, granule, state)),
             }
-            let read = &mut self.reads[warp][granule];
-            let by = match readers {
-                Readers::Lane => stamp.lane,
-                Readers::Warp => TOGETHER,
-            };
-            let lane = match (read.clock == stamp.clock, read.lane) {
-                (true, lane) if lane != by && lane != TOGETHER && by != TOGETHER => MANY,
-                (true, lane) if by == TOGETHER => lane,
-                _ => by,
-            };
-            *read = Read {
-                clock: stamp.clock,
-                site: stamp.site,
-                sub: stamp.sub,
-                lane,
-            };
+            self.note(&actor.stamp, granule, by);
         }
         Ok(offset)
     }
 
+    /// Remembers a read.
+    #[inline]
+    fn note(&mut self, stamp: &Stamp, granule: usize, by: u8) {
+        let read = &mut self.reads[usize::from(stamp.warp)][granule];
+        if read.flights > 0 {
+            return;
+        }
+        let lane = match (read.clock == stamp.clock, read.lane) {
+            (true, lane) if lane != by && lane != TOGETHER && by != TOGETHER => MANY,
+            (true, lane) if by == TOGETHER => lane,
+            _ => by,
+        };
+        *read = Read {
+            clock: stamp.clock,
+            site: stamp.site,
+            sub: stamp.sub,
+            lane,
+            flights: 0,
+        };
+    }
+
     /// A write of `bytes` bytes at `addr`: the offset at which they lie.
     pub fn write(&mut self, actor: &Actor, addr: u32, bytes: u32) -> Result<usize, Fault> {
-        self.overwrite(actor, addr, bytes, State::Written)
+        self.overwrite(actor, None, Piece::aligned(addr, bytes), State::Written)
+    }
+
+    /// The 8 bytes at `addr` become an mbarrier.
+    pub fn make_mbarrier(&mut self, actor: &Actor, addr: u32) -> Result<usize, Fault> {
+        self.overwrite(actor, None, Piece::aligned(addr, 8), State::Mbarrier)
     }
 
     /// A copy to `addr` begins: from now on, until [`Shared::land`], nobody may touch it.
     pub fn begin_copy(&mut self, actor: &Actor, addr: u32, bytes: u32) -> Result<usize, Fault> {
-        self.overwrite(actor, addr, bytes, State::InFlight)
+        self.overwrite(actor, None, Piece::aligned(addr, bytes), State::InFlight)
     }
 
-    /// The thread that began a copy to `offset` has waited for it.
-    pub fn land(&mut self, actor: &Actor, offset: usize, bytes: u32) {
+    /// A copy by the copy engine begins.
+    pub fn begin_bulk_copy(
+        &mut self,
+        actor: &Actor,
+        fences: Fences,
+        piece: Piece,
+    ) -> Result<usize, Fault> {
+        self.overwrite(actor, Some(fences), piece, State::InFlight)
+    }
+
+    /// A copy to `offset` is over, written at this moment.
+    pub fn land(&mut self, stamp: &Stamp, offset: usize, bytes: u32) {
         for granule in self.granules(offset, bytes) {
             self.state[granule] = State::Written;
             self.writes[granule] = Stamp {
                 site: self.writes[granule].site,
-                ..actor.stamp
+                ..*stamp
             };
         }
     }
@@ -186,15 +247,20 @@ impl Shared {
     fn overwrite(
         &mut self,
         actor: &Actor,
-        addr: u32,
-        bytes: u32,
+        fences: Option<Fences>,
+        piece: Piece,
         state: State,
     ) -> Result<usize, Fault> {
-        let offset = self.locate(actor, addr, bytes)?;
-        for granule in self.granules(offset, bytes) {
+        let offset = self.locate(actor, piece)?;
+        for granule in self.granules(offset, piece.bytes) {
+            let write = &self.writes[granule];
             match self.state[granule] {
                 State::Fresh => {}
-                State::Written if actor.sees(&self.writes[granule]) => {}
+                State::Written if actor.sees(write) => {
+                    if fences.is_some_and(|fences| !fences.publish(actor, write)) {
+                        return Err(self.unfenced(actor, granule));
+                    }
+                }
                 state => return Err(self.refuse(actor, granule, state)),
             }
             self.check_readers(actor, granule)?;
@@ -212,16 +278,18 @@ impl Shared {
                 site,
                 sub,
                 lane,
+                flights,
             } = plane[granule];
+            let engine = warp == self.reads.len() - 1;
             let stamp = Stamp {
                 block: actor.stamp.block,
                 clock,
                 site,
                 sub,
-                warp: warp as u8,
+                warp: if engine { ENGINE } else { warp as u8 },
                 lane,
             };
-            if clock != 0 && !actor.sees(&stamp) {
+            if flights > 0 || clock != 0 && !actor.sees(&stamp) {
                 let place = Place::Shared((granule * GRANULE) as i64);
                 return Err(Kind::Race {
                     earlier: stamp.access(),
@@ -249,45 +317,22 @@ impl Shared {
                 later: access,
                 place,
             },
+            State::Mbarrier => Kind::Asynchronous(Asynchronous::MbarrierTouched {
+                access,
+                init: earlier.access(),
+                place,
+            }),
         }
         .into()
     }
-}
 
-/// `ld.shared` of `N` registers.
-#[track_caller]
-#[inline]
-pub(crate) fn load<const N: usize>(instruction: &'static str, addr: u32) -> [u32; N] {
-    let machine = Machine::current();
-    let site = site::intern(instruction, Location::caller());
-    machine.count_load(site);
-    let who = machine.current.get();
-    let words = {
-        let mut block = machine.blocks[who.slot].borrow_mut();
-        let (actor, shared) = block.actor(who, site);
-        shared
-            .read(&actor, addr, (N * 4) as u32, Readers::Lane)
-            .map(|offset| std::array::from_fn(|i| u32::from_le_bytes(shared.bytes(offset + i * 4))))
-    };
-    machine.settle(words, [0; N])
-}
-
-/// `st.shared` of `N` registers.
-#[track_caller]
-#[inline]
-pub(crate) fn store<const N: usize>(instruction: &'static str, addr: u32, words: [u32; N]) {
-    let machine = Machine::current();
-    let site = site::intern(instruction, Location::caller());
-    let who = machine.current.get();
-    let stored = {
-        let mut block = machine.blocks[who.slot].borrow_mut();
-        let (actor, shared) = block.actor(who, site);
-        shared.write(&actor, addr, (N * 4) as u32).map(|offset| {
-            for (i, word) in words.iter().enumerate() {
-                shared.fill(offset + i * 4, &word.to_le_bytes());
-            }
-        })
-    };
-    machine.settle(stored, ());
-    machine.progress();
+    fn unfenced(&self, actor: &Actor, granule: usize) -> Fault {
+        Asynchronous::Unfenced {
+            access: actor.access(),
+            earlier: self.writes[granule].access(),
+            fence: "fence.proxy.async",
+            place: Place::Shared((granule * GRANULE) as i64),
+        }
+        .into()
+    }
 }

@@ -2,8 +2,9 @@
 
 use std::panic::Location;
 
+use super::block::Block;
 use super::fault::{Access, Fault, Kind, Thread};
-use super::machine::{ALL, Block, LANES, MOST_OPERANDS, MOST_RESULTS, Machine, Who};
+use super::machine::{ALL, LANES, MOST_OPERANDS, MOST_RESULTS, Machine, Who};
 use super::site;
 
 /// Whether the warp goes on after its lanes have met.

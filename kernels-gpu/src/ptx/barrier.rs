@@ -3,12 +3,9 @@
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::emu::barrier;
 
-/// `barrier.sync id, threads`: waits until `threads` threads of the block have come to barrier `id`.
+/// `bar.sync id, threads`: waits until `threads` threads of the block have come to barrier `id`.
 ///
-/// Not the aligned form (`bar.sync`): warps may come from different places of the code, which synccheck takes for
-/// divergence where the instruction is aligned.
-///
-/// PTX 6.0, sm_70.
+/// PTX 1.0, sm_10.
 ///
 /// # Safety
 /// All 32 lanes of the warp reach it together; `id < 16`; `threads` is a multiple of 32 and the same for all who come.
@@ -17,17 +14,17 @@ use crate::emu::barrier;
 pub unsafe fn barrier_sync(id: u32, threads: u32) {
     #[cfg(target_arch = "nvptx64")]
     {
-        ptx!("barrier.sync {id}, {n};", id = in(reg32) id, n = in(reg32) threads, options(nostack));
+        ptx!("bar.sync {id}, {n};", id = in(reg32) id, n = in(reg32) threads, options(nostack));
     }
     #[cfg(not(target_arch = "nvptx64"))]
     {
-        barrier::sync("barrier.sync", id, threads);
+        barrier::sync("bar.sync", id, threads);
     }
 }
 
-/// `barrier.arrive id, threads`: counts as one of the `threads` of barrier `id` without waiting.
+/// `bar.arrive id, threads`: counts as one of the `threads` of barrier `id` without waiting.
 ///
-/// PTX 6.0, sm_70.
+/// PTX 2.0, sm_20.
 ///
 /// # Safety
 /// As [`barrier_sync`].
@@ -36,11 +33,11 @@ pub unsafe fn barrier_sync(id: u32, threads: u32) {
 pub unsafe fn barrier_arrive(id: u32, threads: u32) {
     #[cfg(target_arch = "nvptx64")]
     {
-        ptx!("barrier.arrive {id}, {n};", id = in(reg32) id, n = in(reg32) threads, options(nostack));
+        ptx!("bar.arrive {id}, {n};", id = in(reg32) id, n = in(reg32) threads, options(nostack));
     }
     #[cfg(not(target_arch = "nvptx64"))]
     {
-        barrier::arrive("barrier.arrive", id, threads);
+        barrier::arrive("bar.arrive", id, threads);
     }
 }
 

@@ -108,15 +108,14 @@ pub unsafe fn mbarrier_arrive_expect_tx(address: u32, n_bytes: u32) {
 pub unsafe fn mbarrier_wait(address: u32, parity: u32) {
     #[cfg(target_arch = "nvptx64")]
     {
-        ptx!(
-            "{{ .reg .pred p;",
-            "WAIT: mbarrier.try_wait.parity.shared::cta.b64 p, [{a}], {parity};",
-            "@p bra DONE;",
-            "bra WAIT;",
-            "DONE: }}",
-            a = in(reg32) address, parity = in(reg32) parity,
-            options(nostack)
-        );
+        let mut done = 0u32;
+        while done == 0 {
+            ptx!(
+                "{{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [{a}], {parity}; selp.u32 {done}, 1, 0, p; }}",
+                done = out(reg32) done, a = in(reg32) address, parity = in(reg32) parity,
+                options(nostack)
+            );
+        }
     }
     #[cfg(not(target_arch = "nvptx64"))]
     {

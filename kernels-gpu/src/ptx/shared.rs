@@ -1,7 +1,7 @@
 //! Loads and stores of shared memory. Addresses are those of the shared window: see [`super::special::shared_base`].
 
 #[cfg(not(target_arch = "nvptx64"))]
-use crate::emu::shared;
+use crate::emu::shared_access;
 
 /// `ld.shared.b32`: 4 bytes of shared memory.
 ///
@@ -20,7 +20,7 @@ pub unsafe fn ld_shared_u32(addr: u32) -> u32 {
     }
     #[cfg(not(target_arch = "nvptx64"))]
     {
-        let [x] = shared::load("ld.shared.b32", addr);
+        let [x] = shared_access::load("ld.shared.b32", addr);
         x
     }
 }
@@ -46,7 +46,7 @@ pub unsafe fn ld_shared_x2(addr: u32) -> [u32; 2] {
     }
     #[cfg(not(target_arch = "nvptx64"))]
     {
-        shared::load("ld.shared.v2.b32", addr)
+        shared_access::load("ld.shared.v2.b32", addr)
     }
 }
 
@@ -72,7 +72,7 @@ pub unsafe fn ld_shared_x4(addr: u32) -> [u32; 4] {
     }
     #[cfg(not(target_arch = "nvptx64"))]
     {
-        shared::load("ld.shared.v4.b32", addr)
+        shared_access::load("ld.shared.v4.b32", addr)
     }
 }
 
@@ -93,7 +93,7 @@ pub unsafe fn ld_shared_f32(addr: u32) -> f32 {
     }
     #[cfg(not(target_arch = "nvptx64"))]
     {
-        let [x] = shared::load("ld.shared.f32", addr);
+        let [x] = shared_access::load("ld.shared.f32", addr);
         f32::from_bits(x)
     }
 }
@@ -113,7 +113,7 @@ pub unsafe fn st_shared_u32(addr: u32, x: u32) {
     }
     #[cfg(not(target_arch = "nvptx64"))]
     {
-        shared::store("st.shared.b32", addr, [x]);
+        shared_access::store("st.shared.b32", addr, [x]);
     }
 }
 
@@ -136,7 +136,7 @@ pub unsafe fn st_shared_x2(addr: u32, x: [u32; 2]) {
     }
     #[cfg(not(target_arch = "nvptx64"))]
     {
-        shared::store("st.shared.v2.b32", addr, x);
+        shared_access::store("st.shared.v2.b32", addr, x);
     }
 }
 
@@ -160,7 +160,7 @@ pub unsafe fn st_shared_x4(addr: u32, x: [u32; 4]) {
     }
     #[cfg(not(target_arch = "nvptx64"))]
     {
-        shared::store("st.shared.v4.b32", addr, x);
+        shared_access::store("st.shared.v4.b32", addr, x);
     }
 }
 
@@ -179,6 +179,6 @@ pub unsafe fn st_shared_f32(addr: u32, x: f32) {
     }
     #[cfg(not(target_arch = "nvptx64"))]
     {
-        shared::store("st.shared.f32", addr, [x.to_bits()]);
+        shared_access::store("st.shared.f32", addr, [x.to_bits()]);
     }
 }

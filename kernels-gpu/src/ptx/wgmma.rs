@@ -7,7 +7,6 @@
 
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::emu::wgmma;
-use crate::tile::register::RegisterTile;
 
 /// Where an operand lies in shared memory: the "matrix descriptor" of the PTX manual (9.7.15.5.1).
 ///
@@ -31,36 +30,35 @@ pub enum Major {
 
 /// The accumulators of a product of 64 × N, `N / 8` fragments, as an operand of `wgmma`.
 pub trait Wgmma {
-    /// Columns.
-    const N: u32;
-
-    /// `wgmma.mma_async` of k = 16, both operands in shared memory, A stored as its rows (`[m][k]`); the accumulators
-    /// are set, not added to.
+    /// `wgmma.mma_async` of k = 16 with both operands in shared memory, A stored as its rows (`[m][k]`); what the
+    /// accumulators held is kept where `add` is 1, dropped where it is 0.
+    ///
+    /// PTX 8.0, sm_90a.
     ///
     /// # Safety
     /// All 128 threads of a warpgroup reach it after a [`wgmma_fence`]; the operands lie where the descriptors say.
-    unsafe fn set_ss<E: WgmmaElement, const MAJOR_B: u32>(&mut self, a: Descriptor, b: Descriptor);
+    unsafe fn multiply_ss<E: WgmmaElement, const MAJOR_B: u32>(
+        &mut self,
+        a: Descriptor,
+        b: Descriptor,
+        add: u32,
+    );
 
-    /// The same; adds to the accumulators.
+    /// The same with A in registers: the fragments of `mma.m16n8k16`, each warp its 16 rows.
+    ///
+    /// PTX 8.0, sm_90a.
     ///
     /// # Safety
-    /// As [`Wgmma::set_ss`].
-    unsafe fn add_ss<E: WgmmaElement, const MAJOR_B: u32>(&mut self, a: Descriptor, b: Descriptor);
+    /// As [`Wgmma::multiply_ss`].
+    unsafe fn multiply_rs<E: WgmmaElement, const MAJOR_B: u32>(
+        &mut self,
+        a: [u32; 4],
+        b: Descriptor,
+        add: u32,
+    );
 
-    /// The same with A in registers, set.
-    ///
-    /// # Safety
-    /// As [`Wgmma::set_ss`].
-    unsafe fn set_rs<E: WgmmaElement, const MAJOR_B: u32>(&mut self, a: [u32; 4], b: Descriptor);
-
-    /// The same with A in registers, added.
-    ///
-    /// # Safety
-    /// As [`Wgmma::set_ss`].
-    unsafe fn add_rs<E: WgmmaElement, const MAJOR_B: u32>(&mut self, a: [u32; 4], b: Descriptor);
-
-    /// `wgmma.wait_group PENDING`: waits until all but the last `PENDING` groups are done; if these accumulators belong to
-    /// one that is, they are the thread's again.
+    /// `wgmma.wait_group PENDING`: waits until all but the last `PENDING` groups are done; if these accumulators belong
+    /// to one that is, they are the thread's again.
     ///
     /// PTX 8.0, sm_90a.
     ///
@@ -113,44 +111,50 @@ pub unsafe fn wgmma_commit_group() {
     }
 }
 
-/// One `wgmma.mma_async`; `$kind` says whether its accumulators are `out` or `inout`.
+/// One `wgmma.mma_async` on the accumulators `$d`.
 #[cfg(target_arch = "nvptx64")]
 macro_rules! instruction {
-    ($d:ident [$first:literal $($n:literal)*] $kind:ident, $add:literal, $instruction:expr, $prepare:literal, $tail:literal, $($operands:tt)*) => {
+    ($d:ident [$first:literal $($n:literal)*] $add:ident, $instruction:expr, $prepare:literal, $tail:literal, $($operands:tt)*) => {
         ptx!(
             "{{ .reg .pred p; .reg .b64 a, b; setp.ne.u32 p, {add}, 0; mov.b64 b, {{{b0}, {b1}}};",
             $prepare,
             concat!("wgmma.mma_async.sync.aligned.", $instruction, " {{"),
             "{}, {}, {}, {}",
-            $(concat!(", {}, {}, {}, {}", instruction!(@nothing $n)),)*
+            $(concat!(", {}, {}, {}, {}", nothing!($n)),)*
             $tail,
-            "}}",
-            $kind(reg32) $d.0[0][$first][0], $kind(reg32) $d.0[0][$first][1],
-            $kind(reg32) $d.0[0][$first][2], $kind(reg32) $d.0[0][$first][3],
-            $($kind(reg32) $d.0[0][$n][0], $kind(reg32) $d.0[0][$n][1],
-              $kind(reg32) $d.0[0][$n][2], $kind(reg32) $d.0[0][$n][3],)*
+            inout(reg32) $d[$first][0], inout(reg32) $d[$first][1],
+            inout(reg32) $d[$first][2], inout(reg32) $d[$first][3],
+            $(inout(reg32) $d[$n][0], inout(reg32) $d[$n][1],
+              inout(reg32) $d[$n][2], inout(reg32) $d[$n][3],)*
             add = in(reg32) $add,
             $($operands)*
             options(nostack)
         )
     };
-    (@nothing $n:literal) => { "" };
+}
+
+/// Repeats text once for every index.
+#[cfg(target_arch = "nvptx64")]
+macro_rules! nothing {
+    ($n:literal) => {
+        ""
+    };
 }
 
 /// Both operands in shared memory.
 #[cfg(target_arch = "nvptx64")]
-macro_rules! from_shared {
-    ($d:ident $n:tt $kind:ident, $add:literal, $instruction:expr, $a:ident, $b:ident, $major:ident) => {
-        instruction!($d $n $kind, $add, $instruction, "mov.b64 a, {{{a0}, {a1}}};", "}}, a, b, p, 1, 1, 0, {major};",
+macro_rules! shared {
+    ($d:ident $n:tt $add:ident, $instruction:expr, $a:ident, $b:ident, $major:ident) => {
+        instruction!($d $n $add, $instruction, "mov.b64 a, {{{a0}, {a1}}};", "}}, a, b, p, 1, 1, 0, {major}; }}",
             a0 = in(reg32) $a.low, a1 = in(reg32) $a.high, b0 = in(reg32) $b.low, b1 = in(reg32) $b.high, major = const $major,)
     };
 }
 
 /// A in registers.
 #[cfg(target_arch = "nvptx64")]
-macro_rules! from_registers {
-    ($d:ident $n:tt $kind:ident, $add:literal, $instruction:expr, $a:ident, $b:ident, $major:ident) => {
-        instruction!($d $n $kind, $add, $instruction, "", "}}, {{{a0}, {a1}, {a2}, {a3}}}, b, p, 1, 1, {major};",
+macro_rules! registers {
+    ($d:ident $n:tt $add:ident, $instruction:expr, $a:ident, $b:ident, $major:ident) => {
+        instruction!($d $n $add, $instruction, "", "}}, {{{a0}, {a1}, {a2}, {a3}}}, b, p, 1, 1, {major}; }}",
             a0 = in(reg32) $a[0], a1 = in(reg32) $a[1], a2 = in(reg32) $a[2], a3 = in(reg32) $a[3],
             b0 = in(reg32) $b.low, b1 = in(reg32) $b.high, major = const $major,)
     };
@@ -159,31 +163,27 @@ macro_rules! from_registers {
 /// The products of one width: its columns as the instruction spells them, the number of fragments, their indices.
 macro_rules! width {
     ($columns:literal, $fragments:literal, $indices:tt) => {
-        impl Wgmma for RegisterTile<1, $fragments> {
-            const N: u32 = $columns;
-
+        impl Wgmma for [[f32; 4]; $fragments] {
             #[inline(always)]
             #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-            unsafe fn set_ss<E: WgmmaElement, const MAJOR_B: u32>(&mut self, a: Descriptor, b: Descriptor) {
-                width!(self $indices out 0 from_shared, $columns, a, b, MAJOR_B, shared);
+            unsafe fn multiply_ss<E: WgmmaElement, const MAJOR_B: u32>(
+                &mut self,
+                a: Descriptor,
+                b: Descriptor,
+                add: u32,
+            ) {
+                width!(self $indices shared Shared, $columns, a, b, add, MAJOR_B);
             }
 
             #[inline(always)]
             #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-            unsafe fn add_ss<E: WgmmaElement, const MAJOR_B: u32>(&mut self, a: Descriptor, b: Descriptor) {
-                width!(self $indices inout 1 from_shared, $columns, a, b, MAJOR_B, shared);
-            }
-
-            #[inline(always)]
-            #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-            unsafe fn set_rs<E: WgmmaElement, const MAJOR_B: u32>(&mut self, a: [u32; 4], b: Descriptor) {
-                width!(self $indices out 0 from_registers, $columns, a, b, MAJOR_B, registers);
-            }
-
-            #[inline(always)]
-            #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-            unsafe fn add_rs<E: WgmmaElement, const MAJOR_B: u32>(&mut self, a: [u32; 4], b: Descriptor) {
-                width!(self $indices inout 1 from_registers, $columns, a, b, MAJOR_B, registers);
+            unsafe fn multiply_rs<E: WgmmaElement, const MAJOR_B: u32>(
+                &mut self,
+                a: [u32; 4],
+                b: Descriptor,
+                add: u32,
+            ) {
+                width!(self $indices registers Registers, $columns, a, b, add, MAJOR_B);
             }
 
             #[inline(always)]
@@ -193,19 +193,19 @@ macro_rules! width {
             }
         }
     };
-    ($d:ident $indices:tt $kind:ident $add:literal $form:ident, $columns:literal, $a:ident, $b:ident, $major:ident, $source:ident) => {
+    ($d:ident $indices:tt $form:ident $source:ident, $columns:literal, $a:ident, $b:ident, $add:ident, $major:ident) => {
         #[cfg(target_arch = "nvptx64")]
         {
             if E::BF16 {
-                $form!($d $indices $kind, $add, concat!("m64n", $columns, "k16.f32.bf16.bf16"), $a, $b, $major);
+                $form!($d $indices $add, concat!("m64n", $columns, "k16.f32.bf16.bf16"), $a, $b, $major);
             } else {
-                $form!($d $indices $kind, $add, concat!("m64n", $columns, "k16.f32.f16.f16"), $a, $b, $major);
+                $form!($d $indices $add, concat!("m64n", $columns, "k16.f32.f16.f16"), $a, $b, $major);
             }
         }
         #[cfg(not(target_arch = "nvptx64"))]
         {
-            let product = wgmma::Product { a: wgmma::Left::$source($a), b: $b, major_b: $major, bf16: E::BF16, add: $add == 1 };
-            wgmma::multiply("wgmma.mma_async", self.0[0].as_flattened_mut(), product);
+            let product = wgmma::Product { a: wgmma::Left::$source($a), b: $b, major_b: $major, bf16: E::BF16, add: $add != 0 };
+            wgmma::multiply("wgmma.mma_async", $d.as_flattened_mut(), product);
         }
     };
     (@wait $d:ident [$($n:literal)*] $pending:ident) => {
@@ -213,16 +213,16 @@ macro_rules! width {
         {
             ptx!(
                 "wgmma.wait_group.sync.aligned {pending};",
-                $(concat!("// {} {} {} {}", instruction!(@nothing $n)),)*
-                $(inout(reg32) $d.0[0][$n][0], inout(reg32) $d.0[0][$n][1],
-                  inout(reg32) $d.0[0][$n][2], inout(reg32) $d.0[0][$n][3],)*
+                $(concat!("// {} {} {} {}", nothing!($n)),)*
+                $(inout(reg32) $d[$n][0], inout(reg32) $d[$n][1],
+                  inout(reg32) $d[$n][2], inout(reg32) $d[$n][3],)*
                 pending = const $pending,
                 options(nostack)
             );
         }
         #[cfg(not(target_arch = "nvptx64"))]
         {
-            wgmma::wait("wgmma.wait_group", self.0[0].as_flattened_mut(), $pending);
+            wgmma::wait("wgmma.wait_group", $d.as_flattened_mut(), $pending);
         }
     };
 }
@@ -232,5 +232,6 @@ width!(80, 10, [0 1 2 3 4 5 6 7 8 9]);
 width!(96, 12, [0 1 2 3 4 5 6 7 8 9 10 11]);
 width!(112, 14, [0 1 2 3 4 5 6 7 8 9 10 11 12 13]);
 width!(128, 16, [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15]);
+width!(160, 20, [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19]);
 width!(192, 24, [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23]);
 width!(256, 32, [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31]);

@@ -1,9 +1,10 @@
 //! The element types of q, k, v and o, and how pairs of them are packed into a register.
 
+use crate::ptx::wgmma::WgmmaElement;
 use crate::ptx::{convert, mma};
 
 /// A 16-bit floating-point type that tensor cores multiply.
-pub trait Element: Copy + 'static {
+pub trait Element: WgmmaElement + Copy + 'static {
     /// `acc += a · b` of a 16 × 8 × 16 product; fragments as in [`super::fragment`].
     ///
     /// # Safety
@@ -24,6 +25,14 @@ pub struct Bf16;
 /// IEEE binary16.
 #[derive(Clone, Copy)]
 pub struct F16;
+
+impl WgmmaElement for Bf16 {
+    const BF16: bool = true;
+}
+
+impl WgmmaElement for F16 {
+    const BF16: bool = false;
+}
 
 impl Element for Bf16 {
     #[inline(always)]

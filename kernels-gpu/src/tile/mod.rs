@@ -19,3 +19,5 @@ pub mod softmax;
 pub mod global;
 
 pub mod copy;
+
+pub mod warpgroup;

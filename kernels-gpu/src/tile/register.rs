@@ -57,7 +57,7 @@ pub trait Accumulator: Copy {
 
 /// The accumulators themselves.
 #[derive(Clone, Copy)]
-pub struct RegisterTile<const M: usize, const N: usize>(pub(crate) [[[f32; 4]; N]; M]);
+pub struct RegisterTile<const M: usize, const N: usize>([[[f32; 4]; N]; M]);
 
 impl<const M: usize, const N: usize> Accumulator for RegisterTile<M, N> {
     const M: usize = M;
@@ -77,6 +77,14 @@ impl<const M: usize, const N: usize> Accumulator for RegisterTile<M, N> {
     #[inline(always)]
     fn fragment_mut(&mut self, m: usize, n: usize) -> &mut [f32; 4] {
         &mut self.0[m][n]
+    }
+}
+
+impl<const N: usize> RegisterTile<1, N> {
+    /// The fragments of a warpgroup's accumulators, of which this warp holds 16 rows.
+    #[inline(always)]
+    pub fn fragments_mut(&mut self) -> &mut [[f32; 4]; N] {
+        &mut self.0[0]
     }
 }
 

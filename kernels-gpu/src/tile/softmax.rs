@@ -19,6 +19,7 @@ const MAX_M: usize = 2;
 pub type RowValues = [[f32; 2]; MAX_M];
 
 /// The running statistics of a warp's rows.
+#[derive(Clone, Copy)]
 pub struct OnlineSoftmax {
     m: RowValues,
     /// This lane's part of the sum.
@@ -46,6 +47,34 @@ impl OnlineSoftmax {
     /// Warp-collective.
     #[inline(always)]
     pub unsafe fn update<S: Accumulator, O: Accumulator>(&mut self, s: &mut S, o: &mut O) {
+        // SAFETY: warp-collective, as promised; the vote is the same in all lanes.
+        unsafe {
+            if let Some(block_max) = self.outgrown(s) {
+                self.renew::<O>(block_max, |m, half, alpha| scale_row(o, m, half, alpha));
+            }
+        }
+        self.exponentials(s);
+    }
+
+    /// The part of [`OnlineSoftmax::update`] that decides: if a score has outgrown its row's m by too much, in any row of
+    /// the warp, m ← the rows' maxima, l ← α l, and α is given, by which O is to be multiplied ([`scale_rows`]).
+    ///
+    /// # Safety
+    /// Warp-collective.
+    #[inline(always)]
+    pub unsafe fn grow<S: Accumulator>(&mut self, s: &S) -> Option<RowValues> {
+        // SAFETY: warp-collective, as promised; the vote is the same in all lanes.
+        unsafe {
+            let block_max = self.outgrown(s)?;
+            let mut alphas = [[1.0; 2]; MAX_M];
+            self.renew::<S>(block_max, |m, half, alpha| alphas[m][half] = alpha);
+            Some(alphas)
+        }
+    }
+
+    /// The maxima of the scores seen so far, in this lane's columns, if one of the warp's has outgrown its m.
+    #[inline(always)]
+    unsafe fn outgrown<S: Accumulator>(&self, s: &S) -> Option<RowValues> {
         let mut block_max = self.m;
         let mut grown = false;
         for m in 0..S::M {
@@ -58,10 +87,31 @@ impl OnlineSoftmax {
             }
         }
         // SAFETY: warp-collective, as promised.
-        if unsafe { vote_any(grown) } {
-            // SAFETY: as above; the vote is the same in all lanes.
-            unsafe { self.rescale(block_max, o) }
+        unsafe { vote_any(grown) }.then_some(block_max)
+    }
+
+    /// m ← the rows' maxima, l ← α l with α = exp2(scale_log2 · (old m − new m)); `scale` is told each row's α.
+    #[inline(always)]
+    unsafe fn renew<A: Accumulator>(
+        &mut self,
+        block_max: RowValues,
+        mut scale: impl FnMut(usize, usize, f32),
+    ) {
+        for m in 0..A::M {
+            for half in 0..2 {
+                // SAFETY: warp-collective, as promised.
+                let new = unsafe { quad_max(block_max[m][half]) };
+                let alpha = ex2_approx((self.m[m][half] - finite(new)) * self.scale_log2);
+                self.m[m][half] = new;
+                self.l[m][half] *= alpha;
+                scale(m, half, alpha);
+            }
         }
+    }
+
+    /// S ← P = exp2(scale_log2 · (S − m)), l ← l + rowsum P.
+    #[inline(always)]
+    pub fn exponentials<S: Accumulator>(&mut self, s: &mut S) {
         for m in 0..S::M {
             for half in 0..2 {
                 let offset = -finite(self.m[m][half]) * self.scale_log2;
@@ -74,25 +124,6 @@ impl OnlineSoftmax {
                     }
                 }
                 self.l[m][half] = sum;
-            }
-        }
-    }
-
-    /// m ← the rows' maxima; O ← diag(α) O, l ← α l with α = exp2(scale_log2 · (old m − new m)).
-    #[inline(always)]
-    unsafe fn rescale<O: Accumulator>(&mut self, block_max: RowValues, o: &mut O) {
-        for m in 0..O::M {
-            for half in 0..2 {
-                // SAFETY: warp-collective, as promised.
-                let new = unsafe { quad_max(block_max[m][half]) };
-                let alpha = ex2_approx((self.m[m][half] - finite(new)) * self.scale_log2);
-                self.m[m][half] = new;
-                self.l[m][half] *= alpha;
-                for n in 0..O::N {
-                    let x = o.fragment_mut(m, n);
-                    x[2 * half] *= alpha;
-                    x[2 * half + 1] *= alpha;
-                }
             }
         }
     }
@@ -124,6 +155,26 @@ impl OnlineSoftmax {
             }
         }
         lse
+    }
+}
+
+/// O ← diag(α) O.
+#[inline(always)]
+pub fn scale_rows<O: Accumulator>(o: &mut O, alpha: RowValues) {
+    for m in 0..O::M {
+        for half in 0..2 {
+            scale_row(o, m, half, alpha[m][half]);
+        }
+    }
+}
+
+/// Multiplies one of this lane's rows.
+#[inline(always)]
+fn scale_row<O: Accumulator>(o: &mut O, m: usize, half: usize, factor: f32) {
+    for n in 0..O::N {
+        let x = o.fragment_mut(m, n);
+        x[2 * half] *= factor;
+        x[2 * half + 1] *= factor;
     }
 }
 

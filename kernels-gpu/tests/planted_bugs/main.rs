@@ -7,6 +7,7 @@
 mod launches;
 mod product;
 mod reduction;
+mod ring;
 mod turns;
 
 use ferroflash_kernels::emu::{Checks, Fault, Kind, Options, Order};

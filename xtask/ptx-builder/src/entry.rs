@@ -8,7 +8,7 @@ use ferroflash_kernels::variants::{self, Footprint, Kind};
 pub const HOPPER_PROBE_PREFIX: &str = "probe_sm90a_";
 
 /// The threads of the largest probe of Hopper's instructions. Without a bound ptxas ignores `setmaxnreg`.
-const HOPPER_PROBE_THREADS: u32 = 384;
+const HOPPER_PROBE_THREADS: u32 = 128;
 
 /// The entry of this name and text with what rustc cannot say.
 pub fn finished(name: &str, text: &str) -> String {
@@ -73,7 +73,7 @@ mod tests {
         assert_eq!(entry(row.name), ENTRY.replace(")\n{", &bounds));
         assert_eq!(entry("probe_add"), ENTRY);
         let probe = entry("probe_sm90a_setmaxnreg");
-        assert!(probe.contains(")\n.maxntid 384, 1, 1\n.minnctapersm 1\n{"));
+        assert!(probe.contains(")\n.maxntid 128, 1, 1\n.minnctapersm 1\n{"));
     }
 
     #[test]

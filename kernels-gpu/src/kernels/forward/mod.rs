@@ -15,3 +15,41 @@
 //! The last blocks come first because the edges of the mask lie there: they are done with while the pipeline fills.
 
 pub mod sm80;
+
+pub mod sm90;
+
+use crate::params::Shape;
+use crate::ptx::{global, special};
+use crate::tile::fragment;
+use crate::tile::global::row_of_head;
+use crate::tile::register::Accumulator;
+use crate::tile::softmax::RowValues;
+
+/// Writes the rows' L; one lane of the four that share a row writes it.
+///
+/// # Safety
+/// `lse` is the address of `f32 [batch, heads_q, seqlen_q]`.
+#[inline(always)]
+unsafe fn store_lse<O: Accumulator>(
+    base: u64,
+    shape: &Shape,
+    head: u32,
+    first_row: u32,
+    lse: RowValues,
+) {
+    let place = fragment::accumulator(special::lane_idx(), 0);
+    for m in 0..O::M {
+        for half in 0..2 {
+            let row = first_row + m as u32 * 16 + half as u32 * 8 + place.row;
+            let address = row_of_head(base, head, u64::from(shape.seqlen_q), row);
+            // SAFETY: the row is one of the sequence's, or nothing is written.
+            unsafe {
+                global::st_global_f32_if(
+                    address,
+                    lse[m][half],
+                    place.col == 0 && row < shape.seqlen_q,
+                );
+            }
+        }
+    }
+}

@@ -3,16 +3,16 @@
 //! Four warps, each with 32 rows of Q. K and V of the next block arrive while this one is multiplied; one barrier a
 //! block both publishes what has arrived and says that the other stage may be overwritten.
 
+use super::store_lse;
 use crate::attention::divide;
 use crate::attention::mask::{Mask, Rows};
 use crate::attention::schedule;
 use crate::config;
 use crate::params::ForwardParams;
-use crate::ptx::{barrier, cp_async, global, special};
+use crate::ptx::{barrier, cp_async, special};
 use crate::tile::copy::{self, Checked, Extent, Team, Whole};
 use crate::tile::element::Element;
-use crate::tile::fragment;
-use crate::tile::global::{GlobalRows, row_of_head};
+use crate::tile::global::GlobalRows;
 use crate::tile::matmul::{Registers, left, multiply_add, right, right_transposed};
 use crate::tile::register::{Accumulator, RegisterTile};
 use crate::tile::shared::SharedTile;
@@ -132,7 +132,7 @@ pub unsafe fn forward<E: Element, T: Tiles, M: Mask>(p: &ForwardParams) {
         // A warp reads no rows of Q but its own, so they may become its rows of O.
         let (row, tile_row) = (first + block.warp_row, block.warp_row);
         copy::store_through::<E, T::Output>(o, row, block.q_tile, tile_row, &output);
-        store_lse::<T::Output>(p, tile.head, row, lse);
+        store_lse::<T::Output>(p.lse, &p.shape, tile.head, row, lse);
     }
 }
 
@@ -249,25 +249,5 @@ unsafe fn step<E: Element, T: Tiles, M: Mask, X: Extent>(
             right(stage::<T>(block.v_tile, j), 0),
         );
         multiply_add::<E, _>(o, p, v, config.block_k as usize / 16);
-    }
-}
-
-/// Writes the rows' L; one lane of the four that share a row writes it.
-#[inline(always)]
-unsafe fn store_lse<O: Accumulator>(p: &ForwardParams, head: u32, first_row: u32, lse: RowValues) {
-    let place = fragment::accumulator(special::lane_idx(), 0);
-    for m in 0..O::M {
-        for half in 0..2 {
-            let row = first_row + m as u32 * 16 + half as u32 * 8 + place.row;
-            let address = row_of_head(p.lse, head, u64::from(p.shape.seqlen_q), row);
-            // SAFETY: the row is one of the sequence's, or nothing is written.
-            unsafe {
-                global::st_global_f32_if(
-                    address,
-                    lse[m][half],
-                    place.col == 0 && row < p.shape.seqlen_q,
-                );
-            }
-        }
     }
 }

@@ -1,0 +1,278 @@
+//! A resident block: its lanes, its warps, its barriers, and what each of them knows of memory.
+
+use std::panic::Location;
+
+use super::barrier::Barrier;
+use super::bulk::Stores;
+use super::clock::{Clock, ENGINE, Knowledge, MAX_WARPS, Stamp, TOGETHER};
+use super::copies::Copies;
+use super::fault::Access;
+use super::machine::{ALL, LANES, MOST_OPERANDS, MOST_RESULTS, Who};
+use super::mbarrier::Mbarriers;
+use super::shared::Shared;
+use super::site::Site;
+use super::tensor_core::TensorCore;
+use super::warpgroup::{Agreement, Pool};
+use super::{Launch, Options};
+
+/// What one thread carries besides its stack.
+#[derive(Default)]
+pub(super) struct Lane {
+    pub copies: Copies,
+    /// Its stores through the copy engine.
+    pub stores: Stores,
+    /// When it fenced what it wrote for the asynchronous proxy, as its (clock, sub).
+    pub proxy_fences: Vec<(u32, u16)>,
+    /// When it fenced barriers that it made, likewise.
+    pub init_fences: Vec<(u32, u16)>,
+    /// What it acquired since its warp's lanes last met in memory.
+    pub acquired: Option<Box<Knowledge>>,
+    /// What relaxed loads saw: acquired by the next fence.
+    pub pending: Option<Box<Knowledge>>,
+    /// What the last fence lets later relaxed stores release.
+    pub fenced: Option<Box<Knowledge>>,
+    /// Number of its releases.
+    pub sub: u16,
+    /// Where it spins, while its bit in [`Warp::spinning`] is set.
+    pub spin: Site,
+    /// Address and value of its last atomic load.
+    pub loaded: (u64, u32),
+}
+
+/// A warp's lanes, where they are and what they know.
+pub(super) struct Warp {
+    /// Lanes that can go on.
+    pub runnable: u32,
+    /// Lanes that came to the collective at `at` and wait for the others.
+    pub arrived: u32,
+    /// Lanes that left the kernel.
+    pub exited: u32,
+    /// Lanes that look again and again at an address.
+    pub spinning: u32,
+    pub instruction: &'static str,
+    pub at: &'static Location<'static>,
+    /// Why the whole warp waits.
+    pub blocked: Option<Blocked>,
+    pub operands: [[u32; MOST_OPERANDS]; LANES],
+    pub results: [[u32; MOST_RESULTS]; LANES],
+    /// Advances where all lanes meet in memory.
+    pub clock: u32,
+    pub known: Clock,
+    /// Whether a lane acquired something that the warp has not taken over.
+    pub acquiring: bool,
+    /// Its products in flight.
+    pub tensor_core: TensorCore,
+}
+
+/// What a whole warp waits for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Blocked {
+    /// The barrier with this number.
+    Barrier(u32),
+    /// So many registers for each of its threads.
+    Registers(u32),
+}
+
+impl Warp {
+    #[track_caller]
+    fn new() -> Warp {
+        Warp {
+            runnable: ALL,
+            arrived: 0,
+            exited: 0,
+            spinning: 0,
+            instruction: "",
+            at: Location::caller(),
+            blocked: None,
+            operands: [[0; MOST_OPERANDS]; LANES],
+            results: [[0; MOST_RESULTS]; LANES],
+            clock: 1,
+            known: Clock::default(),
+            acquiring: false,
+            tensor_core: TensorCore::default(),
+        }
+    }
+}
+
+/// A resident block.
+pub(super) struct Block {
+    pub index: u32,
+    pub shared: Shared,
+    pub warps: Vec<Warp>,
+    pub lanes: Vec<Lane>,
+    pub barriers: [Barrier; super::barrier::BARRIERS],
+    pub mbarriers: Mbarriers,
+    /// Per warpgroup, whether its warps do the same.
+    pub agreements: Vec<Agreement>,
+    pub registers: Pool,
+    /// Warps that a barrier has just let go, to be queued.
+    pub woken: Vec<usize>,
+    pub live_warps: u32,
+}
+
+impl Block {
+    pub fn new(launch: &Launch, options: &Options) -> Block {
+        Block {
+            index: 0,
+            shared: Shared::new(
+                launch.shared_bytes,
+                launch.threads / LANES as u32,
+                options.checks,
+            ),
+            warps: Vec::new(),
+            lanes: Vec::new(),
+            barriers: Default::default(),
+            mbarriers: Mbarriers::default(),
+            agreements: Vec::new(),
+            registers: Pool::new(launch.threads),
+            woken: Vec::new(),
+            live_warps: 0,
+        }
+    }
+
+    /// Makes this the block with this index, about to start.
+    pub fn start(&mut self, index: u32, threads: u32) {
+        let warps = threads as usize / LANES;
+        debug_assert!(warps <= MAX_WARPS);
+        self.index = index;
+        self.shared.clear();
+        self.warps.clear();
+        self.warps.extend((0..warps).map(|_| Warp::new()));
+        self.lanes.clear();
+        self.lanes.resize_with(threads as usize, Lane::default);
+        self.barriers = Default::default();
+        self.mbarriers = Mbarriers::default();
+        self.agreements.clear();
+        self.agreements
+            .resize_with(warps.div_ceil(4), Agreement::default);
+        self.registers = Pool::new(threads);
+        self.live_warps = warps as u32;
+    }
+
+    /// The running thread as one who accesses memory, and the shared memory that it may access.
+    pub fn actor(&mut self, who: Who, site: Site) -> (Actor<'_>, &mut Shared) {
+        let Parts { actor, shared, .. } = self.parts(who, site);
+        (actor, shared)
+    }
+
+    /// The same, with what tells whether the asynchronous proxy sees what threads wrote, and the barriers.
+    pub fn parts(&mut self, who: Who, site: Site) -> Parts<'_> {
+        let warp = &self.warps[who.warp];
+        let lane = &self.lanes[who.warp * LANES + who.lane];
+        let stamp = Stamp {
+            block: self.index,
+            clock: warp.clock,
+            site,
+            sub: lane.sub,
+            warp: who.warp as u8,
+            lane: who.lane as u8,
+        };
+        Parts {
+            actor: Actor {
+                stamp,
+                trace: stamp,
+                known: &warp.known,
+                acquired: lane.acquired.as_deref(),
+            },
+            shared: &mut self.shared,
+            fences: Fences(&self.lanes),
+            mbarriers: &mut self.mbarriers,
+        }
+    }
+
+    /// The lanes of a warp meet in memory: all of them know what one of them acquired.
+    pub fn meet(&mut self, warp: usize) {
+        let state = &mut self.warps[warp];
+        if state.acquiring {
+            state.acquiring = false;
+            for lane in &mut self.lanes[warp * LANES..][..LANES] {
+                if let Some(knowledge) = lane.acquired.take() {
+                    state.known.learn(self.index, &knowledge);
+                }
+            }
+        }
+    }
+}
+
+/// A thread about to do something, and what of its block it does that with.
+pub(super) struct Parts<'a> {
+    pub actor: Actor<'a>,
+    pub shared: &'a mut Shared,
+    pub fences: Fences<'a>,
+    pub mbarriers: &'a mut Mbarriers,
+}
+
+/// The fences of all threads of a block.
+#[derive(Clone, Copy)]
+pub(super) struct Fences<'a>(&'a [Lane]);
+
+impl Fences<'_> {
+    /// Whether the thread that wrote fenced afterwards for the asynchronous proxy, ordered before the present access.
+    pub fn publish(&self, actor: &Actor, write: &Stamp) -> bool {
+        write.warp == ENGINE || first_after(&self.lane(write).proxy_fences, actor, write)
+    }
+
+    /// Whether the thread that made a barrier fenced it afterwards, ordered before the present access.
+    pub fn publish_init(&self, actor: &Actor, init: &Stamp) -> bool {
+        first_after(&self.lane(init).init_fences, actor, init)
+    }
+
+    fn lane(&self, stamp: &Stamp) -> &Lane {
+        &self.0[usize::from(stamp.warp) * LANES + usize::from(stamp.lane)]
+    }
+}
+
+fn first_after(fences: &[(u32, u16)], actor: &Actor, write: &Stamp) -> bool {
+    let first = fences.partition_point(|fence| *fence < (write.clock, write.sub));
+    fences.get(first).is_some_and(|(clock, sub)| {
+        actor.sees(&Stamp {
+            clock: *clock,
+            sub: *sub,
+            ..*write
+        })
+    })
+}
+
+/// One who accesses memory: the stamp that it leaves, and what is ordered before it.
+pub(super) struct Actor<'a> {
+    pub stamp: Stamp,
+    /// What is left in global memory: the thread's own stamp, or that of the engine that acts for it.
+    pub trace: Stamp,
+    known: &'a Clock,
+    acquired: Option<&'a Knowledge>,
+}
+
+impl Actor<'_> {
+    pub fn access(&self) -> Access {
+        self.stamp.access()
+    }
+
+    /// Whether what left this stamp is ordered before the present access.
+    #[inline]
+    pub fn sees(&self, stamp: &Stamp) -> bool {
+        let mine = &self.stamp;
+        if stamp.block == mine.block && stamp.warp != ENGINE {
+            let ordered = if stamp.warp == mine.warp {
+                stamp.clock < mine.clock || stamp.lane == mine.lane || stamp.lane == TOGETHER
+            } else {
+                stamp.clock <= self.known.own[stamp.warp as usize]
+            };
+            if ordered {
+                return true;
+            }
+        } else if self.known.covers_foreign(stamp) {
+            return true;
+        }
+        self.acquired
+            .is_some_and(|knowledge| knowledge.covers(stamp))
+    }
+
+    /// What this thread gives away when it releases now.
+    pub fn release(&self) -> Knowledge {
+        let mut given = self.known.release(&self.stamp);
+        if let Some(acquired) = self.acquired {
+            given.join(acquired);
+        }
+        given
+    }
+}

@@ -1,0 +1,252 @@
+//! The copy engine: one more agent, which moves a box at a random moment, or when nothing else can go on.
+
+use super::Order;
+use super::machine::Machine;
+use super::mbarrier;
+use super::memory::Buffers;
+use super::shared::Shared;
+use super::site::Site;
+use crate::params::{BOX_COLUMNS, TensorMap};
+
+/// Bytes of an element.
+const ELEMENT: i64 = 2;
+/// Bytes of a box's row.
+const ROW_BYTES: usize = 128;
+/// Bytes that stay together in the swizzle.
+const CHUNK: usize = 16;
+
+/// The 128-byte swizzle: bits 4 to 6 of an address, exclusive-or bits 7 to 9.
+pub(super) fn swizzle(address: u32) -> u32 {
+    address ^ (address >> 7 & 7) << 4
+}
+
+/// A box of a tensor.
+#[derive(Clone, Copy)]
+pub(super) struct Region {
+    pub map: TensorMap,
+    /// Where it begins: column, row, head, batch.
+    pub at: [i64; 4],
+}
+
+/// The part of a box's row that lies inside the tensor.
+pub(super) struct Span {
+    pub addr: u64,
+    pub bytes: u32,
+    /// Where it begins in the box as if it were not swizzled.
+    offset: usize,
+}
+
+impl Span {
+    /// Its pieces of 16 bytes or less: where each begins in the span, where in the swizzled box, and its bytes.
+    fn chunks(&self) -> impl Iterator<Item = (usize, usize, usize)> {
+        let (begin, end) = (self.offset, self.offset + self.bytes as usize);
+        (begin / CHUNK..end.div_ceil(CHUNK)).map(move |chunk| {
+            let from = (chunk * CHUNK).max(begin);
+            let to = ((chunk + 1) * CHUNK).min(end);
+            (from - begin, swizzle(from as u32) as usize, to - from)
+        })
+    }
+}
+
+impl Region {
+    /// Bytes of the whole box, inside the tensor or not.
+    pub fn bytes(&self) -> u32 {
+        self.map.box_rows as u32 * ROW_BYTES as u32
+    }
+
+    /// What of it lies inside the tensor, row by row.
+    pub fn spans(&self) -> impl Iterator<Item = Span> {
+        let Region { map, at } = *self;
+        let size = map.sizes.map(|size| size as i64);
+        let inside = move |dimension: usize, x: i64| (0..size[dimension]).contains(&x);
+        let (first, last) = (at[0].max(0), (at[0] + i64::from(BOX_COLUMNS)).min(size[0]));
+        let any = inside(2, at[2]) && inside(3, at[3]) && first < last;
+        (0..map.box_rows as i64).filter_map(move |row| {
+            if !any || !inside(1, at[1] + row) {
+                return None;
+            }
+            let entries = [at[1] + row, at[2], at[3]];
+            let distance: u64 = entries
+                .iter()
+                .zip(map.strides)
+                .map(|(entry, stride)| *entry as u64 * stride)
+                .sum();
+            Some(Span {
+                addr: map.base + distance + (first * ELEMENT) as u64,
+                bytes: ((last - first) * ELEMENT) as u32,
+                offset: row as usize * ROW_BYTES + ((first - at[0]) * ELEMENT) as usize,
+            })
+        })
+    }
+
+    /// Where in the swizzled box what lies inside the tensor is: offsets and bytes.
+    pub fn pieces(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.spans()
+            .flat_map(|span| span.chunks().collect::<Vec<_>>())
+            .map(|(_, offset, bytes)| (offset, bytes))
+    }
+
+    /// The box, swizzled, 0 where it lies outside the tensor.
+    fn gather(&self, buffers: &Buffers) -> Vec<u8> {
+        let mut bytes = vec![0; self.bytes() as usize];
+        for span in self.spans() {
+            let mut row = vec![0; span.bytes as usize];
+            buffers.load(span.addr, &mut row);
+            for (from, to, n) in span.chunks() {
+                bytes[to..to + n].copy_from_slice(&row[from..from + n]);
+            }
+        }
+        bytes
+    }
+
+    /// Writes what of the swizzled box lies inside the tensor.
+    fn scatter(&self, bytes: &[u8], buffers: &mut Buffers) {
+        for span in self.spans() {
+            let mut row = vec![0; span.bytes as usize];
+            for (to, from, n) in span.chunks() {
+                row[to..to + n].copy_from_slice(&bytes[from..from + n]);
+            }
+            buffers.store(span.addr, &row);
+        }
+    }
+}
+
+/// What the engine does next for a copy.
+pub(super) enum Step {
+    /// Moves the box to this offset into shared memory; its bytes count on the barrier at an address, as the load
+    /// of a number.
+    Load { offset: usize, mbarrier: (u32, u64) },
+    /// Reads the box at this offset into shared memory.
+    Read { offset: usize },
+    /// Writes these bytes to global memory.
+    Write { bytes: Vec<u8> },
+}
+
+struct Copy {
+    number: u64,
+    slot: usize,
+    region: Region,
+    step: Step,
+}
+
+/// Copies under way.
+#[derive(Default)]
+pub(super) struct Engine {
+    copies: Vec<Copy>,
+    issued: u64,
+}
+
+impl Engine {
+    /// Takes a copy; its number.
+    pub fn push(&mut self, slot: usize, region: Region, step: Step) -> u64 {
+        let number = self.issued;
+        self.issued += 1;
+        self.copies.push(Copy {
+            number,
+            slot,
+            region,
+            step,
+        });
+        number
+    }
+
+    /// The store with this number has read shared memory, if only now.
+    pub fn read(&mut self, number: u64, shared: &Shared) {
+        let waiting = self.copies.iter_mut().find(|copy| copy.number == number);
+        if let Some(Copy { region, step, .. }) = waiting
+            && let Step::Read { offset } = *step
+        {
+            let bytes = shared.slice(offset, region.bytes() as usize).to_vec();
+            *step = Step::Write { bytes };
+        }
+    }
+}
+
+/// Lets the engine do one step, if it has any to do.
+pub(super) fn advance(machine: &Machine) -> bool {
+    let count = machine.engine.borrow().copies.len();
+    if count == 0 {
+        return false;
+    }
+    let index = match machine.options.order {
+        Order::InTurn => 0,
+        Order::Random => (machine.draw() % count as u64) as usize,
+    };
+    let mut engine = machine.engine.borrow_mut();
+    let Copy {
+        number,
+        slot,
+        region,
+        ref step,
+    } = engine.copies[index];
+    match step {
+        Step::Load { offset, mbarrier } => {
+            let (offset, mbarrier) = (*offset, *mbarrier);
+            engine.copies.remove(index);
+            let bytes = region.gather(&machine.buffers.borrow());
+            let mut block = machine.blocks[slot].borrow_mut();
+            block.shared.fill(offset, &bytes);
+            let n_bytes = region.bytes();
+            if let Some(stamp) = mbarrier::complete(machine, slot, &mut block, mbarrier, n_bytes) {
+                block.shared.land(&stamp, offset, n_bytes);
+            }
+        }
+        Step::Read { .. } => {
+            let block = machine.blocks[slot].borrow();
+            engine.read(number, &block.shared);
+        }
+        Step::Write { bytes } => {
+            region.scatter(bytes, &mut machine.buffers.borrow_mut());
+            engine.copies.remove(index);
+        }
+    }
+    true
+}
+
+/// A store whose reading of shared memory its thread has not waited for.
+pub(super) struct Store {
+    pub number: u64,
+    pub region: Region,
+    /// Where the box lies in shared memory.
+    pub offset: usize,
+    site: Site,
+    group: u64,
+}
+
+/// The stores of one thread.
+#[derive(Default)]
+pub(super) struct Stores {
+    unread: Vec<Store>,
+    /// Groups committed so far; the open group has this number.
+    committed: u64,
+}
+
+impl Stores {
+    pub fn push(&mut self, number: u64, site: Site, region: Region, offset: usize) {
+        let group = self.committed;
+        self.unread.push(Store {
+            number,
+            region,
+            offset,
+            site,
+            group,
+        });
+    }
+
+    pub fn commit(&mut self) {
+        self.committed += 1;
+    }
+
+    /// Takes out those of all groups but the newest.
+    pub fn take_done(&mut self, newest: u32) -> Vec<Store> {
+        let done = self.committed.saturating_sub(u64::from(newest));
+        let split = self.unread.partition_point(|store| store.group < done);
+        self.unread.drain(..split).collect()
+    }
+
+    /// How many there are, and where the oldest was issued.
+    pub fn unfinished(&self) -> Option<(u32, Site)> {
+        let first = self.unread.first()?;
+        Some((self.unread.len() as u32, first.site))
+    }
+}

@@ -1,0 +1,374 @@
+//! Barriers in shared memory that count threads and the bytes of copies: `mbarrier`.
+//!
+//! An arrival releases what its thread knows and did, a copy that has landed what it wrote; who waits for the phase
+//! acquires both. A wait looks at the parity of the current phase and at nothing else, as the hardware does.
+
+use std::collections::BTreeMap;
+use std::panic::Location;
+
+use super::asynchronous::Asynchronous;
+use super::block::{Actor, Block, Parts};
+use super::clock::{ENGINE, Knowledge, MOST_MBARRIERS, Stamp};
+use super::fault::{Fault, Kind, Place};
+use super::machine::{LANES, Machine, Who};
+use super::shared::BASE;
+use super::site::{self, Site};
+
+/// Most arrivals, and most bytes, that a phase counts.
+const MOST: u32 = (1 << 20) - 1;
+
+/// A copy that counts on a barrier and has not been waited for.
+struct Load {
+    number: u64,
+    who: Who,
+    site: Site,
+    /// The phase on which its bytes counted.
+    landed: Option<u32>,
+}
+
+/// A thread that waits.
+struct Waiter {
+    who: Who,
+    site: Site,
+}
+
+/// One barrier.
+pub(super) struct Mbarrier {
+    number: u8,
+    count: u32,
+    /// Arrivals that the phase lacks.
+    pending: u32,
+    /// Bytes that the phase lacks; negative when more have come than were expected so far.
+    bytes: i64,
+    phase: u32,
+    init: Stamp,
+    /// What the current phase releases.
+    arriving: Knowledge,
+    /// What phases that are over have released.
+    released: Knowledge,
+    waiting: Vec<Waiter>,
+    loads: Vec<Load>,
+    next_load: u64,
+}
+
+impl Mbarrier {
+    /// Where those who arrived or landed left off: the next phase begins if this one lacks nothing. Who may go on.
+    fn turn(&mut self) -> Vec<Waiter> {
+        if self.pending > 0 || self.bytes != 0 {
+            return Vec::new();
+        }
+        self.phase += 1;
+        self.pending = self.count;
+        self.released.join(&std::mem::take(&mut self.arriving));
+        std::mem::take(&mut self.waiting)
+    }
+
+    fn is_over(&self, parity: u32) -> bool {
+        self.phase & 1 != parity
+    }
+
+    /// A copy begins whose bytes will count here: its number, and the stamp of what it accesses.
+    pub fn begin_load(&mut self, who: Who, site: Site) -> (u64, Stamp) {
+        let number = self.next_load;
+        self.next_load += 1;
+        self.loads.push(Load {
+            number,
+            who,
+            site,
+            landed: None,
+        });
+        (number, self.engine_stamp(who.block, site))
+    }
+
+    fn engine_stamp(&self, block: u32, site: Site) -> Stamp {
+        Stamp {
+            block,
+            clock: self.phase + 1,
+            site,
+            sub: 0,
+            warp: ENGINE,
+            lane: self.number,
+        }
+    }
+}
+
+/// The barriers of a block, by their addresses.
+#[derive(Default)]
+pub(super) struct Mbarriers(BTreeMap<u32, Mbarrier>);
+
+fn place(address: u32) -> Place {
+    Place::Shared(i64::from(address) - i64::from(BASE))
+}
+
+impl Mbarriers {
+    /// The barrier at this address, if the thread knows that it was made.
+    pub fn find(&mut self, actor: &Actor, address: u32) -> Result<&mut Mbarrier, Fault> {
+        let place = place(address);
+        let Some(barrier) = self.0.get_mut(&address) else {
+            let access = actor.access();
+            return Err(Asynchronous::NoMbarrier { access, place }.into());
+        };
+        if !actor.sees(&barrier.init) {
+            return Err(Kind::Race {
+                earlier: barrier.init.access(),
+                later: actor.access(),
+                place,
+            }
+            .into());
+        }
+        Ok(barrier)
+    }
+
+    /// The same for the copy engine, which sees only barriers that were fenced.
+    pub fn find_for_engine(
+        &mut self,
+        actor: &Actor,
+        fences: super::block::Fences,
+        address: u32,
+    ) -> Result<&mut Mbarrier, Fault> {
+        let barrier = self.find(actor, address)?;
+        if !fences.publish_init(actor, &barrier.init) {
+            return Err(Asynchronous::Unfenced {
+                access: actor.access(),
+                earlier: barrier.init.access(),
+                fence: "fence.mbarrier_init",
+                place: place(address),
+            }
+            .into());
+        }
+        Ok(barrier)
+    }
+
+    /// The first copy that nobody waited for, and how many there are.
+    pub fn unfinished(&self) -> Option<(Who, Site, u32)> {
+        let mut loads = self.0.values().flat_map(|barrier| &barrier.loads);
+        let first = loads.next()?;
+        Some((first.who, first.site, 1 + loads.count() as u32))
+    }
+
+    /// Who waits, where, and for what.
+    pub fn waiting(&self) -> impl Iterator<Item = (Who, Site, String)> {
+        self.0.iter().flat_map(|(address, barrier)| {
+            let place = place(*address);
+            let Mbarrier {
+                phase,
+                pending,
+                bytes,
+                ..
+            } = barrier;
+            barrier.waiting.iter().map(move |Waiter { who, site }| {
+                let until = format!(
+                    "the end of phase {phase} of the mbarrier at {place}, which lacks {pending} arrivals and {bytes} bytes"
+                );
+                (*who, *site, until)
+            })
+        })
+    }
+}
+
+/// `mbarrier.init`
+#[track_caller]
+pub(crate) fn init(instruction: &'static str, address: u32, count: u32) {
+    let machine = Machine::current();
+    let site = site::intern(instruction, Location::caller());
+    let who = machine.current.get();
+    let mut block = machine.blocks[who.slot].borrow_mut();
+    let made = try_init(block.parts(who, site), address, count);
+    drop(block);
+    machine.settle(made, ());
+}
+
+fn try_init(parts: Parts, address: u32, count: u32) -> Result<(), Fault> {
+    let Parts {
+        actor,
+        shared,
+        mbarriers,
+        ..
+    } = parts;
+    let wrong = |what, value| {
+        let access = actor.access();
+        Kind::Operand {
+            access,
+            what,
+            value,
+        }
+    };
+    if count == 0 || count > MOST {
+        return Err(wrong("a phase has between 1 and 2^20 - 1 arrivals", count).into());
+    }
+    if let Some(earlier) = mbarriers.0.get(&address) {
+        return Err(Asynchronous::MbarrierTouched {
+            access: actor.access(),
+            init: earlier.init.access(),
+            place: place(address),
+        }
+        .into());
+    }
+    let number = mbarriers.0.len();
+    if number >= MOST_MBARRIERS {
+        return Err(wrong("no more than 250 mbarriers are modelled", number as u32).into());
+    }
+    shared.make_mbarrier(&actor, address)?;
+    mbarriers.0.insert(
+        address,
+        Mbarrier {
+            number: number as u8,
+            count,
+            pending: count,
+            bytes: 0,
+            phase: 0,
+            init: actor.stamp,
+            arriving: Knowledge::default(),
+            released: Knowledge::default(),
+            waiting: Vec::new(),
+            loads: Vec::new(),
+            next_load: 0,
+        },
+    );
+    Ok(())
+}
+
+/// `fence.mbarrier_init`
+#[track_caller]
+pub(crate) fn fence_init(_: &'static str) {
+    let machine = Machine::current();
+    let who = machine.current.get();
+    let mut block = machine.blocks[who.slot].borrow_mut();
+    let clock = block.warps[who.warp].clock;
+    let lane = &mut block.lanes[who.warp * LANES + who.lane];
+    lane.init_fences.push((clock, lane.sub));
+    lane.sub += 1;
+}
+
+/// `mbarrier.arrive`
+#[track_caller]
+pub(crate) fn arrive(instruction: &'static str, address: u32) {
+    arrive_expect_tx(instruction, address, 0);
+}
+
+/// `mbarrier.arrive.expect_tx`
+#[track_caller]
+pub(crate) fn arrive_expect_tx(instruction: &'static str, address: u32, n_bytes: u32) {
+    let machine = Machine::current();
+    let site = site::intern(instruction, Location::caller());
+    let arrived = try_arrive(machine, site, address, n_bytes);
+    machine.settle(arrived, ());
+}
+
+fn try_arrive(machine: &Machine, site: Site, address: u32, n_bytes: u32) -> Result<(), Fault> {
+    let who = machine.current.get();
+    let mut block = machine.blocks[who.slot].borrow_mut();
+    let Parts {
+        actor, mbarriers, ..
+    } = block.parts(who, site);
+    let barrier = mbarriers.find(&actor, address)?;
+    let access = actor.access();
+    if barrier.pending == 0 {
+        return Err(Asynchronous::TooManyArrivals {
+            access,
+            place: place(address),
+            count: barrier.count,
+        }
+        .into());
+    }
+    barrier.bytes += i64::from(n_bytes);
+    if barrier.bytes > i64::from(MOST) {
+        let (what, value) = ("a phase waits for at most 2^20 - 1 bytes", n_bytes);
+        return Err(Kind::Operand {
+            access,
+            what,
+            value,
+        }
+        .into());
+    }
+    barrier.arriving.join(&actor.release());
+    barrier.pending -= 1;
+    let woken = barrier.turn();
+    block.lanes[who.warp * LANES + who.lane].sub += 1;
+    wake(machine, who.slot, &mut block, woken);
+    Ok(())
+}
+
+fn wake(machine: &Machine, slot: usize, block: &mut Block, woken: Vec<Waiter>) {
+    for Waiter { who, .. } in woken {
+        machine.wake(slot, block, who.warp, 1 << who.lane);
+    }
+    machine.progress();
+}
+
+/// A copy has landed, and its bytes count: the stamp of what it wrote.
+pub(super) fn complete(
+    machine: &Machine,
+    slot: usize,
+    block: &mut Block,
+    (address, load): (u32, u64),
+    n_bytes: u32,
+) -> Option<Stamp> {
+    let index = block.index;
+    let barrier = block.mbarriers.0.get_mut(&address)?;
+    let phase = barrier.phase;
+    let load = barrier
+        .loads
+        .iter_mut()
+        .find(|other| other.number == load)?;
+    load.landed = Some(phase);
+    let site = load.site;
+    let stamp = barrier.engine_stamp(index, site);
+    barrier
+        .arriving
+        .join_engine(index, barrier.number, stamp.clock);
+    barrier.bytes -= i64::from(n_bytes);
+    let woken = barrier.turn();
+    wake(machine, slot, block, woken);
+    Some(stamp)
+}
+
+/// `mbarrier.try_wait.parity`, until it succeeds
+#[track_caller]
+pub(crate) fn wait(instruction: &'static str, address: u32, parity: u32) {
+    let machine = Machine::current();
+    let site = site::intern(instruction, Location::caller());
+    loop {
+        let over = try_wait(machine, site, address, parity);
+        if machine.settle(over, true) || std::thread::panicking() {
+            return;
+        }
+        machine.suspend();
+    }
+}
+
+/// Whether the phase is over; if not, the thread is one of those who wait.
+fn try_wait(machine: &Machine, site: Site, address: u32, parity: u32) -> Result<bool, Fault> {
+    let who = machine.current.get();
+    let mut block = machine.blocks[who.slot].borrow_mut();
+    let block = &mut *block;
+    let Parts {
+        actor, mbarriers, ..
+    } = block.parts(who, site);
+    if parity > 1 {
+        let (access, what) = (actor.access(), "a parity is 0 or 1");
+        return Err(Kind::Operand {
+            access,
+            what,
+            value: parity,
+        }
+        .into());
+    }
+    let barrier = mbarriers.find(&actor, address)?;
+    if !barrier.is_over(parity) {
+        barrier.waiting.push(Waiter { who, site });
+        block.warps[who.warp].runnable &= !(1 << who.lane);
+        return Ok(false);
+    }
+    let phase = barrier.phase;
+    barrier
+        .loads
+        .retain(|load| load.landed.is_none_or(|landed| landed >= phase));
+    let barrier = &block.mbarriers.0[&address];
+    let lane = &mut block.lanes[who.warp * LANES + who.lane];
+    lane.acquired
+        .get_or_insert_default()
+        .join(&barrier.released);
+    block.warps[who.warp].acquiring = true;
+    Ok(true)
+}

@@ -1,0 +1,323 @@
+//! The tensor core of a warp: products in flight.
+//!
+//! Accumulators in flight hold tags, signalling NaN: whoever calculates with one gets a quiet NaN, and whoever waits
+//! with anything but the tags in place is found out. The sums themselves are kept here until a wait names the tags.
+
+use std::collections::VecDeque;
+
+use super::block::Block;
+use super::machine::LANES;
+use super::mma::Operand;
+use super::shared::{Reader, Shared};
+use super::site::Site;
+
+/// Rows of a warp's part of a product.
+pub(super) const M: usize = 16;
+/// Inner dimension of a product.
+pub(super) const K: usize = 16;
+/// Bytes that are read as one.
+pub(super) const CHUNK: u32 = 16;
+/// Elements of such a piece.
+const IN_CHUNK: usize = 8;
+
+/// Bits of a tag: the sign, the exponent of NaN, and not the one that makes it quiet.
+const TAG: u32 = 0xff80_0000;
+/// The bit that arithmetic sets.
+const QUIET: u32 = 1 << 22;
+/// Bits for the register's number.
+const INDEX_BITS: u32 = 7;
+/// Numbers of accumulators: 1 to this.
+const MOST_CHAINS: u32 = 0x7ffe;
+
+fn tag(chain: u32, index: usize) -> u32 {
+    TAG | chain << INDEX_BITS | index as u32
+}
+
+/// What a lane finds in its registers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found {
+    /// Values of its own.
+    Values,
+    /// The tags of these accumulators, all of them.
+    Tags(u32),
+    /// Some of the tags of these, or what arithmetic made of them.
+    Remains(u32),
+}
+
+/// Where A comes from.
+pub(super) enum Left {
+    /// Offsets of pieces: two for each row.
+    Shared(Vec<usize>),
+    /// The fragments of all lanes.
+    Registers(Box<[[u32; 4]; LANES]>),
+}
+
+/// One product that the warp has not waited for.
+pub(super) struct Product {
+    pub chain: u32,
+    pub element: Operand,
+    pub a: Left,
+    /// Offsets of pieces of B: two for each column, or for each row all its columns.
+    pub b: Vec<usize>,
+    pub b_rows: Rows,
+    pub add: Add,
+    pub group: u64,
+}
+
+/// What a row of B in shared memory is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rows {
+    /// A column of B.
+    Columns,
+    /// A row of B.
+    Rows,
+}
+
+/// What becomes of what the accumulators held.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Add {
+    Replaces,
+    Adds,
+}
+
+/// Accumulators in flight.
+pub(super) struct Chain {
+    id: u32,
+    pub columns: usize,
+    /// By rows.
+    sums: Vec<f32>,
+    /// Products on them that nobody waited for.
+    pub pending: u32,
+    /// The last of those.
+    pub site: Site,
+    /// Lanes that have not got their results.
+    left: u32,
+}
+
+/// The products of one warp.
+#[derive(Default)]
+pub(super) struct TensorCore {
+    /// Whether a fence stands between the threads' last access of accumulators, as far as known, and now.
+    pub fenced: bool,
+    /// Groups committed so far; the open group has this number.
+    pub committed: u64,
+    products: VecDeque<Product>,
+    /// How many of the products, from the front, have been calculated.
+    calculated: usize,
+    pub chains: Vec<Chain>,
+    chains_made: u32,
+    /// What accumulators held that are about to be in flight.
+    staging: Vec<f32>,
+}
+
+/// Row and column of accumulator register `index` of a lane.
+fn place(lane: usize, index: usize) -> (usize, usize) {
+    let (fragment, element) = (index / 4, index % 4);
+    (
+        lane / 4 + 8 * (element / 2),
+        fragment * 8 + lane % 4 * 2 + element % 2,
+    )
+}
+
+impl TensorCore {
+    pub fn find(&mut self, chain: u32) -> Option<&mut Chain> {
+        self.chains.iter_mut().find(|other| other.id == chain)
+    }
+
+    /// What these registers hold.
+    pub fn examine(&self, d: &[f32]) -> Found {
+        let chain = |x: &f32| {
+            let bits = x.to_bits() & !QUIET;
+            let id = (bits ^ TAG) >> INDEX_BITS;
+            self.chains
+                .iter()
+                .find(|chain| chain.id == id)
+                .map(|chain| chain.id)
+        };
+        if self.chains.is_empty() {
+            return Found::Values;
+        }
+        let Some(id) = d.iter().find_map(chain) else {
+            return Found::Values;
+        };
+        let whole = d
+            .iter()
+            .enumerate()
+            .all(|(index, x)| x.to_bits() == tag(id, index));
+        if whole {
+            Found::Tags(id)
+        } else {
+            Found::Remains(id)
+        }
+    }
+
+    /// Notes what a lane's accumulators hold, in case a product adds to them.
+    pub fn stage(&mut self, lane: usize, d: &[f32]) {
+        let columns = d.len() * 2;
+        self.staging.resize(M * columns, 0.0);
+        for (index, x) in d.iter().enumerate() {
+            let (row, column) = place(lane, index);
+            self.staging[row * columns + column] = *x;
+        }
+    }
+
+    /// What was staged becomes accumulators in flight.
+    pub fn begin(&mut self, columns: usize, site: Site) -> u32 {
+        let id = self.chains_made % MOST_CHAINS + 1;
+        self.chains_made += 1;
+        self.chains.push(Chain {
+            id,
+            columns,
+            sums: std::mem::take(&mut self.staging),
+            pending: 0,
+            site,
+            left: LANES as u32,
+        });
+        id
+    }
+
+    /// Puts tags into the registers of accumulators in flight.
+    pub fn hide(chain: u32, d: &mut [f32]) {
+        for (index, x) in d.iter_mut().enumerate() {
+            *x = f32::from_bits(tag(chain, index));
+        }
+    }
+
+    /// Gives a lane its results.
+    pub fn hand_back(&mut self, chain: u32, lane: usize, d: &mut [f32]) {
+        let Some(position) = self.chains.iter().position(|other| other.id == chain) else {
+            return;
+        };
+        let results = &mut self.chains[position];
+        for (index, x) in d.iter_mut().enumerate() {
+            let (row, column) = place(lane, index);
+            *x = results.sums[row * results.columns + column];
+        }
+        results.left -= 1;
+        if results.left == 0 {
+            self.chains.remove(position);
+        }
+    }
+
+    pub fn push(&mut self, product: Product, site: Site) {
+        if let Some(chain) = self.find(product.chain) {
+            chain.pending += 1;
+            chain.site = site;
+        }
+        self.products.push_back(product);
+    }
+
+    /// Calculates all products issued so far: they may read their operands at any moment.
+    pub fn calculate(&mut self, shared: &Shared) {
+        while let Some(product) = self.products.get(self.calculated) {
+            self.calculated += 1;
+            let chain = self
+                .chains
+                .iter_mut()
+                .find(|chain| chain.id == product.chain);
+            if let Some(Chain { columns, sums, .. }) = chain {
+                product.calculate(shared, sums, *columns);
+            }
+        }
+    }
+}
+
+/// All groups of a warp but the newest are done: what they read is read now.
+pub(super) fn retire(block: &mut Block, warp: usize, newest: u32) {
+    let Block { warps, shared, .. } = block;
+    let index = block.index;
+    let warp_clock = warps[warp].clock;
+    let core = &mut warps[warp].tensor_core;
+    let done = core.committed.saturating_sub(u64::from(newest));
+    let at = super::clock::Stamp {
+        block: index,
+        clock: warp_clock,
+        ..Default::default()
+    };
+    if core
+        .products
+        .front()
+        .is_some_and(|product| product.group < done)
+    {
+        core.calculate(shared);
+    }
+    while let Some(product) = core.products.pop_front_if(|product| product.group < done) {
+        core.calculated -= 1;
+        let left: &[usize] = match &product.a {
+            Left::Shared(pieces) => pieces,
+            Left::Registers(_) => &[],
+        };
+        for offset in left.iter().chain(&product.b) {
+            shared.end_reading(Reader::Warp(warp), *offset, CHUNK, &at);
+        }
+        if let Some(chain) = core.find(product.chain) {
+            chain.pending -= 1;
+        }
+    }
+}
+
+impl Product {
+    fn elements(&self, shared: &Shared, offset: usize) -> [f32; IN_CHUNK] {
+        let bytes: [u8; CHUNK as usize] = shared.bytes(offset);
+        let mut elements = [0.0; IN_CHUNK];
+        for (pair, bytes) in elements.chunks_exact_mut(2).zip(bytes.chunks_exact(4)) {
+            let register = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+            pair.copy_from_slice(&self.element.unpack(register));
+        }
+        elements
+    }
+
+    fn left(&self, shared: &Shared) -> [[f32; K]; M] {
+        let mut a = [[0.0; K]; M];
+        match &self.a {
+            Left::Shared(pieces) => {
+                for (row, pieces) in a.iter_mut().zip(pieces.chunks_exact(2)) {
+                    for (elements, piece) in row.chunks_exact_mut(IN_CHUNK).zip(pieces) {
+                        elements.copy_from_slice(&self.elements(shared, *piece));
+                    }
+                }
+            }
+            Left::Registers(lanes) => {
+                for (lane, registers) in lanes.iter().enumerate() {
+                    for (i, register) in registers.iter().enumerate() {
+                        let (row, column) = (lane / 4 + 8 * (i % 2), lane % 4 * 2 + 8 * (i / 2));
+                        a[row][column..][..2].copy_from_slice(&self.element.unpack(*register));
+                    }
+                }
+            }
+        }
+        a
+    }
+
+    fn right(&self, shared: &Shared, columns: usize) -> Vec<f32> {
+        let mut b = vec![0.0; K * columns];
+        for (i, piece) in self.b.iter().enumerate() {
+            let elements = self.elements(shared, *piece);
+            match self.b_rows {
+                Rows::Columns => {
+                    let (column, half) = (i / 2, i % 2);
+                    for (k, x) in elements.into_iter().enumerate() {
+                        b[(half * IN_CHUNK + k) * columns + column] = x;
+                    }
+                }
+                Rows::Rows => b[i * IN_CHUNK..][..IN_CHUNK].copy_from_slice(&elements),
+            }
+        }
+        b
+    }
+
+    /// As `emu/mma.rs` sums.
+    fn calculate(&self, shared: &Shared, sums: &mut [f32], columns: usize) {
+        if self.add == Add::Replaces {
+            sums.fill(0.0);
+        }
+        let (a, b) = (self.left(shared), self.right(shared, columns));
+        for (a, sums) in a.iter().zip(sums.chunks_exact_mut(columns)) {
+            for (x, b) in a.iter().zip(b.chunks_exact(columns)) {
+                for (sum, y) in sums.iter_mut().zip(b) {
+                    *sum += x * y;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! The tensor memory accelerator's instructions: boxes of a tensor to and from shared memory.
+//!
+//! All that orders a copy and the threads' accesses is checked when the copy is issued and over the whole time until it
+//! has been waited for, so it does not matter at which moment of that time the bytes move ([`super::bulk`]).
+
+use std::panic::Location;
+
+use super::block::{Actor, Parts};
+use super::bulk::{Region, Step};
+use super::clock::{ENGINE, STORED, Stamp};
+use super::fault::{Fault, Kind};
+use super::machine::{LANES, Machine};
+use super::memory::Strength;
+use super::shared::{Piece, Reader};
+use super::site::{self, Site};
+use crate::params::TensorMap;
+
+/// What a tile in the 128-byte swizzle is aligned to.
+const ALIGNMENT: u32 = 1024;
+/// Most rows of a box.
+const MOST_ROWS: u64 = 256;
+
+/// The box of a tensor that `map` and `at` name.
+fn region(actor: &Actor, map: u64, at: [u32; 4]) -> Result<Region, Fault> {
+    let wrong = |what, value: u64| {
+        let access = actor.access();
+        Err(Kind::Operand {
+            access,
+            what,
+            value: value as u32,
+        }
+        .into())
+    };
+    if map == 0 || !map.is_multiple_of(align_of::<TensorMap>() as u64) {
+        return wrong("the tensor map must be aligned and not at address 0", map);
+    }
+    // SAFETY: the instruction's contract: a tensor map lies at this address of the process, among the parameters that
+    // the kernel borrows.
+    let map = unsafe { *std::ptr::with_exposed_provenance::<TensorMap>(map as usize) };
+    if map.box_rows == 0 || map.box_rows > MOST_ROWS {
+        return wrong("a box has between 1 and 256 rows", map.box_rows);
+    }
+    if let Some(bytes) = [map.base]
+        .iter()
+        .chain(&map.strides)
+        .find(|bytes| !bytes.is_multiple_of(16))
+    {
+        return wrong("base and strides must be multiples of 16 bytes", *bytes);
+    }
+    if let Some(size) = map.sizes.iter().find(|size| !(1..=1 << 32).contains(*size)) {
+        return wrong(
+            "a tensor has between 1 and 2^32 elements in a dimension",
+            *size,
+        );
+    }
+    Ok(Region {
+        map,
+        at: at.map(|x| i64::from(x as i32)),
+    })
+}
+
+/// `cp.async.bulk.tensor` from global to shared memory
+#[track_caller]
+pub(crate) fn load(instruction: &'static str, to: u32, map: u64, at: [u32; 4], mbarrier: u32) {
+    let machine = Machine::current();
+    let site = site::intern(instruction, Location::caller());
+    let begun = try_load(machine, site, to, (map, at), mbarrier);
+    machine.settle(begun, ());
+    machine.progress();
+}
+
+fn try_load(
+    machine: &Machine,
+    site: Site,
+    to: u32,
+    (map, at): (u64, [u32; 4]),
+    mbarrier: u32,
+) -> Result<(), Fault> {
+    let who = machine.current.get();
+    let mut block = machine.blocks[who.slot].borrow_mut();
+    let Parts {
+        mut actor,
+        shared,
+        fences,
+        mbarriers,
+    } = block.parts(who, site);
+    let region = region(&actor, map, at)?;
+    let barrier = mbarriers.find_for_engine(&actor, fences, mbarrier)?;
+    let bytes = region.bytes();
+    let piece = Piece {
+        addr: to,
+        bytes,
+        alignment: ALIGNMENT,
+    };
+    let offset = shared.begin_bulk_copy(&actor, fences, piece)?;
+    shared.poison(offset, bytes as usize);
+    let (number, stamp) = barrier.begin_load(who, site);
+    actor.trace = stamp;
+    let mut buffers = machine.buffers.borrow_mut();
+    for span in region.spans() {
+        buffers.read(&actor, span.addr, span.bytes, Strength::Plain)?;
+    }
+    let step = Step::Load {
+        offset,
+        mbarrier: (mbarrier, number),
+    };
+    machine.engine.borrow_mut().push(who.slot, region, step);
+    Ok(())
+}
+
+/// `cp.async.bulk.tensor` from shared to global memory
+#[track_caller]
+pub(crate) fn store(instruction: &'static str, map: u64, at: [u32; 4], from: u32) {
+    let machine = Machine::current();
+    let site = site::intern(instruction, Location::caller());
+    let begun = try_store(machine, site, (map, at), from);
+    machine.settle(begun, ());
+    machine.progress();
+}
+
+fn try_store(
+    machine: &Machine,
+    site: Site,
+    (map, at): (u64, [u32; 4]),
+    from_address: u32,
+) -> Result<(), Fault> {
+    let who = machine.current.get();
+    let mut block = machine.blocks[who.slot].borrow_mut();
+    let Parts {
+        mut actor,
+        shared,
+        fences,
+        ..
+    } = block.parts(who, site);
+    let region = region(&actor, map, at)?;
+    let bytes = region.bytes();
+    let piece = Piece {
+        addr: from_address,
+        bytes,
+        alignment: ALIGNMENT,
+    };
+    let offset = shared.locate(&actor, piece)?;
+    for (from, bytes) in region.pieces() {
+        let piece = Piece {
+            addr: from_address + from as u32,
+            bytes: bytes as u32,
+            alignment: 1,
+        };
+        shared.begin_reading(&actor, fences, Reader::Engine, piece)?;
+    }
+    actor.trace = Stamp {
+        warp: ENGINE,
+        lane: STORED,
+        ..actor.stamp
+    };
+    let mut buffers = machine.buffers.borrow_mut();
+    for span in region.spans() {
+        buffers.write(&actor, span.addr, span.bytes, Strength::Plain)?;
+    }
+    let mut engine = machine.engine.borrow_mut();
+    let number = engine.push(who.slot, region, Step::Read { offset });
+    let stores = &mut block.lanes[who.warp * LANES + who.lane].stores;
+    stores.push(number, site, region, offset);
+    Ok(())
+}
+
+/// `cp.async.bulk.commit_group`
+#[track_caller]
+pub(crate) fn commit_group(_: &'static str) {
+    let machine = Machine::current();
+    let who = machine.current.get();
+    machine.blocks[who.slot].borrow_mut().lanes[who.warp * LANES + who.lane]
+        .stores
+        .commit();
+}
+
+/// `cp.async.bulk.wait_group.read newest`
+#[track_caller]
+pub(crate) fn wait_group_read(instruction: &'static str, newest: u32) {
+    let machine = Machine::current();
+    let site = site::intern(instruction, Location::caller());
+    let who = machine.current.get();
+    let mut block = machine.blocks[who.slot].borrow_mut();
+    let done = block.lanes[who.warp * LANES + who.lane]
+        .stores
+        .take_done(newest);
+    for store in done {
+        let mut engine = machine.engine.borrow_mut();
+        engine.read(store.number, &block.shared);
+        let Parts { actor, shared, .. } = block.parts(who, site);
+        for (from, bytes) in store.region.pieces() {
+            let offset = store.offset + from;
+            shared.end_reading(Reader::Engine, offset, bytes as u32, &actor.stamp);
+        }
+    }
+}
+
+/// `fence.proxy.async`
+#[track_caller]
+pub(crate) fn fence_proxy_async(_: &'static str) {
+    let machine = Machine::current();
+    let who = machine.current.get();
+    let mut block = machine.blocks[who.slot].borrow_mut();
+    let clock = block.warps[who.warp].clock;
+    let lane = &mut block.lanes[who.warp * LANES + who.lane];
+    lane.proxy_fences.push((clock, lane.sub));
+    lane.sub += 1;
+}

@@ -1,0 +1,241 @@
+//! A consumer: 64 query rows of every tile; products and softmax.
+
+use super::Tiles;
+use super::layout::{Job, Layout};
+use super::ring::Ring;
+use crate::attention::divide;
+use crate::attention::mask::Mask;
+use crate::config::{self, TMA_KV_STAGES, TMA_SLOTS};
+use crate::kernels::forward::store_lse;
+use crate::params::TmaForwardParams;
+use crate::ptx::{barrier, mbarrier, special, tma};
+use crate::tile::element::Element;
+use crate::tile::fragment;
+use crate::tile::global::{GlobalMatrix, GlobalRows};
+use crate::tile::register::Accumulator;
+use crate::tile::softmax::{OnlineSoftmax, scale_rows};
+use crate::tile::warpgroup::{self, WARPGROUP_ROWS, WarpgroupTile};
+
+/// What does not change from tile to tile.
+struct Consumer<'a, M> {
+    p: &'a TmaForwardParams,
+    layout: Layout,
+    mask: M,
+    /// Which consumer.
+    idx: u32,
+    /// The warp's number in the warpgroup.
+    warp: u32,
+    /// 1 in the warp's lane 0, which arrives for the warp.
+    leads: u32,
+}
+
+/// A tile whose O is still in registers.
+#[derive(Clone, Copy)]
+struct Finished {
+    job: Job,
+    softmax: OnlineSoftmax,
+}
+
+/// The whole of a consumer's work.
+///
+/// # Safety
+/// One warpgroup of the block does it for each consumer; the barriers have been made.
+#[inline(always)]
+pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(
+    p: &TmaForwardParams,
+    layout: Layout,
+    idx: u32,
+) {
+    let steps = const { T::HEAD_DIM / 16 };
+    let block_k = const { config::tma_forward(T::HEAD_DIM).block_k };
+    let c = Consumer {
+        p,
+        layout,
+        mask: M::new(&p.shape),
+        idx,
+        warp: special::thread_idx_x() / 32 % 4,
+        leads: (special::lane_idx() == 0) as u32,
+    };
+    let mut slot = Ring::start(TMA_SLOTS);
+    let mut q = Ring::start(config::tma_q_stages(T::HEAD_DIM));
+    let mut k = Ring::start(TMA_KV_STAGES);
+    let mut v = Ring::start(TMA_KV_STAGES);
+    let mut o_place = Ring::start(1);
+    let fresh = OnlineSoftmax::new(p.scale.scale_log2);
+    let mut softmax = fresh;
+    let mut s = T::Scores::zero();
+    let mut o = T::Output::zero();
+    // SAFETY: stages are read when they are full, and released when the products that read them have been waited for;
+    // all four warps take the same way.
+    unsafe {
+        let mut job = c.next_job(&mut slot);
+        let mut block = job.blocks - 1;
+        mbarrier::mbarrier_wait(layout.q_ring.full(q.stage), q.parity);
+        mbarrier::mbarrier_wait(layout.k_ring.full(k.stage), k.parity);
+        s.begin_product::<E>(layout.q::<T>(q.stage, idx), layout.k::<T>(k.stage), steps);
+        s.wait::<0>();
+        mbarrier::mbarrier_arrive_if(layout.k_ring.empty(k.stage), c.leads);
+        k.advance();
+        c.release_q(q, block);
+        c.mask_block::<T>(job, block, &mut s);
+        softmax.grow(&s);
+        softmax.exponentials(&mut s);
+        let mut weights = s.pack::<E>();
+        // 0 until O of the tile has been begun.
+        let mut add = 0;
+        let mut finished: Option<Finished> = None;
+        let ended = loop {
+            let last = block == 0;
+            let ended = Finished { job, softmax };
+            if last {
+                job = c.next_job(&mut slot);
+                if job.blocks == 0 {
+                    break ended;
+                }
+                block = job.blocks;
+                q.advance();
+                mbarrier::mbarrier_wait(layout.q_ring.full(q.stage), q.parity);
+            }
+            block -= 1;
+
+            mbarrier::mbarrier_wait(layout.k_ring.full(k.stage), k.parity);
+            s.begin_product::<E>(layout.q::<T>(q.stage, idx), layout.k::<T>(k.stage), steps);
+            if let Some(finished) = &finished {
+                c.finish::<E, T>(finished, &mut o_place, &mut o);
+            }
+            mbarrier::mbarrier_wait(layout.v_ring.full(v.stage), v.parity);
+            o.begin_addition::<E, _>(&weights, layout.v::<T>(v.stage), block_k / 16, add);
+
+            s.wait::<1>();
+            mbarrier::mbarrier_arrive_if(layout.k_ring.empty(k.stage), c.leads);
+            k.advance();
+            c.release_q(q, block);
+            c.mask_block::<T>(job, block, &mut s);
+            if last {
+                softmax = fresh;
+            }
+            let alpha = softmax.grow(&s);
+            softmax.exponentials(&mut s);
+            // V is there, as has been seen before. But ptxas lets no arithmetic sink below a loop: without this one the
+            // exponentials would come after the wait for O instead of running beside its product.
+            mbarrier::mbarrier_wait(layout.v_ring.full(v.stage), v.parity);
+            o.wait::<0>();
+            mbarrier::mbarrier_arrive_if(layout.v_ring.empty(v.stage), c.leads);
+            v.advance();
+            if let (Some(alpha), false) = (alpha, last) {
+                scale_rows(&mut o, alpha);
+            }
+            weights = s.pack::<E>();
+            finished = last.then_some(ended);
+            add = !last as u32;
+        };
+        if let Some(finished) = &finished {
+            c.finish::<E, T>(finished, &mut o_place, &mut o);
+        }
+        mbarrier::mbarrier_wait(layout.v_ring.full(v.stage), v.parity);
+        o.begin_addition::<E, _>(&weights, layout.v::<T>(v.stage), block_k / 16, add);
+        o.wait::<0>();
+        c.finish::<E, T>(&ended, &mut o_place, &mut o);
+    }
+}
+
+impl<M: Mask> Consumer<'_, M> {
+    /// The next tile of queries, when the loader has said which.
+    #[inline(always)]
+    unsafe fn next_job(&self, slot: &mut Ring) -> Job {
+        let ring = self.layout.job_ring;
+        // SAFETY: the slot is read when it is full, and released when all lanes have read it.
+        unsafe {
+            mbarrier::mbarrier_wait(ring.full(slot.stage), slot.parity);
+            let job = self.layout.read_job(slot.stage);
+            barrier::warp_sync();
+            mbarrier::mbarrier_arrive_if(ring.empty(slot.stage), self.leads);
+            slot.advance();
+            job
+        }
+    }
+
+    /// The warp's first row of a tile.
+    #[inline(always)]
+    fn first_row<T: Tiles>(&self, job: Job) -> u32 {
+        let block_q = const { config::tma_forward(T::HEAD_DIM).block_q };
+        job.tile * block_q + self.idx * WARPGROUP_ROWS + self.warp * 16
+    }
+
+    /// S ← −∞ where the mask hides the key, if it hides any of the block's from the warp's rows.
+    #[inline(always)]
+    fn mask_block<T: Tiles>(&self, job: Job, block: u32, s: &mut T::Scores) {
+        let block_k = const { config::tma_forward(T::HEAD_DIM).block_k };
+        let (first_row, first_key) = (self.first_row::<T>(job), block * block_k);
+        // The first row sees no more keys than the others.
+        if first_key + block_k <= self.mask.visible(first_row) {
+            return;
+        }
+        let place = fragment::accumulator(special::lane_idx(), 0);
+        let visible = [0, 8].map(|below| {
+            self.mask
+                .visible(first_row + place.row + below)
+                .saturating_sub(first_key + place.col)
+        });
+        for n in 0..T::Scores::N {
+            for (idx, x) in s.fragment_mut(0, n).iter_mut().enumerate() {
+                if n as u32 * 8 + idx as u32 % 2 >= visible[idx / 2] {
+                    *x = f32::NEG_INFINITY;
+                }
+            }
+        }
+    }
+
+    /// Q may be overwritten after the product with the tile's last block, block 0.
+    #[inline(always)]
+    unsafe fn release_q(&self, q: Ring, block: u32) {
+        let last = (block == 0) as u32;
+        // SAFETY: the caller has waited for the product.
+        unsafe {
+            mbarrier::mbarrier_arrive_if(self.layout.q_ring.empty(q.stage), self.leads & last)
+        };
+    }
+
+    /// O ← diag(l)⁻¹ O; O and L to memory.
+    #[inline(always)]
+    unsafe fn finish<E: Element, T: Tiles>(
+        &self,
+        finished: &Finished,
+        place: &mut Ring,
+        o: &mut T::Output,
+    ) {
+        let (p, head) = (self.p, finished.job.head);
+        let first_row = self.first_row::<T>(finished.job);
+        // SAFETY: all lanes of the warp come here; what lies outside O is not written.
+        unsafe {
+            let lse = finished.softmax.finish(o);
+            if const { config::tma_stores(T::HEAD_DIM) } {
+                self.hand_over::<E, T>(place, o);
+            } else {
+                let batch_idx = divide(head, p.shape.heads_q);
+                let head_idx = head - batch_idx * p.shape.heads_q;
+                let target = GlobalMatrix {
+                    rows: GlobalRows::new(&p.o_rows, batch_idx, head_idx, p.shape.seqlen_q),
+                    chunks: p.shape.head_dim / 8,
+                };
+                warpgroup::store_rows::<E, _>(target, first_row, o);
+            }
+            store_lse::<T::Output>(p.lse, &p.shape, head, first_row, lse);
+        }
+    }
+
+    /// O to the storer.
+    #[inline(always)]
+    unsafe fn hand_over<E: Element, T: Tiles>(&self, place: &mut Ring, o: &T::Output) {
+        let ring = self.layout.o_ring;
+        // SAFETY: the place is filled when it is empty; the storer waits for all four warps.
+        unsafe {
+            mbarrier::mbarrier_wait(ring.empty(self.idx), place.parity ^ 1);
+            warpgroup::store::<E, _>(self.layout.o::<T>(self.idx), self.warp * 16, o);
+            tma::fence_proxy_async();
+            barrier::warp_sync();
+            mbarrier::mbarrier_arrive_if(ring.full(self.idx), self.leads);
+            place.advance();
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Where things lie in shared memory, and the barriers by which the roles meet.
+
+use super::Tiles;
+use crate::config::{self, TMA_KV_STAGES, TMA_SLOTS};
+use crate::ptx::{mbarrier, shared, special};
+use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
+
+/// Two barriers for each stage of a ring: one says that it is full, the other that it is empty.
+#[derive(Clone, Copy)]
+pub(super) struct Barriers {
+    base: u32,
+    stages: u32,
+}
+
+impl Barriers {
+    /// The barrier that says that stage `i` has been filled.
+    #[inline(always)]
+    pub(super) const fn full(self, i: u32) -> u32 {
+        self.base + i * 8
+    }
+
+    /// The barrier that says that stage `i` may be filled again.
+    #[inline(always)]
+    pub(super) const fn empty(self, i: u32) -> u32 {
+        self.base + (self.stages + i) * 8
+    }
+
+    const fn end(self) -> u32 {
+        self.base + self.stages * 16
+    }
+
+    /// # Safety
+    /// As [`Layout::make_barriers`].
+    #[inline(always)]
+    unsafe fn make(self, full_count: u32, empty_count: u32) {
+        for i in 0..self.stages {
+            // SAFETY: the caller's contract.
+            unsafe {
+                mbarrier::mbarrier_init(self.full(i), full_count);
+                mbarrier::mbarrier_init(self.empty(i), empty_count);
+            }
+        }
+    }
+}
+
+/// A tile of queries, as the loader tells the others of it.
+#[derive(Clone, Copy)]
+pub(super) struct Job {
+    /// Which tile of queries.
+    pub(super) tile: u32,
+    /// Which (batch, head): `batch_idx · heads_q + head_idx`.
+    pub(super) head: u32,
+    /// How many KV blocks; at least 1, and 0 where there is no tile left.
+    pub(super) blocks: u32,
+}
+
+/// The places.
+#[derive(Clone, Copy)]
+pub(super) struct Layout {
+    q: u32,
+    k: u32,
+    v: u32,
+    o: u32,
+    slots: u32,
+    /// Stages of Q; emptied by the consumers' warps.
+    pub(super) q_ring: Barriers,
+    /// Stages of K; emptied by the consumers' warps.
+    pub(super) k_ring: Barriers,
+    /// Stages of V; emptied by the consumers' warps.
+    pub(super) v_ring: Barriers,
+    /// Slots for jobs; emptied by the consumers' warps and the storers.
+    pub(super) job_ring: Barriers,
+    /// O on its way out, for each consumer one stage; filled by its warps, emptied by its storer.
+    pub(super) o_ring: Barriers,
+}
+
+impl Layout {
+    /// The places of one block of threads.
+    #[inline(always)]
+    pub(super) const fn at<T: Tiles>(base: u32) -> Self {
+        let config = config::tma_forward(T::HEAD_DIM);
+        let q = base;
+        let k =
+            q + config::tma_q_stages(T::HEAD_DIM) * BoxedTile::n_bytes(config.block_q, T::HEAD_DIM);
+        let v = k + TMA_KV_STAGES * BoxedTile::n_bytes(config.block_k, T::HEAD_DIM);
+        let o = v + TMA_KV_STAGES * BoxedTile::n_bytes(config.block_k, T::HEAD_DIM);
+        let slots = if config::tma_stores(T::HEAD_DIM) {
+            o + BoxedTile::n_bytes(config.block_q, T::HEAD_DIM)
+        } else {
+            o
+        };
+        let q_ring = Barriers {
+            base: slots + TMA_SLOTS * 16,
+            stages: config::tma_q_stages(T::HEAD_DIM),
+        };
+        let k_ring = Barriers {
+            base: q_ring.end(),
+            stages: TMA_KV_STAGES,
+        };
+        let v_ring = Barriers {
+            base: k_ring.end(),
+            stages: TMA_KV_STAGES,
+        };
+        let job_ring = Barriers {
+            base: v_ring.end(),
+            stages: TMA_SLOTS,
+        };
+        Layout {
+            q,
+            k,
+            v,
+            o,
+            slots,
+            q_ring,
+            k_ring,
+            v_ring,
+            job_ring,
+            o_ring: Barriers {
+                base: job_ring.end(),
+                stages: config::tma_consumers(T::HEAD_DIM),
+            },
+        }
+    }
+
+    /// The places of this block.
+    #[inline(always)]
+    pub(super) fn new<T: Tiles>() -> Self {
+        Layout::at::<T>(special::shared_base())
+    }
+
+    /// Makes all barriers.
+    ///
+    /// # Safety
+    /// One thread does, before all others meet it.
+    #[inline(always)]
+    pub(super) unsafe fn make_barriers<T: Tiles>(self) {
+        let consumers = const { config::tma_consumers(T::HEAD_DIM) };
+        let storers = if const { config::tma_stores(T::HEAD_DIM) } {
+            consumers
+        } else {
+            0
+        };
+        let warps = consumers * 4;
+        // SAFETY: the caller's contract.
+        unsafe {
+            self.q_ring.make(1, warps);
+            self.k_ring.make(1, warps);
+            self.v_ring.make(1, warps);
+            self.job_ring.make(1, warps + storers);
+            self.o_ring.make(4, 1);
+        }
+    }
+
+    /// A consumer's rows of Q in a stage.
+    #[inline(always)]
+    pub(super) const fn q<T: Tiles>(self, stage: u32, consumer: u32) -> BoxedTile {
+        let bytes = BoxedTile::n_bytes(WARPGROUP_ROWS, T::HEAD_DIM);
+        let consumers = config::tma_consumers(T::HEAD_DIM);
+        BoxedTile {
+            base: self.q + (stage * consumers + consumer) * bytes,
+            rows: WARPGROUP_ROWS,
+        }
+    }
+
+    /// A stage of K.
+    #[inline(always)]
+    pub(super) const fn k<T: Tiles>(self, stage: u32) -> BoxedTile {
+        Layout::kv::<T>(self.k, stage)
+    }
+
+    /// A stage of V.
+    #[inline(always)]
+    pub(super) const fn v<T: Tiles>(self, stage: u32) -> BoxedTile {
+        Layout::kv::<T>(self.v, stage)
+    }
+
+    const fn kv<T: Tiles>(base: u32, stage: u32) -> BoxedTile {
+        let rows = config::tma_forward(T::HEAD_DIM).block_k;
+        BoxedTile {
+            base: base + stage * BoxedTile::n_bytes(rows, T::HEAD_DIM),
+            rows,
+        }
+    }
+
+    /// A consumer's rows of O.
+    #[inline(always)]
+    pub(super) const fn o<T: Tiles>(self, consumer: u32) -> BoxedTile {
+        BoxedTile {
+            base: self.o + consumer * BoxedTile::n_bytes(WARPGROUP_ROWS, T::HEAD_DIM),
+            rows: WARPGROUP_ROWS,
+        }
+    }
+
+    /// Writes a job to a slot.
+    ///
+    /// # Safety
+    /// The slot is empty.
+    #[inline(always)]
+    pub(super) unsafe fn write_job(self, slot: u32, job: Job) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            shared::st_shared_x4(self.slots + slot * 16, [job.tile, job.head, job.blocks, 0])
+        };
+    }
+
+    /// Reads the job in a slot.
+    ///
+    /// # Safety
+    /// The slot is full.
+    #[inline(always)]
+    pub(super) unsafe fn read_job(self, slot: u32) -> Job {
+        // SAFETY: the caller's contract.
+        let [tile, head, blocks, _] = unsafe { shared::ld_shared_x4(self.slots + slot * 16) };
+        Job { tile, head, blocks }
+    }
+}

@@ -1,0 +1,202 @@
+//! The loader: draws tiles of queries, and keeps the rings of Q, K and V full.
+
+use super::Tiles;
+use super::layout::{Job, Layout};
+use super::ring::Ring;
+use crate::attention::divide;
+use crate::attention::mask::{Mask, Rows};
+use crate::attention::schedule;
+use crate::config::{self, TMA_KV_STAGES, TMA_SLOTS};
+use crate::params::{BOX_COLUMNS, TensorMap, TmaForwardParams};
+use crate::ptx::{atomic, global, mbarrier, special, tma};
+use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
+
+/// A row behind every sequence's end: its box is all zeros, and no memory is read.
+const NO_ROW: u32 = 1 << 30;
+
+/// The loader's places in its rings.
+struct Loader<'a> {
+    p: &'a TmaForwardParams,
+    maps: u64,
+    layout: Layout,
+    q: Ring,
+    k: Ring,
+    v: Ring,
+}
+
+/// The whole of the loader's work.
+///
+/// # Safety
+/// One thread of the block does it; the barriers have been made.
+#[inline(always)]
+pub(super) unsafe fn load<T: Tiles, M: Mask>(p: &TmaForwardParams, maps: u64, layout: Layout) {
+    let config = const { config::tma_forward(T::HEAD_DIM) };
+    let mask = M::new(&p.shape);
+    let tiles = p.schedule.tiles * p.schedule.heads;
+    let mut slot = Ring::start(TMA_SLOTS);
+    let mut loader = Loader {
+        p,
+        maps,
+        layout,
+        q: Ring::start(config::tma_q_stages(T::HEAD_DIM)),
+        k: Ring::start(TMA_KV_STAGES),
+        v: Ring::start(TMA_KV_STAGES),
+    };
+    let mut ticket = special::block_idx_x();
+    // SAFETY: stages and slots are filled when they are empty; each tile is drawn once.
+    unsafe {
+        while ticket < tiles {
+            let tile = schedule::forward(&p.schedule, M::WORK, ticket);
+            let first = tile.tile * config.block_q;
+            let left = p.shape.seqlen_q - first;
+            let len = if left < config.block_q {
+                left
+            } else {
+                config.block_q
+            };
+            let blocks = mask.kv_blocks(Rows { first, len }, config.block_k).end;
+            let job = Job {
+                tile: tile.tile,
+                head: tile.head,
+                // One block of zeros, wholly masked, where no query of the tile sees a key.
+                blocks: if blocks == 0 { 1 } else { blocks },
+            };
+            announce(layout, slot, job);
+            slot.advance();
+            // Each tile asks for one more; the last to ask leaves the counter as it was found.
+            let drawn = atomic::atom_add_u32(p.ticket, 1);
+            loader.load_tile::<T>(job, blocks == 0);
+            if drawn == tiles - 1 {
+                global::st_global_u32(p.ticket, 0);
+            }
+            ticket = special::grid_dim_x() + drawn;
+        }
+        let none = Job {
+            tile: 0,
+            head: 0,
+            blocks: 0,
+        };
+        announce(layout, slot, none);
+    }
+}
+
+/// Tells the others of a job.
+#[inline(always)]
+unsafe fn announce(layout: Layout, slot: Ring, job: Job) {
+    // SAFETY: the slot is empty when it is written.
+    unsafe {
+        mbarrier::mbarrier_wait(layout.job_ring.empty(slot.stage), slot.parity ^ 1);
+        layout.write_job(slot.stage, job);
+        mbarrier::mbarrier_arrive_if(layout.job_ring.full(slot.stage), 1);
+    }
+}
+
+impl Loader<'_> {
+    /// Q, and K and V from the last block down; K one block ahead of V, as consumers take them.
+    #[inline(always)]
+    unsafe fn load_tile<T: Tiles>(&mut self, job: Job, blind: bool) {
+        let config = const { config::tma_forward(T::HEAD_DIM) };
+        let batch_idx = divide(job.head, self.p.shape.heads_q);
+        let head_idx = job.head - batch_idx * self.p.shape.heads_q;
+        let kv_head_idx = divide(head_idx, self.p.shape.group_size);
+        let row_of = |block: u32| {
+            if blind {
+                NO_ROW
+            } else {
+                block * config.block_k
+            }
+        };
+        // SAFETY: as `load`.
+        unsafe {
+            let mut block = job.blocks - 1;
+            self.load_k::<T>(row_of(block), kv_head_idx, batch_idx);
+            self.load_q::<T>(job.tile * config.block_q, head_idx, batch_idx);
+            while block > 0 {
+                self.load_k::<T>(row_of(block - 1), kv_head_idx, batch_idx);
+                self.load_v::<T>(row_of(block), kv_head_idx, batch_idx);
+                block -= 1;
+            }
+            self.load_v::<T>(row_of(0), kv_head_idx, batch_idx);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_q<T: Tiles>(&mut self, first_row: u32, head_idx: u32, batch_idx: u32) {
+        let config = const { config::tma_forward(T::HEAD_DIM) };
+        let (full, empty) = (
+            self.layout.q_ring.full(self.q.stage),
+            self.layout.q_ring.empty(self.q.stage),
+        );
+        // SAFETY: as `load`.
+        unsafe {
+            mbarrier::mbarrier_wait(empty, self.q.parity ^ 1);
+            mbarrier::mbarrier_arrive_expect_tx(
+                full,
+                BoxedTile::n_bytes(config.block_q, T::HEAD_DIM),
+            );
+            for consumer in 0..const { config::tma_consumers(T::HEAD_DIM) } {
+                let tile = self.layout.q::<T>(self.q.stage, consumer);
+                let at = [
+                    0,
+                    first_row + consumer * WARPGROUP_ROWS,
+                    head_idx,
+                    batch_idx,
+                ];
+                load_boxes::<T>(self.map(0), tile, at, full);
+            }
+        }
+        self.q.advance();
+    }
+
+    #[inline(always)]
+    unsafe fn load_k<T: Tiles>(&mut self, first_row: u32, head_idx: u32, batch_idx: u32) {
+        let ring = self.layout.k_ring;
+        let tile = self.layout.k::<T>(self.k.stage);
+        let at = [0, first_row, head_idx, batch_idx];
+        // SAFETY: as `load`.
+        unsafe {
+            mbarrier::mbarrier_wait(ring.empty(self.k.stage), self.k.parity ^ 1);
+            fill::<T>(self.map(1), tile, at, ring.full(self.k.stage));
+        }
+        self.k.advance();
+    }
+
+    #[inline(always)]
+    unsafe fn load_v<T: Tiles>(&mut self, first_row: u32, head_idx: u32, batch_idx: u32) {
+        let ring = self.layout.v_ring;
+        let tile = self.layout.v::<T>(self.v.stage);
+        let at = [0, first_row, head_idx, batch_idx];
+        // SAFETY: as `load`.
+        unsafe {
+            mbarrier::mbarrier_wait(ring.empty(self.v.stage), self.v.parity ^ 1);
+            fill::<T>(self.map(2), tile, at, ring.full(self.v.stage));
+        }
+        self.v.advance();
+    }
+
+    /// The address of the tensor map of q, k or v.
+    #[inline(always)]
+    fn map(&self, idx: u64) -> u64 {
+        self.maps + idx * size_of::<TensorMap>() as u64
+    }
+}
+
+/// Fills a whole tile that is its barrier's only one.
+#[inline(always)]
+unsafe fn fill<T: Tiles>(map: u64, tile: BoxedTile, at: [u32; 4], full: u32) {
+    // SAFETY: the caller's contract: the tile is empty.
+    unsafe {
+        mbarrier::mbarrier_arrive_expect_tx(full, BoxedTile::n_bytes(tile.rows, T::HEAD_DIM));
+        load_boxes::<T>(map, tile, at, full);
+    }
+}
+
+/// Begins the copies of a tile's boxes.
+#[inline(always)]
+unsafe fn load_boxes<T: Tiles>(map: u64, tile: BoxedTile, at: [u32; 4], full: u32) {
+    for part in 0..T::HEAD_DIM.div_ceil(BOX_COLUMNS) {
+        let at = [part * BOX_COLUMNS, at[1], at[2], at[3]];
+        // SAFETY: the caller's contract.
+        unsafe { tma::tma_load(tile.part(part).base, map, at, full) };
+    }
+}

@@ -1,0 +1,132 @@
+//! flash3 forward for Hopper: TMA, `wgmma`, warpgroups with roles (FlashAttention-3, Shah et al. 2024, Algorithm 2).
+//!
+//! A block stays on its SM and draws tiles of queries until none are left. Its warps have roles:
+//!
+//! - the loader, one thread, draws tiles, says so to everybody through two slots, and keeps the rings of K, V and Q full;
+//! - two or three warpgroups of consumers, 64 query rows each, multiply and do the softmax;
+//! - for each of them a storer, one thread, sends its rows of O off.
+//!
+//! Both products run while threads do other things. Step `i` of a consumer, over all KV blocks of all its tiles:
+//!
+//! ```text
+//! begin S = Q K_iᵀ                          K_i has arrived
+//! store O of the tile before                if the last step ended one
+//! begin O += P V_{i−1}                      V_{i−1} has arrived
+//! wait for S;  release K_i
+//! mask S;  m, l, α                          m only grows where a score has outgrown it
+//! P ← exp(S − m),  l ← l + rowsum P
+//! wait for O;  release V_{i−1}
+//! O ← diag(α) O                             only where m has grown
+//! ```
+//!
+//! There is one loop over tiles and blocks: a tile's first product runs beside the last one of the tile before, and the
+//! finished O is stored behind it. Blocks come from the last one down, as in [`super::sm80`].
+//!
+//! Q has two stages: the next tile's arrives while this one's is multiplied.
+
+mod consumer;
+mod layout;
+mod loader;
+mod ring;
+mod storer;
+
+use crate::attention::mask::Mask;
+use crate::config;
+use crate::params::TmaForwardParams;
+use crate::ptx::{barrier, mbarrier, shuffle, special, warpgroup};
+use crate::tile::element::Element;
+use crate::tile::register::RegisterTile;
+use crate::tile::warpgroup::WarpgroupTile;
+use layout::Layout;
+
+/// The tiles of one head_dim; sizes as [`config::tma_forward`] says.
+pub trait Tiles {
+    /// Columns that the tiles have; tensors may have fewer.
+    const HEAD_DIM: u32;
+    /// A warpgroup's rows of S.
+    type Scores: WarpgroupTile;
+    /// A warpgroup's rows of O.
+    type Output: WarpgroupTile;
+}
+
+/// The tiles of head_dim `D`.
+pub struct HeadDim<const D: u32>;
+
+/// Fragments across `columns` columns.
+const fn n8(columns: u32) -> usize {
+    columns as usize / 8
+}
+
+impl Tiles for HeadDim<64> {
+    const HEAD_DIM: u32 = 64;
+    type Scores = RegisterTile<1, { n8(config::tma_forward(64).block_k) }>;
+    type Output = RegisterTile<1, { n8(64) }>;
+}
+
+impl Tiles for HeadDim<128> {
+    const HEAD_DIM: u32 = 128;
+    type Scores = RegisterTile<1, { n8(config::tma_forward(128).block_k) }>;
+    type Output = RegisterTile<1, { n8(128) }>;
+}
+
+impl Tiles for HeadDim<96> {
+    const HEAD_DIM: u32 = 96;
+    type Scores = RegisterTile<1, { n8(config::tma_forward(96).block_k) }>;
+    type Output = RegisterTile<1, { n8(96) }>;
+}
+
+impl Tiles for HeadDim<192> {
+    const HEAD_DIM: u32 = 192;
+    type Scores = RegisterTile<1, { n8(config::tma_forward(192).block_k) }>;
+    type Output = RegisterTile<1, { n8(192) }>;
+}
+
+impl Tiles for HeadDim<256> {
+    const HEAD_DIM: u32 = 256;
+    type Scores = RegisterTile<1, { n8(config::tma_forward(256).block_k) }>;
+    type Output = RegisterTile<1, { n8(256) }>;
+}
+
+/// Registers of the threads that only move data.
+const MOVER_REGISTERS: u32 = 24;
+
+/// Draws tiles until none are left.
+///
+/// # Safety
+/// The launch is as [`config::tma_forward`] says, with not more blocks than tiles; tensors are as [`TmaForwardParams`]
+/// says, of at most `T::HEAD_DIM` columns; `maps` is the address of the first tensor map.
+#[inline(always)]
+pub unsafe fn forward<E: Element, T: Tiles, M: Mask>(p: &TmaForwardParams, maps: u64) {
+    let layout = Layout::new::<T>();
+    let thread = special::thread_idx_x();
+    // SAFETY: all threads of the block come here; barriers are made before anyone uses them.
+    unsafe {
+        if thread == 0 {
+            layout.make_barriers::<T>();
+            mbarrier::fence_mbarrier_init();
+        }
+        barrier::barrier_sync_all();
+        // Lane 0's number in all lanes: ptxas then knows that the warp is of one mind.
+        let warpgroup = shuffle::shuffle_idx_u32(thread / 128, 0);
+        if warpgroup == 0 {
+            warpgroup::setmaxnreg_dec::<MOVER_REGISTERS>();
+            let warp = shuffle::shuffle_idx_u32(thread / 32, 0);
+            if special::lane_idx() == 0 {
+                if warp == 0 {
+                    loader::load::<T, M>(p, maps, layout);
+                } else if const { config::tma_stores(T::HEAD_DIM) }
+                    && warp <= const { config::tma_consumers(T::HEAD_DIM) }
+                {
+                    storer::store::<T>(p, maps, layout, warp - 1);
+                }
+            }
+        } else {
+            if const { config::tma_consumers(T::HEAD_DIM) == 3 } {
+                warpgroup::setmaxnreg_inc::<160>();
+            } else {
+                warpgroup::setmaxnreg_inc::<240>();
+            }
+            consumer::consume::<E, T, M>(p, layout, warpgroup - 1);
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! A storer: sends one consumer's rows of O off.
+
+use super::Tiles;
+use super::layout::Layout;
+use super::ring::Ring;
+use crate::attention::divide;
+use crate::config::{self, TMA_SLOTS};
+use crate::params::{BOX_COLUMNS, TensorMap, TmaForwardParams};
+use crate::ptx::{mbarrier, tma};
+use crate::tile::warpgroup::WARPGROUP_ROWS;
+
+/// The whole of a storer's work.
+///
+/// # Safety
+/// One thread of the block does it for each consumer; the barriers have been made.
+#[inline(always)]
+pub(super) unsafe fn store<T: Tiles>(
+    p: &TmaForwardParams,
+    maps: u64,
+    layout: Layout,
+    consumer: u32,
+) {
+    let config = const { config::tma_forward(T::HEAD_DIM) };
+    let map = maps + 3 * size_of::<TensorMap>() as u64;
+    let mut slot = Ring::start(TMA_SLOTS);
+    let mut o = Ring::start(1);
+    let (tile, ring) = (layout.o::<T>(consumer), layout.o_ring);
+    // SAFETY: O is read when it is there, and its place freed when it has been read.
+    unsafe {
+        loop {
+            mbarrier::mbarrier_wait(layout.job_ring.full(slot.stage), slot.parity);
+            let job = layout.read_job(slot.stage);
+            if job.blocks == 0 {
+                return;
+            }
+            mbarrier::mbarrier_arrive_if(layout.job_ring.empty(slot.stage), 1);
+            slot.advance();
+            let batch_idx = divide(job.head, p.shape.heads_q);
+            let head_idx = job.head - batch_idx * p.shape.heads_q;
+            let first_row = job.tile * config.block_q + consumer * WARPGROUP_ROWS;
+
+            mbarrier::mbarrier_wait(ring.full(consumer), o.parity);
+            for part in 0..T::HEAD_DIM.div_ceil(BOX_COLUMNS) {
+                let at = [part * BOX_COLUMNS, first_row, head_idx, batch_idx];
+                tma::tma_store_if(map, at, tile.part(part).base, 1);
+            }
+            tma::bulk_commit_group();
+            tma::bulk_wait_group_read::<0>();
+            mbarrier::mbarrier_arrive_if(ring.empty(consumer), 1);
+            o.advance();
+        }
+    }
+}

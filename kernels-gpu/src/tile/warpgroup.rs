@@ -1,0 +1,219 @@
+//! Tiles of a warpgroup: shared memory as the TMA fills it and `wgmma` reads it, and the products of such tiles.
+//!
+//! A product is begun by one function and ended by [`WarpgroupTile::wait`]; in between its accumulators are nobody's.
+
+use super::element::Element;
+use super::fragment;
+use super::global::GlobalMatrix;
+use super::register::{Accumulator, Packed, RegisterTile};
+use super::shared::SharedTile;
+use crate::params::BOX_COLUMNS;
+use crate::ptx::wgmma::{Descriptor, Major, Wgmma, wgmma_commit_group, wgmma_fence};
+use crate::ptx::{global, shared, shuffle, special};
+
+/// Bytes of a row of a box.
+const ROW_BYTES: u32 = BOX_COLUMNS * 2;
+/// Rows after which the swizzle repeats.
+const SWIZZLE_ROWS: u32 = 8;
+/// The upper half of every descriptor: the distance of groups of eight rows, and the 128-byte swizzle.
+const HIGH: u32 = (SWIZZLE_ROWS * ROW_BYTES) >> 4 | 1 << 30;
+
+/// Rows of a warpgroup's product.
+pub const WARPGROUP_ROWS: u32 = 64;
+
+/// A tile of 16-bit elements as TMA boxes fill it: parts of 64 columns one after the other, each `rows` rows of 128 bytes,
+/// swizzled.
+#[derive(Clone, Copy)]
+pub struct BoxedTile {
+    /// Its address in shared memory; a multiple of 1024.
+    pub base: u32,
+    /// Rows of each part; a multiple of 8.
+    pub rows: u32,
+}
+
+impl BoxedTile {
+    /// Bytes of a tile.
+    pub const fn n_bytes(rows: u32, columns: u32) -> u32 {
+        rows * columns.div_ceil(BOX_COLUMNS) * ROW_BYTES
+    }
+
+    /// Columns `64 · idx ..`.
+    #[inline(always)]
+    pub const fn part(self, idx: u32) -> SharedTile {
+        SharedTile {
+            base: self.base + idx * self.rows * ROW_BYTES,
+            row_bytes: ROW_BYTES,
+        }
+    }
+
+    /// The operand whose inner dimension is the tile's columns: its columns `16 · k ..`.
+    #[inline(always)]
+    const fn along_columns(self, k: u32) -> Descriptor {
+        let offset = k / 4 * self.rows * ROW_BYTES + k % 4 * 32;
+        // The leading dimension's offset has no meaning here.
+        Descriptor {
+            low: (self.base >> 4) + (1 << 16 | offset >> 4),
+            high: HIGH,
+        }
+    }
+
+    /// The operand whose inner dimension is the tile's rows: its rows `16 · k ..`.
+    #[inline(always)]
+    const fn along_rows(self, k: u32) -> Descriptor {
+        let offset = k * 16 * ROW_BYTES;
+        Descriptor {
+            low: (self.base >> 4) + (((self.rows * ROW_BYTES) >> 4) << 16 | offset >> 4),
+            high: HIGH,
+        }
+    }
+}
+
+/// Writes a warp's accumulators, rounded to `E`, to rows `first_row ..` of a tile.
+///
+/// # Safety
+/// Nobody else touches these rows.
+#[inline(always)]
+pub unsafe fn store<E: Element, C: Accumulator>(tile: BoxedTile, first_row: u32, acc: &C) {
+    let place = fragment::accumulator(special::lane_idx(), 0);
+    let packed = acc.pack::<E>();
+    for n in 0..C::N {
+        let pairs = packed.pairs(0, n);
+        let (part, col) = (tile.part(n as u32 / 8), n as u32 % 8 * 8 + place.col);
+        // SAFETY: the caller's contract.
+        unsafe {
+            shared::st_shared_u32(part.pair(first_row + place.row, col), pairs[0]);
+            shared::st_shared_u32(part.pair(first_row + place.row + 8, col), pairs[1]);
+        }
+    }
+}
+
+/// Writes a warp's 16 rows of accumulators, rounded to `E`, to rows `first_row ..` of a matrix, as far as it has rows and
+/// columns.
+///
+/// A lane holds pairs of every fragment; the four lanes that share a row exchange them, so that each writes whole chunks
+/// of 16 bytes, of every fourth fragment.
+///
+/// # Safety
+/// Warp-collective; the matrix lies where it says.
+#[inline(always)]
+pub unsafe fn store_rows<E: Element, C: Accumulator>(
+    target: GlobalMatrix,
+    first_row: u32,
+    acc: &C,
+) {
+    let lane = special::lane_idx();
+    let place = fragment::accumulator(lane, 0);
+    let packed = acc.pack::<E>();
+    for half in 0..2 {
+        let row = first_row + place.row + half as u32 * 8;
+        let mut address = target.rows.chunk(row, lane % 4);
+        for n in 0..C::N / 4 {
+            let pairs = [0, 1, 2, 3].map(|i| packed.pairs(0, 4 * n + i)[half]);
+            let inside = target.contains(row, n as u32 * 4 + lane % 4);
+            // SAFETY: the caller's contract.
+            unsafe { global::st_global_x4_if(address, transpose(pairs), inside) };
+            address += 64;
+        }
+    }
+}
+
+/// Of four lanes side by side, each with a row of a 4 × 4 matrix, gives each its column.
+#[inline(always)]
+unsafe fn transpose(x: [u32; 4]) -> [u32; 4] {
+    // SAFETY: warp-collective, as the caller promises.
+    unsafe {
+        let ([a, b], [c, d]) = (exchange([x[0], x[1]], 1), exchange([x[2], x[3]], 1));
+        let ([a, c], [b, d]) = (exchange([a, c], 2), exchange([b, d], 2));
+        [a, b, c, d]
+    }
+}
+
+/// Of two lanes whose numbers differ in `bit`, each with a row of a 2 × 2 matrix, gives each its column.
+#[inline(always)]
+unsafe fn exchange([left, right]: [u32; 2], bit: u32) -> [u32; 2] {
+    let lower = special::lane_idx() & bit == 0;
+    // SAFETY: warp-collective, as the caller promises.
+    let got = unsafe { shuffle::shuffle_bfly_u32(if lower { right } else { left }, bit) };
+    if lower { [left, got] } else { [got, right] }
+}
+
+/// The accumulators of a warpgroup's product: 64 rows, of which each warp holds 16.
+pub trait WarpgroupTile: Accumulator {
+    /// Begins `self = A Bᵀ`, both stored by rows, over `16 · steps` columns.
+    ///
+    /// # Safety
+    /// All four warps of the warpgroup reach it; the tiles have arrived, and stay until the product is waited for, as the
+    /// accumulators do.
+    unsafe fn begin_product<E: Element>(&mut self, a: BoxedTile, b: BoxedTile, steps: u32);
+
+    /// Begins `self = A B`, or `self += A B` where `add` is 1: A in registers, B stored by rows.
+    ///
+    /// # Safety
+    /// As [`WarpgroupTile::begin_product`]; A stays, too.
+    unsafe fn begin_addition<E: Element, P: Packed>(
+        &mut self,
+        a: &P,
+        b: BoxedTile,
+        steps: u32,
+        add: u32,
+    );
+
+    /// Waits until all products begun but the last `PENDING` are done, among them this tile's.
+    ///
+    /// # Safety
+    /// All four warps of the warpgroup reach it.
+    unsafe fn wait<const PENDING: u32>(&mut self);
+}
+
+impl<const N: usize> WarpgroupTile for RegisterTile<1, N>
+where
+    [[f32; 4]; N]: Wgmma,
+{
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+    unsafe fn begin_product<E: Element>(&mut self, a: BoxedTile, b: BoxedTile, steps: u32) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            wgmma_fence();
+            for k in 0..steps {
+                self.fragments_mut().multiply_ss::<E, { Major::K as u32 }>(
+                    a.along_columns(k),
+                    b.along_columns(k),
+                    (k > 0) as u32,
+                );
+            }
+            wgmma_commit_group();
+        }
+    }
+
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+    unsafe fn begin_addition<E: Element, P: Packed>(
+        &mut self,
+        a: &P,
+        b: BoxedTile,
+        steps: u32,
+        add: u32,
+    ) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            wgmma_fence();
+            for k in 0..steps {
+                let (left, right) = (a.pairs(0, 2 * k as usize), a.pairs(0, 2 * k as usize + 1));
+                self.fragments_mut().multiply_rs::<E, { Major::Mn as u32 }>(
+                    [left[0], left[1], right[0], right[1]],
+                    b.along_rows(k),
+                    if k == 0 { add } else { 1 },
+                );
+            }
+            wgmma_commit_group();
+        }
+    }
+
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+    unsafe fn wait<const PENDING: u32>(&mut self) {
+        // SAFETY: the caller's contract.
+        unsafe { self.fragments_mut().wait::<PENDING>() }
+    }
+}
