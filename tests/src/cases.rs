@@ -216,7 +216,7 @@ pub fn padded() -> Vec<Case> {
             let dtype = HALVES[(at + of_mask) % HALVES.len()];
             Case {
                 arrangement: ALIGNED[(at + 2 * of_mask) % ALIGNED.len()],
-                ..Case::new(dtype, mask, head_dim, 150, 170).heads(batch, heads_q, heads_k)
+                ..Case::new(dtype, mask, head_dim, 70, 180).heads(batch, heads_q, heads_k)
             }
         }));
     }
