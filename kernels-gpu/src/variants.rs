@@ -1,7 +1,8 @@
 //! THE list of kernels. PTX entries, the host's table, the emulator's table and the README's support matrix are
 //! all made from it; a kernel that is not in it cannot be reached.
 
-/// Calls `$callback!` with every row: `name: kind { arch, dtype, head_dim, mask }`, fields as the kind has them.
+/// Calls `$callback!` with every row: `name: kind { arch, dtype, head_dim, mask, tiles }`, fields as the kind has them;
+/// a row without `tiles` is of [`TileShape::Default`].
 #[macro_export]
 macro_rules! for_each_variant {
     ($callback:ident) => {
@@ -109,6 +110,15 @@ pub enum MaskKind {
     Causal,
 }
 
+/// Which of a kernel's tile shapes a row is compiled with. The kernels of one pass are of one shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TileShape {
+    /// The one that is preferred where it fits.
+    Default,
+    /// Smaller: for devices with 99 KB of shared memory per block, compute capability 8.6 and 8.9.
+    Compact,
+}
+
 /// What a kernel computes, and in which algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
@@ -155,6 +165,8 @@ pub struct Variant {
     pub head_dim: Option<u32>,
     /// The mask it is compiled for; `None`: any.
     pub mask: Option<MaskKind>,
+    /// The shape of its tiles.
+    pub tiles: TileShape,
     /// What a block of it takes.
     pub footprint: Footprint,
 }
@@ -170,8 +182,20 @@ macro_rules! optional {
     };
 }
 
+macro_rules! tile_shape {
+    () => {
+        TileShape::Default
+    };
+    ($tiles:ident) => {
+        TileShape::$tiles
+    };
+}
+
 macro_rules! table {
-    ($($name:ident: $kind:ident { arch: $arch:ident, dtype: $dtype:ident $(, head_dim: $head_dim:literal)? $(, mask: $mask:ident)? })*) => {
+    ($($name:ident: $kind:ident {
+        arch: $arch:ident, dtype: $dtype:ident
+        $(, head_dim: $head_dim:literal)? $(, mask: $mask:ident)? $(, tiles: $tiles:ident)?
+    })*) => {
         /// The list as data, in its order.
         pub const VARIANTS: &[Variant] = &[$(
             Variant {
@@ -181,7 +205,8 @@ macro_rules! table {
                 dtype: Dtype::$dtype,
                 head_dim: optional!($($head_dim)?),
                 mask: optional!($(MaskKind::$mask)?),
-                footprint: crate::config::footprint(Kind::$kind, optional!($($head_dim)?)),
+                tiles: tile_shape!($($tiles)?),
+                footprint: crate::config::footprint(Kind::$kind, optional!($($head_dim)?), tile_shape!($($tiles)?)),
             },
         )*];
     };
