@@ -111,12 +111,25 @@ pub enum MaskKind {
 }
 
 /// Which of a kernel's tile shapes a row is compiled with. The kernels of one pass are of one shape.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TileShape {
     /// The one that is preferred where it fits.
     Default,
     /// Smaller: for devices with 99 KB of shared memory per block, compute capability 8.6 and 8.9.
     Compact,
+}
+
+impl TileShape {
+    /// All, the most wanted first.
+    pub const BY_PREFERENCE: [TileShape; 2] = [TileShape::Default, TileShape::Compact];
+
+    /// As names of rows and messages have it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            TileShape::Default => "default",
+            TileShape::Compact => "compact",
+        }
+    }
 }
 
 /// What a kernel computes, and in which algorithm.
