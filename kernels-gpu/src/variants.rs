@@ -47,6 +47,15 @@ macro_rules! for_each_variant {
             backward_dq_sm80_f16_d64:   BackwardDq { arch: Sm80, dtype: F16,  head_dim: 64 }
             backward_dq_sm80_f16_d128:  BackwardDq { arch: Sm80, dtype: F16,  head_dim: 128 }
 
+            backward_delta_sm80_bf16_d128_compact: BackwardDelta { arch: Sm80, dtype: Bf16, head_dim: 128, tiles: Compact }
+            backward_delta_sm80_f16_d128_compact:  BackwardDelta { arch: Sm80, dtype: F16,  head_dim: 128, tiles: Compact }
+            backward_sm80_bf16_d128_full_compact:   Backward { arch: Sm80, dtype: Bf16, head_dim: 128, mask: Full,   tiles: Compact }
+            backward_sm80_bf16_d128_causal_compact: Backward { arch: Sm80, dtype: Bf16, head_dim: 128, mask: Causal, tiles: Compact }
+            backward_sm80_f16_d128_full_compact:    Backward { arch: Sm80, dtype: F16,  head_dim: 128, mask: Full,   tiles: Compact }
+            backward_sm80_f16_d128_causal_compact:  Backward { arch: Sm80, dtype: F16,  head_dim: 128, mask: Causal, tiles: Compact }
+            backward_dq_sm80_bf16_d128_compact: BackwardDq { arch: Sm80, dtype: Bf16, head_dim: 128, tiles: Compact }
+            backward_dq_sm80_f16_d128_compact:  BackwardDq { arch: Sm80, dtype: F16,  head_dim: 128, tiles: Compact }
+
             standard_scores_sm80_bf16:      StandardScores { arch: Sm80, dtype: Bf16 }
             standard_scores_sm80_f16:       StandardScores { arch: Sm80, dtype: F16 }
             standard_softmax_sm80_bf16:     StandardSoftmax { arch: Sm80, dtype: Bf16 }
