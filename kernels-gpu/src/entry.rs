@@ -5,21 +5,35 @@ use crate::for_each_variant;
 use crate::kernels::{backward, forward, standard};
 use crate::tile::element;
 
-/// What a row runs, given its kind and fields.
+/// The tiles of a backward row: those of its shape.
+macro_rules! backward_tiles {
+    ($head_dim:literal) => {
+        backward::HeadDim<$head_dim>
+    };
+    ($head_dim:literal, $tiles:ident) => {
+        backward::$tiles<$head_dim>
+    };
+}
+
+/// What a row runs, given its kind and fields; the tile shape, where a row names one, behind a semicolon.
 macro_rules! run {
     (Forward, $p:expr, $dtype:ident, $head_dim:literal, $mask:ident) => {
         forward::sm80::forward::<element::$dtype, forward::sm80::HeadDim<$head_dim>, mask::$mask>(
             $p,
         )
     };
-    (BackwardDelta, $p:expr, $dtype:ident, $head_dim:literal) => {
-        backward::delta::delta::<element::$dtype, backward::HeadDim<$head_dim>>($p)
+    (BackwardDelta, $p:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {
+        backward::delta::delta::<element::$dtype, backward_tiles!($head_dim $(, $tiles)?)>($p)
     };
-    (Backward, $p:expr, $dtype:ident, $head_dim:literal, $mask:ident) => {
-        backward::sm80::backward::<element::$dtype, backward::HeadDim<$head_dim>, mask::$mask>($p)
+    (Backward, $p:expr, $dtype:ident, $head_dim:literal, $mask:ident $(; $tiles:ident)?) => {
+        backward::sm80::backward::<
+            element::$dtype,
+            backward_tiles!($head_dim $(, $tiles)?),
+            mask::$mask,
+        >($p)
     };
-    (BackwardDq, $p:expr, $dtype:ident, $head_dim:literal) => {
-        backward::d_q::d_q::<element::$dtype, backward::HeadDim<$head_dim>>($p)
+    (BackwardDq, $p:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {
+        backward::d_q::d_q::<element::$dtype, backward_tiles!($head_dim $(, $tiles)?)>($p)
     };
     (StandardScores, $p:expr, $dtype:ident) => {
         standard::forward::scores::<element::$dtype>($p)
@@ -69,7 +83,8 @@ macro_rules! params_type {
 #[cfg(target_arch = "nvptx64")]
 macro_rules! entries {
     ($($name:ident: $kind:ident {
-        arch: $arch:ident, dtype: $dtype:ident $(, head_dim: $head_dim:literal)? $(, mask: $mask:ident)?
+        arch: $arch:ident, dtype: $dtype:ident
+        $(, head_dim: $head_dim:literal)? $(, mask: $mask:ident)? $(, tiles: $tiles:ident)?
     })*) => {$(
         /// # Safety
         /// The launch is as the row's footprint says, the parameters as their struct says.
@@ -78,7 +93,7 @@ macro_rules! entries {
         #[unsafe(no_mangle)]
         pub unsafe extern "ptx-kernel" fn $name(p: params!($kind, params_type)) {
             // SAFETY: the caller's contract.
-            unsafe { run!($kind, &p, $dtype $(, $head_dim)? $(, $mask)?) }
+            unsafe { run!($kind, &p, $dtype $(, $head_dim)? $(, $mask)? $(; $tiles)?) }
         }
     )*};
 }
@@ -96,7 +111,8 @@ macro_rules! params_match {
 #[cfg(not(target_arch = "nvptx64"))]
 macro_rules! entries {
     ($($name:ident: $kind:ident {
-        arch: $arch:ident, dtype: $dtype:ident $(, head_dim: $head_dim:literal)? $(, mask: $mask:ident)?
+        arch: $arch:ident, dtype: $dtype:ident
+        $(, head_dim: $head_dim:literal)? $(, mask: $mask:ident)? $(, tiles: $tiles:ident)?
     })*) => {
         /// The kernel with this name, to be called by every thread that [`crate::emu`] runs.
         ///
@@ -106,7 +122,7 @@ macro_rules! entries {
                 $(stringify!($name) => Some(|params| {
                     params!($kind, params_match, params, p, {
                         // SAFETY: the emulator checks every access that a kernel makes.
-                        unsafe { run!($kind, p, $dtype $(, $head_dim)? $(, $mask)?) }
+                        unsafe { run!($kind, p, $dtype $(, $head_dim)? $(, $mask)? $(; $tiles)?) }
                     })
                 }),)*
                 _ => None,

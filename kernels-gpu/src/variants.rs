@@ -1,7 +1,8 @@
 //! THE list of kernels. PTX entries, the host's table, the emulator's table and the README's support matrix are
 //! all made from it; a kernel that is not in it cannot be reached.
 
-/// Calls `$callback!` with every row: `name: kind { arch, dtype, head_dim, mask }`, fields as the kind has them.
+/// Calls `$callback!` with every row: `name: kind { arch, dtype, head_dim, mask, tiles }`, fields as the kind has them;
+/// a row without `tiles` is of [`TileShape::Default`].
 #[macro_export]
 macro_rules! for_each_variant {
     ($callback:ident) => {
@@ -45,6 +46,15 @@ macro_rules! for_each_variant {
             backward_dq_sm80_f16_d32:   BackwardDq { arch: Sm80, dtype: F16,  head_dim: 32 }
             backward_dq_sm80_f16_d64:   BackwardDq { arch: Sm80, dtype: F16,  head_dim: 64 }
             backward_dq_sm80_f16_d128:  BackwardDq { arch: Sm80, dtype: F16,  head_dim: 128 }
+
+            backward_delta_sm80_bf16_d128_compact: BackwardDelta { arch: Sm80, dtype: Bf16, head_dim: 128, tiles: Compact }
+            backward_delta_sm80_f16_d128_compact:  BackwardDelta { arch: Sm80, dtype: F16,  head_dim: 128, tiles: Compact }
+            backward_sm80_bf16_d128_full_compact:   Backward { arch: Sm80, dtype: Bf16, head_dim: 128, mask: Full,   tiles: Compact }
+            backward_sm80_bf16_d128_causal_compact: Backward { arch: Sm80, dtype: Bf16, head_dim: 128, mask: Causal, tiles: Compact }
+            backward_sm80_f16_d128_full_compact:    Backward { arch: Sm80, dtype: F16,  head_dim: 128, mask: Full,   tiles: Compact }
+            backward_sm80_f16_d128_causal_compact:  Backward { arch: Sm80, dtype: F16,  head_dim: 128, mask: Causal, tiles: Compact }
+            backward_dq_sm80_bf16_d128_compact: BackwardDq { arch: Sm80, dtype: Bf16, head_dim: 128, tiles: Compact }
+            backward_dq_sm80_f16_d128_compact:  BackwardDq { arch: Sm80, dtype: F16,  head_dim: 128, tiles: Compact }
 
             standard_scores_sm80_bf16:      StandardScores { arch: Sm80, dtype: Bf16 }
             standard_scores_sm80_f16:       StandardScores { arch: Sm80, dtype: F16 }
@@ -109,6 +119,28 @@ pub enum MaskKind {
     Causal,
 }
 
+/// Which of a kernel's tile shapes a row is compiled with. The kernels of one pass are of one shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TileShape {
+    /// The one that is preferred where it fits.
+    Default,
+    /// Smaller: for devices with 99 KB of shared memory per block, compute capability 8.6 and 8.9.
+    Compact,
+}
+
+impl TileShape {
+    /// All, the most wanted first.
+    pub const BY_PREFERENCE: [TileShape; 2] = [TileShape::Default, TileShape::Compact];
+
+    /// As names of rows and messages have it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            TileShape::Default => "default",
+            TileShape::Compact => "compact",
+        }
+    }
+}
+
 /// What a kernel computes, and in which algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
@@ -155,6 +187,8 @@ pub struct Variant {
     pub head_dim: Option<u32>,
     /// The mask it is compiled for; `None`: any.
     pub mask: Option<MaskKind>,
+    /// The shape of its tiles.
+    pub tiles: TileShape,
     /// What a block of it takes.
     pub footprint: Footprint,
 }
@@ -170,8 +204,20 @@ macro_rules! optional {
     };
 }
 
+macro_rules! tile_shape {
+    () => {
+        TileShape::Default
+    };
+    ($tiles:ident) => {
+        TileShape::$tiles
+    };
+}
+
 macro_rules! table {
-    ($($name:ident: $kind:ident { arch: $arch:ident, dtype: $dtype:ident $(, head_dim: $head_dim:literal)? $(, mask: $mask:ident)? })*) => {
+    ($($name:ident: $kind:ident {
+        arch: $arch:ident, dtype: $dtype:ident
+        $(, head_dim: $head_dim:literal)? $(, mask: $mask:ident)? $(, tiles: $tiles:ident)?
+    })*) => {
         /// The list as data, in its order.
         pub const VARIANTS: &[Variant] = &[$(
             Variant {
@@ -181,7 +227,8 @@ macro_rules! table {
                 dtype: Dtype::$dtype,
                 head_dim: optional!($($head_dim)?),
                 mask: optional!($(MaskKind::$mask)?),
-                footprint: crate::config::footprint(Kind::$kind, optional!($($head_dim)?)),
+                tiles: tile_shape!($($tiles)?),
+                footprint: crate::config::footprint(Kind::$kind, optional!($($head_dim)?), tile_shape!($($tiles)?)),
             },
         )*];
     };

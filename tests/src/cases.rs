@@ -7,6 +7,9 @@
 //! | [`edge`] | empty problems, rows that see no key, adversarial numbers, unusual scales |
 //! | [`wide`] | what only the CPU backend takes: other head_dims, f32, unaligned memory |
 //! | [`random`] | anything that the kernels take |
+//! | [`compact`] | two sets of their own for the compact tiles of flash2's backward pass |
+
+pub mod compact;
 
 use ferroflash::error::ProblemError;
 use ferroflash::{Dtype, Mask, Problem};
@@ -107,7 +110,7 @@ impl Case {
 const HALVES: [Dtype; 2] = [Dtype::Bf16, Dtype::F16];
 const MASKS: [Mask; 2] = [Mask::Full, Mask::Causal];
 /// head_dims of the kernels.
-const HEAD_DIMS: [usize; 3] = [32, 64, 128];
+pub const HEAD_DIMS: [usize; 3] = [32, 64, 128];
 
 /// `(seqlen_q, seqlen_k)` around the kernels' tiles of 64 and 128 rows.
 const LENGTHS: [(usize, usize); 16] = [
@@ -239,8 +242,8 @@ pub fn wide() -> Vec<Case> {
     cases
 }
 
-/// Random cases with sequences up to this length, of which every backend takes most.
-pub fn random(max_seqlen: usize) -> impl Strategy<Value = Case> {
+/// Random cases of these head_dims with sequences up to this length, of which every backend takes most.
+pub fn random(head_dims: &[usize], max_seqlen: usize) -> impl Strategy<Value = Case> {
     let arrangements = select(ALIGNED.to_vec());
     let fills = prop_oneof![3 => Just(Fill::Normal), 1 => select(ADVERSARIAL.to_vec())];
     let scales = prop_oneof![3 => Just(None), 1 => (0.01f32..1.0).prop_map(Some)];
@@ -249,7 +252,7 @@ pub fn random(max_seqlen: usize) -> impl Strategy<Value = Case> {
     (
         select(HALVES.to_vec()),
         select(MASKS.to_vec()),
-        select(HEAD_DIMS.to_vec()),
+        select(head_dims.to_vec()),
         lengths,
         heads,
         arrangements,
@@ -342,7 +345,16 @@ mod tests {
 
     #[test]
     fn every_case_is_a_problem() {
-        for case in [quick(), full(), edge(), wide()].concat() {
+        for case in [
+            quick(),
+            full(),
+            edge(),
+            wide(),
+            compact::quick(),
+            compact::full(),
+        ]
+        .concat()
+        {
             let problem = case.problem().unwrap();
             assert_eq!(
                 problem.shape_q().iter().product::<usize>(),

@@ -7,9 +7,12 @@
 
 use std::io::Write;
 
-use ferroflash::{Algorithm, Backend, Device, Order};
+use ferroflash::plan::kinds;
+use ferroflash::{Algorithm, Backend, Device, Order, Pass};
+use ferroflash_kernels::variants::{self, TileShape};
 
 use crate::buffer::Arrangement;
+use crate::cases::compact::COMPACT_HEAD_DIM;
 use crate::cases::{self, Case};
 use crate::compare::Closeness;
 use crate::inputs::Values;
@@ -52,6 +55,36 @@ macro_rules! suite {
                 check_random(&SUBJECT, ALGORITHM);
             }
         })+
+    };
+}
+
+/// Makes the tests of a backend whose device runs flash2's backward pass at head_dim 128 with compact tiles.
+#[macro_export]
+macro_rules! compact_suite {
+    ($subject:path) => {
+        mod compact {
+            use $crate::cases::compact;
+            use $crate::subject::Subject;
+            use $crate::suite::{check, check_random};
+
+            const SUBJECT: Subject = $subject;
+            const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::Flash2;
+
+            #[test]
+            fn quick() {
+                check(&SUBJECT, ALGORITHM, "compact quick", compact::quick());
+            }
+
+            #[test]
+            fn full() {
+                check(&SUBJECT, ALGORITHM, "compact full", compact::full());
+            }
+
+            #[test]
+            fn random() {
+                check_random(&SUBJECT, ALGORITHM);
+            }
+        }
     };
 }
 
@@ -131,7 +164,7 @@ pub fn check_random(subject: &Subject, algorithm: Algorithm) {
     if subject.is_absent() {
         return;
     }
-    let strategy = cases::random(200);
+    let strategy = cases::random(subject.head_dims, 200);
     let mut runner = cases::runner(subject.n_random);
     let outcome = runner.run(&strategy, |case| {
         let beside = Beside::turn(subject, case.seed as usize);
@@ -162,6 +195,7 @@ fn check_case(
         Err(Refusal::NotEligible(reason)) => return Err(format!("it was refused: {reason}")),
         Err(Refusal::Failed(failure)) => return Err(failure),
     };
+    check_tiles(subject, case, &results)?;
     let problem = case.problem().map_err(|error| error.to_string())?;
     let reference = Reference::new(case, &values, problem.scale());
     let close = reference.judge(case, &results)?;
@@ -172,6 +206,24 @@ fn check_case(
         check_fastest(&device, algorithm, case, &values, &reference)?;
     }
     Ok(Some(close))
+}
+
+/// flash2's backward kernels are all of the shape that the subject is there for.
+fn check_tiles(subject: &Subject, case: &Case, results: &trial::Results) -> Result<(), String> {
+    let tiles = match case.sizes.head_dim {
+        COMPACT_HEAD_DIM => subject.tiles,
+        _ => TileShape::Default,
+    };
+    let of_another = results
+        .backward_kernels
+        .iter()
+        .filter_map(|name| variants::by_name(name))
+        .filter(|row| kinds(Algorithm::Flash2, Pass::Backward).contains(&row.kind))
+        .find(|row| row.tiles != tiles);
+    match of_another {
+        Some(row) => Err(format!("{} ran: not of {} tiles", row.name, tiles.name())),
+        None => Ok(()),
+    }
 }
 
 /// A second run, on the emulator under another seed of its scheduler, gives the same bits.
@@ -188,7 +240,9 @@ fn check_again(
         Err(refusal) => return Err(format!("in the second run: {refusal:?}")),
     };
     let bits = |results: &trial::Results| -> Vec<u64> {
-        let trial::Results { output, gradients } = results;
+        let trial::Results {
+            output, gradients, ..
+        } = results;
         [
             &output.o,
             &output.lse,

@@ -21,6 +21,8 @@ pub struct Results {
     pub output: Output,
     /// d_q, d_k and d_v.
     pub gradients: oracle::Gradients,
+    /// The kernels of the backward pass.
+    pub backward_kernels: Vec<&'static str>,
 }
 
 /// What it should have computed.
@@ -237,7 +239,7 @@ fn typed<T: Element>(
         d_k: d_k.view_mut().map_err(broken)?,
         d_v: d_v.view_mut().map_err(broken)?,
     };
-    attention
+    let backward = attention
         .backward(&saved, &d_o, &mut gradients)
         .map_err(refusal)?;
 
@@ -271,6 +273,7 @@ fn typed<T: Element>(
             d_k: d_k.values(),
             d_v: d_v.values(),
         },
+        backward_kernels: backward.kernels,
     })
 }
 

@@ -3,3 +3,4 @@ conformance::suite!(conformance::subject::CUDA {
     flash2: Flash2,
     standard: Standard
 });
+conformance::compact_suite!(conformance::subject::CUDA_COMPACT);

@@ -3,3 +3,4 @@ conformance::suite!(conformance::subject::EMULATED {
     flash2: Flash2,
     standard: Standard
 });
+conformance::compact_suite!(conformance::subject::EMULATED_COMPACT);

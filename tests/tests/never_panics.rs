@@ -117,7 +117,7 @@ fn device() -> impl Strategy<Value = DeviceInfo> {
             },
         );
     prop_oneof![
-        2 => select(vec![DeviceInfo::h200(), DeviceInfo::a100(), DeviceInfo::rtx4090(), DeviceInfo::emulated()]),
+        2 => select(vec![DeviceInfo::h200(), DeviceInfo::a100(), DeviceInfo::rtx3060(), DeviceInfo::rtx4090(), DeviceInfo::emulated()]),
         1 => arbitrary,
     ]
 }

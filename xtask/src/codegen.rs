@@ -3,7 +3,7 @@
 use std::fs;
 
 use anyhow::{Context, Result, bail};
-use ferroflash_kernels::variants::{Dtype, MaskKind, VARIANTS, Variant};
+use ferroflash_kernels::variants::{Dtype, MaskKind, TileShape, VARIANTS, Variant};
 
 use crate::workspace::Workspace;
 
@@ -54,16 +54,20 @@ fn matrix(variants: &[Variant]) -> String {
             .to_owned();
     let mut done = Vec::new();
     for variant in variants {
-        let family = (variant.kind, variant.arch);
+        let family = (variant.kind, variant.arch, variant.tiles);
         if done.contains(&family) {
             continue;
         }
         done.push(family);
         let members: Vec<&Variant> = variants
             .iter()
-            .filter(|other| (other.kind, other.arch) == family)
+            .filter(|other| (other.kind, other.arch, other.tiles) == family)
             .collect();
         let name = variant.name.split("_sm").next().unwrap_or(variant.name);
+        let tiles = match variant.tiles {
+            TileShape::Default => String::new(),
+            other => format!(", {} tiles", other.name()),
+        };
         let (major, minor) = variant.arch.compute_capability();
         let dtypes = distinct(&members, |member| match member.dtype {
             Dtype::Bf16 => "bf16".to_owned(),
@@ -79,7 +83,7 @@ fn matrix(variants: &[Variant]) -> String {
             None => "any".to_owned(),
         });
         text.push_str(&format!(
-            "| `{name}` | {major}.{minor} and newer | {dtypes} | {head_dims} | {masks} |\n"
+            "| `{name}`{tiles} | {major}.{minor} and newer | {dtypes} | {head_dims} | {masks} |\n"
         ));
     }
     text
@@ -117,6 +121,9 @@ mod tests {
     #[test]
     fn variants_of_one_kernel_share_a_row() {
         let row = "| `forward` | 8.0 and newer | bf16, fp16 | 32, 64, 128 | full, causal |\n";
+        assert!(matrix(VARIANTS).contains(row), "{}", matrix(VARIANTS));
+        let row =
+            "| `backward`, compact tiles | 8.0 and newer | bf16, fp16 | 128 | full, causal |\n";
         assert!(matrix(VARIANTS).contains(row), "{}", matrix(VARIANTS));
     }
 }

@@ -1,6 +1,6 @@
 //! Which algorithm and which kernels: first "can it?", then "should it?".
 
-use ferroflash_kernels::variants::{Kind, MaskKind, VARIANTS, Variant};
+use ferroflash_kernels::variants::{Arch, Kind, MaskKind, TileShape, VARIANTS, Variant};
 
 use super::reason::{Candidate, Outcome, Reason};
 use super::{Algorithm, Backend, DeviceInfo, schedule};
@@ -59,7 +59,7 @@ pub(super) fn select(
     device: &DeviceInfo,
     backend: Backend,
     asked: Option<Algorithm>,
-) -> Result<(Algorithm, Vec<&'static Variant>, Vec<Candidate>), PlanError> {
+) -> Result<(Algorithm, PassKernels, Vec<Candidate>), PlanError> {
     let mut chosen = None;
     let mut candidates = Vec::new();
     for algorithm in Algorithm::BY_PREFERENCE {
@@ -67,15 +67,22 @@ pub(super) fn select(
             Err(reason) => Outcome::Refused(reason),
             Ok(_) if asked.is_some_and(|asked| asked != algorithm) => Outcome::NotAsked,
             Ok(_) if chosen.is_some() => Outcome::NotPreferred,
-            Ok(variants) => {
-                chosen = Some((algorithm, variants));
-                Outcome::Chosen
+            Ok((kernels, refusal)) => {
+                let outcome = match refusal {
+                    Some(refusal) => Outcome::ChosenInShape {
+                        tiles: kernels.tiles,
+                        refusal,
+                    },
+                    None => Outcome::Chosen,
+                };
+                chosen = Some((algorithm, kernels));
+                outcome
             }
         };
         candidates.push(Candidate { algorithm, outcome });
     }
     match chosen {
-        Some((algorithm, variants)) => Ok((algorithm, variants, candidates)),
+        Some((algorithm, kernels)) => Ok((algorithm, kernels, candidates)),
         None => Err(PlanError::NoCandidate {
             backend,
             asked,
@@ -84,13 +91,14 @@ pub(super) fn select(
     }
 }
 
-/// The kernels of one algorithm, or why it cannot serve.
+/// The kernels of one algorithm, with the reason why the default tile shape's do not run where others do; or why it
+/// cannot serve.
 fn kernels(
     algorithm: Algorithm,
     checked: &Checked,
     device: &DeviceInfo,
     backend: Backend,
-) -> Result<Vec<&'static Variant>, Reason> {
+) -> Result<(PassKernels, Option<Reason>), Reason> {
     let runs_on_cpu = algorithm == Algorithm::Tiled;
     if runs_on_cpu != (backend == Backend::Cpu) {
         return Err(Reason::OtherBackend { backend });
@@ -101,33 +109,97 @@ fn kernels(
     if checked.pass() == Pass::ForwardWithWeights && algorithm != Algorithm::Standard {
         return Err(Reason::NoWeights);
     }
-    let kinds = kinds(algorithm, checked.pass());
-    kinds
-        .iter()
-        .map(|&kind| preferred(kind, checked, device))
-        .collect()
+    preferred(kinds(algorithm, checked.pass()), checked, device)
 }
 
-/// The newest architecture's eligible kernel of this kind; if there is none, the reason that says most.
+/// The kernels of one pass, in launch order.
+///
+/// They hand each other pieces of the workspace whose layout follows from the tile shape, so all are of one.
+/// [`PassKernels::of_shape`] alone puts rows of the list together.
+#[derive(Clone, Debug)]
+pub(super) struct PassKernels {
+    tiles: TileShape,
+    variants: Vec<&'static Variant>,
+}
+
+impl PassKernels {
+    /// Of each kind the newest architecture's eligible row of this shape; where a kind has none, the reason that says
+    /// most.
+    fn of_shape(
+        tiles: TileShape,
+        kinds: &[Kind],
+        checked: &Checked,
+        device: &DeviceInfo,
+    ) -> Result<PassKernels, Reason> {
+        let row = |&kind: &Kind| {
+            let rows = VARIANTS
+                .iter()
+                .filter(|variant| variant.kind == kind && variant.tiles == tiles);
+            let mut best: Option<&'static Variant> = None;
+            let mut refusal: Option<Reason> = None;
+            for variant in rows {
+                match eligible(variant, checked, device) {
+                    Ok(()) if best.is_none_or(|best| best.arch < variant.arch) => {
+                        best = Some(variant)
+                    }
+                    Ok(()) => {}
+                    Err(reason) => refusal = Some(more_telling(refusal.take(), reason)),
+                }
+            }
+            best.ok_or_else(|| refusal.unwrap_or(Reason::NotBuilt))
+        };
+        let variants = kinds.iter().map(row).collect::<Result<_, _>>()?;
+        Ok(PassKernels { tiles, variants })
+    }
+
+    /// The rows, in launch order.
+    pub(super) fn variants(&self) -> &[&'static Variant] {
+        &self.variants
+    }
+
+    /// The newest architecture among them.
+    fn newest(&self) -> Option<Arch> {
+        self.variants.iter().map(|variant| variant.arch).max()
+    }
+}
+
+/// The kernels that should run, of those that can: the newest architecture's first, then the shape that
+/// [`TileShape::BY_PREFERENCE`] names first. If there are none, the reason that says most; if they are not of the
+/// default shape although its kernels exist, the reason why those cannot run.
 fn preferred(
-    kind: Kind,
+    kinds: &[Kind],
     checked: &Checked,
     device: &DeviceInfo,
-) -> Result<&'static Variant, Reason> {
-    let rows = VARIANTS.iter().filter(|variant| variant.kind == kind);
-    let mut best: Option<&'static Variant> = None;
+) -> Result<(PassKernels, Option<Reason>), Reason> {
+    let mut best: Option<PassKernels> = None;
     let mut refusal: Option<Reason> = None;
-    for variant in rows {
-        match eligible(variant, checked, device) {
-            Ok(()) if best.is_none_or(|best| best.arch < variant.arch) => best = Some(variant),
-            Ok(()) => {}
-            Err(reason) => refusal = Some(more_telling(refusal, reason)),
+    let mut of_default = None;
+    for tiles in TileShape::BY_PREFERENCE {
+        match PassKernels::of_shape(tiles, kinds, checked, device) {
+            Ok(kernels)
+                if best
+                    .as_ref()
+                    .is_none_or(|best| best.newest() < kernels.newest()) =>
+            {
+                best = Some(kernels)
+            }
+            Ok(_) => {}
+            Err(reason) => {
+                if tiles == TileShape::Default && reason != Reason::NotBuilt {
+                    of_default = Some(reason.clone());
+                }
+                refusal = Some(more_telling(refusal.take(), reason));
+            }
         }
     }
-    best.ok_or_else(|| refusal.unwrap_or(Reason::NotBuilt))
+    match best {
+        Some(kernels) => Ok((kernels, of_default)),
+        None => Err(refusal.unwrap_or(Reason::NotBuilt)),
+    }
 }
 
-/// Of two kernels' reasons the one that failed later; two missing head_dims make one list.
+/// Of two kernels' reasons the one that failed later; two missing head_dims make one list, and of two kernels that are
+/// too large the smaller says what is needed.
 fn more_telling(held: Option<Reason>, new: Reason) -> Reason {
     match (held, new) {
         (
@@ -148,6 +220,13 @@ fn more_telling(held: Option<Reason>, new: Reason) -> Reason {
                 compiled: all,
             }
         }
+        (
+            Some(Reason::SharedMemory { given, needed }),
+            Reason::SharedMemory { needed: other, .. },
+        ) => Reason::SharedMemory {
+            given,
+            needed: needed.min(other),
+        },
         (Some(held), new) if held.progress() >= new.progress() => held,
         (_, new) => new,
     }
