@@ -58,6 +58,37 @@ pub unsafe fn atom_add_u32(addr: u64, x: u32) -> u32 {
     }
 }
 
+/// `atom.relaxed.gpu.global.inc.u32`: adds 1 to the number at `addr`, which becomes 0 where it was `last`, and gives what
+/// was there.
+///
+/// PTX 6.0, sm_70.
+///
+/// # Safety
+/// `addr` lies in global memory, 4-byte aligned, and was written before.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn atom_inc_u32(addr: u64, last: u32) -> u32 {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let old: u32;
+        ptx!(
+            "atom.relaxed.gpu.global.inc.u32 {old}, [{a}], {last};",
+            old = out(reg32) old, a = in(reg64) addr, last = in(reg32) last,
+            options(nostack)
+        );
+        old
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        atomic::update(
+            "atom.relaxed.inc.u32",
+            addr,
+            atomic::Order::Relaxed,
+            |old| if old >= last { 0 } else { old + 1 },
+        )
+    }
+}
+
 /// `red.release.gpu.global.add.u32`: adds `x` to the number at `addr` after all this thread did before.
 ///
 /// PTX 6.0, sm_70.

@@ -8,7 +8,7 @@ use crate::attention::mask::{Mask, Rows};
 use crate::attention::schedule;
 use crate::config::{self, TMA_KV_STAGES, TMA_SLOTS};
 use crate::params::{BOX_COLUMNS, TensorMap, TmaForwardParams};
-use crate::ptx::{atomic, global, mbarrier, special, tma};
+use crate::ptx::{atomic, mbarrier, special, tma};
 use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
 
 /// A row behind every sequence's end: its box is all zeros, and no memory is read.
@@ -63,13 +63,9 @@ pub(super) unsafe fn load<T: Tiles, M: Mask>(p: &TmaForwardParams, maps: u64, la
             };
             announce(layout, slot, job);
             slot.advance();
-            // Each tile asks for one more; the last to ask leaves the counter as it was found.
-            let drawn = atomic::atom_add_u32(p.ticket, 1);
+            // Each tile asks for one more; the last to ask leaves the counter at 0, as it was found.
+            ticket = special::grid_dim_x() + atomic::atom_inc_u32(p.ticket, tiles - 1);
             loader.load_tile::<T>(job, blocks == 0);
-            if drawn == tiles - 1 {
-                global::st_global_u32(p.ticket, 0);
-            }
-            ticket = special::grid_dim_x() + drawn;
         }
         let none = Job {
             tile: 0,
