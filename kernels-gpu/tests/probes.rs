@@ -3,7 +3,12 @@
 #![cfg(feature = "emulator")]
 
 use ferroflash_kernels::emu::{self, GlobalMemory, Launch, Options};
-use ferroflash_kernels::kernels::probes::{PROBES, Probe};
+use ferroflash_kernels::kernels::probes::hopper::ProbeMaps;
+use ferroflash_kernels::kernels::probes::{HOPPER_PROBES, PROBES, Probe};
+
+fn all() -> impl Iterator<Item = &'static Probe> {
+    PROBES.iter().chain(HOPPER_PROBES)
+}
 
 fn run(probe: &Probe, input: &[u32], order: u64) -> Vec<u32> {
     let mut output = probe.output();
@@ -18,8 +23,9 @@ fn run(probe: &Probe, input: &[u32], order: u64) -> Vec<u32> {
         shared_bytes: probe.shared_bytes,
         resident_blocks: 1,
     };
+    let maps = ProbeMaps::new(addresses.0, addresses.1);
     emu::run(&launch, &Options::seeded(order), &mut memory, &|| {
-        (probe.run)(addresses.0, addresses.1)
+        (probe.run)(addresses.0, addresses.1, &maps)
     })
     .unwrap_or_else(|fault| panic!("{}: {fault}", probe.name));
     assert_eq!(memory.first_unwritten("output"), None, "{}", probe.name);
@@ -28,7 +34,7 @@ fn run(probe: &Probe, input: &[u32], order: u64) -> Vec<u32> {
 
 #[test]
 fn every_probe_runs_and_does_not_depend_on_the_order_of_threads() {
-    for probe in PROBES {
+    for probe in all() {
         for seed in 0..3 {
             let input = probe.input(seed);
             let outputs: Vec<_> = (0..10).map(|order| run(probe, &input, order)).collect();
@@ -41,7 +47,7 @@ fn every_probe_runs_and_does_not_depend_on_the_order_of_threads() {
 
 #[test]
 fn another_input_gives_another_output() {
-    for probe in PROBES.iter().filter(|probe| probe.input_words > 0) {
+    for probe in all().filter(|probe| probe.input_words > 0) {
         let first = run(probe, &probe.input(0), 0);
         let differs = |seed| run(probe, &probe.input(seed), 0) != first;
         assert!((1..10).any(differs), "{}", probe.name);
@@ -50,15 +56,15 @@ fn another_input_gives_another_output() {
 
 #[test]
 fn names_are_unique() {
-    let mut names: Vec<_> = PROBES.iter().map(|probe| probe.name).collect();
+    let mut names: Vec<_> = all().map(|probe| probe.name).collect();
     names.sort_unstable();
     names.dedup();
-    assert_eq!(names.len(), PROBES.len());
+    assert_eq!(names.len(), all().count());
 }
 
 #[test]
 fn a_disagreement_is_found() {
-    for probe in PROBES {
+    for probe in all() {
         let left = run(probe, &probe.input(1), 0);
         assert_eq!(probe.compare(&left, &left), Ok(()));
         for index in 0..left.len() {

@@ -5,7 +5,9 @@ use conformance::subject::CUDA;
 use ferroflash::Device;
 use ferroflash::backend::cuda::probe::Probes;
 use ferroflash_kernels::emu::{self, GlobalMemory, Launch, Options};
-use ferroflash_kernels::kernels::probes::{PROBES, Probe};
+use ferroflash_kernels::kernels::probes::hopper::ProbeMaps;
+use ferroflash_kernels::kernels::probes::{HOPPER_PROBES, PROBES, Probe};
+use ferroflash_kernels::variants::Arch;
 
 /// Inputs that each probe is given.
 const INPUTS: std::ops::Range<u64> = 0..20;
@@ -30,8 +32,9 @@ fn emulated(probe: &Probe, input: &[u32], seed: u64) -> Vec<u32> {
         shared_bytes,
         resident_blocks: 1,
     };
+    let maps = ProbeMaps::new(from, to);
     let ran = emu::run(&launch, &Options::seeded(seed), &mut memory, &|| {
-        run(from, to)
+        run(from, to, &maps)
     });
     ran.unwrap_or_else(|fault| panic!("{} with its threads in order {seed}: {fault}", probe.name));
     drop(memory);
@@ -46,7 +49,11 @@ fn device_bodies_agree_with_emulated_bodies() {
     let device = Device::cuda(0).unwrap();
     let probes = Probes::load(device.as_cuda().unwrap()).unwrap();
     let mut failures = Vec::new();
-    for probe in PROBES {
+    let hopper = match Arch::Sm90a.runs_on(device.info().compute_capability) {
+        true => HOPPER_PROBES,
+        false => &[],
+    };
+    for probe in PROBES.iter().chain(hopper) {
         for seed in INPUTS {
             let input = probe.input(seed);
             let on_gpu = probes

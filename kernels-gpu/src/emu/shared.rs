@@ -1,11 +1,15 @@
 //! Shared memory that knows what was written, by whom, who has read it since, and what is still on its way.
 
+mod lasting;
+
 use super::Checks;
 use super::asynchronous::Asynchronous;
 use super::block::{Actor, Fences};
 use super::clock::{ENGINE, MANY, Stamp, TOGETHER};
 use super::fault::{Fault, Kind, Place};
 use super::site::Site;
+
+pub(super) use lasting::Reader;
 
 /// Address of the first byte: not 0, so that a forgotten base shows.
 pub(super) const BASE: u32 = 1024;
@@ -54,15 +58,6 @@ pub(super) struct Shared {
     writes: Vec<Stamp>,
     /// Per warp, and last for the copy engine, per granule.
     reads: Vec<Vec<Read>>,
-}
-
-/// Who reads over a time.
-#[derive(Clone, Copy)]
-pub(super) enum Reader {
-    /// The tensor core of a warp.
-    Warp(usize),
-    /// The copy engine.
-    Engine,
 }
 
 /// A piece of shared memory to access.
@@ -211,80 +206,6 @@ impl Shared {
             lane,
             flights: 0,
         };
-    }
-
-    fn plane(&self, reader: Reader) -> usize {
-        match reader {
-            Reader::Warp(warp) => warp,
-            Reader::Engine => self.reads.len() - 1,
-        }
-    }
-
-    /// A read through the asynchronous proxy begins, and lasts until [`Shared::end_reading`].
-    pub fn begin_reading(
-        &mut self,
-        actor: &Actor,
-        fences: Fences,
-        reader: Reader,
-        piece: Piece,
-    ) -> Result<usize, Fault> {
-        let offset = self.locate(actor, piece)?;
-        let plane = self.plane(reader);
-        for granule in self.granules(offset, piece.bytes) {
-            let write = &self.writes[granule];
-            match self.state[granule] {
-                State::Written if !actor.sees(write) => {
-                    return Err(self.refuse(actor, granule, State::Written));
-                }
-                State::Written if fences.publish(actor, write) => {}
-                State::Written => return Err(self.unfenced(actor, granule)),
-                state => return Err(self.refuse(actor, granule, state)),
-            }
-            let read = &mut self.reads[plane][granule];
-            let Some(flights) = read.flights.checked_add(1) else {
-                return Err(Kind::Operand {
-                    access: actor.access(),
-                    what: "at most 255 reads of one place may be under way",
-                    value: 256,
-                }
-                .into());
-            };
-            *read = Read {
-                clock: actor.stamp.clock,
-                site: actor.stamp.site,
-                sub: actor.stamp.sub,
-                lane: TOGETHER,
-                flights,
-            };
-        }
-        Ok(offset)
-    }
-
-    /// A read that began at this offset is over, and counts as one at this moment: by the warp's lanes together, or,
-    /// for the copy engine, by the thread that waited.
-    pub fn end_reading(&mut self, reader: Reader, offset: usize, bytes: u32, at: &Stamp) {
-        let plane = self.plane(reader);
-        for granule in self.granules(offset, bytes) {
-            let read = &mut self.reads[plane][granule];
-            read.flights -= 1;
-            if read.flights > 0 {
-                continue;
-            }
-            let site = read.site;
-            *read = Read::default();
-            match reader {
-                Reader::Warp(_) => {
-                    *read = Read {
-                        clock: at.clock,
-                        site,
-                        sub: at.sub,
-                        lane: TOGETHER,
-                        flights: 0,
-                    }
-                }
-                Reader::Engine => self.note(&Stamp { site, ..*at }, granule, at.lane),
-            }
-        }
     }
 
     /// A write of `bytes` bytes at `addr`: the offset at which they lie.

@@ -49,7 +49,7 @@ pub(super) enum Left {
     /// Offsets of pieces: two for each row.
     Shared(Vec<usize>),
     /// The fragments of all lanes.
-    Registers([[u32; 4]; LANES]),
+    Registers(Box<[[u32; 4]; LANES]>),
 }
 
 /// One product that the warp has not waited for.

@@ -248,7 +248,9 @@ fn begin(
         }
         Left::Registers(_) => {
             let operands = &block.warps[who.warp].operands;
-            tensor_core::Left::Registers(operands.map(|lane| [lane[5], lane[6], lane[7], lane[8]]))
+            tensor_core::Left::Registers(Box::new(
+                operands.map(|lane| [lane[5], lane[6], lane[7], lane[8]]),
+            ))
         }
     };
     let core = &mut block.warps[who.warp].tensor_core;

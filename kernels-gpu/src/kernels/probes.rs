@@ -3,7 +3,7 @@
 //! A probe is one block. Its input is `input_words` words for each thread, word `k` of thread `t` at index
 //! `k · threads + t`; its output is laid out likewise. The list below makes the entries `probe_<name>` of the PTX
 //! module `probes`, and on the CPU the table [`PROBES`], whose rows know how to fill the input and how closely two
-//! outputs must agree.
+//! outputs must agree. Those of Hopper's instructions, in [`hopper`], take tensor maps besides.
 #![allow(
     unsafe_op_in_unsafe_fn,
     reason = "every function here has one contract, its row's: that block, an input and an output of those sizes"
@@ -12,6 +12,8 @@
 use crate::ptx::{
     atomic, barrier, convert, cp_async, global, ldmatrix, math, mma, shared, shuffle, special,
 };
+
+pub mod hopper;
 
 mod list;
 
@@ -22,7 +24,7 @@ mod entries;
 mod table;
 
 #[cfg(not(target_arch = "nvptx64"))]
-pub use table::{Agreement, Disagreement, Fill, PROBES, Probe};
+pub use table::{Agreement, Disagreement, Fill, HOPPER_PROBES, PROBES, Probe, Takes};
 
 /// Address of word `k` of this thread.
 fn word(base: u64, k: u32) -> u64 {

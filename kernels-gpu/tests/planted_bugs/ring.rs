@@ -189,7 +189,7 @@ impl Kernel<'_> {
                 }
                 return;
             }
-            let taken = !self.is(Bug::OneWarpTakesRegisters) || thread / 32 % 4 == 0;
+            let taken = !self.is(Bug::OneWarpTakesRegisters) || (thread / 32).is_multiple_of(4);
             match self.consumers {
                 _ if self.is(Bug::TooManyRegisters) => warpgroup::setmaxnreg_inc::<248>(),
                 2 if taken => warpgroup::setmaxnreg_inc::<240>(),

@@ -8,6 +8,9 @@ use ferroflash_kernels::variants::{self, Kind, Variant};
 
 use crate::{Error, PROBE_PREFIX, PROBES};
 
+/// What the names of the probes start with that only Hopper can run: they are in its module alone.
+const HOPPER_PROBE_PREFIX: &str = "probe_sm90a_";
+
 /// The text of each module, by name: every row, and [`PROBES`] where the kernel crate has any.
 pub fn split(
     parts: &[(Vec<&Variant>, String)],
@@ -24,7 +27,9 @@ pub fn split(
             .filter(|item| item.kind == ItemKind::Entry)
         {
             if item.name.starts_with(PROBE_PREFIX) {
-                probes.push(item.name);
+                if unit.is_for_hopper() || !item.name.starts_with(HOPPER_PROBE_PREFIX) {
+                    probes.push(item.name);
+                }
             } else if part_rows.iter().any(|variant| variant.name == item.name) {
                 modules.insert(item.name.to_owned(), unit.module(&[item.name]));
             } else {
@@ -33,7 +38,13 @@ pub fn split(
         }
         // Every part has the same probes.
         if part_idx == 0 && !probes.is_empty() {
-            modules.insert(PROBES.to_owned(), unit.module(&probes));
+            let module = unit.module(&probes);
+            let module = if unit.is_for_hopper() {
+                for_hopper(&module)?
+            } else {
+                module
+            };
+            modules.insert(PROBES.to_owned(), module);
         }
     }
     let missing: Vec<String> = rows
@@ -122,6 +133,13 @@ impl<'a> Unit<'a> {
         }
     }
 
+    /// Whether the text is for Hopper alone.
+    fn is_for_hopper(&self) -> bool {
+        self.header
+            .iter()
+            .any(|line| line.split_whitespace().any(|word| word == "sm_90a"))
+    }
+
     /// A module with these entries and all that they refer to, in the order of the text.
     fn module(&self, entries: &[&str]) -> String {
         let mut wanted: BTreeSet<&str> = entries.iter().copied().collect();
@@ -151,6 +169,30 @@ impl<'a> Unit<'a> {
         }
         text
     }
+}
+
+/// The module of probes for Hopper: those that no other device runs with bounds, without which `setmaxnreg` has no
+/// effect, and their tensor maps at multiples of 64 bytes.
+fn for_hopper(module: &str) -> Result<String, Error> {
+    let unit = Unit::parse(module)?;
+    let mut text = unit.header.join("\n");
+    text.push('\n');
+    for item in &unit.items {
+        text.push('\n');
+        match item.text.find('{') {
+            Some(body) if item.name.starts_with(HOPPER_PROBE_PREFIX) => {
+                let head = item.text[..body]
+                    .trim_end()
+                    .replace(".param .align 16 ", ".param .align 64 ");
+                text.push_str(&head);
+                text.push_str("\n.maxntid 128, 1, 1\n.minnctapersm 1\n");
+                text.push_str(&item.text[body..]);
+            }
+            _ => text.push_str(item.text),
+        }
+        text.push('\n');
+    }
+    Ok(text)
 }
 
 /// What a text at the top level begins, and the length of the words before its name.
@@ -304,6 +346,24 @@ mod tests {
             }
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn probes_of_hopper_are_in_its_module_alone() {
+        let row = &variants::VARIANTS[0];
+        let rows = TEXT.replace("first", row.name);
+        let hopper = ".visible .entry probe_sm90a_load(\n\t.param .align 16 .b8 maps[256]\n)\n{\n\tret;\n}\n";
+        let both = format!("{rows}{hopper}");
+        let built = |target: &str| {
+            let text = both.replace("sm_80\n", &format!("{target}\n"));
+            let modules = split(&[(vec![row], text)], &[row]).expect("the text is well formed");
+            modules[PROBES].clone()
+        };
+        let names = |target| entries(&built(target)).expect("a module is well formed");
+        assert_eq!(names("sm_80"), ["probe_add"]);
+        assert_eq!(names("sm_90a"), ["probe_add", "probe_sm90a_load"]);
+        let entry = "(\n\t.param .align 64 .b8 maps[256]\n)\n.maxntid 128, 1, 1\n.minnctapersm 1\n{\n\tret;\n}";
+        assert!(built("sm_90a").contains(entry), "{}", built("sm_90a"));
     }
 
     #[test]

@@ -8,13 +8,15 @@ use ferroflash_driver::extra::function::{self, LaunchSize};
 use ferroflash_driver::extra::module::{self, Image};
 use ferroflash_driver::extra::stream;
 use ferroflash_driver::sys::CUmodule;
-use ferroflash_kernels::kernels::probes::Probe;
-use ferroflash_kernels::variants::Arch;
+use ferroflash_kernels::kernels::probes::hopper::ProbeMaps;
+use ferroflash_kernels::kernels::probes::{Probe, Takes};
+use ferroflash_kernels::variants::{Arch, Dtype};
 
 use super::device::CudaDevice;
 use super::embedded;
 use super::memory::Memory;
 use super::stream::{Stream, StreamRef};
+use super::tensor_map::encode_map;
 use crate::error::DriverError;
 
 /// Name of the PTX module that holds all probes.
@@ -68,9 +70,14 @@ impl Probes {
         let addresses = [from.address(), to.address()];
         let on = StreamRef::from(&self.stream).as_raw();
         let _current = device.enter()?;
-        // SAFETY: the module is loaded in the current context. A probe takes two addresses; it reads as many words of
-        // its input and writes as many of its output as its row says, which both buffers hold. Host memory is
-        // borrowed until the copies have been waited for.
+        let mut maps = ProbeMaps::new(from.address(), to.address());
+        if probe.takes == Takes::TensorMaps {
+            maps.from = encode_map(&maps.from, Dtype::Bf16)?;
+            maps.to = encode_map(&maps.to, Dtype::Bf16)?;
+        }
+        // SAFETY: the module is loaded in the current context. A probe takes two addresses and
+        // at most tensor maps besides; it reads as many words of its input and writes as many of its output as its row
+        // says, which both buffers hold. Host memory is borrowed until the copies have been waited for.
         unsafe {
             let function = module::function(self.module, &name)?;
             function::allow_dynamic_shared(function, probe.shared_bytes)?;
@@ -84,6 +91,7 @@ impl Probes {
             let params = [
                 from_ref(&addresses[0]).cast(),
                 from_ref(&addresses[1]).cast(),
+                from_ref(&maps).cast(),
             ];
             function::launch_with(function, size, on, params)?;
             let n_bytes = size_of_val(output.as_slice());

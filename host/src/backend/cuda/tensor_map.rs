@@ -56,7 +56,8 @@ impl TensorMaps {
     }
 }
 
-fn encode_map(map: &TensorMap, dtype: Dtype) -> Result<TensorMap, DriverError> {
+/// What the driver makes of a description.
+pub(super) fn encode_map(map: &TensorMap, dtype: Dtype) -> Result<TensorMap, DriverError> {
     let tiled = Tiled {
         element: match dtype {
             Dtype::Bf16 => ElementType::Bf16,

@@ -1,6 +1,8 @@
-//! The list expanded into the entries `probe_<name>`.
+//! The list expanded into the entries `probe_<name>` and, of Hopper, `probe_sm90a_<name>`.
 
-use crate::for_each_probe;
+use super::hopper::{self, ProbeMaps};
+use crate::ptx::third_parameter::third_parameter_address;
+use crate::{for_each_hopper_probe, for_each_probe};
 
 macro_rules! entries {
     ($($name:ident { $($shape:tt)* })*) => { $(
@@ -15,3 +17,19 @@ macro_rules! entries {
 }
 
 for_each_probe!(entries);
+
+macro_rules! hopper_entries {
+    ($($name:ident { $($shape:tt)* })*) => { $(
+        const _: () = {
+            #[unsafe(export_name = concat!("probe_sm90a_", stringify!($name)))]
+            unsafe extern "ptx-kernel" fn probe(input: u64, output: u64, _: ProbeMaps) {
+                let maps =
+                    third_parameter_address!(concat!("probe_sm90a_", stringify!($name)));
+                // SAFETY: the launch and the buffers are as the row says.
+                unsafe { hopper::$name(input, output, maps) }
+            }
+        };
+    )* };
+}
+
+for_each_hopper_probe!(hopper_entries);

@@ -1,4 +1,4 @@
-//! THE list of probes: the PTX entries and the table are made from it.
+//! THE list of probes, in two parts: the PTX entries and the tables are made from it.
 //!
 //! Where an agreement is not exact, it is what the PTX manual allows the device and 1 ulp for the CPU: `ex2` 2 ulp,
 //! `rcp` 1 ulp, `lg2` 2⁻²² absolute near 1 and relative elsewhere. Sums within `mma` have no documented order or
@@ -38,6 +38,39 @@ macro_rules! for_each_probe {
             atom_add_u32 { 64, 0, Bits, 0, 2, Exact }
             release_acquire { 64, 0, Bits, 1, 1, Exact }
             fences { 64, 0, Bits, 1, 1, Exact }
+        }
+    };
+}
+
+/// Calls `$callback!` with every probe of Hopper's instructions, in rows as those of [`crate::for_each_probe`].
+#[macro_export]
+macro_rules! for_each_hopper_probe {
+    ($callback:ident) => {
+        $callback! {
+            mbarrier_phases { 128, 2056, Bits, 4, 4, Exact }
+            tma_loads { 128, 14344, Bits, 23, 28, Exact }
+            tma_stores { 128, 8192, Bits, 23, 23, Exact }
+            wgmma_n64_ss_k { 128, 16384, WholeBf16, 32, 32, Exact }
+            wgmma_n64_ss_mn { 128, 16384, WholeF16, 32, 32, Exact }
+            wgmma_n64_rs_k { 128, 16384, WholeF16, 32, 32, Exact }
+            wgmma_n64_rs_mn { 128, 16384, WholeBf16, 32, 32, Exact }
+            wgmma_n80_ss_k { 128, 18432, WholeF16, 36, 40, Exact }
+            wgmma_n80_rs_mn { 128, 24576, WholeBf16, 48, 40, Exact }
+            wgmma_n96_ss_k { 128, 20480, WholeBf16, 40, 48, Exact }
+            wgmma_n96_rs_mn { 128, 24576, WholeF16, 48, 48, Exact }
+            wgmma_n112_ss_k { 128, 22528, WholeF16, 44, 56, Exact }
+            wgmma_n112_rs_mn { 128, 24576, WholeBf16, 48, 56, Exact }
+            wgmma_n128_ss_k { 128, 24576, WholeBf16, 48, 64, Exact }
+            wgmma_n128_ss_mn { 128, 24576, WholeBf16, 48, 64, Exact }
+            wgmma_n128_rs_k { 128, 24576, WholeF16, 48, 64, Exact }
+            wgmma_n128_rs_mn { 128, 24576, WholeF16, 48, 64, Exact }
+            wgmma_n160_ss_k { 128, 28672, WholeF16, 56, 80, Exact }
+            wgmma_n160_rs_mn { 128, 32768, WholeBf16, 64, 80, Exact }
+            wgmma_n192_ss_k { 128, 32768, WholeBf16, 64, 96, Exact }
+            wgmma_n192_rs_mn { 128, 32768, WholeF16, 64, 96, Exact }
+            wgmma_n256_ss_k { 128, 40960, WholeF16, 80, 128, Exact }
+            wgmma_n256_rs_mn { 128, 40960, WholeBf16, 80, 128, Exact }
+            setmaxnreg { 128, 0, Bits, 1, 2, Exact }
         }
     };
 }

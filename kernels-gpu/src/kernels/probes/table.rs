@@ -1,6 +1,7 @@
 //! The probes as data: what to give them and how closely two machines must agree on what comes out.
 
-use crate::for_each_probe;
+use super::hopper::{self, ProbeMaps};
+use crate::{for_each_hopper_probe, for_each_probe};
 
 /// What the input of a probe is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,13 +46,25 @@ pub struct Disagreement {
     pub right: u32,
 }
 
-/// One probe: a launch of one block of `threads` threads with two addresses as its parameters.
+/// What a probe takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    /// The addresses of its input and its output.
+    Addresses,
+    /// Besides them, tensor maps of both: it runs on Hopper alone.
+    TensorMaps,
+}
+
+/// One probe: a launch of one block of `threads` threads, with two addresses as its parameters and, for those of Hopper,
+/// two tensor maps.
 #[derive(Clone, Copy, Debug)]
 pub struct Probe {
     /// Its name.
     pub name: &'static str,
-    /// Its entry in the PTX module `probes`.
+    /// Its entry in the PTX module `probes`: for those of Hopper, in that for `sm_90a`.
     pub entry: &'static str,
+    /// Its parameters.
+    pub takes: Takes,
     /// Threads of its only block.
     pub threads: u32,
     /// Bytes of dynamic shared memory.
@@ -64,8 +77,9 @@ pub struct Probe {
     pub output_words: u32,
     /// How closely outputs must agree.
     pub agreement: Agreement,
-    /// The kernel, to be called by every thread that [`crate::emu`] runs, with the addresses of input and output.
-    pub run: fn(u64, u64),
+    /// The kernel, to be called by every thread that [`crate::emu`] runs, with the addresses of input and output, and
+    /// tensor maps of both.
+    pub run: fn(u64, u64, &ProbeMaps),
 }
 
 impl Probe {
@@ -180,6 +194,7 @@ macro_rules! table {
             Probe {
                 name: stringify!($name),
                 entry: concat!("probe_", stringify!($name)),
+                takes: Takes::Addresses,
                 threads: $threads,
                 shared_bytes: $shared,
                 fill: Fill::$fill,
@@ -187,9 +202,34 @@ macro_rules! table {
                 output_words: $output,
                 agreement: Agreement::$($agreement)*,
                 // SAFETY: the emulator checks every access.
-                run: |input, output| unsafe { super::$name(input, output) },
+                run: |input, output, _| unsafe { super::$name(input, output) },
             },
         )*];
     };
 }
 for_each_probe!(table);
+
+macro_rules! hopper_table {
+    ($($name:ident { $threads:literal, $shared:literal, $fill:ident, $input:literal, $output:literal, $($agreement:tt)* })*) => {
+        /// Every probe of Hopper's instructions, in the order of the list.
+        pub const HOPPER_PROBES: &[Probe] = &[$(
+            Probe {
+                name: stringify!($name),
+                entry: concat!("probe_sm90a_", stringify!($name)),
+                takes: Takes::TensorMaps,
+                threads: $threads,
+                shared_bytes: $shared,
+                fill: Fill::$fill,
+                input_words: $input,
+                output_words: $output,
+                agreement: Agreement::$($agreement)*,
+                run: |input, output, maps| {
+                    let maps = core::ptr::from_ref(maps).expose_provenance() as u64;
+                    // SAFETY: the emulator checks every access.
+                    unsafe { hopper::$name(input, output, maps) }
+                },
+            },
+        )*];
+    };
+}
+for_each_hopper_probe!(hopper_table);

@@ -175,7 +175,7 @@ caught! {
         Kind::Race { place, .. } | Kind::Uninitialised { place, .. } => in_shared(place),
         _ => false,
     });
-    a_barrier_for_too_many_threads: WrongBarrierCount => Shows::As(|kind| deadlocked_at(kind, "barrier.sync"));
+    a_barrier_for_too_many_threads: WrongBarrierCount => Shows::As(|kind| lacks(kind, "128 of 160 have come"));
     more_registers_than_there_are: TooManyRegisters => Shows::As(|kind| deadlocked_at(kind, "setmaxnreg.inc"));
     registers_taken_by_one_warp: OneWarpTakesRegisters => Shows::As(|kind| {
         matches!(kind, Kind::Asynchronous(Asynchronous::WarpgroupDiverged { .. }))

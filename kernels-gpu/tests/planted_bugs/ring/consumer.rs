@@ -225,7 +225,7 @@ impl Consumer<'_> {
             let fragment = o.fragment(0, n as usize);
             for half in 0..2 {
                 let row = warp * 16 + lane / 4 + 8 * half;
-                let at = n / 8 * HALF + row * 128 + ((n % 8 ^ (row & 7)) << 4) + lane % 4 * 4;
+                let at = n / 8 * HALF + row * 128 + (((n % 8) ^ (row & 7)) << 4) + lane % 4 * 4;
                 let i = 2 * half as usize;
                 let pair = convert::cvt_bf16x2(fragment[i], fragment[i + 1]);
                 // SAFETY: inside this warpgroup's staging memory.
@@ -250,7 +250,7 @@ impl Consumer<'_> {
             tma::fence_proxy_async();
         }
         let row = (tile * self.kernel.consumers + self.index) * 64;
-        let first = u32::from(special::thread_idx_x() % CONSUMER_THREADS == 0);
+        let first = u32::from(special::thread_idx_x().is_multiple_of(CONSUMER_THREADS));
         let map = address(self.kernel.o);
         for half in 0..2 {
             let from = self.kernel.staging(self.index) + half * HALF;

@@ -1,0 +1,95 @@
+//! Reads of shared memory through the asynchronous proxy, which last: whoever writes while one is under way races with it.
+
+use super::{Piece, Read, Shared, State};
+use crate::emu::block::{Actor, Fences};
+use crate::emu::clock::{Stamp, TOGETHER};
+use crate::emu::fault::{Fault, Kind};
+
+/// Who reads over a time.
+#[derive(Clone, Copy)]
+pub(in crate::emu) enum Reader {
+    /// The tensor core of a warp.
+    Warp(usize),
+    /// The copy engine.
+    Engine,
+}
+
+impl Shared {
+    fn plane(&self, reader: Reader) -> usize {
+        match reader {
+            Reader::Warp(warp) => warp,
+            Reader::Engine => self.reads.len() - 1,
+        }
+    }
+
+    /// A read through the asynchronous proxy begins, and lasts until [`Shared::end_reading`].
+    pub fn begin_reading(
+        &mut self,
+        actor: &Actor,
+        fences: Fences,
+        reader: Reader,
+        piece: Piece,
+    ) -> Result<usize, Fault> {
+        let offset = self.locate(actor, piece)?;
+        let plane = self.plane(reader);
+        // Neighbours were mostly written together.
+        let mut checked = Stamp::default();
+        for granule in self.granules(offset, piece.bytes) {
+            let write = &self.writes[granule];
+            match self.state[granule] {
+                State::Written if *write == checked => {}
+                State::Written if !actor.sees(write) => {
+                    return Err(self.refuse(actor, granule, State::Written));
+                }
+                State::Written if fences.publish(actor, write) => {}
+                State::Written => return Err(self.unfenced(actor, granule)),
+                state => return Err(self.refuse(actor, granule, state)),
+            }
+            checked = *write;
+            let read = &mut self.reads[plane][granule];
+            let Some(flights) = read.flights.checked_add(1) else {
+                return Err(Kind::Operand {
+                    access: actor.access(),
+                    what: "at most 255 reads of one place may be under way",
+                    value: 256,
+                }
+                .into());
+            };
+            *read = Read {
+                clock: actor.stamp.clock,
+                site: actor.stamp.site,
+                sub: actor.stamp.sub,
+                lane: TOGETHER,
+                flights,
+            };
+        }
+        Ok(offset)
+    }
+
+    /// A read that began at this offset is over, and counts as one at this moment: by the warp's lanes together, or,
+    /// for the copy engine, by the thread that waited.
+    pub fn end_reading(&mut self, reader: Reader, offset: usize, bytes: u32, at: &Stamp) {
+        let plane = self.plane(reader);
+        for granule in self.granules(offset, bytes) {
+            let read = &mut self.reads[plane][granule];
+            read.flights -= 1;
+            if read.flights > 0 {
+                continue;
+            }
+            let site = read.site;
+            *read = Read::default();
+            match reader {
+                Reader::Warp(_) => {
+                    *read = Read {
+                        clock: at.clock,
+                        site,
+                        sub: at.sub,
+                        lane: TOGETHER,
+                        flights: 0,
+                    }
+                }
+                Reader::Engine => self.note(&Stamp { site, ..*at }, granule, at.lane),
+            }
+        }
+    }
+}

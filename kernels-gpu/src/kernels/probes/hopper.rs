@@ -1,0 +1,260 @@
+//! Probes of Hopper's instructions: blocks of one warpgroup, and besides the two addresses two tensor maps, of the input
+//! and of the output.
+
+use super::{get, put, put_all};
+use crate::params::TensorMap;
+use crate::ptx::wgmma::{Descriptor, Major, Wgmma, WgmmaElement, wgmma_commit_group, wgmma_fence};
+use crate::ptx::{barrier, global, mbarrier, shared, special, tma, warpgroup};
+use crate::tile::element::{Bf16, F16};
+
+/// The tensors that the probes copy, as the third parameter of every entry.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ProbeMaps {
+    /// The input.
+    pub from: TensorMap,
+    /// The output.
+    pub to: TensorMap,
+}
+
+const COLUMNS: u32 = 72;
+const ROWS: u32 = 20;
+const HEADS: u32 = 2;
+const BATCH: u32 = 2;
+/// Rows of a box.
+const BOX_ROWS: u32 = 16;
+/// Bytes of a box.
+const BOX: u32 = BOX_ROWS * 128;
+/// Words of a tensor.
+const WORDS: u32 = COLUMNS * ROWS * HEADS * BATCH / 2;
+
+#[cfg(not(target_arch = "nvptx64"))]
+impl ProbeMaps {
+    /// `[2, 2, 20, 72]` (batch, heads, rows, columns) at the beginning of both.
+    pub fn new(input: u64, output: u64) -> ProbeMaps {
+        let row = u64::from(COLUMNS) * 2;
+        let head = row * u64::from(ROWS);
+        let map = |base| TensorMap {
+            base,
+            sizes: [COLUMNS, ROWS, HEADS, BATCH].map(u64::from),
+            strides: [row, head, head * u64::from(HEADS)],
+            box_rows: u64::from(BOX_ROWS),
+            ..TensorMap::default()
+        };
+        ProbeMaps {
+            from: map(input),
+            to: map(output),
+        }
+    }
+}
+
+/// Four phases of a barrier on which every other thread arrives, for both lanes of its pair.
+pub(super) unsafe fn mbarrier_phases(input: u64, output: u64, _: u64) {
+    let (base, thread) = (special::shared_base(), special::thread_idx_x());
+    let bar = base + 2048;
+    if thread == 0 {
+        mbarrier::mbarrier_init(bar, 64);
+        mbarrier::fence_mbarrier_init();
+    }
+    barrier::barrier_sync_all();
+    for phase in 0..4 {
+        let words = base + phase * 512;
+        shared::st_shared_u32(words + thread * 4, get(input, phase));
+        barrier::warp_sync();
+        mbarrier::mbarrier_arrive_if(bar, thread & 1);
+        mbarrier::mbarrier_wait(bar, phase & 1);
+        let other = (thread * 5 + 3) % 128;
+        put(output, phase, shared::ld_shared_u32(words + other * 4));
+    }
+}
+
+/// Boxes inside, over each edge, and beside the tensor.
+const LOADED: [[i32; 4]; 6] = [
+    [0, 2, 1, 1],
+    [64, 3, 0, 1],
+    [8, 12, 1, 0],
+    [-8, -3, 0, 0],
+    [0, 0, 2, 0],
+    [0, 1 << 30, 0, 0],
+];
+
+/// All of them on one barrier, in the first of its phases; one of them again, in the second.
+pub(super) unsafe fn tma_loads(_: u64, output: u64, maps: u64) {
+    let (base, thread) = (special::shared_base(), special::thread_idx_x());
+    let bar = base + 7 * BOX;
+    if thread == 0 {
+        mbarrier::mbarrier_init(bar, 1);
+        mbarrier::fence_mbarrier_init();
+    }
+    barrier::barrier_sync_all();
+    if thread == 0 {
+        mbarrier::mbarrier_arrive_expect_tx(bar, 6 * BOX);
+        for i in 0..LOADED.len() {
+            let at = LOADED[i].map(|x| x as u32);
+            tma::tma_load(base + i as u32 * BOX, maps, at, bar);
+        }
+    }
+    mbarrier::mbarrier_wait(bar, 0);
+    // Who has not seen the first phase's end would take the second's for it.
+    barrier::barrier_sync_all();
+    if thread == 0 {
+        mbarrier::mbarrier_arrive_expect_tx(bar, BOX);
+        tma::tma_load(base + 6 * BOX, maps, [8, 4, 1, 1], bar);
+    }
+    mbarrier::mbarrier_wait(bar, 1);
+    for k in 0..7 * BOX / 512 {
+        put(
+            output,
+            k,
+            shared::ld_shared_u32(base + k * 512 + thread * 4),
+        );
+    }
+}
+
+/// Four boxes, stored so that together they cover the tensor and overlap nowhere: in one half of it they hang over
+/// its first rows and columns, in the other over its last ones.
+pub(super) unsafe fn tma_stores(input: u64, output: u64, maps: u64) {
+    let (base, thread) = (special::shared_base(), special::thread_idx_x());
+    for k in 0..4 * BOX / 512 {
+        shared::st_shared_u32(base + k * 512 + thread * 4, get(input, k));
+    }
+    tma::fence_proxy_async();
+    barrier::barrier_sync_all();
+    let to = maps + size_of::<TensorMap>() as u64;
+    let first = (thread == 0) as u32;
+    for i in 0..4 * HEADS * BATCH {
+        let (right, below) = (i & 1, i >> 1 & 1);
+        let (head, batch) = (i >> 2 & 1, i >> 3);
+        let at = if batch == 0 {
+            [
+                (right * 64).wrapping_sub(56),
+                (below * 16).wrapping_sub(12),
+                head,
+                0,
+            ]
+        } else {
+            [right * 64, below * 16, head, 1]
+        };
+        tma::tma_store_if(to, at, base + i % 4 * BOX, first);
+    }
+    tma::bulk_commit_group();
+    tma::bulk_wait_group_read::<0>();
+    if thread < 64 {
+        let rest = output + u64::from(WORDS + thread) * 4;
+        global::st_global_u32(rest, get(input, 0));
+    }
+}
+
+/// Bytes of a part of a tile: 64 rows of 64 columns.
+const PART: u32 = 64 * 128;
+/// Steps of 16 along the inner dimension.
+const STEPS: u32 = 4;
+
+/// Where A comes from.
+#[derive(Clone, Copy)]
+enum Left {
+    Shared,
+    Registers,
+}
+
+/// Copies `words` words of each thread to shared memory.
+#[inline(always)]
+unsafe fn fill(to: u32, input: u64, first: u32, words: u32) {
+    for k in 0..words {
+        let at = to + (k * 128 + special::thread_idx_x()) * 4;
+        shared::st_shared_u32(at, get(input, first + k));
+    }
+}
+
+/// A product of 64 × 8 `F` over an inner dimension of 64. A is words 0 to 15 of each thread, B the words after those:
+/// `[8 F][64]` or parts of `[64][64]`, whatever numbers the swizzle makes of them.
+#[inline(always)]
+unsafe fn product<E: WgmmaElement, const MAJOR: u32, const F: usize>(
+    input: u64,
+    output: u64,
+    left: Left,
+) where
+    [[f32; 4]; F]: Wgmma,
+{
+    let a = special::shared_base();
+    let b = a + PART;
+    let columns = const { 8 * F as u32 };
+    fill(a, input, 0, PART / 512);
+    let (along, leading) = if MAJOR == Major::K as u32 {
+        fill(b, input, 16, columns * 128 / 512);
+        (32, 16)
+    } else {
+        fill(b, input, 16, columns.div_ceil(64) * PART / 512);
+        (16 * 128, PART)
+    };
+    tma::fence_proxy_async();
+    barrier::barrier_sync_all();
+    let mut registers = [[0; 4]; STEPS as usize];
+    for step in 0..registers.len() {
+        for i in 0..4 {
+            registers[step][i] = get(input, 4 * step as u32 + i as u32);
+        }
+    }
+    let tile = |address: u32, leading: u32| Descriptor {
+        low: address >> 4 | leading >> 4 << 16,
+        high: 1024 >> 4 | 1 << 30,
+    };
+    let mut acc = [[0.0; 4]; F];
+    wgmma_fence();
+    for step in 0..STEPS {
+        let add = (step > 0) as u32;
+        let b = tile(b + step * along, leading);
+        match left {
+            Left::Shared => {
+                acc.multiply_ss::<E, MAJOR>(tile(a + step * 32, 16), b, add);
+            }
+            Left::Registers => {
+                acc.multiply_rs::<E, MAJOR>(registers[step as usize], b, add);
+            }
+        }
+    }
+    wgmma_commit_group();
+    acc.wait::<0>();
+    for n in 0..F {
+        put_all(output, 4 * n as u32, &acc[n].map(f32::to_bits));
+    }
+}
+
+macro_rules! products {
+    ($($name:ident: $element:ident, $left:ident, $major:ident, $fragments:literal;)*) => { $(
+        pub(super) unsafe fn $name(input: u64, output: u64, _: u64) {
+            product::<$element, { Major::$major as u32 }, $fragments>(input, output, Left::$left)
+        }
+    )* };
+}
+
+products! {
+    wgmma_n64_ss_k: Bf16, Shared, K, 8;
+    wgmma_n64_ss_mn: F16, Shared, Mn, 8;
+    wgmma_n64_rs_k: F16, Registers, K, 8;
+    wgmma_n64_rs_mn: Bf16, Registers, Mn, 8;
+    wgmma_n80_ss_k: F16, Shared, K, 10;
+    wgmma_n80_rs_mn: Bf16, Registers, Mn, 10;
+    wgmma_n96_ss_k: Bf16, Shared, K, 12;
+    wgmma_n96_rs_mn: F16, Registers, Mn, 12;
+    wgmma_n112_ss_k: F16, Shared, K, 14;
+    wgmma_n112_rs_mn: Bf16, Registers, Mn, 14;
+    wgmma_n128_ss_k: Bf16, Shared, K, 16;
+    wgmma_n128_ss_mn: Bf16, Shared, Mn, 16;
+    wgmma_n128_rs_k: F16, Registers, K, 16;
+    wgmma_n128_rs_mn: F16, Registers, Mn, 16;
+    wgmma_n160_ss_k: F16, Shared, K, 20;
+    wgmma_n160_rs_mn: Bf16, Registers, Mn, 20;
+    wgmma_n192_ss_k: Bf16, Shared, K, 24;
+    wgmma_n192_rs_mn: F16, Registers, Mn, 24;
+    wgmma_n256_ss_k: F16, Shared, K, 32;
+    wgmma_n256_rs_mn: Bf16, Registers, Mn, 32;
+}
+
+/// Registers given back, and some of them taken again: as few as every launch leaves.
+pub(super) unsafe fn setmaxnreg(input: u64, output: u64, _: u64) {
+    warpgroup::setmaxnreg_dec::<24>();
+    put(output, 0, get(input, 0));
+    warpgroup::setmaxnreg_inc::<32>();
+    put(output, 1, !get(input, 0));
+}
