@@ -30,7 +30,7 @@ pub(super) const STORED: u8 = 253;
 pub(super) const MOST_MBARRIERS: usize = 250;
 
 /// When and by whom a place was accessed. Clock 0: never.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stamp {
     pub block: u32,
     pub clock: u32,

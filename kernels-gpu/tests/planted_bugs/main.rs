@@ -4,6 +4,7 @@
 //! Each kernel takes a `Bug`; `Bug::None` is the right one.
 #![cfg(feature = "emulator")]
 
+mod hopper;
 mod launches;
 mod product;
 mod reduction;
