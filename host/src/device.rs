@@ -86,6 +86,17 @@ impl Device {
         }
     }
 
+    /// The same device, on which calls are planned as for one with these limits: for tests of kernels that it would not
+    /// prefer. What it cannot launch, the driver refuses.
+    #[must_use]
+    pub fn planned_as(self, limits: DeviceInfo) -> Device {
+        let name = format!("{}, planned as {}", self.info.name, limits.name);
+        Device {
+            info: Arc::new(DeviceInfo { name, ..limits }),
+            ..self
+        }
+    }
+
     /// Which backend it is.
     pub fn backend(&self) -> Backend {
         match &self.kind {

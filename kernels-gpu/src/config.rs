@@ -1,6 +1,6 @@
 //! Tile shapes, threads and shared memory of every kernel, each number once, with its reason.
 
-use crate::variants::Kind;
+use crate::variants::{Kind, TileShape};
 
 /// What one block of a kernel takes, and which part of the problem it covers.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -49,11 +49,6 @@ pub const TMA_KV_STAGES: u32 = 2;
 /// Slots by which the flash3 forward kernel's loader says which tile comes next.
 pub const TMA_SLOTS: u32 = 2;
 
-/// Warpgroups of the flash3 forward kernel that multiply, 64 query rows each.
-pub const fn tma_consumers(_head_dim: u32) -> u32 {
-    2
-}
-
 /// Stages of Q: with two, the next tile's arrives while this one's is in use. Above head_dim 128 there is room for one.
 pub const fn tma_q_stages(head_dim: u32) -> u32 {
     if head_dim > 128 { 1 } else { 2 }
@@ -64,10 +59,16 @@ pub const fn tma_stores(head_dim: u32) -> bool {
     head_dim <= 192
 }
 
-/// Forward on Hopper: one block per SM. Beside the consumers there is a warpgroup of which single threads move data.
-/// Shared memory: Q, two stages of K and V, O on its way out, the slots, and two barriers for each of these.
-pub const fn tma_forward(head_dim: u32) -> Footprint {
-    let consumers = tma_consumers(head_dim);
+/// Forward on Hopper: one block per SM. Two warpgroups multiply, 64 query rows each, in the wide shape three: their softmax
+/// then hides more of the others' products, which pays where a tile is long and head_dim small. A further warpgroup's
+/// single threads move data. Shared memory: Q, two stages of K and V, O on its way out, the slots, and two barriers for
+/// each of these.
+pub const fn tma_forward(head_dim: u32, tiles: TileShape) -> Footprint {
+    let consumers = match tiles {
+        TileShape::Default => 2,
+        TileShape::Wide => 3,
+        TileShape::Compact => panic!("this kernel has no compact tiles"),
+    };
     // The most keys that shared memory has room for, as far as registers hold their scores.
     let (block_q, block_k) = (64 * consumers, if head_dim > 128 { 80 } else { 128 });
     let columns = head_dim.next_multiple_of(64);
@@ -85,40 +86,58 @@ pub const fn tma_forward(head_dim: u32) -> Footprint {
     }
 }
 
-/// Backward: 128 keys stay, blocks of 64 queries pass by. Four warps own S, P and dV, four own dP, dS and dK, 32
+/// Backward: 128 keys stay, blocks of queries pass by. Four warps own S, P and dV, four own dP, dS and dK, 32
 /// keys each; together they own dQ. Shared memory: K, V, two stages of Q, dO, lse and Δ, P and dS in
 /// turns of two, and 16 bytes for the ticket.
-pub const fn backward(head_dim: u32) -> Footprint {
-    let (block_q, block_k) = (64, 128);
+///
+/// Blocks of 64 queries at head_dim 128 take 161 KB. The compact shape, for the 99 KB of compute capability 8.6 and 8.9,
+/// has blocks of 16. 64 keys and blocks of 32 would fit too and be as much work between two barriers; but Q and dO would
+/// be read, and dQ added to, twice as often, and eight warps of 16 keys would read 8 % more fragments from shared memory,
+/// while four of 32 would leave each scheduler a single warp. That is counted, not timed on such a device.
+pub const fn backward(head_dim: u32, tiles: TileShape) -> Footprint {
+    let (role_warps, block_q, block_k) = match tiles {
+        TileShape::Default => (4, 64, 128),
+        TileShape::Compact => (4, 16, 128),
+        TileShape::Wide => panic!("this kernel has no wide tiles"),
+    };
     Footprint {
-        threads: 256,
+        threads: 2 * 32 * role_warps,
         shared_bytes: (2 * block_k + 4 * block_q) * head_dim * ELEMENT
             + 2 * 2 * block_q * 4
             + 16
-            + 2 * block_q * block_k * ELEMENT,
+            + 2 * block_k * d_s_row_bytes(block_q),
         blocks_per_sm: 1,
         block_q,
         block_k,
         // At head_dim 128, ptxas keeps two words that describe the tile's walk in local memory; taking P in smaller
         // pieces instead frees them and costs 4 % (H200).
-        spill_bytes: if head_dim == 128 { 80 } else { 0 },
+        spill_bytes: match tiles {
+            TileShape::Default if head_dim == 128 => 80,
+            _ => 0,
+        },
     }
 }
 
-/// Threads of the kernels before and after the backward pass proper.
-pub const ROW_THREADS: u32 = 256;
+/// Bytes of a row of P and dS in shared memory, a key's queries of a block: at least 64, the shortest row that the
+/// swizzle knows.
+pub const fn d_s_row_bytes(block_q: u32) -> u32 {
+    let bytes = block_q * ELEMENT;
+    if bytes < 64 { 64 } else { bytes }
+}
+
+/// Threads of the kernel before the backward pass proper; the one after it has the main kernel's, whose registers it
+/// takes over.
+pub const DELTA_THREADS: u32 = 256;
 
 /// Before and after the backward pass proper: a block of threads takes one query block of one head, and holds it in
 /// shared memory if it changes its shape.
-const fn rows(head_dim: u32, row_bytes: u32) -> Footprint {
-    let block_q = backward(head_dim).block_q;
+const fn rows(main: Footprint, threads: u32, row_bytes: u32) -> Footprint {
     Footprint {
-        threads: ROW_THREADS,
-        shared_bytes: block_q * row_bytes,
+        threads,
+        shared_bytes: main.block_q * row_bytes,
         blocks_per_sm: 1,
-        block_q,
-        block_k: backward(head_dim).block_k,
         spill_bytes: 0,
+        ..main
     }
 }
 
@@ -154,24 +173,34 @@ pub const fn product() -> Footprint {
     }
 }
 
-/// The footprint of one row of the list.
-pub const fn footprint(kind: Kind, head_dim: Option<u32>) -> Footprint {
+/// The footprint of one row of the list; a row in a shape that its kernel does not have fails to compile.
+pub const fn footprint(kind: Kind, head_dim: Option<u32>, tiles: TileShape) -> Footprint {
     let head_dim = match head_dim {
         Some(head_dim) => head_dim,
         None => 0,
     };
-    match kind {
-        Kind::Forward => forward(head_dim),
-        Kind::TmaForward => tma_forward(head_dim),
-        Kind::Backward => backward(head_dim),
-        Kind::BackwardDelta => rows(head_dim, 0),
-        Kind::BackwardDq => rows(head_dim, head_dim * ELEMENT),
-        Kind::StandardSoftmax | Kind::StandardDelta | Kind::StandardDScores => weight_rows(),
-        Kind::StandardScores
-        | Kind::StandardOutput
-        | Kind::StandardDv
-        | Kind::StandardDWeights
-        | Kind::StandardDq
-        | Kind::StandardDk => product(),
+    match (kind, tiles) {
+        (Kind::BackwardDelta, _) => rows(backward(head_dim, tiles), DELTA_THREADS, 0),
+        (Kind::Backward, _) => backward(head_dim, tiles),
+        (Kind::BackwardDq, _) => {
+            let main = backward(head_dim, tiles);
+            rows(main, main.threads, head_dim * ELEMENT)
+        }
+        (Kind::Forward, TileShape::Default) => forward(head_dim),
+        (Kind::TmaForward, _) => tma_forward(head_dim, tiles),
+        (
+            Kind::StandardSoftmax | Kind::StandardDelta | Kind::StandardDScores,
+            TileShape::Default,
+        ) => weight_rows(),
+        (
+            Kind::StandardScores
+            | Kind::StandardOutput
+            | Kind::StandardDv
+            | Kind::StandardDWeights
+            | Kind::StandardDq
+            | Kind::StandardDk,
+            TileShape::Default,
+        ) => product(),
+        (_, TileShape::Compact | TileShape::Wide) => panic!("this kernel has no such tiles"),
     }
 }

@@ -6,21 +6,45 @@ use crate::kernels::{backward, forward, standard};
 use crate::ptx::parameters::parameters_address;
 use crate::tile::element;
 
-/// What a row runs, given its kind and fields.
+/// The tiles of a backward row: those of its shape.
+macro_rules! backward_tiles {
+    ($head_dim:literal) => {
+        backward::HeadDim<$head_dim>
+    };
+    ($head_dim:literal, $tiles:ident) => {
+        backward::$tiles<$head_dim>
+    };
+}
+
+/// The tiles of a flash3 forward row: those of its shape.
+macro_rules! hopper_tiles {
+    ($head_dim:literal) => {
+        forward::sm90::HeadDim<$head_dim>
+    };
+    ($head_dim:literal, $tiles:ident) => {
+        forward::sm90::$tiles<$head_dim>
+    };
+}
+
+/// What a row runs, given its kind and fields; the tile shape, where a row names one, behind a semicolon.
 macro_rules! run {
     (Forward, $p:expr, $dtype:ident, $head_dim:literal, $mask:ident) => {
         forward::sm80::forward::<element::$dtype, forward::sm80::HeadDim<$head_dim>, mask::$mask>(
             $p,
         )
     };
-    (BackwardDelta, $p:expr, $dtype:ident, $head_dim:literal) => {
-        backward::delta::delta::<element::$dtype, backward::HeadDim<$head_dim>>($p)
+    (BackwardDelta, $p:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {
+        backward::delta::delta::<element::$dtype, backward_tiles!($head_dim $(, $tiles)?)>($p)
     };
-    (Backward, $p:expr, $dtype:ident, $head_dim:literal, $mask:ident) => {
-        backward::sm80::backward::<element::$dtype, backward::HeadDim<$head_dim>, mask::$mask>($p)
+    (Backward, $p:expr, $dtype:ident, $head_dim:literal, $mask:ident $(; $tiles:ident)?) => {
+        backward::sm80::backward::<
+            element::$dtype,
+            backward_tiles!($head_dim $(, $tiles)?),
+            mask::$mask,
+        >($p)
     };
-    (BackwardDq, $p:expr, $dtype:ident, $head_dim:literal) => {
-        backward::d_q::d_q::<element::$dtype, backward::HeadDim<$head_dim>>($p)
+    (BackwardDq, $p:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {
+        backward::d_q::d_q::<element::$dtype, backward_tiles!($head_dim $(, $tiles)?)>($p)
     };
     (StandardScores, $p:expr, $dtype:ident) => {
         standard::forward::scores::<element::$dtype>($p)
@@ -49,9 +73,9 @@ macro_rules! run {
     (StandardDk, $p:expr, $dtype:ident) => {
         standard::backward::d_k::<element::$dtype>($p)
     };
-    (TmaForward, $given:expr, $dtype:ident, $head_dim:literal, $mask:ident) => {{
+    (TmaForward, $given:expr, $dtype:ident, $head_dim:literal, $mask:ident $(; $tiles:ident)?) => {{
         let (p, maps) = $given;
-        forward::sm90::forward::<element::$dtype, forward::sm90::HeadDim<$head_dim>, mask::$mask>(
+        forward::sm90::forward::<element::$dtype, hopper_tiles!($head_dim $(, $tiles)?), mask::$mask>(
             p, maps,
         )
     }};
@@ -87,7 +111,8 @@ macro_rules! params_type {
 #[cfg(target_arch = "nvptx64")]
 macro_rules! entries {
     ($($name:ident: $kind:ident {
-        arch: $arch:ident, dtype: $dtype:ident $(, head_dim: $head_dim:literal)? $(, mask: $mask:ident)?
+        arch: $arch:ident, dtype: $dtype:ident
+        $(, head_dim: $head_dim:literal)? $(, mask: $mask:ident)? $(, tiles: $tiles:ident)?
     })*) => {$(
         /// # Safety
         /// The launch is as the row's footprint says, the parameters as their struct says.
@@ -96,7 +121,7 @@ macro_rules! entries {
         #[unsafe(no_mangle)]
         pub unsafe extern "ptx-kernel" fn $name(p: params!($kind, params_type)) {
             // SAFETY: the caller's contract.
-            unsafe { run!($kind, given!($kind, $name, &p), $dtype $(, $head_dim)? $(, $mask)?) }
+            unsafe { run!($kind, given!($kind, $name, &p), $dtype $(, $head_dim)? $(, $mask)? $(; $tiles)?) }
         }
     )*};
 }
@@ -114,7 +139,8 @@ macro_rules! params_match {
 #[cfg(not(target_arch = "nvptx64"))]
 macro_rules! entries {
     ($($name:ident: $kind:ident {
-        arch: $arch:ident, dtype: $dtype:ident $(, head_dim: $head_dim:literal)? $(, mask: $mask:ident)?
+        arch: $arch:ident, dtype: $dtype:ident
+        $(, head_dim: $head_dim:literal)? $(, mask: $mask:ident)? $(, tiles: $tiles:ident)?
     })*) => {
         /// The kernel with this name, to be called by every thread that [`crate::emu`] runs.
         ///
@@ -124,7 +150,7 @@ macro_rules! entries {
                 $(stringify!($name) => Some(|params| {
                     params!($kind, params_match, params, p, {
                         // SAFETY: the emulator checks every access that a kernel makes.
-                        unsafe { run!($kind, given!($kind, $name, p), $dtype $(, $head_dim)? $(, $mask)?) }
+                        unsafe { run!($kind, given!($kind, $name, p), $dtype $(, $head_dim)? $(, $mask)? $(; $tiles)?) }
                     })
                 }),)*
                 _ => None,

@@ -1,7 +1,8 @@
 //! THE list of kernels. PTX entries, the host's table, the emulator's table and the README's support matrix are
 //! all made from it; a kernel that is not in it cannot be reached.
 
-/// Calls `$callback!` with every row: `name: kind { arch, dtype, head_dim, mask }`, fields as the kind has them.
+/// Calls `$callback!` with every row: `name: kind { arch, dtype, head_dim, mask, tiles }`, fields as the kind has them;
+/// a row without `tiles` is of [`TileShape::Default`].
 #[macro_export]
 macro_rules! for_each_variant {
     ($callback:ident) => {
@@ -29,6 +30,8 @@ macro_rules! for_each_variant {
             forward_sm90a_bf16_d192_causal: TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 192, mask: Causal }
             forward_sm90a_bf16_d256_full:   TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 256, mask: Full }
             forward_sm90a_bf16_d256_causal: TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 256, mask: Causal }
+            forward_sm90a_bf16_d64_full_wide:   TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 64,  mask: Full,   tiles: Wide }
+            forward_sm90a_bf16_d64_causal_wide: TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 64,  mask: Causal, tiles: Wide }
             forward_sm90a_f16_d64_full:     TmaForward { arch: Sm90a, dtype: F16,  head_dim: 64,  mask: Full }
             forward_sm90a_f16_d64_causal:   TmaForward { arch: Sm90a, dtype: F16,  head_dim: 64,  mask: Causal }
             forward_sm90a_f16_d96_full:     TmaForward { arch: Sm90a, dtype: F16,  head_dim: 96,  mask: Full }
@@ -39,6 +42,8 @@ macro_rules! for_each_variant {
             forward_sm90a_f16_d192_causal:  TmaForward { arch: Sm90a, dtype: F16,  head_dim: 192, mask: Causal }
             forward_sm90a_f16_d256_full:    TmaForward { arch: Sm90a, dtype: F16,  head_dim: 256, mask: Full }
             forward_sm90a_f16_d256_causal:  TmaForward { arch: Sm90a, dtype: F16,  head_dim: 256, mask: Causal }
+            forward_sm90a_f16_d64_full_wide:   TmaForward { arch: Sm90a, dtype: F16, head_dim: 64,  mask: Full,   tiles: Wide }
+            forward_sm90a_f16_d64_causal_wide: TmaForward { arch: Sm90a, dtype: F16, head_dim: 64,  mask: Causal, tiles: Wide }
 
             backward_delta_sm80_bf16_d32:  BackwardDelta { arch: Sm80, dtype: Bf16, head_dim: 32 }
             backward_delta_sm80_bf16_d64:  BackwardDelta { arch: Sm80, dtype: Bf16, head_dim: 64 }
@@ -66,6 +71,15 @@ macro_rules! for_each_variant {
             backward_dq_sm80_f16_d32:   BackwardDq { arch: Sm80, dtype: F16,  head_dim: 32 }
             backward_dq_sm80_f16_d64:   BackwardDq { arch: Sm80, dtype: F16,  head_dim: 64 }
             backward_dq_sm80_f16_d128:  BackwardDq { arch: Sm80, dtype: F16,  head_dim: 128 }
+
+            backward_delta_sm80_bf16_d128_compact: BackwardDelta { arch: Sm80, dtype: Bf16, head_dim: 128, tiles: Compact }
+            backward_delta_sm80_f16_d128_compact:  BackwardDelta { arch: Sm80, dtype: F16,  head_dim: 128, tiles: Compact }
+            backward_sm80_bf16_d128_full_compact:   Backward { arch: Sm80, dtype: Bf16, head_dim: 128, mask: Full,   tiles: Compact }
+            backward_sm80_bf16_d128_causal_compact: Backward { arch: Sm80, dtype: Bf16, head_dim: 128, mask: Causal, tiles: Compact }
+            backward_sm80_f16_d128_full_compact:    Backward { arch: Sm80, dtype: F16,  head_dim: 128, mask: Full,   tiles: Compact }
+            backward_sm80_f16_d128_causal_compact:  Backward { arch: Sm80, dtype: F16,  head_dim: 128, mask: Causal, tiles: Compact }
+            backward_dq_sm80_bf16_d128_compact: BackwardDq { arch: Sm80, dtype: Bf16, head_dim: 128, tiles: Compact }
+            backward_dq_sm80_f16_d128_compact:  BackwardDq { arch: Sm80, dtype: F16,  head_dim: 128, tiles: Compact }
 
             standard_scores_sm80_bf16:      StandardScores { arch: Sm80, dtype: Bf16 }
             standard_scores_sm80_f16:       StandardScores { arch: Sm80, dtype: F16 }
@@ -159,6 +173,28 @@ pub enum MaskKind {
     Causal,
 }
 
+/// Which of a kernel's tile shapes a row is compiled with. The kernels of one pass are of one shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TileShape {
+    /// The one that is preferred where it fits.
+    Default,
+    /// Smaller: for devices with 99 KB of shared memory per block, compute capability 8.6 and 8.9.
+    Compact,
+    /// Larger: more rows of q, for long sequences.
+    Wide,
+}
+
+impl TileShape {
+    /// As names of rows and messages have it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            TileShape::Default => "default",
+            TileShape::Compact => "compact",
+            TileShape::Wide => "wide",
+        }
+    }
+}
+
 /// What a kernel computes, and in which algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
@@ -207,6 +243,8 @@ pub struct Variant {
     pub head_dim: Option<u32>,
     /// The mask it is compiled for; `None`: any.
     pub mask: Option<MaskKind>,
+    /// The shape of its tiles.
+    pub tiles: TileShape,
     /// What a block of it takes.
     pub footprint: Footprint,
 }
@@ -249,8 +287,20 @@ macro_rules! optional {
     };
 }
 
+macro_rules! tile_shape {
+    () => {
+        TileShape::Default
+    };
+    ($tiles:ident) => {
+        TileShape::$tiles
+    };
+}
+
 macro_rules! table {
-    ($($name:ident: $kind:ident { arch: $arch:ident, dtype: $dtype:ident $(, head_dim: $head_dim:literal)? $(, mask: $mask:ident)? })*) => {
+    ($($name:ident: $kind:ident {
+        arch: $arch:ident, dtype: $dtype:ident
+        $(, head_dim: $head_dim:literal)? $(, mask: $mask:ident)? $(, tiles: $tiles:ident)?
+    })*) => {
         /// The list as data, in its order.
         pub const VARIANTS: &[Variant] = &[$(
             Variant {
@@ -260,7 +310,8 @@ macro_rules! table {
                 dtype: Dtype::$dtype,
                 head_dim: optional!($($head_dim)?),
                 mask: optional!($(MaskKind::$mask)?),
-                footprint: crate::config::footprint(Kind::$kind, optional!($($head_dim)?)),
+                tiles: tile_shape!($($tiles)?),
+                footprint: crate::config::footprint(Kind::$kind, optional!($($head_dim)?), tile_shape!($($tiles)?)),
             },
         )*];
     };

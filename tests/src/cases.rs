@@ -8,6 +8,11 @@
 //! | [`padded`] | head_dims that kernels pad to their own, and those that only some kernels have |
 //! | [`wide`] | what only the CPU backend takes: other head_dims, f32, unaligned memory |
 //! | [`random`] | anything that the kernels take |
+//! | [`compact`] | two sets of their own for the compact tiles of flash2's backward pass |
+//! | [`wide_tiles`] | a set of its own for the wide tiles of flash3's forward pass |
+
+pub mod compact;
+pub mod wide_tiles;
 
 use ferroflash::error::ProblemError;
 use ferroflash::{Dtype, Mask, Problem};
@@ -108,7 +113,7 @@ impl Case {
 const HALVES: [Dtype; 2] = [Dtype::Bf16, Dtype::F16];
 const MASKS: [Mask; 2] = [Mask::Full, Mask::Causal];
 /// head_dims of the kernels.
-const HEAD_DIMS: [usize; 3] = [32, 64, 128];
+pub const HEAD_DIMS: [usize; 3] = [32, 64, 128];
 
 /// `(seqlen_q, seqlen_k)` around the kernels' tiles of 64 and 128 rows.
 const LENGTHS: [(usize, usize); 16] = [
@@ -259,8 +264,8 @@ pub fn wide() -> Vec<Case> {
     cases
 }
 
-/// Random cases with sequences up to this length, of which every backend takes most.
-pub fn random(max_seqlen: usize) -> impl Strategy<Value = Case> {
+/// Random cases of these head_dims with sequences up to this length, of which every backend takes most.
+pub fn random(head_dims: &[usize], max_seqlen: usize) -> impl Strategy<Value = Case> {
     let arrangements = select(ALIGNED.to_vec());
     let fills = prop_oneof![3 => Just(Fill::Normal), 1 => select(ADVERSARIAL.to_vec())];
     let scales = prop_oneof![3 => Just(None), 1 => (0.01f32..1.0).prop_map(Some)];
@@ -269,7 +274,7 @@ pub fn random(max_seqlen: usize) -> impl Strategy<Value = Case> {
     (
         select(HALVES.to_vec()),
         select(MASKS.to_vec()),
-        select(HEAD_DIMS.to_vec()),
+        select(head_dims.to_vec()),
         lengths,
         heads,
         arrangements,
@@ -362,7 +367,18 @@ mod tests {
 
     #[test]
     fn every_case_is_a_problem() {
-        for case in [quick(), full(), edge(), padded(), wide()].concat() {
+        for case in [
+            quick(),
+            full(),
+            edge(),
+            padded(),
+            wide(),
+            compact::quick(),
+            compact::full(),
+            wide_tiles::all(),
+        ]
+        .concat()
+        {
             let problem = case.problem().unwrap();
             assert_eq!(
                 problem.shape_q().iter().product::<usize>(),

@@ -1,8 +1,12 @@
 //! The backends under test: how each is opened, and what to say when it is not there.
 
 use ferroflash::backend::emulated::EmulatorOptions;
+use ferroflash::plan::DeviceInfo;
 use ferroflash::{Algorithm, Backend, Device};
+use ferroflash_kernels::variants::TileShape;
 
+use crate::cases::HEAD_DIMS;
+use crate::cases::compact::COMPACT_HEAD_DIM;
 use crate::suite::say;
 
 /// A backend under test.
@@ -14,6 +18,10 @@ pub struct Subject {
     pub open: fn(seed: u64) -> Result<Device, String>,
     /// How many random cases it is put through.
     pub n_random: u32,
+    /// Their head_dims.
+    pub head_dims: &'static [usize],
+    /// The tile shape of flash2's backward pass at head_dim 128.
+    pub tiles: TileShape,
 }
 
 /// Ordinary Rust on all cores.
@@ -21,6 +29,8 @@ pub const CPU: Subject = Subject {
     backend: Backend::Cpu,
     open: |_| Ok(Device::cpu()),
     n_random: 100,
+    head_dims: &HEAD_DIMS,
+    tiles: TileShape::Default,
 };
 
 /// The kernels on the emulator, with every check switched on.
@@ -28,6 +38,22 @@ pub const EMULATED: Subject = Subject {
     backend: Backend::Emulated,
     open: |seed| Ok(Device::emulated(EmulatorOptions::seeded(seed))),
     n_random: 40,
+    head_dims: &HEAD_DIMS,
+    tiles: TileShape::Default,
+};
+
+/// The emulator as a device of compute capability 8.6, whose shared memory holds compact tiles only.
+pub const EMULATED_COMPACT: Subject = Subject {
+    open: |seed| {
+        Ok(Device::emulated(EmulatorOptions {
+            device: DeviceInfo::rtx3060(),
+            ..EmulatorOptions::seeded(seed)
+        }))
+    },
+    n_random: 15,
+    head_dims: &[COMPACT_HEAD_DIM],
+    tiles: TileShape::Compact,
+    ..EMULATED
 };
 
 /// The same for Hopper's kernels.
@@ -41,6 +67,44 @@ pub const CUDA: Subject = Subject {
     backend: Backend::Cuda,
     open: |_| Device::cuda(0).map_err(|error| error.to_string()),
     n_random: 400,
+    head_dims: &HEAD_DIMS,
+    tiles: TileShape::Default,
+};
+
+/// The first GPU, planned as if its blocks had the shared memory of compute capability 8.6: any GPU runs compact tiles.
+pub const CUDA_COMPACT: Subject = Subject {
+    open: |seed| {
+        let device = (CUDA.open)(seed)?;
+        let limits = DeviceInfo {
+            shared_bytes_per_block: DeviceInfo::rtx3060().shared_bytes_per_block,
+            ..device.info().clone()
+        };
+        Ok(device.planned_as(limits))
+    },
+    n_random: 100,
+    head_dims: &[COMPACT_HEAD_DIM],
+    tiles: TileShape::Compact,
+    ..CUDA
+};
+
+/// The emulator as a Hopper, planned as one of few SMs: then the tiles of long sequences are wide.
+pub const EMULATED_WIDE: Subject = Subject {
+    tiles: TileShape::Wide,
+    ..EMULATED_HOPPER
+};
+
+/// The first GPU, planned as one of few SMs: then the tiles of long sequences are wide.
+pub const CUDA_WIDE: Subject = Subject {
+    open: |seed| {
+        let device = (CUDA.open)(seed)?;
+        let limits = DeviceInfo {
+            n_sms: DeviceInfo::emulated_hopper().n_sms,
+            ..device.info().clone()
+        };
+        Ok(device.planned_as(limits))
+    },
+    tiles: TileShape::Wide,
+    ..CUDA
 };
 
 /// The compute capability that flash3's kernels run on.

@@ -7,9 +7,12 @@
 
 use std::io::Write;
 
-use ferroflash::{Algorithm, Backend, Device, Order};
+use ferroflash::plan::kinds;
+use ferroflash::{Algorithm, Backend, Device, Order, Pass};
+use ferroflash_kernels::variants::{self, Kind, TileShape};
 
 use crate::buffer::Arrangement;
+use crate::cases::compact::COMPACT_HEAD_DIM;
 use crate::cases::{self, Case};
 use crate::compare::Closeness;
 use crate::inputs::Values;
@@ -57,6 +60,51 @@ macro_rules! suite {
                 check_random(&SUBJECT, ALGORITHM);
             }
         })+
+    };
+}
+
+/// Makes the tests of a backend whose device runs flash2's backward pass at head_dim 128 with compact tiles.
+#[macro_export]
+macro_rules! compact_suite {
+    ($subject:path) => {
+        mod compact {
+            use $crate::cases::compact;
+            use $crate::subject::Subject;
+            use $crate::suite::{check, check_random};
+
+            const SUBJECT: Subject = $subject;
+            const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::Flash2;
+
+            #[test]
+            fn quick() {
+                check(&SUBJECT, ALGORITHM, "compact quick", compact::quick());
+            }
+
+            #[test]
+            fn full() {
+                check(&SUBJECT, ALGORITHM, "compact full", compact::full());
+            }
+
+            #[test]
+            fn random() {
+                check_random(&SUBJECT, ALGORITHM);
+            }
+        }
+    };
+}
+
+/// Makes the tests of a backend whose device runs flash3's forward pass with wide tiles, given sequences that are long.
+#[macro_export]
+macro_rules! wide_tiles_suite {
+    ($subject:path) => {
+        mod wide_tiles {
+            #[test]
+            fn all() {
+                let cases = $crate::cases::wide_tiles::all();
+                let algorithm = ferroflash::Algorithm::Flash3;
+                $crate::suite::check(&$subject, algorithm, "wide tiles", cases);
+            }
+        }
     };
 }
 
@@ -136,7 +184,7 @@ pub fn check_random(subject: &Subject, algorithm: Algorithm) {
     if subject.cannot_run(algorithm) {
         return;
     }
-    let strategy = cases::random(200);
+    let strategy = cases::random(subject.head_dims, 200);
     let mut runner = cases::runner(subject.n_random);
     let outcome = runner.run(&strategy, |case| {
         let beside = Beside::turn(subject, case.seed as usize);
@@ -167,6 +215,7 @@ fn check_case(
         Err(Refusal::NotEligible(reason)) => return Err(format!("it was refused: {reason}")),
         Err(Refusal::Failed(failure)) => return Err(failure),
     };
+    check_tiles(subject, case, &results)?;
     let problem = case.problem().map_err(|error| error.to_string())?;
     let reference = Reference::new(case, &values, problem.scale());
     let close = reference.judge(case, &results)?;
@@ -177,6 +226,38 @@ fn check_case(
         check_fastest(&device, algorithm, case, &values, &reference)?;
     }
     Ok(Some(close))
+}
+
+/// The kernels that ran are of the shape that the subject is there for: flash2's backward at head_dim 128 where that is
+/// compact, flash3's forward at head_dim 64 where it is wide, and otherwise of the default one.
+fn check_tiles(subject: &Subject, case: &Case, results: &trial::Results) -> Result<(), String> {
+    let of_another = results
+        .forward_kernels
+        .iter()
+        .chain(&results.backward_kernels)
+        .filter_map(|name| variants::by_name(name))
+        .find(|row| {
+            let flash2_backward = kinds(Algorithm::Flash2, Pass::Backward).contains(&row.kind);
+            let special = match subject.tiles {
+                TileShape::Default => false,
+                TileShape::Compact => flash2_backward && case.sizes.head_dim == COMPACT_HEAD_DIM,
+                TileShape::Wide => row.kind == Kind::TmaForward,
+            };
+            row.tiles
+                != if special {
+                    subject.tiles
+                } else {
+                    TileShape::Default
+                }
+        });
+    match of_another {
+        Some(row) => Err(format!(
+            "{} ran, but the subject is there for {} tiles",
+            row.name,
+            subject.tiles.name()
+        )),
+        None => Ok(()),
+    }
 }
 
 /// A second run, on the emulator under another seed of its scheduler, gives the same bits.
@@ -193,7 +274,9 @@ fn check_again(
         Err(refusal) => return Err(format!("in the second run: {refusal:?}")),
     };
     let bits = |results: &trial::Results| -> Vec<u64> {
-        let trial::Results { output, gradients } = results;
+        let trial::Results {
+            output, gradients, ..
+        } = results;
         [
             &output.o,
             &output.lse,

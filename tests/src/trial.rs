@@ -21,6 +21,10 @@ pub struct Results {
     pub output: Output,
     /// d_q, d_k and d_v.
     pub gradients: oracle::Gradients,
+    /// The kernels of the forward pass.
+    pub forward_kernels: Vec<&'static str>,
+    /// The kernels of the backward pass.
+    pub backward_kernels: Vec<&'static str>,
 }
 
 /// What it should have computed.
@@ -220,7 +224,7 @@ fn typed<T: Element>(
     let mut o = unwritten(like_q)?;
     let mut rows = Rows::unwritten(case.sizes.row_elems());
     let mut o_view = o.view_mut().map_err(broken)?;
-    attention
+    let forward = attention
         .forward(&q, &k, &v, &mut o_view, &mut rows.slice_mut().into())
         .map_err(refusal)?;
 
@@ -242,7 +246,7 @@ fn typed<T: Element>(
         Algorithm::Flash3 => Attention::new(device, problem).map_err(refusal)?,
         _ => attention,
     };
-    attention
+    let backward = attention
         .backward(&saved, &d_o, &mut gradients)
         .map_err(refusal)?;
 
@@ -276,6 +280,8 @@ fn typed<T: Element>(
             d_k: d_k.values(),
             d_v: d_v.values(),
         },
+        forward_kernels: forward.kernels,
+        backward_kernels: backward.kernels,
     })
 }
 

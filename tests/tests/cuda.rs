@@ -4,3 +4,5 @@ conformance::suite!(conformance::subject::CUDA {
     flash2: Flash2,
     standard: Standard
 });
+conformance::compact_suite!(conformance::subject::CUDA_COMPACT);
+conformance::wide_tiles_suite!(conformance::subject::CUDA_WIDE);

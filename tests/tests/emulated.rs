@@ -4,3 +4,5 @@ conformance::suite!(conformance::subject::EMULATED {
     flash2: Flash2,
     standard: Standard
 });
+conformance::compact_suite!(conformance::subject::EMULATED_COMPACT);
+conformance::wide_tiles_suite!(conformance::subject::EMULATED_WIDE);

@@ -118,8 +118,8 @@ fn device() -> impl Strategy<Value = DeviceInfo> {
         );
     prop_oneof![
         2 => select(vec![
-            DeviceInfo::h200(), DeviceInfo::a100(), DeviceInfo::rtx4090(), DeviceInfo::emulated(),
-            DeviceInfo::emulated_hopper(),
+            DeviceInfo::h200(), DeviceInfo::a100(), DeviceInfo::rtx3060(), DeviceInfo::rtx4090(),
+            DeviceInfo::emulated(), DeviceInfo::emulated_hopper(),
         ]),
         1 => arbitrary,
     ]

@@ -4,14 +4,16 @@
 use std::collections::BTreeMap;
 
 use expect_test::expect_file;
-use ferroflash::plan::{Algorithm, Backend, DeviceInfo, Plan, PlannedLaunch, plan};
+use ferroflash::plan::{
+    Algorithm, Backend, DeviceInfo, Plan, PlannedLaunch, eligible, kinds, plan,
+};
 use ferroflash::tensor::Place;
 use ferroflash::validate::{self, Pass};
 use ferroflash::{Dtype, Mask, Order, Problem};
 use ferroflash_kernels::attention::mask::Work;
 use ferroflash_kernels::attention::schedule;
 use ferroflash_kernels::params::{Params, Schedule};
-use ferroflash_kernels::variants::Kind;
+use ferroflash_kernels::variants::{Kind, TileShape, VARIANTS};
 use proptest::prelude::*;
 use proptest::sample::select;
 
@@ -27,8 +29,13 @@ fn plan_of(
 
 /// Both passes of a problem on two devices, as text.
 fn text(problem: &Problem, algorithm: Option<Algorithm>) -> String {
+    text_on([DeviceInfo::a100(), DeviceInfo::h200()], problem, algorithm)
+}
+
+/// Both passes of a problem on these devices, as text.
+fn text_on(devices: [DeviceInfo; 2], problem: &Problem, algorithm: Option<Algorithm>) -> String {
     let mut text = String::new();
-    for device in [DeviceInfo::a100(), DeviceInfo::h200()] {
+    for device in devices {
         for pass in [Pass::Forward, Pass::Backward] {
             text.push_str(&format!(
                 "# {}\n{}\n",
@@ -82,6 +89,16 @@ fn the_fastest() {
         .assert_eq(&text(&grouped_causal(), None));
     expect_file!["../golden/plan_fastest_ragged_full.txt"].assert_eq(&text(&ragged_full(), None));
     expect_file!["../golden/plan_fastest_padded_causal.txt"].assert_eq(&text(&padded, None));
+}
+
+/// Devices with 99 KB of shared memory per block: at head_dim 128 the backward pass runs with compact tiles.
+#[test]
+fn flash2_in_99_kilobytes() {
+    let text = [32, 64, 128].map(|head_dim| {
+        let devices = [DeviceInfo::rtx3060(), DeviceInfo::rtx4090()];
+        text_on(devices, &grouped(Dtype::Bf16, 4096, head_dim), None)
+    });
+    expect_file!["../golden/plan_flash2_99_kilobytes.txt"].assert_eq(&text.concat());
 }
 
 #[test]
@@ -179,6 +196,25 @@ fn assert_covers(tiles: u32, block: u32, rows: usize) {
     assert_eq!(u64::from(tiles), (rows as u64).div_ceil(block.into()));
 }
 
+/// A backward kernel's padded length and turns are those of its own blocks of queries.
+fn assert_padded(plan: &Plan, launch: &PlannedLaunch) {
+    let Params::Backward(params) = launch.params else {
+        panic!("{} is no backward kernel", launch.variant.name)
+    };
+    let block_q = u64::from(launch.variant.footprint.block_q);
+    let padded_q = (plan.problem.seqlen_q as u64)
+        .max(1)
+        .next_multiple_of(block_q);
+    assert_eq!(params.padded_q, padded_q, "{}", launch.variant.name);
+    let heads_q = (plan.problem.batch * plan.problem.heads_q) as u64;
+    let turns = plan
+        .workspace
+        .pieces()
+        .iter()
+        .find(|piece| piece.name == "turns");
+    assert_eq!(turns.unwrap().n_bytes, padded_q / block_q * heads_q * 4);
+}
+
 fn hold_launch(plan: &Plan, launch: &PlannedLaunch) {
     let problem = &plan.problem;
     let footprint = &launch.variant.footprint;
@@ -216,6 +252,7 @@ fn hold_launch(plan: &Plan, launch: &PlannedLaunch) {
             }
         }
         Params::Backward(params) if launch.variant.kind == Kind::Backward => {
+            assert_padded(plan, launch);
             let schedule = &params.schedule;
             let n_tiles = schedule.tiles * schedule.heads;
             assert_covers(schedule.tiles, footprint.block_k, problem.seqlen_k);
@@ -228,10 +265,7 @@ fn hold_launch(plan: &Plan, launch: &PlannedLaunch) {
             }
         }
         Params::Backward(params) => {
-            assert_eq!(
-                params.padded_q,
-                (problem.seqlen_q as u64).max(1).next_multiple_of(64)
-            );
+            assert_padded(plan, launch);
             assert_eq!(
                 grid,
                 params.padded_q / u64::from(footprint.block_q) * heads_q
@@ -261,7 +295,8 @@ proptest! {
         algorithm in select(vec![None, Some(Algorithm::Flash2), Some(Algorithm::Standard)]),
         pass in select(vec![Pass::Forward, Pass::Backward]),
         device in select(vec![
-            DeviceInfo::a100(), DeviceInfo::h200(), DeviceInfo::emulated(), DeviceInfo::emulated_hopper(),
+            DeviceInfo::a100(), DeviceInfo::h200(), DeviceInfo::rtx3060(), DeviceInfo::rtx4090(), DeviceInfo::emulated(),
+            DeviceInfo::emulated_hopper(),
         ]),
     ) {
         let problem = Problem::builder(Dtype::Bf16)
@@ -270,5 +305,33 @@ proptest! {
         let plan = plan_of(&problem, pass, &device, algorithm);
         prop_assert!(!plan.launches.is_empty());
         plan.launches.iter().for_each(|launch| hold_launch(&plan, launch));
+    }
+
+    /// Whatever shared memory a device has, the kernels of a pass are of one shape, the first that fits.
+    #[test]
+    fn kernels_of_a_pass_are_of_one_shape(
+        shared_bytes_per_block in 0u32..(232 << 10),
+        head_dim in select(vec![32usize, 64, 128]),
+        (dtype, mask) in (select(vec![Dtype::Bf16, Dtype::F16]), select(vec![Mask::Full, Mask::Causal])),
+        pass in select(vec![Pass::Forward, Pass::Backward]),
+    ) {
+        let problem = Problem::builder(dtype).seqlen(500).heads(2).head_dim(head_dim).mask(mask).build().unwrap();
+        let device = DeviceInfo { shared_bytes_per_block, ..DeviceInfo::rtx3060() };
+        let checked = validate::without_tensors(&problem, pass, Place::Cuda(0)).unwrap();
+        let fits = |tiles: TileShape| kinds(Algorithm::Flash2, pass).iter().all(|&kind| {
+            VARIANTS.iter().any(|row| {
+                row.kind == kind && row.tiles == tiles && eligible(row, &checked, &device).is_ok()
+            })
+        });
+        let first = [TileShape::Default, TileShape::Compact].into_iter().find(|&tiles| fits(tiles));
+        match (plan(&checked, &device, Backend::Cuda, Some(Algorithm::Flash2)), first) {
+            (Ok(plan), Some(tiles)) => {
+                prop_assert!(plan.launches.iter().all(|launch| launch.variant.tiles == tiles));
+                let said = plan.to_string().contains("chosen, with compact tiles; with default tiles: a block needs");
+                prop_assert_eq!(said, tiles == TileShape::Compact);
+            }
+            (Err(_), None) => {}
+            (plan, first) => prop_assert!(false, "{plan:?} where {first:?} fits"),
+        }
     }
 }

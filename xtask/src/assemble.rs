@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, anyhow, bail};
-use ferroflash_kernels::variants::Footprint;
+use ferroflash_kernels::variants::{self, Footprint, TileShape, Variant};
 use ferroflash_ptx_builder::{Built, Module, PROBES};
 
 use crate::workspace::Workspace;
@@ -71,11 +71,13 @@ pub fn assemble(
         keep,
     };
     fs::create_dir_all(&job.cache)?;
-    let targets = targets(arch);
     let work: Vec<(&Module, &str)> = built
         .modules
         .iter()
-        .flat_map(|module| targets.iter().map(move |target| (module, *target)))
+        .flat_map(|module| {
+            let targets = targets(arch, variants::by_name(&module.name));
+            targets.into_iter().map(move |target| (module, target))
+        })
         .collect();
 
     let next = AtomicUsize::new(0);
@@ -100,12 +102,13 @@ pub fn assemble(
     Ok(usages)
 }
 
-/// PTX for sm_80 runs on Hopper too; PTX for sm_90a runs nowhere else.
-fn targets(arch: &str) -> Vec<&str> {
-    if arch == "sm_80" {
-        vec!["sm_80", "sm_90"]
-    } else {
-        vec![arch]
+/// PTX for sm_80 runs on Hopper too, and with compact tiles it is there for sm_86; PTX for sm_90a runs nowhere else.
+fn targets<'a>(arch: &'a str, variant: Option<&Variant>) -> Vec<&'a str> {
+    let compact = variant.is_some_and(|variant| variant.tiles == TileShape::Compact);
+    match arch {
+        "sm_80" if compact => vec!["sm_80", "sm_86", "sm_90"],
+        "sm_80" => vec!["sm_80", "sm_90"],
+        _ => vec![arch],
     }
 }
 
@@ -240,6 +243,7 @@ pub fn faults(usage: &Usage, footprint: Option<Footprint>) -> Vec<String> {
 fn shared_limit(target: &str) -> Option<u32> {
     match target.trim_end_matches('a') {
         "sm_80" => Some(163 * 1024),
+        "sm_86" => Some(99 * 1024),
         "sm_90" => Some(227 * 1024),
         _ => None,
     }
@@ -297,6 +301,22 @@ ptxas info    : Used 254 registers, used 1 barriers, 16 bytes cumulative stack s
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].contains("e for sm_90a: wgmma.mma_async instructions are serialized"));
         assert!(found[1].contains("'setmaxnreg' ignored"));
+    }
+
+    #[test]
+    fn compact_tiles_must_fit_the_devices_that_they_are_for() {
+        let row = variants::by_name("backward_sm80_bf16_d128_full_compact");
+        assert_eq!(targets("sm_80", row), ["sm_80", "sm_86", "sm_90"]);
+        assert_eq!(targets("sm_80", None), ["sm_80", "sm_90"]);
+        let usage = Usage {
+            target: "sm_86".into(),
+            registers: 255,
+            ..Usage::default()
+        };
+        let mut footprint = row.expect("the list has it").footprint;
+        assert_eq!(faults(&usage, Some(footprint)), [""; 0]);
+        footprint.shared_bytes = 99 * 1024 + 1;
+        assert_eq!(faults(&usage, Some(footprint)).len(), 1);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fs;
 
 use anyhow::{Context, Result, bail};
 use ferroflash_kernels::variants::{
-    Dtype, HEAD_DIM_MULTIPLE, HeadDims, MaskKind, Reach, VARIANTS, Variant,
+    Dtype, HEAD_DIM_MULTIPLE, HeadDims, MaskKind, Reach, TileShape, VARIANTS, Variant,
 };
 
 use crate::workspace::Workspace;
@@ -56,16 +56,20 @@ fn matrix(variants: &[Variant]) -> String {
             .to_owned();
     let mut done = Vec::new();
     for variant in variants {
-        let family = (variant.kind, variant.arch);
+        let family = (variant.kind, variant.arch, variant.tiles);
         if done.contains(&family) {
             continue;
         }
         done.push(family);
         let members: Vec<&Variant> = variants
             .iter()
-            .filter(|other| (other.kind, other.arch) == family)
+            .filter(|other| (other.kind, other.arch, other.tiles) == family)
             .collect();
         let name = variant.name.split("_sm").next().unwrap_or(variant.name);
+        let tiles = match variant.tiles {
+            TileShape::Default => String::new(),
+            other => format!(", {} tiles", other.name()),
+        };
         let (major, minor) = variant.arch.compute_capability();
         let dtypes = distinct(&members, |member| match member.dtype {
             Dtype::Bf16 => "bf16".to_owned(),
@@ -82,7 +86,7 @@ fn matrix(variants: &[Variant]) -> String {
             None => "any".to_owned(),
         });
         text.push_str(&format!(
-            "| `{name}` | {major}.{minor}{devices} | {dtypes} | {head_dims} | {masks} |\n"
+            "| `{name}`{tiles} | {major}.{minor}{devices} | {dtypes} | {head_dims} | {masks} |\n"
         ));
     }
     text
@@ -146,6 +150,9 @@ mod tests {
         assert!(matrix(VARIANTS).contains(row), "{}", matrix(VARIANTS));
         let row = "| `forward` | 9.0 only | bf16, fp16 | any multiple of 8 up to 256 (padded to 64, 96, 128, 192, 256) | \
                    full, causal |\n";
+        assert!(matrix(VARIANTS).contains(row), "{}", matrix(VARIANTS));
+        let row =
+            "| `backward`, compact tiles | 8.0 and newer | bf16, fp16 | 128 | full, causal |\n";
         assert!(matrix(VARIANTS).contains(row), "{}", matrix(VARIANTS));
     }
 }

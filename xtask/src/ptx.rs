@@ -179,7 +179,11 @@ fn check(usages: &[Usage]) -> Result<()> {
     for (entry, usages) in entries {
         let footprint = variants::by_name(entry).map(|variant| variant.footprint);
         print!("{entry:width$}");
-        for usage in &usages {
+        for target in &targets {
+            let Some(usage) = usages.iter().find(|usage| usage.target == *target) else {
+                print!("  {:24}", "");
+                continue;
+            };
             print!(
                 "  {:9}  {:6}  {:5}",
                 usage.registers, usage.spill_bytes, usage.stack_bytes

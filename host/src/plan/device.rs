@@ -38,6 +38,17 @@ impl DeviceInfo {
         }
     }
 
+    /// NVIDIA GeForce RTX 3060: compute capability 8.6, less shared memory per block.
+    pub fn rtx3060() -> DeviceInfo {
+        DeviceInfo {
+            name: "NVIDIA GeForce RTX 3060".into(),
+            compute_capability: (8, 6),
+            n_sms: 28,
+            shared_bytes_per_block: 99 * 1024,
+            memory_bytes: 12 << 30,
+        }
+    }
+
     /// NVIDIA GeForce RTX 4090: compute capability 8.9, less shared memory per block.
     pub fn rtx4090() -> DeviceInfo {
         DeviceInfo {

@@ -4,17 +4,14 @@ use ferroflash_kernels::params::{BackwardParams, ForwardParams, Params};
 use ferroflash_kernels::variants::{Kind, Variant};
 
 use super::reason::Reason;
-use super::select::grid;
+use super::select::{PassKernels, grid};
 use super::views::{scale, shape, view};
 use super::workspace::WorkspaceLayout;
 use super::{Addresses, DeviceInfo, PlannedLaunch, schedule};
 use crate::validate::Checked;
 
 /// One launch: query tiles of every head; none where there is no row.
-pub fn forward(
-    checked: &Checked,
-    variants: &[&'static Variant],
-) -> Result<Vec<PlannedLaunch>, Reason> {
+pub fn forward(checked: &Checked, kernels: &PassKernels) -> Result<Vec<PlannedLaunch>, Reason> {
     let problem = checked.problem();
     let heads = (problem.batch * problem.heads_q) as u32;
     let launch = |variant: &&'static Variant| {
@@ -37,7 +34,7 @@ pub fn forward(
             params: Params::Forward(params),
         })
     };
-    let launches: Result<Vec<_>, _> = variants.iter().map(launch).collect();
+    let launches: Result<Vec<_>, _> = kernels.variants().iter().map(launch).collect();
     Ok(launches?
         .into_iter()
         .filter(|launch| launch.grid > 0)
@@ -51,11 +48,12 @@ pub fn forward(
 pub fn backward(
     checked: &Checked,
     device: &DeviceInfo,
-    variants: &[&'static Variant],
+    kernels: &PassKernels,
     workspace: &mut WorkspaceLayout,
 ) -> Result<Vec<PlannedLaunch>, Reason> {
     let problem = checked.problem();
-    let Some(main) = variants
+    let Some(main) = kernels
+        .variants()
         .iter()
         .find(|variant| variant.kind == Kind::Backward)
     else {
@@ -72,7 +70,7 @@ pub fn backward(
     };
 
     let mut launches = Vec::new();
-    for &variant in variants {
+    for &variant in kernels.variants() {
         let grid = match variant.kind {
             Kind::Backward => grid("the number of key tiles", &[tiles.into(), heads_k])?
                 .min(schedule::resident_blocks(device, &variant.footprint)),

@@ -1,10 +1,9 @@
 //! Launches of flash3: grids, tensor maps and parameters.
 
 use ferroflash_kernels::params::{Params, TensorMap, TmaForwardParams};
-use ferroflash_kernels::variants::Variant;
 
 use super::reason::Reason;
-use super::select::grid;
+use super::select::{PassKernels, grid};
 use super::tensor_map::tensor_map;
 use super::views::{scale, shape, view};
 use super::workspace::WorkspaceLayout;
@@ -19,13 +18,13 @@ const WARPGROUP_ROWS: u32 = 64;
 pub fn forward(
     checked: &Checked,
     device: &DeviceInfo,
-    variants: &[&'static Variant],
+    kernels: &PassKernels,
     workspace: &mut WorkspaceLayout,
 ) -> Result<Vec<PlannedLaunch>, Reason> {
     let problem = checked.problem();
     let heads = (problem.batch * problem.heads_q) as u32;
     let mut launches = Vec::new();
-    for &variant in variants {
+    for &variant in kernels.variants() {
         let footprint = &variant.footprint;
         let tiles = (problem.seqlen_q as u32).div_ceil(footprint.block_q);
         let all = grid("the number of query tiles", &[tiles.into(), heads.into()])?;

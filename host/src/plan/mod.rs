@@ -170,7 +170,7 @@ pub fn plan(
     backend: Backend,
     asked: Option<Algorithm>,
 ) -> Result<Plan, PlanError> {
-    let (algorithm, variants, candidates) = select::select(checked, device, backend, asked)?;
+    let (algorithm, kernels, candidates) = select::select(checked, device, backend, asked)?;
     let mut plan = Plan {
         backend,
         algorithm,
@@ -183,13 +183,13 @@ pub fn plan(
     };
     let planned = match (algorithm, checked.pass()) {
         (Algorithm::Flash3, Pass::Forward) => {
-            flash3::forward(checked, device, &variants, &mut plan.workspace)
+            flash3::forward(checked, device, &kernels, &mut plan.workspace)
         }
         (Algorithm::Flash2, Pass::Backward) => {
-            flash2::backward(checked, device, &variants, &mut plan.workspace)
+            flash2::backward(checked, device, &kernels, &mut plan.workspace)
         }
-        (Algorithm::Flash2, _) => flash2::forward(checked, &variants),
-        (Algorithm::Standard, _) => standard::launches(checked, &variants, &mut plan.workspace),
+        (Algorithm::Flash2, _) => flash2::forward(checked, &kernels),
+        (Algorithm::Standard, _) => standard::launches(checked, &kernels, &mut plan.workspace),
         _ => Ok(Vec::new()),
     };
     let enough_memory = |launches| match plan.workspace.n_bytes() {

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use ferroflash_kernels::variants::TileShape;
+
 use super::{Algorithm, Backend};
 use crate::dtype::Dtype;
 use crate::error::Argument;
@@ -21,6 +23,13 @@ pub struct Candidate {
 pub enum Outcome {
     /// It runs.
     Chosen,
+    /// It runs, with tiles of a shape that is not the default one, whose kernels cannot.
+    ChosenInShape {
+        /// The shape.
+        tiles: TileShape,
+        /// Why kernels of the default shape cannot run.
+        refusal: Reason,
+    },
     /// It could run, but a faster one can too.
     NotPreferred,
     /// It could run, but another was asked for by name.
@@ -162,6 +171,13 @@ impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Outcome::Chosen => f.write_str("chosen"),
+            Outcome::ChosenInShape { tiles, refusal } => {
+                let (tiles, default) = (tiles.name(), TileShape::Default.name());
+                write!(
+                    f,
+                    "chosen, with {tiles} tiles; with {default} tiles: {refusal}"
+                )
+            }
             Outcome::NotPreferred => f.write_str("could run; a faster one can too"),
             Outcome::NotAsked => f.write_str("could run; another was asked for by name"),
             Outcome::Refused(reason) => write!(f, "cannot run: {reason}"),

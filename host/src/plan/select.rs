@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use ferroflash_kernels::variants::{
-    Arch, HEAD_DIM_MULTIPLE, HeadDims, Kind, MaskKind, VARIANTS, Variant,
+    Arch, HEAD_DIM_MULTIPLE, HeadDims, Kind, MaskKind, TileShape, VARIANTS, Variant,
 };
 
 use super::reason::{Candidate, Outcome, Reason};
@@ -66,7 +66,7 @@ pub(super) fn select(
     device: &DeviceInfo,
     backend: Backend,
     asked: Option<Algorithm>,
-) -> Result<(Algorithm, Vec<&'static Variant>, Vec<Candidate>), PlanError> {
+) -> Result<(Algorithm, PassKernels, Vec<Candidate>), PlanError> {
     let mut chosen = None;
     let mut candidates = Vec::new();
     for algorithm in Algorithm::BY_PREFERENCE {
@@ -74,15 +74,22 @@ pub(super) fn select(
             Err(reason) => Outcome::Refused(reason),
             Ok(_) if asked.is_some_and(|asked| asked != algorithm) => Outcome::NotAsked,
             Ok(_) if chosen.is_some() => Outcome::NotPreferred,
-            Ok(variants) => {
-                chosen = Some((algorithm, variants));
-                Outcome::Chosen
+            Ok((kernels, refusal)) => {
+                let outcome = match refusal {
+                    Some(refusal) => Outcome::ChosenInShape {
+                        tiles: kernels.tiles,
+                        refusal,
+                    },
+                    None => Outcome::Chosen,
+                };
+                chosen = Some((algorithm, kernels));
+                outcome
             }
         };
         candidates.push(Candidate { algorithm, outcome });
     }
     match chosen {
-        Some((algorithm, variants)) => Ok((algorithm, variants, candidates)),
+        Some((algorithm, kernels)) => Ok((algorithm, kernels, candidates)),
         None => Err(PlanError::NoCandidate {
             backend,
             asked,
@@ -91,13 +98,14 @@ pub(super) fn select(
     }
 }
 
-/// The kernels of one algorithm, or why it cannot serve.
+/// The kernels of one algorithm, with the reason why the default tile shape's do not run where others do; or why it
+/// cannot serve.
 fn kernels(
     algorithm: Algorithm,
     checked: &Checked,
     device: &DeviceInfo,
     backend: Backend,
-) -> Result<Vec<&'static Variant>, Reason> {
+) -> Result<(PassKernels, Option<Reason>), Reason> {
     let runs_on_cpu = algorithm == Algorithm::Tiled;
     if runs_on_cpu != (backend == Backend::Cpu) {
         return Err(Reason::OtherBackend { backend });
@@ -110,44 +118,125 @@ fn kernels(
     if kinds.is_empty() && !runs_on_cpu {
         return Err(Reason::NotBuilt { pass });
     }
-    kinds
-        .iter()
-        .map(|&kind| preferred(kind, checked, device))
-        .collect()
+    preferred(kinds, checked, device)
 }
 
-/// The newest architecture's eligible kernel of this kind, for the smallest head_dim that holds the problem's; if there
-/// is none, the reason that says most.
+/// The kernels of one pass, in launch order.
+///
+/// They hand each other pieces of the workspace whose layout follows from the tile shape, so all are of one.
+/// [`PassKernels::of_shape`] alone puts rows of the list together.
+#[derive(Clone, Debug)]
+pub(super) struct PassKernels {
+    tiles: TileShape,
+    variants: Vec<&'static Variant>,
+}
+
+impl PassKernels {
+    /// Of each kind the eligible row of this shape that [`preference`] puts first; where a kind has none, the reason that says
+    /// most.
+    fn of_shape(
+        tiles: TileShape,
+        kinds: &[Kind],
+        checked: &Checked,
+        device: &DeviceInfo,
+    ) -> Result<PassKernels, Reason> {
+        let row = |&kind: &Kind| {
+            let rows = VARIANTS
+                .iter()
+                .filter(|variant| variant.kind == kind && variant.tiles == tiles);
+            let mut best: Option<&'static Variant> = None;
+            let mut refusal: Option<Reason> = None;
+            for variant in rows {
+                match eligible(variant, checked, device) {
+                    Ok(()) if best.is_none_or(|best| preference(best) < preference(variant)) => {
+                        best = Some(variant)
+                    }
+                    Ok(()) => {}
+                    Err(reason) => refusal = Some(more_telling(refusal.take(), reason)),
+                }
+            }
+            best.ok_or_else(|| refusal.unwrap_or(not_built(checked)))
+        };
+        let variants = kinds.iter().map(row).collect::<Result<_, _>>()?;
+        Ok(PassKernels { tiles, variants })
+    }
+
+    /// The rows, in launch order.
+    pub(super) fn variants(&self) -> &[&'static Variant] {
+        &self.variants
+    }
+
+    /// The newest architecture among them.
+    fn newest(&self) -> Option<Arch> {
+        self.variants.iter().map(|variant| variant.arch).max()
+    }
+}
+
+/// Sequences of at least this many queries are worth wide tiles (tests/benches/record), if that leaves several tiles for
+/// every SM.
+const WIDE_SEQLEN_Q: usize = 2048;
+
+/// The tile shapes, the most wanted first.
+fn shapes(checked: &Checked, device: &DeviceInfo) -> [TileShape; 3] {
+    let problem = checked.problem();
+    let rows = problem.batch as u64 * problem.heads_q as u64 * problem.seqlen_q as u64;
+    let rows_at_once = u64::from(device.n_sms) * 192;
+    if problem.seqlen_q >= WIDE_SEQLEN_Q && rows >= 4 * rows_at_once {
+        [TileShape::Wide, TileShape::Default, TileShape::Compact]
+    } else {
+        [TileShape::Default, TileShape::Wide, TileShape::Compact]
+    }
+}
+
+/// The kernels that should run, of those that can: the newest architecture's first, then the shape that [`shapes`] names
+/// first. If there are none, the reason that says most; if they are not of the
+/// default shape although its kernels exist, the reason why those cannot run.
 fn preferred(
-    kind: Kind,
+    kinds: &[Kind],
     checked: &Checked,
     device: &DeviceInfo,
-) -> Result<&'static Variant, Reason> {
-    let rows = VARIANTS.iter().filter(|variant| variant.kind == kind);
-    let mut best: Option<&'static Variant> = None;
+) -> Result<(PassKernels, Option<Reason>), Reason> {
+    let mut best: Option<PassKernels> = None;
     let mut refusal: Option<Reason> = None;
-    for variant in rows {
-        match eligible(variant, checked, device) {
-            Ok(()) if best.is_none_or(|best| preference(best) < preference(variant)) => {
-                best = Some(variant)
+    let mut of_default = None;
+    for tiles in shapes(checked, device) {
+        match PassKernels::of_shape(tiles, kinds, checked, device) {
+            Ok(kernels)
+                if best
+                    .as_ref()
+                    .is_none_or(|best| best.newest() < kernels.newest()) =>
+            {
+                best = Some(kernels)
             }
-            Ok(()) => {}
-            Err(reason) => refusal = Some(more_telling(refusal, reason)),
+            Ok(_) => {}
+            Err(reason) => {
+                if tiles == TileShape::Default && reason != not_built(checked) {
+                    of_default = Some(reason.clone());
+                }
+                refusal = Some(more_telling(refusal.take(), reason));
+            }
         }
     }
-    best.ok_or_else(|| {
-        refusal.unwrap_or(Reason::NotBuilt {
-            pass: checked.pass(),
-        })
-    })
+    match best {
+        Some(kernels) => Ok((kernels, of_default)),
+        None => Err(refusal.unwrap_or(not_built(checked))),
+    }
 }
 
-/// Of two eligible kernels the one for which this is greater serves.
+fn not_built(checked: &Checked) -> Reason {
+    Reason::NotBuilt {
+        pass: checked.pass(),
+    }
+}
+
+/// Of two eligible kernels of one shape the one for which this is greater serves: the newest architecture's, for the
+/// smallest head_dim that holds the problem's.
 fn preference(variant: &Variant) -> (Arch, Reverse<Option<u32>>) {
     (variant.arch, Reverse(variant.head_dim))
 }
 
-/// Of two kernels' reasons the one that failed later; two missing head_dims make one list, two bounds the greater.
+/// Of two kernels' reasons the one that failed later; two missing head_dims make one list, two bounds the greater, and of
+/// two kernels that are too large the smaller says what is needed.
 fn more_telling(held: Option<Reason>, new: Reason) -> Reason {
     match (held, new) {
         (
@@ -179,6 +268,13 @@ fn more_telling(held: Option<Reason>, new: Reason) -> Reason {
             given,
             multiple,
             most: most.max(other),
+        },
+        (
+            Some(Reason::SharedMemory { given, needed }),
+            Reason::SharedMemory { needed: other, .. },
+        ) => Reason::SharedMemory {
+            given,
+            needed: needed.min(other),
         },
         (Some(held), new) if held.progress() >= new.progress() => held,
         (_, new) => new,

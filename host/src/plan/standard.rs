@@ -4,7 +4,7 @@ use ferroflash_kernels::params::{Params, StandardParams};
 use ferroflash_kernels::variants::{Kind, Variant};
 
 use super::reason::Reason;
-use super::select::grid;
+use super::select::{PassKernels, grid};
 use super::views::{scale, shape, view};
 use super::workspace::WorkspaceLayout;
 use super::{Addresses, PlannedLaunch};
@@ -33,12 +33,12 @@ pub fn n_bytes(checked: &Checked) -> u64 {
 /// The kernels of the pass in their order, without those that have nothing to do.
 pub fn launches(
     checked: &Checked,
-    variants: &[&'static Variant],
+    kernels: &PassKernels,
     workspace: &mut WorkspaceLayout,
 ) -> Result<Vec<PlannedLaunch>, Reason> {
     let params = params(checked, workspace)?;
     let mut launches = Vec::new();
-    for &variant in variants {
+    for &variant in kernels.variants() {
         let grid = blocks(checked, variant)?;
         if grid > 0 {
             launches.push(PlannedLaunch {

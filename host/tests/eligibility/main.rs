@@ -5,6 +5,7 @@ use ferroflash::plan::{DeviceInfo, Outcome, Plan, Reason, plan};
 use ferroflash::tensor::{Description, LseDescription, Place};
 use ferroflash::validate::{Checked, ForwardTensors, forward, without_tensors};
 use ferroflash::{Algorithm, Backend, Dtype, Layout, Pass, Problem, ProblemBuilder};
+use ferroflash_kernels::variants::TileShape;
 
 mod flash3;
 
@@ -148,6 +149,57 @@ fn too_little_shared_memory_is_refused() {
         panic!()
     };
     assert!(needed > 1024);
+}
+
+fn at_head_dim_128(shared_bytes_per_block: u32) -> (ferroflash::validate::Checked, DeviceInfo) {
+    let problem = with(|p| p.head_dim = 128);
+    let checked = without_tensors(&problem, Pass::Backward, Place::Cuda(0)).unwrap();
+    let device = DeviceInfo {
+        shared_bytes_per_block,
+        ..DeviceInfo::rtx4090()
+    };
+    (checked, device)
+}
+
+#[test]
+fn tiles_of_another_shape_are_not_taken_in_silence() {
+    let (checked, device) = at_head_dim_128(101_376);
+    let plan = plan(&checked, &device, Backend::Cuda, None).unwrap();
+    let kernels: Vec<_> = plan.kernels().collect();
+    assert_eq!(
+        kernels,
+        [
+            "backward_delta_sm80_bf16_d128_compact",
+            "backward_sm80_bf16_d128_full_compact",
+            "backward_dq_sm80_bf16_d128_compact"
+        ]
+    );
+    let flash2 = plan
+        .candidates
+        .iter()
+        .find(|candidate| candidate.algorithm == Algorithm::Flash2)
+        .unwrap();
+    let refusal = Reason::SharedMemory {
+        given: 101_376,
+        needed: 164_880,
+    };
+    assert_eq!(
+        flash2.outcome,
+        Outcome::ChosenInShape {
+            tiles: TileShape::Compact,
+            refusal
+        }
+    );
+}
+
+#[test]
+fn where_no_shape_fits_the_smallest_need_is_named() {
+    let (checked, device) = at_head_dim_128(98_575);
+    let refusal = Reason::SharedMemory {
+        given: 98_575,
+        needed: 98_576,
+    };
+    assert_eq!(flash2_refusal(checked, device), refusal);
 }
 
 #[test]

@@ -1,10 +1,16 @@
 //! flash3: tensor maps from the plan's descriptions, encoded when a tensor has moved, and the ticket in the workspace.
 
+use std::mem::offset_of;
+
 use super::enqueue::{assert_as_planned, only_launches, word};
 use super::*;
 
 /// Bytes of a tensor map.
 const MAP: usize = 128;
+
+/// Where the addresses of lse and ticket stand.
+const LSE: usize = offset_of!(TmaForwardParams, lse);
+const TICKET: usize = offset_of!(TmaForwardParams, ticket);
 
 /// How many maps are encoded among calls.
 fn n_encoded(calls: &[Call]) -> usize {
@@ -60,7 +66,7 @@ fn flash3_serves_first_and_is_enqueued_with_the_drivers_maps() {
         ];
         assert_eq!(words, expected.concat(), "map {at}");
     }
-    assert_eq!(word(&launches[0], 4 * MAP), forward.lse.slice().address());
+    assert_eq!(word(&launches[0], LSE), forward.lse.slice().address());
 }
 
 #[test]
@@ -107,7 +113,7 @@ fn every_workspace_has_a_ticket_of_its_own_that_was_cleared() {
             }
         }
         let launches = launches(calls_of(|| forward.enqueue(&stream).unwrap()));
-        tickets.push(word(&launches[0], 4 * MAP + 8));
+        tickets.push(word(&launches[0], TICKET));
         kept.push(forward);
     }
     assert_eq!(tickets, cleared);
@@ -142,7 +148,7 @@ fn a_call_with_host_tensors_clears_its_own_ticket() {
         _ => None,
     });
     let launched = calls.iter().find_map(|call| match call {
-        Call::Launch(launch) => Some((word(launch, 4 * MAP + 8), launch.stream)),
+        Call::Launch(launch) => Some((word(launch, TICKET), launch.stream)),
         _ => None,
     });
     assert!(launched.is_some());

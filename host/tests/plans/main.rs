@@ -45,7 +45,7 @@ fn forward_causal() {
         expect![[r#"
             Forward with flash3 on cuda
               problem   bf16 q [2, 4096, 32, 128] k [2, 4096, 8, 128] Causal scale 0.088388346 Deterministic
-              launch    forward_sm90a_bf16_d128_causal grid 132 threads 384 shared 164864
+              launch    forward_sm90a_bf16_d128_causal grid 132 threads 384 shared 229568
                         tiles 32 heads 64 heads_per_group 64
               workspace 256 bytes
                           ticket     at            0, 4 bytes
@@ -73,7 +73,7 @@ fn forward_full_of_odd_lengths() {
         expect![[r#"
             Forward with flash3 on cuda
               problem   f16 q [1, 1000, 3, 64] k [1, 77, 3, 64] Full scale 0.125 Deterministic
-              launch    forward_sm90a_f16_d64_full grid 24 threads 384 shared 82944
+              launch    forward_sm90a_f16_d64_full grid 24 threads 384 shared 114880
                         tiles 8 heads 3 heads_per_group 1
               workspace 256 bytes
                           ticket     at            0, 4 bytes
@@ -118,7 +118,7 @@ fn forward_padded_to_the_next_head_dim() {
         expect![[r#"
             Forward with flash3 on cuda
               problem   bf16 q [2, 4096, 32, 72] k [2, 4096, 8, 72] Full scale 0.11785113 Deterministic
-              launch    forward_sm90a_bf16_d96_full grid 132 threads 384 shared 164864
+              launch    forward_sm90a_bf16_d96_full grid 132 threads 384 shared 229568
                         tiles 32 heads 64 heads_per_group 1
               workspace 256 bytes
                           ticket     at            0, 4 bytes

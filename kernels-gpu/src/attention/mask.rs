@@ -171,9 +171,15 @@ mod tests {
             && i64::from(j) <= i64::from(i) + i64::from(shape.seqlen_k) - i64::from(shape.seqlen_q)
     }
 
-    fn check_blocks<M: Mask>(shape: &Shape, definition: impl Fn(u32, u32) -> bool) {
+    /// Blocks of about as many queries as keys, and of fewer, as compact tiles have them.
+    const BLOCKS: [(u32, u32); 3] = [(4, 3), (3, 4), (1, 6)];
+
+    fn check_blocks<M: Mask>(
+        shape: &Shape,
+        (block_q, block_k): (u32, u32),
+        definition: impl Fn(u32, u32) -> bool,
+    ) {
         let mask = M::new(shape);
-        let (block_q, block_k) = (4, 3);
         let visible = |i, j| i < shape.seqlen_q && definition(i, j);
         for q_block in 0..shape.seqlen_q.div_ceil(block_q) {
             let first = q_block * block_q;
@@ -234,8 +240,12 @@ mod tests {
         for seqlen_q in 0..14 {
             for seqlen_k in 0..14 {
                 let shape = shape(seqlen_q, seqlen_k);
-                check_blocks::<Full>(&shape, |_, j| j < shape.seqlen_k);
-                check_blocks::<Causal>(&shape, |i, j| causal_by_definition(&shape, i, j));
+                for blocks in BLOCKS {
+                    check_blocks::<Full>(&shape, blocks, |_, j| j < shape.seqlen_k);
+                    check_blocks::<Causal>(&shape, blocks, |i, j| {
+                        causal_by_definition(&shape, i, j)
+                    });
+                }
             }
         }
     }

@@ -8,8 +8,8 @@ use super::global::GlobalMatrix;
 use super::register::{Accumulator, Packed, RegisterTile};
 use super::shared::SharedTile;
 use crate::params::BOX_COLUMNS;
-use crate::ptx::{global, shared, shuffle, special};
 use crate::ptx::wgmma::{Descriptor, Major, Wgmma, wgmma_commit_group, wgmma_fence};
+use crate::ptx::{global, shared, shuffle, special};
 
 /// Bytes of a row of a box.
 const ROW_BYTES: u32 = BOX_COLUMNS * 2;
@@ -96,7 +96,11 @@ pub unsafe fn store<E: Element, C: Accumulator>(tile: BoxedTile, first_row: u32,
 /// # Safety
 /// Warp-collective; the matrix lies where it says.
 #[inline(always)]
-pub unsafe fn store_rows<E: Element, C: Accumulator>(target: GlobalMatrix, first_row: u32, acc: &C) {
+pub unsafe fn store_rows<E: Element, C: Accumulator>(
+    target: GlobalMatrix,
+    first_row: u32,
+    acc: &C,
+) {
     let lane = special::lane_idx();
     let place = fragment::accumulator(lane, 0);
     let packed = acc.pack::<E>();

@@ -33,8 +33,8 @@ const CRATE: &str = "ferroflash_kernels";
 /// Switches on the choice of entries: see `entry.rs` of the kernel crate.
 const CHOOSE: &str = "ferroflash_part";
 
-/// Names the architecture, for the probes of instructions that only one has: `ferroflash_arch = "sm_90a"`.
-const ARCH: &str = "ferroflash_arch";
+/// Switches the probes on, in the first part: see `kernels/probes/entries.rs` of the kernel crate.
+const WITH_PROBES: &str = "ferroflash_probes";
 
 /// Flags of every crate that is compiled for the GPU.
 pub fn flags(arch: &str) -> Vec<String> {
@@ -134,8 +134,10 @@ fn compile(
     ]);
     command
         .args(flags(request.arch))
-        .args(["-Clto=fat", "--cfg", CHOOSE])
-        .args(["--cfg", &format!("{ARCH}={:?}", request.arch)]);
+        .args(["-Clto=fat", "--cfg", CHOOSE]);
+    if part_idx == 0 {
+        command.args(["--cfg", WITH_PROBES]);
+    }
     for variant in part {
         command.args(["--cfg", variant.name]);
     }

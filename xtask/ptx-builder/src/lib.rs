@@ -6,7 +6,7 @@
 //! 1. [`compiler`] finds a rustc that has the sources of its own `core` at hand;
 //! 2. [`sysroot`] compiles that `core` for `nvptx64-nvidia-cuda`, once per compiler;
 //! 3. [`compile`] runs rustc on the kernel crate, in a few parts side by side, and gets assembly, which is PTX;
-//! 4. [`module`] cuts the text into one module per entry and adds each entry's launch bounds.
+//! 4. [`module`] cuts the text into one module per entry, and `entry` adds what rustc cannot say: launch bounds, alignment.
 //!
 //! rustc is called without cargo. `cargo -Zbuild-std` resolves the whole workspace of `std` and downloads a dozen
 //! crates that `core` never uses, keeps a lock that a build script would wait on for ever, and compiles `core` once
@@ -22,6 +22,8 @@ pub mod compile;
 pub mod module;
 
 pub mod output;
+
+mod entry;
 
 mod digest;
 
@@ -131,7 +133,7 @@ pub fn build(request: &Request) -> Result<Built, Error> {
     }
     let sysroot = sysroot::prepare(request)?;
     let texts = compile::parts(request, &sysroot, &rows)?;
-    let modules = module::split(&texts, &rows)?;
+    let modules = module::split(request.arch, &texts, &rows)?;
     let modules = output::store(request, &key, modules)?;
     Ok(Built {
         modules,

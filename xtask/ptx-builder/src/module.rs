@@ -1,24 +1,21 @@
-//! Cuts rustc's PTX into one module per entry: the header, what the entry refers to, the entry with its launch bounds
-//! and the alignment of its parameters.
+//! Cuts rustc's PTX into one module per entry: the header, what the entry refers to, and the entry.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
 
-use ferroflash_kernels::variants::{self, Kind, Variant};
+use ferroflash_kernels::variants::{Arch, Variant};
 
-use crate::{Error, PROBE_PREFIX, PROBES};
+use crate::{Error, PROBE_PREFIX, PROBES, entry};
 
-/// What the names of the probes start with that only Hopper can run: they are in its module alone.
-const HOPPER_PROBE_PREFIX: &str = "probe_sm90a_";
-
-/// The text of each module, by name: every row, and [`PROBES`] where the kernel crate has any.
+/// The text of each module for the architecture `arch`, by name: every row, and [`PROBES`] where the kernel crate has
+/// any for it.
 pub fn split(
+    arch: &str,
     parts: &[(Vec<&Variant>, String)],
     rows: &[&Variant],
 ) -> Result<BTreeMap<String, String>, Error> {
     let mut modules = BTreeMap::new();
     let mut extra = BTreeSet::new();
-    for (part_idx, (part_rows, text)) in parts.iter().enumerate() {
+    for (part_rows, text) in parts {
         let unit = Unit::parse(text)?;
         let mut probes = Vec::new();
         for item in unit
@@ -27,7 +24,8 @@ pub fn split(
             .filter(|item| item.kind == ItemKind::Entry)
         {
             if item.name.starts_with(PROBE_PREFIX) {
-                if unit.is_for_hopper() || !item.name.starts_with(HOPPER_PROBE_PREFIX) {
+                let hopper = item.name.starts_with(entry::HOPPER_PROBE_PREFIX);
+                if !hopper || arch == Arch::Sm90a.name() {
                     probes.push(item.name);
                 }
             } else if part_rows.iter().any(|variant| variant.name == item.name) {
@@ -36,15 +34,9 @@ pub fn split(
                 extra.insert(item.name.to_owned());
             }
         }
-        // Every part has the same probes.
-        if part_idx == 0 && !probes.is_empty() {
-            let module = unit.module(&probes);
-            let module = if unit.is_for_hopper() {
-                for_hopper(&module)?
-            } else {
-                module
-            };
-            modules.insert(PROBES.to_owned(), module);
+        // The first part has the probes.
+        if !probes.is_empty() {
+            modules.insert(PROBES.to_owned(), unit.module(&probes));
         }
     }
     let missing: Vec<String> = rows
@@ -133,13 +125,6 @@ impl<'a> Unit<'a> {
         }
     }
 
-    /// Whether the text is for Hopper alone.
-    fn is_for_hopper(&self) -> bool {
-        self.header
-            .iter()
-            .any(|line| line.split_whitespace().any(|word| word == "sm_90a"))
-    }
-
     /// A module with these entries and all that they refer to, in the order of the text.
     fn module(&self, entries: &[&str]) -> String {
         let mut wanted: BTreeSet<&str> = entries.iter().copied().collect();
@@ -158,41 +143,14 @@ impl<'a> Unit<'a> {
         text.push('\n');
         for item in self.items.iter().filter(|item| wanted.contains(item.name)) {
             text.push('\n');
-            match (item.kind, variants::by_name(item.name)) {
-                (ItemKind::Entry, Some(variant)) => text.push_str(&with_alignment(
-                    &with_launch_bounds(item.text, variant),
-                    variant,
-                )),
+            match item.kind {
+                ItemKind::Entry => text.push_str(&entry::finished(item.name, item.text)),
                 _ => text.push_str(item.text),
             }
             text.push('\n');
         }
         text
     }
-}
-
-/// The module of probes for Hopper: those that no other device runs with bounds, without which `setmaxnreg` has no
-/// effect, and their tensor maps at multiples of 64 bytes.
-fn for_hopper(module: &str) -> Result<String, Error> {
-    let unit = Unit::parse(module)?;
-    let mut text = unit.header.join("\n");
-    text.push('\n');
-    for item in &unit.items {
-        text.push('\n');
-        match item.text.find('{') {
-            Some(body) if item.name.starts_with(HOPPER_PROBE_PREFIX) => {
-                let head = item.text[..body]
-                    .trim_end()
-                    .replace(".param .align 16 ", ".param .align 64 ");
-                text.push_str(&head);
-                text.push_str("\n.maxntid 128, 1, 1\n.minnctapersm 1\n");
-                text.push_str(&item.text[body..]);
-            }
-            _ => text.push_str(item.text),
-        }
-        text.push('\n');
-    }
-    Ok(text)
 }
 
 /// What a text at the top level begins, and the length of the words before its name.
@@ -261,32 +219,10 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
         .filter(|word| !word.is_empty())
 }
 
-/// The entry with the threads of its block and the blocks that an SM should hold: rustc has no attribute for them.
-fn with_launch_bounds(entry: &str, variant: &Variant) -> String {
-    let body = entry.find('{').unwrap_or(entry.len());
-    let mut text = entry[..body].trim_end().to_owned();
-    let footprint = &variant.footprint;
-    let _ = write!(
-        text,
-        "\n.maxntid {}, 1, 1\n.minnctapersm {}\n{}",
-        footprint.threads,
-        footprint.blocks_per_sm,
-        &entry[body..]
-    );
-    text
-}
-
-/// The entry with its parameters where the copy engine wants tensor maps: at a multiple of 64 bytes. rustc cannot pass a
-/// struct of that alignment; the driver lays parameters out as the PTX says.
-fn with_alignment(entry: &str, variant: &Variant) -> String {
-    match variant.kind {
-        Kind::TmaForward => entry.replacen(".param .align 16 ", ".param .align 64 ", 1),
-        _ => entry.to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use ferroflash_kernels::variants::VARIANTS;
+
     use super::*;
 
     const TEXT: &str = "//\n// Generated by LLVM\n//\n\n.version 8.0\n.target sm_80\n.address_size 64\n
@@ -337,9 +273,9 @@ mod tests {
 
     #[test]
     fn entries_that_are_not_those_of_the_list_are_named() {
-        let row = &variants::VARIANTS[0];
+        let row = &VARIANTS[0];
         let parts = [(vec![row], TEXT.to_owned())];
-        match split(&parts, &[row]) {
+        match split("sm_80", &parts, &[row]) {
             Err(Error::Entries { missing, extra }) => {
                 assert_eq!(missing, [row.name]);
                 assert_eq!(extra, ["first"]);
@@ -349,45 +285,17 @@ mod tests {
     }
 
     #[test]
-    fn probes_of_hopper_are_in_its_module_alone() {
-        let row = &variants::VARIANTS[0];
-        let rows = TEXT.replace("first", row.name);
-        let hopper = ".visible .entry probe_sm90a_load(\n\t.param .align 16 .b8 maps[256]\n)\n{\n\tret;\n}\n";
-        let both = format!("{rows}{hopper}");
-        let built = |target: &str| {
-            let text = both.replace("sm_80\n", &format!("{target}\n"));
-            let modules = split(&[(vec![row], text)], &[row]).expect("the text is well formed");
-            modules[PROBES].clone()
+    fn probes_of_hopper_go_with_its_module_only() {
+        let text = TEXT.replace("probe_add", "probe_sm90a_add");
+        let row = &VARIANTS[0];
+        let text = text.replace("first", row.name);
+        let parts = [(vec![row], text)];
+        let modules = |arch| {
+            let modules = split(arch, &parts, &[row]).expect("it is the row's");
+            modules.into_keys().collect::<Vec<_>>()
         };
-        let names = |target| entries(&built(target)).expect("a module is well formed");
-        assert_eq!(names("sm_80"), ["probe_add"]);
-        assert_eq!(names("sm_90a"), ["probe_add", "probe_sm90a_load"]);
-        let entry = "(\n\t.param .align 64 .b8 maps[256]\n)\n.maxntid 128, 1, 1\n.minnctapersm 1\n{\n\tret;\n}";
-        assert!(built("sm_90a").contains(entry), "{}", built("sm_90a"));
-    }
-
-    #[test]
-    fn launch_bounds_stand_between_parameters_and_body() {
-        let row = &variants::VARIANTS[0];
-        let text = with_launch_bounds(".visible .entry e(\n\t.param .b64 p\n)\n{\n\tret;\n}", row);
-        let expected = format!(
-            ".visible .entry e(\n\t.param .b64 p\n)\n.maxntid {}, 1, 1\n.minnctapersm {}\n{{\n\tret;\n}}",
-            row.footprint.threads, row.footprint.blocks_per_sm
-        );
-        assert_eq!(text, expected);
-    }
-
-    #[test]
-    fn only_parameters_with_tensor_maps_are_aligned_to_64_bytes() {
-        let entry =
-            ".visible .entry e(\n\t.param .align 16 .b8 p[16]\n)\n{\n\t.param .align 16 .b8 q;\n}";
-        let aligned =
-            ".visible .entry e(\n\t.param .align 64 .b8 p[16]\n)\n{\n\t.param .align 16 .b8 q;\n}";
-        for row in variants::VARIANTS {
-            let holds_maps = row.kind == Kind::TmaForward;
-            let expected = if holds_maps { aligned } else { entry };
-            assert_eq!(with_alignment(entry, row), expected, "{}", row.name);
-        }
+        assert_eq!(modules("sm_80"), [row.name]);
+        assert_eq!(modules("sm_90a"), [row.name, PROBES]);
     }
 
     #[test]

@@ -5,7 +5,6 @@ use super::{
 };
 use crate::attention::divide;
 use crate::attention::mask::{Causal, Full, Mask, Rows};
-use crate::config;
 use crate::params::BackwardParams;
 use crate::ptx::{barrier, global, special};
 use crate::tile::copy::{self, Team};
@@ -20,7 +19,7 @@ use crate::tile::shared::SharedTile;
 /// The launch is as the row's footprint says; tensors are as [`BackwardParams`] says, of `T::HEAD_DIM` columns.
 #[inline(always)]
 pub unsafe fn d_q<E: Element, T: Tiles>(p: &BackwardParams) {
-    let config = const { config::backward(T::HEAD_DIM) };
+    let config = const { T::FOOTPRINT };
     let (thread, lane) = (special::thread_idx_x(), special::lane_idx());
     let block_idx = special::block_idx_x();
     let q_blocks = p.shape.seqlen_q.div_ceil(config.block_q);

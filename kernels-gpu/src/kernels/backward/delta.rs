@@ -12,7 +12,7 @@ use crate::tile::element::Element;
 use crate::tile::global::{GlobalRows, row_of_head};
 
 /// Threads of a block.
-const THREADS: u32 = config::ROW_THREADS;
+const THREADS: u32 = config::DELTA_THREADS;
 
 /// One query block: see the module's documentation.
 ///
@@ -20,7 +20,7 @@ const THREADS: u32 = config::ROW_THREADS;
 /// The launch is as the row's footprint says; tensors are as [`BackwardParams`] says, of `T::HEAD_DIM` columns.
 #[inline(always)]
 pub unsafe fn delta<E: Element, T: Tiles>(p: &BackwardParams) {
-    let block_q = const { config::backward(T::HEAD_DIM).block_q };
+    let block_q = const { T::FOOTPRINT.block_q };
     let thread = special::thread_idx_x();
     let block_idx = special::block_idx_x();
     let q_blocks = p.shape.seqlen_q.div_ceil(block_q);
@@ -46,7 +46,7 @@ pub unsafe fn delta<E: Element, T: Tiles>(p: &BackwardParams) {
 /// Δ and lse of the block's rows: `HEAD_DIM / 8` lanes share a row.
 #[inline(always)]
 unsafe fn rows<E: Element, T: Tiles>(p: &BackwardParams, head: u32, first: u32, thread: u32) {
-    let block_q = const { config::backward(T::HEAD_DIM).block_q };
+    let block_q = const { T::FOOTPRINT.block_q };
     let batch_idx = divide(head, p.shape.heads_q);
     let head_idx = head - batch_idx * p.shape.heads_q;
     let o = GlobalRows::new(&p.o, batch_idx, head_idx, p.shape.seqlen_q);
@@ -101,7 +101,7 @@ unsafe fn rows<E: Element, T: Tiles>(p: &BackwardParams, head: u32, first: u32, 
 /// Zeroes the block's part of the dQ accumulator, for the order in which every tile adds.
 #[inline(always)]
 unsafe fn clear_accumulator<T: Tiles>(p: &BackwardParams, block: u32, thread: u32) {
-    let bytes = const { config::backward(T::HEAD_DIM).block_q } * T::HEAD_DIM * 4;
+    let bytes = const { T::FOOTPRINT.block_q } * T::HEAD_DIM * 4;
     let base = p.d_q_accum + u64::from(block) * u64::from(bytes);
     for i in 0..bytes / (THREADS * 16) {
         // SAFETY: the accumulator has as many blocks as the grid.

@@ -28,43 +28,83 @@ mod query_gradient;
 
 pub mod d_q;
 
-use crate::config;
+use crate::config::{self, Footprint};
 use crate::tile::register::{Accumulator, RegisterTile};
+use crate::variants::TileShape;
 
-/// The tiles of one head_dim; sizes as [`config::backward`] says.
+/// The tiles of one head_dim in one shape. All three kernels of a pass are made from the same: they share the padded
+/// length and the layout of the accumulator of dQ.
 pub trait Tiles {
     /// Columns of every tensor.
     const HEAD_DIM: u32;
-    /// A warp's 32 keys of Sᵀ and dPᵀ.
+    /// Their shape.
+    const SHAPE: TileShape;
+    /// What a block of the main kernel takes, and which part of the problem it covers.
+    const FOOTPRINT: Footprint = config::backward(Self::HEAD_DIM, Self::SHAPE);
+    /// Warps of each of the two roles.
+    const ROLE_WARPS: u32 = Self::FOOTPRINT.threads / 64;
+    /// Keys of a warp: a role's warps share those of the tile.
+    const WARP_KEYS: u32 = Self::FOOTPRINT.block_k / Self::ROLE_WARPS;
+    /// A warp's keys of Sᵀ and dPᵀ.
     type Scores: Accumulator;
-    /// A warp's 32 keys of dK or dV.
+    /// A warp's keys of dK or dV.
     type KeyGradient: Accumulator;
-    /// A warp's part of a block of dQ; all eight warps together hold it.
+    /// A warp's part of a block of dQ; all warps together hold it.
     type QueryGradient: Accumulator;
+    /// Fails to compile where the register tiles are not those of the footprint.
+    const CONSISTENT: () = {
+        let (block_q, head_dim) = (Self::FOOTPRINT.block_q, Self::HEAD_DIM);
+        let warps = 2 * Self::ROLE_WARPS;
+        let (rows, cols) = extent::<Self::Scores>();
+        assert!(rows == Self::WARP_KEYS && cols == block_q);
+        let (rows, cols) = extent::<Self::KeyGradient>();
+        assert!(rows == Self::WARP_KEYS && cols == head_dim);
+        let (rows, cols) = extent::<Self::QueryGradient>();
+        assert!(rows * cols * warps == block_q * head_dim && head_dim % cols == 0);
+    };
 }
 
-/// The tiles of head_dim `D`.
+/// Rows and columns of a tile in registers.
+const fn extent<A: Accumulator>() -> (u32, u32) {
+    (A::M as u32 * 16, A::N as u32 * 8)
+}
+
+/// The tiles of head_dim `D` in the default shape.
 pub struct HeadDim<const D: u32>;
 
 impl Tiles for HeadDim<32> {
     const HEAD_DIM: u32 = 32;
-    type Scores = RegisterTile<2, { n8(config::backward(32).block_q) }>;
+    const SHAPE: TileShape = TileShape::Default;
+    type Scores = RegisterTile<2, { n8(Self::FOOTPRINT.block_q) }>;
     type KeyGradient = RegisterTile<2, { n8(32) }>;
     type QueryGradient = RegisterTile<1, 2>;
 }
 
 impl Tiles for HeadDim<64> {
     const HEAD_DIM: u32 = 64;
-    type Scores = RegisterTile<2, { n8(config::backward(64).block_q) }>;
+    const SHAPE: TileShape = TileShape::Default;
+    type Scores = RegisterTile<2, { n8(Self::FOOTPRINT.block_q) }>;
     type KeyGradient = RegisterTile<2, { n8(64) }>;
     type QueryGradient = RegisterTile<2, 2>;
 }
 
 impl Tiles for HeadDim<128> {
     const HEAD_DIM: u32 = 128;
-    type Scores = RegisterTile<2, { n8(config::backward(128).block_q) }>;
+    const SHAPE: TileShape = TileShape::Default;
+    type Scores = RegisterTile<2, { n8(Self::FOOTPRINT.block_q) }>;
     type KeyGradient = RegisterTile<2, { n8(128) }>;
     type QueryGradient = RegisterTile<2, 4>;
+}
+
+/// The tiles of head_dim `D` in the shape [`TileShape::Compact`].
+pub struct Compact<const D: u32>;
+
+impl Tiles for Compact<128> {
+    const HEAD_DIM: u32 = 128;
+    const SHAPE: TileShape = TileShape::Compact;
+    type Scores = RegisterTile<2, { n8(Self::FOOTPRINT.block_q) }>;
+    type KeyGradient = RegisterTile<2, { n8(128) }>;
+    type QueryGradient = RegisterTile<1, 2>;
 }
 
 /// Fragments across `columns` columns.
@@ -99,7 +139,7 @@ fn query_gradient_place<T: Tiles>(warp: u32) -> QueryGradientPlace {
 /// register, 32 lanes side by side, so that every access is one line of 128 bytes.
 #[inline(always)]
 fn query_gradient_address<T: Tiles>(accum: u64, block: u64, warp: u32, lane: u32) -> u64 {
-    let block_elems = u64::from(const { config::backward(T::HEAD_DIM).block_q } * T::HEAD_DIM);
+    let block_elems = u64::from(const { T::FOOTPRINT.block_q } * T::HEAD_DIM);
     let registers = (T::QueryGradient::M * T::QueryGradient::N * 4) as u32;
     accum + (block * block_elems + u64::from(warp * registers * 32 + lane)) * 4
 }

@@ -1,9 +1,8 @@
-//! P and dS of a warp's 32 keys, and how P gets from a score warp to its partner.
+//! P and dS of a warp's keys, and how P gets from a score warp to its partner.
 
 use super::Tiles;
-use super::walk::{Layout, Tile, WARP_KEYS, step_at};
+use super::walk::{Layout, Tile, step_at};
 use crate::attention::mask::Mask;
-use crate::config;
 use crate::params::BackwardParams;
 use crate::ptx::math::{ex2_approx, fma};
 use crate::ptx::{shared, special};
@@ -32,7 +31,7 @@ pub(super) unsafe fn probabilities<T: Tiles, M: Mask>(
     i: u32,
     s: &mut T::Scores,
 ) {
-    let config = const { config::backward(T::HEAD_DIM) };
+    let config = const { T::FOOTPRINT };
     let lse = t.shared.lse + i % 2 * config.block_q * 4;
     // SAFETY: as `score_warp`.
     unsafe {
@@ -46,7 +45,8 @@ pub(super) unsafe fn probabilities<T: Tiles, M: Mask>(
     }
     let block = step_at(p, t, i).block;
     if block < t.blocks.full_begin {
-        let (first_key, first_query) = (t.keys.first + t.warp * WARP_KEYS, block * config.block_q);
+        let (first_key, first_query) =
+            (t.keys.first + t.warp * T::WARP_KEYS, block * config.block_q);
         s.for_each(|row, col, x| {
             if !t.mask.keep(first_query + col, first_key + row) {
                 *x = 0.0;
@@ -65,7 +65,7 @@ pub(super) unsafe fn score_gradients<E: Element, T: Tiles, M>(
     i: u32,
     d_p: &mut T::Scores,
 ) {
-    let config = const { config::backward(T::HEAD_DIM) };
+    let config = const { T::FOOTPRINT };
     let delta = t.shared.delta + i % 2 * config.block_q * 4;
     // SAFETY: as `gradient_warp`.
     unsafe {
@@ -88,12 +88,8 @@ pub(super) unsafe fn score_gradients<E: Element, T: Tiles, M>(
 /// neighbour, lanes side by side.
 #[inline(always)]
 fn exchange<T: Tiles, M>(t: &Tile<M>, i: u32) -> u32 {
-    let rows = Layout::stage(
-        t.shared.d_s,
-        const { config::backward(T::HEAD_DIM).block_k },
-        i,
-    );
-    rows.base + t.warp * WARP_KEYS * rows.row_bytes + special::lane_idx() * 16
+    let rows = Layout::stage(t.shared.d_s, const { T::FOOTPRINT.block_k }, i);
+    rows.base + t.warp * T::WARP_KEYS * rows.row_bytes + special::lane_idx() * 16
 }
 
 /// Bytes from one pair of fragments to the next in the exchange.

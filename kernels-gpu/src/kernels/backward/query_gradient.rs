@@ -6,7 +6,6 @@ use super::{
 };
 use crate::attention::mask::{Mask, Rows};
 use crate::attention::schedule::Direction;
-use crate::config;
 use crate::params::{BackwardParams, ORDERED};
 use crate::ptx::{atomic, global, special};
 use crate::tile::element::Element;
@@ -23,7 +22,7 @@ pub(super) unsafe fn add_query_gradient<E: Element, T: Tiles, M: Mask>(
     t: &Tile<M>,
     i: u32,
 ) {
-    let config = const { config::backward(T::HEAD_DIM) };
+    let config = const { T::FOOTPRINT };
     let warp = t.thread / 32;
     let QueryGradientPlace { row, col } = query_gradient_place::<T>(warp);
     let mut d_q = T::QueryGradient::zero();
@@ -65,7 +64,7 @@ fn each_register<T: Tiles>(d_q: &T::QueryGradient, mut f: impl FnMut(f32)) {
 /// How many tiles of keys add to this query block before this one.
 #[inline(always)]
 fn turn<T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>, block: u32) -> u32 {
-    let config = const { config::backward(T::HEAD_DIM) };
+    let config = const { T::FOOTPRINT };
     match t.tile.direction {
         Direction::Down => t.tile.tile,
         Direction::Up => {

@@ -24,11 +24,10 @@
 use super::Tiles;
 use super::probabilities::{probabilities, score_gradients, send};
 use super::query_gradient::{add_query_gradient, pass_turn, wait_turn};
-use super::walk::{Layout, ROLE_WARPS, Tile, WARP_KEYS, load_d_o, load_q};
+use super::walk::{Layout, Tile, load_d_o, load_q};
 use crate::attention::divide;
 use crate::attention::mask::{Mask, Rows};
 use crate::attention::schedule::{self, BackwardTile};
-use crate::config;
 use crate::params::BackwardParams;
 use crate::ptx::{atomic, barrier, cp_async, shared, special};
 use crate::tile::copy::{self, Checked, Team};
@@ -37,20 +36,20 @@ use crate::tile::global::GlobalRows;
 use crate::tile::matmul::{Registers, left, multiply_add, right, right_transposed};
 use crate::tile::register::{Accumulator, Packed};
 
-/// The barrier of warp pair `w` is `PAIR_BARRIER + w`; barrier 0 is everybody's.
+/// The barrier of warp pair `w` is `PAIR_BARRIER + w`; the one behind the pairs' is that of the gradient warps, barrier 0
+/// everybody's.
 const PAIR_BARRIER: u32 = 1;
-/// The barrier of the gradient warps.
-const GRADIENT_BARRIER: u32 = PAIR_BARRIER + ROLE_WARPS;
 /// Threads of a pair of warps.
 const PAIR_THREADS: u32 = 64;
 
 /// Draws tiles until none are left.
 ///
 /// # Safety
-/// The launch is as [`config::backward`] says; tensors are as [`BackwardParams`] says, of `T::HEAD_DIM` columns; the
+/// The launch is as [`Tiles::FOOTPRINT`] says; tensors are as [`BackwardParams`] says, of `T::HEAD_DIM` columns; the
 /// `delta` kernel ran before on the stream.
 #[inline(always)]
 pub unsafe fn backward<E: Element, T: Tiles, M: Mask>(p: &BackwardParams) {
+    const { T::CONSISTENT };
     let shared = Layout::new::<T>();
     let thread = special::thread_idx_x();
     loop {
@@ -79,7 +78,7 @@ unsafe fn key_tile<E: Element, T: Tiles, M: Mask>(
     tile: BackwardTile,
     thread: u32,
 ) {
-    let config = const { config::backward(T::HEAD_DIM) };
+    let config = const { T::FOOTPRINT };
     let batch_idx = divide(tile.head, p.shape.heads_k);
     let kv_head_idx = tile.head - batch_idx * p.shape.heads_k;
     let keys = Rows {
@@ -89,7 +88,7 @@ unsafe fn key_tile<E: Element, T: Tiles, M: Mask>(
     let mask = M::new(&p.shape);
     let blocks = mask.q_blocks(keys, &p.shape, config.block_q);
     let steps = (blocks.end - blocks.first) * p.shape.group_size;
-    let warp = thread / 32 % ROLE_WARPS;
+    let warp = thread / 32 % T::ROLE_WARPS;
     let q_blocks = p.shape.seqlen_q.div_ceil(config.block_q);
     let t = Tile {
         q_blocks,
@@ -110,12 +109,12 @@ unsafe fn key_tile<E: Element, T: Tiles, M: Mask>(
         threads: config.threads,
     };
     let rows = |tensor| GlobalRows::new(tensor, batch_idx, kv_head_idx, p.shape.seqlen_k);
-    let (first_key, warp_key) = (keys.first, warp * WARP_KEYS);
+    let (first_key, warp_key) = (keys.first, warp * T::WARP_KEYS);
     // SAFETY: as `backward`. After the walk all warps have met, so that K and V may become dK and dV.
     unsafe {
         copy::load::<Checked>(shared.k, rows(&p.k), first_key, config.block_k, team);
         copy::load::<Checked>(shared.v, rows(&p.v), first_key, config.block_k, team);
-        if thread < ROLE_WARPS * 32 {
+        if thread < T::ROLE_WARPS * 32 {
             if steps > 0 {
                 load_d_o::<T, M>(p, &t, 0);
             }
@@ -150,7 +149,7 @@ unsafe fn score_warp<E: Element, T: Tiles, M: Mask>(
     p: &BackwardParams,
     t: &Tile<M>,
 ) -> T::KeyGradient {
-    let config = const { config::backward(T::HEAD_DIM) };
+    let config = const { T::FOOTPRINT };
     let mut d_v = T::KeyGradient::zero();
     // SAFETY: as `backward`; `begin_step` has published what each step reads.
     unsafe {
@@ -162,7 +161,7 @@ unsafe fn score_warp<E: Element, T: Tiles, M: Mask>(
             // Sᵀ = K Qᵀ
             let mut s = T::Scores::zero();
             let q = Layout::stage(t.shared.q, config.block_q, i);
-            let k = left(t.shared.k, t.warp * WARP_KEYS);
+            let k = left(t.shared.k, t.warp * T::WARP_KEYS);
             multiply_add::<E, _>(&mut s, k, right_transposed(q, 0), T::HEAD_DIM as usize / 16);
             // Pᵀ = exp(Sᵀ − L)
             probabilities::<T, M>(p, t, i, &mut s);
@@ -192,7 +191,7 @@ unsafe fn gradient_warp<E: Element, T: Tiles, M: Mask>(
     p: &BackwardParams,
     t: &Tile<M>,
 ) -> T::KeyGradient {
-    let config = const { config::backward(T::HEAD_DIM) };
+    let config = const { T::FOOTPRINT };
     let mut d_k = T::KeyGradient::zero();
     let mut d_s = <T::Scores as Accumulator>::Packed::zero();
     // SAFETY: as `backward`; `begin_step` has published what each step reads, the pair's barrier P. Q of the last
@@ -202,7 +201,7 @@ unsafe fn gradient_warp<E: Element, T: Tiles, M: Mask>(
             begin_step::<T, M>(p, t, i);
             if i > 0 {
                 add_key_gradient::<E, T, M>(t, i - 1, d_s, &mut d_k);
-                barrier::barrier_sync(GRADIENT_BARRIER, ROLE_WARPS * 32);
+                barrier::barrier_sync(PAIR_BARRIER + T::ROLE_WARPS, T::ROLE_WARPS * 32);
             }
             if i + 1 < t.steps {
                 load_q::<T, M>(p, t, i + 1);
@@ -213,7 +212,7 @@ unsafe fn gradient_warp<E: Element, T: Tiles, M: Mask>(
             // dPᵀ = V dOᵀ
             let mut d_p = T::Scores::zero();
             let d_o = Layout::stage(t.shared.d_o, config.block_q, i);
-            let v = left(t.shared.v, t.warp * WARP_KEYS);
+            let v = left(t.shared.v, t.warp * T::WARP_KEYS);
             multiply_add::<E, _>(
                 &mut d_p,
                 v,
@@ -227,7 +226,7 @@ unsafe fn gradient_warp<E: Element, T: Tiles, M: Mask>(
             // All lanes have read P: dS takes its place.
             barrier::warp_sync();
             let rows = Layout::stage(t.shared.d_s, config.block_k, i);
-            copy::store_packed::<T::Scores>(rows, t.warp * WARP_KEYS, 0, &d_s);
+            copy::store_packed::<T::Scores>(rows, t.warp * T::WARP_KEYS, 0, &d_s);
         }
         if t.steps > 0 {
             add_key_gradient::<E, T, M>(t, t.steps - 1, d_s, &mut d_k);
@@ -245,7 +244,7 @@ unsafe fn add_key_gradient<E: Element, T: Tiles, M: Mask>(
     d_s: <T::Scores as Accumulator>::Packed,
     d_k: &mut T::KeyGradient,
 ) {
-    let block_q = const { config::backward(T::HEAD_DIM).block_q };
+    let block_q = const { T::FOOTPRINT.block_q };
     let q = Layout::stage(t.shared.q, block_q, i);
     // SAFETY: as `gradient_warp`.
     unsafe { multiply_add::<E, _>(d_k, Registers(d_s), right(q, 0), block_q as usize / 16) };
@@ -274,7 +273,7 @@ unsafe fn end_walk<E: Element, T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M
 #[inline(always)]
 unsafe fn meet<T: Tiles>() {
     // SAFETY: the caller's contract.
-    unsafe { barrier::barrier_sync(0, const { config::backward(T::HEAD_DIM).threads }) }
+    unsafe { barrier::barrier_sync(0, const { T::FOOTPRINT.threads }) }
 }
 
 /// The barrier of step `i`, with the turns that are waited for before and passed on behind it.

@@ -12,11 +12,6 @@ use crate::tile::copy::{self, Checked, Team};
 use crate::tile::global::{GlobalRows, row_of_head};
 use crate::tile::shared::SharedTile;
 
-/// Keys of a warp: two fragments.
-pub(super) const WARP_KEYS: u32 = 32;
-/// Warps of a role.
-pub(super) const ROLE_WARPS: u32 = 4;
-
 /// Where things lie in shared memory.
 #[derive(Clone, Copy)]
 pub(super) struct Layout {
@@ -38,7 +33,7 @@ impl Layout {
     /// The places of one block of threads.
     #[inline(always)]
     pub(super) fn new<T: Tiles>() -> Self {
-        let config = const { config::backward(T::HEAD_DIM) };
+        let config = const { T::FOOTPRINT };
         let row_bytes = T::HEAD_DIM * 2;
         let (q_bytes, k_bytes) = (config.block_q * row_bytes, config.block_k * row_bytes);
         let k = special::shared_base();
@@ -46,7 +41,7 @@ impl Layout {
         let q = v + k_bytes;
         let d_o = q + 2 * q_bytes;
         let d_s = d_o + 2 * q_bytes;
-        let lse = d_s + 2 * config.block_k * config.block_q * 2;
+        let lse = d_s + 2 * config.block_k * config::d_s_row_bytes(config.block_q);
         let tile = |base| SharedTile { base, row_bytes };
         Layout {
             k: tile(k),
@@ -55,7 +50,7 @@ impl Layout {
             d_o: tile(d_o),
             d_s: SharedTile {
                 base: d_s,
-                row_bytes: config.block_q * 2,
+                row_bytes: config::d_s_row_bytes(config.block_q),
             },
             lse,
             delta: lse + 2 * config.block_q * 4,
@@ -130,12 +125,20 @@ pub(super) fn step_at<M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32) -> Step 
 /// Nobody reads the stage that is filled.
 #[inline(always)]
 pub(super) unsafe fn load_q<T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32) {
-    let block_q = const { config::backward(T::HEAD_DIM).block_q };
+    let block_q = const { T::FOOTPRINT.block_q };
     let step = step_at(p, t, i);
     let rows = GlobalRows::new(&p.q, t.batch_idx, step.head_idx, p.shape.seqlen_q);
     let tile = Layout::stage(t.shared.q, block_q, i);
     // SAFETY: the caller's contract.
-    unsafe { copy::load::<Checked>(tile, rows, step.block * block_q, block_q, role_team(t)) };
+    unsafe {
+        copy::load::<Checked>(
+            tile,
+            rows,
+            step.block * block_q,
+            block_q,
+            role_team::<T, M>(t),
+        )
+    };
 }
 
 /// Begins the copies of dO, L and Δ of step `i`; score warps do.
@@ -144,9 +147,9 @@ pub(super) unsafe fn load_q<T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>, 
 /// Nobody reads the stage that is filled.
 #[inline(always)]
 pub(super) unsafe fn load_d_o<T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32) {
-    let block_q = const { config::backward(T::HEAD_DIM).block_q };
+    let block_q = const { T::FOOTPRINT.block_q };
     let step = step_at(p, t, i);
-    let (first, team) = (step.block * block_q, role_team(t));
+    let (first, team) = (step.block * block_q, role_team::<T, M>(t));
     let rows = GlobalRows::new(&p.d_o, t.batch_idx, step.head_idx, p.shape.seqlen_q);
     let tile = Layout::stage(t.shared.d_o, block_q, i);
     let chunks = block_q / 4;
@@ -168,9 +171,9 @@ pub(super) unsafe fn load_d_o<T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>
 
 /// The threads of this thread's role.
 #[inline(always)]
-fn role_team<M>(t: &Tile<M>) -> Team {
+fn role_team<T: Tiles, M>(t: &Tile<M>) -> Team {
     Team {
-        thread: t.thread % (ROLE_WARPS * 32),
-        threads: ROLE_WARPS * 32,
+        thread: t.thread % (T::ROLE_WARPS * 32),
+        threads: T::ROLE_WARPS * 32,
     }
 }

@@ -53,4 +53,3 @@ unsafe fn store_lse<O: Accumulator>(
         }
     }
 }
-

@@ -3,10 +3,10 @@
 //! Four warps, each with 32 rows of Q. K and V of the next block arrive while this one is multiplied; one barrier a
 //! block both publishes what has arrived and says that the other stage may be overwritten.
 
+use super::store_lse;
 use crate::attention::divide;
 use crate::attention::mask::{Mask, Rows};
 use crate::attention::schedule;
-use super::store_lse;
 use crate::config;
 use crate::params::ForwardParams;
 use crate::ptx::{barrier, cp_async, special};

@@ -16,6 +16,8 @@ macro_rules! entries {
     )* };
 }
 
+// The builder compiles the list of kernels in parts, of which one has the probes.
+#[cfg(any(not(ferroflash_part), ferroflash_probes))]
 for_each_probe!(entries);
 
 macro_rules! hopper_entries {
@@ -32,4 +34,5 @@ macro_rules! hopper_entries {
     )* };
 }
 
+#[cfg(any(not(ferroflash_part), ferroflash_probes))]
 for_each_hopper_probe!(hopper_entries);

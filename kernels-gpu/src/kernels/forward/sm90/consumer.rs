@@ -1,13 +1,13 @@
 //! A consumer: 64 query rows of every tile; products and softmax.
 
+use super::Tiles;
 use super::layout::{Job, Layout};
 use super::ring::Ring;
-use super::Tiles;
 use crate::attention::divide;
 use crate::attention::mask::Mask;
-use crate::config::{self, TMA_KV_STAGES, TMA_SLOTS};
-use crate::params::TmaForwardParams;
+use crate::config::{TMA_KV_STAGES, TMA_SLOTS};
 use crate::kernels::forward::store_lse;
+use crate::params::TmaForwardParams;
 use crate::ptx::{barrier, mbarrier, special, tma};
 use crate::tile::element::Element;
 use crate::tile::fragment;
@@ -47,7 +47,7 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(
     idx: u32,
 ) {
     let steps = const { T::HEAD_DIM / 16 };
-    let block_k = const { config::tma_forward(T::HEAD_DIM).block_k };
+    let block_k = T::FOOTPRINT.block_k;
     let c = Consumer {
         p,
         layout,
@@ -57,7 +57,7 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(
         leads: (special::lane_idx() == 0) as u32,
     };
     let mut slot = Ring::start(TMA_SLOTS);
-    let mut q = Ring::start(config::tma_q_stages(T::HEAD_DIM));
+    let mut q = Ring::start(T::Q_STAGES);
     let mut k = Ring::start(TMA_KV_STAGES);
     let mut v = Ring::start(TMA_KV_STAGES);
     let mut o_place = Ring::start(1);
@@ -158,14 +158,14 @@ impl<M: Mask> Consumer<'_, M> {
     /// The warp's first row of a tile.
     #[inline(always)]
     fn first_row<T: Tiles>(&self, job: Job) -> u32 {
-        let block_q = const { config::tma_forward(T::HEAD_DIM).block_q };
+        let block_q = T::FOOTPRINT.block_q;
         job.tile * block_q + self.idx * WARPGROUP_ROWS + self.warp * 16
     }
 
     /// S ← −∞ where the mask hides the key, if it hides any of the block's from the warp's rows.
     #[inline(always)]
     fn mask_block<T: Tiles>(&self, job: Job, block: u32, s: &mut T::Scores) {
-        let block_k = const { config::tma_forward(T::HEAD_DIM).block_k };
+        let block_k = T::FOOTPRINT.block_k;
         let (first_row, first_key) = (self.first_row::<T>(job), block * block_k);
         // The first row sees no more keys than the others.
         if first_key + block_k <= self.mask.visible(first_row) {
@@ -209,7 +209,7 @@ impl<M: Mask> Consumer<'_, M> {
         // SAFETY: all lanes of the warp come here; what lies outside O is not written.
         unsafe {
             let lse = finished.softmax.finish(o);
-            if const { config::tma_stores(T::HEAD_DIM) } {
+            if T::STORES {
                 self.hand_over::<E, T>(place, o);
             } else {
                 let batch_idx = divide(head, p.shape.heads_q);

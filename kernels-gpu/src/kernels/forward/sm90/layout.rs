@@ -1,7 +1,7 @@
 //! Where things lie in shared memory, and the barriers by which the roles meet.
 
 use super::Tiles;
-use crate::config::{self, TMA_KV_STAGES, TMA_SLOTS};
+use crate::config::{TMA_KV_STAGES, TMA_SLOTS};
 use crate::ptx::{mbarrier, shared, special};
 use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
 
@@ -78,19 +78,19 @@ impl Layout {
     /// The places of one block of threads.
     #[inline(always)]
     pub(super) const fn at<T: Tiles>(base: u32) -> Self {
-        let config = config::tma_forward(T::HEAD_DIM);
+        let config = T::FOOTPRINT;
         let q = base;
-        let k = q + config::tma_q_stages(T::HEAD_DIM) * BoxedTile::n_bytes(config.block_q, T::HEAD_DIM);
+        let k = q + T::Q_STAGES * BoxedTile::n_bytes(config.block_q, T::HEAD_DIM);
         let v = k + TMA_KV_STAGES * BoxedTile::n_bytes(config.block_k, T::HEAD_DIM);
         let o = v + TMA_KV_STAGES * BoxedTile::n_bytes(config.block_k, T::HEAD_DIM);
-        let slots = if config::tma_stores(T::HEAD_DIM) {
+        let slots = if T::STORES {
             o + BoxedTile::n_bytes(config.block_q, T::HEAD_DIM)
         } else {
             o
         };
         let q_ring = Barriers {
             base: slots + TMA_SLOTS * 16,
-            stages: config::tma_q_stages(T::HEAD_DIM),
+            stages: T::Q_STAGES,
         };
         let k_ring = Barriers {
             base: q_ring.end(),
@@ -116,7 +116,7 @@ impl Layout {
             job_ring,
             o_ring: Barriers {
                 base: job_ring.end(),
-                stages: config::tma_consumers(T::HEAD_DIM),
+                stages: T::CONSUMERS,
             },
         }
     }
@@ -133,12 +133,8 @@ impl Layout {
     /// One thread does, before all others meet it.
     #[inline(always)]
     pub(super) unsafe fn make_barriers<T: Tiles>(self) {
-        let consumers = const { config::tma_consumers(T::HEAD_DIM) };
-        let storers = if const { config::tma_stores(T::HEAD_DIM) } {
-            consumers
-        } else {
-            0
-        };
+        let consumers = T::CONSUMERS;
+        let storers = if T::STORES { consumers } else { 0 };
         let warps = consumers * 4;
         // SAFETY: the caller's contract.
         unsafe {
@@ -154,7 +150,7 @@ impl Layout {
     #[inline(always)]
     pub(super) const fn q<T: Tiles>(self, stage: u32, consumer: u32) -> BoxedTile {
         let bytes = BoxedTile::n_bytes(WARPGROUP_ROWS, T::HEAD_DIM);
-        let consumers = config::tma_consumers(T::HEAD_DIM);
+        let consumers = T::CONSUMERS;
         BoxedTile {
             base: self.q + (stage * consumers + consumer) * bytes,
             rows: WARPGROUP_ROWS,
@@ -174,7 +170,7 @@ impl Layout {
     }
 
     const fn kv<T: Tiles>(base: u32, stage: u32) -> BoxedTile {
-        let rows = config::tma_forward(T::HEAD_DIM).block_k;
+        let rows = T::FOOTPRINT.block_k;
         BoxedTile {
             base: base + stage * BoxedTile::n_bytes(rows, T::HEAD_DIM),
             rows,

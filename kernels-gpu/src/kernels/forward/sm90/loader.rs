@@ -6,7 +6,7 @@ use super::ring::Ring;
 use crate::attention::divide;
 use crate::attention::mask::{Mask, Rows};
 use crate::attention::schedule;
-use crate::config::{self, TMA_KV_STAGES, TMA_SLOTS};
+use crate::config::{TMA_KV_STAGES, TMA_SLOTS};
 use crate::params::{BOX_COLUMNS, TensorMap, TmaForwardParams};
 use crate::ptx::{atomic, mbarrier, special, tma};
 use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
@@ -30,7 +30,7 @@ struct Loader<'a> {
 /// One thread of the block does it; the barriers have been made.
 #[inline(always)]
 pub(super) unsafe fn load<T: Tiles, M: Mask>(p: &TmaForwardParams, maps: u64, layout: Layout) {
-    let config = const { config::tma_forward(T::HEAD_DIM) };
+    let config = T::FOOTPRINT;
     let mask = M::new(&p.shape);
     let tiles = p.schedule.tiles * p.schedule.heads;
     let mut slot = Ring::start(TMA_SLOTS);
@@ -38,7 +38,7 @@ pub(super) unsafe fn load<T: Tiles, M: Mask>(p: &TmaForwardParams, maps: u64, la
         p,
         maps,
         layout,
-        q: Ring::start(config::tma_q_stages(T::HEAD_DIM)),
+        q: Ring::start(T::Q_STAGES),
         k: Ring::start(TMA_KV_STAGES),
         v: Ring::start(TMA_KV_STAGES),
     };
@@ -91,11 +91,17 @@ impl Loader<'_> {
     /// Q, and K and V from the last block down; K one block ahead of V, as consumers take them.
     #[inline(always)]
     unsafe fn load_tile<T: Tiles>(&mut self, job: Job, blind: bool) {
-        let config = const { config::tma_forward(T::HEAD_DIM) };
+        let config = T::FOOTPRINT;
         let batch_idx = divide(job.head, self.p.shape.heads_q);
         let head_idx = job.head - batch_idx * self.p.shape.heads_q;
         let kv_head_idx = divide(head_idx, self.p.shape.group_size);
-        let row_of = |block: u32| if blind { NO_ROW } else { block * config.block_k };
+        let row_of = |block: u32| {
+            if blind {
+                NO_ROW
+            } else {
+                block * config.block_k
+            }
+        };
         // SAFETY: as `load`.
         unsafe {
             let mut block = job.blocks - 1;
@@ -112,7 +118,7 @@ impl Loader<'_> {
 
     #[inline(always)]
     unsafe fn load_q<T: Tiles>(&mut self, first_row: u32, head_idx: u32, batch_idx: u32) {
-        let config = const { config::tma_forward(T::HEAD_DIM) };
+        let config = T::FOOTPRINT;
         let (full, empty) = (
             self.layout.q_ring.full(self.q.stage),
             self.layout.q_ring.empty(self.q.stage),
@@ -124,9 +130,14 @@ impl Loader<'_> {
                 full,
                 BoxedTile::n_bytes(config.block_q, T::HEAD_DIM),
             );
-            for consumer in 0..const { config::tma_consumers(T::HEAD_DIM) } {
+            for consumer in 0..T::CONSUMERS {
                 let tile = self.layout.q::<T>(self.q.stage, consumer);
-                let at = [0, first_row + consumer * WARPGROUP_ROWS, head_idx, batch_idx];
+                let at = [
+                    0,
+                    first_row + consumer * WARPGROUP_ROWS,
+                    head_idx,
+                    batch_idx,
+                ];
                 load_boxes::<T>(self.map(0), tile, at, full);
             }
         }

@@ -31,60 +31,86 @@ mod ring;
 mod storer;
 
 use crate::attention::mask::Mask;
-use crate::config;
+use crate::config::{self, Footprint};
 use crate::params::TmaForwardParams;
 use crate::ptx::{barrier, mbarrier, shuffle, special, warpgroup};
 use crate::tile::element::Element;
 use crate::tile::register::RegisterTile;
-use crate::tile::warpgroup::WarpgroupTile;
+use crate::tile::warpgroup::{WARPGROUP_ROWS, WarpgroupTile};
+use crate::variants::TileShape;
 use layout::Layout;
 
-/// The tiles of one head_dim; sizes as [`config::tma_forward`] says.
+/// The tiles of one head_dim in one shape.
 pub trait Tiles {
     /// Columns that the tiles have; tensors may have fewer.
     const HEAD_DIM: u32;
+    /// Their shape.
+    const SHAPE: TileShape;
+    /// What a block takes, and which part of the problem it covers.
+    const FOOTPRINT: Footprint = config::tma_forward(Self::HEAD_DIM, Self::SHAPE);
+    /// Warpgroups that multiply, 64 query rows each.
+    const CONSUMERS: u32 = Self::FOOTPRINT.block_q / WARPGROUP_ROWS;
+    /// Stages of Q.
+    const Q_STAGES: u32 = config::tma_q_stages(Self::HEAD_DIM);
+    /// Whether storers send O off.
+    const STORES: bool = config::tma_stores(Self::HEAD_DIM);
     /// A warpgroup's rows of S.
     type Scores: WarpgroupTile;
     /// A warpgroup's rows of O.
     type Output: WarpgroupTile;
 }
 
-/// The tiles of head_dim `D`.
-pub struct HeadDim<const D: u32>;
-
 /// Fragments across `columns` columns.
 const fn n8(columns: u32) -> usize {
     columns as usize / 8
 }
 
+/// The tiles of head_dim `D` in the default shape.
+pub struct HeadDim<const D: u32>;
+
 impl Tiles for HeadDim<64> {
     const HEAD_DIM: u32 = 64;
-    type Scores = RegisterTile<1, { n8(config::tma_forward(64).block_k) }>;
+    const SHAPE: TileShape = TileShape::Default;
+    type Scores = RegisterTile<1, { n8(Self::FOOTPRINT.block_k) }>;
     type Output = RegisterTile<1, { n8(64) }>;
-}
-
-impl Tiles for HeadDim<128> {
-    const HEAD_DIM: u32 = 128;
-    type Scores = RegisterTile<1, { n8(config::tma_forward(128).block_k) }>;
-    type Output = RegisterTile<1, { n8(128) }>;
 }
 
 impl Tiles for HeadDim<96> {
     const HEAD_DIM: u32 = 96;
-    type Scores = RegisterTile<1, { n8(config::tma_forward(96).block_k) }>;
+    const SHAPE: TileShape = TileShape::Default;
+    type Scores = RegisterTile<1, { n8(Self::FOOTPRINT.block_k) }>;
     type Output = RegisterTile<1, { n8(96) }>;
+}
+
+impl Tiles for HeadDim<128> {
+    const HEAD_DIM: u32 = 128;
+    const SHAPE: TileShape = TileShape::Default;
+    type Scores = RegisterTile<1, { n8(Self::FOOTPRINT.block_k) }>;
+    type Output = RegisterTile<1, { n8(128) }>;
 }
 
 impl Tiles for HeadDim<192> {
     const HEAD_DIM: u32 = 192;
-    type Scores = RegisterTile<1, { n8(config::tma_forward(192).block_k) }>;
+    const SHAPE: TileShape = TileShape::Default;
+    type Scores = RegisterTile<1, { n8(Self::FOOTPRINT.block_k) }>;
     type Output = RegisterTile<1, { n8(192) }>;
 }
 
 impl Tiles for HeadDim<256> {
     const HEAD_DIM: u32 = 256;
-    type Scores = RegisterTile<1, { n8(config::tma_forward(256).block_k) }>;
+    const SHAPE: TileShape = TileShape::Default;
+    type Scores = RegisterTile<1, { n8(Self::FOOTPRINT.block_k) }>;
     type Output = RegisterTile<1, { n8(256) }>;
+}
+
+/// The tiles of head_dim `D` in the shape [`TileShape::Wide`].
+pub struct Wide<const D: u32>;
+
+impl Tiles for Wide<64> {
+    const HEAD_DIM: u32 = 64;
+    const SHAPE: TileShape = TileShape::Wide;
+    type Scores = RegisterTile<1, { n8(Self::FOOTPRINT.block_k) }>;
+    type Output = RegisterTile<1, { n8(64) }>;
 }
 
 /// Registers of the threads that only move data.
@@ -114,14 +140,12 @@ pub unsafe fn forward<E: Element, T: Tiles, M: Mask>(p: &TmaForwardParams, maps:
             if special::lane_idx() == 0 {
                 if warp == 0 {
                     loader::load::<T, M>(p, maps, layout);
-                } else if const { config::tma_stores(T::HEAD_DIM) }
-                    && warp <= const { config::tma_consumers(T::HEAD_DIM) }
-                {
+                } else if T::STORES && warp <= T::CONSUMERS {
                     storer::store::<T>(p, maps, layout, warp - 1);
                 }
             }
         } else {
-            if const { config::tma_consumers(T::HEAD_DIM) == 3 } {
+            if T::CONSUMERS == 3 {
                 warpgroup::setmaxnreg_inc::<160>();
             } else {
                 warpgroup::setmaxnreg_inc::<240>();

@@ -4,7 +4,7 @@ use super::Tiles;
 use super::layout::Layout;
 use super::ring::Ring;
 use crate::attention::divide;
-use crate::config::{self, TMA_SLOTS};
+use crate::config::TMA_SLOTS;
 use crate::params::{BOX_COLUMNS, TensorMap, TmaForwardParams};
 use crate::ptx::{mbarrier, tma};
 use crate::tile::warpgroup::WARPGROUP_ROWS;
@@ -20,7 +20,7 @@ pub(super) unsafe fn store<T: Tiles>(
     layout: Layout,
     consumer: u32,
 ) {
-    let config = const { config::tma_forward(T::HEAD_DIM) };
+    let config = T::FOOTPRINT;
     let map = maps + 3 * size_of::<TensorMap>() as u64;
     let mut slot = Ring::start(TMA_SLOTS);
     let mut o = Ring::start(1);

@@ -1,0 +1,70 @@
+//! Problems for the compact tiles of flash2's backward pass at head_dim 128.
+
+use super::{Case, HALVES, HEADS, MASKS};
+use crate::buffer::ALIGNED;
+use crate::inputs::ADVERSARIAL;
+
+/// The head_dim that has compact tiles.
+pub const COMPACT_HEAD_DIM: usize = 128;
+
+/// `(seqlen_q, seqlen_k)` around its blocks of 16 queries and tiles of 128 keys, and without either.
+const LENGTHS: [(usize, usize); 16] = [
+    (0, 0),
+    (0, 5),
+    (5, 0),
+    (1, 1),
+    (1, 257),
+    (257, 1),
+    (15, 127),
+    (16, 128),
+    (17, 129),
+    (31, 33),
+    (48, 256),
+    (128, 128),
+    (17, 200),
+    (200, 17),
+    (130, 257),
+    (257, 130),
+];
+
+/// One problem per element type and mask, at lengths that no block divides.
+pub fn quick() -> Vec<Case> {
+    let of = |mask| HALVES.map(|dtype| of(dtype, mask, 150, 170).heads(1, 2, 1));
+    MASKS.into_iter().flat_map(of).collect()
+}
+
+/// Every pair of lengths with both masks, heads, arrangements and types going round; one problem under several seeds;
+/// adversarial numbers.
+pub fn full() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (of_mask, mask) in MASKS.into_iter().enumerate() {
+        for (at, (seqlen_q, seqlen_k)) in LENGTHS.into_iter().enumerate() {
+            let round = at + of_mask;
+            let (batch, heads_q, heads_k) = HEADS[round % HEADS.len()];
+            let case = of(HALVES[round % 2], mask, seqlen_q, seqlen_k);
+            cases.push(Case {
+                arrangement: ALIGNED[at % ALIGNED.len()],
+                seed: round as u64,
+                ..case.heads(batch, heads_q, heads_k)
+            });
+        }
+        for seed in 0..4 {
+            let case = of(HALVES[seed % 2], mask, 70, 300).heads(1, 4, 2);
+            cases.push(Case {
+                seed: 100 + seed as u64,
+                ..case
+            });
+        }
+        for (at, fill) in ADVERSARIAL.into_iter().enumerate() {
+            cases.push(Case {
+                fill,
+                ..of(HALVES[(at + of_mask) % 2], mask, 40, 140).heads(1, 1, 1)
+            });
+        }
+    }
+    cases
+}
+
+fn of(dtype: ferroflash::Dtype, mask: ferroflash::Mask, seqlen_q: usize, seqlen_k: usize) -> Case {
+    Case::new(dtype, mask, COMPACT_HEAD_DIM, seqlen_q, seqlen_k)
+}
