@@ -5,6 +5,7 @@
 //! are the one thing a plan leaves open; [`Plan::params`] fills them in at launch.
 
 mod device;
+mod eligible;
 mod flash2;
 mod flash3;
 mod reason;
@@ -23,8 +24,9 @@ use ferroflash_kernels::params::{
 use ferroflash_kernels::variants::Variant;
 
 pub use device::DeviceInfo;
+pub use eligible::eligible;
 pub use reason::{Candidate, Outcome, Reason};
-pub use select::{eligible, kinds};
+pub use select::kinds;
 pub use workspace::WorkspaceLayout;
 
 use crate::backend::cpu;

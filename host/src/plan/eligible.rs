@@ -1,0 +1,177 @@
+//! Whether a kernel can work on a problem's tensors on a device: each check a function, each refusal a [`Reason`].
+
+use ferroflash_kernels::variants::{HEAD_DIM_MULTIPLE, HeadDims, Kind, MaskKind, Variant};
+
+use super::reason::Reason;
+use super::{DeviceInfo, tensor_map};
+use crate::error::Argument;
+use crate::problem::Mask;
+use crate::tensor::Description;
+use crate::validate::Checked;
+
+/// Kernels read 16 bytes at a time.
+const ALIGNMENT_BYTES: u64 = 16;
+/// The same in elements of two bytes.
+const ALIGNMENT_ELEMS: u64 = HEAD_DIM_MULTIPLE as u64;
+
+/// Whether this kernel can work on these tensors on this device.
+pub fn eligible(variant: &Variant, checked: &Checked, device: &DeviceInfo) -> Result<(), Reason> {
+    dtype(variant, checked)?;
+    head_dim(variant, checked)?;
+    mask(variant, checked)?;
+    compute_capability(variant, device)?;
+    shared_memory(variant, device)?;
+    sizes(checked)?;
+    alignment(checked)?;
+    match variant.kind {
+        Kind::TmaForward => tensor_maps(checked),
+        _ => Ok(()),
+    }
+}
+
+fn dtype(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
+    let given = checked.problem().dtype;
+    if given.of_kernels() == Some(variant.dtype) {
+        Ok(())
+    } else {
+        Err(Reason::Dtype { given })
+    }
+}
+
+fn head_dim(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
+    let given = checked.problem().head_dim as u32;
+    match variant.head_dims() {
+        HeadDims::Exactly(compiled) if compiled == given => Ok(()),
+        HeadDims::Exactly(compiled) => Err(Reason::HeadDim {
+            given,
+            compiled: vec![compiled],
+        }),
+        HeadDims::UpTo(most) if given.is_multiple_of(HEAD_DIM_MULTIPLE) && given <= most => Ok(()),
+        HeadDims::UpTo(most) => Err(Reason::HeadDimMultiple {
+            given,
+            multiple: HEAD_DIM_MULTIPLE,
+            most,
+        }),
+    }
+}
+
+fn mask(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
+    let needed = match checked.problem().mask {
+        Mask::Full => MaskKind::Full,
+        Mask::Causal => MaskKind::Causal,
+    };
+    if variant.mask.is_none_or(|compiled| compiled == needed) {
+        Ok(())
+    } else {
+        Err(Reason::Mask)
+    }
+}
+
+fn compute_capability(variant: &Variant, device: &DeviceInfo) -> Result<(), Reason> {
+    let (given, needed) = (device.compute_capability, variant.arch.compute_capability());
+    match variant.arch.runs_on(given) {
+        true => Ok(()),
+        false if given < needed => Err(Reason::ComputeCapability { given, needed }),
+        false => Err(Reason::OtherArchitecture { given, needed }),
+    }
+}
+
+fn shared_memory(variant: &Variant, device: &DeviceInfo) -> Result<(), Reason> {
+    let (given, needed) = (
+        device.shared_bytes_per_block,
+        variant.footprint.shared_bytes,
+    );
+    if needed <= given {
+        Ok(())
+    } else {
+        Err(Reason::SharedMemory { given, needed })
+    }
+}
+
+/// Kernels count rows, heads and tiles with 32 bits, with room to round up to a tile.
+fn sizes(checked: &Checked) -> Result<(), Reason> {
+    let problem = checked.problem();
+    let limit = u64::from(u32::MAX / 2);
+    let heads = (problem.batch as u64).saturating_mul(problem.heads_q.max(problem.heads_k) as u64);
+    let sizes = [
+        ("seqlen_q", problem.seqlen_q as u64),
+        ("seqlen_k", problem.seqlen_k as u64),
+        ("batch", problem.batch as u64),
+        ("heads_q", problem.heads_q as u64),
+        ("batch · heads", heads),
+    ];
+    match sizes.into_iter().find(|&(_, given)| given > limit) {
+        Some((what, given)) => Err(Reason::TooLarge { what, given, limit }),
+        None => Ok(()),
+    }
+}
+
+fn alignment(checked: &Checked) -> Result<(), Reason> {
+    each(checked, aligned)
+}
+
+fn tensor_maps(checked: &Checked) -> Result<(), Reason> {
+    tensor_map::countable(checked)?;
+    each(checked, tensor_map::describable)
+}
+
+/// Asks something of every tensor of the pass.
+fn each(
+    checked: &Checked,
+    ask: fn(Argument, &Description) -> Result<(), Reason>,
+) -> Result<(), Reason> {
+    let forward = checked.forward();
+    let tensors = [
+        (Argument::Q, forward.q),
+        (Argument::K, forward.k),
+        (Argument::V, forward.v),
+        (Argument::O, forward.o),
+    ];
+    tensors
+        .iter()
+        .try_for_each(|(argument, tensor)| ask(*argument, tensor))?;
+    if let Some(weights) = checked.weights() {
+        ask(Argument::Weights, weights)?;
+    }
+    let Some(gradients) = checked.gradients() else {
+        return Ok(());
+    };
+    let tensors = [
+        (Argument::DO, gradients.d_o),
+        (Argument::DQ, gradients.d_q),
+        (Argument::DK, gradients.d_k),
+        (Argument::DV, gradients.d_v),
+    ];
+    tensors
+        .iter()
+        .try_for_each(|(argument, tensor)| ask(*argument, tensor))
+}
+
+/// The alignment that 16-byte copies need; what an empty dimension or one of a single entry says does not count.
+fn aligned(argument: Argument, tensor: &Description) -> Result<(), Reason> {
+    let layout = &tensor.layout;
+    if layout.shape().contains(&0) {
+        return Ok(());
+    }
+    if !tensor.address.is_multiple_of(ALIGNMENT_BYTES) {
+        return Err(Reason::BaseAlignment {
+            argument,
+            address: tensor.address,
+        });
+    }
+    let steps = [
+        (layout.batch, layout.batch_stride),
+        (layout.seqlen, layout.row_stride),
+        (layout.heads, layout.head_stride),
+    ];
+    match steps
+        .into_iter()
+        .find(|&(n, stride)| n > 1 && !(stride as u64).is_multiple_of(ALIGNMENT_ELEMS))
+    {
+        Some((_, stride)) => Err(Reason::StrideAlignment {
+            argument,
+            stride: stride as u64,
+        }),
+        None => Ok(()),
+    }
+}
