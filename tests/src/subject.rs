@@ -56,7 +56,7 @@ pub const EMULATED_COMPACT: Subject = Subject {
     ..EMULATED
 };
 
-/// The same for Hopper's kernels.
+/// The emulator as a device of compute capability 9.0, for Hopper's kernels.
 pub const EMULATED_HOPPER: Subject = Subject {
     open: |seed| Ok(Device::emulated(EmulatorOptions::hopper(seed))),
     ..EMULATED
