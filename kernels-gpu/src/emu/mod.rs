@@ -8,6 +8,13 @@
 //! out of bounds or misaligned, accesses to the destination of a copy in flight, lanes that diverge, barriers that
 //! disagree, deadlocks, and what a kernel leaves unfinished when it ends.
 //!
+//! Of Hopper: the copy engine is one more agent, which moves the boxes of tensor maps at random moments, or only when
+//! nothing else can go on; barriers of shared memory count its bytes. Products of warpgroups take their operands at any
+//! moment until they are waited for, and meanwhile their accumulators hold NaN. Whatever may be read or written over
+//! a time is checked over all of it, so that no seed is needed in which it goes wrong. Checked besides: the fences that
+//! the copy engine and the tensor cores want, the phases and counts of barriers, that the warps of a warpgroup do the
+//! same, and the registers that they hand each other ([`Asynchronous`]).
+//!
 //! ```
 //! use ferroflash_kernels::emu::{self, GlobalMemory, Launch, Options};
 //! use ferroflash_kernels::ptx::{global, special};
@@ -38,7 +45,10 @@
 //! Diagnostics name the caller of the instruction. A function between kernel and instruction that should not be
 //! named itself carries `#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]`.
 //!
-//! Not modelled: speed, bank conflicts, the order of sums within a tensor-core product (`emu/mma.rs`).
+//! Not modelled: speed, bank conflicts, the order of sums within a tensor-core product (`emu/mma.rs`); swizzles other than
+//! that of 128 bytes, clusters, and what the copy engine has stored being read in the same launch. Whether a fence
+//! stands between a change of A's registers and a product is not known: one is asked for after every wait that hands
+//! accumulators back, and before the first product.
 
 mod asynchronous;
 mod block;

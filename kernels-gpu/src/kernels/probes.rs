@@ -10,12 +10,16 @@
 )]
 
 use crate::ptx::{
-    atomic, barrier, convert, cp_async, global, ldmatrix, math, mma, shared, shuffle, special,
+    barrier, convert, cp_async, global, ldmatrix, math, mma, shared, shuffle, special,
 };
+
+mod atomics;
 
 pub mod hopper;
 
 mod list;
+
+use atomics::{atom_add_u32, atom_inc_u32, fences, red_add_f32, release_acquire};
 
 #[cfg(target_arch = "nvptx64")]
 mod entries;
@@ -340,60 +344,4 @@ unsafe fn predicated_stores(input: u64, output: u64) {
         f32::from_bits(get(input, 7) & 0x7f7f_ffff),
         odd,
     );
-}
-
-/// Word 0 collects whole numbers from all threads; the others stay 0.
-unsafe fn red_add_f32(_: u64, output: u64) {
-    put(output, 0, 0);
-    barrier::barrier_sync_all();
-    atomic::red_add_f32(output, (special::thread_idx_x() + 1) as f32);
-}
-
-/// Tickets: each is drawn once.
-unsafe fn atom_add_u32(_: u64, output: u64) {
-    put_all(output, 0, &[0, 7]);
-    barrier::barrier_sync_all();
-    let ticket = atomic::atom_add_u32(output, 1);
-    global::st_global_u32(
-        output + u64::from(special::block_dim_x() + ticket) * 4,
-        ticket,
-    );
-}
-
-/// Thread 0 hands its word to thread 32 by a flag, word 0 of the output; everyone else's word is 0.
-#[inline(always)]
-unsafe fn hand_over(input: u64, output: u64, give: unsafe fn(u64), wait: unsafe fn(u64)) {
-    let thread = special::thread_idx_x();
-    let (flag, data) = (output, output + 4);
-    put(output, 0, 0);
-    barrier::barrier_sync_all();
-    if thread == 0 {
-        global::st_global_u32(data, get(input, 0));
-        give(flag);
-    }
-    if thread == 32 {
-        wait(flag);
-        put(output, 0, global::ld_global_u32(data));
-    }
-}
-
-unsafe fn release_acquire(input: u64, output: u64) {
-    hand_over(
-        input,
-        output,
-        |flag| atomic::st_release_u32(flag, 1),
-        |flag| while atomic::ld_acquire_u32(flag) != 1 {},
-    )
-}
-
-unsafe fn fences(input: u64, output: u64) {
-    hand_over(
-        input,
-        output,
-        |flag| atomic::red_release_add_u32(flag, 1),
-        |flag| {
-            while atomic::ld_relaxed_u32(flag) != 1 {}
-            atomic::fence_acq_rel_gpu();
-        },
-    )
 }

@@ -36,6 +36,7 @@ macro_rules! for_each_probe {
             predicated_stores { 64, 0, Bits, 8, 8, Exact }
             red_add_f32 { 64, 0, Bits, 0, 1, Exact }
             atom_add_u32 { 64, 0, Bits, 0, 2, Exact }
+            atom_inc_u32 { 64, 0, Bits, 0, 2, Exact }
             release_acquire { 64, 0, Bits, 1, 1, Exact }
             fences { 64, 0, Bits, 1, 1, Exact }
         }

@@ -184,6 +184,38 @@ fn a_deadlock_names_the_barrier() {
     );
 }
 
+/// One thread waits for the barrier; the others know only by meeting it.
+#[test]
+fn who_has_not_waited_must_meet_one_who_has() {
+    let kernel = |given: &Given, meet: fn()| {
+        // SAFETY: without the meeting, wrong on purpose.
+        unsafe {
+            make_barrier(8192);
+            if special::thread_idx_x() == 33 {
+                mbarrier::mbarrier_arrive_expect_tx(at(8192), 2048);
+                tma::tma_load(at(0), address(&given.input), [0; 4], at(8192));
+                mbarrier::mbarrier_wait(at(8192), 0);
+            }
+            meet();
+            assert_eq!(element(0, 5), 6);
+        }
+    };
+    accepted(64, |given| {
+        // SAFETY: the whole block comes by.
+        kernel(given, || unsafe { barrier::barrier_sync_all() })
+    });
+    found(
+        64,
+        |kind| {
+            matches!(
+                kind,
+                Kind::Race { .. } | Kind::InFlight { .. } | Kind::Uninitialised { .. }
+            )
+        },
+        |given| kernel(given, || {}),
+    );
+}
+
 #[test]
 fn copies_refuse_wrong_operands() {
     let load = |given: &Given, change: fn(&mut TensorMap), to: u32| {
