@@ -28,7 +28,7 @@ DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ferroflash", required=True, help="the command")
-    parser.add_argument("--peers", default="fa2,cudnn", help="of " + ", ".join(BACKENDS))
+    parser.add_argument("--peers", default="fa2,cudnn", help="of fa4, " + ", ".join(BACKENDS))
     parser.add_argument("--algorithms", default="auto", help="ferroflash's: auto is the fastest that can serve; flash3,flash2,...")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--hdims", default="64,128")
@@ -41,6 +41,23 @@ def arguments():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rep", type=int, default=40, help="milliseconds of measuring per peer and round")
     return parser.parse_args()
+
+
+def flash_attn_4(case, options):
+    """A function that runs one pass of the package flash-attn-4."""
+    from flash_attn.cute import flash_attn_func
+    shape = (case["B"], case["S"], case["H"], case["D"])
+    q, k, v, d_o = (torch.randn(shape, device=options.device, dtype=DTYPES[options.dtype]) for _ in range(4))
+    causal = bool(case["causal"])
+    if case["p"] == "fwd":
+        def run():
+            with torch.no_grad():
+                flash_attn_func(q, k, v, causal=causal)
+        return run
+    leaves = tuple(x.detach().requires_grad_() for x in (q, k, v))
+    result = flash_attn_func(*leaves, causal=causal)
+    o = result[0] if isinstance(result, tuple) else result
+    return lambda: torch.autograd.grad(o, leaves, d_o, retain_graph=True)
 
 
 def operations(case):
@@ -100,7 +117,7 @@ def ferroflash(options, case):
 def measure(options, case):
     """A line for every peer."""
     peers = options.peers.split(",")
-    runs = {peer: torch_peer(peer, case, options) for peer in peers}
+    runs = {peer: flash_attn_4(case, options) if peer == "fa4" else torch_peer(peer, case, options) for peer in peers}
     times, rows = {}, {}
     for _ in range(options.rounds):
         for peer in random.sample(peers + ["ferroflash"], len(peers) + 1):
