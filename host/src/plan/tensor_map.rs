@@ -28,7 +28,7 @@ pub fn countable(checked: &Checked) -> Result<(), Reason> {
 }
 
 /// Whether a tensor map can describe the tensor. Its alignment and its sizes have been looked at: see
-/// [`super::eligible`].
+/// [`super::eligible()`].
 pub fn describable(argument: Argument, tensor: &Description) -> Result<(), Reason> {
     let layout = &tensor.layout;
     if layout.shape().contains(&0) {
