@@ -36,8 +36,12 @@ fn flash3_serves_first_and_is_enqueued_with_the_drivers_maps() {
     let Some(device) = gpu(0) else { return };
     let attention = Attention::new(&device, problem()).unwrap();
     let layouts = ForwardLayouts::contiguous(&problem()).unwrap();
-    let prepared = attention.prepare_forward(&layouts).unwrap();
-    assert_eq!(prepared.plan().algorithm, Algorithm::Flash3);
+    let calls = calls_of(|| {
+        let prepared = attention.prepare_forward(&layouts).unwrap();
+        assert_eq!(prepared.plan().algorithm, Algorithm::Flash3);
+    });
+    let loaded = calls.iter().filter(|call| **call == Call::Load);
+    assert_eq!(loaded.count(), 1, "one problem loads one module");
 
     let mut forward = Forward::with(&device, Algorithm::Flash3);
     let stream = Stream::new(device.as_cuda().unwrap()).unwrap();
