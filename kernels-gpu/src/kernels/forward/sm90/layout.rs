@@ -1,7 +1,7 @@
 //! Where things lie in shared memory, and the barriers by which the roles meet.
 
 use super::Tiles;
-use crate::config::{TMA_KV_STAGES, TMA_SLOTS};
+use crate::config::TMA_SLOTS;
 use crate::ptx::{mbarrier, shared, special};
 use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
 
@@ -81,8 +81,8 @@ impl Layout {
         let config = T::FOOTPRINT;
         let q = base;
         let k = q + T::Q_STAGES * BoxedTile::n_bytes(config.block_q, T::HEAD_DIM);
-        let v = k + TMA_KV_STAGES * BoxedTile::n_bytes(config.block_k, T::HEAD_DIM);
-        let o = v + TMA_KV_STAGES * BoxedTile::n_bytes(config.block_k, T::HEAD_DIM);
+        let v = k + T::KV_STAGES * BoxedTile::n_bytes(config.block_k, T::HEAD_DIM);
+        let o = v + T::KV_STAGES * BoxedTile::n_bytes(config.block_k, T::HEAD_DIM);
         let slots = if T::STORES {
             o + BoxedTile::n_bytes(config.block_q, T::HEAD_DIM)
         } else {
@@ -94,11 +94,11 @@ impl Layout {
         };
         let k_ring = Barriers {
             base: q_ring.end(),
-            stages: TMA_KV_STAGES,
+            stages: T::KV_STAGES,
         };
         let v_ring = Barriers {
             base: k_ring.end(),
-            stages: TMA_KV_STAGES,
+            stages: T::KV_STAGES,
         };
         let job_ring = Barriers {
             base: v_ring.end(),

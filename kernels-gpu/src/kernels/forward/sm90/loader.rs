@@ -6,7 +6,7 @@ use super::ring::Ring;
 use crate::attention::divide;
 use crate::attention::mask::{Mask, Rows};
 use crate::attention::schedule;
-use crate::config::{TMA_KV_STAGES, TMA_SLOTS};
+use crate::config::TMA_SLOTS;
 use crate::params::{BOX_COLUMNS, TensorMap, TmaForwardParams};
 use crate::ptx::{atomic, mbarrier, special, tma};
 use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
@@ -39,8 +39,8 @@ pub(super) unsafe fn load<T: Tiles, M: Mask>(p: &TmaForwardParams, maps: u64, la
         maps,
         layout,
         q: Ring::start(T::Q_STAGES),
-        k: Ring::start(TMA_KV_STAGES),
-        v: Ring::start(TMA_KV_STAGES),
+        k: Ring::start(T::KV_STAGES),
+        v: Ring::start(T::KV_STAGES),
     };
     let mut ticket = special::block_idx_x();
     // SAFETY: stages and slots are filled when they are empty; each tile is drawn once.

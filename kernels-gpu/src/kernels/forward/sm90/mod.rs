@@ -52,6 +52,8 @@ pub trait Tiles {
     const CONSUMERS: u32 = Self::FOOTPRINT.block_q / WARPGROUP_ROWS;
     /// Stages of Q.
     const Q_STAGES: u32 = config::tma_q_stages(Self::HEAD_DIM);
+    /// Stages of K, and of V.
+    const KV_STAGES: u32 = config::tma_kv_stages(Self::HEAD_DIM);
     /// Whether storers send O off.
     const STORES: bool = config::tma_stores(Self::HEAD_DIM);
     /// A warpgroup's rows of S.
@@ -111,6 +113,13 @@ impl Tiles for Wide<64> {
     const SHAPE: TileShape = TileShape::Wide;
     type Scores = RegisterTile<1, { n8(Self::FOOTPRINT.block_k) }>;
     type Output = RegisterTile<1, { n8(64) }>;
+}
+
+impl Tiles for Wide<128> {
+    const HEAD_DIM: u32 = 128;
+    const SHAPE: TileShape = TileShape::Wide;
+    type Scores = RegisterTile<1, { n8(Self::FOOTPRINT.block_k) }>;
+    type Output = RegisterTile<1, { n8(128) }>;
 }
 
 /// Registers of the threads that only move data.
