@@ -149,16 +149,16 @@ impl PassKernels {
     }
 }
 
-/// Sequences of at least this many queries are worth wide tiles (tests/benches/record), if that leaves several tiles for
-/// every SM.
-const WIDE_SEQLEN_Q: usize = 2048;
-
-/// The tile shapes, the most wanted first.
+/// The tile shapes, the most wanted first. Wide tiles pay where sequences are long, at head_dim 64 sooner than above
+/// (tests/benches/record), if there are several of them for every SM.
 fn shapes(checked: &Checked, device: &DeviceInfo) -> [TileShape; 3] {
+    const WIDE_ROWS: u64 = 192;
     let problem = checked.problem();
-    let rows = checked.n_rows();
-    let rows_at_once = u64::from(device.n_sms) * 192;
-    if problem.seqlen_q >= WIDE_SEQLEN_Q && rows >= 4 * rows_at_once {
+    let long = if problem.head_dim <= 64 { 2048 } else { 4096 };
+    let rows = (problem.batch as u64)
+        .saturating_mul(problem.heads_q as u64)
+        .saturating_mul(problem.seqlen_q as u64);
+    if problem.seqlen_q >= long && rows >= 4 * WIDE_ROWS * u64::from(device.n_sms) {
         [TileShape::Wide, TileShape::Default, TileShape::Compact]
     } else {
         [TileShape::Default, TileShape::Wide, TileShape::Compact]
