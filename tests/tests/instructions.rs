@@ -54,6 +54,8 @@ fn device_bodies_agree_with_emulated_bodies() {
         false => &[],
     };
     for probe in PROBES.iter().chain(hopper) {
+        // A probe that hangs takes the whole program with it: its name is then the last to be said.
+        eprintln!("{}", probe.name);
         for seed in INPUTS {
             let input = probe.input(seed);
             let on_gpu = probes

@@ -149,12 +149,15 @@ impl PassKernels {
     }
 }
 
-/// The tile shapes, the most wanted first. Wide tiles pay where sequences are long, at head_dim 64 sooner than above
-/// (tests/benches/record), if there are several of them for every SM.
+/// The tile shapes, the most wanted first. Wide tiles pay where sequences are long (tests/benches/record), if there are
+/// several of them for every SM.
 fn shapes(checked: &Checked, device: &DeviceInfo) -> [TileShape; 3] {
     const WIDE_ROWS: u64 = 192;
     let problem = checked.problem();
-    let long = if problem.head_dim <= 64 { 2048 } else { 4096 };
+    let long = match problem.mask {
+        Mask::Full if problem.head_dim <= 64 => 1024,
+        _ => 4096,
+    };
     let rows = (problem.batch as u64)
         .saturating_mul(problem.heads_q as u64)
         .saturating_mul(problem.seqlen_q as u64);

@@ -73,7 +73,7 @@ fn forward_full_of_odd_lengths() {
         expect![[r#"
             Forward with flash3 on cuda
               problem   f16 q [1, 1000, 3, 64] k [1, 77, 3, 64] Full scale 0.125 Deterministic
-              launch    forward_sm90a_f16_d64_full grid 24 threads 384 shared 114880
+              launch    forward_sm90a_f16_d64_full grid 24 threads 384 shared 147680
                         tiles 8 heads 3 heads_per_group 1
               workspace 256 bytes
                           ticket     at            0, 4 bytes
@@ -118,8 +118,8 @@ fn forward_padded_to_the_next_head_dim() {
         expect![[r#"
             Forward with flash3 on cuda
               problem   bf16 q [2, 4096, 32, 72] k [2, 4096, 8, 72] Full scale 0.11785113 Deterministic
-              launch    forward_sm90a_bf16_d96_full grid 132 threads 384 shared 229568
-                        tiles 32 heads 64 heads_per_group 1
+              launch    forward_sm90a_bf16_d128_full_wide grid 132 threads 512 shared 229584
+                        tiles 22 heads 64 heads_per_group 1
               workspace 256 bytes
                           ticket     at            0, 4 bytes
               standard attention would need 6442450944 bytes
