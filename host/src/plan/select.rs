@@ -8,6 +8,7 @@ use super::eligible::eligible;
 use super::reason::{Candidate, Outcome, Reason};
 use super::{Algorithm, Backend, DeviceInfo, schedule};
 use crate::error::PlanError;
+use crate::problem::Mask;
 use crate::validate::{Checked, Pass};
 
 /// The kernels of an algorithm's pass, in the order of their launches.
