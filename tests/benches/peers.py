@@ -39,6 +39,8 @@ def arguments():
     parser.add_argument("--tokens", type=int, default=16384, help="batch x seqlen, at least one batch entry")
     parser.add_argument("--width", type=int, default=2048, help="heads x head_dim")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--warm-up", type=int, default=300, help="milliseconds of running before each measurement on a GPU: "
+                        "one that has rested is faster, and nobody is to have rested more than the others")
     parser.add_argument("--rep", type=int, default=40, help="milliseconds of measuring per peer and round")
     return parser.parse_args()
 
@@ -69,7 +71,7 @@ def median_ms(run, options):
     """The median time of a call, over about --rep milliseconds, after a warm-up."""
     if options.device == "cuda":
         from triton.testing import do_bench
-        return do_bench(run, warmup=10, rep=options.rep, return_mode="median")
+        return do_bench(run, warmup=options.warm_up, rep=options.rep, return_mode="median")
     times = []
     run()
     while sum(times) < options.rep or len(times) < 3:
@@ -103,7 +105,8 @@ def ferroflash(options, case):
     """Milliseconds of each of ferroflash's variants of a case, and what else its lines say."""
     command = [options.ferroflash, "bench", "--json", "--backend", options.device, "--algorithm", options.algorithms,
                "--hdims", case["D"], "--seqs", case["S"], "--causal", case["causal"], "--passes", case["p"],
-               "--dtype", options.dtype, "--tokens", options.tokens, "--width", options.width, "--rounds", 1, "--rep", options.rep]
+               "--dtype", options.dtype, "--tokens", options.tokens, "--width", options.width, "--rounds", 1, "--rep", options.rep,
+               "--warm-up", options.warm_up if options.device == "cuda" else 15]
     output = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120)
     if output.returncode != 0:
         sys.exit(output.stderr)

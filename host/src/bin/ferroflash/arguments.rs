@@ -132,6 +132,10 @@ pub struct BenchArguments {
     /// Milliseconds of measuring per variant and round.
     #[arg(long, default_value_t = 60)]
     pub rep: u64,
+    /// Milliseconds of running before each measurement. A GPU that has rested is faster than one that has worked for a
+    /// while: beside programs that keep it busy, ask for 300.
+    #[arg(long, default_value_t = 15)]
+    pub warm_up: u64,
     /// Rounds, each in another order of the variants; the median of their medians counts.
     #[arg(long, default_value_t = 3)]
     pub rounds: usize,

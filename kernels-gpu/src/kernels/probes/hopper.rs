@@ -4,7 +4,7 @@
 use super::{get, put, put_all};
 use crate::params::TensorMap;
 use crate::ptx::wgmma::{Descriptor, Major, Wgmma, WgmmaElement, wgmma_commit_group, wgmma_fence};
-use crate::ptx::{barrier, global, mbarrier, shared, special, tma, warpgroup};
+use crate::ptx::{barrier, global, mbarrier, shared, shuffle, special, tma, warpgroup};
 use crate::tile::element::{Bf16, F16};
 
 /// The tensors that the probes copy, as the third parameter of every entry.
@@ -48,11 +48,18 @@ impl ProbeMaps {
     }
 }
 
+/// Whether this is the block's first thread; each time a question that the compiler cannot answer by an earlier one. It
+/// would copy a barrier between two of them into both ways of a branch, and split the first warp at it.
+unsafe fn first_thread() -> bool {
+    let warp_first = shuffle::shuffle_idx_u32(special::thread_idx_x(), 0);
+    warp_first == 0 && special::lane_idx() == 0
+}
+
 /// Four phases of a barrier on which every other thread arrives, for both lanes of its pair.
 pub(super) unsafe fn mbarrier_phases(input: u64, output: u64, _: u64) {
     let (base, thread) = (special::shared_base(), special::thread_idx_x());
     let bar = base + 2048;
-    if thread == 0 {
+    if first_thread() {
         mbarrier::mbarrier_init(bar, 64);
         mbarrier::fence_mbarrier_init();
     }
@@ -82,12 +89,12 @@ const LOADED: [[i32; 4]; 6] = [
 pub(super) unsafe fn tma_loads(_: u64, output: u64, maps: u64) {
     let (base, thread) = (special::shared_base(), special::thread_idx_x());
     let bar = base + 7 * BOX;
-    if thread == 0 {
+    if first_thread() {
         mbarrier::mbarrier_init(bar, 1);
         mbarrier::fence_mbarrier_init();
     }
     barrier::barrier_sync_all();
-    if thread == 0 {
+    if first_thread() {
         mbarrier::mbarrier_arrive_expect_tx(bar, 6 * BOX);
         for i in 0..LOADED.len() {
             let at = LOADED[i].map(|x| x as u32);
@@ -97,7 +104,7 @@ pub(super) unsafe fn tma_loads(_: u64, output: u64, maps: u64) {
     mbarrier::mbarrier_wait(bar, 0);
     // Who has not seen the first phase's end would take the second's for it.
     barrier::barrier_sync_all();
-    if thread == 0 {
+    if first_thread() {
         mbarrier::mbarrier_arrive_expect_tx(bar, BOX);
         tma::tma_load(base + 6 * BOX, maps, [8, 4, 1, 1], bar);
     }

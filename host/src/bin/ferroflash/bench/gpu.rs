@@ -11,7 +11,7 @@ use ferroflash::{
 };
 use rand::rngs::SmallRng;
 
-use super::subject::{self, Ready, Variant, median, n_calls, normal, warm_up};
+use super::subject::{self, Effort, Ready, Variant, median, n_calls, normal, warm_up};
 use crate::failure::Failure;
 use crate::input::Bytes;
 
@@ -145,15 +145,15 @@ impl<T: Bytes> Tensors<T> {
     }
 
     /// The median by events, the L2 cache flushed before each call.
-    pub fn round(&mut self, call: &mut Call, rep_ms: u64) -> Result<f64, Failure> {
-        let one = warm_up(|| {
+    pub fn round(&mut self, call: &mut Call, effort: Effort) -> Result<f64, Failure> {
+        let one = warm_up(effort.warm_up_ms, || {
             self.enqueue(call)?;
             self.synchronize()
         })?;
         let cuda = cuda(&self.device)?;
         let event = || Event::new(cuda).map_err(ferroflash::Error::from);
         let mut marks = Vec::new();
-        for _ in 0..n_calls(one, rep_ms).min(1000) {
+        for _ in 0..n_calls(one, effort.rep_ms).min(1000) {
             marks.push((event()?, event()?));
         }
         for (start, end) in &marks {

@@ -7,7 +7,7 @@ use ferroflash::{
 };
 use rand::rngs::SmallRng;
 
-use super::subject::{Call, Ready, Variant, median, n_calls, normal, warm_up};
+use super::subject::{Call, Effort, Ready, Variant, median, n_calls, normal, warm_up};
 use crate::failure::Failure;
 use crate::input::Bytes;
 
@@ -95,11 +95,11 @@ impl<T: Bytes> Tensors<T> {
         &mut self,
         attention: &Attention,
         pass: Pass,
-        rep_ms: u64,
+        effort: Effort,
     ) -> Result<f64, Failure> {
-        let one = warm_up(|| self.call(attention, pass))?;
+        let one = warm_up(effort.warm_up_ms, || self.call(attention, pass))?;
         let mut times = Vec::new();
-        for _ in 0..n_calls(one, rep_ms) {
+        for _ in 0..n_calls(one, effort.rep_ms) {
             let start = Instant::now();
             self.call(attention, pass)?;
             times.push(start.elapsed().as_secs_f64() * 1e3);

@@ -24,7 +24,7 @@ use crate::failure::Failure;
 use crate::input::Bytes;
 use crate::print::say;
 use row::Row;
-use subject::{Ready, Results, Subject, Variant, median};
+use subject::{Effort, Ready, Results, Subject, Variant, median};
 
 /// Measures and prints.
 pub fn bench(arguments: &BenchArguments) -> Result<ExitCode, Failure> {
@@ -87,7 +87,11 @@ fn device_ms_of<T: Bytes>(
         order: problem.order,
     };
     let mut ready = subject.prepare(&variant)?;
-    subject.round(&mut ready, 20).map(Some)
+    let brief = Effort {
+        warm_up_ms: 15,
+        rep_ms: 20,
+    };
+    subject.round(&mut ready, brief).map(Some)
 }
 
 /// One problem and pass, of which every variant is measured.
@@ -127,12 +131,16 @@ impl Case {
         }
         drop_wrong(&mut subject, self.problem.dtype, &mut ready)?;
         let mut times = vec![Vec::new(); ready.len()];
+        let effort = Effort {
+            warm_up_ms: arguments.warm_up,
+            rep_ms: arguments.rep,
+        };
         for _ in 0..arguments.rounds.max(1) {
             let mut order: Vec<usize> = (0..ready.len()).collect();
             order.shuffle(random);
             for idx in order {
                 if let Ok(ready) = &mut ready[idx] {
-                    times[idx].push(subject.round(ready, arguments.rep)?);
+                    times[idx].push(subject.round(ready, effort)?);
                 }
             }
         }

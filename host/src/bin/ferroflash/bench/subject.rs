@@ -10,8 +10,14 @@ use super::{gpu, host};
 use crate::failure::Failure;
 use crate::input::Bytes;
 
-/// Warming up before each round.
-pub const WARM_UP: Duration = Duration::from_millis(15);
+/// How long a round takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Milliseconds of running before anything is measured.
+    pub warm_up_ms: u64,
+    /// Milliseconds of measuring.
+    pub rep_ms: u64,
+}
 
 /// Elements of each result that are compared before anything is measured.
 const COMPARED: usize = 4 << 20;
@@ -106,12 +112,12 @@ impl<T: Bytes> Subject<T> {
             .collect())
     }
 
-    /// Milliseconds of one call: the median of as many as fit into `rep_ms`.
-    pub fn round(&mut self, ready: &mut Ready, rep_ms: u64) -> Result<f64, Failure> {
+    /// Milliseconds of one call: the median of as many as fit into the round.
+    pub fn round(&mut self, ready: &mut Ready, effort: Effort) -> Result<f64, Failure> {
         match (self, &mut ready.call) {
-            (Subject::Gpu(tensors), Call::Gpu(call)) => tensors.round(call, rep_ms),
+            (Subject::Gpu(tensors), Call::Gpu(call)) => tensors.round(call, effort),
             (Subject::Host(tensors), Call::Host(attention, pass)) => {
-                tensors.round(attention, *pass, rep_ms)
+                tensors.round(attention, *pass, effort)
             }
             _ => Err(mixed()),
         }
@@ -155,10 +161,13 @@ pub fn n_calls(one: Duration, rep_ms: u64) -> usize {
 }
 
 /// Runs for the time of warming up; how long one call took then.
-pub fn warm_up(mut call: impl FnMut() -> Result<(), Failure>) -> Result<Duration, Failure> {
+pub fn warm_up(
+    warm_up_ms: u64,
+    mut call: impl FnMut() -> Result<(), Failure>,
+) -> Result<Duration, Failure> {
     let start = Instant::now();
     let mut n_calls = 0;
-    while start.elapsed() < WARM_UP {
+    while n_calls == 0 || start.elapsed() < Duration::from_millis(warm_up_ms) {
         call()?;
         n_calls += 1;
     }
