@@ -127,8 +127,17 @@ pub(super) unsafe fn tma_stores(input: u64, output: u64, maps: u64) {
     }
     tma::fence_proxy_async();
     barrier::barrier_sync_all();
-    let to = maps + size_of::<TensorMap>() as u64;
-    let first = (thread == 0) as u32;
+    if first_thread() {
+        store_all(base, maps + size_of::<TensorMap>() as u64);
+    }
+    if thread < 64 {
+        let rest = output + u64::from(WORDS + thread) * 4;
+        global::st_global_u32(rest, get(input, 0));
+    }
+}
+
+/// One thread stores the boxes, and waits until they have been read.
+unsafe fn store_all(base: u32, to: u64) {
     for i in 0..4 * HEADS * BATCH {
         let (right, below) = (i & 1, i >> 1 & 1);
         let (head, batch) = (i >> 2 & 1, i >> 3);
@@ -142,14 +151,10 @@ pub(super) unsafe fn tma_stores(input: u64, output: u64, maps: u64) {
         } else {
             [right * 64, below * 16, head, 1]
         };
-        tma::tma_store_if(to, at, base + i % 4 * BOX, first);
+        tma::tma_store_if(to, at, base + i % 4 * BOX, 1);
     }
     tma::bulk_commit_group();
     tma::bulk_wait_group_read::<0>();
-    if thread < 64 {
-        let rest = output + u64::from(WORDS + thread) * 4;
-        global::st_global_u32(rest, get(input, 0));
-    }
 }
 
 /// Bytes of a part of a tile: 64 rows of 64 columns.
