@@ -118,8 +118,8 @@ pub(super) unsafe fn tma_loads(_: u64, output: u64, maps: u64) {
     }
 }
 
-/// Four boxes, stored so that together they cover the tensor and overlap nowhere: in one half of it they hang over
-/// its first rows and columns, in the other over its last ones.
+/// Four boxes for each head, stored so that together they cover the tensor and overlap nowhere: they hang over its last
+/// rows and columns.
 pub(super) unsafe fn tma_stores(input: u64, output: u64, maps: u64) {
     let (base, thread) = (special::shared_base(), special::thread_idx_x());
     for k in 0..4 * BOX / 512 {
@@ -141,16 +141,7 @@ unsafe fn store_all(base: u32, to: u64) {
     for i in 0..4 * HEADS * BATCH {
         let (right, below) = (i & 1, i >> 1 & 1);
         let (head, batch) = (i >> 2 & 1, i >> 3);
-        let at = if batch == 0 {
-            [
-                (right * 64).wrapping_sub(56),
-                (below * 16).wrapping_sub(12),
-                head,
-                0,
-            ]
-        } else {
-            [right * 64, below * 16, head, 1]
-        };
+        let at = [right * 64, below * 16, head, batch];
         tma::tma_store_if(to, at, base + i % 4 * BOX, 1);
     }
     tma::bulk_commit_group();
