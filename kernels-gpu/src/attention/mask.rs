@@ -11,6 +11,15 @@ pub struct Rows {
     pub len: u32,
 }
 
+impl Rows {
+    /// At most `len` rows from `first` on, as far as a sequence of `seqlen` has them; `first` is one of its rows.
+    #[inline(always)]
+    pub fn of_sequence(first: u32, len: u32, seqlen: u32) -> Rows {
+        let len = min(len, seqlen - first);
+        Rows { first, len }
+    }
+}
+
 /// The KV blocks that a tile of queries meets, counted from 0: the full ones need no test per element, the edge
 /// blocks, to their right, do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

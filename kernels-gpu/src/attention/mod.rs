@@ -6,6 +6,13 @@ pub mod mask;
 
 pub mod schedule;
 
+/// The batch entry and the head of the `idx`-th of all (batch, head) pairs, `batch_idx · heads + head_idx`.
+#[inline(always)]
+pub fn batch_and_head(idx: u32, heads: u32) -> (u32, u32) {
+    let batch_idx = divide(idx, heads);
+    (batch_idx, idx - batch_idx * heads)
+}
+
 /// `a / b`, and 0 where `b` is 0: kernels must not contain a call to the panic handler.
 #[inline(always)]
 pub fn divide(a: u32, b: u32) -> u32 {

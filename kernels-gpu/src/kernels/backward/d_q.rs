@@ -3,8 +3,8 @@
 use super::{
     QueryGradientPlace, REGISTER_STRIDE, Tiles, query_gradient_address, query_gradient_place,
 };
-use crate::attention::divide;
 use crate::attention::mask::{Causal, Full, Mask, Rows};
+use crate::attention::{batch_and_head, divide};
 use crate::params::BackwardParams;
 use crate::ptx::{barrier, global, special};
 use crate::tile::copy::{self, Team};
@@ -24,14 +24,9 @@ pub unsafe fn d_q<E: Element, T: Tiles>(p: &BackwardParams) {
     let block_idx = special::block_idx_x();
     let q_blocks = p.shape.seqlen_q.div_ceil(config.block_q);
     let head = divide(block_idx, q_blocks);
-    let batch_idx = divide(head, p.shape.heads_q);
+    let (batch_idx, head_idx) = batch_and_head(head, p.shape.heads_q);
     let first = (block_idx - head * q_blocks) * config.block_q;
-    let d_q = GlobalRows::new(
-        &p.d_q,
-        batch_idx,
-        head - batch_idx * p.shape.heads_q,
-        p.shape.seqlen_q,
-    );
+    let d_q = GlobalRows::new(&p.d_q, batch_idx, head_idx, p.shape.seqlen_q);
     let tile = SharedTile {
         base: special::shared_base(),
         row_bytes: T::HEAD_DIM * 2,
@@ -72,11 +67,7 @@ pub unsafe fn d_q<E: Element, T: Tiles>(p: &BackwardParams) {
 /// How many tiles of keys the block's queries meet.
 #[inline(always)]
 fn contributions(p: &BackwardParams, first: u32, block_q: u32, block_k: u32) -> u32 {
-    let left = p.shape.seqlen_q - first;
-    let queries = Rows {
-        first,
-        len: if left < block_q { left } else { block_q },
-    };
+    let queries = Rows::of_sequence(first, block_q, p.shape.seqlen_q);
     if p.shape.causal == 1 {
         Causal::new(&p.shape).kv_blocks(queries, block_k).end
     } else {

@@ -4,7 +4,7 @@
 //! lse = +∞ and Δ = 0: their P is exp2(−∞) = 0, and the main kernel needs no test for them.
 
 use super::Tiles;
-use crate::attention::divide;
+use crate::attention::{batch_and_head, divide};
 use crate::config;
 use crate::params::{BackwardParams, FASTEST};
 use crate::ptx::{global, shuffle, special};
@@ -47,8 +47,7 @@ pub unsafe fn delta<E: Element, T: Tiles>(p: &BackwardParams) {
 #[inline(always)]
 unsafe fn rows<E: Element, T: Tiles>(p: &BackwardParams, head: u32, first: u32, thread: u32) {
     let block_q = const { T::FOOTPRINT.block_q };
-    let batch_idx = divide(head, p.shape.heads_q);
-    let head_idx = head - batch_idx * p.shape.heads_q;
+    let (batch_idx, head_idx) = batch_and_head(head, p.shape.heads_q);
     let o = GlobalRows::new(&p.o, batch_idx, head_idx, p.shape.seqlen_q);
     let d_o = GlobalRows::new(&p.d_o, batch_idx, head_idx, p.shape.seqlen_q);
     let lanes = T::HEAD_DIM / 8;

@@ -69,15 +69,7 @@ fn turn<T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>, block: u32) -> u32 {
         Direction::Down => t.tile.tile,
         Direction::Up => {
             let first = block * config.block_q;
-            let left = p.shape.seqlen_q - first;
-            let queries = Rows {
-                first,
-                len: if left < config.block_q {
-                    left
-                } else {
-                    config.block_q
-                },
-            };
+            let queries = Rows::of_sequence(first, config.block_q, p.shape.seqlen_q);
             t.mask.kv_blocks(queries, config.block_k).end - 1 - t.tile.tile
         }
     }

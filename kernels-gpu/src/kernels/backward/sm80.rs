@@ -25,7 +25,7 @@ use super::Tiles;
 use super::probabilities::{probabilities, score_gradients, send};
 use super::query_gradient::{add_query_gradient, pass_turn, wait_turn};
 use super::walk::{Layout, Tile, load_d_o, load_q};
-use crate::attention::divide;
+use crate::attention::batch_and_head;
 use crate::attention::mask::{Mask, Rows};
 use crate::attention::schedule::{self, BackwardTile};
 use crate::params::BackwardParams;
@@ -79,8 +79,7 @@ unsafe fn key_tile<E: Element, T: Tiles, M: Mask>(
     thread: u32,
 ) {
     let config = const { T::FOOTPRINT };
-    let batch_idx = divide(tile.head, p.shape.heads_k);
-    let kv_head_idx = tile.head - batch_idx * p.shape.heads_k;
+    let (batch_idx, kv_head_idx) = batch_and_head(tile.head, p.shape.heads_k);
     let keys = Rows {
         first: tile.tile * config.block_k,
         len: config.block_k,

@@ -4,9 +4,9 @@
 //! block both publishes what has arrived and says that the other stage may be overwritten.
 
 use super::store_lse;
-use crate::attention::divide;
 use crate::attention::mask::{Mask, Rows};
 use crate::attention::schedule;
+use crate::attention::{batch_and_head, divide};
 use crate::config;
 use crate::params::ForwardParams;
 use crate::ptx::{barrier, cp_async, special};
@@ -82,26 +82,17 @@ const STAGES: u32 = config::FORWARD_STAGES;
 pub unsafe fn forward<E: Element, T: Tiles, M: Mask>(p: &ForwardParams) {
     let config = const { config::forward(T::HEAD_DIM) };
     let tile = schedule::forward(&p.schedule, M::WORK, special::block_idx_x());
-    let batch_idx = divide(tile.head, p.shape.heads_q);
-    let head_idx = tile.head - batch_idx * p.shape.heads_q;
+    let (batch_idx, head_idx) = batch_and_head(tile.head, p.shape.heads_q);
     let kv_head_idx = divide(head_idx, p.shape.group_size);
 
     let first = tile.tile * config.block_q;
-    let left = p.shape.seqlen_q - first;
     let row_bytes = T::HEAD_DIM * 2;
     let shared = special::shared_base();
     let thread = special::thread_idx_x();
     let k_base = shared + config.block_q * row_bytes;
     let block = Block {
         mask: M::new(&p.shape),
-        queries: Rows {
-            first,
-            len: if left < config.block_q {
-                left
-            } else {
-                config.block_q
-            },
-        },
+        queries: Rows::of_sequence(first, config.block_q, p.shape.seqlen_q),
         k: GlobalRows::new(&p.k, batch_idx, kv_head_idx, p.shape.seqlen_k),
         v: GlobalRows::new(&p.v, batch_idx, kv_head_idx, p.shape.seqlen_k),
         q_tile: SharedTile {

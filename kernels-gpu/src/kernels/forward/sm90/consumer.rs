@@ -3,7 +3,7 @@
 use super::Tiles;
 use super::layout::{Job, Layout};
 use super::ring::Ring;
-use crate::attention::divide;
+use crate::attention::batch_and_head;
 use crate::attention::mask::Mask;
 use crate::config::TMA_SLOTS;
 use crate::kernels::forward::store_lse;
@@ -212,8 +212,7 @@ impl<M: Mask> Consumer<'_, M> {
             if T::STORES {
                 self.hand_over::<E, T>(place, o);
             } else {
-                let batch_idx = divide(head, p.shape.heads_q);
-                let head_idx = head - batch_idx * p.shape.heads_q;
+                let (batch_idx, head_idx) = batch_and_head(head, p.shape.heads_q);
                 let target = GlobalMatrix {
                     rows: GlobalRows::new(&p.o_rows, batch_idx, head_idx, p.shape.seqlen_q),
                     chunks: p.shape.head_dim / 8,

@@ -75,11 +75,11 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// The places of one block of threads.
+    /// The places of this block of threads.
     #[inline(always)]
-    pub(super) const fn at<T: Tiles>(base: u32) -> Self {
+    pub(super) fn new<T: Tiles>() -> Self {
         let config = T::FOOTPRINT;
-        let q = base;
+        let q = special::shared_base();
         let k = q + T::Q_STAGES * BoxedTile::n_bytes(config.block_q, T::HEAD_DIM);
         let v = k + T::KV_STAGES * BoxedTile::n_bytes(config.block_k, T::HEAD_DIM);
         let o = v + T::KV_STAGES * BoxedTile::n_bytes(config.block_k, T::HEAD_DIM);
@@ -121,12 +121,6 @@ impl Layout {
         }
     }
 
-    /// The places of this block.
-    #[inline(always)]
-    pub(super) fn new<T: Tiles>() -> Self {
-        Layout::at::<T>(special::shared_base())
-    }
-
     /// Makes all barriers.
     ///
     /// # Safety
@@ -150,9 +144,8 @@ impl Layout {
     #[inline(always)]
     pub(super) const fn q<T: Tiles>(self, stage: u32, consumer: u32) -> BoxedTile {
         let bytes = BoxedTile::n_bytes(WARPGROUP_ROWS, T::HEAD_DIM);
-        let consumers = T::CONSUMERS;
         BoxedTile {
-            base: self.q + (stage * consumers + consumer) * bytes,
+            base: self.q + (stage * T::CONSUMERS + consumer) * bytes,
             rows: WARPGROUP_ROWS,
         }
     }

@@ -3,16 +3,16 @@
 use super::Tiles;
 use super::layout::{Job, Layout};
 use super::ring::Ring;
-use crate::attention::divide;
 use crate::attention::mask::{Mask, Rows};
 use crate::attention::schedule;
+use crate::attention::{batch_and_head, divide};
 use crate::config::TMA_SLOTS;
-use crate::params::{BOX_COLUMNS, TensorMap, TmaForwardParams};
+use crate::params::{BOX_COLUMNS, MAX_TMA_ROWS, TensorMap, TmaForwardParams};
 use crate::ptx::{atomic, mbarrier, special, tma};
 use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
 
 /// A row behind every sequence's end: its box is all zeros, and no memory is read.
-const NO_ROW: u32 = 1 << 30;
+const NO_ROW: u32 = MAX_TMA_ROWS;
 
 /// The loader's places in its rings.
 struct Loader<'a> {
@@ -48,13 +48,8 @@ pub(super) unsafe fn load<T: Tiles, M: Mask>(p: &TmaForwardParams, maps: u64, la
         while ticket < tiles {
             let tile = schedule::forward(&p.schedule, M::WORK, ticket);
             let first = tile.tile * config.block_q;
-            let left = p.shape.seqlen_q - first;
-            let len = if left < config.block_q {
-                left
-            } else {
-                config.block_q
-            };
-            let blocks = mask.kv_blocks(Rows { first, len }, config.block_k).end;
+            let queries = Rows::of_sequence(first, config.block_q, p.shape.seqlen_q);
+            let blocks = mask.kv_blocks(queries, config.block_k).end;
             let job = Job {
                 tile: tile.tile,
                 head: tile.head,
@@ -92,8 +87,7 @@ impl Loader<'_> {
     #[inline(always)]
     unsafe fn load_tile<T: Tiles>(&mut self, job: Job, blind: bool) {
         let config = T::FOOTPRINT;
-        let batch_idx = divide(job.head, self.p.shape.heads_q);
-        let head_idx = job.head - batch_idx * self.p.shape.heads_q;
+        let (batch_idx, head_idx) = batch_and_head(job.head, self.p.shape.heads_q);
         let kv_head_idx = divide(head_idx, self.p.shape.group_size);
         let row_of = |block: u32| {
             if blind {

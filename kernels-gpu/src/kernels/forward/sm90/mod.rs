@@ -70,57 +70,21 @@ const fn n8(columns: u32) -> usize {
 /// The tiles of head_dim `D` in the default shape.
 pub struct HeadDim<const D: u32>;
 
-impl Tiles for HeadDim<64> {
-    const HEAD_DIM: u32 = 64;
-    const SHAPE: TileShape = TileShape::Default;
-    type Scores = RegisterTile<1, { n8(Self::FOOTPRINT.block_k) }>;
-    type Output = RegisterTile<1, { n8(64) }>;
-}
-
-impl Tiles for HeadDim<96> {
-    const HEAD_DIM: u32 = 96;
-    const SHAPE: TileShape = TileShape::Default;
-    type Scores = RegisterTile<1, { n8(Self::FOOTPRINT.block_k) }>;
-    type Output = RegisterTile<1, { n8(96) }>;
-}
-
-impl Tiles for HeadDim<128> {
-    const HEAD_DIM: u32 = 128;
-    const SHAPE: TileShape = TileShape::Default;
-    type Scores = RegisterTile<1, { n8(Self::FOOTPRINT.block_k) }>;
-    type Output = RegisterTile<1, { n8(128) }>;
-}
-
-impl Tiles for HeadDim<192> {
-    const HEAD_DIM: u32 = 192;
-    const SHAPE: TileShape = TileShape::Default;
-    type Scores = RegisterTile<1, { n8(Self::FOOTPRINT.block_k) }>;
-    type Output = RegisterTile<1, { n8(192) }>;
-}
-
-impl Tiles for HeadDim<256> {
-    const HEAD_DIM: u32 = 256;
-    const SHAPE: TileShape = TileShape::Default;
-    type Scores = RegisterTile<1, { n8(Self::FOOTPRINT.block_k) }>;
-    type Output = RegisterTile<1, { n8(256) }>;
-}
-
 /// The tiles of head_dim `D` in the shape [`TileShape::Wide`].
 pub struct Wide<const D: u32>;
 
-impl Tiles for Wide<64> {
-    const HEAD_DIM: u32 = 64;
-    const SHAPE: TileShape = TileShape::Wide;
-    type Scores = RegisterTile<1, { n8(Self::FOOTPRINT.block_k) }>;
-    type Output = RegisterTile<1, { n8(64) }>;
+macro_rules! tiles {
+    ($tiles:ident, $shape:ident: $($head_dim:literal)*) => {$(
+        impl Tiles for $tiles<$head_dim> {
+            const HEAD_DIM: u32 = $head_dim;
+            const SHAPE: TileShape = TileShape::$shape;
+            type Scores = RegisterTile<1, { n8(Self::FOOTPRINT.block_k) }>;
+            type Output = RegisterTile<1, { n8($head_dim) }>;
+        }
+    )*};
 }
-
-impl Tiles for Wide<128> {
-    const HEAD_DIM: u32 = 128;
-    const SHAPE: TileShape = TileShape::Wide;
-    type Scores = RegisterTile<1, { n8(Self::FOOTPRINT.block_k) }>;
-    type Output = RegisterTile<1, { n8(128) }>;
-}
+tiles!(HeadDim, Default: 64 96 128 192 256);
+tiles!(Wide, Wide: 64 128);
 
 /// Registers of the threads that only move data.
 const MOVER_REGISTERS: u32 = 24;

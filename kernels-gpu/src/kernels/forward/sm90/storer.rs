@@ -3,7 +3,7 @@
 use super::Tiles;
 use super::layout::Layout;
 use super::ring::Ring;
-use crate::attention::divide;
+use crate::attention::batch_and_head;
 use crate::config::TMA_SLOTS;
 use crate::params::{BOX_COLUMNS, TensorMap, TmaForwardParams};
 use crate::ptx::{mbarrier, tma};
@@ -35,8 +35,7 @@ pub(super) unsafe fn store<T: Tiles>(
             }
             mbarrier::mbarrier_arrive_if(layout.job_ring.empty(slot.stage), 1);
             slot.advance();
-            let batch_idx = divide(job.head, p.shape.heads_q);
-            let head_idx = job.head - batch_idx * p.shape.heads_q;
+            let (batch_idx, head_idx) = batch_and_head(job.head, p.shape.heads_q);
             let first_row = job.tile * config.block_q + consumer * WARPGROUP_ROWS;
 
             mbarrier::mbarrier_wait(ring.full(consumer), o.parity);
