@@ -3,7 +3,7 @@
 use crate::attention::mask;
 use crate::for_each_variant;
 use crate::kernels::{backward, forward, standard};
-use crate::ptx::parameters::parameters_address;
+use crate::ptx::parameters::parameter_address;
 use crate::tile::element;
 
 /// The tiles of a backward row: those of its shape.
@@ -84,7 +84,7 @@ macro_rules! run {
 /// What a row's kind is given of the parameters at `$p`: where they hold tensor maps, their address too.
 macro_rules! given {
     (TmaForward, $name:ident, $p:expr) => {
-        ($p, parameters_address!($name, $p))
+        ($p, parameter_address!(stringify!($name), 0, $p))
     };
     ($kind:ident, $name:ident, $p:expr) => {
         $p

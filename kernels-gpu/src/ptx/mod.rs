@@ -35,8 +35,6 @@ pub(crate) mod parameters;
 pub mod shared;
 pub mod shuffle;
 pub mod special;
-#[cfg(target_arch = "nvptx64")]
-pub(crate) mod third_parameter;
 pub mod tma;
 pub mod warpgroup;
 pub mod wgmma;

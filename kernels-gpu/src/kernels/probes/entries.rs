@@ -1,7 +1,7 @@
 //! The list expanded into the entries `probe_<name>` and, of Hopper, `probe_sm90a_<name>`.
 
 use super::hopper::{self, ProbeMaps};
-use crate::ptx::third_parameter::third_parameter_address;
+use crate::ptx::parameters::parameter_address;
 use crate::{for_each_hopper_probe, for_each_probe};
 
 macro_rules! entries {
@@ -24,9 +24,9 @@ macro_rules! hopper_entries {
     ($($name:ident { $($shape:tt)* })*) => { $(
         const _: () = {
             #[unsafe(export_name = concat!("probe_sm90a_", stringify!($name)))]
-            unsafe extern "ptx-kernel" fn probe(input: u64, output: u64, _: ProbeMaps) {
+            unsafe extern "ptx-kernel" fn probe(input: u64, output: u64, maps: ProbeMaps) {
                 let maps =
-                    third_parameter_address!(concat!("probe_sm90a_", stringify!($name)));
+                    parameter_address!(concat!("probe_sm90a_", stringify!($name)), 2, &maps);
                 // SAFETY: the launch and the buffers are as the row says.
                 unsafe { hopper::$name(input, output, maps) }
             }

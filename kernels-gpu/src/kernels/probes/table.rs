@@ -1,6 +1,7 @@
 //! The probes as data: what to give them and how closely two machines must agree on what comes out.
 
 use super::hopper::{self, ProbeMaps};
+use crate::ptx::parameters::parameter_address;
 use crate::{for_each_hopper_probe, for_each_probe};
 
 /// What the input of a probe is made of.
@@ -224,7 +225,7 @@ macro_rules! hopper_table {
                 output_words: $output,
                 agreement: Agreement::$($agreement)*,
                 run: |input, output, maps| {
-                    let maps = core::ptr::from_ref(maps).expose_provenance() as u64;
+                    let maps = parameter_address!(stringify!($name), 2, maps);
                     // SAFETY: the emulator checks every access.
                     unsafe { hopper::$name(input, output, maps) }
                 },
