@@ -48,13 +48,7 @@ fn a_forward_pass_is_enqueued_as_planned_on_the_callers_stream() {
     let stream = Stream::new(device.as_cuda().unwrap()).unwrap();
     let launches = only_launches(calls_of(|| forward.enqueue(&stream).unwrap()));
     assert_as_planned(&launches, forward.prepared.plan(), (&stream).into());
-    let addresses = [
-        forward.q.slice(),
-        forward.k.slice(),
-        forward.v.slice(),
-        forward.o.slice(),
-    ]
-    .map(|at| at.address());
+    let addresses = forward.addresses();
     assert_eq!(
         [0, 32, 64, 96].map(|offset| word(&launches[0], offset)),
         addresses

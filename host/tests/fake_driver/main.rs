@@ -98,6 +98,11 @@ impl Forward {
         Forward::with(device, Algorithm::Flash2)
     }
 
+    /// Where q, k, v and o lie.
+    fn addresses(&self) -> [u64; 4] {
+        [&self.q, &self.k, &self.v, &self.o].map(|tensor| tensor.slice().address())
+    }
+
     fn with(device: &Device, algorithm: Algorithm) -> Forward {
         let attention = Attention::new(device, problem()).unwrap();
         let attention = attention.with_algorithm(algorithm);

@@ -47,13 +47,7 @@ fn flash3_serves_first_and_is_enqueued_with_the_drivers_maps() {
     let stream = Stream::new(device.as_cuda().unwrap()).unwrap();
     let launches = launches(calls_of(|| forward.enqueue(&stream).unwrap()));
     assert_as_planned(&launches, forward.prepared.plan(), (&stream).into());
-    let addresses = [
-        forward.q.slice(),
-        forward.k.slice(),
-        forward.v.slice(),
-        forward.o.slice(),
-    ]
-    .map(|at| at.address());
+    let addresses = forward.addresses();
     let footprint = &forward.prepared.plan().launches[0].variant.footprint;
     let block_k = u64::from(footprint.block_k);
     let [batch, seqlen, heads, head_dim] = SHAPE.map(|n| n as u64);
