@@ -206,7 +206,19 @@ pub fn edge() -> Vec<Case> {
         fill: Fill::Rising,
         ..Case::new(Dtype::Bf16, Mask::Causal, head_dim, 140, 300)
     }));
+    cases.extend(HEAD_DIMS.map(|head_dim| cliff(head_dim, Mask::Full)));
+    cases.extend(HEAD_DIMS.map(|head_dim| cliff(head_dim, Mask::Causal)));
     cases
+}
+
+/// Scores that fall along the keys so steeply that f32 does not hold the exponentials of the first relative to the last: a
+/// kernel that meets the last keys first, and takes exponentials before it knows the maximum, has to begin again.
+fn cliff(head_dim: usize, mask: Mask) -> Case {
+    Case {
+        fill: Fill::Falling,
+        softmax_scale: Some(1.0),
+        ..Case::new(HALVES[head_dim / 64 % 2], mask, head_dim, 140, 300)
+    }
 }
 
 /// Multiples of 8 on both sides of the head_dims that kernels are compiled for, in every arrangement.
@@ -225,6 +237,7 @@ pub fn padded() -> Vec<Case> {
             }
         }));
     }
+    cases.extend([96, 192, 256].map(|head_dim| cliff(head_dim, Mask::Full)));
     cases
 }
 

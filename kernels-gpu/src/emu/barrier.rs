@@ -19,6 +19,9 @@ pub(super) struct Barrier {
     pub arrived: u32,
     /// Warps that wait.
     pub waiting: Vec<usize>,
+    /// Whether those who came brought a predicate; and of these, whether it held in one.
+    reduces: bool,
+    any: bool,
     /// What those who came know.
     known: Clock,
     /// Where and by whom it was last reached.
@@ -30,18 +33,26 @@ pub(super) struct Barrier {
 enum Role {
     Sync,
     Arrive,
+    /// They wait, and get to know whether anybody's predicate holds.
+    Reduce,
 }
 
 /// `bar.sync id, threads`
 #[track_caller]
 pub(crate) fn sync(instruction: &'static str, id: u32, threads: u32) {
-    reach(instruction, id, threads, Role::Sync);
+    reach(instruction, id, threads, Role::Sync, false);
 }
 
 /// `bar.arrive id, threads`
 #[track_caller]
 pub(crate) fn arrive(instruction: &'static str, id: u32, threads: u32) {
-    reach(instruction, id, threads, Role::Arrive);
+    reach(instruction, id, threads, Role::Arrive, false);
+}
+
+/// `bar.red.or.pred id, threads`
+#[track_caller]
+pub(crate) fn red_or(instruction: &'static str, id: u32, threads: u32, x: bool) -> bool {
+    reach(instruction, id, threads, Role::Reduce, x)
 }
 
 /// `bar.sync 0`
@@ -52,12 +63,14 @@ pub(crate) fn sync_all(instruction: &'static str) {
         0,
         Machine::current().launch.threads,
         Role::Sync,
+        false,
     );
 }
 
+/// Gives the barrier's predicate, which has a meaning for [`Role::Reduce`] alone.
 #[track_caller]
-fn reach(instruction: &'static str, id: u32, threads: u32, role: Role) {
-    let [] = collective(instruction, [id, threads], |block, who, at| {
+fn reach(instruction: &'static str, id: u32, threads: u32, role: Role, x: bool) -> bool {
+    let [any] = collective(instruction, [id, threads, x as u32], |block, who, at| {
         let site = site::intern(instruction, at);
         for lane in 0..LANES {
             let who = Who { lane, ..who };
@@ -85,6 +98,7 @@ fn reach(instruction: &'static str, id: u32, threads: u32, role: Role) {
         }
         count(block, who, site, (id, threads), role)
     });
+    any != 0
 }
 
 /// A warp has come to barrier `id`.
@@ -114,7 +128,19 @@ fn count(
         }
         .into());
     }
+    let reduces = matches!(role, Role::Reduce);
+    if barrier.arrived > 0 && barrier.reduces != reduces {
+        let access = who.access(site);
+        return Err(Kind::BarrierMixed {
+            access,
+            barrier: id,
+        }
+        .into());
+    }
     let warp = &mut block.warps[who.warp];
+    let any = warp.operands.iter().any(|operands| operands[2] != 0);
+    barrier.any = any || barrier.arrived > 0 && barrier.any;
+    barrier.reduces = reduces;
     let mut known = warp.known.clone();
     known.own[who.warp] = warp.clock;
     warp.clock += 1;
@@ -124,17 +150,16 @@ fn count(
         barrier.known.join(&known);
     }
     (barrier.expected, barrier.arrived, barrier.last) = (expected, arrived, Some((who, site)));
-    if let Role::Sync = role {
+    let waits = !matches!(role, Role::Arrive);
+    if waits {
         barrier.waiting.push(who.warp);
     }
     if arrived < expected {
-        return Ok(match role {
-            Role::Sync => {
-                block.warps[who.warp].blocked = Some(Blocked::Barrier(id));
-                Meeting::Blocked
-            }
-            Role::Arrive => Meeting::Over,
-        });
+        if waits {
+            block.warps[who.warp].blocked = Some(Blocked::Barrier(id));
+            return Ok(Meeting::Blocked);
+        }
+        return Ok(Meeting::Over);
     }
     barrier.arrived = 0;
     for warp in barrier.waiting.drain(..) {
@@ -142,6 +167,10 @@ fn count(
         state.known.join(&barrier.known);
         state.blocked = None;
         state.runnable = ALL;
+        let results = &mut state.results;
+        results
+            .iter_mut()
+            .for_each(|result| result[0] = barrier.any as u32);
         if warp != who.warp {
             block.woken.push(warp);
         }

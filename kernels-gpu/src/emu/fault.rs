@@ -205,6 +205,13 @@ pub enum Kind {
         /// How many have come, these included.
         arrived: u32,
     },
+    /// Threads of which some brought a predicate to a barrier and others none.
+    BarrierMixed {
+        /// The instruction.
+        access: Access,
+        /// The barrier.
+        barrier: u32,
+    },
     /// A block that ended while a barrier waited for more threads.
     BarrierUnfinished {
         /// The last instruction that arrived at it.
@@ -275,6 +282,10 @@ impl Fault {
                 f,
                 "barrier {barrier}: {access} takes it for {given} threads, those before it for {expected}; \
                  {arrived} have come"
+            ),
+            Kind::BarrierMixed { access, barrier } => write!(
+                f,
+                "barrier {barrier}: of {access} and those who came before, only some bring a predicate"
             ),
             Kind::BarrierUnfinished {
                 access,
@@ -361,7 +372,9 @@ impl fmt::Display for Fault {
                 what,
                 value,
             } => write!(f, "{access}: {what}, not {value}"),
-            Kind::BarrierCount { .. } | Kind::BarrierUnfinished { .. } => self.fmt_barrier(f),
+            Kind::BarrierCount { .. }
+            | Kind::BarrierMixed { .. }
+            | Kind::BarrierUnfinished { .. } => self.fmt_barrier(f),
             Kind::CopiesUnfinished { copy, count } => {
                 write!(
                     f,

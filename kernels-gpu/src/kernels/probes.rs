@@ -175,6 +175,25 @@ unsafe fn named_barriers(input: u64, output: u64) {
     }
 }
 
+/// Two warps vote at barrier 3: on a predicate that few of the threads have, one of one warp, none and all; what the other
+/// warp wrote before is seen behind it.
+unsafe fn barrier_votes(input: u64, output: u64) {
+    let (base, thread) = (special::shared_base(), special::thread_idx_x());
+    shared::st_shared_u32(base + thread * 4, get(input, 0));
+    let predicates = [
+        get(input, 0).is_multiple_of(64),
+        thread == 40,
+        thread > 63,
+        thread < 64,
+    ];
+    put_all(
+        output,
+        0,
+        &predicates.map(|x| barrier::barrier_red_or(3, 64, x) as u32),
+    );
+    put(output, 4, shared::ld_shared_u32(base + (63 - thread) * 4));
+}
+
 unsafe fn block_barrier(input: u64, output: u64) {
     let (base, thread) = (special::shared_base(), special::thread_idx_x());
     shared::st_shared_u32(base + thread * 4, get(input, 0));

@@ -41,6 +41,34 @@ pub unsafe fn barrier_arrive(id: u32, threads: u32) {
     }
 }
 
+/// `bar.red.or.pred id, threads`: as [`barrier_sync`], and gives whether `x` holds in any of the threads. Whoever comes to
+/// the barrier must bring a predicate.
+///
+/// PTX 2.0, sm_20.
+///
+/// # Safety
+/// As [`barrier_sync`].
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn barrier_red_or(id: u32, threads: u32, x: bool) -> bool {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let y: u32;
+        ptx!(
+            "{{ .reg .pred p, q;",
+            "setp.ne.u32 p, {x}, 0;",
+            "bar.red.or.pred q, {id}, {n}, p;",
+            "selp.u32 {y}, 1, 0, q; }}",
+            y = out(reg32) y, x = in(reg32) x as u32, id = in(reg32) id, n = in(reg32) threads, options(nostack)
+        );
+        y != 0
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        barrier::red_or("bar.red.or.pred", id, threads, x)
+    }
+}
+
 /// `bar.sync 0`: waits until all threads of the block have come.
 ///
 /// PTX 1.0, sm_10.

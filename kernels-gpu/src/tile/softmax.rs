@@ -4,6 +4,9 @@
 //! A row's statistics are a reference value `m` and the sum `l` of `exp2(scale_log2 · (s − m))`. Any `m` near the
 //! maximum will do: the quotient O / l does not depend on it. So while no score passes `m` by more than 2⁸ in the
 //! exponential, `m` stays, and a block of scores costs neither shuffles nor a pass over O.
+//!
+//! Where S can be had again, not even the maxima are looked for: exponentials are taken with the `m` there is, and the sums,
+//! which are needed anyway, say whether that was right ([`outgrown`]). It nearly always was, and a pass over S is saved.
 
 use super::register::Accumulator;
 use crate::ptx::math::{ex2_approx, fma, lg2_approx, max, rcp_approx};
@@ -11,6 +14,18 @@ use crate::ptx::shuffle::{shuffle_bfly_f32, vote_any};
 
 /// How far, as an exponent of 2, a score may pass its row's reference value: 2⁸ leaves f16 room for P.
 const SLACK_LOG2: f32 = 8.0;
+
+/// The greatest rowsum P, of a lane's columns of a block, that a score which has not outgrown its m leaves behind. A lane has
+/// at most 2⁵ columns: with a greater sum, one of them has a score that passes m by more than [`SLACK_LOG2`]. And f16 has
+/// room for every P of a smaller one.
+const LIMIT: f32 = (1 << 14) as f32;
+
+/// Whether a score has outgrown its row's m, by the sums of P: what a look at the maxima before would have found. P is of
+/// no use then.
+#[inline(always)]
+pub fn outgrown<S: Accumulator>(sums: &RowValues) -> bool {
+    sums[..S::M].iter().flatten().any(|sum| *sum > LIMIT)
+}
 
 /// The most fragments that a warp has below each other.
 const MAX_M: usize = 2;
@@ -53,7 +68,8 @@ impl OnlineSoftmax {
                 self.renew::<O>(block_max, |m, half, alpha| scale_row(o, m, half, alpha));
             }
         }
-        self.exponentials(s);
+        let sums = self.exponentials(s);
+        self.add::<S>(sums);
     }
 
     /// The part of [`OnlineSoftmax::update`] that decides: if a score has outgrown its row's m by too much, in any row of
@@ -109,21 +125,42 @@ impl OnlineSoftmax {
         }
     }
 
-    /// S ← P = exp2(scale_log2 · (S − m)), l ← l + rowsum P.
+    /// Whether every row of the warp has seen a key, so that it has an m.
+    ///
+    /// # Safety
+    /// Warp-collective.
     #[inline(always)]
-    pub fn exponentials<S: Accumulator>(&mut self, s: &mut S) {
+    pub unsafe fn has_references<S: Accumulator>(&self) -> bool {
+        let missing = |m: &f32| *m == f32::NEG_INFINITY;
+        // SAFETY: warp-collective, as promised.
+        !unsafe { vote_any(self.m[..S::M].iter().flatten().any(missing)) }
+    }
+
+    /// S ← P = exp2(scale_log2 · (S − m)); gives this lane's part of rowsum P, for [`OnlineSoftmax::add`].
+    #[inline(always)]
+    pub fn exponentials<S: Accumulator>(&self, s: &mut S) -> RowValues {
+        let mut sums = [[0.0; 2]; MAX_M];
         for m in 0..S::M {
             for half in 0..2 {
                 let offset = -finite(self.m[m][half]) * self.scale_log2;
-                let mut sum = self.l[m][half];
                 for n in 0..S::N {
                     let x = s.fragment_mut(m, n);
                     for p in &mut x[2 * half..2 * half + 2] {
                         *p = ex2_approx(fma(*p, self.scale_log2, offset));
-                        sum += *p;
+                        sums[m][half] += *p;
                     }
                 }
-                self.l[m][half] = sum;
+            }
+        }
+        sums
+    }
+
+    /// l ← l + rowsum P.
+    #[inline(always)]
+    pub fn add<S: Accumulator>(&mut self, sums: RowValues) {
+        for m in 0..S::M {
+            for half in 0..2 {
+                self.l[m][half] += sums[m][half];
             }
         }
     }

@@ -9,7 +9,7 @@ use super::register::{Accumulator, Packed, RegisterTile};
 use super::shared::SharedTile;
 use crate::params::BOX_COLUMNS;
 use crate::ptx::wgmma::{Descriptor, Major, Wgmma, wgmma_commit_group, wgmma_fence};
-use crate::ptx::{global, shared, shuffle, special};
+use crate::ptx::{barrier, global, shared, shuffle, special};
 
 /// Bytes of a row of a box.
 const ROW_BYTES: u32 = BOX_COLUMNS * 2;
@@ -20,6 +20,8 @@ const HIGH: u32 = (SWIZZLE_ROWS * ROW_BYTES) >> 4 | 1 << 30;
 
 /// Rows of a warpgroup's product.
 pub const WARPGROUP_ROWS: u32 = 64;
+/// Threads of a warpgroup.
+const WARPGROUP_THREADS: u32 = 128;
 
 /// A tile of 16-bit elements as TMA boxes fill it: parts of 64 columns one after the other, each `rows` rows of 128 bytes,
 /// swizzled.
@@ -135,6 +137,17 @@ unsafe fn exchange([left, right]: [u32; 2], bit: u32) -> [u32; 2] {
     // SAFETY: warp-collective, as the caller promises.
     let got = unsafe { shuffle::shuffle_bfly_u32(if lower { right } else { left }, bit) };
     if lower { [left, got] } else { [got, right] }
+}
+
+/// Whether `x` holds in any thread of the warpgroup, which meets at barrier `id` for it.
+///
+/// # Safety
+/// All four warps of the warpgroup reach it; nobody else comes to the barrier.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn any(id: u32, x: bool) -> bool {
+    // SAFETY: the caller's contract. The vote changes nothing: by it, ptxas knows that the warp is of one mind.
+    unsafe { shuffle::vote_any(barrier::barrier_red_or(id, WARPGROUP_THREADS, x)) }
 }
 
 /// The accumulators of a warpgroup's product: 64 rows, of which each warp holds 16.

@@ -15,6 +15,7 @@ enum Bug {
     MissingBarrier,
     PartialNotWritten,
     BarrierCountsDiffer,
+    SomeBringAPredicate,
     TooManyArrive,
     OneWarpStaysAway,
     NobodyConsumes,
@@ -87,6 +88,9 @@ impl Reduction {
         // SAFETY: whole warps, unless wrong on purpose.
         unsafe {
             match (warp, self.bug) {
+                (0, Bug::SomeBringAPredicate) => {
+                    barrier::barrier_red_or(id, threads, true);
+                }
                 (0, Bug::MissingBarrier | Bug::NobodyConsumes) => {}
                 (3, Bug::OneWarpStaysAway) => {}
                 (0, _) => barrier::barrier_sync(id, threads),
@@ -199,6 +203,7 @@ caught! {
         matches!(kind, Kind::Uninitialised { place: Place::Shared(_), .. })
     };
     a_barrier_for_two_counts: BarrierCountsDiffer => |kind| matches!(kind, Kind::BarrierCount { .. });
+    a_barrier_with_a_predicate_and_without: SomeBringAPredicate => |kind| matches!(kind, Kind::BarrierMixed { barrier: 1, .. });
     more_warps_than_the_barrier_is_for: TooManyArrive => |kind| {
         matches!(kind, Kind::BarrierUnfinished { .. } | Kind::Race { .. } | Kind::Uninitialised { .. } | Kind::Deadlock { .. })
     };

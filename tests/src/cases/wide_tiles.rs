@@ -3,6 +3,7 @@
 use ferroflash::Mask;
 
 use super::{Case, HALVES};
+use crate::inputs::Fill;
 
 /// `(seqlen_q, seqlen_k, head_dim)` of the full mask, around tiles of 192 queries and 128 or 80 keys; head_dims that are
 /// padded among them.
@@ -23,7 +24,8 @@ const CAUSAL: [(usize, usize, usize); 3] = [(4096, 300, 64), (4100, 0, 40), (409
 pub fn all() -> Vec<Case> {
     let full = FULL.into_iter().map(|sizes| (Mask::Full, sizes));
     let causal = CAUSAL.into_iter().map(|sizes| (Mask::Causal, sizes));
-    full.chain(causal)
+    let mut cases: Vec<Case> = full
+        .chain(causal)
         .enumerate()
         .map(|(at, (mask, (seqlen_q, seqlen_k, head_dim)))| {
             let case = Case::new(HALVES[at % 2], mask, head_dim, seqlen_q, seqlen_k);
@@ -32,5 +34,11 @@ pub fn all() -> Vec<Case> {
                 ..case.heads(1, 1 + at / 2 % 2, 1)
             }
         })
-        .collect()
+        .collect();
+    cases.extend([(1536, 64), (4096, 128)].map(|(seqlen_q, head_dim)| Case {
+        fill: Fill::Falling,
+        softmax_scale: Some(1.0),
+        ..Case::new(HALVES[1], Mask::Full, head_dim, seqlen_q, 200).heads(1, 1, 1)
+    }));
+    cases
 }

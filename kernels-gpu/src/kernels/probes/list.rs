@@ -20,6 +20,7 @@ macro_rules! for_each_probe {
             ldmatrix_x2_trans { 32, 512, Bits, 4, 2, Exact }
             copies { 32, 1024, Bits, 8, 8, Exact }
             named_barriers { 64, 512, Bits, 1, 2, Exact }
+            barrier_votes { 64, 512, Bits, 1, 5, Exact }
             block_barrier { 128, 512, Bits, 1, 1, Exact }
             shuffles { 32, 0, Bits, 2, 12, Exact }
             votes { 32, 0, Bits, 1, 6, Exact }

@@ -13,8 +13,15 @@ use crate::tile::element::Element;
 use crate::tile::fragment;
 use crate::tile::global::{GlobalMatrix, GlobalRows};
 use crate::tile::register::Accumulator;
-use crate::tile::softmax::{OnlineSoftmax, scale_rows};
+use crate::tile::softmax::{OnlineSoftmax, outgrown, scale_rows};
 use crate::tile::warpgroup::{self, WARPGROUP_ROWS, WarpgroupTile};
+
+/// Consumers wait for their turn at barriers `TURN_BARRIER ..`, one for each.
+const TURN_BARRIER: u32 = 1;
+/// The warps of a consumer agree at barriers `AGREEMENT_BARRIER ..`.
+const AGREEMENT_BARRIER: u32 = 4;
+/// Threads of two consumers: one waits for its turn, the other passes it on.
+const TWO_CONSUMERS: u32 = 256;
 
 /// What does not change from tile to tile.
 struct Consumer<'a, M> {
@@ -68,6 +75,7 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(
     // SAFETY: stages are read when they are full, and released when the products that read them have been waited for;
     // all four warps take the same way.
     unsafe {
+        c.begin_turns::<T>();
         let mut job = c.next_job(&mut slot);
         let mut block = job.blocks - 1;
         mbarrier::mbarrier_wait(layout.q_ring.full(q.stage), q.parity);
@@ -79,7 +87,8 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(
         c.release_q(q, block);
         c.mask_block::<T>(job, block, &mut s);
         softmax.grow(&s);
-        softmax.exponentials(&mut s);
+        let sums = softmax.exponentials(&mut s);
+        softmax.add::<T::Scores>(sums);
         let mut weights = s.pack::<E>();
         // 0 until O of the tile has been begun.
         let mut add = 0;
@@ -99,6 +108,7 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(
             block -= 1;
 
             mbarrier::mbarrier_wait(layout.k_ring.full(k.stage), k.parity);
+            c.await_turn::<T>();
             s.begin_product::<E>(layout.q::<T>(q.stage, idx), layout.k::<T>(k.stage), steps);
             if let Some(finished) = &finished {
                 c.finish::<E, T>(finished, &mut o_place, &mut o);
@@ -106,22 +116,37 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(
             mbarrier::mbarrier_wait(layout.v_ring.full(v.stage), v.parity);
             o.begin_addition::<E, _>(&weights, layout.v::<T>(v.stage), block_k / 16, add);
 
+            c.pass_turn::<T>();
+
             s.wait::<1>();
-            mbarrier::mbarrier_arrive_if(layout.k_ring.empty(k.stage), c.leads);
-            k.advance();
-            c.release_q(q, block);
             c.mask_block::<T>(job, block, &mut s);
             if last {
                 softmax = fresh;
             }
-            let alpha = softmax.grow(&s);
-            softmax.exponentials(&mut s);
+            let tried = softmax.has_references::<T::Scores>();
+            let mut alpha = if tried { None } else { softmax.grow(&s) };
+            let mut sums = softmax.exponentials(&mut s);
+            let again = warpgroup::any(
+                AGREEMENT_BARRIER + idx,
+                tried && outgrown::<T::Scores>(&sums),
+            );
             // V is there, as has been seen before. But ptxas lets no arithmetic sink below a loop: without this one the
             // exponentials would come after the wait for O instead of running beside its product.
             mbarrier::mbarrier_wait(layout.v_ring.full(v.stage), v.parity);
             o.wait::<0>();
             mbarrier::mbarrier_arrive_if(layout.v_ring.empty(v.stage), c.leads);
             v.advance();
+            if again {
+                s.begin_product::<E>(layout.q::<T>(q.stage, idx), layout.k::<T>(k.stage), steps);
+                s.wait::<0>();
+                c.mask_block::<T>(job, block, &mut s);
+                alpha = softmax.grow(&s).or(alpha);
+                sums = softmax.exponentials(&mut s);
+            }
+            mbarrier::mbarrier_arrive_if(layout.k_ring.empty(k.stage), c.leads);
+            k.advance();
+            c.release_q(q, block);
+            softmax.add::<T::Scores>(sums);
             if let (Some(alpha), false) = (alpha, last) {
                 scale_rows(&mut o, alpha);
             }
@@ -129,6 +154,7 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(
             finished = last.then_some(ended);
             add = !last as u32;
         };
+        c.end_turns::<T>();
         if let Some(finished) = &finished {
             c.finish::<E, T>(finished, &mut o_place, &mut o);
         }
@@ -140,6 +166,47 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(
 }
 
 impl<M: Mask> Consumer<'_, M> {
+    /// Before the first turn: it is consumer 0's.
+    #[inline(always)]
+    unsafe fn begin_turns<T: Tiles>(&self) {
+        if self.idx + 1 == T::CONSUMERS {
+            // SAFETY: as `pass_turn`.
+            unsafe { self.pass_turn::<T>() };
+        }
+    }
+
+    /// Consumers begin their products in turns: then one's softmax runs beside the others' products, and they do not come
+    /// to it all at once.
+    #[inline(always)]
+    unsafe fn await_turn<T: Tiles>(&self) {
+        if T::TURNS {
+            // SAFETY: all consumers take equally many turns.
+            unsafe { barrier::barrier_sync(TURN_BARRIER + self.idx, TWO_CONSUMERS) };
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn pass_turn<T: Tiles>(&self) {
+        if T::TURNS {
+            let next = if self.idx + 1 == T::CONSUMERS {
+                0
+            } else {
+                self.idx + 1
+            };
+            // SAFETY: as `await_turn`.
+            unsafe { barrier::barrier_arrive(TURN_BARRIER + next, TWO_CONSUMERS) };
+        }
+    }
+
+    /// After the last turn, which was passed on to consumer 0.
+    #[inline(always)]
+    unsafe fn end_turns<T: Tiles>(&self) {
+        if self.idx == 0 {
+            // SAFETY: as `await_turn`.
+            unsafe { self.await_turn::<T>() };
+        }
+    }
+
     /// The next tile of queries, when the loader has said which.
     #[inline(always)]
     unsafe fn next_job(&self, slot: &mut Ring) -> Job {

@@ -9,14 +9,15 @@
 //! Both products run while threads do other things. Step `i` of a consumer, over all KV blocks of all its tiles:
 //!
 //! ```text
-//! begin S = Q K_iᵀ                          K_i has arrived
+//! begin S = Q K_iᵀ                          K_i has arrived, and it is this consumer's turn
 //! store O of the tile before                if the last step ended one
-//! begin O += P V_{i−1}                      V_{i−1} has arrived
-//! wait for S;  release K_i
-//! mask S;  m, l, α                          m only grows where a score has outgrown it
-//! P ← exp(S − m),  l ← l + rowsum P
+//! begin O += P V_{i−1}                      V_{i−1} has arrived; the next one's turn
+//! wait for S;  mask it
+//! m ← the rows' maxima                      in a tile's first step only
+//! P ← exp(S − m)
 //! wait for O;  release V_{i−1}
-//! O ← diag(α) O                             only where m has grown
+//! S, m, P again;  O ← diag(α) O             only where rowsum P says that a score has outgrown m
+//! l ← l + rowsum P;  release K_i
 //! ```
 //!
 //! There is one loop over tiles and blocks: a tile's first product runs beside the last one of the tile before, and the
@@ -56,6 +57,9 @@ pub trait Tiles {
     const KV_STAGES: u32 = config::tma_kv_stages(Self::HEAD_DIM);
     /// Whether storers send O off.
     const STORES: bool = config::tma_stores(Self::HEAD_DIM);
+    /// Whether consumers begin their products in turns. Above head_dim 128 products take so much longer than the softmax
+    /// that it makes no difference.
+    const TURNS: bool = Self::HEAD_DIM <= 128 && Self::CONSUMERS > 1;
     /// A warpgroup's rows of S.
     type Scores: WarpgroupTile;
     /// A warpgroup's rows of O.
