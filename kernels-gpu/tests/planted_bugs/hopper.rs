@@ -21,6 +21,7 @@ fn map(base: u64) -> TensorMap {
         sizes: SIZES.map(|size| size as u64),
         strides: [row, row * 20, row * 60],
         box_rows: ROWS as u64,
+        box_heads: 1,
         ..TensorMap::default()
     }
 }

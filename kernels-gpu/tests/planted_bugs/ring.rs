@@ -230,6 +230,7 @@ fn tensor_map(base: u64, rows: u32) -> TensorMap {
         sizes: [u64::from(HEAD_DIM), u64::from(rows), 1, 1],
         strides: [u64::from(HEAD_DIM) * 2; 3],
         box_rows: 64,
+        box_heads: 1,
         ..TensorMap::default()
     }
 }

@@ -3,7 +3,7 @@
 //! A block stays on its SM and draws tiles of queries until none are left. Its warps have roles:
 //!
 //! - the loader, one thread, draws tiles, says so to everybody through two slots, and keeps the rings of K, V and Q full;
-//! - two or three warpgroups of consumers, 64 query rows each, multiply and do the softmax;
+//! - one to three warpgroups of consumers, 64 query rows each, multiply and do the softmax;
 //! - for each of them a storer, one thread, sends its rows of O off.
 //!
 //! Both products run while threads do other things. Step `i` of a consumer, over all KV blocks of all its tiles:
@@ -23,10 +23,14 @@
 //! finished O is stored behind it. Blocks come from the last one down, as in [`super::sm80`].
 //!
 //! Q has two stages: the next tile's arrives while this one's is multiplied.
+//!
+//! Short sequences leave rows of a tile empty. In the compact shape heads that share K and V may share a tile, too:
+//! [`packing`].
 
 mod consumer;
 mod layout;
 mod loader;
+mod packing;
 mod ring;
 mod storer;
 
@@ -53,9 +57,11 @@ pub trait Tiles {
     /// Stages of Q.
     const Q_STAGES: u32 = config::tma_q_stages(Self::HEAD_DIM);
     /// Stages of K, and of V.
-    const KV_STAGES: u32 = config::tma_kv_stages(Self::HEAD_DIM);
+    const KV_STAGES: u32 = config::tma_kv_stages(Self::HEAD_DIM, Self::SHAPE);
     /// Whether storers send O off.
-    const STORES: bool = config::tma_stores(Self::HEAD_DIM);
+    const STORES: bool = config::tma_stores(Self::HEAD_DIM, Self::SHAPE);
+    /// Whether heads may be packed.
+    const PACKS: bool = matches!(Self::SHAPE, TileShape::Compact);
     /// A warpgroup's rows of S.
     type Scores: WarpgroupTile;
     /// A warpgroup's rows of O.
@@ -69,6 +75,9 @@ const fn n8(columns: u32) -> usize {
 
 /// The tiles of head_dim `D` in the default shape.
 pub struct HeadDim<const D: u32>;
+
+/// The tiles of head_dim `D` in the shape [`TileShape::Compact`].
+pub struct Compact<const D: u32>;
 
 /// The tiles of head_dim `D` in the shape [`TileShape::Wide`].
 pub struct Wide<const D: u32>;
@@ -84,9 +93,10 @@ macro_rules! tiles {
     )*};
 }
 tiles!(HeadDim, Default: 64 96 128 192 256);
+tiles!(Compact, Compact: 64 96 128 192 256);
 tiles!(Wide, Wide: 64 128);
 
-/// Registers of the threads that only move data.
+/// Registers of the threads that only move data, where the others need what these give back.
 const MOVER_REGISTERS: u32 = 24;
 
 /// Draws tiles until none are left.
@@ -108,7 +118,9 @@ pub unsafe fn forward<E: Element, T: Tiles, M: Mask>(p: &TmaForwardParams, maps:
         // Lane 0's number in all lanes: ptxas then knows that the warp is of one mind.
         let warpgroup = shuffle::shuffle_idx_u32(thread / 128, 0);
         if warpgroup == 0 {
-            warpgroup::setmaxnreg_dec::<MOVER_REGISTERS>();
+            if T::FOOTPRINT.threads * T::FOOTPRINT.blocks_per_sm > 256 {
+                warpgroup::setmaxnreg_dec::<MOVER_REGISTERS>();
+            }
             let warp = shuffle::shuffle_idx_u32(thread / 32, 0);
             if special::lane_idx() == 0 {
                 if warp == 0 {
@@ -118,10 +130,13 @@ pub unsafe fn forward<E: Element, T: Tiles, M: Mask>(p: &TmaForwardParams, maps:
                 }
             }
         } else {
-            if T::CONSUMERS == 3 {
-                warpgroup::setmaxnreg_inc::<160>();
-            } else {
-                warpgroup::setmaxnreg_inc::<240>();
+            // With the movers', not more than the launch gives all of them: the 64 Ki of an SM, in shares of 8.
+            match (T::CONSUMERS, T::FOOTPRINT.blocks_per_sm) {
+                // One block of 256 threads begins with as many as a thread can have.
+                (1, 1) => {}
+                (1, _) => warpgroup::setmaxnreg_inc::<232>(),
+                (2, _) => warpgroup::setmaxnreg_inc::<240>(),
+                _ => warpgroup::setmaxnreg_inc::<160>(),
             }
             consumer::consume::<E, T, M>(p, layout, warpgroup - 1);
         }
