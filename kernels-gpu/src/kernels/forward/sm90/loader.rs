@@ -19,7 +19,6 @@ struct Loader<'a> {
     p: &'a TmaForwardParams,
     maps: u64,
     layout: Layout,
-    packing: Packing,
     q: Ring,
     k: Ring,
     v: Ring,
@@ -39,12 +38,11 @@ pub(super) unsafe fn load<T: Tiles, M: Mask>(p: &TmaForwardParams, maps: u64, la
         p,
         maps,
         layout,
-        packing: Packing::new::<T>(p),
         q: Ring::start(T::Q_STAGES),
         k: Ring::start(T::KV_STAGES),
         v: Ring::start(T::KV_STAGES),
     };
-    let block_q = loader.packing.queries(config.block_q);
+    let block_q = Packing::new::<T>(p).queries(config.block_q);
     let mut ticket = special::block_idx_x();
     // SAFETY: stages and slots are filled when they are empty; each tile is drawn once.
     unsafe {
@@ -90,11 +88,12 @@ impl Loader<'_> {
     #[inline(always)]
     unsafe fn load_tile<T: Tiles>(&mut self, job: Job, blind: bool) {
         let config = T::FOOTPRINT;
+        let packing = Packing::new::<T>(self.p);
         let Pack {
             batch_idx,
             head_idx,
             kv_head_idx,
-        } = self.packing.pack(self.p, job.head);
+        } = packing.pack(self.p, job.head);
         let row_of = |block: u32| {
             if blind {
                 NO_ROW
@@ -106,7 +105,7 @@ impl Loader<'_> {
         unsafe {
             let mut block = job.blocks - 1;
             self.load_k::<T>(row_of(block), kv_head_idx, batch_idx);
-            let first_query = job.tile * self.packing.queries(config.block_q);
+            let first_query = job.tile * packing.queries(config.block_q);
             self.load_q::<T>(first_query, head_idx, batch_idx);
             while block > 0 {
                 self.load_k::<T>(row_of(block - 1), kv_head_idx, batch_idx);

@@ -60,6 +60,8 @@ pub trait Tiles {
     const KV_STAGES: u32 = config::tma_kv_stages(Self::HEAD_DIM, Self::SHAPE);
     /// Whether storers send O off.
     const STORES: bool = config::tma_stores(Self::HEAD_DIM, Self::SHAPE);
+    /// Whether the consumers need registers of the movers. A thread of an SM's only 256 begins with as many as it can have.
+    const SHARES_REGISTERS: bool = 256 < Self::FOOTPRINT.threads * Self::FOOTPRINT.blocks_per_sm;
     /// Whether heads may be packed.
     const PACKS: bool = matches!(Self::SHAPE, TileShape::Compact);
     /// A warpgroup's rows of S.
@@ -118,7 +120,7 @@ pub unsafe fn forward<E: Element, T: Tiles, M: Mask>(p: &TmaForwardParams, maps:
         // Lane 0's number in all lanes: ptxas then knows that the warp is of one mind.
         let warpgroup = shuffle::shuffle_idx_u32(thread / 128, 0);
         if warpgroup == 0 {
-            if T::FOOTPRINT.threads * T::FOOTPRINT.blocks_per_sm > 256 {
+            if T::SHARES_REGISTERS {
                 warpgroup::setmaxnreg_dec::<MOVER_REGISTERS>();
             }
             let warp = shuffle::shuffle_idx_u32(thread / 32, 0);
@@ -131,12 +133,13 @@ pub unsafe fn forward<E: Element, T: Tiles, M: Mask>(p: &TmaForwardParams, maps:
             }
         } else {
             // With the movers', not more than the launch gives all of them: the 64 Ki of an SM, in shares of 8.
-            match (T::CONSUMERS, T::FOOTPRINT.blocks_per_sm) {
-                // One block of 256 threads begins with as many as a thread can have.
-                (1, 1) => {}
-                (1, _) => warpgroup::setmaxnreg_inc::<232>(),
-                (2, _) => warpgroup::setmaxnreg_inc::<240>(),
-                _ => warpgroup::setmaxnreg_inc::<160>(),
+            // With the movers', not more than the launch gives all of them: the 64 Ki of an SM, in shares of 8.
+            if T::CONSUMERS == 3 {
+                warpgroup::setmaxnreg_inc::<160>();
+            } else if T::CONSUMERS == 2 {
+                warpgroup::setmaxnreg_inc::<240>();
+            } else if T::SHARES_REGISTERS {
+                warpgroup::setmaxnreg_inc::<232>();
             }
             consumer::consume::<E, T, M>(p, layout, warpgroup - 1);
         }
