@@ -59,6 +59,7 @@ fn run(threads: u32, seed: u64, kernel: impl Fn(&Given)) -> Result<Vec<u16>, Fau
         threads,
         shared_bytes: SHARED,
         resident_blocks: 1,
+        blocks_per_sm: 1,
     };
     emu::run(&launch, &Options::seeded(seed), &mut memory, &|| {
         kernel(&given)

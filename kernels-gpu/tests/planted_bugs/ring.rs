@@ -274,6 +274,7 @@ fn run(problem: Problem, bug: Bug, options: Options) -> Result<bool, Fault> {
         threads: 128 + CONSUMER_THREADS * consumers,
         shared_bytes: kernel_shared_bytes(consumers),
         resident_blocks: 1,
+        blocks_per_sm: 1,
     };
     emu::run(&launch, &options, &mut memory, &|| kernel.run())?;
     if bug == Bug::None {
