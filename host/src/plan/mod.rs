@@ -301,7 +301,7 @@ impl fmt::Display for Plan {
                 )?;
                 match launch.packed_heads() {
                     1 => writeln!(f)?,
-                    packed => writeln!(f, ", each head {packed} that share tiles")?,
+                    packed => writeln!(f, ", {packed} heads of q share a tile")?,
                 }
             }
         }
