@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use conformance::cases;
 use expect_test::expect_file;
 use ferroflash::plan::{
     Algorithm, Backend, DeviceInfo, Plan, PlannedLaunch, eligible, kinds, plan,
@@ -367,6 +368,30 @@ proptest! {
             }
             (Err(_), None) => {}
             (plan, first) => prop_assert!(false, "{plan:?} where {first:?} fits"),
+        }
+    }
+}
+
+/// What a Hopper of few SMs is put through: default tiles in every head_dim and mask of the suite's full set, and compact
+/// ones.
+#[test]
+fn the_full_set_has_default_and_compact_tiles() {
+    let device = DeviceInfo::emulated_hopper();
+    for head_dim in [64, 128] {
+        for mask in [Mask::Full, Mask::Causal] {
+            let tiles: Vec<_> = cases::full()
+                .into_iter()
+                .filter(|case| case.sizes.head_dim == head_dim && case.mask == mask)
+                .map(|case| plan_of(&case.problem().unwrap(), Pass::Forward, &device, None))
+                .flat_map(|plan| plan.launches)
+                .map(|launch| launch.variant.tiles)
+                .collect();
+            let n = |shape| tiles.iter().filter(|tiles| **tiles == shape).count();
+            let (default, compact) = (n(TileShape::Default), n(TileShape::Compact));
+            assert!(
+                4 <= default && 4 <= compact,
+                "{head_dim} {mask:?}: {default} default, {compact} compact"
+            );
         }
     }
 }

@@ -32,9 +32,12 @@ pub fn all() -> Vec<Case> {
     let mut cases = Vec::new();
     for (batch, heads_q, heads_k) in HEADS {
         for seqlen_q in QUERIES {
+            // Of 64 heads one head_dim and every other length are enough work.
+            if heads_q == 64 && [3, 16, 64].contains(&seqlen_q) {
+                continue;
+            }
             for mask in MASKS {
                 let round = cases.len();
-                // Of 64 heads one head_dim is enough work.
                 let head_dim = match heads_q {
                     64 => 64,
                     _ => HEAD_DIMS[round % HEAD_DIMS.len()],
