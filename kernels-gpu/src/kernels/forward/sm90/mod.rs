@@ -25,7 +25,7 @@
 //! Q has two stages: the next tile's arrives while this one's is multiplied.
 //!
 //! Short sequences leave rows of a tile empty. In the compact shape heads that share K and V may share a tile, too:
-//! [`packing`].
+//! `packing.rs`.
 
 mod consumer;
 mod layout;
