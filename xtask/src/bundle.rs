@@ -13,7 +13,7 @@ use crate::workspace::Workspace;
 const PROFILE: &str = "bundle";
 
 /// The bytes that a bundle may have.
-const LIMIT_BYTES: u64 = 64 << 20;
+const LIMIT_BYTES: u64 = 64_000_000;
 
 /// Test programs that do the same on every machine, or nothing on one with a GPU: they stay behind, for their size.
 const STAY: [&str; 10] = [
@@ -96,7 +96,7 @@ pub fn bundle(workspace: &Workspace, options: &Bundle) -> Result<()> {
     // By the manifests the golden tests find the root of their files.
     fs::copy(workspace.root.join("Cargo.toml"), out.join("Cargo.toml"))?;
     for arch in ferroflash_ptx_builder::default_archs() {
-        copy_ptx(&workspace.ptx().join(arch), &out.join("ptx").join(arch))?;
+        pack_ptx(&workspace.ptx().join(arch), &out.join("ptx").join(arch))?;
     }
     let bytes = size(&out)?;
     eprintln!(
@@ -206,22 +206,28 @@ fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-fn copy_ptx(from: &Path, to: &Path) -> Result<()> {
+/// The PTX of one architecture, gzipped: the programs have their own inside; these are for tools.
+fn pack_ptx(from: &Path, to: &Path) -> Result<()> {
     if !from.is_dir() {
         return Ok(());
     }
     fs::create_dir_all(to)?;
+    let mut gzip = Command::new("gzip");
+    gzip.args(["-9", "--no-name", "--"]);
     for entry in fs::read_dir(from)? {
         let path = entry?.path();
         if path.extension().is_some_and(|extension| extension == "ptx") {
-            fs::copy(
-                &path,
-                to.join(
-                    path.file_name()
-                        .context("an entry of a folder has a name")?,
-                ),
-            )?;
+            let copy = to.join(
+                path.file_name()
+                    .context("an entry of a folder has a name")?,
+            );
+            fs::copy(&path, &copy)?;
+            gzip.arg(copy);
         }
+    }
+    let status = gzip.status().context("cannot run gzip")?;
+    if !status.success() {
+        bail!("gzip ended with {status}");
     }
     Ok(())
 }
