@@ -144,7 +144,10 @@ mod emulated {
         let hopper = Device::emulated(EmulatorOptions::hopper(7));
         let cpu = both_passes(&Attention::new(&Device::cpu(), problem()).unwrap()).unwrap();
         let emulated = both_passes(&Attention::new(&hopper, problem()).unwrap()).unwrap();
-        assert_eq!(emulated.ran[0].kernels, ["forward_sm90a_f16_d64_causal"]);
+        assert_eq!(
+            emulated.ran[0].kernels,
+            ["forward_sm90a_f16_d64_causal_compact"]
+        );
         assert_eq!(emulated.ran[0].algorithm, Algorithm::Flash3);
         assert_eq!(emulated.ran[1].algorithm, Algorithm::Flash2);
         close(&cpu.o, &emulated.o);

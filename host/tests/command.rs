@@ -289,6 +289,19 @@ fn info_says_what_would_run() {
 }
 
 #[test]
+fn bench_takes_lengths_and_heads_of_k() {
+    let arguments = "bench --backend cpu --seqs 4 --seqlen-k 32 --hdims 64 --causal 1 --tokens 64 --width 128 --heads-k 1 --passes fwd --rep 1 --rounds 1 --json";
+    let (stdout, _) = expect(0, &arguments.split(' ').collect::<Vec<_>>());
+    let row: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    for (name, value) in [("S", 4), ("Sk", 32), ("B", 2), ("H", 2), ("Hk", 1)] {
+        assert_eq!(row[name], value, "{row}");
+    }
+    let ungrouped = arguments.replace("--heads-k 1", "--heads-k 3");
+    let (_, stderr) = expect(2, &ungrouped.split(' ').collect::<Vec<_>>());
+    assert!(stderr.contains("heads_k"), "{stderr}");
+}
+
+#[test]
 fn bench_prints_the_peers_json() {
     let arguments = "bench --backend cpu --seqs 32 --hdims 64 --causal 1 --tokens 32 --width 64 --rep 1 --rounds 1 --json";
     let (stdout, _) = expect(0, &arguments.split(' ').collect::<Vec<_>>());

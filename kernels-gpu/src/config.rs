@@ -44,9 +44,12 @@ pub const fn forward(head_dim: u32) -> Footprint {
 }
 
 /// Stages of K, and of V, in the flash3 forward kernel. At head_dim 64 there is room for three, which is 2 to 9 % faster
-/// than two with sequences of up to 1024 (H200).
-pub const fn tma_kv_stages(head_dim: u32) -> u32 {
-    if head_dim > 64 { 2 } else { 3 }
+/// than two with sequences of up to 1024 (H200); not where two blocks share an SM.
+pub const fn tma_kv_stages(head_dim: u32, tiles: TileShape) -> u32 {
+    match tiles {
+        TileShape::Default | TileShape::Wide if head_dim <= 64 => 3,
+        _ => 2,
+    }
 }
 
 /// Slots by which the flash3 forward kernel's loader says which tile comes next.
@@ -57,37 +60,50 @@ pub const fn tma_q_stages(head_dim: u32) -> u32 {
     if head_dim > 128 { 1 } else { 2 }
 }
 
-/// Whether O goes to memory through shared memory and the TMA, which is faster; at head_dim 256 there is no room.
-pub const fn tma_stores(head_dim: u32) -> bool {
-    head_dim <= 192
+/// Whether O goes to memory through shared memory and the TMA, which is faster; for 128 rows of head_dim 256 there is no
+/// room.
+pub const fn tma_stores(head_dim: u32, tiles: TileShape) -> bool {
+    match tiles {
+        TileShape::Compact => true,
+        TileShape::Default | TileShape::Wide => head_dim <= 192,
+    }
 }
 
 /// Forward on Hopper: one block per SM. Two warpgroups multiply, 64 query rows each, in the wide shape three: their softmax
 /// then hides more of the others' products, which pays where a tile is long and head_dim small. A further warpgroup's
 /// single threads move data. Shared memory: Q, K and V, O on its way out, the slots, and two barriers for
 /// each of these.
+///
+/// The compact shape has one warpgroup that multiplies. Up to head_dim 128 two of its blocks share an SM, so that one's
+/// products hide the other's softmax: each has half of the registers and at most 113 KB of shared memory, which at
+/// head_dim 128 two stages of 64 keys fill.
 pub const fn tma_forward(head_dim: u32, tiles: TileShape) -> Footprint {
     let consumers = match tiles {
+        TileShape::Compact => 1,
         TileShape::Default => 2,
         TileShape::Wide => 3,
-        TileShape::Compact => panic!("this kernel has no compact tiles"),
     };
     // The most keys that shared memory has room for, and registers for their scores.
     let block_k = match (head_dim, tiles) {
         (..=64, _) | (..=128, TileShape::Default) => 128,
+        (..=128, TileShape::Compact) => 64,
+        (..=192, TileShape::Compact) => 112,
         _ => 80,
     };
     let block_q = 64 * consumers;
-    let kv_stages = tma_kv_stages(head_dim);
+    let kv_stages = tma_kv_stages(head_dim, tiles);
     let columns = head_dim.next_multiple_of(64);
     let q_stages = tma_q_stages(head_dim);
-    let o_stages = if tma_stores(head_dim) { 1 } else { 0 };
+    let o_stages = if tma_stores(head_dim, tiles) { 1 } else { 0 };
     let rows = (q_stages + o_stages) * block_q + 2 * kv_stages * block_k;
     let barriers = 2 * (q_stages + 2 * kv_stages + TMA_SLOTS + consumers);
     Footprint {
         threads: 128 * (consumers + 1),
         shared_bytes: rows * columns * ELEMENT + TMA_SLOTS * 16 + barriers * 8,
-        blocks_per_sm: 1,
+        blocks_per_sm: match tiles {
+            TileShape::Compact if head_dim <= 128 => 2,
+            _ => 1,
+        },
         block_q,
         block_k,
         spill_bytes: 0,

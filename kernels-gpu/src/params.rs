@@ -89,9 +89,10 @@ pub struct ForwardParams {
     pub schedule: Schedule,
 }
 
-/// A tensor `[batch, seqlen, heads, head_dim]` as the tensor memory accelerator copies it, in boxes of `box_rows` rows and
-/// 64 columns in the 128-byte swizzle: what the driver's tensor map is made from, and what the emulator reads. At launch on
-/// a GPU the driver's 128 opaque bytes take its place: [`TensorMap::from_driver`].
+/// A tensor `[batch, seqlen, heads, head_dim]` as the tensor memory accelerator copies it, in boxes of `box_rows` rows of
+/// each of `box_heads` heads and 64 columns in the 128-byte swizzle, one head's rows behind the other's: what the driver's
+/// tensor map is made from, and what the emulator reads. At launch on a GPU the driver's 128 opaque bytes take its place:
+/// [`TensorMap::from_driver`].
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TensorMap {
@@ -101,10 +102,12 @@ pub struct TensorMap {
     pub sizes: [u64; 4],
     /// Bytes from one entry to the next: of rows, heads, batch entries; multiples of 16.
     pub strides: [u64; 3],
-    /// Rows of a box.
+    /// Rows of a box, of each of its heads.
     pub box_rows: u64,
+    /// Heads of a box.
+    pub box_heads: u64,
     /// The rest of the driver's 128 bytes; 0.
-    pub reserved: [u64; 7],
+    pub reserved: [u64; 6],
 }
 
 /// Columns of a [`TensorMap`]'s box: 128 bytes of 16-bit elements.
@@ -116,12 +119,25 @@ pub const MAX_TMA_ROWS: u32 = 1 << 30;
 impl TensorMap {
     /// The driver's encoding in place of the description.
     pub fn from_driver(opaque: [u64; 16]) -> TensorMap {
-        let [base, s0, s1, s2, s3, r0, r1, r2, box_rows, reserved @ ..] = opaque;
+        let [
+            base,
+            s0,
+            s1,
+            s2,
+            s3,
+            r0,
+            r1,
+            r2,
+            box_rows,
+            box_heads,
+            reserved @ ..,
+        ] = opaque;
         TensorMap {
             base,
             sizes: [s0, s1, s2, s3],
             strides: [r0, r1, r2],
             box_rows,
+            box_heads,
             reserved,
         }
     }
@@ -131,13 +147,13 @@ impl TensorMap {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TmaForwardParams {
-    /// Queries; boxes of the 64 rows of a warpgroup.
+    /// Queries; boxes of the 64 rows of a warpgroup, of one head or, packed, of several.
     pub q: TensorMap,
     /// Keys; boxes of the rows of a KV block.
     pub k: TensorMap,
     /// Values; boxes of the rows of a KV block.
     pub v: TensorMap,
-    /// Output; boxes of 64 rows.
+    /// Output; boxes as those of the queries.
     pub o: TensorMap,
     /// Output, for kernels that write it without the TMA.
     pub o_rows: TensorView,
@@ -149,8 +165,10 @@ pub struct TmaForwardParams {
     pub shape: Shape,
     /// Scale.
     pub scale: Scale,
-    /// Order of the tiles.
+    /// Order of the tiles. Where heads are packed, the packs count as its heads.
     pub schedule: Schedule,
+    /// log₂ of the heads whose queries share a tile: packed, neighbours of one group. 0 in other than compact tiles.
+    pub packed_log2: u32,
 }
 
 /// Parameters of the backward kernels: `delta`, the main kernel, and `dq`, in this order on one stream.
@@ -252,6 +270,6 @@ const _: () = assert!(size_of::<TensorView>() == 32);
 const _: () = assert!(size_of::<Shape>() == 32);
 const _: () = assert!(size_of::<ForwardParams>() == 4 * 32 + 8 + 32 + 8 + 16);
 const _: () = assert!(size_of::<TensorMap>() == 128);
-const _: () = assert!(size_of::<TmaForwardParams>() == 4 * 128 + 32 + 2 * 8 + 32 + 8 + 16 + 8);
+const _: () = assert!(size_of::<TmaForwardParams>() == 4 * 128 + 32 + 2 * 8 + 32 + 8 + 16 + 4 + 4);
 const _: () = assert!(size_of::<BackwardParams>() == 8 * 32 + 7 * 8 + 32 + 8 + 16);
 const _: () = assert!(size_of::<StandardParams>() == 8 * 32 + 5 * 8 + 32 + 8);

@@ -33,6 +33,16 @@ macro_rules! for_each_variant {
             forward_sm90a_bf16_d64_full_wide:   TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 64,  mask: Full,   tiles: Wide }
             forward_sm90a_bf16_d64_causal_wide: TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 64,  mask: Causal, tiles: Wide }
             forward_sm90a_bf16_d128_full_wide:  TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 128, mask: Full,   tiles: Wide }
+            forward_sm90a_bf16_d64_full_compact:        TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 64,  mask: Full,   tiles: Compact }
+            forward_sm90a_bf16_d64_causal_compact:      TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 64,  mask: Causal, tiles: Compact }
+            forward_sm90a_bf16_d96_full_compact:        TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 96,  mask: Full,   tiles: Compact }
+            forward_sm90a_bf16_d96_causal_compact:      TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 96,  mask: Causal, tiles: Compact }
+            forward_sm90a_bf16_d128_full_compact:       TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 128, mask: Full,   tiles: Compact }
+            forward_sm90a_bf16_d128_causal_compact:     TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 128, mask: Causal, tiles: Compact }
+            forward_sm90a_bf16_d192_full_compact:       TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 192, mask: Full,   tiles: Compact }
+            forward_sm90a_bf16_d192_causal_compact:     TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 192, mask: Causal, tiles: Compact }
+            forward_sm90a_bf16_d256_full_compact:       TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 256, mask: Full,   tiles: Compact }
+            forward_sm90a_bf16_d256_causal_compact:     TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 256, mask: Causal, tiles: Compact }
             forward_sm90a_f16_d64_full:     TmaForward { arch: Sm90a, dtype: F16,  head_dim: 64,  mask: Full }
             forward_sm90a_f16_d64_causal:   TmaForward { arch: Sm90a, dtype: F16,  head_dim: 64,  mask: Causal }
             forward_sm90a_f16_d96_full:     TmaForward { arch: Sm90a, dtype: F16,  head_dim: 96,  mask: Full }
@@ -46,6 +56,16 @@ macro_rules! for_each_variant {
             forward_sm90a_f16_d64_full_wide:   TmaForward { arch: Sm90a, dtype: F16, head_dim: 64,  mask: Full,   tiles: Wide }
             forward_sm90a_f16_d64_causal_wide: TmaForward { arch: Sm90a, dtype: F16, head_dim: 64,  mask: Causal, tiles: Wide }
             forward_sm90a_f16_d128_full_wide:  TmaForward { arch: Sm90a, dtype: F16, head_dim: 128, mask: Full,   tiles: Wide }
+            forward_sm90a_f16_d64_full_compact:        TmaForward { arch: Sm90a, dtype: F16, head_dim: 64,  mask: Full,   tiles: Compact }
+            forward_sm90a_f16_d64_causal_compact:      TmaForward { arch: Sm90a, dtype: F16, head_dim: 64,  mask: Causal, tiles: Compact }
+            forward_sm90a_f16_d96_full_compact:        TmaForward { arch: Sm90a, dtype: F16, head_dim: 96,  mask: Full,   tiles: Compact }
+            forward_sm90a_f16_d96_causal_compact:      TmaForward { arch: Sm90a, dtype: F16, head_dim: 96,  mask: Causal, tiles: Compact }
+            forward_sm90a_f16_d128_full_compact:       TmaForward { arch: Sm90a, dtype: F16, head_dim: 128, mask: Full,   tiles: Compact }
+            forward_sm90a_f16_d128_causal_compact:     TmaForward { arch: Sm90a, dtype: F16, head_dim: 128, mask: Causal, tiles: Compact }
+            forward_sm90a_f16_d192_full_compact:       TmaForward { arch: Sm90a, dtype: F16, head_dim: 192, mask: Full,   tiles: Compact }
+            forward_sm90a_f16_d192_causal_compact:     TmaForward { arch: Sm90a, dtype: F16, head_dim: 192, mask: Causal, tiles: Compact }
+            forward_sm90a_f16_d256_full_compact:       TmaForward { arch: Sm90a, dtype: F16, head_dim: 256, mask: Full,   tiles: Compact }
+            forward_sm90a_f16_d256_causal_compact:     TmaForward { arch: Sm90a, dtype: F16, head_dim: 256, mask: Causal, tiles: Compact }
 
             backward_delta_sm80_bf16_d32:  BackwardDelta { arch: Sm80, dtype: Bf16, head_dim: 32 }
             backward_delta_sm80_bf16_d64:  BackwardDelta { arch: Sm80, dtype: Bf16, head_dim: 64 }
@@ -180,7 +200,8 @@ pub enum MaskKind {
 pub enum TileShape {
     /// The one that is preferred where it fits.
     Default,
-    /// Smaller: for devices with 99 KB of shared memory per block, compute capability 8.6 and 8.9.
+    /// Smaller. In flash2's backward pass for devices with 99 KB of shared memory per block, compute capability 8.6 and
+    /// 8.9; in flash3's forward pass for short sequences, and with tiles that several heads may share.
     Compact,
     /// Larger: more rows of q, for long sequences.
     Wide,

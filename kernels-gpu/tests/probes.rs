@@ -22,6 +22,7 @@ fn run(probe: &Probe, input: &[u32], order: u64) -> Vec<u32> {
         threads: probe.threads,
         shared_bytes: probe.shared_bytes,
         resident_blocks: 1,
+        blocks_per_sm: 1,
     };
     let maps = ProbeMaps::new(addresses.0, addresses.1);
     emu::run(&launch, &Options::seeded(order), &mut memory, &|| {

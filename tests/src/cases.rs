@@ -9,9 +9,11 @@
 //! | [`wide`] | what only the CPU backend takes: other head_dims, f32, unaligned memory |
 //! | [`random`] | anything that the kernels take |
 //! | [`compact`] | two sets of their own for the compact tiles of flash2's backward pass |
+//! | [`short`] | two sets of their own for the compact tiles of flash3's forward pass |
 //! | [`wide_tiles`] | a set of its own for the wide tiles of flash3's forward pass |
 
 pub mod compact;
+pub mod short;
 pub mod wide_tiles;
 
 use ferroflash::error::ProblemError;
@@ -388,6 +390,8 @@ mod tests {
             wide(),
             compact::quick(),
             compact::full(),
+            short::all(),
+            short::packed(),
             wide_tiles::all(),
         ]
         .concat()

@@ -3,7 +3,6 @@
 use ferroflash::backend::emulated::EmulatorOptions;
 use ferroflash::plan::DeviceInfo;
 use ferroflash::{Algorithm, Backend, Device};
-use ferroflash_kernels::variants::TileShape;
 
 use crate::cases::HEAD_DIMS;
 use crate::cases::compact::COMPACT_HEAD_DIM;
@@ -20,8 +19,21 @@ pub struct Subject {
     pub n_random: u32,
     /// Their head_dims.
     pub head_dims: &'static [usize],
-    /// The tile shape of flash2's backward pass at head_dim 128.
-    pub tiles: TileShape,
+    /// The tiles that it is there for.
+    pub tiles: Tiles,
+}
+
+/// Which tile shapes a backend is to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tiles {
+    /// The default ones.
+    Default,
+    /// Compact ones in flash2's backward pass at head_dim 128.
+    CompactBackward,
+    /// Compact ones in flash3's forward pass.
+    CompactForward,
+    /// Wide ones in flash3's forward pass.
+    WideForward,
 }
 
 /// Ordinary Rust on all cores.
@@ -30,7 +42,7 @@ pub const CPU: Subject = Subject {
     open: |_| Ok(Device::cpu()),
     n_random: 100,
     head_dims: &HEAD_DIMS,
-    tiles: TileShape::Default,
+    tiles: Tiles::Default,
 };
 
 /// The kernels on the emulator, with every check switched on.
@@ -39,7 +51,7 @@ pub const EMULATED: Subject = Subject {
     open: |seed| Ok(Device::emulated(EmulatorOptions::seeded(seed))),
     n_random: 40,
     head_dims: &HEAD_DIMS,
-    tiles: TileShape::Default,
+    tiles: Tiles::Default,
 };
 
 /// The emulator as a device of compute capability 8.6, whose shared memory holds compact tiles only.
@@ -52,7 +64,7 @@ pub const EMULATED_COMPACT: Subject = Subject {
     },
     n_random: 15,
     head_dims: &[COMPACT_HEAD_DIM],
-    tiles: TileShape::Compact,
+    tiles: Tiles::CompactBackward,
     ..EMULATED
 };
 
@@ -62,13 +74,28 @@ pub const EMULATED_HOPPER: Subject = Subject {
     ..EMULATED
 };
 
+/// The emulator as a Hopper, planned as one of an H200's SMs: then the tiles of small problems are compact.
+pub const EMULATED_SHORT: Subject = Subject {
+    open: |seed| {
+        let device = (EMULATED_HOPPER.open)(seed)?;
+        let limits = DeviceInfo {
+            n_sms: DeviceInfo::h200().n_sms,
+            ..device.info().clone()
+        };
+        Ok(device.planned_as(limits))
+    },
+    n_random: 20,
+    tiles: Tiles::CompactForward,
+    ..EMULATED_HOPPER
+};
+
 /// The kernels on the first GPU.
 pub const CUDA: Subject = Subject {
     backend: Backend::Cuda,
     open: |_| Device::cuda(0).map_err(|error| error.to_string()),
     n_random: 400,
     head_dims: &HEAD_DIMS,
-    tiles: TileShape::Default,
+    tiles: Tiles::Default,
 };
 
 /// The first GPU, planned as if its blocks had the shared memory of compute capability 8.6: any GPU runs compact tiles.
@@ -83,18 +110,25 @@ pub const CUDA_COMPACT: Subject = Subject {
     },
     n_random: 100,
     head_dims: &[COMPACT_HEAD_DIM],
-    tiles: TileShape::Compact,
+    tiles: Tiles::CompactBackward,
     ..CUDA
 };
 
 /// The emulator as a Hopper, planned as one of few SMs: then the tiles of long sequences are wide.
 pub const EMULATED_WIDE: Subject = Subject {
-    tiles: TileShape::Wide,
+    tiles: Tiles::WideForward,
     ..EMULATED_HOPPER
 };
 
-/// The first GPU, planned as one of few SMs: then the tiles of long sequences are wide.
-pub const CUDA_WIDE: Subject = Subject {
+/// The first GPU, whose SMs are so many that the tiles of small problems are compact.
+pub const CUDA_SHORT: Subject = Subject {
+    n_random: 100,
+    tiles: Tiles::CompactForward,
+    ..CUDA
+};
+
+/// The first GPU, planned as one of few SMs: then the tiles of small problems are the default ones.
+pub const CUDA_OF_FEW_SMS: Subject = Subject {
     open: |seed| {
         let device = (CUDA.open)(seed)?;
         let limits = DeviceInfo {
@@ -103,8 +137,13 @@ pub const CUDA_WIDE: Subject = Subject {
         };
         Ok(device.planned_as(limits))
     },
-    tiles: TileShape::Wide,
     ..CUDA
+};
+
+/// The same; the tiles of long sequences are wide.
+pub const CUDA_WIDE: Subject = Subject {
+    tiles: Tiles::WideForward,
+    ..CUDA_OF_FEW_SMS
 };
 
 /// The compute capability that flash3's kernels run on.

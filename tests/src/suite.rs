@@ -16,7 +16,7 @@ use crate::cases::compact::COMPACT_HEAD_DIM;
 use crate::cases::{self, Case};
 use crate::compare::Closeness;
 use crate::inputs::Values;
-use crate::subject::Subject;
+use crate::subject::{Subject, Tiles};
 use crate::trial::{self, Reference, Refusal};
 
 /// Makes the tests of one backend: a module for each algorithm, in it a test for each set of cases.
@@ -83,6 +83,42 @@ macro_rules! compact_suite {
             #[test]
             fn full() {
                 check(&SUBJECT, ALGORITHM, "compact full", compact::full());
+            }
+
+            #[test]
+            fn random() {
+                check_random(&SUBJECT, ALGORITHM);
+            }
+        }
+    };
+}
+
+/// Makes the tests of a backend whose device has so many SMs that flash3's forward pass takes compact tiles for every small
+/// problem.
+#[macro_export]
+macro_rules! short_suite {
+    ($subject:path) => {
+        mod short {
+            use $crate::cases::{self, short};
+            use $crate::subject::Subject;
+            use $crate::suite::{check, check_random};
+
+            const SUBJECT: Subject = $subject;
+            const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::Flash3;
+
+            #[test]
+            fn all() {
+                check(&SUBJECT, ALGORITHM, "short", short::all());
+            }
+
+            #[test]
+            fn packed() {
+                check(&SUBJECT, ALGORITHM, "packed", short::packed());
+            }
+
+            #[test]
+            fn quick() {
+                check(&SUBJECT, ALGORITHM, "short quick", cases::quick());
             }
 
             #[test]
@@ -229,7 +265,8 @@ fn check_case(
 }
 
 /// The kernels that ran are of the shape that the subject is there for: flash2's backward at head_dim 128 where that is
-/// compact, flash3's forward at head_dim 64 where it is wide, and otherwise of the default one.
+/// compact, flash3's forward where it is wide or short, and otherwise of the default one, but for the few queries of which
+/// flash3 makes compact tiles on any device.
 fn check_tiles(subject: &Subject, case: &Case, results: &trial::Results) -> Result<(), String> {
     let of_another = results
         .forward_kernels
@@ -238,26 +275,35 @@ fn check_tiles(subject: &Subject, case: &Case, results: &trial::Results) -> Resu
         .filter_map(|name| variants::by_name(name))
         .find(|row| {
             let flash2_backward = kinds(Algorithm::Flash2, Pass::Backward).contains(&row.kind);
+            let flash3_forward = row.kind == Kind::TmaForward;
             let special = match subject.tiles {
-                TileShape::Default => false,
-                TileShape::Compact => flash2_backward && case.sizes.head_dim == COMPACT_HEAD_DIM,
-                TileShape::Wide => row.kind == Kind::TmaForward,
+                Tiles::Default => None,
+                Tiles::CompactBackward => (flash2_backward
+                    && case.sizes.head_dim == COMPACT_HEAD_DIM)
+                    .then_some(TileShape::Compact),
+                Tiles::CompactForward => flash3_forward.then_some(TileShape::Compact),
+                Tiles::WideForward => flash3_forward.then_some(TileShape::Wide),
             };
-            row.tiles
-                != if special {
-                    subject.tiles
-                } else {
-                    TileShape::Default
-                }
+            let few = subject.tiles == Tiles::Default && flash3_forward && is_short(case);
+            row.tiles != special.unwrap_or(TileShape::Default)
+                && !(few && row.tiles == TileShape::Compact)
         });
     match of_another {
         Some(row) => Err(format!(
-            "{} ran, but the subject is there for {} tiles",
-            row.name,
-            subject.tiles.name()
+            "{} ran, but the subject is there for {:?} tiles",
+            row.name, subject.tiles
         )),
         None => Ok(()),
     }
+}
+
+/// Whether queries are so few that two SMs may take compact tiles of them.
+fn is_short(case: &Case) -> bool {
+    let sizes = case.sizes;
+    let heads = sizes.batch * sizes.heads_q;
+    sizes.seqlen_q <= 64
+        || heads * sizes.seqlen_q.div_ceil(64) <= 4
+        || sizes.heads_k < sizes.heads_q
 }
 
 /// A second run, on the emulator under another seed of its scheduler, gives the same bits.

@@ -1,8 +1,9 @@
 //! Every case of the suite on the first GPU.
+conformance::suite!(conformance::subject::CUDA_OF_FEW_SMS { flash3: Flash3 });
 conformance::suite!(conformance::subject::CUDA {
-    flash3: Flash3,
     flash2: Flash2,
     standard: Standard
 });
 conformance::compact_suite!(conformance::subject::CUDA_COMPACT);
+conformance::short_suite!(conformance::subject::CUDA_SHORT);
 conformance::wide_tiles_suite!(conformance::subject::CUDA_WIDE);

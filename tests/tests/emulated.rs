@@ -5,4 +5,5 @@ conformance::suite!(conformance::subject::EMULATED {
     standard: Standard
 });
 conformance::compact_suite!(conformance::subject::EMULATED_COMPACT);
+conformance::short_suite!(conformance::subject::EMULATED_SHORT);
 conformance::wide_tiles_suite!(conformance::subject::EMULATED_WIDE);

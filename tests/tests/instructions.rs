@@ -31,6 +31,7 @@ fn emulated(probe: &Probe, input: &[u32], seed: u64) -> Vec<u32> {
         threads,
         shared_bytes,
         resident_blocks: 1,
+        blocks_per_sm: 1,
     };
     let maps = ProbeMaps::new(from, to);
     let ran = emu::run(&launch, &Options::seeded(seed), &mut memory, &|| {

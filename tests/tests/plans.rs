@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use conformance::cases;
 use expect_test::expect_file;
 use ferroflash::plan::{
     Algorithm, Backend, DeviceInfo, Plan, PlannedLaunch, eligible, kinds, plan,
@@ -89,6 +90,31 @@ fn the_fastest() {
         .assert_eq(&text(&grouped_causal(), None));
     expect_file!["../golden/plan_fastest_ragged_full.txt"].assert_eq(&text(&ragged_full(), None));
     expect_file!["../golden/plan_fastest_padded_causal.txt"].assert_eq(&text(&padded, None));
+}
+
+/// Few queries: compact tiles, which heads share where they have keys in common.
+#[test]
+fn short() {
+    let of = |seqlen_q, heads_q, mask| {
+        Problem::builder(Dtype::Bf16)
+            .batch(2)
+            .seqlen_q(seqlen_q)
+            .seqlen_k(8192)
+            .heads_q(heads_q)
+            .heads_k(8)
+            .head_dim(128)
+            .mask(mask)
+            .build()
+            .unwrap()
+    };
+    let text = [
+        of(1, 64, Mask::Full),
+        of(20, 32, Mask::Causal),
+        of(512, 8, Mask::Full),
+        of(512, 40, Mask::Full),
+    ]
+    .map(|problem| plan_of(&problem, Pass::Forward, &DeviceInfo::h200(), None).to_string() + "\n");
+    expect_file!["../golden/plan_short.txt"].assert_eq(&text.concat());
 }
 
 /// Devices with 99 KB of shared memory per block: at head_dim 128 the backward pass runs with compact tiles.
@@ -242,10 +268,19 @@ fn hold_launch(plan: &Plan, launch: &PlannedLaunch) {
         Params::TmaForward(params) => {
             let schedule = &params.schedule;
             let n_tiles = schedule.tiles * schedule.heads;
-            assert_covers(schedule.tiles, footprint.block_q, problem.seqlen_q);
+            let packed = 1 << params.packed_log2;
+            assert!(packed == 1 || launch.variant.tiles == TileShape::Compact);
+            assert!(problem.group_size().is_multiple_of(packed as usize));
+            assert_covers(schedule.tiles, footprint.block_q / packed, problem.seqlen_q);
             assert!(
-                u64::from(schedule.heads) == heads_q && 0 < launch.grid && launch.grid <= n_tiles
+                u64::from(schedule.heads * packed) == heads_q
+                    && 0 < launch.grid
+                    && launch.grid <= n_tiles
             );
+            for map in [params.q, params.o] {
+                let expected = (u64::from(64 / packed), u64::from(packed));
+                assert_eq!((map.box_rows, map.box_heads), expected);
+            }
             for work in [Work::Even, Work::Growing] {
                 let tiles = (0..n_tiles).map(|ticket| schedule::forward(schedule, work, ticket));
                 assert_once(schedule, tiles.map(|tile| (tile.tile, tile.head)));
@@ -288,8 +323,9 @@ proptest! {
 
     #[test]
     fn grids_cover_every_tile_once(
-        (batch, heads_k, group) in (1usize..4, 1usize..5, 1usize..4),
-        (seqlen_q, seqlen_k) in (1usize..3000, 1usize..1200),
+        (batch, heads_k) in (1usize..4, 1usize..5),
+        group in select(vec![1usize, 2, 3, 4, 6, 8]),
+        (seqlen_q, seqlen_k) in (prop_oneof![1usize..100, 1usize..3000], 1usize..1200),
         head_dim in select(vec![32usize, 64, 128]),
         mask in select(vec![Mask::Full, Mask::Causal]),
         algorithm in select(vec![None, Some(Algorithm::Flash2), Some(Algorithm::Standard)]),
@@ -332,6 +368,30 @@ proptest! {
             }
             (Err(_), None) => {}
             (plan, first) => prop_assert!(false, "{plan:?} where {first:?} fits"),
+        }
+    }
+}
+
+/// What a Hopper of few SMs is put through: default tiles in every head_dim and mask of the suite's full set, and compact
+/// ones.
+#[test]
+fn the_full_set_has_default_and_compact_tiles() {
+    let device = DeviceInfo::emulated_hopper();
+    for head_dim in [64, 128] {
+        for mask in [Mask::Full, Mask::Causal] {
+            let tiles: Vec<_> = cases::full()
+                .into_iter()
+                .filter(|case| case.sizes.head_dim == head_dim && case.mask == mask)
+                .map(|case| plan_of(&case.problem().unwrap(), Pass::Forward, &device, None))
+                .flat_map(|plan| plan.launches)
+                .map(|launch| launch.variant.tiles)
+                .collect();
+            let n = |shape| tiles.iter().filter(|tiles| **tiles == shape).count();
+            let (default, compact) = (n(TileShape::Default), n(TileShape::Compact));
+            assert!(
+                4 <= default && 4 <= compact,
+                "{head_dim} {mask:?}: {default} default, {compact} compact"
+            );
         }
     }
 }

@@ -83,7 +83,7 @@ fn assert_legal(map: &TensorMap) {
             .iter()
             .all(|&stride| stride.is_multiple_of(16) && 0 < stride && stride < 1 << 40)
     );
-    assert!((1..=256).contains(&map.box_rows));
+    assert!((1..=256).contains(&map.box_rows) && (1..=256).contains(&map.box_heads));
     assert_eq!(u64::from(BOX_COLUMNS) * ELEMENT_BYTES, 128);
 }
 
@@ -132,7 +132,7 @@ proptest! {
 
     #[test]
     fn a_map_covers_its_tensor_and_nothing_else(
-        (batch, heads_k, group) in (1usize..4, 1usize..5, 1usize..4),
+        (batch, heads_k, group) in (1usize..4, 1usize..5, 1usize..10),
         (seqlen_q, seqlen_k) in (1usize..300, 0usize..300),
         head_dim in (1usize..=32).prop_map(|n| 8 * n),
         mask in select(vec![Mask::Full, Mask::Causal]),
@@ -151,7 +151,11 @@ proptest! {
         let maps = [params.q, params.k, params.v, params.o];
         maps.iter().for_each(assert_legal);
         let rows = [64, footprint.block_k, footprint.block_k, 64].map(u64::from);
-        prop_assert_eq!(maps.map(|map| map.box_rows), rows);
+        prop_assert_eq!(maps.map(|map| map.box_rows * map.box_heads), rows);
+        // Boxes begin at multiples of their heads: all of these share K and V.
+        prop_assert!(maps.iter().all(|map| (group as u64).is_multiple_of(map.box_heads)));
+        prop_assert_eq!((maps[1].box_heads, maps[2].box_heads), (1, 1));
+        prop_assert_eq!(maps[0].box_heads, maps[3].box_heads);
         for (at, base) in [AT.q, AT.k, AT.v, AT.o].into_iter().enumerate() {
             if layouts[at].seqlen > 0 {
                 assert_describes(&maps[at], &layouts[at], base);

@@ -129,6 +129,7 @@ fn launch(variant: &Variant, grid: u32, device: &DeviceInfo) -> emu::Launch {
         threads: variant.footprint.threads,
         shared_bytes: variant.footprint.shared_bytes,
         resident_blocks: device.n_sms * variant.footprint.blocks_per_sm,
+        blocks_per_sm: variant.footprint.blocks_per_sm,
     }
 }
 

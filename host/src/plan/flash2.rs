@@ -26,7 +26,13 @@ pub fn forward(checked: &Checked, kernels: &PassKernels) -> Result<Vec<PlannedLa
             lse: 0,
             shape: shape(checked),
             scale: scale(checked),
-            schedule: schedule::forward(problem, tiles, heads, problem.dtype.size_bytes() as u64),
+            schedule: schedule::forward(
+                problem,
+                tiles,
+                heads,
+                problem.group_size() as u32,
+                problem.dtype.size_bytes() as u64,
+            ),
         };
         Ok(PlannedLaunch {
             variant,

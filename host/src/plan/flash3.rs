@@ -1,16 +1,17 @@
 //! Launches of flash3: grids, tensor maps and parameters.
 
 use ferroflash_kernels::params::{Params, TensorMap, TmaForwardParams};
+use ferroflash_kernels::variants::TileShape;
 
 use super::reason::Reason;
 use super::select::{PassKernels, grid};
 use super::tensor_map::tensor_map;
 use super::views::{scale, shape, view};
 use super::workspace::WorkspaceLayout;
-use super::{Addresses, DeviceInfo, PlannedLaunch, schedule};
+use super::{Addresses, DeviceInfo, PlannedLaunch, schedule, short};
 use crate::validate::Checked;
 
-/// Rows of a box of q and o: those of a warpgroup.
+/// Rows of a box of q and o, of all of its heads together: those of a warpgroup.
 const WARPGROUP_ROWS: u32 = 64;
 
 /// One launch, of as many blocks as the device holds at once: they draw the query tiles of every head from the ticket.
@@ -22,27 +23,40 @@ pub fn forward(
     workspace: &mut WorkspaceLayout,
 ) -> Result<Vec<PlannedLaunch>, Reason> {
     let problem = checked.problem();
-    let heads = (problem.batch * problem.heads_q) as u32;
     let mut launches = Vec::new();
     for &variant in kernels.variants() {
         let footprint = &variant.footprint;
-        let tiles = (problem.seqlen_q as u32).div_ceil(footprint.block_q);
+        let packed_log2 = match variant.tiles {
+            TileShape::Compact => short::packed_log2(problem),
+            TileShape::Default | TileShape::Wide => 0,
+        };
+        let tiles = (problem.seqlen_q as u32).div_ceil(footprint.block_q >> packed_log2);
+        let heads = (problem.batch * problem.heads_q) as u32 >> packed_log2;
+        let group_size = problem.group_size() as u32 >> packed_log2;
+        let (box_rows, box_heads) = (WARPGROUP_ROWS >> packed_log2, 1 << packed_log2);
         let all = grid("the number of query tiles", &[tiles.into(), heads.into()])?;
         if all == 0 {
             continue;
         }
         let tensors = checked.forward();
         let params = TmaForwardParams {
-            q: tensor_map(&tensors.q, WARPGROUP_ROWS),
-            k: tensor_map(&tensors.k, footprint.block_k),
-            v: tensor_map(&tensors.v, footprint.block_k),
-            o: tensor_map(&tensors.o, WARPGROUP_ROWS),
+            q: tensor_map(&tensors.q, box_rows, box_heads),
+            k: tensor_map(&tensors.k, footprint.block_k, 1),
+            v: tensor_map(&tensors.v, footprint.block_k, 1),
+            o: tensor_map(&tensors.o, box_rows, box_heads),
             o_rows: view(&tensors.o),
             lse: 0,
             ticket: workspace.place_counter("ticket"),
             shape: shape(checked),
             scale: scale(checked),
-            schedule: schedule::forward(problem, tiles, heads, problem.dtype.size_bytes() as u64),
+            schedule: schedule::forward(
+                problem,
+                tiles,
+                heads,
+                group_size,
+                problem.dtype.size_bytes() as u64,
+            ),
+            packed_log2,
         };
         launches.push(PlannedLaunch {
             variant,

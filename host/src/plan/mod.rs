@@ -11,6 +11,7 @@ mod flash3;
 mod reason;
 pub mod schedule;
 mod select;
+mod short;
 mod standard;
 mod tensor_map;
 mod views;
@@ -232,6 +233,14 @@ impl PlannedLaunch {
             Params::Standard(_) => None,
         }
     }
+
+    /// How many query heads share its tiles.
+    fn packed_heads(&self) -> u32 {
+        match self.params {
+            Params::TmaForward(params) => 1 << params.packed_log2,
+            _ => 1,
+        }
+    }
 }
 
 impl Plan {
@@ -285,11 +294,15 @@ impl fmt::Display for Plan {
                 launch.variant.name, launch.grid, footprint.threads, footprint.shared_bytes
             )?;
             if let Some(schedule) = launch.schedule() {
-                writeln!(
+                write!(
                     f,
                     "            tiles {} heads {} heads_per_group {}",
                     schedule.tiles, schedule.heads, schedule.heads_per_group
                 )?;
+                match launch.packed_heads() {
+                    1 => writeln!(f)?,
+                    packed => writeln!(f, ", {packed} heads of q share a tile")?,
+                }
             }
         }
         match self.backend {

@@ -22,7 +22,15 @@ pub const MAX_GRID: u64 = i32::MAX as u64;
 /// Without a mask every tile costs the same, and tiles of one head lie side by side: they read the same K and V.
 /// Causal tiles cost between one key block and all: long ones of several heads start first, as many heads as the L2
 /// cache holds.
-pub fn forward(problem: &Problem, tiles: u32, heads: u32, element_bytes: u64) -> Schedule {
+///
+/// `group_size` of the heads that it counts share K and V.
+pub fn forward(
+    problem: &Problem,
+    tiles: u32,
+    heads: u32,
+    group_size: u32,
+    element_bytes: u64,
+) -> Schedule {
     let heads_per_group = match problem.mask {
         Mask::Full => 1,
         Mask::Causal => {
@@ -31,7 +39,7 @@ pub fn forward(problem: &Problem, tiles: u32, heads: u32, element_bytes: u64) ->
                 .saturating_mul(problem.head_dim as u64)
                 .max(1);
             let heads_k = (group_bytes(problem.head_dim) / kv_bytes).max(1);
-            let heads_q = heads_k.saturating_mul(problem.group_size() as u64);
+            let heads_q = heads_k.saturating_mul(group_size.into());
             heads_q.clamp(1, u64::from(heads.max(1))) as u32
         }
     };

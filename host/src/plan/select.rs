@@ -6,7 +6,7 @@ use ferroflash_kernels::variants::{Arch, Kind, TileShape, VARIANTS, Variant};
 
 use super::eligible::eligible;
 use super::reason::{Candidate, Outcome, Reason};
-use super::{Algorithm, Backend, DeviceInfo, schedule};
+use super::{Algorithm, Backend, DeviceInfo, schedule, short};
 use crate::error::PlanError;
 use crate::problem::Mask;
 use crate::validate::{Checked, Pass};
@@ -150,11 +150,14 @@ impl PassKernels {
     }
 }
 
-/// The tile shapes, the most wanted first. Wide tiles pay where sequences are long (tests/benches/record), if there are
-/// several of them for every SM.
-fn shapes(checked: &Checked, device: &DeviceInfo) -> [TileShape; 3] {
+/// The tile shapes, the most wanted first. In flash3's forward pass compact tiles pay where sequences are short
+/// ([`short`]), wide tiles where they are long (tests/benches/record), if there are several of them for every SM.
+fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> [TileShape; 3] {
     const WIDE_ROWS: u64 = 192;
     let problem = checked.problem();
+    if kinds == [Kind::TmaForward] && short::prefers_compact(problem, device.n_sms) {
+        return [TileShape::Compact, TileShape::Default, TileShape::Wide];
+    }
     let long = match problem.mask {
         Mask::Full if problem.head_dim <= 64 => 1024,
         _ => 4096,
@@ -180,7 +183,7 @@ fn preferred(
     let mut best: Option<PassKernels> = None;
     let mut refusal: Option<Reason> = None;
     let mut of_default = None;
-    for tiles in shapes(checked, device) {
+    for tiles in shapes(kinds, checked, device) {
         match PassKernels::of_shape(tiles, kinds, checked, device) {
             Ok(kernels)
                 if best

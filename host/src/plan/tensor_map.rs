@@ -58,10 +58,10 @@ pub fn describable(argument: Argument, tensor: &Description) -> Result<(), Reaso
     Ok(())
 }
 
-/// The tensor in boxes of `box_rows` rows; its address is filled in at launch. A dimension without entries is given
+/// The tensor in boxes of `box_rows` rows of each of `box_heads` heads; its address is filled in at launch. A dimension without entries is given
 /// one, since a map must have it, and then no stride counts: kernels copy such a tensor only from behind its last row,
 /// where there are zeros.
-pub fn tensor_map(tensor: &Description, box_rows: u32) -> TensorMap {
+pub fn tensor_map(tensor: &Description, box_rows: u32, box_heads: u32) -> TensorMap {
     let layout = &tensor.layout;
     let empty = layout.shape().contains(&0);
     let stride = |n: usize, elems: usize| match n {
@@ -79,6 +79,7 @@ pub fn tensor_map(tensor: &Description, box_rows: u32) -> TensorMap {
             stride(layout.batch, layout.batch_stride),
         ],
         box_rows: box_rows.into(),
-        reserved: [0; 7],
+        box_heads: box_heads.into(),
+        reserved: [0; 6],
     }
 }

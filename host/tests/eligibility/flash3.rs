@@ -53,17 +53,21 @@ fn it_serves_first_on_hopper_and_on_no_other_device() {
 #[test]
 fn every_multiple_of_8_goes_to_the_smallest_kernel_that_holds_it() {
     for head_dim in (8..=256).step_by(8) {
-        let problem = Problem::builder(Dtype::F16)
-            .seqlen(64)
-            .heads(2)
-            .head_dim(head_dim);
-        let plan = plan_of(problem, Pass::Forward, Some(Algorithm::Flash3)).unwrap();
         let compiled = [64, 96, 128, 192, 256]
             .into_iter()
             .find(|compiled| head_dim <= *compiled)
             .unwrap();
-        let kernels: Vec<_> = plan.kernels().collect();
-        assert_eq!(kernels, [format!("forward_sm90a_f16_d{compiled}_full")]);
+        for (batch, seqlen, tiles) in [(1, 64, "_compact"), (100, 512, "")] {
+            let problem = Problem::builder(Dtype::F16)
+                .batch(batch)
+                .seqlen(seqlen)
+                .heads(2)
+                .head_dim(head_dim);
+            let plan = plan_of(problem, Pass::Forward, Some(Algorithm::Flash3)).unwrap();
+            let kernels: Vec<_> = plan.kernels().collect();
+            let expected = format!("forward_sm90a_f16_d{compiled}_full{tiles}");
+            assert_eq!(kernels, [expected]);
+        }
     }
 }
 

@@ -73,8 +73,8 @@ fn forward_full_of_odd_lengths() {
         expect![[r#"
             Forward with flash3 on cuda
               problem   f16 q [1, 1000, 3, 64] k [1, 77, 3, 64] Full scale 0.125 Deterministic
-              launch    forward_sm90a_f16_d64_full grid 24 threads 384 shared 147680
-                        tiles 8 heads 3 heads_per_group 1
+              launch    forward_sm90a_f16_d64_full_compact grid 48 threads 256 shared 90288
+                        tiles 16 heads 3 heads_per_group 1
               workspace 256 bytes
                           ticket     at            0, 4 bytes
               standard attention would need 1440000 bytes

@@ -124,14 +124,15 @@ impl Block {
             barriers: Default::default(),
             mbarriers: Mbarriers::default(),
             agreements: Vec::new(),
-            registers: Pool::new(launch.threads),
+            registers: Pool::new(launch),
             woken: Vec::new(),
             live_warps: 0,
         }
     }
 
     /// Makes this the block with this index, about to start.
-    pub fn start(&mut self, index: u32, threads: u32) {
+    pub fn start(&mut self, index: u32, launch: &Launch) {
+        let threads = launch.threads;
         let warps = threads as usize / LANES;
         debug_assert!(warps <= MAX_WARPS);
         self.index = index;
@@ -145,7 +146,7 @@ impl Block {
         self.agreements.clear();
         self.agreements
             .resize_with(warps.div_ceil(4), Agreement::default);
-        self.registers = Pool::new(threads);
+        self.registers = Pool::new(launch);
         self.live_warps = warps as u32;
     }
 

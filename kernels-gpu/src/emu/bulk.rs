@@ -51,21 +51,22 @@ impl Span {
 impl Region {
     /// Bytes of the whole box, inside the tensor or not.
     pub fn bytes(&self) -> u32 {
-        self.map.box_rows as u32 * ROW_BYTES as u32
+        (self.map.box_heads * self.map.box_rows) as u32 * ROW_BYTES as u32
     }
 
-    /// What of it lies inside the tensor, row by row.
+    /// What of it lies inside the tensor, head by head and row by row.
     pub fn spans(&self) -> impl Iterator<Item = Span> {
         let Region { map, at } = *self;
         let size = map.sizes.map(|size| size as i64);
         let inside = move |dimension: usize, x: i64| (0..size[dimension]).contains(&x);
         let (first, last) = (at[0].max(0), (at[0] + i64::from(BOX_COLUMNS)).min(size[0]));
-        let any = inside(2, at[2]) && inside(3, at[3]) && first < last;
-        (0..map.box_rows as i64).filter_map(move |row| {
-            if !any || !inside(1, at[1] + row) {
+        let any = inside(3, at[3]) && first < last;
+        let box_rows = map.box_rows as i64;
+        (0..map.box_heads as i64 * box_rows).filter_map(move |row| {
+            let entries = [at[1] + row % box_rows, at[2] + row / box_rows, at[3]];
+            if !any || !inside(1, entries[0]) || !inside(2, entries[1]) {
                 return None;
             }
-            let entries = [at[1] + row, at[2], at[3]];
             let distance: u64 = entries
                 .iter()
                 .zip(map.strides)

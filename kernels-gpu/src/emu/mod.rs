@@ -29,7 +29,7 @@
 //! let (input, mut output) = ([1.5f32; 128], [0.0f32; 128]);
 //! let mut memory = GlobalMemory::new();
 //! let (from, to) = (memory.input("input", &input), memory.output("output", &mut output));
-//! let launch = Launch { grid: 2, threads: 64, shared_bytes: 0, resident_blocks: 2 };
+//! let launch = Launch { grid: 2, threads: 64, shared_bytes: 0, resident_blocks: 2, blocks_per_sm: 1 };
 //! emu::run(&launch, &Options::seeded(1), &mut memory, &|| double(from, to))?;
 //! assert_eq!(output, [3.0; 128]);
 //!
@@ -95,6 +95,8 @@ pub struct Launch {
     /// How many blocks run side by side; the next one starts, in order of their index, where one ends. A kernel
     /// whose blocks wait for each other needs as many as it counts on.
     pub resident_blocks: u32,
+    /// How many blocks a multiprocessor is to hold: each has its share of the registers.
+    pub blocks_per_sm: u32,
 }
 
 /// Who goes next.

@@ -40,6 +40,16 @@ fn refuse(launch: &Launch) -> Option<&'static str> {
     if launch.resident_blocks == 0 {
         return Some("at least one block must be resident");
     }
+    if launch.blocks_per_sm == 0 {
+        return Some("a multiprocessor holds at least one block");
+    }
+    // Each block takes 1 KiB for itself.
+    if u64::from(launch.blocks_per_sm) * u64::from(launch.shared_bytes + 1024) > 228 << 10 {
+        return Some("a multiprocessor has 228 KiB of shared memory");
+    }
+    if launch.blocks_per_sm > 2048 / launch.threads {
+        return Some("a multiprocessor has at most 2048 threads");
+    }
     Machine::is_running().then_some("a kernel cannot launch a kernel")
 }
 
@@ -161,7 +171,7 @@ impl<'a> Scheduler<'a> {
         }
         self.machine.blocks[slot]
             .borrow_mut()
-            .start(self.next_block, launch.threads);
+            .start(self.next_block, launch);
         self.next_block += 1;
         self.running_blocks += 1;
         let threads = launch.threads as usize;

@@ -17,8 +17,8 @@ use crate::params::TensorMap;
 
 /// What a tile in the 128-byte swizzle is aligned to.
 const ALIGNMENT: u32 = 1024;
-/// Most rows of a box.
-const MOST_ROWS: u64 = 256;
+/// Most rows, and most heads, of a box.
+const MOST: u64 = 256;
 
 /// The box of a tensor that `map` and `at` name.
 fn region(actor: &Actor, map: u64, at: [u32; 4]) -> Result<Region, Fault> {
@@ -37,8 +37,11 @@ fn region(actor: &Actor, map: u64, at: [u32; 4]) -> Result<Region, Fault> {
     // SAFETY: the instruction's contract: a tensor map lies at this address of the process, among the parameters that
     // the kernel borrows.
     let map = unsafe { *std::ptr::with_exposed_provenance::<TensorMap>(map as usize) };
-    if map.box_rows == 0 || map.box_rows > MOST_ROWS {
+    if !(1..=MOST).contains(&map.box_rows) {
         return wrong("a box has between 1 and 256 rows", map.box_rows);
+    }
+    if !(1..=MOST).contains(&map.box_heads) {
+        return wrong("a box has between 1 and 256 heads", map.box_heads);
     }
     if let Some(bytes) = [map.base]
         .iter()

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::Launch;
 use super::asynchronous::Asynchronous;
 use super::block::{Block, Blocked};
 use super::fault::{Fault, Kind};
@@ -100,12 +101,12 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// What threads hold at launch is what `ptxas` gives a kernel that is one block of so many threads to the
-    /// multiprocessor.
-    pub fn new(threads: u32) -> Pool {
+    /// What threads hold at launch is what `ptxas` gives a kernel of which the multiprocessor is to hold so many blocks.
+    pub fn new(launch: &Launch) -> Pool {
+        let threads = launch.threads * launch.blocks_per_sm;
         let each = (REGISTERS / threads / PORTION * PORTION).min(MOST);
         Pool {
-            held: vec![each; threads as usize / LANES],
+            held: vec![each; launch.threads as usize / LANES],
             free: 0,
             waiting: VecDeque::new(),
         }

@@ -19,6 +19,7 @@ fn warp<T: Copy + Default>(lane: impl Fn(u32) -> T) -> [T; 32] {
         threads: 32,
         shared_bytes: 4096,
         resident_blocks: 1,
+        blocks_per_sm: 1,
     };
     let kernel = || {
         let idx = special::lane_idx();

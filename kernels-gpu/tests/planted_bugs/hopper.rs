@@ -21,6 +21,7 @@ fn map(base: u64) -> TensorMap {
         sizes: SIZES.map(|size| size as u64),
         strides: [row, row * 20, row * 60],
         box_rows: ROWS as u64,
+        box_heads: 1,
         ..TensorMap::default()
     }
 }
@@ -58,6 +59,7 @@ fn run(threads: u32, seed: u64, kernel: impl Fn(&Given)) -> Result<Vec<u16>, Fau
         threads,
         shared_bytes: SHARED,
         resident_blocks: 1,
+        blocks_per_sm: 1,
     };
     emu::run(&launch, &Options::seeded(seed), &mut memory, &|| {
         kernel(&given)

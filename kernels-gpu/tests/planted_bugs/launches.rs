@@ -3,13 +3,14 @@
 use std::cell::Cell;
 
 use ferroflash_kernels::emu::{self, Fault, GlobalMemory, Kind, Launch, Options, Place, Stats};
-use ferroflash_kernels::ptx::{global, special};
+use ferroflash_kernels::ptx::{global, special, warpgroup};
 
 const LAUNCH: Launch = Launch {
     grid: 3,
     threads: 64,
     shared_bytes: 0,
     resident_blocks: 2,
+    blocks_per_sm: 1,
 };
 
 fn run(launch: Launch, kernel: &dyn Fn()) -> Result<Stats, Fault> {
@@ -42,6 +43,19 @@ fn impossible_launches_are_refused() {
         },
         Launch {
             resident_blocks: 0,
+            ..LAUNCH
+        },
+        Launch {
+            blocks_per_sm: 0,
+            ..LAUNCH
+        },
+        Launch {
+            blocks_per_sm: 33,
+            ..LAUNCH
+        },
+        Launch {
+            shared_bytes: (113 << 10) + 1,
+            blocks_per_sm: 2,
             ..LAUNCH
         },
     ];
@@ -171,4 +185,36 @@ fn an_address_of_no_buffer_is_out_of_bounds() {
 #[test]
 fn instructions_outside_of_a_run_panic() {
     assert!(std::panic::catch_unwind(special::thread_idx_x).is_err());
+}
+
+/// A warpgroup gives its registers back, all but 24 for each thread, and the other takes them.
+fn hand_over<const REGISTERS: u32>() {
+    // SAFETY: the warpgroups come by; what is wrong is wrong on purpose.
+    unsafe {
+        if special::thread_idx_x() < 128 {
+            warpgroup::setmaxnreg_dec::<24>();
+        } else {
+            warpgroup::setmaxnreg_inc::<REGISTERS>();
+        }
+    }
+}
+
+#[test]
+fn blocks_that_share_a_multiprocessor_share_its_registers() {
+    let alone = Launch {
+        threads: 256,
+        ..LAUNCH
+    };
+    let shared = Launch {
+        blocks_per_sm: 2,
+        ..alone
+    };
+    run(alone, &hand_over::<256>).unwrap();
+    run(shared, &hand_over::<232>).unwrap();
+    let fault = run(shared, &hand_over::<240>).unwrap_err();
+    let lacks = "240 registers for each thread";
+    assert!(
+        matches!(fault.kind(), Kind::Deadlock { .. }) && fault.to_string().contains(lacks),
+        "{fault}"
+    );
 }

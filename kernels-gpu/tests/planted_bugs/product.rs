@@ -211,6 +211,7 @@ fn run(bug: Bug, options: Options) -> Result<bool, Fault> {
         threads: 128,
         shared_bytes: STAGES * STAGE_BYTES,
         resident_blocks: 2,
+        blocks_per_sm: 1,
     };
     let product = Product {
         a: addresses.0,

@@ -159,6 +159,7 @@ fn run(bug: Bug, options: Options) -> Result<bool, Fault> {
         threads: THREADS,
         shared_bytes,
         resident_blocks: 2,
+        blocks_per_sm: 1,
     };
     emu::run(&launch, &options, &mut memory, &|| kernel.kernel())?;
     Ok((0..blocks as usize).all(|block| {

@@ -230,6 +230,7 @@ fn tensor_map(base: u64, rows: u32) -> TensorMap {
         sizes: [u64::from(HEAD_DIM), u64::from(rows), 1, 1],
         strides: [u64::from(HEAD_DIM) * 2; 3],
         box_rows: 64,
+        box_heads: 1,
         ..TensorMap::default()
     }
 }
@@ -273,6 +274,7 @@ fn run(problem: Problem, bug: Bug, options: Options) -> Result<bool, Fault> {
         threads: 128 + CONSUMER_THREADS * consumers,
         shared_bytes: kernel_shared_bytes(consumers),
         resident_blocks: 1,
+        blocks_per_sm: 1,
     };
     emu::run(&launch, &options, &mut memory, &|| kernel.run())?;
     if bug == Bug::None {

@@ -142,6 +142,7 @@ fn run(bug: Bug, options: Options) -> Result<bool, Fault> {
         threads: THREADS,
         shared_bytes: 0,
         resident_blocks,
+        blocks_per_sm: 1,
     };
     emu::run(&launch, &options, &mut memory, &|| kernel.kernel())?;
     let expected = match bug {

@@ -164,6 +164,7 @@ fn launch(
         threads: variant.footprint.threads,
         shared_bytes: variant.footprint.shared_bytes,
         resident_blocks: variant.footprint.blocks_per_sm,
+        blocks_per_sm: variant.footprint.blocks_per_sm,
     };
     if launch.grid == 0 {
         return;

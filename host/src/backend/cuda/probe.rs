@@ -72,8 +72,9 @@ impl Probes {
         let _current = device.enter()?;
         let mut maps = ProbeMaps::new(from.address(), to.address());
         if probe.takes == Takes::TensorMaps {
-            maps.from = encode_map(&maps.from, Dtype::Bf16)?;
-            maps.to = encode_map(&maps.to, Dtype::Bf16)?;
+            for map in maps.each() {
+                *map = encode_map(map, Dtype::Bf16)?;
+            }
         }
         // SAFETY: the module is loaded in the current context. A probe takes two addresses and
         // at most tensor maps besides; it reads as many words of its input and writes as many of its output as its row

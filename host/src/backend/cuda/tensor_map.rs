@@ -66,7 +66,7 @@ pub(super) fn encode_map(map: &TensorMap, dtype: Dtype) -> Result<TensorMap, Dri
         address: map.base,
         sizes: map.sizes,
         strides: map.strides,
-        box_sizes: [BOX_COLUMNS, map.box_rows as u32, 1, 1],
+        box_sizes: [BOX_COLUMNS, map.box_rows as u32, map.box_heads as u32, 1],
     };
     Ok(TensorMap::from_driver(encode(&tiled)?.0))
 }

@@ -111,7 +111,8 @@ pub struct BenchArguments {
     /// Values of head_dim; heads · head_dim is 2048, at least one head.
     #[arg(long, value_delimiter = ',', default_value = "64,128")]
     pub hdims: Vec<usize>,
-    /// Sequence lengths. Unless given: 512 to 16384 on a GPU, 512 to 2048 on the CPU.
+    /// Sequence lengths, of q where --seqlen-k says another of k. Unless given: 512 to 16384 on a GPU, 512 to 2048 on the
+    /// CPU.
     #[arg(long, value_delimiter = ',')]
     pub seqs: Vec<usize>,
     /// 0: every key visible, 1: causal.
@@ -123,12 +124,18 @@ pub struct BenchArguments {
     /// Which passes.
     #[arg(long, value_delimiter = ',', default_value = "fwd,bwd")]
     pub passes: Vec<BenchPass>,
-    /// batch · seqlen, at least one batch entry. Unless given: 16384 on a GPU, 2048 on the CPU.
+    /// Rows of k and v. Unless given: as many as of q.
+    #[arg(long)]
+    pub seqlen_k: Option<usize>,
+    /// batch · rows of k, at least one batch entry. Unless given: 16384 on a GPU, 2048 on the CPU.
     #[arg(long)]
     pub tokens: Option<usize>,
     /// heads · head_dim.
     #[arg(long, default_value_t = 2048)]
     pub width: usize,
+    /// Heads of k and v. Unless given: as many as of q.
+    #[arg(long)]
+    pub heads_k: Option<usize>,
     /// Milliseconds of measuring per variant and round.
     #[arg(long, default_value_t = 60)]
     pub rep: u64,

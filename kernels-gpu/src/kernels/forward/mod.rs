@@ -25,7 +25,8 @@ use crate::tile::global::row_of_head;
 use crate::tile::register::Accumulator;
 use crate::tile::softmax::RowValues;
 
-/// Writes the rows' L; one lane of the four that share a row writes it.
+/// Writes the rows' L; one lane of the four that share a row writes it. `place_of` says which (batch, head) and which query
+/// a row is.
 ///
 /// # Safety
 /// `lse` is the address of `f32 [batch, heads_q, seqlen_q]`.
@@ -33,21 +34,21 @@ use crate::tile::softmax::RowValues;
 unsafe fn store_lse<O: Accumulator>(
     base: u64,
     shape: &Shape,
-    head: u32,
     first_row: u32,
     lse: RowValues,
+    place_of: impl Fn(u32) -> (u32, u32),
 ) {
     let place = fragment::accumulator(special::lane_idx(), 0);
     for m in 0..O::M {
         for half in 0..2 {
-            let row = first_row + m as u32 * 16 + half as u32 * 8 + place.row;
-            let address = row_of_head(base, head, u64::from(shape.seqlen_q), row);
-            // SAFETY: the row is one of the sequence's, or nothing is written.
+            let (head, query) = place_of(first_row + m as u32 * 16 + half as u32 * 8 + place.row);
+            let address = row_of_head(base, head, u64::from(shape.seqlen_q), query);
+            // SAFETY: the query is one of the sequence's, or nothing is written.
             unsafe {
                 global::st_global_f32_if(
                     address,
                     lse[m][half],
-                    place.col == 0 && row < shape.seqlen_q,
+                    place.col == 0 && query < shape.seqlen_q,
                 );
             }
         }

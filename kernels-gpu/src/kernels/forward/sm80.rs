@@ -123,7 +123,8 @@ pub unsafe fn forward<E: Element, T: Tiles, M: Mask>(p: &ForwardParams) {
         // A warp reads no rows of Q but its own, so they may become its rows of O.
         let (row, tile_row) = (first + block.warp_row, block.warp_row);
         copy::store_through::<E, T::Output>(o, row, block.q_tile, tile_row, &output);
-        store_lse::<T::Output>(p.lse, &p.shape, tile.head, row, lse);
+        let head = tile.head;
+        store_lse::<T::Output>(p.lse, &p.shape, row, lse, move |row| (head, row));
     }
 }
 

@@ -1,5 +1,5 @@
-//! Probes of Hopper's instructions: blocks of one warpgroup, and besides the two addresses two tensor maps, of the input
-//! and of the output.
+//! Probes of Hopper's instructions: blocks of one warpgroup, and besides the two addresses tensor maps of the input and of
+//! the output.
 
 use super::{get, put, put_all};
 use crate::params::TensorMap;
@@ -15,6 +15,10 @@ pub struct ProbeMaps {
     pub from: TensorMap,
     /// The output.
     pub to: TensorMap,
+    /// The input, in boxes of two heads.
+    pub from_heads: TensorMap,
+    /// The output, in boxes of two heads.
+    pub to_heads: TensorMap,
 }
 
 const COLUMNS: u32 = 72;
@@ -34,17 +38,31 @@ impl ProbeMaps {
     pub fn new(input: u64, output: u64) -> ProbeMaps {
         let row = u64::from(COLUMNS) * 2;
         let head = row * u64::from(ROWS);
-        let map = |base| TensorMap {
+        let map = |base, box_heads: u32| TensorMap {
             base,
             sizes: [COLUMNS, ROWS, HEADS, BATCH].map(u64::from),
             strides: [row, head, head * u64::from(HEADS)],
-            box_rows: u64::from(BOX_ROWS),
+            box_rows: u64::from(BOX_ROWS / box_heads),
+            box_heads: box_heads.into(),
             ..TensorMap::default()
         };
         ProbeMaps {
-            from: map(input),
-            to: map(output),
+            from: map(input, 1),
+            to: map(output, 1),
+            from_heads: map(input, 2),
+            to_heads: map(output, 2),
         }
+    }
+
+    /// All of them.
+    pub fn each(&mut self) -> [&mut TensorMap; 4] {
+        let ProbeMaps {
+            from,
+            to,
+            from_heads,
+            to_heads,
+        } = self;
+        [from, to, from_heads, to_heads]
     }
 }
 
@@ -73,6 +91,11 @@ pub(super) unsafe fn mbarrier_phases(input: u64, output: u64, _: u64) {
         let other = (thread * 5 + 3) % 128;
         put(output, phase, shared::ld_shared_u32(words + other * 4));
     }
+}
+
+/// The address of the map of this number among [`ProbeMaps`].
+fn map_at(maps: u64, idx: u64) -> u64 {
+    maps + idx * size_of::<TensorMap>() as u64
 }
 
 /// Boxes inside, over each edge, and beside the tensor.
@@ -118,9 +141,56 @@ pub(super) unsafe fn tma_loads(_: u64, output: u64, maps: u64) {
     }
 }
 
+/// Boxes of eight rows of two heads: inside, over each edge of rows and heads, and beside the tensor.
+const LOADED_HEADS: [[i32; 4]; 5] = [
+    [0, 2, 0, 1],
+    [64, 15, 1, 0],
+    [8, -3, -1, 1],
+    [0, 12, 0, 0],
+    [0, 0, 2, 0],
+];
+
+/// All of them on one barrier.
+pub(super) unsafe fn tma_loads_of_heads(_: u64, output: u64, maps: u64) {
+    let (base, thread) = (special::shared_base(), special::thread_idx_x());
+    let bar = base + 5 * BOX;
+    if first_thread() {
+        mbarrier::mbarrier_init(bar, 1);
+        mbarrier::fence_mbarrier_init();
+    }
+    barrier::barrier_sync_all();
+    if first_thread() {
+        mbarrier::mbarrier_arrive_expect_tx(bar, 5 * BOX);
+        for i in 0..LOADED_HEADS.len() {
+            let at = LOADED_HEADS[i].map(|x| x as u32);
+            tma::tma_load(base + i as u32 * BOX, map_at(maps, 2), at, bar);
+        }
+    }
+    mbarrier::mbarrier_wait(bar, 0);
+    for k in 0..5 * BOX / 512 {
+        put(
+            output,
+            k,
+            shared::ld_shared_u32(base + k * 512 + thread * 4),
+        );
+    }
+}
+
 /// Four boxes for each head, stored so that together they cover the tensor and overlap nowhere: they hang over its last
 /// rows and columns.
 pub(super) unsafe fn tma_stores(input: u64, output: u64, maps: u64) {
+    stores(input, output, map_at(maps, 1), [2, HEADS]);
+}
+
+/// The same with six boxes of eight rows for each pair of heads.
+pub(super) unsafe fn tma_stores_of_heads(input: u64, output: u64, maps: u64) {
+    stores(input, output, map_at(maps, 3), [3, 1]);
+}
+
+/// Stores boxes that cover the tensor with so many along its rows and its heads. What lies behind the tensor is written,
+/// too.
+#[inline(always)]
+unsafe fn stores(input: u64, output: u64, to: u64, boxes: [u32; 2]) {
     let (base, thread) = (special::shared_base(), special::thread_idx_x());
     for k in 0..4 * BOX / 512 {
         shared::st_shared_u32(base + k * 512 + thread * 4, get(input, k));
@@ -128,7 +198,7 @@ pub(super) unsafe fn tma_stores(input: u64, output: u64, maps: u64) {
     tma::fence_proxy_async();
     barrier::barrier_sync_all();
     if first_thread() {
-        store_all(base, maps + size_of::<TensorMap>() as u64);
+        store_all(base, to, boxes);
     }
     if thread < 64 {
         let rest = output + u64::from(WORDS + thread) * 4;
@@ -137,12 +207,20 @@ pub(super) unsafe fn tma_stores(input: u64, output: u64, maps: u64) {
 }
 
 /// One thread stores the boxes, and waits until they have been read.
-unsafe fn store_all(base: u32, to: u64) {
-    for i in 0..4 * HEADS * BATCH {
-        let (right, below) = (i & 1, i >> 1 & 1);
-        let (head, batch) = (i >> 2 & 1, i >> 3);
-        let at = [right * 64, below * 16, head, batch];
-        tma::tma_store_if(to, at, base + i % 4 * BOX, 1);
+#[inline(always)]
+unsafe fn store_all(base: u32, to: u64, [along_rows, along_heads]: [u32; 2]) {
+    let box_rows = BOX_ROWS * along_heads / HEADS;
+    let mut place = 0;
+    for batch in 0..BATCH {
+        for head in 0..along_heads {
+            for below in 0..along_rows {
+                for right in 0..2 {
+                    let at = [right * 64, below * box_rows, head, batch];
+                    tma::tma_store_if(to, at, base + place % 4 * BOX, 1);
+                    place += 1;
+                }
+            }
+        }
     }
     tma::bulk_commit_group();
     tma::bulk_wait_group_read::<0>();

@@ -51,7 +51,9 @@ macro_rules! for_each_hopper_probe {
         $callback! {
             mbarrier_phases { 128, 2056, Bits, 4, 4, Exact }
             tma_loads { 128, 14344, Bits, 23, 28, Exact }
+            tma_loads_of_heads { 128, 10248, Bits, 23, 20, Exact }
             tma_stores { 128, 8192, Bits, 23, 23, Exact }
+            tma_stores_of_heads { 128, 8192, Bits, 23, 23, Exact }
             wgmma_n64_ss_k { 128, 16384, WholeBf16, 32, 32, Exact }
             wgmma_n64_ss_mn { 128, 16384, WholeF16, 32, 32, Exact }
             wgmma_n64_rs_k { 128, 16384, WholeF16, 32, 32, Exact }

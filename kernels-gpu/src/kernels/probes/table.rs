@@ -57,7 +57,7 @@ pub enum Takes {
 }
 
 /// One probe: a launch of one block of `threads` threads, with two addresses as its parameters and, for those of Hopper,
-/// two tensor maps.
+/// tensor maps.
 #[derive(Clone, Copy, Debug)]
 pub struct Probe {
     /// Its name.

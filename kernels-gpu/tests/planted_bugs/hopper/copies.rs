@@ -235,6 +235,7 @@ fn copies_refuse_wrong_operands() {
     found(32, operand, |given| {
         load(given, |map| map.box_rows = 257, 0)
     });
+    found(32, operand, |given| load(given, |map| map.box_heads = 0, 0));
     found(32, operand, |given| {
         load(given, |map| map.strides[0] += 8, 0)
     });

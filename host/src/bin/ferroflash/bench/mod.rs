@@ -2,7 +2,8 @@
 //!
 //! Shapes and floating-point operations are counted as the FlashAttention papers do: heads · head_dim and
 //! batch · seqlen stay the same while the length grows; 4 · batch · heads · seqlen² · head_dim operations forward,
-//! half of them under a causal mask, 2.5 times as many backward.
+//! half of them under a causal mask, 2.5 times as many backward. Where q and k are not of one length, one of them stands
+//! for each factor of seqlen², and the triangle that a causal mask hides is as wide as the shorter one.
 
 mod gpu;
 mod host;
@@ -106,13 +107,15 @@ impl Case {
         let Problem {
             batch,
             seqlen_q,
+            seqlen_k,
             heads_q,
+            heads_k,
             head_dim,
             mask,
             ..
         } = self.problem;
         format!(
-            "{:?} {mask:?} [{batch}, {seqlen_q}, {heads_q}, {head_dim}]",
+            "{:?} {mask:?} [{batch}, {seqlen_q}, {heads_q}, {head_dim}] [{batch}, {seqlen_k}, {heads_k}, {head_dim}]",
             self.pass
         )
     }
@@ -216,12 +219,15 @@ fn cases(arguments: &BenchArguments, device: &Device) -> Result<Vec<Case>, Failu
     for &head_dim in &arguments.hdims {
         for &causal in &arguments.causal {
             for &seqlen in &seqs {
-                let batch = tokens.checked_div(seqlen).unwrap_or(1).max(1);
+                let seqlen_k = arguments.seqlen_k.unwrap_or(seqlen);
+                let batch = tokens.checked_div(seqlen_k).unwrap_or(1).max(1);
                 let heads = arguments.width.checked_div(head_dim).unwrap_or(1).max(1);
                 let problem = Problem::builder(arguments.dtype.into())
                     .batch(batch)
-                    .seqlen(seqlen)
-                    .heads(heads)
+                    .seqlen_q(seqlen)
+                    .seqlen_k(seqlen_k)
+                    .heads_q(heads)
+                    .heads_k(arguments.heads_k.unwrap_or(heads))
                     .head_dim(head_dim)
                     .mask(mask(causal == 1))
                     .build()?;

@@ -87,12 +87,12 @@ impl Row {
             head_dim,
             ..
         } = self.problem;
-        let pairs = batch as f64 * heads_q as f64 * seqlen_q as f64 * seqlen_k as f64;
+        let (n_q, n_k) = (seqlen_q as f64, seqlen_k as f64);
         let visible = match self.problem.mask {
-            Mask::Full => pairs,
-            Mask::Causal => pairs / 2.0,
+            Mask::Full => n_q * n_k,
+            Mask::Causal => n_q.min(n_k) * (n_k - n_q.min(n_k) / 2.0),
         };
-        let forward = 4.0 * visible * head_dim as f64;
+        let forward = 4.0 * batch as f64 * heads_q as f64 * visible * head_dim as f64;
         if self.pass == Pass::Backward {
             2.5 * forward
         } else {
@@ -137,7 +137,9 @@ impl Row {
         let Problem {
             batch,
             seqlen_q,
+            seqlen_k,
             heads_q,
+            heads_k,
             head_dim,
             mask,
             ..
@@ -152,6 +154,8 @@ impl Row {
             "H": heads_q,
             "p": self.pass_word(),
             "backend": self.backend.name(),
+            "Sk": seqlen_k,
+            "Hk": heads_k,
         });
         let mut set = |name: &str, value: Value| row[name] = value;
         match &self.outcome {
@@ -172,15 +176,17 @@ impl Row {
     /// Heads of the columns.
     pub fn header() -> String {
         format!(
-            "{:<26} {:<4} {:<5} {:>4} {:>6} {:>6} {:>4} {:>4} {:>10} {:>8} {:>8} {:>11} {:>8}",
+            "{:<26} {:<4} {:<5} {:>4} {:>6} {:>6} {:>6} {:>4} {:>4} {:>4} {:>10} {:>8} {:>8} {:>11} {:>8}",
             "variant",
             "pass",
             "dtype",
             "D",
             "mask",
             "S",
+            "Sk",
             "B",
             "H",
+            "Hk",
             "ms",
             "TFLOP/s",
             "GB/s",
@@ -195,7 +201,9 @@ impl fmt::Display for Row {
         let Problem {
             batch,
             seqlen_q,
+            seqlen_k,
             heads_q,
+            heads_k,
             head_dim,
             mask,
             ..
@@ -206,7 +214,7 @@ impl fmt::Display for Row {
         };
         write!(
             f,
-            "{:<26} {:<4} {:<5} {head_dim:>4} {mask:>6} {seqlen_q:>6} {batch:>4} {heads_q:>4}",
+            "{:<26} {:<4} {:<5} {head_dim:>4} {mask:>6} {seqlen_q:>6} {seqlen_k:>6} {batch:>4} {heads_q:>4} {heads_k:>4}",
             self.peer(),
             self.pass_word(),
             self.dtype_word()

@@ -2,6 +2,7 @@
 
 use super::Tiles;
 use super::layout::{Job, Layout};
+use super::packing::Packing;
 use super::ring::Ring;
 use crate::attention::batch_and_head;
 use crate::attention::mask::Mask;
@@ -28,6 +29,7 @@ struct Consumer<'a, M> {
     p: &'a TmaForwardParams,
     layout: Layout,
     mask: M,
+    packing: Packing,
     /// Which consumer.
     idx: u32,
     /// The warp's number in the warpgroup.
@@ -59,6 +61,7 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(
         p,
         layout,
         mask: M::new(&p.shape),
+        packing: Packing::new::<T>(p),
         idx,
         warp: special::thread_idx_x() / 32 % 4,
         leads: (special::lane_idx() == 0) as u32,
@@ -234,15 +237,14 @@ impl<M: Mask> Consumer<'_, M> {
     fn mask_block<T: Tiles>(&self, job: Job, block: u32, s: &mut T::Scores) {
         let block_k = T::FOOTPRINT.block_k;
         let (first_row, first_key) = (self.first_row::<T>(job), block * block_k);
+        let visible_to = |row| self.mask.visible(self.packing.query::<T>(row));
         // The first row sees no more keys than the others.
-        if first_key + block_k <= self.mask.visible(first_row) {
+        if first_key + block_k <= visible_to(first_row) {
             return;
         }
         let place = fragment::accumulator(special::lane_idx(), 0);
         let visible = [0, 8].map(|below| {
-            self.mask
-                .visible(first_row + place.row + below)
-                .saturating_sub(first_key + place.col)
+            visible_to(first_row + place.row + below).saturating_sub(first_key + place.col)
         });
         for n in 0..T::Scores::N {
             for (idx, x) in s.fragment_mut(0, n).iter_mut().enumerate() {
@@ -286,7 +288,12 @@ impl<M: Mask> Consumer<'_, M> {
                 };
                 warpgroup::store_rows::<E, _>(target, first_row, o);
             }
-            store_lse::<T::Output>(p.lse, &p.shape, head, first_row, lse);
+            store_lse::<T::Output>(p.lse, &p.shape, first_row, lse, |row| {
+                (
+                    self.packing.head::<T>(head, row),
+                    self.packing.query::<T>(row),
+                )
+            });
         }
     }
 

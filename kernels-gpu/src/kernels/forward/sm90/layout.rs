@@ -48,7 +48,7 @@ impl Barriers {
 pub(super) struct Job {
     /// Which tile of queries.
     pub(super) tile: u32,
-    /// Which (batch, head): `batch_idx · heads_q + head_idx`.
+    /// Which (batch, head), `batch_idx · heads_q + head_idx`; where heads are packed, which of all packs.
     pub(super) head: u32,
     /// How many KV blocks; at least 1, and 0 where there is no tile left.
     pub(super) blocks: u32,

@@ -2,10 +2,10 @@
 
 use super::Tiles;
 use super::layout::{Job, Layout};
+use super::packing::{Pack, Packing};
 use super::ring::Ring;
 use crate::attention::mask::{Mask, Rows};
 use crate::attention::schedule;
-use crate::attention::{batch_and_head, divide};
 use crate::config::TMA_SLOTS;
 use crate::params::{BOX_COLUMNS, MAX_TMA_ROWS, TensorMap, TmaForwardParams};
 use crate::ptx::{atomic, mbarrier, special, tma};
@@ -42,13 +42,14 @@ pub(super) unsafe fn load<T: Tiles, M: Mask>(p: &TmaForwardParams, maps: u64, la
         k: Ring::start(T::KV_STAGES),
         v: Ring::start(T::KV_STAGES),
     };
+    let block_q = Packing::new::<T>(p).queries(config.block_q);
     let mut ticket = special::block_idx_x();
     // SAFETY: stages and slots are filled when they are empty; each tile is drawn once.
     unsafe {
         while ticket < tiles {
             let tile = schedule::forward(&p.schedule, M::WORK, ticket);
-            let first = tile.tile * config.block_q;
-            let queries = Rows::of_sequence(first, config.block_q, p.shape.seqlen_q);
+            let first = tile.tile * block_q;
+            let queries = Rows::of_sequence(first, block_q, p.shape.seqlen_q);
             let blocks = mask.kv_blocks(queries, config.block_k).end;
             let job = Job {
                 tile: tile.tile,
@@ -87,8 +88,12 @@ impl Loader<'_> {
     #[inline(always)]
     unsafe fn load_tile<T: Tiles>(&mut self, job: Job, blind: bool) {
         let config = T::FOOTPRINT;
-        let (batch_idx, head_idx) = batch_and_head(job.head, self.p.shape.heads_q);
-        let kv_head_idx = divide(head_idx, self.p.shape.group_size);
+        let packing = Packing::new::<T>(self.p);
+        let Pack {
+            batch_idx,
+            head_idx,
+            kv_head_idx,
+        } = packing.pack(self.p, job.head);
         let row_of = |block: u32| {
             if blind {
                 NO_ROW
@@ -100,7 +105,8 @@ impl Loader<'_> {
         unsafe {
             let mut block = job.blocks - 1;
             self.load_k::<T>(row_of(block), kv_head_idx, batch_idx);
-            self.load_q::<T>(job.tile * config.block_q, head_idx, batch_idx);
+            let first_query = job.tile * packing.queries(config.block_q);
+            self.load_q::<T>(first_query, head_idx, batch_idx);
             while block > 0 {
                 self.load_k::<T>(row_of(block - 1), kv_head_idx, batch_idx);
                 self.load_v::<T>(row_of(block), kv_head_idx, batch_idx);
@@ -111,7 +117,7 @@ impl Loader<'_> {
     }
 
     #[inline(always)]
-    unsafe fn load_q<T: Tiles>(&mut self, first_row: u32, head_idx: u32, batch_idx: u32) {
+    unsafe fn load_q<T: Tiles>(&mut self, first_query: u32, head_idx: u32, batch_idx: u32) {
         let config = T::FOOTPRINT;
         let (full, empty) = (
             self.layout.q_ring.full(self.q.stage),
@@ -128,7 +134,7 @@ impl Loader<'_> {
                 let tile = self.layout.q::<T>(self.q.stage, consumer);
                 let at = [
                     0,
-                    first_row + consumer * WARPGROUP_ROWS,
+                    first_query + consumer * WARPGROUP_ROWS,
                     head_idx,
                     batch_idx,
                 ];

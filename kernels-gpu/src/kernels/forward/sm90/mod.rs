@@ -3,7 +3,7 @@
 //! A block stays on its SM and draws tiles of queries until none are left. Its warps have roles:
 //!
 //! - the loader, one thread, draws tiles, says so to everybody through two slots, and keeps the rings of K, V and Q full;
-//! - two or three warpgroups of consumers, 64 query rows each, multiply and do the softmax;
+//! - one to three warpgroups of consumers, 64 query rows each, multiply and do the softmax;
 //! - for each of them a storer, one thread, sends its rows of O off.
 //!
 //! Both products run while threads do other things. Step `i` of a consumer, over all KV blocks of all its tiles:
@@ -24,10 +24,14 @@
 //! finished O is stored behind it. Blocks come from the last one down, as in [`super::sm80`].
 //!
 //! Q has two stages: the next tile's arrives while this one's is multiplied.
+//!
+//! Short sequences leave rows of a tile empty. In the compact shape heads that share K and V may share a tile, too:
+//! `packing.rs`.
 
 mod consumer;
 mod layout;
 mod loader;
+mod packing;
 mod ring;
 mod storer;
 
@@ -54,9 +58,13 @@ pub trait Tiles {
     /// Stages of Q.
     const Q_STAGES: u32 = config::tma_q_stages(Self::HEAD_DIM);
     /// Stages of K, and of V.
-    const KV_STAGES: u32 = config::tma_kv_stages(Self::HEAD_DIM);
+    const KV_STAGES: u32 = config::tma_kv_stages(Self::HEAD_DIM, Self::SHAPE);
     /// Whether storers send O off.
-    const STORES: bool = config::tma_stores(Self::HEAD_DIM);
+    const STORES: bool = config::tma_stores(Self::HEAD_DIM, Self::SHAPE);
+    /// Whether the consumers need registers of the movers. A thread of an SM's only 256 begins with as many as it can have.
+    const SHARES_REGISTERS: bool = 256 < Self::FOOTPRINT.threads * Self::FOOTPRINT.blocks_per_sm;
+    /// Whether heads may be packed.
+    const PACKS: bool = matches!(Self::SHAPE, TileShape::Compact);
     /// Whether consumers begin their products in turns. Above head_dim 128 products take so much longer than the softmax
     /// that it makes no difference.
     const TURNS: bool = Self::HEAD_DIM <= 128 && Self::CONSUMERS > 1;
@@ -74,6 +82,9 @@ const fn n8(columns: u32) -> usize {
 /// The tiles of head_dim `D` in the default shape.
 pub struct HeadDim<const D: u32>;
 
+/// The tiles of head_dim `D` in the shape [`TileShape::Compact`].
+pub struct Compact<const D: u32>;
+
 /// The tiles of head_dim `D` in the shape [`TileShape::Wide`].
 pub struct Wide<const D: u32>;
 
@@ -88,9 +99,10 @@ macro_rules! tiles {
     )*};
 }
 tiles!(HeadDim, Default: 64 96 128 192 256);
+tiles!(Compact, Compact: 64 96 128 192 256);
 tiles!(Wide, Wide: 64 128);
 
-/// Registers of the threads that only move data.
+/// Registers of the threads that only move data, where the others need what these give back.
 const MOVER_REGISTERS: u32 = 24;
 
 /// Draws tiles until none are left.
@@ -112,7 +124,9 @@ pub unsafe fn forward<E: Element, T: Tiles, M: Mask>(p: &TmaForwardParams, maps:
         // Lane 0's number in all lanes: ptxas then knows that the warp is of one mind.
         let warpgroup = shuffle::shuffle_idx_u32(thread / 128, 0);
         if warpgroup == 0 {
-            warpgroup::setmaxnreg_dec::<MOVER_REGISTERS>();
+            if T::SHARES_REGISTERS {
+                warpgroup::setmaxnreg_dec::<MOVER_REGISTERS>();
+            }
             let warp = shuffle::shuffle_idx_u32(thread / 32, 0);
             if special::lane_idx() == 0 {
                 if warp == 0 {
@@ -122,10 +136,14 @@ pub unsafe fn forward<E: Element, T: Tiles, M: Mask>(p: &TmaForwardParams, maps:
                 }
             }
         } else {
+            // With the movers', not more than the launch gives all of them: the 64 Ki of an SM, in shares of 8.
+            // With the movers', not more than the launch gives all of them: the 64 Ki of an SM, in shares of 8.
             if T::CONSUMERS == 3 {
                 warpgroup::setmaxnreg_inc::<160>();
-            } else {
+            } else if T::CONSUMERS == 2 {
                 warpgroup::setmaxnreg_inc::<240>();
+            } else if T::SHARES_REGISTERS {
+                warpgroup::setmaxnreg_inc::<232>();
             }
             consumer::consume::<E, T, M>(p, layout, warpgroup - 1);
         }

@@ -2,8 +2,8 @@
 
 use super::Tiles;
 use super::layout::Layout;
+use super::packing::{Pack, Packing};
 use super::ring::Ring;
-use crate::attention::batch_and_head;
 use crate::config::TMA_SLOTS;
 use crate::params::{BOX_COLUMNS, TensorMap, TmaForwardParams};
 use crate::ptx::{mbarrier, tma};
@@ -21,6 +21,7 @@ pub(super) unsafe fn store<T: Tiles>(
     consumer: u32,
 ) {
     let config = T::FOOTPRINT;
+    let packing = Packing::new::<T>(p);
     let map = maps + 3 * size_of::<TensorMap>() as u64;
     let mut slot = Ring::start(TMA_SLOTS);
     let mut o = Ring::start(1);
@@ -35,12 +36,17 @@ pub(super) unsafe fn store<T: Tiles>(
             }
             mbarrier::mbarrier_arrive_if(layout.job_ring.empty(slot.stage), 1);
             slot.advance();
-            let (batch_idx, head_idx) = batch_and_head(job.head, p.shape.heads_q);
-            let first_row = job.tile * config.block_q + consumer * WARPGROUP_ROWS;
+            let Pack {
+                batch_idx,
+                head_idx,
+                ..
+            } = packing.pack(p, job.head);
+            let first_query =
+                job.tile * packing.queries(config.block_q) + consumer * WARPGROUP_ROWS;
 
             mbarrier::mbarrier_wait(ring.full(consumer), o.parity);
             for part in 0..T::HEAD_DIM.div_ceil(BOX_COLUMNS) {
-                let at = [part * BOX_COLUMNS, first_row, head_idx, batch_idx];
+                let at = [part * BOX_COLUMNS, first_query, head_idx, batch_idx];
                 tma::tma_store_if(map, at, tile.part(part).base, 1);
             }
             tma::bulk_commit_group();

@@ -1,0 +1,126 @@
+//! Short sequences in flash3's forward pass: when compact tiles pay, and how many heads share one. Choices of speed only.
+
+use crate::problem::{Mask, Problem};
+
+/// Rows of a compact tile.
+const ROWS: u64 = 64;
+
+/// The most compact tiles for each SM with which they pay although the default ones, of twice the rows, would be full.
+///
+/// An SM does as much with two compact tiles as with one default tile, at best. One alone takes little more than half of
+/// that, so compact tiles pay while each has an SM to itself. Under a causal mask lengths differ: with two for each SM, a
+/// short one goes with a long one, while default tiles would still leave the last to finish alone.
+const fn most_tiles_per_sm(mask: Mask) -> u64 {
+    match mask {
+        Mask::Full => 1,
+        Mask::Causal => 2,
+    }
+}
+
+/// The most heads that share a tile, as an exponent of 2: one row each.
+const MOST_PACKED_LOG2: u32 = ROWS.trailing_zeros();
+
+/// How many tiles there must be with every head for itself, for every [`PACKING_PAYS`]`.1` with heads packed: with fewer,
+/// whole tiles are read just as often, in shorter pieces.
+const PACKING_PAYS: (u64, u64) = (3, 2);
+
+/// Whether compact tiles are the ones to prefer on a device of so many SMs.
+pub fn prefers_compact(problem: &Problem, n_sms: u32) -> bool {
+    let fills_no_default_tile = problem.seqlen_q as u64 <= ROWS;
+    let spread = most_tiles_per_sm(problem.mask) * u64::from(n_sms);
+    fills_no_default_tile || packed_log2(problem) > 0 || n_tiles(problem, 0) <= spread
+}
+
+/// How many heads of a group share a compact tile, as an exponent of 2: of those that make the fewest tiles, the fewest,
+/// if that is few enough.
+pub fn packed_log2(problem: &Problem) -> u32 {
+    let most = (problem.group_size() as u64)
+        .trailing_zeros()
+        .min(MOST_PACKED_LOG2);
+    let (packed, tiles) = (0..=most)
+        .map(|log2| (log2, n_tiles(problem, log2)))
+        .min_by_key(|&(_, tiles)| tiles)
+        .unwrap_or_default();
+    let alone = n_tiles(problem, 0);
+    let pays = alone.saturating_mul(PACKING_PAYS.1) >= tiles.saturating_mul(PACKING_PAYS.0);
+    if pays { packed } else { 0 }
+}
+
+/// Compact tiles of all heads, `2^packed_log2` of which share each.
+fn n_tiles(problem: &Problem, packed_log2: u32) -> u64 {
+    (problem.batch as u64)
+        .saturating_mul(problem.heads_q as u64 >> packed_log2)
+        .saturating_mul((problem.seqlen_q as u64).div_ceil(ROWS >> packed_log2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::Dtype;
+
+    fn problem(batch: usize, (heads_q, heads_k): (usize, usize), seqlen_q: usize) -> Problem {
+        Problem::builder(Dtype::Bf16)
+            .batch(batch)
+            .heads_q(heads_q)
+            .heads_k(heads_k)
+            .seqlen_q(seqlen_q)
+            .seqlen_k(4096)
+            .head_dim(128)
+            .build()
+            .unwrap()
+    }
+
+    #[test]
+    fn heads_share_a_tile_where_that_makes_fewer() {
+        for (heads, seqlen_q, packed) in [
+            ((32, 8), 1, 4),
+            ((64, 1), 1, 64),
+            ((256, 1), 1, 64),
+            ((32, 8), 5, 4),
+            ((64, 1), 16, 4),
+            ((24, 2), 1, 4),
+            ((24, 8), 1, 1),
+            ((8, 8), 1, 1),
+            ((32, 8), 64, 1),
+            ((64, 8), 65, 8),
+            // Three tiles for two heads instead of four do not pay.
+            ((16, 8), 65, 1),
+            ((32, 8), 4096, 1),
+        ] {
+            let log2 = packed_log2(&problem(2, heads, seqlen_q));
+            assert_eq!(1 << log2, packed, "{heads:?} {seqlen_q}");
+        }
+    }
+
+    #[test]
+    fn compact_tiles_are_for_short_sequences_and_few_heads() {
+        let of = |mask| move |problem: Problem| Problem { mask, ..problem };
+        for (problem, full, causal) in [
+            (problem(100, (32, 32), 64), true, true),
+            (problem(100, (32, 32), 65), false, false),
+            (problem(100, (32, 8), 16), true, true),
+            (problem(1, (16, 16), 512), true, true),
+            (problem(1, (16, 16), 576), false, true),
+            (problem(2, (16, 16), 512), false, true),
+            (problem(2, (16, 16), 576), false, false),
+        ] {
+            let prefers = |mask| prefers_compact(&of(mask)(problem), 132);
+            assert_eq!(
+                (prefers(Mask::Full), prefers(Mask::Causal)),
+                (full, causal),
+                "{problem:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn no_size_overflows() {
+        let mut problem = problem(1, (64, 1), 1);
+        (problem.batch, problem.heads_q, problem.seqlen_q) =
+            (usize::MAX, usize::MAX - 1, usize::MAX);
+        assert_eq!(packed_log2(&problem), 0);
+        assert!(!prefers_compact(&problem, u32::MAX));
+        problem.heads_k = 0;
+        assert_eq!(packed_log2(&problem), 0);
+    }
+}
