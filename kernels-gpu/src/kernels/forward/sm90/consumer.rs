@@ -85,8 +85,7 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(
         mbarrier::mbarrier_wait(layout.k_ring.full(k.stage), k.parity);
         s.begin_product::<E>(layout.q::<T>(q.stage, idx), layout.k::<T>(k.stage), steps);
         s.wait::<0>();
-        mbarrier::mbarrier_arrive_if(layout.k_ring.empty(k.stage), c.leads);
-        k.advance();
+        c.release_k(&mut k);
         c.release_q(q, block);
         c.mask_block::<T>(job, block, &mut s);
         softmax.grow(&s);
@@ -118,7 +117,6 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(
             }
             mbarrier::mbarrier_wait(layout.v_ring.full(v.stage), v.parity);
             o.begin_addition::<E, _>(&weights, layout.v::<T>(v.stage), block_k / 16, add);
-
             c.pass_turn::<T>();
 
             s.wait::<1>();
@@ -126,13 +124,19 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(
             if last {
                 softmax = fresh;
             }
-            let tried = softmax.has_references::<T::Scores>();
+            // Not `&&`: it makes ptxas spill a word at head_dim 64.
+            let tried = softmax.has_references::<T::Scores>() & T::TRIES;
             let mut alpha = if tried { None } else { softmax.grow(&s) };
             let mut sums = softmax.exponentials(&mut s);
-            let again = warpgroup::any(
-                AGREEMENT_BARRIER + idx,
-                tried && outgrown::<T::Scores>(&sums),
-            );
+            let again = T::TRIES
+                && warpgroup::any(
+                    AGREEMENT_BARRIER + idx,
+                    tried && outgrown::<T::Scores>(&sums),
+                );
+            if !T::TRIES {
+                c.release_k(&mut k);
+                c.release_q(q, block);
+            }
             // V is there, as has been seen before. But ptxas lets no arithmetic sink below a loop: without this one the
             // exponentials would come after the wait for O instead of running beside its product.
             mbarrier::mbarrier_wait(layout.v_ring.full(v.stage), v.parity);
@@ -146,9 +150,10 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(
                 alpha = softmax.grow(&s).or(alpha);
                 sums = softmax.exponentials(&mut s);
             }
-            mbarrier::mbarrier_arrive_if(layout.k_ring.empty(k.stage), c.leads);
-            k.advance();
-            c.release_q(q, block);
+            if T::TRIES {
+                c.release_k(&mut k);
+                c.release_q(q, block);
+            }
             softmax.add::<T::Scores>(sums);
             if let (Some(alpha), false) = (alpha, last) {
                 scale_rows(&mut o, alpha);
@@ -253,6 +258,14 @@ impl<M: Mask> Consumer<'_, M> {
                 }
             }
         }
+    }
+
+    /// K may be overwritten.
+    #[inline(always)]
+    unsafe fn release_k(&self, k: &mut Ring) {
+        // SAFETY: the caller has waited for the last product with it.
+        unsafe { mbarrier::mbarrier_arrive_if(self.layout.k_ring.empty(k.stage), self.leads) };
+        k.advance();
     }
 
     /// Q may be overwritten after the product with the tile's last block, block 0.
