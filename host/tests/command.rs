@@ -220,19 +220,6 @@ fn bad_input_is_told_by_exit_code_2_and_writes_nothing() {
             "allowed: BF16, F16, F32",
         ),
         (
-            changed("d_lse_shape.safetensors", |tensors, _| {
-                tensors.push(d_lse(safetensors::Dtype::F32, &[1, 384, 2], 0.0))
-            }),
-            "tensor d_lse has shape [1, 384, 2]; needed: [1, 2, 384]",
-        ),
-        (
-            changed("d_lse_dtype.safetensors", |tensors, _| {
-                tensors.push(d_lse(safetensors::Dtype::BF16, &[1, 2, 192], 0.0));
-                stored(tensors, "d_lse").shape = vec![1, 2, 384];
-            }),
-            "tensor d_lse is bf16; needed: f32",
-        ),
-        (
             changed("shapes.safetensors", |tensors, _| {
                 tensors.retain(|tensor| ["q", "k", "v"].contains(&tensor.name.as_str()));
                 stored(tensors, "k").shape = vec![1, 192, 4, 64]
@@ -277,6 +264,28 @@ fn bad_input_is_told_by_exit_code_2_and_writes_nothing() {
         let (_, stderr) = expect(2, &arguments);
         assert!(stderr.contains(message), "{input}: {stderr}");
         assert!(!output.exists(), "{input} left an output");
+    }
+}
+
+#[test]
+fn a_gradient_of_lse_of_another_shape_or_type_is_bad_input() {
+    let (f32, bf16) = (safetensors::Dtype::F32, safetensors::Dtype::BF16);
+    let transposed = changed("d_lse_shape.safetensors", |tensors, _| {
+        tensors.push(d_lse(f32, &[1, 384, 2], 0.0))
+    });
+    let halves = changed("d_lse_dtype.safetensors", |tensors, _| {
+        tensors.push(d_lse(bf16, &[1, 2, 192], 0.0));
+        stored(tensors, "d_lse").shape = vec![1, 2, 384];
+    });
+    for (input, message) in [
+        (
+            transposed,
+            "tensor d_lse has shape [1, 384, 2]; needed: [1, 2, 384]",
+        ),
+        (halves, "tensor d_lse is bf16; needed: f32"),
+    ] {
+        let (_, stderr) = expect(2, &["run", &input, "--backend", "cpu"]);
+        assert!(stderr.contains(message), "{stderr}");
     }
 }
 
