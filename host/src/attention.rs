@@ -10,7 +10,7 @@ use crate::error::{Error, PlanError, ProblemError};
 use crate::plan::{self, Algorithm, Backend, Candidate, Plan};
 use crate::prepared::{ForwardLayouts, GradientLayouts, PreparedBackward, PreparedForward};
 use crate::problem::Problem;
-use crate::tensor::{Gradients, LseMut, Place, Saved, Tensor, TensorMut};
+use crate::tensor::{Gradients, LseMut, OutputGradients, Place, Saved, Tensor, TensorMut};
 use crate::validate::{self, Checked, ForwardTensors, GradientTensors, Pass};
 
 /// The lse of a call whose q lies on the host; validation has refused it already.
@@ -151,15 +151,17 @@ impl Attention {
         Ok(ran)
     }
 
-    /// Gradients of q, k and v from the gradient of o, with the probabilities worked out again.
-    pub fn backward(
+    /// Gradients of q, k and v from that of o (`&d_o`) and, where the loss depends on it, that of lse
+    /// ([`OutputGradients`]), with the probabilities worked out again.
+    pub fn backward<'a>(
         &self,
         saved: &Saved,
-        d_o: &Tensor,
+        of_output: impl Into<OutputGradients<'a>>,
         gradients: &mut Gradients,
     ) -> Result<Ran, Error> {
+        let of_output = of_output.into();
         let tensors = ForwardTensors::saved(saved);
-        let others = GradientTensors::of(d_o, gradients);
+        let others = GradientTensors::of(&of_output, gradients);
         let plan = self.plan(tensors.q.place, |moved| match moved {
             None => validate::backward(&self.problem, tensors, others),
             Some(place) => validate::backward(
@@ -170,10 +172,12 @@ impl Attention {
         })?;
         let ran = self.ran(&plan);
         match self.device.kind() {
-            Kind::Cuda(device) => staging::backward(device, plan, saved, d_o, gradients)?,
-            Kind::Cpu => cpu::backward(&self.problem, saved, d_o, gradients)?,
+            Kind::Cuda(device) => staging::backward(device, plan, saved, &of_output, gradients)?,
+            Kind::Cpu => cpu::backward(&self.problem, saved, &of_output, gradients)?,
             #[cfg(feature = "emulator")]
-            Kind::Emulated(options) => emulated::backward(&plan, options, saved, d_o, gradients)?,
+            Kind::Emulated(options) => {
+                emulated::backward(&plan, options, saved, &of_output, gradients)?
+            }
         }
         Ok(ran)
     }

@@ -46,6 +46,8 @@ pub enum Argument {
     Weights,
     /// Gradient of the output.
     DO,
+    /// Gradient of the row statistics.
+    DLse,
     /// Gradient of the queries.
     DQ,
     /// Gradient of the keys.
@@ -66,6 +68,7 @@ impl fmt::Display for Argument {
             Argument::Lse => "lse",
             Argument::Weights => "weights",
             Argument::DO => "d_o",
+            Argument::DLse => "d_lse",
             Argument::DQ => "d_q",
             Argument::DK => "d_k",
             Argument::DV => "d_v",
@@ -154,17 +157,17 @@ pub enum ProblemError {
         /// The shape the problem asks for.
         needed: [usize; 4],
     },
-    /// A tensor has another element type than the problem.
-    #[error("{argument} is {given}; the problem is {needed}")]
+    /// A tensor has another element type than the problem, or row statistics another than f32.
+    #[error("{argument} is {given}; needed: {needed}")]
     DtypeMismatch {
         /// Which tensor.
         argument: Argument,
         /// Its type.
         given: Dtype,
-        /// The problem's.
+        /// The type needed.
         needed: Dtype,
     },
-    /// lse (or the weights) has another number of elements than the problem.
+    /// lse, or its gradient, has another number of elements than the problem.
     #[error("{argument} has {given} elements; the problem needs {needed}")]
     ElementCount {
         /// Which argument.
@@ -220,7 +223,8 @@ pub enum ProblemError {
         /// The layout prepared for.
         prepared: Layout,
     },
-    /// A prepared call was given a tensor that starts at no multiple of what its kernels read at a time.
+    /// Row statistics start at no multiple of their elements' size, or a prepared call was given a tensor that starts at
+    /// no multiple of what its kernels read at a time.
     #[error("{argument} lies at {address:#x}, not a multiple of {alignment} bytes")]
     Misaligned {
         /// Which tensor.

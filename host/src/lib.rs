@@ -58,6 +58,7 @@
 //!   `f32 [batch, heads_q, seqlen_q]`, the natural logarithm of the sum of exponentials.
 //! - Scale, then mask, then softmax. A causal mask is aligned to the bottom right ([`Mask::Causal`]).
 //! - A row that sees no key gives o = 0, lse = −∞ and gradients of 0.
+//! - A loss may depend on lse as well as on o: the backward pass takes both gradients ([`OutputGradients`]).
 //! - Equal inputs give bit-equal results, run after run, unless [`Order::Fastest`] is asked for.
 //! - What was chosen by name is never replaced; results say what ran and why ([`Ran`]).
 // Only `backend::cuda`, which calls the driver, allows what is denied here.
@@ -90,7 +91,7 @@ pub use error::Error;
 pub use plan::{Algorithm, Backend};
 pub use prepared::{PreparedBackward, PreparedForward, Workspace};
 pub use problem::{Mask, Order, Problem, ProblemBuilder};
-pub use tensor::{Gradients, Layout, Lse, LseMut, Saved, Tensor, TensorMut};
+pub use tensor::{Gradients, Layout, Lse, LseMut, OutputGradients, Saved, Tensor, TensorMut};
 pub use validate::Pass;
 
 /// README.md's example, compiled and run as a test.

@@ -36,8 +36,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod layouts;
+
 use std::fmt;
 use std::sync::Arc;
+
+pub use layouts::{ForwardLayouts, GradientLayouts};
 
 use crate::backend::cuda::launch::Launches;
 use crate::backend::cuda::memory::Memory;
@@ -45,11 +49,10 @@ use crate::backend::cuda::{CudaDevice, Stream, StreamRef};
 use crate::error::{Argument, DriverError, Error, ProblemError};
 use crate::plan::workspace::COUNTER_BYTES;
 use crate::plan::{Addresses, Plan};
-use crate::problem::Problem;
 use crate::tensor::{
-    Description, Gradients, Layout, LseDescription, LseMut, Place, Saved, Tensor, TensorMut,
+    Description, Gradients, LseDescription, LseMut, OutputGradients, Saved, Tensor, TensorMut,
 };
-use crate::validate::{Checked, ForwardTensors, GradientTensors, n_rows};
+use crate::validate::{Checked, ForwardTensors, GradientTensors, rows_fit};
 
 /// The kernels read and write 16 bytes at a time.
 const ALIGNMENT_BYTES: u64 = 16;
@@ -87,105 +90,6 @@ impl fmt::Debug for Workspace {
         f.debug_struct("Workspace")
             .field("n_bytes", &self.n_bytes())
             .finish_non_exhaustive()
-    }
-}
-
-/// Layouts of the tensors of a forward pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ForwardLayouts {
-    /// Queries.
-    pub q: Layout,
-    /// Keys.
-    pub k: Layout,
-    /// Values.
-    pub v: Layout,
-    /// Output.
-    pub o: Layout,
-}
-
-/// Layouts of the tensors that a backward pass has beside those of the forward pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GradientLayouts {
-    /// Gradient of the output.
-    pub d_o: Layout,
-    /// Gradient of the queries.
-    pub d_q: Layout,
-    /// Gradient of the keys.
-    pub d_k: Layout,
-    /// Gradient of the values.
-    pub d_v: Layout,
-}
-
-impl ForwardLayouts {
-    /// All contiguous: `[batch, seqlen, heads, head_dim]`.
-    pub fn contiguous(problem: &Problem) -> Result<ForwardLayouts, ProblemError> {
-        let (q, k) = (
-            Layout::bshd(problem.shape_q())?,
-            Layout::bshd(problem.shape_k())?,
-        );
-        Ok(ForwardLayouts { q, k, v: k, o: q })
-    }
-
-    pub(crate) fn tensors(
-        &self,
-        problem: &Problem,
-        place: Place,
-    ) -> Result<ForwardTensors, ProblemError> {
-        let describe = |layout| Description {
-            layout,
-            dtype: problem.dtype,
-            place,
-            address: 0,
-        };
-        let (q, k, v, o) = (
-            describe(self.q),
-            describe(self.k),
-            describe(self.v),
-            describe(self.o),
-        );
-        Ok(ForwardTensors {
-            q,
-            k,
-            v,
-            o,
-            lse: LseDescription {
-                n_elems: n_rows(problem)?,
-                place,
-                address: 0,
-            },
-        })
-    }
-}
-
-impl GradientLayouts {
-    /// All contiguous: `[batch, seqlen, heads, head_dim]`.
-    pub fn contiguous(problem: &Problem) -> Result<GradientLayouts, ProblemError> {
-        let (q, k) = (
-            Layout::bshd(problem.shape_q())?,
-            Layout::bshd(problem.shape_k())?,
-        );
-        Ok(GradientLayouts {
-            d_o: q,
-            d_q: q,
-            d_k: k,
-            d_v: k,
-        })
-    }
-
-    pub(crate) fn tensors(&self, problem: &Problem, place: Place) -> GradientTensors {
-        let describe = |layout| Description {
-            layout,
-            dtype: problem.dtype,
-            place,
-            address: 0,
-        };
-        let (d_o, d_q, d_k, d_v) = (
-            describe(self.d_o),
-            describe(self.d_q),
-            describe(self.d_k),
-            describe(self.d_v),
-        );
-        GradientTensors { d_o, d_q, d_k, d_v }
     }
 }
 
@@ -274,19 +178,25 @@ impl PreparedBackward {
     }
 
     /// Enqueues the gradients on a stream. The tensors have the layouts that the call was prepared for; their
-    /// addresses may be others each time.
-    pub fn backward<'a>(
+    /// addresses may be others each time. A gradient of lse beside that of o ([`OutputGradients`]) may be there in one
+    /// call and not in the next.
+    pub fn backward<'a, 'd>(
         &self,
         stream: impl Into<StreamRef<'a>>,
         saved: &Saved,
-        d_o: &Tensor,
+        of_output: impl Into<OutputGradients<'d>>,
         gradients: &mut Gradients,
         workspace: &mut Workspace,
     ) -> Result<(), Error> {
         let at = self.prepared.addresses(&ForwardTensors::saved(saved))?;
-        let given = GradientTensors::of(d_o, gradients);
+        let given = GradientTensors::of(&of_output.into(), gradients);
+        let lse = &self.prepared.forward.lse;
         let at = Addresses {
             d_o: address(Argument::DO, &given.d_o, &self.gradients.d_o)?,
+            d_lse: match &given.d_lse {
+                Some(d_lse) => lse_address(Argument::DLse, d_lse, lse)?,
+                None => 0,
+            },
             d_q: address(Argument::DQ, &given.d_q, &self.gradients.d_q)?,
             d_k: address(Argument::DK, &given.d_k, &self.gradients.d_k)?,
             d_v: address(Argument::DV, &given.d_v, &self.gradients.d_v)?,
@@ -315,7 +225,7 @@ impl Prepared {
             k: address(Argument::K, &given.k, &self.forward.k)?,
             v: address(Argument::V, &given.v, &self.forward.v)?,
             o: address(Argument::O, &given.o, &self.forward.o)?,
-            lse: lse_address(&given.lse, &self.forward.lse)?,
+            lse: lse_address(Argument::Lse, &given.lse, &self.forward.lse)?,
             ..Addresses::default()
         })
     }
@@ -380,15 +290,13 @@ fn address(
     Ok(given.address)
 }
 
-fn lse_address(given: &LseDescription, prepared: &LseDescription) -> Result<u64, ProblemError> {
-    let argument = Argument::Lse;
-    if given.n_elems != prepared.n_elems {
-        return Err(ProblemError::ElementCount {
-            argument,
-            given: given.n_elems,
-            needed: prepared.n_elems,
-        });
-    }
+/// The same for row statistics, or their gradient.
+fn lse_address(
+    argument: Argument,
+    given: &LseDescription,
+    prepared: &LseDescription,
+) -> Result<u64, ProblemError> {
+    rows_fit(argument, given, prepared.n_elems)?;
     if given.place != prepared.place {
         return Err(ProblemError::OtherDevice {
             given: given.place,

@@ -1,10 +1,10 @@
 //! The calls of [`Attention`]: what they compute on the backends that every machine has, and what they refuse.
 
-use ferroflash::error::{PlanError, ProblemError};
+use ferroflash::error::{Argument, PlanError, ProblemError};
 use ferroflash::prepared::ForwardLayouts;
 use ferroflash::{
-    Algorithm, Attention, Backend, Device, Dtype, Error, Gradients, Lse, LseMut, Mask, Pass,
-    Problem, Ran, Saved, Tensor, TensorMut,
+    Algorithm, Attention, Backend, Device, Dtype, Error, Gradients, Lse, LseMut, Mask,
+    OutputGradients, Pass, Problem, Ran, Saved, Tensor, TensorMut,
 };
 use half::f16;
 
@@ -40,7 +40,13 @@ struct Results {
     ran: [Ran; 2],
 }
 
+/// With a gradient of o and one of lse.
 fn both_passes(attention: &Attention) -> Result<Results, Error> {
+    let d_lse: Vec<f32> = (0..80).map(|row| (row as f32 * 0.37).cos()).collect();
+    both_passes_with(attention, Some(Lse::Host(&d_lse)))
+}
+
+fn both_passes_with(attention: &Attention, d_lse: Option<Lse>) -> Result<Results, Error> {
     let (n_q, n_k) = (40 * 2 * 32, 70 * 32);
     let (q, k, v, d_o) = (
         waves(n_q, 0.13),
@@ -67,7 +73,9 @@ fn both_passes(attention: &Attention) -> Result<Results, Error> {
         d_k: TensorMut::bshd(&mut d_k, SHAPE_K)?,
         d_v: TensorMut::bshd(&mut d_v, SHAPE_K)?,
     };
-    let backward = attention.backward(&saved, &Tensor::bshd(&d_o, SHAPE_Q)?, &mut gradients)?;
+    let d_o = Tensor::bshd(&d_o, SHAPE_Q)?;
+    let of_output = OutputGradients { d_o, d_lse };
+    let backward = attention.backward(&saved, of_output, &mut gradients)?;
     Ok(Results {
         o,
         lse,
@@ -76,6 +84,52 @@ fn both_passes(attention: &Attention) -> Result<Results, Error> {
         d_v,
         ran: [forward, backward],
     })
+}
+
+/// The gradients, bit by bit.
+fn gradient_bits(results: &Results) -> Vec<u16> {
+    let gradients = [&results.d_q, &results.d_k, &results.d_v];
+    gradients
+        .into_iter()
+        .flatten()
+        .map(|x| x.to_bits())
+        .collect()
+}
+
+/// A gradient of lse that is left out is one of zeros, to the bit, and takes no less memory or kernels.
+fn assert_absent_is_zero(attention: &Attention) {
+    let zeros = both_passes_with(attention, Some(Lse::Host(&[0.0; 80]))).unwrap();
+    let absent = both_passes_with(attention, None).unwrap();
+    assert_eq!(gradient_bits(&absent), gradient_bits(&zeros));
+    assert_eq!(absent.ran, zeros.ran);
+    let given = both_passes(attention).unwrap();
+    assert_eq!(given.ran, zeros.ran);
+    assert_ne!(gradient_bits(&given), gradient_bits(&zeros));
+    let bits = |d_v: &[f16]| d_v.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    assert_eq!(
+        bits(&given.d_v),
+        bits(&zeros.d_v),
+        "values do not enter lse"
+    );
+}
+
+#[test]
+fn on_the_cpu_a_gradient_of_lse_that_is_left_out_is_zero() {
+    assert_absent_is_zero(&Attention::new(&Device::cpu(), problem()).unwrap());
+}
+
+#[test]
+fn a_gradient_of_lse_of_other_rows_is_refused() {
+    let attention = Attention::new(&Device::cpu(), problem()).unwrap();
+    let Err(refused) = both_passes_with(&attention, Some(Lse::Host(&[0.0; 79]))) else {
+        panic!("79 rows were taken for 80")
+    };
+    let expected = ProblemError::ElementCount {
+        argument: Argument::DLse,
+        given: 79,
+        needed: 80,
+    };
+    assert_eq!(refused, Error::Problem(expected));
 }
 
 #[test]
@@ -173,6 +227,14 @@ mod emulated {
         close(&cpu.d_q, &emulated.d_q);
         close(&cpu.d_k, &emulated.d_k);
         close(&cpu.d_v, &emulated.d_v);
+    }
+
+    #[test]
+    fn a_gradient_of_lse_that_is_left_out_is_zero() {
+        let attention = Attention::new(&device(), problem()).unwrap();
+        for algorithm in [Algorithm::Flash2, Algorithm::Standard] {
+            assert_absent_is_zero(&attention.clone().with_algorithm(algorithm));
+        }
     }
 
     #[test]

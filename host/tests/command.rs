@@ -135,6 +135,32 @@ fn a_wrong_stored_result_is_told_by_exit_code_1() {
     assert!(stdout.contains("DIFFERS"), "{stdout}");
 }
 
+/// A tensor d_lse of the real input, of this type and shape, each element the same.
+fn d_lse(dtype: safetensors::Dtype, shape: &[usize], element: f32) -> Stored {
+    Stored {
+        name: "d_lse".into(),
+        dtype,
+        shape: shape.to_vec(),
+        bytes: element.to_le_bytes().repeat(shape.iter().product()),
+    }
+}
+
+#[test]
+fn a_stored_gradient_of_lse_enters_the_backward_pass() {
+    for (element, code, differing) in [(0.0, 0, 0), (10.0, 1, 2)] {
+        let input = changed("d_lse.safetensors", |tensors, _| {
+            tensors.push(d_lse(safetensors::Dtype::F32, &[1, 2, 384], element))
+        });
+        let (stdout, _) = expect(code, &["run", &input, "--backend", "cpu"]);
+        assert!(stdout.contains("gradients  from d_o and d_lse"), "{stdout}");
+        assert_eq!(stdout.matches("DIFFERS").count(), differing, "{stdout}");
+        assert_eq!(stdout.matches("agrees").count(), 5 - differing, "{stdout}");
+    }
+    let input = real("causal_d64.safetensors");
+    let (stdout, _) = expect(0, &["run", &input, "--backend", "cpu"]);
+    assert!(!stdout.contains("d_lse"), "{stdout}");
+}
+
 #[test]
 fn another_mask_than_the_stored_results_is_not_compared() {
     let input = real("causal_d64.safetensors");
@@ -238,6 +264,28 @@ fn bad_input_is_told_by_exit_code_2_and_writes_nothing() {
         let (_, stderr) = expect(2, &arguments);
         assert!(stderr.contains(message), "{input}: {stderr}");
         assert!(!output.exists(), "{input} left an output");
+    }
+}
+
+#[test]
+fn a_gradient_of_lse_of_another_shape_or_type_is_bad_input() {
+    let (f32, bf16) = (safetensors::Dtype::F32, safetensors::Dtype::BF16);
+    let transposed = changed("d_lse_shape.safetensors", |tensors, _| {
+        tensors.push(d_lse(f32, &[1, 384, 2], 0.0))
+    });
+    let halves = changed("d_lse_dtype.safetensors", |tensors, _| {
+        tensors.push(d_lse(bf16, &[1, 2, 192], 0.0));
+        stored(tensors, "d_lse").shape = vec![1, 2, 384];
+    });
+    for (input, message) in [
+        (
+            transposed,
+            "tensor d_lse has shape [1, 384, 2]; needed: [1, 2, 384]",
+        ),
+        (halves, "tensor d_lse is bf16; needed: f32"),
+    ] {
+        let (_, stderr) = expect(2, &["run", &input, "--backend", "cpu"]);
+        assert!(stderr.contains(message), "{stderr}");
     }
 }
 

@@ -37,11 +37,7 @@ fn like_k() -> Description {
 }
 
 fn tensors() -> ForwardTensors {
-    let lse = LseDescription {
-        n_elems: 2 * 6 * 5,
-        place: Place::Host,
-        address: 0,
-    };
+    let lse = LseDescription::contiguous(2 * 6 * 5, Place::Host);
     ForwardTensors {
         q: like_q(),
         k: like_k(),
@@ -54,6 +50,7 @@ fn tensors() -> ForwardTensors {
 fn gradients() -> GradientTensors {
     GradientTensors {
         d_o: like_q(),
+        d_lse: Some(tensors().lse),
         d_q: like_q(),
         d_k: like_k(),
         d_v: like_k(),
@@ -84,11 +81,7 @@ fn lengths_of_zero_are_accepted() {
         });
         let q = Description::contiguous(problem.shape_q(), Dtype::F16, Place::Host).unwrap();
         let k = Description::contiguous(problem.shape_k(), Dtype::F16, Place::Host).unwrap();
-        let lse = LseDescription {
-            n_elems: (12 * seqlen_q) as u64,
-            place: Place::Host,
-            address: 0,
-        };
+        let lse = LseDescription::contiguous((12 * seqlen_q) as u64, Place::Host);
         forward(
             &problem,
             ForwardTensors {
@@ -221,36 +214,88 @@ fn each_tensor_lies_where_q_lies() {
         forward(&problem(), ForwardTensors { v, ..tensors() }),
         Err(refusal)
     );
-    let lse = LseDescription {
-        place: Place::Cuda(0),
-        ..tensors().lse
+}
+
+/// What is refused of lse, and of its gradient.
+fn assert_rows_refused(given: LseDescription, refusal: impl Fn(Argument) -> ProblemError) {
+    let with_lse = ForwardTensors {
+        lse: given,
+        ..tensors()
     };
-    let refusal = ProblemError::MixedPlaces {
-        argument: Argument::Lse,
-        given: Place::Cuda(0),
-        needed: Place::Host,
+    let refused = Err(refusal(Argument::Lse));
+    assert_eq!(forward(&problem(), with_lse), refused);
+    assert_eq!(backward(&problem(), with_lse, gradients()), refused);
+    let with_d_lse = GradientTensors {
+        d_lse: Some(given),
+        ..gradients()
     };
-    assert_eq!(
-        forward(&problem(), ForwardTensors { lse, ..tensors() }),
-        Err(refusal)
-    );
+    let refused = Err(refusal(Argument::DLse));
+    assert_eq!(backward(&problem(), tensors(), with_d_lse), refused);
 }
 
 #[test]
-fn lse_has_one_element_per_row() {
-    let lse = LseDescription {
-        n_elems: 59,
-        ..tensors().lse
+fn lse_and_its_gradient_lie_where_q_lies() {
+    let given = tensors().lse.moved_to(Place::Cuda(0));
+    assert_rows_refused(given, |argument| ProblemError::MixedPlaces {
+        argument,
+        given: Place::Cuda(0),
+        needed: Place::Host,
+    });
+}
+
+#[test]
+fn lse_and_its_gradient_have_one_element_per_row() {
+    for n_elems in [0, 59, 61] {
+        let given = LseDescription {
+            n_elems,
+            ..tensors().lse
+        };
+        assert_rows_refused(given, |argument| ProblemError::ElementCount {
+            argument,
+            given: n_elems,
+            needed: 60,
+        });
+    }
+}
+
+#[test]
+fn lse_and_its_gradient_are_f32_whatever_the_problem_is() {
+    for dtype in [Dtype::Bf16, Dtype::F16] {
+        let given = LseDescription {
+            dtype,
+            ..tensors().lse
+        };
+        assert_rows_refused(given, |argument| ProblemError::DtypeMismatch {
+            argument,
+            given: dtype,
+            needed: Dtype::F32,
+        });
+    }
+}
+
+#[test]
+fn lse_and_its_gradient_are_aligned() {
+    for address in [4096 + 1, 4096 + 2] {
+        let given = LseDescription {
+            address,
+            ..tensors().lse
+        };
+        assert_rows_refused(given, |argument| ProblemError::Misaligned {
+            argument,
+            address,
+            alignment: 4,
+        });
+    }
+}
+
+#[test]
+fn a_gradient_of_lse_may_be_left_out() {
+    let without = GradientTensors {
+        d_lse: None,
+        ..gradients()
     };
-    let refusal = ProblemError::ElementCount {
-        argument: Argument::Lse,
-        given: 59,
-        needed: 60,
-    };
-    assert_eq!(
-        forward(&problem(), ForwardTensors { lse, ..tensors() }),
-        Err(refusal)
-    );
+    let checked = backward(&problem(), tensors(), without).unwrap();
+    assert_eq!(checked.gradients(), Some(&without));
 }
 
 #[test]

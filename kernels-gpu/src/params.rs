@@ -193,9 +193,11 @@ pub struct BackwardParams {
     pub d_v: TensorView,
     /// `f32 [batch, heads_q, seqlen_q]`: the forward pass's lse.
     pub lse: u64,
+    /// `f32 [batch, heads_q, seqlen_q]`: gradient of lse; the address is 0 where there is none.
+    pub d_lse: u64,
     /// Workspace, `f32 [batch, heads_q, padded_q]`: lse · log₂ e, +∞ in rows that see no key and in the padding.
     pub lse_log2: u64,
-    /// Workspace, `f32 [batch, heads_q, padded_q]`: Δ = rowsum(dO ∘ O), 0 in the padding.
+    /// Workspace, `f32 [batch, heads_q, padded_q]`: Δ = rowsum(dO ∘ O) − dL, 0 in the padding.
     pub delta: u64,
     /// Workspace, `f32 [batch, heads_q, padded_q, head_dim]`: dQ / scale, in the order of the registers that hold it.
     pub d_q_accum: u64,
@@ -235,6 +237,8 @@ pub struct StandardParams {
     pub d_v: TensorView,
     /// `f32 [batch, heads_q, seqlen_q]`.
     pub lse: u64,
+    /// `f32 [batch, heads_q, seqlen_q]`: gradient of lse, in the backward pass; the address is 0 where there is none.
+    pub d_lse: u64,
     /// Workspace, `f32 [batch, heads_q, seqlen_q, padded_k]`: S, and dP in the backward pass.
     pub scores: u64,
     /// `element [batch, heads_q, seqlen_q, padded_k]`: P, and in place of it dS in the backward pass.
@@ -271,5 +275,5 @@ const _: () = assert!(size_of::<Shape>() == 32);
 const _: () = assert!(size_of::<ForwardParams>() == 4 * 32 + 8 + 32 + 8 + 16);
 const _: () = assert!(size_of::<TensorMap>() == 128);
 const _: () = assert!(size_of::<TmaForwardParams>() == 4 * 128 + 32 + 2 * 8 + 32 + 8 + 16 + 4 + 4);
-const _: () = assert!(size_of::<BackwardParams>() == 8 * 32 + 7 * 8 + 32 + 8 + 16);
-const _: () = assert!(size_of::<StandardParams>() == 8 * 32 + 5 * 8 + 32 + 8);
+const _: () = assert!(size_of::<BackwardParams>() == 8 * 32 + 8 * 8 + 32 + 8 + 16);
+const _: () = assert!(size_of::<StandardParams>() == 8 * 32 + 6 * 8 + 32 + 8);

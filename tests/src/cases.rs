@@ -13,19 +13,18 @@
 //! | [`wide_tiles`] | a set of its own for the wide tiles of flash3's forward pass |
 
 pub mod compact;
+mod random;
 pub mod short;
 pub mod wide_tiles;
 
 use ferroflash::error::ProblemError;
 use ferroflash::{Dtype, Mask, Problem};
 
-use proptest::prelude::*;
-use proptest::sample::select;
-use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+pub use random::{random, runner};
 
 use crate::buffer::{ALIGNED, Arrangement};
-use crate::inputs::{ADVERSARIAL, Fill};
-use crate::oracle::Sizes;
+use crate::inputs::{ADVERSARIAL, Fill, LseGradient, Values};
+use crate::oracle::{self, Sizes};
 
 /// One problem with everything that decides its numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,6 +41,8 @@ pub struct Case {
     pub fill: Fill,
     /// How every tensor lies in memory.
     pub arrangement: Arrangement,
+    /// Whether the backward pass is given a gradient of lse.
+    pub lse_gradient: LseGradient,
     /// Of the random numbers.
     pub seed: u64,
 }
@@ -69,6 +70,7 @@ impl Case {
             softmax_scale: None,
             fill: Fill::Normal,
             arrangement: Arrangement::Bshd,
+            lse_gradient: LseGradient::Absent,
             seed: 1,
         }
     }
@@ -83,6 +85,23 @@ impl Case {
                 ..self.sizes
             },
             ..self
+        }
+    }
+
+    /// Its numbers.
+    pub fn values(&self) -> Values {
+        let sizes = self.sizes;
+        let values = Values::new(self.fill, sizes, self.dtype, self.seed);
+        match (self.lse_gradient, self.mask) {
+            (LseGradient::Absent, _) => values,
+            (LseGradient::Given, Mask::Full) => {
+                values.with_d_lse(sizes, |_| sizes.seqlen_k > 0, self.seed)
+            }
+            (LseGradient::Given, Mask::Causal) => {
+                let visible = oracle::causal(sizes);
+                let sees = |i| (0..sizes.seqlen_k).any(|j| visible(i, j));
+                values.with_d_lse(sizes, sees, self.seed)
+            }
         }
     }
 
@@ -140,6 +159,21 @@ const LENGTHS: [(usize, usize); 16] = [
 /// `(batch, heads_q, heads_k)`: one head, several, groups, one key head for all.
 const HEADS: [(usize, usize, usize); 5] = [(1, 1, 1), (2, 2, 2), (1, 4, 2), (1, 3, 1), (2, 2, 1)];
 
+/// Gives a gradient of lse to every case with rows that see no key, where nobody may look at it, and to half of the others,
+/// in an order that follows no cycle of theirs, nor that of [`crate::suite`]'s turns.
+fn with_lse_gradients(mut cases: Vec<Case>) -> Vec<Case> {
+    for (at, case) in cases.iter_mut().enumerate() {
+        let first_row_is_blind = match case.mask {
+            Mask::Full => case.sizes.seqlen_k == 0,
+            Mask::Causal => case.sizes.seqlen_k < case.sizes.seqlen_q,
+        };
+        if first_row_is_blind || (at as u32 + at.count_ones()).is_multiple_of(2) {
+            case.lse_gradient = LseGradient::Given;
+        }
+    }
+    cases
+}
+
 /// One problem per element type, mask and head_dim of the kernels.
 pub fn quick() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -150,7 +184,7 @@ pub fn quick() -> Vec<Case> {
             );
         }
     }
-    cases
+    with_lse_gradients(cases)
 }
 
 /// Every pair of lengths with both masks; the rest goes round, so that all combinations of two come up.
@@ -177,7 +211,7 @@ pub fn full() -> Vec<Case> {
             }
         }
     }
-    cases
+    with_lse_gradients(cases)
 }
 
 /// Empty problems, rows that see no key, adversarial numbers, unusual scales.
@@ -210,7 +244,7 @@ pub fn edge() -> Vec<Case> {
     }));
     cases.extend(HEAD_DIMS.map(|head_dim| cliff(head_dim, Mask::Full)));
     cases.extend(HEAD_DIMS.map(|head_dim| cliff(head_dim, Mask::Causal)));
-    cases
+    with_lse_gradients(cases)
 }
 
 /// Scores that fall along the keys so steeply that f32 does not hold the exponentials of the first relative to the last: a
@@ -240,7 +274,7 @@ pub fn padded() -> Vec<Case> {
         }));
     }
     cases.extend([96, 192, 256].map(|head_dim| cliff(head_dim, Mask::Full)));
-    cases
+    with_lse_gradients(cases)
 }
 
 /// What only the CPU backend takes.
@@ -276,71 +310,7 @@ pub fn wide() -> Vec<Case> {
         }));
     }
     cases.push(Case::new(Dtype::F32, Mask::Causal, 64, 700, 900));
-    cases
-}
-
-/// Random cases of these head_dims with sequences up to this length, of which every backend takes most.
-pub fn random(head_dims: &[usize], max_seqlen: usize) -> impl Strategy<Value = Case> {
-    let arrangements = select(ALIGNED.to_vec());
-    let fills = prop_oneof![3 => Just(Fill::Normal), 1 => select(ADVERSARIAL.to_vec())];
-    let scales = prop_oneof![3 => Just(None), 1 => (0.01f32..1.0).prop_map(Some)];
-    let lengths = (0..=max_seqlen, 0..=max_seqlen, any::<bool>());
-    let heads = (1usize..3, 1usize..3, 1usize..3);
-    (
-        select(HALVES.to_vec()),
-        select(MASKS.to_vec()),
-        select(head_dims.to_vec()),
-        lengths,
-        heads,
-        arrangements,
-        fills,
-        scales,
-        any::<u32>(),
-    )
-        .prop_map(
-            |(
-                dtype,
-                mask,
-                head_dim,
-                (seqlen_q, seqlen_k, equal),
-                (batch, heads_k, group),
-                arrangement,
-                fill,
-                softmax_scale,
-                seed,
-            )| {
-                let seqlen_k = if equal { seqlen_q } else { seqlen_k };
-                let case = Case::new(dtype, mask, head_dim, seqlen_q, seqlen_k).heads(
-                    batch,
-                    heads_k * group,
-                    heads_k,
-                );
-                Case {
-                    arrangement,
-                    fill,
-                    softmax_scale,
-                    seed: seed.into(),
-                    ..case
-                }
-            },
-        )
-}
-
-/// Runs properties on this many cases, the same ones every time; another `SEED` in the environment gives others.
-pub fn runner(n_cases: u32) -> TestRunner {
-    let seed: u64 = std::env::var("SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok())
-        .unwrap_or(0);
-    let mut bytes = [0; 32];
-    bytes[..8].copy_from_slice(&seed.to_le_bytes());
-    let config = Config {
-        cases: n_cases,
-        failure_persistence: None,
-        max_shrink_iters: 200,
-        ..Config::default()
-    };
-    TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes))
+    with_lse_gradients(cases)
 }
 
 #[cfg(test)]
@@ -376,6 +346,9 @@ mod tests {
                         ))
                 );
                 assert!(some(&|case| case.sizes.seqlen_k < case.sizes.seqlen_q));
+                for lse_gradient in [LseGradient::Absent, LseGradient::Given] {
+                    assert!(some(&|case| case.lse_gradient == lse_gradient));
+                }
             }
         }
     }

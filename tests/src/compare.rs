@@ -259,7 +259,7 @@ mod tests {
         visible: impl Fn(usize, usize) -> bool,
     ) -> Result<Closeness, Box<Mismatch>> {
         let values = Values::new(Fill::Normal, SIZES, Dtype::Bf16, 5);
-        let Values { q, k, v, d_o } = &values;
+        let Values { q, k, v, d_o, .. } = &values;
         let inputs = Inputs {
             sizes: SIZES,
             q,
@@ -269,7 +269,7 @@ mod tests {
             visible: &oracle::full,
         };
         let output = oracle::forward(&inputs);
-        let condition = oracle::condition(&inputs, &output, d_o);
+        let condition = oracle::condition(&inputs, &output, d_o, None);
         let mut actual = low_precision(&values, visible);
         change(&mut actual);
         Comparison {

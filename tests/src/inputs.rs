@@ -46,6 +46,15 @@ pub const ADVERSARIAL: [Fill; 9] = [
     Fill::Falling,
 ];
 
+/// Whether the loss depends on lse too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LseGradient {
+    /// It does not, and no gradient of lse is given.
+    Absent,
+    /// It does.
+    Given,
+}
+
 /// The arrays of one problem, dense, in the oracle's layout.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Values {
@@ -57,10 +66,12 @@ pub struct Values {
     pub v: Vec<f64>,
     /// Gradient of the output.
     pub d_o: Vec<f64>,
+    /// Gradient of lse, f32 whatever the element type is.
+    pub d_lse: Option<Vec<f64>>,
 }
 
 impl Values {
-    /// The values of a problem of these sizes; equal seeds give equal values.
+    /// The values of a problem of these sizes, without a gradient of lse; equal seeds give equal values.
     pub fn new(fill: Fill, sizes: Sizes, dtype: Dtype, seed: u64) -> Values {
         let mut rng = StdRng::seed_from_u64(seed);
         let (of_q, of_k) = (sizes.query_elems(), sizes.key_elems());
@@ -69,6 +80,7 @@ impl Values {
             k: normal(&mut rng, of_k),
             v: normal(&mut rng, of_k),
             d_o: normal(&mut rng, of_q),
+            d_lse: None,
         };
         values.reshape(fill, sizes, &mut rng);
         for array in [&mut values.q, &mut values.k, &mut values.v, &mut values.d_o] {
@@ -77,9 +89,29 @@ impl Values {
         values
     }
 
+    /// The same with a gradient of lse that is large enough to show in every other gradient: normally distributed, four
+    /// times as large as that of o. In rows that see no key it is NaN or infinite: nobody may look at it.
+    pub fn with_d_lse(self, sizes: Sizes, sees: impl Fn(usize) -> bool, seed: u64) -> Values {
+        let mut rng = StdRng::seed_from_u64(seed.wrapping_add(1 << 32));
+        let mut d_lse = normal(&mut rng, sizes.row_elems());
+        for (row, x) in d_lse.iter_mut().enumerate() {
+            let i = row % sizes.seqlen_q;
+            *x = match i % 3 {
+                _ if sees(i) => round(4.0 * *x, Dtype::F32),
+                0 => f64::NAN,
+                1 => f64::INFINITY,
+                _ => f64::NEG_INFINITY,
+            };
+        }
+        Values {
+            d_lse: Some(d_lse),
+            ..self
+        }
+    }
+
     /// Turns normally distributed values into those of another fill.
     fn reshape(&mut self, fill: Fill, sizes: Sizes, rng: &mut StdRng) {
-        let Values { q, k, v, d_o } = self;
+        let Values { q, k, v, d_o, .. } = self;
         match fill {
             Fill::Normal => {}
             Fill::Spaced => {

@@ -112,6 +112,7 @@ pub fn read(name: &str) -> Result<Real, ReadError> {
             k: numbers("k")?,
             v: numbers("v")?,
             d_o: numbers("d_o")?,
+            d_lse: None,
         },
         output: Output {
             o: numbers("o")?,
@@ -179,7 +180,7 @@ mod tests {
                 Mask::Full => &oracle::full,
                 Mask::Causal => &causal,
             };
-            let Values { q, k, v, d_o } = &real.values;
+            let Values { q, k, v, d_o, .. } = &real.values;
             let softmax_scale = 1.0 / (real.sizes.head_dim as f64).sqrt();
             assert_eq!(softmax_scale as f32, real.softmax_scale);
             let inputs = Inputs {
@@ -191,7 +192,7 @@ mod tests {
                 visible,
             };
             let output = oracle::forward(&inputs);
-            let gradients = oracle::backward(&inputs, d_o);
+            let gradients = oracle::backward(&inputs, d_o, None);
             for (what, ours, stored) in [
                 ("o", &output.o, &real.output.o),
                 ("lse", &output.lse, &real.output.lse),

@@ -241,7 +241,7 @@ fn check_case(
     case: &Case,
     beside: Beside,
 ) -> Result<Option<Closeness>, String> {
-    let values = Values::new(case.fill, case.sizes, case.dtype, case.seed);
+    let values = case.values();
     let device = (subject.open)(case.seed)?;
     let eligible = is_eligible(subject.backend, algorithm, case);
     let results = match trial::run(case, &values, &device, algorithm, Order::Deterministic) {

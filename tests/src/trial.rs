@@ -3,7 +3,8 @@
 use ferroflash::error::PlanError;
 use ferroflash::plan::Outcome;
 use ferroflash::{
-    Algorithm, Attention, Device, Dtype, Element, Error, Gradients, Mask, Order, Saved,
+    Algorithm, Attention, Device, Dtype, Element, Error, Gradients, Mask, Order, OutputGradients,
+    Saved,
 };
 use half::{bf16, f16};
 
@@ -75,8 +76,9 @@ impl Reference {
     pub fn new(case: &Case, values: &Values, softmax_scale: f32) -> Reference {
         with_inputs(case, values, softmax_scale, |inputs| {
             let output = oracle::forward(inputs);
-            let gradients = oracle::backward(inputs, &values.d_o);
-            let condition = oracle::condition(inputs, &output, &values.d_o);
+            let (d_o, d_lse) = (&values.d_o, values.d_lse.as_deref());
+            let gradients = oracle::backward(inputs, d_o, d_lse);
+            let condition = oracle::condition(inputs, &output, d_o, d_lse);
             Reference {
                 output,
                 gradients,
@@ -217,6 +219,7 @@ fn typed<T: Element>(
     ];
     let view = |at: usize| inputs[at].view().map_err(broken);
     let (q, k, v, d_o) = (view(0)?, view(1)?, view(2)?, view(3)?);
+    let d_lse = values.d_lse.as_deref().map(Rows::filled);
     let attention = Attention::new(device, problem)
         .map_err(refusal)?
         .with_algorithm(algorithm);
@@ -246,8 +249,12 @@ fn typed<T: Element>(
         Algorithm::Flash3 => Attention::new(device, problem).map_err(refusal)?,
         _ => attention,
     };
+    let of_output = OutputGradients {
+        d_o,
+        d_lse: d_lse.as_ref().map(|d_lse| d_lse.slice().into()),
+    };
     let backward = attention
-        .backward(&saved, &d_o, &mut gradients)
+        .backward(&saved, of_output, &mut gradients)
         .map_err(refusal)?;
 
     let [q, k, v, d_o] = &inputs;
@@ -303,7 +310,7 @@ fn refusal(error: Error, algorithm: Algorithm) -> Refusal {
     }
 }
 
-/// lse with NaN on both sides.
+/// lse or its gradient, with NaN on both sides.
 struct Rows(Vec<f32>);
 
 impl Rows {
@@ -311,6 +318,14 @@ impl Rows {
 
     fn unwritten(n: usize) -> Rows {
         Rows(vec![f32::NAN; n + 2 * Rows::MARGIN])
+    }
+
+    fn filled(values: &[f64]) -> Rows {
+        let mut rows = Rows::unwritten(values.len());
+        for (row, &value) in rows.slice_mut().iter_mut().zip(values) {
+            *row = value as f32;
+        }
+        rows
     }
 
     fn slice(&self) -> &[f32] {

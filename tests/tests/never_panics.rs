@@ -86,6 +86,8 @@ enum Change {
     Dtype(usize),
     Place(usize),
     Rows(u64),
+    GradientRows(u64),
+    GradientOfRows(Dtype, u64),
 }
 
 fn change() -> impl Strategy<Value = Change> {
@@ -97,6 +99,9 @@ fn change() -> impl Strategy<Value = Change> {
         1 => (0usize..8).prop_map(Change::Dtype),
         1 => (0usize..8).prop_map(Change::Place),
         1 => any::<u64>().prop_map(Change::Rows),
+        1 => any::<u64>().prop_map(Change::GradientRows),
+        1 => (select(vec![Dtype::Bf16, Dtype::F32]), any::<u64>())
+            .prop_map(|(dtype, address)| Change::GradientOfRows(dtype, address)),
     ]
 }
 
@@ -140,11 +145,8 @@ fn check(problem: &Problem, pass: Pass, change: Change) -> Result<Checked, Probl
         .batch
         .wrapping_mul(problem.heads_q)
         .wrapping_mul(problem.seqlen_q) as u64;
-    let mut lse = LseDescription {
-        n_elems: rows,
-        place: Place::Host,
-        address: 0,
-    };
+    let mut lse = LseDescription::contiguous(rows, Place::Host);
+    let mut d_lse = None;
     match change {
         Change::Nothing => {}
         Change::Shape(tensor, n) => tensors[tensor].layout.seqlen = n,
@@ -161,6 +163,14 @@ fn check(problem: &Problem, pass: Pass, change: Change) -> Result<Checked, Probl
         Change::Dtype(tensor) => tensors[tensor].dtype = Dtype::F16,
         Change::Place(tensor) => tensors[tensor].place = Place::Cuda(3),
         Change::Rows(n_elems) => lse.n_elems = n_elems,
+        Change::GradientRows(n_elems) => d_lse = Some(LseDescription { n_elems, ..lse }),
+        Change::GradientOfRows(dtype, address) => {
+            d_lse = Some(LseDescription {
+                dtype,
+                address,
+                ..lse
+            })
+        }
     }
     let [q, k, v, o, d_o, d_q, d_k, d_v] = tensors;
     let forward = ForwardTensors { q, k, v, o, lse };
@@ -171,7 +181,14 @@ fn check(problem: &Problem, pass: Pass, change: Change) -> Result<Checked, Probl
             validate::forward_with_weights(problem, forward, Description { layout, ..q })
         }
         Pass::Backward => {
-            validate::backward(problem, forward, GradientTensors { d_o, d_q, d_k, d_v })
+            let gradients = GradientTensors {
+                d_o,
+                d_lse,
+                d_q,
+                d_k,
+                d_v,
+            };
+            validate::backward(problem, forward, gradients)
         }
     }
 }

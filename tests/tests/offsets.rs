@@ -3,7 +3,7 @@
 
 use conformance::buffer::Arrangement;
 use conformance::cases::Case;
-use conformance::inputs::Values;
+use conformance::inputs::LseGradient;
 use conformance::subject::CUDA;
 use conformance::trial::{self, Reference};
 use ferroflash::{Algorithm, Dtype, Mask, Order};
@@ -15,9 +15,10 @@ fn check(algorithm: Algorithm) {
     let near = Case::new(Dtype::Bf16, Mask::Causal, 64, 130, 150).heads(2, 2, 1);
     let case = Case {
         arrangement: Arrangement::Far,
+        lse_gradient: LseGradient::Given,
         ..near
     };
-    let values = Values::new(case.fill, case.sizes, case.dtype, case.seed);
+    let values = case.values();
     let reference = Reference::new(&case, &values, case.problem().unwrap().scale());
     let device = (CUDA.open)(0).unwrap();
     let results = trial::run(&case, &values, &device, algorithm, Order::Deterministic).unwrap();

@@ -2,7 +2,7 @@
 
 use conformance::buffer::Arrangement;
 use conformance::cases::Case;
-use conformance::inputs::Fill;
+use conformance::inputs::{Fill, LseGradient};
 use conformance::real::{FILES, read};
 use conformance::subject::{CPU, CUDA, EMULATED, EMULATED_HOPPER, Subject};
 use conformance::trial::{self, Reference};
@@ -21,6 +21,7 @@ fn check(subject: &Subject, algorithm: Algorithm, orders: &[Order]) {
             softmax_scale: Some(real.softmax_scale),
             fill: Fill::Normal,
             arrangement: Arrangement::Bshd,
+            lse_gradient: LseGradient::Absent,
             seed: 0,
         };
         let oracle = Reference::new(&case, &real.values, real.softmax_scale);

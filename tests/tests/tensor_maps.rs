@@ -98,11 +98,10 @@ fn params(
         place: Place::Cuda(0),
         address: 0,
     });
-    let lse = LseDescription {
-        n_elems: (problem.batch * problem.heads_q * problem.seqlen_q) as u64,
-        place: Place::Cuda(0),
-        address: 0,
-    };
+    let lse = LseDescription::contiguous(
+        (problem.batch * problem.heads_q * problem.seqlen_q) as u64,
+        Place::Cuda(0),
+    );
     let checked = validate::forward(problem, ForwardTensors { q, k, v, o, lse }).unwrap();
     let asked = Some(Algorithm::Flash3);
     let plan = plan(&checked, &DeviceInfo::h200(), Backend::Cuda, asked).unwrap();
@@ -121,6 +120,7 @@ const AT: Addresses = Addresses {
     lse: 0x50_0000,
     weights: 0,
     d_o: 0,
+    d_lse: 0,
     d_q: 0,
     d_k: 0,
     d_v: 0,

@@ -9,7 +9,8 @@ use crate::error::{Error, ProblemError};
 use crate::plan::workspace::ALIGNMENT_BYTES;
 use crate::plan::{Addresses, DeviceInfo, Plan};
 use crate::tensor::{
-    Gradients, HostData, HostDataMut, LseMut, Memory, MemoryMut, Place, Saved, Tensor, TensorMut,
+    Gradients, HostData, HostDataMut, LseMut, Memory, MemoryMut, OutputGradients, Place, Saved,
+    Tensor, TensorMut,
 };
 
 /// The emulated device, and how its threads are interleaved.
@@ -73,7 +74,7 @@ pub(crate) fn backward(
     plan: &Plan,
     options: &EmulatorOptions,
     saved: &Saved,
-    d_o: &Tensor,
+    of_output: &OutputGradients,
     gradients: &mut Gradients,
 ) -> Result<(), Error> {
     let mut workspace = Workspace::new(plan)?;
@@ -84,7 +85,11 @@ pub(crate) fn backward(
         v: input(&mut memory, "v", &saved.v)?,
         o: input(&mut memory, "o", &saved.o)?,
         lse: memory.input("lse", saved.lse.host().ok_or(ELSEWHERE)?),
-        d_o: input(&mut memory, "d_o", d_o)?,
+        d_o: input(&mut memory, "d_o", &of_output.d_o)?,
+        d_lse: match &of_output.d_lse {
+            Some(d_lse) => memory.input("d_lse", d_lse.host().ok_or(ELSEWHERE)?),
+            None => 0,
+        },
         d_q: output(&mut memory, "d_q", &mut gradients.d_q)?,
         d_k: output(&mut memory, "d_k", &mut gradients.d_k)?,
         d_v: output(&mut memory, "d_v", &mut gradients.d_v)?,

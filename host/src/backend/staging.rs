@@ -13,7 +13,8 @@ use crate::error::{DriverError, Error};
 use crate::plan::workspace::{COUNTER_BYTES, Piece};
 use crate::plan::{Addresses, Plan};
 use crate::tensor::{
-    Gradients, HostData, HostDataMut, Lse, LseMut, Memory, MemoryMut, Saved, Tensor, TensorMut,
+    Gradients, HostData, HostDataMut, Lse, LseMut, Memory, MemoryMut, OutputGradients, Saved,
+    Tensor, TensorMut,
 };
 
 /// Computes o and lse, and the weights where the plan gives them; waits for the result.
@@ -56,7 +57,7 @@ pub(crate) fn backward(
     device: &Arc<CudaDevice>,
     plan: Plan,
     saved: &Saved,
-    d_o: &Tensor,
+    of_output: &OutputGradients,
     gradients: &mut Gradients,
 ) -> Result<(), Error> {
     let mut call = Call::new(device, plan)?;
@@ -69,7 +70,11 @@ pub(crate) fn backward(
         v: call.input(&saved.v)?,
         o: call.input(&saved.o)?,
         lse: call.input_lse(&saved.lse)?,
-        d_o: call.input(d_o)?,
+        d_o: call.input(&of_output.d_o)?,
+        d_lse: match &of_output.d_lse {
+            Some(d_lse) => call.input_lse(d_lse)?,
+            None => 0,
+        },
         d_q: d_q.address(),
         d_k: d_k.address(),
         d_v: d_v.address(),

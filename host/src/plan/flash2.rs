@@ -138,6 +138,7 @@ fn params(
         d_k: gradient(|gradients| gradients.d_k),
         d_v: gradient(|gradients| gradients.d_v),
         lse: 0,
+        d_lse: 0,
         lse_log2,
         delta,
         d_q_accum,
@@ -171,6 +172,7 @@ pub fn bind_backward(mut params: BackwardParams, at: &Addresses) -> BackwardPara
     params.d_k.base = at.d_k;
     params.d_v.base = at.d_v;
     params.lse = at.lse;
+    params.d_lse = at.d_lse;
     params.lse_log2 += at.workspace;
     params.delta += at.workspace;
     params.d_q_accum += at.workspace;

@@ -155,6 +155,8 @@ pub struct Addresses {
     pub weights: u64,
     /// Gradient of the output.
     pub d_o: u64,
+    /// Gradient of the row statistics; 0 where there is none.
+    pub d_lse: u64,
     /// Gradient of the queries.
     pub d_q: u64,
     /// Gradient of the keys.

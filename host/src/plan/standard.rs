@@ -129,6 +129,7 @@ pub fn bind(mut params: StandardParams, pass: Pass, at: &Addresses) -> StandardP
     params.v.base = at.v;
     params.o.base = at.o;
     params.d_o.base = at.d_o;
+    params.d_lse = at.d_lse;
     params.d_q.base = at.d_q;
     params.d_k.base = at.d_k;
     params.d_v.base = at.d_v;

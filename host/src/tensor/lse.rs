@@ -1,8 +1,10 @@
-//! The row statistics that the forward pass leaves for the backward pass.
+//! The row statistics that the forward pass leaves for the backward pass, and their gradient.
 
 use super::{DeviceSlice, DeviceSliceMut, Place};
+use crate::dtype::Dtype;
 
-/// `f32 [batch, heads_q, seqlen_q]`, contiguous, to read: the natural logarithm of each row's sum of exponentials.
+/// `f32 [batch, heads_q, seqlen_q]`, contiguous, to read: the natural logarithm of each row's sum of exponentials, or the
+/// gradient of it.
 #[derive(Clone, Copy, Debug)]
 pub enum Lse<'a> {
     /// On the host.
@@ -35,6 +37,7 @@ impl<'a> Lse<'a> {
             Lse::Host(data) => LseDescription::host(data),
             Lse::Device(slice) => LseDescription {
                 n_elems: slice.n_elems(),
+                dtype: slice.dtype(),
                 place: Place::Cuda(slice.ordinal()),
                 address: slice.address(),
             },
@@ -57,6 +60,7 @@ impl LseMut<'_> {
             LseMut::Host(data) => LseDescription::host(data),
             LseMut::Device(slice) => LseDescription {
                 n_elems: slice.n_elems(),
+                dtype: slice.dtype(),
                 place: Place::Cuda(slice.ordinal()),
                 address: slice.address(),
             },
@@ -69,6 +73,8 @@ impl LseMut<'_> {
 pub struct LseDescription {
     /// Number of rows: batch · heads_q · seqlen_q.
     pub n_elems: u64,
+    /// Element type; validation refuses any but f32.
+    pub dtype: Dtype,
     /// In whose memory they lie.
     pub place: Place,
     /// Address of the first.
@@ -76,11 +82,29 @@ pub struct LseDescription {
 }
 
 impl LseDescription {
+    /// Statistics of as many rows that are nowhere yet: for plans made before there is memory.
+    pub fn contiguous(n_elems: u64, place: Place) -> LseDescription {
+        LseDescription {
+            n_elems,
+            dtype: Dtype::F32,
+            place,
+            address: 0,
+        }
+    }
+
+    /// The same statistics as they will lie in another memory: aligned.
+    pub fn moved_to(self, place: Place) -> LseDescription {
+        LseDescription {
+            place,
+            address: 0,
+            ..self
+        }
+    }
+
     fn host(data: &[f32]) -> LseDescription {
         LseDescription {
-            n_elems: data.len() as u64,
-            place: Place::Host,
             address: data.as_ptr() as u64,
+            ..LseDescription::contiguous(data.len() as u64, Place::Host)
         }
     }
 }

@@ -7,6 +7,7 @@ mod device;
 mod host;
 mod layout;
 mod lse;
+mod output_gradients;
 
 use std::fmt;
 
@@ -14,6 +15,7 @@ pub use device::{DeviceSlice, DeviceSliceMut};
 pub(crate) use host::{HostData, HostDataMut};
 pub use layout::Layout;
 pub use lse::{Lse, LseDescription, LseMut};
+pub use output_gradients::OutputGradients;
 
 use crate::dtype::{Dtype, Element};
 use crate::error::ProblemError;

@@ -62,7 +62,7 @@ impl Checked {
         self.weights.as_ref()
     }
 
-    /// d_o, d_q, d_k and d_v, in a backward pass.
+    /// d_o, d_lse, d_q, d_k and d_v, in a backward pass.
     pub fn gradients(&self) -> Option<&GradientTensors> {
         self.gradients.as_ref()
     }
@@ -116,11 +116,7 @@ pub fn without_tensors(
     sizes(problem)?;
     let like_q = Description::contiguous(problem.shape_q(), problem.dtype, place)?;
     let like_k = Description::contiguous(problem.shape_k(), problem.dtype, place)?;
-    let lse = LseDescription {
-        n_elems: n_rows(problem)?,
-        place,
-        address: 0,
-    };
+    let lse = LseDescription::contiguous(n_rows(problem)?, place);
     let tensors = ForwardTensors {
         q: like_q,
         k: like_k,
@@ -130,6 +126,7 @@ pub fn without_tensors(
     };
     let with_gradients = GradientTensors {
         d_o: like_q,
+        d_lse: None,
         d_q: like_q,
         d_k: like_k,
         d_v: like_k,
@@ -162,7 +159,7 @@ fn check(
     for (argument, tensor) in k_like {
         fits(argument, &tensor, problem.shape_k(), problem.dtype, place)?;
     }
-    lse(&forward.lse, problem, place)?;
+    rows(Argument::Lse, &forward.lse, problem, place)?;
     if let Some(weights) = &weights {
         weights_fit(weights, problem, place)?;
     }
@@ -179,6 +176,9 @@ fn check(
                 output(argument, &tensor)?;
             }
             output(Argument::DQ, &gradients.d_q)?;
+            if let Some(d_lse) = &gradients.d_lse {
+                rows(Argument::DLse, d_lse, problem, place)?;
+            }
         }
     }
     Ok(Checked {
@@ -328,14 +328,44 @@ fn output(argument: Argument, tensor: &Description) -> Result<(), ProblemError> 
     }
 }
 
-fn lse(lse: &LseDescription, problem: &Problem, place: Place) -> Result<(), ProblemError> {
-    let needed = n_rows(problem)?;
-    if lse.n_elems != needed {
+/// Statistics of the problem's rows, or their gradient.
+fn rows(
+    argument: Argument,
+    given: &LseDescription,
+    problem: &Problem,
+    place: Place,
+) -> Result<(), ProblemError> {
+    rows_fit(argument, given, n_rows(problem)?)?;
+    same_place(argument, given.place, place)
+}
+
+/// Statistics of as many rows, wherever they lie.
+pub(crate) fn rows_fit(
+    argument: Argument,
+    given: &LseDescription,
+    needed: u64,
+) -> Result<(), ProblemError> {
+    if given.n_elems != needed {
         return Err(ProblemError::ElementCount {
-            argument: Argument::Lse,
-            given: lse.n_elems,
+            argument,
+            given: given.n_elems,
             needed,
         });
     }
-    same_place(Argument::Lse, lse.place, place)
+    if given.dtype != Dtype::F32 {
+        return Err(ProblemError::DtypeMismatch {
+            argument,
+            given: given.dtype,
+            needed: Dtype::F32,
+        });
+    }
+    let alignment = Dtype::F32.size_bytes() as u64;
+    if needed > 0 && !given.address.is_multiple_of(alignment) {
+        return Err(ProblemError::Misaligned {
+            argument,
+            address: given.address,
+            alignment,
+        });
+    }
+    Ok(())
 }

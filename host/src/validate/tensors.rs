@@ -1,7 +1,8 @@
 //! The tensors of a pass without their memory: what is checked.
 
 use crate::tensor::{
-    Description, Gradients, LseDescription, LseMut, Place, Saved, Tensor, TensorMut,
+    Description, Gradients, LseDescription, LseMut, OutputGradients, Place, Saved, Tensor,
+    TensorMut,
 };
 
 /// The tensors of a forward pass.
@@ -49,11 +50,7 @@ impl ForwardTensors {
             k: self.k.moved_to(place),
             v: self.v.moved_to(place),
             o: self.o.moved_to(place),
-            lse: LseDescription {
-                place,
-                address: 0,
-                ..self.lse
-            },
+            lse: self.lse.moved_to(place),
         }
     }
 }
@@ -63,6 +60,8 @@ impl ForwardTensors {
 pub struct GradientTensors {
     /// Gradient of the output.
     pub d_o: Description,
+    /// Gradient of the row statistics, where there is one.
+    pub d_lse: Option<LseDescription>,
     /// Gradient of the queries.
     pub d_q: Description,
     /// Gradient of the keys.
@@ -73,9 +72,10 @@ pub struct GradientTensors {
 
 impl GradientTensors {
     /// Of a backward pass.
-    pub fn of(d_o: &Tensor, gradients: &Gradients) -> GradientTensors {
+    pub fn of(of_output: &OutputGradients, gradients: &Gradients) -> GradientTensors {
         GradientTensors {
-            d_o: d_o.describe(),
+            d_o: of_output.d_o.describe(),
+            d_lse: of_output.d_lse.map(|d_lse| d_lse.describe()),
             d_q: gradients.d_q.describe(),
             d_k: gradients.d_k.describe(),
             d_v: gradients.d_v.describe(),
@@ -86,6 +86,7 @@ impl GradientTensors {
     pub fn moved_to(self, place: Place) -> GradientTensors {
         GradientTensors {
             d_o: self.d_o.moved_to(place),
+            d_lse: self.d_lse.map(|d_lse| d_lse.moved_to(place)),
             d_q: self.d_q.moved_to(place),
             d_k: self.d_k.moved_to(place),
             d_v: self.d_v.moved_to(place),

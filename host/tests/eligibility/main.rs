@@ -57,11 +57,7 @@ fn with(change: impl FnOnce(&mut Problem)) -> Problem {
 
 fn small_tensors() -> ForwardTensors {
     let like = Description::contiguous(small().shape_q(), Dtype::Bf16, Place::Cuda(0)).unwrap();
-    let lse = LseDescription {
-        n_elems: 128,
-        place: Place::Cuda(0),
-        address: 0,
-    };
+    let lse = LseDescription::contiguous(128, Place::Cuda(0));
     ForwardTensors {
         q: like,
         k: like,

@@ -88,14 +88,43 @@ fn a_backward_pass_is_enqueued_as_planned() {
     };
     let mut gradients = Gradients { d_q, d_k, d_v };
     let stream = Stream::new(cuda).unwrap();
-    let run = || {
-        prepared
-            .backward(&stream, &saved, &d_o, &mut gradients, &mut workspace)
-            .unwrap()
+    let mut enqueue = |of_output: OutputGradients| {
+        prepared.backward(&stream, &saved, of_output, &mut gradients, &mut workspace)
     };
-    let launches = only_launches(calls_of(run));
-    assert_as_planned(&launches, prepared.plan(), (&stream).into());
-    assert_eq!(launches.len(), 3, "delta, the main kernel, dQ");
+    let d_lse = DeviceBuffer::<f32>::new(cuda, 2 * 4 * 200).unwrap();
+    let with_d_lse = |slice| OutputGradients {
+        d_o,
+        d_lse: Some(Lse::Device(slice)),
+    };
+    for (of_output, address) in [
+        (OutputGradients::from(&d_o), 0),
+        (with_d_lse(d_lse.slice()), d_lse.slice().address()),
+    ] {
+        let launches = only_launches(calls_of(|| enqueue(of_output).unwrap()));
+        assert_as_planned(&launches, prepared.plan(), (&stream).into());
+        assert_eq!(launches.len(), 3, "delta, the main kernel, dQ");
+        for launch in &launches {
+            let offset = offset_of!(BackwardParams, d_lse);
+            assert_eq!(word(launch, offset), address, "{}", launch.kernel);
+        }
+    }
+
+    let halves = DeviceBuffer::<bf16>::new(cuda, 2 * 4 * 200).unwrap();
+    let of_another_type = ProblemError::DtypeMismatch {
+        argument: Argument::DLse,
+        given: Dtype::Bf16,
+        needed: Dtype::F32,
+    };
+    let refused = enqueue(with_d_lse(halves.slice())).unwrap_err();
+    assert_eq!(refused, Error::Problem(of_another_type));
+    let fewer = DeviceBuffer::<f32>::new(cuda, 2 * 4 * 200 - 1).unwrap();
+    let of_other_rows = ProblemError::ElementCount {
+        argument: Argument::DLse,
+        given: 1599,
+        needed: 1600,
+    };
+    let refused = enqueue(with_d_lse(fewer.slice())).unwrap_err();
+    assert_eq!(refused, Error::Problem(of_other_rows));
 }
 
 #[test]

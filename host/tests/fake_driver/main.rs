@@ -3,19 +3,19 @@
 //! Kernels do not run here; that they compute the right thing is for the emulator and for a GPU.
 
 use std::io::Write;
-use std::mem::size_of;
+use std::mem::{offset_of, size_of};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use ferroflash::backend::cuda::{
     CudaDevice, DeviceBuffer, Event, Stream, StreamRef, missing_kernels,
 };
-use ferroflash::error::DriverError;
+use ferroflash::error::{Argument, DriverError, ProblemError};
 use ferroflash::plan::Plan;
 use ferroflash::prepared::{ForwardLayouts, GradientLayouts};
 use ferroflash::{
     Algorithm, Attention, Device, Dtype, Error, Gradients, Layout, Lse, LseMut, Mask,
-    PreparedForward, Problem, Saved, Tensor, TensorMut, Workspace,
+    OutputGradients, PreparedForward, Problem, Saved, Tensor, TensorMut, Workspace,
 };
 use ferroflash_driver::fake::{self, Call, CountingAllocator, Kind, Launch};
 use ferroflash_kernels::params::{

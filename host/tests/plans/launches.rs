@@ -3,7 +3,7 @@
 use ferroflash::Layout;
 use ferroflash::plan::Addresses;
 use ferroflash::tensor::{Description, LseDescription};
-use ferroflash::validate::{ForwardTensors, forward};
+use ferroflash::validate::{Checked, ForwardTensors, GradientTensors, backward, forward};
 use ferroflash_kernels::params::Params;
 
 use super::*;
@@ -47,11 +47,7 @@ fn lengths_that_no_memory_holds_are_planned_without_overflow() {
     };
     let k = described(problem.shape_k());
     let q = Description::contiguous(problem.shape_q(), problem.dtype, Place::Host).unwrap();
-    let lse = LseDescription {
-        n_elems: 2 * 32 * 4096,
-        place: Place::Host,
-        address: 0,
-    };
+    let lse = LseDescription::contiguous(2 * 32 * 4096, Place::Host);
     let checked = forward(
         &problem,
         ForwardTensors {
@@ -124,6 +120,53 @@ fn without_queries_the_ticket_is_still_cleared() {
             "backward_sm80_bf16_d128_causal"
         ]
     );
+}
+
+/// A backward pass with a gradient of lse, and the same without.
+fn with_and_without_d_lse() -> [Checked; 2] {
+    let problem = llama_like().build().unwrap();
+    let without = without_tensors(&problem, Pass::Backward, Place::Cuda(0)).unwrap();
+    let with = GradientTensors {
+        d_lse: Some(without.forward().lse),
+        ..*without.gradients().unwrap()
+    };
+    [
+        backward(&problem, *without.forward(), with).unwrap(),
+        without,
+    ]
+}
+
+#[test]
+fn a_gradient_of_lse_takes_no_launch_and_no_memory() {
+    for asked in [Algorithm::Flash2, Algorithm::Standard] {
+        let [with, without] = with_and_without_d_lse().map(|checked| {
+            plan(&checked, &DeviceInfo::h200(), Backend::Cuda, Some(asked)).unwrap()
+        });
+        assert!(!with.launches.is_empty());
+        assert_eq!(with, without);
+    }
+}
+
+#[test]
+fn every_backward_kernel_is_told_where_the_gradient_of_lse_lies() {
+    let at = Addresses {
+        d_lse: 3 << 20,
+        workspace: 1 << 40,
+        ..Addresses::default()
+    };
+    for asked in [Algorithm::Flash2, Algorithm::Standard] {
+        let plan = plan_of(llama_like(), Pass::Backward, Some(asked)).unwrap();
+        for (at, expected) in [(at, 3 << 20), (Addresses { d_lse: 0, ..at }, 0)] {
+            for launch in &plan.launches {
+                let given = match plan.params(launch, &at) {
+                    Params::Backward(params) => params.d_lse,
+                    Params::Standard(params) => params.d_lse,
+                    _ => panic!("{} is no backward kernel", launch.variant.name),
+                };
+                assert_eq!(given, expected, "{}", launch.variant.name);
+            }
+        }
+    }
 }
 
 #[test]

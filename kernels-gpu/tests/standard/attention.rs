@@ -21,13 +21,15 @@ pub struct Attention {
     pub d_k: Tensor,
     pub d_v: Tensor,
     pub lse: Vec<f32>,
+    /// Gradient of lse; NaN in rows that see no key.
+    pub d_lse: Option<Vec<f32>>,
     pub delta: Vec<f32>,
     pub scores: Vec<f32>,
     pub weights: Vec<u16>,
 }
 
 impl Attention {
-    /// Random inputs; outputs hold NaN.
+    /// Random inputs, with a gradient of lse where the seed is odd; outputs hold NaN.
     pub fn new(case: Case, seed: u64) -> Self {
         let mut random = Random(seed);
         let of_q = |order| Tensor::new(&case, case.heads_q, case.seqlen_q, order);
@@ -40,6 +42,7 @@ impl Attention {
             v: of_k(Order::HeadsInRow).fill(&case, &mut random),
             o: of_q(Order::RowsInHead),
             d_o: of_q(Order::RowsInHead).fill(&case, &mut random),
+            d_lse: (seed % 2 == 1).then(|| d_lse(&case, &mut random)),
             d_q: of_q(Order::HeadsInRow),
             d_k: of_k(Order::HeadsInRow),
             d_v: of_k(Order::RowsInHead),
@@ -93,6 +96,10 @@ impl Attention {
             Kind::StandardDelta => {
                 p.o.base = memory.input("o", &self.o.bits);
                 p.d_o.base = memory.input("d_o", &self.d_o.bits);
+                p.lse = memory.input("lse", &self.lse);
+                if let Some(d_lse) = &self.d_lse {
+                    p.d_lse = memory.input("d_lse", d_lse);
+                }
                 p.delta = memory.output("delta", &mut self.delta);
             }
             Kind::StandardDv => {
@@ -134,6 +141,18 @@ impl Attention {
             }
         }
     }
+}
+
+fn d_lse(case: &Case, random: &mut Random) -> Vec<f32> {
+    let rows = (0..case.heads().len()).flat_map(|_| 0..case.seqlen_q as usize);
+    rows.map(|i| {
+        if case.sees_any(i) {
+            (4.0 * random.draw()) as f32
+        } else {
+            f32::NAN
+        }
+    })
+    .collect()
 }
 
 /// The number of blocks, as the host's plans have it.

@@ -60,6 +60,11 @@ impl Case {
         !self.causal || j <= i + lag
     }
 
+    /// Whether query `i` sees any key.
+    pub fn sees_any(&self, i: usize) -> bool {
+        (0..self.seqlen_k as usize).any(|j| self.sees(i, j))
+    }
+
     /// The heads of all batch entries: their number, batch entry, query head and key head.
     pub fn heads(&self) -> Vec<(usize, usize, usize, usize)> {
         let group_size = (self.heads_q / self.heads_k) as usize;

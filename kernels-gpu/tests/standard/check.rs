@@ -116,9 +116,10 @@ impl Attention {
                 Kind::StandardDelta => {
                     let (o, d_o) = (self.o.head(case, b, h), self.d_o.head(case, b, h));
                     for i in 0..case.seqlen_q as usize {
-                        let sum = dot(&o[i], &d_o[i]);
+                        let (sum, d_lse) = (dot(&o[i], &d_o[i]), self.d_lse_of(n, i));
                         let delta = f64::from(self.delta[n * case.seqlen_q as usize + i]);
-                        close("delta", case, delta, sum.value, ACCUMULATION * sum.size);
+                        let size = sum.size + d_lse.abs();
+                        close("delta", case, delta, sum.value - d_lse, ACCUMULATION * size);
                     }
                 }
                 Kind::StandardDScores => self.check_d_scores(n, before),
@@ -133,6 +134,16 @@ impl Attention {
                 Kind::StandardDk => self.check_group("d_k", n, &self.d_k, &self.q, scale),
                 _ => panic!("{kind:?} is no kernel of standard attention"),
             }
+        }
+    }
+
+    /// The gradient of the lse of a head's row.
+    fn d_lse_of(&self, n: usize, i: usize) -> f64 {
+        match &self.d_lse {
+            Some(d_lse) if self.case.sees_any(i) => {
+                f64::from(d_lse[n * self.case.seqlen_q as usize + i])
+            }
+            _ => 0.0,
         }
     }
 
@@ -272,7 +283,7 @@ impl Whole {
             d_v: vec![0.0; per_key_head],
             ..Whole::default()
         };
-        for (_, b, h, kv) in case.heads() {
+        for (n, b, h, kv) in case.heads() {
             let (q, d_o) = (attention.q.head(case, b, h), attention.d_o.head(case, b, h));
             let (k, v) = (attention.k.head(case, b, kv), attention.v.head(case, b, kv));
             let first = (b * case.heads_k as usize + kv) * keys * cols;
@@ -287,7 +298,7 @@ impl Whole {
                 for (&j, e) in visible.iter().zip(&exp) {
                     (0..cols).for_each(|d| o[d] += e / sum * v[j][d]);
                 }
-                let delta = dot(&o, &d_o[i]).value;
+                let delta = dot(&o, &d_o[i]).value - attention.d_lse_of(n, i);
                 let mut d_q = vec![0.0; cols];
                 for (&j, e) in visible.iter().zip(&exp) {
                     let p = e / sum;

@@ -1,6 +1,6 @@
 //! Problems for the compact tiles of flash2's backward pass at head_dim 128.
 
-use super::{Case, HALVES, HEADS, MASKS};
+use super::{Case, HALVES, HEADS, MASKS, with_lse_gradients};
 use crate::buffer::ALIGNED;
 use crate::inputs::ADVERSARIAL;
 
@@ -30,7 +30,7 @@ const LENGTHS: [(usize, usize); 16] = [
 /// One problem per element type and mask, at lengths that no block divides.
 pub fn quick() -> Vec<Case> {
     let of = |mask| HALVES.map(|dtype| of(dtype, mask, 150, 170).heads(1, 2, 1));
-    MASKS.into_iter().flat_map(of).collect()
+    with_lse_gradients(MASKS.into_iter().flat_map(of).collect())
 }
 
 /// Every pair of lengths with both masks, heads, arrangements and types going round; one problem under several seeds;
@@ -62,7 +62,7 @@ pub fn full() -> Vec<Case> {
             });
         }
     }
-    cases
+    with_lse_gradients(cases)
 }
 
 fn of(dtype: ferroflash::Dtype, mask: ferroflash::Mask, seqlen_q: usize, seqlen_k: usize) -> Case {

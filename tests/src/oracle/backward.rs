@@ -1,5 +1,6 @@
 //! Gradients by the chain rule through the definition: `dV = Pᵀ·dO`, `dP = dO·Vᵀ`,
-//! `dS = P ∘ (dP − rowsum(P ∘ dP))`, `dQ = dS·K · scale`, `dK = dSᵀ·Q · scale`.
+//! `dS = P ∘ (dP − rowsum(P ∘ dP) + dL)`, `dQ = dS·K · scale`, `dK = dSᵀ·Q · scale`. The derivative of a row's lse by one of
+//! its scores is the score's weight, so that dL, the gradient of lse, enters as if every dP of its row were larger by it.
 
 use super::forward::weights;
 use super::{Inputs, add_scaled, dot};
@@ -15,8 +16,9 @@ pub struct Gradients {
     pub d_v: Vec<f64>,
 }
 
-/// The gradients of `Σ o ∘ d_o` with respect to q, k and v.
-pub fn backward(inputs: &Inputs, d_o: &[f64]) -> Gradients {
+/// The gradients of `Σ o ∘ d_o + Σ lse ∘ d_lse` with respect to q, k and v; a row that sees no key has no part in the
+/// second sum.
+pub fn backward(inputs: &Inputs, d_o: &[f64], d_lse: Option<&[f64]>) -> Gradients {
     let sizes = inputs.sizes;
     let mut gradients = Gradients {
         d_q: vec![0.0; sizes.query_elems()],
@@ -26,7 +28,8 @@ pub fn backward(inputs: &Inputs, d_o: &[f64]) -> Gradients {
     for b in 0..sizes.batch {
         for h in 0..sizes.heads_q {
             for i in 0..sizes.seqlen_q {
-                add_row(&mut gradients, inputs, d_o, (b, h, i));
+                let d_lse = d_lse.map_or(0.0, |d_lse| d_lse[sizes.row(b, h, i)]);
+                add_row(&mut gradients, inputs, (d_o, d_lse), (b, h, i));
             }
         }
     }
@@ -37,7 +40,7 @@ pub fn backward(inputs: &Inputs, d_o: &[f64]) -> Gradients {
 fn add_row(
     gradients: &mut Gradients,
     inputs: &Inputs,
-    d_o: &[f64],
+    (d_o, d_lse): (&[f64], f64),
     (b, h, i): (usize, usize, usize),
 ) {
     let sizes = inputs.sizes;
@@ -55,7 +58,7 @@ fn add_row(
         .collect();
     let mean: f64 = row.iter().zip(&d_p).map(|(&(_, p), d_p)| p * d_p).sum();
     for (&(j, p), d_p) in row.iter().zip(&d_p) {
-        let d_s = p * (d_p - mean) * inputs.softmax_scale;
+        let d_s = p * (d_p - mean + d_lse) * inputs.softmax_scale;
         add_scaled(&mut gradients.d_v[key(j)], p, d_o);
         add_scaled(&mut gradients.d_q[query.clone()], d_s, &inputs.k[key(j)]);
         add_scaled(&mut gradients.d_k[key(j)], d_s, &inputs.q[query.clone()]);

@@ -25,7 +25,8 @@ pub struct Terms {
 pub struct Condition {
     /// `√Σⱼ p²(|v| + |o|)²`; absolute: `√Σⱼ v²`.
     pub o: Terms,
-    /// `scale · (√Σⱼ e²k² + r·|Σⱼ p·k|)`, where `e = p(|dP| + |Δ|)` and `r` is the size of the terms of Δ; absolute:
+    /// `scale · (√Σⱼ e²k² + r·|Σⱼ p·k|)`, where `e = p(|dP| + |Δ|)`, `Δ = rowsum(dO ∘ O) − dL` with the gradient dL of lse,
+    /// and `r` is the size of the terms of `rowsum(dO ∘ O)`; absolute:
     /// `scale · √Σⱼ (1 + |dP| + |Δ|)²k²`.
     pub d_q: Terms,
     /// `scale · √Σᵢ (e² + p²r²)q²`; absolute: `scale · √Σᵢ (1 + |dP| + |Δ|)²q²`.
@@ -59,7 +60,12 @@ impl Terms {
 }
 
 /// The condition of a problem whose results are `output`.
-pub fn condition(inputs: &Inputs, output: &Output, d_o: &[f64]) -> Condition {
+pub fn condition(
+    inputs: &Inputs,
+    output: &Output,
+    d_o: &[f64],
+    d_lse: Option<&[f64]>,
+) -> Condition {
     let sizes = inputs.sizes;
     let mut condition = Condition {
         o: Terms::zero(sizes.query_elems()),
@@ -71,7 +77,8 @@ pub fn condition(inputs: &Inputs, output: &Output, d_o: &[f64]) -> Condition {
     for b in 0..sizes.batch {
         for h in 0..sizes.heads_q {
             for i in 0..sizes.seqlen_q {
-                add_row(&mut condition, inputs, output, d_o, (b, h, i));
+                let d_lse = d_lse.map_or(0.0, |d_lse| d_lse[sizes.row(b, h, i)]);
+                add_row(&mut condition, inputs, output, (d_o, d_lse), (b, h, i));
             }
         }
     }
@@ -85,7 +92,7 @@ fn add_row(
     condition: &mut Condition,
     inputs: &Inputs,
     output: &Output,
-    d_o: &[f64],
+    (d_o, d_lse): (&[f64], f64),
     (b, h, i): (usize, usize, usize),
 ) {
     let sizes = inputs.sizes;
@@ -117,7 +124,7 @@ fn add_row(
         .chain(o_absolute)
         .for_each(|sum| *sum = sum.sqrt());
 
-    let delta = dot(o, d_o);
+    let delta = dot(o, d_o) - d_lse;
     let terms_of_delta: f64 = d_o
         .iter()
         .zip(o)

@@ -34,7 +34,7 @@ use half::{bf16, f16};
 use crate::dtype::{Dtype, Element};
 use crate::error::{Argument, ProblemError};
 use crate::problem::Problem;
-use crate::tensor::{Gradients, Place, Saved, Tensor, TensorMut};
+use crate::tensor::{Gradients, Lse, OutputGradients, Place, Saved, Tensor, TensorMut};
 use crate::validate::Pass;
 use machine::Machine;
 use rows::{View, rows_mut};
@@ -74,7 +74,7 @@ fn typed_forward<T: Element>(
         v: view::<T>(Argument::V, v, problem.shape_k())?,
     };
     let mut o_rows = output_rows::<T>(Argument::O, o, problem.shape_q(), sizes.group_size)?;
-    check_rows(problem, lse.len())?;
+    check_rows(problem, Argument::Lse, lse.len())?;
     forward::forward(machine, &sizes, &inputs, &mut o_rows, lse);
     sizes.ungroup(lse);
     Ok(())
@@ -85,14 +85,14 @@ fn typed_forward<T: Element>(
 pub(crate) fn backward(
     problem: &Problem,
     saved: &Saved,
-    d_o: &Tensor,
+    of_output: &OutputGradients,
     gradients: &mut Gradients,
 ) -> Result<(), ProblemError> {
     let machine = Machine::detect();
     match problem.dtype {
-        Dtype::Bf16 => typed_backward::<bf16>(machine, problem, saved, d_o, gradients),
-        Dtype::F16 => typed_backward::<f16>(machine, problem, saved, d_o, gradients),
-        Dtype::F32 => typed_backward::<f32>(machine, problem, saved, d_o, gradients),
+        Dtype::Bf16 => typed_backward::<bf16>(machine, problem, saved, of_output, gradients),
+        Dtype::F16 => typed_backward::<f16>(machine, problem, saved, of_output, gradients),
+        Dtype::F32 => typed_backward::<f32>(machine, problem, saved, of_output, gradients),
     }
 }
 
@@ -100,7 +100,7 @@ fn typed_backward<T: Element>(
     machine: Machine,
     problem: &Problem,
     saved: &Saved,
-    d_o: &Tensor,
+    of_output: &OutputGradients,
     gradients: &mut Gradients,
 ) -> Result<(), ProblemError> {
     let sizes = Sizes::of(problem);
@@ -110,17 +110,16 @@ fn typed_backward<T: Element>(
         k: view::<T>(Argument::K, &saved.k, shape_k)?,
         v: view::<T>(Argument::V, &saved.v, shape_k)?,
         o: view::<T>(Argument::O, &saved.o, shape_q)?,
-        d_o: view::<T>(Argument::DO, d_o, shape_q)?,
+        d_o: view::<T>(Argument::DO, &of_output.d_o, shape_q)?,
+        d_lse: match &of_output.d_lse {
+            Some(d_lse) => Some(rows(problem, Argument::DLse, d_lse)?),
+            None => None,
+        },
     };
     let mut d_q = output_rows::<T>(Argument::DQ, &mut gradients.d_q, shape_q, sizes.group_size)?;
     let mut d_k = output_rows::<T>(Argument::DK, &mut gradients.d_k, shape_k, 1)?;
     let mut d_v = output_rows::<T>(Argument::DV, &mut gradients.d_v, shape_k, 1)?;
-    let place = saved.lse.describe().place;
-    let lse = saved.lse.host().ok_or(ProblemError::OtherDevice {
-        given: place,
-        needed: Place::Host,
-    })?;
-    check_rows(problem, lse.len())?;
+    let lse = rows(problem, Argument::Lse, &saved.lse)?;
     let outputs = backward::Outputs {
         d_q: &mut d_q,
         d_k: &mut d_k,
@@ -229,12 +228,27 @@ fn check(
     Ok(())
 }
 
-fn check_rows(problem: &Problem, given: usize) -> Result<(), ProblemError> {
+/// Statistics of the problem's rows, or their gradient, as they lie on the host.
+fn rows<'a>(
+    problem: &Problem,
+    argument: Argument,
+    given: &Lse<'a>,
+) -> Result<&'a [f32], ProblemError> {
+    let elsewhere = ProblemError::OtherDevice {
+        given: given.describe().place,
+        needed: Place::Host,
+    };
+    let data = given.host().ok_or(elsewhere)?;
+    check_rows(problem, argument, data.len())?;
+    Ok(data)
+}
+
+fn check_rows(problem: &Problem, argument: Argument, given: usize) -> Result<(), ProblemError> {
     let needed = problem.batch * problem.heads_q * problem.seqlen_q;
     if given != needed {
         let (given, needed) = (given as u64, needed as u64);
         return Err(ProblemError::ElementCount {
-            argument: Argument::Lse,
+            argument,
             given,
             needed,
         });

@@ -84,6 +84,11 @@ impl Sizes {
         }
     }
 
+    /// Where the group's part of lse, in the order (head, position), holds a row.
+    pub(super) fn place_in_lse(&self, row: usize) -> usize {
+        row % self.group_size * self.seqlen_q + row / self.group_size
+    }
+
     /// From the order of a group's rows (position, head within the group) to that of lse (head, position), group by
     /// group.
     pub(super) fn ungroup(&self, lse: &mut [f32]) {
@@ -91,7 +96,7 @@ impl Sizes {
             for lse in lse.chunks_exact_mut(self.rows_per_group()) {
                 let by_row = lse.to_vec();
                 for (row, value) in by_row.into_iter().enumerate() {
-                    lse[row % self.group_size * self.seqlen_q + row / self.group_size] = value;
+                    lse[self.place_in_lse(row)] = value;
                 }
             }
         }
@@ -106,7 +111,7 @@ impl Sizes {
                 .zip(lse.chunks_exact(self.rows_per_group()));
             for (by_row, lse) in groups {
                 for (row, value) in by_row.iter_mut().enumerate() {
-                    *value = lse[row % self.group_size * self.seqlen_q + row / self.group_size];
+                    *value = lse[self.place_in_lse(row)];
                 }
             }
         }

@@ -25,7 +25,7 @@ pub struct Arguments {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Runs attention on q, k, v (and d_o) of a safetensors file and compares with the results stored in it.
+    /// Runs attention on q, k, v (and d_o, d_lse) of a safetensors file and compares with the results stored in it.
     #[command(after_help = EXIT_CODES)]
     Run(RunArguments),
     /// Says what this machine has, and what would run for a problem and why.
@@ -39,7 +39,8 @@ pub enum Command {
 /// Options of `run`.
 #[derive(Debug, Args)]
 pub struct RunArguments {
-    /// Tensors q, k, v and, for the backward pass, d_o: `[batch, seqlen, heads, head_dim]`, bf16, f16 or f32.
+    /// Tensors q, k, v and, for the backward pass, d_o: `[batch, seqlen, heads, head_dim]`, bf16, f16 or f32; beside d_o,
+    /// if the loss depends on lse, d_lse: `[batch, heads_q, seqlen_q]`, f32.
     pub input: PathBuf,
     /// Where to write o, lse, d_q, d_k and d_v; an existing file is replaced when all is done.
     #[arg(long)]

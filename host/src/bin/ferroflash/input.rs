@@ -25,6 +25,8 @@ pub struct Input {
     pub v: Stored,
     /// Gradient of o, where the file has it.
     pub d_o: Option<Stored>,
+    /// Gradient of lse, where the file has it: `[batch, heads_q, seqlen_q]`.
+    pub d_lse: Option<Vec<f32>>,
     /// Stored results by name, as f32.
     pub expected: HashMap<&'static str, Vec<f32>>,
     /// The metadata as they stand in the file.
@@ -74,6 +76,10 @@ fn contents(tensors: &SafeTensors, metadata: HashMap<String, String>) -> Result<
     let (q, k, v) = (like_q("q")?, like_q("k")?, like_q("v")?);
     let has_d_o = tensors.names().contains(&"d_o");
     let d_o = if has_d_o { Some(like_q("d_o")?) } else { None };
+    let d_lse = match tensors.tensor("d_lse") {
+        Ok(tensor) => Some(lse_gradient(&tensor, &q)?),
+        Err(_) => None,
+    };
     let mut expected = HashMap::new();
     for name in RESULTS {
         if let Ok(tensor) = tensors.tensor(name) {
@@ -88,6 +94,7 @@ fn contents(tensors: &SafeTensors, metadata: HashMap<String, String>) -> Result<
         k,
         v,
         d_o,
+        d_lse,
         expected,
         metadata,
         causal,
@@ -150,6 +157,28 @@ fn stored(tensors: &SafeTensors, name: &str, dtype: Dtype) -> Result<Stored, Str
     })
 }
 
+/// The gradient of lse is f32, as lse is, whatever the type of q.
+fn lse_gradient(tensor: &TensorView, q: &Stored) -> Result<Vec<f32>, String> {
+    let dtype = dtype_of("d_lse", tensor)?;
+    if dtype != Dtype::F32 {
+        return Err(format!("tensor d_lse is {dtype}; needed: {}", Dtype::F32));
+    }
+    let needed = lse_shape(q);
+    if tensor.shape() != needed {
+        return Err(format!(
+            "tensor d_lse has shape {:?}; needed: {needed:?}",
+            tensor.shape()
+        ));
+    }
+    Ok(elements(tensor.data()))
+}
+
+/// `[batch, heads_q, seqlen_q]`.
+fn lse_shape(q: &Stored) -> [usize; 3] {
+    let [batch, seqlen_q, heads_q, _] = q.shape;
+    [batch, heads_q, seqlen_q]
+}
+
 fn dtype_of(name: &str, tensor: &TensorView) -> Result<Dtype, String> {
     match tensor.dtype() {
         safetensors::Dtype::BF16 => Ok(Dtype::Bf16),
@@ -168,9 +197,8 @@ fn expected_values(
     q: &Stored,
     k: &Stored,
 ) -> Result<Vec<f32>, String> {
-    let [batch, seqlen_q, heads_q, _] = q.shape;
     let needed = match name {
-        "lse" => vec![batch, heads_q, seqlen_q],
+        "lse" => lse_shape(q).to_vec(),
         "o" | "d_q" => q.shape.to_vec(),
         _ => k.shape.to_vec(),
     };

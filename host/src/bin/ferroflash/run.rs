@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use ferroflash::{
-    Attention, Dtype, Gradients, Layout, Lse, LseMut, Mask, Pass, Problem, Ran, Saved, Tensor,
-    TensorMut,
+    Attention, Dtype, Gradients, Layout, Lse, LseMut, Mask, OutputGradients, Pass, Problem, Ran,
+    Saved, Tensor, TensorMut,
 };
 
 use crate::arguments::{Passes, RunArguments, mask};
@@ -48,6 +48,9 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
         in_words(&problem)
     );
     say!("device     {device} ({})", device.why());
+    if passes == Passes::Both && input.d_lse.is_some() {
+        say!("gradients  from d_o and d_lse");
+    }
     let done = match input.dtype {
         Dtype::Bf16 => compute::<half::bf16>(&attention, &input, passes)?,
         Dtype::F16 => compute::<half::f16>(&attention, &input, passes)?,
@@ -164,7 +167,10 @@ fn compute<T: Bytes>(
 
     if let (Passes::Both, Some(stored)) = (passes, &input.d_o) {
         let d_o: Vec<T> = elements(&stored.bytes);
-        let d_o = Tensor::bshd(&d_o, stored.shape)?;
+        let of_output = OutputGradients {
+            d_o: Tensor::bshd(&d_o, stored.shape)?,
+            d_lse: input.d_lse.as_deref().map(Lse::Host),
+        };
         let saved = Saved {
             q,
             k: k_view,
@@ -183,7 +189,7 @@ fn compute<T: Bytes>(
                 d_k: TensorMut::bshd(&mut d_k, shape_k)?,
                 d_v: TensorMut::bshd(&mut d_v, shape_k)?,
             };
-            attention.backward(&saved, &d_o, &mut gradients)
+            attention.backward(&saved, of_output, &mut gradients)
         })?;
         let device_ms = bench::device_ms(attention, Pass::Backward)?;
         let times = Times { wall_ms, device_ms };

@@ -1,4 +1,7 @@
-//! Before the backward pass proper: Δ = rowsum(dO ∘ O), lse to base 2, and what the main kernel wants cleared.
+//! Before the backward pass proper: Δ = rowsum(dO ∘ O) − dL, lse to base 2, and what the main kernel wants cleared.
+//!
+//! dL is the gradient of lse, 0 where the caller gives none: dS = P ∘ (dP − rowsum(dO ∘ O) + dL), so that it costs this
+//! one subtraction.
 //!
 //! One block of threads takes one query block of one head. Rows behind the sequence's end and rows that see no key get
 //! lse = +∞ and Δ = 0: their P is exp2(−∞) = 0, and the main kernel needs no test for them.
@@ -85,16 +88,27 @@ unsafe fn rows<E: Element, T: Tiles>(p: &BackwardParams, head: u32, first: u32, 
                 } else {
                     f32::NEG_INFINITY
                 };
-                let lse_log2 = if lse == f32::NEG_INFINITY {
-                    f32::INFINITY
+                let (lse_log2, d_lse) = if lse == f32::NEG_INFINITY {
+                    (f32::INFINITY, 0.0)
                 } else {
-                    lse * core::f32::consts::LOG2_E
+                    (lse * core::f32::consts::LOG2_E, d_lse(p, head, row))
                 };
                 global::st_global_f32(row_of_head(p.lse_log2, head, p.padded_q, row), lse_log2);
-                global::st_global_f32(row_of_head(p.delta, head, p.padded_q, row), sum);
+                global::st_global_f32(row_of_head(p.delta, head, p.padded_q, row), sum - d_lse);
             }
         }
     }
+}
+
+/// The gradient of a row's lse.
+#[inline(always)]
+unsafe fn d_lse(p: &BackwardParams, head: u32, row: u32) -> f32 {
+    if p.d_lse == 0 {
+        return 0.0;
+    }
+    let seqlen_q = u64::from(p.shape.seqlen_q);
+    // SAFETY: the row lies inside the sequence, and the caller has given the gradients of all of them.
+    unsafe { global::ld_global_f32(row_of_head(p.d_lse, head, seqlen_q, row)) }
 }
 
 /// Zeroes the block's part of the dQ accumulator, for the order in which every tile adds.

@@ -3,7 +3,7 @@
 //! With S = Q Kᵀ · scale and P = exp(S − L) recomputed tile by tile (FlashAttention-2, Algorithm 2):
 //!
 //! ```text
-//! Δ ← rowsum(dO ∘ O)                           delta.rs, one pass over the rows
+//! Δ ← rowsum(dO ∘ O) − dL                      delta.rs, one pass over the rows
 //! for each tile of keys, for each block of queries that sees it:
 //!     Sᵀ ← K Qᵀ,  Pᵀ ← exp(Sᵀ − L)             score warps
 //!     dV ← dV + Pᵀ dO                          score warps

@@ -3,12 +3,12 @@
 //!
 //! ```text
 //! forward     S = Q Kᵀ · scale, masked          P = softmax(S), L             O = P V
-//! backward    S, P again                        Δ = rowsum(dO ∘ O)            dV = Pᵀ dO
+//! backward    S, P again                        Δ = rowsum(dO ∘ O) − dL       dV = Pᵀ dO
 //!             dP = dO Vᵀ, over S                dS = P ∘ (dP − Δ), over P     dQ = dS K · scale    dK = dSᵀ Q · scale
 //! ```
 //!
-//! Each formula is one kernel for any head_dim that is a multiple of 8, and any mask. Six of them are one tiled
-//! [`product`] with other operands; three go through [`rows`].
+//! dL is the gradient of L, where there is one. Each formula is one kernel for any head_dim that is a multiple of 8, and
+//! any mask. Six of them are one tiled [`product`] with other operands; three go through [`rows`].
 
 pub mod forward;
 

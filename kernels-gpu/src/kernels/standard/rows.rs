@@ -116,7 +116,8 @@ pub unsafe fn softmax<E: Element>(p: &StandardParams) {
     }
 }
 
-/// Δ = rowsum(dO ∘ O): a lane takes eight of at most 256 columns.
+/// Δ = rowsum(dO ∘ O) − dL: a lane takes eight of at most 256 columns. A row that sees no key has dL = 0, whatever the
+/// caller says of it.
 ///
 /// # Safety
 /// As [`softmax`].
@@ -142,7 +143,13 @@ pub unsafe fn delta<E: Element>(p: &StandardParams) {
         }
         let sum = warp_sum(sum);
         if lane == 0 {
-            global::st_global_f32(row.value(p, p.delta), sum);
+            let sees_none = || global::ld_global_f32(row.value(p, p.lse)) == f32::NEG_INFINITY;
+            let d_lse = if p.d_lse == 0 || sees_none() {
+                0.0
+            } else {
+                global::ld_global_f32(row.value(p, p.d_lse))
+            };
+            global::st_global_f32(row.value(p, p.delta), sum - d_lse);
         }
     }
 }

@@ -32,6 +32,8 @@ pub(super) struct Inputs<'a, T> {
     pub(super) v: View<'a, T>,
     pub(super) o: View<'a, T>,
     pub(super) d_o: View<'a, T>,
+    /// In the order of lse: (batch entry, head, position).
+    pub(super) d_lse: Option<&'a [f32]>,
 }
 
 /// Where the results go: rows in the order (batch entry, group, row).
@@ -50,7 +52,7 @@ pub(super) fn bytes_per_thread(machine: Machine, sizes: &Sizes) -> u64 {
 struct RowStatistics {
     /// lse · log₂ e; +∞ for a row that saw no key, so that its probabilities come out as 0.
     lse_log2: Vec<f32>,
-    /// Δ = rowsum(dO ∘ O).
+    /// Δ = rowsum(dO ∘ O) − dL, where dL is the gradient of lse: 0 unless given, and for a row that saw no key.
     delta: Vec<f32>,
 }
 
@@ -74,10 +76,9 @@ pub(super) fn backward<T: Element>(
     lse: Vec<f32>,
     outputs: Outputs<T>,
 ) {
-    let rows = RowStatistics {
-        lse_log2: to_base_2(lse),
-        delta: delta(sizes, inputs),
-    };
+    let lse_log2 = to_base_2(lse);
+    let delta = delta(sizes, inputs, &lse_log2);
+    let rows = RowStatistics { lse_log2, delta };
     queries::d_q(machine, sizes, inputs, &rows, outputs.d_q);
     keys::d_k_and_d_v(machine, sizes, inputs, &rows, outputs.d_k, outputs.d_v);
 }
@@ -93,20 +94,27 @@ fn to_base_2(mut lse: Vec<f32>) -> Vec<f32> {
     lse
 }
 
-fn delta<T: Element>(sizes: &Sizes, inputs: &Inputs<T>) -> Vec<f32> {
+fn delta<T: Element>(sizes: &Sizes, inputs: &Inputs<T>, lse_log2: &[f32]) -> Vec<f32> {
     /// Partial sums per row, in a fixed order whatever the machine.
     const WAYS: usize = 16;
     /// Rows of a task.
     const ROWS: usize = 256;
     let rows_per_group = sizes.rows_per_group();
     let mut delta = vec![0.0; sizes.n_groups() * rows_per_group];
+    let d_lse = |group: usize, row: usize| match inputs.d_lse {
+        Some(d_lse) if lse_log2[group * rows_per_group + row] != f32::INFINITY => {
+            d_lse[group * rows_per_group + sizes.place_in_lse(row)]
+        }
+        _ => 0.0,
+    };
     let scratch = || (vec![0.0; sizes.head_dim], vec![0.0; sizes.head_dim]);
     delta.par_chunks_mut(ROWS).enumerate().for_each_init(
         scratch,
         |(o_row, d_o_row), (task, delta)| {
             for (index, delta) in delta.iter_mut().enumerate() {
                 let row = task * ROWS + index;
-                let (at, row) = (sizes.location(row / rows_per_group), row % rows_per_group);
+                let (group, row) = (row / rows_per_group, row % rows_per_group);
+                let at = sizes.location(group);
                 widen(inputs.o.head_rows(at, sizes.group_size).row(row), o_row);
                 widen(inputs.d_o.head_rows(at, sizes.group_size).row(row), d_o_row);
                 let mut sums = [0.0f32; WAYS];
@@ -115,7 +123,7 @@ fn delta<T: Element>(sizes: &Sizes, inputs: &Inputs<T>) -> Vec<f32> {
                         *sum += o * d_o;
                     }
                 }
-                *delta = sums.iter().sum();
+                *delta = sums.iter().sum::<f32>() - d_lse(group, row);
             }
         },
     );

@@ -32,10 +32,12 @@ fn matches_f64<T: Element>(machines: &[Machine]) {
     for &shape in SHAPES {
         for mask in [Mask::Full, Mask::Causal] {
             for &machine in machines {
-                let mut run = Run::<T>::contiguous(problem::<T>(shape, mask));
-                run.forward(machine);
-                run.backward(machine);
-                run.check();
+                let run = || Run::<T>::contiguous(problem::<T>(shape, mask));
+                for mut run in [run(), run().with_d_lse()] {
+                    run.forward(machine);
+                    run.backward(machine);
+                    run.check();
+                }
             }
         }
     }
@@ -133,7 +135,8 @@ fn any_number_of_threads_gives_the_same_bits() {
 
 #[test]
 fn rows_that_see_no_key_give_zeros() {
-    let mut run = Run::<f32>::contiguous(problem::<f32>([1, 2, 1, 90, 50, 16], Mask::Causal));
+    let run = Run::<f32>::contiguous(problem::<f32>([1, 2, 1, 90, 50, 16], Mask::Causal));
+    let mut run = run.with_d_lse();
     run.forward(Machine::detect());
     run.backward(Machine::detect());
     let blind = 40;
@@ -150,7 +153,8 @@ fn rows_that_see_no_key_give_zeros() {
         assert_eq!([run.lse[row], run.lse[90 + row]], [f32::NEG_INFINITY; 2]);
     }
     assert!(run.lse[blind].is_finite());
-    let mut run = Run::<f32>::contiguous(problem::<f32>([1, 1, 1, 8, 0, 4], Mask::Full));
+    let run = Run::<f32>::contiguous(problem::<f32>([1, 1, 1, 8, 0, 4], Mask::Full));
+    let mut run = run.with_d_lse();
     run.forward(Machine::detect());
     run.backward(Machine::detect());
     assert!(run.o.iter().chain(&run.gradients[0]).all(|x| *x == 0.0));

@@ -4,7 +4,7 @@ use crate::backend::cpu::machine::Machine;
 use crate::backend::cpu::{typed_backward, typed_forward};
 use crate::dtype::{Dtype, Element};
 use crate::problem::{Mask, Problem};
-use crate::tensor::{Gradients, Layout, Lse, Saved, Tensor, TensorMut};
+use crate::tensor::{Gradients, Layout, Lse, OutputGradients, Saved, Tensor, TensorMut};
 
 /// Sizes of one case: batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim.
 pub(super) type Shape = [usize; 6];
@@ -44,6 +44,8 @@ pub(super) struct Run<T> {
     layout_q: Layout,
     layout_k: Layout,
     pub(super) inputs: [Vec<T>; 4],
+    /// Gradient of lse; `None` at first.
+    pub(super) d_lse: Option<Vec<f32>>,
     pub(super) o: Vec<T>,
     pub(super) lse: Vec<f32>,
     pub(super) gradients: [Vec<T>; 3],
@@ -84,10 +86,30 @@ impl<T: Element> Run<T> {
             layout_q,
             layout_k,
             inputs,
+            d_lse: None,
             o: nan(layout_q),
             lse,
             gradients,
         }
+    }
+
+    /// Gives the rows that see a key a gradient of lse, and all others NaN.
+    pub(super) fn with_d_lse(mut self) -> Run<T> {
+        let d_lse = values::<f32>(self.lse.len(), 5).into_iter().enumerate();
+        let p = &self.problem;
+        let sees_none = |i: usize| match p.mask {
+            Mask::Full => p.seqlen_k == 0,
+            Mask::Causal => i + p.seqlen_k < p.seqlen_q,
+        };
+        let of_row = |(row, x): (usize, f32)| {
+            if sees_none(row % p.seqlen_q) {
+                f32::NAN
+            } else {
+                x
+            }
+        };
+        self.d_lse = Some(d_lse.map(of_row).collect());
+        self
     }
 
     pub(super) fn forward(&mut self, machine: Machine) {
@@ -108,14 +130,17 @@ impl<T: Element> Run<T> {
             o: Tensor::strided(&self.o, self.layout_q).unwrap(),
             lse: Lse::Host(&self.lse),
         };
-        let d_o = Tensor::strided(d_o, self.layout_q).unwrap();
+        let of_output = OutputGradients {
+            d_o: Tensor::strided(d_o, self.layout_q).unwrap(),
+            d_lse: self.d_lse.as_deref().map(Lse::Host),
+        };
         let [d_q, d_k, d_v] = &mut self.gradients;
         let mut gradients = Gradients {
             d_q: TensorMut::strided(d_q, self.layout_q).unwrap(),
             d_k: TensorMut::strided(d_k, self.layout_k).unwrap(),
             d_v: TensorMut::strided(d_v, self.layout_k).unwrap(),
         };
-        typed_backward::<T>(machine, &self.problem, &saved, &d_o, &mut gradients).unwrap();
+        typed_backward::<T>(machine, &self.problem, &saved, &of_output, &mut gradients).unwrap();
     }
 
     /// Compares everything with f64.
@@ -247,11 +272,14 @@ pub(super) fn expect<T: Element>(run: &Run<T>) -> Expected {
         if scores.is_empty() {
             continue;
         }
-        lse[(batch_idx * p.heads_q + head) * p.seqlen_q + i] = (m + l.ln()) as f32;
+        let lse_at = (batch_idx * p.heads_q + head) * p.seqlen_q + i;
+        lse[lse_at] = (m + l.ln()) as f32;
+        let d_lse = run.d_lse.as_ref().map_or(0.0, |d_lse| d_lse[lse_at]);
         let delta = dot(&d_o[at.clone()], &o_given[at.clone()]);
         for (j, s) in scores.iter().enumerate() {
             let weight = (s - m).exp() / l;
-            let d_s = weight * (dot(&d_o[at.clone()], &v[key(j)]) - delta) * scale;
+            let d_p = dot(&d_o[at.clone()], &v[key(j)]);
+            let d_s = weight * (d_p - delta + f64::from(d_lse)) * scale;
             for c in 0..d {
                 o[at.start + c] += weight * v[key(j).start + c];
                 d_q[at.start + c] += d_s * k[key(j).start + c];
