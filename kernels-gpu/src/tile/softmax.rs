@@ -72,6 +72,18 @@ impl OnlineSoftmax {
         self.add::<S>(sums);
     }
 
+    /// [`OnlineSoftmax::update`] of a tile's first scores, when there is no O yet.
+    ///
+    /// # Safety
+    /// Warp-collective.
+    #[inline(always)]
+    pub unsafe fn begin<S: Accumulator>(&mut self, s: &mut S) {
+        // SAFETY: warp-collective, as promised.
+        unsafe { self.grow(s) };
+        let sums = self.exponentials(s);
+        self.add::<S>(sums);
+    }
+
     /// The part of [`OnlineSoftmax::update`] that decides: if a score has outgrown its row's m by too much, in any row of
     /// the warp, m ← the rows' maxima, l ← α l, and α is given, by which O is to be multiplied ([`scale_rows`]).
     ///

@@ -159,6 +159,20 @@ pub trait WarpgroupTile: Accumulator {
     /// accumulators do.
     unsafe fn begin_product<E: Element>(&mut self, a: BoxedTile, b: BoxedTile, steps: u32);
 
+    /// `self = A Bᵀ` as [`WarpgroupTile::begin_product`], waited for with everything that was begun before.
+    ///
+    /// # Safety
+    /// As [`WarpgroupTile::begin_product`].
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+    unsafe fn product<E: Element>(&mut self, a: BoxedTile, b: BoxedTile, steps: u32) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            self.begin_product::<E>(a, b, steps);
+            self.wait::<0>();
+        }
+    }
+
     /// Begins `self = A B`, or `self += A B` where `add` is 1: A in registers, B stored by rows.
     ///
     /// # Safety

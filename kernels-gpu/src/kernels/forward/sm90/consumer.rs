@@ -14,7 +14,7 @@ use crate::tile::element::Element;
 use crate::tile::fragment;
 use crate::tile::global::{GlobalMatrix, GlobalRows};
 use crate::tile::register::Accumulator;
-use crate::tile::softmax::{OnlineSoftmax, outgrown, scale_rows};
+use crate::tile::softmax::{OnlineSoftmax, RowValues, outgrown, scale_rows};
 use crate::tile::warpgroup::{self, WARPGROUP_ROWS, WarpgroupTile};
 
 /// Consumers wait for their turn at barriers `TURN_BARRIER ..`, one for each.
@@ -32,8 +32,8 @@ struct Consumer<'a, M> {
     packing: Packing,
     /// Which consumer.
     idx: u32,
-    /// The warp's number in the warpgroup.
-    warp: u32,
+    /// The warp's first row of a tile.
+    row: u32,
     /// 1 in the warp's lane 0, which arrives for the warp.
     leads: u32,
 }
@@ -43,6 +43,16 @@ struct Consumer<'a, M> {
 struct Finished {
     job: Job,
     softmax: OnlineSoftmax,
+}
+
+/// A block's exponentials, and what is to be done when O is there.
+struct Tried {
+    /// The factors of O, if m has grown.
+    alpha: Option<RowValues>,
+    /// For l.
+    sums: RowValues,
+    /// Whether a score has outgrown its m, in any of the consumer's warps: all begin again, since `wgmma` takes them all.
+    in_vain: bool,
 }
 
 /// The whole of a consumer's work.
@@ -57,15 +67,7 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(
 ) {
     let steps = const { T::HEAD_DIM / 16 };
     let block_k = T::FOOTPRINT.block_k;
-    let c = Consumer {
-        p,
-        layout,
-        mask: M::new(&p.shape),
-        packing: Packing::new::<T>(p),
-        idx,
-        warp: special::thread_idx_x() / 32 % 4,
-        leads: (special::lane_idx() == 0) as u32,
-    };
+    let c = Consumer::<M>::new::<T>(p, layout, idx);
     let mut slot = Ring::start(TMA_SLOTS);
     let mut q = Ring::start(T::Q_STAGES);
     let mut k = Ring::start(T::KV_STAGES);
@@ -83,14 +85,10 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(
         let mut block = job.blocks - 1;
         mbarrier::mbarrier_wait(layout.q_ring.full(q.stage), q.parity);
         mbarrier::mbarrier_wait(layout.k_ring.full(k.stage), k.parity);
-        s.begin_product::<E>(layout.q::<T>(q.stage, idx), layout.k::<T>(k.stage), steps);
-        s.wait::<0>();
-        c.release_k(&mut k);
-        c.release_q(q, block);
+        s.product::<E>(layout.q::<T>(q.stage, idx), layout.k::<T>(k.stage), steps);
+        c.release(&mut k, q, block);
         c.mask_block::<T>(job, block, &mut s);
-        softmax.grow(&s);
-        let sums = softmax.exponentials(&mut s);
-        softmax.add::<T::Scores>(sums);
+        softmax.begin(&mut s);
         let mut weights = s.pack::<E>();
         // 0 until O of the tile has been begun.
         let mut add = 0;
@@ -124,18 +122,9 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(
             if last {
                 softmax = fresh;
             }
-            // Not `&&`: it makes ptxas spill a word at head_dim 64.
-            let tried = softmax.has_references::<T::Scores>() & T::TRIES;
-            let mut alpha = if tried { None } else { softmax.grow(&s) };
-            let mut sums = softmax.exponentials(&mut s);
-            let again = T::TRIES
-                && warpgroup::any(
-                    AGREEMENT_BARRIER + idx,
-                    tried && outgrown::<T::Scores>(&sums),
-                );
+            let mut tried = c.try_exponentials::<T>(&mut softmax, &mut s);
             if !T::TRIES {
-                c.release_k(&mut k);
-                c.release_q(q, block);
+                c.release(&mut k, q, block);
             }
             // V is there, as has been seen before. But ptxas lets no arithmetic sink below a loop: without this one the
             // exponentials would come after the wait for O instead of running beside its product.
@@ -143,19 +132,17 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(
             o.wait::<0>();
             mbarrier::mbarrier_arrive_if(layout.v_ring.empty(v.stage), c.leads);
             v.advance();
-            if again {
-                s.begin_product::<E>(layout.q::<T>(q.stage, idx), layout.k::<T>(k.stage), steps);
-                s.wait::<0>();
+            if tried.in_vain {
+                s.product::<E>(layout.q::<T>(q.stage, idx), layout.k::<T>(k.stage), steps);
                 c.mask_block::<T>(job, block, &mut s);
-                alpha = softmax.grow(&s).or(alpha);
-                sums = softmax.exponentials(&mut s);
+                tried.alpha = softmax.grow(&s).or(tried.alpha);
+                tried.sums = softmax.exponentials(&mut s);
             }
             if T::TRIES {
-                c.release_k(&mut k);
-                c.release_q(q, block);
+                c.release(&mut k, q, block);
             }
-            softmax.add::<T::Scores>(sums);
-            if let (Some(alpha), false) = (alpha, last) {
+            softmax.add::<T::Scores>(tried.sums);
+            if let (Some(alpha), false) = (tried.alpha, last) {
                 scale_rows(&mut o, alpha);
             }
             weights = s.pack::<E>();
@@ -173,7 +160,20 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(
     }
 }
 
-impl<M: Mask> Consumer<'_, M> {
+impl<'a, M: Mask> Consumer<'a, M> {
+    #[inline(always)]
+    fn new<T: Tiles>(p: &'a TmaForwardParams, layout: Layout, idx: u32) -> Self {
+        Consumer {
+            p,
+            layout,
+            mask: M::new(&p.shape),
+            packing: Packing::new::<T>(p),
+            idx,
+            row: idx * WARPGROUP_ROWS + special::thread_idx_x() / 32 % 4 * 16,
+            leads: (special::lane_idx() == 0) as u32,
+        }
+    }
+
     /// Before the first turn: it is consumer 0's.
     #[inline(always)]
     unsafe fn begin_turns<T: Tiles>(&self) {
@@ -215,6 +215,28 @@ impl<M: Mask> Consumer<'_, M> {
         }
     }
 
+    /// S ← P, with the maxima looked for only if a row has none yet.
+    #[inline(always)]
+    unsafe fn try_exponentials<T: Tiles>(
+        &self,
+        softmax: &mut OnlineSoftmax,
+        s: &mut T::Scores,
+    ) -> Tried {
+        // SAFETY: all warps of the consumer come here.
+        unsafe {
+            // Not `&&`: it makes ptxas spill a word at head_dim 64.
+            let blind = softmax.has_references::<T::Scores>() & T::TRIES;
+            let alpha = if blind { None } else { softmax.grow(s) };
+            let sums = softmax.exponentials(s);
+            let outgrown = blind && outgrown::<T::Scores>(&sums);
+            Tried {
+                alpha,
+                sums,
+                in_vain: T::TRIES && warpgroup::any(AGREEMENT_BARRIER + self.idx, outgrown),
+            }
+        }
+    }
+
     /// The next tile of queries, when the loader has said which.
     #[inline(always)]
     unsafe fn next_job(&self, slot: &mut Ring) -> Job {
@@ -230,11 +252,11 @@ impl<M: Mask> Consumer<'_, M> {
         }
     }
 
-    /// The warp's first row of a tile.
+    /// The warp's first row of a tile, in the sequence.
     #[inline(always)]
     fn first_row<T: Tiles>(&self, job: Job) -> u32 {
         let block_q = T::FOOTPRINT.block_q;
-        job.tile * block_q + self.idx * WARPGROUP_ROWS + self.warp * 16
+        job.tile * block_q + self.row
     }
 
     /// S ← −∞ where the mask hides the key, if it hides any of the block's from the warp's rows.
@@ -260,22 +282,16 @@ impl<M: Mask> Consumer<'_, M> {
         }
     }
 
-    /// K may be overwritten.
+    /// K may be overwritten, and Q if this was the tile's last block, block 0.
     #[inline(always)]
-    unsafe fn release_k(&self, k: &mut Ring) {
-        // SAFETY: the caller has waited for the last product with it.
-        unsafe { mbarrier::mbarrier_arrive_if(self.layout.k_ring.empty(k.stage), self.leads) };
-        k.advance();
-    }
-
-    /// Q may be overwritten after the product with the tile's last block, block 0.
-    #[inline(always)]
-    unsafe fn release_q(&self, q: Ring, block: u32) {
+    unsafe fn release(&self, k: &mut Ring, q: Ring, block: u32) {
         let last = (block == 0) as u32;
-        // SAFETY: the caller has waited for the product.
+        // SAFETY: the caller has waited for the last product with them.
         unsafe {
-            mbarrier::mbarrier_arrive_if(self.layout.q_ring.empty(q.stage), self.leads & last)
-        };
+            mbarrier::mbarrier_arrive_if(self.layout.k_ring.empty(k.stage), self.leads);
+            mbarrier::mbarrier_arrive_if(self.layout.q_ring.empty(q.stage), self.leads & last);
+        }
+        k.advance();
     }
 
     /// O ← diag(l)⁻¹ O; O and L to memory.
@@ -317,7 +333,7 @@ impl<M: Mask> Consumer<'_, M> {
         // SAFETY: the place is filled when it is empty; the storer waits for all four warps.
         unsafe {
             mbarrier::mbarrier_wait(ring.empty(self.idx), place.parity ^ 1);
-            warpgroup::store::<E, _>(self.layout.o::<T>(self.idx), self.warp * 16, o);
+            warpgroup::store::<E, _>(self.layout.o::<T>(self.idx), self.row % WARPGROUP_ROWS, o);
             tma::fence_proxy_async();
             barrier::warp_sync();
             mbarrier::mbarrier_arrive_if(ring.full(self.idx), self.leads);
