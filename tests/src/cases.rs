@@ -242,18 +242,20 @@ pub fn edge() -> Vec<Case> {
         fill: Fill::Rising,
         ..Case::new(Dtype::Bf16, Mask::Causal, head_dim, 140, 300)
     }));
-    cases.extend(HEAD_DIMS.map(|head_dim| cliff(head_dim, Mask::Full)));
-    cases.extend(HEAD_DIMS.map(|head_dim| cliff(head_dim, Mask::Causal)));
+    for (mask, dtype) in MASKS.into_iter().zip(HALVES) {
+        let steep = HEAD_DIMS.map(|head_dim| cliff(Case::new(dtype, mask, head_dim, 140, 300)));
+        cases.extend(steep);
+    }
     with_lse_gradients(cases)
 }
 
-/// Scores that fall along the keys so steeply that f32 does not hold the exponentials of the first relative to the last: a
-/// kernel that meets the last keys first, and takes exponentials before it knows the maximum, has to begin again.
-fn cliff(head_dim: usize, mask: Mask) -> Case {
+/// A case with scores that fall along the keys so steeply that f32 does not hold the exponentials of the first relative to the
+/// last: a kernel that meets the last keys first, and takes exponentials before it knows the maximum, has to begin again.
+fn cliff(case: Case) -> Case {
     Case {
         fill: Fill::Falling,
-        softmax_scale: Some(1.0),
-        ..Case::new(HALVES[head_dim / 64 % 2], mask, head_dim, 140, 300)
+        softmax_scale: Some(64.0 / case.sizes.head_dim as f32),
+        ..case
     }
 }
 
@@ -273,7 +275,8 @@ pub fn padded() -> Vec<Case> {
             }
         }));
     }
-    cases.extend([96, 192, 256].map(|head_dim| cliff(head_dim, Mask::Full)));
+    let steep = |head_dim| cliff(Case::new(Dtype::F16, Mask::Full, head_dim, 140, 300));
+    cases.extend([96, 192, 256].map(steep));
     with_lse_gradients(cases)
 }
 

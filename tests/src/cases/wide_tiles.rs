@@ -2,8 +2,7 @@
 
 use ferroflash::Mask;
 
-use super::{Case, HALVES};
-use crate::inputs::Fill;
+use super::{Case, HALVES, cliff};
 
 /// `(seqlen_q, seqlen_k, head_dim)` of the full mask, around tiles of 192 queries and 128 or 80 keys; head_dims that are
 /// padded among them.
@@ -35,10 +34,10 @@ pub fn all() -> Vec<Case> {
             }
         })
         .collect();
-    cases.extend([(1536, 64), (4096, 128)].map(|(seqlen_q, head_dim)| Case {
-        fill: Fill::Falling,
-        softmax_scale: Some(1.0),
-        ..Case::new(HALVES[1], Mask::Full, head_dim, seqlen_q, 200).heads(1, 1, 1)
-    }));
+    let steep = |(seqlen_q, head_dim)| {
+        let case = Case::new(HALVES[1], Mask::Full, head_dim, seqlen_q, 200);
+        cliff(case.heads(1, 1, 1))
+    };
+    cases.extend([(1536, 64), (4096, 128)].map(steep));
     cases
 }
