@@ -68,8 +68,7 @@ impl OnlineSoftmax {
                 self.renew::<O>(block_max, |m, half, alpha| scale_row(o, m, half, alpha));
             }
         }
-        let sums = self.exponentials(s);
-        self.add::<S>(sums);
+        self.l = self.exponentials_onto(s, self.l);
     }
 
     /// [`OnlineSoftmax::update`] of a tile's first scores, when there is no O yet.
@@ -80,8 +79,7 @@ impl OnlineSoftmax {
     pub unsafe fn begin<S: Accumulator>(&mut self, s: &mut S) {
         // SAFETY: warp-collective, as promised.
         unsafe { self.grow(s) };
-        let sums = self.exponentials(s);
-        self.add::<S>(sums);
+        self.l = self.exponentials_onto(s, self.l);
     }
 
     /// The part of [`OnlineSoftmax::update`] that decides: if a score has outgrown its row's m by too much, in any row of
@@ -151,7 +149,12 @@ impl OnlineSoftmax {
     /// S ← P = exp2(scale_log2 · (S − m)); gives this lane's part of rowsum P, for [`OnlineSoftmax::add`].
     #[inline(always)]
     pub fn exponentials<S: Accumulator>(&self, s: &mut S) -> RowValues {
-        let mut sums = [[0.0; 2]; MAX_M];
+        self.exponentials_onto(s, [[0.0; 2]; MAX_M])
+    }
+
+    /// The same, added to `sums`.
+    #[inline(always)]
+    fn exponentials_onto<S: Accumulator>(&self, s: &mut S, mut sums: RowValues) -> RowValues {
         for m in 0..S::M {
             for half in 0..2 {
                 let offset = -finite(self.m[m][half]) * self.scale_log2;
