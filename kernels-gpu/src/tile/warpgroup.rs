@@ -1,6 +1,6 @@
 //! Tiles of a warpgroup: shared memory as the TMA fills it and `wgmma` reads it, and the products of such tiles.
 //!
-//! A product is begun by one function and ended by [`WarpgroupTile::wait`]; in between its accumulators are nobody's.
+//! A product is begun by one function and ended by [`Pending::wait`]; in between its accumulators are nobody's.
 
 use super::element::Element;
 use super::fragment;
@@ -150,14 +150,38 @@ pub unsafe fn any(id: u32, x: bool) -> bool {
     unsafe { shuffle::vote_any(barrier::barrier_red_or(id, WARPGROUP_THREADS, x)) }
 }
 
+/// A product that has been begun. It borrows its accumulators, and A where that is in registers: until it is waited for,
+/// they are the tensor cores'.
+#[must_use = "nobody may touch the accumulators before the product has been waited for"]
+pub struct Pending<'a, T>(&'a mut T);
+
+impl<T: WarpgroupTile> Pending<'_, T> {
+    /// Waits until all products begun but the last `LEFT` are done, among them this one: the accumulators are the thread's
+    /// again.
+    ///
+    /// # Safety
+    /// All four warps of the warpgroup reach it.
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+    pub unsafe fn wait<const LEFT: u32>(self) {
+        // SAFETY: the caller's contract.
+        unsafe { self.0.wait::<LEFT>() }
+    }
+}
+
 /// The accumulators of a warpgroup's product: 64 rows, of which each warp holds 16.
-pub trait WarpgroupTile: Accumulator {
+pub trait WarpgroupTile: Accumulator + Sized {
     /// Begins `self = A Bᵀ`, both stored by rows, over `16 · steps` columns.
     ///
     /// # Safety
     /// All four warps of the warpgroup reach it; the tiles have arrived, and stay until the product is waited for, as the
     /// accumulators do.
-    unsafe fn begin_product<E: Element>(&mut self, a: BoxedTile, b: BoxedTile, steps: u32);
+    unsafe fn begin_product<E: Element>(
+        &mut self,
+        a: BoxedTile,
+        b: BoxedTile,
+        steps: u32,
+    ) -> Pending<'_, Self>;
 
     /// `self = A Bᵀ` as [`WarpgroupTile::begin_product`], waited for with everything that was begun before.
     ///
@@ -168,8 +192,7 @@ pub trait WarpgroupTile: Accumulator {
     unsafe fn product<E: Element>(&mut self, a: BoxedTile, b: BoxedTile, steps: u32) {
         // SAFETY: the caller's contract.
         unsafe {
-            self.begin_product::<E>(a, b, steps);
-            self.wait::<0>();
+            self.begin_product::<E>(a, b, steps).wait::<0>();
         }
     }
 
@@ -177,19 +200,19 @@ pub trait WarpgroupTile: Accumulator {
     ///
     /// # Safety
     /// As [`WarpgroupTile::begin_product`]; A stays, too.
-    unsafe fn begin_addition<E: Element, P: Packed>(
-        &mut self,
-        a: &P,
+    unsafe fn begin_addition<'a, E: Element, P: Packed>(
+        &'a mut self,
+        a: &'a P,
         b: BoxedTile,
         steps: u32,
         add: u32,
-    );
+    ) -> Pending<'a, Self>;
 
-    /// Waits until all products begun but the last `PENDING` are done, among them this tile's.
+    /// [`Pending::wait`], of whose product this tile is the accumulators.
     ///
     /// # Safety
-    /// All four warps of the warpgroup reach it.
-    unsafe fn wait<const PENDING: u32>(&mut self);
+    /// As [`Pending::wait`].
+    unsafe fn wait<const LEFT: u32>(&mut self);
 }
 
 impl<const N: usize> WarpgroupTile for RegisterTile<1, N>
@@ -198,7 +221,12 @@ where
 {
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-    unsafe fn begin_product<E: Element>(&mut self, a: BoxedTile, b: BoxedTile, steps: u32) {
+    unsafe fn begin_product<E: Element>(
+        &mut self,
+        a: BoxedTile,
+        b: BoxedTile,
+        steps: u32,
+    ) -> Pending<'_, Self> {
         // SAFETY: the caller's contract.
         unsafe {
             wgmma_fence();
@@ -211,17 +239,18 @@ where
             }
             wgmma_commit_group();
         }
+        Pending(self)
     }
 
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-    unsafe fn begin_addition<E: Element, P: Packed>(
-        &mut self,
-        a: &P,
+    unsafe fn begin_addition<'a, E: Element, P: Packed>(
+        &'a mut self,
+        a: &'a P,
         b: BoxedTile,
         steps: u32,
         add: u32,
-    ) {
+    ) -> Pending<'a, Self> {
         // SAFETY: the caller's contract.
         unsafe {
             wgmma_fence();
@@ -235,12 +264,13 @@ where
             }
             wgmma_commit_group();
         }
+        Pending(self)
     }
 
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-    unsafe fn wait<const PENDING: u32>(&mut self) {
+    unsafe fn wait<const LEFT: u32>(&mut self) {
         // SAFETY: the caller's contract.
-        unsafe { self.fragments_mut().wait::<PENDING>() }
+        unsafe { self.fragments_mut().wait::<LEFT>() }
     }
 }

@@ -109,15 +109,17 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(
 
             mbarrier::mbarrier_wait(layout.k_ring.full(k.stage), k.parity);
             c.await_turn::<T>();
-            s.begin_product::<E>(layout.q::<T>(q.stage, idx), layout.k::<T>(k.stage), steps);
+            let begun_s =
+                s.begin_product::<E>(layout.q::<T>(q.stage, idx), layout.k::<T>(k.stage), steps);
             if let Some(finished) = &finished {
                 c.finish::<E, T>(finished, &mut o_place, &mut o);
             }
             mbarrier::mbarrier_wait(layout.v_ring.full(v.stage), v.parity);
-            o.begin_addition::<E, _>(&weights, layout.v::<T>(v.stage), block_k / 16, add);
+            let begun_o =
+                o.begin_addition::<E, _>(&weights, layout.v::<T>(v.stage), block_k / 16, add);
             c.pass_turn::<T>();
 
-            s.wait::<1>();
+            begun_s.wait::<1>();
             c.mask_block::<T>(job, block, &mut s);
             if last {
                 softmax = fresh;
@@ -129,7 +131,7 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(
             // V is there, as has been seen before. But ptxas lets no arithmetic sink below a loop: without this one the
             // exponentials would come after the wait for O instead of running beside its product.
             mbarrier::mbarrier_wait(layout.v_ring.full(v.stage), v.parity);
-            o.wait::<0>();
+            begun_o.wait::<0>();
             mbarrier::mbarrier_arrive_if(layout.v_ring.empty(v.stage), c.leads);
             v.advance();
             if tried.in_vain {
@@ -154,8 +156,8 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(
             c.finish::<E, T>(finished, &mut o_place, &mut o);
         }
         mbarrier::mbarrier_wait(layout.v_ring.full(v.stage), v.parity);
-        o.begin_addition::<E, _>(&weights, layout.v::<T>(v.stage), block_k / 16, add);
-        o.wait::<0>();
+        o.begin_addition::<E, _>(&weights, layout.v::<T>(v.stage), block_k / 16, add)
+            .wait::<0>();
         c.finish::<E, T>(&ended, &mut o_place, &mut o);
     }
 }
