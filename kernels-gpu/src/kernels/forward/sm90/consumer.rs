@@ -243,11 +243,12 @@ impl<'a, M: Mask> Consumer<'a, M> {
     #[inline(always)]
     unsafe fn next_job(&self, slot: &mut Ring) -> Job {
         let ring = self.layout.job_ring;
-        // SAFETY: the slot is read when it is full, and released by every lane that has read it.
+        // SAFETY: the slot is read when it is full, and released when all lanes have read it.
         unsafe {
             mbarrier::mbarrier_wait(ring.full(slot.stage), slot.parity);
             let job = self.layout.read_job(slot.stage);
-            mbarrier::mbarrier_arrive_if(ring.empty(slot.stage), 1);
+            barrier::warp_sync();
+            mbarrier::mbarrier_arrive_if(ring.empty(slot.stage), self.leads);
             slot.advance();
             job
         }

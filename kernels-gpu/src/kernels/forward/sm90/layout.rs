@@ -135,7 +135,7 @@ impl Layout {
             self.q_ring.make(1, warps);
             self.k_ring.make(1, warps);
             self.v_ring.make(1, warps);
-            self.job_ring.make(1, warps * 32 + storers);
+            self.job_ring.make(1, warps + storers);
             self.o_ring.make(4, 1);
         }
     }
