@@ -118,7 +118,6 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(
             let begun_o =
                 o.begin_addition::<E, _>(&weights, layout.v::<T>(v.stage), block_k / 16, add);
             c.pass_turn::<T>();
-
             begun_s.wait::<1>();
             c.mask_block::<T>(job, block, &mut s);
             if last {
