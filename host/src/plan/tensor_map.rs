@@ -58,9 +58,9 @@ pub fn describable(argument: Argument, tensor: &Description) -> Result<(), Reaso
     Ok(())
 }
 
-/// The tensor in boxes of `box_rows` rows of each of `box_heads` heads; its address is filled in at launch. A dimension without entries is given
-/// one, since a map must have it, and then no stride counts: kernels copy such a tensor only from behind its last row,
-/// where there are zeros.
+/// The tensor in boxes of `box_rows` rows of each of `box_heads` heads; its address is filled in at launch. A dimension
+/// without entries is given one, since a map must have it, and then no stride counts: kernels copy such a tensor only from
+/// behind its last row, where there are zeros.
 pub fn tensor_map(tensor: &Description, box_rows: u32, box_heads: u32) -> TensorMap {
     let layout = &tensor.layout;
     let empty = layout.shape().contains(&0);

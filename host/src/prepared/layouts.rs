@@ -35,10 +35,7 @@ pub struct GradientLayouts {
 impl ForwardLayouts {
     /// All contiguous: `[batch, seqlen, heads, head_dim]`.
     pub fn contiguous(problem: &Problem) -> Result<ForwardLayouts, ProblemError> {
-        let (q, k) = (
-            Layout::bshd(problem.shape_q())?,
-            Layout::bshd(problem.shape_k())?,
-        );
+        let (q, k) = contiguous(problem)?;
         Ok(ForwardLayouts { q, k, v: k, o: q })
     }
 
@@ -47,23 +44,12 @@ impl ForwardLayouts {
         problem: &Problem,
         place: Place,
     ) -> Result<ForwardTensors, ProblemError> {
-        let describe = |layout| Description {
-            layout,
-            dtype: problem.dtype,
-            place,
-            address: 0,
-        };
-        let (q, k, v, o) = (
-            describe(self.q),
-            describe(self.k),
-            describe(self.v),
-            describe(self.o),
-        );
+        let describe = |layout| unplaced(layout, problem, place);
         Ok(ForwardTensors {
-            q,
-            k,
-            v,
-            o,
+            q: describe(self.q),
+            k: describe(self.k),
+            v: describe(self.v),
+            o: describe(self.o),
             lse: LseDescription::contiguous(n_rows(problem)?, place),
         })
     }
@@ -72,10 +58,7 @@ impl ForwardLayouts {
 impl GradientLayouts {
     /// All contiguous: `[batch, seqlen, heads, head_dim]`.
     pub fn contiguous(problem: &Problem) -> Result<GradientLayouts, ProblemError> {
-        let (q, k) = (
-            Layout::bshd(problem.shape_q())?,
-            Layout::bshd(problem.shape_k())?,
-        );
+        let (q, k) = contiguous(problem)?;
         Ok(GradientLayouts {
             d_o: q,
             d_q: q,
@@ -85,24 +68,31 @@ impl GradientLayouts {
     }
 
     pub(crate) fn tensors(&self, problem: &Problem, place: Place) -> GradientTensors {
-        let describe = |layout| Description {
-            layout,
-            dtype: problem.dtype,
-            place,
-            address: 0,
-        };
-        let (d_o, d_q, d_k, d_v) = (
-            describe(self.d_o),
-            describe(self.d_q),
-            describe(self.d_k),
-            describe(self.d_v),
-        );
+        let describe = |layout| unplaced(layout, problem, place);
         GradientTensors {
-            d_o,
+            d_o: describe(self.d_o),
             d_lse: None,
-            d_q,
-            d_k,
-            d_v,
+            d_q: describe(self.d_q),
+            d_k: describe(self.d_k),
+            d_v: describe(self.d_v),
         }
+    }
+}
+
+/// The contiguous layouts of a tensor of q's shape and of one of k's.
+fn contiguous(problem: &Problem) -> Result<(Layout, Layout), ProblemError> {
+    Ok((
+        Layout::bshd(problem.shape_q())?,
+        Layout::bshd(problem.shape_k())?,
+    ))
+}
+
+/// A tensor of the problem whose address is not known yet.
+fn unplaced(layout: Layout, problem: &Problem, place: Place) -> Description {
+    Description {
+        layout,
+        dtype: problem.dtype,
+        place,
+        address: 0,
     }
 }
