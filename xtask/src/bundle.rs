@@ -212,8 +212,7 @@ fn pack_ptx(from: &Path, to: &Path) -> Result<()> {
         return Ok(());
     }
     fs::create_dir_all(to)?;
-    let mut gzip = Command::new("gzip");
-    gzip.args(["-9", "--no-name", "--"]);
+    let mut copies = Vec::new();
     for entry in fs::read_dir(from)? {
         let path = entry?.path();
         if path.extension().is_some_and(|extension| extension == "ptx") {
@@ -222,10 +221,16 @@ fn pack_ptx(from: &Path, to: &Path) -> Result<()> {
                     .context("an entry of a folder has a name")?,
             );
             fs::copy(&path, &copy)?;
-            gzip.arg(copy);
+            copies.push(copy);
         }
     }
-    let status = gzip.status().context("cannot run gzip")?;
+    // Without a file to pack, gzip would wait for its standard input.
+    if copies.is_empty() {
+        return Ok(());
+    }
+    let mut gzip = Command::new("gzip");
+    let status = gzip.args(["-9", "--no-name", "--"]).args(copies).status();
+    let status = status.context("cannot run gzip")?;
     if !status.success() {
         bail!("gzip ended with {status}");
     }
