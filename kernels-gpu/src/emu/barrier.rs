@@ -33,26 +33,26 @@ pub(super) struct Barrier {
 enum Role {
     Sync,
     Arrive,
-    /// They wait, and get to know whether anybody's predicate holds.
-    Reduce,
+    /// They wait, bring a predicate, and get to know whether anybody's holds.
+    Reduce(bool),
 }
 
 /// `bar.sync id, threads`
 #[track_caller]
 pub(crate) fn sync(instruction: &'static str, id: u32, threads: u32) {
-    reach(instruction, id, threads, Role::Sync, false);
+    reach(instruction, id, threads, Role::Sync);
 }
 
 /// `bar.arrive id, threads`
 #[track_caller]
 pub(crate) fn arrive(instruction: &'static str, id: u32, threads: u32) {
-    reach(instruction, id, threads, Role::Arrive, false);
+    reach(instruction, id, threads, Role::Arrive);
 }
 
 /// `bar.red.or.pred id, threads`
 #[track_caller]
 pub(crate) fn red_or(instruction: &'static str, id: u32, threads: u32, x: bool) -> bool {
-    reach(instruction, id, threads, Role::Reduce, x)
+    reach(instruction, id, threads, Role::Reduce(x))
 }
 
 /// `bar.sync 0`
@@ -63,14 +63,14 @@ pub(crate) fn sync_all(instruction: &'static str) {
         0,
         Machine::current().launch.threads,
         Role::Sync,
-        false,
     );
 }
 
-/// Gives the barrier's predicate, which has a meaning for [`Role::Reduce`] alone.
+/// Gives whether anybody's predicate holds, which has a meaning for [`Role::Reduce`] alone.
 #[track_caller]
-fn reach(instruction: &'static str, id: u32, threads: u32, role: Role, x: bool) -> bool {
-    let [any] = collective(instruction, [id, threads, x as u32], |block, who, at| {
+fn reach(instruction: &'static str, id: u32, threads: u32, role: Role) -> bool {
+    let x = matches!(role, Role::Reduce(true)) as u32;
+    let [any] = collective(instruction, [id, threads, x], |block, who, at| {
         let site = site::intern(instruction, at);
         for lane in 0..LANES {
             let who = Who { lane, ..who };
@@ -128,7 +128,7 @@ fn count(
         }
         .into());
     }
-    let reduces = matches!(role, Role::Reduce);
+    let reduces = matches!(role, Role::Reduce(_));
     if barrier.arrived > 0 && barrier.reduces != reduces {
         let access = who.access(site);
         return Err(Kind::BarrierMixed {
