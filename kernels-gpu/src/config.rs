@@ -165,6 +165,47 @@ const fn rows(main: Footprint, threads: u32, row_bytes: u32) -> Footprint {
     }
 }
 
+/// Stages of Q, of dO and of dS in the flash3 backward kernel, and slots for tiles and for turns: one is multiplied while
+/// the other arrives. More stages of Q or dO were no faster (H200).
+pub const TMA_BACKWARD_STAGES: u32 = 2;
+
+/// Columns of head_dim `head_dim` in whole pieces of 64, as boxes and the accumulator of dQ have them.
+pub const fn padded_columns(head_dim: u32) -> u32 {
+    head_dim.next_multiple_of(64)
+}
+
+/// Backward on Hopper: one block per SM, 128 keys, 64 for each of the two warpgroups that multiply; a further one moves
+/// data. At head_dim 64 query blocks have 128 rows: with 64, `wgmma` would read its operands from shared memory for as long
+/// as it multiplies. Shared memory: K, V; two stages of Q, dO and dS; dV or dK on the way out; lse and Δ; what the movers
+/// say of stages, tiles and turns; and the barriers.
+pub const fn tma_backward(head_dim: u32) -> Footprint {
+    let block_k = 128;
+    let block_q = if head_dim <= 64 { 128 } else { 64 };
+    let stages = TMA_BACKWARD_STAGES;
+    let row_bytes = padded_columns(head_dim) * ELEMENT;
+    let rows = (3 * block_k + 2 * stages * block_q) * row_bytes;
+    let d_s = stages * block_k * block_q * ELEMENT;
+    let statistics = 2 * stages * block_q * 4;
+    let slots = 3 * stages * 16;
+    let barriers = 2 * (5 * stages + 2) * 8;
+    Footprint {
+        threads: 3 * 128,
+        shared_bytes: rows + d_s + statistics + slots + barriers,
+        blocks_per_sm: 1,
+        block_q,
+        block_k,
+        spill_bytes: 0,
+    }
+}
+
+/// After the flash3 backward pass proper: a warpgroup takes 64 rows of dQ.
+const fn tma_backward_dq(head_dim: u32) -> Footprint {
+    Footprint {
+        block_q: 64,
+        ..rows(tma_backward(head_dim), 128, 0)
+    }
+}
+
 /// Rows of `standard`: four warps, one row each.
 pub const fn weight_rows() -> Footprint {
     Footprint {
@@ -212,6 +253,11 @@ pub const fn footprint(kind: Kind, head_dim: Option<u32>, tiles: TileShape) -> F
         }
         (Kind::Forward, TileShape::Default) => forward(head_dim),
         (Kind::TmaForward, _) => tma_forward(head_dim, tiles),
+        (Kind::TmaBackwardDelta, TileShape::Default) => {
+            rows(tma_backward(head_dim), DELTA_THREADS, 0)
+        }
+        (Kind::TmaBackward, TileShape::Default) => tma_backward(head_dim),
+        (Kind::TmaBackwardDq, TileShape::Default) => tma_backward_dq(head_dim),
         (
             Kind::StandardSoftmax | Kind::StandardDelta | Kind::StandardDScores,
             TileShape::Default,

@@ -73,6 +73,20 @@ macro_rules! run {
     (StandardDk, $p:expr, $dtype:ident) => {
         standard::backward::d_k::<element::$dtype>($p)
     };
+    (TmaBackwardDelta, $p:expr, $dtype:ident, $head_dim:literal) => {
+        backward::delta::delta::<element::$dtype, backward::sm90::HeadDim<$head_dim>>($p)
+    };
+    (TmaBackward, $given:expr, $dtype:ident, $head_dim:literal, $mask:ident) => {{
+        let (p, maps) = $given;
+        backward::sm90::backward::<
+            element::$dtype,
+            backward::sm90::HeadDim<$head_dim>,
+            mask::$mask,
+        >(p, maps)
+    }};
+    (TmaBackwardDq, $p:expr, $dtype:ident, $head_dim:literal) => {
+        backward::sm90::d_q::d_q::<element::$dtype, backward::sm90::HeadDim<$head_dim>>($p)
+    };
     (TmaForward, $given:expr, $dtype:ident, $head_dim:literal, $mask:ident $(; $tiles:ident)?) => {{
         let (p, maps) = $given;
         forward::sm90::forward::<element::$dtype, hopper_tiles!($head_dim $(, $tiles)?), mask::$mask>(
@@ -86,6 +100,9 @@ macro_rules! given {
     (TmaForward, $name:ident, $p:expr) => {
         ($p, parameter_address!(stringify!($name), 0, $p))
     };
+    (TmaBackward, $name:ident, $p:expr) => {
+        ($p, parameter_address!(stringify!($name), 0, $p))
+    };
     ($kind:ident, $name:ident, $p:expr) => {
         $p
     };
@@ -95,6 +112,9 @@ macro_rules! given {
 macro_rules! params {
     (Forward, $callback:ident $(, $rest:tt)*) => { $callback!(Forward ForwardParams $(, $rest)*) };
     (TmaForward, $callback:ident $(, $rest:tt)*) => { $callback!(TmaForward TmaForwardParams $(, $rest)*) };
+    (TmaBackwardDelta, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
+    (TmaBackward, $callback:ident $(, $rest:tt)*) => { $callback!(TmaBackward TmaBackwardParams $(, $rest)*) };
+    (TmaBackwardDq, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
     (BackwardDelta, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
     (Backward, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
     (BackwardDq, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };

@@ -58,7 +58,7 @@ pub struct Schedule {
     pub heads_per_group: u32,
     /// Number of (batch, head) pairs.
     pub heads: u32,
-    /// Backward pass: [`ORDERED`] or [`FASTEST`].
+    /// Backward pass: [`ORDERED`], [`FASTEST`] or [`CIRCLES`].
     pub order: u32,
 }
 
@@ -66,6 +66,10 @@ pub struct Schedule {
 pub const ORDERED: u32 = 0;
 /// [`Schedule::order`]: contributions to dQ are added as they come.
 pub const FASTEST: u32 = 1;
+/// [`Schedule::order`]: as [`ORDERED`], and the tiles of a head begin apart from each other and walk in a circle: see
+/// [`crate::attention::walk`]. All tiles of a group run at once: `tiles · heads_per_group` blocks are resident together, and
+/// take the tiles in turn.
+pub const CIRCLES: u32 = 2;
 
 /// Parameters of the forward kernels.
 #[repr(C)]
@@ -199,7 +203,8 @@ pub struct BackwardParams {
     pub lse_log2: u64,
     /// Workspace, `f32 [batch, heads_q, padded_q]`: Δ = rowsum(dO ∘ O) − dL, 0 in the padding.
     pub delta: u64,
-    /// Workspace, `f32 [batch, heads_q, padded_q, head_dim]`: dQ / scale, in the order of the registers that hold it.
+    /// Workspace, `f32 [batch, heads_q, padded_q, head_dim]`: dQ / scale, in the order of the registers that hold it. In
+    /// flash3, whose kernels pad head_dim, rounded up to whole pieces of 64 columns.
     pub d_q_accum: u64,
     /// Workspace, `u32 [batch, heads_q, q_blocks]`: how many key tiles have added to this block of dQ.
     pub turns: u64,
@@ -213,6 +218,26 @@ pub struct BackwardParams {
     pub scale: Scale,
     /// Order of the tiles.
     pub schedule: Schedule,
+}
+
+/// Parameters of the flash3 backward kernel between `delta` and `dq`, which take the same [`BackwardParams`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct TmaBackwardParams {
+    /// Queries; boxes of the rows of a query block.
+    pub q: TensorMap,
+    /// Keys; boxes of the rows of a key tile.
+    pub k: TensorMap,
+    /// Values; boxes of the rows of a key tile.
+    pub v: TensorMap,
+    /// Gradient of the output; boxes of the rows of a query block.
+    pub d_o: TensorMap,
+    /// Gradient of the keys; boxes of the 64 rows of a warpgroup.
+    pub d_k: TensorMap,
+    /// Gradient of the values; boxes of the 64 rows of a warpgroup.
+    pub d_v: TensorMap,
+    /// What all three kernels of the pass are given.
+    pub pass: BackwardParams,
 }
 
 /// Parameters of the `standard` kernels, which keep the scores in global memory.
@@ -266,6 +291,8 @@ pub enum Params {
     TmaForward(TmaForwardParams),
     /// Of a backward kernel.
     Backward(BackwardParams),
+    /// Of the flash3 backward kernel that copies by TMA.
+    TmaBackward(TmaBackwardParams),
     /// Of a `standard` kernel.
     Standard(StandardParams),
 }
@@ -276,4 +303,5 @@ const _: () = assert!(size_of::<ForwardParams>() == 4 * 32 + 8 + 32 + 8 + 16);
 const _: () = assert!(size_of::<TensorMap>() == 128);
 const _: () = assert!(size_of::<TmaForwardParams>() == 4 * 128 + 32 + 2 * 8 + 32 + 8 + 16 + 4 + 4);
 const _: () = assert!(size_of::<BackwardParams>() == 8 * 32 + 8 * 8 + 32 + 8 + 16);
+const _: () = assert!(size_of::<TmaBackwardParams>() == 6 * 128 + 8 * 32 + 8 * 8 + 32 + 8 + 16 + 8);
 const _: () = assert!(size_of::<StandardParams>() == 8 * 32 + 6 * 8 + 32 + 8);

@@ -103,6 +103,33 @@ macro_rules! for_each_variant {
             backward_dq_sm80_bf16_d128_compact: BackwardDq { arch: Sm80, dtype: Bf16, head_dim: 128, tiles: Compact }
             backward_dq_sm80_f16_d128_compact:  BackwardDq { arch: Sm80, dtype: F16,  head_dim: 128, tiles: Compact }
 
+            backward_delta_sm90a_bf16_d64:  TmaBackwardDelta { arch: Sm90a, dtype: Bf16, head_dim: 64 }
+            backward_delta_sm90a_bf16_d96:  TmaBackwardDelta { arch: Sm90a, dtype: Bf16, head_dim: 96 }
+            backward_delta_sm90a_bf16_d128: TmaBackwardDelta { arch: Sm90a, dtype: Bf16, head_dim: 128 }
+            backward_delta_sm90a_f16_d64:   TmaBackwardDelta { arch: Sm90a, dtype: F16,  head_dim: 64 }
+            backward_delta_sm90a_f16_d96:   TmaBackwardDelta { arch: Sm90a, dtype: F16,  head_dim: 96 }
+            backward_delta_sm90a_f16_d128:  TmaBackwardDelta { arch: Sm90a, dtype: F16,  head_dim: 128 }
+
+            backward_sm90a_bf16_d64_full:    TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 64,  mask: Full }
+            backward_sm90a_bf16_d64_causal:  TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 64,  mask: Causal }
+            backward_sm90a_bf16_d96_full:    TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 96,  mask: Full }
+            backward_sm90a_bf16_d96_causal:  TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 96,  mask: Causal }
+            backward_sm90a_bf16_d128_full:   TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 128, mask: Full }
+            backward_sm90a_bf16_d128_causal: TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 128, mask: Causal }
+            backward_sm90a_f16_d64_full:     TmaBackward { arch: Sm90a, dtype: F16,  head_dim: 64,  mask: Full }
+            backward_sm90a_f16_d64_causal:   TmaBackward { arch: Sm90a, dtype: F16,  head_dim: 64,  mask: Causal }
+            backward_sm90a_f16_d96_full:     TmaBackward { arch: Sm90a, dtype: F16,  head_dim: 96,  mask: Full }
+            backward_sm90a_f16_d96_causal:   TmaBackward { arch: Sm90a, dtype: F16,  head_dim: 96,  mask: Causal }
+            backward_sm90a_f16_d128_full:    TmaBackward { arch: Sm90a, dtype: F16,  head_dim: 128, mask: Full }
+            backward_sm90a_f16_d128_causal:  TmaBackward { arch: Sm90a, dtype: F16,  head_dim: 128, mask: Causal }
+
+            backward_dq_sm90a_bf16_d64:  TmaBackwardDq { arch: Sm90a, dtype: Bf16, head_dim: 64 }
+            backward_dq_sm90a_bf16_d96:  TmaBackwardDq { arch: Sm90a, dtype: Bf16, head_dim: 96 }
+            backward_dq_sm90a_bf16_d128: TmaBackwardDq { arch: Sm90a, dtype: Bf16, head_dim: 128 }
+            backward_dq_sm90a_f16_d64:   TmaBackwardDq { arch: Sm90a, dtype: F16,  head_dim: 64 }
+            backward_dq_sm90a_f16_d96:   TmaBackwardDq { arch: Sm90a, dtype: F16,  head_dim: 96 }
+            backward_dq_sm90a_f16_d128:  TmaBackwardDq { arch: Sm90a, dtype: F16,  head_dim: 128 }
+
             standard_scores_sm80_bf16:      StandardScores { arch: Sm80, dtype: Bf16 }
             standard_scores_sm80_f16:       StandardScores { arch: Sm80, dtype: F16 }
             standard_softmax_sm80_bf16:     StandardSoftmax { arch: Sm80, dtype: Bf16 }
@@ -231,6 +258,12 @@ pub enum Kind {
     Backward,
     /// flash2 backward, last: dQ from its f32 accumulator.
     BackwardDq,
+    /// flash3 backward, first: as [`Kind::BackwardDelta`].
+    TmaBackwardDelta,
+    /// flash3 backward, second: as [`Kind::Backward`].
+    TmaBackward,
+    /// flash3 backward, last: as [`Kind::BackwardDq`].
+    TmaBackwardDq,
     /// standard forward, first: S = q·kᵀ · scale, masked.
     StandardScores,
     /// standard forward, second: P = softmax(S), lse.
@@ -289,10 +322,13 @@ pub const MAX_HEAD_DIM: u32 = 256;
 
 impl Variant {
     /// Which head_dims it serves. What TMA copies is padded on the way: columns beyond the tensor's are read as 0 and
-    /// not written, so such a kernel serves smaller head_dims than its own too, at the price of its own.
+    /// not written, so flash3's kernels serve smaller head_dims than their own too, at the price of their own.
     pub const fn head_dims(&self) -> HeadDims {
         match (self.kind, self.head_dim) {
-            (Kind::TmaForward, Some(compiled)) => HeadDims::UpTo(compiled),
+            (
+                Kind::TmaForward | Kind::TmaBackwardDelta | Kind::TmaBackward | Kind::TmaBackwardDq,
+                Some(compiled),
+            ) => HeadDims::UpTo(compiled),
             (_, Some(compiled)) => HeadDims::Exactly(compiled),
             (_, None) => HeadDims::UpTo(MAX_HEAD_DIM),
         }

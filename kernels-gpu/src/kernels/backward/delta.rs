@@ -6,7 +6,7 @@
 //! One block of threads takes one query block of one head. Rows behind the sequence's end and rows that see no key get
 //! lse = +∞ and Δ = 0: their P is exp2(−∞) = 0, and the main kernel needs no test for them.
 
-use super::Tiles;
+use super::Blocks;
 use crate::attention::{batch_and_head, divide};
 use crate::config;
 use crate::params::{BackwardParams, FASTEST};
@@ -20,9 +20,9 @@ const THREADS: u32 = config::DELTA_THREADS;
 /// One query block: see the module's documentation.
 ///
 /// # Safety
-/// The launch is as the row's footprint says; tensors are as [`BackwardParams`] says, of `T::HEAD_DIM` columns.
+/// The launch is as the row's footprint says; tensors are as [`BackwardParams`] says, of at most `T::HEAD_DIM` columns.
 #[inline(always)]
-pub unsafe fn delta<E: Element, T: Tiles>(p: &BackwardParams) {
+pub unsafe fn delta<E: Element, T: Blocks>(p: &BackwardParams) {
     let block_q = const { T::FOOTPRINT.block_q };
     let thread = special::thread_idx_x();
     let block_idx = special::block_idx_x();
@@ -46,23 +46,24 @@ pub unsafe fn delta<E: Element, T: Tiles>(p: &BackwardParams) {
     }
 }
 
-/// Δ and lse of the block's rows: `HEAD_DIM / 8` lanes share a row.
+/// Δ and lse of the block's rows: as many lanes share a row as it has chunks, or the next power of two.
 #[inline(always)]
-unsafe fn rows<E: Element, T: Tiles>(p: &BackwardParams, head: u32, first: u32, thread: u32) {
+unsafe fn rows<E: Element, T: Blocks>(p: &BackwardParams, head: u32, first: u32, thread: u32) {
     let block_q = const { T::FOOTPRINT.block_q };
     let (batch_idx, head_idx) = batch_and_head(head, p.shape.heads_q);
     let o = GlobalRows::new(&p.o, batch_idx, head_idx, p.shape.seqlen_q);
     let d_o = GlobalRows::new(&p.d_o, batch_idx, head_idx, p.shape.seqlen_q);
-    let lanes = T::HEAD_DIM / 8;
+    let lanes = const { (T::HEAD_DIM / 8).next_power_of_two() };
     let rows_at_once = THREADS / lanes;
     for i in 0..block_q.div_ceil(rows_at_once) {
         let in_block = i * rows_at_once + thread / lanes;
         let row = first + in_block;
         let (inside, chunk) = (row < p.shape.seqlen_q, thread % lanes);
+        let has_chunk = chunk < p.shape.head_dim / 8;
         let mut sum = 0.0;
         // SAFETY: rows inside the sequence exist; all lanes of a warp reach the shuffles.
         unsafe {
-            if inside {
+            if inside && has_chunk {
                 let (o, d_o) = (
                     global::ld_global_x4(o.chunk(row, chunk)),
                     global::ld_global_x4(d_o.chunk(row, chunk)),
@@ -113,8 +114,8 @@ unsafe fn d_lse(p: &BackwardParams, head: u32, row: u32) -> f32 {
 
 /// Zeroes the block's part of the dQ accumulator, for the order in which every tile adds.
 #[inline(always)]
-unsafe fn clear_accumulator<T: Tiles>(p: &BackwardParams, block: u32, thread: u32) {
-    let bytes = const { T::FOOTPRINT.block_q } * T::HEAD_DIM * 4;
+unsafe fn clear_accumulator<T: Blocks>(p: &BackwardParams, block: u32, thread: u32) {
+    let bytes = const { T::FOOTPRINT.block_q * T::ACCUM_COLUMNS * 4 };
     let base = p.d_q_accum + u64::from(block) * u64::from(bytes);
     for i in 0..bytes / (THREADS * 16) {
         // SAFETY: the accumulator has as many blocks as the grid.

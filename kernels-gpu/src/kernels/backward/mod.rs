@@ -20,6 +20,8 @@ pub mod delta;
 
 pub mod sm80;
 
+pub mod sm90;
+
 mod walk;
 
 mod probabilities;
@@ -32,15 +34,21 @@ use crate::config::{self, Footprint};
 use crate::tile::register::{Accumulator, RegisterTile};
 use crate::variants::TileShape;
 
-/// The tiles of one head_dim in one shape. All three kernels of a pass are made from the same: they share the padded
-/// length and the layout of the accumulator of dQ.
-pub trait Tiles {
-    /// Columns of every tensor.
+/// What the kernels of a pass agree on: how rows of q are cut into blocks, and the size of the accumulator of dQ.
+pub trait Blocks {
+    /// Columns that the kernels are compiled for.
     const HEAD_DIM: u32;
+    /// What a block of the main kernel takes, and which part of the problem it covers.
+    const FOOTPRINT: Footprint;
+    /// Columns of the accumulator of dQ.
+    const ACCUM_COLUMNS: u32;
+}
+
+/// flash2's tiles of one head_dim in one shape. All three kernels of a pass are made from the same: they share the padded
+/// length and the layout of the accumulator of dQ.
+pub trait Tiles: Blocks {
     /// Their shape.
     const SHAPE: TileShape;
-    /// What a block of the main kernel takes, and which part of the problem it covers.
-    const FOOTPRINT: Footprint = config::backward(Self::HEAD_DIM, Self::SHAPE);
     /// Warps of each of the two roles.
     const ROLE_WARPS: u32 = Self::FOOTPRINT.threads / 64;
     /// Keys of a warp: a role's warps share those of the tile.
@@ -72,8 +80,13 @@ const fn extent<A: Accumulator>() -> (u32, u32) {
 /// The tiles of head_dim `D` in the default shape.
 pub struct HeadDim<const D: u32>;
 
+impl<const D: u32> Blocks for HeadDim<D> {
+    const HEAD_DIM: u32 = D;
+    const FOOTPRINT: Footprint = config::backward(D, TileShape::Default);
+    const ACCUM_COLUMNS: u32 = D;
+}
+
 impl Tiles for HeadDim<32> {
-    const HEAD_DIM: u32 = 32;
     const SHAPE: TileShape = TileShape::Default;
     type Scores = RegisterTile<2, { n8(Self::FOOTPRINT.block_q) }>;
     type KeyGradient = RegisterTile<2, { n8(32) }>;
@@ -81,7 +94,6 @@ impl Tiles for HeadDim<32> {
 }
 
 impl Tiles for HeadDim<64> {
-    const HEAD_DIM: u32 = 64;
     const SHAPE: TileShape = TileShape::Default;
     type Scores = RegisterTile<2, { n8(Self::FOOTPRINT.block_q) }>;
     type KeyGradient = RegisterTile<2, { n8(64) }>;
@@ -89,7 +101,6 @@ impl Tiles for HeadDim<64> {
 }
 
 impl Tiles for HeadDim<128> {
-    const HEAD_DIM: u32 = 128;
     const SHAPE: TileShape = TileShape::Default;
     type Scores = RegisterTile<2, { n8(Self::FOOTPRINT.block_q) }>;
     type KeyGradient = RegisterTile<2, { n8(128) }>;
@@ -99,8 +110,13 @@ impl Tiles for HeadDim<128> {
 /// The tiles of head_dim `D` in the shape [`TileShape::Compact`].
 pub struct Compact<const D: u32>;
 
+impl<const D: u32> Blocks for Compact<D> {
+    const HEAD_DIM: u32 = D;
+    const FOOTPRINT: Footprint = config::backward(D, TileShape::Compact);
+    const ACCUM_COLUMNS: u32 = D;
+}
+
 impl Tiles for Compact<128> {
-    const HEAD_DIM: u32 = 128;
     const SHAPE: TileShape = TileShape::Compact;
     type Scores = RegisterTile<2, { n8(Self::FOOTPRINT.block_q) }>;
     type KeyGradient = RegisterTile<2, { n8(128) }>;

@@ -1,0 +1,152 @@
+//! The way of a tile of keys through the query blocks, in flash3's backward pass, and its turns to add to them.
+//!
+//! A tile meets query blocks of all query heads that share its keys. In the deterministic order every block of dQ is added
+//! to by one tile after the other; a tile that comes before its turn has to wait. So the ways are chosen such that tiles
+//! which run at the same time ask for different blocks:
+//!
+//! - *up* and *down*, under a causal mask: as [`super::schedule`] says of [`Direction`];
+//! - in a *circle*, without a mask: the tiles of a head begin at equal distances, the first at block 0, each further one that
+//!   much before its left neighbour, and all walk up, from the last block on to block 0. Each follows its left neighbour at
+//!   the distance, and none waits, if all begin at once.
+//!
+//! Who comes to a block first, adds first: the order follows from the ways alone.
+
+use super::divide;
+use super::mask::{Mask, QBlocks, Rows};
+use super::schedule::{BackwardTile, Direction};
+use crate::params::{CIRCLES, Schedule, Shape};
+
+/// Where a tile is on its way.
+#[derive(Clone, Copy, Debug)]
+pub struct Walk<M> {
+    mask: M,
+    tile: BackwardTile,
+    blocks: QBlocks,
+    group_size: u32,
+    /// In a circle: how many blocks a tile begins before its left neighbour. The way is cut where it is 0.
+    distance: u32,
+    tiles: u32,
+    /// Which query head of those that share the keys.
+    pub head: u32,
+    /// Which query block.
+    pub block: u32,
+}
+
+/// The query blocks that a tile of `block_k` keys meets. At least one: where the sequence has none, a block of padding.
+#[inline(always)]
+pub fn q_blocks<M: Mask>(
+    mask: &M,
+    tile: u32,
+    shape: &Shape,
+    block_q: u32,
+    block_k: u32,
+) -> QBlocks {
+    let keys = Rows {
+        first: tile * block_k,
+        len: block_k,
+    };
+    let blocks = mask.q_blocks(keys, shape, block_q);
+    QBlocks {
+        end: if blocks.end == 0 { 1 } else { blocks.end },
+        ..blocks
+    }
+}
+
+impl<M: Mask> Walk<M> {
+    /// The tile before its first step. Blocks are those of [`q_blocks`].
+    #[inline(always)]
+    pub fn begin(
+        mask: M,
+        tile: BackwardTile,
+        blocks: QBlocks,
+        schedule: &Schedule,
+        group_size: u32,
+    ) -> Self {
+        let mut walk = Walk {
+            mask,
+            tile,
+            blocks,
+            group_size,
+            distance: 0,
+            tiles: schedule.tiles,
+            head: 0,
+            block: match tile.direction {
+                Direction::Up => blocks.first,
+                Direction::Down => blocks.end - 1,
+            },
+        };
+        if schedule.order == CIRCLES {
+            walk.distance = divide(blocks.end * group_size, schedule.tiles);
+            walk.tile.direction = Direction::Up;
+            let before = tile.tile * walk.distance;
+            let first = if before == 0 {
+                0
+            } else {
+                blocks.end * group_size - before
+            };
+            walk.head = divide(first, blocks.end);
+            walk.block = first - walk.head * blocks.end;
+        }
+        walk
+    }
+
+    /// How many steps the way has.
+    #[inline(always)]
+    pub fn steps(&self) -> u32 {
+        (self.blocks.end - self.blocks.first) * self.group_size
+    }
+
+    /// Goes on to the next step.
+    #[inline(always)]
+    pub fn advance(&mut self) {
+        let QBlocks { first, end, .. } = self.blocks;
+        let (last, next, begin) = match self.tile.direction {
+            Direction::Up => (end - 1, self.block.wrapping_add(1), first),
+            Direction::Down => (first, self.block.wrapping_sub(1), end - 1),
+        };
+        if self.block == last {
+            self.block = begin;
+            // Only circles come to their first head again.
+            self.head = if self.head + 1 == self.group_size {
+                0
+            } else {
+                self.head + 1
+            };
+        } else {
+            self.block = next;
+        }
+    }
+
+    /// How many tiles add to this step's block of dQ before this one.
+    #[inline(always)]
+    pub fn turn(&self, shape: &Shape, block_q: u32, block_k: u32) -> u32 {
+        let tile = self.tile.tile;
+        match self.tile.direction {
+            Direction::Down => tile,
+            Direction::Up if self.distance > 0 => {
+                // Tiles from `wrapped` on began at this block or before it without having passed block 0.
+                let left =
+                    self.blocks.end * self.group_size - (self.head * self.blocks.end + self.block);
+                let wrapped = divide(left + self.distance - 1, self.distance);
+                if tile >= wrapped {
+                    tile - wrapped
+                } else if wrapped < self.tiles {
+                    tile + self.tiles - wrapped
+                } else {
+                    tile
+                }
+            }
+            Direction::Up => {
+                let first = self.block * block_q;
+                let tiles = if first < shape.seqlen_q {
+                    let queries = Rows::of_sequence(first, block_q, shape.seqlen_q);
+                    self.mask.kv_blocks(queries, block_k).end
+                } else {
+                    // Padding, where the sequence has no query.
+                    self.tiles
+                };
+                tiles - 1 - tile
+            }
+        }
+    }
+}
