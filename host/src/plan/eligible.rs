@@ -23,10 +23,7 @@ pub fn eligible(variant: &Variant, checked: &Checked, device: &DeviceInfo) -> Re
     shared_memory(variant, device)?;
     sizes(checked)?;
     alignment(checked)?;
-    match variant.kind {
-        Kind::TmaForward => tensor_maps(checked),
-        _ => Ok(()),
-    }
+    tensor_maps(variant, checked)
 }
 
 fn dtype(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
@@ -107,44 +104,52 @@ fn sizes(checked: &Checked) -> Result<(), Reason> {
 }
 
 fn alignment(checked: &Checked) -> Result<(), Reason> {
-    each(checked, aligned)
+    tensors(checked).try_for_each(|(argument, tensor)| aligned(argument, tensor))
 }
 
-fn tensor_maps(checked: &Checked) -> Result<(), Reason> {
-    tensor_map::countable(checked)?;
-    each(checked, tensor_map::describable)
-}
-
-/// Asks something of every tensor of the pass.
-fn each(
-    checked: &Checked,
-    ask: fn(Argument, &Description) -> Result<(), Reason>,
-) -> Result<(), Reason> {
-    let forward = checked.forward();
-    let tensors = [
-        (Argument::Q, forward.q),
-        (Argument::K, forward.k),
-        (Argument::V, forward.v),
-        (Argument::O, forward.o),
-    ];
-    tensors
-        .iter()
-        .try_for_each(|(argument, tensor)| ask(*argument, tensor))?;
-    if let Some(weights) = checked.weights() {
-        ask(Argument::Weights, weights)?;
-    }
-    let Some(gradients) = checked.gradients() else {
+fn tensor_maps(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
+    let mapped = mapped(variant.kind);
+    if mapped.is_empty() {
         return Ok(());
-    };
-    let tensors = [
-        (Argument::DO, gradients.d_o),
-        (Argument::DQ, gradients.d_q),
-        (Argument::DK, gradients.d_k),
-        (Argument::DV, gradients.d_v),
+    }
+    tensor_map::countable(checked)?;
+    tensors(checked)
+        .filter(|(argument, _)| mapped.contains(argument))
+        .try_for_each(|(argument, tensor)| tensor_map::describable(argument, tensor))
+}
+
+/// What a kernel copies by tensor maps.
+fn mapped(kind: Kind) -> &'static [Argument] {
+    use Argument::{DK, DO, DV, K, O, Q, V};
+    match kind {
+        Kind::TmaForward => &[Q, K, V, O],
+        Kind::TmaBackward => &[Q, K, V, DO, DK, DV],
+        _ => &[],
+    }
+}
+
+/// Every tensor of the pass.
+fn tensors(checked: &Checked) -> impl Iterator<Item = (Argument, &Description)> {
+    let forward = checked.forward();
+    let of_forward = [
+        (Argument::Q, &forward.q),
+        (Argument::K, &forward.k),
+        (Argument::V, &forward.v),
+        (Argument::O, &forward.o),
     ];
-    tensors
-        .iter()
-        .try_for_each(|(argument, tensor)| ask(*argument, tensor))
+    let weights = checked
+        .weights()
+        .map(|weights| (Argument::Weights, weights));
+    let of_backward = checked.gradients().map(|gradients| {
+        [
+            (Argument::DO, &gradients.d_o),
+            (Argument::DQ, &gradients.d_q),
+            (Argument::DK, &gradients.d_k),
+            (Argument::DV, &gradients.d_v),
+        ]
+    });
+    let gradients = of_backward.into_iter().flatten();
+    of_forward.into_iter().chain(weights).chain(gradients)
 }
 
 /// The alignment that 16-byte copies need; what an empty dimension or one of a single entry says does not count.

@@ -4,6 +4,7 @@
 //! Planning is pure: it touches no device and no tensor, so plans for any GPU are made and tested anywhere. Addresses
 //! are the one thing a plan leaves open; [`Plan::params`] fills them in at launch.
 
+mod backward;
 mod device;
 mod eligible;
 mod flash2;
@@ -20,7 +21,7 @@ pub mod workspace;
 use std::fmt;
 
 use ferroflash_kernels::params::{
-    BackwardParams, ForwardParams, Params, Schedule, TmaForwardParams,
+    BackwardParams, CIRCLES, ForwardParams, Params, Schedule, TmaBackwardParams, TmaForwardParams,
 };
 use ferroflash_kernels::variants::Variant;
 
@@ -55,7 +56,7 @@ pub enum Algorithm {
     Flash1,
     /// FlashAttention-2: `mma.sync`, `cp.async`; compute capability 8.0 and newer.
     Flash2,
-    /// FlashAttention-3: TMA, `wgmma`; compute capability 9.0. Its backward kernels are not built yet.
+    /// FlashAttention-3: TMA, `wgmma`; compute capability 9.0. Its backward kernels take a head_dim of up to 128.
     Flash3,
     /// The CPU's: tiles with an online softmax, on all cores.
     Tiled,
@@ -188,7 +189,10 @@ pub fn plan(
     };
     let planned = match (algorithm, checked.pass()) {
         (Algorithm::Flash3, Pass::Forward) => {
-            flash3::forward(checked, device, &kernels, &mut plan.workspace)
+            flash3::forward::launches(checked, device, &kernels, &mut plan.workspace)
+        }
+        (Algorithm::Flash3, Pass::Backward) => {
+            flash3::backward::launches(checked, device, &kernels, &mut plan.workspace)
         }
         (Algorithm::Flash2, Pass::Backward) => {
             flash2::backward(checked, device, &kernels, &mut plan.workspace)
@@ -231,7 +235,11 @@ impl PlannedLaunch {
         match self.params {
             Params::Forward(ForwardParams { schedule, .. })
             | Params::TmaForward(TmaForwardParams { schedule, .. })
-            | Params::Backward(BackwardParams { schedule, .. }) => Some(schedule),
+            | Params::Backward(BackwardParams { schedule, .. })
+            | Params::TmaBackward(TmaBackwardParams {
+                pass: BackwardParams { schedule, .. },
+                ..
+            }) => Some(schedule),
             Params::Standard(_) => None,
         }
     }
@@ -250,8 +258,9 @@ impl Plan {
     pub fn params(&self, launch: &PlannedLaunch, at: &Addresses) -> Params {
         match launch.params {
             Params::Forward(params) => Params::Forward(flash2::bind_forward(params, at)),
-            Params::TmaForward(params) => Params::TmaForward(flash3::bind_forward(params, at)),
-            Params::Backward(params) => Params::Backward(flash2::bind_backward(params, at)),
+            Params::TmaForward(params) => Params::TmaForward(flash3::forward::bind(params, at)),
+            Params::Backward(params) => Params::Backward(backward::bind(params, at)),
+            Params::TmaBackward(params) => Params::TmaBackward(flash3::backward::bind(params, at)),
             Params::Standard(params) => Params::Standard(standard::bind(params, self.pass, at)),
         }
     }
@@ -302,6 +311,7 @@ impl fmt::Display for Plan {
                     schedule.tiles, schedule.heads, schedule.heads_per_group
                 )?;
                 match launch.packed_heads() {
+                    1 if schedule.order == CIRCLES => writeln!(f, ", in circles")?,
                     1 => writeln!(f)?,
                     packed => writeln!(f, ", {packed} heads of q share a tile")?,
                 }

@@ -2,8 +2,9 @@
 //! same results.
 
 use ferroflash_kernels::config::Footprint;
-use ferroflash_kernels::params::{FASTEST, ORDERED, Schedule};
+use ferroflash_kernels::params::{CIRCLES, FASTEST, ORDERED, Schedule};
 
+use super::backward::Cut;
 use crate::plan::DeviceInfo;
 use crate::problem::{Mask, Order, Problem};
 
@@ -59,22 +60,82 @@ pub fn forward(
 /// Key tiles of the backward pass: as many heads side by side as fill the device once.
 pub fn backward(
     problem: &Problem,
-    tiles: u32,
-    heads: u32,
+    cut: &Cut,
     device: &DeviceInfo,
     footprint: &Footprint,
 ) -> Schedule {
+    let heads = cut.heads_k as u32;
     let heads_per_group =
-        (resident_blocks(device, footprint) / tiles.max(1)).clamp(1, heads.max(1));
+        (resident_blocks(device, footprint) / cut.tiles.max(1)).clamp(1, heads.max(1));
     let order = match problem.order {
         Order::Deterministic => ORDERED,
         Order::Fastest => FASTEST,
     };
     Schedule {
-        tiles,
+        tiles: cut.tiles,
         heads_per_group,
         heads,
         order,
+    }
+}
+
+/// The same of flash3: where every tile meets every query block, tiles walk in circles if that takes less time.
+pub fn tma_backward(
+    problem: &Problem,
+    cut: &Cut,
+    device: &DeviceInfo,
+    footprint: &Footprint,
+) -> Schedule {
+    let schedule = backward(problem, cut, device, footprint);
+    let resident = resident_blocks(device, footprint);
+    let steps = cut
+        .padded_q
+        .div_ceil(cut.block_q)
+        .saturating_mul(problem.group_size() as u64);
+    let circles = problem.mask == Mask::Full
+        && schedule.order == ORDERED
+        && time_in_circles(&schedule, resident, steps) < time_in_a_list(&schedule, resident, steps);
+    match circles {
+        true => Schedule {
+            order: CIRCLES,
+            ..schedule
+        },
+        false => schedule,
+    }
+}
+
+/// Steps that the beginning and the end of a tile take, while nothing is multiplied.
+const TILE_EDGES: u64 = 4;
+
+/// Steps until the last tile ends, where tiles of `steps` steps walk in circles: groups of heads follow one another, and all
+/// tiles of a group run beside each other. Never, where they cannot, or where they would not begin apart.
+fn time_in_circles(schedule: &Schedule, resident: u32, steps: u64) -> u64 {
+    let &Schedule { tiles, heads, .. } = schedule;
+    if tiles > resident || u64::from(tiles) > steps {
+        return u64::MAX;
+    }
+    let rounds = u64::from(heads.div_ceil(schedule.heads_per_group));
+    rounds.saturating_mul(steps.saturating_add(TILE_EDGES))
+}
+
+/// The same where they are drawn from a list and each follows its left neighbour a step behind: blocks are as good as always
+/// busy, but for the last of the tiles that begin together, which has to wait for all before it.
+fn time_in_a_list(schedule: &Schedule, resident: u32, steps: u64) -> u64 {
+    let &Schedule { tiles, heads, .. } = schedule;
+    let all = u64::from(tiles) * u64::from(heads);
+    let rounds = all.div_ceil(resident.into());
+    let ramp = u64::from(tiles.saturating_sub(1).min(resident));
+    rounds
+        .saturating_mul(steps.saturating_add(TILE_EDGES))
+        .saturating_add(ramp)
+}
+
+/// The most blocks of the main kernel of a backward pass. In circles the blocks take the tiles of one group after those of
+/// the other.
+pub fn backward_blocks(schedule: &Schedule, device: &DeviceInfo, footprint: &Footprint) -> u32 {
+    match schedule.order {
+        CIRCLES => schedule.heads_per_group * schedule.tiles,
+        _ => resident_blocks(device, footprint),
     }
 }
 

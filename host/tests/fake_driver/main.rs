@@ -15,15 +15,16 @@ use ferroflash::plan::Plan;
 use ferroflash::prepared::{ForwardLayouts, GradientLayouts};
 use ferroflash::{
     Algorithm, Attention, Device, Dtype, Error, Gradients, Layout, Lse, LseMut, Mask,
-    OutputGradients, PreparedForward, Problem, Saved, Tensor, TensorMut, Workspace,
+    OutputGradients, Pass, PreparedForward, Problem, Saved, Tensor, TensorMut, Workspace,
 };
 use ferroflash_driver::fake::{self, Call, CountingAllocator, Kind, Launch};
 use ferroflash_kernels::params::{
-    BackwardParams, ForwardParams, Params, StandardParams, TmaForwardParams,
+    BackwardParams, ForwardParams, Params, StandardParams, TmaBackwardParams, TmaForwardParams,
 };
 use ferroflash_kernels::variants;
 use half::bf16;
 
+mod backward;
 mod enqueue;
 mod resources;
 mod tensor_maps;
@@ -38,9 +39,12 @@ fn params_bytes(kernel: &str) -> Option<usize> {
     Some(match variants::by_name(kernel)?.kind {
         variants::Kind::Forward => size_of::<ForwardParams>(),
         variants::Kind::TmaForward => size_of::<TmaForwardParams>(),
-        variants::Kind::BackwardDelta | variants::Kind::Backward | variants::Kind::BackwardDq => {
-            size_of::<BackwardParams>()
-        }
+        variants::Kind::TmaBackward => size_of::<TmaBackwardParams>(),
+        variants::Kind::BackwardDelta
+        | variants::Kind::Backward
+        | variants::Kind::BackwardDq
+        | variants::Kind::TmaBackwardDelta
+        | variants::Kind::TmaBackwardDq => size_of::<BackwardParams>(),
         _ => size_of::<StandardParams>(),
     })
 }

@@ -6,14 +6,14 @@ use super::enqueue::{assert_as_planned, only_launches, word};
 use super::*;
 
 /// Bytes of a tensor map.
-const MAP: usize = 128;
+pub const MAP: usize = 128;
 
 /// Where the addresses of lse and ticket stand.
 const LSE: usize = offset_of!(TmaForwardParams, lse);
 const TICKET: usize = offset_of!(TmaForwardParams, ticket);
 
 /// How many maps are encoded among calls.
-fn n_encoded(calls: &[Call]) -> usize {
+pub fn n_encoded(calls: &[Call]) -> usize {
     calls
         .iter()
         .filter(|call| **call == Call::EncodeTensorMap)
@@ -21,7 +21,7 @@ fn n_encoded(calls: &[Call]) -> usize {
 }
 
 /// The launches among calls.
-fn launches(calls: Vec<Call>) -> Vec<Launch> {
+pub fn launches(calls: Vec<Call>) -> Vec<Launch> {
     only_launches(
         calls
             .into_iter()

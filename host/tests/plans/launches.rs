@@ -1,12 +1,16 @@
 //! Which launches a plan has where a size is 0 or beyond all memory, and where the workspace's pieces lie.
 
 use ferroflash::Layout;
-use ferroflash::plan::Addresses;
+use ferroflash::plan::{Addresses, kinds};
 use ferroflash::tensor::{Description, LseDescription};
 use ferroflash::validate::{Checked, ForwardTensors, GradientTensors, backward, forward};
-use ferroflash_kernels::params::Params;
+use ferroflash_kernels::params::{BackwardParams, CIRCLES, FASTEST, ORDERED, Params, Schedule};
+use ferroflash_kernels::variants::Kind;
 
 use super::*;
+
+/// Those whose backward pass is three kernels.
+const FLASH: [Algorithm; 2] = [Algorithm::Flash3, Algorithm::Flash2];
 
 #[test]
 fn the_cpu_plans_no_launch() {
@@ -98,28 +102,35 @@ fn nothing_to_compute_launches_nothing() {
 fn without_keys_o_is_still_written() {
     let plan = plan_of(llama_like().seqlen_k(0), Pass::Forward, None).unwrap();
     assert_eq!(plan.launches.len(), 1);
-    let plan = plan_of(llama_like().seqlen_k(0), Pass::Backward, None).unwrap();
-    let kernels: Vec<_> = plan.kernels().collect();
-    assert_eq!(
-        kernels,
-        [
-            "backward_delta_sm80_bf16_d128",
-            "backward_dq_sm80_bf16_d128"
-        ]
-    );
+}
+
+/// The kinds of kernels that a backward pass of an algorithm launches.
+fn backward_kinds(problem: ProblemBuilder, algorithm: Algorithm) -> Vec<Kind> {
+    let plan = plan_of(problem, Pass::Backward, Some(algorithm)).unwrap();
+    let kinds = plan.launches.iter().map(|launch| launch.variant.kind);
+    kinds.collect()
+}
+
+#[test]
+fn without_keys_d_q_is_still_written() {
+    for algorithm in FLASH {
+        let [delta, _, d_q] = kinds(algorithm, Pass::Backward) else {
+            panic!("{algorithm} has three kernels")
+        };
+        let launched = backward_kinds(llama_like().seqlen_k(0), algorithm);
+        assert_eq!(launched, [*delta, *d_q]);
+    }
 }
 
 #[test]
 fn without_queries_the_ticket_is_still_cleared() {
-    let plan = plan_of(llama_like().seqlen_q(0), Pass::Backward, None).unwrap();
-    let kernels: Vec<_> = plan.kernels().collect();
-    assert_eq!(
-        kernels[..2],
-        [
-            "backward_delta_sm80_bf16_d128",
-            "backward_sm80_bf16_d128_causal"
-        ]
-    );
+    for algorithm in FLASH {
+        let [delta, main, _] = kinds(algorithm, Pass::Backward) else {
+            panic!("{algorithm} has three kernels")
+        };
+        let launched = backward_kinds(llama_like().seqlen_q(0), algorithm);
+        assert_eq!(launched, [*delta, *main]);
+    }
 }
 
 /// A backward pass with a gradient of lse, and the same without.
@@ -138,7 +149,7 @@ fn with_and_without_d_lse() -> [Checked; 2] {
 
 #[test]
 fn a_gradient_of_lse_takes_no_launch_and_no_memory() {
-    for asked in [Algorithm::Flash2, Algorithm::Standard] {
+    for asked in [Algorithm::Flash3, Algorithm::Flash2, Algorithm::Standard] {
         let [with, without] = with_and_without_d_lse().map(|checked| {
             plan(&checked, &DeviceInfo::h200(), Backend::Cuda, Some(asked)).unwrap()
         });
@@ -154,12 +165,13 @@ fn every_backward_kernel_is_told_where_the_gradient_of_lse_lies() {
         workspace: 1 << 40,
         ..Addresses::default()
     };
-    for asked in [Algorithm::Flash2, Algorithm::Standard] {
+    for asked in [Algorithm::Flash3, Algorithm::Flash2, Algorithm::Standard] {
         let plan = plan_of(llama_like(), Pass::Backward, Some(asked)).unwrap();
         for (at, expected) in [(at, 3 << 20), (Addresses { d_lse: 0, ..at }, 0)] {
             for launch in &plan.launches {
                 let given = match plan.params(launch, &at) {
                     Params::Backward(params) => params.d_lse,
+                    Params::TmaBackward(params) => params.pass.d_lse,
                     Params::Standard(params) => params.d_lse,
                     _ => panic!("{} is no backward kernel", launch.variant.name),
                 };
@@ -169,31 +181,121 @@ fn every_backward_kernel_is_told_where_the_gradient_of_lse_lies() {
     }
 }
 
+/// What a backward kernel of flash2 or flash3 is given of the pass.
+fn pass_params(plan: &Plan, at: &Addresses) -> Vec<BackwardParams> {
+    let given = |launch| match plan.params(launch, at) {
+        Params::Backward(params) => params,
+        Params::TmaBackward(params) => params.pass,
+        other => panic!("{other:?}"),
+    };
+    plan.launches.iter().map(given).collect()
+}
+
 #[test]
 fn workspace_pieces_are_bound_after_one_another() {
-    let plan = plan_of(llama_like(), Pass::Backward, None).unwrap();
-    let at = Addresses {
-        q: 1 << 20,
-        lse: 2 << 20,
-        workspace: 1 << 40,
-        ..Addresses::default()
+    for algorithm in FLASH {
+        let plan = plan_of(llama_like(), Pass::Backward, Some(algorithm)).unwrap();
+        let at = Addresses {
+            q: 1 << 20,
+            lse: 2 << 20,
+            d_q: 3 << 20,
+            workspace: 1 << 40,
+            ..Addresses::default()
+        };
+        let params = pass_params(&plan, &at);
+        let params = match params[..] {
+            [first, second, third] if first == second && second == third => first,
+            _ => panic!("{algorithm}: the kernels of a pass are told the same"),
+        };
+        assert_eq!((params.q.base, params.lse), (at.q, at.lse));
+        assert_eq!(params.d_q.base, at.d_q);
+        let bound = [
+            params.lse_log2,
+            params.delta,
+            params.d_q_accum,
+            params.turns,
+            params.ticket,
+        ];
+        let offsets: Vec<u64> = plan
+            .workspace
+            .pieces()
+            .iter()
+            .map(|piece| at.workspace + piece.offset_bytes)
+            .collect();
+        assert_eq!(bound.to_vec(), offsets);
+    }
+}
+
+/// The accumulator of dQ has the columns that the kernels have: flash3's are padded.
+#[test]
+fn the_accumulator_of_d_q_is_as_wide_as_the_kernels() {
+    for (head_dim, columns) in [(8, 64), (64, 64), (72, 128), (96, 128), (128, 128)] {
+        let problem = llama_like().head_dim(head_dim);
+        let plan = plan_of(problem, Pass::Backward, Some(Algorithm::Flash3)).unwrap();
+        let pieces = plan.workspace.pieces();
+        let accumulator = pieces.iter().find(|piece| piece.name == "d_q_accum");
+        let rows = 2 * 32 * 4096;
+        assert_eq!(accumulator.unwrap().n_bytes, rows * columns * 4);
+    }
+}
+
+/// The blocks of dQ's kernel cover 64 rows each, whatever the main kernel takes at a time.
+#[test]
+fn every_row_of_the_padded_length_has_a_block_of_d_q() {
+    for (head_dim, block_q) in [(64, 128), (128, 64)] {
+        let problem = llama_like().head_dim(head_dim).seqlen_q(65);
+        let plan = plan_of(problem, Pass::Backward, Some(Algorithm::Flash3)).unwrap();
+        let grids: Vec<u32> = plan.launches.iter().map(|launch| launch.grid).collect();
+        assert_eq!(
+            [grids[0], grids[2]],
+            [64 * 128 / block_q, 64 * 128 / 64],
+            "head_dim {head_dim}"
+        );
+    }
+}
+
+/// Which order tiles have, and how many blocks take them.
+fn order(problem: ProblemBuilder, n_sms: u32) -> (u32, u32, u32) {
+    let checked =
+        without_tensors(&problem.build().unwrap(), Pass::Backward, Place::Cuda(0)).unwrap();
+    let device = DeviceInfo {
+        n_sms,
+        ..DeviceInfo::h200()
     };
-    let Params::Backward(params) = plan.params(&plan.launches[0], &at) else {
-        panic!()
+    let plan = plan(&checked, &device, Backend::Cuda, Some(Algorithm::Flash3)).unwrap();
+    let Schedule {
+        order,
+        heads_per_group,
+        ..
+    } = pass_params(&plan, &Addresses::default())[0].schedule;
+    (order, heads_per_group, plan.launches[1].grid)
+}
+
+#[test]
+fn circles_are_taken_where_all_tiles_of_a_head_run_at_once_and_few_blocks_are_left_over() {
+    let of = |seqlen: usize, heads: usize| {
+        let problem = Problem::builder(Dtype::Bf16).seqlen(seqlen);
+        problem.heads(heads).head_dim(128)
     };
-    assert_eq!((params.q.base, params.lse), (at.q, at.lse));
-    let bound = [
-        params.lse_log2,
-        params.delta,
-        params.d_q_accum,
-        params.turns,
-        params.ticket,
-    ];
-    let offsets: Vec<u64> = plan
-        .workspace
-        .pieces()
-        .iter()
-        .map(|piece| at.workspace + piece.offset_bytes)
-        .collect();
-    assert_eq!(bound.to_vec(), offsets);
+    // 64 tiles: two heads in 128 of 132 blocks.
+    assert_eq!(order(of(8192, 32), 132), (CIRCLES, 2, 128));
+    // 128 tiles: one head in 128.
+    assert_eq!(order(of(16384, 16), 132), (CIRCLES, 1, 128));
+    // 70 tiles: a head at a time would leave 62 of 132 blocks idle.
+    assert_eq!(order(of(8960, 16), 132), (ORDERED, 1, 132));
+    // 140 tiles: more than there are blocks.
+    assert_eq!(order(of(17920, 8), 132), (ORDERED, 1, 132));
+    // A tile has fewer steps than there are tiles: they would begin at the same block.
+    assert_eq!(order(of(8192, 32).seqlen_q(64), 132), (ORDERED, 2, 132));
+    assert_eq!(order(of(8192, 32).seqlen_q(0), 132).0, ORDERED);
+    // All that is asked for fits the device at once.
+    assert_eq!(order(of(1024, 3), 132), (CIRCLES, 3, 24));
+    // Under a causal mask tiles differ in length.
+    assert_eq!(
+        order(of(8192, 32).mask(Mask::Causal), 132),
+        (ORDERED, 2, 132)
+    );
+    // By name.
+    let fastest = of(8192, 32).order(Order::Fastest);
+    assert_eq!(order(fastest, 132), (FASTEST, 2, 132));
 }

@@ -21,7 +21,7 @@ pub fn finished(name: &str, text: &str) -> String {
             } = variant.footprint;
             let bounded = with_launch_bounds(text, threads, blocks_per_sm);
             match variant.kind {
-                Kind::TmaForward => with_alignment(&bounded),
+                Kind::TmaForward | Kind::TmaBackward => with_alignment(&bounded),
                 _ => bounded,
             }
         }
@@ -81,7 +81,7 @@ mod tests {
         let aligned = "\t.param .align 64 .b8 p[16]";
         for row in variants::VARIANTS {
             let text = entry(row.name);
-            let holds_maps = row.kind == Kind::TmaForward;
+            let holds_maps = [Kind::TmaForward, Kind::TmaBackward].contains(&row.kind);
             assert_eq!(text.contains(aligned), holds_maps, "{}", row.name);
             assert!(text.contains("\t.param .align 16 .b8 q;"), "{text}");
         }

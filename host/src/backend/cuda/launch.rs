@@ -89,10 +89,14 @@ impl Launches {
                 match self.plan.params(launch, at) {
                     Params::Forward(params) => function::launch(function, size, stream, &params)?,
                     Params::TmaForward(params) => {
-                        let params = ready.maps.encoded(&params, launch.variant.dtype)?;
+                        let params = ready.maps.forward(&params, launch.variant.dtype)?;
                         function::launch(function, size, stream, &params)?
                     }
                     Params::Backward(params) => function::launch(function, size, stream, &params)?,
+                    Params::TmaBackward(params) => {
+                        let params = ready.maps.backward(&params, launch.variant.dtype)?;
+                        function::launch(function, size, stream, &params)?
+                    }
                     Params::Standard(params) => function::launch(function, size, stream, &params)?,
                 }
             }

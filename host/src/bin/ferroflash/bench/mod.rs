@@ -257,7 +257,7 @@ fn variants(arguments: &BenchArguments, device: &Device, pass: Pass) -> Vec<Vari
         (false, _) => arguments.algorithm.clone(),
         (true, _) if !on_gpu => vec![AlgorithmName::Auto],
         // The first is what the others' results are compared with.
-        (true, Pass::Forward) if on_hopper => vec![
+        (true, Pass::Forward | Pass::Backward) if on_hopper => vec![
             AlgorithmName::Flash2,
             AlgorithmName::Flash3,
             AlgorithmName::Standard,

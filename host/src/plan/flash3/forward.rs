@@ -1,22 +1,21 @@
-//! Launches of flash3: grids, tensor maps and parameters.
+//! The launch of flash3's forward pass.
 
-use ferroflash_kernels::params::{Params, TensorMap, TmaForwardParams};
+use ferroflash_kernels::params::{Params, TmaForwardParams};
 use ferroflash_kernels::variants::TileShape;
 
-use super::reason::Reason;
-use super::select::{PassKernels, grid};
-use super::tensor_map::tensor_map;
-use super::views::{scale, shape, view};
-use super::workspace::WorkspaceLayout;
-use super::{Addresses, DeviceInfo, PlannedLaunch, schedule, short};
+use crate::plan::reason::Reason;
+use crate::plan::select::{PassKernels, grid};
+use crate::plan::tensor_map::tensor_map;
+use crate::plan::views::{scale, shape, view};
+use crate::plan::workspace::WorkspaceLayout;
+use crate::plan::{Addresses, DeviceInfo, PlannedLaunch, schedule, short};
 use crate::validate::Checked;
 
-/// Rows of a box of q and o, of all of its heads together: those of a warpgroup.
-const WARPGROUP_ROWS: u32 = 64;
+use super::{WARPGROUP_ROWS, place};
 
 /// One launch, of as many blocks as the device holds at once: they draw the query tiles of every head from the ticket.
 /// None where there is no row.
-pub fn forward(
+pub fn launches(
     checked: &Checked,
     device: &DeviceInfo,
     kernels: &PassKernels,
@@ -67,18 +66,11 @@ pub fn forward(
     Ok(launches)
 }
 
-/// Fills the addresses in. Without keys, k and v lie nowhere: their maps are given the place of o, since a map must have
-/// one; no element of it is copied.
-pub fn bind_forward(mut params: TmaForwardParams, at: &Addresses) -> TmaForwardParams {
-    let keys = |map: TensorMap, base: u64| TensorMap {
-        base: if params.shape.seqlen_k == 0 {
-            at.o
-        } else {
-            base
-        },
-        ..map
-    };
-    (params.k, params.v) = (keys(params.k, at.k), keys(params.v, at.v));
+/// Fills the addresses in. Without keys, k and v lie nowhere.
+pub fn bind(mut params: TmaForwardParams, at: &Addresses) -> TmaForwardParams {
+    let seqlen_k = params.shape.seqlen_k;
+    params.k.base = place(seqlen_k, at.k, at.o);
+    params.v.base = place(seqlen_k, at.v, at.o);
     params.q.base = at.q;
     params.o.base = at.o;
     params.o_rows.base = at.o;

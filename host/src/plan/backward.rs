@@ -1,0 +1,154 @@
+//! What the backward passes of flash2 and flash3 share: three kernels, the workspace that they hand on, the parameters.
+
+use ferroflash_kernels::config::Footprint;
+use ferroflash_kernels::params::{BackwardParams, Params, Schedule};
+use ferroflash_kernels::variants::Kind;
+
+use super::reason::Reason;
+use super::select::{PassKernels, grid};
+use super::views::{scale, shape, view};
+use super::workspace::WorkspaceLayout;
+use super::{Addresses, DeviceInfo, PlannedLaunch, schedule};
+use crate::problem::Problem;
+use crate::validate::Checked;
+
+/// How the main kernel of a pass cuts the problem.
+#[derive(Clone, Copy, Debug)]
+pub struct Cut {
+    /// Rows of a block of queries.
+    pub block_q: u64,
+    /// Rows of q of a head in whole blocks. At least one block, so that without any query the first kernel still clears the
+    /// ticket and the main kernel still writes dK = dV = 0.
+    pub padded_q: u64,
+    /// Tiles of keys of a head.
+    pub tiles: u32,
+    /// (batch, head) pairs of queries.
+    pub heads_q: u64,
+    /// (batch, head) pairs of keys.
+    pub heads_k: u64,
+}
+
+impl Cut {
+    /// By the blocks and tiles of this kernel.
+    pub fn new(problem: &Problem, main: &Footprint) -> Cut {
+        let block_q = u64::from(main.block_q);
+        Cut {
+            block_q,
+            padded_q: (problem.seqlen_q as u64).max(1).next_multiple_of(block_q),
+            tiles: (problem.seqlen_k as u32).div_ceil(main.block_k),
+            heads_q: (problem.batch * problem.heads_q) as u64,
+            heads_k: (problem.batch * problem.heads_k) as u64,
+        }
+    }
+}
+
+/// Δ, then the main kernel with parameters of its own, then dQ.
+pub fn launches(
+    device: &DeviceInfo,
+    kernels: &PassKernels,
+    cut: &Cut,
+    params: &BackwardParams,
+    of_main: Params,
+) -> Result<Vec<PlannedLaunch>, Reason> {
+    let mut launches = Vec::new();
+    for &variant in kernels.variants() {
+        let footprint = &variant.footprint;
+        let (grid, params) = match variant.kind {
+            Kind::Backward | Kind::TmaBackward => {
+                let all = grid("the number of key tiles", &[cut.tiles.into(), cut.heads_k])?;
+                let most = schedule::backward_blocks(&params.schedule, device, footprint);
+                (all.min(most), of_main)
+            }
+            // Nothing was added up where there is no query.
+            Kind::BackwardDq | Kind::TmaBackwardDq if params.shape.seqlen_q == 0 => continue,
+            _ => {
+                let blocks = cut.padded_q.div_ceil(footprint.block_q.into());
+                let grid = grid("the number of query blocks", &[blocks, cut.heads_q])?;
+                (grid, Params::Backward(*params))
+            }
+        };
+        if grid > 0 {
+            launches.push(PlannedLaunch {
+                variant,
+                grid,
+                params,
+            });
+        }
+    }
+    Ok(launches)
+}
+
+/// What the three kernels share; the workspace's pieces are laid out here. The accumulator of dQ has `columns` columns.
+pub fn params(
+    checked: &Checked,
+    cut: &Cut,
+    columns: u32,
+    schedule: Schedule,
+    workspace: &mut WorkspaceLayout,
+) -> Result<BackwardParams, Reason> {
+    let &Cut {
+        block_q,
+        padded_q,
+        heads_q: heads,
+        ..
+    } = cut;
+    let f32_bytes = size_of::<f32>() as u64;
+    let mut push = |name, factors: &[u64]| workspace.place(name, factors);
+    let lse_log2 = push("lse_log2", &[heads, padded_q, f32_bytes])?;
+    let delta = push("delta", &[heads, padded_q, f32_bytes])?;
+    let d_q_accum = push("d_q_accum", &[heads, padded_q, columns.into(), f32_bytes])?;
+    let turns = push(
+        "turns",
+        &[heads, padded_q / block_q, size_of::<u32>() as u64],
+    )?;
+    let ticket = push("ticket", &[size_of::<u32>() as u64])?;
+
+    let tensors = checked.forward();
+    let gradients = checked.gradients();
+    let gradient = |of: fn(&crate::validate::GradientTensors) -> crate::tensor::Description| {
+        gradients
+            .map(|gradients| view(&of(gradients)))
+            .unwrap_or_default()
+    };
+    Ok(BackwardParams {
+        q: view(&tensors.q),
+        k: view(&tensors.k),
+        v: view(&tensors.v),
+        o: view(&tensors.o),
+        d_o: gradient(|gradients| gradients.d_o),
+        d_q: gradient(|gradients| gradients.d_q),
+        d_k: gradient(|gradients| gradients.d_k),
+        d_v: gradient(|gradients| gradients.d_v),
+        lse: 0,
+        d_lse: 0,
+        lse_log2,
+        delta,
+        d_q_accum,
+        turns,
+        ticket,
+        padded_q,
+        shape: shape(checked),
+        scale: scale(checked),
+        schedule,
+    })
+}
+
+/// Fills the addresses in.
+pub fn bind(mut params: BackwardParams, at: &Addresses) -> BackwardParams {
+    params.q.base = at.q;
+    params.k.base = at.k;
+    params.v.base = at.v;
+    params.o.base = at.o;
+    params.d_o.base = at.d_o;
+    params.d_q.base = at.d_q;
+    params.d_k.base = at.d_k;
+    params.d_v.base = at.d_v;
+    params.lse = at.lse;
+    params.d_lse = at.d_lse;
+    params.lse_log2 += at.workspace;
+    params.delta += at.workspace;
+    params.d_q_accum += at.workspace;
+    params.turns += at.workspace;
+    params.ticket += at.workspace;
+    params
+}

@@ -1,0 +1,57 @@
+//! The launches of flash3's backward pass.
+
+use ferroflash_kernels::config;
+use ferroflash_kernels::params::{Params, TmaBackwardParams};
+use ferroflash_kernels::variants::Kind;
+
+use super::{WARPGROUP_ROWS, place};
+use crate::plan::backward::{self, Cut};
+use crate::plan::reason::Reason;
+use crate::plan::select::PassKernels;
+use crate::plan::tensor_map::tensor_map;
+use crate::plan::workspace::WorkspaceLayout;
+use crate::plan::{Addresses, DeviceInfo, PlannedLaunch, schedule};
+use crate::validate::Checked;
+
+/// Δ, then the main kernel, then dQ: see [`backward::launches`].
+pub fn launches(
+    checked: &Checked,
+    device: &DeviceInfo,
+    kernels: &PassKernels,
+    workspace: &mut WorkspaceLayout,
+) -> Result<Vec<PlannedLaunch>, Reason> {
+    let (Some(main), Some(gradients)) = (kernels.of_kind(Kind::TmaBackward), checked.gradients())
+    else {
+        return Ok(Vec::new());
+    };
+    let problem = checked.problem();
+    let footprint = &main.footprint;
+    let cut = Cut::new(problem, footprint);
+    let columns = config::padded_columns(main.head_dim.unwrap_or(problem.head_dim as u32));
+    let schedule = schedule::tma_backward(problem, &cut, device, footprint);
+    let pass = backward::params(checked, &cut, columns, schedule, workspace)?;
+    let tensors = checked.forward();
+    let params = TmaBackwardParams {
+        q: tensor_map(&tensors.q, footprint.block_q, 1),
+        k: tensor_map(&tensors.k, footprint.block_k, 1),
+        v: tensor_map(&tensors.v, footprint.block_k, 1),
+        d_o: tensor_map(&gradients.d_o, footprint.block_q, 1),
+        d_k: tensor_map(&gradients.d_k, WARPGROUP_ROWS, 1),
+        d_v: tensor_map(&gradients.d_v, WARPGROUP_ROWS, 1),
+        pass,
+    };
+    backward::launches(device, kernels, &cut, &pass, Params::TmaBackward(params))
+}
+
+/// Fills the addresses in. Without queries, q and dO lie nowhere; without keys the kernel is not launched.
+pub fn bind(mut params: TmaBackwardParams, at: &Addresses) -> TmaBackwardParams {
+    let seqlen_q = params.pass.shape.seqlen_q;
+    params.q.base = place(seqlen_q, at.q, at.k);
+    params.d_o.base = place(seqlen_q, at.d_o, at.k);
+    params.k.base = at.k;
+    params.v.base = at.v;
+    params.d_k.base = at.d_k;
+    params.d_v.base = at.d_v;
+    params.pass = backward::bind(params.pass, at);
+    params
+}

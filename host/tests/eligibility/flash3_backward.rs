@@ -1,0 +1,205 @@
+//! What flash3 refuses of a backward pass, and who serves then.
+
+use ferroflash::validate::{GradientTensors, backward};
+
+use super::flash3::replaced_by_flash2;
+use super::*;
+
+/// What the kernels copy by tensor maps, and what they read and write as flash2's do.
+const MAPPED: [Argument; 6] = [
+    Argument::Q,
+    Argument::K,
+    Argument::V,
+    Argument::DO,
+    Argument::DK,
+    Argument::DV,
+];
+const OTHERS: [Argument; 2] = [Argument::O, Argument::DQ];
+
+/// The small problem of three sequences with `change` done to one of its tensors.
+fn with_changed(argument: Argument, change: impl FnOnce(&mut Description)) -> Checked {
+    let problem = with(|p| p.batch = 3);
+    let like = Description::contiguous(problem.shape_q(), Dtype::Bf16, Place::Cuda(0)).unwrap();
+    let mut saved = ForwardTensors {
+        q: like,
+        k: like,
+        v: like,
+        o: like,
+        lse: LseDescription::contiguous(3 * 128, Place::Cuda(0)),
+    };
+    let mut gradients = GradientTensors {
+        d_o: like,
+        d_lse: None,
+        d_q: like,
+        d_k: like,
+        d_v: like,
+    };
+    change(match argument {
+        Argument::Q => &mut saved.q,
+        Argument::K => &mut saved.k,
+        Argument::V => &mut saved.v,
+        Argument::O => &mut saved.o,
+        Argument::DO => &mut gradients.d_o,
+        Argument::DQ => &mut gradients.d_q,
+        Argument::DK => &mut gradients.d_k,
+        Argument::DV => &mut gradients.d_v,
+        other => panic!("{other} is none of them"),
+    });
+    backward(&problem, saved, gradients).unwrap()
+}
+
+/// Who serves a backward pass on an H200.
+fn served(checked: &Checked) -> Algorithm {
+    let plan = plan(checked, &DeviceInfo::h200(), Backend::Cuda, None).unwrap();
+    plan.algorithm
+}
+
+fn of_problem(problem: &Problem) -> Checked {
+    without_tensors(problem, Pass::Backward, Place::Cuda(0)).unwrap()
+}
+
+#[test]
+fn it_serves_first_on_hopper_and_on_no_other_device() {
+    let checked = of_problem(&small());
+    assert_eq!(served(&checked), Algorithm::Flash3);
+    let needed = (9, 0);
+    for (given, expected) in [
+        (
+            (8, 9),
+            Reason::ComputeCapability {
+                given: (8, 9),
+                needed,
+            },
+        ),
+        (
+            (10, 0),
+            Reason::OtherArchitecture {
+                given: (10, 0),
+                needed,
+            },
+        ),
+    ] {
+        let device = DeviceInfo {
+            compute_capability: given,
+            ..DeviceInfo::h200()
+        };
+        assert_eq!(replaced_by_flash2(&checked, &device), expected);
+    }
+}
+
+#[test]
+fn every_multiple_of_8_up_to_128_goes_to_the_smallest_kernels_that_hold_it() {
+    for head_dim in (8..=128).step_by(8) {
+        let compiled = [64, 96, 128]
+            .into_iter()
+            .find(|compiled| head_dim <= *compiled)
+            .unwrap();
+        let problem = Problem::builder(Dtype::F16)
+            .seqlen(512)
+            .heads(2)
+            .head_dim(head_dim);
+        let plan = plan_of(problem, Pass::Backward, None).unwrap();
+        let kernels: Vec<_> = plan.kernels().collect();
+        let expected = [
+            format!("backward_delta_sm90a_f16_d{compiled}"),
+            format!("backward_sm90a_f16_d{compiled}_full"),
+            format!("backward_dq_sm90a_f16_d{compiled}"),
+        ];
+        assert_eq!(kernels, expected);
+    }
+}
+
+#[test]
+fn larger_head_dims_go_to_standard() {
+    for head_dim in [136, 192, 256] {
+        let checked = of_problem(&with(|p| p.head_dim = head_dim));
+        let reason = Reason::HeadDimMultiple {
+            given: head_dim as u32,
+            multiple: 8,
+            most: 128,
+        };
+        let refused = refusal(Algorithm::Flash3, &checked, &DeviceInfo::h200());
+        assert_eq!(refused, reason);
+        assert_eq!(served(&checked), Algorithm::Standard);
+    }
+}
+
+#[test]
+fn too_little_shared_memory_goes_to_flash2() {
+    let problem = with(|p| p.head_dim = 128);
+    let device = DeviceInfo {
+        shared_bytes_per_block: 164_880,
+        ..DeviceInfo::h200()
+    };
+    let reason = replaced_by_flash2(&of_problem(&problem), &device);
+    let needs = |needed| 164_880 < needed && needed <= DeviceInfo::h200().shared_bytes_per_block;
+    assert!(
+        matches!(reason, Reason::SharedMemory { given: 164_880, needed } if needs(needed)),
+        "{reason}"
+    );
+}
+
+#[test]
+fn what_no_16_bytes_divide_is_refused_whoever_reads_it() {
+    for argument in MAPPED.into_iter().chain(OTHERS) {
+        let checked = with_changed(argument, |tensor| {
+            (tensor.layout.row_stride, tensor.layout.batch_stride) = (132, 64 * 132)
+        });
+        let reason = Reason::StrideAlignment {
+            argument,
+            stride: 132,
+        };
+        let refused = refusal(Algorithm::Flash3, &checked, &DeviceInfo::h200());
+        assert_eq!(refused, reason);
+    }
+}
+
+/// Of what is read; validation refuses repeated entries of what is written.
+#[test]
+fn repeated_entries_of_what_tensor_maps_describe_go_to_flash2() {
+    for argument in [Argument::Q, Argument::K, Argument::V, Argument::DO] {
+        let checked = with_changed(argument, |tensor| tensor.layout.batch_stride = 0);
+        let reason = Reason::RepeatedEntries { argument, n: 3 };
+        assert_eq!(replaced_by_flash2(&checked, &DeviceInfo::h200()), reason);
+    }
+    let checked = with_changed(Argument::O, |tensor| tensor.layout.batch_stride = 0);
+    assert_eq!(served(&checked), Algorithm::Flash3);
+}
+
+#[test]
+fn strides_beyond_40_bits_of_what_tensor_maps_describe_go_to_flash2() {
+    for argument in MAPPED {
+        let checked = with_changed(argument, |tensor| tensor.layout.batch_stride = 1 << 39);
+        let reason = Reason::StrideTooLong {
+            argument,
+            n_bytes: 1 << 40,
+            limit: 1 << 40,
+        };
+        assert_eq!(replaced_by_flash2(&checked, &DeviceInfo::h200()), reason);
+    }
+    for argument in OTHERS {
+        let checked = with_changed(argument, |tensor| tensor.layout.batch_stride = 1 << 39);
+        assert_eq!(served(&checked), Algorithm::Flash3, "{argument}");
+    }
+}
+
+#[test]
+fn more_rows_than_copies_count_are_refused() {
+    let most = 1 << 30;
+    let of_length = |seqlen_q| {
+        let problem = with(|p| (p.heads_q, p.heads_k, p.seqlen_q) = (1, 1, seqlen_q));
+        of_problem(&problem)
+    };
+    let device = DeviceInfo {
+        memory_bytes: 1 << 50,
+        ..DeviceInfo::h200()
+    };
+    let reason = Reason::TooLarge {
+        what: "seqlen_q",
+        given: most as u64 + 1,
+        limit: most as u64,
+    };
+    assert_eq!(replaced_by_flash2(&of_length(most + 1), &device), reason);
+    let plan = plan(&of_length(most), &device, Backend::Cuda, None).unwrap();
+    assert_eq!(plan.algorithm, Algorithm::Flash3);
+}

@@ -1,0 +1,209 @@
+//! Backward passes: three kernels as planned, with the gradient of lse where there is one; flash3's with its tensor maps.
+
+use super::enqueue::{assert_as_planned, word};
+use super::tensor_maps::{MAP, launches, n_encoded};
+use super::*;
+use ferroflash::PreparedBackward;
+
+/// A backward pass with all it needs.
+struct Backward {
+    prepared: PreparedBackward,
+    /// q, k, v, o and dO.
+    inputs: [DeviceBuffer<bf16>; 5],
+    /// dQ, dK and dV.
+    outputs: [DeviceBuffer<bf16>; 3],
+    lse: DeviceBuffer<f32>,
+    workspace: Workspace,
+}
+
+impl Backward {
+    fn with(device: &Device, problem: Problem, algorithm: Algorithm) -> Backward {
+        let attention = Attention::new(device, problem).unwrap();
+        let attention = attention.with_algorithm(algorithm);
+        let layouts = ForwardLayouts::contiguous(&problem).unwrap();
+        let gradient_layouts = GradientLayouts::contiguous(&problem).unwrap();
+        let prepared = attention
+            .prepare_backward(&layouts, &gradient_layouts)
+            .unwrap();
+        let cuda = device.as_cuda().unwrap();
+        let buffer = || DeviceBuffer::new(cuda, SHAPE.iter().product()).unwrap();
+        let workspace = prepared.workspace().unwrap();
+        Backward {
+            prepared,
+            inputs: [(); 5].map(|()| buffer()),
+            outputs: [(); 3].map(|()| buffer()),
+            lse: DeviceBuffer::new(cuda, 2 * 4 * 200).unwrap(),
+            workspace,
+        }
+    }
+
+    fn enqueue(&mut self, stream: &Stream, d_lse: Option<Lse>) -> Result<(), Error> {
+        let layout = Layout::bshd(SHAPE)?;
+        let [q, k, v, o, d_o] = self
+            .inputs
+            .each_ref()
+            .map(|buffer| Tensor::device(buffer.slice(), layout).unwrap());
+        let [d_q, d_k, d_v] = self
+            .outputs
+            .each_mut()
+            .map(|buffer| TensorMut::device(buffer.slice_mut(), layout).unwrap());
+        let saved = Saved {
+            q,
+            k,
+            v,
+            o,
+            lse: Lse::Device(self.lse.slice()),
+        };
+        self.prepared.backward(
+            stream,
+            &saved,
+            OutputGradients { d_o, d_lse },
+            &mut Gradients { d_q, d_k, d_v },
+            &mut self.workspace,
+        )
+    }
+}
+
+/// Where a kernel's parameters of the pass stand among its own.
+fn pass_offset(launch: &Launch) -> usize {
+    match launch.params.len() == size_of::<TmaBackwardParams>() {
+        true => offset_of!(TmaBackwardParams, pass),
+        false => 0,
+    }
+}
+
+#[test]
+fn three_kernels_are_enqueued_as_planned() {
+    let _turn = turn();
+    let Some(device) = gpu(0) else { return };
+    let cuda = device.as_cuda().unwrap();
+    for algorithm in [Algorithm::Flash2, Algorithm::Flash3] {
+        let mut backward = Backward::with(&device, problem(), algorithm);
+        let stream = Stream::new(cuda).unwrap();
+        let d_lse = DeviceBuffer::<f32>::new(cuda, 2 * 4 * 200).unwrap();
+        for (given, address) in [
+            (None, 0),
+            (Some(Lse::Device(d_lse.slice())), d_lse.slice().address()),
+        ] {
+            let launches = launches(calls_of(|| backward.enqueue(&stream, given).unwrap()));
+            assert_as_planned(&launches, backward.prepared.plan(), (&stream).into());
+            assert_eq!(launches.len(), 3, "delta, the main kernel, dQ");
+            for launch in &launches {
+                let offset = pass_offset(launch) + offset_of!(BackwardParams, d_lse);
+                assert_eq!(word(launch, offset), address, "{}", launch.kernel);
+            }
+        }
+
+        let halves = DeviceBuffer::<bf16>::new(cuda, 2 * 4 * 200).unwrap();
+        let of_another_type = ProblemError::DtypeMismatch {
+            argument: Argument::DLse,
+            given: Dtype::Bf16,
+            needed: Dtype::F32,
+        };
+        let refused = backward.enqueue(&stream, Some(Lse::Device(halves.slice())));
+        assert_eq!(refused, Err(Error::Problem(of_another_type)));
+        let fewer = DeviceBuffer::<f32>::new(cuda, 2 * 4 * 200 - 1).unwrap();
+        let of_other_rows = ProblemError::ElementCount {
+            argument: Argument::DLse,
+            given: 1599,
+            needed: 1600,
+        };
+        let refused = backward.enqueue(&stream, Some(Lse::Device(fewer.slice())));
+        assert_eq!(refused, Err(Error::Problem(of_other_rows)));
+    }
+}
+
+#[test]
+fn flash3_serves_first_and_its_main_kernel_alone_is_given_maps() {
+    let _turn = turn();
+    let Some(device) = gpu(0) else { return };
+    let attention = Attention::new(&device, problem()).unwrap();
+    let explained = attention.explain(Pass::Backward).unwrap();
+    assert_eq!(explained.plan.unwrap().algorithm, Algorithm::Flash3);
+
+    let mut backward = Backward::with(&device, problem(), Algorithm::Flash3);
+    let stream = Stream::new(device.as_cuda().unwrap()).unwrap();
+    let calls = calls_of(|| backward.enqueue(&stream, None).unwrap());
+    assert_eq!(n_encoded(&calls), 6);
+    let launches = launches(calls);
+    let sizes: Vec<usize> = launches.iter().map(|launch| launch.params.len()).collect();
+    let of_others = size_of::<BackwardParams>();
+    assert_eq!(
+        sizes,
+        [of_others, size_of::<TmaBackwardParams>(), of_others]
+    );
+
+    let main = &launches[1];
+    let [q, k, v, _, d_o] = backward
+        .inputs
+        .each_ref()
+        .map(|buffer| buffer.slice().address());
+    let [_, d_k, d_v] = backward
+        .outputs
+        .each_ref()
+        .map(|buffer| buffer.slice().address());
+    let footprint = &backward.prepared.plan().launches[1].variant.footprint;
+    let (block_q, block_k) = (u64::from(footprint.block_q), u64::from(footprint.block_k));
+    let [batch, seqlen, heads, head_dim] = SHAPE.map(|n| n as u64);
+    let expected = [
+        (q, block_q),
+        (k, block_k),
+        (v, block_k),
+        (d_o, block_q),
+        (d_k, 64),
+        (d_v, 64),
+    ];
+    for (at, (address, rows)) in expected.into_iter().enumerate() {
+        let words: Vec<u64> = (0..16).map(|idx| word(main, at * MAP + idx * 8)).collect();
+        let row_bytes = 2 * heads * head_dim;
+        let expected = [
+            [address, head_dim, seqlen, heads],
+            [batch, row_bytes, 2 * head_dim, seqlen * row_bytes],
+            [64, rows, 1, 1],
+            [9, 0, 0, 0],
+        ];
+        assert_eq!(words, expected.concat(), "map {at}");
+    }
+}
+
+#[test]
+fn maps_are_encoded_once_while_their_tensors_stay() {
+    let _turn = turn();
+    let Some(device) = gpu(0) else { return };
+    let mut backward = Backward::with(&device, problem(), Algorithm::Flash3);
+    let cuda = device.as_cuda().unwrap();
+    let stream = Stream::new(cuda).unwrap();
+    let run = |backward: &mut Backward| calls_of(|| backward.enqueue(&stream, None).unwrap());
+    let first = run(&mut backward);
+    assert_eq!(n_encoded(&first), 6);
+    let second = run(&mut backward);
+    assert_eq!(n_encoded(&second), 0);
+    assert_eq!(launches(first)[1].params, launches(second)[1].params);
+
+    let allocated = fake::allocations();
+    backward.enqueue(&stream, None).unwrap();
+    assert_eq!(fake::allocations(), allocated, "host memory was allocated");
+
+    // The last map: every one of them counts.
+    backward.outputs[2] = DeviceBuffer::new(cuda, SHAPE.iter().product()).unwrap();
+    let moved = run(&mut backward);
+    assert_eq!(n_encoded(&moved), 6);
+    let d_v = backward.outputs[2].slice().address();
+    assert_eq!(word(&launches(moved)[1], 5 * MAP), d_v);
+}
+
+/// Tiles that walk in circles wait for tiles that run beside them: the grid is theirs, whatever the device holds.
+#[test]
+fn circles_are_enqueued_with_a_block_for_every_tile_of_a_group() {
+    let _turn = turn();
+    let Some(device) = gpu(0) else { return };
+    let mut full = problem();
+    full.mask = Mask::Full;
+    let mut backward = Backward::with(&device, full, Algorithm::Flash3);
+    let planned = backward.prepared.plan().to_string();
+    assert!(planned.contains("in circles"), "{planned}");
+    let stream = Stream::new(device.as_cuda().unwrap()).unwrap();
+    let launches = launches(calls_of(|| backward.enqueue(&stream, None).unwrap()));
+    let [batch, _, heads, _] = SHAPE.map(|n| n as u32);
+    assert_eq!(launches[1].grid, [2 * batch * heads, 1, 1]);
+}

@@ -1,0 +1,173 @@
+//! Grids cover every tile exactly once, and what the kernels of a pass share fits all of them.
+
+use std::collections::BTreeMap;
+
+use ferroflash::plan::PlannedLaunch;
+use ferroflash_kernels::attention::mask::Work;
+use ferroflash_kernels::attention::schedule;
+use ferroflash_kernels::params::{BackwardParams, CIRCLES, Params, Schedule};
+use ferroflash_kernels::variants::Kind;
+
+use super::*;
+
+/// How often each (tile, head) comes up.
+fn counts(places: impl Iterator<Item = (u32, u32)>) -> BTreeMap<(u32, u32), u32> {
+    let mut counts = BTreeMap::new();
+    places.for_each(|place| *counts.entry(place).or_default() += 1);
+    counts
+}
+
+fn assert_once(schedule: &Schedule, places: impl Iterator<Item = (u32, u32)>) {
+    let expected =
+        (0..schedule.tiles).flat_map(|tile| (0..schedule.heads).map(move |head| ((tile, head), 1)));
+    assert_eq!(
+        counts(places),
+        expected.collect::<BTreeMap<_, _>>(),
+        "{schedule:?}"
+    );
+}
+
+/// The tiles of `rows` rows: enough, and the last one not empty.
+fn assert_covers(tiles: u32, block: u32, rows: usize) {
+    assert_eq!(u64::from(tiles), (rows as u64).div_ceil(block.into()));
+}
+
+/// What a backward kernel is told of its pass.
+fn pass_params(launch: &PlannedLaunch) -> &BackwardParams {
+    match &launch.params {
+        Params::Backward(params) => params,
+        Params::TmaBackward(params) => &params.pass,
+        _ => panic!("{} is no backward kernel", launch.variant.name),
+    }
+}
+
+/// A backward pass's padded length and turns are those of its main kernel's blocks of queries.
+fn assert_padded(plan: &Plan, launch: &PlannedLaunch) {
+    let params = pass_params(launch);
+    let main = |kind| matches!(kind, Kind::Backward | Kind::TmaBackward);
+    let mut launches = plan.launches.iter();
+    let main = launches.find(|launch| main(launch.variant.kind)).unwrap();
+    let block_q = u64::from(main.variant.footprint.block_q);
+    let padded_q = (plan.problem.seqlen_q as u64)
+        .max(1)
+        .next_multiple_of(block_q);
+    assert_eq!(params.padded_q, padded_q, "{}", launch.variant.name);
+    let heads_q = (plan.problem.batch * plan.problem.heads_q) as u64;
+    let turns = plan
+        .workspace
+        .pieces()
+        .iter()
+        .find(|piece| piece.name == "turns");
+    assert_eq!(turns.unwrap().n_bytes, padded_q / block_q * heads_q * 4);
+}
+
+fn hold_backward(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
+    assert_padded(plan, launch);
+    let problem = &plan.problem;
+    let footprint = &launch.variant.footprint;
+    let params = pass_params(launch);
+    let (heads_q, heads_k) = (
+        (problem.batch * problem.heads_q) as u64,
+        (problem.batch * problem.heads_k) as u64,
+    );
+    if ![Kind::Backward, Kind::TmaBackward].contains(&launch.variant.kind) {
+        let blocks = params.padded_q / u64::from(footprint.block_q);
+        assert_eq!(u64::from(launch.grid), blocks * heads_q);
+        return;
+    }
+    let schedule = &params.schedule;
+    let n_tiles = schedule.tiles * schedule.heads;
+    assert_covers(schedule.tiles, footprint.block_k, problem.seqlen_k);
+    assert!(u64::from(schedule.heads) == heads_k && 0 < launch.grid && launch.grid <= n_tiles);
+    assert!(launch.grid <= device.n_sms * footprint.blocks_per_sm);
+    if schedule.order == CIRCLES {
+        let group = schedule.tiles * schedule.heads_per_group;
+        assert_eq!((launch.grid, problem.mask), (group, Mask::Full));
+    }
+    for work in [Work::Even, Work::Growing] {
+        let tiles = (0..n_tiles).map(|ticket| schedule::backward(schedule, work, ticket));
+        assert_once(schedule, tiles.map(|tile| (tile.tile, tile.head)));
+    }
+}
+
+fn hold_launch(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
+    let problem = &plan.problem;
+    let footprint = &launch.variant.footprint;
+    let queries = |block: u32| (problem.seqlen_q as u64).div_ceil(block.into());
+    let keys = |block: u32| (problem.seqlen_k as u64).div_ceil(block.into());
+    let columns = (problem.head_dim as u64).div_ceil(128);
+    let heads_q = (problem.batch * problem.heads_q) as u64;
+    let heads_k = (problem.batch * problem.heads_k) as u64;
+    let grid = u64::from(launch.grid);
+    match launch.params {
+        Params::Forward(params) => {
+            let schedule = &params.schedule;
+            assert_covers(schedule.tiles, footprint.block_q, problem.seqlen_q);
+            assert_eq!(
+                (u64::from(schedule.heads), grid),
+                (heads_q, queries(footprint.block_q) * heads_q)
+            );
+            for work in [Work::Even, Work::Growing] {
+                let tiles = (0..launch.grid).map(|idx| schedule::forward(schedule, work, idx));
+                assert_once(schedule, tiles.map(|tile| (tile.tile, tile.head)));
+            }
+        }
+        Params::TmaForward(params) => {
+            let schedule = &params.schedule;
+            let n_tiles = schedule.tiles * schedule.heads;
+            let packed = 1 << params.packed_log2;
+            assert!(packed == 1 || launch.variant.tiles == TileShape::Compact);
+            assert!(problem.group_size().is_multiple_of(packed as usize));
+            assert_covers(schedule.tiles, footprint.block_q / packed, problem.seqlen_q);
+            assert!(
+                u64::from(schedule.heads * packed) == heads_q
+                    && 0 < launch.grid
+                    && launch.grid <= n_tiles
+            );
+            for map in [params.q, params.o] {
+                let expected = (u64::from(64 / packed), u64::from(packed));
+                assert_eq!((map.box_rows, map.box_heads), expected);
+            }
+            for work in [Work::Even, Work::Growing] {
+                let tiles = (0..n_tiles).map(|ticket| schedule::forward(schedule, work, ticket));
+                assert_once(schedule, tiles.map(|tile| (tile.tile, tile.head)));
+            }
+        }
+        Params::Backward(_) | Params::TmaBackward(_) => hold_backward(plan, launch, device),
+        Params::Standard(_) => {
+            let expected = match launch.variant.kind {
+                Kind::StandardScores | Kind::StandardDWeights => queries(128) * keys(128) * heads_q,
+                Kind::StandardOutput | Kind::StandardDq => queries(128) * columns * heads_q,
+                Kind::StandardDv | Kind::StandardDk => keys(128) * columns * heads_k,
+                _ => queries(4) * heads_q,
+            };
+            assert_eq!(grid, expected, "{}", launch.variant.name);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn grids_cover_every_tile_once(
+        (batch, heads_k) in (1usize..4, 1usize..5),
+        group in select(vec![1usize, 2, 3, 4, 6, 8]),
+        (seqlen_q, seqlen_k) in (prop_oneof![1usize..100, 1usize..3000], 1usize..1200),
+        head_dim in select(vec![32usize, 64, 128]),
+        mask in select(vec![Mask::Full, Mask::Causal]),
+        algorithm in select(vec![None, Some(Algorithm::Flash2), Some(Algorithm::Standard)]),
+        pass in select(vec![Pass::Forward, Pass::Backward]),
+        device in select(vec![
+            DeviceInfo::a100(), DeviceInfo::h200(), DeviceInfo::rtx3060(), DeviceInfo::rtx4090(), DeviceInfo::emulated(),
+            DeviceInfo::emulated_hopper(),
+        ]),
+    ) {
+        let problem = Problem::builder(Dtype::Bf16)
+            .batch(batch).heads_q(heads_k * group).heads_k(heads_k).seqlen_q(seqlen_q).seqlen_k(seqlen_k)
+            .head_dim(head_dim).mask(mask).build().unwrap();
+        let plan = plan_of(&problem, pass, &device, algorithm);
+        prop_assert!(!plan.launches.is_empty());
+        plan.launches.iter().for_each(|launch| hold_launch(&plan, launch, &device));
+    }
+}
