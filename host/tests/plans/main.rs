@@ -171,27 +171,27 @@ fn backward_in_circles() {
         Pass::Backward,
         None,
         expect![[r#"
-        Backward with flash3 on cuda
-          problem   bf16 q [2, 4096, 32, 72] k [2, 4096, 8, 72] Full scale 0.11785113 Deterministic
-          launch    backward_delta_sm90a_bf16_d96 grid 4096 threads 256 shared 0
-                    tiles 32 heads 16 heads_per_group 4, in circles
-          launch    backward_sm90a_bf16_d96_full grid 128 threads 384 shared 197920
-                    tiles 32 heads 16 heads_per_group 4, in circles
-          launch    backward_dq_sm90a_bf16_d96 grid 4096 threads 128 shared 0
-                    tiles 32 heads 16 heads_per_group 4, in circles
-          workspace 136331776 bytes
-                      lse_log2   at          256, 1048576 bytes
-                      delta      at      1048832, 1048576 bytes
-                      d_q_accum  at      2097408, 134217728 bytes
-                      turns      at    136315136, 16384 bytes
-                      ticket     at    136331520, 4 bytes
-          standard attention would need 6442450944 bytes
-          candidate flash3    chosen
-          candidate flash2    cannot run: head_dim is 72; its kernels are compiled for 32, 64, 128
-          candidate flash1    cannot run: its backward kernels are not built yet
-          candidate standard  could run; a faster one can too
-          candidate tiled     cannot run: it does not run on cuda
-    "#]],
+            Backward with flash3 on cuda
+              problem   bf16 q [2, 4096, 32, 72] k [2, 4096, 8, 72] Full scale 0.11785113 Deterministic
+              launch    backward_delta_sm90a_bf16_d96 grid 4096 threads 256 shared 0
+                        tiles 32 heads 16 heads_per_group 4, in circles
+              launch    backward_sm90a_bf16_d96_full grid 128 threads 384 shared 197920
+                        tiles 32 heads 16 heads_per_group 4, in circles
+              launch    backward_dq_sm90a_bf16_d96 grid 4096 threads 128 shared 0
+                        tiles 32 heads 16 heads_per_group 4, in circles
+              workspace 136331776 bytes
+                          lse_log2   at          256, 1048576 bytes
+                          delta      at      1048832, 1048576 bytes
+                          d_q_accum  at      2097408, 134217728 bytes
+                          turns      at    136315136, 16384 bytes
+                          ticket     at    136331520, 4 bytes
+              standard attention would need 6442450944 bytes
+              candidate flash3    chosen
+              candidate flash2    cannot run: head_dim is 72; its kernels are compiled for 32, 64, 128
+              candidate flash1    cannot run: its backward kernels are not built yet
+              candidate standard  could run; a faster one can too
+              candidate tiled     cannot run: it does not run on cuda
+        "#]],
     );
 }
 
