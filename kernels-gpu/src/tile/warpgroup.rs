@@ -171,6 +171,9 @@ impl<T: WarpgroupTile> Pending<'_, T> {
 
 /// The accumulators of a warpgroup's product: 64 rows, of which each warp holds 16.
 pub trait WarpgroupTile: Accumulator + Sized {
+    /// Accumulators without a value, for a product that drops what they held: [`Wgmma::undefined`].
+    fn undefined() -> Self;
+
     /// Begins `self = A Bᵀ`, both stored by rows, over `16 · steps` columns.
     ///
     /// # Safety
@@ -220,6 +223,11 @@ where
     [[f32; 4]; N]: Wgmma,
 {
     #[inline(always)]
+    fn undefined() -> Self {
+        RegisterTile::from_fragments(Wgmma::undefined())
+    }
+
+    #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     unsafe fn begin_product<E: Element>(
         &mut self,
@@ -231,11 +239,12 @@ where
         unsafe {
             wgmma_fence();
             for k in 0..steps {
-                self.fragments_mut().multiply_ss::<E, { Major::K as u32 }>(
-                    a.along_columns(k),
-                    b.along_columns(k),
-                    (k > 0) as u32,
-                );
+                self.fragments_mut()
+                    .multiply_ss::<E, { Major::K as u32 }, { Major::K as u32 }>(
+                        a.along_columns(k),
+                        b.along_columns(k),
+                        (k > 0) as u32,
+                    );
             }
             wgmma_commit_group();
         }
