@@ -48,6 +48,15 @@ impl BoxedTile {
         }
     }
 
+    /// The tile from its columns `64 · idx ..` on.
+    #[inline(always)]
+    pub const fn from_part(self, idx: u32) -> BoxedTile {
+        BoxedTile {
+            base: self.part(idx).base,
+            rows: self.rows,
+        }
+    }
+
     /// The operand whose inner dimension is the tile's columns: its columns `16 · k ..`.
     #[inline(always)]
     const fn along_columns(self, k: u32) -> Descriptor {
@@ -58,16 +67,55 @@ impl BoxedTile {
             high: HIGH,
         }
     }
+}
 
-    /// The operand whose inner dimension is the tile's rows: its rows `16 · k ..`.
+/// An operand whose inner dimension is its rows: tiles of equally many rows and of the same columns, below each other.
+#[derive(Clone, Copy)]
+pub struct Stacked {
+    /// The first.
+    pub tile: BoxedTile,
+    /// Bytes from one to the next.
+    pub next: u32,
+}
+
+impl From<BoxedTile> for Stacked {
+    /// One tile, with none behind it.
+    #[inline(always)]
+    fn from(tile: BoxedTile) -> Stacked {
+        Stacked { tile, next: 0 }
+    }
+}
+
+impl Stacked {
+    /// The operand from its columns `64 · idx ..` on.
+    #[inline(always)]
+    pub const fn from_part(self, idx: u32) -> Stacked {
+        Stacked {
+            tile: self.tile.from_part(idx),
+            next: self.next,
+        }
+    }
+
+    /// Its rows `16 · k ..`.
     #[inline(always)]
     const fn along_rows(self, k: u32) -> Descriptor {
-        let offset = k * 16 * ROW_BYTES;
+        let BoxedTile { base, rows } = self.tile;
+        let row = k * 16;
+        let offset = row / rows * self.next + row % rows * ROW_BYTES;
         Descriptor {
-            low: (self.base >> 4) + (((self.rows * ROW_BYTES) >> 4) << 16 | offset >> 4),
+            low: (base >> 4) + (((rows * ROW_BYTES) >> 4) << 16 | offset >> 4),
             high: HIGH,
         }
     }
+}
+
+/// A product's left operand in shared memory.
+#[derive(Clone, Copy)]
+pub enum Left {
+    /// Stored by rows: the inner dimension is the tile's columns.
+    Rows(BoxedTile),
+    /// Stored by columns, 64 in a row of the tiles: the inner dimension is their rows.
+    Columns(Stacked),
 }
 
 /// Writes a warp's accumulators, rounded to `E`, to rows `first_row ..` of a tile.
@@ -199,6 +247,22 @@ pub trait WarpgroupTile: Accumulator + Sized {
         }
     }
 
+    /// Begins `self = Aᵀ B`, both stored by rows, over `16 · steps` rows; A has 64 columns.
+    ///
+    /// # Safety
+    /// As [`WarpgroupTile::begin_product`].
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+    unsafe fn begin_product_transposed<E: Element>(
+        &mut self,
+        a: impl Into<Stacked>,
+        b: impl Into<Stacked>,
+        steps: u32,
+    ) -> Pending<'_, Self> {
+        // SAFETY: the caller's contract.
+        unsafe { self.begin_addition_ss::<E>(Left::Columns(a.into()), b, steps, 0) }
+    }
+
     /// Begins `self = A B`, or `self += A B` where `add` is 1: A in registers, B stored by rows.
     ///
     /// # Safety
@@ -206,10 +270,22 @@ pub trait WarpgroupTile: Accumulator + Sized {
     unsafe fn begin_addition<'a, E: Element, P: Packed>(
         &'a mut self,
         a: &'a P,
-        b: BoxedTile,
+        b: impl Into<Stacked>,
         steps: u32,
         add: u32,
     ) -> Pending<'a, Self>;
+
+    /// The same with A in shared memory.
+    ///
+    /// # Safety
+    /// As [`WarpgroupTile::begin_product`].
+    unsafe fn begin_addition_ss<E: Element>(
+        &mut self,
+        a: Left,
+        b: impl Into<Stacked>,
+        steps: u32,
+        add: u32,
+    ) -> Pending<'_, Self>;
 
     /// [`Pending::wait`], of whose product this tile is the accumulators.
     ///
@@ -256,10 +332,11 @@ where
     unsafe fn begin_addition<'a, E: Element, P: Packed>(
         &'a mut self,
         a: &'a P,
-        b: BoxedTile,
+        b: impl Into<Stacked>,
         steps: u32,
         add: u32,
     ) -> Pending<'a, Self> {
+        let b = b.into();
         // SAFETY: the caller's contract.
         unsafe {
             wgmma_fence();
@@ -270,6 +347,44 @@ where
                     b.along_rows(k),
                     if k == 0 { add } else { 1 },
                 );
+            }
+            wgmma_commit_group();
+        }
+        Pending(self)
+    }
+
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+    unsafe fn begin_addition_ss<E: Element>(
+        &mut self,
+        a: Left,
+        b: impl Into<Stacked>,
+        steps: u32,
+        add: u32,
+    ) -> Pending<'_, Self> {
+        let b = b.into();
+        // SAFETY: the caller's contract.
+        unsafe {
+            wgmma_fence();
+            for k in 0..steps {
+                let (acc, b) = (self.fragments_mut(), b.along_rows(k));
+                let add = if k == 0 { add } else { 1 };
+                match a {
+                    Left::Rows(a) => {
+                        acc.multiply_ss::<E, { Major::K as u32 }, { Major::Mn as u32 }>(
+                            a.along_columns(k),
+                            b,
+                            add,
+                        );
+                    }
+                    Left::Columns(a) => {
+                        acc.multiply_ss::<E, { Major::Mn as u32 }, { Major::Mn as u32 }>(
+                            a.along_rows(k),
+                            b,
+                            add,
+                        );
+                    }
+                }
             }
             wgmma_commit_group();
         }
