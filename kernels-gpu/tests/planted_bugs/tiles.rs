@@ -2,12 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ferroflash_kernels::emu::{self, Fault, GlobalMemory, Kind, Launch, Options};
+use ferroflash_kernels::emu::{self, Asynchronous, Fault, GlobalMemory, Kind, Launch, Options};
 use ferroflash_kernels::ptx::{barrier, shared, special, tma};
 use ferroflash_kernels::tile::element::Bf16;
 use ferroflash_kernels::tile::register::{Accumulator, RegisterTile};
 use ferroflash_kernels::tile::shared::SharedTile;
-use ferroflash_kernels::tile::warpgroup::{BoxedTile, Left, Stacked, WarpgroupTile};
+use ferroflash_kernels::tile::warpgroup::{
+    BoxedTile, Left, Stacked, WarpgroupTile, store_matrices,
+};
 use half::bf16;
 
 use crate::{Shows, accept, catch};
@@ -22,6 +24,8 @@ enum Bug {
     DropsWhatItHeld,
     OverwritesTransposed,
     NoWait,
+    StoresRowsTwice,
+    StoresWithoutFence,
 }
 
 /// Bytes of 64 rows of 64 columns.
@@ -69,8 +73,9 @@ fn row_of(row: u32) -> u32 {
     special::thread_idx_x() / 32 * 16 + row
 }
 
+/// B, written by the threads.
 unsafe fn fill() {
-    for piece in 0..6 {
+    for piece in 2..6 {
         for i in 0..16 {
             let word = i * 128 + special::thread_idx_x();
             let (row, column) = (word / 32, word % 32 * 2);
@@ -80,14 +85,38 @@ unsafe fn fill() {
             unsafe { shared::st_shared_u32(place(piece).pair(row, column), pair) };
         }
     }
-    tma::fence_proxy_async();
-    // SAFETY: the whole block comes by.
-    unsafe { barrier::barrier_sync_all() };
 }
 
 impl Kernel {
     fn is(self, bug: Bug) -> bool {
         self.bug == bug
+    }
+
+    /// Fills shared memory: A from accumulators.
+    unsafe fn store(self) {
+        let mut a = RegisterTile::<1, 16>::zero();
+        a.for_each(|row, k, x| *x = a_by_rows(row_of(row), k));
+        let tile = BoxedTile {
+            base: place(0).base,
+            rows: 64,
+        };
+        let first_row = if self.is(Bug::StoresRowsTwice) {
+            0
+        } else {
+            row_of(0)
+        };
+        // SAFETY: the whole block comes by; what is wrong is wrong on purpose.
+        unsafe {
+            fill();
+            if self.is(Bug::StoresWithoutFence) {
+                tma::fence_proxy_async();
+            }
+            store_matrices::<RegisterTile<1, 16>>(tile, first_row, &a.pack::<Bf16>());
+            if !self.is(Bug::StoresWithoutFence) {
+                tma::fence_proxy_async();
+            }
+            barrier::barrier_sync_all();
+        }
     }
 
     /// Whether this thread's numbers are right.
@@ -114,7 +143,7 @@ impl Kernel {
         let mut acc = RegisterTile::<1, 8>::undefined();
         // SAFETY: one warpgroup, on what it wrote; what is wrong is wrong on purpose.
         unsafe {
-            fill();
+            self.store();
             let begun = if self.is(Bug::RowsForColumns) {
                 acc.begin_addition_ss::<Bf16>(Left::Rows(tile(0)), b_tiles.from_part(1), STEPS, 0)
             } else {
@@ -198,4 +227,26 @@ fn a_transposed_operand_is_overwritten_too_early() {
 fn products_that_nobody_waited_for() {
     let shows = Shows::As(|kind| matches!(kind, Kind::Asynchronous(_)));
     catch(shows, |options| run(Bug::NoWait, options));
+}
+
+#[test]
+fn rows_that_two_warps_store() {
+    let shows = Shows::As(|kind| match kind {
+        Kind::Race { earlier, later, .. } => {
+            [earlier, later].map(|access| access.instruction) == ["stmatrix.x4"; 2]
+        }
+        _ => false,
+    });
+    catch(shows, |options| run(Bug::StoresRowsTwice, options));
+}
+
+#[test]
+fn stored_matrices_want_a_fence_before_a_product() {
+    let shows = Shows::As(|kind| match kind {
+        Kind::Asynchronous(Asynchronous::Unfenced { earlier, .. }) => {
+            earlier.instruction == "stmatrix.x4"
+        }
+        _ => false,
+    });
+    catch(shows, |options| run(Bug::StoresWithoutFence, options));
 }

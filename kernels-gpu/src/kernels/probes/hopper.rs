@@ -1,9 +1,11 @@
 //! Probes of Hopper's instructions: blocks of one warpgroup, and besides the two addresses tensor maps of the input and of
 //! the output.
 
-use super::{get, put};
+use super::{get, put, put_all};
 use crate::params::TensorMap;
-use crate::ptx::{barrier, global, mbarrier, shared, shuffle, special, tma, warpgroup};
+use crate::ptx::{
+    atomic, barrier, global, ldmatrix, mbarrier, shared, shuffle, special, tma, warpgroup,
+};
 
 mod products;
 
@@ -226,6 +228,47 @@ unsafe fn store_all(base: u32, to: u64, [along_rows, along_heads]: [u32; 2]) {
     }
     tma::bulk_commit_group();
     tma::bulk_wait_group_read::<0>();
+}
+
+/// Copies of 16 bytes, a few and many, from places of their own, side by side in shared memory.
+pub(super) unsafe fn bulk_loads(input: u64, output: u64, _: u64) {
+    let (base, thread) = (special::shared_base(), special::thread_idx_x());
+    let bar = base + 2048;
+    if first_thread() {
+        mbarrier::mbarrier_init(bar, 1);
+        mbarrier::fence_mbarrier_init();
+    }
+    barrier::barrier_sync_all();
+    if first_thread() {
+        mbarrier::mbarrier_arrive_expect_tx(bar, 2048);
+        tma::bulk_load(base, input + 1536, 512, bar);
+        tma::bulk_load(base + 512, input + 1040, 16, bar);
+        tma::bulk_load(base + 528, input + 16, 1520, bar);
+    }
+    mbarrier::mbarrier_wait(bar, 0);
+    for k in 0..4 {
+        let at = base + k * 512 + thread * 4;
+        put(output, k, shared::ld_shared_u32(at));
+    }
+}
+
+/// Each warp stores four matrices, the rows in an order of their own.
+pub(super) unsafe fn stmatrix_x4(input: u64, output: u64, _: u64) {
+    let lane = special::lane_idx();
+    let base = special::shared_base() + special::thread_idx_x() / 32 * 512;
+    let x = [get(input, 0), get(input, 1), get(input, 2), get(input, 3)];
+    ldmatrix::stmatrix_x4(base + (lane * 5 + 3) % 32 * 16, x);
+    barrier::warp_sync();
+    put_all(output, 0, &shared::ld_shared_x4(base + lane * 16));
+}
+
+/// Eight places collect four whole numbers from each thread; the others stay 0.
+pub(super) unsafe fn red_add_f32x4(_: u64, output: u64, _: u64) {
+    let thread = special::thread_idx_x();
+    put(output, 0, 0);
+    barrier::barrier_sync_all();
+    let x = [1, 2, 3, 4].map(|times| (times * thread + 1) as f32);
+    atomic::red_add_f32x4(output + u64::from(thread % 8) * 16, x);
 }
 
 /// Registers given back, and some of them taken again: as few as every launch leaves.

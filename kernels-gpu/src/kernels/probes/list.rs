@@ -54,6 +54,9 @@ macro_rules! for_each_hopper_probe {
             tma_loads_of_heads { 128, 10248, Bits, 23, 20, Exact }
             tma_stores { 128, 8192, Bits, 23, 23, Exact }
             tma_stores_of_heads { 128, 8192, Bits, 23, 23, Exact }
+            bulk_loads { 128, 2056, Bits, 4, 4, Exact }
+            stmatrix_x4 { 128, 2048, Bits, 4, 4, Exact }
+            red_add_f32x4 { 128, 0, Bits, 0, 1, Exact }
             wgmma_n64_ss_k { 128, 16384, WholeBf16, 32, 32, Exact }
             wgmma_n64_ss_mn { 128, 16384, WholeF16, 32, 32, Exact }
             wgmma_n64_ts_k { 128, 16384, WholeF16, 32, 32, Exact }
