@@ -1,7 +1,7 @@
 //! P and dS of a warp's keys, and how P gets from a score warp to its partner.
 
-use super::{Tiles, with_columns};
 use super::walk::{Layout, Tile, step_at};
+use super::{Tiles, with_columns};
 use crate::attention::mask::Mask;
 use crate::params::BackwardParams;
 use crate::ptx::math::{ex2_approx, fma};

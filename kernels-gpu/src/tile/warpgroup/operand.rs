@@ -36,6 +36,15 @@ impl BoxedTile {
         }
     }
 
+    /// The tile from row `first` on, a multiple of 8.
+    #[inline(always)]
+    pub const fn from_row(self, first: u32) -> BoxedTile {
+        BoxedTile {
+            base: self.base + first * ROW_BYTES,
+            rows: self.rows,
+        }
+    }
+
     /// The tile from its columns `64 · idx ..` on.
     #[inline(always)]
     pub const fn from_part(self, idx: u32) -> BoxedTile {

@@ -1,7 +1,8 @@
 //! A consumer: 64 keys of every tile; all five products.
 
 use super::layout::{Job, Layout, Turn};
-use super::{Tiles, with_columns};
+use super::super::with_columns;
+use super::Tiles;
 use crate::attention::batch_and_head;
 use crate::attention::mask::{Mask, Rows};
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
@@ -12,7 +13,7 @@ use crate::tile::element::Element;
 use crate::tile::fragment;
 use crate::tile::register::{Accumulator, Packed};
 use crate::tile::ring::Ring;
-use crate::tile::warpgroup::{self, BoxedTile, Pending, WARPGROUP_ROWS, WarpgroupTile};
+use crate::tile::warpgroup::{self, Pending, WARPGROUP_ROWS, WarpgroupTile};
 
 /// The consumers' barriers, when they send dV and dK off.
 const OUT_BARRIER: u32 = 1;
@@ -138,15 +139,16 @@ impl<M: Mask> Consumer<'_, M> {
         keys: Keys,
         kept: &mut Kept<T>,
     ) {
-        let config = T::FOOTPRINT;
-        let (columns, queries) = (const { T::HEAD_DIM / 16 }, const { T::FOOTPRINT.block_q / 16 });
+        let (columns, queries) = (
+            const { T::HEAD_DIM / 16 },
+            const { T::FOOTPRINT.block_q / 16 },
+        );
         let (layout, own) = (self.layout, self.idx * WARPGROUP_ROWS);
         let at = Ring::at(STAGES, i);
         // Steps are counted through all tiles; the first one has none before it.
         let before = Ring::at(STAGES, i.wrapping_sub(1));
         let mut s = T::Scores::undefined();
         let mut d_q = T::QueryGradient::undefined();
-        let mut d_p = T::Scores::undefined();
         // SAFETY: as `consume`.
         unsafe {
             let begun_d_q = if NTH == LATER {
@@ -162,7 +164,7 @@ impl<M: Mask> Consumer<'_, M> {
                 Some(kept.d_k.begin_addition::<E, _>(&kept.d_s, q, queries, add))
             };
             layout.q_ring.await_full(at);
-            let (k, q) = (rows(layout.k::<T>(), own), layout.q::<T>(at.stage));
+            let (k, q) = (layout.k::<T>().from_row(own), layout.q::<T>(at.stage));
             let begun_s = s.begin_product::<E>(k, q, columns);
             if let Some(begun) = begun_d_q {
                 begun.wait::<2>();
@@ -186,7 +188,8 @@ impl<M: Mask> Consumer<'_, M> {
             let p = s.pack::<E>();
 
             layout.d_o_ring.await_full(at);
-            let (v, d_o) = (rows(layout.v::<T>(), own), layout.d_o::<T>(at.stage));
+            let (v, d_o) = (layout.v::<T>().from_row(own), layout.d_o::<T>(at.stage));
+            let mut d_p = T::Scores::undefined();
             let begun_d_p = d_p.begin_product::<E>(v, d_o, columns);
             let add = (NTH != FIRST) as u32;
             let begun_d_v = kept.d_v.begin_addition::<E, _>(&p, d_o, queries, add);
@@ -202,7 +205,7 @@ impl<M: Mask> Consumer<'_, M> {
             kept.d_s = d_p.pack::<E>();
             layout.d_s_ring.await_empty(at);
             let row = own + special::thread_idx_x() / 32 % 4 * 16;
-            warpgroup::store_packed::<T::Scores>(layout.d_s::<T>(at.stage), row, &kept.d_s);
+            warpgroup::store_matrices::<T::Scores>(layout.d_s::<T>(at.stage), row, &kept.d_s);
             tma::fence_proxy_async();
             barrier::warp_sync();
             mbarrier::mbarrier_arrive_if(layout.d_s_ring.full(at.stage), self.leads);
@@ -278,9 +281,9 @@ impl<M: Mask> Consumer<'_, M> {
         let at = Ring::at(STAGES, i);
         let (d_s, k) = (self.layout.d_s::<T>(at.stage), self.layout.k::<T>());
         let (d_s, k) = if const { T::FOOTPRINT.block_q == 128 } {
-            (columns(d_s, self.idx), k)
+            (d_s.from_part(self.idx), k)
         } else {
-            (d_s, columns(k, self.idx))
+            (d_s, k.from_part(self.idx))
         };
         // SAFETY: as `consume`; both consumers have written their dS.
         unsafe {
@@ -329,7 +332,7 @@ impl<M: Mask> Consumer<'_, M> {
         unsafe {
             tma::bulk_wait_group_read::<0>();
             barrier::barrier_sync(OUT_BARRIER + self.idx, THREADS);
-            warpgroup::store::<E, _>(tile, thread / 32 * 16, gradient);
+            warpgroup::store_matrices::<T::KeyGradient>(tile, thread / 32 * 16, &gradient.pack::<E>());
             tma::fence_proxy_async();
             barrier::barrier_sync(OUT_BARRIER + self.idx, THREADS);
             for part in 0..T::HEAD_DIM.div_ceil(BOX_COLUMNS) {
@@ -338,23 +341,5 @@ impl<M: Mask> Consumer<'_, M> {
             }
             tma::bulk_commit_group();
         }
-    }
-}
-
-/// The tile from row `first` on, a multiple of 8.
-#[inline(always)]
-const fn rows(tile: BoxedTile, first: u32) -> BoxedTile {
-    BoxedTile {
-        base: tile.part(0).row(first),
-        ..tile
-    }
-}
-
-/// The tile from column `64 · part` on.
-#[inline(always)]
-const fn columns(tile: BoxedTile, part: u32) -> BoxedTile {
-    BoxedTile {
-        base: tile.part(part).base,
-        ..tile
     }
 }

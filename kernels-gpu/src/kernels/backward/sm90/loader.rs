@@ -51,8 +51,7 @@ pub(super) unsafe fn load<T: Tiles, M: Mask>(p: &BackwardParams, maps: u64, layo
                 break;
             }
             let tile = schedule::backward(&p.schedule, M::WORK, ticket);
-            let blocks =
-                walk::q_blocks(&mask, tile.tile, &p.shape, config.block_q, config.block_k);
+            let blocks = walk::q_blocks(&mask, tile.tile, &p.shape, config.block_q, config.block_k);
             let walk = Walk::begin(mask, tile, blocks, &p.schedule, p.shape.group_size);
             let job = Job {
                 tile,
@@ -92,8 +91,9 @@ impl Loader<'_> {
         let (batch_idx, kv_head_idx) = batch_and_head(job.tile.head, p.shape.heads_k);
         let keys = [0, job.tile.tile * config.block_k, kv_head_idx, batch_idx];
         let once = Ring::at(1, n);
-        let stage_bytes =
-            const { BoxedTile::n_bytes(config_block_q::<T>(), T::HEAD_DIM) + config_block_q::<T>() * 4 };
+        let stage_bytes = const {
+            BoxedTile::n_bytes(config_block_q::<T>(), T::HEAD_DIM) + config_block_q::<T>() * 4
+        };
         let mut left = job.steps;
         // SAFETY: as `load`.
         unsafe {
@@ -104,7 +104,11 @@ impl Loader<'_> {
                 let statistics =
                     row_of_head(0, batch_idx * p.shape.heads_q + head_idx, p.padded_q, first);
                 // Behind the end there is no memory, and no lse: see `delta`.
-                let row = if p.shape.seqlen_q == 0 { MAX_TMA_ROWS } else { first };
+                let row = if p.shape.seqlen_q == 0 {
+                    MAX_TMA_ROWS
+                } else {
+                    first
+                };
                 let queries = [0, row, head_idx, batch_idx];
 
                 if left == job.steps {
