@@ -1,127 +1,76 @@
-//! A consumer: 64 keys of every tile; all five products.
+//! What consumers of both kinds do: masks, exponentials, dS, and their parts of dQ to memory in the tile's turn.
 
-use super::layout::{Job, Layout, Turn};
 use super::super::with_columns;
 use super::Tiles;
-use crate::attention::batch_and_head;
+use super::layout::{Job, Layout, Turn};
 use crate::attention::mask::{Mask, Rows};
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
-use crate::params::{BOX_COLUMNS, BackwardParams, TensorMap};
+use crate::params::BackwardParams;
 use crate::ptx::math::{ex2_approx, fma};
 use crate::ptx::{atomic, barrier, global, mbarrier, shuffle, special, tma};
 use crate::tile::element::Element;
 use crate::tile::fragment;
 use crate::tile::register::{Accumulator, Packed};
 use crate::tile::ring::Ring;
-use crate::tile::warpgroup::{self, Pending, WARPGROUP_ROWS, WarpgroupTile};
+use crate::tile::warpgroup::{self, WARPGROUP_ROWS};
 
-/// The consumers' barriers, when they send dV and dK off.
-const OUT_BARRIER: u32 = 1;
 /// Threads of a consumer.
-const THREADS: u32 = 128;
-/// Bytes of a consumer's share of a block of dQ: 64 rows of 64 columns in f32.
+pub(super) const THREADS: u32 = 128;
+/// Bytes of a piece of dQ's accumulator: 64 rows of 64 columns in f32, a fragment of all threads after the other.
 pub(super) const PIECE_BYTES: u32 = 64 * 64 * 4;
 
+/// Pᵀ or dSᵀ, packed.
+pub(super) type PackedScores<T> = <<T as Tiles>::Scores as Accumulator>::Packed;
+
 /// What does not change from tile to tile.
-struct Consumer<'a, M> {
-    p: &'a BackwardParams,
-    maps: u64,
-    layout: Layout,
-    mask: M,
+pub(super) struct Consumer<'a, M> {
+    pub(super) p: &'a BackwardParams,
+    pub(super) maps: u64,
+    pub(super) layout: Layout,
+    pub(super) mask: M,
     /// Which consumer.
-    idx: u32,
+    pub(super) idx: u32,
     /// 1 in the warp's lane 0, which arrives for the warp.
-    leads: u32,
+    pub(super) leads: u32,
 }
 
-/// A tile of keys, as a consumer sees it.
+/// A tile's keys, as a consumer sees them: 64.
 #[derive(Clone, Copy)]
-struct Keys {
-    /// The consumer's first one.
+pub(super) struct Keys {
+    /// The first one.
     first: u32,
     /// The first query from which on every one sees all of them.
     edge: u32,
 }
 
-/// What is kept from step to step.
-struct Kept<T: Tiles> {
-    d_k: T::KeyGradient,
-    d_v: T::KeyGradient,
-    /// dSᵀ of the last step.
-    d_s: <T::Scores as Accumulator>::Packed,
-}
-
-/// A tile's first step: there is nothing to go on with.
-const FIRST: u32 = 0;
-/// Its second: dS of the first is there, but not yet of both consumers.
-const SECOND: u32 = 1;
-/// All further ones.
-const LATER: u32 = 2;
-
-/// The whole of a consumer's work.
-///
-/// # Safety
-/// One warpgroup of the block does it for each consumer; the barriers have been made.
-#[inline(always)]
-pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(
-    p: &BackwardParams,
-    maps: u64,
-    layout: Layout,
-    idx: u32,
-) {
-    let c = Consumer {
-        p,
-        maps,
-        layout,
-        mask: M::new(&p.shape),
-        idx,
-        leads: (special::lane_idx() == 0) as u32,
-    };
-    let (mut n, mut i) = (0, 0);
-    // SAFETY: stages are read when they are full, and released when the products that read them have been waited for; all
-    // four warps take the same way.
-    unsafe {
-        loop {
-            layout.job_ring.await_full(Ring::at(STAGES, n));
-            let job = layout.read_job(n % STAGES);
-            let steps = shuffle::shuffle_idx_u32(job.steps, 0);
-            if steps == 0 {
-                break;
-            }
-            let keys = c.keys::<T>(job);
-            let mut kept = Kept::<T> {
-                d_k: T::KeyGradient::undefined(),
-                d_v: T::KeyGradient::undefined(),
-                d_s: Packed::zero(),
-            };
-            let once = Ring::at(1, n);
-            layout.k_ring.await_full(once);
-            layout.v_ring.await_full(once);
-            c.step::<E, T, FIRST>(i, keys, &mut kept);
-            i += 1;
-            if steps > 1 {
-                c.step::<E, T, SECOND>(i, keys, &mut kept);
-                i += 1;
-            }
-            let mut left = steps;
-            while left > 2 {
-                c.step::<E, T, LATER>(i, keys, &mut kept);
-                i += 1;
-                left -= 1;
-            }
-            c.finish::<E, T>(n, i, steps, &mut kept);
-            n += 1;
-        }
-        tma::bulk_wait_group_read::<0>();
-    }
-}
-
 impl<M: Mask> Consumer<'_, M> {
+    /// The `n`-th tile, when the loader has said which. It can be read again until its slot is released.
     #[inline(always)]
-    fn keys<T: Tiles>(&self, job: Job) -> Keys {
+    pub(super) unsafe fn await_job(&self, n: u32) -> Job {
+        // SAFETY: the slot is full when it is read.
+        unsafe {
+            self.layout.job_ring.await_full(Ring::at(STAGES, n));
+            let job = self.layout.read_job(n % STAGES);
+            Job {
+                steps: shuffle::shuffle_idx_u32(job.steps, 0),
+                ..job
+            }
+        }
+    }
+
+    /// The tile's slot may be overwritten.
+    #[inline(always)]
+    pub(super) unsafe fn end_job(&self, n: u32) {
+        // SAFETY: every thread arrives for itself.
+        unsafe { mbarrier::mbarrier_arrive_if(self.layout.job_ring.empty(n % STAGES), 1) }
+    }
+
+    /// The 64 keys of the tile from its key `first` on.
+    #[inline(always)]
+    pub(super) fn keys<T: Tiles>(&self, job: Job, first: u32) -> Keys {
         let config = T::FOOTPRINT;
         let rows = Rows {
-            first: job.tile.tile * config.block_k + self.idx * WARPGROUP_ROWS,
+            first: job.tile.tile * config.block_k + first,
             len: WARPGROUP_ROWS,
         };
         let blocks = self.mask.q_blocks(rows, &self.p.shape, config.block_q);
@@ -131,70 +80,40 @@ impl<M: Mask> Consumer<'_, M> {
         }
     }
 
-    /// One block of queries: see the module's documentation.
+    /// Pᵀ = exp2(scale_log2 · Sᵀ − L), 0 where masked.
     #[inline(always)]
-    unsafe fn step<E: Element, T: Tiles, const NTH: u32>(
+    pub(super) unsafe fn probabilities<E: Element, T: Tiles>(
         &self,
-        i: u32,
+        at: Ring,
         keys: Keys,
-        kept: &mut Kept<T>,
-    ) {
-        let (columns, queries) = (
-            const { T::HEAD_DIM / 16 },
-            const { T::FOOTPRINT.block_q / 16 },
-        );
-        let (layout, own) = (self.layout, self.idx * WARPGROUP_ROWS);
-        let at = Ring::at(STAGES, i);
-        // Steps are counted through all tiles; the first one has none before it.
-        let before = Ring::at(STAGES, i.wrapping_sub(1));
-        let mut s = T::Scores::undefined();
-        let mut d_q = T::QueryGradient::undefined();
-        // SAFETY: as `consume`.
+        s: &mut T::Scores,
+    ) -> PackedScores<T> {
+        // SAFETY: Q's stage is full, and L and the number of its first row with it.
         unsafe {
-            let begun_d_q = if NTH == LATER {
-                Some(self.begin_query_gradient::<E, T>(i.wrapping_sub(2), &mut d_q))
-            } else {
-                None
-            };
-            let begun_d_k = if NTH == FIRST {
-                None
-            } else {
-                let q = layout.q::<T>(before.stage);
-                let add = (NTH == LATER) as u32;
-                Some(kept.d_k.begin_addition::<E, _>(&kept.d_s, q, queries, add))
-            };
-            layout.q_ring.await_full(at);
-            let (k, q) = (layout.k::<T>().from_row(own), layout.q::<T>(at.stage));
-            let begun_s = s.begin_product::<E>(k, q, columns);
-            if let Some(begun) = begun_d_q {
-                begun.wait::<2>();
-                self.add_query_gradient::<T>(i.wrapping_sub(2), &d_q);
-            }
-            begun_s.wait::<0>();
-            if let Some(begun) = begun_d_k {
-                begun.wait::<0>();
-                mbarrier::mbarrier_arrive_if(layout.q_ring.empty(before.stage), self.leads);
-            }
-
-            let first_query = layout.read_first_query(at.stage);
+            let first_query = self.layout.read_first_query(at.stage);
             if first_query < keys.edge {
-                self.mask_block::<T>(keys, first_query, &mut s);
+                self.mask_block::<T>(keys, first_query, s);
             }
-            with_columns::<T::Scores>(layout.lse::<T>(at.stage), |n, lse| {
+            with_columns::<T::Scores>(self.layout.lse::<T>(at.stage), |n, lse| {
                 for (idx, x) in s.fragment_mut(0, n).iter_mut().enumerate() {
                     *x = ex2_approx(fma(*x, self.p.scale.scale_log2, -lse[idx % 2]));
                 }
             });
-            let p = s.pack::<E>();
+        }
+        s.pack::<E>()
+    }
 
-            layout.d_o_ring.await_full(at);
-            let (v, d_o) = (layout.v::<T>().from_row(own), layout.d_o::<T>(at.stage));
-            let mut d_p = T::Scores::undefined();
-            let begun_d_p = d_p.begin_product::<E>(v, d_o, columns);
-            let add = (NTH != FIRST) as u32;
-            let begun_d_v = kept.d_v.begin_addition::<E, _>(&p, d_o, queries, add);
-            begun_d_p.wait::<1>();
-            with_columns::<T::Scores>(layout.delta::<T>(at.stage), |n, delta| {
+    /// dSᵀ = Pᵀ ∘ (dPᵀ − Δ).
+    #[inline(always)]
+    pub(super) unsafe fn score_gradients<E: Element, T: Tiles>(
+        &self,
+        at: Ring,
+        p: &PackedScores<T>,
+        mut d_p: T::Scores,
+    ) -> PackedScores<T> {
+        // SAFETY: dO's stage is full, and Δ with it.
+        unsafe {
+            with_columns::<T::Scores>(self.layout.delta::<T>(at.stage), |n, delta| {
                 let (pairs, d_s) = (p.pairs(0, n), d_p.fragment_mut(0, n));
                 for half in 0..2 {
                     let p = E::unpack(pairs[half]);
@@ -202,48 +121,71 @@ impl<M: Mask> Consumer<'_, M> {
                     d_s[2 * half + 1] = p[1] * (d_s[2 * half + 1] - delta[1]);
                 }
             });
-            kept.d_s = d_p.pack::<E>();
-            layout.d_s_ring.await_empty(at);
-            let row = own + special::thread_idx_x() / 32 % 4 * 16;
-            warpgroup::store_matrices::<T::Scores>(layout.d_s::<T>(at.stage), row, &kept.d_s);
+        }
+        d_p.pack::<E>()
+    }
+
+    /// dSᵀ of the tile's 64 keys from `first` on, to where dQ's product finds it.
+    #[inline(always)]
+    pub(super) unsafe fn publish<T: Tiles>(&self, at: Ring, first: u32, d_s: &PackedScores<T>) {
+        let ring = self.layout.d_s_ring;
+        let row = first + special::thread_idx_x() / 32 % 4 * 16;
+        // SAFETY: the stage is empty when it is written.
+        unsafe {
+            ring.await_empty(at);
+            warpgroup::store_matrices::<T::Scores>(self.layout.d_s::<T>(at.stage), row, d_s);
             tma::fence_proxy_async();
             barrier::warp_sync();
-            mbarrier::mbarrier_arrive_if(layout.d_s_ring.full(at.stage), self.leads);
-            begun_d_v.wait::<0>();
-            mbarrier::mbarrier_arrive_if(layout.d_o_ring.empty(at.stage), self.leads);
+            mbarrier::mbarrier_arrive_if(ring.full(at.stage), self.leads);
         }
     }
 
-    /// The tile's last products; dV and dK on their way out. `i` counts steps up to the tile's end, `n` tiles up to it.
+    /// Waits until the tile may add to a step's block of dQ.
     #[inline(always)]
-    unsafe fn finish<E: Element, T: Tiles>(&self, n: u32, i: u32, steps: u32, kept: &mut Kept<T>) {
-        let (layout, queries) = (self.layout, const { T::FOOTPRINT.block_q / 16 });
-        let last = Ring::at(STAGES, i.wrapping_sub(1));
-        // SAFETY: as `consume`.
+    pub(super) unsafe fn await_turn(&self, at: Ring) -> Turn {
+        // SAFETY: the slot is full when it is read.
         unsafe {
-            mbarrier::mbarrier_arrive_if(layout.v_ring.empty(0), self.leads);
-            if steps > 1 {
-                let mut d_q = T::QueryGradient::undefined();
-                let i = i.wrapping_sub(2);
-                self.begin_query_gradient::<E, T>(i, &mut d_q).wait::<0>();
-                self.add_query_gradient::<T>(i, &d_q);
+            self.layout.turn_ring.await_full(at);
+            let Turn { block, first } = self.layout.read_turn(at.stage);
+            let first = shuffle::shuffle_idx_u32(first, 0);
+            Turn { block, first }
+        }
+    }
+
+    /// The warp has added.
+    #[inline(always)]
+    pub(super) unsafe fn end_turn(&self, at: Ring) {
+        // SAFETY: all lanes have read the slot, and added.
+        unsafe {
+            barrier::warp_sync();
+            mbarrier::mbarrier_arrive_if(self.layout.turn_ring.empty(at.stage), self.leads);
+        }
+    }
+
+    /// Adds the `piece`-th piece of a block of dQ to memory.
+    #[inline(always)]
+    pub(super) unsafe fn add_piece<T: Tiles>(
+        &self,
+        turn: Turn,
+        piece: u32,
+        d_q: &T::QueryGradient,
+    ) {
+        let block_bytes = const { T::FOOTPRINT.block_q * T::ACCUM_COLUMNS * 4 };
+        let own = piece * PIECE_BYTES + special::thread_idx_x() % THREADS * 16;
+        let address =
+            self.p.d_q_accum + u64::from(turn.block) * u64::from(block_bytes) + u64::from(own);
+        let fragment = |n: usize| address + n as u64 * u64::from(THREADS * 16);
+        // SAFETY: the accumulator has the block, and it is the tile's turn.
+        unsafe {
+            if turn.first == 1 {
+                for n in 0..T::QueryGradient::N {
+                    global::st_global_f32x4(fragment(n), d_q.fragment(0, n));
+                }
+            } else {
+                for n in 0..T::QueryGradient::N {
+                    atomic::red_add_f32x4(fragment(n), d_q.fragment(0, n));
+                }
             }
-            let mut d_q = T::QueryGradient::undefined();
-            let q = layout.q::<T>(last.stage);
-            let add = (steps > 1) as u32;
-            let begun_d_k = kept.d_k.begin_addition::<E, _>(&kept.d_s, q, queries, add);
-            let begun_d_q = self.begin_query_gradient::<E, T>(i.wrapping_sub(1), &mut d_q);
-            // Behind these products. The job is read again: so it need not stay in registers.
-            let job = layout.read_job(n % STAGES);
-            self.send::<E, T>(5, job, &kept.d_v);
-            begun_d_k.wait::<1>();
-            mbarrier::mbarrier_arrive_if(layout.q_ring.empty(last.stage), self.leads);
-            begun_d_q.wait::<0>();
-            mbarrier::mbarrier_arrive_if(layout.k_ring.empty(0), self.leads);
-            self.add_query_gradient::<T>(i.wrapping_sub(1), &d_q);
-            kept.d_k.for_each(|_, _, x| *x *= self.p.scale.scale);
-            self.send::<E, T>(4, job, &kept.d_k);
-            mbarrier::mbarrier_arrive_if(layout.job_ring.empty(n % STAGES), 1);
         }
     }
 
@@ -267,79 +209,6 @@ impl<M: Mask> Consumer<'_, M> {
                     *x = f32::NEG_INFINITY;
                 }
             }
-        }
-    }
-
-    /// Begins this consumer's share of dQ = dS K of step `i`: where a block has 128 queries its half of them, else its half of
-    /// the columns.
-    #[inline(always)]
-    unsafe fn begin_query_gradient<'b, E: Element, T: Tiles>(
-        &self,
-        i: u32,
-        d_q: &'b mut T::QueryGradient,
-    ) -> Pending<'b, T::QueryGradient> {
-        let at = Ring::at(STAGES, i);
-        let (d_s, k) = (self.layout.d_s::<T>(at.stage), self.layout.k::<T>());
-        let (d_s, k) = if const { T::FOOTPRINT.block_q == 128 } {
-            (d_s.from_part(self.idx), k)
-        } else {
-            (d_s, k.from_part(self.idx))
-        };
-        // SAFETY: as `consume`; both consumers have written their dS.
-        unsafe {
-            self.layout.d_s_ring.await_full(at);
-            d_q.begin_product_transposed::<E>(d_s, k, const { T::FOOTPRINT.block_k / 16 })
-        }
-    }
-
-    /// Adds this consumer's share of dQ of step `i` to memory, in the tile's turn; dS may be overwritten.
-    #[inline(always)]
-    unsafe fn add_query_gradient<T: Tiles>(&self, i: u32, d_q: &T::QueryGradient) {
-        let (layout, at) = (self.layout, Ring::at(STAGES, i));
-        // SAFETY: as `consume`; the accumulator has the block, which is this tile's until the slot is released.
-        unsafe {
-            mbarrier::mbarrier_arrive_if(layout.d_s_ring.empty(at.stage), self.leads);
-            layout.turn_ring.await_full(at);
-            let Turn { block, first } = layout.read_turn(at.stage);
-            let block_bytes = const { T::FOOTPRINT.block_q * T::ACCUM_COLUMNS * 4 };
-            let own = self.idx * PIECE_BYTES + special::thread_idx_x() % THREADS * 16;
-            let address =
-                self.p.d_q_accum + u64::from(block) * u64::from(block_bytes) + u64::from(own);
-            let fragment = |n: usize| address + n as u64 * u64::from(THREADS * 16);
-            if shuffle::shuffle_idx_u32(first, 0) == 1 {
-                for n in 0..T::QueryGradient::N {
-                    global::st_global_f32x4(fragment(n), d_q.fragment(0, n));
-                }
-            } else {
-                for n in 0..T::QueryGradient::N {
-                    atomic::red_add_f32x4(fragment(n), d_q.fragment(0, n));
-                }
-            }
-            barrier::warp_sync();
-            mbarrier::mbarrier_arrive_if(layout.turn_ring.empty(at.stage), self.leads);
-        }
-    }
-
-    /// Sends this consumer's keys of a gradient off, by the `map`-th tensor map.
-    #[inline(always)]
-    unsafe fn send<E: Element, T: Tiles>(&self, map: u64, job: Job, gradient: &T::KeyGradient) {
-        let thread = special::thread_idx_x() % THREADS;
-        let tile = self.layout.out::<T>(self.idx);
-        let map = self.maps + map * size_of::<TensorMap>() as u64;
-        let (batch_idx, head_idx) = batch_and_head(job.tile.head, self.p.shape.heads_k);
-        let first = job.tile.tile * T::FOOTPRINT.block_k + self.idx * WARPGROUP_ROWS;
-        // SAFETY: as `consume`; one thread sends, and waits until what it sent before has left.
-        unsafe {
-            tma::bulk_wait_group_read::<0>();
-            barrier::barrier_sync(OUT_BARRIER + self.idx, THREADS);
-            warpgroup::store_matrices::<T::KeyGradient>(tile, thread / 32 * 16, &gradient.pack::<E>());
-            tma::fence_proxy_async();
-            barrier::barrier_sync(OUT_BARRIER + self.idx, THREADS);
-            for part in 0..T::HEAD_DIM.div_ceil(BOX_COLUMNS) {
-                let at = [part * BOX_COLUMNS, first, head_idx, batch_idx];
-                tma::tma_store_if(map, at, tile.part(part).base, (thread == 0) as u32);
-            }
-            tma::bulk_commit_group();
         }
     }
 }

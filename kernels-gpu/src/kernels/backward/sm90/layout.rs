@@ -11,6 +11,8 @@ use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
 pub(super) const CONSUMERS: u32 = 2;
 /// Their warps.
 const WARPS: u32 = CONSUMERS * 4;
+/// Bytes of Pᵀ of a step, 64 keys and 64 queries.
+const P_BYTES: u32 = 64 * 64 * 2;
 /// Bytes of a slot.
 const SLOT: u32 = 16;
 
@@ -39,6 +41,8 @@ pub(super) struct Layout {
     q: u32,
     d_o: u32,
     d_s: u32,
+    /// Where consumers share the keys: dV and dK on their way out. Where they share the products: Pᵀ on its way from one to
+    /// the other.
     out: u32,
     lse: u32,
     delta: u32,
@@ -51,6 +55,8 @@ pub(super) struct Layout {
     pub(super) d_o_ring: Barriers,
     /// Stages of dSᵀ; filled and emptied by the consumers' warps.
     pub(super) d_s_ring: Barriers,
+    /// Stages of Pᵀ, where one consumer hands it to the other.
+    pub(super) p_ring: Barriers,
     /// Slots for jobs; emptied by all threads of the consumers, and the turn keepers.
     pub(super) job_ring: Barriers,
     /// Slots for turns; each filled by its keeper, emptied by the consumers' warps when they have added.
@@ -74,7 +80,7 @@ impl Layout {
         let d_o = q + STAGES * queries;
         let d_s = d_o + STAGES * queries;
         let out = d_s + STAGES * BoxedTile::n_bytes(config.block_k, config.block_q);
-        let lse = out + keys;
+        let lse = out + if T::SPLIT { STAGES * P_BYTES } else { keys };
         let delta = lse + STAGES * config.block_q * 4;
         let steps = delta + STAGES * config.block_q * 4;
         let jobs = steps + STAGES * SLOT;
@@ -82,7 +88,8 @@ impl Layout {
         let q_ring = Barriers::new(turns + STAGES * SLOT, STAGES);
         let d_o_ring = Barriers::new(q_ring.end(), STAGES);
         let d_s_ring = Barriers::new(d_o_ring.end(), STAGES);
-        let job_ring = Barriers::new(d_s_ring.end(), STAGES);
+        let p_ring = Barriers::new(d_s_ring.end(), STAGES);
+        let job_ring = Barriers::new(p_ring.end(), STAGES);
         let turn_ring = Barriers::new(job_ring.end(), STAGES);
         let k_ring = Barriers::new(turn_ring.end(), 1);
         let v_ring = Barriers::new(k_ring.end(), 1);
@@ -101,6 +108,7 @@ impl Layout {
             q_ring,
             d_o_ring,
             d_s_ring,
+            p_ring,
             job_ring,
             turn_ring,
             k_ring,
@@ -113,16 +121,19 @@ impl Layout {
     /// # Safety
     /// One thread does, before all others meet it.
     #[inline(always)]
-    pub(super) unsafe fn make_barriers(self) {
+    pub(super) unsafe fn make_barriers<T: Tiles>(self) {
+        // The warps that make dS, and read V.
+        let makers = if T::SPLIT { WARPS / 2 } else { WARPS };
         // SAFETY: the caller's contract.
         unsafe {
             self.q_ring.make(1, WARPS);
             self.d_o_ring.make(1, WARPS);
-            self.d_s_ring.make(WARPS, WARPS);
+            self.d_s_ring.make(makers, WARPS);
+            self.p_ring.make(WARPS / 2, WARPS / 2);
             self.job_ring.make(1, WARPS * 32 + STAGES);
             self.turn_ring.make(1, WARPS);
             self.k_ring.make(1, WARPS);
-            self.v_ring.make(1, WARPS);
+            self.v_ring.make(1, makers);
         }
     }
 
@@ -173,6 +184,12 @@ impl Layout {
             base: self.out + consumer * BoxedTile::n_bytes(WARPGROUP_ROWS, T::HEAD_DIM),
             rows: WARPGROUP_ROWS,
         }
+    }
+
+    /// A stage of Pᵀ.
+    #[inline(always)]
+    pub(super) const fn p(self, stage: u32) -> u32 {
+        self.out + stage * P_BYTES
     }
 
     /// A stage of lse.
