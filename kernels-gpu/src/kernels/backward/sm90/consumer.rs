@@ -3,17 +3,20 @@
 use super::super::with_columns;
 use super::Tiles;
 use super::layout::{Job, Layout, Turn};
+use crate::attention::batch_and_head;
 use crate::attention::mask::{Mask, Rows};
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
-use crate::params::BackwardParams;
+use crate::params::{BOX_COLUMNS, BackwardParams, TensorMap};
 use crate::ptx::math::{ex2_approx, fma};
 use crate::ptx::{atomic, barrier, global, mbarrier, shuffle, special, tma};
 use crate::tile::element::Element;
 use crate::tile::fragment;
 use crate::tile::register::{Accumulator, Packed};
 use crate::tile::ring::Ring;
-use crate::tile::warpgroup::{self, WARPGROUP_ROWS};
+use crate::tile::warpgroup::{self, BoxedTile, WARPGROUP_ROWS};
 
+/// The consumers' barriers, when they send gradients off.
+const OUT_BARRIER: u32 = 1;
 /// Threads of a consumer.
 pub(super) const THREADS: u32 = 128;
 /// Bytes of a piece of dQ's accumulator: 64 rows of 64 columns in f32, a fragment of all threads after the other.
@@ -209,6 +212,42 @@ impl<M: Mask> Consumer<'_, M> {
                     *x = f32::NEG_INFINITY;
                 }
             }
+        }
+    }
+
+    /// Sends a gradient of the tile's 64 keys from `first` on off through `place`, by the `map`-th tensor map.
+    #[inline(always)]
+    pub(super) unsafe fn send<E: Element, T: Tiles>(
+        &self,
+        place: BoxedTile,
+        map: u64,
+        job: Job,
+        first: u32,
+        gradient: &T::KeyGradient,
+        scale: f32,
+    ) {
+        let thread = special::thread_idx_x() % THREADS;
+        let map = self.maps + map * size_of::<TensorMap>() as u64;
+        let (batch_idx, head_idx) = batch_and_head(job.tile.head, self.p.shape.heads_k);
+        let first = job.tile.tile * T::FOOTPRINT.block_k + first;
+        // SAFETY: as `consume`; one thread sends, and waits until what it sent before has left.
+        unsafe {
+            tma::bulk_wait_group_read::<0>();
+            barrier::barrier_sync(OUT_BARRIER + self.idx, THREADS);
+            let mut gradient = *gradient;
+            gradient.for_each(|_, _, x| *x *= scale);
+            warpgroup::store_matrices::<T::KeyGradient>(
+                place,
+                thread / 32 * 16,
+                &gradient.pack::<E>(),
+            );
+            tma::fence_proxy_async();
+            barrier::barrier_sync(OUT_BARRIER + self.idx, THREADS);
+            for part in 0..T::HEAD_DIM.div_ceil(BOX_COLUMNS) {
+                let at = [part * BOX_COLUMNS, first, head_idx, batch_idx];
+                tma::tma_store_if(map, at, place.part(part).base, (thread == 0) as u32);
+            }
+            tma::bulk_commit_group();
         }
     }
 }

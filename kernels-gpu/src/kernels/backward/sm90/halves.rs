@@ -20,20 +20,14 @@
 //! exponentials.
 
 use super::Tiles;
-use super::consumer::{Consumer, Keys, THREADS};
-use super::layout::Job;
-use crate::attention::batch_and_head;
+use super::consumer::{Consumer, Keys};
 use crate::attention::mask::Mask;
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
-use crate::params::{BOX_COLUMNS, TensorMap};
-use crate::ptx::{barrier, mbarrier, special, tma};
+use crate::ptx::{mbarrier, tma};
 use crate::tile::element::Element;
 use crate::tile::register::{Accumulator, Packed};
 use crate::tile::ring::Ring;
-use crate::tile::warpgroup::{self, Pending, WARPGROUP_ROWS, WarpgroupTile};
-
-/// The consumers' barriers, when they send dV and dK off.
-const OUT_BARRIER: u32 = 1;
+use crate::tile::warpgroup::{Pending, WARPGROUP_ROWS, WarpgroupTile};
 
 /// What is kept from step to step.
 struct Kept<T: Tiles> {
@@ -175,16 +169,17 @@ impl<M: Mask> Consumer<'_, M> {
             let add = (steps > 1) as u32;
             let begun_d_k = kept.d_k.begin_addition::<E, _>(&kept.d_s, q, queries, add);
             let begun_d_q = self.begin_query_gradient::<E, T>(i.wrapping_sub(1), &mut d_q);
+            let (out, own) = (layout.out::<T>(self.idx), self.idx * WARPGROUP_ROWS);
             // Behind these products. The job is read again: so it need not stay in registers.
             let job = layout.read_job(n % STAGES);
-            self.send::<E, T>(5, job, &kept.d_v);
+            self.send::<E, T>(out, 5, job, own, &kept.d_v, 1.0);
             begun_d_k.wait::<1>();
             mbarrier::mbarrier_arrive_if(layout.q_ring.empty(last.stage), self.leads);
             begun_d_q.wait::<0>();
             mbarrier::mbarrier_arrive_if(layout.k_ring.empty(0), self.leads);
             self.add_query_gradient::<T>(i.wrapping_sub(1), &d_q);
-            kept.d_k.for_each(|_, _, x| *x *= self.p.scale.scale);
-            self.send::<E, T>(4, job, &kept.d_k);
+
+            self.send::<E, T>(out, 4, job, own, &kept.d_k, self.p.scale.scale);
             mbarrier::mbarrier_arrive_if(layout.job_ring.empty(n % STAGES), 1);
         }
     }
@@ -221,33 +216,6 @@ impl<M: Mask> Consumer<'_, M> {
             let turn = self.await_turn(at);
             self.add_piece::<T>(turn, self.idx, d_q);
             self.end_turn(at);
-        }
-    }
-
-    /// Sends this consumer's keys of a gradient off, by the `map`-th tensor map.
-    #[inline(always)]
-    unsafe fn send<E: Element, T: Tiles>(&self, map: u64, job: Job, gradient: &T::KeyGradient) {
-        let thread = special::thread_idx_x() % THREADS;
-        let tile = self.layout.out::<T>(self.idx);
-        let map = self.maps + map * size_of::<TensorMap>() as u64;
-        let (batch_idx, head_idx) = batch_and_head(job.tile.head, self.p.shape.heads_k);
-        let first = job.tile.tile * T::FOOTPRINT.block_k + self.idx * WARPGROUP_ROWS;
-        // SAFETY: as `consume`; one thread sends, and waits until what it sent before has left.
-        unsafe {
-            tma::bulk_wait_group_read::<0>();
-            barrier::barrier_sync(OUT_BARRIER + self.idx, THREADS);
-            warpgroup::store_matrices::<T::KeyGradient>(
-                tile,
-                thread / 32 * 16,
-                &gradient.pack::<E>(),
-            );
-            tma::fence_proxy_async();
-            barrier::barrier_sync(OUT_BARRIER + self.idx, THREADS);
-            for part in 0..T::HEAD_DIM.div_ceil(BOX_COLUMNS) {
-                let at = [part * BOX_COLUMNS, first, head_idx, batch_idx];
-                tma::tma_store_if(map, at, tile.part(part).base, (thread == 0) as u32);
-            }
-            tma::bulk_commit_group();
         }
     }
 }

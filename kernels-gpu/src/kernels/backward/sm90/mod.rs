@@ -69,7 +69,7 @@ macro_rules! tiles {
 tiles!(64 96 128 192 256);
 
 /// Registers of the threads that only move data; consumers need what these give back.
-const MOVER_REGISTERS: u32 = 24;
+const MOVER_REGISTERS: u32 = 32;
 /// Registers of consumers. With the movers', not more than the launch gives all of them: the 64 Ki of an SM, in shares of 8.
 const CONSUMER_REGISTERS: u32 = 240;
 

@@ -19,8 +19,7 @@ use super::layout::Job;
 use crate::attention::batch_and_head;
 use crate::attention::mask::Mask;
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
-use crate::params::TensorView;
-use crate::ptx::{barrier, mbarrier, shared, special};
+use crate::ptx::{barrier, mbarrier, shared, special, tma};
 use crate::tile::element::Element;
 use crate::tile::global::{GlobalMatrix, GlobalRows};
 use crate::tile::register::{Accumulator, Packed};
@@ -62,7 +61,7 @@ pub(super) unsafe fn consume_values<E: Element, T: Tiles, M: Mask>(c: &Consumer<
             c.add_columns::<E, T>(last, 1);
             c.end_columns(last);
             mbarrier::mbarrier_arrive_if(layout.k_ring.empty(0), c.leads);
-            c.store::<E, T>(&c.p.d_v, n, &d_v);
+            c.store::<E, T>(n, &d_v);
             c.end_job(n);
             n += 1;
         }
@@ -81,33 +80,44 @@ pub(super) unsafe fn consume_keys<E: Element, T: Tiles, M: Mask>(c: &Consumer<M>
     unsafe {
         loop {
             let job = c.await_job(n);
-            let steps = job.steps;
-            if steps == 0 {
+            if job.steps == 0 {
                 return;
             }
+            // 0 until dK has been begun.
+            let mut add = 0;
             let mut d_k = T::KeyGradient::undefined();
             layout.v_ring.await_full(Ring::at(1, n));
             layout.k_ring.await_full(Ring::at(1, n));
             c.key_step::<E, T, FIRST>(i, 0, &mut d_k);
             i += 1;
-            let mut left = steps;
+            let mut left = job.steps;
             while left > 1 {
-                c.key_step::<E, T, LATER>(i, (left < steps) as u32, &mut d_k);
+                c.key_step::<E, T, LATER>(i, add, &mut d_k);
+                add = 1;
                 i += 1;
                 left -= 1;
             }
-            mbarrier::mbarrier_arrive_if(layout.v_ring.empty(0), c.leads);
             let last = Ring::at(STAGES, i.wrapping_sub(1));
             layout.d_s_ring.await_full(last);
-            c.begin_key_gradient::<E, T>(last, (steps > 1) as u32, &mut d_k)
+            c.begin_key_gradient::<E, T>(last, add, &mut d_k)
                 .wait::<0>();
             mbarrier::mbarrier_arrive_if(layout.q_ring.empty(last.stage), c.leads);
             c.add_columns::<E, T>(last, 2);
             c.add_columns::<E, T>(last, 3);
             c.end_columns(last);
             mbarrier::mbarrier_arrive_if(layout.k_ring.empty(0), c.leads);
-            d_k.for_each(|_, _, x| *x *= c.p.scale.scale);
-            c.store::<E, T>(&c.p.d_k, n, &d_k);
+            // Nobody else reads V: dK leaves through its place.
+
+            c.send::<E, T>(
+                layout.v::<T>(),
+                4,
+                layout.read_job(n % STAGES),
+                0,
+                &d_k,
+                c.p.scale.scale,
+            );
+            tma::bulk_wait_group_read::<0>();
+            mbarrier::mbarrier_arrive_if(layout.v_ring.empty(0), c.leads);
             c.end_job(n);
             n += 1;
         }
@@ -308,25 +318,20 @@ impl<M: Mask> Consumer<'_, M> {
         self.layout.p(at.stage) + (n as u32 * THREADS + thread) * 16
     }
 
-    /// Writes the tile's keys of a gradient.
+    /// Writes the tile's keys of dV.
     #[inline(always)]
-    unsafe fn store<E: Element, T: Tiles>(
-        &self,
-        tensor: &TensorView,
-        n: u32,
-        gradient: &T::KeyGradient,
-    ) {
+    unsafe fn store<E: Element, T: Tiles>(&self, n: u32, d_v: &T::KeyGradient) {
         let (p, config) = (self.p, T::FOOTPRINT);
         // SAFETY: the slot is still full; rows and columns that the tensor does not have are not written.
         unsafe {
             let Job { tile, .. } = self.layout.read_job(n % STAGES);
             let (batch_idx, head_idx) = batch_and_head(tile.head, p.shape.heads_k);
             let target = GlobalMatrix {
-                rows: GlobalRows::new(tensor, batch_idx, head_idx, p.shape.seqlen_k),
+                rows: GlobalRows::new(&p.d_v, batch_idx, head_idx, p.shape.seqlen_k),
                 chunks: p.shape.head_dim / 8,
             };
             let first = tile.tile * config.block_k + special::thread_idx_x() / 32 % 4 * 16;
-            warpgroup::store_rows::<E, _>(target, first, gradient);
+            warpgroup::store_rows::<E, _>(target, first, d_v);
         }
     }
 }
