@@ -174,27 +174,37 @@ pub const fn padded_columns(head_dim: u32) -> u32 {
     head_dim.next_multiple_of(64)
 }
 
-/// Backward on Hopper: one block per SM, 128 keys, 64 for each of the two warpgroups that multiply; a further one moves
-/// data. At head_dim 64 query blocks have 128 rows: with 64, `wgmma` would read its operands from shared memory for as long
-/// as it multiplies. Shared memory: K, V; two stages of Q, dO and dS; dV or dK on the way out; lse and Δ; what the movers
-/// say of stages, tiles and turns; and the barriers.
+/// Whether the two warpgroups that multiply share the products of a tile, and not its keys. Above head_dim 128 registers hold
+/// dV or dK of 64 keys, not both.
+pub const fn tma_backward_splits(head_dim: u32) -> bool {
+    head_dim > 128
+}
+
+/// Backward on Hopper: one block per SM; two warpgroups multiply, a further one moves data. Tiles have 128 keys, 64 where
+/// the warpgroups have the same keys. At head_dim 64 query blocks have 128 rows: with 64, `wgmma` would read its operands
+/// from shared memory for as long as it multiplies. Shared memory: K, V; two stages of Q, dO and dS; dV or dK on the way
+/// out, or two stages of P; lse and Δ; what the movers say of stages, tiles and turns; and the barriers.
 pub const fn tma_backward(head_dim: u32) -> Footprint {
-    let block_k = 128;
+    let splits = tma_backward_splits(head_dim);
+    let block_k = if splits { 64 } else { 128 };
     let block_q = if head_dim <= 64 { 128 } else { 64 };
     let stages = TMA_BACKWARD_STAGES;
     let row_bytes = padded_columns(head_dim) * ELEMENT;
-    let rows = (3 * block_k + 2 * stages * block_q) * row_bytes;
+    let rows = (2 * block_k + 2 * stages * block_q) * row_bytes;
     let d_s = stages * block_k * block_q * ELEMENT;
+    let out = if splits { d_s } else { block_k * row_bytes };
     let statistics = 2 * stages * block_q * 4;
     let slots = 3 * stages * 16;
-    let barriers = 2 * (5 * stages + 2) * 8;
+    let barriers = 2 * (6 * stages + 2) * 8;
     Footprint {
         threads: 3 * 128,
-        shared_bytes: rows + d_s + statistics + slots + barriers,
+        shared_bytes: rows + d_s + out + statistics + slots + barriers,
         blocks_per_sm: 1,
         block_q,
         block_k,
-        spill_bytes: 0,
+        // Above head_dim 128 the loader, which brings more boxes, keeps a word of a tile's way in local memory while it works
+        // that out under a causal mask: once a tile.
+        spill_bytes: if splits { 8 } else { 0 },
     }
 }
 

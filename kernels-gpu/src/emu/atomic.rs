@@ -98,6 +98,25 @@ pub(crate) fn update(
     machine.settle(updated, 0)
 }
 
+/// `red.add.v4.f32`: four additions, each atomic by itself.
+#[track_caller]
+pub(crate) fn add_f32x4(instruction: &'static str, addr: u64, x: [f32; 4]) {
+    let machine = Machine::current();
+    let site = site::intern(instruction, Location::caller());
+    let who = machine.current.get();
+    let aligned = {
+        let mut block = machine.blocks[who.slot].borrow_mut();
+        let (actor, _) = block.actor(who, site);
+        machine.buffers.borrow().align(&actor, addr, 4 * BYTES)
+    };
+    machine.settle(aligned, ());
+    for (addr, x) in (addr..).step_by(BYTES as usize).zip(x) {
+        update(instruction, addr, Order::Relaxed, |old| {
+            (f32::from_bits(old) + x).to_bits()
+        });
+    }
+}
+
 /// `fence.acq_rel`
 #[track_caller]
 pub(crate) fn fence(instruction: &'static str) {

@@ -1,4 +1,4 @@
-//! The copy engine: one more agent, which moves a box at a random moment, or when nothing else can go on.
+//! The copy engine: one more agent, which makes a copy at a random moment, or when nothing else can go on.
 
 use super::Order;
 use super::machine::Machine;
@@ -112,21 +112,62 @@ impl Region {
     }
 }
 
+/// What is loaded.
+#[derive(Clone, Copy)]
+pub(super) enum Source {
+    /// A box of a tensor.
+    Box(Region),
+    /// So many bytes at an address.
+    Bytes(u64, u32),
+}
+
+impl Source {
+    /// Bytes that arrive.
+    pub fn bytes(&self) -> u32 {
+        match self {
+            Source::Box(region) => region.bytes(),
+            Source::Bytes(_, bytes) => *bytes,
+        }
+    }
+
+    /// What is read of global memory: addresses and bytes.
+    pub fn spans(&self) -> Vec<(u64, u32)> {
+        match self {
+            Source::Box(region) => region.spans().map(|span| (span.addr, span.bytes)).collect(),
+            Source::Bytes(addr, bytes) => vec![(*addr, *bytes)],
+        }
+    }
+
+    fn gather(&self, buffers: &Buffers) -> Vec<u8> {
+        match self {
+            Source::Box(region) => region.gather(buffers),
+            Source::Bytes(addr, bytes) => {
+                let mut gathered = vec![0; *bytes as usize];
+                buffers.load(*addr, &mut gathered);
+                gathered
+            }
+        }
+    }
+}
+
 /// What the engine does next for a copy.
 pub(super) enum Step {
-    /// Moves the box to this offset into shared memory; its bytes count on the barrier at an address, as the load
+    /// Moves what is loaded to this offset into shared memory; its bytes count on the barrier at an address, as the load
     /// of a number.
-    Load { offset: usize, mbarrier: (u32, u64) },
+    Load {
+        source: Source,
+        offset: usize,
+        mbarrier: (u32, u64),
+    },
     /// Reads the box at this offset into shared memory.
-    Read { offset: usize },
-    /// Writes these bytes to global memory.
-    Write { bytes: Vec<u8> },
+    Read { region: Region, offset: usize },
+    /// Writes these bytes to global memory, as a box.
+    Write { region: Region, bytes: Vec<u8> },
 }
 
 struct Copy {
     number: u64,
     slot: usize,
-    region: Region,
     step: Step,
 }
 
@@ -139,26 +180,21 @@ pub(super) struct Engine {
 
 impl Engine {
     /// Takes a copy; its number.
-    pub fn push(&mut self, slot: usize, region: Region, step: Step) -> u64 {
+    pub fn push(&mut self, slot: usize, step: Step) -> u64 {
         let number = self.issued;
         self.issued += 1;
-        self.copies.push(Copy {
-            number,
-            slot,
-            region,
-            step,
-        });
+        self.copies.push(Copy { number, slot, step });
         number
     }
 
     /// The store with this number has read shared memory, if only now.
     pub fn read(&mut self, number: u64, shared: &Shared) {
         let waiting = self.copies.iter_mut().find(|copy| copy.number == number);
-        if let Some(Copy { region, step, .. }) = waiting
-            && let Step::Read { offset } = *step
+        if let Some(Copy { step, .. }) = waiting
+            && let Step::Read { region, offset } = *step
         {
             let bytes = shared.slice(offset, region.bytes() as usize).to_vec();
-            *step = Step::Write { bytes };
+            *step = Step::Write { region, bytes };
         }
     }
 }
@@ -177,17 +213,20 @@ pub(super) fn advance(machine: &Machine) -> bool {
     let Copy {
         number,
         slot,
-        region,
         ref step,
     } = engine.copies[index];
     match step {
-        Step::Load { offset, mbarrier } => {
-            let (offset, mbarrier) = (*offset, *mbarrier);
+        Step::Load {
+            source,
+            offset,
+            mbarrier,
+        } => {
+            let (source, offset, mbarrier) = (*source, *offset, *mbarrier);
             engine.copies.remove(index);
-            let bytes = region.gather(&machine.buffers.borrow());
+            let bytes = source.gather(&machine.buffers.borrow());
             let mut block = machine.blocks[slot].borrow_mut();
             block.shared.fill(offset, &bytes);
-            let n_bytes = region.bytes();
+            let n_bytes = source.bytes();
             if let Some(stamp) = mbarrier::complete(machine, slot, &mut block, mbarrier, n_bytes) {
                 block.shared.land(&stamp, offset, n_bytes);
             }
@@ -196,7 +235,7 @@ pub(super) fn advance(machine: &Machine) -> bool {
             let block = machine.blocks[slot].borrow();
             engine.read(number, &block.shared);
         }
-        Step::Write { bytes } => {
+        Step::Write { region, bytes } => {
             region.scatter(bytes, &mut machine.buffers.borrow_mut());
             engine.copies.remove(index);
         }

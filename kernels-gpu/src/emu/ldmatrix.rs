@@ -1,4 +1,4 @@
-//! `ldmatrix`: rows of 8×8 matrices from shared memory, dealt out to the lanes.
+//! `ldmatrix` and `stmatrix`: rows of 8×8 matrices from shared memory, dealt out to the lanes, and back.
 
 use super::machine::Who;
 use super::shared::Readers;
@@ -45,4 +45,27 @@ pub(crate) fn load<const N: usize>(instruction: &'static str, addr: u32, order: 
         }
         Ok(Meeting::Over)
     })
+}
+
+/// `stmatrix` of `N` matrices. A row is written by the lane that gave its address.
+#[track_caller]
+#[inline]
+pub(crate) fn store<const N: usize>(instruction: &'static str, addr: u32, x: [u32; N]) {
+    let mut given = [0; 5];
+    given[0] = addr;
+    given[1..][..N].copy_from_slice(&x);
+    let [] = collective(instruction, given, |block, who, at| {
+        let site = site::intern(instruction, at);
+        let operands = block.warps[who.warp].operands;
+        for lane in 0..N * SIDE {
+            let (matrix, row) = (lane / SIDE, lane % SIDE);
+            let holders = &operands[row * SIDE / 2..][..SIDE / 2];
+            let (actor, shared) = block.actor(Who { lane, ..who }, site);
+            let offset = shared.write(&actor, operands[lane][0], 16)?;
+            for (i, holder) in holders.iter().enumerate() {
+                shared.fill(offset + 4 * i, &holder[1 + matrix].to_le_bytes());
+            }
+        }
+        Ok(Meeting::Over)
+    });
 }

@@ -10,6 +10,7 @@ use super::machine::LANES;
 use super::mma::Operand;
 use super::shared::{Reader, Shared};
 use super::site::Site;
+use crate::ptx::wgmma::Major;
 
 /// Rows of a warp's part of a product.
 pub(super) const M: usize = 16;
@@ -46,8 +47,8 @@ pub(super) enum Found {
 
 /// Where A comes from.
 pub(super) enum Left {
-    /// Offsets of pieces: two for each row.
-    Shared(Vec<usize>),
+    /// Offsets of pieces: two for each row, or for each column where those are contiguous.
+    Shared(Vec<usize>, Major),
     /// The fragments of all lanes.
     Registers(Box<[[u32; 4]; LANES]>),
 }
@@ -59,18 +60,9 @@ pub(super) struct Product {
     pub a: Left,
     /// Offsets of pieces of B: two for each column, or for each row all its columns.
     pub b: Vec<usize>,
-    pub b_rows: Rows,
+    pub major_b: Major,
     pub add: Add,
     pub group: u64,
-}
-
-/// What a row of B in shared memory is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rows {
-    /// A column of B.
-    Columns,
-    /// A row of B.
-    Rows,
 }
 
 /// What becomes of what the accumulators held.
@@ -244,7 +236,7 @@ pub(super) fn retire(block: &mut Block, warp: usize, newest: u32) {
     while let Some(product) = core.products.pop_front_if(|product| product.group < done) {
         core.calculated -= 1;
         let left: &[usize] = match &product.a {
-            Left::Shared(pieces) => pieces,
+            Left::Shared(pieces, _) => pieces,
             Left::Registers(_) => &[],
         };
         for offset in left.iter().chain(&product.b) {
@@ -270,10 +262,14 @@ impl Product {
     fn left(&self, shared: &Shared) -> [[f32; K]; M] {
         let mut a = [[0.0; K]; M];
         match &self.a {
-            Left::Shared(pieces) => {
-                for (row, pieces) in a.iter_mut().zip(pieces.chunks_exact(2)) {
-                    for (elements, piece) in row.chunks_exact_mut(IN_CHUNK).zip(pieces) {
-                        elements.copy_from_slice(&self.elements(shared, *piece));
+            Left::Shared(pieces, major) => {
+                for (i, piece) in pieces.iter().enumerate() {
+                    let (line, first) = (i / 2, i % 2 * IN_CHUNK);
+                    for (x, at) in self.elements(shared, *piece).into_iter().zip(first..) {
+                        match major {
+                            Major::K => a[line][at] = x,
+                            Major::Mn => a[at][line] = x,
+                        }
                     }
                 }
             }
@@ -293,14 +289,14 @@ impl Product {
         let mut b = vec![0.0; K * columns];
         for (i, piece) in self.b.iter().enumerate() {
             let elements = self.elements(shared, *piece);
-            match self.b_rows {
-                Rows::Columns => {
+            match self.major_b {
+                Major::K => {
                     let (column, half) = (i / 2, i % 2);
                     for (k, x) in elements.into_iter().enumerate() {
                         b[(half * IN_CHUNK + k) * columns + column] = x;
                     }
                 }
-                Rows::Rows => b[i * IN_CHUNK..][..IN_CHUNK].copy_from_slice(&elements),
+                Major::Mn => b[i * IN_CHUNK..][..IN_CHUNK].copy_from_slice(&elements),
             }
         }
         b

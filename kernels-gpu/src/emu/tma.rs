@@ -1,4 +1,4 @@
-//! The tensor memory accelerator's instructions: boxes of a tensor to and from shared memory.
+//! The tensor memory accelerator's instructions: boxes of a tensor to and from shared memory, and bytes to it.
 //!
 //! All that orders a copy and the threads' accesses is checked when the copy is issued and over the whole time until it
 //! has been waited for, so it does not matter at which moment of that time the bytes move ([`super::bulk`]).
@@ -6,7 +6,7 @@
 use std::panic::Location;
 
 use super::block::{Actor, Parts};
-use super::bulk::{Region, Step};
+use super::bulk::{Region, Source, Step};
 use super::clock::{ENGINE, STORED, Stamp};
 use super::fault::{Fault, Kind};
 use super::machine::{LANES, Machine};
@@ -17,6 +17,8 @@ use crate::params::TensorMap;
 
 /// What a tile in the 128-byte swizzle is aligned to.
 const ALIGNMENT: u32 = 1024;
+/// What bytes that lie side by side are aligned to, and a multiple of.
+const BYTES_ALIGNMENT: u32 = 16;
 /// Most rows, and most heads, of a box.
 const MOST: u64 = 256;
 
@@ -67,7 +69,36 @@ fn region(actor: &Actor, map: u64, at: [u32; 4]) -> Result<Region, Fault> {
 pub(crate) fn load(instruction: &'static str, to: u32, map: u64, at: [u32; 4], mbarrier: u32) {
     let machine = Machine::current();
     let site = site::intern(instruction, Location::caller());
-    let begun = try_load(machine, site, to, (map, at), mbarrier);
+    let begun = try_load(machine, site, (to, ALIGNMENT), mbarrier, |actor| {
+        region(actor, map, at).map(Source::Box)
+    });
+    machine.settle(begun, ());
+    machine.progress();
+}
+
+/// `cp.async.bulk` from global to shared memory
+#[track_caller]
+pub(crate) fn load_bytes(
+    instruction: &'static str,
+    to: u32,
+    (from, bytes): (u64, u32),
+    mbarrier: u32,
+) {
+    let machine = Machine::current();
+    let site = site::intern(instruction, Location::caller());
+    let begun = try_load(machine, site, (to, BYTES_ALIGNMENT), mbarrier, |actor| {
+        if !bytes.is_multiple_of(BYTES_ALIGNMENT) {
+            return Err(Kind::Operand {
+                access: actor.access(),
+                what: "a multiple of 16 bytes is copied",
+                value: bytes,
+            }
+            .into());
+        }
+        let buffers = machine.buffers.borrow();
+        buffers.align(actor, from, BYTES_ALIGNMENT)?;
+        Ok(Source::Bytes(from, bytes))
+    });
     machine.settle(begun, ());
     machine.progress();
 }
@@ -75,9 +106,9 @@ pub(crate) fn load(instruction: &'static str, to: u32, map: u64, at: [u32; 4], m
 fn try_load(
     machine: &Machine,
     site: Site,
-    to: u32,
-    (map, at): (u64, [u32; 4]),
+    (to, alignment): (u32, u32),
     mbarrier: u32,
+    source: impl FnOnce(&Actor) -> Result<Source, Fault>,
 ) -> Result<(), Fault> {
     let who = machine.current.get();
     let mut block = machine.blocks[who.slot].borrow_mut();
@@ -87,27 +118,28 @@ fn try_load(
         fences,
         mbarriers,
     } = block.parts(who, site);
-    let region = region(&actor, map, at)?;
+    let source = source(&actor)?;
     let barrier = mbarriers.find_for_engine(&actor, fences, mbarrier)?;
-    let bytes = region.bytes();
+    let bytes = source.bytes();
     let piece = Piece {
         addr: to,
         bytes,
-        alignment: ALIGNMENT,
+        alignment,
     };
     let offset = shared.begin_bulk_copy(&actor, fences, piece)?;
     shared.poison(offset, bytes as usize);
     let (number, stamp) = barrier.begin_load(who, site);
     actor.trace = stamp;
     let mut buffers = machine.buffers.borrow_mut();
-    for span in region.spans() {
-        buffers.read(&actor, span.addr, span.bytes, Strength::Plain)?;
+    for (addr, bytes) in source.spans() {
+        buffers.read(&actor, addr, bytes, Strength::Plain)?;
     }
     let step = Step::Load {
+        source,
         offset,
         mbarrier: (mbarrier, number),
     };
-    machine.engine.borrow_mut().push(who.slot, region, step);
+    machine.engine.borrow_mut().push(who.slot, step);
     Ok(())
 }
 
@@ -161,7 +193,7 @@ fn try_store(
         buffers.write(&actor, span.addr, span.bytes, Strength::Plain)?;
     }
     let mut engine = machine.engine.borrow_mut();
-    let number = engine.push(who.slot, region, Step::Read { offset });
+    let number = engine.push(who.slot, Step::Read { region, offset });
     let stores = &mut block.lanes[who.warp * LANES + who.lane].stores;
     stores.push(number, site, region, offset);
     Ok(())

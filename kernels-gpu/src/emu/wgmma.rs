@@ -3,26 +3,35 @@
 //! Each warp multiplies its own 16 rows of A with all of B. Its reads of shared memory last from the product to the
 //! wait for its group, and are checked over that whole time.
 
+mod operand;
+
 use super::asynchronous::Asynchronous;
 use super::block::{Block, Parts};
-use super::bulk::swizzle;
-use super::fault::{Fault, Kind};
+use super::fault::Fault;
 use super::machine::{LANES, Machine, Who};
 use super::mma::Operand;
 use super::shared::{Piece, Reader};
 use super::site::{self, Site};
-use super::tensor_core::{self, Add, CHUNK, Found, K, M, Rows, TensorCore};
+use super::tensor_core::{self, Add, CHUNK, Found, TensorCore};
 use super::warp::{Meeting, collective};
 use super::warpgroup::{Event, WARPS, agree};
-use crate::ptx::wgmma::Descriptor;
+use crate::ptx::wgmma::{Descriptor, Major};
 
 /// A, as the instruction is given it.
 #[derive(Clone, Copy)]
 pub(crate) enum Left {
-    /// In shared memory.
-    Shared(Descriptor),
+    /// In shared memory, and which dimension is contiguous there: a [`Major`] as the instruction has it.
+    Shared(Descriptor, u32),
     /// In this lane's registers.
     Registers([u32; 4]),
+}
+
+fn major(immediate: u32) -> Major {
+    if immediate == Major::K as u32 {
+        Major::K
+    } else {
+        Major::Mn
+    }
 }
 
 /// The operands of a product besides its accumulators.
@@ -35,74 +44,8 @@ pub(crate) struct Product {
     pub add: bool,
 }
 
-/// Bytes of a row in the 128-byte swizzle.
-const ROW: u32 = 128;
-/// Rows after which the swizzle repeats.
-const GROUP: u32 = 8;
-
-/// What a descriptor says.
-struct Tile {
-    start: u32,
-    leading: u32,
-    stride: u32,
-}
-
-impl Tile {
-    fn new(who: Who, site: Site, descriptor: Descriptor) -> Result<Tile, Fault> {
-        let Descriptor { low, high } = descriptor;
-        let rules = [
-            (
-                high >> 30 == 1,
-                "of swizzles only that of 128 bytes is modelled",
-            ),
-            (
-                high >> 17 & 7 == 0,
-                "of base offsets of a descriptor only 0 is modelled",
-            ),
-            (
-                low & 0xc000_c000 == 0 && high & 0x3ff1_c000 == 0,
-                "a descriptor's other bits must be 0",
-            ),
-        ];
-        if let Some((_, what)) = rules.into_iter().find(|(holds, _)| !holds) {
-            return Err(Kind::Operand {
-                access: who.access(site),
-                what,
-                value: high,
-            }
-            .into());
-        }
-        Ok(Tile {
-            start: (low & 0x3fff) << 4,
-            leading: (low >> 16 & 0x3fff) << 4,
-            stride: (high & 0x3fff) << 4,
-        })
-    }
-
-    /// Pieces of rows `first ..` that hold 16 elements along the row: two for each.
-    fn along_rows(&self, first: u32, rows: u32) -> Vec<u32> {
-        (first..first + rows)
-            .flat_map(|row| {
-                let begin = self.start + row / GROUP * self.stride + row % GROUP * ROW;
-                [0, CHUNK].map(|chunk| swizzle(begin + chunk))
-            })
-            .collect()
-    }
-
-    /// Pieces of 16 rows, `columns` elements of each.
-    fn across_rows(&self, columns: u32) -> Vec<u32> {
-        let pieces = columns / 8;
-        let in_row = ROW / CHUNK;
-        (0..K as u32)
-            .flat_map(|row| {
-                let begin = self.start + row / GROUP * self.stride + row % GROUP * ROW;
-                (0..pieces).map(move |piece| {
-                    swizzle(begin + piece / in_row * self.leading + piece % in_row * CHUNK)
-                })
-            })
-            .collect()
-    }
-}
+/// What accumulators hold to which nobody gave a value: a NaN, and not one of those that products in flight leave.
+pub(crate) const UNDEFINED: f32 = f32::from_bits(0x7fdd_dddd);
 
 /// What a lane hands in for its accumulators when they hold values.
 const VALUES: u32 = 0;
@@ -147,14 +90,12 @@ pub(crate) fn multiply(instruction: &'static str, d: &mut [f32], product: Produc
     let columns = d.len() * 2;
     let held = accumulators(machine, site, d, Some(columns));
     let held = machine.settle(held, VALUES);
-    let kind = u32::from(product.add)
-        | u32::from(product.bf16) << 1
-        | product.major_b << 2
-        | u32::from(matches!(product.a, Left::Registers(_))) << 3;
-    let a = match product.a {
-        Left::Shared(Descriptor { low, high }) => [low, high, 0, 0],
-        Left::Registers(registers) => registers,
+    let (a, source) = match product.a {
+        Left::Shared(Descriptor { low, high }, major) => ([low, high, 0, 0], major),
+        Left::Registers(registers) => (registers, 2),
     };
+    let kind =
+        u32::from(product.add) | u32::from(product.bf16) << 1 | product.major_b << 2 | source << 3;
     let operands = [
         held,
         product.b.low,
@@ -170,7 +111,7 @@ pub(crate) fn multiply(instruction: &'static str, d: &mut [f32], product: Produc
         let site = site::intern(instruction, at);
         same_in_all_lanes(block, who, site, &product)?;
         let mut operands = [0; 8];
-        let shared_a = if let Left::Shared(_) = product.a {
+        let shared_a = if let Left::Shared(..) = product.a {
             7
         } else {
             5
@@ -196,7 +137,7 @@ pub(crate) fn multiply(instruction: &'static str, d: &mut [f32], product: Produc
 
 /// The lanes of a warp must give one product; A in registers is each lane's own.
 fn same_in_all_lanes(block: &Block, who: Who, site: Site, product: &Product) -> Result<(), Fault> {
-    let count = if let Left::Shared(_) = product.a {
+    let count = if let Left::Shared(..) = product.a {
         7
     } else {
         5
@@ -230,21 +171,15 @@ fn begin(
         let access = who.access(site);
         return Err(Asynchronous::MissingFence { access }.into());
     }
-    let b_rows = match product.major_b {
-        0 => Rows::Columns,
-        _ => Rows::Rows,
-    };
-    let tile = Tile::new(who, site, product.b)?;
-    let b = match b_rows {
-        Rows::Columns => tile.along_rows(0, columns as u32),
-        Rows::Rows => tile.across_rows(columns as u32),
-    };
+    let major_b = major(product.major_b);
+    let b = operand::right(who, site, product.b, major_b, columns as u32)?;
     let b = begin_reading(block, who, site, &b)?;
     let a = match product.a {
-        Left::Shared(descriptor) => {
-            let first = (who.warp % WARPS * M) as u32;
-            let rows = Tile::new(who, site, descriptor)?.along_rows(first, M as u32);
-            tensor_core::Left::Shared(begin_reading(block, who, site, &rows)?)
+        Left::Shared(descriptor, immediate) => {
+            let major = major(immediate);
+            let pieces = operand::left(who, site, descriptor, major, who.warp % WARPS)?;
+            let pieces = begin_reading(block, who, site, &pieces)?;
+            tensor_core::Left::Shared(pieces, major)
         }
         Left::Registers(_) => {
             let operands = &block.warps[who.warp].operands;
@@ -267,7 +202,7 @@ fn begin(
         },
         a,
         b,
-        b_rows,
+        major_b,
         add: if product.add {
             Add::Adds
         } else {

@@ -28,6 +28,30 @@ pub unsafe fn red_add_f32(addr: u64, x: f32) {
     }
 }
 
+/// `red.relaxed.gpu.global.add.v4.f32`: adds four numbers to the four at `addr`, each in no particular order.
+///
+/// PTX 8.1, sm_90.
+///
+/// # Safety
+/// `addr` lies in global memory, 16-byte aligned, and its 16 bytes were written before.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn red_add_f32x4(addr: u64, x: [f32; 4]) {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        ptx!(
+            "red.relaxed.gpu.global.add.v4.f32 [{a}], {{{x0}, {x1}, {x2}, {x3}}};",
+            a = in(reg64) addr, x0 = in(reg32) x[0], x1 = in(reg32) x[1], x2 = in(reg32) x[2],
+            x3 = in(reg32) x[3],
+            options(nostack)
+        );
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        atomic::add_f32x4("red.relaxed.add.v4.f32", addr, x);
+    }
+}
+
 /// `atom.relaxed.gpu.global.add.u32`: adds `x` to the number at `addr` and gives what was there.
 ///
 /// PTX 6.0, sm_70.

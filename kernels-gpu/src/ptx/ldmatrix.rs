@@ -1,8 +1,8 @@
-//! 8×8 matrices of 16-bit elements from shared memory into the fragments of `mma`.
+//! 8×8 matrices of 16-bit elements from shared memory into the fragments of `mma`, and back.
 //!
 //! Lane `8·i + r` gives the address of row `r` (16 bytes) of matrix `i`; of `x2` only lanes 0 to 15 are asked, but
 //! all lanes give an address. Register `i` of a lane receives elements `2·(lane % 4)` and `2·(lane % 4) + 1` of row
-//! `lane / 4` of matrix `i`; with `.trans`, of its column `lane / 4`.
+//! `lane / 4` of matrix `i`; with `.trans`, of its column `lane / 4`. What `stmatrix` stores, it hands in likewise.
 
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::emu::ldmatrix;
@@ -108,5 +108,30 @@ pub unsafe fn ldmatrix_x2_trans(addr: u32) -> [u32; 2] {
     #[cfg(not(target_arch = "nvptx64"))]
     {
         ldmatrix::load("ldmatrix.x2.trans", addr, ldmatrix::Order::Transposed)
+    }
+}
+
+/// `stmatrix.sync.aligned.m8n8.x4.shared.b16`: four 8×8 matrices to shared memory.
+///
+/// PTX 7.8, sm_90.
+///
+/// # Safety
+/// All 32 lanes of the warp reach it together. The addresses lie in the block's shared memory, 16-byte aligned, no two
+/// of them the same; no other thread uses their rows now.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn stmatrix_x4(addr: u32, x: [u32; 4]) {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        ptx!(
+            "stmatrix.sync.aligned.m8n8.x4.shared.b16 [{a}], {{{x0}, {x1}, {x2}, {x3}}};",
+            a = in(reg32) addr, x0 = in(reg32) x[0], x1 = in(reg32) x[1], x2 = in(reg32) x[2],
+            x3 = in(reg32) x[3],
+            options(nostack)
+        );
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        ldmatrix::store("stmatrix.x4", addr, x);
     }
 }

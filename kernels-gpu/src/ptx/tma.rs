@@ -1,4 +1,5 @@
-//! Copies by the tensor memory accelerator: boxes of a tensor of four dimensions, described by a tensor map.
+//! Copies by the tensor memory accelerator: boxes of a tensor of four dimensions, described by a tensor map, and bytes
+//! that lie side by side.
 //!
 //! Coordinates count elements, the innermost dimension first: column, row, head, batch. What lies outside the tensor is
 //! read as 0 and not written. `map` is the address of a [`crate::params::TensorMap`] in the kernel's parameters.
@@ -29,6 +30,31 @@ pub unsafe fn tma_load(to: u32, map: u64, at: [u32; 4], mbarrier: u32) {
     #[cfg(not(target_arch = "nvptx64"))]
     {
         tma::load("cp.async.bulk.tensor (load)", to, map, at, mbarrier);
+    }
+}
+
+/// `cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes`: begins the copy of `n_bytes` from global to
+/// shared memory; they count on the barrier at `mbarrier`.
+///
+/// PTX 8.0, sm_90.
+///
+/// # Safety
+/// The bytes lie in global memory and fit at `to`; both addresses and `n_bytes` are multiples of 16; nobody else reads or
+/// writes at `to` until the barrier's phase is over.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn bulk_load(to: u32, from: u64, n_bytes: u32, mbarrier: u32) {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        ptx!(
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [{to}], [{from}], {n}, [{bar}];",
+            to = in(reg32) to, from = in(reg64) from, n = in(reg32) n_bytes, bar = in(reg32) mbarrier,
+            options(nostack)
+        );
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        tma::load_bytes("cp.async.bulk (load)", to, (from, n_bytes), mbarrier);
     }
 }
 

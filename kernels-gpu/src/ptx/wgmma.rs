@@ -19,25 +19,31 @@ pub struct Descriptor {
     pub high: u32,
 }
 
-/// How the rows of B lie in shared memory.
+/// Which dimension of an operand is contiguous in shared memory: the product's inner one, `k`, or the operand's own.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Major {
-    /// B is stored as its columns: `[n][k]`, `k` contiguous (K of QKᵀ).
+    /// `k` is contiguous: A is stored as its rows, `[m][k]`, and B as its columns, `[n][k]` (Q and K of QKᵀ).
     K = 0,
-    /// B is stored as its rows: `[k][n]`, `n` contiguous (V of PV).
+    /// `m` or `n` is contiguous: A is stored as its columns, `[k][m]`, and B as its rows, `[k][n]` (V of PV).
     Mn = 1,
 }
 
 /// The accumulators of a product of 64 × N, `N / 8` fragments, as an operand of `wgmma`.
 pub trait Wgmma {
-    /// `wgmma.mma_async` of k = 16 with both operands in shared memory, A stored as its rows (`[m][k]`); what the
-    /// accumulators held is kept where `add` is 1, dropped where it is 0.
+    /// No instruction: accumulators that hold whatever their registers do, for a product that drops it (`add` = 0).
+    ///
+    /// Zeros would be written to the registers, and where that happens beside products in flight, `ptxas` lets no two
+    /// products run at once.
+    fn undefined() -> Self;
+
+    /// `wgmma.mma_async` of k = 16 with both operands in shared memory; what the accumulators held is kept where `add` is
+    /// 1, dropped where it is 0.
     ///
     /// PTX 8.0, sm_90a.
     ///
     /// # Safety
     /// All 128 threads of a warpgroup reach it after a [`wgmma_fence`]; the operands lie where the descriptors say.
-    unsafe fn multiply_ss<E: WgmmaElement, const MAJOR_B: u32>(
+    unsafe fn multiply_ss<E: WgmmaElement, const MAJOR_A: u32, const MAJOR_B: u32>(
         &mut self,
         a: Descriptor,
         b: Descriptor,
@@ -144,19 +150,20 @@ macro_rules! nothing {
 /// Both operands in shared memory.
 #[cfg(target_arch = "nvptx64")]
 macro_rules! shared {
-    ($d:ident $n:tt $add:ident, $instruction:expr, $a:ident, $b:ident, $major:ident) => {
-        instruction!($d $n $add, $instruction, "mov.b64 a, {{{a0}, {a1}}};", "}}, a, b, p, 1, 1, 0, {major}; }}",
-            a0 = in(reg32) $a.low, a1 = in(reg32) $a.high, b0 = in(reg32) $b.low, b1 = in(reg32) $b.high, major = const $major,)
+    ($d:ident $n:tt $add:ident, $instruction:expr, $a:ident, $b:ident, [$major_a:ident $major_b:ident]) => {
+        instruction!($d $n $add, $instruction, "mov.b64 a, {{{a0}, {a1}}};", "}}, a, b, p, 1, 1, {major_a}, {major_b}; }}",
+            a0 = in(reg32) $a.low, a1 = in(reg32) $a.high, b0 = in(reg32) $b.low, b1 = in(reg32) $b.high,
+            major_a = const $major_a, major_b = const $major_b,)
     };
 }
 
 /// A in registers.
 #[cfg(target_arch = "nvptx64")]
 macro_rules! registers {
-    ($d:ident $n:tt $add:ident, $instruction:expr, $a:ident, $b:ident, $major:ident) => {
-        instruction!($d $n $add, $instruction, "", "}}, {{{a0}, {a1}, {a2}, {a3}}}, b, p, 1, 1, {major}; }}",
+    ($d:ident $n:tt $add:ident, $instruction:expr, $a:ident, $b:ident, [$major_b:ident]) => {
+        instruction!($d $n $add, $instruction, "", "}}, {{{a0}, {a1}, {a2}, {a3}}}, b, p, 1, 1, {major_b}; }}",
             a0 = in(reg32) $a[0], a1 = in(reg32) $a[1], a2 = in(reg32) $a[2], a3 = in(reg32) $a[3],
-            b0 = in(reg32) $b.low, b1 = in(reg32) $b.high, major = const $major,)
+            b0 = in(reg32) $b.low, b1 = in(reg32) $b.high, major_b = const $major_b,)
     };
 }
 
@@ -165,14 +172,19 @@ macro_rules! width {
     ($columns:literal, $fragments:literal, $indices:tt) => {
         impl Wgmma for [[f32; 4]; $fragments] {
             #[inline(always)]
+            fn undefined() -> Self {
+                width!(@undefined $fragments $indices)
+            }
+
+            #[inline(always)]
             #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-            unsafe fn multiply_ss<E: WgmmaElement, const MAJOR_B: u32>(
+            unsafe fn multiply_ss<E: WgmmaElement, const MAJOR_A: u32, const MAJOR_B: u32>(
                 &mut self,
                 a: Descriptor,
                 b: Descriptor,
                 add: u32,
             ) {
-                width!(self $indices shared Shared, $columns, a, b, add, MAJOR_B);
+                width!(self $indices shared, $columns, a, b, add, [MAJOR_A MAJOR_B]);
             }
 
             #[inline(always)]
@@ -183,7 +195,7 @@ macro_rules! width {
                 b: Descriptor,
                 add: u32,
             ) {
-                width!(self $indices registers Registers, $columns, a, b, add, MAJOR_B);
+                width!(self $indices registers, $columns, a, b, add, [MAJOR_B]);
             }
 
             #[inline(always)]
@@ -193,21 +205,44 @@ macro_rules! width {
             }
         }
     };
-    ($d:ident $indices:tt $form:ident $source:ident, $columns:literal, $a:ident, $b:ident, $add:ident, $major:ident) => {
+    ($d:ident $indices:tt $form:ident, $columns:literal, $a:ident, $b:ident, $add:ident, $majors:tt) => {
         #[cfg(target_arch = "nvptx64")]
         {
             if E::BF16 {
-                $form!($d $indices $add, concat!("m64n", $columns, "k16.f32.bf16.bf16"), $a, $b, $major);
+                $form!($d $indices $add, concat!("m64n", $columns, "k16.f32.bf16.bf16"), $a, $b, $majors);
             } else {
-                $form!($d $indices $add, concat!("m64n", $columns, "k16.f32.f16.f16"), $a, $b, $major);
+                $form!($d $indices $add, concat!("m64n", $columns, "k16.f32.f16.f16"), $a, $b, $majors);
             }
         }
         #[cfg(not(target_arch = "nvptx64"))]
         {
-            let product = wgmma::Product { a: wgmma::Left::$source($a), b: $b, major_b: $major, bf16: E::BF16, add: $add != 0 };
+            let (a, major_b) = width!(@operands $form $a $majors);
+            let product = wgmma::Product { a, b: $b, major_b, bf16: E::BF16, add: $add != 0 };
             wgmma::multiply("wgmma.mma_async", $d.as_flattened_mut(), product);
         }
     };
+    (@operands shared $a:ident [$major_a:ident $major_b:ident]) => {
+        (wgmma::Left::Shared($a, $major_a), $major_b)
+    };
+    (@operands registers $a:ident [$major_b:ident]) => {
+        (wgmma::Left::Registers($a), $major_b)
+    };
+    (@undefined $fragments:literal [$($n:literal)*]) => {{
+        #[cfg(target_arch = "nvptx64")]
+        {
+            let mut d = [[0.0; 4]; $fragments];
+            ptx!(
+                $(concat!("// {} {} {} {}", nothing!($n)),)*
+                $(out(reg32) d[$n][0], out(reg32) d[$n][1], out(reg32) d[$n][2], out(reg32) d[$n][3],)*
+                options(nostack, nomem)
+            );
+            d
+        }
+        #[cfg(not(target_arch = "nvptx64"))]
+        {
+            [[wgmma::UNDEFINED; 4]; $fragments]
+        }
+    }};
     (@wait $d:ident [$($n:literal)*] $pending:ident) => {
         #[cfg(target_arch = "nvptx64")]
         {

@@ -8,6 +8,8 @@ pub mod element;
 
 pub mod fragment;
 
+pub mod ring;
+
 pub mod shared;
 
 pub mod register;

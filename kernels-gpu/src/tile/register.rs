@@ -81,6 +81,12 @@ impl<const M: usize, const N: usize> Accumulator for RegisterTile<M, N> {
 }
 
 impl<const N: usize> RegisterTile<1, N> {
+    /// Accumulators of these fragments.
+    #[inline(always)]
+    pub const fn from_fragments(fragments: [[f32; 4]; N]) -> Self {
+        RegisterTile([fragments])
+    }
+
     /// The fragments of a warpgroup's accumulators, of which this warp holds 16 rows.
     #[inline(always)]
     pub fn fragments_mut(&mut self) -> &mut [[f32; 4]; N] {

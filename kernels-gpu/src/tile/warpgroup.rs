@@ -2,73 +2,22 @@
 //!
 //! A product is begun by one function and ended by [`Pending::wait`]; in between its accumulators are nobody's.
 
+mod operand;
+
 use super::element::Element;
 use super::fragment;
 use super::global::GlobalMatrix;
 use super::register::{Accumulator, Packed, RegisterTile};
-use super::shared::SharedTile;
-use crate::params::BOX_COLUMNS;
-use crate::ptx::wgmma::{Descriptor, Major, Wgmma, wgmma_commit_group, wgmma_fence};
-use crate::ptx::{barrier, global, shared, shuffle, special};
+use super::shared::LaneRows;
+use crate::ptx::wgmma::{Major, Wgmma, wgmma_commit_group, wgmma_fence};
+use crate::ptx::{barrier, global, ldmatrix, shared, shuffle, special};
 
-/// Bytes of a row of a box.
-const ROW_BYTES: u32 = BOX_COLUMNS * 2;
-/// Rows after which the swizzle repeats.
-const SWIZZLE_ROWS: u32 = 8;
-/// The upper half of every descriptor: the distance of groups of eight rows, and the 128-byte swizzle.
-const HIGH: u32 = (SWIZZLE_ROWS * ROW_BYTES) >> 4 | 1 << 30;
+pub use operand::{BoxedTile, Left, Stacked};
 
 /// Rows of a warpgroup's product.
 pub const WARPGROUP_ROWS: u32 = 64;
 /// Threads of a warpgroup.
 const WARPGROUP_THREADS: u32 = 128;
-
-/// A tile of 16-bit elements as TMA boxes fill it: parts of 64 columns one after the other, each `rows` rows of 128 bytes,
-/// swizzled.
-#[derive(Clone, Copy)]
-pub struct BoxedTile {
-    /// Its address in shared memory; a multiple of 1024.
-    pub base: u32,
-    /// Rows of each part; a multiple of 8.
-    pub rows: u32,
-}
-
-impl BoxedTile {
-    /// Bytes of a tile.
-    pub const fn n_bytes(rows: u32, columns: u32) -> u32 {
-        rows * columns.div_ceil(BOX_COLUMNS) * ROW_BYTES
-    }
-
-    /// Columns `64 · idx ..`.
-    #[inline(always)]
-    pub const fn part(self, idx: u32) -> SharedTile {
-        SharedTile {
-            base: self.base + idx * self.rows * ROW_BYTES,
-            row_bytes: ROW_BYTES,
-        }
-    }
-
-    /// The operand whose inner dimension is the tile's columns: its columns `16 · k ..`.
-    #[inline(always)]
-    const fn along_columns(self, k: u32) -> Descriptor {
-        let offset = k / 4 * self.rows * ROW_BYTES + k % 4 * 32;
-        // The leading dimension's offset has no meaning here.
-        Descriptor {
-            low: (self.base >> 4) + (1 << 16 | offset >> 4),
-            high: HIGH,
-        }
-    }
-
-    /// The operand whose inner dimension is the tile's rows: its rows `16 · k ..`.
-    #[inline(always)]
-    const fn along_rows(self, k: u32) -> Descriptor {
-        let offset = k * 16 * ROW_BYTES;
-        Descriptor {
-            low: (self.base >> 4) + (((self.rows * ROW_BYTES) >> 4) << 16 | offset >> 4),
-            high: HIGH,
-        }
-    }
-}
 
 /// Writes a warp's accumulators, rounded to `E`, to rows `first_row ..` of a tile.
 ///
@@ -85,6 +34,28 @@ pub unsafe fn store<E: Element, C: Accumulator>(tile: BoxedTile, first_row: u32,
         unsafe {
             shared::st_shared_u32(part.pair(first_row + place.row, col), pairs[0]);
             shared::st_shared_u32(part.pair(first_row + place.row + 8, col), pairs[1]);
+        }
+    }
+}
+
+/// Writes a warp's 16 rows of packed accumulators to rows `first_row ..` of a tile, two fragments at a time.
+///
+/// # Safety
+/// Warp-collective; nobody else touches these rows.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn store_matrices<C: Accumulator>(tile: BoxedTile, first_row: u32, packed: &C::Packed) {
+    let place = fragment::rows_then_columns(special::lane_idx());
+    for n in 0..C::N / 2 {
+        let part = tile.part(n as u32 / 4);
+        let rows = LaneRows::new(part, first_row + place.row, place.col);
+        let (left, right) = (packed.pairs(0, 2 * n), packed.pairs(0, 2 * n + 1));
+        // SAFETY: the caller's contract.
+        unsafe {
+            ldmatrix::stmatrix_x4(
+                rows.address(0, n as u32 % 4),
+                [left[0], left[1], right[0], right[1]],
+            );
         }
     }
 }
@@ -171,6 +142,9 @@ impl<T: WarpgroupTile> Pending<'_, T> {
 
 /// The accumulators of a warpgroup's product: 64 rows, of which each warp holds 16.
 pub trait WarpgroupTile: Accumulator + Sized {
+    /// Accumulators without a value, for a product that drops what they held: [`Wgmma::undefined`].
+    fn undefined() -> Self;
+
     /// Begins `self = A Bᵀ`, both stored by rows, over `16 · steps` columns.
     ///
     /// # Safety
@@ -196,6 +170,22 @@ pub trait WarpgroupTile: Accumulator + Sized {
         }
     }
 
+    /// Begins `self = Aᵀ B`, both stored by rows, over `16 · steps` rows; A has 64 columns.
+    ///
+    /// # Safety
+    /// As [`WarpgroupTile::begin_product`].
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+    unsafe fn begin_product_transposed<E: Element>(
+        &mut self,
+        a: impl Into<Stacked>,
+        b: impl Into<Stacked>,
+        steps: u32,
+    ) -> Pending<'_, Self> {
+        // SAFETY: the caller's contract.
+        unsafe { self.begin_addition_ss::<E>(Left::Columns(a.into()), b, steps, 0) }
+    }
+
     /// Begins `self = A B`, or `self += A B` where `add` is 1: A in registers, B stored by rows.
     ///
     /// # Safety
@@ -203,10 +193,22 @@ pub trait WarpgroupTile: Accumulator + Sized {
     unsafe fn begin_addition<'a, E: Element, P: Packed>(
         &'a mut self,
         a: &'a P,
-        b: BoxedTile,
+        b: impl Into<Stacked>,
         steps: u32,
         add: u32,
     ) -> Pending<'a, Self>;
+
+    /// The same with A in shared memory.
+    ///
+    /// # Safety
+    /// As [`WarpgroupTile::begin_product`].
+    unsafe fn begin_addition_ss<E: Element>(
+        &mut self,
+        a: Left,
+        b: impl Into<Stacked>,
+        steps: u32,
+        add: u32,
+    ) -> Pending<'_, Self>;
 
     /// [`Pending::wait`], of whose product this tile is the accumulators.
     ///
@@ -220,6 +222,11 @@ where
     [[f32; 4]; N]: Wgmma,
 {
     #[inline(always)]
+    fn undefined() -> Self {
+        RegisterTile::from_fragments(Wgmma::undefined())
+    }
+
+    #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     unsafe fn begin_product<E: Element>(
         &mut self,
@@ -231,11 +238,12 @@ where
         unsafe {
             wgmma_fence();
             for k in 0..steps {
-                self.fragments_mut().multiply_ss::<E, { Major::K as u32 }>(
-                    a.along_columns(k),
-                    b.along_columns(k),
-                    (k > 0) as u32,
-                );
+                self.fragments_mut()
+                    .multiply_ss::<E, { Major::K as u32 }, { Major::K as u32 }>(
+                        a.along_columns(k),
+                        b.along_columns(k),
+                        (k > 0) as u32,
+                    );
             }
             wgmma_commit_group();
         }
@@ -247,10 +255,11 @@ where
     unsafe fn begin_addition<'a, E: Element, P: Packed>(
         &'a mut self,
         a: &'a P,
-        b: BoxedTile,
+        b: impl Into<Stacked>,
         steps: u32,
         add: u32,
     ) -> Pending<'a, Self> {
+        let b = b.into();
         // SAFETY: the caller's contract.
         unsafe {
             wgmma_fence();
@@ -261,6 +270,44 @@ where
                     b.along_rows(k),
                     if k == 0 { add } else { 1 },
                 );
+            }
+            wgmma_commit_group();
+        }
+        Pending(self)
+    }
+
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+    unsafe fn begin_addition_ss<E: Element>(
+        &mut self,
+        a: Left,
+        b: impl Into<Stacked>,
+        steps: u32,
+        add: u32,
+    ) -> Pending<'_, Self> {
+        let b = b.into();
+        // SAFETY: the caller's contract.
+        unsafe {
+            wgmma_fence();
+            for k in 0..steps {
+                let (acc, b) = (self.fragments_mut(), b.along_rows(k));
+                let add = if k == 0 { add } else { 1 };
+                match a {
+                    Left::Rows(a) => {
+                        acc.multiply_ss::<E, { Major::K as u32 }, { Major::Mn as u32 }>(
+                            a.along_columns(k),
+                            b,
+                            add,
+                        );
+                    }
+                    Left::Columns(a) => {
+                        acc.multiply_ss::<E, { Major::Mn as u32 }, { Major::Mn as u32 }>(
+                            a.along_rows(k),
+                            b,
+                            add,
+                        );
+                    }
+                }
             }
             wgmma_commit_group();
         }

@@ -1,5 +1,6 @@
 //! Hopper's instructions one by one: what each refuses, and what the copy engine makes of edges.
 
+mod accesses;
 mod copies;
 mod products;
 

@@ -9,6 +9,7 @@ mod launches;
 mod product;
 mod reduction;
 mod ring;
+mod tiles;
 mod turns;
 
 use ferroflash_kernels::emu::{Checks, Fault, Kind, Options, Order};

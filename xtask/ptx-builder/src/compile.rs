@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ferroflash_kernels::variants::Variant;
+use ferroflash_kernels::variants::{Arch, Variant};
 
 use crate::error::at;
 use crate::{Error, Request};
@@ -18,8 +18,15 @@ use crate::{Error, Request};
 /// rustc's name for PTX.
 pub const TARGET: &str = "nvptx64-nvidia-cuda";
 
-/// The version of the PTX language: that of CUDA 12.0, whose drivers and all newer ones read it.
-const PTX_FEATURE: &str = "+ptx80";
+/// The version of the PTX language: that of CUDA 12.0, whose drivers and all newer ones read it; for Hopper, whose
+/// additions of four numbers came with CUDA 12.1, that one's.
+fn ptx_feature(arch: &str) -> &'static str {
+    if arch == Arch::Sm90a.name() {
+        "+ptx81"
+    } else {
+        "+ptx80"
+    }
+}
 
 /// How many runs share the list, at most.
 const PARTS: usize = 8;
@@ -42,7 +49,7 @@ pub fn flags(arch: &str) -> Vec<String> {
         "--target",
         TARGET,
         &format!("-Ctarget-cpu={arch}"),
-        &format!("-Ctarget-feature={PTX_FEATURE}"),
+        &format!("-Ctarget-feature={}", ptx_feature(arch)),
         "-Copt-level=3",
         "-Ccodegen-units=1",
         "-Cpanic=abort",

@@ -28,7 +28,8 @@ pub(super) fn ptx(name: &'static str, arch: Arch) -> Result<CString, DriverError
     text(deflated).ok_or(DriverError::CorruptKernel { kernel: name })
 }
 
-/// The oldest CUDA whose driver takes the embedded kernels; `None` where there are none.
+/// The oldest CUDA whose driver takes embedded kernels: those of the oldest architecture, which come first. `None` where
+/// there are none.
 pub fn needed_cuda() -> Option<Version> {
     let (_, _, deflated) = MODULES.first()?;
     needed_by(&text(deflated)?)

@@ -31,6 +31,7 @@ mod query_gradient;
 pub mod d_q;
 
 use crate::config::{self, Footprint};
+use crate::ptx::{shared, special};
 use crate::tile::register::{Accumulator, RegisterTile};
 use crate::variants::TileShape;
 
@@ -121,6 +122,21 @@ impl Tiles for Compact<128> {
     type Scores = RegisterTile<2, { n8(Self::FOOTPRINT.block_q) }>;
     type KeyGradient = RegisterTile<2, { n8(128) }>;
     type QueryGradient = RegisterTile<1, 2>;
+}
+
+/// Calls `f` with the index of every fragment across, and the two values of a block's `statistics` in shared memory that
+/// this lane's columns of it want.
+///
+/// # Safety
+/// The statistics have arrived.
+#[inline(always)]
+unsafe fn with_columns<S: Accumulator>(statistics: u32, mut f: impl FnMut(usize, [f32; 2])) {
+    let first = statistics + special::lane_idx() % 4 * 8;
+    for n in 0..S::N {
+        // SAFETY: the caller's contract.
+        let pair = unsafe { shared::ld_shared_x2(first + n as u32 * 32) };
+        f(n, pair.map(f32::from_bits));
+    }
 }
 
 /// Fragments across `columns` columns.

@@ -1,24 +1,13 @@
 //! P and dS of a warp's keys, and how P gets from a score warp to its partner.
 
-use super::Tiles;
 use super::walk::{Layout, Tile, step_at};
+use super::{Tiles, with_columns};
 use crate::attention::mask::Mask;
 use crate::params::BackwardParams;
 use crate::ptx::math::{ex2_approx, fma};
 use crate::ptx::{shared, special};
 use crate::tile::element::Element;
 use crate::tile::register::{Accumulator, Packed};
-
-/// Calls `f` with the fragment indices and the two values of `statistics` that this lane's columns of it want.
-#[inline(always)]
-unsafe fn with_columns<S: Accumulator>(statistics: u32, mut f: impl FnMut(usize, [f32; 2])) {
-    let first = statistics + special::lane_idx() % 4 * 8;
-    for n in 0..S::N {
-        // SAFETY: the statistics of the step have arrived.
-        let pair = unsafe { shared::ld_shared_x2(first + n as u32 * 32) };
-        f(n, pair.map(f32::from_bits));
-    }
-}
 
 /// Pᵀ = exp2(scale_log2 · Sᵀ − L), 0 where masked.
 ///

@@ -3,9 +3,13 @@
 
 use super::{get, put, put_all};
 use crate::params::TensorMap;
-use crate::ptx::wgmma::{Descriptor, Major, Wgmma, WgmmaElement, wgmma_commit_group, wgmma_fence};
-use crate::ptx::{barrier, global, mbarrier, shared, shuffle, special, tma, warpgroup};
-use crate::tile::element::{Bf16, F16};
+use crate::ptx::{
+    atomic, barrier, global, ldmatrix, mbarrier, shared, shuffle, special, tma, warpgroup,
+};
+
+mod products;
+
+pub(super) use products::*;
 
 /// The tensors that the probes copy, as the third parameter of every entry.
 #[repr(C)]
@@ -226,110 +230,45 @@ unsafe fn store_all(base: u32, to: u64, [along_rows, along_heads]: [u32; 2]) {
     tma::bulk_wait_group_read::<0>();
 }
 
-/// Bytes of a part of a tile: 64 rows of 64 columns.
-const PART: u32 = 64 * 128;
-/// Steps of 16 along the inner dimension.
-const STEPS: u32 = 4;
-
-/// Where A comes from.
-#[derive(Clone, Copy)]
-enum Left {
-    Shared,
-    Registers,
-}
-
-/// Copies `words` words of each thread to shared memory.
-#[inline(always)]
-unsafe fn fill(to: u32, input: u64, first: u32, words: u32) {
-    for k in 0..words {
-        let at = to + (k * 128 + special::thread_idx_x()) * 4;
-        shared::st_shared_u32(at, get(input, first + k));
+/// Copies of 16 bytes, a few and many, from places of their own, side by side in shared memory.
+pub(super) unsafe fn bulk_loads(input: u64, output: u64, _: u64) {
+    let (base, thread) = (special::shared_base(), special::thread_idx_x());
+    let bar = base + 2048;
+    if first_thread() {
+        mbarrier::mbarrier_init(bar, 1);
+        mbarrier::fence_mbarrier_init();
     }
-}
-
-/// A product of 64 × 8 `F` over an inner dimension of 64. A is words 0 to 15 of each thread, B the words after those:
-/// `[8 F][64]` or parts of `[64][64]`, whatever numbers the swizzle makes of them.
-#[inline(always)]
-unsafe fn product<E: WgmmaElement, const MAJOR: u32, const F: usize>(
-    input: u64,
-    output: u64,
-    left: Left,
-) where
-    [[f32; 4]; F]: Wgmma,
-{
-    let a = special::shared_base();
-    let b = a + PART;
-    let columns = const { 8 * F as u32 };
-    fill(a, input, 0, PART / 512);
-    let (along, leading) = if MAJOR == Major::K as u32 {
-        fill(b, input, 16, columns * 128 / 512);
-        (32, 16)
-    } else {
-        fill(b, input, 16, columns.div_ceil(64) * PART / 512);
-        (16 * 128, PART)
-    };
-    tma::fence_proxy_async();
     barrier::barrier_sync_all();
-    let mut registers = [[0; 4]; STEPS as usize];
-    for step in 0..registers.len() {
-        for i in 0..4 {
-            registers[step][i] = get(input, 4 * step as u32 + i as u32);
-        }
+    if first_thread() {
+        mbarrier::mbarrier_arrive_expect_tx(bar, 2048);
+        tma::bulk_load(base, input + 1536, 512, bar);
+        tma::bulk_load(base + 512, input + 1040, 16, bar);
+        tma::bulk_load(base + 528, input + 16, 1520, bar);
     }
-    let tile = |address: u32, leading: u32| Descriptor {
-        low: address >> 4 | leading >> 4 << 16,
-        high: 1024 >> 4 | 1 << 30,
-    };
-    let mut acc = [[0.0; 4]; F];
-    wgmma_fence();
-    for step in 0..STEPS {
-        let add = (step > 0) as u32;
-        let b = tile(b + step * along, leading);
-        match left {
-            Left::Shared => {
-                acc.multiply_ss::<E, MAJOR>(tile(a + step * 32, 16), b, add);
-            }
-            Left::Registers => {
-                acc.multiply_rs::<E, MAJOR>(registers[step as usize], b, add);
-            }
-        }
-    }
-    wgmma_commit_group();
-    acc.wait::<0>();
-    for n in 0..F {
-        put_all(output, 4 * n as u32, &acc[n].map(f32::to_bits));
+    mbarrier::mbarrier_wait(bar, 0);
+    for k in 0..4 {
+        let at = base + k * 512 + thread * 4;
+        put(output, k, shared::ld_shared_u32(at));
     }
 }
 
-macro_rules! products {
-    ($($name:ident: $element:ident, $left:ident, $major:ident, $fragments:literal;)*) => { $(
-        pub(super) unsafe fn $name(input: u64, output: u64, _: u64) {
-            product::<$element, { Major::$major as u32 }, $fragments>(input, output, Left::$left)
-        }
-    )* };
+/// Each warp stores four matrices, the rows in an order of their own.
+pub(super) unsafe fn stmatrix_x4(input: u64, output: u64, _: u64) {
+    let lane = special::lane_idx();
+    let base = special::shared_base() + special::thread_idx_x() / 32 * 512;
+    let x = [get(input, 0), get(input, 1), get(input, 2), get(input, 3)];
+    ldmatrix::stmatrix_x4(base + (lane * 5 + 3) % 32 * 16, x);
+    barrier::warp_sync();
+    put_all(output, 0, &shared::ld_shared_x4(base + lane * 16));
 }
 
-products! {
-    wgmma_n64_ss_k: Bf16, Shared, K, 8;
-    wgmma_n64_ss_mn: F16, Shared, Mn, 8;
-    wgmma_n64_rs_k: F16, Registers, K, 8;
-    wgmma_n64_rs_mn: Bf16, Registers, Mn, 8;
-    wgmma_n80_ss_k: F16, Shared, K, 10;
-    wgmma_n80_rs_mn: Bf16, Registers, Mn, 10;
-    wgmma_n96_ss_k: Bf16, Shared, K, 12;
-    wgmma_n96_rs_mn: F16, Registers, Mn, 12;
-    wgmma_n112_ss_k: F16, Shared, K, 14;
-    wgmma_n112_rs_mn: Bf16, Registers, Mn, 14;
-    wgmma_n128_ss_k: Bf16, Shared, K, 16;
-    wgmma_n128_ss_mn: Bf16, Shared, Mn, 16;
-    wgmma_n128_rs_k: F16, Registers, K, 16;
-    wgmma_n128_rs_mn: F16, Registers, Mn, 16;
-    wgmma_n160_ss_k: F16, Shared, K, 20;
-    wgmma_n160_rs_mn: Bf16, Registers, Mn, 20;
-    wgmma_n192_ss_k: Bf16, Shared, K, 24;
-    wgmma_n192_rs_mn: F16, Registers, Mn, 24;
-    wgmma_n256_ss_k: F16, Shared, K, 32;
-    wgmma_n256_rs_mn: Bf16, Registers, Mn, 32;
+/// Eight places collect four whole numbers from each thread; the others stay 0.
+pub(super) unsafe fn red_add_f32x4(_: u64, output: u64, _: u64) {
+    let thread = special::thread_idx_x();
+    put(output, 0, 0);
+    barrier::barrier_sync_all();
+    let x = [1, 2, 3, 4].map(|times| (times * thread + 1) as f32);
+    atomic::red_add_f32x4(output + u64::from(thread % 8) * 16, x);
 }
 
 /// Registers given back, and some of them taken again: as few as every launch leaves.

@@ -54,8 +54,13 @@ macro_rules! for_each_hopper_probe {
             tma_loads_of_heads { 128, 10248, Bits, 23, 20, Exact }
             tma_stores { 128, 8192, Bits, 23, 23, Exact }
             tma_stores_of_heads { 128, 8192, Bits, 23, 23, Exact }
+            bulk_loads { 128, 2056, Bits, 4, 4, Exact }
+            stmatrix_x4 { 128, 2048, Bits, 4, 4, Exact }
+            red_add_f32x4 { 128, 0, Bits, 0, 1, Exact }
             wgmma_n64_ss_k { 128, 16384, WholeBf16, 32, 32, Exact }
             wgmma_n64_ss_mn { 128, 16384, WholeF16, 32, 32, Exact }
+            wgmma_n64_ts_k { 128, 16384, WholeF16, 32, 32, Exact }
+            wgmma_n64_ts_mn { 128, 16384, WholeBf16, 32, 32, Exact }
             wgmma_n64_rs_k { 128, 16384, WholeF16, 32, 32, Exact }
             wgmma_n64_rs_mn { 128, 16384, WholeBf16, 32, 32, Exact }
             wgmma_n80_ss_k { 128, 18432, WholeF16, 36, 40, Exact }
@@ -66,6 +71,7 @@ macro_rules! for_each_hopper_probe {
             wgmma_n112_rs_mn { 128, 24576, WholeBf16, 48, 56, Exact }
             wgmma_n128_ss_k { 128, 24576, WholeBf16, 48, 64, Exact }
             wgmma_n128_ss_mn { 128, 24576, WholeBf16, 48, 64, Exact }
+            wgmma_n128_ts_mn { 128, 24576, WholeF16, 48, 64, Exact }
             wgmma_n128_rs_k { 128, 24576, WholeF16, 48, 64, Exact }
             wgmma_n128_rs_mn { 128, 24576, WholeF16, 48, 64, Exact }
             wgmma_n160_ss_k { 128, 28672, WholeF16, 56, 80, Exact }
@@ -73,6 +79,7 @@ macro_rules! for_each_hopper_probe {
             wgmma_n192_ss_k { 128, 32768, WholeBf16, 64, 96, Exact }
             wgmma_n192_rs_mn { 128, 32768, WholeF16, 64, 96, Exact }
             wgmma_n256_ss_k { 128, 40960, WholeF16, 80, 128, Exact }
+            wgmma_n256_ts_mn { 128, 40960, WholeBf16, 80, 128, Exact }
             wgmma_n256_rs_mn { 128, 40960, WholeBf16, 80, 128, Exact }
             setmaxnreg { 128, 0, Bits, 1, 2, Exact }
         }

@@ -108,7 +108,7 @@ impl Consumer<'_> {
             unsafe {
                 let s = s.fragments_mut();
                 match self.kernel.q_from {
-                    Q::Shared => s.multiply_ss::<E, K_MAJOR>(q, k, u32::from(step > 0)),
+                    Q::Shared => s.multiply_ss::<E, K_MAJOR, K_MAJOR>(q, k, u32::from(step > 0)),
                     Q::Registers => s.multiply_rs::<E, K_MAJOR>(fragments, k, u32::from(step > 0)),
                 }
             }

@@ -1,14 +1,253 @@
-//! A consumer.
+//! What consumers of both kinds do: masks, exponentials, dS, and their parts of dQ to memory in the tile's turn.
+
+use super::super::with_columns;
 use super::Tiles;
-use super::layout::Layout;
-use crate::attention::mask::Mask;
-use crate::params::BackwardParams;
+use super::layout::{Job, Layout, Turn};
+use crate::attention::batch_and_head;
+use crate::attention::mask::{Mask, Rows};
+use crate::config::TMA_BACKWARD_STAGES as STAGES;
+use crate::params::{BOX_COLUMNS, BackwardParams, TensorMap};
+use crate::ptx::math::{ex2_approx, fma};
+use crate::ptx::{atomic, barrier, global, mbarrier, shuffle, special, tma};
 use crate::tile::element::Element;
-#[inline(always)]
-pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(
-    _: &BackwardParams,
-    _: u64,
-    _: Layout,
-    _: u32,
-) {
+use crate::tile::fragment;
+use crate::tile::register::{Accumulator, Packed};
+use crate::tile::ring::Ring;
+use crate::tile::warpgroup::{self, BoxedTile, WARPGROUP_ROWS};
+
+/// The consumers' barriers, when they send gradients off.
+const OUT_BARRIER: u32 = 1;
+/// Threads of a consumer.
+pub(super) const THREADS: u32 = 128;
+/// Bytes of a piece of dQ's accumulator: 64 rows of 64 columns in f32, a fragment of all threads after the other.
+pub(super) const PIECE_BYTES: u32 = 64 * 64 * 4;
+
+/// Pᵀ or dSᵀ, packed.
+pub(super) type PackedScores<T> = <<T as Tiles>::Scores as Accumulator>::Packed;
+
+/// What does not change from tile to tile.
+pub(super) struct Consumer<'a, M> {
+    pub(super) p: &'a BackwardParams,
+    pub(super) maps: u64,
+    pub(super) layout: Layout,
+    pub(super) mask: M,
+    /// Which consumer.
+    pub(super) idx: u32,
+    /// 1 in the warp's lane 0, which arrives for the warp.
+    pub(super) leads: u32,
+}
+
+/// A tile's keys, as a consumer sees them: 64.
+#[derive(Clone, Copy)]
+pub(super) struct Keys {
+    /// The first one.
+    first: u32,
+    /// The first query from which on every one sees all of them.
+    edge: u32,
+}
+
+impl<M: Mask> Consumer<'_, M> {
+    /// The `n`-th tile, when the loader has said which. It can be read again until its slot is released.
+    #[inline(always)]
+    pub(super) unsafe fn await_job(&self, n: u32) -> Job {
+        // SAFETY: the slot is full when it is read.
+        unsafe {
+            self.layout.job_ring.await_full(Ring::at(STAGES, n));
+            let job = self.layout.read_job(n % STAGES);
+            Job {
+                steps: shuffle::shuffle_idx_u32(job.steps, 0),
+                ..job
+            }
+        }
+    }
+
+    /// The tile's slot may be overwritten.
+    #[inline(always)]
+    pub(super) unsafe fn end_job(&self, n: u32) {
+        // SAFETY: every thread arrives for itself.
+        unsafe { mbarrier::mbarrier_arrive_if(self.layout.job_ring.empty(n % STAGES), 1) }
+    }
+
+    /// The 64 keys of the tile from its key `first` on.
+    #[inline(always)]
+    pub(super) fn keys<T: Tiles>(&self, job: Job, first: u32) -> Keys {
+        let config = T::FOOTPRINT;
+        let rows = Rows {
+            first: job.tile.tile * config.block_k + first,
+            len: WARPGROUP_ROWS,
+        };
+        let blocks = self.mask.q_blocks(rows, &self.p.shape, config.block_q);
+        Keys {
+            first: rows.first,
+            edge: blocks.full_begin * config.block_q,
+        }
+    }
+
+    /// Pᵀ = exp2(scale_log2 · Sᵀ − L), 0 where masked.
+    #[inline(always)]
+    pub(super) unsafe fn probabilities<E: Element, T: Tiles>(
+        &self,
+        at: Ring,
+        keys: Keys,
+        s: &mut T::Scores,
+    ) -> PackedScores<T> {
+        // SAFETY: Q's stage is full, and L and the number of its first row with it.
+        unsafe {
+            let first_query = self.layout.read_first_query(at.stage);
+            if first_query < keys.edge {
+                self.mask_block::<T>(keys, first_query, s);
+            }
+            with_columns::<T::Scores>(self.layout.lse::<T>(at.stage), |n, lse| {
+                for (idx, x) in s.fragment_mut(0, n).iter_mut().enumerate() {
+                    *x = ex2_approx(fma(*x, self.p.scale.scale_log2, -lse[idx % 2]));
+                }
+            });
+        }
+        s.pack::<E>()
+    }
+
+    /// dSᵀ = Pᵀ ∘ (dPᵀ − Δ).
+    #[inline(always)]
+    pub(super) unsafe fn score_gradients<E: Element, T: Tiles>(
+        &self,
+        at: Ring,
+        p: &PackedScores<T>,
+        mut d_p: T::Scores,
+    ) -> PackedScores<T> {
+        // SAFETY: dO's stage is full, and Δ with it.
+        unsafe {
+            with_columns::<T::Scores>(self.layout.delta::<T>(at.stage), |n, delta| {
+                let (pairs, d_s) = (p.pairs(0, n), d_p.fragment_mut(0, n));
+                for half in 0..2 {
+                    let p = E::unpack(pairs[half]);
+                    d_s[2 * half] = p[0] * (d_s[2 * half] - delta[0]);
+                    d_s[2 * half + 1] = p[1] * (d_s[2 * half + 1] - delta[1]);
+                }
+            });
+        }
+        d_p.pack::<E>()
+    }
+
+    /// dSᵀ of the tile's 64 keys from `first` on, to where dQ's product finds it.
+    #[inline(always)]
+    pub(super) unsafe fn publish<T: Tiles>(&self, at: Ring, first: u32, d_s: &PackedScores<T>) {
+        let ring = self.layout.d_s_ring;
+        let row = first + special::thread_idx_x() / 32 % 4 * 16;
+        // SAFETY: the stage is empty when it is written.
+        unsafe {
+            ring.await_empty(at);
+            warpgroup::store_matrices::<T::Scores>(self.layout.d_s::<T>(at.stage), row, d_s);
+            tma::fence_proxy_async();
+            barrier::warp_sync();
+            mbarrier::mbarrier_arrive_if(ring.full(at.stage), self.leads);
+        }
+    }
+
+    /// Waits until the tile may add to a step's block of dQ.
+    #[inline(always)]
+    pub(super) unsafe fn await_turn(&self, at: Ring) -> Turn {
+        // SAFETY: the slot is full when it is read.
+        unsafe {
+            self.layout.turn_ring.await_full(at);
+            let Turn { block, first } = self.layout.read_turn(at.stage);
+            let first = shuffle::shuffle_idx_u32(first, 0);
+            Turn { block, first }
+        }
+    }
+
+    /// The warp has added.
+    #[inline(always)]
+    pub(super) unsafe fn end_turn(&self, at: Ring) {
+        // SAFETY: all lanes have read the slot, and added.
+        unsafe {
+            barrier::warp_sync();
+            mbarrier::mbarrier_arrive_if(self.layout.turn_ring.empty(at.stage), self.leads);
+        }
+    }
+
+    /// Adds the `piece`-th piece of a block of dQ to memory.
+    #[inline(always)]
+    pub(super) unsafe fn add_piece<T: Tiles>(
+        &self,
+        turn: Turn,
+        piece: u32,
+        d_q: &T::QueryGradient,
+    ) {
+        let block_bytes = const { T::FOOTPRINT.block_q * T::ACCUM_COLUMNS * 4 };
+        let own = piece * PIECE_BYTES + special::thread_idx_x() % THREADS * 16;
+        let address =
+            self.p.d_q_accum + u64::from(turn.block) * u64::from(block_bytes) + u64::from(own);
+        let fragment = |n: usize| address + n as u64 * u64::from(THREADS * 16);
+        // SAFETY: the accumulator has the block, and it is the tile's turn.
+        unsafe {
+            if turn.first == 1 {
+                for n in 0..T::QueryGradient::N {
+                    global::st_global_f32x4(fragment(n), d_q.fragment(0, n));
+                }
+            } else {
+                for n in 0..T::QueryGradient::N {
+                    atomic::red_add_f32x4(fragment(n), d_q.fragment(0, n));
+                }
+            }
+        }
+    }
+
+    /// S ← −∞ where the mask hides the key, or there is none.
+    #[inline(always)]
+    fn mask_block<T: Tiles>(&self, keys: Keys, first_query: u32, s: &mut T::Scores) {
+        let place = fragment::accumulator(special::lane_idx(), 0);
+        let first_key = keys.first + special::thread_idx_x() / 32 % 4 * 16 + place.row;
+        let hidden = [0, 8].map(|below| {
+            let key = first_key + below;
+            if key < self.p.shape.seqlen_k {
+                let first_column = first_query + place.col;
+                self.mask.first_query(key).saturating_sub(first_column)
+            } else {
+                u32::MAX
+            }
+        });
+        for n in 0..T::Scores::N {
+            for (idx, x) in s.fragment_mut(0, n).iter_mut().enumerate() {
+                if (n as u32 * 8 + idx as u32 % 2) < hidden[idx / 2] {
+                    *x = f32::NEG_INFINITY;
+                }
+            }
+        }
+    }
+
+    /// Sends a gradient of the tile's 64 keys from `first` on off through `place`, by the `map`-th tensor map.
+    #[inline(always)]
+    pub(super) unsafe fn send<E: Element, T: Tiles>(
+        &self,
+        place: BoxedTile,
+        map: u64,
+        job: Job,
+        first: u32,
+        gradient: &T::KeyGradient,
+        scale: f32,
+    ) {
+        let thread = special::thread_idx_x() % THREADS;
+        let map = self.maps + map * size_of::<TensorMap>() as u64;
+        let (batch_idx, head_idx) = batch_and_head(job.tile.head, self.p.shape.heads_k);
+        let first = job.tile.tile * T::FOOTPRINT.block_k + first;
+        // SAFETY: as `consume`; one thread sends, and waits until what it sent before has left.
+        unsafe {
+            tma::bulk_wait_group_read::<0>();
+            barrier::barrier_sync(OUT_BARRIER + self.idx, THREADS);
+            let mut gradient = *gradient;
+            gradient.for_each(|_, _, x| *x *= scale);
+            warpgroup::store_matrices::<T::KeyGradient>(
+                place,
+                thread / 32 * 16,
+                &gradient.pack::<E>(),
+            );
+            tma::fence_proxy_async();
+            barrier::barrier_sync(OUT_BARRIER + self.idx, THREADS);
+            for part in 0..T::HEAD_DIM.div_ceil(BOX_COLUMNS) {
+                let at = [part * BOX_COLUMNS, first, head_idx, batch_idx];
+                tma::tma_store_if(map, at, place.part(part).base, (thread == 0) as u32);
+            }
+            tma::bulk_commit_group();
+        }
+    }
 }

@@ -1,10 +1,293 @@
-//! Where things lie.
+//! Where things lie in shared memory, and the barriers by which the roles meet.
+
 use super::Tiles;
+use crate::attention::schedule::{BackwardTile, Direction};
+use crate::config::TMA_BACKWARD_STAGES as STAGES;
+use crate::ptx::{shared, special};
+use crate::tile::ring::Barriers;
+use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
+
+/// Warpgroups that multiply.
+pub(super) const CONSUMERS: u32 = 2;
+/// Their warps.
+const WARPS: u32 = CONSUMERS * 4;
+/// Bytes of Pᵀ of a step, 64 keys and 64 queries.
+const P_BYTES: u32 = 64 * 64 * 2;
+/// Bytes of a slot.
+const SLOT: u32 = 16;
+
+/// A tile of keys, as the loader tells the others of it.
 #[derive(Clone, Copy)]
-pub(super) struct Layout;
+pub(super) struct Job {
+    pub(super) tile: BackwardTile,
+    /// How many query blocks it meets, of all query heads together; 0 where there is no tile left.
+    pub(super) steps: u32,
+}
+
+/// A step's block of dQ, as a turn keeper tells the consumers of it.
+#[derive(Clone, Copy)]
+pub(super) struct Turn {
+    /// Which block of the accumulator.
+    pub(super) block: u32,
+    /// 1 where nobody has added to it yet: it has no value.
+    pub(super) first: u32,
+}
+
+/// The places.
+#[derive(Clone, Copy)]
+pub(super) struct Layout {
+    k: u32,
+    v: u32,
+    q: u32,
+    d_o: u32,
+    d_s: u32,
+    /// Where consumers share the keys: dV and dK on their way out. Where they share the products: Pᵀ on its way from one to
+    /// the other.
+    out: u32,
+    lse: u32,
+    delta: u32,
+    steps: u32,
+    jobs: u32,
+    turns: u32,
+    /// Stages of Q, with lse and the number of its first row; emptied by the consumers' warps.
+    pub(super) q_ring: Barriers,
+    /// Stages of dO, with Δ; emptied by the consumers' warps.
+    pub(super) d_o_ring: Barriers,
+    /// Stages of dSᵀ; filled and emptied by the consumers' warps.
+    pub(super) d_s_ring: Barriers,
+    /// Stages of Pᵀ, where one consumer hands it to the other.
+    pub(super) p_ring: Barriers,
+    /// Slots for jobs; emptied by all threads of the consumers, and the turn keepers.
+    pub(super) job_ring: Barriers,
+    /// Slots for turns; each filled by its keeper, emptied by the consumers' warps when they have added.
+    pub(super) turn_ring: Barriers,
+    /// The tile's K; emptied by the consumers' warps.
+    pub(super) k_ring: Barriers,
+    /// The tile's V; emptied by the consumers' warps.
+    pub(super) v_ring: Barriers,
+}
+
 impl Layout {
+    /// The places of this block of threads.
+    #[inline(always)]
     pub(super) fn new<T: Tiles>() -> Self {
-        Layout
+        let config = T::FOOTPRINT;
+        let keys = BoxedTile::n_bytes(config.block_k, T::HEAD_DIM);
+        let queries = BoxedTile::n_bytes(config.block_q, T::HEAD_DIM);
+        let k = special::shared_base();
+        let v = k + keys;
+        let q = v + keys;
+        let d_o = q + STAGES * queries;
+        let d_s = d_o + STAGES * queries;
+        let out = d_s + STAGES * BoxedTile::n_bytes(config.block_k, config.block_q);
+        let lse = out + if T::SPLIT { STAGES * P_BYTES } else { keys };
+        let delta = lse + STAGES * config.block_q * 4;
+        let steps = delta + STAGES * config.block_q * 4;
+        let jobs = steps + STAGES * SLOT;
+        let turns = jobs + STAGES * SLOT;
+        let q_ring = Barriers::new(turns + STAGES * SLOT, STAGES);
+        let d_o_ring = Barriers::new(q_ring.end(), STAGES);
+        let d_s_ring = Barriers::new(d_o_ring.end(), STAGES);
+        let p_ring = Barriers::new(d_s_ring.end(), STAGES);
+        let job_ring = Barriers::new(p_ring.end(), STAGES);
+        let turn_ring = Barriers::new(job_ring.end(), STAGES);
+        let k_ring = Barriers::new(turn_ring.end(), 1);
+        let v_ring = Barriers::new(k_ring.end(), 1);
+        Layout {
+            k,
+            v,
+            q,
+            d_o,
+            d_s,
+            out,
+            lse,
+            delta,
+            steps,
+            jobs,
+            turns,
+            q_ring,
+            d_o_ring,
+            d_s_ring,
+            p_ring,
+            job_ring,
+            turn_ring,
+            k_ring,
+            v_ring,
+        }
     }
-    pub(super) unsafe fn make_barriers(self) {}
+
+    /// Makes all barriers.
+    ///
+    /// # Safety
+    /// One thread does, before all others meet it.
+    #[inline(always)]
+    pub(super) unsafe fn make_barriers<T: Tiles>(self) {
+        // The warps that make dS, and read V.
+        let makers = if T::SPLIT { WARPS / 2 } else { WARPS };
+        // SAFETY: the caller's contract.
+        unsafe {
+            self.q_ring.make(1, WARPS);
+            self.d_o_ring.make(1, WARPS);
+            self.d_s_ring.make(makers, WARPS);
+            self.p_ring.make(WARPS / 2, WARPS / 2);
+            self.job_ring.make(1, WARPS * 32 + STAGES);
+            self.turn_ring.make(1, WARPS);
+            self.k_ring.make(1, WARPS);
+            self.v_ring.make(1, makers);
+        }
+    }
+
+    /// K of the tile.
+    #[inline(always)]
+    pub(super) const fn k<T: Tiles>(self) -> BoxedTile {
+        BoxedTile {
+            base: self.k,
+            rows: T::FOOTPRINT.block_k,
+        }
+    }
+
+    /// V of the tile.
+    #[inline(always)]
+    pub(super) const fn v<T: Tiles>(self) -> BoxedTile {
+        BoxedTile {
+            base: self.v,
+            rows: T::FOOTPRINT.block_k,
+        }
+    }
+
+    /// A stage of Q.
+    #[inline(always)]
+    pub(super) const fn q<T: Tiles>(self, stage: u32) -> BoxedTile {
+        queries::<T>(self.q, stage)
+    }
+
+    /// A stage of dO.
+    #[inline(always)]
+    pub(super) const fn d_o<T: Tiles>(self, stage: u32) -> BoxedTile {
+        queries::<T>(self.d_o, stage)
+    }
+
+    /// A stage of dSᵀ: keys down, queries across.
+    #[inline(always)]
+    pub(super) const fn d_s<T: Tiles>(self, stage: u32) -> BoxedTile {
+        let rows = T::FOOTPRINT.block_k;
+        BoxedTile {
+            base: self.d_s + stage * BoxedTile::n_bytes(rows, T::FOOTPRINT.block_q),
+            rows,
+        }
+    }
+
+    /// A consumer's keys of dV, then of dK, on their way out.
+    #[inline(always)]
+    pub(super) const fn out<T: Tiles>(self, consumer: u32) -> BoxedTile {
+        BoxedTile {
+            base: self.out + consumer * BoxedTile::n_bytes(WARPGROUP_ROWS, T::HEAD_DIM),
+            rows: WARPGROUP_ROWS,
+        }
+    }
+
+    /// A stage of Pᵀ.
+    #[inline(always)]
+    pub(super) const fn p(self, stage: u32) -> u32 {
+        self.out + stage * P_BYTES
+    }
+
+    /// A stage of lse.
+    #[inline(always)]
+    pub(super) const fn lse<T: Tiles>(self, stage: u32) -> u32 {
+        self.lse + stage * T::FOOTPRINT.block_q * 4
+    }
+
+    /// A stage of Δ.
+    #[inline(always)]
+    pub(super) const fn delta<T: Tiles>(self, stage: u32) -> u32 {
+        self.delta + stage * T::FOOTPRINT.block_q * 4
+    }
+
+    /// Writes which row of q is the first of a stage.
+    ///
+    /// # Safety
+    /// The stage is empty.
+    #[inline(always)]
+    pub(super) unsafe fn write_first_query(self, stage: u32, row: u32) {
+        // SAFETY: the caller's contract.
+        unsafe { shared::st_shared_u32(self.steps + stage * SLOT, row) };
+    }
+
+    /// Reads which row of q is the first of a stage.
+    ///
+    /// # Safety
+    /// The stage is full.
+    #[inline(always)]
+    pub(super) unsafe fn read_first_query(self, stage: u32) -> u32 {
+        // SAFETY: the caller's contract.
+        unsafe { shared::ld_shared_u32(self.steps + stage * SLOT) }
+    }
+
+    /// Writes a job to a slot.
+    ///
+    /// # Safety
+    /// The slot is empty.
+    #[inline(always)]
+    pub(super) unsafe fn write_job(self, slot: u32, job: Job) {
+        let BackwardTile {
+            tile,
+            head,
+            direction,
+        } = job.tile;
+        let up = (direction == Direction::Up) as u32;
+        // SAFETY: the caller's contract.
+        unsafe { shared::st_shared_x4(self.jobs + slot * SLOT, [tile, head, up, job.steps]) };
+    }
+
+    /// Reads the job in a slot.
+    ///
+    /// # Safety
+    /// The slot is full.
+    #[inline(always)]
+    pub(super) unsafe fn read_job(self, slot: u32) -> Job {
+        // SAFETY: the caller's contract.
+        let [tile, head, up, steps] = unsafe { shared::ld_shared_x4(self.jobs + slot * SLOT) };
+        let direction = if up == 1 {
+            Direction::Up
+        } else {
+            Direction::Down
+        };
+        let tile = BackwardTile {
+            tile,
+            head,
+            direction,
+        };
+        Job { tile, steps }
+    }
+
+    /// Writes a turn to a slot.
+    ///
+    /// # Safety
+    /// The slot is empty.
+    #[inline(always)]
+    pub(super) unsafe fn write_turn(self, slot: u32, turn: Turn) {
+        // SAFETY: the caller's contract.
+        unsafe { shared::st_shared_x2(self.turns + slot * SLOT, [turn.block, turn.first]) };
+    }
+
+    /// Reads the turn in a slot.
+    ///
+    /// # Safety
+    /// The slot is full.
+    #[inline(always)]
+    pub(super) unsafe fn read_turn(self, slot: u32) -> Turn {
+        // SAFETY: the caller's contract.
+        let [block, first] = unsafe { shared::ld_shared_x2(self.turns + slot * SLOT) };
+        Turn { block, first }
+    }
+}
+
+#[inline(always)]
+const fn queries<T: Tiles>(base: u32, stage: u32) -> BoxedTile {
+    let rows = T::FOOTPRINT.block_q;
+    BoxedTile {
+        base: base + stage * BoxedTile::n_bytes(rows, T::HEAD_DIM),
+        rows,
+    }
 }

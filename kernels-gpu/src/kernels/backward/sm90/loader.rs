@@ -1,7 +1,174 @@
-//! The loader.
+//! The loader: draws tiles of keys, brings K and V, and keeps the rings of Q and dO full.
+
 use super::Tiles;
-use super::layout::Layout;
+use super::layout::{Job, Layout};
+use crate::attention::batch_and_head;
 use crate::attention::mask::Mask;
-use crate::params::BackwardParams;
+use crate::attention::schedule::{self, BackwardTile, Direction};
+use crate::attention::walk::{self, Walk};
+use crate::config::TMA_BACKWARD_STAGES as STAGES;
+use crate::params::{BOX_COLUMNS, BackwardParams, CIRCLES, MAX_TMA_ROWS, TensorMap};
+use crate::ptx::{atomic, mbarrier, special, tma};
+use crate::tile::global::row_of_head;
+use crate::tile::ring::Ring;
+use crate::tile::warpgroup::BoxedTile;
+
+/// The loader and its place in the rings of Q and dO.
+struct Loader<'a> {
+    p: &'a BackwardParams,
+    maps: u64,
+    layout: Layout,
+    /// Steps of all tiles so far.
+    step: u32,
+}
+
+/// The whole of the loader's work.
+///
+/// # Safety
+/// One thread of the block does it; the barriers have been made.
 #[inline(always)]
-pub(super) unsafe fn load<T: Tiles, M: Mask>(_: &BackwardParams, _: u64, _: Layout) {}
+pub(super) unsafe fn load<T: Tiles, M: Mask>(p: &BackwardParams, maps: u64, layout: Layout) {
+    let config = T::FOOTPRINT;
+    let mask = M::new(&p.shape);
+    let tiles = p.schedule.tiles * p.schedule.heads;
+    let mut loader = Loader {
+        p,
+        maps,
+        layout,
+        step: 0,
+    };
+    let mut n = 0;
+    // SAFETY: stages and slots are filled when they are empty; each tile is drawn once.
+    unsafe {
+        loop {
+            // Drawn when the last tile's last copies have been begun, not before: tiles begin in the order of their tickets.
+            let ticket = if p.schedule.order == CIRCLES {
+                special::block_idx_x() + n * special::grid_dim_x()
+            } else {
+                atomic::atom_add_u32(p.ticket, 1)
+            };
+            if ticket >= tiles {
+                break;
+            }
+            let tile = schedule::backward(&p.schedule, M::WORK, ticket);
+            let blocks = walk::q_blocks(&mask, tile.tile, &p.shape, config.block_q, config.block_k);
+            let walk = Walk::begin(mask, tile, blocks, &p.schedule, p.shape.group_size);
+            let job = Job {
+                tile,
+                steps: walk.steps(),
+            };
+            announce(layout, n, job);
+            loader.load_tile::<T, M>(n, job, walk);
+            n += 1;
+        }
+        let tile = BackwardTile {
+            tile: 0,
+            head: 0,
+            direction: Direction::Down,
+        };
+        announce(layout, n, Job { tile, steps: 0 });
+    }
+}
+
+/// Tells the others of the `n`-th job.
+#[inline(always)]
+unsafe fn announce(layout: Layout, n: u32, job: Job) {
+    let slot = Ring::at(STAGES, n);
+    // SAFETY: the slot is empty when it is written.
+    unsafe {
+        layout.job_ring.await_empty(slot);
+        layout.write_job(slot.stage, job);
+        mbarrier::mbarrier_arrive_if(layout.job_ring.full(slot.stage), 1);
+    }
+}
+
+impl Loader<'_> {
+    /// K and V of the `n`-th tile, and Q and dO of each of its steps.
+    #[inline(always)]
+    unsafe fn load_tile<T: Tiles, M: Mask>(&mut self, n: u32, job: Job, mut walk: Walk<M>) {
+        let config = T::FOOTPRINT;
+        let (p, layout) = (self.p, self.layout);
+        let (batch_idx, kv_head_idx) = batch_and_head(job.tile.head, p.shape.heads_k);
+        let keys = [0, job.tile.tile * config.block_k, kv_head_idx, batch_idx];
+        let once = Ring::at(1, n);
+        let stage_bytes = const {
+            BoxedTile::n_bytes(config_block_q::<T>(), T::HEAD_DIM) + config_block_q::<T>() * 4
+        };
+        let mut left = job.steps;
+        // SAFETY: as `load`.
+        unsafe {
+            while left > 0 {
+                let at = Ring::at(STAGES, self.step);
+                let head_idx = kv_head_idx * p.shape.group_size + walk.head;
+                let first = walk.block * config.block_q;
+                let statistics =
+                    row_of_head(0, batch_idx * p.shape.heads_q + head_idx, p.padded_q, first);
+                // Behind the end there is no memory, and no lse: see `delta`.
+                let row = if p.shape.seqlen_q == 0 {
+                    MAX_TMA_ROWS
+                } else {
+                    first
+                };
+                let queries = [0, row, head_idx, batch_idx];
+
+                if left == job.steps {
+                    layout.k_ring.await_empty(once);
+                    fill::<T>(self.map(1), layout.k::<T>(), keys, layout.k_ring.full(0));
+                }
+                layout.q_ring.await_empty(at);
+                layout.write_first_query(at.stage, first);
+                let full = layout.q_ring.full(at.stage);
+                mbarrier::mbarrier_arrive_expect_tx(full, stage_bytes);
+                load_boxes::<T>(self.map(0), layout.q::<T>(at.stage), queries, full);
+                let lse = layout.lse::<T>(at.stage);
+                tma::bulk_load(lse, p.lse_log2 + statistics, config.block_q * 4, full);
+
+                if left == job.steps {
+                    layout.v_ring.await_empty(once);
+                    fill::<T>(self.map(2), layout.v::<T>(), keys, layout.v_ring.full(0));
+                }
+                layout.d_o_ring.await_empty(at);
+                let full = layout.d_o_ring.full(at.stage);
+                mbarrier::mbarrier_arrive_expect_tx(full, stage_bytes);
+                load_boxes::<T>(self.map(3), layout.d_o::<T>(at.stage), queries, full);
+                let delta = layout.delta::<T>(at.stage);
+                tma::bulk_load(delta, p.delta + statistics, config.block_q * 4, full);
+
+                walk.advance();
+                self.step += 1;
+                left -= 1;
+            }
+        }
+    }
+
+    /// The address of the tensor map of q, k, v or dO.
+    #[inline(always)]
+    fn map(&self, idx: u64) -> u64 {
+        self.maps + idx * size_of::<TensorMap>() as u64
+    }
+}
+
+/// Rows of a query block.
+const fn config_block_q<T: Tiles>() -> u32 {
+    T::FOOTPRINT.block_q
+}
+
+/// Fills a tile that is its barrier's only one.
+#[inline(always)]
+unsafe fn fill<T: Tiles>(map: u64, tile: BoxedTile, at: [u32; 4], full: u32) {
+    // SAFETY: the caller's contract: the tile is empty.
+    unsafe {
+        mbarrier::mbarrier_arrive_expect_tx(full, BoxedTile::n_bytes(tile.rows, T::HEAD_DIM));
+        load_boxes::<T>(map, tile, at, full);
+    }
+}
+
+/// Begins the copies of a tile's boxes.
+#[inline(always)]
+unsafe fn load_boxes<T: Tiles>(map: u64, tile: BoxedTile, at: [u32; 4], full: u32) {
+    for part in 0..T::HEAD_DIM.div_ceil(BOX_COLUMNS) {
+        let at = [part * BOX_COLUMNS, at[1], at[2], at[3]];
+        // SAFETY: the caller's contract.
+        unsafe { tma::tma_load(tile.part(part).base, map, at, full) };
+    }
+}

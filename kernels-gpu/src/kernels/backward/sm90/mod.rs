@@ -4,32 +4,20 @@
 //! Its warps have roles:
 //!
 //! - the loader, one thread, draws tiles, says so to everybody through two slots, and keeps the rings of Q and dO full;
-//! - two warpgroups of consumers, 64 keys of the tile each, recompute S and P, keep dV and dK, and share dQ;
+//! - two warpgroups of consumers recompute S and P, and keep dV and dK: up to head_dim 128 each for half of the keys
+//!   (`halves.rs`), above that one keeps dV and the other dK (`split.rs`); they share dQ;
 //! - two turn keepers, a thread each for even and odd steps, say when it is the tile's turn to add to a block of dQ.
 //!
 //! Scores are held transposed, keys down, so that Pᵀ and dSᵀ are left operands of the next products as they lie in registers;
-//! dSᵀ goes through shared memory too, for dQ. Step `i` of a consumer:
-//!
-//! ```text
-//! begin dQ = dS_{i−2} K                    its share; the other one's keys have had a whole step to arrive
-//! begin dK += dSᵀ_{i−1} Q_{i−1}
-//! begin Sᵀ = K Q_iᵀ                        Q_i has arrived
-//! wait for dQ;  add it to memory           when it is the tile's turn
-//! wait for Sᵀ and dK;  release Q_{i−1};  mask it
-//! Pᵀ ← exp(Sᵀ − L)
-//! begin dPᵀ = V dO_iᵀ,  dV += Pᵀ dO_i      dO_i has arrived
-//! wait for dPᵀ
-//! dSᵀ_i ← Pᵀ ∘ (dPᵀ − Δ) → shared memory   beside dV's product
-//! wait for dV;  release dO_i
-//! ```
-//!
-//! Between the steps nothing is in flight, and the two consumers never meet: one's products run beside the other's
-//! exponentials. Who waits for whom at dQ: [`crate::attention::walk`].
+//! dSᵀ goes through shared memory too, for dQ, which is added to an accumulator in global memory. Who waits for whom there:
+//! [`crate::attention::walk`].
 
 mod consumer;
 pub mod d_q;
+mod halves;
 mod layout;
 mod loader;
+mod split;
 mod turns;
 
 use super::Blocks;
@@ -40,15 +28,18 @@ use crate::ptx::{barrier, mbarrier, shuffle, special, warpgroup};
 use crate::tile::element::Element;
 use crate::tile::register::RegisterTile;
 use crate::tile::warpgroup::WarpgroupTile;
+use consumer::Consumer;
 use layout::Layout;
 
 /// The tiles of one head_dim.
 pub trait Tiles: Blocks {
+    /// Whether consumers share the products of a tile, and not its keys.
+    const SPLIT: bool = config::tma_backward_splits(Self::HEAD_DIM);
     /// A warpgroup's keys of Sᵀ and dPᵀ.
     type Scores: WarpgroupTile;
     /// A warpgroup's keys of dK or dV.
     type KeyGradient: WarpgroupTile;
-    /// A warpgroup's share of a block of dQ: 64 rows, or 64 columns.
+    /// A piece of a block of dQ: 64 rows of 64 columns.
     type QueryGradient: WarpgroupTile;
 }
 
@@ -75,10 +66,10 @@ macro_rules! tiles {
         }
     )*};
 }
-tiles!(64 96 128);
+tiles!(64 96 128 192 256);
 
 /// Registers of the threads that only move data; consumers need what these give back.
-const MOVER_REGISTERS: u32 = 24;
+const MOVER_REGISTERS: u32 = 32;
 /// Registers of consumers. With the movers', not more than the launch gives all of them: the 64 Ki of an SM, in shares of 8.
 const CONSUMER_REGISTERS: u32 = 240;
 
@@ -95,7 +86,7 @@ pub unsafe fn backward<E: Element, T: Tiles, M: Mask>(p: &TmaBackwardParams, map
     // SAFETY: all threads of the block come here; barriers are made before anyone uses them.
     unsafe {
         if thread == 0 {
-            layout.make_barriers();
+            layout.make_barriers::<T>();
             mbarrier::fence_mbarrier_init();
         }
         barrier::barrier_sync_all();
@@ -113,7 +104,21 @@ pub unsafe fn backward<E: Element, T: Tiles, M: Mask>(p: &TmaBackwardParams, map
             }
         } else {
             warpgroup::setmaxnreg_inc::<CONSUMER_REGISTERS>();
-            consumer::consume::<E, T, M>(&p.pass, maps, layout, warpgroup - 1);
+            let c = Consumer {
+                p: &p.pass,
+                maps,
+                layout,
+                mask: M::new(&p.pass.shape),
+                idx: warpgroup - 1,
+                leads: (special::lane_idx() == 0) as u32,
+            };
+            if !T::SPLIT {
+                halves::consume::<E, T, M>(&c);
+            } else if c.idx == 0 {
+                split::consume_values::<E, T, M>(&c);
+            } else {
+                split::consume_keys::<E, T, M>(&c);
+            }
         }
     }
 }

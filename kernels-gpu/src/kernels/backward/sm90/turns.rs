@@ -1,7 +1,79 @@
-//! A keeper of turns.
+//! A turn keeper: says when it is the tile's turn to add to a step's block of dQ, and passes the turn on.
+//!
+//! To ask whose turn it is, and to see to it that everybody sees what was added before the next one is told, takes longer
+//! than a step. So there are two keepers, for even and for odd steps, and consumers never wait for memory.
+
 use super::Tiles;
-use super::layout::Layout;
+use super::layout::{Layout, Turn};
+use crate::attention::batch_and_head;
 use crate::attention::mask::Mask;
-use crate::params::BackwardParams;
+use crate::attention::walk::{self, Walk};
+use crate::config::TMA_BACKWARD_STAGES as STAGES;
+use crate::params::{BackwardParams, FASTEST};
+use crate::ptx::{atomic, mbarrier};
+use crate::tile::ring::Ring;
+
+/// The whole of a keeper's work: every step that is `mine`, counted modulo [`STAGES`].
+///
+/// # Safety
+/// One thread of the block does it for each stage; the barriers have been made.
 #[inline(always)]
-pub(super) unsafe fn keep<T: Tiles, M: Mask>(_: &BackwardParams, _: Layout, _: u32) {}
+pub(super) unsafe fn keep<T: Tiles, M: Mask>(p: &BackwardParams, layout: Layout, mine: u32) {
+    let config = T::FOOTPRINT;
+    let mask = M::new(&p.shape);
+    let q_blocks = p.padded_q as u32 / config.block_q;
+    let (mut n, mut step) = (0, 0);
+    // SAFETY: slots are read when they are full, written when they are empty. Tiles that are waited for run: they have lower
+    // tickets, or are of the same circle.
+    unsafe {
+        loop {
+            let slot = Ring::at(STAGES, n);
+            layout.job_ring.await_full(slot);
+            let job = layout.read_job(slot.stage);
+            if job.steps == 0 {
+                return;
+            }
+            mbarrier::mbarrier_arrive_if(layout.job_ring.empty(slot.stage), 1);
+            n += 1;
+
+            let (batch_idx, kv_head_idx) = batch_and_head(job.tile.head, p.shape.heads_k);
+            let head = batch_idx * p.shape.heads_q + kv_head_idx * p.shape.group_size;
+            let blocks = walk::q_blocks(
+                &mask,
+                job.tile.tile,
+                &p.shape,
+                config.block_q,
+                config.block_k,
+            );
+            let mut walk = Walk::begin(mask, job.tile, blocks, &p.schedule, p.shape.group_size);
+            let mut left = job.steps;
+            while left > 0 {
+                let at = Ring::at(STAGES, step);
+                if at.stage == mine {
+                    let block = (head + walk.head) * q_blocks + walk.block;
+                    let counter = p.turns + u64::from(block) * 4;
+                    let ordered = p.schedule.order != FASTEST;
+                    let turn = if ordered {
+                        walk.turn(&p.shape, config.block_q, config.block_k)
+                    } else {
+                        1
+                    };
+                    if ordered && turn > 0 {
+                        while atomic::ld_acquire_u32(counter) != turn {}
+                    }
+                    let first = (turn == 0) as u32;
+                    layout.write_turn(mine, Turn { block, first });
+                    mbarrier::mbarrier_arrive_if(layout.turn_ring.full(mine), 1);
+                    // All have added when the slot is empty again.
+                    mbarrier::mbarrier_wait(layout.turn_ring.empty(mine), at.parity);
+                    if ordered {
+                        atomic::red_release_add_u32(counter, 1);
+                    }
+                }
+                walk.advance();
+                step += 1;
+                left -= 1;
+            }
+        }
+    }
+}

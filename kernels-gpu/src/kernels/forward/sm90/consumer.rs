@@ -3,7 +3,6 @@
 use super::Tiles;
 use super::layout::{Job, Layout};
 use super::packing::Packing;
-use super::ring::Ring;
 use crate::attention::batch_and_head;
 use crate::attention::mask::Mask;
 use crate::config::TMA_SLOTS;
@@ -14,6 +13,7 @@ use crate::tile::element::Element;
 use crate::tile::fragment;
 use crate::tile::global::{GlobalMatrix, GlobalRows};
 use crate::tile::register::Accumulator;
+use crate::tile::ring::Ring;
 use crate::tile::softmax::{OnlineSoftmax, RowValues, outgrown, scale_rows};
 use crate::tile::warpgroup::{self, WARPGROUP_ROWS, WarpgroupTile};
 

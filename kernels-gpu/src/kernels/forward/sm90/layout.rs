@@ -2,46 +2,9 @@
 
 use super::Tiles;
 use crate::config::TMA_SLOTS;
-use crate::ptx::{mbarrier, shared, special};
+use crate::ptx::{shared, special};
+use crate::tile::ring::Barriers;
 use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
-
-/// Two barriers for each stage of a ring: one says that it is full, the other that it is empty.
-#[derive(Clone, Copy)]
-pub(super) struct Barriers {
-    base: u32,
-    stages: u32,
-}
-
-impl Barriers {
-    /// The barrier that says that stage `i` has been filled.
-    #[inline(always)]
-    pub(super) const fn full(self, i: u32) -> u32 {
-        self.base + i * 8
-    }
-
-    /// The barrier that says that stage `i` may be filled again.
-    #[inline(always)]
-    pub(super) const fn empty(self, i: u32) -> u32 {
-        self.base + (self.stages + i) * 8
-    }
-
-    const fn end(self) -> u32 {
-        self.base + self.stages * 16
-    }
-
-    /// # Safety
-    /// As [`Layout::make_barriers`].
-    #[inline(always)]
-    unsafe fn make(self, full_count: u32, empty_count: u32) {
-        for i in 0..self.stages {
-            // SAFETY: the caller's contract.
-            unsafe {
-                mbarrier::mbarrier_init(self.full(i), full_count);
-                mbarrier::mbarrier_init(self.empty(i), empty_count);
-            }
-        }
-    }
-}
 
 /// A tile of queries, as the loader tells the others of it.
 #[derive(Clone, Copy)]
@@ -88,22 +51,10 @@ impl Layout {
         } else {
             o
         };
-        let q_ring = Barriers {
-            base: slots + TMA_SLOTS * 16,
-            stages: T::Q_STAGES,
-        };
-        let k_ring = Barriers {
-            base: q_ring.end(),
-            stages: T::KV_STAGES,
-        };
-        let v_ring = Barriers {
-            base: k_ring.end(),
-            stages: T::KV_STAGES,
-        };
-        let job_ring = Barriers {
-            base: v_ring.end(),
-            stages: TMA_SLOTS,
-        };
+        let q_ring = Barriers::new(slots + TMA_SLOTS * 16, T::Q_STAGES);
+        let k_ring = Barriers::new(q_ring.end(), T::KV_STAGES);
+        let v_ring = Barriers::new(k_ring.end(), T::KV_STAGES);
+        let job_ring = Barriers::new(v_ring.end(), TMA_SLOTS);
         Layout {
             q,
             k,
@@ -114,10 +65,7 @@ impl Layout {
             k_ring,
             v_ring,
             job_ring,
-            o_ring: Barriers {
-                base: job_ring.end(),
-                stages: T::CONSUMERS,
-            },
+            o_ring: Barriers::new(job_ring.end(), T::CONSUMERS),
         }
     }
 

@@ -3,12 +3,12 @@
 use super::Tiles;
 use super::layout::{Job, Layout};
 use super::packing::{Pack, Packing};
-use super::ring::Ring;
 use crate::attention::mask::{Mask, Rows};
 use crate::attention::schedule;
 use crate::config::TMA_SLOTS;
 use crate::params::{BOX_COLUMNS, MAX_TMA_ROWS, TensorMap, TmaForwardParams};
 use crate::ptx::{atomic, mbarrier, special, tma};
+use crate::tile::ring::Ring;
 use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
 
 /// A row behind every sequence's end: its box is all zeros, and no memory is read.

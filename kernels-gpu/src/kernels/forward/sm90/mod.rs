@@ -32,7 +32,6 @@ mod consumer;
 mod layout;
 mod loader;
 mod packing;
-mod ring;
 mod storer;
 
 use crate::attention::mask::Mask;

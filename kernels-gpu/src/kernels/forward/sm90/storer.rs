@@ -3,10 +3,10 @@
 use super::Tiles;
 use super::layout::Layout;
 use super::packing::{Pack, Packing};
-use super::ring::Ring;
 use crate::config::TMA_SLOTS;
 use crate::params::{BOX_COLUMNS, TensorMap, TmaForwardParams};
 use crate::ptx::{mbarrier, tma};
+use crate::tile::ring::Ring;
 use crate::tile::warpgroup::WARPGROUP_ROWS;
 
 /// The whole of a storer's work.

@@ -1,0 +1,337 @@
+//! Consumers that share the products: one keeps dV, the other dK, of the same 64 keys. Above head_dim 128, where a
+//! warpgroup's registers hold no more than one of them. dQ's columns they share too.
+//!
+//! ```text
+//! values, step i                            keys, step i
+//! begin Sᵀ = K Q_iᵀ                         begin dPᵀ = V dO_iᵀ
+//! begin dQ = dS_{i−1} K, its left           begin dK += dSᵀ_{i−1} Q_{i−1}
+//! wait for Sᵀ;  mask it                     begin dQ = dS_{i−1} K, its right
+//! Pᵀ ← exp(Sᵀ − L) → shared memory          wait for dPᵀ, and for Pᵀ
+//! add dQ to memory                          dSᵀ_i ← Pᵀ ∘ (dPᵀ − Δ) → shared memory
+//! begin dV += Pᵀ dO_i                       wait for dK;  add dQ to memory
+//! the same with the rest of its columns     the same with the rest of its columns
+//! wait for dV
+//! ```
+
+use super::Tiles;
+use super::consumer::{Consumer, Keys, PackedScores, THREADS};
+use super::layout::Job;
+use crate::attention::batch_and_head;
+use crate::attention::mask::Mask;
+use crate::config::TMA_BACKWARD_STAGES as STAGES;
+use crate::ptx::{barrier, mbarrier, shared, special, tma};
+use crate::tile::element::Element;
+use crate::tile::global::{GlobalMatrix, GlobalRows};
+use crate::tile::register::{Accumulator, Packed};
+use crate::tile::ring::Ring;
+use crate::tile::warpgroup::{self, Left, Pending, WarpgroupTile};
+
+/// Steps of 16 keys in a tile, and of 16 queries in a block.
+const STEPS: u32 = 4;
+
+/// The whole work of the consumer that keeps dV.
+///
+/// # Safety
+/// One warpgroup of the block does it; the barriers have been made.
+#[inline(always)]
+pub(super) unsafe fn consume_values<E: Element, T: Tiles, M: Mask>(c: &Consumer<M>) {
+    let layout = c.layout;
+    let (mut n, mut i) = (0, 0);
+    // SAFETY: stages are read when they are full, and released when the products that read them have been waited for; all
+    // four warps take the same way.
+    unsafe {
+        loop {
+            let job = c.await_job(n);
+            if job.steps == 0 {
+                return;
+            }
+            let keys = c.keys::<T>(job, 0);
+            let mut d_v = T::KeyGradient::undefined();
+            layout.k_ring.await_full(Ring::at(1, n));
+            c.value_step::<E, T, FIRST>(i, keys, &mut d_v);
+            i += 1;
+            let mut left = job.steps;
+            while left > 1 {
+                c.value_step::<E, T, LATER>(i, keys, &mut d_v);
+                i += 1;
+                left -= 1;
+            }
+            let last = Ring::at(STAGES, i.wrapping_sub(1));
+            c.add_columns::<E, T>(last, 0);
+            c.add_columns::<E, T>(last, 1);
+            c.end_columns(last);
+            mbarrier::mbarrier_arrive_if(layout.k_ring.empty(0), c.leads);
+            c.store::<E, T>(n, &d_v);
+            c.end_job(n);
+            n += 1;
+        }
+    }
+}
+
+/// The whole work of the consumer that keeps dK.
+///
+/// # Safety
+/// As [`consume_values`].
+#[inline(always)]
+pub(super) unsafe fn consume_keys<E: Element, T: Tiles, M: Mask>(c: &Consumer<M>) {
+    let layout = c.layout;
+    let (mut n, mut i) = (0, 0);
+    // SAFETY: as `consume_values`.
+    unsafe {
+        loop {
+            let job = c.await_job(n);
+            if job.steps == 0 {
+                return;
+            }
+            // 0 until dK has been begun.
+            let mut add = 0;
+            let mut d_k = T::KeyGradient::undefined();
+            layout.v_ring.await_full(Ring::at(1, n));
+            layout.k_ring.await_full(Ring::at(1, n));
+            c.key_step::<E, T, FIRST>(i, 0, &mut d_k);
+            i += 1;
+            let mut left = job.steps;
+            while left > 1 {
+                c.key_step::<E, T, LATER>(i, add, &mut d_k);
+                add = 1;
+                i += 1;
+                left -= 1;
+            }
+            let last = Ring::at(STAGES, i.wrapping_sub(1));
+            layout.d_s_ring.await_full(last);
+            c.begin_key_gradient::<E, T>(last, add, &mut d_k)
+                .wait::<0>();
+            mbarrier::mbarrier_arrive_if(layout.q_ring.empty(last.stage), c.leads);
+            c.add_columns::<E, T>(last, 2);
+            c.add_columns::<E, T>(last, 3);
+            c.end_columns(last);
+            mbarrier::mbarrier_arrive_if(layout.k_ring.empty(0), c.leads);
+            // Nobody else reads V: dK leaves through its place.
+
+            c.send::<E, T>(
+                layout.v::<T>(),
+                4,
+                layout.read_job(n % STAGES),
+                0,
+                &d_k,
+                c.p.scale.scale,
+            );
+            tma::bulk_wait_group_read::<0>();
+            mbarrier::mbarrier_arrive_if(layout.v_ring.empty(0), c.leads);
+            c.end_job(n);
+            n += 1;
+        }
+    }
+}
+
+/// A tile's first step: there is nothing to go on with.
+const FIRST: u32 = 0;
+/// All further ones.
+const LATER: u32 = 1;
+
+impl<M: Mask> Consumer<'_, M> {
+    #[inline(always)]
+    unsafe fn value_step<E: Element, T: Tiles, const NTH: u32>(
+        &self,
+        i: u32,
+        keys: Keys,
+        d_v: &mut T::KeyGradient,
+    ) {
+        let (layout, at) = (self.layout, Ring::at(STAGES, i));
+        // Steps are counted through all tiles.
+        let before = Ring::at(STAGES, i.wrapping_sub(1));
+        // SAFETY: as `consume_values`.
+        unsafe {
+            layout.q_ring.await_full(at);
+            let mut s = T::Scores::undefined();
+            let (k, q) = (layout.k::<T>(), layout.q::<T>(at.stage));
+            let begun_s = s.begin_product::<E>(k, q, const { T::HEAD_DIM / 16 });
+            let mut d_q = T::QueryGradient::undefined();
+            let begun_d_q = if NTH == LATER {
+                layout.d_s_ring.await_full(before);
+                let begun = self.begin_columns::<E, T>(before, 0, &mut d_q);
+                begun_s.wait::<1>();
+                Some(begun)
+            } else {
+                begun_s.wait::<0>();
+                None
+            };
+            let p = self.probabilities::<E, T>(at, keys, &mut s);
+            self.hand_over::<T>(at, &p);
+            mbarrier::mbarrier_arrive_if(layout.q_ring.empty(at.stage), self.leads);
+            if let Some(begun) = begun_d_q {
+                begun.wait::<0>();
+                let turn = self.await_turn(before);
+                self.add_piece::<T>(turn, 0, &d_q);
+            }
+            layout.d_o_ring.await_full(at);
+            let d_o = layout.d_o::<T>(at.stage);
+            let begun_d_v = d_v.begin_addition::<E, _>(&p, d_o, STEPS, (NTH == LATER) as u32);
+            if NTH == LATER {
+                self.add_columns::<E, T>(before, 1);
+                self.end_columns(before);
+            }
+            begun_d_v.wait::<0>();
+            mbarrier::mbarrier_arrive_if(layout.d_o_ring.empty(at.stage), self.leads);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn key_step<E: Element, T: Tiles, const NTH: u32>(
+        &self,
+        i: u32,
+        add: u32,
+        d_k: &mut T::KeyGradient,
+    ) {
+        let (layout, at) = (self.layout, Ring::at(STAGES, i));
+        let before = Ring::at(STAGES, i.wrapping_sub(1));
+        // SAFETY: as `consume_values`.
+        unsafe {
+            layout.d_o_ring.await_full(at);
+            let mut d_p = T::Scores::undefined();
+            let (v, d_o) = (layout.v::<T>(), layout.d_o::<T>(at.stage));
+            let begun_d_p = d_p.begin_product::<E>(v, d_o, const { T::HEAD_DIM / 16 });
+            if NTH == FIRST {
+                begun_d_p.wait::<0>();
+                self.score_gradient_step::<E, T>(at, d_p);
+                return;
+            }
+            layout.d_s_ring.await_full(before);
+            let begun_d_k = self.begin_key_gradient::<E, T>(before, add, d_k);
+            let mut d_q = T::QueryGradient::undefined();
+            let begun_d_q = self.begin_columns::<E, T>(before, 2, &mut d_q);
+            begun_d_p.wait::<2>();
+            self.score_gradient_step::<E, T>(at, d_p);
+            begun_d_k.wait::<1>();
+            mbarrier::mbarrier_arrive_if(layout.q_ring.empty(before.stage), self.leads);
+            begun_d_q.wait::<0>();
+            let turn = self.await_turn(before);
+            self.add_piece::<T>(turn, 2, &d_q);
+            self.add_columns::<E, T>(before, 3);
+            self.end_columns(before);
+        }
+    }
+
+    /// dSᵀ from the other consumer's Pᵀ and this one's dPᵀ.
+    #[inline(always)]
+    unsafe fn score_gradient_step<E: Element, T: Tiles>(&self, at: Ring, d_p: T::Scores) {
+        let layout = self.layout;
+        // SAFETY: as `consume_values`.
+        unsafe {
+            let p = self.take_over::<T>(at);
+            let d_s = self.score_gradients::<E, T>(at, &p, d_p);
+            self.publish::<T>(at, 0, &d_s);
+            mbarrier::mbarrier_arrive_if(layout.p_ring.empty(at.stage), self.leads);
+            mbarrier::mbarrier_arrive_if(layout.d_o_ring.empty(at.stage), self.leads);
+        }
+    }
+
+    /// Begins dK += dSᵀ Q of a step.
+    #[inline(always)]
+    unsafe fn begin_key_gradient<'b, E: Element, T: Tiles>(
+        &self,
+        at: Ring,
+        add: u32,
+        d_k: &'b mut T::KeyGradient,
+    ) -> Pending<'b, T::KeyGradient> {
+        let d_s = Left::Rows(self.layout.d_s::<T>(at.stage));
+        // SAFETY: as `consume_values`.
+        unsafe { d_k.begin_addition_ss::<E>(d_s, self.layout.q::<T>(at.stage), STEPS, add) }
+    }
+
+    /// Begins columns `64 · piece ..` of dQ = dS K of a step.
+    #[inline(always)]
+    unsafe fn begin_columns<'b, E: Element, T: Tiles>(
+        &self,
+        at: Ring,
+        piece: u32,
+        d_q: &'b mut T::QueryGradient,
+    ) -> Pending<'b, T::QueryGradient> {
+        let (d_s, k) = (self.layout.d_s::<T>(at.stage), self.layout.k::<T>());
+        // SAFETY: as `consume_values`.
+        unsafe { d_q.begin_product_transposed::<E>(d_s, k.from_part(piece), STEPS) }
+    }
+
+    /// Columns `64 · piece ..` of dQ of a step, from their product to memory; none where there are no such columns.
+    #[inline(always)]
+    unsafe fn add_columns<E: Element, T: Tiles>(&self, at: Ring, piece: u32) {
+        if piece * 64 >= T::ACCUM_COLUMNS {
+            return;
+        }
+        let mut d_q = T::QueryGradient::undefined();
+        // SAFETY: as `consume_values`.
+        unsafe {
+            self.layout.d_s_ring.await_full(at);
+            self.begin_columns::<E, T>(at, piece, &mut d_q).wait::<0>();
+            let turn = self.await_turn(at);
+            self.add_piece::<T>(turn, piece, &d_q);
+        }
+    }
+
+    /// All of this consumer's columns of dQ of a step are in memory.
+    #[inline(always)]
+    unsafe fn end_columns(&self, at: Ring) {
+        // SAFETY: as `consume_values`.
+        unsafe {
+            mbarrier::mbarrier_arrive_if(self.layout.d_s_ring.empty(at.stage), self.leads);
+            self.end_turn(at);
+        }
+    }
+
+    /// Leaves Pᵀ for the other consumer: a thread's registers for the thread in its place.
+    #[inline(always)]
+    unsafe fn hand_over<T: Tiles>(&self, at: Ring, p: &PackedScores<T>) {
+        let ring = self.layout.p_ring;
+        // SAFETY: the stage is empty when it is written.
+        unsafe {
+            ring.await_empty(at);
+            for n in 0..T::Scores::N / 2 {
+                let (left, right) = (p.pairs(0, 2 * n), p.pairs(0, 2 * n + 1));
+                let registers = [left[0], left[1], right[0], right[1]];
+                shared::st_shared_x4(self.exchange(at, n), registers);
+            }
+            barrier::warp_sync();
+            mbarrier::mbarrier_arrive_if(ring.full(at.stage), self.leads);
+        }
+    }
+
+    /// Takes Pᵀ as the other consumer left it.
+    #[inline(always)]
+    unsafe fn take_over<T: Tiles>(&self, at: Ring) -> PackedScores<T> {
+        let mut p = PackedScores::<T>::zero();
+        // SAFETY: the stage is full when it is read.
+        unsafe {
+            self.layout.p_ring.await_full(at);
+            for n in 0..T::Scores::N / 2 {
+                let [a, b, c, d] = shared::ld_shared_x4(self.exchange(at, n));
+                *p.pairs_mut(0, 2 * n) = [a, b];
+                *p.pairs_mut(0, 2 * n + 1) = [c, d];
+            }
+        }
+        p
+    }
+
+    /// The address of this thread's `n`-th 16 bytes of Pᵀ.
+    #[inline(always)]
+    fn exchange(&self, at: Ring, n: usize) -> u32 {
+        let thread = special::thread_idx_x() % THREADS;
+        self.layout.p(at.stage) + (n as u32 * THREADS + thread) * 16
+    }
+
+    /// Writes the tile's keys of dV.
+    #[inline(always)]
+    unsafe fn store<E: Element, T: Tiles>(&self, n: u32, d_v: &T::KeyGradient) {
+        let (p, config) = (self.p, T::FOOTPRINT);
+        // SAFETY: the slot is still full; rows and columns that the tensor does not have are not written.
+        unsafe {
+            let Job { tile, .. } = self.layout.read_job(n % STAGES);
+            let (batch_idx, head_idx) = batch_and_head(tile.head, p.shape.heads_k);
+            let target = GlobalMatrix {
+                rows: GlobalRows::new(&p.d_v, batch_idx, head_idx, p.shape.seqlen_k),
+                chunks: p.shape.head_dim / 8,
+            };
+            let first = tile.tile * config.block_k + special::thread_idx_x() / 32 % 4 * 16;
+            warpgroup::store_rows::<E, _>(target, first, d_v);
+        }
+    }
+}
