@@ -180,9 +180,19 @@ mod emulated {
         let emulated = both_passes(&Attention::new(&device(), problem()).unwrap()).unwrap();
         assert_eq!(emulated.ran[0].kernels, ["forward_sm80_f16_d32_causal"]);
         assert_eq!(emulated.ran[1].kernels.len(), 3);
-        assert_eq!(emulated.ran[1].algorithm, Algorithm::Flash2);
+        assert_eq!(
+            emulated.ran[1].kernels,
+            [
+                "backward_delta_sm90a_f16_d64",
+                "backward_sm90a_f16_d64_causal",
+                "backward_dq_sm90a_f16_d64"
+            ]
+        );
+        assert_eq!(emulated.ran[1].algorithm, Algorithm::Flash3);
         close(&cpu.o, &emulated.o);
         close(&cpu.d_q, &emulated.d_q);
+        close(&cpu.d_k, &emulated.d_k);
+        close(&cpu.d_v, &emulated.d_v);
         close(&cpu.d_k, &emulated.d_k);
         close(&cpu.d_v, &emulated.d_v);
         assert!(
@@ -235,15 +245,16 @@ mod emulated {
         for algorithm in [Algorithm::Flash2, Algorithm::Standard] {
             assert_absent_is_zero(&attention.clone().with_algorithm(algorithm));
         }
+        let hopper = Device::emulated(EmulatorOptions::hopper(0));
+        let attention = Attention::new(&hopper, problem()).unwrap();
+        assert_absent_is_zero(&attention.with_algorithm(Algorithm::Flash3));
     }
 
     #[test]
     fn without_queries_the_gradients_of_keys_are_zero() {
         let mut problem = problem();
         problem.seqlen_q = 0;
-        let attention = Attention::new(&device(), problem).unwrap();
         let (k, v) = (waves(70 * 32, 0.29), waves(70 * 32, 0.41));
-        let (mut d_k, mut d_v) = (vec![f16::NAN; 70 * 32], vec![f16::NAN; 70 * 32]);
         let none = Tensor::bshd::<f16>(&[], [1, 0, 2, 32]).unwrap();
         let saved = Saved {
             q: none,
@@ -252,17 +263,22 @@ mod emulated {
             o: none,
             lse: Lse::Host(&[]),
         };
-        let mut gradients = Gradients {
-            d_q: TensorMut::bshd::<f16>(&mut [], [1, 0, 2, 32]).unwrap(),
-            d_k: TensorMut::bshd(&mut d_k, SHAPE_K).unwrap(),
-            d_v: TensorMut::bshd(&mut d_v, SHAPE_K).unwrap(),
-        };
-        attention.backward(&saved, &none, &mut gradients).unwrap();
-        assert!(
-            d_k.iter()
-                .chain(&d_v)
-                .all(|&gradient| gradient == f16::ZERO)
-        );
+        let hopper = Device::emulated(EmulatorOptions::hopper(0));
+        for device in [device(), hopper] {
+            let attention = Attention::new(&device, problem).unwrap();
+            let (mut d_k, mut d_v) = (vec![f16::NAN; 70 * 32], vec![f16::NAN; 70 * 32]);
+            let mut gradients = Gradients {
+                d_q: TensorMut::bshd::<f16>(&mut [], [1, 0, 2, 32]).unwrap(),
+                d_k: TensorMut::bshd(&mut d_k, SHAPE_K).unwrap(),
+                d_v: TensorMut::bshd(&mut d_v, SHAPE_K).unwrap(),
+            };
+            attention.backward(&saved, &none, &mut gradients).unwrap();
+            assert!(
+                d_k.iter()
+                    .chain(&d_v)
+                    .all(|&gradient| gradient == f16::ZERO)
+            );
+        }
     }
 
     #[test]

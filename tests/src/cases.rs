@@ -10,9 +10,11 @@
 //! | [`random`] | anything that the kernels take |
 //! | [`compact`] | two sets of their own for the compact tiles of flash2's backward pass |
 //! | [`short`] | two sets of their own for the compact tiles of flash3's forward pass |
+//! | [`orders`] | sets of their own for the orders of tiles in flash3's backward pass |
 //! | [`wide_tiles`] | a set of its own for the wide tiles of flash3's forward pass |
 
 pub mod compact;
+pub mod orders;
 mod random;
 pub mod short;
 pub mod wide_tiles;
@@ -367,6 +369,9 @@ mod tests {
             compact::full(),
             short::all(),
             short::packed(),
+            orders::circles(),
+            orders::lists(),
+            orders::causal(),
             wide_tiles::all(),
         ]
         .concat()

@@ -33,3 +33,5 @@ pub mod trial;
 pub mod subject;
 
 pub mod suite;
+
+mod suites;

@@ -4,8 +4,8 @@ use ferroflash::backend::emulated::EmulatorOptions;
 use ferroflash::plan::DeviceInfo;
 use ferroflash::{Algorithm, Backend, Device};
 
-use crate::cases::HEAD_DIMS;
 use crate::cases::compact::COMPACT_HEAD_DIM;
+use crate::cases::{HEAD_DIMS, orders};
 use crate::suite::say;
 
 /// A backend under test.
@@ -34,6 +34,8 @@ pub enum Tiles {
     CompactForward,
     /// Wide ones in flash3's forward pass.
     WideForward,
+    /// Whichever are planned: the subject is there for something else.
+    Any,
 }
 
 /// Ordinary Rust on all cores.
@@ -78,14 +80,25 @@ pub const EMULATED_HOPPER: Subject = Subject {
 pub const EMULATED_SHORT: Subject = Subject {
     open: |seed| {
         let device = (EMULATED_HOPPER.open)(seed)?;
-        let limits = DeviceInfo {
-            n_sms: DeviceInfo::h200().n_sms,
-            ..device.info().clone()
-        };
+        let limits = of_sms(device.info().clone(), DeviceInfo::h200().n_sms);
         Ok(device.planned_as(limits))
     },
     n_random: 20,
     tiles: Tiles::CompactForward,
+    ..EMULATED_HOPPER
+};
+
+/// The emulator as a Hopper of so many SMs that flash3's backward pass takes tiles in each of its orders.
+pub const EMULATED_ORDERS: Subject = Subject {
+    open: |seed| {
+        let options = EmulatorOptions::hopper(seed);
+        Ok(Device::emulated(EmulatorOptions {
+            device: of_sms(options.device, orders::N_SMS),
+            ..options
+        }))
+    },
+    n_random: 15,
+    tiles: Tiles::Any,
     ..EMULATED_HOPPER
 };
 
@@ -131,12 +144,21 @@ pub const CUDA_SHORT: Subject = Subject {
 pub const CUDA_OF_FEW_SMS: Subject = Subject {
     open: |seed| {
         let device = (CUDA.open)(seed)?;
-        let limits = DeviceInfo {
-            n_sms: DeviceInfo::emulated_hopper().n_sms,
-            ..device.info().clone()
-        };
+        let limits = of_sms(device.info().clone(), DeviceInfo::emulated_hopper().n_sms);
         Ok(device.planned_as(limits))
     },
+    ..CUDA
+};
+
+/// The same with the SMs of [`EMULATED_ORDERS`].
+pub const CUDA_ORDERS: Subject = Subject {
+    open: |seed| {
+        let device = (CUDA.open)(seed)?;
+        let limits = of_sms(device.info().clone(), orders::N_SMS);
+        Ok(device.planned_as(limits))
+    },
+    n_random: 100,
+    tiles: Tiles::Any,
     ..CUDA
 };
 
@@ -145,6 +167,11 @@ pub const CUDA_WIDE: Subject = Subject {
     tiles: Tiles::WideForward,
     ..CUDA_OF_FEW_SMS
 };
+
+/// The device with so many SMs.
+fn of_sms(device: DeviceInfo, n_sms: u32) -> DeviceInfo {
+    DeviceInfo { n_sms, ..device }
+}
 
 /// The compute capability that flash3's kernels run on.
 const HOPPER: (u32, u32) = (9, 0);

@@ -180,7 +180,7 @@ impl Reference {
     }
 }
 
-/// Both passes of a case; flash3 has a forward pass only.
+/// Both passes of a case.
 pub fn run(
     case: &Case,
     values: &Values,
@@ -243,11 +243,6 @@ fn typed<T: Element>(
         d_q: d_q.view_mut().map_err(broken)?,
         d_k: d_k.view_mut().map_err(broken)?,
         d_v: d_v.view_mut().map_err(broken)?,
-    };
-    // The gradients from flash3's o and lse come from whatever is the fastest for them.
-    let attention = match algorithm {
-        Algorithm::Flash3 => Attention::new(device, problem).map_err(refusal)?,
-        _ => attention,
     };
     let of_output = OutputGradients {
         d_o,

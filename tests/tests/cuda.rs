@@ -7,3 +7,4 @@ conformance::suite!(conformance::subject::CUDA {
 conformance::compact_suite!(conformance::subject::CUDA_COMPACT);
 conformance::short_suite!(conformance::subject::CUDA_SHORT);
 conformance::wide_tiles_suite!(conformance::subject::CUDA_WIDE);
+conformance::orders_suite!(conformance::subject::CUDA_ORDERS);

@@ -7,3 +7,4 @@ conformance::suite!(conformance::subject::EMULATED {
 conformance::compact_suite!(conformance::subject::EMULATED_COMPACT);
 conformance::short_suite!(conformance::subject::EMULATED_SHORT);
 conformance::wide_tiles_suite!(conformance::subject::EMULATED_WIDE);
+conformance::orders_suite!(conformance::subject::EMULATED_ORDERS);

@@ -56,7 +56,11 @@ fn emulated_flash2() {
 
 #[test]
 fn emulated_flash3() {
-    check(&EMULATED_HOPPER, Algorithm::Flash3, &[Order::Deterministic]);
+    check(
+        &EMULATED_HOPPER,
+        Algorithm::Flash3,
+        &[Order::Deterministic, Order::Fastest],
+    );
 }
 
 #[test]
@@ -75,7 +79,11 @@ fn cuda_flash2() {
 
 #[test]
 fn cuda_flash3() {
-    check(&CUDA, Algorithm::Flash3, &[Order::Deterministic]);
+    check(
+        &CUDA,
+        Algorithm::Flash3,
+        &[Order::Deterministic, Order::Fastest],
+    );
 }
 
 #[test]

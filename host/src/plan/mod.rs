@@ -56,7 +56,7 @@ pub enum Algorithm {
     Flash1,
     /// FlashAttention-2: `mma.sync`, `cp.async`; compute capability 8.0 and newer.
     Flash2,
-    /// FlashAttention-3: TMA, `wgmma`; compute capability 9.0. Its backward kernels take a head_dim of up to 128.
+    /// FlashAttention-3: TMA, `wgmma`; compute capability 9.0.
     Flash3,
     /// The CPU's: tiles with an online softmax, on all cores.
     Tiled,

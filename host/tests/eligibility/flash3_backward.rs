@@ -88,9 +88,9 @@ fn it_serves_first_on_hopper_and_on_no_other_device() {
 }
 
 #[test]
-fn every_multiple_of_8_up_to_128_goes_to_the_smallest_kernels_that_hold_it() {
-    for head_dim in (8..=128).step_by(8) {
-        let compiled = [64, 96, 128]
+fn every_multiple_of_8_goes_to_the_smallest_kernels_that_hold_it() {
+    for head_dim in (8..=256).step_by(8) {
+        let compiled = [64, 96, 128, 192, 256]
             .into_iter()
             .find(|compiled| head_dim <= *compiled)
             .unwrap();
@@ -110,17 +110,16 @@ fn every_multiple_of_8_up_to_128_goes_to_the_smallest_kernels_that_hold_it() {
 }
 
 #[test]
-fn larger_head_dims_go_to_standard() {
-    for head_dim in [136, 192, 256] {
-        let checked = of_problem(&with(|p| p.head_dim = head_dim));
+fn other_head_dims_are_refused() {
+    for head_dim in [1, 60, 250, 255] {
         let reason = Reason::HeadDimMultiple {
             given: head_dim as u32,
             multiple: 8,
-            most: 128,
+            most: 256,
         };
+        let checked = of_problem(&with(|p| p.head_dim = head_dim));
         let refused = refusal(Algorithm::Flash3, &checked, &DeviceInfo::h200());
         assert_eq!(refused, reason);
-        assert_eq!(served(&checked), Algorithm::Standard);
     }
 }
 

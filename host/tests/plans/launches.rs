@@ -229,7 +229,14 @@ fn workspace_pieces_are_bound_after_one_another() {
 /// The accumulator of dQ has the columns that the kernels have: flash3's are padded.
 #[test]
 fn the_accumulator_of_d_q_is_as_wide_as_the_kernels() {
-    for (head_dim, columns) in [(8, 64), (64, 64), (72, 128), (96, 128), (128, 128)] {
+    for (head_dim, columns) in [
+        (8, 64),
+        (64, 64),
+        (72, 128),
+        (128, 128),
+        (136, 192),
+        (256, 256),
+    ] {
         let problem = llama_like().head_dim(head_dim);
         let plan = plan_of(problem, Pass::Backward, Some(Algorithm::Flash3)).unwrap();
         let pieces = plan.workspace.pieces();
@@ -242,7 +249,7 @@ fn the_accumulator_of_d_q_is_as_wide_as_the_kernels() {
 /// The blocks of dQ's kernel cover 64 rows each, whatever the main kernel takes at a time.
 #[test]
 fn every_row_of_the_padded_length_has_a_block_of_d_q() {
-    for (head_dim, block_q) in [(64, 128), (128, 64)] {
+    for (head_dim, block_q) in [(64, 128), (128, 64), (256, 64)] {
         let problem = llama_like().head_dim(head_dim).seqlen_q(65);
         let plan = plan_of(problem, Pass::Backward, Some(Algorithm::Flash3)).unwrap();
         let grids: Vec<u32> = plan.launches.iter().map(|launch| launch.grid).collect();

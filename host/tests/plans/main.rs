@@ -143,7 +143,7 @@ fn backward_causal() {
               problem   bf16 q [2, 4096, 32, 128] k [2, 4096, 8, 128] Causal scale 0.088388346 Fastest
               launch    backward_delta_sm90a_bf16_d128 grid 4096 threads 256 shared 0
                         tiles 32 heads 16 heads_per_group 4
-              launch    backward_sm90a_bf16_d128_causal grid 132 threads 384 shared 197920
+              launch    backward_sm90a_bf16_d128_causal grid 132 threads 384 shared 197952
                         tiles 32 heads 16 heads_per_group 4
               launch    backward_dq_sm90a_bf16_d128 grid 4096 threads 128 shared 0
                         tiles 32 heads 16 heads_per_group 4
@@ -175,7 +175,7 @@ fn backward_in_circles() {
               problem   bf16 q [2, 4096, 32, 72] k [2, 4096, 8, 72] Full scale 0.11785113 Deterministic
               launch    backward_delta_sm90a_bf16_d96 grid 4096 threads 256 shared 0
                         tiles 32 heads 16 heads_per_group 4, in circles
-              launch    backward_sm90a_bf16_d96_full grid 128 threads 384 shared 197920
+              launch    backward_sm90a_bf16_d96_full grid 128 threads 384 shared 197952
                         tiles 32 heads 16 heads_per_group 4, in circles
               launch    backward_dq_sm90a_bf16_d96 grid 4096 threads 128 shared 0
                         tiles 32 heads 16 heads_per_group 4, in circles
@@ -227,32 +227,31 @@ fn backward_of_flash2() {
 }
 
 #[test]
-fn backward_of_a_head_dim_that_only_standard_has() {
+fn backward_above_head_dim_128() {
     check(
         llama_like().head_dim(136),
         Pass::Backward,
         None,
         expect![[r#"
-            Backward with standard on cuda
+            Backward with flash3 on cuda
               problem   bf16 q [2, 4096, 32, 136] k [2, 4096, 8, 136] Causal scale 0.08574929 Deterministic
-              launch    standard_scores_sm80_bf16 grid 65536 threads 256 shared 49152
-              launch    standard_softmax_sm80_bf16 grid 65536 threads 128 shared 0
-              launch    standard_delta_sm80_bf16 grid 65536 threads 128 shared 0
-              launch    standard_d_v_sm80_bf16 grid 1024 threads 256 shared 49152
-              launch    standard_d_weights_sm80_bf16 grid 65536 threads 256 shared 49152
-              launch    standard_d_scores_sm80_bf16 grid 65536 threads 128 shared 0
-              launch    standard_d_q_sm80_bf16 grid 4096 threads 256 shared 49152
-              launch    standard_d_k_sm80_bf16 grid 1024 threads 256 shared 49152
-              workspace 6444548352 bytes
-                          scores     at          256, 4294967296 bytes
-                          weights    at   4294967552, 2147483648 bytes
-                          lse        at   6442451200, 1048576 bytes
-                          delta      at   6443499776, 1048576 bytes
+              launch    backward_delta_sm90a_bf16_d192 grid 4096 threads 256 shared 0
+                        tiles 64 heads 16 heads_per_group 2
+              launch    backward_sm90a_bf16_d192_causal grid 132 threads 384 shared 181568
+                        tiles 64 heads 16 heads_per_group 2
+              launch    backward_dq_sm90a_bf16_d192 grid 4096 threads 128 shared 0
+                        tiles 64 heads 16 heads_per_group 2
+              workspace 203440640 bytes
+                          lse_log2   at          256, 1048576 bytes
+                          delta      at      1048832, 1048576 bytes
+                          d_q_accum  at      2097408, 201326592 bytes
+                          turns      at    203424000, 16384 bytes
+                          ticket     at    203440384, 4 bytes
               standard attention would need 6442450944 bytes
-              candidate flash3    cannot run: head_dim is 136; its kernels take multiples of 8 up to 128
+              candidate flash3    chosen
               candidate flash2    cannot run: head_dim is 136; its kernels are compiled for 32, 64, 128
               candidate flash1    cannot run: its backward kernels are not built yet
-              candidate standard  chosen
+              candidate standard  could run; a faster one can too
               candidate tiled     cannot run: it does not run on cuda
         "#]],
     );

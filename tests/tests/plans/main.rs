@@ -1,12 +1,13 @@
 //! Plans, without a device: their text is golden (`UPDATE_EXPECT=1` accepts a change), their grids cover every tile
 //! exactly once.
 
-use conformance::cases;
+use conformance::cases::{self, Case, orders};
 use expect_test::expect_file;
 use ferroflash::plan::{Algorithm, Backend, DeviceInfo, Plan, eligible, kinds, plan};
 use ferroflash::tensor::Place;
 use ferroflash::validate::{self, Pass};
 use ferroflash::{Dtype, Mask, Order, Problem};
+use ferroflash_kernels::params::{CIRCLES, ORDERED, Params};
 use ferroflash_kernels::variants::{TileShape, VARIANTS};
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -177,7 +178,7 @@ fn refusals() {
         );
     }
     refuse(
-        grouped(Dtype::Bf16, 4096, 192),
+        grouped(Dtype::Bf16, 4096, 60),
         DeviceInfo::h200(),
         Backend::Cuda,
         Some(Algorithm::Flash3),
@@ -253,5 +254,44 @@ fn the_full_set_has_default_and_compact_tiles() {
                 "{head_dim} {mask:?}: {default} default, {compact} compact"
             );
         }
+    }
+}
+
+/// What a Hopper of [`orders::N_SMS`] SMs is put through: blocks that take several tiles one after the other, in circles,
+/// from a list, and under a causal mask up and down.
+#[test]
+fn the_sets_of_orders_have_each_order() {
+    let device = DeviceInfo {
+        n_sms: orders::N_SMS,
+        ..DeviceInfo::emulated_hopper()
+    };
+    let of = |cases: Vec<Case>| -> Vec<(u32, bool)> {
+        let main = |case: Case| {
+            let problem = case.problem().unwrap();
+            let plan = plan_of(&problem, Pass::Backward, &device, None);
+            let launch = plan.launches[1];
+            match launch.params {
+                Params::TmaBackward(params) => {
+                    let schedule = params.pass.schedule;
+                    let again = launch.grid < schedule.tiles * schedule.heads;
+                    (schedule.order, again)
+                }
+                _ => panic!("{plan}"),
+            }
+        };
+        cases.into_iter().map(main).collect()
+    };
+    for (cases, order) in [
+        (orders::circles(), CIRCLES),
+        (orders::lists(), ORDERED),
+        (orders::causal(), ORDERED),
+    ] {
+        let planned = of(cases);
+        assert!(
+            planned.iter().all(|of_case| of_case.0 == order),
+            "{planned:?}"
+        );
+        let several = planned.iter().filter(|of_case| of_case.1).count();
+        assert!(6 <= several, "{planned:?}");
     }
 }

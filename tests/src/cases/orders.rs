@@ -1,0 +1,84 @@
+//! Problems for the orders in which flash3's backward pass takes tiles of keys, on a device of [`N_SMS`] SMs.
+
+use ferroflash::Mask;
+
+use super::{Case, HALVES};
+use crate::buffer::ALIGNED;
+
+/// SMs of the device that the sets are for: few, so that blocks take several tiles of small problems.
+pub const N_SMS: u32 = 4;
+
+/// `(head_dim, seqlen_q, seqlen_k, (batch, heads_q, heads_k))`.
+type Sizes = (usize, usize, usize, (usize, usize, usize));
+
+/// All tiles of a head, or of two, run at once, and more heads follow: two, three and four tiles to a circle, whose steps
+/// they divide or do not; the last group smaller than the others; a circle through the blocks of several query heads; one
+/// round only.
+const CIRCLES: [Sizes; 10] = [
+    (64, 300, 200, (1, 3, 3)),
+    (64, 513, 400, (1, 2, 2)),
+    (64, 300, 500, (1, 4, 2)),
+    (128, 190, 180, (3, 1, 1)),
+    (128, 300, 300, (2, 1, 1)),
+    (128, 257, 512, (1, 2, 2)),
+    (96, 130, 385, (1, 6, 2)),
+    (72, 330, 129, (1, 2, 2)),
+    (192, 260, 250, (1, 2, 2)),
+    (256, 200, 100, (1, 6, 3)),
+];
+
+/// A list: more tiles than SMs; tiles that a circle would leave SMs idle for; fewer steps than tiles; one tile; no query.
+const LISTS: [Sizes; 9] = [
+    (64, 140, 600, (1, 2, 2)),
+    (64, 130, 300, (1, 4, 4)),
+    (128, 70, 300, (1, 2, 2)),
+    (128, 130, 700, (2, 2, 1)),
+    (128, 300, 100, (2, 3, 3)),
+    (40, 0, 300, (1, 2, 2)),
+    (96, 1, 513, (1, 2, 1)),
+    (192, 100, 330, (1, 2, 1)),
+    (256, 65, 300, (1, 1, 1)),
+];
+
+/// Under a causal mask: groups of heads that walk up and down by turns, one and several to a group; more keys than queries,
+/// and fewer.
+const CAUSAL: [Sizes; 10] = [
+    (64, 250, 250, (1, 5, 5)),
+    (64, 600, 600, (1, 2, 2)),
+    (64, 300, 100, (2, 3, 3)),
+    (128, 200, 256, (1, 5, 5)),
+    (128, 300, 520, (1, 3, 3)),
+    (128, 390, 260, (1, 6, 3)),
+    (96, 100, 385, (1, 4, 2)),
+    (72, 0, 300, (1, 3, 3)),
+    (192, 150, 200, (1, 4, 2)),
+    (256, 130, 130, (1, 3, 3)),
+];
+
+/// Those whose tiles walk in circles.
+pub fn circles() -> Vec<Case> {
+    with(Mask::Full, &CIRCLES)
+}
+
+/// Those without a mask whose tiles are drawn from a list.
+pub fn lists() -> Vec<Case> {
+    with(Mask::Full, &LISTS)
+}
+
+/// Those under a causal mask, drawn from a list as well.
+pub fn causal() -> Vec<Case> {
+    with(Mask::Causal, &CAUSAL)
+}
+
+/// Types and arrangements go round, and with each case the order of the emulator's threads.
+fn with(mask: Mask, sizes: &[Sizes]) -> Vec<Case> {
+    let case = |(at, &(head_dim, seqlen_q, seqlen_k, (batch, heads_q, heads_k))): (_, &Sizes)| {
+        let case = Case::new(HALVES[at % 2], mask, head_dim, seqlen_q, seqlen_k);
+        Case {
+            arrangement: ALIGNED[at % ALIGNED.len()],
+            seed: 10 * at as u64,
+            ..case.heads(batch, heads_q, heads_k)
+        }
+    };
+    super::with_lse_gradients(sizes.iter().enumerate().map(case).collect())
+}
