@@ -202,9 +202,9 @@ pub const fn tma_backward(head_dim: u32) -> Footprint {
         blocks_per_sm: 1,
         block_q,
         block_k,
-        // Above head_dim 128 the loader, which brings more boxes, keeps a word of a tile's way in local memory while it works
-        // that out under a causal mask: once a tile.
-        spill_bytes: if splits { 8 } else { 0 },
+        // At head_dim 256 consumers need all registers that movers can do without; these keep a few words of a tile's way in
+        // local memory, and work them out anew once a tile.
+        spill_bytes: if head_dim > 192 { 128 } else { 0 },
     }
 }
 

@@ -69,9 +69,12 @@ macro_rules! tiles {
 tiles!(64 96 128 192 256);
 
 /// Registers of the threads that only move data; consumers need what these give back.
-const MOVER_REGISTERS: u32 = 32;
-/// Registers of consumers. With the movers', not more than the launch gives all of them: the 64 Ki of an SM, in shares of 8.
+const MOVER_REGISTERS: u32 = 24;
+/// Registers of consumers. With the movers', not more than the 168 that the launch gives each thread.
 const CONSUMER_REGISTERS: u32 = 240;
+/// The same at head_dim 192, where consumers can spare some: the movers then need no local memory.
+const SPARED_MOVER_REGISTERS: u32 = 40;
+const SPARED_CONSUMER_REGISTERS: u32 = 232;
 
 /// Draws tiles until none are left.
 ///
@@ -93,7 +96,11 @@ pub unsafe fn backward<E: Element, T: Tiles, M: Mask>(p: &TmaBackwardParams, map
         // Lane 0's number in all lanes: ptxas then knows that the warp is of one mind.
         let warpgroup = shuffle::shuffle_idx_u32(thread / 128, 0);
         if warpgroup == 0 {
-            warpgroup::setmaxnreg_dec::<MOVER_REGISTERS>();
+            if T::HEAD_DIM == 192 {
+                warpgroup::setmaxnreg_dec::<SPARED_MOVER_REGISTERS>();
+            } else {
+                warpgroup::setmaxnreg_dec::<MOVER_REGISTERS>();
+            }
             let warp = shuffle::shuffle_idx_u32(thread / 32, 0);
             if special::lane_idx() == 0 {
                 if warp == 0 {
@@ -103,7 +110,11 @@ pub unsafe fn backward<E: Element, T: Tiles, M: Mask>(p: &TmaBackwardParams, map
                 }
             }
         } else {
-            warpgroup::setmaxnreg_inc::<CONSUMER_REGISTERS>();
+            if T::HEAD_DIM == 192 {
+                warpgroup::setmaxnreg_inc::<SPARED_CONSUMER_REGISTERS>();
+            } else {
+                warpgroup::setmaxnreg_inc::<CONSUMER_REGISTERS>();
+            }
             let c = Consumer {
                 p: &p.pass,
                 maps,
