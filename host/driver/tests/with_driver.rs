@@ -146,6 +146,34 @@ fn shared_memory_above_48_kb_must_be_allowed() {
 }
 
 #[test]
+fn blocks_that_begin_together_are_as_many_as_the_device_holds() {
+    let Some(_context) = gpu() else { return };
+    let (_, store) = load();
+    let to = DeviceBuffer::<u32>::zeroed(10).unwrap();
+    let params = Store {
+        to: to.as_device_ptr().as_raw(),
+        value: 5,
+    };
+    let of_blocks = |grid| LaunchSize {
+        grid,
+        threads: 1,
+        shared_bytes: 16,
+    };
+    // SAFETY: the kernel takes a `Store` and writes one word a block; the launch of more blocks than words is refused.
+    unsafe {
+        let (on, enough) = (std::ptr::null_mut(), of_blocks(10));
+        function::launch_together(store, enough, on, &params).unwrap();
+        let refused = function::launch_together(store, of_blocks(1 << 20), on, &params);
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.code(), Some(720), "{refused}");
+        stream::synchronize(on).unwrap();
+    }
+    let mut found = [0; 10];
+    to.copy_to(&mut found).unwrap();
+    assert_eq!(found[9], 14);
+}
+
+#[test]
 fn the_compilers_errors_are_kept() {
     let Some(_context) = gpu() else { return };
     // SAFETY: a context is current.
@@ -174,6 +202,7 @@ fn work_is_captured_and_launched_again() {
             shared_bytes: 16,
         };
         function::launch(store, size, on, &params).unwrap();
+        function::launch_together(store, size, on, &params).unwrap();
         let captured = graph::end_capture(on).unwrap();
         let exec = graph::instantiate(captured).unwrap();
         graph::launch(exec, on).unwrap();

@@ -192,9 +192,9 @@ fn maps_are_encoded_once_while_their_tensors_stay() {
     assert_eq!(word(&launches(moved)[1], 5 * MAP), d_v);
 }
 
-/// Tiles that walk in circles wait for tiles that run beside them: the grid is theirs, whatever the device holds.
+/// Tiles that walk in circles wait for tiles that run beside them, whatever else is on the device.
 #[test]
-fn circles_are_enqueued_with_a_block_for_every_tile_of_a_group() {
+fn blocks_of_circles_are_enqueued_to_begin_together() {
     let _turn = turn();
     let Some(device) = gpu(0) else { return };
     let mut full = problem();
@@ -206,4 +206,12 @@ fn circles_are_enqueued_with_a_block_for_every_tile_of_a_group() {
     let launches = launches(calls_of(|| backward.enqueue(&stream, None).unwrap()));
     let [batch, _, heads, _] = SHAPE.map(|n| n as u32);
     assert_eq!(launches[1].grid, [2 * batch * heads, 1, 1]);
+    let beginnings: Vec<_> = launches.iter().map(|launch| launch.beginning).collect();
+    let together = [Beginning::Single, Beginning::Together, Beginning::Single];
+    assert_eq!(beginnings, together);
+
+    let mut listed = Backward::with(&device, problem(), Algorithm::Flash3);
+    for launch in tensor_maps::launches(calls_of(|| listed.enqueue(&stream, None).unwrap())) {
+        assert_eq!(launch.beginning, Beginning::Single, "{}", launch.kernel);
+    }
 }

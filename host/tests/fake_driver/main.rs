@@ -17,7 +17,7 @@ use ferroflash::{
     Algorithm, Attention, Device, Dtype, Error, Gradients, Layout, Lse, LseMut, Mask,
     OutputGradients, Pass, PreparedForward, Problem, Saved, Tensor, TensorMut, Workspace,
 };
-use ferroflash_driver::fake::{self, Call, CountingAllocator, Kind, Launch};
+use ferroflash_driver::fake::{self, Beginning, Call, CountingAllocator, Kind, Launch};
 use ferroflash_kernels::params::{
     BackwardParams, ForwardParams, Params, StandardParams, TmaBackwardParams, TmaForwardParams,
 };

@@ -117,6 +117,41 @@ pub unsafe fn launch<T: Copy>(
     unsafe { launch_with(function, size, stream, [std::ptr::from_ref(params).cast()]) }
 }
 
+/// The same for blocks that wait for each other: none of them begins before the device has room for all. A grid that it can
+/// never hold at once is refused.
+///
+/// # Safety
+/// As for [`launch`].
+#[inline]
+pub unsafe fn launch_together<T: Copy>(
+    function: CUfunction,
+    size: LaunchSize,
+    stream: CUstream,
+    params: &T,
+) -> Result<(), DriverError> {
+    let LaunchSize {
+        grid,
+        threads,
+        shared_bytes,
+    } = size;
+    let params = [std::ptr::from_ref(params).cast()];
+    // SAFETY: as the caller promises; there is one parameter, of this type, and its list outlives the call.
+    unsafe {
+        raw::cuLaunchCooperativeKernel(
+            function,
+            grid,
+            1,
+            1,
+            threads,
+            1,
+            1,
+            shared_bytes,
+            stream,
+            params.as_ptr(),
+        )
+    }
+}
+
 /// Enqueues a kernel with a parameter behind each pointer, which the driver copies before it returns.
 ///
 /// # Safety

@@ -43,6 +43,10 @@ calls! {
     fn cuGraphExecDestroy(exec: CUgraphExec);
     fn cuGraphInstantiateWithFlags(exec: *mut CUgraphExec, graph: CUgraph, flags: u64);
     fn cuGraphLaunch(exec: CUgraphExec, stream: CUstream);
+    fn cuLaunchCooperativeKernel(
+        function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
+        block_z: c_uint, shared_bytes: c_uint, stream: CUstream, params: *const *const c_void
+    );
     fn cuLaunchKernel(
         function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
         block_z: c_uint, shared_bytes: c_uint, stream: CUstream, params: *const *const c_void,

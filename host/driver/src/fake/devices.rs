@@ -3,8 +3,8 @@
 use std::ffi::{c_char, c_int, c_uint};
 
 use super::{
-    CONTEXTS, Call, INIT_ANSWER, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, N_DEVICES, STACK,
-    TOTAL_BYTES, current, in_context, state, write,
+    CONTEXTS, Call, INIT_ANSWER, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, N_DEVICES, N_SMS,
+    STACK, TOTAL_BYTES, current, in_context, state, write,
 };
 
 pub(super) extern "C" fn init(_flags: c_uint) -> u32 {
@@ -61,7 +61,7 @@ pub(super) extern "C" fn device_name(to: *mut c_char, n_bytes: c_int, _device: c
 
 pub(super) extern "C" fn device_attribute(to: *mut c_int, attribute: c_int, _device: c_int) -> u32 {
     let value = match attribute {
-        16 => 132,
+        16 => N_SMS as c_int,
         75 => 9,
         76 => 0,
         97 => 227 * 1024,

@@ -4,14 +4,16 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::time::Duration;
 
 use super::{
-    Call, INVALID_HANDLE, INVALID_VALUE, Kind, Launch, NOT_FOUND, destroy, in_context, on_stream,
-    state, write,
+    Beginning, Call, INVALID_HANDLE, INVALID_VALUE, Kind, Launch, N_SMS, NOT_FOUND,
+    TOO_LARGE_TOGETHER, destroy, in_context, on_stream, state, write,
 };
 
 /// Dynamic shared memory that every function may have.
 const SHARED_BYTES: i32 = 48 * 1024;
 /// Dynamic shared memory that a function may be allowed.
 const MAX_SHARED_BYTES: i32 = 227 * 1024;
+/// Blocks of any function that an SM holds at once.
+const BLOCKS_PER_SM: u32 = 2;
 /// How long loading a module takes.
 const LOAD_TIME: Duration = Duration::from_millis(10);
 /// `CU_JIT_ERROR_LOG_BUFFER` and its size.
@@ -119,7 +121,7 @@ pub(super) extern "C" fn occupancy(
     _threads: c_int,
     _shared: usize,
 ) -> u32 {
-    write(to, 2)
+    write(to, BLOCKS_PER_SM as c_int)
 }
 
 pub(super) extern "C" fn launch(
@@ -135,6 +137,59 @@ pub(super) extern "C" fn launch(
     params: *const *const c_void,
     extra: *const *const c_void,
 ) -> u32 {
+    if !extra.is_null() {
+        return INVALID_VALUE;
+    }
+    let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
+    let beginning = Beginning::Single;
+    enqueue(
+        function,
+        grid,
+        block,
+        shared_bytes,
+        stream,
+        params,
+        beginning,
+    )
+}
+
+pub(super) extern "C" fn launch_together(
+    function: usize,
+    grid_x: c_uint,
+    grid_y: c_uint,
+    grid_z: c_uint,
+    block_x: c_uint,
+    block_y: c_uint,
+    block_z: c_uint,
+    shared_bytes: c_uint,
+    stream: usize,
+    params: *const *const c_void,
+) -> u32 {
+    if grid_x > N_SMS * BLOCKS_PER_SM {
+        return TOO_LARGE_TOGETHER;
+    }
+    let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
+    let beginning = Beginning::Together;
+    enqueue(
+        function,
+        grid,
+        block,
+        shared_bytes,
+        stream,
+        params,
+        beginning,
+    )
+}
+
+fn enqueue(
+    function: usize,
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared_bytes: u32,
+    stream: usize,
+    params: *const *const c_void,
+    beginning: Beginning,
+) -> u32 {
     let enqueue = |current| {
         let mut state = state();
         let Some(Kind::Function {
@@ -148,7 +203,7 @@ pub(super) extern "C" fn launch(
         if *context != current {
             return INVALID_HANDLE;
         }
-        if *allowed < shared_bytes as i32 || grid_x == 0 || !extra.is_null() {
+        if *allowed < shared_bytes as i32 || grid[0] == 0 {
             return INVALID_VALUE;
         }
         if state.calls.is_some() {
@@ -157,12 +212,12 @@ pub(super) extern "C" fn launch(
             // SAFETY: the kernel takes one parameter of this size.
             let params =
                 unsafe { std::slice::from_raw_parts((*params).cast::<u8>(), n_bytes) }.to_vec();
-            let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
             state.record(Call::Launch(Launch {
                 kernel,
                 grid,
                 block,
                 shared_bytes,
+                beginning,
                 stream,
                 params,
             }));

@@ -58,6 +58,15 @@ pub enum Call {
     Launch(Launch),
 }
 
+/// Whether a kernel's blocks begin when there is room for all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beginning {
+    /// Each when there is room for it.
+    Single,
+    /// All at once: `cuLaunchCooperativeKernel`.
+    Together,
+}
+
 /// A kernel that was enqueued.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
@@ -69,6 +78,8 @@ pub struct Launch {
     pub block: [u32; 3],
     /// Bytes of dynamic shared memory of a block.
     pub shared_bytes: u32,
+    /// When its blocks begin.
+    pub beginning: Beginning,
     /// Handle of the stream.
     pub stream: usize,
     /// The bytes of its one parameter.
@@ -120,6 +131,8 @@ pub enum Kind {
 
 /// How many devices there are.
 pub const N_DEVICES: usize = 2;
+/// Streaming multiprocessors of a device.
+pub const N_SMS: u32 = 132;
 /// Bytes of memory of a device.
 pub const TOTAL_BYTES: usize = 1 << 30;
 /// Handles of the devices' contexts.
@@ -177,6 +190,7 @@ const INVALID_DEVICE: u32 = 101;
 const INVALID_CONTEXT: u32 = 201;
 const INVALID_HANDLE: u32 = 400;
 const NOT_FOUND: u32 = 500;
+const TOO_LARGE_TOGETHER: u32 = 720;
 
 /// The current context; 0 where there is none.
 fn current() -> usize {

@@ -62,6 +62,7 @@ table! {
     cuFuncGetAttribute: kernels::attribute,
     cuOccupancyMaxActiveBlocksPerMultiprocessor: kernels::occupancy,
     cuLaunchKernel: kernels::launch,
+    cuLaunchCooperativeKernel: kernels::launch_together,
     cuMemsetD8Async: work::fill,
     cuTensorMapEncodeTiled: tensor_map::encode,
 }
