@@ -60,6 +60,9 @@ pub struct Schedule {
     pub heads: u32,
     /// Backward pass: [`ORDERED`], [`FASTEST`] or [`CIRCLES`].
     pub order: u32,
+    /// flash3's backward pass: where 2, every second tile of a head is taken first, then the others; else 0. Neighbours then
+    /// keep twice the distance: see [`crate::attention::walk`].
+    pub stride: u32,
 }
 
 /// [`Schedule::order`]: contributions to dQ are added in one fixed order; bit-equal from run to run.
@@ -67,8 +70,8 @@ pub const ORDERED: u32 = 0;
 /// [`Schedule::order`]: contributions to dQ are added as they come.
 pub const FASTEST: u32 = 1;
 /// [`Schedule::order`]: as [`ORDERED`], and the tiles of a head begin apart from each other and walk in a circle: see
-/// [`crate::attention::walk`]. All tiles of a group run at once: `tiles · heads_per_group` blocks are resident together, and
-/// take the tiles in turn.
+/// [`crate::attention::walk`]. All tiles that are taken together run at once: `tiles · heads_per_group` blocks, or half of
+/// that where every second one is, are resident together, and take the tiles in turn.
 pub const CIRCLES: u32 = 2;
 
 /// Parameters of the forward kernels.
@@ -299,9 +302,9 @@ pub enum Params {
 
 const _: () = assert!(size_of::<TensorView>() == 32);
 const _: () = assert!(size_of::<Shape>() == 32);
-const _: () = assert!(size_of::<ForwardParams>() == 4 * 32 + 8 + 32 + 8 + 16);
+const _: () = assert!(size_of::<ForwardParams>() == 4 * 32 + 8 + 32 + 8 + 20 + 4);
 const _: () = assert!(size_of::<TensorMap>() == 128);
-const _: () = assert!(size_of::<TmaForwardParams>() == 4 * 128 + 32 + 2 * 8 + 32 + 8 + 16 + 4 + 4);
-const _: () = assert!(size_of::<BackwardParams>() == 8 * 32 + 8 * 8 + 32 + 8 + 16);
-const _: () = assert!(size_of::<TmaBackwardParams>() == 6 * 128 + 8 * 32 + 8 * 8 + 32 + 8 + 16 + 8);
+const _: () = assert!(size_of::<TmaForwardParams>() == 4 * 128 + 32 + 2 * 8 + 32 + 8 + 20 + 4);
+const _: () = assert!(size_of::<BackwardParams>() == 8 * 32 + 8 * 8 + 32 + 8 + 20 + 4);
+const _: () = assert!(size_of::<TmaBackwardParams>() == 6 * 128 + 8 * 32 + 8 * 8 + 32 + 8 + 20 + 4);
 const _: () = assert!(size_of::<StandardParams>() == 8 * 32 + 6 * 8 + 32 + 8);

@@ -310,6 +310,9 @@ impl fmt::Display for Plan {
                     "            tiles {} heads {} heads_per_group {}",
                     schedule.tiles, schedule.heads, schedule.heads_per_group
                 )?;
+                if schedule.stride == 2 {
+                    write!(f, ", every second tile first")?;
+                }
                 match launch.packed_heads() {
                     1 if schedule.order == CIRCLES => writeln!(f, ", in circles")?,
                     1 => writeln!(f)?,

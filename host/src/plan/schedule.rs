@@ -54,6 +54,7 @@ pub fn forward(
         heads_per_group,
         heads,
         order: ORDERED,
+        stride: 0,
     }
 }
 
@@ -76,6 +77,7 @@ pub fn backward(
         heads_per_group,
         heads,
         order,
+        stride: 0,
     }
 }
 
@@ -86,12 +88,16 @@ pub fn tma_backward(
     device: &DeviceInfo,
     footprint: &Footprint,
 ) -> Schedule {
-    let schedule = backward(problem, cut, device, footprint);
     let resident = resident_blocks(device, footprint);
     let steps = cut
         .padded_q
         .div_ceil(cut.block_q)
         .saturating_mul(problem.group_size() as u64);
+    let schedule = strided(
+        backward(problem, cut, device, footprint),
+        footprint,
+        resident,
+    );
     let circles = problem.mask == Mask::Full
         && schedule.order == ORDERED
         && time_in_circles(&schedule, resident, steps) < time_in_a_list(&schedule, resident, steps);
@@ -104,17 +110,41 @@ pub fn tma_backward(
     }
 }
 
+/// Tiles of which every second one is taken first, if neighbours would follow each other by a single step: where a block has
+/// as many queries as a tile has keys. As many heads side by side as fill the device once with these.
+fn strided(schedule: Schedule, footprint: &Footprint, resident: u32) -> Schedule {
+    let close = footprint.block_q >= footprint.block_k;
+    if schedule.order != ORDERED || !close || schedule.tiles < 2 || schedule.tiles % 2 == 1 {
+        return schedule;
+    }
+    let heads_per_group = (resident / (schedule.tiles / 2)).clamp(1, schedule.heads.max(1));
+    Schedule {
+        heads_per_group,
+        stride: 2,
+        ..schedule
+    }
+}
+
+/// How many tiles of a head are taken together.
+fn together(schedule: &Schedule) -> u32 {
+    match schedule.stride {
+        2 => schedule.tiles / 2,
+        _ => schedule.tiles,
+    }
+}
+
 /// Steps that the beginning and the end of a tile take, while nothing is multiplied.
 const TILE_EDGES: u64 = 4;
 
 /// Steps until the last tile ends, where tiles of `steps` steps walk in circles: groups of heads follow one another, and all
 /// tiles of a group run beside each other. Never, where they cannot, or where they would not begin apart.
 fn time_in_circles(schedule: &Schedule, resident: u32, steps: u64) -> u64 {
-    let &Schedule { tiles, heads, .. } = schedule;
-    if tiles > resident || u64::from(tiles) > steps {
+    let together = together(schedule);
+    if together > resident || u64::from(together) > steps {
         return u64::MAX;
     }
-    let rounds = u64::from(heads.div_ceil(schedule.heads_per_group));
+    let circles = schedule.tiles.checked_div(together).unwrap_or(1);
+    let rounds = u64::from(schedule.heads.div_ceil(schedule.heads_per_group)) * u64::from(circles);
     rounds.saturating_mul(steps.saturating_add(TILE_EDGES))
 }
 
@@ -124,7 +154,7 @@ fn time_in_a_list(schedule: &Schedule, resident: u32, steps: u64) -> u64 {
     let &Schedule { tiles, heads, .. } = schedule;
     let all = u64::from(tiles) * u64::from(heads);
     let rounds = all.div_ceil(resident.into());
-    let ramp = u64::from(tiles.saturating_sub(1).min(resident));
+    let ramp = u64::from(together(schedule).saturating_sub(1).min(resident));
     rounds
         .saturating_mul(steps.saturating_add(TILE_EDGES))
         .saturating_add(ramp)
@@ -134,7 +164,7 @@ fn time_in_a_list(schedule: &Schedule, resident: u32, steps: u64) -> u64 {
 /// the other.
 pub fn backward_blocks(schedule: &Schedule, device: &DeviceInfo, footprint: &Footprint) -> u32 {
     match schedule.order {
-        CIRCLES => schedule.heads_per_group * schedule.tiles,
+        CIRCLES => schedule.heads_per_group * together(schedule),
         _ => resident_blocks(device, footprint),
     }
 }

@@ -91,19 +91,33 @@ pub fn forward(schedule: &Schedule, work: Work, idx: u32) -> ForwardTile {
     }
 }
 
+/// The tile that is taken as the `step`-th: where every second one is taken first, 0, 2, 4, …, then 1, 3, 5, …
+#[inline(always)]
+fn strided(schedule: &Schedule, step: u32) -> u32 {
+    let even = schedule.tiles.div_ceil(2);
+    if schedule.stride != 2 {
+        step
+    } else if step < even {
+        2 * step
+    } else {
+        2 * (step - even) + 1
+    }
+}
+
 /// The tile with this ticket in the backward pass.
 #[inline(always)]
 pub fn backward(schedule: &Schedule, work: Work, ticket: u32) -> BackwardTile {
     let place = place(schedule, ticket);
     let last_group = divide(schedule.heads - 1, schedule.heads_per_group);
+    let tile = strided(schedule, place.step);
     match work {
         Work::Growing if (last_group - place.group) % 2 == 1 => BackwardTile {
-            tile: schedule.tiles - 1 - place.step,
+            tile: schedule.tiles - 1 - tile,
             head: place.head,
             direction: Direction::Up,
         },
         _ => BackwardTile {
-            tile: place.step,
+            tile,
             head: place.head,
             direction: Direction::Down,
         },
@@ -125,6 +139,7 @@ mod tests {
                     heads_per_group,
                     heads,
                     order: 0,
+                    stride: 0,
                 })
             })
         })

@@ -10,6 +10,10 @@
 //!   the distance, and none waits, if all begin at once.
 //!
 //! Who comes to a block first, adds first: the order follows from the ways alone.
+//!
+//! Where a block has as many queries as a tile has keys, neighbours would follow each other at the distance of one step,
+//! which is too little for the news that it is the next one's turn. There every second tile of a head is taken first, and
+//! all of these come before the others at every block.
 
 use super::divide;
 use super::mask::{Mask, QBlocks, Rows};
@@ -23,9 +27,10 @@ pub struct Walk<M> {
     tile: BackwardTile,
     blocks: QBlocks,
     group_size: u32,
-    /// In a circle: how many blocks a tile begins before its left neighbour. The way is cut where it is 0.
+    /// In a circle: how many blocks a tile begins before its left neighbour.
     distance: u32,
     tiles: u32,
+    stride: u32,
     /// Which query head of those that share the keys.
     pub head: u32,
     /// Which query block.
@@ -69,6 +74,7 @@ impl<M: Mask> Walk<M> {
             group_size,
             distance: 0,
             tiles: schedule.tiles,
+            stride: schedule.stride,
             head: 0,
             block: match tile.direction {
                 Direction::Up => blocks.first,
@@ -76,9 +82,10 @@ impl<M: Mask> Walk<M> {
             },
         };
         if schedule.order == CIRCLES {
-            walk.distance = divide(blocks.end * group_size, schedule.tiles);
+            let (place, together) = walk.place_in_circle();
+            walk.distance = divide(blocks.end * group_size, together);
             walk.tile.direction = Direction::Up;
-            let before = tile.tile * walk.distance;
+            let before = place * walk.distance;
             let first = if before == 0 {
                 0
             } else {
@@ -117,36 +124,64 @@ impl<M: Mask> Walk<M> {
         }
     }
 
+    /// Which one the tile is of those that walk in one circle, and how many these are.
+    #[inline(always)]
+    fn place_in_circle(&self) -> (u32, u32) {
+        if self.stride == 2 {
+            (self.tile.tile / 2, self.tiles / 2)
+        } else {
+            (self.tile.tile, self.tiles)
+        }
+    }
+
     /// How many tiles add to this step's block of dQ before this one.
     #[inline(always)]
     pub fn turn(&self, shape: &Shape, block_q: u32, block_k: u32) -> u32 {
+        if self.distance > 0 {
+            return self.turn_in_circle();
+        }
+        let first = self.block * block_q;
+        let end = if first < shape.seqlen_q {
+            let queries = Rows::of_sequence(first, block_q, shape.seqlen_q);
+            self.mask.kv_blocks(queries, block_k).end
+        } else {
+            // Padding, where the sequence has no query.
+            self.tiles
+        };
         let tile = self.tile.tile;
         match self.tile.direction {
-            Direction::Down => tile,
-            Direction::Up if self.distance > 0 => {
-                // Tiles from `wrapped` on began at this block or before it without having passed block 0.
-                let left =
-                    self.blocks.end * self.group_size - (self.head * self.blocks.end + self.block);
-                let wrapped = divide(left + self.distance - 1, self.distance);
-                if tile >= wrapped {
-                    tile - wrapped
-                } else if wrapped < self.tiles {
-                    tile + self.tiles - wrapped
-                } else {
-                    tile
-                }
-            }
-            Direction::Up => {
-                let first = self.block * block_q;
-                let tiles = if first < shape.seqlen_q {
-                    let queries = Rows::of_sequence(first, block_q, shape.seqlen_q);
-                    self.mask.kv_blocks(queries, block_k).end
-                } else {
-                    // Padding, where the sequence has no query.
-                    self.tiles
-                };
-                tiles - 1 - tile
-            }
+            Direction::Down => self.before(tile, 0, end),
+            Direction::Up => self.before(self.tiles - 1 - tile, self.tiles - end, self.tiles),
         }
+    }
+
+    /// Of the numbers `from .. to`, how many come before `idx`: the smaller ones; where every second one is taken first, the
+    /// smaller ones that are even or odd as it is, and all even ones before an odd one.
+    #[inline(always)]
+    fn before(&self, idx: u32, from: u32, to: u32) -> u32 {
+        if self.stride != 2 {
+            idx - from
+        } else if idx.is_multiple_of(2) {
+            idx / 2 - from.div_ceil(2)
+        } else {
+            (to.div_ceil(2) - from.div_ceil(2)) + (idx / 2 - from / 2)
+        }
+    }
+
+    #[inline(always)]
+    fn turn_in_circle(&self) -> u32 {
+        let (place, together) = self.place_in_circle();
+        let left = self.blocks.end * self.group_size - (self.head * self.blocks.end + self.block);
+        // Tiles from this one on began at the block, or before it without having passed block 0.
+        let wrapped = divide(left + self.distance - 1, self.distance);
+        let turn = if place >= wrapped {
+            place - wrapped
+        } else if wrapped < together {
+            place + together - wrapped
+        } else {
+            place
+        };
+        // Those of the circle before have all added.
+        turn + (self.tile.tile - place * if self.stride == 2 { 2 } else { 1 }) * together
     }
 }

@@ -8,9 +8,10 @@
 //! begin dK += dSᵀ_{i−1} Q_{i−1}
 //! begin Sᵀ = K Q_iᵀ                        Q_i has arrived
 //! wait for dQ;  add it to memory           when it is the tile's turn
-//! wait for Sᵀ and dK;  release Q_{i−1};  mask it
-//! Pᵀ ← exp(Sᵀ − L)
-//! begin dPᵀ = V dO_iᵀ,  dV += Pᵀ dO_i      dO_i has arrived
+//! wait for Sᵀ and dK;  release Q_{i−1}
+//! begin dPᵀ = V dO_iᵀ                      dO_i has arrived
+//! mask Sᵀ;  Pᵀ ← exp(Sᵀ − L)               beside dPᵀ's product
+//! begin dV += Pᵀ dO_i
 //! wait for dPᵀ
 //! dSᵀ_i ← Pᵀ ∘ (dPᵀ − Δ) → shared memory   beside dV's product
 //! wait for dV;  release dO_i
@@ -134,12 +135,11 @@ impl<M: Mask> Consumer<'_, M> {
                 mbarrier::mbarrier_arrive_if(layout.q_ring.empty(before.stage), self.leads);
             }
 
-            let p = self.probabilities::<E, T>(at, keys, &mut s);
-
             layout.d_o_ring.await_full(at);
             let (v, d_o) = (layout.v::<T>().from_row(own), layout.d_o::<T>(at.stage));
             let mut d_p = T::Scores::undefined();
             let begun_d_p = d_p.begin_product::<E>(v, d_o, columns);
+            let p = self.probabilities::<E, T>(at, keys, &mut s);
             let add = (NTH != FIRST) as u32;
             let begun_d_v = kept.d_v.begin_addition::<E, _>(&p, d_o, queries, add);
             begun_d_p.wait::<1>();
