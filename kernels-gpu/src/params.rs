@@ -60,8 +60,8 @@ pub struct Schedule {
     pub heads: u32,
     /// Backward pass: [`ORDERED`], [`FASTEST`] or [`CIRCLES`].
     pub order: u32,
-    /// flash3's backward pass: where 2, every second tile of a head is taken first, then the others; else 0. Neighbours then
-    /// keep twice the distance: see [`crate::attention::walk`].
+    /// With [`CIRCLES`]: where 2, every second tile of a head is taken first, then the others; else 0. Neighbours then keep
+    /// twice the distance: see [`crate::attention::walk`].
     pub stride: u32,
 }
 

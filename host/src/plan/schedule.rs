@@ -81,7 +81,7 @@ pub fn backward(
     }
 }
 
-/// The same of flash3: where every tile meets every query block, tiles walk in circles if that takes less time.
+/// The same of flash3: tiles walk in circles, or are drawn from a list in groups that fill the device well.
 pub fn tma_backward(
     problem: &Problem,
     cut: &Cut,
@@ -89,72 +89,103 @@ pub fn tma_backward(
     footprint: &Footprint,
 ) -> Schedule {
     let resident = resident_blocks(device, footprint);
-    let steps = cut
-        .padded_q
-        .div_ceil(cut.block_q)
-        .saturating_mul(problem.group_size() as u64);
-    let schedule = strided(
-        backward(problem, cut, device, footprint),
+    let side_by_side = backward(problem, cut, device, footprint);
+    let list = Schedule {
+        heads_per_group: heads_of_a_list(&side_by_side, resident),
+        ..side_by_side
+    };
+    let circles = strided(
+        Schedule {
+            order: CIRCLES,
+            ..side_by_side
+        },
         footprint,
         resident,
     );
-    let circles = problem.mask == Mask::Full
-        && schedule.order == ORDERED
-        && time_in_circles(&schedule, resident, steps) < time_in_a_list(&schedule, resident, steps);
-    match circles {
-        true => Schedule {
-            order: CIRCLES,
-            ..schedule
-        },
-        false => schedule,
+    let steps = (cut.padded_q / cut.block_q).saturating_mul(problem.group_size() as u64);
+    match (problem.mask, problem.order) {
+        (Mask::Full, Order::Fastest) => side_by_side,
+        (Mask::Full, Order::Deterministic)
+            if time_in_circles(&circles, resident, steps)
+                < time_in_a_list(&list, resident, steps) =>
+        {
+            circles
+        }
+        _ => list,
     }
 }
 
-/// Tiles of which every second one is taken first, if neighbours would follow each other by a single step: where a block has
-/// as many queries as a tile has keys. As many heads side by side as fill the device once with these.
-fn strided(schedule: Schedule, footprint: &Footprint, resident: u32) -> Schedule {
+/// Circles of every second tile, if neighbours would follow each other by a single step: where a block has as many queries as a
+/// tile has keys. At head_dim 64 that is 4 to 5 % faster (H200). In lists it is 9 to 12 % slower: long tiles then end last.
+fn strided(circles: Schedule, footprint: &Footprint, resident: u32) -> Schedule {
     let close = footprint.block_q >= footprint.block_k;
-    if schedule.order != ORDERED || !close || schedule.tiles < 2 || schedule.tiles % 2 == 1 {
-        return schedule;
+    if !close || circles.tiles < 2 || circles.tiles % 2 == 1 {
+        return circles;
     }
-    let heads_per_group = (resident / (schedule.tiles / 2)).clamp(1, schedule.heads.max(1));
+    let heads_per_group = (resident / (circles.tiles / 2)).clamp(1, circles.heads.max(1));
     Schedule {
         heads_per_group,
         stride: 2,
-        ..schedule
+        ..circles
     }
 }
 
-/// How many tiles of a head are taken together.
-fn together(schedule: &Schedule) -> u32 {
-    match schedule.stride {
-        2 => schedule.tiles / 2,
-        _ => schedule.tiles,
+/// How many tiles of a head walk in one circle.
+fn together(circles: &Schedule) -> u32 {
+    match circles.stride {
+        2 => circles.tiles / 2,
+        _ => circles.tiles,
     }
+}
+
+/// How many heads' tiles lie side by side in a list.
+///
+/// As many as fill the device once, where these leave no more than a sixteenth of it idle. Otherwise tiles that lie in the
+/// same group cannot all run beside each other, and it is better to have several times as many as blocks: who has done a short
+/// tile finds a long one. Groups walk up and down by turns, so there are an even number of them, of one size.
+/// `tests/tests/schedule` compares this with other choices.
+fn heads_of_a_list(side_by_side: &Schedule, resident: u32) -> u32 {
+    /// Tiles of a group, in all the blocks that the device holds, where they do not fit it.
+    const ROUNDS: u64 = 3;
+    let (tiles, heads) = (
+        u64::from(side_by_side.tiles.max(1)),
+        u64::from(side_by_side.heads),
+    );
+    let (fitting, resident) = (u64::from(side_by_side.heads_per_group), u64::from(resident));
+    let over = (fitting * tiles) % resident;
+    let fits = 16 * over.min(resident - over) <= resident;
+    let wanted = if fits {
+        fitting
+    } else {
+        (ROUNDS * resident).div_ceil(tiles)
+    };
+    let pairs = ((heads + wanted) / (2 * wanted)).max(1);
+    heads.div_ceil(2 * pairs).max(1) as u32
 }
 
 /// Steps that the beginning and the end of a tile take, while nothing is multiplied.
-const TILE_EDGES: u64 = 4;
+const TILE_EDGES: u64 = 3;
 
 /// Steps until the last tile ends, where tiles of `steps` steps walk in circles: groups of heads follow one another, and all
 /// tiles of a group run beside each other. Never, where they cannot, or where they would not begin apart.
-fn time_in_circles(schedule: &Schedule, resident: u32, steps: u64) -> u64 {
-    let together = together(schedule);
+fn time_in_circles(circles: &Schedule, resident: u32, steps: u64) -> u64 {
+    let together = together(circles);
     if together > resident || u64::from(together) > steps {
         return u64::MAX;
     }
-    let circles = schedule.tiles.checked_div(together).unwrap_or(1);
-    let rounds = u64::from(schedule.heads.div_ceil(schedule.heads_per_group)) * u64::from(circles);
+    let of_a_head = circles.tiles.checked_div(together).unwrap_or(1);
+    let groups = circles.heads.div_ceil(circles.heads_per_group);
+    let rounds = u64::from(groups) * u64::from(of_a_head);
     rounds.saturating_mul(steps.saturating_add(TILE_EDGES))
 }
 
-/// The same where they are drawn from a list and each follows its left neighbour a step behind: blocks are as good as always
-/// busy, but for the last of the tiles that begin together, which has to wait for all before it.
-fn time_in_a_list(schedule: &Schedule, resident: u32, steps: u64) -> u64 {
-    let &Schedule { tiles, heads, .. } = schedule;
-    let all = u64::from(tiles) * u64::from(heads);
-    let rounds = all.div_ceil(resident.into());
-    let ramp = u64::from(together(schedule).saturating_sub(1).min(resident));
+/// The same where they are drawn from a list: blocks are always busy, but for those that begin together. Each of these follows
+/// its left neighbour a step behind.
+fn time_in_a_list(list: &Schedule, resident: u32, steps: u64) -> u64 {
+    let tiles = u64::from(list.tiles) * u64::from(list.heads);
+    let rounds = tiles.div_ceil(resident.into());
+    let together = resident.div_ceil(list.heads_per_group).min(list.tiles);
+    let ramp = u64::from(together.saturating_sub(1));
     rounds
         .saturating_mul(steps.saturating_add(TILE_EDGES))
         .saturating_add(ramp)

@@ -288,8 +288,8 @@ fn circles_are_taken_where_all_tiles_of_a_head_run_at_once_and_few_blocks_are_le
     assert_eq!(order(of(8192, 32), 132), (CIRCLES, 2, 128));
     // 128 tiles: one head in 128.
     assert_eq!(order(of(16384, 16), 132), (CIRCLES, 1, 128));
-    // 70 tiles: a head at a time would leave 62 of 132 blocks idle.
-    assert_eq!(order(of(8960, 16), 132), (ORDERED, 1, 132));
+    // 70 tiles: a head at a time would leave 62 of 132 blocks idle. In a list several times as many lie side by side.
+    assert_eq!(order(of(8960, 16), 132), (ORDERED, 8, 132));
     // 140 tiles: more than there are blocks.
     assert_eq!(order(of(17920, 8), 132), (ORDERED, 1, 132));
     // A tile has fewer steps than there are tiles: they would begin at the same block.

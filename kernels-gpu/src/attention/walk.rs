@@ -11,9 +11,9 @@
 //!
 //! Who comes to a block first, adds first: the order follows from the ways alone.
 //!
-//! Where a block has as many queries as a tile has keys, neighbours would follow each other at the distance of one step,
-//! which is too little for the news that it is the next one's turn. There every second tile of a head is taken first, and
-//! all of these come before the others at every block.
+//! Where a block has as many queries as a tile has keys, neighbours in a circle would follow each other at the distance of one
+//! step, which is too little for the news that it is the next one's turn. There every second tile of a head is taken first,
+//! and then the others, in a circle of their own.
 
 use super::divide;
 use super::mask::{Mask, QBlocks, Rows};
@@ -140,31 +140,19 @@ impl<M: Mask> Walk<M> {
         if self.distance > 0 {
             return self.turn_in_circle();
         }
-        let first = self.block * block_q;
-        let end = if first < shape.seqlen_q {
-            let queries = Rows::of_sequence(first, block_q, shape.seqlen_q);
-            self.mask.kv_blocks(queries, block_k).end
-        } else {
-            // Padding, where the sequence has no query.
-            self.tiles
-        };
-        let tile = self.tile.tile;
         match self.tile.direction {
-            Direction::Down => self.before(tile, 0, end),
-            Direction::Up => self.before(self.tiles - 1 - tile, self.tiles - end, self.tiles),
-        }
-    }
-
-    /// Of the numbers `from .. to`, how many come before `idx`: the smaller ones; where every second one is taken first, the
-    /// smaller ones that are even or odd as it is, and all even ones before an odd one.
-    #[inline(always)]
-    fn before(&self, idx: u32, from: u32, to: u32) -> u32 {
-        if self.stride != 2 {
-            idx - from
-        } else if idx.is_multiple_of(2) {
-            idx / 2 - from.div_ceil(2)
-        } else {
-            (to.div_ceil(2) - from.div_ceil(2)) + (idx / 2 - from / 2)
+            Direction::Down => self.tile.tile,
+            Direction::Up => {
+                let first = self.block * block_q;
+                let tiles = if first < shape.seqlen_q {
+                    let queries = Rows::of_sequence(first, block_q, shape.seqlen_q);
+                    self.mask.kv_blocks(queries, block_k).end
+                } else {
+                    // Padding, where the sequence has no query.
+                    self.tiles
+                };
+                tiles - 1 - self.tile.tile
+            }
         }
     }
 

@@ -1,0 +1,7 @@
+//! The order of tiles in flash3's backward pass: what it must keep, and how much of the device it leaves idle.
+//!
+//! Only pure functions run here: those of the kernels' `attention`, and the planner's.
+
+mod idle;
+mod properties;
+mod simulator;

@@ -1,0 +1,225 @@
+//! Every block of dQ is met by every tile that it sees, once, in turns without a gap; tiles of a circle keep out of each other's
+//! way; and whoever waits for a turn gets it.
+
+use std::collections::HashMap;
+
+use ferroflash_kernels::attention::mask::{Causal, Full, Mask};
+use ferroflash_kernels::params::{CIRCLES, FASTEST, ORDERED, Schedule, Shape};
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use super::simulator::{Ending, Launch, Times, run};
+
+/// Sequences up to so long, of a few heads, in a list or in circles, in groups of any number of heads, with any number of
+/// blocks that can be.
+fn launches(max_seqlen: u32, order: u32) -> impl Strategy<Value = Launch> {
+    let causal = match order {
+        CIRCLES => vec![0],
+        _ => vec![0, 1],
+    };
+    (
+        (0..=max_seqlen, 1..=max_seqlen, any::<bool>()),
+        (1u32..3, 1u32..4, 1u32..4),
+        select(causal),
+        (select(vec![64u32, 128]), select(vec![64u32, 128])),
+        (1u32..20, 0u32..20),
+    )
+        .prop_map(
+            move |(
+                (q, k, equal),
+                (batch, heads_k, group_size),
+                causal,
+                (block_q, block_k),
+                rest,
+            )| {
+                let (resident, of_group) = rest;
+                let seqlen_q = if equal { k } else { q };
+                let tiles = k.div_ceil(block_k);
+                let shape = Shape {
+                    batch,
+                    heads_q: heads_k * group_size,
+                    heads_k,
+                    group_size,
+                    seqlen_q,
+                    seqlen_k: k,
+                    head_dim: 64,
+                    causal,
+                };
+                let heads = batch * heads_k;
+                let steps = seqlen_q.div_ceil(block_q).max(1) * group_size;
+                let heads_per_group = 1 + of_group % heads;
+                let circles = order == CIRCLES && tiles <= steps;
+                let grid = match circles {
+                    true => tiles * heads_per_group,
+                    false => resident.min(tiles * heads),
+                };
+                Launch {
+                    shape,
+                    schedule: Schedule {
+                        tiles,
+                        heads_per_group,
+                        heads,
+                        order: if circles { CIRCLES } else { ORDERED },
+                    },
+                    block_q,
+                    block_k,
+                    grid,
+                    resident: grid,
+                }
+            },
+        )
+}
+
+/// Lists and circles.
+fn any_launches(max_seqlen: u32) -> impl Strategy<Value = Launch> {
+    prop_oneof![launches(max_seqlen, ORDERED), circles(max_seqlen)]
+}
+
+fn circles(max_seqlen: u32) -> impl Strategy<Value = Launch> {
+    launches(max_seqlen, CIRCLES).prop_filter("fewer steps than tiles", |launch| {
+        launch.schedule.order == CIRCLES
+    })
+}
+
+/// How many keys a query sees.
+fn visible(launch: &Launch, query: u32) -> u32 {
+    match launch.shape.causal {
+        1 => Causal::new(&launch.shape).visible(query),
+        _ => Full::new(&launch.shape).visible(query),
+    }
+}
+
+/// The tiles of keys that some query of a block sees: the last query sees most.
+fn tiles_of_block(launch: &Launch, block: u32) -> u32 {
+    let end = ((block + 1) * launch.block_q).min(launch.shape.seqlen_q);
+    match end {
+        // The block of padding of a sequence without queries.
+        0 => launch.schedule.tiles,
+        _ => visible(launch, end - 1).div_ceil(launch.block_k),
+    }
+}
+
+/// A step takes anything from nothing to a while.
+fn delays(seed: u64) -> impl FnMut() -> u64 {
+    let mut state = seed;
+    move || {
+        state = state
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        match (state >> 60) % 4 {
+            0 => state >> 58,
+            _ => 0,
+        }
+    }
+}
+
+const TIMES: Times = Times {
+    begin: 3,
+    step: 1,
+    end: 1,
+    hand_over: 1,
+};
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_tile_meets_every_block_that_sees_it_once_and_turns_have_no_gap(launch in any_launches(2000)) {
+        let mut turns: HashMap<(u32, u32, u32), Vec<u32>> = HashMap::new();
+        let mut tiles = HashMap::new();
+        for way in launch.ways() {
+            for step in &way.steps {
+                let block = (way.tile.head, step.head, step.block);
+                turns.entry(block).or_default().push(step.turn);
+                let met = tiles.insert((way.tile.tile, block), ());
+                prop_assert!(met.is_none(), "tile {} meets {block:?} twice", way.tile.tile);
+                prop_assert!(way.tile.tile < tiles_of_block(&launch, step.block), "{block:?} sees no key of the tile");
+            }
+        }
+        let Shape { seqlen_q, group_size, .. } = launch.shape;
+        for head in 0..launch.schedule.heads {
+            for of_group in 0..group_size {
+                for block in 0..seqlen_q.div_ceil(launch.block_q).max(1) {
+                    let mut turns = turns.remove(&(head, of_group, block)).unwrap_or_default();
+                    turns.sort_unstable();
+                    let expected: Vec<u32> = (0..tiles_of_block(&launch, block)).collect();
+                    prop_assert_eq!(turns, expected, "block {} of head {}, {}", block, head, of_group);
+                }
+            }
+        }
+        prop_assert!(turns.is_empty(), "blocks that do not exist: {turns:?}");
+    }
+
+    #[test]
+    fn tiles_of_a_circle_never_ask_for_one_block_in_one_step(launch in circles(4000)) {
+        let mut asked = HashMap::new();
+        for way in launch.ways() {
+            for (at, step) in way.steps.iter().enumerate() {
+                let other = asked.insert((way.tile.head, at, step.head, step.block), way.tile.tile);
+                prop_assert_eq!(other, None, "and tile {}, in step {}", way.tile.tile, at);
+            }
+        }
+    }
+
+    /// However many blocks there are, and whoever is late.
+    #[test]
+    fn every_launch_ends(launch in any_launches(1500), seed in any::<u64>()) {
+        let ways = launch.ways();
+        let ending = run(&launch, &ways, TIMES, delays(seed));
+        prop_assert!(matches!(ending, Ending::Done(_)), "{ending:?}");
+    }
+
+    /// Nobody waits in a circle whose tiles all begin together.
+    #[test]
+    fn circles_cost_no_time(launch in circles(4000)) {
+        let Schedule { tiles, heads, .. } = launch.schedule;
+        let grid = tiles * heads;
+        let with = |order| {
+            let schedule = Schedule { heads_per_group: heads, order, ..launch.schedule };
+            let launch = Launch { schedule, grid, resident: grid, ..launch };
+            run(&launch, &launch.ways(), TIMES, || 0)
+        };
+        prop_assert_eq!(with(CIRCLES), with(FASTEST));
+    }
+}
+
+fn full(seqlen_q: u32, seqlen_k: u32, heads: u32) -> Shape {
+    Shape {
+        batch: 1,
+        heads_q: heads,
+        heads_k: heads,
+        group_size: 1,
+        seqlen_q,
+        seqlen_k,
+        head_dim: 64,
+        causal: 0,
+    }
+}
+
+/// What the planner and the driver have to rule out: a circle of which a tile has no place to run.
+#[test]
+fn a_circle_without_room_for_all_of_its_tiles_is_stuck() {
+    let launch = Launch {
+        shape: full(512, 512, 2),
+        schedule: Schedule {
+            tiles: 4,
+            heads_per_group: 1,
+            heads: 2,
+            order: CIRCLES,
+        },
+        block_q: 64,
+        block_k: 128,
+        grid: 4,
+        resident: 4,
+    };
+    let ways = launch.ways();
+    assert_eq!(
+        run(&launch, &ways, TIMES, || 0),
+        Ending::Done(2 * (3 + 8 + 1))
+    );
+    let crowded = Launch {
+        resident: 3,
+        ..launch
+    };
+    assert_eq!(run(&crowded, &ways, TIMES, || 0), Ending::Stuck(3));
+}

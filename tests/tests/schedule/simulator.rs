@@ -1,0 +1,213 @@
+//! A launch of flash3's main backward kernel as its schedule sees it: blocks take tiles, go their way step by step, and wait
+//! for their turns.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+use ferroflash_kernels::attention::mask::{Causal, Full, Mask};
+use ferroflash_kernels::attention::schedule::{self, BackwardTile};
+use ferroflash_kernels::attention::walk::{self, Walk};
+use ferroflash_kernels::params::{CIRCLES, FASTEST, Schedule, Shape};
+
+/// What is launched.
+#[derive(Clone, Copy, Debug)]
+pub struct Launch {
+    pub shape: Shape,
+    pub schedule: Schedule,
+    pub block_q: u32,
+    pub block_k: u32,
+    /// Number of blocks.
+    pub grid: u32,
+    /// How many of them the device holds at once.
+    pub resident: u32,
+}
+
+/// One step of a tile: it adds to a block of dQ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Which of the query heads that share the tile's keys.
+    pub head: u32,
+    /// Which block of its queries.
+    pub block: u32,
+    /// How many tiles add before.
+    pub turn: u32,
+}
+
+/// A tile and its way.
+#[derive(Clone, Debug)]
+pub struct Way {
+    pub tile: BackwardTile,
+    pub steps: Vec<Step>,
+}
+
+impl Launch {
+    /// Every tile's way, by its ticket.
+    pub fn ways(&self) -> Vec<Way> {
+        if self.shape.causal == 1 {
+            self.ways_under(Causal::new(&self.shape))
+        } else {
+            self.ways_under(Full::new(&self.shape))
+        }
+    }
+
+    fn ways_under<M: Mask>(&self, mask: M) -> Vec<Way> {
+        let Launch {
+            shape,
+            schedule,
+            block_q,
+            block_k,
+            ..
+        } = self;
+        let way = |ticket| {
+            let tile = schedule::backward(schedule, M::WORK, ticket);
+            let blocks = walk::q_blocks(&mask, tile.tile, shape, *block_q, *block_k);
+            let mut walk = Walk::begin(mask, tile, blocks, schedule, shape.group_size);
+            let n_steps = walk.steps();
+            let step = |_| {
+                let step = Step {
+                    head: walk.head,
+                    block: walk.block,
+                    turn: walk.turn(shape, *block_q, *block_k),
+                };
+                walk.advance();
+                step
+            };
+            let steps = (0..n_steps).map(step).collect();
+            Way { tile, steps }
+        };
+        (0..schedule.tiles * schedule.heads).map(way).collect()
+    }
+
+    /// The number of a block of dQ among those of all heads.
+    fn block_of_d_q(&self, way: &Way, step: Step) -> u32 {
+        let blocks = self.shape.seqlen_q.div_ceil(self.block_q).max(1);
+        (way.tile.head * self.shape.group_size + step.head) * blocks + step.block
+    }
+}
+
+/// How long things take.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// From a tile's ticket to its first product.
+    pub begin: u64,
+    /// One block of queries.
+    pub step: u64,
+    /// From a tile's last step to the next ticket.
+    pub end: u64,
+    /// From an addition to the next tile's turn.
+    pub hand_over: u64,
+}
+
+/// How a launch ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// All tiles are done after this time.
+    Done(u64),
+    /// So many blocks wait for turns that never come.
+    Stuck(usize),
+}
+
+/// A launch that runs.
+struct Run<'a> {
+    launch: &'a Launch,
+    ways: &'a [Way],
+    times: Times,
+    /// When which block has finished a step and would add.
+    ready: BinaryHeap<Reverse<(u64, u32)>>,
+    /// Where each block is: its ticket, and which step.
+    at: Vec<(u32, usize)>,
+    /// How many tiles have added to each block of dQ, and when the next may.
+    turns: HashMap<u32, (u32, u64)>,
+    /// Who waits for which turn at which block of dQ.
+    waiting: HashMap<(u32, u32), u32>,
+    next_ticket: u32,
+    launched: u32,
+    time: u64,
+}
+
+/// Runs a launch; a step takes longer by what `delay` says.
+pub fn run(launch: &Launch, ways: &[Way], times: Times, mut delay: impl FnMut() -> u64) -> Ending {
+    let mut run = Run {
+        launch,
+        ways,
+        times,
+        ready: BinaryHeap::new(),
+        at: vec![(0, 0); launch.grid as usize],
+        turns: HashMap::new(),
+        waiting: HashMap::new(),
+        next_ticket: 0,
+        launched: 0,
+        time: 0,
+    };
+    for _ in 0..launch.grid.min(launch.resident) {
+        run.launch_block(0);
+    }
+    while let Some(Reverse((now, block))) = run.ready.pop() {
+        run.add(now, block, delay());
+    }
+    match run.waiting.len() {
+        0 => Ending::Done(run.time),
+        n => Ending::Stuck(n),
+    }
+}
+
+impl Run<'_> {
+    /// The next block of the grid, if there is one, begins.
+    fn launch_block(&mut self, now: u64) {
+        if self.launched < self.launch.grid {
+            let block = self.launched;
+            self.launched += 1;
+            self.begin_tile(now, block, block);
+        }
+    }
+
+    /// A block takes its next tile; without one, it makes room for another block. `static_ticket` is the one that it takes
+    /// where tickets are not drawn.
+    fn begin_tile(&mut self, now: u64, block: u32, static_ticket: u32) {
+        let ticket = if self.launch.schedule.order == CIRCLES {
+            static_ticket
+        } else {
+            self.next_ticket += 1;
+            self.next_ticket - 1
+        };
+        self.time = self.time.max(now);
+        if (ticket as usize) < self.ways.len() {
+            self.at[block as usize] = (ticket, 0);
+            let first = now + self.times.begin + self.times.step;
+            self.ready.push(Reverse((first, block)));
+        } else {
+            self.launch_block(now);
+        }
+    }
+
+    /// A block adds to dQ, or begins to wait for its turn.
+    fn add(&mut self, now: u64, block: u32, delay: u64) {
+        let (ticket, idx) = self.at[block as usize];
+        let way = &self.ways[ticket as usize];
+        let step = way.steps[idx];
+        if self.launch.schedule.order != FASTEST {
+            let place = self.launch.block_of_d_q(way, step);
+            let (turn, from) = self.turns.get(&place).copied().unwrap_or((0, 0));
+            if turn != step.turn {
+                self.waiting.insert((place, step.turn), block);
+                return;
+            }
+            if from > now {
+                self.ready.push(Reverse((from, block)));
+                return;
+            }
+            let from = now + self.times.hand_over;
+            self.turns.insert(place, (turn + 1, from));
+            if let Some(next) = self.waiting.remove(&(place, turn + 1)) {
+                self.ready.push(Reverse((from, next)));
+            }
+        }
+        if idx + 1 < way.steps.len() {
+            self.at[block as usize].1 += 1;
+            let next = now + self.times.step + delay;
+            self.ready.push(Reverse((next, block)));
+        } else {
+            self.begin_tile(now + self.times.end, block, ticket + self.launch.grid);
+        }
+    }
+}
