@@ -2,8 +2,9 @@
 
 use std::collections::hash_map::Entry;
 use std::panic::Location;
+use std::rc::Rc;
 
-use super::clock::Knowledge;
+use super::clock::{self, Knowledge};
 use super::fault::Fault;
 use super::machine::{LANES, Machine, Who};
 use super::memory::Strength;
@@ -126,16 +127,13 @@ pub(crate) fn fence(instruction: &'static str) {
     let mut block = machine.blocks[who.slot].borrow_mut();
     let index = who.warp * LANES + who.lane;
     if let Some(pending) = block.lanes[index].pending.take() {
-        block.lanes[index]
-            .acquired
-            .get_or_insert_default()
-            .join(&pending);
+        clock::share(&mut block.lanes[index].acquired, &pending);
         block.warps[who.warp].acquiring = true;
     }
     let given = block.actor(who, site).0.release();
     let lane = &mut block.lanes[index];
-    lane.sub += 1;
     lane.fenced = Some(Box::new(given));
+    block.warps[who.warp].advance_sub();
 }
 
 enum Access {
@@ -174,10 +172,10 @@ fn acquire(machine: &Machine, who: Who, addr: u64, order: Order) {
     let block = &mut *block;
     let lane = &mut block.lanes[who.warp * LANES + who.lane];
     if order == Order::Acquire {
-        lane.acquired.get_or_insert_default().join(knowledge);
+        clock::share(&mut lane.acquired, knowledge);
         block.warps[who.warp].acquiring = true;
     } else {
-        lane.pending.get_or_insert_default().join(knowledge);
+        clock::share(&mut lane.pending, knowledge);
     }
 }
 
@@ -187,7 +185,7 @@ fn release(machine: &Machine, who: Who, site: Site, addr: u64, order: Order) {
     let index = who.warp * LANES + who.lane;
     let given: Knowledge = if order == Order::Release {
         let given = block.actor(who, site).0.release();
-        block.lanes[index].sub += 1;
+        block.warps[who.warp].advance_sub();
         given
     } else if let Some(fenced) = &block.lanes[index].fenced {
         (**fenced).clone()
@@ -196,8 +194,8 @@ fn release(machine: &Machine, who: Who, site: Site, addr: u64, order: Order) {
     };
     match machine.released.borrow_mut().entry(addr) {
         Entry::Vacant(entry) => {
-            entry.insert(given);
+            entry.insert(Rc::new(given));
         }
-        Entry::Occupied(mut entry) => entry.get_mut().join(&given),
+        Entry::Occupied(mut entry) => Rc::make_mut(entry.get_mut()).join(&given),
     }
 }

@@ -142,8 +142,8 @@ fn count(
     barrier.any = any || barrier.arrived > 0 && barrier.any;
     barrier.reduces = reduces;
     let mut known = warp.known.clone();
-    known.own[who.warp] = warp.clock;
-    warp.clock += 1;
+    known.own[who.warp] = warp.now.clock;
+    warp.advance();
     if barrier.arrived == 0 {
         barrier.known = known;
     } else {
@@ -183,7 +183,7 @@ fn count(
 pub(crate) fn warp_sync(instruction: &'static str) {
     let [] = collective(instruction, [], |block, who, _| {
         block.meet(who.warp);
-        block.warps[who.warp].clock += 1;
+        block.warps[who.warp].advance();
         Ok(Meeting::Over)
     });
 }

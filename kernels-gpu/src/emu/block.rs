@@ -1,10 +1,11 @@
 //! A resident block: its lanes, its warps, its barriers, and what each of them knows of memory.
 
 use std::panic::Location;
+use std::rc::Rc;
 
 use super::barrier::Barrier;
 use super::bulk::Stores;
-use super::clock::{Clock, ENGINE, Knowledge, MAX_WARPS, Stamp, TOGETHER};
+use super::clock::{Clock, ENGINE, Knowledge, MAX_WARPS, Stamp, TOGETHER, Time};
 use super::copies::Copies;
 use super::fault::Access;
 use super::machine::{ALL, LANES, MOST_OPERANDS, MOST_RESULTS, Who};
@@ -21,18 +22,16 @@ pub(super) struct Lane {
     pub copies: Copies,
     /// Its stores through the copy engine.
     pub stores: Stores,
-    /// When it fenced what it wrote for the asynchronous proxy, as its (clock, sub).
-    pub proxy_fences: Vec<(u32, u16)>,
-    /// When it fenced barriers that it made, likewise.
-    pub init_fences: Vec<(u32, u16)>,
+    /// When it fenced what it wrote for the asynchronous proxy.
+    pub proxy_fences: Vec<Time>,
+    /// When it fenced barriers that it made.
+    pub init_fences: Vec<Time>,
     /// What it acquired since its warp's lanes last met in memory.
-    pub acquired: Option<Box<Knowledge>>,
+    pub acquired: Option<Rc<Knowledge>>,
     /// What relaxed loads saw: acquired by the next fence.
-    pub pending: Option<Box<Knowledge>>,
+    pub pending: Option<Rc<Knowledge>>,
     /// What the last fence lets later relaxed stores release.
     pub fenced: Option<Box<Knowledge>>,
-    /// Number of its releases.
-    pub sub: u16,
     /// Where it spins, while its bit in [`Warp::spinning`] is set.
     pub spin: Site,
     /// Address and value of its last atomic load.
@@ -55,8 +54,8 @@ pub(super) struct Warp {
     pub blocked: Option<Blocked>,
     pub operands: [[u32; MOST_OPERANDS]; LANES],
     pub results: [[u32; MOST_RESULTS]; LANES],
-    /// Advances where all lanes meet in memory.
-    pub clock: u32,
+    /// Advances where all lanes meet in memory, and with each lane's release.
+    pub now: Time,
     pub known: Clock,
     /// Whether a lane acquired something that the warp has not taken over.
     pub acquiring: bool,
@@ -86,11 +85,22 @@ impl Warp {
             blocked: None,
             operands: [[0; MOST_OPERANDS]; LANES],
             results: [[0; MOST_RESULTS]; LANES],
-            clock: 1,
+            now: Time { clock: 1, sub: 0 },
             known: Clock::default(),
             acquiring: false,
             tensor_core: TensorCore::default(),
         }
+    }
+
+    /// All lanes have met in memory.
+    pub fn advance(&mut self) {
+        self.now.clock += 1;
+        self.now.sub = 0;
+    }
+
+    /// A lane has released or fenced: what follows comes after that.
+    pub fn advance_sub(&mut self) {
+        self.now.sub += 1;
     }
 }
 
@@ -162,9 +172,9 @@ impl Block {
         let lane = &self.lanes[who.warp * LANES + who.lane];
         let stamp = Stamp {
             block: self.index,
-            clock: warp.clock,
+            clock: warp.now.clock,
             site,
-            sub: lane.sub,
+            sub: warp.now.sub,
             warp: who.warp as u8,
             lane: who.lane as u8,
         };
@@ -186,9 +196,16 @@ impl Block {
         let state = &mut self.warps[warp];
         if state.acquiring {
             state.acquiring = false;
+            let mut last: Option<Rc<Knowledge>> = None;
             for lane in &mut self.lanes[warp * LANES..][..LANES] {
-                if let Some(knowledge) = lane.acquired.take() {
+                // Mostly all have acquired the same.
+                if let Some(knowledge) = lane.acquired.take()
+                    && !last
+                        .as_ref()
+                        .is_some_and(|last| Rc::ptr_eq(last, &knowledge))
+                {
                     state.known.learn(self.index, &knowledge);
+                    last = Some(knowledge);
                 }
             }
         }
@@ -223,9 +240,9 @@ impl Fences<'_> {
     }
 }
 
-fn first_after(fences: &[(u32, u16)], actor: &Actor, write: &Stamp) -> bool {
-    let first = fences.partition_point(|fence| *fence < (write.clock, write.sub));
-    fences.get(first).is_some_and(|(clock, sub)| {
+fn first_after(fences: &[Time], actor: &Actor, write: &Stamp) -> bool {
+    let first = fences.partition_point(|fence| *fence < write.time());
+    fences.get(first).is_some_and(|Time { clock, sub }| {
         actor.sees(&Stamp {
             clock: *clock,
             sub: *sub,
@@ -253,19 +270,37 @@ impl Actor<'_> {
     pub fn sees(&self, stamp: &Stamp) -> bool {
         let mine = &self.stamp;
         if stamp.block == mine.block && stamp.warp != ENGINE {
-            let ordered = if stamp.warp == mine.warp {
-                stamp.clock < mine.clock || stamp.lane == mine.lane || stamp.lane == TOGETHER
-            } else {
-                stamp.clock <= self.known.own[stamp.warp as usize]
-            };
-            if ordered {
+            let by_lane = stamp.lane == mine.lane || stamp.lane == TOGETHER;
+            if stamp.warp == mine.warp && by_lane
+                || self.sees_warp(usize::from(stamp.warp), stamp.clock)
+            {
                 return true;
             }
-        } else if self.known.covers_foreign(stamp) {
-            return true;
         }
-        self.acquired
-            .is_some_and(|knowledge| knowledge.covers(stamp))
+        if stamp.lane == TOGETHER {
+            let mut lanes = 0..LANES as u8;
+            return lanes.all(|lane| self.has_acquired(&Stamp { lane, ..*stamp }));
+        }
+        self.has_acquired(stamp)
+    }
+
+    /// Whether all that a warp of the own block did up to this clock is ordered before the present access.
+    #[inline]
+    pub fn sees_warp(&self, warp: usize, clock: u32) -> bool {
+        let mine = &self.stamp;
+        let known = if warp == usize::from(mine.warp) {
+            clock < mine.clock
+        } else {
+            clock <= self.known.own[warp]
+        };
+        let acquired = self.acquired;
+        known || acquired.is_some_and(|knowledge| knowledge.covers_warp(mine.block, warp, clock))
+    }
+
+    /// Whether the warp, or this lane for itself, has acquired what one lane or the copy engine did.
+    fn has_acquired(&self, stamp: &Stamp) -> bool {
+        let acquired = self.acquired;
+        self.known.covers(stamp) || acquired.is_some_and(|knowledge| knowledge.covers(stamp))
     }
 
     /// What this thread gives away when it releases now.

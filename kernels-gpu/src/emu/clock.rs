@@ -1,24 +1,23 @@
 //! Who knows of what: the order of accesses, by vector clocks.
 //!
-//! A warp's clock advances where all its lanes meet in memory: `bar.warp.sync` and the barriers of a block. An
-//! access is stamped with it. Of its own block a warp knows, per warp, up to which clock everything is ordered
-//! before it; of other blocks it knows what it acquired. A single lane that releases or acquires through global
-//! memory does so for itself: its `sub` clock tells its accesses before the release from those after it, and what
-//! it acquired becomes the warp's only where the lanes next meet. `shfl`, `vote`, `mma` and `ldmatrix` exchange
-//! registers and order nothing.
+//! A warp's clock advances where all its lanes meet in memory: `bar.warp.sync`, the barriers of a block, the wait for
+//! products. An access is stamped with it. Of its own block a warp knows, per warp, up to which clock everything is
+//! ordered before it. A single lane that releases or acquires, at a barrier in shared memory or through global memory,
+//! does so for itself: the warp's `sub` clock, which advances with every lane's release, tells its accesses before the
+//! release from those after it. So what was acquired is known per lane, too; it becomes the warp's where the lanes next
+//! meet. `shfl`, `vote`, `mma` and `ldmatrix` exchange registers and order nothing.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::fault::{Access, Thread};
+use super::machine::LANES;
 use super::site::{self, Site};
 
 /// Most warps of a block.
 pub(super) const MAX_WARPS: usize = 32;
-/// [`Stamp::lane`] of reads by several lanes, each for itself.
-pub(super) const MANY: u8 = 255;
 /// [`Stamp::lane`] of reads that the lanes made together, in one instruction: whatever one of them does next comes
-/// after it.
+/// after it. Other warps must have heard of it from every lane.
 pub(super) const TOGETHER: u8 = 254;
 
 /// [`Stamp::warp`] of the copy engine. What it writes for a barrier bears the barrier's number as its lane and, as its
@@ -28,6 +27,13 @@ pub(super) const ENGINE: u8 = 255;
 pub(super) const STORED: u8 = 253;
 /// Most barriers of a block that copies count on.
 pub(super) const MOST_MBARRIERS: usize = 250;
+
+/// A moment of a warp: its clock, and how many releases and fences of its lanes there have been since that advanced.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Time {
+    pub clock: u32,
+    pub sub: u16,
+}
 
 /// When and by whom a place was accessed. Clock 0: never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,6 +47,13 @@ pub(super) struct Stamp {
 }
 
 impl Stamp {
+    pub fn time(&self) -> Time {
+        Time {
+            clock: self.clock,
+            sub: self.sub,
+        }
+    }
+
     pub fn access(&self) -> Access {
         let lane = (self.lane < TOGETHER).then_some(u32::from(self.lane));
         let thread = Thread {
@@ -69,43 +82,73 @@ impl Stamp {
 /// What is ordered before a point, of any block.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Knowledge {
+    /// By block: per warp, up to which clock all that its lanes did.
     warps: BTreeMap<u32, [u32; MAX_WARPS]>,
-    lanes: BTreeMap<(u32, u8, u8), (u32, u16)>,
+    /// By block and warp, where it is more than that: per lane, up to when what it did.
+    lanes: BTreeMap<(u32, u8), [Time; LANES]>,
+    /// By block and barrier: up to which clock what the copy engine did.
+    engine: BTreeMap<(u32, u8), u32>,
 }
 
 impl Knowledge {
     fn is_empty(&self) -> bool {
-        self.warps.is_empty() && self.lanes.is_empty()
+        self.warps.is_empty() && self.lanes.is_empty() && self.engine.is_empty()
     }
 
     pub fn join(&mut self, other: &Knowledge) {
         for (block, clocks) in &other.warps {
             join(self.warps.entry(*block).or_default(), clocks);
         }
-        for (lane, time) in &other.lanes {
-            let mine = self.lanes.entry(*lane).or_default();
-            *mine = (*mine).max(*time);
+        for (warp, times) in &other.lanes {
+            let mine = self.lanes.entry(*warp).or_default();
+            for (mine, time) in mine.iter_mut().zip(times) {
+                *mine = (*mine).max(*time);
+            }
         }
+        for ((block, mbarrier), clock) in &other.engine {
+            self.join_engine(*block, *mbarrier, *clock);
+        }
+        // Of most warps all lanes are known by now.
+        self.lanes.retain(|(block, warp), times| {
+            let clocks = self.warps.get(block);
+            let known = clocks.map_or(0, |clocks| clocks[usize::from(*warp)]);
+            times.iter().any(|time| known < time.clock)
+        });
     }
 
     /// Takes up what the copy engine has done for a barrier in one of its phases.
     pub fn join_engine(&mut self, block: u32, mbarrier: u8, clock: u32) {
-        let time = self.lanes.entry((block, ENGINE, mbarrier)).or_default();
-        *time = (*time).max((clock, u16::MAX));
+        let mine = self.engine.entry((block, mbarrier)).or_default();
+        *mine = (*mine).max(clock);
     }
 
+    /// Whether it has in it all that a warp did up to this clock.
+    pub fn covers_warp(&self, block: u32, warp: usize, clock: u32) -> bool {
+        let clocks = self.warps.get(&block);
+        clocks.is_some_and(|clocks| clock <= clocks[warp])
+    }
+
+    /// Whether it has in it what one lane, or the copy engine, did.
     pub fn covers(&self, stamp: &Stamp) -> bool {
-        let by_warp = stamp.warp != ENGINE
-            && self
-                .warps
-                .get(&stamp.block)
-                .is_some_and(|clocks| stamp.clock <= clocks[stamp.warp as usize]);
-        let lane = (stamp.block, stamp.warp, stamp.lane);
-        by_warp
-            || self
-                .lanes
-                .get(&lane)
-                .is_some_and(|time| (stamp.clock, stamp.sub) <= *time)
+        let Stamp {
+            block, warp, lane, ..
+        } = *stamp;
+        if warp == ENGINE {
+            let clock = self.engine.get(&(block, lane));
+            return clock.is_some_and(|clock| stamp.clock <= *clock);
+        }
+        let times = self.lanes.get(&(block, warp));
+        self.covers_warp(block, usize::from(warp), stamp.clock)
+            || times.is_some_and(|times| stamp.time() <= times[usize::from(lane)])
+    }
+}
+
+/// Joins what many lanes come to know, of which most know nothing else: they share it.
+pub(super) fn share(mine: &mut Option<Rc<Knowledge>>, other: &Rc<Knowledge>) {
+    match mine {
+        Some(mine) if Rc::ptr_eq(mine, other) => {}
+        Some(mine) => Rc::make_mut(mine).join(other),
+        None => *mine = Some(Rc::clone(other)),
     }
 }
 
@@ -120,7 +163,7 @@ fn join(mine: &mut [u32; MAX_WARPS], other: &[u32; MAX_WARPS]) {
 pub(super) struct Clock {
     /// Of its own block: per warp, the clock up to which all is ordered before.
     pub own: [u32; MAX_WARPS],
-    /// Of everything else.
+    /// Of everything else: other blocks, single lanes, the copy engine.
     foreign: Rc<Knowledge>,
 }
 
@@ -149,21 +192,20 @@ impl Clock {
         Rc::make_mut(&mut self.foreign).join(knowledge);
     }
 
-    pub fn covers_foreign(&self, stamp: &Stamp) -> bool {
+    /// Whether what one lane, or the copy engine, did is among what was acquired.
+    pub fn covers(&self, stamp: &Stamp) -> bool {
         self.foreign.covers(stamp)
     }
 
     /// What a lane of warp `stamp.warp` gives away when it releases at `stamp`: all that its warp knows, the warp's
-    /// own accesses up to where the lanes last met, and of its own also those since then.
+    /// own accesses up to where the lanes last met, and of the lane's own also those since then.
     pub fn release(&self, stamp: &Stamp) -> Knowledge {
         let mut given = (*self.foreign).clone();
         let mut own = self.own;
-        own[stamp.warp as usize] = stamp.clock - 1;
+        own[stamp.warp as usize] = stamp.clock;
         join(given.warps.entry(stamp.block).or_default(), &own);
-        given.lanes.insert(
-            (stamp.block, stamp.warp, stamp.lane),
-            (stamp.clock, stamp.sub),
-        );
+        let times = given.lanes.entry((stamp.block, stamp.warp)).or_default();
+        times[usize::from(stamp.lane)] = stamp.time();
         given
     }
 }

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use corosensei::Yielder;
 
@@ -60,7 +61,7 @@ pub(super) struct Machine {
     pub blocks: Vec<RefCell<Block>>,
     pub buffers: RefCell<Buffers>,
     /// What was released at each address of global memory.
-    pub released: RefCell<HashMap<u64, Knowledge>>,
+    pub released: RefCell<HashMap<u64, Rc<Knowledge>>>,
     /// Copies that the copy engine has not finished.
     pub engine: RefCell<Engine>,
     /// The warp whose lanes are getting their turns, as (slot, warp).

@@ -5,10 +5,11 @@
 
 use std::collections::BTreeMap;
 use std::panic::Location;
+use std::rc::Rc;
 
 use super::asynchronous::Asynchronous;
 use super::block::{Actor, Block, Parts};
-use super::clock::{ENGINE, Knowledge, MOST_MBARRIERS, Stamp};
+use super::clock::{self, ENGINE, Knowledge, MOST_MBARRIERS, Stamp};
 use super::fault::{Fault, Kind, Place};
 use super::machine::{LANES, Machine, Who};
 use super::shared::BASE;
@@ -45,7 +46,7 @@ pub(super) struct Mbarrier {
     /// What the current phase releases.
     arriving: Knowledge,
     /// What phases that are over have released.
-    released: Knowledge,
+    released: Rc<Knowledge>,
     waiting: Vec<Waiter>,
     loads: Vec<Load>,
     next_load: u64,
@@ -59,7 +60,7 @@ impl Mbarrier {
         }
         self.phase += 1;
         self.pending = self.count;
-        self.released.join(&std::mem::take(&mut self.arriving));
+        Rc::make_mut(&mut self.released).join(&std::mem::take(&mut self.arriving));
         std::mem::take(&mut self.waiting)
     }
 
@@ -219,7 +220,7 @@ fn try_init(parts: Parts, address: u32, count: u32) -> Result<(), Fault> {
             phase: 0,
             init: actor.stamp,
             arriving: Knowledge::default(),
-            released: Knowledge::default(),
+            released: Rc::default(),
             waiting: Vec::new(),
             loads: Vec::new(),
             next_load: 0,
@@ -234,10 +235,10 @@ pub(crate) fn fence_init(_: &'static str) {
     let machine = Machine::current();
     let who = machine.current.get();
     let mut block = machine.blocks[who.slot].borrow_mut();
-    let clock = block.warps[who.warp].clock;
+    let now = block.warps[who.warp].now;
     let lane = &mut block.lanes[who.warp * LANES + who.lane];
-    lane.init_fences.push((clock, lane.sub));
-    lane.sub += 1;
+    lane.init_fences.push(now);
+    block.warps[who.warp].advance_sub();
 }
 
 /// `mbarrier.arrive`
@@ -284,7 +285,7 @@ fn try_arrive(machine: &Machine, site: Site, address: u32, n_bytes: u32) -> Resu
     barrier.arriving.join(&actor.release());
     barrier.pending -= 1;
     let woken = barrier.turn();
-    block.lanes[who.warp * LANES + who.lane].sub += 1;
+    block.warps[who.warp].advance_sub();
     wake(machine, who.slot, &mut block, woken);
     Ok(())
 }
@@ -366,9 +367,7 @@ fn try_wait(machine: &Machine, site: Site, address: u32, parity: u32) -> Result<
         .retain(|load| load.landed.is_none_or(|landed| landed >= phase));
     let barrier = &block.mbarriers.0[&address];
     let lane = &mut block.lanes[who.warp * LANES + who.lane];
-    lane.acquired
-        .get_or_insert_default()
-        .join(&barrier.released);
+    clock::share(&mut lane.acquired, &barrier.released);
     block.warps[who.warp].acquiring = true;
     Ok(true)
 }

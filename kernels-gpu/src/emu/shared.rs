@@ -2,11 +2,14 @@
 
 mod lasting;
 
+use std::collections::HashMap;
+
 use super::Checks;
 use super::asynchronous::Asynchronous;
 use super::block::{Actor, Fences};
-use super::clock::{ENGINE, MANY, Stamp, TOGETHER};
+use super::clock::{ENGINE, Stamp, TOGETHER};
 use super::fault::{Fault, Kind, Place};
+use super::machine::LANES;
 use super::site::Site;
 
 pub(super) use lasting::Reader;
@@ -29,16 +32,50 @@ enum State {
     Mbarrier,
 }
 
-/// The last read by one warp, or by the copy engine.
+/// The last reads by one warp, or by the copy engine: those of one moment, and where the last of them stands.
 #[derive(Clone, Copy, Default)]
 struct Read {
     clock: u32,
     site: Site,
+    /// The lanes that read, each for itself: a bit for every one.
+    lanes: u32,
     sub: u16,
-    lane: u8,
+    /// Whether they read together, too, in one instruction.
+    together: bool,
     /// Reads that have begun and may happen at any moment from now on. While there are any, the rest tells of the
     /// last of these.
     flights: u8,
+}
+
+impl Read {
+    fn new(stamp: &Stamp, readers: Readers) -> Read {
+        Read {
+            clock: stamp.clock,
+            site: stamp.site,
+            lanes: match readers {
+                Readers::Lane => 1 << stamp.lane,
+                Readers::Warp => 0,
+            },
+            sub: stamp.sub,
+            together: matches!(readers, Readers::Warp),
+            flights: 0,
+        }
+    }
+
+    /// A stamp for each lane, and one for all of them together.
+    fn stamps(&self, block: u32, warp: u8) -> impl Iterator<Item = Stamp> {
+        let lanes = (0..LANES as u8).filter(|lane| self.lanes & 1 << lane != 0);
+        lanes
+            .chain(self.together.then_some(TOGETHER))
+            .map(move |lane| Stamp {
+                block,
+                clock: self.clock,
+                site: self.site,
+                sub: self.sub,
+                warp,
+                lane,
+            })
+    }
 }
 
 /// Who reads.
@@ -58,6 +95,8 @@ pub(super) struct Shared {
     writes: Vec<Stamp>,
     /// Per warp, and last for the copy engine, per granule.
     reads: Vec<Vec<Read>>,
+    /// By warp and granule: reads at the same clock, but earlier, by lanes that have not read it again.
+    earlier: HashMap<(usize, usize), Vec<Read>>,
 }
 
 /// A piece of shared memory to access.
@@ -91,6 +130,7 @@ impl Shared {
             state: vec![State::Fresh; granules],
             writes: vec![Stamp::default(); granules],
             reads: vec![vec![Read::default(); granules]; warps as usize + 1],
+            earlier: HashMap::new(),
         }
     }
 
@@ -102,6 +142,7 @@ impl Shared {
         for plane in &mut self.reads {
             plane.fill(Read::default());
         }
+        self.earlier.clear();
     }
 
     /// The bytes at an offset that one of the functions below gave.
@@ -172,40 +213,42 @@ impl Shared {
         readers: Readers,
     ) -> Result<usize, Fault> {
         let offset = self.locate(actor, Piece::aligned(addr, bytes))?;
-        let by = match readers {
-            Readers::Lane => actor.stamp.lane,
-            Readers::Warp => TOGETHER,
-        };
         for granule in self.granules(offset, bytes) {
             let write = &self.writes[granule];
             match self.state[granule] {
                 State::Written if actor.sees(write) => {}
                 state => return Err(self.refuse(actor, granule, state)),
             }
-            self.note(&actor.stamp, granule, by);
+            self.note(&actor.stamp, granule, readers);
         }
         Ok(offset)
     }
 
     /// Remembers a read.
     #[inline]
-    fn note(&mut self, stamp: &Stamp, granule: usize, by: u8) {
-        let read = &mut self.reads[usize::from(stamp.warp)][granule];
-        if read.flights > 0 {
+    fn note(&mut self, stamp: &Stamp, granule: usize, readers: Readers) {
+        let warp = usize::from(stamp.warp);
+        let last = &mut self.reads[warp][granule];
+        if last.flights > 0 {
             return;
         }
-        let lane = match (read.clock == stamp.clock, read.lane) {
-            (true, lane) if lane != by && lane != TOGETHER && by != TOGETHER => MANY,
-            (true, lane) if by == TOGETHER => lane,
-            _ => by,
-        };
-        *read = Read {
-            clock: stamp.clock,
-            site: stamp.site,
-            sub: stamp.sub,
-            lane,
-            flights: 0,
-        };
+        let mut now = Read::new(stamp, readers);
+        // Who knows of a read knows of all at earlier clocks.
+        if last.clock == now.clock {
+            if last.sub == now.sub {
+                now.lanes |= last.lanes;
+                now.together |= last.together;
+            } else {
+                let earlier = self.earlier.entry((warp, granule)).or_default();
+                earlier.push(*last);
+                earlier.retain_mut(|read| {
+                    read.lanes &= !now.lanes;
+                    read.together &= !now.together;
+                    read.clock == now.clock && (read.lanes != 0 || read.together)
+                });
+            }
+        }
+        *last = now;
     }
 
     /// A write of `bytes` bytes at `addr`: the offset at which they lie.
@@ -273,28 +316,24 @@ impl Shared {
     /// Every earlier read of the granule must be ordered before the write.
     fn check_readers(&self, actor: &Actor, granule: usize) -> Result<(), Fault> {
         for (warp, plane) in self.reads.iter().enumerate() {
-            let Read {
-                clock,
-                site,
-                sub,
-                lane,
-                flights,
-            } = plane[granule];
-            let engine = warp == self.reads.len() - 1;
-            let stamp = Stamp {
-                block: actor.stamp.block,
-                clock,
-                site,
-                sub,
-                warp: if engine { ENGINE } else { warp as u8 },
-                lane,
+            let last = &plane[granule];
+            let in_flight = last.flights > 0;
+            if last.clock == 0 || !in_flight && actor.sees_warp(warp, last.clock) {
+                continue;
+            }
+            let reader = match warp == self.reads.len() - 1 {
+                true => ENGINE,
+                false => warp as u8,
             };
-            if flights > 0 || clock != 0 && !actor.sees(&stamp) {
-                let place = Place::Shared((granule * GRANULE) as i64);
+            let earlier = self.earlier.get(&(warp, granule)).into_iter().flatten();
+            let mut stamps = std::iter::once(last)
+                .chain(earlier)
+                .flat_map(|read| read.stamps(actor.stamp.block, reader));
+            if let Some(earlier) = stamps.find(|stamp| in_flight || !actor.sees(stamp)) {
                 return Err(Kind::Race {
-                    earlier: stamp.access(),
+                    earlier: earlier.access(),
                     later: actor.access(),
-                    place,
+                    place: Place::Shared((granule * GRANULE) as i64),
                 }
                 .into());
             }

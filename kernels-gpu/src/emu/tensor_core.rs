@@ -218,12 +218,13 @@ impl TensorCore {
 pub(super) fn retire(block: &mut Block, warp: usize, newest: u32) {
     let Block { warps, shared, .. } = block;
     let index = block.index;
-    let warp_clock = warps[warp].clock;
+    let now = warps[warp].now;
     let core = &mut warps[warp].tensor_core;
     let done = core.committed.saturating_sub(u64::from(newest));
     let at = super::clock::Stamp {
         block: index,
-        clock: warp_clock,
+        clock: now.clock,
+        sub: now.sub,
         ..Default::default()
     };
     if core

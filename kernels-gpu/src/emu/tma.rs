@@ -236,8 +236,8 @@ pub(crate) fn fence_proxy_async(_: &'static str) {
     let machine = Machine::current();
     let who = machine.current.get();
     let mut block = machine.blocks[who.slot].borrow_mut();
-    let clock = block.warps[who.warp].clock;
+    let now = block.warps[who.warp].now;
     let lane = &mut block.lanes[who.warp * LANES + who.lane];
-    lane.proxy_fences.push((clock, lane.sub));
-    lane.sub += 1;
+    lane.proxy_fences.push(now);
+    block.warps[who.warp].advance_sub();
 }

@@ -304,7 +304,7 @@ pub(crate) fn wait(instruction: &'static str, d: &mut [f32], newest: u32) {
         block.meet(warp);
         tensor_core::retire(block, warp, newest);
         let state = &mut block.warps[warp];
-        state.clock += 1;
+        state.advance();
         let core = &mut state.tensor_core;
         let done = core.find(held).is_some_and(|chain| chain.pending == 0);
         if done {

@@ -9,6 +9,7 @@ mod launches;
 mod product;
 mod reduction;
 mod ring;
+mod slots;
 mod tiles;
 mod turns;
 

@@ -1,8 +1,8 @@
 //! Reads of shared memory through the asynchronous proxy, which last: whoever writes while one is under way races with it.
 
-use super::{Piece, Read, Shared, State};
+use super::{Piece, Read, Readers, Shared, State};
 use crate::emu::block::{Actor, Fences};
-use crate::emu::clock::{Stamp, TOGETHER};
+use crate::emu::clock::Stamp;
 use crate::emu::fault::{Fault, Kind};
 
 /// Who reads over a time.
@@ -56,11 +56,8 @@ impl Shared {
                 .into());
             };
             *read = Read {
-                clock: actor.stamp.clock,
-                site: actor.stamp.site,
-                sub: actor.stamp.sub,
-                lane: TOGETHER,
                 flights,
+                ..Read::new(&actor.stamp, Readers::Warp)
             };
         }
         Ok(offset)
@@ -76,19 +73,16 @@ impl Shared {
             if read.flights > 0 {
                 continue;
             }
-            let site = read.site;
-            *read = Read::default();
+            let at = Stamp {
+                site: read.site,
+                ..*at
+            };
             match reader {
-                Reader::Warp(_) => {
-                    *read = Read {
-                        clock: at.clock,
-                        site,
-                        sub: at.sub,
-                        lane: TOGETHER,
-                        flights: 0,
-                    }
+                Reader::Warp(_) => *read = Read::new(&at, Readers::Warp),
+                Reader::Engine => {
+                    *read = Read::default();
+                    self.note(&at, granule, Readers::Lane);
                 }
-                Reader::Engine => self.note(&Stamp { site, ..*at }, granule, at.lane),
             }
         }
     }

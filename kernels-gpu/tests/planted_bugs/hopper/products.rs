@@ -6,7 +6,7 @@ use ferroflash_kernels::emu::{Asynchronous, Kind};
 use ferroflash_kernels::ptx::wgmma::{
     Descriptor, Major, Wgmma, WgmmaElement, wgmma_commit_group, wgmma_fence,
 };
-use ferroflash_kernels::ptx::{barrier, shared, special, tma, warpgroup};
+use ferroflash_kernels::ptx::{barrier, mbarrier, shared, special, tma, warpgroup};
 use ferroflash_kernels::tile::fragment;
 use ferroflash_kernels::tile::shared::SharedTile;
 use half::bf16;
@@ -273,6 +273,36 @@ fn accumulators_without_a_value_are_nothing_to_add_to() {
             is_transposed(&acc)
         });
     }
+}
+
+/// Who writes over operands waits until all lanes have released them; they do so once their product is done.
+#[test]
+fn operands_are_released_after_the_wait() {
+    let kernel = |early: u32| {
+        let (thread, released) = (special::thread_idx_x(), at(24576));
+        let mut acc = [[1.0; 4]; 8];
+        // SAFETY: the first four warps multiply; those who release early do so wrongly on purpose.
+        unsafe {
+            if thread < 128 {
+                fill_operands(tma::fence_proxy_async);
+                multiply(&mut acc, tile(0));
+                mbarrier::mbarrier_arrive_if(released, early);
+                acc.wait::<0>();
+                mbarrier::mbarrier_arrive_if(released, early ^ 1);
+                return;
+            }
+            if thread == 128 {
+                mbarrier::mbarrier_init(released, 128);
+            }
+            barrier::barrier_sync_all();
+            if thread == 128 {
+                mbarrier::mbarrier_wait(released, 0);
+                shared::st_shared_u32(at(0), 0x3f80_3f80);
+            }
+        }
+    };
+    accepted(160, |_| kernel(0));
+    found(160, |kind| matches!(kind, Kind::Race { .. }), |_| kernel(1));
 }
 
 fn take<const N: u32>() {

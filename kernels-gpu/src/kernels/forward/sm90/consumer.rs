@@ -242,12 +242,11 @@ impl<'a, M: Mask> Consumer<'a, M> {
     #[inline(always)]
     unsafe fn next_job(&self, slot: &mut Ring) -> Job {
         let ring = self.layout.job_ring;
-        // SAFETY: the slot is read when it is full, and released when all lanes have read it.
+        // SAFETY: the slot is read when it is full, and released by every lane that has read it.
         unsafe {
             mbarrier::mbarrier_wait(ring.full(slot.stage), slot.parity);
             let job = self.layout.read_job(slot.stage);
-            barrier::warp_sync();
-            mbarrier::mbarrier_arrive_if(ring.empty(slot.stage), self.leads);
+            mbarrier::mbarrier_arrive_if(ring.empty(slot.stage), 1);
             slot.advance();
             job
         }

@@ -31,7 +31,7 @@ pub(super) struct Layout {
     pub(super) k_ring: Barriers,
     /// Stages of V; emptied by the consumers' warps.
     pub(super) v_ring: Barriers,
-    /// Slots for jobs; emptied by the consumers' warps and the storers.
+    /// Slots for jobs; emptied by every lane of the consumers and by the storers.
     pub(super) job_ring: Barriers,
     /// O on its way out, for each consumer one stage; filled by its warps, emptied by its storer.
     pub(super) o_ring: Barriers,
@@ -83,7 +83,7 @@ impl Layout {
             self.q_ring.make(1, warps);
             self.k_ring.make(1, warps);
             self.v_ring.make(1, warps);
-            self.job_ring.make(1, warps + storers);
+            self.job_ring.make(1, warps * 32 + storers);
             self.o_ring.make(4, 1);
         }
     }
