@@ -10,8 +10,8 @@ use proptest::sample::select;
 
 use super::simulator::{Ending, Launch, Times, run};
 
-/// Sequences up to so long, of a few heads, in a list or in circles, in groups of any number of heads, with any number of
-/// blocks that can be.
+/// Sequences up to so long, of a few heads, in a list, or in circles of all tiles or every second one, in groups of any number
+/// of heads, with any number of blocks that can be.
 fn launches(max_seqlen: u32, order: u32) -> impl Strategy<Value = Launch> {
     let causal = match order {
         CIRCLES => vec![0],
@@ -22,7 +22,7 @@ fn launches(max_seqlen: u32, order: u32) -> impl Strategy<Value = Launch> {
         (1u32..3, 1u32..4, 1u32..4),
         select(causal),
         (select(vec![64u32, 128]), select(vec![64u32, 128])),
-        (1u32..20, 0u32..20),
+        (1u32..20, 0u32..20, select(vec![0u32, 2])),
     )
         .prop_map(
             move |(
@@ -32,7 +32,7 @@ fn launches(max_seqlen: u32, order: u32) -> impl Strategy<Value = Launch> {
                 (block_q, block_k),
                 rest,
             )| {
-                let (resident, of_group) = rest;
+                let (resident, of_group, stride) = rest;
                 let seqlen_q = if equal { k } else { q };
                 let tiles = k.div_ceil(block_k);
                 let shape = Shape {
@@ -48,9 +48,15 @@ fn launches(max_seqlen: u32, order: u32) -> impl Strategy<Value = Launch> {
                 let heads = batch * heads_k;
                 let steps = seqlen_q.div_ceil(block_q).max(1) * group_size;
                 let heads_per_group = 1 + of_group % heads;
-                let circles = order == CIRCLES && tiles <= steps;
+                // Circles of every second tile are of one size.
+                let stride = match order {
+                    CIRCLES if tiles % 2 == 0 => stride,
+                    _ => 0,
+                };
+                let together = if stride == 2 { tiles / 2 } else { tiles };
+                let circles = order == CIRCLES && together <= steps;
                 let grid = match circles {
-                    true => tiles * heads_per_group,
+                    true => together * heads_per_group,
                     false => resident.min(tiles * heads),
                 };
                 Launch {
@@ -60,6 +66,7 @@ fn launches(max_seqlen: u32, order: u32) -> impl Strategy<Value = Launch> {
                         heads_per_group,
                         heads,
                         order: if circles { CIRCLES } else { ORDERED },
+                        stride: if circles { stride } else { 0 },
                     },
                     block_q,
                     block_k,
@@ -154,8 +161,13 @@ proptest! {
     fn tiles_of_a_circle_never_ask_for_one_block_in_one_step(launch in circles(4000)) {
         let mut asked = HashMap::new();
         for way in launch.ways() {
+            let circle = match launch.schedule.stride {
+                2 => way.tile.tile % 2,
+                _ => 0,
+            };
             for (at, step) in way.steps.iter().enumerate() {
-                let other = asked.insert((way.tile.head, at, step.head, step.block), way.tile.tile);
+                let place = (way.tile.head, circle, at, step.head, step.block);
+                let other = asked.insert(place, way.tile.tile);
                 prop_assert_eq!(other, None, "and tile {}, in step {}", way.tile.tile, at);
             }
         }
@@ -175,10 +187,12 @@ proptest! {
         let Schedule { tiles, heads, .. } = launch.schedule;
         let grid = tiles * heads;
         let with = |order| {
-            let schedule = Schedule { heads_per_group: heads, order, ..launch.schedule };
+            let schedule = Schedule { heads_per_group: heads, order, stride: 0, ..launch.schedule };
             let launch = Launch { schedule, grid, resident: grid, ..launch };
             run(&launch, &launch.ways(), TIMES, || 0)
         };
+        let steps = launch.shape.seqlen_q.div_ceil(launch.block_q).max(1) * launch.shape.group_size;
+        prop_assume!(tiles <= steps);
         prop_assert_eq!(with(CIRCLES), with(FASTEST));
     }
 }
@@ -206,6 +220,7 @@ fn a_circle_without_room_for_all_of_its_tiles_is_stuck() {
             heads_per_group: 1,
             heads: 2,
             order: CIRCLES,
+            stride: 0,
         },
         block_q: 64,
         block_k: 128,
