@@ -76,12 +76,14 @@ pub const EMULATED_HOPPER: Subject = Subject {
     ..EMULATED
 };
 
-/// The emulator as a Hopper, planned as one of an H200's SMs: then the tiles of small problems are compact.
+/// The emulator as a Hopper with an H200's SMs: then the tiles of small problems are compact.
 pub const EMULATED_SHORT: Subject = Subject {
     open: |seed| {
-        let device = (EMULATED_HOPPER.open)(seed)?;
-        let limits = of_sms(device.info().clone(), DeviceInfo::h200().n_sms);
-        Ok(device.planned_as(limits))
+        let options = EmulatorOptions::hopper(seed);
+        Ok(Device::emulated(EmulatorOptions {
+            device: of_sms(options.device, DeviceInfo::h200().n_sms),
+            ..options
+        }))
     },
     n_random: 20,
     tiles: Tiles::CompactForward,

@@ -13,17 +13,20 @@ type Sizes = (usize, usize, usize, (usize, usize, usize));
 
 /// All tiles of a head, or of two, run at once, and more heads follow: two, three and four tiles to a circle, whose steps
 /// they divide or do not; the last group smaller than the others; a circle through the blocks of several query heads; one
-/// round only.
-const CIRCLES: [Sizes; 10] = [
+/// round only. Where a block has as many queries as a tile has keys, at head_dim 64 and above 128, an even number of tiles
+/// makes two circles.
+const CIRCLES: [Sizes; 12] = [
     (64, 300, 200, (1, 3, 3)),
-    (64, 513, 400, (1, 2, 2)),
+    (64, 513, 300, (1, 2, 2)),
     (64, 300, 500, (1, 4, 2)),
+    (64, 400, 900, (1, 1, 1)),
     (128, 190, 180, (3, 1, 1)),
     (128, 300, 300, (2, 1, 1)),
     (128, 257, 512, (1, 2, 2)),
     (96, 130, 385, (1, 6, 2)),
     (72, 330, 129, (1, 2, 2)),
     (192, 260, 250, (1, 2, 2)),
+    (192, 300, 460, (1, 2, 1)),
     (256, 200, 100, (1, 6, 3)),
 ];
 
@@ -36,7 +39,7 @@ const LISTS: [Sizes; 9] = [
     (128, 300, 100, (2, 3, 3)),
     (40, 0, 300, (1, 2, 2)),
     (96, 1, 513, (1, 2, 1)),
-    (192, 100, 330, (1, 2, 1)),
+    (192, 100, 270, (1, 2, 1)),
     (256, 65, 300, (1, 1, 1)),
 ];
 

@@ -265,7 +265,7 @@ fn the_sets_of_orders_have_each_order() {
         n_sms: orders::N_SMS,
         ..DeviceInfo::emulated_hopper()
     };
-    let of = |cases: Vec<Case>| -> Vec<(u32, bool)> {
+    let of = |cases: Vec<Case>| -> Vec<(u32, u32, bool)> {
         let main = |case: Case| {
             let problem = case.problem().unwrap();
             let plan = plan_of(&problem, Pass::Backward, &device, None);
@@ -274,24 +274,28 @@ fn the_sets_of_orders_have_each_order() {
                 Params::TmaBackward(params) => {
                     let schedule = params.pass.schedule;
                     let again = launch.grid < schedule.tiles * schedule.heads;
-                    (schedule.order, again)
+                    (schedule.order, schedule.stride, again)
                 }
                 _ => panic!("{plan}"),
             }
         };
         cases.into_iter().map(main).collect()
     };
-    for (cases, order) in [
-        (orders::circles(), CIRCLES),
-        (orders::lists(), ORDERED),
-        (orders::causal(), ORDERED),
+    for (cases, order, strides) in [
+        (orders::circles(), CIRCLES, vec![0, 2]),
+        (orders::lists(), ORDERED, vec![0]),
+        (orders::causal(), ORDERED, vec![0]),
     ] {
         let planned = of(cases);
         assert!(
             planned.iter().all(|of_case| of_case.0 == order),
             "{planned:?}"
         );
-        let several = planned.iter().filter(|of_case| of_case.1).count();
-        assert!(6 <= several, "{planned:?}");
+        for stride in strides {
+            let several = planned
+                .iter()
+                .filter(|&&(_, of, again)| of == stride && again);
+            assert!(4 <= several.count(), "{planned:?}");
+        }
     }
 }

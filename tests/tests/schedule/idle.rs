@@ -11,12 +11,13 @@ use ferroflash_kernels::params::{CIRCLES, FASTEST, ORDERED, Params, Schedule};
 
 use super::simulator::{Ending, Launch, Times, run};
 
-/// In hundredths of a step of 64 queries at head_dim 128: about 2.2 µs on an H200, as are the others.
+/// In hundredths of a step, which is about 2.2 µs on an H200: 64 queries at head_dim 128, or 128 at head_dim 64. The news that
+/// it is a tile's turn takes a little more.
 const TIMES: Times = Times {
     begin: 240,
     step: 100,
     end: 50,
-    hand_over: 100,
+    hand_over: 110,
 };
 
 /// What a plan launches.
@@ -60,6 +61,7 @@ fn in_order(launch: &Launch, order: u32) -> Option<Launch> {
     let schedule = Schedule {
         order,
         heads_per_group,
+        stride: 0,
         ..launch.schedule
     };
     Some(Launch {
@@ -81,13 +83,19 @@ fn idle(launch: &Launch) -> f64 {
     100.0 * (1.0 - busy / (time * u64::from(launch.resident)) as f64)
 }
 
-fn problem(mask: Mask, batch: usize, seqlen: usize, heads: (usize, usize)) -> Problem {
+fn problem(
+    mask: Mask,
+    head_dim: usize,
+    batch: usize,
+    seqlen: usize,
+    heads: (usize, usize),
+) -> Problem {
     Problem::builder(Dtype::Bf16)
         .batch(batch)
         .seqlen(seqlen)
         .heads_q(heads.0)
         .heads_k(heads.1)
-        .head_dim(128)
+        .head_dim(head_dim)
         .mask(mask)
         .order(Order::Deterministic)
         .build()
@@ -97,20 +105,21 @@ fn problem(mask: Mask, batch: usize, seqlen: usize, heads: (usize, usize)) -> Pr
 #[test]
 fn table() {
     let mut text = String::from(
-        "mask    seqlen  batch  heads  tiles  idle: planned           list  circles  fastest\n",
+        "mask    head_dim seqlen  batch  heads  tiles  idle: planned           list  circles  fastest\n",
     );
-    let mut row = |mask: Mask, batch: usize, seqlen: usize, heads: (usize, usize)| {
-        let launch = launch(&problem(mask, batch, seqlen, heads));
+    let mut row = |mask, head_dim, batch, seqlen, heads: (usize, usize)| {
+        let launch = launch(&problem(mask, head_dim, batch, seqlen, heads));
         let of = |order| {
             in_order(&launch, order).map_or("-".into(), |launch| format!("{:.1}", idle(&launch)))
         };
         let order = match launch.schedule.order {
+            CIRCLES if launch.schedule.stride == 2 => "half circles",
             CIRCLES => "circles",
             _ => "list",
         };
         writeln!(
             text,
-            "{:<7} {seqlen:>6} {batch:>6} {:>6} {:>6}  {order:>15} {:>6.1} {:>6} {:>8} {:>8}",
+            "{:<7} {head_dim:>8} {seqlen:>6} {batch:>6} {:>6} {:>6}  {order:>15} {:>6.1} {:>6} {:>8} {:>8}",
             format!("{mask:?}"),
             format!("{}/{}", heads.0, heads.1),
             launch.schedule.tiles,
@@ -123,39 +132,50 @@ fn table() {
     };
     for mask in [Mask::Full, Mask::Causal] {
         for seqlen in [512, 1024, 2048, 4096, 8192, 16384] {
-            row(mask, 16384 / seqlen, seqlen, (16, 16));
+            row(mask, 128, 16384 / seqlen, seqlen, (16, 16));
         }
         for tiles in [35, 70, 100, 140, 200] {
-            row(mask, 1, 128 * tiles, (16, 16));
+            row(mask, 128, 1, 128 * tiles, (16, 16));
         }
-        row(mask, 2, 4096, (32, 8));
+        row(mask, 128, 2, 4096, (32, 8));
+        for seqlen in [512, 2048, 8192, 16384] {
+            row(mask, 64, 16384 / seqlen, seqlen, (32, 32));
+        }
     }
     expect![[r#"
-        mask    seqlen  batch  heads  tiles  idle: planned           list  circles  fastest
-        Full       512     32  16/16      4          circles   28.8   30.0     28.8     28.8
-        Full      1024     16  16/16      8          circles   17.9   19.0     17.9     17.9
-        Full      2048      8  16/16     16          circles   11.1   12.3     11.1     11.1
-        Full      4096      4  16/16     32          circles    7.2    8.6      7.2      7.2
-        Full      8192      2  16/16     64          circles    5.2    6.6      5.2      5.2
-        Full     16384      1  16/16    128          circles    4.1    5.6      4.1      4.1
-        Full      4480      1  16/16     35             list   19.2   19.2     32.1     18.5
-        Full      8960      1  16/16     70             list    8.1    8.1     48.0      7.6
-        Full     12800      1  16/16    100             list    8.2    8.2     25.3      8.1
-        Full     17920      1  16/16    140             list    3.7    3.7        -      1.2
-        Full     25600      1  16/16    200             list    3.9    3.9        -      3.7
-        Full      4096      2   32/8     32          circles    4.1    6.6      4.1      4.1
-        Causal     512     32  16/16      4             list   38.1   38.1        -     38.1
-        Causal    1024     16  16/16      8             list   25.5   25.5        -     25.4
-        Causal    2048      8  16/16     16             list   15.6   15.6        -     15.6
-        Causal    4096      4  16/16     32             list    8.3    8.3        -      8.3
-        Causal    8192      2  16/16     64             list    4.4    4.4        -      4.4
-        Causal   16384      1  16/16    128             list    2.5    2.5        -      2.5
-        Causal    4480      1  16/16     35             list   10.4   10.4        -     10.4
-        Causal    8960      1  16/16     70             list    5.0    5.0        -      5.0
-        Causal   12800      1  16/16    100             list    3.1    3.1        -      3.1
-        Causal   17920      1  16/16    140             list    2.3    2.3        -      2.3
-        Causal   25600      1  16/16    200             list    1.5    1.5        -      1.5
-        Causal    4096      2   32/8     32             list    2.2    2.2        -      2.2
+        mask    head_dim seqlen  batch  heads  tiles  idle: planned           list  circles  fastest
+        Full         128    512     32  16/16      4          circles   28.8   30.2     28.8     28.8
+        Full         128   1024     16  16/16      8          circles   17.9   19.1     17.9     17.9
+        Full         128   2048      8  16/16     16          circles   11.1   12.5     11.1     11.1
+        Full         128   4096      4  16/16     32          circles    7.2    8.7      7.2      7.2
+        Full         128   8192      2  16/16     64          circles    5.2    6.8      5.2      5.2
+        Full         128  16384      1  16/16    128          circles    4.1    5.8      4.1      4.1
+        Full         128   4480      1  16/16     35             list   19.3   19.3     32.1     18.5
+        Full         128   8960      1  16/16     70             list    8.2    8.2     48.0      7.6
+        Full         128  12800      1  16/16    100             list    8.2    8.2     25.3      8.1
+        Full         128  17920      1  16/16    140             list    4.0    4.0        -      1.2
+        Full         128  25600      1  16/16    200             list    3.9    3.9        -      3.7
+        Full         128   4096      2   32/8     32          circles    4.1    6.9      4.1      4.1
+        Full          64    512     32  32/32      4     half circles   43.8   43.8     46.1     43.8
+        Full          64   2048      8  32/32     16     half circles   17.9   17.9     23.9     17.9
+        Full          64   8192      2  32/32     64     half circles    7.2    7.2     15.2      7.2
+        Full          64  16384      1  32/32    128     half circles    5.2    5.2     13.6      5.2
+        Causal       128    512     32  16/16      4             list   38.2   38.2        -     38.1
+        Causal       128   1024     16  16/16      8             list   25.5   25.5        -     25.4
+        Causal       128   2048      8  16/16     16             list   15.6   15.6        -     15.6
+        Causal       128   4096      4  16/16     32             list    8.3    8.3        -      8.3
+        Causal       128   8192      2  16/16     64             list    4.4    4.4        -      4.4
+        Causal       128  16384      1  16/16    128             list    2.6    2.6        -      2.5
+        Causal       128   4480      1  16/16     35             list   10.4   10.4        -     10.4
+        Causal       128   8960      1  16/16     70             list    5.0    5.0        -      5.0
+        Causal       128  12800      1  16/16    100             list    3.1    3.1        -      3.1
+        Causal       128  17920      1  16/16    140             list    2.3    2.3        -      2.3
+        Causal       128  25600      1  16/16    200             list    1.5    1.5        -      1.5
+        Causal       128   4096      2   32/8     32             list    2.2    2.2        -      2.2
+        Causal        64    512     32  32/32      4             list   54.2   54.2        -     54.1
+        Causal        64   2048      8  32/32     16             list   26.3   26.3        -     25.9
+        Causal        64   8192      2  32/32     64             list   13.7   13.7        -      8.4
+        Causal        64  16384      1  32/32    128             list   12.3   12.3        -      4.4
     "#]]
     .assert_eq(&text);
 }
@@ -182,7 +202,7 @@ fn no_other_order_is_much_better_than_the_planned_one() {
     for (mask, much) in [(Mask::Full, 4.0), (Mask::Causal, 2.0)] {
         for (batch, heads) in [(1, (4, 4)), (1, (16, 16)), (1, (32, 8))] {
             for tiles in [1, 5, 14, 23, 35, 45, 60, 70, 100, 128, 140] {
-                let launch = launch(&problem(mask, batch, 128 * tiles, heads));
+                let launch = launch(&problem(mask, 128, batch, 128 * tiles, heads));
                 let (planned, best) = (idle(&launch), best(&launch));
                 assert!(
                     planned <= best + much,
