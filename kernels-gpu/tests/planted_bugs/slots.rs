@@ -63,7 +63,7 @@ fn event(event: Event, round: u32) -> u32 {
 }
 
 fn parity(round: u32) -> u32 {
-    round / SLOTS & 1
+    (round / SLOTS) & 1
 }
 
 impl Slots {
@@ -129,7 +129,7 @@ impl Slots {
 
     /// Lets others go first, here and there.
     fn linger(&self, round: u32) {
-        if (special::thread_idx_x() + round) % 5 == 0 {
+        if (special::thread_idx_x() + round).is_multiple_of(5) {
             // SAFETY: the word was set before the launch.
             unsafe { atomic::ld_relaxed_u32(self.never) };
         }

@@ -45,7 +45,7 @@ const PAIR_THREADS: u32 = 64;
 /// Draws tiles until none are left.
 ///
 /// # Safety
-/// The launch is as [`Tiles::FOOTPRINT`] says; tensors are as [`BackwardParams`] says, of `T::HEAD_DIM` columns; the
+/// The launch is as [`super::Blocks::FOOTPRINT`] says; tensors are as [`BackwardParams`] says, of `T::HEAD_DIM` columns; the
 /// `delta` kernel ran before on the stream.
 #[inline(always)]
 pub unsafe fn backward<E: Element, T: Tiles, M: Mask>(p: &BackwardParams) {
