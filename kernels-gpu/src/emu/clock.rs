@@ -202,7 +202,7 @@ impl Clock {
     pub fn release(&self, stamp: &Stamp) -> Knowledge {
         let mut given = (*self.foreign).clone();
         let mut own = self.own;
-        own[stamp.warp as usize] = stamp.clock;
+        own[stamp.warp as usize] = stamp.clock - 1;
         join(given.warps.entry(stamp.block).or_default(), &own);
         let times = given.lanes.entry((stamp.block, stamp.warp)).or_default();
         times[usize::from(stamp.lane)] = stamp.time();
