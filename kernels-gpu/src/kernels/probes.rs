@@ -326,6 +326,8 @@ unsafe fn shared_words(input: u64, output: u64) {
     put_all(output, 4, &shared::ld_shared_x2(pairs + other * 8));
     put(output, 6, shared::ld_shared_u32(singles + other * 4));
     put_f32(output, 7, shared::ld_shared_f32(singles + 256 + other * 4));
+    let pair = shared::ld_shared_f32x2(singles + 256 + other / 2 * 8);
+    put_all(output, 8, &pair.map(f32::to_bits));
 }
 
 /// Every width loaded and stored; here the twenty words of a thread lie side by side.

@@ -79,6 +79,24 @@ pub fn grid_dim_x() -> u32 {
     }
 }
 
+/// `mov.b32`: `x`, as a number of which the compiler knows nothing: what follows from it is worked out where it is wanted, and
+/// not kept in registers from before a loop.
+///
+/// PTX 1.0, sm_10.
+#[inline(always)]
+pub fn anew(x: u32) -> u32 {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let y: u32;
+        ptx!("mov.b32 {y}, {x};", y = out(reg32) y, x = in(reg32) x, options(nomem, nostack));
+        y
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        x
+    }
+}
+
 /// `mov.u32 r, %laneid`: this thread's index in its warp.
 ///
 /// PTX 1.3, sm_10.

@@ -12,7 +12,7 @@ use super::shared::LaneRows;
 use crate::ptx::wgmma::{Major, Wgmma, wgmma_commit_group, wgmma_fence};
 use crate::ptx::{barrier, global, ldmatrix, shared, shuffle, special};
 
-pub use operand::{BoxedTile, Left, Stacked};
+pub use operand::{BoxedTile, Left};
 
 /// Rows of a warpgroup's product.
 pub const WARPGROUP_ROWS: u32 = 64;
@@ -178,12 +178,12 @@ pub trait WarpgroupTile: Accumulator + Sized {
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     unsafe fn begin_product_transposed<E: Element>(
         &mut self,
-        a: impl Into<Stacked>,
-        b: impl Into<Stacked>,
+        a: BoxedTile,
+        b: BoxedTile,
         steps: u32,
     ) -> Pending<'_, Self> {
         // SAFETY: the caller's contract.
-        unsafe { self.begin_addition_ss::<E>(Left::Columns(a.into()), b, steps, 0) }
+        unsafe { self.begin_addition_ss::<E>(Left::Columns(a), b, steps, 0) }
     }
 
     /// Begins `self = A B`, or `self += A B` where `add` is 1: A in registers, B stored by rows.
@@ -193,7 +193,7 @@ pub trait WarpgroupTile: Accumulator + Sized {
     unsafe fn begin_addition<'a, E: Element, P: Packed>(
         &'a mut self,
         a: &'a P,
-        b: impl Into<Stacked>,
+        b: BoxedTile,
         steps: u32,
         add: u32,
     ) -> Pending<'a, Self>;
@@ -205,7 +205,7 @@ pub trait WarpgroupTile: Accumulator + Sized {
     unsafe fn begin_addition_ss<E: Element>(
         &mut self,
         a: Left,
-        b: impl Into<Stacked>,
+        b: BoxedTile,
         steps: u32,
         add: u32,
     ) -> Pending<'_, Self>;
@@ -255,11 +255,10 @@ where
     unsafe fn begin_addition<'a, E: Element, P: Packed>(
         &'a mut self,
         a: &'a P,
-        b: impl Into<Stacked>,
+        b: BoxedTile,
         steps: u32,
         add: u32,
     ) -> Pending<'a, Self> {
-        let b = b.into();
         // SAFETY: the caller's contract.
         unsafe {
             wgmma_fence();
@@ -281,11 +280,10 @@ where
     unsafe fn begin_addition_ss<E: Element>(
         &mut self,
         a: Left,
-        b: impl Into<Stacked>,
+        b: BoxedTile,
         steps: u32,
         add: u32,
     ) -> Pending<'_, Self> {
-        let b = b.into();
         // SAFETY: the caller's contract.
         unsafe {
             wgmma_fence();

@@ -7,9 +7,7 @@ use ferroflash_kernels::ptx::{barrier, shared, special, tma};
 use ferroflash_kernels::tile::element::Bf16;
 use ferroflash_kernels::tile::register::{Accumulator, RegisterTile};
 use ferroflash_kernels::tile::shared::SharedTile;
-use ferroflash_kernels::tile::warpgroup::{
-    BoxedTile, Left, Stacked, WarpgroupTile, store_matrices,
-};
+use ferroflash_kernels::tile::warpgroup::{BoxedTile, Left, WarpgroupTile, store_matrices};
 use half::bf16;
 
 use crate::{Shows, accept, catch};
@@ -18,7 +16,7 @@ use crate::{Shows, accept, catch};
 enum Bug {
     None,
     RowsForColumns,
-    WrongDistance,
+    WrongHeight,
     WrongPart,
     OneStepTooFew,
     DropsWhatItHeld,
@@ -34,7 +32,7 @@ const PIECE: u32 = 64 * 128;
 const STEPS: u32 = 8;
 
 /// Three products over 128, one added to the other: A in shared memory by columns, by rows, and in registers; of B, which
-/// is two tiles of 64 rows and 128 columns, another part for each.
+/// has 128 rows and 128 columns, another part for each.
 #[derive(Clone, Copy)]
 struct Kernel {
     bug: Bug,
@@ -58,7 +56,7 @@ fn a_in_registers(m: u32, k: u32) -> f32 {
 }
 
 fn b(k: u32, n: u32) -> f32 {
-    element(2 + k / 64 * 2 + n / 64, k % 64, n % 64)
+    element(2 + n / 64 * 2 + k / 64, k % 64, n % 64)
 }
 
 fn place(piece: u32) -> SharedTile {
@@ -121,19 +119,12 @@ impl Kernel {
 
     /// Whether this thread's numbers are right.
     fn run(self) -> bool {
-        let tile = |piece: u32| BoxedTile {
+        let tile = |piece: u32, rows| BoxedTile {
             base: place(piece).base,
-            rows: 64,
+            rows,
         };
-        let a = Stacked {
-            tile: tile(0),
-            next: PIECE,
-        };
-        let next = if self.is(Bug::WrongDistance) { 1 } else { 2 } * PIECE;
-        let b_tiles = Stacked {
-            tile: tile(2),
-            next,
-        };
+        let (a_rows, a_columns) = (Left::Rows(tile(0, 64)), tile(0, 128));
+        let b_tile = tile(2, if self.is(Bug::WrongHeight) { 64 } else { 128 });
         let part = if self.is(Bug::WrongPart) { 0 } else { 1 };
         let steps = STEPS - u32::from(self.is(Bug::OneStepTooFew));
         let add = u32::from(!self.is(Bug::DropsWhatItHeld));
@@ -145,17 +136,17 @@ impl Kernel {
         unsafe {
             self.store();
             let begun = if self.is(Bug::RowsForColumns) {
-                acc.begin_addition_ss::<Bf16>(Left::Rows(tile(0)), b_tiles.from_part(1), STEPS, 0)
+                acc.begin_addition_ss::<Bf16>(a_rows, b_tile.from_part(1), STEPS, 0)
             } else {
-                acc.begin_product_transposed::<Bf16>(a, b_tiles.from_part(part), STEPS)
+                acc.begin_product_transposed::<Bf16>(a_columns, b_tile.from_part(part), STEPS)
             };
             if self.is(Bug::OverwritesTransposed) {
                 shared::st_shared_u32(place(1).pair(63, row_of(special::lane_idx() % 8 * 2)), 0);
             }
             begun.wait::<0>();
-            acc.begin_addition_ss::<Bf16>(Left::Rows(tile(0)), b_tiles, steps, add)
+            acc.begin_addition_ss::<Bf16>(a_rows, b_tile, steps, add)
                 .wait::<0>();
-            let begun = acc.begin_addition::<Bf16, _>(&packed, b_tiles.from_part(1), steps, 1);
+            let begun = acc.begin_addition::<Bf16, _>(&packed, b_tile.from_part(1), steps, 1);
             if self.is(Bug::NoWait) {
                 let _ = begun;
             } else {
@@ -202,7 +193,7 @@ fn the_right_products_pass() {
 fn wrong_operands_show_in_numbers() {
     let bugs = [
         Bug::RowsForColumns,
-        Bug::WrongDistance,
+        Bug::WrongHeight,
         Bug::WrongPart,
         Bug::OneStepTooFew,
         Bug::DropsWhatItHeld,

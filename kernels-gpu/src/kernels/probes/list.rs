@@ -32,7 +32,7 @@ macro_rules! for_each_probe {
             cvt_bf16x2 { 32, 0, Floats, 16, 8, Exact }
             cvt_f16x2 { 32, 0, HalfFloats, 16, 8, Exact }
             unpack { 32, 0, Bits, 4, 20, Ulps(0) }
-            shared_words { 64, 2048, Bits, 8, 8, Exact }
+            shared_words { 64, 2048, Bits, 8, 10, Exact }
             global_words { 64, 0, Bits, 20, 20, Exact }
             predicated_stores { 64, 0, Bits, 8, 8, Exact }
             red_add_f32 { 64, 0, Bits, 0, 1, Exact }

@@ -64,43 +64,13 @@ impl BoxedTile {
             high: HIGH,
         }
     }
-}
 
-/// An operand whose inner dimension is its rows: tiles of equally many rows and of the same columns, below each other.
-#[derive(Clone, Copy)]
-pub struct Stacked {
-    /// The first.
-    pub tile: BoxedTile,
-    /// Bytes from one to the next.
-    pub next: u32,
-}
-
-impl From<BoxedTile> for Stacked {
-    /// One tile, with none behind it.
-    #[inline(always)]
-    fn from(tile: BoxedTile) -> Stacked {
-        Stacked { tile, next: 0 }
-    }
-}
-
-impl Stacked {
-    /// The operand from its columns `64 · idx ..` on.
-    #[inline(always)]
-    pub const fn from_part(self, idx: u32) -> Stacked {
-        Stacked {
-            tile: self.tile.from_part(idx),
-            next: self.next,
-        }
-    }
-
-    /// Its rows `16 · k ..`.
+    /// The operand whose inner dimension is the tile's rows: its rows `16 · k ..`.
     #[inline(always)]
     pub(super) const fn along_rows(self, k: u32) -> Descriptor {
-        let BoxedTile { base, rows } = self.tile;
-        let row = k * 16;
-        let offset = row / rows * self.next + row % rows * ROW_BYTES;
+        let offset = k * 16 * ROW_BYTES;
         Descriptor {
-            low: (base >> 4) + (((rows * ROW_BYTES) >> 4) << 16 | offset >> 4),
+            low: (self.base >> 4) + (((self.rows * ROW_BYTES) >> 4) << 16 | offset >> 4),
             high: HIGH,
         }
     }
@@ -111,6 +81,6 @@ impl Stacked {
 pub enum Left {
     /// Stored by rows: the inner dimension is the tile's columns.
     Rows(BoxedTile),
-    /// Stored by columns, 64 in a row of the tiles: the inner dimension is their rows.
-    Columns(Stacked),
+    /// Stored by columns, 64 in a row of the tile: the inner dimension is its rows.
+    Columns(BoxedTile),
 }

@@ -174,7 +174,9 @@ impl<M: Mask> Consumer<'_, M> {
         d_q: &T::QueryGradient,
     ) {
         let block_bytes = const { T::FOOTPRINT.block_q * T::ACCUM_COLUMNS * 4 };
-        let own = piece * PIECE_BYTES + special::thread_idx_x() % THREADS * 16;
+        // Anew: see `send`.
+        let thread = special::anew(special::thread_idx_x()) % THREADS;
+        let own = piece * PIECE_BYTES + thread * 16;
         let address =
             self.p.d_q_accum + u64::from(turn.block) * u64::from(block_bytes) + u64::from(own);
         let fragment = |n: usize| address + n as u64 * u64::from(THREADS * 16);
@@ -226,14 +228,20 @@ impl<M: Mask> Consumer<'_, M> {
         gradient: &T::KeyGradient,
         scale: f32,
     ) {
-        let thread = special::thread_idx_x() % THREADS;
+        // Worked out anew for every tile: as they do not change, they would stay in registers, and there are none to spare.
+        let thread = special::anew(special::thread_idx_x());
+        let (consumer, thread) = (thread / THREADS - 1, thread % THREADS);
+        let place = BoxedTile {
+            base: special::anew(place.base),
+            ..place
+        };
         let map = self.maps + map * size_of::<TensorMap>() as u64;
         let (batch_idx, head_idx) = batch_and_head(job.tile.head, self.p.shape.heads_k);
         let first = job.tile.tile * T::FOOTPRINT.block_k + first;
         // SAFETY: as `consume`; one thread sends, and waits until what it sent before has left.
         unsafe {
             tma::bulk_wait_group_read::<0>();
-            barrier::barrier_sync(OUT_BARRIER + self.idx, THREADS);
+            barrier::barrier_sync(OUT_BARRIER + consumer, THREADS);
             let mut gradient = *gradient;
             gradient.for_each(|_, _, x| *x *= scale);
             warpgroup::store_matrices::<T::KeyGradient>(
@@ -242,7 +250,7 @@ impl<M: Mask> Consumer<'_, M> {
                 &gradient.pack::<E>(),
             );
             tma::fence_proxy_async();
-            barrier::barrier_sync(OUT_BARRIER + self.idx, THREADS);
+            barrier::barrier_sync(OUT_BARRIER + consumer, THREADS);
             for part in 0..T::HEAD_DIM.div_ceil(BOX_COLUMNS) {
                 let at = [part * BOX_COLUMNS, first, head_idx, batch_idx];
                 tma::tma_store_if(map, at, place.part(part).base, (thread == 0) as u32);

@@ -5,12 +5,12 @@
 //!
 //! ```text
 //! begin dQ = dS_{i−2} K                    its share; the other one's keys have had a whole step to arrive
-//! begin dK += dSᵀ_{i−1} Q_{i−1}
 //! begin Sᵀ = K Q_iᵀ                        Q_i has arrived
-//! wait for dQ;  add it to memory           when it is the tile's turn
-//! wait for Sᵀ and dK;  release Q_{i−1}
-//! begin dPᵀ = V dO_iᵀ                      dO_i has arrived
-//! mask Sᵀ;  Pᵀ ← exp(Sᵀ − L)               beside dPᵀ's product
+//! begin dK += dSᵀ_{i−1} Q_{i−1}
+//! wait for Sᵀ and dQ;  add dQ to memory    when it is the tile's turn
+//! mask Sᵀ;  Pᵀ ← exp(Sᵀ − L)               dO_i has arrived
+//! wait for dK;  release Q_{i−1}
+//! begin dPᵀ = V dO_iᵀ
 //! begin dV += Pᵀ dO_i
 //! wait for dPᵀ
 //! dSᵀ_i ← Pᵀ ∘ (dPᵀ − Δ) → shared memory   beside dV's product
@@ -18,7 +18,9 @@
 //! ```
 //!
 //! Between the steps nothing is in flight, and the two consumers never meet: one's products run beside the other's
-//! exponentials.
+//! exponentials. Of its own exponentials, too, `ptxas` moves most behind the beginning of dPᵀ, whose accumulators are the
+//! registers from which dQ is added to memory: these are free only when the memory has taken them, and dK's product runs until
+//! then.
 
 use super::Tiles;
 use super::consumer::{Consumer, Keys};
@@ -115,31 +117,33 @@ impl<M: Mask> Consumer<'_, M> {
             } else {
                 None
             };
+            layout.q_ring.await_full(at);
+            let (k, q) = (layout.k::<T>().from_row(own), layout.q::<T>(at.stage));
+            let begun_s = s.begin_product::<E>(k, q, columns);
             let begun_d_k = if NTH == FIRST {
+                begun_s.wait::<0>();
                 None
             } else {
                 let q = layout.q::<T>(before.stage);
                 let add = (NTH == LATER) as u32;
-                Some(kept.d_k.begin_addition::<E, _>(&kept.d_s, q, queries, add))
+                let begun = kept.d_k.begin_addition::<E, _>(&kept.d_s, q, queries, add);
+                begun_s.wait::<1>();
+                Some(begun)
             };
-            layout.q_ring.await_full(at);
-            let (k, q) = (layout.k::<T>().from_row(own), layout.q::<T>(at.stage));
-            let begun_s = s.begin_product::<E>(k, q, columns);
             if let Some(begun) = begun_d_q {
-                begun.wait::<2>();
+                begun.wait::<1>();
                 self.add_query_gradient::<T>(i.wrapping_sub(2), &d_q);
             }
-            begun_s.wait::<0>();
+            layout.d_o_ring.await_full(at);
+            let p = self.probabilities::<E, T>(at, keys, &mut s);
             if let Some(begun) = begun_d_k {
                 begun.wait::<0>();
                 mbarrier::mbarrier_arrive_if(layout.q_ring.empty(before.stage), self.leads);
             }
 
-            layout.d_o_ring.await_full(at);
             let (v, d_o) = (layout.v::<T>().from_row(own), layout.d_o::<T>(at.stage));
             let mut d_p = T::Scores::undefined();
             let begun_d_p = d_p.begin_product::<E>(v, d_o, columns);
-            let p = self.probabilities::<E, T>(at, keys, &mut s);
             let add = (NTH != FIRST) as u32;
             let begun_d_v = kept.d_v.begin_addition::<E, _>(&p, d_o, queries, add);
             begun_d_p.wait::<1>();
