@@ -33,7 +33,7 @@ pub(super) struct Consumer<'a, M> {
     pub(super) mask: M,
     /// Which consumer.
     pub(super) idx: u32,
-    /// 1 in the warp's lane 0, which arrives for the warp.
+    /// 1 in the warp's lane 0, which arrives for the warp where only products read.
     pub(super) leads: u32,
 }
 
@@ -155,14 +155,18 @@ impl<M: Mask> Consumer<'_, M> {
         }
     }
 
-    /// The warp has added.
+    /// The thread has added.
     #[inline(always)]
     pub(super) unsafe fn end_turn(&self, at: Ring) {
-        // SAFETY: all lanes have read the slot, and added.
-        unsafe {
-            barrier::warp_sync();
-            mbarrier::mbarrier_arrive_if(self.layout.turn_ring.empty(at.stage), self.leads);
-        }
+        // SAFETY: every thread arrives for itself.
+        unsafe { mbarrier::mbarrier_arrive_if(self.layout.turn_ring.empty(at.stage), 1) }
+    }
+
+    /// The thread has read Q and what came with it, as have the products.
+    #[inline(always)]
+    pub(super) unsafe fn release_q(&self, at: Ring) {
+        // SAFETY: every thread arrives for itself.
+        unsafe { mbarrier::mbarrier_arrive_if(self.layout.q_ring.empty(at.stage), 1) }
     }
 
     /// Adds the `piece`-th piece of a block of dQ to memory.

@@ -138,7 +138,7 @@ impl<M: Mask> Consumer<'_, M> {
             let p = self.probabilities::<E, T>(at, keys, &mut s);
             if let Some(begun) = begun_d_k {
                 begun.wait::<0>();
-                mbarrier::mbarrier_arrive_if(layout.q_ring.empty(before.stage), self.leads);
+                self.release_q(before);
             }
 
             let (v, d_o) = (layout.v::<T>().from_row(own), layout.d_o::<T>(at.stage));
@@ -178,7 +178,7 @@ impl<M: Mask> Consumer<'_, M> {
             let job = layout.read_job(n % STAGES);
             self.send::<E, T>(out, 5, job, own, &kept.d_v, 1.0);
             begun_d_k.wait::<1>();
-            mbarrier::mbarrier_arrive_if(layout.q_ring.empty(last.stage), self.leads);
+            self.release_q(last);
             begun_d_q.wait::<0>();
             mbarrier::mbarrier_arrive_if(layout.k_ring.empty(0), self.leads);
             self.add_query_gradient::<T>(i.wrapping_sub(1), &d_q);

@@ -11,6 +11,8 @@ use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
 pub(super) const CONSUMERS: u32 = 2;
 /// Their warps.
 const WARPS: u32 = CONSUMERS * 4;
+/// Their threads: what these read or write with ordinary instructions, each releases for itself.
+const THREADS: u32 = WARPS * 32;
 /// Bytes of Pᵀ of a step, 64 keys and 64 queries.
 const P_BYTES: u32 = 64 * 64 * 2;
 /// Bytes of a slot.
@@ -49,7 +51,7 @@ pub(super) struct Layout {
     steps: u32,
     jobs: u32,
     turns: u32,
-    /// Stages of Q, with lse and the number of its first row; emptied by the consumers' warps.
+    /// Stages of Q, with lse and the number of its first row; emptied by the consumers' threads.
     pub(super) q_ring: Barriers,
     /// Stages of dO, with Δ; emptied by the consumers' warps.
     pub(super) d_o_ring: Barriers,
@@ -59,7 +61,7 @@ pub(super) struct Layout {
     pub(super) p_ring: Barriers,
     /// Slots for jobs; emptied by all threads of the consumers, and the turn keepers.
     pub(super) job_ring: Barriers,
-    /// Slots for turns; each filled by its keeper, emptied by the consumers' warps when they have added.
+    /// Slots for turns; each filled by its keeper, emptied by the consumers' threads when they have added.
     pub(super) turn_ring: Barriers,
     /// The tile's K; emptied by the consumers' warps.
     pub(super) k_ring: Barriers,
@@ -126,12 +128,12 @@ impl Layout {
         let makers = if T::SPLIT { WARPS / 2 } else { WARPS };
         // SAFETY: the caller's contract.
         unsafe {
-            self.q_ring.make(1, WARPS);
+            self.q_ring.make(1, THREADS);
             self.d_o_ring.make(1, WARPS);
             self.d_s_ring.make(makers, WARPS);
-            self.p_ring.make(WARPS / 2, WARPS / 2);
-            self.job_ring.make(1, WARPS * 32 + STAGES);
-            self.turn_ring.make(1, WARPS);
+            self.p_ring.make(THREADS / 2, THREADS / 2);
+            self.job_ring.make(1, THREADS + STAGES);
+            self.turn_ring.make(1, THREADS);
             self.k_ring.make(1, WARPS);
             self.v_ring.make(1, makers);
         }

@@ -19,7 +19,7 @@ use super::layout::Job;
 use crate::attention::batch_and_head;
 use crate::attention::mask::Mask;
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
-use crate::ptx::{barrier, mbarrier, shared, special, tma};
+use crate::ptx::{mbarrier, shared, special, tma};
 use crate::tile::element::Element;
 use crate::tile::global::{GlobalMatrix, GlobalRows};
 use crate::tile::register::{Accumulator, Packed};
@@ -101,7 +101,7 @@ pub(super) unsafe fn consume_keys<E: Element, T: Tiles, M: Mask>(c: &Consumer<M>
             layout.d_s_ring.await_full(last);
             c.begin_key_gradient::<E, T>(last, add, &mut d_k)
                 .wait::<0>();
-            mbarrier::mbarrier_arrive_if(layout.q_ring.empty(last.stage), c.leads);
+            c.release_q(last);
             c.add_columns::<E, T>(last, 2);
             c.add_columns::<E, T>(last, 3);
             c.end_columns(last);
@@ -158,7 +158,7 @@ impl<M: Mask> Consumer<'_, M> {
             };
             let p = self.probabilities::<E, T>(at, keys, &mut s);
             self.hand_over::<T>(at, &p);
-            mbarrier::mbarrier_arrive_if(layout.q_ring.empty(at.stage), self.leads);
+            self.release_q(at);
             if let Some(begun) = begun_d_q {
                 begun.wait::<0>();
                 let turn = self.await_turn(before);
@@ -203,7 +203,7 @@ impl<M: Mask> Consumer<'_, M> {
             begun_d_p.wait::<2>();
             self.score_gradient_step::<E, T>(at, d_p);
             begun_d_k.wait::<1>();
-            mbarrier::mbarrier_arrive_if(layout.q_ring.empty(before.stage), self.leads);
+            self.release_q(before);
             begun_d_q.wait::<0>();
             let turn = self.await_turn(before);
             self.add_piece::<T>(turn, 2, &d_q);
@@ -221,7 +221,7 @@ impl<M: Mask> Consumer<'_, M> {
             let p = self.take_over::<T>(at);
             let d_s = self.score_gradients::<E, T>(at, &p, d_p);
             self.publish::<T>(at, 0, &d_s);
-            mbarrier::mbarrier_arrive_if(layout.p_ring.empty(at.stage), self.leads);
+            mbarrier::mbarrier_arrive_if(layout.p_ring.empty(at.stage), 1);
             mbarrier::mbarrier_arrive_if(layout.d_o_ring.empty(at.stage), self.leads);
         }
     }
@@ -290,8 +290,7 @@ impl<M: Mask> Consumer<'_, M> {
                 let registers = [left[0], left[1], right[0], right[1]];
                 shared::st_shared_x4(self.exchange(at, n), registers);
             }
-            barrier::warp_sync();
-            mbarrier::mbarrier_arrive_if(ring.full(at.stage), self.leads);
+            mbarrier::mbarrier_arrive_if(ring.full(at.stage), 1);
         }
     }
 
