@@ -68,6 +68,7 @@ unsafe fn special_registers(_: u64, output: u64) {
         special::grid_dim_x(),
         // The address itself is each machine's own; that it is aligned is not.
         special::shared_base() % 1024,
+        special::anew(special::thread_idx_x()),
     ];
     put_all(output, 0, &registers)
 }
@@ -259,7 +260,9 @@ unsafe fn fma(input: u64, output: u64) {
     let mut k = 0;
     while k < 4 {
         let (a, b) = (get_f32(input, 3 * k), get_f32(input, 3 * k + 1));
-        put_f32(output, k, math::fma(a, b, get_f32(input, 3 * k + 2)));
+        let c = get_f32(input, 3 * k + 2);
+        put_f32(output, k, math::fma(a, b, c));
+        put_f32(output, 4 + k, math::fms(a, b, c));
         k += 1;
     }
 }
@@ -326,8 +329,6 @@ unsafe fn shared_words(input: u64, output: u64) {
     put_all(output, 4, &shared::ld_shared_x2(pairs + other * 8));
     put(output, 6, shared::ld_shared_u32(singles + other * 4));
     put_f32(output, 7, shared::ld_shared_f32(singles + 256 + other * 4));
-    let pair = shared::ld_shared_f32x2(singles + 256 + other / 2 * 8);
-    put_all(output, 8, &pair.map(f32::to_bits));
 }
 
 /// Every width loaded and stored; here the twenty words of a thread lie side by side.

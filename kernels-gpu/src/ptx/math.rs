@@ -96,6 +96,27 @@ pub fn fma(a: f32, b: f32, c: f32) -> f32 {
     }
 }
 
+/// `fma.rn.f32` of `neg.f32`: `a · b − c`, rounded once; the sign costs no instruction. Not [`fma`] of `-c`: of a `c` that came as
+/// bits, from memory, the compiler flips one.
+///
+/// PTX 2.0, sm_20.
+#[inline(always)]
+pub fn fms(a: f32, b: f32, c: f32) -> f32 {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let d: f32;
+        ptx!(
+            "{{ .reg .f32 minus; neg.f32 minus, {c}; fma.rn.f32 {d}, {a}, {b}, minus; }}",
+            d = out(reg32) d, a = in(reg32) a, b = in(reg32) b, c = in(reg32) c, options(pure, nomem, nostack)
+        );
+        d
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        a.mul_add(b, -c)
+    }
+}
+
 /// `max.f32`: the greater of the two; of a number and a NaN the number.
 ///
 /// PTX 1.0, sm_10.

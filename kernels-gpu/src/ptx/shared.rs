@@ -25,32 +25,6 @@ pub unsafe fn ld_shared_u32(addr: u32) -> u32 {
     }
 }
 
-/// `ld.shared.v2.f32`: two numbers of shared memory. Not [`ld_shared_x2`] and [`f32::from_bits`]: to negate what that gives,
-/// the compiler would flip bits, which costs an instruction where a sign in front of an operand costs none.
-///
-/// PTX 1.0, sm_10.
-///
-/// # Safety
-/// The address lies in the block's shared memory, aligned to the size of the access, and was written before.
-#[inline(always)]
-#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-pub unsafe fn ld_shared_f32x2(addr: u32) -> [f32; 2] {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let mut x = [0.0; 2];
-        ptx!(
-            "ld.shared.v2.f32 {{{x0}, {x1}}}, [{a}];",
-            x0 = out(reg32) x[0], x1 = out(reg32) x[1], a = in(reg32) addr,
-            options(nostack, readonly)
-        );
-        x
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        shared_access::load("ld.shared.v2.f32", addr).map(f32::from_bits)
-    }
-}
-
 /// `ld.shared.v2.b32`: 8 bytes of shared memory.
 ///
 /// PTX 1.0, sm_10.

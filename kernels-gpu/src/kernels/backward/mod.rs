@@ -134,7 +134,8 @@ unsafe fn with_columns<S: Accumulator>(statistics: u32, mut f: impl FnMut(usize,
     let first = statistics + special::lane_idx() % 4 * 8;
     for n in 0..S::N {
         // SAFETY: the caller's contract.
-        f(n, unsafe { shared::ld_shared_f32x2(first + n as u32 * 32) });
+        let pair = unsafe { shared::ld_shared_x2(first + n as u32 * 32) };
+        f(n, pair.map(f32::from_bits));
     }
 }
 

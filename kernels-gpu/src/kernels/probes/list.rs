@@ -9,7 +9,7 @@
 macro_rules! for_each_probe {
     ($callback:ident) => {
         $callback! {
-            special_registers { 96, 1024, Bits, 0, 6, Exact }
+            special_registers { 96, 1024, Bits, 0, 7, Exact }
             mma_bf16 { 32, 0, WholeBf16, 8, 4, Exact }
             mma_f16 { 32, 0, WholeF16, 8, 4, Exact }
             mma_bf16_sums { 32, 0, RealBf16, 8, 4, Within(4e-5) }
@@ -27,12 +27,12 @@ macro_rules! for_each_probe {
             ex2_approx { 32, 0, Exponents, 16, 16, Ulps(3) }
             lg2_approx { 32, 0, Floats, 16, 16, Within(5e-7) }
             rcp_approx { 32, 0, Floats, 16, 16, Ulps(2) }
-            fma { 32, 0, Floats, 12, 4, Ulps(0) }
+            fma { 32, 0, Floats, 12, 8, Ulps(0) }
             max { 32, 0, Floats, 16, 8, Ulps(0) }
             cvt_bf16x2 { 32, 0, Floats, 16, 8, Exact }
             cvt_f16x2 { 32, 0, HalfFloats, 16, 8, Exact }
             unpack { 32, 0, Bits, 4, 20, Ulps(0) }
-            shared_words { 64, 2048, Bits, 8, 10, Exact }
+            shared_words { 64, 2048, Bits, 8, 8, Exact }
             global_words { 64, 0, Bits, 20, 20, Exact }
             predicated_stores { 64, 0, Bits, 8, 8, Exact }
             red_add_f32 { 64, 0, Bits, 0, 1, Exact }

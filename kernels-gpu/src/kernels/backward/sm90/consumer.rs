@@ -7,7 +7,7 @@ use crate::attention::batch_and_head;
 use crate::attention::mask::{Mask, Rows};
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
 use crate::params::{BOX_COLUMNS, BackwardParams, TensorMap};
-use crate::ptx::math::{ex2_approx, fma};
+use crate::ptx::math::{ex2_approx, fms};
 use crate::ptx::{atomic, barrier, global, mbarrier, shuffle, special, tma};
 use crate::tile::element::Element;
 use crate::tile::fragment;
@@ -99,7 +99,7 @@ impl<M: Mask> Consumer<'_, M> {
             }
             with_columns::<T::Scores>(self.layout.lse::<T>(at.stage), |n, lse| {
                 for (idx, x) in s.fragment_mut(0, n).iter_mut().enumerate() {
-                    *x = ex2_approx(fma(*x, self.p.scale.scale_log2, -lse[idx % 2]));
+                    *x = ex2_approx(fms(*x, self.p.scale.scale_log2, lse[idx % 2]));
                 }
             });
         }
