@@ -60,8 +60,8 @@ pub struct Schedule {
     pub heads: u32,
     /// Backward pass: [`ORDERED`], [`FASTEST`] or [`CIRCLES`].
     pub order: u32,
-    /// With [`CIRCLES`]: where 2, every second tile of a head is taken first, then the others; else 0. Neighbours then keep
-    /// twice the distance: see [`crate::attention::walk`].
+    /// How many circles the tiles of a head walk in, with [`CIRCLES`]; else 1. Of two, every second tile is in the first, and
+    /// neighbours keep twice the distance: see [`crate::attention::walk`].
     pub stride: u32,
 }
 

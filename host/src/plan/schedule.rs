@@ -54,7 +54,7 @@ pub fn forward(
         heads_per_group,
         heads,
         order: ORDERED,
-        stride: 0,
+        stride: 1,
     }
 }
 
@@ -77,7 +77,7 @@ pub fn backward(
         heads_per_group,
         heads,
         order,
-        stride: 0,
+        stride: 1,
     }
 }
 
@@ -132,10 +132,7 @@ fn strided(circles: Schedule, footprint: &Footprint, resident: u32) -> Schedule 
 
 /// How many tiles of a head walk in one circle.
 fn together(circles: &Schedule) -> u32 {
-    match circles.stride {
-        2 => circles.tiles / 2,
-        _ => circles.tiles,
-    }
+    circles.tiles / circles.stride
 }
 
 /// How many heads' tiles lie side by side in a list.
@@ -173,9 +170,8 @@ fn time_in_circles(circles: &Schedule, resident: u32, steps: u64) -> u64 {
     if together > resident || u64::from(together) > steps {
         return u64::MAX;
     }
-    let of_a_head = circles.tiles.checked_div(together).unwrap_or(1);
     let groups = circles.heads.div_ceil(circles.heads_per_group);
-    let rounds = u64::from(groups) * u64::from(of_a_head);
+    let rounds = u64::from(groups) * u64::from(circles.stride);
     rounds.saturating_mul(steps.saturating_add(TILE_EDGES))
 }
 

@@ -139,7 +139,7 @@ mod tests {
                     heads_per_group,
                     heads,
                     order: 0,
-                    stride: 0,
+                    stride: 1,
                 })
             })
         })

@@ -81,8 +81,7 @@ fn hold_backward(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
     assert!(u64::from(schedule.heads) == heads_k && 0 < launch.grid && launch.grid <= n_tiles);
     assert!(launch.grid <= device.n_sms * footprint.blocks_per_sm);
     if schedule.order == CIRCLES {
-        let circles = if schedule.stride == 2 { 2 } else { 1 };
-        let group = schedule.tiles / circles * schedule.heads_per_group;
+        let group = schedule.tiles / schedule.stride * schedule.heads_per_group;
         assert_eq!((launch.grid, problem.mask), (group, Mask::Full));
     }
     for work in [Work::Even, Work::Growing] {

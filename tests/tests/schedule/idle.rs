@@ -61,7 +61,7 @@ fn in_order(launch: &Launch, order: u32) -> Option<Launch> {
     let schedule = Schedule {
         order,
         heads_per_group,
-        stride: 0,
+        stride: 1,
         ..launch.schedule
     };
     Some(Launch {
