@@ -4,6 +4,16 @@
 //! Each kernel takes a `Bug`; `Bug::None` is the right one.
 #![cfg(feature = "emulator")]
 
+/// A test for each fault that a bug shows as, in a module with a `Bug` and a `run`.
+macro_rules! caught {
+    ($($name:ident: $bug:ident => $accepts:expr;)*) => { $(
+        #[test]
+        fn $name() {
+            crate::catch(crate::Shows::As($accepts), |options| run(Bug::$bug, options));
+        }
+    )* };
+}
+
 mod hopper;
 mod launches;
 mod product;

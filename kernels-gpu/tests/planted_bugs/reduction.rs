@@ -3,7 +3,7 @@
 use ferroflash_kernels::emu::{self, Fault, GlobalMemory, Kind, Launch, Options, Place};
 use ferroflash_kernels::ptx::{barrier, global, shared, shuffle, special};
 
-use crate::{Shows, accept, catch};
+use crate::accept;
 
 #[derive(Clone, Copy, PartialEq)]
 enum Bug {
@@ -173,15 +173,6 @@ fn run(bug: Bug, options: Options) -> Result<bool, Fault> {
 #[test]
 fn the_right_kernel_passes() {
     accept(|options| run(Bug::None, options));
-}
-
-macro_rules! caught {
-    ($($name:ident: $bug:ident => $accepts:expr;)*) => { $(
-        #[test]
-        fn $name() {
-            catch(Shows::As($accepts), |options| run(Bug::$bug, options));
-        }
-    )* };
 }
 
 caught! {

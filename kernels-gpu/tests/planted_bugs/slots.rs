@@ -6,7 +6,7 @@ use ferroflash_kernels::ptx::{
     atomic, barrier, global, ldmatrix, mbarrier, shared, shuffle, special,
 };
 
-use crate::{Shows, accept, catch};
+use crate::accept;
 
 #[derive(Clone, Copy, PartialEq)]
 enum Bug {
@@ -263,28 +263,17 @@ fn run(bug: Bug, options: Options) -> Result<bool, Fault> {
 }
 
 #[test]
-fn every_lane_releases_what_it_has_read() {
-    accept(|options| run(Bug::None, options));
-}
-
-#[test]
-fn lane_0_releases_after_the_lanes_have_met() {
-    accept(|options| run(Bug::LaneZeroAfterMeeting, options));
-}
-
-#[test]
-fn what_lanes_released_is_known_to_all_lanes_that_meet_who_waited() {
-    accept(|options| run(Bug::LoaderMeets, options));
-}
-
-#[test]
-fn what_lanes_released_is_passed_on() {
-    accept(|options| run(Bug::ThroughAnother, options));
-}
-
-#[test]
-fn every_lane_releases_what_the_lanes_have_read_together() {
-    accept(|options| run(Bug::ReadsTogether, options));
+fn the_right_kernels_pass() {
+    let right = [
+        Bug::None,
+        Bug::LaneZeroAfterMeeting,
+        Bug::LoaderMeets,
+        Bug::ThroughAnother,
+        Bug::ReadsTogether,
+    ];
+    for bug in right {
+        accept(|options| run(bug, options));
+    }
 }
 
 /// Reading and writing race, whichever comes first: what reads, and what writes.
@@ -321,15 +310,6 @@ fn race_in_warp(kind: &Kind) -> bool {
         let thread = read.thread;
         (thread.warp, thread.lane) == (READERS, Some(ODD)) && write.thread.warp == READERS
     })
-}
-
-macro_rules! caught {
-    ($($name:ident: $bug:ident => $accepts:expr;)*) => { $(
-        #[test]
-        fn $name() {
-            catch(Shows::As($accepts), |options| run(Bug::$bug, options));
-        }
-    )* };
 }
 
 caught! {

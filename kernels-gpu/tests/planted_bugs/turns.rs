@@ -3,7 +3,7 @@
 use ferroflash_kernels::emu::{self, Fault, GlobalMemory, Kind, Launch, Options, Place};
 use ferroflash_kernels::ptx::{atomic, barrier, global, special};
 
-use crate::{Shows, accept, catch};
+use crate::accept;
 
 #[derive(Clone, Copy, PartialEq)]
 enum Bug {
@@ -157,15 +157,6 @@ fn the_right_kernels_pass() {
     for bug in [Bug::None, Bug::Fences, Bug::Unordered] {
         accept(|options| run(bug, options));
     }
-}
-
-macro_rules! caught {
-    ($($name:ident: $bug:ident => $accepts:expr;)*) => { $(
-        #[test]
-        fn $name() {
-            catch(Shows::As($accepts), |options| run(Bug::$bug, options));
-        }
-    )* };
 }
 
 fn between_blocks(kind: &Kind) -> bool {
