@@ -184,7 +184,7 @@ impl<M: Mask> Consumer<'_, M> {
             self.add_query_gradient::<T>(i.wrapping_sub(1), &d_q);
 
             self.send::<E, T>(out, 4, job, own, &kept.d_k, self.p.scale.scale);
-            mbarrier::mbarrier_arrive_if(layout.job_ring.empty(n % STAGES), 1);
+            self.end_job(n);
         }
     }
 

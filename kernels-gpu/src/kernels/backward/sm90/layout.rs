@@ -12,7 +12,7 @@ pub(super) const CONSUMERS: u32 = 2;
 /// Their warps.
 const WARPS: u32 = CONSUMERS * 4;
 /// Their threads: what these read or write with ordinary instructions, each releases for itself.
-const THREADS: u32 = WARPS * 32;
+const ALL_THREADS: u32 = WARPS * 32;
 /// Bytes of Pᵀ of a step, 64 keys and 64 queries.
 const P_BYTES: u32 = 64 * 64 * 2;
 /// Bytes of a slot.
@@ -128,12 +128,12 @@ impl Layout {
         let makers = if T::SPLIT { WARPS / 2 } else { WARPS };
         // SAFETY: the caller's contract.
         unsafe {
-            self.q_ring.make(1, THREADS);
+            self.q_ring.make(1, ALL_THREADS);
             self.d_o_ring.make(1, WARPS);
             self.d_s_ring.make(makers, WARPS);
-            self.p_ring.make(THREADS / 2, THREADS / 2);
-            self.job_ring.make(1, THREADS + STAGES);
-            self.turn_ring.make(1, THREADS);
+            self.p_ring.make(ALL_THREADS / 2, ALL_THREADS / 2);
+            self.job_ring.make(1, ALL_THREADS + STAGES);
+            self.turn_ring.make(1, ALL_THREADS);
             self.k_ring.make(1, WARPS);
             self.v_ring.make(1, makers);
         }
