@@ -207,8 +207,7 @@ mod emulated {
             emulated.ran[1].kernels,
             [
                 "backward_delta_sm90a_f16_d64",
-                "backward_sm90a_f16_d64_causal",
-                "backward_dq_sm90a_f16_d64"
+                "backward_sm90a_f16_d64_causal"
             ]
         );
         assert_eq!(emulated.ran[1].algorithm, Algorithm::Flash3);

@@ -203,16 +203,12 @@ pub const fn tma_backward(head_dim: u32) -> Footprint {
         block_q,
         block_k,
         // At head_dim 256 consumers need all registers that movers can do without; these keep a few words of a tile's way in
-        // local memory, and work them out anew once a tile.
-        spill_bytes: if head_dim > 192 { 200 } else { 0 },
-    }
-}
-
-/// After the flash3 backward pass proper: a warpgroup takes 64 rows of dQ.
-const fn tma_backward_dq(head_dim: u32) -> Footprint {
-    Footprint {
-        block_q: 64,
-        ..rows(tma_backward(head_dim), 128, 0)
+        // local memory, and work them out anew once a tile. At 128 consumers keep three words there while they round dQ.
+        spill_bytes: match head_dim {
+            0..=96 | 192 => 0,
+            128 => 16,
+            _ => 200,
+        },
     }
 }
 
@@ -267,7 +263,6 @@ pub const fn footprint(kind: Kind, head_dim: Option<u32>, tiles: TileShape) -> F
             rows(tma_backward(head_dim), DELTA_THREADS, 0)
         }
         (Kind::TmaBackward, TileShape::Default) => tma_backward(head_dim),
-        (Kind::TmaBackwardDq, TileShape::Default) => tma_backward_dq(head_dim),
         (
             Kind::StandardSoftmax | Kind::StandardDelta | Kind::StandardDScores,
             TileShape::Default,

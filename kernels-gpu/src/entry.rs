@@ -84,9 +84,6 @@ macro_rules! run {
             mask::$mask,
         >(p, maps)
     }};
-    (TmaBackwardDq, $p:expr, $dtype:ident, $head_dim:literal) => {
-        backward::sm90::d_q::d_q::<element::$dtype, backward::sm90::HeadDim<$head_dim>>($p)
-    };
     (TmaForward, $given:expr, $dtype:ident, $head_dim:literal, $mask:ident $(; $tiles:ident)?) => {{
         let (p, maps) = $given;
         forward::sm90::forward::<element::$dtype, hopper_tiles!($head_dim $(, $tiles)?), mask::$mask>(
@@ -114,7 +111,6 @@ macro_rules! params {
     (TmaForward, $callback:ident $(, $rest:tt)*) => { $callback!(TmaForward TmaForwardParams $(, $rest)*) };
     (TmaBackwardDelta, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
     (TmaBackward, $callback:ident $(, $rest:tt)*) => { $callback!(TmaBackward TmaBackwardParams $(, $rest)*) };
-    (TmaBackwardDq, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
     (BackwardDelta, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
     (Backward, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
     (BackwardDq, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };

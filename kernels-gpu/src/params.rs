@@ -71,7 +71,7 @@ pub const ORDERED: u32 = 0;
 pub const FASTEST: u32 = 1;
 /// [`Schedule::order`]: as [`ORDERED`], and the tiles of a head begin apart from each other and walk in a circle: see
 /// [`crate::attention::walk`]. All tiles that are taken together run at once: `tiles · heads_per_group` blocks, or half of
-/// that where every second one is, are resident together, and take the tiles in turn.
+/// that where every second one is, are resident together, and take the tiles in turn. Further blocks take none.
 pub const CIRCLES: u32 = 2;
 
 /// Parameters of the forward kernels.
@@ -178,7 +178,7 @@ pub struct TmaForwardParams {
     pub packed_log2: u32,
 }
 
-/// Parameters of the backward kernels: `delta`, the main kernel, and `dq`, in this order on one stream.
+/// Parameters of the backward kernels: `delta`, the main kernel and, in flash2, `dq`, in this order on one stream.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct BackwardParams {
@@ -211,8 +211,8 @@ pub struct BackwardParams {
     pub d_q_accum: u64,
     /// Workspace, `u32 [batch, heads_q, q_blocks]`: how many key tiles have added to this block of dQ.
     pub turns: u64,
-    /// Workspace, `u32`: the next tile to work on.
-    pub ticket: u64,
+    /// Workspace, `u32 [2]`: the next tile to work on; in flash3, the next 64 rows of dQ to round.
+    pub tickets: u64,
     /// `seqlen_q` rounded up to a multiple of the query block.
     pub padded_q: u64,
     /// Sizes.
@@ -223,7 +223,7 @@ pub struct BackwardParams {
     pub schedule: Schedule,
 }
 
-/// Parameters of the flash3 backward kernel between `delta` and `dq`, which take the same [`BackwardParams`].
+/// Parameters of the flash3 backward kernel behind `delta`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TmaBackwardParams {
@@ -239,7 +239,7 @@ pub struct TmaBackwardParams {
     pub d_k: TensorMap,
     /// Gradient of the values; boxes of the 64 rows of a warpgroup.
     pub d_v: TensorMap,
-    /// What all three kernels of the pass are given.
+    /// What both kernels of the pass are given.
     pub pass: BackwardParams,
 }
 

@@ -135,17 +135,6 @@ macro_rules! for_each_variant {
             backward_sm90a_f16_d256_full:    TmaBackward { arch: Sm90a, dtype: F16,  head_dim: 256, mask: Full }
             backward_sm90a_f16_d256_causal:  TmaBackward { arch: Sm90a, dtype: F16,  head_dim: 256, mask: Causal }
 
-            backward_dq_sm90a_bf16_d64:  TmaBackwardDq { arch: Sm90a, dtype: Bf16, head_dim: 64 }
-            backward_dq_sm90a_bf16_d96:  TmaBackwardDq { arch: Sm90a, dtype: Bf16, head_dim: 96 }
-            backward_dq_sm90a_bf16_d128: TmaBackwardDq { arch: Sm90a, dtype: Bf16, head_dim: 128 }
-            backward_dq_sm90a_bf16_d192: TmaBackwardDq { arch: Sm90a, dtype: Bf16, head_dim: 192 }
-            backward_dq_sm90a_bf16_d256: TmaBackwardDq { arch: Sm90a, dtype: Bf16, head_dim: 256 }
-            backward_dq_sm90a_f16_d64:   TmaBackwardDq { arch: Sm90a, dtype: F16,  head_dim: 64 }
-            backward_dq_sm90a_f16_d96:   TmaBackwardDq { arch: Sm90a, dtype: F16,  head_dim: 96 }
-            backward_dq_sm90a_f16_d128:  TmaBackwardDq { arch: Sm90a, dtype: F16,  head_dim: 128 }
-            backward_dq_sm90a_f16_d192:  TmaBackwardDq { arch: Sm90a, dtype: F16,  head_dim: 192 }
-            backward_dq_sm90a_f16_d256:  TmaBackwardDq { arch: Sm90a, dtype: F16,  head_dim: 256 }
-
             standard_scores_sm80_bf16:      StandardScores { arch: Sm80, dtype: Bf16 }
             standard_scores_sm80_f16:       StandardScores { arch: Sm80, dtype: F16 }
             standard_softmax_sm80_bf16:     StandardSoftmax { arch: Sm80, dtype: Bf16 }
@@ -276,10 +265,8 @@ pub enum Kind {
     BackwardDq,
     /// flash3 backward, first: as [`Kind::BackwardDelta`].
     TmaBackwardDelta,
-    /// flash3 backward, second: as [`Kind::Backward`].
+    /// flash3 backward, last: as [`Kind::Backward`], and then as [`Kind::BackwardDq`].
     TmaBackward,
-    /// flash3 backward, last: as [`Kind::BackwardDq`].
-    TmaBackwardDq,
     /// standard forward, first: S = q·kᵀ · scale, masked.
     StandardScores,
     /// standard forward, second: P = softmax(S), lse.
@@ -341,10 +328,9 @@ impl Variant {
     /// not written, so flash3's kernels serve smaller head_dims than their own too, at the price of their own.
     pub const fn head_dims(&self) -> HeadDims {
         match (self.kind, self.head_dim) {
-            (
-                Kind::TmaForward | Kind::TmaBackwardDelta | Kind::TmaBackward | Kind::TmaBackwardDq,
-                Some(compiled),
-            ) => HeadDims::UpTo(compiled),
+            (Kind::TmaForward | Kind::TmaBackwardDelta | Kind::TmaBackward, Some(compiled)) => {
+                HeadDims::UpTo(compiled)
+            }
             (_, Some(compiled)) => HeadDims::Exactly(compiled),
             (_, None) => HeadDims::UpTo(MAX_HEAD_DIM),
         }

@@ -1,4 +1,4 @@
-//! What the backward passes of flash2 and flash3 share: three kernels, the workspace that they hand on, the parameters.
+//! What the backward passes of flash2 and flash3 share: their kernels, the workspace that they hand on, the parameters.
 
 use ferroflash_kernels::config::Footprint;
 use ferroflash_kernels::params::{BackwardParams, Params, Schedule};
@@ -42,7 +42,7 @@ impl Cut {
     }
 }
 
-/// Δ, then the main kernel with parameters of its own, then dQ.
+/// Δ, then the main kernel with parameters of its own, then, in flash2, dQ.
 pub fn launches(
     device: &DeviceInfo,
     kernels: &PassKernels,
@@ -55,12 +55,20 @@ pub fn launches(
         let footprint = &variant.footprint;
         let (grid, params) = match variant.kind {
             Kind::Backward | Kind::TmaBackward => {
-                let all = grid("the number of key tiles", &[cut.tiles.into(), cut.heads_k])?;
-                let most = schedule::backward_blocks(&params.schedule, device, footprint);
-                (all.min(most), of_main)
+                let tiles = grid("the number of key tiles", &[cut.tiles.into(), cut.heads_k])?;
+                let resident = schedule::resident_blocks(device, footprint);
+                // In flash3, blocks without a tile round dQ.
+                let rounding = match variant.kind {
+                    Kind::TmaBackward if params.shape.seqlen_q > 0 => {
+                        cut.padded_q / cut.block_q * cut.heads_q
+                    }
+                    _ => 0,
+                };
+                let useful = rounding.max(tiles.into()).min(resident.into());
+                (useful as u32, of_main)
             }
             // Nothing was added up where there is no query.
-            Kind::BackwardDq | Kind::TmaBackwardDq if params.shape.seqlen_q == 0 => continue,
+            Kind::BackwardDq if params.shape.seqlen_q == 0 => continue,
             _ => {
                 let blocks = cut.padded_q.div_ceil(footprint.block_q.into());
                 let grid = grid("the number of query blocks", &[blocks, cut.heads_q])?;
@@ -78,7 +86,7 @@ pub fn launches(
     Ok(launches)
 }
 
-/// What the three kernels share; the workspace's pieces are laid out here. The accumulator of dQ has `columns` columns.
+/// What the kernels share; the workspace's pieces are laid out here. The accumulator of dQ has `columns` columns.
 pub fn params(
     checked: &Checked,
     cut: &Cut,
@@ -101,7 +109,7 @@ pub fn params(
         "turns",
         &[heads, padded_q / block_q, size_of::<u32>() as u64],
     )?;
-    let ticket = push("ticket", &[size_of::<u32>() as u64])?;
+    let tickets = push("tickets", &[2, size_of::<u32>() as u64])?;
 
     let tensors = checked.forward();
     let gradients = checked.gradients();
@@ -125,7 +133,7 @@ pub fn params(
         delta,
         d_q_accum,
         turns,
-        ticket,
+        tickets,
         padded_q,
         shape: shape(checked),
         scale: scale(checked),
@@ -149,6 +157,6 @@ pub fn bind(mut params: BackwardParams, at: &Addresses) -> BackwardParams {
     params.delta += at.workspace;
     params.d_q_accum += at.workspace;
     params.turns += at.workspace;
-    params.ticket += at.workspace;
+    params.tickets += at.workspace;
     params
 }

@@ -1,6 +1,7 @@
 //! How many blocks a kernel gets and in which order they take the tiles. Choices of speed only: every choice gives the
 //! same results.
 
+use ferroflash_kernels::attention::walk;
 use ferroflash_kernels::config::Footprint;
 use ferroflash_kernels::params::{CIRCLES, FASTEST, ORDERED, Schedule};
 
@@ -130,11 +131,6 @@ fn strided(circles: Schedule, footprint: &Footprint, resident: u32) -> Schedule 
     }
 }
 
-/// How many tiles of a head walk in one circle.
-fn together(circles: &Schedule) -> u32 {
-    circles.tiles / circles.stride
-}
-
 /// How many heads' tiles lie side by side in a list.
 ///
 /// As many as fill the device once, where these leave no more than a sixteenth of it idle. Otherwise tiles that lie in the
@@ -166,7 +162,7 @@ const TILE_EDGES: u64 = 3;
 /// Steps until the last tile ends, where tiles of `steps` steps walk in circles: groups of heads follow one another, and all
 /// tiles of a group run beside each other. Never, where they cannot, or where they would not begin apart.
 fn time_in_circles(circles: &Schedule, resident: u32, steps: u64) -> u64 {
-    let together = together(circles);
+    let together = walk::tiles_of_a_circle(circles);
     if together > resident || u64::from(together) > steps {
         return u64::MAX;
     }
@@ -185,15 +181,6 @@ fn time_in_a_list(list: &Schedule, resident: u32, steps: u64) -> u64 {
     rounds
         .saturating_mul(steps.saturating_add(TILE_EDGES))
         .saturating_add(ramp)
-}
-
-/// The most blocks of the main kernel of a backward pass. In circles the blocks take the tiles of one group after those of
-/// the other.
-pub fn backward_blocks(schedule: &Schedule, device: &DeviceInfo, footprint: &Footprint) -> u32 {
-    match schedule.order {
-        CIRCLES => schedule.heads_per_group * together(schedule),
-        _ => resident_blocks(device, footprint),
-    }
 }
 
 /// Blocks that the device holds at once.

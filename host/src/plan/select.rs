@@ -15,11 +15,7 @@ use crate::validate::{Checked, Pass};
 pub fn kinds(algorithm: Algorithm, pass: Pass) -> &'static [Kind] {
     match (algorithm, pass) {
         (Algorithm::Flash3, Pass::Forward) => &[Kind::TmaForward],
-        (Algorithm::Flash3, Pass::Backward) => &[
-            Kind::TmaBackwardDelta,
-            Kind::TmaBackward,
-            Kind::TmaBackwardDq,
-        ],
+        (Algorithm::Flash3, Pass::Backward) => &[Kind::TmaBackwardDelta, Kind::TmaBackward],
         (Algorithm::Flash2, Pass::Forward) => &[Kind::Forward],
         (Algorithm::Flash2, Pass::Backward) => {
             &[Kind::BackwardDelta, Kind::Backward, Kind::BackwardDq]

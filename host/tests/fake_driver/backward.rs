@@ -127,10 +127,9 @@ fn flash3_serves_first_and_its_main_kernel_alone_is_given_maps() {
     assert_eq!(n_encoded(&calls), 6);
     let launches = launches(calls);
     let sizes: Vec<usize> = launches.iter().map(|launch| launch.params.len()).collect();
-    let of_others = size_of::<BackwardParams>();
     assert_eq!(
         sizes,
-        [of_others, size_of::<TmaBackwardParams>(), of_others]
+        [size_of::<BackwardParams>(), size_of::<TmaBackwardParams>()]
     );
 
     let main = &launches[1];
@@ -204,11 +203,8 @@ fn blocks_of_circles_are_enqueued_to_begin_together() {
     assert!(planned.contains("in circles"), "{planned}");
     let stream = Stream::new(device.as_cuda().unwrap()).unwrap();
     let launches = launches(calls_of(|| backward.enqueue(&stream, None).unwrap()));
-    let [batch, _, heads, _] = SHAPE.map(|n| n as u32);
-    assert_eq!(launches[1].grid, [2 * batch * heads, 1, 1]);
     let beginnings: Vec<_> = launches.iter().map(|launch| launch.beginning).collect();
-    let together = [Beginning::Single, Beginning::Together, Beginning::Single];
-    assert_eq!(beginnings, together);
+    assert_eq!(beginnings, [Beginning::Single, Beginning::Together]);
 
     let mut listed = Backward::with(&device, problem(), Algorithm::Flash3);
     for launch in tensor_maps::launches(calls_of(|| listed.enqueue(&stream, None).unwrap())) {

@@ -43,8 +43,7 @@ fn params_bytes(kernel: &str) -> Option<usize> {
         variants::Kind::BackwardDelta
         | variants::Kind::Backward
         | variants::Kind::BackwardDq
-        | variants::Kind::TmaBackwardDelta
-        | variants::Kind::TmaBackwardDq => size_of::<BackwardParams>(),
+        | variants::Kind::TmaBackwardDelta => size_of::<BackwardParams>(),
         _ => size_of::<StandardParams>(),
     })
 }

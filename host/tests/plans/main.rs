@@ -145,14 +145,12 @@ fn backward_causal() {
                         tiles 32 heads 16 heads_per_group 4
               launch    backward_sm90a_bf16_d128_causal grid 132 threads 384 shared 197952
                         tiles 32 heads 16 heads_per_group 4
-              launch    backward_dq_sm90a_bf16_d128 grid 4096 threads 128 shared 0
-                        tiles 32 heads 16 heads_per_group 4
               workspace 136331776 bytes
                           lse_log2   at          256, 1048576 bytes
                           delta      at      1048832, 1048576 bytes
                           d_q_accum  at      2097408, 134217728 bytes
                           turns      at    136315136, 16384 bytes
-                          ticket     at    136331520, 4 bytes
+                          tickets    at    136331520, 8 bytes
               standard attention would need 6442450944 bytes
               candidate flash3    chosen
               candidate flash2    could run; a faster one can too
@@ -175,16 +173,14 @@ fn backward_in_circles() {
               problem   bf16 q [2, 4096, 32, 72] k [2, 4096, 8, 72] Full scale 0.11785113 Deterministic
               launch    backward_delta_sm90a_bf16_d96 grid 4096 threads 256 shared 0
                         tiles 32 heads 16 heads_per_group 4, in circles
-              launch    backward_sm90a_bf16_d96_full grid 128 threads 384 shared 197952
-                        tiles 32 heads 16 heads_per_group 4, in circles
-              launch    backward_dq_sm90a_bf16_d96 grid 4096 threads 128 shared 0
+              launch    backward_sm90a_bf16_d96_full grid 132 threads 384 shared 197952
                         tiles 32 heads 16 heads_per_group 4, in circles
               workspace 136331776 bytes
                           lse_log2   at          256, 1048576 bytes
                           delta      at      1048832, 1048576 bytes
                           d_q_accum  at      2097408, 134217728 bytes
                           turns      at    136315136, 16384 bytes
-                          ticket     at    136331520, 4 bytes
+                          tickets    at    136331520, 8 bytes
               standard attention would need 6442450944 bytes
               candidate flash3    chosen
               candidate flash2    cannot run: head_dim is 72; its kernels are compiled for 32, 64, 128
@@ -215,7 +211,7 @@ fn backward_of_flash2() {
                           delta      at      1048832, 1048576 bytes
                           d_q_accum  at      2097408, 134217728 bytes
                           turns      at    136315136, 16384 bytes
-                          ticket     at    136331520, 4 bytes
+                          tickets    at    136331520, 8 bytes
               standard attention would need 6442450944 bytes
               candidate flash3    could run; another was asked for by name
               candidate flash2    chosen
@@ -239,14 +235,12 @@ fn backward_above_head_dim_128() {
                         tiles 64 heads 16 heads_per_group 2
               launch    backward_sm90a_bf16_d192_causal grid 132 threads 384 shared 181568
                         tiles 64 heads 16 heads_per_group 2
-              launch    backward_dq_sm90a_bf16_d192 grid 4096 threads 128 shared 0
-                        tiles 64 heads 16 heads_per_group 2
               workspace 203440640 bytes
                           lse_log2   at          256, 1048576 bytes
                           delta      at      1048832, 1048576 bytes
                           d_q_accum  at      2097408, 201326592 bytes
                           turns      at    203424000, 16384 bytes
-                          ticket     at    203440384, 4 bytes
+                          tickets    at    203440384, 8 bytes
               standard attention would need 6442450944 bytes
               candidate flash3    chosen
               candidate flash2    cannot run: head_dim is 136; its kernels are compiled for 32, 64, 128

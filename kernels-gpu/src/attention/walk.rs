@@ -37,6 +37,22 @@ pub struct Walk<M> {
     pub block: u32,
 }
 
+/// With [`CIRCLES`]: how many tiles of a head walk in one circle.
+#[inline(always)]
+pub const fn tiles_of_a_circle(schedule: &Schedule) -> u32 {
+    if schedule.stride == 2 {
+        schedule.tiles / 2
+    } else {
+        schedule.tiles
+    }
+}
+
+/// With [`CIRCLES`]: how many blocks of threads walk at once, the first ones of the grid. Others have no tile.
+#[inline(always)]
+pub const fn blocks_in_circles(schedule: &Schedule) -> u32 {
+    schedule.heads_per_group * tiles_of_a_circle(schedule)
+}
+
 /// The query blocks that a tile of `block_k` keys meets. At least one: where the sequence has none, a block of padding.
 #[inline(always)]
 pub fn q_blocks<M: Mask>(

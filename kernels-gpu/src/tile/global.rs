@@ -45,6 +45,19 @@ pub struct GlobalMatrix {
 }
 
 impl GlobalMatrix {
+    /// The columns from this chunk on.
+    #[inline(always)]
+    pub fn from_chunk(self, chunk: u32) -> Self {
+        let rows = GlobalRows {
+            base: self.rows.base.wrapping_add(u64::from(chunk) * 16),
+            ..self.rows
+        };
+        GlobalMatrix {
+            rows,
+            chunks: self.chunks.saturating_sub(chunk),
+        }
+    }
+
     /// Whether the matrix has this row and this chunk.
     #[inline(always)]
     pub fn contains(self, row: u32, chunk: u32) -> bool {

@@ -13,7 +13,7 @@ use crate::plan::workspace::WorkspaceLayout;
 use crate::plan::{Addresses, DeviceInfo, PlannedLaunch, schedule};
 use crate::validate::Checked;
 
-/// Δ, then the main kernel, then dQ: see [`backward::launches`].
+/// Δ, then the main kernel: see [`backward::launches`].
 pub fn launches(
     checked: &Checked,
     device: &DeviceInfo,
@@ -43,15 +43,15 @@ pub fn launches(
     backward::launches(device, kernels, &cut, &pass, Params::TmaBackward(params))
 }
 
-/// Fills the addresses in. Without queries, q and dO lie nowhere; without keys the kernel is not launched.
+/// Fills the addresses in. Without queries, q and dO lie nowhere; without keys, k, v and their gradients.
 pub fn bind(mut params: TmaBackwardParams, at: &Addresses) -> TmaBackwardParams {
-    let seqlen_q = params.pass.shape.seqlen_q;
+    let (seqlen_q, seqlen_k) = (params.pass.shape.seqlen_q, params.pass.shape.seqlen_k);
     params.q.base = place(seqlen_q, at.q, at.k);
     params.d_o.base = place(seqlen_q, at.d_o, at.k);
-    params.k.base = at.k;
-    params.v.base = at.v;
-    params.d_k.base = at.d_k;
-    params.d_v.base = at.d_v;
+    params.k.base = place(seqlen_k, at.k, at.q);
+    params.v.base = place(seqlen_k, at.v, at.q);
+    params.d_k.base = place(seqlen_k, at.d_k, at.q);
+    params.d_v.base = place(seqlen_k, at.d_v, at.q);
     params.pass = backward::bind(params.pass, at);
     params
 }

@@ -31,7 +31,7 @@ pub unsafe fn delta<E: Element, T: Blocks>(p: &BackwardParams) {
     // SAFETY: the workspace is as the plan laid it out; this block alone writes its rows.
     unsafe {
         if block_idx == 0 && thread == 0 {
-            global::st_global_u32(p.ticket, 0);
+            global::st_global_x2(p.tickets, [0; 2]);
         }
         let head = divide(block_idx, q_blocks);
         if head >= p.shape.batch * p.shape.heads_q {

@@ -56,7 +56,7 @@ pub unsafe fn backward<E: Element, T: Tiles, M: Mask>(p: &BackwardParams) {
         // SAFETY: the barriers order the slot's write and read, and this tile's use of shared memory and the last's.
         let ticket = unsafe {
             if thread == 0 {
-                shared::st_shared_u32(shared.ticket, atomic::atom_add_u32(p.ticket, 1));
+                shared::st_shared_u32(shared.ticket, atomic::atom_add_u32(p.tickets, 1));
             }
             meet::<T>();
             shared::ld_shared_u32(shared.ticket)

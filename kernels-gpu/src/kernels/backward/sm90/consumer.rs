@@ -202,7 +202,8 @@ impl<M: Mask> Consumer<'_, M> {
     #[inline(always)]
     fn mask_block<T: Tiles>(&self, keys: Keys, first_query: u32, s: &mut T::Scores) {
         let place = fragment::accumulator(special::lane_idx(), 0);
-        let first_key = keys.first + special::thread_idx_x() / 32 % 4 * 16 + place.row;
+        let first_key =
+            keys.first + special::anew(special::thread_idx_x()) / 32 % 4 * 16 + place.row;
         let hidden = [0, 8].map(|below| {
             let key = first_key + below;
             if key < self.p.shape.seqlen_k {

@@ -1,65 +1,117 @@
-//! After the backward pass proper: dQ = accumulator · scale, rounded to the element type.
+//! When no tile of keys is left: dQ = accumulator · scale, rounded to the element type.
+//!
+//! The loader draws rows of dQ as it drew tiles before, waits until all tiles that meet them have added, and tells the
+//! consumers. So a block that has no tile for a while does what others have left behind; a kernel of its own would begin only
+//! when the last tile has ended.
 
 use super::Tiles;
-use super::consumer::PIECE_BYTES;
-use crate::attention::mask::{Causal, Full, Mask, Rows};
+use super::consumer::{Consumer, PIECE_BYTES, THREADS};
+use super::layout::{Job, Layout, ROUND, ROUNDED_ROWS};
+use super::loader::announce;
+use crate::attention::mask::{Mask, Rows};
+use crate::attention::schedule::{BackwardTile, Direction};
 use crate::attention::{batch_and_head, divide};
+use crate::config::TMA_BACKWARD_STAGES as STAGES;
 use crate::params::BackwardParams;
-use crate::ptx::{global, special};
+use crate::ptx::{atomic, global, special};
 use crate::tile::element::Element;
 use crate::tile::global::{GlobalMatrix, GlobalRows};
 use crate::tile::register::Accumulator;
 use crate::tile::warpgroup::{self, WARPGROUP_ROWS};
 
-/// 64 rows of dQ: registers as the main kernel's consumers had them, to rows.
+/// Bytes of a fragment of all threads of a consumer; a piece has 8 of them.
+const FRAGMENT_BYTES: u64 = THREADS as u64 * 16;
+
+/// The loader's part: as many rows after as many, until none are left. `n` jobs have been announced before; how many it are
+/// then.
 ///
 /// # Safety
-/// The launch is as the row's footprint says; tensors are as [`BackwardParams`] says, of at most `T::HEAD_DIM` columns.
+/// One thread of the block does it, when it finds no tile any more.
 #[inline(always)]
-pub unsafe fn d_q<E: Element, T: Tiles>(p: &BackwardParams) {
-    let config = T::FOOTPRINT;
-    let thread = special::thread_idx_x();
-    let block_idx = special::block_idx_x();
-    let warpgroups = p.padded_q as u32 / WARPGROUP_ROWS;
-    let head = divide(block_idx, warpgroups);
-    let (batch_idx, head_idx) = batch_and_head(head, p.shape.heads_q);
-    let first = (block_idx - head * warpgroups) * WARPGROUP_ROWS;
-    if first >= p.shape.seqlen_q {
-        return;
-    }
-    let mut d_q = T::KeyGradient::zero();
-    // SAFETY: the accumulator holds what the main kernel added for this block, if any tile of keys did.
+pub(super) unsafe fn hand_out<T: Tiles, M: Mask>(
+    p: &BackwardParams,
+    layout: Layout,
+    mut n: u32,
+) -> u32 {
+    let mask = M::new(&p.shape);
+    let per_head = p.shape.seqlen_q.div_ceil(ROUNDED_ROWS);
+    let all = per_head * p.shape.batch * p.shape.heads_q;
+    // SAFETY: each ticket is drawn once. Tiles that are waited for run, or have ended.
     unsafe {
-        let in_block = first / config.block_q * config.block_q;
-        if meets_keys(p, in_block, config.block_q, config.block_k) {
-            // Blocks of more than 64 rows hold the pieces of the first 64 first.
-            let parts = const { T::ACCUM_COLUMNS / 64 };
-            let rows = u64::from(block_idx) * u64::from(parts);
-            let base = p.d_q_accum + rows * u64::from(PIECE_BYTES) + u64::from(thread * 16);
-            for n in 0..T::KeyGradient::N {
-                let x = global::ld_global_f32x4(base + n as u64 * FRAGMENT_BYTES);
-                *d_q.fragment_mut(0, n) = x.map(|x| x * p.scale.scale);
+        loop {
+            let ticket = atomic::atom_add_u32(p.tickets + 4, 1);
+            if ticket >= all {
+                return n;
             }
+            let head = divide(ticket, per_head);
+            let tile = BackwardTile {
+                tile: ticket - head * per_head,
+                head,
+                direction: Direction::Up,
+            };
+            await_sum::<T, M>(p, mask, tile);
+            announce(layout, n, Job { tile, steps: ROUND });
+            n += 1;
         }
-        let target = GlobalMatrix {
-            rows: GlobalRows::new(&p.d_q, batch_idx, head_idx, p.shape.seqlen_q),
-            chunks: p.shape.head_dim / 8,
-        };
-        warpgroup::store_rows::<E, _>(target, first + thread / 32 * 16, &d_q);
     }
 }
 
-/// Bytes of a fragment of all 128 threads; a piece has 8 of them.
-const FRAGMENT_BYTES: u64 = 128 * 16;
-
-/// Whether a tile of keys has added to the block.
+/// Waits until all tiles have added to all blocks that have some of these rows.
 #[inline(always)]
-fn meets_keys(p: &BackwardParams, first: u32, block_q: u32, block_k: u32) -> bool {
-    let queries = Rows::of_sequence(first, block_q, p.shape.seqlen_q);
-    let blocks = if p.shape.causal == 1 {
-        Causal::new(&p.shape).kv_blocks(queries, block_k)
-    } else {
-        Full::new(&p.shape).kv_blocks(queries, block_k)
-    };
-    blocks.end > 0
+unsafe fn await_sum<T: Tiles, M: Mask>(p: &BackwardParams, mask: M, rows: BackwardTile) {
+    let config = T::FOOTPRINT;
+    let q_blocks = divide(p.padded_q as u32, config.block_q);
+    let mut first = rows.tile * ROUNDED_ROWS;
+    for _ in 0..ROUNDED_ROWS / config.block_q {
+        if first < p.shape.seqlen_q {
+            let queries = Rows::of_sequence(first, config.block_q, p.shape.seqlen_q);
+            let tiles = mask.kv_blocks(queries, config.block_k).end;
+            let block = rows.head * q_blocks + divide(first, config.block_q);
+            let counter = p.turns + u64::from(block) * 4;
+            // SAFETY: the workspace has a counter for every block.
+            while unsafe { atomic::ld_acquire_u32(counter) } != tiles {}
+        }
+        first += config.block_q;
+    }
+}
+
+impl<M: Mask> Consumer<'_, M> {
+    /// The consumers' part: this warp's 16 rows, from registers as the consumers had them. Zeros where no tile has added.
+    #[inline(always)]
+    pub(super) unsafe fn round<E: Element, T: Tiles>(&self, n: u32) {
+        let p = self.p;
+        // SAFETY: the slot is full. The accumulator has the rows, and their sum where a tile has added.
+        unsafe {
+            let BackwardTile { tile, head, .. } = self.layout.read_job(n % STAGES).tile;
+            let first = tile * ROUNDED_ROWS + self.idx * WARPGROUP_ROWS;
+            // Anew: see `send`.
+            let thread = special::anew(special::thread_idx_x()) % THREADS;
+            let added = first < p.shape.seqlen_q && {
+                let queries = Rows::of_sequence(first, WARPGROUP_ROWS, p.shape.seqlen_q);
+                self.mask.kv_blocks(queries, T::FOOTPRINT.block_k).end > 0
+            };
+            // Blocks of more than 64 rows hold the pieces of the first 64 first.
+            let row_bytes = const { T::ACCUM_COLUMNS / 64 * PIECE_BYTES / WARPGROUP_ROWS };
+            let rows = u64::from(head) * p.padded_q + u64::from(first);
+            let mut own = p.d_q_accum + rows * u64::from(row_bytes) + u64::from(thread * 16);
+            let (batch_idx, head_idx) = batch_and_head(head, p.shape.heads_q);
+            let mut target = GlobalMatrix {
+                rows: GlobalRows::new(&p.d_q, batch_idx, head_idx, p.shape.seqlen_q),
+                chunks: p.shape.head_dim / 8,
+            };
+            for _ in 0..T::HEAD_DIM / 8 / T::Rounded::N as u32 {
+                let mut d_q = T::Rounded::zero();
+                if added {
+                    for n in 0..T::Rounded::N {
+                        let x = global::ld_global_f32x4(own);
+                        *d_q.fragment_mut(0, n) = x.map(|x| x * p.scale.scale);
+                        own += FRAGMENT_BYTES;
+                    }
+                }
+                warpgroup::store_rows::<E, _>(target, first + thread / 32 * 16, &d_q);
+                target = target.from_chunk(T::Rounded::N as u32);
+            }
+            self.end_job(n);
+        }
+    }
 }

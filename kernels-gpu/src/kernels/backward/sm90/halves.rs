@@ -24,6 +24,7 @@
 
 use super::Tiles;
 use super::consumer::{Consumer, Keys};
+use super::layout::ROUND;
 use crate::attention::mask::Mask;
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
 use crate::ptx::{mbarrier, tma};
@@ -63,6 +64,11 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(c: &Consumer<M>) {
             let steps = job.steps;
             if steps == 0 {
                 break;
+            }
+            if steps == ROUND {
+                c.round::<E, T>(n);
+                n += 1;
+                continue;
             }
             let keys = c.keys::<T>(job, c.idx * WARPGROUP_ROWS);
             let mut kept = Kept::<T> {

@@ -22,9 +22,15 @@ const SLOT: u32 = 16;
 #[derive(Clone, Copy)]
 pub(super) struct Job {
     pub(super) tile: BackwardTile,
-    /// How many query blocks it meets, of all query heads together; 0 where there is no tile left.
+    /// How many query blocks it meets, of all query heads together; 0 where nothing is left to do. [`ROUND`] where no tile is.
     pub(super) steps: u32,
 }
+
+/// [`Job::steps`] of a job for which `tile` names, instead of keys, [`ROUNDED_ROWS`] rows of dQ of a query head, to which all
+/// tiles have added.
+pub(super) const ROUND: u32 = u32::MAX;
+/// Rows of dQ that the consumers' warps round at once, 16 each.
+pub(super) const ROUNDED_ROWS: u32 = WARPS * 16;
 
 /// A step's block of dQ, as a turn keeper tells the consumers of it.
 #[derive(Clone, Copy)]

@@ -1,7 +1,7 @@
-//! The loader: draws tiles of keys, brings K and V, and keeps the rings of Q and dO full.
+//! The loader: draws tiles of keys, brings K and V, and keeps the rings of Q and dO full; then, rows of dQ to be rounded.
 
-use super::Tiles;
 use super::layout::{Job, Layout};
+use super::{Tiles, d_q};
 use crate::attention::batch_and_head;
 use crate::attention::mask::Mask;
 use crate::attention::schedule::{self, BackwardTile, Direction};
@@ -42,10 +42,13 @@ pub(super) unsafe fn load<T: Tiles, M: Mask>(p: &BackwardParams, maps: u64, layo
     unsafe {
         loop {
             // Drawn when the last tile's last copies have been begun, not before: tiles begin in the order of their tickets.
-            let ticket = if p.schedule.order == CIRCLES {
-                special::block_idx_x() + n * special::grid_dim_x()
+            let in_circles = special::anew(walk::blocks_in_circles(&p.schedule));
+            let ticket = if p.schedule.order != CIRCLES {
+                atomic::atom_add_u32(p.tickets, 1)
+            } else if special::block_idx_x() < in_circles {
+                special::block_idx_x() + n * in_circles
             } else {
-                atomic::atom_add_u32(p.ticket, 1)
+                tiles
             };
             if ticket >= tiles {
                 break;
@@ -61,6 +64,7 @@ pub(super) unsafe fn load<T: Tiles, M: Mask>(p: &BackwardParams, maps: u64, layo
             loader.load_tile::<T, M>(n, job, walk);
             n += 1;
         }
+        n = d_q::hand_out::<T, M>(p, layout, n);
         let tile = BackwardTile {
             tile: 0,
             head: 0,
@@ -71,8 +75,11 @@ pub(super) unsafe fn load<T: Tiles, M: Mask>(p: &BackwardParams, maps: u64, layo
 }
 
 /// Tells the others of the `n`-th job.
+///
+/// # Safety
+/// The loader does it.
 #[inline(always)]
-unsafe fn announce(layout: Layout, n: u32, job: Job) {
+pub(super) unsafe fn announce(layout: Layout, n: u32, job: Job) {
     let slot = Ring::at(STAGES, n);
     // SAFETY: the slot is empty when it is written.
     unsafe {

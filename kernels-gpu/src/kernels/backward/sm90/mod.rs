@@ -8,12 +8,14 @@
 //!   (`halves.rs`), above that one keeps dV and the other dK (`split.rs`); they share dQ;
 //! - two turn keepers, a thread each for even and odd steps, say when it is the tile's turn to add to a block of dQ.
 //!
+//! Who finds no tile any more rounds dQ (`d_q.rs`).
+//!
 //! Scores are held transposed, keys down, so that Pᵀ and dSᵀ are left operands of the next products as they lie in registers;
 //! dSᵀ goes through shared memory too, for dQ, which is added to an accumulator in global memory. Who waits for whom there:
 //! [`crate::attention::walk`].
 
 mod consumer;
-pub mod d_q;
+mod d_q;
 mod halves;
 mod layout;
 mod loader;
@@ -26,7 +28,7 @@ use crate::config::{self, Footprint};
 use crate::params::TmaBackwardParams;
 use crate::ptx::{barrier, mbarrier, shuffle, special, warpgroup};
 use crate::tile::element::Element;
-use crate::tile::register::RegisterTile;
+use crate::tile::register::{Accumulator, RegisterTile};
 use crate::tile::warpgroup::WarpgroupTile;
 use consumer::Consumer;
 use layout::Layout;
@@ -41,6 +43,8 @@ pub trait Tiles: Blocks {
     type KeyGradient: WarpgroupTile;
     /// A piece of a block of dQ: 64 rows of 64 columns.
     type QueryGradient: WarpgroupTile;
+    /// Columns of dQ that a warp rounds at once.
+    type Rounded: Accumulator;
 }
 
 /// Fragments across `columns` columns.
@@ -63,6 +67,7 @@ macro_rules! tiles {
             type Scores = RegisterTile<1, { n8(Self::FOOTPRINT.block_q) }>;
             type KeyGradient = RegisterTile<1, { n8($head_dim) }>;
             type QueryGradient = RegisterTile<1, { n8(64) }>;
+            type Rounded = RegisterTile<1, { n8(if Self::SPLIT { $head_dim / 2 } else { $head_dim }) }>;
         }
     )*};
 }

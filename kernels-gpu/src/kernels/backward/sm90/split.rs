@@ -15,7 +15,7 @@
 
 use super::Tiles;
 use super::consumer::{Consumer, Keys, PackedScores, THREADS};
-use super::layout::Job;
+use super::layout::{Job, ROUND};
 use crate::attention::batch_and_head;
 use crate::attention::mask::Mask;
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
@@ -44,6 +44,11 @@ pub(super) unsafe fn consume_values<E: Element, T: Tiles, M: Mask>(c: &Consumer<
             let job = c.await_job(n);
             if job.steps == 0 {
                 return;
+            }
+            if job.steps == ROUND {
+                c.round::<E, T>(n);
+                n += 1;
+                continue;
             }
             let keys = c.keys::<T>(job, 0);
             let mut d_v = T::KeyGradient::undefined();
@@ -82,6 +87,11 @@ pub(super) unsafe fn consume_keys<E: Element, T: Tiles, M: Mask>(c: &Consumer<M>
             let job = c.await_job(n);
             if job.steps == 0 {
                 return;
+            }
+            if job.steps == ROUND {
+                c.round::<E, T>(n);
+                n += 1;
+                continue;
             }
             // 0 until dK has been begun.
             let mut add = 0;

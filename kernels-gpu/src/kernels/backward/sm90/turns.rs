@@ -4,7 +4,7 @@
 //! than a step. So there are two keepers, for even and for odd steps, and consumers never wait for memory.
 
 use super::Tiles;
-use super::layout::{Layout, Turn};
+use super::layout::{Layout, ROUND, Turn};
 use crate::attention::batch_and_head;
 use crate::attention::mask::Mask;
 use crate::attention::walk::{self, Walk};
@@ -35,6 +35,9 @@ pub(super) unsafe fn keep<T: Tiles, M: Mask>(p: &BackwardParams, layout: Layout,
             }
             mbarrier::mbarrier_arrive_if(layout.job_ring.empty(slot.stage), 1);
             n += 1;
+            if job.steps == ROUND {
+                continue;
+            }
 
             let (batch_idx, kv_head_idx) = batch_and_head(job.tile.head, p.shape.heads_k);
             let head = batch_idx * p.shape.heads_q + kv_head_idx * p.shape.group_size;
@@ -64,11 +67,9 @@ pub(super) unsafe fn keep<T: Tiles, M: Mask>(p: &BackwardParams, layout: Layout,
                     let first = (turn == 0) as u32;
                     layout.write_turn(mine, Turn { block, first });
                     mbarrier::mbarrier_arrive_if(layout.turn_ring.full(mine), 1);
-                    // All have added when the slot is empty again.
+                    // All have added when the slot is empty again. Counted in any order: who rounds dQ waits for the last.
                     mbarrier::mbarrier_wait(layout.turn_ring.empty(mine), at.parity);
-                    if ordered {
-                        atomic::red_release_add_u32(counter, 1);
-                    }
+                    atomic::red_release_add_u32(counter, 1);
                 }
                 walk.advance();
                 step += 1;
