@@ -6,7 +6,7 @@
 //! One block of threads takes one query block of one head. Rows behind the sequence's end and rows that see no key get
 //! lse = +∞ and Δ = 0: their P is exp2(−∞) = 0, and the main kernel needs no test for them.
 
-use super::Blocks;
+use super::{Blocks, interleaved};
 use crate::attention::{batch_and_head, divide};
 use crate::config;
 use crate::params::{BackwardParams, FASTEST};
@@ -95,8 +95,13 @@ unsafe fn rows<E: Element, T: Blocks>(p: &BackwardParams, head: u32, first: u32,
                 } else {
                     (lse * core::f32::consts::LOG2_E, d_lse(p, head, row))
                 };
-                global::st_global_f32(row_of_head(p.lse_log2, head, p.padded_q, row), lse_log2);
-                global::st_global_f32(row_of_head(p.delta, head, p.padded_q, row), sum - d_lse);
+                let place = if T::INTERLEAVED {
+                    interleaved(row)
+                } else {
+                    row
+                };
+                global::st_global_f32(row_of_head(p.lse_log2, head, p.padded_q, place), lse_log2);
+                global::st_global_f32(row_of_head(p.delta, head, p.padded_q, place), sum - d_lse);
             }
         }
     }

@@ -43,6 +43,15 @@ pub trait Blocks {
     const FOOTPRINT: Footprint;
     /// Columns of the accumulator of dQ.
     const ACCUM_COLUMNS: u32;
+    /// Whether lse and Δ of 16 rows lie in the order of [`interleaved`].
+    const INTERLEAVED: bool = false;
+}
+
+/// Where, of 16 rows, the statistics of the `row`-th lie such that a lane finds what two neighbouring fragments want of them
+/// side by side: 0, 1, 8, 9, then 2, 3, 10, 11, and so on. Of other rows, in their 16.
+#[inline(always)]
+const fn interleaved(row: u32) -> u32 {
+    (row & !14) | (row & 6) << 1 | (row & 8) >> 2
 }
 
 /// flash2's tiles of one head_dim in one shape. All three kernels of a pass are made from the same: they share the padded

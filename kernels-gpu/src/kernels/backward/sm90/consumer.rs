@@ -1,6 +1,5 @@
 //! What consumers of both kinds do: masks, exponentials, dS, and their parts of dQ to memory in the tile's turn.
 
-use super::super::with_columns;
 use super::Tiles;
 use super::layout::{Job, Layout, Turn};
 use crate::attention::batch_and_head;
@@ -8,7 +7,7 @@ use crate::attention::mask::{Mask, Rows};
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
 use crate::params::{BOX_COLUMNS, BackwardParams, TensorMap};
 use crate::ptx::math::{ex2_approx, fms};
-use crate::ptx::{atomic, barrier, global, mbarrier, shuffle, special, tma};
+use crate::ptx::{atomic, barrier, global, mbarrier, shared, shuffle, special, tma};
 use crate::tile::element::Element;
 use crate::tile::fragment;
 use crate::tile::register::{Accumulator, Packed};
@@ -44,6 +43,23 @@ pub(super) struct Keys {
     first: u32,
     /// The first query from which on every one sees all of them.
     edge: u32,
+}
+
+/// Calls `f` with the index of every fragment across, and the two values of a block's `statistics` in shared memory that
+/// this lane's columns of it want. They lie [`super::super::interleaved`].
+///
+/// # Safety
+/// The statistics have arrived.
+#[inline(always)]
+unsafe fn with_columns<S: Accumulator>(statistics: u32, mut f: impl FnMut(usize, [f32; 2])) {
+    let first = statistics + special::lane_idx() % 4 * 16;
+    for n in 0..S::N / 2 {
+        // SAFETY: the caller's contract.
+        let [a, b, c, d] =
+            unsafe { shared::ld_shared_x4(first + n as u32 * 64) }.map(f32::from_bits);
+        f(2 * n, [a, b]);
+        f(2 * n + 1, [c, d]);
+    }
 }
 
 impl<M: Mask> Consumer<'_, M> {

@@ -59,6 +59,7 @@ impl<const D: u32> Blocks for HeadDim<D> {
     const HEAD_DIM: u32 = D;
     const FOOTPRINT: Footprint = config::tma_backward(D);
     const ACCUM_COLUMNS: u32 = config::padded_columns(D);
+    const INTERLEAVED: bool = true;
 }
 
 macro_rules! tiles {
