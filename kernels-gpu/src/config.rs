@@ -202,12 +202,13 @@ pub const fn tma_backward(head_dim: u32) -> Footprint {
         blocks_per_sm: 1,
         block_q,
         block_k,
-        // At head_dim 256 consumers need all registers that movers can do without; these keep a few words of a tile's way in
-        // local memory, and work them out anew once a tile. At 128 consumers keep three words there while they round dQ.
+        // Stores and loads together. At head_dim 256 consumers need all registers that movers can do without; these keep a few words
+        // of a tile's way in local memory, and work them out anew once a tile. At 128 consumers keep three words there while they
+        // round dQ.
         spill_bytes: match head_dim {
             0..=96 | 192 => 0,
-            128 => 16,
-            _ => 200,
+            128 => 24,
+            _ => 304,
         },
     }
 }

@@ -43,7 +43,7 @@ pub trait Blocks {
     const FOOTPRINT: Footprint;
     /// Columns of the accumulator of dQ.
     const ACCUM_COLUMNS: u32;
-    /// Whether lse and Δ of 16 rows lie in the order of [`interleaved`].
+    /// Whether lse and Δ of 16 rows lie in the order in which fragments want them: see `interleaved`.
     const INTERLEAVED: bool = false;
 }
 

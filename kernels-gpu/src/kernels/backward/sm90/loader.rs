@@ -37,12 +37,12 @@ pub(super) unsafe fn load<T: Tiles, M: Mask>(p: &BackwardParams, maps: u64, layo
         layout,
         step: 0,
     };
+    let in_circles = walk::blocks_in_circles(&p.schedule);
     let mut n = 0;
     // SAFETY: stages and slots are filled when they are empty; each tile is drawn once.
     unsafe {
         loop {
             // Drawn when the last tile's last copies have been begun, not before: tiles begin in the order of their tickets.
-            let in_circles = special::anew(walk::blocks_in_circles(&p.schedule));
             let ticket = if p.schedule.order != CIRCLES {
                 atomic::atom_add_u32(p.tickets, 1)
             } else if special::block_idx_x() < in_circles {
