@@ -212,7 +212,7 @@ pub struct BackwardParams {
     pub d_q_accum: u64,
     /// Workspace, `u32 [batch, heads_q, q_blocks]`: how many key tiles have added to this block of dQ.
     pub turns: u64,
-    /// Workspace, `u32 [2]`: the next tile to work on; in flash3, the next 64 rows of dQ to round.
+    /// Workspace, `u32 [2]`: the next tile to work on; in flash3, the next rows of dQ to round.
     pub tickets: u64,
     /// `seqlen_q` rounded up to a multiple of the query block.
     pub padded_q: u64,

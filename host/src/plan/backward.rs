@@ -40,6 +40,11 @@ impl Cut {
             heads_k: (problem.batch * problem.heads_k) as u64,
         }
     }
+
+    /// Blocks of queries of a head.
+    pub fn q_blocks(&self) -> u64 {
+        self.padded_q / self.block_q
+    }
 }
 
 /// Δ, then the main kernel with parameters of its own, then, in flash2, dQ.
@@ -59,9 +64,7 @@ pub fn launches(
                 let resident = schedule::resident_blocks(device, footprint);
                 // In flash3, blocks without a tile round dQ.
                 let rounding = match variant.kind {
-                    Kind::TmaBackward if params.shape.seqlen_q > 0 => {
-                        cut.padded_q / cut.block_q * cut.heads_q
-                    }
+                    Kind::TmaBackward if params.shape.seqlen_q > 0 => cut.q_blocks() * cut.heads_q,
                     _ => 0,
                 };
                 let useful = rounding.max(tiles.into()).min(resident.into());
@@ -95,7 +98,6 @@ pub fn params(
     workspace: &mut WorkspaceLayout,
 ) -> Result<BackwardParams, Reason> {
     let &Cut {
-        block_q,
         padded_q,
         heads_q: heads,
         ..
@@ -105,10 +107,7 @@ pub fn params(
     let lse_log2 = push("lse_log2", &[heads, padded_q, f32_bytes])?;
     let delta = push("delta", &[heads, padded_q, f32_bytes])?;
     let d_q_accum = push("d_q_accum", &[heads, padded_q, columns.into(), f32_bytes])?;
-    let turns = push(
-        "turns",
-        &[heads, padded_q / block_q, size_of::<u32>() as u64],
-    )?;
+    let turns = push("turns", &[heads, cut.q_blocks(), size_of::<u32>() as u64])?;
     let tickets = push("tickets", &[2, size_of::<u32>() as u64])?;
 
     let tensors = checked.forward();

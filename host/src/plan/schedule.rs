@@ -103,7 +103,7 @@ pub fn tma_backward(
         footprint,
         resident,
     );
-    let steps = (cut.padded_q / cut.block_q).saturating_mul(problem.group_size() as u64);
+    let steps = cut.q_blocks().saturating_mul(problem.group_size() as u64);
     match (problem.mask, problem.order) {
         (Mask::Full, Order::Fastest) => side_by_side,
         (Mask::Full, Order::Deterministic)

@@ -80,13 +80,15 @@ fn hold_backward(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
     assert_covers(schedule.tiles, footprint.block_k, problem.seqlen_k);
     assert_eq!(u64::from(schedule.heads), heads_k);
     let resident = device.n_sms * footprint.blocks_per_sm;
-    let with_tile = n_tiles.min(resident);
-    // Flash3's blocks without a tile round dQ.
-    assert!(match launch.variant.kind {
-        Kind::TmaBackward => with_tile <= launch.grid && launch.grid <= resident,
-        _ => with_tile == launch.grid,
-    });
-    assert!(launch.grid > 0);
+    // Flash3's blocks without a tile round dQ, if it has rows.
+    let q_blocks = match launch.variant.kind {
+        Kind::TmaBackward if problem.seqlen_q > 0 => {
+            params.padded_q / u64::from(footprint.block_q) * heads_q
+        }
+        _ => 0,
+    };
+    let useful = q_blocks.max(n_tiles.into()).min(resident.into());
+    assert!(launch.grid > 0 && u64::from(launch.grid) == useful);
     if schedule.order == CIRCLES {
         let group = schedule.tiles / schedule.stride * schedule.heads_per_group;
         assert!(group <= launch.grid && problem.mask == Mask::Full);

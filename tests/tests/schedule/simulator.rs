@@ -162,10 +162,13 @@ impl Run<'_> {
     }
 
     /// A block takes its next tile; without one, it makes room for another block. `static_ticket` is the one that it takes
-    /// where tickets are not drawn.
+    /// where tickets are not drawn, if it is one of those that walk in circles.
     fn begin_tile(&mut self, now: u64, block: u32, static_ticket: u32) {
         let ticket = if self.launch.schedule.order == CIRCLES {
-            static_ticket
+            match block < walk::blocks_in_circles(&self.launch.schedule) {
+                true => static_ticket,
+                false => u32::MAX,
+            }
         } else {
             self.next_ticket += 1;
             self.next_ticket - 1
@@ -207,7 +210,8 @@ impl Run<'_> {
             let next = now + self.times.step + delay;
             self.ready.push(Reverse((next, block)));
         } else {
-            self.begin_tile(now + self.times.end, block, ticket + self.launch.grid);
+            let next = ticket + walk::blocks_in_circles(&self.launch.schedule);
+            self.begin_tile(now + self.times.end, block, next);
         }
     }
 }

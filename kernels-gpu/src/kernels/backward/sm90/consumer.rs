@@ -20,6 +20,8 @@ const OUT_BARRIER: u32 = 1;
 pub(super) const THREADS: u32 = 128;
 /// Bytes of a piece of dQ's accumulator: 64 rows of 64 columns in f32, a fragment of all threads after the other.
 pub(super) const PIECE_BYTES: u32 = 64 * 64 * 4;
+/// Bytes of a fragment of all threads of a consumer; a piece has 8 of them.
+pub(super) const FRAGMENT_BYTES: u64 = THREADS as u64 * 16;
 
 /// Pᵀ or dSᵀ, packed.
 pub(super) type PackedScores<T> = <<T as Tiles>::Scores as Accumulator>::Packed;
@@ -199,7 +201,7 @@ impl<M: Mask> Consumer<'_, M> {
         let own = piece * PIECE_BYTES + thread * 16;
         let address =
             self.p.d_q_accum + u64::from(turn.block) * u64::from(block_bytes) + u64::from(own);
-        let fragment = |n: usize| address + n as u64 * u64::from(THREADS * 16);
+        let fragment = |n: usize| address + n as u64 * FRAGMENT_BYTES;
         // SAFETY: the accumulator has the block, and it is the tile's turn.
         unsafe {
             if turn.first == 1 {

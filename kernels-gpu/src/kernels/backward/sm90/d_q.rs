@@ -5,7 +5,7 @@
 //! when the last tile has ended.
 
 use super::Tiles;
-use super::consumer::{Consumer, PIECE_BYTES, THREADS};
+use super::consumer::{Consumer, FRAGMENT_BYTES, PIECE_BYTES, THREADS};
 use super::layout::{Job, Layout, ROUND, ROUNDED_ROWS};
 use super::loader::announce;
 use crate::attention::mask::{Mask, Rows};
@@ -18,9 +18,6 @@ use crate::tile::element::Element;
 use crate::tile::global::{GlobalMatrix, GlobalRows};
 use crate::tile::register::Accumulator;
 use crate::tile::warpgroup::{self, WARPGROUP_ROWS};
-
-/// Bytes of a fragment of all threads of a consumer; a piece has 8 of them.
-const FRAGMENT_BYTES: u64 = THREADS as u64 * 16;
 
 /// The loader's part: as many rows after as many, until none are left. `n` jobs have been announced before; how many it are
 /// then.
