@@ -182,34 +182,45 @@ pub const fn tma_backward_splits(head_dim: u32) -> bool {
 
 /// Backward on Hopper: one block per SM; two warpgroups multiply, a further one moves data. Tiles have 128 keys, 64 where
 /// the warpgroups have the same keys. At head_dim 64 query blocks have 128 rows: with 64, `wgmma` would read its operands
-/// from shared memory for as long as it multiplies. Shared memory: K, V; two stages of Q, dO and dS; dV or dK on the way
-/// out, or two stages of P; lse and Δ; what the movers say of stages, tiles and turns; and the barriers.
-pub const fn tma_backward(head_dim: u32) -> Footprint {
+/// from shared memory for as long as it multiplies. At 128 registers do not hold more than 80, in wide tiles. Shared memory:
+/// K, V; two stages of Q, dO and dS; dV or dK on the way out, in V's place if the tile is wide, or two stages of P; dQ on its
+/// way to memory, if the warpgroups share the keys; lse and Δ; what the movers say of stages, tiles and turns; and the
+/// barriers.
+pub const fn tma_backward(head_dim: u32, tiles: TileShape) -> Footprint {
     let splits = tma_backward_splits(head_dim);
     let block_k = if splits { 64 } else { 128 };
-    let block_q = if head_dim <= 64 { 128 } else { 64 };
+    let block_q = match (tiles, head_dim) {
+        (TileShape::Default, ..=64) => 128,
+        (TileShape::Default, _) => 64,
+        (TileShape::Wide, 128) => 80,
+        (TileShape::Wide | TileShape::Compact, _) => panic!("this kernel has no such tiles"),
+    };
     let stages = TMA_BACKWARD_STAGES;
     let row_bytes = padded_columns(head_dim) * ELEMENT;
     let rows = (2 * block_k + 2 * stages * block_q) * row_bytes;
     let d_s = stages * block_k * block_q * ELEMENT;
-    let out = if splits { d_s } else { block_k * row_bytes };
+    let out = match tiles {
+        TileShape::Wide => 0,
+        _ if splits => d_s,
+        _ => block_k * row_bytes,
+    };
+    let d_q = if splits {
+        0
+    } else {
+        block_q * padded_columns(head_dim) * 4
+    };
     let statistics = 2 * stages * block_q * 4;
     let slots = 3 * stages * 16;
-    let barriers = 2 * (6 * stages + 2) * 8;
+    let barriers = 2 * (8 * stages + 2) * 8;
     Footprint {
         threads: 3 * 128,
-        shared_bytes: rows + d_s + out + statistics + slots + barriers,
+        shared_bytes: rows + d_s + out + d_q + statistics + slots + barriers,
         blocks_per_sm: 1,
         block_q,
         block_k,
         // Stores and loads together. At head_dim 256 consumers need all registers that movers can do without; these keep a few words
-        // of a tile's way in local memory, and work them out anew once a tile. At 128 consumers keep three words there while they
-        // round dQ.
-        spill_bytes: match head_dim {
-            0..=96 | 192 => 0,
-            128 => 24,
-            _ => 304,
-        },
+        // of a tile's way in local memory, and work them out anew once a tile.
+        spill_bytes: if head_dim > 192 { 304 } else { 0 },
     }
 }
 
@@ -260,10 +271,8 @@ pub const fn footprint(kind: Kind, head_dim: Option<u32>, tiles: TileShape) -> F
         }
         (Kind::Forward, TileShape::Default) => forward(head_dim),
         (Kind::TmaForward, _) => tma_forward(head_dim, tiles),
-        (Kind::TmaBackwardDelta, TileShape::Default) => {
-            rows(tma_backward(head_dim), DELTA_THREADS, 0)
-        }
-        (Kind::TmaBackward, TileShape::Default) => tma_backward(head_dim),
+        (Kind::TmaBackwardDelta, _) => rows(tma_backward(head_dim, tiles), DELTA_THREADS, 0),
+        (Kind::TmaBackward, _) => tma_backward(head_dim, tiles),
         (
             Kind::StandardSoftmax | Kind::StandardDelta | Kind::StandardDScores,
             TileShape::Default,

@@ -16,13 +16,13 @@ macro_rules! backward_tiles {
     };
 }
 
-/// The tiles of a flash3 forward row: those of its shape.
+/// The tiles of a flash3 row: those of its pass and shape.
 macro_rules! hopper_tiles {
-    ($head_dim:literal) => {
-        forward::sm90::HeadDim<$head_dim>
+    ($pass:ident, $head_dim:literal) => {
+        $pass::sm90::HeadDim<$head_dim>
     };
-    ($head_dim:literal, $tiles:ident) => {
-        forward::sm90::$tiles<$head_dim>
+    ($pass:ident, $head_dim:literal, $tiles:ident) => {
+        $pass::sm90::$tiles<$head_dim>
     };
 }
 
@@ -73,20 +73,20 @@ macro_rules! run {
     (StandardDk, $p:expr, $dtype:ident) => {
         standard::backward::d_k::<element::$dtype>($p)
     };
-    (TmaBackwardDelta, $p:expr, $dtype:ident, $head_dim:literal) => {
-        backward::delta::delta::<element::$dtype, backward::sm90::HeadDim<$head_dim>>($p)
+    (TmaBackwardDelta, $p:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {
+        backward::delta::delta::<element::$dtype, hopper_tiles!(backward, $head_dim $(, $tiles)?)>($p)
     };
-    (TmaBackward, $given:expr, $dtype:ident, $head_dim:literal, $mask:ident) => {{
+    (TmaBackward, $given:expr, $dtype:ident, $head_dim:literal, $mask:ident $(; $tiles:ident)?) => {{
         let (p, maps) = $given;
         backward::sm90::backward::<
             element::$dtype,
-            backward::sm90::HeadDim<$head_dim>,
+            hopper_tiles!(backward, $head_dim $(, $tiles)?),
             mask::$mask,
         >(p, maps)
     }};
     (TmaForward, $given:expr, $dtype:ident, $head_dim:literal, $mask:ident $(; $tiles:ident)?) => {{
         let (p, maps) = $given;
-        forward::sm90::forward::<element::$dtype, hopper_tiles!($head_dim $(, $tiles)?), mask::$mask>(
+        forward::sm90::forward::<element::$dtype, hopper_tiles!(forward, $head_dim $(, $tiles)?), mask::$mask>(
             p, maps,
         )
     }};

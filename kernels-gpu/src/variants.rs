@@ -108,11 +108,13 @@ macro_rules! for_each_variant {
             backward_delta_sm90a_bf16_d128: TmaBackwardDelta { arch: Sm90a, dtype: Bf16, head_dim: 128 }
             backward_delta_sm90a_bf16_d192: TmaBackwardDelta { arch: Sm90a, dtype: Bf16, head_dim: 192 }
             backward_delta_sm90a_bf16_d256: TmaBackwardDelta { arch: Sm90a, dtype: Bf16, head_dim: 256 }
+            backward_delta_sm90a_bf16_d128_wide: TmaBackwardDelta { arch: Sm90a, dtype: Bf16, head_dim: 128, tiles: Wide }
             backward_delta_sm90a_f16_d64:   TmaBackwardDelta { arch: Sm90a, dtype: F16,  head_dim: 64 }
             backward_delta_sm90a_f16_d96:   TmaBackwardDelta { arch: Sm90a, dtype: F16,  head_dim: 96 }
             backward_delta_sm90a_f16_d128:  TmaBackwardDelta { arch: Sm90a, dtype: F16,  head_dim: 128 }
             backward_delta_sm90a_f16_d192:  TmaBackwardDelta { arch: Sm90a, dtype: F16,  head_dim: 192 }
             backward_delta_sm90a_f16_d256:  TmaBackwardDelta { arch: Sm90a, dtype: F16,  head_dim: 256 }
+            backward_delta_sm90a_f16_d128_wide: TmaBackwardDelta { arch: Sm90a, dtype: F16,  head_dim: 128, tiles: Wide }
 
             backward_sm90a_bf16_d64_full:    TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 64,  mask: Full }
             backward_sm90a_bf16_d64_causal:  TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 64,  mask: Causal }
@@ -124,6 +126,7 @@ macro_rules! for_each_variant {
             backward_sm90a_bf16_d192_causal: TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 192, mask: Causal }
             backward_sm90a_bf16_d256_full:   TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 256, mask: Full }
             backward_sm90a_bf16_d256_causal: TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 256, mask: Causal }
+            backward_sm90a_bf16_d128_full_wide: TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 128, mask: Full,   tiles: Wide }
             backward_sm90a_f16_d64_full:     TmaBackward { arch: Sm90a, dtype: F16,  head_dim: 64,  mask: Full }
             backward_sm90a_f16_d64_causal:   TmaBackward { arch: Sm90a, dtype: F16,  head_dim: 64,  mask: Causal }
             backward_sm90a_f16_d96_full:     TmaBackward { arch: Sm90a, dtype: F16,  head_dim: 96,  mask: Full }
@@ -134,6 +137,7 @@ macro_rules! for_each_variant {
             backward_sm90a_f16_d192_causal:  TmaBackward { arch: Sm90a, dtype: F16,  head_dim: 192, mask: Causal }
             backward_sm90a_f16_d256_full:    TmaBackward { arch: Sm90a, dtype: F16,  head_dim: 256, mask: Full }
             backward_sm90a_f16_d256_causal:  TmaBackward { arch: Sm90a, dtype: F16,  head_dim: 256, mask: Causal }
+            backward_sm90a_f16_d128_full_wide: TmaBackward { arch: Sm90a, dtype: F16,  head_dim: 128, mask: Full,   tiles: Wide }
 
             standard_scores_sm80_bf16:      StandardScores { arch: Sm80, dtype: Bf16 }
             standard_scores_sm80_f16:       StandardScores { arch: Sm80, dtype: F16 }

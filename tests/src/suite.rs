@@ -7,8 +7,9 @@
 
 use std::io::Write;
 
+use ferroflash::plan::DeviceInfo;
 use ferroflash::plan::kinds;
-use ferroflash::{Algorithm, Backend, Device, Order, Pass};
+use ferroflash::{Algorithm, Backend, Device, Mask, Order, Pass};
 use ferroflash_kernels::variants::{self, Kind, TileShape};
 
 use crate::buffer::Arrangement;
@@ -126,7 +127,7 @@ fn check_case(
         Err(Refusal::NotEligible(reason)) => return Err(format!("it was refused: {reason}")),
         Err(Refusal::Failed(failure)) => return Err(failure),
     };
-    check_tiles(subject, case, &results)?;
+    check_tiles(subject, device.info(), case, &results)?;
     let problem = case.problem().map_err(|error| error.to_string())?;
     let reference = Reference::new(case, &values, problem.scale());
     let close = reference.judge(case, &results)?;
@@ -141,8 +142,13 @@ fn check_case(
 
 /// The kernels that ran are of the shape that the subject is there for: flash2's backward at head_dim 128 where that is
 /// compact, flash3's forward where it is wide or short, and otherwise of the default one, but for the few queries of which
-/// flash3 makes compact tiles on any device.
-fn check_tiles(subject: &Subject, case: &Case, results: &trial::Results) -> Result<(), String> {
+/// flash3 makes compact tiles on any device, and the many whose gradients it makes in wide ones.
+fn check_tiles(
+    subject: &Subject,
+    device: &DeviceInfo,
+    case: &Case,
+    results: &trial::Results,
+) -> Result<(), String> {
     let of_another = results
         .forward_kernels
         .iter()
@@ -151,7 +157,9 @@ fn check_tiles(subject: &Subject, case: &Case, results: &trial::Results) -> Resu
         .find(|row| {
             let flash2_backward = kinds(Algorithm::Flash2, Pass::Backward).contains(&row.kind);
             let flash3_forward = row.kind == Kind::TmaForward;
+            let flash3_backward = kinds(Algorithm::Flash3, Pass::Backward).contains(&row.kind);
             let special = match subject.tiles {
+                _ if flash3_backward && has_wide_gradients(device, case) => Some(TileShape::Wide),
                 Tiles::Default => None,
                 Tiles::Any => Some(row.tiles),
                 Tiles::CompactBackward => (flash2_backward
@@ -171,6 +179,13 @@ fn check_tiles(subject: &Subject, case: &Case, results: &trial::Results) -> Resu
         )),
         None => Ok(()),
     }
+}
+
+/// Whether queries are so many that flash3's backward pass takes wide tiles of them.
+fn has_wide_gradients(device: &DeviceInfo, case: &Case) -> bool {
+    let sizes = case.sizes;
+    let long = sizes.seqlen_q >= 1024.max(62 * device.n_sms as usize);
+    case.mask == Mask::Full && long && (97..=128).contains(&sizes.head_dim)
 }
 
 /// Whether queries are so few that two SMs may take compact tiles of them.

@@ -158,10 +158,22 @@ impl PassKernels {
 }
 
 /// The tile shapes, the most wanted first. In flash3's forward pass compact tiles pay where sequences are short
-/// ([`short`]), wide tiles where they are long (tests/benches/record), if there are several of them for every SM.
+/// ([`short`]), wide tiles where they are long (tests/benches/record), if there are several of them for every SM. In its
+/// backward pass wide tiles pay at the head_dim they are made for, where sequences are long: from 8192 queries on with 132 SMs,
+/// taken for each SM.
 fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> [TileShape; 3] {
     const WIDE_ROWS: u64 = 192;
+    const WIDE_GRADIENTS: u64 = 62;
     let problem = checked.problem();
+    if kinds.contains(&Kind::TmaBackward) {
+        let long = (WIDE_GRADIENTS * u64::from(device.n_sms)).max(1024);
+        let wide = problem.head_dim > 96 && problem.seqlen_q as u64 >= long;
+        return if wide {
+            [TileShape::Wide, TileShape::Default, TileShape::Compact]
+        } else {
+            [TileShape::Default, TileShape::Wide, TileShape::Compact]
+        };
+    }
     if kinds == [Kind::TmaForward] && short::prefers_compact(problem, device.n_sms) {
         return [TileShape::Compact, TileShape::Default, TileShape::Wide];
     }

@@ -11,7 +11,7 @@
 //!
 //! Who comes to a block first, adds first: the order follows from the ways alone.
 //!
-//! Where a block has as many queries as a tile has keys, neighbours in a circle would follow each other at the distance of one
+//! Where a block has more than half as many queries as a tile has keys, neighbours in a circle would follow each other at the distance of one
 //! step, which is too little for the news that it is the next one's turn. There every second tile of a head is taken first,
 //! and then the others, in a circle of their own.
 

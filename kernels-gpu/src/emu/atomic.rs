@@ -50,7 +50,7 @@ fn try_load(
     order: Order,
 ) -> Result<u32, Fault> {
     check(machine, who, site, addr, Access::Load)?;
-    acquire(machine, who, addr, order);
+    acquire(machine, who, site, addr, order);
     Ok(peek(machine, addr))
 }
 
@@ -86,7 +86,7 @@ pub(crate) fn update(
     machine.spin(site);
     let who = machine.current.get();
     let updated = check(machine, who, site, addr, Access::Update).map(|()| {
-        acquire(machine, who, addr, Order::Relaxed);
+        acquire(machine, who, site, addr, Order::Relaxed);
         release(machine, who, site, addr, order);
         let old = peek(machine, addr);
         let new = change(old);
@@ -128,6 +128,7 @@ pub(crate) fn fence(instruction: &'static str) {
     let index = who.warp * LANES + who.lane;
     if let Some(pending) = block.lanes[index].pending.take() {
         clock::share(&mut block.lanes[index].acquired, &pending);
+        block.lanes[index].unfenced = Some(site);
         block.warps[who.warp].acquiring = true;
     }
     let given = block.actor(who, site).0.release();
@@ -163,7 +164,7 @@ fn peek(machine: &Machine, addr: u64) -> u32 {
 }
 
 /// What was released at this address becomes known: at once, or at the next fence.
-fn acquire(machine: &Machine, who: Who, addr: u64, order: Order) {
+fn acquire(machine: &Machine, who: Who, site: Site, addr: u64, order: Order) {
     let released = machine.released.borrow();
     let Some(knowledge) = released.get(&addr) else {
         return;
@@ -172,6 +173,7 @@ fn acquire(machine: &Machine, who: Who, addr: u64, order: Order) {
     let block = &mut *block;
     let lane = &mut block.lanes[who.warp * LANES + who.lane];
     if order == Order::Acquire {
+        lane.unfenced = Some(site);
         clock::share(&mut lane.acquired, knowledge);
         block.warps[who.warp].acquiring = true;
     } else {

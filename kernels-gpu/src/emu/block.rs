@@ -24,6 +24,8 @@ pub(super) struct Lane {
     pub stores: Stores,
     /// When it fenced what it wrote for the asynchronous proxy.
     pub proxy_fences: Vec<Time>,
+    /// What it acquired through global memory and has not fenced for the copy engine: where.
+    pub unfenced: Option<Site>,
     /// When it fenced barriers that it made.
     pub init_fences: Vec<Time>,
     /// What it acquired since its warp's lanes last met in memory.
@@ -118,6 +120,8 @@ pub(super) struct Block {
     /// Warps that a barrier has just let go, to be queued.
     pub woken: Vec<usize>,
     pub live_warps: u32,
+    /// Threads that have stored through the copy engine.
+    pub storers: usize,
 }
 
 impl Block {
@@ -137,6 +141,7 @@ impl Block {
             registers: Pool::new(launch),
             woken: Vec::new(),
             live_warps: 0,
+            storers: 0,
         }
     }
 
@@ -158,6 +163,7 @@ impl Block {
             .resize_with(warps.div_ceil(4), Agreement::default);
         self.registers = Pool::new(launch);
         self.live_warps = warps as u32;
+        self.storers = 0;
     }
 
     /// The running thread as one who accesses memory, and the shared memory that it may access.

@@ -1,6 +1,8 @@
-//! The copy engine: one more agent, which makes a copy at a random moment, or when nothing else can go on.
+//! The copy engine: one more agent, which makes a copy at a random moment, or when nothing else can go on. What it stores it
+//! reads at one moment and writes at another.
 
 use super::Order;
+use super::clock::{ENGINE, FIRST_STORER, Stamp};
 use super::machine::Machine;
 use super::mbarrier;
 use super::memory::Buffers;
@@ -150,6 +152,58 @@ impl Source {
     }
 }
 
+/// Where what is stored goes to.
+#[derive(Clone, Copy)]
+pub(super) enum Target {
+    /// A box of a tensor.
+    Box(Region),
+    /// So many bytes at an address.
+    Bytes(u64, u32),
+    /// The f32 that lie there, to which those in shared memory are added.
+    Sums(u64, u32),
+}
+
+impl Target {
+    /// Bytes in shared memory.
+    pub fn bytes(&self) -> u32 {
+        match self {
+            Target::Box(region) => region.bytes(),
+            Target::Bytes(_, bytes) | Target::Sums(_, bytes) => *bytes,
+        }
+    }
+
+    /// What of them is read: offsets and bytes.
+    pub fn pieces(&self) -> Vec<(usize, usize)> {
+        match self {
+            Target::Box(region) => region.pieces().collect(),
+            Target::Bytes(_, bytes) | Target::Sums(_, bytes) => vec![(0, *bytes as usize)],
+        }
+    }
+
+    /// What is written of global memory: addresses and bytes.
+    pub fn spans(&self) -> Vec<(u64, u32)> {
+        match self {
+            Target::Box(region) => region.spans().map(|span| (span.addr, span.bytes)).collect(),
+            Target::Bytes(addr, bytes) | Target::Sums(addr, bytes) => vec![(*addr, *bytes)],
+        }
+    }
+
+    fn put(&self, bytes: &[u8], buffers: &mut Buffers) {
+        match self {
+            Target::Box(region) => region.scatter(bytes, buffers),
+            Target::Bytes(addr, _) => buffers.store(*addr, bytes),
+            Target::Sums(addr, _) => {
+                for (addr, added) in (*addr..).step_by(4).zip(bytes.as_chunks::<4>().0) {
+                    let mut sum = [0; 4];
+                    buffers.load(addr, &mut sum);
+                    let sum = f32::from_le_bytes(sum) + f32::from_le_bytes(*added);
+                    buffers.store(addr, &sum.to_le_bytes());
+                }
+            }
+        }
+    }
+}
+
 /// What the engine does next for a copy.
 pub(super) enum Step {
     /// Moves what is loaded to this offset into shared memory; its bytes count on the barrier at an address, as the load
@@ -159,10 +213,10 @@ pub(super) enum Step {
         offset: usize,
         mbarrier: (u32, u64),
     },
-    /// Reads the box at this offset into shared memory.
-    Read { region: Region, offset: usize },
-    /// Writes these bytes to global memory, as a box.
-    Write { region: Region, bytes: Vec<u8> },
+    /// Reads what is stored at this offset into shared memory.
+    Read { target: Target, offset: usize },
+    /// Writes these bytes to global memory.
+    Write { target: Target, bytes: Vec<u8> },
 }
 
 struct Copy {
@@ -191,10 +245,20 @@ impl Engine {
     pub fn read(&mut self, number: u64, shared: &Shared) {
         let waiting = self.copies.iter_mut().find(|copy| copy.number == number);
         if let Some(Copy { step, .. }) = waiting
-            && let Step::Read { region, offset } = *step
+            && let Step::Read { target, offset } = *step
         {
-            let bytes = shared.slice(offset, region.bytes() as usize).to_vec();
-            *step = Step::Write { region, bytes };
+            let bytes = shared.slice(offset, target.bytes() as usize).to_vec();
+            *step = Step::Write { target, bytes };
+        }
+    }
+
+    /// The store with this number, which has read shared memory, has written, if only now.
+    pub fn write(&mut self, number: u64, buffers: &mut Buffers) {
+        let waiting = self.copies.iter().position(|copy| copy.number == number);
+        if let Some(index) = waiting
+            && let Step::Write { target, bytes } = self.copies.remove(index).step
+        {
+            target.put(&bytes, buffers);
         }
     }
 }
@@ -235,20 +299,20 @@ pub(super) fn advance(machine: &Machine) -> bool {
             let block = machine.blocks[slot].borrow();
             engine.read(number, &block.shared);
         }
-        Step::Write { region, bytes } => {
-            region.scatter(bytes, &mut machine.buffers.borrow_mut());
-            engine.copies.remove(index);
-        }
+        Step::Write { .. } => engine.write(number, &mut machine.buffers.borrow_mut()),
     }
     true
 }
 
-/// A store whose reading of shared memory its thread has not waited for.
+/// A store that its thread has not waited for.
+#[derive(Clone, Copy)]
 pub(super) struct Store {
     pub number: u64,
-    pub region: Region,
-    /// Where the box lies in shared memory.
+    pub target: Target,
+    /// Where it lies in shared memory.
     pub offset: usize,
+    /// How many of the thread's stores there are up to it.
+    pub count: u32,
     site: Site,
     group: u64,
 }
@@ -256,35 +320,72 @@ pub(super) struct Store {
 /// The stores of one thread.
 #[derive(Default)]
 pub(super) struct Stores {
+    /// Which of its block's threads that store it is.
+    storer: Option<usize>,
+    /// Those whose reading of shared memory it has not waited for.
     unread: Vec<Store>,
+    /// Those whose writing of global memory it has not waited for.
+    unwritten: Vec<Store>,
+    /// Stores so far.
+    count: u32,
     /// Groups committed so far; the open group has this number.
     committed: u64,
 }
 
 impl Stores {
-    pub fn push(&mut self, number: u64, site: Site, region: Region, offset: usize) {
-        let group = self.committed;
-        self.unread.push(Store {
-            number,
-            region,
-            offset,
-            site,
-            group,
+    /// The stamp of what the next store writes; `storers` counts the block's threads that store.
+    pub fn next_stamp(&mut self, storers: &mut usize, stamp: Stamp) -> Stamp {
+        let storer = *self.storer.get_or_insert_with(|| {
+            *storers += 1;
+            *storers - 1
         });
+        Stamp {
+            warp: ENGINE,
+            lane: (FIRST_STORER + storer) as u8,
+            clock: self.count + 1,
+            sub: 0,
+            ..stamp
+        }
+    }
+
+    /// What the thread's stores bear as the lane of their stamps.
+    pub fn lane(&self) -> Option<u8> {
+        self.storer.map(|storer| (FIRST_STORER + storer) as u8)
+    }
+
+    pub fn push(&mut self, number: u64, site: Site, target: Target, offset: usize) {
+        self.count += 1;
+        let store = Store {
+            number,
+            target,
+            offset,
+            count: self.count,
+            site,
+            group: self.committed,
+        };
+        self.unread.push(store);
+        self.unwritten.push(store);
     }
 
     pub fn commit(&mut self) {
         self.committed += 1;
     }
 
-    /// Takes out those of all groups but the newest.
-    pub fn take_done(&mut self, newest: u32) -> Vec<Store> {
+    /// Takes those of all groups but the newest out of the unread ones.
+    pub fn take_read(&mut self, newest: u32) -> Vec<Store> {
         let done = self.committed.saturating_sub(u64::from(newest));
         let split = self.unread.partition_point(|store| store.group < done);
         self.unread.drain(..split).collect()
     }
 
-    /// How many there are, and where the oldest was issued.
+    /// The same of the unwritten ones.
+    pub fn take_written(&mut self, newest: u32) -> Vec<Store> {
+        let done = self.committed.saturating_sub(u64::from(newest));
+        let split = self.unwritten.partition_point(|store| store.group < done);
+        self.unwritten.drain(..split).collect()
+    }
+
+    /// How many have not been read, and where the oldest was issued.
     pub fn unfinished(&self) -> Option<(u32, Site)> {
         let first = self.unread.first()?;
         Some((self.unread.len() as u32, first.site))

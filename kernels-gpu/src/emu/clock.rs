@@ -23,10 +23,14 @@ pub(super) const TOGETHER: u8 = 254;
 /// [`Stamp::warp`] of the copy engine. What it writes for a barrier bears the barrier's number as its lane and, as its
 /// clock, the number of the phase, counted from 1: known to those who have waited for that phase and to nobody else.
 pub(super) const ENGINE: u8 = 255;
-/// [`Stamp::lane`] of what the copy engine stores: nobody comes to know of it within a launch.
-pub(super) const STORED: u8 = 253;
 /// Most barriers of a block that copies count on.
-pub(super) const MOST_MBARRIERS: usize = 250;
+pub(super) const MOST_MBARRIERS: usize = 240;
+/// [`Stamp::lane`] of what the copy engine writes to global memory for the first thread of a block that stores through it;
+/// the next one's is one higher. The clock is the number of the store, counted from 1: known to the thread when it has waited
+/// for the store to be complete, and to whom it tells then.
+pub(super) const FIRST_STORER: usize = MOST_MBARRIERS;
+/// Most threads of a block that store through the copy engine.
+pub(super) const MOST_STORERS: usize = 12;
 
 /// A moment of a warp: its clock, and how many releases and fences of its lanes there have been since that advanced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

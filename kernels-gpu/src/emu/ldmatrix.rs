@@ -5,12 +5,12 @@ use super::shared::Readers;
 use super::site;
 use super::warp::{Meeting, collective};
 
-/// Whether a lane receives part of a row or of a column.
+/// Whether a lane has part of a row or of a column.
 #[derive(Clone, Copy)]
 pub(crate) enum Order {
-    /// Lane `l` gets elements `2·(l % 4)` and the next of row `l / 4`.
+    /// Lane `l` has elements `2·(l % 4)` and the next of row `l / 4`.
     Rows,
-    /// Lane `l` gets elements `2·(l % 4)` and the next of column `l / 4`.
+    /// Lane `l` has elements `2·(l % 4)` and the next of column `l / 4`.
     Transposed,
 }
 
@@ -50,7 +50,12 @@ pub(crate) fn load<const N: usize>(instruction: &'static str, addr: u32, order: 
 /// `stmatrix` of `N` matrices. A row is written by the lane that gave its address.
 #[track_caller]
 #[inline]
-pub(crate) fn store<const N: usize>(instruction: &'static str, addr: u32, x: [u32; N]) {
+pub(crate) fn store<const N: usize>(
+    instruction: &'static str,
+    addr: u32,
+    x: [u32; N],
+    order: Order,
+) {
     let mut given = [0; 5];
     given[0] = addr;
     given[1..][..N].copy_from_slice(&x);
@@ -59,11 +64,15 @@ pub(crate) fn store<const N: usize>(instruction: &'static str, addr: u32, x: [u3
         let operands = block.warps[who.warp].operands;
         for lane in 0..N * SIDE {
             let (matrix, row) = (lane / SIDE, lane % SIDE);
-            let holders = &operands[row * SIDE / 2..][..SIDE / 2];
             let (actor, shared) = block.actor(Who { lane, ..who }, site);
             let offset = shared.write(&actor, operands[lane][0], 16)?;
-            for (i, holder) in holders.iter().enumerate() {
-                shared.fill(offset + 4 * i, &holder[1 + matrix].to_le_bytes());
+            for col in 0..SIDE {
+                let (major, minor) = match order {
+                    Order::Rows => (row, col),
+                    Order::Transposed => (col, row),
+                };
+                let pair = operands[major * SIDE / 2 + minor / 2][1 + matrix].to_le_bytes();
+                shared.fill(offset + 2 * col, &pair[minor % 2 * 2..][..2]);
             }
         }
         Ok(Meeting::Over)

@@ -207,7 +207,7 @@ fn try_init(parts: Parts, address: u32, count: u32) -> Result<(), Fault> {
     }
     let number = mbarriers.0.len();
     if number >= MOST_MBARRIERS {
-        return Err(wrong("no more than 250 mbarriers are modelled", number as u32).into());
+        return Err(wrong("no more than 240 mbarriers are modelled", number as u32).into());
     }
     shared.make_mbarrier(&actor, address)?;
     mbarriers.0.insert(

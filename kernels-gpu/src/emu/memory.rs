@@ -101,7 +101,7 @@ impl Buffers {
         }
     }
 
-    fn place(&self, addr: u64) -> (Place, u64) {
+    pub fn place(&self, addr: u64) -> (Place, u64) {
         let nearest = self
             .buffers
             .iter()

@@ -4,10 +4,12 @@
 //! has been waited for, so it does not matter at which moment of that time the bytes move ([`super::bulk`]).
 
 use std::panic::Location;
+use std::rc::Rc;
 
+use super::asynchronous::Asynchronous;
 use super::block::{Actor, Parts};
-use super::bulk::{Region, Source, Step};
-use super::clock::{ENGINE, STORED, Stamp};
+use super::bulk::{Region, Source, Step, Target};
+use super::clock::{self, Knowledge, MOST_STORERS, Stamp};
 use super::fault::{Fault, Kind};
 use super::machine::{LANES, Machine};
 use super::memory::Strength;
@@ -87,20 +89,25 @@ pub(crate) fn load_bytes(
     let machine = Machine::current();
     let site = site::intern(instruction, Location::caller());
     let begun = try_load(machine, site, (to, BYTES_ALIGNMENT), mbarrier, |actor| {
-        if !bytes.is_multiple_of(BYTES_ALIGNMENT) {
-            return Err(Kind::Operand {
-                access: actor.access(),
-                what: "a multiple of 16 bytes is copied",
-                value: bytes,
-            }
-            .into());
-        }
+        check_bytes(actor, bytes)?;
         let buffers = machine.buffers.borrow();
         buffers.align(actor, from, BYTES_ALIGNMENT)?;
         Ok(Source::Bytes(from, bytes))
     });
     machine.settle(begun, ());
     machine.progress();
+}
+
+fn check_bytes(actor: &Actor, bytes: u32) -> Result<(), Fault> {
+    if bytes.is_multiple_of(BYTES_ALIGNMENT) {
+        return Ok(());
+    }
+    Err(Kind::Operand {
+        access: actor.access(),
+        what: "a multiple of 16 bytes is copied",
+        value: bytes,
+    }
+    .into())
 }
 
 fn try_load(
@@ -148,7 +155,36 @@ fn try_load(
 pub(crate) fn store(instruction: &'static str, map: u64, at: [u32; 4], from: u32) {
     let machine = Machine::current();
     let site = site::intern(instruction, Location::caller());
-    let begun = try_store(machine, site, (map, at), from);
+    let begun = try_store(machine, site, (from, ALIGNMENT), |actor| {
+        region(actor, map, at).map(Target::Box)
+    });
+    machine.settle(begun, ());
+    machine.progress();
+}
+
+/// `cp.async.bulk` from shared to global memory
+#[track_caller]
+pub(crate) fn store_bytes(instruction: &'static str, to: u64, from: u32, bytes: u32) {
+    store_linear(instruction, Target::Bytes(to, bytes), from);
+}
+
+/// `cp.reduce.async.bulk` from shared to global memory, which adds f32
+#[track_caller]
+pub(crate) fn add_bytes(instruction: &'static str, to: u64, from: u32, bytes: u32) {
+    store_linear(instruction, Target::Sums(to, bytes), from);
+}
+
+#[track_caller]
+fn store_linear(instruction: &'static str, target: Target, from: u32) {
+    let machine = Machine::current();
+    let site = site::intern(instruction, Location::caller());
+    let begun = try_store(machine, site, (from, BYTES_ALIGNMENT), |actor| {
+        check_bytes(actor, target.bytes())?;
+        for (to, _) in target.spans() {
+            machine.buffers.borrow().align(actor, to, BYTES_ALIGNMENT)?;
+        }
+        Ok(target)
+    });
     machine.settle(begun, ());
     machine.progress();
 }
@@ -156,26 +192,39 @@ pub(crate) fn store(instruction: &'static str, map: u64, at: [u32; 4], from: u32
 fn try_store(
     machine: &Machine,
     site: Site,
-    (map, at): (u64, [u32; 4]),
-    from_address: u32,
+    (from_address, alignment): (u32, u32),
+    target: impl FnOnce(&Actor) -> Result<Target, Fault>,
 ) -> Result<(), Fault> {
     let who = machine.current.get();
+    let index = who.warp * LANES + who.lane;
     let mut block = machine.blocks[who.slot].borrow_mut();
+    let unfenced = block.lanes[index].unfenced;
+    let mut storers = block.storers;
+    let stamp = block.parts(who, site).actor.stamp;
+    let trace = block.lanes[index].stores.next_stamp(&mut storers, stamp);
+    block.storers = storers;
     let Parts {
         mut actor,
         shared,
         fences,
         ..
     } = block.parts(who, site);
-    let region = region(&actor, map, at)?;
-    let bytes = region.bytes();
+    if storers > MOST_STORERS {
+        return Err(Kind::Operand {
+            access: actor.access(),
+            what: "no more than 12 threads of a block that store are modelled",
+            value: storers as u32,
+        }
+        .into());
+    }
+    let target = target(&actor)?;
     let piece = Piece {
         addr: from_address,
-        bytes,
-        alignment: ALIGNMENT,
+        bytes: target.bytes(),
+        alignment,
     };
     let offset = shared.locate(&actor, piece)?;
-    for (from, bytes) in region.pieces() {
+    for (from, bytes) in target.pieces() {
         let piece = Piece {
             addr: from_address + from as u32,
             bytes: bytes as u32,
@@ -183,19 +232,32 @@ fn try_store(
         };
         shared.begin_reading(&actor, fences, Reader::Engine, piece)?;
     }
-    actor.trace = Stamp {
-        warp: ENGINE,
-        lane: STORED,
-        ..actor.stamp
-    };
+    actor.trace = trace;
     let mut buffers = machine.buffers.borrow_mut();
-    for span in region.spans() {
-        buffers.write(&actor, span.addr, span.bytes, Strength::Plain)?;
+    for (addr, bytes) in target.spans() {
+        if let Target::Sums(..) = target {
+            if let Some(acquired) = unfenced {
+                return Err(Asynchronous::Unfenced {
+                    access: actor.access(),
+                    earlier: Stamp {
+                        site: acquired,
+                        ..actor.stamp
+                    }
+                    .access(),
+                    fence: "fence.proxy.async.global",
+                    place: buffers.place(addr).0,
+                }
+                .into());
+            }
+            buffers.read(&actor, addr, bytes, Strength::Atomic)?;
+            buffers.write(&actor, addr, bytes, Strength::Atomic)?;
+        } else {
+            buffers.write(&actor, addr, bytes, Strength::Plain)?;
+        }
     }
     let mut engine = machine.engine.borrow_mut();
-    let number = engine.push(who.slot, Step::Read { region, offset });
-    let stores = &mut block.lanes[who.warp * LANES + who.lane].stores;
-    stores.push(number, site, region, offset);
+    let number = engine.push(who.slot, Step::Read { target, offset });
+    block.lanes[index].stores.push(number, site, target, offset);
     Ok(())
 }
 
@@ -214,20 +276,56 @@ pub(crate) fn commit_group(_: &'static str) {
 pub(crate) fn wait_group_read(instruction: &'static str, newest: u32) {
     let machine = Machine::current();
     let site = site::intern(instruction, Location::caller());
+    end_reading(machine, site, newest);
+}
+
+fn end_reading(machine: &Machine, site: Site, newest: u32) {
     let who = machine.current.get();
     let mut block = machine.blocks[who.slot].borrow_mut();
     let done = block.lanes[who.warp * LANES + who.lane]
         .stores
-        .take_done(newest);
+        .take_read(newest);
     for store in done {
         let mut engine = machine.engine.borrow_mut();
         engine.read(store.number, &block.shared);
         let Parts { actor, shared, .. } = block.parts(who, site);
-        for (from, bytes) in store.region.pieces() {
+        for (from, bytes) in store.target.pieces() {
             let offset = store.offset + from;
             shared.end_reading(Reader::Engine, offset, bytes as u32, &actor.stamp);
         }
     }
+}
+
+/// `cp.async.bulk.wait_group newest`
+#[track_caller]
+pub(crate) fn wait_group(instruction: &'static str, newest: u32) {
+    let machine = Machine::current();
+    let site = site::intern(instruction, Location::caller());
+    end_reading(machine, site, newest);
+    let who = machine.current.get();
+    let mut block = machine.blocks[who.slot].borrow_mut();
+    let index = block.index;
+    let lane = &mut block.lanes[who.warp * LANES + who.lane];
+    let done = lane.stores.take_written(newest);
+    let (Some(last), Some(storer)) = (done.last(), lane.stores.lane()) else {
+        return;
+    };
+    let mut written = Knowledge::default();
+    written.join_engine(index, storer, last.count);
+    clock::share(&mut lane.acquired, &Rc::new(written));
+    block.warps[who.warp].acquiring = true;
+    let (mut engine, mut buffers) = (machine.engine.borrow_mut(), machine.buffers.borrow_mut());
+    for store in done {
+        engine.write(store.number, &mut buffers);
+    }
+}
+
+/// `fence.proxy.async.global`
+#[track_caller]
+pub(crate) fn fence_proxy_async_global(_: &'static str) {
+    let machine = Machine::current();
+    let who = machine.current.get();
+    machine.blocks[who.slot].borrow_mut().lanes[who.warp * LANES + who.lane].unfenced = None;
 }
 
 /// `fence.proxy.async`

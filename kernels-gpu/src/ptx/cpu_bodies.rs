@@ -183,6 +183,24 @@ fn stmatrix_stores_what_ldmatrix_deals_out() {
 }
 
 #[test]
+fn stmatrix_trans_stores_columns_as_rows() {
+    let words = warp(|lane| unsafe {
+        let dealt = ldmatrix::ldmatrix_x4(write_matrices(lane));
+        let row = special::shared_base() + 1024 + lane * 16;
+        ldmatrix::stmatrix_x4_trans(row, dealt);
+        barrier::warp_sync();
+        shared::ld_shared_x4(row)
+    });
+    for lane in 0..32u32 {
+        for word in 0..4u32 {
+            let at = |i| u32::from(element(lane / 8, 2 * word + i, lane % 8));
+            let pair = at(0) | at(1) << 16;
+            assert_eq!(words[lane as usize][word as usize], pair, "lane {lane}");
+        }
+    }
+}
+
+#[test]
 fn shuffles_and_votes_reach_the_lane_they_name() {
     for mask in [1, 2, 4, 8, 16, 31] {
         let got = warp(|lane| unsafe { shuffle::shuffle_bfly_u32(lane * 3, mask) });

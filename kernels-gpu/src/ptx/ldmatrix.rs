@@ -132,6 +132,30 @@ pub unsafe fn stmatrix_x4(addr: u32, x: [u32; 4]) {
     }
     #[cfg(not(target_arch = "nvptx64"))]
     {
-        ldmatrix::store("stmatrix.x4", addr, x);
+        ldmatrix::store("stmatrix.x4", addr, x, ldmatrix::Order::Rows);
+    }
+}
+
+/// `stmatrix.sync.aligned.m8n8.x4.trans.shared.b16`: four 8×8 matrices to shared memory, transposed.
+///
+/// PTX 7.8, sm_90.
+///
+/// # Safety
+/// As [`stmatrix_x4`].
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn stmatrix_x4_trans(addr: u32, x: [u32; 4]) {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        ptx!(
+            "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [{a}], {{{x0}, {x1}, {x2}, {x3}}};",
+            a = in(reg32) addr, x0 = in(reg32) x[0], x1 = in(reg32) x[1], x2 = in(reg32) x[2],
+            x3 = in(reg32) x[3],
+            options(nostack)
+        );
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        ldmatrix::store("stmatrix.x4.trans", addr, x, ldmatrix::Order::Transposed);
     }
 }

@@ -86,6 +86,56 @@ pub unsafe fn tma_store_if(map: u64, at: [u32; 4], from: u32, predicate: u32) {
     }
 }
 
+/// `cp.async.bulk.global.shared::cta.bulk_group`: begins the copy of `n_bytes` from shared to global memory, as part of the
+/// thread's next group.
+///
+/// PTX 8.0, sm_90.
+///
+/// # Safety
+/// The bytes fit at `to`, and nobody reads or writes them there until the group is complete; both addresses and `n_bytes`
+/// are multiples of 16. They were written before a [`fence_proxy_async`] of each writer and a barrier with them.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn bulk_store(to: u64, from: u32, n_bytes: u32) {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        ptx!(
+            "cp.async.bulk.global.shared::cta.bulk_group [{to}], [{from}], {n};",
+            to = in(reg64) to, from = in(reg32) from, n = in(reg32) n_bytes,
+            options(nostack)
+        );
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        tma::store_bytes("cp.async.bulk (store)", to, from, n_bytes);
+    }
+}
+
+/// `cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32`: the same, but adds `n_bytes` / 4 numbers to those in global
+/// memory, each addition atomic by itself.
+///
+/// PTX 8.0, sm_90.
+///
+/// # Safety
+/// As [`bulk_store`]; others may add at the same time. What this thread acquired of the sums, it has fenced with
+/// [`fence_proxy_async_global`].
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn bulk_add_f32(to: u64, from: u32, n_bytes: u32) {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        ptx!(
+            "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [{to}], [{from}], {n};",
+            to = in(reg64) to, from = in(reg32) from, n = in(reg32) n_bytes,
+            options(nostack)
+        );
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        tma::add_bytes("cp.reduce.async.bulk (add)", to, from, n_bytes);
+    }
+}
+
 /// `cp.async.bulk.commit_group`: closes the group of this thread's stores since the last.
 ///
 /// PTX 8.0, sm_90.
@@ -116,6 +166,39 @@ pub fn bulk_wait_group_read<const N: u32>() {
     #[cfg(not(target_arch = "nvptx64"))]
     {
         tma::wait_group_read("cp.async.bulk.wait_group.read", N);
+    }
+}
+
+/// `cp.async.bulk.wait_group N`: waits until all but the last `N` of this thread's groups are complete: what they store is in
+/// global memory, and the thread has seen it there.
+///
+/// PTX 8.0, sm_90.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub fn bulk_wait_group<const N: u32>() {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        ptx!("cp.async.bulk.wait_group {n};", n = const N, options(nostack));
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        tma::wait_group("cp.async.bulk.wait_group", N);
+    }
+}
+
+/// `fence.proxy.async.global`: what this thread has acquired of global memory is seen by the copy engine, when it adds to it.
+///
+/// PTX 8.0, sm_90.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub fn fence_proxy_async_global() {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        ptx!("fence.proxy.async.global;", options(nostack));
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        tma::fence_proxy_async_global("fence.proxy.async.global");
     }
 }
 

@@ -8,7 +8,7 @@ use super::element::Element;
 use super::fragment;
 use super::global::GlobalMatrix;
 use super::register::{Accumulator, Packed, RegisterTile};
-use super::shared::LaneRows;
+use super::shared::{LaneRows, SharedTile};
 use crate::ptx::wgmma::{Major, Wgmma, wgmma_commit_group, wgmma_fence};
 use crate::ptx::{barrier, global, ldmatrix, shared, shuffle, special};
 
@@ -54,6 +54,32 @@ pub unsafe fn store_matrices<C: Accumulator>(tile: BoxedTile, first_row: u32, pa
         unsafe {
             ldmatrix::stmatrix_x4(
                 rows.address(0, n as u32 % 4),
+                [left[0], left[1], right[0], right[1]],
+            );
+        }
+    }
+}
+
+/// Writes a warp's 16 rows of packed accumulators to columns `16 · col16 ..` of 64 columns of a tile, of which it becomes the
+/// rows from the first one on, two fragments at a time.
+///
+/// # Safety
+/// Warp-collective; nobody else touches these columns.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn store_matrices_transposed<C: Accumulator>(
+    part: SharedTile,
+    col16: u32,
+    packed: &C::Packed,
+) {
+    let place = fragment::columns_then_rows(special::lane_idx());
+    let rows = LaneRows::new(part, place.row, place.col);
+    for n in 0..C::N / 2 {
+        let (left, right) = (packed.pairs(0, 2 * n), packed.pairs(0, 2 * n + 1));
+        // SAFETY: the caller's contract.
+        unsafe {
+            ldmatrix::stmatrix_x4_trans(
+                rows.address(n as u32, col16),
                 [left[0], left[1], right[0], right[1]],
             );
         }
@@ -186,6 +212,17 @@ pub trait WarpgroupTile: Accumulator + Sized {
         unsafe { self.begin_addition_ss::<E>(Left::Columns(a), b, steps, 0) }
     }
 
+    /// Begins `self = Aᵀ Bᵀ`, both stored by rows, over `16 · steps` rows of A and columns of B; A has 64 columns.
+    ///
+    /// # Safety
+    /// As [`WarpgroupTile::begin_product`].
+    unsafe fn begin_product_of_columns<E: Element>(
+        &mut self,
+        a: BoxedTile,
+        b: BoxedTile,
+        steps: u32,
+    ) -> Pending<'_, Self>;
+
     /// Begins `self = A B`, or `self += A B` where `add` is 1: A in registers, B stored by rows.
     ///
     /// # Safety
@@ -241,6 +278,30 @@ where
                 self.fragments_mut()
                     .multiply_ss::<E, { Major::K as u32 }, { Major::K as u32 }>(
                         a.along_columns(k),
+                        b.along_columns(k),
+                        (k > 0) as u32,
+                    );
+            }
+            wgmma_commit_group();
+        }
+        Pending(self)
+    }
+
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+    unsafe fn begin_product_of_columns<E: Element>(
+        &mut self,
+        a: BoxedTile,
+        b: BoxedTile,
+        steps: u32,
+    ) -> Pending<'_, Self> {
+        // SAFETY: the caller's contract.
+        unsafe {
+            wgmma_fence();
+            for k in 0..steps {
+                self.fragments_mut()
+                    .multiply_ss::<E, { Major::Mn as u32 }, { Major::K as u32 }>(
+                        a.along_rows(k),
                         b.along_columns(k),
                         (k > 0) as u32,
                     );

@@ -3,6 +3,7 @@
 mod accesses;
 mod copies;
 mod products;
+mod stores;
 
 use ferroflash_kernels::emu::{self, Asynchronous, Fault, GlobalMemory, Kind, Launch, Options};
 use ferroflash_kernels::params::TensorMap;

@@ -20,6 +20,7 @@ mod product;
 mod reduction;
 mod ring;
 mod slots;
+mod sums;
 mod tiles;
 mod turns;
 

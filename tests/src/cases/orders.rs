@@ -13,9 +13,9 @@ type Sizes = (usize, usize, usize, (usize, usize, usize));
 
 /// All tiles of a head, or of two, run at once, and more heads follow: two, three and four tiles to a circle, whose steps
 /// they divide or do not; the last group smaller than the others; a circle through the blocks of several query heads; one
-/// round only. Where a block has as many queries as a tile has keys, at head_dim 64 and above 128, an even number of tiles
-/// makes two circles.
-const CIRCLES: [Sizes; 12] = [
+/// round only. Where a block has more than half as many queries as a tile has keys, at head_dim 64 and above 128, an even
+/// number of tiles makes two circles; so it does at 128 where sequences are long.
+const CIRCLES: [Sizes; 15] = [
     (64, 300, 200, (1, 3, 3)),
     (64, 513, 300, (1, 2, 2)),
     (64, 300, 500, (1, 4, 2)),
@@ -28,10 +28,13 @@ const CIRCLES: [Sizes; 12] = [
     (192, 260, 250, (1, 2, 2)),
     (192, 300, 460, (1, 2, 1)),
     (256, 200, 100, (1, 6, 3)),
+    (128, 1024, 500, (1, 2, 2)),
+    (120, 1030, 260, (1, 3, 3)),
+    (128, 1100, 700, (1, 2, 1)),
 ];
 
 /// A list: more tiles than SMs; tiles that a circle would leave SMs idle for; fewer steps than tiles; one tile; no query.
-const LISTS: [Sizes; 9] = [
+const LISTS: [Sizes; 10] = [
     (64, 140, 600, (1, 2, 2)),
     (64, 130, 300, (1, 4, 4)),
     (128, 70, 300, (1, 2, 2)),
@@ -41,6 +44,7 @@ const LISTS: [Sizes; 9] = [
     (96, 1, 513, (1, 2, 1)),
     (192, 100, 270, (1, 2, 1)),
     (256, 65, 300, (1, 1, 1)),
+    (128, 1025, 600, (1, 1, 1)),
 ];
 
 /// Under a causal mask: groups of heads that walk up and down by turns, one and several to a group; more keys than queries,

@@ -1,12 +1,12 @@
-//! Problems for the wide tiles of flash3's forward pass: sequences that are long enough to get them.
+//! Problems for flash3's wide tiles: sequences that are long enough to get them.
 
 use ferroflash::Mask;
 
 use super::{Case, HALVES, cliff};
 
 /// `(seqlen_q, seqlen_k, head_dim)` of the full mask, around tiles of 192 queries and 128 or 80 keys; head_dims that are
-/// padded among them.
-const FULL: [(usize, usize, usize); 7] = [
+/// padded among them. Those of head_dim above 96 have wide tiles in the backward pass too, of 128 keys and 80 queries.
+const FULL: [(usize, usize, usize); 9] = [
     (1536, 130, 64),
     (1536, 128, 64),
     (1537, 1, 64),
@@ -14,6 +14,8 @@ const FULL: [(usize, usize, usize); 7] = [
     (1600, 0, 64),
     (4096, 90, 128),
     (4100, 170, 104),
+    (4097, 257, 112),
+    (4100, 0, 128),
 ];
 
 /// The same under the causal mask, which has wide tiles at head_dim 64 only: most rows see no key, or all rows do.

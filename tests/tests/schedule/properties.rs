@@ -21,7 +21,7 @@ fn launches(max_seqlen: u32, order: u32) -> impl Strategy<Value = Launch> {
         (0..=max_seqlen, 1..=max_seqlen, any::<bool>()),
         (1u32..3, 1u32..4, 1u32..4),
         select(causal),
-        (select(vec![64u32, 128]), select(vec![64u32, 128])),
+        (select(vec![64u32, 80, 128]), select(vec![64u32, 128])),
         (1u32..20, 0u32..20, select(vec![1u32, 2])),
     )
         .prop_map(

@@ -252,12 +252,66 @@ pub(super) unsafe fn bulk_loads(input: u64, output: u64, _: u64) {
     }
 }
 
+/// The same pieces the other way round, in two groups; then all read what has been stored.
+pub(super) unsafe fn bulk_stores(input: u64, output: u64, _: u64) {
+    let (base, thread) = (special::shared_base(), special::thread_idx_x());
+    for k in 0..4 {
+        shared::st_shared_u32(base + k * 512 + thread * 4, get(input, k));
+    }
+    tma::fence_proxy_async();
+    barrier::barrier_sync_all();
+    if first_thread() {
+        tma::bulk_store(output + 1536, base, 512);
+        tma::bulk_store(output, base + 512, 16);
+        tma::bulk_commit_group();
+        tma::bulk_store(output + 16, base + 528, 1520);
+        tma::bulk_commit_group();
+        tma::bulk_wait_group::<1>();
+        tma::bulk_wait_group::<0>();
+    }
+    barrier::barrier_sync_all();
+    for k in 0..4 {
+        put(output, 4 + k, get(output, k));
+    }
+}
+
+/// A thread of each warp adds whole numbers, to places that the next one's overlap, on top of what the threads have written
+/// there.
+pub(super) unsafe fn bulk_adds(input: u64, output: u64, _: u64) {
+    let (base, thread) = (special::shared_base(), special::thread_idx_x());
+    for k in 0..4 {
+        let added = (get(input, k) % 4096) as f32;
+        shared::st_shared_f32(base + k * 512 + thread * 4, added);
+        put(output, k, (thread as f32).to_bits());
+    }
+    tma::fence_proxy_async();
+    tma::fence_proxy_async_global();
+    barrier::barrier_sync_all();
+    if special::lane_idx() == 0 {
+        let warp = thread / 32;
+        let to = output + u64::from(warp) * 304;
+        tma::bulk_add_f32(to, base + warp * 256, 1136);
+        tma::bulk_commit_group();
+        tma::bulk_wait_group::<0>();
+    }
+}
+
 /// Each warp stores four matrices, the rows in an order of their own.
 pub(super) unsafe fn stmatrix_x4(input: u64, output: u64, _: u64) {
     let lane = special::lane_idx();
     let base = special::shared_base() + special::thread_idx_x() / 32 * 512;
     let x = [get(input, 0), get(input, 1), get(input, 2), get(input, 3)];
     ldmatrix::stmatrix_x4(base + (lane * 5 + 3) % 32 * 16, x);
+    barrier::warp_sync();
+    put_all(output, 0, &shared::ld_shared_x4(base + lane * 16));
+}
+
+/// The same, transposed.
+pub(super) unsafe fn stmatrix_x4_trans(input: u64, output: u64, _: u64) {
+    let lane = special::lane_idx();
+    let base = special::shared_base() + special::thread_idx_x() / 32 * 512;
+    let x = [get(input, 0), get(input, 1), get(input, 2), get(input, 3)];
+    ldmatrix::stmatrix_x4_trans(base + (lane * 5 + 3) % 32 * 16, x);
     barrier::warp_sync();
     put_all(output, 0, &shared::ld_shared_x4(base + lane * 16));
 }

@@ -55,7 +55,10 @@ macro_rules! for_each_hopper_probe {
             tma_stores { 128, 8192, Bits, 23, 23, Exact }
             tma_stores_of_heads { 128, 8192, Bits, 23, 23, Exact }
             bulk_loads { 128, 2056, Bits, 4, 4, Exact }
+            bulk_stores { 128, 2048, Bits, 4, 8, Exact }
+            bulk_adds { 128, 2048, Bits, 4, 4, Exact }
             stmatrix_x4 { 128, 2048, Bits, 4, 4, Exact }
+            stmatrix_x4_trans { 128, 2048, Bits, 4, 4, Exact }
             red_add_f32x4 { 128, 0, Bits, 0, 1, Exact }
             wgmma_n64_ss_k { 128, 16384, WholeBf16, 32, 32, Exact }
             wgmma_n64_ss_mn { 128, 16384, WholeF16, 32, 32, Exact }
@@ -64,6 +67,7 @@ macro_rules! for_each_hopper_probe {
             wgmma_n64_rs_k { 128, 16384, WholeF16, 32, 32, Exact }
             wgmma_n64_rs_mn { 128, 16384, WholeBf16, 32, 32, Exact }
             wgmma_n80_ss_k { 128, 18432, WholeF16, 36, 40, Exact }
+            wgmma_n80_ts_k { 128, 18432, WholeBf16, 36, 40, Exact }
             wgmma_n80_rs_mn { 128, 24576, WholeBf16, 48, 40, Exact }
             wgmma_n96_ss_k { 128, 20480, WholeBf16, 40, 48, Exact }
             wgmma_n96_rs_mn { 128, 24576, WholeF16, 48, 48, Exact }

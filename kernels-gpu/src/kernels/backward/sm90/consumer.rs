@@ -1,13 +1,13 @@
-//! What consumers of both kinds do: masks, exponentials, dS, and their parts of dQ to memory in the tile's turn.
+//! What consumers of both kinds do: masks, exponentials, dS, and sending gradients off.
 
 use super::Tiles;
-use super::layout::{Job, Layout, Turn};
+use super::layout::{Job, Layout};
 use crate::attention::batch_and_head;
 use crate::attention::mask::{Mask, Rows};
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
 use crate::params::{BOX_COLUMNS, BackwardParams, TensorMap};
 use crate::ptx::math::{ex2_approx, fms};
-use crate::ptx::{atomic, barrier, global, mbarrier, shared, shuffle, special, tma};
+use crate::ptx::{barrier, mbarrier, shared, shuffle, special, tma};
 use crate::tile::element::Element;
 use crate::tile::fragment;
 use crate::tile::register::{Accumulator, Packed};
@@ -18,10 +18,6 @@ use crate::tile::warpgroup::{self, BoxedTile, WARPGROUP_ROWS};
 const OUT_BARRIER: u32 = 1;
 /// Threads of a consumer.
 pub(super) const THREADS: u32 = 128;
-/// Bytes of a piece of dQ's accumulator: 64 rows of 64 columns in f32, a fragment of all threads after the other.
-pub(super) const PIECE_BYTES: u32 = 64 * 64 * 4;
-/// Bytes of a fragment of all threads of a consumer; a piece has 8 of them.
-pub(super) const FRAGMENT_BYTES: u64 = THREADS as u64 * 16;
 
 /// Pᵀ or dSᵀ, packed.
 pub(super) type PackedScores<T> = <<T as Tiles>::Scores as Accumulator>::Packed;
@@ -154,30 +150,18 @@ impl<M: Mask> Consumer<'_, M> {
         // SAFETY: the stage is empty when it is written.
         unsafe {
             ring.await_empty(at);
-            warpgroup::store_matrices::<T::Scores>(self.layout.d_s::<T>(at.stage), row, d_s);
+            let tile = self.layout.d_s::<T>(at.stage);
+            if T::QUERIES_DOWN {
+                let part = tile.part(row / WARPGROUP_ROWS);
+                let col16 = row % WARPGROUP_ROWS / 16;
+                warpgroup::store_matrices_transposed::<T::Scores>(part, col16, d_s);
+            } else {
+                warpgroup::store_matrices::<T::Scores>(tile, row, d_s);
+            }
             tma::fence_proxy_async();
             barrier::warp_sync();
             mbarrier::mbarrier_arrive_if(ring.full(at.stage), self.leads);
         }
-    }
-
-    /// Waits until the tile may add to a step's block of dQ.
-    #[inline(always)]
-    pub(super) unsafe fn await_turn(&self, at: Ring) -> Turn {
-        // SAFETY: the slot is full when it is read.
-        unsafe {
-            self.layout.turn_ring.await_full(at);
-            let Turn { block, first } = self.layout.read_turn(at.stage);
-            let first = shuffle::shuffle_idx_u32(first, 0);
-            Turn { block, first }
-        }
-    }
-
-    /// The thread has added.
-    #[inline(always)]
-    pub(super) unsafe fn end_turn(&self, at: Ring) {
-        // SAFETY: every thread arrives for itself.
-        unsafe { mbarrier::mbarrier_arrive_if(self.layout.turn_ring.empty(at.stage), 1) }
     }
 
     /// The thread has read Q and what came with it, as have the products.
@@ -185,35 +169,6 @@ impl<M: Mask> Consumer<'_, M> {
     pub(super) unsafe fn release_q(&self, at: Ring) {
         // SAFETY: every thread arrives for itself.
         unsafe { mbarrier::mbarrier_arrive_if(self.layout.q_ring.empty(at.stage), 1) }
-    }
-
-    /// Adds the `piece`-th piece of a block of dQ to memory.
-    #[inline(always)]
-    pub(super) unsafe fn add_piece<T: Tiles>(
-        &self,
-        turn: Turn,
-        piece: u32,
-        d_q: &T::QueryGradient,
-    ) {
-        let block_bytes = const { T::FOOTPRINT.block_q * T::ACCUM_COLUMNS * 4 };
-        // Anew: see `send`.
-        let thread = special::anew(special::thread_idx_x()) % THREADS;
-        let own = piece * PIECE_BYTES + thread * 16;
-        let address =
-            self.p.d_q_accum + u64::from(turn.block) * u64::from(block_bytes) + u64::from(own);
-        let fragment = |n: usize| address + n as u64 * FRAGMENT_BYTES;
-        // SAFETY: the accumulator has the block, and it is the tile's turn.
-        unsafe {
-            if turn.first == 1 {
-                for n in 0..T::QueryGradient::N {
-                    global::st_global_f32x4(fragment(n), d_q.fragment(0, n));
-                }
-            } else {
-                for n in 0..T::QueryGradient::N {
-                    atomic::red_add_f32x4(fragment(n), d_q.fragment(0, n));
-                }
-            }
-        }
     }
 
     /// S ← −∞ where the mask hides the key, or there is none.

@@ -5,9 +5,10 @@
 //! when the last tile has ended.
 
 use super::Tiles;
-use super::consumer::{Consumer, FRAGMENT_BYTES, PIECE_BYTES, THREADS};
-use super::layout::{Job, Layout, ROUND, ROUNDED_ROWS};
+use super::consumer::{Consumer, THREADS};
+use super::layout::{Job, Layout, ROUND, rounded_rows};
 use super::loader::announce;
+use super::sums::{FRAGMENT_BYTES, piece_bytes};
 use crate::attention::mask::{Mask, Rows};
 use crate::attention::schedule::{BackwardTile, Direction};
 use crate::attention::{batch_and_head, divide};
@@ -31,7 +32,7 @@ pub(super) unsafe fn hand_out<T: Tiles, M: Mask>(
     mut n: u32,
 ) -> u32 {
     let mask = M::new(&p.shape);
-    let per_head = p.shape.seqlen_q.div_ceil(ROUNDED_ROWS);
+    let per_head = p.shape.seqlen_q.div_ceil(const { rounded_rows::<T>() });
     let all = per_head * p.shape.batch * p.shape.heads_q;
     // SAFETY: each ticket is drawn once. Tiles that are waited for run, or have ended.
     unsafe {
@@ -58,8 +59,8 @@ pub(super) unsafe fn hand_out<T: Tiles, M: Mask>(
 unsafe fn await_sum<T: Tiles, M: Mask>(p: &BackwardParams, mask: M, rows: BackwardTile) {
     let config = T::FOOTPRINT;
     let q_blocks = divide(p.padded_q as u32, config.block_q);
-    let mut first = rows.tile * ROUNDED_ROWS;
-    for _ in 0..ROUNDED_ROWS / config.block_q {
+    let mut first = rows.tile * const { rounded_rows::<T>() };
+    for _ in 0..const { rounded_rows::<T>() / T::FOOTPRINT.block_q } {
         if first < p.shape.seqlen_q {
             let queries = Rows::of_sequence(first, config.block_q, p.shape.seqlen_q);
             let tiles = mask.kv_blocks(queries, config.block_k).end;
@@ -80,7 +81,7 @@ impl<M: Mask> Consumer<'_, M> {
         // SAFETY: the slot is full. The accumulator has the rows, and their sum where a tile has added.
         unsafe {
             let BackwardTile { tile, head, .. } = self.layout.read_job(n % STAGES).tile;
-            let first = tile * ROUNDED_ROWS + self.idx * WARPGROUP_ROWS;
+            let first = tile * const { rounded_rows::<T>() } + self.idx * WARPGROUP_ROWS;
             // Anew: see `send`.
             let thread = special::anew(special::thread_idx_x()) % THREADS;
             let added = first < p.shape.seqlen_q && {
@@ -88,7 +89,7 @@ impl<M: Mask> Consumer<'_, M> {
                 self.mask.kv_blocks(queries, T::FOOTPRINT.block_k).end > 0
             };
             // Blocks of more than 64 rows hold the pieces of the first 64 first.
-            let row_bytes = const { T::ACCUM_COLUMNS / 64 * PIECE_BYTES / WARPGROUP_ROWS };
+            let row_bytes = const { T::ACCUM_COLUMNS * 4 };
             let rows = u64::from(head) * p.padded_q + u64::from(first);
             let mut own = p.d_q_accum + rows * u64::from(row_bytes) + u64::from(thread * 16);
             let (batch_idx, head_idx) = batch_and_head(head, p.shape.heads_q);
@@ -102,11 +103,58 @@ impl<M: Mask> Consumer<'_, M> {
                     for n in 0..T::Rounded::N {
                         let x = global::ld_global_f32x4(own);
                         *d_q.fragment_mut(0, n) = x.map(|x| x * p.scale.scale);
-                        own += FRAGMENT_BYTES;
+                        own += u64::from(FRAGMENT_BYTES);
                     }
                 }
                 warpgroup::store_rows::<E, _>(target, first + thread / 32 * 16, &d_q);
                 target = target.from_chunk(T::Rounded::N as u32);
+            }
+            self.end_job(n);
+        }
+    }
+    /// The same where consumers had dQ transposed: a block, of which this warp has 16 columns and a lane pairs of rows.
+    #[inline(always)]
+    pub(super) unsafe fn round_transposed<E: Element, T: Tiles>(&self, n: u32) {
+        let p = self.p;
+        let block_q = const { T::FOOTPRINT.block_q };
+        // SAFETY: the slot is full. The accumulator has the rows, and their sum where a tile has added.
+        unsafe {
+            let BackwardTile { tile, head, .. } = self.layout.read_job(n % STAGES).tile;
+            let first = tile * block_q;
+            // Anew: see `send`.
+            let thread = special::anew(special::thread_idx_x()) % THREADS;
+            let (warp, lane) = (thread / 32, thread % 32);
+            let queries = Rows::of_sequence(first, block_q, p.shape.seqlen_q);
+            let added = self.mask.kv_blocks(queries, T::FOOTPRINT.block_k).end > 0;
+            let rows = u64::from(head) * p.padded_q + u64::from(first);
+            let own = p.d_q_accum
+                + rows * u64::from(const { T::ACCUM_COLUMNS * 4 })
+                + u64::from(self.idx * piece_bytes::<T>() + warp * 512);
+            let (batch_idx, head_idx) = batch_and_head(head, p.shape.heads_q);
+            let target = GlobalMatrix {
+                rows: GlobalRows::new(&p.d_q, batch_idx, head_idx, p.shape.seqlen_q),
+                chunks: p.shape.head_dim / 8,
+            };
+            let chunk = (self.idx * 4 + warp) * 2;
+            let mut pair = lane;
+            while pair < block_q / 2 {
+                let from = own + u64::from(pair / 4 * FRAGMENT_BYTES + pair % 4 * 16);
+                let mut d_q = [[0.0; 8]; 4];
+                if added {
+                    for column in 0..8 {
+                        let x = global::ld_global_f32x4(from + column as u64 * 64);
+                        for i in 0..4 {
+                            d_q[i][column] = x[i] * p.scale.scale;
+                        }
+                    }
+                }
+                for i in 0..4 {
+                    let (row, chunk) = (first + pair * 2 + i as u32 % 2, chunk + i as u32 / 2);
+                    let x = [0, 1, 2, 3].map(|j| E::pack(d_q[i][2 * j], d_q[i][2 * j + 1]));
+                    let inside = target.contains(row, chunk);
+                    global::st_global_x4_if(target.rows.chunk(row, chunk), x, inside);
+                }
+                pair += 32;
             }
             self.end_job(n);
         }

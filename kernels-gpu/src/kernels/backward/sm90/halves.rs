@@ -7,7 +7,7 @@
 //! begin dQ = dS_{i−2} K                    its share; the other one's keys have had a whole step to arrive
 //! begin Sᵀ = K Q_iᵀ                        Q_i has arrived
 //! begin dK += dSᵀ_{i−1} Q_{i−1}
-//! wait for Sᵀ and dQ;  add dQ to memory    when it is the tile's turn
+//! wait for Sᵀ and dQ;  dQ → shared memory  from there it is added to memory when it is the tile's turn
 //! mask Sᵀ;  Pᵀ ← exp(Sᵀ − L)               dO_i has arrived
 //! wait for dK;  release Q_{i−1}
 //! begin dPᵀ = V dO_iᵀ
@@ -18,12 +18,14 @@
 //! ```
 //!
 //! Between the steps nothing is in flight, and the two consumers never meet: one's products run beside the other's
-//! exponentials. Of its own exponentials, too, `ptxas` moves most behind the beginning of dPᵀ, whose accumulators are the
-//! registers from which dQ is added to memory: these are free only when the memory has taken them, and dK's product runs until
-//! then.
+//! exponentials. Of its own exponentials, too, `ptxas` moves most behind the beginning of dPᵀ.
+//!
+//! At head_dim 128 registers do not hold Sᵀ beside dQ, or not much else: it is begun when dQ and dK have been waited for. In wide
+//! tiles, of 80 queries, dS lies in shared memory with its queries down, and dQᵀ = Kᵀ dSᵀ is multiplied, 64 columns by each
+//! consumer.
 
 use super::Tiles;
-use super::consumer::{Consumer, Keys};
+use super::consumer::{Consumer, Keys, PackedScores};
 use super::layout::ROUND;
 use crate::attention::mask::Mask;
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
@@ -66,7 +68,11 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(c: &Consumer<M>) {
                 break;
             }
             if steps == ROUND {
-                c.round::<E, T>(n);
+                if T::QUERIES_DOWN {
+                    c.round_transposed::<E, T>(n);
+                } else {
+                    c.round::<E, T>(n);
+                }
                 n += 1;
                 continue;
             }
@@ -106,50 +112,19 @@ impl<M: Mask> Consumer<'_, M> {
         keys: Keys,
         kept: &mut Kept<T>,
     ) {
-        let (columns, queries) = (
-            const { T::HEAD_DIM / 16 },
-            const { T::FOOTPRINT.block_q / 16 },
-        );
         let (layout, own) = (self.layout, self.idx * WARPGROUP_ROWS);
         let at = Ring::at(STAGES, i);
-        // Steps are counted through all tiles; the first one has none before it.
-        let before = Ring::at(STAGES, i.wrapping_sub(1));
-        let mut s = T::Scores::undefined();
-        let mut d_q = T::QueryGradient::undefined();
         // SAFETY: as `consume`.
         unsafe {
-            let begun_d_q = if NTH == LATER {
-                Some(self.begin_query_gradient::<E, T>(i.wrapping_sub(2), &mut d_q))
+            let p = if T::BEHIND {
+                self.scores_behind::<E, T, NTH>(i, keys, kept)
             } else {
-                None
+                self.scores_beside::<E, T, NTH>(i, keys, kept)
             };
-            layout.q_ring.await_full(at);
-            let (k, q) = (layout.k::<T>().from_row(own), layout.q::<T>(at.stage));
-            let begun_s = s.begin_product::<E>(k, q, columns);
-            let begun_d_k = if NTH == FIRST {
-                begun_s.wait::<0>();
-                None
-            } else {
-                let q = layout.q::<T>(before.stage);
-                let add = (NTH == LATER) as u32;
-                let begun = kept.d_k.begin_addition::<E, _>(&kept.d_s, q, queries, add);
-                begun_s.wait::<1>();
-                Some(begun)
-            };
-            if let Some(begun) = begun_d_q {
-                begun.wait::<1>();
-                self.add_query_gradient::<T>(i.wrapping_sub(2), &d_q);
-            }
-            layout.d_o_ring.await_full(at);
-            let p = self.probabilities::<E, T>(at, keys, &mut s);
-            if let Some(begun) = begun_d_k {
-                begun.wait::<0>();
-                self.release_q(before);
-            }
-
             let (v, d_o) = (layout.v::<T>().from_row(own), layout.d_o::<T>(at.stage));
             let mut d_p = T::Scores::undefined();
-            let begun_d_p = d_p.begin_product::<E>(v, d_o, columns);
+            let begun_d_p = d_p.begin_product::<E>(v, d_o, const { T::HEAD_DIM / 16 });
+            let queries = const { T::FOOTPRINT.block_q / 16 };
             let add = (NTH != FIRST) as u32;
             let begun_d_v = kept.d_v.begin_addition::<E, _>(&p, d_o, queries, add);
             begun_d_p.wait::<1>();
@@ -160,6 +135,115 @@ impl<M: Mask> Consumer<'_, M> {
         }
     }
 
+    /// A step's first half: Pᵀ. Sᵀ is multiplied beside what is left of the steps before.
+    #[inline(always)]
+    unsafe fn scores_beside<E: Element, T: Tiles, const NTH: u32>(
+        &self,
+        i: u32,
+        keys: Keys,
+        kept: &mut Kept<T>,
+    ) -> PackedScores<T> {
+        // Steps are counted through all tiles; the first one has none before it.
+        let (at, before) = (Ring::at(STAGES, i), Ring::at(STAGES, i.wrapping_sub(1)));
+        let mut s = T::Scores::undefined();
+        let mut d_q = T::QueryGradient::undefined();
+        // SAFETY: as `consume`.
+        unsafe {
+            let begun_d_q = if NTH == LATER {
+                Some(self.begin_query_gradient::<E, T>(i.wrapping_sub(2), &mut d_q))
+            } else {
+                None
+            };
+            let begun_s = self.begin_scores::<E, T>(at, &mut s);
+            let begun_d_k = if NTH == FIRST {
+                begun_s.wait::<0>();
+                None
+            } else {
+                let begun = self.begin_gradient_of_own_keys::<E, T, NTH>(before, kept);
+                begun_s.wait::<1>();
+                Some(begun)
+            };
+            if let Some(begun) = begun_d_q {
+                begun.wait::<1>();
+                self.end_query_gradient::<T>(i.wrapping_sub(2), &d_q);
+            }
+            self.layout.d_o_ring.await_full(at);
+            let p = self.probabilities::<E, T>(at, keys, &mut s);
+            if let Some(begun) = begun_d_k {
+                begun.wait::<0>();
+                self.release_q(before);
+            }
+            p
+        }
+    }
+
+    /// The same where registers do not hold Sᵀ beside dQ: Sᵀ is multiplied behind it.
+    #[inline(always)]
+    unsafe fn scores_behind<E: Element, T: Tiles, const NTH: u32>(
+        &self,
+        i: u32,
+        keys: Keys,
+        kept: &mut Kept<T>,
+    ) -> PackedScores<T> {
+        let (at, before) = (Ring::at(STAGES, i), Ring::at(STAGES, i.wrapping_sub(1)));
+        // SAFETY: as `consume`.
+        unsafe {
+            if NTH == LATER {
+                let i = i.wrapping_sub(2);
+                let mut d_q = T::QueryGradient::undefined();
+                let begun_d_q = self.begin_query_gradient::<E, T>(i, &mut d_q);
+                let begun_d_k = self.begin_gradient_of_own_keys::<E, T, NTH>(before, kept);
+                begun_d_q.wait::<1>();
+                self.end_query_gradient::<T>(i, &d_q);
+                begun_d_k.wait::<0>();
+            } else if NTH == SECOND {
+                self.begin_gradient_of_own_keys::<E, T, NTH>(before, kept)
+                    .wait::<0>();
+            }
+            if NTH != FIRST {
+                self.release_q(before);
+            }
+            let mut s = T::Scores::undefined();
+            self.begin_scores::<E, T>(at, &mut s).wait::<0>();
+            self.layout.d_o_ring.await_full(at);
+            self.probabilities::<E, T>(at, keys, &mut s)
+        }
+    }
+
+    /// Begins Sᵀ = K Qᵀ of the tile's keys that are this consumer's.
+    #[inline(always)]
+    unsafe fn begin_scores<'b, E: Element, T: Tiles>(
+        &self,
+        at: Ring,
+        s: &'b mut T::Scores,
+    ) -> Pending<'b, T::Scores> {
+        let layout = self.layout;
+        let k = layout.k::<T>().from_row(self.idx * WARPGROUP_ROWS);
+        // SAFETY: as `consume`.
+        unsafe {
+            layout.q_ring.await_full(at);
+            s.begin_product::<E>(k, layout.q::<T>(at.stage), const { T::HEAD_DIM / 16 })
+        }
+    }
+
+    /// Begins dK += dSᵀ Q of the step before the `NTH` one.
+    #[inline(always)]
+    unsafe fn begin_gradient_of_own_keys<'b, E: Element, T: Tiles, const NTH: u32>(
+        &self,
+        before: Ring,
+        kept: &'b mut Kept<T>,
+    ) -> Pending<'b, T::KeyGradient> {
+        let (q, queries) = (
+            self.layout.q::<T>(before.stage),
+            const { T::FOOTPRINT.block_q / 16 },
+        );
+        // SAFETY: as `consume`.
+        unsafe {
+            kept.d_k
+                .begin_addition::<E, _>(&kept.d_s, q, queries, (NTH == LATER) as u32)
+        }
+    }
+
     /// The tile's last products; dV and dK on their way out. `i` counts steps up to the tile's end, `n` tiles up to it.
     #[inline(always)]
     unsafe fn finish<E: Element, T: Tiles>(&self, n: u32, i: u32, steps: u32, kept: &mut Kept<T>) {
@@ -167,12 +251,14 @@ impl<M: Mask> Consumer<'_, M> {
         let last = Ring::at(STAGES, i.wrapping_sub(1));
         // SAFETY: as `consume`.
         unsafe {
-            mbarrier::mbarrier_arrive_if(layout.v_ring.empty(0), self.leads);
+            if !T::OUT_THROUGH_V {
+                mbarrier::mbarrier_arrive_if(layout.v_ring.empty(0), self.leads);
+            }
             if steps > 1 {
                 let mut d_q = T::QueryGradient::undefined();
                 let i = i.wrapping_sub(2);
                 self.begin_query_gradient::<E, T>(i, &mut d_q).wait::<0>();
-                self.add_query_gradient::<T>(i, &d_q);
+                self.end_query_gradient::<T>(i, &d_q);
             }
             let mut d_q = T::QueryGradient::undefined();
             let q = layout.q::<T>(last.stage);
@@ -187,15 +273,19 @@ impl<M: Mask> Consumer<'_, M> {
             self.release_q(last);
             begun_d_q.wait::<0>();
             mbarrier::mbarrier_arrive_if(layout.k_ring.empty(0), self.leads);
-            self.add_query_gradient::<T>(i.wrapping_sub(1), &d_q);
+            self.end_query_gradient::<T>(i.wrapping_sub(1), &d_q);
 
             self.send::<E, T>(out, 4, job, own, &kept.d_k, self.p.scale.scale);
+            if T::OUT_THROUGH_V {
+                tma::bulk_wait_group_read::<0>();
+                mbarrier::mbarrier_arrive_if(layout.v_ring.empty(0), self.leads);
+            }
             self.end_job(n);
         }
     }
 
     /// Begins this consumer's share of dQ = dS K of step `i`: where a block has 128 queries its half of them, else its half of
-    /// the columns.
+    /// the columns. Or of dQᵀ = Kᵀ dSᵀ.
     #[inline(always)]
     unsafe fn begin_query_gradient<'b, E: Element, T: Tiles>(
         &self,
@@ -204,28 +294,28 @@ impl<M: Mask> Consumer<'_, M> {
     ) -> Pending<'b, T::QueryGradient> {
         let at = Ring::at(STAGES, i);
         let (d_s, k) = (self.layout.d_s::<T>(at.stage), self.layout.k::<T>());
-        let (d_s, k) = if const { T::FOOTPRINT.block_q == 128 } {
-            (d_s.from_part(self.idx), k)
-        } else {
-            (d_s, k.from_part(self.idx))
-        };
+        let keys = const { T::FOOTPRINT.block_k / 16 };
         // SAFETY: as `consume`; both consumers have written their dS.
         unsafe {
             self.layout.d_s_ring.await_full(at);
-            d_q.begin_product_transposed::<E>(d_s, k, const { T::FOOTPRINT.block_k / 16 })
+            if T::QUERIES_DOWN {
+                d_q.begin_product_of_columns::<E>(k.from_part(self.idx), d_s, keys)
+            } else if const { T::FOOTPRINT.block_q == 128 } {
+                d_q.begin_product_transposed::<E>(d_s.from_part(self.idx), k, keys)
+            } else {
+                d_q.begin_product_transposed::<E>(d_s, k.from_part(self.idx), keys)
+            }
         }
     }
 
-    /// Adds this consumer's share of dQ of step `i` to memory; dS may be overwritten.
+    /// This consumer's share of dQ of step `i` is there: off to memory. dS may be overwritten.
     #[inline(always)]
-    unsafe fn add_query_gradient<T: Tiles>(&self, i: u32, d_q: &T::QueryGradient) {
-        let at = Ring::at(STAGES, i);
+    unsafe fn end_query_gradient<T: Tiles>(&self, i: u32, d_q: &T::QueryGradient) {
+        let d_s_read = self.layout.d_s_ring.empty(i % STAGES);
         // SAFETY: as `consume`.
         unsafe {
-            mbarrier::mbarrier_arrive_if(self.layout.d_s_ring.empty(at.stage), self.leads);
-            let turn = self.await_turn(at);
-            self.add_piece::<T>(turn, self.idx, d_q);
-            self.end_turn(at);
+            mbarrier::mbarrier_arrive_if(d_s_read, self.leads);
+            self.leave_piece::<T>(i, d_q);
         }
     }
 }

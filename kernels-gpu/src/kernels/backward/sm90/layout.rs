@@ -1,6 +1,7 @@
 //! Where things lie in shared memory, and the barriers by which the roles meet.
 
 use super::Tiles;
+use super::sums::piece_bytes;
 use crate::attention::schedule::{BackwardTile, Direction};
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
 use crate::ptx::{shared, special};
@@ -26,11 +27,17 @@ pub(super) struct Job {
     pub(super) steps: u32,
 }
 
-/// [`Job::steps`] of a job for which `tile` names, instead of keys, [`ROUNDED_ROWS`] rows of dQ of a query head, to which all
+/// [`Job::steps`] of a job for which `tile` names, instead of keys, [`rounded_rows`] of dQ of a query head, to which all
 /// tiles have added.
 pub(super) const ROUND: u32 = u32::MAX;
-/// Rows of dQ that the consumers' warps round at once, 16 each.
-pub(super) const ROUNDED_ROWS: u32 = WARPS * 16;
+/// Rows of dQ that the consumers round at once: 16 for each warp; a block, where they had it transposed.
+pub(super) const fn rounded_rows<T: Tiles>() -> u32 {
+    if T::QUERIES_DOWN {
+        T::FOOTPRINT.block_q
+    } else {
+        WARPS * 16
+    }
+}
 
 /// A step's block of dQ, as a turn keeper tells the consumers of it.
 #[derive(Clone, Copy)]
@@ -49,9 +56,11 @@ pub(super) struct Layout {
     q: u32,
     d_o: u32,
     d_s: u32,
-    /// Where consumers share the keys: dV and dK on their way out. Where they share the products: Pᵀ on its way from one to
-    /// the other.
+    /// Where consumers share the keys: dV and dK on their way out, in V's place if that is all there is. Where they share
+    /// the products: Pᵀ on its way from one to the other.
     out: u32,
+    /// Where consumers share the keys: their pieces of dQ on their way to memory.
+    pieces: u32,
     lse: u32,
     delta: u32,
     steps: u32,
@@ -67,8 +76,11 @@ pub(super) struct Layout {
     pub(super) p_ring: Barriers,
     /// Slots for jobs; emptied by all threads of the consumers, and the turn keepers.
     pub(super) job_ring: Barriers,
-    /// Slots for turns; each filled by its keeper, emptied by the consumers' threads when they have added.
+    /// Slots for turns, where consumers add from their registers; each filled by its keeper, emptied by the consumers' threads
+    /// when they have added.
     pub(super) turn_ring: Barriers,
+    /// Places of pieces, the first consumer's and then the other's.
+    piece_rings: Barriers,
     /// The tile's K; emptied by the consumers' warps.
     pub(super) k_ring: Barriers,
     /// The tile's V; emptied by the consumers' warps.
@@ -87,8 +99,20 @@ impl Layout {
         let q = v + keys;
         let d_o = q + STAGES * queries;
         let d_s = d_o + STAGES * queries;
-        let out = d_s + STAGES * BoxedTile::n_bytes(config.block_k, config.block_q);
-        let lse = out + if T::SPLIT { STAGES * P_BYTES } else { keys };
+        let behind_d_s = d_s + STAGES * d_s_bytes::<T>();
+        let (out, pieces) = if T::SPLIT {
+            (behind_d_s, behind_d_s + STAGES * P_BYTES)
+        } else if T::OUT_THROUGH_V {
+            (v, behind_d_s)
+        } else {
+            (behind_d_s, behind_d_s + keys)
+        };
+        let lse = pieces
+            + if T::SPLIT {
+                0
+            } else {
+                CONSUMERS * piece_bytes::<T>()
+            };
         let delta = lse + STAGES * config.block_q * 4;
         let steps = delta + STAGES * config.block_q * 4;
         let jobs = steps + STAGES * SLOT;
@@ -99,7 +123,9 @@ impl Layout {
         let p_ring = Barriers::new(d_s_ring.end(), STAGES);
         let job_ring = Barriers::new(p_ring.end(), STAGES);
         let turn_ring = Barriers::new(job_ring.end(), STAGES);
-        let k_ring = Barriers::new(turn_ring.end(), 1);
+        let piece_rings = Barriers::new(turn_ring.end(), STAGES);
+        let behind_pieces = Barriers::new(piece_rings.end(), STAGES).end();
+        let k_ring = Barriers::new(behind_pieces, 1);
         let v_ring = Barriers::new(k_ring.end(), 1);
         Layout {
             k,
@@ -108,6 +134,7 @@ impl Layout {
             d_o,
             d_s,
             out,
+            pieces,
             lse,
             delta,
             steps,
@@ -119,6 +146,7 @@ impl Layout {
             p_ring,
             job_ring,
             turn_ring,
+            piece_rings,
             k_ring,
             v_ring,
         }
@@ -140,6 +168,9 @@ impl Layout {
             self.p_ring.make(ALL_THREADS / 2, ALL_THREADS / 2);
             self.job_ring.make(1, ALL_THREADS + STAGES);
             self.turn_ring.make(1, ALL_THREADS);
+            for consumer in 0..CONSUMERS {
+                self.piece_ring(consumer).make(WARPS / CONSUMERS, 1);
+            }
             self.k_ring.make(1, WARPS);
             self.v_ring.make(1, makers);
         }
@@ -175,19 +206,40 @@ impl Layout {
         queries::<T>(self.d_o, stage)
     }
 
-    /// A stage of dSᵀ: keys down, queries across.
+    /// A stage of dSᵀ, keys down and queries across; or of dS, [`Tiles::QUERIES_DOWN`].
     #[inline(always)]
     pub(super) const fn d_s<T: Tiles>(self, stage: u32) -> BoxedTile {
-        let rows = T::FOOTPRINT.block_k;
+        let config = T::FOOTPRINT;
         BoxedTile {
-            base: self.d_s + stage * BoxedTile::n_bytes(rows, T::FOOTPRINT.block_q),
-            rows,
+            base: self.d_s + stage * d_s_bytes::<T>(),
+            rows: if T::QUERIES_DOWN {
+                config.block_q
+            } else {
+                config.block_k
+            },
         }
+    }
+
+    /// A consumer's piece of dQ on its way to memory.
+    #[inline(always)]
+    pub(super) const fn piece<T: Tiles>(self, consumer: u32) -> u32 {
+        self.pieces + consumer * piece_bytes::<T>()
+    }
+
+    /// Stages of a consumer's pieces, all in one place: see [`Consumer::leave_piece`].
+    ///
+    /// [`Consumer::leave_piece`]: super::consumer::Consumer::leave_piece
+    #[inline(always)]
+    pub(super) const fn piece_ring(self, consumer: u32) -> Barriers {
+        Barriers::new(self.piece_rings.full(0) + consumer * STAGES * 16, STAGES)
     }
 
     /// A consumer's keys of dV, then of dK, on their way out.
     #[inline(always)]
     pub(super) const fn out<T: Tiles>(self, consumer: u32) -> BoxedTile {
+        if T::OUT_THROUGH_V {
+            return self.v::<T>().from_row(consumer * WARPGROUP_ROWS);
+        }
         BoxedTile {
             base: self.out + consumer * BoxedTile::n_bytes(WARPGROUP_ROWS, T::HEAD_DIM),
             rows: WARPGROUP_ROWS,
@@ -289,6 +341,11 @@ impl Layout {
         let [block, first] = unsafe { shared::ld_shared_x2(self.turns + slot * SLOT) };
         Turn { block, first }
     }
+}
+
+/// Bytes of a stage of dS.
+const fn d_s_bytes<T: Tiles>() -> u32 {
+    T::FOOTPRINT.block_q * T::FOOTPRINT.block_k * 2
 }
 
 #[inline(always)]

@@ -6,7 +6,8 @@
 //! - the loader, one thread, draws tiles, says so to everybody through two slots, and keeps the rings of Q and dO full;
 //! - two warpgroups of consumers recompute S and P, and keep dV and dK: up to head_dim 128 each for half of the keys
 //!   (`halves.rs`), above that one keeps dV and the other dK (`split.rs`); they share dQ;
-//! - two turn keepers, a thread each for even and odd steps, say when it is the tile's turn to add to a block of dQ.
+//! - two turn keepers, a thread each for even and odd steps, wait until it is the tile's turn to add to a block of dQ, and
+//!   see to it that this happens (`sums.rs`).
 //!
 //! Who finds no tile any more rounds dQ (`d_q.rs`).
 //!
@@ -20,6 +21,7 @@ mod halves;
 mod layout;
 mod loader;
 mod split;
+mod sums;
 mod turns;
 
 use super::Blocks;
@@ -30,6 +32,7 @@ use crate::ptx::{barrier, mbarrier, shuffle, special, warpgroup};
 use crate::tile::element::Element;
 use crate::tile::register::{Accumulator, RegisterTile};
 use crate::tile::warpgroup::WarpgroupTile;
+use crate::variants::TileShape;
 use consumer::Consumer;
 use layout::Layout;
 
@@ -41,9 +44,16 @@ pub trait Tiles: Blocks {
     type Scores: WarpgroupTile;
     /// A warpgroup's keys of dK or dV.
     type KeyGradient: WarpgroupTile;
-    /// A piece of a block of dQ: 64 rows of 64 columns.
+    /// Whether dS lies in shared memory with its queries down, and consumers hold dQ transposed, 64 columns of a block each:
+    /// where a block has not 64 rows, or twice as many.
+    const QUERIES_DOWN: bool = !Self::FOOTPRINT.block_q.is_multiple_of(64);
+    /// Whether consumers that share the keys multiply Sᵀ when they have dQ and dK of the steps before, and not beside them.
+    const BEHIND: bool = Self::HEAD_DIM == 128;
+    /// Whether dV and dK leave through V's place: where there is no other.
+    const OUT_THROUGH_V: bool = Self::QUERIES_DOWN;
+    /// A consumer's piece of a block of dQ: 64 rows of 64 columns; transposed, 64 columns of all rows.
     type QueryGradient: WarpgroupTile;
-    /// Columns of dQ that a warp rounds at once.
+    /// Columns of dQ that a warp rounds at once, where they are not transposed.
     type Rounded: Accumulator;
 }
 
@@ -52,27 +62,33 @@ const fn n8(columns: u32) -> usize {
     columns as usize / 8
 }
 
-/// The tiles of head_dim `D`.
+/// The tiles of head_dim `D` in the default shape.
 pub struct HeadDim<const D: u32>;
 
-impl<const D: u32> Blocks for HeadDim<D> {
-    const HEAD_DIM: u32 = D;
-    const FOOTPRINT: Footprint = config::tma_backward(D);
-    const ACCUM_COLUMNS: u32 = config::padded_columns(D);
-    const INTERLEAVED: bool = true;
-}
+/// The tiles of head_dim `D` in the shape [`TileShape::Wide`].
+pub struct Wide<const D: u32>;
 
 macro_rules! tiles {
-    ($($head_dim:literal)*) => {$(
-        impl Tiles for HeadDim<$head_dim> {
+    ($($shape:ident $tiles:ident: $($head_dim:literal)*;)*) => {$(
+        impl<const D: u32> Blocks for $tiles<D> {
+            const HEAD_DIM: u32 = D;
+            const FOOTPRINT: Footprint = config::tma_backward(D, TileShape::$shape);
+            const ACCUM_COLUMNS: u32 = config::padded_columns(D);
+            const INTERLEAVED: bool = true;
+        }
+
+        $(impl Tiles for $tiles<$head_dim> {
             type Scores = RegisterTile<1, { n8(Self::FOOTPRINT.block_q) }>;
             type KeyGradient = RegisterTile<1, { n8($head_dim) }>;
-            type QueryGradient = RegisterTile<1, { n8(64) }>;
+            type QueryGradient = RegisterTile<1, { n8(if Self::QUERIES_DOWN { Self::FOOTPRINT.block_q } else { 64 }) }>;
             type Rounded = RegisterTile<1, { n8(if Self::SPLIT { $head_dim / 2 } else { $head_dim }) }>;
-        }
+        })*
     )*};
 }
-tiles!(64 96 128 192 256);
+tiles! {
+    Default HeadDim: 64 96 128 192 256;
+    Wide Wide: 128;
+}
 
 /// Registers of the threads that only move data; consumers need what these give back.
 const MOVER_REGISTERS: u32 = 24;

@@ -1,16 +1,18 @@
-//! A turn keeper: says when it is the tile's turn to add to a step's block of dQ, and passes the turn on.
+//! A turn keeper: waits until it is the tile's turn to add to a step's block of dQ, sends off what consumers have left of it
+//! or says that they may add, and passes the turn on.
 //!
 //! To ask whose turn it is, and to see to it that everybody sees what was added before the next one is told, takes longer
 //! than a step. So there are two keepers, for even and for odd steps, and consumers never wait for memory.
 
 use super::Tiles;
 use super::layout::{Layout, ROUND, Turn};
+use super::sums;
 use crate::attention::batch_and_head;
 use crate::attention::mask::Mask;
 use crate::attention::walk::{self, Walk};
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
 use crate::params::{BackwardParams, FASTEST};
-use crate::ptx::{atomic, mbarrier};
+use crate::ptx::{atomic, mbarrier, tma};
 use crate::tile::ring::Ring;
 
 /// The whole of a keeper's work: every step that is `mine`, counted modulo [`STAGES`].
@@ -65,10 +67,17 @@ pub(super) unsafe fn keep<T: Tiles, M: Mask>(p: &BackwardParams, layout: Layout,
                         while atomic::ld_acquire_u32(counter) != turn {}
                     }
                     let first = (turn == 0) as u32;
-                    layout.write_turn(mine, Turn { block, first });
-                    mbarrier::mbarrier_arrive_if(layout.turn_ring.full(mine), 1);
-                    // All have added when the slot is empty again. Counted in any order: who rounds dQ waits for the last.
-                    mbarrier::mbarrier_wait(layout.turn_ring.empty(mine), at.parity);
+                    let turn = Turn { block, first };
+                    if T::SPLIT {
+                        layout.write_turn(mine, turn);
+                        mbarrier::mbarrier_arrive_if(layout.turn_ring.full(mine), 1);
+                        // All have added when the slot is empty again.
+                        mbarrier::mbarrier_wait(layout.turn_ring.empty(mine), at.parity);
+                    } else {
+                        tma::fence_proxy_async_global();
+                        sums::send_pieces::<T>(p, layout, at, turn);
+                    }
+                    // Counted in any order: who rounds dQ waits for the last.
                     atomic::red_release_add_u32(counter, 1);
                 }
                 walk.advance();

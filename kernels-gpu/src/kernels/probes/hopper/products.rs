@@ -104,6 +104,7 @@ products! {
     wgmma_n64_rs_k: F16, Registers, K, 8;
     wgmma_n64_rs_mn: Bf16, Registers, Mn, 8;
     wgmma_n80_ss_k: F16, Rows, K, 10;
+    wgmma_n80_ts_k: Bf16, Columns, K, 10;
     wgmma_n80_rs_mn: Bf16, Registers, Mn, 10;
     wgmma_n96_ss_k: Bf16, Rows, K, 12;
     wgmma_n96_rs_mn: F16, Registers, Mn, 12;

@@ -1,0 +1,129 @@
+//! dQ on its way from the consumers' registers to its accumulator in global memory.
+//!
+//! A block of the accumulator lies there piece after piece, as consumers hold it: fragments of all threads one after the
+//! other. Consumers that share the keys leave their pieces in shared memory, and go on; a turn keeper sends them off when it is
+//! the tile's turn. Where shared memory is full, consumers add from their registers, and go on when the memory has taken them.
+
+use super::Tiles;
+use super::consumer::{Consumer, THREADS};
+use super::layout::{CONSUMERS, Layout, Turn};
+use crate::config::TMA_BACKWARD_STAGES as STAGES;
+use crate::params::BackwardParams;
+use crate::ptx::{atomic, barrier, global, mbarrier, shared, shuffle, special, tma};
+use crate::tile::register::Accumulator;
+use crate::tile::ring::Ring;
+
+/// Bytes of a fragment of all threads of a consumer.
+pub(super) const FRAGMENT_BYTES: u32 = THREADS * 16;
+
+/// Bytes of a piece.
+pub(super) const fn piece_bytes<T: Tiles>() -> u32 {
+    T::QueryGradient::N as u32 * FRAGMENT_BYTES
+}
+
+/// The address of a block of the accumulator.
+fn block_address<T: Tiles>(p: &BackwardParams, block: u32) -> u64 {
+    let block_bytes = const { T::FOOTPRINT.block_q * T::ACCUM_COLUMNS * 4 };
+    p.d_q_accum + u64::from(block) * u64::from(block_bytes)
+}
+
+/// Sends off what consumers leave of step `at`, when they have, and waits until all of it is in memory.
+///
+/// # Safety
+/// One thread of the block does it for each stage, in the order of the steps; it is the tile's turn.
+#[inline(always)]
+pub(super) unsafe fn send_pieces<T: Tiles>(
+    p: &BackwardParams,
+    layout: Layout,
+    at: Ring,
+    turn: Turn,
+) {
+    let n_bytes = const { piece_bytes::<T>() };
+    // SAFETY: the caller's contract; pieces are sent when they are there, overwritten when they have been read.
+    unsafe {
+        for consumer in 0..CONSUMERS {
+            let ring = layout.piece_ring(consumer);
+            let to = block_address::<T>(p, turn.block) + u64::from(consumer * n_bytes);
+            ring.await_full(at);
+            if turn.first == 1 {
+                tma::bulk_store(to, layout.piece::<T>(consumer), n_bytes);
+            } else {
+                tma::bulk_add_f32(to, layout.piece::<T>(consumer), n_bytes);
+            }
+            tma::bulk_commit_group();
+            tma::bulk_wait_group_read::<0>();
+            mbarrier::mbarrier_arrive_if(ring.empty(at.stage), 1);
+        }
+        tma::bulk_wait_group::<0>();
+    }
+}
+
+impl<M> Consumer<'_, M> {
+    /// Leaves this consumer's piece of dQ of step `i` where the turn keeper finds it.
+    #[inline(always)]
+    pub(super) unsafe fn leave_piece<T: Tiles>(&self, i: u32, d_q: &T::QueryGradient) {
+        let at = Ring::at(STAGES, i);
+        // Anew: see `send`.
+        let thread = special::anew(special::thread_idx_x()) % THREADS;
+        // SAFETY: the place is empty when it is written: as soon as that of the step before has been read. There is one for all
+        // steps, and barriers for even and for odd ones, because so there are keepers.
+        unsafe {
+            let ring = self.layout.piece_ring(self.idx);
+            ring.await_empty(Ring::at(STAGES, i.wrapping_add(1)));
+            let own = self.layout.piece::<T>(self.idx) + thread * 16;
+            for n in 0..T::QueryGradient::N {
+                let fragment = d_q.fragment(0, n).map(f32::to_bits);
+                shared::st_shared_x4(own + n as u32 * FRAGMENT_BYTES, fragment);
+            }
+            tma::fence_proxy_async();
+            barrier::warp_sync();
+            mbarrier::mbarrier_arrive_if(ring.full(at.stage), self.leads);
+        }
+    }
+
+    /// Waits until the tile may add to a step's block of dQ.
+    #[inline(always)]
+    pub(super) unsafe fn await_turn(&self, at: Ring) -> Turn {
+        // SAFETY: the slot is full when it is read.
+        unsafe {
+            self.layout.turn_ring.await_full(at);
+            let Turn { block, first } = self.layout.read_turn(at.stage);
+            let first = shuffle::shuffle_idx_u32(first, 0);
+            Turn { block, first }
+        }
+    }
+
+    /// The thread has added.
+    #[inline(always)]
+    pub(super) unsafe fn end_turn(&self, at: Ring) {
+        // SAFETY: every thread arrives for itself.
+        unsafe { mbarrier::mbarrier_arrive_if(self.layout.turn_ring.empty(at.stage), 1) }
+    }
+
+    /// Adds the `piece`-th piece of a block of dQ to memory, from registers: where there is no shared memory to spare.
+    #[inline(always)]
+    pub(super) unsafe fn add_piece<T: Tiles>(
+        &self,
+        turn: Turn,
+        piece: u32,
+        d_q: &T::QueryGradient,
+    ) {
+        // Anew: see `send`.
+        let thread = special::anew(special::thread_idx_x()) % THREADS;
+        let own = piece * piece_bytes::<T>() + thread * 16;
+        let address = block_address::<T>(self.p, turn.block) + u64::from(own);
+        let fragment = |n: usize| address + n as u64 * u64::from(FRAGMENT_BYTES);
+        // SAFETY: the accumulator has the block, and it is the tile's turn.
+        unsafe {
+            if turn.first == 1 {
+                for n in 0..T::QueryGradient::N {
+                    global::st_global_f32x4(fragment(n), d_q.fragment(0, n));
+                }
+            } else {
+                for n in 0..T::QueryGradient::N {
+                    atomic::red_add_f32x4(fragment(n), d_q.fragment(0, n));
+                }
+            }
+        }
+    }
+}
