@@ -286,29 +286,32 @@ fn order(problem: ProblemBuilder, n_sms: u32) -> (u32, u32, u32) {
 
 #[test]
 fn circles_are_taken_where_all_tiles_of_a_head_run_at_once_and_few_blocks_are_left_over() {
-    let of = |seqlen: usize, heads: usize| {
+    let of = |head_dim: usize, seqlen: usize, heads: usize| {
         let problem = Problem::builder(Dtype::Bf16).seqlen(seqlen);
-        problem.heads(heads).head_dim(128)
+        problem.heads(heads).head_dim(head_dim)
     };
     // 64 tiles: two heads in 128 of 132 blocks.
-    assert_eq!(order(of(8192, 32), 132), (CIRCLES, 2, 132));
+    assert_eq!(order(of(96, 8192, 32), 132), (CIRCLES, 2, 132));
     // 128 tiles: one head in 128.
-    assert_eq!(order(of(16384, 16), 132), (CIRCLES, 1, 132));
+    assert_eq!(order(of(96, 16384, 16), 132), (CIRCLES, 1, 132));
+    // Wide tiles of that many keys: every second of them in a circle, so of twice as many heads.
+    assert_eq!(order(of(128, 8192, 32), 132), (CIRCLES, 4, 132));
+    assert_eq!(order(of(128, 16384, 16), 132), (CIRCLES, 2, 132));
     // 70 tiles: a head at a time would leave 62 of 132 blocks idle. In a list several times as many lie side by side.
-    assert_eq!(order(of(8960, 16), 132), (ORDERED, 8, 132));
+    assert_eq!(order(of(96, 8960, 16), 132), (ORDERED, 8, 132));
     // 140 tiles: more than there are blocks.
-    assert_eq!(order(of(17920, 8), 132), (ORDERED, 1, 132));
+    assert_eq!(order(of(96, 17920, 8), 132), (ORDERED, 1, 132));
     // A tile has fewer steps than there are tiles: they would begin at the same block.
-    assert_eq!(order(of(8192, 32).seqlen_q(64), 132), (ORDERED, 2, 132));
-    assert_eq!(order(of(8192, 32).seqlen_q(0), 132).0, ORDERED);
+    assert_eq!(order(of(96, 8192, 32).seqlen_q(64), 132), (ORDERED, 2, 132));
+    assert_eq!(order(of(96, 8192, 32).seqlen_q(0), 132).0, ORDERED);
     // All that is asked for fits the device at once.
-    assert_eq!(order(of(1024, 3), 132), (CIRCLES, 3, 48));
+    assert_eq!(order(of(96, 1024, 3), 132), (CIRCLES, 3, 48));
     // Under a causal mask tiles differ in length.
     assert_eq!(
-        order(of(8192, 32).mask(Mask::Causal), 132),
+        order(of(96, 8192, 32).mask(Mask::Causal), 132),
         (ORDERED, 2, 132)
     );
     // By name.
-    let fastest = of(8192, 32).order(Order::Fastest);
+    let fastest = of(96, 8192, 32).order(Order::Fastest);
     assert_eq!(order(fastest, 132), (FASTEST, 2, 132));
 }

@@ -143,7 +143,7 @@ fn backward_causal() {
               problem   bf16 q [2, 4096, 32, 128] k [2, 4096, 8, 128] Causal scale 0.088388346 Fastest
               launch    backward_delta_sm90a_bf16_d128 grid 4096 threads 256 shared 0
                         tiles 32 heads 16 heads_per_group 4
-              launch    backward_sm90a_bf16_d128_causal grid 132 threads 384 shared 197952
+              launch    backward_sm90a_bf16_d128_causal grid 132 threads 384 shared 230784
                         tiles 32 heads 16 heads_per_group 4
               workspace 136331776 bytes
                           lse_log2   at          256, 1048576 bytes
@@ -173,7 +173,7 @@ fn backward_in_circles() {
               problem   bf16 q [2, 4096, 32, 72] k [2, 4096, 8, 72] Full scale 0.11785113 Deterministic
               launch    backward_delta_sm90a_bf16_d96 grid 4096 threads 256 shared 0
                         tiles 32 heads 16 heads_per_group 4, in circles
-              launch    backward_sm90a_bf16_d96_full grid 132 threads 384 shared 197952
+              launch    backward_sm90a_bf16_d96_full grid 132 threads 384 shared 230784
                         tiles 32 heads 16 heads_per_group 4, in circles
               workspace 136331776 bytes
                           lse_log2   at          256, 1048576 bytes
@@ -233,7 +233,7 @@ fn backward_above_head_dim_128() {
               problem   bf16 q [2, 4096, 32, 136] k [2, 4096, 8, 136] Causal scale 0.08574929 Deterministic
               launch    backward_delta_sm90a_bf16_d192 grid 4096 threads 256 shared 0
                         tiles 64 heads 16 heads_per_group 2
-              launch    backward_sm90a_bf16_d192_causal grid 132 threads 384 shared 181568
+              launch    backward_sm90a_bf16_d192_causal grid 132 threads 384 shared 181632
                         tiles 64 heads 16 heads_per_group 2
               workspace 203440640 bytes
                           lse_log2   at          256, 1048576 bytes
