@@ -219,8 +219,13 @@ pub const fn tma_backward(head_dim: u32, tiles: TileShape) -> Footprint {
         block_q,
         block_k,
         // Stores and loads together. At head_dim 256 consumers need all registers that movers can do without; these keep a few words
-        // of a tile's way in local memory, and work them out anew once a tile.
-        spill_bytes: if head_dim > 192 { 304 } else { 0 },
+        // of a tile's way in local memory, and work them out anew once a tile. At 128 consumers keep two words there, which they
+        // want once a tile.
+        spill_bytes: match (head_dim, tiles) {
+            (..=96 | 192, _) | (128, TileShape::Wide) => 0,
+            (128, _) => 16,
+            _ => 304,
+        },
     }
 }
 

@@ -60,6 +60,13 @@ unsafe fn with_columns<S: Accumulator>(statistics: u32, mut f: impl FnMut(usize,
     }
 }
 
+/// The `n`-th fragment across of what was packed.
+#[inline(always)]
+pub(super) fn unpacked<E: Element>(packed: &impl Packed, n: usize) -> [f32; 4] {
+    let [[a, b], [c, d]] = packed.pairs(0, n).map(E::unpack);
+    [a, b, c, d]
+}
+
 impl<M: Mask> Consumer<'_, M> {
     /// The `n`-th tile, when the loader has said which. It can be read again until its slot is released.
     #[inline(always)]
@@ -97,7 +104,7 @@ impl<M: Mask> Consumer<'_, M> {
         }
     }
 
-    /// Pᵀ = exp2(scale_log2 · Sᵀ − L), 0 where masked.
+    /// Pᵀ = exp2(scale_log2 · Sᵀ − L), 0 where masked; it stands in place of Sᵀ, too.
     #[inline(always)]
     pub(super) unsafe fn probabilities<E: Element, T: Tiles>(
         &self,
@@ -120,22 +127,20 @@ impl<M: Mask> Consumer<'_, M> {
         s.pack::<E>()
     }
 
-    /// dSᵀ = Pᵀ ∘ (dPᵀ − Δ).
+    /// dSᵀ = Pᵀ ∘ (dPᵀ − Δ); `p` gives the fragments of Pᵀ.
     #[inline(always)]
     pub(super) unsafe fn score_gradients<E: Element, T: Tiles>(
         &self,
         at: Ring,
-        p: &PackedScores<T>,
+        p: impl Fn(usize) -> [f32; 4],
         mut d_p: T::Scores,
     ) -> PackedScores<T> {
         // SAFETY: dO's stage is full, and Δ with it.
         unsafe {
             with_columns::<T::Scores>(self.layout.delta::<T>(at.stage), |n, delta| {
-                let (pairs, d_s) = (p.pairs(0, n), d_p.fragment_mut(0, n));
-                for half in 0..2 {
-                    let p = E::unpack(pairs[half]);
-                    d_s[2 * half] = p[0] * (d_s[2 * half] - delta[0]);
-                    d_s[2 * half + 1] = p[1] * (d_s[2 * half + 1] - delta[1]);
+                let p = p(n);
+                for (idx, x) in d_p.fragment_mut(0, n).iter_mut().enumerate() {
+                    *x = p[idx] * (*x - delta[idx % 2]);
                 }
             });
         }

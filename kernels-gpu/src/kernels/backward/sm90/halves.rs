@@ -22,10 +22,10 @@
 //!
 //! At head_dim 128 registers do not hold Sᵀ beside dQ, or not much else: it is begun when dQ and dK have been waited for. In wide
 //! tiles, of 80 queries, dS lies in shared memory with its queries down, and dQᵀ = Kᵀ dSᵀ is multiplied, 64 columns by each
-//! consumer.
+//! consumer. In the others dS is made of P as it was before it was rounded for dV.
 
 use super::Tiles;
-use super::consumer::{Consumer, Keys, PackedScores};
+use super::consumer::{Consumer, Keys, PackedScores, unpacked};
 use super::layout::ROUND;
 use crate::attention::mask::Mask;
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
@@ -116,10 +116,11 @@ impl<M: Mask> Consumer<'_, M> {
         let at = Ring::at(STAGES, i);
         // SAFETY: as `consume`.
         unsafe {
+            let mut s = T::Scores::undefined();
             let p = if T::BEHIND {
-                self.scores_behind::<E, T, NTH>(i, keys, kept)
+                self.scores_behind::<E, T, NTH>(i, keys, kept, &mut s)
             } else {
-                self.scores_beside::<E, T, NTH>(i, keys, kept)
+                self.scores_beside::<E, T, NTH>(i, keys, kept, &mut s)
             };
             let (v, d_o) = (layout.v::<T>().from_row(own), layout.d_o::<T>(at.stage));
             let mut d_p = T::Scores::undefined();
@@ -128,24 +129,28 @@ impl<M: Mask> Consumer<'_, M> {
             let add = (NTH != FIRST) as u32;
             let begun_d_v = kept.d_v.begin_addition::<E, _>(&p, d_o, queries, add);
             begun_d_p.wait::<1>();
-            kept.d_s = self.score_gradients::<E, T>(at, &p, d_p);
+            kept.d_s = if T::KEEPS_P {
+                self.score_gradients::<E, T>(at, |n| s.fragment(0, n), d_p)
+            } else {
+                self.score_gradients::<E, T>(at, |n| unpacked::<E>(&p, n), d_p)
+            };
             self.publish::<T>(at, own, &kept.d_s);
             begun_d_v.wait::<0>();
             mbarrier::mbarrier_arrive_if(layout.d_o_ring.empty(at.stage), self.leads);
         }
     }
 
-    /// A step's first half: Pᵀ. Sᵀ is multiplied beside what is left of the steps before.
+    /// A step's first half: Pᵀ, rounded, and in `s` as it was. Sᵀ is multiplied beside what is left of the steps before.
     #[inline(always)]
     unsafe fn scores_beside<E: Element, T: Tiles, const NTH: u32>(
         &self,
         i: u32,
         keys: Keys,
         kept: &mut Kept<T>,
+        s: &mut T::Scores,
     ) -> PackedScores<T> {
         // Steps are counted through all tiles; the first one has none before it.
         let (at, before) = (Ring::at(STAGES, i), Ring::at(STAGES, i.wrapping_sub(1)));
-        let mut s = T::Scores::undefined();
         let mut d_q = T::QueryGradient::undefined();
         // SAFETY: as `consume`.
         unsafe {
@@ -154,7 +159,7 @@ impl<M: Mask> Consumer<'_, M> {
             } else {
                 None
             };
-            let begun_s = self.begin_scores::<E, T>(at, &mut s);
+            let begun_s = self.begin_scores::<E, T>(at, s);
             let begun_d_k = if NTH == FIRST {
                 begun_s.wait::<0>();
                 None
@@ -168,7 +173,7 @@ impl<M: Mask> Consumer<'_, M> {
                 self.end_query_gradient::<T>(i.wrapping_sub(2), &d_q);
             }
             self.layout.d_o_ring.await_full(at);
-            let p = self.probabilities::<E, T>(at, keys, &mut s);
+            let p = self.probabilities::<E, T>(at, keys, s);
             if let Some(begun) = begun_d_k {
                 begun.wait::<0>();
                 self.release_q(before);
@@ -184,6 +189,7 @@ impl<M: Mask> Consumer<'_, M> {
         i: u32,
         keys: Keys,
         kept: &mut Kept<T>,
+        s: &mut T::Scores,
     ) -> PackedScores<T> {
         let (at, before) = (Ring::at(STAGES, i), Ring::at(STAGES, i.wrapping_sub(1)));
         // SAFETY: as `consume`.
@@ -203,10 +209,9 @@ impl<M: Mask> Consumer<'_, M> {
             if NTH != FIRST {
                 self.release_q(before);
             }
-            let mut s = T::Scores::undefined();
-            self.begin_scores::<E, T>(at, &mut s).wait::<0>();
+            self.begin_scores::<E, T>(at, s).wait::<0>();
             self.layout.d_o_ring.await_full(at);
-            self.probabilities::<E, T>(at, keys, &mut s)
+            self.probabilities::<E, T>(at, keys, s)
         }
     }
 

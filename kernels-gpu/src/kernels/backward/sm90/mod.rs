@@ -49,6 +49,8 @@ pub trait Tiles: Blocks {
     const QUERIES_DOWN: bool = !Self::FOOTPRINT.block_q.is_multiple_of(64);
     /// Whether consumers that share the keys multiply Sᵀ when they have dQ and dK of the steps before, and not beside them.
     const BEHIND: bool = Self::HEAD_DIM == 128;
+    /// Whether registers hold P unrounded until dS is made of it.
+    const KEEPS_P: bool = Self::BEHIND && !Self::QUERIES_DOWN;
     /// Whether dV and dK leave through V's place: where there is no other.
     const OUT_THROUGH_V: bool = Self::QUERIES_DOWN;
     /// A consumer's piece of a block of dQ: 64 rows of 64 columns; transposed, 64 columns of all rows.

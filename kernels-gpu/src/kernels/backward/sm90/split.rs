@@ -14,7 +14,7 @@
 //! ```
 
 use super::Tiles;
-use super::consumer::{Consumer, Keys, PackedScores, THREADS};
+use super::consumer::{Consumer, Keys, PackedScores, THREADS, unpacked};
 use super::layout::{Job, ROUND};
 use crate::attention::batch_and_head;
 use crate::attention::mask::Mask;
@@ -229,7 +229,7 @@ impl<M: Mask> Consumer<'_, M> {
         // SAFETY: as `consume_values`.
         unsafe {
             let p = self.take_over::<T>(at);
-            let d_s = self.score_gradients::<E, T>(at, &p, d_p);
+            let d_s = self.score_gradients::<E, T>(at, |n| unpacked::<E>(&p, n), d_p);
             self.publish::<T>(at, 0, &d_s);
             mbarrier::mbarrier_arrive_if(layout.p_ring.empty(at.stage), 1);
             mbarrier::mbarrier_arrive_if(layout.d_o_ring.empty(at.stage), self.leads);
