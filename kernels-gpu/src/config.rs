@@ -219,12 +219,13 @@ pub const fn tma_backward(head_dim: u32, tiles: TileShape) -> Footprint {
         block_q,
         block_k,
         // Stores and loads together. At head_dim 256 consumers need all registers that movers can do without; these keep a few words
-        // of a tile's way in local memory, and work them out anew once a tile. At 128 consumers keep two words there, which they
-        // want once a tile.
-        spill_bytes: match (head_dim, tiles) {
-            (..=96 | 192, _) | (128, TileShape::Wide) => 0,
-            (128, _) => 16,
-            _ => 304,
+        // of a tile's way in local memory, and work them out anew once a tile. At 128 and 192 it is a word or two that are wanted
+        // once a tile.
+        spill_bytes: match head_dim {
+            ..=96 => 0,
+            128 => 16,
+            192 => 8,
+            _ => 312,
         },
     }
 }
