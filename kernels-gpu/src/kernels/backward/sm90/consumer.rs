@@ -135,7 +135,7 @@ impl<M: Mask> Consumer<'_, M> {
         p: impl Fn(usize) -> [f32; 4],
         mut d_p: T::Scores,
     ) -> PackedScores<T> {
-        // SAFETY: dO's stage is full, and Δ with it.
+        // SAFETY: Q's stage is full, and Δ with it: who takes P over knows of it from there.
         unsafe {
             with_columns::<T::Scores>(self.layout.delta::<T>(at.stage), |n, delta| {
                 let p = p(n);

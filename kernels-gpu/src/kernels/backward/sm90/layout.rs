@@ -66,9 +66,9 @@ pub(super) struct Layout {
     steps: u32,
     jobs: u32,
     turns: u32,
-    /// Stages of Q, with lse and the number of its first row; emptied by the consumers' threads.
+    /// Stages of Q, with lse, Δ and the number of its first row; emptied by the consumers' threads.
     pub(super) q_ring: Barriers,
-    /// Stages of dO, with Δ; emptied by the consumers' warps.
+    /// Stages of dO; emptied by the consumers' warps.
     pub(super) d_o_ring: Barriers,
     /// Stages of dSᵀ; filled and emptied by the consumers' warps.
     pub(super) d_s_ring: Barriers,

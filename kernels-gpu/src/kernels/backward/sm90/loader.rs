@@ -98,9 +98,9 @@ impl Loader<'_> {
         let (batch_idx, kv_head_idx) = batch_and_head(job.tile.head, p.shape.heads_k);
         let keys = [0, job.tile.tile * config.block_k, kv_head_idx, batch_idx];
         let once = Ring::at(1, n);
-        let stage_bytes = const {
-            BoxedTile::n_bytes(config_block_q::<T>(), T::HEAD_DIM) + config_block_q::<T>() * 4
-        };
+        let rows_bytes = const { BoxedTile::n_bytes(config_block_q::<T>(), T::HEAD_DIM) };
+        // Of lse, and of Δ.
+        let n_bytes = const { config_block_q::<T>() * 4 };
         let mut left = job.steps;
         // SAFETY: as `load`.
         unsafe {
@@ -135,18 +135,17 @@ impl Loader<'_> {
                     layout.q_ring.await_empty(at);
                     layout.write_first_query(at.stage, first);
                     let full = layout.q_ring.full(at.stage);
-                    mbarrier::mbarrier_arrive_expect_tx(full, stage_bytes);
+                    mbarrier::mbarrier_arrive_expect_tx(full, rows_bytes + 2 * n_bytes);
                     load_boxes::<T>(self.map(0), layout.q::<T>(at.stage), queries, full);
-                    let lse = layout.lse::<T>(at.stage);
-                    tma::bulk_load(lse, p.lse_log2 + statistics, config.block_q * 4, full);
+                    let (lse, delta) = (layout.lse::<T>(at.stage), layout.delta::<T>(at.stage));
+                    tma::bulk_load(lse, p.lse_log2 + statistics, n_bytes, full);
+                    tma::bulk_load(delta, p.delta + statistics, n_bytes, full);
                 };
                 let load_d_o = || {
                     layout.d_o_ring.await_empty(at);
                     let full = layout.d_o_ring.full(at.stage);
-                    mbarrier::mbarrier_arrive_expect_tx(full, stage_bytes);
+                    mbarrier::mbarrier_arrive_expect_tx(full, rows_bytes);
                     load_boxes::<T>(self.map(3), layout.d_o::<T>(at.stage), queries, full);
-                    let delta = layout.delta::<T>(at.stage);
-                    tma::bulk_load(delta, p.delta + statistics, config.block_q * 4, full);
                 };
                 // In the order in which places become free. In wide tiles it is faster to ask first for what is wanted first.
                 if T::SPLIT {
