@@ -29,6 +29,7 @@ enum Bug {
     WorkersDoNotFence,
     KeeperDoesNotFence,
     KeeperFencesTooEarly,
+    FencesThreadsOnly,
     NobodyWaits,
     WaitDoesNotAcquire,
     HandOverDoesNotRelease,
@@ -118,7 +119,7 @@ impl Sums {
                 Bug::Unordered | Bug::NotCleared | Bug::NobodyWaits => {}
                 Bug::OneStoresAtOnce if turn == ODD => {}
                 Bug::WaitDoesNotAcquire => while atomic::ld_relaxed_u32(at) < turn {},
-                Bug::Fences => {
+                Bug::Fences | Bug::FencesThreadsOnly => {
                     while atomic::ld_relaxed_u32(at) < turn {}
                     atomic::fence_acq_rel_gpu();
                 }
@@ -127,7 +128,7 @@ impl Sums {
         }
         if !matches!(
             self.bug,
-            Bug::KeeperFencesTooEarly | Bug::KeeperDoesNotFence
+            Bug::KeeperFencesTooEarly | Bug::KeeperDoesNotFence | Bug::FencesThreadsOnly
         ) {
             tma::fence_proxy_async_global();
         }
@@ -376,6 +377,7 @@ caught! {
     writes_that_are_not_fenced: WorkersDoNotFence => |kind| unfenced(kind, "fence.proxy.async");
     a_turn_that_is_not_fenced: KeeperDoesNotFence => unfenced_global;
     a_fence_before_the_turn: KeeperFencesTooEarly => unfenced_global;
+    a_fence_of_threads_and_none_of_the_copy_engine: FencesThreadsOnly => unfenced_global;
     nobody_waits: NobodyWaits => between_blocks_or_nothing_there;
     a_wait_that_does_not_acquire: WaitDoesNotAcquire => between_blocks;
     a_hand_over_that_does_not_release: HandOverDoesNotRelease => between_blocks;

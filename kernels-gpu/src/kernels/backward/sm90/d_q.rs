@@ -112,6 +112,7 @@ impl<M: Mask> Consumer<'_, M> {
             self.end_job(n);
         }
     }
+
     /// The same where consumers had dQ transposed: a block, of which this warp has 16 columns and a lane pairs of rows.
     #[inline(always)]
     pub(super) unsafe fn round_transposed<E: Element, T: Tiles>(&self, n: u32) {
