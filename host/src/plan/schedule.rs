@@ -117,7 +117,8 @@ pub fn tma_backward(
 }
 
 /// Circles of every second tile, if neighbours would follow each other by a single step: where a block has more than half as
-/// many queries as a tile has keys. At head_dim 64 that is 4 to 5 % faster (H200). In lists it is 9 to 12 % slower: long tiles then end last.
+/// many queries as a tile has keys. At head_dim 64 that is 4 to 5 % faster (H200). In lists it is 9 to 12 % slower: long tiles
+/// then end last.
 fn strided(circles: Schedule, footprint: &Footprint, resident: u32) -> Schedule {
     let close = 2 * footprint.block_q > footprint.block_k;
     if !close || circles.tiles < 4 || circles.tiles % 2 == 1 {

@@ -165,26 +165,24 @@ fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> [TileShape;
     const WIDE_ROWS: u64 = 192;
     const WIDE_GRADIENTS: u64 = 62;
     let problem = checked.problem();
-    if kinds.contains(&Kind::TmaBackward) {
-        let long = (WIDE_GRADIENTS * u64::from(device.n_sms)).max(1024);
-        let wide = problem.head_dim > 96 && problem.seqlen_q as u64 >= long;
-        return if wide {
-            [TileShape::Wide, TileShape::Default, TileShape::Compact]
-        } else {
-            [TileShape::Default, TileShape::Wide, TileShape::Compact]
-        };
-    }
+    let seqlen_q = problem.seqlen_q as u64;
     if kinds == [Kind::TmaForward] && short::prefers_compact(problem, device.n_sms) {
         return [TileShape::Compact, TileShape::Default, TileShape::Wide];
     }
-    let long = match problem.mask {
-        Mask::Full if problem.head_dim <= 64 => 1024,
-        _ => 4096,
+    let wide = if kinds.contains(&Kind::TmaBackward) {
+        let long = (WIDE_GRADIENTS * u64::from(device.n_sms)).max(1024);
+        problem.head_dim > 96 && seqlen_q >= long
+    } else {
+        let long = match problem.mask {
+            Mask::Full if problem.head_dim <= 64 => 1024,
+            _ => 4096,
+        };
+        let rows = (problem.batch as u64)
+            .saturating_mul(problem.heads_q as u64)
+            .saturating_mul(seqlen_q);
+        seqlen_q >= long && rows >= 4 * WIDE_ROWS * u64::from(device.n_sms)
     };
-    let rows = (problem.batch as u64)
-        .saturating_mul(problem.heads_q as u64)
-        .saturating_mul(problem.seqlen_q as u64);
-    if problem.seqlen_q >= long && rows >= 4 * WIDE_ROWS * u64::from(device.n_sms) {
+    if wide {
         [TileShape::Wide, TileShape::Default, TileShape::Compact]
     } else {
         [TileShape::Default, TileShape::Wide, TileShape::Compact]

@@ -373,16 +373,12 @@ impl Stores {
 
     /// Takes those of all groups but the newest out of the unread ones.
     pub fn take_read(&mut self, newest: u32) -> Vec<Store> {
-        let done = self.committed.saturating_sub(u64::from(newest));
-        let split = self.unread.partition_point(|store| store.group < done);
-        self.unread.drain(..split).collect()
+        take_done(&mut self.unread, self.committed, newest)
     }
 
     /// The same of the unwritten ones.
     pub fn take_written(&mut self, newest: u32) -> Vec<Store> {
-        let done = self.committed.saturating_sub(u64::from(newest));
-        let split = self.unwritten.partition_point(|store| store.group < done);
-        self.unwritten.drain(..split).collect()
+        take_done(&mut self.unwritten, self.committed, newest)
     }
 
     /// How many have not been read, and where the oldest was issued.
@@ -390,4 +386,11 @@ impl Stores {
         let first = self.unread.first()?;
         Some((self.unread.len() as u32, first.site))
     }
+}
+
+/// Takes out the stores of all `committed` groups but the newest.
+fn take_done(stores: &mut Vec<Store>, committed: u64, newest: u32) -> Vec<Store> {
+    let done = committed.saturating_sub(u64::from(newest));
+    let split = stores.partition_point(|store| store.group < done);
+    stores.drain(..split).collect()
 }

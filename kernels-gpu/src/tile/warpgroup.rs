@@ -9,7 +9,7 @@ use super::fragment;
 use super::global::GlobalMatrix;
 use super::register::{Accumulator, Packed, RegisterTile};
 use super::shared::{LaneRows, SharedTile};
-use crate::ptx::wgmma::{Major, Wgmma, wgmma_commit_group, wgmma_fence};
+use crate::ptx::wgmma::{Descriptor, Major, Wgmma, wgmma_commit_group, wgmma_fence};
 use crate::ptx::{barrier, global, ldmatrix, shared, shuffle, special};
 
 pub use operand::{BoxedTile, Left};
@@ -254,6 +254,39 @@ pub trait WarpgroupTile: Accumulator + Sized {
     unsafe fn wait<const LEFT: u32>(&mut self);
 }
 
+impl<const N: usize> RegisterTile<1, N>
+where
+    [[f32; 4]; N]: Wgmma,
+{
+    /// Begins `self = A Bᵀ`, B stored by rows: `a` gives the `k`-th 16 of A's inner dimension, stored as `MAJOR` says.
+    ///
+    /// # Safety
+    /// As [`WarpgroupTile::begin_product`].
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+    unsafe fn begin_by_rows<E: Element, const MAJOR: u32>(
+        &mut self,
+        a: impl Fn(u32) -> Descriptor,
+        b: BoxedTile,
+        steps: u32,
+    ) -> Pending<'_, Self> {
+        // SAFETY: the caller's contract.
+        unsafe {
+            wgmma_fence();
+            for k in 0..steps {
+                self.fragments_mut()
+                    .multiply_ss::<E, MAJOR, { Major::K as u32 }>(
+                        a(k),
+                        b.along_columns(k),
+                        (k > 0) as u32,
+                    );
+            }
+            wgmma_commit_group();
+        }
+        Pending(self)
+    }
+}
+
 impl<const N: usize> WarpgroupTile for RegisterTile<1, N>
 where
     [[f32; 4]; N]: Wgmma,
@@ -272,19 +305,7 @@ where
         steps: u32,
     ) -> Pending<'_, Self> {
         // SAFETY: the caller's contract.
-        unsafe {
-            wgmma_fence();
-            for k in 0..steps {
-                self.fragments_mut()
-                    .multiply_ss::<E, { Major::K as u32 }, { Major::K as u32 }>(
-                        a.along_columns(k),
-                        b.along_columns(k),
-                        (k > 0) as u32,
-                    );
-            }
-            wgmma_commit_group();
-        }
-        Pending(self)
+        unsafe { self.begin_by_rows::<E, { Major::K as u32 }>(|k| a.along_columns(k), b, steps) }
     }
 
     #[inline(always)]
@@ -296,19 +317,7 @@ where
         steps: u32,
     ) -> Pending<'_, Self> {
         // SAFETY: the caller's contract.
-        unsafe {
-            wgmma_fence();
-            for k in 0..steps {
-                self.fragments_mut()
-                    .multiply_ss::<E, { Major::Mn as u32 }, { Major::K as u32 }>(
-                        a.along_rows(k),
-                        b.along_columns(k),
-                        (k > 0) as u32,
-                    );
-            }
-            wgmma_commit_group();
-        }
-        Pending(self)
+        unsafe { self.begin_by_rows::<E, { Major::Mn as u32 }>(|k| a.along_rows(k), b, steps) }
     }
 
     #[inline(always)]
