@@ -33,6 +33,7 @@ macro_rules! for_each_variant {
             forward_sm90a_bf16_d64_full_wide:   TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 64,  mask: Full,   tiles: Wide }
             forward_sm90a_bf16_d64_causal_wide: TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 64,  mask: Causal, tiles: Wide }
             forward_sm90a_bf16_d128_full_wide:  TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 128, mask: Full,   tiles: Wide }
+            forward_sm90a_bf16_d128_causal_wide: TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 128, mask: Causal, tiles: Wide }
             forward_sm90a_bf16_d64_full_compact:        TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 64,  mask: Full,   tiles: Compact }
             forward_sm90a_bf16_d64_causal_compact:      TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 64,  mask: Causal, tiles: Compact }
             forward_sm90a_bf16_d96_full_compact:        TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 96,  mask: Full,   tiles: Compact }
@@ -56,6 +57,7 @@ macro_rules! for_each_variant {
             forward_sm90a_f16_d64_full_wide:   TmaForward { arch: Sm90a, dtype: F16, head_dim: 64,  mask: Full,   tiles: Wide }
             forward_sm90a_f16_d64_causal_wide: TmaForward { arch: Sm90a, dtype: F16, head_dim: 64,  mask: Causal, tiles: Wide }
             forward_sm90a_f16_d128_full_wide:  TmaForward { arch: Sm90a, dtype: F16, head_dim: 128, mask: Full,   tiles: Wide }
+            forward_sm90a_f16_d128_causal_wide: TmaForward { arch: Sm90a, dtype: F16, head_dim: 128, mask: Causal, tiles: Wide }
             forward_sm90a_f16_d64_full_compact:        TmaForward { arch: Sm90a, dtype: F16, head_dim: 64,  mask: Full,   tiles: Compact }
             forward_sm90a_f16_d64_causal_compact:      TmaForward { arch: Sm90a, dtype: F16, head_dim: 64,  mask: Causal, tiles: Compact }
             forward_sm90a_f16_d96_full_compact:        TmaForward { arch: Sm90a, dtype: F16, head_dim: 96,  mask: Full,   tiles: Compact }

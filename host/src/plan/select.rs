@@ -175,6 +175,7 @@ fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> [TileShape;
     } else {
         let long = match problem.mask {
             Mask::Full if problem.head_dim <= 64 => 1024,
+            Mask::Causal if problem.head_dim > 64 => 8192,
             _ => 4096,
         };
         let rows = (problem.batch as u64)

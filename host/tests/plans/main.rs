@@ -60,6 +60,29 @@ fn forward_causal() {
 }
 
 #[test]
+fn forward_causal_of_long_sequences() {
+    check(
+        llama_like().seqlen(8192),
+        Pass::Forward,
+        None,
+        expect![[r#"
+            Forward with flash3 on cuda
+              problem   bf16 q [2, 8192, 32, 128] k [2, 8192, 8, 128] Causal scale 0.088388346 Deterministic
+              launch    forward_sm90a_bf16_d128_causal_wide grid 132 threads 512 shared 229584
+                        tiles 43 heads 64 heads_per_group 32
+              workspace 256 bytes
+                          ticket     at            0, 4 bytes
+              standard attention would need 25769803776 bytes
+              candidate flash3    chosen
+              candidate flash2    could run; a faster one can too
+              candidate flash1    cannot run: its forward kernels are not built yet
+              candidate standard  could run; a faster one can too
+              candidate tiled     cannot run: it does not run on cuda
+        "#]],
+    );
+}
+
+#[test]
 fn forward_full_of_odd_lengths() {
     let problem = Problem::builder(Dtype::F16)
         .seqlen_q(1000)

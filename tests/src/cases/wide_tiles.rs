@@ -18,8 +18,14 @@ const FULL: [(usize, usize, usize); 9] = [
     (4100, 0, 128),
 ];
 
-/// The same under the causal mask, which has wide tiles at head_dim 64 only: most rows see no key, or all rows do.
-const CAUSAL: [(usize, usize, usize); 3] = [(4096, 300, 64), (4100, 0, 40), (4096, 700, 64)];
+/// The same under the causal mask, which wants longer sequences: most rows see no key, or all rows do.
+const CAUSAL: [(usize, usize, usize); 5] = [
+    (4096, 300, 64),
+    (4100, 0, 40),
+    (4096, 700, 64),
+    (8192, 700, 128),
+    (8200, 90, 104),
+];
 
 /// All of them, types and heads going round.
 pub fn all() -> Vec<Case> {

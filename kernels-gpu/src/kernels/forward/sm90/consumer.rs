@@ -5,7 +5,7 @@ use super::layout::{Job, Layout};
 use super::packing::Packing;
 use crate::attention::batch_and_head;
 use crate::attention::mask::Mask;
-use crate::config::TMA_SLOTS;
+use crate::config::{Footprint, TMA_SLOTS};
 use crate::kernels::forward::store_lse;
 use crate::params::TmaForwardParams;
 use crate::ptx::{barrier, mbarrier, special, tma};
@@ -21,6 +21,8 @@ use crate::tile::warpgroup::{self, WARPGROUP_ROWS, WarpgroupTile};
 const TURN_BARRIER: u32 = 1;
 /// The warps of a consumer agree at barriers `AGREEMENT_BARRIER ..`.
 const AGREEMENT_BARRIER: u32 = 4;
+/// Threads of the warpgroup that moves data; consumers are those behind it.
+const MOVERS: u32 = 128;
 /// Threads of two consumers: one waits for its turn, the other passes it on.
 const TWO_CONSUMERS: u32 = 256;
 
@@ -262,14 +264,19 @@ impl<'a, M: Mask> Consumer<'a, M> {
     /// S ← −∞ where the mask hides the key, if it hides any of the block's from the warp's rows.
     #[inline(always)]
     fn mask_block<T: Tiles>(&self, job: Job, block: u32, s: &mut T::Scores) {
-        let block_k = T::FOOTPRINT.block_k;
-        let (first_row, first_key) = (self.first_row::<T>(job), block * block_k);
+        let Footprint {
+            block_q, block_k, ..
+        } = T::FOOTPRINT;
+        // Anew: rows would stay in registers, and in wide tiles there are none to spare.
+        let thread = special::anew(special::thread_idx_x());
+        let first_row = job.tile * block_q + (thread - MOVERS) / 32 * 16;
+        let first_key = block * block_k;
         let visible_to = |row| self.mask.visible(self.packing.query::<T>(row));
         // The first row sees no more keys than the others.
         if first_key + block_k <= visible_to(first_row) {
             return;
         }
-        let place = fragment::accumulator(special::lane_idx(), 0);
+        let place = fragment::accumulator(thread % 32, 0);
         let visible = [0, 8].map(|below| {
             visible_to(first_row + place.row + below).saturating_sub(first_key + place.col)
         });
