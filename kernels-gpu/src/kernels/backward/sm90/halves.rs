@@ -268,18 +268,19 @@ impl<M: Mask> Consumer<'_, M> {
             let mut d_q = T::QueryGradient::undefined();
             let q = layout.q::<T>(last.stage);
             let add = (steps > 1) as u32;
-            let begun_d_k = kept.d_k.begin_addition::<E, _>(&kept.d_s, q, queries, add);
+            // dQ first, so that the next tile's K is on its way while gradients are sent off.
             let begun_d_q = self.begin_query_gradient::<E, T>(i.wrapping_sub(1), &mut d_q);
-            let (out, own) = (layout.out::<T>(self.idx), self.idx * WARPGROUP_ROWS);
-            // Behind these products. The job is read again: so it need not stay in registers.
-            let job = layout.read_job(n % STAGES);
-            self.send::<E, T>(out, 5, job, own, &kept.d_v, 1.0);
-            begun_d_k.wait::<1>();
-            self.release_q(last);
-            begun_d_q.wait::<0>();
+            let begun_d_k = kept.d_k.begin_addition::<E, _>(&kept.d_s, q, queries, add);
+            begun_d_q.wait::<1>();
             mbarrier::mbarrier_arrive_if(layout.k_ring.empty(0), self.leads);
             self.end_query_gradient::<T>(i.wrapping_sub(1), &d_q);
 
+            let (out, own) = (layout.out::<T>(self.idx), self.idx * WARPGROUP_ROWS);
+            // The job is read again: so it need not stay in registers.
+            let job = layout.read_job(n % STAGES);
+            self.send::<E, T>(out, 5, job, own, &kept.d_v, 1.0);
+            begun_d_k.wait::<0>();
+            self.release_q(last);
             self.send::<E, T>(out, 4, job, own, &kept.d_k, self.p.scale.scale);
             if T::OUT_THROUGH_V {
                 tma::bulk_wait_group_read::<0>();
