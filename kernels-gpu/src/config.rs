@@ -219,12 +219,8 @@ pub const fn tma_backward(head_dim: u32, tiles: TileShape) -> Footprint {
         block_q,
         block_k,
         // Stores and loads together. At head_dim 256 consumers need all registers that movers can do without; these keep a few words
-        // of a tile's way in local memory, and work them out anew once a tile. At 128 it is a word or two that are wanted once a tile.
-        spill_bytes: match head_dim {
-            ..=96 | 192 => 0,
-            128 => 16,
-            _ => 296,
-        },
+        // of a tile's way in local memory, and work them out anew once a tile.
+        spill_bytes: if head_dim <= 192 { 0 } else { 296 },
     }
 }
 

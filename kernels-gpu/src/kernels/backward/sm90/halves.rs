@@ -29,7 +29,7 @@ use super::consumer::{Consumer, Keys, PackedScores, unpacked};
 use super::layout::ROUND;
 use crate::attention::mask::Mask;
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
-use crate::ptx::{mbarrier, tma};
+use crate::ptx::{mbarrier, special, tma};
 use crate::tile::element::Element;
 use crate::tile::register::{Accumulator, Packed};
 use crate::tile::ring::Ring;
@@ -276,8 +276,8 @@ impl<M: Mask> Consumer<'_, M> {
             self.end_query_gradient::<T>(i.wrapping_sub(1), &d_q);
 
             let (out, own) = (layout.out::<T>(self.idx), self.idx * WARPGROUP_ROWS);
-            // The job is read again: so it need not stay in registers.
-            let job = layout.read_job(n % STAGES);
+            // The job is read again, and its place worked out anew: so neither need stay in registers.
+            let job = layout.read_job(special::anew(n) % STAGES);
             self.send::<E, T>(out, 5, job, own, &kept.d_v, 1.0);
             begun_d_k.wait::<0>();
             self.release_q(last);
