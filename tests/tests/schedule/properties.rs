@@ -107,9 +107,9 @@ fn tiles_of_block(launch: &Launch, block: u32) -> u32 {
 }
 
 /// A step takes anything from nothing to a while.
-fn delays(seed: u64) -> impl FnMut() -> u64 {
+fn delays(seed: u64) -> impl FnMut(u32) -> u64 {
     let mut state = seed;
-    move || {
+    move |_| {
         state = state
             .wrapping_mul(6364136223846793005)
             .wrapping_add(1442695040888963407);
@@ -186,7 +186,7 @@ proptest! {
         let with = |order| {
             let schedule = Schedule { heads_per_group: heads, order, stride: 1, ..launch.schedule };
             let launch = Launch { schedule, grid, resident: grid, ..launch };
-            run(&launch, &launch.ways(), TIMES, || 0)
+            run(&launch, &launch.ways(), TIMES, |_| 0)
         };
         let steps = launch.shape.seqlen_q.div_ceil(launch.block_q).max(1) * launch.shape.group_size;
         prop_assume!(tiles <= steps);
@@ -226,12 +226,12 @@ fn a_circle_without_room_for_all_of_its_tiles_is_stuck() {
     };
     let ways = launch.ways();
     assert_eq!(
-        run(&launch, &ways, TIMES, || 0),
+        run(&launch, &ways, TIMES, |_| 0),
         Ending::Done(2 * (3 + 8 + 1))
     );
     let crowded = Launch {
         resident: 3,
         ..launch
     };
-    assert_eq!(run(&crowded, &ways, TIMES, || 0), Ending::Stuck(3));
+    assert_eq!(run(&crowded, &ways, TIMES, |_| 0), Ending::Stuck(3));
 }

@@ -125,8 +125,13 @@ struct Run<'a> {
     time: u64,
 }
 
-/// Runs a launch; a step takes longer by what `delay` says.
-pub fn run(launch: &Launch, ways: &[Way], times: Times, mut delay: impl FnMut() -> u64) -> Ending {
+/// Runs a launch; a step takes longer by what `delay` says, which is told its block of dQ.
+pub fn run(
+    launch: &Launch,
+    ways: &[Way],
+    times: Times,
+    mut delay: impl FnMut(u32) -> u64,
+) -> Ending {
     let mut run = Run {
         launch,
         ways,
@@ -143,7 +148,9 @@ pub fn run(launch: &Launch, ways: &[Way], times: Times, mut delay: impl FnMut() 
         run.launch_block(0);
     }
     while let Some(Reverse((now, block))) = run.ready.pop() {
-        run.add(now, block, delay());
+        let (ticket, idx) = run.at[block as usize];
+        let way = &ways[ticket as usize];
+        run.add(now, block, delay(launch.block_of_d_q(way, way.steps[idx])));
     }
     match run.waiting.len() {
         0 => Ending::Done(run.time),
