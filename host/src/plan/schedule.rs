@@ -136,8 +136,8 @@ fn strided(circles: Schedule, footprint: &Footprint, resident: u32) -> Schedule 
     }
 }
 
-/// How many KV heads' q, dO and accumulator of dQ stay in the L2 cache while tiles of these heads walk through them: 26 MB. Of its
-/// 50 MB an H200 is known to keep 34 MB (half circles), and not 70 MB.
+/// How many KV heads' q, dO and accumulator of dQ stay in the L2 cache while tiles of these heads walk through them: 26 MB. An
+/// H200, of 50 MB, is fast with 34 MB (half circles), and was slow with 70 MB.
 fn heads_in_l2(problem: &Problem) -> u64 {
     const BYTES: u64 = 26 << 20;
     let row_bytes = (2 * problem.dtype.size_bytes() + 4) * problem.head_dim;
@@ -155,8 +155,8 @@ fn heads_in_l2(problem: &Problem) -> u64 {
 /// `tests/tests/schedule` compares this with other choices.
 ///
 /// But not more than `most`, if these fill the device once. Under a causal mask the tiles that run are spread over all queries of
-/// their heads, so that is what the L2 cache keeps: eight heads of 70 tiles, which it does not keep, have run at 0.86 of the speed of
-/// two heads of 66 (H200). Without a mask tiles follow one another closely, however many heads there are.
+/// their heads, so that is what the L2 cache keeps: eight heads of 70 tiles, more than that, have run at 0.86 of the speed of two
+/// heads of 66 (H200). Without a mask tiles follow one another closely, however many heads there are.
 fn heads_of_a_list(side_by_side: &Schedule, resident: u32, most: u64) -> u32 {
     /// Tiles of a group, in all the blocks that the device holds, where they do not fit it.
     const ROUNDS: u64 = 3;

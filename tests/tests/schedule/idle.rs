@@ -213,9 +213,10 @@ fn table() {
     .assert_eq(&text);
 }
 
-/// The least idle share of any list that does not wait for memory more than this one, and of circles.
+/// The least idle share of any list, and of circles; under the causal mask, of any list that does not wait for memory more than
+/// this one.
 fn best(launch: &Launch) -> f64 {
-    let missed_here = missed(launch);
+    let most = (launch.shape.causal == 1).then(|| missed(launch) + 5.0);
     let heads = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32];
     let heads = heads.into_iter().filter(|&n| n <= launch.schedule.heads);
     let lists = heads.filter_map(|heads_per_group| {
@@ -225,7 +226,8 @@ fn best(launch: &Launch) -> f64 {
             ..list.schedule
         };
         let list = Launch { schedule, ..list };
-        (missed(&list) <= missed_here + 5.0).then_some(list)
+        most.is_none_or(|most| missed(&list) <= most)
+            .then_some(list)
     });
     let all = lists.chain(in_order(launch, CIRCLES));
     all.map(|launch| idle(&launch)).fold(100.0, f64::min)
