@@ -143,7 +143,7 @@ fn heads_in_l2(problem: &Problem) -> u64 {
     BYTES / head_bytes(problem)
 }
 
-/// Bytes of q, dO and the accumulator of dQ that tiles of a KV head walk through.
+/// Bytes of q, dO and the accumulator of dQ that tiles of a KV head walk through; at least 1.
 fn head_bytes(problem: &Problem) -> u64 {
     let row_bytes = (2 * problem.dtype.size_bytes() + 4) * problem.head_dim;
     (problem.group_size() as u64)
@@ -202,6 +202,7 @@ const TILE_EDGES: u64 = 3;
 /// Tiles of a circle are spread over all queries that it passes. Where these are more than the L2 cache keeps, as they are where
 /// several query heads share keys, every step misses it: 15 to 20 % longer (H200). In a list tiles follow one another closely.
 fn time_in_circles(problem: &Problem, circles: &Schedule, resident: u32, steps: u64) -> u64 {
+    /// A little more than half circles of heads of their own pass, which are fast: see [`heads_in_l2`].
     const L2_BYTES: u64 = 36 << 20;
     const MISS_PERCENT: u64 = 18;
     let together = walk::tiles_of_a_circle(circles);
