@@ -6,45 +6,38 @@ use crate::kernels::{backward, forward, standard};
 use crate::ptx::parameters::parameter_address;
 use crate::tile::element;
 
-/// The tiles of a backward row: those of its shape.
-macro_rules! backward_tiles {
-    ($head_dim:literal) => {
-        backward::HeadDim<$head_dim>
+/// The type of a row's tiles: of its module, head_dim and shape.
+macro_rules! tiles {
+    ($($path:ident)::+, $head_dim:literal) => {
+        $($path)::+::DefaultTiles<$head_dim>
     };
-    ($head_dim:literal, $tiles:ident) => {
-        backward::$tiles<$head_dim>
+    ($($path:ident)::+, $head_dim:literal, Compact) => {
+        $($path)::+::CompactTiles<$head_dim>
     };
-}
-
-/// The tiles of a flash3 row: those of its pass and shape.
-macro_rules! hopper_tiles {
-    ($pass:ident, $head_dim:literal) => {
-        $pass::sm90::HeadDim<$head_dim>
-    };
-    ($pass:ident, $head_dim:literal, $tiles:ident) => {
-        $pass::sm90::$tiles<$head_dim>
+    ($($path:ident)::+, $head_dim:literal, Wide) => {
+        $($path)::+::WideTiles<$head_dim>
     };
 }
 
 /// What a row runs, given its kind and fields; the tile shape, where a row names one, behind a semicolon.
 macro_rules! run {
     (Forward, $p:expr, $dtype:ident, $head_dim:literal, $mask:ident) => {
-        forward::sm80::forward::<element::$dtype, forward::sm80::HeadDim<$head_dim>, mask::$mask>(
+        forward::sm80::forward::<element::$dtype, forward::sm80::DefaultTiles<$head_dim>, mask::$mask>(
             $p,
         )
     };
     (BackwardDelta, $p:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {
-        backward::delta::delta::<element::$dtype, backward_tiles!($head_dim $(, $tiles)?)>($p)
+        backward::delta::delta::<element::$dtype, tiles!(backward, $head_dim $(, $tiles)?)>($p)
     };
     (Backward, $p:expr, $dtype:ident, $head_dim:literal, $mask:ident $(; $tiles:ident)?) => {
         backward::sm80::backward::<
             element::$dtype,
-            backward_tiles!($head_dim $(, $tiles)?),
+            tiles!(backward, $head_dim $(, $tiles)?),
             mask::$mask,
         >($p)
     };
     (BackwardDq, $p:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {
-        backward::d_q::d_q::<element::$dtype, backward_tiles!($head_dim $(, $tiles)?)>($p)
+        backward::d_q::d_q::<element::$dtype, tiles!(backward, $head_dim $(, $tiles)?)>($p)
     };
     (StandardScores, $p:expr, $dtype:ident) => {
         standard::forward::scores::<element::$dtype>($p)
@@ -74,19 +67,19 @@ macro_rules! run {
         standard::backward::d_k::<element::$dtype>($p)
     };
     (TmaBackwardDelta, $p:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {
-        backward::delta::delta::<element::$dtype, hopper_tiles!(backward, $head_dim $(, $tiles)?)>($p)
+        backward::delta::delta::<element::$dtype, tiles!(backward::sm90, $head_dim $(, $tiles)?)>($p)
     };
     (TmaBackward, $given:expr, $dtype:ident, $head_dim:literal, $mask:ident $(; $tiles:ident)?) => {{
         let (p, maps) = $given;
         backward::sm90::backward::<
             element::$dtype,
-            hopper_tiles!(backward, $head_dim $(, $tiles)?),
+            tiles!(backward::sm90, $head_dim $(, $tiles)?),
             mask::$mask,
         >(p, maps)
     }};
     (TmaForward, $given:expr, $dtype:ident, $head_dim:literal, $mask:ident $(; $tiles:ident)?) => {{
         let (p, maps) = $given;
-        forward::sm90::forward::<element::$dtype, hopper_tiles!(forward, $head_dim $(, $tiles)?), mask::$mask>(
+        forward::sm90::forward::<element::$dtype, tiles!(forward::sm90, $head_dim $(, $tiles)?), mask::$mask>(
             p, maps,
         )
     }};

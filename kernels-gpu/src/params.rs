@@ -58,10 +58,10 @@ pub struct Schedule {
     pub heads_per_group: u32,
     /// Number of (batch, head) pairs.
     pub heads: u32,
-    /// Backward pass: [`ORDERED`], [`FASTEST`] or [`CIRCLES`].
+    /// Backward pass: [`ORDERED`], [`FASTEST`] or [`SHIFTED`].
     pub order: u32,
-    /// How many circles the tiles of a head walk in, with [`CIRCLES`]; else 1. Of two, every second tile is in the first, and
-    /// neighbours keep twice the distance: see [`crate::attention::walk`].
+    /// How many circles the tiles of a head walk in, with [`SHIFTED`]; else 1. Of two, every second tile is in the first, and
+    /// neighbours keep twice the distance: see [`crate::attention::block_order`].
     pub stride: u32,
 }
 
@@ -70,9 +70,9 @@ pub const ORDERED: u32 = 0;
 /// [`Schedule::order`]: contributions to dQ are added as they come.
 pub const FASTEST: u32 = 1;
 /// [`Schedule::order`]: as [`ORDERED`], and the tiles of a head begin apart from each other and walk in a circle: see
-/// [`crate::attention::walk`]. All tiles that are taken together run at once: `tiles · heads_per_group` blocks, or half of
+/// [`crate::attention::block_order`]. All tiles that are taken together run at once: `tiles · heads_per_group` blocks, or half of
 /// that where every second one is, are resident together, and take the tiles in turn. Further blocks take none.
-pub const CIRCLES: u32 = 2;
+pub const SHIFTED: u32 = 2;
 
 /// Parameters of the forward kernels.
 #[repr(C)]
@@ -167,7 +167,7 @@ pub struct TmaForwardParams {
     /// `f32 [batch, heads_q, seqlen_q]`: natural logarithm of the row's sum of exponentials.
     pub lse: u64,
     /// Workspace, `u32`: how many tiles have been drawn. 0 before a launch, and again after it.
-    pub ticket: u64,
+    pub tile_counter: u64,
     /// Sizes.
     pub shape: Shape,
     /// Scale.
@@ -175,7 +175,7 @@ pub struct TmaForwardParams {
     /// Order of the tiles. Where heads are packed, the packs count as its heads.
     pub schedule: Schedule,
     /// log₂ of the heads whose queries share a tile: packed, neighbours of one group. 0 in other than compact tiles.
-    pub packed_log2: u32,
+    pub pack_gqa_log2: u32,
 }
 
 /// Parameters of the backward kernels: `delta`, the main kernel and, in flash2, `dq`, in this order on one stream.
@@ -211,9 +211,9 @@ pub struct BackwardParams {
     /// flash3, whose kernels pad head_dim, rounded up to whole pieces of 64 columns.
     pub d_q_accum: u64,
     /// Workspace, `u32 [batch, heads_q, q_blocks]`: how many key tiles have added to this block of dQ.
-    pub turns: u64,
+    pub dq_semaphore: u64,
     /// Workspace, `u32 [2]`: the next tile to work on; in flash3, the next rows of dQ to round.
-    pub tickets: u64,
+    pub tile_counters: u64,
     /// `seqlen_q` rounded up to a multiple of the query block.
     pub padded_q: u64,
     /// Sizes.

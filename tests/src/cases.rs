@@ -369,7 +369,7 @@ mod tests {
             compact::full(),
             short::all(),
             short::packed(),
-            orders::circles(),
+            orders::shifted(),
             orders::lists(),
             orders::causal(),
             wide_tiles::all(),

@@ -139,8 +139,8 @@ macro_rules! orders_suite {
             const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::Flash3;
 
             #[test]
-            fn circles() {
-                check(&SUBJECT, ALGORITHM, "circles", orders::circles());
+            fn shifted() {
+                check(&SUBJECT, ALGORITHM, "shifted", orders::shifted());
             }
 
             #[test]

@@ -161,7 +161,7 @@ proptest! {
                 assert_describes(&maps[at], &layouts[at], base);
             }
         }
-        prop_assert_eq!((params.lse, params.ticket), (AT.lse, AT.workspace));
+        prop_assert_eq!((params.lse, params.tile_counter), (AT.lse, AT.workspace));
     }
 }
 

@@ -259,7 +259,8 @@ mod tests {
         workspace.memory[first + 1] = 1;
         let left = workspace.counters_are_clear(&plan).unwrap_err();
         assert!(
-            left.to_string().contains("the counter ticket is not 0"),
+            left.to_string()
+                .contains("the counter tile_counter is not 0"),
             "{left}"
         );
     }

@@ -107,8 +107,11 @@ pub fn params(
     let lse_log2 = push("lse_log2", &[heads, padded_q, f32_bytes])?;
     let delta = push("delta", &[heads, padded_q, f32_bytes])?;
     let d_q_accum = push("d_q_accum", &[heads, padded_q, columns.into(), f32_bytes])?;
-    let turns = push("turns", &[heads, cut.q_blocks(), size_of::<u32>() as u64])?;
-    let tickets = push("tickets", &[2, size_of::<u32>() as u64])?;
+    let dq_semaphore = push(
+        "dq_semaphore",
+        &[heads, cut.q_blocks(), size_of::<u32>() as u64],
+    )?;
+    let tile_counters = push("tile_counters", &[2, size_of::<u32>() as u64])?;
 
     let tensors = checked.forward();
     let gradients = checked.gradients();
@@ -131,8 +134,8 @@ pub fn params(
         lse_log2,
         delta,
         d_q_accum,
-        turns,
-        tickets,
+        dq_semaphore,
+        tile_counters,
         padded_q,
         shape: shape(checked),
         scale: scale(checked),
@@ -155,7 +158,7 @@ pub fn bind(mut params: BackwardParams, at: &Addresses) -> BackwardParams {
     params.lse_log2 += at.workspace;
     params.delta += at.workspace;
     params.d_q_accum += at.workspace;
-    params.turns += at.workspace;
-    params.tickets += at.workspace;
+    params.dq_semaphore += at.workspace;
+    params.tile_counters += at.workspace;
     params
 }

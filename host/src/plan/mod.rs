@@ -21,7 +21,7 @@ pub mod workspace;
 use std::fmt;
 
 use ferroflash_kernels::params::{
-    BackwardParams, CIRCLES, ForwardParams, Params, Schedule, TmaBackwardParams, TmaForwardParams,
+    BackwardParams, ForwardParams, Params, SHIFTED, Schedule, TmaBackwardParams, TmaForwardParams,
 };
 use ferroflash_kernels::variants::Variant;
 
@@ -247,7 +247,7 @@ impl PlannedLaunch {
     /// How many query heads share its tiles.
     fn packed_heads(&self) -> u32 {
         match self.params {
-            Params::TmaForward(params) => 1 << params.packed_log2,
+            Params::TmaForward(params) => 1 << params.pack_gqa_log2,
             _ => 1,
         }
     }
@@ -314,7 +314,7 @@ impl fmt::Display for Plan {
                     write!(f, ", every second tile first")?;
                 }
                 match launch.packed_heads() {
-                    1 if schedule.order == CIRCLES => writeln!(f, ", in circles")?,
+                    1 if schedule.order == SHIFTED => writeln!(f, ", shifted order")?,
                     1 => writeln!(f)?,
                     packed => writeln!(f, ", {packed} heads of q share a tile")?,
                 }

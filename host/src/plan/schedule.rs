@@ -1,9 +1,9 @@
 //! How many blocks a kernel gets and in which order they take the tiles. Choices of speed only: every choice gives the
 //! same results.
 
-use ferroflash_kernels::attention::walk;
+use ferroflash_kernels::attention::block_order;
 use ferroflash_kernels::config::Footprint;
-use ferroflash_kernels::params::{CIRCLES, FASTEST, ORDERED, Schedule};
+use ferroflash_kernels::params::{FASTEST, ORDERED, SHIFTED, Schedule};
 
 use super::backward::Cut;
 use crate::plan::DeviceInfo;
@@ -82,7 +82,7 @@ pub fn backward(
     }
 }
 
-/// The same of flash3: tiles walk in circles, or are drawn from a list in groups that fill the device well.
+/// The same of flash3: tiles walk in shifted, or are drawn from a list in groups that fill the device well.
 pub fn tma_backward(
     problem: &Problem,
     cut: &Cut,
@@ -99,9 +99,9 @@ pub fn tma_backward(
         heads_per_group: heads_of_a_list(&side_by_side, resident, most),
         ..side_by_side
     };
-    let circles = strided(
+    let shifted = strided(
         Schedule {
-            order: CIRCLES,
+            order: SHIFTED,
             ..side_by_side
         },
         footprint,
@@ -111,33 +111,33 @@ pub fn tma_backward(
     match (problem.mask, problem.order) {
         (Mask::Full, Order::Fastest) => side_by_side,
         (Mask::Full, Order::Deterministic)
-            if time_in_circles(problem, &circles, resident, steps)
+            if time_shifted(problem, &shifted, resident, steps)
                 < time_in_a_list(&list, resident, steps) =>
         {
-            circles
+            shifted
         }
         _ => list,
     }
 }
 
-/// Circles of every second tile, if neighbours would follow each other by a single step: where a block has more than half as
+/// Shifted of every second tile, if neighbours would follow each other by a single step: where a block has more than half as
 /// many queries as a tile has keys. At head_dim 64 that is 4 to 5 % faster (H200). In lists it is 9 to 12 % slower: long tiles
 /// then end last.
-fn strided(circles: Schedule, footprint: &Footprint, resident: u32) -> Schedule {
+fn strided(shifted: Schedule, footprint: &Footprint, resident: u32) -> Schedule {
     let close = 2 * footprint.block_q > footprint.block_k;
-    if !close || circles.tiles < 4 || circles.tiles % 2 == 1 {
-        return circles;
+    if !close || shifted.tiles < 4 || shifted.tiles % 2 == 1 {
+        return shifted;
     }
-    let heads_per_group = (resident / (circles.tiles / 2)).clamp(1, circles.heads.max(1));
+    let heads_per_group = (resident / (shifted.tiles / 2)).clamp(1, shifted.heads.max(1));
     Schedule {
         heads_per_group,
         stride: 2,
-        ..circles
+        ..shifted
     }
 }
 
 /// How many KV heads' q, dO and accumulator of dQ stay in the L2 cache while tiles of these heads walk through them: 26 MB. An
-/// H200, of 50 MB, is fast with 34 MB (half circles), and was slow with 70 MB.
+/// H200, of 50 MB, is fast with 34 MB (half shifted), and was slow with 70 MB.
 fn heads_in_l2(problem: &Problem) -> u64 {
     const BYTES: u64 = 26 << 20;
     BYTES / head_bytes(problem)
@@ -196,23 +196,23 @@ fn in_even_groups(heads: u64, wanted: u64) -> u32 {
 /// Steps that the beginning and the end of a tile take, while nothing is multiplied.
 const TILE_EDGES: u64 = 3;
 
-/// Steps until the last tile ends, where tiles of `steps` steps walk in circles: groups of heads follow one another, and all
+/// Steps until the last tile ends, where tiles of `steps` steps walk in shifted: groups of heads follow one another, and all
 /// tiles of a group run beside each other. Never, where they cannot, or where they would not begin apart.
 ///
 /// Tiles of a circle are spread over all queries that it passes. Where these are more than the L2 cache keeps, as they are where
 /// several query heads share keys, every step misses it: 15 to 20 % longer (H200). In a list tiles follow one another closely.
-fn time_in_circles(problem: &Problem, circles: &Schedule, resident: u32, steps: u64) -> u64 {
-    /// A little more than half circles of heads of their own pass, which are fast: see [`heads_in_l2`].
+fn time_shifted(problem: &Problem, shifted: &Schedule, resident: u32, steps: u64) -> u64 {
+    /// A little more than half shifted of heads of their own pass, which are fast: see [`heads_in_l2`].
     const L2_BYTES: u64 = 36 << 20;
     const MISS_PERCENT: u64 = 18;
-    let together = walk::tiles_of_a_circle(circles);
+    let together = block_order::tiles_per_ring(shifted);
     if together > resident || u64::from(together) > steps {
         return u64::MAX;
     }
-    let groups = circles.heads.div_ceil(circles.heads_per_group);
-    let rounds = u64::from(groups) * u64::from(circles.stride);
+    let groups = shifted.heads.div_ceil(shifted.heads_per_group);
+    let rounds = u64::from(groups) * u64::from(shifted.stride);
     let time = rounds.saturating_mul(steps.saturating_add(TILE_EDGES));
-    let bytes = head_bytes(problem).saturating_mul(circles.heads_per_group.into());
+    let bytes = head_bytes(problem).saturating_mul(shifted.heads_per_group.into());
     let misses = if bytes > L2_BYTES { MISS_PERCENT } else { 0 };
     time.saturating_add(time.saturating_mul(misses) / 100)
 }

@@ -28,12 +28,12 @@ const PACKING_PAYS: (u64, u64) = (3, 2);
 pub fn prefers_compact(problem: &Problem, n_sms: u32) -> bool {
     let fills_no_default_tile = problem.seqlen_q as u64 <= ROWS;
     let spread = most_tiles_per_sm(problem.mask) * u64::from(n_sms);
-    fills_no_default_tile || packed_log2(problem) > 0 || n_tiles(problem, 0) <= spread
+    fills_no_default_tile || pack_gqa_log2(problem) > 0 || n_tiles(problem, 0) <= spread
 }
 
 /// How many heads of a group share a compact tile, as an exponent of 2: of those that make the fewest tiles, the fewest,
 /// if that is few enough.
-pub fn packed_log2(problem: &Problem) -> u32 {
+pub fn pack_gqa_log2(problem: &Problem) -> u32 {
     let most = (problem.group_size() as u64)
         .trailing_zeros()
         .min(MOST_PACKED_LOG2);
@@ -46,11 +46,11 @@ pub fn packed_log2(problem: &Problem) -> u32 {
     if pays { packed } else { 0 }
 }
 
-/// Compact tiles of all heads, `2^packed_log2` of which share each.
-fn n_tiles(problem: &Problem, packed_log2: u32) -> u64 {
+/// Compact tiles of all heads, `2^pack_gqa_log2` of which share each.
+fn n_tiles(problem: &Problem, pack_gqa_log2: u32) -> u64 {
     (problem.batch as u64)
-        .saturating_mul(problem.heads_q as u64 >> packed_log2)
-        .saturating_mul((problem.seqlen_q as u64).div_ceil(ROWS >> packed_log2))
+        .saturating_mul(problem.heads_q as u64 >> pack_gqa_log2)
+        .saturating_mul((problem.seqlen_q as u64).div_ceil(ROWS >> pack_gqa_log2))
 }
 
 #[cfg(test)]
@@ -87,7 +87,7 @@ mod tests {
             ((16, 8), 65, 1),
             ((32, 8), 4096, 1),
         ] {
-            let log2 = packed_log2(&problem(2, heads, seqlen_q));
+            let log2 = pack_gqa_log2(&problem(2, heads, seqlen_q));
             assert_eq!(1 << log2, packed, "{heads:?} {seqlen_q}");
         }
     }
@@ -118,9 +118,9 @@ mod tests {
         let mut problem = problem(1, (64, 1), 1);
         (problem.batch, problem.heads_q, problem.seqlen_q) =
             (usize::MAX, usize::MAX - 1, usize::MAX);
-        assert_eq!(packed_log2(&problem), 0);
+        assert_eq!(pack_gqa_log2(&problem), 0);
         assert!(!prefers_compact(&problem, u32::MAX));
         problem.heads_k = 0;
-        assert_eq!(packed_log2(&problem), 0);
+        assert_eq!(pack_gqa_log2(&problem), 0);
     }
 }

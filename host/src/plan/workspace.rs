@@ -92,7 +92,7 @@ impl fmt::Display for WorkspaceLayout {
         for piece in &self.pieces {
             write!(
                 f,
-                "\n  {:<10} at {:>12}, {} bytes",
+                "\n  {:<13} at {:>12}, {} bytes",
                 piece.name, piece.offset_bytes, piece.n_bytes
             )?;
         }
@@ -119,7 +119,7 @@ mod tests {
     fn a_counter_lies_where_no_other_piece_does() {
         let mut layout = WorkspaceLayout::default();
         assert_eq!(layout.n_bytes(), 0);
-        assert_eq!(layout.place_counter("ticket"), 0);
+        assert_eq!(layout.place_counter("tile_counter"), 0);
         assert_eq!(layout.n_bytes(), COUNTER_BYTES);
         assert_eq!(layout.push("a", &[4]), Some(COUNTER_BYTES));
         let counters: Vec<bool> = layout.pieces().iter().map(Piece::is_counter).collect();

@@ -195,16 +195,16 @@ fn maps_are_encoded_once_while_their_tensors_stay() {
     assert_eq!(word(&launches(moved)[1], 5 * MAP), d_v);
 }
 
-/// Tiles that walk in circles wait for tiles that run beside them, whatever else is on the device.
+/// Tiles in shifted order wait for tiles that run beside them, whatever else is on the device.
 #[test]
-fn blocks_of_circles_are_enqueued_to_begin_together() {
+fn shifted_tiles_are_enqueued_to_begin_together() {
     let _turn = turn();
     let Some(device) = gpu(0) else { return };
     let mut full = problem();
     full.mask = Mask::Full;
     let mut backward = Backward::with(&device, full, Algorithm::Flash3);
     let planned = backward.prepared.plan().to_string();
-    assert!(planned.contains("in circles"), "{planned}");
+    assert!(planned.contains("shifted order"), "{planned}");
     let stream = Stream::new(device.as_cuda().unwrap()).unwrap();
     let launches = launches(calls_of(|| backward.enqueue(&stream, None).unwrap()));
     let beginnings: Vec<_> = launches.iter().map(|launch| launch.beginning).collect();

@@ -10,7 +10,7 @@ pub const MAP: usize = 128;
 
 /// Where the addresses of lse and ticket stand.
 const LSE: usize = offset_of!(TmaForwardParams, lse);
-const TICKET: usize = offset_of!(TmaForwardParams, ticket);
+const TILE_COUNTER: usize = offset_of!(TmaForwardParams, tile_counter);
 
 /// How many maps are encoded among calls.
 pub fn n_encoded(calls: &[Call]) -> usize {
@@ -111,7 +111,7 @@ fn every_workspace_has_a_ticket_of_its_own_that_was_cleared() {
             }
         }
         let launches = launches(calls_of(|| forward.enqueue(&stream).unwrap()));
-        tickets.push(word(&launches[0], TICKET));
+        tickets.push(word(&launches[0], TILE_COUNTER));
         kept.push(forward);
     }
     assert_eq!(tickets, cleared);
@@ -146,7 +146,7 @@ fn a_call_with_host_tensors_clears_its_own_ticket() {
         _ => None,
     });
     let launched = calls.iter().find_map(|call| match call {
-        Call::Launch(launch) => Some((word(launch, TICKET), launch.stream)),
+        Call::Launch(launch) => Some((word(launch, TILE_COUNTER), launch.stream)),
         _ => None,
     });
     assert!(launched.is_some());

@@ -4,7 +4,7 @@ use ferroflash::Layout;
 use ferroflash::plan::{Addresses, kinds};
 use ferroflash::tensor::{Description, LseDescription};
 use ferroflash::validate::{Checked, ForwardTensors, GradientTensors, backward, forward};
-use ferroflash_kernels::params::{BackwardParams, CIRCLES, FASTEST, ORDERED, Params, Schedule};
+use ferroflash_kernels::params::{BackwardParams, FASTEST, ORDERED, Params, SHIFTED, Schedule};
 use ferroflash_kernels::variants::Kind;
 
 use super::*;
@@ -213,8 +213,8 @@ fn workspace_pieces_are_bound_after_one_another() {
             params.lse_log2,
             params.delta,
             params.d_q_accum,
-            params.turns,
-            params.tickets,
+            params.dq_semaphore,
+            params.tile_counters,
         ];
         let offsets: Vec<u64> = plan
             .workspace
@@ -291,12 +291,12 @@ fn circles_are_taken_where_all_tiles_of_a_head_run_at_once_and_few_blocks_are_le
         problem.heads(heads).head_dim(head_dim)
     };
     // 64 tiles: two heads in 128 of 132 blocks.
-    assert_eq!(order(of(96, 8192, 32), 132), (CIRCLES, 2, 132));
+    assert_eq!(order(of(96, 8192, 32), 132), (SHIFTED, 2, 132));
     // 128 tiles: one head in 128.
-    assert_eq!(order(of(96, 16384, 16), 132), (CIRCLES, 1, 132));
+    assert_eq!(order(of(96, 16384, 16), 132), (SHIFTED, 1, 132));
     // Wide tiles of that many keys: every second of them in a circle, so of twice as many heads.
-    assert_eq!(order(of(128, 8192, 32), 132), (CIRCLES, 4, 132));
-    assert_eq!(order(of(128, 16384, 16), 132), (CIRCLES, 2, 132));
+    assert_eq!(order(of(128, 8192, 32), 132), (SHIFTED, 4, 132));
+    assert_eq!(order(of(128, 16384, 16), 132), (SHIFTED, 2, 132));
     // 70 tiles: a head at a time would leave 62 of 132 blocks idle. In a list several times as many lie side by side.
     assert_eq!(order(of(96, 8960, 16), 132), (ORDERED, 8, 132));
     // 140 tiles: more than there are blocks.
@@ -305,7 +305,7 @@ fn circles_are_taken_where_all_tiles_of_a_head_run_at_once_and_few_blocks_are_le
     assert_eq!(order(of(96, 8192, 32).seqlen_q(64), 132), (ORDERED, 2, 132));
     assert_eq!(order(of(96, 8192, 32).seqlen_q(0), 132).0, ORDERED);
     // All that is asked for fits the device at once.
-    assert_eq!(order(of(96, 1024, 3), 132), (CIRCLES, 3, 48));
+    assert_eq!(order(of(96, 1024, 3), 132), (SHIFTED, 3, 48));
     // Under a causal mask tiles differ in length.
     assert_eq!(
         order(of(96, 8192, 32).mask(Mask::Causal), 132),

@@ -48,7 +48,7 @@ fn forward_causal() {
               launch    forward_sm90a_bf16_d128_causal grid 132 threads 384 shared 229568
                         tiles 32 heads 64 heads_per_group 64
               workspace 256 bytes
-                          ticket     at            0, 4 bytes
+                          tile_counter  at            0, 4 bytes
               standard attention would need 6442450944 bytes
               candidate flash3    chosen
               candidate flash2    could run; a faster one can too
@@ -71,7 +71,7 @@ fn forward_causal_of_long_sequences() {
               launch    forward_sm90a_bf16_d128_causal_wide grid 132 threads 512 shared 229584
                         tiles 43 heads 64 heads_per_group 32
               workspace 256 bytes
-                          ticket     at            0, 4 bytes
+                          tile_counter  at            0, 4 bytes
               standard attention would need 25769803776 bytes
               candidate flash3    chosen
               candidate flash2    could run; a faster one can too
@@ -99,7 +99,7 @@ fn forward_full_of_odd_lengths() {
               launch    forward_sm90a_f16_d64_full_compact grid 48 threads 256 shared 90288
                         tiles 16 heads 3 heads_per_group 1
               workspace 256 bytes
-                          ticket     at            0, 4 bytes
+                          tile_counter  at            0, 4 bytes
               standard attention would need 1440000 bytes
               candidate flash3    chosen
               candidate flash2    could run; a faster one can too
@@ -144,7 +144,7 @@ fn forward_padded_to_the_next_head_dim() {
               launch    forward_sm90a_bf16_d128_full_wide grid 132 threads 512 shared 229584
                         tiles 22 heads 64 heads_per_group 1
               workspace 256 bytes
-                          ticket     at            0, 4 bytes
+                          tile_counter  at            0, 4 bytes
               standard attention would need 6442450944 bytes
               candidate flash3    chosen
               candidate flash2    cannot run: head_dim is 72; its kernels are compiled for 32, 64, 128
@@ -169,11 +169,11 @@ fn backward_causal() {
               launch    backward_sm90a_bf16_d128_causal grid 132 threads 384 shared 230784
                         tiles 32 heads 16 heads_per_group 4
               workspace 136331776 bytes
-                          lse_log2   at          256, 1048576 bytes
-                          delta      at      1048832, 1048576 bytes
-                          d_q_accum  at      2097408, 134217728 bytes
-                          turns      at    136315136, 16384 bytes
-                          tickets    at    136331520, 8 bytes
+                          lse_log2      at          256, 1048576 bytes
+                          delta         at      1048832, 1048576 bytes
+                          d_q_accum     at      2097408, 134217728 bytes
+                          dq_semaphore  at    136315136, 16384 bytes
+                          tile_counters at    136331520, 8 bytes
               standard attention would need 6442450944 bytes
               candidate flash3    chosen
               candidate flash2    could run; a faster one can too
@@ -195,15 +195,15 @@ fn backward_in_circles() {
             Backward with flash3 on cuda
               problem   bf16 q [2, 4096, 32, 72] k [2, 4096, 8, 72] Full scale 0.11785113 Deterministic
               launch    backward_delta_sm90a_bf16_d96 grid 4096 threads 256 shared 0
-                        tiles 32 heads 16 heads_per_group 4, in circles
+                        tiles 32 heads 16 heads_per_group 4, shifted order
               launch    backward_sm90a_bf16_d96_full grid 132 threads 384 shared 230784
-                        tiles 32 heads 16 heads_per_group 4, in circles
+                        tiles 32 heads 16 heads_per_group 4, shifted order
               workspace 136331776 bytes
-                          lse_log2   at          256, 1048576 bytes
-                          delta      at      1048832, 1048576 bytes
-                          d_q_accum  at      2097408, 134217728 bytes
-                          turns      at    136315136, 16384 bytes
-                          tickets    at    136331520, 8 bytes
+                          lse_log2      at          256, 1048576 bytes
+                          delta         at      1048832, 1048576 bytes
+                          d_q_accum     at      2097408, 134217728 bytes
+                          dq_semaphore  at    136315136, 16384 bytes
+                          tile_counters at    136331520, 8 bytes
               standard attention would need 6442450944 bytes
               candidate flash3    chosen
               candidate flash2    cannot run: head_dim is 72; its kernels are compiled for 32, 64, 128
@@ -230,11 +230,11 @@ fn backward_of_flash2() {
               launch    backward_dq_sm80_bf16_d128 grid 4096 threads 256 shared 16384
                         tiles 32 heads 16 heads_per_group 4
               workspace 136331776 bytes
-                          lse_log2   at          256, 1048576 bytes
-                          delta      at      1048832, 1048576 bytes
-                          d_q_accum  at      2097408, 134217728 bytes
-                          turns      at    136315136, 16384 bytes
-                          tickets    at    136331520, 8 bytes
+                          lse_log2      at          256, 1048576 bytes
+                          delta         at      1048832, 1048576 bytes
+                          d_q_accum     at      2097408, 134217728 bytes
+                          dq_semaphore  at    136315136, 16384 bytes
+                          tile_counters at    136331520, 8 bytes
               standard attention would need 6442450944 bytes
               candidate flash3    could run; another was asked for by name
               candidate flash2    chosen
@@ -259,11 +259,11 @@ fn backward_above_head_dim_128() {
               launch    backward_sm90a_bf16_d192_causal grid 132 threads 384 shared 181632
                         tiles 64 heads 16 heads_per_group 2
               workspace 203440640 bytes
-                          lse_log2   at          256, 1048576 bytes
-                          delta      at      1048832, 1048576 bytes
-                          d_q_accum  at      2097408, 201326592 bytes
-                          turns      at    203424000, 16384 bytes
-                          tickets    at    203440384, 8 bytes
+                          lse_log2      at          256, 1048576 bytes
+                          delta         at      1048832, 1048576 bytes
+                          d_q_accum     at      2097408, 201326592 bytes
+                          dq_semaphore  at    203424000, 16384 bytes
+                          tile_counters at    203440384, 8 bytes
               standard attention would need 6442450944 bytes
               candidate flash3    chosen
               candidate flash2    cannot run: head_dim is 136; its kernels are compiled for 32, 64, 128
@@ -292,7 +292,7 @@ fn standard_forward_with_weights() {
               launch    standard_softmax_sm80_f16 grid 99 threads 128 shared 0
               launch    standard_output_sm80_f16 grid 6 threads 256 shared 49152
               workspace 125184 bytes
-                          scores     at          256, 124800 bytes
+                          scores        at          256, 124800 bytes
               standard attention would need 187200 bytes
               candidate flash3    cannot run: it never holds the weights, which were asked for
               candidate flash2    cannot run: it never holds the weights, which were asked for
@@ -327,10 +327,10 @@ fn standard_backward() {
               launch    standard_d_q_sm80_f16 grid 12 threads 256 shared 49152
               launch    standard_d_k_sm80_f16 grid 3 threads 256 shared 49152
               workspace 381440 bytes
-                          scores     at          256, 249600 bytes
-                          weights    at       249856, 124800 bytes
-                          lse        at       374784, 3120 bytes
-                          delta      at       378112, 3120 bytes
+                          scores        at          256, 249600 bytes
+                          weights       at       249856, 124800 bytes
+                          lse           at       374784, 3120 bytes
+                          delta         at       378112, 3120 bytes
               standard attention would need 374400 bytes
               candidate flash3    could run; another was asked for by name
               candidate flash2    could run; another was asked for by name

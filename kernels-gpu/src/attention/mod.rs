@@ -6,7 +6,7 @@ pub mod mask;
 
 pub mod schedule;
 
-pub mod walk;
+pub mod block_order;
 
 /// The batch entry and the head of the `idx`-th of all (batch, head) pairs, `batch_idx · heads + head_idx`.
 #[inline(always)]

@@ -4,7 +4,7 @@
 //! group all heads' tiles of one row of the grid lie side by side, and under a causal mask the longest come first,
 //! so that the last blocks to run are short.
 //!
-//! The backward pass draws tiles of keys from a ticket. In the deterministic order a tile adds to a block of dQ only
+//! The backward pass draws tiles of keys from a tile_idx. In the deterministic order a tile adds to a block of dQ only
 //! when the tiles before it in that block's order have, so the order is chosen such that a tile waits only for
 //! tiles with lower tickets (no deadlock, however few blocks run) and, mostly, for none:
 //!
@@ -104,10 +104,10 @@ fn strided(schedule: &Schedule, step: u32) -> u32 {
     }
 }
 
-/// The tile with this ticket in the backward pass.
+/// The tile with this tile_idx in the backward pass.
 #[inline(always)]
-pub fn backward(schedule: &Schedule, work: Work, ticket: u32) -> BackwardTile {
-    let place = place(schedule, ticket);
+pub fn backward(schedule: &Schedule, work: Work, tile_idx: u32) -> BackwardTile {
+    let place = place(schedule, tile_idx);
     let last_group = divide(schedule.heads - 1, schedule.heads_per_group);
     let tile = strided(schedule, place.step);
     match work {
@@ -171,8 +171,8 @@ mod tests {
     fn tiles_wait_for_lower_tickets_only() {
         for (schedule, work) in schedules().flat_map(|s| WORKS.map(|w| (s, w))) {
             let mut seen: Vec<BackwardTile> = Vec::new();
-            for ticket in 0..schedule.tiles * schedule.heads {
-                let tile = backward(&schedule, work, ticket);
+            for tile_idx in 0..schedule.tiles * schedule.heads {
+                let tile = backward(&schedule, work, tile_idx);
                 let before = seen.iter().filter(|t| t.head == tile.head);
                 match tile.direction {
                     Direction::Down => {

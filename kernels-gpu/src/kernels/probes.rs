@@ -68,7 +68,7 @@ unsafe fn special_registers(_: u64, output: u64) {
         special::grid_dim_x(),
         // The address itself is each machine's own; that it is aligned is not.
         special::shared_base() % 1024,
-        special::anew(special::thread_idx_x()),
+        special::opaque(special::thread_idx_x()),
     ];
     put_all(output, 0, &registers)
 }

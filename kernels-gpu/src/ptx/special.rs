@@ -84,7 +84,7 @@ pub fn grid_dim_x() -> u32 {
 ///
 /// PTX 1.0, sm_10.
 #[inline(always)]
-pub fn anew(x: u32) -> u32 {
+pub fn opaque(x: u32) -> u32 {
     #[cfg(target_arch = "nvptx64")]
     {
         let y: u32;

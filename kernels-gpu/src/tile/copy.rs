@@ -17,13 +17,13 @@ pub trait Extent {
 pub struct Whole;
 
 /// Rows behind the end are filled with zeros when read, left alone when written.
-pub struct Checked;
+pub struct BoundsChecked;
 
 impl Extent for Whole {
     const CHECKED: bool = false;
 }
 
-impl Extent for Checked {
+impl Extent for BoundsChecked {
     const CHECKED: bool = true;
 }
 

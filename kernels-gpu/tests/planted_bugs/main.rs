@@ -19,10 +19,10 @@ mod launches;
 mod product;
 mod reduction;
 mod ring;
+mod semaphores;
 mod slots;
 mod sums;
 mod tiles;
-mod turns;
 
 use ferroflash_kernels::emu::{Checks, Fault, Kind, Options, Order};
 

@@ -15,7 +15,7 @@ type Sizes = (usize, usize, usize, (usize, usize, usize));
 /// they divide or do not; the last group smaller than the others; a circle through the blocks of several query heads; one
 /// round only. Where a block has more than half as many queries as a tile has keys, at head_dim 64 and above 128, an even
 /// number of tiles makes two circles; so it does at 128 where sequences are long.
-const CIRCLES: [Sizes; 15] = [
+const SHIFTED: [Sizes; 15] = [
     (64, 300, 200, (1, 3, 3)),
     (64, 513, 300, (1, 2, 2)),
     (64, 300, 500, (1, 4, 2)),
@@ -62,9 +62,9 @@ const CAUSAL: [Sizes; 10] = [
     (256, 130, 130, (1, 3, 3)),
 ];
 
-/// Those whose tiles walk in circles.
-pub fn circles() -> Vec<Case> {
-    with(Mask::Full, &CIRCLES)
+/// Those whose tiles walk in shifted.
+pub fn shifted() -> Vec<Case> {
+    with(Mask::Full, &SHIFTED)
 }
 
 /// Those without a mask whose tiles are drawn from a list.

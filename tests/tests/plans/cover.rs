@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ferroflash::plan::PlannedLaunch;
 use ferroflash_kernels::attention::mask::Work;
 use ferroflash_kernels::attention::schedule;
-use ferroflash_kernels::params::{BackwardParams, CIRCLES, Params, Schedule};
+use ferroflash_kernels::params::{BackwardParams, Params, SHIFTED, Schedule};
 use ferroflash_kernels::variants::Kind;
 
 use super::*;
@@ -57,7 +57,7 @@ fn assert_padded(plan: &Plan, launch: &PlannedLaunch) {
         .workspace
         .pieces()
         .iter()
-        .find(|piece| piece.name == "turns");
+        .find(|piece| piece.name == "dq_semaphore");
     assert_eq!(turns.unwrap().n_bytes, padded_q / block_q * heads_q * 4);
 }
 
@@ -89,12 +89,12 @@ fn hold_backward(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
     };
     let useful = q_blocks.max(n_tiles.into()).min(resident.into());
     assert!(launch.grid > 0 && u64::from(launch.grid) == useful);
-    if schedule.order == CIRCLES {
+    if schedule.order == SHIFTED {
         let group = schedule.tiles / schedule.stride * schedule.heads_per_group;
         assert!(group <= launch.grid && problem.mask == Mask::Full);
     }
     for work in [Work::Even, Work::Growing] {
-        let tiles = (0..n_tiles).map(|ticket| schedule::backward(schedule, work, ticket));
+        let tiles = (0..n_tiles).map(|tile_idx| schedule::backward(schedule, work, tile_idx));
         assert_once(schedule, tiles.map(|tile| (tile.tile, tile.head)));
     }
 }
@@ -124,7 +124,7 @@ fn hold_launch(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
         Params::TmaForward(params) => {
             let schedule = &params.schedule;
             let n_tiles = schedule.tiles * schedule.heads;
-            let packed = 1 << params.packed_log2;
+            let packed = 1 << params.pack_gqa_log2;
             assert!(packed == 1 || launch.variant.tiles == TileShape::Compact);
             assert!(problem.group_size().is_multiple_of(packed as usize));
             assert_covers(schedule.tiles, footprint.block_q / packed, problem.seqlen_q);
@@ -138,7 +138,8 @@ fn hold_launch(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
                 assert_eq!((map.box_rows, map.box_heads), expected);
             }
             for work in [Work::Even, Work::Growing] {
-                let tiles = (0..n_tiles).map(|ticket| schedule::forward(schedule, work, ticket));
+                let tiles =
+                    (0..n_tiles).map(|tile_idx| schedule::forward(schedule, work, tile_idx));
                 assert_once(schedule, tiles.map(|tile| (tile.tile, tile.head)));
             }
         }

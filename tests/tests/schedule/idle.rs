@@ -8,7 +8,7 @@ use ferroflash::plan::{Algorithm, Backend, DeviceInfo, plan};
 use ferroflash::tensor::Place;
 use ferroflash::validate::{Pass, without_tensors};
 use ferroflash::{Dtype, Mask, Order, Problem};
-use ferroflash_kernels::params::{CIRCLES, FASTEST, ORDERED, Params, Schedule};
+use ferroflash_kernels::params::{FASTEST, ORDERED, Params, SHIFTED, Schedule};
 
 use super::simulator::{Ending, Launch, Times, Way, run};
 
@@ -50,10 +50,10 @@ fn in_order(launch: &Launch, order: u32) -> Option<Launch> {
     } = launch.schedule;
     let steps = launch.shape.seqlen_q.div_ceil(launch.block_q) * launch.shape.group_size;
     let (heads_per_group, grid) = match order {
-        CIRCLES if launch.shape.causal == 1 || launch.resident < tiles || steps < tiles => {
+        SHIFTED if launch.shape.causal == 1 || launch.resident < tiles || steps < tiles => {
             return None;
         }
-        CIRCLES => {
+        SHIFTED => {
             let side_by_side = heads.min(launch.resident / tiles);
             (side_by_side, tiles * side_by_side)
         }
@@ -81,7 +81,7 @@ fn time(launch: &Launch, ways: &[Way], delay: impl FnMut(u32) -> u64) -> u64 {
 }
 
 /// The share of steps, in percent, whose block of q, dO and dQ is not in the L2 cache. That has the blocks which were wanted last,
-/// as many as fit: of its 50 MB an H200 keeps 34 MB, as it is fast with half circles, and not 70 MB.
+/// as many as fit: of its 50 MB an H200 keeps 34 MB, as it is fast with half shifted, and not 70 MB.
 fn missed(launch: &Launch) -> f64 {
     let block_bytes = launch.block_q * launch.shape.head_dim * (2 + 2 + 4);
     let room = ((36 << 20) / block_bytes) as usize;
@@ -137,7 +137,7 @@ fn problem(
 #[test]
 fn table() {
     let mut text = String::from(
-        "mask    head_dim seqlen  batch  heads  tiles  idle: planned           list  circles  fastest  missed\n",
+        "mask    head_dim seqlen  batch  heads  tiles  idle: planned           list  shifted  fastest  missed\n",
     );
     let mut row = |mask, head_dim, batch, seqlen, heads: (usize, usize)| {
         let launch = launch(&problem(mask, head_dim, batch, seqlen, heads));
@@ -145,8 +145,8 @@ fn table() {
             in_order(&launch, order).map_or("-".into(), |launch| format!("{:.1}", idle(&launch)))
         };
         let order = match launch.schedule.order {
-            CIRCLES if launch.schedule.stride == 2 => "half circles",
-            CIRCLES => "circles",
+            SHIFTED if launch.schedule.stride == 2 => "half shifted",
+            SHIFTED => "shifted",
             _ => "list",
         };
         writeln!(
@@ -157,7 +157,7 @@ fn table() {
             launch.schedule.tiles,
             idle(&launch),
             of(ORDERED),
-            of(CIRCLES),
+            of(SHIFTED),
             of(FASTEST),
             missed(&launch),
         )
@@ -176,23 +176,23 @@ fn table() {
         }
     }
     expect![[r#"
-        mask    head_dim seqlen  batch  heads  tiles  idle: planned           list  circles  fastest  missed
-        Full         128    512     32  16/16      4          circles   28.8   30.2     28.8     28.8      25
-        Full         128   1024     16  16/16      8          circles   17.9   19.1     17.9     17.9      12
-        Full         128   2048      8  16/16     16          circles   11.1   12.5     11.1     11.1       6
-        Full         128   4096      4  16/16     32          circles    7.2    8.7      7.2      7.2       3
-        Full         128   8192      2  16/16     64     half circles    5.7    6.7      6.0      5.7       2
-        Full         128  16384      1  16/16    128     half circles    4.4    5.4      4.7      4.4       1
+        mask    head_dim seqlen  batch  heads  tiles  idle: planned           list  shifted  fastest  missed
+        Full         128    512     32  16/16      4          shifted   28.8   30.2     28.8     28.8      25
+        Full         128   1024     16  16/16      8          shifted   17.9   19.1     17.9     17.9      12
+        Full         128   2048      8  16/16     16          shifted   11.1   12.5     11.1     11.1       6
+        Full         128   4096      4  16/16     32          shifted    7.2    8.7      7.2      7.2       3
+        Full         128   8192      2  16/16     64     half shifted    5.7    6.7      6.0      5.7       2
+        Full         128  16384      1  16/16    128     half shifted    4.4    5.4      4.7      4.4       1
         Full         128   4480      1  16/16     35             list   19.3   19.3     32.1     18.5       5
         Full         128   8960      1  16/16     70             list    8.8    8.8     48.5      8.1       7
         Full         128  12800      1  16/16    100             list    8.6    8.6     25.9      8.4       4
         Full         128  17920      1  16/16    140             list    4.9    4.9        -      1.5       1
         Full         128  25600      1  16/16    200             list    4.1    4.1        -      3.9       2
         Full         128   4096      2   32/8     32             list    6.9    6.9      4.1      4.1       5
-        Full          64    512     32  32/32      4     half circles   43.8   43.8     46.1     43.8      25
-        Full          64   2048      8  32/32     16     half circles   17.9   17.9     23.9     17.9       6
-        Full          64   8192      2  32/32     64     half circles    7.2    7.2     15.2      7.2       2
-        Full          64  16384      1  32/32    128     half circles    5.2    5.2     13.6      5.2       1
+        Full          64    512     32  32/32      4     half shifted   43.8   43.8     46.1     43.8      25
+        Full          64   2048      8  32/32     16     half shifted   17.9   17.9     23.9     17.9       6
+        Full          64   8192      2  32/32     64     half shifted    7.2    7.2     15.2      7.2       2
+        Full          64  16384      1  32/32    128     half shifted    5.2    5.2     13.6      5.2       1
         Causal       128    512     32  16/16      4             list   38.2   38.2        -     38.1      40
         Causal       128   1024     16  16/16      8             list   25.5   25.5        -     25.4      22
         Causal       128   2048      8  16/16     16             list   15.6   15.6        -     15.6      12
@@ -213,7 +213,7 @@ fn table() {
     .assert_eq(&text);
 }
 
-/// The least idle share of any list, and of circles; of causal lists, and of circles, only those that do not wait for memory more
+/// The least idle share of any list, and of shifted; of causal lists, and of shifted, only those that do not wait for memory more
 /// than this launch.
 fn best(launch: &Launch) -> f64 {
     let most = missed(launch) + 5.0;
@@ -229,8 +229,8 @@ fn best(launch: &Launch) -> f64 {
         let list = Launch { schedule, ..list };
         (!causal || missed(&list) <= most).then_some(list)
     });
-    let circles = in_order(launch, CIRCLES).filter(|circles| missed(circles) <= most);
-    let all = lists.chain(circles);
+    let shifted = in_order(launch, SHIFTED).filter(|shifted| missed(shifted) <= most);
+    let all = lists.chain(shifted);
     all.map(|launch| idle(&launch)).fold(100.0, f64::min)
 }
 

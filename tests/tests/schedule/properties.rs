@@ -4,17 +4,17 @@
 use std::collections::HashMap;
 
 use ferroflash_kernels::attention::mask::{Causal, Full, Mask};
-use ferroflash_kernels::params::{CIRCLES, FASTEST, ORDERED, Schedule, Shape};
+use ferroflash_kernels::params::{FASTEST, ORDERED, SHIFTED, Schedule, Shape};
 use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::simulator::{Ending, Launch, Times, run};
 
-/// Sequences up to so long, of a few heads, in a list, or in circles of all tiles or every second one, in groups of any number
+/// Sequences up to so long, of a few heads, in a list, or in shifted of all tiles or every second one, in groups of any number
 /// of heads, with any number of blocks that can be.
 fn launches(max_seqlen: u32, order: u32) -> impl Strategy<Value = Launch> {
     let causal = match order {
-        CIRCLES => vec![0],
+        SHIFTED => vec![0],
         _ => vec![0, 1],
     };
     (
@@ -48,14 +48,14 @@ fn launches(max_seqlen: u32, order: u32) -> impl Strategy<Value = Launch> {
                 let heads = batch * heads_k;
                 let steps = seqlen_q.div_ceil(block_q).max(1) * group_size;
                 let heads_per_group = 1 + of_group % heads;
-                // Circles of every second tile are of one size.
+                // Shifted of every second tile are of one size.
                 let stride = match order {
-                    CIRCLES if tiles % 2 == 0 => stride,
+                    SHIFTED if tiles % 2 == 0 => stride,
                     _ => 1,
                 };
                 let together = tiles / stride;
-                let circles = order == CIRCLES && together <= steps;
-                let grid = match circles {
+                let shifted = order == SHIFTED && together <= steps;
+                let grid = match shifted {
                     true => together * heads_per_group,
                     false => resident.min(tiles * heads),
                 };
@@ -65,8 +65,8 @@ fn launches(max_seqlen: u32, order: u32) -> impl Strategy<Value = Launch> {
                         tiles,
                         heads_per_group,
                         heads,
-                        order: if circles { CIRCLES } else { ORDERED },
-                        stride: if circles { stride } else { 1 },
+                        order: if shifted { SHIFTED } else { ORDERED },
+                        stride: if shifted { stride } else { 1 },
                     },
                     block_q,
                     block_k,
@@ -77,14 +77,14 @@ fn launches(max_seqlen: u32, order: u32) -> impl Strategy<Value = Launch> {
         )
 }
 
-/// Lists and circles.
+/// Lists and shifted.
 fn any_launches(max_seqlen: u32) -> impl Strategy<Value = Launch> {
-    prop_oneof![launches(max_seqlen, ORDERED), circles(max_seqlen)]
+    prop_oneof![launches(max_seqlen, ORDERED), shifted(max_seqlen)]
 }
 
-fn circles(max_seqlen: u32) -> impl Strategy<Value = Launch> {
-    launches(max_seqlen, CIRCLES).prop_filter("fewer steps than tiles", |launch| {
-        launch.schedule.order == CIRCLES
+fn shifted(max_seqlen: u32) -> impl Strategy<Value = Launch> {
+    launches(max_seqlen, SHIFTED).prop_filter("fewer steps than tiles", |launch| {
+        launch.schedule.order == SHIFTED
     })
 }
 
@@ -158,7 +158,7 @@ proptest! {
     }
 
     #[test]
-    fn tiles_of_a_circle_never_ask_for_one_block_in_one_step(launch in circles(4000)) {
+    fn tiles_of_a_circle_never_ask_for_one_block_in_one_step(launch in shifted(4000)) {
         let mut asked = HashMap::new();
         for way in launch.ways() {
             let circle = way.tile.tile % launch.schedule.stride;
@@ -180,7 +180,7 @@ proptest! {
 
     /// Nobody waits in a circle whose tiles all begin together.
     #[test]
-    fn circles_cost_no_time(launch in circles(4000)) {
+    fn circles_cost_no_time(launch in shifted(4000)) {
         let Schedule { tiles, heads, .. } = launch.schedule;
         let grid = tiles * heads;
         let with = |order| {
@@ -190,7 +190,7 @@ proptest! {
         };
         let steps = launch.shape.seqlen_q.div_ceil(launch.block_q).max(1) * launch.shape.group_size;
         prop_assume!(tiles <= steps);
-        prop_assert_eq!(with(CIRCLES), with(FASTEST));
+        prop_assert_eq!(with(SHIFTED), with(FASTEST));
     }
 }
 
@@ -216,7 +216,7 @@ fn a_circle_without_room_for_all_of_its_tiles_is_stuck() {
             tiles: 4,
             heads_per_group: 1,
             heads: 2,
-            order: CIRCLES,
+            order: SHIFTED,
             stride: 1,
         },
         block_q: 64,

@@ -4,10 +4,10 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
+use ferroflash_kernels::attention::block_order::{self, BlockOrder};
 use ferroflash_kernels::attention::mask::{Causal, Full, Mask};
 use ferroflash_kernels::attention::schedule::{self, BackwardTile};
-use ferroflash_kernels::attention::walk::{self, Walk};
-use ferroflash_kernels::params::{CIRCLES, FASTEST, Schedule, Shape};
+use ferroflash_kernels::params::{FASTEST, SHIFTED, Schedule, Shape};
 
 /// What is launched.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +41,7 @@ pub struct Way {
 }
 
 impl Launch {
-    /// Every tile's way, by its ticket.
+    /// Every tile's way, by its tile_idx.
     pub fn ways(&self) -> Vec<Way> {
         if self.shape.causal == 1 {
             self.ways_under(Causal::new(&self.shape))
@@ -58,10 +58,10 @@ impl Launch {
             block_k,
             ..
         } = self;
-        let way = |ticket| {
-            let tile = schedule::backward(schedule, M::WORK, ticket);
-            let blocks = walk::q_blocks(&mask, tile.tile, shape, *block_q, *block_k);
-            let mut walk = Walk::begin(mask, tile, blocks, schedule, shape.group_size);
+        let way = |tile_idx| {
+            let tile = schedule::backward(schedule, M::WORK, tile_idx);
+            let blocks = block_order::q_blocks(&mask, tile.tile, shape, *block_q, *block_k);
+            let mut walk = BlockOrder::begin(mask, tile, blocks, schedule, shape.group_size);
             let n_steps = walk.steps();
             let step = |_| {
                 let step = Step {
@@ -88,11 +88,11 @@ impl Launch {
 /// How long things take.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// From a tile's ticket to its first product.
+    /// From a tile's tile_idx to its first product.
     pub begin: u64,
     /// One block of queries.
     pub step: u64,
-    /// From a tile's last step to the next ticket.
+    /// From a tile's last step to the next tile_idx.
     pub end: u64,
     /// From an addition to the next tile's turn.
     pub hand_over: u64,
@@ -114,7 +114,7 @@ struct Run<'a> {
     times: Times,
     /// When which block has finished a step and would add.
     ready: BinaryHeap<Reverse<(u64, u32)>>,
-    /// Where each block is: its ticket, and which step.
+    /// Where each block is: its tile_idx, and which step.
     at: Vec<(u32, usize)>,
     /// How many tiles have added to each block of dQ, and when the next may.
     turns: HashMap<u32, (u32, u64)>,
@@ -148,8 +148,8 @@ pub fn run(
         run.launch_block(0);
     }
     while let Some(Reverse((now, block))) = run.ready.pop() {
-        let (ticket, idx) = run.at[block as usize];
-        let way = &ways[ticket as usize];
+        let (tile_idx, idx) = run.at[block as usize];
+        let way = &ways[tile_idx as usize];
         run.add(now, block, delay(launch.block_of_d_q(way, way.steps[idx])));
     }
     match run.waiting.len() {
@@ -169,10 +169,10 @@ impl Run<'_> {
     }
 
     /// A block takes its next tile; without one, it makes room for another block. `static_ticket` is the one that it takes
-    /// where tickets are not drawn, if it is one of those that walk in circles.
+    /// where tickets are not drawn, if it is one of those that walk in shifted.
     fn begin_tile(&mut self, now: u64, block: u32, static_ticket: u32) {
-        let ticket = if self.launch.schedule.order == CIRCLES {
-            match block < walk::blocks_in_circles(&self.launch.schedule) {
+        let tile_idx = if self.launch.schedule.order == SHIFTED {
+            match block < block_order::shifted_blocks(&self.launch.schedule) {
                 true => static_ticket,
                 false => u32::MAX,
             }
@@ -181,8 +181,8 @@ impl Run<'_> {
             self.next_ticket - 1
         };
         self.time = self.time.max(now);
-        if (ticket as usize) < self.ways.len() {
-            self.at[block as usize] = (ticket, 0);
+        if (tile_idx as usize) < self.ways.len() {
+            self.at[block as usize] = (tile_idx, 0);
             let first = now + self.times.begin + self.times.step;
             self.ready.push(Reverse((first, block)));
         } else {
@@ -192,8 +192,8 @@ impl Run<'_> {
 
     /// A block adds to dQ, or begins to wait for its turn.
     fn add(&mut self, now: u64, block: u32, delay: u64) {
-        let (ticket, idx) = self.at[block as usize];
-        let way = &self.ways[ticket as usize];
+        let (tile_idx, idx) = self.at[block as usize];
+        let way = &self.ways[tile_idx as usize];
         let step = way.steps[idx];
         if self.launch.schedule.order != FASTEST {
             let place = self.launch.block_of_d_q(way, step);
@@ -217,7 +217,7 @@ impl Run<'_> {
             let next = now + self.times.step + delay;
             self.ready.push(Reverse((next, block)));
         } else {
-            let next = ticket + walk::blocks_in_circles(&self.launch.schedule);
+            let next = tile_idx + block_order::shifted_blocks(&self.launch.schedule);
             self.begin_tile(now + self.times.end, block, next);
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ferroflash_driver::extra::function::{self, LaunchSize};
-use ferroflash_kernels::params::{CIRCLES, Params};
+use ferroflash_kernels::params::{Params, SHIFTED};
 
 use super::device::CudaDevice;
 use super::module::Kernel;
@@ -95,7 +95,7 @@ impl Launches {
                     Params::Backward(params) => function::launch(function, size, stream, &params)?,
                     Params::TmaBackward(params) => {
                         let params = ready.maps.backward(&params, launch.variant.dtype)?;
-                        if params.pass.schedule.order == CIRCLES {
+                        if params.pass.schedule.order == SHIFTED {
                             function::launch_together(function, size, stream, &params)?
                         } else {
                             function::launch(function, size, stream, &params)?

@@ -25,14 +25,14 @@ pub fn launches(
     let mut launches = Vec::new();
     for &variant in kernels.variants() {
         let footprint = &variant.footprint;
-        let packed_log2 = match variant.tiles {
-            TileShape::Compact => short::packed_log2(problem),
+        let pack_gqa_log2 = match variant.tiles {
+            TileShape::Compact => short::pack_gqa_log2(problem),
             TileShape::Default | TileShape::Wide => 0,
         };
-        let tiles = (problem.seqlen_q as u32).div_ceil(footprint.block_q >> packed_log2);
-        let heads = (problem.batch * problem.heads_q) as u32 >> packed_log2;
-        let group_size = problem.group_size() as u32 >> packed_log2;
-        let (box_rows, box_heads) = (WARPGROUP_ROWS >> packed_log2, 1 << packed_log2);
+        let tiles = (problem.seqlen_q as u32).div_ceil(footprint.block_q >> pack_gqa_log2);
+        let heads = (problem.batch * problem.heads_q) as u32 >> pack_gqa_log2;
+        let group_size = problem.group_size() as u32 >> pack_gqa_log2;
+        let (box_rows, box_heads) = (WARPGROUP_ROWS >> pack_gqa_log2, 1 << pack_gqa_log2);
         let all = grid("the number of query tiles", &[tiles.into(), heads.into()])?;
         if all == 0 {
             continue;
@@ -45,7 +45,7 @@ pub fn launches(
             o: tensor_map(&tensors.o, box_rows, box_heads),
             o_rows: view(&tensors.o),
             lse: 0,
-            ticket: workspace.place_counter("ticket"),
+            tile_counter: workspace.place_counter("tile_counter"),
             shape: shape(checked),
             scale: scale(checked),
             schedule: schedule::forward(
@@ -55,7 +55,7 @@ pub fn launches(
                 group_size,
                 problem.dtype.size_bytes() as u64,
             ),
-            packed_log2,
+            pack_gqa_log2,
         };
         launches.push(PlannedLaunch {
             variant,
@@ -75,6 +75,6 @@ pub fn bind(mut params: TmaForwardParams, at: &Addresses) -> TmaForwardParams {
     params.o.base = at.o;
     params.o_rows.base = at.o;
     params.lse = at.lse;
-    params.ticket += at.workspace;
+    params.tile_counter += at.workspace;
     params
 }

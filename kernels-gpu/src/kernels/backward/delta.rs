@@ -31,14 +31,14 @@ pub unsafe fn delta<E: Element, T: Blocks>(p: &BackwardParams) {
     // SAFETY: the workspace is as the plan laid it out; this block alone writes its rows.
     unsafe {
         if block_idx == 0 && thread == 0 {
-            global::st_global_x2(p.tickets, [0; 2]);
+            global::st_global_x2(p.tile_counters, [0; 2]);
         }
         let head = divide(block_idx, q_blocks);
         if head >= p.shape.batch * p.shape.heads_q {
             return;
         }
         if thread == 0 {
-            global::st_global_u32(p.turns + u64::from(block_idx) * 4, 0);
+            global::st_global_u32(p.dq_semaphore + u64::from(block_idx) * 4, 0);
         }
         if p.schedule.order == FASTEST {
             clear_accumulator::<T>(p, block_idx, thread);

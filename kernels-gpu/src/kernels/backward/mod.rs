@@ -22,7 +22,7 @@ pub mod sm80;
 
 pub mod sm90;
 
-mod walk;
+mod key_tile;
 
 mod probabilities;
 
@@ -88,29 +88,29 @@ const fn extent<A: Accumulator>() -> (u32, u32) {
 }
 
 /// The tiles of head_dim `D` in the default shape.
-pub struct HeadDim<const D: u32>;
+pub struct DefaultTiles<const D: u32>;
 
-impl<const D: u32> Blocks for HeadDim<D> {
+impl<const D: u32> Blocks for DefaultTiles<D> {
     const HEAD_DIM: u32 = D;
     const FOOTPRINT: Footprint = config::backward(D, TileShape::Default);
     const ACCUM_COLUMNS: u32 = D;
 }
 
-impl Tiles for HeadDim<32> {
+impl Tiles for DefaultTiles<32> {
     const SHAPE: TileShape = TileShape::Default;
     type Scores = RegisterTile<2, { n8(Self::FOOTPRINT.block_q) }>;
     type KeyGradient = RegisterTile<2, { n8(32) }>;
     type QueryGradient = RegisterTile<1, 2>;
 }
 
-impl Tiles for HeadDim<64> {
+impl Tiles for DefaultTiles<64> {
     const SHAPE: TileShape = TileShape::Default;
     type Scores = RegisterTile<2, { n8(Self::FOOTPRINT.block_q) }>;
     type KeyGradient = RegisterTile<2, { n8(64) }>;
     type QueryGradient = RegisterTile<2, 2>;
 }
 
-impl Tiles for HeadDim<128> {
+impl Tiles for DefaultTiles<128> {
     const SHAPE: TileShape = TileShape::Default;
     type Scores = RegisterTile<2, { n8(Self::FOOTPRINT.block_q) }>;
     type KeyGradient = RegisterTile<2, { n8(128) }>;
@@ -118,15 +118,15 @@ impl Tiles for HeadDim<128> {
 }
 
 /// The tiles of head_dim `D` in the shape [`TileShape::Compact`].
-pub struct Compact<const D: u32>;
+pub struct CompactTiles<const D: u32>;
 
-impl<const D: u32> Blocks for Compact<D> {
+impl<const D: u32> Blocks for CompactTiles<D> {
     const HEAD_DIM: u32 = D;
     const FOOTPRINT: Footprint = config::backward(D, TileShape::Compact);
     const ACCUM_COLUMNS: u32 = D;
 }
 
-impl Tiles for Compact<128> {
+impl Tiles for CompactTiles<128> {
     const SHAPE: TileShape = TileShape::Compact;
     type Scores = RegisterTile<2, { n8(Self::FOOTPRINT.block_q) }>;
     type KeyGradient = RegisterTile<2, { n8(128) }>;

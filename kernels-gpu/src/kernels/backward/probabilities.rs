@@ -1,6 +1,6 @@
 //! P and dS of a warp's keys, and how P gets from a score warp to its partner.
 
-use super::walk::{Layout, Tile, step_at};
+use super::key_tile::{Layout, Tile, step_at};
 use super::{Tiles, with_columns};
 use crate::attention::mask::Mask;
 use crate::params::BackwardParams;

@@ -1,6 +1,6 @@
 //! dQ: each step's contribution, added to an accumulator in global memory, and the turns in which tiles add.
 
-use super::walk::{Layout, Tile, step_at};
+use super::key_tile::{Layout, Tile, step_at};
 use super::{
     QueryGradientPlace, REGISTER_STRIDE, Tiles, query_gradient_address, query_gradient_place,
 };
@@ -79,7 +79,7 @@ fn turn<T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>, block: u32) -> u32 {
 #[inline(always)]
 fn counter<M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32) -> u64 {
     let step = step_at(p, t, i);
-    p.turns + (u64::from(step.head) * u64::from(t.q_blocks) + u64::from(step.block)) * 4
+    p.dq_semaphore + (u64::from(step.head) * u64::from(t.q_blocks) + u64::from(step.block)) * 4
 }
 
 /// Waits, in the deterministic order, until this tile may add to the query block of step `i`. Thread 0 does; the
@@ -88,7 +88,7 @@ fn counter<M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32) -> u64 {
 /// # Safety
 /// A barrier of all warps follows.
 #[inline(always)]
-pub(super) unsafe fn wait_turn<T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32) {
+pub(super) unsafe fn wait_semaphore<T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32) {
     if p.schedule.order == ORDERED && t.thread == 0 {
         let turn = turn::<T, M>(p, t, step_at(p, t, i).block);
         // SAFETY: the counter is one of the workspace's. Tiles that are waited for have lower tickets: they run.
@@ -101,7 +101,7 @@ pub(super) unsafe fn wait_turn<T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M
 /// # Safety
 /// All warps have added and met at a barrier since.
 #[inline(always)]
-pub(super) unsafe fn pass_turn<M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32) {
+pub(super) unsafe fn release_semaphore<M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32) {
     if p.schedule.order == ORDERED && t.thread == 0 {
         // SAFETY: the counter is one of the workspace's.
         unsafe { atomic::red_release_add_u32(counter(p, t, i), 1) };

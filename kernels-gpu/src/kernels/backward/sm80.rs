@@ -22,15 +22,15 @@
 //! barrier and passes it on after the next, when all warps have added. Who waits for whom: [`schedule`].
 
 use super::Tiles;
+use super::key_tile::{Layout, Tile, load_d_o, load_q};
 use super::probabilities::{probabilities, score_gradients, send};
-use super::query_gradient::{add_query_gradient, pass_turn, wait_turn};
-use super::walk::{Layout, Tile, load_d_o, load_q};
+use super::query_gradient::{add_query_gradient, release_semaphore, wait_semaphore};
 use crate::attention::batch_and_head;
 use crate::attention::mask::{Mask, Rows};
 use crate::attention::schedule::{self, BackwardTile};
 use crate::params::BackwardParams;
 use crate::ptx::{atomic, barrier, cp_async, shared, special};
-use crate::tile::copy::{self, Checked, Team};
+use crate::tile::copy::{self, BoundsChecked, Team};
 use crate::tile::element::Element;
 use crate::tile::global::GlobalRows;
 use crate::tile::matmul::{Registers, left, multiply_add, right, right_transposed};
@@ -54,17 +54,17 @@ pub unsafe fn backward<E: Element, T: Tiles, M: Mask>(p: &BackwardParams) {
     let thread = special::thread_idx_x();
     loop {
         // SAFETY: the barriers order the slot's write and read, and this tile's use of shared memory and the last's.
-        let ticket = unsafe {
+        let tile_idx = unsafe {
             if thread == 0 {
-                shared::st_shared_u32(shared.ticket, atomic::atom_add_u32(p.tickets, 1));
+                shared::st_shared_u32(shared.tile_slot, atomic::atom_add_u32(p.tile_counters, 1));
             }
             meet::<T>();
-            shared::ld_shared_u32(shared.ticket)
+            shared::ld_shared_u32(shared.tile_slot)
         };
-        if ticket >= p.schedule.tiles * p.schedule.heads {
+        if tile_idx >= p.schedule.tiles * p.schedule.heads {
             return;
         }
-        let tile = schedule::backward(&p.schedule, M::WORK, ticket);
+        let tile = schedule::backward(&p.schedule, M::WORK, tile_idx);
         // SAFETY: as this function.
         unsafe { key_tile::<E, T, M>(p, shared, tile, thread) };
     }
@@ -111,8 +111,8 @@ unsafe fn key_tile<E: Element, T: Tiles, M: Mask>(
     let (first_key, warp_key) = (keys.first, warp * T::WARP_KEYS);
     // SAFETY: as `backward`. After the walk all warps have met, so that K and V may become dK and dV.
     unsafe {
-        copy::load::<Checked>(shared.k, rows(&p.k), first_key, config.block_k, team);
-        copy::load::<Checked>(shared.v, rows(&p.v), first_key, config.block_k, team);
+        copy::load::<BoundsChecked>(shared.k, rows(&p.k), first_key, config.block_k, team);
+        copy::load::<BoundsChecked>(shared.v, rows(&p.v), first_key, config.block_k, team);
         if thread < T::ROLE_WARPS * 32 {
             if steps > 0 {
                 load_d_o::<T, M>(p, &t, 0);
@@ -260,7 +260,7 @@ unsafe fn end_walk<E: Element, T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M
         }
         meet::<T>();
         if t.steps > 0 {
-            pass_turn(p, t, t.steps - 1);
+            release_semaphore(p, t, t.steps - 1);
         }
     }
 }
@@ -283,11 +283,11 @@ unsafe fn begin_step<T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32)
     // SAFETY: as `backward`; all of the block's warps come here.
     unsafe {
         if i > 0 {
-            wait_turn::<T, M>(p, t, i - 1);
+            wait_semaphore::<T, M>(p, t, i - 1);
         }
         meet::<T>();
         if i > 1 {
-            pass_turn(p, t, i - 2);
+            release_semaphore(p, t, i - 2);
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::attention::{batch_and_head, divide};
 use crate::config;
 use crate::params::ForwardParams;
 use crate::ptx::{barrier, cp_async, special};
-use crate::tile::copy::{self, Checked, Extent, Team, Whole};
+use crate::tile::copy::{self, BoundsChecked, Extent, Team, Whole};
 use crate::tile::element::Element;
 use crate::tile::global::GlobalRows;
 use crate::tile::matmul::{Registers, left, multiply_add, right, right_transposed};
@@ -29,21 +29,21 @@ pub trait Tiles {
 }
 
 /// The tiles of head_dim `D`.
-pub struct HeadDim<const D: u32>;
+pub struct DefaultTiles<const D: u32>;
 
-impl Tiles for HeadDim<32> {
+impl Tiles for DefaultTiles<32> {
     const HEAD_DIM: u32 = 32;
     type Scores = RegisterTile<2, { n8(config::forward(32).block_k) }>;
     type Output = RegisterTile<2, { n8(32) }>;
 }
 
-impl Tiles for HeadDim<64> {
+impl Tiles for DefaultTiles<64> {
     const HEAD_DIM: u32 = 64;
     type Scores = RegisterTile<2, { n8(config::forward(64).block_k) }>;
     type Output = RegisterTile<2, { n8(64) }>;
 }
 
-impl Tiles for HeadDim<128> {
+impl Tiles for DefaultTiles<128> {
     const HEAD_DIM: u32 = 128;
     type Scores = RegisterTile<2, { n8(config::forward(128).block_k) }>;
     type Output = RegisterTile<2, { n8(128) }>;
@@ -118,7 +118,7 @@ pub unsafe fn forward<E: Element, T: Tiles, M: Mask>(p: &ForwardParams) {
 
     // SAFETY: the plan's grid covers each tile once; its tensors lie where the parameters say.
     unsafe {
-        copy::load::<Checked>(block.q_tile, q, first, config.block_q, block.team);
+        copy::load::<BoundsChecked>(block.q_tile, q, first, config.block_q, block.team);
         let (output, lse) = attend::<E, T, M>(&block, p);
         // A warp reads no rows of Q but its own, so they may become its rows of O.
         let (row, tile_row) = (first + block.warp_row, block.warp_row);
@@ -141,13 +141,13 @@ unsafe fn attend<E: Element, T: Tiles, M: Mask>(
     // SAFETY: as `forward`; the loads are those of blocks that exist, and each is waited for by the step that uses it.
     unsafe {
         if blocks.end > 0 {
-            load_kv::<T, M, Checked>(block, blocks.end - 1);
+            load_kv::<T, M, BoundsChecked>(block, blocks.end - 1);
         }
         cp_async::cp_async_commit_group();
         let mut j = blocks.end;
         while j > blocks.full_end {
             j -= 1;
-            step::<E, T, M, Checked>(block, j, &mut softmax, &mut o);
+            step::<E, T, M, BoundsChecked>(block, j, &mut softmax, &mut o);
         }
         while j > 0 {
             j -= 1;

@@ -10,14 +10,14 @@ pub(super) unsafe fn red_add_f32(_: u64, output: u64) {
     atomic::red_add_f32(output, (special::thread_idx_x() + 1) as f32);
 }
 
-/// Tickets: each is drawn once.
+/// Numbers: each is claimed once.
 pub(super) unsafe fn atom_add_u32(_: u64, output: u64) {
     put_all(output, 0, &[0, 7]);
     barrier::barrier_sync_all();
-    let ticket = atomic::atom_add_u32(output, 1);
+    let claimed = atomic::atom_add_u32(output, 1);
     global::st_global_u32(
-        output + u64::from(special::block_dim_x() + ticket) * 4,
-        ticket,
+        output + u64::from(special::block_dim_x() + claimed) * 4,
+        claimed,
     );
 }
 

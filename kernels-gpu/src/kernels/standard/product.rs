@@ -179,7 +179,7 @@ impl Part {
 }
 
 /// Where the walk through heads and depth stands: what is copied next.
-struct Walk {
+struct BlockOrder {
     left: Operand,
     right: Operand,
     depth: u32,
@@ -202,7 +202,7 @@ pub unsafe fn product<E: Element, A: Layout, B: Layout>(
 ) -> Product {
     let mut c = Product::zero();
     let steps = depth.div_ceil(DEPTH) * heads;
-    let mut walk = Walk {
+    let mut walk = BlockOrder {
         left,
         right,
         depth: 0,
@@ -239,7 +239,7 @@ pub unsafe fn product<E: Element, A: Layout, B: Layout>(
 
 /// Begins the copies of the walk's next stage.
 #[inline(always)]
-unsafe fn load<A: Layout, B: Layout>(part: Part, walk: &mut Walk, depth: u32) {
+unsafe fn load<A: Layout, B: Layout>(part: Part, walk: &mut BlockOrder, depth: u32) {
     let (a, b) = tiles::<A, B>(walk.stage);
     let (a_row, a_chunk) = A::corner(part.row, walk.depth);
     let (b_row, b_chunk) = B::corner(part.col, walk.depth);

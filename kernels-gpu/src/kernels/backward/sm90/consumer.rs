@@ -1,7 +1,7 @@
 //! What consumers of both kinds do: masks, exponentials, dS, and sending gradients off.
 
 use super::Tiles;
-use super::layout::{Job, Layout};
+use super::layout::{Layout, WorkTile};
 use crate::attention::batch_and_head;
 use crate::attention::mask::{Mask, Rows};
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
@@ -70,31 +70,31 @@ pub(super) fn unpacked<E: Element>(packed: &impl Packed, n: usize) -> [f32; 4] {
 impl<M: Mask> Consumer<'_, M> {
     /// The `n`-th tile, when the loader has said which. It can be read again until its slot is released.
     #[inline(always)]
-    pub(super) unsafe fn await_job(&self, n: u32) -> Job {
+    pub(super) unsafe fn await_work(&self, n: u32) -> WorkTile {
         // SAFETY: the slot is full when it is read.
         unsafe {
-            self.layout.job_ring.await_full(Ring::at(STAGES, n));
-            let job = self.layout.read_job(n % STAGES);
-            Job {
-                steps: shuffle::shuffle_idx_u32(job.steps, 0),
-                ..job
+            self.layout.work_ring.await_full(Ring::at(STAGES, n));
+            let work = self.layout.read_work(n % STAGES);
+            WorkTile {
+                steps: shuffle::shuffle_idx_u32(work.steps, 0),
+                ..work
             }
         }
     }
 
     /// The tile's slot may be overwritten.
     #[inline(always)]
-    pub(super) unsafe fn end_job(&self, n: u32) {
+    pub(super) unsafe fn end_work(&self, n: u32) {
         // SAFETY: every thread arrives for itself.
-        unsafe { mbarrier::mbarrier_arrive_if(self.layout.job_ring.empty(n % STAGES), 1) }
+        unsafe { mbarrier::mbarrier_arrive_if(self.layout.work_ring.empty(n % STAGES), 1) }
     }
 
     /// The 64 keys of the tile from its key `first` on.
     #[inline(always)]
-    pub(super) fn keys<T: Tiles>(&self, job: Job, first: u32) -> Keys {
+    pub(super) fn keys<T: Tiles>(&self, work: WorkTile, first: u32) -> Keys {
         let config = T::FOOTPRINT;
         let rows = Rows {
-            first: job.tile.tile * config.block_k + first,
+            first: work.tile.tile * config.block_k + first,
             len: WARPGROUP_ROWS,
         };
         let blocks = self.mask.q_blocks(rows, &self.p.shape, config.block_q);
@@ -181,7 +181,7 @@ impl<M: Mask> Consumer<'_, M> {
     fn mask_block<T: Tiles>(&self, keys: Keys, first_query: u32, s: &mut T::Scores) {
         let place = fragment::accumulator(special::lane_idx(), 0);
         let first_key =
-            keys.first + special::anew(special::thread_idx_x()) / 32 % 4 * 16 + place.row;
+            keys.first + special::opaque(special::thread_idx_x()) / 32 % 4 * 16 + place.row;
         let hidden = [0, 8].map(|below| {
             let key = first_key + below;
             if key < self.p.shape.seqlen_k {
@@ -206,21 +206,21 @@ impl<M: Mask> Consumer<'_, M> {
         &self,
         place: BoxedTile,
         map: u64,
-        job: Job,
+        work: WorkTile,
         first: u32,
         gradient: &T::KeyGradient,
         scale: f32,
     ) {
         // Worked out anew for every tile: as they do not change, they would stay in registers, and there are none to spare.
-        let thread = special::anew(special::thread_idx_x());
+        let thread = special::opaque(special::thread_idx_x());
         let (consumer, thread) = (thread / THREADS - 1, thread % THREADS);
         let place = BoxedTile {
-            base: special::anew(place.base),
+            base: special::opaque(place.base),
             ..place
         };
         let map = self.maps + map * size_of::<TensorMap>() as u64;
-        let (batch_idx, head_idx) = batch_and_head(job.tile.head, self.p.shape.heads_k);
-        let first = job.tile.tile * T::FOOTPRINT.block_k + first;
+        let (batch_idx, head_idx) = batch_and_head(work.tile.head, self.p.shape.heads_k);
+        let first = work.tile.tile * T::FOOTPRINT.block_k + first;
         // SAFETY: as `consume`; one thread sends, and waits until what it sent before has left.
         unsafe {
             tma::bulk_wait_group_read::<0>();

@@ -6,8 +6,8 @@
 
 use super::Tiles;
 use super::consumer::{Consumer, THREADS};
-use super::layout::{Job, Layout, ROUND, rounded_rows};
-use super::loader::announce;
+use super::layout::{Layout, ROUND, WorkTile, rounded_rows};
+use super::producer::announce;
 use super::sums::{FRAGMENT_BYTES, piece_bytes};
 use crate::attention::mask::{Mask, Rows};
 use crate::attention::schedule::{BackwardTile, Direction};
@@ -20,7 +20,7 @@ use crate::tile::global::{GlobalMatrix, GlobalRows};
 use crate::tile::register::Accumulator;
 use crate::tile::warpgroup::{self, WARPGROUP_ROWS};
 
-/// The loader's part: as many rows after as many, until none are left. `n` jobs have been announced before; how many it are
+/// The loader's part: as many rows after as many, until none are left. `n` work_slots have been announced before; how many it are
 /// then.
 ///
 /// # Safety
@@ -34,21 +34,21 @@ pub(super) unsafe fn hand_out<T: Tiles, M: Mask>(
     let mask = M::new(&p.shape);
     let per_head = p.shape.seqlen_q.div_ceil(const { rounded_rows::<T>() });
     let all = per_head * p.shape.batch * p.shape.heads_q;
-    // SAFETY: each ticket is drawn once. Tiles that are waited for run, or have ended.
+    // SAFETY: each tile_idx is drawn once. Tiles that are waited for run, or have ended.
     unsafe {
         loop {
-            let ticket = atomic::atom_add_u32(p.tickets + 4, 1);
-            if ticket >= all {
+            let tile_idx = atomic::atom_add_u32(p.tile_counters + 4, 1);
+            if tile_idx >= all {
                 return n;
             }
-            let head = divide(ticket, per_head);
+            let head = divide(tile_idx, per_head);
             let tile = BackwardTile {
-                tile: ticket - head * per_head,
+                tile: tile_idx - head * per_head,
                 head,
                 direction: Direction::Up,
             };
             await_sum::<T, M>(p, mask, tile);
-            announce(layout, n, Job { tile, steps: ROUND });
+            announce(layout, n, WorkTile { tile, steps: ROUND });
             n += 1;
         }
     }
@@ -65,7 +65,7 @@ unsafe fn await_sum<T: Tiles, M: Mask>(p: &BackwardParams, mask: M, rows: Backwa
             let queries = Rows::of_sequence(first, config.block_q, p.shape.seqlen_q);
             let tiles = mask.kv_blocks(queries, config.block_k).end;
             let block = rows.head * q_blocks + divide(first, config.block_q);
-            let counter = p.turns + u64::from(block) * 4;
+            let counter = p.dq_semaphore + u64::from(block) * 4;
             // SAFETY: the workspace has a counter for every block.
             while unsafe { atomic::ld_acquire_u32(counter) } != tiles {}
         }
@@ -80,10 +80,10 @@ impl<M: Mask> Consumer<'_, M> {
         let p = self.p;
         // SAFETY: the slot is full. The accumulator has the rows, and their sum where a tile has added.
         unsafe {
-            let BackwardTile { tile, head, .. } = self.layout.read_job(n % STAGES).tile;
+            let BackwardTile { tile, head, .. } = self.layout.read_work(n % STAGES).tile;
             let first = tile * const { rounded_rows::<T>() } + self.idx * WARPGROUP_ROWS;
             // Anew: see `send`.
-            let thread = special::anew(special::thread_idx_x()) % THREADS;
+            let thread = special::opaque(special::thread_idx_x()) % THREADS;
             let added = first < p.shape.seqlen_q && {
                 let queries = Rows::of_sequence(first, WARPGROUP_ROWS, p.shape.seqlen_q);
                 self.mask.kv_blocks(queries, T::FOOTPRINT.block_k).end > 0
@@ -109,7 +109,7 @@ impl<M: Mask> Consumer<'_, M> {
                 warpgroup::store_rows::<E, _>(target, first + thread / 32 * 16, &d_q);
                 target = target.from_chunk(T::Rounded::N as u32);
             }
-            self.end_job(n);
+            self.end_work(n);
         }
     }
 
@@ -120,10 +120,10 @@ impl<M: Mask> Consumer<'_, M> {
         let block_q = const { T::FOOTPRINT.block_q };
         // SAFETY: the slot is full. The accumulator has the rows, and their sum where a tile has added.
         unsafe {
-            let BackwardTile { tile, head, .. } = self.layout.read_job(n % STAGES).tile;
+            let BackwardTile { tile, head, .. } = self.layout.read_work(n % STAGES).tile;
             let first = tile * block_q;
             // Anew: see `send`.
-            let thread = special::anew(special::thread_idx_x()) % THREADS;
+            let thread = special::opaque(special::thread_idx_x()) % THREADS;
             let (warp, lane) = (thread / 32, thread % 32);
             let queries = Rows::of_sequence(first, block_q, p.shape.seqlen_q);
             let added = self.mask.kv_blocks(queries, T::FOOTPRINT.block_k).end > 0;
@@ -157,7 +157,7 @@ impl<M: Mask> Consumer<'_, M> {
                 }
                 pair += 32;
             }
-            self.end_job(n);
+            self.end_work(n);
         }
     }
 }

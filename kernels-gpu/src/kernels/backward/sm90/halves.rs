@@ -62,8 +62,8 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(c: &Consumer<M>) {
     // four warps take the same way.
     unsafe {
         loop {
-            let job = c.await_job(n);
-            let steps = job.steps;
+            let work = c.await_work(n);
+            let steps = work.steps;
             if steps == 0 {
                 break;
             }
@@ -76,7 +76,7 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(c: &Consumer<M>) {
                 n += 1;
                 continue;
             }
-            let keys = c.keys::<T>(job, c.idx * WARPGROUP_ROWS);
+            let keys = c.keys::<T>(work, c.idx * WARPGROUP_ROWS);
             let mut kept = Kept::<T> {
                 d_k: T::KeyGradient::undefined(),
                 d_v: T::KeyGradient::undefined(),
@@ -276,17 +276,17 @@ impl<M: Mask> Consumer<'_, M> {
             self.end_query_gradient::<T>(i.wrapping_sub(1), &d_q);
 
             let (out, own) = (layout.out::<T>(self.idx), self.idx * WARPGROUP_ROWS);
-            // The job is read again, and its place worked out anew: so neither need stay in registers.
-            let job = layout.read_job(special::anew(n) % STAGES);
-            self.send::<E, T>(out, 5, job, own, &kept.d_v, 1.0);
+            // The work is read again, and its place worked out anew: so neither need stay in registers.
+            let work = layout.read_work(special::opaque(n) % STAGES);
+            self.send::<E, T>(out, 5, work, own, &kept.d_v, 1.0);
             begun_d_k.wait::<0>();
             self.release_q(last);
-            self.send::<E, T>(out, 4, job, own, &kept.d_k, self.p.scale.scale);
+            self.send::<E, T>(out, 4, work, own, &kept.d_k, self.p.scale.scale);
             if T::OUT_THROUGH_V {
                 tma::bulk_wait_group_read::<0>();
                 mbarrier::mbarrier_arrive_if(layout.v_ring.empty(0), self.leads);
             }
-            self.end_job(n);
+            self.end_work(n);
         }
     }
 

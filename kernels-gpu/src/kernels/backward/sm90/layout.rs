@@ -21,13 +21,13 @@ const SLOT: u32 = 16;
 
 /// A tile of keys, as the loader tells the others of it.
 #[derive(Clone, Copy)]
-pub(super) struct Job {
+pub(super) struct WorkTile {
     pub(super) tile: BackwardTile,
     /// How many query blocks it meets, of all query heads together; 0 where nothing is left to do. [`ROUND`] where no tile is.
     pub(super) steps: u32,
 }
 
-/// [`Job::steps`] of a job for which `tile` names, instead of keys, [`rounded_rows`] of dQ of a query head, to which all
+/// [`WorkTile::steps`] of a work for which `tile` names, instead of keys, [`rounded_rows`] of dQ of a query head, to which all
 /// tiles have added.
 pub(super) const ROUND: u32 = u32::MAX;
 /// Rows of dQ that the consumers round at once: 16 for each warp; a block, where they had it transposed.
@@ -41,7 +41,7 @@ pub(super) const fn rounded_rows<T: Tiles>() -> u32 {
 
 /// A step's block of dQ, as a turn keeper tells the consumers of it.
 #[derive(Clone, Copy)]
-pub(super) struct Turn {
+pub(super) struct DqSlot {
     /// Which block of the accumulator.
     pub(super) block: u32,
     /// 1 where nobody has added to it yet: it has no value.
@@ -64,7 +64,7 @@ pub(super) struct Layout {
     lse: u32,
     delta: u32,
     steps: u32,
-    jobs: u32,
+    work_slots: u32,
     turns: u32,
     /// Stages of Q, with lse, Δ and the number of its first row; emptied by the consumers' threads.
     pub(super) q_ring: Barriers,
@@ -74,11 +74,11 @@ pub(super) struct Layout {
     pub(super) d_s_ring: Barriers,
     /// Stages of Pᵀ, where one consumer hands it to the other.
     pub(super) p_ring: Barriers,
-    /// Slots for jobs; emptied by all threads of the consumers, and the turn keepers.
-    pub(super) job_ring: Barriers,
+    /// Slots for work_slots; emptied by all threads of the consumers, and the turn keepers.
+    pub(super) work_ring: Barriers,
     /// Slots for turns, where consumers add from their registers; each filled by its keeper, emptied by the consumers' threads
     /// when they have added.
-    pub(super) turn_ring: Barriers,
+    pub(super) dq_slot_ring: Barriers,
     /// Places of pieces, the first consumer's and then the other's.
     piece_rings: Barriers,
     /// The tile's K; emptied by the consumers' warps.
@@ -115,15 +115,15 @@ impl Layout {
             };
         let delta = lse + STAGES * config.block_q * 4;
         let steps = delta + STAGES * config.block_q * 4;
-        let jobs = steps + STAGES * SLOT;
-        let turns = jobs + STAGES * SLOT;
+        let work_slots = steps + STAGES * SLOT;
+        let turns = work_slots + STAGES * SLOT;
         let q_ring = Barriers::new(turns + STAGES * SLOT, STAGES);
         let d_o_ring = Barriers::new(q_ring.end(), STAGES);
         let d_s_ring = Barriers::new(d_o_ring.end(), STAGES);
         let p_ring = Barriers::new(d_s_ring.end(), STAGES);
-        let job_ring = Barriers::new(p_ring.end(), STAGES);
-        let turn_ring = Barriers::new(job_ring.end(), STAGES);
-        let piece_rings = Barriers::new(turn_ring.end(), STAGES);
+        let work_ring = Barriers::new(p_ring.end(), STAGES);
+        let dq_slot_ring = Barriers::new(work_ring.end(), STAGES);
+        let piece_rings = Barriers::new(dq_slot_ring.end(), STAGES);
         let behind_pieces = Barriers::new(piece_rings.end(), STAGES).end();
         let k_ring = Barriers::new(behind_pieces, 1);
         let v_ring = Barriers::new(k_ring.end(), 1);
@@ -138,14 +138,14 @@ impl Layout {
             lse,
             delta,
             steps,
-            jobs,
+            work_slots,
             turns,
             q_ring,
             d_o_ring,
             d_s_ring,
             p_ring,
-            job_ring,
-            turn_ring,
+            work_ring,
+            dq_slot_ring,
             piece_rings,
             k_ring,
             v_ring,
@@ -166,8 +166,8 @@ impl Layout {
             self.d_o_ring.make(1, WARPS);
             self.d_s_ring.make(makers, WARPS);
             self.p_ring.make(ALL_THREADS / 2, ALL_THREADS / 2);
-            self.job_ring.make(1, ALL_THREADS + STAGES);
-            self.turn_ring.make(1, ALL_THREADS);
+            self.work_ring.make(1, ALL_THREADS + STAGES);
+            self.dq_slot_ring.make(1, ALL_THREADS);
             for consumer in 0..CONSUMERS {
                 self.piece_ring(consumer).make(WARPS / CONSUMERS, 1);
             }
@@ -284,30 +284,33 @@ impl Layout {
         unsafe { shared::ld_shared_u32(self.steps + stage * SLOT) }
     }
 
-    /// Writes a job to a slot.
+    /// Writes a work to a slot.
     ///
     /// # Safety
     /// The slot is empty.
     #[inline(always)]
-    pub(super) unsafe fn write_job(self, slot: u32, job: Job) {
+    pub(super) unsafe fn write_work(self, slot: u32, work: WorkTile) {
         let BackwardTile {
             tile,
             head,
             direction,
-        } = job.tile;
+        } = work.tile;
         let up = (direction == Direction::Up) as u32;
         // SAFETY: the caller's contract.
-        unsafe { shared::st_shared_x4(self.jobs + slot * SLOT, [tile, head, up, job.steps]) };
+        unsafe {
+            shared::st_shared_x4(self.work_slots + slot * SLOT, [tile, head, up, work.steps])
+        };
     }
 
-    /// Reads the job in a slot.
+    /// Reads the work in a slot.
     ///
     /// # Safety
     /// The slot is full.
     #[inline(always)]
-    pub(super) unsafe fn read_job(self, slot: u32) -> Job {
+    pub(super) unsafe fn read_work(self, slot: u32) -> WorkTile {
         // SAFETY: the caller's contract.
-        let [tile, head, up, steps] = unsafe { shared::ld_shared_x4(self.jobs + slot * SLOT) };
+        let [tile, head, up, steps] =
+            unsafe { shared::ld_shared_x4(self.work_slots + slot * SLOT) };
         let direction = if up == 1 {
             Direction::Up
         } else {
@@ -318,7 +321,7 @@ impl Layout {
             head,
             direction,
         };
-        Job { tile, steps }
+        WorkTile { tile, steps }
     }
 
     /// Writes a turn to a slot.
@@ -326,7 +329,7 @@ impl Layout {
     /// # Safety
     /// The slot is empty.
     #[inline(always)]
-    pub(super) unsafe fn write_turn(self, slot: u32, turn: Turn) {
+    pub(super) unsafe fn write_dq_slot(self, slot: u32, turn: DqSlot) {
         // SAFETY: the caller's contract.
         unsafe { shared::st_shared_x2(self.turns + slot * SLOT, [turn.block, turn.first]) };
     }
@@ -336,10 +339,10 @@ impl Layout {
     /// # Safety
     /// The slot is full.
     #[inline(always)]
-    pub(super) unsafe fn read_turn(self, slot: u32) -> Turn {
+    pub(super) unsafe fn read_dq_slot(self, slot: u32) -> DqSlot {
         // SAFETY: the caller's contract.
         let [block, first] = unsafe { shared::ld_shared_x2(self.turns + slot * SLOT) };
-        Turn { block, first }
+        DqSlot { block, first }
     }
 }
 

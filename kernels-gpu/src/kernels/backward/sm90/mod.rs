@@ -13,16 +13,16 @@
 //!
 //! Scores are held transposed, keys down, so that Pᵀ and dSᵀ are left operands of the next products as they lie in registers;
 //! dSᵀ goes through shared memory too, for dQ, which is added to an accumulator in global memory. Who waits for whom there:
-//! [`crate::attention::walk`].
+//! [`crate::attention::block_order`].
 
 mod consumer;
 mod d_q;
 mod halves;
 mod layout;
-mod loader;
+mod producer;
+mod semaphore;
 mod split;
 mod sums;
-mod turns;
 
 use super::Blocks;
 use crate::attention::mask::Mask;
@@ -65,10 +65,10 @@ const fn n8(columns: u32) -> usize {
 }
 
 /// The tiles of head_dim `D` in the default shape.
-pub struct HeadDim<const D: u32>;
+pub struct DefaultTiles<const D: u32>;
 
 /// The tiles of head_dim `D` in the shape [`TileShape::Wide`].
-pub struct Wide<const D: u32>;
+pub struct WideTiles<const D: u32>;
 
 macro_rules! tiles {
     ($($shape:ident $tiles:ident: $($head_dim:literal)*;)*) => {$(
@@ -88,16 +88,16 @@ macro_rules! tiles {
     )*};
 }
 tiles! {
-    Default HeadDim: 64 96 128 192 256;
-    Wide Wide: 128;
+    Default DefaultTiles: 64 96 128 192 256;
+    Wide WideTiles: 128;
 }
 
 /// Registers of the threads that only move data; consumers need what these give back.
-const MOVER_REGISTERS: u32 = 24;
+const PRODUCER_REGISTERS: u32 = 24;
 /// Registers of consumers. With the movers', not more than the 168 that the launch gives each thread.
 const CONSUMER_REGISTERS: u32 = 240;
 /// The same at head_dim 192, where consumers can spare some: the movers then need no local memory.
-const SPARED_MOVER_REGISTERS: u32 = 40;
+const SPARED_PRODUCER_REGISTERS: u32 = 40;
 const SPARED_CONSUMER_REGISTERS: u32 = 232;
 
 /// Draws tiles until none are left.
@@ -121,16 +121,16 @@ pub unsafe fn backward<E: Element, T: Tiles, M: Mask>(p: &TmaBackwardParams, map
         let warpgroup = shuffle::shuffle_idx_u32(thread / 128, 0);
         if warpgroup == 0 {
             if T::HEAD_DIM == 192 {
-                warpgroup::setmaxnreg_dec::<SPARED_MOVER_REGISTERS>();
+                warpgroup::setmaxnreg_dec::<SPARED_PRODUCER_REGISTERS>();
             } else {
-                warpgroup::setmaxnreg_dec::<MOVER_REGISTERS>();
+                warpgroup::setmaxnreg_dec::<PRODUCER_REGISTERS>();
             }
             let warp = shuffle::shuffle_idx_u32(thread / 32, 0);
             if special::lane_idx() == 0 {
                 if warp == 0 {
-                    loader::load::<T, M>(&p.pass, maps, layout);
+                    producer::produce::<T, M>(&p.pass, maps, layout);
                 } else if warp <= config::TMA_BACKWARD_STAGES {
-                    turns::keep::<T, M>(&p.pass, layout, warp - 1);
+                    semaphore::keep::<T, M>(&p.pass, layout, warp - 1);
                 }
             }
         } else {

@@ -15,7 +15,7 @@
 
 use super::Tiles;
 use super::consumer::{Consumer, Keys, PackedScores, THREADS, unpacked};
-use super::layout::{Job, ROUND};
+use super::layout::{ROUND, WorkTile};
 use crate::attention::batch_and_head;
 use crate::attention::mask::Mask;
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
@@ -41,21 +41,21 @@ pub(super) unsafe fn consume_values<E: Element, T: Tiles, M: Mask>(c: &Consumer<
     // four warps take the same way.
     unsafe {
         loop {
-            let job = c.await_job(n);
-            if job.steps == 0 {
+            let work = c.await_work(n);
+            if work.steps == 0 {
                 return;
             }
-            if job.steps == ROUND {
+            if work.steps == ROUND {
                 c.round::<E, T>(n);
                 n += 1;
                 continue;
             }
-            let keys = c.keys::<T>(job, 0);
+            let keys = c.keys::<T>(work, 0);
             let mut d_v = T::KeyGradient::undefined();
             layout.k_ring.await_full(Ring::at(1, n));
             c.value_step::<E, T, FIRST>(i, keys, &mut d_v);
             i += 1;
-            let mut left = job.steps;
+            let mut left = work.steps;
             while left > 1 {
                 c.value_step::<E, T, LATER>(i, keys, &mut d_v);
                 i += 1;
@@ -67,7 +67,7 @@ pub(super) unsafe fn consume_values<E: Element, T: Tiles, M: Mask>(c: &Consumer<
             c.end_columns(last);
             mbarrier::mbarrier_arrive_if(layout.k_ring.empty(0), c.leads);
             c.store::<E, T>(n, &d_v);
-            c.end_job(n);
+            c.end_work(n);
             n += 1;
         }
     }
@@ -84,11 +84,11 @@ pub(super) unsafe fn consume_keys<E: Element, T: Tiles, M: Mask>(c: &Consumer<M>
     // SAFETY: as `consume_values`.
     unsafe {
         loop {
-            let job = c.await_job(n);
-            if job.steps == 0 {
+            let work = c.await_work(n);
+            if work.steps == 0 {
                 return;
             }
-            if job.steps == ROUND {
+            if work.steps == ROUND {
                 c.round::<E, T>(n);
                 n += 1;
                 continue;
@@ -100,7 +100,7 @@ pub(super) unsafe fn consume_keys<E: Element, T: Tiles, M: Mask>(c: &Consumer<M>
             layout.k_ring.await_full(Ring::at(1, n));
             c.key_step::<E, T, FIRST>(i, 0, &mut d_k);
             i += 1;
-            let mut left = job.steps;
+            let mut left = work.steps;
             while left > 1 {
                 c.key_step::<E, T, LATER>(i, add, &mut d_k);
                 add = 1;
@@ -121,14 +121,14 @@ pub(super) unsafe fn consume_keys<E: Element, T: Tiles, M: Mask>(c: &Consumer<M>
             c.send::<E, T>(
                 layout.v::<T>(),
                 4,
-                layout.read_job(n % STAGES),
+                layout.read_work(n % STAGES),
                 0,
                 &d_k,
                 c.p.scale.scale,
             );
             tma::bulk_wait_group_read::<0>();
             mbarrier::mbarrier_arrive_if(layout.v_ring.empty(0), c.leads);
-            c.end_job(n);
+            c.end_work(n);
             n += 1;
         }
     }
@@ -171,7 +171,7 @@ impl<M: Mask> Consumer<'_, M> {
             self.release_q(at);
             if let Some(begun) = begun_d_q {
                 begun.wait::<0>();
-                let turn = self.await_turn(before);
+                let turn = self.await_dq_slot(before);
                 self.add_piece::<T>(turn, 0, &d_q);
             }
             layout.d_o_ring.await_full(at);
@@ -215,7 +215,7 @@ impl<M: Mask> Consumer<'_, M> {
             begun_d_k.wait::<1>();
             self.release_q(before);
             begun_d_q.wait::<0>();
-            let turn = self.await_turn(before);
+            let turn = self.await_dq_slot(before);
             self.add_piece::<T>(turn, 2, &d_q);
             self.add_columns::<E, T>(before, 3);
             self.end_columns(before);
@@ -273,7 +273,7 @@ impl<M: Mask> Consumer<'_, M> {
         unsafe {
             self.layout.d_s_ring.await_full(at);
             self.begin_columns::<E, T>(at, piece, &mut d_q).wait::<0>();
-            let turn = self.await_turn(at);
+            let turn = self.await_dq_slot(at);
             self.add_piece::<T>(turn, piece, &d_q);
         }
     }
@@ -284,7 +284,7 @@ impl<M: Mask> Consumer<'_, M> {
         // SAFETY: as `consume_values`.
         unsafe {
             mbarrier::mbarrier_arrive_if(self.layout.d_s_ring.empty(at.stage), self.leads);
-            self.end_turn(at);
+            self.release_dq_slot(at);
         }
     }
 
@@ -333,7 +333,7 @@ impl<M: Mask> Consumer<'_, M> {
         let (p, config) = (self.p, T::FOOTPRINT);
         // SAFETY: the slot is still full; rows and columns that the tensor does not have are not written.
         unsafe {
-            let Job { tile, .. } = self.layout.read_job(n % STAGES);
+            let WorkTile { tile, .. } = self.layout.read_work(n % STAGES);
             let (batch_idx, head_idx) = batch_and_head(tile.head, p.shape.heads_k);
             let target = GlobalMatrix {
                 rows: GlobalRows::new(&p.d_v, batch_idx, head_idx, p.shape.seqlen_k),

@@ -6,7 +6,7 @@
 
 use super::Tiles;
 use super::consumer::{Consumer, THREADS};
-use super::layout::{CONSUMERS, Layout, Turn};
+use super::layout::{CONSUMERS, DqSlot, Layout};
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
 use crate::params::BackwardParams;
 use crate::ptx::{atomic, barrier, global, mbarrier, shared, shuffle, special, tma};
@@ -36,7 +36,7 @@ pub(super) unsafe fn send_pieces<T: Tiles>(
     p: &BackwardParams,
     layout: Layout,
     at: Ring,
-    turn: Turn,
+    turn: DqSlot,
 ) {
     let n_bytes = const { piece_bytes::<T>() };
     // SAFETY: the caller's contract; pieces are sent when they are there, overwritten when they have been read.
@@ -64,7 +64,7 @@ impl<M> Consumer<'_, M> {
     pub(super) unsafe fn leave_piece<T: Tiles>(&self, i: u32, d_q: &T::QueryGradient) {
         let at = Ring::at(STAGES, i);
         // Anew: see `send`.
-        let thread = special::anew(special::thread_idx_x()) % THREADS;
+        let thread = special::opaque(special::thread_idx_x()) % THREADS;
         // SAFETY: the place is empty when it is written: as soon as that of the step before has been read. There is one for all
         // steps, and barriers for even and for odd ones, because so there are keepers.
         unsafe {
@@ -83,33 +83,33 @@ impl<M> Consumer<'_, M> {
 
     /// Waits until the tile may add to a step's block of dQ.
     #[inline(always)]
-    pub(super) unsafe fn await_turn(&self, at: Ring) -> Turn {
+    pub(super) unsafe fn await_dq_slot(&self, at: Ring) -> DqSlot {
         // SAFETY: the slot is full when it is read.
         unsafe {
-            self.layout.turn_ring.await_full(at);
-            let Turn { block, first } = self.layout.read_turn(at.stage);
+            self.layout.dq_slot_ring.await_full(at);
+            let DqSlot { block, first } = self.layout.read_dq_slot(at.stage);
             let first = shuffle::shuffle_idx_u32(first, 0);
-            Turn { block, first }
+            DqSlot { block, first }
         }
     }
 
     /// The thread has added.
     #[inline(always)]
-    pub(super) unsafe fn end_turn(&self, at: Ring) {
+    pub(super) unsafe fn release_dq_slot(&self, at: Ring) {
         // SAFETY: every thread arrives for itself.
-        unsafe { mbarrier::mbarrier_arrive_if(self.layout.turn_ring.empty(at.stage), 1) }
+        unsafe { mbarrier::mbarrier_arrive_if(self.layout.dq_slot_ring.empty(at.stage), 1) }
     }
 
     /// Adds the `piece`-th piece of a block of dQ to memory, from registers: where there is no shared memory to spare.
     #[inline(always)]
     pub(super) unsafe fn add_piece<T: Tiles>(
         &self,
-        turn: Turn,
+        turn: DqSlot,
         piece: u32,
         d_q: &T::QueryGradient,
     ) {
         // Anew: see `send`.
-        let thread = special::anew(special::thread_idx_x()) % THREADS;
+        let thread = special::opaque(special::thread_idx_x()) % THREADS;
         let own = piece * piece_bytes::<T>() + thread * 16;
         let address = block_address::<T>(self.p, turn.block) + u64::from(own);
         let fragment = |n: usize| address + n as u64 * u64::from(FRAGMENT_BYTES);

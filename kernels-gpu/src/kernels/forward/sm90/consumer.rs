@@ -1,8 +1,8 @@
 //! A consumer: 64 query rows of every tile; products and softmax.
 
 use super::Tiles;
-use super::layout::{Job, Layout};
-use super::packing::Packing;
+use super::layout::{Layout, WorkTile};
+use super::pack_gqa::PackGqa;
 use crate::attention::batch_and_head;
 use crate::attention::mask::Mask;
 use crate::config::{Footprint, TMA_SLOTS};
@@ -17,12 +17,12 @@ use crate::tile::ring::Ring;
 use crate::tile::softmax::{OnlineSoftmax, RowValues, outgrown, scale_rows};
 use crate::tile::warpgroup::{self, WARPGROUP_ROWS, WarpgroupTile};
 
-/// Consumers wait for their turn at barriers `TURN_BARRIER ..`, one for each.
-const TURN_BARRIER: u32 = 1;
-/// The warps of a consumer agree at barriers `AGREEMENT_BARRIER ..`.
-const AGREEMENT_BARRIER: u32 = 4;
+/// Consumers wait for their turn at barriers `PING_PONG_BARRIER ..`, one for each.
+const PING_PONG_BARRIER: u32 = 1;
+/// The warps of a consumer agree at barriers `VOTE_BARRIER ..`.
+const VOTE_BARRIER: u32 = 4;
 /// Threads of the warpgroup that moves data; consumers are those behind it.
-const MOVERS: u32 = 128;
+const PRODUCER_THREADS: u32 = 128;
 /// Threads of two consumers: one waits for its turn, the other passes it on.
 const TWO_CONSUMERS: u32 = 256;
 
@@ -31,7 +31,7 @@ struct Consumer<'a, M> {
     p: &'a TmaForwardParams,
     layout: Layout,
     mask: M,
-    packing: Packing,
+    packing: PackGqa,
     /// Which consumer.
     idx: u32,
     /// The warp's first row of a tile.
@@ -43,18 +43,18 @@ struct Consumer<'a, M> {
 /// A tile whose O is still in registers.
 #[derive(Clone, Copy)]
 struct Finished {
-    job: Job,
+    work: WorkTile,
     softmax: OnlineSoftmax,
 }
 
 /// A block's exponentials, and what is to be done when O is there.
-struct Tried {
+struct Speculation {
     /// The factors of O, if m has grown.
     alpha: Option<RowValues>,
     /// For l.
     sums: RowValues,
     /// Whether a score has outgrown its m, in any of the consumer's warps: all begin again, since `wgmma` takes them all.
-    in_vain: bool,
+    mispredicted: bool,
 }
 
 /// The whole of a consumer's work.
@@ -82,14 +82,14 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(
     // SAFETY: stages are read when they are full, and released when the products that read them have been waited for;
     // all four warps take the same way.
     unsafe {
-        c.begin_turns::<T>();
-        let mut job = c.next_job(&mut slot);
-        let mut block = job.blocks - 1;
+        c.begin_ping_pong::<T>();
+        let mut work = c.next_work(&mut slot);
+        let mut block = work.blocks - 1;
         mbarrier::mbarrier_wait(layout.q_ring.full(q.stage), q.parity);
         mbarrier::mbarrier_wait(layout.k_ring.full(k.stage), k.parity);
         s.product::<E>(layout.q::<T>(q.stage, idx), layout.k::<T>(k.stage), steps);
         c.release(&mut k, q, block);
-        c.mask_block::<T>(job, block, &mut s);
+        c.mask_block::<T>(work, block, &mut s);
         softmax.begin(&mut s);
         let mut weights = s.pack::<E>();
         // 0 until O of the tile has been begun.
@@ -97,20 +97,20 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(
         let mut finished: Option<Finished> = None;
         let ended = loop {
             let last = block == 0;
-            let ended = Finished { job, softmax };
+            let ended = Finished { work, softmax };
             if last {
-                job = c.next_job(&mut slot);
-                if job.blocks == 0 {
+                work = c.next_work(&mut slot);
+                if work.blocks == 0 {
                     break ended;
                 }
-                block = job.blocks;
+                block = work.blocks;
                 q.advance();
                 mbarrier::mbarrier_wait(layout.q_ring.full(q.stage), q.parity);
             }
             block -= 1;
 
             mbarrier::mbarrier_wait(layout.k_ring.full(k.stage), k.parity);
-            c.await_turn::<T>();
+            c.await_ping_pong::<T>();
             let begun_s =
                 s.begin_product::<E>(layout.q::<T>(q.stage, idx), layout.k::<T>(k.stage), steps);
             if let Some(finished) = &finished {
@@ -119,14 +119,14 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(
             mbarrier::mbarrier_wait(layout.v_ring.full(v.stage), v.parity);
             let begun_o =
                 o.begin_addition::<E, _>(&weights, layout.v::<T>(v.stage), block_k / 16, add);
-            c.pass_turn::<T>();
+            c.pass_ping_pong::<T>();
             begun_s.wait::<1>();
-            c.mask_block::<T>(job, block, &mut s);
+            c.mask_block::<T>(work, block, &mut s);
             if last {
                 softmax = fresh;
             }
-            let mut tried = c.try_exponentials::<T>(&mut softmax, &mut s);
-            if !T::TRIES {
+            let mut speculation = c.speculative_softmax::<T>(&mut softmax, &mut s);
+            if !T::SPECULATES {
                 c.release(&mut k, q, block);
             }
             // V is there, as has been seen before. But ptxas lets no arithmetic sink below a loop: without this one the
@@ -135,24 +135,24 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(
             begun_o.wait::<0>();
             mbarrier::mbarrier_arrive_if(layout.v_ring.empty(v.stage), c.leads);
             v.advance();
-            if tried.in_vain {
+            if speculation.mispredicted {
                 s.product::<E>(layout.q::<T>(q.stage, idx), layout.k::<T>(k.stage), steps);
-                c.mask_block::<T>(job, block, &mut s);
-                tried.alpha = softmax.grow(&s).or(tried.alpha);
-                tried.sums = softmax.exponentials(&mut s);
+                c.mask_block::<T>(work, block, &mut s);
+                speculation.alpha = softmax.grow(&s).or(speculation.alpha);
+                speculation.sums = softmax.exponentials(&mut s);
             }
-            if T::TRIES {
+            if T::SPECULATES {
                 c.release(&mut k, q, block);
             }
-            softmax.add::<T::Scores>(tried.sums);
-            if let (Some(alpha), false) = (tried.alpha, last) {
+            softmax.add::<T::Scores>(speculation.sums);
+            if let (Some(alpha), false) = (speculation.alpha, last) {
                 scale_rows(&mut o, alpha);
             }
             weights = s.pack::<E>();
             finished = last.then_some(ended);
             add = !last as u32;
         };
-        c.end_turns::<T>();
+        c.end_ping_pong::<T>();
         if let Some(finished) = &finished {
             c.finish::<E, T>(finished, &mut o_place, &mut o);
         }
@@ -170,7 +170,7 @@ impl<'a, M: Mask> Consumer<'a, M> {
             p,
             layout,
             mask: M::new(&p.shape),
-            packing: Packing::new::<T>(p),
+            packing: PackGqa::new::<T>(p),
             idx,
             row: idx * WARPGROUP_ROWS + special::thread_idx_x() / 32 % 4 * 16,
             leads: (special::lane_idx() == 0) as u32,
@@ -179,97 +179,97 @@ impl<'a, M: Mask> Consumer<'a, M> {
 
     /// Before the first turn: it is consumer 0's.
     #[inline(always)]
-    unsafe fn begin_turns<T: Tiles>(&self) {
+    unsafe fn begin_ping_pong<T: Tiles>(&self) {
         if self.idx + 1 == T::CONSUMERS {
-            // SAFETY: as `pass_turn`.
-            unsafe { self.pass_turn::<T>() };
+            // SAFETY: as `release_semaphore`.
+            unsafe { self.pass_ping_pong::<T>() };
         }
     }
 
     /// Consumers begin their products in turns: then one's softmax runs beside the others' products, and they do not come
     /// to it all at once.
     #[inline(always)]
-    unsafe fn await_turn<T: Tiles>(&self) {
-        if T::TURNS {
+    unsafe fn await_ping_pong<T: Tiles>(&self) {
+        if T::PING_PONG {
             // SAFETY: all consumers take equally many turns.
-            unsafe { barrier::barrier_sync(TURN_BARRIER + self.idx, TWO_CONSUMERS) };
+            unsafe { barrier::barrier_sync(PING_PONG_BARRIER + self.idx, TWO_CONSUMERS) };
         }
     }
 
     #[inline(always)]
-    unsafe fn pass_turn<T: Tiles>(&self) {
-        if T::TURNS {
+    unsafe fn pass_ping_pong<T: Tiles>(&self) {
+        if T::PING_PONG {
             let next = if self.idx + 1 == T::CONSUMERS {
                 0
             } else {
                 self.idx + 1
             };
-            // SAFETY: as `await_turn`.
-            unsafe { barrier::barrier_arrive(TURN_BARRIER + next, TWO_CONSUMERS) };
+            // SAFETY: as `await_dq_slot`.
+            unsafe { barrier::barrier_arrive(PING_PONG_BARRIER + next, TWO_CONSUMERS) };
         }
     }
 
     /// After the last turn, which was passed on to consumer 0.
     #[inline(always)]
-    unsafe fn end_turns<T: Tiles>(&self) {
+    unsafe fn end_ping_pong<T: Tiles>(&self) {
         if self.idx == 0 {
-            // SAFETY: as `await_turn`.
-            unsafe { self.await_turn::<T>() };
+            // SAFETY: as `await_dq_slot`.
+            unsafe { self.await_ping_pong::<T>() };
         }
     }
 
     /// S ← P, with the maxima looked for only if a row has none yet.
     #[inline(always)]
-    unsafe fn try_exponentials<T: Tiles>(
+    unsafe fn speculative_softmax<T: Tiles>(
         &self,
         softmax: &mut OnlineSoftmax,
         s: &mut T::Scores,
-    ) -> Tried {
+    ) -> Speculation {
         // SAFETY: all warps of the consumer come here.
         unsafe {
             // Not `&&`: it makes ptxas spill a word at head_dim 64.
-            let blind = softmax.has_references::<T::Scores>() & T::TRIES;
+            let blind = softmax.has_references::<T::Scores>() & T::SPECULATES;
             let alpha = if blind { None } else { softmax.grow(s) };
             let sums = softmax.exponentials(s);
             let outgrown = blind && outgrown::<T::Scores>(&sums);
-            Tried {
+            Speculation {
                 alpha,
                 sums,
-                in_vain: T::TRIES && warpgroup::any(AGREEMENT_BARRIER + self.idx, outgrown),
+                mispredicted: T::SPECULATES && warpgroup::any(VOTE_BARRIER + self.idx, outgrown),
             }
         }
     }
 
     /// The next tile of queries, when the loader has said which.
     #[inline(always)]
-    unsafe fn next_job(&self, slot: &mut Ring) -> Job {
-        let ring = self.layout.job_ring;
+    unsafe fn next_work(&self, slot: &mut Ring) -> WorkTile {
+        let ring = self.layout.work_ring;
         // SAFETY: the slot is read when it is full, and released by every lane that has read it.
         unsafe {
             mbarrier::mbarrier_wait(ring.full(slot.stage), slot.parity);
-            let job = self.layout.read_job(slot.stage);
+            let work = self.layout.read_work(slot.stage);
             mbarrier::mbarrier_arrive_if(ring.empty(slot.stage), 1);
             slot.advance();
-            job
+            work
         }
     }
 
     /// The warp's first row of a tile, in the sequence.
     #[inline(always)]
-    fn first_row<T: Tiles>(&self, job: Job) -> u32 {
+    fn first_row<T: Tiles>(&self, work: WorkTile) -> u32 {
         let block_q = T::FOOTPRINT.block_q;
-        job.tile * block_q + self.row
+        work.tile * block_q + self.row
     }
 
     /// S ← −∞ where the mask hides the key, if it hides any of the block's from the warp's rows.
     #[inline(always)]
-    fn mask_block<T: Tiles>(&self, job: Job, block: u32, s: &mut T::Scores) {
+    fn mask_block<T: Tiles>(&self, work: WorkTile, block: u32, s: &mut T::Scores) {
         let Footprint {
             block_q, block_k, ..
         } = T::FOOTPRINT;
         // Anew: rows would stay in registers, and in wide tiles there are none to spare.
-        let thread = special::anew(special::thread_idx_x());
-        let first_row = job.tile * block_q + (thread - MOVERS) / 32 * 16;
+        let thread = special::opaque(special::thread_idx_x());
+        let first_row = work.tile * block_q + (thread - PRODUCER_THREADS) / 32 * 16;
         let first_key = block * block_k;
         let visible_to = |row| self.mask.visible(self.packing.query::<T>(row));
         // The first row sees no more keys than the others.
@@ -309,8 +309,8 @@ impl<'a, M: Mask> Consumer<'a, M> {
         place: &mut Ring,
         o: &mut T::Output,
     ) {
-        let (p, head) = (self.p, finished.job.head);
-        let first_row = self.first_row::<T>(finished.job);
+        let (p, head) = (self.p, finished.work.head);
+        let first_row = self.first_row::<T>(finished.work);
         // SAFETY: all lanes of the warp come here; what lies outside O is not written.
         unsafe {
             let lse = finished.softmax.finish(o);

@@ -8,7 +8,7 @@ use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
 
 /// A tile of queries, as the loader tells the others of it.
 #[derive(Clone, Copy)]
-pub(super) struct Job {
+pub(super) struct WorkTile {
     /// Which tile of queries.
     pub(super) tile: u32,
     /// Which (batch, head), `batch_idx · heads_q + head_idx`; where heads are packed, which of all packs.
@@ -31,8 +31,8 @@ pub(super) struct Layout {
     pub(super) k_ring: Barriers,
     /// Stages of V; emptied by the consumers' warps.
     pub(super) v_ring: Barriers,
-    /// Slots for jobs; emptied by every lane of the consumers and by the storers.
-    pub(super) job_ring: Barriers,
+    /// Slots for work_slots; emptied by every lane of the consumers and by the storers.
+    pub(super) work_ring: Barriers,
     /// O on its way out, for each consumer one stage; filled by its warps, emptied by its storer.
     pub(super) o_ring: Barriers,
 }
@@ -54,7 +54,7 @@ impl Layout {
         let q_ring = Barriers::new(slots + TMA_SLOTS * 16, T::Q_STAGES);
         let k_ring = Barriers::new(q_ring.end(), T::KV_STAGES);
         let v_ring = Barriers::new(k_ring.end(), T::KV_STAGES);
-        let job_ring = Barriers::new(v_ring.end(), TMA_SLOTS);
+        let work_ring = Barriers::new(v_ring.end(), TMA_SLOTS);
         Layout {
             q,
             k,
@@ -64,8 +64,8 @@ impl Layout {
             q_ring,
             k_ring,
             v_ring,
-            job_ring,
-            o_ring: Barriers::new(job_ring.end(), T::CONSUMERS),
+            work_ring,
+            o_ring: Barriers::new(work_ring.end(), T::CONSUMERS),
         }
     }
 
@@ -83,7 +83,7 @@ impl Layout {
             self.q_ring.make(1, warps);
             self.k_ring.make(1, warps);
             self.v_ring.make(1, warps);
-            self.job_ring.make(1, warps * 32 + storers);
+            self.work_ring.make(1, warps * 32 + storers);
             self.o_ring.make(4, 1);
         }
     }
@@ -127,26 +127,29 @@ impl Layout {
         }
     }
 
-    /// Writes a job to a slot.
+    /// Writes a work to a slot.
     ///
     /// # Safety
     /// The slot is empty.
     #[inline(always)]
-    pub(super) unsafe fn write_job(self, slot: u32, job: Job) {
+    pub(super) unsafe fn write_work(self, slot: u32, work: WorkTile) {
         // SAFETY: the caller's contract.
         unsafe {
-            shared::st_shared_x4(self.slots + slot * 16, [job.tile, job.head, job.blocks, 0])
+            shared::st_shared_x4(
+                self.slots + slot * 16,
+                [work.tile, work.head, work.blocks, 0],
+            )
         };
     }
 
-    /// Reads the job in a slot.
+    /// Reads the work in a slot.
     ///
     /// # Safety
     /// The slot is full.
     #[inline(always)]
-    pub(super) unsafe fn read_job(self, slot: u32) -> Job {
+    pub(super) unsafe fn read_work(self, slot: u32) -> WorkTile {
         // SAFETY: the caller's contract.
         let [tile, head, blocks, _] = unsafe { shared::ld_shared_x4(self.slots + slot * 16) };
-        Job { tile, head, blocks }
+        WorkTile { tile, head, blocks }
     }
 }

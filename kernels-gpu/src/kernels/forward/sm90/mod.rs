@@ -26,13 +26,13 @@
 //! Q has two stages: the next tile's arrives while this one's is multiplied.
 //!
 //! Short sequences leave rows of a tile empty. In the compact shape heads that share K and V may share a tile, too:
-//! `packing.rs`.
+//! `pack_gqa.rs`.
 
 mod consumer;
 mod layout;
-mod loader;
-mod packing;
-mod storer;
+mod pack_gqa;
+mod producer;
+mod store_warp;
 
 use crate::attention::mask::Mask;
 use crate::config::{self, Footprint};
@@ -63,13 +63,13 @@ pub trait Tiles {
     /// Whether the consumers need registers of the movers. A thread of an SM's only 256 begins with as many as it can have.
     const SHARES_REGISTERS: bool = 256 < Self::FOOTPRINT.threads * Self::FOOTPRINT.blocks_per_sm;
     /// Whether heads may be packed.
-    const PACKS: bool = matches!(Self::SHAPE, TileShape::Compact);
+    const PACKS_GQA: bool = matches!(Self::SHAPE, TileShape::Compact);
     /// Whether exponentials are tried before the maxima are known. Above head_dim 128 the softmax hides behind the products
     /// anyway, and K is kept longer for it: with short causal sequences that costs 3 % (H200).
-    const TRIES: bool = Self::HEAD_DIM <= 128;
+    const SPECULATES: bool = Self::HEAD_DIM <= 128;
     /// Whether consumers begin their products in turns. Above head_dim 128 products take so much longer than the softmax
     /// that it makes no difference.
-    const TURNS: bool = Self::HEAD_DIM <= 128 && Self::CONSUMERS > 1;
+    const PING_PONG: bool = Self::HEAD_DIM <= 128 && Self::CONSUMERS > 1;
     /// A warpgroup's rows of S.
     type Scores: WarpgroupTile;
     /// A warpgroup's rows of O.
@@ -82,13 +82,13 @@ const fn n8(columns: u32) -> usize {
 }
 
 /// The tiles of head_dim `D` in the default shape.
-pub struct HeadDim<const D: u32>;
+pub struct DefaultTiles<const D: u32>;
 
 /// The tiles of head_dim `D` in the shape [`TileShape::Compact`].
-pub struct Compact<const D: u32>;
+pub struct CompactTiles<const D: u32>;
 
 /// The tiles of head_dim `D` in the shape [`TileShape::Wide`].
-pub struct Wide<const D: u32>;
+pub struct WideTiles<const D: u32>;
 
 macro_rules! tiles {
     ($tiles:ident, $shape:ident: $($head_dim:literal)*) => {$(
@@ -100,12 +100,12 @@ macro_rules! tiles {
         }
     )*};
 }
-tiles!(HeadDim, Default: 64 96 128 192 256);
-tiles!(Compact, Compact: 64 96 128 192 256);
-tiles!(Wide, Wide: 64 128);
+tiles!(DefaultTiles, Default: 64 96 128 192 256);
+tiles!(CompactTiles, Compact: 64 96 128 192 256);
+tiles!(WideTiles, Wide: 64 128);
 
 /// Registers of the threads that only move data, where the others need what these give back.
-const MOVER_REGISTERS: u32 = 24;
+const PRODUCER_REGISTERS: u32 = 24;
 
 /// Draws tiles until none are left.
 ///
@@ -127,14 +127,14 @@ pub unsafe fn forward<E: Element, T: Tiles, M: Mask>(p: &TmaForwardParams, maps:
         let warpgroup = shuffle::shuffle_idx_u32(thread / 128, 0);
         if warpgroup == 0 {
             if T::SHARES_REGISTERS {
-                warpgroup::setmaxnreg_dec::<MOVER_REGISTERS>();
+                warpgroup::setmaxnreg_dec::<PRODUCER_REGISTERS>();
             }
             let warp = shuffle::shuffle_idx_u32(thread / 32, 0);
             if special::lane_idx() == 0 {
                 if warp == 0 {
-                    loader::load::<T, M>(p, maps, layout);
+                    producer::produce::<T, M>(p, maps, layout);
                 } else if T::STORES && warp <= T::CONSUMERS {
-                    storer::store::<T>(p, maps, layout, warp - 1);
+                    store_warp::store::<T>(p, maps, layout, warp - 1);
                 }
             }
         } else {

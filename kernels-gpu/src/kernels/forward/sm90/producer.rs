@@ -1,8 +1,8 @@
 //! The loader: draws tiles of queries, and keeps the rings of Q, K and V full.
 
 use super::Tiles;
-use super::layout::{Job, Layout};
-use super::packing::{Pack, Packing};
+use super::layout::{Layout, WorkTile};
+use super::pack_gqa::{Pack, PackGqa};
 use crate::attention::mask::{Mask, Rows};
 use crate::attention::schedule;
 use crate::config::TMA_SLOTS;
@@ -15,7 +15,7 @@ use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
 const NO_ROW: u32 = MAX_TMA_ROWS;
 
 /// The loader's places in its rings.
-struct Loader<'a> {
+struct Producer<'a> {
     p: &'a TmaForwardParams,
     maps: u64,
     layout: Layout,
@@ -29,12 +29,12 @@ struct Loader<'a> {
 /// # Safety
 /// One thread of the block does it; the barriers have been made.
 #[inline(always)]
-pub(super) unsafe fn load<T: Tiles, M: Mask>(p: &TmaForwardParams, maps: u64, layout: Layout) {
+pub(super) unsafe fn produce<T: Tiles, M: Mask>(p: &TmaForwardParams, maps: u64, layout: Layout) {
     let config = T::FOOTPRINT;
     let mask = M::new(&p.shape);
     let tiles = p.schedule.tiles * p.schedule.heads;
     let mut slot = Ring::start(TMA_SLOTS);
-    let mut loader = Loader {
+    let mut loader = Producer {
         p,
         maps,
         layout,
@@ -42,28 +42,28 @@ pub(super) unsafe fn load<T: Tiles, M: Mask>(p: &TmaForwardParams, maps: u64, la
         k: Ring::start(T::KV_STAGES),
         v: Ring::start(T::KV_STAGES),
     };
-    let block_q = Packing::new::<T>(p).queries(config.block_q);
-    let mut ticket = special::block_idx_x();
+    let block_q = PackGqa::new::<T>(p).queries(config.block_q);
+    let mut tile_idx = special::block_idx_x();
     // SAFETY: stages and slots are filled when they are empty; each tile is drawn once.
     unsafe {
-        while ticket < tiles {
-            let tile = schedule::forward(&p.schedule, M::WORK, ticket);
+        while tile_idx < tiles {
+            let tile = schedule::forward(&p.schedule, M::WORK, tile_idx);
             let first = tile.tile * block_q;
             let queries = Rows::of_sequence(first, block_q, p.shape.seqlen_q);
             let blocks = mask.kv_blocks(queries, config.block_k).end;
-            let job = Job {
+            let work = WorkTile {
                 tile: tile.tile,
                 head: tile.head,
                 // One block of zeros, wholly masked, where no query of the tile sees a key.
                 blocks: if blocks == 0 { 1 } else { blocks },
             };
-            announce(layout, slot, job);
+            announce(layout, slot, work);
             slot.advance();
             // Each tile asks for one more; the last to ask leaves the counter at 0, as it was found.
-            ticket = special::grid_dim_x() + atomic::atom_inc_u32(p.ticket, tiles - 1);
-            loader.load_tile::<T>(job, blocks == 0);
+            tile_idx = special::grid_dim_x() + atomic::atom_inc_u32(p.tile_counter, tiles - 1);
+            loader.load_tile::<T>(work, blocks == 0);
         }
-        let none = Job {
+        let none = WorkTile {
             tile: 0,
             head: 0,
             blocks: 0,
@@ -72,28 +72,28 @@ pub(super) unsafe fn load<T: Tiles, M: Mask>(p: &TmaForwardParams, maps: u64, la
     }
 }
 
-/// Tells the others of a job.
+/// Tells the others of a work.
 #[inline(always)]
-unsafe fn announce(layout: Layout, slot: Ring, job: Job) {
+unsafe fn announce(layout: Layout, slot: Ring, work: WorkTile) {
     // SAFETY: the slot is empty when it is written.
     unsafe {
-        mbarrier::mbarrier_wait(layout.job_ring.empty(slot.stage), slot.parity ^ 1);
-        layout.write_job(slot.stage, job);
-        mbarrier::mbarrier_arrive_if(layout.job_ring.full(slot.stage), 1);
+        mbarrier::mbarrier_wait(layout.work_ring.empty(slot.stage), slot.parity ^ 1);
+        layout.write_work(slot.stage, work);
+        mbarrier::mbarrier_arrive_if(layout.work_ring.full(slot.stage), 1);
     }
 }
 
-impl Loader<'_> {
+impl Producer<'_> {
     /// Q, and K and V from the last block down; K one block ahead of V, as consumers take them.
     #[inline(always)]
-    unsafe fn load_tile<T: Tiles>(&mut self, job: Job, blind: bool) {
+    unsafe fn load_tile<T: Tiles>(&mut self, work: WorkTile, blind: bool) {
         let config = T::FOOTPRINT;
-        let packing = Packing::new::<T>(self.p);
+        let packing = PackGqa::new::<T>(self.p);
         let Pack {
             batch_idx,
             head_idx,
             kv_head_idx,
-        } = packing.pack(self.p, job.head);
+        } = packing.pack(self.p, work.head);
         let row_of = |block: u32| {
             if blind {
                 NO_ROW
@@ -103,9 +103,9 @@ impl Loader<'_> {
         };
         // SAFETY: as `load`.
         unsafe {
-            let mut block = job.blocks - 1;
+            let mut block = work.blocks - 1;
             self.load_k::<T>(row_of(block), kv_head_idx, batch_idx);
-            let first_query = job.tile * packing.queries(config.block_q);
+            let first_query = work.tile * packing.queries(config.block_q);
             self.load_q::<T>(first_query, head_idx, batch_idx);
             while block > 0 {
                 self.load_k::<T>(row_of(block - 1), kv_head_idx, batch_idx);

@@ -2,7 +2,7 @@
 
 use super::Tiles;
 use super::layout::Layout;
-use super::packing::{Pack, Packing};
+use super::pack_gqa::{Pack, PackGqa};
 use crate::config::TMA_SLOTS;
 use crate::params::{BOX_COLUMNS, TensorMap, TmaForwardParams};
 use crate::ptx::{mbarrier, tma};
@@ -21,7 +21,7 @@ pub(super) unsafe fn store<T: Tiles>(
     consumer: u32,
 ) {
     let config = T::FOOTPRINT;
-    let packing = Packing::new::<T>(p);
+    let packing = PackGqa::new::<T>(p);
     let map = maps + 3 * size_of::<TensorMap>() as u64;
     let mut slot = Ring::start(TMA_SLOTS);
     let mut o = Ring::start(1);
@@ -29,20 +29,20 @@ pub(super) unsafe fn store<T: Tiles>(
     // SAFETY: O is read when it is there, and its place freed when it has been read.
     unsafe {
         loop {
-            mbarrier::mbarrier_wait(layout.job_ring.full(slot.stage), slot.parity);
-            let job = layout.read_job(slot.stage);
-            if job.blocks == 0 {
+            mbarrier::mbarrier_wait(layout.work_ring.full(slot.stage), slot.parity);
+            let work = layout.read_work(slot.stage);
+            if work.blocks == 0 {
                 return;
             }
-            mbarrier::mbarrier_arrive_if(layout.job_ring.empty(slot.stage), 1);
+            mbarrier::mbarrier_arrive_if(layout.work_ring.empty(slot.stage), 1);
             slot.advance();
             let Pack {
                 batch_idx,
                 head_idx,
                 ..
-            } = packing.pack(p, job.head);
+            } = packing.pack(p, work.head);
             let first_query =
-                job.tile * packing.queries(config.block_q) + consumer * WARPGROUP_ROWS;
+                work.tile * packing.queries(config.block_q) + consumer * WARPGROUP_ROWS;
 
             mbarrier::mbarrier_wait(ring.full(consumer), o.parity);
             for part in 0..T::HEAD_DIM.div_ceil(BOX_COLUMNS) {

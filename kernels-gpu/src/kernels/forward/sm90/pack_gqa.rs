@@ -11,7 +11,7 @@ use crate::tile::warpgroup::WARPGROUP_ROWS;
 
 /// How many heads share a tile.
 #[derive(Clone, Copy)]
-pub(super) struct Packing {
+pub(super) struct PackGqa {
     heads_log2: u32,
 }
 
@@ -25,18 +25,18 @@ pub(super) struct Pack {
     pub(super) kv_head_idx: u32,
 }
 
-impl Packing {
+impl PackGqa {
     /// As the parameters say, where tiles are of a shape that packs.
     #[inline(always)]
-    pub(super) fn new<T: Tiles>(p: &TmaForwardParams) -> Packing {
+    pub(super) fn new<T: Tiles>(p: &TmaForwardParams) -> PackGqa {
         const {
             assert!(
-                !T::PACKS || T::STORES && T::CONSUMERS == 1,
+                !T::PACKS_GQA || T::STORES && T::CONSUMERS == 1,
                 "a pack is as high as a box, and O leaves in one"
             );
         }
-        Packing {
-            heads_log2: if T::PACKS { p.packed_log2 } else { 0 },
+        PackGqa {
+            heads_log2: if T::PACKS_GQA { p.pack_gqa_log2 } else { 0 },
         }
     }
 
@@ -61,7 +61,7 @@ impl Packing {
     /// The query that a row is, rows counted from the first tile's first one on.
     #[inline(always)]
     pub(super) fn query<T: Tiles>(self, row: u32) -> u32 {
-        if T::PACKS {
+        if T::PACKS_GQA {
             let queries = self.queries(WARPGROUP_ROWS);
             row / WARPGROUP_ROWS * queries + (row & (queries - 1))
         } else {
@@ -72,7 +72,7 @@ impl Packing {
     /// The head that a row is of, heads counted as the pack `idx` is.
     #[inline(always)]
     pub(super) fn head<T: Tiles>(self, idx: u32, row: u32) -> u32 {
-        if T::PACKS {
+        if T::PACKS_GQA {
             let within = row % WARPGROUP_ROWS;
             (idx << self.heads_log2) + (within << self.heads_log2) / WARPGROUP_ROWS
         } else {
@@ -83,20 +83,20 @@ impl Packing {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Compact, HeadDim};
+    use super::super::{CompactTiles, DefaultTiles};
     use super::*;
     use std::collections::HashSet;
 
     #[test]
     fn rows_of_a_pack_are_every_query_of_each_of_its_heads() {
         for heads_log2 in 0..=6 {
-            let packing = Packing { heads_log2 };
+            let packing = PackGqa { heads_log2 };
             let heads = 1 << heads_log2;
             let all: HashSet<_> = (0..3 * 64)
                 .map(|row| {
                     (
-                        packing.head::<Compact<64>>(5, row),
-                        packing.query::<Compact<64>>(row),
+                        packing.head::<CompactTiles<64>>(5, row),
+                        packing.query::<CompactTiles<64>>(row),
                     )
                 })
                 .collect();
@@ -109,11 +109,11 @@ mod tests {
     #[test]
     fn rows_of_one_head_are_its_queries() {
         for row in [0, 63, 64, 200] {
-            let packing = Packing { heads_log2: 0 };
-            assert_eq!(packing.query::<Compact<128>>(row), row);
-            assert_eq!(packing.head::<Compact<128>>(7, row), 7);
-            assert_eq!(packing.query::<HeadDim<128>>(row), row);
-            assert_eq!(packing.head::<HeadDim<128>>(7, row), 7);
+            let packing = PackGqa { heads_log2: 0 };
+            assert_eq!(packing.query::<CompactTiles<128>>(row), row);
+            assert_eq!(packing.head::<CompactTiles<128>>(7, row), 7);
+            assert_eq!(packing.query::<DefaultTiles<128>>(row), row);
+            assert_eq!(packing.head::<DefaultTiles<128>>(7, row), 7);
         }
     }
 }

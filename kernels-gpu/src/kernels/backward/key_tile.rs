@@ -8,7 +8,7 @@ use crate::attention::schedule::{BackwardTile, Direction};
 use crate::config;
 use crate::params::BackwardParams;
 use crate::ptx::{cp_async, special};
-use crate::tile::copy::{self, Checked, Team};
+use crate::tile::copy::{self, BoundsChecked, Team};
 use crate::tile::global::{GlobalRows, row_of_head};
 use crate::tile::shared::SharedTile;
 
@@ -26,7 +26,7 @@ pub(super) struct Layout {
     pub(super) lse: u32,
     pub(super) delta: u32,
     /// The ticket drawn by thread 0, for all.
-    pub(super) ticket: u32,
+    pub(super) tile_slot: u32,
 }
 
 impl Layout {
@@ -54,7 +54,7 @@ impl Layout {
             },
             lse,
             delta: lse + 2 * config.block_q * 4,
-            ticket: lse + 4 * config.block_q * 4,
+            tile_slot: lse + 4 * config.block_q * 4,
         }
     }
 
@@ -131,7 +131,7 @@ pub(super) unsafe fn load_q<T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>, 
     let tile = Layout::stage(t.shared.q, block_q, i);
     // SAFETY: the caller's contract.
     unsafe {
-        copy::load::<Checked>(
+        copy::load::<BoundsChecked>(
             tile,
             rows,
             step.block * block_q,
@@ -155,7 +155,7 @@ pub(super) unsafe fn load_d_o<T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>
     let chunks = block_q / 4;
     // SAFETY: the caller's contract; L and Δ are padded to whole blocks.
     unsafe {
-        copy::load::<Checked>(tile, rows, first, block_q, team);
+        copy::load::<BoundsChecked>(tile, rows, first, block_q, team);
         if team.thread < 2 * chunks {
             let (source, target) = if team.thread < chunks {
                 (p.lse_log2, t.shared.lse)

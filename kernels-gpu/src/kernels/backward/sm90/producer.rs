@@ -1,20 +1,20 @@
 //! The loader: draws tiles of keys, brings K and V, and keeps the rings of Q and dO full; then, rows of dQ to be rounded.
 
-use super::layout::{Job, Layout};
+use super::layout::{Layout, WorkTile};
 use super::{Tiles, d_q};
 use crate::attention::batch_and_head;
+use crate::attention::block_order::{self, BlockOrder};
 use crate::attention::mask::Mask;
 use crate::attention::schedule::{self, BackwardTile, Direction};
-use crate::attention::walk::{self, Walk};
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
-use crate::params::{BOX_COLUMNS, BackwardParams, CIRCLES, MAX_TMA_ROWS, TensorMap};
+use crate::params::{BOX_COLUMNS, BackwardParams, MAX_TMA_ROWS, SHIFTED, TensorMap};
 use crate::ptx::{atomic, mbarrier, special, tma};
 use crate::tile::global::row_of_head;
 use crate::tile::ring::Ring;
 use crate::tile::warpgroup::BoxedTile;
 
 /// The loader and its place in the rings of Q and dO.
-struct Loader<'a> {
+struct Producer<'a> {
     p: &'a BackwardParams,
     maps: u64,
     layout: Layout,
@@ -27,41 +27,42 @@ struct Loader<'a> {
 /// # Safety
 /// One thread of the block does it; the barriers have been made.
 #[inline(always)]
-pub(super) unsafe fn load<T: Tiles, M: Mask>(p: &BackwardParams, maps: u64, layout: Layout) {
+pub(super) unsafe fn produce<T: Tiles, M: Mask>(p: &BackwardParams, maps: u64, layout: Layout) {
     let config = T::FOOTPRINT;
     let mask = M::new(&p.shape);
     let tiles = p.schedule.tiles * p.schedule.heads;
-    let mut loader = Loader {
+    let mut loader = Producer {
         p,
         maps,
         layout,
         step: 0,
     };
-    let in_circles = walk::blocks_in_circles(&p.schedule);
+    let shifted = block_order::shifted_blocks(&p.schedule);
     let mut n = 0;
     // SAFETY: stages and slots are filled when they are empty; each tile is drawn once.
     unsafe {
         loop {
             // Drawn when the last tile's last copies have been begun, not before: tiles begin in the order of their tickets.
-            let ticket = if p.schedule.order != CIRCLES {
-                atomic::atom_add_u32(p.tickets, 1)
-            } else if special::block_idx_x() < in_circles {
-                special::block_idx_x() + n * in_circles
+            let tile_idx = if p.schedule.order != SHIFTED {
+                atomic::atom_add_u32(p.tile_counters, 1)
+            } else if special::block_idx_x() < shifted {
+                special::block_idx_x() + n * shifted
             } else {
                 tiles
             };
-            if ticket >= tiles {
+            if tile_idx >= tiles {
                 break;
             }
-            let tile = schedule::backward(&p.schedule, M::WORK, ticket);
-            let blocks = walk::q_blocks(&mask, tile.tile, &p.shape, config.block_q, config.block_k);
-            let walk = Walk::begin(mask, tile, blocks, &p.schedule, p.shape.group_size);
-            let job = Job {
+            let tile = schedule::backward(&p.schedule, M::WORK, tile_idx);
+            let blocks =
+                block_order::q_blocks(&mask, tile.tile, &p.shape, config.block_q, config.block_k);
+            let walk = BlockOrder::begin(mask, tile, blocks, &p.schedule, p.shape.group_size);
+            let work = WorkTile {
                 tile,
                 steps: walk.steps(),
             };
-            announce(layout, n, job);
-            loader.load_tile::<T, M>(n, job, walk);
+            announce(layout, n, work);
+            loader.load_tile::<T, M>(n, work, walk);
             n += 1;
         }
         n = d_q::hand_out::<T, M>(p, layout, n);
@@ -70,38 +71,43 @@ pub(super) unsafe fn load<T: Tiles, M: Mask>(p: &BackwardParams, maps: u64, layo
             head: 0,
             direction: Direction::Down,
         };
-        announce(layout, n, Job { tile, steps: 0 });
+        announce(layout, n, WorkTile { tile, steps: 0 });
     }
 }
 
-/// Tells the others of the `n`-th job.
+/// Tells the others of the `n`-th work.
 ///
 /// # Safety
 /// The loader does it.
 #[inline(always)]
-pub(super) unsafe fn announce(layout: Layout, n: u32, job: Job) {
+pub(super) unsafe fn announce(layout: Layout, n: u32, work: WorkTile) {
     let slot = Ring::at(STAGES, n);
     // SAFETY: the slot is empty when it is written.
     unsafe {
-        layout.job_ring.await_empty(slot);
-        layout.write_job(slot.stage, job);
-        mbarrier::mbarrier_arrive_if(layout.job_ring.full(slot.stage), 1);
+        layout.work_ring.await_empty(slot);
+        layout.write_work(slot.stage, work);
+        mbarrier::mbarrier_arrive_if(layout.work_ring.full(slot.stage), 1);
     }
 }
 
-impl Loader<'_> {
+impl Producer<'_> {
     /// K and V of the `n`-th tile, and Q and dO of each of its steps.
     #[inline(always)]
-    unsafe fn load_tile<T: Tiles, M: Mask>(&mut self, n: u32, job: Job, mut walk: Walk<M>) {
+    unsafe fn load_tile<T: Tiles, M: Mask>(
+        &mut self,
+        n: u32,
+        work: WorkTile,
+        mut walk: BlockOrder<M>,
+    ) {
         let config = T::FOOTPRINT;
         let (p, layout) = (self.p, self.layout);
-        let (batch_idx, kv_head_idx) = batch_and_head(job.tile.head, p.shape.heads_k);
-        let keys = [0, job.tile.tile * config.block_k, kv_head_idx, batch_idx];
+        let (batch_idx, kv_head_idx) = batch_and_head(work.tile.head, p.shape.heads_k);
+        let keys = [0, work.tile.tile * config.block_k, kv_head_idx, batch_idx];
         let once = Ring::at(1, n);
         let rows_bytes = const { BoxedTile::n_bytes(config_block_q::<T>(), T::HEAD_DIM) };
         // Of lse, and of Δ.
         let n_bytes = const { config_block_q::<T>() * 4 };
-        let mut left = job.steps;
+        let mut left = work.steps;
         // SAFETY: as `load`.
         unsafe {
             while left > 0 {
@@ -118,7 +124,7 @@ impl Loader<'_> {
                 };
                 let queries = [0, row, head_idx, batch_idx];
 
-                let is_first = left == job.steps;
+                let is_first = left == work.steps;
                 let load_keys = || {
                     if is_first {
                         layout.k_ring.await_empty(once);

@@ -5,11 +5,11 @@
 //! than a step. So there are two keepers, for even and for odd steps, and consumers never wait for memory.
 
 use super::Tiles;
-use super::layout::{Layout, ROUND, Turn};
+use super::layout::{DqSlot, Layout, ROUND};
 use super::sums;
 use crate::attention::batch_and_head;
+use crate::attention::block_order::{self, BlockOrder};
 use crate::attention::mask::Mask;
-use crate::attention::walk::{self, Walk};
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
 use crate::params::{BackwardParams, FASTEST};
 use crate::ptx::{atomic, mbarrier, tma};
@@ -30,33 +30,34 @@ pub(super) unsafe fn keep<T: Tiles, M: Mask>(p: &BackwardParams, layout: Layout,
     unsafe {
         loop {
             let slot = Ring::at(STAGES, n);
-            layout.job_ring.await_full(slot);
-            let job = layout.read_job(slot.stage);
-            if job.steps == 0 {
+            layout.work_ring.await_full(slot);
+            let work = layout.read_work(slot.stage);
+            if work.steps == 0 {
                 return;
             }
-            mbarrier::mbarrier_arrive_if(layout.job_ring.empty(slot.stage), 1);
+            mbarrier::mbarrier_arrive_if(layout.work_ring.empty(slot.stage), 1);
             n += 1;
-            if job.steps == ROUND {
+            if work.steps == ROUND {
                 continue;
             }
 
-            let (batch_idx, kv_head_idx) = batch_and_head(job.tile.head, p.shape.heads_k);
+            let (batch_idx, kv_head_idx) = batch_and_head(work.tile.head, p.shape.heads_k);
             let head = batch_idx * p.shape.heads_q + kv_head_idx * p.shape.group_size;
-            let blocks = walk::q_blocks(
+            let blocks = block_order::q_blocks(
                 &mask,
-                job.tile.tile,
+                work.tile.tile,
                 &p.shape,
                 config.block_q,
                 config.block_k,
             );
-            let mut walk = Walk::begin(mask, job.tile, blocks, &p.schedule, p.shape.group_size);
-            let mut left = job.steps;
+            let mut walk =
+                BlockOrder::begin(mask, work.tile, blocks, &p.schedule, p.shape.group_size);
+            let mut left = work.steps;
             while left > 0 {
                 let at = Ring::at(STAGES, step);
                 if at.stage == mine {
                     let block = (head + walk.head) * q_blocks + walk.block;
-                    let counter = p.turns + u64::from(block) * 4;
+                    let counter = p.dq_semaphore + u64::from(block) * 4;
                     let ordered = p.schedule.order != FASTEST;
                     let turn = if ordered {
                         walk.turn(&p.shape, config.block_q, config.block_k)
@@ -67,12 +68,12 @@ pub(super) unsafe fn keep<T: Tiles, M: Mask>(p: &BackwardParams, layout: Layout,
                         while atomic::ld_acquire_u32(counter) != turn {}
                     }
                     let first = (turn == 0) as u32;
-                    let turn = Turn { block, first };
+                    let turn = DqSlot { block, first };
                     if T::SPLIT {
-                        layout.write_turn(mine, turn);
-                        mbarrier::mbarrier_arrive_if(layout.turn_ring.full(mine), 1);
+                        layout.write_dq_slot(mine, turn);
+                        mbarrier::mbarrier_arrive_if(layout.dq_slot_ring.full(mine), 1);
                         // All have added when the slot is empty again.
-                        mbarrier::mbarrier_wait(layout.turn_ring.empty(mine), at.parity);
+                        mbarrier::mbarrier_wait(layout.dq_slot_ring.empty(mine), at.parity);
                     } else {
                         tma::fence_proxy_async_global();
                         sums::send_pieces::<T>(p, layout, at, turn);

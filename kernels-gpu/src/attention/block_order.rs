@@ -18,11 +18,11 @@
 use super::divide;
 use super::mask::{Mask, QBlocks, Rows};
 use super::schedule::{BackwardTile, Direction};
-use crate::params::{CIRCLES, Schedule, Shape};
+use crate::params::{SHIFTED, Schedule, Shape};
 
 /// Where a tile is on its way.
 #[derive(Clone, Copy, Debug)]
-pub struct Walk<M> {
+pub struct BlockOrder<M> {
     mask: M,
     tile: BackwardTile,
     blocks: QBlocks,
@@ -37,9 +37,9 @@ pub struct Walk<M> {
     pub block: u32,
 }
 
-/// With [`CIRCLES`]: how many tiles of a head walk in one circle.
+/// With [`SHIFTED`]: how many tiles of a head walk in one circle.
 #[inline(always)]
-pub const fn tiles_of_a_circle(schedule: &Schedule) -> u32 {
+pub const fn tiles_per_ring(schedule: &Schedule) -> u32 {
     if schedule.stride == 2 {
         schedule.tiles / 2
     } else {
@@ -47,10 +47,10 @@ pub const fn tiles_of_a_circle(schedule: &Schedule) -> u32 {
     }
 }
 
-/// With [`CIRCLES`]: how many blocks of threads walk at once, the first ones of the grid. Others have no tile.
+/// With [`SHIFTED`]: how many blocks of threads walk at once, the first ones of the grid. Others have no tile.
 #[inline(always)]
-pub const fn blocks_in_circles(schedule: &Schedule) -> u32 {
-    schedule.heads_per_group * tiles_of_a_circle(schedule)
+pub const fn shifted_blocks(schedule: &Schedule) -> u32 {
+    schedule.heads_per_group * tiles_per_ring(schedule)
 }
 
 /// The query blocks that a tile of `block_k` keys meets. At least one: where the sequence has none, a block of padding.
@@ -73,7 +73,7 @@ pub fn q_blocks<M: Mask>(
     }
 }
 
-impl<M: Mask> Walk<M> {
+impl<M: Mask> BlockOrder<M> {
     /// The tile before its first step. Blocks are those of [`q_blocks`].
     #[inline(always)]
     pub fn begin(
@@ -83,7 +83,7 @@ impl<M: Mask> Walk<M> {
         schedule: &Schedule,
         group_size: u32,
     ) -> Self {
-        let mut walk = Walk {
+        let mut walk = BlockOrder {
             mask,
             tile,
             blocks,
@@ -97,8 +97,8 @@ impl<M: Mask> Walk<M> {
                 Direction::Down => blocks.end - 1,
             },
         };
-        if schedule.order == CIRCLES {
-            let (place, together) = walk.place_in_circle();
+        if schedule.order == SHIFTED {
+            let (place, together) = walk.place_in_ring();
             walk.distance = divide(blocks.end * group_size, together);
             walk.tile.direction = Direction::Up;
             let before = place * walk.distance;
@@ -142,7 +142,7 @@ impl<M: Mask> Walk<M> {
 
     /// Which one the tile is of those that walk in one circle, and how many these are.
     #[inline(always)]
-    fn place_in_circle(&self) -> (u32, u32) {
+    fn place_in_ring(&self) -> (u32, u32) {
         if self.stride == 2 {
             (self.tile.tile / 2, self.tiles / 2)
         } else {
@@ -154,7 +154,7 @@ impl<M: Mask> Walk<M> {
     #[inline(always)]
     pub fn turn(&self, shape: &Shape, block_q: u32, block_k: u32) -> u32 {
         if self.distance > 0 {
-            return self.turn_in_circle();
+            return self.shifted_rank();
         }
         match self.tile.direction {
             Direction::Down => self.tile.tile,
@@ -173,8 +173,8 @@ impl<M: Mask> Walk<M> {
     }
 
     #[inline(always)]
-    fn turn_in_circle(&self) -> u32 {
-        let (place, together) = self.place_in_circle();
+    fn shifted_rank(&self) -> u32 {
+        let (place, together) = self.place_in_ring();
         let left = self.blocks.end * self.group_size - (self.head * self.blocks.end + self.block);
         // Tiles from this one on began at the block, or before it without having passed block 0.
         let wrapped = divide(left + self.distance - 1, self.distance);
