@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+use ferroflash_kernels::spec::Spec;
+use ferroflash_kernels::spec::text::SpecialiseError;
+
 use crate::dtype::Dtype;
 use crate::plan::{Algorithm, Backend, Candidate};
 use crate::tensor::{Layout, Place};
@@ -326,6 +329,33 @@ pub enum DriverError {
     CorruptKernel {
         /// Name of the variant.
         kernel: &'static str,
+    },
+    /// The text of a kernel in this program does not ask for the constants that its row says.
+    #[error("kernel {kernel}: {source}")]
+    Specialise {
+        /// Name of the variant.
+        kernel: &'static str,
+        /// What does not fit.
+        source: SpecialiseError,
+    },
+    /// The driver's compiler made a kernel that would wait without end; it is not launched.
+    #[error(
+        "kernel {kernel} ({spec}) takes {registers} registers, {blocks_per_sm} blocks fit a multiprocessor; needed are exactly \
+         {needed_registers} registers and {needed_blocks_per_sm} blocks"
+    )]
+    WouldHang {
+        /// Name of the variant.
+        kernel: &'static str,
+        /// The constants that it was compiled with.
+        spec: Spec,
+        /// Registers of a thread.
+        registers: u32,
+        /// Registers of a thread that its warpgroups share out.
+        needed_registers: u32,
+        /// Blocks that fit on one multiprocessor.
+        blocks_per_sm: u32,
+        /// Blocks that have to fit.
+        needed_blocks_per_sm: u32,
     },
     /// The driver could not compile or load a kernel.
     #[error("kernel {kernel}: {source}")]

@@ -1,17 +1,57 @@
 //! What is to be computed: sizes, element type, mask, scale. Plain data; making one touches no device.
 
+use std::fmt;
+
+use ferroflash_kernels::attention::mask::{Bounds, Work};
+use ferroflash_kernels::params::Window;
+use ferroflash_kernels::spec::{Constant, Spec};
+
 use crate::dtype::Dtype;
 use crate::error::ProblemError;
 use crate::tensor::Layout;
 
-/// Which keys a query sees.
+/// Which keys a query sees. Query `i` stands at the place `i + seqlen_k − seqlen_q` among the keys: masks are aligned to the bottom
+/// right. Rows that see no key give o = 0, lse = −∞ and gradients of 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Mask {
     /// Every query sees every key.
     Full,
-    /// Aligned to the bottom right: query `i` sees key `j` where `j ≤ i + seqlen_k − seqlen_q`. Rows that see no key
-    /// (there are some when `seqlen_q > seqlen_k`) give o = 0, lse = −∞ and gradients of 0.
+    /// A query sees the keys up to its own place: key `j` where `j ≤ i + seqlen_k − seqlen_q`. Rows see no key where
+    /// `seqlen_q > seqlen_k + i`.
     Causal,
+    /// A sliding window: a query sees the keys from `left` places before its own to `right` places behind it; `None` is no limit.
+    /// `Window { left: Some(n), right: Some(0) }` is the causal window of Mistral and Gemma: the last `n + 1` keys.
+    Window {
+        /// Keys to the left of the query's place.
+        left: Option<usize>,
+        /// Keys to the right of the query's place.
+        right: Option<usize>,
+    },
+}
+
+impl Mask {
+    /// How many keys a query sees to the left and to the right of its own place; `None`: all.
+    pub fn window(self) -> (Option<usize>, Option<usize>) {
+        match self {
+            Mask::Full => (None, None),
+            Mask::Causal => (None, Some(0)),
+            Mask::Window { left, right } => (left, right),
+        }
+    }
+}
+
+/// `full`, `causal`, `window 1024..0`.
+impl fmt::Display for Mask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (left, right) = match self {
+            Mask::Full => return f.write_str("full"),
+            Mask::Causal => return f.write_str("causal"),
+            Mask::Window { left, right } => (left, right),
+        };
+        let side = |side: &Option<usize>| side.map_or(String::new(), |n| n.to_string());
+        write!(f, "window {}..{}", side(left), side(right))
+    }
 }
 
 /// In which order the backward pass adds up the gradient of q.
@@ -109,6 +149,58 @@ impl Problem {
     /// Query heads that share one key and value head; 0 when there are none.
     pub fn group_size(&self) -> usize {
         self.heads_q.checked_div(self.heads_k).unwrap_or(0)
+    }
+
+    /// On which sides the mask hides a key from some query. A causal mask over a single query, for instance, hides none.
+    pub(crate) fn bounds(&self) -> Bounds {
+        let hides =
+            |side: Option<usize>, seqlen: usize| side.is_some_and(|n| n < seqlen.saturating_sub(1));
+        let (left, right) = self.mask.window();
+        Bounds {
+            left: hides(left, self.seqlen_k),
+            right: hides(right, self.seqlen_q),
+        }
+    }
+
+    /// How the work of tiles grows along the sequence.
+    pub(crate) fn work(&self) -> Work {
+        self.bounds().work()
+    }
+
+    /// The mask's sides, as kernels take them; where a side hides nothing, kernels do not look at it.
+    pub(crate) fn window(&self) -> Window {
+        let Bounds { left, right } = self.bounds();
+        let (n_left, n_right) = self.mask.window();
+        // A side that hides something is shorter than a sequence, whose length fits.
+        let distance =
+            |bound: bool, n: Option<usize>| if bound { n.unwrap_or(0) as u32 } else { 0 };
+        Window::new(
+            self.seqlen_q as u32,
+            self.seqlen_k as u32,
+            distance(left, n_left),
+            distance(right, n_right),
+        )
+    }
+
+    /// How many (query, key) pairs of one head see each other, in one batch entry.
+    pub fn visible_pairs(&self) -> u64 {
+        let (left, right) = self.mask.window();
+        let (n_q, n_k) = (self.seqlen_q as i128, self.seqlen_k as i128);
+        let of_query = |i: i128| {
+            let place = i + n_k - n_q;
+            let end = right.map_or(n_k, |n| (place + n as i128 + 1).clamp(0, n_k));
+            let first = left.map_or(0, |n| (place - n as i128).clamp(0, n_k));
+            (end - first).max(0)
+        };
+        (0..n_q).map(of_query).sum::<i128>() as u64
+    }
+
+    /// What its kernels are compiled with.
+    pub(crate) fn spec(&self) -> Spec {
+        let Bounds { left, right } = self.bounds();
+        let with = |spec: Spec, has: bool, constant| if has { spec.with(constant) } else { spec };
+        let spec = with(Spec::PLAIN, right, Constant::RightBound);
+        with(spec, left, Constant::LeftBound)
     }
 
     /// The layout of the weights: `[batch, heads_q, seqlen_q, columns]`, contiguous, where `columns` is `seqlen_k`

@@ -15,6 +15,9 @@ pub struct Footprint {
     pub block_q: u32,
     /// Rows of k and v that a block covers at a time.
     pub block_k: u32,
+    /// Registers that every thread has at launch, where warpgroups then share them out (`setmaxnreg`): with fewer, they would wait
+    /// for each other without end. 0 where they do not.
+    pub launch_registers: u32,
     /// Bytes of spills and stack that ptxas may report: 0 unless a comment in this file says why.
     pub spill_bytes: u32,
 }
@@ -39,6 +42,7 @@ pub const fn forward(head_dim: u32) -> Footprint {
         // All 255 registers are taken, and a few words that are read once a block at most (pointers of the loads, the
         // tile's place) lie in local memory. Smaller blocks of keys need none and are slower: 64 instead of 128 by
         // 3 to 7 % at head_dim 64, 32 instead of 64 by 2 to 9 % at head_dim 128 (H200).
+        launch_registers: 0,
         spill_bytes: 160,
     }
 }
@@ -97,17 +101,34 @@ pub const fn tma_forward(head_dim: u32, tiles: TileShape) -> Footprint {
     let o_stages = if tma_stores(head_dim, tiles) { 1 } else { 0 };
     let rows = (q_stages + o_stages) * block_q + 2 * kv_stages * block_k;
     let barriers = 2 * (q_stages + 2 * kv_stages + TMA_SLOTS + consumers);
+    let blocks_per_sm = match tiles {
+        TileShape::Compact if head_dim <= 128 => 2,
+        _ => 1,
+    };
     Footprint {
         threads: 128 * (consumers + 1),
         shared_bytes: rows * columns * ELEMENT + TMA_SLOTS * 16 + barriers * 8,
-        blocks_per_sm: match tiles {
-            TileShape::Compact if head_dim <= 128 => 2,
-            _ => 1,
-        },
+        blocks_per_sm,
         block_q,
         block_k,
+        launch_registers: if shares_registers(128 * (consumers + 1), blocks_per_sm) {
+            launch_registers(128 * (consumers + 1), blocks_per_sm)
+        } else {
+            0
+        },
         spill_bytes: 0,
     }
+}
+
+/// Registers of a thread at launch, where blocks fill an SM: its 64 Ki, in units of 8.
+const fn launch_registers(threads: u32, blocks_per_sm: u32) -> u32 {
+    65536 / (threads * blocks_per_sm) / 8 * 8
+}
+
+/// Whether consumers need registers of the producer warpgroup. Where an SM has 256 threads at most, each begins with as many as it
+/// can have.
+const fn shares_registers(threads: u32, blocks_per_sm: u32) -> bool {
+    256 < threads * blocks_per_sm
 }
 
 /// Backward: 128 keys stay, blocks of queries pass by. Four warps own S, P and dV, four own dP, dS and dK, 32
@@ -135,6 +156,7 @@ pub const fn backward(head_dim: u32, tiles: TileShape) -> Footprint {
         block_k,
         // At head_dim 128, ptxas keeps two words that describe the tile's walk in local memory; taking P in smaller
         // pieces instead frees them and costs 4 % (H200).
+        launch_registers: 0,
         spill_bytes: match tiles {
             TileShape::Default if head_dim == 128 => 80,
             _ => 0,
@@ -160,6 +182,7 @@ const fn rows(main: Footprint, threads: u32, row_bytes: u32) -> Footprint {
         threads,
         shared_bytes: main.block_q * row_bytes,
         blocks_per_sm: 1,
+        launch_registers: 0,
         spill_bytes: 0,
         ..main
     }
@@ -218,6 +241,7 @@ pub const fn tma_backward(head_dim: u32, tiles: TileShape) -> Footprint {
         blocks_per_sm: 1,
         block_q,
         block_k,
+        launch_registers: launch_registers(3 * 128, 1),
         // Stores and loads together. At head_dim 256 consumers need all registers that movers can do without; these keep a few words
         // of a tile's way in local memory, and work them out anew once a tile.
         spill_bytes: if head_dim <= 192 { 0 } else { 296 },
@@ -232,6 +256,7 @@ pub const fn weight_rows() -> Footprint {
         blocks_per_sm: 1,
         block_q: 4,
         block_k: 0,
+        launch_registers: 0,
         spill_bytes: 0,
     }
 }
@@ -252,6 +277,20 @@ pub const fn product() -> Footprint {
         blocks_per_sm: 2,
         block_q: block,
         block_k: block,
+        launch_registers: 0,
+        spill_bytes: 0,
+    }
+}
+
+/// Rows that no other kernel writes: eight warps, eight rows each.
+pub const fn clear() -> Footprint {
+    Footprint {
+        threads: 256,
+        shared_bytes: 0,
+        blocks_per_sm: 4,
+        block_q: 64,
+        block_k: 64,
+        launch_registers: 0,
         spill_bytes: 0,
     }
 }
@@ -269,6 +308,7 @@ pub const fn footprint(kind: Kind, head_dim: Option<u32>, tiles: TileShape) -> F
             let main = backward(head_dim, tiles);
             rows(main, main.threads, head_dim * ELEMENT)
         }
+        (Kind::Clear, TileShape::Default) => clear(),
         (Kind::Forward, TileShape::Default) => forward(head_dim),
         (Kind::TmaForward, _) => tma_forward(head_dim, tiles),
         (Kind::TmaBackwardDelta, _) => rows(tma_backward(head_dim, tiles), DELTA_THREADS, 0),

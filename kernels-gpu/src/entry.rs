@@ -1,8 +1,7 @@
 //! The list of kernels expanded: into PTX entries on the device, into a table of functions on the CPU.
 
-use crate::attention::mask;
 use crate::for_each_variant;
-use crate::kernels::{backward, forward, standard};
+use crate::kernels::{backward, clear, forward, standard};
 use crate::ptx::parameters::parameter_address;
 use crate::tile::element;
 
@@ -21,19 +20,21 @@ macro_rules! tiles {
 
 /// What a row runs, given its kind and fields; the tile shape, where a row names one, behind a semicolon.
 macro_rules! run {
-    (Forward, $p:expr, $dtype:ident, $head_dim:literal, $mask:ident) => {
-        forward::sm80::forward::<element::$dtype, forward::sm80::DefaultTiles<$head_dim>, mask::$mask>(
+    (Forward, $p:expr, $dtype:ident, $head_dim:literal) => {
+        forward::sm80::forward::<element::$dtype, forward::sm80::DefaultTiles<$head_dim>>(
             $p,
         )
+    };
+    (Clear, $p:expr) => {
+        clear::clear($p)
     };
     (BackwardDelta, $p:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {
         backward::delta::delta::<element::$dtype, tiles!(backward, $head_dim $(, $tiles)?)>($p)
     };
-    (Backward, $p:expr, $dtype:ident, $head_dim:literal, $mask:ident $(; $tiles:ident)?) => {
+    (Backward, $p:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {
         backward::sm80::backward::<
             element::$dtype,
             tiles!(backward, $head_dim $(, $tiles)?),
-            mask::$mask,
         >($p)
     };
     (BackwardDq, $p:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {
@@ -69,17 +70,16 @@ macro_rules! run {
     (TmaBackwardDelta, $p:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {
         backward::delta::delta::<element::$dtype, tiles!(backward::sm90, $head_dim $(, $tiles)?)>($p)
     };
-    (TmaBackward, $given:expr, $dtype:ident, $head_dim:literal, $mask:ident $(; $tiles:ident)?) => {{
+    (TmaBackward, $given:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {{
         let (p, maps) = $given;
         backward::sm90::backward::<
             element::$dtype,
             tiles!(backward::sm90, $head_dim $(, $tiles)?),
-            mask::$mask,
         >(p, maps)
     }};
-    (TmaForward, $given:expr, $dtype:ident, $head_dim:literal, $mask:ident $(; $tiles:ident)?) => {{
+    (TmaForward, $given:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {{
         let (p, maps) = $given;
-        forward::sm90::forward::<element::$dtype, tiles!(forward::sm90, $head_dim $(, $tiles)?), mask::$mask>(
+        forward::sm90::forward::<element::$dtype, tiles!(forward::sm90, $head_dim $(, $tiles)?)>(
             p, maps,
         )
     }};
@@ -105,6 +105,7 @@ macro_rules! params {
     (TmaBackwardDelta, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
     (TmaBackward, $callback:ident $(, $rest:tt)*) => { $callback!(TmaBackward TmaBackwardParams $(, $rest)*) };
     (BackwardDelta, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
+    (Clear, $callback:ident $(, $rest:tt)*) => { $callback!(Clear ClearParams $(, $rest)*) };
     (Backward, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
     (BackwardDq, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
     ($standard:ident, $callback:ident $(, $rest:tt)*) => { $callback!(Standard StandardParams $(, $rest)*) };
@@ -120,8 +121,8 @@ macro_rules! params_type {
 #[cfg(target_arch = "nvptx64")]
 macro_rules! entries {
     ($($name:ident: $kind:ident {
-        arch: $arch:ident, dtype: $dtype:ident
-        $(, head_dim: $head_dim:literal)? $(, mask: $mask:ident)? $(, tiles: $tiles:ident)?
+        arch: $arch:ident $(, dtype: $dtype:ident)?
+        $(, head_dim: $head_dim:literal)? $(, tiles: $tiles:ident)?
     })*) => {$(
         /// # Safety
         /// The launch is as the row's footprint says, the parameters as their struct says.
@@ -130,7 +131,7 @@ macro_rules! entries {
         #[unsafe(no_mangle)]
         pub unsafe extern "ptx-kernel" fn $name(p: params!($kind, params_type)) {
             // SAFETY: the caller's contract.
-            unsafe { run!($kind, given!($kind, $name, &p), $dtype $(, $head_dim)? $(, $mask)? $(; $tiles)?) }
+            unsafe { run!($kind, given!($kind, $name, &p) $(, $dtype)? $(, $head_dim)? $(; $tiles)?) }
         }
     )*};
 }
@@ -148,8 +149,8 @@ macro_rules! params_match {
 #[cfg(not(target_arch = "nvptx64"))]
 macro_rules! entries {
     ($($name:ident: $kind:ident {
-        arch: $arch:ident, dtype: $dtype:ident
-        $(, head_dim: $head_dim:literal)? $(, mask: $mask:ident)? $(, tiles: $tiles:ident)?
+        arch: $arch:ident $(, dtype: $dtype:ident)?
+        $(, head_dim: $head_dim:literal)? $(, tiles: $tiles:ident)?
     })*) => {
         /// The kernel with this name, to be called by every thread that [`crate::emu`] runs.
         ///
@@ -159,7 +160,7 @@ macro_rules! entries {
                 $(stringify!($name) => Some(|params| {
                     params!($kind, params_match, params, p, {
                         // SAFETY: the emulator checks every access that a kernel makes.
-                        unsafe { run!($kind, given!($kind, $name, p), $dtype $(, $head_dim)? $(, $mask)? $(; $tiles)?) }
+                        unsafe { run!($kind, given!($kind, $name, p) $(, $dtype)? $(, $head_dim)? $(; $tiles)?) }
                     })
                 }),)*
                 _ => None,

@@ -5,7 +5,7 @@
 //!
 //! | layer | what it is |
 //! |---|---|
-//! | [`variants`], [`params`] | the list of kernels, and the one parameter struct of each pass |
+//! | [`variants`], [`params`], [`spec`] | the list of kernels, the one parameter struct of each pass, what is fixed when the driver compiles |
 //! | `entry` | the list expanded into kernel entries |
 //! | `kernels` | the algorithms, as the papers write them |
 //! | [`attention`] | masks, ranges of KV blocks, the order of tiles: arithmetic that knows no hardware |
@@ -20,6 +20,8 @@
 pub mod variants;
 
 pub mod params;
+
+pub mod spec;
 
 pub mod config;
 

@@ -2,6 +2,12 @@
 //!
 //! Addresses are plain 64-bit integers: a plan is made without a device and filled in at launch.
 
+use core::mem::offset_of;
+
+mod tensor_map;
+
+pub use tensor_map::{BOX_COLUMNS, BackwardMap, ForwardMap, TensorMap};
+
 /// Where a tensor `[batch, seqlen, heads, head_dim]` lies. Strides count elements; the last dimension is contiguous.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -34,8 +40,31 @@ pub struct Shape {
     pub seqlen_k: u32,
     /// Columns of every tensor.
     pub head_dim: u32,
-    /// 1 when row `i` sees keys `j ≤ i + seqlen_k − seqlen_q` only, else 0. Kernels compiled for one mask ignore it.
-    pub causal: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// Which keys query `i` of a sequence sees, as offsets from `i`. Worked out on the host: kernels read them where they want them, and
+/// keep no register for them. Each side counts only where the kernel is specialised to have it: [`crate::spec`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Window {
+    /// It sees keys from `i + left` on.
+    pub left: i32,
+    /// It sees keys before `i + right`.
+    pub right: i32,
+}
+
+impl Window {
+    /// For queries that see `left` keys to the left and `right` to the right of their own place, `i + seqlen_k − seqlen_q`. All are
+    /// at most [`MAX_ROWS`].
+    pub const fn new(seqlen_q: u32, seqlen_k: u32, left: u32, right: u32) -> Window {
+        let place_of_first = seqlen_k as i32 - seqlen_q as i32;
+        Window {
+            left: place_of_first - left as i32,
+            right: place_of_first + right as i32 + 1,
+        }
+    }
 }
 
 /// The scale of the scores.
@@ -90,65 +119,17 @@ pub struct ForwardParams {
     pub lse: u64,
     /// Sizes.
     pub shape: Shape,
+    /// Window.
+    pub window: Window,
     /// Scale.
     pub scale: Scale,
     /// Order of the tiles.
     pub schedule: Schedule,
 }
 
-/// A tensor `[batch, seqlen, heads, head_dim]` as the tensor memory accelerator copies it, in boxes of `box_rows` rows of
-/// each of `box_heads` heads and 64 columns in the 128-byte swizzle, one head's rows behind the other's: what the driver's
-/// tensor map is made from, and what the emulator reads. At launch on a GPU the driver's 128 opaque bytes take its place:
-/// [`TensorMap::from_driver`].
-#[repr(C, align(16))]
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct TensorMap {
-    /// Address of element `[0, 0, 0, 0]`; 16-byte aligned.
-    pub base: u64,
-    /// Elements along each dimension, the innermost first: head_dim, seqlen, heads, batch.
-    pub sizes: [u64; 4],
-    /// Bytes from one entry to the next: of rows, heads, batch entries; multiples of 16.
-    pub strides: [u64; 3],
-    /// Rows of a box, of each of its heads.
-    pub box_rows: u64,
-    /// Heads of a box.
-    pub box_heads: u64,
-    /// The rest of the driver's 128 bytes; 0.
-    pub reserved: [u64; 6],
-}
-
-/// Columns of a [`TensorMap`]'s box: 128 bytes of 16-bit elements.
-pub const BOX_COLUMNS: u32 = 64;
-
-/// The most rows of a tensor that is copied by a map. A box of zeros is copied from a row behind every tensor's end.
-pub const MAX_TMA_ROWS: u32 = 1 << 30;
-
-impl TensorMap {
-    /// The driver's encoding in place of the description.
-    pub fn from_driver(opaque: [u64; 16]) -> TensorMap {
-        let [
-            base,
-            s0,
-            s1,
-            s2,
-            s3,
-            r0,
-            r1,
-            r2,
-            box_rows,
-            box_heads,
-            reserved @ ..,
-        ] = opaque;
-        TensorMap {
-            base,
-            sizes: [s0, s1, s2, s3],
-            strides: [r0, r1, r2],
-            box_rows,
-            box_heads,
-            reserved,
-        }
-    }
-}
+/// The most rows of a sequence, heads of a batch, and keys of a window: sums of three of them fit 31 bits. A box of
+/// zeros is copied from this row, which lies behind every tensor's end.
+pub const MAX_ROWS: u32 = 1 << 29;
 
 /// Parameters of the flash3 forward kernels.
 #[repr(C)]
@@ -170,6 +151,8 @@ pub struct TmaForwardParams {
     pub tile_counter: u64,
     /// Sizes.
     pub shape: Shape,
+    /// Window.
+    pub window: Window,
     /// Scale.
     pub scale: Scale,
     /// Order of the tiles. Where heads are packed, the packs count as its heads.
@@ -218,6 +201,8 @@ pub struct BackwardParams {
     pub padded_q: u64,
     /// Sizes.
     pub shape: Shape,
+    /// Window.
+    pub window: Window,
     /// Scale.
     pub scale: Scale,
     /// Order of the tiles.
@@ -242,6 +227,24 @@ pub struct TmaBackwardParams {
     pub d_v: TensorMap,
     /// What both kernels of the pass are given.
     pub pass: BackwardParams,
+}
+
+/// Parameters of the kernel that writes the rows which no other kernel does. A tensor whose address is 0 is not there.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ClearParams {
+    /// Output, or gradient of the queries.
+    pub q: TensorView,
+    /// Gradient of the keys.
+    pub k: TensorView,
+    /// Gradient of the values.
+    pub v: TensorView,
+    /// `f32 [batch, heads_q, seqlen_q]`, in the forward pass.
+    pub lse: u64,
+    /// Sizes.
+    pub shape: Shape,
+    /// Window.
+    pub window: Window,
 }
 
 /// Parameters of the `standard` kernels, which keep the scores in global memory.
@@ -278,6 +281,8 @@ pub struct StandardParams {
     pub padded_k: u64,
     /// Sizes.
     pub shape: Shape,
+    /// Window.
+    pub window: Window,
     /// Scale.
     pub scale: Scale,
 }
@@ -299,13 +304,30 @@ pub enum Params {
     TmaBackward(TmaBackwardParams),
     /// Of a `standard` kernel.
     Standard(StandardParams),
+    /// Of the kernel that writes the rows which no other kernel does.
+    Clear(ClearParams),
 }
 
 const _: () = assert!(size_of::<TensorView>() == 32);
 const _: () = assert!(size_of::<Shape>() == 32);
-const _: () = assert!(size_of::<ForwardParams>() == 4 * 32 + 8 + 32 + 8 + 20 + 4);
+const _: () = assert!(size_of::<ForwardParams>() == 4 * 32 + 8 + 32 + 8 + 8 + 20 + 4);
 const _: () = assert!(size_of::<TensorMap>() == 128);
-const _: () = assert!(size_of::<TmaForwardParams>() == 4 * 128 + 32 + 2 * 8 + 32 + 8 + 20 + 4);
-const _: () = assert!(size_of::<BackwardParams>() == 8 * 32 + 8 * 8 + 32 + 8 + 20 + 4);
-const _: () = assert!(size_of::<TmaBackwardParams>() == 6 * 128 + 8 * 32 + 8 * 8 + 32 + 8 + 20 + 4);
-const _: () = assert!(size_of::<StandardParams>() == 8 * 32 + 6 * 8 + 32 + 8);
+const _: () =
+    assert!(size_of::<TmaForwardParams>() == 4 * 128 + 32 + 2 * 8 + 32 + 8 + 8 + 20 + 4 + 8);
+const _: () = assert!(size_of::<BackwardParams>() == 8 * 32 + 8 * 8 + 32 + 8 + 8 + 20 + 4);
+const _: () =
+    assert!(size_of::<TmaBackwardParams>() == 6 * 128 + 8 * 32 + 8 * 8 + 32 + 8 + 8 + 20 + 4 + 8);
+const _: () = assert!(size_of::<ClearParams>() == 3 * 32 + 8 + 32 + 8);
+const _: () = assert!(size_of::<StandardParams>() == 8 * 32 + 6 * 8 + 32 + 8 + 8);
+const _: () = {
+    assert!(ForwardMap::Q.at(0) == offset_of!(TmaForwardParams, q) as u64);
+    assert!(ForwardMap::K.at(0) == offset_of!(TmaForwardParams, k) as u64);
+    assert!(ForwardMap::V.at(0) == offset_of!(TmaForwardParams, v) as u64);
+    assert!(ForwardMap::O.at(0) == offset_of!(TmaForwardParams, o) as u64);
+    assert!(BackwardMap::Q.at(0) == offset_of!(TmaBackwardParams, q) as u64);
+    assert!(BackwardMap::K.at(0) == offset_of!(TmaBackwardParams, k) as u64);
+    assert!(BackwardMap::V.at(0) == offset_of!(TmaBackwardParams, v) as u64);
+    assert!(BackwardMap::DO.at(0) == offset_of!(TmaBackwardParams, d_o) as u64);
+    assert!(BackwardMap::DK.at(0) == offset_of!(TmaBackwardParams, d_k) as u64);
+    assert!(BackwardMap::DV.at(0) == offset_of!(TmaBackwardParams, d_v) as u64);
+};

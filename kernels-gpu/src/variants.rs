@@ -1,164 +1,118 @@
 //! THE list of kernels. PTX entries, the host's table, the emulator's table and the README's support matrix are
 //! all made from it; a kernel that is not in it cannot be reached.
 
-/// Calls `$callback!` with every row: `name: kind { arch, dtype, head_dim, mask, tiles }`, fields as the kind has them;
+/// Calls `$callback!` with every row: `name: kind { arch, dtype, head_dim, tiles }`, fields as the kind has them;
 /// a row without `tiles` is of [`TileShape::Default`].
 #[macro_export]
 macro_rules! for_each_variant {
     ($callback:ident) => {
         $callback! {
-            forward_sm80_bf16_d32_full:    Forward { arch: Sm80, dtype: Bf16, head_dim: 32,  mask: Full }
-            forward_sm80_bf16_d32_causal:  Forward { arch: Sm80, dtype: Bf16, head_dim: 32,  mask: Causal }
-            forward_sm80_bf16_d64_full:    Forward { arch: Sm80, dtype: Bf16, head_dim: 64,  mask: Full }
-            forward_sm80_bf16_d64_causal:  Forward { arch: Sm80, dtype: Bf16, head_dim: 64,  mask: Causal }
-            forward_sm80_bf16_d128_full:   Forward { arch: Sm80, dtype: Bf16, head_dim: 128, mask: Full }
-            forward_sm80_bf16_d128_causal: Forward { arch: Sm80, dtype: Bf16, head_dim: 128, mask: Causal }
-            forward_sm80_f16_d32_full:     Forward { arch: Sm80, dtype: F16,  head_dim: 32,  mask: Full }
-            forward_sm80_f16_d32_causal:   Forward { arch: Sm80, dtype: F16,  head_dim: 32,  mask: Causal }
-            forward_sm80_f16_d64_full:     Forward { arch: Sm80, dtype: F16,  head_dim: 64,  mask: Full }
-            forward_sm80_f16_d64_causal:   Forward { arch: Sm80, dtype: F16,  head_dim: 64,  mask: Causal }
-            forward_sm80_f16_d128_full:    Forward { arch: Sm80, dtype: F16,  head_dim: 128, mask: Full }
-            forward_sm80_f16_d128_causal:  Forward { arch: Sm80, dtype: F16,  head_dim: 128, mask: Causal }
+            forward_sm80_bf16_d32:  Forward { arch: Sm80, dtype: Bf16, head_dim: 32 }
+            forward_sm80_bf16_d64:  Forward { arch: Sm80, dtype: Bf16, head_dim: 64 }
+            forward_sm80_bf16_d128: Forward { arch: Sm80, dtype: Bf16, head_dim: 128 }
+            forward_sm80_f16_d32:   Forward { arch: Sm80, dtype: F16, head_dim: 32 }
+            forward_sm80_f16_d64:   Forward { arch: Sm80, dtype: F16, head_dim: 64 }
+            forward_sm80_f16_d128:  Forward { arch: Sm80, dtype: F16, head_dim: 128 }
 
-            forward_sm90a_bf16_d64_full:    TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 64,  mask: Full }
-            forward_sm90a_bf16_d64_causal:  TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 64,  mask: Causal }
-            forward_sm90a_bf16_d96_full:    TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 96,  mask: Full }
-            forward_sm90a_bf16_d96_causal:  TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 96,  mask: Causal }
-            forward_sm90a_bf16_d128_full:   TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 128, mask: Full }
-            forward_sm90a_bf16_d128_causal: TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 128, mask: Causal }
-            forward_sm90a_bf16_d192_full:   TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 192, mask: Full }
-            forward_sm90a_bf16_d192_causal: TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 192, mask: Causal }
-            forward_sm90a_bf16_d256_full:   TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 256, mask: Full }
-            forward_sm90a_bf16_d256_causal: TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 256, mask: Causal }
-            forward_sm90a_bf16_d64_full_wide:   TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 64,  mask: Full,   tiles: Wide }
-            forward_sm90a_bf16_d64_causal_wide: TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 64,  mask: Causal, tiles: Wide }
-            forward_sm90a_bf16_d128_full_wide:  TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 128, mask: Full,   tiles: Wide }
-            forward_sm90a_bf16_d128_causal_wide: TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 128, mask: Causal, tiles: Wide }
-            forward_sm90a_bf16_d64_full_compact:        TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 64,  mask: Full,   tiles: Compact }
-            forward_sm90a_bf16_d64_causal_compact:      TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 64,  mask: Causal, tiles: Compact }
-            forward_sm90a_bf16_d96_full_compact:        TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 96,  mask: Full,   tiles: Compact }
-            forward_sm90a_bf16_d96_causal_compact:      TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 96,  mask: Causal, tiles: Compact }
-            forward_sm90a_bf16_d128_full_compact:       TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 128, mask: Full,   tiles: Compact }
-            forward_sm90a_bf16_d128_causal_compact:     TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 128, mask: Causal, tiles: Compact }
-            forward_sm90a_bf16_d192_full_compact:       TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 192, mask: Full,   tiles: Compact }
-            forward_sm90a_bf16_d192_causal_compact:     TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 192, mask: Causal, tiles: Compact }
-            forward_sm90a_bf16_d256_full_compact:       TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 256, mask: Full,   tiles: Compact }
-            forward_sm90a_bf16_d256_causal_compact:     TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 256, mask: Causal, tiles: Compact }
-            forward_sm90a_f16_d64_full:     TmaForward { arch: Sm90a, dtype: F16,  head_dim: 64,  mask: Full }
-            forward_sm90a_f16_d64_causal:   TmaForward { arch: Sm90a, dtype: F16,  head_dim: 64,  mask: Causal }
-            forward_sm90a_f16_d96_full:     TmaForward { arch: Sm90a, dtype: F16,  head_dim: 96,  mask: Full }
-            forward_sm90a_f16_d96_causal:   TmaForward { arch: Sm90a, dtype: F16,  head_dim: 96,  mask: Causal }
-            forward_sm90a_f16_d128_full:    TmaForward { arch: Sm90a, dtype: F16,  head_dim: 128, mask: Full }
-            forward_sm90a_f16_d128_causal:  TmaForward { arch: Sm90a, dtype: F16,  head_dim: 128, mask: Causal }
-            forward_sm90a_f16_d192_full:    TmaForward { arch: Sm90a, dtype: F16,  head_dim: 192, mask: Full }
-            forward_sm90a_f16_d192_causal:  TmaForward { arch: Sm90a, dtype: F16,  head_dim: 192, mask: Causal }
-            forward_sm90a_f16_d256_full:    TmaForward { arch: Sm90a, dtype: F16,  head_dim: 256, mask: Full }
-            forward_sm90a_f16_d256_causal:  TmaForward { arch: Sm90a, dtype: F16,  head_dim: 256, mask: Causal }
-            forward_sm90a_f16_d64_full_wide:   TmaForward { arch: Sm90a, dtype: F16, head_dim: 64,  mask: Full,   tiles: Wide }
-            forward_sm90a_f16_d64_causal_wide: TmaForward { arch: Sm90a, dtype: F16, head_dim: 64,  mask: Causal, tiles: Wide }
-            forward_sm90a_f16_d128_full_wide:  TmaForward { arch: Sm90a, dtype: F16, head_dim: 128, mask: Full,   tiles: Wide }
-            forward_sm90a_f16_d128_causal_wide: TmaForward { arch: Sm90a, dtype: F16, head_dim: 128, mask: Causal, tiles: Wide }
-            forward_sm90a_f16_d64_full_compact:        TmaForward { arch: Sm90a, dtype: F16, head_dim: 64,  mask: Full,   tiles: Compact }
-            forward_sm90a_f16_d64_causal_compact:      TmaForward { arch: Sm90a, dtype: F16, head_dim: 64,  mask: Causal, tiles: Compact }
-            forward_sm90a_f16_d96_full_compact:        TmaForward { arch: Sm90a, dtype: F16, head_dim: 96,  mask: Full,   tiles: Compact }
-            forward_sm90a_f16_d96_causal_compact:      TmaForward { arch: Sm90a, dtype: F16, head_dim: 96,  mask: Causal, tiles: Compact }
-            forward_sm90a_f16_d128_full_compact:       TmaForward { arch: Sm90a, dtype: F16, head_dim: 128, mask: Full,   tiles: Compact }
-            forward_sm90a_f16_d128_causal_compact:     TmaForward { arch: Sm90a, dtype: F16, head_dim: 128, mask: Causal, tiles: Compact }
-            forward_sm90a_f16_d192_full_compact:       TmaForward { arch: Sm90a, dtype: F16, head_dim: 192, mask: Full,   tiles: Compact }
-            forward_sm90a_f16_d192_causal_compact:     TmaForward { arch: Sm90a, dtype: F16, head_dim: 192, mask: Causal, tiles: Compact }
-            forward_sm90a_f16_d256_full_compact:       TmaForward { arch: Sm90a, dtype: F16, head_dim: 256, mask: Full,   tiles: Compact }
-            forward_sm90a_f16_d256_causal_compact:     TmaForward { arch: Sm90a, dtype: F16, head_dim: 256, mask: Causal, tiles: Compact }
+            forward_sm90a_bf16_d64:          TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 64 }
+            forward_sm90a_bf16_d96:          TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 96 }
+            forward_sm90a_bf16_d128:         TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 128 }
+            forward_sm90a_bf16_d192:         TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 192 }
+            forward_sm90a_bf16_d256:         TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 256 }
+            forward_sm90a_bf16_d64_wide:     TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 64, tiles: Wide }
+            forward_sm90a_bf16_d128_wide:    TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 128, tiles: Wide }
+            forward_sm90a_bf16_d64_compact:  TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 64, tiles: Compact }
+            forward_sm90a_bf16_d96_compact:  TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 96, tiles: Compact }
+            forward_sm90a_bf16_d128_compact: TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 128, tiles: Compact }
+            forward_sm90a_bf16_d192_compact: TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 192, tiles: Compact }
+            forward_sm90a_bf16_d256_compact: TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 256, tiles: Compact }
+            forward_sm90a_f16_d64:           TmaForward { arch: Sm90a, dtype: F16, head_dim: 64 }
+            forward_sm90a_f16_d96:           TmaForward { arch: Sm90a, dtype: F16, head_dim: 96 }
+            forward_sm90a_f16_d128:          TmaForward { arch: Sm90a, dtype: F16, head_dim: 128 }
+            forward_sm90a_f16_d192:          TmaForward { arch: Sm90a, dtype: F16, head_dim: 192 }
+            forward_sm90a_f16_d256:          TmaForward { arch: Sm90a, dtype: F16, head_dim: 256 }
+            forward_sm90a_f16_d64_wide:      TmaForward { arch: Sm90a, dtype: F16, head_dim: 64, tiles: Wide }
+            forward_sm90a_f16_d128_wide:     TmaForward { arch: Sm90a, dtype: F16, head_dim: 128, tiles: Wide }
+            forward_sm90a_f16_d64_compact:   TmaForward { arch: Sm90a, dtype: F16, head_dim: 64, tiles: Compact }
+            forward_sm90a_f16_d96_compact:   TmaForward { arch: Sm90a, dtype: F16, head_dim: 96, tiles: Compact }
+            forward_sm90a_f16_d128_compact:  TmaForward { arch: Sm90a, dtype: F16, head_dim: 128, tiles: Compact }
+            forward_sm90a_f16_d192_compact:  TmaForward { arch: Sm90a, dtype: F16, head_dim: 192, tiles: Compact }
+            forward_sm90a_f16_d256_compact:  TmaForward { arch: Sm90a, dtype: F16, head_dim: 256, tiles: Compact }
+
+            clear_sm80: Clear { arch: Sm80 }
 
             backward_delta_sm80_bf16_d32:  BackwardDelta { arch: Sm80, dtype: Bf16, head_dim: 32 }
             backward_delta_sm80_bf16_d64:  BackwardDelta { arch: Sm80, dtype: Bf16, head_dim: 64 }
             backward_delta_sm80_bf16_d128: BackwardDelta { arch: Sm80, dtype: Bf16, head_dim: 128 }
-            backward_delta_sm80_f16_d32:   BackwardDelta { arch: Sm80, dtype: F16,  head_dim: 32 }
-            backward_delta_sm80_f16_d64:   BackwardDelta { arch: Sm80, dtype: F16,  head_dim: 64 }
-            backward_delta_sm80_f16_d128:  BackwardDelta { arch: Sm80, dtype: F16,  head_dim: 128 }
+            backward_delta_sm80_f16_d32:   BackwardDelta { arch: Sm80, dtype: F16, head_dim: 32 }
+            backward_delta_sm80_f16_d64:   BackwardDelta { arch: Sm80, dtype: F16, head_dim: 64 }
+            backward_delta_sm80_f16_d128:  BackwardDelta { arch: Sm80, dtype: F16, head_dim: 128 }
 
-            backward_sm80_bf16_d32_full:    Backward { arch: Sm80, dtype: Bf16, head_dim: 32,  mask: Full }
-            backward_sm80_bf16_d32_causal:  Backward { arch: Sm80, dtype: Bf16, head_dim: 32,  mask: Causal }
-            backward_sm80_bf16_d64_full:    Backward { arch: Sm80, dtype: Bf16, head_dim: 64,  mask: Full }
-            backward_sm80_bf16_d64_causal:  Backward { arch: Sm80, dtype: Bf16, head_dim: 64,  mask: Causal }
-            backward_sm80_bf16_d128_full:   Backward { arch: Sm80, dtype: Bf16, head_dim: 128, mask: Full }
-            backward_sm80_bf16_d128_causal: Backward { arch: Sm80, dtype: Bf16, head_dim: 128, mask: Causal }
-            backward_sm80_f16_d32_full:     Backward { arch: Sm80, dtype: F16,  head_dim: 32,  mask: Full }
-            backward_sm80_f16_d32_causal:   Backward { arch: Sm80, dtype: F16,  head_dim: 32,  mask: Causal }
-            backward_sm80_f16_d64_full:     Backward { arch: Sm80, dtype: F16,  head_dim: 64,  mask: Full }
-            backward_sm80_f16_d64_causal:   Backward { arch: Sm80, dtype: F16,  head_dim: 64,  mask: Causal }
-            backward_sm80_f16_d128_full:    Backward { arch: Sm80, dtype: F16,  head_dim: 128, mask: Full }
-            backward_sm80_f16_d128_causal:  Backward { arch: Sm80, dtype: F16,  head_dim: 128, mask: Causal }
+            backward_sm80_bf16_d32:  Backward { arch: Sm80, dtype: Bf16, head_dim: 32 }
+            backward_sm80_bf16_d64:  Backward { arch: Sm80, dtype: Bf16, head_dim: 64 }
+            backward_sm80_bf16_d128: Backward { arch: Sm80, dtype: Bf16, head_dim: 128 }
+            backward_sm80_f16_d32:   Backward { arch: Sm80, dtype: F16, head_dim: 32 }
+            backward_sm80_f16_d64:   Backward { arch: Sm80, dtype: F16, head_dim: 64 }
+            backward_sm80_f16_d128:  Backward { arch: Sm80, dtype: F16, head_dim: 128 }
 
             backward_dq_sm80_bf16_d32:  BackwardDq { arch: Sm80, dtype: Bf16, head_dim: 32 }
             backward_dq_sm80_bf16_d64:  BackwardDq { arch: Sm80, dtype: Bf16, head_dim: 64 }
             backward_dq_sm80_bf16_d128: BackwardDq { arch: Sm80, dtype: Bf16, head_dim: 128 }
-            backward_dq_sm80_f16_d32:   BackwardDq { arch: Sm80, dtype: F16,  head_dim: 32 }
-            backward_dq_sm80_f16_d64:   BackwardDq { arch: Sm80, dtype: F16,  head_dim: 64 }
-            backward_dq_sm80_f16_d128:  BackwardDq { arch: Sm80, dtype: F16,  head_dim: 128 }
+            backward_dq_sm80_f16_d32:   BackwardDq { arch: Sm80, dtype: F16, head_dim: 32 }
+            backward_dq_sm80_f16_d64:   BackwardDq { arch: Sm80, dtype: F16, head_dim: 64 }
+            backward_dq_sm80_f16_d128:  BackwardDq { arch: Sm80, dtype: F16, head_dim: 128 }
 
             backward_delta_sm80_bf16_d128_compact: BackwardDelta { arch: Sm80, dtype: Bf16, head_dim: 128, tiles: Compact }
-            backward_delta_sm80_f16_d128_compact:  BackwardDelta { arch: Sm80, dtype: F16,  head_dim: 128, tiles: Compact }
-            backward_sm80_bf16_d128_full_compact:   Backward { arch: Sm80, dtype: Bf16, head_dim: 128, mask: Full,   tiles: Compact }
-            backward_sm80_bf16_d128_causal_compact: Backward { arch: Sm80, dtype: Bf16, head_dim: 128, mask: Causal, tiles: Compact }
-            backward_sm80_f16_d128_full_compact:    Backward { arch: Sm80, dtype: F16,  head_dim: 128, mask: Full,   tiles: Compact }
-            backward_sm80_f16_d128_causal_compact:  Backward { arch: Sm80, dtype: F16,  head_dim: 128, mask: Causal, tiles: Compact }
-            backward_dq_sm80_bf16_d128_compact: BackwardDq { arch: Sm80, dtype: Bf16, head_dim: 128, tiles: Compact }
-            backward_dq_sm80_f16_d128_compact:  BackwardDq { arch: Sm80, dtype: F16,  head_dim: 128, tiles: Compact }
+            backward_delta_sm80_f16_d128_compact:  BackwardDelta { arch: Sm80, dtype: F16, head_dim: 128, tiles: Compact }
+            backward_sm80_bf16_d128_compact:       Backward { arch: Sm80, dtype: Bf16, head_dim: 128, tiles: Compact }
+            backward_sm80_f16_d128_compact:        Backward { arch: Sm80, dtype: F16, head_dim: 128, tiles: Compact }
+            backward_dq_sm80_bf16_d128_compact:    BackwardDq { arch: Sm80, dtype: Bf16, head_dim: 128, tiles: Compact }
+            backward_dq_sm80_f16_d128_compact:     BackwardDq { arch: Sm80, dtype: F16, head_dim: 128, tiles: Compact }
 
-            backward_delta_sm90a_bf16_d64:  TmaBackwardDelta { arch: Sm90a, dtype: Bf16, head_dim: 64 }
-            backward_delta_sm90a_bf16_d96:  TmaBackwardDelta { arch: Sm90a, dtype: Bf16, head_dim: 96 }
-            backward_delta_sm90a_bf16_d128: TmaBackwardDelta { arch: Sm90a, dtype: Bf16, head_dim: 128 }
-            backward_delta_sm90a_bf16_d192: TmaBackwardDelta { arch: Sm90a, dtype: Bf16, head_dim: 192 }
-            backward_delta_sm90a_bf16_d256: TmaBackwardDelta { arch: Sm90a, dtype: Bf16, head_dim: 256 }
+            backward_delta_sm90a_bf16_d64:       TmaBackwardDelta { arch: Sm90a, dtype: Bf16, head_dim: 64 }
+            backward_delta_sm90a_bf16_d96:       TmaBackwardDelta { arch: Sm90a, dtype: Bf16, head_dim: 96 }
+            backward_delta_sm90a_bf16_d128:      TmaBackwardDelta { arch: Sm90a, dtype: Bf16, head_dim: 128 }
+            backward_delta_sm90a_bf16_d192:      TmaBackwardDelta { arch: Sm90a, dtype: Bf16, head_dim: 192 }
+            backward_delta_sm90a_bf16_d256:      TmaBackwardDelta { arch: Sm90a, dtype: Bf16, head_dim: 256 }
             backward_delta_sm90a_bf16_d128_wide: TmaBackwardDelta { arch: Sm90a, dtype: Bf16, head_dim: 128, tiles: Wide }
-            backward_delta_sm90a_f16_d64:   TmaBackwardDelta { arch: Sm90a, dtype: F16,  head_dim: 64 }
-            backward_delta_sm90a_f16_d96:   TmaBackwardDelta { arch: Sm90a, dtype: F16,  head_dim: 96 }
-            backward_delta_sm90a_f16_d128:  TmaBackwardDelta { arch: Sm90a, dtype: F16,  head_dim: 128 }
-            backward_delta_sm90a_f16_d192:  TmaBackwardDelta { arch: Sm90a, dtype: F16,  head_dim: 192 }
-            backward_delta_sm90a_f16_d256:  TmaBackwardDelta { arch: Sm90a, dtype: F16,  head_dim: 256 }
-            backward_delta_sm90a_f16_d128_wide: TmaBackwardDelta { arch: Sm90a, dtype: F16,  head_dim: 128, tiles: Wide }
+            backward_delta_sm90a_f16_d64:        TmaBackwardDelta { arch: Sm90a, dtype: F16, head_dim: 64 }
+            backward_delta_sm90a_f16_d96:        TmaBackwardDelta { arch: Sm90a, dtype: F16, head_dim: 96 }
+            backward_delta_sm90a_f16_d128:       TmaBackwardDelta { arch: Sm90a, dtype: F16, head_dim: 128 }
+            backward_delta_sm90a_f16_d192:       TmaBackwardDelta { arch: Sm90a, dtype: F16, head_dim: 192 }
+            backward_delta_sm90a_f16_d256:       TmaBackwardDelta { arch: Sm90a, dtype: F16, head_dim: 256 }
+            backward_delta_sm90a_f16_d128_wide:  TmaBackwardDelta { arch: Sm90a, dtype: F16, head_dim: 128, tiles: Wide }
 
-            backward_sm90a_bf16_d64_full:    TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 64,  mask: Full }
-            backward_sm90a_bf16_d64_causal:  TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 64,  mask: Causal }
-            backward_sm90a_bf16_d96_full:    TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 96,  mask: Full }
-            backward_sm90a_bf16_d96_causal:  TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 96,  mask: Causal }
-            backward_sm90a_bf16_d128_full:   TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 128, mask: Full }
-            backward_sm90a_bf16_d128_causal: TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 128, mask: Causal }
-            backward_sm90a_bf16_d192_full:   TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 192, mask: Full }
-            backward_sm90a_bf16_d192_causal: TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 192, mask: Causal }
-            backward_sm90a_bf16_d256_full:   TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 256, mask: Full }
-            backward_sm90a_bf16_d256_causal: TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 256, mask: Causal }
-            backward_sm90a_bf16_d128_full_wide: TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 128, mask: Full,   tiles: Wide }
-            backward_sm90a_f16_d64_full:     TmaBackward { arch: Sm90a, dtype: F16,  head_dim: 64,  mask: Full }
-            backward_sm90a_f16_d64_causal:   TmaBackward { arch: Sm90a, dtype: F16,  head_dim: 64,  mask: Causal }
-            backward_sm90a_f16_d96_full:     TmaBackward { arch: Sm90a, dtype: F16,  head_dim: 96,  mask: Full }
-            backward_sm90a_f16_d96_causal:   TmaBackward { arch: Sm90a, dtype: F16,  head_dim: 96,  mask: Causal }
-            backward_sm90a_f16_d128_full:    TmaBackward { arch: Sm90a, dtype: F16,  head_dim: 128, mask: Full }
-            backward_sm90a_f16_d128_causal:  TmaBackward { arch: Sm90a, dtype: F16,  head_dim: 128, mask: Causal }
-            backward_sm90a_f16_d192_full:    TmaBackward { arch: Sm90a, dtype: F16,  head_dim: 192, mask: Full }
-            backward_sm90a_f16_d192_causal:  TmaBackward { arch: Sm90a, dtype: F16,  head_dim: 192, mask: Causal }
-            backward_sm90a_f16_d256_full:    TmaBackward { arch: Sm90a, dtype: F16,  head_dim: 256, mask: Full }
-            backward_sm90a_f16_d256_causal:  TmaBackward { arch: Sm90a, dtype: F16,  head_dim: 256, mask: Causal }
-            backward_sm90a_f16_d128_full_wide: TmaBackward { arch: Sm90a, dtype: F16,  head_dim: 128, mask: Full,   tiles: Wide }
+            backward_sm90a_bf16_d64:       TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 64 }
+            backward_sm90a_bf16_d96:       TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 96 }
+            backward_sm90a_bf16_d128:      TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 128 }
+            backward_sm90a_bf16_d192:      TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 192 }
+            backward_sm90a_bf16_d256:      TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 256 }
+            backward_sm90a_bf16_d128_wide: TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 128, tiles: Wide }
+            backward_sm90a_f16_d64:        TmaBackward { arch: Sm90a, dtype: F16, head_dim: 64 }
+            backward_sm90a_f16_d96:        TmaBackward { arch: Sm90a, dtype: F16, head_dim: 96 }
+            backward_sm90a_f16_d128:       TmaBackward { arch: Sm90a, dtype: F16, head_dim: 128 }
+            backward_sm90a_f16_d192:       TmaBackward { arch: Sm90a, dtype: F16, head_dim: 192 }
+            backward_sm90a_f16_d256:       TmaBackward { arch: Sm90a, dtype: F16, head_dim: 256 }
+            backward_sm90a_f16_d128_wide:  TmaBackward { arch: Sm90a, dtype: F16, head_dim: 128, tiles: Wide }
 
-            standard_scores_sm80_bf16:      StandardScores { arch: Sm80, dtype: Bf16 }
-            standard_scores_sm80_f16:       StandardScores { arch: Sm80, dtype: F16 }
-            standard_softmax_sm80_bf16:     StandardSoftmax { arch: Sm80, dtype: Bf16 }
-            standard_softmax_sm80_f16:      StandardSoftmax { arch: Sm80, dtype: F16 }
-            standard_output_sm80_bf16:      StandardOutput { arch: Sm80, dtype: Bf16 }
-            standard_output_sm80_f16:       StandardOutput { arch: Sm80, dtype: F16 }
-            standard_delta_sm80_bf16:       StandardDelta { arch: Sm80, dtype: Bf16 }
-            standard_delta_sm80_f16:        StandardDelta { arch: Sm80, dtype: F16 }
-            standard_d_v_sm80_bf16:         StandardDv { arch: Sm80, dtype: Bf16 }
-            standard_d_v_sm80_f16:          StandardDv { arch: Sm80, dtype: F16 }
-            standard_d_weights_sm80_bf16:   StandardDWeights { arch: Sm80, dtype: Bf16 }
-            standard_d_weights_sm80_f16:    StandardDWeights { arch: Sm80, dtype: F16 }
-            standard_d_scores_sm80_bf16:    StandardDScores { arch: Sm80, dtype: Bf16 }
-            standard_d_scores_sm80_f16:     StandardDScores { arch: Sm80, dtype: F16 }
-            standard_d_q_sm80_bf16:         StandardDq { arch: Sm80, dtype: Bf16 }
-            standard_d_q_sm80_f16:          StandardDq { arch: Sm80, dtype: F16 }
-            standard_d_k_sm80_bf16:         StandardDk { arch: Sm80, dtype: Bf16 }
-            standard_d_k_sm80_f16:          StandardDk { arch: Sm80, dtype: F16 }
+            standard_scores_sm80_bf16:    StandardScores { arch: Sm80, dtype: Bf16 }
+            standard_scores_sm80_f16:     StandardScores { arch: Sm80, dtype: F16 }
+            standard_softmax_sm80_bf16:   StandardSoftmax { arch: Sm80, dtype: Bf16 }
+            standard_softmax_sm80_f16:    StandardSoftmax { arch: Sm80, dtype: F16 }
+            standard_output_sm80_bf16:    StandardOutput { arch: Sm80, dtype: Bf16 }
+            standard_output_sm80_f16:     StandardOutput { arch: Sm80, dtype: F16 }
+            standard_delta_sm80_bf16:     StandardDelta { arch: Sm80, dtype: Bf16 }
+            standard_delta_sm80_f16:      StandardDelta { arch: Sm80, dtype: F16 }
+            standard_d_v_sm80_bf16:       StandardDv { arch: Sm80, dtype: Bf16 }
+            standard_d_v_sm80_f16:        StandardDv { arch: Sm80, dtype: F16 }
+            standard_d_weights_sm80_bf16: StandardDWeights { arch: Sm80, dtype: Bf16 }
+            standard_d_weights_sm80_f16:  StandardDWeights { arch: Sm80, dtype: F16 }
+            standard_d_scores_sm80_bf16:  StandardDScores { arch: Sm80, dtype: Bf16 }
+            standard_d_scores_sm80_f16:   StandardDScores { arch: Sm80, dtype: F16 }
+            standard_d_q_sm80_bf16:       StandardDq { arch: Sm80, dtype: Bf16 }
+            standard_d_q_sm80_f16:        StandardDq { arch: Sm80, dtype: F16 }
+            standard_d_k_sm80_bf16:       StandardDk { arch: Sm80, dtype: Bf16 }
+            standard_d_k_sm80_f16:        StandardDk { arch: Sm80, dtype: F16 }
         }
     };
 }
@@ -224,15 +178,6 @@ pub enum Dtype {
     F16,
 }
 
-/// Which mask a kernel is compiled for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum MaskKind {
-    /// Every query sees every key.
-    Full,
-    /// Key `j` is visible to query `i` where `j ≤ i + seqlen_k − seqlen_q`.
-    Causal,
-}
-
 /// Which of a kernel's tile shapes a row is compiled with. The kernels of one pass are of one shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TileShape {
@@ -263,6 +208,8 @@ pub enum Kind {
     Forward,
     /// flash3 forward: o and lse.
     TmaForward,
+    /// Either pass of flash2 and flash3, first, where tiles may be visited by nothing: rows of o, lse and the gradients.
+    Clear,
     /// flash2 backward, first: Δ and lse·log₂e, padded; clears the accumulator of dQ, the turns and the ticket.
     BackwardDelta,
     /// flash2 backward, second: dK and dV; contributions to dQ.
@@ -293,6 +240,24 @@ pub enum Kind {
     StandardDk,
 }
 
+impl Kind {
+    /// The constants that its kernels ask for; others make no difference to them.
+    pub const fn constants(self) -> &'static [Constant] {
+        match self {
+            Kind::BackwardDelta
+            | Kind::TmaBackwardDelta
+            | Kind::StandardSoftmax
+            | Kind::StandardOutput
+            | Kind::StandardDelta
+            | Kind::StandardDv
+            | Kind::StandardDWeights
+            | Kind::StandardDq
+            | Kind::StandardDk => &[],
+            _ => &[Constant::RightBound, Constant::LeftBound],
+        }
+    }
+}
+
 /// One row of the list.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Variant {
@@ -302,12 +267,10 @@ pub struct Variant {
     pub kind: Kind,
     /// What it is compiled for.
     pub arch: Arch,
-    /// Element type.
-    pub dtype: Dtype,
+    /// Element type; `None`: any of two bytes.
+    pub dtype: Option<Dtype>,
     /// The head_dim it is compiled for; `None`: it is compiled for none. See [`Variant::head_dims`].
     pub head_dim: Option<u32>,
-    /// The mask it is compiled for; `None`: any.
-    pub mask: Option<MaskKind>,
     /// The shape of its tiles.
     pub tiles: TileShape,
     /// What a block of it takes.
@@ -330,6 +293,18 @@ pub const HEAD_DIM_MULTIPLE: u32 = 8;
 pub const MAX_HEAD_DIM: u32 = 256;
 
 impl Variant {
+    /// The specs with which it is held to its budgets when it is built; others are checked when they are loaded. Wide tiles have no
+    /// registers for the first block of a window: ptxas spills two words, so plans take default tiles there.
+    pub const fn specs(&self) -> &'static [Spec] {
+        const CAUSAL: Spec = Spec::PLAIN.with(Constant::RightBound);
+        const WINDOW: Spec = CAUSAL.with(Constant::LeftBound);
+        match (self.kind.constants(), self.tiles) {
+            ([], _) => &[Spec::PLAIN],
+            (_, TileShape::Wide) => &[Spec::PLAIN, CAUSAL],
+            _ => &[Spec::PLAIN, CAUSAL, WINDOW],
+        }
+    }
+
     /// Which head_dims it serves. What TMA copies is padded on the way: columns beyond the tensor's are read as 0 and
     /// not written, so flash3's kernels serve smaller head_dims than their own too, at the price of their own.
     pub const fn head_dims(&self) -> HeadDims {
@@ -342,6 +317,8 @@ impl Variant {
         }
     }
 }
+
+use crate::spec::{Constant, Spec};
 
 pub use crate::config::Footprint;
 
@@ -365,8 +342,8 @@ macro_rules! tile_shape {
 
 macro_rules! table {
     ($($name:ident: $kind:ident {
-        arch: $arch:ident, dtype: $dtype:ident
-        $(, head_dim: $head_dim:literal)? $(, mask: $mask:ident)? $(, tiles: $tiles:ident)?
+        arch: $arch:ident $(, dtype: $dtype:ident)?
+        $(, head_dim: $head_dim:literal)? $(, tiles: $tiles:ident)?
     })*) => {
         /// The list as data, in its order.
         pub const VARIANTS: &[Variant] = &[$(
@@ -374,9 +351,8 @@ macro_rules! table {
                 name: stringify!($name),
                 kind: Kind::$kind,
                 arch: Arch::$arch,
-                dtype: Dtype::$dtype,
+                dtype: optional!($(Dtype::$dtype)?),
                 head_dim: optional!($($head_dim)?),
-                mask: optional!($(MaskKind::$mask)?),
                 tiles: tile_shape!($($tiles)?),
                 footprint: crate::config::footprint(Kind::$kind, optional!($($head_dim)?), tile_shape!($($tiles)?)),
             },

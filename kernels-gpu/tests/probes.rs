@@ -5,6 +5,7 @@
 use ferroflash_kernels::emu::{self, GlobalMemory, Launch, Options};
 use ferroflash_kernels::kernels::probes::hopper::ProbeMaps;
 use ferroflash_kernels::kernels::probes::{HOPPER_PROBES, PROBES, Probe};
+use ferroflash_kernels::spec::PROBE_SPEC;
 
 fn all() -> impl Iterator<Item = &'static Probe> {
     PROBES.iter().chain(HOPPER_PROBES)
@@ -23,6 +24,7 @@ fn run(probe: &Probe, input: &[u32], order: u64) -> Vec<u32> {
         shared_bytes: probe.shared_bytes,
         resident_blocks: 1,
         blocks_per_sm: 1,
+        spec: PROBE_SPEC,
     };
     let maps = ProbeMaps::new(addresses.0, addresses.1);
     emu::run(&launch, &Options::seeded(order), &mut memory, &|| {

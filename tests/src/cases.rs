@@ -18,6 +18,7 @@ pub mod orders;
 mod random;
 pub mod short;
 pub mod wide_tiles;
+pub mod windows;
 
 use ferroflash::error::ProblemError;
 use ferroflash::{Dtype, Mask, Problem};
@@ -94,17 +95,16 @@ impl Case {
     pub fn values(&self) -> Values {
         let sizes = self.sizes;
         let values = Values::new(self.fill, sizes, self.dtype, self.seed);
-        match (self.lse_gradient, self.mask) {
-            (LseGradient::Absent, _) => values,
-            (LseGradient::Given, Mask::Full) => {
-                values.with_d_lse(sizes, |_| sizes.seqlen_k > 0, self.seed)
-            }
-            (LseGradient::Given, Mask::Causal) => {
-                let visible = oracle::causal(sizes);
-                let sees = |i| (0..sizes.seqlen_k).any(|j| visible(i, j));
-                values.with_d_lse(sizes, sees, self.seed)
-            }
+        match self.lse_gradient {
+            LseGradient::Absent => values,
+            LseGradient::Given => values.with_d_lse(sizes, |i| self.sees_a_key(i), self.seed),
         }
+    }
+
+    /// Whether the query sees a key.
+    fn sees_a_key(&self, i: usize) -> bool {
+        let visible = oracle::band(self.sizes, self.mask.window());
+        (0..self.sizes.seqlen_k).any(|j| visible(i, j))
     }
 
     /// The library's view of it.
@@ -165,11 +165,8 @@ const HEADS: [(usize, usize, usize); 5] = [(1, 1, 1), (2, 2, 2), (1, 4, 2), (1, 
 /// in an order that follows no cycle of theirs, nor that of [`crate::suite`]'s turns.
 fn with_lse_gradients(mut cases: Vec<Case>) -> Vec<Case> {
     for (at, case) in cases.iter_mut().enumerate() {
-        let first_row_is_blind = match case.mask {
-            Mask::Full => case.sizes.seqlen_k == 0,
-            Mask::Causal => case.sizes.seqlen_k < case.sizes.seqlen_q,
-        };
-        if first_row_is_blind || (at as u32 + at.count_ones()).is_multiple_of(2) {
+        let some_see_none = (0..case.sizes.seqlen_q).any(|i| !case.sees_a_key(i));
+        if some_see_none || (at as u32 + at.count_ones()).is_multiple_of(2) {
             case.lse_gradient = LseGradient::Given;
         }
     }
@@ -373,6 +370,7 @@ mod tests {
             orders::lists(),
             orders::causal(),
             wide_tiles::all(),
+            windows::all(),
         ]
         .concat()
         {

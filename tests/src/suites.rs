@@ -37,6 +37,11 @@ macro_rules! suite {
             }
 
             #[test]
+            fn windows() {
+                check(&SUBJECT, ALGORITHM, "windows", $crate::cases::windows::all());
+            }
+
+            #[test]
             fn random() {
                 check_random(&SUBJECT, ALGORITHM);
             }

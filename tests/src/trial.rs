@@ -3,8 +3,7 @@
 use ferroflash::error::PlanError;
 use ferroflash::plan::Outcome;
 use ferroflash::{
-    Algorithm, Attention, Device, Dtype, Element, Error, Gradients, Mask, Order, OutputGradients,
-    Saved,
+    Algorithm, Attention, Device, Dtype, Element, Error, Gradients, Order, OutputGradients, Saved,
 };
 use half::{bf16, f16};
 
@@ -55,11 +54,7 @@ pub fn with_inputs<R>(
     softmax_scale: f32,
     f: impl FnOnce(&Inputs) -> R,
 ) -> R {
-    let causal = oracle::causal(case.sizes);
-    let visible: &dyn Fn(usize, usize) -> bool = match case.mask {
-        Mask::Full => &oracle::full,
-        Mask::Causal => &causal,
-    };
+    let visible = oracle::band(case.sizes, case.mask.window());
     let Values { q, k, v, .. } = values;
     f(&Inputs {
         sizes: case.sizes,
@@ -67,7 +62,7 @@ pub fn with_inputs<R>(
         k,
         v,
         softmax_scale: softmax_scale.into(),
-        visible,
+        visible: &visible,
     })
 }
 

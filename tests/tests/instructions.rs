@@ -7,6 +7,7 @@ use ferroflash::backend::cuda::probe::Probes;
 use ferroflash_kernels::emu::{self, GlobalMemory, Launch, Options};
 use ferroflash_kernels::kernels::probes::hopper::ProbeMaps;
 use ferroflash_kernels::kernels::probes::{HOPPER_PROBES, PROBES, Probe};
+use ferroflash_kernels::spec::PROBE_SPEC;
 use ferroflash_kernels::variants::Arch;
 
 /// Inputs that each probe is given.
@@ -32,6 +33,7 @@ fn emulated(probe: &Probe, input: &[u32], seed: u64) -> Vec<u32> {
         shared_bytes,
         resident_blocks: 1,
         blocks_per_sm: 1,
+        spec: PROBE_SPEC,
     };
     let maps = ProbeMaps::new(from, to);
     let ran = emu::run(&launch, &Options::seeded(seed), &mut memory, &|| {

@@ -10,6 +10,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, anyhow, bail};
+use ferroflash_kernels::spec::text::specialise;
+use ferroflash_kernels::spec::{Constant, PROBE_SPEC, Spec};
 use ferroflash_kernels::variants::{self, Footprint, TileShape, Variant};
 use ferroflash_ptx_builder::{Built, Module, PROBES};
 
@@ -38,6 +40,8 @@ pub enum Keep {
 pub struct Usage {
     /// The entry; [`PROBES`] for the greatest figures of all probes.
     pub entry: String,
+    /// What it was compiled with.
+    pub spec: Spec,
     /// The architecture that it was assembled for.
     pub target: String,
     /// Registers of a thread.
@@ -71,14 +75,14 @@ pub fn assemble(
         keep,
     };
     fs::create_dir_all(&job.cache)?;
-    let work: Vec<(&Module, &str)> = built
-        .modules
-        .iter()
-        .flat_map(|module| {
-            let targets = targets(arch, variants::by_name(&module.name));
-            targets.into_iter().map(move |target| (module, target))
-        })
-        .collect();
+    let mut work: Vec<(&Module, Spec, &str)> = Vec::new();
+    for module in &built.modules {
+        let variant = variants::by_name(&module.name);
+        for &spec in variant.map_or(&[PROBE_SPEC][..], |variant| variant.specs()) {
+            let targets = targets(arch, variant);
+            work.extend(targets.into_iter().map(|target| (module, spec, target)));
+        }
+    }
 
     let next = AtomicUsize::new(0);
     let results = Mutex::new(Vec::new());
@@ -86,8 +90,10 @@ pub fn assemble(
     std::thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {
-                while let Some((module, target)) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let usage = job.run(module, target);
+                while let Some(&(module, spec, target)) =
+                    work.get(next.fetch_add(1, Ordering::Relaxed))
+                {
+                    let usage = job.run(module, spec, target);
                     results.lock().expect("no worker panics").push(usage);
                 }
             });
@@ -98,7 +104,7 @@ pub fn assemble(
         .expect("no worker panics")
         .into_iter()
         .collect::<Result<Vec<_>>>()?;
-    usages.sort_by(|a, b| (&a.target, &a.entry).cmp(&(&b.target, &b.entry)));
+    usages.sort_by(|a, b| (&a.target, &a.entry, a.spec).cmp(&(&b.target, &b.entry, b.spec)));
     Ok(usages)
 }
 
@@ -121,48 +127,55 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    fn run(&self, module: &Module, target: &str) -> Result<Usage> {
-        let text = fs::read(&module.ptx)?;
+    fn run(&self, module: &Module, spec: Spec, target: &str) -> Result<Usage> {
+        let text = fs::read_to_string(&module.ptx)?;
+        let constants = variants::by_name(&module.name)
+            .map_or(&Constant::ALL[..], |variant| variant.kind.constants());
+        let text = specialise(&text, constants, spec)?;
         let mut hasher = DefaultHasher::new();
         (&self.version, &text).hash(&mut hasher);
         let key = format!("{:016x}\n", hasher.finish());
-        let cubin = module.ptx.with_extension(format!("{target}.cubin"));
-        let report = self.cache.join(format!("{}.{target}", module.name));
+        let cubin = module.ptx.with_extension(format!("{spec}.{target}.cubin"));
+        let report = self.cache.join(format!("{}.{spec}.{target}", module.name));
         let known = fs::read_to_string(&report).ok();
         let known = known.as_deref().and_then(|text| text.strip_prefix(&key));
         if let Some(output) = known
             && (self.keep == Keep::Nothing || cubin.is_file())
         {
-            return usage(module, target, output);
+            return usage(module, spec, target, output);
         }
 
+        let specialised = report.with_extension(format!("{target}.ptx"));
+        fs::write(&specialised, &text)?;
         let mut command = Command::new(self.ptxas);
         command
             .args(["-v", "-arch", target])
-            .arg(&module.ptx)
+            .arg(&specialised)
             .arg("-o");
         match self.keep {
             Keep::Cubins => command.arg(&cubin),
             Keep::Nothing => command.arg("/dev/null"),
         };
         let output = command.output()?;
+        fs::remove_file(&specialised)?;
         let said = String::from_utf8_lossy(&output.stderr);
         if !output.status.success() {
             bail!(
-                "ptxas refused {} for {target}:\n{}",
+                "ptxas refused {} ({spec}) for {target}:\n{}",
                 module.name,
                 said.trim_end()
             );
         }
         fs::write(&report, format!("{key}{said}"))?;
-        usage(module, target, &said)
+        usage(module, spec, target, &said)
     }
 }
 
 /// Reads what `ptxas -v` says; of several entries the greatest figures.
-fn usage(module: &Module, target: &str, said: &str) -> Result<Usage> {
+fn usage(module: &Module, spec: Spec, target: &str, said: &str) -> Result<Usage> {
     let mut usage = Usage {
         entry: module.name.clone(),
+        spec,
         target: target.to_owned(),
         ..Usage::default()
     };
@@ -199,7 +212,7 @@ fn number_before(line: &str, words: &str) -> u32 {
 
 /// What is wrong with these figures, a line for each fault. Probes have no footprint and may take what they like.
 pub fn faults(usage: &Usage, footprint: Option<Footprint>) -> Vec<String> {
-    let name = format!("{} for {}", usage.entry, usage.target);
+    let name = format!("{} ({}) for {}", usage.entry, usage.spec, usage.target);
     let Some(footprint) = footprint else {
         let known = usage.entry == PROBES;
         return if known {
@@ -218,6 +231,12 @@ pub fn faults(usage: &Usage, footprint: Option<Footprint>) -> Vec<String> {
         faults.push(format!(
             "{name}: {spilled} bytes of spills or stack, {} are allowed",
             footprint.spill_bytes
+        ));
+    }
+    if footprint.launch_registers > 0 && usage.registers != footprint.launch_registers {
+        faults.push(format!(
+            "{name}: {} registers, but warpgroups share out {} of each thread",
+            usage.registers, footprint.launch_registers
         ));
     }
     let registers = usage.registers.next_multiple_of(REGISTER_UNIT)
@@ -270,9 +289,10 @@ ptxas info    : Used 254 registers, used 1 barriers, 16 bytes cumulative stack s
 
     #[test]
     fn figures_are_read_from_ptxas() {
-        let usage = usage(&module(), "sm_80", SAID).expect("the text is ptxas's");
+        let usage = usage(&module(), Spec::PLAIN, "sm_80", SAID).expect("the text is ptxas's");
         let expected = Usage {
             entry: "e".into(),
+            spec: Spec::PLAIN,
             target: "sm_80".into(),
             registers: 254,
             spill_bytes: 20,
@@ -291,7 +311,8 @@ ptxas info    : Used 254 registers, used 1 barriers, 16 bytes cumulative stack s
              ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored to maintain minimum register \
              requirements.\n{SAID}"
         );
-        let mut usage = usage(&module(), "sm_90a", &said).expect("the text is ptxas's");
+        let mut usage =
+            usage(&module(), Spec::PLAIN, "sm_90a", &said).expect("the text is ptxas's");
         assert_eq!(usage.losses.len(), 2);
         (usage.spill_bytes, usage.stack_bytes) = (0, 0);
         let found = faults(
@@ -299,13 +320,15 @@ ptxas info    : Used 254 registers, used 1 barriers, 16 bytes cumulative stack s
             Some(ferroflash_kernels::variants::VARIANTS[0].footprint),
         );
         assert_eq!(found.len(), 2, "{found:?}");
-        assert!(found[0].contains("e for sm_90a: wgmma.mma_async instructions are serialized"));
+        assert!(
+            found[0].contains("e (plain) for sm_90a: wgmma.mma_async instructions are serialized")
+        );
         assert!(found[1].contains("'setmaxnreg' ignored"));
     }
 
     #[test]
     fn compact_tiles_must_fit_the_devices_that_they_are_for() {
-        let row = variants::by_name("backward_sm80_bf16_d128_full_compact");
+        let row = variants::by_name("backward_sm80_bf16_d128_compact");
         assert_eq!(targets("sm_80", row), ["sm_80", "sm_86", "sm_90"]);
         assert_eq!(targets("sm_80", None), ["sm_80", "sm_90"]);
         let usage = Usage {
@@ -329,6 +352,7 @@ ptxas info    : Used 254 registers, used 1 barriers, 16 bytes cumulative stack s
         ) = (128, 2, 0);
         let fine = Usage {
             entry: "e".into(),
+            spec: Spec::PLAIN,
             target: "sm_80".into(),
             registers: 255,
             ..Usage::default()

@@ -4,7 +4,7 @@ use std::fs;
 
 use anyhow::{Context, Result, bail};
 use ferroflash_kernels::variants::{
-    Dtype, HEAD_DIM_MULTIPLE, HeadDims, MaskKind, Reach, TileShape, VARIANTS, Variant,
+    Dtype, HEAD_DIM_MULTIPLE, HeadDims, Reach, TileShape, VARIANTS, Variant,
 };
 
 use crate::workspace::Workspace;
@@ -52,7 +52,7 @@ fn with_matrix(text: &str, matrix: &str) -> Result<String> {
 /// A row for all variants that differ in type, head_dim and mask only.
 fn matrix(variants: &[Variant]) -> String {
     let mut text =
-        "| kernel | compute capability | dtype | head_dim | mask |\n|---|---|---|---|---|\n"
+        "| kernel | compute capability | dtype | head_dim | specialised for |\n|---|---|---|---|---|\n"
             .to_owned();
     let mut done = Vec::new();
     for variant in variants {
@@ -72,21 +72,25 @@ fn matrix(variants: &[Variant]) -> String {
         };
         let (major, minor) = variant.arch.compute_capability();
         let dtypes = distinct(&members, |member| match member.dtype {
-            Dtype::Bf16 => "bf16".to_owned(),
-            Dtype::F16 => "fp16".to_owned(),
+            Some(Dtype::Bf16) => "bf16".to_owned(),
+            Some(Dtype::F16) => "fp16".to_owned(),
+            None => "bf16, fp16".to_owned(),
         });
         let devices = match variant.arch.reach() {
             Reach::Newer => " and newer",
             Reach::Alone => " only",
         };
         let head_dims = head_dims(&members);
-        let masks = distinct(&members, |member| match member.mask {
-            Some(MaskKind::Full) => "full".to_owned(),
-            Some(MaskKind::Causal) => "causal".to_owned(),
-            None => "any".to_owned(),
-        });
+        let constants = variant.kind.constants();
+        let constants = match constants.is_empty() {
+            true => "–".to_owned(),
+            false => {
+                let names: Vec<&str> = constants.iter().map(|constant| constant.name()).collect();
+                names.join(", ")
+            }
+        };
         text.push_str(&format!(
-            "| `{name}`{tiles} | {major}.{minor}{devices} | {dtypes} | {head_dims} | {masks} |\n"
+            "| `{name}`{tiles} | {major}.{minor}{devices} | {dtypes} | {head_dims} | {constants} |\n"
         ));
     }
     text
@@ -146,13 +150,13 @@ mod tests {
 
     #[test]
     fn variants_of_one_kernel_share_a_row() {
-        let row = "| `forward` | 8.0 and newer | bf16, fp16 | 32, 64, 128 | full, causal |\n";
+        let row =
+            "| `forward` | 8.0 and newer | bf16, fp16 | 32, 64, 128 | right_bound, left_bound |\n";
         assert!(matrix(VARIANTS).contains(row), "{}", matrix(VARIANTS));
         let row = "| `forward` | 9.0 only | bf16, fp16 | any multiple of 8 up to 256 (padded to 64, 96, 128, 192, 256) | \
-                   full, causal |\n";
+                   right_bound, left_bound |\n";
         assert!(matrix(VARIANTS).contains(row), "{}", matrix(VARIANTS));
-        let row =
-            "| `backward`, compact tiles | 8.0 and newer | bf16, fp16 | 128 | full, causal |\n";
+        let row = "| `backward`, compact tiles | 8.0 and newer | bf16, fp16 | 128 | right_bound, left_bound |\n";
         assert!(matrix(VARIANTS).contains(row), "{}", matrix(VARIANTS));
     }
 }

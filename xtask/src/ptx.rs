@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
+use ferroflash_kernels::spec::Spec;
 use ferroflash_kernels::variants;
 use ferroflash_ptx_builder::{Built, Choice, Compiler, Freshness, Request, Rows, compiler};
 
@@ -160,11 +161,17 @@ fn is_root() -> bool {
 /// Prints the table, a row for each entry, and fails where one takes more than its footprint allows.
 fn check(usages: &[Usage]) -> Result<()> {
     let targets: BTreeSet<&str> = usages.iter().map(|usage| usage.target.as_str()).collect();
-    let mut entries: BTreeMap<&str, Vec<&Usage>> = BTreeMap::new();
+    let mut entries: BTreeMap<(&str, Spec), Vec<&Usage>> = BTreeMap::new();
     for usage in usages {
-        entries.entry(&usage.entry).or_default().push(usage);
+        let entry = (usage.entry.as_str(), usage.spec);
+        entries.entry(entry).or_default().push(usage);
     }
-    let width = entries.keys().map(|entry| entry.len()).max().unwrap_or(0);
+    let label = |(entry, spec): &(&str, Spec)| format!("{entry} {spec}");
+    let width = entries
+        .keys()
+        .map(|key| label(key).len())
+        .max()
+        .unwrap_or(0);
     print!("{:width$}", "");
     for target in &targets {
         print!("  {target:24}");
@@ -176,9 +183,10 @@ fn check(usages: &[Usage]) -> Result<()> {
     }
     println!("  static + dynamic");
     let mut faults = Vec::new();
-    for (entry, usages) in entries {
+    for (key, usages) in entries {
+        let (entry, _) = key;
         let footprint = variants::by_name(entry).map(|variant| variant.footprint);
-        print!("{entry:width$}");
+        print!("{:width$}", label(&key));
         for target in &targets {
             let Some(usage) = usages.iter().find(|usage| usage.target == *target) else {
                 print!("  {:24}", "");

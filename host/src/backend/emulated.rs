@@ -3,11 +3,10 @@
 
 use ferroflash_kernels::emu::{self, GlobalMemory};
 use ferroflash_kernels::entry;
-use ferroflash_kernels::variants::Variant;
 
 use crate::error::{Error, ProblemError};
 use crate::plan::workspace::ALIGNMENT_BYTES;
-use crate::plan::{Addresses, DeviceInfo, Plan};
+use crate::plan::{Addresses, DeviceInfo, Plan, PlannedLaunch};
 use crate::tensor::{
     Gradients, HostData, HostDataMut, LseMut, Memory, MemoryMut, OutputGradients, Place, Saved,
     Tensor, TensorMut,
@@ -121,20 +120,22 @@ fn run(
         let kernel =
             entry::emulated(variant.name).ok_or_else(|| fault("there is no such kernel".into()))?;
         let params = plan.params(planned, at);
-        let launch = launch(variant, planned.grid, &options.device);
+        let launch = launch(planned, &options.device);
         emu::run(&launch, &options.run, memory, &|| kernel(&params))
             .map_err(|found| fault(found.to_string()))?;
     }
     Ok(())
 }
 
-fn launch(variant: &Variant, grid: u32, device: &DeviceInfo) -> emu::Launch {
+fn launch(planned: &PlannedLaunch, device: &DeviceInfo) -> emu::Launch {
+    let variant = planned.variant;
     emu::Launch {
-        grid,
+        grid: planned.grid,
         threads: variant.footprint.threads,
         shared_bytes: variant.footprint.shared_bytes,
         resident_blocks: device.n_sms * variant.footprint.blocks_per_sm,
         blocks_per_sm: variant.footprint.blocks_per_sm,
+        spec: planned.spec,
     }
 }
 

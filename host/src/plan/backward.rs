@@ -8,7 +8,7 @@ use super::reason::Reason;
 use super::select::{PassKernels, grid};
 use super::views::{scale, shape, view};
 use super::workspace::WorkspaceLayout;
-use super::{Addresses, DeviceInfo, PlannedLaunch, schedule};
+use super::{Addresses, DeviceInfo, PlannedLaunch, clear, schedule};
 use crate::problem::Problem;
 use crate::validate::Checked;
 
@@ -17,8 +17,7 @@ use crate::validate::Checked;
 pub struct Cut {
     /// Rows of a block of queries.
     pub block_q: u64,
-    /// Rows of q of a head in whole blocks. At least one block, so that without any query the first kernel still clears the
-    /// ticket and the main kernel still writes dK = dV = 0.
+    /// Rows of q of a head in whole blocks.
     pub padded_q: u64,
     /// Tiles of keys of a head.
     pub tiles: u32,
@@ -34,7 +33,7 @@ impl Cut {
         let block_q = u64::from(main.block_q);
         Cut {
             block_q,
-            padded_q: (problem.seqlen_q as u64).max(1).next_multiple_of(block_q),
+            padded_q: (problem.seqlen_q as u64).next_multiple_of(block_q),
             tiles: (problem.seqlen_k as u32).div_ceil(main.block_k),
             heads_q: (problem.batch * problem.heads_q) as u64,
             heads_k: (problem.batch * problem.heads_k) as u64,
@@ -47,31 +46,34 @@ impl Cut {
     }
 }
 
-/// Δ, then the main kernel with parameters of its own, then, in flash2, dQ.
+/// Rows that nothing sees; Δ; the main kernel with parameters of its own; then, in flash2, dQ.
 pub fn launches(
+    checked: &Checked,
     device: &DeviceInfo,
     kernels: &PassKernels,
     cut: &Cut,
     params: &BackwardParams,
     of_main: Params,
 ) -> Result<Vec<PlannedLaunch>, Reason> {
-    let mut launches = Vec::new();
+    let mut launches: Vec<_> = clear::backward(checked)?.into_iter().collect();
+    let problem = checked.problem();
+    if problem.seqlen_q == 0 {
+        return Ok(launches);
+    }
     for &variant in kernels.variants() {
         let footprint = &variant.footprint;
         let (grid, params) = match variant.kind {
             Kind::Backward | Kind::TmaBackward => {
                 let tiles = grid("the number of key tiles", &[cut.tiles.into(), cut.heads_k])?;
                 let resident = schedule::resident_blocks(device, footprint);
-                // In flash3, blocks without a tile round dQ.
-                let rounding = match variant.kind {
-                    Kind::TmaBackward if params.shape.seqlen_q > 0 => cut.q_blocks() * cut.heads_q,
+                // In flash3, blocks without a tile convert dQ.
+                let converting = match variant.kind {
+                    Kind::TmaBackward => cut.q_blocks() * cut.heads_q,
                     _ => 0,
                 };
-                let useful = rounding.max(tiles.into()).min(resident.into());
+                let useful = converting.max(tiles.into()).min(resident.into());
                 (useful as u32, of_main)
             }
-            // Nothing was added up where there is no query.
-            Kind::BackwardDq if params.shape.seqlen_q == 0 => continue,
             _ => {
                 let blocks = cut.padded_q.div_ceil(footprint.block_q.into());
                 let grid = grid("the number of query blocks", &[blocks, cut.heads_q])?;
@@ -79,11 +81,7 @@ pub fn launches(
             }
         };
         if grid > 0 {
-            launches.push(PlannedLaunch {
-                variant,
-                grid,
-                params,
-            });
+            launches.push(PlannedLaunch::new(problem, variant, grid, params));
         }
     }
     Ok(launches)
@@ -138,6 +136,7 @@ pub fn params(
         tile_counters,
         padded_q,
         shape: shape(checked),
+        window: checked.problem().window(),
         scale: scale(checked),
         schedule,
     })

@@ -1,11 +1,11 @@
 //! Whether a kernel can work on a problem's tensors on a device: each check a function, each refusal a [`Reason`].
 
-use ferroflash_kernels::variants::{HEAD_DIM_MULTIPLE, HeadDims, Kind, MaskKind, Variant};
+use ferroflash_kernels::params::MAX_ROWS;
+use ferroflash_kernels::variants::{HEAD_DIM_MULTIPLE, HeadDims, Kind, Variant};
 
 use super::reason::Reason;
 use super::{DeviceInfo, tensor_map};
 use crate::error::Argument;
-use crate::problem::Mask;
 use crate::tensor::Description;
 use crate::validate::Checked;
 
@@ -18,7 +18,6 @@ const ALIGNMENT_ELEMS: u64 = HEAD_DIM_MULTIPLE as u64;
 pub fn eligible(variant: &Variant, checked: &Checked, device: &DeviceInfo) -> Result<(), Reason> {
     dtype(variant, checked)?;
     head_dim(variant, checked)?;
-    mask(variant, checked)?;
     compute_capability(variant, device)?;
     shared_memory(variant, device)?;
     sizes(checked)?;
@@ -28,7 +27,11 @@ pub fn eligible(variant: &Variant, checked: &Checked, device: &DeviceInfo) -> Re
 
 fn dtype(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
     let given = checked.problem().dtype;
-    if given.of_kernels() == Some(variant.dtype) {
+    let fits = match variant.dtype {
+        Some(dtype) => given.of_kernels() == Some(dtype),
+        None => given.of_kernels().is_some(),
+    };
+    if fits {
         Ok(())
     } else {
         Err(Reason::Dtype { given })
@@ -49,18 +52,6 @@ fn head_dim(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
             multiple: HEAD_DIM_MULTIPLE,
             most,
         }),
-    }
-}
-
-fn mask(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
-    let needed = match checked.problem().mask {
-        Mask::Full => MaskKind::Full,
-        Mask::Causal => MaskKind::Causal,
-    };
-    if variant.mask.is_none_or(|compiled| compiled == needed) {
-        Ok(())
-    } else {
-        Err(Reason::Mask)
     }
 }
 
@@ -85,10 +76,10 @@ fn shared_memory(variant: &Variant, device: &DeviceInfo) -> Result<(), Reason> {
     }
 }
 
-/// Kernels count rows, heads and tiles with 32 bits, with room to round up to a tile.
+/// Kernels count rows, heads and tiles with 32 bits, with room for sums of a few of them.
 fn sizes(checked: &Checked) -> Result<(), Reason> {
     let problem = checked.problem();
-    let limit = u64::from(u32::MAX / 2);
+    let limit = u64::from(MAX_ROWS);
     let heads = (problem.batch as u64).saturating_mul(problem.heads_q.max(problem.heads_k) as u64);
     let sizes = [
         ("seqlen_q", problem.seqlen_q as u64),
@@ -112,7 +103,6 @@ fn tensor_maps(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
     if mapped.is_empty() {
         return Ok(());
     }
-    tensor_map::countable(checked)?;
     tensors(checked)
         .filter(|(argument, _)| mapped.contains(argument))
         .try_for_each(|(argument, tensor)| tensor_map::describable(argument, tensor))

@@ -26,6 +26,7 @@ pub fn forward(checked: &Checked, kernels: &PassKernels) -> Result<Vec<PlannedLa
             o: view(&tensors.o),
             lse: 0,
             shape: shape(checked),
+            window: checked.problem().window(),
             scale: scale(checked),
             schedule: schedule::forward(
                 problem,
@@ -35,11 +36,12 @@ pub fn forward(checked: &Checked, kernels: &PassKernels) -> Result<Vec<PlannedLa
                 problem.dtype.size_bytes() as u64,
             ),
         };
-        Ok(PlannedLaunch {
+        Ok(PlannedLaunch::new(
+            problem,
             variant,
             grid,
-            params: Params::Forward(params),
-        })
+            Params::Forward(params),
+        ))
     };
     let launches: Result<Vec<_>, _> = kernels.variants().iter().map(launch).collect();
     Ok(launches?
@@ -63,7 +65,14 @@ pub fn backward(
     let schedule = schedule::backward(problem, &cut, device, &main.footprint);
     let columns = problem.head_dim as u32;
     let params = backward::params(checked, &cut, columns, schedule, workspace)?;
-    backward::launches(device, kernels, &cut, &params, Params::Backward(params))
+    backward::launches(
+        checked,
+        device,
+        kernels,
+        &cut,
+        &params,
+        Params::Backward(params),
+    )
 }
 
 /// Fills the addresses in.

@@ -5,6 +5,7 @@
 //! are the one thing a plan leaves open; [`Plan::params`] fills them in at launch.
 
 mod backward;
+mod clear;
 mod device;
 mod eligible;
 mod flash2;
@@ -23,6 +24,7 @@ use std::fmt;
 use ferroflash_kernels::params::{
     BackwardParams, ForwardParams, Params, SHIFTED, Schedule, TmaBackwardParams, TmaForwardParams,
 };
+use ferroflash_kernels::spec::Spec;
 use ferroflash_kernels::variants::Variant;
 
 pub use device::DeviceInfo;
@@ -133,6 +135,8 @@ pub struct Plan {
 pub struct PlannedLaunch {
     /// The kernel; threads and shared memory stand in its footprint.
     pub variant: &'static Variant,
+    /// The constants that it is compiled with.
+    pub spec: Spec,
     /// Number of blocks.
     pub grid: u32,
     /// Its parameters. Addresses of tensors are 0, of workspace pieces their offset: see [`Plan::params`].
@@ -230,6 +234,16 @@ pub fn plan(
 }
 
 impl PlannedLaunch {
+    /// One launch of a kernel, compiled with those of the problem's constants that it asks for.
+    fn new(problem: &Problem, variant: &'static Variant, grid: u32, params: Params) -> Self {
+        PlannedLaunch {
+            variant,
+            spec: problem.spec().among(variant.kind.constants()),
+            grid,
+            params,
+        }
+    }
+
     /// The order of its tiles, where there is one.
     fn schedule(&self) -> Option<Schedule> {
         match self.params {
@@ -240,7 +254,7 @@ impl PlannedLaunch {
                 pass: BackwardParams { schedule, .. },
                 ..
             }) => Some(schedule),
-            Params::Standard(_) => None,
+            Params::Standard(_) | Params::Clear(_) => None,
         }
     }
 
@@ -262,6 +276,7 @@ impl Plan {
             Params::Backward(params) => Params::Backward(backward::bind(params, at)),
             Params::TmaBackward(params) => Params::TmaBackward(flash3::backward::bind(params, at)),
             Params::Standard(params) => Params::Standard(standard::bind(params, self.pass, at)),
+            Params::Clear(params) => Params::Clear(clear::bind(params, at)),
         }
     }
 
@@ -289,7 +304,7 @@ impl fmt::Display for Plan {
         )?;
         writeln!(
             f,
-            "  problem   {} q {:?} k {:?} {:?} scale {} {:?}",
+            "  problem   {} q {:?} k {:?} {} scale {} {:?}",
             problem.dtype,
             problem.shape_q(),
             problem.shape_k(),
@@ -301,8 +316,12 @@ impl fmt::Display for Plan {
             let footprint = &launch.variant.footprint;
             writeln!(
                 f,
-                "  launch    {} grid {} threads {} shared {}",
-                launch.variant.name, launch.grid, footprint.threads, footprint.shared_bytes
+                "  launch    {} {} grid {} threads {} shared {}",
+                launch.variant.name,
+                launch.spec,
+                launch.grid,
+                footprint.threads,
+                footprint.shared_bytes
             )?;
             if let Some(schedule) = launch.schedule() {
                 write!(

@@ -2,12 +2,13 @@
 //! same results.
 
 use ferroflash_kernels::attention::block_order;
+use ferroflash_kernels::attention::mask::Work;
 use ferroflash_kernels::config::Footprint;
 use ferroflash_kernels::params::{FASTEST, ORDERED, SHIFTED, Schedule};
 
 use super::backward::Cut;
 use crate::plan::DeviceInfo;
-use crate::problem::{Mask, Order, Problem};
+use crate::problem::{Order, Problem};
 
 /// Bytes of K and V that the heads of one causal group may take together, of `kv_bytes` each: what the L2 cache of an H200
 /// (50 MB) keeps while their query tiles pass. Tiles of a long sequence do not read all of it at a time: above head_dim 128,
@@ -38,9 +39,9 @@ pub fn forward(
     group_size: u32,
     element_bytes: u64,
 ) -> Schedule {
-    let heads_per_group = match problem.mask {
-        Mask::Full => 1,
-        Mask::Causal => {
+    let heads_per_group = match problem.work() {
+        Work::Even => 1,
+        Work::Growing | Work::Shrinking => {
             let kv_bytes = (2 * element_bytes)
                 .saturating_mul(problem.seqlen_k as u64)
                 .saturating_mul(problem.head_dim as u64)
@@ -91,9 +92,9 @@ pub fn tma_backward(
 ) -> Schedule {
     let resident = resident_blocks(device, footprint);
     let side_by_side = backward(problem, cut, device, footprint);
-    let most = match problem.mask {
-        Mask::Full => u64::MAX,
-        Mask::Causal => heads_in_l2(problem),
+    let most = match problem.work() {
+        Work::Even => u64::MAX,
+        Work::Growing | Work::Shrinking => heads_in_l2(problem),
     };
     let list = Schedule {
         heads_per_group: heads_of_a_list(&side_by_side, resident, most),
@@ -108,9 +109,9 @@ pub fn tma_backward(
         resident,
     );
     let steps = cut.q_blocks().saturating_mul(problem.group_size() as u64);
-    match (problem.mask, problem.order) {
-        (Mask::Full, Order::Fastest) => side_by_side,
-        (Mask::Full, Order::Deterministic)
+    match (problem.work(), problem.order) {
+        (Work::Even, Order::Fastest) => side_by_side,
+        (Work::Even, Order::Deterministic)
             if time_shifted(problem, &shifted, resident, steps)
                 < time_in_a_list(&list, resident, steps) =>
         {

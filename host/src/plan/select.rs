@@ -2,13 +2,13 @@
 
 use std::cmp::Reverse;
 
+use ferroflash_kernels::attention::mask::Work;
 use ferroflash_kernels::variants::{Arch, Kind, TileShape, VARIANTS, Variant};
 
 use super::eligible::eligible;
 use super::reason::{Candidate, Outcome, Reason};
 use super::{Algorithm, Backend, DeviceInfo, schedule, short};
 use crate::error::PlanError;
-use crate::problem::Mask;
 use crate::validate::{Checked, Pass};
 
 /// The kernels of an algorithm's pass, in the order of their launches.
@@ -171,17 +171,18 @@ fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> [TileShape;
     }
     let wide = if kinds.contains(&Kind::TmaBackward) {
         let long = (WIDE_GRADIENTS * u64::from(device.n_sms)).max(1024);
-        problem.head_dim > 96 && seqlen_q >= long
+        problem.work() == Work::Even && problem.head_dim > 96 && seqlen_q >= long
     } else {
-        let long = match problem.mask {
-            Mask::Full if problem.head_dim <= 64 => 1024,
-            Mask::Causal if problem.head_dim > 64 => 8192,
+        let long = match problem.work() {
+            Work::Even if problem.head_dim <= 64 => 1024,
+            Work::Growing | Work::Shrinking if problem.head_dim > 64 => 8192,
             _ => 4096,
         };
         let rows = (problem.batch as u64)
             .saturating_mul(problem.heads_q as u64)
             .saturating_mul(seqlen_q);
-        seqlen_q >= long && rows >= 4 * WIDE_ROWS * u64::from(device.n_sms)
+        let bounded = problem.bounds().left;
+        !bounded && seqlen_q >= long && rows >= 4 * WIDE_ROWS * u64::from(device.n_sms)
     };
     if wide {
         [TileShape::Wide, TileShape::Default, TileShape::Compact]

@@ -1,6 +1,8 @@
 //! Short sequences in flash3's forward pass: when compact tiles pay, and how many heads share one. Choices of speed only.
 
-use crate::problem::{Mask, Problem};
+use ferroflash_kernels::attention::mask::Work;
+
+use crate::problem::Problem;
 
 /// Rows of a compact tile.
 const ROWS: u64 = 64;
@@ -10,10 +12,10 @@ const ROWS: u64 = 64;
 /// An SM does as much with two compact tiles as with one default tile, at best. One alone takes little more than half of
 /// that, so compact tiles pay while each has an SM to itself. Under a causal mask lengths differ: with two for each SM, a
 /// short one goes with a long one, while default tiles would still leave the last to finish alone.
-const fn most_tiles_per_sm(mask: Mask) -> u64 {
-    match mask {
-        Mask::Full => 1,
-        Mask::Causal => 2,
+const fn most_tiles_per_sm(work: Work) -> u64 {
+    match work {
+        Work::Even => 1,
+        Work::Growing | Work::Shrinking => 2,
     }
 }
 
@@ -27,7 +29,7 @@ const PACKING_PAYS: (u64, u64) = (3, 2);
 /// Whether compact tiles are the ones to prefer on a device of so many SMs.
 pub fn prefers_compact(problem: &Problem, n_sms: u32) -> bool {
     let fills_no_default_tile = problem.seqlen_q as u64 <= ROWS;
-    let spread = most_tiles_per_sm(problem.mask) * u64::from(n_sms);
+    let spread = most_tiles_per_sm(problem.work()) * u64::from(n_sms);
     fills_no_default_tile || pack_gqa_log2(problem) > 0 || n_tiles(problem, 0) <= spread
 }
 
@@ -57,6 +59,7 @@ fn n_tiles(problem: &Problem, pack_gqa_log2: u32) -> u64 {
 mod tests {
     use super::*;
     use crate::dtype::Dtype;
+    use crate::problem::Mask;
 
     fn problem(batch: usize, (heads_q, heads_k): (usize, usize), seqlen_q: usize) -> Problem {
         Problem::builder(Dtype::Bf16)

@@ -36,16 +36,18 @@ pub fn launches(
     kernels: &PassKernels,
     workspace: &mut WorkspaceLayout,
 ) -> Result<Vec<PlannedLaunch>, Reason> {
+    let problem = checked.problem();
     let params = params(checked, workspace)?;
     let mut launches = Vec::new();
     for &variant in kernels.variants() {
         let grid = blocks(checked, variant)?;
         if grid > 0 {
-            launches.push(PlannedLaunch {
+            launches.push(PlannedLaunch::new(
+                problem,
                 variant,
                 grid,
-                params: Params::Standard(params),
-            });
+                Params::Standard(params),
+            ));
         }
     }
     Ok(launches)
@@ -110,6 +112,7 @@ fn params(checked: &Checked, workspace: &mut WorkspaceLayout) -> Result<Standard
         delta,
         padded_k,
         shape: shape(checked),
+        window: checked.problem().window(),
         scale: scale(checked),
         ..Default::default()
     };

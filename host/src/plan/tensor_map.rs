@@ -1,31 +1,16 @@
 //! Tensors as Hopper's copy engine knows them: what a tensor map can say, and what it cannot.
 
-use ferroflash_kernels::params::{MAX_TMA_ROWS, TensorMap};
+use ferroflash_kernels::params::TensorMap;
 
 use super::reason::Reason;
 use crate::error::Argument;
 use crate::tensor::Description;
-use crate::validate::Checked;
 
 /// Strides are shorter than this many bytes: `cuTensorMapEncodeTiled`.
 const STRIDE_LIMIT: u64 = 1 << 40;
 
 /// A stride of a dimension with a single entry, which nobody takes: one that is always allowed.
 const ANY_STRIDE: u64 = 16;
-
-/// Whether kernels that copy by tensor maps count as many rows.
-pub fn countable(checked: &Checked) -> Result<(), Reason> {
-    let problem = checked.problem();
-    let lengths = [
-        ("seqlen_q", problem.seqlen_q as u64),
-        ("seqlen_k", problem.seqlen_k as u64),
-    ];
-    let limit = MAX_TMA_ROWS.into();
-    match lengths.into_iter().find(|&(_, given)| given > limit) {
-        Some((what, given)) => Err(Reason::TooLarge { what, given, limit }),
-        None => Ok(()),
-    }
-}
 
 /// Whether a tensor map can describe the tensor. Its alignment and its sizes have been looked at: see
 /// [`super::eligible()`].

@@ -2,7 +2,6 @@
 
 use ferroflash_kernels::params::{Scale, Shape, TensorView};
 
-use crate::problem::Mask;
 use crate::tensor::Description;
 use crate::validate::Checked;
 
@@ -30,10 +29,7 @@ pub fn shape(checked: &Checked) -> Shape {
         seqlen_q: problem.seqlen_q as u32,
         seqlen_k: problem.seqlen_k as u32,
         head_dim: problem.head_dim as u32,
-        causal: match problem.mask {
-            Mask::Full => 0,
-            Mask::Causal => 1,
-        },
+        reserved: 0,
     }
 }
 

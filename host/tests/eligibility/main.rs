@@ -167,7 +167,7 @@ fn tiles_of_another_shape_are_not_taken_in_silence() {
         kernels,
         [
             "backward_delta_sm80_bf16_d128_compact",
-            "backward_sm80_bf16_d128_full_compact",
+            "backward_sm80_bf16_d128_compact",
             "backward_dq_sm80_bf16_d128_compact"
         ]
     );

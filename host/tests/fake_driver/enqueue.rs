@@ -31,6 +31,7 @@ pub fn assert_as_planned(launches: &[Launch], plan: &Plan, stream: StreamRef) {
                 Params::Backward(_) => size_of::<BackwardParams>(),
                 Params::TmaBackward(_) => size_of::<TmaBackwardParams>(),
                 Params::Standard(_) => size_of::<StandardParams>(),
+                Params::Clear(_) => size_of::<ClearParams>(),
             }
         );
     }

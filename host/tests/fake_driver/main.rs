@@ -19,7 +19,8 @@ use ferroflash::{
 };
 use ferroflash_driver::fake::{self, Beginning, Call, CountingAllocator, Kind, Launch};
 use ferroflash_kernels::params::{
-    BackwardParams, ForwardParams, Params, StandardParams, TmaBackwardParams, TmaForwardParams,
+    BackwardParams, ClearParams, ForwardParams, Params, StandardParams, TmaBackwardParams,
+    TmaForwardParams,
 };
 use ferroflash_kernels::variants;
 use half::bf16;

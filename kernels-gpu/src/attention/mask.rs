@@ -1,6 +1,10 @@
 //! Masks: which keys a query sees, asked twice: for whole blocks, and for single elements at their edges.
+//!
+//! A [`Band`] is full attention, a causal mask or a sliding window, by two numbers. Query `i` of a sequence stands at the place
+//! `i + seqlen_k − seqlen_q` among the keys, so that the last query stands at the last key; it sees the keys from `left` places
+//! before that to `right` places behind it.
 
-use crate::params::Shape;
+use crate::params::Window;
 
 /// Rows of q, or of k and v: `first .. first + len`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,27 +22,49 @@ impl Rows {
         let len = min(len, seqlen - first);
         Rows { first, len }
     }
+
+    /// The last row; there is at least one.
+    #[inline(always)]
+    fn last(self) -> u32 {
+        self.first + self.len - 1
+    }
 }
 
-/// The KV blocks that a tile of queries meets, counted from 0: the full ones need no test per element, the edge
-/// blocks, to their right, do.
+/// Blocks of rows that a tile meets, `first .. end`; those of `full_first .. full_end` need no test per element. `first` is at
+/// most `end`, and the full blocks lie between them; where there are none, `full_first` and `full_end` are `first`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KvBlocks {
-    /// Blocks `0 .. full_end`: the tile's every query sees their every key.
-    pub full_end: u32,
-    /// Blocks `full_end .. end`: some pairs are masked.
-    pub end: u32,
-}
-
-/// The query blocks that a tile of keys meets: `first .. end`; those from `full_begin` on need no test per element.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QBlocks {
-    /// The first block with a query that sees a key of the tile.
+pub struct Blocks {
+    /// The first block with a visible pair.
     pub first: u32,
-    /// The first block whose every query sees every key of the tile.
-    pub full_begin: u32,
-    /// One past the last block of the sequence.
+    /// The first block whose pairs are all visible.
+    pub full_first: u32,
+    /// One past the last block whose pairs are all visible.
+    pub full_end: u32,
+    /// One past the last block with a visible pair.
     pub end: u32,
+}
+
+impl Blocks {
+    #[inline(always)]
+    fn new(first: u32, full_first: u32, full_end: u32, end: u32) -> Blocks {
+        let some_full = full_first < full_end;
+        Blocks {
+            first: min(first, end),
+            full_first: if some_full {
+                full_first
+            } else {
+                min(first, end)
+            },
+            full_end: if some_full { full_end } else { min(first, end) },
+            end,
+        }
+    }
+
+    /// How many there are.
+    #[inline(always)]
+    pub fn n(&self) -> u32 {
+        self.end - self.first
+    }
 }
 
 /// How the work of the tiles along a sequence compares, which decides their order.
@@ -48,113 +74,201 @@ pub enum Work {
     Even,
     /// Later queries see more keys.
     Growing,
+    /// Later queries see fewer keys.
+    Shrinking,
 }
 
-/// Which keys a query sees.
-pub trait Mask: Copy {
+/// On which sides a band ends. On the GPU this is known when the driver compiles: [`crate::spec`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Whether `left` counts.
+    pub left: bool,
+    /// Whether `right` counts.
+    pub right: bool,
+}
+
+impl Bounds {
     /// How the work grows along the sequence.
-    const WORK: Work;
-
-    /// The mask of one problem.
-    fn new(shape: &Shape) -> Self;
-
-    /// How many keys, from key 0 on, the query sees.
-    fn visible(&self, q_idx: u32) -> u32;
-
-    /// The first query that sees the key; queries behind it see it too.
-    fn first_query(&self, k_idx: u32) -> u32;
-
-    /// Whether the query sees the key; false also for keys behind the sequence's end.
     #[inline(always)]
-    fn keep(&self, q_idx: u32, k_idx: u32) -> bool {
-        k_idx < self.visible(q_idx)
-    }
-
-    /// The KV blocks of `block_k` rows that these queries meet. `queries.len` is at least 1.
-    #[inline(always)]
-    fn kv_blocks(&self, queries: Rows, block_k: u32) -> KvBlocks {
-        let full_end = self.visible(queries.first) / block_k;
-        let end = self
-            .visible(queries.first + queries.len - 1)
-            .div_ceil(block_k);
-        KvBlocks { full_end, end }
-    }
-
-    /// The query blocks of `block_q` rows that these keys meet; `keys.len` is at least 1, and `keys_end` is one past
-    /// the last row of the tile, which may lie behind the sequence's end.
-    #[inline(always)]
-    fn q_blocks(&self, keys: Rows, shape: &Shape, block_q: u32) -> QBlocks {
-        let end = shape.seqlen_q.div_ceil(block_q);
-        let first = self.first_query(keys.first) / block_q;
-        let last_key = keys.first + keys.len - 1;
-        let full_begin = if last_key < shape.seqlen_k {
-            self.first_query(last_key).div_ceil(block_q)
-        } else {
-            end
-        };
-        QBlocks {
-            first: min(first, end),
-            full_begin: min(full_begin, end),
-            end,
+    pub fn work(self) -> Work {
+        match self {
+            Bounds { right: true, .. } => Work::Growing,
+            Bounds { left: true, .. } => Work::Shrinking,
+            _ => Work::Even,
         }
     }
 }
 
-/// Every query sees every key.
+/// Which keys the queries of one sequence see. Lengths and distances are at most [`MAX_ROWS`].
+///
+/// [`MAX_ROWS`]: crate::params::MAX_ROWS
 #[derive(Clone, Copy, Debug)]
-pub struct Full {
+pub struct Band {
+    seqlen_q: u32,
     seqlen_k: u32,
+    /// Query `i` sees keys from `i + left` on.
+    left: i32,
+    /// Query `i` sees keys before `i + right`.
+    right: i32,
+    bounds: Bounds,
 }
 
-impl Mask for Full {
-    const WORK: Work = Work::Even;
-
+impl Band {
+    /// The band of a sequence of these lengths.
     #[inline(always)]
-    fn new(shape: &Shape) -> Self {
-        Full {
-            seqlen_k: shape.seqlen_k,
+    pub fn new(seqlen_q: u32, seqlen_k: u32, window: Window, bounds: Bounds) -> Band {
+        Band {
+            seqlen_q,
+            seqlen_k,
+            left: window.left,
+            right: window.right,
+            bounds,
         }
     }
 
+    /// Rows of q.
     #[inline(always)]
-    fn visible(&self, _q_idx: u32) -> u32 {
+    pub fn seqlen_q(&self) -> u32 {
+        self.seqlen_q
+    }
+
+    /// Rows of k and v.
+    #[inline(always)]
+    pub fn seqlen_k(&self) -> u32 {
         self.seqlen_k
     }
 
+    /// On which sides it ends.
     #[inline(always)]
-    fn first_query(&self, _k_idx: u32) -> u32 {
-        0
+    pub fn bounds(&self) -> Bounds {
+        self.bounds
     }
-}
 
-/// Query `i` sees key `j` where `j ≤ i + seqlen_k − seqlen_q`: the last query sees every key.
-#[derive(Clone, Copy, Debug)]
-pub struct Causal {
-    seqlen_q: u32,
-    seqlen_k: u32,
-}
-
-impl Mask for Causal {
-    const WORK: Work = Work::Growing;
-
+    /// The first key that the query sees, if it sees any.
     #[inline(always)]
-    fn new(shape: &Shape) -> Self {
-        Causal {
-            seqlen_q: shape.seqlen_q,
-            seqlen_k: shape.seqlen_k,
+    pub fn first_key(&self, q_idx: u32) -> u32 {
+        if self.bounds.left {
+            at_least_0(q_idx as i32 + self.left)
+        } else {
+            0
         }
     }
 
+    /// One past the last key that the query sees; 0 where it sees none.
     #[inline(always)]
-    fn visible(&self, q_idx: u32) -> u32 {
-        let hidden = self.seqlen_q.saturating_sub(q_idx + 1);
-        self.seqlen_k.saturating_sub(hidden)
+    pub fn end_key(&self, q_idx: u32) -> u32 {
+        if self.bounds.right {
+            min(at_least_0(q_idx as i32 + self.right), self.seqlen_k)
+        } else {
+            self.seqlen_k
+        }
     }
 
+    /// The first query that sees the key, if any does.
     #[inline(always)]
-    fn first_query(&self, k_idx: u32) -> u32 {
-        (k_idx + self.seqlen_q).saturating_sub(self.seqlen_k)
+    pub fn first_query(&self, k_idx: u32) -> u32 {
+        if self.bounds.right {
+            at_least_0(k_idx as i32 - self.right + 1)
+        } else {
+            0
+        }
     }
+
+    /// One past the last query that sees the key, as if the queries had no end.
+    #[inline(always)]
+    fn end_query_unbounded(&self, k_idx: u32) -> u32 {
+        at_least_0(k_idx as i32 - self.left + 1)
+    }
+
+    /// One past the last query that sees the key, if any does.
+    #[inline(always)]
+    pub fn end_query(&self, k_idx: u32) -> u32 {
+        if self.bounds.left {
+            min(self.end_query_unbounded(k_idx), self.seqlen_q)
+        } else {
+            self.seqlen_q
+        }
+    }
+
+    /// Whether the key lies beyond what the query sees to the right.
+    #[inline(always)]
+    pub fn hides_right(&self, q_idx: i32, k_idx: i32) -> bool {
+        self.bounds.right && q_idx + self.right <= k_idx
+    }
+
+    /// Whether the key lies beyond what the query sees to the left.
+    #[inline(always)]
+    pub fn hides_left(&self, q_idx: i32, k_idx: i32) -> bool {
+        self.bounds.left && k_idx < q_idx + self.left
+    }
+
+    /// Whether the query sees the key; false also for keys behind the sequence's end.
+    #[inline(always)]
+    pub fn keep(&self, q_idx: u32, k_idx: u32) -> bool {
+        self.first_key(q_idx) <= k_idx && k_idx < self.end_key(q_idx)
+    }
+
+    /// The blocks of `block_k` keys that these queries meet. `queries.len` is at least 1.
+    #[inline(always)]
+    pub fn kv_blocks(&self, queries: Rows, block_k: u32) -> Blocks {
+        let end = self.end_key(queries.last()).div_ceil(block_k);
+        let full_end = self.end_key(queries.first) / block_k;
+        if self.bounds.left {
+            let first = self.first_key(queries.first) / block_k;
+            let full_first = self.first_key(queries.last()).div_ceil(block_k);
+            Blocks::new(first, full_first, full_end, end)
+        } else {
+            Blocks {
+                first: 0,
+                full_first: 0,
+                full_end,
+                end,
+            }
+        }
+    }
+
+    /// The blocks of `block_q` queries that these keys meet. `keys.len` is at least 1; its rows may lie behind the
+    /// sequence's end, but for the first. Rows behind the last query count as visible: kernels see to them otherwise.
+    #[inline(always)]
+    pub fn q_blocks(&self, keys: Rows, block_q: u32) -> Blocks {
+        let all = self.seqlen_q.div_ceil(block_q);
+        let first = self.first_query(keys.first) / block_q;
+        let whole = keys.last() < self.seqlen_k;
+        let full_first = if whole {
+            min(self.first_query(keys.last()).div_ceil(block_q), all)
+        } else {
+            all
+        };
+        if self.bounds.left {
+            let last = if whole {
+                keys.last()
+            } else {
+                self.seqlen_k - 1
+            };
+            let full_end = match self.end_query_unbounded(keys.first) {
+                end if end < self.seqlen_q => end / block_q,
+                _ => all,
+            };
+            Blocks::new(
+                first,
+                full_first,
+                full_end,
+                self.end_query(last).div_ceil(block_q),
+            )
+        } else {
+            Blocks {
+                first: min(first, all),
+                full_first,
+                full_end: all,
+                end: all,
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn at_least_0(x: i32) -> u32 {
+    if x < 0 { 0 } else { x as u32 }
 }
 
 #[inline(always)]
@@ -163,99 +277,4 @@ fn min(a: u32, b: u32) -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn shape(seqlen_q: u32, seqlen_k: u32) -> Shape {
-        Shape {
-            seqlen_q,
-            seqlen_k,
-            ..Shape::default()
-        }
-    }
-
-    /// The definition, in signed arithmetic.
-    fn causal_by_definition(shape: &Shape, i: u32, j: u32) -> bool {
-        j < shape.seqlen_k
-            && i64::from(j) <= i64::from(i) + i64::from(shape.seqlen_k) - i64::from(shape.seqlen_q)
-    }
-
-    /// Blocks of about as many queries as keys, and of fewer, as compact tiles have them.
-    const BLOCKS: [(u32, u32); 3] = [(4, 3), (3, 4), (1, 6)];
-
-    fn check_blocks<M: Mask>(
-        shape: &Shape,
-        (block_q, block_k): (u32, u32),
-        definition: impl Fn(u32, u32) -> bool,
-    ) {
-        let mask = M::new(shape);
-        let visible = |i, j| i < shape.seqlen_q && definition(i, j);
-        for q_block in 0..shape.seqlen_q.div_ceil(block_q) {
-            let first = q_block * block_q;
-            let queries = Rows {
-                first,
-                len: block_q.min(shape.seqlen_q - first),
-            };
-            let blocks = mask.kv_blocks(queries, block_k);
-            for k_block in 0..shape.seqlen_k.div_ceil(block_k) + 1 {
-                let pairs = || {
-                    (first..first + queries.len).flat_map(|i| {
-                        (k_block * block_k..(k_block + 1) * block_k).map(move |j| (i, j))
-                    })
-                };
-                if k_block < blocks.full_end {
-                    assert!(
-                        pairs().all(|(i, j)| visible(i, j)),
-                        "full block with a masked pair"
-                    );
-                } else if k_block >= blocks.end {
-                    assert!(
-                        pairs().all(|(i, j)| !visible(i, j)),
-                        "unvisited block with a visible pair"
-                    );
-                }
-                assert!(pairs().all(|(i, j)| mask.keep(i, j) == visible(i, j)));
-            }
-        }
-        for k_tile in 0..shape.seqlen_k.div_ceil(block_k) {
-            let keys = Rows {
-                first: k_tile * block_k,
-                len: block_k,
-            };
-            let blocks = mask.q_blocks(keys, shape, block_q);
-            for q_block in 0..shape.seqlen_q.div_ceil(block_q) {
-                let pairs = || {
-                    (q_block * block_q..(q_block + 1) * block_q)
-                        .filter(|&i| i < shape.seqlen_q)
-                        .flat_map(|i| (keys.first..keys.first + keys.len).map(move |j| (i, j)))
-                };
-                if q_block < blocks.first || q_block >= blocks.end {
-                    assert!(
-                        pairs().all(|(i, j)| !visible(i, j)),
-                        "unvisited block with a visible pair"
-                    );
-                } else if q_block >= blocks.full_begin {
-                    assert!(
-                        pairs().all(|(i, j)| visible(i, j)),
-                        "full block with a masked pair"
-                    );
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn blocks_agree_with_the_definition() {
-        for seqlen_q in 0..14 {
-            for seqlen_k in 0..14 {
-                let shape = shape(seqlen_q, seqlen_k);
-                for blocks in BLOCKS {
-                    check_blocks::<Full>(&shape, blocks, |_, j| j < shape.seqlen_k);
-                    check_blocks::<Causal>(&shape, blocks, |i, j| {
-                        causal_by_definition(&shape, i, j)
-                    });
-                }
-            }
-        }
-    }
-}
+mod tests;

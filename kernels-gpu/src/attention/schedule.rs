@@ -1,21 +1,19 @@
 //! Which tile a block works on: the order of the tiles, as pure functions that the host's tests check.
 //!
-//! The forward pass takes one tile per block. Heads are taken in groups whose keys and values fit the L2 cache; in a
-//! group all heads' tiles of one row of the grid lie side by side, and under a causal mask the longest come first,
-//! so that the last blocks to run are short.
+//! The forward pass takes one tile of queries at a time. Heads are taken in groups whose keys and values fit the L2 cache. In a
+//! group all heads' tiles of one row of the grid lie side by side, and the longest tiles come first, so that the last blocks to
+//! run are short.
 //!
-//! The backward pass draws tiles of keys from a tile_idx. In the deterministic order a tile adds to a block of dQ only
-//! when the tiles before it in that block's order have, so the order is chosen such that a tile waits only for
-//! tiles with lower tickets (no deadlock, however few blocks run) and, mostly, for none:
+//! The backward pass claims tiles of keys from a counter. In the deterministic order a tile adds to a block of dQ only after
+//! the tiles before it in that block's order. The order is chosen such that a tile waits only for tiles that were claimed
+//! earlier (no deadlock, however few blocks run) and, mostly, for none:
 //!
 //! - full: key tiles ascending, all from the last query block down; a tile follows its left neighbour at a step's
 //!   distance;
-//! - causal, groups that walk *up* from the diagonal: shortest tile first. All can start together, since each adds
-//!   to its first block at once, and comes to block `i` after every tile to its right has;
-//! - causal, groups that walk *down* to the diagonal: longest tile first. All can end together.
-//!
-//! Groups alternate between the two, the last one goes down: a block that has finished a short upward tile takes a
-//! long downward one.
+//! - causal, or a window: groups of heads alternate between *up* and *down*. Up means key tiles descending, each from its first
+//!   query block up: a tile comes to block `i` after every tile to its right has. Down means key tiles ascending, each
+//!   from its last query block down. In one of the two all tiles can start together, shortest first; in the other all can end
+//!   together, longest first. The last group is of the second kind: a block that has finished a short tile takes a long one.
 
 use super::divide;
 use super::mask::Work;
@@ -25,7 +23,7 @@ use crate::params::Schedule;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForwardTile {
     /// Which tile of queries.
-    pub tile: u32,
+    pub q_block: u32,
     /// Which (batch, head): `batch_idx · heads_q + head_idx`.
     pub head: u32,
 }
@@ -43,7 +41,7 @@ pub enum Direction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackwardTile {
     /// Which tile of keys.
-    pub tile: u32,
+    pub k_block: u32,
     /// Which (batch, KV head): `batch_idx · heads_k + head_idx`.
     pub head: u32,
     /// Which way it walks.
@@ -82,11 +80,11 @@ fn place(schedule: &Schedule, idx: u32) -> Place {
 pub fn forward(schedule: &Schedule, work: Work, idx: u32) -> ForwardTile {
     let place = place(schedule, idx);
     let tile = match work {
-        Work::Even => place.step,
+        Work::Even | Work::Shrinking => place.step,
         Work::Growing => schedule.tiles - 1 - place.step,
     };
     ForwardTile {
-        tile,
+        q_block: tile,
         head: place.head,
     }
 }
@@ -110,17 +108,24 @@ pub fn backward(schedule: &Schedule, work: Work, tile_idx: u32) -> BackwardTile 
     let place = place(schedule, tile_idx);
     let last_group = divide(schedule.heads - 1, schedule.heads_per_group);
     let tile = strided(schedule, place.step);
-    match work {
-        Work::Growing if (last_group - place.group) % 2 == 1 => BackwardTile {
-            tile: schedule.tiles - 1 - tile,
+    let odd = (last_group - place.group) % 2 == 1;
+    let up = match work {
+        Work::Even => false,
+        Work::Growing => odd,
+        Work::Shrinking => !odd,
+    };
+    if up {
+        BackwardTile {
+            k_block: schedule.tiles - 1 - tile,
             head: place.head,
             direction: Direction::Up,
-        },
-        _ => BackwardTile {
-            tile,
+        }
+    } else {
+        BackwardTile {
+            k_block: tile,
             head: place.head,
             direction: Direction::Down,
-        },
+        }
     }
 }
 
@@ -129,7 +134,7 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    const WORKS: [Work; 2] = [Work::Even, Work::Growing];
+    const WORKS: [Work; 3] = [Work::Even, Work::Growing, Work::Shrinking];
 
     fn schedules() -> impl Iterator<Item = Schedule> {
         (1..7).flat_map(|tiles| {
@@ -154,11 +159,11 @@ mod tests {
                 .collect();
             let forward: HashSet<_> = (0..n)
                 .map(|i| forward(&schedule, work, i))
-                .map(|t| (t.tile, t.head))
+                .map(|t| (t.q_block, t.head))
                 .collect();
             let backward: HashSet<_> = (0..n)
                 .map(|i| backward(&schedule, work, i))
-                .map(|t| (t.tile, t.head))
+                .map(|t| (t.k_block, t.head))
                 .collect();
             assert_eq!(forward, expected);
             assert_eq!(backward, expected);
@@ -176,11 +181,11 @@ mod tests {
                 let before = seen.iter().filter(|t| t.head == tile.head);
                 match tile.direction {
                     Direction::Down => {
-                        assert_eq!(before.map(|t| t.tile).max(), tile.tile.checked_sub(1))
+                        assert_eq!(before.map(|t| t.k_block).max(), tile.k_block.checked_sub(1))
                     }
                     Direction::Up => {
-                        let expected = Some(tile.tile + 1).filter(|&t| t < schedule.tiles);
-                        assert_eq!(before.map(|t| t.tile).min(), expected);
+                        let expected = Some(tile.k_block + 1).filter(|&t| t < schedule.tiles);
+                        assert_eq!(before.map(|t| t.k_block).min(), expected);
                     }
                 }
                 seen.push(tile);

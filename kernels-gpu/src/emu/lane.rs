@@ -2,6 +2,7 @@
 
 use super::machine::{LANES, Machine};
 use super::shared;
+use crate::spec::Spec;
 
 /// `%tid.x`
 pub(crate) fn thread_idx() -> u32 {
@@ -27,6 +28,11 @@ pub(crate) fn block_dim() -> u32 {
 /// `%nctaid.x`
 pub(crate) fn grid_dim() -> u32 {
     Machine::current().launch.grid
+}
+
+/// What the kernel is compiled for.
+pub(crate) fn spec() -> Spec {
+    Machine::current().launch.spec
 }
 
 /// Address of the block's dynamic shared memory.

@@ -18,6 +18,7 @@
 //! ```
 //! use ferroflash_kernels::emu::{self, GlobalMemory, Launch, Options};
 //! use ferroflash_kernels::ptx::{global, special};
+//! use ferroflash_kernels::spec::Spec;
 //!
 //! // Every thread doubles one number.
 //! fn double(input: u64, output: u64) {
@@ -29,7 +30,7 @@
 //! let (input, mut output) = ([1.5f32; 128], [0.0f32; 128]);
 //! let mut memory = GlobalMemory::new();
 //! let (from, to) = (memory.input("input", &input), memory.output("output", &mut output));
-//! let launch = Launch { grid: 2, threads: 64, shared_bytes: 0, resident_blocks: 2, blocks_per_sm: 1 };
+//! let launch = Launch { grid: 2, threads: 64, shared_bytes: 0, resident_blocks: 2, blocks_per_sm: 1, spec: Spec::PLAIN };
 //! emu::run(&launch, &Options::seeded(1), &mut memory, &|| double(from, to))?;
 //! assert_eq!(output, [3.0; 128]);
 //!
@@ -83,6 +84,8 @@ pub use asynchronous::Asynchronous;
 pub use fault::{Access, Fault, Kind, Place, Thread, Waiting};
 pub use memory::{GlobalMemory, Plain};
 
+use crate::spec::Spec;
+
 /// The shape of a launch, in one dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launch {
@@ -97,6 +100,8 @@ pub struct Launch {
     pub resident_blocks: u32,
     /// How many blocks a multiprocessor is to hold: each has its share of the registers.
     pub blocks_per_sm: u32,
+    /// The constants that the kernel is compiled with.
+    pub spec: Spec,
 }
 
 /// Who goes next.

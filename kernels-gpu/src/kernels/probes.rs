@@ -10,7 +10,7 @@
 )]
 
 use crate::ptx::{
-    barrier, convert, cp_async, global, ldmatrix, math, mma, shared, shuffle, special,
+    barrier, convert, cp_async, global, ldmatrix, math, mma, shared, shuffle, spec, special,
 };
 
 mod atomics;
@@ -71,6 +71,11 @@ unsafe fn special_registers(_: u64, output: u64) {
         special::opaque(special::thread_idx_x()),
     ];
     put_all(output, 0, &registers)
+}
+
+unsafe fn spec_constants(_: u64, output: u64) {
+    let constants = [spec::right_bound(), spec::left_bound()];
+    put_all(output, 0, &constants.map(u32::from));
 }
 
 /// A product whose accumulator is unpacked from words 0 and 1, `a` words 2 to 5, `b` words 6 and 7.

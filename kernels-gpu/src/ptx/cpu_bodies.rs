@@ -9,6 +9,7 @@ use std::sync::Mutex;
 
 use super::{barrier, convert, ldmatrix, math, mma, shared, shuffle, special};
 use crate::emu::{self, GlobalMemory, Launch, Options};
+use crate::spec::Spec;
 use half::{bf16, f16};
 
 /// Runs one warp and gives what each lane returned.
@@ -20,6 +21,7 @@ fn warp<T: Copy + Default>(lane: impl Fn(u32) -> T) -> [T; 32] {
         shared_bytes: 4096,
         resident_blocks: 1,
         blocks_per_sm: 1,
+        spec: Spec::PLAIN,
     };
     let kernel = || {
         let idx = special::lane_idx();

@@ -34,6 +34,7 @@ pub mod mma;
 pub(crate) mod parameters;
 pub mod shared;
 pub mod shuffle;
+pub mod spec;
 pub mod special;
 pub mod tma;
 pub mod warpgroup;

@@ -8,6 +8,7 @@ mod stores;
 use ferroflash_kernels::emu::{self, Asynchronous, Fault, GlobalMemory, Kind, Launch, Options};
 use ferroflash_kernels::params::TensorMap;
 use ferroflash_kernels::ptx::special;
+use ferroflash_kernels::spec::Spec;
 
 use crate::SEEDS;
 
@@ -62,6 +63,7 @@ fn run(threads: u32, seed: u64, kernel: impl Fn(&Given)) -> Result<Vec<u16>, Fau
         shared_bytes: SHARED,
         resident_blocks: 1,
         blocks_per_sm: 1,
+        spec: Spec::PLAIN,
     };
     emu::run(&launch, &Options::seeded(seed), &mut memory, &|| {
         kernel(&given)

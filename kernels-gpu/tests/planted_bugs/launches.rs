@@ -4,6 +4,7 @@ use std::cell::Cell;
 
 use ferroflash_kernels::emu::{self, Fault, GlobalMemory, Kind, Launch, Options, Place, Stats};
 use ferroflash_kernels::ptx::{global, special, warpgroup};
+use ferroflash_kernels::spec::Spec;
 
 const LAUNCH: Launch = Launch {
     grid: 3,
@@ -11,6 +12,7 @@ const LAUNCH: Launch = Launch {
     shared_bytes: 0,
     resident_blocks: 2,
     blocks_per_sm: 1,
+    spec: Spec::PLAIN,
 };
 
 fn run(launch: Launch, kernel: &dyn Fn()) -> Result<Stats, Fault> {

@@ -2,6 +2,7 @@
 
 use ferroflash_kernels::emu::{self, Fault, GlobalMemory, Kind, Launch, Options, Place};
 use ferroflash_kernels::ptx::{barrier, cp_async, global, ldmatrix, mma, special};
+use ferroflash_kernels::spec::Spec;
 use half::bf16;
 
 use crate::{Shows, accept, catch};
@@ -212,6 +213,7 @@ fn run(bug: Bug, options: Options) -> Result<bool, Fault> {
         shared_bytes: STAGES * STAGE_BYTES,
         resident_blocks: 2,
         blocks_per_sm: 1,
+        spec: Spec::PLAIN,
     };
     let product = Product {
         a: addresses.0,

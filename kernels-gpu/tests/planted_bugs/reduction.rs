@@ -2,6 +2,7 @@
 
 use ferroflash_kernels::emu::{self, Fault, GlobalMemory, Kind, Launch, Options, Place};
 use ferroflash_kernels::ptx::{barrier, global, shared, shuffle, special};
+use ferroflash_kernels::spec::Spec;
 
 use crate::accept;
 
@@ -160,6 +161,7 @@ fn run(bug: Bug, options: Options) -> Result<bool, Fault> {
         shared_bytes,
         resident_blocks: 2,
         blocks_per_sm: 1,
+        spec: Spec::PLAIN,
     };
     emu::run(&launch, &options, &mut memory, &|| kernel.kernel())?;
     Ok((0..blocks as usize).all(|block| {

@@ -12,6 +12,7 @@ use ferroflash_kernels::emu::{self, Fault, GlobalMemory, Launch, Options};
 use ferroflash_kernels::params::TensorMap;
 use ferroflash_kernels::ptx::wgmma::{Descriptor, WgmmaElement};
 use ferroflash_kernels::ptx::{barrier, mbarrier, special, warpgroup};
+use ferroflash_kernels::spec::Spec;
 use half::bf16;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -275,6 +276,7 @@ fn run(problem: Problem, bug: Bug, options: Options) -> Result<bool, Fault> {
         shared_bytes: kernel_shared_bytes(consumers),
         resident_blocks: 1,
         blocks_per_sm: 1,
+        spec: Spec::PLAIN,
     };
     emu::run(&launch, &options, &mut memory, &|| kernel.run())?;
     if bug == Bug::None {

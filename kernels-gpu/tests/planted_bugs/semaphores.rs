@@ -2,6 +2,7 @@
 
 use ferroflash_kernels::emu::{self, Fault, GlobalMemory, Kind, Launch, Options, Place};
 use ferroflash_kernels::ptx::{atomic, barrier, global, special};
+use ferroflash_kernels::spec::Spec;
 
 use crate::accept;
 
@@ -143,6 +144,7 @@ fn run(bug: Bug, options: Options) -> Result<bool, Fault> {
         shared_bytes: 0,
         resident_blocks,
         blocks_per_sm: 1,
+        spec: Spec::PLAIN,
     };
     emu::run(&launch, &options, &mut memory, &|| kernel.kernel())?;
     let expected = match bug {

@@ -5,6 +5,7 @@ use ferroflash_kernels::emu::{self, Access, Fault, GlobalMemory, Kind, Launch, O
 use ferroflash_kernels::ptx::{
     atomic, barrier, global, ldmatrix, mbarrier, shared, shuffle, special,
 };
+use ferroflash_kernels::spec::Spec;
 
 use crate::accept;
 
@@ -257,6 +258,7 @@ fn run(bug: Bug, options: Options) -> Result<bool, Fault> {
         shared_bytes: 256,
         resident_blocks: 1,
         blocks_per_sm: 1,
+        spec: Spec::PLAIN,
     };
     emu::run(&launch, &options, &mut memory, &|| kernel.kernel())?;
     Ok(sums.iter().all(|sum| *sum == (1..=ROUNDS).sum()))

@@ -5,6 +5,7 @@ use ferroflash_kernels::emu::{
     self, Asynchronous, Fault, GlobalMemory, Kind, Launch, Options, Place,
 };
 use ferroflash_kernels::ptx::{atomic, barrier, global, mbarrier, shared, special, tma};
+use ferroflash_kernels::spec::Spec;
 
 use crate::accept;
 
@@ -292,6 +293,7 @@ fn run(bug: Bug, options: Options) -> Result<bool, Fault> {
         shared_bytes: BYTES + 16,
         resident_blocks: BLOCKS,
         blocks_per_sm: 1,
+        spec: Spec::PLAIN,
     };
     emu::run(&launch, &options, &mut memory, &|| kernel.kernel())?;
     let right = |(i, x): (usize, &f32)| {

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use ferroflash_kernels::emu::{self, Asynchronous, Fault, GlobalMemory, Kind, Launch, Options};
 use ferroflash_kernels::ptx::{barrier, shared, special, tma};
+use ferroflash_kernels::spec::Spec;
 use ferroflash_kernels::tile::element::Bf16;
 use ferroflash_kernels::tile::register::{Accumulator, RegisterTile};
 use ferroflash_kernels::tile::shared::SharedTile;
@@ -175,6 +176,7 @@ fn run(bug: Bug, options: Options) -> Result<bool, Fault> {
         shared_bytes: 6 * PIECE,
         resident_blocks: 1,
         blocks_per_sm: 1,
+        spec: Spec::PLAIN,
     };
     emu::run(&launch, &options, &mut GlobalMemory::new(), &|| {
         if !(Kernel { bug }).run() {

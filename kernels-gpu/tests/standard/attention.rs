@@ -73,7 +73,7 @@ impl Attention {
         let case = self.case;
         let variant = VARIANTS
             .iter()
-            .find(|v| v.kind == kind && v.dtype == case.dtype);
+            .find(|v| v.kind == kind && v.dtype == Some(case.dtype));
         let variant = variant.expect("the kernel is in the list");
         let mut p = self.params();
         let mut memory = GlobalMemory::new();
@@ -184,6 +184,7 @@ fn launch(
         shared_bytes: variant.footprint.shared_bytes,
         resident_blocks: variant.footprint.blocks_per_sm,
         blocks_per_sm: variant.footprint.blocks_per_sm,
+        spec: case.spec().among(variant.kind.constants()),
     };
     if launch.grid == 0 {
         return;

@@ -1,6 +1,7 @@
 //! Attention problems for the kernels: sizes, tensors with gaps between their rows, random values.
 
-use ferroflash_kernels::params::{Scale, Shape, StandardParams, TensorView};
+use ferroflash_kernels::params::{Scale, Shape, StandardParams, TensorView, Window};
+use ferroflash_kernels::spec::{Constant, Spec};
 use ferroflash_kernels::variants::Dtype;
 use half::{bf16, f16};
 
@@ -98,6 +99,15 @@ impl Case {
         }
     }
 
+    /// What its kernels are compiled with.
+    pub fn spec(&self) -> Spec {
+        if self.causal {
+            Spec::PLAIN.with(Constant::RightBound)
+        } else {
+            Spec::PLAIN
+        }
+    }
+
     /// Everything but addresses and strides.
     pub fn params(&self) -> StandardParams {
         let scale = self.softmax_scale() as f32;
@@ -111,8 +121,9 @@ impl Case {
                 seqlen_q: self.seqlen_q,
                 seqlen_k: self.seqlen_k,
                 head_dim: self.head_dim,
-                causal: self.causal.into(),
+                reserved: 0,
             },
+            window: Window::new(self.seqlen_q, self.seqlen_k, 0, 0),
             scale: Scale {
                 scale,
                 scale_log2: scale * std::f32::consts::LOG2_E,

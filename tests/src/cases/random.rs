@@ -1,5 +1,6 @@
 //! Random cases, and what runs properties on them.
 
+use ferroflash::Mask;
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
@@ -18,7 +19,7 @@ pub fn random(head_dims: &[usize], max_seqlen: usize) -> impl Strategy<Value = C
     let lse_gradients = select(vec![LseGradient::Absent, LseGradient::Given]);
     (
         select(HALVES.to_vec()),
-        select(MASKS.to_vec()),
+        masks(max_seqlen),
         select(head_dims.to_vec()),
         lengths,
         heads,
@@ -57,6 +58,21 @@ pub fn random(head_dims: &[usize], max_seqlen: usize) -> impl Strategy<Value = C
                 }
             },
         )
+}
+
+/// Every kind of mask; windows of all widths, narrow ones more often.
+fn masks(max_seqlen: usize) -> impl Strategy<Value = Mask> {
+    let side = move || {
+        prop_oneof![
+            1 => Just(None),
+            2 => (0..=max_seqlen / 4).prop_map(Some),
+            1 => (0..=2 * max_seqlen).prop_map(Some),
+        ]
+    };
+    prop_oneof![
+        select(MASKS.to_vec()),
+        (side(), side()).prop_map(|(left, right)| Mask::Window { left, right }),
+    ]
 }
 
 /// Runs properties on this many cases, the same ones every time; another `SEED` in the environment gives others.

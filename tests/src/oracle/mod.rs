@@ -93,9 +93,21 @@ impl Inputs<'_> {
     }
 }
 
-/// The causal mask, aligned to the bottom right: the last query sees every key.
+/// A band of keys around each query's place `i + seqlen_k − seqlen_q`: `left` to its left, `right` to its right; `None` is no limit.
+pub fn band(
+    sizes: Sizes,
+    (left, right): (Option<usize>, Option<usize>),
+) -> impl Fn(usize, usize) -> bool {
+    move |i, j| {
+        let place = (i + sizes.seqlen_k) as i128 - sizes.seqlen_q as i128;
+        let distance = j as i128 - place;
+        left.is_none_or(|n| -distance <= n as i128) && right.is_none_or(|n| distance <= n as i128)
+    }
+}
+
+/// The causal mask: the last query sees every key.
 pub fn causal(sizes: Sizes) -> impl Fn(usize, usize) -> bool {
-    move |i, j| j + sizes.seqlen_q <= i + sizes.seqlen_k
+    band(sizes, (None, Some(0)))
 }
 
 /// No mask.

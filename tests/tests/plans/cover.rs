@@ -6,6 +6,7 @@ use ferroflash::plan::PlannedLaunch;
 use ferroflash_kernels::attention::mask::Work;
 use ferroflash_kernels::attention::schedule;
 use ferroflash_kernels::params::{BackwardParams, Params, SHIFTED, Schedule};
+use ferroflash_kernels::spec::Spec;
 use ferroflash_kernels::variants::Kind;
 
 use super::*;
@@ -91,11 +92,11 @@ fn hold_backward(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
     assert!(launch.grid > 0 && u64::from(launch.grid) == useful);
     if schedule.order == SHIFTED {
         let group = schedule.tiles / schedule.stride * schedule.heads_per_group;
-        assert!(group <= launch.grid && problem.mask == Mask::Full);
+        assert!(group <= launch.grid && launch.spec == Spec::PLAIN);
     }
-    for work in [Work::Even, Work::Growing] {
+    for work in [Work::Even, Work::Growing, Work::Shrinking] {
         let tiles = (0..n_tiles).map(|tile_idx| schedule::backward(schedule, work, tile_idx));
-        assert_once(schedule, tiles.map(|tile| (tile.tile, tile.head)));
+        assert_once(schedule, tiles.map(|tile| (tile.k_block, tile.head)));
     }
 }
 
@@ -116,9 +117,9 @@ fn hold_launch(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
                 (u64::from(schedule.heads), grid),
                 (heads_q, queries(footprint.block_q) * heads_q)
             );
-            for work in [Work::Even, Work::Growing] {
+            for work in [Work::Even, Work::Growing, Work::Shrinking] {
                 let tiles = (0..launch.grid).map(|idx| schedule::forward(schedule, work, idx));
-                assert_once(schedule, tiles.map(|tile| (tile.tile, tile.head)));
+                assert_once(schedule, tiles.map(|tile| (tile.q_block, tile.head)));
             }
         }
         Params::TmaForward(params) => {
@@ -137,13 +138,14 @@ fn hold_launch(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
                 let expected = (u64::from(64 / packed), u64::from(packed));
                 assert_eq!((map.box_rows, map.box_heads), expected);
             }
-            for work in [Work::Even, Work::Growing] {
+            for work in [Work::Even, Work::Growing, Work::Shrinking] {
                 let tiles =
                     (0..n_tiles).map(|tile_idx| schedule::forward(schedule, work, tile_idx));
-                assert_once(schedule, tiles.map(|tile| (tile.tile, tile.head)));
+                assert_once(schedule, tiles.map(|tile| (tile.q_block, tile.head)));
             }
         }
         Params::Backward(_) | Params::TmaBackward(_) => hold_backward(plan, launch, device),
+        Params::Clear(_) => assert_eq!(grid, (queries(64) + keys(64)) * problem.batch as u64),
         Params::Standard(_) => {
             let expected = match launch.variant.kind {
                 Kind::StandardScores | Kind::StandardDWeights => queries(128) * keys(128) * heads_q,
@@ -165,7 +167,10 @@ proptest! {
         group in select(vec![1usize, 2, 3, 4, 6, 8]),
         (seqlen_q, seqlen_k) in (prop_oneof![1usize..100, 1usize..3000], 1usize..1200),
         head_dim in select(vec![32usize, 64, 128]),
-        mask in select(vec![Mask::Full, Mask::Causal]),
+        mask in select(vec![
+            Mask::Full, Mask::Causal, Mask::Window { left: Some(40), right: Some(0) },
+            Mask::Window { left: Some(1000), right: None },
+        ]),
         algorithm in select(vec![None, Some(Algorithm::Flash2), Some(Algorithm::Standard)]),
         pass in select(vec![Pass::Forward, Pass::Backward]),
         device in select(vec![

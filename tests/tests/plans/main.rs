@@ -269,17 +269,18 @@ fn the_sets_of_orders_have_each_order() {
         let main = |case: Case| {
             let problem = case.problem().unwrap();
             let plan = plan_of(&problem, Pass::Backward, &device, None);
-            let launch = plan.launches[1];
-            match launch.params {
+            // Without queries there is nothing but results to clear.
+            let launch = plan.launches.get(1)?;
+            Some(match launch.params {
                 Params::TmaBackward(params) => {
                     let schedule = params.pass.schedule;
                     let again = launch.grid < schedule.tiles * schedule.heads;
                     (schedule.order, schedule.stride, again)
                 }
                 _ => panic!("{plan}"),
-            }
+            })
         };
-        cases.into_iter().map(main).collect()
+        cases.into_iter().filter_map(main).collect()
     };
     for (cases, order, strides) in [
         (orders::shifted(), SHIFTED, vec![1, 2]),

@@ -8,7 +8,9 @@ use ferroflash::plan::{Algorithm, Backend, DeviceInfo, plan};
 use ferroflash::tensor::Place;
 use ferroflash::validate::{Pass, without_tensors};
 use ferroflash::{Dtype, Mask, Order, Problem};
+use ferroflash_kernels::attention::mask::Bounds;
 use ferroflash_kernels::params::{FASTEST, ORDERED, Params, SHIFTED, Schedule};
+use ferroflash_kernels::spec::Constant;
 
 use super::simulator::{Ending, Launch, Times, Way, run};
 
@@ -32,6 +34,11 @@ fn launch(problem: &Problem) -> Launch {
     };
     Launch {
         shape: params.pass.shape,
+        window: params.pass.window,
+        bounds: Bounds {
+            left: main.spec.has(Constant::LeftBound),
+            right: main.spec.has(Constant::RightBound),
+        },
         schedule: params.pass.schedule,
         block_q: main.variant.footprint.block_q,
         block_k: main.variant.footprint.block_k,
@@ -50,7 +57,7 @@ fn in_order(launch: &Launch, order: u32) -> Option<Launch> {
     } = launch.schedule;
     let steps = launch.shape.seqlen_q.div_ceil(launch.block_q) * launch.shape.group_size;
     let (heads_per_group, grid) = match order {
-        SHIFTED if launch.shape.causal == 1 || launch.resident < tiles || steps < tiles => {
+        SHIFTED if launch.bounds.right || launch.resident < tiles || steps < tiles => {
             return None;
         }
         SHIFTED => {
@@ -217,7 +224,7 @@ fn table() {
 /// than this launch.
 fn best(launch: &Launch) -> f64 {
     let most = missed(launch) + 5.0;
-    let causal = launch.shape.causal == 1;
+    let causal = launch.bounds.right;
     let heads = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32];
     let heads = heads.into_iter().filter(|&n| n <= launch.schedule.heads);
     let lists = heads.filter_map(|heads_per_group| {

@@ -1,26 +1,28 @@
-//! Every block of dQ is met by every tile that it sees, once, in turns without a gap; tiles of a circle keep out of each other's
-//! way; and whoever waits for a turn gets it.
+//! Every block of dQ is met by every tile that it sees, once, in ranks without a gap; tiles in shifted order keep out of each
+//! other's way; and whoever waits may add in the end.
 
 use std::collections::HashMap;
 
-use ferroflash_kernels::attention::mask::{Causal, Full, Mask};
-use ferroflash_kernels::params::{FASTEST, ORDERED, SHIFTED, Schedule, Shape};
+use ferroflash_kernels::attention::mask::Bounds;
+use ferroflash_kernels::params::{FASTEST, ORDERED, SHIFTED, Schedule, Shape, Window};
 use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::simulator::{Ending, Launch, Times, run};
 
-/// Sequences up to so long, of a few heads, in a list, or in shifted of all tiles or every second one, in groups of any number
+/// Sequences up to so long, of a few heads, in a list, or in shifted order of all tiles or of every second one, in groups of any number
 /// of heads, with any number of blocks that can be.
 fn launches(max_seqlen: u32, order: u32) -> impl Strategy<Value = Launch> {
-    let causal = match order {
-        SHIFTED => vec![0],
-        _ => vec![0, 1],
+    // Distances to the left and to the right.
+    let side = move || prop_oneof![1 => Just(None), 1 => Just(Some(0)), 2 => (0..max_seqlen).prop_map(Some)];
+    let sides = match order {
+        SHIFTED => Just((None, None)).boxed(),
+        _ => (side(), side()).boxed(),
     };
     (
-        (0..=max_seqlen, 1..=max_seqlen, any::<bool>()),
+        (1..=max_seqlen, 1..=max_seqlen, any::<bool>()),
         (1u32..3, 1u32..4, 1u32..4),
-        select(causal),
+        sides,
         (select(vec![64u32, 80, 128]), select(vec![64u32, 128])),
         (1u32..20, 0u32..20, select(vec![1u32, 2])),
     )
@@ -28,7 +30,7 @@ fn launches(max_seqlen: u32, order: u32) -> impl Strategy<Value = Launch> {
             move |(
                 (q, k, equal),
                 (batch, heads_k, group_size),
-                causal,
+                (left, right),
                 (block_q, block_k),
                 rest,
             )| {
@@ -43,10 +45,10 @@ fn launches(max_seqlen: u32, order: u32) -> impl Strategy<Value = Launch> {
                     seqlen_q,
                     seqlen_k: k,
                     head_dim: 64,
-                    causal,
+                    reserved: 0,
                 };
                 let heads = batch * heads_k;
-                let steps = seqlen_q.div_ceil(block_q).max(1) * group_size;
+                let steps = seqlen_q.div_ceil(block_q) * group_size;
                 let heads_per_group = 1 + of_group % heads;
                 // Shifted of every second tile are of one size.
                 let stride = match order {
@@ -61,6 +63,11 @@ fn launches(max_seqlen: u32, order: u32) -> impl Strategy<Value = Launch> {
                 };
                 Launch {
                     shape,
+                    window: Window::new(seqlen_q, k, left.unwrap_or(0), right.unwrap_or(0)),
+                    bounds: Bounds {
+                        left: left.is_some(),
+                        right: right.is_some(),
+                    },
                     schedule: Schedule {
                         tiles,
                         heads_per_group,
@@ -88,22 +95,19 @@ fn shifted(max_seqlen: u32) -> impl Strategy<Value = Launch> {
     })
 }
 
-/// How many keys a query sees.
-fn visible(launch: &Launch, query: u32) -> u32 {
-    match launch.shape.causal {
-        1 => Causal::new(&launch.shape).visible(query),
-        _ => Full::new(&launch.shape).visible(query),
-    }
-}
-
-/// The tiles of keys that some query of a block sees: the last query sees most.
-fn tiles_of_block(launch: &Launch, block: u32) -> u32 {
-    let end = ((block + 1) * launch.block_q).min(launch.shape.seqlen_q);
-    match end {
-        // The block of padding of a sequence without queries.
-        0 => launch.schedule.tiles,
-        _ => visible(launch, end - 1).div_ceil(launch.block_k),
-    }
+/// The tiles of keys that some query of a block sees, by asking every pair of a query and a tile's first and last key that it may
+/// see.
+fn tiles_of_block(launch: &Launch, block: u32) -> Vec<u32> {
+    let band = launch.band();
+    let first = block * launch.block_q;
+    let queries = first..(first + launch.block_q).min(launch.shape.seqlen_q);
+    let meets = |tile: &u32| {
+        let keys = tile * launch.block_k..(tile + 1) * launch.block_k;
+        queries
+            .clone()
+            .any(|query| keys.clone().any(|key| band.keep(query, key)))
+    };
+    (0..launch.schedule.tiles).filter(meets).collect()
 }
 
 /// A step takes anything from nothing to a while.
@@ -131,26 +135,28 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_tile_meets_every_block_that_sees_it_once_and_turns_have_no_gap(launch in any_launches(2000)) {
-        let mut turns: HashMap<(u32, u32, u32), Vec<u32>> = HashMap::new();
+    fn every_tile_meets_every_block_that_sees_it_once_and_turns_have_no_gap(launch in any_launches(600)) {
+        let mut turns: HashMap<(u32, u32, u32), Vec<(u32, u32)>> = HashMap::new();
         let mut tiles = HashMap::new();
         for way in launch.ways() {
             for step in &way.steps {
                 let block = (way.tile.head, step.head, step.block);
-                turns.entry(block).or_default().push(step.turn);
-                let met = tiles.insert((way.tile.tile, block), ());
-                prop_assert!(met.is_none(), "tile {} meets {block:?} twice", way.tile.tile);
-                prop_assert!(way.tile.tile < tiles_of_block(&launch, step.block), "{block:?} sees no key of the tile");
+                turns.entry(block).or_default().push((step.rank, way.tile.k_block));
+                let met = tiles.insert((way.tile.k_block, block), ());
+                prop_assert!(met.is_none(), "tile {} meets {block:?} twice", way.tile.k_block);
             }
         }
         let Shape { seqlen_q, group_size, .. } = launch.shape;
         for head in 0..launch.schedule.heads {
             for of_group in 0..group_size {
-                for block in 0..seqlen_q.div_ceil(launch.block_q).max(1) {
-                    let mut turns = turns.remove(&(head, of_group, block)).unwrap_or_default();
-                    turns.sort_unstable();
-                    let expected: Vec<u32> = (0..tiles_of_block(&launch, block)).collect();
-                    prop_assert_eq!(turns, expected, "block {} of head {}, {}", block, head, of_group);
+                for block in 0..seqlen_q.div_ceil(launch.block_q) {
+                    let turns = turns.remove(&(head, of_group, block)).unwrap_or_default();
+                    let (mut ranks, mut tiles): (Vec<u32>, Vec<u32>) = turns.into_iter().unzip();
+                    ranks.sort_unstable();
+                    tiles.sort_unstable();
+                    prop_assert!(ranks.iter().copied().eq(0..tiles.len() as u32), "{ranks:?}");
+                    let expected = tiles_of_block(&launch, block);
+                    prop_assert_eq!(tiles, expected, "block {} of head {}, {}", block, head, of_group);
                 }
             }
         }
@@ -161,11 +167,11 @@ proptest! {
     fn tiles_of_a_circle_never_ask_for_one_block_in_one_step(launch in shifted(4000)) {
         let mut asked = HashMap::new();
         for way in launch.ways() {
-            let circle = way.tile.tile % launch.schedule.stride;
+            let circle = way.tile.k_block % launch.schedule.stride;
             for (at, step) in way.steps.iter().enumerate() {
                 let place = (way.tile.head, circle, at, step.head, step.block);
-                let other = asked.insert(place, way.tile.tile);
-                prop_assert_eq!(other, None, "and tile {}, in step {}", way.tile.tile, at);
+                let other = asked.insert(place, way.tile.k_block);
+                prop_assert_eq!(other, None, "and tile {}, in step {}", way.tile.k_block, at);
             }
         }
     }
@@ -188,7 +194,7 @@ proptest! {
             let launch = Launch { schedule, grid, resident: grid, ..launch };
             run(&launch, &launch.ways(), TIMES, |_| 0)
         };
-        let steps = launch.shape.seqlen_q.div_ceil(launch.block_q).max(1) * launch.shape.group_size;
+        let steps = launch.shape.seqlen_q.div_ceil(launch.block_q) * launch.shape.group_size;
         prop_assume!(tiles <= steps);
         prop_assert_eq!(with(SHIFTED), with(FASTEST));
     }
@@ -203,7 +209,7 @@ fn full(seqlen_q: u32, seqlen_k: u32, heads: u32) -> Shape {
         seqlen_q,
         seqlen_k,
         head_dim: 64,
-        causal: 0,
+        reserved: 0,
     }
 }
 
@@ -212,6 +218,11 @@ fn full(seqlen_q: u32, seqlen_k: u32, heads: u32) -> Shape {
 fn a_circle_without_room_for_all_of_its_tiles_is_stuck() {
     let launch = Launch {
         shape: full(512, 512, 2),
+        window: Window::default(),
+        bounds: Bounds {
+            left: false,
+            right: false,
+        },
         schedule: Schedule {
             tiles: 4,
             heads_per_group: 1,

@@ -5,14 +5,16 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
 use ferroflash_kernels::attention::block_order::{self, BlockOrder};
-use ferroflash_kernels::attention::mask::{Causal, Full, Mask};
+use ferroflash_kernels::attention::mask::{Band, Bounds};
 use ferroflash_kernels::attention::schedule::{self, BackwardTile};
-use ferroflash_kernels::params::{FASTEST, SHIFTED, Schedule, Shape};
+use ferroflash_kernels::params::{FASTEST, SHIFTED, Schedule, Shape, Window};
 
 /// What is launched.
 #[derive(Clone, Copy, Debug)]
 pub struct Launch {
     pub shape: Shape,
+    pub window: Window,
+    pub bounds: Bounds,
     pub schedule: Schedule,
     pub block_q: u32,
     pub block_k: u32,
@@ -30,7 +32,7 @@ pub struct Step {
     /// Which block of its queries.
     pub block: u32,
     /// How many tiles add before.
-    pub turn: u32,
+    pub rank: u32,
 }
 
 /// A tile and its way.
@@ -41,16 +43,16 @@ pub struct Way {
 }
 
 impl Launch {
-    /// Every tile's way, by its tile_idx.
-    pub fn ways(&self) -> Vec<Way> {
-        if self.shape.causal == 1 {
-            self.ways_under(Causal::new(&self.shape))
-        } else {
-            self.ways_under(Full::new(&self.shape))
-        }
+    /// The mask.
+    pub fn band(&self) -> Band {
+        let Shape {
+            seqlen_q, seqlen_k, ..
+        } = self.shape;
+        Band::new(seqlen_q, seqlen_k, self.window, self.bounds)
     }
 
-    fn ways_under<M: Mask>(&self, mask: M) -> Vec<Way> {
+    /// Every tile with its steps, in the order in which tiles are claimed; without those that no query sees.
+    pub fn ways(&self) -> Vec<Way> {
         let Launch {
             shape,
             schedule,
@@ -58,24 +60,30 @@ impl Launch {
             block_k,
             ..
         } = self;
-        let way = |tile_idx| {
-            let tile = schedule::backward(schedule, M::WORK, tile_idx);
-            let blocks = block_order::q_blocks(&mask, tile.tile, shape, *block_q, *block_k);
-            let mut walk = BlockOrder::begin(mask, tile, blocks, schedule, shape.group_size);
-            let n_steps = walk.steps();
+        let band = self.band();
+        let way = |claimed| {
+            let tile = schedule::backward(schedule, band.bounds().work(), claimed);
+            let blocks = block_order::q_blocks(&band, tile.k_block, *block_q, *block_k);
+            if blocks.n() == 0 {
+                return None;
+            }
+            let mut order = BlockOrder::begin(band, tile, blocks, schedule, shape.group_size);
+            let n_steps = order.steps();
             let step = |_| {
                 let step = Step {
-                    head: walk.head,
-                    block: walk.block,
-                    turn: walk.turn(shape, *block_q, *block_k),
+                    head: order.head,
+                    block: order.block,
+                    rank: order.rank(*block_q, *block_k),
                 };
-                walk.advance();
+                order.advance();
                 step
             };
             let steps = (0..n_steps).map(step).collect();
-            Way { tile, steps }
+            Some(Way { tile, steps })
         };
-        (0..schedule.tiles * schedule.heads).map(way).collect()
+        (0..schedule.tiles * schedule.heads)
+            .filter_map(way)
+            .collect()
     }
 
     /// The number of a block of dQ among those of all heads.
@@ -198,8 +206,8 @@ impl Run<'_> {
         if self.launch.schedule.order != FASTEST {
             let place = self.launch.block_of_d_q(way, step);
             let (turn, from) = self.turns.get(&place).copied().unwrap_or((0, 0));
-            if turn != step.turn {
-                self.waiting.insert((place, step.turn), block);
+            if turn != step.rank {
+                self.waiting.insert((place, step.rank), block);
                 return;
             }
             if from > now {

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use ferroflash_kernels::spec::text::SpecialiseError;
+
 /// Why the kernels were not built.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -48,6 +50,14 @@ pub enum Error {
         missing: Vec<String>,
         /// Entries without a row.
         extra: Vec<String>,
+    },
+    /// A kernel does not ask for the constants that the list says.
+    #[error("{entry}: {error}; `Kind::constants` says which constants a kernel asks for")]
+    Constants {
+        /// The kernel.
+        entry: &'static str,
+        /// What does not fit.
+        error: SpecialiseError,
     },
     /// The PTX text has a form that is not known here.
     #[error("cannot read rustc's PTX: {reason}")]

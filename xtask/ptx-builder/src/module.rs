@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ferroflash_kernels::spec::Spec;
+use ferroflash_kernels::spec::text::specialise;
 use ferroflash_kernels::variants::{Arch, Variant};
 
 use crate::{Error, PROBE_PREFIX, PROBES, entry};
@@ -44,6 +46,12 @@ pub fn split(
         .filter(|row| !modules.contains_key(row.name))
         .map(|row| row.name.to_owned())
         .collect();
+    for row in rows
+        .iter()
+        .filter(|row| missing.iter().all(|name| name != row.name))
+    {
+        check_constants(row, &modules[row.name])?;
+    }
     if missing.is_empty() && extra.is_empty() {
         Ok(modules)
     } else {
@@ -52,6 +60,16 @@ pub fn split(
             extra: extra.into_iter().collect(),
         })
     }
+}
+
+/// A kernel asks for the constants of its kind, and for no others.
+fn check_constants(row: &Variant, text: &str) -> Result<(), Error> {
+    specialise(text, row.kind.constants(), Spec::PLAIN)
+        .map(|_| ())
+        .map_err(|error| Error::Constants {
+            entry: row.name,
+            error,
+        })
 }
 
 /// The names of the entries of a module.
@@ -271,9 +289,29 @@ mod tests {
         );
     }
 
+    /// A kernel that asks for no constants, as the text's does not.
+    fn plain_row() -> &'static Variant {
+        let mut rows = VARIANTS.iter();
+        rows.find(|row| row.kind.constants().is_empty())
+            .expect("the list has one")
+    }
+
+    #[test]
+    fn a_kernel_that_does_not_ask_for_its_constants_is_refused() {
+        let mut rows = VARIANTS.iter();
+        let row = rows
+            .find(|row| !row.kind.constants().is_empty())
+            .expect("the list has one");
+        let text = TEXT.replace("first", row.name);
+        match split("sm_80", &[(vec![row], text)], &[row]) {
+            Err(Error::Constants { entry, .. }) => assert_eq!(entry, row.name),
+            other => panic!("{other:?}"),
+        }
+    }
+
     #[test]
     fn entries_that_are_not_those_of_the_list_are_named() {
-        let row = &VARIANTS[0];
+        let row = plain_row();
         let parts = [(vec![row], TEXT.to_owned())];
         match split("sm_80", &parts, &[row]) {
             Err(Error::Entries { missing, extra }) => {
@@ -287,7 +325,7 @@ mod tests {
     #[test]
     fn probes_of_hopper_go_with_its_module_only() {
         let text = TEXT.replace("probe_add", "probe_sm90a_add");
-        let row = &VARIANTS[0];
+        let row = plain_row();
         let text = text.replace("first", row.name);
         let parts = [(vec![row], text)];
         let modules = |arch| {

@@ -137,18 +137,21 @@ impl Workspace {
     fn run<T: Element>(&mut self, sizes: &Sizes, inputs: &Inputs<T>, task: &mut Task<T>) {
         let q = inputs.q.head_rows(task.at, sizes.group_size);
         let n_panels = self.load_queries(&q, task.first_row, task.o.len());
-        let n_keys = sizes.n_visible_keys(task.first_row + task.o.len() - 1);
-        if n_keys > 0 {
+        // Blocks begin at multiples of their length, wherever the task does: so sums do not depend on it.
+        let first_key = sizes.first_key(task.first_row) / BLOCK_K * BLOCK_K;
+        let n_keys = sizes.end_key(task.first_row + task.o.len() - 1);
+        if first_key < n_keys {
             let k = inputs.k.head_rows(task.at, 1);
             let v = inputs.v.head_rows(task.at, 1);
-            for first_key in (0..n_keys).step_by(BLOCK_K) {
+            for first_key in (first_key..n_keys).step_by(BLOCK_K) {
                 let block = first_key..n_keys.min(first_key + BLOCK_K);
                 k.load(block.clone(), &mut self.k);
                 v.load(block.clone(), &mut self.v);
                 for panel in &mut self.panels[..n_panels] {
                     let last_row = panel.first_row + panel.n_rows - 1;
-                    let keys = first_key..sizes.n_visible_keys(last_row).min(block.end);
-                    if !keys.is_empty() {
+                    let keys = first_key..sizes.end_key(last_row).min(block.end);
+                    let hidden = keys.end <= sizes.first_key(panel.first_row);
+                    if !keys.is_empty() && !hidden {
                         panel.step(&self.machine, sizes, keys, (&self.k, &self.v), &mut self.s);
                     }
                 }

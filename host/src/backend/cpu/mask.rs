@@ -12,13 +12,15 @@ pub(super) fn hide_keys_from_lanes(
     first_row: usize,
     keys: Range<usize>,
 ) {
-    let visible_to_all = sizes.n_visible_keys(first_row).clamp(keys.start, keys.end);
-    for key in visible_to_all..keys.end {
-        let blind = sizes
-            .first_row_that_sees(key)
-            .saturating_sub(first_row)
-            .min(s.lanes());
-        s.row_mut(key - keys.start)[..blind].fill(f32::NEG_INFINITY);
+    let rows = first_row..first_row + s.lanes();
+    let last_row = (rows.end - 1).min(sizes.rows_per_group() - 1);
+    let seen_by_all = sizes.first_key(last_row)..sizes.end_key(first_row);
+    for key in keys.clone().filter(|key| !seen_by_all.contains(key)) {
+        let lane = |row: usize| row.clamp(rows.start, rows.end) - rows.start;
+        let (begin, end) = (lane(sizes.first_row(key)), lane(sizes.end_row(key)));
+        let scores = s.row_mut(key - keys.start);
+        scores[..begin].fill(f32::NEG_INFINITY);
+        scores[end..].fill(f32::NEG_INFINITY);
     }
 }
 
@@ -29,15 +31,14 @@ pub(super) fn hide_lanes_from_rows(
     first_key: usize,
     rows: Range<usize>,
 ) {
-    let last_key = first_key + s.lanes() - 1;
-    let seeing_all = sizes
-        .first_row_that_sees(last_key)
-        .clamp(rows.start, rows.end);
-    for row in rows.start..seeing_all {
-        let visible = sizes
-            .n_visible_keys(row)
-            .saturating_sub(first_key)
-            .min(s.lanes());
-        s.row_mut(row - rows.start)[visible..].fill(f32::NEG_INFINITY);
+    let keys = first_key..first_key + s.lanes();
+    let last_key = (keys.end - 1).min(sizes.seqlen_k - 1);
+    let seeing_all = sizes.first_row(last_key)..sizes.end_row(first_key);
+    for row in rows.clone().filter(|row| !seeing_all.contains(row)) {
+        let lane = |key: usize| key.clamp(keys.start, keys.end) - keys.start;
+        let (begin, end) = (lane(sizes.first_key(row)), lane(sizes.end_key(row)));
+        let scores = s.row_mut(row - rows.start);
+        scores[..begin].fill(f32::NEG_INFINITY);
+        scores[end..].fill(f32::NEG_INFINITY);
     }
 }

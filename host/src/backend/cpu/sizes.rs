@@ -1,6 +1,6 @@
 //! The sizes of one problem as the tasks of this backend see them, and which rows see which keys.
 
-use crate::problem::{Mask, Problem};
+use crate::problem::Problem;
 
 /// Sizes, with the query heads that share a key and value head taken together: their rows, in the order (position, head
 /// within the group), are the rows of one group.
@@ -13,7 +13,8 @@ pub(super) struct Sizes {
     pub(super) seqlen_k: usize,
     pub(super) head_dim: usize,
     pub(super) softmax_scale: f32,
-    mask: Mask,
+    /// How many keys a query sees to the left and to the right of its own place; `None`: all.
+    window: (Option<usize>, Option<usize>),
 }
 
 /// One key and value head of one batch entry, and the query heads that share it.
@@ -34,7 +35,7 @@ impl Sizes {
             seqlen_k: problem.seqlen_k,
             head_dim: problem.head_dim,
             softmax_scale: problem.scale(),
-            mask: problem.mask,
+            window: problem.mask.window(),
         }
     }
 
@@ -61,22 +62,47 @@ impl Sizes {
         self.seqlen_q * self.group_size
     }
 
-    /// The row of a group sees the keys before this one. Never shrinks from one row to the next.
-    pub(super) fn n_visible_keys(&self, row: usize) -> usize {
-        match self.mask {
-            Mask::Full => self.seqlen_k,
-            Mask::Causal => (row / self.group_size + 1 + self.seqlen_k)
+    /// The first key that the row of a group sees, if it sees any. Never shrinks from one row to the next.
+    pub(super) fn first_key(&self, row: usize) -> usize {
+        match self.window.0 {
+            None => 0,
+            Some(left) => (row / self.group_size + self.seqlen_k)
+                .saturating_sub(self.seqlen_q.saturating_add(left))
+                .min(self.seqlen_k),
+        }
+    }
+
+    /// One past the last key that the row of a group sees. Never shrinks from one row to the next.
+    pub(super) fn end_key(&self, row: usize) -> usize {
+        match self.window.1 {
+            None => self.seqlen_k,
+            Some(right) => (row / self.group_size + 1 + self.seqlen_k)
+                .saturating_add(right)
                 .saturating_sub(self.seqlen_q)
                 .min(self.seqlen_k),
         }
     }
 
-    /// The first row of a group that sees the key; every later one sees it too. `rows_per_group` where none does.
-    pub(super) fn first_row_that_sees(&self, key: usize) -> usize {
-        match self.mask {
-            Mask::Full => 0,
-            Mask::Causal => {
+    /// The first row of a group that sees the key, if any does; `rows_per_group` where all see less.
+    pub(super) fn first_row(&self, key: usize) -> usize {
+        match self.window.1 {
+            None => 0,
+            Some(right) => {
                 (key + self.seqlen_q)
+                    .saturating_sub(self.seqlen_k.saturating_add(right))
+                    .min(self.seqlen_q)
+                    * self.group_size
+            }
+        }
+    }
+
+    /// One past the last row of a group that sees the key.
+    pub(super) fn end_row(&self, key: usize) -> usize {
+        match self.window.0 {
+            None => self.rows_per_group(),
+            Some(left) => {
+                (key + self.seqlen_q + 1)
+                    .saturating_add(left)
                     .saturating_sub(self.seqlen_k)
                     .min(self.seqlen_q)
                     * self.group_size
@@ -130,11 +156,21 @@ impl Sizes {
 mod tests {
     use super::*;
     use crate::dtype::Dtype;
+    use crate::problem::Mask;
 
     #[test]
     fn rows_and_keys_see_each_other_alike() {
         for (seqlen_q, seqlen_k) in [(1, 1), (5, 5), (7, 3), (3, 7), (4, 0), (0, 4)] {
-            for mask in [Mask::Full, Mask::Causal] {
+            for (left, right) in [
+                (None, None),
+                (None, Some(0)),
+                (Some(0), Some(0)),
+                (Some(2), Some(0)),
+                (Some(1), None),
+                (None, Some(3)),
+                (Some(9), Some(1)),
+                (Some(usize::MAX), Some(usize::MAX)),
+            ] {
                 let problem = Problem::builder(Dtype::F32)
                     .heads_q(3)
                     .heads_k(1)
@@ -142,15 +178,19 @@ mod tests {
                 let problem = problem
                     .seqlen_q(seqlen_q)
                     .seqlen_k(seqlen_k)
-                    .mask(mask)
+                    .mask(Mask::Window { left, right })
                     .build()
                     .unwrap();
                 let sizes = Sizes::of(&problem);
                 for row in 0..sizes.rows_per_group() {
                     for key in 0..seqlen_k {
-                        let sees = mask == Mask::Full || key + seqlen_q <= row / 3 + seqlen_k;
-                        assert_eq!(key < sizes.n_visible_keys(row), sees);
-                        assert_eq!(row >= sizes.first_row_that_sees(key), sees);
+                        let place = (row / 3 + seqlen_k) as i128 - seqlen_q as i128;
+                        let right = right.is_none_or(|n| key as i128 <= place + n as i128);
+                        let left = left.is_none_or(|n| key as i128 >= place - n as i128);
+                        let of_row = sizes.first_key(row)..sizes.end_key(row);
+                        let of_key = sizes.first_row(key)..sizes.end_row(key);
+                        assert_eq!(of_row.contains(&key), left && right);
+                        assert_eq!(of_key.contains(&row), left && right);
                     }
                 }
             }

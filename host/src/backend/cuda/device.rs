@@ -8,6 +8,7 @@ use cust::device::{Device, DeviceAttribute};
 use cust::error::CudaError;
 use ferroflash_driver::sys::CUcontext;
 use ferroflash_driver::{Driver, Version, extra};
+use ferroflash_kernels::spec::Spec;
 use ferroflash_kernels::variants::Variant;
 
 use super::embedded;
@@ -130,13 +131,17 @@ impl CudaDevice {
         cust::context::CurrentContext::synchronize().map_err(of_cust)
     }
 
-    /// The kernel of a variant; the driver compiles it when it is first asked for.
-    pub fn kernel(&self, variant: &'static Variant) -> Result<&Kernel, DriverError> {
-        match self.kernels.get(variant) {
+    /// The kernel of a variant with a spec; the driver compiles it when it is first asked for.
+    pub fn kernel(
+        &self,
+        variant: &'static Variant,
+        spec: Spec,
+    ) -> Result<Arc<Kernel>, DriverError> {
+        match self.kernels.get(variant, spec) {
             Some(kernel) => Ok(kernel),
             None => {
                 let _current = self.enter()?;
-                self.kernels.load(variant)
+                self.kernels.load(variant, spec)
             }
         }
     }

@@ -2,15 +2,13 @@
 
 use std::sync::Arc;
 
-use ferroflash_driver::extra::function::{self, LaunchSize};
-use ferroflash_kernels::params::{Params, SHIFTED};
-
 use super::device::CudaDevice;
-use super::module::Kernel;
 use super::stream::StreamRef;
 use super::tensor_map::TensorMaps;
 use crate::error::DriverError;
 use crate::plan::{Addresses, Plan};
+use ferroflash_driver::extra::function::{self, LaunchSize};
+use ferroflash_kernels::params::{Params, SHIFTED};
 
 /// A plan with its kernels found on a device, so that [`Launches::enqueue`] looks nothing up and allocates nothing.
 #[derive(Debug)]
@@ -37,7 +35,7 @@ impl Launches {
     /// Finds the kernels of a plan, loading those that are not yet.
     pub(crate) fn new(device: &Arc<CudaDevice>, plan: Plan) -> Result<Launches, DriverError> {
         let ready = |launch: &crate::plan::PlannedLaunch| {
-            let kernel: &Kernel = device.kernel(launch.variant)?;
+            let kernel = device.kernel(launch.variant, launch.spec)?;
             let footprint = &launch.variant.footprint;
             let size = LaunchSize {
                 grid: launch.grid,
@@ -80,6 +78,7 @@ impl Launches {
     pub(crate) fn enqueue(&self, at: &Addresses, stream: StreamRef<'_>) -> Result<(), DriverError> {
         let _current = self.device.enter()?;
         let stream = stream.as_raw();
+        let dtype = self.plan.problem.dtype;
         for (launch, ready) in self.plan.launches.iter().zip(&self.kernels) {
             let (function, size) = (ready.function, ready.size);
             // SAFETY: `launch.params` has the type that the kernel of `launch.variant` takes: a plan pairs them. With
@@ -89,12 +88,12 @@ impl Launches {
                 match self.plan.params(launch, at) {
                     Params::Forward(params) => function::launch(function, size, stream, &params)?,
                     Params::TmaForward(params) => {
-                        let params = ready.maps.forward(&params, launch.variant.dtype)?;
+                        let params = ready.maps.forward(&params, dtype)?;
                         function::launch(function, size, stream, &params)?
                     }
                     Params::Backward(params) => function::launch(function, size, stream, &params)?,
                     Params::TmaBackward(params) => {
-                        let params = ready.maps.backward(&params, launch.variant.dtype)?;
+                        let params = ready.maps.backward(&params, dtype)?;
                         if params.pass.schedule.order == SHIFTED {
                             function::launch_together(function, size, stream, &params)?
                         } else {
@@ -102,6 +101,7 @@ impl Launches {
                         }
                     }
                     Params::Standard(params) => function::launch(function, size, stream, &params)?,
+                    Params::Clear(params) => function::launch(function, size, stream, &params)?,
                 }
             }
         }

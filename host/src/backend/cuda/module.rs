@@ -1,14 +1,17 @@
 //! Kernels of one device: compiled by the driver when first wanted, ready to launch from then on.
 
+use std::collections::HashMap;
 use std::ffi::CString;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use ferroflash_driver::Version;
 use ferroflash_driver::extra::function::{self, FunctionAttribute};
 use ferroflash_driver::extra::module::{self, Image, JitLog};
 use ferroflash_driver::sys::{CUfunction, CUmodule};
-use ferroflash_kernels::variants::{VARIANTS, Variant};
+use ferroflash_kernels::spec::Spec;
+use ferroflash_kernels::spec::text::specialise;
+use ferroflash_kernels::variants::Variant;
 
 use super::embedded;
 use crate::error::DriverError;
@@ -17,6 +20,7 @@ use crate::error::DriverError;
 #[derive(Debug)]
 pub struct Kernel {
     variant: &'static Variant,
+    spec: Spec,
     module: CUmodule,
     function: CUfunction,
     statistics: Statistics,
@@ -48,6 +52,11 @@ impl Kernel {
         self.variant
     }
 
+    /// The constants that it is compiled with.
+    pub fn spec(&self) -> Spec {
+        self.spec
+    }
+
     /// What the driver's compiler made of it.
     pub fn statistics(&self) -> &Statistics {
         &self.statistics
@@ -59,10 +68,10 @@ impl Kernel {
     }
 }
 
-/// The kernels of a device, a place for each variant in the order of the list.
+/// The kernels of a device, by variant and spec.
 pub(super) struct Kernels {
     driver_version: Version,
-    loaded: Box<[OnceLock<Kernel>]>,
+    loaded: RwLock<HashMap<(&'static str, Spec), Arc<Kernel>>>,
     loading: Mutex<()>,
 }
 
@@ -70,51 +79,78 @@ impl Kernels {
     pub(super) fn new(driver_version: Version) -> Kernels {
         Kernels {
             driver_version,
-            loaded: VARIANTS.iter().map(|_| OnceLock::new()).collect(),
+            loaded: RwLock::default(),
             loading: Mutex::new(()),
         }
     }
 
-    /// The kernel of a variant, if it has been loaded.
-    pub(super) fn get(&self, variant: &Variant) -> Option<&Kernel> {
-        self.place(variant)?.get()
+    /// The kernel of a variant with a spec, if it has been loaded.
+    pub(super) fn get(&self, variant: &Variant, spec: Spec) -> Option<Arc<Kernel>> {
+        let loaded = self.loaded.read().unwrap_or_else(PoisonError::into_inner);
+        loaded.get(&(variant.name, spec)).cloned()
     }
 
-    /// Loads the kernel of a variant into the current context; once, whichever thread comes first.
-    pub(super) fn load(&self, variant: &'static Variant) -> Result<&Kernel, DriverError> {
-        let place = self.place(variant).ok_or(DriverError::NotEmbedded {
-            kernel: variant.name,
-        })?;
+    /// Loads the kernel of a variant with a spec into the current context; once, whichever thread comes first.
+    pub(super) fn load(
+        &self,
+        variant: &'static Variant,
+        spec: Spec,
+    ) -> Result<Arc<Kernel>, DriverError> {
         let _loading = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(kernel) = place.get() {
+        if let Some(kernel) = self.get(variant, spec) {
             return Ok(kernel);
         }
-        let kernel = load(variant, self.driver_version)?;
-        Ok(place.get_or_init(|| kernel))
+        let kernel = Arc::new(load(variant, spec, self.driver_version)?);
+        let mut loaded = self.loaded.write().unwrap_or_else(PoisonError::into_inner);
+        loaded.insert((variant.name, spec), Arc::clone(&kernel));
+        Ok(kernel)
     }
 
-    /// Unloads all; the context is current.
+    /// Unloads all; the context is current, and nobody launches a kernel of it any more.
     pub(super) fn unload(&mut self) {
-        for kernel in self.loaded.iter_mut().filter_map(OnceLock::take) {
-            // SAFETY: nobody holds the kernel, since `self` is borrowed exclusively, and the device has no work left.
-            // An error can only be that of earlier work.
+        let loaded = self
+            .loaded
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        for (_, kernel) in loaded.drain() {
+            // SAFETY: launches hold the device, so there are none; it has no work left. An error can only be that of earlier
+            // work.
             let _ = unsafe { module::unload(kernel.module) };
         }
     }
-
-    fn place(&self, variant: &Variant) -> Option<&OnceLock<Kernel>> {
-        let idx = VARIANTS.iter().position(|row| row.name == variant.name)?;
-        self.loaded.get(idx)
-    }
 }
 
-/// Loads a kernel into the current context and allows it the shared memory of its footprint.
-fn load(variant: &'static Variant, driver_version: Version) -> Result<Kernel, DriverError> {
-    let start = Instant::now();
+/// The text of a variant, with the constants of a spec.
+fn specialised(
+    variant: &'static Variant,
+    spec: Spec,
+    driver_version: Version,
+) -> Result<CString, DriverError> {
     let ptx = embedded::ptx(variant.name, variant.arch)?;
     if let Some(needed) = embedded::needed_by(&ptx).filter(|needed| driver_version < *needed) {
         return Err(too_old(driver_version, needed));
     }
+    let corrupt = || DriverError::CorruptKernel {
+        kernel: variant.name,
+    };
+    let text = ptx.into_string().map_err(|_| corrupt())?;
+    let text = specialise(&text, variant.kind.constants(), spec).map_err(|source| {
+        DriverError::Specialise {
+            kernel: variant.name,
+            source,
+        }
+    })?;
+    CString::new(text).map_err(|_| corrupt())
+}
+
+/// Loads a kernel into the current context and allows it the shared memory of its footprint.
+fn load(
+    variant: &'static Variant,
+    spec: Spec,
+    driver_version: Version,
+) -> Result<Kernel, DriverError> {
+    let start = Instant::now();
+    let ptx = specialised(variant, spec, driver_version)?;
     let name = CString::new(variant.name).map_err(|_| DriverError::NotEmbedded {
         kernel: variant.name,
     })?;
@@ -126,7 +162,7 @@ fn load(variant: &'static Variant, driver_version: Version) -> Result<Kernel, Dr
             kernel: variant.name,
             source: Box::new(source),
         })?;
-        let ready = || -> Result<_, ferroflash_driver::DriverError> {
+        let ready = || -> Result<_, DriverError> {
             let function = module::function(module, &name)?;
             function::allow_dynamic_shared(function, footprint.shared_bytes)?;
             let attribute =
@@ -142,18 +178,42 @@ fn load(variant: &'static Variant, driver_version: Version) -> Result<Kernel, Dr
                 load_time: start.elapsed(),
                 log,
             };
+            would_hang(variant, spec, &statistics)?;
             Ok(Kernel {
                 variant,
+                spec,
                 module,
                 function,
                 statistics,
             })
         };
-        ready().map_err(|error| {
+        ready().inspect_err(|_| {
             let _ = module::unload(module);
-            error.into()
         })
     }
+}
+
+/// Refuses a kernel whose warpgroups or blocks would wait for each other without end: the driver's compiler is not the one that
+/// the budgets of the list were held to.
+fn would_hang(
+    variant: &'static Variant,
+    spec: Spec,
+    found: &Statistics,
+) -> Result<(), DriverError> {
+    let footprint = &variant.footprint;
+    let shares_out = footprint.launch_registers > 0;
+    let registers = shares_out && found.registers != footprint.launch_registers;
+    if registers || (shares_out && found.blocks_per_sm < footprint.blocks_per_sm) {
+        return Err(DriverError::WouldHang {
+            kernel: variant.name,
+            spec,
+            registers: found.registers,
+            needed_registers: footprint.launch_registers,
+            blocks_per_sm: found.blocks_per_sm,
+            needed_blocks_per_sm: footprint.blocks_per_sm,
+        });
+    }
+    Ok(())
 }
 
 /// The driver is older than the kernels need.

@@ -10,14 +10,31 @@ use ferroflash_driver::extra::stream;
 use ferroflash_driver::sys::CUmodule;
 use ferroflash_kernels::kernels::probes::hopper::ProbeMaps;
 use ferroflash_kernels::kernels::probes::{Probe, Takes};
-use ferroflash_kernels::variants::{Arch, Dtype};
+use ferroflash_kernels::spec::text::specialise;
+use ferroflash_kernels::spec::{Constant, PROBE_SPEC};
+use ferroflash_kernels::variants::Arch;
 
 use super::device::CudaDevice;
 use super::embedded;
 use super::memory::Memory;
 use super::stream::{Stream, StreamRef};
 use super::tensor_map::encode_map;
+use crate::dtype::Dtype;
 use crate::error::DriverError;
+
+/// The text of the probes, with the constants that their emulated twins run with.
+fn specialised(arch: Arch) -> Result<CString, DriverError> {
+    let corrupt = || DriverError::CorruptKernel { kernel: MODULE };
+    let text = embedded::ptx(MODULE, arch)?.into_string();
+    let text = text.map_err(|_| corrupt())?;
+    let text = specialise(&text, &Constant::ALL, PROBE_SPEC).map_err(|source| {
+        DriverError::Specialise {
+            kernel: MODULE,
+            source,
+        }
+    })?;
+    CString::new(text).map_err(|_| corrupt())
+}
 
 /// Name of the PTX module that holds all probes.
 const MODULE: &str = "probes";
@@ -37,7 +54,7 @@ impl Probes {
         } else {
             Arch::Sm80
         };
-        let ptx = embedded::ptx(MODULE, arch)?;
+        let ptx = specialised(arch)?;
         let stream = Stream::new(device)?;
         let _current = device.enter()?;
         // SAFETY: the context of the device is current; the module is complete PTX, which the driver checks.

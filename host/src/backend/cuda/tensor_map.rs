@@ -4,8 +4,8 @@ use std::sync::Mutex;
 
 use ferroflash_driver::extra::tensor_map::{ElementType, Tiled, encode};
 use ferroflash_kernels::params::{BOX_COLUMNS, TensorMap, TmaBackwardParams, TmaForwardParams};
-use ferroflash_kernels::variants::Dtype;
 
+use crate::dtype::Dtype;
 use crate::error::DriverError;
 
 /// The maps of one launch, encoded when it is first enqueued and again when its tensors lie elsewhere.
@@ -100,8 +100,9 @@ impl TensorMaps {
 pub(super) fn encode_map(map: &TensorMap, dtype: Dtype) -> Result<TensorMap, DriverError> {
     let tiled = Tiled {
         element: match dtype {
-            Dtype::Bf16 => ElementType::Bf16,
             Dtype::F16 => ElementType::F16,
+            // Maps are made of problems whose elements have two bytes.
+            Dtype::Bf16 | Dtype::F32 => ElementType::Bf16,
         },
         address: map.base,
         sizes: map.sizes,

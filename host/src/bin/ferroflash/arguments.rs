@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 #[cfg(feature = "emulator")]
@@ -57,6 +58,12 @@ pub struct RunArguments {
     /// Row i sees key j only where j ≤ i + seqlen_k − seqlen_q. Unless given: as the file's metadata say.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub causal: Option<bool>,
+    /// Keys that a query sees to the left of its own place; -1: all. Unless given: as the file's metadata say.
+    #[arg(long, allow_negative_numbers = true)]
+    pub window_left: Option<Side>,
+    /// Keys that a query sees to the right of its own place; -1: all. 0 where --causal is given. Unless given: as the file's metadata say.
+    #[arg(long, allow_negative_numbers = true)]
+    pub window_right: Option<Side>,
     /// Factor of the scores. Unless given: as the file's metadata say, else 1/√head_dim.
     #[arg(long)]
     pub softmax_scale: Option<f32>,
@@ -92,6 +99,12 @@ pub struct InfoArguments {
     /// Row i sees key j only where j ≤ i + seqlen_k − seqlen_q.
     #[arg(long)]
     pub causal: bool,
+    /// Keys that a query sees to the left of its own place; -1: all.
+    #[arg(long, allow_negative_numbers = true)]
+    pub window_left: Option<Side>,
+    /// Keys that a query sees to the right of its own place; -1: all. 0 where --causal is given.
+    #[arg(long, allow_negative_numbers = true)]
+    pub window_right: Option<Side>,
     /// Which passes.
     #[arg(long, default_value = "both")]
     pub pass: Passes,
@@ -119,6 +132,9 @@ pub struct BenchArguments {
     /// 0: every key visible, 1: causal.
     #[arg(long, value_delimiter = ',', default_value = "0,1", value_parser = clap::value_parser!(u8).range(0..=1))]
     pub causal: Vec<u8>,
+    /// A sliding window: keys that a query sees to the left of its own place, with each of --causal.
+    #[arg(long)]
+    pub window: Option<usize>,
     /// Type of the elements.
     #[arg(long, default_value = "bf16")]
     pub dtype: DtypeName,
@@ -288,7 +304,33 @@ impl From<DtypeName> for Dtype {
     }
 }
 
-/// The mask that a flag means.
-pub fn mask(causal: bool) -> Mask {
-    if causal { Mask::Causal } else { Mask::Full }
+/// One side of a window; -1 is no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Side(pub Option<usize>);
+
+impl FromStr for Side {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Side, String> {
+        match text {
+            "-1" => Ok(Side(None)),
+            _ => match text.parse() {
+                Ok(n) => Ok(Side(Some(n))),
+                Err(_) => Err("a number of keys, or -1 for all, is needed".to_owned()),
+            },
+        }
+    }
+}
+
+/// The mask that flags mean: a causal one ends a window at the query's own place.
+pub fn mask(causal: bool, left: Side, right: Side) -> Mask {
+    match (causal, left.0, right.0) {
+        (false, None, None) => Mask::Full,
+        (true, None, _) => Mask::Causal,
+        (true, left, _) => Mask::Window {
+            left,
+            right: Some(0),
+        },
+        (false, left, right) => Mask::Window { left, right },
+    }
 }

@@ -7,6 +7,7 @@ use ferroflash::Dtype;
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 
+use crate::arguments::Side;
 use crate::failure::Failure;
 
 /// Names of results, in the order in which they are printed.
@@ -33,6 +34,8 @@ pub struct Input {
     pub metadata: HashMap<String, String>,
     /// Metadata `causal`.
     pub causal: Option<bool>,
+    /// Metadata `window_left` and `window_right`.
+    pub window: [Option<Side>; 2],
     /// Metadata `softmax_scale`.
     pub softmax_scale: Option<f32>,
 }
@@ -87,6 +90,8 @@ fn contents(tensors: &SafeTensors, metadata: HashMap<String, String>) -> Result<
         }
     }
     let causal = parsed(&metadata, "causal", "true or false")?;
+    let side = |name| parsed(&metadata, name, "a number of keys, or -1");
+    let window = [side("window_left")?, side("window_right")?];
     let softmax_scale = parsed(&metadata, "softmax_scale", "a number")?;
     Ok(Input {
         dtype,
@@ -98,18 +103,14 @@ fn contents(tensors: &SafeTensors, metadata: HashMap<String, String>) -> Result<
         expected,
         metadata,
         causal,
+        window,
         softmax_scale,
     })
 }
 
 /// Refuses what the metadata ask for and nobody here computes.
 fn supported(metadata: &HashMap<String, String>) -> Result<(), String> {
-    for (name, only) in [
-        ("layout", "bshd"),
-        ("lse_layout", "bhs"),
-        ("window_left", "-1"),
-        ("window_right", "-1"),
-    ] {
+    for (name, only) in [("layout", "bshd"), ("lse_layout", "bhs")] {
         match metadata.get(name) {
             Some(value) if value != only => {
                 return Err(format!(

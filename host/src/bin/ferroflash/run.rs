@@ -5,11 +5,11 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use ferroflash::{
-    Attention, Dtype, Gradients, Layout, Lse, LseMut, Mask, OutputGradients, Pass, Problem, Ran,
-    Saved, Tensor, TensorMut,
+    Attention, Dtype, Gradients, Layout, Lse, LseMut, OutputGradients, Pass, Problem, Ran, Saved,
+    Tensor, TensorMut,
 };
 
-use crate::arguments::{Passes, RunArguments, mask};
+use crate::arguments::{Passes, RunArguments, Side, mask};
 use crate::bench;
 use crate::compare::{Comparison, compare};
 use crate::failure::{DIFFERS, Failure};
@@ -71,12 +71,15 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
 
 fn problem(arguments: &RunArguments, input: &Input) -> Result<Problem, Failure> {
     let causal = arguments.causal.or(input.causal).unwrap_or(false);
+    let side = |asked: Option<Side>, stored: Option<Side>| asked.or(stored).unwrap_or(Side(None));
+    let left = side(arguments.window_left, input.window[0]);
+    let right = side(arguments.window_right, input.window[1]);
     let builder = Problem::of(
         input.dtype,
         Layout::bshd(input.q.shape)?,
         Layout::bshd(input.k.shape)?,
     )
-    .mask(mask(causal))
+    .mask(mask(causal, left, right))
     .order(arguments.order.into());
     Ok(match arguments.softmax_scale.or(input.softmax_scale) {
         Some(scale) => builder.softmax_scale(scale).build()?,
@@ -85,10 +88,7 @@ fn problem(arguments: &RunArguments, input: &Input) -> Result<Problem, Failure> 
 }
 
 fn in_words(problem: &Problem) -> String {
-    let mask = match problem.mask {
-        Mask::Full => "full",
-        Mask::Causal => "causal",
-    };
+    let mask = problem.mask;
     format!(
         "{} q {:?} k {:?}, {mask}, softmax_scale {}",
         problem.dtype,
@@ -248,7 +248,8 @@ fn print_passes(done: &Done) {
 
 /// Prints how far the results lie from the stored ones; whether all agree.
 fn print_comparison(input: &Input, problem: &Problem, done: &Done) -> bool {
-    let stored_mask = mask(input.causal.unwrap_or(false));
+    let [left, right] = input.window.map(|side| side.unwrap_or(Side(None)));
+    let stored_mask = mask(input.causal.unwrap_or(false), left, right);
     let stored_scale = input.softmax_scale.unwrap_or(problem.default_scale());
     if input.expected.is_empty() {
         say!("compared   nothing: the file holds no results");
@@ -279,13 +280,15 @@ fn print_comparison(input: &Input, problem: &Problem, done: &Done) -> bool {
 /// The input's metadata, with what was computed and by what.
 fn metadata(input: &Input, problem: &Problem, done: &Done) -> HashMap<String, String> {
     let mut metadata = input.metadata.clone();
-    let causal = problem.mask == Mask::Causal;
+    let (left, right) = problem.mask.window();
+    let side = |side: Option<usize>| side.map_or("-1".into(), |n| n.to_string());
     let mut set = |name: &str, value: String| metadata.insert(name.to_owned(), value);
-    set("causal", causal.to_string());
+    set("causal", (right == Some(0)).to_string());
     set("softmax_scale", problem.scale().to_string());
     set("layout", "bshd".into());
     set("lse_layout", "bhs".into());
-    set("window_left", "-1".into());
+    set("window_left", side(left));
+    set("window_right", side(right));
     let ran = done
         .passes
         .iter()

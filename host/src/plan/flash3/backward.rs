@@ -40,14 +40,21 @@ pub fn launches(
         d_v: tensor_map(&gradients.d_v, WARPGROUP_ROWS, 1),
         pass,
     };
-    backward::launches(device, kernels, &cut, &pass, Params::TmaBackward(params))
+    backward::launches(
+        checked,
+        device,
+        kernels,
+        &cut,
+        &pass,
+        Params::TmaBackward(params),
+    )
 }
 
-/// Fills the addresses in. Without queries, q and dO lie nowhere; without keys, k, v and their gradients.
+/// Fills the addresses in. Without keys, k, v and their gradients lie nowhere.
 pub fn bind(mut params: TmaBackwardParams, at: &Addresses) -> TmaBackwardParams {
-    let (seqlen_q, seqlen_k) = (params.pass.shape.seqlen_q, params.pass.shape.seqlen_k);
-    params.q.base = place(seqlen_q, at.q, at.k);
-    params.d_o.base = place(seqlen_q, at.d_o, at.k);
+    let seqlen_k = params.pass.shape.seqlen_k;
+    params.q.base = at.q;
+    params.d_o.base = at.d_o;
     params.k.base = place(seqlen_k, at.k, at.q);
     params.v.base = place(seqlen_k, at.v, at.q);
     params.d_k.base = place(seqlen_k, at.d_k, at.q);

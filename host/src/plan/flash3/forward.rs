@@ -47,6 +47,7 @@ pub fn launches(
             lse: 0,
             tile_counter: workspace.place_counter("tile_counter"),
             shape: shape(checked),
+            window: checked.problem().window(),
             scale: scale(checked),
             schedule: schedule::forward(
                 problem,
@@ -57,11 +58,12 @@ pub fn launches(
             ),
             pack_gqa_log2,
         };
-        launches.push(PlannedLaunch {
+        launches.push(PlannedLaunch::new(
+            problem,
             variant,
-            grid: all.min(schedule::resident_blocks(device, footprint)),
-            params: Params::TmaForward(params),
-        });
+            all.min(schedule::resident_blocks(device, footprint)),
+            Params::TmaForward(params),
+        ));
     }
     Ok(launches)
 }

@@ -3,8 +3,9 @@
 use super::{
     QueryGradientPlace, REGISTER_STRIDE, Tiles, query_gradient_address, query_gradient_place,
 };
-use crate::attention::mask::{Causal, Full, Mask, Rows};
+use crate::attention::mask::Rows;
 use crate::attention::{batch_and_head, divide};
+use crate::kernels::band;
 use crate::params::BackwardParams;
 use crate::ptx::{barrier, global, special};
 use crate::tile::copy::{self, Team};
@@ -68,9 +69,5 @@ pub unsafe fn d_q<E: Element, T: Tiles>(p: &BackwardParams) {
 #[inline(always)]
 fn contributions(p: &BackwardParams, first: u32, block_q: u32, block_k: u32) -> u32 {
     let queries = Rows::of_sequence(first, block_q, p.shape.seqlen_q);
-    if p.shape.causal == 1 {
-        Causal::new(&p.shape).kv_blocks(queries, block_k).end
-    } else {
-        Full::new(&p.shape).kv_blocks(queries, block_k).end
-    }
+    band(&p.shape, p.window).kv_blocks(queries, block_k).n()
 }

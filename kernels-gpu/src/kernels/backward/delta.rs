@@ -26,7 +26,6 @@ pub unsafe fn delta<E: Element, T: Blocks>(p: &BackwardParams) {
     let block_q = const { T::FOOTPRINT.block_q };
     let thread = special::thread_idx_x();
     let block_idx = special::block_idx_x();
-    // At least one: the main kernel of flash3 goes through a block of padding where the sequence has none.
     let q_blocks = p.padded_q as u32 / block_q;
     // SAFETY: the workspace is as the plan laid it out; this block alone writes its rows.
     unsafe {

@@ -1,9 +1,9 @@
-//! What one tile of keys works with: where it lies in shared memory, its walk through the query blocks, and the copies of
+//! What one tile of keys works with: where it lies in shared memory, its order of query blocks, and the copies of
 //! what each step reads.
 
 use super::Tiles;
 use crate::attention::divide;
-use crate::attention::mask::{Mask, QBlocks, Rows};
+use crate::attention::mask::{Band, Blocks, Rows};
 use crate::attention::schedule::{BackwardTile, Direction};
 use crate::config;
 use crate::params::BackwardParams;
@@ -25,7 +25,7 @@ pub(super) struct Layout {
     /// Stage 0 of L and of Δ; stage 1 follows.
     pub(super) lse: u32,
     pub(super) delta: u32,
-    /// The ticket drawn by thread 0, for all.
+    /// The tile claimed by thread 0, for all.
     pub(super) tile_slot: u32,
 }
 
@@ -68,7 +68,7 @@ impl Layout {
     }
 }
 
-/// One query block of one query head, as a step of the walk meets it.
+/// One query block of one query head, as a step visits it.
 #[derive(Clone, Copy)]
 pub(super) struct Step {
     /// Which (batch, query head).
@@ -79,10 +79,10 @@ pub(super) struct Step {
 }
 
 /// What one tile of keys works with.
-pub(super) struct Tile<M> {
-    pub(super) mask: M,
+pub(super) struct Tile {
+    pub(super) band: Band,
     pub(super) keys: Rows,
-    pub(super) blocks: QBlocks,
+    pub(super) blocks: Blocks,
     pub(super) tile: BackwardTile,
     pub(super) batch_idx: u32,
     pub(super) kv_head_idx: u32,
@@ -98,19 +98,19 @@ pub(super) struct Tile<M> {
 
 /// The query block of step `i`: heads of the group one after the other, blocks in the tile's direction.
 #[inline(always)]
-pub(super) fn step_at<M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32) -> Step {
-    let blocks = t.blocks.end - t.blocks.first;
+pub(super) fn step_at(p: &BackwardParams, t: &Tile, i: u32) -> Step {
+    let blocks = t.blocks.n();
     // Without groups, no division by a number known at run time only.
     let in_group = if p.shape.group_size == 1 {
         0
     } else {
         divide(i, blocks)
     };
-    let walked = i - in_group * blocks;
+    let visited = i - in_group * blocks;
     let head_idx = t.kv_head_idx * p.shape.group_size + in_group;
     let block = match t.tile.direction {
-        Direction::Up => t.blocks.first + walked,
-        Direction::Down => t.blocks.end - 1 - walked,
+        Direction::Up => t.blocks.first + visited,
+        Direction::Down => t.blocks.end - 1 - visited,
     };
     Step {
         head: t.batch_idx * p.shape.heads_q + head_idx,
@@ -124,20 +124,14 @@ pub(super) fn step_at<M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32) -> Step 
 /// # Safety
 /// Nobody reads the stage that is filled.
 #[inline(always)]
-pub(super) unsafe fn load_q<T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32) {
+pub(super) unsafe fn load_q<T: Tiles>(p: &BackwardParams, t: &Tile, i: u32) {
     let block_q = const { T::FOOTPRINT.block_q };
     let step = step_at(p, t, i);
     let rows = GlobalRows::new(&p.q, t.batch_idx, step.head_idx, p.shape.seqlen_q);
     let tile = Layout::stage(t.shared.q, block_q, i);
     // SAFETY: the caller's contract.
     unsafe {
-        copy::load::<BoundsChecked>(
-            tile,
-            rows,
-            step.block * block_q,
-            block_q,
-            role_team::<T, M>(t),
-        )
+        copy::load::<BoundsChecked>(tile, rows, step.block * block_q, block_q, role_team::<T>(t))
     };
 }
 
@@ -146,10 +140,10 @@ pub(super) unsafe fn load_q<T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>, 
 /// # Safety
 /// Nobody reads the stage that is filled.
 #[inline(always)]
-pub(super) unsafe fn load_d_o<T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32) {
+pub(super) unsafe fn load_d_o<T: Tiles>(p: &BackwardParams, t: &Tile, i: u32) {
     let block_q = const { T::FOOTPRINT.block_q };
     let step = step_at(p, t, i);
-    let (first, team) = (step.block * block_q, role_team::<T, M>(t));
+    let (first, team) = (step.block * block_q, role_team::<T>(t));
     let rows = GlobalRows::new(&p.d_o, t.batch_idx, step.head_idx, p.shape.seqlen_q);
     let tile = Layout::stage(t.shared.d_o, block_q, i);
     let chunks = block_q / 4;
@@ -171,7 +165,7 @@ pub(super) unsafe fn load_d_o<T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>
 
 /// The threads of this thread's role.
 #[inline(always)]
-fn role_team<T: Tiles, M>(t: &Tile<M>) -> Team {
+fn role_team<T: Tiles>(t: &Tile) -> Team {
     Team {
         thread: t.thread % (T::ROLE_WARPS * 32),
         threads: T::ROLE_WARPS * 32,

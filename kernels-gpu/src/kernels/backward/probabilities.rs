@@ -2,7 +2,6 @@
 
 use super::key_tile::{Layout, Tile, step_at};
 use super::{Tiles, with_columns};
-use crate::attention::mask::Mask;
 use crate::params::BackwardParams;
 use crate::ptx::math::{ex2_approx, fma};
 use crate::ptx::{shared, special};
@@ -14,9 +13,9 @@ use crate::tile::register::{Accumulator, Packed};
 /// # Safety
 /// As the score warp's step: L of step `i` has arrived.
 #[inline(always)]
-pub(super) unsafe fn probabilities<T: Tiles, M: Mask>(
+pub(super) unsafe fn probabilities<T: Tiles>(
     p: &BackwardParams,
-    t: &Tile<M>,
+    t: &Tile,
     i: u32,
     s: &mut T::Scores,
 ) {
@@ -33,11 +32,11 @@ pub(super) unsafe fn probabilities<T: Tiles, M: Mask>(
         });
     }
     let block = step_at(p, t, i).block;
-    if block < t.blocks.full_begin {
+    if block < t.blocks.full_first || block >= t.blocks.full_end {
         let (first_key, first_query) =
             (t.keys.first + t.warp * T::WARP_KEYS, block * config.block_q);
         s.for_each(|row, col, x| {
-            if !t.mask.keep(first_query + col, first_key + row) {
+            if !t.band.keep(first_query + col, first_key + row) {
                 *x = 0.0;
             }
         });
@@ -49,16 +48,12 @@ pub(super) unsafe fn probabilities<T: Tiles, M: Mask>(
 /// # Safety
 /// As the gradient warp's step: Δ of step `i` has arrived, and the pair has met.
 #[inline(always)]
-pub(super) unsafe fn score_gradients<E: Element, T: Tiles, M>(
-    t: &Tile<M>,
-    i: u32,
-    d_p: &mut T::Scores,
-) {
+pub(super) unsafe fn score_gradients<E: Element, T: Tiles>(t: &Tile, i: u32, d_p: &mut T::Scores) {
     let config = const { T::FOOTPRINT };
     let delta = t.shared.delta + i % 2 * config.block_q * 4;
     // SAFETY: as `gradient_warp`.
     unsafe {
-        let p = receive::<T, M>(t, i);
+        let p = receive::<T>(t, i);
         with_columns::<T::Scores>(delta, |n, delta| {
             for m in 0..T::Scores::M {
                 let pairs = p.pairs(m, n);
@@ -76,7 +71,7 @@ pub(super) unsafe fn score_gradients<E: Element, T: Tiles, M>(
 /// The address of this lane's first 16 bytes of the pair's P in step `i`: the registers of a fragment and of its right
 /// neighbour, lanes side by side.
 #[inline(always)]
-fn exchange<T: Tiles, M>(t: &Tile<M>, i: u32) -> u32 {
+fn exchange<T: Tiles>(t: &Tile, i: u32) -> u32 {
     let rows = Layout::stage(t.shared.d_s, const { T::FOOTPRINT.block_k }, i);
     rows.base + t.warp * T::WARP_KEYS * rows.row_bytes + special::lane_idx() * 16
 }
@@ -89,12 +84,8 @@ const EXCHANGE_STRIDE: u32 = 32 * 16;
 /// # Safety
 /// As the score warp's step: the place is free since the step's barrier.
 #[inline(always)]
-pub(super) unsafe fn send<T: Tiles, M>(
-    t: &Tile<M>,
-    i: u32,
-    p: &<T::Scores as Accumulator>::Packed,
-) {
-    let mut address = exchange::<T, M>(t, i);
+pub(super) unsafe fn send<T: Tiles>(t: &Tile, i: u32, p: &<T::Scores as Accumulator>::Packed) {
+    let mut address = exchange::<T>(t, i);
     for m in 0..T::Scores::M {
         for n in 0..T::Scores::N / 2 {
             let (left, right) = (p.pairs(m, 2 * n), p.pairs(m, 2 * n + 1));
@@ -107,9 +98,9 @@ pub(super) unsafe fn send<T: Tiles, M>(
 
 /// Takes P as the partner left it.
 #[inline(always)]
-unsafe fn receive<T: Tiles, M>(t: &Tile<M>, i: u32) -> <T::Scores as Accumulator>::Packed {
+unsafe fn receive<T: Tiles>(t: &Tile, i: u32) -> <T::Scores as Accumulator>::Packed {
     let mut p = <T::Scores as Accumulator>::Packed::zero();
-    let mut address = exchange::<T, M>(t, i);
+    let mut address = exchange::<T>(t, i);
     for m in 0..T::Scores::M {
         for n in 0..T::Scores::N / 2 {
             // SAFETY: the pair's barrier stands between the partner's writes and this.

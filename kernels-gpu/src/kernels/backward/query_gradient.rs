@@ -1,10 +1,10 @@
-//! dQ: each step's contribution, added to an accumulator in global memory, and the turns in which tiles add.
+//! dQ: each step's contribution, added to an accumulator in global memory, and the semaphore that orders the tiles.
 
 use super::key_tile::{Layout, Tile, step_at};
 use super::{
     QueryGradientPlace, REGISTER_STRIDE, Tiles, query_gradient_address, query_gradient_place,
 };
-use crate::attention::mask::{Mask, Rows};
+use crate::attention::mask::Rows;
 use crate::attention::schedule::Direction;
 use crate::params::{BackwardParams, ORDERED};
 use crate::ptx::{atomic, global, special};
@@ -15,11 +15,11 @@ use crate::tile::register::Accumulator;
 /// dQ += dS K of step `i`: this warp's part.
 ///
 /// # Safety
-/// All warps have met since dS of step `i` was written; the tile's turn to add has come.
+/// All warps have met since dS of step `i` was written; the semaphore has let the tile pass.
 #[inline(always)]
-pub(super) unsafe fn add_query_gradient<E: Element, T: Tiles, M: Mask>(
+pub(super) unsafe fn add_query_gradient<E: Element, T: Tiles>(
     p: &BackwardParams,
-    t: &Tile<M>,
+    t: &Tile,
     i: u32,
 ) {
     let config = const { T::FOOTPRINT };
@@ -36,7 +36,7 @@ pub(super) unsafe fn add_query_gradient<E: Element, T: Tiles, M: Mask>(
     let mut address = query_gradient_address::<T>(p.d_q_accum, block, warp, special::lane_idx());
     // SAFETY: the accumulator has this block. The first tile in order finds it unset.
     unsafe {
-        if p.schedule.order == ORDERED && turn::<T, M>(p, t, step.block) == 0 {
+        if p.schedule.order == ORDERED && rank::<T>(p, t, step.block) == 0 {
             each_register::<T>(&d_q, |x| {
                 global::st_global_f32(address, x);
                 address += REGISTER_STRIDE;
@@ -63,21 +63,26 @@ fn each_register<T: Tiles>(d_q: &T::QueryGradient, mut f: impl FnMut(f32)) {
 
 /// How many tiles of keys add to this query block before this one.
 #[inline(always)]
-fn turn<T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>, block: u32) -> u32 {
+fn rank<T: Tiles>(p: &BackwardParams, t: &Tile, block: u32) -> u32 {
     let config = const { T::FOOTPRINT };
+    let tile = t.tile.k_block;
     match t.tile.direction {
-        Direction::Down => t.tile.tile,
-        Direction::Up => {
+        Direction::Down if !t.band.bounds().left => tile,
+        direction => {
             let first = block * config.block_q;
             let queries = Rows::of_sequence(first, config.block_q, p.shape.seqlen_q);
-            t.mask.kv_blocks(queries, config.block_k).end - 1 - t.tile.tile
+            let tiles = t.band.kv_blocks(queries, config.block_k);
+            match direction {
+                Direction::Down => tile - tiles.first,
+                Direction::Up => tiles.end - 1 - tile,
+            }
         }
     }
 }
 
 /// The address of the counter of tiles that have added to the query block of step `i`.
 #[inline(always)]
-fn counter<M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32) -> u64 {
+fn counter(p: &BackwardParams, t: &Tile, i: u32) -> u64 {
     let step = step_at(p, t, i);
     p.dq_semaphore + (u64::from(step.head) * u64::from(t.q_blocks) + u64::from(step.block)) * 4
 }
@@ -88,20 +93,20 @@ fn counter<M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32) -> u64 {
 /// # Safety
 /// A barrier of all warps follows.
 #[inline(always)]
-pub(super) unsafe fn wait_semaphore<T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32) {
+pub(super) unsafe fn wait_semaphore<T: Tiles>(p: &BackwardParams, t: &Tile, i: u32) {
     if p.schedule.order == ORDERED && t.thread == 0 {
-        let turn = turn::<T, M>(p, t, step_at(p, t, i).block);
-        // SAFETY: the counter is one of the workspace's. Tiles that are waited for have lower tickets: they run.
-        while unsafe { atomic::ld_acquire_u32(counter(p, t, i)) } != turn {}
+        let rank = rank::<T>(p, t, step_at(p, t, i).block);
+        // SAFETY: the counter is one of the workspace's. Tiles that are waited for were claimed earlier: they run.
+        while unsafe { atomic::ld_acquire_u32(counter(p, t, i)) } != rank {}
     }
 }
 
-/// Passes the turn for the query block of step `i` to the next tile.
+/// Lets the next tile add to the query block of step `i`.
 ///
 /// # Safety
 /// All warps have added and met at a barrier since.
 #[inline(always)]
-pub(super) unsafe fn release_semaphore<M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32) {
+pub(super) unsafe fn release_semaphore(p: &BackwardParams, t: &Tile, i: u32) {
     if p.schedule.order == ORDERED && t.thread == 0 {
         // SAFETY: the counter is one of the workspace's.
         unsafe { atomic::red_release_add_u32(counter(p, t, i), 1) };

@@ -26,8 +26,9 @@ use super::key_tile::{Layout, Tile, load_d_o, load_q};
 use super::probabilities::{probabilities, score_gradients, send};
 use super::query_gradient::{add_query_gradient, release_semaphore, wait_semaphore};
 use crate::attention::batch_and_head;
-use crate::attention::mask::{Mask, Rows};
+use crate::attention::mask::Rows;
 use crate::attention::schedule::{self, BackwardTile};
+use crate::kernels::{band, bounds};
 use crate::params::BackwardParams;
 use crate::ptx::{atomic, barrier, cp_async, shared, special};
 use crate::tile::copy::{self, BoundsChecked, Team};
@@ -48,7 +49,7 @@ const PAIR_THREADS: u32 = 64;
 /// The launch is as [`super::Blocks::FOOTPRINT`] says; tensors are as [`BackwardParams`] says, of `T::HEAD_DIM` columns; the
 /// `delta` kernel ran before on the stream.
 #[inline(always)]
-pub unsafe fn backward<E: Element, T: Tiles, M: Mask>(p: &BackwardParams) {
+pub unsafe fn backward<E: Element, T: Tiles>(p: &BackwardParams) {
     const { T::CONSISTENT };
     let shared = Layout::new::<T>();
     let thread = special::thread_idx_x();
@@ -64,15 +65,15 @@ pub unsafe fn backward<E: Element, T: Tiles, M: Mask>(p: &BackwardParams) {
         if tile_idx >= p.schedule.tiles * p.schedule.heads {
             return;
         }
-        let tile = schedule::backward(&p.schedule, M::WORK, tile_idx);
+        let tile = schedule::backward(&p.schedule, bounds().work(), tile_idx);
         // SAFETY: as this function.
-        unsafe { key_tile::<E, T, M>(p, shared, tile, thread) };
+        unsafe { key_tile::<E, T>(p, shared, tile, thread) };
     }
 }
 
 /// One tile of keys: all its steps, then dK and dV.
 #[inline(always)]
-unsafe fn key_tile<E: Element, T: Tiles, M: Mask>(
+unsafe fn key_tile<E: Element, T: Tiles>(
     p: &BackwardParams,
     shared: Layout,
     tile: BackwardTile,
@@ -81,17 +82,17 @@ unsafe fn key_tile<E: Element, T: Tiles, M: Mask>(
     let config = const { T::FOOTPRINT };
     let (batch_idx, kv_head_idx) = batch_and_head(tile.head, p.shape.heads_k);
     let keys = Rows {
-        first: tile.tile * config.block_k,
+        first: tile.k_block * config.block_k,
         len: config.block_k,
     };
-    let mask = M::new(&p.shape);
-    let blocks = mask.q_blocks(keys, &p.shape, config.block_q);
-    let steps = (blocks.end - blocks.first) * p.shape.group_size;
+    let band = band(&p.shape, p.window);
+    let blocks = band.q_blocks(keys, config.block_q);
+    let steps = blocks.n() * p.shape.group_size;
     let warp = thread / 32 % T::ROLE_WARPS;
     let q_blocks = p.shape.seqlen_q.div_ceil(config.block_q);
     let t = Tile {
         q_blocks,
-        mask,
+        band,
         keys,
         blocks,
         tile,
@@ -115,9 +116,9 @@ unsafe fn key_tile<E: Element, T: Tiles, M: Mask>(
         copy::load::<BoundsChecked>(shared.v, rows(&p.v), first_key, config.block_k, team);
         if thread < T::ROLE_WARPS * 32 {
             if steps > 0 {
-                load_d_o::<T, M>(p, &t, 0);
+                load_d_o::<T>(p, &t, 0);
             }
-            let d_v = score_warp::<E, T, M>(p, &t);
+            let d_v = score_warp::<E, T>(p, &t);
             copy::store_through::<E, _>(
                 rows(&p.d_v),
                 first_key + warp_key,
@@ -127,9 +128,9 @@ unsafe fn key_tile<E: Element, T: Tiles, M: Mask>(
             );
         } else {
             if steps > 0 {
-                load_q::<T, M>(p, &t, 0);
+                load_q::<T>(p, &t, 0);
             }
-            let mut d_k = gradient_warp::<E, T, M>(p, &t);
+            let mut d_k = gradient_warp::<E, T>(p, &t);
             d_k.for_each(|_, _, x| *x *= p.scale.scale);
             copy::store_through::<E, _>(
                 rows(&p.d_k),
@@ -144,18 +145,15 @@ unsafe fn key_tile<E: Element, T: Tiles, M: Mask>(
 
 /// The walk of a score warp: gives dV.
 #[inline(always)]
-unsafe fn score_warp<E: Element, T: Tiles, M: Mask>(
-    p: &BackwardParams,
-    t: &Tile<M>,
-) -> T::KeyGradient {
+unsafe fn score_warp<E: Element, T: Tiles>(p: &BackwardParams, t: &Tile) -> T::KeyGradient {
     let config = const { T::FOOTPRINT };
     let mut d_v = T::KeyGradient::zero();
     // SAFETY: as `backward`; `begin_step` has published what each step reads.
     unsafe {
         for i in 0..t.steps {
-            begin_step::<T, M>(p, t, i);
+            begin_step::<T>(p, t, i);
             if i + 1 < t.steps {
-                load_d_o::<T, M>(p, t, i + 1);
+                load_d_o::<T>(p, t, i + 1);
             }
             // Sᵀ = K Qᵀ
             let mut s = T::Scores::zero();
@@ -163,9 +161,9 @@ unsafe fn score_warp<E: Element, T: Tiles, M: Mask>(
             let k = left(t.shared.k, t.warp * T::WARP_KEYS);
             multiply_add::<E, _>(&mut s, k, right_transposed(q, 0), T::HEAD_DIM as usize / 16);
             // Pᵀ = exp(Sᵀ − L)
-            probabilities::<T, M>(p, t, i, &mut s);
+            probabilities::<T>(p, t, i, &mut s);
             let s = s.pack::<E>();
-            send::<T, M>(t, i, &s);
+            send::<T>(t, i, &s);
             barrier::barrier_arrive(PAIR_BARRIER + t.warp, PAIR_THREADS);
             // dV += Pᵀ dO
             let d_o = Layout::stage(t.shared.d_o, config.block_q, i);
@@ -176,20 +174,17 @@ unsafe fn score_warp<E: Element, T: Tiles, M: Mask>(
                 config.block_q as usize / 16,
             );
             if i > 0 {
-                add_query_gradient::<E, T, M>(p, t, i - 1);
+                add_query_gradient::<E, T>(p, t, i - 1);
             }
         }
-        end_walk::<E, T, M>(p, t);
+        end_walk::<E, T>(p, t);
     }
     d_v
 }
 
 /// The walk of a gradient warp: gives dK / scale.
 #[inline(always)]
-unsafe fn gradient_warp<E: Element, T: Tiles, M: Mask>(
-    p: &BackwardParams,
-    t: &Tile<M>,
-) -> T::KeyGradient {
+unsafe fn gradient_warp<E: Element, T: Tiles>(p: &BackwardParams, t: &Tile) -> T::KeyGradient {
     let config = const { T::FOOTPRINT };
     let mut d_k = T::KeyGradient::zero();
     let mut d_s = <T::Scores as Accumulator>::Packed::zero();
@@ -197,16 +192,16 @@ unsafe fn gradient_warp<E: Element, T: Tiles, M: Mask>(
     // step is read by gradient warps alone: when they have met, it may be overwritten.
     unsafe {
         for i in 0..t.steps {
-            begin_step::<T, M>(p, t, i);
+            begin_step::<T>(p, t, i);
             if i > 0 {
-                add_key_gradient::<E, T, M>(t, i - 1, d_s, &mut d_k);
+                add_key_gradient::<E, T>(t, i - 1, d_s, &mut d_k);
                 barrier::barrier_sync(PAIR_BARRIER + T::ROLE_WARPS, T::ROLE_WARPS * 32);
             }
             if i + 1 < t.steps {
-                load_q::<T, M>(p, t, i + 1);
+                load_q::<T>(p, t, i + 1);
             }
             if i > 0 {
-                add_query_gradient::<E, T, M>(p, t, i - 1);
+                add_query_gradient::<E, T>(p, t, i - 1);
             }
             // dPᵀ = V dOᵀ
             let mut d_p = T::Scores::zero();
@@ -220,7 +215,7 @@ unsafe fn gradient_warp<E: Element, T: Tiles, M: Mask>(
             );
             // dSᵀ = Pᵀ ∘ (dPᵀ − Δ)
             barrier::barrier_sync(PAIR_BARRIER + t.warp, PAIR_THREADS);
-            score_gradients::<E, T, M>(t, i, &mut d_p);
+            score_gradients::<E, T>(t, i, &mut d_p);
             d_s = d_p.pack::<E>();
             // All lanes have read P: dS takes its place.
             barrier::warp_sync();
@@ -228,17 +223,17 @@ unsafe fn gradient_warp<E: Element, T: Tiles, M: Mask>(
             copy::store_packed::<T::Scores>(rows, t.warp * T::WARP_KEYS, 0, &d_s);
         }
         if t.steps > 0 {
-            add_key_gradient::<E, T, M>(t, t.steps - 1, d_s, &mut d_k);
+            add_key_gradient::<E, T>(t, t.steps - 1, d_s, &mut d_k);
         }
-        end_walk::<E, T, M>(p, t);
+        end_walk::<E, T>(p, t);
     }
     d_k
 }
 
 /// dK += dSᵀ Q of step `i`.
 #[inline(always)]
-unsafe fn add_key_gradient<E: Element, T: Tiles, M: Mask>(
-    t: &Tile<M>,
+unsafe fn add_key_gradient<E: Element, T: Tiles>(
+    t: &Tile,
     i: u32,
     d_s: <T::Scores as Accumulator>::Packed,
     d_k: &mut T::KeyGradient,
@@ -251,12 +246,12 @@ unsafe fn add_key_gradient<E: Element, T: Tiles, M: Mask>(
 
 /// The walk's last dQ; afterwards nobody reads shared memory any more.
 #[inline(always)]
-unsafe fn end_walk<E: Element, T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>) {
+unsafe fn end_walk<E: Element, T: Tiles>(p: &BackwardParams, t: &Tile) {
     // SAFETY: as `backward`.
     unsafe {
-        begin_step::<T, M>(p, t, t.steps);
+        begin_step::<T>(p, t, t.steps);
         if t.steps > 0 {
-            add_query_gradient::<E, T, M>(p, t, t.steps - 1);
+            add_query_gradient::<E, T>(p, t, t.steps - 1);
         }
         meet::<T>();
         if t.steps > 0 {
@@ -277,13 +272,13 @@ unsafe fn meet<T: Tiles>() {
 
 /// The barrier of step `i`, with the turns that are waited for before and passed on behind it.
 #[inline(always)]
-unsafe fn begin_step<T: Tiles, M: Mask>(p: &BackwardParams, t: &Tile<M>, i: u32) {
+unsafe fn begin_step<T: Tiles>(p: &BackwardParams, t: &Tile, i: u32) {
     cp_async::cp_async_commit_group();
     cp_async::cp_async_wait_group::<0>();
     // SAFETY: as `backward`; all of the block's warps come here.
     unsafe {
         if i > 0 {
-            wait_semaphore::<T, M>(p, t, i - 1);
+            wait_semaphore::<T>(p, t, i - 1);
         }
         meet::<T>();
         if i > 1 {

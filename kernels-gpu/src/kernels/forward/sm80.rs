@@ -4,10 +4,11 @@
 //! block both publishes what has arrived and says that the other stage may be overwritten.
 
 use super::store_lse;
-use crate::attention::mask::{Mask, Rows};
+use crate::attention::mask::{Band, Rows};
 use crate::attention::schedule;
 use crate::attention::{batch_and_head, divide};
 use crate::config;
+use crate::kernels::band;
 use crate::params::ForwardParams;
 use crate::ptx::{barrier, cp_async, special};
 use crate::tile::copy::{self, BoundsChecked, Extent, Team, Whole};
@@ -55,8 +56,8 @@ const fn n8(columns: u32) -> usize {
 }
 
 /// What one block works with: a tile of queries, and where everything lies.
-struct Block<M> {
-    mask: M,
+struct Block {
+    band: Band,
     queries: Rows,
     k: GlobalRows,
     v: GlobalRows,
@@ -79,19 +80,20 @@ const STAGES: u32 = config::FORWARD_STAGES;
 /// # Safety
 /// The launch is as [`config::forward`] says; tensors are as [`ForwardParams`] says, of `T::HEAD_DIM` columns.
 #[inline(always)]
-pub unsafe fn forward<E: Element, T: Tiles, M: Mask>(p: &ForwardParams) {
+pub unsafe fn forward<E: Element, T: Tiles>(p: &ForwardParams) {
     let config = const { config::forward(T::HEAD_DIM) };
-    let tile = schedule::forward(&p.schedule, M::WORK, special::block_idx_x());
+    let band = band(&p.shape, p.window);
+    let tile = schedule::forward(&p.schedule, band.bounds().work(), special::block_idx_x());
     let (batch_idx, head_idx) = batch_and_head(tile.head, p.shape.heads_q);
     let kv_head_idx = divide(head_idx, p.shape.group_size);
 
-    let first = tile.tile * config.block_q;
+    let first = tile.q_block * config.block_q;
     let row_bytes = T::HEAD_DIM * 2;
     let shared = special::shared_base();
     let thread = special::thread_idx_x();
     let k_base = shared + config.block_q * row_bytes;
     let block = Block {
-        mask: M::new(&p.shape),
+        band,
         queries: Rows::of_sequence(first, config.block_q, p.shape.seqlen_q),
         k: GlobalRows::new(&p.k, batch_idx, kv_head_idx, p.shape.seqlen_k),
         v: GlobalRows::new(&p.v, batch_idx, kv_head_idx, p.shape.seqlen_k),
@@ -119,7 +121,7 @@ pub unsafe fn forward<E: Element, T: Tiles, M: Mask>(p: &ForwardParams) {
     // SAFETY: the plan's grid covers each tile once; its tensors lie where the parameters say.
     unsafe {
         copy::load::<BoundsChecked>(block.q_tile, q, first, config.block_q, block.team);
-        let (output, lse) = attend::<E, T, M>(&block, p);
+        let (output, lse) = attend::<E, T>(&block, p);
         // A warp reads no rows of Q but its own, so they may become its rows of O.
         let (row, tile_row) = (first + block.warp_row, block.warp_row);
         copy::store_through::<E, T::Output>(o, row, block.q_tile, tile_row, &output);
@@ -128,32 +130,33 @@ pub unsafe fn forward<E: Element, T: Tiles, M: Mask>(p: &ForwardParams) {
     }
 }
 
-/// The loop over KV blocks: edge blocks first, then the full ones.
+/// The loop over KV blocks, from the last one down: edge blocks, the full ones, edge blocks again where a window ends.
 #[inline(always)]
-unsafe fn attend<E: Element, T: Tiles, M: Mask>(
-    block: &Block<M>,
-    p: &ForwardParams,
-) -> (T::Output, RowValues) {
+unsafe fn attend<E: Element, T: Tiles>(block: &Block, p: &ForwardParams) -> (T::Output, RowValues) {
     let config = const { config::forward(T::HEAD_DIM) };
     let mut o = T::Output::zero();
     let mut softmax = OnlineSoftmax::new(p.scale.scale_log2);
-    let blocks = block.mask.kv_blocks(block.queries, config.block_k);
+    let blocks = block.band.kv_blocks(block.queries, config.block_k);
     // SAFETY: as `forward`; the loads are those of blocks that exist, and each is waited for by the step that uses it.
     unsafe {
-        if blocks.end > 0 {
-            load_kv::<T, M, BoundsChecked>(block, blocks.end - 1);
+        if blocks.end > blocks.first {
+            load_kv::<T, BoundsChecked>(block, blocks.end - 1);
         }
         cp_async::cp_async_commit_group();
         let mut j = blocks.end;
         while j > blocks.full_end {
             j -= 1;
-            step::<E, T, M, BoundsChecked>(block, j, &mut softmax, &mut o);
+            step::<E, T, BoundsChecked>(block, blocks.first, j, &mut softmax, &mut o);
         }
-        while j > 0 {
+        while j > blocks.full_first {
             j -= 1;
-            step::<E, T, M, Whole>(block, j, &mut softmax, &mut o);
+            step::<E, T, Whole>(block, blocks.first, j, &mut softmax, &mut o);
         }
-        if blocks.end == 0 {
+        while block.band.bounds().left && j > blocks.first {
+            j -= 1;
+            step::<E, T, BoundsChecked>(block, blocks.first, j, &mut softmax, &mut o);
+        }
+        if blocks.end == blocks.first {
             // No step has waited for the copies of Q, over which O is about to be written.
             cp_async::cp_async_wait_group::<0>();
             barrier::barrier_sync_all();
@@ -165,7 +168,7 @@ unsafe fn attend<E: Element, T: Tiles, M: Mask>(
 
 /// Begins the copies of K and V of block `j` into its stage.
 #[inline(always)]
-unsafe fn load_kv<T: Tiles, M: Mask, X: Extent>(block: &Block<M>, j: u32) {
+unsafe fn load_kv<T: Tiles, X: Extent>(block: &Block, j: u32) {
     let rows = const { config::forward(T::HEAD_DIM).block_k };
     // SAFETY: the caller knows that nobody reads this stage, and under `Whole` that the block lies in the sequence.
     unsafe {
@@ -196,10 +199,11 @@ fn stage<T: Tiles>(tile: SharedTile, j: u32) -> SharedTile {
     }
 }
 
-/// One KV block. `X` says whether it is an edge, where scores are masked one by one.
+/// KV block `j`, of those from `first` on. `X` says whether it is an edge, where scores are masked one by one.
 #[inline(always)]
-unsafe fn step<E: Element, T: Tiles, M: Mask, X: Extent>(
-    block: &Block<M>,
+unsafe fn step<E: Element, T: Tiles, X: Extent>(
+    block: &Block,
+    first: u32,
     j: u32,
     softmax: &mut OnlineSoftmax,
     o: &mut T::Output,
@@ -210,8 +214,8 @@ unsafe fn step<E: Element, T: Tiles, M: Mask, X: Extent>(
     unsafe {
         cp_async::cp_async_wait_group::<0>();
         barrier::barrier_sync_all();
-        if j > 0 {
-            load_kv::<T, M, Whole>(block, j - 1);
+        if j > first {
+            load_kv::<T, Whole>(block, j - 1);
         }
         cp_async::cp_async_commit_group();
 
@@ -226,7 +230,7 @@ unsafe fn step<E: Element, T: Tiles, M: Mask, X: Extent>(
         if X::CHECKED {
             let (q_first, k_first) = (block.queries.first + block.warp_row, j * config.block_k);
             s.for_each(|row, col, s| {
-                if !block.mask.keep(q_first + row, k_first + col) {
+                if !block.band.keep(q_first + row, k_first + col) {
                     *s = f32::NEG_INFINITY;
                 }
             });

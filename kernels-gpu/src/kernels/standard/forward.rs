@@ -1,9 +1,8 @@
 //! The two products of the forward pass: the scores, and the output.
 
 use super::product::{AcrossDepth, AlongDepth, Operand, Part, product, store, store_f32};
-use super::weights::{
-    Head, matrix_of_head, scores_of_head, scores_row_bytes, visible, weights_of_head,
-};
+use super::weights::{Head, matrix_of_head, scores_of_head, scores_row_bytes, weights_of_head};
+use crate::kernels::band;
 use crate::params::StandardParams;
 use crate::tile::element::Element;
 
@@ -27,6 +26,7 @@ pub unsafe fn scores<E: Element>(p: &StandardParams) {
     unsafe {
         let s = product::<E, AlongDepth, AlongDepth>(part, q, k, shape.head_dim, 1);
         let base = scores_of_head(p, part.head);
+        let band = band(shape, p.window);
         store_f32(
             part,
             base,
@@ -34,7 +34,7 @@ pub unsafe fn scores<E: Element>(p: &StandardParams) {
             scores_row_bytes(p),
             &s,
             |row, col, s| {
-                if col < visible(shape, row) {
+                if band.keep(row, col) {
                     s * p.scale.scale
                 } else {
                     f32::NEG_INFINITY

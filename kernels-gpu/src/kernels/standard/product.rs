@@ -178,8 +178,8 @@ impl Part {
     }
 }
 
-/// Where the walk through heads and depth stands: what is copied next.
-struct BlockOrder {
+/// The place among heads and depth of what is copied next.
+struct Position {
     left: Operand,
     right: Operand,
     depth: u32,
@@ -202,7 +202,7 @@ pub unsafe fn product<E: Element, A: Layout, B: Layout>(
 ) -> Product {
     let mut c = Product::zero();
     let steps = depth.div_ceil(DEPTH) * heads;
-    let mut walk = BlockOrder {
+    let mut next = Position {
         left,
         right,
         depth: 0,
@@ -214,7 +214,7 @@ pub unsafe fn product<E: Element, A: Layout, B: Layout>(
     unsafe {
         for i in 0..STAGES - 1 {
             if i < steps {
-                load::<A, B>(part, &mut walk, depth);
+                load::<A, B>(part, &mut next, depth);
             }
             cp_async::cp_async_commit_group();
         }
@@ -223,7 +223,7 @@ pub unsafe fn product<E: Element, A: Layout, B: Layout>(
             cp_async::cp_async_wait_group::<{ STAGES - 2 }>();
             barrier::barrier_sync_all();
             if i + STAGES - 1 < steps {
-                load::<A, B>(part, &mut walk, depth);
+                load::<A, B>(part, &mut next, depth);
             }
             cp_async::cp_async_commit_group();
             let (a, b) = tiles::<A, B>(stage);
@@ -237,22 +237,22 @@ pub unsafe fn product<E: Element, A: Layout, B: Layout>(
     c
 }
 
-/// Begins the copies of the walk's next stage.
+/// Begins the copies of the next stage.
 #[inline(always)]
-unsafe fn load<A: Layout, B: Layout>(part: Part, walk: &mut BlockOrder, depth: u32) {
-    let (a, b) = tiles::<A, B>(walk.stage);
-    let (a_row, a_chunk) = A::corner(part.row, walk.depth);
-    let (b_row, b_chunk) = B::corner(part.col, walk.depth);
+unsafe fn load<A: Layout, B: Layout>(part: Part, next: &mut Position, depth: u32) {
+    let (a, b) = tiles::<A, B>(next.stage);
+    let (a_row, a_chunk) = A::corner(part.row, next.depth);
+    let (b_row, b_chunk) = B::corner(part.col, next.depth);
     // SAFETY: the caller knows that nobody reads this stage.
     unsafe {
-        copy::load_part(a, walk.left.matrix, a_row, a_chunk, A::ROWS, part.team());
-        copy::load_part(b, walk.right.matrix, b_row, b_chunk, B::ROWS, part.team());
+        copy::load_part(a, next.left.matrix, a_row, a_chunk, A::ROWS, part.team());
+        copy::load_part(b, next.right.matrix, b_row, b_chunk, B::ROWS, part.team());
     }
-    walk.stage = next_stage(walk.stage);
-    walk.depth += DEPTH;
-    if walk.depth >= depth {
-        walk.depth = 0;
-        for operand in [&mut walk.left, &mut walk.right] {
+    next.stage = next_stage(next.stage);
+    next.depth += DEPTH;
+    if next.depth >= depth {
+        next.depth = 0;
+        for operand in [&mut next.left, &mut next.right] {
             let base = &mut operand.matrix.rows.base;
             *base = base.wrapping_add(operand.head_bytes);
         }

@@ -3,11 +3,10 @@
 
 use core::f32::consts::{LN_2, LOG2_E};
 
-use super::weights::{
-    Head, matrix_of_head, scores_of_head, scores_row_bytes, visible, weights_of_head,
-};
+use super::weights::{Head, matrix_of_head, scores_of_head, scores_row_bytes, weights_of_head};
 use crate::attention::divide;
 use crate::config;
+use crate::kernels::band;
 use crate::params::{Shape, StandardParams};
 use crate::ptx::math::{ex2_approx, lg2_approx, max, rcp_approx};
 use crate::ptx::shuffle::shuffle_bfly_f32;
@@ -164,7 +163,7 @@ pub unsafe fn d_scores<E: Element>(p: &StandardParams) {
         return;
     };
     let (d_weights, weights) = (row.scores(p), row.weights(p));
-    let visible = u64::from(visible(&p.shape, row.q_idx));
+    let band = band(&p.shape, p.window);
     // SAFETY: as in `softmax`.
     unsafe {
         let delta = global::ld_global_f32(row.value(p, p.delta));
@@ -173,7 +172,7 @@ pub unsafe fn d_scores<E: Element>(p: &StandardParams) {
             let d_p = load_f32(d_weights + col * 4);
             let mut x = unpack::<E>(global::ld_global_x4(weights + col * 2));
             for (i, (x, d_p)) in (0..).zip(x.iter_mut().zip(&d_p)) {
-                *x = if col + i < visible {
+                *x = if band.keep(row.q_idx, (col + i) as u32) {
                     *x * (d_p - delta)
                 } else {
                     0.0

@@ -1,7 +1,6 @@
-//! Where the scores, the weights and the heads of tensors lie in memory, and how many keys a query sees.
+//! Where the scores, the weights and the heads of tensors lie in memory.
 
 use crate::attention::divide;
-use crate::attention::mask::{Causal, Full, Mask};
 use crate::params::{Shape, StandardParams, TensorView};
 use crate::tile::global::{GlobalMatrix, GlobalRows};
 
@@ -87,15 +86,5 @@ impl Head {
             head_idx: self.head_idx * shape.group_size,
             ..self
         }
-    }
-}
-
-/// How many keys, from key 0 on, a query sees.
-#[inline(always)]
-pub fn visible(shape: &Shape, q_idx: u32) -> u32 {
-    if shape.causal == 1 {
-        Causal::new(shape).visible(q_idx)
-    } else {
-        Full::new(shape).visible(q_idx)
     }
 }

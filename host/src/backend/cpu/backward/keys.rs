@@ -144,14 +144,14 @@ impl Workspace {
         self.load_keys(inputs, task);
         let q = inputs.q.head_rows(task.at, sizes.group_size);
         let d_o = inputs.d_o.head_rows(task.at, sizes.group_size);
-        let n_rows = sizes.rows_per_group();
-        for first_row in (sizes.first_row_that_sees(task.first_key)..n_rows).step_by(BLOCK) {
+        let n_rows = sizes.end_row(task.first_key + task.d_k.len() - 1);
+        for first_row in (sizes.first_row(task.first_key)..n_rows).step_by(BLOCK) {
             self.block.first_row = first_row;
             let end = n_rows.min(first_row + BLOCK);
             q.load(first_row..end, &mut self.block.q);
             d_o.load(first_row..end, &mut self.block.d_o);
             for panel in &mut self.panels[..n_panels] {
-                let seeing = sizes.first_row_that_sees(panel.first_key).max(first_row)..end;
+                let seeing = sizes.first_row(panel.first_key).max(first_row)..end;
                 if !seeing.is_empty() {
                     let scores = (&mut self.s, &mut self.d_p);
                     let statistics = rows.of(sizes, task.at, seeing.clone());

@@ -127,8 +127,9 @@ impl Workspace {
         let n_rows = task.d_q.len();
         let n_panels = n_rows.div_ceil(self.machine.wide_lanes());
         self.load_queries(sizes, inputs, rows, task);
-        let n_keys = sizes.n_visible_keys(task.first_row + n_rows - 1);
-        for first_key in (0..n_keys).step_by(BLOCK) {
+        let first_key = sizes.first_key(task.first_row) / BLOCK * BLOCK;
+        let n_keys = sizes.end_key(task.first_row + n_rows - 1);
+        for first_key in (first_key..n_keys).step_by(BLOCK) {
             let block = first_key..n_keys.min(first_key + BLOCK);
             inputs
                 .k
@@ -140,8 +141,9 @@ impl Workspace {
                 .load(block.clone(), &mut self.v);
             for panel in &mut self.panels[..n_panels] {
                 let last_row = panel.first_row + panel.n_rows - 1;
-                let keys = first_key..sizes.n_visible_keys(last_row).min(block.end);
-                if !keys.is_empty() {
+                let keys = first_key..sizes.end_key(last_row).min(block.end);
+                let hidden = keys.end <= sizes.first_key(panel.first_row);
+                if !keys.is_empty() && !hidden {
                     let scores = (&mut self.s, &mut self.d_p);
                     panel.step(&self.machine, sizes, keys, (&self.k, &self.v), scores);
                 }

@@ -97,10 +97,7 @@ impl<T: Element> Run<T> {
     pub(super) fn with_d_lse(mut self) -> Run<T> {
         let d_lse = values::<f32>(self.lse.len(), 5).into_iter().enumerate();
         let p = &self.problem;
-        let sees_none = |i: usize| match p.mask {
-            Mask::Full => p.seqlen_k == 0,
-            Mask::Causal => i + p.seqlen_k < p.seqlen_q,
-        };
+        let sees_none = |i: usize| !(0..p.seqlen_k).any(|j| sees(p, i, j));
         let of_row = |(row, x): (usize, f32)| {
             if sees_none(row % p.seqlen_q) {
                 f32::NAN
@@ -257,7 +254,7 @@ pub(super) fn expect<T: Element>(run: &Run<T>) -> Expected {
         let (head, i) = (row % p.heads_q, row / p.heads_q % p.seqlen_q);
         let batch_idx = row / p.heads_q / p.seqlen_q;
         let at = row * d..(row + 1) * d;
-        let sees = |j: &usize| p.mask == Mask::Full || j + p.seqlen_q <= i + p.seqlen_k;
+        let sees = |j: &usize| sees(p, i, *j);
         let key = |j: usize| {
             let start =
                 ((batch_idx * p.seqlen_k + j) * p.heads_k + head / (p.heads_q / p.heads_k)) * d;
@@ -293,4 +290,12 @@ pub(super) fn expect<T: Element>(run: &Run<T>) -> Expected {
         lse,
         gradients: [d_q, d_k, d_v],
     }
+}
+
+/// Whether query `i` sees key `j`, by the definition.
+fn sees(p: &Problem, i: usize, j: usize) -> bool {
+    let place = (i + p.seqlen_k) as i128 - p.seqlen_q as i128;
+    let (left, right) = p.mask.window();
+    right.is_none_or(|n| j as i128 <= place + n as i128)
+        && left.is_none_or(|n| j as i128 >= place - n as i128)
 }

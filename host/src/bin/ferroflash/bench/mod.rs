@@ -19,7 +19,7 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 
-use crate::arguments::{AlgorithmName, BenchArguments, BenchPass, OrderName, mask};
+use crate::arguments::{AlgorithmName, BenchArguments, BenchPass, OrderName, Side, mask};
 use crate::compare::compare;
 use crate::failure::Failure;
 use crate::input::Bytes;
@@ -229,7 +229,7 @@ fn cases(arguments: &BenchArguments, device: &Device) -> Result<Vec<Case>, Failu
                     .heads_q(heads)
                     .heads_k(arguments.heads_k.unwrap_or(heads))
                     .head_dim(head_dim)
-                    .mask(mask(causal == 1))
+                    .mask(mask(causal == 1, Side(arguments.window), Side(None)))
                     .build()?;
                 ferroflash::validate::sizes(&problem)?;
                 for pass in &arguments.passes {

@@ -91,6 +91,8 @@ impl Row {
         let visible = match self.problem.mask {
             Mask::Full => n_q * n_k,
             Mask::Causal => n_q.min(n_k) * (n_k - n_q.min(n_k) / 2.0),
+            // The peers count the pairs of a window one by one.
+            _ => self.problem.visible_pairs() as f64,
         };
         let forward = 4.0 * batch as f64 * heads_q as f64 * visible * head_dim as f64;
         if self.pass == Pass::Backward {
@@ -148,7 +150,7 @@ impl Row {
             "peer": self.peer(),
             "dtype": self.dtype_word(),
             "D": head_dim,
-            "causal": u8::from(mask == Mask::Causal),
+            "causal": u8::from(mask.window().1 == Some(0)),
             "S": seqlen_q,
             "B": batch,
             "H": heads_q,
@@ -158,6 +160,9 @@ impl Row {
             "Hk": heads_k,
         });
         let mut set = |name: &str, value: Value| row[name] = value;
+        if let Some(left) = mask.window().0 {
+            set("window", json!(left));
+        }
         match &self.outcome {
             Err(error) => set("err", json!(error)),
             Ok(measured) => {
@@ -176,7 +181,7 @@ impl Row {
     /// Heads of the columns.
     pub fn header() -> String {
         format!(
-            "{:<26} {:<4} {:<5} {:>4} {:>6} {:>6} {:>6} {:>4} {:>4} {:>4} {:>10} {:>8} {:>8} {:>11} {:>8}",
+            "{:<26} {:<4} {:<5} {:>4} {:>14} {:>6} {:>6} {:>4} {:>4} {:>4} {:>10} {:>8} {:>8} {:>11} {:>8}",
             "variant",
             "pass",
             "dtype",
@@ -208,13 +213,10 @@ impl fmt::Display for Row {
             mask,
             ..
         } = self.problem;
-        let mask = match mask {
-            Mask::Full => "full",
-            Mask::Causal => "causal",
-        };
+        let mask = mask.to_string();
         write!(
             f,
-            "{:<26} {:<4} {:<5} {head_dim:>4} {mask:>6} {seqlen_q:>6} {seqlen_k:>6} {batch:>4} {heads_q:>4} {heads_k:>4}",
+            "{:<26} {:<4} {:<5} {head_dim:>4} {mask:>14} {seqlen_q:>6} {seqlen_k:>6} {batch:>4} {heads_q:>4} {heads_k:>4}",
             self.peer(),
             self.pass_word(),
             self.dtype_word()

@@ -1,13 +1,14 @@
 //! What consumers of both kinds do: masks, exponentials, dS, and sending gradients off.
 
 use super::Tiles;
-use super::layout::{Layout, WorkTile};
+use super::layout::Layout;
+use super::work::{Work, WorkTile};
 use crate::attention::batch_and_head;
-use crate::attention::mask::{Mask, Rows};
+use crate::attention::mask::{Band, Bounds};
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
-use crate::params::{BOX_COLUMNS, BackwardParams, TensorMap};
+use crate::params::{BOX_COLUMNS, BackwardMap, BackwardParams};
 use crate::ptx::math::{ex2_approx, fms};
-use crate::ptx::{barrier, mbarrier, shared, shuffle, special, tma};
+use crate::ptx::{barrier, mbarrier, shared, special, tma};
 use crate::tile::element::Element;
 use crate::tile::fragment;
 use crate::tile::register::{Accumulator, Packed};
@@ -23,25 +24,23 @@ pub(super) const THREADS: u32 = 128;
 pub(super) type PackedScores<T> = <<T as Tiles>::Scores as Accumulator>::Packed;
 
 /// What does not change from tile to tile.
-pub(super) struct Consumer<'a, M> {
+pub(super) struct Consumer<'a> {
     pub(super) p: &'a BackwardParams,
     pub(super) maps: u64,
     pub(super) layout: Layout,
-    pub(super) mask: M,
+    pub(super) band: Band,
     /// Which consumer.
     pub(super) idx: u32,
     /// 1 in the warp's lane 0, which arrives for the warp where only products read.
     pub(super) leads: u32,
 }
 
-/// A tile's keys, as a consumer sees them: 64.
+/// The 64 keys of a tile that a consumer has, in one register: the first one; [`RAGGED`] where some lie behind the sequence's end.
 #[derive(Clone, Copy)]
-pub(super) struct Keys {
-    /// The first one.
-    first: u32,
-    /// The first query from which on every one sees all of them.
-    edge: u32,
-}
+pub(super) struct Keys(i32);
+
+/// Greater than every key, by more than a window is wide.
+const RAGGED: i32 = 1 << 30;
 
 /// Calls `f` with the index of every fragment across, and the two values of a block's `statistics` in shared memory that
 /// this lane's columns of it want. They lie [`super::super::interleaved`].
@@ -67,22 +66,18 @@ pub(super) fn unpacked<E: Element>(packed: &impl Packed, n: usize) -> [f32; 4] {
     [a, b, c, d]
 }
 
-impl<M: Mask> Consumer<'_, M> {
-    /// The `n`-th tile, when the loader has said which. It can be read again until its slot is released.
+impl Consumer<'_> {
+    /// The `n`-th work, when the producer has announced it. It can be read again until its slot is released.
     #[inline(always)]
-    pub(super) unsafe fn await_work(&self, n: u32) -> WorkTile {
+    pub(super) unsafe fn await_work(&self, n: u32) -> Work {
         // SAFETY: the slot is full when it is read.
         unsafe {
             self.layout.work_ring.await_full(Ring::at(STAGES, n));
-            let work = self.layout.read_work(n % STAGES);
-            WorkTile {
-                steps: shuffle::shuffle_idx_u32(work.steps, 0),
-                ..work
-            }
+            self.layout.read_uniform_work(n % STAGES)
         }
     }
 
-    /// The tile's slot may be overwritten.
+    /// The work's slot may be overwritten.
     #[inline(always)]
     pub(super) unsafe fn end_work(&self, n: u32) {
         // SAFETY: every thread arrives for itself.
@@ -92,31 +87,41 @@ impl<M: Mask> Consumer<'_, M> {
     /// The 64 keys of the tile from its key `first` on.
     #[inline(always)]
     pub(super) fn keys<T: Tiles>(&self, work: WorkTile, first: u32) -> Keys {
-        let config = T::FOOTPRINT;
-        let rows = Rows {
-            first: work.tile.tile * config.block_k + first,
-            len: WARPGROUP_ROWS,
-        };
-        let blocks = self.mask.q_blocks(rows, &self.p.shape, config.block_q);
-        Keys {
-            first: rows.first,
-            edge: blocks.full_begin * config.block_q,
+        let first = work.tile.k_block * T::FOOTPRINT.block_k + first;
+        if first + WARPGROUP_ROWS <= self.band.seqlen_k() {
+            Keys(first as i32)
+        } else {
+            Keys(RAGGED)
         }
     }
 
-    /// Pᵀ = exp2(scale_log2 · Sᵀ − L), 0 where masked; it stands in place of Sᵀ, too.
+    /// Whether a query of the block from `first_query` on does not see one of the keys.
+    #[inline(always)]
+    fn is_edge<T: Tiles>(&self, keys: Keys, first_query: u32) -> bool {
+        let block_q = const { T::FOOTPRINT.block_q as i32 };
+        self.band
+            .hides_right(first_query as i32, keys.0 + (WARPGROUP_ROWS as i32 - 1))
+            || self
+                .band
+                .hides_left(first_query as i32 + (block_q - 1), keys.0)
+            || !self.band.bounds().right && keys.0 == RAGGED
+    }
+
+    /// Pᵀ = exp2(scale_log2 · Sᵀ − L) of the 64 keys from `first` on, 0 where masked; it stands in place of Sᵀ, too.
     #[inline(always)]
     pub(super) unsafe fn probabilities<E: Element, T: Tiles>(
         &self,
         at: Ring,
         keys: Keys,
+        first: u32,
         s: &mut T::Scores,
     ) -> PackedScores<T> {
         // SAFETY: Q's stage is full, and L and the number of its first row with it.
         unsafe {
             let first_query = self.layout.read_first_query(at.stage);
-            if first_query < keys.edge {
-                self.mask_block::<T>(keys, first_query, s);
+            if self.is_edge::<T>(keys, first_query) {
+                let first_key = self.layout.read_first_key(at.stage) + first;
+                self.mask_block::<T>(first_key, first_query, s);
             }
             with_columns::<T::Scores>(self.layout.lse::<T>(at.stage), |n, lse| {
                 for (idx, x) in s.fragment_mut(0, n).iter_mut().enumerate() {
@@ -178,49 +183,66 @@ impl<M: Mask> Consumer<'_, M> {
 
     /// S ← −∞ where the mask hides the key, or there is none.
     #[inline(always)]
-    fn mask_block<T: Tiles>(&self, keys: Keys, first_query: u32, s: &mut T::Scores) {
-        let place = fragment::accumulator(special::lane_idx(), 0);
-        let first_key =
-            keys.first + special::opaque(special::thread_idx_x()) / 32 % 4 * 16 + place.row;
-        let hidden = [0, 8].map(|below| {
+    fn mask_block<T: Tiles>(&self, first_key: u32, first_query: u32, s: &mut T::Scores) {
+        // Opaque, where registers would not hold it beside Sᵀ, dQ and dK.
+        let thread = match T::BEHIND {
+            true => special::thread_idx_x(),
+            false => special::opaque(special::thread_idx_x()),
+        };
+        let place = fragment::accumulator(thread % 32, 0);
+        let first_key = first_key + thread / 32 % 4 * 16 + place.row;
+        let first_column = first_query + place.col;
+        let visible = [0, 8].map(|below| {
             let key = first_key + below;
             if key < self.p.shape.seqlen_k {
-                let first_column = first_query + place.col;
-                self.mask.first_query(key).saturating_sub(first_column)
+                let Bounds { left, right } = self.band.bounds();
+                let begin = if right {
+                    self.band.first_query(key).saturating_sub(first_column)
+                } else {
+                    0
+                };
+                let end = if left {
+                    self.band.end_query(key).saturating_sub(first_column)
+                } else {
+                    u32::MAX
+                };
+                (begin, end)
             } else {
-                u32::MAX
+                (u32::MAX, u32::MAX)
             }
         });
         for n in 0..T::Scores::N {
             for (idx, x) in s.fragment_mut(0, n).iter_mut().enumerate() {
-                if (n as u32 * 8 + idx as u32 % 2) < hidden[idx / 2] {
+                let query = n as u32 * 8 + idx as u32 % 2;
+                let (begin, end) = visible[idx / 2];
+                if query < begin || query >= end {
                     *x = f32::NEG_INFINITY;
                 }
             }
         }
     }
 
-    /// Sends a gradient of the tile's 64 keys from `first` on off through `place`, by the `map`-th tensor map.
+    /// Sends a gradient of the tile's 64 keys from `first` on off through `place`, by a tensor map.
     #[inline(always)]
     pub(super) unsafe fn send<E: Element, T: Tiles>(
         &self,
         place: BoxedTile,
-        map: u64,
+        map: BackwardMap,
         work: WorkTile,
         first: u32,
         gradient: &T::KeyGradient,
         scale: f32,
     ) {
-        // Worked out anew for every tile: as they do not change, they would stay in registers, and there are none to spare.
+        // Opaque: as they do not change, they would stay in registers, and there are none to spare.
         let thread = special::opaque(special::thread_idx_x());
         let (consumer, thread) = (thread / THREADS - 1, thread % THREADS);
         let place = BoxedTile {
             base: special::opaque(place.base),
             ..place
         };
-        let map = self.maps + map * size_of::<TensorMap>() as u64;
+        let map = map.at(self.maps);
         let (batch_idx, head_idx) = batch_and_head(work.tile.head, self.p.shape.heads_k);
-        let first = work.tile.tile * T::FOOTPRINT.block_k + first;
+        let first = work.tile.k_block * T::FOOTPRINT.block_k + first;
         // SAFETY: as `consume`; one thread sends, and waits until what it sent before has left.
         unsafe {
             tma::bulk_wait_group_read::<0>();

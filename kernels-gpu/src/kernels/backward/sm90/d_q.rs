@@ -1,18 +1,18 @@
-//! When no tile of keys is left: dQ = accumulator · scale, rounded to the element type.
+//! dQ = accumulator · scale, rounded to the output type.
 //!
-//! The loader draws rows of dQ as it drew tiles before, waits until all tiles that meet them have added, and tells the
-//! consumers. So a block that has no tile for a while does what others have left behind; a kernel of its own would begin only
-//! when the last tile has ended.
+//! When a block of threads has no tiles left, its producer claims rows of dQ as it claimed tiles, waits until all tiles that meet
+//! them have added, and tells the consumers, which convert them. Idle blocks do this while the last tiles run; a kernel of its
+//! own would begin only when the last tile has ended.
 
 use super::Tiles;
 use super::consumer::{Consumer, THREADS};
-use super::layout::{Layout, ROUND, WorkTile, rounded_rows};
+use super::layout::{Layout, converted_rows};
 use super::producer::announce;
 use super::sums::{FRAGMENT_BYTES, piece_bytes};
-use crate::attention::mask::{Mask, Rows};
-use crate::attention::schedule::{BackwardTile, Direction};
+use super::work::{DqRows, Work};
+use crate::attention::mask::{Band, Rows};
 use crate::attention::{batch_and_head, divide};
-use crate::config::TMA_BACKWARD_STAGES as STAGES;
+use crate::kernels::band;
 use crate::params::BackwardParams;
 use crate::ptx::{atomic, global, special};
 use crate::tile::element::Element;
@@ -20,35 +20,29 @@ use crate::tile::global::{GlobalMatrix, GlobalRows};
 use crate::tile::register::Accumulator;
 use crate::tile::warpgroup::{self, WARPGROUP_ROWS};
 
-/// The loader's part: as many rows after as many, until none are left. `n` work_slots have been announced before; how many it are
-/// then.
+/// The producer's part: claims rows until none are left. `n` counts what has been announced before; gives the count after.
 ///
 /// # Safety
-/// One thread of the block does it, when it finds no tile any more.
+/// One thread of the block does it, when it has no tiles left.
 #[inline(always)]
-pub(super) unsafe fn hand_out<T: Tiles, M: Mask>(
-    p: &BackwardParams,
-    layout: Layout,
-    mut n: u32,
-) -> u32 {
-    let mask = M::new(&p.shape);
-    let per_head = p.shape.seqlen_q.div_ceil(const { rounded_rows::<T>() });
+pub(super) unsafe fn hand_out<T: Tiles>(p: &BackwardParams, layout: Layout, mut n: u32) -> u32 {
+    let band = band(&p.shape, p.window);
+    let per_head = p.shape.seqlen_q.div_ceil(const { converted_rows::<T>() });
     let all = per_head * p.shape.batch * p.shape.heads_q;
-    // SAFETY: each tile_idx is drawn once. Tiles that are waited for run, or have ended.
+    // SAFETY: each block of rows is claimed once. Tiles that are waited for run, or have ended.
     unsafe {
         loop {
-            let tile_idx = atomic::atom_add_u32(p.tile_counters + 4, 1);
-            if tile_idx >= all {
+            let claimed = atomic::atom_add_u32(p.tile_counters + 4, 1);
+            if claimed >= all {
                 return n;
             }
-            let head = divide(tile_idx, per_head);
-            let tile = BackwardTile {
-                tile: tile_idx - head * per_head,
+            let head = divide(claimed, per_head);
+            let rows = DqRows {
+                block: claimed - head * per_head,
                 head,
-                direction: Direction::Up,
             };
-            await_sum::<T, M>(p, mask, tile);
-            announce(layout, n, WorkTile { tile, steps: ROUND });
+            await_sum::<T>(p, band, rows);
+            announce(layout, n, Work::convert(rows));
             n += 1;
         }
     }
@@ -56,37 +50,37 @@ pub(super) unsafe fn hand_out<T: Tiles, M: Mask>(
 
 /// Waits until all tiles have added to all blocks that have some of these rows.
 #[inline(always)]
-unsafe fn await_sum<T: Tiles, M: Mask>(p: &BackwardParams, mask: M, rows: BackwardTile) {
+unsafe fn await_sum<T: Tiles>(p: &BackwardParams, band: Band, rows: DqRows) {
     let config = T::FOOTPRINT;
     let q_blocks = divide(p.padded_q as u32, config.block_q);
-    let mut first = rows.tile * const { rounded_rows::<T>() };
-    for _ in 0..const { rounded_rows::<T>() / T::FOOTPRINT.block_q } {
+    let mut first = rows.block * const { converted_rows::<T>() };
+    for _ in 0..const { converted_rows::<T>() / T::FOOTPRINT.block_q } {
         if first < p.shape.seqlen_q {
             let queries = Rows::of_sequence(first, config.block_q, p.shape.seqlen_q);
-            let tiles = mask.kv_blocks(queries, config.block_k).end;
+            let tiles = band.kv_blocks(queries, config.block_k).n();
             let block = rows.head * q_blocks + divide(first, config.block_q);
-            let counter = p.dq_semaphore + u64::from(block) * 4;
-            // SAFETY: the workspace has a counter for every block.
-            while unsafe { atomic::ld_acquire_u32(counter) } != tiles {}
+            let semaphore = p.dq_semaphore + u64::from(block) * 4;
+            // SAFETY: the workspace has a semaphore for every block.
+            while unsafe { atomic::ld_acquire_u32(semaphore) } != tiles {}
         }
         first += config.block_q;
     }
 }
 
-impl<M: Mask> Consumer<'_, M> {
+impl Consumer<'_> {
     /// The consumers' part: this warp's 16 rows, from registers as the consumers had them. Zeros where no tile has added.
     #[inline(always)]
-    pub(super) unsafe fn round<E: Element, T: Tiles>(&self, n: u32) {
+    pub(super) unsafe fn convert<E: Element, T: Tiles>(&self, n: u32, rows: DqRows) {
         let p = self.p;
         // SAFETY: the slot is full. The accumulator has the rows, and their sum where a tile has added.
         unsafe {
-            let BackwardTile { tile, head, .. } = self.layout.read_work(n % STAGES).tile;
-            let first = tile * const { rounded_rows::<T>() } + self.idx * WARPGROUP_ROWS;
-            // Anew: see `send`.
+            let DqRows { block, head } = rows;
+            let first = block * const { converted_rows::<T>() } + self.idx * WARPGROUP_ROWS;
+            // Opaque: see `send`.
             let thread = special::opaque(special::thread_idx_x()) % THREADS;
             let added = first < p.shape.seqlen_q && {
                 let queries = Rows::of_sequence(first, WARPGROUP_ROWS, p.shape.seqlen_q);
-                self.mask.kv_blocks(queries, T::FOOTPRINT.block_k).end > 0
+                self.band.kv_blocks(queries, T::FOOTPRINT.block_k).n() > 0
             };
             // Blocks of more than 64 rows hold the pieces of the first 64 first.
             let row_bytes = const { T::ACCUM_COLUMNS * 4 };
@@ -115,18 +109,18 @@ impl<M: Mask> Consumer<'_, M> {
 
     /// The same where consumers had dQ transposed: a block, of which this warp has 16 columns and a lane pairs of rows.
     #[inline(always)]
-    pub(super) unsafe fn round_transposed<E: Element, T: Tiles>(&self, n: u32) {
+    pub(super) unsafe fn convert_transposed<E: Element, T: Tiles>(&self, n: u32, rows: DqRows) {
         let p = self.p;
         let block_q = const { T::FOOTPRINT.block_q };
         // SAFETY: the slot is full. The accumulator has the rows, and their sum where a tile has added.
         unsafe {
-            let BackwardTile { tile, head, .. } = self.layout.read_work(n % STAGES).tile;
-            let first = tile * block_q;
-            // Anew: see `send`.
+            let DqRows { block, head } = rows;
+            let first = block * block_q;
+            // Opaque: see `send`.
             let thread = special::opaque(special::thread_idx_x()) % THREADS;
             let (warp, lane) = (thread / 32, thread % 32);
             let queries = Rows::of_sequence(first, block_q, p.shape.seqlen_q);
-            let added = self.mask.kv_blocks(queries, T::FOOTPRINT.block_k).end > 0;
+            let added = self.band.kv_blocks(queries, T::FOOTPRINT.block_k).n() > 0;
             let rows = u64::from(head) * p.padded_q + u64::from(first);
             let own = p.d_q_accum
                 + rows * u64::from(const { T::ACCUM_COLUMNS * 4 })

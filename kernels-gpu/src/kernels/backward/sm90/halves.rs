@@ -7,7 +7,7 @@
 //! begin dQ = dS_{i−2} K                    its share; the other one's keys have had a whole step to arrive
 //! begin Sᵀ = K Q_iᵀ                        Q_i has arrived
 //! begin dK += dSᵀ_{i−1} Q_{i−1}
-//! wait for Sᵀ and dQ;  dQ → shared memory  from there it is added to memory when it is the tile's turn
+//! wait for Sᵀ and dQ;  dQ → shared memory  from there a semaphore warp adds it to memory
 //! mask Sᵀ;  Pᵀ ← exp(Sᵀ − L)               dO_i has arrived
 //! wait for dK;  release Q_{i−1}
 //! begin dPᵀ = V dO_iᵀ
@@ -26,9 +26,8 @@
 
 use super::Tiles;
 use super::consumer::{Consumer, Keys, PackedScores, unpacked};
-use super::layout::ROUND;
-use crate::attention::mask::Mask;
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
+use crate::params::BackwardMap;
 use crate::ptx::{mbarrier, special, tma};
 use crate::tile::element::Element;
 use crate::tile::register::{Accumulator, Packed};
@@ -55,7 +54,7 @@ const LATER: u32 = 2;
 /// # Safety
 /// One warpgroup of the block does it for each consumer; the barriers have been made.
 #[inline(always)]
-pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(c: &Consumer<M>) {
+pub(super) unsafe fn consume<E: Element, T: Tiles>(c: &Consumer) {
     let layout = c.layout;
     let (mut n, mut i) = (0, 0);
     // SAFETY: stages are read when they are full, and released when the products that read them have been waited for; all
@@ -63,19 +62,19 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(c: &Consumer<M>) {
     unsafe {
         loop {
             let work = c.await_work(n);
-            let steps = work.steps;
-            if steps == 0 {
+            if work.is_end() {
                 break;
             }
-            if steps == ROUND {
+            if work.is_conversion() {
                 if T::QUERIES_DOWN {
-                    c.round_transposed::<E, T>(n);
+                    c.convert_transposed::<E, T>(n, work.rows());
                 } else {
-                    c.round::<E, T>(n);
+                    c.convert::<E, T>(n, work.rows());
                 }
                 n += 1;
                 continue;
             }
+            let work = work.tile();
             let keys = c.keys::<T>(work, c.idx * WARPGROUP_ROWS);
             let mut kept = Kept::<T> {
                 d_k: T::KeyGradient::undefined(),
@@ -86,24 +85,24 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(c: &Consumer<M>) {
             layout.v_ring.await_full(Ring::at(1, n));
             c.step::<E, T, FIRST>(i, keys, &mut kept);
             i += 1;
-            if steps > 1 {
+            let mut left = work.steps;
+            if left > 1 {
                 c.step::<E, T, SECOND>(i, keys, &mut kept);
                 i += 1;
             }
-            let mut left = steps;
             while left > 2 {
                 c.step::<E, T, LATER>(i, keys, &mut kept);
                 i += 1;
                 left -= 1;
             }
-            c.finish::<E, T>(n, i, steps, &mut kept);
+            c.finish::<E, T>(n, i, left, &mut kept);
             n += 1;
         }
         tma::bulk_wait_group_read::<0>();
     }
 }
 
-impl<M: Mask> Consumer<'_, M> {
+impl Consumer<'_> {
     /// One block of queries: see the module's documentation.
     #[inline(always)]
     unsafe fn step<E: Element, T: Tiles, const NTH: u32>(
@@ -173,7 +172,7 @@ impl<M: Mask> Consumer<'_, M> {
                 self.end_query_gradient::<T>(i.wrapping_sub(2), &d_q);
             }
             self.layout.d_o_ring.await_full(at);
-            let p = self.probabilities::<E, T>(at, keys, s);
+            let p = self.probabilities::<E, T>(at, keys, self.idx * WARPGROUP_ROWS, s);
             if let Some(begun) = begun_d_k {
                 begun.wait::<0>();
                 self.release_q(before);
@@ -211,7 +210,7 @@ impl<M: Mask> Consumer<'_, M> {
             }
             self.begin_scores::<E, T>(at, s).wait::<0>();
             self.layout.d_o_ring.await_full(at);
-            self.probabilities::<E, T>(at, keys, s)
+            self.probabilities::<E, T>(at, keys, self.idx * WARPGROUP_ROWS, s)
         }
     }
 
@@ -249,9 +248,10 @@ impl<M: Mask> Consumer<'_, M> {
         }
     }
 
-    /// The tile's last products; dV and dK on their way out. `i` counts steps up to the tile's end, `n` tiles up to it.
+    /// The tile's last products; dV and dK on their way out. `i` counts steps up to the tile's end, `n` tiles up to it;
+    /// `left` is 1 where the tile had one step.
     #[inline(always)]
-    unsafe fn finish<E: Element, T: Tiles>(&self, n: u32, i: u32, steps: u32, kept: &mut Kept<T>) {
+    unsafe fn finish<E: Element, T: Tiles>(&self, n: u32, i: u32, left: u32, kept: &mut Kept<T>) {
         let (layout, queries) = (self.layout, const { T::FOOTPRINT.block_q / 16 });
         let last = Ring::at(STAGES, i.wrapping_sub(1));
         // SAFETY: as `consume`.
@@ -259,7 +259,7 @@ impl<M: Mask> Consumer<'_, M> {
             if !T::OUT_THROUGH_V {
                 mbarrier::mbarrier_arrive_if(layout.v_ring.empty(0), self.leads);
             }
-            if steps > 1 {
+            if left > 1 {
                 let mut d_q = T::QueryGradient::undefined();
                 let i = i.wrapping_sub(2);
                 self.begin_query_gradient::<E, T>(i, &mut d_q).wait::<0>();
@@ -267,7 +267,7 @@ impl<M: Mask> Consumer<'_, M> {
             }
             let mut d_q = T::QueryGradient::undefined();
             let q = layout.q::<T>(last.stage);
-            let add = (steps > 1) as u32;
+            let add = (left > 1) as u32;
             // dQ first, so that the next tile's K is on its way while gradients are sent off.
             let begun_d_q = self.begin_query_gradient::<E, T>(i.wrapping_sub(1), &mut d_q);
             let begun_d_k = kept.d_k.begin_addition::<E, _>(&kept.d_s, q, queries, add);
@@ -277,11 +277,18 @@ impl<M: Mask> Consumer<'_, M> {
 
             let (out, own) = (layout.out::<T>(self.idx), self.idx * WARPGROUP_ROWS);
             // The work is read again, and its place worked out anew: so neither need stay in registers.
-            let work = layout.read_work(special::opaque(n) % STAGES);
-            self.send::<E, T>(out, 5, work, own, &kept.d_v, 1.0);
+            let work = layout.read_work(special::opaque(n) % STAGES).tile();
+            self.send::<E, T>(out, BackwardMap::DV, work, own, &kept.d_v, 1.0);
             begun_d_k.wait::<0>();
             self.release_q(last);
-            self.send::<E, T>(out, 4, work, own, &kept.d_k, self.p.scale.scale);
+            self.send::<E, T>(
+                out,
+                BackwardMap::DK,
+                work,
+                own,
+                &kept.d_k,
+                self.p.scale.scale,
+            );
             if T::OUT_THROUGH_V {
                 tma::bulk_wait_group_read::<0>();
                 mbarrier::mbarrier_arrive_if(layout.v_ring.empty(0), self.leads);

@@ -2,9 +2,9 @@
 
 use super::Tiles;
 use super::sums::piece_bytes;
-use crate::attention::schedule::{BackwardTile, Direction};
+use super::work::Work;
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
-use crate::ptx::{shared, special};
+use crate::ptx::{shared, shuffle, special};
 use crate::tile::ring::Barriers;
 use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
 
@@ -19,19 +19,8 @@ const P_BYTES: u32 = 64 * 64 * 2;
 /// Bytes of a slot.
 const SLOT: u32 = 16;
 
-/// A tile of keys, as the loader tells the others of it.
-#[derive(Clone, Copy)]
-pub(super) struct WorkTile {
-    pub(super) tile: BackwardTile,
-    /// How many query blocks it meets, of all query heads together; 0 where nothing is left to do. [`ROUND`] where no tile is.
-    pub(super) steps: u32,
-}
-
-/// [`WorkTile::steps`] of a work for which `tile` names, instead of keys, [`rounded_rows`] of dQ of a query head, to which all
-/// tiles have added.
-pub(super) const ROUND: u32 = u32::MAX;
-/// Rows of dQ that the consumers round at once: 16 for each warp; a block, where they had it transposed.
-pub(super) const fn rounded_rows<T: Tiles>() -> u32 {
+/// Rows of dQ that the consumers convert at once: 16 for each warp; a block, where they had it transposed.
+pub(super) const fn converted_rows<T: Tiles>() -> u32 {
     if T::QUERIES_DOWN {
         T::FOOTPRINT.block_q
     } else {
@@ -39,7 +28,7 @@ pub(super) const fn rounded_rows<T: Tiles>() -> u32 {
     }
 }
 
-/// A step's block of dQ, as a turn keeper tells the consumers of it.
+/// A step's block of dQ, as a semaphore warp tells the consumers of it.
 #[derive(Clone, Copy)]
 pub(super) struct DqSlot {
     /// Which block of the accumulator.
@@ -65,7 +54,7 @@ pub(super) struct Layout {
     delta: u32,
     steps: u32,
     work_slots: u32,
-    turns: u32,
+    dq_slots: u32,
     /// Stages of Q, with lse, Δ and the number of its first row; emptied by the consumers' threads.
     pub(super) q_ring: Barriers,
     /// Stages of dO; emptied by the consumers' warps.
@@ -74,10 +63,10 @@ pub(super) struct Layout {
     pub(super) d_s_ring: Barriers,
     /// Stages of Pᵀ, where one consumer hands it to the other.
     pub(super) p_ring: Barriers,
-    /// Slots for work_slots; emptied by all threads of the consumers, and the turn keepers.
+    /// Slots for work; emptied by all threads of the consumers, and the semaphore warps.
     pub(super) work_ring: Barriers,
-    /// Slots for turns, where consumers add from their registers; each filled by its keeper, emptied by the consumers' threads
-    /// when they have added.
+    /// Slots for blocks of dQ, where consumers add from their registers; each filled by its semaphore warp, emptied by the
+    /// consumers' threads when they have added.
     pub(super) dq_slot_ring: Barriers,
     /// Places of pieces, the first consumer's and then the other's.
     piece_rings: Barriers,
@@ -116,8 +105,8 @@ impl Layout {
         let delta = lse + STAGES * config.block_q * 4;
         let steps = delta + STAGES * config.block_q * 4;
         let work_slots = steps + STAGES * SLOT;
-        let turns = work_slots + STAGES * SLOT;
-        let q_ring = Barriers::new(turns + STAGES * SLOT, STAGES);
+        let dq_slots = work_slots + STAGES * SLOT;
+        let q_ring = Barriers::new(dq_slots + STAGES * SLOT, STAGES);
         let d_o_ring = Barriers::new(q_ring.end(), STAGES);
         let d_s_ring = Barriers::new(d_o_ring.end(), STAGES);
         let p_ring = Barriers::new(d_s_ring.end(), STAGES);
@@ -139,7 +128,7 @@ impl Layout {
             delta,
             steps,
             work_slots,
-            turns,
+            dq_slots,
             q_ring,
             d_o_ring,
             d_s_ring,
@@ -264,14 +253,14 @@ impl Layout {
         self.delta + stage * T::FOOTPRINT.block_q * 4
     }
 
-    /// Writes which row of q is the first of a stage.
+    /// Writes which rows of q, and which keys of the tile, a stage is for.
     ///
     /// # Safety
     /// The stage is empty.
     #[inline(always)]
-    pub(super) unsafe fn write_first_query(self, stage: u32, row: u32) {
+    pub(super) unsafe fn write_step(self, stage: u32, first_query: u32, first_key: u32) {
         // SAFETY: the caller's contract.
-        unsafe { shared::st_shared_u32(self.steps + stage * SLOT, row) };
+        unsafe { shared::st_shared_x2(self.steps + stage * SLOT, [first_query, first_key]) };
     }
 
     /// Reads which row of q is the first of a stage.
@@ -284,22 +273,24 @@ impl Layout {
         unsafe { shared::ld_shared_u32(self.steps + stage * SLOT) }
     }
 
-    /// Writes a work to a slot.
+    /// Reads which key is the first of the tile that a stage is for.
+    ///
+    /// # Safety
+    /// The stage is full.
+    #[inline(always)]
+    pub(super) unsafe fn read_first_key(self, stage: u32) -> u32 {
+        // SAFETY: the caller's contract.
+        unsafe { shared::ld_shared_u32(self.steps + stage * SLOT + 4) }
+    }
+
+    /// Writes work to a slot.
     ///
     /// # Safety
     /// The slot is empty.
     #[inline(always)]
-    pub(super) unsafe fn write_work(self, slot: u32, work: WorkTile) {
-        let BackwardTile {
-            tile,
-            head,
-            direction,
-        } = work.tile;
-        let up = (direction == Direction::Up) as u32;
+    pub(super) unsafe fn write_work(self, slot: u32, work: Work) {
         // SAFETY: the caller's contract.
-        unsafe {
-            shared::st_shared_x4(self.work_slots + slot * SLOT, [tile, head, up, work.steps])
-        };
+        unsafe { shared::st_shared_x4(self.work_slots + slot * SLOT, work.words()) };
     }
 
     /// Reads the work in a slot.
@@ -307,41 +298,43 @@ impl Layout {
     /// # Safety
     /// The slot is full.
     #[inline(always)]
-    pub(super) unsafe fn read_work(self, slot: u32) -> WorkTile {
+    pub(super) unsafe fn read_work(self, slot: u32) -> Work {
         // SAFETY: the caller's contract.
-        let [tile, head, up, steps] =
-            unsafe { shared::ld_shared_x4(self.work_slots + slot * SLOT) };
-        let direction = if up == 1 {
-            Direction::Up
-        } else {
-            Direction::Down
-        };
-        let tile = BackwardTile {
-            tile,
-            head,
-            direction,
-        };
-        WorkTile { tile, steps }
+        Work::from_words(unsafe { shared::ld_shared_x4(self.work_slots + slot * SLOT) })
     }
 
-    /// Writes a turn to a slot.
+    /// The same, with what decides where a thread goes broadcast from lane 0, so that ptxas treats the branches as warp-uniform.
+    ///
+    /// # Safety
+    /// As [`Layout::read_work`]; warp-collective.
+    #[inline(always)]
+    pub(super) unsafe fn read_uniform_work(self, slot: u32) -> Work {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let [block, head, steps, kind] = self.read_work(slot).words();
+            let [steps, kind] = [steps, kind].map(|x| shuffle::shuffle_idx_u32(x, 0));
+            Work::from_words([block, head, steps, kind])
+        }
+    }
+
+    /// Writes to a slot which block of dQ comes next.
     ///
     /// # Safety
     /// The slot is empty.
     #[inline(always)]
-    pub(super) unsafe fn write_dq_slot(self, slot: u32, turn: DqSlot) {
+    pub(super) unsafe fn write_dq_slot(self, slot: u32, dq: DqSlot) {
         // SAFETY: the caller's contract.
-        unsafe { shared::st_shared_x2(self.turns + slot * SLOT, [turn.block, turn.first]) };
+        unsafe { shared::st_shared_x2(self.dq_slots + slot * SLOT, [dq.block, dq.first]) };
     }
 
-    /// Reads the turn in a slot.
+    /// Reads from a slot which block of dQ comes next.
     ///
     /// # Safety
     /// The slot is full.
     #[inline(always)]
     pub(super) unsafe fn read_dq_slot(self, slot: u32) -> DqSlot {
         // SAFETY: the caller's contract.
-        let [block, first] = unsafe { shared::ld_shared_x2(self.turns + slot * SLOT) };
+        let [block, first] = unsafe { shared::ld_shared_x2(self.dq_slots + slot * SLOT) };
         DqSlot { block, first }
     }
 }

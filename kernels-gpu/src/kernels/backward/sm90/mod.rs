@@ -1,15 +1,15 @@
 //! flash3 backward for Hopper: TMA, `wgmma`, warpgroups with roles.
 //!
-//! A block stays on its SM and draws tiles of keys until none are left. K and V of a tile stay, blocks of queries pass by.
-//! Its warps have roles:
+//! A block of threads is resident on its SM and claims tiles of keys until none are left. K and V of a tile stay in shared memory,
+//! blocks of queries are streamed. Its warps have roles:
 //!
-//! - the loader, one thread, draws tiles, says so to everybody through two slots, and keeps the rings of Q and dO full;
-//! - two warpgroups of consumers recompute S and P, and keep dV and dK: up to head_dim 128 each for half of the keys
+//! - the producer, one thread, claims tiles, tells the others through two slots, and keeps the rings of Q and dO full;
+//! - two consumer warpgroups recompute S and P, and keep dV and dK: up to head_dim 128 each for half of the keys
 //!   (`halves.rs`), above that one keeps dV and the other dK (`split.rs`); they share dQ;
-//! - two turn keepers, a thread each for even and odd steps, wait until it is the tile's turn to add to a block of dQ, and
-//!   see to it that this happens (`sums.rs`).
+//! - two semaphore warps, a thread each for even and odd steps, wait until the tile may add to a block of dQ, and
+//!   see to it that this happens (`semaphore.rs`, `sums.rs`).
 //!
-//! Who finds no tile any more rounds dQ (`d_q.rs`).
+//! When a block has no tiles left, it converts finished rows of dQ to the output type (`d_q.rs`).
 //!
 //! Scores are held transposed, keys down, so that Pᵀ and dSᵀ are left operands of the next products as they lie in registers;
 //! dSᵀ goes through shared memory too, for dQ, which is added to an accumulator in global memory. Who waits for whom there:
@@ -23,10 +23,11 @@ mod producer;
 mod semaphore;
 mod split;
 mod sums;
+mod work;
 
 use super::Blocks;
-use crate::attention::mask::Mask;
 use crate::config::{self, Footprint};
+use crate::kernels::band;
 use crate::params::TmaBackwardParams;
 use crate::ptx::{barrier, mbarrier, shuffle, special, warpgroup};
 use crate::tile::element::Element;
@@ -55,7 +56,7 @@ pub trait Tiles: Blocks {
     const OUT_THROUGH_V: bool = Self::QUERIES_DOWN;
     /// A consumer's piece of a block of dQ: 64 rows of 64 columns; transposed, 64 columns of all rows.
     type QueryGradient: WarpgroupTile;
-    /// Columns of dQ that a warp rounds at once, where they are not transposed.
+    /// Columns of dQ that a warp converts at once, where they are not transposed.
     type Rounded: Accumulator;
 }
 
@@ -92,22 +93,22 @@ tiles! {
     Wide WideTiles: 128;
 }
 
-/// Registers of the threads that only move data; consumers need what these give back.
+/// Registers of the producer warpgroup; consumers need what it gives back.
 const PRODUCER_REGISTERS: u32 = 24;
-/// Registers of consumers. With the movers', not more than the 168 that the launch gives each thread.
+/// Registers of consumers. With the producers', not more than the 168 that the launch gives each thread.
 const CONSUMER_REGISTERS: u32 = 240;
-/// The same at head_dim 192, where consumers can spare some: the movers then need no local memory.
+/// The same at head_dim 192, where consumers can spare some: the producers then need no local memory.
 const SPARED_PRODUCER_REGISTERS: u32 = 40;
 const SPARED_CONSUMER_REGISTERS: u32 = 232;
 
-/// Draws tiles until none are left.
+/// Claims tiles until none are left.
 ///
 /// # Safety
 /// The launch is as [`config::tma_backward`] says, with not more blocks than tiles; tensors are as [`TmaBackwardParams`]
 /// says, of at most `T::HEAD_DIM` columns; `maps` is the address of the first tensor map; the `delta` kernel ran before on
 /// the stream.
 #[inline(always)]
-pub unsafe fn backward<E: Element, T: Tiles, M: Mask>(p: &TmaBackwardParams, maps: u64) {
+pub unsafe fn backward<E: Element, T: Tiles>(p: &TmaBackwardParams, maps: u64) {
     let layout = Layout::new::<T>();
     let thread = special::thread_idx_x();
     // SAFETY: all threads of the block come here; barriers are made before anyone uses them.
@@ -117,7 +118,7 @@ pub unsafe fn backward<E: Element, T: Tiles, M: Mask>(p: &TmaBackwardParams, map
             mbarrier::fence_mbarrier_init();
         }
         barrier::barrier_sync_all();
-        // Lane 0's number in all lanes: ptxas then knows that the warp is of one mind.
+        // Broadcast lane 0's value so that ptxas treats the branches as warp-uniform.
         let warpgroup = shuffle::shuffle_idx_u32(thread / 128, 0);
         if warpgroup == 0 {
             if T::HEAD_DIM == 192 {
@@ -128,9 +129,9 @@ pub unsafe fn backward<E: Element, T: Tiles, M: Mask>(p: &TmaBackwardParams, map
             let warp = shuffle::shuffle_idx_u32(thread / 32, 0);
             if special::lane_idx() == 0 {
                 if warp == 0 {
-                    producer::produce::<T, M>(&p.pass, maps, layout);
+                    producer::produce::<T>(&p.pass, maps, layout);
                 } else if warp <= config::TMA_BACKWARD_STAGES {
-                    semaphore::keep::<T, M>(&p.pass, layout, warp - 1);
+                    semaphore::serve::<T>(&p.pass, layout, warp - 1);
                 }
             }
         } else {
@@ -143,16 +144,16 @@ pub unsafe fn backward<E: Element, T: Tiles, M: Mask>(p: &TmaBackwardParams, map
                 p: &p.pass,
                 maps,
                 layout,
-                mask: M::new(&p.pass.shape),
+                band: band(&p.pass.shape, p.pass.window),
                 idx: warpgroup - 1,
                 leads: (special::lane_idx() == 0) as u32,
             };
             if !T::SPLIT {
-                halves::consume::<E, T, M>(&c);
+                halves::consume::<E, T>(&c);
             } else if c.idx == 0 {
-                split::consume_values::<E, T, M>(&c);
+                split::consume_values::<E, T>(&c);
             } else {
-                split::consume_keys::<E, T, M>(&c);
+                split::consume_keys::<E, T>(&c);
             }
         }
     }

@@ -1,19 +1,20 @@
-//! The loader: draws tiles of keys, brings K and V, and keeps the rings of Q and dO full; then, rows of dQ to be rounded.
+//! The producer: claims tiles of keys, loads K and V, and keeps the rings of Q and dO full; then claims rows of dQ to convert.
 
-use super::layout::{Layout, WorkTile};
+use super::layout::Layout;
+use super::work::{Work, WorkTile};
 use super::{Tiles, d_q};
 use crate::attention::batch_and_head;
 use crate::attention::block_order::{self, BlockOrder};
-use crate::attention::mask::Mask;
-use crate::attention::schedule::{self, BackwardTile, Direction};
+use crate::attention::schedule;
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
-use crate::params::{BOX_COLUMNS, BackwardParams, MAX_TMA_ROWS, SHIFTED, TensorMap};
+use crate::kernels::band;
+use crate::params::{BOX_COLUMNS, BackwardMap, BackwardParams, SHIFTED};
 use crate::ptx::{atomic, mbarrier, special, tma};
 use crate::tile::global::row_of_head;
 use crate::tile::ring::Ring;
 use crate::tile::warpgroup::BoxedTile;
 
-/// The loader and its place in the rings of Q and dO.
+/// The producer and its place in the rings of Q and dO.
 struct Producer<'a> {
     p: &'a BackwardParams,
     maps: u64,
@@ -22,16 +23,16 @@ struct Producer<'a> {
     step: u32,
 }
 
-/// The whole of the loader's work.
+/// The whole of the producer's work.
 ///
 /// # Safety
 /// One thread of the block does it; the barriers have been made.
 #[inline(always)]
-pub(super) unsafe fn produce<T: Tiles, M: Mask>(p: &BackwardParams, maps: u64, layout: Layout) {
+pub(super) unsafe fn produce<T: Tiles>(p: &BackwardParams, maps: u64, layout: Layout) {
     let config = T::FOOTPRINT;
-    let mask = M::new(&p.shape);
+    let band = band(&p.shape, p.window);
     let tiles = p.schedule.tiles * p.schedule.heads;
-    let mut loader = Producer {
+    let mut producer = Producer {
         p,
         maps,
         layout,
@@ -42,45 +43,43 @@ pub(super) unsafe fn produce<T: Tiles, M: Mask>(p: &BackwardParams, maps: u64, l
     // SAFETY: stages and slots are filled when they are empty; each tile is drawn once.
     unsafe {
         loop {
-            // Drawn when the last tile's last copies have been begun, not before: tiles begin in the order of their tickets.
-            let tile_idx = if p.schedule.order != SHIFTED {
+            // Claimed when the last tile's last copies have been begun, not before: tiles begin in the order of their numbers.
+            let claimed = if p.schedule.order != SHIFTED {
                 atomic::atom_add_u32(p.tile_counters, 1)
             } else if special::block_idx_x() < shifted {
                 special::block_idx_x() + n * shifted
             } else {
                 tiles
             };
-            if tile_idx >= tiles {
+            if claimed >= tiles {
                 break;
             }
-            let tile = schedule::backward(&p.schedule, M::WORK, tile_idx);
-            let blocks =
-                block_order::q_blocks(&mask, tile.tile, &p.shape, config.block_q, config.block_k);
-            let walk = BlockOrder::begin(mask, tile, blocks, &p.schedule, p.shape.group_size);
+            let tile = schedule::backward(&p.schedule, band.bounds().work(), claimed);
+            let blocks = block_order::q_blocks(&band, tile.k_block, config.block_q, config.block_k);
+            // Keys that no query sees: the `clear` kernel has written their gradients.
+            if band.bounds().left && blocks.n() == 0 {
+                continue;
+            }
+            let order = BlockOrder::begin(band, tile, blocks, &p.schedule, p.shape.group_size);
             let work = WorkTile {
                 tile,
-                steps: walk.steps(),
+                steps: order.steps(),
             };
-            announce(layout, n, work);
-            loader.load_tile::<T, M>(n, work, walk);
+            announce(layout, n, Work::key_tile(work));
+            producer.load_tile::<T>(n, work, order);
             n += 1;
         }
-        n = d_q::hand_out::<T, M>(p, layout, n);
-        let tile = BackwardTile {
-            tile: 0,
-            head: 0,
-            direction: Direction::Down,
-        };
-        announce(layout, n, WorkTile { tile, steps: 0 });
+        n = d_q::hand_out::<T>(p, layout, n);
+        announce(layout, n, Work::END);
     }
 }
 
-/// Tells the others of the `n`-th work.
+/// Tells the others what comes as the `n`-th.
 ///
 /// # Safety
-/// The loader does it.
+/// The producer does it.
 #[inline(always)]
-pub(super) unsafe fn announce(layout: Layout, n: u32, work: WorkTile) {
+pub(super) unsafe fn announce(layout: Layout, n: u32, work: Work) {
     let slot = Ring::at(STAGES, n);
     // SAFETY: the slot is empty when it is written.
     unsafe {
@@ -93,16 +92,16 @@ pub(super) unsafe fn announce(layout: Layout, n: u32, work: WorkTile) {
 impl Producer<'_> {
     /// K and V of the `n`-th tile, and Q and dO of each of its steps.
     #[inline(always)]
-    unsafe fn load_tile<T: Tiles, M: Mask>(
-        &mut self,
-        n: u32,
-        work: WorkTile,
-        mut walk: BlockOrder<M>,
-    ) {
+    unsafe fn load_tile<T: Tiles>(&mut self, n: u32, work: WorkTile, mut order: BlockOrder) {
         let config = T::FOOTPRINT;
         let (p, layout) = (self.p, self.layout);
         let (batch_idx, kv_head_idx) = batch_and_head(work.tile.head, p.shape.heads_k);
-        let keys = [0, work.tile.tile * config.block_k, kv_head_idx, batch_idx];
+        let keys = [
+            0,
+            work.tile.k_block * config.block_k,
+            kv_head_idx,
+            batch_idx,
+        ];
         let once = Ring::at(1, n);
         let rows_bytes = const { BoxedTile::n_bytes(config_block_q::<T>(), T::HEAD_DIM) };
         // Of lse, and of Δ.
@@ -112,37 +111,46 @@ impl Producer<'_> {
         unsafe {
             while left > 0 {
                 let at = Ring::at(STAGES, self.step);
-                let head_idx = kv_head_idx * p.shape.group_size + walk.head;
-                let first = walk.block * config.block_q;
+                let head_idx = kv_head_idx * p.shape.group_size + order.head;
+                let first = order.block * config.block_q;
                 let statistics =
                     row_of_head(0, batch_idx * p.shape.heads_q + head_idx, p.padded_q, first);
-                // Behind the end there is no memory, and no lse: see `delta`.
-                let row = if p.shape.seqlen_q == 0 {
-                    MAX_TMA_ROWS
-                } else {
-                    first
-                };
-                let queries = [0, row, head_idx, batch_idx];
+                let queries = [0, first, head_idx, batch_idx];
 
                 let is_first = left == work.steps;
                 let load_keys = || {
                     if is_first {
                         layout.k_ring.await_empty(once);
-                        fill::<T>(self.map(1), layout.k::<T>(), keys, layout.k_ring.full(0));
+                        fill::<T>(
+                            BackwardMap::K.at(self.maps),
+                            layout.k::<T>(),
+                            keys,
+                            layout.k_ring.full(0),
+                        );
                     }
                 };
                 let load_values = || {
                     if is_first {
                         layout.v_ring.await_empty(once);
-                        fill::<T>(self.map(2), layout.v::<T>(), keys, layout.v_ring.full(0));
+                        fill::<T>(
+                            BackwardMap::V.at(self.maps),
+                            layout.v::<T>(),
+                            keys,
+                            layout.v_ring.full(0),
+                        );
                     }
                 };
                 let load_q = || {
                     layout.q_ring.await_empty(at);
-                    layout.write_first_query(at.stage, first);
+                    layout.write_step(at.stage, first, keys[1]);
                     let full = layout.q_ring.full(at.stage);
                     mbarrier::mbarrier_arrive_expect_tx(full, rows_bytes + 2 * n_bytes);
-                    load_boxes::<T>(self.map(0), layout.q::<T>(at.stage), queries, full);
+                    load_boxes::<T>(
+                        BackwardMap::Q.at(self.maps),
+                        layout.q::<T>(at.stage),
+                        queries,
+                        full,
+                    );
                     let (lse, delta) = (layout.lse::<T>(at.stage), layout.delta::<T>(at.stage));
                     tma::bulk_load(lse, p.lse_log2 + statistics, n_bytes, full);
                     tma::bulk_load(delta, p.delta + statistics, n_bytes, full);
@@ -151,7 +159,12 @@ impl Producer<'_> {
                     layout.d_o_ring.await_empty(at);
                     let full = layout.d_o_ring.full(at.stage);
                     mbarrier::mbarrier_arrive_expect_tx(full, rows_bytes);
-                    load_boxes::<T>(self.map(3), layout.d_o::<T>(at.stage), queries, full);
+                    load_boxes::<T>(
+                        BackwardMap::DO.at(self.maps),
+                        layout.d_o::<T>(at.stage),
+                        queries,
+                        full,
+                    );
                 };
                 // In the order in which places become free. In wide tiles it is faster to ask first for what is wanted first.
                 if T::SPLIT {
@@ -171,17 +184,11 @@ impl Producer<'_> {
                     load_keys();
                 }
 
-                walk.advance();
+                order.advance();
                 self.step += 1;
                 left -= 1;
             }
         }
-    }
-
-    /// The address of the tensor map of q, k, v or dO.
-    #[inline(always)]
-    fn map(&self, idx: u64) -> u64 {
-        self.maps + idx * size_of::<TensorMap>() as u64
     }
 }
 

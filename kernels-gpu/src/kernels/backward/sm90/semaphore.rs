@@ -1,90 +1,99 @@
-//! A turn keeper: waits until it is the tile's turn to add to a step's block of dQ, sends off what consumers have left of it
-//! or says that they may add, and passes the turn on.
+//! The semaphore warps: each waits until the tile may add to a step's block of dQ, sends what consumers have left of it (or lets
+//! them add), and lets the next tile pass.
 //!
-//! To ask whose turn it is, and to see to it that everybody sees what was added before the next one is told, takes longer
-//! than a step. So there are two keepers, for even and for odd steps, and consumers never wait for memory.
+//! To poll the semaphore, and to make sure that everybody sees what was added before the next tile is let pass, takes longer
+//! than a step. So two helper threads (even and odd steps) do it, and consumers never stall on a global-memory read.
 
 use super::Tiles;
-use super::layout::{DqSlot, Layout, ROUND};
+use super::layout::{DqSlot, Layout};
 use super::sums;
+use super::work::WorkTile;
 use crate::attention::batch_and_head;
 use crate::attention::block_order::{self, BlockOrder};
-use crate::attention::mask::Mask;
+use crate::attention::mask::Band;
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
+use crate::kernels::band;
 use crate::params::{BackwardParams, FASTEST};
 use crate::ptx::{atomic, mbarrier, tma};
 use crate::tile::ring::Ring;
 
-/// The whole of a keeper's work: every step that is `mine`, counted modulo [`STAGES`].
+/// The whole of a semaphore warp's work: every step that is `mine`, counted modulo [`STAGES`].
 ///
 /// # Safety
 /// One thread of the block does it for each stage; the barriers have been made.
 #[inline(always)]
-pub(super) unsafe fn keep<T: Tiles, M: Mask>(p: &BackwardParams, layout: Layout, mine: u32) {
-    let config = T::FOOTPRINT;
-    let mask = M::new(&p.shape);
-    let q_blocks = p.padded_q as u32 / config.block_q;
+pub(super) unsafe fn serve<T: Tiles>(p: &BackwardParams, layout: Layout, mine: u32) {
+    let band = band(&p.shape, p.window);
     let (mut n, mut step) = (0, 0);
-    // SAFETY: slots are read when they are full, written when they are empty. Tiles that are waited for run: they have lower
-    // tickets, or are of the same circle.
+    // SAFETY: slots are read when they are full.
     unsafe {
         loop {
             let slot = Ring::at(STAGES, n);
             layout.work_ring.await_full(slot);
             let work = layout.read_work(slot.stage);
-            if work.steps == 0 {
+            if work.is_end() {
                 return;
             }
             mbarrier::mbarrier_arrive_if(layout.work_ring.empty(slot.stage), 1);
             n += 1;
-            if work.steps == ROUND {
-                continue;
+            if !work.is_conversion() {
+                serve_tile::<T>(p, layout, mine, band, work.tile(), &mut step);
             }
+        }
+    }
+}
 
-            let (batch_idx, kv_head_idx) = batch_and_head(work.tile.head, p.shape.heads_k);
-            let head = batch_idx * p.shape.heads_q + kv_head_idx * p.shape.group_size;
-            let blocks = block_order::q_blocks(
-                &mask,
-                work.tile.tile,
-                &p.shape,
-                config.block_q,
-                config.block_k,
-            );
-            let mut walk =
-                BlockOrder::begin(mask, work.tile, blocks, &p.schedule, p.shape.group_size);
-            let mut left = work.steps;
-            while left > 0 {
-                let at = Ring::at(STAGES, step);
-                if at.stage == mine {
-                    let block = (head + walk.head) * q_blocks + walk.block;
-                    let counter = p.dq_semaphore + u64::from(block) * 4;
-                    let ordered = p.schedule.order != FASTEST;
-                    let turn = if ordered {
-                        walk.turn(&p.shape, config.block_q, config.block_k)
-                    } else {
-                        1
-                    };
-                    if ordered && turn > 0 {
-                        while atomic::ld_acquire_u32(counter) != turn {}
-                    }
-                    let first = (turn == 0) as u32;
-                    let turn = DqSlot { block, first };
-                    if T::SPLIT {
-                        layout.write_dq_slot(mine, turn);
-                        mbarrier::mbarrier_arrive_if(layout.dq_slot_ring.full(mine), 1);
-                        // All have added when the slot is empty again.
-                        mbarrier::mbarrier_wait(layout.dq_slot_ring.empty(mine), at.parity);
-                    } else {
-                        tma::fence_proxy_async_global();
-                        sums::send_pieces::<T>(p, layout, at, turn);
-                    }
-                    // Counted in any order: who rounds dQ waits for the last.
-                    atomic::red_release_add_u32(counter, 1);
+/// The steps of one tile; `step` counts those of all tiles.
+#[inline(always)]
+unsafe fn serve_tile<T: Tiles>(
+    p: &BackwardParams,
+    layout: Layout,
+    mine: u32,
+    band: Band,
+    work: WorkTile,
+    step: &mut u32,
+) {
+    let config = T::FOOTPRINT;
+    let q_blocks = p.padded_q as u32 / config.block_q;
+    let (batch_idx, kv_head_idx) = batch_and_head(work.tile.head, p.shape.heads_k);
+    let head = batch_idx * p.shape.heads_q + kv_head_idx * p.shape.group_size;
+    let blocks = block_order::q_blocks(&band, work.tile.k_block, config.block_q, config.block_k);
+    let mut order = BlockOrder::begin(band, work.tile, blocks, &p.schedule, p.shape.group_size);
+    let mut left = work.steps;
+    // SAFETY: slots are written when they are empty. Tiles that are waited for run: they were claimed earlier, or go round
+    // together with this one.
+    unsafe {
+        while left > 0 {
+            let at = Ring::at(STAGES, *step);
+            if at.stage == mine {
+                let block = (head + order.head) * q_blocks + order.block;
+                let semaphore = p.dq_semaphore + u64::from(block) * 4;
+                let ordered = p.schedule.order != FASTEST;
+                let rank = if ordered {
+                    order.rank(config.block_q, config.block_k)
+                } else {
+                    1
+                };
+                if ordered && rank > 0 {
+                    while atomic::ld_acquire_u32(semaphore) != rank {}
                 }
-                walk.advance();
-                step += 1;
-                left -= 1;
+                let first = (rank == 0) as u32;
+                let slot = DqSlot { block, first };
+                if T::SPLIT {
+                    layout.write_dq_slot(mine, slot);
+                    mbarrier::mbarrier_arrive_if(layout.dq_slot_ring.full(mine), 1);
+                    // All have added when the slot is empty again.
+                    mbarrier::mbarrier_wait(layout.dq_slot_ring.empty(mine), at.parity);
+                } else {
+                    tma::fence_proxy_async_global();
+                    sums::send_pieces::<T>(p, layout, at, slot);
+                }
+                // Counted in any order: who converts dQ waits for the last.
+                atomic::red_release_add_u32(semaphore, 1);
             }
+            order.advance();
+            *step += 1;
+            left -= 1;
         }
     }
 }

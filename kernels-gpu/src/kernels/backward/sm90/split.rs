@@ -15,10 +15,10 @@
 
 use super::Tiles;
 use super::consumer::{Consumer, Keys, PackedScores, THREADS, unpacked};
-use super::layout::{ROUND, WorkTile};
+use super::work::WorkTile;
 use crate::attention::batch_and_head;
-use crate::attention::mask::Mask;
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
+use crate::params::BackwardMap;
 use crate::ptx::{mbarrier, shared, special, tma};
 use crate::tile::element::Element;
 use crate::tile::global::{GlobalMatrix, GlobalRows};
@@ -34,7 +34,7 @@ const STEPS: u32 = 4;
 /// # Safety
 /// One warpgroup of the block does it; the barriers have been made.
 #[inline(always)]
-pub(super) unsafe fn consume_values<E: Element, T: Tiles, M: Mask>(c: &Consumer<M>) {
+pub(super) unsafe fn consume_values<E: Element, T: Tiles>(c: &Consumer) {
     let layout = c.layout;
     let (mut n, mut i) = (0, 0);
     // SAFETY: stages are read when they are full, and released when the products that read them have been waited for; all
@@ -42,14 +42,15 @@ pub(super) unsafe fn consume_values<E: Element, T: Tiles, M: Mask>(c: &Consumer<
     unsafe {
         loop {
             let work = c.await_work(n);
-            if work.steps == 0 {
+            if work.is_end() {
                 return;
             }
-            if work.steps == ROUND {
-                c.round::<E, T>(n);
+            if work.is_conversion() {
+                c.convert::<E, T>(n, work.rows());
                 n += 1;
                 continue;
             }
+            let work = work.tile();
             let keys = c.keys::<T>(work, 0);
             let mut d_v = T::KeyGradient::undefined();
             layout.k_ring.await_full(Ring::at(1, n));
@@ -78,21 +79,22 @@ pub(super) unsafe fn consume_values<E: Element, T: Tiles, M: Mask>(c: &Consumer<
 /// # Safety
 /// As [`consume_values`].
 #[inline(always)]
-pub(super) unsafe fn consume_keys<E: Element, T: Tiles, M: Mask>(c: &Consumer<M>) {
+pub(super) unsafe fn consume_keys<E: Element, T: Tiles>(c: &Consumer) {
     let layout = c.layout;
     let (mut n, mut i) = (0, 0);
     // SAFETY: as `consume_values`.
     unsafe {
         loop {
             let work = c.await_work(n);
-            if work.steps == 0 {
+            if work.is_end() {
                 return;
             }
-            if work.steps == ROUND {
-                c.round::<E, T>(n);
+            if work.is_conversion() {
+                c.convert::<E, T>(n, work.rows());
                 n += 1;
                 continue;
             }
+            let work = work.tile();
             // 0 until dK has been begun.
             let mut add = 0;
             let mut d_k = T::KeyGradient::undefined();
@@ -120,8 +122,8 @@ pub(super) unsafe fn consume_keys<E: Element, T: Tiles, M: Mask>(c: &Consumer<M>
 
             c.send::<E, T>(
                 layout.v::<T>(),
-                4,
-                layout.read_work(n % STAGES),
+                BackwardMap::DK,
+                layout.read_work(n % STAGES).tile(),
                 0,
                 &d_k,
                 c.p.scale.scale,
@@ -139,7 +141,7 @@ const FIRST: u32 = 0;
 /// All further ones.
 const LATER: u32 = 1;
 
-impl<M: Mask> Consumer<'_, M> {
+impl Consumer<'_> {
     #[inline(always)]
     unsafe fn value_step<E: Element, T: Tiles, const NTH: u32>(
         &self,
@@ -166,13 +168,13 @@ impl<M: Mask> Consumer<'_, M> {
                 begun_s.wait::<0>();
                 None
             };
-            let p = self.probabilities::<E, T>(at, keys, &mut s);
+            let p = self.probabilities::<E, T>(at, keys, 0, &mut s);
             self.hand_over::<T>(at, &p);
             self.release_q(at);
             if let Some(begun) = begun_d_q {
                 begun.wait::<0>();
-                let turn = self.await_dq_slot(before);
-                self.add_piece::<T>(turn, 0, &d_q);
+                let slot = self.await_dq_slot(before);
+                self.add_piece::<T>(slot, 0, &d_q);
             }
             layout.d_o_ring.await_full(at);
             let d_o = layout.d_o::<T>(at.stage);
@@ -215,8 +217,8 @@ impl<M: Mask> Consumer<'_, M> {
             begun_d_k.wait::<1>();
             self.release_q(before);
             begun_d_q.wait::<0>();
-            let turn = self.await_dq_slot(before);
-            self.add_piece::<T>(turn, 2, &d_q);
+            let slot = self.await_dq_slot(before);
+            self.add_piece::<T>(slot, 2, &d_q);
             self.add_columns::<E, T>(before, 3);
             self.end_columns(before);
         }
@@ -273,8 +275,8 @@ impl<M: Mask> Consumer<'_, M> {
         unsafe {
             self.layout.d_s_ring.await_full(at);
             self.begin_columns::<E, T>(at, piece, &mut d_q).wait::<0>();
-            let turn = self.await_dq_slot(at);
-            self.add_piece::<T>(turn, piece, &d_q);
+            let slot = self.await_dq_slot(at);
+            self.add_piece::<T>(slot, piece, &d_q);
         }
     }
 
@@ -333,13 +335,13 @@ impl<M: Mask> Consumer<'_, M> {
         let (p, config) = (self.p, T::FOOTPRINT);
         // SAFETY: the slot is still full; rows and columns that the tensor does not have are not written.
         unsafe {
-            let WorkTile { tile, .. } = self.layout.read_work(n % STAGES);
+            let WorkTile { tile, .. } = self.layout.read_work(n % STAGES).tile();
             let (batch_idx, head_idx) = batch_and_head(tile.head, p.shape.heads_k);
             let target = GlobalMatrix {
                 rows: GlobalRows::new(&p.d_v, batch_idx, head_idx, p.shape.seqlen_k),
                 chunks: p.shape.head_dim / 8,
             };
-            let first = tile.tile * config.block_k + special::thread_idx_x() / 32 % 4 * 16;
+            let first = tile.k_block * config.block_k + special::thread_idx_x() / 32 % 4 * 16;
             warpgroup::store_rows::<E, _>(target, first, d_v);
         }
     }

@@ -1,8 +1,8 @@
 //! dQ on its way from the consumers' registers to its accumulator in global memory.
 //!
 //! A block of the accumulator lies there piece after piece, as consumers hold it: fragments of all threads one after the
-//! other. Consumers that share the keys leave their pieces in shared memory, and go on; a turn keeper sends them off when it is
-//! the tile's turn. Where shared memory is full, consumers add from their registers, and go on when the memory has taken them.
+//! other. Consumers that share the keys leave their pieces in shared memory, and go on; a semaphore warp sends them when the
+//! semaphore lets the tile pass. Where shared memory is full, consumers add from their registers, and go on when the memory has taken them.
 
 use super::Tiles;
 use super::consumer::{Consumer, THREADS};
@@ -30,22 +30,22 @@ fn block_address<T: Tiles>(p: &BackwardParams, block: u32) -> u64 {
 /// Sends off what consumers leave of step `at`, when they have, and waits until all of it is in memory.
 ///
 /// # Safety
-/// One thread of the block does it for each stage, in the order of the steps; it is the tile's turn.
+/// One thread of the block does it for each stage, in the order of the steps; the semaphore lets the tile pass.
 #[inline(always)]
 pub(super) unsafe fn send_pieces<T: Tiles>(
     p: &BackwardParams,
     layout: Layout,
     at: Ring,
-    turn: DqSlot,
+    slot: DqSlot,
 ) {
     let n_bytes = const { piece_bytes::<T>() };
     // SAFETY: the caller's contract; pieces are sent when they are there, overwritten when they have been read.
     unsafe {
         for consumer in 0..CONSUMERS {
             let ring = layout.piece_ring(consumer);
-            let to = block_address::<T>(p, turn.block) + u64::from(consumer * n_bytes);
+            let to = block_address::<T>(p, slot.block) + u64::from(consumer * n_bytes);
             ring.await_full(at);
-            if turn.first == 1 {
+            if slot.first == 1 {
                 tma::bulk_store(to, layout.piece::<T>(consumer), n_bytes);
             } else {
                 tma::bulk_add_f32(to, layout.piece::<T>(consumer), n_bytes);
@@ -58,8 +58,8 @@ pub(super) unsafe fn send_pieces<T: Tiles>(
     }
 }
 
-impl<M> Consumer<'_, M> {
-    /// Leaves this consumer's piece of dQ of step `i` where the turn keeper finds it.
+impl Consumer<'_> {
+    /// Leaves this consumer's piece of dQ of step `i` where the semaphore warp finds it.
     #[inline(always)]
     pub(super) unsafe fn leave_piece<T: Tiles>(&self, i: u32, d_q: &T::QueryGradient) {
         let at = Ring::at(STAGES, i);
@@ -104,18 +104,18 @@ impl<M> Consumer<'_, M> {
     #[inline(always)]
     pub(super) unsafe fn add_piece<T: Tiles>(
         &self,
-        turn: DqSlot,
+        slot: DqSlot,
         piece: u32,
         d_q: &T::QueryGradient,
     ) {
         // Anew: see `send`.
         let thread = special::opaque(special::thread_idx_x()) % THREADS;
         let own = piece * piece_bytes::<T>() + thread * 16;
-        let address = block_address::<T>(self.p, turn.block) + u64::from(own);
+        let address = block_address::<T>(self.p, slot.block) + u64::from(own);
         let fragment = |n: usize| address + n as u64 * u64::from(FRAGMENT_BYTES);
-        // SAFETY: the accumulator has the block, and it is the tile's turn.
+        // SAFETY: the accumulator has the block, and the semaphore lets the tile pass.
         unsafe {
-            if turn.first == 1 {
+            if slot.first == 1 {
                 for n in 0..T::QueryGradient::N {
                     global::st_global_f32x4(fragment(n), d_q.fragment(0, n));
                 }

@@ -4,8 +4,9 @@ use super::Tiles;
 use super::layout::{Layout, WorkTile};
 use super::pack_gqa::PackGqa;
 use crate::attention::batch_and_head;
-use crate::attention::mask::Mask;
+use crate::attention::mask::Band;
 use crate::config::{Footprint, TMA_SLOTS};
+use crate::kernels::band;
 use crate::kernels::forward::store_lse;
 use crate::params::TmaForwardParams;
 use crate::ptx::{barrier, mbarrier, special, tma};
@@ -17,20 +18,20 @@ use crate::tile::ring::Ring;
 use crate::tile::softmax::{OnlineSoftmax, RowValues, outgrown, scale_rows};
 use crate::tile::warpgroup::{self, WARPGROUP_ROWS, WarpgroupTile};
 
-/// Consumers wait for their turn at barriers `PING_PONG_BARRIER ..`, one for each.
+/// Consumers wait at ping-pong barriers `PING_PONG_BARRIER ..`, one for each.
 const PING_PONG_BARRIER: u32 = 1;
-/// The warps of a consumer agree at barriers `VOTE_BARRIER ..`.
+/// The warps of a consumer vote at barriers `VOTE_BARRIER ..`.
 const VOTE_BARRIER: u32 = 4;
-/// Threads of the warpgroup that moves data; consumers are those behind it.
+/// Threads of the producer warpgroup; consumers are those behind it.
 const PRODUCER_THREADS: u32 = 128;
-/// Threads of two consumers: one waits for its turn, the other passes it on.
+/// Threads of two consumers: one waits, the other lets it pass.
 const TWO_CONSUMERS: u32 = 256;
 
 /// What does not change from tile to tile.
-struct Consumer<'a, M> {
+struct Consumer<'a> {
     p: &'a TmaForwardParams,
     layout: Layout,
-    mask: M,
+    band: Band,
     packing: PackGqa,
     /// Which consumer.
     idx: u32,
@@ -47,13 +48,13 @@ struct Finished {
     softmax: OnlineSoftmax,
 }
 
-/// A block's exponentials, and what is to be done when O is there.
+/// A block's exponentials by the reference maxima of the blocks before, and what is to be done when O is there.
 struct Speculation {
     /// The factors of O, if m has grown.
     alpha: Option<RowValues>,
     /// For l.
     sums: RowValues,
-    /// Whether a score has outgrown its m, in any of the consumer's warps: all begin again, since `wgmma` takes them all.
+    /// Whether a score has outgrown its m, in any of the consumer's warps: all repeat the block, since `wgmma` takes them all.
     mispredicted: bool,
 }
 
@@ -62,14 +63,10 @@ struct Speculation {
 /// # Safety
 /// One warpgroup of the block does it for each consumer; the barriers have been made.
 #[inline(always)]
-pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(
-    p: &TmaForwardParams,
-    layout: Layout,
-    idx: u32,
-) {
+pub(super) unsafe fn consume<E: Element, T: Tiles>(p: &TmaForwardParams, layout: Layout, idx: u32) {
     let steps = const { T::HEAD_DIM / 16 };
     let block_k = T::FOOTPRINT.block_k;
-    let c = Consumer::<M>::new::<T>(p, layout, idx);
+    let c = Consumer::new::<T>(p, layout, idx);
     let mut slot = Ring::start(TMA_SLOTS);
     let mut q = Ring::start(T::Q_STAGES);
     let mut k = Ring::start(T::KV_STAGES);
@@ -89,7 +86,7 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(
         mbarrier::mbarrier_wait(layout.k_ring.full(k.stage), k.parity);
         s.product::<E>(layout.q::<T>(q.stage, idx), layout.k::<T>(k.stage), steps);
         c.release(&mut k, q, block);
-        c.mask_block::<T>(work, block, &mut s);
+        c.edit_scores::<T>(work, block, &mut s);
         softmax.begin(&mut s);
         let mut weights = s.pack::<E>();
         // 0 until O of the tile has been begun.
@@ -121,7 +118,7 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(
                 o.begin_addition::<E, _>(&weights, layout.v::<T>(v.stage), block_k / 16, add);
             c.pass_ping_pong::<T>();
             begun_s.wait::<1>();
-            c.mask_block::<T>(work, block, &mut s);
+            c.edit_scores::<T>(work, block, &mut s);
             if last {
                 softmax = fresh;
             }
@@ -137,7 +134,7 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(
             v.advance();
             if speculation.mispredicted {
                 s.product::<E>(layout.q::<T>(q.stage, idx), layout.k::<T>(k.stage), steps);
-                c.mask_block::<T>(work, block, &mut s);
+                c.edit_scores::<T>(work, block, &mut s);
                 speculation.alpha = softmax.grow(&s).or(speculation.alpha);
                 speculation.sums = softmax.exponentials(&mut s);
             }
@@ -163,13 +160,13 @@ pub(super) unsafe fn consume<E: Element, T: Tiles, M: Mask>(
     }
 }
 
-impl<'a, M: Mask> Consumer<'a, M> {
+impl<'a> Consumer<'a> {
     #[inline(always)]
     fn new<T: Tiles>(p: &'a TmaForwardParams, layout: Layout, idx: u32) -> Self {
         Consumer {
             p,
             layout,
-            mask: M::new(&p.shape),
+            band: band(&p.shape, p.window),
             packing: PackGqa::new::<T>(p),
             idx,
             row: idx * WARPGROUP_ROWS + special::thread_idx_x() / 32 % 4 * 16,
@@ -177,7 +174,7 @@ impl<'a, M: Mask> Consumer<'a, M> {
         }
     }
 
-    /// Before the first turn: it is consumer 0's.
+    /// Consumer 0 passes first.
     #[inline(always)]
     unsafe fn begin_ping_pong<T: Tiles>(&self) {
         if self.idx + 1 == T::CONSUMERS {
@@ -186,12 +183,11 @@ impl<'a, M: Mask> Consumer<'a, M> {
         }
     }
 
-    /// Consumers begin their products in turns: then one's softmax runs beside the others' products, and they do not come
-    /// to it all at once.
+    /// Consumers begin their products by turns: one's softmax then runs beside the others' products.
     #[inline(always)]
     unsafe fn await_ping_pong<T: Tiles>(&self) {
         if T::PING_PONG {
-            // SAFETY: all consumers take equally many turns.
+            // SAFETY: all consumers come here equally often.
             unsafe { barrier::barrier_sync(PING_PONG_BARRIER + self.idx, TWO_CONSUMERS) };
         }
     }
@@ -209,7 +205,7 @@ impl<'a, M: Mask> Consumer<'a, M> {
         }
     }
 
-    /// After the last turn, which was passed on to consumer 0.
+    /// Ends the ping-pong: the last consumer has let consumer 0 pass.
     #[inline(always)]
     unsafe fn end_ping_pong<T: Tiles>(&self) {
         if self.idx == 0 {
@@ -228,10 +224,10 @@ impl<'a, M: Mask> Consumer<'a, M> {
         // SAFETY: all warps of the consumer come here.
         unsafe {
             // Not `&&`: it makes ptxas spill a word at head_dim 64.
-            let blind = softmax.has_references::<T::Scores>() & T::SPECULATES;
-            let alpha = if blind { None } else { softmax.grow(s) };
+            let speculative = softmax.has_references::<T::Scores>() & T::SPECULATES;
+            let alpha = if speculative { None } else { softmax.grow(s) };
             let sums = softmax.exponentials(s);
-            let outgrown = blind && outgrown::<T::Scores>(&sums);
+            let outgrown = speculative && outgrown::<T::Scores>(&sums);
             Speculation {
                 alpha,
                 sums,
@@ -240,7 +236,7 @@ impl<'a, M: Mask> Consumer<'a, M> {
         }
     }
 
-    /// The next tile of queries, when the loader has said which.
+    /// The next tile of queries, when the producer has announced it.
     #[inline(always)]
     unsafe fn next_work(&self, slot: &mut Ring) -> WorkTile {
         let ring = self.layout.work_ring;
@@ -258,7 +254,13 @@ impl<'a, M: Mask> Consumer<'a, M> {
     #[inline(always)]
     fn first_row<T: Tiles>(&self, work: WorkTile) -> u32 {
         let block_q = T::FOOTPRINT.block_q;
-        work.tile * block_q + self.row
+        work.q_block * block_q + self.row
+    }
+
+    /// All that happens to a block's scores between their product and the softmax: the same after a misprediction.
+    #[inline(always)]
+    fn edit_scores<T: Tiles>(&self, work: WorkTile, block: u32, s: &mut T::Scores) {
+        self.mask_block::<T>(work, block, s);
     }
 
     /// S ← −∞ where the mask hides the key, if it hides any of the block's from the warp's rows.
@@ -267,22 +269,29 @@ impl<'a, M: Mask> Consumer<'a, M> {
         let Footprint {
             block_q, block_k, ..
         } = T::FOOTPRINT;
-        // Anew: rows would stay in registers, and in wide tiles there are none to spare.
+        // Opaque: rows would stay in registers, and in wide tiles there are none to spare.
         let thread = special::opaque(special::thread_idx_x());
-        let first_row = work.tile * block_q + (thread - PRODUCER_THREADS) / 32 * 16;
-        let first_key = block * block_k;
-        let visible_to = |row| self.mask.visible(self.packing.query::<T>(row));
-        // The first row sees no more keys than the others.
-        if first_key + block_k <= visible_to(first_row) {
+        let first_row = work.q_block * block_q + (thread - PRODUCER_THREADS) / 32 * 16;
+        let first_key = (work.first_block + block) * block_k;
+        let query = |row| self.packing.query::<T>(row);
+        // The first row sees the fewest keys to the right, the last row the fewest to the left.
+        let right = first_key + block_k > self.band.end_key(query(first_row));
+        let left = self.band.first_key(query(first_row + 15)) > first_key;
+        if !(right | left) {
             return;
         }
         let place = fragment::accumulator(thread % 32, 0);
+        let own_key = first_key + place.col;
         let visible = [0, 8].map(|below| {
-            visible_to(first_row + place.row + below).saturating_sub(first_key + place.col)
+            let query = query(first_row + place.row + below);
+            let begin = self.band.first_key(query).saturating_sub(own_key);
+            (begin, self.band.end_key(query).saturating_sub(own_key))
         });
         for n in 0..T::Scores::N {
             for (idx, x) in s.fragment_mut(0, n).iter_mut().enumerate() {
-                if n as u32 * 8 + idx as u32 % 2 >= visible[idx / 2] {
+                let key = n as u32 * 8 + idx as u32 % 2;
+                let (begin, end) = visible[idx / 2];
+                if key < begin || key >= end {
                     *x = f32::NEG_INFINITY;
                 }
             }
@@ -333,11 +342,11 @@ impl<'a, M: Mask> Consumer<'a, M> {
         }
     }
 
-    /// O to the storer.
+    /// O to the store warp.
     #[inline(always)]
     unsafe fn hand_over<E: Element, T: Tiles>(&self, place: &mut Ring, o: &T::Output) {
         let ring = self.layout.o_ring;
-        // SAFETY: the place is filled when it is empty; the storer waits for all four warps.
+        // SAFETY: the place is filled when it is empty; the store warp waits for all four warps.
         unsafe {
             mbarrier::mbarrier_wait(ring.empty(self.idx), place.parity ^ 1);
             warpgroup::store::<E, _>(self.layout.o::<T>(self.idx), self.row % WARPGROUP_ROWS, o);

@@ -2,17 +2,20 @@
 
 use super::Tiles;
 use crate::config::TMA_SLOTS;
+use crate::kernels::bounds;
 use crate::ptx::{shared, special};
 use crate::tile::ring::Barriers;
 use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
 
-/// A tile of queries, as the loader tells the others of it.
+/// A tile of queries, as the producer tells the others of it.
 #[derive(Clone, Copy)]
 pub(super) struct WorkTile {
     /// Which tile of queries.
-    pub(super) tile: u32,
-    /// Which (batch, head), `batch_idx · heads_q + head_idx`; where heads are packed, which of all packs.
+    pub(super) q_block: u32,
+    /// Which (batch, head), `batch_idx · heads_q + head_idx`; where heads share a tile, which group of them.
     pub(super) head: u32,
+    /// The first KV block that the tile meets.
+    pub(super) first_block: u32,
     /// How many KV blocks; at least 1, and 0 where there is no tile left.
     pub(super) blocks: u32,
 }
@@ -31,9 +34,9 @@ pub(super) struct Layout {
     pub(super) k_ring: Barriers,
     /// Stages of V; emptied by the consumers' warps.
     pub(super) v_ring: Barriers,
-    /// Slots for work_slots; emptied by every lane of the consumers and by the storers.
+    /// Slots for work tiles; emptied by every lane of the consumers and by the store warps.
     pub(super) work_ring: Barriers,
-    /// O on its way out, for each consumer one stage; filled by its warps, emptied by its storer.
+    /// O on its way out, for each consumer one stage; filled by its warps, emptied by its store warp.
     pub(super) o_ring: Barriers,
 }
 
@@ -76,14 +79,14 @@ impl Layout {
     #[inline(always)]
     pub(super) unsafe fn make_barriers<T: Tiles>(self) {
         let consumers = T::CONSUMERS;
-        let storers = if T::STORES { consumers } else { 0 };
+        let store_warps = if T::STORES { consumers } else { 0 };
         let warps = consumers * 4;
         // SAFETY: the caller's contract.
         unsafe {
             self.q_ring.make(1, warps);
             self.k_ring.make(1, warps);
             self.v_ring.make(1, warps);
-            self.work_ring.make(1, warps * 32 + storers);
+            self.work_ring.make(1, warps * 32 + store_warps);
             self.o_ring.make(4, 1);
         }
     }
@@ -127,7 +130,7 @@ impl Layout {
         }
     }
 
-    /// Writes a work to a slot.
+    /// Writes a work tile to a slot.
     ///
     /// # Safety
     /// The slot is empty.
@@ -137,19 +140,26 @@ impl Layout {
         unsafe {
             shared::st_shared_x4(
                 self.slots + slot * 16,
-                [work.tile, work.head, work.blocks, 0],
+                [work.q_block, work.head, work.first_block, work.blocks],
             )
         };
     }
 
-    /// Reads the work in a slot.
+    /// Reads the work tile in a slot.
     ///
     /// # Safety
     /// The slot is full.
     #[inline(always)]
     pub(super) unsafe fn read_work(self, slot: u32) -> WorkTile {
         // SAFETY: the caller's contract.
-        let [tile, head, blocks, _] = unsafe { shared::ld_shared_x4(self.slots + slot * 16) };
-        WorkTile { tile, head, blocks }
+        let [q_block, head, first_block, blocks] =
+            unsafe { shared::ld_shared_x4(self.slots + slot * 16) };
+        WorkTile {
+            q_block,
+            head,
+            // Known to be 0 where it is, so that no register holds it.
+            first_block: if bounds().left { first_block } else { 0 },
+            blocks,
+        }
     }
 }

@@ -1,20 +1,21 @@
-//! The loader: draws tiles of queries, and keeps the rings of Q, K and V full.
+//! The producer: claims tiles of queries, and keeps the rings of Q, K and V full.
 
 use super::Tiles;
 use super::layout::{Layout, WorkTile};
 use super::pack_gqa::{Pack, PackGqa};
-use crate::attention::mask::{Mask, Rows};
+use crate::attention::mask::Rows;
 use crate::attention::schedule;
 use crate::config::TMA_SLOTS;
-use crate::params::{BOX_COLUMNS, MAX_TMA_ROWS, TensorMap, TmaForwardParams};
+use crate::kernels::band;
+use crate::params::{BOX_COLUMNS, ForwardMap, MAX_ROWS, TmaForwardParams};
 use crate::ptx::{atomic, mbarrier, special, tma};
 use crate::tile::ring::Ring;
 use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
 
 /// A row behind every sequence's end: its box is all zeros, and no memory is read.
-const NO_ROW: u32 = MAX_TMA_ROWS;
+const NO_ROW: u32 = MAX_ROWS;
 
-/// The loader's places in its rings.
+/// The producer's places in its rings.
 struct Producer<'a> {
     p: &'a TmaForwardParams,
     maps: u64,
@@ -24,17 +25,17 @@ struct Producer<'a> {
     v: Ring,
 }
 
-/// The whole of the loader's work.
+/// The whole of the producer's work.
 ///
 /// # Safety
 /// One thread of the block does it; the barriers have been made.
 #[inline(always)]
-pub(super) unsafe fn produce<T: Tiles, M: Mask>(p: &TmaForwardParams, maps: u64, layout: Layout) {
+pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: Layout) {
     let config = T::FOOTPRINT;
-    let mask = M::new(&p.shape);
+    let band = band(&p.shape, p.window);
     let tiles = p.schedule.tiles * p.schedule.heads;
     let mut slot = Ring::start(TMA_SLOTS);
-    let mut loader = Producer {
+    let mut producer = Producer {
         p,
         maps,
         layout,
@@ -44,35 +45,37 @@ pub(super) unsafe fn produce<T: Tiles, M: Mask>(p: &TmaForwardParams, maps: u64,
     };
     let block_q = PackGqa::new::<T>(p).queries(config.block_q);
     let mut tile_idx = special::block_idx_x();
-    // SAFETY: stages and slots are filled when they are empty; each tile is drawn once.
+    // SAFETY: stages and slots are filled when they are empty; each tile is claimed once.
     unsafe {
         while tile_idx < tiles {
-            let tile = schedule::forward(&p.schedule, M::WORK, tile_idx);
-            let first = tile.tile * block_q;
+            let tile = schedule::forward(&p.schedule, band.bounds().work(), tile_idx);
+            let first = tile.q_block * block_q;
             let queries = Rows::of_sequence(first, block_q, p.shape.seqlen_q);
-            let blocks = mask.kv_blocks(queries, config.block_k).end;
+            let blocks = band.kv_blocks(queries, config.block_k);
             let work = WorkTile {
-                tile: tile.tile,
+                q_block: tile.q_block,
                 head: tile.head,
+                first_block: blocks.first,
                 // One block of zeros, wholly masked, where no query of the tile sees a key.
-                blocks: if blocks == 0 { 1 } else { blocks },
+                blocks: if blocks.n() == 0 { 1 } else { blocks.n() },
             };
             announce(layout, slot, work);
             slot.advance();
             // Each tile asks for one more; the last to ask leaves the counter at 0, as it was found.
             tile_idx = special::grid_dim_x() + atomic::atom_inc_u32(p.tile_counter, tiles - 1);
-            loader.load_tile::<T>(work, blocks == 0);
+            producer.load_tile::<T>(work, blocks.n() == 0);
         }
         let none = WorkTile {
-            tile: 0,
+            q_block: 0,
             head: 0,
+            first_block: 0,
             blocks: 0,
         };
         announce(layout, slot, none);
     }
 }
 
-/// Tells the others of a work.
+/// Tells the others of a tile.
 #[inline(always)]
 unsafe fn announce(layout: Layout, slot: Ring, work: WorkTile) {
     // SAFETY: the slot is empty when it is written.
@@ -86,7 +89,7 @@ unsafe fn announce(layout: Layout, slot: Ring, work: WorkTile) {
 impl Producer<'_> {
     /// Q, and K and V from the last block down; K one block ahead of V, as consumers take them.
     #[inline(always)]
-    unsafe fn load_tile<T: Tiles>(&mut self, work: WorkTile, blind: bool) {
+    unsafe fn load_tile<T: Tiles>(&mut self, work: WorkTile, sees_none: bool) {
         let config = T::FOOTPRINT;
         let packing = PackGqa::new::<T>(self.p);
         let Pack {
@@ -95,17 +98,17 @@ impl Producer<'_> {
             kv_head_idx,
         } = packing.pack(self.p, work.head);
         let row_of = |block: u32| {
-            if blind {
+            if sees_none {
                 NO_ROW
             } else {
-                block * config.block_k
+                (work.first_block + block) * config.block_k
             }
         };
         // SAFETY: as `load`.
         unsafe {
             let mut block = work.blocks - 1;
             self.load_k::<T>(row_of(block), kv_head_idx, batch_idx);
-            let first_query = work.tile * packing.queries(config.block_q);
+            let first_query = work.q_block * packing.queries(config.block_q);
             self.load_q::<T>(first_query, head_idx, batch_idx);
             while block > 0 {
                 self.load_k::<T>(row_of(block - 1), kv_head_idx, batch_idx);
@@ -138,7 +141,7 @@ impl Producer<'_> {
                     head_idx,
                     batch_idx,
                 ];
-                load_boxes::<T>(self.map(0), tile, at, full);
+                load_boxes::<T>(ForwardMap::Q.at(self.maps), tile, at, full);
             }
         }
         self.q.advance();
@@ -152,7 +155,12 @@ impl Producer<'_> {
         // SAFETY: as `load`.
         unsafe {
             mbarrier::mbarrier_wait(ring.empty(self.k.stage), self.k.parity ^ 1);
-            fill::<T>(self.map(1), tile, at, ring.full(self.k.stage));
+            fill::<T>(
+                ForwardMap::K.at(self.maps),
+                tile,
+                at,
+                ring.full(self.k.stage),
+            );
         }
         self.k.advance();
     }
@@ -165,15 +173,14 @@ impl Producer<'_> {
         // SAFETY: as `load`.
         unsafe {
             mbarrier::mbarrier_wait(ring.empty(self.v.stage), self.v.parity ^ 1);
-            fill::<T>(self.map(2), tile, at, ring.full(self.v.stage));
+            fill::<T>(
+                ForwardMap::V.at(self.maps),
+                tile,
+                at,
+                ring.full(self.v.stage),
+            );
         }
         self.v.advance();
-    }
-
-    /// The address of the tensor map of q, k or v.
-    #[inline(always)]
-    fn map(&self, idx: u64) -> u64 {
-        self.maps + idx * size_of::<TensorMap>() as u64
     }
 }
 

@@ -1,15 +1,15 @@
-//! A storer: sends one consumer's rows of O off.
+//! A store warp: one thread that sends one consumer's rows of O to memory.
 
 use super::Tiles;
 use super::layout::Layout;
 use super::pack_gqa::{Pack, PackGqa};
 use crate::config::TMA_SLOTS;
-use crate::params::{BOX_COLUMNS, TensorMap, TmaForwardParams};
+use crate::params::{BOX_COLUMNS, ForwardMap, TmaForwardParams};
 use crate::ptx::{mbarrier, tma};
 use crate::tile::ring::Ring;
 use crate::tile::warpgroup::WARPGROUP_ROWS;
 
-/// The whole of a storer's work.
+/// The whole of a store warp's work.
 ///
 /// # Safety
 /// One thread of the block does it for each consumer; the barriers have been made.
@@ -22,7 +22,7 @@ pub(super) unsafe fn store<T: Tiles>(
 ) {
     let config = T::FOOTPRINT;
     let packing = PackGqa::new::<T>(p);
-    let map = maps + 3 * size_of::<TensorMap>() as u64;
+    let map = ForwardMap::O.at(maps);
     let mut slot = Ring::start(TMA_SLOTS);
     let mut o = Ring::start(1);
     let (tile, ring) = (layout.o::<T>(consumer), layout.o_ring);
@@ -42,7 +42,7 @@ pub(super) unsafe fn store<T: Tiles>(
                 ..
             } = packing.pack(p, work.head);
             let first_query =
-                work.tile * packing.queries(config.block_q) + consumer * WARPGROUP_ROWS;
+                work.q_block * packing.queries(config.block_q) + consumer * WARPGROUP_ROWS;
 
             mbarrier::mbarrier_wait(ring.full(consumer), o.parity);
             for part in 0..T::HEAD_DIM.div_ceil(BOX_COLUMNS) {

@@ -1,0 +1,61 @@
+//! The launch that writes rows of results which no other kernel does, where there are such rows.
+
+use ferroflash_kernels::params::{ClearParams, Params};
+use ferroflash_kernels::variants::{Kind, VARIANTS, Variant};
+
+use super::reason::Reason;
+use super::select::grid;
+use super::views::{shape, view};
+use super::{Addresses, PlannedLaunch};
+use crate::problem::Problem;
+use crate::validate::Checked;
+
+/// The kernel; it serves every problem that the others do.
+fn variant() -> Option<&'static Variant> {
+    VARIANTS.iter().find(|row| row.kind == Kind::Clear)
+}
+
+/// Whether some key is seen by no query: tiles of such keys are not visited.
+fn has_unseen_keys(problem: &Problem) -> bool {
+    let before_the_first = match problem.mask.window().0 {
+        Some(left) => problem.seqlen_q.saturating_add(left),
+        None => usize::MAX,
+    };
+    problem.seqlen_q == 0 || before_the_first < problem.seqlen_k
+}
+
+/// Of a backward pass.
+pub fn backward(checked: &Checked) -> Result<Option<PlannedLaunch>, Reason> {
+    let problem = checked.problem();
+    let (Some(variant), Some(gradients)) = (variant(), checked.gradients()) else {
+        return Ok(None);
+    };
+    if !has_unseen_keys(problem) {
+        return Ok(None);
+    }
+    let rows = u64::from(variant.footprint.block_q);
+    let blocks =
+        (problem.seqlen_q as u64).div_ceil(rows) + (problem.seqlen_k as u64).div_ceil(rows);
+    let grid = grid(
+        "the number of blocks of rows",
+        &[blocks, problem.batch as u64],
+    )?;
+    let params = ClearParams {
+        q: view(&gradients.d_q),
+        k: view(&gradients.d_k),
+        v: view(&gradients.d_v),
+        lse: 0,
+        shape: shape(checked),
+        window: problem.window(),
+    };
+    let launch = PlannedLaunch::new(problem, variant, grid, Params::Clear(params));
+    Ok(Some(launch).filter(|launch| launch.grid > 0))
+}
+
+/// Fills the addresses in.
+pub fn bind(mut params: ClearParams, at: &Addresses) -> ClearParams {
+    params.q.base = at.d_q;
+    params.k.base = at.d_k;
+    params.v.base = at.d_v;
+    params
+}

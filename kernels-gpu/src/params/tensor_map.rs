@@ -1,0 +1,98 @@
+//! Tensors as Hopper's copy engine, the TMA, knows them.
+
+/// A tensor `[batch, seqlen, heads, head_dim]` as the tensor memory accelerator copies it, in boxes of `box_rows` rows of
+/// each of `box_heads` heads and 64 columns in the 128-byte swizzle, one head's rows behind the other's: what the driver's
+/// tensor map is made from, and what the emulator reads. At launch on a GPU the driver's 128 opaque bytes take its place:
+/// [`TensorMap::from_driver`].
+#[repr(C, align(16))]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct TensorMap {
+    /// Address of element `[0, 0, 0, 0]`; 16-byte aligned.
+    pub base: u64,
+    /// Elements along each dimension, the innermost first: head_dim, seqlen, heads, batch.
+    pub sizes: [u64; 4],
+    /// Bytes from one entry to the next: of rows, heads, batch entries; multiples of 16.
+    pub strides: [u64; 3],
+    /// Rows of a box, of each of its heads.
+    pub box_rows: u64,
+    /// Heads of a box.
+    pub box_heads: u64,
+    /// The rest of the driver's 128 bytes; 0.
+    pub reserved: [u64; 6],
+}
+
+/// Columns of a [`TensorMap`]'s box: 128 bytes of 16-bit elements.
+pub const BOX_COLUMNS: u32 = 64;
+
+impl TensorMap {
+    /// The driver's encoding in place of the description.
+    pub fn from_driver(opaque: [u64; 16]) -> TensorMap {
+        let [
+            base,
+            s0,
+            s1,
+            s2,
+            s3,
+            r0,
+            r1,
+            r2,
+            box_rows,
+            box_heads,
+            reserved @ ..,
+        ] = opaque;
+        TensorMap {
+            base,
+            sizes: [s0, s1, s2, s3],
+            strides: [r0, r1, r2],
+            box_rows,
+            box_heads,
+            reserved,
+        }
+    }
+}
+
+/// The tensor maps of the flash3 forward kernels, in the order of their parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ForwardMap {
+    /// Queries.
+    Q,
+    /// Keys.
+    K,
+    /// Values.
+    V,
+    /// Output.
+    O,
+}
+
+/// The tensor maps of the flash3 backward kernel, in the order of its parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BackwardMap {
+    /// Queries.
+    Q,
+    /// Keys.
+    K,
+    /// Values.
+    V,
+    /// Gradient of the output.
+    DO,
+    /// Gradient of the keys.
+    DK,
+    /// Gradient of the values.
+    DV,
+}
+
+impl ForwardMap {
+    /// The address of this map, of those from `maps` on.
+    #[inline(always)]
+    pub const fn at(self, maps: u64) -> u64 {
+        maps + self as u64 * size_of::<TensorMap>() as u64
+    }
+}
+
+impl BackwardMap {
+    /// The address of this map, of those from `maps` on.
+    #[inline(always)]
+    pub const fn at(self, maps: u64) -> u64 {
+        maps + self as u64 * size_of::<TensorMap>() as u64
+    }
+}

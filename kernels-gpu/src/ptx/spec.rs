@@ -1,0 +1,36 @@
+//! Specialisation constants: see [`crate::spec`].
+
+use crate::spec::Constant;
+
+/// The value of a constant: on the GPU what the host has put in place of its symbol, on the emulator what the launch says.
+macro_rules! constant {
+    ($constant:ident, $text:literal) => {{
+        #[cfg(target_arch = "nvptx64")]
+        {
+            let _ = Constant::$constant;
+            let x: u32;
+            ptx!($text, x = out(reg32) x, options(pure, nomem, nostack));
+            x != 0
+        }
+        #[cfg(not(target_arch = "nvptx64"))]
+        {
+            crate::emu::lane::spec().has(Constant::$constant)
+        }
+    }};
+}
+
+/// `mov.u32 r, ferroflash_spec_right_bound`: [`Constant::RightBound`].
+///
+/// PTX 1.0, sm_10.
+#[inline(always)]
+pub fn right_bound() -> bool {
+    constant!(RightBound, "mov.u32 {x}, ferroflash_spec_right_bound;")
+}
+
+/// `mov.u32 r, ferroflash_spec_left_bound`: [`Constant::LeftBound`].
+///
+/// PTX 1.0, sm_10.
+#[inline(always)]
+pub fn left_bound() -> bool {
+    constant!(LeftBound, "mov.u32 {x}, ferroflash_spec_left_bound;")
+}

@@ -1,0 +1,140 @@
+//! Specialisation: what is fixed when the driver compiles a kernel, and not when rustc does.
+//!
+//! One PTX text serves every mask and every kind of sequence. Where a kernel asks whether it has a feature, the text names
+//! an undefined symbol ([`Constant::symbol`]); the host puts a number in its place ([`Spec`]) before the driver compiles the
+//! text, and ptxas folds the branch before it allocates registers. A text that was not specialised cannot be assembled.
+//!
+//! Constants only say *whether*: sizes of windows and addresses of lengths are parameters. Otherwise the driver would compile
+//! and keep a kernel for every size.
+
+#[cfg(not(target_arch = "nvptx64"))]
+pub mod text;
+
+use core::fmt;
+
+/// A feature that a kernel is compiled with or without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Constant {
+    /// A query sees no key beyond some distance to the right of its own place: causal, or a window.
+    RightBound,
+    /// A query sees no key beyond some distance to the left of its own place: a window.
+    LeftBound,
+}
+
+impl Constant {
+    /// All of them, in the order of their bits in a [`Spec`].
+    pub const ALL: [Constant; 2] = [Constant::RightBound, Constant::LeftBound];
+
+    /// Its name, as plans print it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Constant::RightBound => "right_bound",
+            Constant::LeftBound => "left_bound",
+        }
+    }
+
+    /// The symbol that stands for it in the PTX: [`PLACEHOLDER`], then its name.
+    pub const fn symbol(self) -> &'static str {
+        match self {
+            Constant::RightBound => "ferroflash_spec_right_bound",
+            Constant::LeftBound => "ferroflash_spec_left_bound",
+        }
+    }
+
+    const fn bit(self) -> u32 {
+        1 << self as u32
+    }
+}
+
+/// What the symbols of all constants begin with.
+pub const PLACEHOLDER: &str = "ferroflash_spec_";
+
+/// What the probes of `ptx` are compiled with: constants of both values.
+pub const PROBE_SPEC: Spec = Spec::PLAIN.with(Constant::RightBound);
+
+/// Which constants are 1; the others are 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Spec {
+    bits: u32,
+}
+
+impl Spec {
+    /// None: every query sees every key of sequences of equal lengths.
+    pub const PLAIN: Spec = Spec { bits: 0 };
+
+    /// With this constant too.
+    pub const fn with(self, constant: Constant) -> Spec {
+        Spec {
+            bits: self.bits | constant.bit(),
+        }
+    }
+
+    /// Whether this constant is 1.
+    pub const fn has(self, constant: Constant) -> bool {
+        self.bits & constant.bit() != 0
+    }
+
+    /// Those of these constants that are among `constants`.
+    pub fn among(self, constants: &[Constant]) -> Spec {
+        let all = constants
+            .iter()
+            .fold(Spec::PLAIN, |spec, &constant| spec.with(constant));
+        Spec {
+            bits: self.bits & all.bits,
+        }
+    }
+
+    /// The constants that are 1.
+    pub fn constants(self) -> impl Iterator<Item = Constant> {
+        Constant::ALL
+            .into_iter()
+            .filter(move |&constant| self.has(constant))
+    }
+}
+
+/// `right_bound+left_bound`; `plain` where no constant is 1.
+impl fmt::Display for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == Spec::PLAIN {
+            return f.write_str("plain");
+        }
+        for (nth, constant) in self.constants().enumerate() {
+            if nth > 0 {
+                f.write_str("+")?;
+            }
+            f.write_str(constant.name())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_and_symbols_are_the_constants_own() {
+        for (nth, constant) in Constant::ALL.into_iter().enumerate() {
+            assert_eq!(constant.bit(), 1 << nth);
+            assert_eq!(
+                constant.symbol(),
+                format!("{PLACEHOLDER}{}", constant.name())
+            );
+            let spec = Spec::PLAIN.with(constant);
+            assert!(spec.constants().eq([constant]));
+            assert_eq!(spec.among(&[]), Spec::PLAIN);
+            assert_eq!(spec.among(&Constant::ALL), spec);
+        }
+    }
+
+    #[test]
+    fn a_spec_is_written_by_its_names() {
+        let causal = Spec::PLAIN.with(Constant::RightBound);
+        assert_eq!(Spec::PLAIN.to_string(), "plain");
+        assert_eq!(causal.to_string(), "right_bound");
+        assert_eq!(
+            causal.with(Constant::LeftBound).to_string(),
+            "right_bound+left_bound"
+        );
+    }
+}

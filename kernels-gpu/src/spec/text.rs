@@ -1,0 +1,164 @@
+//! Puts constants into the text of a kernel: pure text in, text out.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use super::{Constant, PLACEHOLDER, Spec};
+
+/// The text and the constants do not fit together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SpecialiseError {
+    /// The text names a symbol for which there is no number.
+    Forgotten {
+        /// The symbol.
+        symbol: String,
+    },
+    /// The text does not name the symbol.
+    Unknown {
+        /// The symbol.
+        symbol: String,
+    },
+    /// There are two numbers for one symbol.
+    Twice {
+        /// The symbol.
+        symbol: String,
+    },
+}
+
+impl fmt::Display for SpecialiseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SpecialiseError::Forgotten { symbol } => {
+                write!(
+                    f,
+                    "no number was given for {symbol}, which the kernel's text names"
+                )
+            }
+            SpecialiseError::Unknown { symbol } => {
+                write!(
+                    f,
+                    "a number was given for {symbol}, which the kernel's text does not name"
+                )
+            }
+            SpecialiseError::Twice { symbol } => {
+                write!(f, "two numbers were given for {symbol}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for SpecialiseError {}
+
+/// The text of a kernel that asks for `constants`, compiled with `spec`.
+pub fn specialise(
+    text: &str,
+    constants: &[Constant],
+    spec: Spec,
+) -> Result<String, SpecialiseError> {
+    let numbers: Vec<(&str, u32)> = constants
+        .iter()
+        .map(|&constant| (constant.symbol(), u32::from(spec.has(constant))))
+        .collect();
+    replace(text, &numbers)
+}
+
+/// The text with a number in place of every symbol.
+pub fn replace(text: &str, numbers: &[(&str, u32)]) -> Result<String, SpecialiseError> {
+    let mut seen = BTreeSet::new();
+    for (symbol, _) in numbers {
+        if !seen.insert(*symbol) {
+            let symbol = (*symbol).to_owned();
+            return Err(SpecialiseError::Twice { symbol });
+        }
+    }
+    let mut result = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, symbol, after)) = next_symbol(rest) {
+        let Some((_, number)) = numbers.iter().find(|(given, _)| *given == symbol) else {
+            let symbol = symbol.to_owned();
+            return Err(SpecialiseError::Forgotten { symbol });
+        };
+        result.push_str(before);
+        result.push_str(&number.to_string());
+        seen.remove(symbol);
+        rest = after;
+    }
+    match seen.first() {
+        Some(symbol) => Err(SpecialiseError::Unknown {
+            symbol: (*symbol).to_owned(),
+        }),
+        None => {
+            result.push_str(rest);
+            Ok(result)
+        }
+    }
+}
+
+/// The symbols that a text names.
+pub fn symbols(text: &str) -> BTreeSet<&str> {
+    let mut symbols = BTreeSet::new();
+    let mut rest = text;
+    while let Some((_, symbol, after)) = next_symbol(rest) {
+        symbols.insert(symbol);
+        rest = after;
+    }
+    symbols
+}
+
+/// The text before the first symbol, the symbol, and the text behind it.
+fn next_symbol(text: &str) -> Option<(&str, &str, &str)> {
+    let begin = text.find(PLACEHOLDER)?;
+    let symbol = &text[begin..];
+    let len = symbol
+        .find(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
+        .unwrap_or(symbol.len());
+    Some((&text[..begin], &symbol[..len], &symbol[len..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "\tmov.u32 %r1, ferroflash_spec_right_bound;\n\tmov.u32 %r2, ferroflash_spec_left_bound;\n\
+                        \tmov.u32 %r3, ferroflash_spec_right_bound;\n\tret;\n";
+
+    #[test]
+    fn every_symbol_becomes_its_number() {
+        let causal = Spec::PLAIN.with(Constant::RightBound);
+        assert_eq!(
+            specialise(TEXT, &Constant::ALL[..2], causal).as_deref(),
+            Ok("\tmov.u32 %r1, 1;\n\tmov.u32 %r2, 0;\n\tmov.u32 %r3, 1;\n\tret;\n")
+        );
+        assert_eq!(specialise("ret;", &[], causal).as_deref(), Ok("ret;"));
+        assert_eq!(symbols(TEXT).len(), 2);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_named() {
+        let (right, left) = ("ferroflash_spec_right_bound", "ferroflash_spec_left_bound");
+        let named = |error: SpecialiseError, symbol: &str| {
+            assert!(error.to_string().contains(symbol), "{error}");
+            error
+        };
+        let given = |numbers: &[(&str, u32)]| replace(TEXT, numbers).unwrap_err();
+        assert_eq!(
+            named(given(&[(right, 1)]), left),
+            SpecialiseError::Forgotten {
+                symbol: left.into()
+            }
+        );
+        let unknown = "ferroflash_spec_right";
+        assert_eq!(
+            named(given(&[(right, 1), (left, 0), (unknown, 1)]), unknown),
+            SpecialiseError::Unknown {
+                symbol: unknown.into()
+            }
+        );
+        assert_eq!(
+            named(given(&[(right, 1), (left, 0), (right, 0)]), right),
+            SpecialiseError::Twice {
+                symbol: right.into()
+            }
+        );
+    }
+}
