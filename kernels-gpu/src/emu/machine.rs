@@ -143,6 +143,18 @@ impl Machine {
         inside()
     }
 
+    /// Who the thread with this number among all resident ones is.
+    pub fn who(&self, thread: usize) -> Who {
+        let threads = self.launch.threads as usize;
+        let slot = thread / threads;
+        Who {
+            slot,
+            block: self.blocks[slot].borrow().index,
+            warp: thread % threads / LANES,
+            lane: thread % LANES,
+        }
+    }
+
     /// The next random number.
     pub fn draw(&self) -> u64 {
         let mut x = self.random.get();

@@ -150,8 +150,8 @@ pub struct Stats {
     pub resumes: u64,
 }
 
-/// Runs `kernel` once for every thread of the grid. A fault ends the run; frames of threads that had not finished
-/// are then dropped without running their destructors, so a kernel should own nothing, as on the GPU.
+/// Runs `kernel` once for every thread of the grid. A fault ends the run: threads that have not finished then unwind, as
+/// from a panic, and their destructors run. Instructions of a thread that unwinds wait for nobody.
 pub fn run(
     launch: &Launch,
     options: &Options,
