@@ -28,7 +28,7 @@ mod entries;
 mod table;
 
 #[cfg(not(target_arch = "nvptx64"))]
-pub use table::{Agreement, Disagreement, Fill, HOPPER_PROBES, PROBES, Probe, Takes};
+pub use table::{Disagreement, HOPPER_PROBES, PROBES, Probe, Takes};
 
 /// Address of word `k` of this thread.
 fn word(base: u64, k: u32) -> u64 {
