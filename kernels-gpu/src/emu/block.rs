@@ -5,11 +5,12 @@ use std::rc::Rc;
 
 use super::barrier::Barrier;
 use super::bulk::Stores;
-use super::clock::{Clock, ENGINE, Knowledge, MAX_WARPS, Stamp, TOGETHER, Time};
+use super::clock::{self, Clock, ENGINE, Knowledge, MAX_WARPS, Stamp, TOGETHER, Time};
 use super::copies::Copies;
 use super::fault::Access;
 use super::machine::{ALL, LANES, MOST_OPERANDS, MOST_RESULTS, Who};
 use super::mbarrier::Mbarriers;
+use super::proxy::Proxy;
 use super::shared::Shared;
 use super::site::Site;
 use super::tensor_core::TensorCore;
@@ -24,8 +25,6 @@ pub(super) struct Lane {
     pub stores: Stores,
     /// When it fenced what it wrote for the asynchronous proxy.
     pub proxy_fences: Vec<Time>,
-    /// What it acquired through global memory and has not fenced for the copy engine: where.
-    pub unfenced: Option<Site>,
     /// When it fenced barriers that it made.
     pub init_fences: Vec<Time>,
     /// What it acquired since its warp's lanes last met in memory.
@@ -188,6 +187,7 @@ impl Block {
             actor: Actor {
                 stamp,
                 trace: stamp,
+                proxy: Proxy::Generic,
                 known: &warp.known,
                 acquired: lane.acquired.as_deref(),
             },
@@ -195,6 +195,13 @@ impl Block {
             fences: Fences(&self.lanes),
             mbarriers: &mut self.mbarriers,
         }
+    }
+
+    /// A lane acquires this; its warp does where the lanes next meet.
+    pub fn acquire(&mut self, who: Who, knowledge: &Rc<Knowledge>) {
+        let lane = &mut self.lanes[who.warp * LANES + who.lane];
+        clock::share(&mut lane.acquired, knowledge);
+        self.warps[who.warp].acquiring = true;
     }
 
     /// The lanes of a warp meet in memory: all of them know what one of them acquired.
@@ -262,11 +269,13 @@ pub(super) struct Actor<'a> {
     pub stamp: Stamp,
     /// What is left in global memory: the thread's own stamp, or that of the engine that acts for it.
     pub trace: Stamp,
+    /// By which it accesses global memory.
+    pub proxy: Proxy,
     known: &'a Clock,
     acquired: Option<&'a Knowledge>,
 }
 
-impl Actor<'_> {
+impl<'a> Actor<'a> {
     pub fn access(&self) -> Access {
         self.stamp.access()
     }
@@ -307,6 +316,32 @@ impl Actor<'_> {
     fn has_acquired(&self, stamp: &Stamp) -> bool {
         let acquired = self.acquired;
         self.known.covers(stamp) || acquired.is_some_and(|knowledge| knowledge.covers(stamp))
+    }
+
+    /// The copy engine, acting for this thread: it leaves this stamp.
+    pub fn by_engine(self, trace: Stamp) -> Actor<'a> {
+        Actor {
+            trace,
+            proxy: Proxy::Async,
+            ..self
+        }
+    }
+
+    /// Whether what left this stamp, if it is ordered before the present access, is seen by its proxy: where it went by
+    /// another, or by the same one from another block, a fence stands between them.
+    pub fn sees_by_proxy(&self, stamp: &Stamp) -> bool {
+        let ours = match self.proxy {
+            Proxy::Generic => true,
+            Proxy::Async => stamp.warp == ENGINE && stamp.block == self.stamp.block,
+        };
+        let covers = |published: Option<&Rc<Knowledge>>| {
+            published.is_some_and(|published| published.covers(stamp))
+        };
+        ours || covers(self.known.published(self.proxy))
+            || covers(
+                self.acquired
+                    .and_then(|acquired| acquired.published(self.proxy)),
+            )
     }
 
     /// What this thread gives away when it releases now.

@@ -1,9 +1,11 @@
 //! What is known of each element of a buffer of global memory that kernels write.
 
+use super::asynchronous::Asynchronous;
 use super::block::Actor;
 use super::clock::Stamp;
 use super::fault::{Fault, Kind, Place};
 use super::memory::Strength;
+use super::proxy::Proxy;
 
 /// Accesses of one kind, none of which is ordered before another.
 #[derive(Clone, Default)]
@@ -29,8 +31,73 @@ struct Element {
     write: Stamp,
     /// Plain reads since then.
     reads: Accesses,
-    /// Atomic accesses since then.
-    atomics: Accesses,
+    /// Atomic reads since then.
+    atomic_reads: Accesses,
+    /// Atomic writes since then.
+    atomic_writes: Accesses,
+}
+
+impl Element {
+    /// The last plain write, if there is one.
+    fn written(&self) -> Option<&Stamp> {
+        (self.write.clock != 0).then_some(&self.write)
+    }
+
+    /// What may not be unordered with a read.
+    fn against_read(&self, actor: &Actor, strength: Strength) -> Option<&Stamp> {
+        let write = self.written().filter(|write| !actor.sees(write));
+        match strength {
+            Strength::Plain => write.or_else(|| self.atomic_writes.unordered(actor)),
+            Strength::Atomic => write,
+        }
+    }
+
+    /// What may not be unordered with a write.
+    fn against_write(&self, actor: &Actor, strength: Strength) -> Option<&Stamp> {
+        let others = self
+            .against_read(actor, strength)
+            .or_else(|| self.reads.unordered(actor));
+        match strength {
+            Strength::Plain => others.or_else(|| self.atomic_reads.unordered(actor)),
+            Strength::Atomic => others,
+        }
+    }
+
+    /// A write that is ordered before the present access, but not seen by its proxy.
+    fn unfenced(&self, actor: &Actor) -> Option<&Stamp> {
+        let writes = self.written().into_iter().chain(&self.atomic_writes.0);
+        let mut ordered = writes.filter(|write| actor.sees(write));
+        ordered.find(|write| !actor.sees_by_proxy(write))
+    }
+
+    /// What keeps the present access from following what came before.
+    fn refuse(
+        &self,
+        unordered: Option<&Stamp>,
+        actor: &Actor,
+        place: impl Fn() -> Place,
+    ) -> Result<(), Fault> {
+        if let Some(earlier) = unordered {
+            return Err(Kind::Race {
+                earlier: earlier.access(),
+                later: actor.access(),
+                place: place(),
+            }
+            .into());
+        }
+        if actor.proxy != Proxy::Generic
+            && let Some(earlier) = self.unfenced(actor)
+        {
+            return Err(Asynchronous::Unfenced {
+                access: actor.access(),
+                earlier: earlier.access(),
+                fence: actor.proxy.fence(),
+                place: place(),
+            }
+            .into());
+        }
+        Ok(())
+    }
 }
 
 /// Elements of a page: pages are made where kernels write, so that huge buffers cost only what is touched.
@@ -132,19 +199,10 @@ impl Shadow {
                 }
                 .into());
             }
-            let unordered = if element.write.clock != 0 && !actor.sees(&element.write) {
-                Some(&element.write)
-            } else if strength == Strength::Plain {
-                element.atomics.unordered(actor)
-            } else {
-                None
-            };
-            if let Some(earlier) = unordered {
-                return Err(race(earlier, actor, place()));
-            }
+            element.refuse(element.against_read(actor, strength), actor, place)?;
             match strength {
                 Strength::Plain => element.reads.add(actor),
-                Strength::Atomic => element.atomics.add(actor),
+                Strength::Atomic => element.atomic_reads.add(actor),
             }
         }
         Ok(())
@@ -160,42 +218,23 @@ impl Shadow {
     ) -> Result<(), Fault> {
         for index in self.indices(offset, bytes) {
             let unit = self.unit;
-            let (element, written) = self.element(index);
-            let unordered = if element.write.clock != 0 && !actor.sees(&element.write) {
-                Some(&element.write)
-            } else {
-                let atomic = match strength {
-                    Strength::Plain => element.atomics.unordered(actor),
-                    Strength::Atomic => None,
-                };
-                atomic.or_else(|| element.reads.unordered(actor))
+            let place = || Place::Global {
+                buffer: name.to_owned(),
+                offset: index * unit,
             };
-            if let Some(earlier) = unordered {
-                let place = Place::Global {
-                    buffer: name.to_owned(),
-                    offset: index * unit,
-                };
-                return Err(race(earlier, actor, place));
-            }
+            let (element, written) = self.element(index);
+            element.refuse(element.against_write(actor, strength), actor, place)?;
             *written = true;
             match strength {
                 Strength::Plain => {
                     element.write = actor.trace;
                     element.reads.0.clear();
-                    element.atomics.0.clear();
+                    element.atomic_reads.0.clear();
+                    element.atomic_writes.0.clear();
                 }
-                Strength::Atomic => element.atomics.add(actor),
+                Strength::Atomic => element.atomic_writes.add(actor),
             }
         }
         Ok(())
     }
-}
-
-fn race(earlier: &Stamp, actor: &Actor, place: Place) -> Fault {
-    Kind::Race {
-        earlier: earlier.access(),
-        later: actor.access(),
-        place,
-    }
-    .into()
 }

@@ -6,13 +6,13 @@
 use std::panic::Location;
 use std::rc::Rc;
 
-use super::asynchronous::Asynchronous;
 use super::block::{Actor, Parts};
 use super::bulk::{Region, Source, Step, Target};
-use super::clock::{self, Knowledge, MOST_STORERS, Stamp};
+use super::clock::{Knowledge, MOST_STORERS};
 use super::fault::{Fault, Kind};
 use super::machine::{LANES, Machine};
 use super::memory::Strength;
+use super::proxy::{self, Proxy};
 use super::shared::{Piece, Reader};
 use super::site::{self, Site};
 use crate::params::TensorMap;
@@ -120,7 +120,7 @@ fn try_load(
     let who = machine.current.get();
     let mut block = machine.blocks[who.slot].borrow_mut();
     let Parts {
-        mut actor,
+        actor,
         shared,
         fences,
         mbarriers,
@@ -136,10 +136,10 @@ fn try_load(
     let offset = shared.begin_bulk_copy(&actor, fences, piece)?;
     shared.poison(offset, bytes as usize);
     let (number, stamp) = barrier.begin_load(who, site);
-    actor.trace = stamp;
+    let engine = actor.by_engine(stamp);
     let mut buffers = machine.buffers.borrow_mut();
     for (addr, bytes) in source.spans() {
-        buffers.read(&actor, addr, bytes, Strength::Plain)?;
+        buffers.read(&engine, addr, bytes, Strength::Plain)?;
     }
     let step = Step::Load {
         source,
@@ -198,13 +198,12 @@ fn try_store(
     let who = machine.current.get();
     let index = who.warp * LANES + who.lane;
     let mut block = machine.blocks[who.slot].borrow_mut();
-    let unfenced = block.lanes[index].unfenced;
     let mut storers = block.storers;
     let stamp = block.parts(who, site).actor.stamp;
     let trace = block.lanes[index].stores.next_stamp(&mut storers, stamp);
     block.storers = storers;
     let Parts {
-        mut actor,
+        actor,
         shared,
         fences,
         ..
@@ -232,27 +231,14 @@ fn try_store(
         };
         shared.begin_reading(&actor, fences, Reader::Engine, piece)?;
     }
-    actor.trace = trace;
+    let engine = actor.by_engine(trace);
     let mut buffers = machine.buffers.borrow_mut();
     for (addr, bytes) in target.spans() {
         if let Target::Sums(..) = target {
-            if let Some(acquired) = unfenced {
-                return Err(Asynchronous::Unfenced {
-                    access: actor.access(),
-                    earlier: Stamp {
-                        site: acquired,
-                        ..actor.stamp
-                    }
-                    .access(),
-                    fence: "fence.proxy.async.global",
-                    place: buffers.place(addr).0,
-                }
-                .into());
-            }
-            buffers.read(&actor, addr, bytes, Strength::Atomic)?;
-            buffers.write(&actor, addr, bytes, Strength::Atomic)?;
+            buffers.read(&engine, addr, bytes, Strength::Atomic)?;
+            buffers.write(&engine, addr, bytes, Strength::Atomic)?;
         } else {
-            buffers.write(&actor, addr, bytes, Strength::Plain)?;
+            buffers.write(&engine, addr, bytes, Strength::Plain)?;
         }
     }
     let mut engine = machine.engine.borrow_mut();
@@ -312,8 +298,7 @@ pub(crate) fn wait_group(instruction: &'static str, newest: u32) {
     };
     let mut written = Knowledge::default();
     written.join_engine(index, storer, last.count);
-    clock::share(&mut lane.acquired, &Rc::new(written));
-    block.warps[who.warp].acquiring = true;
+    block.acquire(who, &Rc::new(written));
     let (mut engine, mut buffers) = (machine.engine.borrow_mut(), machine.buffers.borrow_mut());
     for store in done {
         engine.write(store.number, &mut buffers);
@@ -322,10 +307,12 @@ pub(crate) fn wait_group(instruction: &'static str, newest: u32) {
 
 /// `fence.proxy.async.global`
 #[track_caller]
-pub(crate) fn fence_proxy_async_global(_: &'static str) {
+pub(crate) fn fence_proxy_async_global(instruction: &'static str) {
     let machine = Machine::current();
+    let site = site::intern(instruction, Location::caller());
     let who = machine.current.get();
-    machine.blocks[who.slot].borrow_mut().lanes[who.warp * LANES + who.lane].unfenced = None;
+    let mut block = machine.blocks[who.slot].borrow_mut();
+    proxy::fence(&mut block, who, site, Proxy::Async);
 }
 
 /// `fence.proxy.async`

@@ -17,6 +17,7 @@ macro_rules! caught {
 mod hopper;
 mod launches;
 mod product;
+mod proxies;
 mod reduction;
 mod ring;
 mod semaphores;
