@@ -14,6 +14,7 @@ use super::proxy::Proxy;
 use super::shared::Shared;
 use super::site::Site;
 use super::tensor_core::TensorCore;
+use super::tensor_map::AcquiredMap;
 use super::warpgroup::{Agreement, Pool};
 use super::{Launch, Options};
 
@@ -25,6 +26,8 @@ pub(super) struct Lane {
     pub stores: Stores,
     /// When it fenced what it wrote for the asynchronous proxy.
     pub proxy_fences: Vec<Time>,
+    /// Tensor maps in global memory that it acquired.
+    pub maps: Vec<AcquiredMap>,
     /// When it fenced barriers that it made.
     pub init_fences: Vec<Time>,
     /// What it acquired since its warp's lanes last met in memory.
@@ -190,6 +193,7 @@ impl Block {
                 proxy: Proxy::Generic,
                 known: &warp.known,
                 acquired: lane.acquired.as_deref(),
+                maps: &lane.maps,
             },
             shared: &mut self.shared,
             fences: Fences(&self.lanes),
@@ -265,6 +269,7 @@ fn first_after(fences: &[Time], actor: &Actor, write: &Stamp) -> bool {
 }
 
 /// One who accesses memory: the stamp that it leaves, and what is ordered before it.
+#[derive(Clone, Copy)]
 pub(super) struct Actor<'a> {
     pub stamp: Stamp,
     /// What is left in global memory: the thread's own stamp, or that of the engine that acts for it.
@@ -273,6 +278,8 @@ pub(super) struct Actor<'a> {
     pub proxy: Proxy,
     known: &'a Clock,
     acquired: Option<&'a Knowledge>,
+    /// Tensor maps that it acquired.
+    pub maps: &'a [AcquiredMap],
 }
 
 impl<'a> Actor<'a> {
@@ -318,30 +325,27 @@ impl<'a> Actor<'a> {
         self.known.covers(stamp) || acquired.is_some_and(|knowledge| knowledge.covers(stamp))
     }
 
-    /// The copy engine, acting for this thread: it leaves this stamp.
-    pub fn by_engine(self, trace: Stamp) -> Actor<'a> {
+    /// The copy engine, acting for this thread by a proxy: it leaves this stamp.
+    pub fn by_engine(&self, proxy: Proxy, trace: Stamp) -> Actor<'a> {
         Actor {
             trace,
-            proxy: Proxy::Async,
-            ..self
+            proxy,
+            ..*self
         }
     }
 
-    /// Whether what left this stamp, if it is ordered before the present access, is seen by its proxy: where it went by
-    /// another, or by the same one from another block, a fence stands between them.
-    pub fn sees_by_proxy(&self, stamp: &Stamp) -> bool {
-        let ours = match self.proxy {
-            Proxy::Generic => true,
-            Proxy::Async => stamp.warp == ENGINE && stamp.block == self.stamp.block,
-        };
-        let covers = |published: Option<&Rc<Knowledge>>| {
-            published.is_some_and(|published| published.covers(stamp))
-        };
-        ours || covers(self.known.published(self.proxy))
-            || covers(
-                self.acquired
-                    .and_then(|acquired| acquired.published(self.proxy)),
-            )
+    /// What came before fences for a proxy that are ordered before the present access: of the warp, and of the lane.
+    pub fn published(&self, proxy: Proxy) -> [Option<&'a Rc<Knowledge>>; 2] {
+        let acquired = self.acquired.and_then(|acquired| acquired.published(proxy));
+        [self.known.published(proxy), acquired]
+    }
+
+    /// Whether what left this stamp, ordered before the present access, is seen by the copy engine: where it went by another
+    /// proxy, or by the same one from another block, a fence stands between them.
+    pub fn engine_sees(&self, stamp: &Stamp) -> bool {
+        let ours = stamp.warp == ENGINE && stamp.block == self.stamp.block;
+        let mut published = self.published(Proxy::Async).into_iter().flatten();
+        ours || published.any(|published| published.covers(stamp))
     }
 
     /// What this thread gives away when it releases now.

@@ -105,20 +105,21 @@ impl Knowledge {
             && self.published.iter().all(Option::is_none)
     }
 
-    /// That a thread that knows this fences for a proxy.
-    pub fn publish(self, proxy: Proxy) -> Knowledge {
-        let mut published = <[_; N_FENCED]>::default();
-        if let Some(idx) = proxy.fenced() {
-            let before = Knowledge {
-                published: Default::default(),
-                ..self
-            };
-            published[idx] = Some(Rc::new(before));
-        }
+    /// The same, without what was published of it.
+    pub fn unpublished(self) -> Knowledge {
         Knowledge {
-            published,
-            ..Knowledge::default()
+            published: Default::default(),
+            ..self
         }
+    }
+
+    /// That a fence for a proxy came after all this.
+    pub fn of_fence(proxy: Proxy, known: &Rc<Knowledge>) -> Knowledge {
+        let mut knowledge = Knowledge::default();
+        if let Some(idx) = proxy.fenced() {
+            knowledge.published[idx] = Some(Rc::clone(known));
+        }
+        knowledge
     }
 
     /// What came before a fence for a proxy.

@@ -12,8 +12,9 @@
 //! nothing else can go on; barriers of shared memory count its bytes. Products of warpgroups take their operands at any
 //! moment until they are waited for, and meanwhile their accumulators hold NaN. Whatever may be read or written over
 //! a time is checked over all of it, so that no seed is needed in which it goes wrong. Checked besides: the fences that
-//! the copy engine and the tensor cores want, in shared and global memory, the phases and counts of barriers, that the
-//! warps of a warpgroup do the same, and the registers that they hand each other ([`Asynchronous`]).
+//! the copy engine and the tensor cores want, in shared and global memory and for tensor maps that kernels make, the phases
+//! and counts of barriers, that the warps of a warpgroup do the same, and the registers that they hand each other
+//! ([`Asynchronous`]).
 //!
 //! ```
 //! use ferroflash_kernels::emu::{self, GlobalMemory, Launch, Options};
@@ -74,6 +75,7 @@ pub(crate) mod ldmatrix;
 pub(crate) mod mbarrier;
 pub(crate) mod mma;
 pub(crate) mod shared_access;
+pub(crate) mod tensor_map;
 pub(crate) mod tma;
 pub(crate) mod warp;
 pub(crate) mod warpgroup;

@@ -6,11 +6,12 @@
 use std::rc::Rc;
 
 use super::block::Block;
+use super::clock::Knowledge;
 use super::machine::Who;
 use super::site::Site;
 
 /// Proxies that a fence publishes for.
-pub(super) const N_FENCED: usize = 1;
+pub(super) const N_FENCED: usize = 2;
 
 /// A way to global memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +20,8 @@ pub(super) enum Proxy {
     Generic,
     /// That of the copy engine.
     Async,
+    /// That by which the copy engine reads tensor maps: see [`super::tensor_map`].
+    TensorMap,
 }
 
 impl Proxy {
@@ -27,21 +30,15 @@ impl Proxy {
         match self {
             Proxy::Generic => None,
             Proxy::Async => Some(0),
-        }
-    }
-
-    /// The fence.
-    pub fn fence(self) -> &'static str {
-        match self {
-            Proxy::Generic => "no fence",
-            Proxy::Async => "fence.proxy.async.global",
+            Proxy::TensorMap => Some(1),
         }
     }
 }
 
-/// A thread fences for a proxy.
-pub(super) fn fence(block: &mut Block, who: Who, site: Site, proxy: Proxy) {
-    let given = block.actor(who, site).0.release().publish(proxy);
-    block.acquire(who, &Rc::new(given));
+/// A thread fences for a proxy: what that publishes.
+pub(super) fn fence(block: &mut Block, who: Who, site: Site, proxy: Proxy) -> Rc<Knowledge> {
+    let known = Rc::new(block.actor(who, site).0.release().unpublished());
+    block.acquire(who, &Rc::new(Knowledge::of_fence(proxy, &known)));
     block.warps[who.warp].advance_sub();
+    known
 }

@@ -78,7 +78,9 @@ pub(super) fn run(
         (outcome, thread, fault)
     });
     drop(scheduler);
-    memory.buffers = machine.buffers.into_inner();
+    let mut buffers = machine.buffers.into_inner();
+    buffers.end_launch(machine.released_maps.into_inner().as_ref());
+    memory.buffers = buffers;
     match outcome {
         Ok(outcome) => fault.map_or(outcome, Err).map(|()| machine.stats.get()),
         Err(payload) => {

@@ -15,7 +15,7 @@ use super::memory::Strength;
 use super::proxy::{self, Proxy};
 use super::shared::{Piece, Reader};
 use super::site::{self, Site};
-use crate::params::TensorMap;
+use super::tensor_map::{self, Found};
 
 /// What a tile in the 128-byte swizzle is aligned to.
 const ALIGNMENT: u32 = 1024;
@@ -24,8 +24,13 @@ const BYTES_ALIGNMENT: u32 = 16;
 /// Most rows, and most heads, of a box.
 const MOST: u64 = 256;
 
-/// The box of a tensor that `map` and `at` name.
-fn region(actor: &Actor, map: u64, at: [u32; 4]) -> Result<Region, Fault> {
+/// The box of a tensor that `map` and `at` name, and where it found the map.
+fn region(
+    machine: &Machine,
+    actor: &Actor,
+    map: u64,
+    at: [u32; 4],
+) -> Result<(Region, Found), Fault> {
     let wrong = |what, value: u64| {
         let access = actor.access();
         Err(Kind::Operand {
@@ -35,12 +40,8 @@ fn region(actor: &Actor, map: u64, at: [u32; 4]) -> Result<Region, Fault> {
         }
         .into())
     };
-    if map == 0 || !map.is_multiple_of(align_of::<TensorMap>() as u64) {
-        return wrong("the tensor map must be aligned and not at address 0", map);
-    }
-    // SAFETY: the instruction's contract: a tensor map lies at this address of the process, among the parameters that
-    // the kernel borrows.
-    let map = unsafe { *std::ptr::with_exposed_provenance::<TensorMap>(map as usize) };
+    let found = tensor_map::find(machine, actor, map)?;
+    let map = found.map;
     if !(1..=MOST).contains(&map.box_rows) {
         return wrong("a box has between 1 and 256 rows", map.box_rows);
     }
@@ -60,10 +61,8 @@ fn region(actor: &Actor, map: u64, at: [u32; 4]) -> Result<Region, Fault> {
             *size,
         );
     }
-    Ok(Region {
-        map,
-        at: at.map(|x| i64::from(x as i32)),
-    })
+    let at = at.map(|x| i64::from(x as i32));
+    Ok((Region { map, at }, found))
 }
 
 /// `cp.async.bulk.tensor` from global to shared memory
@@ -72,7 +71,8 @@ pub(crate) fn load(instruction: &'static str, to: u32, map: u64, at: [u32; 4], m
     let machine = Machine::current();
     let site = site::intern(instruction, Location::caller());
     let begun = try_load(machine, site, (to, ALIGNMENT), mbarrier, |actor| {
-        region(actor, map, at).map(Source::Box)
+        let (region, found) = region(machine, actor, map, at)?;
+        Ok((Source::Box(region), Some(found)))
     });
     machine.settle(begun, ());
     machine.progress();
@@ -92,7 +92,7 @@ pub(crate) fn load_bytes(
         check_bytes(actor, bytes)?;
         let buffers = machine.buffers.borrow();
         buffers.align(actor, from, BYTES_ALIGNMENT)?;
-        Ok(Source::Bytes(from, bytes))
+        Ok((Source::Bytes(from, bytes), None))
     });
     machine.settle(begun, ());
     machine.progress();
@@ -115,7 +115,7 @@ fn try_load(
     site: Site,
     (to, alignment): (u32, u32),
     mbarrier: u32,
-    source: impl FnOnce(&Actor) -> Result<Source, Fault>,
+    source: impl FnOnce(&Actor) -> Result<(Source, Option<Found>), Fault>,
 ) -> Result<(), Fault> {
     let who = machine.current.get();
     let mut block = machine.blocks[who.slot].borrow_mut();
@@ -125,7 +125,7 @@ fn try_load(
         fences,
         mbarriers,
     } = block.parts(who, site);
-    let source = source(&actor)?;
+    let (source, map) = source(&actor)?;
     let barrier = mbarriers.find_for_engine(&actor, fences, mbarrier)?;
     let bytes = source.bytes();
     let piece = Piece {
@@ -136,7 +136,10 @@ fn try_load(
     let offset = shared.begin_bulk_copy(&actor, fences, piece)?;
     shared.poison(offset, bytes as usize);
     let (number, stamp) = barrier.begin_load(who, site);
-    let engine = actor.by_engine(stamp);
+    if let Some(map) = map {
+        map.keep(machine, &actor, stamp)?;
+    }
+    let engine = actor.by_engine(Proxy::Async, stamp);
     let mut buffers = machine.buffers.borrow_mut();
     for (addr, bytes) in source.spans() {
         buffers.read(&engine, addr, bytes, Strength::Plain)?;
@@ -156,7 +159,8 @@ pub(crate) fn store(instruction: &'static str, map: u64, at: [u32; 4], from: u32
     let machine = Machine::current();
     let site = site::intern(instruction, Location::caller());
     let begun = try_store(machine, site, (from, ALIGNMENT), |actor| {
-        region(actor, map, at).map(Target::Box)
+        let (region, found) = region(machine, actor, map, at)?;
+        Ok((Target::Box(region), Some(found)))
     });
     machine.settle(begun, ());
     machine.progress();
@@ -183,7 +187,7 @@ fn store_linear(instruction: &'static str, target: Target, from: u32) {
         for (to, _) in target.spans() {
             machine.buffers.borrow().align(actor, to, BYTES_ALIGNMENT)?;
         }
-        Ok(target)
+        Ok((target, None))
     });
     machine.settle(begun, ());
     machine.progress();
@@ -193,7 +197,7 @@ fn try_store(
     machine: &Machine,
     site: Site,
     (from_address, alignment): (u32, u32),
-    target: impl FnOnce(&Actor) -> Result<Target, Fault>,
+    target: impl FnOnce(&Actor) -> Result<(Target, Option<Found>), Fault>,
 ) -> Result<(), Fault> {
     let who = machine.current.get();
     let index = who.warp * LANES + who.lane;
@@ -216,7 +220,7 @@ fn try_store(
         }
         .into());
     }
-    let target = target(&actor)?;
+    let (target, map) = target(&actor)?;
     let piece = Piece {
         addr: from_address,
         bytes: target.bytes(),
@@ -231,7 +235,10 @@ fn try_store(
         };
         shared.begin_reading(&actor, fences, Reader::Engine, piece)?;
     }
-    let engine = actor.by_engine(trace);
+    if let Some(map) = map {
+        map.keep(machine, &actor, trace)?;
+    }
+    let engine = actor.by_engine(Proxy::Async, trace);
     let mut buffers = machine.buffers.borrow_mut();
     for (addr, bytes) in target.spans() {
         if let Target::Sums(..) = target {

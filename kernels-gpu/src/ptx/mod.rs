@@ -35,6 +35,7 @@ pub(crate) mod parameters;
 pub mod shared;
 pub mod shuffle;
 pub mod special;
+pub mod tensor_map;
 pub mod tma;
 pub mod warpgroup;
 pub mod wgmma;

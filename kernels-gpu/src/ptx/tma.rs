@@ -2,7 +2,8 @@
 //! that lie side by side.
 //!
 //! Coordinates count elements, the innermost dimension first: column, row, head, batch. What lies outside the tensor is
-//! read as 0 and not written. `map` is the address of a [`crate::params::TensorMap`] in the kernel's parameters.
+//! read as 0 and not written. `map` is the address of a [`crate::params::TensorMap`]: in the kernel's parameters, or in global
+//! memory, where this thread has acquired it ([`super::tensor_map::fence_tensor_map_acquire`]).
 
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::emu::tma;

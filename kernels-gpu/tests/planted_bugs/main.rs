@@ -23,6 +23,7 @@ mod ring;
 mod semaphores;
 mod slots;
 mod sums;
+mod tensor_maps;
 mod tiles;
 
 use ferroflash_kernels::emu::{Checks, Fault, Kind, Options, Order};
