@@ -5,7 +5,7 @@
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::emu::tensor_map;
 
-/// `tensormap.replace.tile.global_address.global.b1024.b64`: the tensor of the map at `map` begins at `address`.
+/// `tensormap.replace.tile.global_address.global.b1024.b64 [map], address`: the tensor of the map begins at `address`.
 ///
 /// PTX 8.3, sm_90a.
 ///
@@ -28,7 +28,8 @@ pub unsafe fn replace_address(map: u64, address: u64) {
     }
 }
 
-/// `tensormap.replace.tile.global_dim.global.b1024.b32` of dimension 1: the tensor of the map at `map` has so many rows.
+/// `tensormap.replace.tile.global_dim.global.b1024.b32 [map], 1, rows`: the tensor of the map has so many rows, which are
+/// its dimension 1.
 ///
 /// PTX 8.3, sm_90a.
 ///
@@ -70,8 +71,8 @@ pub fn fence_tensor_map_release() {
     }
 }
 
-/// `fence.proxy.tensormap::generic.acquire.gpu`: the copy engine, where it acts for this thread, sees the tensor map at `map`
-/// as it was released before.
+/// `fence.proxy.tensormap::generic.acquire.gpu [map], 128`: the copy engine, where it acts for this thread, sees the tensor
+/// map as it was released before.
 ///
 /// Wanted once after every change of the map, by each thread that has it used: also where an earlier kernel or the host has
 /// written it.

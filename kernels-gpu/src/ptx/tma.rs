@@ -60,7 +60,7 @@ pub unsafe fn bulk_load(to: u32, from: u64, n_bytes: u32, mbarrier: u32) {
     }
 }
 
-/// `cp.async.bulk.tensor.4d.global.shared::cta.bulk_group`, where `predicate` is not 0: begins the copy of a box from
+/// `@p cp.async.bulk.tensor.4d.global.shared::cta.bulk_group`, where `predicate` is not 0: begins the copy of a box from
 /// shared to global memory, as part of the thread's next group.
 ///
 /// PTX 8.0, sm_90.
