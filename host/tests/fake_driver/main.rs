@@ -67,7 +67,7 @@ fn gpu(ordinal: u32) -> Option<Device> {
         None => Some(Device::cuda(ordinal).expect("the driver has two devices")),
         Some(reason) => {
             // Not by a macro, whose text the harness keeps back.
-            let line = format!("not run: kernels: {reason}\n");
+            let line = format!("[not run] kernels: {reason}\n");
             let _ = std::io::stderr().write_all(line.as_bytes());
             None
         }
