@@ -73,12 +73,11 @@ impl Kernel {
 
     fn wait(&self) {
         match self.bug {
-            Bug::NobodyWaits | Bug::WaitsBeforeCommit | Bug::AnotherThreadWaits => {
-                tma::bulk_wait_group_read::<0>()
-            }
-            Bug::WaitsForReadingOnly | Bug::WritesAfterReadingOnly => {
-                tma::bulk_wait_group_read::<0>()
-            }
+            Bug::NobodyWaits => {}
+            Bug::WaitsForReadingOnly
+            | Bug::WritesAfterReadingOnly
+            | Bug::WaitsBeforeCommit
+            | Bug::AnotherThreadWaits => tma::bulk_wait_group_read::<0>(),
             Bug::WaitsForTheGroupBefore => tma::bulk_wait_group::<1>(),
             Bug::WaitsGroupByGroup => {
                 tma::bulk_wait_group::<1>();
