@@ -20,18 +20,18 @@ fn run(probe: &Probe, input: &[u32], order: u64) -> Vec<u32> {
     );
     let launch = Launch {
         grid: 1,
-        threads: probe.threads,
-        shared_bytes: probe.shared_bytes,
+        threads: probe.threads(),
+        shared_bytes: probe.shared_bytes(),
         resident_blocks: 1,
         blocks_per_sm: 1,
         spec: PROBE_SPEC,
     };
     let maps = ProbeMaps::new(addresses.0, addresses.1);
     emu::run(&launch, &Options::seeded(order), &mut memory, &|| {
-        (probe.run)(addresses.0, addresses.1, &maps)
+        probe.run(addresses.0, addresses.1, &maps)
     })
-    .unwrap_or_else(|fault| panic!("{}: {fault}", probe.name));
-    assert_eq!(memory.first_unwritten("output"), None, "{}", probe.name);
+    .unwrap_or_else(|fault| panic!("{}: {fault}", probe.name()));
+    assert_eq!(memory.first_unwritten("output"), None, "{}", probe.name());
     output
 }
 
@@ -42,7 +42,7 @@ fn every_probe_runs_and_does_not_depend_on_the_order_of_threads() {
             let input = probe.input(seed);
             let outputs: Vec<_> = (0..10).map(|order| run(probe, &input, order)).collect();
             for output in &outputs {
-                assert_eq!(output, &outputs[0], "{}, seed {seed}", probe.name);
+                assert_eq!(output, &outputs[0], "{}, seed {seed}", probe.name());
             }
         }
     }
@@ -50,16 +50,16 @@ fn every_probe_runs_and_does_not_depend_on_the_order_of_threads() {
 
 #[test]
 fn another_input_gives_another_output() {
-    for probe in all().filter(|probe| probe.input_words > 0) {
+    for probe in all().filter(|probe| probe.input_len() > 0) {
         let first = run(probe, &probe.input(0), 0);
         let differs = |seed| run(probe, &probe.input(seed), 0) != first;
-        assert!((1..10).any(differs), "{}", probe.name);
+        assert!((1..10).any(differs), "{}", probe.name());
     }
 }
 
 #[test]
 fn names_are_unique() {
-    let mut names: Vec<_> = all().map(|probe| probe.name).collect();
+    let mut names: Vec<_> = all().map(|probe| probe.name()).collect();
     names.sort_unstable();
     names.dedup();
     assert_eq!(names.len(), all().count());
@@ -77,7 +77,7 @@ fn a_disagreement_is_found() {
             let number = f32::from_bits(left[index]);
             if number.is_finite() && number.abs() > 1e-3 {
                 let found = probe.compare(&left, &right).unwrap_err();
-                assert_eq!(found.index, index, "{}", probe.name);
+                assert_eq!(found.index, index, "{}", probe.name());
             }
         }
     }

@@ -192,7 +192,7 @@ impl Subject {
         let made_for = (self.open)(0).is_ok_and(|device| is_made_for(&device, algorithm));
         if !made_for {
             say(&format!(
-                "not run: {} {algorithm}: the device is no Hopper",
+                "[not run] {} {algorithm}: the device is no Hopper",
                 self.backend
             ));
         }
@@ -205,7 +205,7 @@ impl Subject {
             return false;
         };
         let backend = self.backend;
-        say(&format!("not run: {backend}: {reason}"));
+        say(&format!("[not run] {backend}: {reason}"));
         let required = std::env::var("REQUIRE")
             .is_ok_and(|names| names.split(',').any(|name| name == backend.name()));
         assert!(

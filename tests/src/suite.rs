@@ -2,7 +2,7 @@
 //! order that is not deterministic.
 //!
 //! What a backend cannot serve is counted as not eligible, never as passed, and only where this file expects it. A
-//! backend that is not there says `not run` with the reason on standard error; the environment variable `REQUIRE`
+//! backend that is not there says `[not run]` with the reason on standard error; the environment variable `REQUIRE`
 //! (`REQUIRE=cuda`) makes a failure of that.
 
 use std::io::Write;

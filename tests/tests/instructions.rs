@@ -21,25 +21,21 @@ fn emulated(probe: &Probe, input: &[u32], seed: u64) -> Vec<u32> {
         memory.input("input", input),
         memory.output("output", &mut output),
     );
-    let Probe {
-        threads,
-        shared_bytes,
-        run,
-        ..
-    } = *probe;
     let launch = Launch {
         grid: 1,
-        threads,
-        shared_bytes,
+        threads: probe.threads(),
+        shared_bytes: probe.shared_bytes(),
         resident_blocks: 1,
         blocks_per_sm: 1,
         spec: PROBE_SPEC,
     };
     let maps = ProbeMaps::new(from, to);
     let ran = emu::run(&launch, &Options::seeded(seed), &mut memory, &|| {
-        run(from, to, &maps)
+        probe.run(from, to, &maps)
     });
-    ran.unwrap_or_else(|fault| panic!("{} with its threads in order {seed}: {fault}", probe.name));
+    ran.unwrap_or_else(|fault| {
+        panic!("{} with its threads in order {seed}: {fault}", probe.name())
+    });
     drop(memory);
     output
 }
@@ -58,7 +54,7 @@ fn device_bodies_agree_with_emulated_bodies() {
     };
     'probes: for probe in PROBES.iter().chain(hopper) {
         // A probe that hangs takes the whole program with it: its name is then the last to be said.
-        eprintln!("{}", probe.name);
+        eprintln!("{}", probe.name());
         for seed in INPUTS {
             let input = probe.input(seed);
             let on_gpu = match probes.run(probe, &input) {
@@ -67,7 +63,7 @@ fn device_bodies_agree_with_emulated_bodies() {
                 Err(error) => {
                     failures.push(format!(
                         "{}, input {seed}: {error}; the rest has not run",
-                        probe.name
+                        probe.name()
                     ));
                     break 'probes;
                 }
@@ -75,7 +71,7 @@ fn device_bodies_agree_with_emulated_bodies() {
             if let Err(at) = probe.compare(&on_gpu, &emulated(probe, &input, seed)) {
                 failures.push(format!(
                     "{}, input {seed}: GPU and emulator {at:x?}",
-                    probe.name
+                    probe.name()
                 ));
             }
         }

@@ -9,9 +9,9 @@ use anyhow::Result;
 use crate::ptx::{self, BuildPtx};
 use crate::workspace::Workspace;
 
-/// What a test says that cannot do its work here, followed by what is missing and why: on a line of its own, or after
-/// the name of the test where the harness has begun to print its result.
-const NOT_RUN: [&str; 2] = ["not run: ", " ... not run: "];
+/// What a test says that cannot do its work here, followed by what is missing and why, to the end of the line. Each is
+/// written at once, but wherever the harness is with a line of its own.
+const NOT_RUN: &str = "[not run] ";
 
 /// Runs everything that needs no GPU: the PTX, every test of the workspace with the emulated kernels, doctests.
 #[derive(clap::Args, Clone, Debug)]
@@ -98,6 +98,8 @@ pub fn count(workspace: &Workspace, options: &Test) -> Result<Counts> {
 #[derive(Debug, Default)]
 struct Tally {
     counts: Counts,
+    /// The beginning of a line of the harness, which a test interrupted.
+    begun: String,
     /// Tests that said that they could not do their work; the harness counts them as passed.
     n_idle: usize,
     /// Programs that began to test.
@@ -108,14 +110,21 @@ struct Tally {
 
 impl Tally {
     fn read(&mut self, line: &str) {
-        let [alone, after_name] = NOT_RUN;
-        let reason = line
-            .strip_prefix(alone)
-            .or_else(|| Some(line.split_once(after_name)?.1));
-        if let Some(reason) = reason {
+        let mut parts = line.split(NOT_RUN);
+        self.begun.push_str(parts.next().unwrap_or_default());
+        let n_idle = self.n_idle;
+        for reason in parts {
             self.counts.add_not_run(reason, 1);
             self.n_idle += 1;
         }
+        // What a test says ends with the line; the harness's own goes on with the next one.
+        if self.n_idle == n_idle {
+            let line = std::mem::take(&mut self.begun);
+            self.read_harness(&line);
+        }
+    }
+
+    fn read_harness(&mut self, line: &str) {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words.as_slice() {
             ["running", number, "test" | "tests"] if number.parse::<usize>().is_ok() => {
@@ -141,6 +150,8 @@ impl Tally {
 
     /// A program that ends without a result has failed; so has a build that ran no program at all.
     fn finish(mut self, success: bool) -> Counts {
+        let line = std::mem::take(&mut self.begun);
+        self.read_harness(&line);
         self.counts.n_passed = self.counts.n_passed.saturating_sub(self.n_idle);
         self.counts.n_failed += self.n_begun - self.n_ended.min(self.n_begun);
         if !success && self.counts.n_failed == 0 {
@@ -170,16 +181,56 @@ mod tests {
 
     #[test]
     fn a_test_that_could_not_do_its_work_is_not_counted_as_passed() {
-        let text = format!(
-            "running 5 tests\nnot run: cuda: no driver\ntest a ... not run: cuda: no driver\ncannot run: a\n{RESULT}"
-        );
+        let text = format!("running 5 tests\n[not run] cuda: no driver\ncannot run: a\n{RESULT}");
         let counts = counts(&text, true);
         assert_eq!(
             (counts.n_passed, counts.n_failed, counts.n_not_run()),
-            (1, 1, 4)
+            (2, 1, 3)
         );
-        assert_eq!(counts.not_run["cuda: no driver"], 2);
+        assert_eq!(counts.not_run["cuda: no driver"], 1);
         assert_eq!(counts.not_run["left out by --quick"], 2);
+    }
+
+    /// The harness writes a line in pieces, and what tests say comes between any two of them.
+    #[test]
+    fn what_is_said_within_a_line_of_the_harness_is_counted() {
+        let said = "[not run] cuda: no driver\n";
+        let harness = [
+            "running 5",
+            " tests\n",
+            "test a ... ",
+            "ok",
+            "\n",
+            "test b ... ",
+            "ignored, no GPU",
+            "\n",
+            "test result: ",
+            "ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out",
+            "; finished in 0.1s\n",
+        ];
+        for first in 0..=harness.len() {
+            for second in first..=harness.len() {
+                let (before, rest) = harness.split_at(first);
+                let (between, after) = rest.split_at(second - first);
+                let text = [before.concat(), between.concat(), after.concat()].join(said);
+                let counts = counts(&text, true);
+                let numbers = (counts.n_passed, counts.n_failed, counts.n_not_run());
+                assert_eq!(numbers, (1, 0, 3), "{text}");
+                assert_eq!(counts.not_run["cuda: no driver"], 2, "{text}");
+                assert_eq!(counts.not_run["no GPU"], 1, "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn two_who_say_it_at_once_count_twice() {
+        let text = format!("test a ... ok[not run] cuda: a[not run] cuda: b\n\n{RESULT}");
+        let counts = counts(&text, true);
+        assert_eq!((counts.n_passed, counts.n_not_run()), (1, 4));
+        assert_eq!(
+            (counts.not_run["cuda: a"], counts.not_run["cuda: b"]),
+            (1, 1)
+        );
     }
 
     #[test]

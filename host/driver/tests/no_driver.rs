@@ -10,7 +10,7 @@ use ferroflash_driver::{Cause, Driver, DriverError, LIBRARY, driver_present, ext
 fn driver_is_missing() -> bool {
     if driver_present() {
         // Not by a macro, whose text the harness keeps back.
-        let line = b"not run: missing driver: this machine has one\n";
+        let line = b"[not run] missing driver: this machine has one\n";
         let _ = std::io::stderr().write_all(line);
     }
     !driver_present()

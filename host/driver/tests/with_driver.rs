@@ -54,7 +54,7 @@ fn gpu() -> Option<Context> {
         Err(_) => {
             let error = DriverError::from(last_failure().expect("a call that failed"));
             // Not by a macro, whose text the harness keeps back; at once, so that lines stay whole.
-            let line = format!("not run: cuda: {error}\n");
+            let line = format!("[not run] cuda: {error}\n");
             let _ = std::io::stderr().write_all(line.as_bytes());
             let required = std::env::var("REQUIRE")
                 .is_ok_and(|names| names.split(',').any(|name| name == "cuda"));

@@ -75,7 +75,7 @@ fn pass_offset(launch: &Launch) -> usize {
 #[test]
 fn kernels_are_enqueued_as_planned() {
     let _turn = turn();
-    let Some(device) = gpu(0) else { return };
+    let device = gpu(0);
     let cuda = device.as_cuda().unwrap();
     let kernels = [
         (Algorithm::Flash2, 3, "delta, the main kernel, dQ"),
@@ -120,7 +120,7 @@ fn kernels_are_enqueued_as_planned() {
 #[test]
 fn flash3_serves_first_and_its_main_kernel_alone_is_given_maps() {
     let _turn = turn();
-    let Some(device) = gpu(0) else { return };
+    let device = gpu(0);
     let attention = Attention::new(&device, problem()).unwrap();
     let explained = attention.explain(Pass::Backward).unwrap();
     assert_eq!(explained.plan.unwrap().algorithm, Algorithm::Flash3);
@@ -172,7 +172,7 @@ fn flash3_serves_first_and_its_main_kernel_alone_is_given_maps() {
 #[test]
 fn maps_are_encoded_once_while_their_tensors_stay() {
     let _turn = turn();
-    let Some(device) = gpu(0) else { return };
+    let device = gpu(0);
     let mut backward = Backward::with(&device, problem(), Algorithm::Flash3);
     let cuda = device.as_cuda().unwrap();
     let stream = Stream::new(cuda).unwrap();
@@ -199,7 +199,7 @@ fn maps_are_encoded_once_while_their_tensors_stay() {
 #[test]
 fn shifted_tiles_are_enqueued_to_begin_together() {
     let _turn = turn();
-    let Some(device) = gpu(0) else { return };
+    let device = gpu(0);
     let mut full = problem();
     full.mask = Mask::Full;
     let mut backward = Backward::with(&device, full, Algorithm::Flash3);

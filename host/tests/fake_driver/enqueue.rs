@@ -45,7 +45,7 @@ pub fn word(launch: &Launch, offset: usize) -> u64 {
 #[test]
 fn a_forward_pass_is_enqueued_as_planned_on_the_callers_stream() {
     let _turn = turn();
-    let Some(device) = gpu(0) else { return };
+    let device = gpu(0);
     let mut forward = Forward::new(&device);
     let stream = Stream::new(device.as_cuda().unwrap()).unwrap();
     let launches = only_launches(calls_of(|| forward.enqueue(&stream).unwrap()));
@@ -61,7 +61,7 @@ fn a_forward_pass_is_enqueued_as_planned_on_the_callers_stream() {
 #[test]
 fn enqueueing_allocates_nothing_waits_for_nothing_and_leaves_the_thread_as_it_was() {
     let _turn = turn();
-    let Some(device) = gpu(0) else { return };
+    let device = gpu(0);
     for algorithm in [Algorithm::Flash2, Algorithm::Flash3] {
         let mut forward = Forward::with(&device, algorithm);
         let stream = Stream::new(device.as_cuda().unwrap()).unwrap();
@@ -78,7 +78,7 @@ fn enqueueing_allocates_nothing_waits_for_nothing_and_leaves_the_thread_as_it_wa
 #[test]
 fn enqueueing_costs_the_host_less_than_5_us_beside_the_driver() {
     let _turn = turn();
-    let Some(device) = gpu(0) else { return };
+    let device = gpu(0);
     for algorithm in [Algorithm::Flash2, Algorithm::Flash3] {
         let mut forward = Forward::with(&device, algorithm);
         let stream = Stream::new(device.as_cuda().unwrap()).unwrap();
@@ -98,9 +98,7 @@ fn enqueueing_costs_the_host_less_than_5_us_beside_the_driver() {
 #[test]
 fn any_stream_serves_and_one_of_another_device_is_refused() {
     let _turn = turn();
-    let (Some(device), Some(other)) = (gpu(0), gpu(1)) else {
-        return;
-    };
+    let (device, other) = (gpu(0), gpu(1));
     let mut forward = Forward::new(&device);
     let launches = only_launches(calls_of(|| forward.enqueue(StreamRef::DEFAULT).unwrap()));
     assert_eq!(launches[0].stream, 0);

@@ -7,7 +7,7 @@ use super::*;
 #[test]
 fn threads_share_a_device_and_each_kernel_is_loaded_once() {
     let _turn = turn();
-    let Some(device) = gpu(1) else { return };
+    let device = gpu(1);
     let together = std::sync::Barrier::new(4);
     let calls = calls_of(|| {
         std::thread::scope(|scope| {
@@ -36,7 +36,7 @@ fn threads_share_a_device_and_each_kernel_is_loaded_once() {
 #[test]
 fn all_is_given_back_when_the_last_handle_is_dropped() {
     let _turn = turn();
-    let Some(device) = gpu(0) else { return };
+    let device = gpu(0);
     let free_bytes = device.as_cuda().unwrap().memory().unwrap().free_bytes;
     let mut forward = Forward::new(&device);
     let cuda = device.as_cuda().unwrap();
@@ -62,7 +62,7 @@ fn all_is_given_back_when_the_last_handle_is_dropped() {
 #[test]
 fn copies_keep_every_bit_and_the_order_of_their_stream() {
     let _turn = turn();
-    let Some(device) = gpu(0) else { return };
+    let device = gpu(0);
     let cuda = device.as_cuda().unwrap();
     let stream = Stream::new(cuda).unwrap();
     let values: Vec<f32> = (0..1000)
@@ -100,7 +100,7 @@ fn copies_keep_every_bit_and_the_order_of_their_stream() {
 #[test]
 fn too_little_memory_is_told_in_bytes() {
     let _turn = turn();
-    let Some(device) = gpu(0) else { return };
+    let device = gpu(0);
     let cuda = device.as_cuda().unwrap();
     let free_bytes = cuda.memory().unwrap().free_bytes;
     let refused = DeviceBuffer::<f32>::new(cuda, 1 << 40).unwrap_err();
@@ -124,7 +124,7 @@ fn too_little_memory_is_told_in_bytes() {
 #[test]
 fn a_kernel_that_the_driver_cannot_compile_is_told_with_its_log_and_may_be_tried_again() {
     let _turn = turn();
-    let Some(device) = gpu(0) else { return };
+    let device = gpu(0);
     fake::state().load_answer = (912, c"ptxas fatal : line 7: no such instruction\n");
     let attention = Attention::new(&device, problem()).unwrap();
     let layouts = ForwardLayouts::contiguous(&problem()).unwrap();
@@ -142,7 +142,7 @@ fn a_kernel_that_the_driver_cannot_compile_is_told_with_its_log_and_may_be_tried
 #[test]
 fn a_driver_older_than_the_kernels_is_told_with_both_versions() {
     let _turn = turn();
-    let Some(_device) = gpu(0) else { return };
+    let _device = gpu(0);
     fake::state().version = 10020;
     let refused = CudaDevice::open(1).unwrap_err();
     assert!(

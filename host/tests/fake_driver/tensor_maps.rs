@@ -33,7 +33,7 @@ pub fn launches(calls: Vec<Call>) -> Vec<Launch> {
 #[test]
 fn flash3_serves_first_and_is_enqueued_with_the_drivers_maps() {
     let _turn = turn();
-    let Some(device) = gpu(0) else { return };
+    let device = gpu(0);
     let attention = Attention::new(&device, problem()).unwrap();
     let layouts = ForwardLayouts::contiguous(&problem()).unwrap();
     let calls = calls_of(|| {
@@ -70,7 +70,7 @@ fn flash3_serves_first_and_is_enqueued_with_the_drivers_maps() {
 #[test]
 fn maps_are_encoded_once_while_their_tensors_stay() {
     let _turn = turn();
-    let Some(device) = gpu(0) else { return };
+    let device = gpu(0);
     let mut forward = Forward::with(&device, Algorithm::Flash3);
     let stream = Stream::new(device.as_cuda().unwrap()).unwrap();
     let run = |forward: &mut Forward| calls_of(|| forward.enqueue(&stream).unwrap());
@@ -90,7 +90,7 @@ fn maps_are_encoded_once_while_their_tensors_stay() {
 #[test]
 fn every_workspace_has_a_ticket_of_its_own_that_was_cleared() {
     let _turn = turn();
-    let Some(device) = gpu(0) else { return };
+    let device = gpu(0);
     let stream = Stream::new(device.as_cuda().unwrap()).unwrap();
     let mut tickets = Vec::new();
     let mut cleared = Vec::new();
@@ -121,7 +121,7 @@ fn every_workspace_has_a_ticket_of_its_own_that_was_cleared() {
 #[test]
 fn a_call_with_host_tensors_clears_its_own_ticket() {
     let _turn = turn();
-    let Some(device) = gpu(0) else { return };
+    let device = gpu(0);
     let attention = Attention::new(&device, problem()).unwrap();
     let n_elems = SHAPE.iter().product();
     let (inputs, mut o) = (vec![bf16::ONE; n_elems], vec![bf16::ZERO; n_elems]);

@@ -45,6 +45,17 @@ pub enum Asynchronous {
         /// Where they meet.
         place: Place,
     },
+    /// A tensor map in global memory, which the copy engine may see as it was before it was last written.
+    TensorMapUnfenced {
+        /// The copy.
+        access: Access,
+        /// What wrote the map, if it was in this launch.
+        writer: Option<Access>,
+        /// The fence that is not there, or stands in the wrong place.
+        fence: &'static str,
+        /// The map.
+        place: Place,
+    },
     /// Accumulators that were read for arithmetic, written or moved apart between a product and the wait for it.
     AccumulatorTouched {
         /// The instruction that found them so.
@@ -112,6 +123,18 @@ impl fmt::Display for Asynchronous {
                 f,
                 "{access} touches {place} after {earlier} without `{fence}` between them, ordered before the former"
             ),
+            Asynchronous::TensorMapUnfenced {
+                access,
+                writer,
+                fence,
+                place,
+            } => {
+                write!(f, "tensor map used without {fence}: {access} names {place}")?;
+                match writer {
+                    Some(writer) => write!(f, ", last written by {writer}"),
+                    None => Ok(()),
+                }
+            }
             Asynchronous::AccumulatorTouched { access, product } => write!(
                 f,
                 "{access}: accumulators of {product} were touched while the product was in flight"

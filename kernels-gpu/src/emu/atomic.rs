@@ -50,7 +50,7 @@ fn try_load(
     order: Order,
 ) -> Result<u32, Fault> {
     check(machine, who, site, addr, Access::Load)?;
-    acquire(machine, who, site, addr, order);
+    acquire(machine, who, addr, order);
     Ok(peek(machine, addr))
 }
 
@@ -86,7 +86,7 @@ pub(crate) fn update(
     machine.spin(site);
     let who = machine.current.get();
     let updated = check(machine, who, site, addr, Access::Update).map(|()| {
-        acquire(machine, who, site, addr, Order::Relaxed);
+        acquire(machine, who, addr, Order::Relaxed);
         release(machine, who, site, addr, order);
         let old = peek(machine, addr);
         let new = change(old);
@@ -127,9 +127,7 @@ pub(crate) fn fence(instruction: &'static str) {
     let mut block = machine.blocks[who.slot].borrow_mut();
     let index = who.warp * LANES + who.lane;
     if let Some(pending) = block.lanes[index].pending.take() {
-        clock::share(&mut block.lanes[index].acquired, &pending);
-        block.lanes[index].unfenced = Some(site);
-        block.warps[who.warp].acquiring = true;
+        block.acquire(who, &pending);
     }
     let given = block.actor(who, site).0.release();
     let lane = &mut block.lanes[index];
@@ -164,19 +162,16 @@ fn peek(machine: &Machine, addr: u64) -> u32 {
 }
 
 /// What was released at this address becomes known: at once, or at the next fence.
-fn acquire(machine: &Machine, who: Who, site: Site, addr: u64, order: Order) {
+fn acquire(machine: &Machine, who: Who, addr: u64, order: Order) {
     let released = machine.released.borrow();
     let Some(knowledge) = released.get(&addr) else {
         return;
     };
     let mut block = machine.blocks[who.slot].borrow_mut();
-    let block = &mut *block;
-    let lane = &mut block.lanes[who.warp * LANES + who.lane];
     if order == Order::Acquire {
-        lane.unfenced = Some(site);
-        clock::share(&mut lane.acquired, knowledge);
-        block.warps[who.warp].acquiring = true;
+        block.acquire(who, knowledge);
     } else {
+        let lane = &mut block.lanes[who.warp * LANES + who.lane];
         clock::share(&mut lane.pending, knowledge);
     }
 }

@@ -5,14 +5,16 @@ use std::rc::Rc;
 
 use super::barrier::Barrier;
 use super::bulk::Stores;
-use super::clock::{Clock, ENGINE, Knowledge, MAX_WARPS, Stamp, TOGETHER, Time};
+use super::clock::{self, Clock, ENGINE, Knowledge, MAX_WARPS, Stamp, TOGETHER, Time};
 use super::copies::Copies;
 use super::fault::Access;
 use super::machine::{ALL, LANES, MOST_OPERANDS, MOST_RESULTS, Who};
 use super::mbarrier::Mbarriers;
+use super::proxy::Proxy;
 use super::shared::Shared;
 use super::site::Site;
 use super::tensor_core::TensorCore;
+use super::tensor_map::AcquiredMap;
 use super::warpgroup::{Agreement, Pool};
 use super::{Launch, Options};
 
@@ -24,8 +26,8 @@ pub(super) struct Lane {
     pub stores: Stores,
     /// When it fenced what it wrote for the asynchronous proxy.
     pub proxy_fences: Vec<Time>,
-    /// What it acquired through global memory and has not fenced for the copy engine: where.
-    pub unfenced: Option<Site>,
+    /// Tensor maps in global memory that it acquired.
+    pub maps: Vec<AcquiredMap>,
     /// When it fenced barriers that it made.
     pub init_fences: Vec<Time>,
     /// What it acquired since its warp's lanes last met in memory.
@@ -188,13 +190,22 @@ impl Block {
             actor: Actor {
                 stamp,
                 trace: stamp,
+                proxy: Proxy::Generic,
                 known: &warp.known,
                 acquired: lane.acquired.as_deref(),
+                maps: &lane.maps,
             },
             shared: &mut self.shared,
             fences: Fences(&self.lanes),
             mbarriers: &mut self.mbarriers,
         }
+    }
+
+    /// A lane acquires this; its warp does where the lanes next meet.
+    pub fn acquire(&mut self, who: Who, knowledge: &Rc<Knowledge>) {
+        let lane = &mut self.lanes[who.warp * LANES + who.lane];
+        clock::share(&mut lane.acquired, knowledge);
+        self.warps[who.warp].acquiring = true;
     }
 
     /// The lanes of a warp meet in memory: all of them know what one of them acquired.
@@ -258,15 +269,20 @@ fn first_after(fences: &[Time], actor: &Actor, write: &Stamp) -> bool {
 }
 
 /// One who accesses memory: the stamp that it leaves, and what is ordered before it.
+#[derive(Clone, Copy)]
 pub(super) struct Actor<'a> {
     pub stamp: Stamp,
     /// What is left in global memory: the thread's own stamp, or that of the engine that acts for it.
     pub trace: Stamp,
+    /// By which it accesses global memory.
+    pub proxy: Proxy,
     known: &'a Clock,
     acquired: Option<&'a Knowledge>,
+    /// Tensor maps that it acquired.
+    pub maps: &'a [AcquiredMap],
 }
 
-impl Actor<'_> {
+impl<'a> Actor<'a> {
     pub fn access(&self) -> Access {
         self.stamp.access()
     }
@@ -307,6 +323,29 @@ impl Actor<'_> {
     fn has_acquired(&self, stamp: &Stamp) -> bool {
         let acquired = self.acquired;
         self.known.covers(stamp) || acquired.is_some_and(|knowledge| knowledge.covers(stamp))
+    }
+
+    /// The copy engine, acting for this thread by a proxy: it leaves this stamp.
+    pub fn by_engine(&self, proxy: Proxy, trace: Stamp) -> Actor<'a> {
+        Actor {
+            trace,
+            proxy,
+            ..*self
+        }
+    }
+
+    /// What came before fences for a proxy that are ordered before the present access: of the warp, and of the lane.
+    pub fn published(&self, proxy: Proxy) -> [Option<&'a Rc<Knowledge>>; 2] {
+        let acquired = self.acquired.and_then(|acquired| acquired.published(proxy));
+        [self.known.published(proxy), acquired]
+    }
+
+    /// Whether what left this stamp, ordered before the present access, is seen by the copy engine: where it went by another
+    /// proxy, or by the same one from another block, a fence stands between them.
+    pub fn engine_sees(&self, stamp: &Stamp) -> bool {
+        let ours = stamp.warp == ENGINE && stamp.block == self.stamp.block;
+        let mut published = self.published(Proxy::Async).into_iter().flatten();
+        ours || published.any(|published| published.covers(stamp))
     }
 
     /// What this thread gives away when it releases now.

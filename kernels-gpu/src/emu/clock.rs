@@ -12,6 +12,7 @@ use std::rc::Rc;
 
 use super::fault::{Access, Thread};
 use super::machine::LANES;
+use super::proxy::{N_FENCED, Proxy};
 use super::site::{self, Site};
 
 /// Most warps of a block.
@@ -92,11 +93,38 @@ pub(super) struct Knowledge {
     lanes: BTreeMap<(u32, u8), [Time; LANES]>,
     /// By block and barrier: up to which clock what the copy engine did.
     engine: BTreeMap<(u32, u8), u32>,
+    /// By proxy, what of all this came before a fence for it. Of what came before a fence, nothing more is told.
+    published: [Option<Rc<Knowledge>>; N_FENCED],
 }
 
 impl Knowledge {
     fn is_empty(&self) -> bool {
-        self.warps.is_empty() && self.lanes.is_empty() && self.engine.is_empty()
+        self.warps.is_empty()
+            && self.lanes.is_empty()
+            && self.engine.is_empty()
+            && self.published.iter().all(Option::is_none)
+    }
+
+    /// The same, without what was published of it.
+    pub fn unpublished(self) -> Knowledge {
+        Knowledge {
+            published: Default::default(),
+            ..self
+        }
+    }
+
+    /// That a fence for a proxy came after all this.
+    pub fn of_fence(proxy: Proxy, known: &Rc<Knowledge>) -> Knowledge {
+        let mut knowledge = Knowledge::default();
+        if let Some(idx) = proxy.fenced() {
+            knowledge.published[idx] = Some(Rc::clone(known));
+        }
+        knowledge
+    }
+
+    /// What came before a fence for a proxy.
+    pub fn published(&self, proxy: Proxy) -> Option<&Rc<Knowledge>> {
+        self.published[proxy.fenced()?].as_ref()
     }
 
     pub fn join(&mut self, other: &Knowledge) {
@@ -111,6 +139,11 @@ impl Knowledge {
         }
         for ((block, mbarrier), clock) in &other.engine {
             self.join_engine(*block, *mbarrier, *clock);
+        }
+        for (mine, other) in self.published.iter_mut().zip(&other.published) {
+            if let Some(other) = other {
+                share(mine, other);
+            }
         }
         // Of most warps all lanes are known by now.
         self.lanes.retain(|(block, warp), times| {
@@ -199,6 +232,11 @@ impl Clock {
     /// Whether what one lane, or the copy engine, did is among what was acquired.
     pub fn covers(&self, stamp: &Stamp) -> bool {
         self.foreign.covers(stamp)
+    }
+
+    /// What came before a fence for a proxy.
+    pub fn published(&self, proxy: Proxy) -> Option<&Rc<Knowledge>> {
+        self.foreign.published(proxy)
     }
 
     /// What a lane of warp `stamp.warp` gives away when it releases at `stamp`: all that its warp knows, the warp's

@@ -28,6 +28,26 @@ pub(crate) fn load<const N: usize>(instruction: &'static str, addr: u64) -> [u8;
     bytes
 }
 
+/// `ld` of `N` bytes: of global memory, or of the kernel's parameters.
+#[track_caller]
+#[inline]
+pub(crate) fn load_generic<const N: usize>(instruction: &'static str, addr: u64) -> [u8; N] {
+    let machine = Machine::current();
+    if machine.buffers.borrow().holds(addr) {
+        return load(instruction, addr);
+    }
+    let site = site::intern(instruction, Location::caller());
+    let who = machine.current.get();
+    let aligned = {
+        let mut block = machine.blocks[who.slot].borrow_mut();
+        let (actor, _) = block.actor(who, site);
+        machine.buffers.borrow().align(&actor, addr, N as u32)
+    };
+    machine.settle(aligned, ());
+    // SAFETY: the instruction's contract: an address outside of global memory is that of a parameter, which the kernel borrows.
+    unsafe { std::ptr::with_exposed_provenance::<[u8; N]>(addr as usize).read() }
+}
+
 /// `st.global` of `N` bytes.
 #[track_caller]
 #[inline]

@@ -62,6 +62,8 @@ pub(super) struct Machine {
     pub buffers: RefCell<Buffers>,
     /// What was released at each address of global memory.
     pub released: RefCell<HashMap<u64, Rc<Knowledge>>>,
+    /// What fences have released for those who read tensor maps; absent where there was none.
+    pub released_maps: RefCell<Option<Knowledge>>,
     /// Copies that the copy engine has not finished.
     pub engine: RefCell<Engine>,
     /// The warp whose lanes are getting their turns, as (slot, warp).
@@ -99,6 +101,7 @@ impl Machine {
                 .collect(),
             buffers: RefCell::new(buffers),
             released: RefCell::default(),
+            released_maps: RefCell::default(),
             engine: RefCell::default(),
             running: Cell::default(),
             ready: RefCell::default(),
@@ -141,6 +144,18 @@ impl Machine {
         MACHINE.set(self);
         let _leave = Leave;
         inside()
+    }
+
+    /// Who the thread with this number among all resident ones is.
+    pub fn who(&self, thread: usize) -> Who {
+        let threads = self.launch.threads as usize;
+        let slot = thread / threads;
+        Who {
+            slot,
+            block: self.blocks[slot].borrow().index,
+            warp: thread % threads / LANES,
+            lane: thread % LANES,
+        }
     }
 
     /// The next random number.

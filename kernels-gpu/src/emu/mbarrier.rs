@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use super::asynchronous::Asynchronous;
 use super::block::{Actor, Block, Parts};
-use super::clock::{self, ENGINE, Knowledge, MOST_MBARRIERS, Stamp};
+use super::clock::{ENGINE, Knowledge, MOST_MBARRIERS, Stamp};
 use super::fault::{Fault, Kind, Place};
 use super::machine::{LANES, Machine, Who};
 use super::shared::BASE;
@@ -365,9 +365,7 @@ fn try_wait(machine: &Machine, site: Site, address: u32, parity: u32) -> Result<
     barrier
         .loads
         .retain(|load| load.landed.is_none_or(|landed| landed >= phase));
-    let barrier = &block.mbarriers.0[&address];
-    let lane = &mut block.lanes[who.warp * LANES + who.lane];
-    clock::share(&mut lane.acquired, &barrier.released);
-    block.warps[who.warp].acquiring = true;
+    let released = Rc::clone(&barrier.released);
+    block.acquire(who, &released);
     Ok(true)
 }

@@ -8,8 +8,10 @@
 use std::marker::PhantomData;
 
 use super::block::Actor;
+use super::clock::Knowledge;
 use super::fault::{Fault, Kind, Place};
 use super::shadow::Shadow;
+use super::tensor_map::{Lacks, Released};
 
 /// A type whose every bit pattern is a value: kernels write bytes.
 ///
@@ -101,6 +103,26 @@ impl Buffers {
         }
     }
 
+    /// A launch is over; what had been released in it for those who read tensor maps, if anything had.
+    pub fn end_launch(&mut self, released: Option<&Knowledge>) {
+        let shadows = self
+            .buffers
+            .iter_mut()
+            .filter_map(|buffer| buffer.shadow.as_mut());
+        if let Some(released) = released {
+            shadows.for_each(|shadow| shadow.end_launch(released));
+        }
+    }
+
+    /// Whether an address is one of global memory: all others are the process's own.
+    pub fn holds(&self, addr: u64) -> bool {
+        addr > OWN
+            || self
+                .buffers
+                .iter()
+                .any(|buffer| buffer.offset(addr, 1).is_some())
+    }
+
     pub fn place(&self, addr: u64) -> (Place, u64) {
         let nearest = self
             .buffers
@@ -135,28 +157,44 @@ impl Buffers {
         .into())
     }
 
+    /// The number of the buffer in which an access lies.
+    fn index(&self, actor: &Actor, addr: u64, bytes: u32) -> Result<usize, Fault> {
+        let mut buffers = self.buffers.iter();
+        let index = buffers.position(|buffer| buffer.offset(addr, bytes).is_some());
+        index.ok_or_else(|| {
+            let (place, size) = self.place(addr);
+            Kind::OutOfBounds {
+                access: actor.access(),
+                place,
+                bytes,
+                size,
+            }
+            .into()
+        })
+    }
+
     fn find(&mut self, actor: &Actor, addr: u64, bytes: u32) -> Result<(&mut Buffer, u64), Fault> {
-        match self
-            .buffers
-            .iter()
-            .position(|buffer| buffer.offset(addr, bytes).is_some())
-        {
-            Some(index) => {
-                let buffer = &mut self.buffers[index];
-                let offset = addr - buffer.start;
-                Ok((buffer, offset))
-            }
-            None => {
-                let (place, size) = self.place(addr);
-                Err(Kind::OutOfBounds {
-                    access: actor.access(),
-                    place,
-                    bytes,
-                    size,
-                }
-                .into())
-            }
-        }
+        let index = self.index(actor, addr, bytes)?;
+        let buffer = &mut self.buffers[index];
+        let offset = addr - buffer.start;
+        Ok((buffer, offset))
+    }
+
+    /// Whether `bytes` bytes at `addr` lie in a buffer.
+    pub fn check_bounds(&self, actor: &Actor, addr: u64, bytes: u32) -> Result<(), Fault> {
+        self.index(actor, addr, bytes).map(|_| ())
+    }
+
+    /// What a tensor map, which [`Buffers::read`] allowed to read, lacks for the copy engine to use it.
+    pub fn map_lacks(&mut self, actor: &Actor, addr: u64, bytes: u32) -> Option<Lacks> {
+        let mut maps = actor.maps.iter();
+        let acquired = maps.find(|map| map.address == addr);
+        let none = Released::default();
+        let released = acquired.map_or(&none, |map| &map.released);
+        let (buffer, offset) = self.find(actor, addr, bytes).ok()?;
+        let shadow = buffer.shadow.as_mut();
+        let lacks = shadow.and_then(|shadow| shadow.map_lacks(actor, released, offset, bytes));
+        lacks.or_else(|| acquired.is_none().then_some(Lacks::Acquire(None)))
     }
 
     /// Checks a read of `bytes` bytes at `addr`.

@@ -12,8 +12,9 @@
 //! nothing else can go on; barriers of shared memory count its bytes. Products of warpgroups take their operands at any
 //! moment until they are waited for, and meanwhile their accumulators hold NaN. Whatever may be read or written over
 //! a time is checked over all of it, so that no seed is needed in which it goes wrong. Checked besides: the fences that
-//! the copy engine and the tensor cores want, the phases and counts of barriers, that the warps of a warpgroup do the
-//! same, and the registers that they hand each other ([`Asynchronous`]).
+//! the copy engine and the tensor cores want, in shared and global memory and for tensor maps that kernels make, the phases
+//! and counts of barriers, that the warps of a warpgroup do the same, and the registers that they hand each other
+//! ([`Asynchronous`]).
 //!
 //! ```
 //! use ferroflash_kernels::emu::{self, GlobalMemory, Launch, Options};
@@ -47,9 +48,8 @@
 //! named itself carries `#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]`.
 //!
 //! Not modelled: speed, bank conflicts, the order of sums within a tensor-core product (`emu/mma.rs`); swizzles other than
-//! that of 128 bytes, clusters, and what the copy engine has stored being read in the same launch. Whether a fence
-//! stands between a change of A's registers and a product is not known: one is asked for after every wait that hands
-//! accumulators back, and before the first product.
+//! that of 128 bytes, and clusters. Whether a fence stands between a change of A's registers and a product is not known:
+//! one is asked for after every wait that hands accumulators back, and before the first product.
 
 mod asynchronous;
 mod block;
@@ -60,6 +60,7 @@ mod ending;
 mod fault;
 mod machine;
 mod memory;
+mod proxy;
 mod scheduler;
 mod shadow;
 mod shared;
@@ -75,6 +76,7 @@ pub(crate) mod ldmatrix;
 pub(crate) mod mbarrier;
 pub(crate) mod mma;
 pub(crate) mod shared_access;
+pub(crate) mod tensor_map;
 pub(crate) mod tma;
 pub(crate) mod warp;
 pub(crate) mod warpgroup;
@@ -155,8 +157,8 @@ pub struct Stats {
     pub resumes: u64,
 }
 
-/// Runs `kernel` once for every thread of the grid. A fault ends the run; frames of threads that had not finished
-/// are then dropped without running their destructors, so a kernel should own nothing, as on the GPU.
+/// Runs `kernel` once for every thread of the grid. A fault ends the run: threads that have not finished then unwind, as
+/// from a panic, and their destructors run. Instructions of a thread that unwinds wait for nobody.
 pub fn run(
     launch: &Launch,
     options: &Options,

@@ -50,6 +50,10 @@ fn refuse(launch: &Launch) -> Option<&'static str> {
     if launch.blocks_per_sm > 2048 / launch.threads {
         return Some("a multiprocessor has at most 2048 threads");
     }
+    // Destructors are no place for a kernel: a thread that unwinds is never suspended.
+    if std::thread::panicking() {
+        return Some("a thread that panics cannot launch a kernel");
+    }
     Machine::is_running().then_some("a kernel cannot launch a kernel")
 }
 
@@ -67,10 +71,16 @@ pub(super) fn run(
     buffers.begin_launch();
     let machine = Machine::new(*launch, *options, buffers);
     let mut scheduler = Scheduler::new(&machine, kernel);
-    let outcome = machine.enter(|| catch_unwind(AssertUnwindSafe(|| scheduler.run())));
+    let (outcome, thread, fault) = machine.enter(|| {
+        let outcome = catch_unwind(AssertUnwindSafe(|| scheduler.run()));
+        let (thread, fault) = (machine.current.get().thread(), machine.fault.take());
+        scheduler.end();
+        (outcome, thread, fault)
+    });
     drop(scheduler);
-    let fault = machine.fault.take();
-    memory.buffers = machine.buffers.into_inner();
+    let mut buffers = machine.buffers.into_inner();
+    buffers.end_launch(machine.released_maps.into_inner().as_ref());
+    memory.buffers = buffers;
     match outcome {
         Ok(outcome) => fault.map_or(outcome, Err).map(|()| machine.stats.get()),
         Err(payload) => {
@@ -79,7 +89,6 @@ pub(super) fn run(
                 .map(String::as_str)
                 .or_else(|| payload.downcast_ref::<&str>().copied())
                 .unwrap_or("no message");
-            let thread = machine.current.get().thread();
             Err(Kind::Panic {
                 thread,
                 message: message.to_owned(),
@@ -148,18 +157,19 @@ impl<'a> Scheduler<'a> {
         Ok(())
     }
 
-    /// Ends all threads, finished or not, and keeps their stacks.
+    /// Ends all threads, finished or not, and keeps their stacks. Whoever is suspended unwinds: what its frames hold is
+    /// dropped, as it must be before their stack serves again.
     fn end(&mut self) {
-        for routine in &mut self.routines {
-            if let Some(routine) = routine
-                && routine.started()
-                && !routine.done()
-            {
-                // SAFETY: the frames of a kernel own nothing that needs its destructor run (`emu::run` says so),
-                // and nothing outside the coroutine refers into its stack: the machine keeps copies of operands.
-                unsafe { routine.force_reset() };
-            }
-            keep_stack(routine.take());
+        let machine = self.machine;
+        for (thread, routine) in self.routines.iter_mut().enumerate() {
+            let Some(mut routine) = routine.take() else {
+                continue;
+            };
+            // A destructor may ask who it is.
+            machine.current.set(machine.who(thread));
+            // The run has its outcome: a kernel that answers its end by a panic of its own changes nothing.
+            let _ = catch_unwind(AssertUnwindSafe(|| routine.force_unwind()));
+            keep_stack(routine);
         }
     }
 
@@ -180,8 +190,8 @@ impl<'a> Scheduler<'a> {
             let stack = STACKS.with_borrow_mut(Vec::pop);
             let stack = stack
                 .unwrap_or_else(|| DefaultStack::new(STACK_BYTES).expect("memory for a stack"));
-            // SAFETY: the closure borrows the kernel and the machine, which outlive the scheduler's routines:
-            // `end` drops them before `run` returns.
+            // SAFETY: the closure borrows the kernel and the machine, which outlive the scheduler's routines: a routine
+            // is dropped with the scheduler at the latest, before `run` returns, and unwinds first.
             let routine = unsafe {
                 Routine::with_stack_unchecked(stack, move |yielder, ()| {
                     (&*yielders)[thread].set(yielder);
@@ -243,7 +253,9 @@ impl<'a> Scheduler<'a> {
                 .as_mut()
                 .expect("a runnable lane has a routine");
             if let CoroutineResult::Return(()) = routine.resume(()) {
-                keep_stack(self.routines[thread].take());
+                if let Some(routine) = self.routines[thread].take() {
+                    keep_stack(routine);
+                }
                 if self.finish_lane()? {
                     return Ok(());
                 }
@@ -275,16 +287,8 @@ impl<'a> Scheduler<'a> {
     }
 }
 
-impl Drop for Scheduler<'_> {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-fn keep_stack(routine: Option<Routine>) {
-    if let Some(routine) = routine
-        && routine.done()
-    {
+fn keep_stack(routine: Routine) {
+    if routine.done() {
         STACKS.with_borrow_mut(|stacks| {
             if stacks.len() < KEPT_STACKS {
                 stacks.push(routine.into_stack());

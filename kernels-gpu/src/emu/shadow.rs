@@ -1,9 +1,12 @@
 //! What is known of each element of a buffer of global memory that kernels write.
 
+use super::asynchronous::Asynchronous;
 use super::block::Actor;
-use super::clock::Stamp;
+use super::clock::{Knowledge, Stamp};
 use super::fault::{Fault, Kind, Place};
 use super::memory::Strength;
+use super::proxy::Proxy;
+use super::tensor_map::{Lacks, Released};
 
 /// Accesses of one kind, none of which is ordered before another.
 #[derive(Clone, Default)]
@@ -29,8 +32,88 @@ struct Element {
     write: Stamp,
     /// Plain reads since then.
     reads: Accesses,
-    /// Atomic accesses since then.
-    atomics: Accesses,
+    /// Atomic reads since then.
+    atomic_reads: Accesses,
+    /// Atomic writes since then.
+    atomic_writes: Accesses,
+}
+
+impl Element {
+    /// The last plain write, if there is one.
+    fn written(&self) -> Option<&Stamp> {
+        (self.write.clock != 0).then_some(&self.write)
+    }
+
+    /// What may not be unordered with a read.
+    fn against_read(&self, actor: &Actor, strength: Strength) -> Option<&Stamp> {
+        let write = self.written().filter(|write| !actor.sees(write));
+        match strength {
+            Strength::Plain => write.or_else(|| self.atomic_writes.unordered(actor)),
+            Strength::Atomic => write,
+        }
+    }
+
+    /// What may not be unordered with a write.
+    fn against_write(&self, actor: &Actor, strength: Strength) -> Option<&Stamp> {
+        let others = self
+            .against_read(actor, strength)
+            .or_else(|| self.reads.unordered(actor));
+        match strength {
+            Strength::Plain => others.or_else(|| self.atomic_reads.unordered(actor)),
+            Strength::Atomic => others,
+        }
+    }
+
+    /// All writes of this launch that no other one has followed.
+    fn writes(&self) -> impl Iterator<Item = &Stamp> {
+        self.written().into_iter().chain(&self.atomic_writes.0)
+    }
+
+    /// A write that is ordered before the present access, but not seen by the copy engine.
+    fn unfenced(&self, actor: &Actor) -> Option<&Stamp> {
+        let mut ordered = self.writes().filter(|write| actor.sees(write));
+        ordered.find(|write| !actor.engine_sees(write))
+    }
+
+    /// What keeps the present access from following what came before.
+    fn refuse(
+        &self,
+        unordered: Option<&Stamp>,
+        actor: &Actor,
+        place: impl Fn() -> Place,
+    ) -> Result<(), Fault> {
+        if let Some(earlier) = unordered {
+            return Err(Kind::Race {
+                earlier: earlier.access(),
+                later: actor.access(),
+                place: place(),
+            }
+            .into());
+        }
+        if actor.proxy == Proxy::Async
+            && let Some(earlier) = self.unfenced(actor)
+        {
+            return Err(Asynchronous::Unfenced {
+                access: actor.access(),
+                earlier: earlier.access(),
+                fence: "fence.proxy.async.global",
+                place: place(),
+            }
+            .into());
+        }
+        Ok(())
+    }
+}
+
+/// What an element holds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Content {
+    /// Nobody wrote it.
+    Nothing,
+    /// What a kernel wrote, perhaps in an earlier launch, and no fence has released for those who read tensor maps.
+    Written,
+    /// What was there before the first launch, or was released in an earlier one.
+    Released,
 }
 
 /// Elements of a page: pages are made where kernels write, so that huge buffers cost only what is touched.
@@ -40,7 +123,7 @@ struct Page {
     /// The launch whose accesses the elements tell of.
     launch: u32,
     elements: Vec<Element>,
-    written: Vec<bool>,
+    content: Vec<Content>,
 }
 
 /// The record of one buffer.
@@ -48,8 +131,8 @@ pub(super) struct Shadow {
     /// Bytes of an element.
     unit: u64,
     elements: u64,
-    /// Whether the buffer was written before the first launch.
-    initialised: bool,
+    /// What elements hold before the first launch.
+    content: Content,
     launch: u32,
     pages: Vec<Option<Box<Page>>>,
 }
@@ -63,7 +146,10 @@ impl Shadow {
         Shadow {
             unit,
             elements,
-            initialised,
+            content: match initialised {
+                true => Content::Released,
+                false => Content::Nothing,
+            },
             launch: 0,
             pages,
         }
@@ -73,9 +159,55 @@ impl Shadow {
         self.launch += 1;
     }
 
+    /// The launch is over, in which this has been released for those who read tensor maps.
+    pub fn end_launch(&mut self, released: &Knowledge) {
+        for page in self.pages.iter_mut().flatten() {
+            let this_launch = page.launch == self.launch;
+            for (element, content) in page.elements.iter().zip(&mut page.content) {
+                let covered = !this_launch || element.writes().all(|write| released.covers(write));
+                if *content == Content::Written && covered {
+                    *content = Content::Released;
+                }
+            }
+        }
+    }
+
+    /// What a tensor map at this offset, whose bytes [`Shadow::read`] allowed to read, lacks for a thread that has acquired it so.
+    pub fn map_lacks(
+        &mut self,
+        actor: &Actor,
+        acquired: &Released,
+        offset: u64,
+        bytes: u32,
+    ) -> Option<Lacks> {
+        let known = Released::known_to(actor);
+        let mut lacks = None;
+        for index in self.indices(offset, bytes) {
+            let (element, content) = self.element(index);
+            for write in element.writes() {
+                if !known.covers(write) {
+                    return Some(Lacks::Release(Some(*write)));
+                }
+                if !acquired.covers(write) {
+                    lacks.get_or_insert(Lacks::Acquire(Some(*write)));
+                }
+            }
+            let earlier_launch = element.writes().next().is_none();
+            if *content == Content::Written && earlier_launch {
+                if !known.is_any() {
+                    return Some(Lacks::Release(None));
+                }
+                if !acquired.is_any() {
+                    lacks.get_or_insert(Lacks::Acquire(None));
+                }
+            }
+        }
+        lacks
+    }
+
     /// Byte offset of the first element that nobody wrote.
     pub fn first_unwritten(&self) -> Option<u64> {
-        if self.initialised {
+        if self.content != Content::Nothing {
             return None;
         }
         (0..self.elements)
@@ -83,19 +215,19 @@ impl Shadow {
                 let page = &self.pages[*index as usize / PAGE];
                 !page
                     .as_ref()
-                    .is_some_and(|page| page.written[*index as usize % PAGE])
+                    .is_some_and(|page| page.content[*index as usize % PAGE] != Content::Nothing)
             })
             .map(|index| index * self.unit)
     }
 
-    fn element(&mut self, index: u64) -> (&mut Element, &mut bool) {
-        let (launch, initialised) = (self.launch, self.initialised);
+    fn element(&mut self, index: u64) -> (&mut Element, &mut Content) {
+        let (launch, content) = (self.launch, self.content);
         let page = self.pages[index as usize / PAGE].get_or_insert_with(|| {
-            let (elements, written) = (vec![Element::default(); PAGE], vec![initialised; PAGE]);
+            let (elements, content) = (vec![Element::default(); PAGE], vec![content; PAGE]);
             Box::new(Page {
                 launch,
                 elements,
-                written,
+                content,
             })
         });
         if page.launch != launch {
@@ -103,7 +235,7 @@ impl Shadow {
             page.elements.fill(Element::default());
         }
         let index = index as usize % PAGE;
-        (&mut page.elements[index], &mut page.written[index])
+        (&mut page.elements[index], &mut page.content[index])
     }
 
     fn indices(&self, offset: u64, bytes: u32) -> std::ops::Range<u64> {
@@ -124,27 +256,18 @@ impl Shadow {
                 buffer: name.to_owned(),
                 offset: index * unit,
             };
-            let (element, written) = self.element(index);
-            if !*written {
+            let (element, content) = self.element(index);
+            if *content == Content::Nothing {
                 return Err(Kind::Uninitialised {
                     access: actor.access(),
                     place: place(),
                 }
                 .into());
             }
-            let unordered = if element.write.clock != 0 && !actor.sees(&element.write) {
-                Some(&element.write)
-            } else if strength == Strength::Plain {
-                element.atomics.unordered(actor)
-            } else {
-                None
-            };
-            if let Some(earlier) = unordered {
-                return Err(race(earlier, actor, place()));
-            }
+            element.refuse(element.against_read(actor, strength), actor, place)?;
             match strength {
                 Strength::Plain => element.reads.add(actor),
-                Strength::Atomic => element.atomics.add(actor),
+                Strength::Atomic => element.atomic_reads.add(actor),
             }
         }
         Ok(())
@@ -160,42 +283,23 @@ impl Shadow {
     ) -> Result<(), Fault> {
         for index in self.indices(offset, bytes) {
             let unit = self.unit;
-            let (element, written) = self.element(index);
-            let unordered = if element.write.clock != 0 && !actor.sees(&element.write) {
-                Some(&element.write)
-            } else {
-                let atomic = match strength {
-                    Strength::Plain => element.atomics.unordered(actor),
-                    Strength::Atomic => None,
-                };
-                atomic.or_else(|| element.reads.unordered(actor))
+            let place = || Place::Global {
+                buffer: name.to_owned(),
+                offset: index * unit,
             };
-            if let Some(earlier) = unordered {
-                let place = Place::Global {
-                    buffer: name.to_owned(),
-                    offset: index * unit,
-                };
-                return Err(race(earlier, actor, place));
-            }
-            *written = true;
+            let (element, content) = self.element(index);
+            element.refuse(element.against_write(actor, strength), actor, place)?;
+            *content = Content::Written;
             match strength {
                 Strength::Plain => {
                     element.write = actor.trace;
                     element.reads.0.clear();
-                    element.atomics.0.clear();
+                    element.atomic_reads.0.clear();
+                    element.atomic_writes.0.clear();
                 }
-                Strength::Atomic => element.atomics.add(actor),
+                Strength::Atomic => element.atomic_writes.add(actor),
             }
         }
         Ok(())
     }
-}
-
-fn race(earlier: &Stamp, actor: &Actor, place: Place) -> Fault {
-    Kind::Race {
-        earlier: earlier.access(),
-        later: actor.access(),
-        place,
-    }
-    .into()
 }

@@ -6,16 +6,16 @@
 use std::panic::Location;
 use std::rc::Rc;
 
-use super::asynchronous::Asynchronous;
 use super::block::{Actor, Parts};
 use super::bulk::{Region, Source, Step, Target};
-use super::clock::{self, Knowledge, MOST_STORERS, Stamp};
+use super::clock::{Knowledge, MOST_STORERS};
 use super::fault::{Fault, Kind};
 use super::machine::{LANES, Machine};
 use super::memory::Strength;
+use super::proxy::{self, Proxy};
 use super::shared::{Piece, Reader};
 use super::site::{self, Site};
-use crate::params::TensorMap;
+use super::tensor_map::{self, Found};
 
 /// What a tile in the 128-byte swizzle is aligned to.
 const ALIGNMENT: u32 = 1024;
@@ -24,8 +24,13 @@ const BYTES_ALIGNMENT: u32 = 16;
 /// Most rows, and most heads, of a box.
 const MOST: u64 = 256;
 
-/// The box of a tensor that `map` and `at` name.
-fn region(actor: &Actor, map: u64, at: [u32; 4]) -> Result<Region, Fault> {
+/// The box of a tensor that `map` and `at` name, and where it found the map.
+fn region(
+    machine: &Machine,
+    actor: &Actor,
+    map: u64,
+    at: [u32; 4],
+) -> Result<(Region, Found), Fault> {
     let wrong = |what, value: u64| {
         let access = actor.access();
         Err(Kind::Operand {
@@ -35,12 +40,8 @@ fn region(actor: &Actor, map: u64, at: [u32; 4]) -> Result<Region, Fault> {
         }
         .into())
     };
-    if map == 0 || !map.is_multiple_of(align_of::<TensorMap>() as u64) {
-        return wrong("the tensor map must be aligned and not at address 0", map);
-    }
-    // SAFETY: the instruction's contract: a tensor map lies at this address of the process, among the parameters that
-    // the kernel borrows.
-    let map = unsafe { *std::ptr::with_exposed_provenance::<TensorMap>(map as usize) };
+    let found = tensor_map::find(machine, actor, map)?;
+    let map = found.map;
     if !(1..=MOST).contains(&map.box_rows) {
         return wrong("a box has between 1 and 256 rows", map.box_rows);
     }
@@ -60,10 +61,8 @@ fn region(actor: &Actor, map: u64, at: [u32; 4]) -> Result<Region, Fault> {
             *size,
         );
     }
-    Ok(Region {
-        map,
-        at: at.map(|x| i64::from(x as i32)),
-    })
+    let at = at.map(|x| i64::from(x as i32));
+    Ok((Region { map, at }, found))
 }
 
 /// `cp.async.bulk.tensor` from global to shared memory
@@ -72,7 +71,8 @@ pub(crate) fn load(instruction: &'static str, to: u32, map: u64, at: [u32; 4], m
     let machine = Machine::current();
     let site = site::intern(instruction, Location::caller());
     let begun = try_load(machine, site, (to, ALIGNMENT), mbarrier, |actor| {
-        region(actor, map, at).map(Source::Box)
+        let (region, found) = region(machine, actor, map, at)?;
+        Ok((Source::Box(region), Some(found)))
     });
     machine.settle(begun, ());
     machine.progress();
@@ -92,7 +92,7 @@ pub(crate) fn load_bytes(
         check_bytes(actor, bytes)?;
         let buffers = machine.buffers.borrow();
         buffers.align(actor, from, BYTES_ALIGNMENT)?;
-        Ok(Source::Bytes(from, bytes))
+        Ok((Source::Bytes(from, bytes), None))
     });
     machine.settle(begun, ());
     machine.progress();
@@ -115,17 +115,17 @@ fn try_load(
     site: Site,
     (to, alignment): (u32, u32),
     mbarrier: u32,
-    source: impl FnOnce(&Actor) -> Result<Source, Fault>,
+    source: impl FnOnce(&Actor) -> Result<(Source, Option<Found>), Fault>,
 ) -> Result<(), Fault> {
     let who = machine.current.get();
     let mut block = machine.blocks[who.slot].borrow_mut();
     let Parts {
-        mut actor,
+        actor,
         shared,
         fences,
         mbarriers,
     } = block.parts(who, site);
-    let source = source(&actor)?;
+    let (source, map) = source(&actor)?;
     let barrier = mbarriers.find_for_engine(&actor, fences, mbarrier)?;
     let bytes = source.bytes();
     let piece = Piece {
@@ -136,10 +136,13 @@ fn try_load(
     let offset = shared.begin_bulk_copy(&actor, fences, piece)?;
     shared.poison(offset, bytes as usize);
     let (number, stamp) = barrier.begin_load(who, site);
-    actor.trace = stamp;
+    if let Some(map) = map {
+        map.keep(machine, &actor, stamp)?;
+    }
+    let engine = actor.by_engine(Proxy::Async, stamp);
     let mut buffers = machine.buffers.borrow_mut();
     for (addr, bytes) in source.spans() {
-        buffers.read(&actor, addr, bytes, Strength::Plain)?;
+        buffers.read(&engine, addr, bytes, Strength::Plain)?;
     }
     let step = Step::Load {
         source,
@@ -156,7 +159,8 @@ pub(crate) fn store(instruction: &'static str, map: u64, at: [u32; 4], from: u32
     let machine = Machine::current();
     let site = site::intern(instruction, Location::caller());
     let begun = try_store(machine, site, (from, ALIGNMENT), |actor| {
-        region(actor, map, at).map(Target::Box)
+        let (region, found) = region(machine, actor, map, at)?;
+        Ok((Target::Box(region), Some(found)))
     });
     machine.settle(begun, ());
     machine.progress();
@@ -183,7 +187,7 @@ fn store_linear(instruction: &'static str, target: Target, from: u32) {
         for (to, _) in target.spans() {
             machine.buffers.borrow().align(actor, to, BYTES_ALIGNMENT)?;
         }
-        Ok(target)
+        Ok((target, None))
     });
     machine.settle(begun, ());
     machine.progress();
@@ -193,18 +197,17 @@ fn try_store(
     machine: &Machine,
     site: Site,
     (from_address, alignment): (u32, u32),
-    target: impl FnOnce(&Actor) -> Result<Target, Fault>,
+    target: impl FnOnce(&Actor) -> Result<(Target, Option<Found>), Fault>,
 ) -> Result<(), Fault> {
     let who = machine.current.get();
     let index = who.warp * LANES + who.lane;
     let mut block = machine.blocks[who.slot].borrow_mut();
-    let unfenced = block.lanes[index].unfenced;
     let mut storers = block.storers;
     let stamp = block.parts(who, site).actor.stamp;
     let trace = block.lanes[index].stores.next_stamp(&mut storers, stamp);
     block.storers = storers;
     let Parts {
-        mut actor,
+        actor,
         shared,
         fences,
         ..
@@ -217,7 +220,7 @@ fn try_store(
         }
         .into());
     }
-    let target = target(&actor)?;
+    let (target, map) = target(&actor)?;
     let piece = Piece {
         addr: from_address,
         bytes: target.bytes(),
@@ -232,27 +235,17 @@ fn try_store(
         };
         shared.begin_reading(&actor, fences, Reader::Engine, piece)?;
     }
-    actor.trace = trace;
+    if let Some(map) = map {
+        map.keep(machine, &actor, trace)?;
+    }
+    let engine = actor.by_engine(Proxy::Async, trace);
     let mut buffers = machine.buffers.borrow_mut();
     for (addr, bytes) in target.spans() {
         if let Target::Sums(..) = target {
-            if let Some(acquired) = unfenced {
-                return Err(Asynchronous::Unfenced {
-                    access: actor.access(),
-                    earlier: Stamp {
-                        site: acquired,
-                        ..actor.stamp
-                    }
-                    .access(),
-                    fence: "fence.proxy.async.global",
-                    place: buffers.place(addr).0,
-                }
-                .into());
-            }
-            buffers.read(&actor, addr, bytes, Strength::Atomic)?;
-            buffers.write(&actor, addr, bytes, Strength::Atomic)?;
+            buffers.read(&engine, addr, bytes, Strength::Atomic)?;
+            buffers.write(&engine, addr, bytes, Strength::Atomic)?;
         } else {
-            buffers.write(&actor, addr, bytes, Strength::Plain)?;
+            buffers.write(&engine, addr, bytes, Strength::Plain)?;
         }
     }
     let mut engine = machine.engine.borrow_mut();
@@ -312,8 +305,7 @@ pub(crate) fn wait_group(instruction: &'static str, newest: u32) {
     };
     let mut written = Knowledge::default();
     written.join_engine(index, storer, last.count);
-    clock::share(&mut lane.acquired, &Rc::new(written));
-    block.warps[who.warp].acquiring = true;
+    block.acquire(who, &Rc::new(written));
     let (mut engine, mut buffers) = (machine.engine.borrow_mut(), machine.buffers.borrow_mut());
     for store in done {
         engine.write(store.number, &mut buffers);
@@ -322,10 +314,12 @@ pub(crate) fn wait_group(instruction: &'static str, newest: u32) {
 
 /// `fence.proxy.async.global`
 #[track_caller]
-pub(crate) fn fence_proxy_async_global(_: &'static str) {
+pub(crate) fn fence_proxy_async_global(instruction: &'static str) {
     let machine = Machine::current();
+    let site = site::intern(instruction, Location::caller());
     let who = machine.current.get();
-    machine.blocks[who.slot].borrow_mut().lanes[who.warp * LANES + who.lane].unfenced = None;
+    let mut block = machine.blocks[who.slot].borrow_mut();
+    proxy::fence(&mut block, who, site, Proxy::Async);
 }
 
 /// `fence.proxy.async`

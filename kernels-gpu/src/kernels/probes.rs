@@ -10,7 +10,8 @@
 )]
 
 use crate::ptx::{
-    barrier, convert, cp_async, global, ldmatrix, math, mma, shared, shuffle, spec, special,
+    barrier, convert, cp_async, global, ldmatrix, math, mma, parameters, shared, shuffle, spec,
+    special,
 };
 
 mod atomics;
@@ -28,7 +29,7 @@ mod entries;
 mod table;
 
 #[cfg(not(target_arch = "nvptx64"))]
-pub use table::{Agreement, Disagreement, Fill, HOPPER_PROBES, PROBES, Probe, Takes};
+pub use table::{Disagreement, HOPPER_PROBES, PROBES, Probe, Takes};
 
 /// Address of word `k` of this thread.
 fn word(base: u64, k: u32) -> u64 {
@@ -336,9 +337,9 @@ unsafe fn shared_words(input: u64, output: u64) {
     put_f32(output, 7, shared::ld_shared_f32(singles + 256 + other * 4));
 }
 
-/// Every width loaded and stored; here the twenty words of a thread lie side by side.
+/// Every width loaded and stored; here the twenty-four words of a thread lie side by side.
 unsafe fn global_words(input: u64, output: u64) {
-    let offset = u64::from(special::thread_idx_x()) * 80;
+    let offset = u64::from(special::thread_idx_x()) * 96;
     let (input, output) = (input + offset, output + offset);
     global::st_global_x4(output, global::ld_global_x4(input));
     global::st_global_f32x4(output + 16, global::ld_global_f32x4(input + 16));
@@ -351,6 +352,7 @@ unsafe fn global_words(input: u64, output: u64) {
         global::st_global_u16(output + 48 + (15 - i) * 2, half);
         i += 1;
     }
+    global::st_global_x4(output + 80, parameters::ld_generic_x4(input + 80));
 }
 
 /// Stores of the odd threads over zeros; eight words of a thread, the first four side by side, and the next two.

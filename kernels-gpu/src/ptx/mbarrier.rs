@@ -46,7 +46,7 @@ pub fn fence_mbarrier_init() {
     }
 }
 
-/// `mbarrier.arrive.shared::cta.b64`, where `predicate` is not 0: one arrival, which releases what the thread did before.
+/// `@p mbarrier.arrive.shared::cta.b64`, where `predicate` is not 0: one arrival, which releases what the thread did before.
 ///
 /// The predicate stands inside the instruction: with a branch, LLVM would copy what follows into both of its ways.
 ///

@@ -36,6 +36,7 @@ pub mod shared;
 pub mod shuffle;
 pub mod spec;
 pub mod special;
+pub mod tensor_map;
 pub mod tma;
 pub mod warpgroup;
 pub mod wgmma;

@@ -1,5 +1,8 @@
 //! Where a kernel's parameters lie: what the tensor memory accelerator reads its tensor maps from.
 
+#[cfg(not(target_arch = "nvptx64"))]
+use crate::emu::global;
+
 /// `cvta.param.u64` of a parameter of the entry of this name (a literal), counted from 0: its generic address. `$p` borrows
 /// the same parameter, and is what the CPU takes the address of.
 ///
@@ -28,3 +31,29 @@ macro_rules! parameter_address {
     }};
 }
 pub(crate) use parameter_address;
+
+/// `ld.v4.b32`: 16 bytes of the parameters or of global memory, by a generic address.
+///
+/// PTX 2.0, sm_20.
+///
+/// # Safety
+/// The address is that of a parameter, or lies in global memory and was written before; it is 16-byte aligned.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn ld_generic_x4(addr: u64) -> [u32; 4] {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let mut x = [0; 4];
+        ptx!(
+            "ld.v4.b32 {{{x0}, {x1}, {x2}, {x3}}}, [{a}];",
+            x0 = out(reg32) x[0], x1 = out(reg32) x[1], x2 = out(reg32) x[2], x3 = out(reg32) x[3],
+            a = in(reg64) addr,
+            options(nostack, readonly)
+        );
+        x
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        global::words::<4, 16>(global::load_generic("ld.v4.b32", addr))
+    }
+}

@@ -2,7 +2,8 @@
 //! that lie side by side.
 //!
 //! Coordinates count elements, the innermost dimension first: column, row, head, batch. What lies outside the tensor is
-//! read as 0 and not written. `map` is the address of a [`crate::params::TensorMap`] in the kernel's parameters.
+//! read as 0 and not written. `map` is the address of a [`crate::params::TensorMap`]: in the kernel's parameters, or in global
+//! memory, where this thread has acquired it ([`super::tensor_map::fence_tensor_map_acquire`]).
 
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::emu::tma;
@@ -14,7 +15,8 @@ use crate::emu::tma;
 ///
 /// # Safety
 /// `map` is a tensor map; the box fits at `to`, aligned as its swizzle asks (1024 bytes for 128-byte swizzle), and
-/// nobody else reads or writes there until the barrier's phase is over.
+/// nobody else reads or writes there until the barrier's phase is over. What threads of this launch have written of the
+/// tensor they have fenced with [`fence_proxy_async_global`], or this thread has since it heard of it.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn tma_load(to: u32, map: u64, at: [u32; 4], mbarrier: u32) {
@@ -40,7 +42,7 @@ pub unsafe fn tma_load(to: u32, map: u64, at: [u32; 4], mbarrier: u32) {
 ///
 /// # Safety
 /// The bytes lie in global memory and fit at `to`; both addresses and `n_bytes` are multiples of 16; nobody else reads or
-/// writes at `to` until the barrier's phase is over.
+/// writes at `to` until the barrier's phase is over. Fences as for [`tma_load`].
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn bulk_load(to: u32, from: u64, n_bytes: u32, mbarrier: u32) {
@@ -58,13 +60,14 @@ pub unsafe fn bulk_load(to: u32, from: u64, n_bytes: u32, mbarrier: u32) {
     }
 }
 
-/// `cp.async.bulk.tensor.4d.global.shared::cta.bulk_group`, where `predicate` is not 0: begins the copy of a box from
+/// `@p cp.async.bulk.tensor.4d.global.shared::cta.bulk_group`, where `predicate` is not 0: begins the copy of a box from
 /// shared to global memory, as part of the thread's next group.
 ///
 /// PTX 8.0, sm_90.
 ///
 /// # Safety
-/// As [`tma_load`]; what the box holds was written before a [`fence_proxy_async`] of each writer and a barrier with them.
+/// As [`tma_load`], for what is overwritten; what the box holds was written before a [`fence_proxy_async`] of each writer
+/// and a barrier with them.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn tma_store_if(map: u64, at: [u32; 4], from: u32, predicate: u32) {
@@ -93,7 +96,8 @@ pub unsafe fn tma_store_if(map: u64, at: [u32; 4], from: u32, predicate: u32) {
 ///
 /// # Safety
 /// The bytes fit at `to`, and nobody reads or writes them there until the group is complete; both addresses and `n_bytes`
-/// are multiples of 16. They were written before a [`fence_proxy_async`] of each writer and a barrier with them.
+/// are multiples of 16. They were written before a [`fence_proxy_async`] of each writer and a barrier with them; what lies
+/// at `to` was fenced as for [`tma_load`].
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn bulk_store(to: u64, from: u32, n_bytes: u32) {
@@ -117,8 +121,7 @@ pub unsafe fn bulk_store(to: u64, from: u32, n_bytes: u32) {
 /// PTX 8.0, sm_90.
 ///
 /// # Safety
-/// As [`bulk_store`]; others may add at the same time. What this thread acquired of the sums, it has fenced with
-/// [`fence_proxy_async_global`].
+/// As [`bulk_store`]; others may add at the same time.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn bulk_add_f32(to: u64, from: u32, n_bytes: u32) {
@@ -186,7 +189,8 @@ pub fn bulk_wait_group<const N: u32>() {
     }
 }
 
-/// `fence.proxy.async.global`: what this thread has acquired of global memory is seen by the copy engine, when it adds to it.
+/// `fence.proxy.async.global`: what this thread has written to global memory, or acquired of it, is seen by the copy engine
+/// where it acts for this thread or for one that comes after it.
 ///
 /// PTX 8.0, sm_90.
 #[inline(always)]

@@ -36,7 +36,7 @@ pub trait Wgmma {
     /// products run at once.
     fn undefined() -> Self;
 
-    /// `wgmma.mma_async` of k = 16 with both operands in shared memory; what the accumulators held is kept where `add` is
+    /// `wgmma.mma_async.sync.aligned` of k = 16 with both operands in shared memory; what the accumulators held is kept where `add` is
     /// 1, dropped where it is 0.
     ///
     /// PTX 8.0, sm_90a.
@@ -63,7 +63,7 @@ pub trait Wgmma {
         add: u32,
     );
 
-    /// `wgmma.wait_group PENDING`: waits until all but the last `PENDING` groups are done; if these accumulators belong
+    /// `wgmma.wait_group.sync.aligned PENDING`: waits until all but the last `PENDING` groups are done; if these accumulators belong
     /// to one that is, they are the thread's again.
     ///
     /// PTX 8.0, sm_90a.
@@ -117,7 +117,7 @@ pub unsafe fn wgmma_commit_group() {
     }
 }
 
-/// One `wgmma.mma_async` on the accumulators `$d`.
+/// `wgmma.mma_async.sync.aligned.…` on the accumulators `$d`, of the shape and types that `$instruction` names.
 #[cfg(target_arch = "nvptx64")]
 macro_rules! instruction {
     ($d:ident [$first:literal $($n:literal)*] $add:ident, $instruction:expr, $prepare:literal, $tail:literal, $($operands:tt)*) => {
@@ -173,7 +173,7 @@ macro_rules! width {
         impl Wgmma for [[f32; 4]; $fragments] {
             #[inline(always)]
             fn undefined() -> Self {
-                width!(@undefined $fragments $indices)
+                undefined!($fragments $indices)
             }
 
             #[inline(always)]
@@ -201,7 +201,7 @@ macro_rules! width {
             #[inline(always)]
             #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
             unsafe fn wait<const PENDING: u32>(&mut self) {
-                width!(@wait self $indices PENDING);
+                wait_group!(self $indices PENDING);
             }
         }
     };
@@ -227,7 +227,11 @@ macro_rules! width {
     (@operands registers $a:ident [$major_b:ident]) => {
         (wgmma::Left::Registers($a), $major_b)
     };
-    (@undefined $fragments:literal [$($n:literal)*]) => {{
+}
+
+/// Accumulators that no instruction writes.
+macro_rules! undefined {
+    ($fragments:literal [$($n:literal)*]) => {{
         #[cfg(target_arch = "nvptx64")]
         {
             let mut d = [[0.0; 4]; $fragments];
@@ -243,7 +247,11 @@ macro_rules! width {
             [[wgmma::UNDEFINED; 4]; $fragments]
         }
     }};
-    (@wait $d:ident [$($n:literal)*] $pending:ident) => {
+}
+
+/// `wgmma.wait_group.sync.aligned` that names the accumulators `$d`.
+macro_rules! wait_group {
+    ($d:ident [$($n:literal)*] $pending:ident) => {
         #[cfg(target_arch = "nvptx64")]
         {
             ptx!(

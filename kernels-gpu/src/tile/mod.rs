@@ -22,4 +22,6 @@ pub mod global;
 
 pub mod copy;
 
+pub mod tensor_map;
+
 pub mod warpgroup;

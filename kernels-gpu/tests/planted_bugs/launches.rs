@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use ferroflash_kernels::emu::{self, Fault, GlobalMemory, Kind, Launch, Options, Place, Stats};
-use ferroflash_kernels::ptx::{global, special, warpgroup};
+use ferroflash_kernels::ptx::{barrier, global, special, warpgroup};
 use ferroflash_kernels::spec::Spec;
 
 const LAUNCH: Launch = Launch {
@@ -146,6 +146,91 @@ fn after_a_fault_the_memory_serves_on() {
         increment(address)
     })
     .unwrap();
+}
+
+/// Counts those of its kind that are alive.
+struct Alive<'a>(&'a Cell<u32>);
+
+impl<'a> Alive<'a> {
+    fn new(count: &'a Cell<u32>) -> Alive<'a> {
+        count.set(count.get() + 1);
+        Alive(count)
+    }
+}
+
+impl Drop for Alive<'_> {
+    fn drop(&mut self) {
+        // Instructions of a thread that is ended wait for nobody, and their faults are not reported.
+        // SAFETY: wrong on purpose: not all threads come by, and there is no buffer.
+        unsafe {
+            barrier::barrier_sync_all();
+            global::st_global_u32(64, 1);
+        }
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+/// Runs a kernel whose first warp comes to `end` while the second waits for it, and asks what is left of the threads.
+fn check_ending(end: fn(), accepts: fn(&Kind) -> bool) {
+    let (alive, most) = (Cell::new(0), Cell::new(0));
+    let kernel = || {
+        let _outer = Alive::new(&alive);
+        let _inner = Alive::new(&alive);
+        most.set(most.get().max(alive.get()));
+        // SAFETY: the whole block comes by the first barrier.
+        unsafe {
+            barrier::barrier_sync_all();
+            if special::thread_idx_x() < 32 {
+                barrier::warp_sync();
+                end();
+            }
+            barrier::barrier_sync_all();
+        }
+    };
+    let fault = run(LAUNCH, &kernel).unwrap_err();
+    assert!(accepts(fault.kind()), "{fault}");
+    assert!(
+        most.get() >= 2 * LAUNCH.threads,
+        "not all threads of a block began"
+    );
+    assert_eq!(alive.get(), 0, "{fault}");
+}
+
+/// However a launch ends, what its threads hold is dropped: it may have borrowed what is gone after the launch.
+#[test]
+fn a_launch_that_ends_early_drops_what_its_threads_hold() {
+    check_ending(
+        // SAFETY: wrong on purpose: there is no buffer.
+        || _ = unsafe { global::ld_global_u32(64) },
+        |kind| matches!(kind, Kind::OutOfBounds { .. }),
+    );
+    check_ending(
+        // SAFETY: wrong on purpose: nobody else comes.
+        || unsafe { barrier::barrier_sync(1, 64) },
+        |kind| matches!(kind, Kind::Deadlock { .. }),
+    );
+    check_ending(
+        || panic!("planted"),
+        |kind| matches!(kind, Kind::Panic { message, .. } if message == "planted"),
+    );
+}
+
+/// Who is unwinding waits for nothing: a kernel of such a thread would not run as a kernel does.
+#[test]
+fn a_thread_that_panics_launches_nothing() {
+    struct Launches<'a>(&'a Cell<bool>);
+    impl Drop for Launches<'_> {
+        fn drop(&mut self) {
+            let fault = run(LAUNCH, &|| panic!("it runs")).unwrap_err();
+            self.0.set(matches!(fault.kind(), Kind::BadLaunch { .. }));
+        }
+    }
+    let refused = Cell::new(false);
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let _launches = Launches(&refused);
+        panic!("planted");
+    }));
+    assert!(panicked.is_err() && refused.get());
 }
 
 /// The end of one buffer is not the beginning of the next, even where it is.

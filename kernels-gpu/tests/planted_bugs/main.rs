@@ -17,11 +17,13 @@ macro_rules! caught {
 mod hopper;
 mod launches;
 mod product;
+mod proxies;
 mod reduction;
 mod ring;
 mod semaphores;
 mod slots;
 mod sums;
+mod tensor_maps;
 mod tiles;
 
 use ferroflash_kernels::emu::{Checks, Fault, Kind, Options, Order};

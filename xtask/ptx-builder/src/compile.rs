@@ -18,11 +18,11 @@ use crate::{Error, Request};
 /// rustc's name for PTX.
 pub const TARGET: &str = "nvptx64-nvidia-cuda";
 
-/// The version of the PTX language: that of CUDA 12.0, whose drivers and all newer ones read it; for Hopper, whose
-/// additions of four numbers came with CUDA 12.1, that one's.
+/// The version of the PTX language: that of CUDA 12.0, whose drivers and all newer ones read it; for Hopper that of CUDA
+/// 12.3, which brought changes of tensor maps by kernels.
 fn ptx_feature(arch: &str) -> &'static str {
     if arch == Arch::Sm90a.name() {
-        "+ptx81"
+        "+ptx83"
     } else {
         "+ptx80"
     }

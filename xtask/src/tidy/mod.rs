@@ -1,5 +1,7 @@
 //! `tidy`: the invariants of the workspace that the compiler does not check.
 
+mod instructions;
+
 mod rules;
 
 mod source;

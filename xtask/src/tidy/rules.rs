@@ -1,5 +1,6 @@
 //! The rules, each one function or one row of a table.
 
+use super::instructions::check_instructions;
 use super::source::{Source, has_word};
 
 /// The lines that a hand-written file may have.
@@ -104,6 +105,9 @@ pub fn check(source: &Source, faults: &mut Vec<String>) {
     check_sizes(source, faults);
     check_rooms(source, faults);
     check_comments(source, faults);
+    if path.starts_with(ASM_ROOM) {
+        check_instructions(source, faults);
+    }
     for (folder, word, reason) in FORBIDDEN {
         if path.starts_with(folder) {
             faults.extend(

@@ -13,15 +13,24 @@ pub struct Source {
     pub code: String,
 }
 
-/// A function with a body.
+/// A function with a body, or a macro.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Function<'a> {
+pub struct Item<'a> {
     /// Its name.
     pub name: &'a str,
-    /// From `fn` to the end of the body.
+    /// From `fn` or `macro_rules!` to the end of the body.
     pub code: &'a str,
     /// The line on which it begins, counted from 1.
     pub line: usize,
+}
+
+impl Item<'_> {
+    /// Whether it has this line, as a part of another item's.
+    pub fn is_within(&self, outer: &Item, line: usize) -> bool {
+        let lines = |item: &Item| item.line..item.line + item.code.lines().count();
+        let (mine, theirs) = (lines(self), lines(outer));
+        mine.contains(&line) && theirs.start < mine.start && mine.end <= theirs.end
+    }
 }
 
 impl Source {
@@ -63,25 +72,34 @@ impl Source {
     }
 
     /// Every function that has a body.
-    pub fn functions(&self) -> Vec<Function<'_>> {
-        let mut functions = Vec::new();
-        for (at, _) in self.code.match_indices("fn ") {
+    pub fn functions(&self) -> Vec<Item<'_>> {
+        self.items("fn ")
+    }
+
+    /// Every macro.
+    pub fn macros(&self) -> Vec<Item<'_>> {
+        self.items("macro_rules! ")
+    }
+
+    fn items(&self, keyword: &str) -> Vec<Item<'_>> {
+        let mut items = Vec::new();
+        for (at, _) in self.code.match_indices(keyword) {
             let starts_word = !self.code[..at].ends_with(is_word_part);
-            let name_len = self.code[at + 3..].find(|c| !is_word_part(c)).unwrap_or(0);
-            if !starts_word || name_len == 0 {
+            let name = &self.code[at + keyword.len()..];
+            let name = &name[..name.find(|c| !is_word_part(c)).unwrap_or(0)];
+            if !starts_word || name.is_empty() {
                 continue;
             }
             if let Some(len) = body_end(&self.code[at..]) {
                 let line = self.code[..at].matches('\n').count() + 1;
-                let name = &self.code[at + 3..at + 3 + name_len];
-                functions.push(Function {
+                items.push(Item {
                     name,
                     code: &self.code[at..at + len],
                     line,
                 });
             }
         }
-        functions
+        items
     }
 }
 

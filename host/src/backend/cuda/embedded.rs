@@ -1,21 +1,48 @@
 //! The PTX that the build script embedded: deflated, one module per variant.
 
 use std::ffi::CString;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ferroflash_driver::Version;
-use ferroflash_kernels::variants::Arch;
+use ferroflash_kernels::variants::{Arch, VARIANTS};
 
 use crate::error::DriverError;
 
 include!(concat!(env!("OUT_DIR"), "/modules.rs"));
 
+/// Whether modules stand in for the embedded ones.
+static STAND_INS: AtomicBool = AtomicBool::new(false);
+
+/// From now on every kernel of this process is an entry without instructions, whatever was embedded: for tests above a
+/// driver made of functions, which needs a text to load and runs none.
+#[cfg(feature = "stand-ins")]
+pub fn use_stand_ins() {
+    STAND_INS.store(true, Ordering::Relaxed);
+}
+
+fn stand_ins_are_used() -> bool {
+    STAND_INS.load(Ordering::Relaxed)
+}
+
 /// Why this program has no kernels, if it has none; in one line, with the remedy.
 pub fn missing_kernels() -> Option<&'static str> {
-    NO_MODULES
+    NO_MODULES.filter(|_| !stand_ins_are_used())
+}
+
+/// A module of an entry without instructions.
+fn stand_in(name: &str, arch: Arch) -> Option<CString> {
+    let arch = arch.name();
+    let text = format!(
+        ".version 8.0\n.target {arch}\n.address_size 64\n.visible .entry {name}()\n{{\n\tret;\n}}\n"
+    );
+    CString::new(text).ok()
 }
 
 /// The PTX of a module: of a variant, which has its name, or of the probes.
 pub(super) fn ptx(name: &'static str, arch: Arch) -> Result<CString, DriverError> {
+    if stand_ins_are_used() {
+        return stand_in(name, arch).ok_or(DriverError::CorruptKernel { kernel: name });
+    }
     if let Some(reason) = NO_MODULES {
         return Err(DriverError::NoKernels {
             detail: reason.to_owned(),
@@ -31,6 +58,9 @@ pub(super) fn ptx(name: &'static str, arch: Arch) -> Result<CString, DriverError
 /// The oldest CUDA whose driver takes embedded kernels: those of the oldest architecture, which come first. `None` where
 /// there are none.
 pub fn needed_cuda() -> Option<Version> {
+    if stand_ins_are_used() {
+        return needed_by(&stand_in(VARIANTS.first()?.name, Arch::Sm80)?);
+    }
     let (_, _, deflated) = MODULES.first()?;
     needed_by(&text(deflated)?)
 }
@@ -67,8 +97,6 @@ fn cuda_of_ptx(major: u32, minor: u32) -> Option<Version> {
 
 #[cfg(test)]
 mod tests {
-    use ferroflash_kernels::variants::VARIANTS;
-
     use super::*;
 
     #[test]

@@ -26,6 +26,8 @@ pub mod stream;
 mod tensor_map;
 
 pub use device::{CudaDevice, MemoryInfo};
+#[cfg(feature = "stand-ins")]
+pub use embedded::use_stand_ins;
 pub use embedded::{missing_kernels, needed_cuda};
 pub use event::Event;
 pub use memory::DeviceBuffer;

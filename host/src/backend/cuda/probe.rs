@@ -70,7 +70,7 @@ impl Probes {
     /// Runs a probe on an input and gives its output; `None` where the input is shorter than the probe reads.
     pub fn run(&self, probe: &Probe, input: &[u32]) -> Result<Option<Vec<u32>>, DriverError> {
         let mut output = probe.output();
-        if (input.len() as u64) < u64::from(probe.threads) * u64::from(probe.input_words) {
+        if input.len() < probe.input_len() {
             return Ok(None);
         }
         let device = self.stream.device();
@@ -78,27 +78,28 @@ impl Probes {
         let to = Memory::new(device, size_of_val(output.as_slice()) as u64)?;
         let size = LaunchSize {
             grid: 1,
-            threads: probe.threads,
-            shared_bytes: probe.shared_bytes,
+            threads: probe.threads(),
+            shared_bytes: probe.shared_bytes(),
         };
-        let name = CString::new(probe.entry).map_err(|_| DriverError::NotEmbedded {
-            kernel: probe.entry,
+        let name = CString::new(probe.entry()).map_err(|_| DriverError::NotEmbedded {
+            kernel: probe.entry(),
         })?;
         let addresses = [from.address(), to.address()];
         let on = StreamRef::from(&self.stream).as_raw();
         let _current = device.enter()?;
         let mut maps = ProbeMaps::new(from.address(), to.address());
-        if probe.takes == Takes::TensorMaps {
+        if probe.takes() == Takes::TensorMaps {
             for map in maps.each() {
                 *map = encode_map(map, Dtype::Bf16)?;
             }
         }
         // SAFETY: the module is loaded in the current context. A probe takes two addresses and
         // at most tensor maps besides; it reads as many words of its input and writes as many of its output as its row
-        // says, which both buffers hold. Host memory is borrowed until the copies have been waited for.
+        // says, which both buffers hold: only the lists of the kernels make probes. Host memory is borrowed until the
+        // copies have been waited for.
         unsafe {
             let function = module::function(self.module, &name)?;
-            function::allow_dynamic_shared(function, probe.shared_bytes)?;
+            function::allow_dynamic_shared(function, size.shared_bytes)?;
             stream::copy_to_device(
                 from.address(),
                 input.as_ptr().cast(),

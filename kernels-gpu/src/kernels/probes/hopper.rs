@@ -7,8 +7,10 @@ use crate::ptx::{
     atomic, barrier, global, ldmatrix, mbarrier, shared, shuffle, special, tma, warpgroup,
 };
 
+mod made_maps;
 mod products;
 
+pub(super) use made_maps::*;
 pub(super) use products::*;
 
 /// The tensors that the probes copy, as the third parameter of every entry.

@@ -34,7 +34,7 @@ macro_rules! for_each_probe {
             cvt_f16x2 { 32, 0, HalfFloats, 16, 8, Exact }
             unpack { 32, 0, Bits, 4, 20, Ulps(0) }
             shared_words { 64, 2048, Bits, 8, 8, Exact }
-            global_words { 64, 0, Bits, 20, 20, Exact }
+            global_words { 64, 0, Bits, 24, 24, Exact }
             predicated_stores { 64, 0, Bits, 8, 8, Exact }
             red_add_f32 { 64, 0, Bits, 0, 1, Exact }
             atom_add_u32 { 64, 0, Bits, 0, 2, Exact }
@@ -55,6 +55,7 @@ macro_rules! for_each_hopper_probe {
             tma_loads_of_heads { 128, 10248, Bits, 23, 20, Exact }
             tma_stores { 128, 8192, Bits, 23, 23, Exact }
             tma_stores_of_heads { 128, 8192, Bits, 23, 23, Exact }
+            made_tensor_maps { 128, 2056, Bits, 24, 24, Exact }
             bulk_loads { 128, 2056, Bits, 4, 4, Exact }
             bulk_stores { 128, 2048, Bits, 4, 8, Exact }
             bulk_adds { 128, 2048, Bits, 4, 4, Exact }

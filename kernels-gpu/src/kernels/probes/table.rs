@@ -6,7 +6,7 @@ use crate::{for_each_hopper_probe, for_each_probe};
 
 /// What the input of a probe is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fill {
+enum Fill {
     /// Any bits.
     Bits,
     /// `f32` of all magnitudes, zeros, infinities, NaN and subnormal numbers among them.
@@ -27,7 +27,7 @@ pub enum Fill {
 
 /// How closely two outputs must agree, word by word.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Agreement {
+enum Agreement {
     /// Bit for bit.
     Exact,
     /// As `f32`, with at most so many numbers between them; any two NaN agree.
@@ -56,34 +56,66 @@ pub enum Takes {
     TensorMaps,
 }
 
-/// One probe: a launch of one block of `threads` threads, with two addresses as its parameters and, for those of Hopper,
-/// tensor maps.
+/// One probe: a launch of one block, with two addresses as its parameters and, for those of Hopper, tensor maps.
+///
+/// Only the lists here make probes: the sizes of one are those of its kernel, and whoever launches it may rely on that.
+///
+/// ```compile_fail,E0451
+/// use ferroflash_kernels::kernels::probes::{PROBES, Probe};
+///
+/// let wider = Probe { threads: 1024, ..PROBES[0] };
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Probe {
-    /// Its name.
-    pub name: &'static str,
-    /// Its entry in the PTX module `probes`: for those of Hopper, in that for `sm_90a`.
-    pub entry: &'static str,
-    /// Its parameters.
-    pub takes: Takes,
-    /// Threads of its only block.
-    pub threads: u32,
-    /// Bytes of dynamic shared memory.
-    pub shared_bytes: u32,
-    /// What its input is made of.
-    pub fill: Fill,
-    /// Words of input for each thread.
-    pub input_words: u32,
-    /// Words of output for each thread.
-    pub output_words: u32,
-    /// How closely outputs must agree.
-    pub agreement: Agreement,
-    /// The kernel, to be called by every thread that [`crate::emu`] runs, with the addresses of input and output, and
-    /// tensor maps of both.
-    pub run: fn(u64, u64, &ProbeMaps),
+    name: &'static str,
+    entry: &'static str,
+    takes: Takes,
+    threads: u32,
+    shared_bytes: u32,
+    fill: Fill,
+    input_words: u32,
+    output_words: u32,
+    agreement: Agreement,
+    run: fn(u64, u64, &ProbeMaps),
 }
 
 impl Probe {
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Its entry in the PTX module `probes`: for those of Hopper, in that for `sm_90a`.
+    pub fn entry(&self) -> &'static str {
+        self.entry
+    }
+
+    /// Its parameters.
+    pub fn takes(&self) -> Takes {
+        self.takes
+    }
+
+    /// Threads of its only block.
+    pub fn threads(&self) -> u32 {
+        self.threads
+    }
+
+    /// Bytes of dynamic shared memory.
+    pub fn shared_bytes(&self) -> u32 {
+        self.shared_bytes
+    }
+
+    /// Words of input that its threads read together.
+    pub fn input_len(&self) -> usize {
+        (self.threads * self.input_words) as usize
+    }
+
+    /// The kernel, to be called by every thread that [`crate::emu`] runs, with the addresses of input and output, and
+    /// tensor maps of both.
+    pub fn run(&self, input: u64, output: u64, maps: &ProbeMaps) {
+        (self.run)(input, output, maps)
+    }
+
     /// The input for a seed; never empty, so that it has an address.
     pub fn input(&self, seed: u64) -> Vec<u32> {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -93,7 +125,7 @@ impl Probe {
             state ^= state << 17;
             (state >> 16) as u32
         };
-        let count = (self.threads * self.input_words).max(4);
+        let count = self.input_len().max(4);
         (0..count).map(|_| self.fill.word(&mut draw)).collect()
     }
 
