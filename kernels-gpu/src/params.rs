@@ -4,8 +4,10 @@
 
 use core::mem::offset_of;
 
+mod argument;
 mod tensor_map;
 
+pub use argument::{Argument, KernelParams, Slot, bind, in_workspace};
 pub use tensor_map::{BOX_COLUMNS, BackwardMap, ForwardMap, TensorMap};
 
 /// Where a tensor `[batch, seqlen, heads, head_dim]` lies. Strides count elements; the last dimension is contiguous.
@@ -233,14 +235,16 @@ pub struct TmaBackwardParams {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ClearParams {
-    /// Output, or gradient of the queries.
-    pub q: TensorView,
-    /// Gradient of the keys.
-    pub k: TensorView,
-    /// Gradient of the values.
-    pub v: TensorView,
+    /// Output, in the forward pass.
+    pub o: TensorView,
     /// `f32 [batch, heads_q, seqlen_q]`, in the forward pass.
     pub lse: u64,
+    /// Gradient of the queries.
+    pub d_q: TensorView,
+    /// Gradient of the keys.
+    pub d_k: TensorView,
+    /// Gradient of the values.
+    pub d_v: TensorView,
     /// Sizes.
     pub shape: Shape,
     /// Window.
@@ -308,6 +312,60 @@ pub enum Params {
     Clear(ClearParams),
 }
 
+/// Implements [`KernelParams`] by a list of the places.
+macro_rules! slots {
+    ($type:ident: $($slot:ident $(($argument:ident))? $field:ident),* $(,)?) => {
+        impl KernelParams for $type {
+            fn slots(&mut self, f: &mut dyn FnMut(Slot<'_>)) {
+                $(f(Slot::$slot($(Argument::$argument,)? &mut self.$field));)*
+            }
+        }
+    };
+}
+
+slots!(ForwardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Vector(Lse) lse);
+slots!(TmaForwardParams: Map(Q) q, Map(K) k, Map(V) v, Map(O) o, Tensor(O) o_rows, Vector(Lse) lse, Workspace tile_counter);
+slots!(
+    BackwardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Tensor(DO) d_o, Tensor(DQ) d_q, Tensor(DK) d_k,
+    Tensor(DV) d_v, Vector(Lse) lse, Vector(DLse) d_lse, Workspace lse_log2, Workspace delta, Workspace d_q_accum,
+    Workspace dq_semaphore, Workspace tile_counters,
+);
+slots!(
+    StandardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Tensor(DO) d_o, Tensor(DQ) d_q, Tensor(DK) d_k,
+    Tensor(DV) d_v, Vector(Lse) lse, Vector(DLse) d_lse, Workspace scores, Vector(Weights) weights, Workspace delta,
+);
+slots!(ClearParams: Tensor(O) o, Vector(Lse) lse, Tensor(DQ) d_q, Tensor(DK) d_k, Tensor(DV) d_v);
+
+impl KernelParams for TmaBackwardParams {
+    fn slots(&mut self, f: &mut dyn FnMut(Slot<'_>)) {
+        let maps = [
+            (Argument::Q, &mut self.q),
+            (Argument::K, &mut self.k),
+            (Argument::V, &mut self.v),
+            (Argument::DO, &mut self.d_o),
+            (Argument::DK, &mut self.d_k),
+            (Argument::DV, &mut self.d_v),
+        ];
+        for (argument, map) in maps {
+            f(Slot::Map(argument, map));
+        }
+        self.pass.slots(f);
+    }
+}
+
+impl KernelParams for Params {
+    fn slots(&mut self, f: &mut dyn FnMut(Slot<'_>)) {
+        match self {
+            Params::Forward(params) => params.slots(f),
+            Params::TmaForward(params) => params.slots(f),
+            Params::Backward(params) => params.slots(f),
+            Params::TmaBackward(params) => params.slots(f),
+            Params::Standard(params) => params.slots(f),
+            Params::Clear(params) => params.slots(f),
+        }
+    }
+}
+
 const _: () = assert!(size_of::<TensorView>() == 32);
 const _: () = assert!(size_of::<Shape>() == 32);
 const _: () = assert!(size_of::<ForwardParams>() == 4 * 32 + 8 + 32 + 8 + 8 + 20 + 4);
@@ -317,7 +375,7 @@ const _: () =
 const _: () = assert!(size_of::<BackwardParams>() == 8 * 32 + 8 * 8 + 32 + 8 + 8 + 20 + 4);
 const _: () =
     assert!(size_of::<TmaBackwardParams>() == 6 * 128 + 8 * 32 + 8 * 8 + 32 + 8 + 8 + 20 + 4 + 8);
-const _: () = assert!(size_of::<ClearParams>() == 3 * 32 + 8 + 32 + 8);
+const _: () = assert!(size_of::<ClearParams>() == 4 * 32 + 8 + 32 + 8);
 const _: () = assert!(size_of::<StandardParams>() == 8 * 32 + 6 * 8 + 32 + 8 + 8);
 const _: () = {
     assert!(ForwardMap::Q.at(0) == offset_of!(TmaForwardParams, q) as u64);

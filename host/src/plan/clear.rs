@@ -41,12 +41,12 @@ pub fn backward(checked: &Checked) -> Result<Option<PlannedLaunch>, Reason> {
         &[blocks, problem.batch as u64],
     )?;
     let params = ClearParams {
-        q: view(&gradients.d_q),
-        k: view(&gradients.d_k),
-        v: view(&gradients.d_v),
-        lse: 0,
+        d_q: view(&gradients.d_q),
+        d_k: view(&gradients.d_k),
+        d_v: view(&gradients.d_v),
         shape: shape(checked),
         window: problem.window(),
+        ..ClearParams::default()
     };
     let launch = PlannedLaunch::new(problem, variant, grid, Params::Clear(params));
     Ok(Some(launch).filter(|launch| launch.grid > 0))
@@ -54,8 +54,8 @@ pub fn backward(checked: &Checked) -> Result<Option<PlannedLaunch>, Reason> {
 
 /// Fills the addresses in.
 pub fn bind(mut params: ClearParams, at: &Addresses) -> ClearParams {
-    params.q.base = at.d_q;
-    params.k.base = at.d_k;
-    params.v.base = at.d_v;
+    params.d_q.base = at.d_q;
+    params.d_k.base = at.d_k;
+    params.d_v.base = at.d_v;
     params
 }

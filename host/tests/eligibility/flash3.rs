@@ -65,7 +65,7 @@ fn every_multiple_of_8_goes_to_the_smallest_kernel_that_holds_it() {
                 .head_dim(head_dim);
             let plan = plan_of(problem, Pass::Forward, Some(Algorithm::Flash3)).unwrap();
             let kernels: Vec<_> = plan.kernels().collect();
-            let expected = format!("forward_sm90a_f16_d{compiled}_full{tiles}");
+            let expected = format!("forward_sm90a_f16_d{compiled}{tiles}");
             assert_eq!(kernels, [expected]);
         }
     }
@@ -138,8 +138,8 @@ fn strides_beyond_40_bits_go_to_flash2() {
 }
 
 #[test]
-fn more_rows_than_copies_count_go_to_flash2() {
-    let most = 1 << 30;
+fn more_rows_than_kernels_count_are_refused() {
+    let most = 1 << 29;
     let of_length = |seqlen_k| {
         let problem = with(|p| (p.heads_q, p.heads_k, p.seqlen_k) = (1, 1, seqlen_k));
         without_tensors(&problem, Pass::Forward, Place::Cuda(0)).unwrap()
@@ -150,7 +150,8 @@ fn more_rows_than_copies_count_go_to_flash2() {
         limit: most as u64,
     };
     let device = DeviceInfo::h200();
-    assert_eq!(replaced_by_flash2(&of_length(most + 1), &device), reason);
+    let too_many = refusal(Algorithm::Flash3, &of_length(most + 1), &device);
+    assert_eq!(too_many, reason);
     let served = plan(&of_length(most), &device, Backend::Cuda, None).unwrap();
     assert_eq!(served.algorithm, Algorithm::Flash3);
 }

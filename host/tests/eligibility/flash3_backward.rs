@@ -102,7 +102,7 @@ fn every_multiple_of_8_goes_to_the_smallest_kernels_that_hold_it() {
         let kernels: Vec<_> = plan.kernels().collect();
         let expected = [
             format!("backward_delta_sm90a_f16_d{compiled}"),
-            format!("backward_sm90a_f16_d{compiled}_full"),
+            format!("backward_sm90a_f16_d{compiled}"),
         ];
         assert_eq!(kernels, expected);
     }
@@ -182,8 +182,8 @@ fn strides_beyond_40_bits_of_what_tensor_maps_describe_go_to_flash2() {
 }
 
 #[test]
-fn more_rows_than_copies_count_are_refused() {
-    let most = 1 << 30;
+fn more_rows_than_kernels_count_are_refused() {
+    let most = 1 << 29;
     let of_length = |seqlen_q| {
         let problem = with(|p| (p.heads_q, p.heads_k, p.seqlen_q) = (1, 1, seqlen_q));
         of_problem(&problem)
@@ -197,7 +197,8 @@ fn more_rows_than_copies_count_are_refused() {
         given: most as u64 + 1,
         limit: most as u64,
     };
-    assert_eq!(replaced_by_flash2(&of_length(most + 1), &device), reason);
+    let too_many = refusal(Algorithm::Flash3, &of_length(most + 1), &device);
+    assert_eq!(too_many, reason);
     let plan = plan(&of_length(most), &device, Backend::Cuda, None).unwrap();
     assert_eq!(plan.algorithm, Algorithm::Flash3);
 }

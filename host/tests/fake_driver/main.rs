@@ -45,8 +45,15 @@ fn params_bytes(kernel: &str) -> Option<usize> {
         | variants::Kind::Backward
         | variants::Kind::BackwardDq
         | variants::Kind::TmaBackwardDelta => size_of::<BackwardParams>(),
+        variants::Kind::Clear => size_of::<ClearParams>(),
         _ => size_of::<StandardParams>(),
     })
+}
+
+/// Registers of a thread of a kernel of the list, as its budget has them.
+fn registers(kernel: &str) -> i32 {
+    let footprint = variants::by_name(kernel).map(|variant| variant.footprint);
+    footprint.map_or(128, |footprint| footprint.launch_registers as i32)
 }
 
 /// The driver is one per process: tests take turns, and each finds it as new.
@@ -57,6 +64,7 @@ fn turn() -> MutexGuard<'static, ()> {
     use_stand_ins();
     let mut state = fake::state();
     state.params_bytes = params_bytes;
+    state.registers = registers;
     state.version = 13000;
     state.load_answer = (0, c"");
     state.calls = None;

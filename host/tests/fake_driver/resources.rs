@@ -132,11 +132,30 @@ fn a_kernel_that_the_driver_cannot_compile_is_told_with_its_log_and_may_be_tried
     let refused = attention.prepare_forward(&layouts).unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "kernel forward_sm80_bf16_d64_causal: cuModuleLoadDataEx: invalidating exception, contained \
+        "kernel forward_sm80_bf16_d64: cuModuleLoadDataEx: invalidating exception, contained \
          (CUDA_ERROR_CONTAINED, 912)\nptxas fatal : line 7: no such instruction"
     );
     fake::state().load_answer = (0, c"");
     attention.prepare_forward(&layouts).unwrap();
+}
+
+/// Its warpgroups share the registers of a block out among themselves: with more or fewer of them one would wait for ever.
+#[test]
+fn a_kernel_that_was_given_other_registers_than_it_shares_out_is_refused() {
+    let _turn = turn();
+    let device = gpu(0);
+    fake::state().registers = |_| 120;
+    let attention = Attention::new(&device, problem()).unwrap();
+    let layouts = ForwardLayouts::contiguous(&problem()).unwrap();
+    let prepare = |algorithm| {
+        let attention = attention.clone().with_algorithm(algorithm);
+        attention.prepare_forward(&layouts).map(|_| ())
+    };
+    let refused = prepare(Algorithm::Flash3).unwrap_err().to_string();
+    assert!(refused.contains("120"), "{refused}");
+    assert_eq!(prepare(Algorithm::Flash2), Ok(()));
+    fake::state().registers = registers;
+    assert_eq!(prepare(Algorithm::Flash3), Ok(()));
 }
 
 #[test]

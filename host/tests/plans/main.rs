@@ -44,8 +44,8 @@ fn forward_causal() {
         None,
         expect![[r#"
             Forward with flash3 on cuda
-              problem   bf16 q [2, 4096, 32, 128] k [2, 4096, 8, 128] Causal scale 0.088388346 Deterministic
-              launch    forward_sm90a_bf16_d128_causal grid 132 threads 384 shared 229568
+              problem   bf16 q [2, 4096, 32, 128] k [2, 4096, 8, 128] causal scale 0.088388346 Deterministic
+              launch    forward_sm90a_bf16_d128 right_bound grid 132 threads 384 shared 229568
                         tiles 32 heads 64 heads_per_group 64
               workspace 256 bytes
                           tile_counter  at            0, 4 bytes
@@ -67,8 +67,8 @@ fn forward_causal_of_long_sequences() {
         None,
         expect![[r#"
             Forward with flash3 on cuda
-              problem   bf16 q [2, 8192, 32, 128] k [2, 8192, 8, 128] Causal scale 0.088388346 Deterministic
-              launch    forward_sm90a_bf16_d128_causal_wide grid 132 threads 512 shared 229584
+              problem   bf16 q [2, 8192, 32, 128] k [2, 8192, 8, 128] causal scale 0.088388346 Deterministic
+              launch    forward_sm90a_bf16_d128_wide right_bound grid 132 threads 512 shared 229584
                         tiles 43 heads 64 heads_per_group 32
               workspace 256 bytes
                           tile_counter  at            0, 4 bytes
@@ -95,8 +95,8 @@ fn forward_full_of_odd_lengths() {
         None,
         expect![[r#"
             Forward with flash3 on cuda
-              problem   f16 q [1, 1000, 3, 64] k [1, 77, 3, 64] Full scale 0.125 Deterministic
-              launch    forward_sm90a_f16_d64_full_compact grid 48 threads 256 shared 90288
+              problem   f16 q [1, 1000, 3, 64] k [1, 77, 3, 64] full scale 0.125 Deterministic
+              launch    forward_sm90a_f16_d64_compact plain grid 48 threads 256 shared 90288
                         tiles 16 heads 3 heads_per_group 1
               workspace 256 bytes
                           tile_counter  at            0, 4 bytes
@@ -118,8 +118,8 @@ fn forward_of_flash2() {
         Some(Algorithm::Flash2),
         expect![[r#"
             Forward with flash2 on cuda
-              problem   bf16 q [2, 4096, 32, 128] k [2, 4096, 8, 128] Causal scale 0.088388346 Deterministic
-              launch    forward_sm80_bf16_d128_causal grid 2048 threads 128 shared 98304
+              problem   bf16 q [2, 4096, 32, 128] k [2, 4096, 8, 128] causal scale 0.088388346 Deterministic
+              launch    forward_sm80_bf16_d128 right_bound grid 2048 threads 128 shared 98304
                         tiles 32 heads 64 heads_per_group 64
               workspace 0 bytes
               standard attention would need 6442450944 bytes
@@ -140,8 +140,8 @@ fn forward_padded_to_the_next_head_dim() {
         None,
         expect![[r#"
             Forward with flash3 on cuda
-              problem   bf16 q [2, 4096, 32, 72] k [2, 4096, 8, 72] Full scale 0.11785113 Deterministic
-              launch    forward_sm90a_bf16_d128_full_wide grid 132 threads 512 shared 229584
+              problem   bf16 q [2, 4096, 32, 72] k [2, 4096, 8, 72] full scale 0.11785113 Deterministic
+              launch    forward_sm90a_bf16_d128_wide plain grid 132 threads 512 shared 229584
                         tiles 22 heads 64 heads_per_group 1
               workspace 256 bytes
                           tile_counter  at            0, 4 bytes
@@ -163,10 +163,10 @@ fn backward_causal() {
         None,
         expect![[r#"
             Backward with flash3 on cuda
-              problem   bf16 q [2, 4096, 32, 128] k [2, 4096, 8, 128] Causal scale 0.088388346 Fastest
-              launch    backward_delta_sm90a_bf16_d128 grid 4096 threads 256 shared 0
+              problem   bf16 q [2, 4096, 32, 128] k [2, 4096, 8, 128] causal scale 0.088388346 Fastest
+              launch    backward_delta_sm90a_bf16_d128 plain grid 4096 threads 256 shared 0
                         tiles 32 heads 16 heads_per_group 4
-              launch    backward_sm90a_bf16_d128_causal grid 132 threads 384 shared 230784
+              launch    backward_sm90a_bf16_d128 right_bound grid 132 threads 384 shared 230784
                         tiles 32 heads 16 heads_per_group 4
               workspace 136331776 bytes
                           lse_log2      at          256, 1048576 bytes
@@ -193,10 +193,10 @@ fn backward_in_circles() {
         None,
         expect![[r#"
             Backward with flash3 on cuda
-              problem   bf16 q [2, 4096, 32, 72] k [2, 4096, 8, 72] Full scale 0.11785113 Deterministic
-              launch    backward_delta_sm90a_bf16_d96 grid 4096 threads 256 shared 0
+              problem   bf16 q [2, 4096, 32, 72] k [2, 4096, 8, 72] full scale 0.11785113 Deterministic
+              launch    backward_delta_sm90a_bf16_d96 plain grid 4096 threads 256 shared 0
                         tiles 32 heads 16 heads_per_group 4, shifted order
-              launch    backward_sm90a_bf16_d96_full grid 132 threads 384 shared 230784
+              launch    backward_sm90a_bf16_d96 plain grid 132 threads 384 shared 230784
                         tiles 32 heads 16 heads_per_group 4, shifted order
               workspace 136331776 bytes
                           lse_log2      at          256, 1048576 bytes
@@ -222,12 +222,12 @@ fn backward_of_flash2() {
         Some(Algorithm::Flash2),
         expect![[r#"
             Backward with flash2 on cuda
-              problem   bf16 q [2, 4096, 32, 128] k [2, 4096, 8, 128] Causal scale 0.088388346 Deterministic
-              launch    backward_delta_sm80_bf16_d128 grid 4096 threads 256 shared 0
+              problem   bf16 q [2, 4096, 32, 128] k [2, 4096, 8, 128] causal scale 0.088388346 Deterministic
+              launch    backward_delta_sm80_bf16_d128 plain grid 4096 threads 256 shared 0
                         tiles 32 heads 16 heads_per_group 4
-              launch    backward_sm80_bf16_d128_causal grid 132 threads 256 shared 164880
+              launch    backward_sm80_bf16_d128 right_bound grid 132 threads 256 shared 164880
                         tiles 32 heads 16 heads_per_group 4
-              launch    backward_dq_sm80_bf16_d128 grid 4096 threads 256 shared 16384
+              launch    backward_dq_sm80_bf16_d128 right_bound grid 4096 threads 256 shared 16384
                         tiles 32 heads 16 heads_per_group 4
               workspace 136331776 bytes
                           lse_log2      at          256, 1048576 bytes
@@ -253,10 +253,10 @@ fn backward_above_head_dim_128() {
         None,
         expect![[r#"
             Backward with flash3 on cuda
-              problem   bf16 q [2, 4096, 32, 136] k [2, 4096, 8, 136] Causal scale 0.08574929 Deterministic
-              launch    backward_delta_sm90a_bf16_d192 grid 4096 threads 256 shared 0
+              problem   bf16 q [2, 4096, 32, 136] k [2, 4096, 8, 136] causal scale 0.08574929 Deterministic
+              launch    backward_delta_sm90a_bf16_d192 plain grid 4096 threads 256 shared 0
                         tiles 64 heads 16 heads_per_group 2
-              launch    backward_sm90a_bf16_d192_causal grid 132 threads 384 shared 181632
+              launch    backward_sm90a_bf16_d192 right_bound grid 132 threads 384 shared 181632
                         tiles 64 heads 16 heads_per_group 2
               workspace 203440640 bytes
                           lse_log2      at          256, 1048576 bytes
@@ -287,10 +287,10 @@ fn standard_forward_with_weights() {
         None,
         expect![[r#"
             ForwardWithWeights with standard on cuda
-              problem   f16 q [1, 130, 3, 40] k [1, 77, 3, 40] Full scale 0.15811388 Deterministic
-              launch    standard_scores_sm80_f16 grid 6 threads 256 shared 49152
-              launch    standard_softmax_sm80_f16 grid 99 threads 128 shared 0
-              launch    standard_output_sm80_f16 grid 6 threads 256 shared 49152
+              problem   f16 q [1, 130, 3, 40] k [1, 77, 3, 40] full scale 0.15811388 Deterministic
+              launch    standard_scores_sm80_f16 plain grid 6 threads 256 shared 49152
+              launch    standard_softmax_sm80_f16 plain grid 99 threads 128 shared 0
+              launch    standard_output_sm80_f16 plain grid 6 threads 256 shared 49152
               workspace 125184 bytes
                           scores        at          256, 124800 bytes
               standard attention would need 187200 bytes
@@ -317,15 +317,15 @@ fn standard_backward() {
         Some(Algorithm::Standard),
         expect![[r#"
             Backward with standard on cuda
-              problem   f16 q [1, 130, 6, 64] k [1, 77, 3, 64] Full scale 0.125 Deterministic
-              launch    standard_scores_sm80_f16 grid 12 threads 256 shared 49152
-              launch    standard_softmax_sm80_f16 grid 198 threads 128 shared 0
-              launch    standard_delta_sm80_f16 grid 198 threads 128 shared 0
-              launch    standard_d_v_sm80_f16 grid 3 threads 256 shared 49152
-              launch    standard_d_weights_sm80_f16 grid 12 threads 256 shared 49152
-              launch    standard_d_scores_sm80_f16 grid 198 threads 128 shared 0
-              launch    standard_d_q_sm80_f16 grid 12 threads 256 shared 49152
-              launch    standard_d_k_sm80_f16 grid 3 threads 256 shared 49152
+              problem   f16 q [1, 130, 6, 64] k [1, 77, 3, 64] full scale 0.125 Deterministic
+              launch    standard_scores_sm80_f16 plain grid 12 threads 256 shared 49152
+              launch    standard_softmax_sm80_f16 plain grid 198 threads 128 shared 0
+              launch    standard_delta_sm80_f16 plain grid 198 threads 128 shared 0
+              launch    standard_d_v_sm80_f16 plain grid 3 threads 256 shared 49152
+              launch    standard_d_weights_sm80_f16 plain grid 12 threads 256 shared 49152
+              launch    standard_d_scores_sm80_f16 plain grid 198 threads 128 shared 0
+              launch    standard_d_q_sm80_f16 plain grid 12 threads 256 shared 49152
+              launch    standard_d_k_sm80_f16 plain grid 3 threads 256 shared 49152
               workspace 381440 bytes
                           scores        at          256, 249600 bytes
                           weights       at       249856, 124800 bytes

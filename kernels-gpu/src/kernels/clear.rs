@@ -42,11 +42,12 @@ pub unsafe fn clear(p: &ClearParams) {
         unsafe {
             if of_keys {
                 if row < shape.seqlen_k && !is_seen(&band, row) {
-                    clear_row(p, &p.k, batch_idx, shape.heads_k, row);
-                    clear_row(p, &p.v, batch_idx, shape.heads_k, row);
+                    clear_row(p, &p.d_k, batch_idx, shape.heads_k, row);
+                    clear_row(p, &p.d_v, batch_idx, shape.heads_k, row);
                 }
             } else if row < shape.seqlen_q && sees_none(&band, row) {
-                clear_row(p, &p.q, batch_idx, shape.heads_q, row);
+                clear_row(p, &p.o, batch_idx, shape.heads_q, row);
+                clear_row(p, &p.d_q, batch_idx, shape.heads_q, row);
                 clear_lse(p, batch_idx, row);
             }
         }

@@ -107,10 +107,11 @@ pub(super) extern "C" fn set_attribute(function: usize, attribute: c_int, value:
     }
 }
 
-pub(super) extern "C" fn attribute(to: *mut c_int, attribute: c_int, _function: usize) -> u32 {
-    match attribute {
-        3 => write(to, 0),
-        4 => write(to, 128),
+pub(super) extern "C" fn attribute(to: *mut c_int, attribute: c_int, function: usize) -> u32 {
+    let state = state();
+    match (attribute, state.alive.get(&function)) {
+        (3, Some(Kind::Function { .. })) => write(to, 0),
+        (4, Some(Kind::Function { name, .. })) => write(to, (state.registers)(name)),
         _ => INVALID_VALUE,
     }
 }

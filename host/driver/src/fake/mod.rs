@@ -99,6 +99,8 @@ pub struct State {
     pub calls: Option<Vec<Call>>,
     /// Which kernels there are: bytes of the parameter of the kernel with this name.
     pub params_bytes: fn(&str) -> Option<usize>,
+    /// How many registers a thread of the kernel with this name has.
+    pub registers: fn(&str) -> c_int,
     /// What is alive, by handle or address.
     pub alive: BTreeMap<usize, Kind>,
     /// How often the context of each device is retained.
@@ -144,6 +146,7 @@ static STATE: Mutex<State> = Mutex::new(State {
     load_answer: (0, c""),
     calls: None,
     params_bytes: |_| None,
+    registers: |_| 128,
     alive: BTreeMap::new(),
     retained: [0; N_DEVICES],
     next_handle: 0x1000,

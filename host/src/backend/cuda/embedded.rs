@@ -29,11 +29,17 @@ pub fn missing_kernels() -> Option<&'static str> {
     NO_MODULES.filter(|_| !stand_ins_are_used())
 }
 
-/// A module of an entry without instructions.
+/// A module of an entry that does nothing but name the constants of its kind.
 fn stand_in(name: &str, arch: Arch) -> Option<CString> {
+    let variant = VARIANTS.iter().find(|variant| variant.name == name);
+    let constants = variant.map_or(&[][..], |variant| variant.kind.constants());
+    let named: String = constants
+        .iter()
+        .map(|constant| format!("\tmov.u32 %r1, {};\n", constant.symbol()))
+        .collect();
     let arch = arch.name();
     let text = format!(
-        ".version 8.0\n.target {arch}\n.address_size 64\n.visible .entry {name}()\n{{\n\tret;\n}}\n"
+        ".version 8.0\n.target {arch}\n.address_size 64\n.visible .entry {name}()\n{{\n\t.reg .b32 %r<2>;\n{named}\tret;\n}}\n"
     );
     CString::new(text).ok()
 }

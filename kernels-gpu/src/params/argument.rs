@@ -1,0 +1,141 @@
+//! What a call is given by address, and how a parameter struct names its places for it.
+
+use core::fmt;
+
+use super::{TensorMap, TensorView};
+
+/// One argument of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Argument {
+    /// Queries.
+    Q,
+    /// Keys.
+    K,
+    /// Values.
+    V,
+    /// Output.
+    O,
+    /// Row statistics.
+    Lse,
+    /// Weights: softmax of the scores.
+    Weights,
+    /// Gradient of the output.
+    DO,
+    /// Gradient of the row statistics.
+    DLse,
+    /// Gradient of the queries.
+    DQ,
+    /// Gradient of the keys.
+    DK,
+    /// Gradient of the values.
+    DV,
+    /// Where each sequence's rows of q begin, and where the last one's end.
+    CuSeqlensQ,
+    /// Where each sequence's rows of k and v begin, and where the last one's end.
+    CuSeqlensK,
+    /// How many of its rows of q each sequence uses.
+    SeqUsedQ,
+    /// How many of its rows of k and v each sequence uses.
+    SeqUsedK,
+}
+
+impl Argument {
+    /// All of them, in their order.
+    pub const ALL: [Argument; 15] = [
+        Argument::Q,
+        Argument::K,
+        Argument::V,
+        Argument::O,
+        Argument::Lse,
+        Argument::Weights,
+        Argument::DO,
+        Argument::DLse,
+        Argument::DQ,
+        Argument::DK,
+        Argument::DV,
+        Argument::CuSeqlensQ,
+        Argument::CuSeqlensK,
+        Argument::SeqUsedQ,
+        Argument::SeqUsedK,
+    ];
+
+    /// Its name, as messages have it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Argument::Q => "q",
+            Argument::K => "k",
+            Argument::V => "v",
+            Argument::O => "o",
+            Argument::Lse => "lse",
+            Argument::Weights => "weights",
+            Argument::DO => "d_o",
+            Argument::DLse => "d_lse",
+            Argument::DQ => "d_q",
+            Argument::DK => "d_k",
+            Argument::DV => "d_v",
+            Argument::CuSeqlensQ => "cu_seqlens_q",
+            Argument::CuSeqlensK => "cu_seqlens_k",
+            Argument::SeqUsedQ => "seqused_q",
+            Argument::SeqUsedK => "seqused_k",
+        }
+    }
+}
+
+impl fmt::Display for Argument {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A place of a parameter struct that holds an address.
+pub enum Slot<'a> {
+    /// A tensor, read and written by its strides.
+    Tensor(Argument, &'a mut TensorView),
+    /// A tensor, copied by the TMA.
+    Map(Argument, &'a mut TensorMap),
+    /// A vector; 0 where the call does not have it. A plan may put a piece of the workspace here: [`in_workspace`].
+    Vector(Argument, &'a mut u64),
+    /// A piece of the workspace. A plan says its offset; at launch the address of the workspace is added.
+    Workspace(&'a mut u64),
+}
+
+/// A parameter struct: one walk over its places serves binding, checks, tensor maps, staging and the emulator.
+pub trait KernelParams: Copy {
+    /// Calls `f` with every place that holds an address.
+    fn slots(&mut self, f: &mut dyn FnMut(Slot<'_>));
+}
+
+/// Marks an offset into the workspace that stands where a vector's address goes.
+const IN_WORKSPACE: u64 = 1 << 63;
+
+/// What a plan writes in a [`Slot::Vector`] that is not the caller's but a piece of the workspace at this offset.
+pub const fn in_workspace(offset_bytes: u64) -> u64 {
+    offset_bytes | IN_WORKSPACE
+}
+
+/// Fills every address in: `address` says where an argument lies (0: nowhere). A map must lie somewhere even where its tensor is
+/// empty and not a byte of it is copied: `anywhere` is some address that can stand for it.
+pub fn bind(
+    params: &mut impl KernelParams,
+    workspace: u64,
+    anywhere: u64,
+    address: impl Fn(Argument) -> u64,
+) {
+    params.slots(&mut |slot| match slot {
+        Slot::Tensor(argument, view) => view.base = address(argument),
+        Slot::Map(argument, map) => {
+            map.base = match address(argument) {
+                0 => anywhere,
+                address => address,
+            }
+        }
+        Slot::Vector(argument, place) => {
+            *place = if *place & IN_WORKSPACE != 0 {
+                workspace + (*place & !IN_WORKSPACE)
+            } else {
+                address(argument)
+            }
+        }
+        Slot::Workspace(offset) => *offset += workspace,
+    });
+}
