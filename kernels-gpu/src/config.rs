@@ -56,8 +56,12 @@ pub const fn tma_kv_stages(head_dim: u32, tiles: TileShape) -> u32 {
     }
 }
 
-/// Slots by which the flash3 forward kernel's loader says which tile comes next.
+/// Slots by which the flash3 forward kernel's producer says which tile comes next.
 pub const TMA_SLOTS: u32 = 2;
+
+/// Places for the lengths of the tiles' sequences. A place is written again when its tile is done with, not when its slot has been
+/// read: that is two tiles later at the latest.
+pub const TMA_LENGTHS: u32 = 2 * TMA_SLOTS;
 
 /// Stages of Q: with two, the next tile's arrives while this one's is in use. Above head_dim 128 there is room for one.
 pub const fn tma_q_stages(head_dim: u32) -> u32 {
@@ -107,7 +111,7 @@ pub const fn tma_forward(head_dim: u32, tiles: TileShape) -> Footprint {
     };
     Footprint {
         threads: 128 * (consumers + 1),
-        shared_bytes: rows * columns * ELEMENT + TMA_SLOTS * 16 + barriers * 8,
+        shared_bytes: rows * columns * ELEMENT + TMA_SLOTS * 16 + TMA_LENGTHS * 32 + barriers * 8,
         blocks_per_sm,
         block_q,
         block_k,
@@ -295,6 +299,24 @@ pub const fn clear() -> Footprint {
     }
 }
 
+/// As many sequences the kernel that lists tiles sorts by their lengths; more are taken as they come.
+pub const SORTED_SEQUENCES: u32 = 4096;
+
+/// Tiles of sequences: sixteen warps. One block lists them, with a word for each sequence and one for each thread; the others have
+/// four rows a warp.
+pub const fn tile_list() -> Footprint {
+    let threads = 512;
+    Footprint {
+        threads,
+        shared_bytes: (SORTED_SEQUENCES + threads) * 4,
+        blocks_per_sm: 2,
+        block_q: 64,
+        block_k: 64,
+        launch_registers: 0,
+        spill_bytes: 0,
+    }
+}
+
 /// The footprint of one row of the list; a row in a shape that its kernel does not have fails to compile.
 pub const fn footprint(kind: Kind, head_dim: Option<u32>, tiles: TileShape) -> Footprint {
     let head_dim = match head_dim {
@@ -309,6 +331,7 @@ pub const fn footprint(kind: Kind, head_dim: Option<u32>, tiles: TileShape) -> F
             rows(main, main.threads, head_dim * ELEMENT)
         }
         (Kind::Clear, TileShape::Default) => clear(),
+        (Kind::TileList | Kind::TmaTileList, TileShape::Default) => tile_list(),
         (Kind::Forward, TileShape::Default) => forward(head_dim),
         (Kind::TmaForward, _) => tma_forward(head_dim, tiles),
         (Kind::TmaBackwardDelta, _) => rows(tma_backward(head_dim, tiles), DELTA_THREADS, 0),

@@ -1,7 +1,7 @@
 //! The list of kernels expanded: into PTX entries on the device, into a table of functions on the CPU.
 
 use crate::for_each_variant;
-use crate::kernels::{backward, clear, forward, standard};
+use crate::kernels::{backward, clear, forward, standard, tile_list};
 use crate::ptx::parameters::parameter_address;
 use crate::tile::element;
 
@@ -28,6 +28,13 @@ macro_rules! run {
     (Clear, $p:expr) => {
         clear::clear($p)
     };
+    (TileList, $p:expr) => {
+        tile_list::tile_list::<false>($p, 0)
+    };
+    (TmaTileList, $given:expr) => {{
+        let (p, maps) = $given;
+        tile_list::tile_list::<true>(p, maps)
+    }};
     (BackwardDelta, $p:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {
         backward::delta::delta::<element::$dtype, tiles!(backward, $head_dim $(, $tiles)?)>($p)
     };
@@ -93,6 +100,9 @@ macro_rules! given {
     (TmaBackward, $name:ident, $p:expr) => {
         ($p, parameter_address!(stringify!($name), 0, $p))
     };
+    (TmaTileList, $name:ident, $p:expr) => {
+        ($p, parameter_address!(stringify!($name), 0, $p))
+    };
     ($kind:ident, $name:ident, $p:expr) => {
         $p
     };
@@ -105,6 +115,8 @@ macro_rules! params {
     (TmaBackwardDelta, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
     (TmaBackward, $callback:ident $(, $rest:tt)*) => { $callback!(TmaBackward TmaBackwardParams $(, $rest)*) };
     (BackwardDelta, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
+    (TileList, $callback:ident $(, $rest:tt)*) => { $callback!(TileList TileListParams $(, $rest)*) };
+    (TmaTileList, $callback:ident $(, $rest:tt)*) => { $callback!(TileList TileListParams $(, $rest)*) };
     (Clear, $callback:ident $(, $rest:tt)*) => { $callback!(Clear ClearParams $(, $rest)*) };
     (Backward, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
     (BackwardDq, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };

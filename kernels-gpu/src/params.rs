@@ -5,10 +5,12 @@
 use core::mem::offset_of;
 
 mod argument;
+mod lengths;
 mod tensor_map;
 
 pub use argument::{Argument, KernelParams, Slot, bind, in_workspace};
-pub use tensor_map::{BOX_COLUMNS, BackwardMap, ForwardMap, TensorMap};
+pub use lengths::{Lengths, TileList, TileListParams};
+pub use tensor_map::{BOX_COLUMNS, BackwardMap, FORWARD_MAPS, ForwardMap, TensorMap};
 
 /// Where a tensor `[batch, seqlen, heads, head_dim]` lies. Strides count elements; the last dimension is contiguous.
 #[repr(C)]
@@ -65,6 +67,16 @@ impl Window {
         Window {
             left: place_of_first - left as i32,
             right: place_of_first + right as i32 + 1,
+        }
+    }
+
+    /// The window of a sequence of these lengths, where `self` is that of a sequence without rows.
+    #[inline(always)]
+    pub const fn of_sequence(self, seqlen_q: u32, seqlen_k: u32) -> Window {
+        let place_of_first = seqlen_k as i32 - seqlen_q as i32;
+        Window {
+            left: place_of_first + self.left,
+            right: place_of_first + self.right,
         }
     }
 }
@@ -127,6 +139,9 @@ pub struct ForwardParams {
     pub scale: Scale,
     /// Order of the tiles.
     pub schedule: Schedule,
+    /// Where sequences have lengths of their own: their tiles. Then `schedule` counts the heads of one sequence, its tiles
+    /// are those that there may be, and `window` is that of a sequence without rows.
+    pub list: TileList,
 }
 
 /// The most rows of a sequence, heads of a batch, and keys of a window: sums of three of them fit 31 bits. A box of
@@ -161,6 +176,8 @@ pub struct TmaForwardParams {
     pub schedule: Schedule,
     /// log₂ of the heads whose queries share a tile: packed, neighbours of one group. 0 in other than compact tiles.
     pub pack_gqa_log2: u32,
+    /// As in [`ForwardParams`].
+    pub list: TileList,
 }
 
 /// Parameters of the backward kernels: `delta`, the main kernel and, in flash2, `dq`, in this order on one stream.
@@ -310,21 +327,35 @@ pub enum Params {
     Standard(StandardParams),
     /// Of the kernel that writes the rows which no other kernel does.
     Clear(ClearParams),
+    /// Of the kernel that lists the tiles of sequences.
+    TileList(TileListParams),
 }
 
 /// Implements [`KernelParams`] by a list of the places.
 macro_rules! slots {
+    (@ Within $within:expr, $f:expr) => { $within.slots($f) };
+    (@ $slot:ident $place:expr, $f:expr $(, $argument:ident)?) => {
+        $f(Slot::$slot($(Argument::$argument,)? &mut $place))
+    };
     ($type:ident: $($slot:ident $(($argument:ident))? $field:ident),* $(,)?) => {
         impl KernelParams for $type {
             fn slots(&mut self, f: &mut dyn FnMut(Slot<'_>)) {
-                $(f(Slot::$slot($(Argument::$argument,)? &mut self.$field));)*
+                $(slots!(@ $slot self.$field, f $(, $argument)?);)*
             }
         }
     };
 }
 
-slots!(ForwardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Vector(Lse) lse);
-slots!(TmaForwardParams: Map(Q) q, Map(K) k, Map(V) v, Map(O) o, Tensor(O) o_rows, Vector(Lse) lse, Workspace tile_counter);
+slots!(TileList: Workspace tiles, Workspace q_blocks, Workspace maps);
+slots!(
+    Lengths: Vector(CuSeqlensQ) cu_seqlens_q, Vector(CuSeqlensK) cu_seqlens_k, Vector(SeqUsedQ) seqused_q,
+    Vector(SeqUsedK) seqused_k,
+);
+slots!(ForwardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Vector(Lse) lse, Within list);
+slots!(
+    TmaForwardParams: Map(Q) q, Map(K) k, Map(V) v, Map(O) o, Tensor(O) o_rows, Vector(Lse) lse, Workspace tile_counter,
+    Within list,
+);
 slots!(
     BackwardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Tensor(DO) d_o, Tensor(DQ) d_q, Tensor(DK) d_k,
     Tensor(DV) d_v, Vector(Lse) lse, Vector(DLse) d_lse, Workspace lse_log2, Workspace delta, Workspace d_q_accum,
@@ -362,16 +393,19 @@ impl KernelParams for Params {
             Params::TmaBackward(params) => params.slots(f),
             Params::Standard(params) => params.slots(f),
             Params::Clear(params) => params.slots(f),
+            Params::TileList(params) => params.slots(f),
         }
     }
 }
 
 const _: () = assert!(size_of::<TensorView>() == 32);
 const _: () = assert!(size_of::<Shape>() == 32);
-const _: () = assert!(size_of::<ForwardParams>() == 4 * 32 + 8 + 32 + 8 + 8 + 20 + 4);
+const _: () = assert!(size_of::<TileList>() == 3 * 8 + 4 * 4);
+const _: () = assert!(size_of::<Lengths>() == 5 * 8 + 2 * 4);
+const _: () = assert!(size_of::<ForwardParams>() == 4 * 32 + 8 + 32 + 8 + 8 + 20 + 4 + 40);
 const _: () = assert!(size_of::<TensorMap>() == 128);
 const _: () =
-    assert!(size_of::<TmaForwardParams>() == 4 * 128 + 32 + 2 * 8 + 32 + 8 + 8 + 20 + 4 + 8);
+    assert!(size_of::<TmaForwardParams>() == 4 * 128 + 32 + 2 * 8 + 32 + 8 + 8 + 20 + 4 + 40);
 const _: () = assert!(size_of::<BackwardParams>() == 8 * 32 + 8 * 8 + 32 + 8 + 8 + 20 + 4);
 const _: () =
     assert!(size_of::<TmaBackwardParams>() == 6 * 128 + 8 * 32 + 8 * 8 + 32 + 8 + 8 + 20 + 4 + 8);

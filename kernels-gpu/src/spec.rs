@@ -19,17 +19,20 @@ pub enum Constant {
     RightBound,
     /// A query sees no key beyond some distance to the left of its own place: a window.
     LeftBound,
+    /// Sequences have lengths of their own, which lie in device memory: packed rows, used lengths.
+    Lengths,
 }
 
 impl Constant {
     /// All of them, in the order of their bits in a [`Spec`].
-    pub const ALL: [Constant; 2] = [Constant::RightBound, Constant::LeftBound];
+    pub const ALL: [Constant; 3] = [Constant::RightBound, Constant::LeftBound, Constant::Lengths];
 
     /// Its name, as plans print it.
     pub const fn name(self) -> &'static str {
         match self {
             Constant::RightBound => "right_bound",
             Constant::LeftBound => "left_bound",
+            Constant::Lengths => "lengths",
         }
     }
 
@@ -38,6 +41,7 @@ impl Constant {
         match self {
             Constant::RightBound => "ferroflash_spec_right_bound",
             Constant::LeftBound => "ferroflash_spec_left_bound",
+            Constant::Lengths => "ferroflash_spec_lengths",
         }
     }
 

@@ -40,6 +40,8 @@ macro_rules! for_each_variant {
             forward_sm90a_f16_d256_compact:  TmaForward { arch: Sm90a, dtype: F16, head_dim: 256, tiles: Compact }
 
             clear_sm80: Clear { arch: Sm80 }
+            tile_list_sm80:  TileList { arch: Sm80 }
+            tile_list_sm90a: TmaTileList { arch: Sm90a }
 
             backward_delta_sm80_bf16_d32:  BackwardDelta { arch: Sm80, dtype: Bf16, head_dim: 32 }
             backward_delta_sm80_bf16_d64:  BackwardDelta { arch: Sm80, dtype: Bf16, head_dim: 64 }
@@ -210,6 +212,11 @@ pub enum Kind {
     TmaForward,
     /// Either pass of flash2 and flash3, first, where tiles may be visited by nothing: rows of o, lse and the gradients.
     Clear,
+    /// Either pass of flash2, first, where sequences have lengths of their own: the list of their tiles; rows of o, lse and the
+    /// gradients that no sequence has.
+    TileList,
+    /// The same of flash3; tensor maps of every sequence.
+    TmaTileList,
     /// flash2 backward, first: Δ and lse·log₂e, padded; clears the accumulator of dQ, the turns and the ticket.
     BackwardDelta,
     /// flash2 backward, second: dK and dV; contributions to dQ.
@@ -253,6 +260,9 @@ impl Kind {
             | Kind::StandardDWeights
             | Kind::StandardDq
             | Kind::StandardDk => &[],
+            Kind::Forward | Kind::TmaForward => {
+                &[Constant::RightBound, Constant::LeftBound, Constant::Lengths]
+            }
             _ => &[Constant::RightBound, Constant::LeftBound],
         }
     }
@@ -298,10 +308,14 @@ impl Variant {
     pub const fn specs(&self) -> &'static [Spec] {
         const CAUSAL: Spec = Spec::PLAIN.with(Constant::RightBound);
         const WINDOW: Spec = CAUSAL.with(Constant::LeftBound);
+        const PACKED: Spec = Spec::PLAIN.with(Constant::Lengths);
+        const PACKED_CAUSAL: Spec = CAUSAL.with(Constant::Lengths);
         match (self.kind.constants(), self.tiles) {
             ([], _) => &[Spec::PLAIN],
-            (_, TileShape::Wide) => &[Spec::PLAIN, CAUSAL],
-            _ => &[Spec::PLAIN, CAUSAL, WINDOW],
+            ([_, _], TileShape::Wide) => &[Spec::PLAIN, CAUSAL],
+            ([_, _], _) => &[Spec::PLAIN, CAUSAL, WINDOW],
+            (_, TileShape::Wide) => &[Spec::PLAIN, CAUSAL, PACKED, PACKED_CAUSAL],
+            _ => &[Spec::PLAIN, CAUSAL, WINDOW, PACKED, PACKED_CAUSAL],
         }
     }
 

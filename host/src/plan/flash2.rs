@@ -1,6 +1,6 @@
 //! Launches of flash2: grids and parameters.
 
-use ferroflash_kernels::params::{ForwardParams, Params};
+use ferroflash_kernels::params::{ForwardParams, Params, TileList};
 use ferroflash_kernels::variants::{Kind, Variant};
 
 use super::backward::{self, Cut};
@@ -35,6 +35,7 @@ pub fn forward(checked: &Checked, kernels: &PassKernels) -> Result<Vec<PlannedLa
                 problem.group_size() as u32,
                 problem.dtype.size_bytes() as u64,
             ),
+            list: TileList::default(),
         };
         Ok(PlannedLaunch::new(
             problem,

@@ -254,7 +254,7 @@ impl PlannedLaunch {
                 pass: BackwardParams { schedule, .. },
                 ..
             }) => Some(schedule),
-            Params::Standard(_) | Params::Clear(_) => None,
+            Params::Standard(_) | Params::Clear(_) | Params::TileList(_) => None,
         }
     }
 
@@ -277,6 +277,7 @@ impl Plan {
             Params::TmaBackward(params) => Params::TmaBackward(flash3::backward::bind(params, at)),
             Params::Standard(params) => Params::Standard(standard::bind(params, self.pass, at)),
             Params::Clear(params) => Params::Clear(clear::bind(params, at)),
+            Params::TileList(params) => Params::TileList(params),
         }
     }
 

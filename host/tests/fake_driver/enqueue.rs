@@ -32,6 +32,7 @@ pub fn assert_as_planned(launches: &[Launch], plan: &Plan, stream: StreamRef) {
                 Params::TmaBackward(_) => size_of::<TmaBackwardParams>(),
                 Params::Standard(_) => size_of::<StandardParams>(),
                 Params::Clear(_) => size_of::<ClearParams>(),
+                Params::TileList(_) => size_of::<TileListParams>(),
             }
         );
     }

@@ -19,8 +19,8 @@ use ferroflash::{
 };
 use ferroflash_driver::fake::{self, Beginning, Call, CountingAllocator, Kind, Launch};
 use ferroflash_kernels::params::{
-    BackwardParams, ClearParams, ForwardParams, Params, StandardParams, TmaBackwardParams,
-    TmaForwardParams,
+    BackwardParams, ClearParams, ForwardParams, Params, StandardParams, TileListParams,
+    TmaBackwardParams, TmaForwardParams,
 };
 use ferroflash_kernels::variants;
 use half::bf16;
@@ -46,6 +46,7 @@ fn params_bytes(kernel: &str) -> Option<usize> {
         | variants::Kind::BackwardDq
         | variants::Kind::TmaBackwardDelta => size_of::<BackwardParams>(),
         variants::Kind::Clear => size_of::<ClearParams>(),
+        variants::Kind::TileList | variants::Kind::TmaTileList => size_of::<TileListParams>(),
         _ => size_of::<StandardParams>(),
     })
 }

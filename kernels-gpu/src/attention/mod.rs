@@ -4,6 +4,8 @@
 
 pub mod mask;
 
+pub mod lengths;
+
 pub mod schedule;
 
 pub mod block_order;

@@ -8,7 +8,7 @@ use super::band;
 use crate::attention::divide;
 use crate::attention::mask::Band;
 use crate::config;
-use crate::params::{ClearParams, TensorView};
+use crate::params::{ClearParams, Shape, TensorView};
 use crate::ptx::{global, special};
 use crate::tile::global::{GlobalRows, row_of_head};
 
@@ -42,13 +42,13 @@ pub unsafe fn clear(p: &ClearParams) {
         unsafe {
             if of_keys {
                 if row < shape.seqlen_k && !is_seen(&band, row) {
-                    clear_row(p, &p.d_k, batch_idx, shape.heads_k, row);
-                    clear_row(p, &p.d_v, batch_idx, shape.heads_k, row);
+                    clear_row(&p.d_k, shape, batch_idx, shape.heads_k, row);
+                    clear_row(&p.d_v, shape, batch_idx, shape.heads_k, row);
                 }
             } else if row < shape.seqlen_q && sees_none(&band, row) {
-                clear_row(p, &p.o, batch_idx, shape.heads_q, row);
-                clear_row(p, &p.d_q, batch_idx, shape.heads_q, row);
-                clear_lse(p, batch_idx, row);
+                clear_row(&p.o, shape, batch_idx, shape.heads_q, row);
+                clear_row(&p.d_q, shape, batch_idx, shape.heads_q, row);
+                clear_lse(p.lse, shape, shape.seqlen_q, batch_idx, row);
             }
         }
     }
@@ -67,12 +67,21 @@ fn sees_none(band: &Band, q_idx: u32) -> bool {
 }
 
 /// A row of all heads ← 0, by a warp; nothing where there is no tensor.
+///
+/// # Safety
+/// The tensor has the row; all lanes of a warp come here.
 #[inline(always)]
-unsafe fn clear_row(p: &ClearParams, tensor: &TensorView, batch_idx: u32, heads: u32, row: u32) {
+pub(super) unsafe fn clear_row(
+    tensor: &TensorView,
+    shape: &Shape,
+    batch_idx: u32,
+    heads: u32,
+    row: u32,
+) {
     if tensor.base == 0 {
         return;
     }
-    let chunks = p.shape.head_dim / 8;
+    let chunks = shape.head_dim / 8;
     let mut idx = special::lane_idx();
     while idx < heads * chunks {
         let head_idx = divide(idx, chunks);
@@ -83,13 +92,16 @@ unsafe fn clear_row(p: &ClearParams, tensor: &TensorView, batch_idx: u32, heads:
     }
 }
 
-/// lse of a row of all heads ← −∞, by a warp; nothing where there is none.
+/// lse of a row of all heads ← −∞, by a warp; nothing where there is none. A head has `rows` of them.
+///
+/// # Safety
+/// As [`clear_row`].
 #[inline(always)]
-unsafe fn clear_lse(p: &ClearParams, batch_idx: u32, row: u32) {
+pub(super) unsafe fn clear_lse(lse: u64, shape: &Shape, rows: u32, batch_idx: u32, row: u32) {
     let mut head_idx = special::lane_idx();
-    while p.lse != 0 && head_idx < p.shape.heads_q {
-        let head = batch_idx * p.shape.heads_q + head_idx;
-        let address = row_of_head(p.lse, head, u64::from(p.shape.seqlen_q), row);
+    while lse != 0 && head_idx < shape.heads_q {
+        let head = batch_idx * shape.heads_q + head_idx;
+        let address = row_of_head(lse, head, u64::from(rows), row);
         // SAFETY: the caller's contract.
         unsafe { global::st_global_f32(address, f32::NEG_INFINITY) };
         head_idx += 32;

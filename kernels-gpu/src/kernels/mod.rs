@@ -8,6 +8,10 @@ pub mod standard;
 
 pub mod clear;
 
+pub mod tile_list;
+
+mod lengths;
+
 pub mod probes;
 
 use crate::attention::mask::{Band, Bounds};

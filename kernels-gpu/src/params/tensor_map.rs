@@ -64,6 +64,9 @@ pub enum ForwardMap {
     O,
 }
 
+/// How many [`ForwardMap`]s there are.
+pub const FORWARD_MAPS: u64 = 4;
+
 /// The tensor maps of the flash3 backward kernel, in the order of its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackwardMap {

@@ -26,6 +26,16 @@ impl GlobalRows {
         }
     }
 
+    /// The rows of a sequence that begins at row `first`, and has `len`.
+    #[inline(always)]
+    pub fn from_row(self, first: u32, len: u32) -> Self {
+        GlobalRows {
+            base: self.chunk(first, 0),
+            len,
+            ..self
+        }
+    }
+
     /// The address of a 16-byte chunk.
     #[inline(always)]
     pub fn chunk(self, row: u32, chunk: u32) -> u64 {

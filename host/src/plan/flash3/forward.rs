@@ -1,6 +1,6 @@
 //! The launch of flash3's forward pass.
 
-use ferroflash_kernels::params::{Params, TmaForwardParams};
+use ferroflash_kernels::params::{Params, TileList, TmaForwardParams};
 use ferroflash_kernels::variants::TileShape;
 
 use crate::plan::reason::Reason;
@@ -57,6 +57,7 @@ pub fn launches(
                 problem.dtype.size_bytes() as u64,
             ),
             pack_gqa_log2,
+            list: TileList::default(),
         };
         launches.push(PlannedLaunch::new(
             problem,

@@ -18,22 +18,53 @@ pub mod sm80;
 
 pub mod sm90;
 
-use crate::params::Shape;
+use crate::attention::lengths::ListedTile;
+use crate::params::{Shape, TileList};
 use crate::ptx::{global, special};
 use crate::tile::fragment;
 use crate::tile::global::row_of_head;
 use crate::tile::register::Accumulator;
 use crate::tile::softmax::RowValues;
 
+/// Where a sequence's L lie: `f32 [heads, rows]`, of which the sequence has `seqlen_q` in each head.
+#[derive(Clone, Copy)]
+struct LseRows {
+    base: u64,
+    rows: u32,
+    seqlen_q: u32,
+}
+
+impl LseRows {
+    /// Where all sequences have as many rows: of all batch entries, whose heads are counted together.
+    #[inline(always)]
+    fn padded(base: u64, shape: &Shape) -> LseRows {
+        LseRows {
+            base,
+            rows: shape.seqlen_q,
+            seqlen_q: shape.seqlen_q,
+        }
+    }
+
+    /// Of a tile's sequence.
+    #[inline(always)]
+    fn listed(base: u64, shape: &Shape, list: &TileList, tile: ListedTile) -> LseRows {
+        let head = list.batch_q(tile.sequence) * shape.heads_q;
+        LseRows {
+            base: row_of_head(base, head, u64::from(list.rows_q), tile.q_first),
+            rows: list.rows_q,
+            seqlen_q: tile.seqlen_q,
+        }
+    }
+}
+
 /// Writes the rows' L; one lane of the four that share a row writes it. `place_of` says which (batch, head) and which query
 /// a row is.
 ///
 /// # Safety
-/// `lse` is the address of `f32 [batch, heads_q, seqlen_q]`.
+/// `rows` are those of the tile's sequence.
 #[inline(always)]
 unsafe fn store_lse<O: Accumulator>(
-    base: u64,
-    shape: &Shape,
+    rows: LseRows,
     first_row: u32,
     lse: RowValues,
     place_of: impl Fn(u32) -> (u32, u32),
@@ -42,13 +73,13 @@ unsafe fn store_lse<O: Accumulator>(
     for m in 0..O::M {
         for half in 0..2 {
             let (head, query) = place_of(first_row + m as u32 * 16 + half as u32 * 8 + place.row);
-            let address = row_of_head(base, head, u64::from(shape.seqlen_q), query);
+            let address = row_of_head(rows.base, head, u64::from(rows.rows), query);
             // SAFETY: the query is one of the sequence's, or nothing is written.
             unsafe {
                 global::st_global_f32_if(
                     address,
                     lse[m][half],
-                    place.col == 0 && query < shape.seqlen_q,
+                    place.col == 0 && query < rows.seqlen_q,
                 );
             }
         }

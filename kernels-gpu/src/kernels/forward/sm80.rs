@@ -3,14 +3,14 @@
 //! Four warps, each with 32 rows of Q. K and V of the next block arrive while this one is multiplied; one barrier a
 //! block both publishes what has arrived and says that the other stage may be overwritten.
 
-use super::store_lse;
-use crate::attention::mask::{Band, Rows};
-use crate::attention::schedule;
+use super::{LseRows, store_lse};
+use crate::attention::mask::{Band, Rows, Work};
+use crate::attention::schedule::{self, ForwardTile};
 use crate::attention::{batch_and_head, divide};
 use crate::config;
-use crate::kernels::band;
-use crate::params::ForwardParams;
-use crate::ptx::{barrier, cp_async, special};
+use crate::kernels::{bounds, lengths};
+use crate::params::{ForwardParams, Schedule, Window};
+use crate::ptx::{barrier, cp_async, spec, special};
 use crate::tile::copy::{self, BoundsChecked, Extent, Team, Whole};
 use crate::tile::element::Element;
 use crate::tile::global::GlobalRows;
@@ -82,9 +82,24 @@ const STAGES: u32 = config::FORWARD_STAGES;
 #[inline(always)]
 pub unsafe fn forward<E: Element, T: Tiles>(p: &ForwardParams) {
     let config = const { config::forward(T::HEAD_DIM) };
-    let band = band(&p.shape, p.window);
-    let tile = schedule::forward(&p.schedule, band.bounds().work(), special::block_idx_x());
-    let (batch_idx, head_idx) = batch_and_head(tile.head, p.shape.heads_q);
+    // SAFETY: the caller's contract.
+    let Some(place) = (unsafe { place(p) }) else {
+        return;
+    };
+    let Place {
+        seqlen_q,
+        seqlen_k,
+        window,
+        tile,
+        batch_q,
+        batch_k,
+        q_first,
+        k_first,
+        lse,
+    } = place;
+    // The bounds are asked for here: behind two ways ptxas would not know them.
+    let band = Band::new(seqlen_q, seqlen_k, window, bounds());
+    let (_, head_idx) = batch_and_head(tile.head, p.shape.heads_q);
     let kv_head_idx = divide(head_idx, p.shape.group_size);
 
     let first = tile.q_block * config.block_q;
@@ -94,9 +109,9 @@ pub unsafe fn forward<E: Element, T: Tiles>(p: &ForwardParams) {
     let k_base = shared + config.block_q * row_bytes;
     let block = Block {
         band,
-        queries: Rows::of_sequence(first, config.block_q, p.shape.seqlen_q),
-        k: GlobalRows::new(&p.k, batch_idx, kv_head_idx, p.shape.seqlen_k),
-        v: GlobalRows::new(&p.v, batch_idx, kv_head_idx, p.shape.seqlen_k),
+        queries: Rows::of_sequence(first, config.block_q, band.seqlen_q()),
+        k: GlobalRows::new(&p.k, batch_k, kv_head_idx, 0).from_row(k_first, band.seqlen_k()),
+        v: GlobalRows::new(&p.v, batch_k, kv_head_idx, 0).from_row(k_first, band.seqlen_k()),
         q_tile: SharedTile {
             base: shared,
             row_bytes,
@@ -115,19 +130,81 @@ pub unsafe fn forward<E: Element, T: Tiles>(p: &ForwardParams) {
         },
         warp_row: thread / 32 * WARP_ROWS,
     };
-    let q = GlobalRows::new(&p.q, batch_idx, head_idx, p.shape.seqlen_q);
-    let o = GlobalRows::new(&p.o, batch_idx, head_idx, p.shape.seqlen_q);
+    let q = GlobalRows::new(&p.q, batch_q, head_idx, 0).from_row(q_first, band.seqlen_q());
+    let o = GlobalRows::new(&p.o, batch_q, head_idx, 0).from_row(q_first, band.seqlen_q());
 
     // SAFETY: the plan's grid covers each tile once; its tensors lie where the parameters say.
     unsafe {
         copy::load::<BoundsChecked>(block.q_tile, q, first, config.block_q, block.team);
-        let (output, lse) = attend::<E, T>(&block, p);
+        let (output, sums) = attend::<E, T>(&block, p);
         // A warp reads no rows of Q but its own, so they may become its rows of O.
         let (row, tile_row) = (first + block.warp_row, block.warp_row);
         copy::store_through::<E, T::Output>(o, row, block.q_tile, tile_row, &output);
         let head = tile.head;
-        store_lse::<T::Output>(p.lse, &p.shape, row, lse, move |row| (head, row));
+        store_lse::<T::Output>(lse, row, sums, move |row| (head, row));
     }
+}
+
+/// Which tile a block works on, and where its sequence lies.
+struct Place {
+    seqlen_q: u32,
+    seqlen_k: u32,
+    window: Window,
+    tile: ForwardTile,
+    batch_q: u32,
+    batch_k: u32,
+    q_first: u32,
+    k_first: u32,
+    lse: LseRows,
+}
+
+/// The block's tile; `None` where sequences have fewer than there may be.
+#[inline(always)]
+unsafe fn place(p: &ForwardParams) -> Option<Place> {
+    let idx = special::block_idx_x();
+    if !spec::lengths() {
+        let tile = schedule::forward(&p.schedule, bounds().work(), idx);
+        let (batch_idx, _) = batch_and_head(tile.head, p.shape.heads_q);
+        return Some(Place {
+            seqlen_q: p.shape.seqlen_q,
+            seqlen_k: p.shape.seqlen_k,
+            window: p.window,
+            tile,
+            batch_q: batch_idx,
+            batch_k: batch_idx,
+            q_first: 0,
+            k_first: 0,
+            lse: LseRows::padded(p.lse, &p.shape),
+        });
+    }
+    // SAFETY: the list has been made, and has the entry.
+    let (place, listed) = unsafe {
+        let tiles = lengths::n_listed(p.list.tiles);
+        if idx >= tiles * p.schedule.heads {
+            return None;
+        }
+        let schedule = Schedule {
+            tiles,
+            ..p.schedule
+        };
+        // The list has the longest tiles first.
+        let place = schedule::forward(&schedule, Work::Even, idx);
+        (place, lengths::listed(p.list.tiles, place.q_block))
+    };
+    Some(Place {
+        seqlen_q: listed.seqlen_q,
+        seqlen_k: listed.seqlen_k,
+        window: p.window.of_sequence(listed.seqlen_q, listed.seqlen_k),
+        tile: ForwardTile {
+            q_block: listed.block,
+            ..place
+        },
+        batch_q: p.list.batch_q(listed.sequence),
+        batch_k: p.list.batch_k(listed.sequence),
+        q_first: listed.q_first,
+        k_first: listed.k_first,
+        lse: LseRows::listed(p.lse, &p.shape, &p.list, listed),
+    })
 }
 
 /// The loop over KV blocks, from the last one down: edge blocks, the full ones, edge blocks again where a window ends.

@@ -1,15 +1,16 @@
 //! A consumer: 64 query rows of every tile; products and softmax.
 
 use super::Tiles;
-use super::layout::{Layout, WorkTile};
+use super::layout::{Layout, WorkTile, place};
 use super::pack_gqa::PackGqa;
 use crate::attention::batch_and_head;
 use crate::attention::mask::Band;
 use crate::config::{Footprint, TMA_SLOTS};
 use crate::kernels::band;
-use crate::kernels::forward::store_lse;
+use crate::kernels::forward::{LseRows, store_lse};
+use crate::kernels::lengths::band_of_sequence;
 use crate::params::TmaForwardParams;
-use crate::ptx::{barrier, mbarrier, special, tma};
+use crate::ptx::{barrier, mbarrier, spec, special, tma};
 use crate::tile::element::Element;
 use crate::tile::fragment;
 use crate::tile::global::{GlobalMatrix, GlobalRows};
@@ -81,12 +82,13 @@ pub(super) unsafe fn consume<E: Element, T: Tiles>(p: &TmaForwardParams, layout:
     unsafe {
         c.begin_ping_pong::<T>();
         let mut work = c.next_work(&mut slot);
+        c.release_work(slot, true);
         let mut block = work.blocks - 1;
         mbarrier::mbarrier_wait(layout.q_ring.full(q.stage), q.parity);
         mbarrier::mbarrier_wait(layout.k_ring.full(k.stage), k.parity);
         s.product::<E>(layout.q::<T>(q.stage, idx), layout.k::<T>(k.stage), steps);
         c.release(&mut k, q, block);
-        c.edit_scores::<T>(work, block, &mut s);
+        c.edit_scores::<T>(work, block, slot, &mut s);
         softmax.begin(&mut s);
         let mut weights = s.pack::<E>();
         // 0 until O of the tile has been begun.
@@ -111,14 +113,15 @@ pub(super) unsafe fn consume<E: Element, T: Tiles>(p: &TmaForwardParams, layout:
             let begun_s =
                 s.begin_product::<E>(layout.q::<T>(q.stage, idx), layout.k::<T>(k.stage), steps);
             if let Some(finished) = &finished {
-                c.finish::<E, T>(finished, &mut o_place, &mut o);
+                c.finish::<E, T>(finished, place(slot, 2 + last as u32), &mut o_place, &mut o);
             }
+            c.release_work(slot, last);
             mbarrier::mbarrier_wait(layout.v_ring.full(v.stage), v.parity);
             let begun_o =
                 o.begin_addition::<E, _>(&weights, layout.v::<T>(v.stage), block_k / 16, add);
             c.pass_ping_pong::<T>();
             begun_s.wait::<1>();
-            c.edit_scores::<T>(work, block, &mut s);
+            c.edit_scores::<T>(work, block, slot, &mut s);
             if last {
                 softmax = fresh;
             }
@@ -134,7 +137,7 @@ pub(super) unsafe fn consume<E: Element, T: Tiles>(p: &TmaForwardParams, layout:
             v.advance();
             if speculation.mispredicted {
                 s.product::<E>(layout.q::<T>(q.stage, idx), layout.k::<T>(k.stage), steps);
-                c.edit_scores::<T>(work, block, &mut s);
+                c.edit_scores::<T>(work, block, slot, &mut s);
                 speculation.alpha = softmax.grow(&s).or(speculation.alpha);
                 speculation.sums = softmax.exponentials(&mut s);
             }
@@ -151,12 +154,12 @@ pub(super) unsafe fn consume<E: Element, T: Tiles>(p: &TmaForwardParams, layout:
         };
         c.end_ping_pong::<T>();
         if let Some(finished) = &finished {
-            c.finish::<E, T>(finished, &mut o_place, &mut o);
+            c.finish::<E, T>(finished, place(slot, 3), &mut o_place, &mut o);
         }
         mbarrier::mbarrier_wait(layout.v_ring.full(v.stage), v.parity);
         o.begin_addition::<E, _>(&weights, layout.v::<T>(v.stage), block_k / 16, add)
             .wait::<0>();
-        c.finish::<E, T>(&ended, &mut o_place, &mut o);
+        c.finish::<E, T>(&ended, place(slot, 2), &mut o_place, &mut o);
     }
 }
 
@@ -236,7 +239,8 @@ impl<'a> Consumer<'a> {
         }
     }
 
-    /// The next tile of queries, when the producer has announced it.
+    /// The next tile of queries, when the producer has announced it. Where sequences have lengths of their own, the slot is
+    /// released later: [`Consumer::release_work`].
     #[inline(always)]
     unsafe fn next_work(&self, slot: &mut Ring) -> WorkTile {
         let ring = self.layout.work_ring;
@@ -244,9 +248,33 @@ impl<'a> Consumer<'a> {
         unsafe {
             mbarrier::mbarrier_wait(ring.full(slot.stage), slot.parity);
             let work = self.layout.read_work(slot.stage);
-            mbarrier::mbarrier_arrive_if(ring.empty(slot.stage), 1);
+            mbarrier::mbarrier_arrive_if(ring.empty(slot.stage), !spec::lengths() as u32);
             slot.advance();
             work
+        }
+    }
+
+    /// Where sequences have lengths of their own: the slot before `slot` has been read, and every tile before the last one stored.
+    #[inline(always)]
+    unsafe fn release_work(&self, slot: Ring, read: bool) {
+        if spec::lengths() {
+            let before = (slot.stage + TMA_SLOTS - 1) % TMA_SLOTS;
+            // SAFETY: every lane releases for itself.
+            unsafe {
+                mbarrier::mbarrier_arrive_if(self.layout.work_ring.empty(before), read as u32);
+            }
+        }
+    }
+
+    /// The mask of the tile that was announced last, before `slot`.
+    #[inline(always)]
+    fn band(&self, slot: Ring) -> Band {
+        if spec::lengths() {
+            // SAFETY: the tile is not done with, so the place is its own.
+            let [seqlen_q, seqlen_k] = unsafe { self.layout.read_lengths(place(slot, 1)) };
+            band_of_sequence(seqlen_q, seqlen_k, self.p.window)
+        } else {
+            self.band
         }
     }
 
@@ -259,13 +287,13 @@ impl<'a> Consumer<'a> {
 
     /// All that happens to a block's scores between their product and the softmax: the same after a misprediction.
     #[inline(always)]
-    fn edit_scores<T: Tiles>(&self, work: WorkTile, block: u32, s: &mut T::Scores) {
-        self.mask_block::<T>(work, block, s);
+    fn edit_scores<T: Tiles>(&self, work: WorkTile, block: u32, slot: Ring, s: &mut T::Scores) {
+        self.mask_block::<T>(self.band(slot), work, block, s);
     }
 
     /// S ← −∞ where the mask hides the key, if it hides any of the block's from the warp's rows.
     #[inline(always)]
-    fn mask_block<T: Tiles>(&self, work: WorkTile, block: u32, s: &mut T::Scores) {
+    fn mask_block<T: Tiles>(&self, band: Band, work: WorkTile, block: u32, s: &mut T::Scores) {
         let Footprint {
             block_q, block_k, ..
         } = T::FOOTPRINT;
@@ -275,8 +303,8 @@ impl<'a> Consumer<'a> {
         let first_key = (work.first_block + block) * block_k;
         let query = |row| self.packing.query::<T>(row);
         // The first row sees the fewest keys to the right, the last row the fewest to the left.
-        let right = first_key + block_k > self.band.end_key(query(first_row));
-        let left = self.band.first_key(query(first_row + 15)) > first_key;
+        let right = first_key + block_k > band.end_key(query(first_row));
+        let left = band.first_key(query(first_row + 15)) > first_key;
         if !(right | left) {
             return;
         }
@@ -284,8 +312,8 @@ impl<'a> Consumer<'a> {
         let own_key = first_key + place.col;
         let visible = [0, 8].map(|below| {
             let query = query(first_row + place.row + below);
-            let begin = self.band.first_key(query).saturating_sub(own_key);
-            (begin, self.band.end_key(query).saturating_sub(own_key))
+            let begin = band.first_key(query).saturating_sub(own_key);
+            (begin, band.end_key(query).saturating_sub(own_key))
         });
         for n in 0..T::Scores::N {
             for (idx, x) in s.fragment_mut(0, n).iter_mut().enumerate() {
@@ -310,11 +338,12 @@ impl<'a> Consumer<'a> {
         k.advance();
     }
 
-    /// O ← diag(l)⁻¹ O; O and L to memory.
+    /// O ← diag(l)⁻¹ O; O and L to memory. Where sequences have lengths of their own, the place `listed` has the tile's.
     #[inline(always)]
     unsafe fn finish<E: Element, T: Tiles>(
         &self,
         finished: &Finished,
+        listed: u32,
         place: &mut Ring,
         o: &mut T::Output,
     ) {
@@ -323,22 +352,38 @@ impl<'a> Consumer<'a> {
         // SAFETY: all lanes of the warp come here; what lies outside O is not written.
         unsafe {
             let lse = finished.softmax.finish(o);
-            if T::STORES {
-                self.hand_over::<E, T>(place, o);
-            } else {
-                let (batch_idx, head_idx) = batch_and_head(head, p.shape.heads_q);
-                let target = GlobalMatrix {
-                    rows: GlobalRows::new(&p.o_rows, batch_idx, head_idx, p.shape.seqlen_q),
-                    chunks: p.shape.head_dim / 8,
-                };
-                warpgroup::store_rows::<E, _>(target, first_row, o);
-            }
-            store_lse::<T::Output>(p.lse, &p.shape, first_row, lse, |row| {
+            let place_of = |row| {
                 (
                     self.packing.head::<T>(head, row),
                     self.packing.query::<T>(row),
                 )
-            });
+            };
+            let o_rows = |batch_idx, head_idx, first, seqlen_q| GlobalMatrix {
+                rows: GlobalRows::new(&p.o_rows, batch_idx, head_idx, 0).from_row(first, seqlen_q),
+                chunks: p.shape.head_dim / 8,
+            };
+            if T::STORES {
+                self.hand_over::<E, T>(place, o);
+            }
+            // Not one call with either's numbers: ptxas would hold them in registers.
+            if spec::lengths() {
+                let tile = self.layout.read_listed(listed);
+                if !T::STORES {
+                    let batch_idx = p.list.batch_q(tile.sequence);
+                    let target = o_rows(batch_idx, head, tile.q_first, tile.seqlen_q);
+                    warpgroup::store_rows::<E, _>(target, first_row, o);
+                }
+                let rows = LseRows::listed(p.lse, &p.shape, &p.list, tile);
+                store_lse::<T::Output>(rows, first_row, lse, place_of);
+            } else {
+                if !T::STORES {
+                    let (batch_idx, head_idx) = batch_and_head(head, p.shape.heads_q);
+                    let target = o_rows(batch_idx, head_idx, 0, p.shape.seqlen_q);
+                    warpgroup::store_rows::<E, _>(target, first_row, o);
+                }
+                let rows = LseRows::padded(p.lse, &p.shape);
+                store_lse::<T::Output>(rows, first_row, lse, place_of);
+            }
         }
     }
 

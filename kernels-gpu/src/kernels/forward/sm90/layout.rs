@@ -1,10 +1,11 @@
 //! Where things lie in shared memory, and the barriers by which the roles meet.
 
 use super::Tiles;
-use crate::config::TMA_SLOTS;
+use crate::attention::lengths::ListedTile;
+use crate::config::{TMA_LENGTHS, TMA_SLOTS};
 use crate::kernels::bounds;
 use crate::ptx::{shared, special};
-use crate::tile::ring::Barriers;
+use crate::tile::ring::{Barriers, Ring};
 use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
 
 /// A tile of queries, as the producer tells the others of it.
@@ -28,6 +29,7 @@ pub(super) struct Layout {
     v: u32,
     o: u32,
     slots: u32,
+    lengths: u32,
     /// Stages of Q; emptied by the consumers' warps.
     pub(super) q_ring: Barriers,
     /// Stages of K; emptied by the consumers' warps.
@@ -54,7 +56,8 @@ impl Layout {
         } else {
             o
         };
-        let q_ring = Barriers::new(slots + TMA_SLOTS * 16, T::Q_STAGES);
+        let lengths = slots + TMA_SLOTS * 16;
+        let q_ring = Barriers::new(lengths + TMA_LENGTHS * ListedTile::N_BYTES, T::Q_STAGES);
         let k_ring = Barriers::new(q_ring.end(), T::KV_STAGES);
         let v_ring = Barriers::new(k_ring.end(), T::KV_STAGES);
         let work_ring = Barriers::new(v_ring.end(), TMA_SLOTS);
@@ -64,6 +67,7 @@ impl Layout {
             v,
             o,
             slots,
+            lengths,
             q_ring,
             k_ring,
             v_ring,
@@ -145,6 +149,43 @@ impl Layout {
         };
     }
 
+    /// Writes what the list says of a tile to a place.
+    ///
+    /// # Safety
+    /// Nobody reads the place any more: see [`place`].
+    #[inline(always)]
+    pub(super) unsafe fn write_listed(self, place: u32, tile: ListedTile) {
+        let at = self.lengths + place * ListedTile::N_BYTES;
+        let [a, b] = tile.words();
+        // SAFETY: the caller's contract.
+        unsafe {
+            shared::st_shared_x4(at, a);
+            shared::st_shared_x4(at + 16, b);
+        }
+    }
+
+    /// Reads what the list says of a tile.
+    ///
+    /// # Safety
+    /// The tile's slot has been full, and the place is still the tile's: see [`place`].
+    #[inline(always)]
+    pub(super) unsafe fn read_listed(self, place: u32) -> ListedTile {
+        let at = self.lengths + place * ListedTile::N_BYTES;
+        // SAFETY: the caller's contract.
+        unsafe { ListedTile::from_words([shared::ld_shared_x4(at), shared::ld_shared_x4(at + 16)]) }
+    }
+
+    /// Reads the lengths of a tile's sequence, of q and of k.
+    ///
+    /// # Safety
+    /// As [`Layout::read_listed`].
+    #[inline(always)]
+    pub(super) unsafe fn read_lengths(self, place: u32) -> [u32; 2] {
+        let at = self.lengths + place * ListedTile::N_BYTES + 8;
+        // SAFETY: the caller's contract.
+        unsafe { shared::ld_shared_x2(at) }
+    }
+
     /// Reads the work tile in a slot.
     ///
     /// # Safety
@@ -162,4 +203,13 @@ impl Layout {
             blocks,
         }
     }
+}
+
+/// The place of a tile's lengths: of the tile whose slot comes `back` slots before `slot`.
+///
+/// There are twice as many places as slots. Consumers release a tile's slot when they have stored the tile two before it; the
+/// producer then writes to the place of that tile at the earliest.
+#[inline(always)]
+pub(super) fn place(slot: Ring, back: u32) -> u32 {
+    (slot.parity * TMA_SLOTS + slot.stage).wrapping_sub(back) % TMA_LENGTHS
 }

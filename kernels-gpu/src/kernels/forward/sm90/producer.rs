@@ -1,14 +1,18 @@
 //! The producer: claims tiles of queries, and keeps the rings of Q, K and V full.
 
 use super::Tiles;
-use super::layout::{Layout, WorkTile};
+use super::layout::{Layout, WorkTile, place};
 use super::pack_gqa::{Pack, PackGqa};
-use crate::attention::mask::Rows;
-use crate::attention::schedule;
+use crate::attention::lengths::ListedTile;
+use crate::attention::mask::{Band, Rows, Work};
+use crate::attention::schedule::{self, ForwardTile};
 use crate::config::TMA_SLOTS;
-use crate::kernels::band;
-use crate::params::{BOX_COLUMNS, ForwardMap, MAX_ROWS, TmaForwardParams};
-use crate::ptx::{atomic, mbarrier, special, tma};
+use crate::kernels::{band, lengths};
+use crate::params::{
+    BOX_COLUMNS, FORWARD_MAPS, ForwardMap, MAX_ROWS, Schedule, TensorMap, TmaForwardParams,
+};
+use crate::ptx::tensor_map::fence_tensor_map_acquire;
+use crate::ptx::{atomic, mbarrier, spec, special, tma};
 use crate::tile::ring::Ring;
 use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
 
@@ -18,6 +22,7 @@ const NO_ROW: u32 = MAX_ROWS;
 /// The producer's places in its rings.
 struct Producer<'a> {
     p: &'a TmaForwardParams,
+    /// The address of the first tensor map; where sequences have lengths of their own, of the sequence's.
     maps: u64,
     layout: Layout,
     q: Ring,
@@ -33,7 +38,17 @@ struct Producer<'a> {
 pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: Layout) {
     let config = T::FOOTPRINT;
     let band = band(&p.shape, p.window);
-    let tiles = p.schedule.tiles * p.schedule.heads;
+    // SAFETY: where sequences have lengths of their own, a list lies there.
+    let listed = if spec::lengths() {
+        unsafe { lengths::n_listed(p.list.tiles) }
+    } else {
+        p.schedule.tiles
+    };
+    let schedule = Schedule {
+        tiles: listed,
+        ..p.schedule
+    };
+    let tiles = listed * schedule.heads;
     let mut slot = Ring::start(TMA_SLOTS);
     let mut producer = Producer {
         p,
@@ -48,9 +63,24 @@ pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: 
     // SAFETY: stages and slots are filled when they are empty; each tile is claimed once.
     unsafe {
         while tile_idx < tiles {
-            let tile = schedule::forward(&p.schedule, band.bounds().work(), tile_idx);
+            let (tile, band) = if spec::lengths() {
+                // The list has the longest tiles first.
+                let place = schedule::forward(&schedule, Work::Even, tile_idx);
+                let listed = lengths::listed(p.list.tiles, place.q_block);
+                producer.begin_sequence(listed.sequence);
+                let tile = ForwardTile {
+                    q_block: listed.block,
+                    ..place
+                };
+                (tile, announce_listed(p, layout, slot, listed))
+            } else {
+                (
+                    schedule::forward(&schedule, band.bounds().work(), tile_idx),
+                    band,
+                )
+            };
             let first = tile.q_block * block_q;
-            let queries = Rows::of_sequence(first, block_q, p.shape.seqlen_q);
+            let queries = Rows::of_sequence(first, block_q, band.seqlen_q());
             let blocks = band.kv_blocks(queries, config.block_k);
             let work = WorkTile {
                 q_block: tile.q_block,
@@ -75,6 +105,22 @@ pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: 
     }
 }
 
+/// Tells the others what the list says of the tile that is announced next, and gives its mask.
+#[inline(always)]
+unsafe fn announce_listed(
+    p: &TmaForwardParams,
+    layout: Layout,
+    slot: Ring,
+    tile: ListedTile,
+) -> Band {
+    // SAFETY: the place is free when the slot is empty.
+    unsafe {
+        mbarrier::mbarrier_wait(layout.work_ring.empty(slot.stage), slot.parity ^ 1);
+        layout.write_listed(place(slot, 0), tile);
+    }
+    lengths::band_of_sequence(tile.seqlen_q, tile.seqlen_k, p.window)
+}
+
 /// Tells the others of a tile.
 #[inline(always)]
 unsafe fn announce(layout: Layout, slot: Ring, work: WorkTile) {
@@ -87,6 +133,20 @@ unsafe fn announce(layout: Layout, slot: Ring, work: WorkTile) {
 }
 
 impl Producer<'_> {
+    /// Copies by the tensor maps of this sequence from now on.
+    #[inline(always)]
+    unsafe fn begin_sequence(&mut self, sequence: u32) {
+        let maps = maps_of_sequence(self.p, sequence);
+        if maps == self.maps {
+            return;
+        }
+        self.maps = maps;
+        for map in [ForwardMap::Q, ForwardMap::K, ForwardMap::V] {
+            // SAFETY: the kernel that made the list has made the maps.
+            unsafe { fence_tensor_map_acquire(map.at(maps)) };
+        }
+    }
+
     /// Q, and K and V from the last block down; K one block ahead of V, as consumers take them.
     #[inline(always)]
     unsafe fn load_tile<T: Tiles>(&mut self, work: WorkTile, sees_none: bool) {
@@ -182,6 +242,12 @@ impl Producer<'_> {
         }
         self.v.advance();
     }
+}
+
+/// The address of the first tensor map of a sequence.
+#[inline(always)]
+pub(super) fn maps_of_sequence(p: &TmaForwardParams, sequence: u32) -> u64 {
+    p.list.maps + u64::from(sequence) * const { FORWARD_MAPS * size_of::<TensorMap>() as u64 }
 }
 
 /// Fills a whole tile that is its barrier's only one.

@@ -1,11 +1,13 @@
 //! A store warp: one thread that sends one consumer's rows of O to memory.
 
 use super::Tiles;
-use super::layout::Layout;
+use super::layout::{Layout, place};
 use super::pack_gqa::{Pack, PackGqa};
+use super::producer::maps_of_sequence;
 use crate::config::TMA_SLOTS;
 use crate::params::{BOX_COLUMNS, ForwardMap, TmaForwardParams};
-use crate::ptx::{mbarrier, tma};
+use crate::ptx::tensor_map::fence_tensor_map_acquire;
+use crate::ptx::{mbarrier, spec, tma};
 use crate::tile::ring::Ring;
 use crate::tile::warpgroup::WARPGROUP_ROWS;
 
@@ -22,7 +24,7 @@ pub(super) unsafe fn store<T: Tiles>(
 ) {
     let config = T::FOOTPRINT;
     let packing = PackGqa::new::<T>(p);
-    let map = ForwardMap::O.at(maps);
+    let mut map = ForwardMap::O.at(maps);
     let mut slot = Ring::start(TMA_SLOTS);
     let mut o = Ring::start(1);
     let (tile, ring) = (layout.o::<T>(consumer), layout.o_ring);
@@ -33,6 +35,14 @@ pub(super) unsafe fn store<T: Tiles>(
             let work = layout.read_work(slot.stage);
             if work.blocks == 0 {
                 return;
+            }
+            if spec::lengths() {
+                let listed = layout.read_listed(place(slot, 0));
+                let own = ForwardMap::O.at(maps_of_sequence(p, listed.sequence));
+                if own != map {
+                    map = own;
+                    fence_tensor_map_acquire(map);
+                }
             }
             mbarrier::mbarrier_arrive_if(layout.work_ring.empty(slot.stage), 1);
             slot.advance();

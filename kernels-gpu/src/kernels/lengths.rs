@@ -1,0 +1,109 @@
+//! Which rows of the tensors are a sequence's, read from device memory: see [`crate::attention::lengths`].
+
+use crate::attention::lengths::{Given, ListedTile, rows_of_sequence};
+use crate::attention::mask::{Band, Rows};
+use crate::params::{Lengths, Shape, TileList, Window};
+use crate::ptx::global;
+
+use super::bounds;
+
+/// The entries of a vector of `i32`, if the caller has given it.
+#[inline(always)]
+unsafe fn entry(vector: u64, idx: u32, otherwise: i32) -> i32 {
+    if vector == 0 {
+        return otherwise;
+    }
+    // SAFETY: the caller's contract.
+    unsafe { global::ld_global_u32(vector + u64::from(idx) * 4) as i32 }
+}
+
+/// What the caller has said of a sequence's rows on one side.
+#[inline(always)]
+unsafe fn given(cu_seqlens: u64, seqused: u64, leftpad: u64, rows: u32, idx: u32) -> Given {
+    // SAFETY: the caller's contract.
+    unsafe {
+        Given {
+            begin: entry(cu_seqlens, idx, 0),
+            end: entry(cu_seqlens, idx + 1, rows as i32),
+            used: entry(seqused, idx, i32::MAX),
+            leftpad: entry(leftpad, idx, 0),
+        }
+    }
+}
+
+/// A sequence's rows of q.
+///
+/// # Safety
+/// The sequence exists, and with it its entries of what `lengths` points at.
+#[inline(always)]
+pub(crate) unsafe fn rows_q(lengths: &Lengths, shape: &Shape, idx: u32) -> Rows {
+    let Lengths {
+        cu_seqlens_q,
+        seqused_q,
+        rows_q,
+        ..
+    } = *lengths;
+    // SAFETY: the caller's contract.
+    let given = unsafe { given(cu_seqlens_q, seqused_q, 0, rows_q, idx) };
+    rows_of_sequence(given, rows_q, shape.seqlen_q)
+}
+
+/// A sequence's rows of k and v.
+///
+/// # Safety
+/// As [`rows_q`].
+#[inline(always)]
+pub(crate) unsafe fn rows_k(lengths: &Lengths, shape: &Shape, idx: u32) -> Rows {
+    let Lengths {
+        cu_seqlens_k,
+        seqused_k,
+        leftpad_k,
+        rows_k,
+        ..
+    } = *lengths;
+    // SAFETY: the caller's contract.
+    let given = unsafe { given(cu_seqlens_k, seqused_k, leftpad_k, rows_k, idx) };
+    rows_of_sequence(given, rows_k, shape.seqlen_k)
+}
+
+/// The mask of a sequence of these lengths, where `window` is that of a sequence without rows.
+#[inline(always)]
+pub(crate) fn band_of_sequence(seqlen_q: u32, seqlen_k: u32, window: Window) -> Band {
+    let window = window.of_sequence(seqlen_q, seqlen_k);
+    Band::new(seqlen_q, seqlen_k, window, bounds())
+}
+
+/// How many entries a list has.
+///
+/// # Safety
+/// A list lies at `list`.
+#[inline(always)]
+pub(crate) unsafe fn n_listed(list: u64) -> u32 {
+    // SAFETY: the caller's contract.
+    unsafe { global::ld_global_u32(list) }
+}
+
+/// The `idx`-th entry of a list.
+///
+/// # Safety
+/// A list lies at `list`, and has the entry.
+#[inline(always)]
+pub(crate) unsafe fn listed(list: u64, idx: u32) -> ListedTile {
+    let at = list + u64::from(idx + 1) * u64::from(ListedTile::N_BYTES);
+    // SAFETY: the caller's contract.
+    ListedTile::from_words(unsafe { [global::ld_global_x4(at), global::ld_global_x4(at + 16)] })
+}
+
+impl TileList {
+    /// The batch entry of q, and of o, in which a sequence lies.
+    #[inline(always)]
+    pub(crate) fn batch_q(&self, sequence: u32) -> u32 {
+        if self.packed_q == 1 { 0 } else { sequence }
+    }
+
+    /// The batch entry of k and v in which a sequence lies.
+    #[inline(always)]
+    pub(crate) fn batch_k(&self, sequence: u32) -> u32 {
+        if self.packed_k == 1 { 0 } else { sequence }
+    }
+}

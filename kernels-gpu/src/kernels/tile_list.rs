@@ -1,0 +1,483 @@
+//! The tiles of sequences that have lengths of their own: listed on the device, as only the device knows the lengths.
+//!
+//! One plan, and one captured graph, serve all lengths up to the largest. So this kernel runs before the others of a pass:
+//!
+//! - its first block lists the tiles, those of the longest sequences first, so that the last tiles to run are short, and in the
+//!   backward pass the query blocks in the sequences' order;
+//! - the others make tensor maps for each sequence, and clear results of rows that no sequence has.
+//!
+//! A sequence's own tensor maps fence it: what lies behind its last row is read as 0 and never written, whoever's it is. The
+//! other kernels then need no test for it.
+//!
+//! Lengths that contradict each other so much that the list has no room give an empty list: nothing is computed then.
+
+use super::clear::{clear_lse, clear_row};
+use super::lengths::{band_of_sequence, rows_k, rows_q};
+use crate::attention::divide;
+use crate::attention::lengths::ListedTile;
+use crate::attention::mask::{Rows, Work};
+use crate::config;
+use crate::kernels::bounds;
+use crate::params::{TensorMap, TensorView, TileListParams};
+use crate::ptx::{barrier, global, shared, shuffle, special, tensor_map};
+use crate::tile;
+
+/// Threads of a block.
+const THREADS: u32 = config::tile_list().threads;
+/// Rows of a block that clears.
+const ROWS: u32 = config::tile_list().block_q;
+/// Rows of a warp of it: consecutive ones.
+const WARP_ROWS: u32 = ROWS / (THREADS / 32);
+/// As many sequences are sorted; more are taken as they come.
+const SORTED: u32 = config::SORTED_SEQUENCES;
+
+/// The block's part: see the module's documentation.
+///
+/// # Safety
+/// The launch is as the row's footprint says, with a block for the list and one for every [`ROWS`] rows of q and, in the backward
+/// pass, of k; tensors are as [`TileListParams`] says. `maps` is the address of the first tensor map.
+#[inline(always)]
+pub unsafe fn tile_list<const MAPS: bool>(p: &TileListParams, maps: u64) {
+    let block_idx = special::block_idx_x();
+    // SAFETY: the caller's contract.
+    unsafe {
+        if block_idx == 0 {
+            list(p);
+            return;
+        }
+        if MAPS {
+            make_maps(p, maps, block_idx - 1);
+        }
+        clear(p, block_idx - 1);
+    }
+}
+
+/// A sequence's rows of q, and of k and v.
+#[inline(always)]
+unsafe fn rows(p: &TileListParams, sequence: u32) -> [Rows; 2] {
+    // SAFETY: the caller's contract.
+    unsafe {
+        [
+            rows_q(&p.lengths, &p.shape, sequence),
+            rows_k(&p.lengths, &p.shape, sequence),
+        ]
+    }
+}
+
+/// How many blocks of `len` rows there are.
+#[inline(always)]
+fn blocks(rows: Rows, len: u32) -> u32 {
+    divide(rows.len + len - 1, len)
+}
+
+/// How many tiles a sequence has. Without queries no key has a gradient but 0, which is written elsewhere.
+#[inline(always)]
+fn n_tiles(p: &TileListParams, [q, k]: [Rows; 2]) -> u32 {
+    if !p.is_backward() {
+        blocks(q, p.tile_rows)
+    } else if q.len == 0 {
+        0
+    } else {
+        blocks(k, p.tile_rows)
+    }
+}
+
+/// How many query blocks a sequence has, in the backward pass.
+#[inline(always)]
+fn n_q_blocks(p: &TileListParams, [q, _]: [Rows; 2]) -> u32 {
+    if p.is_backward() {
+        blocks(q, p.block_q)
+    } else {
+        0
+    }
+}
+
+/// The arrays of the scratch.
+#[derive(Clone, Copy)]
+enum Scratch {
+    /// Which sequence comes when.
+    Order,
+    /// How many tiles there are up to the end of the sequence that comes then.
+    Tiles,
+    /// How many query blocks there are up to the end of the sequence.
+    QBlocks,
+}
+
+impl Scratch {
+    #[inline(always)]
+    fn at(self, p: &TileListParams, idx: u32) -> u64 {
+        p.scratch + (self as u64 * u64::from(p.shape.batch) + u64::from(idx)) * 4
+    }
+}
+
+/// Lists the tiles, and the query blocks.
+#[inline(always)]
+unsafe fn list(p: &TileListParams) {
+    // SAFETY: all threads of the block come here; the workspace is as the plan laid it out.
+    unsafe {
+        sort(p);
+        // What a thread has written to global memory, the others see behind the barrier.
+        barrier::barrier_sync_all();
+        let tiles = count(p, Scratch::Tiles, |at| {
+            let sequence = global::ld_global_u32(Scratch::Order.at(p, at));
+            n_tiles(p, rows(p, sequence))
+        });
+        let q_blocks = count(p, Scratch::QBlocks, |at| n_q_blocks(p, rows(p, at)));
+        barrier::barrier_sync_all();
+        let room = tiles <= p.max_tiles && q_blocks <= p.max_q_blocks;
+        let (tiles, q_blocks) = if room { (tiles, q_blocks) } else { (0, 0) };
+        if special::thread_idx_x() == 0 {
+            global::st_global_u32(p.list.tiles, tiles);
+            if p.is_backward() {
+                global::st_global_u32(p.list.q_blocks, q_blocks);
+            }
+        }
+        write_tiles(p, tiles);
+        write_q_blocks(p, q_blocks);
+    }
+}
+
+/// Sequences by the length of the other side, on which a tile's work depends, the longest first; equal ones as they come.
+#[inline(always)]
+unsafe fn sort(p: &TileListParams) {
+    let (n, thread) = (p.shape.batch, special::thread_idx_x());
+    let keys = special::shared_base();
+    // SAFETY: all threads of the block come here; shared memory has room for the keys.
+    unsafe {
+        if n > SORTED {
+            let mut at = thread;
+            while at < n {
+                global::st_global_u32(Scratch::Order.at(p, at), at);
+                at += THREADS;
+            }
+            return;
+        }
+        let padded = n.next_power_of_two();
+        let mut at = thread;
+        while at < padded {
+            let key = if at < n { sort_key(p, at) } else { 0 };
+            shared::st_shared_u32(keys + at * 4, key);
+            at += THREADS;
+        }
+        barrier::barrier_sync_all();
+        // Bitonic sort, descending.
+        let mut size = 2;
+        while size <= padded {
+            let mut distance = size / 2;
+            while distance > 0 {
+                let mut pair = thread;
+                while pair < padded / 2 {
+                    // The pair's number with a bit put in where `distance` has its own.
+                    let below = pair & (distance - 1);
+                    let low = 2 * pair - below;
+                    let (a, b) = (keys + low * 4, keys + (low + distance) * 4);
+                    let (x, y) = (shared::ld_shared_u32(a), shared::ld_shared_u32(b));
+                    let descending = low & size == 0;
+                    if (x < y) == descending {
+                        shared::st_shared_u32(a, y);
+                        shared::st_shared_u32(b, x);
+                    }
+                    pair += THREADS;
+                }
+                barrier::barrier_sync_all();
+                distance /= 2;
+            }
+            size *= 2;
+        }
+        let mut at = thread;
+        while at < n {
+            let key = shared::ld_shared_u32(keys + at * 4);
+            let sequence = SORTED - 1 - (key & (SORTED - 1));
+            global::st_global_u32(Scratch::Order.at(p, at), sequence);
+            at += THREADS;
+        }
+    }
+}
+
+/// A sequence's work and, below, its number such that of equal ones the first is greater.
+#[inline(always)]
+unsafe fn sort_key(p: &TileListParams, sequence: u32) -> u32 {
+    // SAFETY: the caller's contract.
+    let [q, k] = unsafe { rows(p, sequence) };
+    let work = if p.is_backward() { q.len } else { k.len } / 16;
+    let most = u32::MAX / SORTED;
+    let work = if work < most { work } else { most };
+    work * SORTED + (SORTED - 1 - sequence)
+}
+
+/// Writes how many there are up to the end of each place, and gives how many there are.
+#[inline(always)]
+unsafe fn count(p: &TileListParams, to: Scratch, n_at: impl Fn(u32) -> u32) -> u32 {
+    let (n, thread) = (p.shape.batch, special::thread_idx_x());
+    let sums = special::shared_base() + SORTED * 4;
+    let each = n.div_ceil(THREADS);
+    let (begin, end) = (thread * each, (thread + 1) * each);
+    let end = if end < n { end } else { n };
+    let mut own = 0u32;
+    let mut at = begin;
+    while at < end {
+        own = own.saturating_add(n_at(at));
+        at += 1;
+    }
+    // SAFETY: all threads of the block come here; shared memory has room for their sums.
+    unsafe {
+        // The sums of all threads up to each.
+        barrier::barrier_sync_all();
+        shared::st_shared_u32(sums + thread * 4, own);
+        barrier::barrier_sync_all();
+        let mut sum = own;
+        let mut distance = 1;
+        while distance < THREADS {
+            let before = if thread >= distance {
+                shared::ld_shared_u32(sums + (thread - distance) * 4)
+            } else {
+                0
+            };
+            barrier::barrier_sync_all();
+            sum = sum.saturating_add(before);
+            shared::st_shared_u32(sums + thread * 4, sum);
+            barrier::barrier_sync_all();
+            distance *= 2;
+        }
+        let all = shared::ld_shared_u32(sums + (THREADS - 1) * 4);
+        let mut sum = sum - own;
+        let mut at = begin;
+        while at < end {
+            sum = sum.saturating_add(n_at(at));
+            global::st_global_u32(to.at(p, at), sum);
+            at += 1;
+        }
+        all
+    }
+}
+
+/// The first place up to whose end there are more than `idx`, and how many there are before it.
+#[inline(always)]
+unsafe fn find(p: &TileListParams, of: Scratch, idx: u32) -> (u32, u32) {
+    let (mut low, mut high) = (0, p.shape.batch);
+    while low + 1 < high {
+        let middle = (low + high) / 2;
+        // SAFETY: the array has been written.
+        if unsafe { global::ld_global_u32(of.at(p, middle - 1)) } <= idx {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    // SAFETY: as above.
+    (low, unsafe { before(p, of, low) })
+}
+
+/// How many there are before a place.
+#[inline(always)]
+unsafe fn before(p: &TileListParams, of: Scratch, at: u32) -> u32 {
+    if at == 0 {
+        return 0;
+    }
+    // SAFETY: the caller's contract.
+    unsafe { global::ld_global_u32(of.at(p, at - 1)) }
+}
+
+/// Writes an entry of a list.
+#[inline(always)]
+unsafe fn write(list: u64, idx: u32, tile: ListedTile) {
+    let at = list + u64::from(idx + 1) * u64::from(ListedTile::N_BYTES);
+    let [a, b] = tile.words();
+    // SAFETY: the caller's contract.
+    unsafe {
+        global::st_global_x4(at, a);
+        global::st_global_x4(at + 16, b);
+    }
+}
+
+/// A block of a sequence.
+#[inline(always)]
+unsafe fn listed(p: &TileListParams, sequence: u32, block: u32) -> ListedTile {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let [q, k] = rows(p, sequence);
+        ListedTile {
+            block,
+            sequence,
+            seqlen_q: q.len,
+            seqlen_k: k.len,
+            q_first: q.first,
+            k_first: k.first,
+            q_blocks_before: before(p, Scratch::QBlocks, sequence),
+        }
+    }
+}
+
+/// Lists the tiles. Those of a sequence begin with the longest in the forward pass; in the backward pass they ascend, which is the
+/// order in which they add to dQ.
+#[inline(always)]
+unsafe fn write_tiles(p: &TileListParams, n: u32) {
+    let last_first = !p.is_backward() && bounds().work() == Work::Growing;
+    let mut idx = special::thread_idx_x();
+    while idx < n {
+        // SAFETY: the list has room, and the scratch has been written.
+        unsafe {
+            let (at, before) = find(p, Scratch::Tiles, idx);
+            let sequence = global::ld_global_u32(Scratch::Order.at(p, at));
+            let block = if last_first {
+                global::ld_global_u32(Scratch::Tiles.at(p, at)) - 1 - idx
+            } else {
+                idx - before
+            };
+            write(p.list.tiles, idx, listed(p, sequence, block));
+        }
+        idx += THREADS;
+    }
+}
+
+/// Lists the query blocks, in the backward pass.
+#[inline(always)]
+unsafe fn write_q_blocks(p: &TileListParams, n: u32) {
+    let mut idx = special::thread_idx_x();
+    while idx < n {
+        // SAFETY: as `write_tiles`.
+        unsafe {
+            let (sequence, before) = find(p, Scratch::QBlocks, idx);
+            write(p.list.q_blocks, idx, listed(p, sequence, idx - before));
+        }
+        idx += THREADS;
+    }
+}
+
+/// Makes the tensor maps of each sequence: those of its tensors, from its first row on, and with its rows.
+#[inline(always)]
+unsafe fn make_maps(p: &TileListParams, maps: u64, block_idx: u32) {
+    let size = const { size_of::<TensorMap>() as u64 };
+    let all = p.shape.batch * p.n_maps;
+    let mut idx = block_idx * THREADS + special::thread_idx_x();
+    // SAFETY: the workspace has room for the maps; each is made by one thread.
+    unsafe {
+        while idx < all {
+            let sequence = divide(idx, p.n_maps);
+            let which = idx - sequence * p.n_maps;
+            let [q, k] = rows(p, sequence);
+            // q and o or dO: the maps 0 and 3.
+            let of_q = which == 0 || which == 3;
+            let rows = if of_q { q } else { k };
+            let batch_idx = if of_q {
+                p.list.batch_q(sequence)
+            } else {
+                p.list.batch_k(sequence)
+            };
+            let to = p.list.maps + u64::from(idx) * size;
+            tile::tensor_map::copy(maps + u64::from(which) * size, to);
+            let tensor = mapped(p, which);
+            let first = i64::from(batch_idx) * tensor.batch_stride
+                + i64::from(rows.first) * tensor.row_stride;
+            tensor_map::replace_address(to, tensor.base.wrapping_add((first * 2) as u64));
+            // A map has a row at least; that of a sequence without rows is used for rows of zeros only.
+            tensor_map::replace_rows(to, if rows.len == 0 { 1 } else { rows.len });
+            tensor_map::fence_tensor_map_release();
+            idx += (special::grid_dim_x() - 1) * THREADS;
+        }
+    }
+}
+
+/// The tensor of a map; not by an index that only the device knows, for which parameters would be copied to local memory.
+#[inline(always)]
+fn mapped(p: &TileListParams, which: u32) -> TensorView {
+    let [q, k, v, o_or_d_o, d_k, d_v] = p.mapped;
+    match which {
+        0 => q,
+        1 => k,
+        2 => v,
+        3 => o_or_d_o,
+        4 => d_k,
+        _ => d_v,
+    }
+}
+
+/// Clears results of the block's rows that no sequence has or, of k and v, that no query sees.
+#[inline(always)]
+unsafe fn clear(p: &TileListParams, block_idx: u32) {
+    let (batch_q, rows_q) = batch_and_rows(p, p.lengths.cu_seqlens_q, p.lengths.rows_q);
+    let q_blocks = rows_q.div_ceil(ROWS);
+    let of_keys = block_idx >= q_blocks * batch_q;
+    let (block_idx, rows, blocks) = if of_keys {
+        let (_, rows_k) = batch_and_rows(p, p.lengths.cu_seqlens_k, p.lengths.rows_k);
+        let blocks = rows_k.div_ceil(ROWS);
+        (block_idx - q_blocks * batch_q, rows_k, blocks)
+    } else {
+        (block_idx, rows_q, q_blocks)
+    };
+    let batch_idx = divide(block_idx, blocks);
+    let warp = special::thread_idx_x() / 32;
+    let first = (block_idx - batch_idx * blocks) * ROWS + warp * WARP_ROWS;
+    // Each lane looks at a row, and the warp then clears one after the other.
+    let row = first + special::lane_idx() % WARP_ROWS;
+    // SAFETY: rows exist where they are read or written; all lanes of a warp reach the shuffles.
+    unsafe {
+        let unused = row < rows && !is_used(p, of_keys, batch_idx, row);
+        for i in 0..WARP_ROWS {
+            if shuffle::shuffle_idx_u32(unused as u32, i) == 1 {
+                let row = first + i;
+                if of_keys {
+                    clear_row(&p.d_k, &p.shape, batch_idx, p.shape.heads_k, row);
+                    clear_row(&p.d_v, &p.shape, batch_idx, p.shape.heads_k, row);
+                } else {
+                    clear_row(&p.o, &p.shape, batch_idx, p.shape.heads_q, row);
+                    clear_row(&p.d_q, &p.shape, batch_idx, p.shape.heads_q, row);
+                    clear_lse(p.lse, &p.shape, rows, batch_idx, row);
+                }
+            }
+        }
+    }
+}
+
+/// Batch entries of a tensor, and rows of each.
+#[inline(always)]
+fn batch_and_rows(p: &TileListParams, cu_seqlens: u64, rows: u32) -> (u32, u32) {
+    if cu_seqlens == 0 {
+        (p.shape.batch, rows)
+    } else {
+        (1, rows)
+    }
+}
+
+/// Whether a row takes part: of q, if a sequence has it; of k, if one has it and some query sees it.
+#[inline(always)]
+unsafe fn is_used(p: &TileListParams, of_keys: bool, batch_idx: u32, row: u32) -> bool {
+    let cu_seqlens = if of_keys {
+        p.lengths.cu_seqlens_k
+    } else {
+        p.lengths.cu_seqlens_q
+    };
+    // SAFETY: the sequence exists.
+    unsafe {
+        let sequence = if cu_seqlens == 0 {
+            batch_idx
+        } else {
+            last_beginning_at(cu_seqlens, p.shape.batch, row)
+        };
+        let [q, k] = rows(p, sequence);
+        let Rows { first, len } = if of_keys { k } else { q };
+        if row < first || row - first >= len {
+            return false;
+        }
+        let band = band_of_sequence(q.len, k.len, p.window);
+        let key = row - first;
+        !of_keys || band.first_query(key) < band.end_query(key)
+    }
+}
+
+/// The last sequence that begins at this row or before it.
+#[inline(always)]
+unsafe fn last_beginning_at(cu_seqlens: u64, batch: u32, row: u32) -> u32 {
+    let (mut low, mut high) = (0, batch);
+    while low + 1 < high {
+        let middle = (low + high) / 2;
+        // SAFETY: the caller's contract.
+        let begin = unsafe { global::ld_global_u32(cu_seqlens + u64::from(middle) * 4) };
+        if begin as i32 <= row as i32 {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    low
+}

@@ -1,0 +1,128 @@
+//! What kernels are given where sequences have lengths of their own: see [`crate::attention::lengths`].
+
+use super::argument::{Argument, KernelParams, Slot};
+use super::{Shape, TensorMap, TensorView, Window};
+
+/// The lengths as the caller gives them: addresses of `i32`, 0 where there are none.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Lengths {
+    /// `i32 [batch + 1]`: where each sequence's rows of q begin, and where the last one's end. 0: q is padded.
+    pub cu_seqlens_q: u64,
+    /// `i32 [batch + 1]`: the same of k and v. 0: k and v are padded.
+    pub cu_seqlens_k: u64,
+    /// `i32 [batch]`: how many of its rows of q a sequence uses.
+    pub seqused_q: u64,
+    /// `i32 [batch]`: how many of its rows of k and v a sequence uses.
+    pub seqused_k: u64,
+    /// `i32 [batch]`: how many of the used rows of k and v come before the sequence's first key.
+    pub leftpad_k: u64,
+    /// Rows of q: of a batch entry, or of all sequences together.
+    pub rows_q: u32,
+    /// Rows of k and v: of a batch entry, or of all sequences together.
+    pub rows_k: u32,
+}
+
+/// What the main kernels are told of a list of tiles.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct TileList {
+    /// Workspace: the tiles of all sequences, those of the longest first: see [`crate::attention::lengths::ListedTile`].
+    pub tiles: u64,
+    /// Workspace: in the backward pass, the query blocks of all sequences, in their order.
+    pub q_blocks: u64,
+    /// Workspace: in flash3, the tensor maps of each sequence, in the order of the main kernel's parameters.
+    pub maps: u64,
+    /// Rows of q: of a batch entry, or of all sequences together.
+    pub rows_q: u32,
+    /// 1 where q is packed.
+    pub packed_q: u32,
+    /// 1 where k and v are packed.
+    pub packed_k: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// Parameters of the kernel that lists the tiles of sequences, makes their tensor maps, and writes results of rows that no
+/// sequence has. A tensor whose address is 0 is not there.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct TileListParams {
+    /// Tensor maps of whole tensors, in the order of the main kernel's parameters: q, k, v, then o; or dO, dK and dV.
+    pub maps: [TensorMap; 6],
+    /// The tensors of the maps.
+    pub mapped: [TensorView; 6],
+    /// Output, to be cleared.
+    pub o: TensorView,
+    /// Gradient of the queries, to be cleared.
+    pub d_q: TensorView,
+    /// Gradient of the keys, to be cleared.
+    pub d_k: TensorView,
+    /// Gradient of the values, to be cleared.
+    pub d_v: TensorView,
+    /// `f32 [batch, heads_q, rows]`, packed `f32 [heads_q, rows]`; to be cleared.
+    pub lse: u64,
+    /// Lengths.
+    pub lengths: Lengths,
+    /// The list.
+    pub list: TileList,
+    /// Workspace, `u32 [3, batch]`: which sequence comes when, and how many tiles and query blocks there are up to each.
+    pub scratch: u64,
+    /// Sizes; lengths are the longest that there may be.
+    pub shape: Shape,
+    /// Window of a sequence without rows.
+    pub window: Window,
+    /// How many maps there are: 4 in the forward pass of flash3, 6 in its backward pass, else 0.
+    pub n_maps: u32,
+    /// Rows of a tile: of q in the forward pass, of k in the backward pass.
+    pub tile_rows: u32,
+    /// Rows of a query block, in the backward pass; else 0.
+    pub block_q: u32,
+    /// How many tiles the list has room for.
+    pub max_tiles: u32,
+    /// How many query blocks the list has room for.
+    pub max_q_blocks: u32,
+    /// 0.
+    pub reserved: [u32; 3],
+}
+
+impl TileListParams {
+    /// Whether the pass is the backward pass: then tiles are of keys.
+    #[inline(always)]
+    pub const fn is_backward(&self) -> bool {
+        self.block_q > 0
+    }
+}
+
+/// What the maps describe.
+const fn mapped(is_backward: bool) -> [Argument; 6] {
+    use Argument::{DK, DO, DV, K, O, Q, V};
+    [Q, K, V, if is_backward { DO } else { O }, DK, DV]
+}
+
+impl KernelParams for TileListParams {
+    fn slots(&mut self, f: &mut dyn FnMut(Slot<'_>)) {
+        let n_maps = self.n_maps as usize;
+        let mapped = mapped(self.is_backward());
+        for (argument, map) in mapped.into_iter().zip(&mut self.maps).take(n_maps) {
+            f(Slot::Map(argument, map));
+        }
+        for (argument, view) in mapped.into_iter().zip(&mut self.mapped).take(n_maps) {
+            f(Slot::Tensor(argument, view));
+        }
+        if self.is_backward() {
+            f(Slot::Tensor(Argument::DQ, &mut self.d_q));
+            f(Slot::Tensor(Argument::DK, &mut self.d_k));
+            f(Slot::Tensor(Argument::DV, &mut self.d_v));
+        } else {
+            f(Slot::Tensor(Argument::O, &mut self.o));
+            f(Slot::Vector(Argument::Lse, &mut self.lse));
+        }
+        self.lengths.slots(f);
+        self.list.slots(f);
+        f(Slot::Workspace(&mut self.scratch));
+    }
+}
+
+const _: () =
+    assert!(size_of::<TileListParams>() == 6 * 128 + 10 * 32 + 8 + 48 + 40 + 8 + 32 + 8 + 8 * 4);
