@@ -367,12 +367,13 @@ impl<'a> Consumer<'a> {
             }
             // Not one call with either's numbers: ptxas would hold them in registers.
             if spec::lengths() {
-                let tile = self.layout.read_listed(listed);
                 if !T::STORES {
+                    let tile = self.layout.read_listed(special::opaque(listed));
                     let batch_idx = p.list.batch_q(tile.sequence);
                     let target = o_rows(batch_idx, head, tile.q_first, tile.seqlen_q);
                     warpgroup::store_rows::<E, _>(target, first_row, o);
                 }
+                let tile = self.layout.read_listed(listed);
                 let rows = LseRows::listed(p.lse, &p.shape, &p.list, tile);
                 store_lse::<T::Output>(rows, first_row, lse, place_of);
             } else {

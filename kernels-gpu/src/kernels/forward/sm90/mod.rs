@@ -61,6 +61,8 @@ pub trait Tiles {
     const STORES: bool = config::tma_stores(Self::HEAD_DIM, Self::SHAPE);
     /// Whether the consumers need registers of the producer warpgroup.
     const SHARES_REGISTERS: bool = 0 < Self::FOOTPRINT.launch_registers;
+    /// Whether the consumers leave the producer some of them.
+    const SPARES_REGISTERS: bool = Self::CONSUMERS == 2 && Self::HEAD_DIM == 256;
     /// Whether query heads may share a tile.
     const PACKS_GQA: bool = matches!(Self::SHAPE, TileShape::Compact);
     /// Whether the softmax is speculative: exponentials before the maxima are known. Above head_dim 128 the softmax hides behind the products
@@ -105,6 +107,9 @@ tiles!(WideTiles, Wide: 64 128);
 
 /// Registers of the producer warpgroup, where the others need what it gives back.
 const PRODUCER_REGISTERS: u32 = 24;
+/// The same where two consumers can spare some: the producer then needs no local memory for the lengths of a sequence.
+const SPARED_PRODUCER_REGISTERS: u32 = 40;
+const SPARED_CONSUMER_REGISTERS: u32 = 232;
 
 /// Claims tiles until none are left.
 ///
@@ -126,7 +131,11 @@ pub unsafe fn forward<E: Element, T: Tiles>(p: &TmaForwardParams, maps: u64) {
         let warpgroup = shuffle::shuffle_idx_u32(thread / 128, 0);
         if warpgroup == 0 {
             if T::SHARES_REGISTERS {
-                warpgroup::setmaxnreg_dec::<PRODUCER_REGISTERS>();
+                if T::SPARES_REGISTERS {
+                    warpgroup::setmaxnreg_dec::<SPARED_PRODUCER_REGISTERS>();
+                } else {
+                    warpgroup::setmaxnreg_dec::<PRODUCER_REGISTERS>();
+                }
             }
             let warp = shuffle::shuffle_idx_u32(thread / 32, 0);
             if special::lane_idx() == 0 {
@@ -140,6 +149,8 @@ pub unsafe fn forward<E: Element, T: Tiles>(p: &TmaForwardParams, maps: u64) {
             // With the producers', not more than the launch gives all of them: the 64 Ki of an SM, in units of 8.
             if T::CONSUMERS == 3 {
                 warpgroup::setmaxnreg_inc::<160>();
+            } else if T::SPARES_REGISTERS {
+                warpgroup::setmaxnreg_inc::<SPARED_CONSUMER_REGISTERS>();
             } else if T::CONSUMERS == 2 {
                 warpgroup::setmaxnreg_inc::<240>();
             } else if T::SHARES_REGISTERS {
