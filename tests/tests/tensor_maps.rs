@@ -98,7 +98,7 @@ const AT: [(Argument, u64); 5] = [
 ];
 const WORKSPACE: u64 = 0x60_0000;
 
-fn address(argument: Argument) -> u64 {
+fn lies_at(argument: Argument) -> u64 {
     let at = AT.iter().find(|&&(other, _)| other == argument);
     at.map_or(0, |&(_, address)| address)
 }
@@ -148,7 +148,7 @@ proptest! {
         let (like_q, like_k) = (problem.shape_q(), problem.shape_k());
         let shapes = [like_q, like_k, like_k, like_q];
         let layouts = [0, 1, 2, 3].map(|at| layout(shapes[at], gaps[at], order, unused));
-        let (params, footprint) = params(&problem, layouts, address).unwrap();
+        let (params, footprint) = params(&problem, layouts, lies_at).unwrap();
         let maps = [params.q, params.k, params.v, params.o];
         maps.iter().for_each(assert_legal);
         let rows = [64, footprint.block_k, footprint.block_k, 64].map(u64::from);
@@ -162,7 +162,7 @@ proptest! {
                 assert_describes(&maps[at], &layouts[at], *base);
             }
         }
-        prop_assert_eq!((params.lse, params.tile_counter), (address(Argument::Lse), WORKSPACE));
+        prop_assert_eq!((params.lse, params.tile_counter), (lies_at(Argument::Lse), WORKSPACE));
     }
 }
 
@@ -183,7 +183,7 @@ fn without_keys_the_maps_are_legal_although_k_and_v_lie_nowhere() {
     let nowhere = |argument| match argument {
         Argument::K => 0,
         Argument::V => 1,
-        _ => address(argument),
+        _ => lies_at(argument),
     };
     let (params, _) = params(&problem, [q, k, k, q], nowhere).unwrap();
     [params.q, params.k, params.v, params.o]
@@ -206,7 +206,7 @@ fn without_rows_nothing_is_launched() {
             Layout::bshd(problem.shape_q()).unwrap(),
             Layout::bshd(problem.shape_k()).unwrap(),
         );
-        assert_eq!(params(&problem, [q, k, k, q], address), None);
+        assert_eq!(params(&problem, [q, k, k, q], lies_at), None);
     }
 }
 
