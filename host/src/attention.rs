@@ -2,22 +2,17 @@
 
 use std::fmt;
 
+use crate::arguments::{Arguments, Gradients, Inputs, Operands, OutputGradients, Outputs, Saved};
 #[cfg(feature = "emulator")]
 use crate::backend::emulated;
 use crate::backend::{cpu, staging};
 use crate::device::{Device, Kind};
 use crate::error::{Error, PlanError, ProblemError};
-use crate::plan::{self, Algorithm, Backend, Candidate, Plan};
-use crate::prepared::{ForwardLayouts, GradientLayouts, PreparedBackward, PreparedForward};
+use crate::plan::{self, Algorithm, Backend, Candidate, Plan, SpecialisedKernel};
+use crate::prepared::{Layouts, Prepared, PreparedBackward, PreparedForward};
 use crate::problem::Problem;
-use crate::tensor::{Gradients, LseMut, OutputGradients, Place, Saved, Tensor, TensorMut};
-use crate::validate::{self, Checked, ForwardTensors, GradientTensors, Pass};
-
-/// The lse of a call whose q lies on the host; validation has refused it already.
-const NOT_ON_HOST: ProblemError = ProblemError::OtherDevice {
-    given: Place::Cuda(0),
-    needed: Place::Host,
-};
+use crate::tensor::Place;
+use crate::validate::{self, Checked, Pass};
 
 /// A problem on a device.
 ///
@@ -40,7 +35,7 @@ pub struct Ran {
     /// The algorithm.
     pub algorithm: Algorithm,
     /// The kernels, in launch order; empty on the CPU.
-    pub kernels: Vec<&'static str>,
+    pub kernels: Vec<SpecialisedKernel>,
     /// Bytes of memory used beside inputs and outputs.
     pub extra_bytes: u64,
     /// Bytes that holding the scores and the weights would take.
@@ -94,121 +89,61 @@ impl Attention {
         &self.device
     }
 
-    /// o = softmax(q·kᵀ · softmax_scale, masked) · v, and lse.
-    pub fn forward(
-        &self,
-        q: &Tensor,
-        k: &Tensor,
-        v: &Tensor,
-        o: &mut TensorMut,
-        lse: &mut LseMut,
-    ) -> Result<Ran, Error> {
-        let tensors = ForwardTensors::of(q, k, v, o, lse);
-        let plan = self.plan(tensors.q.place, |moved| {
-            let tensors = moved.map_or(tensors, |place| tensors.moved_to(place));
-            validate::forward(&self.problem, tensors)
-        })?;
-        let ran = self.ran(&plan);
-        match self.device.kind() {
-            Kind::Cuda(device) => staging::forward(device, plan, [q, k, v], o, lse, None)?,
-            Kind::Cpu => cpu::forward(&self.problem, q, k, v, o, lse.host().ok_or(NOT_ON_HOST)?)?,
-            #[cfg(feature = "emulator")]
-            Kind::Emulated(options) => emulated::forward(&plan, options, [q, k, v], o, lse, None)?,
-        }
-        Ok(ran)
+    /// o = softmax(q·kᵀ · softmax_scale, masked) · v, and lse; the weights too, where [`Outputs::weights`] asks for them.
+    pub fn forward(&self, inputs: &Inputs, outputs: &mut Outputs) -> Result<Ran, Error> {
+        let pass = match outputs.weights {
+            None => Pass::Forward,
+            Some(_) => Pass::ForwardWithWeights,
+        };
+        self.run(pass, &mut Operands::forward(inputs, outputs))
     }
 
-    /// As [`Attention::forward`], and the weights: softmax(q·kᵀ · softmax_scale, masked), a tensor as
-    /// [`Problem::weights_layout`] says. Only `standard` holds them, so a device without it gives an error.
-    pub fn forward_with_weights(
+    /// Gradients of q, k and v from that of o and, where the loss depends on it, that of lse, with the probabilities worked
+    /// out again.
+    pub fn backward(
         &self,
-        q: &Tensor,
-        k: &Tensor,
-        v: &Tensor,
-        o: &mut TensorMut,
-        lse: &mut LseMut,
-        weights: &mut TensorMut,
-    ) -> Result<Ran, Error> {
-        let tensors = ForwardTensors::of(q, k, v, o, lse);
-        let described = weights.describe();
-        let plan = self.plan(tensors.q.place, |moved| match moved {
-            None => validate::forward_with_weights(&self.problem, tensors, described),
-            Some(place) => {
-                let (tensors, weights) = (tensors.moved_to(place), described.moved_to(place));
-                validate::forward_with_weights(&self.problem, tensors, weights)
-            }
-        })?;
-        let ran = self.ran(&plan);
-        match self.device.kind() {
-            Kind::Cuda(device) => staging::forward(device, plan, [q, k, v], o, lse, Some(weights))?,
-            // Planning has refused: the CPU's algorithm does not hold the weights.
-            Kind::Cpu => {}
-            #[cfg(feature = "emulator")]
-            Kind::Emulated(options) => {
-                emulated::forward(&plan, options, [q, k, v], o, lse, Some(weights))?
-            }
-        }
-        Ok(ran)
-    }
-
-    /// Gradients of q, k and v from that of o (`&d_o`) and, where the loss depends on it, that of lse
-    /// ([`OutputGradients`]), with the probabilities worked out again.
-    pub fn backward<'a>(
-        &self,
+        inputs: &Inputs,
         saved: &Saved,
-        of_output: impl Into<OutputGradients<'a>>,
+        of_output: &OutputGradients,
         gradients: &mut Gradients,
     ) -> Result<Ran, Error> {
-        let of_output = of_output.into();
-        let tensors = ForwardTensors::saved(saved);
-        let others = GradientTensors::of(&of_output, gradients);
-        let plan = self.plan(tensors.q.place, |moved| match moved {
-            None => validate::backward(&self.problem, tensors, others),
-            Some(place) => validate::backward(
-                &self.problem,
-                tensors.moved_to(place),
-                others.moved_to(place),
-            ),
-        })?;
+        let mut operands = Operands::backward(inputs, saved, of_output, gradients);
+        self.run(Pass::Backward, &mut operands)
+    }
+
+    fn run(&self, pass: Pass, operands: &mut Operands) -> Result<Ran, Error> {
+        let plan = self.plan(pass, operands.describe())?;
         let ran = self.ran(&plan);
         match self.device.kind() {
-            Kind::Cuda(device) => staging::backward(device, plan, saved, &of_output, gradients)?,
-            Kind::Cpu => cpu::backward(&self.problem, saved, &of_output, gradients)?,
+            Kind::Cuda(device) => staging::run(device, plan, operands)?,
+            Kind::Cpu => cpu::run(&self.problem, pass, operands)?,
             #[cfg(feature = "emulator")]
-            Kind::Emulated(options) => {
-                emulated::backward(&plan, options, saved, &of_output, gradients)?
-            }
+            Kind::Emulated(options) => emulated::run(&plan, options, operands)?,
         }
         Ok(ran)
     }
 
     /// Prepares a forward pass for tensors of these layouts in the device's memory: to be enqueued on streams, without
     /// waiting. Only on a GPU.
-    pub fn prepare_forward(&self, layouts: &ForwardLayouts) -> Result<PreparedForward, Error> {
-        let device = self.device.as_cuda().ok_or(PlanError::NotAsynchronous {
-            backend: self.device.backend(),
-        })?;
-        let tensors = layouts.tensors(&self.problem, self.device.place())?;
-        let checked = validate::forward(&self.problem, tensors)?;
-        let plan = self.plan_checked(&checked)?;
-        PreparedForward::new(device, &checked, plan)
+    pub fn prepare_forward(&self, layouts: &Layouts) -> Result<PreparedForward, Error> {
+        Ok(PreparedForward::new(self.prepare(Pass::Forward, layouts)?))
     }
 
     /// Prepares a backward pass as [`Attention::prepare_forward`] does a forward pass.
-    pub fn prepare_backward(
-        &self,
-        layouts: &ForwardLayouts,
-        gradients: &GradientLayouts,
-    ) -> Result<PreparedBackward, Error> {
+    pub fn prepare_backward(&self, layouts: &Layouts) -> Result<PreparedBackward, Error> {
+        Ok(PreparedBackward::new(
+            self.prepare(Pass::Backward, layouts)?,
+        ))
+    }
+
+    fn prepare(&self, pass: Pass, layouts: &Layouts) -> Result<Prepared, Error> {
         let device = self.device.as_cuda().ok_or(PlanError::NotAsynchronous {
             backend: self.device.backend(),
         })?;
-        let place = self.device.place();
-        let tensors = layouts.tensors(&self.problem, place)?;
-        let gradients = gradients.tensors(&self.problem, place);
-        let checked = validate::backward(&self.problem, tensors, gradients)?;
+        let arguments = layouts.arguments(&self.problem, pass, self.device.place())?;
+        let checked = validate::check(&self.problem, pass, arguments)?;
         let plan = self.plan_checked(&checked)?;
-        PreparedBackward::new(device, &checked, gradients, plan)
+        Ok(Prepared::new(device, &checked, plan)?)
     }
 
     /// What would run a pass on contiguous tensors, and what became of every other candidate.
@@ -226,18 +161,17 @@ impl Attention {
         })
     }
 
-    /// Plans a call whose tensors lie in `given`: as they are, and for a GPU that is given tensors of the host once
-    /// more as they will lie in its memory.
-    fn plan(
-        &self,
-        given: Place,
-        check: impl Fn(Option<Place>) -> Result<Checked, ProblemError>,
-    ) -> Result<Plan, Error> {
-        let checked = check(None)?;
-        let needed = self.device.place();
+    /// Plans a call: with its arguments as they lie, and for a GPU that is given those of the host once more as they will lie in
+    /// its memory.
+    fn plan(&self, pass: Pass, arguments: Arguments) -> Result<Plan, Error> {
+        let checked = validate::check(&self.problem, pass, arguments)?;
+        let (given, needed) = (checked.place(), self.device.place());
         match (given, self.device.kind()) {
             (given, _) if given == needed => self.plan_checked(&checked),
-            (Place::Host, Kind::Cuda(_)) => self.plan_checked(&check(Some(needed))?),
+            (Place::Host, Kind::Cuda(_)) => {
+                let moved = arguments.moved_to(needed);
+                self.plan_checked(&validate::check(&self.problem, pass, moved)?)
+            }
             _ => Err(ProblemError::OtherDevice { given, needed }.into()),
         }
     }

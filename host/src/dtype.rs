@@ -45,8 +45,53 @@ impl fmt::Display for Dtype {
     }
 }
 
+/// Type of the numbers in a piece of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ScalarType {
+    /// Elements of a tensor, or statistics.
+    Float(Dtype),
+    /// Lengths: 32-bit integers with a sign.
+    I32,
+}
+
+impl ScalarType {
+    /// Statistics, whatever the problem's type is.
+    pub const F32: ScalarType = ScalarType::Float(Dtype::F32);
+
+    /// Bytes of one number.
+    pub const fn size_bytes(self) -> usize {
+        match self {
+            ScalarType::Float(dtype) => dtype.size_bytes(),
+            ScalarType::I32 => size_of::<i32>(),
+        }
+    }
+}
+
+impl From<Dtype> for ScalarType {
+    fn from(dtype: Dtype) -> ScalarType {
+        ScalarType::Float(dtype)
+    }
+}
+
+impl fmt::Display for ScalarType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ScalarType::Float(dtype) => dtype.fmt(f),
+            ScalarType::I32 => f.write_str("i32"),
+        }
+    }
+}
+
+/// A Rust type that memory of a call may hold: an [`Element`], or `i32`.
+pub trait Scalar:
+    Copy + Default + Send + Sync + fmt::Debug + PartialEq + sealed::Sealed + 'static
+{
+    /// Its [`ScalarType`].
+    const TYPE: ScalarType;
+}
+
 /// A Rust type that tensors may hold: `half::bf16`, `half::f16` or `f32`.
-pub trait Element: Copy + Send + Sync + fmt::Debug + PartialEq + sealed::Sealed + 'static {
+pub trait Element: Scalar + sealed::Convert {
     /// Its [`Dtype`].
     const DTYPE: Dtype;
     /// The value, exactly.
@@ -55,8 +100,15 @@ pub trait Element: Copy + Send + Sync + fmt::Debug + PartialEq + sealed::Sealed 
     fn from_f32(value: f32) -> Self;
 }
 
+impl Scalar for i32 {
+    const TYPE: ScalarType = ScalarType::I32;
+}
+
 macro_rules! element {
     ($type:ty, $dtype:ident, $to_f32:expr, $from_f32:expr) => {
+        impl Scalar for $type {
+            const TYPE: ScalarType = ScalarType::Float(Dtype::$dtype);
+        }
         impl Element for $type {
             const DTYPE: Dtype = Dtype::$dtype;
             #[inline]
@@ -75,15 +127,55 @@ element!(f16, F16, f16::to_f32, f16::from_f32);
 element!(f32, F32, std::convert::identity, std::convert::identity);
 
 pub(crate) mod sealed {
+    use half::slice::HalfFloatSliceExt;
+
     use super::{bf16, f16};
     use crate::tensor::{HostData, HostDataMut};
 
-    /// Keeps [`super::Element`] closed and gives the tensors their way from a slice to an enum and back.
+    /// Keeps [`super::Scalar`] closed and gives tensors and vectors their way from a slice to an enum and back.
     pub trait Sealed: Sized {
         fn wrap(data: &[Self]) -> HostData<'_>;
         fn wrap_mut(data: &mut [Self]) -> HostDataMut<'_>;
         fn unwrap<'a>(data: &HostData<'a>) -> Option<&'a [Self]>;
         fn unwrap_mut<'a>(data: &'a mut HostDataMut<'_>) -> Option<&'a mut [Self]>;
+    }
+
+    /// To f32 and back, a slice at a time; both have one length.
+    pub trait Convert: Sized {
+        /// The values, exactly.
+        fn widen(from: &[Self], to: &mut [f32]);
+        /// The nearest values, ties to even.
+        fn narrow(from: &[f32], to: &mut [Self]);
+    }
+
+    impl Convert for bf16 {
+        fn widen(from: &[bf16], to: &mut [f32]) {
+            // The upper half of an f32: simpler than what `half` does, and the compiler makes vectors of it.
+            for (to, from) in to.iter_mut().zip(from) {
+                *to = f32::from_bits(u32::from(from.to_bits()) << 16);
+            }
+        }
+        fn narrow(from: &[f32], to: &mut [bf16]) {
+            to.convert_from_f32_slice(from);
+        }
+    }
+
+    impl Convert for f16 {
+        fn widen(from: &[f16], to: &mut [f32]) {
+            from.convert_to_f32_slice(to);
+        }
+        fn narrow(from: &[f32], to: &mut [f16]) {
+            to.convert_from_f32_slice(from);
+        }
+    }
+
+    impl Convert for f32 {
+        fn widen(from: &[f32], to: &mut [f32]) {
+            to.copy_from_slice(from);
+        }
+        fn narrow(from: &[f32], to: &mut [f32]) {
+            to.copy_from_slice(from);
+        }
     }
 
     macro_rules! wrapping {
@@ -113,4 +205,5 @@ pub(crate) mod sealed {
     wrapping!(bf16, Bf16);
     wrapping!(f16, F16);
     wrapping!(f32, F32);
+    wrapping!(i32, I32);
 }

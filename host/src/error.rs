@@ -1,11 +1,10 @@
 //! What can go wrong, by phase: the problem and its tensors, the plan, the driver. Data, so that a program can act on it.
 
-use std::fmt;
-
+pub use ferroflash_kernels::params::Argument;
 use ferroflash_kernels::spec::Spec;
 use ferroflash_kernels::spec::text::SpecialiseError;
 
-use crate::dtype::Dtype;
+use crate::dtype::ScalarType;
 use crate::plan::{Algorithm, Backend, Candidate};
 use crate::tensor::{Layout, Place};
 
@@ -30,54 +29,6 @@ pub enum Error {
         /// What the emulator says.
         report: String,
     },
-}
-
-/// Which argument of a call an error speaks of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Argument {
-    /// Queries.
-    Q,
-    /// Keys.
-    K,
-    /// Values.
-    V,
-    /// Output.
-    O,
-    /// Row statistics.
-    Lse,
-    /// Weights: softmax of the scores.
-    Weights,
-    /// Gradient of the output.
-    DO,
-    /// Gradient of the row statistics.
-    DLse,
-    /// Gradient of the queries.
-    DQ,
-    /// Gradient of the keys.
-    DK,
-    /// Gradient of the values.
-    DV,
-    /// Memory for intermediate results.
-    Workspace,
-}
-
-impl fmt::Display for Argument {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Argument::Q => "q",
-            Argument::K => "k",
-            Argument::V => "v",
-            Argument::O => "o",
-            Argument::Lse => "lse",
-            Argument::Weights => "weights",
-            Argument::DO => "d_o",
-            Argument::DLse => "d_lse",
-            Argument::DQ => "d_q",
-            Argument::DK => "d_k",
-            Argument::DV => "d_v",
-            Argument::Workspace => "workspace",
-        })
-    }
 }
 
 /// The problem or a tensor is not what attention takes.
@@ -160,17 +111,37 @@ pub enum ProblemError {
         /// The shape the problem asks for.
         needed: [usize; 4],
     },
-    /// A tensor has another element type than the problem, or row statistics another than f32.
+    /// A tensor has another element type than the problem, row statistics another than f32, or lengths another than i32.
     #[error("{argument} is {given}; needed: {needed}")]
     DtypeMismatch {
-        /// Which tensor.
+        /// Which argument.
         argument: Argument,
         /// Its type.
-        given: Dtype,
+        given: ScalarType,
         /// The type needed.
-        needed: Dtype,
+        needed: ScalarType,
     },
-    /// lse, or its gradient, has another number of elements than the problem.
+    /// An argument that the call needs was not given.
+    #[error("{argument} is missing")]
+    Missing {
+        /// Which argument.
+        argument: Argument,
+    },
+    /// An argument was given that the call has no use for.
+    #[error("{argument} was given; this call does not take it")]
+    NotTaken {
+        /// Which argument.
+        argument: Argument,
+    },
+    /// A vector was given where a tensor is needed, or the other way round.
+    #[error("{argument} has to be a {needed}")]
+    OtherForm {
+        /// Which argument.
+        argument: Argument,
+        /// What is needed: "tensor" or "vector".
+        needed: &'static str,
+    },
+    /// A vector has another number of elements than the problem needs.
     #[error("{argument} has {given} elements; the problem needs {needed}")]
     ElementCount {
         /// Which argument.

@@ -5,7 +5,7 @@
 //! other machines by all cores of the processor, with the same results up to rounding.
 //!
 //! ```
-//! use ferroflash::{Attention, Device, Dtype, LseMut, Mask, Problem, Tensor, TensorMut};
+//! use ferroflash::{Attention, Device, Dtype, Inputs, Mask, Outputs, Problem, Tensor, TensorMut};
 //! use half::bf16;
 //!
 //! // Two sequences of 128 tokens, eight query heads over two key and value heads.
@@ -26,13 +26,13 @@
 //!
 //! let device = Device::best();
 //! let attention = Attention::new(&device, problem)?;
-//! let ran = attention.forward(
+//! let inputs = Inputs::new(
 //!     &Tensor::bshd(&q, [2, 128, 8, 64])?,
 //!     &Tensor::bshd(&k, [2, 128, 2, 64])?,
 //!     &Tensor::bshd(&v, [2, 128, 2, 64])?,
-//!     &mut TensorMut::bshd(&mut o, [2, 128, 8, 64])?,
-//!     &mut LseMut::Host(&mut lse),
-//! )?;
+//! );
+//! let mut outputs = Outputs::new(TensorMut::bshd(&mut o, [2, 128, 8, 64])?, &mut lse);
+//! let ran = attention.forward(&inputs, &mut outputs)?;
 //!
 //! println!("{ran}"); // which backend, algorithm and kernels, and why the others did not
 //! assert!(o.iter().all(|&o| o == bf16::from_f32(2.0))); // an average of equal values
@@ -43,8 +43,8 @@
 //!
 //! | phase | from → to | what it may do |
 //! |---|---|---|
-//! | describe | [`Problem`], [`Tensor`], [`TensorMut`] | nothing but hold what it is given |
-//! | [`validate`] | problem × tensors → [`validate::Checked`] | refuse; looks at sizes and strides, never at memory or a device |
+//! | describe | [`Problem`], [`Inputs`], [`Outputs`] | nothing but hold what it is given |
+//! | [`validate`] | problem × arguments → [`validate::Checked`] | refuse; looks at sizes and strides, never at memory or a device |
 //! | [`plan`](mod@plan) | checked × [`plan::DeviceInfo`] → [`plan::Plan`] | choose kernels, grids, workspace; touches no device, allocates no tensor |
 //! | launch | plan → [`backend`] | nothing but run what was planned; fails only with what the driver says |
 //!
@@ -74,6 +74,8 @@ pub mod dtype;
 
 pub mod tensor;
 
+pub mod arguments;
+
 pub mod device;
 
 pub mod validate;
@@ -84,14 +86,15 @@ pub mod backend;
 
 pub mod error;
 
+pub use arguments::{Gradients, Inputs, OutputGradients, Outputs, Saved};
 pub use attention::{Attention, Explanation, Ran};
 pub use device::Device;
-pub use dtype::{Dtype, Element};
+pub use dtype::{Dtype, Element, Scalar};
 pub use error::Error;
 pub use plan::{Algorithm, Backend};
 pub use prepared::{PreparedBackward, PreparedForward, Workspace};
 pub use problem::{Mask, Order, Problem, ProblemBuilder};
-pub use tensor::{Gradients, Layout, Lse, LseMut, OutputGradients, Saved, Tensor, TensorMut};
+pub use tensor::{Layout, Tensor, TensorMut, Vector, VectorMut};
 pub use validate::Pass;
 
 /// README.md's example, compiled and run as a test.

@@ -5,14 +5,14 @@
 //!
 //! ```no_run
 //! use ferroflash::backend::cuda::{DeviceBuffer, Stream};
-//! use ferroflash::prepared::ForwardLayouts;
-//! use ferroflash::{Attention, Device, Dtype, Layout, LseMut, Problem, Tensor, TensorMut};
+//! use ferroflash::prepared::Layouts;
+//! use ferroflash::{Attention, Device, Dtype, Inputs, Layout, Outputs, Problem, Tensor, TensorMut};
 //! use half::bf16;
 //!
 //! let device = Device::cuda(0)?;
 //! let gpu = device.as_cuda().expect("a CUDA device");
 //! let problem = Problem::builder(Dtype::Bf16).seqlen(4096).heads(16).head_dim(128).build()?;
-//! let prepared = Attention::new(&device, problem)?.prepare_forward(&ForwardLayouts::contiguous(&problem)?)?;
+//! let prepared = Attention::new(&device, problem)?.prepare_forward(&Layouts::contiguous())?;
 //! let mut workspace = prepared.workspace()?;
 //!
 //! let stream = Stream::new(gpu)?;
@@ -22,15 +22,13 @@
 //! let mut o = DeviceBuffer::<bf16>::new(gpu, 4096 * 16 * 128)?;
 //! let mut lse = DeviceBuffer::<f32>::new(gpu, 16 * 4096)?;
 //! for _step in 0..100 {
-//!     prepared.forward(
-//!         &stream,
+//!     let inputs = Inputs::new(
 //!         &Tensor::device(q.slice(), layout)?,
 //!         &Tensor::device(k.slice(), layout)?,
 //!         &Tensor::device(v.slice(), layout)?,
-//!         &mut TensorMut::device(o.slice_mut(), layout)?,
-//!         &mut LseMut::Device(lse.slice_mut()),
-//!         &mut workspace,
-//!     )?;
+//!     );
+//!     let mut outputs = Outputs::new(TensorMut::device(o.slice_mut(), layout)?, lse.slice_mut());
+//!     prepared.forward(&stream, &inputs, &mut outputs, &mut workspace)?;
 //! }
 //! stream.synchronize()?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -41,18 +39,20 @@ mod layouts;
 use std::fmt;
 use std::sync::Arc;
 
-pub use layouts::{ForwardLayouts, GradientLayouts};
+pub use layouts::Layouts;
 
+use crate::arguments::{
+    Argument, Arguments, Form, Given, Gradients, Inputs, Operands, OutputGradients, Outputs, Saved,
+    need,
+};
 use crate::backend::cuda::launch::Launches;
 use crate::backend::cuda::memory::Memory;
 use crate::backend::cuda::{CudaDevice, Stream, StreamRef};
-use crate::error::{Argument, DriverError, Error, ProblemError};
+use crate::error::{DriverError, Error, ProblemError};
+use crate::plan::Plan;
 use crate::plan::workspace::COUNTER_BYTES;
-use crate::plan::{Addresses, Plan};
-use crate::tensor::{
-    Description, Gradients, LseDescription, LseMut, OutputGradients, Saved, Tensor, TensorMut,
-};
-use crate::validate::{Checked, ForwardTensors, GradientTensors, rows_fit};
+use crate::tensor::{Description, Place};
+use crate::validate::{Checked, vector_fits};
 
 /// The kernels read and write 16 bytes at a time.
 const ALIGNMENT_BYTES: u64 = 16;
@@ -103,25 +103,18 @@ pub struct PreparedForward {
 #[derive(Debug)]
 pub struct PreparedBackward {
     prepared: Prepared,
-    gradients: GradientTensors,
 }
 
 /// What both passes hold.
 #[derive(Debug)]
-struct Prepared {
+pub(crate) struct Prepared {
     launches: Launches,
-    forward: ForwardTensors,
+    arguments: Arguments,
 }
 
 impl PreparedForward {
-    pub(crate) fn new(
-        device: &Arc<CudaDevice>,
-        checked: &Checked,
-        plan: Plan,
-    ) -> Result<PreparedForward, Error> {
-        Ok(PreparedForward {
-            prepared: Prepared::new(device, checked, plan)?,
-        })
+    pub(crate) fn new(prepared: Prepared) -> PreparedForward {
+        PreparedForward { prepared }
     }
 
     /// What runs.
@@ -136,35 +129,21 @@ impl PreparedForward {
 
     /// Enqueues o = softmax(q·kᵀ · softmax_scale, masked) · v, and lse, on a stream. The tensors have the layouts that
     /// the call was prepared for; their addresses may be others each time.
-    #[allow(clippy::too_many_arguments)]
     pub fn forward<'a>(
         &self,
         stream: impl Into<StreamRef<'a>>,
-        q: &Tensor,
-        k: &Tensor,
-        v: &Tensor,
-        o: &mut TensorMut,
-        lse: &mut LseMut,
+        inputs: &Inputs,
+        outputs: &mut Outputs,
         workspace: &mut Workspace,
     ) -> Result<(), Error> {
-        let at = self
-            .prepared
-            .addresses(&ForwardTensors::of(q, k, v, o, lse))?;
-        self.prepared.enqueue(at, workspace, stream.into())
+        let operands = Operands::forward(inputs, outputs);
+        self.prepared.enqueue(&operands, workspace, stream.into())
     }
 }
 
 impl PreparedBackward {
-    pub(crate) fn new(
-        device: &Arc<CudaDevice>,
-        checked: &Checked,
-        gradients: GradientTensors,
-        plan: Plan,
-    ) -> Result<PreparedBackward, Error> {
-        Ok(PreparedBackward {
-            prepared: Prepared::new(device, checked, plan)?,
-            gradients,
-        })
+    pub(crate) fn new(prepared: Prepared) -> PreparedBackward {
+        PreparedBackward { prepared }
     }
 
     /// What runs.
@@ -180,37 +159,29 @@ impl PreparedBackward {
     /// Enqueues the gradients on a stream. The tensors have the layouts that the call was prepared for; their
     /// addresses may be others each time. A gradient of lse beside that of o ([`OutputGradients`]) may be there in one
     /// call and not in the next.
-    pub fn backward<'a, 'd>(
+    pub fn backward<'a>(
         &self,
         stream: impl Into<StreamRef<'a>>,
+        inputs: &Inputs,
         saved: &Saved,
-        of_output: impl Into<OutputGradients<'d>>,
+        of_output: &OutputGradients,
         gradients: &mut Gradients,
         workspace: &mut Workspace,
     ) -> Result<(), Error> {
-        let at = self.prepared.addresses(&ForwardTensors::saved(saved))?;
-        let given = GradientTensors::of(&of_output.into(), gradients);
-        let lse = &self.prepared.forward.lse;
-        let at = Addresses {
-            d_o: address(Argument::DO, &given.d_o, &self.gradients.d_o)?,
-            d_lse: match &given.d_lse {
-                Some(d_lse) => lse_address(Argument::DLse, d_lse, lse)?,
-                None => 0,
-            },
-            d_q: address(Argument::DQ, &given.d_q, &self.gradients.d_q)?,
-            d_k: address(Argument::DK, &given.d_k, &self.gradients.d_k)?,
-            d_v: address(Argument::DV, &given.d_v, &self.gradients.d_v)?,
-            ..at
-        };
-        self.prepared.enqueue(at, workspace, stream.into())
+        let operands = Operands::backward(inputs, saved, of_output, gradients);
+        self.prepared.enqueue(&operands, workspace, stream.into())
     }
 }
 
 impl Prepared {
-    fn new(device: &Arc<CudaDevice>, checked: &Checked, plan: Plan) -> Result<Prepared, Error> {
+    pub(crate) fn new(
+        device: &Arc<CudaDevice>,
+        checked: &Checked,
+        plan: Plan,
+    ) -> Result<Prepared, DriverError> {
         Ok(Prepared {
             launches: Launches::new(device, plan)?,
-            forward: *checked.forward(),
+            arguments: *checked.arguments(),
         })
     }
 
@@ -219,47 +190,72 @@ impl Prepared {
         Ok(Workspace::new(self.launches.device(), n_bytes)?)
     }
 
-    fn addresses(&self, given: &ForwardTensors) -> Result<Addresses, ProblemError> {
-        Ok(Addresses {
-            q: address(Argument::Q, &given.q, &self.forward.q)?,
-            k: address(Argument::K, &given.k, &self.forward.k)?,
-            v: address(Argument::V, &given.v, &self.forward.v)?,
-            o: address(Argument::O, &given.o, &self.forward.o)?,
-            lse: lse_address(Argument::Lse, &given.lse, &self.forward.lse)?,
-            ..Addresses::default()
-        })
-    }
-
     fn enqueue(
         &self,
-        at: Addresses,
+        operands: &Operands,
         workspace: &mut Workspace,
         stream: StreamRef,
     ) -> Result<(), Error> {
-        let (given, needed) = (
-            workspace.n_bytes(),
-            self.launches.plan().workspace.n_bytes(),
-        );
-        if given < needed {
+        let given = operands.describe();
+        let plan = self.launches.plan();
+        for argument in Argument::ALL {
+            self.fits(argument, given.get(argument))?;
+        }
+        let (given_bytes, needed_bytes) = (workspace.n_bytes(), plan.workspace.n_bytes());
+        if given_bytes < needed_bytes {
+            let (given, needed) = (given_bytes, needed_bytes);
             return Err(ProblemError::WorkspaceTooSmall { given, needed }.into());
         }
-        if 0 < needed && !Arc::ptr_eq(workspace.memory.device(), self.launches.device()) {
+        if 0 < needed_bytes && !Arc::ptr_eq(workspace.memory.device(), self.launches.device()) {
             return Err(ProblemError::WorkspaceElsewhere.into());
         }
-        let at = Addresses {
-            workspace: workspace.memory.address(),
-            ..at
-        };
-        Ok(self.launches.enqueue(&at, stream)?)
+        let address = |argument| given.get(argument).map_or(0, Given::address);
+        Ok(self
+            .launches
+            .enqueue(workspace.memory.address(), address, stream)?)
+    }
+
+    /// Whether an argument is what the call was prepared for. What may be left out may be there in one call and not in the next.
+    fn fits(&self, argument: Argument, given: Option<&Given>) -> Result<(), ProblemError> {
+        let plan = self.launches.plan();
+        let place = self.place();
+        match (given, self.arguments.get(argument)) {
+            (Some(Given::Tensor(given)), Some(Given::Tensor(prepared))) => {
+                as_prepared(argument, given, prepared)?;
+            }
+            (None, Some(_)) => return Err(ProblemError::Missing { argument }),
+            (None, None) => return Ok(()),
+            (Some(Given::Vector(vector)), _) => {
+                let need = need(&plan.problem, plan.pass, argument);
+                match need.map(|need| need.form) {
+                    Some(Form::Vector { dtype, n_elems }) => {
+                        vector_fits(argument, vector, dtype, n_elems)?;
+                    }
+                    _ => return Err(ProblemError::NotTaken { argument }),
+                }
+            }
+            (Some(Given::Tensor(_)), _) => return Err(ProblemError::NotTaken { argument }),
+        }
+        match given.map(Given::place) {
+            Some(given) if given != place => Err(ProblemError::OtherDevice {
+                given,
+                needed: place,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn place(&self) -> Place {
+        Place::Cuda(self.launches.device().ordinal())
     }
 }
 
-/// The tensor's address, if all else is as prepared.
-fn address(
+/// Whether a tensor has the layout, the type and the alignment that its call was prepared for.
+fn as_prepared(
     argument: Argument,
     given: &Description,
     prepared: &Description,
-) -> Result<u64, ProblemError> {
+) -> Result<(), ProblemError> {
     if given.layout != prepared.layout {
         return Err(ProblemError::NotAsPrepared {
             argument,
@@ -274,12 +270,6 @@ fn address(
             needed: prepared.dtype,
         });
     }
-    if given.place != prepared.place {
-        return Err(ProblemError::OtherDevice {
-            given: given.place,
-            needed: prepared.place,
-        });
-    }
     if !given.address.is_multiple_of(ALIGNMENT_BYTES) && !given.layout.shape().contains(&0) {
         return Err(ProblemError::Misaligned {
             argument,
@@ -287,21 +277,5 @@ fn address(
             alignment: ALIGNMENT_BYTES,
         });
     }
-    Ok(given.address)
-}
-
-/// The same for row statistics, or their gradient.
-fn lse_address(
-    argument: Argument,
-    given: &LseDescription,
-    prepared: &LseDescription,
-) -> Result<u64, ProblemError> {
-    rows_fit(argument, given, prepared.n_elems)?;
-    if given.place != prepared.place {
-        return Err(ProblemError::OtherDevice {
-            given: given.place,
-            needed: prepared.place,
-        });
-    }
-    Ok(given.address)
+    Ok(())
 }

@@ -83,28 +83,17 @@ pub enum Order {
 /// # Ok::<(), ferroflash::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[non_exhaustive]
 pub struct Problem {
-    /// Number of batch entries.
-    pub batch: usize,
-    /// Number of query heads: a multiple of `heads_k`.
-    pub heads_q: usize,
-    /// Number of key and value heads.
-    pub heads_k: usize,
-    /// Rows of q and o.
-    pub seqlen_q: usize,
-    /// Rows of k and v.
-    pub seqlen_k: usize,
-    /// Columns of q, k, v and o.
-    pub head_dim: usize,
-    /// Element type of q, k, v and o.
-    pub dtype: Dtype,
-    /// Which keys a query sees.
-    pub mask: Mask,
-    /// Factor of the scores; `None`: 1/√head_dim.
-    pub softmax_scale: Option<f32>,
-    /// Order of the sums of the backward pass.
-    pub order: Order,
+    batch: usize,
+    heads_q: usize,
+    heads_k: usize,
+    seqlen_q: usize,
+    seqlen_k: usize,
+    head_dim: usize,
+    dtype: Dtype,
+    mask: Mask,
+    softmax_scale: Option<f32>,
+    order: Order,
 }
 
 impl Problem {
@@ -134,6 +123,72 @@ impl Problem {
             .heads_q(q.heads)
             .heads_k(k.heads)
             .head_dim(q.head_dim)
+    }
+
+    /// A builder with all that this problem has, to change some of it.
+    pub fn to_builder(&self) -> ProblemBuilder {
+        ProblemBuilder {
+            batch: self.batch,
+            heads_q: Some(self.heads_q),
+            heads_k: Some(self.heads_k),
+            seqlen_q: Some(self.seqlen_q),
+            seqlen_k: Some(self.seqlen_k),
+            head_dim: Some(self.head_dim),
+            dtype: self.dtype,
+            mask: self.mask,
+            softmax_scale: self.softmax_scale,
+            order: self.order,
+        }
+    }
+
+    /// Number of batch entries.
+    pub fn batch(&self) -> usize {
+        self.batch
+    }
+
+    /// Number of query heads: a multiple of `heads_k`.
+    pub fn heads_q(&self) -> usize {
+        self.heads_q
+    }
+
+    /// Number of key and value heads.
+    pub fn heads_k(&self) -> usize {
+        self.heads_k
+    }
+
+    /// Rows of q and o.
+    pub fn seqlen_q(&self) -> usize {
+        self.seqlen_q
+    }
+
+    /// Rows of k and v.
+    pub fn seqlen_k(&self) -> usize {
+        self.seqlen_k
+    }
+
+    /// Columns of q, k, v and o.
+    pub fn head_dim(&self) -> usize {
+        self.head_dim
+    }
+
+    /// Element type of q, k, v and o.
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// Which keys a query sees.
+    pub fn mask(&self) -> Mask {
+        self.mask
+    }
+
+    /// The factor of the scores that was given; `None`: 1/√head_dim.
+    pub fn softmax_scale(&self) -> Option<f32> {
+        self.softmax_scale
+    }
+
+    /// Order of the sums of the backward pass.
+    pub fn order(&self) -> Order {
+        self.order
     }
 
     /// The factor of the scores that will be used: the one given, or [`Problem::default_scale`].
@@ -201,6 +256,13 @@ impl Problem {
         let with = |spec: Spec, has: bool, constant| if has { spec.with(constant) } else { spec };
         let spec = with(Spec::PLAIN, right, Constant::RightBound);
         with(spec, left, Constant::LeftBound)
+    }
+
+    /// Rows of the scores: batch · heads_q · seqlen_q, or the largest number where it is larger.
+    pub(crate) fn n_rows(&self) -> u64 {
+        [self.batch, self.heads_q, self.seqlen_q]
+            .iter()
+            .fold(1, |product: u64, &size| product.saturating_mul(size as u64))
     }
 
     /// The layout of the weights: `[batch, heads_q, seqlen_q, columns]`, contiguous, where `columns` is `seqlen_k`

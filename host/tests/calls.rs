@@ -1,10 +1,10 @@
 //! The calls of [`Attention`]: what they compute on the backends that every machine has, and what they refuse.
 
 use ferroflash::error::{Argument, PlanError, ProblemError};
-use ferroflash::prepared::ForwardLayouts;
+use ferroflash::prepared::Layouts;
 use ferroflash::{
-    Algorithm, Attention, Backend, Device, Dtype, Error, Gradients, Lse, LseMut, Mask,
-    OutputGradients, Pass, Problem, Ran, Saved, Tensor, TensorMut,
+    Algorithm, Attention, Backend, Device, Dtype, Error, Gradients, Inputs, Mask, OutputGradients,
+    Outputs, Pass, Problem, Ran, Saved, Tensor, TensorMut, Vector,
 };
 use half::f16;
 
@@ -43,10 +43,10 @@ struct Results {
 /// With a gradient of o and one of lse.
 fn both_passes(attention: &Attention) -> Result<Results, Error> {
     let d_lse: Vec<f32> = (0..80).map(|row| (row as f32 * 0.37).cos()).collect();
-    both_passes_with(attention, Some(Lse::Host(&d_lse)))
+    both_passes_with(attention, Some((&d_lse).into()))
 }
 
-fn both_passes_with(attention: &Attention, d_lse: Option<Lse>) -> Result<Results, Error> {
+fn both_passes_with(attention: &Attention, d_lse: Option<Vector>) -> Result<Results, Error> {
     let (n_q, n_k) = (40 * 2 * 32, 70 * 32);
     let (q, k, v, d_o) = (
         waves(n_q, 0.13),
@@ -57,25 +57,22 @@ fn both_passes_with(attention: &Attention, d_lse: Option<Lse>) -> Result<Results
     let [mut o, mut d_q] = [vec![f16::NAN; n_q], vec![f16::NAN; n_q]];
     let [mut d_k, mut d_v] = [vec![f16::NAN; n_k], vec![f16::NAN; n_k]];
     let mut lse = vec![f32::NAN; 80];
-    let q = Tensor::bshd(&q, SHAPE_Q)?;
-    let (k, v) = (Tensor::bshd(&k, SHAPE_K)?, Tensor::bshd(&v, SHAPE_K)?);
-    let mut o_view = TensorMut::bshd(&mut o, SHAPE_Q)?;
-    let forward = attention.forward(&q, &k, &v, &mut o_view, &mut LseMut::Host(&mut lse))?;
-    let saved = Saved {
-        q,
-        k,
-        v,
-        o: Tensor::bshd(&o, SHAPE_Q)?,
-        lse: Lse::Host(&lse),
-    };
-    let mut gradients = Gradients {
-        d_q: TensorMut::bshd(&mut d_q, SHAPE_Q)?,
-        d_k: TensorMut::bshd(&mut d_k, SHAPE_K)?,
-        d_v: TensorMut::bshd(&mut d_v, SHAPE_K)?,
-    };
-    let d_o = Tensor::bshd(&d_o, SHAPE_Q)?;
-    let of_output = OutputGradients { d_o, d_lse };
-    let backward = attention.backward(&saved, of_output, &mut gradients)?;
+    let inputs = Inputs::new(
+        &Tensor::bshd(&q, SHAPE_Q)?,
+        &Tensor::bshd(&k, SHAPE_K)?,
+        &Tensor::bshd(&v, SHAPE_K)?,
+    );
+    let mut outputs = Outputs::new(TensorMut::bshd(&mut o, SHAPE_Q)?, &mut lse);
+    let forward = attention.forward(&inputs, &mut outputs)?;
+    let saved = Saved::new(&Tensor::bshd(&o, SHAPE_Q)?, &lse);
+    let mut gradients = Gradients::new(
+        TensorMut::bshd(&mut d_q, SHAPE_Q)?,
+        TensorMut::bshd(&mut d_k, SHAPE_K)?,
+        TensorMut::bshd(&mut d_v, SHAPE_K)?,
+    );
+    let mut of_output = OutputGradients::new(&Tensor::bshd(&d_o, SHAPE_Q)?);
+    of_output.d_lse = d_lse;
+    let backward = attention.backward(&inputs, &saved, &of_output, &mut gradients)?;
     Ok(Results {
         o,
         lse,
@@ -98,7 +95,7 @@ fn gradient_bits(results: &Results) -> Vec<u16> {
 
 /// A gradient of lse that is left out is one of zeros, to the bit, and takes no less memory or kernels.
 fn assert_absent_is_zero(attention: &Attention) {
-    let zeros = both_passes_with(attention, Some(Lse::Host(&[0.0; 80]))).unwrap();
+    let zeros = both_passes_with(attention, Some((&[0f32; 80]).into())).unwrap();
     let absent = both_passes_with(attention, None).unwrap();
     assert_eq!(gradient_bits(&absent), gradient_bits(&zeros));
     assert_eq!(absent.ran, zeros.ran);
@@ -121,7 +118,7 @@ fn on_the_cpu_a_gradient_of_lse_that_is_left_out_is_zero() {
 #[test]
 fn a_gradient_of_lse_of_other_rows_is_refused() {
     let attention = Attention::new(&Device::cpu(), problem()).unwrap();
-    let Err(refused) = both_passes_with(&attention, Some(Lse::Host(&[0.0; 79]))) else {
+    let Err(refused) = both_passes_with(&attention, Some((&[0f32; 79]).into())) else {
         panic!("79 rows were taken for 80")
     };
     let expected = ProblemError::ElementCount {
@@ -165,6 +162,14 @@ mod emulated {
         Device::emulated(EmulatorOptions::seeded(7))
     }
 
+    /// The kernels that ran, with what they were compiled with.
+    fn names(ran: &Ran) -> Vec<String> {
+        ran.kernels
+            .iter()
+            .map(|kernel| kernel.to_string())
+            .collect()
+    }
+
     fn close(left: &[f16], right: &[f16]) {
         let worst = left
             .iter()
@@ -178,7 +183,10 @@ mod emulated {
     fn flash2_agrees_with_the_cpu() {
         let cpu = both_passes(&Attention::new(&Device::cpu(), problem()).unwrap()).unwrap();
         let emulated = both_passes(&Attention::new(&device(), problem()).unwrap()).unwrap();
-        assert_eq!(emulated.ran[0].kernels, ["forward_sm80_f16_d32"]);
+        assert_eq!(
+            names(&emulated.ran[0]),
+            ["forward_sm80_f16_d32 right_bound"]
+        );
         assert_eq!(emulated.ran[1].kernels.len(), 3);
         assert_eq!(emulated.ran[1].algorithm, Algorithm::Flash2);
         close(&cpu.o, &emulated.o);
@@ -198,11 +206,17 @@ mod emulated {
         let hopper = Device::emulated(EmulatorOptions::hopper(7));
         let cpu = both_passes(&Attention::new(&Device::cpu(), problem()).unwrap()).unwrap();
         let emulated = both_passes(&Attention::new(&hopper, problem()).unwrap()).unwrap();
-        assert_eq!(emulated.ran[0].kernels, ["forward_sm90a_f16_d64_compact"]);
+        assert_eq!(
+            names(&emulated.ran[0]),
+            ["forward_sm90a_f16_d64_compact right_bound"]
+        );
         assert_eq!(emulated.ran[0].algorithm, Algorithm::Flash3);
         assert_eq!(
-            emulated.ran[1].kernels,
-            ["backward_delta_sm90a_f16_d64", "backward_sm90a_f16_d64"]
+            names(&emulated.ran[1]),
+            [
+                "backward_delta_sm90a_f16_d64 plain",
+                "backward_sm90a_f16_d64 right_bound"
+            ]
         );
         assert_eq!(emulated.ran[1].algorithm, Algorithm::Flash3);
         close(&cpu.o, &emulated.o);
@@ -245,27 +259,28 @@ mod emulated {
 
     #[test]
     fn without_queries_the_gradients_of_keys_are_zero() {
-        let mut problem = problem();
-        problem.seqlen_q = 0;
+        let problem = problem().to_builder().seqlen_q(0).build().unwrap();
         let (k, v) = (waves(70 * 32, 0.29), waves(70 * 32, 0.41));
         let none = Tensor::bshd::<f16>(&[], [1, 0, 2, 32]).unwrap();
-        let saved = Saved {
-            q: none,
-            k: Tensor::bshd(&k, SHAPE_K).unwrap(),
-            v: Tensor::bshd(&v, SHAPE_K).unwrap(),
-            o: none,
-            lse: Lse::Host(&[]),
-        };
+        let inputs = Inputs::new(
+            &none,
+            &Tensor::bshd(&k, SHAPE_K).unwrap(),
+            &Tensor::bshd(&v, SHAPE_K).unwrap(),
+        );
+        let saved = Saved::new(&none, &[0f32; 0]);
         let hopper = Device::emulated(EmulatorOptions::hopper(0));
         for device in [device(), hopper] {
             let attention = Attention::new(&device, problem).unwrap();
             let (mut d_k, mut d_v) = (vec![f16::NAN; 70 * 32], vec![f16::NAN; 70 * 32]);
-            let mut gradients = Gradients {
-                d_q: TensorMut::bshd::<f16>(&mut [], [1, 0, 2, 32]).unwrap(),
-                d_k: TensorMut::bshd(&mut d_k, SHAPE_K).unwrap(),
-                d_v: TensorMut::bshd(&mut d_v, SHAPE_K).unwrap(),
-            };
-            attention.backward(&saved, &none, &mut gradients).unwrap();
+            let mut gradients = Gradients::new(
+                TensorMut::bshd::<f16>(&mut [], [1, 0, 2, 32]).unwrap(),
+                TensorMut::bshd(&mut d_k, SHAPE_K).unwrap(),
+                TensorMut::bshd(&mut d_v, SHAPE_K).unwrap(),
+            );
+            let of_output = OutputGradients::new(&none);
+            attention
+                .backward(&inputs, &saved, &of_output, &mut gradients)
+                .unwrap();
             assert!(
                 d_k.iter()
                     .chain(&d_v)
@@ -282,16 +297,15 @@ mod emulated {
         let (q, k, v) = (waves(n_q, 0.13), waves(n_k, 0.29), waves(n_k, 0.41));
         let (mut o, mut lse) = (vec![f16::ZERO; n_q], vec![0f32; 80]);
         let mut weights = vec![f16::NAN; layout.n_elems().unwrap()];
-        let ran = attention
-            .forward_with_weights(
-                &Tensor::bshd(&q, SHAPE_Q).unwrap(),
-                &Tensor::bshd(&k, SHAPE_K).unwrap(),
-                &Tensor::bshd(&v, SHAPE_K).unwrap(),
-                &mut TensorMut::bshd(&mut o, SHAPE_Q).unwrap(),
-                &mut LseMut::Host(&mut lse),
-                &mut TensorMut::strided(&mut weights, layout).unwrap(),
-            )
-            .unwrap();
+        let inputs = Inputs::new(
+            &Tensor::bshd(&q, SHAPE_Q).unwrap(),
+            &Tensor::bshd(&k, SHAPE_K).unwrap(),
+            &Tensor::bshd(&v, SHAPE_K).unwrap(),
+        );
+        let o = TensorMut::bshd(&mut o, SHAPE_Q).unwrap();
+        let mut outputs =
+            Outputs::new(o, &mut lse).weights(TensorMut::strided(&mut weights, layout).unwrap());
+        let ran = attention.forward(&inputs, &mut outputs).unwrap();
         assert_eq!(ran.algorithm, Algorithm::Standard);
         for (row, weights) in weights.chunks_exact(72).enumerate() {
             let sum: f32 = weights[..70].iter().map(|weight| weight.to_f32()).sum();
@@ -334,8 +348,9 @@ fn an_algorithm_by_name_is_an_error_where_it_cannot_serve() {
 #[test]
 fn only_a_gpu_has_streams() {
     let attention = Attention::new(&Device::cpu(), problem()).unwrap();
-    let layouts = ForwardLayouts::contiguous(&problem()).unwrap();
-    let refused = attention.prepare_forward(&layouts).unwrap_err();
+    let refused = attention
+        .prepare_forward(&Layouts::contiguous())
+        .unwrap_err();
     assert_eq!(
         refused,
         Error::Plan(PlanError::NotAsynchronous {
@@ -346,8 +361,7 @@ fn only_a_gpu_has_streams() {
 
 #[test]
 fn a_problem_that_makes_no_sense_is_refused_before_any_tensor() {
-    let mut problem = problem();
-    problem.head_dim = 0;
+    let problem = problem().to_builder().head_dim(0).build().unwrap();
     let refused = Attention::new(&Device::cpu(), problem).unwrap_err();
     assert!(matches!(
         refused,

@@ -2,7 +2,7 @@
 
 use ferroflash::error::ProblemError;
 use ferroflash::validate::sizes;
-use ferroflash::{Dtype, Problem};
+use ferroflash::{Dtype, Problem, ProblemBuilder};
 
 /// batch 2, 6 query heads over 3, 5 queries, 7 keys, head_dim 16.
 fn problem() -> Problem {
@@ -18,10 +18,8 @@ fn problem() -> Problem {
 }
 
 /// The same with some of it changed.
-fn with(change: impl FnOnce(&mut Problem)) -> Problem {
-    let mut problem = problem();
-    change(&mut problem);
-    problem
+fn with(change: impl FnOnce(ProblemBuilder) -> ProblemBuilder) -> Problem {
+    change(problem().to_builder()).build().unwrap()
 }
 
 #[test]
@@ -64,7 +62,7 @@ fn a_size_that_was_not_set_is_named() {
 #[test]
 fn head_dim_lies_between_1_and_256() {
     for given in [0, 257, usize::MAX] {
-        let refused = sizes(&with(|p| p.head_dim = given));
+        let refused = sizes(&with(|p| p.head_dim(given)));
         assert_eq!(
             refused,
             Err(ProblemError::HeadDimOutOfRange {
@@ -75,28 +73,21 @@ fn head_dim_lies_between_1_and_256() {
         );
     }
     for head_dim in [1, 255, 256] {
-        sizes(&with(|p| p.head_dim = head_dim)).unwrap();
+        sizes(&with(|p| p.head_dim(head_dim))).unwrap();
     }
 }
 
 #[test]
 fn heads_q_is_a_multiple_of_heads_k() {
     for (heads_q, heads_k) in [(6, 4), (3, 6), (6, 0), (0, 3)] {
-        let refused = sizes(&with(|p| {
-            p.heads_q = heads_q;
-            p.heads_k = heads_k;
-        }));
+        let refused = sizes(&with(|p| p.heads_q(heads_q).heads_k(heads_k)));
         assert_eq!(
             refused,
             Err(ProblemError::HeadsNotMultiple { heads_q, heads_k })
         );
     }
     for (heads_q, heads_k) in [(0, 0), (6, 1), (6, 6)] {
-        sizes(&with(|p| {
-            p.heads_q = heads_q;
-            p.heads_k = heads_k;
-        }))
-        .unwrap();
+        sizes(&with(|p| p.heads_q(heads_q).heads_k(heads_k))).unwrap();
     }
 }
 
@@ -111,14 +102,14 @@ fn softmax_scale_is_finite_and_positive() {
         f32::MAX,
         f32::NAN,
     ] {
-        let refused = sizes(&with(|p| p.softmax_scale = Some(given)));
+        let refused = sizes(&with(|p| p.softmax_scale(given)));
         let Err(ProblemError::SoftmaxScale { given: named }) = refused else {
             panic!("{given} gave {refused:?}")
         };
         assert_eq!(named.to_bits(), given.to_bits());
     }
     for given in [f32::MIN_POSITIVE, 1.0, 1e30] {
-        sizes(&with(|p| p.softmax_scale = Some(given))).unwrap();
+        sizes(&with(|p| p.softmax_scale(given))).unwrap();
     }
 }
 
@@ -126,13 +117,10 @@ fn softmax_scale_is_finite_and_positive() {
 fn rows_and_keys_are_countable() {
     let what = "batch · heads_q · seqlen_q";
     for seqlen_q in [0, 1 << 40] {
-        let problem = with(|p| {
-            p.batch = usize::MAX / 2;
-            p.seqlen_q = seqlen_q;
-        });
+        let problem = with(|p| p.batch(usize::MAX / 2).seqlen_q(seqlen_q));
         assert_eq!(sizes(&problem), Err(ProblemError::SizeOverflow { what }));
     }
     let what = "batch · heads_k · seqlen_k";
-    let problem = with(|p| p.seqlen_k = usize::MAX);
+    let problem = with(|p| p.seqlen_k(usize::MAX));
     assert_eq!(sizes(&problem), Err(ProblemError::SizeOverflow { what }));
 }

@@ -1,12 +1,12 @@
 //! Each rule of validation, with the field of the error that names the culprit.
 
-use ferroflash::error::{Argument, ProblemError};
+use ferroflash::arguments::{Argument, Arguments, Given};
+use ferroflash::dtype::ScalarType;
+use ferroflash::error::ProblemError;
 use ferroflash::plan::schedule::MAX_GRID;
-use ferroflash::tensor::{Description, LseDescription, Place};
-use ferroflash::validate::{
-    ForwardTensors, GradientTensors, backward, forward, forward_with_weights,
-};
-use ferroflash::{Dtype, Layout, Problem};
+use ferroflash::tensor::{Description, Place, VectorDescription};
+use ferroflash::validate::{check, without_tensors};
+use ferroflash::{Dtype, Layout, Pass, Problem, ProblemBuilder};
 
 /// batch 2, 6 query heads over 3, 5 queries, 7 keys, head_dim 16.
 fn problem() -> Problem {
@@ -22,234 +22,192 @@ fn problem() -> Problem {
 }
 
 /// The same with some of it changed.
-fn with(change: impl FnOnce(&mut Problem)) -> Problem {
-    let mut problem = problem();
-    change(&mut problem);
-    problem
+fn with(change: impl FnOnce(ProblemBuilder) -> ProblemBuilder) -> Problem {
+    change(problem().to_builder()).build().unwrap()
 }
 
-fn like_q() -> Description {
-    Description::contiguous([2, 5, 6, 16], Dtype::F16, Place::Host).unwrap()
-}
+const PASSES: [Pass; 3] = [Pass::Forward, Pass::ForwardWithWeights, Pass::Backward];
 
-fn like_k() -> Description {
-    Description::contiguous([2, 7, 3, 16], Dtype::F16, Place::Host).unwrap()
-}
-
-fn tensors() -> ForwardTensors {
-    let lse = LseDescription::contiguous(2 * 6 * 5, Place::Host);
-    ForwardTensors {
-        q: like_q(),
-        k: like_k(),
-        v: like_k(),
-        o: like_q(),
-        lse,
+/// What fits; in a backward pass with a gradient of lse.
+fn fitting(pass: Pass) -> Arguments {
+    let arguments = *without_tensors(&problem(), pass, Place::Host)
+        .unwrap()
+        .arguments();
+    match pass {
+        Pass::Backward => arguments.with(Argument::DLse, rows()),
+        _ => arguments,
     }
 }
 
-fn gradients() -> GradientTensors {
-    GradientTensors {
-        d_o: like_q(),
-        d_lse: Some(tensors().lse),
-        d_q: like_q(),
-        d_k: like_k(),
-        d_v: like_k(),
-    }
+fn rows() -> VectorDescription {
+    VectorDescription::unplaced(2 * 6 * 5, Dtype::F32, Place::Host)
+}
+
+/// The argument of a pass, changed, is refused.
+fn assert_refused(
+    pass: Pass,
+    argument: Argument,
+    changed: impl Into<Given>,
+    refusal: ProblemError,
+) {
+    let arguments = fitting(pass).with(argument, changed);
+    assert_eq!(check(&problem(), pass, arguments), Err(refusal));
+}
+
+/// Every tensor of every pass, and its shape.
+fn tensors() -> impl Iterator<Item = (Pass, Argument, Description)> {
+    PASSES.into_iter().flat_map(|pass| {
+        let arguments = fitting(pass);
+        let tensors = arguments
+            .tensors()
+            .map(|(argument, &given)| (pass, argument, given));
+        tensors.collect::<Vec<_>>()
+    })
 }
 
 #[test]
 fn what_fits_is_accepted() {
-    let checked = forward(&problem(), tensors()).unwrap();
-    assert_eq!(checked.problem(), &problem());
-    assert_eq!(checked.softmax_scale(), 0.25);
-    assert_eq!(checked.n_rows(), 60);
-    assert!(checked.gradients().is_none());
-    assert!(
-        backward(&problem(), tensors(), gradients())
-            .unwrap()
-            .gradients()
-            .is_some()
-    );
+    for pass in PASSES {
+        let checked = check(&problem(), pass, fitting(pass)).unwrap();
+        assert_eq!(checked.problem(), &problem());
+        assert_eq!(checked.softmax_scale(), 0.25);
+        assert_eq!(checked.n_rows(), 60);
+        assert_eq!(checked.arguments(), &fitting(pass));
+    }
+    assert_eq!(tensors().count(), 4 + 5 + 8);
 }
 
 #[test]
 fn lengths_of_zero_are_accepted() {
     for (seqlen_q, seqlen_k) in [(0, 7), (5, 0), (0, 0)] {
-        let problem = with(|p| {
-            p.seqlen_q = seqlen_q;
-            p.seqlen_k = seqlen_k;
-        });
-        let q = Description::contiguous(problem.shape_q(), Dtype::F16, Place::Host).unwrap();
-        let k = Description::contiguous(problem.shape_k(), Dtype::F16, Place::Host).unwrap();
-        let lse = LseDescription::contiguous((12 * seqlen_q) as u64, Place::Host);
-        forward(
-            &problem,
-            ForwardTensors {
-                q,
-                k,
-                v: k,
-                o: q,
-                lse,
-            },
-        )
-        .unwrap();
+        let problem = with(|p| p.seqlen_q(seqlen_q).seqlen_k(seqlen_k));
+        for pass in PASSES {
+            without_tensors(&problem, pass, Place::Host).unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_a_pass_needs_is_there_and_nothing_else_is() {
+    for pass in PASSES {
+        for argument in Argument::ALL {
+            match fitting(pass).get(argument) {
+                Some(_) => {
+                    let without = check(&problem(), pass, fitting(pass).without(argument));
+                    match argument {
+                        Argument::DLse => assert!(without.is_ok()),
+                        _ => assert_eq!(without, Err(ProblemError::Missing { argument })),
+                    }
+                }
+                None => {
+                    let refusal = ProblemError::NotTaken { argument };
+                    assert_refused(pass, argument, rows(), refusal);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn tensors_are_tensors_and_vectors_are_vectors() {
+    for pass in PASSES {
+        for argument in Argument::ALL {
+            let (other, needed): (Given, _) = match fitting(pass).get(argument) {
+                Some(Given::Tensor(_)) => (rows().into(), "tensor"),
+                Some(Given::Vector(_)) => {
+                    let tensor = *fitting(pass).tensor(Argument::Q).unwrap();
+                    (tensor.into(), "vector")
+                }
+                None => continue,
+            };
+            let refusal = ProblemError::OtherForm { argument, needed };
+            assert_refused(pass, argument, other, refusal);
+        }
     }
 }
 
 #[test]
 fn each_tensor_has_the_problems_shape() {
-    let wrong = Description::contiguous([2, 5, 6, 8], Dtype::F16, Place::Host).unwrap();
-    let forward_cases = [
-        (
-            Argument::Q,
-            ForwardTensors {
-                q: wrong,
-                ..tensors()
-            },
-            problem().shape_q(),
-        ),
-        (
-            Argument::K,
-            ForwardTensors {
-                k: wrong,
-                ..tensors()
-            },
-            problem().shape_k(),
-        ),
-        (
-            Argument::V,
-            ForwardTensors {
-                v: wrong,
-                ..tensors()
-            },
-            problem().shape_k(),
-        ),
-        (
-            Argument::O,
-            ForwardTensors {
-                o: wrong,
-                ..tensors()
-            },
-            problem().shape_q(),
-        ),
-    ];
-    for (argument, tensors, needed) in forward_cases {
+    let wrong = Description::contiguous([2, 5, 6, 9], Dtype::F16, Place::Host).unwrap();
+    for (pass, argument, tensor) in tensors() {
         let refusal = ProblemError::ShapeMismatch {
             argument,
-            given: [2, 5, 6, 8],
-            needed,
+            given: [2, 5, 6, 9],
+            needed: tensor.layout.shape(),
         };
-        assert_eq!(forward(&problem(), tensors), Err(refusal));
+        assert_refused(pass, argument, wrong, refusal);
     }
-    let backward_cases = [
-        (
-            Argument::DO,
-            GradientTensors {
-                d_o: wrong,
-                ..gradients()
-            },
-            problem().shape_q(),
-        ),
-        (
-            Argument::DQ,
-            GradientTensors {
-                d_q: wrong,
-                ..gradients()
-            },
-            problem().shape_q(),
-        ),
-        (
-            Argument::DK,
-            GradientTensors {
-                d_k: wrong,
-                ..gradients()
-            },
-            problem().shape_k(),
-        ),
-        (
-            Argument::DV,
-            GradientTensors {
-                d_v: wrong,
-                ..gradients()
-            },
-            problem().shape_k(),
-        ),
-    ];
-    for (argument, gradients, needed) in backward_cases {
-        let refusal = ProblemError::ShapeMismatch {
-            argument,
-            given: [2, 5, 6, 8],
-            needed,
-        };
-        assert_eq!(backward(&problem(), tensors(), gradients), Err(refusal));
+    let shape = |argument| {
+        fitting(Pass::Backward)
+            .tensor(argument)
+            .unwrap()
+            .layout
+            .shape()
+    };
+    for argument in [Argument::Q, Argument::O, Argument::DO, Argument::DQ] {
+        assert_eq!(shape(argument), [2, 5, 6, 16]);
+    }
+    for argument in [Argument::K, Argument::V, Argument::DK, Argument::DV] {
+        assert_eq!(shape(argument), [2, 7, 3, 16]);
     }
 }
 
 #[test]
 fn each_tensor_has_the_problems_type() {
-    let k = Description {
-        dtype: Dtype::Bf16,
-        ..like_k()
-    };
-    let refusal = ProblemError::DtypeMismatch {
-        argument: Argument::K,
-        given: Dtype::Bf16,
-        needed: Dtype::F16,
-    };
-    assert_eq!(
-        forward(&problem(), ForwardTensors { k, ..tensors() }),
-        Err(refusal)
-    );
+    for (pass, argument, tensor) in tensors() {
+        for given in [Dtype::Bf16.into(), Dtype::F32.into(), ScalarType::I32] {
+            let changed = Description {
+                dtype: given,
+                ..tensor
+            };
+            let refusal = ProblemError::DtypeMismatch {
+                argument,
+                given,
+                needed: Dtype::F16.into(),
+            };
+            assert_refused(pass, argument, changed, refusal);
+        }
+    }
 }
 
 #[test]
-fn each_tensor_lies_where_q_lies() {
-    let v = like_k().moved_to(Place::Cuda(1));
-    let refusal = ProblemError::MixedPlaces {
-        argument: Argument::V,
-        given: Place::Cuda(1),
-        needed: Place::Host,
-    };
-    assert_eq!(
-        forward(&problem(), ForwardTensors { v, ..tensors() }),
-        Err(refusal)
-    );
+fn everything_lies_where_q_lies() {
+    for pass in PASSES {
+        for argument in Argument::ALL.into_iter().skip(1) {
+            if let Some(given) = fitting(pass).get(argument) {
+                let refusal = ProblemError::MixedPlaces {
+                    argument,
+                    given: Place::Cuda(1),
+                    needed: Place::Host,
+                };
+                assert_refused(pass, argument, given.moved_to(Place::Cuda(1)), refusal);
+            }
+        }
+        let moved = fitting(pass).moved_to(Place::Cuda(1));
+        assert_eq!(
+            check(&problem(), pass, moved).unwrap().place(),
+            Place::Cuda(1)
+        );
+    }
 }
 
 /// What is refused of lse, and of its gradient.
-fn assert_rows_refused(given: LseDescription, refusal: impl Fn(Argument) -> ProblemError) {
-    let with_lse = ForwardTensors {
-        lse: given,
-        ..tensors()
-    };
-    let refused = Err(refusal(Argument::Lse));
-    assert_eq!(forward(&problem(), with_lse), refused);
-    assert_eq!(backward(&problem(), with_lse, gradients()), refused);
-    let with_d_lse = GradientTensors {
-        d_lse: Some(given),
-        ..gradients()
-    };
-    let refused = Err(refusal(Argument::DLse));
-    assert_eq!(backward(&problem(), tensors(), with_d_lse), refused);
-}
-
-#[test]
-fn lse_and_its_gradient_lie_where_q_lies() {
-    let given = tensors().lse.moved_to(Place::Cuda(0));
-    assert_rows_refused(given, |argument| ProblemError::MixedPlaces {
-        argument,
-        given: Place::Cuda(0),
-        needed: Place::Host,
-    });
+fn assert_rows_refused(given: VectorDescription, refusal: impl Fn(Argument) -> ProblemError) {
+    for pass in PASSES {
+        assert_refused(pass, Argument::Lse, given, refusal(Argument::Lse));
+    }
+    assert_refused(
+        Pass::Backward,
+        Argument::DLse,
+        given,
+        refusal(Argument::DLse),
+    );
 }
 
 #[test]
 fn lse_and_its_gradient_have_one_element_per_row() {
     for n_elems in [0, 59, 61] {
-        let given = LseDescription {
-            n_elems,
-            ..tensors().lse
-        };
+        let given = VectorDescription { n_elems, ..rows() };
         assert_rows_refused(given, |argument| ProblemError::ElementCount {
             argument,
             given: n_elems,
@@ -260,15 +218,12 @@ fn lse_and_its_gradient_have_one_element_per_row() {
 
 #[test]
 fn lse_and_its_gradient_are_f32_whatever_the_problem_is() {
-    for dtype in [Dtype::Bf16, Dtype::F16] {
-        let given = LseDescription {
-            dtype,
-            ..tensors().lse
-        };
+    for dtype in [Dtype::Bf16.into(), Dtype::F16.into(), ScalarType::I32] {
+        let given = VectorDescription { dtype, ..rows() };
         assert_rows_refused(given, |argument| ProblemError::DtypeMismatch {
             argument,
             given: dtype,
-            needed: Dtype::F32,
+            needed: ScalarType::F32,
         });
     }
 }
@@ -276,10 +231,7 @@ fn lse_and_its_gradient_are_f32_whatever_the_problem_is() {
 #[test]
 fn lse_and_its_gradient_are_aligned() {
     for address in [4096 + 1, 4096 + 2] {
-        let given = LseDescription {
-            address,
-            ..tensors().lse
-        };
+        let given = VectorDescription { address, ..rows() };
         assert_rows_refused(given, |argument| ProblemError::Misaligned {
             argument,
             address,
@@ -289,84 +241,67 @@ fn lse_and_its_gradient_are_aligned() {
 }
 
 #[test]
-fn a_gradient_of_lse_may_be_left_out() {
-    let without = GradientTensors {
-        d_lse: None,
-        ..gradients()
-    };
-    let checked = backward(&problem(), tensors(), without).unwrap();
-    assert_eq!(checked.gradients(), Some(&without));
+fn outputs_do_not_alias_and_inputs_may() {
+    let written: [(Pass, &[Argument]); 3] = [
+        (Pass::Forward, &[Argument::O]),
+        (Pass::ForwardWithWeights, &[Argument::O]),
+        (Pass::Backward, &[Argument::DQ, Argument::DK, Argument::DV]),
+    ];
+    for (pass, argument, mut tensor) in tensors() {
+        // The weights have one layout.
+        if argument == Argument::Weights {
+            continue;
+        }
+        tensor.layout.batch_stride = 0;
+        if is_written(&written, pass, argument) {
+            let layout = tensor.layout;
+            let refusal = ProblemError::OutputAliases { argument, layout };
+            assert_refused(pass, argument, tensor, refusal);
+        } else {
+            let arguments = fitting(pass).with(argument, tensor);
+            check(&problem(), pass, arguments).unwrap();
+        }
+    }
 }
 
+fn is_written(written: &[(Pass, &[Argument])], pass: Pass, argument: Argument) -> bool {
+    let mut of_pass = written.iter().filter(|(of, _)| *of == pass);
+    of_pass.any(|(_, arguments)| arguments.contains(&argument))
+}
+
+/// A stride of 0 repeats elements, which count each time: whoever walks over the tensor counts them.
 #[test]
-fn outputs_do_not_alias_and_inputs_may() {
-    let repeated = |tensor: Description| Description {
-        layout: Layout {
-            batch_stride: 0,
-            ..tensor.layout
-        },
-        ..tensor
+fn repeated_elements_count_each_time() {
+    let n_keys = 1 << 55;
+    let problem = with(|p| p.seqlen_k(n_keys).batch(1).heads(1));
+    let short = with(|p| p.batch(1).heads(1));
+    let arguments = *without_tensors(&short, Pass::Forward, Place::Host)
+        .unwrap()
+        .arguments();
+    let mut k = *arguments.tensor(Argument::K).unwrap();
+    (k.layout.seqlen, k.layout.row_stride) = (n_keys, 0);
+    let with_k = |problem: &Problem, k: Description| {
+        let arguments = arguments.with(Argument::K, k).with(Argument::V, k);
+        check(problem, Pass::Forward, arguments)
     };
-    forward(
-        &problem(),
-        ForwardTensors {
-            k: repeated(like_k()),
-            ..tensors()
-        },
-    )
-    .unwrap();
-    let o = repeated(like_q());
-    let refusal = ProblemError::OutputAliases {
-        argument: Argument::O,
-        layout: o.layout,
-    };
+    assert!(with_k(&problem, k).is_ok());
+    // Twice 2^58 · 16 elements of two bytes are 2^63 bytes.
+    let problem = with(|p| p.seqlen_k(8 * n_keys).batch(1).heads(1));
+    k.layout.seqlen = 8 * n_keys;
+    let what = "the bytes of a tensor";
     assert_eq!(
-        forward(&problem(), ForwardTensors { o, ..tensors() }),
-        Err(refusal)
+        with_k(&problem, k),
+        Err(ProblemError::SizeOverflow { what })
     );
-    // In the backward pass o is an input.
-    backward(&problem(), ForwardTensors { o, ..tensors() }, gradients()).unwrap();
-    let cases = [
-        (
-            Argument::DQ,
-            GradientTensors {
-                d_q: repeated(like_q()),
-                ..gradients()
-            },
-            repeated(like_q()),
-        ),
-        (
-            Argument::DK,
-            GradientTensors {
-                d_k: repeated(like_k()),
-                ..gradients()
-            },
-            repeated(like_k()),
-        ),
-        (
-            Argument::DV,
-            GradientTensors {
-                d_v: repeated(like_k()),
-                ..gradients()
-            },
-            repeated(like_k()),
-        ),
-    ];
-    for (argument, gradients, culprit) in cases {
-        let refusal = ProblemError::OutputAliases {
-            argument,
-            layout: culprit.layout,
-        };
-        assert_eq!(backward(&problem(), tensors(), gradients), Err(refusal));
-    }
 }
 
 #[test]
 fn weights_have_the_one_layout() {
     let layout = problem().weights_layout().unwrap();
     assert_eq!(layout.shape(), [2, 5, 6, 8]);
-    let weights = Description { layout, ..like_q() };
-    forward_with_weights(&problem(), tensors(), weights).unwrap();
+    let pass = Pass::ForwardWithWeights;
+    let weights = *fitting(pass).tensor(Argument::Weights).unwrap();
+    assert_eq!(weights.layout, layout);
     let given = Layout::bshd([2, 5, 6, 8]).unwrap();
     let refusal = ProblemError::WeightsLayout {
         given,
@@ -376,10 +311,7 @@ fn weights_have_the_one_layout() {
         layout: given,
         ..weights
     };
-    assert_eq!(
-        forward_with_weights(&problem(), tensors(), weights),
-        Err(refusal)
-    );
+    assert_refused(pass, Argument::Weights, weights, refusal);
 }
 
 #[test]

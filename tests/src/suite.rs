@@ -153,7 +153,7 @@ fn check_tiles(
         .forward_kernels
         .iter()
         .chain(&results.backward_kernels)
-        .filter_map(|name| variants::by_name(name))
+        .filter_map(|kernel| variants::by_name(kernel.name))
         .find(|row| {
             let flash2_backward = kinds(Algorithm::Flash2, Pass::Backward).contains(&row.kind);
             let flash3_forward = row.kind == Kind::TmaForward;

@@ -1,9 +1,10 @@
 //! One case on one device: memory is laid out, both passes run, every result is compared.
 
 use ferroflash::error::PlanError;
-use ferroflash::plan::Outcome;
+use ferroflash::plan::{Outcome, SpecialisedKernel};
 use ferroflash::{
-    Algorithm, Attention, Device, Dtype, Element, Error, Gradients, Order, OutputGradients, Saved,
+    Algorithm, Attention, Device, Dtype, Element, Error, Gradients, Order, OutputGradients,
+    Outputs, Saved,
 };
 use half::{bf16, f16};
 
@@ -22,9 +23,9 @@ pub struct Results {
     /// d_q, d_k and d_v.
     pub gradients: oracle::Gradients,
     /// The kernels of the forward pass.
-    pub forward_kernels: Vec<&'static str>,
+    pub forward_kernels: Vec<SpecialisedKernel>,
     /// The kernels of the backward pass.
-    pub backward_kernels: Vec<&'static str>,
+    pub backward_kernels: Vec<SpecialisedKernel>,
 }
 
 /// What it should have computed.
@@ -199,8 +200,8 @@ fn typed<T: Element>(
 ) -> Result<Results, Refusal> {
     let refusal = |error| refusal(error, algorithm);
     let broken = |error: ferroflash::error::ProblemError| Refusal::Failed(error.to_string());
-    let mut problem = case.problem().map_err(broken)?;
-    problem.order = order;
+    let problem = case.problem().map_err(broken)?.to_builder().order(order);
+    let problem = problem.build().map_err(broken)?;
     let (like_q, like_k) = (problem.shape_q(), problem.shape_k());
     let filled = |values: &[f64], shape| {
         Buffer::<T>::filled(values, shape, case.arrangement).map_err(broken)
@@ -213,7 +214,8 @@ fn typed<T: Element>(
         filled(&values.d_o, like_q)?,
     ];
     let view = |at: usize| inputs[at].view().map_err(broken);
-    let (q, k, v, d_o) = (view(0)?, view(1)?, view(2)?, view(3)?);
+    let given = ferroflash::Inputs::new(&view(0)?, &view(1)?, &view(2)?);
+    let d_o = view(3)?;
     let d_lse = values.d_lse.as_deref().map(Rows::filled);
     let attention = Attention::new(device, problem)
         .map_err(refusal)?
@@ -221,30 +223,24 @@ fn typed<T: Element>(
 
     let mut o = unwritten(like_q)?;
     let mut rows = Rows::unwritten(case.sizes.row_elems());
-    let mut o_view = o.view_mut().map_err(broken)?;
     let forward = attention
-        .forward(&q, &k, &v, &mut o_view, &mut rows.slice_mut().into())
+        .forward(
+            &given,
+            &mut Outputs::new(o.view_mut().map_err(broken)?, rows.slice_mut()),
+        )
         .map_err(refusal)?;
 
     let (mut d_q, mut d_k, mut d_v) = (unwritten(like_q)?, unwritten(like_k)?, unwritten(like_k)?);
-    let saved = Saved {
-        q,
-        k,
-        v,
-        o: o.view().map_err(broken)?,
-        lse: rows.slice().into(),
-    };
-    let mut gradients = Gradients {
-        d_q: d_q.view_mut().map_err(broken)?,
-        d_k: d_k.view_mut().map_err(broken)?,
-        d_v: d_v.view_mut().map_err(broken)?,
-    };
-    let of_output = OutputGradients {
-        d_o,
-        d_lse: d_lse.as_ref().map(|d_lse| d_lse.slice().into()),
-    };
+    let mut gradients = Gradients::new(
+        d_q.view_mut().map_err(broken)?,
+        d_k.view_mut().map_err(broken)?,
+        d_v.view_mut().map_err(broken)?,
+    );
+    let mut of_output = OutputGradients::new(&d_o);
+    of_output.d_lse = d_lse.as_ref().map(|d_lse| d_lse.slice().into());
+    let saved = Saved::new(&o.view().map_err(broken)?, rows.slice());
     let backward = attention
-        .backward(&saved, of_output, &mut gradients)
+        .backward(&given, &saved, &of_output, &mut gradients)
         .map_err(refusal)?;
 
     let [q, k, v, d_o] = &inputs;

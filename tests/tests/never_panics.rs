@@ -1,10 +1,11 @@
 //! The path from a problem to a plan takes any numbers: it ends in a plan or in a typed error that has a text, never in
 //! a panic. 120,000 random problems, most of them absurd.
 
+use ferroflash::arguments::Argument;
 use ferroflash::error::{Error, ProblemError};
 use ferroflash::plan::{Algorithm, Backend, DeviceInfo, Plan, plan};
-use ferroflash::tensor::{Description, LseDescription, Place};
-use ferroflash::validate::{self, Checked, ForwardTensors, GradientTensors, Pass};
+use ferroflash::tensor::{Description, Place, VectorDescription};
+use ferroflash::validate::{self, Checked, Pass};
 use ferroflash::{Dtype, Layout, Mask, Order, Problem};
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -134,63 +135,64 @@ fn algorithm() -> impl Strategy<Value = Option<Algorithm>> {
     prop_oneof![2 => Just(None), 1 => select(Algorithm::BY_PREFERENCE.to_vec()).prop_map(Some)]
 }
 
-/// Problem → tensors → checked.
+/// What a change to a tensor changes.
+const TENSORS: [Argument; 8] = [
+    Argument::Q,
+    Argument::K,
+    Argument::V,
+    Argument::O,
+    Argument::DO,
+    Argument::DQ,
+    Argument::DK,
+    Argument::DV,
+];
+
+/// Problem → arguments → checked.
 fn check(problem: &Problem, pass: Pass, change: Change) -> Result<Checked, ProblemError> {
-    let like_q = Description::contiguous(problem.shape_q(), problem.dtype, Place::Host)?;
-    let like_k = Description::contiguous(problem.shape_k(), problem.dtype, Place::Host)?;
-    let mut tensors = [
-        like_q, like_k, like_k, like_q, like_q, like_q, like_k, like_k,
-    ];
-    let rows = problem
-        .batch
-        .wrapping_mul(problem.heads_q)
-        .wrapping_mul(problem.seqlen_q) as u64;
-    let mut lse = LseDescription::contiguous(rows, Place::Host);
-    let mut d_lse = None;
-    match change {
-        Change::Nothing => {}
-        Change::Shape(tensor, n) => tensors[tensor].layout.seqlen = n,
-        Change::Strides(tensor, [batch_stride, row_stride, head_stride]) => {
-            let layout = tensors[tensor].layout;
-            tensors[tensor].layout = Layout {
+    let arguments = *validate::without_tensors(problem, pass, Place::Host)?.arguments();
+    let tensor = |tensor: usize, change: &dyn Fn(&mut Description)| {
+        let argument = TENSORS[tensor];
+        match arguments.tensor(argument) {
+            Some(&given) => {
+                let mut changed = given;
+                change(&mut changed);
+                arguments.with(argument, changed)
+            }
+            None => arguments,
+        }
+    };
+    let rows = *arguments.vector(Argument::Lse).expect("every pass has it");
+    let changed = match change {
+        Change::Nothing => arguments,
+        Change::Shape(at, n) => tensor(at, &|tensor| tensor.layout.seqlen = n),
+        Change::Strides(at, [batch_stride, row_stride, head_stride]) => tensor(at, &|tensor| {
+            tensor.layout = Layout {
                 batch_stride,
                 row_stride,
                 head_stride,
-                ..layout
-            };
+                ..tensor.layout
+            }
+        }),
+        Change::Address(at, address) => tensor(at, &|tensor| tensor.address = address),
+        Change::Dtype(at) => tensor(at, &|tensor| tensor.dtype = Dtype::F16.into()),
+        Change::Place(at) => tensor(at, &|tensor| tensor.place = Place::Cuda(3)),
+        Change::Rows(n_elems) => {
+            arguments.with(Argument::Lse, VectorDescription { n_elems, ..rows })
         }
-        Change::Address(tensor, address) => tensors[tensor].address = address,
-        Change::Dtype(tensor) => tensors[tensor].dtype = Dtype::F16,
-        Change::Place(tensor) => tensors[tensor].place = Place::Cuda(3),
-        Change::Rows(n_elems) => lse.n_elems = n_elems,
-        Change::GradientRows(n_elems) => d_lse = Some(LseDescription { n_elems, ..lse }),
+        Change::GradientRows(n_elems) => {
+            arguments.with(Argument::DLse, VectorDescription { n_elems, ..rows })
+        }
         Change::GradientOfRows(dtype, address) => {
-            d_lse = Some(LseDescription {
+            let dtype = dtype.into();
+            let changed = VectorDescription {
                 dtype,
                 address,
-                ..lse
-            })
-        }
-    }
-    let [q, k, v, o, d_o, d_q, d_k, d_v] = tensors;
-    let forward = ForwardTensors { q, k, v, o, lse };
-    match pass {
-        Pass::Forward => validate::forward(problem, forward),
-        Pass::ForwardWithWeights => {
-            let layout = problem.weights_layout()?;
-            validate::forward_with_weights(problem, forward, Description { layout, ..q })
-        }
-        Pass::Backward => {
-            let gradients = GradientTensors {
-                d_o,
-                d_lse,
-                d_q,
-                d_k,
-                d_v,
+                ..rows
             };
-            validate::backward(problem, forward, gradients)
+            arguments.with(Argument::DLse, changed)
         }
-    }
+    };
+    validate::check(problem, pass, changed)
 }
 
 /// What has to hold of every plan, whatever the numbers.

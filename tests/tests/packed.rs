@@ -3,7 +3,7 @@
 use conformance::cases::Case;
 use conformance::inputs::Values;
 use conformance::subject::{CPU, CUDA, EMULATED, EMULATED_HOPPER, Subject};
-use ferroflash::{Algorithm, Attention, Dtype, Mask, Tensor, TensorMut};
+use ferroflash::{Algorithm, Attention, Dtype, Inputs, Mask, Outputs, Tensor, TensorMut};
 use half::bf16;
 
 const CASE: [usize; 4] = [2, 130, 2, 64];
@@ -21,9 +21,12 @@ fn forward(
     let attention = Attention::new(&device, case.problem().unwrap())
         .unwrap()
         .with_algorithm(algorithm);
-    let mut o_view = TensorMut::bshd(&mut o, CASE).unwrap();
+    let o_view = TensorMut::bshd(&mut o, CASE).unwrap();
     attention
-        .forward(&q, &k, &v, &mut o_view, &mut lse.as_mut_slice().into())
+        .forward(
+            &Inputs::new(&q, &k, &v),
+            &mut Outputs::new(o_view, &mut lse),
+        )
         .unwrap();
     (
         o.iter().map(|x| x.to_bits()).collect(),

@@ -1,9 +1,10 @@
 //! Tensor maps describe exactly the tensors of a problem: each coordinate inside is the address that the strides give,
 //! and the driver takes every map that a plan makes.
 
-use ferroflash::plan::{Addresses, Algorithm, Backend, DeviceInfo, plan};
-use ferroflash::tensor::{Description, LseDescription, Place};
-use ferroflash::validate::{self, ForwardTensors};
+use ferroflash::arguments::Argument;
+use ferroflash::plan::{Algorithm, Backend, DeviceInfo, plan};
+use ferroflash::tensor::{Description, Place};
+use ferroflash::validate::{self, Pass};
 use ferroflash::{Dtype, Layout, Mask, Problem};
 use ferroflash_kernels::params::{BOX_COLUMNS, Params, TensorMap, TmaForwardParams};
 use ferroflash_kernels::variants::{Footprint, Kind, VARIANTS};
@@ -87,45 +88,45 @@ fn assert_legal(map: &TensorMap) {
     assert_eq!(u64::from(BOX_COLUMNS) * ELEMENT_BYTES, 128);
 }
 
+/// Where arguments lie, and the workspace.
+const AT: [(Argument, u64); 5] = [
+    (Argument::Q, 0x10_0000),
+    (Argument::K, 0x20_0010),
+    (Argument::V, 0x30_0020),
+    (Argument::O, 0x40_0030),
+    (Argument::Lse, 0x50_0000),
+];
+const WORKSPACE: u64 = 0x60_0000;
+
+fn lies_at(argument: Argument) -> u64 {
+    let at = AT.iter().find(|&&(other, _)| other == argument);
+    at.map_or(0, |&(_, address)| address)
+}
+
 fn params(
     problem: &Problem,
     layouts: [Layout; 4],
-    at: &Addresses,
+    address: impl Fn(Argument) -> u64,
 ) -> Option<(TmaForwardParams, Footprint)> {
-    let [q, k, v, o] = layouts.map(|layout| Description {
-        layout,
-        dtype: problem.dtype,
-        place: Place::Cuda(0),
-        address: 0,
-    });
-    let lse = LseDescription::contiguous(
-        (problem.batch * problem.heads_q * problem.seqlen_q) as u64,
-        Place::Cuda(0),
-    );
-    let checked = validate::forward(problem, ForwardTensors { q, k, v, o, lse }).unwrap();
+    let checked = validate::without_tensors(problem, Pass::Forward, Place::Cuda(0)).unwrap();
+    let mut arguments = *checked.arguments();
+    for (layout, argument) in
+        layouts
+            .into_iter()
+            .zip([Argument::Q, Argument::K, Argument::V, Argument::O])
+    {
+        let tensor = *arguments.tensor(argument).unwrap();
+        arguments = arguments.with(argument, Description { layout, ..tensor });
+    }
+    let checked = validate::check(problem, Pass::Forward, arguments).unwrap();
     let asked = Some(Algorithm::Flash3);
     let plan = plan(&checked, &DeviceInfo::h200(), Backend::Cuda, asked).unwrap();
     let launch = plan.launches.first()?;
-    match plan.params(launch, at) {
+    match plan.params(launch, WORKSPACE, address) {
         Params::TmaForward(params) => Some((params, launch.variant.footprint)),
         other => panic!("{other:?}"),
     }
 }
-
-const AT: Addresses = Addresses {
-    q: 0x10_0000,
-    k: 0x20_0010,
-    v: 0x30_0020,
-    o: 0x40_0030,
-    lse: 0x50_0000,
-    weights: 0,
-    d_o: 0,
-    d_lse: 0,
-    d_q: 0,
-    d_k: 0,
-    d_v: 0,
-    workspace: 0x60_0000,
-};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
@@ -147,7 +148,7 @@ proptest! {
         let (like_q, like_k) = (problem.shape_q(), problem.shape_k());
         let shapes = [like_q, like_k, like_k, like_q];
         let layouts = [0, 1, 2, 3].map(|at| layout(shapes[at], gaps[at], order, unused));
-        let (params, footprint) = params(&problem, layouts, &AT).unwrap();
+        let (params, footprint) = params(&problem, layouts, lies_at).unwrap();
         let maps = [params.q, params.k, params.v, params.o];
         maps.iter().for_each(assert_legal);
         let rows = [64, footprint.block_k, footprint.block_k, 64].map(u64::from);
@@ -156,12 +157,12 @@ proptest! {
         prop_assert!(maps.iter().all(|map| (group as u64).is_multiple_of(map.box_heads)));
         prop_assert_eq!((maps[1].box_heads, maps[2].box_heads), (1, 1));
         prop_assert_eq!(maps[0].box_heads, maps[3].box_heads);
-        for (at, base) in [AT.q, AT.k, AT.v, AT.o].into_iter().enumerate() {
+        for (at, (_, base)) in AT[..4].iter().enumerate() {
             if layouts[at].seqlen > 0 {
-                assert_describes(&maps[at], &layouts[at], base);
+                assert_describes(&maps[at], &layouts[at], *base);
             }
         }
-        prop_assert_eq!((params.lse, params.tile_counter), (AT.lse, AT.workspace));
+        prop_assert_eq!((params.lse, params.tile_counter), (lies_at(Argument::Lse), WORKSPACE));
     }
 }
 
@@ -179,8 +180,12 @@ fn without_keys_the_maps_are_legal_although_k_and_v_lie_nowhere() {
         Layout::bshd(problem.shape_q()).unwrap(),
         Layout::bshd(problem.shape_k()).unwrap(),
     );
-    let at = Addresses { k: 0, v: 1, ..AT };
-    let (params, _) = params(&problem, [q, k, k, q], &at).unwrap();
+    let nowhere = |argument| match argument {
+        Argument::K => 0,
+        Argument::V => 1,
+        _ => lies_at(argument),
+    };
+    let (params, _) = params(&problem, [q, k, k, q], nowhere).unwrap();
     [params.q, params.k, params.v, params.o]
         .iter()
         .for_each(assert_legal);
@@ -201,7 +206,7 @@ fn without_rows_nothing_is_launched() {
             Layout::bshd(problem.shape_q()).unwrap(),
             Layout::bshd(problem.shape_k()).unwrap(),
         );
-        assert_eq!(params(&problem, [q, k, k, q], &AT), None);
+        assert_eq!(params(&problem, [q, k, k, q], lies_at), None);
     }
 }
 

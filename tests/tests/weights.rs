@@ -7,7 +7,7 @@ use conformance::oracle::{self, Terms};
 use conformance::subject::{CUDA, EMULATED, Subject};
 use conformance::tolerance::Quantity;
 use conformance::trial::with_inputs;
-use ferroflash::{Algorithm, Attention, Dtype, Element, Mask, Tensor, TensorMut};
+use ferroflash::{Algorithm, Attention, Dtype, Element, Inputs, Mask, Outputs, Tensor, TensorMut};
 use half::{bf16, f16};
 
 /// The weights as a device computes them, `[batch, heads_q, seqlen_q, seqlen_k]`.
@@ -25,16 +25,17 @@ fn weights<T: Element>(subject: &Subject, case: &Case, values: &Values) -> Vec<f
     let mut o = vec![T::from_f32(f32::NAN); q.len()];
     let mut lse = vec![f32::NAN; case.sizes.row_elems()];
     let attention = Attention::new(&(subject.open)(case.seed).unwrap(), problem).unwrap();
+    let inputs = Inputs::new(
+        &Tensor::bshd(&q, problem.shape_q()).unwrap(),
+        &Tensor::bshd(&k, problem.shape_k()).unwrap(),
+        &Tensor::bshd(&v, problem.shape_k()).unwrap(),
+    );
+    let o = TensorMut::bshd(&mut o, problem.shape_q()).unwrap();
+    let mut outputs =
+        Outputs::new(o, &mut lse).weights(TensorMut::strided(&mut weights, layout).unwrap());
     let ran = attention
         .with_algorithm(Algorithm::Standard)
-        .forward_with_weights(
-            &Tensor::bshd(&q, problem.shape_q()).unwrap(),
-            &Tensor::bshd(&k, problem.shape_k()).unwrap(),
-            &Tensor::bshd(&v, problem.shape_k()).unwrap(),
-            &mut TensorMut::bshd(&mut o, problem.shape_q()).unwrap(),
-            &mut lse.as_mut_slice().into(),
-            &mut TensorMut::strided(&mut weights, layout).unwrap(),
-        )
+        .forward(&inputs, &mut outputs)
         .unwrap();
     assert_eq!(ran.algorithm, Algorithm::Standard);
     let rows = weights.chunks_exact(layout.row_stride.max(1));

@@ -4,13 +4,11 @@
 use ferroflash_kernels::emu::{self, GlobalMemory};
 use ferroflash_kernels::entry;
 
+use crate::arguments::{Argument, ByArgument, Lent, Operand, Operands};
 use crate::error::{Error, ProblemError};
 use crate::plan::workspace::ALIGNMENT_BYTES;
-use crate::plan::{Addresses, DeviceInfo, Plan, PlannedLaunch};
-use crate::tensor::{
-    Gradients, HostData, HostDataMut, LseMut, Memory, MemoryMut, OutputGradients, Place, Saved,
-    Tensor, TensorMut,
-};
+use crate::plan::{DeviceInfo, Plan, PlannedLaunch};
+use crate::tensor::{HostData, HostDataMut, Memory, MemoryMut, Place};
 
 /// The emulated device, and how its threads are interleaved.
 #[derive(Clone, Debug)]
@@ -39,78 +37,19 @@ impl EmulatorOptions {
     }
 }
 
-/// Computes o and lse, and the weights where the plan gives them.
-pub(crate) fn forward(
+/// Computes what the plan's pass writes.
+pub(crate) fn run(
     plan: &Plan,
     options: &EmulatorOptions,
-    inputs: [&Tensor; 3],
-    o: &mut TensorMut,
-    lse: &mut LseMut,
-    weights: Option<&mut TensorMut>,
+    operands: &mut Operands,
 ) -> Result<(), Error> {
     let mut workspace = Workspace::new(plan)?;
     let mut memory = GlobalMemory::new();
-    let [q, k, v] = inputs;
-    let at = Addresses {
-        q: input(&mut memory, "q", q)?,
-        k: input(&mut memory, "k", k)?,
-        v: input(&mut memory, "v", v)?,
-        o: output(&mut memory, "o", o)?,
-        lse: memory.output("lse", lse.host().ok_or(ELSEWHERE)?),
-        weights: match weights {
-            Some(weights) => output(&mut memory, "weights", weights)?,
-            None => 0,
-        },
-        workspace: workspace.lend(&mut memory, plan),
-        ..Addresses::default()
-    };
-    run(plan, options, &at, &mut memory)?;
-    workspace.counters_are_clear(plan)
-}
-
-/// Computes the gradients.
-pub(crate) fn backward(
-    plan: &Plan,
-    options: &EmulatorOptions,
-    saved: &Saved,
-    of_output: &OutputGradients,
-    gradients: &mut Gradients,
-) -> Result<(), Error> {
-    let mut workspace = Workspace::new(plan)?;
-    let mut memory = GlobalMemory::new();
-    let at = Addresses {
-        q: input(&mut memory, "q", &saved.q)?,
-        k: input(&mut memory, "k", &saved.k)?,
-        v: input(&mut memory, "v", &saved.v)?,
-        o: input(&mut memory, "o", &saved.o)?,
-        lse: memory.input("lse", saved.lse.host().ok_or(ELSEWHERE)?),
-        d_o: input(&mut memory, "d_o", &of_output.d_o)?,
-        d_lse: match &of_output.d_lse {
-            Some(d_lse) => memory.input("d_lse", d_lse.host().ok_or(ELSEWHERE)?),
-            None => 0,
-        },
-        d_q: output(&mut memory, "d_q", &mut gradients.d_q)?,
-        d_k: output(&mut memory, "d_k", &mut gradients.d_k)?,
-        d_v: output(&mut memory, "d_v", &mut gradients.d_v)?,
-        workspace: workspace.lend(&mut memory, plan),
-        ..Addresses::default()
-    };
-    run(plan, options, &at, &mut memory)?;
-    workspace.counters_are_clear(plan)
-}
-
-/// Tensors of the emulator lie on the host; validation saw to that.
-const ELSEWHERE: ProblemError = ProblemError::OtherDevice {
-    given: Place::Cuda(0),
-    needed: Place::Host,
-};
-
-fn run(
-    plan: &Plan,
-    options: &EmulatorOptions,
-    at: &Addresses,
-    memory: &mut GlobalMemory,
-) -> Result<(), Error> {
+    let mut addresses = ByArgument::<u64>::default();
+    for (argument, operand) in operands.iter_mut() {
+        addresses[argument] = lend(&mut memory, argument, operand)?;
+    }
+    let start = workspace.lend(&mut memory, plan);
     for planned in &plan.launches {
         let variant = planned.variant;
         let fault = |report: String| Error::Emulator {
@@ -119,12 +58,12 @@ fn run(
         };
         let kernel =
             entry::emulated(variant.name).ok_or_else(|| fault("there is no such kernel".into()))?;
-        let params = plan.params(planned, at);
+        let params = plan.params(planned, start, |argument| addresses[argument]);
         let launch = launch(planned, &options.device);
-        emu::run(&launch, &options.run, memory, &|| kernel(&params))
+        emu::run(&launch, &options.run, &mut memory, &|| kernel(&params))
             .map_err(|found| fault(found.to_string()))?;
     }
-    Ok(())
+    workspace.counters_are_clear(plan)
 }
 
 fn launch(planned: &PlannedLaunch, device: &DeviceInfo) -> emu::Launch {
@@ -139,32 +78,35 @@ fn launch(planned: &PlannedLaunch, device: &DeviceInfo) -> emu::Launch {
     }
 }
 
-/// Lends exactly the elements that the layout reaches over.
-fn input<'a>(
+/// Lends exactly the elements that the layout reaches over, under the argument's name.
+fn lend<'a>(
     memory: &mut GlobalMemory<'a>,
-    name: &str,
-    tensor: &'a Tensor,
+    argument: Argument,
+    operand: &'a mut Operand,
 ) -> Result<u64, ProblemError> {
-    let n_elems = tensor.layout().extent_elems()?;
-    match tensor.memory() {
-        Memory::Host(HostData::Bf16(data)) => Ok(memory.input(name, &data[..n_elems])),
-        Memory::Host(HostData::F16(data)) => Ok(memory.input(name, &data[..n_elems])),
-        Memory::Host(HostData::F32(data)) => Ok(memory.input(name, &data[..n_elems])),
-        Memory::Device(_) => Err(ELSEWHERE),
-    }
-}
-
-fn output<'a>(
-    memory: &mut GlobalMemory<'a>,
-    name: &str,
-    tensor: &'a mut TensorMut,
-) -> Result<u64, ProblemError> {
-    let n_elems = tensor.layout().extent_elems()?;
-    match tensor.memory_mut() {
-        MemoryMut::Host(HostDataMut::Bf16(data)) => Ok(memory.output(name, &mut data[..n_elems])),
-        MemoryMut::Host(HostDataMut::F16(data)) => Ok(memory.output(name, &mut data[..n_elems])),
-        MemoryMut::Host(HostDataMut::F32(data)) => Ok(memory.output(name, &mut data[..n_elems])),
-        MemoryMut::Device(_) => Err(ELSEWHERE),
+    let given = operand.describe();
+    let n_elems = given.extent_elems()?;
+    let name = argument.name();
+    match operand.lend() {
+        Lent::Read(Memory::Host(data)) => Ok(match data {
+            HostData::Bf16(data) => memory.input(name, &data[..n_elems]),
+            HostData::F16(data) => memory.input(name, &data[..n_elems]),
+            HostData::F32(data) => memory.input(name, &data[..n_elems]),
+            HostData::I32(data) => memory.input(name, &data[..n_elems]),
+        }),
+        Lent::Write(MemoryMut::Host(data)) => Ok(match data {
+            HostDataMut::Bf16(data) => memory.output(name, &mut data[..n_elems]),
+            HostDataMut::F16(data) => memory.output(name, &mut data[..n_elems]),
+            HostDataMut::F32(data) => memory.output(name, &mut data[..n_elems]),
+            HostDataMut::I32(data) => memory.output(name, &mut data[..n_elems]),
+        }),
+        // Validation has refused it already.
+        Lent::Read(Memory::Device(_)) | Lent::Write(MemoryMut::Device(_)) => {
+            Err(ProblemError::OtherDevice {
+                given: given.place(),
+                needed: Place::Host,
+            })
+        }
     }
 }
 
@@ -225,7 +167,7 @@ impl Workspace {
             let left = &memory[first..first + (piece.n_bytes / unit) as usize];
             if left.iter().any(|&word| word != 0) {
                 return Err(Error::Emulator {
-                    kernel: plan.kernels().last().unwrap_or_default(),
+                    kernel: plan.kernels().last().map_or("", |kernel| kernel.name),
                     report: format!("the counter {} is not 0 after the launch", piece.name),
                 });
             }

@@ -6,9 +6,9 @@ use ferroflash_kernels::variants::Kind;
 
 use super::reason::Reason;
 use super::select::{PassKernels, grid};
-use super::views::{scale, shape, view};
+use super::views::{scale, shape};
 use super::workspace::WorkspaceLayout;
-use super::{Addresses, DeviceInfo, PlannedLaunch, clear, schedule};
+use super::{DeviceInfo, PlannedLaunch, clear, schedule};
 use crate::problem::Problem;
 use crate::validate::Checked;
 
@@ -33,10 +33,10 @@ impl Cut {
         let block_q = u64::from(main.block_q);
         Cut {
             block_q,
-            padded_q: (problem.seqlen_q as u64).next_multiple_of(block_q),
-            tiles: (problem.seqlen_k as u32).div_ceil(main.block_k),
-            heads_q: (problem.batch * problem.heads_q) as u64,
-            heads_k: (problem.batch * problem.heads_k) as u64,
+            padded_q: (problem.seqlen_q() as u64).next_multiple_of(block_q),
+            tiles: (problem.seqlen_k() as u32).div_ceil(main.block_k),
+            heads_q: (problem.batch() * problem.heads_q()) as u64,
+            heads_k: (problem.batch() * problem.heads_k()) as u64,
         }
     }
 
@@ -57,7 +57,7 @@ pub fn launches(
 ) -> Result<Vec<PlannedLaunch>, Reason> {
     let mut launches: Vec<_> = clear::backward(checked)?.into_iter().collect();
     let problem = checked.problem();
-    if problem.seqlen_q == 0 {
+    if problem.seqlen_q() == 0 {
         return Ok(launches);
     }
     for &variant in kernels.variants() {
@@ -81,7 +81,7 @@ pub fn launches(
             }
         };
         if grid > 0 {
-            launches.push(PlannedLaunch::new(problem, variant, grid, params));
+            launches.push(PlannedLaunch::new(checked, variant, grid, params));
         }
     }
     Ok(launches)
@@ -111,24 +111,7 @@ pub fn params(
     )?;
     let tile_counters = push("tile_counters", &[2, size_of::<u32>() as u64])?;
 
-    let tensors = checked.forward();
-    let gradients = checked.gradients();
-    let gradient = |of: fn(&crate::validate::GradientTensors) -> crate::tensor::Description| {
-        gradients
-            .map(|gradients| view(&of(gradients)))
-            .unwrap_or_default()
-    };
     Ok(BackwardParams {
-        q: view(&tensors.q),
-        k: view(&tensors.k),
-        v: view(&tensors.v),
-        o: view(&tensors.o),
-        d_o: gradient(|gradients| gradients.d_o),
-        d_q: gradient(|gradients| gradients.d_q),
-        d_k: gradient(|gradients| gradients.d_k),
-        d_v: gradient(|gradients| gradients.d_v),
-        lse: 0,
-        d_lse: 0,
         lse_log2,
         delta,
         d_q_accum,
@@ -139,25 +122,6 @@ pub fn params(
         window: checked.problem().window(),
         scale: scale(checked),
         schedule,
+        ..Default::default()
     })
-}
-
-/// Fills the addresses in.
-pub fn bind(mut params: BackwardParams, at: &Addresses) -> BackwardParams {
-    params.q.base = at.q;
-    params.k.base = at.k;
-    params.v.base = at.v;
-    params.o.base = at.o;
-    params.d_o.base = at.d_o;
-    params.d_q.base = at.d_q;
-    params.d_k.base = at.d_k;
-    params.d_v.base = at.d_v;
-    params.lse = at.lse;
-    params.d_lse = at.d_lse;
-    params.lse_log2 += at.workspace;
-    params.delta += at.workspace;
-    params.d_q_accum += at.workspace;
-    params.dq_semaphore += at.workspace;
-    params.tile_counters += at.workspace;
-    params
 }

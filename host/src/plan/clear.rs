@@ -3,10 +3,10 @@
 use ferroflash_kernels::params::{ClearParams, Params};
 use ferroflash_kernels::variants::{Kind, VARIANTS, Variant};
 
+use super::PlannedLaunch;
 use super::reason::Reason;
 use super::select::grid;
-use super::views::{shape, view};
-use super::{Addresses, PlannedLaunch};
+use super::views::shape;
 use crate::problem::Problem;
 use crate::validate::Checked;
 
@@ -17,17 +17,17 @@ fn variant() -> Option<&'static Variant> {
 
 /// Whether some key is seen by no query: tiles of such keys are not visited.
 fn has_unseen_keys(problem: &Problem) -> bool {
-    let before_the_first = match problem.mask.window().0 {
-        Some(left) => problem.seqlen_q.saturating_add(left),
+    let before_the_first = match problem.mask().window().0 {
+        Some(left) => problem.seqlen_q().saturating_add(left),
         None => usize::MAX,
     };
-    problem.seqlen_q == 0 || before_the_first < problem.seqlen_k
+    problem.seqlen_q() == 0 || before_the_first < problem.seqlen_k()
 }
 
 /// Of a backward pass.
 pub fn backward(checked: &Checked) -> Result<Option<PlannedLaunch>, Reason> {
     let problem = checked.problem();
-    let (Some(variant), Some(gradients)) = (variant(), checked.gradients()) else {
+    let Some(variant) = variant() else {
         return Ok(None);
     };
     if !has_unseen_keys(problem) {
@@ -35,27 +35,16 @@ pub fn backward(checked: &Checked) -> Result<Option<PlannedLaunch>, Reason> {
     }
     let rows = u64::from(variant.footprint.block_q);
     let blocks =
-        (problem.seqlen_q as u64).div_ceil(rows) + (problem.seqlen_k as u64).div_ceil(rows);
+        (problem.seqlen_q() as u64).div_ceil(rows) + (problem.seqlen_k() as u64).div_ceil(rows);
     let grid = grid(
         "the number of blocks of rows",
-        &[blocks, problem.batch as u64],
+        &[blocks, problem.batch() as u64],
     )?;
     let params = ClearParams {
-        d_q: view(&gradients.d_q),
-        d_k: view(&gradients.d_k),
-        d_v: view(&gradients.d_v),
         shape: shape(checked),
         window: problem.window(),
         ..ClearParams::default()
     };
-    let launch = PlannedLaunch::new(problem, variant, grid, Params::Clear(params));
+    let launch = PlannedLaunch::new(checked, variant, grid, Params::Clear(params));
     Ok(Some(launch).filter(|launch| launch.grid > 0))
-}
-
-/// Fills the addresses in.
-pub fn bind(mut params: ClearParams, at: &Addresses) -> ClearParams {
-    params.d_q.base = at.d_q;
-    params.d_k.base = at.d_k;
-    params.d_v.base = at.d_v;
-    params
 }

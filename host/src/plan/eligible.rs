@@ -1,11 +1,13 @@
 //! Whether a kernel can work on a problem's tensors on a device: each check a function, each refusal a [`Reason`].
 
-use ferroflash_kernels::params::MAX_ROWS;
+use ferroflash_kernels::params::{
+    KernelParams, MAX_ROWS, Slot, TmaBackwardParams, TmaForwardParams,
+};
 use ferroflash_kernels::variants::{HEAD_DIM_MULTIPLE, HeadDims, Kind, Variant};
 
 use super::reason::Reason;
 use super::{DeviceInfo, tensor_map};
-use crate::error::Argument;
+use crate::arguments::Argument;
 use crate::tensor::Description;
 use crate::validate::Checked;
 
@@ -26,7 +28,7 @@ pub fn eligible(variant: &Variant, checked: &Checked, device: &DeviceInfo) -> Re
 }
 
 fn dtype(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
-    let given = checked.problem().dtype;
+    let given = checked.problem().dtype();
     let fits = match variant.dtype {
         Some(dtype) => given.of_kernels() == Some(dtype),
         None => given.of_kernels().is_some(),
@@ -39,7 +41,7 @@ fn dtype(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
 }
 
 fn head_dim(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
-    let given = checked.problem().head_dim as u32;
+    let given = checked.problem().head_dim() as u32;
     match variant.head_dims() {
         HeadDims::Exactly(compiled) if compiled == given => Ok(()),
         HeadDims::Exactly(compiled) => Err(Reason::HeadDim {
@@ -80,12 +82,13 @@ fn shared_memory(variant: &Variant, device: &DeviceInfo) -> Result<(), Reason> {
 fn sizes(checked: &Checked) -> Result<(), Reason> {
     let problem = checked.problem();
     let limit = u64::from(MAX_ROWS);
-    let heads = (problem.batch as u64).saturating_mul(problem.heads_q.max(problem.heads_k) as u64);
+    let heads =
+        (problem.batch() as u64).saturating_mul(problem.heads_q().max(problem.heads_k()) as u64);
     let sizes = [
-        ("seqlen_q", problem.seqlen_q as u64),
-        ("seqlen_k", problem.seqlen_k as u64),
-        ("batch", problem.batch as u64),
-        ("heads_q", problem.heads_q as u64),
+        ("seqlen_q", problem.seqlen_q() as u64),
+        ("seqlen_k", problem.seqlen_k() as u64),
+        ("batch", problem.batch() as u64),
+        ("heads_q", problem.heads_q() as u64),
         ("batch · heads", heads),
     ];
     match sizes.into_iter().find(|&(_, given)| given > limit) {
@@ -95,51 +98,27 @@ fn sizes(checked: &Checked) -> Result<(), Reason> {
 }
 
 fn alignment(checked: &Checked) -> Result<(), Reason> {
-    tensors(checked).try_for_each(|(argument, tensor)| aligned(argument, tensor))
+    let mut tensors = checked.arguments().tensors();
+    tensors.try_for_each(|(argument, tensor)| aligned(argument, tensor))
 }
 
+/// What the kernel copies by tensor maps can be described so.
 fn tensor_maps(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
-    let mapped = mapped(variant.kind);
-    if mapped.is_empty() {
-        return Ok(());
+    let mut outcome = Ok(());
+    let mut check = |slot: Slot| {
+        if let Slot::Map(argument, _) = slot
+            && let Some(tensor) = checked.arguments().tensor(argument)
+            && outcome.is_ok()
+        {
+            outcome = tensor_map::describable(argument, tensor);
+        }
+    };
+    match variant.kind {
+        Kind::TmaForward => TmaForwardParams::default().slots(&mut check),
+        Kind::TmaBackward => TmaBackwardParams::default().slots(&mut check),
+        _ => {}
     }
-    tensors(checked)
-        .filter(|(argument, _)| mapped.contains(argument))
-        .try_for_each(|(argument, tensor)| tensor_map::describable(argument, tensor))
-}
-
-/// What a kernel copies by tensor maps.
-fn mapped(kind: Kind) -> &'static [Argument] {
-    use Argument::{DK, DO, DV, K, O, Q, V};
-    match kind {
-        Kind::TmaForward => &[Q, K, V, O],
-        Kind::TmaBackward => &[Q, K, V, DO, DK, DV],
-        _ => &[],
-    }
-}
-
-/// Every tensor of the pass.
-fn tensors(checked: &Checked) -> impl Iterator<Item = (Argument, &Description)> {
-    let forward = checked.forward();
-    let of_forward = [
-        (Argument::Q, &forward.q),
-        (Argument::K, &forward.k),
-        (Argument::V, &forward.v),
-        (Argument::O, &forward.o),
-    ];
-    let weights = checked
-        .weights()
-        .map(|weights| (Argument::Weights, weights));
-    let of_backward = checked.gradients().map(|gradients| {
-        [
-            (Argument::DO, &gradients.d_o),
-            (Argument::DQ, &gradients.d_q),
-            (Argument::DK, &gradients.d_k),
-            (Argument::DV, &gradients.d_v),
-        ]
-    });
-    let gradients = of_backward.into_iter().flatten();
-    of_forward.into_iter().chain(weights).chain(gradients)
+    outcome
 }
 
 /// The alignment that 16-byte copies need; what an empty dimension or one of a single entry says does not count.

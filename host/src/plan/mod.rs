@@ -23,8 +23,9 @@ use std::fmt;
 
 use ferroflash_kernels::params::{
     BackwardParams, ForwardParams, Params, SHIFTED, Schedule, TmaBackwardParams, TmaForwardParams,
+    bind,
 };
-use ferroflash_kernels::spec::Spec;
+pub use ferroflash_kernels::spec::Spec;
 use ferroflash_kernels::variants::Variant;
 
 pub use device::DeviceInfo;
@@ -33,6 +34,7 @@ pub use reason::{Candidate, Outcome, Reason};
 pub use select::kinds;
 pub use workspace::WorkspaceLayout;
 
+use crate::arguments::{Access, Argument, need};
 use crate::backend::cpu;
 use crate::error::PlanError;
 use crate::problem::Problem;
@@ -143,33 +145,20 @@ pub struct PlannedLaunch {
     pub params: Params,
 }
 
-/// Where everything lies at launch; 0 for what the pass does not have.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Addresses {
-    /// Queries.
-    pub q: u64,
-    /// Keys.
-    pub k: u64,
-    /// Values.
-    pub v: u64,
-    /// Output.
-    pub o: u64,
-    /// Row statistics.
-    pub lse: u64,
-    /// Weights, in a pass that gives them.
-    pub weights: u64,
-    /// Gradient of the output.
-    pub d_o: u64,
-    /// Gradient of the row statistics; 0 where there is none.
-    pub d_lse: u64,
-    /// Gradient of the queries.
-    pub d_q: u64,
-    /// Gradient of the keys.
-    pub d_k: u64,
-    /// Gradient of the values.
-    pub d_v: u64,
-    /// The workspace: a multiple of [`workspace::ALIGNMENT_BYTES`].
-    pub workspace: u64,
+/// A kernel that a plan launches: a row of the list, and what it is compiled with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SpecialisedKernel {
+    /// Name of the row.
+    pub name: &'static str,
+    /// The constants that it is compiled with.
+    pub spec: Spec,
+}
+
+/// `forward_sm90a_bf16_d128 right_bound`.
+impl fmt::Display for SpecialisedKernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.name, self.spec)
+    }
 }
 
 /// Plans a checked problem for a GPU (or the emulator's) or for the CPU. An algorithm asked for by name is never
@@ -234,13 +223,22 @@ pub fn plan(
 }
 
 impl PlannedLaunch {
-    /// One launch of a kernel, compiled with those of the problem's constants that it asks for.
-    fn new(problem: &Problem, variant: &'static Variant, grid: u32, params: Params) -> Self {
+    /// One launch of a kernel, compiled with those of the problem's constants that it asks for. Sizes and strides of tensors are
+    /// filled in here.
+    fn new(checked: &Checked, variant: &'static Variant, grid: u32, params: Params) -> Self {
         PlannedLaunch {
             variant,
-            spec: problem.spec().among(variant.kind.constants()),
+            spec: checked.problem().spec().among(variant.kind.constants()),
             grid,
-            params,
+            params: views::describe(params, checked),
+        }
+    }
+
+    /// Which kernel.
+    pub fn kernel(&self) -> SpecialisedKernel {
+        SpecialisedKernel {
+            name: self.variant.name,
+            spec: self.spec,
         }
     }
 
@@ -268,17 +266,26 @@ impl PlannedLaunch {
 }
 
 impl Plan {
-    /// The parameters of one of the launches, with every address filled in.
-    pub fn params(&self, launch: &PlannedLaunch, at: &Addresses) -> Params {
-        match launch.params {
-            Params::Forward(params) => Params::Forward(flash2::bind_forward(params, at)),
-            Params::TmaForward(params) => Params::TmaForward(flash3::forward::bind(params, at)),
-            Params::Backward(params) => Params::Backward(backward::bind(params, at)),
-            Params::TmaBackward(params) => Params::TmaBackward(flash3::backward::bind(params, at)),
-            Params::Standard(params) => Params::Standard(standard::bind(params, self.pass, at)),
-            Params::Clear(params) => Params::Clear(clear::bind(params, at)),
-            Params::TileList(params) => Params::TileList(params),
-        }
+    /// The parameters of one of the launches, with every address filled in: that of the workspace, a multiple of
+    /// [`workspace::ALIGNMENT_BYTES`], and of each argument what `address` says; 0 where it was not given.
+    pub fn params(
+        &self,
+        launch: &PlannedLaunch,
+        workspace: u64,
+        address: impl Fn(Argument) -> u64,
+    ) -> Params {
+        let mut params = launch.params;
+        let clears = matches!(params, Params::Clear(_));
+        let lies_at = |argument| match need(&self.problem, self.pass, argument) {
+            None => 0,
+            // Nobody reads or writes there, and a tensor map must not have the address.
+            Some(need) if need.form.is_empty() => 0,
+            // What is cleared is written: results of this pass.
+            Some(need) if clears && need.access == Access::Read => 0,
+            Some(_) => address(argument),
+        };
+        bind(&mut params, workspace, workspace, lies_at);
+        params
     }
 
     /// Bytes that running it takes beside inputs and outputs; on the CPU, with the threads there are.
@@ -289,9 +296,9 @@ impl Plan {
         }
     }
 
-    /// Names of the kernels, in launch order.
-    pub fn kernels(&self) -> impl Iterator<Item = &'static str> + '_ {
-        self.launches.iter().map(|launch| launch.variant.name)
+    /// The kernels, in launch order.
+    pub fn kernels(&self) -> impl Iterator<Item = SpecialisedKernel> + '_ {
+        self.launches.iter().map(PlannedLaunch::kernel)
     }
 }
 
@@ -306,20 +313,19 @@ impl fmt::Display for Plan {
         writeln!(
             f,
             "  problem   {} q {:?} k {:?} {} scale {} {:?}",
-            problem.dtype,
+            problem.dtype(),
             problem.shape_q(),
             problem.shape_k(),
-            problem.mask,
+            problem.mask(),
             problem.scale(),
-            problem.order
+            problem.order()
         )?;
         for launch in &self.launches {
             let footprint = &launch.variant.footprint;
             writeln!(
                 f,
-                "  launch    {} {} grid {} threads {} shared {}",
-                launch.variant.name,
-                launch.spec,
+                "  launch    {} grid {} threads {} shared {}",
+                launch.kernel(),
                 launch.grid,
                 footprint.threads,
                 footprint.shared_bytes

@@ -5,8 +5,8 @@ use std::fmt;
 use ferroflash_kernels::variants::TileShape;
 
 use super::{Algorithm, Backend};
+use crate::arguments::Argument;
 use crate::dtype::Dtype;
-use crate::error::Argument;
 use crate::validate::Pass;
 
 /// One algorithm that was considered, and what became of it.

@@ -43,10 +43,10 @@ pub fn forward(
         Work::Even => 1,
         Work::Growing | Work::Shrinking => {
             let kv_bytes = (2 * element_bytes)
-                .saturating_mul(problem.seqlen_k as u64)
-                .saturating_mul(problem.head_dim as u64)
+                .saturating_mul(problem.seqlen_k() as u64)
+                .saturating_mul(problem.head_dim() as u64)
                 .max(1);
-            let heads_k = (group_bytes(problem.head_dim, kv_bytes) / kv_bytes).max(1);
+            let heads_k = (group_bytes(problem.head_dim(), kv_bytes) / kv_bytes).max(1);
             let heads_q = heads_k.saturating_mul(group_size.into());
             heads_q.clamp(1, u64::from(heads.max(1))) as u32
         }
@@ -70,7 +70,7 @@ pub fn backward(
     let heads = cut.heads_k as u32;
     let heads_per_group =
         (resident_blocks(device, footprint) / cut.tiles.max(1)).clamp(1, heads.max(1));
-    let order = match problem.order {
+    let order = match problem.order() {
         Order::Deterministic => ORDERED,
         Order::Fastest => FASTEST,
     };
@@ -109,7 +109,7 @@ pub fn tma_backward(
         resident,
     );
     let steps = cut.q_blocks().saturating_mul(problem.group_size() as u64);
-    match (problem.work(), problem.order) {
+    match (problem.work(), problem.order()) {
         (Work::Even, Order::Fastest) => side_by_side,
         (Work::Even, Order::Deterministic)
             if time_shifted(problem, &shifted, resident, steps)
@@ -146,9 +146,9 @@ fn heads_in_l2(problem: &Problem) -> u64 {
 
 /// Bytes of q, dO and the accumulator of dQ that tiles of a KV head walk through; at least 1.
 fn head_bytes(problem: &Problem) -> u64 {
-    let row_bytes = (2 * problem.dtype.size_bytes() + 4) * problem.head_dim;
+    let row_bytes = (2 * problem.dtype().size_bytes() + 4) * problem.head_dim();
     (problem.group_size() as u64)
-        .saturating_mul(problem.seqlen_q as u64)
+        .saturating_mul(problem.seqlen_q() as u64)
         .saturating_mul(row_bytes as u64)
         .max(1)
 }

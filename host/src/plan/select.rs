@@ -165,21 +165,21 @@ fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> [TileShape;
     const WIDE_ROWS: u64 = 192;
     const WIDE_GRADIENTS: u64 = 62;
     let problem = checked.problem();
-    let seqlen_q = problem.seqlen_q as u64;
+    let seqlen_q = problem.seqlen_q() as u64;
     if kinds == [Kind::TmaForward] && short::prefers_compact(problem, device.n_sms) {
         return [TileShape::Compact, TileShape::Default, TileShape::Wide];
     }
     let wide = if kinds.contains(&Kind::TmaBackward) {
         let long = (WIDE_GRADIENTS * u64::from(device.n_sms)).max(1024);
-        problem.work() == Work::Even && problem.head_dim > 96 && seqlen_q >= long
+        problem.work() == Work::Even && problem.head_dim() > 96 && seqlen_q >= long
     } else {
         let long = match problem.work() {
-            Work::Even if problem.head_dim <= 64 => 1024,
-            Work::Growing | Work::Shrinking if problem.head_dim > 64 => 8192,
+            Work::Even if problem.head_dim() <= 64 => 1024,
+            Work::Growing | Work::Shrinking if problem.head_dim() > 64 => 8192,
             _ => 4096,
         };
-        let rows = (problem.batch as u64)
-            .saturating_mul(problem.heads_q as u64)
+        let rows = (problem.batch() as u64)
+            .saturating_mul(problem.heads_q() as u64)
             .saturating_mul(seqlen_q);
         let bounded = problem.bounds().left;
         !bounded && seqlen_q >= long && rows >= 4 * WIDE_ROWS * u64::from(device.n_sms)

@@ -28,7 +28,7 @@ const PACKING_PAYS: (u64, u64) = (3, 2);
 
 /// Whether compact tiles are the ones to prefer on a device of so many SMs.
 pub fn prefers_compact(problem: &Problem, n_sms: u32) -> bool {
-    let fills_no_default_tile = problem.seqlen_q as u64 <= ROWS;
+    let fills_no_default_tile = problem.seqlen_q() as u64 <= ROWS;
     let spread = most_tiles_per_sm(problem.work()) * u64::from(n_sms);
     fills_no_default_tile || pack_gqa_log2(problem) > 0 || n_tiles(problem, 0) <= spread
 }
@@ -50,9 +50,9 @@ pub fn pack_gqa_log2(problem: &Problem) -> u32 {
 
 /// Compact tiles of all heads, `2^pack_gqa_log2` of which share each.
 fn n_tiles(problem: &Problem, pack_gqa_log2: u32) -> u64 {
-    (problem.batch as u64)
-        .saturating_mul(problem.heads_q as u64 >> pack_gqa_log2)
-        .saturating_mul((problem.seqlen_q as u64).div_ceil(ROWS >> pack_gqa_log2))
+    (problem.batch() as u64)
+        .saturating_mul(problem.heads_q() as u64 >> pack_gqa_log2)
+        .saturating_mul((problem.seqlen_q() as u64).div_ceil(ROWS >> pack_gqa_log2))
 }
 
 #[cfg(test)]
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn compact_tiles_are_for_short_sequences_and_few_heads() {
-        let of = |mask| move |problem: Problem| Problem { mask, ..problem };
+        let of = |mask| move |problem: Problem| problem.to_builder().mask(mask).build().unwrap();
         for (problem, full, causal) in [
             (problem(100, (32, 32), 64), true, true),
             (problem(100, (32, 32), 65), false, false),
@@ -118,12 +118,10 @@ mod tests {
 
     #[test]
     fn no_size_overflows() {
-        let mut problem = problem(1, (64, 1), 1);
-        (problem.batch, problem.heads_q, problem.seqlen_q) =
-            (usize::MAX, usize::MAX - 1, usize::MAX);
-        assert_eq!(pack_gqa_log2(&problem), 0);
-        assert!(!prefers_compact(&problem, u32::MAX));
-        problem.heads_k = 0;
-        assert_eq!(pack_gqa_log2(&problem), 0);
+        let most = problem(usize::MAX, (usize::MAX - 1, 1), usize::MAX);
+        assert_eq!(pack_gqa_log2(&most), 0);
+        assert!(!prefers_compact(&most, u32::MAX));
+        let headless = most.to_builder().heads_k(0).build().unwrap();
+        assert_eq!(pack_gqa_log2(&headless), 0);
     }
 }

@@ -1,13 +1,13 @@
 //! Launches of `standard`: grids and parameters. The scores and the weights lie in memory.
 
-use ferroflash_kernels::params::{Params, StandardParams};
+use ferroflash_kernels::params::{Params, StandardParams, in_workspace};
 use ferroflash_kernels::variants::{Kind, Variant};
 
+use super::PlannedLaunch;
 use super::reason::Reason;
 use super::select::{PassKernels, grid};
-use super::views::{scale, shape, view};
+use super::views::{scale, shape};
 use super::workspace::WorkspaceLayout;
-use super::{Addresses, PlannedLaunch};
 use crate::validate::{Checked, Pass};
 
 /// Columns of a row of scores or weights: a multiple of this, so that every row is 16-byte aligned.
@@ -15,7 +15,7 @@ pub const COLUMN_MULTIPLE: u64 = 8;
 
 /// Columns of a row of scores or weights in memory.
 pub fn padded_k(checked: &Checked) -> u64 {
-    let seqlen_k = checked.problem().seqlen_k as u64;
+    let seqlen_k = checked.problem().seqlen_k() as u64;
     seqlen_k
         .checked_next_multiple_of(COLUMN_MULTIPLE)
         .unwrap_or(u64::MAX)
@@ -23,7 +23,7 @@ pub fn padded_k(checked: &Checked) -> u64 {
 
 /// Bytes of the scores (f32) and the weights (in the problem's type).
 pub fn n_bytes(checked: &Checked) -> u64 {
-    let element_bytes = (size_of::<f32>() + checked.problem().dtype.size_bytes()) as u64;
+    let element_bytes = (size_of::<f32>() + checked.problem().dtype().size_bytes()) as u64;
     checked
         .n_rows()
         .saturating_mul(padded_k(checked))
@@ -36,14 +36,13 @@ pub fn launches(
     kernels: &PassKernels,
     workspace: &mut WorkspaceLayout,
 ) -> Result<Vec<PlannedLaunch>, Reason> {
-    let problem = checked.problem();
     let params = params(checked, workspace)?;
     let mut launches = Vec::new();
     for &variant in kernels.variants() {
         let grid = blocks(checked, variant)?;
         if grid > 0 {
             launches.push(PlannedLaunch::new(
-                problem,
+                checked,
                 variant,
                 grid,
                 Params::Standard(params),
@@ -57,22 +56,26 @@ pub fn launches(
 fn blocks(checked: &Checked, variant: &Variant) -> Result<u32, Reason> {
     let problem = checked.problem();
     let footprint = &variant.footprint;
-    let heads_q = (problem.batch * problem.heads_q) as u64;
-    let heads_k = (problem.batch * problem.heads_k) as u64;
-    let tiles_q = (problem.seqlen_q as u64).div_ceil(footprint.block_q.into());
+    let heads_q = (problem.batch() * problem.heads_q()) as u64;
+    let heads_k = (problem.batch() * problem.heads_k()) as u64;
+    let tiles_q = (problem.seqlen_q() as u64).div_ceil(footprint.block_q.into());
     let tiles = |length: usize| (length as u64).div_ceil(footprint.block_k.into());
     match variant.kind {
         Kind::StandardScores | Kind::StandardDWeights => grid(
             "the number of tiles of the scores",
-            &[tiles_q, tiles(problem.seqlen_k), heads_q],
+            &[tiles_q, tiles(problem.seqlen_k()), heads_q],
         ),
         Kind::StandardOutput | Kind::StandardDq => grid(
             "the number of tiles of the output",
-            &[tiles_q, tiles(problem.head_dim), heads_q],
+            &[tiles_q, tiles(problem.head_dim()), heads_q],
         ),
         Kind::StandardDv | Kind::StandardDk => grid(
             "the number of key tiles",
-            &[tiles(problem.seqlen_k), tiles(problem.head_dim), heads_k],
+            &[
+                tiles(problem.seqlen_k()),
+                tiles(problem.head_dim()),
+                heads_k,
+            ],
         ),
         _ => grid("the number of blocks of rows", &[tiles_q, heads_q]),
     }
@@ -84,28 +87,28 @@ fn params(checked: &Checked, workspace: &mut WorkspaceLayout) -> Result<Standard
     let f32_bytes = size_of::<f32>() as u64;
     let mut push = |name, factors: &[u64]| workspace.place(name, factors);
     let scores = push("scores", &[rows, padded_k, f32_bytes])?;
+    // A piece of the workspace in place of the caller's memory.
     let weights = match checked.pass() {
         Pass::ForwardWithWeights => 0,
-        _ => push(
+        _ => in_workspace(push(
             "weights",
-            &[rows, padded_k, checked.problem().dtype.size_bytes() as u64],
-        )?,
+            &[
+                rows,
+                padded_k,
+                checked.problem().dtype().size_bytes() as u64,
+            ],
+        )?),
     };
     // The backward pass works the weights out again; the kernel that does writes lse too, which the caller has lent
     // for reading only.
     let (lse, delta) = match checked.pass() {
         Pass::Backward => (
-            push("lse", &[rows, f32_bytes])?,
+            in_workspace(push("lse", &[rows, f32_bytes])?),
             push("delta", &[rows, f32_bytes])?,
         ),
         _ => (0, 0),
     };
-    let tensors = checked.forward();
-    let mut params = StandardParams {
-        q: view(&tensors.q),
-        k: view(&tensors.k),
-        v: view(&tensors.v),
-        o: view(&tensors.o),
+    Ok(StandardParams {
         lse,
         scores,
         weights,
@@ -115,36 +118,5 @@ fn params(checked: &Checked, workspace: &mut WorkspaceLayout) -> Result<Standard
         window: checked.problem().window(),
         scale: scale(checked),
         ..Default::default()
-    };
-    if let Some(gradients) = checked.gradients() {
-        params.d_o = view(&gradients.d_o);
-        params.d_q = view(&gradients.d_q);
-        params.d_k = view(&gradients.d_k);
-        params.d_v = view(&gradients.d_v);
-    }
-    Ok(params)
-}
-
-/// Fills the addresses in.
-pub fn bind(mut params: StandardParams, pass: Pass, at: &Addresses) -> StandardParams {
-    params.q.base = at.q;
-    params.k.base = at.k;
-    params.v.base = at.v;
-    params.o.base = at.o;
-    params.d_o.base = at.d_o;
-    params.d_lse = at.d_lse;
-    params.d_q.base = at.d_q;
-    params.d_k.base = at.d_k;
-    params.d_v.base = at.d_v;
-    params.scores += at.workspace;
-    params.delta += at.workspace;
-    match pass {
-        Pass::ForwardWithWeights => params.weights = at.weights,
-        _ => params.weights += at.workspace,
-    }
-    match pass {
-        Pass::Backward => params.lse += at.workspace,
-        _ => params.lse = at.lse,
-    }
-    params
+    })
 }

@@ -3,7 +3,7 @@
 use ferroflash_kernels::params::TensorMap;
 
 use super::reason::Reason;
-use crate::error::Argument;
+use crate::arguments::Argument;
 use crate::tensor::Description;
 
 /// Strides are shorter than this many bytes: `cuTensorMapEncodeTiled`.
@@ -43,10 +43,19 @@ pub fn describable(argument: Argument, tensor: &Description) -> Result<(), Reaso
     Ok(())
 }
 
+/// A map of which only the boxes are known: `rows` rows of each of `heads` heads.
+pub fn boxes(rows: u32, heads: u32) -> TensorMap {
+    TensorMap {
+        box_rows: rows.into(),
+        box_heads: heads.into(),
+        ..TensorMap::default()
+    }
+}
+
 /// The tensor in boxes of `box_rows` rows of each of `box_heads` heads; its address is filled in at launch. A dimension
 /// without entries is given one, since a map must have it, and then no stride counts: kernels copy such a tensor only from
 /// behind its last row, where there are zeros.
-pub fn tensor_map(tensor: &Description, box_rows: u32, box_heads: u32) -> TensorMap {
+pub fn tensor_map(tensor: &Description, box_rows: u64, box_heads: u64) -> TensorMap {
     let layout = &tensor.layout;
     let empty = layout.shape().contains(&0);
     let stride = |n: usize, elems: usize| match n {
@@ -63,8 +72,8 @@ pub fn tensor_map(tensor: &Description, box_rows: u32, box_heads: u32) -> Tensor
             stride(layout.heads, layout.head_stride),
             stride(layout.batch, layout.batch_stride),
         ],
-        box_rows: box_rows.into(),
-        box_heads: box_heads.into(),
+        box_rows,
+        box_heads,
         reserved: [0; 6],
     }
 }

@@ -1,12 +1,29 @@
 //! Problem and layouts as the kernels' parameters spell them.
 
-use ferroflash_kernels::params::{Scale, Shape, TensorView};
+use ferroflash_kernels::params::{KernelParams, Params, Scale, Shape, Slot, TensorView};
 
+use super::tensor_map::tensor_map;
 use crate::tensor::Description;
 use crate::validate::Checked;
 
-/// Strides of a tensor; its address is filled in at launch.
-pub fn view(tensor: &Description) -> TensorView {
+/// Fills in sizes and strides of every tensor that the parameters have a place for. A tensor map has its box already; addresses
+/// are filled in at launch.
+pub fn describe(mut params: Params, checked: &Checked) -> Params {
+    let tensor = |argument| checked.arguments().tensor(argument);
+    params.slots(&mut |slot| match slot {
+        Slot::Tensor(argument, place) => *place = tensor(argument).map(view).unwrap_or_default(),
+        Slot::Map(argument, map) => {
+            if let Some(tensor) = tensor(argument) {
+                *map = tensor_map(tensor, map.box_rows, map.box_heads);
+            }
+        }
+        Slot::Vector(..) | Slot::Workspace(_) => {}
+    });
+    params
+}
+
+/// Strides of a tensor.
+fn view(tensor: &Description) -> TensorView {
     // A stride that does not fit belongs to a dimension of at most one entry and is never multiplied by anything
     // but 0: validation checked the extent.
     let stride = |elems: usize| i64::try_from(elems).unwrap_or(0);
@@ -22,13 +39,13 @@ pub fn view(tensor: &Description) -> TensorView {
 pub fn shape(checked: &Checked) -> Shape {
     let problem = checked.problem();
     Shape {
-        batch: problem.batch as u32,
-        heads_q: problem.heads_q as u32,
-        heads_k: problem.heads_k as u32,
+        batch: problem.batch() as u32,
+        heads_q: problem.heads_q() as u32,
+        heads_k: problem.heads_k() as u32,
         group_size: problem.group_size() as u32,
-        seqlen_q: problem.seqlen_q as u32,
-        seqlen_k: problem.seqlen_k as u32,
-        head_dim: problem.head_dim as u32,
+        seqlen_q: problem.seqlen_q() as u32,
+        seqlen_k: problem.seqlen_k() as u32,
+        head_dim: problem.head_dim() as u32,
         reserved: 0,
     }
 }

@@ -2,14 +2,14 @@
 
 use std::marker::PhantomData;
 
-use crate::dtype::Dtype;
+use crate::dtype::ScalarType;
 
 /// Device memory to read, borrowed for `'a`. Made by the buffers of [`crate::backend::cuda`].
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceSlice<'a> {
     address: u64,
     n_elems: u64,
-    dtype: Dtype,
+    dtype: ScalarType,
     ordinal: u32,
     borrow: PhantomData<&'a ()>,
 }
@@ -23,7 +23,12 @@ pub struct DeviceSliceMut<'a> {
 
 impl<'a> DeviceSlice<'a> {
     /// The caller's types guarantee that the memory lives and is not written for `'a`.
-    pub(crate) fn new(address: u64, n_elems: u64, dtype: Dtype, ordinal: u32) -> DeviceSlice<'a> {
+    pub(crate) fn new(
+        address: u64,
+        n_elems: u64,
+        dtype: ScalarType,
+        ordinal: u32,
+    ) -> DeviceSlice<'a> {
         DeviceSlice {
             address,
             n_elems,
@@ -43,8 +48,8 @@ impl<'a> DeviceSlice<'a> {
         self.n_elems
     }
 
-    /// Element type.
-    pub fn dtype(&self) -> Dtype {
+    /// Type of the elements.
+    pub fn dtype(&self) -> ScalarType {
         self.dtype
     }
 
@@ -59,7 +64,7 @@ impl<'a> DeviceSliceMut<'a> {
     pub(crate) fn new(
         address: u64,
         n_elems: u64,
-        dtype: Dtype,
+        dtype: ScalarType,
         ordinal: u32,
     ) -> DeviceSliceMut<'a> {
         DeviceSliceMut {
@@ -78,13 +83,21 @@ impl<'a> DeviceSliceMut<'a> {
         self.slice.n_elems
     }
 
-    /// Element type.
-    pub fn dtype(&self) -> Dtype {
+    /// Type of the elements.
+    pub fn dtype(&self) -> ScalarType {
         self.slice.dtype
     }
 
     /// Of which CUDA device.
     pub fn ordinal(&self) -> u32 {
         self.slice.ordinal
+    }
+
+    /// The same memory for a shorter while.
+    pub(crate) fn reborrow(&mut self) -> DeviceSliceMut<'_> {
+        DeviceSliceMut {
+            slice: self.slice,
+            borrow: PhantomData,
+        }
     }
 }

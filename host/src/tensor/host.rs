@@ -1,30 +1,33 @@
-//! Host memory of one of the element types.
+//! Host memory of one of the types that calls take.
 
 use half::{bf16, f16};
 
-use crate::dtype::Dtype;
+use crate::dtype::{Dtype, ScalarType};
 
-/// A shared slice of one of the element types.
+/// A shared slice.
 #[derive(Clone, Copy)]
 pub enum HostData<'a> {
     Bf16(&'a [bf16]),
     F16(&'a [f16]),
     F32(&'a [f32]),
+    I32(&'a [i32]),
 }
 
-/// An exclusive slice of one of the element types.
+/// An exclusive slice.
 pub enum HostDataMut<'a> {
     Bf16(&'a mut [bf16]),
     F16(&'a mut [f16]),
     F32(&'a mut [f32]),
+    I32(&'a mut [i32]),
 }
 
 impl HostData<'_> {
-    pub fn dtype(&self) -> Dtype {
+    pub fn scalar(&self) -> ScalarType {
         match self {
-            HostData::Bf16(_) => Dtype::Bf16,
-            HostData::F16(_) => Dtype::F16,
-            HostData::F32(_) => Dtype::F32,
+            HostData::Bf16(_) => Dtype::Bf16.into(),
+            HostData::F16(_) => Dtype::F16.into(),
+            HostData::F32(_) => ScalarType::F32,
+            HostData::I32(_) => ScalarType::I32,
         }
     }
 
@@ -33,6 +36,7 @@ impl HostData<'_> {
             HostData::Bf16(data) => data.as_ptr() as u64,
             HostData::F16(data) => data.as_ptr() as u64,
             HostData::F32(data) => data.as_ptr() as u64,
+            HostData::I32(data) => data.as_ptr() as u64,
         }
     }
 
@@ -41,16 +45,18 @@ impl HostData<'_> {
             HostData::Bf16(data) => data.len(),
             HostData::F16(data) => data.len(),
             HostData::F32(data) => data.len(),
+            HostData::I32(data) => data.len(),
         }
     }
 }
 
 impl HostDataMut<'_> {
-    pub fn dtype(&self) -> Dtype {
+    pub fn scalar(&self) -> ScalarType {
         match self {
-            HostDataMut::Bf16(_) => Dtype::Bf16,
-            HostDataMut::F16(_) => Dtype::F16,
-            HostDataMut::F32(_) => Dtype::F32,
+            HostDataMut::Bf16(_) => Dtype::Bf16.into(),
+            HostDataMut::F16(_) => Dtype::F16.into(),
+            HostDataMut::F32(_) => ScalarType::F32,
+            HostDataMut::I32(_) => ScalarType::I32,
         }
     }
 
@@ -59,6 +65,7 @@ impl HostDataMut<'_> {
             HostDataMut::Bf16(data) => data.as_ptr() as u64,
             HostDataMut::F16(data) => data.as_ptr() as u64,
             HostDataMut::F32(data) => data.as_ptr() as u64,
+            HostDataMut::I32(data) => data.as_ptr() as u64,
         }
     }
 
@@ -68,6 +75,17 @@ impl HostDataMut<'_> {
             HostDataMut::Bf16(data) => data.as_mut_ptr() as u64,
             HostDataMut::F16(data) => data.as_mut_ptr() as u64,
             HostDataMut::F32(data) => data.as_mut_ptr() as u64,
+            HostDataMut::I32(data) => data.as_mut_ptr() as u64,
+        }
+    }
+
+    /// The same slice for a shorter while.
+    pub fn reborrow(&mut self) -> HostDataMut<'_> {
+        match self {
+            HostDataMut::Bf16(data) => HostDataMut::Bf16(data),
+            HostDataMut::F16(data) => HostDataMut::F16(data),
+            HostDataMut::F32(data) => HostDataMut::F32(data),
+            HostDataMut::I32(data) => HostDataMut::I32(data),
         }
     }
 
@@ -76,6 +94,7 @@ impl HostDataMut<'_> {
             HostDataMut::Bf16(data) => data.len(),
             HostDataMut::F16(data) => data.len(),
             HostDataMut::F32(data) => data.len(),
+            HostDataMut::I32(data) => data.len(),
         }
     }
 }

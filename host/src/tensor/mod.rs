@@ -6,18 +6,18 @@
 mod device;
 mod host;
 mod layout;
-mod lse;
-mod output_gradients;
+mod memory;
+mod vector;
 
 use std::fmt;
 
 pub use device::{DeviceSlice, DeviceSliceMut};
 pub(crate) use host::{HostData, HostDataMut};
 pub use layout::Layout;
-pub use lse::{Lse, LseDescription, LseMut};
-pub use output_gradients::OutputGradients;
+pub(crate) use memory::{Memory, MemoryMut};
+pub use vector::{Vector, VectorDescription, VectorMut};
 
-use crate::dtype::{Dtype, Element};
+use crate::dtype::{Dtype, Element, ScalarType};
 use crate::error::ProblemError;
 
 /// In whose memory a tensor lies.
@@ -38,39 +38,13 @@ impl fmt::Display for Place {
     }
 }
 
-/// Everything of the forward pass that the backward pass reads.
-#[derive(Clone, Copy, Debug)]
-pub struct Saved<'a> {
-    /// Queries.
-    pub q: Tensor<'a>,
-    /// Keys.
-    pub k: Tensor<'a>,
-    /// Values.
-    pub v: Tensor<'a>,
-    /// Output of the forward pass.
-    pub o: Tensor<'a>,
-    /// Row statistics of the forward pass.
-    pub lse: Lse<'a>,
-}
-
-/// What the backward pass writes.
-#[derive(Debug)]
-pub struct Gradients<'a> {
-    /// Of the queries.
-    pub d_q: TensorMut<'a>,
-    /// Of the keys.
-    pub d_k: TensorMut<'a>,
-    /// Of the values.
-    pub d_v: TensorMut<'a>,
-}
-
 /// A tensor without its memory: all that validation and planning look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Description {
     /// Shape and strides.
     pub layout: Layout,
-    /// Element type.
-    pub dtype: Dtype,
+    /// Type of its elements.
+    pub dtype: ScalarType,
     /// In whose memory it lies.
     pub place: Place,
     /// Address of the first element; planning reads its alignment only.
@@ -86,7 +60,7 @@ impl Description {
     ) -> Result<Description, ProblemError> {
         Ok(Description {
             layout: Layout::bshd(shape)?,
-            dtype,
+            dtype: dtype.into(),
             place,
             address: 0,
         })
@@ -113,19 +87,6 @@ pub struct Tensor<'a> {
 pub struct TensorMut<'a> {
     memory: MemoryMut<'a>,
     layout: Layout,
-}
-
-/// What a [`Tensor`] is a view of.
-#[derive(Clone, Copy)]
-pub(crate) enum Memory<'a> {
-    Host(HostData<'a>),
-    Device(DeviceSlice<'a>),
-}
-
-/// What a [`TensorMut`] is a view of.
-pub(crate) enum MemoryMut<'a> {
-    Host(HostDataMut<'a>),
-    Device(DeviceSliceMut<'a>),
 }
 
 impl<'a> Tensor<'a> {
@@ -192,24 +153,17 @@ impl<'a> Tensor<'a> {
 
     /// All but the memory.
     pub fn describe(&self) -> Description {
-        let (dtype, place, address) = match &self.memory {
-            Memory::Host(data) => (data.dtype(), Place::Host, data.address()),
-            Memory::Device(slice) => (slice.dtype(), Place::Cuda(slice.ordinal()), slice.address()),
-        };
         Description {
             layout: self.layout,
-            dtype,
-            place,
-            address,
+            dtype: self.memory.scalar(),
+            place: self.memory.place(),
+            address: self.memory.address(),
         }
     }
 
     /// The slice that the layout starts in; `None` when it holds another type or lies on a device.
     pub fn host<T: Element>(&self) -> Option<&'a [T]> {
-        match &self.memory {
-            Memory::Host(data) => T::unwrap(data),
-            Memory::Device(_) => None,
-        }
+        self.memory.host()
     }
 
     pub(crate) fn memory(&self) -> &Memory<'a> {
@@ -267,30 +221,25 @@ impl<'a> TensorMut<'a> {
 
     /// All but the memory.
     pub fn describe(&self) -> Description {
-        let (dtype, place, address) = match &self.memory {
-            MemoryMut::Host(data) => (data.dtype(), Place::Host, data.address()),
-            MemoryMut::Device(slice) => {
-                (slice.dtype(), Place::Cuda(slice.ordinal()), slice.address())
-            }
-        };
         Description {
             layout: self.layout,
-            dtype,
-            place,
-            address,
+            dtype: self.memory.scalar(),
+            place: self.memory.place(),
+            address: self.memory.address(),
         }
     }
 
     /// The slice that the layout starts in; `None` when it holds another type or lies on a device.
     pub fn host<T: Element>(&mut self) -> Option<&mut [T]> {
-        match &mut self.memory {
-            MemoryMut::Host(data) => T::unwrap_mut(data),
-            MemoryMut::Device(_) => None,
-        }
+        self.memory.host()
     }
 
-    pub(crate) fn memory(&self) -> &MemoryMut<'a> {
-        &self.memory
+    /// The same tensor for a shorter while.
+    pub(crate) fn reborrow(&mut self) -> TensorMut<'_> {
+        TensorMut {
+            memory: self.memory.reborrow(),
+            layout: self.layout,
+        }
     }
 
     pub(crate) fn memory_mut(&mut self) -> &mut MemoryMut<'a> {

@@ -9,26 +9,15 @@ pub fn replaced_by_flash2(checked: &Checked, device: &DeviceInfo) -> Reason {
     refusal(Algorithm::Flash3, checked, device)
 }
 
-/// The small problem with `change` done to its k.
+/// The small problem of three sequences with `change` done to its k.
 fn with_k(change: impl FnOnce(&mut Description)) -> Checked {
-    let problem = with(|p| p.batch = 3);
-    let mut tensors = small_tensors();
-    for tensor in [
-        &mut tensors.q,
-        &mut tensors.k,
-        &mut tensors.v,
-        &mut tensors.o,
-    ] {
-        *tensor = Description::contiguous(problem.shape_q(), Dtype::Bf16, Place::Cuda(0)).unwrap();
-    }
-    tensors.lse.n_elems *= 3;
-    change(&mut tensors.k);
-    forward(&problem, tensors).unwrap()
+    let problem = with(|p| p.batch(3));
+    with_changed(&problem, Pass::Forward, Argument::K, change)
 }
 
 #[test]
 fn it_serves_first_on_hopper_and_on_no_other_device() {
-    let checked = forward(&small(), small_tensors()).unwrap();
+    let checked = without_tensors(&small(), Pass::Forward, Place::Cuda(0)).unwrap();
     let served = plan(&checked, &DeviceInfo::h200(), Backend::Cuda, None).unwrap();
     assert_eq!(served.algorithm, Algorithm::Flash3);
     for (given, older) in [
@@ -64,7 +53,7 @@ fn every_multiple_of_8_goes_to_the_smallest_kernel_that_holds_it() {
                 .heads(2)
                 .head_dim(head_dim);
             let plan = plan_of(problem, Pass::Forward, Some(Algorithm::Flash3)).unwrap();
-            let kernels: Vec<_> = plan.kernels().collect();
+            let kernels: Vec<_> = plan.kernels().map(|kernel| kernel.name).collect();
             let expected = format!("forward_sm90a_f16_d{compiled}{tiles}");
             assert_eq!(kernels, [expected]);
         }
@@ -74,7 +63,7 @@ fn every_multiple_of_8_goes_to_the_smallest_kernel_that_holds_it() {
 #[test]
 fn other_head_dims_are_refused() {
     for head_dim in [1, 60, 250, 255] {
-        let problem = with(|p| p.head_dim = head_dim);
+        let problem = with(|p| p.head_dim(head_dim));
         let checked = without_tensors(&problem, Pass::Forward, Place::Cuda(0)).unwrap();
         let reason = Reason::HeadDimMultiple {
             given: head_dim as u32,
@@ -88,7 +77,11 @@ fn other_head_dims_are_refused() {
 
 #[test]
 fn f32_is_refused() {
-    let problem = with(|p| p.dtype = Dtype::F32);
+    let problem = Problem::builder(Dtype::F32)
+        .seqlen(64)
+        .heads(2)
+        .head_dim(64);
+    let problem = problem.build().unwrap();
     let checked = without_tensors(&problem, Pass::Forward, Place::Cuda(0)).unwrap();
     let reason = Reason::Dtype { given: Dtype::F32 };
     let refused = refusal(Algorithm::Flash3, &checked, &DeviceInfo::h200());
@@ -141,7 +134,7 @@ fn strides_beyond_40_bits_go_to_flash2() {
 fn more_rows_than_kernels_count_are_refused() {
     let most = 1 << 29;
     let of_length = |seqlen_k| {
-        let problem = with(|p| (p.heads_q, p.heads_k, p.seqlen_k) = (1, 1, seqlen_k));
+        let problem = with(|p| p.heads_q(1).heads_k(1).seqlen_k(seqlen_k));
         without_tensors(&problem, Pass::Forward, Place::Cuda(0)).unwrap()
     };
     let reason = Reason::TooLarge {

@@ -1,7 +1,5 @@
 //! What flash3 refuses of a backward pass, and who serves then.
 
-use ferroflash::validate::{GradientTensors, backward};
-
 use super::flash3::replaced_by_flash2;
 use super::*;
 
@@ -18,34 +16,8 @@ const OTHERS: [Argument; 2] = [Argument::O, Argument::DQ];
 
 /// The small problem of three sequences with `change` done to one of its tensors.
 fn with_changed(argument: Argument, change: impl FnOnce(&mut Description)) -> Checked {
-    let problem = with(|p| p.batch = 3);
-    let like = Description::contiguous(problem.shape_q(), Dtype::Bf16, Place::Cuda(0)).unwrap();
-    let mut saved = ForwardTensors {
-        q: like,
-        k: like,
-        v: like,
-        o: like,
-        lse: LseDescription::contiguous(3 * 128, Place::Cuda(0)),
-    };
-    let mut gradients = GradientTensors {
-        d_o: like,
-        d_lse: None,
-        d_q: like,
-        d_k: like,
-        d_v: like,
-    };
-    change(match argument {
-        Argument::Q => &mut saved.q,
-        Argument::K => &mut saved.k,
-        Argument::V => &mut saved.v,
-        Argument::O => &mut saved.o,
-        Argument::DO => &mut gradients.d_o,
-        Argument::DQ => &mut gradients.d_q,
-        Argument::DK => &mut gradients.d_k,
-        Argument::DV => &mut gradients.d_v,
-        other => panic!("{other} is none of them"),
-    });
-    backward(&problem, saved, gradients).unwrap()
+    let problem = with(|p| p.batch(3));
+    super::with_changed(&problem, Pass::Backward, argument, change)
 }
 
 /// Who serves a backward pass on an H200.
@@ -99,7 +71,7 @@ fn every_multiple_of_8_goes_to_the_smallest_kernels_that_hold_it() {
             .heads(2)
             .head_dim(head_dim);
         let plan = plan_of(problem, Pass::Backward, None).unwrap();
-        let kernels: Vec<_> = plan.kernels().collect();
+        let kernels: Vec<_> = plan.kernels().map(|kernel| kernel.name).collect();
         let expected = [
             format!("backward_delta_sm90a_f16_d{compiled}"),
             format!("backward_sm90a_f16_d{compiled}"),
@@ -116,7 +88,7 @@ fn other_head_dims_are_refused() {
             multiple: 8,
             most: 256,
         };
-        let checked = of_problem(&with(|p| p.head_dim = head_dim));
+        let checked = of_problem(&with(|p| p.head_dim(head_dim)));
         let refused = refusal(Algorithm::Flash3, &checked, &DeviceInfo::h200());
         assert_eq!(refused, reason);
     }
@@ -124,7 +96,7 @@ fn other_head_dims_are_refused() {
 
 #[test]
 fn too_little_shared_memory_goes_to_flash2() {
-    let problem = with(|p| p.head_dim = 128);
+    let problem = with(|p| p.head_dim(128));
     let device = DeviceInfo {
         shared_bytes_per_block: 164_880,
         ..DeviceInfo::h200()
@@ -185,7 +157,7 @@ fn strides_beyond_40_bits_of_what_tensor_maps_describe_go_to_flash2() {
 fn more_rows_than_kernels_count_are_refused() {
     let most = 1 << 29;
     let of_length = |seqlen_q| {
-        let problem = with(|p| (p.heads_q, p.heads_k, p.seqlen_q) = (1, 1, seqlen_q));
+        let problem = with(|p| p.heads_q(1).heads_k(1).seqlen_q(seqlen_q));
         of_problem(&problem)
     };
     let device = DeviceInfo {

@@ -1,10 +1,11 @@
 //! Why kernels are refused: each reason, with the culprit it names.
 
-use ferroflash::error::{Argument, PlanError};
+use ferroflash::arguments::{Argument, Arguments};
+use ferroflash::error::PlanError;
 use ferroflash::plan::{DeviceInfo, Outcome, Plan, Reason, plan};
-use ferroflash::tensor::{Description, LseDescription, Place};
-use ferroflash::validate::{Checked, ForwardTensors, forward, without_tensors};
-use ferroflash::{Algorithm, Backend, Dtype, Layout, Pass, Problem, ProblemBuilder};
+use ferroflash::tensor::{Description, Place};
+use ferroflash::validate::{Checked, check, without_tensors};
+use ferroflash::{Algorithm, Backend, Dtype, Pass, Problem, ProblemBuilder};
 use ferroflash_kernels::variants::TileShape;
 
 mod flash3;
@@ -50,32 +51,33 @@ fn small() -> Problem {
 }
 
 /// The same with some of it changed.
-fn with(change: impl FnOnce(&mut Problem)) -> Problem {
-    let mut problem = small();
-    change(&mut problem);
-    problem
+fn with(change: impl FnOnce(ProblemBuilder) -> ProblemBuilder) -> Problem {
+    change(small().to_builder()).build().unwrap()
 }
 
-fn small_tensors() -> ForwardTensors {
-    let like = Description::contiguous(small().shape_q(), Dtype::Bf16, Place::Cuda(0)).unwrap();
-    let lse = LseDescription::contiguous(128, Place::Cuda(0));
-    ForwardTensors {
-        q: like,
-        k: like,
-        v: like,
-        o: like,
-        lse,
-    }
+/// Contiguous, aligned arguments.
+fn arguments(problem: &Problem, pass: Pass) -> Arguments {
+    *without_tensors(problem, pass, Place::Cuda(0))
+        .unwrap()
+        .arguments()
+}
+
+/// The problem with `change` done to one of its tensors.
+fn with_changed(
+    problem: &Problem,
+    pass: Pass,
+    argument: Argument,
+    change: impl FnOnce(&mut Description),
+) -> Checked {
+    let arguments = arguments(problem, pass);
+    let mut tensor = *arguments.tensor(argument).unwrap();
+    change(&mut tensor);
+    check(problem, pass, arguments.with(argument, tensor)).unwrap()
 }
 
 #[test]
 fn an_unaligned_base_is_refused() {
-    let tensors = small_tensors();
-    let q = Description {
-        address: 0x1008,
-        ..tensors.q
-    };
-    let checked = forward(&small(), ForwardTensors { q, ..tensors }).unwrap();
+    let checked = with_changed(&small(), Pass::Forward, Argument::Q, |q| q.address = 0x1008);
     let reason = Reason::BaseAlignment {
         argument: Argument::Q,
         address: 0x1008,
@@ -85,16 +87,9 @@ fn an_unaligned_base_is_refused() {
 
 #[test]
 fn a_stride_that_breaks_alignment_is_refused() {
-    let tensors = small_tensors();
-    let layout = Layout {
-        row_stride: 132,
-        ..tensors.v.layout
-    };
-    let v = Description {
-        layout,
-        ..tensors.v
-    };
-    let checked = forward(&small(), ForwardTensors { v, ..tensors }).unwrap();
+    let checked = with_changed(&small(), Pass::Forward, Argument::V, |v| {
+        v.layout.row_stride = 132
+    });
     let reason = Reason::StrideAlignment {
         argument: Argument::V,
         stride: 132,
@@ -103,23 +98,31 @@ fn a_stride_that_breaks_alignment_is_refused() {
 }
 
 #[test]
+fn the_batch_stride_counts_for_alignment_too() {
+    let problem = with(|p| p.batch(2));
+    for argument in [Argument::Q, Argument::K, Argument::V, Argument::O] {
+        let checked = with_changed(&problem, Pass::Forward, argument, |tensor| {
+            tensor.layout.batch_stride += 4
+        });
+        let reason = Reason::StrideAlignment {
+            argument,
+            stride: 64 * 2 * 64 + 4,
+        };
+        assert_eq!(flash2_refusal(checked, DeviceInfo::h200()), reason);
+    }
+}
+
+#[test]
 fn the_stride_of_a_single_entry_does_not_count() {
-    let tensors = small_tensors();
-    let layout = Layout {
-        batch_stride: 13,
-        ..tensors.o.layout
-    };
-    let o = Description {
-        layout,
-        ..tensors.o
-    };
-    let checked = forward(&small(), ForwardTensors { o, ..tensors }).unwrap();
+    let checked = with_changed(&small(), Pass::Forward, Argument::O, |o| {
+        o.layout.batch_stride = 13
+    });
     plan(&checked, &DeviceInfo::h200(), Backend::Cuda, None).unwrap();
 }
 
 #[test]
 fn an_older_device_is_refused() {
-    let checked = forward(&small(), small_tensors()).unwrap();
+    let checked = without_tensors(&small(), Pass::Forward, Place::Cuda(0)).unwrap();
     let device = DeviceInfo {
         compute_capability: (7, 5),
         ..DeviceInfo::h200()
@@ -133,7 +136,7 @@ fn an_older_device_is_refused() {
 
 #[test]
 fn too_little_shared_memory_is_refused() {
-    let checked = forward(&small(), small_tensors()).unwrap();
+    let checked = without_tensors(&small(), Pass::Forward, Place::Cuda(0)).unwrap();
     let device = DeviceInfo {
         shared_bytes_per_block: 1024,
         ..DeviceInfo::h200()
@@ -149,7 +152,7 @@ fn too_little_shared_memory_is_refused() {
 }
 
 fn at_head_dim_128(shared_bytes_per_block: u32) -> (ferroflash::validate::Checked, DeviceInfo) {
-    let problem = with(|p| p.head_dim = 128);
+    let problem = with(|p| p.head_dim(128));
     let checked = without_tensors(&problem, Pass::Backward, Place::Cuda(0)).unwrap();
     let device = DeviceInfo {
         shared_bytes_per_block,
@@ -162,7 +165,7 @@ fn at_head_dim_128(shared_bytes_per_block: u32) -> (ferroflash::validate::Checke
 fn tiles_of_another_shape_are_not_taken_in_silence() {
     let (checked, device) = at_head_dim_128(101_376);
     let plan = plan(&checked, &device, Backend::Cuda, None).unwrap();
-    let kernels: Vec<_> = plan.kernels().collect();
+    let kernels: Vec<_> = plan.kernels().map(|kernel| kernel.name).collect();
     assert_eq!(
         kernels,
         [
@@ -201,10 +204,7 @@ fn where_no_shape_fits_the_smallest_need_is_named() {
 
 #[test]
 fn lengths_beyond_32_bits_are_refused() {
-    let problem = with(|p| {
-        p.seqlen_q = 1 << 33;
-        p.seqlen_k = 1;
-    });
+    let problem = with(|p| p.seqlen_q(1 << 33).seqlen_k(1));
     let checked = without_tensors(&problem, Pass::Forward, Place::Cuda(0)).unwrap();
     let reason = Reason::TooLarge {
         what: "seqlen_q",
@@ -215,13 +215,25 @@ fn lengths_beyond_32_bits_are_refused() {
 }
 
 #[test]
+fn heads_of_all_batch_entries_beyond_32_bits_are_refused() {
+    let problem = with(|p| p.batch(1 << 20).heads(1 << 13).seqlen(1));
+    let checked = without_tensors(&problem, Pass::Forward, Place::Cuda(0)).unwrap();
+    let reason = Reason::TooLarge {
+        what: "batch · heads",
+        given: 1 << 33,
+        limit: 1 << 29,
+    };
+    assert_eq!(flash2_refusal(checked, DeviceInfo::h200()), reason);
+}
+
+#[test]
 fn a_grid_beyond_cudas_limit_is_refused() {
     let problem = with(|p| {
-        p.batch = 1 << 28;
-        p.heads_q = 2;
-        p.heads_k = 2;
-        p.seqlen_q = 1 << 10;
-        p.seqlen_k = 1;
+        p.batch(1 << 28)
+            .heads_q(2)
+            .heads_k(2)
+            .seqlen_q(1 << 10)
+            .seqlen_k(1)
     });
     let checked = without_tensors(&problem, Pass::Forward, Place::Cuda(0)).unwrap();
     let Reason::TooLarge { what, .. } = flash2_refusal(checked, DeviceInfo::h200()) else {

@@ -20,11 +20,7 @@ impl Backward {
     fn with(device: &Device, problem: Problem, algorithm: Algorithm) -> Backward {
         let attention = Attention::new(device, problem).unwrap();
         let attention = attention.with_algorithm(algorithm);
-        let layouts = ForwardLayouts::contiguous(&problem).unwrap();
-        let gradient_layouts = GradientLayouts::contiguous(&problem).unwrap();
-        let prepared = attention
-            .prepare_backward(&layouts, &gradient_layouts)
-            .unwrap();
+        let prepared = attention.prepare_backward(&Layouts::contiguous()).unwrap();
         let cuda = device.as_cuda().unwrap();
         let buffer = || DeviceBuffer::new(cuda, SHAPE.iter().product()).unwrap();
         let workspace = prepared.workspace().unwrap();
@@ -37,7 +33,7 @@ impl Backward {
         }
     }
 
-    fn enqueue(&mut self, stream: &Stream, d_lse: Option<Lse>) -> Result<(), Error> {
+    fn enqueue(&mut self, stream: &Stream, d_lse: Option<Vector>) -> Result<(), Error> {
         let layout = Layout::bshd(SHAPE)?;
         let [q, k, v, o, d_o] = self
             .inputs
@@ -47,18 +43,14 @@ impl Backward {
             .outputs
             .each_mut()
             .map(|buffer| TensorMut::device(buffer.slice_mut(), layout).unwrap());
-        let saved = Saved {
-            q,
-            k,
-            v,
-            o,
-            lse: Lse::Device(self.lse.slice()),
-        };
+        let mut of_output = OutputGradients::new(&d_o);
+        of_output.d_lse = d_lse;
         self.prepared.backward(
             stream,
-            &saved,
-            OutputGradients { d_o, d_lse },
-            &mut Gradients { d_q, d_k, d_v },
+            &Inputs::new(&q, &k, &v),
+            &Saved::new(&o, self.lse.slice()),
+            &of_output,
+            &mut Gradients::new(d_q, d_k, d_v),
             &mut self.workspace,
         )
     }
@@ -87,7 +79,7 @@ fn kernels_are_enqueued_as_planned() {
         let d_lse = DeviceBuffer::<f32>::new(cuda, 2 * 4 * 200).unwrap();
         for (given, address) in [
             (None, 0),
-            (Some(Lse::Device(d_lse.slice())), d_lse.slice().address()),
+            (Some(d_lse.slice().into()), d_lse.slice().address()),
         ] {
             let launches = launches(calls_of(|| backward.enqueue(&stream, given).unwrap()));
             assert_as_planned(&launches, backward.prepared.plan(), (&stream).into());
@@ -101,10 +93,10 @@ fn kernels_are_enqueued_as_planned() {
         let halves = DeviceBuffer::<bf16>::new(cuda, 2 * 4 * 200).unwrap();
         let of_another_type = ProblemError::DtypeMismatch {
             argument: Argument::DLse,
-            given: Dtype::Bf16,
-            needed: Dtype::F32,
+            given: Dtype::Bf16.into(),
+            needed: Dtype::F32.into(),
         };
-        let refused = backward.enqueue(&stream, Some(Lse::Device(halves.slice())));
+        let refused = backward.enqueue(&stream, Some(halves.slice().into()));
         assert_eq!(refused, Err(Error::Problem(of_another_type)));
         let fewer = DeviceBuffer::<f32>::new(cuda, 2 * 4 * 200 - 1).unwrap();
         let of_other_rows = ProblemError::ElementCount {
@@ -112,7 +104,7 @@ fn kernels_are_enqueued_as_planned() {
             given: 1599,
             needed: 1600,
         };
-        let refused = backward.enqueue(&stream, Some(Lse::Device(fewer.slice())));
+        let refused = backward.enqueue(&stream, Some(fewer.slice().into()));
         assert_eq!(refused, Err(Error::Problem(of_other_rows)));
     }
 }
@@ -200,8 +192,7 @@ fn maps_are_encoded_once_while_their_tensors_stay() {
 fn shifted_tiles_are_enqueued_to_begin_together() {
     let _turn = turn();
     let device = gpu(0);
-    let mut full = problem();
-    full.mask = Mask::Full;
+    let full = problem().to_builder().mask(Mask::Full).build().unwrap();
     let mut backward = Backward::with(&device, full, Algorithm::Flash3);
     let planned = backward.prepared.plan().to_string();
     assert!(planned.contains("shifted order"), "{planned}");

@@ -12,10 +12,10 @@ use ferroflash::backend::cuda::{
 };
 use ferroflash::error::{Argument, DriverError, ProblemError};
 use ferroflash::plan::Plan;
-use ferroflash::prepared::{ForwardLayouts, GradientLayouts};
+use ferroflash::prepared::Layouts;
 use ferroflash::{
-    Algorithm, Attention, Device, Dtype, Error, Gradients, Layout, Lse, LseMut, Mask,
-    OutputGradients, Pass, PreparedForward, Problem, Saved, Tensor, TensorMut, Workspace,
+    Algorithm, Attention, Device, Dtype, Error, Gradients, Inputs, Layout, Mask, OutputGradients,
+    Outputs, Pass, PreparedForward, Problem, Saved, Tensor, TensorMut, Vector, Workspace,
 };
 use ferroflash_driver::fake::{self, Beginning, Call, CountingAllocator, Kind, Launch};
 use ferroflash_kernels::params::{
@@ -111,9 +111,7 @@ impl Forward {
     fn with(device: &Device, algorithm: Algorithm) -> Forward {
         let attention = Attention::new(device, problem()).unwrap();
         let attention = attention.with_algorithm(algorithm);
-        let prepared = attention
-            .prepare_forward(&ForwardLayouts::contiguous(&problem()).unwrap())
-            .unwrap();
+        let prepared = attention.prepare_forward(&Layouts::contiguous()).unwrap();
         let cuda = device.as_cuda().unwrap();
         let buffer = || DeviceBuffer::new(cuda, SHAPE.iter().product()).unwrap();
         let lse = DeviceBuffer::new(cuda, 2 * 4 * 200).unwrap();
@@ -131,16 +129,16 @@ impl Forward {
 
     fn enqueue<'a>(&mut self, stream: impl Into<StreamRef<'a>>) -> Result<(), Error> {
         let layout = Layout::bshd(SHAPE)?;
-        let (q, k, v) = (self.q.slice(), self.k.slice(), self.v.slice());
-        self.prepared.forward(
-            stream,
+        let [q, k, v] = [&self.q, &self.k, &self.v].map(|buffer| buffer.slice());
+        let inputs = Inputs::new(
             &Tensor::device(q, layout)?,
             &Tensor::device(k, layout)?,
             &Tensor::device(v, layout)?,
-            &mut TensorMut::device(self.o.slice_mut(), layout)?,
-            &mut LseMut::Device(self.lse.slice_mut()),
-            &mut self.workspace,
-        )
+        );
+        let o = TensorMut::device(self.o.slice_mut(), layout)?;
+        let mut outputs = Outputs::new(o, self.lse.slice_mut());
+        self.prepared
+            .forward(stream, &inputs, &mut outputs, &mut self.workspace)
     }
 }
 

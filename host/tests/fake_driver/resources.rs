@@ -127,7 +127,7 @@ fn a_kernel_that_the_driver_cannot_compile_is_told_with_its_log_and_may_be_tried
     let device = gpu(0);
     fake::state().load_answer = (912, c"ptxas fatal : line 7: no such instruction\n");
     let attention = Attention::new(&device, problem()).unwrap();
-    let layouts = ForwardLayouts::contiguous(&problem()).unwrap();
+    let layouts = Layouts::contiguous();
     let attention = attention.with_algorithm(Algorithm::Flash2);
     let refused = attention.prepare_forward(&layouts).unwrap_err();
     assert_eq!(
@@ -146,7 +146,7 @@ fn a_kernel_that_was_given_other_registers_than_it_shares_out_is_refused() {
     let device = gpu(0);
     fake::state().registers = |_| 120;
     let attention = Attention::new(&device, problem()).unwrap();
-    let layouts = ForwardLayouts::contiguous(&problem()).unwrap();
+    let layouts = Layouts::contiguous();
     let prepare = |algorithm| {
         let attention = attention.clone().with_algorithm(algorithm);
         attention.prepare_forward(&layouts).map(|_| ())

@@ -35,7 +35,7 @@ fn flash3_serves_first_and_is_enqueued_with_the_drivers_maps() {
     let _turn = turn();
     let device = gpu(0);
     let attention = Attention::new(&device, problem()).unwrap();
-    let layouts = ForwardLayouts::contiguous(&problem()).unwrap();
+    let layouts = Layouts::contiguous();
     let calls = calls_of(|| {
         let prepared = attention.prepare_forward(&layouts).unwrap();
         assert_eq!(prepared.plan().algorithm, Algorithm::Flash3);
@@ -128,14 +128,10 @@ fn a_call_with_host_tensors_clears_its_own_ticket() {
     let mut lse = vec![0.0; 2 * 4 * 200];
     let tensor = || Tensor::bshd(&inputs, SHAPE).unwrap();
     let calls = calls_of(|| {
+        let inputs = Inputs::new(&tensor(), &tensor(), &tensor());
+        let o = TensorMut::bshd(&mut o, SHAPE).unwrap();
         let ran = attention
-            .forward(
-                &tensor(),
-                &tensor(),
-                &tensor(),
-                &mut TensorMut::bshd(&mut o, SHAPE).unwrap(),
-                &mut LseMut::Host(&mut lse),
-            )
+            .forward(&inputs, &mut Outputs::new(o, &mut lse))
             .unwrap();
         assert_eq!(ran.algorithm, Algorithm::Flash3);
     });

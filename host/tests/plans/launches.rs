@@ -1,9 +1,10 @@
 //! Which launches a plan has where a size is 0 or beyond all memory, and where the workspace's pieces lie.
 
 use ferroflash::Layout;
-use ferroflash::plan::{Addresses, kinds};
-use ferroflash::tensor::{Description, LseDescription};
-use ferroflash::validate::{Checked, ForwardTensors, GradientTensors, backward, forward};
+use ferroflash::arguments::Argument;
+use ferroflash::plan::kinds;
+use ferroflash::tensor::Description;
+use ferroflash::validate::{Checked, check};
 use ferroflash_kernels::params::{BackwardParams, FASTEST, ORDERED, Params, SHIFTED, Schedule};
 use ferroflash_kernels::variants::Kind;
 
@@ -28,41 +29,28 @@ fn the_cpu_plans_no_launch() {
 
 #[test]
 fn lengths_that_no_memory_holds_are_planned_without_overflow() {
-    let mut problem = llama_like().build().unwrap();
-    problem.seqlen_k = usize::MAX >> 15;
-    let described = |shape: [usize; 4]| {
-        let layout = Layout {
-            batch: shape[0],
-            seqlen: shape[1],
-            ..Layout::bshd([1, 1, shape[2], shape[3]]).unwrap()
-        };
-        // One row, repeated.
-        let layout = Layout {
-            batch_stride: 0,
-            row_stride: 0,
-            ..layout
-        };
-        Description {
-            layout,
-            dtype: problem.dtype,
-            place: Place::Host,
-            address: 0,
-        }
+    let problem = llama_like().seqlen_k(usize::MAX >> 15).build().unwrap();
+    let [batch, seqlen, heads, head_dim] = problem.shape_k();
+    // One row, repeated.
+    let layout = Layout {
+        batch,
+        seqlen,
+        batch_stride: 0,
+        row_stride: 0,
+        ..Layout::bshd([1, 1, heads, head_dim]).unwrap()
     };
-    let k = described(problem.shape_k());
-    let q = Description::contiguous(problem.shape_q(), problem.dtype, Place::Host).unwrap();
-    let lse = LseDescription::contiguous(2 * 32 * 4096, Place::Host);
-    let checked = forward(
-        &problem,
-        ForwardTensors {
-            q,
-            k,
-            v: k,
-            o: q,
-            lse,
-        },
-    )
-    .unwrap();
+    let k = Description {
+        layout,
+        dtype: problem.dtype().into(),
+        place: Place::Host,
+        address: 0,
+    };
+    let short = llama_like().build().unwrap();
+    let arguments = *without_tensors(&short, Pass::Forward, Place::Host)
+        .unwrap()
+        .arguments();
+    let arguments = arguments.with(Argument::K, k).with(Argument::V, k);
+    let checked = check(&problem, Pass::Forward, arguments).unwrap();
     for backend in [Backend::Cpu, Backend::Cuda] {
         match plan(&checked, &DeviceInfo::h200(), backend, None) {
             Ok(plan) => {
@@ -136,14 +124,9 @@ fn without_queries_gradients_of_keys_are_cleared() {
 fn with_and_without_d_lse() -> [Checked; 2] {
     let problem = llama_like().build().unwrap();
     let without = without_tensors(&problem, Pass::Backward, Place::Cuda(0)).unwrap();
-    let with = GradientTensors {
-        d_lse: Some(without.forward().lse),
-        ..*without.gradients().unwrap()
-    };
-    [
-        backward(&problem, *without.forward(), with).unwrap(),
-        without,
-    ]
+    let lse = *without.arguments().get(Argument::Lse).unwrap();
+    let arguments = without.arguments().with(Argument::DLse, lse);
+    [check(&problem, Pass::Backward, arguments).unwrap(), without]
 }
 
 #[test]
@@ -159,30 +142,32 @@ fn a_gradient_of_lse_takes_no_launch_and_no_memory() {
 
 #[test]
 fn every_backward_kernel_is_told_where_the_gradient_of_lse_lies() {
-    let at = Addresses {
-        d_lse: 3 << 20,
-        workspace: 1 << 40,
-        ..Addresses::default()
-    };
     for asked in [Algorithm::Flash3, Algorithm::Flash2, Algorithm::Standard] {
         let plan = plan_of(llama_like(), Pass::Backward, Some(asked)).unwrap();
-        for (at, expected) in [(at, 3 << 20), (Addresses { d_lse: 0, ..at }, 0)] {
+        for d_lse in [3 << 20, 0] {
+            let address = |argument| match argument {
+                Argument::DLse => d_lse,
+                _ => 0,
+            };
             for launch in &plan.launches {
-                let given = match plan.params(launch, &at) {
+                let given = match plan.params(launch, WORKSPACE, address) {
                     Params::Backward(params) => params.d_lse,
                     Params::TmaBackward(params) => params.pass.d_lse,
                     Params::Standard(params) => params.d_lse,
                     _ => panic!("{} is no backward kernel", launch.variant.name),
                 };
-                assert_eq!(given, expected, "{}", launch.variant.name);
+                assert_eq!(given, d_lse, "{}", launch.variant.name);
             }
         }
     }
 }
 
+/// Where the workspace lies, in these tests.
+const WORKSPACE: u64 = 1 << 40;
+
 /// What a backward kernel of flash2 or flash3 is given of the pass.
-fn pass_params(plan: &Plan, at: &Addresses) -> Vec<BackwardParams> {
-    let given = |launch| match plan.params(launch, at) {
+fn pass_params(plan: &Plan, address: impl Fn(Argument) -> u64) -> Vec<BackwardParams> {
+    let given = |launch| match plan.params(launch, WORKSPACE, &address) {
         Params::Backward(params) => params,
         Params::TmaBackward(params) => params.pass,
         other => panic!("{other:?}"),
@@ -194,21 +179,16 @@ fn pass_params(plan: &Plan, at: &Addresses) -> Vec<BackwardParams> {
 fn workspace_pieces_are_bound_after_one_another() {
     for algorithm in FLASH {
         let plan = plan_of(llama_like(), Pass::Backward, Some(algorithm)).unwrap();
-        let at = Addresses {
-            q: 1 << 20,
-            lse: 2 << 20,
-            d_q: 3 << 20,
-            workspace: 1 << 40,
-            ..Addresses::default()
-        };
-        let params = pass_params(&plan, &at);
+        let address = |argument| (argument as u64 + 1) << 20;
+        let params = pass_params(&plan, address);
         assert!(
             params.windows(2).all(|pair| pair[0] == pair[1]),
             "{algorithm}: the kernels of a pass are told the same"
         );
         let params = params[0];
-        assert_eq!((params.q.base, params.lse), (at.q, at.lse));
-        assert_eq!(params.d_q.base, at.d_q);
+        assert_eq!(params.q.base, address(Argument::Q));
+        assert_eq!(params.lse, address(Argument::Lse));
+        assert_eq!(params.d_q.base, address(Argument::DQ));
         let bound = [
             params.lse_log2,
             params.delta,
@@ -220,7 +200,7 @@ fn workspace_pieces_are_bound_after_one_another() {
             .workspace
             .pieces()
             .iter()
-            .map(|piece| at.workspace + piece.offset_bytes)
+            .map(|piece| WORKSPACE + piece.offset_bytes)
             .collect();
         assert_eq!(bound.to_vec(), offsets);
     }
@@ -279,7 +259,7 @@ fn order(problem: ProblemBuilder, n_sms: u32) -> (u32, u32, u32) {
         order,
         heads_per_group,
         ..
-    } = pass_params(&plan, &Addresses::default())[0].schedule;
+    } = pass_params(&plan, |_| 0)[0].schedule;
     (order, heads_per_group, plan.launches[1].grid)
 }
 

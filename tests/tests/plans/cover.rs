@@ -49,11 +49,11 @@ fn assert_padded(plan: &Plan, launch: &PlannedLaunch) {
     let mut launches = plan.launches.iter();
     let main = launches.find(|launch| main(launch.variant.kind)).unwrap();
     let block_q = u64::from(main.variant.footprint.block_q);
-    let padded_q = (plan.problem.seqlen_q as u64)
+    let padded_q = (plan.problem.seqlen_q() as u64)
         .max(1)
         .next_multiple_of(block_q);
     assert_eq!(params.padded_q, padded_q, "{}", launch.variant.name);
-    let heads_q = (plan.problem.batch * plan.problem.heads_q) as u64;
+    let heads_q = (plan.problem.batch() * plan.problem.heads_q()) as u64;
     let turns = plan
         .workspace
         .pieces()
@@ -68,8 +68,8 @@ fn hold_backward(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
     let footprint = &launch.variant.footprint;
     let params = pass_params(launch);
     let (heads_q, heads_k) = (
-        (problem.batch * problem.heads_q) as u64,
-        (problem.batch * problem.heads_k) as u64,
+        (problem.batch() * problem.heads_q()) as u64,
+        (problem.batch() * problem.heads_k()) as u64,
     );
     if ![Kind::Backward, Kind::TmaBackward].contains(&launch.variant.kind) {
         let blocks = params.padded_q / u64::from(footprint.block_q);
@@ -78,12 +78,12 @@ fn hold_backward(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
     }
     let schedule = &params.schedule;
     let n_tiles = schedule.tiles * schedule.heads;
-    assert_covers(schedule.tiles, footprint.block_k, problem.seqlen_k);
+    assert_covers(schedule.tiles, footprint.block_k, problem.seqlen_k());
     assert_eq!(u64::from(schedule.heads), heads_k);
     let resident = device.n_sms * footprint.blocks_per_sm;
     // Flash3's blocks without a tile round dQ, if it has rows.
     let q_blocks = match launch.variant.kind {
-        Kind::TmaBackward if problem.seqlen_q > 0 => {
+        Kind::TmaBackward if problem.seqlen_q() > 0 => {
             params.padded_q / u64::from(footprint.block_q) * heads_q
         }
         _ => 0,
@@ -103,16 +103,16 @@ fn hold_backward(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
 fn hold_launch(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
     let problem = &plan.problem;
     let footprint = &launch.variant.footprint;
-    let queries = |block: u32| (problem.seqlen_q as u64).div_ceil(block.into());
-    let keys = |block: u32| (problem.seqlen_k as u64).div_ceil(block.into());
-    let columns = (problem.head_dim as u64).div_ceil(128);
-    let heads_q = (problem.batch * problem.heads_q) as u64;
-    let heads_k = (problem.batch * problem.heads_k) as u64;
+    let queries = |block: u32| (problem.seqlen_q() as u64).div_ceil(block.into());
+    let keys = |block: u32| (problem.seqlen_k() as u64).div_ceil(block.into());
+    let columns = (problem.head_dim() as u64).div_ceil(128);
+    let heads_q = (problem.batch() * problem.heads_q()) as u64;
+    let heads_k = (problem.batch() * problem.heads_k()) as u64;
     let grid = u64::from(launch.grid);
     match launch.params {
         Params::Forward(params) => {
             let schedule = &params.schedule;
-            assert_covers(schedule.tiles, footprint.block_q, problem.seqlen_q);
+            assert_covers(schedule.tiles, footprint.block_q, problem.seqlen_q());
             assert_eq!(
                 (u64::from(schedule.heads), grid),
                 (heads_q, queries(footprint.block_q) * heads_q)
@@ -128,7 +128,11 @@ fn hold_launch(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
             let packed = 1 << params.pack_gqa_log2;
             assert!(packed == 1 || launch.variant.tiles == TileShape::Compact);
             assert!(problem.group_size().is_multiple_of(packed as usize));
-            assert_covers(schedule.tiles, footprint.block_q / packed, problem.seqlen_q);
+            assert_covers(
+                schedule.tiles,
+                footprint.block_q / packed,
+                problem.seqlen_q(),
+            );
             assert!(
                 u64::from(schedule.heads * packed) == heads_q
                     && 0 < launch.grid
@@ -145,7 +149,7 @@ fn hold_launch(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
             }
         }
         Params::Backward(_) | Params::TmaBackward(_) => hold_backward(plan, launch, device),
-        Params::Clear(_) => assert_eq!(grid, (queries(64) + keys(64)) * problem.batch as u64),
+        Params::Clear(_) => assert_eq!(grid, (queries(64) + keys(64)) * problem.batch() as u64),
         Params::Standard(_) => {
             let expected = match launch.variant.kind {
                 Kind::StandardScores | Kind::StandardDWeights => queries(128) * keys(128) * heads_q,

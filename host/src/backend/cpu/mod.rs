@@ -31,100 +31,100 @@ mod tests;
 
 use half::{bf16, f16};
 
-use crate::dtype::{Dtype, Element};
-use crate::error::{Argument, ProblemError};
+use crate::arguments::{Argument, Operand, Operands};
+use crate::dtype::{Dtype, Element, Scalar};
+use crate::error::ProblemError;
 use crate::problem::Problem;
-use crate::tensor::{Gradients, Lse, OutputGradients, Place, Saved, Tensor, TensorMut};
-use crate::validate::Pass;
+use crate::tensor::{Place, TensorMut};
+use crate::validate::{self, Pass};
 use machine::Machine;
 use rows::{View, rows_mut};
 use sizes::Sizes;
 
-/// Computes o and lse. The tensors have passed [`crate::validate`] for this problem and lie on the host; an error
+/// Computes what the pass writes. The arguments have passed [`crate::validate`] for this problem and lie on the host; an error
 /// says which one has not or does not.
-pub(crate) fn forward(
+pub(crate) fn run(
     problem: &Problem,
-    q: &Tensor,
-    k: &Tensor,
-    v: &Tensor,
-    o: &mut TensorMut,
-    lse: &mut [f32],
+    pass: Pass,
+    operands: &mut Operands,
 ) -> Result<(), ProblemError> {
     let machine = Machine::detect();
-    match problem.dtype {
-        Dtype::Bf16 => typed_forward::<bf16>(machine, problem, q, k, v, o, lse),
-        Dtype::F16 => typed_forward::<f16>(machine, problem, q, k, v, o, lse),
-        Dtype::F32 => typed_forward::<f32>(machine, problem, q, k, v, o, lse),
+    match problem.dtype() {
+        Dtype::Bf16 => typed::<bf16>(machine, problem, pass, operands),
+        Dtype::F16 => typed::<f16>(machine, problem, pass, operands),
+        Dtype::F32 => typed::<f32>(machine, problem, pass, operands),
     }
 }
 
-fn typed_forward<T: Element>(
+fn typed<T: Element>(
     machine: Machine,
     problem: &Problem,
-    q: &Tensor,
-    k: &Tensor,
-    v: &Tensor,
-    o: &mut TensorMut,
-    lse: &mut [f32],
+    pass: Pass,
+    operands: &mut Operands,
+) -> Result<(), ProblemError> {
+    match validate::fit(problem, pass, &operands.describe())? {
+        Place::Host => {}
+        given => {
+            let needed = Place::Host;
+            return Err(ProblemError::OtherDevice { given, needed });
+        }
+    }
+    match pass {
+        Pass::Forward => forward_pass::<T>(machine, problem, operands),
+        Pass::Backward => backward_pass::<T>(machine, problem, operands),
+        // Planning has refused: this algorithm does not hold the weights.
+        Pass::ForwardWithWeights => {
+            let argument = Argument::Weights;
+            Err(ProblemError::NotTaken { argument })
+        }
+    }
+}
+
+fn forward_pass<T: Element>(
+    machine: Machine,
+    problem: &Problem,
+    operands: &mut Operands,
 ) -> Result<(), ProblemError> {
     let sizes = Sizes::of(problem);
     let inputs = forward::Inputs {
-        q: view::<T>(Argument::Q, q, problem.shape_q())?,
-        k: view::<T>(Argument::K, k, problem.shape_k())?,
-        v: view::<T>(Argument::V, v, problem.shape_k())?,
+        q: view::<T>(operands, Argument::Q)?,
+        k: view::<T>(operands, Argument::K)?,
+        v: view::<T>(operands, Argument::V)?,
     };
-    let mut o_rows = output_rows::<T>(Argument::O, o, problem.shape_q(), sizes.group_size)?;
-    check_rows(problem, Argument::Lse, lse.len())?;
+    let mut o = output(operands, Argument::O)?;
+    let mut o_rows = output_rows::<T>(Argument::O, &mut o, sizes.group_size)?;
+    let Some(Operand::VectorMut(mut lse)) = operands.take(Argument::Lse) else {
+        return Err(missing(Argument::Lse));
+    };
+    let lse = lse.host::<f32>().ok_or(missing(Argument::Lse))?;
     forward::forward(machine, &sizes, &inputs, &mut o_rows, lse);
     sizes.ungroup(lse);
     Ok(())
 }
 
-/// Computes the gradients. The tensors have passed [`crate::validate`] for this problem and lie on the host; an error
-/// says which one has not or does not.
-pub(crate) fn backward(
-    problem: &Problem,
-    saved: &Saved,
-    of_output: &OutputGradients,
-    gradients: &mut Gradients,
-) -> Result<(), ProblemError> {
-    let machine = Machine::detect();
-    match problem.dtype {
-        Dtype::Bf16 => typed_backward::<bf16>(machine, problem, saved, of_output, gradients),
-        Dtype::F16 => typed_backward::<f16>(machine, problem, saved, of_output, gradients),
-        Dtype::F32 => typed_backward::<f32>(machine, problem, saved, of_output, gradients),
-    }
-}
-
-fn typed_backward<T: Element>(
+fn backward_pass<T: Element>(
     machine: Machine,
     problem: &Problem,
-    saved: &Saved,
-    of_output: &OutputGradients,
-    gradients: &mut Gradients,
+    operands: &mut Operands,
 ) -> Result<(), ProblemError> {
     let sizes = Sizes::of(problem);
-    let (shape_q, shape_k) = (problem.shape_q(), problem.shape_k());
     let inputs = backward::Inputs {
-        q: view::<T>(Argument::Q, &saved.q, shape_q)?,
-        k: view::<T>(Argument::K, &saved.k, shape_k)?,
-        v: view::<T>(Argument::V, &saved.v, shape_k)?,
-        o: view::<T>(Argument::O, &saved.o, shape_q)?,
-        d_o: view::<T>(Argument::DO, &of_output.d_o, shape_q)?,
-        d_lse: match &of_output.d_lse {
-            Some(d_lse) => Some(rows(problem, Argument::DLse, d_lse)?),
-            None => None,
-        },
+        q: view::<T>(operands, Argument::Q)?,
+        k: view::<T>(operands, Argument::K)?,
+        v: view::<T>(operands, Argument::V)?,
+        o: view::<T>(operands, Argument::O)?,
+        d_o: view::<T>(operands, Argument::DO)?,
+        d_lse: vector(operands, Argument::DLse),
     };
-    let mut d_q = output_rows::<T>(Argument::DQ, &mut gradients.d_q, shape_q, sizes.group_size)?;
-    let mut d_k = output_rows::<T>(Argument::DK, &mut gradients.d_k, shape_k, 1)?;
-    let mut d_v = output_rows::<T>(Argument::DV, &mut gradients.d_v, shape_k, 1)?;
-    let lse = rows(problem, Argument::Lse, &saved.lse)?;
+    let mut d_q = output(operands, Argument::DQ)?;
+    let mut d_k = output(operands, Argument::DK)?;
+    let mut d_v = output(operands, Argument::DV)?;
     let outputs = backward::Outputs {
-        d_q: &mut d_q,
-        d_k: &mut d_k,
-        d_v: &mut d_v,
+        d_q: &mut output_rows::<T>(Argument::DQ, &mut d_q, sizes.group_size)?,
+        d_k: &mut output_rows::<T>(Argument::DK, &mut d_k, 1)?,
+        d_v: &mut output_rows::<T>(Argument::DV, &mut d_v, 1)?,
     };
+    let lse = vector::<f32>(operands, Argument::Lse).ok_or(missing(Argument::Lse))?;
     backward::backward(machine, &sizes, &inputs, sizes.grouped(lse), outputs);
     Ok(())
 }
@@ -137,8 +137,8 @@ pub(crate) fn extra_bytes(problem: &Problem, pass: Pass) -> u64 {
         rayon::current_num_threads() as u64,
         size_of::<&mut [f32]>() as u64,
     );
-    let n_rows = product(&[problem.batch, problem.heads_q, problem.seqlen_q]);
-    let n_keys = product(&[problem.batch, problem.heads_k, problem.seqlen_k]);
+    let n_rows = problem.n_rows();
+    let n_keys = product(&[problem.batch(), problem.heads_k(), problem.seqlen_k()]);
     let (rows_bytes, per_thread) = match pass {
         Pass::Forward | Pass::ForwardWithWeights => (
             n_rows.saturating_mul(reference),
@@ -163,95 +163,50 @@ fn product(factors: &[usize]) -> u64 {
     })
 }
 
-/// The tensor's memory, if it is the kind that the problem asks for.
-fn view<'a, T: Element>(
-    argument: Argument,
-    tensor: &Tensor<'a>,
-    shape: [usize; 4],
-) -> Result<View<'a, T>, ProblemError> {
-    let description = tensor.describe();
-    check(
-        argument,
-        description.layout.shape(),
-        shape,
-        description.place,
-    )?;
-    let mismatch = ProblemError::DtypeMismatch {
-        argument,
-        given: description.dtype,
-        needed: T::DTYPE,
-    };
-    tensor
-        .host::<T>()
-        .map(|data| View::new(data, tensor.layout()))
-        .ok_or(mismatch)
+fn missing(argument: Argument) -> ProblemError {
+    ProblemError::Missing { argument }
 }
 
-/// The rows of an output, if it is the kind that the problem asks for.
+/// A tensor to read.
+fn view<'a, T: Element>(
+    operands: &mut Operands<'a>,
+    argument: Argument,
+) -> Result<View<'a, T>, ProblemError> {
+    match operands.take(argument) {
+        Some(Operand::Tensor(tensor)) => {
+            let data = tensor.host::<T>().ok_or(missing(argument))?;
+            Ok(View::new(data, tensor.layout()))
+        }
+        _ => Err(missing(argument)),
+    }
+}
+
+/// A vector to read, where there is one.
+fn vector<'a, T: Scalar>(operands: &mut Operands<'a>, argument: Argument) -> Option<&'a [T]> {
+    match operands.take(argument) {
+        Some(Operand::Vector(vector)) => vector.host(),
+        _ => None,
+    }
+}
+
+/// A tensor to write.
+fn output<'a>(
+    operands: &mut Operands<'a>,
+    argument: Argument,
+) -> Result<TensorMut<'a>, ProblemError> {
+    match operands.take(argument) {
+        Some(Operand::TensorMut(tensor)) => Ok(tensor),
+        _ => Err(missing(argument)),
+    }
+}
+
+/// Its rows.
 fn output_rows<'a, T: Element>(
     argument: Argument,
     tensor: &'a mut TensorMut,
-    shape: [usize; 4],
     group_size: usize,
 ) -> Result<Vec<&'a mut [T]>, ProblemError> {
-    let description = tensor.describe();
-    let layout = description.layout;
-    check(argument, layout.shape(), shape, description.place)?;
-    let mismatch = ProblemError::DtypeMismatch {
-        argument,
-        given: description.dtype,
-        needed: T::DTYPE,
-    };
-    let data = tensor.host::<T>().ok_or(mismatch)?;
+    let layout = tensor.layout();
+    let data = tensor.host::<T>().ok_or(missing(argument))?;
     rows_mut(data, layout, group_size).ok_or(ProblemError::OutputAliases { argument, layout })
-}
-
-fn check(
-    argument: Argument,
-    given: [usize; 4],
-    needed: [usize; 4],
-    place: Place,
-) -> Result<(), ProblemError> {
-    if place != Place::Host {
-        return Err(ProblemError::OtherDevice {
-            given: place,
-            needed: Place::Host,
-        });
-    }
-    if given != needed {
-        return Err(ProblemError::ShapeMismatch {
-            argument,
-            given,
-            needed,
-        });
-    }
-    Ok(())
-}
-
-/// Statistics of the problem's rows, or their gradient, as they lie on the host.
-fn rows<'a>(
-    problem: &Problem,
-    argument: Argument,
-    given: &Lse<'a>,
-) -> Result<&'a [f32], ProblemError> {
-    let elsewhere = ProblemError::OtherDevice {
-        given: given.describe().place,
-        needed: Place::Host,
-    };
-    let data = given.host().ok_or(elsewhere)?;
-    check_rows(problem, argument, data.len())?;
-    Ok(data)
-}
-
-fn check_rows(problem: &Problem, argument: Argument, given: usize) -> Result<(), ProblemError> {
-    let needed = problem.batch * problem.heads_q * problem.seqlen_q;
-    if given != needed {
-        let (given, needed) = (given as u64, needed as u64);
-        return Err(ProblemError::ElementCount {
-            argument,
-            given,
-            needed,
-        });
-    }
-    Ok(())
 }

@@ -2,12 +2,10 @@
 
 use std::ops::Range;
 
-use half::slice::HalfFloatSliceExt;
-
 use super::buffer::{Panel, Tile};
 use super::sizes::Location;
 use crate::dtype::Element;
-use crate::tensor::{HostData, HostDataMut, Layout};
+use crate::tensor::Layout;
 
 /// A tensor to read, in the memory of the host.
 #[derive(Clone, Copy)]
@@ -60,7 +58,7 @@ impl<'a, T: Element> HeadRows<'a, T> {
     /// Puts these rows into the tile, the first one at its row 0.
     pub(super) fn load(&self, rows: Range<usize>, tile: &mut Tile) {
         for (index, row) in rows.enumerate() {
-            widen(self.row(row), tile.row_mut(index));
+            T::widen(self.row(row), tile.row_mut(index));
         }
     }
 }
@@ -147,29 +145,6 @@ pub(super) fn store_lanes<T: Element>(
     for (lane, row) in rows.iter_mut().enumerate() {
         scratch.clear();
         scratch.extend(panel.lane(lane).take(row.len()).map(|value| value * factor));
-        narrow(scratch, row);
-    }
-}
-
-/// The values as f32, exactly.
-pub(super) fn widen<T: Element>(from: &[T], to: &mut [f32]) {
-    match T::wrap(from) {
-        // The upper half of an f32: simpler than what `half` does, and the compiler makes vectors of it.
-        HostData::Bf16(from) => {
-            for (to, from) in to.iter_mut().zip(from) {
-                *to = f32::from_bits(u32::from(from.to_bits()) << 16);
-            }
-        }
-        HostData::F16(from) => from.convert_to_f32_slice(to),
-        HostData::F32(from) => to.copy_from_slice(from),
-    }
-}
-
-/// The nearest values of the type, ties to even.
-fn narrow<T: Element>(from: &[f32], to: &mut [T]) {
-    match T::wrap_mut(to) {
-        HostDataMut::Bf16(to) => to.convert_from_f32_slice(from),
-        HostDataMut::F16(to) => to.convert_from_f32_slice(from),
-        HostDataMut::F32(to) => to.copy_from_slice(from),
+        T::narrow(scratch, row);
     }
 }

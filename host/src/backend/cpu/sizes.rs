@@ -28,14 +28,14 @@ impl Sizes {
     /// Of this problem.
     pub(super) fn of(problem: &Problem) -> Sizes {
         Sizes {
-            batch: problem.batch,
-            heads_k: problem.heads_k,
+            batch: problem.batch(),
+            heads_k: problem.heads_k(),
             group_size: problem.group_size(),
-            seqlen_q: problem.seqlen_q,
-            seqlen_k: problem.seqlen_k,
-            head_dim: problem.head_dim,
+            seqlen_q: problem.seqlen_q(),
+            seqlen_k: problem.seqlen_k(),
+            head_dim: problem.head_dim(),
             softmax_scale: problem.scale(),
-            window: problem.mask.window(),
+            window: problem.mask().window(),
         }
     }
 

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use super::device::CudaDevice;
 use super::stream::StreamRef;
 use super::tensor_map::TensorMaps;
+use crate::arguments::Argument;
 use crate::error::DriverError;
-use crate::plan::{Addresses, Plan};
+use crate::plan::Plan;
 use ferroflash_driver::extra::function::{self, LaunchSize};
 use ferroflash_kernels::params::{Params, SHIFTED};
 
@@ -73,32 +74,37 @@ impl Launches {
     /// Enqueues the kernels on a stream of the device and returns; the memory at the addresses is in use until they
     /// are done.
     ///
-    /// The caller has checked that each tensor of the problem lies at its address with the plan's strides, and
+    /// The caller has checked that each argument of the call lies at its address with the plan's strides, and
     /// `plan.workspace` behind the address of the workspace, in memory of this device, its counters 0.
-    pub(crate) fn enqueue(&self, at: &Addresses, stream: StreamRef<'_>) -> Result<(), DriverError> {
+    pub(crate) fn enqueue(
+        &self,
+        workspace: u64,
+        address: impl Fn(Argument) -> u64,
+        stream: StreamRef<'_>,
+    ) -> Result<(), DriverError> {
         let _current = self.device.enter()?;
         let stream = stream.as_raw();
-        let dtype = self.plan.problem.dtype;
+        let dtype = self.plan.problem.dtype();
         for (launch, ready) in self.plan.launches.iter().zip(&self.kernels) {
             let (function, size) = (ready.function, ready.size);
+            let mut params = self.plan.params(launch, workspace, &address);
+            ready.maps.encode(&mut params, dtype)?;
             // SAFETY: `launch.params` has the type that the kernel of `launch.variant` takes: a plan pairs them. With
-            // `launch.grid`, which covers the shape in them, the kernel stays inside the tensors and the workspace,
-            // which the caller has checked to lie at `at`. The context is current; a stream of another is refused.
+            // `launch.grid`, which covers the shape in them, the kernel stays inside the arguments and the workspace,
+            // which the caller has checked to lie where the addresses say. The context is current; a stream of another is
+            // refused.
             unsafe {
-                match self.plan.params(launch, at) {
+                match params {
                     Params::Forward(params) => function::launch(function, size, stream, &params)?,
                     Params::TmaForward(params) => {
-                        let params = ready.maps.forward(&params, dtype)?;
                         function::launch(function, size, stream, &params)?
                     }
                     Params::Backward(params) => function::launch(function, size, stream, &params)?,
+                    Params::TmaBackward(params) if params.pass.schedule.order == SHIFTED => {
+                        function::launch_together(function, size, stream, &params)?
+                    }
                     Params::TmaBackward(params) => {
-                        let params = ready.maps.backward(&params, dtype)?;
-                        if params.pass.schedule.order == SHIFTED {
-                            function::launch_together(function, size, stream, &params)?
-                        } else {
-                            function::launch(function, size, stream, &params)?
-                        }
+                        function::launch(function, size, stream, &params)?
                     }
                     Params::Standard(params) => function::launch(function, size, stream, &params)?,
                     Params::Clear(params) => function::launch(function, size, stream, &params)?,

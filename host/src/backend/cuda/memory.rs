@@ -12,12 +12,12 @@ use ferroflash_driver::extra;
 use super::device::CudaDevice;
 use super::failure::of_cust;
 use super::stream::StreamRef;
-use crate::dtype::{Dtype, Element};
+use crate::dtype::{Scalar, ScalarType};
 use crate::error::DriverError;
 use crate::tensor::{DeviceSlice, DeviceSliceMut};
 
 /// Elements in the memory of a device. Dropping it waits for the work that may still use it.
-pub struct DeviceBuffer<T: Element> {
+pub struct DeviceBuffer<T: Scalar> {
     memory: Memory,
     n_elems: usize,
     elements: PhantomData<T>,
@@ -42,7 +42,7 @@ impl Memory {
         };
         let size = usize::try_from(n_bytes).map_err(|_| out_of_memory())?;
         // SAFETY: bytes of the device are never looked at as Rust values before something was written there or
-        // copied from there; any bytes are values of every `Element`.
+        // copied from there; any bytes are values of every `Scalar`.
         match unsafe { cust::memory::DeviceBuffer::uninitialized(size) } {
             Ok(bytes) => Ok(Memory {
                 bytes: ManuallyDrop::new(bytes),
@@ -95,7 +95,7 @@ impl Drop for Memory {
     }
 }
 
-impl<T: Element> DeviceBuffer<T> {
+impl<T: Scalar> DeviceBuffer<T> {
     /// Allocates; what the elements are is not said.
     pub fn new(device: &Arc<CudaDevice>, n_elems: usize) -> Result<DeviceBuffer<T>, DriverError> {
         let n_bytes = (n_elems as u64).saturating_mul(size_of::<T>() as u64);
@@ -149,7 +149,7 @@ impl<T: Element> DeviceBuffer<T> {
         let (device, stream) = (&self.memory.device, stream.into());
         let _current = device.enter()?;
         // SAFETY: both ranges have this length; `to` is borrowed until the copy has been waited for; any bytes are
-        // values of an `Element`.
+        // values of a `Scalar`.
         unsafe {
             let to = to.as_mut_ptr().cast::<c_void>();
             extra::stream::copy_to_host(
@@ -179,7 +179,7 @@ impl<T: Element> DeviceBuffer<T> {
 
     /// All elements, in the order of a stream; waits for the copy.
     pub fn to_vec<'a>(&self, stream: impl Into<StreamRef<'a>>) -> Result<Vec<T>, DriverError> {
-        let mut elements = vec![T::from_f32(0.0); self.n_elems];
+        let mut elements = vec![T::default(); self.n_elems];
         self.copy_to(&mut elements, stream)?;
         Ok(elements)
     }
@@ -204,7 +204,7 @@ impl<T: Element> DeviceBuffer<T> {
         DeviceSlice::new(
             self.memory.address(),
             self.n_elems as u64,
-            T::DTYPE,
+            T::TYPE,
             self.memory.device.ordinal(),
         )
     }
@@ -214,7 +214,7 @@ impl<T: Element> DeviceBuffer<T> {
         DeviceSliceMut::new(
             self.memory.address(),
             self.n_elems as u64,
-            T::DTYPE,
+            T::TYPE,
             self.memory.device.ordinal(),
         )
     }
@@ -235,12 +235,12 @@ impl<T: Element> DeviceBuffer<T> {
     }
 }
 
-impl<T: Element> fmt::Debug for DeviceBuffer<T> {
+impl<T: Scalar> fmt::Debug for DeviceBuffer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DeviceBuffer")
             .field("address", &format_args!("{:#x}", self.memory.address()))
             .field("n_elems", &self.n_elems)
-            .field("dtype", &T::DTYPE)
+            .field("dtype", &T::TYPE)
             .field("device", &self.memory.device.ordinal())
             .finish()
     }
@@ -255,9 +255,9 @@ pub unsafe fn slice_from_raw<'a>(
     device: &'a CudaDevice,
     address: u64,
     n_elems: u64,
-    dtype: Dtype,
+    dtype: impl Into<ScalarType>,
 ) -> DeviceSlice<'a> {
-    DeviceSlice::new(address, n_elems, dtype, device.ordinal())
+    DeviceSlice::new(address, n_elems, dtype.into(), device.ordinal())
 }
 
 /// Device memory of another library, to write to.
@@ -269,7 +269,7 @@ pub unsafe fn slice_from_raw_mut<'a>(
     device: &'a CudaDevice,
     address: u64,
     n_elems: u64,
-    dtype: Dtype,
+    dtype: impl Into<ScalarType>,
 ) -> DeviceSliceMut<'a> {
-    DeviceSliceMut::new(address, n_elems, dtype, device.ordinal())
+    DeviceSliceMut::new(address, n_elems, dtype.into(), device.ordinal())
 }

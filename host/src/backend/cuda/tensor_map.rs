@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use ferroflash_driver::extra::tensor_map::{ElementType, Tiled, encode};
-use ferroflash_kernels::params::{BOX_COLUMNS, TensorMap, TmaBackwardParams, TmaForwardParams};
+use ferroflash_kernels::params::{BOX_COLUMNS, KernelParams, Slot, TensorMap};
 
 use crate::dtype::Dtype;
 use crate::error::DriverError;
@@ -25,65 +25,31 @@ struct Encoded {
 }
 
 impl TensorMaps {
-    /// The parameters with encoded maps in place of the descriptions.
-    pub(super) fn forward(
+    /// Puts what the driver makes of it in place of each description among the parameters. Where another thread is at the same
+    /// launch, nobody waits: both encode.
+    pub(super) fn encode(
         &self,
-        params: &TmaForwardParams,
+        params: &mut impl KernelParams,
         dtype: Dtype,
-    ) -> Result<TmaForwardParams, DriverError> {
-        let [q, k, v, o] = self.encoded([params.q, params.k, params.v, params.o], dtype)?;
-        Ok(TmaForwardParams {
-            q,
-            k,
-            v,
-            o,
-            ..*params
-        })
-    }
-
-    /// The same of a backward pass.
-    pub(super) fn backward(
-        &self,
-        params: &TmaBackwardParams,
-        dtype: Dtype,
-    ) -> Result<TmaBackwardParams, DriverError> {
-        let &TmaBackwardParams {
-            q,
-            k,
-            v,
-            d_o,
-            d_k,
-            d_v,
-            pass,
-        } = params;
-        let [q, k, v, d_o, d_k, d_v] = self.encoded([q, k, v, d_o, d_k, d_v], dtype)?;
-        Ok(TmaBackwardParams {
-            q,
-            k,
-            v,
-            d_o,
-            d_k,
-            d_v,
-            pass,
-        })
-    }
-
-    /// The maps, encoded. Where another thread is at the same launch, nobody waits: both encode.
-    fn encoded<const N: usize>(
-        &self,
-        maps: [TensorMap; N],
-        dtype: Dtype,
-    ) -> Result<[TensorMap; N], DriverError> {
-        const { assert!(N <= MOST) };
+    ) -> Result<(), DriverError> {
         let mut described = [TensorMap::default(); MOST];
-        described[..N].copy_from_slice(&maps);
+        let mut n_maps = 0;
+        params.slots(&mut |slot| {
+            if let Slot::Map(_, map) = slot {
+                described[n_maps] = *map;
+                n_maps += 1;
+            }
+        });
+        if n_maps == 0 {
+            return Ok(());
+        }
         let mut last = self.last.try_lock().ok();
         let known = last.as_ref().and_then(|last| **last);
         let encoded = match known.filter(|known| known.described == described) {
             Some(known) => known.encoded,
             None => {
                 let mut encoded = described;
-                for map in &mut encoded[..N] {
+                for map in &mut encoded[..n_maps] {
                     *map = encode_map(map, dtype)?;
                 }
                 if let Some(last) = &mut last {
@@ -92,7 +58,15 @@ impl TensorMaps {
                 encoded
             }
         };
-        Ok(std::array::from_fn(|idx| encoded[idx]))
+        let mut encoded = encoded.into_iter();
+        params.slots(&mut |slot| {
+            if let Slot::Map(_, map) = slot
+                && let Some(encoded) = encoded.next()
+            {
+                *map = encoded;
+            }
+        });
+        Ok(())
     }
 }
 

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use ferroflash::{
-    Attention, Dtype, Gradients, Layout, Lse, LseMut, OutputGradients, Pass, Problem, Ran, Saved,
-    Tensor, TensorMut,
+    Attention, Dtype, Gradients, Inputs, Layout, OutputGradients, Outputs, Pass, Problem, Ran,
+    Saved, Tensor, TensorMut,
 };
 
 use crate::arguments::{Passes, RunArguments, Side, mask};
@@ -88,10 +88,10 @@ fn problem(arguments: &RunArguments, input: &Input) -> Result<Problem, Failure> 
 }
 
 fn in_words(problem: &Problem) -> String {
-    let mask = problem.mask;
+    let mask = problem.mask();
     format!(
         "{} q {:?} k {:?}, {mask}, softmax_scale {}",
-        problem.dtype,
+        problem.dtype(),
         problem.shape_q(),
         problem.shape_k(),
         problem.scale()
@@ -139,11 +139,11 @@ fn compute<T: Bytes>(
     );
     let zero = T::from_f32(0.0);
     let mut o = vec![zero; q.len()];
-    let mut lse = vec![0f32; problem.batch * problem.heads_q * problem.seqlen_q];
-    let q = Tensor::bshd(&q, shape_q)?;
-    let (k_view, v_view) = (
-        Tensor::bshd(&k, input.k.shape)?,
-        Tensor::bshd(&v, input.v.shape)?,
+    let mut lse = vec![0f32; problem.batch() * problem.heads_q() * problem.seqlen_q()];
+    let inputs = Inputs::new(
+        &Tensor::bshd(&q, shape_q)?,
+        &Tensor::bshd(&k, input.k.shape)?,
+        &Tensor::bshd(&v, input.v.shape)?,
     );
 
     let mut done = Done {
@@ -152,8 +152,8 @@ fn compute<T: Bytes>(
         values: HashMap::new(),
     };
     let (ran, wall_ms) = timed(|| {
-        let mut o = TensorMut::bshd(&mut o, shape_q)?;
-        attention.forward(&q, &k_view, &v_view, &mut o, &mut LseMut::Host(&mut lse))
+        let o = TensorMut::bshd(&mut o, shape_q)?;
+        attention.forward(&inputs, &mut Outputs::new(o, &mut lse))
     })?;
     let device_ms = bench::device_ms(attention, Pass::Forward)?;
     let times = Times { wall_ms, device_ms };
@@ -161,35 +161,27 @@ fn compute<T: Bytes>(
     done.keep("o", &shape_q, &o);
     done.keep(
         "lse",
-        &[problem.batch, problem.heads_q, problem.seqlen_q],
+        &[problem.batch(), problem.heads_q(), problem.seqlen_q()],
         &lse,
     );
 
     if let (Passes::Both, Some(stored)) = (passes, &input.d_o) {
         let d_o: Vec<T> = elements(&stored.bytes);
-        let of_output = OutputGradients {
-            d_o: Tensor::bshd(&d_o, stored.shape)?,
-            d_lse: input.d_lse.as_deref().map(Lse::Host),
-        };
-        let saved = Saved {
-            q,
-            k: k_view,
-            v: v_view,
-            o: Tensor::bshd(&o, shape_q)?,
-            lse: Lse::Host(&lse),
-        };
+        let mut of_output = OutputGradients::new(&Tensor::bshd(&d_o, stored.shape)?);
+        of_output.d_lse = input.d_lse.as_ref().map(Into::into);
+        let saved = Saved::new(&Tensor::bshd(&o, shape_q)?, &lse);
         let (mut d_q, mut d_k, mut d_v) = (
             vec![zero; o.len()],
             vec![zero; k.len()],
             vec![zero; v.len()],
         );
         let (ran, wall_ms) = timed(|| {
-            let mut gradients = Gradients {
-                d_q: TensorMut::bshd(&mut d_q, shape_q)?,
-                d_k: TensorMut::bshd(&mut d_k, shape_k)?,
-                d_v: TensorMut::bshd(&mut d_v, shape_k)?,
-            };
-            attention.backward(&saved, of_output, &mut gradients)
+            let mut gradients = Gradients::new(
+                TensorMut::bshd(&mut d_q, shape_q)?,
+                TensorMut::bshd(&mut d_k, shape_k)?,
+                TensorMut::bshd(&mut d_v, shape_k)?,
+            );
+            attention.backward(&inputs, &saved, &of_output, &mut gradients)
         })?;
         let device_ms = bench::device_ms(attention, Pass::Backward)?;
         let times = Times { wall_ms, device_ms };
@@ -255,7 +247,7 @@ fn print_comparison(input: &Input, problem: &Problem, done: &Done) -> bool {
         say!("compared   nothing: the file holds no results");
         return true;
     }
-    if stored_mask != problem.mask || stored_scale != problem.scale() {
+    if stored_mask != problem.mask() || stored_scale != problem.scale() {
         say!(
             "compared   nothing: the options ask for another problem than the file's results answer"
         );
@@ -266,7 +258,7 @@ fn print_comparison(input: &Input, problem: &Problem, done: &Done) -> bool {
     for name in RESULTS {
         match (done.values.get(name), input.expected.get(name)) {
             (Some(values), Some(stored)) => {
-                let comparison = compare(name, problem.dtype, values, stored);
+                let comparison = compare(name, problem.dtype(), values, stored);
                 say!("{comparison}");
                 agree &= comparison.agrees();
             }
@@ -280,7 +272,7 @@ fn print_comparison(input: &Input, problem: &Problem, done: &Done) -> bool {
 /// The input's metadata, with what was computed and by what.
 fn metadata(input: &Input, problem: &Problem, done: &Done) -> HashMap<String, String> {
     let mut metadata = input.metadata.clone();
-    let (left, right) = problem.mask.window();
+    let (left, right) = problem.mask().window();
     let side = |side: Option<usize>| side.map_or("-1".into(), |n| n.to_string());
     let mut set = |name: &str, value: String| metadata.insert(name.to_owned(), value);
     set("causal", (right == Some(0)).to_string());

@@ -13,7 +13,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::machine::Machine;
-use super::rows::{View, widen};
+use super::rows::View;
 use super::sizes::{Location, Sizes};
 use crate::dtype::Element;
 use differentiate::Statistics;
@@ -115,8 +115,8 @@ fn delta<T: Element>(sizes: &Sizes, inputs: &Inputs<T>, lse_log2: &[f32]) -> Vec
                 let row = task * ROWS + index;
                 let (group, row) = (row / rows_per_group, row % rows_per_group);
                 let at = sizes.location(group);
-                widen(inputs.o.head_rows(at, sizes.group_size).row(row), o_row);
-                widen(inputs.d_o.head_rows(at, sizes.group_size).row(row), d_o_row);
+                T::widen(inputs.o.head_rows(at, sizes.group_size).row(row), o_row);
+                T::widen(inputs.d_o.head_rows(at, sizes.group_size).row(row), d_o_row);
                 let mut sums = [0.0f32; WAYS];
                 for (o, d_o) in o_row.chunks(WAYS).zip(d_o_row.chunks(WAYS)) {
                     for (sum, (o, d_o)) in sums.iter_mut().zip(o.iter().zip(d_o)) {

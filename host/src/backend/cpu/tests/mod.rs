@@ -5,10 +5,12 @@ mod naive;
 use half::{bf16, f16};
 
 use super::machine::Machine;
+use crate::arguments::{Inputs, Operands, Outputs};
 use crate::dtype::Element;
 use crate::error::ProblemError;
-use crate::problem::Mask;
+use crate::problem::{Mask, Problem};
 use crate::tensor::{Layout, Tensor, TensorMut};
+use crate::validate::Pass;
 use naive::{Run, Shape, expect, problem};
 
 const SHAPES: &[Shape] = &[
@@ -192,10 +194,14 @@ fn nan_is_not_lost_and_stays_out_of_panels_that_do_not_see_it() {
     }
 }
 
+fn with_scale(problem: &Problem, scale: f32) -> Problem {
+    problem.to_builder().softmax_scale(scale).build().unwrap()
+}
+
 #[test]
 fn huge_scores_neither_overflow_nor_vanish() {
     let mut run = Run::<f32>::contiguous(problem::<f32>([1, 1, 1, 40, 300, 16], Mask::Full));
-    run.problem.softmax_scale = Some(3000.0);
+    run.problem = with_scale(&run.problem, 3000.0);
     run.forward(Machine::detect());
     assert!(run.o.iter().chain(&run.lse).all(|x| x.is_finite()));
     let expected = expect(&run);
@@ -205,7 +211,7 @@ fn huge_scores_neither_overflow_nor_vanish() {
             "lse {given}, expected {expected}"
         );
     }
-    run.problem.softmax_scale = Some(f32::MIN_POSITIVE);
+    run.problem = with_scale(&run.problem, f32::MIN_POSITIVE);
     run.forward(Machine::detect());
     assert!(
         run.lse.iter().all(|lse| (lse - 300f32.ln()).abs() < 1e-6),
@@ -226,8 +232,11 @@ fn tensors_that_do_not_fit_the_problem_are_refused() {
         ..fits.layout()
     };
     let mut call = |q: &Tensor, layout, n_rows: usize| {
-        let mut o = TensorMut::strided(&mut out, layout).unwrap();
-        super::forward(&problem, q, &fits, &fits, &mut o, &mut lse[..n_rows])
+        let o = TensorMut::strided(&mut out, layout).unwrap();
+        let mut outputs = Outputs::new(o, &mut lse[..n_rows]);
+        let inputs = Inputs::new(q, &fits, &fits);
+        let mut operands = Operands::forward(&inputs, &mut outputs);
+        super::run(&problem, Pass::Forward, &mut operands)
     };
     assert_eq!(call(&fits, fits.layout(), 4), Ok(()));
     assert!(matches!(

@@ -1,10 +1,12 @@
 //! Runs of the backend on known inputs, and what they must give: attention in f64 from the definition.
 
+use crate::arguments::{Gradients, Inputs, Operands, OutputGradients, Outputs, Saved};
 use crate::backend::cpu::machine::Machine;
-use crate::backend::cpu::{typed_backward, typed_forward};
+use crate::backend::cpu::typed;
 use crate::dtype::{Dtype, Element};
 use crate::problem::{Mask, Problem};
-use crate::tensor::{Gradients, Layout, Lse, OutputGradients, Saved, Tensor, TensorMut};
+use crate::tensor::{Layout, Tensor, TensorMut};
+use crate::validate::Pass;
 
 /// Sizes of one case: batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim.
 pub(super) type Shape = [usize; 6];
@@ -51,6 +53,16 @@ pub(super) struct Run<T> {
     pub(super) gradients: [Vec<T>; 3],
 }
 
+/// q, k and v of a run.
+fn inputs<T: Element>(data: &[Vec<T>; 4], layout_q: Layout, layout_k: Layout) -> Inputs<'_> {
+    let [q, k, v, _] = data;
+    Inputs::new(
+        &Tensor::strided(q, layout_q).unwrap(),
+        &Tensor::strided(k, layout_k).unwrap(),
+        &Tensor::strided(v, layout_k).unwrap(),
+    )
+}
+
 impl<T: Element> Run<T> {
     /// Contiguous `[batch, seqlen, heads, head_dim]`.
     pub(super) fn contiguous(problem: Problem) -> Run<T> {
@@ -79,7 +91,7 @@ impl<T: Element> Run<T> {
             place(layout_k, 3),
             place(layout_q, 4),
         ];
-        let lse = vec![f32::NAN; problem.batch * problem.heads_q * problem.seqlen_q];
+        let lse = vec![f32::NAN; problem.batch() * problem.heads_q() * problem.seqlen_q()];
         let gradients = [nan(layout_q), nan(layout_k), nan(layout_k)];
         Run {
             problem,
@@ -97,9 +109,9 @@ impl<T: Element> Run<T> {
     pub(super) fn with_d_lse(mut self) -> Run<T> {
         let d_lse = values::<f32>(self.lse.len(), 5).into_iter().enumerate();
         let p = &self.problem;
-        let sees_none = |i: usize| !(0..p.seqlen_k).any(|j| sees(p, i, j));
+        let sees_none = |i: usize| !(0..p.seqlen_k()).any(|j| sees(p, i, j));
         let of_row = |(row, x): (usize, f32)| {
-            if sees_none(row % p.seqlen_q) {
+            if sees_none(row % p.seqlen_q()) {
                 f32::NAN
             } else {
                 x
@@ -110,34 +122,27 @@ impl<T: Element> Run<T> {
     }
 
     pub(super) fn forward(&mut self, machine: Machine) {
-        let [q, k, v, _] = &self.inputs;
-        let q = Tensor::strided(q, self.layout_q).unwrap();
-        let k = Tensor::strided(k, self.layout_k).unwrap();
-        let v = Tensor::strided(v, self.layout_k).unwrap();
-        let mut o = TensorMut::strided(&mut self.o, self.layout_q).unwrap();
-        typed_forward::<T>(machine, &self.problem, &q, &k, &v, &mut o, &mut self.lse).unwrap();
+        let inputs = inputs(&self.inputs, self.layout_q, self.layout_k);
+        let o = TensorMut::strided(&mut self.o, self.layout_q).unwrap();
+        let mut outputs = Outputs::new(o, &mut self.lse);
+        let mut operands = Operands::forward(&inputs, &mut outputs);
+        typed::<T>(machine, &self.problem, Pass::Forward, &mut operands).unwrap();
     }
 
     pub(super) fn backward(&mut self, machine: Machine) {
-        let [q, k, v, d_o] = &self.inputs;
-        let saved = Saved {
-            q: Tensor::strided(q, self.layout_q).unwrap(),
-            k: Tensor::strided(k, self.layout_k).unwrap(),
-            v: Tensor::strided(v, self.layout_k).unwrap(),
-            o: Tensor::strided(&self.o, self.layout_q).unwrap(),
-            lse: Lse::Host(&self.lse),
-        };
-        let of_output = OutputGradients {
-            d_o: Tensor::strided(d_o, self.layout_q).unwrap(),
-            d_lse: self.d_lse.as_deref().map(Lse::Host),
-        };
+        let inputs = inputs(&self.inputs, self.layout_q, self.layout_k);
+        let saved = Saved::new(&Tensor::strided(&self.o, self.layout_q).unwrap(), &self.lse);
+        let mut of_output =
+            OutputGradients::new(&Tensor::strided(&self.inputs[3], self.layout_q).unwrap());
+        of_output.d_lse = self.d_lse.as_ref().map(Into::into);
         let [d_q, d_k, d_v] = &mut self.gradients;
-        let mut gradients = Gradients {
-            d_q: TensorMut::strided(d_q, self.layout_q).unwrap(),
-            d_k: TensorMut::strided(d_k, self.layout_k).unwrap(),
-            d_v: TensorMut::strided(d_v, self.layout_k).unwrap(),
-        };
-        typed_backward::<T>(machine, &self.problem, &saved, &of_output, &mut gradients).unwrap();
+        let mut gradients = Gradients::new(
+            TensorMut::strided(d_q, self.layout_q).unwrap(),
+            TensorMut::strided(d_k, self.layout_k).unwrap(),
+            TensorMut::strided(d_v, self.layout_k).unwrap(),
+        );
+        let mut operands = Operands::backward(&inputs, &saved, &of_output, &mut gradients);
+        typed::<T>(machine, &self.problem, Pass::Backward, &mut operands).unwrap();
     }
 
     /// Compares everything with f64.
@@ -244,23 +249,24 @@ pub(super) fn expect<T: Element>(run: &Run<T>) -> Expected {
         wide(v, run.layout_k),
     );
     let (d_o, o_given) = (wide(d_o, run.layout_q), wide(&run.o, run.layout_q));
-    let d = p.head_dim;
+    let d = p.head_dim();
     let dot = |a: &[f64], b: &[f64]| -> f64 { a.iter().zip(b).map(|(a, b)| a * b).sum() };
     let mut o = vec![0.0; q.len()];
     let mut lse = vec![f32::NEG_INFINITY; run.lse.len()];
     let (mut d_q, mut d_k, mut d_v) = (vec![0.0; q.len()], vec![0.0; k.len()], vec![0.0; k.len()]);
     let scale = f64::from(p.scale());
-    for row in 0..p.batch * p.seqlen_q * p.heads_q {
-        let (head, i) = (row % p.heads_q, row / p.heads_q % p.seqlen_q);
-        let batch_idx = row / p.heads_q / p.seqlen_q;
+    for row in 0..p.batch() * p.seqlen_q() * p.heads_q() {
+        let (head, i) = (row % p.heads_q(), row / p.heads_q() % p.seqlen_q());
+        let batch_idx = row / p.heads_q() / p.seqlen_q();
         let at = row * d..(row + 1) * d;
         let sees = |j: &usize| sees(p, i, *j);
         let key = |j: usize| {
-            let start =
-                ((batch_idx * p.seqlen_k + j) * p.heads_k + head / (p.heads_q / p.heads_k)) * d;
+            let start = ((batch_idx * p.seqlen_k() + j) * p.heads_k()
+                + head / (p.heads_q() / p.heads_k()))
+                * d;
             start..start + d
         };
-        let scores: Vec<f64> = (0..p.seqlen_k)
+        let scores: Vec<f64> = (0..p.seqlen_k())
             .filter(sees)
             .map(|j| dot(&q[at.clone()], &k[key(j)]) * scale)
             .collect();
@@ -269,7 +275,7 @@ pub(super) fn expect<T: Element>(run: &Run<T>) -> Expected {
         if scores.is_empty() {
             continue;
         }
-        let lse_at = (batch_idx * p.heads_q + head) * p.seqlen_q + i;
+        let lse_at = (batch_idx * p.heads_q() + head) * p.seqlen_q() + i;
         lse[lse_at] = (m + l.ln()) as f32;
         let d_lse = run.d_lse.as_ref().map_or(0.0, |d_lse| d_lse[lse_at]);
         let delta = dot(&d_o[at.clone()], &o_given[at.clone()]);
@@ -294,8 +300,8 @@ pub(super) fn expect<T: Element>(run: &Run<T>) -> Expected {
 
 /// Whether query `i` sees key `j`, by the definition.
 fn sees(p: &Problem, i: usize, j: usize) -> bool {
-    let place = (i + p.seqlen_k) as i128 - p.seqlen_q as i128;
-    let (left, right) = p.mask.window();
+    let place = (i + p.seqlen_k()) as i128 - p.seqlen_q() as i128;
+    let (left, right) = p.mask().window();
     right.is_none_or(|n| j as i128 <= place + n as i128)
         && left.is_none_or(|n| j as i128 >= place - n as i128)
 }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ferroflash::backend::cuda::{CudaDevice, DeviceBuffer, Event, Stream};
-use ferroflash::prepared::{ForwardLayouts, GradientLayouts};
+use ferroflash::prepared::Layouts;
 use ferroflash::{
-    Device, Gradients, Layout, Lse, LseMut, Order, Pass, PreparedBackward, PreparedForward,
-    Problem, Saved, Tensor, TensorMut, Workspace,
+    Device, Gradients, Inputs, Layout, Order, OutputGradients, Outputs, Pass, PreparedBackward,
+    PreparedForward, Problem, Saved, Tensor, TensorMut, Workspace,
 };
 use rand::rngs::SmallRng;
 
@@ -62,7 +62,7 @@ impl<T: Bytes> Tensors<T> {
         let stream = Stream::new(cuda).map_err(ferroflash::Error::from)?;
         let n_q = problem.shape_q().iter().product();
         let n_k = problem.shape_k().iter().product();
-        let n_rows = problem.batch * problem.heads_q * problem.seqlen_q;
+        let n_rows = problem.batch() * problem.heads_q() * problem.seqlen_q();
         let mut filled = |n_elems| -> Result<DeviceBuffer<T>, Failure> {
             Ok(
                 DeviceBuffer::from_slice(cuda, &normal(n_elems, random), &stream)
@@ -100,11 +100,10 @@ impl<T: Bytes> Tensors<T> {
     /// Plans a variant, loads its kernels, allocates its workspace.
     pub fn prepare(&mut self, variant: &Variant) -> Result<Ready, Failure> {
         let attention = variant.attention(&self.device, self.problem)?;
-        let layouts = ForwardLayouts::contiguous(&self.problem)?;
+        let layouts = Layouts::contiguous();
         let (prepared, workspace) = match variant.pass {
             Pass::Backward => {
-                let prepared = attention
-                    .prepare_backward(&layouts, &GradientLayouts::contiguous(&self.problem)?)?;
+                let prepared = attention.prepare_backward(&layouts)?;
                 let workspace = prepared.workspace()?;
                 (Prepared::Backward(Box::new(prepared)), workspace)
             }
@@ -194,44 +193,30 @@ impl<T: Bytes> Tensors<T> {
             Layout::bshd(self.problem.shape_q())?,
             Layout::bshd(self.problem.shape_k())?,
         );
-        let q = Tensor::device(self.q.slice(), like_q)?;
-        let (k, v) = (
-            Tensor::device(self.k.slice(), like_k)?,
-            Tensor::device(self.v.slice(), like_k)?,
+        let inputs = Inputs::new(
+            &Tensor::device(self.q.slice(), like_q)?,
+            &Tensor::device(self.k.slice(), like_k)?,
+            &Tensor::device(self.v.slice(), like_k)?,
         );
         match &call.prepared {
             Prepared::Forward(prepared) => {
-                let mut o = TensorMut::device(self.o.slice_mut(), like_q)?;
-                let mut lse = LseMut::Device(self.lse.slice_mut());
-                prepared.forward(
-                    &self.stream,
-                    &q,
-                    &k,
-                    &v,
-                    &mut o,
-                    &mut lse,
-                    &mut call.workspace,
-                )?;
+                let o = TensorMut::device(self.o.slice_mut(), like_q)?;
+                let mut outputs = Outputs::new(o, self.lse.slice_mut());
+                prepared.forward(&self.stream, &inputs, &mut outputs, &mut call.workspace)?;
             }
             Prepared::Backward(prepared) => {
                 let o = Tensor::device(self.o.slice(), like_q)?;
-                let saved = Saved {
-                    q,
-                    k,
-                    v,
-                    o,
-                    lse: Lse::Device(self.lse.slice()),
-                };
                 let d_o = Tensor::device(self.d_o.slice(), like_q)?;
-                let mut gradients = Gradients {
-                    d_q: TensorMut::device(self.d_q.slice_mut(), like_q)?,
-                    d_k: TensorMut::device(self.d_k.slice_mut(), like_k)?,
-                    d_v: TensorMut::device(self.d_v.slice_mut(), like_k)?,
-                };
+                let mut gradients = Gradients::new(
+                    TensorMut::device(self.d_q.slice_mut(), like_q)?,
+                    TensorMut::device(self.d_k.slice_mut(), like_k)?,
+                    TensorMut::device(self.d_v.slice_mut(), like_k)?,
+                );
                 prepared.backward(
                     &self.stream,
-                    &saved,
-                    &d_o,
+                    &inputs,
+                    &Saved::new(&o, self.lse.slice()),
+                    &OutputGradients::new(&d_o),
                     &mut gradients,
                     &mut call.workspace,
                 )?;

@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use ferroflash::{
-    Attention, Device, Gradients, Lse, LseMut, Order, Pass, Problem, Saved, Tensor, TensorMut,
+    Attention, Device, Gradients, Inputs, Order, OutputGradients, Outputs, Pass, Problem, Saved,
+    Tensor, TensorMut,
 };
 use rand::rngs::SmallRng;
 
@@ -43,7 +44,7 @@ impl<T: Bytes> Tensors<T> {
             k: normal(n_k, random),
             v: normal(n_k, random),
             o: vec![zero; n_q],
-            lse: vec![0.0; problem.batch * problem.heads_q * problem.seqlen_q],
+            lse: vec![0.0; problem.batch() * problem.heads_q() * problem.seqlen_q()],
             d_o: normal(n_q, random),
             d_q: vec![zero; n_q],
             d_k: vec![zero; n_k],
@@ -109,30 +110,25 @@ impl<T: Bytes> Tensors<T> {
 
     fn call(&mut self, attention: &Attention, pass: Pass) -> Result<(), Failure> {
         let (shape_q, shape_k) = (self.problem.shape_q(), self.problem.shape_k());
-        let q = Tensor::bshd(&self.q, shape_q)?;
-        let (k, v) = (
-            Tensor::bshd(&self.k, shape_k)?,
-            Tensor::bshd(&self.v, shape_k)?,
+        let inputs = Inputs::new(
+            &Tensor::bshd(&self.q, shape_q)?,
+            &Tensor::bshd(&self.k, shape_k)?,
+            &Tensor::bshd(&self.v, shape_k)?,
         );
         match pass {
             Pass::Backward => {
-                let saved = Saved {
-                    q,
-                    k,
-                    v,
-                    o: Tensor::bshd(&self.o, shape_q)?,
-                    lse: Lse::Host(&self.lse),
-                };
-                let mut gradients = Gradients {
-                    d_q: TensorMut::bshd(&mut self.d_q, shape_q)?,
-                    d_k: TensorMut::bshd(&mut self.d_k, shape_k)?,
-                    d_v: TensorMut::bshd(&mut self.d_v, shape_k)?,
-                };
-                attention.backward(&saved, &Tensor::bshd(&self.d_o, shape_q)?, &mut gradients)?;
+                let saved = Saved::new(&Tensor::bshd(&self.o, shape_q)?, &self.lse);
+                let of_output = OutputGradients::new(&Tensor::bshd(&self.d_o, shape_q)?);
+                let mut gradients = Gradients::new(
+                    TensorMut::bshd(&mut self.d_q, shape_q)?,
+                    TensorMut::bshd(&mut self.d_k, shape_k)?,
+                    TensorMut::bshd(&mut self.d_v, shape_k)?,
+                );
+                attention.backward(&inputs, &saved, &of_output, &mut gradients)?;
             }
             _ => {
-                let mut o = TensorMut::bshd(&mut self.o, shape_q)?;
-                attention.forward(&q, &k, &v, &mut o, &mut LseMut::Host(&mut self.lse))?;
+                let o = TensorMut::bshd(&mut self.o, shape_q)?;
+                attention.forward(&inputs, &mut Outputs::new(o, &mut self.lse))?;
             }
         }
         Ok(())

@@ -39,7 +39,7 @@ pub fn bench(arguments: &BenchArguments) -> Result<ExitCode, Failure> {
     let mut random = SmallRng::seed_from_u64(0);
     for case in cases {
         bar.set_message(case.in_words());
-        let rows = match case.problem.dtype {
+        let rows = match case.problem.dtype() {
             Dtype::Bf16 => case.measure::<half::bf16>(&device, arguments, &mut random)?,
             Dtype::F16 => case.measure::<half::f16>(&device, arguments, &mut random)?,
             Dtype::F32 => case.measure::<f32>(&device, arguments, &mut random)?,
@@ -65,7 +65,7 @@ pub fn bench(arguments: &BenchArguments) -> Result<ExitCode, Failure> {
 /// Milliseconds of one pass by the device's own clock, on random tensors of its memory; `None` where there is no GPU.
 pub fn device_ms(attention: &Attention, pass: Pass) -> Result<Option<f64>, Failure> {
     let problem = *attention.problem();
-    match problem.dtype {
+    match problem.dtype() {
         Dtype::Bf16 => device_ms_of::<half::bf16>(attention, problem, pass),
         Dtype::F16 => device_ms_of::<half::f16>(attention, problem, pass),
         Dtype::F32 => device_ms_of::<f32>(attention, problem, pass),
@@ -85,7 +85,7 @@ fn device_ms_of<T: Bytes>(
     let variant = Variant {
         pass,
         algorithm: attention.algorithm(),
-        order: problem.order,
+        order: problem.order(),
     };
     let mut ready = subject.prepare(&variant)?;
     let brief = Effort {
@@ -104,16 +104,15 @@ struct Case {
 
 impl Case {
     fn in_words(&self) -> String {
-        let Problem {
-            batch,
-            seqlen_q,
-            seqlen_k,
-            heads_q,
-            heads_k,
-            head_dim,
-            mask,
-            ..
-        } = self.problem;
+        let (batch, seqlen_q, seqlen_k, heads_q, heads_k, head_dim, mask) = (
+            self.problem.batch(),
+            self.problem.seqlen_q(),
+            self.problem.seqlen_k(),
+            self.problem.heads_q(),
+            self.problem.heads_k(),
+            self.problem.head_dim(),
+            self.problem.mask(),
+        );
         format!(
             "{:?} {mask:?} [{batch}, {seqlen_q}, {heads_q}, {head_dim}] [{batch}, {seqlen_k}, {heads_k}, {head_dim}]",
             self.pass
@@ -132,7 +131,7 @@ impl Case {
         for variant in &self.variants {
             ready.push(subject.prepare(variant));
         }
-        drop_wrong(&mut subject, self.problem.dtype, &mut ready)?;
+        drop_wrong(&mut subject, self.problem.dtype(), &mut ready)?;
         let mut times = vec![Vec::new(); ready.len()];
         let effort = Effort {
             warm_up_ms: arguments.warm_up,

@@ -79,16 +79,15 @@ impl Row {
 
     /// Floating-point operations.
     fn flops(&self) -> f64 {
-        let Problem {
-            batch,
-            heads_q,
-            seqlen_q,
-            seqlen_k,
-            head_dim,
-            ..
-        } = self.problem;
+        let (batch, heads_q, seqlen_q, seqlen_k, head_dim) = (
+            self.problem.batch(),
+            self.problem.heads_q(),
+            self.problem.seqlen_q(),
+            self.problem.seqlen_k(),
+            self.problem.head_dim(),
+        );
         let (n_q, n_k) = (seqlen_q as f64, seqlen_k as f64);
-        let visible = match self.problem.mask {
+        let visible = match self.problem.mask() {
             Mask::Full => n_q * n_k,
             Mask::Causal => n_q.min(n_k) * (n_k - n_q.min(n_k) / 2.0),
             // The peers count the pairs of a window one by one.
@@ -106,10 +105,11 @@ impl Row {
     fn bytes(&self) -> f64 {
         let n_q = self.problem.shape_q().iter().product::<usize>() as f64;
         let n_k = self.problem.shape_k().iter().product::<usize>() as f64;
-        let rows =
-            (self.problem.batch * self.problem.heads_q * self.problem.seqlen_q * size_of::<f32>())
-                as f64;
-        let element = self.problem.dtype.size_bytes() as f64;
+        let rows = (self.problem.batch()
+            * self.problem.heads_q()
+            * self.problem.seqlen_q()
+            * size_of::<f32>()) as f64;
+        let element = self.problem.dtype().size_bytes() as f64;
         match self.pass {
             // q, k, v, o, d_o, d_q, d_k, d_v.
             Pass::Backward => (4.0 * n_q + 4.0 * n_k) * element + rows,
@@ -127,7 +127,7 @@ impl Row {
     }
 
     fn dtype_word(&self) -> &'static str {
-        match self.problem.dtype {
+        match self.problem.dtype() {
             Dtype::Bf16 => "bf16",
             Dtype::F16 => "fp16",
             Dtype::F32 => "fp32",
@@ -136,16 +136,15 @@ impl Row {
 
     /// As the peers' script prints it, with fields of our own at the end.
     pub fn json(&self) -> String {
-        let Problem {
-            batch,
-            seqlen_q,
-            seqlen_k,
-            heads_q,
-            heads_k,
-            head_dim,
-            mask,
-            ..
-        } = self.problem;
+        let (batch, seqlen_q, seqlen_k, heads_q, heads_k, head_dim, mask) = (
+            self.problem.batch(),
+            self.problem.seqlen_q(),
+            self.problem.seqlen_k(),
+            self.problem.heads_q(),
+            self.problem.heads_k(),
+            self.problem.head_dim(),
+            self.problem.mask(),
+        );
         let mut row = json!({
             "peer": self.peer(),
             "dtype": self.dtype_word(),
@@ -203,16 +202,15 @@ impl Row {
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Problem {
-            batch,
-            seqlen_q,
-            seqlen_k,
-            heads_q,
-            heads_k,
-            head_dim,
-            mask,
-            ..
-        } = self.problem;
+        let (batch, seqlen_q, seqlen_k, heads_q, heads_k, head_dim, mask) = (
+            self.problem.batch(),
+            self.problem.seqlen_q(),
+            self.problem.seqlen_k(),
+            self.problem.heads_q(),
+            self.problem.heads_k(),
+            self.problem.head_dim(),
+            self.problem.mask(),
+        );
         let mask = mask.to_string();
         write!(
             f,

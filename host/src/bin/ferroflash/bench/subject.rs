@@ -36,8 +36,7 @@ pub struct Variant {
 impl Variant {
     /// The problem on a device as this variant has it.
     pub fn attention(&self, device: &Device, problem: Problem) -> Result<Attention, Failure> {
-        let mut problem = problem;
-        problem.order = self.order;
+        let problem = problem.to_builder().order(self.order).build()?;
         let attention = Attention::new(device, problem)?;
         Ok(match self.algorithm {
             Some(algorithm) => attention.with_algorithm(algorithm),

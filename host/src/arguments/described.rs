@@ -1,0 +1,129 @@
+//! Everything that a call was given, without its memory.
+
+use super::{Argument, ByArgument};
+use crate::dtype::ScalarType;
+use crate::error::ProblemError;
+use crate::tensor::{Description, Place, VectorDescription};
+
+/// One argument without its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Given {
+    /// A tensor.
+    Tensor(Description),
+    /// A vector.
+    Vector(VectorDescription),
+}
+
+impl Given {
+    /// In whose memory it lies.
+    pub fn place(&self) -> Place {
+        match self {
+            Given::Tensor(tensor) => tensor.place,
+            Given::Vector(vector) => vector.place,
+        }
+    }
+
+    /// Type of its numbers.
+    pub fn dtype(&self) -> ScalarType {
+        match self {
+            Given::Tensor(tensor) => tensor.dtype,
+            Given::Vector(vector) => vector.dtype,
+        }
+    }
+
+    /// Address of its first number.
+    pub fn address(&self) -> u64 {
+        match self {
+            Given::Tensor(tensor) => tensor.address,
+            Given::Vector(vector) => vector.address,
+        }
+    }
+
+    /// Numbers from the first one to the end of the last one.
+    pub fn extent_elems(&self) -> Result<usize, ProblemError> {
+        match self {
+            Given::Tensor(tensor) => tensor.layout.extent_elems(),
+            Given::Vector(vector) => usize::try_from(vector.n_elems)
+                .map_err(|_| ProblemError::SizeOverflow { what: "a vector" }),
+        }
+    }
+
+    /// The same as it will lie in another memory: aligned, with its strides.
+    pub fn moved_to(self, place: Place) -> Given {
+        match self {
+            Given::Tensor(tensor) => Given::Tensor(tensor.moved_to(place)),
+            Given::Vector(vector) => Given::Vector(vector.moved_to(place)),
+        }
+    }
+}
+
+impl From<Description> for Given {
+    fn from(tensor: Description) -> Given {
+        Given::Tensor(tensor)
+    }
+}
+
+impl From<VectorDescription> for Given {
+    fn from(vector: VectorDescription) -> Given {
+        Given::Vector(vector)
+    }
+}
+
+/// The arguments of a call without their memory. What was not given is `None`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Arguments(ByArgument<Option<Given>>);
+
+impl Arguments {
+    /// Of each argument what `f` says.
+    pub(crate) fn from_fn(f: impl FnMut(Argument) -> Option<Given>) -> Arguments {
+        Arguments(ByArgument::from_fn(f))
+    }
+
+    /// With this argument too, or in place of what was there.
+    #[must_use]
+    pub fn with(mut self, argument: Argument, given: impl Into<Given>) -> Arguments {
+        self.0[argument] = Some(given.into());
+        self
+    }
+
+    /// Without this argument.
+    #[must_use]
+    pub fn without(mut self, argument: Argument) -> Arguments {
+        self.0[argument] = None;
+        self
+    }
+
+    /// What was given.
+    pub fn get(&self, argument: Argument) -> Option<&Given> {
+        self.0[argument].as_ref()
+    }
+
+    /// The tensor, if one was given.
+    pub fn tensor(&self, argument: Argument) -> Option<&Description> {
+        match self.get(argument) {
+            Some(Given::Tensor(tensor)) => Some(tensor),
+            _ => None,
+        }
+    }
+
+    /// The vector, if one was given.
+    pub fn vector(&self, argument: Argument) -> Option<&VectorDescription> {
+        match self.get(argument) {
+            Some(Given::Vector(vector)) => Some(vector),
+            _ => None,
+        }
+    }
+
+    /// Every tensor given.
+    pub fn tensors(&self) -> impl Iterator<Item = (Argument, &Description)> {
+        Argument::ALL
+            .into_iter()
+            .filter_map(|argument| Some((argument, self.tensor(argument)?)))
+    }
+
+    /// The same as they will lie in another memory: aligned, with their strides.
+    #[must_use]
+    pub fn moved_to(&self, place: Place) -> Arguments {
+        Arguments::from_fn(|argument| Some(self.get(argument)?.moved_to(place)))
+    }
+}

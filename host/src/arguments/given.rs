@@ -1,0 +1,197 @@
+//! What a call is given: structs of tensors and vectors, of which some may be left out.
+
+use super::{Argument, Operands};
+use crate::tensor::{Tensor, TensorMut, Vector, VectorMut};
+
+/// What both passes read.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Inputs<'a> {
+    /// Queries.
+    pub q: Tensor<'a>,
+    /// Keys.
+    pub k: Tensor<'a>,
+    /// Values.
+    pub v: Tensor<'a>,
+}
+
+/// What the forward pass writes.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Outputs<'a> {
+    /// Output.
+    pub o: TensorMut<'a>,
+    /// Row statistics, f32: the natural logarithm of each row's sum of exponentials.
+    pub lse: VectorMut<'a>,
+    /// The weights, softmax(q·kᵀ · softmax_scale, masked), laid out as [`crate::Problem::weights_layout`] says. Only `standard`
+    /// holds them: a device without it gives an error.
+    pub weights: Option<TensorMut<'a>>,
+}
+
+/// What the forward pass has written and the backward pass reads.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Saved<'a> {
+    /// Output of the forward pass.
+    pub o: Tensor<'a>,
+    /// Row statistics of the forward pass.
+    pub lse: Vector<'a>,
+}
+
+/// Gradients of a loss with respect to what the forward pass gave: what the backward pass starts from.
+///
+/// Most losses depend on o alone. Where lse enters the loss too (sinks, merged parts of attention, ring attention), its gradient
+/// is added; it costs one subtraction per row.
+///
+/// ```
+/// use ferroflash::{
+///     Attention, Device, Dtype, Gradients, Inputs, OutputGradients, Outputs, Problem, Saved, Tensor, TensorMut,
+/// };
+///
+/// // One row that sees two keys, all of one column; the loss is lse.
+/// let problem = Problem::builder(Dtype::F32).seqlen_q(1).seqlen_k(2).heads(1).head_dim(1).softmax_scale(1.0).build()?;
+/// let attention = Attention::new(&Device::cpu(), problem)?;
+/// let (q, k, v) = ([1f32], [0f32, 3f32.ln()], [5f32, 7f32]);
+/// let (shape_q, shape_k) = (problem.shape_q(), problem.shape_k());
+/// let inputs =
+///     Inputs::new(&Tensor::bshd(&q, shape_q)?, &Tensor::bshd(&k, shape_k)?, &Tensor::bshd(&v, shape_k)?);
+/// let (mut o, mut lse) = ([0f32], [0f32]);
+/// attention.forward(&inputs, &mut Outputs::new(TensorMut::bshd(&mut o, shape_q)?, &mut lse))?;
+///
+/// let (mut d_q, mut d_k, mut d_v) = ([0f32], [0f32; 2], [0f32; 2]);
+/// attention.backward(
+///     &inputs,
+///     &Saved::new(&Tensor::bshd(&o, shape_q)?, &lse),
+///     &OutputGradients::new(&Tensor::bshd(&[0f32], shape_q)?).d_lse(&[1f32]),
+///     &mut Gradients::new(
+///         TensorMut::bshd(&mut d_q, shape_q)?,
+///         TensorMut::bshd(&mut d_k, shape_k)?,
+///         TensorMut::bshd(&mut d_v, shape_k)?,
+///     ),
+/// )?;
+/// // The gradient of lse by a score is its weight: 1/4 and 3/4 here.
+/// assert!((d_k[0] - 0.25).abs() < 1e-6 && (d_k[1] - 0.75).abs() < 1e-6);
+/// assert!((d_q[0] - 0.75 * 3f32.ln()).abs() < 1e-6);
+/// assert_eq!(d_v, [0.0; 2]);
+/// # Ok::<(), ferroflash::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct OutputGradients<'a> {
+    /// Gradient of the output.
+    pub d_o: Tensor<'a>,
+    /// Gradient of lse; `None` where the loss does not depend on it. What it says of a row that sees no key is ignored.
+    pub d_lse: Option<Vector<'a>>,
+}
+
+/// What the backward pass writes.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Gradients<'a> {
+    /// Of the queries.
+    pub d_q: TensorMut<'a>,
+    /// Of the keys.
+    pub d_k: TensorMut<'a>,
+    /// Of the values.
+    pub d_v: TensorMut<'a>,
+}
+
+impl<'a> Inputs<'a> {
+    /// Queries, keys and values.
+    pub fn new(q: &Tensor<'a>, k: &Tensor<'a>, v: &Tensor<'a>) -> Inputs<'a> {
+        Inputs {
+            q: *q,
+            k: *k,
+            v: *v,
+        }
+    }
+
+    pub(super) fn put(&self, operands: &mut Operands<'a>) {
+        let Inputs { q, k, v } = *self;
+        operands.put(Argument::Q, q);
+        operands.put(Argument::K, k);
+        operands.put(Argument::V, v);
+    }
+}
+
+impl<'a> Outputs<'a> {
+    /// o and lse, without the weights.
+    pub fn new(o: TensorMut<'a>, lse: impl Into<VectorMut<'a>>) -> Outputs<'a> {
+        Outputs {
+            o,
+            lse: lse.into(),
+            weights: None,
+        }
+    }
+
+    /// The weights too.
+    #[must_use]
+    pub fn weights(self, weights: TensorMut<'a>) -> Outputs<'a> {
+        Outputs {
+            weights: Some(weights),
+            ..self
+        }
+    }
+
+    pub(super) fn put<'o>(&'o mut self, operands: &mut Operands<'o>) {
+        let Outputs { o, lse, weights } = self;
+        operands.put(Argument::O, o.reborrow());
+        operands.put(Argument::Lse, lse.reborrow());
+        operands.put_optional(Argument::Weights, weights.as_mut().map(TensorMut::reborrow));
+    }
+}
+
+impl<'a> Saved<'a> {
+    /// o and lse.
+    pub fn new(o: &Tensor<'a>, lse: impl Into<Vector<'a>>) -> Saved<'a> {
+        Saved {
+            o: *o,
+            lse: lse.into(),
+        }
+    }
+
+    pub(super) fn put(&self, operands: &mut Operands<'a>) {
+        let Saved { o, lse } = *self;
+        operands.put(Argument::O, o);
+        operands.put(Argument::Lse, lse);
+    }
+}
+
+impl<'a> OutputGradients<'a> {
+    /// Of o alone.
+    pub fn new(d_o: &Tensor<'a>) -> OutputGradients<'a> {
+        OutputGradients {
+            d_o: *d_o,
+            d_lse: None,
+        }
+    }
+
+    /// Of lse too: f32.
+    #[must_use]
+    pub fn d_lse(self, d_lse: impl Into<Vector<'a>>) -> OutputGradients<'a> {
+        OutputGradients {
+            d_lse: Some(d_lse.into()),
+            ..self
+        }
+    }
+
+    pub(super) fn put(&self, operands: &mut Operands<'a>) {
+        let OutputGradients { d_o, d_lse } = *self;
+        operands.put(Argument::DO, d_o);
+        operands.put_optional(Argument::DLse, d_lse);
+    }
+}
+
+impl<'a> Gradients<'a> {
+    /// Of queries, keys and values.
+    pub fn new(d_q: TensorMut<'a>, d_k: TensorMut<'a>, d_v: TensorMut<'a>) -> Gradients<'a> {
+        Gradients { d_q, d_k, d_v }
+    }
+
+    pub(super) fn put<'o>(&'o mut self, operands: &mut Operands<'o>) {
+        let Gradients { d_q, d_k, d_v } = self;
+        operands.put(Argument::DQ, d_q.reborrow());
+        operands.put(Argument::DK, d_k.reborrow());
+        operands.put(Argument::DV, d_v.reborrow());
+    }
+}

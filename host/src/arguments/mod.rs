@@ -1,0 +1,25 @@
+//! What a call is given, by name: inputs and outputs as the caller writes them, and one array of all of them.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `given.rs` | [`Inputs`], [`Outputs`], [`Saved`], [`OutputGradients`], [`Gradients`] |
+//! | `needs.rs` | THE table: what each pass takes, of which shape and type, read or written |
+//! | `described.rs` | [`Arguments`]: everything given, without its memory; what validation and planning look at |
+//! | `operands.rs` | everything given, with its memory; what backends look at |
+//! | `by_argument.rs` | [`ByArgument`]: one place for every [`Argument`] |
+//!
+//! A new argument is a variant of [`Argument`], a field of one of the structs, and a row of the table. Checks, copies, addresses
+//! and the emulator follow from these.
+
+mod by_argument;
+mod described;
+mod given;
+mod needs;
+mod operands;
+
+pub use by_argument::ByArgument;
+pub use described::{Arguments, Given};
+pub use ferroflash_kernels::params::Argument;
+pub use given::{Gradients, Inputs, OutputGradients, Outputs, Saved};
+pub(crate) use needs::{Access, Form, Need, Presence, need};
+pub(crate) use operands::{Lent, Operand, Operands};

@@ -1,0 +1,86 @@
+//! What each pass takes: the one table that validation, planning, copies and backends go by.
+
+use super::Argument;
+use crate::dtype::ScalarType;
+use crate::problem::Problem;
+use crate::validate::Pass;
+
+/// What a pass takes under one name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Need {
+    pub(crate) presence: Presence,
+    pub(crate) access: Access,
+    pub(crate) form: Form,
+}
+
+/// Whether it may be left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Presence {
+    Required,
+    Optional,
+}
+
+/// What is done with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    Written,
+}
+
+/// What it looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// A tensor of the problem's type, of this shape.
+    Tensor([usize; 4]),
+    /// A tensor of the problem's type laid out as [`Problem::weights_layout`] says.
+    Weights,
+    /// A vector.
+    Vector { dtype: ScalarType, n_elems: u64 },
+}
+
+impl Form {
+    /// Whether it has no elements.
+    pub(crate) fn is_empty(self) -> bool {
+        match self {
+            Form::Tensor(shape) => shape.contains(&0),
+            Form::Weights => false,
+            Form::Vector { n_elems, .. } => n_elems == 0,
+        }
+    }
+}
+
+/// What the pass takes under this name; `None`: nothing. The problem's sizes have been checked.
+pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<Need> {
+    use Access::{Read, Written};
+    use Presence::{Optional, Required};
+    let backward = pass == Pass::Backward;
+    let of_forward = if backward { Read } else { Written };
+    let like_q = Form::Tensor(problem.shape_q());
+    let like_k = Form::Tensor(problem.shape_k());
+    let rows = Form::Vector {
+        dtype: ScalarType::F32,
+        n_elems: problem.n_rows(),
+    };
+    let (taken, presence, access, form) = match argument {
+        Argument::Q => (true, Required, Read, like_q),
+        Argument::K | Argument::V => (true, Required, Read, like_k),
+        Argument::O => (true, Required, of_forward, like_q),
+        Argument::Lse => (true, Required, of_forward, rows),
+        Argument::Weights => {
+            let taken = pass == Pass::ForwardWithWeights;
+            (taken, Required, Written, Form::Weights)
+        }
+        Argument::DO => (backward, Required, Read, like_q),
+        Argument::DLse => (backward, Optional, Read, rows),
+        Argument::DQ => (backward, Required, Written, like_q),
+        Argument::DK | Argument::DV => (backward, Required, Written, like_k),
+        Argument::CuSeqlensQ | Argument::CuSeqlensK | Argument::SeqUsedQ | Argument::SeqUsedK => {
+            return None;
+        }
+    };
+    taken.then_some(Need {
+        presence,
+        access,
+        form,
+    })
+}

@@ -1,0 +1,116 @@
+//! Everything that a call was given, with its memory.
+
+use super::{Argument, Arguments, ByArgument, Given};
+use super::{Gradients, Inputs, OutputGradients, Outputs, Saved};
+use crate::tensor::{Memory, MemoryMut, Tensor, TensorMut, Vector, VectorMut};
+
+/// One argument with its memory.
+#[derive(Debug)]
+pub(crate) enum Operand<'a> {
+    Tensor(Tensor<'a>),
+    TensorMut(TensorMut<'a>),
+    Vector(Vector<'a>),
+    VectorMut(VectorMut<'a>),
+}
+
+/// The memory of an argument, as far as it may be used.
+pub(crate) enum Lent<'s, 'a> {
+    Read(&'s Memory<'a>),
+    Write(&'s mut MemoryMut<'a>),
+}
+
+impl<'a> Operand<'a> {
+    /// All but the memory.
+    pub(crate) fn describe(&self) -> Given {
+        match self {
+            Operand::Tensor(tensor) => tensor.describe().into(),
+            Operand::TensorMut(tensor) => tensor.describe().into(),
+            Operand::Vector(vector) => vector.describe().into(),
+            Operand::VectorMut(vector) => vector.describe().into(),
+        }
+    }
+
+    /// Its memory.
+    pub(crate) fn lend(&mut self) -> Lent<'_, 'a> {
+        match self {
+            Operand::Tensor(tensor) => Lent::Read(tensor.memory()),
+            Operand::TensorMut(tensor) => Lent::Write(tensor.memory_mut()),
+            Operand::Vector(vector) => Lent::Read(vector.memory()),
+            Operand::VectorMut(vector) => Lent::Write(vector.memory_mut()),
+        }
+    }
+}
+
+/// The arguments of a call.
+#[derive(Debug, Default)]
+pub(crate) struct Operands<'a>(ByArgument<Option<Operand<'a>>>);
+
+impl<'a> Operands<'a> {
+    /// Of a forward pass.
+    pub(crate) fn forward(inputs: &Inputs<'a>, outputs: &'a mut Outputs<'_>) -> Operands<'a> {
+        let mut operands = Operands::default();
+        inputs.put(&mut operands);
+        outputs.put(&mut operands);
+        operands
+    }
+
+    /// Of a backward pass.
+    pub(crate) fn backward(
+        inputs: &Inputs<'a>,
+        saved: &Saved<'a>,
+        of_output: &OutputGradients<'a>,
+        gradients: &'a mut Gradients<'_>,
+    ) -> Operands<'a> {
+        let mut operands = Operands::default();
+        inputs.put(&mut operands);
+        saved.put(&mut operands);
+        of_output.put(&mut operands);
+        gradients.put(&mut operands);
+        operands
+    }
+
+    /// Puts an argument there.
+    pub(super) fn put(&mut self, argument: Argument, operand: impl Into<Operand<'a>>) {
+        self.0[argument] = Some(operand.into());
+    }
+
+    /// Puts an argument there, if there is one.
+    pub(super) fn put_optional(
+        &mut self,
+        argument: Argument,
+        operand: Option<impl Into<Operand<'a>>>,
+    ) {
+        self.0[argument] = operand.map(Into::into);
+    }
+
+    /// All but the memory.
+    pub(crate) fn describe(&self) -> Arguments {
+        Arguments::from_fn(|argument| Some(self.0[argument].as_ref()?.describe()))
+    }
+
+    /// Those that were given.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (Argument, &mut Operand<'a>)> {
+        self.0
+            .iter_mut()
+            .filter_map(|(argument, operand)| Some((argument, operand.as_mut()?)))
+    }
+
+    /// Takes an argument out.
+    pub(crate) fn take(&mut self, argument: Argument) -> Option<Operand<'a>> {
+        self.0[argument].take()
+    }
+}
+
+macro_rules! operand {
+    ($type:ident) => {
+        impl<'a> From<$type<'a>> for Operand<'a> {
+            fn from(operand: $type<'a>) -> Operand<'a> {
+                Operand::$type(operand)
+            }
+        }
+    };
+}
+operand!(Tensor);
+operand!(TensorMut);
+operand!(Vector);
+operand!(VectorMut);

@@ -1,0 +1,101 @@
+//! What tensors and vectors are views of.
+
+use super::{DeviceSlice, DeviceSliceMut, HostData, HostDataMut, Place};
+use crate::dtype::{Scalar, ScalarType};
+
+/// Memory to read.
+#[derive(Clone, Copy)]
+pub(crate) enum Memory<'a> {
+    Host(HostData<'a>),
+    Device(DeviceSlice<'a>),
+}
+
+/// Memory to write.
+pub(crate) enum MemoryMut<'a> {
+    Host(HostDataMut<'a>),
+    Device(DeviceSliceMut<'a>),
+}
+
+impl<'a> Memory<'a> {
+    pub(crate) fn scalar(&self) -> ScalarType {
+        match self {
+            Memory::Host(data) => data.scalar(),
+            Memory::Device(slice) => slice.dtype(),
+        }
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        match self {
+            Memory::Host(_) => Place::Host,
+            Memory::Device(slice) => Place::Cuda(slice.ordinal()),
+        }
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        match self {
+            Memory::Host(data) => data.address(),
+            Memory::Device(slice) => slice.address(),
+        }
+    }
+
+    pub(crate) fn n_elems(&self) -> u64 {
+        match self {
+            Memory::Host(data) => data.len() as u64,
+            Memory::Device(slice) => slice.n_elems(),
+        }
+    }
+
+    /// The slice; `None` when it holds another type or lies on a device.
+    pub(crate) fn host<T: Scalar>(&self) -> Option<&'a [T]> {
+        match self {
+            Memory::Host(data) => T::unwrap(data),
+            Memory::Device(_) => None,
+        }
+    }
+}
+
+impl MemoryMut<'_> {
+    pub(crate) fn scalar(&self) -> ScalarType {
+        match self {
+            MemoryMut::Host(data) => data.scalar(),
+            MemoryMut::Device(slice) => slice.dtype(),
+        }
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        match self {
+            MemoryMut::Host(_) => Place::Host,
+            MemoryMut::Device(slice) => Place::Cuda(slice.ordinal()),
+        }
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        match self {
+            MemoryMut::Host(data) => data.address(),
+            MemoryMut::Device(slice) => slice.address(),
+        }
+    }
+
+    pub(crate) fn n_elems(&self) -> u64 {
+        match self {
+            MemoryMut::Host(data) => data.len() as u64,
+            MemoryMut::Device(slice) => slice.n_elems(),
+        }
+    }
+
+    /// The slice; `None` when it holds another type or lies on a device.
+    pub(crate) fn host<T: Scalar>(&mut self) -> Option<&mut [T]> {
+        match self {
+            MemoryMut::Host(data) => T::unwrap_mut(data),
+            MemoryMut::Device(_) => None,
+        }
+    }
+
+    /// The same memory for a shorter while.
+    pub(crate) fn reborrow(&mut self) -> MemoryMut<'_> {
+        match self {
+            MemoryMut::Host(data) => MemoryMut::Host(data.reborrow()),
+            MemoryMut::Device(slice) => MemoryMut::Device(slice.reborrow()),
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Vectors: statistics of rows, their gradient, lengths of sequences.
+
+use std::fmt;
+
+use super::{DeviceSlice, DeviceSliceMut, Memory, MemoryMut, Place};
+use crate::dtype::{Scalar, ScalarType};
+
+/// Numbers without gaps, to read: f32 statistics or i32 lengths, on the host or on a device. `(&lse).into()` makes one of a
+/// slice, an array or a `Vec`.
+#[derive(Clone, Copy)]
+pub struct Vector<'a> {
+    memory: Memory<'a>,
+}
+
+/// [`Vector`], to write.
+pub struct VectorMut<'a> {
+    memory: MemoryMut<'a>,
+}
+
+impl<'a> Vector<'a> {
+    /// Memory of the host.
+    pub fn of<T: Scalar>(data: &'a [T]) -> Vector<'a> {
+        Vector {
+            memory: Memory::Host(T::wrap(data)),
+        }
+    }
+
+    /// Memory of a device.
+    pub fn device(slice: DeviceSlice<'a>) -> Vector<'a> {
+        Vector {
+            memory: Memory::Device(slice),
+        }
+    }
+
+    /// The slice; `None` when it holds another type or lies on a device.
+    pub fn host<T: Scalar>(&self) -> Option<&'a [T]> {
+        self.memory.host()
+    }
+
+    /// All but the memory.
+    pub fn describe(&self) -> VectorDescription {
+        VectorDescription {
+            n_elems: self.memory.n_elems(),
+            dtype: self.memory.scalar(),
+            place: self.memory.place(),
+            address: self.memory.address(),
+        }
+    }
+
+    pub(crate) fn memory(&self) -> &Memory<'a> {
+        &self.memory
+    }
+}
+
+impl<'a> VectorMut<'a> {
+    /// Memory of the host.
+    pub fn of<T: Scalar>(data: &'a mut [T]) -> VectorMut<'a> {
+        VectorMut {
+            memory: MemoryMut::Host(T::wrap_mut(data)),
+        }
+    }
+
+    /// Memory of a device.
+    pub fn device(slice: DeviceSliceMut<'a>) -> VectorMut<'a> {
+        VectorMut {
+            memory: MemoryMut::Device(slice),
+        }
+    }
+
+    /// The slice; `None` when it holds another type or lies on a device.
+    pub fn host<T: Scalar>(&mut self) -> Option<&mut [T]> {
+        self.memory.host()
+    }
+
+    /// All but the memory.
+    pub fn describe(&self) -> VectorDescription {
+        VectorDescription {
+            n_elems: self.memory.n_elems(),
+            dtype: self.memory.scalar(),
+            place: self.memory.place(),
+            address: self.memory.address(),
+        }
+    }
+
+    /// The same vector for a shorter while.
+    pub(crate) fn reborrow(&mut self) -> VectorMut<'_> {
+        VectorMut {
+            memory: self.memory.reborrow(),
+        }
+    }
+
+    pub(crate) fn memory_mut(&mut self) -> &mut MemoryMut<'a> {
+        &mut self.memory
+    }
+}
+
+/// A vector without its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VectorDescription {
+    /// How many numbers.
+    pub n_elems: u64,
+    /// Their type.
+    pub dtype: ScalarType,
+    /// In whose memory they lie.
+    pub place: Place,
+    /// Address of the first.
+    pub address: u64,
+}
+
+impl VectorDescription {
+    /// As many numbers that are nowhere yet: for plans made before there is memory.
+    pub fn unplaced(n_elems: u64, dtype: impl Into<ScalarType>, place: Place) -> VectorDescription {
+        VectorDescription {
+            n_elems,
+            dtype: dtype.into(),
+            place,
+            address: 0,
+        }
+    }
+
+    /// The same vector as it will lie in another memory: aligned.
+    pub fn moved_to(self, place: Place) -> VectorDescription {
+        VectorDescription {
+            place,
+            address: 0,
+            ..self
+        }
+    }
+}
+
+impl<'a, T: Scalar> From<&'a [T]> for Vector<'a> {
+    fn from(data: &'a [T]) -> Vector<'a> {
+        Vector::of(data)
+    }
+}
+
+impl<'a, T: Scalar> From<&'a Vec<T>> for Vector<'a> {
+    fn from(data: &'a Vec<T>) -> Vector<'a> {
+        Vector::of(data)
+    }
+}
+
+impl<'a, T: Scalar, const N: usize> From<&'a [T; N]> for Vector<'a> {
+    fn from(data: &'a [T; N]) -> Vector<'a> {
+        Vector::of(data)
+    }
+}
+
+impl<'a> From<DeviceSlice<'a>> for Vector<'a> {
+    fn from(slice: DeviceSlice<'a>) -> Vector<'a> {
+        Vector::device(slice)
+    }
+}
+
+impl<'a, T: Scalar> From<&'a mut [T]> for VectorMut<'a> {
+    fn from(data: &'a mut [T]) -> VectorMut<'a> {
+        VectorMut::of(data)
+    }
+}
+
+impl<'a, T: Scalar> From<&'a mut Vec<T>> for VectorMut<'a> {
+    fn from(data: &'a mut Vec<T>) -> VectorMut<'a> {
+        VectorMut::of(data)
+    }
+}
+
+impl<'a, T: Scalar, const N: usize> From<&'a mut [T; N]> for VectorMut<'a> {
+    fn from(data: &'a mut [T; N]) -> VectorMut<'a> {
+        VectorMut::of(data)
+    }
+}
+
+impl<'a> From<DeviceSliceMut<'a>> for VectorMut<'a> {
+    fn from(slice: DeviceSliceMut<'a>) -> VectorMut<'a> {
+        VectorMut::device(slice)
+    }
+}
+
+impl fmt::Debug for Vector<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Vector({:?})", self.describe())
+    }
+}
+
+impl fmt::Debug for VectorMut<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "VectorMut({:?})", self.describe())
+    }
+}

@@ -1,0 +1,360 @@
+//! Problem × arguments → [`Checked`]: every rule one function, every refusal one variant of [`ProblemError`].
+//!
+//! Looks at sizes, types and places, never at memory or a device. Holding a [`Checked`] is the proof that the rules hold.
+
+use crate::arguments::{Access, Argument, Arguments, Form, Given, Need, Presence, need};
+use crate::dtype::{Dtype, ScalarType};
+use crate::error::ProblemError;
+use crate::problem::Problem;
+use crate::tensor::{Description, Layout, Place, VectorDescription};
+
+/// The largest head_dim that any backend takes.
+pub const MAX_HEAD_DIM: usize = 256;
+
+/// Which pass is to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Pass {
+    /// o and lse.
+    Forward,
+    /// o, lse and the weights.
+    ForwardWithWeights,
+    /// d_q, d_k and d_v.
+    Backward,
+}
+
+/// A problem with arguments that fit it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Checked {
+    problem: Problem,
+    pass: Pass,
+    softmax_scale: f32,
+    place: Place,
+    arguments: Arguments,
+}
+
+impl Checked {
+    /// The problem.
+    pub fn problem(&self) -> &Problem {
+        &self.problem
+    }
+
+    /// Which pass.
+    pub fn pass(&self) -> Pass {
+        self.pass
+    }
+
+    /// The factor of the scores: finite, greater than 0.
+    pub fn softmax_scale(&self) -> f32 {
+        self.softmax_scale
+    }
+
+    /// What was given: all that the pass needs, and nothing that it does not take.
+    pub fn arguments(&self) -> &Arguments {
+        &self.arguments
+    }
+
+    /// In whose memory every argument lies.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Number of rows of the scores: batch · heads_q · seqlen_q.
+    pub fn n_rows(&self) -> u64 {
+        self.problem.n_rows()
+    }
+}
+
+/// Checks what a pass was given.
+pub fn check(problem: &Problem, pass: Pass, arguments: Arguments) -> Result<Checked, ProblemError> {
+    sizes(problem)?;
+    let place = fit(problem, pass, &arguments)?;
+    Ok(Checked {
+        problem: *problem,
+        pass,
+        softmax_scale: problem.scale(),
+        place,
+        arguments,
+    })
+}
+
+/// The rules that concern the arguments, for a problem whose sizes make sense; says in whose memory they lie.
+pub(crate) fn fit(
+    problem: &Problem,
+    pass: Pass,
+    arguments: &Arguments,
+) -> Result<Place, ProblemError> {
+    let missing = |argument| ProblemError::Missing { argument };
+    let place = arguments
+        .get(Argument::Q)
+        .ok_or(missing(Argument::Q))?
+        .place();
+    for argument in Argument::ALL {
+        match (need(problem, pass, argument), arguments.get(argument)) {
+            (Some(need), Some(given)) => fits(argument, &need, given, problem, place)?,
+            (Some(need), None) if need.presence == Presence::Required => {
+                return Err(missing(argument));
+            }
+            (None, Some(_)) => return Err(ProblemError::NotTaken { argument }),
+            (_, None) => {}
+        }
+    }
+    Ok(place)
+}
+
+/// Checks a problem whose arguments do not exist yet: those that the pass needs, contiguous, aligned, in one place. For plans
+/// made ahead.
+pub fn without_tensors(
+    problem: &Problem,
+    pass: Pass,
+    place: Place,
+) -> Result<Checked, ProblemError> {
+    check(problem, pass, needed(problem, pass, place)?)
+}
+
+/// What a pass needs, contiguous and aligned, in one place.
+pub(crate) fn needed(
+    problem: &Problem,
+    pass: Pass,
+    place: Place,
+) -> Result<Arguments, ProblemError> {
+    sizes(problem)?;
+    let mut arguments = Arguments::default();
+    for argument in Argument::ALL {
+        match need(problem, pass, argument) {
+            Some(need) if need.presence == Presence::Required => {
+                arguments = arguments.with(argument, unplaced(&need, problem, place)?);
+            }
+            _ => {}
+        }
+    }
+    Ok(arguments)
+}
+
+/// An argument that is nowhere yet.
+pub(crate) fn unplaced(
+    need: &Need,
+    problem: &Problem,
+    place: Place,
+) -> Result<Given, ProblemError> {
+    let tensor = |layout| Description {
+        layout,
+        dtype: problem.dtype().into(),
+        place,
+        address: 0,
+    };
+    Ok(match need.form {
+        Form::Tensor(shape) => tensor(Layout::bshd(shape)?).into(),
+        Form::Weights => tensor(problem.weights_layout()?).into(),
+        Form::Vector { dtype, n_elems } => {
+            VectorDescription::unplaced(n_elems, dtype, place).into()
+        }
+    })
+}
+
+/// The rules that concern the problem alone.
+pub fn sizes(problem: &Problem) -> Result<(), ProblemError> {
+    head_dim(problem)?;
+    heads(problem)?;
+    softmax_scale(problem)?;
+    n_rows(problem)?;
+    n_keys(problem)?;
+    Ok(())
+}
+
+fn head_dim(problem: &Problem) -> Result<(), ProblemError> {
+    let (min, max) = (1, MAX_HEAD_DIM);
+    if (min..=max).contains(&problem.head_dim()) {
+        Ok(())
+    } else {
+        Err(ProblemError::HeadDimOutOfRange {
+            given: problem.head_dim(),
+            min,
+            max,
+        })
+    }
+}
+
+fn heads(problem: &Problem) -> Result<(), ProblemError> {
+    let (heads_q, heads_k) = (problem.heads_q(), problem.heads_k());
+    let both_none = heads_q == 0 && heads_k == 0;
+    if both_none || (heads_q > 0 && heads_k > 0 && heads_q.is_multiple_of(heads_k)) {
+        Ok(())
+    } else {
+        Err(ProblemError::HeadsNotMultiple { heads_q, heads_k })
+    }
+}
+
+fn softmax_scale(problem: &Problem) -> Result<(), ProblemError> {
+    // Exponentials are computed to base 2, so the scale times log₂ e has to be finite as well.
+    let usable = |given: f32| given > 0.0 && (given * std::f32::consts::LOG2_E).is_finite();
+    match problem.softmax_scale() {
+        Some(given) if !usable(given) => Err(ProblemError::SoftmaxScale { given }),
+        _ => Ok(()),
+    }
+}
+
+/// batch · heads_q · seqlen_q.
+fn n_rows(problem: &Problem) -> Result<(), ProblemError> {
+    let what = "batch · heads_q · seqlen_q";
+    countable(
+        [problem.batch(), problem.heads_q(), problem.seqlen_q()],
+        what,
+    )
+}
+
+/// batch · heads_k · seqlen_k.
+fn n_keys(problem: &Problem) -> Result<(), ProblemError> {
+    let what = "batch · heads_k · seqlen_k";
+    countable(
+        [problem.batch(), problem.heads_k(), problem.seqlen_k()],
+        what,
+    )
+}
+
+/// Whether the product of three sizes can be counted. Where one is 0 the others' product has to be countable all the same.
+fn countable(sizes: [usize; 3], what: &'static str) -> Result<(), ProblemError> {
+    sizes
+        .iter()
+        .filter(|&&size| size > 0)
+        .try_fold(1u64, |product, &size| product.checked_mul(size as u64))
+        .filter(|&product| product <= (isize::MAX / 4) as u64)
+        .map(|_| ())
+        .ok_or(ProblemError::SizeOverflow { what })
+}
+
+/// Whether an argument is what the pass needs.
+fn fits(
+    argument: Argument,
+    need: &Need,
+    given: &Given,
+    problem: &Problem,
+    place: Place,
+) -> Result<(), ProblemError> {
+    match (need.form, given) {
+        (Form::Tensor(shape), Given::Tensor(tensor)) => {
+            tensor_fits(argument, tensor, shape, problem.dtype())?;
+        }
+        (Form::Weights, Given::Tensor(tensor)) => weights_fit(argument, tensor, problem)?,
+        (Form::Vector { dtype, n_elems }, Given::Vector(vector)) => {
+            vector_fits(argument, vector, dtype, n_elems)?;
+        }
+        (Form::Tensor(_) | Form::Weights, Given::Vector(_)) => {
+            let needed = "tensor";
+            return Err(ProblemError::OtherForm { argument, needed });
+        }
+        (Form::Vector { .. }, Given::Tensor(_)) => {
+            let needed = "vector";
+            return Err(ProblemError::OtherForm { argument, needed });
+        }
+    }
+    same_place(argument, given.place(), place)?;
+    match given {
+        Given::Tensor(tensor) if need.access == Access::Written => has_no_aliases(argument, tensor),
+        _ => Ok(()),
+    }
+}
+
+fn tensor_fits(
+    argument: Argument,
+    tensor: &Description,
+    needed: [usize; 4],
+    dtype: Dtype,
+) -> Result<(), ProblemError> {
+    let given = tensor.layout.shape();
+    if given != needed {
+        return Err(ProblemError::ShapeMismatch {
+            argument,
+            given,
+            needed,
+        });
+    }
+    has_type(argument, tensor.dtype, dtype.into())?;
+    // Elements that a stride of 0 repeats count each time: whoever walks over the tensor counts them.
+    let n_elems = tensor.layout.extent_elems()?.max(tensor.layout.n_elems()?);
+    n_elems
+        .checked_mul(dtype.size_bytes())
+        .filter(|&bytes| isize::try_from(bytes).is_ok())
+        .map(|_| ())
+        .ok_or(ProblemError::SizeOverflow {
+            what: "the bytes of a tensor",
+        })
+}
+
+/// The kernels write whole rows of the weights, so their layout is fixed.
+fn weights_fit(
+    argument: Argument,
+    weights: &Description,
+    problem: &Problem,
+) -> Result<(), ProblemError> {
+    let needed = problem.weights_layout()?;
+    tensor_fits(argument, weights, needed.shape(), problem.dtype())?;
+    if weights.layout == needed {
+        Ok(())
+    } else {
+        Err(ProblemError::WeightsLayout {
+            given: weights.layout,
+            needed,
+        })
+    }
+}
+
+/// A vector of as many numbers of this type, wherever they lie.
+pub(crate) fn vector_fits(
+    argument: Argument,
+    given: &VectorDescription,
+    dtype: ScalarType,
+    needed: u64,
+) -> Result<(), ProblemError> {
+    if given.n_elems != needed {
+        return Err(ProblemError::ElementCount {
+            argument,
+            given: given.n_elems,
+            needed,
+        });
+    }
+    has_type(argument, given.dtype, dtype)?;
+    let alignment = dtype.size_bytes() as u64;
+    if needed > 0 && !given.address.is_multiple_of(alignment) {
+        return Err(ProblemError::Misaligned {
+            argument,
+            address: given.address,
+            alignment,
+        });
+    }
+    Ok(())
+}
+
+fn has_type(argument: Argument, given: ScalarType, needed: ScalarType) -> Result<(), ProblemError> {
+    if given == needed {
+        Ok(())
+    } else {
+        Err(ProblemError::DtypeMismatch {
+            argument,
+            given,
+            needed,
+        })
+    }
+}
+
+fn same_place(argument: Argument, given: Place, needed: Place) -> Result<(), ProblemError> {
+    if given == needed {
+        Ok(())
+    } else {
+        Err(ProblemError::MixedPlaces {
+            argument,
+            given,
+            needed,
+        })
+    }
+}
+
+fn has_no_aliases(argument: Argument, tensor: &Description) -> Result<(), ProblemError> {
+    if tensor.layout.nests() {
+        Ok(())
+    } else {
+        Err(ProblemError::OutputAliases {
+            argument,
+            layout: tensor.layout,
+        })
+    }
+}
