@@ -237,7 +237,8 @@ pub const fn tma_backward(head_dim: u32, tiles: TileShape) -> Footprint {
         block_q * padded_columns(head_dim) * 4
     };
     let statistics = 2 * stages * block_q * 4;
-    let slots = 3 * stages * 16;
+    // Steps, work, the list's entry for the work, blocks of dQ.
+    let slots = 3 * stages * 16 + stages * 32;
     let barriers = 2 * (8 * stages + 2) * 8;
     Footprint {
         threads: 3 * 128,
@@ -248,7 +249,12 @@ pub const fn tma_backward(head_dim: u32, tiles: TileShape) -> Footprint {
         launch_registers: launch_registers(3 * 128, 1),
         // Stores and loads together. At head_dim 256 consumers need all registers that movers can do without; these keep a few words
         // of a tile's way in local memory, and work them out anew once a tile.
-        spill_bytes: if head_dim <= 192 { 0 } else { 296 },
+        // At head_dim 128 with lengths of sequences, semaphore warps keep two words of theirs there.
+        spill_bytes: match head_dim {
+            128 => 16,
+            ..=192 => 0,
+            _ => 296,
+        },
     }
 }
 

@@ -10,7 +10,9 @@ mod tensor_map;
 
 pub use argument::{Argument, KernelParams, Slot, bind, in_workspace};
 pub use lengths::{Lengths, TileList, TileListParams};
-pub use tensor_map::{BOX_COLUMNS, BackwardMap, FORWARD_MAPS, ForwardMap, TensorMap};
+pub use tensor_map::{
+    BACKWARD_MAPS, BOX_COLUMNS, BackwardMap, FORWARD_MAPS, ForwardMap, TensorMap,
+};
 
 /// Where a tensor `[batch, seqlen, heads, head_dim]` lies. Strides count elements; the last dimension is contiguous.
 #[repr(C)]
@@ -226,6 +228,9 @@ pub struct BackwardParams {
     pub scale: Scale,
     /// Order of the tiles.
     pub schedule: Schedule,
+    /// As in [`ForwardParams`]. What the workspace has for each query block or row, it then has for `heads_q` heads of those of all
+    /// sequences, one behind the other, each padded to whole blocks.
+    pub list: TileList,
 }
 
 /// Parameters of the flash3 backward kernel behind `delta`.
@@ -359,7 +364,7 @@ slots!(
 slots!(
     BackwardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Tensor(DO) d_o, Tensor(DQ) d_q, Tensor(DK) d_k,
     Tensor(DV) d_v, Vector(Lse) lse, Vector(DLse) d_lse, Workspace lse_log2, Workspace delta, Workspace d_q_accum,
-    Workspace dq_semaphore, Workspace tile_counters,
+    Workspace dq_semaphore, Workspace tile_counters, Within list,
 );
 slots!(
     StandardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Tensor(DO) d_o, Tensor(DQ) d_q, Tensor(DK) d_k,
@@ -406,9 +411,9 @@ const _: () = assert!(size_of::<ForwardParams>() == 4 * 32 + 8 + 32 + 8 + 8 + 20
 const _: () = assert!(size_of::<TensorMap>() == 128);
 const _: () =
     assert!(size_of::<TmaForwardParams>() == 4 * 128 + 32 + 2 * 8 + 32 + 8 + 8 + 20 + 4 + 40);
-const _: () = assert!(size_of::<BackwardParams>() == 8 * 32 + 8 * 8 + 32 + 8 + 8 + 20 + 4);
+const _: () = assert!(size_of::<BackwardParams>() == 8 * 32 + 8 * 8 + 32 + 8 + 8 + 20 + 4 + 40);
 const _: () =
-    assert!(size_of::<TmaBackwardParams>() == 6 * 128 + 8 * 32 + 8 * 8 + 32 + 8 + 8 + 20 + 4 + 8);
+    assert!(size_of::<TmaBackwardParams>() == 6 * 128 + 8 * 32 + 8 * 8 + 32 + 8 + 8 + 20 + 4 + 40);
 const _: () = assert!(size_of::<ClearParams>() == 4 * 32 + 8 + 32 + 8);
 const _: () = assert!(size_of::<StandardParams>() == 8 * 32 + 6 * 8 + 32 + 8 + 8);
 const _: () = {

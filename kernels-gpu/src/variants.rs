@@ -251,16 +251,15 @@ impl Kind {
     /// The constants that its kernels ask for; others make no difference to them.
     pub const fn constants(self) -> &'static [Constant] {
         match self {
-            Kind::BackwardDelta
-            | Kind::TmaBackwardDelta
-            | Kind::StandardSoftmax
+            Kind::BackwardDelta | Kind::TmaBackwardDelta => &[Constant::Lengths],
+            Kind::StandardSoftmax
             | Kind::StandardOutput
             | Kind::StandardDelta
             | Kind::StandardDv
             | Kind::StandardDWeights
             | Kind::StandardDq
             | Kind::StandardDk => &[],
-            Kind::Forward | Kind::TmaForward => {
+            Kind::Forward | Kind::TmaForward | Kind::TmaBackward => {
                 &[Constant::RightBound, Constant::LeftBound, Constant::Lengths]
             }
             _ => &[Constant::RightBound, Constant::LeftBound],
@@ -312,6 +311,7 @@ impl Variant {
         const PACKED_CAUSAL: Spec = CAUSAL.with(Constant::Lengths);
         match (self.kind.constants(), self.tiles) {
             ([], _) => &[Spec::PLAIN],
+            ([_], _) => &[Spec::PLAIN, PACKED],
             ([_, _], TileShape::Wide) => &[Spec::PLAIN, CAUSAL],
             ([_, _], _) => &[Spec::PLAIN, CAUSAL, WINDOW],
             (_, TileShape::Wide) => &[Spec::PLAIN, CAUSAL, PACKED, PACKED_CAUSAL],

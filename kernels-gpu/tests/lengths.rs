@@ -7,8 +7,9 @@ use ferroflash_kernels::config;
 use ferroflash_kernels::emu::{self, GlobalMemory, Launch, Options};
 use ferroflash_kernels::entry;
 use ferroflash_kernels::params::{
-    FORWARD_MAPS, ForwardParams, Lengths, Params, Scale, Schedule, Shape, TensorMap, TensorView,
-    TileList, TileListParams, TmaForwardParams, Window,
+    BACKWARD_MAPS, BackwardParams, FORWARD_MAPS, ForwardParams, Lengths, Params, Scale, Schedule,
+    Shape, TensorMap, TensorView, TileList, TileListParams, TmaBackwardParams, TmaForwardParams,
+    Window,
 };
 use ferroflash_kernels::spec::{Constant, Spec};
 use ferroflash_kernels::variants::{self, Kind, TileShape, Variant};
@@ -536,10 +537,331 @@ impl Forward {
     }
 }
 
-/// Rows `first .. first + len` of every head of a batch entry, as a tensor of their own.
-fn cut(tensor: &[u16], entry: usize, rows: u32, first: i64, len: i64, width: usize) -> Vec<u16> {
-    let begin = (entry * rows as usize + first as usize) * width;
-    tensor[begin..begin + len as usize * width].to_vec()
+/// A backward pass of flash3: its main kernel and what comes before it.
+struct Backward {
+    main: &'static Variant,
+    delta: &'static Variant,
+    window: (u32, u32),
+    spec: Spec,
+    heads: (u32, u32),
+    heads_per_group: u32,
+}
+
+/// What a backward pass reads: q, k, v, o and dO; lse.
+type Saved<'a> = ([&'a [u16]; 5], &'a [f32]);
+
+impl Backward {
+    /// dQ, dK and dV.
+    fn run(&self, batch: u32, saved: Saved, sides: (&Side, &Side), listed: bool) -> [Vec<u16>; 3] {
+        let forward = Forward {
+            variant: self.main,
+            window: self.window,
+            spec: self.spec,
+            heads: self.heads,
+        };
+        let (heads_q, heads_k) = self.heads;
+        let (side_q, side_k) = sides;
+        let entries = |side: &Side| if side.cu_seqlens.is_some() { 1 } else { batch };
+        let footprint = &self.main.footprint;
+        let (block_q, block_k) = (footprint.block_q, footprint.block_k);
+        let most = |side: &Side, rows: u32| match (listed, &side.cu_seqlens) {
+            (true, Some(_)) => side.rows.div_ceil(rows) + batch,
+            (true, None) => side.rows.div_ceil(rows) * batch,
+            (false, _) => side.max.div_ceil(rows),
+        };
+        let (max_q_blocks, max_tiles) = (most(side_q, block_q), most(side_k, block_k));
+        let n_maps = BACKWARD_MAPS as u32;
+        let mut workspace = Workspace::new(batch, max_tiles, max_q_blocks, n_maps);
+        let (inputs, lse) = saved;
+        let lens = inputs.map(<[u16]>::len);
+        let mut inputs = inputs.map(aligned);
+        let n_elems = |side: &Side, heads: u32| {
+            (entries(side) * side.rows * heads * forward.head_dim()) as usize
+        };
+        let result_lens = [
+            n_elems(side_q, heads_q),
+            n_elems(side_k, heads_k),
+            n_elems(side_k, heads_k),
+        ];
+        let mut results = result_lens.map(|len| units(len * 2));
+        let padded_q = max_q_blocks * block_q;
+        let columns = config::padded_columns(self.main.head_dim.unwrap());
+        let heads_of_workspace = if listed { heads_q } else { batch * heads_q };
+        let rows = (heads_of_workspace * padded_q) as usize;
+        let mut statistics = [(); 2].map(|()| units(rows * 4));
+        let mut accumulator = units(rows * columns as usize * 4);
+        let mut semaphores = units((heads_of_workspace * max_q_blocks) as usize * 4);
+        let mut counters = units(8);
+
+        let mut params = listing(&workspace, batch, side_q, side_k, true);
+        let mut memory = GlobalMemory::new();
+        params.lengths = lengths(&mut memory, side_q, side_k);
+        let mut at = [0; 5];
+        for ((at, (input, len)), name) in at
+            .iter_mut()
+            .zip(inputs.iter_mut().zip(lens))
+            .zip(["q", "k", "v", "o", "d_o"])
+        {
+            *at = memory.input(name, elements(input, len));
+        }
+        let mut to = [0; 3];
+        for ((to, (result, len)), name) in to
+            .iter_mut()
+            .zip(results.iter_mut().zip(result_lens))
+            .zip(["d_q", "d_k", "d_v"])
+        {
+            *to = memory.output(name, elements(result, len));
+        }
+        let lse = memory.input("lse", lse);
+        params.list.tiles = memory.scratch("tiles", words(&mut workspace.tiles));
+        params.list.q_blocks = memory.scratch("q_blocks", words(&mut workspace.q_blocks));
+        params.list.maps = memory.scratch("maps", words(&mut workspace.maps));
+        params.scratch = memory.scratch("scratch", words(&mut workspace.scratch));
+
+        let view_q = |base| forward.view(base, side_q.rows, heads_q);
+        let view_k = |base| forward.view(base, side_k.rows, heads_k);
+        let map_q = |base| forward.map(base, entries(side_q), side_q.rows, heads_q, (block_q, 1));
+        let map_k =
+            |base, rows| forward.map(base, entries(side_k), side_k.rows, heads_k, (rows, 1));
+        let [q, k, v, o, d_o] = at;
+        let [d_q, d_k, d_v] = to;
+        let maps = [
+            map_q(q),
+            map_k(k, block_k),
+            map_k(v, block_k),
+            map_q(d_o),
+            map_k(d_k, 64),
+            map_k(d_v, 64),
+        ];
+        let (left, right) = self.window;
+        params.window = if listed {
+            Window::new(0, 0, left, right)
+        } else {
+            Window::new(side_q.max, side_k.max, left, right)
+        };
+        params.shape = Shape {
+            heads_q,
+            heads_k,
+            group_size: heads_q / heads_k,
+            head_dim: forward.head_dim(),
+            ..params.shape
+        };
+        params.n_maps = n_maps;
+        params.tile_rows = block_k;
+        params.block_q = block_q;
+        params.maps = maps;
+        params.mapped = [
+            view_q(q),
+            view_k(k),
+            view_k(v),
+            view_q(d_o),
+            view_k(d_k),
+            view_k(d_v),
+        ];
+        (params.d_q, params.d_k, params.d_v) = (view_q(d_q), view_k(d_k), view_k(d_v));
+        let [lse_log2, delta] = &mut statistics;
+        let pass = BackwardParams {
+            q: view_q(q),
+            k: view_k(k),
+            v: view_k(v),
+            o: view_q(o),
+            d_o: view_q(d_o),
+            d_q: view_q(d_q),
+            d_k: view_k(d_k),
+            d_v: view_k(d_v),
+            lse,
+            lse_log2: memory.scratch("lse_log2", words(lse_log2)),
+            delta: memory.scratch("delta", words(delta)),
+            d_q_accum: memory.scratch("d_q_accum", words(&mut accumulator)),
+            dq_semaphore: memory.scratch("dq_semaphore", words(&mut semaphores)),
+            tile_counters: memory.scratch("tile_counters", words(&mut counters)),
+            padded_q: padded_q.into(),
+            shape: params.shape,
+            window: params.window,
+            scale: Scale {
+                scale: 0.125,
+                scale_log2: 0.125 * std::f32::consts::LOG2_E,
+            },
+            schedule: Schedule {
+                tiles: side_k.max.div_ceil(block_k),
+                heads_per_group: self.heads_per_group,
+                heads: if listed { heads_k } else { batch * heads_k },
+                order: 0,
+                stride: 1,
+            },
+            list: params.list,
+            ..BackwardParams::default()
+        };
+        let mut spec = self.spec;
+        if listed {
+            spec = spec.with(Constant::Lengths);
+            let blocks =
+                |side: &Side| entries(side) * side.rows.div_ceil(config::tile_list().block_q);
+            let grid = 1 + blocks(side_q) + blocks(side_k);
+            let variant = variants::by_name("tile_list_sm90a").unwrap();
+            launch(&mut memory, variant, grid, spec, &Params::TileList(params));
+        }
+        let blocks = heads_of_workspace * max_q_blocks;
+        launch(
+            &mut memory,
+            self.delta,
+            blocks,
+            spec,
+            &Params::Backward(pass),
+        );
+        let [q, k, v, d_o, d_k, d_v] = maps;
+        let main = TmaBackwardParams {
+            q,
+            k,
+            v,
+            d_o,
+            d_k,
+            d_v,
+            pass,
+        };
+        launch(&mut memory, self.main, 3, spec, &Params::TmaBackward(main));
+        for name in ["d_q", "d_k", "d_v"] {
+            assert_eq!(memory.first_unwritten(name), None, "{name}");
+        }
+        drop(memory);
+        let mut results = results.iter_mut().zip(result_lens);
+        std::array::from_fn(|_| {
+            let (result, len) = results.next().unwrap();
+            elements(result, len).to_vec()
+        })
+    }
+}
+
+/// Sequences of lengths of their own: q and k packed or padded, with rows between and behind them that are nobody's.
+struct Problem {
+    lens: Vec<(i32, i32)>,
+    q: Side,
+    k: Side,
+    random: Random,
+    f16: bool,
+    head_dim: u32,
+}
+
+impl Problem {
+    fn new(variant: &Variant, seed: u64, packed: (bool, bool)) -> Problem {
+        let mut random = Random(seed);
+        let lens = vec![
+            (70, 200),
+            (0, 60),
+            (33, 0),
+            (130, 129),
+            (1, 1),
+            (0, 0),
+            (150, 40),
+            (64, 128),
+        ];
+        let mut side = |packed: bool, lens: Vec<i32>, leftpad: bool| {
+            let max = *lens.iter().max().unwrap() as u32;
+            if packed {
+                let gap = |i: usize| if i % 3 == 0 { 5 } else { 0 };
+                let mut cu_seqlens = vec![3];
+                for (i, len) in lens.iter().enumerate() {
+                    cu_seqlens.push(cu_seqlens[i] + len + gap(i));
+                }
+                Side {
+                    rows: *cu_seqlens.last().unwrap() as u32 + 9,
+                    cu_seqlens: Some(cu_seqlens),
+                    seqused: Some(lens),
+                    leftpad: None,
+                    max: max + 5,
+                }
+            } else {
+                let pad = |_: &i32| if leftpad { random.below(7) as i32 } else { 0 };
+                let pad: Vec<i32> = lens.iter().map(pad).collect();
+                let used = lens.iter().zip(&pad).map(|(len, pad)| len + pad).collect();
+                Side {
+                    rows: max + 11,
+                    cu_seqlens: None,
+                    seqused: Some(used),
+                    leftpad: Some(pad).filter(|_| leftpad),
+                    max: max + 11,
+                }
+            }
+        };
+        let q = side(packed.0, lens.iter().map(|len| len.0).collect(), false);
+        let k = side(packed.1, lens.iter().map(|len| len.1).collect(), true);
+        let (f16, head_dim) = (variant.name.contains("_f16"), variant.head_dim.unwrap());
+        Problem {
+            lens,
+            q,
+            k,
+            random,
+            f16,
+            head_dim,
+        }
+    }
+
+    fn width(&self, heads: u32) -> usize {
+        (heads * self.head_dim) as usize
+    }
+
+    fn entries(&self, side: &Side) -> usize {
+        if side.cu_seqlens.is_some() {
+            1
+        } else {
+            self.lens.len()
+        }
+    }
+
+    /// Random numbers in the sequences' rows, NaN in all others.
+    fn tensor(&mut self, of_q: bool, heads: u32) -> Vec<u16> {
+        let side = if of_q { self.q.clone() } else { self.k.clone() };
+        let width = self.width(heads);
+        let nan = if self.f16 { 0x7e00 } else { 0x7fc0 };
+        let mut data = vec![nan; self.entries(&side) * side.rows as usize * width];
+        for s in 0..self.lens.len() {
+            let (entry, first, len) = self.rows(&side, s);
+            let begin = (entry * side.rows as usize + first) * width;
+            for x in &mut data[begin..begin + len * width] {
+                *x = element(&mut self.random, self.f16);
+            }
+        }
+        data
+    }
+
+    /// The batch entry of a sequence, its first row there and its length.
+    fn rows(&self, side: &Side, s: usize) -> (usize, usize, usize) {
+        let (first, len) = side.of(s);
+        let entry = if side.cu_seqlens.is_some() { 0 } else { s };
+        (entry, first as usize, len as usize)
+    }
+
+    /// A sequence's rows of a tensor, as one of their own.
+    fn cut(&self, side: &Side, heads: u32, tensor: &[u16], s: usize) -> Vec<u16> {
+        let (entry, first, len) = self.rows(side, s);
+        let width = self.width(heads);
+        let begin = (entry * side.rows as usize + first) * width;
+        tensor[begin..begin + len * width].to_vec()
+    }
+
+    /// Puts a sequence's rows where they are in the whole tensor.
+    fn paste(&self, side: &Side, heads: u32, own: &[u16], whole: &mut [u16], s: usize) {
+        let (entry, first, _) = self.rows(side, s);
+        let begin = (entry * side.rows as usize + first) * self.width(heads);
+        whole[begin..begin + own.len()].copy_from_slice(own);
+    }
+
+    /// Where a sequence's rows of lse of a head lie.
+    fn lse_rows(&self, heads: u32, head: usize, s: usize) -> std::ops::Range<usize> {
+        let (entry, first, len) = self.rows(&self.q, s);
+        let begin = (entry * heads as usize + head) * self.q.rows as usize + first;
+        begin..begin + len
+    }
+
+    /// The two sides of a sequence alone.
+    fn alone(&self, s: usize) -> (Side, Side) {
+        let side = |len: i32| Side {
+            rows: len as u32,
+            max: len as u32,
+            ..Side::default()
+        };
+        (side(self.lens[s].0), side(self.lens[s].1))
+    }
 }
 
 fn check(variant: &'static str, window: (u32, u32), spec: Spec, seed: u64, packed: (bool, bool)) {
@@ -550,129 +872,86 @@ fn check(variant: &'static str, window: (u32, u32), spec: Spec, seed: u64, packe
         spec,
         heads: (4, 2),
     };
-    let mut random = Random(seed);
-    let lens = [
-        (70, 200),
-        (0, 60),
-        (33, 0),
-        (130, 129),
-        (1, 1),
-        (0, 0),
-        (150, 40),
-        (64, 128),
-    ];
-    let batch = lens.len();
-    let side = |packed: bool, lens: Vec<i32>, random: &mut Random| {
-        let max = *lens.iter().max().unwrap() as u32;
-        if packed {
-            let gap = |i: usize| if i % 3 == 0 { 5 } else { 0 };
-            let mut cu_seqlens = vec![3];
-            for (i, len) in lens.iter().enumerate() {
-                cu_seqlens.push(cu_seqlens[i] + len + gap(i));
-            }
-            Side {
-                rows: *cu_seqlens.last().unwrap() as u32 + 9,
-                cu_seqlens: Some(cu_seqlens),
-                seqused: Some(lens),
-                leftpad: None,
-                max: max + 5,
-            }
-        } else {
-            let pad: Vec<i32> = lens.iter().map(|_| random.below(7) as i32).collect();
-            let used = lens.iter().zip(&pad).map(|(len, pad)| len + pad).collect();
-            Side {
-                rows: max + 11,
-                cu_seqlens: None,
-                seqused: Some(used),
-                leftpad: Some(pad),
-                max: max + 11,
-            }
-        }
-    };
-    let mut q = side(
-        packed.0,
-        lens.iter().map(|len| len.0).collect(),
-        &mut random,
-    );
-    if let (Some(pad), Some(used)) = (q.leftpad.take(), &mut q.seqused) {
-        used.iter_mut()
-            .zip(pad)
-            .for_each(|(used, pad)| *used -= pad);
-    }
-    let k = side(
-        packed.1,
-        lens.iter().map(|len| len.1).collect(),
-        &mut random,
-    );
-    let width = |heads: u32| (heads * forward.head_dim()) as usize;
-    let f16 = variant.name.contains("_f16");
-    let nan = if f16 { 0x7e00 } else { 0x7fc0 };
-    let tensor = |side: &Side, heads: u32, random: &mut Random| -> Vec<u16> {
-        let entries = if side.cu_seqlens.is_some() { 1 } else { batch };
-        let mut data = vec![nan; entries * side.rows as usize * width(heads)];
-        for s in 0..batch {
-            let entry = if entries == 1 { 0 } else { s };
-            let (first, len) = side.of(s);
-            let begin = (entry * side.rows as usize + first as usize) * width(heads);
-            for x in &mut data[begin..begin + len as usize * width(heads)] {
-                *x = element(random, f16);
-            }
-        }
-        data
-    };
+    let mut problem = Problem::new(variant, seed, packed);
     let (heads_q, heads_k) = forward.heads;
-    let q_data = tensor(&q, heads_q, &mut random);
-    let [k_data, v_data] = [(); 2].map(|()| tensor(&k, heads_k, &mut random));
-    let (o, lse) = forward.run(batch as u32, [&q_data, &k_data, &v_data], (&q, &k), true);
+    let q = problem.tensor(true, heads_q);
+    let [k, v] = [(); 2].map(|()| problem.tensor(false, heads_k));
+    let batch = problem.lens.len();
+    let sides = (&problem.q, &problem.k);
+    let (o, lse) = forward.run(batch as u32, [&q, &k, &v], sides, true);
 
     let mut expected_o = vec![0u16; o.len()];
     let mut expected_lse = vec![f32::NEG_INFINITY; lse.len()];
-    for s in 0..batch {
-        let ((q_first, q_len), (k_first, k_len)) = (q.of(s), k.of(s));
-        assert_eq!((q_len, k_len), (lens[s].0.into(), lens[s].1.into()));
-        if q_len == 0 {
-            continue;
-        }
-        let entry = |packed| if packed { 0 } else { s };
-        let own_q = cut(
-            &q_data,
-            entry(packed.0),
-            q.rows,
-            q_first,
-            q_len,
-            width(heads_q),
-        );
-        let own = |data| {
-            cut(
-                data,
-                entry(packed.1),
-                k.rows,
-                k_first,
-                k_len,
-                width(heads_k),
-            )
-        };
-        let (own_k, own_v) = (own(&k_data), own(&v_data));
-        let side = |len: i64| Side {
-            rows: len as u32,
-            max: len as u32,
-            ..Side::default()
-        };
-        let sides = (side(q_len), side(k_len));
-        let (own_o, own_lse) =
-            forward.run(1, [&own_q, &own_k, &own_v], (&sides.0, &sides.1), false);
-        let begin = (entry(packed.0) * q.rows as usize + q_first as usize) * width(heads_q);
-        expected_o[begin..begin + own_o.len()].copy_from_slice(&own_o);
+    for s in (0..batch).filter(|s| problem.lens[*s].0 > 0) {
+        let own_q = problem.cut(&problem.q, heads_q, &q, s);
+        let [own_k, own_v] = [&k, &v].map(|x| problem.cut(&problem.k, heads_k, x, s));
+        let (side_q, side_k) = problem.alone(s);
+        let (own_o, own_lse) = forward.run(1, [&own_q, &own_k, &own_v], (&side_q, &side_k), false);
+        problem.paste(&problem.q, heads_q, &own_o, &mut expected_o, s);
+        let len = problem.lens[s].0 as usize;
         for head in 0..heads_q as usize {
-            let row =
-                (entry(packed.0) * heads_q as usize + head) * q.rows as usize + q_first as usize;
-            let len = q_len as usize;
-            expected_lse[row..row + len].copy_from_slice(&own_lse[head * len..(head + 1) * len]);
+            let own = &own_lse[head * len..(head + 1) * len];
+            expected_lse[problem.lse_rows(heads_q, head, s)].copy_from_slice(own);
         }
     }
     let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
     assert_eq!(bits(&lse), bits(&expected_lse), "lse of {}", variant.name);
     assert!(o == expected_o, "o of {}", variant.name);
+}
+
+fn check_backward(
+    head_dim: &str,
+    window: (u32, u32),
+    spec: Spec,
+    seed: u64,
+    packed: (bool, bool),
+    heads_per_group: u32,
+) {
+    let variant = |kind: &str| variants::by_name(&format!("{kind}_sm90a_{head_dim}")).unwrap();
+    let heads = (4, 2);
+    let backward = Backward {
+        main: variant("backward"),
+        delta: variant("backward_delta"),
+        window,
+        spec,
+        heads,
+        heads_per_group,
+    };
+    let mut problem = Problem::new(backward.main, seed, packed);
+    let q = problem.tensor(true, heads.0);
+    let [k, v] = [(); 2].map(|()| problem.tensor(false, heads.1));
+    let [o, d_o] = [(); 2].map(|()| problem.tensor(true, heads.0));
+    let batch = problem.lens.len();
+    // Any numbers: both calls are given the same. Rows of no sequence have NaN.
+    let n_rows = problem.entries(&problem.q) * problem.q.rows as usize * heads.0 as usize;
+    let mut lse = vec![f32::NAN; n_rows];
+    for s in 0..batch {
+        for head in 0..heads.0 as usize {
+            for (i, row) in problem.lse_rows(heads.0, head, s).enumerate() {
+                lse[row] = 5.0 + (i % 7) as f32 / 4.0;
+            }
+        }
+    }
+    let sides = (&problem.q, &problem.k);
+    let inputs: [&[u16]; 5] = [&q, &k, &v, &o, &d_o];
+    let given = backward.run(batch as u32, (inputs, &lse), sides, true);
+    let mut expected: [Vec<u16>; 3] = std::array::from_fn(|i| vec![0; given[i].len()]);
+    for s in (0..batch).filter(|s| problem.lens[*s].0 > 0 && problem.lens[*s].1 > 0) {
+        let own_q = [&q, &o, &d_o].map(|x| problem.cut(&problem.q, heads.0, x, s));
+        let own_k = [&k, &v].map(|x| problem.cut(&problem.k, heads.1, x, s));
+        let own_lse: Vec<f32> = (0..heads.0 as usize)
+            .flat_map(|head| lse[problem.lse_rows(heads.0, head, s)].to_vec())
+            .collect();
+        let inputs: [&[u16]; 5] = [&own_q[0], &own_k[0], &own_k[1], &own_q[1], &own_q[2]];
+        let (side_q, side_k) = problem.alone(s);
+        let [d_q, d_k, d_v] = backward.run(1, (inputs, &own_lse), (&side_q, &side_k), false);
+        problem.paste(&problem.q, heads.0, &d_q, &mut expected[0], s);
+        problem.paste(&problem.k, heads.1, &d_k, &mut expected[1], s);
+        problem.paste(&problem.k, heads.1, &d_v, &mut expected[2], s);
+    }
+    for (i, name) in ["d_q", "d_k", "d_v"].into_iter().enumerate() {
+        assert!(given[i] == expected[i], "{name} of {head_dim}");
+    }
 }
 
 const CAUSAL: Spec = Spec::PLAIN.with(Constant::RightBound);
@@ -748,4 +1027,18 @@ fn packed_sequences_in_compact_tiles_are_as_each_alone() {
         3,
         (false, false),
     );
+}
+
+#[test]
+fn gradients_of_packed_sequences_are_as_of_each_alone() {
+    check_backward("bf16_d64", (OPEN, OPEN), Spec::PLAIN, 1, (true, true), 2);
+    check_backward("f16_d128", (OPEN, 0), CAUSAL, 2, (true, false), 1);
+    check_backward("bf16_d96", (150, 9), WINDOW, 3, (false, true), 2);
+}
+
+#[test]
+fn gradients_of_packed_sequences_in_other_tiles_are_as_of_each_alone() {
+    check_backward("bf16_d128_wide", (OPEN, 0), CAUSAL, 1, (true, true), 1);
+    check_backward("bf16_d192", (OPEN, OPEN), Spec::PLAIN, 2, (false, false), 2);
+    check_backward("f16_d256", (OPEN, 0), CAUSAL, 3, (true, true), 1);
 }

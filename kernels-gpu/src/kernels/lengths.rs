@@ -2,7 +2,7 @@
 
 use crate::attention::lengths::{Given, ListedTile, rows_of_sequence};
 use crate::attention::mask::{Band, Rows};
-use crate::params::{Lengths, Shape, TileList, Window};
+use crate::params::{Lengths, MAX_ROWS, Shape, TileList, Window};
 use crate::ptx::global;
 
 use super::bounds;
@@ -92,6 +92,16 @@ pub(crate) unsafe fn listed(list: u64, idx: u32) -> ListedTile {
     let at = list + u64::from(idx + 1) * u64::from(ListedTile::N_BYTES);
     // SAFETY: the caller's contract.
     ListedTile::from_words(unsafe { [global::ld_global_x4(at), global::ld_global_x4(at + 16)] })
+}
+
+/// Where sequences end, as consumers of the backward pass count rows: the last query and the last key then stand at the same place in
+/// every sequence, and one mask serves all of them. As far from 0 as from the most rows.
+pub(crate) const END: u32 = MAX_ROWS / 2;
+
+/// The mask of any sequence, with rows counted such that it ends at [`END`].
+#[inline(always)]
+pub(crate) fn band_to_end(window: Window) -> Band {
+    Band::new(END, END, window, bounds())
 }
 
 impl TileList {

@@ -84,6 +84,9 @@ pub enum BackwardMap {
     DV,
 }
 
+/// How many [`BackwardMap`]s there are.
+pub const BACKWARD_MAPS: u64 = 6;
+
 impl ForwardMap {
     /// The address of this map, of those from `maps` on.
     #[inline(always)]

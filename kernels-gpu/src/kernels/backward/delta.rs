@@ -7,10 +7,12 @@
 //! lse = +∞ and Δ = 0: their P is exp2(−∞) = 0, and the main kernel needs no test for them.
 
 use super::{Blocks, interleaved};
+use crate::attention::lengths::ListedTile;
 use crate::attention::{batch_and_head, divide};
 use crate::config;
+use crate::kernels::lengths;
 use crate::params::{BackwardParams, FASTEST};
-use crate::ptx::{global, shuffle, special};
+use crate::ptx::{global, shuffle, spec, special};
 use crate::tile::element::Element;
 use crate::tile::global::{GlobalRows, row_of_head};
 
@@ -33,32 +35,99 @@ pub unsafe fn delta<E: Element, T: Blocks>(p: &BackwardParams) {
             global::st_global_x2(p.tile_counters, [0; 2]);
         }
         let head = divide(block_idx, q_blocks);
-        if head >= p.shape.batch * p.shape.heads_q {
-            return;
-        }
+        let block = block_idx - head * q_blocks;
+        let tile = if spec::lengths() {
+            if head >= p.shape.heads_q || block >= lengths::n_listed(p.list.q_blocks) {
+                return;
+            }
+            lengths::listed(p.list.q_blocks, block)
+        } else {
+            if head >= p.shape.batch * p.shape.heads_q {
+                return;
+            }
+            ListedTile::default()
+        };
         if thread == 0 {
             global::st_global_u32(p.dq_semaphore + u64::from(block_idx) * 4, 0);
         }
         if p.schedule.order == FASTEST {
             clear_accumulator::<T>(p, block_idx, thread);
         }
-        rows::<E, T>(p, head, (block_idx - head * q_blocks) * block_q, thread);
+        let rows = if spec::lengths() {
+            let batch_idx = p.list.batch_q(tile.sequence);
+            Rows {
+                o: GlobalRows::new(&p.o, batch_idx, head, 0).from_row(tile.q_first, tile.seqlen_q),
+                d_o: GlobalRows::new(&p.d_o, batch_idx, head, 0)
+                    .from_row(tile.q_first, tile.seqlen_q),
+                // The same row of all heads of the batch entry.
+                head_of_lse: batch_idx * p.shape.heads_q + head,
+                rows_of_lse: p.list.rows_q,
+                first_of_lse: tile.q_first,
+                head,
+                padded_first: tile.q_blocks_before * block_q,
+                first: tile.block * block_q,
+            }
+        } else {
+            let (batch_idx, head_idx) = batch_and_head(head, p.shape.heads_q);
+            Rows {
+                o: GlobalRows::new(&p.o, batch_idx, head_idx, p.shape.seqlen_q),
+                d_o: GlobalRows::new(&p.d_o, batch_idx, head_idx, p.shape.seqlen_q),
+                head_of_lse: head,
+                rows_of_lse: p.shape.seqlen_q,
+                first_of_lse: 0,
+                head,
+                padded_first: 0,
+                first: block * block_q,
+            }
+        };
+        work_out::<E, T>(p, &rows, thread);
+    }
+}
+
+/// A block's rows, and where all that belongs to them lies.
+struct Rows {
+    /// Rows of o of the sequence.
+    o: GlobalRows,
+    /// Rows of dO of the sequence.
+    d_o: GlobalRows,
+    /// The head as arrays of the caller's count it.
+    head_of_lse: u32,
+    /// Rows of such an array's head.
+    rows_of_lse: u32,
+    /// The sequence's first row of these.
+    first_of_lse: u32,
+    /// The head as arrays of the workspace count it.
+    head: u32,
+    /// The sequence's first row of these.
+    padded_first: u32,
+    /// The block's first row in the sequence.
+    first: u32,
+}
+
+impl Rows {
+    /// The place of a row in an array of the caller's.
+    fn in_lse(&self, array: u64, row: u32) -> u64 {
+        let rows = u64::from(self.rows_of_lse);
+        row_of_head(array, self.head_of_lse, rows, self.first_of_lse + row)
+    }
+
+    /// The place of a row in an array of the workspace.
+    fn in_workspace(&self, p: &BackwardParams, array: u64, row: u32) -> u64 {
+        row_of_head(array, self.head, p.padded_q, self.padded_first + row)
     }
 }
 
 /// Δ and lse of the block's rows: as many lanes share a row as it has chunks, or the next power of two.
 #[inline(always)]
-unsafe fn rows<E: Element, T: Blocks>(p: &BackwardParams, head: u32, first: u32, thread: u32) {
+unsafe fn work_out<E: Element, T: Blocks>(p: &BackwardParams, rows: &Rows, thread: u32) {
     let block_q = const { T::FOOTPRINT.block_q };
-    let (batch_idx, head_idx) = batch_and_head(head, p.shape.heads_q);
-    let o = GlobalRows::new(&p.o, batch_idx, head_idx, p.shape.seqlen_q);
-    let d_o = GlobalRows::new(&p.d_o, batch_idx, head_idx, p.shape.seqlen_q);
+    let &Rows { o, d_o, first, .. } = rows;
     let lanes = const { (T::HEAD_DIM / 8).next_power_of_two() };
     let rows_at_once = THREADS / lanes;
     for i in 0..block_q.div_ceil(rows_at_once) {
         let in_block = i * rows_at_once + thread / lanes;
         let row = first + in_block;
-        let (inside, chunk) = (row < p.shape.seqlen_q, thread % lanes);
+        let (inside, chunk) = (row < o.len, thread % lanes);
         let has_chunk = chunk < p.shape.head_dim / 8;
         let mut sum = 0.0;
         // SAFETY: rows inside the sequence exist; all lanes of a warp reach the shuffles.
@@ -80,27 +149,22 @@ unsafe fn rows<E: Element, T: Blocks>(p: &BackwardParams, head: u32, first: u32,
             }
             if chunk == 0 && in_block < block_q {
                 let lse = if inside {
-                    global::ld_global_f32(row_of_head(
-                        p.lse,
-                        head,
-                        u64::from(p.shape.seqlen_q),
-                        row,
-                    ))
+                    global::ld_global_f32(rows.in_lse(p.lse, row))
                 } else {
                     f32::NEG_INFINITY
                 };
                 let (lse_log2, d_lse) = if lse == f32::NEG_INFINITY {
                     (f32::INFINITY, 0.0)
                 } else {
-                    (lse * core::f32::consts::LOG2_E, d_lse(p, head, row))
+                    (lse * core::f32::consts::LOG2_E, d_lse(p, rows, row))
                 };
                 let place = if T::INTERLEAVED {
                     interleaved(row)
                 } else {
                     row
                 };
-                global::st_global_f32(row_of_head(p.lse_log2, head, p.padded_q, place), lse_log2);
-                global::st_global_f32(row_of_head(p.delta, head, p.padded_q, place), sum - d_lse);
+                global::st_global_f32(rows.in_workspace(p, p.lse_log2, place), lse_log2);
+                global::st_global_f32(rows.in_workspace(p, p.delta, place), sum - d_lse);
             }
         }
     }
@@ -108,13 +172,12 @@ unsafe fn rows<E: Element, T: Blocks>(p: &BackwardParams, head: u32, first: u32,
 
 /// The gradient of a row's lse.
 #[inline(always)]
-unsafe fn d_lse(p: &BackwardParams, head: u32, row: u32) -> f32 {
+unsafe fn d_lse(p: &BackwardParams, rows: &Rows, row: u32) -> f32 {
     if p.d_lse == 0 {
         return 0.0;
     }
-    let seqlen_q = u64::from(p.shape.seqlen_q);
     // SAFETY: the row lies inside the sequence, and the caller has given the gradients of all of them.
-    unsafe { global::ld_global_f32(row_of_head(p.d_lse, head, seqlen_q, row)) }
+    unsafe { global::ld_global_f32(rows.in_lse(p.d_lse, row)) }
 }
 
 /// Zeroes the block's part of the dQ accumulator, for the order in which every tile adds.

@@ -2,13 +2,16 @@
 
 use super::Tiles;
 use super::layout::Layout;
+use super::producer::map_of_sequence;
 use super::work::{Work, WorkTile};
 use crate::attention::batch_and_head;
 use crate::attention::mask::{Band, Bounds};
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
+use crate::kernels::lengths::END;
 use crate::params::{BOX_COLUMNS, BackwardMap, BackwardParams};
 use crate::ptx::math::{ex2_approx, fms};
-use crate::ptx::{barrier, mbarrier, shared, special, tma};
+use crate::ptx::tensor_map::fence_tensor_map_acquire;
+use crate::ptx::{barrier, mbarrier, shared, spec, special, tma};
 use crate::tile::element::Element;
 use crate::tile::fragment;
 use crate::tile::register::{Accumulator, Packed};
@@ -28,6 +31,7 @@ pub(super) struct Consumer<'a> {
     pub(super) p: &'a BackwardParams,
     pub(super) maps: u64,
     pub(super) layout: Layout,
+    /// The mask. Where sequences have lengths of their own, of rows that are counted such that every sequence ends at [`END`].
     pub(super) band: Band,
     /// Which consumer.
     pub(super) idx: u32,
@@ -84,10 +88,15 @@ impl Consumer<'_> {
         unsafe { mbarrier::mbarrier_arrive_if(self.layout.work_ring.empty(n % STAGES), 1) }
     }
 
-    /// The 64 keys of the tile from its key `first` on.
+    /// The 64 keys of the tile from its key `first` on; the tile is the `n`-th work.
     #[inline(always)]
-    pub(super) fn keys<T: Tiles>(&self, work: WorkTile, first: u32) -> Keys {
-        let first = work.tile.k_block * T::FOOTPRINT.block_k + first;
+    pub(super) unsafe fn keys<T: Tiles>(&self, n: u32, work: WorkTile, first: u32) -> Keys {
+        let mut first = work.tile.k_block * T::FOOTPRINT.block_k + first;
+        if spec::lengths() {
+            // SAFETY: the slot is full.
+            let listed = unsafe { self.layout.read_listed(n % STAGES) };
+            first += END - listed.seqlen_k;
+        }
         if first + WARPGROUP_ROWS <= self.band.seqlen_k() {
             Keys(first as i32)
         } else {
@@ -194,7 +203,7 @@ impl Consumer<'_> {
         let first_column = first_query + place.col;
         let visible = [0, 8].map(|below| {
             let key = first_key + below;
-            if key < self.p.shape.seqlen_k {
+            if key < self.band.seqlen_k() {
                 let Bounds { left, right } = self.band.bounds();
                 let begin = if right {
                     self.band.first_query(key).saturating_sub(first_column)
@@ -222,10 +231,12 @@ impl Consumer<'_> {
         }
     }
 
-    /// Sends a gradient of the tile's 64 keys from `first` on off through `place`, by a tensor map.
+    /// Sends a gradient of the tile's 64 keys from `first` on off through `place`, by a tensor map. The tile is the `n`-th work.
     #[inline(always)]
+    #[allow(clippy::too_many_arguments, reason = "what differs between dV and dK")]
     pub(super) unsafe fn send<E: Element, T: Tiles>(
         &self,
+        n: u32,
         place: BoxedTile,
         map: BackwardMap,
         work: WorkTile,
@@ -240,7 +251,6 @@ impl Consumer<'_> {
             base: special::opaque(place.base),
             ..place
         };
-        let map = map.at(self.maps);
         let (batch_idx, head_idx) = batch_and_head(work.tile.head, self.p.shape.heads_k);
         let first = work.tile.k_block * T::FOOTPRINT.block_k + first;
         // SAFETY: as `consume`; one thread sends, and waits until what it sent before has left.
@@ -255,6 +265,14 @@ impl Consumer<'_> {
                 &gradient.pack::<E>(),
             );
             tma::fence_proxy_async();
+            let map = if spec::lengths() {
+                let listed = self.layout.read_listed(special::opaque(n) % STAGES);
+                let map = map_of_sequence(self.p, listed.sequence, map);
+                fence_tensor_map_acquire(map);
+                map
+            } else {
+                map.at(self.maps)
+            };
             barrier::barrier_sync(OUT_BARRIER + consumer, THREADS);
             for part in 0..T::HEAD_DIM.div_ceil(BOX_COLUMNS) {
                 let at = [part * BOX_COLUMNS, first, head_idx, batch_idx];

@@ -10,11 +10,13 @@ use super::layout::{Layout, converted_rows};
 use super::producer::announce;
 use super::sums::{FRAGMENT_BYTES, piece_bytes};
 use super::work::{DqRows, Work};
+use crate::attention::lengths::ListedTile;
 use crate::attention::mask::{Band, Rows};
 use crate::attention::{batch_and_head, divide};
-use crate::kernels::band;
+use crate::config::TMA_BACKWARD_STAGES as STAGES;
+use crate::kernels::{band, lengths};
 use crate::params::BackwardParams;
-use crate::ptx::{atomic, global, special};
+use crate::ptx::{atomic, global, spec, special};
 use crate::tile::element::Element;
 use crate::tile::global::{GlobalMatrix, GlobalRows};
 use crate::tile::register::Accumulator;
@@ -27,8 +29,14 @@ use crate::tile::warpgroup::{self, WARPGROUP_ROWS};
 #[inline(always)]
 pub(super) unsafe fn hand_out<T: Tiles>(p: &BackwardParams, layout: Layout, mut n: u32) -> u32 {
     let band = band(&p.shape, p.window);
-    let per_head = p.shape.seqlen_q.div_ceil(const { converted_rows::<T>() });
-    let all = per_head * p.shape.batch * p.shape.heads_q;
+    // SAFETY: where sequences have lengths of their own, a list lies there.
+    let (per_head, heads) = if spec::lengths() {
+        (unsafe { lengths::n_listed(p.list.q_blocks) }, 1)
+    } else {
+        let per_head = p.shape.seqlen_q.div_ceil(const { converted_rows::<T>() });
+        (per_head, p.shape.batch)
+    };
+    let all = per_head * heads * p.shape.heads_q;
     // SAFETY: each block of rows is claimed once. Tiles that are waited for run, or have ended.
     unsafe {
         loop {
@@ -37,12 +45,25 @@ pub(super) unsafe fn hand_out<T: Tiles>(p: &BackwardParams, layout: Layout, mut 
                 return n;
             }
             let head = divide(claimed, per_head);
-            let rows = DqRows {
+            let mut rows = DqRows {
                 block: claimed - head * per_head,
                 head,
             };
-            await_sum::<T>(p, band, rows);
-            announce(layout, n, Work::convert(rows));
+            if spec::lengths() {
+                let listed = lengths::listed(p.list.q_blocks, rows.block);
+                // Where several blocks are converted at once, the first of them stands for all.
+                let together = const { converted_rows::<T>() / T::FOOTPRINT.block_q };
+                if !listed.block.is_multiple_of(together) {
+                    continue;
+                }
+                rows.block = listed.block / together;
+                let band = lengths::band_of_sequence(listed.seqlen_q, listed.seqlen_k, p.window);
+                await_sum::<T>(p, band, rows, listed.q_blocks_before);
+                announce(layout, n, Work::convert(rows), listed);
+            } else {
+                await_sum::<T>(p, band, rows, 0);
+                announce(layout, n, Work::convert(rows), ListedTile::default());
+            }
             n += 1;
         }
     }
@@ -50,15 +71,15 @@ pub(super) unsafe fn hand_out<T: Tiles>(p: &BackwardParams, layout: Layout, mut 
 
 /// Waits until all tiles have added to all blocks that have some of these rows.
 #[inline(always)]
-unsafe fn await_sum<T: Tiles>(p: &BackwardParams, band: Band, rows: DqRows) {
+unsafe fn await_sum<T: Tiles>(p: &BackwardParams, band: Band, rows: DqRows, q_blocks_before: u32) {
     let config = T::FOOTPRINT;
     let q_blocks = divide(p.padded_q as u32, config.block_q);
     let mut first = rows.block * const { converted_rows::<T>() };
     for _ in 0..const { converted_rows::<T>() / T::FOOTPRINT.block_q } {
-        if first < p.shape.seqlen_q {
-            let queries = Rows::of_sequence(first, config.block_q, p.shape.seqlen_q);
+        if first < band.seqlen_q() {
+            let queries = Rows::of_sequence(first, config.block_q, band.seqlen_q());
             let tiles = band.kv_blocks(queries, config.block_k).n();
-            let block = rows.head * q_blocks + divide(first, config.block_q);
+            let block = rows.head * q_blocks + q_blocks_before + divide(first, config.block_q);
             let semaphore = p.dq_semaphore + u64::from(block) * 4;
             // SAFETY: the workspace has a semaphore for every block.
             while unsafe { atomic::ld_acquire_u32(semaphore) } != tiles {}
@@ -67,7 +88,40 @@ unsafe fn await_sum<T: Tiles>(p: &BackwardParams, band: Band, rows: DqRows) {
     }
 }
 
+/// Where dQ of a sequence and a head goes.
+struct DqPlace {
+    band: Band,
+    /// The sequence's rows of dQ.
+    rows: GlobalRows,
+    /// The sequence's first row of the accumulator's head.
+    padded_first: u32,
+}
+
 impl Consumer<'_> {
+    /// Where dQ goes of the sequence of the `n`-th work.
+    #[inline(always)]
+    unsafe fn d_q_place<T: Tiles>(&self, n: u32, head: u32) -> DqPlace {
+        let p = self.p;
+        if spec::lengths() {
+            // SAFETY: the slot is full.
+            let tile = unsafe { self.layout.read_listed(n % STAGES) };
+            let batch_idx = p.list.batch_q(tile.sequence);
+            DqPlace {
+                band: lengths::band_of_sequence(tile.seqlen_q, tile.seqlen_k, p.window),
+                rows: GlobalRows::new(&p.d_q, batch_idx, head, 0)
+                    .from_row(tile.q_first, tile.seqlen_q),
+                padded_first: tile.q_blocks_before * T::FOOTPRINT.block_q,
+            }
+        } else {
+            let (batch_idx, head_idx) = batch_and_head(head, p.shape.heads_q);
+            DqPlace {
+                band: self.band,
+                rows: GlobalRows::new(&p.d_q, batch_idx, head_idx, p.shape.seqlen_q),
+                padded_first: 0,
+            }
+        }
+    }
+
     /// The consumers' part: this warp's 16 rows, from registers as the consumers had them. Zeros where no tile has added.
     #[inline(always)]
     pub(super) unsafe fn convert<E: Element, T: Tiles>(&self, n: u32, rows: DqRows) {
@@ -78,17 +132,18 @@ impl Consumer<'_> {
             let first = block * const { converted_rows::<T>() } + self.idx * WARPGROUP_ROWS;
             // Opaque: see `send`.
             let thread = special::opaque(special::thread_idx_x()) % THREADS;
-            let added = first < p.shape.seqlen_q && {
-                let queries = Rows::of_sequence(first, WARPGROUP_ROWS, p.shape.seqlen_q);
-                self.band.kv_blocks(queries, T::FOOTPRINT.block_k).n() > 0
+            let place = self.d_q_place::<T>(n, head);
+            let seqlen_q = place.rows.len;
+            let added = first < seqlen_q && {
+                let queries = Rows::of_sequence(first, WARPGROUP_ROWS, seqlen_q);
+                place.band.kv_blocks(queries, T::FOOTPRINT.block_k).n() > 0
             };
             // Blocks of more than 64 rows hold the pieces of the first 64 first.
             let row_bytes = const { T::ACCUM_COLUMNS * 4 };
-            let rows = u64::from(head) * p.padded_q + u64::from(first);
+            let rows = u64::from(head) * p.padded_q + u64::from(place.padded_first + first);
             let mut own = p.d_q_accum + rows * u64::from(row_bytes) + u64::from(thread * 16);
-            let (batch_idx, head_idx) = batch_and_head(head, p.shape.heads_q);
             let mut target = GlobalMatrix {
-                rows: GlobalRows::new(&p.d_q, batch_idx, head_idx, p.shape.seqlen_q),
+                rows: place.rows,
                 chunks: p.shape.head_dim / 8,
             };
             for _ in 0..T::HEAD_DIM / 8 / T::Rounded::N as u32 {
@@ -119,15 +174,15 @@ impl Consumer<'_> {
             // Opaque: see `send`.
             let thread = special::opaque(special::thread_idx_x()) % THREADS;
             let (warp, lane) = (thread / 32, thread % 32);
-            let queries = Rows::of_sequence(first, block_q, p.shape.seqlen_q);
-            let added = self.band.kv_blocks(queries, T::FOOTPRINT.block_k).n() > 0;
-            let rows = u64::from(head) * p.padded_q + u64::from(first);
+            let place = self.d_q_place::<T>(n, head);
+            let queries = Rows::of_sequence(first, block_q, place.rows.len);
+            let added = place.band.kv_blocks(queries, T::FOOTPRINT.block_k).n() > 0;
+            let rows = u64::from(head) * p.padded_q + u64::from(place.padded_first + first);
             let own = p.d_q_accum
                 + rows * u64::from(const { T::ACCUM_COLUMNS * 4 })
                 + u64::from(self.idx * piece_bytes::<T>() + warp * 512);
-            let (batch_idx, head_idx) = batch_and_head(head, p.shape.heads_q);
             let target = GlobalMatrix {
-                rows: GlobalRows::new(&p.d_q, batch_idx, head_idx, p.shape.seqlen_q),
+                rows: place.rows,
                 chunks: p.shape.head_dim / 8,
             };
             let chunk = (self.idx * 4 + warp) * 2;

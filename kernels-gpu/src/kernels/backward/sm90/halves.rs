@@ -75,7 +75,7 @@ pub(super) unsafe fn consume<E: Element, T: Tiles>(c: &Consumer) {
                 continue;
             }
             let work = work.tile();
-            let keys = c.keys::<T>(work, c.idx * WARPGROUP_ROWS);
+            let keys = c.keys::<T>(n, work, c.idx * WARPGROUP_ROWS);
             let mut kept = Kept::<T> {
                 d_k: T::KeyGradient::undefined(),
                 d_v: T::KeyGradient::undefined(),
@@ -278,10 +278,11 @@ impl Consumer<'_> {
             let (out, own) = (layout.out::<T>(self.idx), self.idx * WARPGROUP_ROWS);
             // The work is read again, and its place worked out anew: so neither need stay in registers.
             let work = layout.read_work(special::opaque(n) % STAGES).tile();
-            self.send::<E, T>(out, BackwardMap::DV, work, own, &kept.d_v, 1.0);
+            self.send::<E, T>(n, out, BackwardMap::DV, work, own, &kept.d_v, 1.0);
             begun_d_k.wait::<0>();
             self.release_q(last);
             self.send::<E, T>(
+                n,
                 out,
                 BackwardMap::DK,
                 work,

@@ -3,6 +3,7 @@
 use super::Tiles;
 use super::sums::piece_bytes;
 use super::work::Work;
+use crate::attention::lengths::ListedTile;
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
 use crate::ptx::{shared, shuffle, special};
 use crate::tile::ring::Barriers;
@@ -54,6 +55,7 @@ pub(super) struct Layout {
     delta: u32,
     steps: u32,
     work_slots: u32,
+    listed: u32,
     dq_slots: u32,
     /// Stages of Q, with lse, Δ and the number of its first row; emptied by the consumers' threads.
     pub(super) q_ring: Barriers,
@@ -105,7 +107,8 @@ impl Layout {
         let delta = lse + STAGES * config.block_q * 4;
         let steps = delta + STAGES * config.block_q * 4;
         let work_slots = steps + STAGES * SLOT;
-        let dq_slots = work_slots + STAGES * SLOT;
+        let listed = work_slots + STAGES * SLOT;
+        let dq_slots = listed + STAGES * ListedTile::N_BYTES;
         let q_ring = Barriers::new(dq_slots + STAGES * SLOT, STAGES);
         let d_o_ring = Barriers::new(q_ring.end(), STAGES);
         let d_s_ring = Barriers::new(d_o_ring.end(), STAGES);
@@ -128,6 +131,7 @@ impl Layout {
             delta,
             steps,
             work_slots,
+            listed,
             dq_slots,
             q_ring,
             d_o_ring,
@@ -315,6 +319,32 @@ impl Layout {
             let [steps, kind] = [steps, kind].map(|x| shuffle::shuffle_idx_u32(x, 0));
             Work::from_words([block, head, steps, kind])
         }
+    }
+
+    /// Writes to a work slot what the list says of the work's sequence.
+    ///
+    /// # Safety
+    /// The slot is empty.
+    #[inline(always)]
+    pub(super) unsafe fn write_listed(self, slot: u32, tile: ListedTile) {
+        let at = self.listed + slot * ListedTile::N_BYTES;
+        let [a, b] = tile.words();
+        // SAFETY: the caller's contract.
+        unsafe {
+            shared::st_shared_x4(at, a);
+            shared::st_shared_x4(at + 16, b);
+        }
+    }
+
+    /// Reads what the list says of the sequence of the work in a slot.
+    ///
+    /// # Safety
+    /// The slot is full.
+    #[inline(always)]
+    pub(super) unsafe fn read_listed(self, slot: u32) -> ListedTile {
+        let at = self.listed + slot * ListedTile::N_BYTES;
+        // SAFETY: the caller's contract.
+        unsafe { ListedTile::from_words([shared::ld_shared_x4(at), shared::ld_shared_x4(at + 16)]) }
     }
 
     /// Writes to a slot which block of dQ comes next.

@@ -28,8 +28,9 @@ mod work;
 use super::Blocks;
 use crate::config::{self, Footprint};
 use crate::kernels::band;
+use crate::kernels::lengths::band_to_end;
 use crate::params::TmaBackwardParams;
-use crate::ptx::{barrier, mbarrier, shuffle, special, warpgroup};
+use crate::ptx::{barrier, mbarrier, shuffle, spec, special, warpgroup};
 use crate::tile::element::Element;
 use crate::tile::register::{Accumulator, RegisterTile};
 use crate::tile::warpgroup::WarpgroupTile;
@@ -144,7 +145,11 @@ pub unsafe fn backward<E: Element, T: Tiles>(p: &TmaBackwardParams, maps: u64) {
                 p: &p.pass,
                 maps,
                 layout,
-                band: band(&p.pass.shape, p.pass.window),
+                band: if spec::lengths() {
+                    band_to_end(p.pass.window)
+                } else {
+                    band(&p.pass.shape, p.pass.window)
+                },
                 idx: warpgroup - 1,
                 leads: (special::lane_idx() == 0) as u32,
             };

@@ -5,11 +5,16 @@ use super::work::{Work, WorkTile};
 use super::{Tiles, d_q};
 use crate::attention::batch_and_head;
 use crate::attention::block_order::{self, BlockOrder};
-use crate::attention::schedule;
+use crate::attention::lengths::ListedTile;
+use crate::attention::schedule::{self, BackwardTile};
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
 use crate::kernels::band;
-use crate::params::{BOX_COLUMNS, BackwardMap, BackwardParams, SHIFTED};
-use crate::ptx::{atomic, mbarrier, special, tma};
+use crate::kernels::lengths::{self, END};
+use crate::params::{
+    BACKWARD_MAPS, BOX_COLUMNS, BackwardMap, BackwardParams, ORDERED, SHIFTED, Schedule, TensorMap,
+};
+use crate::ptx::tensor_map::fence_tensor_map_acquire;
+use crate::ptx::{atomic, mbarrier, spec, special, tma};
 use crate::tile::global::row_of_head;
 use crate::tile::ring::Ring;
 use crate::tile::warpgroup::BoxedTile;
@@ -17,6 +22,7 @@ use crate::tile::warpgroup::BoxedTile;
 /// The producer and its place in the rings of Q and dO.
 struct Producer<'a> {
     p: &'a BackwardParams,
+    /// The address of the first tensor map; where sequences have lengths of their own, of the sequence's.
     maps: u64,
     layout: Layout,
     /// Steps of all tiles so far.
@@ -31,7 +37,6 @@ struct Producer<'a> {
 pub(super) unsafe fn produce<T: Tiles>(p: &BackwardParams, maps: u64, layout: Layout) {
     let config = T::FOOTPRINT;
     let band = band(&p.shape, p.window);
-    let tiles = p.schedule.tiles * p.schedule.heads;
     let mut producer = Producer {
         p,
         maps,
@@ -44,7 +49,9 @@ pub(super) unsafe fn produce<T: Tiles>(p: &BackwardParams, maps: u64, layout: La
     unsafe {
         loop {
             // Claimed when the last tile's last copies have been begun, not before: tiles begin in the order of their numbers.
-            let claimed = if p.schedule.order != SHIFTED {
+            let schedule = schedule_of(p);
+            let tiles = schedule.tiles * schedule.heads;
+            let claimed = if schedule.order != SHIFTED {
                 atomic::atom_add_u32(p.tile_counters, 1)
             } else if special::block_idx_x() < shifted {
                 special::block_idx_x() + n * shifted
@@ -54,42 +61,102 @@ pub(super) unsafe fn produce<T: Tiles>(p: &BackwardParams, maps: u64, layout: La
             if claimed >= tiles {
                 break;
             }
-            let tile = schedule::backward(&p.schedule, band.bounds().work(), claimed);
+            let (tile, band, listed) = if spec::lengths() {
+                let place = schedule::backward(&schedule, band.bounds().work(), claimed);
+                let listed = lengths::listed(p.list.tiles, place.k_block);
+                producer.begin_sequence(listed.sequence);
+                let tile = BackwardTile {
+                    k_block: listed.block,
+                    ..place
+                };
+                let band = lengths::band_of_sequence(listed.seqlen_q, listed.seqlen_k, p.window);
+                (tile, band, listed)
+            } else {
+                let tile = schedule::backward(&schedule, band.bounds().work(), claimed);
+                (tile, band, ListedTile::default())
+            };
             let blocks = block_order::q_blocks(&band, tile.k_block, config.block_q, config.block_k);
             // Keys that no query sees: the `clear` kernel has written their gradients.
             if band.bounds().left && blocks.n() == 0 {
                 continue;
             }
-            let order = BlockOrder::begin(band, tile, blocks, &p.schedule, p.shape.group_size);
+            let order = BlockOrder::begin(band, tile, blocks, &schedule, p.shape.group_size);
             let work = WorkTile {
                 tile,
                 steps: order.steps(),
             };
-            announce(layout, n, Work::key_tile(work));
+            announce(layout, n, Work::key_tile(work), listed);
             producer.load_tile::<T>(n, work, order);
             n += 1;
         }
         n = d_q::hand_out::<T>(p, layout, n);
-        announce(layout, n, Work::END);
+        announce(layout, n, Work::END, ListedTile::default());
     }
 }
 
-/// Tells the others what comes as the `n`-th.
+/// The order of the tiles. Where sequences have lengths of their own it is never shifted, and how many tiles there are is read
+/// again each time: no register need hold it.
+#[inline(always)]
+pub(super) fn schedule_of(p: &BackwardParams) -> Schedule {
+    if spec::lengths() {
+        Schedule {
+            // SAFETY: a list lies there.
+            tiles: unsafe { lengths::n_listed(p.list.tiles) },
+            order: ORDERED,
+            stride: 1,
+            ..p.schedule
+        }
+    } else {
+        p.schedule
+    }
+}
+
+/// Tells the others what comes as the `n`-th and, where sequences have lengths of their own, of which sequence.
 ///
 /// # Safety
 /// The producer does it.
 #[inline(always)]
-pub(super) unsafe fn announce(layout: Layout, n: u32, work: Work) {
+pub(super) unsafe fn announce(layout: Layout, n: u32, work: Work, listed: ListedTile) {
     let slot = Ring::at(STAGES, n);
     // SAFETY: the slot is empty when it is written.
     unsafe {
         layout.work_ring.await_empty(slot);
         layout.write_work(slot.stage, work);
+        if spec::lengths() {
+            layout.write_listed(slot.stage, listed);
+        }
         mbarrier::mbarrier_arrive_if(layout.work_ring.full(slot.stage), 1);
     }
 }
 
+/// The address of a tensor map of a sequence. One multiplication and addition of what is known late: else ptxas would hold a part of
+/// it in registers.
+#[inline(always)]
+pub(super) fn map_of_sequence(p: &BackwardParams, sequence: u32, map: BackwardMap) -> u64 {
+    let idx = sequence * const { BACKWARD_MAPS as u32 } + map as u32;
+    p.list.maps + u64::from(idx) * const { size_of::<TensorMap>() as u64 }
+}
+
 impl Producer<'_> {
+    /// Copies by the tensor maps of this sequence from now on.
+    #[inline(always)]
+    unsafe fn begin_sequence(&mut self, sequence: u32) {
+        let maps = map_of_sequence(self.p, sequence, BackwardMap::Q);
+        if maps == self.maps {
+            return;
+        }
+        self.maps = maps;
+        for map in [
+            BackwardMap::Q,
+            BackwardMap::K,
+            BackwardMap::V,
+            BackwardMap::DO,
+        ] {
+            // SAFETY: the kernel that made the list has made the maps.
+            unsafe { fence_tensor_map_acquire(map.at(maps)) };
+        }
+    }
+
     /// K and V of the `n`-th tile, and Q and dO of each of its steps.
     #[inline(always)]
     unsafe fn load_tile<T: Tiles>(&mut self, n: u32, work: WorkTile, mut order: BlockOrder) {
@@ -113,8 +180,18 @@ impl Producer<'_> {
                 let at = Ring::at(STAGES, self.step);
                 let head_idx = kv_head_idx * p.shape.group_size + order.head;
                 let first = order.block * config.block_q;
-                let statistics =
-                    row_of_head(0, batch_idx * p.shape.heads_q + head_idx, p.padded_q, first);
+                // Read again in each step: no register need hold it.
+                let listed = if spec::lengths() {
+                    layout.read_listed(special::opaque(n) % STAGES)
+                } else {
+                    ListedTile::default()
+                };
+                let (head, padded_first) = if spec::lengths() {
+                    (head_idx, listed.q_blocks_before * config.block_q + first)
+                } else {
+                    (batch_idx * p.shape.heads_q + head_idx, first)
+                };
+                let statistics = row_of_head(0, head, p.padded_q, padded_first);
                 let queries = [0, first, head_idx, batch_idx];
 
                 let is_first = left == work.steps;
@@ -142,7 +219,12 @@ impl Producer<'_> {
                 };
                 let load_q = || {
                     layout.q_ring.await_empty(at);
-                    layout.write_step(at.stage, first, keys[1]);
+                    if spec::lengths() {
+                        let (to_q, to_k) = (END - listed.seqlen_q, END - listed.seqlen_k);
+                        layout.write_step(at.stage, first + to_q, keys[1] + to_k);
+                    } else {
+                        layout.write_step(at.stage, first, keys[1]);
+                    }
                     let full = layout.q_ring.full(at.stage);
                     mbarrier::mbarrier_arrive_expect_tx(full, rows_bytes + 2 * n_bytes);
                     load_boxes::<T>(

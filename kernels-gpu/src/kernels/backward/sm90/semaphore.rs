@@ -10,11 +10,13 @@ use super::sums;
 use super::work::WorkTile;
 use crate::attention::batch_and_head;
 use crate::attention::block_order::{self, BlockOrder};
+use crate::attention::lengths::ListedTile;
 use crate::attention::mask::Band;
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
 use crate::kernels::band;
-use crate::params::{BackwardParams, FASTEST};
-use crate::ptx::{atomic, mbarrier, tma};
+use crate::kernels::lengths::band_of_sequence;
+use crate::params::{BackwardParams, FASTEST, ORDERED, Schedule};
+use crate::ptx::{atomic, mbarrier, spec, tma};
 use crate::tile::ring::Ring;
 
 /// The whole of a semaphore warp's work: every step that is `mine`, counted modulo [`STAGES`].
@@ -34,10 +36,32 @@ pub(super) unsafe fn serve<T: Tiles>(p: &BackwardParams, layout: Layout, mine: u
             if work.is_end() {
                 return;
             }
+            let (band, q_blocks_before) = if spec::lengths() {
+                let ListedTile {
+                    seqlen_q,
+                    seqlen_k,
+                    q_blocks_before,
+                    ..
+                } = layout.read_listed(slot.stage);
+                (
+                    band_of_sequence(seqlen_q, seqlen_k, p.window),
+                    q_blocks_before,
+                )
+            } else {
+                (band, 0)
+            };
             mbarrier::mbarrier_arrive_if(layout.work_ring.empty(slot.stage), 1);
             n += 1;
             if !work.is_conversion() {
-                serve_tile::<T>(p, layout, mine, band, work.tile(), &mut step);
+                serve_tile::<T>(
+                    p,
+                    layout,
+                    mine,
+                    band,
+                    q_blocks_before,
+                    work.tile(),
+                    &mut step,
+                );
             }
         }
     }
@@ -50,6 +74,7 @@ unsafe fn serve_tile<T: Tiles>(
     layout: Layout,
     mine: u32,
     band: Band,
+    q_blocks_before: u32,
     work: WorkTile,
     step: &mut u32,
 ) {
@@ -57,8 +82,18 @@ unsafe fn serve_tile<T: Tiles>(
     let q_blocks = p.padded_q as u32 / config.block_q;
     let (batch_idx, kv_head_idx) = batch_and_head(work.tile.head, p.shape.heads_k);
     let head = batch_idx * p.shape.heads_q + kv_head_idx * p.shape.group_size;
+    let first_block = head * q_blocks + q_blocks_before;
     let blocks = block_order::q_blocks(&band, work.tile.k_block, config.block_q, config.block_k);
-    let mut order = BlockOrder::begin(band, work.tile, blocks, &p.schedule, p.shape.group_size);
+    let schedule = Schedule {
+        // Shifted tiles are never of sequences with lengths of their own.
+        order: if spec::lengths() {
+            ORDERED
+        } else {
+            p.schedule.order
+        },
+        ..p.schedule
+    };
+    let mut order = BlockOrder::begin(band, work.tile, blocks, &schedule, p.shape.group_size);
     let mut left = work.steps;
     // SAFETY: slots are written when they are empty. Tiles that are waited for run: they were claimed earlier, or go round
     // together with this one.
@@ -66,7 +101,7 @@ unsafe fn serve_tile<T: Tiles>(
         while left > 0 {
             let at = Ring::at(STAGES, *step);
             if at.stage == mine {
-                let block = (head + order.head) * q_blocks + order.block;
+                let block = first_block + order.head * q_blocks + order.block;
                 let semaphore = p.dq_semaphore + u64::from(block) * 4;
                 let ordered = p.schedule.order != FASTEST;
                 let rank = if ordered {

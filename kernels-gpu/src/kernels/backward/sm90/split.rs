@@ -17,9 +17,10 @@ use super::Tiles;
 use super::consumer::{Consumer, Keys, PackedScores, THREADS, unpacked};
 use super::work::WorkTile;
 use crate::attention::batch_and_head;
+use crate::attention::lengths::ListedTile;
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
 use crate::params::BackwardMap;
-use crate::ptx::{mbarrier, shared, special, tma};
+use crate::ptx::{mbarrier, shared, spec, special, tma};
 use crate::tile::element::Element;
 use crate::tile::global::{GlobalMatrix, GlobalRows};
 use crate::tile::register::{Accumulator, Packed};
@@ -51,7 +52,7 @@ pub(super) unsafe fn consume_values<E: Element, T: Tiles>(c: &Consumer) {
                 continue;
             }
             let work = work.tile();
-            let keys = c.keys::<T>(work, 0);
+            let keys = c.keys::<T>(n, work, 0);
             let mut d_v = T::KeyGradient::undefined();
             layout.k_ring.await_full(Ring::at(1, n));
             c.value_step::<E, T, FIRST>(i, keys, &mut d_v);
@@ -121,6 +122,7 @@ pub(super) unsafe fn consume_keys<E: Element, T: Tiles>(c: &Consumer) {
             // Nobody else reads V: dK leaves through its place.
 
             c.send::<E, T>(
+                n,
                 layout.v::<T>(),
                 BackwardMap::DK,
                 layout.read_work(n % STAGES).tile(),
@@ -337,8 +339,20 @@ impl Consumer<'_> {
         unsafe {
             let WorkTile { tile, .. } = self.layout.read_work(n % STAGES).tile();
             let (batch_idx, head_idx) = batch_and_head(tile.head, p.shape.heads_k);
+            let rows = if spec::lengths() {
+                let ListedTile {
+                    sequence,
+                    k_first,
+                    seqlen_k,
+                    ..
+                } = self.layout.read_listed(n % STAGES);
+                let batch_idx = p.list.batch_k(sequence);
+                GlobalRows::new(&p.d_v, batch_idx, head_idx, 0).from_row(k_first, seqlen_k)
+            } else {
+                GlobalRows::new(&p.d_v, batch_idx, head_idx, p.shape.seqlen_k)
+            };
             let target = GlobalMatrix {
-                rows: GlobalRows::new(&p.d_v, batch_idx, head_idx, p.shape.seqlen_k),
+                rows,
                 chunks: p.shape.head_dim / 8,
             };
             let first = tile.k_block * config.block_k + special::thread_idx_x() / 32 % 4 * 16;
