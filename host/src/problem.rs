@@ -66,7 +66,9 @@ pub enum Order {
 /// One attention problem: `o = softmax(q·kᵀ · softmax_scale, masked) · v` for every batch entry and head.
 ///
 /// q and o are `[batch, seqlen_q, heads_q, head_dim]`, k and v `[batch, seqlen_k, heads_k, head_dim]`; query head `h`
-/// reads key and value head `h / (heads_q / heads_k)`. A length of 0 is allowed.
+/// reads key and value head `h / (heads_q / heads_k)`. A length of 0 is allowed. Sequences of different lengths are packed
+/// ([`ProblemBuilder::packed_q`]), or use some of the rows of their batch entry ([`crate::Inputs::seqused_q`]); masks are
+/// aligned to the bottom right of each one.
 ///
 /// ```
 /// use ferroflash::{Dtype, Mask, Problem};
@@ -94,6 +96,8 @@ pub struct Problem {
     mask: Mask,
     softmax_scale: Option<f32>,
     order: Order,
+    total_q: Option<usize>,
+    total_k: Option<usize>,
 }
 
 impl Problem {
@@ -111,6 +115,8 @@ impl Problem {
             mask: Mask::Full,
             softmax_scale: None,
             order: Order::Deterministic,
+            total_q: None,
+            total_k: None,
         }
     }
 
@@ -138,10 +144,12 @@ impl Problem {
             mask: self.mask,
             softmax_scale: self.softmax_scale,
             order: self.order,
+            total_q: self.total_q,
+            total_k: self.total_k,
         }
     }
 
-    /// Number of batch entries.
+    /// Number of batch entries, or of sequences where they are packed.
     pub fn batch(&self) -> usize {
         self.batch
     }
@@ -156,14 +164,24 @@ impl Problem {
         self.heads_k
     }
 
-    /// Rows of q and o.
+    /// Rows of q and o; of the longest sequence, where they are of different lengths.
     pub fn seqlen_q(&self) -> usize {
         self.seqlen_q
     }
 
-    /// Rows of k and v.
+    /// Rows of k and v; of the longest sequence, where they are of different lengths.
     pub fn seqlen_k(&self) -> usize {
         self.seqlen_k
+    }
+
+    /// Rows of q and o of all sequences, where they are packed; see [`ProblemBuilder::packed_q`].
+    pub fn total_q(&self) -> Option<usize> {
+        self.total_q
+    }
+
+    /// Rows of k and v of all sequences, where they are packed; see [`ProblemBuilder::packed_k`].
+    pub fn total_k(&self) -> Option<usize> {
+        self.total_k
     }
 
     /// Columns of q, k, v and o.
@@ -258,9 +276,10 @@ impl Problem {
         with(spec, left, Constant::LeftBound)
     }
 
-    /// Rows of the scores: batch · heads_q · seqlen_q, or the largest number where it is larger.
+    /// Elements of lse: batch · heads_q · seqlen_q, of packed queries heads_q · total_q; or the largest number where it is larger.
     pub(crate) fn n_rows(&self) -> u64 {
-        [self.batch, self.heads_q, self.seqlen_q]
+        let [batch, rows, heads, _] = self.shape_q();
+        [batch, rows, heads]
             .iter()
             .fold(1, |product: u64, &size| product.saturating_mul(size as u64))
     }
@@ -275,14 +294,26 @@ impl Problem {
         Layout::bhsd([self.batch, self.heads_q, self.seqlen_q, columns])
     }
 
-    /// Shape of q, o and their gradients: `[batch, seqlen_q, heads_q, head_dim]`.
+    /// Shape of q, o and their gradients: `[batch, seqlen_q, heads_q, head_dim]`; packed, `[1, total_q, heads_q, head_dim]`.
     pub fn shape_q(&self) -> [usize; 4] {
-        [self.batch, self.seqlen_q, self.heads_q, self.head_dim]
+        match self.total_q {
+            None => [self.batch, self.seqlen_q, self.heads_q, self.head_dim],
+            Some(total) => [1, total, self.heads_q, self.head_dim],
+        }
     }
 
-    /// Shape of k, v and their gradients: `[batch, seqlen_k, heads_k, head_dim]`.
+    /// Shape of k, v and their gradients: `[batch, seqlen_k, heads_k, head_dim]`; packed, `[1, total_k, heads_k, head_dim]`.
     pub fn shape_k(&self) -> [usize; 4] {
-        [self.batch, self.seqlen_k, self.heads_k, self.head_dim]
+        match self.total_k {
+            None => [self.batch, self.seqlen_k, self.heads_k, self.head_dim],
+            Some(total) => [1, total, self.heads_k, self.head_dim],
+        }
+    }
+
+    /// Shape of lse: `[batch, heads_q, seqlen_q]`; of packed queries `[1, heads_q, total_q]`.
+    pub fn shape_lse(&self) -> [usize; 3] {
+        let [batch, rows, heads, _] = self.shape_q();
+        [batch, heads, rows]
     }
 }
 
@@ -300,10 +331,12 @@ pub struct ProblemBuilder {
     mask: Mask,
     softmax_scale: Option<f32>,
     order: Order,
+    total_q: Option<usize>,
+    total_k: Option<usize>,
 }
 
 impl ProblemBuilder {
-    /// Number of batch entries; 1 unless set.
+    /// Number of batch entries, or of sequences where they are packed; 1 unless set.
     pub fn batch(self, batch: usize) -> Self {
         ProblemBuilder { batch, ..self }
     }
@@ -350,6 +383,24 @@ impl ProblemBuilder {
         }
     }
 
+    /// The rows of q and o of all sequences lie one sequence behind the other, `[total_q, heads_q, head_dim]`:
+    /// [`crate::Inputs::cu_seqlens_q`] says where each begins. `seqlen_q` is then the most that a sequence has.
+    pub fn packed_q(self, total_q: usize) -> Self {
+        ProblemBuilder {
+            total_q: Some(total_q),
+            ..self
+        }
+    }
+
+    /// The rows of k and v of all sequences lie one sequence behind the other, `[total_k, heads_k, head_dim]`:
+    /// [`crate::Inputs::cu_seqlens_k`] says where each begins. `seqlen_k` is then the most that a sequence has.
+    pub fn packed_k(self, total_k: usize) -> Self {
+        ProblemBuilder {
+            total_k: Some(total_k),
+            ..self
+        }
+    }
+
     /// Columns of q, k, v and o.
     pub fn head_dim(self, head_dim: usize) -> Self {
         ProblemBuilder {
@@ -391,6 +442,8 @@ impl ProblemBuilder {
             mask: self.mask,
             softmax_scale: self.softmax_scale,
             order: self.order,
+            total_q: self.total_q,
+            total_k: self.total_k,
         })
     }
 }

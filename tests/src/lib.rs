@@ -7,6 +7,7 @@
 //! | [`buffer`] | tensors in every arrangement, surrounded by NaN |
 //! | [`tolerance`] | how far a result may lie from the oracle's: one table |
 //! | [`cases`] | the problems, in named sets |
+//! | [`lengths`] | where the rows of sequences of different lengths lie |
 //! | [`real`] | the real inputs under `data` |
 //! | [`compare`] | the worst element, where it lies, what it should be |
 //! | [`trial`] | one case on one device |
@@ -21,6 +22,8 @@ pub mod inputs;
 pub mod buffer;
 
 pub mod cases;
+
+pub mod lengths;
 
 pub mod real;
 

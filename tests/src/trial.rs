@@ -12,6 +12,7 @@ use crate::buffer::Buffer;
 use crate::cases::Case;
 use crate::compare::{Closeness, Comparison, Errors};
 use crate::inputs::{Fill, Values};
+use crate::lengths::{Lengths, Span};
 use crate::oracle::{self, Condition, Inputs, Output, Terms};
 use crate::tolerance::Quantity;
 
@@ -70,6 +71,9 @@ pub fn with_inputs<R>(
 impl Reference {
     /// By the oracle.
     pub fn new(case: &Case, values: &Values, softmax_scale: f32) -> Reference {
+        if let Some(lengths) = &case.lengths {
+            return Reference::of_lengths(case, lengths, values, softmax_scale);
+        }
         with_inputs(case, values, softmax_scale, |inputs| {
             let output = oracle::forward(inputs);
             let (d_o, d_lse) = (&values.d_o, values.d_lse.as_deref());
@@ -83,12 +87,85 @@ impl Reference {
         })
     }
 
+    /// By the oracle, each sequence for itself; rows that belong to none are 0, their lse is −∞.
+    fn of_lengths(
+        case: &Case,
+        lengths: &Lengths,
+        values: &Values,
+        softmax_scale: f32,
+    ) -> Reference {
+        let (rows, heads_q) = (case.lse_rows(), case.sizes.heads_q);
+        let zero = |array: &[f64]| vec![0.0; array.len()];
+        let no_terms = |array: &[f64]| Terms::uniform(array.len(), 0.0, 0.0);
+        let mut all = Reference {
+            output: Output {
+                o: zero(&values.q),
+                lse: vec![f64::NEG_INFINITY; rows.n_elems()],
+            },
+            gradients: oracle::Gradients {
+                d_q: zero(&values.q),
+                d_k: zero(&values.k),
+                d_v: zero(&values.v),
+            },
+            condition: Condition {
+                o: no_terms(&values.q),
+                d_q: no_terms(&values.q),
+                d_k: no_terms(&values.k),
+                d_v: no_terms(&values.v),
+                score: 0.0,
+            },
+        };
+        let spans = lengths.q.spans(lengths.n).into_iter();
+        for (q, k) in spans.zip(lengths.k.spans(lengths.n)) {
+            let sizes = case.of_sequence(q, k);
+            let range = |span: Span, heads: usize| {
+                let per_row = heads * sizes.head_dim;
+                span.first * per_row..(span.first + span.len) * per_row
+            };
+            let (of_q, of_k) = (range(q, heads_q), range(k, sizes.heads_k));
+            let elements: Vec<usize> = (0..heads_q)
+                .flat_map(|head| (0..q.len).map(move |i| (head, i)))
+                .map(|(head, i)| rows.element(q.first + i, head))
+                .collect();
+            let visible = oracle::band(sizes, case.mask.window());
+            let inputs = Inputs {
+                sizes,
+                q: &values.q[of_q.clone()],
+                k: &values.k[of_k.clone()],
+                v: &values.v[of_k.clone()],
+                softmax_scale: softmax_scale.into(),
+                visible: &visible,
+            };
+            let d_o = &values.d_o[of_q.clone()];
+            let d_lse = values.d_lse.as_ref().map(|d_lse| -> Vec<f64> {
+                elements.iter().map(|&element| d_lse[element]).collect()
+            });
+            let output = oracle::forward(&inputs);
+            let gradients = oracle::backward(&inputs, d_o, d_lse.as_deref());
+            let condition = oracle::condition(&inputs, &output, d_o, d_lse.as_deref());
+            all.output.o[of_q.clone()].copy_from_slice(&output.o);
+            for (&element, lse) in elements.iter().zip(output.lse) {
+                all.output.lse[element] = lse;
+            }
+            all.gradients.d_q[of_q.clone()].copy_from_slice(&gradients.d_q);
+            all.gradients.d_k[of_k.clone()].copy_from_slice(&gradients.d_k);
+            all.gradients.d_v[of_k.clone()].copy_from_slice(&gradients.d_v);
+            all.condition.o.put(of_q.start, &condition.o);
+            all.condition.d_q.put(of_q.start, &condition.d_q);
+            all.condition.d_k.put(of_k.start, &condition.d_k);
+            all.condition.d_v.put(of_k.start, &condition.d_v);
+            all.condition.score = all.condition.score.max(condition.score);
+        }
+        all
+    }
+
     /// Compares all five results; the error lists every one that is beyond tolerance.
     pub fn judge(&self, case: &Case, results: &Results) -> Result<Closeness, String> {
         let sizes = case.sizes;
-        let like_q = [sizes.batch, sizes.seqlen_q, sizes.heads_q, sizes.head_dim];
-        let like_k = [sizes.batch, sizes.seqlen_k, sizes.heads_k, sizes.head_dim];
-        let like_lse = [sizes.batch, sizes.heads_q, sizes.seqlen_q, 1];
+        let problem = case.problem().map_err(|error| error.to_string())?;
+        let (like_q, like_k) = (problem.shape_q(), problem.shape_k());
+        let [batch, heads, rows] = problem.shape_lse();
+        let like_lse = [batch, heads, rows, 1];
         let of_row = sizes.seqlen_k;
         let of_column = sizes.seqlen_q * sizes.heads_q.checked_div(sizes.heads_k).unwrap_or(0);
         let errors = if case.fill == Fill::EqualRows {
@@ -214,7 +291,17 @@ fn typed<T: Element>(
         filled(&values.d_o, like_q)?,
     ];
     let view = |at: usize| inputs[at].view().map_err(broken);
-    let given = ferroflash::Inputs::new(&view(0)?, &view(1)?, &view(2)?);
+    let mut given = ferroflash::Inputs::new(&view(0)?, &view(1)?, &view(2)?);
+    let vectors = case.lengths.map(|lengths| {
+        let Lengths { q, k, .. } = lengths;
+        [q.cu_seqlens(), k.cu_seqlens(), q.seqused(), k.seqused()]
+    });
+    let vectors = vectors.unwrap_or_default();
+    let [cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k] = vectors.each_ref();
+    given.cu_seqlens_q = cu_seqlens_q.as_ref().map(Into::into);
+    given.cu_seqlens_k = cu_seqlens_k.as_ref().map(Into::into);
+    given.seqused_q = seqused_q.as_ref().map(Into::into);
+    given.seqused_k = seqused_k.as_ref().map(Into::into);
     let d_o = view(3)?;
     let d_lse = values.d_lse.as_deref().map(Rows::filled);
     let attention = Attention::new(device, problem)
@@ -222,7 +309,7 @@ fn typed<T: Element>(
         .with_algorithm(algorithm);
 
     let mut o = unwritten(like_q)?;
-    let mut rows = Rows::unwritten(case.sizes.row_elems());
+    let mut rows = Rows::unwritten(problem.shape_lse().iter().product());
     let forward = attention
         .forward(
             &given,

@@ -19,6 +19,7 @@ fn check(subject: &Subject, algorithm: Algorithm, orders: &[Order]) {
             dtype: real.dtype,
             mask: real.mask,
             softmax_scale: Some(real.softmax_scale),
+            lengths: None,
             fill: Fill::Normal,
             arrangement: Arrangement::Bshd,
             lse_gradient: LseGradient::Absent,
