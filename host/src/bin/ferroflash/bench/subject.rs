@@ -9,6 +9,7 @@ use rand::rngs::SmallRng;
 use super::{gpu, host};
 use crate::failure::Failure;
 use crate::input::Bytes;
+use crate::lengths::Lengths;
 
 /// How long a round takes.
 #[derive(Clone, Copy, Debug)]
@@ -76,11 +77,12 @@ impl<T: Bytes> Subject<T> {
     pub fn new(
         device: &Device,
         problem: Problem,
+        lengths: Lengths,
         random: &mut SmallRng,
     ) -> Result<Subject<T>, Failure> {
         Ok(match device.as_cuda() {
-            Some(_) => Subject::Gpu(gpu::Tensors::new(device, problem, random)?),
-            None => Subject::Host(host::Tensors::new(device, problem, random)?),
+            Some(_) => Subject::Gpu(gpu::Tensors::new(device, problem, &lengths, random)?),
+            None => Subject::Host(host::Tensors::new(device, problem, lengths, random)?),
         })
     }
 
