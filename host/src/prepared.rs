@@ -284,3 +284,42 @@ fn as_prepared(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::Dtype;
+    use crate::tensor::Layout;
+
+    #[test]
+    fn a_tensor_is_aligned_unless_it_is_empty() {
+        let prepared = Description::contiguous([1, 2, 3, 8], Dtype::Bf16, Place::Cuda(0)).unwrap();
+        let at = |address| Description {
+            address,
+            ..prepared
+        };
+        for address in [0x1000, 0x1010] {
+            assert_eq!(as_prepared(Argument::K, &at(address), &prepared), Ok(()));
+        }
+        for address in [0x1002, 0x1008] {
+            let refused = ProblemError::Misaligned {
+                argument: Argument::K,
+                address,
+                alignment: 16,
+            };
+            assert_eq!(
+                as_prepared(Argument::K, &at(address), &prepared),
+                Err(refused)
+            );
+        }
+        let empty = Description {
+            layout: Layout::bshd([0, 2, 3, 8]).unwrap(),
+            ..prepared
+        };
+        let odd = Description {
+            address: 2,
+            ..empty
+        };
+        assert_eq!(as_prepared(Argument::K, &odd, &empty), Ok(()));
+    }
+}

@@ -223,20 +223,13 @@ fn refusal(problem: &Problem, pass: Pass, algorithm: Algorithm, used: bool) -> O
 
 #[test]
 fn algorithms_without_kernels_for_lengths_say_so() {
-    let sizes = sizes().head_dim(64);
-    let half = |problem: ProblemBuilder| {
-        let problem = problem.build().unwrap();
-        let of_halves = Problem::builder(Dtype::Bf16);
-        of_halves
-            .batch(problem.batch())
-            .seqlen_q(problem.seqlen_q())
-            .seqlen_k(problem.seqlen_k())
-            .heads_q(2)
-            .heads_k(1)
-            .head_dim(64)
-    };
-    let padded = half(sizes).build().unwrap();
-    let packed_k = half(sizes).packed_k(20).build().unwrap();
+    let sizes = Problem::builder(Dtype::Bf16)
+        .batch(3)
+        .seqlen(9)
+        .heads(2)
+        .head_dim(64);
+    let padded = sizes.build().unwrap();
+    let packed_k = sizes.packed_k(20).build().unwrap();
     for pass in [Pass::Forward, Pass::Backward] {
         for algorithm in [Algorithm::Flash3, Algorithm::Flash2, Algorithm::Standard] {
             assert_eq!(refusal(&padded, pass, algorithm, false), None);

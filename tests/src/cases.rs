@@ -23,13 +23,13 @@ pub mod wide_tiles;
 pub mod windows;
 
 use ferroflash::error::ProblemError;
-use ferroflash::{Dtype, Mask, Problem, ProblemBuilder};
+use ferroflash::{Dtype, Mask, Problem};
 
 pub use random::{random, runner};
 
 use crate::buffer::{ALIGNED, Arrangement};
 use crate::inputs::{ADVERSARIAL, Fill, LseGradient, Values};
-use crate::lengths::{Lengths, Span};
+use crate::lengths::Lengths;
 use crate::oracle::{self, Sizes};
 
 /// One problem with everything that decides its numbers.
@@ -97,26 +97,6 @@ impl Case {
         }
     }
 
-    /// Its sizes with all batch entries of a tensor as one: the order of elements is the same.
-    fn flat(&self, lengths: &Lengths) -> Sizes {
-        Sizes {
-            batch: 1,
-            seqlen_q: lengths.q.total(lengths.n),
-            seqlen_k: lengths.k.total(lengths.n),
-            ..self.sizes
-        }
-    }
-
-    /// The sizes of one sequence.
-    pub fn of_sequence(&self, q: Span, k: Span) -> Sizes {
-        Sizes {
-            batch: 1,
-            seqlen_q: q.len,
-            seqlen_k: k.len,
-            ..self.sizes
-        }
-    }
-
     /// Its numbers.
     pub fn values(&self) -> Values {
         if let Some(lengths) = &self.lengths {
@@ -130,59 +110,6 @@ impl Case {
                 let sees = |row| self.sees_a_key(row % sizes.seqlen_q);
                 values.with_d_lse(sizes, sees, self.seed)
             }
-        }
-    }
-
-    /// The numbers of sequences of different lengths; NaN in rows that belong to none.
-    fn values_of_lengths(&self, lengths: &Lengths) -> Values {
-        let sizes = self.flat(lengths);
-        let mut values = Values::new(self.fill, sizes, self.dtype, self.seed);
-        let (owned_q, owned_k) = (lengths.q.owned(lengths.n), lengths.k.owned(lengths.n));
-        let plant = |array: &mut [f64], owned: &[bool], heads: usize| {
-            let per_row = heads * sizes.head_dim;
-            for (row, array) in array.chunks_exact_mut(per_row).enumerate() {
-                if !owned[row] {
-                    array.fill(f64::NAN);
-                }
-            }
-        };
-        plant(&mut values.q, &owned_q, sizes.heads_q);
-        plant(&mut values.d_o, &owned_q, sizes.heads_q);
-        plant(&mut values.k, &owned_k, sizes.heads_k);
-        plant(&mut values.v, &owned_k, sizes.heads_k);
-        if self.lse_gradient == LseGradient::Absent {
-            return values;
-        }
-        let mut sees = vec![false; sizes.seqlen_q];
-        let spans = lengths
-            .q
-            .spans(lengths.n)
-            .into_iter()
-            .zip(lengths.k.spans(lengths.n));
-        for (q, k) in spans {
-            let visible = oracle::band(self.of_sequence(q, k), self.mask.window());
-            for i in 0..q.len {
-                sees[q.first + i] = (0..k.len).any(|j| visible(i, j));
-            }
-        }
-        let rows = self.lse_rows();
-        values.with_d_lse(sizes, |row| sees[rows.position(row)], self.seed)
-    }
-
-    /// How lse is ordered.
-    pub fn lse_rows(&self) -> LseRows {
-        let (entries, seqlen) = match self
-            .lengths
-            .as_ref()
-            .map(|lengths| lengths.q.packed_total())
-        {
-            Some(Some(total)) => (1, total),
-            _ => (self.sizes.batch, self.sizes.seqlen_q),
-        };
-        LseRows {
-            entries,
-            heads: self.sizes.heads_q,
-            seqlen,
         }
     }
 
@@ -210,49 +137,11 @@ impl Case {
             .heads_k(heads_k)
             .head_dim(head_dim)
             .mask(self.mask);
-        let packed = |builder: ProblemBuilder| match &self.lengths {
-            None => builder,
-            Some(lengths) => {
-                let builder = match lengths.q.packed_total() {
-                    Some(total) => builder.packed_q(total),
-                    None => builder,
-                };
-                match lengths.k.packed_total() {
-                    Some(total) => builder.packed_k(total),
-                    None => builder,
-                }
-            }
-        };
-        let builder = packed(builder);
+        let builder = self.of_lengths(builder);
         match self.softmax_scale {
             Some(scale) => builder.softmax_scale(scale).build(),
             None => builder.build(),
         }
-    }
-}
-
-/// lse: `[entries, heads, seqlen]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LseRows {
-    entries: usize,
-    heads: usize,
-    seqlen: usize,
-}
-
-impl LseRows {
-    /// How many elements it has.
-    pub fn n_elems(&self) -> usize {
-        self.entries * self.heads * self.seqlen
-    }
-
-    /// The position, counted through all batch entries, of an element.
-    pub fn position(&self, element: usize) -> usize {
-        element / self.seqlen / self.heads * self.seqlen + element % self.seqlen
-    }
-
-    /// The element of a position and a head.
-    pub fn element(&self, position: usize, head: usize) -> usize {
-        (position / self.seqlen * self.heads + head) * self.seqlen + position % self.seqlen
     }
 }
 

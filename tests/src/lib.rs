@@ -10,6 +10,7 @@
 //! | [`lengths`] | where the rows of sequences of different lengths lie |
 //! | [`real`] | the real inputs under `data` |
 //! | [`compare`] | the worst element, where it lies, what it should be |
+//! | [`reference`] | what a case should give, by the oracle |
 //! | [`trial`] | one case on one device |
 //! | [`subject`] | the backends under test |
 //! | [`mod@suite`] | the same cases for every backend |
@@ -30,6 +31,8 @@ pub mod real;
 pub mod tolerance;
 
 pub mod compare;
+
+pub mod reference;
 
 pub mod trial;
 

@@ -17,8 +17,9 @@ use crate::cases::compact::COMPACT_HEAD_DIM;
 use crate::cases::{self, Case};
 use crate::compare::Closeness;
 use crate::inputs::Values;
+use crate::reference::Reference;
 use crate::subject::{Subject, Tiles};
-use crate::trial::{self, Reference, Refusal};
+use crate::trial::{self, Refusal};
 
 /// What is checked of a case beside its results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

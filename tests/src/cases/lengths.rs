@@ -1,12 +1,13 @@
 //! Sequences of different lengths: packed and padded sides, empty sequences, more queries than keys, one long sequence among
 //! short ones. Rows that belong to no sequence are NaN in every input.
 
-use ferroflash::{Dtype, Mask};
+use ferroflash::{Dtype, Mask, ProblemBuilder};
 
 use super::{Case, HALVES};
 use crate::buffer::ALIGNED;
-use crate::inputs::{Fill, LseGradient};
-use crate::lengths::{Lengths, Rows};
+use crate::inputs::{Fill, LseGradient, Values};
+use crate::lengths::{Lengths, Rows, Span};
+use crate::oracle::{self, Sizes};
 
 const LENGTHS: [Lengths; 11] = [
     // Self-attention over packed sequences, an empty one among them; then with rows of nobody on both sides.
@@ -100,4 +101,119 @@ pub fn all() -> Vec<Case> {
         }
     }
     cases
+}
+
+/// lse: `[entries, heads, seqlen]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LseRows {
+    entries: usize,
+    heads: usize,
+    seqlen: usize,
+}
+
+impl LseRows {
+    /// How many elements it has.
+    pub fn n_elems(&self) -> usize {
+        self.entries * self.heads * self.seqlen
+    }
+
+    /// The position, counted through all batch entries, of an element.
+    pub fn position(&self, element: usize) -> usize {
+        element / self.seqlen / self.heads * self.seqlen + element % self.seqlen
+    }
+
+    /// The element of a position and a head.
+    pub fn element(&self, position: usize, head: usize) -> usize {
+        (position / self.seqlen * self.heads + head) * self.seqlen + position % self.seqlen
+    }
+}
+
+impl Case {
+    /// The problem with the case's lengths.
+    pub(super) fn of_lengths(&self, builder: ProblemBuilder) -> ProblemBuilder {
+        let Some(lengths) = &self.lengths else {
+            return builder;
+        };
+        let builder = match lengths.q.packed_total() {
+            Some(total) => builder.packed_q(total),
+            None => builder,
+        };
+        match lengths.k.packed_total() {
+            Some(total) => builder.packed_k(total),
+            None => builder,
+        }
+    }
+
+    /// Its sizes with all batch entries of a tensor as one: the order of elements is the same.
+    fn flat(&self, lengths: &Lengths) -> Sizes {
+        Sizes {
+            batch: 1,
+            seqlen_q: lengths.q.total(lengths.n),
+            seqlen_k: lengths.k.total(lengths.n),
+            ..self.sizes
+        }
+    }
+
+    /// The sizes of one sequence.
+    pub fn of_sequence(&self, q: Span, k: Span) -> Sizes {
+        Sizes {
+            batch: 1,
+            seqlen_q: q.len,
+            seqlen_k: k.len,
+            ..self.sizes
+        }
+    }
+
+    /// The numbers of sequences of different lengths; NaN in rows that belong to none.
+    pub(super) fn values_of_lengths(&self, lengths: &Lengths) -> Values {
+        let sizes = self.flat(lengths);
+        let mut values = Values::new(self.fill, sizes, self.dtype, self.seed);
+        let (owned_q, owned_k) = (lengths.q.owned(lengths.n), lengths.k.owned(lengths.n));
+        let plant = |array: &mut [f64], owned: &[bool], heads: usize| {
+            let per_row = heads * sizes.head_dim;
+            for (row, array) in array.chunks_exact_mut(per_row).enumerate() {
+                if !owned[row] {
+                    array.fill(f64::NAN);
+                }
+            }
+        };
+        plant(&mut values.q, &owned_q, sizes.heads_q);
+        plant(&mut values.d_o, &owned_q, sizes.heads_q);
+        plant(&mut values.k, &owned_k, sizes.heads_k);
+        plant(&mut values.v, &owned_k, sizes.heads_k);
+        if self.lse_gradient == LseGradient::Absent {
+            return values;
+        }
+        let mut sees = vec![false; sizes.seqlen_q];
+        let spans = lengths
+            .q
+            .spans(lengths.n)
+            .into_iter()
+            .zip(lengths.k.spans(lengths.n));
+        for (q, k) in spans {
+            let visible = oracle::band(self.of_sequence(q, k), self.mask.window());
+            for i in 0..q.len {
+                sees[q.first + i] = (0..k.len).any(|j| visible(i, j));
+            }
+        }
+        let rows = self.lse_rows();
+        values.with_d_lse(sizes, |row| sees[rows.position(row)], self.seed)
+    }
+
+    /// How lse is ordered.
+    pub fn lse_rows(&self) -> LseRows {
+        let (entries, seqlen) = match self
+            .lengths
+            .as_ref()
+            .map(|lengths| lengths.q.packed_total())
+        {
+            Some(Some(total)) => (1, total),
+            _ => (self.sizes.batch, self.sizes.seqlen_q),
+        };
+        LseRows {
+            entries,
+            heads: self.sizes.heads_q,
+            seqlen,
+        }
+    }
 }

@@ -74,7 +74,7 @@ impl<T: Bytes> Tensors<T> {
         Ok(Ready {
             algorithm: plan.algorithm,
             extra_bytes: plan.extra_bytes(),
-            call: Call::Host(attention, variant.pass),
+            call: Call::Host(Box::new(attention), variant.pass),
         })
     }
 
