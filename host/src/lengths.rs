@@ -2,8 +2,8 @@
 //!
 //! The rows of q, or of k and v, are padded (`[batch, seqlen, heads, head_dim]`, a batch entry for each sequence) or packed
 //! (`[total, heads, head_dim]`, one sequence behind the other, `cu_seqlens` says where each begins and the last one ends). Of
-//! either, `seqused` may say how many of its rows a sequence uses. Rows of no sequence are not read; results there are o = 0,
-//! lse = −∞ and gradients of 0.
+//! either, `seqused` may say how many of its rows a sequence uses, and `leftpad` at which of these it begins. Rows of no sequence
+//! are not read; results there are o = 0, lse = −∞ and gradients of 0.
 
 use std::ops::Range;
 
@@ -33,6 +33,7 @@ pub(crate) enum Side {
 struct Vectors {
     cu_seqlens: Argument,
     seqused: Argument,
+    leftpad: Option<Argument>,
 }
 
 impl Side {
@@ -43,10 +44,12 @@ impl Side {
             Side::Queries => Vectors {
                 cu_seqlens: Argument::CuSeqlensQ,
                 seqused: Argument::SeqUsedQ,
+                leftpad: None,
             },
             Side::Keys => Vectors {
                 cu_seqlens: Argument::CuSeqlensK,
                 seqused: Argument::SeqUsedK,
+                leftpad: Some(Argument::LeftpadK),
             },
         }
     }
@@ -76,6 +79,9 @@ impl Side {
             Some(total) => Some((vector(vectors.cu_seqlens).ok_or(missing)?, total)),
         };
         let seqused = vector(vectors.seqused);
+        let leftpad = vectors
+            .leftpad
+            .and_then(|argument| Some((argument, vector(argument)?)));
         let of_sequence = |sequence: usize| {
             let (batch_idx, room) = match packed {
                 None => (sequence, 0..seqlen),
@@ -84,18 +90,19 @@ impl Side {
                     (0, rows)
                 }
             };
-            let at = Place {
-                argument: vectors.seqused,
-                sequence,
+            let of = |argument| Place { argument, sequence };
+            let used = match seqused {
+                Some(used) => of(vectors.seqused).within(used, sequence, 0..=room.len())?,
+                None => room.len(),
             };
-            let end = match seqused {
-                Some(seqused) => room.start + at.within(seqused, sequence, 0..=room.len())?,
-                None => room.end,
+            let padding = match leftpad {
+                Some((argument, padding)) => of(argument).within(padding, sequence, 0..=used)?,
+                None => 0,
             };
             Ok(Span {
                 batch_idx,
-                first: room.start,
-                len: end - room.start,
+                first: room.start + padding,
+                len: used - padding,
             })
         };
         (0..problem.batch()).map(of_sequence).collect()

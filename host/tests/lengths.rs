@@ -29,6 +29,15 @@ fn packed() -> Problem {
 
 /// What the CPU says of these lengths; results are not looked at.
 fn forward(problem: Problem, lengths: [Option<&[i32]>; 4]) -> Result<(), Error> {
+    padded_forward(problem, lengths, None)
+}
+
+/// The same with keys that begin at these rows.
+fn padded_forward(
+    problem: Problem,
+    lengths: [Option<&[i32]>; 4],
+    leftpad_k: Option<&[i32]>,
+) -> Result<(), Error> {
     let attention = Attention::new(&Device::cpu(), problem).unwrap();
     let n_elems = |shape: [usize; 4]| shape.iter().product::<usize>();
     let (like_q, like_k) = (problem.shape_q(), problem.shape_k());
@@ -41,6 +50,7 @@ fn forward(problem: Problem, lengths: [Option<&[i32]>; 4]) -> Result<(), Error> 
     inputs.cu_seqlens_k = cu_seqlens_k.map(Into::into);
     inputs.seqused_q = seqused_q.map(Into::into);
     inputs.seqused_k = seqused_k.map(Into::into);
+    inputs.leftpad_k = leftpad_k.map(Into::into);
     let mut outputs = Outputs::new(TensorMut::bshd(&mut o, like_q)?, &mut lse);
     let outcome = attention.forward(&inputs, &mut outputs).map(|_| ());
     // The check by name says the same, but for arguments that are not there at all.
@@ -124,6 +134,28 @@ fn no_sequence_uses_more_rows_than_it_has() {
 }
 
 #[test]
+fn keys_begin_among_those_that_are_used() {
+    let padded = sizes().build().unwrap();
+    let used = [None, None, None, Some([9, 2, 0].as_slice())];
+    assert_eq!(padded_forward(padded, used, Some(&[8, 2, 0])), Ok(()));
+    for (leftpad_k, sequence, given, max) in [
+        ([10, 0, 0], 0, 10, 9),
+        ([0, 3, 0], 1, 3, 2),
+        ([0, 0, -1], 2, -1, 0),
+    ] {
+        let expected = ProblemError::Length {
+            argument: Argument::LeftpadK,
+            sequence,
+            given,
+            min: 0,
+            max,
+        };
+        let refused = padded_forward(padded, used, Some(&leftpad_k));
+        assert_eq!(refused, Err(expected.into()));
+    }
+}
+
+#[test]
 fn cu_seqlens_is_there_where_rows_are_packed_and_nowhere_else() {
     let missing = forward(packed(), [None, Some(CU_K), None, None]);
     let argument = Argument::CuSeqlensQ;
@@ -147,7 +179,7 @@ fn lengths_are_i32_and_aligned() {
         .unwrap()
         .arguments();
     let lengths = VectorDescription::unplaced(3, ScalarType::I32, Place::Cuda(0));
-    for argument in [Argument::SeqUsedQ, Argument::SeqUsedK] {
+    for argument in [Argument::SeqUsedQ, Argument::SeqUsedK, Argument::LeftpadK] {
         let given = |given| check(&problem, Pass::Backward, arguments.with(argument, given));
         given(lengths).unwrap();
         let floats = VectorDescription {

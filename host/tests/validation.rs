@@ -29,7 +29,12 @@ fn with(change: impl FnOnce(ProblemBuilder) -> ProblemBuilder) -> Problem {
 const PASSES: [Pass; 3] = [Pass::Forward, Pass::ForwardWithWeights, Pass::Backward];
 
 /// What may be left out.
-const OPTIONAL: [Argument; 3] = [Argument::DLse, Argument::SeqUsedQ, Argument::SeqUsedK];
+const OPTIONAL: [Argument; 4] = [
+    Argument::DLse,
+    Argument::SeqUsedQ,
+    Argument::SeqUsedK,
+    Argument::LeftpadK,
+];
 
 /// What fits, with all that may be left out.
 fn fitting(pass: Pass) -> Arguments {
@@ -39,7 +44,8 @@ fn fitting(pass: Pass) -> Arguments {
     let lengths = VectorDescription::unplaced(2, ScalarType::I32, Place::Host);
     let arguments = arguments
         .with(Argument::SeqUsedQ, lengths)
-        .with(Argument::SeqUsedK, lengths);
+        .with(Argument::SeqUsedK, lengths)
+        .with(Argument::LeftpadK, lengths);
     match pass {
         Pass::Backward => arguments.with(Argument::DLse, rows()),
         _ => arguments,

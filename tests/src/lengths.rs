@@ -7,6 +7,8 @@ pub struct Rows {
     pub room: Room,
     /// How many of them each uses, from the first on; `None`: all.
     pub used: Option<&'static [usize]>,
+    /// At which of them each begins; `None`: at the first. Of k and v alone.
+    pub leftpad: Option<&'static [usize]>,
 }
 
 /// Where the rows of the sequences lie.
@@ -51,6 +53,7 @@ impl Rows {
         Rows {
             room: Room::Padded(seqlen),
             used: None,
+            leftpad: None,
         }
     }
 
@@ -68,6 +71,7 @@ impl Rows {
                 behind,
             },
             used: None,
+            leftpad: None,
         }
     }
 
@@ -75,6 +79,14 @@ impl Rows {
     pub const fn used(self, used: &'static [usize]) -> Rows {
         Rows {
             used: Some(used),
+            ..self
+        }
+    }
+
+    /// With each sequence beginning behind so many of its rows.
+    pub const fn leftpad(self, leftpad: &'static [usize]) -> Rows {
+        Rows {
+            leftpad: Some(leftpad),
             ..self
         }
     }
@@ -121,8 +133,12 @@ impl Rows {
         };
         let used = |at: usize| {
             let room = room(at);
-            let len = self.used.map_or(room.len, |used| used[at]);
-            Span { len, ..room }
+            let used = self.used.map_or(room.len, |used| used[at]);
+            let padding = self.leftpad.map_or(0, |leftpad| leftpad[at]);
+            Span {
+                first: room.first + padding,
+                len: used - padding,
+            }
         };
         (0..n).map(used).collect()
     }
@@ -140,6 +156,12 @@ impl Rows {
     pub fn seqused(&self) -> Option<Vec<i32>> {
         let used = self.used?;
         Some(used.iter().map(|&n| n as i32).collect())
+    }
+
+    /// At which of its rows each sequence begins, where that is said.
+    pub fn leftpad_rows(&self) -> Option<Vec<i32>> {
+        let leftpad = self.leftpad?;
+        Some(leftpad.iter().map(|&n| n as i32).collect())
     }
 
     /// Whether each row of the tensor belongs to a sequence.

@@ -77,14 +77,21 @@ fn typed<T: Element>(
     let mut given = ferroflash::Inputs::new(&view(0)?, &view(1)?, &view(2)?);
     let vectors = case.lengths.map(|lengths| {
         let Lengths { q, k, .. } = lengths;
-        [q.cu_seqlens(), k.cu_seqlens(), q.seqused(), k.seqused()]
+        [
+            q.cu_seqlens(),
+            k.cu_seqlens(),
+            q.seqused(),
+            k.seqused(),
+            k.leftpad_rows(),
+        ]
     });
     let vectors = vectors.unwrap_or_default();
-    let [cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k] = vectors.each_ref();
+    let [cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k] = vectors.each_ref();
     given.cu_seqlens_q = cu_seqlens_q.as_ref().map(Into::into);
     given.cu_seqlens_k = cu_seqlens_k.as_ref().map(Into::into);
     given.seqused_q = seqused_q.as_ref().map(Into::into);
     given.seqused_k = seqused_k.as_ref().map(Into::into);
+    given.leftpad_k = leftpad_k.as_ref().map(Into::into);
     let d_o = view(3)?;
     let d_lse = values.d_lse.as_deref().map(Rows::filled);
     let attention = Attention::new(device, problem)

@@ -21,6 +21,9 @@ pub struct Inputs<'a> {
     pub seqused_q: Option<Vector<'a>>,
     /// How many of its keys and values each sequence uses, from the first on: i32 `[batch]`. All, where it is left out.
     pub seqused_k: Option<Vector<'a>>,
+    /// At which of its keys and values each sequence begins: i32 `[batch]`. [`Inputs::seqused_k`] counts from the first row on, the
+    /// padding before this one among them. 0, where it is left out.
+    pub leftpad_k: Option<Vector<'a>>,
 }
 
 /// What the forward pass writes.
@@ -115,6 +118,7 @@ impl<'a> Inputs<'a> {
             cu_seqlens_k: None,
             seqused_q: None,
             seqused_k: None,
+            leftpad_k: None,
         }
     }
 
@@ -154,6 +158,15 @@ impl<'a> Inputs<'a> {
         }
     }
 
+    /// With [`Inputs::leftpad_k`].
+    #[must_use]
+    pub fn leftpad_k(self, leftpad_k: impl Into<Vector<'a>>) -> Inputs<'a> {
+        Inputs {
+            leftpad_k: Some(leftpad_k.into()),
+            ..self
+        }
+    }
+
     pub(super) fn put(&self, operands: &mut Operands<'a>) {
         let Inputs {
             q,
@@ -163,6 +176,7 @@ impl<'a> Inputs<'a> {
             cu_seqlens_k,
             seqused_q,
             seqused_k,
+            leftpad_k,
         } = *self;
         operands.put(Argument::Q, q);
         operands.put(Argument::K, k);
@@ -171,6 +185,7 @@ impl<'a> Inputs<'a> {
         operands.put_optional(Argument::CuSeqlensK, cu_seqlens_k);
         operands.put_optional(Argument::SeqUsedQ, seqused_q);
         operands.put_optional(Argument::SeqUsedK, seqused_k);
+        operands.put_optional(Argument::LeftpadK, leftpad_k);
     }
 }
 

@@ -82,7 +82,9 @@ pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<
         Argument::DK | Argument::DV => (backward, Required, Written, like_k),
         Argument::CuSeqlensQ => (problem.total_q().is_some(), Required, Read, ends),
         Argument::CuSeqlensK => (problem.total_k().is_some(), Required, Read, ends),
-        Argument::SeqUsedQ | Argument::SeqUsedK => (true, Optional, Read, lengths),
+        Argument::SeqUsedQ | Argument::SeqUsedK | Argument::LeftpadK => {
+            (true, Optional, Read, lengths)
+        }
     };
     taken.then_some(Need {
         presence,

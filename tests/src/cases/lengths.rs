@@ -9,7 +9,7 @@ use crate::inputs::{Fill, LseGradient, Values};
 use crate::lengths::{Lengths, Rows, Span};
 use crate::oracle::{self, Sizes};
 
-const LENGTHS: [Lengths; 11] = [
+const LENGTHS: [Lengths; 14] = [
     // Self-attention over packed sequences, an empty one among them; then with rows of nobody on both sides.
     alike(5, Rows::packed(&[5, 130, 0, 64, 1])),
     alike(4, Rows::packed_between(3, &[65, 1, 128, 17], 9)),
@@ -43,6 +43,22 @@ const LENGTHS: [Lengths; 11] = [
         5,
         Rows::padded(1),
         Rows::padded(260).used(&[260, 1, 0, 129, 64]),
+    ),
+    // Keys behind padding on the left: of padded sides, used ones too, and of packed ones.
+    both(
+        4,
+        Rows::padded(130),
+        Rows::padded(130).leftpad(&[0, 129, 64, 130]),
+    ),
+    both(
+        3,
+        Rows::padded(5),
+        Rows::padded(200).used(&[200, 70, 0]).leftpad(&[65, 3, 0]),
+    ),
+    both(
+        3,
+        Rows::packed(&[40, 1, 70]),
+        Rows::packed_between(2, &[90, 3, 70], 1).leftpad(&[7, 3, 1]),
     ),
 ];
 

@@ -4,11 +4,12 @@ use ferroflash::arguments::{Argument, ByArgument};
 use ferroflash::{Inputs, Vector};
 
 /// The vectors that say where sequences lie.
-pub const VECTORS: [Argument; 4] = [
+pub const VECTORS: [Argument; 5] = [
     Argument::CuSeqlensQ,
     Argument::CuSeqlensK,
     Argument::SeqUsedQ,
     Argument::SeqUsedK,
+    Argument::LeftpadK,
 ];
 
 /// The vectors of one problem; none where all sequences are of one length.
@@ -75,5 +76,6 @@ pub fn put<'a>(
     inputs.cu_seqlens_k = vector(Argument::CuSeqlensK);
     inputs.seqused_q = vector(Argument::SeqUsedQ);
     inputs.seqused_k = vector(Argument::SeqUsedK);
+    inputs.leftpad_k = vector(Argument::LeftpadK);
     inputs
 }
