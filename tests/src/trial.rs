@@ -75,17 +75,7 @@ fn typed<T: Element>(
     ];
     let view = |at: usize| inputs[at].view().map_err(broken);
     let mut given = ferroflash::Inputs::new(&view(0)?, &view(1)?, &view(2)?);
-    let vectors = case.lengths.map(|lengths| {
-        let Lengths { q, k, .. } = lengths;
-        [
-            q.cu_seqlens(),
-            k.cu_seqlens(),
-            q.seqused(),
-            k.seqused(),
-            k.leftpad_rows(),
-        ]
-    });
-    let vectors = vectors.unwrap_or_default();
+    let vectors = vectors(case);
     let [cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k] = vectors.each_ref();
     given.cu_seqlens_q = cu_seqlens_q.as_ref().map(Into::into);
     given.cu_seqlens_k = cu_seqlens_k.as_ref().map(Into::into);
@@ -153,6 +143,20 @@ fn typed<T: Element>(
         forward_kernels: forward.kernels,
         backward_kernels: backward.kernels,
     })
+}
+
+/// The case's lengths: `cu_seqlens_q`, `cu_seqlens_k`, `seqused_q`, `seqused_k`, `leftpad_k`.
+fn vectors(case: &Case) -> [Option<Vec<i32>>; 5] {
+    let Some(Lengths { q, k, .. }) = case.lengths else {
+        return Default::default();
+    };
+    [
+        q.cu_seqlens(),
+        k.cu_seqlens(),
+        q.seqused(),
+        k.seqused(),
+        k.leftpad_rows(),
+    ]
 }
 
 /// A planner that refuses says why; everything else is a failure.
