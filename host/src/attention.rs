@@ -2,16 +2,21 @@
 
 use std::fmt;
 
-use crate::arguments::{Arguments, Gradients, Inputs, Operands, OutputGradients, Outputs, Saved};
+use crate::arguments::{
+    Argument, Arguments, ByArgument, Form, Given, Gradients, Inputs, Operands, OutputGradients,
+    Outputs, Saved, need,
+};
+use crate::backend::cuda::memory::integers;
 #[cfg(feature = "emulator")]
 use crate::backend::emulated;
 use crate::backend::{cpu, staging};
 use crate::device::{Device, Kind};
 use crate::error::{Error, PlanError, ProblemError};
+use crate::lengths;
 use crate::plan::{self, Algorithm, Backend, Candidate, Plan, SpecialisedKernel};
 use crate::prepared::{Layouts, Prepared, PreparedBackward, PreparedForward};
 use crate::problem::Problem;
-use crate::tensor::Place;
+use crate::tensor::{Memory, Place, Vector};
 use crate::validate::{self, Checked, Pass};
 
 /// A problem on a device.
@@ -112,7 +117,11 @@ impl Attention {
     }
 
     fn run(&self, pass: Pass, operands: &mut Operands) -> Result<Ran, Error> {
-        let plan = self.plan(pass, operands.describe())?;
+        let given = operands.describe();
+        let plan = self.plan(pass, given)?;
+        if given.get(Argument::Q).map(Given::place) == Some(Place::Host) {
+            lengths::check(&self.problem, |argument| operands.lengths(argument))?;
+        }
         let ran = self.ran(&plan);
         match self.device.kind() {
             Kind::Cuda(device) => staging::run(device, plan, operands)?,
@@ -121,6 +130,51 @@ impl Attention {
             Kind::Emulated(options) => emulated::run(&plan, options, operands)?,
         }
         Ok(ran)
+    }
+
+    /// Whether the lengths of the sequences fit each other and the problem. A call checks lengths that lie on the host. It does not
+    /// look at those in a device's memory, and what it computes from lengths that do not fit means nothing; this copies them to
+    /// the host and checks them there. Waits for all work of the device.
+    pub fn check_lengths(&self, inputs: &Inputs) -> Result<(), Error> {
+        let operands = Operands::inputs(inputs);
+        let described = operands.describe();
+        let mut copied = ByArgument::<Option<Vec<i32>>>::default();
+        for argument in Argument::ALL {
+            let Some(given) = described.vector(argument) else {
+                continue;
+            };
+            match need(&self.problem, Pass::Forward, argument).map(|need| need.form) {
+                Some(Form::Vector { dtype, n_elems }) => {
+                    validate::vector_fits(argument, given, dtype, n_elems)?;
+                    copied[argument] = Some(self.numbers(argument, &operands)?);
+                }
+                _ => return Err(ProblemError::NotTaken { argument }.into()),
+            }
+        }
+        let vector = |argument| copied[argument].as_deref();
+        Ok(lengths::check(&self.problem, vector)?)
+    }
+
+    /// The numbers of a vector of lengths, on the host.
+    fn numbers(&self, argument: Argument, operands: &Operands) -> Result<Vec<i32>, Error> {
+        match (
+            operands.vector(argument).map(Vector::memory),
+            &self.device.kind(),
+        ) {
+            (Some(Memory::Host(_)), _) => {
+                Ok(operands.lengths(argument).unwrap_or_default().to_vec())
+            }
+            (Some(Memory::Device(slice)), Kind::Cuda(device))
+                if slice.ordinal() == device.ordinal() =>
+            {
+                Ok(integers(device, slice)?)
+            }
+            (given, _) => Err(ProblemError::OtherDevice {
+                given: given.map_or(Place::Host, Memory::place),
+                needed: self.device.place(),
+            }
+            .into()),
+        }
     }
 
     /// Prepares a forward pass for tensors of these layouts in the device's memory: to be enqueued on streams, without

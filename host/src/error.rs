@@ -133,6 +133,20 @@ pub enum ProblemError {
         /// Which argument.
         argument: Argument,
     },
+    /// A length contradicts another one, or the sizes of the problem.
+    #[error("{argument}, sequence {sequence}: {given}; allowed: {min} to {max}")]
+    Length {
+        /// Which argument. Of `cu_seqlens`, the number that the sequence ends at or, of sequence 0, begins at.
+        argument: Argument,
+        /// Which sequence.
+        sequence: usize,
+        /// The number given.
+        given: i32,
+        /// Least.
+        min: usize,
+        /// Most.
+        max: usize,
+    },
     /// A vector was given where a tensor is needed, or the other way round.
     #[error("{argument} has to be a {needed}")]
     OtherForm {

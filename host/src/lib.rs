@@ -76,6 +76,8 @@ pub mod tensor;
 
 pub mod arguments;
 
+mod lengths;
+
 pub mod device;
 
 pub mod validate;

@@ -48,6 +48,7 @@ use crate::arguments::{
 use crate::backend::cuda::launch::Launches;
 use crate::backend::cuda::memory::Memory;
 use crate::backend::cuda::{CudaDevice, Stream, StreamRef};
+use crate::dtype::ScalarType;
 use crate::error::{DriverError, Error, ProblemError};
 use crate::plan::Plan;
 use crate::plan::workspace::COUNTER_BYTES;
@@ -215,7 +216,7 @@ impl Prepared {
             .enqueue(workspace.memory.address(), address, stream)?)
     }
 
-    /// Whether an argument is what the call was prepared for. What may be left out may be there in one call and not in the next.
+    /// Whether an argument is what the call was prepared for. A gradient of lse may be there in one call and not in the next.
     fn fits(&self, argument: Argument, given: Option<&Given>) -> Result<(), ProblemError> {
         let plan = self.launches.plan();
         let place = self.place();
@@ -225,6 +226,10 @@ impl Prepared {
             }
             (None, Some(_)) => return Err(ProblemError::Missing { argument }),
             (None, None) => return Ok(()),
+            // The plan depends on which lengths there are.
+            (Some(Given::Vector(vector)), None) if vector.dtype == ScalarType::I32 => {
+                return Err(ProblemError::NotTaken { argument });
+            }
             (Some(Given::Vector(vector)), _) => {
                 let need = need(&plan.problem, plan.pass, argument);
                 match need.map(|need| need.form) {
@@ -278,4 +283,43 @@ fn as_prepared(
         });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::Dtype;
+    use crate::tensor::Layout;
+
+    #[test]
+    fn a_tensor_is_aligned_unless_it_is_empty() {
+        let prepared = Description::contiguous([1, 2, 3, 8], Dtype::Bf16, Place::Cuda(0)).unwrap();
+        let at = |address| Description {
+            address,
+            ..prepared
+        };
+        for address in [0x1000, 0x1010] {
+            assert_eq!(as_prepared(Argument::K, &at(address), &prepared), Ok(()));
+        }
+        for address in [0x1002, 0x1008] {
+            let refused = ProblemError::Misaligned {
+                argument: Argument::K,
+                address,
+                alignment: 16,
+            };
+            assert_eq!(
+                as_prepared(Argument::K, &at(address), &prepared),
+                Err(refused)
+            );
+        }
+        let empty = Description {
+            layout: Layout::bshd([0, 2, 3, 8]).unwrap(),
+            ..prepared
+        };
+        let odd = Description {
+            address: 2,
+            ..empty
+        };
+        assert_eq!(as_prepared(Argument::K, &odd, &empty), Ok(()));
+    }
 }

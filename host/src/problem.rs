@@ -1,10 +1,14 @@
 //! What is to be computed: sizes, element type, mask, scale. Plain data; making one touches no device.
 
+mod builder;
+
 use std::fmt;
 
 use ferroflash_kernels::attention::mask::{Bounds, Work};
 use ferroflash_kernels::params::Window;
 use ferroflash_kernels::spec::{Constant, Spec};
+
+pub use builder::ProblemBuilder;
 
 use crate::dtype::Dtype;
 use crate::error::ProblemError;
@@ -66,7 +70,9 @@ pub enum Order {
 /// One attention problem: `o = softmax(q·kᵀ · softmax_scale, masked) · v` for every batch entry and head.
 ///
 /// q and o are `[batch, seqlen_q, heads_q, head_dim]`, k and v `[batch, seqlen_k, heads_k, head_dim]`; query head `h`
-/// reads key and value head `h / (heads_q / heads_k)`. A length of 0 is allowed.
+/// reads key and value head `h / (heads_q / heads_k)`. A length of 0 is allowed. Sequences of different lengths are packed
+/// ([`ProblemBuilder::packed_q`]), or use some of the rows of their batch entry ([`crate::Inputs::seqused_q`]); masks are
+/// aligned to the bottom right of each one.
 ///
 /// ```
 /// use ferroflash::{Dtype, Mask, Problem};
@@ -94,6 +100,8 @@ pub struct Problem {
     mask: Mask,
     softmax_scale: Option<f32>,
     order: Order,
+    total_q: Option<usize>,
+    total_k: Option<usize>,
 }
 
 impl Problem {
@@ -111,6 +119,8 @@ impl Problem {
             mask: Mask::Full,
             softmax_scale: None,
             order: Order::Deterministic,
+            total_q: None,
+            total_k: None,
         }
     }
 
@@ -138,10 +148,12 @@ impl Problem {
             mask: self.mask,
             softmax_scale: self.softmax_scale,
             order: self.order,
+            total_q: self.total_q,
+            total_k: self.total_k,
         }
     }
 
-    /// Number of batch entries.
+    /// Number of batch entries, or of sequences where they are packed.
     pub fn batch(&self) -> usize {
         self.batch
     }
@@ -156,14 +168,24 @@ impl Problem {
         self.heads_k
     }
 
-    /// Rows of q and o.
+    /// Rows of q and o; of the longest sequence, where they are of different lengths.
     pub fn seqlen_q(&self) -> usize {
         self.seqlen_q
     }
 
-    /// Rows of k and v.
+    /// Rows of k and v; of the longest sequence, where they are of different lengths.
     pub fn seqlen_k(&self) -> usize {
         self.seqlen_k
+    }
+
+    /// Rows of q and o of all sequences, where they are packed; see [`ProblemBuilder::packed_q`].
+    pub fn total_q(&self) -> Option<usize> {
+        self.total_q
+    }
+
+    /// Rows of k and v of all sequences, where they are packed; see [`ProblemBuilder::packed_k`].
+    pub fn total_k(&self) -> Option<usize> {
+        self.total_k
     }
 
     /// Columns of q, k, v and o.
@@ -258,9 +280,10 @@ impl Problem {
         with(spec, left, Constant::LeftBound)
     }
 
-    /// Rows of the scores: batch · heads_q · seqlen_q, or the largest number where it is larger.
+    /// Elements of lse: batch · heads_q · seqlen_q, of packed queries heads_q · total_q; or the largest number where it is larger.
     pub(crate) fn n_rows(&self) -> u64 {
-        [self.batch, self.heads_q, self.seqlen_q]
+        let [batch, rows, heads, _] = self.shape_q();
+        [batch, rows, heads]
             .iter()
             .fold(1, |product: u64, &size| product.saturating_mul(size as u64))
     }
@@ -275,122 +298,25 @@ impl Problem {
         Layout::bhsd([self.batch, self.heads_q, self.seqlen_q, columns])
     }
 
-    /// Shape of q, o and their gradients: `[batch, seqlen_q, heads_q, head_dim]`.
+    /// Shape of q, o and their gradients: `[batch, seqlen_q, heads_q, head_dim]`; packed, `[1, total_q, heads_q, head_dim]`.
     pub fn shape_q(&self) -> [usize; 4] {
-        [self.batch, self.seqlen_q, self.heads_q, self.head_dim]
+        match self.total_q {
+            None => [self.batch, self.seqlen_q, self.heads_q, self.head_dim],
+            Some(total) => [1, total, self.heads_q, self.head_dim],
+        }
     }
 
-    /// Shape of k, v and their gradients: `[batch, seqlen_k, heads_k, head_dim]`.
+    /// Shape of k, v and their gradients: `[batch, seqlen_k, heads_k, head_dim]`; packed, `[1, total_k, heads_k, head_dim]`.
     pub fn shape_k(&self) -> [usize; 4] {
-        [self.batch, self.seqlen_k, self.heads_k, self.head_dim]
-    }
-}
-
-/// Collects a [`Problem`].
-#[derive(Clone, Copy, Debug)]
-#[must_use = "a builder does nothing until `build`"]
-pub struct ProblemBuilder {
-    batch: usize,
-    heads_q: Option<usize>,
-    heads_k: Option<usize>,
-    seqlen_q: Option<usize>,
-    seqlen_k: Option<usize>,
-    head_dim: Option<usize>,
-    dtype: Dtype,
-    mask: Mask,
-    softmax_scale: Option<f32>,
-    order: Order,
-}
-
-impl ProblemBuilder {
-    /// Number of batch entries; 1 unless set.
-    pub fn batch(self, batch: usize) -> Self {
-        ProblemBuilder { batch, ..self }
-    }
-
-    /// Heads of q, k and v alike.
-    pub fn heads(self, heads: usize) -> Self {
-        self.heads_q(heads).heads_k(heads)
-    }
-
-    /// Heads of q: a multiple of the heads of k and v.
-    pub fn heads_q(self, heads_q: usize) -> Self {
-        ProblemBuilder {
-            heads_q: Some(heads_q),
-            ..self
+        match self.total_k {
+            None => [self.batch, self.seqlen_k, self.heads_k, self.head_dim],
+            Some(total) => [1, total, self.heads_k, self.head_dim],
         }
     }
 
-    /// Heads of k and v.
-    pub fn heads_k(self, heads_k: usize) -> Self {
-        ProblemBuilder {
-            heads_k: Some(heads_k),
-            ..self
-        }
-    }
-
-    /// Rows of q, k and v alike.
-    pub fn seqlen(self, seqlen: usize) -> Self {
-        self.seqlen_q(seqlen).seqlen_k(seqlen)
-    }
-
-    /// Rows of q and o.
-    pub fn seqlen_q(self, seqlen_q: usize) -> Self {
-        ProblemBuilder {
-            seqlen_q: Some(seqlen_q),
-            ..self
-        }
-    }
-
-    /// Rows of k and v.
-    pub fn seqlen_k(self, seqlen_k: usize) -> Self {
-        ProblemBuilder {
-            seqlen_k: Some(seqlen_k),
-            ..self
-        }
-    }
-
-    /// Columns of q, k, v and o.
-    pub fn head_dim(self, head_dim: usize) -> Self {
-        ProblemBuilder {
-            head_dim: Some(head_dim),
-            ..self
-        }
-    }
-
-    /// Which keys a query sees; all unless set.
-    pub fn mask(self, mask: Mask) -> Self {
-        ProblemBuilder { mask, ..self }
-    }
-
-    /// Factor of the scores; 1/√head_dim unless set.
-    pub fn softmax_scale(self, softmax_scale: f32) -> Self {
-        ProblemBuilder {
-            softmax_scale: Some(softmax_scale),
-            ..self
-        }
-    }
-
-    /// Order of the sums of the backward pass; deterministic unless set.
-    pub fn order(self, order: Order) -> Self {
-        ProblemBuilder { order, ..self }
-    }
-
-    /// The problem; an error names a size that was not set. Whether the sizes make sense is checked by whoever uses
-    /// the problem: see [`crate::validate`].
-    pub fn build(self) -> Result<Problem, ProblemError> {
-        let set = |value: Option<usize>, field| value.ok_or(ProblemError::Unset { field });
-        Ok(Problem {
-            batch: self.batch,
-            heads_q: set(self.heads_q, "heads_q")?,
-            heads_k: set(self.heads_k, "heads_k")?,
-            seqlen_q: set(self.seqlen_q, "seqlen_q")?,
-            seqlen_k: set(self.seqlen_k, "seqlen_k")?,
-            head_dim: set(self.head_dim, "head_dim")?,
-            dtype: self.dtype,
-            mask: self.mask,
-            softmax_scale: self.softmax_scale,
-            order: self.order,
-        })
+    /// Shape of lse: `[batch, heads_q, seqlen_q]`; of packed queries `[1, heads_q, total_q]`.
+    pub fn shape_lse(&self) -> [usize; 3] {
+        let [batch, rows, heads, _] = self.shape_q();
+        [batch, heads, rows]
     }
 }

@@ -58,6 +58,15 @@ impl Checked {
         self.place
     }
 
+    /// Whether lengths of sequences lie in memory: what a kernel reads them from.
+    pub fn has_lengths(&self) -> bool {
+        let is_length = |argument| match self.arguments.vector(argument) {
+            Some(vector) => vector.dtype == ScalarType::I32,
+            None => false,
+        };
+        Argument::ALL.into_iter().any(is_length)
+    }
+
     /// Number of rows of the scores: batch · heads_q · seqlen_q.
     pub fn n_rows(&self) -> u64 {
         self.problem.n_rows()
@@ -193,8 +202,11 @@ fn softmax_scale(problem: &Problem) -> Result<(), ProblemError> {
     }
 }
 
-/// batch · heads_q · seqlen_q.
+/// batch · heads_q · seqlen_q, and of packed queries heads_q · total_q.
 fn n_rows(problem: &Problem) -> Result<(), ProblemError> {
+    if let Some(total_q) = problem.total_q() {
+        countable([1, problem.heads_q(), total_q], "heads_q · total_q")?;
+    }
     let what = "batch · heads_q · seqlen_q";
     countable(
         [problem.batch(), problem.heads_q(), problem.seqlen_q()],
@@ -202,8 +214,11 @@ fn n_rows(problem: &Problem) -> Result<(), ProblemError> {
     )
 }
 
-/// batch · heads_k · seqlen_k.
+/// batch · heads_k · seqlen_k, and of packed keys heads_k · total_k.
 fn n_keys(problem: &Problem) -> Result<(), ProblemError> {
+    if let Some(total_k) = problem.total_k() {
+        countable([1, problem.heads_k(), total_k], "heads_k · total_k")?;
+    }
     let what = "batch · heads_k · seqlen_k";
     countable(
         [problem.batch(), problem.heads_k(), problem.seqlen_k()],

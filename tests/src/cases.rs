@@ -8,12 +8,14 @@
 //! | [`padded`] | head_dims that kernels pad to their own, and those that only some kernels have |
 //! | [`wide`] | what only the CPU backend takes: other head_dims, f32, unaligned memory |
 //! | [`random`] | anything that the kernels take |
+//! | [`lengths`] | sequences of different lengths, packed and padded |
 //! | [`compact`] | two sets of their own for the compact tiles of flash2's backward pass |
 //! | [`short`] | two sets of their own for the compact tiles of flash3's forward pass |
 //! | [`orders`] | sets of their own for the orders of tiles in flash3's backward pass |
 //! | [`wide_tiles`] | a set of its own for the wide tiles of flash3's forward pass |
 
 pub mod compact;
+pub mod lengths;
 pub mod orders;
 mod random;
 pub mod short;
@@ -27,6 +29,7 @@ pub use random::{random, runner};
 
 use crate::buffer::{ALIGNED, Arrangement};
 use crate::inputs::{ADVERSARIAL, Fill, LseGradient, Values};
+use crate::lengths::Lengths;
 use crate::oracle::{self, Sizes};
 
 /// One problem with everything that decides its numbers.
@@ -40,6 +43,8 @@ pub struct Case {
     pub mask: Mask,
     /// Factor of the scores; `None`: 1/√head_dim.
     pub softmax_scale: Option<f32>,
+    /// Where the sequences' rows lie, where they are of different lengths; then `sizes` has their number and the longest ones.
+    pub lengths: Option<Lengths>,
     /// What the numbers look like.
     pub fill: Fill,
     /// How every tensor lies in memory.
@@ -71,6 +76,7 @@ impl Case {
             dtype,
             mask,
             softmax_scale: None,
+            lengths: None,
             fill: Fill::Normal,
             arrangement: Arrangement::Bshd,
             lse_gradient: LseGradient::Absent,
@@ -93,11 +99,17 @@ impl Case {
 
     /// Its numbers.
     pub fn values(&self) -> Values {
+        if let Some(lengths) = &self.lengths {
+            return self.values_of_lengths(lengths);
+        }
         let sizes = self.sizes;
         let values = Values::new(self.fill, sizes, self.dtype, self.seed);
         match self.lse_gradient {
             LseGradient::Absent => values,
-            LseGradient::Given => values.with_d_lse(sizes, |i| self.sees_a_key(i), self.seed),
+            LseGradient::Given => {
+                let sees = |row| self.sees_a_key(row % sizes.seqlen_q);
+                values.with_d_lse(sizes, sees, self.seed)
+            }
         }
     }
 
@@ -125,6 +137,7 @@ impl Case {
             .heads_k(heads_k)
             .head_dim(head_dim)
             .mask(self.mask);
+        let builder = self.of_lengths(builder);
         match self.softmax_scale {
             Some(scale) => builder.softmax_scale(scale).build(),
             None => builder.build(),
@@ -371,13 +384,14 @@ mod tests {
             orders::causal(),
             wide_tiles::all(),
             windows::all(),
+            lengths::all(),
         ]
         .concat()
         {
             let problem = case.problem().unwrap();
             assert_eq!(
                 problem.shape_q().iter().product::<usize>(),
-                case.sizes.query_elems()
+                case.values().q.len()
             );
             ferroflash::validate::sizes(&problem).unwrap();
         }

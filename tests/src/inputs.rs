@@ -91,13 +91,13 @@ impl Values {
 
     /// The same with a gradient of lse that is large enough to show in every other gradient: normally distributed, four
     /// times as large as that of o. In rows that see no key it is NaN or infinite: nobody may look at it.
+    /// `sees` says which elements of lse see one.
     pub fn with_d_lse(self, sizes: Sizes, sees: impl Fn(usize) -> bool, seed: u64) -> Values {
         let mut rng = StdRng::seed_from_u64(seed.wrapping_add(1 << 32));
         let mut d_lse = normal(&mut rng, sizes.row_elems());
         for (row, x) in d_lse.iter_mut().enumerate() {
-            let i = row % sizes.seqlen_q;
-            *x = match i % 3 {
-                _ if sees(i) => round(4.0 * *x, Dtype::F32),
+            *x = match row % 3 {
+                _ if sees(row) => round(4.0 * *x, Dtype::F32),
                 0 => f64::NAN,
                 1 => f64::INFINITY,
                 _ => f64::NEG_INFINITY,

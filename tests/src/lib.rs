@@ -7,8 +7,10 @@
 //! | [`buffer`] | tensors in every arrangement, surrounded by NaN |
 //! | [`tolerance`] | how far a result may lie from the oracle's: one table |
 //! | [`cases`] | the problems, in named sets |
+//! | [`lengths`] | where the rows of sequences of different lengths lie |
 //! | [`real`] | the real inputs under `data` |
 //! | [`compare`] | the worst element, where it lies, what it should be |
+//! | [`reference`] | what a case should give, by the oracle |
 //! | [`trial`] | one case on one device |
 //! | [`subject`] | the backends under test |
 //! | [`mod@suite`] | the same cases for every backend |
@@ -22,11 +24,15 @@ pub mod buffer;
 
 pub mod cases;
 
+pub mod lengths;
+
 pub mod real;
 
 pub mod tolerance;
 
 pub mod compare;
+
+pub mod reference;
 
 pub mod trial;
 

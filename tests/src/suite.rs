@@ -17,8 +17,9 @@ use crate::cases::compact::COMPACT_HEAD_DIM;
 use crate::cases::{self, Case};
 use crate::compare::Closeness;
 use crate::inputs::Values;
+use crate::reference::Reference;
 use crate::subject::{Subject, Tiles};
-use crate::trial::{self, Reference, Refusal};
+use crate::trial::{self, Refusal};
 
 /// What is checked of a case beside its results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -260,6 +261,7 @@ fn is_eligible(backend: Backend, algorithm: Algorithm, case: &Case) -> bool {
     match (backend, algorithm) {
         (Backend::Cpu, Algorithm::Tiled) => true,
         (Backend::Cpu, _) => false,
+        _ if case.lengths.is_some() => false,
         (_, Algorithm::Flash2) => half && aligned && [32, 64, 128].contains(&case.sizes.head_dim),
         (_, Algorithm::Flash3 | Algorithm::Standard) => {
             half && aligned && case.sizes.head_dim.is_multiple_of(8)

@@ -42,6 +42,11 @@ macro_rules! suite {
             }
 
             #[test]
+            fn lengths() {
+                check(&SUBJECT, ALGORITHM, "lengths", $crate::cases::lengths::all());
+            }
+
+            #[test]
             fn random() {
                 check_random(&SUBJECT, ALGORITHM);
             }

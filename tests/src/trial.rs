@@ -10,10 +10,9 @@ use half::{bf16, f16};
 
 use crate::buffer::Buffer;
 use crate::cases::Case;
-use crate::compare::{Closeness, Comparison, Errors};
-use crate::inputs::{Fill, Values};
-use crate::oracle::{self, Condition, Inputs, Output, Terms};
-use crate::tolerance::Quantity;
+use crate::inputs::Values;
+use crate::lengths::Lengths;
+use crate::oracle::{self, Output};
 
 /// What a device computed, dense.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,17 +27,6 @@ pub struct Results {
     pub backward_kernels: Vec<SpecialisedKernel>,
 }
 
-/// What it should have computed.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Reference {
-    /// o and lse.
-    pub output: Output,
-    /// d_q, d_k and d_v.
-    pub gradients: oracle::Gradients,
-    /// What their errors are measured against.
-    pub condition: Condition,
-}
-
 /// Why there is nothing to compare.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Refusal {
@@ -46,134 +34,6 @@ pub enum Refusal {
     NotEligible(String),
     /// It failed, or wrote where it must not.
     Failed(String),
-}
-
-/// Gives `f` what the oracle takes of a case.
-pub fn with_inputs<R>(
-    case: &Case,
-    values: &Values,
-    softmax_scale: f32,
-    f: impl FnOnce(&Inputs) -> R,
-) -> R {
-    let visible = oracle::band(case.sizes, case.mask.window());
-    let Values { q, k, v, .. } = values;
-    f(&Inputs {
-        sizes: case.sizes,
-        q,
-        k,
-        v,
-        softmax_scale: softmax_scale.into(),
-        visible: &visible,
-    })
-}
-
-impl Reference {
-    /// By the oracle.
-    pub fn new(case: &Case, values: &Values, softmax_scale: f32) -> Reference {
-        with_inputs(case, values, softmax_scale, |inputs| {
-            let output = oracle::forward(inputs);
-            let (d_o, d_lse) = (&values.d_o, values.d_lse.as_deref());
-            let gradients = oracle::backward(inputs, d_o, d_lse);
-            let condition = oracle::condition(inputs, &output, d_o, d_lse);
-            Reference {
-                output,
-                gradients,
-                condition,
-            }
-        })
-    }
-
-    /// Compares all five results; the error lists every one that is beyond tolerance.
-    pub fn judge(&self, case: &Case, results: &Results) -> Result<Closeness, String> {
-        let sizes = case.sizes;
-        let like_q = [sizes.batch, sizes.seqlen_q, sizes.heads_q, sizes.head_dim];
-        let like_k = [sizes.batch, sizes.seqlen_k, sizes.heads_k, sizes.head_dim];
-        let like_lse = [sizes.batch, sizes.heads_q, sizes.seqlen_q, 1];
-        let of_row = sizes.seqlen_k;
-        let of_column = sizes.seqlen_q * sizes.heads_q.checked_div(sizes.heads_k).unwrap_or(0);
-        let errors = if case.fill == Fill::EqualRows {
-            Errors::Shared
-        } else {
-            Errors::Independent
-        };
-        let score = self.condition.score;
-        let compare = |quantity, shape, n_terms, actual, reference, terms| {
-            Comparison {
-                quantity,
-                dtype: case.dtype,
-                shape,
-                actual,
-                reference,
-                terms,
-                n_terms,
-                score,
-                errors,
-            }
-            .check()
-        };
-        let (ours, theirs, condition) = (&results.gradients, &self.gradients, &self.condition);
-        let of_lse = Terms::uniform(self.output.lse.len(), 1.0, 0.0);
-        let checks = [
-            compare(
-                Quantity::O,
-                like_q,
-                of_row,
-                &results.output.o,
-                &self.output.o,
-                &condition.o,
-            ),
-            compare(
-                Quantity::Lse,
-                like_lse,
-                of_row,
-                &results.output.lse,
-                &self.output.lse,
-                &of_lse,
-            ),
-            compare(
-                Quantity::DQ,
-                like_q,
-                of_row,
-                &ours.d_q,
-                &theirs.d_q,
-                &condition.d_q,
-            ),
-            compare(
-                Quantity::DK,
-                like_k,
-                of_column,
-                &ours.d_k,
-                &theirs.d_k,
-                &condition.d_k,
-            ),
-            compare(
-                Quantity::DV,
-                like_k,
-                of_column,
-                &ours.d_v,
-                &theirs.d_v,
-                &condition.d_v,
-            ),
-        ];
-        let mut closest = Closeness::default();
-        let mut mismatches = Vec::new();
-        for check in checks {
-            match check {
-                Ok(close) => {
-                    closest = Closeness {
-                        worst: closest.worst.max(close.worst),
-                        rms: closest.rms.max(close.rms),
-                    };
-                }
-                Err(mismatch) => mismatches.push(mismatch.to_string()),
-            }
-        }
-        if mismatches.is_empty() {
-            Ok(closest)
-        } else {
-            Err(mismatches.join("\n"))
-        }
-    }
 }
 
 /// Both passes of a case.
@@ -214,7 +74,14 @@ fn typed<T: Element>(
         filled(&values.d_o, like_q)?,
     ];
     let view = |at: usize| inputs[at].view().map_err(broken);
-    let given = ferroflash::Inputs::new(&view(0)?, &view(1)?, &view(2)?);
+    let mut given = ferroflash::Inputs::new(&view(0)?, &view(1)?, &view(2)?);
+    let vectors = vectors(case);
+    let [cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k] = vectors.each_ref();
+    given.cu_seqlens_q = cu_seqlens_q.as_ref().map(Into::into);
+    given.cu_seqlens_k = cu_seqlens_k.as_ref().map(Into::into);
+    given.seqused_q = seqused_q.as_ref().map(Into::into);
+    given.seqused_k = seqused_k.as_ref().map(Into::into);
+    given.leftpad_k = leftpad_k.as_ref().map(Into::into);
     let d_o = view(3)?;
     let d_lse = values.d_lse.as_deref().map(Rows::filled);
     let attention = Attention::new(device, problem)
@@ -222,7 +89,7 @@ fn typed<T: Element>(
         .with_algorithm(algorithm);
 
     let mut o = unwritten(like_q)?;
-    let mut rows = Rows::unwritten(case.sizes.row_elems());
+    let mut rows = Rows::unwritten(problem.shape_lse().iter().product());
     let forward = attention
         .forward(
             &given,
@@ -276,6 +143,20 @@ fn typed<T: Element>(
         forward_kernels: forward.kernels,
         backward_kernels: backward.kernels,
     })
+}
+
+/// The case's lengths: `cu_seqlens_q`, `cu_seqlens_k`, `seqused_q`, `seqused_k`, `leftpad_k`.
+fn vectors(case: &Case) -> [Option<Vec<i32>>; 5] {
+    let Some(Lengths { q, k, .. }) = case.lengths else {
+        return Default::default();
+    };
+    [
+        q.cu_seqlens(),
+        k.cu_seqlens(),
+        q.seqused(),
+        k.seqused(),
+        k.leftpad_rows(),
+    ]
 }
 
 /// A planner that refuses says why; everything else is a failure.

@@ -162,6 +162,10 @@ fn check(problem: &Problem, pass: Pass, change: Change) -> Result<Checked, Probl
         }
     };
     let rows = *arguments.vector(Argument::Lse).expect("every pass has it");
+    let with_d_lse = |changed| match pass {
+        Pass::Backward => arguments.with(Argument::DLse, changed),
+        Pass::Forward | Pass::ForwardWithWeights => arguments,
+    };
     let changed = match change {
         Change::Nothing => arguments,
         Change::Shape(at, n) => tensor(at, &|tensor| tensor.layout.seqlen = n),
@@ -179,17 +183,14 @@ fn check(problem: &Problem, pass: Pass, change: Change) -> Result<Checked, Probl
         Change::Rows(n_elems) => {
             arguments.with(Argument::Lse, VectorDescription { n_elems, ..rows })
         }
-        Change::GradientRows(n_elems) => {
-            arguments.with(Argument::DLse, VectorDescription { n_elems, ..rows })
-        }
+        Change::GradientRows(n_elems) => with_d_lse(VectorDescription { n_elems, ..rows }),
         Change::GradientOfRows(dtype, address) => {
             let dtype = dtype.into();
-            let changed = VectorDescription {
+            with_d_lse(VectorDescription {
                 dtype,
                 address,
                 ..rows
-            };
-            arguments.with(Argument::DLse, changed)
+            })
         }
     };
     validate::check(problem, pass, changed)

@@ -4,8 +4,9 @@
 use conformance::buffer::Arrangement;
 use conformance::cases::Case;
 use conformance::inputs::LseGradient;
+use conformance::reference::Reference;
 use conformance::subject::CUDA;
-use conformance::trial::{self, Reference};
+use conformance::trial;
 use ferroflash::{Algorithm, Dtype, Mask, Order};
 
 fn check(algorithm: Algorithm) {

@@ -4,8 +4,9 @@ use conformance::buffer::Arrangement;
 use conformance::cases::Case;
 use conformance::inputs::{Fill, LseGradient};
 use conformance::real::{FILES, read};
+use conformance::reference::Reference;
 use conformance::subject::{CPU, CUDA, EMULATED, EMULATED_HOPPER, Subject};
-use conformance::trial::{self, Reference};
+use conformance::trial;
 use ferroflash::{Algorithm, Order};
 
 fn check(subject: &Subject, algorithm: Algorithm, orders: &[Order]) {
@@ -19,6 +20,7 @@ fn check(subject: &Subject, algorithm: Algorithm, orders: &[Order]) {
             dtype: real.dtype,
             mask: real.mask,
             softmax_scale: Some(real.softmax_scale),
+            lengths: None,
             fill: Fill::Normal,
             arrangement: Arrangement::Bshd,
             lse_gradient: LseGradient::Absent,

@@ -4,9 +4,9 @@ use conformance::cases::Case;
 use conformance::compare::{Comparison, Errors};
 use conformance::inputs::Values;
 use conformance::oracle::{self, Terms};
+use conformance::reference::with_inputs;
 use conformance::subject::{CUDA, EMULATED, Subject};
 use conformance::tolerance::Quantity;
-use conformance::trial::with_inputs;
 use ferroflash::{Algorithm, Attention, Dtype, Element, Inputs, Mask, Outputs, Tensor, TensorMut};
 use half::{bf16, f16};
 

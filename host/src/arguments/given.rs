@@ -13,6 +13,17 @@ pub struct Inputs<'a> {
     pub k: Tensor<'a>,
     /// Values.
     pub v: Tensor<'a>,
+    /// Where each sequence of packed queries begins, and where the last one ends: i32 `[batch + 1]`, in rows.
+    pub cu_seqlens_q: Option<Vector<'a>>,
+    /// The same of packed keys and values.
+    pub cu_seqlens_k: Option<Vector<'a>>,
+    /// How many of its queries each sequence uses, from the first on: i32 `[batch]`. All, where it is left out.
+    pub seqused_q: Option<Vector<'a>>,
+    /// How many of its keys and values each sequence uses, from the first on: i32 `[batch]`. All, where it is left out.
+    pub seqused_k: Option<Vector<'a>>,
+    /// At which of its keys and values each sequence begins: i32 `[batch]`. [`Inputs::seqused_k`] counts from the first row on, the
+    /// padding before this one among them. 0, where it is left out.
+    pub leftpad_k: Option<Vector<'a>>,
 }
 
 /// What the forward pass writes.
@@ -103,14 +114,78 @@ impl<'a> Inputs<'a> {
             q: *q,
             k: *k,
             v: *v,
+            cu_seqlens_q: None,
+            cu_seqlens_k: None,
+            seqused_q: None,
+            seqused_k: None,
+            leftpad_k: None,
+        }
+    }
+
+    /// With [`Inputs::cu_seqlens_q`].
+    #[must_use]
+    pub fn cu_seqlens_q(self, cu_seqlens_q: impl Into<Vector<'a>>) -> Inputs<'a> {
+        Inputs {
+            cu_seqlens_q: Some(cu_seqlens_q.into()),
+            ..self
+        }
+    }
+
+    /// With [`Inputs::cu_seqlens_k`].
+    #[must_use]
+    pub fn cu_seqlens_k(self, cu_seqlens_k: impl Into<Vector<'a>>) -> Inputs<'a> {
+        Inputs {
+            cu_seqlens_k: Some(cu_seqlens_k.into()),
+            ..self
+        }
+    }
+
+    /// With [`Inputs::seqused_q`].
+    #[must_use]
+    pub fn seqused_q(self, seqused_q: impl Into<Vector<'a>>) -> Inputs<'a> {
+        Inputs {
+            seqused_q: Some(seqused_q.into()),
+            ..self
+        }
+    }
+
+    /// With [`Inputs::seqused_k`].
+    #[must_use]
+    pub fn seqused_k(self, seqused_k: impl Into<Vector<'a>>) -> Inputs<'a> {
+        Inputs {
+            seqused_k: Some(seqused_k.into()),
+            ..self
+        }
+    }
+
+    /// With [`Inputs::leftpad_k`].
+    #[must_use]
+    pub fn leftpad_k(self, leftpad_k: impl Into<Vector<'a>>) -> Inputs<'a> {
+        Inputs {
+            leftpad_k: Some(leftpad_k.into()),
+            ..self
         }
     }
 
     pub(super) fn put(&self, operands: &mut Operands<'a>) {
-        let Inputs { q, k, v } = *self;
+        let Inputs {
+            q,
+            k,
+            v,
+            cu_seqlens_q,
+            cu_seqlens_k,
+            seqused_q,
+            seqused_k,
+            leftpad_k,
+        } = *self;
         operands.put(Argument::Q, q);
         operands.put(Argument::K, k);
         operands.put(Argument::V, v);
+        operands.put_optional(Argument::CuSeqlensQ, cu_seqlens_q);
+        operands.put_optional(Argument::CuSeqlensK, cu_seqlens_k);
+        operands.put_optional(Argument::SeqUsedQ, seqused_q);
+        operands.put_optional(Argument::SeqUsedK, seqused_k);
+        operands.put_optional(Argument::LeftpadK, leftpad_k);
     }
 }
 

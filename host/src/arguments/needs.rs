@@ -39,6 +39,17 @@ pub(crate) enum Form {
 }
 
 impl Form {
+    /// Whether it says where sequences lie.
+    pub(crate) fn is_lengths(self) -> bool {
+        matches!(
+            self,
+            Form::Vector {
+                dtype: ScalarType::I32,
+                ..
+            }
+        )
+    }
+
     /// Whether it has no elements.
     pub(crate) fn is_empty(self) -> bool {
         match self {
@@ -61,6 +72,12 @@ pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<
         dtype: ScalarType::F32,
         n_elems: problem.n_rows(),
     };
+    let of_sequences = |n_elems| Form::Vector {
+        dtype: ScalarType::I32,
+        n_elems,
+    };
+    let lengths = of_sequences(problem.batch() as u64);
+    let ends = of_sequences((problem.batch() as u64).saturating_add(1));
     let (taken, presence, access, form) = match argument {
         Argument::Q => (true, Required, Read, like_q),
         Argument::K | Argument::V => (true, Required, Read, like_k),
@@ -74,8 +91,10 @@ pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<
         Argument::DLse => (backward, Optional, Read, rows),
         Argument::DQ => (backward, Required, Written, like_q),
         Argument::DK | Argument::DV => (backward, Required, Written, like_k),
-        Argument::CuSeqlensQ | Argument::CuSeqlensK | Argument::SeqUsedQ | Argument::SeqUsedK => {
-            return None;
+        Argument::CuSeqlensQ => (problem.total_q().is_some(), Required, Read, ends),
+        Argument::CuSeqlensK => (problem.total_k().is_some(), Required, Read, ends),
+        Argument::SeqUsedQ | Argument::SeqUsedK | Argument::LeftpadK => {
+            (true, Optional, Read, lengths)
         }
     };
     taken.then_some(Need {

@@ -54,6 +54,13 @@ impl<'a> Operands<'a> {
         operands
     }
 
+    /// What both passes read.
+    pub(crate) fn inputs(inputs: &Inputs<'a>) -> Operands<'a> {
+        let mut operands = Operands::default();
+        inputs.put(&mut operands);
+        operands
+    }
+
     /// Of a backward pass.
     pub(crate) fn backward(
         inputs: &Inputs<'a>,
@@ -93,6 +100,19 @@ impl<'a> Operands<'a> {
         self.0
             .iter_mut()
             .filter_map(|(argument, operand)| Some((argument, operand.as_mut()?)))
+    }
+
+    /// The vector of this name.
+    pub(crate) fn vector(&self, argument: Argument) -> Option<&Vector<'a>> {
+        match &self.0[argument] {
+            Some(Operand::Vector(vector)) => Some(vector),
+            _ => None,
+        }
+    }
+
+    /// The lengths of this name, where they were given and lie on the host.
+    pub(crate) fn lengths(&self, argument: Argument) -> Option<&'a [i32]> {
+        self.vector(argument)?.host()
     }
 
     /// Takes an argument out.

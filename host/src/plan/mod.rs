@@ -280,8 +280,8 @@ impl Plan {
             None => 0,
             // Nobody reads or writes there, and a tensor map must not have the address.
             Some(need) if need.form.is_empty() => 0,
-            // What is cleared is written: results of this pass.
-            Some(need) if clears && need.access == Access::Read => 0,
+            // What is cleared are results of this pass, never what it reads: o and lse are results of the other one.
+            Some(need) if clears && need.access == Access::Read && !need.form.is_lengths() => 0,
             Some(_) => address(argument),
         };
         bind(&mut params, workspace, workspace, lies_at);

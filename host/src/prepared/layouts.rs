@@ -21,6 +21,7 @@ use crate::validate::{Pass, unplaced};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layouts {
     tensors: ByArgument<Option<Layout>>,
+    given: ByArgument<bool>,
 }
 
 impl Layouts {
@@ -36,6 +37,14 @@ impl Layouts {
         self
     }
 
+    /// With an input that may be left out: every call gives it. (A gradient of lse needs no word here: each call has it or has it
+    /// not.)
+    #[must_use]
+    pub fn giving(mut self, argument: Argument) -> Layouts {
+        self.given[argument] = true;
+        self
+    }
+
     /// What the pass needs, at no address.
     pub(crate) fn arguments(
         &self,
@@ -46,12 +55,13 @@ impl Layouts {
         let mut arguments = Arguments::default();
         for (argument, layout) in self.tensors.iter() {
             let need = need(problem, pass, argument);
-            let wanted = need.filter(|need| need.presence == Presence::Required);
-            let Some(need) = wanted else {
-                match layout {
-                    None => continue,
-                    Some(_) => return Err(ProblemError::NotTaken { argument }),
+            let asked = self.given[argument];
+            let need = match need {
+                Some(need) if need.presence == Presence::Required || asked => need,
+                _ if asked || layout.is_some() => {
+                    return Err(ProblemError::NotTaken { argument });
                 }
+                _ => continue,
             };
             let given = match (unplaced(&need, problem, place)?, layout) {
                 (Given::Tensor(tensor), Some(layout)) => {

@@ -44,6 +44,12 @@ impl Layout {
         })
     }
 
+    /// `[total, heads, head_dim]`, contiguous: packed sequences, as one batch entry of `total` rows.
+    pub fn thd(shape: [usize; 3]) -> Result<Layout, ProblemError> {
+        let [total, heads, head_dim] = shape;
+        Layout::bshd([1, total, heads, head_dim])
+    }
+
     /// `[batch, heads, seqlen, head_dim]`, contiguous: the shape is given in this order.
     pub fn bhsd(shape: [usize; 4]) -> Result<Layout, ProblemError> {
         let [batch, heads, seqlen, head_dim] = shape;

@@ -102,6 +102,12 @@ impl<'a> Tensor<'a> {
         Tensor::strided(data, layout)
     }
 
+    /// Contiguous `[total, heads, head_dim]`: packed sequences; the slice has exactly as many elements.
+    pub fn thd<T: Element>(data: &'a [T], shape: [usize; 3]) -> Result<Tensor<'a>, ProblemError> {
+        let layout = exact(Layout::thd(shape)?, data.len())?;
+        Tensor::strided(data, layout)
+    }
+
     /// Any layout whose first element is the first of the slice.
     pub fn strided<T: Element>(data: &'a [T], layout: Layout) -> Result<Tensor<'a>, ProblemError> {
         inside(layout, data.len() as u64)?;
@@ -187,6 +193,15 @@ impl<'a> TensorMut<'a> {
         shape: [usize; 4],
     ) -> Result<TensorMut<'a>, ProblemError> {
         let layout = exact(Layout::bhsd(shape)?, data.len())?;
+        TensorMut::strided(data, layout)
+    }
+
+    /// As [`Tensor::thd`].
+    pub fn thd<T: Element>(
+        data: &'a mut [T],
+        shape: [usize; 3],
+    ) -> Result<TensorMut<'a>, ProblemError> {
+        let layout = exact(Layout::thd(shape)?, data.len())?;
         TensorMut::strided(data, layout)
     }
 

@@ -27,6 +27,7 @@ use half::bf16;
 
 mod backward;
 mod enqueue;
+mod prepared;
 mod resources;
 mod tensor_maps;
 

@@ -112,6 +112,28 @@ fn without_keys_d_q_is_still_written() {
     );
 }
 
+/// It would clear them.
+#[test]
+fn the_clear_kernel_of_a_backward_pass_is_not_told_where_o_and_lse_lie() {
+    for algorithm in FLASH {
+        let windowed = llama_like().seqlen_q(64).mask(Mask::Window {
+            left: Some(8),
+            right: Some(0),
+        });
+        let plan = plan_of(windowed, Pass::Backward, Some(algorithm)).unwrap();
+        let clear = &plan.launches[0];
+        assert_eq!(clear.variant.kind, Kind::Clear);
+        let address = |argument| (argument as u64 + 1) << 20;
+        let Params::Clear(params) = plan.params(clear, WORKSPACE, address) else {
+            panic!("{clear:?}")
+        };
+        assert_eq!((params.o.base, params.lse), (0, 0));
+        let gradients = [params.d_q.base, params.d_k.base, params.d_v.base];
+        let expected = [Argument::DQ, Argument::DK, Argument::DV].map(address);
+        assert_eq!(gradients, expected);
+    }
+}
+
 #[test]
 fn without_queries_gradients_of_keys_are_cleared() {
     for algorithm in FLASH {

@@ -37,11 +37,13 @@ pub enum Argument {
     SeqUsedQ,
     /// How many of its rows of k and v each sequence uses.
     SeqUsedK,
+    /// At which of its rows of k and v each sequence begins.
+    LeftpadK,
 }
 
 impl Argument {
     /// All of them, in their order.
-    pub const ALL: [Argument; 15] = [
+    pub const ALL: [Argument; 16] = [
         Argument::Q,
         Argument::K,
         Argument::V,
@@ -57,6 +59,7 @@ impl Argument {
         Argument::CuSeqlensK,
         Argument::SeqUsedQ,
         Argument::SeqUsedK,
+        Argument::LeftpadK,
     ];
 
     /// Its name, as messages have it.
@@ -77,6 +80,7 @@ impl Argument {
             Argument::CuSeqlensK => "cu_seqlens_k",
             Argument::SeqUsedQ => "seqused_q",
             Argument::SeqUsedK => "seqused_k",
+            Argument::LeftpadK => "leftpad_k",
         }
     }
 }

@@ -46,6 +46,12 @@ impl Terms {
         }
     }
 
+    /// Puts the terms of some elements in their place, from `first` on.
+    pub fn put(&mut self, first: usize, of: &Terms) {
+        self.relative[first..first + of.relative.len()].copy_from_slice(&of.relative);
+        self.absolute[first..first + of.absolute.len()].copy_from_slice(&of.absolute);
+    }
+
     fn zero(n: usize) -> Terms {
         Terms::uniform(n, 0.0, 0.0)
     }

@@ -12,6 +12,7 @@ use super::buffer::{Panel, Tile};
 use super::machine::Machine;
 use super::mask::hide_keys_from_lanes;
 use super::rows::{HeadRows, View, store_lanes};
+use super::sequences::Sequences;
 use super::sizes::{Location, Sizes};
 use super::softmax::OnlineSoftmax;
 use crate::dtype::Element;
@@ -32,39 +33,38 @@ pub(super) struct Inputs<'a, T> {
 }
 
 /// A run of rows of one group, and where its results go.
-struct Task<'a, 'o, T> {
-    at: Location,
+struct Task<'a, 'o, 's, T> {
+    at: Location<'s>,
     first_row: usize,
     o: &'o mut [&'a mut [T]],
     lse: &'o mut [f32],
 }
 
-/// Writes o, given as rows in the order (batch entry, group, row), and lse in the same order.
+/// Writes o and lse, both as rows in the order (batch entry, group, position, head within the group).
 pub(super) fn forward<T: Element>(
     machine: Machine,
-    sizes: &Sizes,
+    sequences: &Sequences,
     inputs: &Inputs<T>,
     o: &mut [&mut [T]],
     lse: &mut [f32],
 ) {
-    let rows_per_group = sizes.rows_per_group();
-    if sizes.n_groups() == 0 || rows_per_group == 0 {
-        return;
-    }
-    let panels = panels_per_task(machine, sizes);
+    let sizes = &sequences.longest;
+    let panels = panels_per_task(machine, sizes, sequences.len());
     let rows_per_task = panels * machine.wide_lanes();
-    let groups = o
-        .chunks_mut(rows_per_group)
-        .zip(lse.chunks_mut(rows_per_group))
-        .enumerate();
-    let mut tasks: Vec<Task<T>> = groups
-        .flat_map(|(group, (o, lse))| {
+    let o = sequences.cut_q(o, |row| row.fill(T::default()));
+    let lse = sequences.cut_q(lse, |lse| *lse = f32::NEG_INFINITY);
+    let mut tasks: Vec<Task<T>> = o
+        .into_iter()
+        .zip(lse)
+        .flat_map(|(o, lse)| {
+            let at = sequences.location(o.sequence_idx, o.group_idx);
             let runs = o
+                .rows
                 .chunks_mut(rows_per_task)
-                .zip(lse.chunks_mut(rows_per_task))
+                .zip(lse.rows.chunks_mut(rows_per_task))
                 .enumerate();
             runs.map(move |(run, (o, lse))| Task {
-                at: sizes.location(group),
+                at,
                 first_row: run * rows_per_task,
                 o,
                 lse,
@@ -74,24 +74,22 @@ pub(super) fn forward<T: Element>(
     let workspace = || Workspace::new(machine, sizes, panels);
     tasks
         .par_iter_mut()
-        .for_each_init(workspace, |workspace, task| {
-            workspace.run(sizes, inputs, task)
-        });
+        .for_each_init(workspace, |workspace, task| workspace.run(inputs, task));
 }
 
-fn panels_per_task(machine: Machine, sizes: &Sizes) -> usize {
+fn panels_per_task(machine: Machine, sizes: &Sizes, n_sequences: usize) -> usize {
     let per_group = sizes.rows_per_group().div_ceil(machine.wide_lanes());
-    Sizes::panels_per_task(sizes.n_groups() * per_group, MAX_PANELS)
+    Sizes::panels_per_task(n_sequences * sizes.heads_k * per_group, MAX_PANELS)
 }
 
 /// Bytes that one thread works in.
-pub(super) fn bytes_per_thread(machine: Machine, sizes: &Sizes) -> u64 {
+pub(super) fn bytes_per_thread(machine: Machine, sizes: &Sizes, n_sequences: usize) -> u64 {
     let (depth, lanes) = (sizes.head_dim, machine.wide_lanes());
     let block_k = BLOCK_K.max(lanes);
     let panel = 2 * Panel::n_bytes(depth, lanes) + OnlineSoftmax::n_bytes(lanes);
     2 * Tile::n_bytes(block_k, depth)
         + Panel::n_bytes(block_k, lanes)
-        + panels_per_task(machine, sizes) as u64 * panel
+        + panels_per_task(machine, sizes, n_sequences) as u64 * panel
 }
 
 /// What one thread works in.
@@ -134,15 +132,17 @@ impl Workspace {
         }
     }
 
-    fn run<T: Element>(&mut self, sizes: &Sizes, inputs: &Inputs<T>, task: &mut Task<T>) {
-        let q = inputs.q.head_rows(task.at, sizes.group_size);
+    fn run<T: Element>(&mut self, inputs: &Inputs<T>, task: &mut Task<T>) {
+        let Location { sequence, head_k } = task.at;
+        let sizes = &sequence.sizes;
+        let q = inputs.q.head_rows(sequence.q, head_k, sizes.group_size);
         let n_panels = self.load_queries(&q, task.first_row, task.o.len());
         // Blocks begin at multiples of their length, wherever the task does: so sums do not depend on it.
         let first_key = sizes.first_key(task.first_row) / BLOCK_K * BLOCK_K;
         let n_keys = sizes.end_key(task.first_row + task.o.len() - 1);
         if first_key < n_keys {
-            let k = inputs.k.head_rows(task.at, 1);
-            let v = inputs.v.head_rows(task.at, 1);
+            let k = inputs.k.head_rows(sequence.k, head_k, 1);
+            let v = inputs.v.head_rows(sequence.k, head_k, 1);
             for first_key in (first_key..n_keys).step_by(BLOCK_K) {
                 let block = first_key..n_keys.min(first_key + BLOCK_K);
                 k.load(block.clone(), &mut self.k);
@@ -195,8 +195,8 @@ impl Workspace {
 }
 
 #[cfg(test)]
-pub(super) fn make_workspace(machine: Machine, sizes: &Sizes) {
-    Workspace::new(machine, sizes, panels_per_task(machine, sizes));
+pub(super) fn make_workspace(machine: Machine, sizes: &Sizes, n_sequences: usize) {
+    Workspace::new(machine, sizes, panels_per_task(machine, sizes, n_sequences));
 }
 
 impl QueryPanel {

@@ -10,7 +10,8 @@
 //! | `machine.rs` | the vector unit; the two matrix products |
 //! | `buffer.rs` | working memory: tiles and panels |
 //! | `rows.rs` | rows of strided tensors, to and from f32 |
-//! | `sizes.rs` | sizes; which rows see which keys |
+//! | `sequences.rs`, `cut.rs` | where each sequence's rows lie |
+//! | `sizes.rs` | sizes of a sequence; which rows see which keys |
 //!
 //! Arithmetic is f32 throughout, on inputs of any element type. Work is cut into tasks whose results do not depend on
 //! how they are cut, so that results are bit-equal run after run and for any number of threads. Vector instructions are
@@ -19,11 +20,13 @@
 
 mod backward;
 mod buffer;
+mod cut;
 mod exp2;
 mod forward;
 mod machine;
 mod mask;
 mod rows;
+mod sequences;
 mod sizes;
 mod softmax;
 #[cfg(test)]
@@ -39,6 +42,7 @@ use crate::tensor::{Place, TensorMut};
 use crate::validate::{self, Pass};
 use machine::Machine;
 use rows::{View, rows_mut};
+use sequences::Sequences;
 use sizes::Sizes;
 
 /// Computes what the pass writes. The arguments have passed [`crate::validate`] for this problem and lie on the host; an error
@@ -85,20 +89,20 @@ fn forward_pass<T: Element>(
     problem: &Problem,
     operands: &mut Operands,
 ) -> Result<(), ProblemError> {
-    let sizes = Sizes::of(problem);
+    let sequences = Sequences::new(problem, operands)?;
     let inputs = forward::Inputs {
         q: view::<T>(operands, Argument::Q)?,
         k: view::<T>(operands, Argument::K)?,
         v: view::<T>(operands, Argument::V)?,
     };
     let mut o = output(operands, Argument::O)?;
-    let mut o_rows = output_rows::<T>(Argument::O, &mut o, sizes.group_size)?;
+    let mut o_rows = output_rows::<T>(Argument::O, &mut o, problem.group_size())?;
     let Some(Operand::VectorMut(mut lse)) = operands.take(Argument::Lse) else {
         return Err(missing(Argument::Lse));
     };
     let lse = lse.host::<f32>().ok_or(missing(Argument::Lse))?;
-    forward::forward(machine, &sizes, &inputs, &mut o_rows, lse);
-    sizes.ungroup(lse);
+    forward::forward(machine, &sequences, &inputs, &mut o_rows, lse);
+    sequences.rows_q.ungroup(lse);
     Ok(())
 }
 
@@ -107,7 +111,7 @@ fn backward_pass<T: Element>(
     problem: &Problem,
     operands: &mut Operands,
 ) -> Result<(), ProblemError> {
-    let sizes = Sizes::of(problem);
+    let sequences = Sequences::new(problem, operands)?;
     let inputs = backward::Inputs {
         q: view::<T>(operands, Argument::Q)?,
         k: view::<T>(operands, Argument::K)?,
@@ -120,12 +124,13 @@ fn backward_pass<T: Element>(
     let mut d_k = output(operands, Argument::DK)?;
     let mut d_v = output(operands, Argument::DV)?;
     let outputs = backward::Outputs {
-        d_q: &mut output_rows::<T>(Argument::DQ, &mut d_q, sizes.group_size)?,
+        d_q: &mut output_rows::<T>(Argument::DQ, &mut d_q, problem.group_size())?,
         d_k: &mut output_rows::<T>(Argument::DK, &mut d_k, 1)?,
         d_v: &mut output_rows::<T>(Argument::DV, &mut d_v, 1)?,
     };
     let lse = vector::<f32>(operands, Argument::Lse).ok_or(missing(Argument::Lse))?;
-    backward::backward(machine, &sizes, &inputs, sizes.grouped(lse), outputs);
+    let lse = sequences.rows_q.grouped(lse);
+    backward::backward(machine, &sequences, &inputs, lse, outputs);
     Ok(())
 }
 
@@ -138,18 +143,19 @@ pub(crate) fn extra_bytes(problem: &Problem, pass: Pass) -> u64 {
         size_of::<&mut [f32]>() as u64,
     );
     let n_rows = problem.n_rows();
-    let n_keys = product(&[problem.batch(), problem.heads_k(), problem.seqlen_k()]);
+    let [batch, rows, heads, _] = problem.shape_k();
+    let n_keys = product(&[batch, rows, heads]);
     let (rows_bytes, per_thread) = match pass {
         Pass::Forward | Pass::ForwardWithWeights => (
             n_rows.saturating_mul(reference),
-            forward::bytes_per_thread(machine, &sizes),
+            forward::bytes_per_thread(machine, &sizes, problem.batch()),
         ),
         Pass::Backward => {
             let statistics = n_rows.saturating_mul(2 * size_of::<f32>() as u64);
             let n_written = n_rows.saturating_add(n_keys.saturating_mul(2));
             (
                 statistics.saturating_add(n_written.saturating_mul(reference)),
-                backward::bytes_per_thread(machine, &sizes),
+                backward::bytes_per_thread(machine, &sizes, problem.batch()),
             )
         }
     };

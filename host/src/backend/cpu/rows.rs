@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::buffer::{Panel, Tile};
-use super::sizes::Location;
 use crate::dtype::Element;
+use crate::lengths::Span;
 use crate::tensor::Layout;
 
 /// A tensor to read, in the memory of the host.
@@ -32,11 +32,17 @@ impl<'a, T: Element> View<'a, T> {
         View { data, layout }
     }
 
-    /// The rows of one group of heads; of an empty tensor, none.
-    pub(super) fn head_rows(&self, at: Location, group_size: usize) -> HeadRows<'a, T> {
+    /// The rows of a sequence and one group of heads; of an empty tensor, none.
+    pub(super) fn head_rows(
+        &self,
+        span: Span,
+        group_idx: usize,
+        group_size: usize,
+    ) -> HeadRows<'a, T> {
         let layout = &self.layout;
-        let start =
-            at.batch_idx * layout.batch_stride + at.head_k * group_size * layout.head_stride;
+        let start = span.batch_idx * layout.batch_stride
+            + span.first * layout.row_stride
+            + group_idx * group_size * layout.head_stride;
         HeadRows {
             data: self.data.get(start..).unwrap_or_default(),
             group_size,

@@ -1,12 +1,12 @@
-//! The sizes of one problem as the tasks of this backend see them, and which rows see which keys.
+//! The sizes of one sequence as the tasks of this backend see them, and which rows see which keys.
 
+use crate::lengths::Span;
 use crate::problem::Problem;
 
-/// Sizes, with the query heads that share a key and value head taken together: their rows, in the order (position, head
-/// within the group), are the rows of one group.
+/// Sizes of a sequence, with the query heads that share a key and value head taken together: their rows, in the order (position,
+/// head within the group), are the rows of one group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
-    pub(super) batch: usize,
     pub(super) heads_k: usize,
     pub(super) group_size: usize,
     pub(super) seqlen_q: usize,
@@ -17,18 +17,25 @@ pub(super) struct Sizes {
     window: (Option<usize>, Option<usize>),
 }
 
-/// One key and value head of one batch entry, and the query heads that share it.
+/// One sequence: where its rows lie, and its sizes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Location {
-    pub(super) batch_idx: usize,
+pub(super) struct Sequence {
+    pub(super) q: Span,
+    pub(super) k: Span,
+    pub(super) sizes: Sizes,
+}
+
+/// One key and value head of a sequence, and the query heads that share it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Location<'s> {
+    pub(super) sequence: &'s Sequence,
     pub(super) head_k: usize,
 }
 
 impl Sizes {
-    /// Of this problem.
+    /// Of the longest sequence of this problem.
     pub(super) fn of(problem: &Problem) -> Sizes {
         Sizes {
-            batch: problem.batch(),
             heads_k: problem.heads_k(),
             group_size: problem.group_size(),
             seqlen_q: problem.seqlen_q(),
@@ -39,22 +46,14 @@ impl Sizes {
         }
     }
 
-    /// Number of (batch entry, key and value head) pairs.
-    pub(super) fn n_groups(&self) -> usize {
-        self.batch * self.heads_k
-    }
-
-    /// The `group`-th of these pairs.
-    pub(super) fn location(&self, group: usize) -> Location {
-        Location {
-            batch_idx: group / self.heads_k,
-            head_k: group % self.heads_k,
-        }
-    }
-
-    /// How many rows of q the pairs before this one have.
-    pub(super) fn first_row_of(&self, at: Location) -> usize {
-        (at.batch_idx * self.heads_k + at.head_k) * self.rows_per_group()
+    /// The sequence with these rows.
+    pub(super) fn sequence(self, q: Span, k: Span) -> Sequence {
+        let sizes = Sizes {
+            seqlen_q: q.len,
+            seqlen_k: k.len,
+            ..self
+        };
+        Sequence { q, k, sizes }
     }
 
     /// Rows of q and o that meet one key and value head.
@@ -108,40 +107,6 @@ impl Sizes {
                     * self.group_size
             }
         }
-    }
-
-    /// Where the group's part of lse, in the order (head, position), holds a row.
-    pub(super) fn place_in_lse(&self, row: usize) -> usize {
-        row % self.group_size * self.seqlen_q + row / self.group_size
-    }
-
-    /// From the order of a group's rows (position, head within the group) to that of lse (head, position), group by
-    /// group.
-    pub(super) fn ungroup(&self, lse: &mut [f32]) {
-        if self.group_size > 1 && self.seqlen_q > 1 {
-            for lse in lse.chunks_exact_mut(self.rows_per_group()) {
-                let by_row = lse.to_vec();
-                for (row, value) in by_row.into_iter().enumerate() {
-                    lse[self.place_in_lse(row)] = value;
-                }
-            }
-        }
-    }
-
-    /// The inverse of [`Sizes::ungroup`].
-    pub(super) fn grouped(&self, lse: &[f32]) -> Vec<f32> {
-        let mut by_row = lse.to_vec();
-        if self.group_size > 1 && self.seqlen_q > 1 {
-            let groups = by_row
-                .chunks_exact_mut(self.rows_per_group())
-                .zip(lse.chunks_exact(self.rows_per_group()));
-            for (by_row, lse) in groups {
-                for (row, value) in by_row.iter_mut().enumerate() {
-                    *value = lse[self.place_in_lse(row)];
-                }
-            }
-        }
-        by_row
     }
 
     /// How many panels one task should take so that every thread finds several tasks; at most `max`. Results do not

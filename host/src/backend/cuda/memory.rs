@@ -246,6 +246,28 @@ impl<T: Scalar> fmt::Debug for DeviceBuffer<T> {
     }
 }
 
+/// 32-bit integers in the memory of the device, copied to the host when all work of the device is done; none of a slice of
+/// another type.
+pub(crate) fn integers(device: &CudaDevice, slice: &DeviceSlice) -> Result<Vec<i32>, DriverError> {
+    let n_elems = match slice.dtype() {
+        ScalarType::I32 => slice.n_elems() as usize,
+        ScalarType::Float(_) => 0,
+    };
+    let mut integers = vec![0i32; n_elems];
+    device.synchronize()?;
+    let _current = device.enter()?;
+    let stream = StreamRef::DEFAULT;
+    // SAFETY: the slice's memory lives while it is borrowed, and has this many integers; `integers` too, and is borrowed until
+    // the copy has been waited for.
+    unsafe {
+        let to = integers.as_mut_ptr().cast::<c_void>();
+        let n_bytes = n_elems * size_of::<i32>();
+        extra::stream::copy_to_host(to, slice.address(), n_bytes, stream.as_raw())?;
+    }
+    stream.synchronize(device)?;
+    Ok(integers)
+}
+
 /// Device memory of another library, to read from.
 ///
 /// # Safety

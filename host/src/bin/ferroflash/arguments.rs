@@ -41,7 +41,8 @@ pub enum Command {
 #[derive(Debug, Args)]
 pub struct RunArguments {
     /// Tensors q, k, v and, for the backward pass, d_o: `[batch, seqlen, heads, head_dim]`, bf16, f16 or f32; beside d_o,
-    /// if the loss depends on lse, d_lse: `[batch, heads_q, seqlen_q]`, f32.
+    /// if the loss depends on lse, d_lse: `[batch, heads_q, seqlen_q]`, f32. Sequences of different lengths: cu_seqlens_q and
+    /// cu_seqlens_k beside packed tensors `[total, heads, head_dim]`, seqused_q, seqused_k and leftpad_k beside any, i32 or i64.
     pub input: PathBuf,
     /// Where to write o, lse, d_q, d_k and d_v; an existing file is replaced when all is done.
     #[arg(long)]
@@ -129,6 +130,9 @@ pub struct BenchArguments {
     /// CPU.
     #[arg(long, value_delimiter = ',')]
     pub seqs: Vec<usize>,
+    /// Sequences of these lengths, packed one behind the other, in place of batch entries of one length.
+    #[arg(long, value_delimiter = ',', conflicts_with_all = ["seqs", "seqlen_k", "tokens"])]
+    pub lengths: Vec<usize>,
     /// 0: every key visible, 1: causal.
     #[arg(long, value_delimiter = ',', default_value = "0,1", value_parser = clap::value_parser!(u8).range(0..=1))]
     pub causal: Vec<u8>,

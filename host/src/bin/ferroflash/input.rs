@@ -4,11 +4,13 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use ferroflash::Dtype;
+use ferroflash::arguments::Argument;
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 
 use crate::arguments::Side;
 use crate::failure::Failure;
+use crate::lengths::{Lengths, VECTORS};
 
 /// Names of results, in the order in which they are printed.
 pub const RESULTS: [&str; 5] = ["o", "lse", "d_q", "d_k", "d_v"];
@@ -18,16 +20,18 @@ pub const RESULTS: [&str; 5] = ["o", "lse", "d_q", "d_k", "d_v"];
 pub struct Input {
     /// Element type of q, k, v and d_o.
     pub dtype: Dtype,
-    /// Queries: `[batch, seqlen_q, heads_q, head_dim]`.
+    /// Queries: `[batch, seqlen_q, heads_q, head_dim]`; packed, `[total_q, heads_q, head_dim]`.
     pub q: Stored,
-    /// Keys: `[batch, seqlen_k, heads_k, head_dim]`.
+    /// Keys: `[batch, seqlen_k, heads_k, head_dim]`; packed, `[total_k, heads_k, head_dim]`.
     pub k: Stored,
     /// Values, as the keys.
     pub v: Stored,
     /// Gradient of o, where the file has it.
     pub d_o: Option<Stored>,
-    /// Gradient of lse, where the file has it: `[batch, heads_q, seqlen_q]`.
+    /// Gradient of lse, where the file has it: `[batch, heads_q, seqlen_q]`; packed, `[heads_q, total_q]`.
     pub d_lse: Option<Vec<f32>>,
+    /// Where sequences of different lengths lie.
+    pub lengths: Lengths,
     /// Stored results by name, as f32.
     pub expected: HashMap<&'static str, Vec<f32>>,
     /// The metadata as they stand in the file.
@@ -43,7 +47,9 @@ pub struct Input {
 /// One tensor's shape and bytes.
 #[derive(Debug)]
 pub struct Stored {
-    /// `[batch, seqlen, heads, head_dim]`.
+    /// As it is stored.
+    pub dims: Vec<usize>,
+    /// `[batch, seqlen, heads, head_dim]`; packed, `[1, total, heads, head_dim]`.
     pub shape: [usize; 4],
     /// Little-endian elements.
     pub bytes: Vec<u8>,
@@ -75,8 +81,24 @@ fn contents(tensors: &SafeTensors, metadata: HashMap<String, String>) -> Result<
         .tensor("q")
         .map_err(|_| "tensor q is missing".to_owned())?;
     let dtype = dtype_of("q", &q)?;
-    let like_q = |name: &str| stored(tensors, name, dtype);
-    let (q, k, v) = (like_q("q")?, like_q("k")?, like_q("v")?);
+    let lengths = lengths(tensors)?;
+    let like_q = |name| {
+        stored(
+            tensors,
+            name,
+            dtype,
+            lengths.get(Argument::CuSeqlensQ).is_some(),
+        )
+    };
+    let like_k = |name| {
+        stored(
+            tensors,
+            name,
+            dtype,
+            lengths.get(Argument::CuSeqlensK).is_some(),
+        )
+    };
+    let (q, k, v) = (like_q("q")?, like_k("k")?, like_k("v")?);
     let has_d_o = tensors.names().contains(&"d_o");
     let d_o = if has_d_o { Some(like_q("d_o")?) } else { None };
     let d_lse = match tensors.tensor("d_lse") {
@@ -100,6 +122,7 @@ fn contents(tensors: &SafeTensors, metadata: HashMap<String, String>) -> Result<
         v,
         d_o,
         d_lse,
+        lengths,
         expected,
         metadata,
         causal,
@@ -138,7 +161,41 @@ fn parsed<T: std::str::FromStr>(
     }
 }
 
-fn stored(tensors: &SafeTensors, name: &str, dtype: Dtype) -> Result<Stored, String> {
+/// The vectors of lengths that the file has.
+fn lengths(tensors: &SafeTensors) -> Result<Lengths, String> {
+    let mut lengths = Lengths::default();
+    for argument in VECTORS {
+        if let Ok(tensor) = tensors.tensor(argument.name()) {
+            lengths.set(argument, integers(argument.name(), &tensor)?);
+        }
+    }
+    Ok(lengths)
+}
+
+/// A vector of i32 or i64, as i32.
+fn integers(name: &str, tensor: &TensorView) -> Result<Vec<i32>, String> {
+    if tensor.shape().len() != 1 {
+        let shape = tensor.shape();
+        return Err(format!(
+            "tensor {name} has shape {shape:?}; needed: a vector"
+        ));
+    }
+    match tensor.dtype() {
+        safetensors::Dtype::I32 => {
+            let (numbers, _) = tensor.data().as_chunks();
+            Ok(numbers.iter().copied().map(i32::from_le_bytes).collect())
+        }
+        safetensors::Dtype::I64 => {
+            let (numbers, _) = tensor.data().as_chunks();
+            let number = |bytes| i32::try_from(i64::from_le_bytes(bytes));
+            let numbers: Result<Vec<i32>, _> = numbers.iter().copied().map(number).collect();
+            numbers.map_err(|_| format!("tensor {name} has a number that 32 bits do not hold"))
+        }
+        other => Err(format!("tensor {name} is {other:?}; allowed: I32, I64")),
+    }
+}
+
+fn stored(tensors: &SafeTensors, name: &str, dtype: Dtype, packed: bool) -> Result<Stored, String> {
     let tensor = tensors
         .tensor(name)
         .map_err(|_| format!("tensor {name} is missing"))?;
@@ -146,13 +203,17 @@ fn stored(tensors: &SafeTensors, name: &str, dtype: Dtype) -> Result<Stored, Str
     if given != dtype {
         return Err(format!("tensor {name} is {given}, q is {dtype}"));
     }
-    let shape = <[usize; 4]>::try_from(tensor.shape()).map_err(|_| {
-        format!(
-            "tensor {name} has shape {:?}; needed: [batch, seqlen, heads, head_dim]",
-            tensor.shape()
-        )
-    })?;
+    let (shape, needed) = match (packed, tensor.shape()) {
+        (false, &[batch, seqlen, heads, head_dim]) => (Some([batch, seqlen, heads, head_dim]), ""),
+        (true, &[total, heads, head_dim]) => (Some([1, total, heads, head_dim]), ""),
+        (false, _) => (None, "[batch, seqlen, heads, head_dim]"),
+        (true, _) => (None, "[total, heads, head_dim], beside its cu_seqlens"),
+    };
+    let dims = tensor.shape().to_vec();
+    let shape =
+        shape.ok_or_else(|| format!("tensor {name} has shape {dims:?}; needed: {needed}"))?;
     Ok(Stored {
+        dims,
         shape,
         bytes: tensor.data().to_vec(),
     })
@@ -174,10 +235,15 @@ fn lse_gradient(tensor: &TensorView, q: &Stored) -> Result<Vec<f32>, String> {
     Ok(elements(tensor.data()))
 }
 
-/// `[batch, heads_q, seqlen_q]`.
-fn lse_shape(q: &Stored) -> [usize; 3] {
-    let [batch, seqlen_q, heads_q, _] = q.shape;
-    [batch, heads_q, seqlen_q]
+/// `[batch, heads_q, seqlen_q]`; packed, `[heads_q, total_q]`.
+pub fn lse_shape(q: &Stored) -> Vec<usize> {
+    match *q.dims {
+        [total_q, heads_q, _] => vec![heads_q, total_q],
+        _ => {
+            let [batch, seqlen_q, heads_q, _] = q.shape;
+            vec![batch, heads_q, seqlen_q]
+        }
+    }
 }
 
 fn dtype_of(name: &str, tensor: &TensorView) -> Result<Dtype, String> {
@@ -199,9 +265,9 @@ fn expected_values(
     k: &Stored,
 ) -> Result<Vec<f32>, String> {
     let needed = match name {
-        "lse" => lse_shape(q).to_vec(),
-        "o" | "d_q" => q.shape.to_vec(),
-        _ => k.shape.to_vec(),
+        "lse" => lse_shape(q),
+        "o" | "d_q" => q.dims.clone(),
+        _ => k.dims.clone(),
     };
     if tensor.shape() != needed {
         return Err(format!(

@@ -7,6 +7,7 @@ mod compare;
 mod failure;
 mod info;
 mod input;
+mod lengths;
 mod output;
 mod print;
 mod run;

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use ferroflash::arguments::Argument;
 use ferroflash::{
-    Attention, Dtype, Gradients, Inputs, Layout, OutputGradients, Outputs, Pass, Problem, Ran,
-    Saved, Tensor, TensorMut,
+    Attention, Dtype, Gradients, Inputs, Layout, OutputGradients, Outputs, Pass, Problem,
+    ProblemBuilder, Ran, Saved, Tensor, TensorMut,
 };
 
 use crate::arguments::{Passes, RunArguments, Side, mask};
@@ -81,10 +82,31 @@ fn problem(arguments: &RunArguments, input: &Input) -> Result<Problem, Failure> 
     )
     .mask(mask(causal, left, right))
     .order(arguments.order.into());
+    let builder = of_lengths(builder, input);
     Ok(match arguments.softmax_scale.or(input.softmax_scale) {
         Some(scale) => builder.softmax_scale(scale).build()?,
         None => builder.build()?,
     })
+}
+
+/// With the lengths that the file gives: packed sides, their number of sequences and their longest one.
+fn of_lengths(builder: ProblemBuilder, input: &Input) -> ProblemBuilder {
+    let q = input.lengths.of_packed(Argument::CuSeqlensQ);
+    let k = input.lengths.of_packed(Argument::CuSeqlensK);
+    let (total_q, total_k) = (input.q.shape[1], input.k.shape[1]);
+    let builder = match q {
+        None => builder,
+        Some((_, longest)) => builder.packed_q(total_q).seqlen_q(longest),
+    };
+    let builder = match k {
+        None => builder,
+        Some((_, longest)) => builder.packed_k(total_k).seqlen_k(longest),
+    };
+    // Of a side that is not packed, the batch entries count.
+    match (q, k) {
+        (Some((n, _)), _) => builder.batch(n),
+        (None, _) => builder,
+    }
 }
 
 fn in_words(problem: &Problem) -> String {
@@ -139,12 +161,12 @@ fn compute<T: Bytes>(
     );
     let zero = T::from_f32(0.0);
     let mut o = vec![zero; q.len()];
-    let mut lse = vec![0f32; problem.batch() * problem.heads_q() * problem.seqlen_q()];
-    let inputs = Inputs::new(
+    let mut lse = vec![0f32; problem.shape_lse().iter().product()];
+    let inputs = input.lengths.put(Inputs::new(
         &Tensor::bshd(&q, shape_q)?,
         &Tensor::bshd(&k, input.k.shape)?,
         &Tensor::bshd(&v, input.v.shape)?,
-    );
+    ));
 
     let mut done = Done {
         passes: Vec::new(),
@@ -155,15 +177,11 @@ fn compute<T: Bytes>(
         let o = TensorMut::bshd(&mut o, shape_q)?;
         attention.forward(&inputs, &mut Outputs::new(o, &mut lse))
     })?;
-    let device_ms = bench::device_ms(attention, Pass::Forward)?;
+    let device_ms = bench::device_ms(attention, &input.lengths, Pass::Forward)?;
     let times = Times { wall_ms, device_ms };
     done.passes.push((Pass::Forward, ran, times));
-    done.keep("o", &shape_q, &o);
-    done.keep(
-        "lse",
-        &[problem.batch(), problem.heads_q(), problem.seqlen_q()],
-        &lse,
-    );
+    done.keep("o", &input.q.dims, &o);
+    done.keep("lse", &input::lse_shape(&input.q), &lse);
 
     if let (Passes::Both, Some(stored)) = (passes, &input.d_o) {
         let d_o: Vec<T> = elements(&stored.bytes);
@@ -183,12 +201,12 @@ fn compute<T: Bytes>(
             );
             attention.backward(&inputs, &saved, &of_output, &mut gradients)
         })?;
-        let device_ms = bench::device_ms(attention, Pass::Backward)?;
+        let device_ms = bench::device_ms(attention, &input.lengths, Pass::Backward)?;
         let times = Times { wall_ms, device_ms };
         done.passes.push((Pass::Backward, ran, times));
-        done.keep("d_q", &shape_q, &d_q);
-        done.keep("d_k", &shape_k, &d_k);
-        done.keep("d_v", &shape_k, &d_v);
+        done.keep("d_q", &input.q.dims, &d_q);
+        done.keep("d_k", &input.k.dims, &d_k);
+        done.keep("d_v", &input.k.dims, &d_v);
     }
     Ok(done)
 }

@@ -11,12 +11,13 @@ use crate::backend::cpu::buffer::{Panel, Tile};
 use crate::backend::cpu::machine::Machine;
 use crate::backend::cpu::mask::hide_lanes_from_rows;
 use crate::backend::cpu::rows::store_lanes;
+use crate::backend::cpu::sequences::Sequences;
 use crate::backend::cpu::sizes::{Location, Sizes};
 use crate::dtype::Element;
 
 /// A run of keys of one head.
-struct Task<'k, 'v, 'o, T> {
-    at: Location,
+struct Task<'k, 'v, 'o, 's, T> {
+    at: Location<'s>,
     first_key: usize,
     d_k: &'o mut [&'k mut [T]],
     d_v: &'o mut [&'v mut [T]],
@@ -25,28 +26,24 @@ struct Task<'k, 'v, 'o, T> {
 /// Writes d_k and d_v.
 pub(super) fn d_k_and_d_v<T: Element>(
     machine: Machine,
-    sizes: &Sizes,
+    sequences: &Sequences,
     inputs: &Inputs<T>,
     rows: &RowStatistics,
     d_k: &mut [&mut [T]],
     d_v: &mut [&mut [T]],
 ) {
-    if d_k.is_empty() {
-        return;
-    }
-    let seqlen_k = sizes.seqlen_k;
-    let n_panels = panels_per_task(machine, sizes);
+    let sizes = &sequences.longest;
+    let n_panels = panels_per_task(machine, sizes, sequences.len());
     let keys_per_task = n_panels * machine.wide_lanes();
     let mut tasks: Vec<Task<T>> = Vec::new();
-    for (group, (d_k, d_v)) in d_k
-        .chunks_mut(seqlen_k)
-        .zip(d_v.chunks_mut(seqlen_k))
-        .enumerate()
-    {
-        let at = sizes.location(group);
+    let d_k = sequences.cut_k(d_k, |row| row.fill(T::default()));
+    let d_v = sequences.cut_k(d_v, |row| row.fill(T::default()));
+    for (d_k, d_v) in d_k.into_iter().zip(d_v) {
+        let at = sequences.location(d_k.sequence_idx, d_k.group_idx);
         let runs = d_k
+            .rows
             .chunks_mut(keys_per_task)
-            .zip(d_v.chunks_mut(keys_per_task))
+            .zip(d_v.rows.chunks_mut(keys_per_task))
             .enumerate();
         tasks.extend(runs.map(|(run, (d_k, d_v))| Task {
             at,
@@ -59,27 +56,27 @@ pub(super) fn d_k_and_d_v<T: Element>(
     tasks
         .par_iter_mut()
         .for_each_init(workspace, |workspace, task| {
-            workspace.run(sizes, inputs, rows, task)
+            workspace.run(inputs, rows, task)
         });
 }
 
-fn panels_per_task(machine: Machine, sizes: &Sizes) -> usize {
+fn panels_per_task(machine: Machine, sizes: &Sizes, n_sequences: usize) -> usize {
     let per_group = sizes.seqlen_k.div_ceil(machine.wide_lanes());
-    Sizes::panels_per_task(sizes.n_groups() * per_group, MAX_PANELS)
+    Sizes::panels_per_task(n_sequences * sizes.heads_k * per_group, MAX_PANELS)
 }
 
 /// Bytes that one thread works in.
-pub(super) fn bytes_per_thread(machine: Machine, sizes: &Sizes) -> u64 {
+pub(super) fn bytes_per_thread(machine: Machine, sizes: &Sizes, n_sequences: usize) -> u64 {
     let (depth, lanes) = (sizes.head_dim, machine.wide_lanes());
     let block = BLOCK.max(lanes);
     let panel = 4 * Panel::n_bytes(depth, lanes);
     2 * (Tile::n_bytes(block, depth) + Panel::n_bytes(block, lanes))
-        + panels_per_task(machine, sizes) as u64 * panel
+        + panels_per_task(machine, sizes, n_sequences) as u64 * panel
 }
 
 #[cfg(test)]
-pub(super) fn make_workspace(machine: Machine, sizes: &Sizes) {
-    Workspace::new(machine, sizes, panels_per_task(machine, sizes));
+pub(super) fn make_workspace(machine: Machine, sizes: &Sizes, n_sequences: usize) {
+    Workspace::new(machine, sizes, panels_per_task(machine, sizes, n_sequences));
 }
 
 /// What one thread works in.
@@ -133,17 +130,13 @@ impl Workspace {
         }
     }
 
-    fn run<T: Element>(
-        &mut self,
-        sizes: &Sizes,
-        inputs: &Inputs<T>,
-        rows: &RowStatistics,
-        task: &mut Task<T>,
-    ) {
+    fn run<T: Element>(&mut self, inputs: &Inputs<T>, rows: &RowStatistics, task: &mut Task<T>) {
+        let Location { sequence, head_k } = task.at;
+        let sizes = &sequence.sizes;
         let n_panels = task.d_k.len().div_ceil(self.machine.wide_lanes());
         self.load_keys(inputs, task);
-        let q = inputs.q.head_rows(task.at, sizes.group_size);
-        let d_o = inputs.d_o.head_rows(task.at, sizes.group_size);
+        let q = inputs.q.head_rows(sequence.q, head_k, sizes.group_size);
+        let d_o = inputs.d_o.head_rows(sequence.q, head_k, sizes.group_size);
         let n_rows = sizes.end_row(task.first_key + task.d_k.len() - 1);
         for first_row in (sizes.first_row(task.first_key)..n_rows).step_by(BLOCK) {
             self.block.first_row = first_row;
@@ -154,7 +147,7 @@ impl Workspace {
                 let seeing = sizes.first_row(panel.first_key).max(first_row)..end;
                 if !seeing.is_empty() {
                     let scores = (&mut self.s, &mut self.d_p);
-                    let statistics = rows.of(sizes, task.at, seeing.clone());
+                    let statistics = rows.of(task.at, seeing.clone());
                     panel.step(
                         &self.machine,
                         sizes,
@@ -179,6 +172,7 @@ impl Workspace {
 
     /// Puts a run of keys into panels and clears their results.
     fn load_keys<T: Element>(&mut self, inputs: &Inputs<T>, task: &Task<T>) {
+        let Location { sequence, head_k } = task.at;
         let per_panel = self.machine.wide_lanes();
         let runs = task.d_k.chunks(per_panel).enumerate();
         for (panel, (index, run)) in self.panels.iter_mut().zip(runs) {
@@ -187,12 +181,12 @@ impl Workspace {
             let range = panel.first_key..panel.first_key + run.len();
             inputs
                 .k
-                .head_rows(task.at, 1)
+                .head_rows(sequence.k, head_k, 1)
                 .load(range.clone(), &mut self.block.q);
             panel.k.transpose(&self.block.q, 0..run.len(), lanes);
             inputs
                 .v
-                .head_rows(task.at, 1)
+                .head_rows(sequence.k, head_k, 1)
                 .load(range, &mut self.block.q);
             panel.v.transpose(&self.block.q, 0..run.len(), lanes);
             panel.d_k.clear(lanes);

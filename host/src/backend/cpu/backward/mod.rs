@@ -12,10 +12,13 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use super::cut::Rows;
 use super::machine::Machine;
 use super::rows::View;
+use super::sequences::Sequences;
 use super::sizes::{Location, Sizes};
 use crate::dtype::Element;
+use crate::lengths::Span;
 use differentiate::Statistics;
 
 /// Rows of a block that meet the lanes: keys in the pass over dQ, rows of q in the pass over dK and dV.
@@ -44,12 +47,15 @@ pub(super) struct Outputs<'q, 'k, 'v, 'o, T> {
 }
 
 /// Bytes that one thread works in, in the pass that takes more.
-pub(super) fn bytes_per_thread(machine: Machine, sizes: &Sizes) -> u64 {
-    queries::bytes_per_thread(machine, sizes).max(keys::bytes_per_thread(machine, sizes))
+pub(super) fn bytes_per_thread(machine: Machine, sizes: &Sizes, n_sequences: usize) -> u64 {
+    let of_queries = queries::bytes_per_thread(machine, sizes, n_sequences);
+    of_queries.max(keys::bytes_per_thread(machine, sizes, n_sequences))
 }
 
 /// What both passes know of each row of q, in the order (batch entry, group, row).
 struct RowStatistics {
+    /// Their order.
+    rows: Rows,
     /// lse · log₂ e; +∞ for a row that saw no key, so that its probabilities come out as 0.
     lse_log2: Vec<f32>,
     /// Δ = rowsum(dO ∘ O) − dL, where dL is the gradient of lse: 0 unless given, and for a row that saw no key.
@@ -57,9 +63,14 @@ struct RowStatistics {
 }
 
 impl RowStatistics {
+    /// Which row is the first of this sequence and head.
+    fn first(&self, at: Location) -> usize {
+        self.rows.first(at.sequence.q, at.head_k)
+    }
+
     /// Of some rows of one group, which are the rows of a panel.
-    fn of(&self, sizes: &Sizes, at: Location, rows: Range<usize>) -> Statistics<'_> {
-        let first = sizes.first_row_of(at);
+    fn of(&self, at: Location, rows: Range<usize>) -> Statistics<'_> {
+        let first = self.first(at);
         let rows = first + rows.start..first + rows.end;
         Statistics::PerRow {
             lse_log2: &self.lse_log2[rows.clone()],
@@ -71,16 +82,20 @@ impl RowStatistics {
 /// Writes d_q, d_k and d_v. `lse` is in the order (batch entry, group, row).
 pub(super) fn backward<T: Element>(
     machine: Machine,
-    sizes: &Sizes,
+    sequences: &Sequences,
     inputs: &Inputs<T>,
     lse: Vec<f32>,
     outputs: Outputs<T>,
 ) {
     let lse_log2 = to_base_2(lse);
-    let delta = delta(sizes, inputs, &lse_log2);
-    let rows = RowStatistics { lse_log2, delta };
-    queries::d_q(machine, sizes, inputs, &rows, outputs.d_q);
-    keys::d_k_and_d_v(machine, sizes, inputs, &rows, outputs.d_k, outputs.d_v);
+    let delta = delta(sequences, inputs, &lse_log2);
+    let rows = RowStatistics {
+        rows: sequences.rows_q,
+        lse_log2,
+        delta,
+    };
+    queries::d_q(machine, sequences, inputs, &rows, outputs.d_q);
+    keys::d_k_and_d_v(machine, sequences, inputs, &rows, outputs.d_k, outputs.d_v);
 }
 
 fn to_base_2(mut lse: Vec<f32>) -> Vec<f32> {
@@ -94,16 +109,18 @@ fn to_base_2(mut lse: Vec<f32>) -> Vec<f32> {
     lse
 }
 
-fn delta<T: Element>(sizes: &Sizes, inputs: &Inputs<T>, lse_log2: &[f32]) -> Vec<f32> {
+/// Δ of every row. That of a row which belongs to no sequence means nothing: nobody reads it.
+fn delta<T: Element>(sequences: &Sequences, inputs: &Inputs<T>, lse_log2: &[f32]) -> Vec<f32> {
     /// Partial sums per row, in a fixed order whatever the machine.
     const WAYS: usize = 16;
     /// Rows of a task.
     const ROWS: usize = 256;
-    let rows_per_group = sizes.rows_per_group();
-    let mut delta = vec![0.0; sizes.n_groups() * rows_per_group];
+    let (sizes, rows) = (&sequences.longest, sequences.rows_q);
+    let rows_per_group = rows.per_group();
+    let mut delta = vec![0.0; rows.len()];
     let d_lse = |group: usize, row: usize| match inputs.d_lse {
         Some(d_lse) if lse_log2[group * rows_per_group + row] != f32::INFINITY => {
-            d_lse[group * rows_per_group + sizes.place_in_lse(row)]
+            d_lse[group * rows_per_group + rows.place_in_lse(row)]
         }
         _ => 0.0,
     };
@@ -114,9 +131,16 @@ fn delta<T: Element>(sizes: &Sizes, inputs: &Inputs<T>, lse_log2: &[f32]) -> Vec
             for (index, delta) in delta.iter_mut().enumerate() {
                 let row = task * ROWS + index;
                 let (group, row) = (row / rows_per_group, row % rows_per_group);
-                let at = sizes.location(group);
-                T::widen(inputs.o.head_rows(at, sizes.group_size).row(row), o_row);
-                T::widen(inputs.d_o.head_rows(at, sizes.group_size).row(row), d_o_row);
+                let entry = Span {
+                    batch_idx: group / rows.groups,
+                    first: 0,
+                    len: rows.seqlen,
+                };
+                let head_k = group % rows.groups;
+                let o = inputs.o.head_rows(entry, head_k, rows.group_size);
+                let d_o = inputs.d_o.head_rows(entry, head_k, rows.group_size);
+                T::widen(o.row(row), o_row);
+                T::widen(d_o.row(row), d_o_row);
                 let mut sums = [0.0f32; WAYS];
                 for (o, d_o) in o_row.chunks(WAYS).zip(d_o_row.chunks(WAYS)) {
                     for (sum, (o, d_o)) in sums.iter_mut().zip(o.iter().zip(d_o)) {
@@ -140,8 +164,8 @@ mod tests {
 
     #[test]
     fn a_thread_takes_the_bytes_that_are_reported() {
-        type Bytes = fn(Machine, &Sizes) -> u64;
-        type Make = fn(Machine, &Sizes);
+        type Bytes = fn(Machine, &Sizes, usize) -> u64;
+        type Make = fn(Machine, &Sizes, usize);
         let passes: [(Bytes, Make); 3] = [
             (forward::bytes_per_thread, forward::make_workspace),
             (queries::bytes_per_thread, queries::make_workspace),
@@ -156,8 +180,8 @@ mod tests {
             for machine in Machine::all() {
                 for (bytes, make) in passes {
                     let before = TAKEN_BYTES.get();
-                    make(machine, &sizes);
-                    assert_eq!(TAKEN_BYTES.get() - before, bytes(machine, &sizes));
+                    make(machine, &sizes, 2);
+                    assert_eq!(TAKEN_BYTES.get() - before, bytes(machine, &sizes, 2));
                 }
             }
         }

@@ -10,12 +10,13 @@ use crate::backend::cpu::buffer::{Panel, Tile};
 use crate::backend::cpu::machine::Machine;
 use crate::backend::cpu::mask::hide_keys_from_lanes;
 use crate::backend::cpu::rows::store_lanes;
+use crate::backend::cpu::sequences::Sequences;
 use crate::backend::cpu::sizes::{Location, Sizes};
 use crate::dtype::Element;
 
 /// A run of rows of one group.
-struct Task<'a, 'o, T> {
-    at: Location,
+struct Task<'a, 'o, 's, T> {
+    at: Location<'s>,
     first_row: usize,
     d_q: &'o mut [&'a mut [T]],
 }
@@ -23,21 +24,18 @@ struct Task<'a, 'o, T> {
 /// Writes d_q.
 pub(super) fn d_q<T: Element>(
     machine: Machine,
-    sizes: &Sizes,
+    sequences: &Sequences,
     inputs: &Inputs<T>,
     rows: &RowStatistics,
     d_q: &mut [&mut [T]],
 ) {
-    if d_q.is_empty() {
-        return;
-    }
-    let rows_per_group = sizes.rows_per_group();
-    let n_panels = panels_per_task(machine, sizes);
+    let sizes = &sequences.longest;
+    let n_panels = panels_per_task(machine, sizes, sequences.len());
     let rows_per_task = n_panels * machine.wide_lanes();
     let mut tasks: Vec<Task<T>> = Vec::new();
-    for (group, d_q) in d_q.chunks_mut(rows_per_group).enumerate() {
-        let at = sizes.location(group);
-        let runs = d_q.chunks_mut(rows_per_task).enumerate();
+    for d_q in sequences.cut_q(d_q, |row| row.fill(T::default())) {
+        let at = sequences.location(d_q.sequence_idx, d_q.group_idx);
+        let runs = d_q.rows.chunks_mut(rows_per_task).enumerate();
         tasks.extend(runs.map(|(run, d_q)| Task {
             at,
             first_row: run * rows_per_task,
@@ -48,27 +46,27 @@ pub(super) fn d_q<T: Element>(
     tasks
         .par_iter_mut()
         .for_each_init(workspace, |workspace, task| {
-            workspace.run(sizes, inputs, rows, task)
+            workspace.run(inputs, rows, task)
         });
 }
 
-fn panels_per_task(machine: Machine, sizes: &Sizes) -> usize {
+fn panels_per_task(machine: Machine, sizes: &Sizes, n_sequences: usize) -> usize {
     let per_group = sizes.rows_per_group().div_ceil(machine.wide_lanes());
-    Sizes::panels_per_task(sizes.n_groups() * per_group, MAX_PANELS)
+    Sizes::panels_per_task(n_sequences * sizes.heads_k * per_group, MAX_PANELS)
 }
 
 /// Bytes that one thread works in.
-pub(super) fn bytes_per_thread(machine: Machine, sizes: &Sizes) -> u64 {
+pub(super) fn bytes_per_thread(machine: Machine, sizes: &Sizes, n_sequences: usize) -> u64 {
     let (depth, lanes) = (sizes.head_dim, machine.wide_lanes());
     let block = BLOCK.max(lanes);
     let panel = 3 * Panel::n_bytes(depth, lanes) + 2 * Panel::n_bytes(1, lanes);
     2 * (Tile::n_bytes(block, depth) + Panel::n_bytes(block, lanes))
-        + panels_per_task(machine, sizes) as u64 * panel
+        + panels_per_task(machine, sizes, n_sequences) as u64 * panel
 }
 
 #[cfg(test)]
-pub(super) fn make_workspace(machine: Machine, sizes: &Sizes) {
-    Workspace::new(machine, sizes, panels_per_task(machine, sizes));
+pub(super) fn make_workspace(machine: Machine, sizes: &Sizes, n_sequences: usize) {
+    Workspace::new(machine, sizes, panels_per_task(machine, sizes, n_sequences));
 }
 
 /// What one thread works in.
@@ -117,27 +115,23 @@ impl Workspace {
         }
     }
 
-    fn run<T: Element>(
-        &mut self,
-        sizes: &Sizes,
-        inputs: &Inputs<T>,
-        rows: &RowStatistics,
-        task: &mut Task<T>,
-    ) {
+    fn run<T: Element>(&mut self, inputs: &Inputs<T>, rows: &RowStatistics, task: &mut Task<T>) {
+        let Location { sequence, head_k } = task.at;
+        let sizes = &sequence.sizes;
         let n_rows = task.d_q.len();
         let n_panels = n_rows.div_ceil(self.machine.wide_lanes());
-        self.load_queries(sizes, inputs, rows, task);
+        self.load_queries(inputs, rows, task);
         let first_key = sizes.first_key(task.first_row) / BLOCK * BLOCK;
         let n_keys = sizes.end_key(task.first_row + n_rows - 1);
         for first_key in (first_key..n_keys).step_by(BLOCK) {
             let block = first_key..n_keys.min(first_key + BLOCK);
             inputs
                 .k
-                .head_rows(task.at, 1)
+                .head_rows(sequence.k, head_k, 1)
                 .load(block.clone(), &mut self.k);
             inputs
                 .v
-                .head_rows(task.at, 1)
+                .head_rows(sequence.k, head_k, 1)
                 .load(block.clone(), &mut self.v);
             for panel in &mut self.panels[..n_panels] {
                 let last_row = panel.first_row + panel.n_rows - 1;
@@ -158,14 +152,15 @@ impl Workspace {
     /// Puts a run of rows into panels and clears their results.
     fn load_queries<T: Element>(
         &mut self,
-        sizes: &Sizes,
         inputs: &Inputs<T>,
         rows: &RowStatistics,
         task: &Task<T>,
     ) {
+        let Location { sequence, head_k } = task.at;
+        let sizes = &sequence.sizes;
         let per_panel = self.machine.wide_lanes();
-        let q = inputs.q.head_rows(task.at, sizes.group_size);
-        let d_o = inputs.d_o.head_rows(task.at, sizes.group_size);
+        let q = inputs.q.head_rows(sequence.q, head_k, sizes.group_size);
+        let d_o = inputs.d_o.head_rows(sequence.q, head_k, sizes.group_size);
         let runs = task.d_q.chunks(per_panel).enumerate();
         for (panel, (index, run)) in self.panels.iter_mut().zip(runs) {
             panel.first_row = task.first_row + index * per_panel;
@@ -177,7 +172,7 @@ impl Workspace {
             d_o.load(range.clone(), &mut self.k);
             panel.d_o.transpose(&self.k, 0..run.len(), lanes);
             panel.d_q.clear(lanes);
-            let first = sizes.first_row_of(task.at);
+            let first = rows.first(task.at);
             let range = first + range.start..first + range.end;
             panel.lse_log2.clear(lanes);
             panel.lse_log2.row_mut(0)[..run.len()].copy_from_slice(&rows.lse_log2[range.clone()]);

@@ -3,17 +3,19 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use ferroflash::arguments::ByArgument;
 use ferroflash::backend::cuda::{CudaDevice, DeviceBuffer, Event, Stream};
 use ferroflash::prepared::Layouts;
 use ferroflash::{
     Device, Gradients, Inputs, Layout, Order, OutputGradients, Outputs, Pass, PreparedBackward,
-    PreparedForward, Problem, Saved, Tensor, TensorMut, Workspace,
+    PreparedForward, Problem, Saved, Tensor, TensorMut, Vector, Workspace,
 };
 use rand::rngs::SmallRng;
 
 use super::subject::{self, Effort, Ready, Variant, median, n_calls, normal, warm_up};
 use crate::failure::Failure;
 use crate::input::Bytes;
+use crate::lengths::{self, Lengths};
 
 /// Elements of a buffer larger than any L2 cache: clearing it before each call makes every call read its inputs from
 /// memory, as the peers' measurement does.
@@ -29,6 +31,7 @@ pub struct Tensors<T: Bytes> {
     problem: Problem,
     stream: Stream,
     flush: DeviceBuffer<f32>,
+    lengths: ByArgument<Option<DeviceBuffer<i32>>>,
     q: DeviceBuffer<T>,
     k: DeviceBuffer<T>,
     v: DeviceBuffer<T>,
@@ -56,13 +59,19 @@ impl<T: Bytes> Tensors<T> {
     pub fn new(
         device: &Device,
         problem: Problem,
+        lengths: &Lengths,
         random: &mut SmallRng,
     ) -> Result<Tensors<T>, Failure> {
         let cuda = cuda(device)?;
         let stream = Stream::new(cuda).map_err(ferroflash::Error::from)?;
         let n_q = problem.shape_q().iter().product();
         let n_k = problem.shape_k().iter().product();
-        let n_rows = problem.batch() * problem.heads_q() * problem.seqlen_q();
+        let n_rows = problem.shape_lse().iter().product();
+        let mut of_device = ByArgument::default();
+        for (argument, vector) in lengths.iter() {
+            let buffer = DeviceBuffer::from_slice(cuda, vector, &stream);
+            of_device[argument] = Some(buffer.map_err(ferroflash::Error::from)?);
+        }
         let mut filled = |n_elems| -> Result<DeviceBuffer<T>, Failure> {
             Ok(
                 DeviceBuffer::from_slice(cuda, &normal(n_elems, random), &stream)
@@ -74,6 +83,7 @@ impl<T: Bytes> Tensors<T> {
             device: device.clone(),
             problem,
             flush: empty(cuda, FLUSH_ELEMS)?,
+            lengths: of_device,
             q,
             k,
             v,
@@ -100,7 +110,10 @@ impl<T: Bytes> Tensors<T> {
     /// Plans a variant, loads its kernels, allocates its workspace.
     pub fn prepare(&mut self, variant: &Variant) -> Result<Ready, Failure> {
         let attention = variant.attention(&self.device, self.problem)?;
-        let layouts = Layouts::contiguous();
+        let given = self.lengths.iter().filter(|(_, vector)| vector.is_some());
+        let layouts = given.fold(Layouts::contiguous(), |layouts, (argument, _)| {
+            layouts.giving(argument)
+        });
         let (prepared, workspace) = match variant.pass {
             Pass::Backward => {
                 let prepared = attention.prepare_backward(&layouts)?;
@@ -198,6 +211,11 @@ impl<T: Bytes> Tensors<T> {
             &Tensor::device(self.k.slice(), like_k)?,
             &Tensor::device(self.v.slice(), like_k)?,
         );
+        let vector = |argument| {
+            let buffer = self.lengths[argument].as_ref();
+            buffer.map(|buffer| Vector::device(buffer.slice()))
+        };
+        let inputs = lengths::put(inputs, vector);
         match &call.prepared {
             Prepared::Forward(prepared) => {
                 let o = TensorMut::device(self.o.slice_mut(), like_q)?;

@@ -11,11 +11,13 @@ use rand::rngs::SmallRng;
 use super::subject::{Call, Effort, Ready, Variant, median, n_calls, normal, warm_up};
 use crate::failure::Failure;
 use crate::input::Bytes;
+use crate::lengths::Lengths;
 
 /// The tensors of one problem.
 pub struct Tensors<T> {
     device: Device,
     problem: Problem,
+    lengths: Lengths,
     q: Vec<T>,
     k: Vec<T>,
     v: Vec<T>,
@@ -32,6 +34,7 @@ impl<T: Bytes> Tensors<T> {
     pub fn new(
         device: &Device,
         problem: Problem,
+        lengths: Lengths,
         random: &mut SmallRng,
     ) -> Result<Tensors<T>, Failure> {
         let n_q = problem.shape_q().iter().product();
@@ -40,11 +43,12 @@ impl<T: Bytes> Tensors<T> {
         let mut tensors = Tensors {
             device: device.clone(),
             problem,
+            lengths,
             q: normal(n_q, random),
             k: normal(n_k, random),
             v: normal(n_k, random),
             o: vec![zero; n_q],
-            lse: vec![0.0; problem.batch() * problem.heads_q() * problem.seqlen_q()],
+            lse: vec![0.0; problem.shape_lse().iter().product()],
             d_o: normal(n_q, random),
             d_q: vec![zero; n_q],
             d_k: vec![zero; n_k],
@@ -70,7 +74,7 @@ impl<T: Bytes> Tensors<T> {
         Ok(Ready {
             algorithm: plan.algorithm,
             extra_bytes: plan.extra_bytes(),
-            call: Call::Host(attention, variant.pass),
+            call: Call::Host(Box::new(attention), variant.pass),
         })
     }
 
@@ -110,11 +114,11 @@ impl<T: Bytes> Tensors<T> {
 
     fn call(&mut self, attention: &Attention, pass: Pass) -> Result<(), Failure> {
         let (shape_q, shape_k) = (self.problem.shape_q(), self.problem.shape_k());
-        let inputs = Inputs::new(
+        let inputs = self.lengths.put(Inputs::new(
             &Tensor::bshd(&self.q, shape_q)?,
             &Tensor::bshd(&self.k, shape_k)?,
             &Tensor::bshd(&self.v, shape_k)?,
-        );
+        ));
         match pass {
             Pass::Backward => {
                 let saved = Saved::new(&Tensor::bshd(&self.o, shape_q)?, &self.lse);

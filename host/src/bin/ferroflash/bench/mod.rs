@@ -23,6 +23,7 @@ use crate::arguments::{AlgorithmName, BenchArguments, BenchPass, OrderName, Side
 use crate::compare::compare;
 use crate::failure::Failure;
 use crate::input::Bytes;
+use crate::lengths::Lengths;
 use crate::print::say;
 use row::Row;
 use subject::{Effort, Ready, Results, Subject, Variant, median};
@@ -63,25 +64,30 @@ pub fn bench(arguments: &BenchArguments) -> Result<ExitCode, Failure> {
 }
 
 /// Milliseconds of one pass by the device's own clock, on random tensors of its memory; `None` where there is no GPU.
-pub fn device_ms(attention: &Attention, pass: Pass) -> Result<Option<f64>, Failure> {
+pub fn device_ms(
+    attention: &Attention,
+    lengths: &Lengths,
+    pass: Pass,
+) -> Result<Option<f64>, Failure> {
     let problem = *attention.problem();
     match problem.dtype() {
-        Dtype::Bf16 => device_ms_of::<half::bf16>(attention, problem, pass),
-        Dtype::F16 => device_ms_of::<half::f16>(attention, problem, pass),
-        Dtype::F32 => device_ms_of::<f32>(attention, problem, pass),
+        Dtype::Bf16 => device_ms_of::<half::bf16>(attention, problem, lengths, pass),
+        Dtype::F16 => device_ms_of::<half::f16>(attention, problem, lengths, pass),
+        Dtype::F32 => device_ms_of::<f32>(attention, problem, lengths, pass),
     }
 }
 
 fn device_ms_of<T: Bytes>(
     attention: &Attention,
     problem: Problem,
+    lengths: &Lengths,
     pass: Pass,
 ) -> Result<Option<f64>, Failure> {
     if attention.device().as_cuda().is_none() {
         return Ok(None);
     }
     let mut random = SmallRng::seed_from_u64(0);
-    let mut subject = Subject::<T>::new(attention.device(), problem, &mut random)?;
+    let mut subject = Subject::<T>::new(attention.device(), problem, lengths.clone(), &mut random)?;
     let variant = Variant {
         pass,
         algorithm: attention.algorithm(),
@@ -98,6 +104,9 @@ fn device_ms_of<T: Bytes>(
 /// One problem and pass, of which every variant is measured.
 struct Case {
     problem: Problem,
+    /// Of each sequence, where they are packed.
+    lens: Vec<usize>,
+    lengths: Lengths,
     pass: Pass,
     variants: Vec<Variant>,
 }
@@ -126,7 +135,7 @@ impl Case {
         arguments: &BenchArguments,
         random: &mut SmallRng,
     ) -> Result<Vec<Row>, Failure> {
-        let mut subject = Subject::<T>::new(device, self.problem, random)?;
+        let mut subject = Subject::<T>::new(device, self.problem, self.lengths.clone(), random)?;
         let mut ready = Vec::new();
         for variant in &self.variants {
             ready.push(subject.prepare(variant));
@@ -149,18 +158,10 @@ impl Case {
         let mut rows = Vec::new();
         for ((variant, ready), times) in self.variants.iter().zip(&mut ready).zip(&mut times) {
             rows.push(match ready {
-                Err(failure) => Row::failed(&self.problem, self.pass, variant, device, failure),
+                Err(failure) => Row::failed(self, variant, device, failure),
                 Ok(ready) => {
                     let host_us = subject.host_us(ready)?;
-                    Row::measured(
-                        &self.problem,
-                        self.pass,
-                        variant,
-                        device,
-                        ready,
-                        median(times),
-                        host_us,
-                    )
+                    Row::measured(self, variant, device, ready, median(times), host_us)
                 }
             });
         }
@@ -206,7 +207,9 @@ fn drop_wrong<T: Bytes>(
 /// All combinations, in the order of the peers' script: head_dim, mask, length, pass.
 fn cases(arguments: &BenchArguments, device: &Device) -> Result<Vec<Case>, Failure> {
     let on_gpu = device.as_cuda().is_some();
+    let longest = arguments.lengths.iter().copied().max();
     let seqs = match (arguments.seqs.is_empty(), on_gpu) {
+        _ if longest.is_some() => longest.into_iter().collect(),
         (false, _) => arguments.seqs.clone(),
         (true, true) => vec![512, 1024, 2048, 4096, 8192, 16384],
         (true, false) => vec![512, 1024, 2048],
@@ -221,15 +224,26 @@ fn cases(arguments: &BenchArguments, device: &Device) -> Result<Vec<Case>, Failu
                 let seqlen_k = arguments.seqlen_k.unwrap_or(seqlen);
                 let batch = tokens.checked_div(seqlen_k).unwrap_or(1).max(1);
                 let heads = arguments.width.checked_div(head_dim).unwrap_or(1).max(1);
-                let problem = Problem::builder(arguments.dtype.into())
+                let builder = Problem::builder(arguments.dtype.into())
                     .batch(batch)
                     .seqlen_q(seqlen)
                     .seqlen_k(seqlen_k)
                     .heads_q(heads)
                     .heads_k(arguments.heads_k.unwrap_or(heads))
                     .head_dim(head_dim)
-                    .mask(mask(causal == 1, Side(arguments.window), Side(None)))
-                    .build()?;
+                    .mask(mask(causal == 1, Side(arguments.window), Side(None)));
+                let lens = arguments.lengths.clone();
+                let (builder, lengths) = if lens.is_empty() {
+                    (builder, Lengths::default())
+                } else {
+                    let lengths = Lengths::packed(&lens).ok_or_else(|| {
+                        Failure::Option("--lengths: their sum is beyond 32 bits".into())
+                    })?;
+                    let total = lens.iter().sum();
+                    let builder = builder.batch(lens.len()).packed_q(total).packed_k(total);
+                    (builder, lengths)
+                };
+                let problem = builder.build()?;
                 ferroflash::validate::sizes(&problem)?;
                 for pass in &arguments.passes {
                     let pass = match pass {
@@ -238,6 +252,8 @@ fn cases(arguments: &BenchArguments, device: &Device) -> Result<Vec<Case>, Failu
                     };
                     cases.push(Case {
                         problem,
+                        lens: lens.clone(),
+                        lengths: lengths.clone(),
                         pass,
                         variants: variants(arguments, device, pass),
                     });

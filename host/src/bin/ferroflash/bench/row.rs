@@ -5,12 +5,14 @@ use std::fmt;
 use ferroflash::{Algorithm, Backend, Device, Dtype, Mask, Order, Pass, Problem};
 use serde_json::{Value, json};
 
+use super::Case;
 use super::subject::{Ready, Variant};
 use crate::failure::Failure;
 
 /// One line of results.
 pub struct Row {
     problem: Problem,
+    lens: Vec<usize>,
     pass: Pass,
     algorithm: Option<Algorithm>,
     order: Order,
@@ -28,8 +30,7 @@ struct Measured {
 impl Row {
     /// Of a variant that ran.
     pub fn measured(
-        problem: &Problem,
-        pass: Pass,
+        case: &Case,
         variant: &Variant,
         device: &Device,
         ready: &Ready,
@@ -37,8 +38,9 @@ impl Row {
         host_us: Option<f64>,
     ) -> Row {
         Row {
-            problem: *problem,
-            pass,
+            problem: case.problem,
+            lens: case.lens.clone(),
+            pass: case.pass,
             algorithm: Some(ready.algorithm),
             order: variant.order,
             backend: device.backend(),
@@ -51,16 +53,11 @@ impl Row {
     }
 
     /// Of a variant that could not run.
-    pub fn failed(
-        problem: &Problem,
-        pass: Pass,
-        variant: &Variant,
-        device: &Device,
-        failure: &Failure,
-    ) -> Row {
+    pub fn failed(case: &Case, variant: &Variant, device: &Device, failure: &Failure) -> Row {
         Row {
-            problem: *problem,
-            pass,
+            problem: case.problem,
+            lens: case.lens.clone(),
+            pass: case.pass,
             algorithm: variant.algorithm,
             order: variant.order,
             backend: device.backend(),
@@ -79,21 +76,17 @@ impl Row {
 
     /// Floating-point operations.
     fn flops(&self) -> f64 {
-        let (batch, heads_q, seqlen_q, seqlen_k, head_dim) = (
-            self.problem.batch(),
-            self.problem.heads_q(),
-            self.problem.seqlen_q(),
-            self.problem.seqlen_k(),
-            self.problem.head_dim(),
-        );
-        let (n_q, n_k) = (seqlen_q as f64, seqlen_k as f64);
-        let visible = match self.problem.mask() {
-            Mask::Full => n_q * n_k,
-            Mask::Causal => n_q.min(n_k) * (n_k - n_q.min(n_k) / 2.0),
-            // The peers count the pairs of a window one by one.
-            _ => self.problem.visible_pairs() as f64,
+        let problem = &self.problem;
+        let of_length = |len: usize| {
+            let one = problem.to_builder().seqlen(len).build();
+            one.map_or(0.0, |problem| visible(&problem))
         };
-        let forward = 4.0 * batch as f64 * heads_q as f64 * visible * head_dim as f64;
+        let visible = if self.lens.is_empty() {
+            problem.batch() as f64 * visible(problem)
+        } else {
+            self.lens.iter().copied().map(of_length).sum()
+        };
+        let forward = 4.0 * problem.heads_q() as f64 * visible * problem.head_dim() as f64;
         if self.pass == Pass::Backward {
             2.5 * forward
         } else {
@@ -105,10 +98,8 @@ impl Row {
     fn bytes(&self) -> f64 {
         let n_q = self.problem.shape_q().iter().product::<usize>() as f64;
         let n_k = self.problem.shape_k().iter().product::<usize>() as f64;
-        let rows = (self.problem.batch()
-            * self.problem.heads_q()
-            * self.problem.seqlen_q()
-            * size_of::<f32>()) as f64;
+        let n_rows = self.problem.shape_lse().iter().product::<usize>();
+        let rows = (n_rows * size_of::<f32>()) as f64;
         let element = self.problem.dtype().size_bytes() as f64;
         match self.pass {
             // q, k, v, o, d_o, d_q, d_k, d_v.
@@ -161,6 +152,9 @@ impl Row {
         let mut set = |name: &str, value: Value| row[name] = value;
         if let Some(left) = mask.window().0 {
             set("window", json!(left));
+        }
+        if !self.lens.is_empty() {
+            set("lengths", json!(self.lens));
         }
         match &self.outcome {
             Err(error) => set("err", json!(error)),
@@ -238,6 +232,17 @@ impl fmt::Display for Row {
                 }
             }
         }
+    }
+}
+
+/// Pairs of a query and a key that see each other, in a head of one sequence, as the peers count them.
+fn visible(problem: &Problem) -> f64 {
+    let (n_q, n_k) = (problem.seqlen_q() as f64, problem.seqlen_k() as f64);
+    match problem.mask() {
+        Mask::Full => n_q * n_k,
+        Mask::Causal => n_q.min(n_k) * (n_k - n_q.min(n_k) / 2.0),
+        // The peers count the pairs of a window one by one.
+        _ => problem.visible_pairs() as f64,
     }
 }
 

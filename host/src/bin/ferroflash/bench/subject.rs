@@ -9,6 +9,7 @@ use rand::rngs::SmallRng;
 use super::{gpu, host};
 use crate::failure::Failure;
 use crate::input::Bytes;
+use crate::lengths::Lengths;
 
 /// How long a round takes.
 #[derive(Clone, Copy, Debug)]
@@ -60,15 +61,15 @@ pub enum Call {
     /// Enqueued on a stream.
     Gpu(Box<gpu::Call>),
     /// Called directly.
-    Host(Attention, Pass),
+    Host(Box<Attention>, Pass),
 }
 
 /// The tensors of one problem.
 pub enum Subject<T: Bytes> {
     /// In the memory of a GPU.
-    Gpu(gpu::Tensors<T>),
+    Gpu(Box<gpu::Tensors<T>>),
     /// In the memory of the host.
-    Host(host::Tensors<T>),
+    Host(Box<host::Tensors<T>>),
 }
 
 impl<T: Bytes> Subject<T> {
@@ -76,11 +77,16 @@ impl<T: Bytes> Subject<T> {
     pub fn new(
         device: &Device,
         problem: Problem,
+        lengths: Lengths,
         random: &mut SmallRng,
     ) -> Result<Subject<T>, Failure> {
         Ok(match device.as_cuda() {
-            Some(_) => Subject::Gpu(gpu::Tensors::new(device, problem, random)?),
-            None => Subject::Host(host::Tensors::new(device, problem, random)?),
+            Some(_) => Subject::Gpu(Box::new(gpu::Tensors::new(
+                device, problem, &lengths, random,
+            )?)),
+            None => Subject::Host(Box::new(host::Tensors::new(
+                device, problem, lengths, random,
+            )?)),
         })
     }
 

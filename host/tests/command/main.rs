@@ -1,6 +1,8 @@
 //! The command: what it prints and writes, and its exit codes.
 #![cfg(feature = "cli")]
 
+mod lengths;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 

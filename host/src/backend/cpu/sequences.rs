@@ -1,0 +1,83 @@
+//! The sequences of a problem: of the lengths that it has, or of those that the call gives.
+
+use super::cut::{Piece, Rows};
+use super::sizes::{Location, Sequence, Sizes};
+use crate::arguments::{Argument, Operands};
+use crate::error::ProblemError;
+use crate::lengths::{Side, Span};
+use crate::problem::Problem;
+
+/// Every sequence, and how the tensors' rows are ordered.
+#[derive(Debug)]
+pub(super) struct Sequences {
+    sequences: Vec<Sequence>,
+    spans_q: Vec<Span>,
+    spans_k: Vec<Span>,
+    /// Sizes of the longest.
+    pub(super) longest: Sizes,
+    /// Rows of q, o and lse.
+    pub(super) rows_q: Rows,
+    /// Rows of k and v.
+    pub(super) rows_k: Rows,
+}
+
+impl Sequences {
+    /// By the lengths that were given; an error says which contradict each other.
+    pub(super) fn new(problem: &Problem, operands: &Operands) -> Result<Sequences, ProblemError> {
+        let vector = |argument: Argument| operands.lengths(argument);
+        let spans_q = Side::Queries.spans(problem, vector)?;
+        let spans_k = Side::Keys.spans(problem, vector)?;
+        let longest = Sizes::of(problem);
+        let both = spans_q.iter().zip(&spans_k);
+        let ([batch_q, n_q, ..], [batch_k, n_k, ..]) = (problem.shape_q(), problem.shape_k());
+        Ok(Sequences {
+            sequences: both.map(|(&q, &k)| longest.sequence(q, k)).collect(),
+            spans_q,
+            spans_k,
+            longest,
+            rows_q: Rows {
+                batch: batch_q,
+                seqlen: n_q,
+                groups: longest.heads_k,
+                group_size: longest.group_size,
+            },
+            rows_k: Rows {
+                batch: batch_k,
+                seqlen: n_k,
+                groups: longest.heads_k,
+                group_size: 1,
+            },
+        })
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.sequences.len()
+    }
+
+    /// A key and value head of a sequence.
+    pub(super) fn location(&self, sequence_idx: usize, head_k: usize) -> Location<'_> {
+        Location {
+            sequence: &self.sequences[sequence_idx],
+            head_k,
+        }
+    }
+
+    /// Rows of q, o or lse: those of each sequence and group. `clear` gets those of none.
+    pub(super) fn cut_q<'o, R>(
+        &self,
+        rows: &'o mut [R],
+        clear: impl FnMut(&mut R),
+    ) -> Vec<Piece<'o, R>> {
+        self.rows_q.cut(rows, &self.spans_q, clear)
+    }
+
+    /// Rows of k or v: those of each sequence and head. `clear` gets those of none.
+    pub(super) fn cut_k<'o, R>(
+        &self,
+        rows: &'o mut [R],
+        clear: impl FnMut(&mut R),
+    ) -> Vec<Piece<'o, R>> {
+        self.rows_k.cut(rows, &self.spans_k, clear)
+    }
+}

@@ -1,0 +1,170 @@
+//! Sequences of different lengths: where each one's rows lie in the tensors.
+//!
+//! The rows of q, or of k and v, are padded (`[batch, seqlen, heads, head_dim]`, a batch entry for each sequence) or packed
+//! (`[total, heads, head_dim]`, one sequence behind the other, `cu_seqlens` says where each begins and the last one ends). Of
+//! either, `seqused` may say how many of its rows a sequence uses, and `leftpad` at which of these it begins. Rows of no sequence
+//! are not read; results there are o = 0, lse = −∞ and gradients of 0.
+
+use std::ops::Range;
+
+use crate::arguments::Argument;
+use crate::error::ProblemError;
+use crate::problem::Problem;
+
+/// The rows of one sequence, of q or of k and v.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    /// Of which batch entry of the tensor they are; 0 of a packed one.
+    pub(crate) batch_idx: usize,
+    /// The first.
+    pub(crate) first: usize,
+    /// How many.
+    pub(crate) len: usize,
+}
+
+/// q and o, or k and v.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Queries,
+    Keys,
+}
+
+/// The vectors that say where the sequences of a side lie.
+struct Vectors {
+    cu_seqlens: Argument,
+    seqused: Argument,
+    leftpad: Option<Argument>,
+}
+
+impl Side {
+    pub(crate) const BOTH: [Side; 2] = [Side::Queries, Side::Keys];
+
+    fn vectors(self) -> Vectors {
+        match self {
+            Side::Queries => Vectors {
+                cu_seqlens: Argument::CuSeqlensQ,
+                seqused: Argument::SeqUsedQ,
+                leftpad: None,
+            },
+            Side::Keys => Vectors {
+                cu_seqlens: Argument::CuSeqlensK,
+                seqused: Argument::SeqUsedK,
+                leftpad: Some(Argument::LeftpadK),
+            },
+        }
+    }
+
+    /// The most rows of a sequence, and the rows of all, where they are packed.
+    fn rows(self, problem: &Problem) -> (usize, Option<usize>) {
+        match self {
+            Side::Queries => (problem.seqlen_q(), problem.total_q()),
+            Side::Keys => (problem.seqlen_k(), problem.total_k()),
+        }
+    }
+
+    /// The rows of every sequence, in their order; an error says which length contradicts which. `vector` gives the numbers of
+    /// an argument, as many as the problem needs, where it was given.
+    pub(crate) fn spans<'a>(
+        self,
+        problem: &Problem,
+        vector: impl Fn(Argument) -> Option<&'a [i32]>,
+    ) -> Result<Vec<Span>, ProblemError> {
+        let (seqlen, total) = self.rows(problem);
+        let vectors = self.vectors();
+        let missing = ProblemError::Missing {
+            argument: vectors.cu_seqlens,
+        };
+        let packed = match total {
+            None => None,
+            Some(total) => Some((vector(vectors.cu_seqlens).ok_or(missing)?, total)),
+        };
+        let seqused = vector(vectors.seqused);
+        let leftpad = vectors
+            .leftpad
+            .and_then(|argument| Some((argument, vector(argument)?)));
+        let of_sequence = |sequence: usize| {
+            let (batch_idx, room) = match packed {
+                None => (sequence, 0..seqlen),
+                Some((cu_seqlens, total)) => {
+                    let rows = room(vectors.cu_seqlens, cu_seqlens, sequence, seqlen, total)?;
+                    (0, rows)
+                }
+            };
+            let of = |argument| Place { argument, sequence };
+            let used = match seqused {
+                Some(used) => of(vectors.seqused).within(used, sequence, 0..=room.len())?,
+                None => room.len(),
+            };
+            let padding = match leftpad {
+                Some((argument, padding)) => of(argument).within(padding, sequence, 0..=used)?,
+                None => 0,
+            };
+            Ok(Span {
+                batch_idx,
+                first: room.start + padding,
+                len: used - padding,
+            })
+        };
+        (0..problem.batch()).map(of_sequence).collect()
+    }
+}
+
+/// Refuses lengths that contradict each other or the problem.
+pub(crate) fn check<'a>(
+    problem: &Problem,
+    vector: impl Fn(Argument) -> Option<&'a [i32]>,
+) -> Result<(), ProblemError> {
+    for side in Side::BOTH {
+        side.spans(problem, &vector)?;
+    }
+    Ok(())
+}
+
+/// The rows of a sequence among those of a packed tensor.
+fn room(
+    argument: Argument,
+    cu_seqlens: &[i32],
+    sequence: usize,
+    seqlen: usize,
+    total: usize,
+) -> Result<Range<usize>, ProblemError> {
+    let at = Place { argument, sequence };
+    let start = at.within(cu_seqlens, sequence, 0..=total)?;
+    let most = start.saturating_add(seqlen).min(total);
+    let end = at.within(cu_seqlens, sequence + 1, start..=most)?;
+    Ok(start..end)
+}
+
+/// Of which sequence a length is.
+#[derive(Clone, Copy)]
+struct Place {
+    argument: Argument,
+    sequence: usize,
+}
+
+impl Place {
+    /// A number of a vector, if it is one of these.
+    fn within(
+        self,
+        vector: &[i32],
+        index: usize,
+        allowed: std::ops::RangeInclusive<usize>,
+    ) -> Result<usize, ProblemError> {
+        let Place { argument, sequence } = self;
+        let &given = vector.get(index).ok_or(ProblemError::ElementCount {
+            argument,
+            given: vector.len() as u64,
+            needed: index as u64 + 1,
+        })?;
+        match usize::try_from(given) {
+            Ok(length) if allowed.contains(&length) => Ok(length),
+            _ => Err(ProblemError::Length {
+                argument,
+                sequence,
+                given,
+                min: *allowed.start(),
+                max: *allowed.end(),
+            }),
+        }
+    }
+}

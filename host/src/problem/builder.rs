@@ -1,0 +1,136 @@
+//! Collecting a problem.
+
+use super::{Mask, Order, Problem};
+use crate::dtype::Dtype;
+use crate::error::ProblemError;
+
+/// Collects a [`Problem`].
+#[derive(Clone, Copy, Debug)]
+#[must_use = "a builder does nothing until `build`"]
+pub struct ProblemBuilder {
+    pub(super) batch: usize,
+    pub(super) heads_q: Option<usize>,
+    pub(super) heads_k: Option<usize>,
+    pub(super) seqlen_q: Option<usize>,
+    pub(super) seqlen_k: Option<usize>,
+    pub(super) head_dim: Option<usize>,
+    pub(super) dtype: Dtype,
+    pub(super) mask: Mask,
+    pub(super) softmax_scale: Option<f32>,
+    pub(super) order: Order,
+    pub(super) total_q: Option<usize>,
+    pub(super) total_k: Option<usize>,
+}
+
+impl ProblemBuilder {
+    /// Number of batch entries, or of sequences where they are packed; 1 unless set.
+    pub fn batch(self, batch: usize) -> Self {
+        ProblemBuilder { batch, ..self }
+    }
+
+    /// Heads of q, k and v alike.
+    pub fn heads(self, heads: usize) -> Self {
+        self.heads_q(heads).heads_k(heads)
+    }
+
+    /// Heads of q: a multiple of the heads of k and v.
+    pub fn heads_q(self, heads_q: usize) -> Self {
+        ProblemBuilder {
+            heads_q: Some(heads_q),
+            ..self
+        }
+    }
+
+    /// Heads of k and v.
+    pub fn heads_k(self, heads_k: usize) -> Self {
+        ProblemBuilder {
+            heads_k: Some(heads_k),
+            ..self
+        }
+    }
+
+    /// Rows of q, k and v alike.
+    pub fn seqlen(self, seqlen: usize) -> Self {
+        self.seqlen_q(seqlen).seqlen_k(seqlen)
+    }
+
+    /// Rows of q and o.
+    pub fn seqlen_q(self, seqlen_q: usize) -> Self {
+        ProblemBuilder {
+            seqlen_q: Some(seqlen_q),
+            ..self
+        }
+    }
+
+    /// Rows of k and v.
+    pub fn seqlen_k(self, seqlen_k: usize) -> Self {
+        ProblemBuilder {
+            seqlen_k: Some(seqlen_k),
+            ..self
+        }
+    }
+
+    /// The rows of q and o of all sequences lie one sequence behind the other, `[total_q, heads_q, head_dim]`:
+    /// [`crate::Inputs::cu_seqlens_q`] says where each begins. `seqlen_q` is then the most that a sequence has.
+    pub fn packed_q(self, total_q: usize) -> Self {
+        ProblemBuilder {
+            total_q: Some(total_q),
+            ..self
+        }
+    }
+
+    /// The rows of k and v of all sequences lie one sequence behind the other, `[total_k, heads_k, head_dim]`:
+    /// [`crate::Inputs::cu_seqlens_k`] says where each begins. `seqlen_k` is then the most that a sequence has.
+    pub fn packed_k(self, total_k: usize) -> Self {
+        ProblemBuilder {
+            total_k: Some(total_k),
+            ..self
+        }
+    }
+
+    /// Columns of q, k, v and o.
+    pub fn head_dim(self, head_dim: usize) -> Self {
+        ProblemBuilder {
+            head_dim: Some(head_dim),
+            ..self
+        }
+    }
+
+    /// Which keys a query sees; all unless set.
+    pub fn mask(self, mask: Mask) -> Self {
+        ProblemBuilder { mask, ..self }
+    }
+
+    /// Factor of the scores; 1/√head_dim unless set.
+    pub fn softmax_scale(self, softmax_scale: f32) -> Self {
+        ProblemBuilder {
+            softmax_scale: Some(softmax_scale),
+            ..self
+        }
+    }
+
+    /// Order of the sums of the backward pass; deterministic unless set.
+    pub fn order(self, order: Order) -> Self {
+        ProblemBuilder { order, ..self }
+    }
+
+    /// The problem; an error names a size that was not set. Whether the sizes make sense is checked by whoever uses
+    /// the problem: see [`crate::validate`].
+    pub fn build(self) -> Result<Problem, ProblemError> {
+        let set = |value: Option<usize>, field| value.ok_or(ProblemError::Unset { field });
+        Ok(Problem {
+            batch: self.batch,
+            heads_q: set(self.heads_q, "heads_q")?,
+            heads_k: set(self.heads_k, "heads_k")?,
+            seqlen_q: set(self.seqlen_q, "seqlen_q")?,
+            seqlen_k: set(self.seqlen_k, "seqlen_k")?,
+            head_dim: set(self.head_dim, "head_dim")?,
+            dtype: self.dtype,
+            mask: self.mask,
+            softmax_scale: self.softmax_scale,
+            order: self.order,
+            total_q: self.total_q,
+            total_k: self.total_k,
+        })
+    }
+}

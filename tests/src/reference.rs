@@ -1,0 +1,224 @@
+//! What a case should give, by the oracle; and the comparison with what a device computed.
+
+use crate::cases::Case;
+use crate::compare::{Closeness, Comparison, Errors};
+use crate::inputs::{Fill, Values};
+use crate::lengths::{Lengths, Span};
+use crate::oracle::{self, Condition, Inputs, Output, Terms};
+use crate::tolerance::Quantity;
+use crate::trial::Results;
+
+/// What it should have computed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reference {
+    /// o and lse.
+    pub output: Output,
+    /// d_q, d_k and d_v.
+    pub gradients: oracle::Gradients,
+    /// What their errors are measured against.
+    pub condition: Condition,
+}
+
+/// Gives `f` what the oracle takes of a case.
+pub fn with_inputs<R>(
+    case: &Case,
+    values: &Values,
+    softmax_scale: f32,
+    f: impl FnOnce(&Inputs) -> R,
+) -> R {
+    let visible = oracle::band(case.sizes, case.mask.window());
+    let Values { q, k, v, .. } = values;
+    f(&Inputs {
+        sizes: case.sizes,
+        q,
+        k,
+        v,
+        softmax_scale: softmax_scale.into(),
+        visible: &visible,
+    })
+}
+
+impl Reference {
+    /// By the oracle.
+    pub fn new(case: &Case, values: &Values, softmax_scale: f32) -> Reference {
+        if let Some(lengths) = &case.lengths {
+            return Reference::of_lengths(case, lengths, values, softmax_scale);
+        }
+        with_inputs(case, values, softmax_scale, |inputs| {
+            let output = oracle::forward(inputs);
+            let (d_o, d_lse) = (&values.d_o, values.d_lse.as_deref());
+            let gradients = oracle::backward(inputs, d_o, d_lse);
+            let condition = oracle::condition(inputs, &output, d_o, d_lse);
+            Reference {
+                output,
+                gradients,
+                condition,
+            }
+        })
+    }
+
+    /// By the oracle, each sequence for itself; rows that belong to none are 0, their lse is −∞.
+    fn of_lengths(
+        case: &Case,
+        lengths: &Lengths,
+        values: &Values,
+        softmax_scale: f32,
+    ) -> Reference {
+        let (rows, heads_q) = (case.lse_rows(), case.sizes.heads_q);
+        let zero = |array: &[f64]| vec![0.0; array.len()];
+        let no_terms = |array: &[f64]| Terms::uniform(array.len(), 0.0, 0.0);
+        let mut all = Reference {
+            output: Output {
+                o: zero(&values.q),
+                lse: vec![f64::NEG_INFINITY; rows.n_elems()],
+            },
+            gradients: oracle::Gradients {
+                d_q: zero(&values.q),
+                d_k: zero(&values.k),
+                d_v: zero(&values.v),
+            },
+            condition: Condition {
+                o: no_terms(&values.q),
+                d_q: no_terms(&values.q),
+                d_k: no_terms(&values.k),
+                d_v: no_terms(&values.v),
+                score: 0.0,
+            },
+        };
+        let spans = lengths.q.spans(lengths.n).into_iter();
+        for (q, k) in spans.zip(lengths.k.spans(lengths.n)) {
+            let sizes = case.of_sequence(q, k);
+            let range = |span: Span, heads: usize| {
+                let per_row = heads * sizes.head_dim;
+                span.first * per_row..(span.first + span.len) * per_row
+            };
+            let (of_q, of_k) = (range(q, heads_q), range(k, sizes.heads_k));
+            let elements: Vec<usize> = (0..heads_q)
+                .flat_map(|head| (0..q.len).map(move |i| (head, i)))
+                .map(|(head, i)| rows.element(q.first + i, head))
+                .collect();
+            let visible = oracle::band(sizes, case.mask.window());
+            let inputs = Inputs {
+                sizes,
+                q: &values.q[of_q.clone()],
+                k: &values.k[of_k.clone()],
+                v: &values.v[of_k.clone()],
+                softmax_scale: softmax_scale.into(),
+                visible: &visible,
+            };
+            let d_o = &values.d_o[of_q.clone()];
+            let d_lse = values.d_lse.as_ref().map(|d_lse| -> Vec<f64> {
+                elements.iter().map(|&element| d_lse[element]).collect()
+            });
+            let output = oracle::forward(&inputs);
+            let gradients = oracle::backward(&inputs, d_o, d_lse.as_deref());
+            let condition = oracle::condition(&inputs, &output, d_o, d_lse.as_deref());
+            all.output.o[of_q.clone()].copy_from_slice(&output.o);
+            for (&element, lse) in elements.iter().zip(output.lse) {
+                all.output.lse[element] = lse;
+            }
+            all.gradients.d_q[of_q.clone()].copy_from_slice(&gradients.d_q);
+            all.gradients.d_k[of_k.clone()].copy_from_slice(&gradients.d_k);
+            all.gradients.d_v[of_k.clone()].copy_from_slice(&gradients.d_v);
+            all.condition.o.put(of_q.start, &condition.o);
+            all.condition.d_q.put(of_q.start, &condition.d_q);
+            all.condition.d_k.put(of_k.start, &condition.d_k);
+            all.condition.d_v.put(of_k.start, &condition.d_v);
+            all.condition.score = all.condition.score.max(condition.score);
+        }
+        all
+    }
+
+    /// Compares all five results; the error lists every one that is beyond tolerance.
+    pub fn judge(&self, case: &Case, results: &Results) -> Result<Closeness, String> {
+        let sizes = case.sizes;
+        let problem = case.problem().map_err(|error| error.to_string())?;
+        let (like_q, like_k) = (problem.shape_q(), problem.shape_k());
+        let [batch, heads, rows] = problem.shape_lse();
+        let like_lse = [batch, heads, rows, 1];
+        let of_row = sizes.seqlen_k;
+        let of_column = sizes.seqlen_q * sizes.heads_q.checked_div(sizes.heads_k).unwrap_or(0);
+        let errors = if case.fill == Fill::EqualRows {
+            Errors::Shared
+        } else {
+            Errors::Independent
+        };
+        let score = self.condition.score;
+        let compare = |quantity, shape, n_terms, actual, reference, terms| {
+            Comparison {
+                quantity,
+                dtype: case.dtype,
+                shape,
+                actual,
+                reference,
+                terms,
+                n_terms,
+                score,
+                errors,
+            }
+            .check()
+        };
+        let (ours, theirs, condition) = (&results.gradients, &self.gradients, &self.condition);
+        let of_lse = Terms::uniform(self.output.lse.len(), 1.0, 0.0);
+        let checks = [
+            compare(
+                Quantity::O,
+                like_q,
+                of_row,
+                &results.output.o,
+                &self.output.o,
+                &condition.o,
+            ),
+            compare(
+                Quantity::Lse,
+                like_lse,
+                of_row,
+                &results.output.lse,
+                &self.output.lse,
+                &of_lse,
+            ),
+            compare(
+                Quantity::DQ,
+                like_q,
+                of_row,
+                &ours.d_q,
+                &theirs.d_q,
+                &condition.d_q,
+            ),
+            compare(
+                Quantity::DK,
+                like_k,
+                of_column,
+                &ours.d_k,
+                &theirs.d_k,
+                &condition.d_k,
+            ),
+            compare(
+                Quantity::DV,
+                like_k,
+                of_column,
+                &ours.d_v,
+                &theirs.d_v,
+                &condition.d_v,
+            ),
+        ];
+        let mut closest = Closeness::default();
+        let mut mismatches = Vec::new();
+        for check in checks {
+            match check {
+                Ok(close) => {
+                    closest = Closeness {
+                        worst: closest.worst.max(close.worst),
+                        rms: closest.rms.max(close.rms),
+                    };
+                }
+                Err(mismatch) => mismatches.push(mismatch.to_string()),
+            }
+        }
+        if mismatches.is_empty() {
+            Ok(closest)
+        } else {
+            Err(mismatches.join("\n"))
+        }
+    }
+}
