@@ -244,19 +244,30 @@ impl Problem {
         self.bounds().work()
     }
 
-    /// The mask's sides, as kernels take them; where a side hides nothing, kernels do not look at it.
-    pub(crate) fn window(&self) -> Window {
+    /// The mask's sides, as kernels take them for sequences of these lengths; where a side hides nothing, kernels do not look at it.
+    pub(crate) fn window_of(&self, seqlen_q: u32, seqlen_k: u32) -> Window {
         let Bounds { left, right } = self.bounds();
         let (n_left, n_right) = self.mask.window();
         // A side that hides something is shorter than a sequence, whose length fits.
         let distance =
             |bound: bool, n: Option<usize>| if bound { n.unwrap_or(0) as u32 } else { 0 };
         Window::new(
-            self.seqlen_q as u32,
-            self.seqlen_k as u32,
+            seqlen_q,
+            seqlen_k,
             distance(left, n_left),
             distance(right, n_right),
         )
+    }
+
+    /// The same of padded sequences, all of these lengths.
+    pub(crate) fn of_equal_lengths(&self, seqlen_q: usize, seqlen_k: usize) -> Problem {
+        Problem {
+            seqlen_q,
+            seqlen_k,
+            total_q: None,
+            total_k: None,
+            ..*self
+        }
     }
 
     /// How many (query, key) pairs of one head see each other, in one batch entry.

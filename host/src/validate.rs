@@ -2,6 +2,9 @@
 //!
 //! Looks at sizes, types and places, never at memory or a device. Holding a [`Checked`] is the proof that the rules hold.
 
+use ferroflash_kernels::params::Window;
+use ferroflash_kernels::spec::{Constant, Spec};
+
 use crate::arguments::{Access, Argument, Arguments, Form, Given, Need, Presence, need};
 use crate::dtype::{Dtype, ScalarType};
 use crate::error::ProblemError;
@@ -65,6 +68,25 @@ impl Checked {
             None => false,
         };
         Argument::ALL.into_iter().any(is_length)
+    }
+
+    /// The constants that kernels are compiled with for this call.
+    pub(crate) fn spec(&self) -> Spec {
+        match self.has_lengths() {
+            true => self.problem.spec().with(Constant::Lengths),
+            false => self.problem.spec(),
+        }
+    }
+
+    /// The mask's sides, as kernels take them: of sequences that have lengths of their own, those of one without rows.
+    pub(crate) fn window(&self) -> Window {
+        match self.has_lengths() {
+            true => self.problem.window_of(0, 0),
+            false => self.problem.window_of(
+                self.problem.seqlen_q() as u32,
+                self.problem.seqlen_k() as u32,
+            ),
+        }
     }
 
     /// Number of rows of the scores: batch · heads_q · seqlen_q.

@@ -261,7 +261,7 @@ fn is_eligible(backend: Backend, algorithm: Algorithm, case: &Case) -> bool {
     match (backend, algorithm) {
         (Backend::Cpu, Algorithm::Tiled) => true,
         (Backend::Cpu, _) => false,
-        _ if case.lengths.is_some() => false,
+        (_, algorithm) if case.lengths.is_some() && algorithm != Algorithm::Flash3 => false,
         (_, Algorithm::Flash2) => half && aligned && [32, 64, 128].contains(&case.sizes.head_dim),
         (_, Algorithm::Flash3 | Algorithm::Standard) => {
             half && aligned && case.sizes.head_dim.is_multiple_of(8)

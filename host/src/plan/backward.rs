@@ -1,15 +1,14 @@
 //! What the backward passes of flash2 and flash3 share: their kernels, the workspace that they hand on, the parameters.
 
 use ferroflash_kernels::config::Footprint;
-use ferroflash_kernels::params::{BackwardParams, Params, Schedule};
+use ferroflash_kernels::params::{BackwardParams, Params, Schedule, TensorMap, TileList};
 use ferroflash_kernels::variants::Kind;
 
 use super::reason::Reason;
 use super::select::{PassKernels, grid};
 use super::views::{scale, shape};
 use super::workspace::WorkspaceLayout;
-use super::{DeviceInfo, PlannedLaunch, clear, schedule};
-use crate::problem::Problem;
+use super::{DeviceInfo, PlannedLaunch, clear, lengths, schedule};
 use crate::validate::Checked;
 
 /// How the main kernel of a pass cuts the problem.
@@ -28,16 +27,30 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// By the blocks and tiles of this kernel.
-    pub fn new(problem: &Problem, main: &Footprint) -> Cut {
+    /// By the blocks and tiles of this kernel. Where sequences have lengths of their own, those of all sequences count for each
+    /// head, as many as there can be.
+    pub fn new(checked: &Checked, main: &Footprint) -> Result<Cut, Reason> {
+        let problem = checked.problem();
         let block_q = u64::from(main.block_q);
-        Cut {
+        let (q_blocks, tiles, batch) = match checked.has_lengths() {
+            true => (
+                lengths::most_q_blocks(problem, main.block_q),
+                lengths::most_k_blocks(problem, main.block_k),
+                1,
+            ),
+            false => (
+                (problem.seqlen_q() as u64).div_ceil(block_q),
+                (problem.seqlen_k() as u64).div_ceil(main.block_k.into()),
+                problem.batch(),
+            ),
+        };
+        Ok(Cut {
             block_q,
-            padded_q: (problem.seqlen_q() as u64).next_multiple_of(block_q),
-            tiles: (problem.seqlen_k() as u32).div_ceil(main.block_k),
-            heads_q: (problem.batch() * problem.heads_q()) as u64,
-            heads_k: (problem.batch() * problem.heads_k()) as u64,
-        }
+            padded_q: q_blocks * block_q,
+            tiles: grid("the number of key tiles", &[tiles])?,
+            heads_q: (batch * problem.heads_q()) as u64,
+            heads_k: (batch * problem.heads_k()) as u64,
+        })
     }
 
     /// Blocks of queries of a head.
@@ -46,16 +59,36 @@ impl Cut {
     }
 }
 
-/// Rows that nothing sees; Δ; the main kernel with parameters of its own; then, in flash2, dQ.
+/// What runs before the others: the list of tiles, where sequences have lengths of their own; else the kernel that clears rows which
+/// nothing sees, where there are some.
+pub fn before(
+    checked: &Checked,
+    main: &Footprint,
+    maps: &[TensorMap],
+    workspace: &mut WorkspaceLayout,
+) -> Result<(TileList, Option<PlannedLaunch>), Reason> {
+    let tiles = lengths::Tiles {
+        rows: main.block_k,
+        block_q: main.block_q,
+        maps,
+    };
+    match lengths::list(checked, tiles, workspace)? {
+        Some((list, launch)) => Ok((list, Some(launch))),
+        None => Ok((TileList::default(), clear::backward(checked)?)),
+    }
+}
+
+/// What runs before the others; Δ; the main kernel with parameters of its own; then, in flash2, dQ.
 pub fn launches(
     checked: &Checked,
     device: &DeviceInfo,
     kernels: &PassKernels,
     cut: &Cut,
+    before: Option<PlannedLaunch>,
     params: &BackwardParams,
     of_main: Params,
 ) -> Result<Vec<PlannedLaunch>, Reason> {
-    let mut launches: Vec<_> = clear::backward(checked)?.into_iter().collect();
+    let mut launches: Vec<_> = before.into_iter().collect();
     let problem = checked.problem();
     if problem.seqlen_q() == 0 {
         return Ok(launches);
@@ -119,7 +152,7 @@ pub fn params(
         tile_counters,
         padded_q,
         shape: shape(checked),
-        window: checked.problem().window(),
+        window: checked.window(),
         scale: scale(checked),
         schedule,
         ..Default::default()

@@ -42,7 +42,7 @@ pub fn backward(checked: &Checked) -> Result<Option<PlannedLaunch>, Reason> {
     )?;
     let params = ClearParams {
         shape: shape(checked),
-        window: problem.window(),
+        window: checked.window(),
         ..ClearParams::default()
     };
     let launch = PlannedLaunch::new(checked, variant, grid, Params::Clear(params));

@@ -9,7 +9,7 @@ use super::reason::Reason;
 use super::{Algorithm, DeviceInfo, tensor_map};
 use crate::arguments::Argument;
 use crate::tensor::Description;
-use crate::validate::Checked;
+use crate::validate::{Checked, Pass};
 
 /// Kernels read 16 bytes at a time.
 const ALIGNMENT_BYTES: u64 = 16;
@@ -31,10 +31,9 @@ pub fn eligible(variant: &Variant, checked: &Checked, device: &DeviceInfo) -> Re
 pub fn lengths(algorithm: Algorithm, checked: &Checked) -> Result<(), Reason> {
     let pass = checked.pass();
     let takes_lengths = match (algorithm, pass) {
-        (Algorithm::Tiled, _) => true,
-        (Algorithm::Flash3 | Algorithm::Flash2 | Algorithm::Flash1 | Algorithm::Standard, _) => {
-            false
-        }
+        (Algorithm::Tiled | Algorithm::Flash3, _) => true,
+        (Algorithm::Flash2, pass) => pass == Pass::Forward,
+        (Algorithm::Flash1 | Algorithm::Standard, _) => false,
     };
     if takes_lengths || !checked.has_lengths() {
         Ok(())
@@ -97,12 +96,18 @@ fn shared_memory(variant: &Variant, device: &DeviceInfo) -> Result<(), Reason> {
 /// Kernels count rows, heads and tiles with 32 bits, with room for sums of a few of them.
 fn sizes(checked: &Checked) -> Result<(), Reason> {
     let problem = checked.problem();
-    let limit = u64::from(MAX_ROWS);
+    // Where sequences have lengths of their own, rows are counted from a place in the middle, too.
+    let limit = match checked.has_lengths() {
+        true => u64::from(MAX_ROWS / 2),
+        false => u64::from(MAX_ROWS),
+    };
     let heads =
         (problem.batch() as u64).saturating_mul(problem.heads_q().max(problem.heads_k()) as u64);
     let sizes = [
         ("seqlen_q", problem.seqlen_q() as u64),
         ("seqlen_k", problem.seqlen_k() as u64),
+        ("total_q", problem.total_q().unwrap_or_default() as u64),
+        ("total_k", problem.total_k().unwrap_or_default() as u64),
         ("batch", problem.batch() as u64),
         ("heads_q", problem.heads_q() as u64),
         ("batch · heads", heads),

@@ -1,48 +1,66 @@
 //! Launches of flash2: grids and parameters.
 
-use ferroflash_kernels::params::{ForwardParams, Params};
-use ferroflash_kernels::variants::{Kind, Variant};
+use ferroflash_kernels::params::{BackwardParams, ForwardParams, Params};
+use ferroflash_kernels::variants::Kind;
 
 use super::backward::{self, Cut};
 use super::reason::Reason;
 use super::select::{PassKernels, grid};
 use super::views::{scale, shape};
 use super::workspace::WorkspaceLayout;
-use super::{DeviceInfo, PlannedLaunch, schedule};
+use super::{DeviceInfo, PlannedLaunch, lengths, schedule};
 use crate::validate::Checked;
 
-/// One launch: query tiles of every head; none where there is no row.
-pub fn forward(checked: &Checked, kernels: &PassKernels) -> Result<Vec<PlannedLaunch>, Reason> {
+/// Query tiles of every head; none where there is no row.
+pub fn forward(
+    checked: &Checked,
+    kernels: &PassKernels,
+    workspace: &mut WorkspaceLayout,
+) -> Result<Vec<PlannedLaunch>, Reason> {
     let problem = checked.problem();
-    let heads = (problem.batch() * problem.heads_q()) as u32;
-    let launch = |variant: &&'static Variant| {
-        let tiles = (problem.seqlen_q() as u32).div_ceil(variant.footprint.block_q);
-        let grid = grid("the number of query tiles", &[tiles.into(), heads.into()])?;
+    let mut launches = Vec::new();
+    for &variant in kernels.variants() {
+        let block_q = variant.footprint.block_q;
+        let cut = lengths::Tiles {
+            rows: block_q,
+            block_q: 0,
+            maps: &[],
+        };
+        let listed = lengths::list(checked, cut, workspace)?;
+        // A list is of one head of all sequences.
+        let (tiles, heads) = match listed {
+            Some(_) => (lengths::most_q_blocks(problem, block_q), 1),
+            None => (
+                (problem.seqlen_q() as u64).div_ceil(block_q.into()),
+                problem.batch(),
+            ),
+        };
+        let heads = (heads * problem.heads_q()) as u32;
+        let grid = grid("the number of query tiles", &[tiles, heads.into()])?;
+        let list = listed.map(|(list, launch)| {
+            launches.push(launch);
+            list
+        });
         let params = ForwardParams {
             shape: shape(checked),
-            window: checked.problem().window(),
+            window: checked.window(),
             scale: scale(checked),
             schedule: schedule::forward(
                 problem,
-                tiles,
+                tiles as u32,
                 heads,
                 problem.group_size() as u32,
                 problem.dtype().size_bytes() as u64,
             ),
+            list: list.unwrap_or_default(),
             ..Default::default()
         };
-        Ok(PlannedLaunch::new(
-            checked,
-            variant,
-            grid,
-            Params::Forward(params),
-        ))
-    };
-    let launches: Result<Vec<_>, _> = kernels.variants().iter().map(launch).collect();
-    Ok(launches?
-        .into_iter()
-        .filter(|launch| launch.grid > 0)
-        .collect())
+        if grid > 0 {
+            let params = Params::Forward(params);
+            launches.push(PlannedLaunch::new(checked, variant, grid, params));
+        }
+    }
+    Ok(launches)
 }
 
 /// Δ, then the main kernel, then dQ: see [`backward::launches`].
@@ -56,15 +74,20 @@ pub fn backward(
         return Ok(Vec::new());
     };
     let problem = checked.problem();
-    let cut = Cut::new(problem, &main.footprint);
+    let cut = Cut::new(checked, &main.footprint)?;
     let schedule = schedule::backward(problem, &cut, device, &main.footprint);
     let columns = problem.head_dim() as u32;
-    let params = backward::params(checked, &cut, columns, schedule, workspace)?;
+    let (list, before) = backward::before(checked, &main.footprint, &[], workspace)?;
+    let params = BackwardParams {
+        list,
+        ..backward::params(checked, &cut, columns, schedule, workspace)?
+    };
     backward::launches(
         checked,
         device,
         kernels,
         &cut,
+        before,
         &params,
         Params::Backward(params),
     )

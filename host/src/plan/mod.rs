@@ -10,6 +10,7 @@ mod device;
 mod eligible;
 mod flash2;
 mod flash3;
+mod lengths;
 mod reason;
 pub mod schedule;
 mod select;
@@ -190,7 +191,7 @@ pub fn plan(
         (Algorithm::Flash2, Pass::Backward) => {
             flash2::backward(checked, device, &kernels, &mut plan.workspace)
         }
-        (Algorithm::Flash2, _) => flash2::forward(checked, &kernels),
+        (Algorithm::Flash2, _) => flash2::forward(checked, &kernels, &mut plan.workspace),
         (Algorithm::Standard, _) => standard::launches(checked, &kernels, &mut plan.workspace),
         _ => Ok(Vec::new()),
     };
@@ -228,7 +229,7 @@ impl PlannedLaunch {
     fn new(checked: &Checked, variant: &'static Variant, grid: u32, params: Params) -> Self {
         PlannedLaunch {
             variant,
-            spec: checked.problem().spec().among(variant.kind.constants()),
+            spec: checked.spec().among(variant.kind.constants()),
             grid,
             params: views::describe(params, checked),
         }

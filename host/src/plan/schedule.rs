@@ -121,6 +121,28 @@ pub fn tma_backward(
     }
 }
 
+/// The same where sequences have lengths of their own: from a list, whose tiles are of one head of all sequences.
+pub fn tma_backward_in_a_list(
+    problem: &Problem,
+    cut: &Cut,
+    device: &DeviceInfo,
+    footprint: &Footprint,
+) -> Schedule {
+    let side_by_side = backward(problem, cut, device, footprint);
+    let heads_per_group = match problem.work() {
+        // Tiles of one head follow one another at a step's distance: as few of them as can be run at a time.
+        Work::Even => side_by_side.heads.max(1),
+        Work::Growing | Work::Shrinking => {
+            let resident = resident_blocks(device, footprint);
+            heads_of_a_list(&side_by_side, resident, heads_in_l2(problem))
+        }
+    };
+    Schedule {
+        heads_per_group,
+        ..side_by_side
+    }
+}
+
 /// Shifted of every second tile, if neighbours would follow each other by a single step: where a block has more than half as
 /// many queries as a tile has keys. At head_dim 64 that is 4 to 5 % faster (H200). In lists it is 9 to 12 % slower: long tiles
 /// then end last.

@@ -7,7 +7,7 @@ use ferroflash_kernels::variants::{Arch, Kind, TileShape, VARIANTS, Variant};
 
 use super::eligible::{self, eligible};
 use super::reason::{Candidate, Outcome, Reason};
-use super::{Algorithm, Backend, DeviceInfo, schedule, short};
+use super::{Algorithm, Backend, DeviceInfo, lengths, schedule, short};
 use crate::error::PlanError;
 use crate::validate::{Checked, Pass};
 
@@ -165,14 +165,15 @@ impl PassKernels {
 fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> [TileShape; 3] {
     const WIDE_ROWS: u64 = 192;
     const WIDE_GRADIENTS: u64 = 62;
-    let problem = checked.problem();
+    let problem = &lengths::of_average_length(checked);
     let seqlen_q = problem.seqlen_q() as u64;
     if kinds == [Kind::TmaForward] && short::prefers_compact(problem, device.n_sms) {
         return [TileShape::Compact, TileShape::Default, TileShape::Wide];
     }
     let wide = if kinds.contains(&Kind::TmaBackward) {
         let long = (WIDE_GRADIENTS * u64::from(device.n_sms)).max(1024);
-        problem.work() == Work::Even && problem.head_dim() > 96 && seqlen_q >= long
+        let spills = checked.has_lengths();
+        problem.work() == Work::Even && problem.head_dim() > 96 && seqlen_q >= long && !spills
     } else {
         let long = match problem.work() {
             Work::Even if problem.head_dim() <= 64 => 1024,

@@ -115,7 +115,7 @@ fn params(checked: &Checked, workspace: &mut WorkspaceLayout) -> Result<Standard
         delta,
         padded_k,
         shape: shape(checked),
-        window: checked.problem().window(),
+        window: checked.window(),
         scale: scale(checked),
         ..Default::default()
     })

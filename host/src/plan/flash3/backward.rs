@@ -1,7 +1,7 @@
 //! The launches of flash3's backward pass.
 
 use ferroflash_kernels::config;
-use ferroflash_kernels::params::{Params, TmaBackwardParams};
+use ferroflash_kernels::params::{BackwardParams, Params, TmaBackwardParams};
 use ferroflash_kernels::variants::Kind;
 
 use super::WARPGROUP_ROWS;
@@ -25,17 +25,33 @@ pub fn launches(
     };
     let problem = checked.problem();
     let footprint = &main.footprint;
-    let cut = Cut::new(problem, footprint);
+    let cut = Cut::new(checked, footprint)?;
     let columns = config::padded_columns(main.head_dim.unwrap_or(problem.head_dim() as u32));
-    let schedule = schedule::tma_backward(problem, &cut, device, footprint);
-    let pass = backward::params(checked, &cut, columns, schedule, workspace)?;
+    let schedule = match checked.has_lengths() {
+        true => schedule::tma_backward_in_a_list(problem, &cut, device, footprint),
+        false => schedule::tma_backward(problem, &cut, device, footprint),
+    };
+    let maps = [
+        boxes(footprint.block_q, 1),
+        boxes(footprint.block_k, 1),
+        boxes(footprint.block_k, 1),
+        boxes(footprint.block_q, 1),
+        boxes(WARPGROUP_ROWS, 1),
+        boxes(WARPGROUP_ROWS, 1),
+    ];
+    let (list, before) = backward::before(checked, footprint, &maps, workspace)?;
+    let pass = BackwardParams {
+        list,
+        ..backward::params(checked, &cut, columns, schedule, workspace)?
+    };
+    let [q, k, v, d_o, d_k, d_v] = maps;
     let params = TmaBackwardParams {
-        q: boxes(footprint.block_q, 1),
-        k: boxes(footprint.block_k, 1),
-        v: boxes(footprint.block_k, 1),
-        d_o: boxes(footprint.block_q, 1),
-        d_k: boxes(WARPGROUP_ROWS, 1),
-        d_v: boxes(WARPGROUP_ROWS, 1),
+        q,
+        k,
+        v,
+        d_o,
+        d_k,
+        d_v,
         pass,
     };
     backward::launches(
@@ -43,6 +59,7 @@ pub fn launches(
         device,
         kernels,
         &cut,
+        before,
         &pass,
         Params::TmaBackward(params),
     )

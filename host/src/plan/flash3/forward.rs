@@ -8,7 +8,7 @@ use crate::plan::select::{PassKernels, grid};
 use crate::plan::tensor_map::boxes;
 use crate::plan::views::{scale, shape};
 use crate::plan::workspace::WorkspaceLayout;
-use crate::plan::{DeviceInfo, PlannedLaunch, schedule, short};
+use crate::plan::{DeviceInfo, PlannedLaunch, lengths, schedule, short};
 use crate::validate::Checked;
 
 use super::WARPGROUP_ROWS;
@@ -22,38 +22,66 @@ pub fn launches(
     workspace: &mut WorkspaceLayout,
 ) -> Result<Vec<PlannedLaunch>, Reason> {
     let problem = checked.problem();
+    let typical = lengths::of_average_length(checked);
     let mut launches = Vec::new();
     for &variant in kernels.variants() {
         let footprint = &variant.footprint;
         let pack_gqa_log2 = match variant.tiles {
-            TileShape::Compact => short::pack_gqa_log2(problem),
+            TileShape::Compact => short::pack_gqa_log2(&typical),
             TileShape::Default | TileShape::Wide => 0,
         };
-        let tiles = (problem.seqlen_q() as u32).div_ceil(footprint.block_q >> pack_gqa_log2);
-        let heads = (problem.batch() * problem.heads_q()) as u32 >> pack_gqa_log2;
-        let group_size = problem.group_size() as u32 >> pack_gqa_log2;
+        let tile_rows = footprint.block_q >> pack_gqa_log2;
         let (box_rows, box_heads) = (WARPGROUP_ROWS >> pack_gqa_log2, 1 << pack_gqa_log2);
-        let all = grid("the number of query tiles", &[tiles.into(), heads.into()])?;
+        let maps = [
+            boxes(box_rows, box_heads),
+            boxes(footprint.block_k, 1),
+            boxes(footprint.block_k, 1),
+            boxes(box_rows, box_heads),
+        ];
+        let cut = lengths::Tiles {
+            rows: tile_rows,
+            block_q: 0,
+            maps: &maps,
+        };
+        let tile_counter = workspace.place_counter("tile_counter");
+        let listed = lengths::list(checked, cut, workspace)?;
+        // A list is of one head of all sequences.
+        let (tiles, heads) = match listed {
+            Some(_) => (lengths::most_q_blocks(problem, tile_rows), 1),
+            None => (
+                (problem.seqlen_q() as u64).div_ceil(tile_rows.into()),
+                problem.batch(),
+            ),
+        };
+        let heads = (heads * problem.heads_q()) as u32 >> pack_gqa_log2;
+        let group_size = problem.group_size() as u32 >> pack_gqa_log2;
+        let all = grid("the number of query tiles", &[tiles, heads.into()])?;
+        let list = listed.map(|(list, launch)| {
+            launches.push(launch);
+            list
+        });
         if all == 0 {
             continue;
         }
+        let [q, k, v, o] = maps;
         let params = TmaForwardParams {
-            q: boxes(box_rows, box_heads),
-            k: boxes(footprint.block_k, 1),
-            v: boxes(footprint.block_k, 1),
-            o: boxes(box_rows, box_heads),
-            tile_counter: workspace.place_counter("tile_counter"),
+            q,
+            k,
+            v,
+            o,
+            tile_counter,
             shape: shape(checked),
-            window: checked.problem().window(),
+            window: checked.window(),
             scale: scale(checked),
             schedule: schedule::forward(
                 problem,
-                tiles,
+                tiles as u32,
                 heads,
                 group_size,
                 problem.dtype().size_bytes() as u64,
             ),
             pack_gqa_log2,
+            list: list.unwrap_or_default(),
             ..Default::default()
         };
         launches.push(PlannedLaunch::new(

@@ -1,0 +1,160 @@
+//! Sequences of lengths of their own, which lie in device memory: the launch that lists their tiles, and what it has room for.
+//!
+//! A plan knows the longest sequence, and how many rows there are of all of them. Grids and pieces of the workspace are made for the
+//! most tiles that such sequences can have; the kernels do as many as the device finds.
+
+use ferroflash_kernels::attention::lengths::ListedTile;
+use ferroflash_kernels::config;
+use ferroflash_kernels::params::{
+    BACKWARD_MAPS, FORWARD_MAPS, Lengths, Params, TensorMap, TileList, TileListParams,
+};
+use ferroflash_kernels::variants::{Kind, VARIANTS, Variant};
+
+use super::PlannedLaunch;
+use super::reason::Reason;
+use super::select::grid;
+use super::views::shape;
+use super::workspace::{ALIGNMENT_BYTES, WorkspaceLayout};
+use crate::problem::Problem;
+use crate::validate::{Checked, Pass};
+
+/// How many blocks of `rows` rows the sequences can have on a side whose longest has `seqlen`, packed in `total` if they are.
+fn most_blocks(batch: usize, seqlen: usize, total: Option<usize>, rows: u32) -> u64 {
+    let (batch, rows) = (batch as u64, u64::from(rows));
+    let padded = batch.saturating_mul((seqlen as u64).div_ceil(rows));
+    match total {
+        // Each sequence has at most one block that is not full.
+        Some(total) => padded.min((total as u64 / rows).saturating_add(batch)),
+        None => padded,
+    }
+}
+
+/// The most blocks of so many rows of q.
+pub fn most_q_blocks(problem: &Problem, rows: u32) -> u64 {
+    most_blocks(problem.batch(), problem.seqlen_q(), problem.total_q(), rows)
+}
+
+/// The most blocks of so many rows of k and v.
+pub fn most_k_blocks(problem: &Problem, rows: u32) -> u64 {
+    most_blocks(problem.batch(), problem.seqlen_k(), problem.total_k(), rows)
+}
+
+/// A problem of sequences of equal lengths by which choices of speed are made: with the average where they are packed, else with
+/// the longest.
+pub fn of_average_length(checked: &Checked) -> Problem {
+    let problem = checked.problem();
+    if !checked.has_lengths() {
+        return *problem;
+    }
+    let average = |total: Option<usize>, longest: usize| match total {
+        Some(total) => total.div_ceil(problem.batch().max(1)).min(longest),
+        None => longest,
+    };
+    problem.of_equal_lengths(
+        average(problem.total_q(), problem.seqlen_q()),
+        average(problem.total_k(), problem.seqlen_k()),
+    )
+}
+
+/// How the main kernel of a pass cuts the sequences.
+#[derive(Clone, Copy, Debug)]
+pub struct Tiles<'a> {
+    /// Rows of a tile: of q in the forward pass, of k in the backward pass.
+    pub rows: u32,
+    /// Rows of a query block, in the backward pass; else 0.
+    pub block_q: u32,
+    /// The tensor maps of the main kernel, in its order, of which only the boxes are known; none where it takes none.
+    pub maps: &'a [TensorMap],
+}
+
+/// Rows of q, or of k and v: of a batch entry, or of all of them where they are packed; and how many batch entries there are.
+fn rows_and_entries(problem: &Problem, seqlen: usize, total: Option<usize>) -> (u64, u64) {
+    match total {
+        Some(total) => (total as u64, 1),
+        None => (seqlen as u64, problem.batch() as u64),
+    }
+}
+
+/// The launch that lists the tiles; what the main kernels are told of the list. `None` where all sequences are as long as the
+/// problem says.
+pub fn list(
+    checked: &Checked,
+    tiles: Tiles,
+    workspace: &mut WorkspaceLayout,
+) -> Result<Option<(TileList, PlannedLaunch)>, Reason> {
+    let kind = match tiles.maps {
+        [] => Kind::TileList,
+        _ => Kind::TmaTileList,
+    };
+    let Some(variant) = variant(kind).filter(|_| checked.has_lengths()) else {
+        return Ok(None);
+    };
+    let problem = checked.problem();
+    let batch = problem.batch() as u64;
+    let (max_tiles, max_q_blocks) = match checked.pass() {
+        Pass::Backward => (
+            most_k_blocks(problem, tiles.rows),
+            most_q_blocks(problem, tiles.block_q),
+        ),
+        Pass::Forward | Pass::ForwardWithWeights => (most_q_blocks(problem, tiles.rows), 0),
+    };
+    let entry_bytes = u64::from(ListedTile::N_BYTES);
+    let n_maps = tiles.maps.len() as u64;
+    let (rows_q, entries_q) = rows_and_entries(problem, problem.seqlen_q(), problem.total_q());
+    let (rows_k, entries_k) = rows_and_entries(problem, problem.seqlen_k(), problem.total_k());
+    let list = TileList {
+        tiles: workspace.place("tiles", &[max_tiles + 1, entry_bytes])?,
+        q_blocks: match max_q_blocks {
+            0 => 0,
+            n => workspace.place("q_blocks", &[n + 1, entry_bytes])?,
+        },
+        maps: match n_maps {
+            0 => 0,
+            n => workspace.place("tensor_maps", &[batch, n, size_of::<TensorMap>() as u64])?,
+        },
+        rows_q: rows_q as u32,
+        packed_q: problem.total_q().is_some().into(),
+        packed_k: problem.total_k().is_some().into(),
+        reserved: 0,
+    };
+    let mut maps = [TensorMap::default(); BACKWARD_MAPS as usize];
+    maps[..tiles.maps.len()].copy_from_slice(tiles.maps);
+    let params = TileListParams {
+        maps,
+        lengths: Lengths {
+            rows_q: rows_q as u32,
+            rows_k: rows_k as u32,
+            ..Lengths::default()
+        },
+        list,
+        scratch: workspace.place("sequences", &[3, batch, size_of::<u32>() as u64])?,
+        shape: shape(checked),
+        window: checked.window(),
+        n_maps: n_maps as u32,
+        tile_rows: tiles.rows,
+        block_q: tiles.block_q,
+        max_tiles: u32::try_from(max_tiles).unwrap_or(u32::MAX),
+        max_q_blocks: u32::try_from(max_q_blocks).unwrap_or(u32::MAX),
+        ..TileListParams::default()
+    };
+    let block_rows = u64::from(variant.footprint.block_q);
+    let of_q = rows_q.div_ceil(block_rows).saturating_mul(entries_q);
+    let of_k = match checked.pass() {
+        Pass::Backward => rows_k.div_ceil(block_rows).saturating_mul(entries_k),
+        Pass::Forward | Pass::ForwardWithWeights => 0,
+    };
+    // One block makes the list; maps are made by those that clear.
+    let blocks = of_q.saturating_add(of_k).saturating_add(1).max(2);
+    let grid = grid("the number of blocks of rows", &[blocks])?;
+    let launch = PlannedLaunch::new(checked, variant, grid, Params::TileList(params));
+    Ok(Some((list, launch)))
+}
+
+/// The kernel of a kind; it serves every problem that the others do.
+fn variant(kind: Kind) -> Option<&'static Variant> {
+    VARIANTS.iter().find(|row| row.kind == kind)
+}
+
+const _: () = assert!(size_of::<TensorMap>() as u64 * 2 == ALIGNMENT_BYTES);
+const _: () = assert!(FORWARD_MAPS <= BACKWARD_MAPS);
+const _: () = assert!(config::tile_list().block_q == config::tile_list().block_k);
