@@ -8,11 +8,13 @@
 //! | [`padded`] | head_dims that kernels pad to their own, and those that only some kernels have |
 //! | [`wide`] | what only the CPU backend takes: other head_dims, f32, unaligned memory |
 //! | [`random`] | anything that the kernels take |
+//! | [`aimed`] | small sets, each case for one mistake: strides of 0, mispredictions, edges of blocks, stages used again |
 //! | [`compact`] | two sets of their own for the compact tiles of flash2's backward pass |
 //! | [`short`] | two sets of their own for the compact tiles of flash3's forward pass |
 //! | [`orders`] | sets of their own for the orders of tiles in flash3's backward pass |
 //! | [`wide_tiles`] | a set of its own for the wide tiles of flash3's forward pass |
 
+pub mod aimed;
 pub mod compact;
 pub mod orders;
 mod random;
@@ -94,7 +96,8 @@ impl Case {
     /// Its numbers.
     pub fn values(&self) -> Values {
         let sizes = self.sizes;
-        let values = Values::new(self.fill, sizes, self.dtype, self.seed);
+        let values = Values::new(self.fill, sizes, self.dtype, self.seed)
+            .repeated(self.arrangement.repeats(), sizes);
         match self.lse_gradient {
             LseGradient::Absent => values,
             LseGradient::Given => values.with_d_lse(sizes, |i| self.sees_a_key(i), self.seed),
@@ -317,6 +320,8 @@ pub fn wide() -> Vec<Case> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::subject::TileShape;
+    use ferroflash::Algorithm;
 
     #[test]
     fn the_full_set_covers_each_pair_of_choices() {
@@ -371,6 +376,13 @@ mod tests {
             orders::causal(),
             wide_tiles::all(),
             windows::all(),
+            aimed::repeated(),
+            aimed::mispredictions(TileShape::Default),
+            aimed::mispredictions(TileShape::Compact),
+            aimed::wide_mispredictions(),
+            aimed::edges(Algorithm::Flash2, TileShape::Default),
+            aimed::edges(Algorithm::Flash3, TileShape::Compact),
+            aimed::stages(),
         ]
         .concat()
         {

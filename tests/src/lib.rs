@@ -11,6 +11,7 @@
 //! | [`compare`] | the worst element, where it lies, what it should be |
 //! | [`trial`] | one case on one device |
 //! | [`subject`] | the backends under test |
+//! | [`sample`] | which cases of a set run |
 //! | [`mod@suite`] | the same cases for every backend |
 #![forbid(unsafe_code)]
 
@@ -31,6 +32,8 @@ pub mod compare;
 pub mod trial;
 
 pub mod subject;
+
+pub mod sample;
 
 pub mod suite;
 

@@ -7,7 +7,7 @@ use ferroflash::{
 };
 use half::{bf16, f16};
 
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, Repeats};
 use crate::cases::Case;
 use crate::compare::{Closeness, Comparison, Errors};
 use crate::inputs::{Fill, Values};
@@ -90,7 +90,9 @@ impl Reference {
         let like_lse = [sizes.batch, sizes.heads_q, sizes.seqlen_q, 1];
         let of_row = sizes.seqlen_k;
         let of_column = sizes.seqlen_q * sizes.heads_q.checked_div(sizes.heads_k).unwrap_or(0);
-        let errors = if case.fill == Fill::EqualRows {
+        let rows_are_equal =
+            case.fill == Fill::EqualRows || case.arrangement.repeats() == Repeats::Rows;
+        let errors = if rows_are_equal {
             Errors::Shared
         } else {
             Errors::Independent
@@ -205,7 +207,8 @@ fn typed<T: Element>(
     let filled = |values: &[f64], shape| {
         Buffer::<T>::filled(values, shape, case.arrangement).map_err(broken)
     };
-    let unwritten = |shape| Buffer::<T>::unwritten(shape, case.arrangement).map_err(broken);
+    let outputs = case.arrangement.of_outputs();
+    let unwritten = |shape| Buffer::<T>::unwritten(shape, outputs).map_err(broken);
     let inputs = [
         filled(&values.q, like_q)?,
         filled(&values.k, like_k)?,
