@@ -8,7 +8,7 @@ use super::Tiles;
 use super::consumer::{Consumer, THREADS};
 use super::layout::{Layout, converted_rows};
 use super::producer::announce;
-use super::sums::{FRAGMENT_BYTES, piece_bytes};
+use super::sums::{FRAGMENT_BYTES, piece_bytes, row_address};
 use super::work::{DqRows, Work};
 use crate::attention::mask::{Band, Rows};
 use crate::attention::{batch_and_head, divide};
@@ -83,9 +83,7 @@ impl Consumer<'_> {
                 self.band.kv_blocks(queries, T::FOOTPRINT.block_k).n() > 0
             };
             // Blocks of more than 64 rows hold the pieces of the first 64 first.
-            let row_bytes = const { T::ACCUM_COLUMNS * 4 };
-            let rows = u64::from(head) * p.padded_q + u64::from(first);
-            let mut own = p.d_q_accum + rows * u64::from(row_bytes) + u64::from(thread * 16);
+            let mut own = row_address::<T>(p, head, first) + u64::from(thread * 16);
             let (batch_idx, head_idx) = batch_and_head(head, p.shape.heads_q);
             let mut target = GlobalMatrix {
                 rows: GlobalRows::new(&p.d_q, batch_idx, head_idx, p.shape.seqlen_q),
@@ -121,9 +119,7 @@ impl Consumer<'_> {
             let (warp, lane) = (thread / 32, thread % 32);
             let queries = Rows::of_sequence(first, block_q, p.shape.seqlen_q);
             let added = self.band.kv_blocks(queries, T::FOOTPRINT.block_k).n() > 0;
-            let rows = u64::from(head) * p.padded_q + u64::from(first);
-            let own = p.d_q_accum
-                + rows * u64::from(const { T::ACCUM_COLUMNS * 4 })
+            let own = row_address::<T>(p, head, first)
                 + u64::from(self.idx * piece_bytes::<T>() + warp * 512);
             let (batch_idx, head_idx) = batch_and_head(head, p.shape.heads_q);
             let target = GlobalMatrix {
