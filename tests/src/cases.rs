@@ -165,7 +165,7 @@ const LENGTHS: [(usize, usize); 16] = [
 const HEADS: [(usize, usize, usize); 5] = [(1, 1, 1), (2, 2, 2), (1, 4, 2), (1, 3, 1), (2, 2, 1)];
 
 /// Gives a gradient of lse to every case with rows that see no key, where nobody may look at it, and to half of the others,
-/// in an order that follows no cycle of theirs, nor that of [`crate::suite`]'s turns.
+/// in an order that follows no cycle of theirs, nor that of the suite's second runs.
 fn with_lse_gradients(mut cases: Vec<Case>) -> Vec<Case> {
     for (at, case) in cases.iter_mut().enumerate() {
         let some_see_none = (0..case.sizes.seqlen_q).any(|i| !case.sees_a_key(i));

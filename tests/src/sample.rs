@@ -108,8 +108,8 @@ fn sample(strata: &[String], seed: u64) -> Vec<usize> {
     let mut numbers = Vec::new();
     for members in members.values() {
         let needed = members[rng.random_range(0..members.len())];
-        let drawn = |&number: &usize| number == needed || rng.random_ratio(1, ONE_IN);
-        numbers.extend(members.iter().copied().filter(drawn));
+        let chosen = |&number: &usize| number == needed || rng.random_ratio(1, ONE_IN);
+        numbers.extend(members.iter().copied().filter(chosen));
     }
     numbers.sort_unstable();
     numbers

@@ -38,8 +38,8 @@ enum Beside {
 }
 
 impl Beside {
-    /// Everything; on the emulator, which is slow, one or the other, by turns that no cycle of the cases repeats.
-    fn turn(subject: &Subject, at: usize) -> Beside {
+    /// Everything; on the emulator, which is slow, one or the other, in an order that no cycle of the cases repeats.
+    fn of_case(subject: &Subject, at: usize) -> Beside {
         match subject.backend {
             Backend::Emulated if at.count_ones().is_multiple_of(2) => Beside::SecondRun,
             Backend::Emulated => Beside::FastestOrder,
@@ -73,7 +73,7 @@ pub fn check(subject: &Subject, algorithm: Algorithm, test: &str, cases: Vec<Cas
         _ => vec![String::new(); cases.len()],
     };
     let numbers = choice.numbers(&strata);
-    let beside = |number| Beside::turn(subject, number);
+    let beside = |number| Beside::of_case(subject, number);
     check_numbers(subject, algorithm, test, &cases, &numbers, beside);
 }
 
@@ -165,7 +165,7 @@ pub fn check_random(subject: &Subject, algorithm: Algorithm, test: &str) {
     let strategy = cases::random(subject.head_dims, 200);
     let mut runner = cases::runner(n_cases, sample::seed());
     let outcome = runner.run(&strategy, |case| {
-        let beside = Beside::turn(subject, case.seed as usize);
+        let beside = Beside::of_case(subject, case.seed as usize);
         match check_case(subject, algorithm, &case, beside) {
             Ok(_) => Ok(()),
             Err(failure) => Err(proptest::test_runner::TestCaseError::fail(failure)),
