@@ -18,7 +18,7 @@ use crate::cases::Case;
 use crate::suite::say;
 
 /// Of the cases that a sample need not have, one in so many runs.
-const ONE_IN: u32 = 8;
+const ONE_IN: u32 = 16;
 
 /// Of the random problems, a sample has one in so many.
 const ONE_RANDOM_IN: u32 = 4;
@@ -87,6 +87,11 @@ impl Choice {
         }
     }
 
+    /// Whether a case runs once only; a sample does without every third one's second run.
+    pub fn runs_once(&self, number: usize) -> bool {
+        matches!(self, Choice::Sample(seed) if seed.wrapping_add(number as u64).is_multiple_of(3))
+    }
+
     /// How many random problems run, of this many.
     pub fn n_random(&self, all: u32) -> u32 {
         match self {
@@ -147,7 +152,7 @@ mod tests {
     fn a_sample_has_every_stratum_and_little_more() {
         let strata = strata(&[1, 2, 40, 1, 60]);
         let mut seen = vec![false; strata.len()];
-        for seed in 0..200 {
+        for seed in 0..400 {
             let numbers = Choice::Sample(seed).numbers(&strata);
             assert_eq!(numbers, Choice::Sample(seed).numbers(&strata));
             assert!(numbers.is_sorted_by(|a, b| a < b), "{numbers:?}");

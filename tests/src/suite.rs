@@ -73,7 +73,10 @@ pub fn check(subject: &Subject, algorithm: Algorithm, test: &str, cases: Vec<Cas
         _ => vec![String::new(); cases.len()],
     };
     let numbers = choice.numbers(&strata);
-    let beside = |number| Beside::of_case(subject, number);
+    let beside = |number| match choice.runs_once(number) {
+        true => Beside::Nothing,
+        false => Beside::of_case(subject, number),
+    };
     check_numbers(subject, algorithm, test, &cases, &numbers, beside);
 }
 
