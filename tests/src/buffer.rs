@@ -19,6 +19,39 @@ pub enum Arrangement {
     Unaligned,
     /// Batch entries more than 2³¹ elements apart: offsets that 32 bits do not hold.
     Far,
+    /// As `Padded`, and a stride of 0 repeats entries of inputs.
+    Repeated(Repeats),
+}
+
+/// Which entries of a tensor a stride of 0 repeats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repeats {
+    /// None.
+    Nothing,
+    /// There is one batch entry.
+    Batch,
+    /// There is one row.
+    Rows,
+    /// There is one head.
+    Heads,
+}
+
+impl Arrangement {
+    /// Which entries of inputs are repeated.
+    pub fn repeats(self) -> Repeats {
+        match self {
+            Arrangement::Repeated(repeats) => repeats,
+            _ => Repeats::Nothing,
+        }
+    }
+
+    /// How outputs lie where inputs lie so: nothing of theirs is repeated.
+    pub fn of_outputs(self) -> Arrangement {
+        match self {
+            Arrangement::Repeated(_) => Arrangement::Padded,
+            other => other,
+        }
+    }
 }
 
 /// The arrangements that every backend takes.
@@ -141,6 +174,24 @@ fn arrange(shape: [usize; 4], arrangement: Arrangement) -> Result<Layout, Proble
             ..Layout::bshd([batch, seqlen, 3 * heads, head_dim])?
         },
         Arrangement::Padded => padded(ALIGNMENT),
+        Arrangement::Repeated(repeats) => {
+            let layout = padded(ALIGNMENT);
+            match repeats {
+                Repeats::Nothing => layout,
+                Repeats::Batch => Layout {
+                    batch_stride: 0,
+                    ..layout
+                },
+                Repeats::Rows => Layout {
+                    row_stride: 0,
+                    ..layout
+                },
+                Repeats::Heads => Layout {
+                    head_stride: 0,
+                    ..layout
+                },
+            }
+        }
         Arrangement::Far => Layout {
             batch_stride: (1 << 31) + ALIGNMENT,
             ..padded(ALIGNMENT)

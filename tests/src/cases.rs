@@ -9,11 +9,13 @@
 //! | [`wide`] | what only the CPU backend takes: other head_dims, f32, unaligned memory |
 //! | [`random`] | anything that the kernels take |
 //! | [`lengths`] | sequences of different lengths, packed and padded |
+//! | [`aimed`] | small sets, each case for one mistake: strides of 0, mispredictions, edges of blocks, stages used again |
 //! | [`compact`] | two sets of their own for the compact tiles of flash2's backward pass |
 //! | [`short`] | two sets of their own for the compact tiles of flash3's forward pass |
 //! | [`orders`] | sets of their own for the orders of tiles in flash3's backward pass |
 //! | [`wide_tiles`] | a set of its own for the wide tiles of flash3's forward pass |
 
+pub mod aimed;
 pub mod compact;
 pub mod lengths;
 pub mod orders;
@@ -103,7 +105,8 @@ impl Case {
             return self.values_of_lengths(lengths);
         }
         let sizes = self.sizes;
-        let values = Values::new(self.fill, sizes, self.dtype, self.seed);
+        let values = Values::new(self.fill, sizes, self.dtype, self.seed)
+            .repeated(self.arrangement.repeats(), sizes);
         match self.lse_gradient {
             LseGradient::Absent => values,
             LseGradient::Given => {
@@ -175,7 +178,7 @@ const LENGTHS: [(usize, usize); 16] = [
 const HEADS: [(usize, usize, usize); 5] = [(1, 1, 1), (2, 2, 2), (1, 4, 2), (1, 3, 1), (2, 2, 1)];
 
 /// Gives a gradient of lse to every case with rows that see no key, where nobody may look at it, and to half of the others,
-/// in an order that follows no cycle of theirs, nor that of [`crate::suite`]'s turns.
+/// in an order that follows no cycle of theirs, nor that of the suite's second runs.
 fn with_lse_gradients(mut cases: Vec<Case>) -> Vec<Case> {
     for (at, case) in cases.iter_mut().enumerate() {
         let some_see_none = (0..case.sizes.seqlen_q).any(|i| !case.sees_a_key(i));
@@ -330,6 +333,8 @@ pub fn wide() -> Vec<Case> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::subject::TileShape;
+    use ferroflash::Algorithm;
 
     #[test]
     fn the_full_set_covers_each_pair_of_choices() {
@@ -385,6 +390,13 @@ mod tests {
             wide_tiles::all(),
             windows::all(),
             lengths::all(),
+            aimed::repeated(),
+            aimed::mispredictions(TileShape::Default),
+            aimed::mispredictions(TileShape::Compact),
+            aimed::wide_mispredictions(),
+            aimed::edges(Algorithm::Flash2, TileShape::Default),
+            aimed::edges(Algorithm::Flash3, TileShape::Compact),
+            aimed::stages(),
         ]
         .concat()
         {

@@ -6,6 +6,7 @@ use half::{bf16, f16};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
+use crate::buffer::Repeats;
 use crate::oracle::Sizes;
 
 /// What the numbers look like.
@@ -31,9 +32,20 @@ pub enum Fill {
     Rising,
     /// Scores fall along the keys: only the first tile counts.
     Falling,
+    /// Scores fall by 2⁻⁴⁰ and more from each step of this many keys to the next, and are nearly equal within one. Who goes through
+    /// the keys from the last block down finds that every block outgrows the one before, and that all its keys count.
+    Steps {
+        /// Keys of a step.
+        keys: usize,
+    },
+    /// All scores are 0, but that of the fourth key is this many sixteenths, to base 2.
+    Spike {
+        /// Sixteenths.
+        log2_16: u16,
+    },
 }
 
-/// The fills that are not [`Fill::Normal`].
+/// The fills that are not [`Fill::Normal`], but for those that are aimed at one kernel's tiles.
 pub const ADVERSARIAL: [Fill; 9] = [
     Fill::Spaced,
     Fill::Peaked,
@@ -109,6 +121,29 @@ impl Values {
         }
     }
 
+    /// The same where a stride of 0 repeats entries: every batch entry, row or head is the first one of its tensor.
+    pub fn repeated(mut self, repeats: Repeats, sizes: Sizes) -> Values {
+        let head_dim = sizes.head_dim;
+        for (array, seqlen, heads) in [
+            (&mut self.q, sizes.seqlen_q, sizes.heads_q),
+            (&mut self.k, sizes.seqlen_k, sizes.heads_k),
+            (&mut self.v, sizes.seqlen_k, sizes.heads_k),
+            (&mut self.d_o, sizes.seqlen_q, sizes.heads_q),
+        ] {
+            let (row, entry) = (heads * head_dim, seqlen * heads * head_dim);
+            for at in 0..array.len() {
+                let first = match repeats {
+                    Repeats::Nothing => at,
+                    Repeats::Batch => at % entry,
+                    Repeats::Rows => at / entry * entry + at % row,
+                    Repeats::Heads => at / row * row + at % head_dim,
+                };
+                array[at] = array[first];
+            }
+        }
+        self
+    }
+
     /// Turns normally distributed values into those of another fill.
     fn reshape(&mut self, fill: Fill, sizes: Sizes, rng: &mut StdRng) {
         let Values { q, k, v, d_o, .. } = self;
@@ -165,6 +200,27 @@ impl Values {
                     *x = 4.0 * ramp + 0.0625 * *x;
                 }
             }
+            Fill::Steps { keys } => {
+                let row_elems = sizes.heads_k * sizes.head_dim;
+                // The scale of the scores is 1/√head_dim, so a step is 40 and more.
+                let step = 40.0 / (sizes.head_dim as f64).sqrt();
+                q.iter_mut().for_each(|x| *x = 1.0 + 0.125 * *x);
+                for (at, x) in k.iter_mut().enumerate() {
+                    let nth = (at / row_elems) % sizes.seqlen_k / keys;
+                    *x = 0.0625 * *x - step * nth as f64;
+                }
+            }
+            Fill::Spike { log2_16 } => {
+                let row_elems = sizes.heads_k * sizes.head_dim;
+                let score = f64::from(log2_16) / 16.0 * std::f64::consts::LN_2;
+                // With queries of 1 and a scale of 1/√head_dim.
+                let each = score / (sizes.head_dim as f64).sqrt();
+                q.iter_mut().for_each(|x| *x = 1.0);
+                for (at, x) in k.iter_mut().enumerate() {
+                    let of_spike = (at / row_elems) % sizes.seqlen_k == 3;
+                    *x = if of_spike { each } else { 0.0 };
+                }
+            }
         }
     }
 }
@@ -203,7 +259,8 @@ mod tests {
 
     #[test]
     fn values_are_finite_representable_and_depend_on_the_seed_alone() {
-        for fill in ADVERSARIAL.into_iter().chain([Fill::Normal]) {
+        let aimed = [Fill::Steps { keys: 3 }, Fill::Spike { log2_16: 264 }];
+        for fill in ADVERSARIAL.into_iter().chain([Fill::Normal]).chain(aimed) {
             for dtype in [Dtype::Bf16, Dtype::F16, Dtype::F32] {
                 let values = Values::new(fill, SIZES, dtype, 3);
                 assert_eq!(values, Values::new(fill, SIZES, dtype, 3));
@@ -230,6 +287,46 @@ mod tests {
             mean.abs() < 0.02 && (variance - 1.0).abs() < 0.02,
             "{mean} {variance}"
         );
+    }
+
+    /// The scores of the first query with every key, to base 2.
+    fn scores_log2(fill: Fill) -> Vec<f64> {
+        let values = Values::new(fill, SIZES, Dtype::F16, 1);
+        let row_elems = SIZES.heads_k * SIZES.head_dim;
+        let scale = std::f64::consts::LOG2_E / (SIZES.head_dim as f64).sqrt();
+        let score = |key: usize| -> f64 {
+            let k = &values.k[key * row_elems..][..SIZES.head_dim];
+            values.q.iter().zip(k).map(|(q, k)| q * k).sum()
+        };
+        (0..SIZES.seqlen_k).map(|key| score(key) * scale).collect()
+    }
+
+    #[test]
+    fn steps_fall_far_and_a_spike_is_as_high_as_it_says() {
+        let scores = scores_log2(Fill::Steps { keys: 3 });
+        for (key, score) in scores.iter().enumerate() {
+            let first = scores[key / 3 * 3];
+            assert!((score - first).abs() < 2.0, "{scores:?}");
+            assert!(key < 3 || *score < scores[key - 3] - 40.0, "{scores:?}");
+        }
+        let scores = scores_log2(Fill::Spike { log2_16: 264 });
+        assert!((scores[3] - 16.5).abs() < 0.02, "{scores:?}");
+        assert_eq!(scores.iter().filter(|&&score| score == 0.0).count(), 6);
+    }
+
+    #[test]
+    fn repeated_entries_are_the_first_one() {
+        let values = Values::new(Fill::Normal, SIZES, Dtype::Bf16, 1);
+        let of = |repeats| values.clone().repeated(repeats, SIZES).k;
+        let (head, row, entry) = (8, 16, 112);
+        assert_eq!(of(Repeats::Nothing), values.k);
+        assert_eq!(of(Repeats::Batch)[entry..], values.k[..entry]);
+        assert_eq!(
+            of(Repeats::Heads)[row + head..][..head],
+            values.k[row..][..head]
+        );
+        let rows = of(Repeats::Rows);
+        assert_eq!(rows[entry + 3 * row..][..row], values.k[entry..][..row]);
     }
 
     #[test]

@@ -13,6 +13,7 @@
 //! | [`reference`] | what a case should give, by the oracle |
 //! | [`trial`] | one case on one device |
 //! | [`subject`] | the backends under test |
+//! | [`sample`] | which cases of a set run |
 //! | [`mod@suite`] | the same cases for every backend |
 #![forbid(unsafe_code)]
 
@@ -37,6 +38,8 @@ pub mod reference;
 pub mod trial;
 
 pub mod subject;
+
+pub mod sample;
 
 pub mod suite;
 

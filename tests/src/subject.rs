@@ -3,6 +3,7 @@
 use ferroflash::backend::emulated::EmulatorOptions;
 use ferroflash::plan::DeviceInfo;
 use ferroflash::{Algorithm, Backend, Device};
+pub use ferroflash_kernels::variants::TileShape;
 
 use crate::cases::compact::COMPACT_HEAD_DIM;
 use crate::cases::{HEAD_DIMS, orders};
@@ -100,6 +101,19 @@ pub const EMULATED_ORDERS: Subject = Subject {
         }))
     },
     n_random: 15,
+    tiles: Tiles::Any,
+    ..EMULATED_HOPPER
+};
+
+/// The emulator as a Hopper of one SM: blocks take many tiles, one after the other.
+pub const EMULATED_ONE_SM: Subject = Subject {
+    open: |seed| {
+        let options = EmulatorOptions::hopper(seed);
+        Ok(Device::emulated(EmulatorOptions {
+            device: of_sms(options.device, 1),
+            ..options
+        }))
+    },
     tiles: Tiles::Any,
     ..EMULATED_HOPPER
 };

@@ -1,23 +1,27 @@
 //! One suite for every backend: the same cases, both passes, every result; a second run for the same bits, and the
 //! order that is not deterministic.
 //!
+//! The emulator runs a sample of the cases: [`mod@crate::sample`] says which, and how to run them all.
+//!
 //! What a backend cannot serve is counted as not eligible, never as passed, and only where this file expects it. A
 //! backend that is not there says `[not run]` with the reason on standard error; the environment variable `REQUIRE`
 //! (`REQUIRE=cuda`) makes a failure of that.
 
 use std::io::Write;
+use std::time::Instant;
 
 use ferroflash::plan::DeviceInfo;
 use ferroflash::plan::kinds;
 use ferroflash::{Algorithm, Backend, Device, Mask, Order, Pass};
 use ferroflash_kernels::variants::{self, Kind, TileShape};
 
-use crate::buffer::Arrangement;
+use crate::buffer::{Arrangement, Repeats};
 use crate::cases::compact::COMPACT_HEAD_DIM;
 use crate::cases::{self, Case};
 use crate::compare::Closeness;
 use crate::inputs::Values;
 use crate::reference::Reference;
+use crate::sample::{self, Choice};
 use crate::subject::{Subject, Tiles};
 use crate::trial::{self, Refusal};
 
@@ -30,11 +34,13 @@ enum Beside {
     SecondRun,
     /// The results in the order that is not deterministic.
     FastestOrder,
+    /// Neither.
+    Nothing,
 }
 
 impl Beside {
-    /// Everything; on the emulator, which is slow, one or the other, by turns that no cycle of the cases repeats.
-    fn turn(subject: &Subject, at: usize) -> Beside {
+    /// Everything; on the emulator, which is slow, one or the other, in an order that no cycle of the cases repeats.
+    fn of_case(subject: &Subject, at: usize) -> Beside {
         match subject.backend {
             Backend::Emulated if at.count_ones().is_multiple_of(2) => Beside::SecondRun,
             Backend::Emulated => Beside::FastestOrder,
@@ -49,24 +55,70 @@ struct Counts {
     n_passed: usize,
     n_not_eligible: usize,
     closest: Closeness,
-    failures: Vec<String>,
+    /// The numbers of the cases that failed, and what is wrong with them.
+    failures: Vec<(usize, String)>,
 }
 
-/// Puts the subject through a set of cases; panics with every failure.
-pub fn check(subject: &Subject, algorithm: Algorithm, set: &str, cases: Vec<Case>) {
+/// Puts the subject through a set of cases, or through a sample of them; panics with every failure. `test` is the path of the
+/// test, from the name of the test program on.
+pub fn check(subject: &Subject, algorithm: Algorithm, test: &str, cases: Vec<Case>) {
     if subject.cannot_run(algorithm) {
         return;
     }
+    let choice = Choice::of(subject.backend);
+    let strata = match (&choice, (subject.open)(0)) {
+        (Choice::Sample(_), Ok(device)) => cases
+            .iter()
+            .map(|case| sample::stratum(&device, algorithm, case))
+            .collect(),
+        _ => vec![String::new(); cases.len()],
+    };
+    let numbers = choice.numbers(&strata);
+    let beside = |number| match choice.runs_once(number) {
+        true => Beside::Nothing,
+        false => Beside::of_case(subject, number),
+    };
+    check_numbers(subject, algorithm, test, &cases, &numbers, beside);
+}
+
+/// The same for a set that runs as a whole, and once: each of its cases is there for a mistake of its own.
+pub fn check_all(subject: &Subject, algorithm: Algorithm, test: &str, cases: Vec<Case>) {
+    if subject.cannot_run(algorithm) {
+        return;
+    }
+    let all = vec![String::new(); cases.len()];
+    let numbers = match Choice::of(subject.backend) {
+        only @ Choice::Only(_) => only.numbers(&all),
+        Choice::All | Choice::Sample(_) => Choice::All.numbers(&all),
+    };
+    check_numbers(subject, algorithm, test, &cases, &numbers, |_| {
+        Beside::Nothing
+    });
+}
+
+fn check_numbers(
+    subject: &Subject,
+    algorithm: Algorithm,
+    test: &str,
+    cases: &[Case],
+    numbers: &[usize],
+    beside: impl Fn(usize) -> Beside,
+) {
+    let begun = Instant::now();
     let mut counts = Counts::default();
-    for (at, case) in cases.iter().enumerate() {
-        match check_case(subject, algorithm, case, Beside::turn(subject, at)) {
+    for &number in numbers {
+        let case = &cases[number];
+        match check_case(subject, algorithm, case, beside(number)) {
             Ok(Some(close)) => {
                 counts.n_passed += 1;
                 counts.closest.worst = counts.closest.worst.max(close.worst);
                 counts.closest.rms = counts.closest.rms.max(close.rms);
             }
             Ok(None) => counts.n_not_eligible += 1,
-            Err(failure) => counts.failures.push(format!("{case:?}\n{failure}")),
+            Err(failure) => {
+                let failure = format!("case {number}: {case:?}\n{failure}");
+                counts.failures.push((number, failure));
+            }
         }
     }
     let Counts {
@@ -76,39 +128,61 @@ pub fn check(subject: &Subject, algorithm: Algorithm, set: &str, cases: Vec<Case
         failures,
     } = &counts;
     say(&format!(
-        "conformance: {} {algorithm} {set}: {n_passed} passed, {} failed, {n_not_eligible} not eligible; \
-         at most {:.2} of the tolerance (root mean square {:.2})",
-        subject.backend,
+        "conformance: {test}: {} of {} cases: {n_passed} passed, {} failed, {n_not_eligible} not eligible; \
+         at most {:.2} of the tolerance (root mean square {:.2}); {:.1} s",
+        numbers.len(),
+        cases.len(),
         failures.len(),
         closest.worst,
         closest.rms,
+        begun.elapsed().as_secs_f64(),
     ));
+    let (failed, texts): (Vec<_>, Vec<_>) = failures.iter().cloned().unzip();
     assert!(
         failures.is_empty(),
-        "{} of {} cases failed:\n\n{}",
+        "{} of {} cases failed; to repeat them: {}\n\n{}",
         failures.len(),
-        cases.len(),
-        failures.join("\n\n")
+        numbers.len(),
+        repeat(test, Some(&failed)),
+        texts.join("\n\n")
     );
 }
 
+/// The command that runs a test again, with these cases alone.
+fn repeat(test: &str, numbers: Option<&[usize]>) -> String {
+    let seed = sample::seed();
+    let (program, path) = test.split_once("::").unwrap_or((test, ""));
+    let cases = numbers.map(|numbers| {
+        let numbers: Vec<String> = numbers.iter().map(ToString::to_string).collect();
+        format!(" CASES={}", numbers.join(","))
+    });
+    let cases = cases.unwrap_or_default();
+    format!("SEED={seed}{cases} cargo test -p conformance --test {program} -- --exact {path}")
+}
+
 /// Puts the subject through random cases, as many as it has time for; a failure is made smaller before it is shown.
-pub fn check_random(subject: &Subject, algorithm: Algorithm) {
+pub fn check_random(subject: &Subject, algorithm: Algorithm, test: &str) {
     if subject.cannot_run(algorithm) {
         return;
     }
+    let n_cases = Choice::of(subject.backend).n_random(subject.n_random);
     let strategy = cases::random(subject.head_dims, 200);
-    let mut runner = cases::runner(subject.n_random);
+    let mut runner = cases::runner(n_cases, sample::seed());
     let outcome = runner.run(&strategy, |case| {
-        let beside = Beside::turn(subject, case.seed as usize);
+        let beside = Beside::of_case(subject, case.seed as usize);
         match check_case(subject, algorithm, &case, beside) {
             Ok(_) => Ok(()),
             Err(failure) => Err(proptest::test_runner::TestCaseError::fail(failure)),
         }
     });
     if let Err(failure) = outcome {
-        panic!("{failure}");
+        panic!("{failure}\nto repeat it: {}", repeat(test, None));
     }
+}
+
+/// The seed of the emulator's scheduler: another one for every case and for every seed of the run.
+fn scheduler_seed(case: &Case) -> u64 {
+    case.seed.wrapping_add(sample::seed())
 }
 
 /// One case: `None` where the algorithm cannot serve it, as it should not.
@@ -119,7 +193,7 @@ fn check_case(
     beside: Beside,
 ) -> Result<Option<Closeness>, String> {
     let values = case.values();
-    let device = (subject.open)(case.seed)?;
+    let device = (subject.open)(scheduler_seed(case))?;
     let eligible = is_eligible(subject.backend, algorithm, case);
     let results = match trial::run(case, &values, &device, algorithm, Order::Deterministic) {
         Ok(_) if !eligible => return Err("it ran; it should have been refused".into()),
@@ -132,10 +206,10 @@ fn check_case(
     let problem = case.problem().map_err(|error| error.to_string())?;
     let reference = Reference::new(case, &values, problem.scale());
     let close = reference.judge(case, &results)?;
-    if beside != Beside::FastestOrder {
+    if matches!(beside, Beside::Everything | Beside::SecondRun) {
         check_again(subject, algorithm, case, &values, &results)?;
     }
-    if beside != Beside::SecondRun {
+    if matches!(beside, Beside::Everything | Beside::FastestOrder) {
         check_fastest(&device, algorithm, case, &values, &reference)?;
     }
     Ok(Some(close))
@@ -192,6 +266,10 @@ fn has_wide_gradients(device: &DeviceInfo, case: &Case) -> bool {
 /// Whether queries are so few that two SMs may take compact tiles of them.
 fn is_short(case: &Case) -> bool {
     let sizes = case.sizes;
+    if case.lengths.is_some() {
+        // The average of packed sequences decides.
+        return true;
+    }
     let heads = sizes.batch * sizes.heads_q;
     sizes.seqlen_q <= 64
         || heads * sizes.seqlen_q.div_ceil(64) <= 4
@@ -206,7 +284,7 @@ fn check_again(
     values: &Values,
     first: &trial::Results,
 ) -> Result<(), String> {
-    let device = (subject.open)(case.seed + 1)?;
+    let device = (subject.open)(scheduler_seed(case).wrapping_add(1))?;
     let second = match trial::run(case, values, &device, algorithm, Order::Deterministic) {
         Ok(second) => second,
         Err(refusal) => return Err(format!("in the second run: {refusal:?}")),
@@ -258,14 +336,17 @@ fn is_eligible(backend: Backend, algorithm: Algorithm, case: &Case) -> bool {
     let half = case.dtype != ferroflash::Dtype::F32;
     let empty = case.sizes.query_elems() == 0 && case.sizes.key_elems() == 0;
     let aligned = case.arrangement != Arrangement::Unaligned || empty;
+    let repeats = case.arrangement.repeats() != Repeats::Nothing;
     match (backend, algorithm) {
         (Backend::Cpu, Algorithm::Tiled) => true,
         (Backend::Cpu, _) => false,
         (_, algorithm) if case.lengths.is_some() && algorithm != Algorithm::Flash3 => false,
         (_, Algorithm::Flash2) => half && aligned && [32, 64, 128].contains(&case.sizes.head_dim),
-        (_, Algorithm::Flash3 | Algorithm::Standard) => {
-            half && aligned && case.sizes.head_dim.is_multiple_of(8)
+        // Tensor maps know no stride of 0.
+        (_, Algorithm::Flash3) => {
+            half && aligned && !repeats && case.sizes.head_dim.is_multiple_of(8)
         }
+        (_, Algorithm::Standard) => half && aligned && case.sizes.head_dim.is_multiple_of(8),
         _ => false,
     }
 }

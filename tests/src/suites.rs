@@ -1,44 +1,60 @@
 //! Makes the tests of a backend: each macro a set of tests that put a subject through [`crate::suite`].
 
+/// The path of a test of the module that this stands in, from the test program's name on.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! path {
+    ($test:literal) => {
+        concat!(module_path!(), "::", $test)
+    };
+}
+
 /// Makes the tests of one backend: a module for each algorithm, in it a test for each set of cases.
 #[macro_export]
 macro_rules! suite {
     ($subject:path { $($module:ident: $algorithm:ident),+ $(,)? }) => {
         $(mod $module {
-            use $crate::suite::{check, check_random};
+            use $crate::cases::aimed;
+            use $crate::path;
             use $crate::subject::Subject;
+            use $crate::suite::{check, check_all, check_random};
 
             const SUBJECT: Subject = $subject;
             const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::$algorithm;
 
             #[test]
             fn quick() {
-                check(&SUBJECT, ALGORITHM, "quick", $crate::cases::quick());
+                check(&SUBJECT, ALGORITHM, path!("quick"), $crate::cases::quick());
             }
 
             #[test]
             fn full() {
-                check(&SUBJECT, ALGORITHM, "full", $crate::cases::full());
+                check(&SUBJECT, ALGORITHM, path!("full"), $crate::cases::full());
             }
 
             #[test]
             fn edge() {
-                check(&SUBJECT, ALGORITHM, "edge", $crate::cases::edge());
+                check(&SUBJECT, ALGORITHM, path!("edge"), $crate::cases::edge());
             }
 
             #[test]
             fn wide() {
-                check(&SUBJECT, ALGORITHM, "wide", $crate::cases::wide());
+                check(&SUBJECT, ALGORITHM, path!("wide"), $crate::cases::wide());
             }
 
             #[test]
             fn padded() {
-                check(&SUBJECT, ALGORITHM, "padded", $crate::cases::padded());
+                check(&SUBJECT, ALGORITHM, path!("padded"), $crate::cases::padded());
             }
 
             #[test]
             fn windows() {
-                check(&SUBJECT, ALGORITHM, "windows", $crate::cases::windows::all());
+                check(&SUBJECT, ALGORITHM, path!("windows"), $crate::cases::windows::all());
+            }
+
+            #[test]
+            fn repeated() {
+                check_all(&SUBJECT, ALGORITHM, path!("repeated"), aimed::repeated());
             }
 
             #[test]
@@ -48,9 +64,37 @@ macro_rules! suite {
 
             #[test]
             fn random() {
-                check_random(&SUBJECT, ALGORITHM);
+                check_random(&SUBJECT, ALGORITHM, path!("random"));
             }
         })+
+    };
+}
+
+/// Makes the tests of the edges of an algorithm's forward blocks, and of flash3's speculative softmax, in tiles of the default
+/// shape.
+#[macro_export]
+macro_rules! edges_suite {
+    ($subject:path { $($test:ident: $algorithm:ident),+ $(,)? }) => {
+        mod edges {
+            use $crate::cases::aimed;
+            use $crate::path;
+            use $crate::subject::TileShape;
+            use $crate::suite::check_all;
+
+            $(#[test]
+            fn $test() {
+                let algorithm = ferroflash::Algorithm::$algorithm;
+                let cases = aimed::edges(algorithm, TileShape::Default);
+                check_all(&$subject, algorithm, concat!(module_path!(), "::", stringify!($test)), cases);
+            })+
+
+            #[test]
+            fn mispredictions() {
+                let cases = aimed::mispredictions(TileShape::Default);
+                let algorithm = ferroflash::Algorithm::Flash3;
+                check_all(&$subject, algorithm, path!("mispredictions"), cases);
+            }
+        }
     };
 }
 
@@ -60,6 +104,7 @@ macro_rules! compact_suite {
     ($subject:path) => {
         mod compact {
             use $crate::cases::compact;
+            use $crate::path;
             use $crate::subject::Subject;
             use $crate::suite::{check, check_random};
 
@@ -68,17 +113,17 @@ macro_rules! compact_suite {
 
             #[test]
             fn quick() {
-                check(&SUBJECT, ALGORITHM, "compact quick", compact::quick());
+                check(&SUBJECT, ALGORITHM, path!("quick"), compact::quick());
             }
 
             #[test]
             fn full() {
-                check(&SUBJECT, ALGORITHM, "compact full", compact::full());
+                check(&SUBJECT, ALGORITHM, path!("full"), compact::full());
             }
 
             #[test]
             fn random() {
-                check_random(&SUBJECT, ALGORITHM);
+                check_random(&SUBJECT, ALGORITHM, path!("random"));
             }
         }
     };
@@ -90,31 +135,44 @@ macro_rules! compact_suite {
 macro_rules! short_suite {
     ($subject:path) => {
         mod short {
-            use $crate::cases::{self, short};
-            use $crate::subject::Subject;
-            use $crate::suite::{check, check_random};
+            use $crate::cases::{self, aimed, short};
+            use $crate::path;
+            use $crate::subject::{Subject, TileShape};
+            use $crate::suite::{check, check_all, check_random};
 
             const SUBJECT: Subject = $subject;
             const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::Flash3;
 
             #[test]
             fn all() {
-                check(&SUBJECT, ALGORITHM, "short", short::all());
+                check(&SUBJECT, ALGORITHM, path!("all"), short::all());
             }
 
             #[test]
             fn packed() {
-                check(&SUBJECT, ALGORITHM, "packed", short::packed());
+                check(&SUBJECT, ALGORITHM, path!("packed"), short::packed());
             }
 
             #[test]
             fn quick() {
-                check(&SUBJECT, ALGORITHM, "short quick", cases::quick());
+                check(&SUBJECT, ALGORITHM, path!("quick"), cases::quick());
+            }
+
+            #[test]
+            fn mispredictions() {
+                let cases = aimed::mispredictions(TileShape::Compact);
+                check_all(&SUBJECT, ALGORITHM, path!("mispredictions"), cases);
+            }
+
+            #[test]
+            fn edges() {
+                let cases = aimed::edges(ALGORITHM, TileShape::Compact);
+                check_all(&SUBJECT, ALGORITHM, path!("edges"), cases);
             }
 
             #[test]
             fn random() {
-                check_random(&SUBJECT, ALGORITHM);
+                check_random(&SUBJECT, ALGORITHM, path!("random"));
             }
         }
     };
@@ -129,7 +187,15 @@ macro_rules! wide_tiles_suite {
             fn all() {
                 let cases = $crate::cases::wide_tiles::all();
                 let algorithm = ferroflash::Algorithm::Flash3;
-                $crate::suite::check(&$subject, algorithm, "wide tiles", cases);
+                $crate::suite::check(&$subject, algorithm, $crate::path!("all"), cases);
+            }
+
+            #[test]
+            fn mispredictions() {
+                let cases = $crate::cases::aimed::wide_mispredictions();
+                let algorithm = ferroflash::Algorithm::Flash3;
+                let test = $crate::path!("mispredictions");
+                $crate::suite::check_all(&$subject, algorithm, test, cases);
             }
         }
     };
@@ -142,6 +208,7 @@ macro_rules! orders_suite {
     ($subject:path) => {
         mod orders {
             use $crate::cases::orders;
+            use $crate::path;
             use $crate::subject::Subject;
             use $crate::suite::{check, check_random};
 
@@ -150,23 +217,39 @@ macro_rules! orders_suite {
 
             #[test]
             fn shifted() {
-                check(&SUBJECT, ALGORITHM, "shifted", orders::shifted());
+                check(&SUBJECT, ALGORITHM, path!("shifted"), orders::shifted());
             }
 
             #[test]
             fn lists() {
-                check(&SUBJECT, ALGORITHM, "lists", orders::lists());
+                check(&SUBJECT, ALGORITHM, path!("lists"), orders::lists());
             }
 
             #[test]
             fn causal() {
-                check(&SUBJECT, ALGORITHM, "causal lists", orders::causal());
+                check(&SUBJECT, ALGORITHM, path!("causal"), orders::causal());
             }
 
             #[test]
             fn random() {
-                check_random(&SUBJECT, ALGORITHM);
+                check_random(&SUBJECT, ALGORITHM, path!("random"));
             }
+        }
+    };
+}
+
+/// Makes the tests of a backend whose device has one SM, so that each block of threads takes several tiles.
+#[macro_export]
+macro_rules! stages_suite {
+    ($subject:path { $($test:ident: $algorithm:ident),+ $(,)? }) => {
+        mod stages {
+            $(#[test]
+            fn $test() {
+                let algorithm = ferroflash::Algorithm::$algorithm;
+                let test = concat!(module_path!(), "::", stringify!($test));
+                let cases = $crate::cases::aimed::stages();
+                $crate::suite::check_all(&$subject, algorithm, test, cases);
+            })+
         }
     };
 }

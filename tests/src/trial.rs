@@ -66,7 +66,8 @@ fn typed<T: Element>(
     let filled = |values: &[f64], shape| {
         Buffer::<T>::filled(values, shape, case.arrangement).map_err(broken)
     };
-    let unwritten = |shape| Buffer::<T>::unwritten(shape, case.arrangement).map_err(broken);
+    let outputs = case.arrangement.of_outputs();
+    let unwritten = |shape| Buffer::<T>::unwritten(shape, outputs).map_err(broken);
     let inputs = [
         filled(&values.q, like_q)?,
         filled(&values.k, like_k)?,

@@ -8,3 +8,7 @@ conformance::compact_suite!(conformance::subject::CUDA_COMPACT);
 conformance::short_suite!(conformance::subject::CUDA_SHORT);
 conformance::wide_tiles_suite!(conformance::subject::CUDA_WIDE);
 conformance::orders_suite!(conformance::subject::CUDA_ORDERS);
+conformance::edges_suite!(conformance::subject::CUDA_OF_FEW_SMS {
+    flash2: Flash2,
+    flash3: Flash3
+});

@@ -8,3 +8,11 @@ conformance::compact_suite!(conformance::subject::EMULATED_COMPACT);
 conformance::short_suite!(conformance::subject::EMULATED_SHORT);
 conformance::wide_tiles_suite!(conformance::subject::EMULATED_WIDE);
 conformance::orders_suite!(conformance::subject::EMULATED_ORDERS);
+conformance::edges_suite!(conformance::subject::EMULATED_HOPPER {
+    flash2: Flash2,
+    flash3: Flash3
+});
+conformance::stages_suite!(conformance::subject::EMULATED_ONE_SM {
+    flash2: Flash2,
+    flash3: Flash3
+});

@@ -43,7 +43,7 @@ pub fn ci(workspace: &Workspace) -> Result<bool> {
         Ok(_programs) => step("ptxas", ptx::build_ptx(workspace, &BuildPtx::assembled())),
         Err(error) => without_tools = Some(format!("ptxas: {error:#}")),
     }
-    match test::count(workspace, &Test { quick: false }) {
+    match test::count(workspace, &Test::default()) {
         Ok(tested) => counts = tested,
         Err(error) => step("test", Err(error)),
     }

@@ -1,6 +1,7 @@
 //! `test`: everything that runs without a GPU, and the counts at its end.
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{BufRead, BufReader};
 use std::process::Command;
 
@@ -14,11 +15,33 @@ use crate::workspace::Workspace;
 const NOT_RUN: &str = "[not run] ";
 
 /// Runs everything that needs no GPU: the PTX, every test of the workspace with the emulated kernels, doctests.
-#[derive(clap::Args, Clone, Debug)]
+#[derive(clap::Args, Clone, Debug, Default)]
 pub struct Test {
     /// Leaves out the large sets of cases.
     #[arg(long)]
     pub quick: bool,
+    /// Runs all cases on the emulator instead of a sample.
+    #[arg(long)]
+    pub full: bool,
+    /// Decides the sample, the random problems and the order of the emulator's threads; if not given, another one each time.
+    #[arg(long)]
+    pub seed: Option<u64>,
+}
+
+impl Test {
+    /// What tells the tests which cases to run.
+    fn environment(&self, seed: u64) -> Vec<(&'static str, String)> {
+        let cases = self.full.then(|| ("CASES", "all".to_owned()));
+        cases
+            .into_iter()
+            .chain([("SEED", seed.to_string())])
+            .collect()
+    }
+}
+
+/// A number that nobody knows beforehand; short, since people copy it.
+fn any_seed() -> u64 {
+    RandomState::new().build_hasher().finish() % 1_000_000
 }
 
 /// What became of the tests.
@@ -69,7 +92,11 @@ pub fn test(workspace: &Workspace, options: &Test) -> Result<bool> {
 /// Builds the PTX and runs the tests.
 pub fn count(workspace: &Workspace, options: &Test) -> Result<Counts> {
     ptx::build_ptx(workspace, &BuildPtx::plain())?;
+    let seed = options.seed.unwrap_or_else(any_seed);
+    let of_seed = format!("seed {seed}: `cargo xtask test --seed {seed}` takes the same cases");
+    eprintln!("{of_seed}");
     let mut command = Command::new(workspace.cargo());
+    command.envs(options.environment(seed));
     command.current_dir(&workspace.root).args([
         "test",
         "--workspace",
@@ -91,6 +118,7 @@ pub fn count(workspace: &Workspace, options: &Test) -> Result<Counts> {
         eprintln!("{line}");
         tally.read(&line);
     }
+    println!("{of_seed}");
     Ok(tally.finish(child.wait()?.success()))
 }
 
@@ -175,6 +203,18 @@ mod tests {
         let mut tally = Tally::default();
         text.lines().for_each(|line| tally.read(line));
         tally.finish(success)
+    }
+
+    #[test]
+    fn the_tests_are_told_which_cases_to_run() {
+        let sampled = Test::default();
+        assert_eq!(sampled.environment(7), [("SEED", "7".to_owned())]);
+        let full = Test {
+            full: true,
+            ..sampled
+        };
+        let told = [("CASES", "all".to_owned()), ("SEED", "7".to_owned())];
+        assert_eq!(full.environment(7), told);
     }
 
     const RESULT: &str = "test result: ok. 3 passed; 1 failed; 1 ignored; 0 measured; 2 filtered out; finished in 0.1s";

@@ -58,7 +58,7 @@ fn registers(kernel: &str) -> i32 {
     footprint.map_or(128, |footprint| footprint.launch_registers as i32)
 }
 
-/// The driver is one per process: tests take turns, and each finds it as new.
+/// The driver is one per process: one test at a time, and each finds it as new.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);

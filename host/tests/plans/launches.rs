@@ -286,7 +286,7 @@ fn order(problem: ProblemBuilder, n_sms: u32) -> (u32, u32, u32) {
 }
 
 #[test]
-fn circles_are_taken_where_all_tiles_of_a_head_run_at_once_and_few_blocks_are_left_over() {
+fn the_shifted_order_is_taken_where_all_tiles_of_a_head_run_at_once_and_few_blocks_are_left_over() {
     let of = |head_dim: usize, seqlen: usize, heads: usize| {
         let problem = Problem::builder(Dtype::Bf16).seqlen(seqlen);
         problem.heads(heads).head_dim(head_dim)
@@ -295,7 +295,7 @@ fn circles_are_taken_where_all_tiles_of_a_head_run_at_once_and_few_blocks_are_le
     assert_eq!(order(of(96, 8192, 32), 132), (SHIFTED, 2, 132));
     // 128 tiles: one head in 128.
     assert_eq!(order(of(96, 16384, 16), 132), (SHIFTED, 1, 132));
-    // Wide tiles of that many keys: every second of them in a circle, so of twice as many heads.
+    // Wide tiles of that many keys: a stride of 2, so tiles of twice as many heads.
     assert_eq!(order(of(128, 8192, 32), 132), (SHIFTED, 4, 132));
     assert_eq!(order(of(128, 16384, 16), 132), (SHIFTED, 2, 132));
     // 70 tiles: a head at a time would leave 62 of 132 blocks idle. In a list several times as many lie side by side.

@@ -80,3 +80,49 @@ impl GlobalMatrix {
 pub fn row_of_head(base: u64, head: u32, rows: u64, row: u32) -> u64 {
     base + (u64::from(head) * rows + u64::from(row)) * 4
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers whose products 32 bits do not hold, at sizes that no test has the memory for.
+    #[test]
+    fn offsets_have_64_bits() {
+        let tensor = TensorView {
+            base: 1 << 40,
+            batch_stride: (1 << 34) + 8,
+            row_stride: (1 << 33) + 16,
+            head_stride: (1 << 32) + 24,
+        };
+        let rows = GlobalRows::new(&tensor, 3, 5, 100);
+        let base = (1 << 40) + 2 * (3 * ((1 << 34) + 8) + 5 * ((1 << 32) + 24));
+        assert_eq!(rows.base, base);
+        assert_eq!(rows.row_bytes, 2 * ((1 << 33) + 16));
+        assert_eq!(rows.chunk(7, 2), base + 14 * ((1 << 33) + 16) + 32);
+        // Strides that fit, and a row whose offset does not.
+        let dense = GlobalRows {
+            base: 4096,
+            row_bytes: 1 << 12,
+            len: 1 << 29,
+        };
+        let last = (1 << 29) - 1;
+        assert_eq!(dense.chunk(last, 1), 4096 + (u64::from(last) << 12) + 16);
+        let chunk = u32::MAX;
+        let matrix = GlobalMatrix {
+            rows: dense,
+            chunks: chunk,
+        };
+        let from = matrix.from_chunk(chunk).rows.base;
+        assert_eq!(from, 4096 + u64::from(chunk) * 16);
+    }
+
+    #[test]
+    fn the_row_of_a_head_has_64_bits() {
+        // 2^20 heads of 2^20 rows: the element's number does not fit, nor do its bytes.
+        let (base, head, rows, row) = (1 << 33, (1 << 20) - 1, 1 << 20, (1 << 20) - 3);
+        let elements = ((1u64 << 20) - 1) * (1 << 20) + (1 << 20) - 3;
+        assert_eq!(row_of_head(base, head, rows, row), base + 4 * elements);
+        // Here the number fits, and its bytes do not.
+        assert_eq!(row_of_head(0, 3, 1 << 29, 5), 4 * (3 * (1 << 29) + 5));
+    }
+}

@@ -1,4 +1,4 @@
-//! Blocks that add to one buffer in a fixed order, as the backward pass adds to dQ: each waits for its turn.
+//! Blocks that add to one buffer in a fixed order, as the backward pass adds to dQ: each waits at a semaphore until all before it have added.
 
 use ferroflash_kernels::emu::{self, Fault, GlobalMemory, Kind, Launch, Options, Place};
 use ferroflash_kernels::ptx::{atomic, barrier, global, special};
@@ -28,27 +28,29 @@ enum Bug {
 const THREADS: u32 = 64;
 
 #[derive(Clone, Copy)]
-struct Turns {
+struct Semaphore {
     sums: u64,
-    turn: u64,
-    ticket: u64,
+    semaphore: u64,
+    tile_counter: u64,
     bug: Bug,
 }
 
-impl Turns {
-    fn wait(&self, turn: u32) {
+impl Semaphore {
+    fn wait(&self, rank: u32) {
         // SAFETY: the counter was set before the launch.
         unsafe {
             if special::thread_idx_x() == 0 && self.bug != Bug::NobodyWaits {
                 match self.bug {
-                    Bug::RelaxedWait => while atomic::ld_relaxed_u32(self.turn) != turn {},
-                    Bug::PlainWait => while global::ld_global_u32(self.turn) != turn {},
-                    Bug::WaitsForTheNext => while atomic::ld_acquire_u32(self.turn) != turn + 1 {},
+                    Bug::RelaxedWait => while atomic::ld_relaxed_u32(self.semaphore) != rank {},
+                    Bug::PlainWait => while global::ld_global_u32(self.semaphore) != rank {},
+                    Bug::WaitsForTheNext => {
+                        while atomic::ld_acquire_u32(self.semaphore) != rank + 1 {}
+                    }
                     Bug::Fences => {
-                        while atomic::ld_relaxed_u32(self.turn) != turn {}
+                        while atomic::ld_relaxed_u32(self.semaphore) != rank {}
                         atomic::fence_acq_rel_gpu();
                     }
-                    _ => while atomic::ld_acquire_u32(self.turn) != turn {},
+                    _ => while atomic::ld_acquire_u32(self.semaphore) != rank {},
                 }
             }
             if self.bug != Bug::GoesOnTooEarly {
@@ -57,7 +59,7 @@ impl Turns {
         }
     }
 
-    fn hand_over(&self, turn: u32) {
+    fn hand_over(&self, rank: u32) {
         // SAFETY: as above.
         unsafe {
             if self.bug != Bug::HandsOverTooEarly {
@@ -66,16 +68,16 @@ impl Turns {
             if special::thread_idx_x() == 0 {
                 match self.bug {
                     Bug::RelaxedHandOver => {
-                        atomic::atom_add_u32(self.turn, 1);
+                        atomic::atom_add_u32(self.semaphore, 1);
                     }
                     Bug::Fences => {
                         atomic::fence_acq_rel_gpu();
-                        atomic::atom_add_u32(self.turn, 1);
+                        atomic::atom_add_u32(self.semaphore, 1);
                     }
                     Bug::Unordered | Bug::ReadsUnorderedSum => {
-                        atomic::red_release_add_u32(self.turn, 1)
+                        atomic::red_release_add_u32(self.semaphore, 1)
                     }
-                    _ => atomic::st_release_u32(self.turn, turn + 1),
+                    _ => atomic::st_release_u32(self.semaphore, rank + 1),
                 }
             }
         }
@@ -85,7 +87,7 @@ impl Turns {
         let thread = special::thread_idx_x();
         let mine = self.sums + u64::from(thread) * 4;
         let blocks = special::grid_dim_x();
-        // SAFETY: one word per thread; the turns order the blocks.
+        // SAFETY: one word per thread; the semaphore orders the blocks.
         unsafe {
             if matches!(self.bug, Bug::Unordered | Bug::ReadsUnorderedSum) {
                 atomic::red_add_f32(mine, (special::block_idx_x() + 1) as f32);
@@ -100,16 +102,16 @@ impl Turns {
                 return;
             }
             if thread == 0 {
-                atomic::atom_add_u32(self.ticket, 1);
+                atomic::atom_add_u32(self.tile_counter, 1);
             }
-            let turn = match self.bug {
+            let rank = match self.bug {
                 Bug::TooFewResident => blocks - 1 - special::block_idx_x(),
                 _ => special::block_idx_x(),
             };
-            self.wait(turn);
+            self.wait(rank);
             let sum = global::ld_global_f32(mine);
             global::st_global_f32(mine, sum * 2.0 + (special::block_idx_x() + 1) as f32);
-            self.hand_over(turn);
+            self.hand_over(rank);
         }
     }
 }
@@ -117,20 +119,20 @@ impl Turns {
 fn run(bug: Bug, options: Options) -> Result<bool, Fault> {
     let blocks = 5u32;
     let mut sums = vec![0.0f32; THREADS as usize];
-    let (mut turn, mut ticket) = ([0u32], [0u32]);
+    let (mut semaphore, mut tile_counter) = ([0u32], [0u32]);
     let mut memory = GlobalMemory::new();
     let sums_address = match bug {
         Bug::NotCleared => memory.scratch("sums", &mut sums),
         _ => memory.in_out("sums", &mut sums),
     };
-    let (turn, ticket) = (
-        memory.in_out("turn", &mut turn),
-        memory.in_out("ticket", &mut ticket),
+    let (semaphore, tile_counter) = (
+        memory.in_out("semaphore", &mut semaphore),
+        memory.in_out("tile_counter", &mut tile_counter),
     );
-    let kernel = Turns {
+    let kernel = Semaphore {
         sums: sums_address,
-        turn,
-        ticket,
+        semaphore,
+        tile_counter,
         bug,
     };
     let resident_blocks = if bug == Bug::TooFewResident {
@@ -178,7 +180,7 @@ caught! {
     a_hand_over_before_all_threads_are_done: HandsOverTooEarly => between_blocks;
     threads_that_do_not_wait_for_the_one_that_waits: GoesOnTooEarly => between_blocks;
     nobody_waits: NobodyWaits => between_blocks;
-    a_turn_that_never_comes: WaitsForTheNext => |kind| match kind {
+    a_rank_that_never_comes: WaitsForTheNext => |kind| match kind {
         Kind::Deadlock { waiting } => waiting.iter().any(|waiting| waiting.access.instruction == "ld.acquire.u32"),
         _ => false,
     };

@@ -14,9 +14,9 @@ enum Bug {
     None,
     /// Right as well: lane 0 releases for its warp, after the lanes have met.
     LaneZeroAfterMeeting,
-    /// Right as well: all of the loader's lanes wait, meet, and take turns to write.
-    LoaderMeets,
-    /// Right as well: another thread waits for the readers, and the loader for that thread.
+    /// Right as well: all of the producer's lanes wait, meet, and write one after the other.
+    ProducerMeets,
+    /// Right as well: another thread waits for the readers, and the producer for that thread.
     ThroughAnother,
     /// Right as well: the lanes read together.
     ReadsTogether,
@@ -37,7 +37,7 @@ const ROUNDS: u32 = 7;
 const READERS: u32 = 2;
 /// The lane that does something else than the others, in the last warp of readers.
 const ODD: u32 = 13;
-/// The warp of the thread that stands between readers and loader.
+/// The warp of the thread that stands between readers and producer.
 const BETWEEN: u32 = READERS + 1;
 
 #[derive(Clone, Copy)]
@@ -100,9 +100,9 @@ impl Slots {
 
     /// Fills the slot of a round.
     fn load(&self, round: u32) {
-        let meets = self.is(Bug::LoaderMeets);
+        let meets = self.is(Bug::ProducerMeets);
         let (waits, writes) = match self.bug {
-            Bug::LoaderMeets => (special::lane_idx(), round % 32),
+            Bug::ProducerMeets => (special::lane_idx(), round % 32),
             Bug::AnotherLaneWritesAfterShuffle => (0, 1),
             _ => (0, 0),
         };
@@ -269,7 +269,7 @@ fn the_right_kernels_pass() {
     let right = [
         Bug::None,
         Bug::LaneZeroAfterMeeting,
-        Bug::LoaderMeets,
+        Bug::ProducerMeets,
         Bug::ThroughAnother,
         Bug::ReadsTogether,
     ];

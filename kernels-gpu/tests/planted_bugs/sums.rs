@@ -1,5 +1,6 @@
-//! Blocks that add to one buffer through the copy engine, each in its turn, as the backward pass adds to dQ: workers write
-//! what is to be added to shared memory, and one thread, the keeper, waits for the turn, has it added, and hands over.
+//! Blocks that add to one buffer through the copy engine, one after the other, as the backward pass adds to dQ: workers write
+//! what is to be added to shared memory, and one thread, the semaphore thread, waits at the semaphore, has it added, and lets the
+//! next block pass.
 
 use ferroflash_kernels::emu::{
     self, Asynchronous, Fault, GlobalMemory, Kind, Launch, Options, Place,
@@ -28,8 +29,8 @@ enum Bug {
     NeverCommits,
     OverwrittenWhileRead,
     WorkersDoNotFence,
-    KeeperDoesNotFence,
-    KeeperFencesTooEarly,
+    SemaphoreDoesNotFence,
+    SemaphoreFencesTooEarly,
     FencesThreadsOnly,
     NobodyWaits,
     WaitDoesNotAcquire,
@@ -47,7 +48,7 @@ const ADDED: [f32; BLOCKS as usize] = [1e8, 1.0, -1e8, 3.0, 0.5];
 /// The block that has a bug where one alone has it.
 const ODD: u32 = 2;
 const WORKERS: u32 = 64;
-/// Each has a part of the sums and a turn of its own; all go through the same shared memory.
+/// Each has a part of the sums and a semaphore of its own; all go through the same shared memory.
 const ROUNDS: u32 = 3;
 /// Of a round's part.
 const BYTES: u32 = WORKERS * 4;
@@ -56,7 +57,7 @@ const THREADS: u32 = WORKERS + 32;
 #[derive(Clone, Copy)]
 struct Sums {
     sums: u64,
-    turns: u64,
+    semaphores: u64,
     /// What the first block has read of the sums in the end.
     read: u64,
     bug: Bug,
@@ -83,14 +84,14 @@ impl Sums {
         self.is(bug) && special::block_idx_x() == ODD
     }
 
-    fn turn(&self, round: u32) -> u64 {
-        self.turns + u64::from(round) * 4
+    fn semaphore(&self, round: u32) -> u64 {
+        self.semaphores + u64::from(round) * 4
     }
 
     /// A worker's part of a round.
     fn write(&self, round: u32) {
         let worker = special::thread_idx_x();
-        // SAFETY: one word per worker, which the keeper has let go.
+        // SAFETY: one word per worker, which the semaphore thread has released.
         unsafe {
             if round > 0 {
                 mbarrier::mbarrier_wait(empty(), (round - 1) & 1);
@@ -108,35 +109,35 @@ impl Sums {
         }
     }
 
-    fn wait_for_turn(&self, round: u32) {
-        let (at, turn) = (self.turn(round), special::block_idx_x());
-        if self.is(Bug::KeeperFencesTooEarly) {
+    fn wait_for_rank(&self, round: u32) {
+        let (at, rank) = (self.semaphore(round), special::block_idx_x());
+        if self.is(Bug::SemaphoreFencesTooEarly) {
             tma::fence_proxy_async_global();
         }
         // SAFETY: the counter was set before the launch.
         unsafe {
             match self.bug {
-                _ if turn == 0 => {}
+                _ if rank == 0 => {}
                 Bug::Unordered | Bug::NotCleared | Bug::NobodyWaits => {}
-                Bug::OneStoresAtOnce if turn == ODD => {}
-                Bug::WaitDoesNotAcquire => while atomic::ld_relaxed_u32(at) < turn {},
+                Bug::OneStoresAtOnce if rank == ODD => {}
+                Bug::WaitDoesNotAcquire => while atomic::ld_relaxed_u32(at) < rank {},
                 Bug::Fences | Bug::FencesThreadsOnly => {
-                    while atomic::ld_relaxed_u32(at) < turn {}
+                    while atomic::ld_relaxed_u32(at) < rank {}
                     atomic::fence_acq_rel_gpu();
                 }
-                _ => while atomic::ld_acquire_u32(at) < turn {},
+                _ => while atomic::ld_acquire_u32(at) < rank {},
             }
         }
         if !matches!(
             self.bug,
-            Bug::KeeperFencesTooEarly | Bug::KeeperDoesNotFence | Bug::FencesThreadsOnly
+            Bug::SemaphoreFencesTooEarly | Bug::SemaphoreDoesNotFence | Bug::FencesThreadsOnly
         ) {
             tma::fence_proxy_async_global();
         }
     }
 
     fn hand_over(&self, round: u32) {
-        let at = self.turn(round);
+        let at = self.semaphore(round);
         // SAFETY: the counter was set before the launch.
         unsafe {
             match self.bug {
@@ -158,7 +159,7 @@ impl Sums {
         let to = self.sums + u64::from(round * BYTES);
         let cleared = matches!(self.bug, Bug::Unordered | Bug::NotCleared);
         let first = special::block_idx_x() == 0 && !cleared;
-        // SAFETY: the workers have written and fenced; the turns order the blocks.
+        // SAFETY: the workers have written and fenced; the semaphores order the blocks.
         unsafe {
             if first || self.is_odd(Bug::OneStoresAtOnce) {
                 tma::bulk_store(to, special::shared_base(), BYTES);
@@ -168,13 +169,13 @@ impl Sums {
         }
     }
 
-    /// The keeper's part of a round.
+    /// The semaphore thread's part of a round.
     fn keep(&self, round: u32) {
         let last = round == ROUNDS - 1;
         // SAFETY: the barriers were made; one thread arrives for each phase.
         unsafe {
             mbarrier::mbarrier_wait(full(), round & 1);
-            self.wait_for_turn(round);
+            self.wait_for_rank(round);
             self.add(round);
             if self.is(Bug::HandsOverBeforeCommit) {
                 self.hand_over(round);
@@ -215,7 +216,7 @@ impl Sums {
         }
     }
 
-    /// All of a block wait for all turns, and read the sums.
+    /// All of a block wait at all semaphores, and read the sums.
     fn read(&self) {
         let thread = special::thread_idx_x();
         // SAFETY: the whole block comes by; one word per worker.
@@ -224,9 +225,9 @@ impl Sums {
                 for round in 0..ROUNDS {
                     match self.bug {
                         Bug::ReaderDoesNotAcquire => {
-                            while atomic::ld_relaxed_u32(self.turn(round)) != BLOCKS {}
+                            while atomic::ld_relaxed_u32(self.semaphore(round)) != BLOCKS {}
                         }
-                        _ => while atomic::ld_acquire_u32(self.turn(round)) != BLOCKS {},
+                        _ => while atomic::ld_acquire_u32(self.semaphore(round)) != BLOCKS {},
                     }
                 }
             }
@@ -276,14 +277,14 @@ fn run(bug: Bug, options: Options) -> Result<bool, Fault> {
     let words = (ROUNDS * WORKERS) as usize;
     let mut sums = vec![0.0f32; words];
     let mut read = vec![0.0f32; words];
-    let mut turns = [0u32; ROUNDS as usize];
+    let mut semaphores = [0u32; ROUNDS as usize];
     let mut memory = GlobalMemory::new();
     let kernel = Sums {
         sums: match bug {
             Bug::Unordered => memory.in_out("sums", &mut sums),
             _ => memory.scratch("sums", &mut sums),
         },
-        turns: memory.in_out("turns", &mut turns),
+        semaphores: memory.in_out("semaphores", &mut semaphores),
         read: memory.output("read", &mut read),
         bug,
     };
@@ -377,8 +378,8 @@ caught! {
         matches!(kind, Kind::Race { place: Place::Shared(_), .. })
     };
     writes_that_are_not_fenced: WorkersDoNotFence => |kind| unfenced(kind, "fence.proxy.async");
-    a_turn_that_is_not_fenced: KeeperDoesNotFence => unfenced_global;
-    a_fence_before_the_turn: KeeperFencesTooEarly => unfenced_global;
+    a_semaphore_that_is_not_fenced: SemaphoreDoesNotFence => unfenced_global;
+    a_fence_before_the_wait: SemaphoreFencesTooEarly => unfenced_global;
     a_fence_of_threads_and_none_of_the_copy_engine: FencesThreadsOnly => unfenced_global;
     nobody_waits: NobodyWaits => between_blocks_or_nothing_there;
     a_wait_that_does_not_acquire: WaitDoesNotAcquire => between_blocks;

@@ -11,10 +11,10 @@ pub const N_SMS: u32 = 4;
 /// `(head_dim, seqlen_q, seqlen_k, (batch, heads_q, heads_k))`.
 type Sizes = (usize, usize, usize, (usize, usize, usize));
 
-/// All tiles of a head, or of two, run at once, and more heads follow: two, three and four tiles to a circle, whose steps
-/// they divide or do not; the last group smaller than the others; a circle through the blocks of several query heads; one
-/// round only. Where a block has more than half as many queries as a tile has keys, at head_dim 64 and above 128, an even
-/// number of tiles makes two circles; so it does at 128 where sequences are long.
+/// Shifted order: all tiles of a head, or of two, run at once, and more heads follow. Two, three and four tiles share an order,
+/// and divide its steps or do not. The last group of heads is smaller than the others; the order goes through the blocks of
+/// several query heads; there is one round only. Where a block has more than half as many queries as a tile has keys, at head_dim
+/// 64 and above 128, an even number of tiles makes two orders (a stride of 2); at 128 long sequences do.
 const SHIFTED: [Sizes; 15] = [
     (64, 300, 200, (1, 3, 3)),
     (64, 513, 300, (1, 2, 2)),
@@ -33,7 +33,8 @@ const SHIFTED: [Sizes; 15] = [
     (128, 1100, 700, (1, 2, 1)),
 ];
 
-/// A list: more tiles than SMs; tiles that a circle would leave SMs idle for; fewer steps than tiles; one tile; no query.
+/// No shifted order: there are more tiles than SMs, or it would leave SMs idle, or there are fewer steps than tiles; one tile; no
+/// query.
 const LISTS: [Sizes; 10] = [
     (64, 140, 600, (1, 2, 2)),
     (64, 130, 300, (1, 4, 4)),
@@ -47,8 +48,8 @@ const LISTS: [Sizes; 10] = [
     (128, 1025, 600, (1, 1, 1)),
 ];
 
-/// Under a causal mask: groups of heads that walk up and down by turns, one and several to a group; more keys than queries,
-/// and fewer.
+/// Under a causal mask: groups of one head and of several, every second group from the other end; more keys than queries, and
+/// fewer.
 const CAUSAL: [Sizes; 10] = [
     (64, 250, 250, (1, 5, 5)),
     (64, 600, 600, (1, 2, 2)),
@@ -62,17 +63,17 @@ const CAUSAL: [Sizes; 10] = [
     (256, 130, 130, (1, 3, 3)),
 ];
 
-/// Those whose tiles walk in shifted.
+/// Those whose tiles take the shifted order.
 pub fn shifted() -> Vec<Case> {
     with(Mask::Full, &SHIFTED)
 }
 
-/// Those without a mask whose tiles are drawn from a list.
+/// Those without a mask whose tiles are claimed from the tile counter.
 pub fn lists() -> Vec<Case> {
     with(Mask::Full, &LISTS)
 }
 
-/// Those under a causal mask, drawn from a list as well.
+/// Those under a causal mask, claimed as well.
 pub fn causal() -> Vec<Case> {
     with(Mask::Causal, &CAUSAL)
 }

@@ -75,12 +75,8 @@ fn masks(max_seqlen: usize) -> impl Strategy<Value = Mask> {
     ]
 }
 
-/// Runs properties on this many cases, the same ones every time; another `SEED` in the environment gives others.
-pub fn runner(n_cases: u32) -> TestRunner {
-    let seed: u64 = std::env::var("SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok())
-        .unwrap_or(0);
+/// Runs properties on this many cases; equal seeds give equal cases.
+pub fn runner(n_cases: u32, seed: u64) -> TestRunner {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let config = Config {

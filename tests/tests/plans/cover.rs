@@ -42,7 +42,7 @@ fn pass_params(launch: &PlannedLaunch) -> &BackwardParams {
     }
 }
 
-/// A backward pass's padded length and turns are those of its main kernel's blocks of queries.
+/// A backward pass's padded length and dQ semaphore are those of its main kernel's blocks of queries.
 fn assert_padded(plan: &Plan, launch: &PlannedLaunch) {
     let params = pass_params(launch);
     let main = |kind| matches!(kind, Kind::Backward | Kind::TmaBackward);
@@ -54,12 +54,12 @@ fn assert_padded(plan: &Plan, launch: &PlannedLaunch) {
         .next_multiple_of(block_q);
     assert_eq!(params.padded_q, padded_q, "{}", launch.variant.name);
     let heads_q = (plan.problem.batch() * plan.problem.heads_q()) as u64;
-    let turns = plan
+    let semaphore = plan
         .workspace
         .pieces()
         .iter()
         .find(|piece| piece.name == "dq_semaphore");
-    assert_eq!(turns.unwrap().n_bytes, padded_q / block_q * heads_q * 4);
+    assert_eq!(semaphore.unwrap().n_bytes, padded_q / block_q * heads_q * 4);
 }
 
 fn hold_backward(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {

@@ -254,7 +254,7 @@ fn causal_lists_have_as_many_heads_side_by_side_as_the_l2_cache_keeps() {
     }
 }
 
-/// A circle passes the queries of all heads that share keys: every step of one would miss the cache.
+/// The shifted order goes through the queries of all heads that share keys: every step of it would miss the cache.
 #[test]
 fn without_a_mask_grouped_heads_do_not_wait_for_memory() {
     for heads in [(32, 8), (64, 8), (32, 1)] {

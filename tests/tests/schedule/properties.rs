@@ -135,13 +135,13 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_tile_meets_every_block_that_sees_it_once_and_turns_have_no_gap(launch in any_launches(600)) {
-        let mut turns: HashMap<(u32, u32, u32), Vec<(u32, u32)>> = HashMap::new();
+    fn every_tile_meets_every_block_that_sees_it_once_and_ranks_have_no_gap(launch in any_launches(600)) {
+        let mut ranks_of: HashMap<(u32, u32, u32), Vec<(u32, u32)>> = HashMap::new();
         let mut tiles = HashMap::new();
         for way in launch.ways() {
             for step in &way.steps {
                 let block = (way.tile.head, step.head, step.block);
-                turns.entry(block).or_default().push((step.rank, way.tile.k_block));
+                ranks_of.entry(block).or_default().push((step.rank, way.tile.k_block));
                 let met = tiles.insert((way.tile.k_block, block), ());
                 prop_assert!(met.is_none(), "tile {} meets {block:?} twice", way.tile.k_block);
             }
@@ -150,8 +150,8 @@ proptest! {
         for head in 0..launch.schedule.heads {
             for of_group in 0..group_size {
                 for block in 0..seqlen_q.div_ceil(launch.block_q) {
-                    let turns = turns.remove(&(head, of_group, block)).unwrap_or_default();
-                    let (mut ranks, mut tiles): (Vec<u32>, Vec<u32>) = turns.into_iter().unzip();
+                    let ranks_of = ranks_of.remove(&(head, of_group, block)).unwrap_or_default();
+                    let (mut ranks, mut tiles): (Vec<u32>, Vec<u32>) = ranks_of.into_iter().unzip();
                     ranks.sort_unstable();
                     tiles.sort_unstable();
                     prop_assert!(ranks.iter().copied().eq(0..tiles.len() as u32), "{ranks:?}");
@@ -160,16 +160,16 @@ proptest! {
                 }
             }
         }
-        prop_assert!(turns.is_empty(), "blocks that do not exist: {turns:?}");
+        prop_assert!(ranks_of.is_empty(), "blocks that do not exist: {ranks_of:?}");
     }
 
     #[test]
-    fn tiles_of_a_circle_never_ask_for_one_block_in_one_step(launch in shifted(4000)) {
+    fn tiles_of_a_shifted_order_never_ask_for_one_block_in_one_step(launch in shifted(4000)) {
         let mut asked = HashMap::new();
         for way in launch.ways() {
-            let circle = way.tile.k_block % launch.schedule.stride;
+            let order = way.tile.k_block % launch.schedule.stride;
             for (at, step) in way.steps.iter().enumerate() {
-                let place = (way.tile.head, circle, at, step.head, step.block);
+                let place = (way.tile.head, order, at, step.head, step.block);
                 let other = asked.insert(place, way.tile.k_block);
                 prop_assert_eq!(other, None, "and tile {}, in step {}", way.tile.k_block, at);
             }
@@ -184,9 +184,9 @@ proptest! {
         prop_assert!(matches!(ending, Ending::Done(_)), "{ending:?}");
     }
 
-    /// Nobody waits in a circle whose tiles all begin together.
+    /// Nobody waits in a shifted order whose tiles all begin together.
     #[test]
-    fn circles_cost_no_time(launch in shifted(4000)) {
+    fn the_shifted_order_costs_no_time(launch in shifted(4000)) {
         let Schedule { tiles, heads, .. } = launch.schedule;
         let grid = tiles * heads;
         let with = |order| {
@@ -213,9 +213,9 @@ fn full(seqlen_q: u32, seqlen_k: u32, heads: u32) -> Shape {
     }
 }
 
-/// What the planner and the driver have to rule out: a circle of which a tile has no place to run.
+/// What the planner and the driver have to rule out: a shifted order with a tile that is not resident.
 #[test]
-fn a_circle_without_room_for_all_of_its_tiles_is_stuck() {
+fn a_shifted_order_whose_tiles_are_not_all_resident_is_stuck() {
     let launch = Launch {
         shape: full(512, 512, 2),
         window: Window::default(),

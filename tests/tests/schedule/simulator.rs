@@ -1,5 +1,5 @@
-//! A launch of flash3's main backward kernel as its schedule sees it: blocks take tiles, go their way step by step, and wait
-//! for their turns.
+//! A launch of flash3's main backward kernel as its schedule sees it: blocks take tiles, go through their steps, and wait for the
+//! dQ semaphore.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -102,7 +102,7 @@ pub struct Times {
     pub step: u64,
     /// From a tile's last step to the next tile_idx.
     pub end: u64,
-    /// From an addition to the next tile's turn.
+    /// From an addition to the next tile's.
     pub hand_over: u64,
 }
 
@@ -111,7 +111,7 @@ pub struct Times {
 pub enum Ending {
     /// All tiles are done after this time.
     Done(u64),
-    /// So many blocks wait for turns that never come.
+    /// So many blocks wait for ranks that never come.
     Stuck(usize),
 }
 
@@ -125,10 +125,10 @@ struct Run<'a> {
     /// Where each block is: its tile_idx, and which step.
     at: Vec<(u32, usize)>,
     /// How many tiles have added to each block of dQ, and when the next may.
-    turns: HashMap<u32, (u32, u64)>,
-    /// Who waits for which turn at which block of dQ.
+    semaphores: HashMap<u32, (u32, u64)>,
+    /// Who waits for which rank at which block of dQ.
     waiting: HashMap<(u32, u32), u32>,
-    next_ticket: u32,
+    tile_counter: u32,
     launched: u32,
     time: u64,
 }
@@ -146,9 +146,9 @@ pub fn run(
         times,
         ready: BinaryHeap::new(),
         at: vec![(0, 0); launch.grid as usize],
-        turns: HashMap::new(),
+        semaphores: HashMap::new(),
         waiting: HashMap::new(),
-        next_ticket: 0,
+        tile_counter: 0,
         launched: 0,
         time: 0,
     };
@@ -176,17 +176,17 @@ impl Run<'_> {
         }
     }
 
-    /// A block takes its next tile; without one, it makes room for another block. `static_ticket` is the one that it takes
-    /// where tickets are not drawn, if it is one of those that walk in shifted.
-    fn begin_tile(&mut self, now: u64, block: u32, static_ticket: u32) {
+    /// A block takes its next tile; without one, it makes room for another block. In the shifted order no tile is claimed: the
+    /// block's is `fixed`, if it takes part in it.
+    fn begin_tile(&mut self, now: u64, block: u32, fixed: u32) {
         let tile_idx = if self.launch.schedule.order == SHIFTED {
             match block < block_order::shifted_blocks(&self.launch.schedule) {
-                true => static_ticket,
+                true => fixed,
                 false => u32::MAX,
             }
         } else {
-            self.next_ticket += 1;
-            self.next_ticket - 1
+            self.tile_counter += 1;
+            self.tile_counter - 1
         };
         self.time = self.time.max(now);
         if (tile_idx as usize) < self.ways.len() {
@@ -198,15 +198,15 @@ impl Run<'_> {
         }
     }
 
-    /// A block adds to dQ, or begins to wait for its turn.
+    /// A block adds to dQ, or begins to wait for the semaphore.
     fn add(&mut self, now: u64, block: u32, delay: u64) {
         let (tile_idx, idx) = self.at[block as usize];
         let way = &self.ways[tile_idx as usize];
         let step = way.steps[idx];
         if self.launch.schedule.order != FASTEST {
             let place = self.launch.block_of_d_q(way, step);
-            let (turn, from) = self.turns.get(&place).copied().unwrap_or((0, 0));
-            if turn != step.rank {
+            let (value, from) = self.semaphores.get(&place).copied().unwrap_or((0, 0));
+            if value != step.rank {
                 self.waiting.insert((place, step.rank), block);
                 return;
             }
@@ -215,8 +215,8 @@ impl Run<'_> {
                 return;
             }
             let from = now + self.times.hand_over;
-            self.turns.insert(place, (turn + 1, from));
-            if let Some(next) = self.waiting.remove(&(place, turn + 1)) {
+            self.semaphores.insert(place, (value + 1, from));
+            if let Some(next) = self.waiting.remove(&(place, value + 1)) {
                 self.ready.push(Reverse((from, next)));
             }
         }

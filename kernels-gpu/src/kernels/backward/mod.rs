@@ -187,3 +187,28 @@ fn query_gradient_address<T: Tiles>(accum: u64, block: u64, warp: u32, lane: u32
 
 /// Bytes from one register of a lane to the next in the dQ accumulator.
 const REGISTER_STRIDE: u64 = 32 * 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A lane's first element, worked out in 128 bits, of a block that only a large problem has.
+    fn check<T: Tiles>(block: u64) {
+        let registers = (T::QueryGradient::M * T::QueryGradient::N * 4) as u128;
+        let block_elems = u128::from(T::FOOTPRINT.block_q * T::HEAD_DIM);
+        let (accum, warp, lane) = (1 << 40, 3, 17);
+        let elements = u128::from(block) * block_elems + 3 * registers * 32 + 17;
+        let address = query_gradient_address::<T>(accum, block, warp, lane);
+        assert_eq!(u128::from(address), (1 << 40) + 4 * elements);
+    }
+
+    #[test]
+    fn addresses_in_the_accumulator_have_64_bits() {
+        for block in [0, (1 << 18) + 3, (1 << 31) + 5, (1 << 33) + 7] {
+            check::<DefaultTiles<32>>(block);
+            check::<DefaultTiles<64>>(block);
+            check::<DefaultTiles<128>>(block);
+            check::<CompactTiles<128>>(block);
+        }
+    }
+}

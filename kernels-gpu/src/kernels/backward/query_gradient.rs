@@ -32,7 +32,7 @@ pub(super) unsafe fn add_query_gradient<E: Element, T: Tiles>(
     unsafe { multiply_add::<E, _>(&mut d_q, d_s, k, config.block_k as usize / 16) };
 
     let step = step_at(p, t, i);
-    let block = u64::from(step.head) * u64::from(t.q_blocks) + u64::from(step.block);
+    let block = block_of_all(step.head, t.q_blocks, step.block);
     let mut address = query_gradient_address::<T>(p.d_q_accum, block, warp, special::lane_idx());
     // SAFETY: the accumulator has this block. The first tile in order finds it unset.
     unsafe {
@@ -84,7 +84,13 @@ fn rank<T: Tiles>(p: &BackwardParams, t: &Tile, block: u32) -> u32 {
 #[inline(always)]
 fn counter(p: &BackwardParams, t: &Tile, i: u32) -> u64 {
     let step = step_at(p, t, i);
-    p.dq_semaphore + (u64::from(step.head) * u64::from(t.q_blocks) + u64::from(step.block)) * 4
+    p.dq_semaphore + block_of_all(step.head, t.q_blocks, step.block) * 4
+}
+
+/// Which block of queries this is of all heads', each of which has `q_blocks`.
+#[inline(always)]
+fn block_of_all(head: u32, q_blocks: u32, block: u32) -> u64 {
+    u64::from(head) * u64::from(q_blocks) + u64::from(block)
 }
 
 /// Waits, in the deterministic order, until this tile may add to the query block of step `i`. Thread 0 does; the
@@ -110,5 +116,16 @@ pub(super) unsafe fn release_semaphore(p: &BackwardParams, t: &Tile, i: u32) {
     if p.schedule.order == ORDERED && t.thread == 0 {
         // SAFETY: the counter is one of the workspace's.
         unsafe { atomic::red_release_add_u32(counter(p, t, i), 1) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_of_all_heads_are_counted_in_64_bits() {
+        assert_eq!(block_of_all(3, 10, 7), 37);
+        assert_eq!(block_of_all(1 << 20, 1 << 14, 5), (1 << 34) + 5);
     }
 }

@@ -88,3 +88,28 @@ impl Head {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scores_and_weights_of_large_problems_have_64_bit_addresses() {
+        let p = StandardParams {
+            scores: 1 << 40,
+            weights: 1 << 41,
+            padded_k: 1 << 20,
+            shape: Shape {
+                seqlen_q: 1 << 20,
+                ..Shape::default()
+            },
+            ..StandardParams::default()
+        };
+        assert_eq!(scores_of_head(&p, 3), (1 << 40) + 3 * (1 << 42));
+        let weights = weights_of_head(&p, 3).rows;
+        assert_eq!(weights.base, (1 << 41) + 3 * (1 << 41));
+        let last = (1 << 20) - 1;
+        let row = u64::from(last) << 21;
+        assert_eq!(weights.chunk(last, 0), weights.base + row);
+    }
+}

@@ -15,7 +15,7 @@ enum Bug {
     /// Right as well: not the writers fence but the thread that hands over.
     GiverFences,
     /// Right as well: the thread that loads fences, when it has heard of the numbers.
-    LoaderFences,
+    ProducerFences,
     /// Right as well: the numbers are added, not written.
     Adds,
     /// Right as well: a box is loaded.
@@ -28,12 +28,12 @@ enum Bug {
     OneWriterDoesNotFence,
     GiverFencesBeforeBarrier,
     GiverFencesTooLate,
-    LoaderFencesTooEarly,
+    ProducerFencesTooEarly,
     AddsWithoutFence,
     LoadsBoxWithoutFence,
     OverwritesWithoutFence,
-    LoaderFencesStoresTooEarly,
-    LoaderDoesNotWait,
+    ProducerFencesStoresTooEarly,
+    ProducerDoesNotWait,
     OverwritesBeforeLoad,
 }
 
@@ -83,9 +83,9 @@ impl Kernel {
             | Overwrites
             | OneWriterDoesNotFence
             | GiverFencesBeforeBarrier
-            | LoaderDoesNotWait
+            | ProducerDoesNotWait
             | OverwritesBeforeLoad
-            | LoaderFencesStoresTooEarly => tma::fence_proxy_async_global(),
+            | ProducerFencesStoresTooEarly => tma::fence_proxy_async_global(),
             _ => {}
         }
     }
@@ -118,7 +118,7 @@ impl Kernel {
             if self.is(&[
                 Overwrites,
                 OverwritesWithoutFence,
-                LoaderFencesStoresTooEarly,
+                ProducerFencesStoresTooEarly,
             ]) {
                 self.overwrite();
             }
@@ -135,15 +135,15 @@ impl Kernel {
     /// One thread hears of the numbers and has them loaded.
     fn load(&self) {
         use Bug::*;
-        if self.is(&[LoaderFencesTooEarly, LoaderFencesStoresTooEarly]) {
+        if self.is(&[ProducerFencesTooEarly, ProducerFencesStoresTooEarly]) {
             tma::fence_proxy_async_global();
         }
         // SAFETY: the barrier was made; the numbers are there when the flag says so.
         unsafe {
-            if !self.is(&[LoaderDoesNotWait]) {
+            if !self.is(&[ProducerDoesNotWait]) {
                 while atomic::ld_acquire_u32(self.flag) == 0 {}
             }
-            if self.is(&[LoaderFences, Overwrites]) {
+            if self.is(&[ProducerFences, Overwrites]) {
                 tma::fence_proxy_async_global();
             }
             mbarrier::mbarrier_arrive_expect_tx(bar(), BYTES);
@@ -210,7 +210,7 @@ fn the_right_kernels_pass() {
     let right = [
         Bug::None,
         Bug::GiverFences,
-        Bug::LoaderFences,
+        Bug::ProducerFences,
         Bug::Adds,
         Bug::LoadsBox,
         Bug::Overwrites,
@@ -227,11 +227,11 @@ caught! {
     a_writer_that_does_not_fence: OneWriterDoesNotFence => unfenced;
     a_fence_before_the_others_have_come: GiverFencesBeforeBarrier => unfenced;
     a_fence_after_the_hand_over: GiverFencesTooLate => unfenced;
-    a_fence_before_the_news: LoaderFencesTooEarly => unfenced;
+    a_fence_before_the_news: ProducerFencesTooEarly => unfenced;
     additions_that_nobody_fences: AddsWithoutFence => unfenced;
     a_box_that_nobody_fences: LoadsBoxWithoutFence => unfenced;
     a_store_over_what_nobody_fenced: OverwritesWithoutFence => unfenced;
-    another_blocks_stores_fenced_before_the_news: LoaderFencesStoresTooEarly => unfenced;
-    a_load_that_waits_for_nobody: LoaderDoesNotWait => race;
+    another_blocks_stores_fenced_before_the_news: ProducerFencesStoresTooEarly => unfenced;
+    a_load_that_waits_for_nobody: ProducerDoesNotWait => race;
     a_store_while_another_block_loads: OverwritesBeforeLoad => race;
 }

@@ -8,7 +8,7 @@ use super::Tiles;
 use super::consumer::{Consumer, THREADS};
 use super::layout::{Layout, converted_rows};
 use super::producer::announce;
-use super::sums::{FRAGMENT_BYTES, piece_bytes};
+use super::sums::{FRAGMENT_BYTES, piece_bytes, row_address};
 use super::work::{DqRows, Work};
 use crate::attention::lengths::ListedTile;
 use crate::attention::mask::{Band, Rows};
@@ -139,9 +139,8 @@ impl Consumer<'_> {
                 place.band.kv_blocks(queries, T::FOOTPRINT.block_k).n() > 0
             };
             // Blocks of more than 64 rows hold the pieces of the first 64 first.
-            let row_bytes = const { T::ACCUM_COLUMNS * 4 };
-            let rows = u64::from(head) * p.padded_q + u64::from(place.padded_first + first);
-            let mut own = p.d_q_accum + rows * u64::from(row_bytes) + u64::from(thread * 16);
+            let padded_first = place.padded_first + first;
+            let mut own = row_address::<T>(p, head, padded_first) + u64::from(thread * 16);
             let mut target = GlobalMatrix {
                 rows: place.rows,
                 chunks: p.shape.head_dim / 8,
@@ -177,9 +176,7 @@ impl Consumer<'_> {
             let place = self.d_q_place::<T>(n, head);
             let queries = Rows::of_sequence(first, block_q, place.rows.len);
             let added = place.band.kv_blocks(queries, T::FOOTPRINT.block_k).n() > 0;
-            let rows = u64::from(head) * p.padded_q + u64::from(place.padded_first + first);
-            let own = p.d_q_accum
-                + rows * u64::from(const { T::ACCUM_COLUMNS * 4 })
+            let own = row_address::<T>(p, head, place.padded_first + first)
                 + u64::from(self.idx * piece_bytes::<T>() + warp * 512);
             let target = GlobalMatrix {
                 rows: place.rows,

@@ -27,6 +27,13 @@ fn block_address<T: Tiles>(p: &BackwardParams, block: u32) -> u64 {
     p.d_q_accum + u64::from(block) * u64::from(block_bytes)
 }
 
+/// The address of a row of the accumulator, the first one of a piece.
+#[inline(always)]
+pub(super) fn row_address<T: Tiles>(p: &BackwardParams, head: u32, row: u32) -> u64 {
+    let rows = u64::from(head) * p.padded_q + u64::from(row);
+    p.d_q_accum + rows * u64::from(const { T::ACCUM_COLUMNS * 4 })
+}
+
 /// Sends off what consumers leave of step `at`, when they have, and waits until all of it is in memory.
 ///
 /// # Safety
@@ -125,5 +132,46 @@ impl Consumer<'_> {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::backward::sm90::{DefaultTiles, WideTiles};
+
+    /// Addresses of blocks and rows of large problems, worked out in 128 bits.
+    fn check<T: Tiles>() {
+        let p = BackwardParams {
+            d_q_accum: 1 << 40,
+            padded_q: 1 << 20,
+            ..BackwardParams::default()
+        };
+        let row_bytes = u128::from(T::ACCUM_COLUMNS * 4);
+        for (head, row) in [
+            (0, 128),
+            (2, 640),
+            (4095, 1 << 19),
+            (1 << 16, (1 << 20) - 64),
+        ] {
+            let rows = (u128::from(head) << 20) + u128::from(row);
+            let address = u128::from(row_address::<T>(&p, head, row));
+            assert_eq!(address, (1 << 40) + rows * row_bytes);
+        }
+        for block in [1, (1 << 17) + 1, (1 << 30) + 3] {
+            let rows = u128::from(block) * u128::from(T::FOOTPRINT.block_q);
+            let address = u128::from(block_address::<T>(&p, block));
+            assert_eq!(address, (1 << 40) + rows * row_bytes);
+        }
+    }
+
+    #[test]
+    fn addresses_in_the_accumulator_have_64_bits() {
+        check::<DefaultTiles<64>>();
+        check::<DefaultTiles<96>>();
+        check::<DefaultTiles<128>>();
+        check::<DefaultTiles<192>>();
+        check::<DefaultTiles<256>>();
+        check::<WideTiles<128>>();
     }
 }

@@ -1,0 +1,138 @@
+//! Small sets that run as a whole, each case for one mistake that the other sets hardly see.
+
+use std::collections::BTreeSet;
+
+use ferroflash::{Algorithm, Dtype, Mask};
+use ferroflash_kernels::variants::{Kind, TileShape, VARIANTS};
+
+use super::{Case, HALVES, MASKS, with_lse_gradients};
+use crate::buffer::{Arrangement, Repeats};
+use crate::inputs::Fill;
+
+/// Inputs whose entries a stride of 0 repeats: batch entries, rows, heads.
+pub fn repeated() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (at, repeats) in [Repeats::Batch, Repeats::Rows, Repeats::Heads]
+        .into_iter()
+        .enumerate()
+    {
+        for (of_mask, mask) in MASKS.into_iter().enumerate() {
+            let round = at + of_mask;
+            let head_dim = [64, 128, 32][round % 3];
+            let case = Case::new(HALVES[round % 2], mask, head_dim, 70, 150).heads(2, 4, 2);
+            cases.push(Case {
+                arrangement: Arrangement::Repeated(repeats),
+                ..case
+            });
+        }
+    }
+    with_lse_gradients(cases)
+}
+
+/// Scores that outgrow the speculative softmax's reference of the blocks before.
+///
+/// - Under the causal mask, in steps of as many keys as a block has. The diagonal goes through a block that some warps of a
+///   consumer have to repeat, and hides keys from its other warps: those must be masked again.
+/// - By a single early key in f16, by so little that the weight of a lane's columns is just above what f16 holds: 2^16.5.
+pub fn mispredictions(tiles: TileShape) -> Vec<Case> {
+    let mut cases = Vec::new();
+    let blocks = blocks(Algorithm::Flash3, tiles).into_iter().enumerate();
+    for (at, (head_dim, block_k)) in blocks {
+        // Above that, maxima come first.
+        if head_dim > 128 {
+            continue;
+        }
+        // The first query of a tile sees 3/4 of a block.
+        let seqlen_k = 140 + block_k - block_k / 4;
+        cases.push(Case {
+            fill: Fill::Steps { keys: block_k },
+            ..Case::new(HALVES[at % 2], Mask::Causal, head_dim, 140, seqlen_k)
+        });
+        cases.push(Case {
+            fill: Fill::Spike { log2_16: 264 },
+            ..Case::new(Dtype::F16, MASKS[at % 2], head_dim, 140, 300)
+        });
+    }
+    cases
+}
+
+/// The same for wide tiles, which only long sequences get.
+pub fn wide_mispredictions() -> Vec<Case> {
+    let of = |fill, mask, head_dim, seqlen_q, seqlen_k| Case {
+        fill,
+        ..Case::new(Dtype::F16, mask, head_dim, seqlen_q, seqlen_k).heads(1, 1, 1)
+    };
+    // Of the causal mask's queries the last 250 see a key: those of two tiles.
+    vec![
+        of(Fill::Steps { keys: 128 }, Mask::Causal, 64, 4096, 250),
+        of(Fill::Steps { keys: 80 }, Mask::Causal, 128, 8192, 250),
+        of(Fill::Spike { log2_16: 264 }, Mask::Full, 64, 1536, 250),
+    ]
+}
+
+/// `(head_dim, keys of a block)` of flash3's forward kernels, or of flash2's.
+fn blocks(algorithm: Algorithm, tiles: TileShape) -> Vec<(usize, usize)> {
+    let kind = match algorithm {
+        Algorithm::Flash3 => Kind::TmaForward,
+        _ => Kind::Forward,
+    };
+    let rows = VARIANTS
+        .iter()
+        .filter(|row| row.kind == kind && row.tiles == tiles);
+    let blocks =
+        rows.filter_map(|row| Some((row.head_dim? as usize, row.footprint.block_k as usize)));
+    let unique: BTreeSet<_> = blocks.collect();
+    unique.into_iter().collect()
+}
+
+/// Masks whose edge hides one element of a block of keys from one row of a warp, or one more or fewer: a block that is taken for
+/// whole, or one that is left out, shows.
+pub fn edges(algorithm: Algorithm, tiles: TileShape) -> Vec<Case> {
+    let mut cases = Vec::new();
+    // So many that tiles of the default shape are planned where they are wanted.
+    let (seqlen_q, heads) = match tiles {
+        TileShape::Compact => (52, 1),
+        TileShape::Default | TileShape::Wide => (84, 3),
+    };
+    for (at, (head_dim, block_k)) in blocks(algorithm, tiles).into_iter().enumerate() {
+        let of = |mask, seqlen_q, seqlen_k| {
+            let case = Case::new(HALVES[at % 2], mask, head_dim, seqlen_q, seqlen_k);
+            case.heads(1, heads, 1)
+        };
+        // The last key of a block lies behind the end.
+        cases.extend([block_k - 1, 2 * block_k - 1].map(|n| of(Mask::Full, seqlen_q, n)));
+        // A warp's first row sees all keys of a block but the last; row 0 also all of them, or one of the next.
+        for (first_row, off) in [(0, 0), (0, 1), (0, 2), (16, 0), (32, 0)] {
+            let seqlen_k = seqlen_q + block_k + off - 2 - first_row;
+            cases.push(of(Mask::Causal, seqlen_q, seqlen_k));
+        }
+        // A warp's last row, of 16 or 32, does not see the first key of a block.
+        let seqlen = seqlen_q.max(block_k + 33);
+        cases.extend([14, 30].map(|left| {
+            let mask = Mask::Window {
+                left: Some(left),
+                right: None,
+            };
+            of(mask, seqlen, seqlen)
+        }));
+    }
+    cases
+}
+
+/// Several tiles and heads for each block of threads, on a device with one SM: every stage of shared memory is filled more than
+/// once, by tiles that follow each other. Each problem comes under several orders of the emulator's threads.
+pub fn stages() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (at, head_dim) in [32, 64, 96, 128, 192, 256].into_iter().enumerate() {
+        for (of_mask, mask) in MASKS.into_iter().enumerate() {
+            for seed in 0..2 {
+                let case = Case::new(HALVES[(at + of_mask) % 2], mask, head_dim, 140, 270);
+                cases.push(Case {
+                    seed: 1000 + seed,
+                    ..case.heads(1, 2, 1 + of_mask)
+                });
+            }
+        }
+    }
+    with_lse_gradients(cases)
+}
