@@ -121,25 +121,20 @@ pub fn tma_backward(
     }
 }
 
-/// The same where sequences have lengths of their own: from a list, whose tiles are of one head of all sequences.
+/// The same where sequences have lengths of their own: from a list, whose tiles are of one head of all sequences. As many heads lie side
+/// by side as the L2 cache keeps of the longest sequence: few tiles of the same head then run at a time, and follow one another
+/// closely. All heads at once, or half as many, are 3 to 10 % slower (H200, nine lengths of 16k tokens).
 pub fn tma_backward_in_a_list(
     problem: &Problem,
     cut: &Cut,
     device: &DeviceInfo,
     footprint: &Footprint,
 ) -> Schedule {
-    let side_by_side = backward(problem, cut, device, footprint);
-    let heads_per_group = match problem.work() {
-        // Tiles of one head follow one another at a step's distance: as few of them as can be run at a time.
-        Work::Even => side_by_side.heads.max(1),
-        Work::Growing | Work::Shrinking => {
-            let resident = resident_blocks(device, footprint);
-            heads_of_a_list(&side_by_side, resident, heads_in_l2(problem))
-        }
-    };
+    let schedule = backward(problem, cut, device, footprint);
+    let wanted = heads_in_l2(problem).max(schedule.heads_per_group.into());
     Schedule {
-        heads_per_group,
-        ..side_by_side
+        heads_per_group: in_even_groups(schedule.heads.into(), wanted),
+        ..schedule
     }
 }
 

@@ -166,7 +166,9 @@ fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> [TileShape;
     const WIDE_ROWS: u64 = 192;
     const WIDE_GRADIENTS: u64 = 62;
     let problem = &lengths::of_average_length(checked);
-    let seqlen_q = problem.seqlen_q() as u64;
+    // Where lengths differ, most of the work is in the longest sequences.
+    let longest = checked.problem().seqlen_q() as u64;
+    let seqlen_q = longest.min(4 * problem.seqlen_q() as u64);
     if kinds == [Kind::TmaForward] && short::prefers_compact(problem, device.n_sms) {
         return [TileShape::Compact, TileShape::Default, TileShape::Wide];
     }

@@ -110,6 +110,8 @@ fn hold_launch(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
     let heads_k = (problem.batch() * problem.heads_k()) as u64;
     let grid = u64::from(launch.grid);
     match launch.params {
+        // Plans here are of sequences as long as the problem says.
+        Params::TileList(_) => panic!("{} lists nothing", launch.variant.name),
         Params::Forward(params) => {
             let schedule = &params.schedule;
             assert_covers(schedule.tiles, footprint.block_q, problem.seqlen_q());
