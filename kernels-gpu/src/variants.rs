@@ -259,9 +259,11 @@ impl Kind {
             | Kind::StandardDWeights
             | Kind::StandardDq
             | Kind::StandardDk => &[],
-            Kind::Forward | Kind::TmaForward | Kind::TmaBackward => {
-                &[Constant::RightBound, Constant::LeftBound, Constant::Lengths]
-            }
+            Kind::Forward
+            | Kind::Backward
+            | Kind::BackwardDq
+            | Kind::TmaForward
+            | Kind::TmaBackward => &[Constant::RightBound, Constant::LeftBound, Constant::Lengths],
             _ => &[Constant::RightBound, Constant::LeftBound],
         }
     }
