@@ -137,7 +137,7 @@ const fn shares_registers(threads: u32, blocks_per_sm: u32) -> bool {
 
 /// Backward: 128 keys stay, blocks of queries pass by. Four warps own S, P and dV, four own dP, dS and dK, 32
 /// keys each; together they own dQ. Shared memory: K, V, two stages of Q, dO, lse and Δ, P and dS in
-/// turns of two, and 16 bytes for the ticket.
+/// turns of two, 16 bytes for the ticket, and 32 for the list's entry of the tile.
 ///
 /// Blocks of 64 queries at head_dim 128 take 161 KB. The compact shape, for the 99 KB of compute capability 8.6 and 8.9,
 /// has blocks of 16. 64 keys and blocks of 32 would fit too and be as much work between two barriers; but Q and dO would
@@ -154,6 +154,7 @@ pub const fn backward(head_dim: u32, tiles: TileShape) -> Footprint {
         shared_bytes: (2 * block_k + 4 * block_q) * head_dim * ELEMENT
             + 2 * 2 * block_q * 4
             + 16
+            + 32
             + 2 * block_k * d_s_row_bytes(block_q),
         blocks_per_sm: 1,
         block_q,

@@ -311,6 +311,10 @@ pub struct StandardParams {
     pub window: Window,
     /// Scale.
     pub scale: Scale,
+    /// Where sequences have lengths of their own: these. Then `shape` has the longest that there may be, `window` is that of a sequence
+    /// without rows, and the arrays above that have `batch` entries have them for sequences, but for `lse` and `d_lse`, which have
+    /// the rows of q.
+    pub lengths: Lengths,
 }
 
 /// The parameters of any kernel.
@@ -369,6 +373,7 @@ slots!(
 slots!(
     StandardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Tensor(DO) d_o, Tensor(DQ) d_q, Tensor(DK) d_k,
     Tensor(DV) d_v, Vector(Lse) lse, Vector(DLse) d_lse, Workspace scores, Vector(Weights) weights, Workspace delta,
+    Within lengths,
 );
 slots!(ClearParams: Tensor(O) o, Vector(Lse) lse, Tensor(DQ) d_q, Tensor(DK) d_k, Tensor(DV) d_v);
 
@@ -415,7 +420,7 @@ const _: () = assert!(size_of::<BackwardParams>() == 8 * 32 + 8 * 8 + 32 + 8 + 8
 const _: () =
     assert!(size_of::<TmaBackwardParams>() == 6 * 128 + 8 * 32 + 8 * 8 + 32 + 8 + 8 + 20 + 4 + 40);
 const _: () = assert!(size_of::<ClearParams>() == 4 * 32 + 8 + 32 + 8);
-const _: () = assert!(size_of::<StandardParams>() == 8 * 32 + 6 * 8 + 32 + 8 + 8);
+const _: () = assert!(size_of::<StandardParams>() == 8 * 32 + 6 * 8 + 32 + 8 + 8 + 48);
 const _: () = {
     assert!(ForwardMap::Q.at(0) == offset_of!(TmaForwardParams, q) as u64);
     assert!(ForwardMap::K.at(0) == offset_of!(TmaForwardParams, k) as u64);

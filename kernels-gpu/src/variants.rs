@@ -251,18 +251,19 @@ impl Kind {
     /// The constants that its kernels ask for; others make no difference to them.
     pub const fn constants(self) -> &'static [Constant] {
         match self {
-            Kind::BackwardDelta | Kind::TmaBackwardDelta => &[Constant::Lengths],
-            Kind::StandardSoftmax
+            Kind::BackwardDelta
+            | Kind::TmaBackwardDelta
+            | Kind::StandardSoftmax
             | Kind::StandardOutput
             | Kind::StandardDelta
             | Kind::StandardDv
             | Kind::StandardDWeights
             | Kind::StandardDq
-            | Kind::StandardDk => &[],
-            Kind::Forward | Kind::TmaForward | Kind::TmaBackward => {
-                &[Constant::RightBound, Constant::LeftBound, Constant::Lengths]
+            | Kind::StandardDk => &[Constant::Lengths],
+            Kind::Clear | Kind::TileList | Kind::TmaTileList => {
+                &[Constant::RightBound, Constant::LeftBound]
             }
-            _ => &[Constant::RightBound, Constant::LeftBound],
+            _ => &[Constant::RightBound, Constant::LeftBound, Constant::Lengths],
         }
     }
 }

@@ -3,11 +3,11 @@
 use super::{
     QueryGradientPlace, REGISTER_STRIDE, Tiles, query_gradient_address, query_gradient_place,
 };
-use crate::attention::mask::Rows;
+use crate::attention::mask::{Band, Rows};
 use crate::attention::{batch_and_head, divide};
-use crate::kernels::band;
+use crate::kernels::{bounds, lengths};
 use crate::params::BackwardParams;
-use crate::ptx::{barrier, global, special};
+use crate::ptx::{barrier, global, spec, special};
 use crate::tile::copy::{self, Team};
 use crate::tile::element::Element;
 use crate::tile::global::GlobalRows;
@@ -23,11 +23,11 @@ pub unsafe fn d_q<E: Element, T: Tiles>(p: &BackwardParams) {
     let config = const { T::FOOTPRINT };
     let (thread, lane) = (special::thread_idx_x(), special::lane_idx());
     let block_idx = special::block_idx_x();
-    let q_blocks = p.shape.seqlen_q.div_ceil(config.block_q);
-    let head = divide(block_idx, q_blocks);
-    let (batch_idx, head_idx) = batch_and_head(head, p.shape.heads_q);
-    let first = (block_idx - head * q_blocks) * config.block_q;
-    let d_q = GlobalRows::new(&p.d_q, batch_idx, head_idx, p.shape.seqlen_q);
+    // SAFETY: the caller's contract.
+    let Some(place) = (unsafe { place::<T>(p, block_idx) }) else {
+        return;
+    };
+    let Place { first, d_q, .. } = place;
     let tile = SharedTile {
         base: special::shared_base(),
         row_bytes: T::HEAD_DIM * 2,
@@ -36,7 +36,7 @@ pub unsafe fn d_q<E: Element, T: Tiles>(p: &BackwardParams) {
     let mut acc = T::QueryGradient::zero();
     // SAFETY: the accumulator holds what the main kernel added for this block, if any tile of keys did.
     unsafe {
-        if contributions(p, first, config.block_q, config.block_k) > 0 {
+        if contributions(p, &place, config.block_q, config.block_k) > 0 {
             let mut address =
                 query_gradient_address::<T>(p.d_q_accum, u64::from(block_idx), thread / 32, lane);
             for m in 0..T::QueryGradient::M {
@@ -65,9 +65,57 @@ pub unsafe fn d_q<E: Element, T: Tiles>(p: &BackwardParams) {
     }
 }
 
+/// Which rows a block of threads takes.
+struct Place {
+    /// The rows of dQ of the sequence, in the block's head.
+    d_q: GlobalRows,
+    /// The block's first one.
+    first: u32,
+    /// Rows of k of the sequence.
+    seqlen_k: u32,
+}
+
+/// The block's rows; `None` where sequences have fewer than there may be.
+#[inline(always)]
+unsafe fn place<T: Tiles>(p: &BackwardParams, block_idx: u32) -> Option<Place> {
+    let block_q = const { T::FOOTPRINT.block_q };
+    let q_blocks = p.padded_q as u32 / block_q;
+    let head = divide(block_idx, q_blocks);
+    let block = block_idx - head * q_blocks;
+    if !spec::lengths() {
+        let (batch_idx, head_idx) = batch_and_head(head, p.shape.heads_q);
+        return Some(Place {
+            d_q: GlobalRows::new(&p.d_q, batch_idx, head_idx, p.shape.seqlen_q),
+            first: block * block_q,
+            seqlen_k: p.shape.seqlen_k,
+        });
+    }
+    // SAFETY: the list has been made, and has the entry.
+    let listed = unsafe {
+        if block >= lengths::n_listed(p.list.q_blocks) {
+            return None;
+        }
+        lengths::listed(p.list.q_blocks, block)
+    };
+    Some(Place {
+        d_q: GlobalRows::new(&p.d_q, p.list.batch_q(listed.sequence), head, 0)
+            .from_row(listed.q_first, listed.seqlen_q),
+        first: listed.block * block_q,
+        seqlen_k: listed.seqlen_k,
+    })
+}
+
 /// How many tiles of keys the block's queries meet.
 #[inline(always)]
-fn contributions(p: &BackwardParams, first: u32, block_q: u32, block_k: u32) -> u32 {
-    let queries = Rows::of_sequence(first, block_q, p.shape.seqlen_q);
-    band(&p.shape, p.window).kv_blocks(queries, block_k).n()
+fn contributions(p: &BackwardParams, place: &Place, block_q: u32, block_k: u32) -> u32 {
+    let (seqlen_q, seqlen_k) = (place.d_q.len, place.seqlen_k);
+    let queries = Rows::of_sequence(place.first, block_q, seqlen_q);
+    let window = if spec::lengths() {
+        p.window.of_sequence(seqlen_q, seqlen_k)
+    } else {
+        p.window
+    };
+    // The bounds are asked for here: behind two ways ptxas would not know them.
+    let band = Band::new(seqlen_q, seqlen_k, window, bounds());
+    band.kv_blocks(queries, block_k).n()
 }

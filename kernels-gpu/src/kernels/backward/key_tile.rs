@@ -3,11 +3,13 @@
 
 use super::Tiles;
 use crate::attention::divide;
+use crate::attention::lengths::ListedTile;
 use crate::attention::mask::{Band, Blocks, Rows};
 use crate::attention::schedule::{BackwardTile, Direction};
 use crate::config;
-use crate::params::BackwardParams;
-use crate::ptx::{cp_async, special};
+use crate::kernels::bounds;
+use crate::params::{BackwardParams, TensorView};
+use crate::ptx::{cp_async, shared, spec, special};
 use crate::tile::copy::{self, BoundsChecked, Team};
 use crate::tile::global::{GlobalRows, row_of_head};
 use crate::tile::shared::SharedTile;
@@ -27,6 +29,8 @@ pub(super) struct Layout {
     pub(super) delta: u32,
     /// The tile claimed by thread 0, for all.
     pub(super) tile_slot: u32,
+    /// Where sequences have lengths of their own: the list's entry of the tile. Read where it is wanted: no register need hold it.
+    listed: u32,
 }
 
 impl Layout {
@@ -55,7 +59,37 @@ impl Layout {
             lse,
             delta: lse + 2 * config.block_q * 4,
             tile_slot: lse + 4 * config.block_q * 4,
+            listed: lse + 4 * config.block_q * 4 + 16,
         }
+    }
+
+    /// Writes the list's entry of the tile.
+    ///
+    /// # Safety
+    /// Nobody reads the last tile's any more; a barrier follows.
+    #[inline(always)]
+    pub(super) unsafe fn write_listed(self, listed: ListedTile) {
+        let [a, b] = listed.words();
+        // SAFETY: the caller's contract.
+        unsafe {
+            shared::st_shared_x4(self.listed, a);
+            shared::st_shared_x4(self.listed + 16, b);
+        }
+    }
+
+    /// The list's entry of the tile.
+    ///
+    /// # Safety
+    /// It has been written, and a barrier stood between.
+    #[inline(always)]
+    pub(super) unsafe fn read_listed(self) -> ListedTile {
+        // SAFETY: the caller's contract.
+        ListedTile::from_words(unsafe {
+            [
+                shared::ld_shared_x4(self.listed),
+                shared::ld_shared_x4(self.listed + 16),
+            ]
+        })
     }
 
     /// The place of step `i` in a ring of two.
@@ -80,7 +114,6 @@ pub(super) struct Step {
 
 /// What one tile of keys works with.
 pub(super) struct Tile {
-    pub(super) band: Band,
     pub(super) keys: Rows,
     pub(super) blocks: Blocks,
     pub(super) tile: BackwardTile,
@@ -90,10 +123,76 @@ pub(super) struct Tile {
     pub(super) thread: u32,
     /// The warp's number in its role.
     pub(super) warp: u32,
-    /// Query blocks of a head.
+    /// Query blocks of a head in the workspace.
     pub(super) q_blocks: u32,
     /// Steps: query blocks of all heads of the group.
     pub(super) steps: u32,
+}
+
+/// The mask of the tile's sequence.
+///
+/// # Safety
+/// Where sequences have lengths of their own, the list's entry lies in shared memory.
+#[inline(always)]
+pub(super) unsafe fn band_of(p: &BackwardParams, shared: Layout) -> Band {
+    let (seqlen_q, seqlen_k, window) = if spec::lengths() {
+        // SAFETY: the caller's contract.
+        let tile = unsafe { shared.read_listed() };
+        let window = p.window.of_sequence(tile.seqlen_q, tile.seqlen_k);
+        (tile.seqlen_q, tile.seqlen_k, window)
+    } else {
+        (p.shape.seqlen_q, p.shape.seqlen_k, p.window)
+    };
+    // The bounds are asked for here: behind two ways ptxas would not know them.
+    Band::new(seqlen_q, seqlen_k, window, bounds())
+}
+
+/// The rows of q, or of dO, that the tile's sequence has in a head.
+#[inline(always)]
+unsafe fn rows_of_q(
+    p: &BackwardParams,
+    t: &Tile,
+    tensor: &TensorView,
+    head_idx: u32,
+) -> GlobalRows {
+    if spec::lengths() {
+        // SAFETY: as `band_of`.
+        let tile = unsafe { t.shared.read_listed() };
+        GlobalRows::new(tensor, p.list.batch_q(tile.sequence), head_idx, 0)
+            .from_row(tile.q_first, tile.seqlen_q)
+    } else {
+        GlobalRows::new(tensor, t.batch_idx, head_idx, p.shape.seqlen_q)
+    }
+}
+
+/// The rows of k or v, or of their gradients, that the tile's sequence has in the tile's head.
+///
+/// # Safety
+/// As [`band_of`].
+#[inline(always)]
+pub(super) unsafe fn rows_of_k(p: &BackwardParams, t: &Tile, tensor: &TensorView) -> GlobalRows {
+    if spec::lengths() {
+        // SAFETY: the caller's contract.
+        let tile = unsafe { t.shared.read_listed() };
+        GlobalRows::new(tensor, p.list.batch_k(tile.sequence), t.kv_head_idx, 0)
+            .from_row(tile.k_first, tile.seqlen_k)
+    } else {
+        GlobalRows::new(tensor, t.batch_idx, t.kv_head_idx, p.shape.seqlen_k)
+    }
+}
+
+/// How many query blocks the workspace has before the tile's sequence, in each head.
+///
+/// # Safety
+/// As [`band_of`].
+#[inline(always)]
+pub(super) unsafe fn q_blocks_before(t: &Tile) -> u32 {
+    if spec::lengths() {
+        // SAFETY: the caller's contract.
+        unsafe { t.shared.read_listed().q_blocks_before }
+    } else {
+        0
+    }
 }
 
 /// The query block of step `i`: heads of the group one after the other, blocks in the tile's direction.
@@ -127,10 +226,10 @@ pub(super) fn step_at(p: &BackwardParams, t: &Tile, i: u32) -> Step {
 pub(super) unsafe fn load_q<T: Tiles>(p: &BackwardParams, t: &Tile, i: u32) {
     let block_q = const { T::FOOTPRINT.block_q };
     let step = step_at(p, t, i);
-    let rows = GlobalRows::new(&p.q, t.batch_idx, step.head_idx, p.shape.seqlen_q);
     let tile = Layout::stage(t.shared.q, block_q, i);
     // SAFETY: the caller's contract.
     unsafe {
+        let rows = rows_of_q(p, t, &p.q, step.head_idx);
         copy::load::<BoundsChecked>(tile, rows, step.block * block_q, block_q, role_team::<T>(t))
     };
 }
@@ -144,11 +243,11 @@ pub(super) unsafe fn load_d_o<T: Tiles>(p: &BackwardParams, t: &Tile, i: u32) {
     let block_q = const { T::FOOTPRINT.block_q };
     let step = step_at(p, t, i);
     let (first, team) = (step.block * block_q, role_team::<T>(t));
-    let rows = GlobalRows::new(&p.d_o, t.batch_idx, step.head_idx, p.shape.seqlen_q);
     let tile = Layout::stage(t.shared.d_o, block_q, i);
     let chunks = block_q / 4;
     // SAFETY: the caller's contract; L and Δ are padded to whole blocks.
     unsafe {
+        let rows = rows_of_q(p, t, &p.d_o, step.head_idx);
         copy::load::<BoundsChecked>(tile, rows, first, block_q, team);
         if team.thread < 2 * chunks {
             let (source, target) = if team.thread < chunks {
@@ -157,7 +256,8 @@ pub(super) unsafe fn load_d_o<T: Tiles>(p: &BackwardParams, t: &Tile, i: u32) {
                 (p.delta, t.shared.delta)
             };
             let chunk = team.thread % chunks;
-            let from = row_of_head(source, step.head, p.padded_q, first + chunk * 4);
+            let padded_first = q_blocks_before(t) * block_q + first;
+            let from = row_of_head(source, step.head, p.padded_q, padded_first + chunk * 4);
             cp_async::cp_async_cg_16(target + i % 2 * block_q * 4 + chunk * 16, from, 16);
         }
     }

@@ -1,6 +1,6 @@
 //! P and dS of a warp's keys, and how P gets from a score warp to its partner.
 
-use super::key_tile::{Layout, Tile, step_at};
+use super::key_tile::{Layout, Tile, band_of, step_at};
 use super::{Tiles, with_columns};
 use crate::params::BackwardParams;
 use crate::ptx::math::{ex2_approx, fma};
@@ -35,8 +35,10 @@ pub(super) unsafe fn probabilities<T: Tiles>(
     if block < t.blocks.full_first || block >= t.blocks.full_end {
         let (first_key, first_query) =
             (t.keys.first + t.warp * T::WARP_KEYS, block * config.block_q);
+        // SAFETY: as `score_warp`.
+        let band = unsafe { band_of(p, t.shared) };
         s.for_each(|row, col, x| {
-            if !t.band.keep(first_query + col, first_key + row) {
+            if !band.keep(first_query + col, first_key + row) {
                 *x = 0.0;
             }
         });

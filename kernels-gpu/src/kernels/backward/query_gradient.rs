@@ -1,11 +1,12 @@
 //! dQ: each step's contribution, added to an accumulator in global memory, and the semaphore that orders the tiles.
 
-use super::key_tile::{Layout, Tile, step_at};
+use super::key_tile::{Layout, Step, Tile, band_of, q_blocks_before, step_at};
 use super::{
     QueryGradientPlace, REGISTER_STRIDE, Tiles, query_gradient_address, query_gradient_place,
 };
 use crate::attention::mask::Rows;
 use crate::attention::schedule::Direction;
+use crate::kernels::bounds;
 use crate::params::{BackwardParams, ORDERED};
 use crate::ptx::{atomic, global, special};
 use crate::tile::element::Element;
@@ -32,10 +33,10 @@ pub(super) unsafe fn add_query_gradient<E: Element, T: Tiles>(
     unsafe { multiply_add::<E, _>(&mut d_q, d_s, k, config.block_k as usize / 16) };
 
     let step = step_at(p, t, i);
-    let block = block_of_all(step.head, t.q_blocks, step.block);
-    let mut address = query_gradient_address::<T>(p.d_q_accum, block, warp, special::lane_idx());
     // SAFETY: the accumulator has this block. The first tile in order finds it unset.
     unsafe {
+        let (block, lane) = (block_in_workspace(t, step), special::lane_idx());
+        let mut address = query_gradient_address::<T>(p.d_q_accum, block, warp, lane);
         if p.schedule.order == ORDERED && rank::<T>(p, t, step.block) == 0 {
             each_register::<T>(&d_q, |x| {
                 global::st_global_f32(address, x);
@@ -61,17 +62,33 @@ fn each_register<T: Tiles>(d_q: &T::QueryGradient, mut f: impl FnMut(f32)) {
     }
 }
 
+/// The number of a step's query block in the workspace.
+#[inline(always)]
+unsafe fn block_in_workspace(t: &Tile, step: Step) -> u64 {
+    // SAFETY: as `add_query_gradient`.
+    let block = unsafe { q_blocks_before(t) } + step.block;
+    block_of_all(step.head, t.q_blocks, block)
+}
+
+/// Which block of queries this is of all heads', each of which has `q_blocks`.
+#[inline(always)]
+fn block_of_all(head: u32, q_blocks: u32, block: u32) -> u64 {
+    u64::from(head) * u64::from(q_blocks) + u64::from(block)
+}
+
 /// How many tiles of keys add to this query block before this one.
 #[inline(always)]
-fn rank<T: Tiles>(p: &BackwardParams, t: &Tile, block: u32) -> u32 {
+unsafe fn rank<T: Tiles>(p: &BackwardParams, t: &Tile, block: u32) -> u32 {
     let config = const { T::FOOTPRINT };
     let tile = t.tile.k_block;
     match t.tile.direction {
-        Direction::Down if !t.band.bounds().left => tile,
+        Direction::Down if !bounds().left => tile,
         direction => {
+            // SAFETY: as `add_query_gradient`.
+            let band = unsafe { band_of(p, t.shared) };
             let first = block * config.block_q;
-            let queries = Rows::of_sequence(first, config.block_q, p.shape.seqlen_q);
-            let tiles = t.band.kv_blocks(queries, config.block_k);
+            let queries = Rows::of_sequence(first, config.block_q, band.seqlen_q());
+            let tiles = band.kv_blocks(queries, config.block_k);
             match direction {
                 Direction::Down => tile - tiles.first,
                 Direction::Up => tiles.end - 1 - tile,
@@ -82,15 +99,9 @@ fn rank<T: Tiles>(p: &BackwardParams, t: &Tile, block: u32) -> u32 {
 
 /// The address of the counter of tiles that have added to the query block of step `i`.
 #[inline(always)]
-fn counter(p: &BackwardParams, t: &Tile, i: u32) -> u64 {
-    let step = step_at(p, t, i);
-    p.dq_semaphore + block_of_all(step.head, t.q_blocks, step.block) * 4
-}
-
-/// Which block of queries this is of all heads', each of which has `q_blocks`.
-#[inline(always)]
-fn block_of_all(head: u32, q_blocks: u32, block: u32) -> u64 {
-    u64::from(head) * u64::from(q_blocks) + u64::from(block)
+unsafe fn counter(p: &BackwardParams, t: &Tile, i: u32) -> u64 {
+    // SAFETY: as `add_query_gradient`.
+    p.dq_semaphore + unsafe { block_in_workspace(t, step_at(p, t, i)) } * 4
 }
 
 /// Waits, in the deterministic order, until this tile may add to the query block of step `i`. Thread 0 does; the
@@ -101,9 +112,11 @@ fn block_of_all(head: u32, q_blocks: u32, block: u32) -> u64 {
 #[inline(always)]
 pub(super) unsafe fn wait_semaphore<T: Tiles>(p: &BackwardParams, t: &Tile, i: u32) {
     if p.schedule.order == ORDERED && t.thread == 0 {
-        let rank = rank::<T>(p, t, step_at(p, t, i).block);
         // SAFETY: the counter is one of the workspace's. Tiles that are waited for were claimed earlier: they run.
-        while unsafe { atomic::ld_acquire_u32(counter(p, t, i)) } != rank {}
+        unsafe {
+            let (rank, counter) = (rank::<T>(p, t, step_at(p, t, i).block), counter(p, t, i));
+            while atomic::ld_acquire_u32(counter) != rank {}
+        }
     }
 }
 

@@ -22,18 +22,17 @@
 //! barrier and passes it on after the next, when all warps have added. Who waits for whom: [`schedule`].
 
 use super::Tiles;
-use super::key_tile::{Layout, Tile, load_d_o, load_q};
+use super::key_tile::{Layout, Tile, band_of, load_d_o, load_q, rows_of_k};
 use super::probabilities::{probabilities, score_gradients, send};
 use super::query_gradient::{add_query_gradient, release_semaphore, wait_semaphore};
 use crate::attention::batch_and_head;
 use crate::attention::mask::Rows;
 use crate::attention::schedule::{self, BackwardTile};
-use crate::kernels::{band, bounds};
-use crate::params::BackwardParams;
-use crate::ptx::{atomic, barrier, cp_async, shared, special};
+use crate::kernels::{bounds, lengths};
+use crate::params::{BackwardParams, Schedule};
+use crate::ptx::{atomic, barrier, cp_async, shared, spec, special};
 use crate::tile::copy::{self, BoundsChecked, Team};
 use crate::tile::element::Element;
-use crate::tile::global::GlobalRows;
 use crate::tile::matmul::{Registers, left, multiply_add, right, right_transposed};
 use crate::tile::register::{Accumulator, Packed};
 
@@ -56,18 +55,62 @@ pub unsafe fn backward<E: Element, T: Tiles>(p: &BackwardParams) {
     loop {
         // SAFETY: the barriers order the slot's write and read, and this tile's use of shared memory and the last's.
         let tile_idx = unsafe {
-            if thread == 0 {
+            if spec::lengths() {
+                draw_listed::<T>(p, shared, thread);
+            } else if thread == 0 {
                 shared::st_shared_u32(shared.tile_slot, atomic::atom_add_u32(p.tile_counters, 1));
             }
             meet::<T>();
             shared::ld_shared_u32(shared.tile_slot)
         };
-        if tile_idx >= p.schedule.tiles * p.schedule.heads {
+        let schedule = schedule_of(p);
+        if tile_idx >= schedule.tiles * schedule.heads {
             return;
         }
-        let tile = schedule::backward(&p.schedule, bounds().work(), tile_idx);
-        // SAFETY: as this function.
-        unsafe { key_tile::<E, T>(p, shared, tile, thread) };
+        let mut tile = schedule::backward(&schedule, bounds().work(), tile_idx);
+        // SAFETY: as this function; the list's entry of the tile lies in shared memory.
+        unsafe {
+            if spec::lengths() {
+                tile.k_block = shared.read_listed().block;
+            }
+            key_tile::<E, T>(p, shared, tile, thread);
+        }
+    }
+}
+
+/// The order of the tiles. Where sequences have lengths of their own, the list says how many there are.
+#[inline(always)]
+fn schedule_of(p: &BackwardParams) -> Schedule {
+    if spec::lengths() {
+        Schedule {
+            // SAFETY: a list lies there.
+            tiles: unsafe { lengths::n_listed(p.list.tiles) },
+            ..p.schedule
+        }
+    } else {
+        p.schedule
+    }
+}
+
+/// Draws a tile of the list: its number and its entry go to shared memory.
+#[inline(always)]
+unsafe fn draw_listed<T: Tiles>(p: &BackwardParams, shared: Layout, thread: u32) {
+    // SAFETY: as `backward`; the barrier stands behind the last tile's reads of its entry.
+    unsafe {
+        if thread == 0 {
+            let tile_idx = atomic::atom_add_u32(p.tile_counters, 1);
+            let schedule = schedule_of(p);
+            let mut listed = Default::default();
+            if tile_idx < schedule.tiles * schedule.heads {
+                let place = schedule::backward(&schedule, bounds().work(), tile_idx);
+                listed = lengths::listed(p.list.tiles, place.k_block);
+            }
+            meet::<T>();
+            shared::st_shared_u32(shared.tile_slot, tile_idx);
+            shared.write_listed(listed);
+        } else {
+            meet::<T>();
+        }
     }
 }
 
@@ -85,14 +128,13 @@ unsafe fn key_tile<E: Element, T: Tiles>(
         first: tile.k_block * config.block_k,
         len: config.block_k,
     };
-    let band = band(&p.shape, p.window);
-    let blocks = band.q_blocks(keys, config.block_q);
+    // SAFETY: as `backward`.
+    let blocks = unsafe { band_of(p, shared) }.q_blocks(keys, config.block_q);
     let steps = blocks.n() * p.shape.group_size;
     let warp = thread / 32 % T::ROLE_WARPS;
-    let q_blocks = p.shape.seqlen_q.div_ceil(config.block_q);
+    let q_blocks = p.padded_q as u32 / config.block_q;
     let t = Tile {
         q_blocks,
-        band,
         keys,
         blocks,
         tile,
@@ -108,19 +150,19 @@ unsafe fn key_tile<E: Element, T: Tiles>(
         thread,
         threads: config.threads,
     };
-    let rows = |tensor| GlobalRows::new(tensor, batch_idx, kv_head_idx, p.shape.seqlen_k);
     let (first_key, warp_key) = (keys.first, warp * T::WARP_KEYS);
     // SAFETY: as `backward`. After the walk all warps have met, so that K and V may become dK and dV.
     unsafe {
-        copy::load::<BoundsChecked>(shared.k, rows(&p.k), first_key, config.block_k, team);
-        copy::load::<BoundsChecked>(shared.v, rows(&p.v), first_key, config.block_k, team);
+        let (k, v) = (rows_of_k(p, &t, &p.k), rows_of_k(p, &t, &p.v));
+        copy::load::<BoundsChecked>(shared.k, k, first_key, config.block_k, team);
+        copy::load::<BoundsChecked>(shared.v, v, first_key, config.block_k, team);
         if thread < T::ROLE_WARPS * 32 {
             if steps > 0 {
                 load_d_o::<T>(p, &t, 0);
             }
             let d_v = score_warp::<E, T>(p, &t);
             copy::store_through::<E, _>(
-                rows(&p.d_v),
+                rows_of_k(p, &t, &p.d_v),
                 first_key + warp_key,
                 shared.v,
                 warp_key,
@@ -133,7 +175,7 @@ unsafe fn key_tile<E: Element, T: Tiles>(
             let mut d_k = gradient_warp::<E, T>(p, &t);
             d_k.for_each(|_, _, x| *x *= p.scale.scale);
             copy::store_through::<E, _>(
-                rows(&p.d_k),
+                rows_of_k(p, &t, &p.d_k),
                 first_key + warp_key,
                 shared.k,
                 warp_key,

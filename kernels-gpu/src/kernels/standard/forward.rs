@@ -1,8 +1,8 @@
 //! The two products of the forward pass: the scores, and the output.
 
 use super::product::{AcrossDepth, AlongDepth, Operand, Part, product, store, store_f32};
-use super::weights::{Head, matrix_of_head, scores_of_head, scores_row_bytes, weights_of_head};
-use crate::kernels::band;
+use super::sequence::Sequence;
+use super::weights::{Head, scores_of_head, scores_row_bytes};
 use crate::params::StandardParams;
 use crate::tile::element::Element;
 
@@ -15,22 +15,21 @@ pub unsafe fn scores<E: Element>(p: &StandardParams) {
     let shape = &p.shape;
     let part = Part::of_block(shape.seqlen_q, shape.seqlen_k);
     let head = Head::new(part.head, shape.heads_q);
-    let q = Operand::single(matrix_of_head(shape, &p.q, head, shape.seqlen_q));
-    let k = Operand::single(matrix_of_head(
-        shape,
-        &p.k,
-        head.kv_head(shape),
-        shape.seqlen_k,
-    ));
     // SAFETY: this function's contract.
     unsafe {
+        let sequence = Sequence::of(p, head.batch_idx);
+        if part.is_outside(sequence.seqlen_q(), sequence.seqlen_k()) {
+            return;
+        }
+        let q = Operand::single(sequence.queries(p, &p.q, head.head_idx));
+        let k = Operand::single(sequence.keys(p, &p.k, head.kv_head_idx(shape)));
         let s = product::<E, AlongDepth, AlongDepth>(part, q, k, shape.head_dim, 1);
         let base = scores_of_head(p, part.head);
-        let band = band(shape, p.window);
+        let band = sequence.band(p);
         store_f32(
             part,
             base,
-            shape.seqlen_q,
+            sequence.seqlen_q(),
             scores_row_bytes(p),
             &s,
             |row, col, s| {
@@ -53,16 +52,15 @@ pub unsafe fn output<E: Element>(p: &StandardParams) {
     let shape = &p.shape;
     let part = Part::of_block(shape.seqlen_q, shape.head_dim);
     let head = Head::new(part.head, shape.heads_q);
-    let weights = Operand::single(weights_of_head(p, part.head));
-    let v = Operand::single(matrix_of_head(
-        shape,
-        &p.v,
-        head.kv_head(shape),
-        shape.seqlen_k,
-    ));
     // SAFETY: this function's contract.
     unsafe {
-        let o = product::<E, AlongDepth, AcrossDepth>(part, weights, v, shape.seqlen_k, 1);
-        store::<E>(part, matrix_of_head(shape, &p.o, head, shape.seqlen_q), &o);
+        let sequence = Sequence::of(p, head.batch_idx);
+        if part.is_outside(sequence.seqlen_q(), shape.head_dim) {
+            return;
+        }
+        let weights = Operand::single(sequence.weights(p, part.head));
+        let v = Operand::single(sequence.keys(p, &p.v, head.kv_head_idx(shape)));
+        let o = product::<E, AlongDepth, AcrossDepth>(part, weights, v, sequence.seqlen_k(), 1);
+        store::<E>(part, sequence.queries(p, &p.o, head.head_idx), &o);
     }
 }

@@ -9,6 +9,9 @@
 //!
 //! dL is the gradient of L, where there is one. Each formula is one kernel for any head_dim that is a multiple of 8, and
 //! any mask. Six of them are one tiled [`product`] with other operands; three go through [`rows`].
+//!
+//! Grids cover the longest sequences that there may be. Where sequences have lengths of their own, blocks behind a sequence's end
+//! do nothing but clear its weights: see [`sequence`].
 
 pub mod forward;
 
@@ -17,5 +20,7 @@ pub mod backward;
 pub mod product;
 
 pub mod rows;
+
+pub mod sequence;
 
 pub mod weights;

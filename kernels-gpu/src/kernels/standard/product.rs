@@ -11,7 +11,7 @@
 
 use crate::attention::divide;
 use crate::config;
-use crate::ptx::{barrier, cp_async, global, special};
+use crate::ptx::{barrier, cp_async, global, spec, special};
 use crate::tile::copy::{self, Team};
 use crate::tile::element::Element;
 use crate::tile::fragment;
@@ -155,6 +155,13 @@ impl Part {
             col: (idx - strip * across) * BLOCK,
             thread: special::thread_idx_x(),
         }
+    }
+
+    /// Whether nothing of it lies in a sequence's result of these rows and columns. Without lengths of its own a sequence has some of
+    /// every part.
+    #[inline(always)]
+    pub fn is_outside(self, rows: u32, cols: u32) -> bool {
+        spec::lengths() && (self.row >= rows || self.col >= cols)
     }
 
     /// The warp's first row in the block's part.

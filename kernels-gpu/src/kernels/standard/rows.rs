@@ -3,14 +3,14 @@
 
 use core::f32::consts::{LN_2, LOG2_E};
 
-use super::weights::{Head, matrix_of_head, scores_of_head, scores_row_bytes, weights_of_head};
+use super::sequence::Sequence;
+use super::weights::{Head, scores_of_head, scores_row_bytes, weights_rows};
 use crate::attention::divide;
 use crate::config;
-use crate::kernels::band;
-use crate::params::{Shape, StandardParams};
+use crate::params::StandardParams;
 use crate::ptx::math::{ex2_approx, lg2_approx, max, rcp_approx};
 use crate::ptx::shuffle::shuffle_bfly_f32;
-use crate::ptx::{global, special};
+use crate::ptx::{global, spec, special};
 use crate::tile::element::Element;
 use crate::tile::global::row_of_head;
 
@@ -28,19 +28,49 @@ const _: () = assert!(ROWS * 32 == config::weight_rows().threads);
 struct Row {
     /// Which head, counted through the batch.
     head: u32,
+    /// Which of its batch entry.
+    head_idx: u32,
     /// Which query.
     q_idx: u32,
+    sequence: Sequence,
 }
 
 impl Row {
-    /// This warp's; `None` behind the sequence's end.
+    /// This warp's; `None` behind the last row that there may be.
     #[inline(always)]
-    fn of_warp(shape: &Shape) -> Option<Self> {
+    unsafe fn of_warp(p: &StandardParams) -> Option<Self> {
+        let shape = &p.shape;
         let blocks = shape.seqlen_q.div_ceil(ROWS);
         let idx = special::block_idx_x();
         let head = divide(idx, blocks);
         let q_idx = (idx - head * blocks) * ROWS + special::thread_idx_x() / 32;
-        (q_idx < shape.seqlen_q).then_some(Row { head, q_idx })
+        if q_idx >= shape.seqlen_q {
+            return None;
+        }
+        let Head {
+            batch_idx,
+            head_idx,
+        } = Head::new(head, shape.heads_q);
+        Some(Row {
+            head,
+            head_idx,
+            q_idx,
+            // SAFETY: the kernel's contract.
+            sequence: unsafe { Sequence::of(p, batch_idx) },
+        })
+    }
+
+    /// As [`Row::of_warp`]; `None` behind the sequence's end too.
+    #[inline(always)]
+    unsafe fn of_sequence(p: &StandardParams) -> Option<Self> {
+        // SAFETY: the kernel's contract.
+        unsafe { Row::of_warp(p) }.filter(|row| !row.is_outside())
+    }
+
+    /// Whether it lies behind the sequence's end.
+    #[inline(always)]
+    fn is_outside(self) -> bool {
+        spec::lengths() && self.q_idx >= self.sequence.seqlen_q()
     }
 
     /// Address of this row of the scores.
@@ -52,33 +82,54 @@ impl Row {
     /// Address of this row of the weights.
     #[inline(always)]
     fn weights(self, p: &StandardParams) -> u64 {
-        weights_of_head(p, self.head).rows.chunk(self.q_idx, 0)
+        weights_rows(p, self.head).chunk(self.q_idx, 0)
+    }
+
+    /// Address of this row's value in an array that lies as q does.
+    #[inline(always)]
+    fn value(self, p: &StandardParams, base: u64) -> u64 {
+        if spec::lengths() {
+            self.sequence.value(p, base, self.head_idx, self.q_idx)
+        } else {
+            self.in_workspace(p, base)
+        }
     }
 
     /// Address of this row's value in an array `f32 [batch, heads_q, seqlen_q]`.
     #[inline(always)]
-    fn value(self, p: &StandardParams, base: u64) -> u64 {
+    fn in_workspace(self, p: &StandardParams, base: u64) -> u64 {
         row_of_head(base, self.head, u64::from(p.shape.seqlen_q), self.q_idx)
     }
 }
 
-/// P = exp(S − L) with L = log Σ exp S; a row that sees no key has P = 0 and L = −∞.
+/// P = exp(S − L) with L = log Σ exp S; a row that sees no key has P = 0 and L = −∞. Behind a sequence's last row, and its last key,
+/// P = 0.
 ///
 /// # Safety
 /// The launch is as the row's footprint says; tensors and workspace are as [`StandardParams`] says.
 #[inline(always)]
 pub unsafe fn softmax<E: Element>(p: &StandardParams) {
-    let Some(row) = Row::of_warp(&p.shape) else {
+    // SAFETY: this function's contract.
+    let Some(row) = (unsafe { Row::of_warp(p) }) else {
         return;
     };
     let (scores, weights) = (row.scores(p), row.weights(p));
+    let padded_k = row.sequence.padded_k(p);
+    // SAFETY: this function's contract; all lanes have the same row.
+    unsafe {
+        if row.is_outside() {
+            clear_weights(p, weights, 0);
+            return;
+        }
+        clear_weights(p, weights, padded_k);
+    }
     let lane = special::lane_idx();
     let (mut m, mut l) = (f32::NEG_INFINITY, 0.0);
     // SAFETY: this function's contract: rows are `padded_k` long, a multiple of 8, and were written whole. The lanes
     // meet again behind the loop.
     unsafe {
         let mut col = u64::from(lane) * COLS as u64;
-        while col < p.padded_k {
+        while col < padded_k {
             let s = load_f32(scores + col * 4);
             let mut new = m;
             for s in &s {
@@ -96,7 +147,7 @@ pub unsafe fn softmax<E: Element>(p: &StandardParams) {
         let inverse = if sum == 0.0 { 0.0 } else { rcp_approx(sum) };
 
         let mut col = u64::from(lane) * COLS as u64;
-        while col < p.padded_k {
+        while col < padded_k {
             let mut s = load_f32(scores + col * 4);
             for s in &mut s {
                 *s = exp(*s - reference) * inverse;
@@ -115,6 +166,20 @@ pub unsafe fn softmax<E: Element>(p: &StandardParams) {
     }
 }
 
+/// A row's weights ← 0 from this column on, where sequences have lengths of their own.
+#[inline(always)]
+unsafe fn clear_weights(p: &StandardParams, weights: u64, first: u64) {
+    if !spec::lengths() {
+        return;
+    }
+    let mut col = first + u64::from(special::lane_idx()) * COLS as u64;
+    while col < p.padded_k {
+        // SAFETY: the row is `padded_k` long.
+        unsafe { global::st_global_x4(weights + col * 2, [0; 4]) };
+        col += u64::from(WARP_COLS);
+    }
+}
+
 /// Δ = rowsum(dO ∘ O) − dL: a lane takes eight of at most 256 columns. A row that sees no key has dL = 0, whatever the
 /// caller says of it.
 ///
@@ -122,13 +187,12 @@ pub unsafe fn softmax<E: Element>(p: &StandardParams) {
 /// As [`softmax`].
 #[inline(always)]
 pub unsafe fn delta<E: Element>(p: &StandardParams) {
-    let shape = &p.shape;
-    let Some(row) = Row::of_warp(shape) else {
+    // SAFETY: this function's contract.
+    let Some(row) = (unsafe { Row::of_sequence(p) }) else {
         return;
     };
-    let head = Head::new(row.head, shape.heads_q);
-    let o = matrix_of_head(shape, &p.o, head, shape.seqlen_q);
-    let d_o = matrix_of_head(shape, &p.d_o, head, shape.seqlen_q);
+    let o = row.sequence.queries(p, &p.o, row.head_idx);
+    let d_o = row.sequence.queries(p, &p.d_o, row.head_idx);
     let lane = special::lane_idx();
     let mut sum = 0.0;
     // SAFETY: this function's contract; the lanes meet again behind the branch.
@@ -148,7 +212,7 @@ pub unsafe fn delta<E: Element>(p: &StandardParams) {
             } else {
                 global::ld_global_f32(row.value(p, p.d_lse))
             };
-            global::st_global_f32(row.value(p, p.delta), sum - d_lse);
+            global::st_global_f32(row.in_workspace(p, p.delta), sum - d_lse);
         }
     }
 }
@@ -159,16 +223,17 @@ pub unsafe fn delta<E: Element>(p: &StandardParams) {
 /// As [`softmax`].
 #[inline(always)]
 pub unsafe fn d_scores<E: Element>(p: &StandardParams) {
-    let Some(row) = Row::of_warp(&p.shape) else {
+    // SAFETY: this function's contract.
+    let Some(row) = (unsafe { Row::of_sequence(p) }) else {
         return;
     };
     let (d_weights, weights) = (row.scores(p), row.weights(p));
-    let band = band(&p.shape, p.window);
+    let (band, padded_k) = (row.sequence.band(p), row.sequence.padded_k(p));
     // SAFETY: as in `softmax`.
     unsafe {
-        let delta = global::ld_global_f32(row.value(p, p.delta));
+        let delta = global::ld_global_f32(row.in_workspace(p, p.delta));
         let mut col = u64::from(special::lane_idx()) * COLS as u64;
-        while col < p.padded_k {
+        while col < padded_k {
             let d_p = load_f32(d_weights + col * 4);
             let mut x = unpack::<E>(global::ld_global_x4(weights + col * 2));
             for (i, (x, d_p)) in (0..).zip(x.iter_mut().zip(&d_p)) {

@@ -1,8 +1,8 @@
 //! Where the scores, the weights and the heads of tensors lie in memory.
 
 use crate::attention::divide;
-use crate::params::{Shape, StandardParams, TensorView};
-use crate::tile::global::{GlobalMatrix, GlobalRows};
+use crate::params::{Shape, StandardParams};
+use crate::tile::global::GlobalRows;
 
 /// Bytes of one head's scores: `f32 [seqlen_q, padded_k]`.
 #[inline(always)]
@@ -28,25 +28,13 @@ pub fn weights_bytes(p: &StandardParams) -> u64 {
     u64::from(p.shape.seqlen_q) * p.padded_k * 2
 }
 
-/// The weights of head `head` (`batch_idx · heads_q + head_idx`), padding columns included.
+/// The rows of the weights of head `head` (`batch_idx · heads_q + head_idx`).
 #[inline(always)]
-pub fn weights_of_head(p: &StandardParams, head: u32) -> GlobalMatrix {
-    GlobalMatrix {
-        rows: GlobalRows {
-            base: p.weights + u64::from(head) * weights_bytes(p),
-            row_bytes: p.padded_k * 2,
-            len: p.shape.seqlen_q,
-        },
-        chunks: (p.padded_k / 8) as u32,
-    }
-}
-
-/// One head of a tensor of `head_dim` columns and `seqlen` rows.
-#[inline(always)]
-pub fn matrix_of_head(shape: &Shape, tensor: &TensorView, head: Head, seqlen: u32) -> GlobalMatrix {
-    GlobalMatrix {
-        rows: GlobalRows::new(tensor, head.batch_idx, head.head_idx, seqlen),
-        chunks: shape.head_dim / 8,
+pub fn weights_rows(p: &StandardParams, head: u32) -> GlobalRows {
+    GlobalRows {
+        base: p.weights + u64::from(head) * weights_bytes(p),
+        row_bytes: p.padded_k * 2,
+        len: p.shape.seqlen_q,
     }
 }
 
@@ -72,11 +60,8 @@ impl Head {
 
     /// The key and value head of a query head.
     #[inline(always)]
-    pub fn kv_head(self, shape: &Shape) -> Self {
-        Head {
-            head_idx: divide(self.head_idx, shape.group_size),
-            ..self
-        }
+    pub fn kv_head_idx(self, shape: &Shape) -> u32 {
+        divide(self.head_idx, shape.group_size)
     }
 
     /// The first query head that shares this key and value head.

@@ -537,10 +537,11 @@ impl Forward {
     }
 }
 
-/// A backward pass of flash3: its main kernel and what comes before it.
+/// A backward pass of flash2 or flash3: its main kernel and what comes before and, in flash2, after it.
 struct Backward {
     main: &'static Variant,
     delta: &'static Variant,
+    d_q: Option<&'static Variant>,
     window: (u32, u32),
     spec: Spec,
     heads: (u32, u32),
@@ -570,7 +571,8 @@ impl Backward {
             (false, _) => side.max.div_ceil(rows),
         };
         let (max_q_blocks, max_tiles) = (most(side_q, block_q), most(side_k, block_k));
-        let n_maps = BACKWARD_MAPS as u32;
+        let is_tma = self.main.kind == Kind::TmaBackward;
+        let n_maps = if is_tma { BACKWARD_MAPS as u32 } else { 0 };
         let mut workspace = Workspace::new(batch, max_tiles, max_q_blocks, n_maps);
         let (inputs, lse) = saved;
         let lens = inputs.map(<[u16]>::len);
@@ -698,7 +700,12 @@ impl Backward {
             let blocks =
                 |side: &Side| entries(side) * side.rows.div_ceil(config::tile_list().block_q);
             let grid = 1 + blocks(side_q) + blocks(side_k);
-            let variant = variants::by_name("tile_list_sm90a").unwrap();
+            let name = if is_tma {
+                "tile_list_sm90a"
+            } else {
+                "tile_list_sm80"
+            };
+            let variant = variants::by_name(name).unwrap();
             launch(&mut memory, variant, grid, spec, &Params::TileList(params));
         }
         let blocks = heads_of_workspace * max_q_blocks;
@@ -709,17 +716,22 @@ impl Backward {
             spec,
             &Params::Backward(pass),
         );
-        let [q, k, v, d_o, d_k, d_v] = maps;
-        let main = TmaBackwardParams {
-            q,
-            k,
-            v,
-            d_o,
-            d_k,
-            d_v,
-            pass,
-        };
-        launch(&mut memory, self.main, 3, spec, &Params::TmaBackward(main));
+        if let Some(d_q) = self.d_q {
+            launch(&mut memory, self.main, 3, spec, &Params::Backward(pass));
+            launch(&mut memory, d_q, blocks, spec, &Params::Backward(pass));
+        } else {
+            let [q, k, v, d_o, d_k, d_v] = maps;
+            let main = TmaBackwardParams {
+                q,
+                k,
+                v,
+                d_o,
+                d_k,
+                d_v,
+                pass,
+            };
+            launch(&mut memory, self.main, 3, spec, &Params::TmaBackward(main));
+        }
         for name in ["d_q", "d_k", "d_v"] {
             assert_eq!(memory.first_unwritten(name), None, "{name}");
         }
@@ -900,6 +912,7 @@ fn check(variant: &'static str, window: (u32, u32), spec: Spec, seed: u64, packe
 }
 
 fn check_backward(
+    arch: &str,
     head_dim: &str,
     window: (u32, u32),
     spec: Spec,
@@ -907,11 +920,12 @@ fn check_backward(
     packed: (bool, bool),
     heads_per_group: u32,
 ) {
-    let variant = |kind: &str| variants::by_name(&format!("{kind}_sm90a_{head_dim}")).unwrap();
+    let variant = |kind: &str| variants::by_name(&format!("{kind}_{arch}_{head_dim}")).unwrap();
     let heads = (4, 2);
     let backward = Backward {
         main: variant("backward"),
         delta: variant("backward_delta"),
+        d_q: (arch == "sm80").then(|| variant("backward_dq")),
         window,
         spec,
         heads,
@@ -1031,14 +1045,53 @@ fn packed_sequences_in_compact_tiles_are_as_each_alone() {
 
 #[test]
 fn gradients_of_packed_sequences_are_as_of_each_alone() {
-    check_backward("bf16_d64", (OPEN, OPEN), Spec::PLAIN, 1, (true, true), 2);
-    check_backward("f16_d128", (OPEN, 0), CAUSAL, 2, (true, false), 1);
-    check_backward("bf16_d96", (150, 9), WINDOW, 3, (false, true), 2);
+    check_backward(
+        "sm90a",
+        "bf16_d64",
+        (OPEN, OPEN),
+        Spec::PLAIN,
+        1,
+        (true, true),
+        2,
+    );
+    check_backward("sm90a", "f16_d128", (OPEN, 0), CAUSAL, 2, (true, false), 1);
+    check_backward("sm90a", "bf16_d96", (150, 9), WINDOW, 3, (false, true), 2);
 }
 
 #[test]
 fn gradients_of_packed_sequences_in_other_tiles_are_as_of_each_alone() {
-    check_backward("bf16_d128_wide", (OPEN, 0), CAUSAL, 1, (true, true), 1);
-    check_backward("bf16_d192", (OPEN, OPEN), Spec::PLAIN, 2, (false, false), 2);
-    check_backward("f16_d256", (OPEN, 0), CAUSAL, 3, (true, true), 1);
+    check_backward(
+        "sm90a",
+        "bf16_d128_wide",
+        (OPEN, 0),
+        CAUSAL,
+        1,
+        (true, true),
+        1,
+    );
+    check_backward(
+        "sm90a",
+        "bf16_d192",
+        (OPEN, OPEN),
+        Spec::PLAIN,
+        2,
+        (false, false),
+        2,
+    );
+    check_backward("sm90a", "f16_d256", (OPEN, 0), CAUSAL, 3, (true, true), 1);
+}
+
+#[test]
+fn gradients_of_packed_sequences_of_flash2_are_as_of_each_alone() {
+    let check = |name, window, spec, seed, packed, heads_per_group| {
+        check_backward("sm80", name, window, spec, seed, packed, heads_per_group);
+    };
+    // Groups of one head walk up and down in turn, where later queries see more keys; a single group walks down.
+    check("bf16_d32", (OPEN, OPEN), Spec::PLAIN, 1, (true, true), 2);
+    check("f16_d64", (OPEN, 0), CAUSAL, 2, (true, false), 1);
+    check("bf16_d64", (30, 9), WINDOW, 3, (false, true), 2);
+    check("bf16_d128", (150, 9), WINDOW, 4, (true, true), 1);
+    check("f16_d128", (OPEN, 0), CAUSAL, 5, (false, false), 1);
+    check("bf16_d128_compact", (OPEN, 0), CAUSAL, 6, (true, true), 1);
+    check("f16_d128_compact", (150, 9), WINDOW, 7, (false, true), 1);
 }
