@@ -2,6 +2,8 @@
 //! a dense call for each sequence, bit by bit.
 #![cfg(feature = "emulator")]
 
+mod standard;
+
 use ferroflash_kernels::attention::lengths::ListedTile;
 use ferroflash_kernels::config;
 use ferroflash_kernels::emu::{self, GlobalMemory, Launch, Options};
@@ -755,7 +757,18 @@ struct Problem {
 }
 
 impl Problem {
-    fn new(variant: &Variant, seed: u64, packed: (bool, bool)) -> Problem {
+    /// Of a variant's elements and head_dim.
+    fn of(variant: &Variant, seed: u64, packed: (bool, bool)) -> Problem {
+        let f16 = variant.name.contains("_f16");
+        Problem::new(f16, variant.head_dim.unwrap(), seed, packed)
+    }
+
+    /// How many numbers lse has.
+    fn n_lse(&self, heads: u32) -> usize {
+        self.entries(&self.q) * self.q.rows as usize * heads as usize
+    }
+
+    fn new(f16: bool, head_dim: u32, seed: u64, packed: (bool, bool)) -> Problem {
         let mut random = Random(seed);
         let lens = vec![
             (70, 200),
@@ -797,7 +810,6 @@ impl Problem {
         };
         let q = side(packed.0, lens.iter().map(|len| len.0).collect(), false);
         let k = side(packed.1, lens.iter().map(|len| len.1).collect(), true);
-        let (f16, head_dim) = (variant.name.contains("_f16"), variant.head_dim.unwrap());
         Problem {
             lens,
             q,
@@ -884,7 +896,7 @@ fn check(variant: &'static str, window: (u32, u32), spec: Spec, seed: u64, packe
         spec,
         heads: (4, 2),
     };
-    let mut problem = Problem::new(variant, seed, packed);
+    let mut problem = Problem::of(variant, seed, packed);
     let (heads_q, heads_k) = forward.heads;
     let q = problem.tensor(true, heads_q);
     let [k, v] = [(); 2].map(|()| problem.tensor(false, heads_k));
@@ -931,14 +943,13 @@ fn check_backward(
         heads,
         heads_per_group,
     };
-    let mut problem = Problem::new(backward.main, seed, packed);
+    let mut problem = Problem::of(backward.main, seed, packed);
     let q = problem.tensor(true, heads.0);
     let [k, v] = [(); 2].map(|()| problem.tensor(false, heads.1));
     let [o, d_o] = [(); 2].map(|()| problem.tensor(true, heads.0));
     let batch = problem.lens.len();
     // Any numbers: both calls are given the same. Rows of no sequence have NaN.
-    let n_rows = problem.entries(&problem.q) * problem.q.rows as usize * heads.0 as usize;
-    let mut lse = vec![f32::NAN; n_rows];
+    let mut lse = vec![f32::NAN; problem.n_lse(heads.0)];
     for s in 0..batch {
         for head in 0..heads.0 as usize {
             for (i, row) in problem.lse_rows(heads.0, head, s).enumerate() {
