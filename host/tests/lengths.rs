@@ -2,8 +2,8 @@
 
 use ferroflash::arguments::Argument;
 use ferroflash::dtype::ScalarType;
-use ferroflash::error::{PlanError, ProblemError};
-use ferroflash::plan::{Algorithm, Backend, DeviceInfo, Outcome, Reason, plan};
+use ferroflash::error::ProblemError;
+use ferroflash::plan::{Algorithm, Backend, DeviceInfo, plan};
 use ferroflash::tensor::{Place, VectorDescription};
 use ferroflash::validate::{check, without_tensors};
 use ferroflash::{
@@ -222,8 +222,8 @@ fn packed_rows_that_nobody_counts_are_refused() {
     );
 }
 
-/// What becomes of an algorithm.
-fn refusal(problem: &Problem, pass: Pass, algorithm: Algorithm, used: bool) -> Option<Reason> {
+/// The kernels of a call that is given used lengths of k, or not.
+fn kernels(problem: &Problem, pass: Pass, algorithm: Algorithm, used: bool) -> Vec<&'static str> {
     let mut arguments = *without_tensors(problem, pass, Place::Cuda(0))
         .unwrap()
         .arguments();
@@ -232,29 +232,17 @@ fn refusal(problem: &Problem, pass: Pass, algorithm: Algorithm, used: bool) -> O
         arguments = arguments.with(Argument::SeqUsedK, used);
     }
     let checked = check(problem, pass, arguments).unwrap();
-    match plan(
+    let plan = plan(
         &checked,
         &DeviceInfo::h200(),
         Backend::Cuda,
         Some(algorithm),
-    ) {
-        Ok(_) => None,
-        Err(PlanError::NoCandidate { candidates, .. }) => {
-            let mut of = candidates.into_iter();
-            match of
-                .find(|candidate| candidate.algorithm == algorithm)?
-                .outcome
-            {
-                Outcome::Refused(reason) => Some(reason),
-                outcome => panic!("{outcome}"),
-            }
-        }
-        Err(other) => panic!("{other}"),
-    }
+    );
+    plan.unwrap().kernels().map(|kernel| kernel.name).collect()
 }
 
 #[test]
-fn algorithms_without_kernels_for_lengths_say_so() {
+fn the_tiles_of_lengths_are_listed_first() {
     let sizes = Problem::builder(Dtype::Bf16)
         .batch(3)
         .seqlen(9)
@@ -263,11 +251,15 @@ fn algorithms_without_kernels_for_lengths_say_so() {
     let padded = sizes.build().unwrap();
     let packed_k = sizes.packed_k(20).build().unwrap();
     for pass in [Pass::Forward, Pass::Backward] {
-        for algorithm in [Algorithm::Flash3, Algorithm::Flash2, Algorithm::Standard] {
-            assert_eq!(refusal(&padded, pass, algorithm, false), None);
-            let reason = Some(Reason::NoLengths { pass });
-            assert_eq!(refusal(&padded, pass, algorithm, true), reason);
-            assert_eq!(refusal(&packed_k, pass, algorithm, false), reason);
+        for (algorithm, list) in [
+            (Algorithm::Flash3, "tile_list_sm90a"),
+            (Algorithm::Flash2, "tile_list_sm80"),
+            (Algorithm::Standard, "tile_list_sm80"),
+        ] {
+            let first = |problem, used| kernels(problem, pass, algorithm, used)[0];
+            assert!(!first(&padded, false).starts_with("tile_list"));
+            assert_eq!(first(&padded, true), list);
+            assert_eq!(first(&packed_k, false), list);
         }
     }
 }

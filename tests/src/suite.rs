@@ -340,7 +340,6 @@ fn is_eligible(backend: Backend, algorithm: Algorithm, case: &Case) -> bool {
     match (backend, algorithm) {
         (Backend::Cpu, Algorithm::Tiled) => true,
         (Backend::Cpu, _) => false,
-        (_, algorithm) if case.lengths.is_some() && algorithm != Algorithm::Flash3 => false,
         (_, Algorithm::Flash2) => half && aligned && [32, 64, 128].contains(&case.sizes.head_dim),
         // Tensor maps know no stride of 0.
         (_, Algorithm::Flash3) => {

@@ -6,10 +6,10 @@ use ferroflash_kernels::params::{
 use ferroflash_kernels::variants::{HEAD_DIM_MULTIPLE, HeadDims, Kind, Variant};
 
 use super::reason::Reason;
-use super::{Algorithm, DeviceInfo, tensor_map};
+use super::{DeviceInfo, tensor_map};
 use crate::arguments::Argument;
 use crate::tensor::Description;
-use crate::validate::{Checked, Pass};
+use crate::validate::Checked;
 
 /// Kernels read 16 bytes at a time.
 const ALIGNMENT_BYTES: u64 = 16;
@@ -25,21 +25,6 @@ pub fn eligible(variant: &Variant, checked: &Checked, device: &DeviceInfo) -> Re
     sizes(checked)?;
     alignment(checked)?;
     tensor_maps(variant, checked)
-}
-
-/// Whether an algorithm's kernels serve the lengths of the sequences, where these lie in memory.
-pub fn lengths(algorithm: Algorithm, checked: &Checked) -> Result<(), Reason> {
-    let pass = checked.pass();
-    let takes_lengths = match (algorithm, pass) {
-        (Algorithm::Tiled | Algorithm::Flash3, _) => true,
-        (Algorithm::Flash2, pass) => pass == Pass::Forward,
-        (Algorithm::Flash1 | Algorithm::Standard, _) => false,
-    };
-    if takes_lengths || !checked.has_lengths() {
-        Ok(())
-    } else {
-        Err(Reason::NoLengths { pass })
-    }
 }
 
 fn dtype(variant: &Variant, checked: &Checked) -> Result<(), Reason> {

@@ -75,6 +75,15 @@ fn rows_and_entries(problem: &Problem, seqlen: usize, total: Option<usize>) -> (
     }
 }
 
+/// How many rows the tensors have; addresses are filled in at launch.
+pub fn rows(problem: &Problem) -> Lengths {
+    Lengths {
+        rows_q: problem.total_q().unwrap_or(problem.seqlen_q()) as u32,
+        rows_k: problem.total_k().unwrap_or(problem.seqlen_k()) as u32,
+        ..Lengths::default()
+    }
+}
+
 /// The launch that lists the tiles; what the main kernels are told of the list. `None` where all sequences are as long as the
 /// problem says.
 pub fn list(
@@ -121,11 +130,7 @@ pub fn list(
     maps[..tiles.maps.len()].copy_from_slice(tiles.maps);
     let params = TileListParams {
         maps,
-        lengths: Lengths {
-            rows_q: rows_q as u32,
-            rows_k: rows_k as u32,
-            ..Lengths::default()
-        },
+        lengths: rows(problem),
         list,
         scratch: workspace.place("sequences", &[3, batch, size_of::<u32>() as u64])?,
         shape: shape(checked),

@@ -54,11 +54,6 @@ pub enum Reason {
     },
     /// It never holds the weights, which were asked for.
     NoWeights,
-    /// Its kernels for this pass do not take sequences of different lengths yet.
-    NoLengths {
-        /// The pass.
-        pass: Pass,
-    },
     /// No kernel of it takes this element type.
     Dtype {
         /// The type of the problem.
@@ -155,10 +150,7 @@ impl Reason {
     /// How far the check got: of several kernels' reasons, the one that failed last says most.
     pub(crate) fn progress(&self) -> u32 {
         match self {
-            Reason::NotBuilt { .. }
-            | Reason::OtherBackend { .. }
-            | Reason::NoWeights
-            | Reason::NoLengths { .. } => 0,
+            Reason::NotBuilt { .. } | Reason::OtherBackend { .. } | Reason::NoWeights => 0,
             Reason::Dtype { .. } => 1,
             Reason::HeadDim { .. } | Reason::HeadDimMultiple { .. } => 2,
             Reason::Mask => 3,
@@ -199,11 +191,6 @@ impl fmt::Display for Reason {
             Reason::NotBuilt { pass } => {
                 write!(f, "its {} kernels are not built yet", of_pass(*pass))
             }
-            Reason::NoLengths { pass } => write!(
-                f,
-                "its {} kernels do not take sequences of different lengths yet",
-                of_pass(*pass)
-            ),
             Reason::OtherBackend { backend } => write!(f, "it does not run on {backend}"),
             Reason::NoWeights => f.write_str("it never holds the weights, which were asked for"),
             Reason::Dtype { given } => write!(f, "no kernel of it takes {given}"),

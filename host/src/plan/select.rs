@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use ferroflash_kernels::attention::mask::Work;
 use ferroflash_kernels::variants::{Arch, Kind, TileShape, VARIANTS, Variant};
 
-use super::eligible::{self, eligible};
+use super::eligible::eligible;
 use super::reason::{Candidate, Outcome, Reason};
 use super::{Algorithm, Backend, DeviceInfo, lengths, schedule, short};
 use crate::error::PlanError;
@@ -97,7 +97,6 @@ fn kernels(
     if kinds.is_empty() && !runs_on_cpu {
         return Err(Reason::NotBuilt { pass });
     }
-    eligible::lengths(algorithm, checked)?;
     preferred(kinds, checked, device)
 }
 

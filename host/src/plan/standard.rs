@@ -3,12 +3,15 @@
 use ferroflash_kernels::params::{Params, StandardParams, in_workspace};
 use ferroflash_kernels::variants::{Kind, Variant};
 
-use super::PlannedLaunch;
 use super::reason::Reason;
 use super::select::{PassKernels, grid};
 use super::views::{scale, shape};
 use super::workspace::WorkspaceLayout;
+use super::{PlannedLaunch, lengths};
 use crate::validate::{Checked, Pass};
+
+/// Rows of the tiles of a list that nobody uses.
+const LISTED_ROWS: u32 = 128;
 
 /// Columns of a row of scores or weights: a multiple of this, so that every row is 16-byte aligned.
 pub const COLUMN_MULTIPLE: u64 = 8;
@@ -21,11 +24,18 @@ pub fn padded_k(checked: &Checked) -> u64 {
         .unwrap_or(u64::MAX)
 }
 
+/// Rows of the scores: of every sequence as many as the longest may have.
+fn n_rows_of_scores(checked: &Checked) -> u64 {
+    let problem = checked.problem();
+    [problem.batch(), problem.heads_q(), problem.seqlen_q()]
+        .iter()
+        .fold(1, |product: u64, &size| product.saturating_mul(size as u64))
+}
+
 /// Bytes of the scores (f32) and the weights (in the problem's type).
 pub fn n_bytes(checked: &Checked) -> u64 {
     let element_bytes = (size_of::<f32>() + checked.problem().dtype().size_bytes()) as u64;
-    checked
-        .n_rows()
+    n_rows_of_scores(checked)
         .saturating_mul(padded_k(checked))
         .saturating_mul(element_bytes)
 }
@@ -36,8 +46,21 @@ pub fn launches(
     kernels: &PassKernels,
     workspace: &mut WorkspaceLayout,
 ) -> Result<Vec<PlannedLaunch>, Reason> {
-    let params = params(checked, workspace)?;
+    let mut params = params(checked, workspace)?;
     let mut launches = Vec::new();
+    // Each block looks its sequence up. The list is not used, but who makes it clears rows of no sequence.
+    let tiles = lengths::Tiles {
+        rows: LISTED_ROWS,
+        block_q: match checked.pass() {
+            Pass::Backward => LISTED_ROWS,
+            Pass::Forward | Pass::ForwardWithWeights => 0,
+        },
+        maps: &[],
+    };
+    if let Some((_, launch)) = lengths::list(checked, tiles, workspace)? {
+        params.lengths = lengths::rows(checked.problem());
+        launches.push(launch);
+    }
     for &variant in kernels.variants() {
         let grid = blocks(checked, variant)?;
         if grid > 0 {
@@ -82,7 +105,7 @@ fn blocks(checked: &Checked, variant: &Variant) -> Result<u32, Reason> {
 }
 
 fn params(checked: &Checked, workspace: &mut WorkspaceLayout) -> Result<StandardParams, Reason> {
-    let rows = checked.n_rows();
+    let rows = n_rows_of_scores(checked);
     let padded_k = padded_k(checked);
     let f32_bytes = size_of::<f32>() as u64;
     let mut push = |name, factors: &[u64]| workspace.place(name, factors);
@@ -103,7 +126,7 @@ fn params(checked: &Checked, workspace: &mut WorkspaceLayout) -> Result<Standard
     // for reading only.
     let (lse, delta) = match checked.pass() {
         Pass::Backward => (
-            in_workspace(push("lse", &[rows, f32_bytes])?),
+            in_workspace(push("lse", &[checked.n_rows(), f32_bytes])?),
             push("delta", &[rows, f32_bytes])?,
         ),
         _ => (0, 0),

@@ -91,7 +91,7 @@ mod tests {
             ..StandardParams::default()
         };
         assert_eq!(scores_of_head(&p, 3), (1 << 40) + 3 * (1 << 42));
-        let weights = weights_of_head(&p, 3).rows;
+        let weights = weights_rows(&p, 3);
         assert_eq!(weights.base, (1 << 41) + 3 * (1 << 41));
         let last = (1 << 20) - 1;
         let row = u64::from(last) << 21;
