@@ -197,7 +197,7 @@ fn where_no_shape_fits_the_smallest_need_is_named() {
     let (checked, device) = at_head_dim_128(98_575);
     let refusal = Reason::SharedMemory {
         given: 98_575,
-        needed: 98_576,
+        needed: 98_608,
     };
     assert_eq!(flash2_refusal(checked, device), refusal);
 }
