@@ -177,8 +177,8 @@ impl Attention {
         }
     }
 
-    /// Prepares a forward pass for tensors of these layouts in the device's memory: to be enqueued on streams, without
-    /// waiting. Only on a GPU.
+    /// Prepares a forward pass for tensors of these layouts in the device's memory: to be enqueued on a
+    /// [`Queue`](crate::Queue), without waiting. Only on a GPU.
     pub fn prepare_forward(&self, layouts: &Layouts) -> Result<PreparedForward, Error> {
         Ok(PreparedForward::new(self.prepare(Pass::Forward, layouts)?))
     }

@@ -222,17 +222,9 @@ pub enum ProblemError {
         /// What it must be a multiple of.
         alignment: u64,
     },
-    /// A prepared call was given a workspace of another device.
-    #[error("the workspace lies in the memory of another device")]
-    WorkspaceElsewhere,
-    /// A prepared call was given less memory than its plan asks for.
-    #[error("the workspace has {given} bytes; the plan needs {needed}")]
-    WorkspaceTooSmall {
-        /// Bytes it has.
-        given: u64,
-        /// Bytes needed.
-        needed: u64,
-    },
+    /// A prepared call was given a queue of another device, or a queue was to borrow a stream of another context.
+    #[error("the queue or its stream belongs to another device or context")]
+    QueueElsewhere,
 }
 
 /// Nothing here can serve the problem as asked.
@@ -358,6 +350,11 @@ pub enum DriverError {
         /// Elements given.
         given: usize,
     },
+    /// An earlier call on the queue was enqueued in part, and the queue could not be waited for then.
+    #[error(
+        "an earlier call on this queue was enqueued in part: the queue has to be synchronised first"
+    )]
+    QueuePoisoned,
     /// There is no driver, or a call of it failed: in the driver's own words.
     #[error(transparent)]
     Call(#[from] ferroflash_driver::DriverError),

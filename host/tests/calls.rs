@@ -378,7 +378,7 @@ fn handles_go_from_thread_to_thread() {
     may::<TensorMut>();
     may::<ferroflash::PreparedForward>();
     may::<ferroflash::PreparedBackward>();
-    may::<ferroflash::Workspace>();
+    may::<ferroflash::Queue>();
     may::<Error>();
 }
 

@@ -8,14 +8,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use ferroflash::backend::cuda::{
-    CudaDevice, DeviceBuffer, Event, Stream, StreamRef, use_stand_ins,
+    CudaDevice, DeviceBuffer, Event, Queue, Stream, StreamRef, use_stand_ins,
 };
 use ferroflash::error::{Argument, DriverError, ProblemError};
 use ferroflash::plan::Plan;
 use ferroflash::prepared::Layouts;
 use ferroflash::{
     Algorithm, Attention, Device, Dtype, Error, Gradients, Inputs, Layout, Mask, OutputGradients,
-    Outputs, Pass, PreparedForward, Problem, Saved, Tensor, TensorMut, Vector, Workspace,
+    Outputs, Pass, PreparedForward, Problem, Saved, Tensor, TensorMut, Vector,
 };
 use ferroflash_driver::fake::{self, Beginning, Call, CountingAllocator, Kind, Launch};
 use ferroflash_kernels::params::{
@@ -26,8 +26,10 @@ use ferroflash_kernels::variants;
 use half::bf16;
 
 mod backward;
+mod borrowed;
 mod enqueue;
 mod prepared;
+mod queue;
 mod resources;
 mod tensor_maps;
 
@@ -70,6 +72,8 @@ fn turn() -> MutexGuard<'static, ()> {
     state.version = 13000;
     state.load_answer = (0, c"");
     state.calls = None;
+    state.launches_left = None;
+    state.synchronize_answer = 0;
     turn
 }
 
@@ -95,7 +99,7 @@ struct Forward {
     v: DeviceBuffer<bf16>,
     o: DeviceBuffer<bf16>,
     lse: DeviceBuffer<f32>,
-    workspace: Workspace,
+    queue: Queue,
 }
 
 impl Forward {
@@ -116,7 +120,8 @@ impl Forward {
         let cuda = device.as_cuda().unwrap();
         let buffer = || DeviceBuffer::new(cuda, SHAPE.iter().product()).unwrap();
         let lse = DeviceBuffer::new(cuda, 2 * 4 * 200).unwrap();
-        let workspace = prepared.workspace().unwrap();
+        let mut queue = Queue::new(cuda).unwrap();
+        queue.reserve(prepared.plan()).unwrap();
         Forward {
             prepared,
             q: buffer(),
@@ -124,11 +129,11 @@ impl Forward {
             v: buffer(),
             o: buffer(),
             lse,
-            workspace,
+            queue,
         }
     }
 
-    fn enqueue<'a>(&mut self, stream: impl Into<StreamRef<'a>>) -> Result<(), Error> {
+    fn enqueue(&mut self) -> Result<(), Error> {
         let layout = Layout::bshd(SHAPE)?;
         let [q, k, v] = [&self.q, &self.k, &self.v].map(|buffer| buffer.slice());
         let inputs = Inputs::new(
@@ -139,7 +144,7 @@ impl Forward {
         let o = TensorMut::device(self.o.slice_mut(), layout)?;
         let mut outputs = Outputs::new(o, self.lse.slice_mut());
         self.prepared
-            .forward(stream, &inputs, &mut outputs, &mut self.workspace)
+            .forward(&mut self.queue, &inputs, &mut outputs)
     }
 }
 

@@ -20,6 +20,7 @@ pub(super) extern "C" fn error_name(code: u32, to: *mut *const c_char) -> u32 {
         2 => c"CUDA_ERROR_OUT_OF_MEMORY",
         222 => c"CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
         400 => c"CUDA_ERROR_INVALID_HANDLE",
+        701 => c"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
         912 => c"CUDA_ERROR_CONTAINED",
         _ => return INVALID_VALUE,
     };
@@ -31,6 +32,7 @@ pub(super) extern "C" fn error_string(code: u32, to: *mut *const c_char) -> u32 
         2 => c"out of memory",
         222 => c"the provided PTX was compiled with an unsupported toolchain.",
         400 => c"invalid resource handle",
+        701 => c"too many resources requested for launch",
         912 => c"invalidating exception, contained",
         _ => return INVALID_VALUE,
     };
@@ -117,7 +119,8 @@ pub(super) extern "C" fn pop(to: *mut usize) -> u32 {
 
 pub(super) extern "C" fn synchronize() -> u32 {
     in_context(|_| {
-        state().record(Call::Synchronize);
-        0
+        let mut state = state();
+        state.record(Call::Synchronize);
+        state.synchronize_answer
     })
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{
     Beginning, Call, INVALID_HANDLE, INVALID_VALUE, Kind, Launch, N_SMS, NOT_FOUND,
-    TOO_LARGE_TOGETHER, destroy, in_context, on_stream, state, write,
+    OUT_OF_RESOURCES, TOO_LARGE_TOGETHER, destroy, in_context, on_stream, state, write,
 };
 
 /// Dynamic shared memory that every function may have.
@@ -193,6 +193,11 @@ fn enqueue(
 ) -> u32 {
     let enqueue = |current| {
         let mut state = state();
+        match &mut state.launches_left {
+            Some(0) => return OUT_OF_RESOURCES,
+            Some(left) => *left -= 1,
+            None => {}
+        }
         let Some(Kind::Function {
             context,
             name,

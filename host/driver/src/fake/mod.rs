@@ -101,6 +101,10 @@ pub struct State {
     pub params_bytes: fn(&str) -> Option<usize>,
     /// How many registers a thread of the kernel with this name has.
     pub registers: fn(&str) -> c_int,
+    /// How many kernels are still enqueued before one is refused; `None`: all are.
+    pub launches_left: Option<u32>,
+    /// What waiting for a stream or a context returns.
+    pub synchronize_answer: u32,
     /// What is alive, by handle or address.
     pub alive: BTreeMap<usize, Kind>,
     /// How often the context of each device is retained.
@@ -147,6 +151,8 @@ static STATE: Mutex<State> = Mutex::new(State {
     calls: None,
     params_bytes: |_| None,
     registers: |_| 128,
+    launches_left: None,
+    synchronize_answer: 0,
     alive: BTreeMap::new(),
     retained: [0; N_DEVICES],
     next_handle: 0x1000,
@@ -193,6 +199,7 @@ const INVALID_DEVICE: u32 = 101;
 const INVALID_CONTEXT: u32 = 201;
 const INVALID_HANDLE: u32 = 400;
 const NOT_FOUND: u32 = 500;
+const OUT_OF_RESOURCES: u32 = 701;
 const TOO_LARGE_TOGETHER: u32 = 720;
 
 /// The current context; 0 where there is none.

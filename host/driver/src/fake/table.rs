@@ -43,6 +43,7 @@ table! {
     cuStreamCreate: work::create_stream,
     cuStreamCreateWithPriority: work::create_stream_of_cust,
     cuStreamDestroy_v2: work::destroy_stream,
+    cuStreamGetCtx: work::context_of_stream,
     cuStreamSynchronize: work::synchronize_stream,
     cuStreamWaitEvent: work::wait_for_event,
     cuEventCreate: work::create_event,

@@ -32,8 +32,17 @@ pub(super) extern "C" fn destroy_stream(stream: usize) -> u32 {
 
 pub(super) extern "C" fn synchronize_stream(stream: usize) -> u32 {
     on_stream(stream, || {
-        state().record(Call::Synchronize);
-        0
+        let mut state = state();
+        state.record(Call::Synchronize);
+        state.synchronize_answer
+    })
+}
+
+pub(super) extern "C" fn context_of_stream(stream: usize, to: *mut usize) -> u32 {
+    in_context(|current| match state().alive.get(&stream) {
+        Some(Kind::Stream { context }) => write(to, *context),
+        _ if stream == 0 => write(to, current),
+        _ => INVALID_HANDLE,
     })
 }
 

@@ -16,7 +16,12 @@ use crate::dtype::{Scalar, ScalarType};
 use crate::error::DriverError;
 use crate::tensor::{DeviceSlice, DeviceSliceMut};
 
-/// Elements in the memory of a device. Dropping it waits for the work that may still use it.
+/// Elements in the memory of a device.
+///
+/// Work that is enqueued borrows its arguments only until it is enqueued; the device uses them later. So a buffer may be
+/// dropped at any time: dropping it waits for all work of the device, then frees the memory. Where the device cannot be
+/// waited for, the memory stays allocated until it can. What keeps reads and writes in order is the order of a stream or
+/// an [`Event`](super::Event): without one, what is read means nothing, and nothing worse happens.
 pub struct DeviceBuffer<T: Scalar> {
     memory: Memory,
     n_elems: usize,
@@ -55,7 +60,7 @@ impl Memory {
 
     /// Makes the first bytes 0, as many as `n_bytes` or all, in the order of a stream; returns before it is done.
     pub(crate) fn clear_first(
-        &mut self,
+        &self,
         n_bytes: u64,
         stream: StreamRef<'_>,
     ) -> Result<(), DriverError> {
@@ -64,7 +69,7 @@ impl Memory {
             .len()
             .min(usize::try_from(n_bytes).unwrap_or(usize::MAX));
         let _current = self.device.enter()?;
-        // SAFETY: the range is the memory's own, borrowed exclusively; the driver frees it only when the fill is done.
+        // SAFETY: the range is the memory's own, which is freed only when the device has been waited for.
         unsafe { extra::stream::fill(self.address(), 0, n_bytes, stream.as_raw())? };
         Ok(())
     }
@@ -78,20 +83,13 @@ impl Memory {
     pub(crate) fn n_bytes(&self) -> u64 {
         self.bytes.len() as u64
     }
-
-    /// The device it belongs to.
-    pub(crate) fn device(&self) -> &Arc<CudaDevice> {
-        &self.device
-    }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // Without a context the memory is gone with it.
-        if let Ok(_current) = self.device.enter() {
-            // SAFETY: dropped here and never used again. The driver waits for the work that uses it.
-            unsafe { ManuallyDrop::drop(&mut self.bytes) };
-        }
+        // SAFETY: taken here and never used again.
+        let bytes = unsafe { ManuallyDrop::take(&mut self.bytes) };
+        self.device.retire(bytes);
     }
 }
 
@@ -165,7 +163,7 @@ impl<T: Scalar> DeviceBuffer<T> {
     /// Makes every element zero, in the order of a stream; returns before it is done.
     pub fn zero<'a>(&mut self, stream: impl Into<StreamRef<'a>>) -> Result<(), DriverError> {
         let _current = self.memory.device.enter()?;
-        // SAFETY: the range is the buffer's own, borrowed exclusively; the driver frees it only when the fill is done.
+        // SAFETY: the range is the buffer's own, borrowed exclusively; it is freed only when the device has been waited for.
         unsafe {
             extra::stream::fill(
                 self.memory.address(),

@@ -3,6 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | [`device`] | a device opened: its context, its limits, its kernels |
+//! | [`queue`] | a stream with the workspace of the calls on it |
 //! | [`stream`], [`event`] | the order and the time of asynchronous work |
 //! | [`memory`] | buffers, and the views of them that tensors are made of |
 //! | [`module`] | embedded PTX → kernels of one device, compiled when first wanted |
@@ -22,6 +23,7 @@ pub mod memory;
 pub mod module;
 #[cfg(feature = "emulator")]
 pub mod probe;
+pub mod queue;
 pub mod stream;
 mod tensor_map;
 
@@ -32,4 +34,5 @@ pub use embedded::{missing_kernels, needed_cuda};
 pub use event::Event;
 pub use memory::DeviceBuffer;
 pub use module::Kernel;
+pub use queue::Queue;
 pub use stream::{Stream, StreamRef};
