@@ -90,7 +90,7 @@ pub mod error;
 
 pub use arguments::{Gradients, Inputs, OutputGradients, Outputs, Saved};
 pub use attention::{Attention, Explanation, Ran};
-pub use backend::cuda::Queue;
+pub use backend::cuda::{Graph, Queue};
 pub use device::Device;
 pub use dtype::{Dtype, Element, Scalar};
 pub use error::Error;

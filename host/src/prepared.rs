@@ -4,6 +4,8 @@
 //! for, enqueueing neither waits nor allocates: the host goes on while the work runs. Whoever overwrites a buffer does so
 //! in the order of that queue, or after it.
 //!
+//! [`Queue::capture`] makes a graph of such calls, which one call of the driver launches again.
+//!
 //! ```no_run
 //! use ferroflash::backend::cuda::{DeviceBuffer, Queue};
 //! use ferroflash::prepared::Layouts;
@@ -142,7 +144,7 @@ impl Prepared {
             self.fits(argument, given.get(argument))?;
         }
         let address = |argument| given.get(argument).map_or(0, Given::address);
-        queue.enqueue(&self.launches, address)
+        queue.enqueue(&self.launches, operands, address)
     }
 
     /// Whether an argument is what the call was prepared for. A gradient of lse may be there in one call and not in the next.

@@ -379,6 +379,7 @@ fn handles_go_from_thread_to_thread() {
     may::<ferroflash::PreparedForward>();
     may::<ferroflash::PreparedBackward>();
     may::<ferroflash::Queue>();
+    may::<ferroflash::Graph>();
     may::<Error>();
 }
 

@@ -31,7 +31,7 @@ pub(crate) fn run(
         staged[argument] = Some(Staged::new(device, operand, queue.stream())?);
     }
     let address = |argument| staged[argument].as_ref().map_or(0, Staged::address);
-    queue.enqueue(&launches, address)?;
+    queue.enqueue(&launches, operands, address)?;
     queue.synchronize()?;
     for (argument, operand) in operands.iter_mut() {
         if let (Some(staged), Lent::Write(memory)) = (&staged[argument], operand.lend()) {

@@ -11,6 +11,7 @@ mod vector;
 
 use std::fmt;
 
+pub(crate) use device::{Allocation, Share};
 pub use device::{DeviceSlice, DeviceSliceMut};
 pub(crate) use host::{HostData, HostDataMut};
 pub use layout::Layout;
@@ -255,6 +256,10 @@ impl<'a> TensorMut<'a> {
             memory: self.memory.reborrow(),
             layout: self.layout,
         }
+    }
+
+    pub(crate) fn memory(&self) -> &MemoryMut<'a> {
+        &self.memory
     }
 
     pub(crate) fn memory_mut(&mut self) -> &mut MemoryMut<'a> {

@@ -14,8 +14,8 @@ use ferroflash::error::{Argument, DriverError, ProblemError};
 use ferroflash::plan::Plan;
 use ferroflash::prepared::Layouts;
 use ferroflash::{
-    Algorithm, Attention, Device, Dtype, Error, Gradients, Inputs, Layout, Mask, OutputGradients,
-    Outputs, Pass, PreparedForward, Problem, Saved, Tensor, TensorMut, Vector,
+    Algorithm, Attention, Device, Dtype, Error, Gradients, Graph, Inputs, Layout, Mask,
+    OutputGradients, Outputs, Pass, PreparedForward, Problem, Saved, Tensor, TensorMut, Vector,
 };
 use ferroflash_driver::fake::{self, Beginning, Call, CountingAllocator, Kind, Launch};
 use ferroflash_kernels::params::{
@@ -28,6 +28,7 @@ use half::bf16;
 mod backward;
 mod borrowed;
 mod enqueue;
+mod graph;
 mod prepared;
 mod queue;
 mod resources;
@@ -134,17 +135,29 @@ impl Forward {
     }
 
     fn enqueue(&mut self) -> Result<(), Error> {
-        let layout = Layout::bshd(SHAPE)?;
+        self.on_queue(|queue, enqueue| enqueue(queue))
+    }
+
+    /// A graph of one call.
+    fn capture(&mut self) -> Result<Graph, Error> {
+        self.on_queue(|queue, enqueue| queue.capture(enqueue))
+    }
+
+    /// Runs with the queue and with what enqueues the call.
+    fn on_queue<R>(
+        &mut self,
+        run: impl FnOnce(&mut Queue, &mut dyn FnMut(&mut Queue) -> Result<(), Error>) -> R,
+    ) -> R {
+        let layout = Layout::bshd(SHAPE).unwrap();
         let [q, k, v] = [&self.q, &self.k, &self.v].map(|buffer| buffer.slice());
-        let inputs = Inputs::new(
-            &Tensor::device(q, layout)?,
-            &Tensor::device(k, layout)?,
-            &Tensor::device(v, layout)?,
-        );
-        let o = TensorMut::device(self.o.slice_mut(), layout)?;
+        let [q, k, v] = [q, k, v].map(|slice| Tensor::device(slice, layout).unwrap());
+        let inputs = Inputs::new(&q, &k, &v);
+        let o = TensorMut::device(self.o.slice_mut(), layout).unwrap();
         let mut outputs = Outputs::new(o, self.lse.slice_mut());
-        self.prepared
-            .forward(&mut self.queue, &inputs, &mut outputs)
+        let prepared = &self.prepared;
+        run(&mut self.queue, &mut |queue| {
+            prepared.forward(queue, &inputs, &mut outputs)
+        })
     }
 }
 

@@ -212,13 +212,13 @@ fn enqueue(
         if *allowed < shared_bytes as i32 || grid[0] == 0 {
             return INVALID_VALUE;
         }
-        if state.calls.is_some() {
+        if state.calls.is_some() || state.captures.contains_key(&stream) {
             let kernel = name.clone();
             let n_bytes = (state.params_bytes)(&kernel).unwrap_or(0);
             // SAFETY: the kernel takes one parameter of this size.
             let params =
                 unsafe { std::slice::from_raw_parts((*params).cast::<u8>(), n_bytes) }.to_vec();
-            state.record(Call::Launch(Launch {
+            let launch = Launch {
                 kernel,
                 grid,
                 block,
@@ -226,7 +226,11 @@ fn enqueue(
                 beginning,
                 stream,
                 params,
-            }));
+            };
+            match state.captures.get_mut(&stream) {
+                Some(capture) => capture.launches.push(launch),
+                None => state.record(Call::Launch(launch)),
+            }
         }
         0
     };

@@ -149,7 +149,7 @@ impl CudaDevice {
 
     /// Frees memory when no work can use it any more: now, if the device can be waited for, or else when it next is.
     pub(super) fn retire(&self, memory: DeviceBuffer<u8>) {
-        if 0 < memory.len() {
+        if !memory.is_empty() {
             self.retired().push(memory);
             // An error is that of earlier work, which is told to whoever waits for it, or of a capture, which ends.
             let _ = self.synchronize();

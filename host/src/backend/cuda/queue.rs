@@ -11,10 +11,11 @@ use ferroflash_driver::extra;
 use ferroflash_driver::sys::CUstream;
 
 use super::device::CudaDevice;
+use super::graph::Recording;
 use super::launch::Launches;
 use super::memory::Memory;
 use super::stream::{Stream, StreamRef};
-use crate::arguments::Argument;
+use crate::arguments::{Argument, Operands};
 use crate::error::{DriverError, Error, ProblemError};
 use crate::plan::Plan;
 use crate::plan::workspace::COUNTER_BYTES;
@@ -27,34 +28,38 @@ use crate::plan::workspace::COUNTER_BYTES;
 ///
 /// Dropping a queue waits for its work.
 pub struct Queue {
-    lane: Lane,
-    workspace: Option<Memory>,
-    state: State,
+    pub(super) lane: Arc<Lane>,
+    pub(super) workspace: Option<Arc<Memory>>,
+    pub(super) state: State,
 }
 
-/// The stream of a queue.
-struct Lane {
+/// The stream of a queue. Its address is the queue's identity: graphs hold it.
+#[derive(Debug)]
+pub(super) struct Lane {
     stream: LaneStream,
-    device: Arc<CudaDevice>,
+    pub(super) device: Arc<CudaDevice>,
 }
 
 /// Whose stream it is.
+#[derive(Debug)]
 enum LaneStream {
     Own(Stream),
     Borrowed(StreamRef<'static>),
 }
 
 /// What may be done with a queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+#[derive(Debug)]
+pub(super) enum State {
     /// Calls may be enqueued.
     Ready,
     /// A call was enqueued in part and may still run; what the counters hold is not known.
     Poisoned,
+    /// Calls are captured into a graph.
+    Capturing(Recording),
 }
 
 impl Lane {
-    fn stream(&self) -> StreamRef<'_> {
+    pub(super) fn stream(&self) -> StreamRef<'_> {
         match &self.stream {
             LaneStream::Own(stream) => stream.into(),
             LaneStream::Borrowed(stream) => *stream,
@@ -77,8 +82,9 @@ impl Queue {
     /// dropping it waits for the stream.
     ///
     /// # Safety
-    /// The stream is alive for as long as the queue. While somebody else captures it into a graph, the queue neither grows
-    /// nor is synchronised, and it lives for as long as that graph.
+    /// The stream is alive for as long as the queue and the graphs captured from it. While the queue captures, nothing else is
+    /// enqueued on the stream. While somebody else captures it into a graph, the queue neither grows nor is synchronised; the
+    /// queue and the memory of its calls' arguments then live for as long as that graph.
     pub unsafe fn borrow(device: &Arc<CudaDevice>, stream: CUstream) -> Result<Queue, Error> {
         let current = device.enter()?;
         // SAFETY: the stream is alive, as the caller promises.
@@ -96,7 +102,7 @@ impl Queue {
     fn on(device: &Arc<CudaDevice>, stream: LaneStream) -> Queue {
         let device = Arc::clone(device);
         Queue {
-            lane: Lane { stream, device },
+            lane: Arc::new(Lane { stream, device }),
             workspace: None,
             state: State::Ready,
         }
@@ -107,66 +113,89 @@ impl Queue {
         &self.lane.device
     }
 
-    /// Its stream: for copies and events in the order of its calls.
+    /// Its stream: for copies and events in the order of its calls. During a capture they are refused.
     pub fn stream(&self) -> StreamRef<'_> {
-        self.lane.stream()
+        match self.state {
+            State::Capturing(_) => self.lane.stream().captured(),
+            State::Ready | State::Poisoned => self.lane.stream(),
+        }
     }
 
     /// Bytes of its workspace.
     pub fn workspace_bytes(&self) -> u64 {
-        self.workspace.as_ref().map_or(0, Memory::n_bytes)
+        self.workspace.as_ref().map_or(0, |memory| memory.n_bytes())
     }
 
     /// Makes the workspace large enough for a plan. Where it is too small, this waits for the queue, frees the old
-    /// memory, and allocates.
+    /// memory, and allocates; a [`Graph`](super::Graph) captured before keeps the old memory.
     pub fn reserve(&mut self, plan: &Plan) -> Result<(), Error> {
-        Ok(self.grow(plan.workspace.n_bytes())?)
+        self.grow(plan.workspace.n_bytes())
     }
 
-    fn grow(&mut self, n_bytes: u64) -> Result<(), DriverError> {
-        if n_bytes <= self.workspace_bytes() {
+    fn grow(&mut self, needed: u64) -> Result<(), Error> {
+        let given = self.workspace_bytes();
+        if needed <= given {
             return Ok(());
+        }
+        if let State::Capturing(_) = self.state {
+            return Err(ProblemError::WorkspaceTooSmall { given, needed }.into());
         }
         if self.workspace.is_some() {
             self.synchronize()?;
             self.workspace = None;
         }
-        let workspace = Memory::new(&self.lane.device, n_bytes)?;
+        let workspace = Memory::new(&self.lane.device, needed)?;
         // In the order of the stream, so before the first call.
         workspace.clear_first(COUNTER_BYTES, self.stream())?;
-        self.workspace = Some(workspace);
+        self.workspace = Some(Arc::new(workspace));
         Ok(())
     }
 
     /// Enqueues the kernels of a plan, with its arguments at these addresses. Where a kernel is refused, those before it have
-    /// been waited for when this returns, or the queue takes no call until it has been.
+    /// been waited for when this returns, or the queue takes no call until it has been. A capture keeps the memory of
+    /// `operands`.
     pub(crate) fn enqueue(
         &mut self,
         launches: &Launches,
+        operands: &Operands,
         address: impl Fn(Argument) -> u64,
     ) -> Result<(), Error> {
         if !Arc::ptr_eq(&self.lane.device, launches.device()) {
             return Err(ProblemError::QueueElsewhere.into());
         }
-        if self.state == State::Poisoned {
+        if let State::Poisoned = self.state {
             return Err(DriverError::QueuePoisoned.into());
         }
         self.grow(launches.plan().workspace.n_bytes())?;
-        let workspace = self.workspace.as_ref().map_or(0, Memory::address);
-        launches
-            .enqueue(workspace, address, self.stream())
-            .map_err(|error| {
+        let workspace = self.workspace.as_ref().map_or(0, |memory| memory.address());
+        let enqueued = launches.enqueue(workspace, address, self.lane.stream());
+        if let State::Capturing(recording) = &mut self.state {
+            recording.keep(operands);
+        }
+        enqueued.map_err(|error| self.failed(error).into())
+    }
+
+    /// What is left of work that was enqueued in part is waited for.
+    pub(super) fn failed(&mut self, error: DriverError) -> DriverError {
+        match &mut self.state {
+            State::Capturing(recording) => recording.spoil(error.clone()),
+            State::Ready | State::Poisoned => {
                 self.state = State::Poisoned;
                 // Its own error would hide the first; where it fails the queue stays poisoned.
                 let _ = self.synchronize();
-                error.into()
-            })
+            }
+        }
+        error
     }
 
     /// Waits until its work is done, and reports what went wrong in it.
     pub fn synchronize(&mut self) -> Result<(), DriverError> {
-        if let (State::Poisoned, Some(workspace)) = (self.state, &self.workspace) {
-            workspace.clear_first(COUNTER_BYTES, self.stream())?;
+        match (&self.state, &self.workspace) {
+            (State::Capturing(_), _) => return Err(DriverError::QueueCaptured),
+            (State::Poisoned, Some(workspace)) => {
+                workspace.clear_first(COUNTER_BYTES, self.stream())?;
+            }
+            (State::Poisoned, None) | (State::Ready, _) => {}
         }
         self.lane.synchronize()?;
         self.state = State::Ready;
@@ -176,6 +205,10 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
+        // A capture is still open where its closure put another queue in this one's place.
+        if let State::Capturing(_) = self.state {
+            drop(self.end_capture());
+        }
         // An error can only be that of earlier work. The workspace is freed when the device has been waited for.
         let _ = self.lane.synchronize();
     }
