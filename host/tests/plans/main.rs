@@ -45,7 +45,7 @@ fn forward_causal() {
         expect![[r#"
             Forward with flash3 on cuda
               problem   bf16 q [2, 4096, 32, 128] k [2, 4096, 8, 128] causal scale 0.088388346 Deterministic
-              launch    forward_sm90a_bf16_d128 right_bound grid 132 threads 384 shared 229568
+              launch    forward_sm90a_bf16_d128 right_bound grid 132 threads 384 shared 229696
                         tiles 32 heads 64 heads_per_group 64
               workspace 256 bytes
                           tile_counter  at            0, 4 bytes
@@ -68,7 +68,7 @@ fn forward_causal_of_long_sequences() {
         expect![[r#"
             Forward with flash3 on cuda
               problem   bf16 q [2, 8192, 32, 128] k [2, 8192, 8, 128] causal scale 0.088388346 Deterministic
-              launch    forward_sm90a_bf16_d128_wide right_bound grid 132 threads 512 shared 229584
+              launch    forward_sm90a_bf16_d128_wide right_bound grid 132 threads 512 shared 229712
                         tiles 43 heads 64 heads_per_group 32
               workspace 256 bytes
                           tile_counter  at            0, 4 bytes
@@ -96,7 +96,7 @@ fn forward_full_of_odd_lengths() {
         expect![[r#"
             Forward with flash3 on cuda
               problem   f16 q [1, 1000, 3, 64] k [1, 77, 3, 64] full scale 0.125 Deterministic
-              launch    forward_sm90a_f16_d64_compact plain grid 48 threads 256 shared 90288
+              launch    forward_sm90a_f16_d64_compact plain grid 48 threads 256 shared 90416
                         tiles 16 heads 3 heads_per_group 1
               workspace 256 bytes
                           tile_counter  at            0, 4 bytes
@@ -141,7 +141,7 @@ fn forward_padded_to_the_next_head_dim() {
         expect![[r#"
             Forward with flash3 on cuda
               problem   bf16 q [2, 4096, 32, 72] k [2, 4096, 8, 72] full scale 0.11785113 Deterministic
-              launch    forward_sm90a_bf16_d128_wide plain grid 132 threads 512 shared 229584
+              launch    forward_sm90a_bf16_d128_wide plain grid 132 threads 512 shared 229712
                         tiles 22 heads 64 heads_per_group 1
               workspace 256 bytes
                           tile_counter  at            0, 4 bytes
@@ -166,7 +166,7 @@ fn backward_causal() {
               problem   bf16 q [2, 4096, 32, 128] k [2, 4096, 8, 128] causal scale 0.088388346 Fastest
               launch    backward_delta_sm90a_bf16_d128 plain grid 4096 threads 256 shared 0
                         tiles 32 heads 16 heads_per_group 4
-              launch    backward_sm90a_bf16_d128 right_bound grid 132 threads 384 shared 230784
+              launch    backward_sm90a_bf16_d128 right_bound grid 132 threads 384 shared 230848
                         tiles 32 heads 16 heads_per_group 4
               workspace 136331776 bytes
                           lse_log2      at          256, 1048576 bytes
@@ -196,7 +196,7 @@ fn backward_in_circles() {
               problem   bf16 q [2, 4096, 32, 72] k [2, 4096, 8, 72] full scale 0.11785113 Deterministic
               launch    backward_delta_sm90a_bf16_d96 plain grid 4096 threads 256 shared 0
                         tiles 32 heads 16 heads_per_group 4, shifted order
-              launch    backward_sm90a_bf16_d96 plain grid 132 threads 384 shared 230784
+              launch    backward_sm90a_bf16_d96 plain grid 132 threads 384 shared 230848
                         tiles 32 heads 16 heads_per_group 4, shifted order
               workspace 136331776 bytes
                           lse_log2      at          256, 1048576 bytes
@@ -256,7 +256,7 @@ fn backward_above_head_dim_128() {
               problem   bf16 q [2, 4096, 32, 136] k [2, 4096, 8, 136] causal scale 0.08574929 Deterministic
               launch    backward_delta_sm90a_bf16_d192 plain grid 4096 threads 256 shared 0
                         tiles 64 heads 16 heads_per_group 2
-              launch    backward_sm90a_bf16_d192 right_bound grid 132 threads 384 shared 181632
+              launch    backward_sm90a_bf16_d192 right_bound grid 132 threads 384 shared 181696
                         tiles 64 heads 16 heads_per_group 2
               workspace 203440640 bytes
                           lse_log2      at          256, 1048576 bytes
