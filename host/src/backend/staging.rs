@@ -9,10 +9,10 @@ use half::{bf16, f16};
 use super::cuda::launch::Launches;
 use super::cuda::{CudaDevice, DeviceBuffer, Queue, StreamRef};
 use crate::arguments::{ByArgument, Lent, Operand, Operands};
-use crate::dtype::Scalar;
+use crate::dtype::{HostData, HostDataMut, Scalar};
 use crate::error::{DriverError, Error};
 use crate::plan::Plan;
-use crate::tensor::{HostData, HostDataMut, Memory, MemoryMut};
+use crate::tensor::{Memory, MemoryMut};
 
 /// Computes what the plan's pass writes; waits for the results.
 pub(crate) fn run(

@@ -1,7 +1,7 @@
 //! What tensors and vectors are views of.
 
-use super::{Allocation, DeviceSlice, DeviceSliceMut, HostData, HostDataMut, Place};
-use crate::dtype::{Scalar, ScalarType};
+use super::{Allocation, DeviceSlice, DeviceSliceMut, Place};
+use crate::dtype::{HostData, HostDataMut, Scalar, ScalarType};
 
 /// Memory to read.
 #[derive(Clone, Copy)]

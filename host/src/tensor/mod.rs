@@ -4,7 +4,6 @@
 //! layout stays inside the memory is checked when the tensor is made, so nobody after that needs to ask.
 
 mod device;
-mod host;
 mod layout;
 mod memory;
 mod vector;
@@ -13,7 +12,6 @@ use std::fmt;
 
 pub(crate) use device::{Allocation, Share};
 pub use device::{DeviceSlice, DeviceSliceMut};
-pub(crate) use host::{HostData, HostDataMut};
 pub use layout::Layout;
 pub(crate) use memory::{Memory, MemoryMut};
 pub use vector::{Vector, VectorDescription, VectorMut};

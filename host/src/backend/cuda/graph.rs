@@ -4,12 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use ferroflash_driver::extra;
-use ferroflash_driver::sys::{CUgraph, CUgraphExec};
+use ferroflash_driver::sys::CUgraphExec;
 
-use super::queue::{Lane, Queue, State};
-use crate::arguments::Operands;
+use super::queue::{Ended, Lane, Queue, Recording, State};
 use crate::error::{DriverError, Error, ProblemError};
-use crate::tensor::{Allocation, Share};
+use crate::tensor::Share;
 
 /// The calls that were captured from a queue, with the addresses that they were given.
 ///
@@ -29,41 +28,6 @@ pub struct Graph {
 unsafe impl Send for Graph {}
 // SAFETY: as above.
 unsafe impl Sync for Graph {}
-
-/// What a capture has seen.
-#[derive(Debug, Default)]
-pub(super) struct Recording {
-    shares: Vec<Share>,
-    failed: Option<DriverError>,
-}
-
-impl Recording {
-    /// Keeps the memory of a call's arguments.
-    pub(super) fn keep(&mut self, operands: &Operands) {
-        self.shares.extend(operands.shares());
-    }
-
-    /// A call was captured in part: there will be no graph.
-    pub(super) fn spoil(&mut self, error: DriverError) {
-        self.failed.get_or_insert(error);
-    }
-}
-
-/// A graph that is not made ready, destroyed when this is dropped.
-struct Captured(CUgraph);
-
-impl Drop for Captured {
-    fn drop(&mut self) {
-        // SAFETY: the graph is ours and is not used afterwards.
-        let _ = unsafe { extra::graph::destroy(self.0) };
-    }
-}
-
-/// What an ended capture leaves, not yet ready to be launched.
-pub(super) struct Ended {
-    captured: Captured,
-    shares: Vec<Share>,
-}
 
 /// Ends a capture when its closure panics.
 struct Open<'a>(&'a mut Queue);
@@ -112,24 +76,6 @@ impl Queue {
             lane: Arc::clone(&lane),
             shares,
         })
-    }
-
-    /// Ends the capture; the queue is ready again, whatever came of it.
-    pub(super) fn end_capture(&mut self) -> Result<Ended, DriverError> {
-        let State::Capturing(recording) = std::mem::replace(&mut self.state, State::Ready) else {
-            return Err(DriverError::QueueReplaced);
-        };
-        let _current = self.lane.device.enter()?;
-        // SAFETY: the queue holds the stream, whose capture it has begun; the driver refuses another thread.
-        let captured = unsafe { extra::graph::end_capture(self.lane.stream().as_raw()) };
-        let captured = captured.map(Captured);
-        if let Some(error) = recording.failed {
-            return Err(error);
-        }
-        let captured = captured?;
-        let mut shares = recording.shares;
-        shares.extend(self.workspace.as_ref().map(Allocation::share));
-        Ok(Ended { captured, shares })
     }
 }
 

@@ -8,10 +8,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use ferroflash_driver::extra;
-use ferroflash_driver::sys::CUstream;
+use ferroflash_driver::sys::{CUgraph, CUstream};
 
 use super::device::CudaDevice;
-use super::graph::Recording;
 use super::launch::Launches;
 use super::memory::Memory;
 use super::stream::{Stream, StreamRef};
@@ -19,6 +18,7 @@ use crate::arguments::{Argument, Operands};
 use crate::error::{DriverError, Error, ProblemError};
 use crate::plan::Plan;
 use crate::plan::workspace::COUNTER_BYTES;
+use crate::tensor::{Allocation, Share};
 
 /// A stream of a device, with the memory for the intermediate results of the calls on it.
 ///
@@ -56,6 +56,41 @@ pub(super) enum State {
     Poisoned,
     /// Calls are captured into a graph.
     Capturing(Recording),
+}
+
+/// What a capture has seen.
+#[derive(Debug, Default)]
+pub(super) struct Recording {
+    shares: Vec<Share>,
+    failed: Option<DriverError>,
+}
+
+impl Recording {
+    /// Keeps the memory of a call's arguments.
+    fn keep(&mut self, operands: &Operands) {
+        self.shares.extend(operands.shares());
+    }
+
+    /// A call was captured in part: there will be no graph.
+    fn spoil(&mut self, error: DriverError) {
+        self.failed.get_or_insert(error);
+    }
+}
+
+/// A graph that is not made ready, destroyed when this is dropped.
+pub(super) struct Captured(pub(super) CUgraph);
+
+impl Drop for Captured {
+    fn drop(&mut self) {
+        // SAFETY: the graph is ours and is not used afterwards.
+        let _ = unsafe { extra::graph::destroy(self.0) };
+    }
+}
+
+/// What an ended capture leaves, not yet ready to be launched.
+pub(super) struct Ended {
+    pub(super) captured: Captured,
+    pub(super) shares: Vec<Share>,
 }
 
 impl Lane {
@@ -200,6 +235,23 @@ impl Queue {
         self.lane.synchronize()?;
         self.state = State::Ready;
         Ok(())
+    }
+    /// Ends the capture; the queue is ready again, whatever came of it.
+    pub(super) fn end_capture(&mut self) -> Result<Ended, DriverError> {
+        let State::Capturing(recording) = std::mem::replace(&mut self.state, State::Ready) else {
+            return Err(DriverError::QueueReplaced);
+        };
+        let _current = self.lane.device.enter()?;
+        // SAFETY: the queue holds the stream, whose capture it has begun; the driver refuses another thread.
+        let captured = unsafe { extra::graph::end_capture(self.lane.stream().as_raw()) };
+        let captured = captured.map(Captured);
+        if let Some(error) = recording.failed {
+            return Err(error);
+        }
+        let captured = captured?;
+        let mut shares = recording.shares;
+        shares.extend(self.workspace.as_ref().map(Allocation::share));
+        Ok(Ended { captured, shares })
     }
 }
 
