@@ -1,4 +1,4 @@
-//! flash3: tensor maps from the plan's descriptions, encoded when a tensor has moved, and the ticket in the workspace.
+//! flash3: tensor maps from the plan's descriptions, encoded when a tensor has moved, and the tile counter in the workspace.
 
 use std::mem::offset_of;
 
@@ -8,7 +8,7 @@ use super::*;
 /// Bytes of a tensor map.
 pub const MAP: usize = 128;
 
-/// Where the addresses of lse and ticket stand.
+/// Where the addresses of lse and the tile counter stand.
 const LSE: usize = offset_of!(TmaForwardParams, lse);
 const TILE_COUNTER: usize = offset_of!(TmaForwardParams, tile_counter);
 
@@ -86,10 +86,10 @@ fn maps_are_encoded_once_while_their_tensors_stay() {
 }
 
 #[test]
-fn every_workspace_has_a_ticket_of_its_own_that_was_cleared() {
+fn every_workspace_has_a_tile_counter_of_its_own_that_was_cleared() {
     let _turn = turn();
     let device = gpu(0);
-    let mut tickets = Vec::new();
+    let mut counters = Vec::new();
     let mut cleared = Vec::new();
     let mut kept = Vec::new();
     for _ in 0..2 {
@@ -103,15 +103,15 @@ fn every_workspace_has_a_ticket_of_its_own_that_was_cleared() {
             }
         }
         let launches = launches(calls_of(|| forward.enqueue().unwrap()));
-        tickets.push(word(&launches[0], TILE_COUNTER));
+        counters.push(word(&launches[0], TILE_COUNTER));
         kept.push(forward);
     }
-    assert_eq!(tickets, cleared);
-    assert_ne!(tickets[0], tickets[1]);
+    assert_eq!(counters, cleared);
+    assert_ne!(counters[0], counters[1]);
 }
 
 #[test]
-fn a_call_with_host_tensors_clears_its_own_ticket() {
+fn a_call_with_host_tensors_clears_its_own_tile_counter() {
     let _turn = turn();
     let device = gpu(0);
     let attention = Attention::new(&device, problem()).unwrap();
