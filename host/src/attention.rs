@@ -22,7 +22,10 @@ use crate::validate::{self, Checked, Pass};
 /// A problem on a device.
 ///
 /// The calls here return when the result is there. On a GPU they take host tensors (copied there and back) as well as
-/// tensors of its memory; to enqueue work without waiting for it, see [`Attention::prepare_forward`].
+/// tensors of its memory; to enqueue work without waiting for it, see [`Attention::prepare_forward`]. There they allocate,
+/// free and wait for all work of the device. While any thread captures a stream of the device into a graph, the driver may
+/// refuse that ([`DriverError::Capture`](crate::error::DriverError::Capture)) and spoil the capture: capture prepared calls, and make no call of this
+/// kind meanwhile.
 #[derive(Clone, Debug)]
 pub struct Attention {
     device: Device,
@@ -134,7 +137,8 @@ impl Attention {
 
     /// Whether the lengths of the sequences fit each other and the problem. A call checks lengths that lie on the host. It does not
     /// look at those in a device's memory, and what it computes from lengths that do not fit means nothing; this copies them to
-    /// the host and checks them there. Waits for all work of the device.
+    /// the host and checks them there. Waits for all work of the device,
+    /// so not during a capture.
     pub fn check_lengths(&self, inputs: &Inputs) -> Result<(), Error> {
         let operands = Operands::inputs(inputs);
         let described = operands.describe();
@@ -177,8 +181,8 @@ impl Attention {
         }
     }
 
-    /// Prepares a forward pass for tensors of these layouts in the device's memory: to be enqueued on streams, without
-    /// waiting. Only on a GPU.
+    /// Prepares a forward pass for tensors of these layouts in the device's memory: to be enqueued on a
+    /// [`Queue`](crate::Queue), without waiting. Only on a GPU.
     pub fn prepare_forward(&self, layouts: &Layouts) -> Result<PreparedForward, Error> {
         Ok(PreparedForward::new(self.prepare(Pass::Forward, layouts)?))
     }

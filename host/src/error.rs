@@ -222,11 +222,16 @@ pub enum ProblemError {
         /// What it must be a multiple of.
         alignment: u64,
     },
-    /// A prepared call was given a workspace of another device.
-    #[error("the workspace lies in the memory of another device")]
-    WorkspaceElsewhere,
-    /// A prepared call was given less memory than its plan asks for.
-    #[error("the workspace has {given} bytes; the plan needs {needed}")]
+    /// A prepared call was given a queue of another device, or a queue was to borrow a stream of another context.
+    #[error("the queue or its stream belongs to another device or context")]
+    QueueElsewhere,
+    /// A graph was to be launched on another queue than it was captured from.
+    #[error("the graph was captured from another queue: its workspace belongs to that one")]
+    GraphElsewhere,
+    /// A workspace was to grow during a capture.
+    #[error(
+        "the queue's workspace has {given} bytes, the plan needs {needed}; it cannot grow during a capture: reserve before it"
+    )]
     WorkspaceTooSmall {
         /// Bytes it has.
         given: u64,
@@ -358,7 +363,36 @@ pub enum DriverError {
         /// Elements given.
         given: usize,
     },
+    /// An earlier call on the queue was enqueued in part, and the queue could not be waited for then.
+    #[error(
+        "an earlier call on this queue was enqueued in part: the queue has to be synchronised first"
+    )]
+    QueuePoisoned,
+    /// The queue is being captured into a graph.
+    #[error("the queue is being captured into a graph: it takes prepared calls and nothing else")]
+    QueueCaptured,
+    /// What captured a queue put another queue in its place.
+    #[error("the queue was replaced while it was captured: there is no graph")]
+    QueueReplaced,
+    /// A stream of the device is being captured into a graph, by this thread or another, and the call is not allowed then; or a
+    /// capture was spoiled by such a call.
+    #[error(
+        "a stream of the device is being captured into a graph, which the call spoils or is refused for: {source}"
+    )]
+    Capture {
+        /// In the driver's own words; its codes are 900 to 908.
+        source: ferroflash_driver::DriverError,
+    },
     /// There is no driver, or a call of it failed: in the driver's own words.
     #[error(transparent)]
-    Call(#[from] ferroflash_driver::DriverError),
+    Call(ferroflash_driver::DriverError),
+}
+
+impl From<ferroflash_driver::DriverError> for DriverError {
+    fn from(source: ferroflash_driver::DriverError) -> DriverError {
+        match source.code() {
+            Some(900..=908) => DriverError::Capture { source },
+            _ => DriverError::Call(source),
+        }
+    }
 }

@@ -50,7 +50,7 @@
 //!
 //! [`Attention::forward`] and [`Attention::backward`] take all four steps and return when the result is there. A
 //! program that calls often, on a GPU, takes the first three once: [`Attention::prepare_forward`] gives a
-//! [`PreparedForward`] that enqueues on the caller's stream without waiting or allocating.
+//! [`PreparedForward`] that enqueues on a [`Queue`] without waiting or allocating.
 //!
 //! # What every backend keeps
 //!
@@ -90,11 +90,12 @@ pub mod error;
 
 pub use arguments::{Gradients, Inputs, OutputGradients, Outputs, Saved};
 pub use attention::{Attention, Explanation, Ran};
+pub use backend::cuda::{Graph, Queue};
 pub use device::Device;
 pub use dtype::{Dtype, Element, Scalar};
 pub use error::Error;
 pub use plan::{Algorithm, Backend};
-pub use prepared::{PreparedBackward, PreparedForward, Workspace};
+pub use prepared::{PreparedBackward, PreparedForward};
 pub use problem::{Mask, Order, Problem, ProblemBuilder};
 pub use tensor::{Layout, Tensor, TensorMut, Vector, VectorMut};
 pub use validate::Pass;

@@ -1,10 +1,13 @@
 //! Calls prepared once and enqueued often: plan, kernels and checks are done; what is left is to fill addresses in.
 //!
-//! Nothing here waits or allocates: the work runs on the caller's stream, in the caller's workspace, while the host
-//! goes on. Whoever overwrites a buffer does so in the order of that stream, or after it.
+//! A call is enqueued on a [`Queue`], which owns a stream and a workspace. Once the queue has reserved what the plan asks
+//! for, enqueueing neither waits nor allocates: the host goes on while the work runs. Whoever overwrites a buffer does so
+//! in the order of that queue, or after it.
+//!
+//! [`Queue::capture`] makes a graph of such calls, which one call of the driver launches again.
 //!
 //! ```no_run
-//! use ferroflash::backend::cuda::{DeviceBuffer, Stream};
+//! use ferroflash::backend::cuda::{DeviceBuffer, Queue};
 //! use ferroflash::prepared::Layouts;
 //! use ferroflash::{Attention, Device, Dtype, Inputs, Layout, Outputs, Problem, Tensor, TensorMut};
 //! use half::bf16;
@@ -13,9 +16,9 @@
 //! let gpu = device.as_cuda().expect("a CUDA device");
 //! let problem = Problem::builder(Dtype::Bf16).seqlen(4096).heads(16).head_dim(128).build()?;
 //! let prepared = Attention::new(&device, problem)?.prepare_forward(&Layouts::contiguous())?;
-//! let mut workspace = prepared.workspace()?;
 //!
-//! let stream = Stream::new(gpu)?;
+//! let mut queue = Queue::new(gpu)?;
+//! queue.reserve(prepared.plan())?;
 //! let layout = Layout::bshd([1, 4096, 16, 128])?;
 //! let [q, k, v] = [1, 2, 3].map(|_| DeviceBuffer::<bf16>::new(gpu, 4096 * 16 * 128));
 //! let (q, k, v) = (q?, k?, v?);
@@ -28,15 +31,14 @@
 //!         &Tensor::device(v.slice(), layout)?,
 //!     );
 //!     let mut outputs = Outputs::new(TensorMut::device(o.slice_mut(), layout)?, lse.slice_mut());
-//!     prepared.forward(&stream, &inputs, &mut outputs, &mut workspace)?;
+//!     prepared.forward(&mut queue, &inputs, &mut outputs)?;
 //! }
-//! stream.synchronize()?;
+//! queue.synchronize()?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 mod layouts;
 
-use std::fmt;
 use std::sync::Arc;
 
 pub use layouts::Layouts;
@@ -46,53 +48,15 @@ use crate::arguments::{
     need,
 };
 use crate::backend::cuda::launch::Launches;
-use crate::backend::cuda::memory::Memory;
-use crate::backend::cuda::{CudaDevice, Stream, StreamRef};
+use crate::backend::cuda::{CudaDevice, Queue};
 use crate::dtype::ScalarType;
 use crate::error::{DriverError, Error, ProblemError};
 use crate::plan::Plan;
-use crate::plan::workspace::COUNTER_BYTES;
 use crate::tensor::{Description, Place};
 use crate::validate::{Checked, vector_fits};
 
 /// The kernels read and write 16 bytes at a time.
 const ALIGNMENT_BYTES: u64 = 16;
-
-/// Device memory for intermediate results. It serves the calls of one stream at a time; calls on one stream may
-/// share it, the largest they need.
-///
-/// Its first bytes hold counters that are 0 between calls: a new workspace is cleared there once, and every kernel that
-/// counts leaves 0 behind, so that no call has to clear them ([`crate::plan::workspace::COUNTER_BYTES`]).
-pub struct Workspace {
-    memory: Memory,
-}
-
-impl Workspace {
-    /// Allocates this many bytes, clears the counters among them, and waits until that is done: work on any stream may
-    /// use it from then on.
-    pub fn new(device: &Arc<CudaDevice>, n_bytes: u64) -> Result<Workspace, DriverError> {
-        let mut memory = Memory::new(device, n_bytes)?;
-        if n_bytes > 0 {
-            let stream = Stream::new(device)?;
-            memory.clear_first(COUNTER_BYTES, (&stream).into())?;
-            stream.synchronize()?;
-        }
-        Ok(Workspace { memory })
-    }
-
-    /// Its length.
-    pub fn n_bytes(&self) -> u64 {
-        self.memory.n_bytes()
-    }
-}
-
-impl fmt::Debug for Workspace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Workspace")
-            .field("n_bytes", &self.n_bytes())
-            .finish_non_exhaustive()
-    }
-}
 
 /// A forward pass on a GPU, ready to be enqueued: see [`crate::Attention::prepare_forward`].
 #[derive(Debug)]
@@ -123,22 +87,17 @@ impl PreparedForward {
         self.prepared.launches.plan()
     }
 
-    /// A workspace of the size that the plan asks for.
-    pub fn workspace(&self) -> Result<Workspace, Error> {
-        self.prepared.workspace()
-    }
-
-    /// Enqueues o = softmax(q·kᵀ · softmax_scale, masked) · v, and lse, on a stream. The tensors have the layouts that
-    /// the call was prepared for; their addresses may be others each time.
-    pub fn forward<'a>(
+    /// Enqueues o = softmax(q·kᵀ · softmax_scale, masked) · v, and lse. The tensors have the layouts that the call was
+    /// prepared for; their addresses may be others each time. A queue that has not reserved enough grows first, which
+    /// waits and allocates. An error says that nothing of this call runs any more.
+    pub fn forward(
         &self,
-        stream: impl Into<StreamRef<'a>>,
+        queue: &mut Queue,
         inputs: &Inputs,
         outputs: &mut Outputs,
-        workspace: &mut Workspace,
     ) -> Result<(), Error> {
-        let operands = Operands::forward(inputs, outputs);
-        self.prepared.enqueue(&operands, workspace, stream.into())
+        self.prepared
+            .enqueue(&Operands::forward(inputs, outputs), queue)
     }
 }
 
@@ -152,25 +111,18 @@ impl PreparedBackward {
         self.prepared.launches.plan()
     }
 
-    /// A workspace of the size that the plan asks for.
-    pub fn workspace(&self) -> Result<Workspace, Error> {
-        self.prepared.workspace()
-    }
-
-    /// Enqueues the gradients on a stream. The tensors have the layouts that the call was prepared for; their
-    /// addresses may be others each time. A gradient of lse beside that of o ([`OutputGradients`]) may be there in one
-    /// call and not in the next.
-    pub fn backward<'a>(
+    /// Enqueues the gradients, as [`PreparedForward::forward`] does o. A gradient of lse beside that of o
+    /// ([`OutputGradients`]) may be there in one call and not in the next.
+    pub fn backward(
         &self,
-        stream: impl Into<StreamRef<'a>>,
+        queue: &mut Queue,
         inputs: &Inputs,
         saved: &Saved,
         of_output: &OutputGradients,
         gradients: &mut Gradients,
-        workspace: &mut Workspace,
     ) -> Result<(), Error> {
         let operands = Operands::backward(inputs, saved, of_output, gradients);
-        self.prepared.enqueue(&operands, workspace, stream.into())
+        self.prepared.enqueue(&operands, queue)
     }
 }
 
@@ -186,34 +138,13 @@ impl Prepared {
         })
     }
 
-    fn workspace(&self) -> Result<Workspace, Error> {
-        let n_bytes = self.launches.plan().workspace.n_bytes();
-        Ok(Workspace::new(self.launches.device(), n_bytes)?)
-    }
-
-    fn enqueue(
-        &self,
-        operands: &Operands,
-        workspace: &mut Workspace,
-        stream: StreamRef,
-    ) -> Result<(), Error> {
+    fn enqueue(&self, operands: &Operands, queue: &mut Queue) -> Result<(), Error> {
         let given = operands.describe();
-        let plan = self.launches.plan();
         for argument in Argument::ALL {
             self.fits(argument, given.get(argument))?;
         }
-        let (given_bytes, needed_bytes) = (workspace.n_bytes(), plan.workspace.n_bytes());
-        if given_bytes < needed_bytes {
-            let (given, needed) = (given_bytes, needed_bytes);
-            return Err(ProblemError::WorkspaceTooSmall { given, needed }.into());
-        }
-        if 0 < needed_bytes && !Arc::ptr_eq(workspace.memory.device(), self.launches.device()) {
-            return Err(ProblemError::WorkspaceElsewhere.into());
-        }
         let address = |argument| given.get(argument).map_or(0, Given::address);
-        Ok(self
-            .launches
-            .enqueue(workspace.memory.address(), address, stream)?)
+        queue.enqueue(&self.launches, operands, address)
     }
 
     /// Whether an argument is what the call was prepared for. A gradient of lse may be there in one call and not in the next.

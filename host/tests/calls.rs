@@ -378,7 +378,8 @@ fn handles_go_from_thread_to_thread() {
     may::<TensorMut>();
     may::<ferroflash::PreparedForward>();
     may::<ferroflash::PreparedBackward>();
-    may::<ferroflash::Workspace>();
+    may::<ferroflash::Queue>();
+    may::<ferroflash::Graph>();
     may::<Error>();
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Argument, Arguments, ByArgument, Given};
 use super::{Gradients, Inputs, OutputGradients, Outputs, Saved};
-use crate::tensor::{Memory, MemoryMut, Tensor, TensorMut, Vector, VectorMut};
+use crate::tensor::{Allocation, Memory, MemoryMut, Share, Tensor, TensorMut, Vector, VectorMut};
 
 /// One argument with its memory.
 #[derive(Debug)]
@@ -27,6 +27,15 @@ impl<'a> Operand<'a> {
             Operand::TensorMut(tensor) => tensor.describe().into(),
             Operand::Vector(vector) => vector.describe().into(),
             Operand::VectorMut(vector) => vector.describe().into(),
+        }
+    }
+
+    fn allocation(&self) -> Option<&dyn Allocation> {
+        match self {
+            Operand::Tensor(tensor) => tensor.memory().allocation(),
+            Operand::TensorMut(tensor) => tensor.memory().allocation(),
+            Operand::Vector(vector) => vector.memory().allocation(),
+            Operand::VectorMut(vector) => vector.memory().allocation(),
         }
     }
 
@@ -100,6 +109,12 @@ impl<'a> Operands<'a> {
         self.0
             .iter_mut()
             .filter_map(|(argument, operand)| Some((argument, operand.as_mut()?)))
+    }
+
+    /// Keeps their device memory allocated; that of another library is its own matter.
+    pub(crate) fn shares(&self) -> impl Iterator<Item = Share> {
+        let operands = self.0.iter().filter_map(|(_, operand)| operand.as_ref());
+        operands.filter_map(|operand| operand.allocation().map(Allocation::share))
     }
 
     /// The vector of this name.

@@ -5,10 +5,11 @@ use ferroflash_kernels::emu::{self, GlobalMemory};
 use ferroflash_kernels::entry;
 
 use crate::arguments::{Argument, ByArgument, Lent, Operand, Operands};
+use crate::dtype::{HostData, HostDataMut};
 use crate::error::{Error, ProblemError};
 use crate::plan::workspace::ALIGNMENT_BYTES;
 use crate::plan::{DeviceInfo, Plan, PlannedLaunch};
-use crate::tensor::{HostData, HostDataMut, Memory, MemoryMut, Place};
+use crate::tensor::{Memory, MemoryMut, Place};
 
 /// The emulated device, and how its threads are interleaved.
 #[derive(Clone, Debug)]

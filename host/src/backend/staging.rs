@@ -7,14 +7,12 @@ use std::sync::Arc;
 use half::{bf16, f16};
 
 use super::cuda::launch::Launches;
-use super::cuda::memory::Memory as DeviceMemory;
-use super::cuda::{CudaDevice, DeviceBuffer, Stream};
+use super::cuda::{CudaDevice, DeviceBuffer, Queue, StreamRef};
 use crate::arguments::{ByArgument, Lent, Operand, Operands};
-use crate::dtype::Scalar;
+use crate::dtype::{HostData, HostDataMut, Scalar};
 use crate::error::{DriverError, Error};
 use crate::plan::Plan;
-use crate::plan::workspace::{COUNTER_BYTES, Piece};
-use crate::tensor::{HostData, HostDataMut, Memory, MemoryMut};
+use crate::tensor::{Memory, MemoryMut};
 
 /// Computes what the plan's pass writes; waits for the results.
 pub(crate) fn run(
@@ -22,25 +20,22 @@ pub(crate) fn run(
     plan: Plan,
     operands: &mut Operands,
 ) -> Result<(), Error> {
-    // The stream of this call waits for no other: whatever the caller has enqueued to make the inputs is waited
+    // The queue of this call waits for no other: whatever the caller has enqueued to make the inputs is waited
     // for here.
     device.synchronize()?;
-    let mut workspace = DeviceMemory::new(device, plan.workspace.n_bytes())?;
-    let stream = Stream::new(device)?;
-    if plan.workspace.pieces().iter().any(Piece::is_counter) {
-        workspace.clear_first(COUNTER_BYTES, (&stream).into())?;
-    }
+    let mut queue = Queue::new(device)?;
+    queue.reserve(&plan)?;
     let launches = Launches::new(device, plan)?;
     let mut staged = ByArgument::<Option<Staged>>::default();
     for (argument, operand) in operands.iter_mut() {
-        staged[argument] = Some(Staged::new(device, operand, &stream)?);
+        staged[argument] = Some(Staged::new(device, operand, queue.stream())?);
     }
     let address = |argument| staged[argument].as_ref().map_or(0, Staged::address);
-    launches.enqueue(workspace.address(), address, (&stream).into())?;
-    stream.synchronize()?;
+    queue.enqueue(&launches, operands, address)?;
+    queue.synchronize()?;
     for (argument, operand) in operands.iter_mut() {
         if let (Some(staged), Lent::Write(memory)) = (&staged[argument], operand.lend()) {
-            staged.copy_back(memory, &stream)?;
+            staged.copy_back(memory, queue.stream())?;
         }
     }
     Ok(())
@@ -61,12 +56,12 @@ impl Staged {
     fn new(
         device: &Arc<CudaDevice>,
         operand: &mut Operand,
-        stream: &Stream,
+        stream: StreamRef,
     ) -> Result<Staged, Error> {
         fn upload<T: Scalar>(
             device: &Arc<CudaDevice>,
             data: &[T],
-            stream: &Stream,
+            stream: StreamRef,
         ) -> Result<DeviceBuffer<T>, DriverError> {
             DeviceBuffer::from_slice(device, data, stream)
         }
@@ -99,7 +94,7 @@ impl Staged {
         }
     }
 
-    fn copy_back(&self, to: &mut MemoryMut, stream: &Stream) -> Result<(), DriverError> {
+    fn copy_back(&self, to: &mut MemoryMut, stream: StreamRef) -> Result<(), DriverError> {
         let MemoryMut::Host(to) = to else {
             return Ok(());
         };
@@ -117,7 +112,7 @@ impl Staged {
 fn download<T: Scalar>(
     buffer: &DeviceBuffer<T>,
     to: &mut [T],
-    stream: &Stream,
+    stream: StreamRef,
 ) -> Result<(), DriverError> {
     buffer.copy_to(&mut to[..buffer.len()], stream)
 }

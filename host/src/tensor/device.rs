@@ -1,8 +1,20 @@
 //! Memory of a device: an address with a length, an element type and a lifetime.
 
+use std::any::Any;
+use std::fmt;
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 use crate::dtype::ScalarType;
+
+/// A share of something: it lives for as long as this.
+pub(crate) type Share = Arc<dyn Any + Send + Sync>;
+
+/// Device memory that may be held beyond a borrow of it: a captured graph holds what its work uses.
+pub(crate) trait Allocation: fmt::Debug + Send + Sync {
+    /// Keeps the memory allocated.
+    fn share(&self) -> Share;
+}
 
 /// Device memory to read, borrowed for `'a`. Made by the buffers of [`crate::backend::cuda`].
 #[derive(Clone, Copy, Debug)]
@@ -11,7 +23,8 @@ pub struct DeviceSlice<'a> {
     n_elems: u64,
     dtype: ScalarType,
     ordinal: u32,
-    borrow: PhantomData<&'a ()>,
+    /// `None` for memory of another library.
+    allocation: Option<&'a dyn Allocation>,
 }
 
 /// Device memory to write, borrowed exclusively for `'a`. Made by the buffers of [`crate::backend::cuda`].
@@ -28,13 +41,14 @@ impl<'a> DeviceSlice<'a> {
         n_elems: u64,
         dtype: ScalarType,
         ordinal: u32,
+        allocation: Option<&'a dyn Allocation>,
     ) -> DeviceSlice<'a> {
         DeviceSlice {
             address,
             n_elems,
             dtype,
             ordinal,
-            borrow: PhantomData,
+            allocation,
         }
     }
 
@@ -57,6 +71,10 @@ impl<'a> DeviceSlice<'a> {
     pub fn ordinal(&self) -> u32 {
         self.ordinal
     }
+
+    pub(crate) fn allocation(&self) -> Option<&'a dyn Allocation> {
+        self.allocation
+    }
 }
 
 impl<'a> DeviceSliceMut<'a> {
@@ -66,9 +84,10 @@ impl<'a> DeviceSliceMut<'a> {
         n_elems: u64,
         dtype: ScalarType,
         ordinal: u32,
+        allocation: Option<&'a dyn Allocation>,
     ) -> DeviceSliceMut<'a> {
         DeviceSliceMut {
-            slice: DeviceSlice::new(address, n_elems, dtype, ordinal),
+            slice: DeviceSlice::new(address, n_elems, dtype, ordinal, allocation),
             borrow: PhantomData,
         }
     }
@@ -91,6 +110,10 @@ impl<'a> DeviceSliceMut<'a> {
     /// Of which CUDA device.
     pub fn ordinal(&self) -> u32 {
         self.slice.ordinal
+    }
+
+    pub(crate) fn allocation(&self) -> Option<&dyn Allocation> {
+        self.slice.allocation
     }
 
     /// The same memory for a shorter while.

@@ -1,7 +1,7 @@
 //! What tensors and vectors are views of.
 
-use super::{DeviceSlice, DeviceSliceMut, HostData, HostDataMut, Place};
-use crate::dtype::{Scalar, ScalarType};
+use super::{Allocation, DeviceSlice, DeviceSliceMut, Place};
+use crate::dtype::{HostData, HostDataMut, Scalar, ScalarType};
 
 /// Memory to read.
 #[derive(Clone, Copy)]
@@ -45,6 +45,14 @@ impl<'a> Memory<'a> {
         }
     }
 
+    /// What holds it, if it is a device's and of this library.
+    pub(crate) fn allocation(&self) -> Option<&dyn Allocation> {
+        match self {
+            Memory::Host(_) => None,
+            Memory::Device(slice) => slice.allocation(),
+        }
+    }
+
     /// The slice; `None` when it holds another type or lies on a device.
     pub(crate) fn host<T: Scalar>(&self) -> Option<&'a [T]> {
         match self {
@@ -80,6 +88,14 @@ impl MemoryMut<'_> {
         match self {
             MemoryMut::Host(data) => data.len() as u64,
             MemoryMut::Device(slice) => slice.n_elems(),
+        }
+    }
+
+    /// What holds it, if it is a device's and of this library.
+    pub(crate) fn allocation(&self) -> Option<&dyn Allocation> {
+        match self {
+            MemoryMut::Host(_) => None,
+            MemoryMut::Device(slice) => slice.allocation(),
         }
     }
 

@@ -4,15 +4,14 @@
 //! layout stays inside the memory is checked when the tensor is made, so nobody after that needs to ask.
 
 mod device;
-mod host;
 mod layout;
 mod memory;
 mod vector;
 
 use std::fmt;
 
+pub(crate) use device::{Allocation, Share};
 pub use device::{DeviceSlice, DeviceSliceMut};
-pub(crate) use host::{HostData, HostDataMut};
 pub use layout::Layout;
 pub(crate) use memory::{Memory, MemoryMut};
 pub use vector::{Vector, VectorDescription, VectorMut};
@@ -255,6 +254,10 @@ impl<'a> TensorMut<'a> {
             memory: self.memory.reborrow(),
             layout: self.layout,
         }
+    }
+
+    pub(crate) fn memory(&self) -> &MemoryMut<'a> {
+        &self.memory
     }
 
     pub(crate) fn memory_mut(&mut self) -> &mut MemoryMut<'a> {

@@ -89,6 +89,10 @@ impl<'a> VectorMut<'a> {
         }
     }
 
+    pub(crate) fn memory(&self) -> &MemoryMut<'a> {
+        &self.memory
+    }
+
     pub(crate) fn memory_mut(&mut self) -> &mut MemoryMut<'a> {
         &mut self.memory
     }

@@ -181,7 +181,7 @@ fn tiles_of_another_shape_are_not_taken_in_silence() {
         .unwrap();
     let refusal = Reason::SharedMemory {
         given: 101_376,
-        needed: 164_880,
+        needed: 164_912,
     };
     assert_eq!(
         flash2.outcome,

@@ -6,34 +6,35 @@ use super::*;
 use ferroflash::PreparedBackward;
 
 /// A backward pass with all it needs.
-struct Backward {
+pub struct Backward {
     prepared: PreparedBackward,
     /// q, k, v, o and dO.
     inputs: [DeviceBuffer<bf16>; 5],
     /// dQ, dK and dV.
     outputs: [DeviceBuffer<bf16>; 3],
     lse: DeviceBuffer<f32>,
-    workspace: Workspace,
+    pub queue: Queue,
 }
 
 impl Backward {
-    fn with(device: &Device, problem: Problem, algorithm: Algorithm) -> Backward {
+    pub fn with(device: &Device, problem: Problem, algorithm: Algorithm) -> Backward {
         let attention = Attention::new(device, problem).unwrap();
         let attention = attention.with_algorithm(algorithm);
         let prepared = attention.prepare_backward(&Layouts::contiguous()).unwrap();
         let cuda = device.as_cuda().unwrap();
         let buffer = || DeviceBuffer::new(cuda, SHAPE.iter().product()).unwrap();
-        let workspace = prepared.workspace().unwrap();
+        let mut queue = Queue::new(cuda).unwrap();
+        queue.reserve(prepared.plan()).unwrap();
         Backward {
             prepared,
             inputs: [(); 5].map(|()| buffer()),
             outputs: [(); 3].map(|()| buffer()),
             lse: DeviceBuffer::new(cuda, 2 * 4 * 200).unwrap(),
-            workspace,
+            queue,
         }
     }
 
-    fn enqueue(&mut self, stream: &Stream, d_lse: Option<Vector>) -> Result<(), Error> {
+    pub fn enqueue(&mut self, d_lse: Option<Vector>) -> Result<(), Error> {
         let layout = Layout::bshd(SHAPE)?;
         let [q, k, v, o, d_o] = self
             .inputs
@@ -46,12 +47,11 @@ impl Backward {
         let mut of_output = OutputGradients::new(&d_o);
         of_output.d_lse = d_lse;
         self.prepared.backward(
-            stream,
+            &mut self.queue,
             &Inputs::new(&q, &k, &v),
             &Saved::new(&o, self.lse.slice()),
             &of_output,
             &mut Gradients::new(d_q, d_k, d_v),
-            &mut self.workspace,
         )
     }
 }
@@ -75,14 +75,13 @@ fn kernels_are_enqueued_as_planned() {
     ];
     for (algorithm, n_kernels, which) in kernels {
         let mut backward = Backward::with(&device, problem(), algorithm);
-        let stream = Stream::new(cuda).unwrap();
         let d_lse = DeviceBuffer::<f32>::new(cuda, 2 * 4 * 200).unwrap();
         for (given, address) in [
             (None, 0),
             (Some(d_lse.slice().into()), d_lse.slice().address()),
         ] {
-            let launches = launches(calls_of(|| backward.enqueue(&stream, given).unwrap()));
-            assert_as_planned(&launches, backward.prepared.plan(), (&stream).into());
+            let launches = launches(calls_of(|| backward.enqueue(given).unwrap()));
+            assert_as_planned(&launches, backward.prepared.plan(), backward.queue.stream());
             assert_eq!(launches.len(), n_kernels, "{which}");
             for launch in &launches {
                 let offset = pass_offset(launch) + offset_of!(BackwardParams, d_lse);
@@ -96,7 +95,7 @@ fn kernels_are_enqueued_as_planned() {
             given: Dtype::Bf16.into(),
             needed: Dtype::F32.into(),
         };
-        let refused = backward.enqueue(&stream, Some(halves.slice().into()));
+        let refused = backward.enqueue(Some(halves.slice().into()));
         assert_eq!(refused, Err(Error::Problem(of_another_type)));
         let fewer = DeviceBuffer::<f32>::new(cuda, 2 * 4 * 200 - 1).unwrap();
         let of_other_rows = ProblemError::ElementCount {
@@ -104,7 +103,7 @@ fn kernels_are_enqueued_as_planned() {
             given: 1599,
             needed: 1600,
         };
-        let refused = backward.enqueue(&stream, Some(fewer.slice().into()));
+        let refused = backward.enqueue(Some(fewer.slice().into()));
         assert_eq!(refused, Err(Error::Problem(of_other_rows)));
     }
 }
@@ -118,8 +117,7 @@ fn flash3_serves_first_and_its_main_kernel_alone_is_given_maps() {
     assert_eq!(explained.plan.unwrap().algorithm, Algorithm::Flash3);
 
     let mut backward = Backward::with(&device, problem(), Algorithm::Flash3);
-    let stream = Stream::new(device.as_cuda().unwrap()).unwrap();
-    let calls = calls_of(|| backward.enqueue(&stream, None).unwrap());
+    let calls = calls_of(|| backward.enqueue(None).unwrap());
     assert_eq!(n_encoded(&calls), 6);
     let launches = launches(calls);
     let sizes: Vec<usize> = launches.iter().map(|launch| launch.params.len()).collect();
@@ -167,8 +165,7 @@ fn maps_are_encoded_once_while_their_tensors_stay() {
     let device = gpu(0);
     let mut backward = Backward::with(&device, problem(), Algorithm::Flash3);
     let cuda = device.as_cuda().unwrap();
-    let stream = Stream::new(cuda).unwrap();
-    let run = |backward: &mut Backward| calls_of(|| backward.enqueue(&stream, None).unwrap());
+    let run = |backward: &mut Backward| calls_of(|| backward.enqueue(None).unwrap());
     let first = run(&mut backward);
     assert_eq!(n_encoded(&first), 6);
     let second = run(&mut backward);
@@ -176,7 +173,7 @@ fn maps_are_encoded_once_while_their_tensors_stay() {
     assert_eq!(launches(first)[1].params, launches(second)[1].params);
 
     let allocated = fake::allocations();
-    backward.enqueue(&stream, None).unwrap();
+    backward.enqueue(None).unwrap();
     assert_eq!(fake::allocations(), allocated, "host memory was allocated");
 
     // The last map: every one of them counts.
@@ -196,13 +193,12 @@ fn shifted_tiles_are_enqueued_to_begin_together() {
     let mut backward = Backward::with(&device, full, Algorithm::Flash3);
     let planned = backward.prepared.plan().to_string();
     assert!(planned.contains("shifted order"), "{planned}");
-    let stream = Stream::new(device.as_cuda().unwrap()).unwrap();
-    let launches = launches(calls_of(|| backward.enqueue(&stream, None).unwrap()));
+    let launches = launches(calls_of(|| backward.enqueue(None).unwrap()));
     let beginnings: Vec<_> = launches.iter().map(|launch| launch.beginning).collect();
     assert_eq!(beginnings, [Beginning::Single, Beginning::Together]);
 
     let mut listed = Backward::with(&device, problem(), Algorithm::Flash3);
-    for launch in tensor_maps::launches(calls_of(|| listed.enqueue(&stream, None).unwrap())) {
+    for launch in tensor_maps::launches(calls_of(|| listed.enqueue(None).unwrap())) {
         assert_eq!(launch.beginning, Beginning::Single, "{}", launch.kernel);
     }
 }

@@ -44,13 +44,12 @@ pub fn word(launch: &Launch, offset: usize) -> u64 {
 }
 
 #[test]
-fn a_forward_pass_is_enqueued_as_planned_on_the_callers_stream() {
+fn a_forward_pass_is_enqueued_as_planned_on_the_queues_stream() {
     let _turn = turn();
     let device = gpu(0);
     let mut forward = Forward::new(&device);
-    let stream = Stream::new(device.as_cuda().unwrap()).unwrap();
-    let launches = only_launches(calls_of(|| forward.enqueue(&stream).unwrap()));
-    assert_as_planned(&launches, forward.prepared.plan(), (&stream).into());
+    let launches = only_launches(calls_of(|| forward.enqueue().unwrap()));
+    assert_as_planned(&launches, forward.prepared.plan(), forward.queue.stream());
     let addresses = forward.addresses();
     assert_eq!(
         [0, 32, 64, 96].map(|offset| word(&launches[0], offset)),
@@ -65,14 +64,13 @@ fn enqueueing_allocates_nothing_waits_for_nothing_and_leaves_the_thread_as_it_wa
     let device = gpu(0);
     for algorithm in [Algorithm::Flash2, Algorithm::Flash3] {
         let mut forward = Forward::with(&device, algorithm);
-        let stream = Stream::new(device.as_cuda().unwrap()).unwrap();
-        forward.enqueue(&stream).unwrap();
+        forward.enqueue().unwrap();
         let before = fake::contexts();
         let allocated = fake::allocations();
-        forward.enqueue(&stream).unwrap();
+        forward.enqueue().unwrap();
         assert_eq!(fake::allocations(), allocated, "host memory was allocated");
         assert_eq!(fake::contexts(), before);
-        only_launches(calls_of(|| forward.enqueue(&stream).unwrap()));
+        only_launches(calls_of(|| forward.enqueue().unwrap()));
     }
 }
 
@@ -82,10 +80,9 @@ fn enqueueing_costs_the_host_less_than_5_us_beside_the_driver() {
     let device = gpu(0);
     for algorithm in [Algorithm::Flash2, Algorithm::Flash3] {
         let mut forward = Forward::with(&device, algorithm);
-        let stream = Stream::new(device.as_cuda().unwrap()).unwrap();
         let mut run = || {
             let start = Instant::now();
-            (0..1000).for_each(|_| forward.enqueue(&stream).unwrap());
+            (0..1000).for_each(|_| forward.enqueue().unwrap());
             start.elapsed().as_secs_f64() * 1e3
         };
         let best = (0..20).map(|_| run()).fold(f64::INFINITY, f64::min);
@@ -94,28 +91,4 @@ fn enqueueing_costs_the_host_less_than_5_us_beside_the_driver() {
         );
         assert!(best < 5.0, "{algorithm}: {best:.3} us");
     }
-}
-
-#[test]
-fn any_stream_serves_and_one_of_another_device_is_refused() {
-    let _turn = turn();
-    let (device, other) = (gpu(0), gpu(1));
-    let mut forward = Forward::new(&device);
-    let launches = only_launches(calls_of(|| forward.enqueue(StreamRef::DEFAULT).unwrap()));
-    assert_eq!(launches[0].stream, 0);
-
-    let context =
-        cust::context::Context::new(cust::device::Device::get_device(0).unwrap()).unwrap();
-    let flags = cust::stream::StreamFlags::DEFAULT;
-    let of_cust = cust::stream::Stream::new(flags, None).unwrap();
-    let launches = only_launches(calls_of(|| forward.enqueue(&of_cust).unwrap()));
-    assert_eq!(launches[0].stream, of_cust.as_inner() as usize);
-    drop((of_cust, context));
-
-    let foreign = Stream::new(other.as_cuda().unwrap()).unwrap();
-    let refused = forward.enqueue(&foreign).unwrap_err();
-    assert_eq!(
-        refused.to_string(),
-        "cuLaunchKernel: invalid resource handle (CUDA_ERROR_INVALID_HANDLE, 400)"
-    );
 }

@@ -8,14 +8,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use ferroflash::backend::cuda::{
-    CudaDevice, DeviceBuffer, Event, Stream, StreamRef, use_stand_ins,
+    CudaDevice, DeviceBuffer, Event, Queue, Stream, StreamRef, use_stand_ins,
 };
 use ferroflash::error::{Argument, DriverError, ProblemError};
 use ferroflash::plan::Plan;
 use ferroflash::prepared::Layouts;
 use ferroflash::{
-    Algorithm, Attention, Device, Dtype, Error, Gradients, Inputs, Layout, Mask, OutputGradients,
-    Outputs, Pass, PreparedForward, Problem, Saved, Tensor, TensorMut, Vector, Workspace,
+    Algorithm, Attention, Device, Dtype, Error, Gradients, Graph, Inputs, Layout, Mask,
+    OutputGradients, Outputs, Pass, PreparedForward, Problem, Saved, Tensor, TensorMut, Vector,
 };
 use ferroflash_driver::fake::{self, Beginning, Call, CountingAllocator, Kind, Launch};
 use ferroflash_kernels::params::{
@@ -26,8 +26,11 @@ use ferroflash_kernels::variants;
 use half::bf16;
 
 mod backward;
+mod borrowed;
 mod enqueue;
+mod graph;
 mod prepared;
+mod queue;
 mod resources;
 mod tensor_maps;
 
@@ -70,6 +73,8 @@ fn turn() -> MutexGuard<'static, ()> {
     state.version = 13000;
     state.load_answer = (0, c"");
     state.calls = None;
+    state.launches_left = None;
+    state.synchronize_answer = 0;
     turn
 }
 
@@ -95,7 +100,7 @@ struct Forward {
     v: DeviceBuffer<bf16>,
     o: DeviceBuffer<bf16>,
     lse: DeviceBuffer<f32>,
-    workspace: Workspace,
+    queue: Queue,
 }
 
 impl Forward {
@@ -116,7 +121,8 @@ impl Forward {
         let cuda = device.as_cuda().unwrap();
         let buffer = || DeviceBuffer::new(cuda, SHAPE.iter().product()).unwrap();
         let lse = DeviceBuffer::new(cuda, 2 * 4 * 200).unwrap();
-        let workspace = prepared.workspace().unwrap();
+        let mut queue = Queue::new(cuda).unwrap();
+        queue.reserve(prepared.plan()).unwrap();
         Forward {
             prepared,
             q: buffer(),
@@ -124,22 +130,34 @@ impl Forward {
             v: buffer(),
             o: buffer(),
             lse,
-            workspace,
+            queue,
         }
     }
 
-    fn enqueue<'a>(&mut self, stream: impl Into<StreamRef<'a>>) -> Result<(), Error> {
-        let layout = Layout::bshd(SHAPE)?;
+    fn enqueue(&mut self) -> Result<(), Error> {
+        self.on_queue(|queue, enqueue| enqueue(queue))
+    }
+
+    /// A graph of one call.
+    fn capture(&mut self) -> Result<Graph, Error> {
+        self.on_queue(|queue, enqueue| queue.capture(enqueue))
+    }
+
+    /// Runs with the queue and with what enqueues the call.
+    fn on_queue<R>(
+        &mut self,
+        run: impl FnOnce(&mut Queue, &mut dyn FnMut(&mut Queue) -> Result<(), Error>) -> R,
+    ) -> R {
+        let layout = Layout::bshd(SHAPE).unwrap();
         let [q, k, v] = [&self.q, &self.k, &self.v].map(|buffer| buffer.slice());
-        let inputs = Inputs::new(
-            &Tensor::device(q, layout)?,
-            &Tensor::device(k, layout)?,
-            &Tensor::device(v, layout)?,
-        );
-        let o = TensorMut::device(self.o.slice_mut(), layout)?;
+        let [q, k, v] = [q, k, v].map(|slice| Tensor::device(slice, layout).unwrap());
+        let inputs = Inputs::new(&q, &k, &v);
+        let o = TensorMut::device(self.o.slice_mut(), layout).unwrap();
         let mut outputs = Outputs::new(o, self.lse.slice_mut());
-        self.prepared
-            .forward(stream, &inputs, &mut outputs, &mut self.workspace)
+        let prepared = &self.prepared;
+        run(&mut self.queue, &mut |queue| {
+            prepared.forward(queue, &inputs, &mut outputs)
+        })
     }
 }
 

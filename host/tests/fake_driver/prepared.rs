@@ -59,10 +59,9 @@ fn a_prepared_call_refuses_what_it_was_not_prepared_for() {
     let _turn = turn();
     let (device, other) = (gpu(0), gpu(1));
     let cuda = device.as_cuda().unwrap();
-    let stream = Stream::new(cuda).unwrap();
     let mut forward = Forward::new(&device);
     let refused = |forward: &mut Forward, expected: ProblemError| {
-        let calls = calls_of(|| assert_eq!(forward.enqueue(&stream), Err(expected.into())));
+        let calls = calls_of(|| assert_eq!(forward.enqueue(), Err(expected.into())));
         assert_eq!(calls, [], "something was enqueued all the same");
     };
     // Memory of another device.
@@ -86,7 +85,7 @@ fn a_prepared_call_refuses_what_it_was_not_prepared_for() {
         refused(&mut forward, of_other_rows);
     }
     forward.lse = DeviceBuffer::new(cuda, 1600).unwrap();
-    forward.enqueue(&stream).unwrap();
+    forward.enqueue().unwrap();
     // Lengths that nothing was said of.
     let layout = Layout::bshd(SHAPE).unwrap();
     let used = DeviceBuffer::<i32>::new(cuda, 2).unwrap();
@@ -94,29 +93,9 @@ fn a_prepared_call_refuses_what_it_was_not_prepared_for() {
     let inputs = Inputs::new(&tensor, &tensor, &tensor).seqused_k(used.slice());
     let o = TensorMut::device(forward.o.slice_mut(), layout).unwrap();
     let mut outputs = Outputs::new(o, forward.lse.slice_mut());
-    let workspace = &mut forward.workspace;
     let given = forward
         .prepared
-        .forward(&stream, &inputs, &mut outputs, workspace);
+        .forward(&mut forward.queue, &inputs, &mut outputs);
     let argument = Argument::SeqUsedK;
     assert_eq!(given, Err(ProblemError::NotTaken { argument }.into()));
-}
-
-#[test]
-fn a_workspace_one_byte_too_small_or_of_another_device_is_refused() {
-    let _turn = turn();
-    let (device, other) = (gpu(0), gpu(1));
-    let stream = Stream::new(device.as_cuda().unwrap()).unwrap();
-    let mut forward = Forward::with(&device, Algorithm::Flash3);
-    let needed = forward.prepared.plan().workspace.n_bytes();
-    assert_eq!(forward.workspace.n_bytes(), needed);
-    forward.workspace = Workspace::new(device.as_cuda().unwrap(), needed - 1).unwrap();
-    let given = needed - 1;
-    let too_small = ProblemError::WorkspaceTooSmall { given, needed };
-    assert_eq!(forward.enqueue(&stream), Err(too_small.into()));
-    forward.workspace = Workspace::new(other.as_cuda().unwrap(), needed).unwrap();
-    let elsewhere = ProblemError::WorkspaceElsewhere;
-    assert_eq!(forward.enqueue(&stream), Err(elsewhere.into()));
-    forward.workspace = Workspace::new(device.as_cuda().unwrap(), needed).unwrap();
-    forward.enqueue(&stream).unwrap();
 }

@@ -15,9 +15,8 @@ fn threads_share_a_device_and_each_kernel_is_loaded_once() {
                 scope.spawn(|| {
                     together.wait();
                     let mut forward = Forward::new(&device);
-                    let stream = Stream::new(device.as_cuda().unwrap()).unwrap();
-                    forward.enqueue(&stream).unwrap();
-                    stream.synchronize().unwrap();
+                    forward.enqueue().unwrap();
+                    forward.queue.synchronize().unwrap();
                     assert!(fake::contexts().is_empty());
                 });
             }
@@ -41,8 +40,9 @@ fn all_is_given_back_when_the_last_handle_is_dropped() {
     let mut forward = Forward::new(&device);
     let cuda = device.as_cuda().unwrap();
     let (stream, event) = (Stream::new(cuda).unwrap(), Event::new(cuda).unwrap());
-    forward.enqueue(&stream).unwrap();
-    event.record(&stream).unwrap();
+    forward.enqueue().unwrap();
+    event.record(&forward.queue).unwrap();
+    event.hold_up(&stream).unwrap();
     assert_eq!(fake::state().retained[0], 1);
     drop((forward, stream, event, device));
     let state = fake::state();

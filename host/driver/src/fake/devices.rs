@@ -3,8 +3,8 @@
 use std::ffi::{c_char, c_int, c_uint};
 
 use super::{
-    CONTEXTS, Call, INIT_ANSWER, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, N_DEVICES, N_SMS,
-    STACK, TOTAL_BYTES, current, in_context, state, write,
+    CAPTURE_UNSUPPORTED, CONTEXTS, Call, INIT_ANSWER, INVALID_CONTEXT, INVALID_DEVICE,
+    INVALID_VALUE, N_DEVICES, N_SMS, STACK, TOTAL_BYTES, current, in_context, state, write,
 };
 
 pub(super) extern "C" fn init(_flags: c_uint) -> u32 {
@@ -20,6 +20,9 @@ pub(super) extern "C" fn error_name(code: u32, to: *mut *const c_char) -> u32 {
         2 => c"CUDA_ERROR_OUT_OF_MEMORY",
         222 => c"CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
         400 => c"CUDA_ERROR_INVALID_HANDLE",
+        701 => c"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
+        900 => c"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+        901 => c"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
         912 => c"CUDA_ERROR_CONTAINED",
         _ => return INVALID_VALUE,
     };
@@ -31,6 +34,9 @@ pub(super) extern "C" fn error_string(code: u32, to: *mut *const c_char) -> u32 
         2 => c"out of memory",
         222 => c"the provided PTX was compiled with an unsupported toolchain.",
         400 => c"invalid resource handle",
+        701 => c"too many resources requested for launch",
+        900 => c"operation not permitted when stream is capturing",
+        901 => c"operation failed due to a previous error during capture",
         912 => c"invalidating exception, contained",
         _ => return INVALID_VALUE,
     };
@@ -116,8 +122,12 @@ pub(super) extern "C" fn pop(to: *mut usize) -> u32 {
 }
 
 pub(super) extern "C" fn synchronize() -> u32 {
-    in_context(|_| {
-        state().record(Call::Synchronize);
-        0
+    in_context(|context| {
+        let mut state = state();
+        if state.spoils(|_, capture| capture.context == context) {
+            return CAPTURE_UNSUPPORTED;
+        }
+        state.record(Call::Synchronize);
+        state.synchronize_answer
     })
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{
     Beginning, Call, INVALID_HANDLE, INVALID_VALUE, Kind, Launch, N_SMS, NOT_FOUND,
-    TOO_LARGE_TOGETHER, destroy, in_context, on_stream, state, write,
+    OUT_OF_RESOURCES, TOO_LARGE_TOGETHER, destroy, in_context, on_stream, state, write,
 };
 
 /// Dynamic shared memory that every function may have.
@@ -193,6 +193,11 @@ fn enqueue(
 ) -> u32 {
     let enqueue = |current| {
         let mut state = state();
+        match &mut state.launches_left {
+            Some(0) => return OUT_OF_RESOURCES,
+            Some(left) => *left -= 1,
+            None => {}
+        }
         let Some(Kind::Function {
             context,
             name,
@@ -207,13 +212,13 @@ fn enqueue(
         if *allowed < shared_bytes as i32 || grid[0] == 0 {
             return INVALID_VALUE;
         }
-        if state.calls.is_some() {
+        if state.calls.is_some() || state.captures.contains_key(&stream) {
             let kernel = name.clone();
             let n_bytes = (state.params_bytes)(&kernel).unwrap_or(0);
             // SAFETY: the kernel takes one parameter of this size.
             let params =
                 unsafe { std::slice::from_raw_parts((*params).cast::<u8>(), n_bytes) }.to_vec();
-            state.record(Call::Launch(Launch {
+            let launch = Launch {
                 kernel,
                 grid,
                 block,
@@ -221,7 +226,11 @@ fn enqueue(
                 beginning,
                 stream,
                 params,
-            }));
+            };
+            match state.captures.get_mut(&stream) {
+                Some(capture) => capture.launches.push(launch),
+                None => state.record(Call::Launch(launch)),
+            }
         }
         0
     };

@@ -3,10 +3,11 @@
 //!
 //! It keeps the rules of the real one that are easily broken: calls need a current context, each thread has its own
 //! stack of contexts, handles are valid from creation to destruction and in their context, shared memory above 48 KB
-//! must be allowed.
+//! must be allowed, what is captured is not waited for and is not run.
 
 mod allocator;
 mod devices;
+mod graph;
 mod kernels;
 mod table;
 mod tensor_map;
@@ -16,6 +17,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_int};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use graph::Capture;
 
 pub use allocator::{CountingAllocator, allocations};
 pub use table::install;
@@ -56,6 +59,13 @@ pub enum Call {
     EncodeTensorMap,
     /// A kernel was enqueued.
     Launch(Launch),
+    /// A graph was enqueued.
+    LaunchGraph {
+        /// The kernels captured in it.
+        launches: Vec<Launch>,
+        /// On this stream.
+        stream: usize,
+    },
 }
 
 /// Whether a kernel's blocks begin when there is room for all of them.
@@ -101,6 +111,12 @@ pub struct State {
     pub params_bytes: fn(&str) -> Option<usize>,
     /// How many registers a thread of the kernel with this name has.
     pub registers: fn(&str) -> c_int,
+    /// How many kernels are still enqueued before one is refused; `None`: all are.
+    pub launches_left: Option<u32>,
+    /// What waiting for a stream or a context returns.
+    pub synchronize_answer: u32,
+    /// What is captured, by stream.
+    captures: BTreeMap<usize, Capture>,
     /// What is alive, by handle or address.
     pub alive: BTreeMap<usize, Kind>,
     /// How often the context of each device is retained.
@@ -129,6 +145,13 @@ pub enum Kind {
     Memory {
         n_bytes: usize,
     },
+    Graph {
+        launches: Vec<Launch>,
+    },
+    ReadyGraph {
+        context: usize,
+        launches: Vec<Launch>,
+    },
 }
 
 /// How many devices there are.
@@ -147,6 +170,9 @@ static STATE: Mutex<State> = Mutex::new(State {
     calls: None,
     params_bytes: |_| None,
     registers: |_| 128,
+    launches_left: None,
+    synchronize_answer: 0,
+    captures: BTreeMap::new(),
     alive: BTreeMap::new(),
     retained: [0; N_DEVICES],
     next_handle: 0x1000,
@@ -180,6 +206,11 @@ impl State {
         }
     }
 
+    /// How many streams are captured.
+    pub fn n_captures(&self) -> usize {
+        self.captures.len()
+    }
+
     fn create(&mut self, kind: Kind) -> usize {
         self.next_handle += 0x100;
         self.alive.insert(self.next_handle, kind);
@@ -192,8 +223,14 @@ const OUT_OF_MEMORY: u32 = 2;
 const INVALID_DEVICE: u32 = 101;
 const INVALID_CONTEXT: u32 = 201;
 const INVALID_HANDLE: u32 = 400;
+const ILLEGAL_STATE: u32 = 401;
 const NOT_FOUND: u32 = 500;
+const OUT_OF_RESOURCES: u32 = 701;
 const TOO_LARGE_TOGETHER: u32 = 720;
+const CAPTURE_UNSUPPORTED: u32 = 900;
+const CAPTURE_INVALIDATED: u32 = 901;
+const CAPTURE_UNMATCHED: u32 = 903;
+const CAPTURE_WRONG_THREAD: u32 = 908;
 
 /// The current context; 0 where there is none.
 fn current() -> usize {

@@ -2,7 +2,7 @@
 
 use std::sync::Once;
 
-use super::{devices, kernels, tensor_map, work};
+use super::{devices, graph, kernels, tensor_map, work};
 use crate::entry::Address;
 use crate::library;
 
@@ -43,6 +43,7 @@ table! {
     cuStreamCreate: work::create_stream,
     cuStreamCreateWithPriority: work::create_stream_of_cust,
     cuStreamDestroy_v2: work::destroy_stream,
+    cuStreamGetCtx: work::context_of_stream,
     cuStreamSynchronize: work::synchronize_stream,
     cuStreamWaitEvent: work::wait_for_event,
     cuEventCreate: work::create_event,
@@ -63,6 +64,12 @@ table! {
     cuOccupancyMaxActiveBlocksPerMultiprocessor: kernels::occupancy,
     cuLaunchKernel: kernels::launch,
     cuLaunchCooperativeKernel: kernels::launch_together,
+    cuStreamBeginCapture_v2: graph::begin,
+    cuStreamEndCapture: graph::end,
+    cuGraphInstantiateWithFlags: graph::instantiate,
+    cuGraphLaunch: graph::launch,
+    cuGraphDestroy: graph::destroy,
+    cuGraphExecDestroy: graph::destroy_ready,
     cuMemsetD8Async: work::fill,
     cuTensorMapEncodeTiled: tensor_map::encode,
 }

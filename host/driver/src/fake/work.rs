@@ -4,8 +4,8 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ffi::{c_int, c_uint};
 
 use super::{
-    Call, INVALID_HANDLE, INVALID_VALUE, Kind, OUT_OF_MEMORY, TOTAL_BYTES, destroy, in_context,
-    on_stream, state, write,
+    CAPTURE_UNSUPPORTED, Call, INVALID_HANDLE, INVALID_VALUE, Kind, OUT_OF_MEMORY, TOTAL_BYTES,
+    destroy, in_context, on_stream, state, write,
 };
 
 /// `CU_STREAM_NON_BLOCKING`.
@@ -32,8 +32,20 @@ pub(super) extern "C" fn destroy_stream(stream: usize) -> u32 {
 
 pub(super) extern "C" fn synchronize_stream(stream: usize) -> u32 {
     on_stream(stream, || {
-        state().record(Call::Synchronize);
-        0
+        let mut state = state();
+        if state.spoils(|captured, _| captured == stream) {
+            return CAPTURE_UNSUPPORTED;
+        }
+        state.record(Call::Synchronize);
+        state.synchronize_answer
+    })
+}
+
+pub(super) extern "C" fn context_of_stream(stream: usize, to: *mut usize) -> u32 {
+    in_context(|current| match state().alive.get(&stream) {
+        Some(Kind::Stream { context }) => write(to, *context),
+        _ if stream == 0 => write(to, current),
+        _ => INVALID_HANDLE,
     })
 }
 
@@ -85,6 +97,9 @@ fn layout(n_bytes: usize) -> Option<Layout> {
 pub(super) extern "C" fn allocate(to: *mut usize, n_bytes: usize) -> u32 {
     in_context(|_| {
         let mut state = state();
+        if state.spoils(|_, capture| capture.is_of_this_thread()) {
+            return CAPTURE_UNSUPPORTED;
+        }
         let Some(layout) = layout(n_bytes).filter(|layout| layout.size() <= state.free_bytes)
         else {
             return OUT_OF_MEMORY;
@@ -101,6 +116,9 @@ pub(super) extern "C" fn allocate(to: *mut usize, n_bytes: usize) -> u32 {
 pub(super) extern "C" fn free(address: usize) -> u32 {
     in_context(|_| {
         let mut state = state();
+        if state.spoils(|_, capture| capture.is_of_this_thread()) {
+            return CAPTURE_UNSUPPORTED;
+        }
         let Some(Kind::Memory { n_bytes }) = state.alive.remove(&address) else {
             return INVALID_VALUE;
         };

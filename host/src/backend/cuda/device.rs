@@ -1,11 +1,12 @@
 //! A CUDA device, opened: its context, what it can do, its kernels.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use cust::context::Context;
 use cust::device::{Device, DeviceAttribute};
 use cust::error::CudaError;
+use cust::memory::DeviceBuffer;
 use ferroflash_driver::sys::CUcontext;
 use ferroflash_driver::{Driver, Version, extra};
 use ferroflash_kernels::spec::Spec;
@@ -23,6 +24,8 @@ static OPEN: Mutex<Vec<Weak<CudaDevice>>> = Mutex::new(Vec::new());
 /// A CUDA device, opened. Buffers, streams and events keep it open.
 pub struct CudaDevice {
     kernels: Kernels,
+    /// Memory that nobody holds and that work may still use.
+    retired: Mutex<Vec<DeviceBuffer<u8>>>,
     context: Context,
     ordinal: u32,
     uuid: [u8; 16],
@@ -87,6 +90,7 @@ impl CudaDevice {
         let kernels = Kernels::new(driver_version);
         Ok(CudaDevice {
             kernels,
+            retired: Mutex::default(),
             context,
             ordinal,
             uuid,
@@ -125,10 +129,35 @@ impl CudaDevice {
         })
     }
 
-    /// Waits until all work on the device is done, and reports what went wrong in it.
+    /// Waits until all work on the device is done, and reports what went wrong in it. While a stream of the device is
+    /// captured into a graph, by this thread or another, the driver may refuse this and spoil the capture.
     pub fn synchronize(&self) -> Result<(), DriverError> {
         let _current = self.enter()?;
-        cust::context::CurrentContext::synchronize().map_err(of_cust)
+        // Taken first: what is retired from here on may be used by work that is not waited for.
+        let retired = std::mem::take(&mut *self.retired());
+        match cust::context::CurrentContext::synchronize() {
+            Ok(()) => {
+                drop(retired);
+                Ok(())
+            }
+            Err(error) => {
+                self.retired().extend(retired);
+                Err(of_cust(error))
+            }
+        }
+    }
+
+    /// Frees memory when no work can use it any more: now, if the device can be waited for, or else when it next is.
+    pub(super) fn retire(&self, memory: DeviceBuffer<u8>) {
+        if !memory.is_empty() {
+            self.retired().push(memory);
+            // An error is that of earlier work, which is told to whoever waits for it, or of a capture, which ends.
+            let _ = self.synchronize();
+        }
+    }
+
+    fn retired(&self) -> MutexGuard<'_, Vec<DeviceBuffer<u8>>> {
+        self.retired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The kernel of a variant with a spec; the driver compiles it when it is first asked for.
@@ -157,6 +186,7 @@ impl Drop for CudaDevice {
         // Errors are those of earlier work, or of a context that is gone with all it held: nothing is left to do.
         if let Ok(_current) = self.enter() {
             let _ = cust::context::CurrentContext::synchronize();
+            drop(std::mem::take(&mut *self.retired()));
             self.kernels.unload();
         }
     }

@@ -35,18 +35,18 @@ impl Event {
 
     /// Puts it behind the work that is on a stream now.
     pub fn record<'a>(&self, stream: impl Into<StreamRef<'a>>) -> Result<(), DriverError> {
+        let stream = stream.into().usable()?;
         let _current = self.device.enter()?;
         // SAFETY: both are alive; a stream of another context is refused.
-        unsafe { extra::event::record(self.handle, stream.into().as_raw()) }
-            .map_err(DriverError::from)
+        unsafe { extra::event::record(self.handle, stream) }.map_err(DriverError::from)
     }
 
     /// Makes the later work of a stream wait for it; the host goes on.
     pub fn hold_up<'a>(&self, stream: impl Into<StreamRef<'a>>) -> Result<(), DriverError> {
+        let stream = stream.into().usable()?;
         let _current = self.device.enter()?;
         // SAFETY: both are alive.
-        unsafe { extra::event::wait(stream.into().as_raw(), self.handle) }
-            .map_err(DriverError::from)
+        unsafe { extra::event::wait(stream, self.handle) }.map_err(DriverError::from)
     }
 
     /// Waits until the device has passed it.

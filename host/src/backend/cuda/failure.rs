@@ -12,7 +12,7 @@ use crate::error::DriverError;
 pub(super) fn of_cust(error: CudaError) -> DriverError {
     let behind = last_failure()
         .filter(|failure| error == CudaError::UnknownError || failure.code == error as u32);
-    DriverError::Call(match behind {
+    DriverError::from(match behind {
         Some(failure) => failure.into(),
         None => ferroflash_driver::DriverError::of_code("cust", error as u32),
     })

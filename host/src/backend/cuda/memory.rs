@@ -14,11 +14,16 @@ use super::failure::of_cust;
 use super::stream::StreamRef;
 use crate::dtype::{Scalar, ScalarType};
 use crate::error::DriverError;
-use crate::tensor::{DeviceSlice, DeviceSliceMut};
+use crate::tensor::{Allocation, DeviceSlice, DeviceSliceMut, Share};
 
-/// Elements in the memory of a device. Dropping it waits for the work that may still use it.
+/// Elements in the memory of a device.
+///
+/// Work that is enqueued borrows its arguments only until it is enqueued; the device uses them later. So a buffer may be
+/// dropped at any time: dropping it waits for all work of the device, then frees the memory. Where the device cannot be
+/// waited for, the memory stays allocated until it can; where a [`Graph`](super::Graph) uses it, until that is dropped. What keeps reads and writes in order is the order of a stream or
+/// an [`Event`](super::Event): without one, what is read means nothing, and nothing worse happens.
 pub struct DeviceBuffer<T: Scalar> {
-    memory: Memory,
+    memory: Arc<Memory>,
     n_elems: usize,
     elements: PhantomData<T>,
 }
@@ -55,7 +60,7 @@ impl Memory {
 
     /// Makes the first bytes 0, as many as `n_bytes` or all, in the order of a stream; returns before it is done.
     pub(crate) fn clear_first(
-        &mut self,
+        &self,
         n_bytes: u64,
         stream: StreamRef<'_>,
     ) -> Result<(), DriverError> {
@@ -64,7 +69,7 @@ impl Memory {
             .len()
             .min(usize::try_from(n_bytes).unwrap_or(usize::MAX));
         let _current = self.device.enter()?;
-        // SAFETY: the range is the memory's own, borrowed exclusively; the driver frees it only when the fill is done.
+        // SAFETY: the range is the memory's own, which is freed only when the device has been waited for.
         unsafe { extra::stream::fill(self.address(), 0, n_bytes, stream.as_raw())? };
         Ok(())
     }
@@ -78,20 +83,25 @@ impl Memory {
     pub(crate) fn n_bytes(&self) -> u64 {
         self.bytes.len() as u64
     }
+}
 
-    /// The device it belongs to.
-    pub(crate) fn device(&self) -> &Arc<CudaDevice> {
-        &self.device
+impl Allocation for Arc<Memory> {
+    fn share(&self) -> Share {
+        Arc::clone(self) as Share
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes at {:#x}", self.n_bytes(), self.address())
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // Without a context the memory is gone with it.
-        if let Ok(_current) = self.device.enter() {
-            // SAFETY: dropped here and never used again. The driver waits for the work that uses it.
-            unsafe { ManuallyDrop::drop(&mut self.bytes) };
-        }
+        // SAFETY: taken here and never used again.
+        let bytes = unsafe { ManuallyDrop::take(&mut self.bytes) };
+        self.device.retire(bytes);
     }
 }
 
@@ -100,7 +110,7 @@ impl<T: Scalar> DeviceBuffer<T> {
     pub fn new(device: &Arc<CudaDevice>, n_elems: usize) -> Result<DeviceBuffer<T>, DriverError> {
         let n_bytes = (n_elems as u64).saturating_mul(size_of::<T>() as u64);
         Ok(DeviceBuffer {
-            memory: Memory::new(device, n_bytes)?,
+            memory: Arc::new(Memory::new(device, n_bytes)?),
             n_elems,
             elements: PhantomData,
         })
@@ -125,16 +135,12 @@ impl<T: Scalar> DeviceBuffer<T> {
     ) -> Result<(), DriverError> {
         self.same_length(from.len())?;
         let (device, stream) = (&self.memory.device, stream.into());
+        let on = stream.usable()?;
         let _current = device.enter()?;
         // SAFETY: both ranges have this length; `from` is borrowed until the copy has been waited for.
         unsafe {
             let from = from.as_ptr().cast::<c_void>();
-            extra::stream::copy_to_device(
-                self.memory.address(),
-                from,
-                self.n_bytes(),
-                stream.as_raw(),
-            )?;
+            extra::stream::copy_to_device(self.memory.address(), from, self.n_bytes(), on)?;
         }
         stream.synchronize(device)
     }
@@ -147,33 +153,23 @@ impl<T: Scalar> DeviceBuffer<T> {
     ) -> Result<(), DriverError> {
         self.same_length(to.len())?;
         let (device, stream) = (&self.memory.device, stream.into());
+        let on = stream.usable()?;
         let _current = device.enter()?;
         // SAFETY: both ranges have this length; `to` is borrowed until the copy has been waited for; any bytes are
         // values of a `Scalar`.
         unsafe {
             let to = to.as_mut_ptr().cast::<c_void>();
-            extra::stream::copy_to_host(
-                to,
-                self.memory.address(),
-                self.n_bytes(),
-                stream.as_raw(),
-            )?;
+            extra::stream::copy_to_host(to, self.memory.address(), self.n_bytes(), on)?;
         }
         stream.synchronize(device)
     }
 
     /// Makes every element zero, in the order of a stream; returns before it is done.
     pub fn zero<'a>(&mut self, stream: impl Into<StreamRef<'a>>) -> Result<(), DriverError> {
+        let stream = stream.into().usable()?;
         let _current = self.memory.device.enter()?;
-        // SAFETY: the range is the buffer's own, borrowed exclusively; the driver frees it only when the fill is done.
-        unsafe {
-            extra::stream::fill(
-                self.memory.address(),
-                0,
-                self.n_bytes(),
-                stream.into().as_raw(),
-            )?
-        };
+        // SAFETY: the range is the buffer's own, borrowed exclusively; it is freed only when the device has been waited for.
+        unsafe { extra::stream::fill(self.memory.address(), 0, self.n_bytes(), stream)? };
         Ok(())
     }
 
@@ -206,6 +202,7 @@ impl<T: Scalar> DeviceBuffer<T> {
             self.n_elems as u64,
             T::TYPE,
             self.memory.device.ordinal(),
+            Some(&self.memory),
         )
     }
 
@@ -216,6 +213,7 @@ impl<T: Scalar> DeviceBuffer<T> {
             self.n_elems as u64,
             T::TYPE,
             self.memory.device.ordinal(),
+            Some(&self.memory),
         )
     }
 
@@ -271,27 +269,26 @@ pub(crate) fn integers(device: &CudaDevice, slice: &DeviceSlice) -> Result<Vec<i
 /// Device memory of another library, to read from.
 ///
 /// # Safety
-/// `n_elems` elements of `dtype` lie at `address` of the device, for `'a`, and nothing writes them while work that was
-/// enqueued with the result runs.
+/// `n_elems` elements of `dtype` lie at `address` of the device, for `'a` and for as long as work that was enqueued with the
+/// result runs or a graph that captured such work is launched; and nothing writes them then.
 pub unsafe fn slice_from_raw<'a>(
     device: &'a CudaDevice,
     address: u64,
     n_elems: u64,
     dtype: impl Into<ScalarType>,
 ) -> DeviceSlice<'a> {
-    DeviceSlice::new(address, n_elems, dtype.into(), device.ordinal())
+    DeviceSlice::new(address, n_elems, dtype.into(), device.ordinal(), None)
 }
 
 /// Device memory of another library, to write to.
 ///
 /// # Safety
-/// As for [`slice_from_raw`]; and nothing else reads or writes the elements while work that was enqueued with the
-/// result runs.
+/// As for [`slice_from_raw`]; and nothing else reads or writes the elements then.
 pub unsafe fn slice_from_raw_mut<'a>(
     device: &'a CudaDevice,
     address: u64,
     n_elems: u64,
     dtype: impl Into<ScalarType>,
 ) -> DeviceSliceMut<'a> {
-    DeviceSliceMut::new(address, n_elems, dtype.into(), device.ordinal())
+    DeviceSliceMut::new(address, n_elems, dtype.into(), device.ordinal(), None)
 }

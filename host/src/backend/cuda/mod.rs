@@ -3,6 +3,8 @@
 //! | file | what |
 //! |---|---|
 //! | [`device`] | a device opened: its context, its limits, its kernels |
+//! | [`queue`] | a stream with the workspace of the calls on it |
+//! | [`graph`] | calls captured once and launched often |
 //! | [`stream`], [`event`] | the order and the time of asynchronous work |
 //! | [`memory`] | buffers, and the views of them that tensors are made of |
 //! | [`module`] | embedded PTX → kernels of one device, compiled when first wanted |
@@ -17,11 +19,13 @@ pub mod device;
 mod embedded;
 pub mod event;
 mod failure;
+pub mod graph;
 pub(crate) mod launch;
 pub mod memory;
 pub mod module;
 #[cfg(feature = "emulator")]
 pub mod probe;
+pub mod queue;
 pub mod stream;
 mod tensor_map;
 
@@ -30,6 +34,8 @@ pub use device::{CudaDevice, MemoryInfo};
 pub use embedded::use_stand_ins;
 pub use embedded::{missing_kernels, needed_cuda};
 pub use event::Event;
+pub use graph::Graph;
 pub use memory::DeviceBuffer;
 pub use module::Kernel;
+pub use queue::Queue;
 pub use stream::{Stream, StreamRef};

@@ -20,7 +20,17 @@ pub struct Stream {
 #[derive(Clone, Copy, Debug)]
 pub struct StreamRef<'a> {
     handle: CUstream,
+    takes: Takes,
     borrow: PhantomData<&'a ()>,
+}
+
+/// What a stream takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Takes {
+    /// Work of any kind.
+    Any,
+    /// The calls of its queue, which captures them: the graph holds what they use, and would not hold what a copy uses.
+    Calls,
 }
 
 // SAFETY: the driver lets every thread use a stream, at once; the handle is an address that only the driver follows.
@@ -69,6 +79,7 @@ impl StreamRef<'static> {
     /// The device's default stream, which waits for the other streams that were created without a flag.
     pub const DEFAULT: StreamRef<'static> = StreamRef {
         handle: std::ptr::null_mut(),
+        takes: Takes::Any,
         borrow: PhantomData,
     };
 }
@@ -82,6 +93,7 @@ impl StreamRef<'_> {
     pub unsafe fn from_raw(handle: CUstream) -> Self {
         StreamRef {
             handle,
+            takes: Takes::Any,
             borrow: PhantomData,
         }
     }
@@ -91,11 +103,26 @@ impl StreamRef<'_> {
         self.handle
     }
 
+    /// The same stream while its queue captures.
+    pub(super) fn captured(self) -> Self {
+        let takes = Takes::Calls;
+        StreamRef { takes, ..self }
+    }
+
+    /// The handle, where the stream takes more than the calls of its queue.
+    pub(super) fn usable(self) -> Result<CUstream, DriverError> {
+        match self.takes {
+            Takes::Any => Ok(self.handle),
+            Takes::Calls => Err(DriverError::QueueCaptured),
+        }
+    }
+
     /// Waits until the stream's work is done, and reports what went wrong in it. `device`: to which it belongs.
     pub fn synchronize(self, device: &CudaDevice) -> Result<(), DriverError> {
+        let handle = self.usable()?;
         let _current = device.enter()?;
         // SAFETY: the stream is alive while it is borrowed; one of another context is refused.
-        unsafe { extra::stream::synchronize(self.handle) }.map_err(DriverError::from)
+        unsafe { extra::stream::synchronize(handle) }.map_err(DriverError::from)
     }
 }
 
@@ -103,6 +130,7 @@ impl<'a> From<&'a Stream> for StreamRef<'a> {
     fn from(stream: &'a Stream) -> Self {
         StreamRef {
             handle: stream.handle,
+            takes: Takes::Any,
             borrow: PhantomData,
         }
     }
@@ -112,6 +140,7 @@ impl<'a> From<&'a cust::stream::Stream> for StreamRef<'a> {
     fn from(stream: &'a cust::stream::Stream) -> Self {
         StreamRef {
             handle: stream.as_inner(),
+            takes: Takes::Any,
             borrow: PhantomData,
         }
     }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ferroflash::arguments::ByArgument;
-use ferroflash::backend::cuda::{CudaDevice, DeviceBuffer, Event, Stream};
+use ferroflash::backend::cuda::{CudaDevice, DeviceBuffer, Event};
 use ferroflash::prepared::Layouts;
 use ferroflash::{
     Device, Gradients, Inputs, Layout, Order, OutputGradients, Outputs, Pass, PreparedBackward,
-    PreparedForward, Problem, Saved, Tensor, TensorMut, Vector, Workspace,
+    PreparedForward, Problem, Queue, Saved, Tensor, TensorMut, Vector,
 };
 use rand::rngs::SmallRng;
 
@@ -29,7 +29,7 @@ const ENQUEUED: u32 = 64;
 pub struct Tensors<T: Bytes> {
     device: Device,
     problem: Problem,
-    stream: Stream,
+    queue: Queue,
     flush: DeviceBuffer<f32>,
     lengths: ByArgument<Option<DeviceBuffer<i32>>>,
     q: DeviceBuffer<T>,
@@ -43,15 +43,10 @@ pub struct Tensors<T: Bytes> {
     d_v: DeviceBuffer<T>,
 }
 
-/// A prepared pass and its workspace.
-pub struct Call {
-    prepared: Prepared,
-    workspace: Workspace,
-}
-
-enum Prepared {
-    Forward(Box<PreparedForward>),
-    Backward(Box<PreparedBackward>),
+/// A prepared pass.
+pub enum Call {
+    Forward(PreparedForward),
+    Backward(PreparedBackward),
 }
 
 impl<T: Bytes> Tensors<T> {
@@ -63,18 +58,18 @@ impl<T: Bytes> Tensors<T> {
         random: &mut SmallRng,
     ) -> Result<Tensors<T>, Failure> {
         let cuda = cuda(device)?;
-        let stream = Stream::new(cuda).map_err(ferroflash::Error::from)?;
+        let queue = Queue::new(cuda).map_err(ferroflash::Error::from)?;
         let n_q = problem.shape_q().iter().product();
         let n_k = problem.shape_k().iter().product();
         let n_rows = problem.shape_lse().iter().product();
         let mut of_device = ByArgument::default();
         for (argument, vector) in lengths.iter() {
-            let buffer = DeviceBuffer::from_slice(cuda, vector, &stream);
+            let buffer = DeviceBuffer::from_slice(cuda, vector, &queue);
             of_device[argument] = Some(buffer.map_err(ferroflash::Error::from)?);
         }
         let mut filled = |n_elems| -> Result<DeviceBuffer<T>, Failure> {
             Ok(
-                DeviceBuffer::from_slice(cuda, &normal(n_elems, random), &stream)
+                DeviceBuffer::from_slice(cuda, &normal(n_elems, random), &queue)
                     .map_err(ferroflash::Error::from)?,
             )
         };
@@ -93,62 +88,52 @@ impl<T: Bytes> Tensors<T> {
             d_q: empty(cuda, n_q)?,
             d_k: empty(cuda, n_k)?,
             d_v: empty(cuda, n_k)?,
-            stream,
+            queue,
         };
         let variant = Variant {
             pass: Pass::Forward,
             algorithm: None,
             order: Order::Deterministic,
         };
-        if let subject::Call::Gpu(mut call) = tensors.prepare(&variant)?.call {
-            tensors.enqueue(&mut call)?;
+        if let subject::Call::Gpu(call) = tensors.prepare(&variant)?.call {
+            tensors.enqueue(&call)?;
             tensors.synchronize()?;
         }
         Ok(tensors)
     }
 
-    /// Plans a variant, loads its kernels, allocates its workspace.
+    /// Plans a variant, loads its kernels, reserves its workspace.
     pub fn prepare(&mut self, variant: &Variant) -> Result<Ready, Failure> {
         let attention = variant.attention(&self.device, self.problem)?;
         let given = self.lengths.iter().filter(|(_, vector)| vector.is_some());
         let layouts = given.fold(Layouts::contiguous(), |layouts, (argument, _)| {
             layouts.giving(argument)
         });
-        let (prepared, workspace) = match variant.pass {
-            Pass::Backward => {
-                let prepared = attention.prepare_backward(&layouts)?;
-                let workspace = prepared.workspace()?;
-                (Prepared::Backward(Box::new(prepared)), workspace)
-            }
-            _ => {
-                let prepared = attention.prepare_forward(&layouts)?;
-                let workspace = prepared.workspace()?;
-                (Prepared::Forward(Box::new(prepared)), workspace)
-            }
+        let call = match variant.pass {
+            Pass::Backward => Call::Backward(attention.prepare_backward(&layouts)?),
+            _ => Call::Forward(attention.prepare_forward(&layouts)?),
         };
-        let plan = match &prepared {
-            Prepared::Forward(prepared) => prepared.plan(),
-            Prepared::Backward(prepared) => prepared.plan(),
+        let plan = match &call {
+            Call::Forward(prepared) => prepared.plan(),
+            Call::Backward(prepared) => prepared.plan(),
         };
+        self.queue.reserve(plan)?;
         let (algorithm, extra_bytes) = (plan.algorithm, plan.workspace.n_bytes());
         Ok(Ready {
             algorithm,
             extra_bytes,
-            call: subject::Call::Gpu(Box::new(Call {
-                prepared,
-                workspace,
-            })),
+            call: subject::Call::Gpu(Box::new(call)),
         })
     }
 
     /// What the pass writes, by name.
-    pub fn results(&mut self, call: &mut Call) -> Result<Vec<(&'static str, Vec<T>)>, Failure> {
+    pub fn results(&mut self, call: &Call) -> Result<Vec<(&'static str, Vec<T>)>, Failure> {
         self.enqueue(call)?;
         let all =
-            |buffer: &DeviceBuffer<T>| buffer.to_vec(&self.stream).map_err(ferroflash::Error::from);
-        Ok(match &call.prepared {
-            Prepared::Forward(_) => vec![("o", all(&self.o)?)],
-            Prepared::Backward(_) => vec![
+            |buffer: &DeviceBuffer<T>| buffer.to_vec(&self.queue).map_err(ferroflash::Error::from);
+        Ok(match call {
+            Call::Forward(_) => vec![("o", all(&self.o)?)],
+            Call::Backward(_) => vec![
                 ("d_q", all(&self.d_q)?),
                 ("d_k", all(&self.d_k)?),
                 ("d_v", all(&self.d_v)?),
@@ -157,7 +142,7 @@ impl<T: Bytes> Tensors<T> {
     }
 
     /// The median by events, the L2 cache flushed before each call.
-    pub fn round(&mut self, call: &mut Call, effort: Effort) -> Result<f64, Failure> {
+    pub fn round(&mut self, call: &Call, effort: Effort) -> Result<f64, Failure> {
         let one = warm_up(effort.warm_up_ms, || {
             self.enqueue(call)?;
             self.synchronize()
@@ -170,13 +155,11 @@ impl<T: Bytes> Tensors<T> {
         }
         for (start, end) in &marks {
             self.flush
-                .zero(&self.stream)
+                .zero(&self.queue)
                 .map_err(ferroflash::Error::from)?;
-            start
-                .record(&self.stream)
-                .map_err(ferroflash::Error::from)?;
+            start.record(&self.queue).map_err(ferroflash::Error::from)?;
             self.enqueue(call)?;
-            end.record(&self.stream).map_err(ferroflash::Error::from)?;
+            end.record(&self.queue).map_err(ferroflash::Error::from)?;
         }
         self.synchronize()?;
         let mut times = Vec::new();
@@ -189,7 +172,7 @@ impl<T: Bytes> Tensors<T> {
     }
 
     /// Microseconds of the host per call, while the device is still busy with earlier ones.
-    pub fn host_us(&mut self, call: &mut Call) -> Result<f64, Failure> {
+    pub fn host_us(&mut self, call: &Call) -> Result<f64, Failure> {
         self.enqueue(call)?;
         self.synchronize()?;
         let start = Instant::now();
@@ -201,7 +184,7 @@ impl<T: Bytes> Tensors<T> {
         Ok(elapsed.as_secs_f64() * 1e6 / f64::from(ENQUEUED))
     }
 
-    fn enqueue(&mut self, call: &mut Call) -> Result<(), Failure> {
+    fn enqueue(&mut self, call: &Call) -> Result<(), Failure> {
         let (like_q, like_k) = (
             Layout::bshd(self.problem.shape_q())?,
             Layout::bshd(self.problem.shape_k())?,
@@ -216,13 +199,13 @@ impl<T: Bytes> Tensors<T> {
             buffer.map(|buffer| Vector::device(buffer.slice()))
         };
         let inputs = lengths::put(inputs, vector);
-        match &call.prepared {
-            Prepared::Forward(prepared) => {
+        match call {
+            Call::Forward(prepared) => {
                 let o = TensorMut::device(self.o.slice_mut(), like_q)?;
                 let mut outputs = Outputs::new(o, self.lse.slice_mut());
-                prepared.forward(&self.stream, &inputs, &mut outputs, &mut call.workspace)?;
+                prepared.forward(&mut self.queue, &inputs, &mut outputs)?;
             }
-            Prepared::Backward(prepared) => {
+            Call::Backward(prepared) => {
                 let o = Tensor::device(self.o.slice(), like_q)?;
                 let d_o = Tensor::device(self.d_o.slice(), like_q)?;
                 let mut gradients = Gradients::new(
@@ -231,20 +214,19 @@ impl<T: Bytes> Tensors<T> {
                     TensorMut::device(self.d_v.slice_mut(), like_k)?,
                 );
                 prepared.backward(
-                    &self.stream,
+                    &mut self.queue,
                     &inputs,
                     &Saved::new(&o, self.lse.slice()),
                     &OutputGradients::new(&d_o),
                     &mut gradients,
-                    &mut call.workspace,
                 )?;
             }
         }
         Ok(())
     }
 
-    fn synchronize(&self) -> Result<(), Failure> {
-        Ok(self.stream.synchronize().map_err(ferroflash::Error::from)?)
+    fn synchronize(&mut self) -> Result<(), Failure> {
+        Ok(self.queue.synchronize().map_err(ferroflash::Error::from)?)
     }
 }
 

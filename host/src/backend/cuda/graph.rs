@@ -1,0 +1,118 @@
+//! Graphs: calls captured from a queue once, launched by one call of the driver as often as wanted.
+
+use std::fmt;
+use std::sync::Arc;
+
+use ferroflash_driver::extra;
+use ferroflash_driver::sys::CUgraphExec;
+
+use super::queue::{Ended, Lane, Queue, Recording, State};
+use crate::error::{DriverError, Error, ProblemError};
+use crate::tensor::Share;
+
+/// The calls that were captured from a queue, with the addresses that they were given.
+///
+/// It holds the queue's workspace as it was, and the memory of every [`DeviceBuffer`](super::DeviceBuffer) among the
+/// arguments: they stay allocated when the buffers are dropped. Memory of another library is kept by whoever promised so
+/// ([`slice_from_raw`](super::memory::slice_from_raw)).
+///
+/// A graph is launched on the queue that it was captured from and on no other: its workspace belongs to the calls of that
+/// queue, which run one after another.
+pub struct Graph {
+    exec: CUgraphExec,
+    lane: Arc<Lane>,
+    shares: Vec<Share>,
+}
+
+// SAFETY: the driver wants launches of one graph not to be at once; each borrows the one queue of the graph exclusively.
+unsafe impl Send for Graph {}
+// SAFETY: as above.
+unsafe impl Sync for Graph {}
+
+/// Ends a capture when its closure panics.
+struct Open<'a>(&'a mut Queue);
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        if let State::Capturing(_) = self.0.state {
+            drop(self.0.end_capture());
+        }
+    }
+}
+
+impl Queue {
+    /// Captures the calls that `work` enqueues on the queue that it is given, this one: they are recorded and do not run. An error
+    /// of `work`, or one of its calls', is returned, and the queue is as before.
+    ///
+    /// The workspace cannot grow meanwhile: [`Queue::reserve`] comes first. The driver allows little else in this thread
+    /// until `work` returns: whatever allocates, frees or waits, such as a call that is not prepared or the drop of a
+    /// buffer, spoils the capture, which is an error then ([`DriverError::Capture`]).
+    pub fn capture(
+        &mut self,
+        work: impl FnOnce(&mut Queue) -> Result<(), Error>,
+    ) -> Result<Graph, Error> {
+        match self.state {
+            State::Ready => {}
+            State::Poisoned => return Err(DriverError::QueuePoisoned.into()),
+            State::Capturing(_) => return Err(DriverError::QueueCaptured.into()),
+        }
+        let lane = Arc::clone(&self.lane);
+        let current = lane.device.enter()?;
+        // SAFETY: the queue holds the stream; the driver refuses the default stream.
+        unsafe { extra::graph::begin_capture(lane.stream().as_raw()) }
+            .map_err(DriverError::from)?;
+        drop(current);
+        self.state = State::Capturing(Recording::default());
+        let open = Open(self);
+        let done = work(open.0);
+        let ended = open.0.end_capture();
+        done?;
+        let Ended { captured, shares } = ended?;
+        let _current = lane.device.enter()?;
+        // SAFETY: the graph is alive.
+        let exec = unsafe { extra::graph::instantiate(captured.0) }.map_err(DriverError::from)?;
+        Ok(Graph {
+            exec,
+            lane: Arc::clone(&lane),
+            shares,
+        })
+    }
+}
+
+impl Graph {
+    /// Enqueues the captured calls on the queue that they were captured from. Neither waits nor allocates.
+    pub fn launch(&self, queue: &mut Queue) -> Result<(), Error> {
+        if !Arc::ptr_eq(&self.lane, &queue.lane) {
+            return Err(ProblemError::GraphElsewhere.into());
+        }
+        match queue.state {
+            State::Ready => {}
+            State::Poisoned => return Err(DriverError::QueuePoisoned.into()),
+            State::Capturing(_) => return Err(DriverError::QueueCaptured.into()),
+        }
+        let _current = self.lane.device.enter()?;
+        // SAFETY: the stream is that of the capture. What the captured kernels use is held by `shares`, or by whoever gave memory
+        // of another library; the device, which `lane` holds, keeps the kernels loaded.
+        let launched = unsafe { extra::graph::launch(self.exec, self.lane.stream().as_raw()) };
+        launched.map_err(|error| queue.failed(error.into()).into())
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        if let Ok(_current) = self.lane.device.enter() {
+            // SAFETY: the graph is ours and is not used afterwards. The driver lets its work end first, and what the work uses is
+            // freed when the device has been waited for.
+            let _ = unsafe { extra::graph::destroy_exec(self.exec) };
+        }
+    }
+}
+
+impl fmt::Debug for Graph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Graph")
+            .field("device", &self.lane.device.ordinal())
+            .field("n_shares", &self.shares.len())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,284 @@
+//! Queues: a stream with the workspace of the calls on it.
+//!
+//! A kernel's intermediate results lie in a workspace, and so do the counters by which its blocks share out tiles. Two calls
+//! that run at once must not have the same. A queue owns both a stream and a workspace: its calls run one after another,
+//! and nothing lends the workspace to another stream.
+
+use std::fmt;
+use std::sync::Arc;
+
+use ferroflash_driver::extra;
+use ferroflash_driver::sys::{CUgraph, CUstream};
+
+use super::device::CudaDevice;
+use super::launch::Launches;
+use super::memory::Memory;
+use super::stream::{Stream, StreamRef};
+use crate::arguments::{Argument, Operands};
+use crate::error::{DriverError, Error, ProblemError};
+use crate::plan::Plan;
+use crate::plan::workspace::COUNTER_BYTES;
+use crate::tensor::{Allocation, Share};
+
+/// A stream of a device, with the memory for the intermediate results of the calls on it.
+///
+/// Calls run in the order in which they are enqueued. The workspace is as large as the largest of them needs. Its first
+/// bytes hold counters that are 0 between calls: they are cleared when it is allocated, and every kernel that counts leaves 0
+/// behind ([`COUNTER_BYTES`]).
+///
+/// Dropping a queue waits for its work.
+pub struct Queue {
+    pub(super) lane: Arc<Lane>,
+    pub(super) workspace: Option<Arc<Memory>>,
+    pub(super) state: State,
+}
+
+/// The stream of a queue. Its address is the queue's identity: graphs hold it.
+#[derive(Debug)]
+pub(super) struct Lane {
+    stream: LaneStream,
+    pub(super) device: Arc<CudaDevice>,
+}
+
+/// Whose stream it is.
+#[derive(Debug)]
+enum LaneStream {
+    Own(Stream),
+    Borrowed(StreamRef<'static>),
+}
+
+/// What may be done with a queue.
+#[derive(Debug)]
+pub(super) enum State {
+    /// Calls may be enqueued.
+    Ready,
+    /// A call was enqueued in part and may still run; what the counters hold is not known.
+    Poisoned,
+    /// Calls are captured into a graph.
+    Capturing(Recording),
+}
+
+/// What a capture has seen.
+#[derive(Debug, Default)]
+pub(super) struct Recording {
+    shares: Vec<Share>,
+    failed: Option<DriverError>,
+}
+
+impl Recording {
+    /// Keeps the memory of a call's arguments.
+    fn keep(&mut self, operands: &Operands) {
+        self.shares.extend(operands.shares());
+    }
+
+    /// A call was captured in part: there will be no graph.
+    fn spoil(&mut self, error: DriverError) {
+        self.failed.get_or_insert(error);
+    }
+}
+
+/// A graph that is not made ready, destroyed when this is dropped.
+pub(super) struct Captured(pub(super) CUgraph);
+
+impl Drop for Captured {
+    fn drop(&mut self) {
+        // SAFETY: the graph is ours and is not used afterwards.
+        let _ = unsafe { extra::graph::destroy(self.0) };
+    }
+}
+
+/// What an ended capture leaves, not yet ready to be launched.
+pub(super) struct Ended {
+    pub(super) captured: Captured,
+    pub(super) shares: Vec<Share>,
+}
+
+impl Lane {
+    pub(super) fn stream(&self) -> StreamRef<'_> {
+        match &self.stream {
+            LaneStream::Own(stream) => stream.into(),
+            LaneStream::Borrowed(stream) => *stream,
+        }
+    }
+
+    fn synchronize(&self) -> Result<(), DriverError> {
+        self.stream().synchronize(&self.device)
+    }
+}
+
+impl Queue {
+    /// A queue on a new stream, which waits for no other stream; without a workspace yet.
+    pub fn new(device: &Arc<CudaDevice>) -> Result<Queue, DriverError> {
+        let stream = LaneStream::Own(Stream::new(device)?);
+        Ok(Queue::on(device, stream))
+    }
+
+    /// A queue on a stream that another library created; null is the default stream. The queue has a workspace of its own, and
+    /// dropping it waits for the stream.
+    ///
+    /// # Safety
+    /// The stream is alive for as long as the queue and the graphs captured from it. While the queue captures, nothing else is
+    /// enqueued on the stream. While somebody else captures it into a graph, the queue neither grows nor is synchronised; the
+    /// queue and the memory of its calls' arguments then live for as long as that graph.
+    pub unsafe fn borrow(device: &Arc<CudaDevice>, stream: CUstream) -> Result<Queue, Error> {
+        let current = device.enter()?;
+        // SAFETY: the stream is alive, as the caller promises.
+        let context = unsafe { extra::stream::context(stream) }.map_err(DriverError::from)?;
+        let own = extra::context::current().map_err(DriverError::from)?;
+        drop(current);
+        if context != own {
+            return Err(ProblemError::QueueElsewhere.into());
+        }
+        // SAFETY: as above.
+        let stream = unsafe { StreamRef::from_raw(stream) };
+        Ok(Queue::on(device, LaneStream::Borrowed(stream)))
+    }
+
+    fn on(device: &Arc<CudaDevice>, stream: LaneStream) -> Queue {
+        let device = Arc::clone(device);
+        Queue {
+            lane: Arc::new(Lane { stream, device }),
+            workspace: None,
+            state: State::Ready,
+        }
+    }
+
+    /// The device it belongs to.
+    pub fn device(&self) -> &Arc<CudaDevice> {
+        &self.lane.device
+    }
+
+    /// Its stream: for copies and events in the order of its calls. During a capture they are refused.
+    pub fn stream(&self) -> StreamRef<'_> {
+        match self.state {
+            State::Capturing(_) => self.lane.stream().captured(),
+            State::Ready | State::Poisoned => self.lane.stream(),
+        }
+    }
+
+    /// Bytes of its workspace.
+    pub fn workspace_bytes(&self) -> u64 {
+        self.workspace.as_ref().map_or(0, |memory| memory.n_bytes())
+    }
+
+    /// Makes the workspace large enough for a plan. Where it is too small, this waits for the queue, frees the old
+    /// memory, and allocates; a [`Graph`](super::Graph) captured before keeps the old memory.
+    pub fn reserve(&mut self, plan: &Plan) -> Result<(), Error> {
+        self.grow(plan.workspace.n_bytes())
+    }
+
+    fn grow(&mut self, needed: u64) -> Result<(), Error> {
+        let given = self.workspace_bytes();
+        if needed <= given {
+            return Ok(());
+        }
+        if let State::Capturing(_) = self.state {
+            return Err(ProblemError::WorkspaceTooSmall { given, needed }.into());
+        }
+        if self.workspace.is_some() {
+            self.synchronize()?;
+            self.workspace = None;
+        }
+        let workspace = Memory::new(&self.lane.device, needed)?;
+        // In the order of the stream, so before the first call.
+        workspace.clear_first(COUNTER_BYTES, self.stream())?;
+        self.workspace = Some(Arc::new(workspace));
+        Ok(())
+    }
+
+    /// Enqueues the kernels of a plan, with its arguments at these addresses. Where a kernel is refused, those before it have
+    /// been waited for when this returns, or the queue takes no call until it has been. A capture keeps the memory of
+    /// `operands`.
+    pub(crate) fn enqueue(
+        &mut self,
+        launches: &Launches,
+        operands: &Operands,
+        address: impl Fn(Argument) -> u64,
+    ) -> Result<(), Error> {
+        if !Arc::ptr_eq(&self.lane.device, launches.device()) {
+            return Err(ProblemError::QueueElsewhere.into());
+        }
+        if let State::Poisoned = self.state {
+            return Err(DriverError::QueuePoisoned.into());
+        }
+        self.grow(launches.plan().workspace.n_bytes())?;
+        let workspace = self.workspace.as_ref().map_or(0, |memory| memory.address());
+        let enqueued = launches.enqueue(workspace, address, self.lane.stream());
+        if let State::Capturing(recording) = &mut self.state {
+            recording.keep(operands);
+        }
+        enqueued.map_err(|error| self.failed(error).into())
+    }
+
+    /// What is left of work that was enqueued in part is waited for.
+    pub(super) fn failed(&mut self, error: DriverError) -> DriverError {
+        match &mut self.state {
+            State::Capturing(recording) => recording.spoil(error.clone()),
+            State::Ready | State::Poisoned => {
+                self.state = State::Poisoned;
+                // Its own error would hide the first; where it fails the queue stays poisoned.
+                let _ = self.synchronize();
+            }
+        }
+        error
+    }
+
+    /// Waits until its work is done, and reports what went wrong in it.
+    pub fn synchronize(&mut self) -> Result<(), DriverError> {
+        match (&self.state, &self.workspace) {
+            (State::Capturing(_), _) => return Err(DriverError::QueueCaptured),
+            (State::Poisoned, Some(workspace)) => {
+                workspace.clear_first(COUNTER_BYTES, self.stream())?;
+            }
+            (State::Poisoned, None) | (State::Ready, _) => {}
+        }
+        self.lane.synchronize()?;
+        self.state = State::Ready;
+        Ok(())
+    }
+    /// Ends the capture; the queue is ready again, whatever came of it.
+    pub(super) fn end_capture(&mut self) -> Result<Ended, DriverError> {
+        let State::Capturing(recording) = std::mem::replace(&mut self.state, State::Ready) else {
+            return Err(DriverError::QueueReplaced);
+        };
+        let _current = self.lane.device.enter()?;
+        // SAFETY: the queue holds the stream, whose capture it has begun; the driver refuses another thread.
+        let captured = unsafe { extra::graph::end_capture(self.lane.stream().as_raw()) };
+        let captured = captured.map(Captured);
+        if let Some(error) = recording.failed {
+            return Err(error);
+        }
+        let captured = captured?;
+        let mut shares = recording.shares;
+        shares.extend(self.workspace.as_ref().map(Allocation::share));
+        Ok(Ended { captured, shares })
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // A capture is still open where its closure put another queue in this one's place.
+        if let State::Capturing(_) = self.state {
+            drop(self.end_capture());
+        }
+        // An error can only be that of earlier work. The workspace is freed when the device has been waited for.
+        let _ = self.lane.synchronize();
+    }
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Queue")
+            .field("stream", &self.stream())
+            .field("device", &self.lane.device.ordinal())
+            .field("workspace_bytes", &self.workspace_bytes())
+            .field("state", &self.state)
+            .finish()
+    }
+}
+
+impl<'a> From<&'a Queue> for StreamRef<'a> {
+    fn from(queue: &'a Queue) -> StreamRef<'a> {
+        queue.stream()
+    }
+}
