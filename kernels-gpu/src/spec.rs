@@ -19,17 +19,21 @@ pub enum Constant {
     RightBound,
     /// A query sees no key beyond some distance to the left of its own place: a window.
     LeftBound,
+    /// Several tiles of keys have the same keys, each with a share of the query heads that share them: flash3's backward pass
+    /// where tiles are few.
+    Shares,
 }
 
 impl Constant {
     /// All of them, in the order of their bits in a [`Spec`].
-    pub const ALL: [Constant; 2] = [Constant::RightBound, Constant::LeftBound];
+    pub const ALL: [Constant; 3] = [Constant::RightBound, Constant::LeftBound, Constant::Shares];
 
     /// Its name, as plans print it.
     pub const fn name(self) -> &'static str {
         match self {
             Constant::RightBound => "right_bound",
             Constant::LeftBound => "left_bound",
+            Constant::Shares => "shares",
         }
     }
 
@@ -38,6 +42,7 @@ impl Constant {
         match self {
             Constant::RightBound => "ferroflash_spec_right_bound",
             Constant::LeftBound => "ferroflash_spec_left_bound",
+            Constant::Shares => "ferroflash_spec_shares",
         }
     }
 

@@ -253,6 +253,7 @@ impl Kind {
             | Kind::StandardDWeights
             | Kind::StandardDq
             | Kind::StandardDk => &[],
+            Kind::TmaBackward => &[Constant::RightBound, Constant::LeftBound, Constant::Shares],
             _ => &[Constant::RightBound, Constant::LeftBound],
         }
     }
@@ -298,9 +299,22 @@ impl Variant {
     pub const fn specs(&self) -> &'static [Spec] {
         const CAUSAL: Spec = Spec::PLAIN.with(Constant::RightBound);
         const WINDOW: Spec = CAUSAL.with(Constant::LeftBound);
-        match (self.kind.constants(), self.tiles) {
-            ([], _) => &[Spec::PLAIN],
-            (_, TileShape::Wide) => &[Spec::PLAIN, CAUSAL],
+        const SHARES: Spec = Spec::PLAIN.with(Constant::Shares);
+        const CAUSAL_SHARES: Spec = CAUSAL.with(Constant::Shares);
+        const WINDOW_SHARES: Spec = WINDOW.with(Constant::Shares);
+        match (self.kind, self.kind.constants(), self.tiles) {
+            (_, [], _) => &[Spec::PLAIN],
+            // Plans take them without a mask only.
+            (Kind::TmaBackward, _, TileShape::Wide) => &[Spec::PLAIN, SHARES],
+            (Kind::TmaBackward, _, _) => &[
+                Spec::PLAIN,
+                CAUSAL,
+                WINDOW,
+                SHARES,
+                CAUSAL_SHARES,
+                WINDOW_SHARES,
+            ],
+            (_, _, TileShape::Wide) => &[Spec::PLAIN, CAUSAL],
             _ => &[Spec::PLAIN, CAUSAL, WINDOW],
         }
     }

@@ -64,7 +64,7 @@ pub fn backward(
     let cut = Cut::new(problem, &main.footprint);
     let schedule = schedule::backward(problem, &cut, device, &main.footprint);
     let columns = problem.head_dim as u32;
-    let params = backward::params(checked, &cut, columns, schedule, workspace)?;
+    let params = backward::params(checked, main, &cut, columns, schedule, workspace)?;
     backward::launches(
         checked,
         device,

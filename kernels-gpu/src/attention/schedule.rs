@@ -42,7 +42,8 @@ pub enum Direction {
 pub struct BackwardTile {
     /// Which tile of keys.
     pub k_block: u32,
-    /// Which (batch, KV head): `batch_idx · heads_k + head_idx`.
+    /// Which (batch, KV head): `batch_idx · heads_k + head_idx`. Shares count as KV heads: see
+    /// [`crate::params::BackwardParams::n_shares`].
     pub head: u32,
     /// Which way it walks.
     pub direction: Direction,

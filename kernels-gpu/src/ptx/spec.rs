@@ -34,3 +34,11 @@ pub fn right_bound() -> bool {
 pub fn left_bound() -> bool {
     constant!(LeftBound, "mov.u32 {x}, ferroflash_spec_left_bound;")
 }
+
+/// `mov.u32 r, ferroflash_spec_shares`: [`Constant::Shares`].
+///
+/// PTX 1.0, sm_10.
+#[inline(always)]
+pub fn shares() -> bool {
+    constant!(Shares, "mov.u32 {x}, ferroflash_spec_shares;")
+}

@@ -21,6 +21,7 @@ const TIMES: Times = Times {
     step: 100,
     end: 50,
     hand_over: 110,
+    sum: 75,
 };
 
 /// What a plan launches.
@@ -40,6 +41,7 @@ fn launch(problem: &Problem) -> Launch {
             right: main.spec.has(Constant::RightBound),
         },
         schedule: params.pass.schedule,
+        n_shares: params.pass.n_shares,
         block_q: main.variant.footprint.block_q,
         block_k: main.variant.footprint.block_k,
         grid: main.grid,

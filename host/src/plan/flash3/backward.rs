@@ -5,8 +5,9 @@ use ferroflash_kernels::params::{Params, TmaBackwardParams};
 use ferroflash_kernels::variants::Kind;
 
 use super::{WARPGROUP_ROWS, place};
-use crate::plan::backward::{self, Cut};
+use crate::plan::backward;
 use crate::plan::reason::Reason;
+use crate::plan::schedule::TmaBackward;
 use crate::plan::select::PassKernels;
 use crate::plan::tensor_map::tensor_map;
 use crate::plan::workspace::WorkspaceLayout;
@@ -26,10 +27,9 @@ pub fn launches(
     };
     let problem = checked.problem();
     let footprint = &main.footprint;
-    let cut = Cut::new(problem, footprint);
     let columns = config::padded_columns(main.head_dim.unwrap_or(problem.head_dim as u32));
-    let schedule = schedule::tma_backward(problem, &cut, device, footprint);
-    let pass = backward::params(checked, &cut, columns, schedule, workspace)?;
+    let TmaBackward { cut, schedule, .. } = schedule::tma_backward(problem, device, footprint);
+    let pass = backward::params(checked, main, &cut, columns, schedule, workspace)?;
     let tensors = checked.forward();
     let params = TmaBackwardParams {
         q: tensor_map(&tensors.q, footprint.block_q, 1),

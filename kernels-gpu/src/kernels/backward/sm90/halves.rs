@@ -26,9 +26,10 @@
 
 use super::Tiles;
 use super::consumer::{Consumer, Keys, PackedScores, unpacked};
+use super::shares::Sum;
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
 use crate::params::BackwardMap;
-use crate::ptx::{mbarrier, special, tma};
+use crate::ptx::{mbarrier, spec, special, tma};
 use crate::tile::element::Element;
 use crate::tile::register::{Accumulator, Packed};
 use crate::tile::ring::Ring;
@@ -278,17 +279,21 @@ impl Consumer<'_> {
             let (out, own) = (layout.out::<T>(self.idx), self.idx * WARPGROUP_ROWS);
             // The work is read again, and its place worked out anew: so neither need stay in registers.
             let work = layout.read_work(special::opaque(n) % STAGES).tile();
-            self.send::<E, T>(out, BackwardMap::DV, work, own, &kept.d_v, 1.0);
+            if !spec::shares() || self.add_share::<T>(work, Sum::Values, &mut kept.d_v) {
+                self.send::<E, T>(out, BackwardMap::DV, work, own, &kept.d_v, 1.0);
+            }
             begun_d_k.wait::<0>();
             self.release_q(last);
-            self.send::<E, T>(
-                out,
-                BackwardMap::DK,
-                work,
-                own,
-                &kept.d_k,
-                self.p.scale.scale,
-            );
+            if !spec::shares() || self.add_share::<T>(work, Sum::Keys, &mut kept.d_k) {
+                self.send::<E, T>(
+                    out,
+                    BackwardMap::DK,
+                    work,
+                    own,
+                    &kept.d_k,
+                    self.p.scale.scale,
+                );
+            }
             if T::OUT_THROUGH_V {
                 tma::bulk_wait_group_read::<0>();
                 mbarrier::mbarrier_arrive_if(layout.v_ring.empty(0), self.leads);

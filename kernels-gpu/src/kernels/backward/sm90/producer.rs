@@ -1,7 +1,7 @@
 //! The producer: claims tiles of keys, loads K and V, and keeps the rings of Q and dO full; then claims rows of dQ to convert.
 
 use super::layout::Layout;
-use super::work::{Work, WorkTile};
+use super::work::{Work, WorkTile, kv_head};
 use super::{Tiles, d_q};
 use crate::attention::batch_and_head;
 use crate::attention::block_order::{self, BlockOrder};
@@ -99,7 +99,7 @@ impl Producer<'_> {
         let keys = [
             0,
             work.tile.k_block * config.block_k,
-            kv_head_idx,
+            kv_head(p, kv_head_idx),
             batch_idx,
         ];
         let once = Ring::at(1, n);
