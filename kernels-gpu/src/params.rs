@@ -216,7 +216,7 @@ pub struct BackwardParams {
     /// Order of the tiles.
     pub schedule: Schedule,
     /// flash3: into how many shares the query heads of a KV head are divided. Each counts as a KV head in `shape` and `schedule`, with
-    /// its own tiles of the same keys, and shares of one head follow one another. More than 1 where the kernel is specialised to have
+    /// its own tiles of the same keys; shares of one head have neighbouring numbers. More than 1 where the kernel is specialised to have
     /// shares, else 1.
     pub n_shares: u32,
 }

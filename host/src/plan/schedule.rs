@@ -100,7 +100,7 @@ pub fn tma_backward(problem: &Problem, device: &DeviceInfo, footprint: &Footprin
     /// Tiles of so many rounds fill the device well enough.
     const ENOUGH: u64 = 8;
     /// Shares take memory: they pay where the time is less by more than this.
-    const GAIN_PERCENT: u64 = 2;
+    const GAIN_PERCENT: u64 = 5;
     let mut best = tma_backward_in_shares(problem, device, footprint, 1);
     let tiles = u64::from(best.cut.tiles).saturating_mul(best.cut.heads_k);
     let resident = u64::from(resident_blocks(device, footprint));
@@ -260,10 +260,11 @@ fn edges(cut: &Cut) -> u64 {
     TILE_EDGES + if cut.n_shares > 1 { SUM } else { 0 }
 }
 
-/// How long the last one waits of shares that begin and end together. It keeps the distance in further rounds.
+/// How long the last one waits of shares of the same keys that begin and end together.
 fn wait_for_sums(cut: &Cut, schedule: &Schedule) -> u64 {
-    let together = cut.n_shares.min(schedule.heads_per_group.into());
-    SUM_HAND_OVER * together.saturating_sub(1)
+    let kv_heads = (cut.heads_k / cut.n_shares).max(1);
+    let together = u64::from(schedule.heads_per_group).div_ceil(kv_heads);
+    SUM_HAND_OVER * together.min(cut.n_shares).saturating_sub(1)
 }
 
 /// Time until the last tile ends, where tiles go round in shifted order: groups of heads follow one another, and all tiles of a
@@ -318,21 +319,22 @@ fn time_in_a_band(
         problem.window(),
         problem.bounds(),
     );
+    // Tiles of equal lengths keep their distance in further rounds. These do not: some wait each time.
+    let edges = edges(cut) + wait_for_sums(cut, list) / 2;
     let (mut all, mut longest) = (0_u64, 0_u64);
     for tile in 0..list.tiles {
         let blocks = block_order::q_blocks(&band, tile, footprint.block_q, footprint.block_k);
         let steps = u64::from(blocks.n()).saturating_mul(cut.group_size);
         if steps > 0 {
-            let time = steps * STEP + edges(cut);
-            all += time;
+            let time = steps.saturating_mul(STEP).saturating_add(edges);
+            all = all.saturating_add(time);
             longest = longest.max(time);
         }
     }
-    let time = longest.max((all * cut.heads_k).div_ceil(resident.into()));
+    let time = longest.max(all.saturating_mul(cut.heads_k).div_ceil(resident.into()));
     let bytes = head_bytes(problem, cut).saturating_mul(list.heads_per_group.into());
     let missed = bytes.saturating_sub(L2_BYTES) * 100 / bytes;
     time.saturating_add(time.saturating_mul(missed * MISS_PERCENT) / 10_000)
-        .saturating_add(wait_for_sums(cut, list))
 }
 
 /// Blocks that the device holds at once.

@@ -4,19 +4,20 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 
 use expect_test::expect;
+use ferroflash::plan::schedule::TmaBackward;
 use ferroflash::plan::{Algorithm, Backend, DeviceInfo, plan};
 use ferroflash::tensor::Place;
 use ferroflash::validate::{Pass, without_tensors};
 use ferroflash::{Dtype, Mask, Order, Problem};
 use ferroflash_kernels::attention::mask::Bounds;
-use ferroflash_kernels::params::{FASTEST, ORDERED, Params, SHIFTED, Schedule};
+use ferroflash_kernels::params::{FASTEST, ORDERED, Params, SHIFTED, Schedule, Shape};
 use ferroflash_kernels::spec::Constant;
 
 use super::simulator::{Ending, Launch, Times, Way, run};
 
 /// In hundredths of a step, which is about 2.2 µs on an H200: 64 queries at head_dim 128, or 128 at head_dim 64. The news that
 /// it is a tile's turn takes a little more.
-const TIMES: Times = Times {
+pub const TIMES: Times = Times {
     begin: 240,
     step: 100,
     end: 50,
@@ -25,7 +26,7 @@ const TIMES: Times = Times {
 };
 
 /// What a plan launches.
-fn launch(problem: &Problem) -> Launch {
+pub fn launch(problem: &Problem) -> Launch {
     let checked = without_tensors(problem, Pass::Backward, Place::Cuda(0)).unwrap();
     let device = DeviceInfo::h200();
     let plan = plan(&checked, &device, Backend::Cuda, Some(Algorithm::Flash3)).unwrap();
@@ -46,6 +47,23 @@ fn launch(problem: &Problem) -> Launch {
         block_k: main.variant.footprint.block_k,
         grid: main.grid,
         resident: device.n_sms,
+    }
+}
+
+/// The same problem cut and ordered otherwise.
+pub fn in_shares(launch: &Launch, problem: &Problem, planned: &TmaBackward) -> Launch {
+    let n_shares = planned.cut.n_shares as u32;
+    let heads_k = problem.heads_k as u32 * n_shares;
+    Launch {
+        shape: Shape {
+            heads_k,
+            group_size: problem.heads_q as u32 / heads_k,
+            ..launch.shape
+        },
+        schedule: planned.schedule,
+        n_shares,
+        grid: launch.resident,
+        ..*launch
     }
 }
 
@@ -91,7 +109,7 @@ fn time(launch: &Launch, ways: &[Way], delay: impl FnMut(u32) -> u64) -> u64 {
 
 /// The share of steps, in percent, whose block of q, dO and dQ is not in the L2 cache. That has the blocks which were wanted last,
 /// as many as fit: of its 50 MB an H200 keeps 34 MB, as it is fast with half shifted, and not 70 MB.
-fn missed(launch: &Launch) -> f64 {
+pub fn missed(launch: &Launch) -> f64 {
     let block_bytes = launch.block_q * launch.shape.head_dim * (2 + 2 + 4);
     let room = ((36 << 20) / block_bytes) as usize;
     let (mut wanted, mut in_order) = (HashMap::new(), BTreeMap::new());
@@ -124,7 +142,7 @@ fn idle(launch: &Launch) -> f64 {
     100.0 * (1.0 - busy / (time * u64::from(launch.resident)) as f64)
 }
 
-fn problem(
+pub fn problem(
     mask: Mask,
     head_dim: usize,
     batch: usize,

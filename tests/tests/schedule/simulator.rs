@@ -64,7 +64,12 @@ impl Launch {
         } = self;
         let band = self.band();
         let way = |claimed| {
-            let tile = schedule::backward(schedule, band.bounds().work(), claimed);
+            let tile = schedule::backward_in_shares(
+                schedule,
+                band.bounds().work(),
+                claimed,
+                self.n_shares,
+            );
             let blocks = block_order::q_blocks(&band, tile.k_block, *block_q, *block_k);
             if blocks.n() == 0 {
                 return None;

@@ -9,7 +9,7 @@ use crate::attention::schedule;
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
 use crate::kernels::band;
 use crate::params::{BOX_COLUMNS, BackwardMap, BackwardParams, SHIFTED};
-use crate::ptx::{atomic, mbarrier, special, tma};
+use crate::ptx::{atomic, mbarrier, spec, special, tma};
 use crate::tile::global::row_of_head;
 use crate::tile::ring::Ring;
 use crate::tile::warpgroup::BoxedTile;
@@ -54,7 +54,12 @@ pub(super) unsafe fn produce<T: Tiles>(p: &BackwardParams, maps: u64, layout: La
             if claimed >= tiles {
                 break;
             }
-            let tile = schedule::backward(&p.schedule, band.bounds().work(), claimed);
+            let work = band.bounds().work();
+            let tile = if spec::shares() {
+                schedule::backward_in_shares(&p.schedule, work, claimed, p.n_shares)
+            } else {
+                schedule::backward(&p.schedule, work, claimed)
+            };
             let blocks = block_order::q_blocks(&band, tile.k_block, config.block_q, config.block_k);
             // Keys that no query sees: the `clear` kernel has written their gradients.
             if band.bounds().left && blocks.n() == 0 {
