@@ -11,11 +11,13 @@
 //! | [`compact`] | two sets of their own for the compact tiles of flash2's backward pass |
 //! | [`short`] | two sets of their own for the compact tiles of flash3's forward pass |
 //! | [`orders`] | sets of their own for the orders of tiles in flash3's backward pass |
+//! | [`shares`] | sets of their own for few tiles of shared keys in flash3's backward pass |
 //! | [`wide_tiles`] | a set of its own for the wide tiles of flash3's forward pass |
 
 pub mod compact;
 pub mod orders;
 mod random;
+pub mod shares;
 pub mod short;
 pub mod wide_tiles;
 pub mod windows;
@@ -369,6 +371,9 @@ mod tests {
             orders::shifted(),
             orders::lists(),
             orders::causal(),
+            shares::full(),
+            shares::causal(),
+            shares::windows(),
             wide_tiles::all(),
             windows::all(),
         ]

@@ -165,3 +165,39 @@ macro_rules! orders_suite {
         }
     };
 }
+
+/// Makes the tests of a backend whose device has so many SMs that flash3's backward pass divides the query heads of small problems
+/// into shares.
+#[macro_export]
+macro_rules! shares_suite {
+    ($subject:path) => {
+        mod shares {
+            use $crate::cases::shares;
+            use $crate::subject::Subject;
+            use $crate::suite::check;
+
+            const SUBJECT: Subject = $subject;
+            const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::Flash3;
+
+            #[test]
+            fn full() {
+                check(&SUBJECT, ALGORITHM, "shares", shares::full());
+            }
+
+            #[test]
+            fn causal() {
+                check(&SUBJECT, ALGORITHM, "causal shares", shares::causal());
+            }
+
+            #[test]
+            fn windows() {
+                check(
+                    &SUBJECT,
+                    ALGORITHM,
+                    "shares with windows",
+                    shares::windows(),
+                );
+            }
+        }
+    };
+}

@@ -8,3 +8,4 @@ conformance::compact_suite!(conformance::subject::CUDA_COMPACT);
 conformance::short_suite!(conformance::subject::CUDA_SHORT);
 conformance::wide_tiles_suite!(conformance::subject::CUDA_WIDE);
 conformance::orders_suite!(conformance::subject::CUDA_ORDERS);
+conformance::shares_suite!(conformance::subject::CUDA_SHARES);

@@ -99,8 +99,8 @@ pub struct TmaBackward {
 pub fn tma_backward(problem: &Problem, device: &DeviceInfo, footprint: &Footprint) -> TmaBackward {
     /// Tiles of so many rounds fill the device well enough.
     const ENOUGH: u64 = 8;
-    /// Shares take memory: they pay where the time is less by more than this.
-    const GAIN_PERCENT: u64 = 5;
+    /// Shares take memory, and the price of misses is known to about this: they pay where the time is less by more.
+    const GAIN_PERCENT: u64 = 6;
     let mut best = tma_backward_in_shares(problem, device, footprint, 1);
     let tiles = u64::from(best.cut.tiles).saturating_mul(best.cut.heads_k);
     let resident = u64::from(resident_blocks(device, footprint));

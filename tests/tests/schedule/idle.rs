@@ -4,20 +4,19 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 
 use expect_test::expect;
-use ferroflash::plan::schedule::TmaBackward;
 use ferroflash::plan::{Algorithm, Backend, DeviceInfo, plan};
 use ferroflash::tensor::Place;
 use ferroflash::validate::{Pass, without_tensors};
 use ferroflash::{Dtype, Mask, Order, Problem};
 use ferroflash_kernels::attention::mask::Bounds;
-use ferroflash_kernels::params::{FASTEST, ORDERED, Params, SHIFTED, Schedule, Shape};
+use ferroflash_kernels::params::{FASTEST, ORDERED, Params, SHIFTED, Schedule};
 use ferroflash_kernels::spec::Constant;
 
 use super::simulator::{Ending, Launch, Times, Way, run};
 
 /// In hundredths of a step, which is about 2.2 µs on an H200: 64 queries at head_dim 128, or 128 at head_dim 64. The news that
 /// it is a tile's turn takes a little more.
-pub const TIMES: Times = Times {
+const TIMES: Times = Times {
     begin: 240,
     step: 100,
     end: 50,
@@ -47,23 +46,6 @@ pub fn launch(problem: &Problem) -> Launch {
         block_k: main.variant.footprint.block_k,
         grid: main.grid,
         resident: device.n_sms,
-    }
-}
-
-/// The same problem cut and ordered otherwise.
-pub fn in_shares(launch: &Launch, problem: &Problem, planned: &TmaBackward) -> Launch {
-    let n_shares = planned.cut.n_shares as u32;
-    let heads_k = problem.heads_k as u32 * n_shares;
-    Launch {
-        shape: Shape {
-            heads_k,
-            group_size: problem.heads_q as u32 / heads_k,
-            ..launch.shape
-        },
-        schedule: planned.schedule,
-        n_shares,
-        grid: launch.resident,
-        ..*launch
     }
 }
 
@@ -97,6 +79,11 @@ fn in_order(launch: &Launch, order: u32) -> Option<Launch> {
         grid,
         ..*launch
     })
+}
+
+/// How long it takes where every step takes as long.
+pub fn simulated(launch: &Launch) -> u64 {
+    time(launch, &launch.ways(), |_| 0)
 }
 
 /// How long it takes.
@@ -134,7 +121,7 @@ pub fn missed(launch: &Launch) -> f64 {
 }
 
 /// The share of the device's time in which no step is made, in percent.
-fn idle(launch: &Launch) -> f64 {
+pub fn idle(launch: &Launch) -> f64 {
     let ways = launch.ways();
     let time = time(launch, &ways, |_| 0);
     let steps: usize = ways.iter().map(|way| way.steps.len()).sum();

@@ -93,6 +93,22 @@ impl Launch {
             .collect()
     }
 
+    /// The same problem, of so many query and KV heads, in so many shares and another order.
+    pub fn in_shares(&self, heads: (usize, usize), n_shares: u32, schedule: Schedule) -> Launch {
+        let heads_k = heads.1 as u32 * n_shares;
+        Launch {
+            shape: Shape {
+                heads_k,
+                group_size: heads.0 as u32 / heads_k,
+                ..self.shape
+            },
+            schedule,
+            n_shares,
+            grid: self.resident,
+            ..*self
+        }
+    }
+
     /// The number of a block of dQ among those of all heads.
     fn block_of_d_q(&self, way: &Way, step: Step) -> u32 {
         let blocks = self.shape.seqlen_q.div_ceil(self.block_q).max(1);
