@@ -304,8 +304,7 @@ impl Variant {
         const WINDOW_SHARES: Spec = WINDOW.with(Constant::Shares);
         match (self.kind, self.kind.constants(), self.tiles) {
             (_, [], _) => &[Spec::PLAIN],
-            // Plans take them without a mask only.
-            (Kind::TmaBackward, _, TileShape::Wide) => &[Spec::PLAIN, SHARES],
+            (Kind::TmaBackward, _, TileShape::Wide) => &[Spec::PLAIN, CAUSAL, SHARES],
             (Kind::TmaBackward, _, _) => &[
                 Spec::PLAIN,
                 CAUSAL,

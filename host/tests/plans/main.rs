@@ -185,6 +185,16 @@ fn backward_causal() {
 }
 
 #[test]
+fn backward_in_shares() {
+    check(
+        llama_like().heads_k(1),
+        Pass::Backward,
+        None,
+        expect![[r#""#]],
+    );
+}
+
+#[test]
 fn backward_in_circles() {
     let problem = llama_like().mask(Mask::Full).head_dim(72);
     check(

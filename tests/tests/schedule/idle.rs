@@ -261,6 +261,17 @@ fn causal_lists_have_as_many_heads_side_by_side_as_the_l2_cache_keeps() {
     }
 }
 
+/// Where the cache does not keep a single head, tiles of all heads follow one another closely.
+#[test]
+fn long_causal_heads_do_not_wait_for_memory() {
+    let launch = launch(&problem(Mask::Causal, 128, 1, 49152, (3, 3)));
+    let (missed, idle) = (missed(&launch), idle(&launch));
+    assert!(
+        missed <= 5.0 && idle <= 4.0,
+        "{missed:.0} % missed, {idle:.1} % idle"
+    );
+}
+
 /// A circle passes the queries of all heads that share keys: every step of one would miss the cache.
 #[test]
 fn without_a_mask_grouped_heads_do_not_wait_for_memory() {

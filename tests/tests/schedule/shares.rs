@@ -122,7 +122,8 @@ fn table() {
         Causal    6/2      1   6000     94       3     list  16.7      64.0       4   -7.9%
         Causal   12/4      1   3000     96       3     list  25.2      63.6       8   -9.7%
         Causal    8/8      1   4096    256       1     list   8.3       8.3       6   -1.1%
-    "#]].assert_eq(&text);
+    "#]]
+    .assert_eq(&text);
 }
 
 /// Some percent more are what the planner wants for its memory, and what it does not know.

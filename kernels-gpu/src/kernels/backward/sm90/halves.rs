@@ -96,7 +96,12 @@ pub(super) unsafe fn consume<E: Element, T: Tiles>(c: &Consumer) {
                 i += 1;
                 left -= 1;
             }
-            c.finish::<E, T>(n, i, left, &mut kept);
+            // Two texts: with a branch inside, ptxas spills in wide tiles that have no shares.
+            if spec::shares() {
+                c.finish::<E, T, true>(n, i, left, &mut kept);
+            } else {
+                c.finish::<E, T, false>(n, i, left, &mut kept);
+            }
             n += 1;
         }
         tma::bulk_wait_group_read::<0>();
@@ -252,7 +257,13 @@ impl Consumer<'_> {
     /// The tile's last products; dV and dK on their way out. `i` counts steps up to the tile's end, `n` tiles up to it;
     /// `left` is 1 where the tile had one step.
     #[inline(always)]
-    unsafe fn finish<E: Element, T: Tiles>(&self, n: u32, i: u32, left: u32, kept: &mut Kept<T>) {
+    unsafe fn finish<E: Element, T: Tiles, const SHARES: bool>(
+        &self,
+        n: u32,
+        i: u32,
+        left: u32,
+        kept: &mut Kept<T>,
+    ) {
         let (layout, queries) = (self.layout, const { T::FOOTPRINT.block_q / 16 });
         let last = Ring::at(STAGES, i.wrapping_sub(1));
         // SAFETY: as `consume`.
@@ -279,12 +290,12 @@ impl Consumer<'_> {
             let (out, own) = (layout.out::<T>(self.idx), self.idx * WARPGROUP_ROWS);
             // The work is read again, and its place worked out anew: so neither need stay in registers.
             let work = layout.read_work(special::opaque(n) % STAGES).tile();
-            if !spec::shares() || self.add_share::<T>(work, Sum::Values, &mut kept.d_v) {
+            if !SHARES || self.add_share::<T>(work, Sum::Values, &mut kept.d_v) {
                 self.send::<E, T>(out, BackwardMap::DV, work, own, &kept.d_v, 1.0);
             }
             begun_d_k.wait::<0>();
             self.release_q(last);
-            if !spec::shares() || self.add_share::<T>(work, Sum::Keys, &mut kept.d_k) {
+            if !SHARES || self.add_share::<T>(work, Sum::Keys, &mut kept.d_k) {
                 self.send::<E, T>(
                     out,
                     BackwardMap::DK,
