@@ -271,6 +271,8 @@ const SUM: u64 = 150;
 const SUM_HAND_OVER: u64 = 185;
 /// Where q, dO and the accumulator of dQ do not stay in the L2 cache, a step takes so much longer (H200: 15 to 20).
 const MISS_PERCENT: u64 = 18;
+/// What waits cost where groups of heads do not fill the device well: 10 to 20, by the simulator.
+const ILL_GROUPS_PERCENT: u64 = 15;
 /// How much stays there: a little more than half shifted of heads of their own pass, which are fast: see [`heads_in_l2`].
 const L2_BYTES: u64 = 36 << 20;
 
@@ -357,7 +359,15 @@ fn time_in_a_band(
         let bytes = head_bytes(problem, cut).saturating_mul(list.heads_per_group.into());
         bytes.saturating_sub(L2_BYTES) / (bytes / 100).max(1)
     };
-    time.saturating_add(time.saturating_mul(missed * MISS_PERCENT) / 10_000)
+    // Groups that neither fill the device nearly once, nor several times, wait for each other.
+    let of_group = u64::from(list.heads_per_group) * u64::from(list.tiles);
+    let resident = u64::from(resident);
+    let ill = of_group < 2 * resident
+        && list.heads_per_group < list.heads
+        && !(7 * resident..=8 * resident + resident / 2).contains(&(8 * of_group));
+    let waits = if ill { ILL_GROUPS_PERCENT } else { 0 };
+    let percent = missed * MISS_PERCENT / 100 + waits;
+    time.saturating_add(time.saturating_mul(percent) / 100)
 }
 
 /// Blocks that the device holds at once.

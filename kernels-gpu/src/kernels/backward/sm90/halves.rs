@@ -96,11 +96,14 @@ pub(super) unsafe fn consume<E: Element, T: Tiles>(c: &Consumer) {
                 i += 1;
                 left -= 1;
             }
-            // Two texts: with a branch inside, ptxas spills in wide tiles that have no shares.
-            if spec::shares() {
-                c.finish::<E, T, true>(n, i, left, &mut kept);
+            let shares = spec::shares();
+            // In wide tiles two texts: with a branch inside, ptxas spills where there are no shares.
+            if !T::OUT_THROUGH_V {
+                c.finish::<E, T>(n, i, left, &mut kept, shares);
+            } else if shares {
+                c.finish::<E, T>(n, i, left, &mut kept, true);
             } else {
-                c.finish::<E, T, false>(n, i, left, &mut kept);
+                c.finish::<E, T>(n, i, left, &mut kept, false);
             }
             n += 1;
         }
@@ -255,14 +258,15 @@ impl Consumer<'_> {
     }
 
     /// The tile's last products; dV and dK on their way out. `i` counts steps up to the tile's end, `n` tiles up to it;
-    /// `left` is 1 where the tile had one step.
+    /// `left` is 1 where the tile had one step; `shares`: see [`spec::shares`].
     #[inline(always)]
-    unsafe fn finish<E: Element, T: Tiles, const SHARES: bool>(
+    unsafe fn finish<E: Element, T: Tiles>(
         &self,
         n: u32,
         i: u32,
         left: u32,
         kept: &mut Kept<T>,
+        shares: bool,
     ) {
         let (layout, queries) = (self.layout, const { T::FOOTPRINT.block_q / 16 });
         let last = Ring::at(STAGES, i.wrapping_sub(1));
@@ -290,12 +294,12 @@ impl Consumer<'_> {
             let (out, own) = (layout.out::<T>(self.idx), self.idx * WARPGROUP_ROWS);
             // The work is read again, and its place worked out anew: so neither need stay in registers.
             let work = layout.read_work(special::opaque(n) % STAGES).tile();
-            if !SHARES || self.add_share::<T>(work, Sum::Values, &mut kept.d_v) {
+            if !shares || self.add_share::<T>(work, Sum::Values, &mut kept.d_v) {
                 self.send::<E, T>(out, BackwardMap::DV, work, own, &kept.d_v, 1.0);
             }
             begun_d_k.wait::<0>();
             self.release_q(last);
-            if !SHARES || self.add_share::<T>(work, Sum::Keys, &mut kept.d_k) {
+            if !shares || self.add_share::<T>(work, Sum::Keys, &mut kept.d_k) {
                 self.send::<E, T>(
                     out,
                     BackwardMap::DK,
