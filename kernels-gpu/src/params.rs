@@ -215,9 +215,8 @@ pub struct BackwardParams {
     pub scale: Scale,
     /// Order of the tiles.
     pub schedule: Schedule,
-    /// flash3: into how many shares the query heads of a KV head are divided. Each counts as a KV head in `shape` and `schedule`, with
-    /// its own tiles of the same keys; shares of one head have neighbouring numbers. More than 1 where the kernel is specialised to have
-    /// shares, else 1.
+    /// flash3: into how many shares the query heads of a KV head are divided; more than 1 with [`crate::spec::Constant::Shares`]. Each
+    /// counts as a KV head in `shape` and `schedule`, with its own tiles of the same keys, and neighbours have the same keys.
     pub n_shares: u32,
 }
 
