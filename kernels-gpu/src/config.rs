@@ -197,6 +197,9 @@ const fn rows(main: Footprint, threads: u32, row_bytes: u32) -> Footprint {
 /// the other arrives. More stages of Q or dO were no faster (H200).
 pub const TMA_BACKWARD_STAGES: u32 = 2;
 
+/// Semaphores of a tile's sums of dV and dK in the flash3 backward kernel: of each for every consumer warp.
+pub const TMA_BACKWARD_SUM_WARPS: u32 = 2 * 8;
+
 /// Columns of head_dim `head_dim` in whole pieces of 64, as boxes and the accumulator of dQ have them.
 pub const fn padded_columns(head_dim: u32) -> u32 {
     head_dim.next_multiple_of(64)

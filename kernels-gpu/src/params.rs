@@ -218,6 +218,12 @@ pub struct BackwardParams {
     pub dq_semaphore: u64,
     /// Workspace, `u32 [2]`: the next tile to work on; in flash3, the next rows of dQ to round.
     pub tile_counters: u64,
+    /// Workspace, `f32 [KV heads, tiles, 2, block_k, head_dim]`, with several shares: the sums of dV and of dK / scale, in the order
+    /// of the registers that hold them; `head_dim` is the kernel's.
+    pub dkv_accum: u64,
+    /// Workspace, `u32 [KV heads, tiles, 2 · 8]`, with several shares: how many threads of each consumer warp have added to dV, and
+    /// to dK.
+    pub dkv_semaphore: u64,
     /// `seqlen_q` rounded up to a multiple of the query block.
     pub padded_q: u64,
     /// Sizes.
@@ -231,6 +237,9 @@ pub struct BackwardParams {
     /// As in [`ForwardParams`]. What the workspace has for each query block or row, it then has for `heads_q` heads of those of all
     /// sequences, one behind the other, each padded to whole blocks.
     pub list: TileList,
+    /// flash3: into how many shares the query heads of a KV head are divided; more than 1 with [`crate::spec::Constant::Shares`]. Each
+    /// counts as a KV head in `shape` and `schedule`, with its own tiles of the same keys, and neighbours have the same keys.
+    pub n_shares: u32,
 }
 
 /// Parameters of the flash3 backward kernel behind `delta`.
@@ -368,7 +377,7 @@ slots!(
 slots!(
     BackwardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Tensor(DO) d_o, Tensor(DQ) d_q, Tensor(DK) d_k,
     Tensor(DV) d_v, Vector(Lse) lse, Vector(DLse) d_lse, Workspace lse_log2, Workspace delta, Workspace d_q_accum,
-    Workspace dq_semaphore, Workspace tile_counters, Within list,
+    Workspace dq_semaphore, Workspace tile_counters, Workspace dkv_accum, Workspace dkv_semaphore, Within list,
 );
 slots!(
     StandardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Tensor(DO) d_o, Tensor(DQ) d_q, Tensor(DK) d_k,
@@ -416,9 +425,11 @@ const _: () = assert!(size_of::<ForwardParams>() == 4 * 32 + 8 + 32 + 8 + 8 + 20
 const _: () = assert!(size_of::<TensorMap>() == 128);
 const _: () =
     assert!(size_of::<TmaForwardParams>() == 4 * 128 + 32 + 2 * 8 + 32 + 8 + 8 + 20 + 4 + 40);
-const _: () = assert!(size_of::<BackwardParams>() == 8 * 32 + 8 * 8 + 32 + 8 + 8 + 20 + 4 + 40);
 const _: () =
-    assert!(size_of::<TmaBackwardParams>() == 6 * 128 + 8 * 32 + 8 * 8 + 32 + 8 + 8 + 20 + 4 + 40);
+    assert!(size_of::<BackwardParams>() == 8 * 32 + 10 * 8 + 32 + 8 + 8 + 20 + 4 + 40 + 8);
+const _: () = assert!(
+    size_of::<TmaBackwardParams>() == 6 * 128 + 8 * 32 + 10 * 8 + 32 + 8 + 8 + 20 + 4 + 40 + 16
+);
 const _: () = assert!(size_of::<ClearParams>() == 4 * 32 + 8 + 32 + 8);
 const _: () = assert!(size_of::<StandardParams>() == 8 * 32 + 6 * 8 + 32 + 8 + 8 + 48);
 const _: () = {

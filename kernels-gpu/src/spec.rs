@@ -21,11 +21,19 @@ pub enum Constant {
     LeftBound,
     /// Sequences have lengths of their own, which lie in device memory: packed rows, used lengths.
     Lengths,
+    /// Several tiles of keys have the same keys, each with a share of the query heads that share them: flash3's backward pass
+    /// where tiles are few.
+    Shares,
 }
 
 impl Constant {
     /// All of them, in the order of their bits in a [`Spec`].
-    pub const ALL: [Constant; 3] = [Constant::RightBound, Constant::LeftBound, Constant::Lengths];
+    pub const ALL: [Constant; 4] = [
+        Constant::RightBound,
+        Constant::LeftBound,
+        Constant::Lengths,
+        Constant::Shares,
+    ];
 
     /// Its name, as plans print it.
     pub const fn name(self) -> &'static str {
@@ -33,6 +41,7 @@ impl Constant {
             Constant::RightBound => "right_bound",
             Constant::LeftBound => "left_bound",
             Constant::Lengths => "lengths",
+            Constant::Shares => "shares",
         }
     }
 
@@ -42,6 +51,7 @@ impl Constant {
             Constant::RightBound => "ferroflash_spec_right_bound",
             Constant::LeftBound => "ferroflash_spec_left_bound",
             Constant::Lengths => "ferroflash_spec_lengths",
+            Constant::Shares => "ferroflash_spec_shares",
         }
     }
 

@@ -263,6 +263,12 @@ impl Kind {
             Kind::Clear | Kind::TileList | Kind::TmaTileList => {
                 &[Constant::RightBound, Constant::LeftBound]
             }
+            Kind::TmaBackward => &[
+                Constant::RightBound,
+                Constant::LeftBound,
+                Constant::Lengths,
+                Constant::Shares,
+            ],
             _ => &[Constant::RightBound, Constant::LeftBound, Constant::Lengths],
         }
     }
@@ -310,11 +316,25 @@ impl Variant {
         const WINDOW: Spec = CAUSAL.with(Constant::LeftBound);
         const PACKED: Spec = Spec::PLAIN.with(Constant::Lengths);
         const PACKED_CAUSAL: Spec = CAUSAL.with(Constant::Lengths);
+        const SHARES: Spec = Spec::PLAIN.with(Constant::Shares);
+        const CAUSAL_SHARES: Spec = CAUSAL.with(Constant::Shares);
+        const WINDOW_SHARES: Spec = WINDOW.with(Constant::Shares);
         match (self.kind.constants(), self.tiles) {
             ([], _) => &[Spec::PLAIN],
             ([_], _) => &[Spec::PLAIN, PACKED],
             ([_, _], TileShape::Wide) => &[Spec::PLAIN, CAUSAL],
             ([_, _], _) => &[Spec::PLAIN, CAUSAL, WINDOW],
+            ([_, _, _, _], TileShape::Wide) => &[Spec::PLAIN, CAUSAL, SHARES],
+            ([_, _, _, _], _) => &[
+                Spec::PLAIN,
+                CAUSAL,
+                WINDOW,
+                PACKED,
+                PACKED_CAUSAL,
+                SHARES,
+                CAUSAL_SHARES,
+                WINDOW_SHARES,
+            ],
             (_, TileShape::Wide) => &[Spec::PLAIN, CAUSAL, PACKED, PACKED_CAUSAL],
             _ => &[Spec::PLAIN, CAUSAL, WINDOW, PACKED, PACKED_CAUSAL],
         }

@@ -13,6 +13,7 @@
 //! | [`compact`] | two sets of their own for the compact tiles of flash2's backward pass |
 //! | [`short`] | two sets of their own for the compact tiles of flash3's forward pass |
 //! | [`orders`] | sets of their own for the orders of tiles in flash3's backward pass |
+//! | [`shares`] | sets of their own for few tiles of shared keys in flash3's backward pass |
 //! | [`wide_tiles`] | a set of its own for the wide tiles of flash3's forward pass |
 
 pub mod aimed;
@@ -20,6 +21,7 @@ pub mod compact;
 pub mod lengths;
 pub mod orders;
 mod random;
+pub mod shares;
 pub mod short;
 pub mod wide_tiles;
 pub mod windows;
@@ -387,6 +389,9 @@ mod tests {
             orders::shifted(),
             orders::lists(),
             orders::causal(),
+            shares::full(),
+            shares::causal(),
+            shares::windows(),
             wide_tiles::all(),
             windows::all(),
             lengths::all(),

@@ -6,7 +6,7 @@ use ferroflash::{Algorithm, Backend, Device};
 pub use ferroflash_kernels::variants::TileShape;
 
 use crate::cases::compact::COMPACT_HEAD_DIM;
-use crate::cases::{HEAD_DIMS, orders};
+use crate::cases::{HEAD_DIMS, orders, shares};
 use crate::suite::say;
 
 /// A backend under test.
@@ -118,6 +118,18 @@ pub const EMULATED_ONE_SM: Subject = Subject {
     ..EMULATED_HOPPER
 };
 
+/// The emulator as a Hopper of so many SMs that flash3's backward pass divides query heads into shares.
+pub const EMULATED_SHARES: Subject = Subject {
+    open: |seed| {
+        let options = EmulatorOptions::hopper(seed);
+        Ok(Device::emulated(EmulatorOptions {
+            device: of_sms(options.device, shares::N_SMS),
+            ..options
+        }))
+    },
+    ..EMULATED_ORDERS
+};
+
 /// The kernels on the first GPU.
 pub const CUDA: Subject = Subject {
     backend: Backend::Cuda,
@@ -176,6 +188,16 @@ pub const CUDA_ORDERS: Subject = Subject {
     n_random: 100,
     tiles: Tiles::Any,
     ..CUDA
+};
+
+/// The same with the SMs of [`EMULATED_SHARES`].
+pub const CUDA_SHARES: Subject = Subject {
+    open: |seed| {
+        let device = (CUDA.open)(seed)?;
+        let limits = of_sms(device.info().clone(), shares::N_SMS);
+        Ok(device.planned_as(limits))
+    },
+    ..CUDA_ORDERS
 };
 
 /// The same; the tiles of long sequences are wide.

@@ -253,3 +253,35 @@ macro_rules! stages_suite {
         }
     };
 }
+
+/// Makes the tests of a backend whose device has so many SMs that flash3's backward pass divides the query heads of small problems
+/// into shares.
+#[macro_export]
+macro_rules! shares_suite {
+    ($subject:path) => {
+        mod shares {
+            use $crate::cases::shares;
+            use $crate::path;
+            use $crate::subject::Subject;
+            use $crate::suite::check;
+
+            const SUBJECT: Subject = $subject;
+            const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::Flash3;
+
+            #[test]
+            fn full() {
+                check(&SUBJECT, ALGORITHM, path!("full"), shares::full());
+            }
+
+            #[test]
+            fn causal() {
+                check(&SUBJECT, ALGORITHM, path!("causal"), shares::causal());
+            }
+
+            #[test]
+            fn windows() {
+                check(&SUBJECT, ALGORITHM, path!("windows"), shares::windows());
+            }
+        }
+    };
+}

@@ -12,3 +12,4 @@ conformance::edges_suite!(conformance::subject::CUDA_OF_FEW_SMS {
     flash2: Flash2,
     flash3: Flash3
 });
+conformance::shares_suite!(conformance::subject::CUDA_SHARES);

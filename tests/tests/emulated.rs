@@ -16,3 +16,4 @@ conformance::stages_suite!(conformance::subject::EMULATED_ONE_SM {
     flash2: Flash2,
     flash3: Flash3
 });
+conformance::shares_suite!(conformance::subject::EMULATED_SHARES);

@@ -1,14 +1,16 @@
 //! What the backward passes of flash2 and flash3 share: their kernels, the workspace that they hand on, the parameters.
 
-use ferroflash_kernels::config::Footprint;
-use ferroflash_kernels::params::{BackwardParams, Params, Schedule, TensorMap, TileList};
-use ferroflash_kernels::variants::Kind;
+use ferroflash_kernels::config::{self, Footprint};
+use ferroflash_kernels::params::{BackwardParams, Params, Schedule, Shape, TensorMap, TileList};
+use ferroflash_kernels::spec::Constant;
+use ferroflash_kernels::variants::{Kind, Variant};
 
 use super::reason::Reason;
 use super::select::{PassKernels, grid};
 use super::views::{scale, shape};
 use super::workspace::WorkspaceLayout;
 use super::{DeviceInfo, PlannedLaunch, clear, lengths, schedule};
+use crate::problem::Problem;
 use crate::validate::Checked;
 
 /// How the main kernel of a pass cuts the problem.
@@ -22,35 +24,50 @@ pub struct Cut {
     pub tiles: u32,
     /// (batch, head) pairs of queries.
     pub heads_q: u64,
-    /// (batch, head) pairs of keys.
+    /// (batch, head) pairs of keys; shares of one count each.
     pub heads_k: u64,
+    /// Query heads that a tile of keys meets.
+    pub group_size: u64,
+    /// Shares of the query heads of a KV head: tiles that have the same keys.
+    pub n_shares: u64,
 }
 
 impl Cut {
-    /// By the blocks and tiles of this kernel. Where sequences have lengths of their own, those of all sequences count for each
-    /// head, as many as there can be.
-    pub fn new(checked: &Checked, main: &Footprint) -> Result<Cut, Reason> {
-        let problem = checked.problem();
+    /// By the blocks and tiles of this kernel.
+    pub fn new(problem: &Problem, main: &Footprint) -> Cut {
         let block_q = u64::from(main.block_q);
-        let (q_blocks, tiles, batch) = match checked.has_lengths() {
-            true => (
-                lengths::most_q_blocks(problem, main.block_q),
-                lengths::most_k_blocks(problem, main.block_k),
-                1,
-            ),
-            false => (
-                (problem.seqlen_q() as u64).div_ceil(block_q),
-                (problem.seqlen_k() as u64).div_ceil(main.block_k.into()),
-                problem.batch(),
-            ),
-        };
-        Ok(Cut {
+        Cut {
             block_q,
-            padded_q: q_blocks * block_q,
+            padded_q: (problem.seqlen_q() as u64).next_multiple_of(block_q),
+            tiles: (problem.seqlen_k() as u32).div_ceil(main.block_k),
+            heads_q: (problem.batch() * problem.heads_q()) as u64,
+            heads_k: (problem.batch() * problem.heads_k()) as u64,
+            group_size: problem.group_size() as u64,
+            n_shares: 1,
+        }
+    }
+
+    /// The same where sequences have lengths of their own: of a head of all sequences, as many as there can be.
+    pub fn of_lengths(problem: &Problem, main: &Footprint) -> Result<Cut, Reason> {
+        let tiles = lengths::most_k_blocks(problem, main.block_k);
+        let block_q = u64::from(main.block_q);
+        Ok(Cut {
+            padded_q: lengths::most_q_blocks(problem, main.block_q) * block_q,
             tiles: grid("the number of key tiles", &[tiles])?,
-            heads_q: (batch * problem.heads_q()) as u64,
-            heads_k: (batch * problem.heads_k()) as u64,
+            heads_q: problem.heads_q() as u64,
+            heads_k: problem.heads_k() as u64,
+            ..Cut::new(problem, main)
         })
+    }
+
+    /// The same with so many shares, which the query heads of a KV head can be divided into.
+    pub fn in_shares(&self, n_shares: u64) -> Cut {
+        Cut {
+            heads_k: self.heads_k * n_shares,
+            group_size: self.group_size / n_shares,
+            n_shares,
+            ..*self
+        }
     }
 
     /// Blocks of queries of a head.
@@ -114,7 +131,11 @@ pub fn launches(
             }
         };
         if grid > 0 {
-            launches.push(PlannedLaunch::new(checked, variant, grid, params));
+            let mut launch = PlannedLaunch::new(checked, variant, grid, params);
+            if cut.n_shares > 1 && variant.kind == Kind::TmaBackward {
+                launch.spec = launch.spec.with(Constant::Shares);
+            }
+            launches.push(launch);
         }
     }
     Ok(launches)
@@ -123,6 +144,7 @@ pub fn launches(
 /// What the kernels share; the workspace's pieces are laid out here. The accumulator of dQ has `columns` columns.
 pub fn params(
     checked: &Checked,
+    main: &Variant,
     cut: &Cut,
     columns: u32,
     schedule: Schedule,
@@ -133,6 +155,7 @@ pub fn params(
         heads_q: heads,
         ..
     } = cut;
+    let shape = shape(checked);
     let f32_bytes = size_of::<f32>() as u64;
     let mut push = |name, factors: &[u64]| workspace.place(name, factors);
     let lse_log2 = push("lse_log2", &[heads, padded_q, f32_bytes])?;
@@ -143,6 +166,19 @@ pub fn params(
         &[heads, cut.q_blocks(), size_of::<u32>() as u64],
     )?;
     let tile_counters = push("tile_counters", &[2, size_of::<u32>() as u64])?;
+    let (mut dkv_accum, mut dkv_semaphore) = (0, 0);
+    if cut.n_shares > 1 {
+        let head_dim = main.head_dim.unwrap_or(shape.head_dim);
+        let kv_heads = cut.heads_k / cut.n_shares;
+        let tiles = [kv_heads, cut.tiles.into()];
+        let keys = [2, main.footprint.block_k.into(), head_dim.into(), f32_bytes];
+        dkv_accum = push("dkv_accum", &[tiles.as_slice(), &keys].concat())?;
+        let warps = [
+            config::TMA_BACKWARD_SUM_WARPS.into(),
+            size_of::<u32>() as u64,
+        ];
+        dkv_semaphore = push("dkv_semaphore", &[tiles, warps].concat())?;
+    }
 
     Ok(BackwardParams {
         lse_log2,
@@ -150,11 +186,18 @@ pub fn params(
         d_q_accum,
         dq_semaphore,
         tile_counters,
+        dkv_accum,
+        dkv_semaphore,
         padded_q,
-        shape: shape(checked),
+        shape: Shape {
+            heads_k: shape.heads_k * cut.n_shares as u32,
+            group_size: cut.group_size as u32,
+            ..shape
+        },
         window: checked.window(),
         scale: scale(checked),
         schedule,
+        n_shares: cut.n_shares as u32,
         ..Default::default()
     })
 }

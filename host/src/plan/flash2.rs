@@ -74,13 +74,16 @@ pub fn backward(
         return Ok(Vec::new());
     };
     let problem = checked.problem();
-    let cut = Cut::new(checked, &main.footprint)?;
+    let cut = match checked.has_lengths() {
+        true => Cut::of_lengths(problem, &main.footprint)?,
+        false => Cut::new(problem, &main.footprint),
+    };
     let schedule = schedule::backward(problem, &cut, device, &main.footprint);
     let columns = problem.head_dim() as u32;
     let (list, before) = backward::before(checked, &main.footprint, &[], workspace)?;
     let params = BackwardParams {
         list,
-        ..backward::params(checked, &cut, columns, schedule, workspace)?
+        ..backward::params(checked, main, &cut, columns, schedule, workspace)?
     };
     backward::launches(
         checked,

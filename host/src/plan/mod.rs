@@ -257,6 +257,16 @@ impl PlannedLaunch {
         }
     }
 
+    /// Into how many shares its tiles of keys divide the query heads of a KV head.
+    fn n_shares(&self) -> u32 {
+        match self.params {
+            Params::Backward(pass) | Params::TmaBackward(TmaBackwardParams { pass, .. }) => {
+                pass.n_shares
+            }
+            _ => 1,
+        }
+    }
+
     /// How many query heads share its tiles.
     fn packed_heads(&self) -> u32 {
         match self.params {
@@ -337,6 +347,9 @@ impl fmt::Display for Plan {
                     "            tiles {} heads {} heads_per_group {}",
                     schedule.tiles, schedule.heads, schedule.heads_per_group
                 )?;
+                if launch.n_shares() > 1 {
+                    write!(f, ", {} shares of a KV head", launch.n_shares())?;
+                }
                 if schedule.stride == 2 {
                     write!(f, ", every second tile first")?;
                 }

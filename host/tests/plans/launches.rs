@@ -6,6 +6,7 @@ use ferroflash::plan::kinds;
 use ferroflash::tensor::Description;
 use ferroflash::validate::{Checked, check};
 use ferroflash_kernels::params::{BackwardParams, FASTEST, ORDERED, Params, SHIFTED, Schedule};
+use ferroflash_kernels::spec::Constant;
 use ferroflash_kernels::variants::Kind;
 
 use super::*;
@@ -199,8 +200,14 @@ fn pass_params(plan: &Plan, address: impl Fn(Argument) -> u64) -> Vec<BackwardPa
 
 #[test]
 fn workspace_pieces_are_bound_after_one_another() {
-    for algorithm in FLASH {
-        let plan = plan_of(llama_like(), Pass::Backward, Some(algorithm)).unwrap();
+    let shared_keys = || llama_like().heads_k(1);
+    for (algorithm, problem, in_shares) in [
+        (Algorithm::Flash3, llama_like(), false),
+        (Algorithm::Flash2, llama_like(), false),
+        (Algorithm::Flash3, shared_keys(), true),
+        (Algorithm::Flash2, shared_keys(), false),
+    ] {
+        let plan = plan_of(problem, Pass::Backward, Some(algorithm)).unwrap();
         let address = |argument| (argument as u64 + 1) << 20;
         let params = pass_params(&plan, address);
         assert!(
@@ -211,20 +218,26 @@ fn workspace_pieces_are_bound_after_one_another() {
         assert_eq!(params.q.base, address(Argument::Q));
         assert_eq!(params.lse, address(Argument::Lse));
         assert_eq!(params.d_q.base, address(Argument::DQ));
-        let bound = [
+        let mut bound = vec![
             params.lse_log2,
             params.delta,
             params.d_q_accum,
             params.dq_semaphore,
             params.tile_counters,
         ];
+        assert_eq!(params.n_shares > 1, in_shares);
+        if in_shares {
+            bound.extend([params.dkv_accum, params.dkv_semaphore]);
+            let main = plan.launches.last().unwrap();
+            assert!(main.spec.has(Constant::Shares), "{plan}");
+        }
         let offsets: Vec<u64> = plan
             .workspace
             .pieces()
             .iter()
             .map(|piece| WORKSPACE + piece.offset_bytes)
             .collect();
-        assert_eq!(bound.to_vec(), offsets);
+        assert_eq!(bound, offsets);
     }
 }
 

@@ -7,6 +7,7 @@ use ferroflash::tensor::Place;
 use ferroflash::validate::without_tensors;
 use ferroflash::{Algorithm, Backend, Dtype, Mask, Order, Pass, Problem, ProblemBuilder};
 
+mod backward;
 mod launches;
 
 fn plan_of(
@@ -149,65 +150,6 @@ fn forward_padded_to_the_next_head_dim() {
               candidate flash3    chosen
               candidate flash2    cannot run: head_dim is 72; its kernels are compiled for 32, 64, 128
               candidate flash1    cannot run: its forward kernels are not built yet
-              candidate standard  could run; a faster one can too
-              candidate tiled     cannot run: it does not run on cuda
-        "#]],
-    );
-}
-
-#[test]
-fn backward_causal() {
-    check(
-        llama_like().order(Order::Fastest),
-        Pass::Backward,
-        None,
-        expect![[r#"
-            Backward with flash3 on cuda
-              problem   bf16 q [2, 4096, 32, 128] k [2, 4096, 8, 128] causal scale 0.088388346 Fastest
-              launch    backward_delta_sm90a_bf16_d128 plain grid 4096 threads 256 shared 0
-                        tiles 32 heads 16 heads_per_group 4
-              launch    backward_sm90a_bf16_d128 right_bound grid 132 threads 384 shared 230848
-                        tiles 32 heads 16 heads_per_group 4
-              workspace 136331776 bytes
-                          lse_log2      at          256, 1048576 bytes
-                          delta         at      1048832, 1048576 bytes
-                          d_q_accum     at      2097408, 134217728 bytes
-                          dq_semaphore  at    136315136, 16384 bytes
-                          tile_counters at    136331520, 8 bytes
-              standard attention would need 6442450944 bytes
-              candidate flash3    chosen
-              candidate flash2    could run; a faster one can too
-              candidate flash1    cannot run: its backward kernels are not built yet
-              candidate standard  could run; a faster one can too
-              candidate tiled     cannot run: it does not run on cuda
-        "#]],
-    );
-}
-
-#[test]
-fn backward_in_shifted_order() {
-    let problem = llama_like().mask(Mask::Full).head_dim(72);
-    check(
-        problem,
-        Pass::Backward,
-        None,
-        expect![[r#"
-            Backward with flash3 on cuda
-              problem   bf16 q [2, 4096, 32, 72] k [2, 4096, 8, 72] full scale 0.11785113 Deterministic
-              launch    backward_delta_sm90a_bf16_d96 plain grid 4096 threads 256 shared 0
-                        tiles 32 heads 16 heads_per_group 4, shifted order
-              launch    backward_sm90a_bf16_d96 plain grid 132 threads 384 shared 230848
-                        tiles 32 heads 16 heads_per_group 4, shifted order
-              workspace 136331776 bytes
-                          lse_log2      at          256, 1048576 bytes
-                          delta         at      1048832, 1048576 bytes
-                          d_q_accum     at      2097408, 134217728 bytes
-                          dq_semaphore  at    136315136, 16384 bytes
-                          tile_counters at    136331520, 8 bytes
-              standard attention would need 6442450944 bytes
-              candidate flash3    chosen
-              candidate flash2    cannot run: head_dim is 72; its kernels are compiled for 32, 64, 128
-              candidate flash1    cannot run: its backward kernels are not built yet
               candidate standard  could run; a faster one can too
               candidate tiled     cannot run: it does not run on cuda
         "#]],

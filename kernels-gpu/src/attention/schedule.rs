@@ -42,7 +42,8 @@ pub enum Direction {
 pub struct BackwardTile {
     /// Which tile of keys.
     pub k_block: u32,
-    /// Which (batch, KV head): `batch_idx · heads_k + head_idx`.
+    /// Which (batch, KV head): `batch_idx · heads_k + head_idx`. Shares count as KV heads: see
+    /// [`crate::params::BackwardParams::n_shares`].
     pub head: u32,
     /// Which way it walks.
     pub direction: Direction,
@@ -126,6 +127,24 @@ pub fn backward(schedule: &Schedule, work: Work, tile_idx: u32) -> BackwardTile 
             head: place.head,
             direction: Direction::Down,
         }
+    }
+}
+
+/// The same where each KV head counts `n_shares` times: first come all heads' first shares, then all second ones. So a tile meets
+/// the one that it waits for, of the same keys and the share before, as late as can be.
+#[inline(always)]
+pub fn backward_in_shares(
+    schedule: &Schedule,
+    work: Work,
+    tile_idx: u32,
+    n_shares: u32,
+) -> BackwardTile {
+    let tile = backward(schedule, work, tile_idx);
+    let kv_heads = divide(schedule.heads, n_shares);
+    let share = divide(tile.head, kv_heads);
+    BackwardTile {
+        head: (tile.head - share * kv_heads) * n_shares + share,
+        ..tile
     }
 }
 

@@ -75,7 +75,12 @@ unsafe fn special_registers(_: u64, output: u64) {
 }
 
 unsafe fn spec_constants(_: u64, output: u64) {
-    let constants = [spec::right_bound(), spec::left_bound(), spec::lengths()];
+    let constants = [
+        spec::right_bound(),
+        spec::left_bound(),
+        spec::lengths(),
+        spec::shares(),
+    ];
     put_all(output, 0, &constants.map(u32::from));
 }
 

@@ -42,3 +42,11 @@ pub fn left_bound() -> bool {
 pub fn lengths() -> bool {
     constant!(Lengths, "mov.u32 {x}, ferroflash_spec_lengths;")
 }
+
+/// `mov.u32 r, ferroflash_spec_shares`: [`Constant::Shares`].
+///
+/// PTX 1.0, sm_10.
+#[inline(always)]
+pub fn shares() -> bool {
+    constant!(Shares, "mov.u32 {x}, ferroflash_spec_shares;")
+}

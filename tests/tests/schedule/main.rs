@@ -4,4 +4,5 @@
 
 mod idle;
 mod properties;
+mod shares;
 mod simulator;

@@ -21,7 +21,7 @@ fn launches(max_seqlen: u32, order: u32) -> impl Strategy<Value = Launch> {
     };
     (
         (1..=max_seqlen, 1..=max_seqlen, any::<bool>()),
-        (1u32..3, 1u32..4, 1u32..4),
+        (1u32..3, 1u32..4, 1u32..4, 1u32..4),
         sides,
         (select(vec![64u32, 80, 128]), select(vec![64u32, 128])),
         (1u32..20, 0u32..20, select(vec![1u32, 2])),
@@ -29,7 +29,7 @@ fn launches(max_seqlen: u32, order: u32) -> impl Strategy<Value = Launch> {
         .prop_map(
             move |(
                 (q, k, equal),
-                (batch, heads_k, group_size),
+                (batch, kv_heads, group_size, n_shares),
                 (left, right),
                 (block_q, block_k),
                 rest,
@@ -37,6 +37,7 @@ fn launches(max_seqlen: u32, order: u32) -> impl Strategy<Value = Launch> {
                 let (resident, of_group, stride) = rest;
                 let seqlen_q = if equal { k } else { q };
                 let tiles = k.div_ceil(block_k);
+                let heads_k = kv_heads * n_shares;
                 let shape = Shape {
                     batch,
                     heads_q: heads_k * group_size,
@@ -75,6 +76,7 @@ fn launches(max_seqlen: u32, order: u32) -> impl Strategy<Value = Launch> {
                         order: if shifted { SHIFTED } else { ORDERED },
                         stride: if shifted { stride } else { 1 },
                     },
+                    n_shares,
                     block_q,
                     block_k,
                     grid,
@@ -129,6 +131,7 @@ const TIMES: Times = Times {
     step: 1,
     end: 1,
     hand_over: 1,
+    sum: 1,
 };
 
 proptest! {
@@ -184,6 +187,20 @@ proptest! {
         prop_assert!(matches!(ending, Ending::Done(_)), "{ending:?}");
     }
 
+    /// Shares of the same keys are claimed in their order, and together meet every query head once: a tile waits, for dV and dK, for
+    /// one that was claimed earlier.
+    #[test]
+    fn shares_are_claimed_in_their_order(launch in any_launches(600)) {
+        let mut claimed: HashMap<(u32, u32), u32> = HashMap::new();
+        for way in launch.ways() {
+            let (kv_head, share) = (way.tile.head / launch.n_shares, way.tile.head % launch.n_shares);
+            let before = claimed.entry((kv_head, way.tile.k_block)).or_default();
+            prop_assert_eq!(*before, share);
+            *before += 1;
+        }
+        prop_assert!(claimed.values().all(|&n| n == launch.n_shares));
+    }
+
     /// Nobody waits in a shifted order whose tiles all begin together.
     #[test]
     fn the_shifted_order_costs_no_time(launch in shifted(4000)) {
@@ -191,7 +208,7 @@ proptest! {
         let grid = tiles * heads;
         let with = |order| {
             let schedule = Schedule { heads_per_group: heads, order, stride: 1, ..launch.schedule };
-            let launch = Launch { schedule, grid, resident: grid, ..launch };
+            let launch = Launch { schedule, grid, resident: grid, n_shares: 1, ..launch };
             run(&launch, &launch.ways(), TIMES, |_| 0)
         };
         let steps = launch.shape.seqlen_q.div_ceil(launch.block_q) * launch.shape.group_size;
@@ -230,6 +247,7 @@ fn a_shifted_order_whose_tiles_are_not_all_resident_is_stuck() {
             order: SHIFTED,
             stride: 1,
         },
+        n_shares: 1,
         block_q: 64,
         block_k: 128,
         grid: 4,

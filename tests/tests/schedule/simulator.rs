@@ -16,6 +16,8 @@ pub struct Launch {
     pub window: Window,
     pub bounds: Bounds,
     pub schedule: Schedule,
+    /// Shares of the query heads of a KV head; each is a KV head of `shape`.
+    pub n_shares: u32,
     pub block_q: u32,
     pub block_k: u32,
     /// Number of blocks.
@@ -62,7 +64,12 @@ impl Launch {
         } = self;
         let band = self.band();
         let way = |claimed| {
-            let tile = schedule::backward(schedule, band.bounds().work(), claimed);
+            let tile = schedule::backward_in_shares(
+                schedule,
+                band.bounds().work(),
+                claimed,
+                self.n_shares,
+            );
             let blocks = block_order::q_blocks(&band, tile.k_block, *block_q, *block_k);
             if blocks.n() == 0 {
                 return None;
@@ -86,6 +93,22 @@ impl Launch {
             .collect()
     }
 
+    /// The same problem, of so many query and KV heads, in so many shares and another order.
+    pub fn in_shares(&self, heads: (usize, usize), n_shares: u32, schedule: Schedule) -> Launch {
+        let heads_k = heads.1 as u32 * n_shares;
+        Launch {
+            shape: Shape {
+                heads_k,
+                group_size: heads.0 as u32 / heads_k,
+                ..self.shape
+            },
+            schedule,
+            n_shares,
+            grid: self.resident,
+            ..*self
+        }
+    }
+
     /// The number of a block of dQ among those of all heads.
     fn block_of_d_q(&self, way: &Way, step: Step) -> u32 {
         let blocks = self.shape.seqlen_q.div_ceil(self.block_q).max(1);
@@ -104,6 +127,8 @@ pub struct Times {
     pub end: u64,
     /// From an addition to the next tile's.
     pub hand_over: u64,
+    /// To add dV, or dK, of a tile to those of the shares before.
+    pub sum: u64,
 }
 
 /// How a launch ends.
@@ -114,6 +139,9 @@ pub enum Ending {
     /// So many blocks wait for ranks that never come.
     Stuck(usize),
 }
+
+/// dV, or dK, of a tile of keys: the KV head, the tile, and which of the two.
+type Sum = (u32, u32, usize);
 
 /// A launch that runs.
 struct Run<'a> {
@@ -128,6 +156,10 @@ struct Run<'a> {
     semaphores: HashMap<u32, (u32, u64)>,
     /// Who waits for which rank at which block of dQ.
     waiting: HashMap<(u32, u32), u32>,
+    /// How many shares have added to the sums of dV and dK of each tile of keys, and when the next may.
+    sums: HashMap<Sum, (u32, u64)>,
+    /// Who waits for which share there.
+    waiting_for_sums: HashMap<(Sum, u32), u32>,
     tile_counter: u32,
     launched: u32,
     time: u64,
@@ -148,6 +180,8 @@ pub fn run(
         at: vec![(0, 0); launch.grid as usize],
         semaphores: HashMap::new(),
         waiting: HashMap::new(),
+        sums: HashMap::new(),
+        waiting_for_sums: HashMap::new(),
         tile_counter: 0,
         launched: 0,
         time: 0,
@@ -158,9 +192,12 @@ pub fn run(
     while let Some(Reverse((now, block))) = run.ready.pop() {
         let (tile_idx, idx) = run.at[block as usize];
         let way = &ways[tile_idx as usize];
-        run.add(now, block, delay(launch.block_of_d_q(way, way.steps[idx])));
+        match way.steps.get(idx) {
+            Some(&step) => run.add(now, block, delay(launch.block_of_d_q(way, step))),
+            None => run.add_share(now, block),
+        }
     }
-    match run.waiting.len() {
+    match run.waiting.len() + run.waiting_for_sums.len() {
         0 => Ending::Done(run.time),
         n => Ending::Stuck(n),
     }
@@ -220,13 +257,51 @@ impl Run<'_> {
                 self.ready.push(Reverse((from, next)));
             }
         }
+        self.at[block as usize].1 += 1;
         if idx + 1 < way.steps.len() {
-            self.at[block as usize].1 += 1;
             let next = now + self.times.step + delay;
             self.ready.push(Reverse((next, block)));
+        } else if self.launch.n_shares > 1 {
+            self.ready.push(Reverse((now, block)));
         } else {
-            let next = tile_idx + block_order::shifted_blocks(&self.launch.schedule);
-            self.begin_tile(now + self.times.end, block, next);
+            self.end_tile(now, block);
         }
+    }
+
+    /// A block that has made all steps of a tile adds dV, then dK, to those of the shares before, or begins to wait for these.
+    fn add_share(&mut self, now: u64, block: u32) {
+        let (tile_idx, idx) = self.at[block as usize];
+        let way = &self.ways[tile_idx as usize];
+        let nth = idx - way.steps.len();
+        let share = way.tile.head % self.launch.n_shares;
+        let sum = (way.tile.head / self.launch.n_shares, way.tile.k_block, nth);
+        let (turn, from) = self.sums.get(&sum).copied().unwrap_or((0, 0));
+        if turn != share {
+            self.waiting_for_sums.insert((sum, share), block);
+            return;
+        }
+        if from > now {
+            self.ready.push(Reverse((from, block)));
+            return;
+        }
+        let done = now + self.times.sum;
+        let from = done + self.times.hand_over;
+        self.sums.insert(sum, (turn + 1, from));
+        if let Some(next) = self.waiting_for_sums.remove(&(sum, turn + 1)) {
+            self.ready.push(Reverse((from, next)));
+        }
+        self.at[block as usize].1 += 1;
+        if nth == 0 {
+            self.ready.push(Reverse((done, block)));
+        } else {
+            self.end_tile(done, block);
+        }
+    }
+
+    /// A block goes on to its next tile.
+    fn end_tile(&mut self, now: u64, block: u32) {
+        let (tile_idx, _) = self.at[block as usize];
+        let next = tile_idx + block_order::shifted_blocks(&self.launch.schedule);
+        self.begin_tile(now + self.times.end, block, next);
     }
 }

@@ -7,6 +7,7 @@ use ferroflash_kernels::variants::Kind;
 use super::WARPGROUP_ROWS;
 use crate::plan::backward::{self, Cut};
 use crate::plan::reason::Reason;
+use crate::plan::schedule::TmaBackward;
 use crate::plan::select::PassKernels;
 use crate::plan::tensor_map::boxes;
 use crate::plan::workspace::WorkspaceLayout;
@@ -25,11 +26,14 @@ pub fn launches(
     };
     let problem = checked.problem();
     let footprint = &main.footprint;
-    let cut = Cut::new(checked, footprint)?;
     let columns = config::padded_columns(main.head_dim.unwrap_or(problem.head_dim() as u32));
-    let schedule = match checked.has_lengths() {
-        true => schedule::tma_backward_in_a_list(problem, &cut, device, footprint),
-        false => schedule::tma_backward(problem, &cut, device, footprint),
+    let (cut, schedule) = if checked.has_lengths() {
+        let cut = Cut::of_lengths(problem, footprint)?;
+        let schedule = schedule::tma_backward_in_a_list(problem, &cut, device, footprint);
+        (cut, schedule)
+    } else {
+        let TmaBackward { cut, schedule, .. } = schedule::tma_backward(problem, device, footprint);
+        (cut, schedule)
     };
     let maps = [
         boxes(footprint.block_q, 1),
@@ -42,7 +46,7 @@ pub fn launches(
     let (list, before) = backward::before(checked, footprint, &maps, workspace)?;
     let pass = BackwardParams {
         list,
-        ..backward::params(checked, &cut, columns, schedule, workspace)?
+        ..backward::params(checked, main, &cut, columns, schedule, workspace)?
     };
     let [q, k, v, d_o, d_k, d_v] = maps;
     let params = TmaBackwardParams {

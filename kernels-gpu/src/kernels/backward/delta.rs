@@ -34,6 +34,7 @@ pub unsafe fn delta<E: Element, T: Blocks>(p: &BackwardParams) {
         if block_idx == 0 && thread == 0 {
             global::st_global_x2(p.tile_counters, [0; 2]);
         }
+        clear_shares(p, block_idx * THREADS + thread);
         let head = divide(block_idx, q_blocks);
         let block = block_idx - head * q_blocks;
         let tile = if spec::lengths() {
@@ -178,6 +179,20 @@ unsafe fn d_lse(p: &BackwardParams, rows: &Rows, row: u32) -> f32 {
     }
     // SAFETY: the row lies inside the sequence, and the caller has given the gradients of all of them.
     unsafe { global::ld_global_f32(rows.in_lse(p.d_lse, row)) }
+}
+
+/// Zeroes the semaphores of dV and dK, where there are several shares. Blocks may be fewer than tiles.
+#[inline(always)]
+unsafe fn clear_shares(p: &BackwardParams, mut i: u32) {
+    if p.n_shares <= 1 {
+        return;
+    }
+    let tiles = divide(p.schedule.heads, p.n_shares) * p.schedule.tiles;
+    while i < tiles * config::TMA_BACKWARD_SUM_WARPS {
+        // SAFETY: the workspace has so many semaphores for every tile.
+        unsafe { global::st_global_u32(p.dkv_semaphore + u64::from(i) * 4, 0) };
+        i += special::grid_dim_x() * THREADS;
+    }
 }
 
 /// Zeroes the block's part of the dQ accumulator, for the order in which every tile adds.

@@ -3,7 +3,7 @@
 use super::Tiles;
 use super::layout::Layout;
 use super::producer::map_of_sequence;
-use super::work::{Work, WorkTile};
+use super::work::{Work, WorkTile, kv_head};
 use crate::attention::batch_and_head;
 use crate::attention::mask::{Band, Bounds};
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
@@ -252,6 +252,7 @@ impl Consumer<'_> {
             ..place
         };
         let (batch_idx, head_idx) = batch_and_head(work.tile.head, self.p.shape.heads_k);
+        let head_idx = kv_head(self.p, head_idx);
         let first = work.tile.k_block * T::FOOTPRINT.block_k + first;
         // SAFETY: as `consume`; one thread sends, and waits until what it sent before has left.
         unsafe {

@@ -26,9 +26,10 @@
 
 use super::Tiles;
 use super::consumer::{Consumer, Keys, PackedScores, unpacked};
+use super::shares::Sum;
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
 use crate::params::BackwardMap;
-use crate::ptx::{mbarrier, special, tma};
+use crate::ptx::{mbarrier, spec, special, tma};
 use crate::tile::element::Element;
 use crate::tile::register::{Accumulator, Packed};
 use crate::tile::ring::Ring;
@@ -95,7 +96,15 @@ pub(super) unsafe fn consume<E: Element, T: Tiles>(c: &Consumer) {
                 i += 1;
                 left -= 1;
             }
-            c.finish::<E, T>(n, i, left, &mut kept);
+            let shares = spec::shares();
+            // In wide tiles two texts: with a branch inside, ptxas spills where there are no shares.
+            if !T::OUT_THROUGH_V {
+                c.finish::<E, T>(n, i, left, &mut kept, shares);
+            } else if shares {
+                c.finish::<E, T>(n, i, left, &mut kept, true);
+            } else {
+                c.finish::<E, T>(n, i, left, &mut kept, false);
+            }
             n += 1;
         }
         tma::bulk_wait_group_read::<0>();
@@ -249,9 +258,16 @@ impl Consumer<'_> {
     }
 
     /// The tile's last products; dV and dK on their way out. `i` counts steps up to the tile's end, `n` tiles up to it;
-    /// `left` is 1 where the tile had one step.
+    /// `left` is 1 where the tile had one step; `shares`: see [`spec::shares`].
     #[inline(always)]
-    unsafe fn finish<E: Element, T: Tiles>(&self, n: u32, i: u32, left: u32, kept: &mut Kept<T>) {
+    unsafe fn finish<E: Element, T: Tiles>(
+        &self,
+        n: u32,
+        i: u32,
+        left: u32,
+        kept: &mut Kept<T>,
+        shares: bool,
+    ) {
         let (layout, queries) = (self.layout, const { T::FOOTPRINT.block_q / 16 });
         let last = Ring::at(STAGES, i.wrapping_sub(1));
         // SAFETY: as `consume`.
@@ -278,18 +294,22 @@ impl Consumer<'_> {
             let (out, own) = (layout.out::<T>(self.idx), self.idx * WARPGROUP_ROWS);
             // The work is read again, and its place worked out anew: so neither need stay in registers.
             let work = layout.read_work(special::opaque(n) % STAGES).tile();
-            self.send::<E, T>(n, out, BackwardMap::DV, work, own, &kept.d_v, 1.0);
+            if !shares || self.add_share::<T>(work, Sum::Values, &mut kept.d_v) {
+                self.send::<E, T>(n, out, BackwardMap::DV, work, own, &kept.d_v, 1.0);
+            }
             begun_d_k.wait::<0>();
             self.release_q(last);
-            self.send::<E, T>(
-                n,
-                out,
-                BackwardMap::DK,
-                work,
-                own,
-                &kept.d_k,
-                self.p.scale.scale,
-            );
+            if !shares || self.add_share::<T>(work, Sum::Keys, &mut kept.d_k) {
+                self.send::<E, T>(
+                    n,
+                    out,
+                    BackwardMap::DK,
+                    work,
+                    own,
+                    &kept.d_k,
+                    self.p.scale.scale,
+                );
+            }
             if T::OUT_THROUGH_V {
                 tma::bulk_wait_group_read::<0>();
                 mbarrier::mbarrier_arrive_if(layout.v_ring.empty(0), self.leads);

@@ -14,6 +14,8 @@
 //! Scores are held transposed, keys down, so that Pᵀ and dSᵀ are left operands of the next products as they lie in registers;
 //! dSᵀ goes through shared memory too, for dQ, which is added to an accumulator in global memory. Who waits for whom there:
 //! [`crate::attention::block_order`].
+//!
+//! Where tiles are few and query heads share keys, several tiles may have the same keys, and add up dV and dK (`shares.rs`).
 
 mod consumer;
 mod d_q;
@@ -21,6 +23,7 @@ mod halves;
 mod layout;
 mod producer;
 mod semaphore;
+mod shares;
 mod split;
 mod sums;
 mod work;

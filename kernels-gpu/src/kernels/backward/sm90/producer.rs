@@ -1,7 +1,7 @@
 //! The producer: claims tiles of keys, loads K and V, and keeps the rings of Q and dO full; then claims rows of dQ to convert.
 
 use super::layout::Layout;
-use super::work::{Work, WorkTile};
+use super::work::{Work, WorkTile, kv_head};
 use super::{Tiles, d_q};
 use crate::attention::batch_and_head;
 use crate::attention::block_order::{self, BlockOrder};
@@ -61,8 +61,9 @@ pub(super) unsafe fn produce<T: Tiles>(p: &BackwardParams, maps: u64, layout: La
             if claimed >= tiles {
                 break;
             }
+            let work = band.bounds().work();
             let (tile, band, listed) = if spec::lengths() {
-                let place = schedule::backward(&schedule, band.bounds().work(), claimed);
+                let place = schedule::backward(&schedule, work, claimed);
                 let listed = lengths::listed(p.list.tiles, place.k_block);
                 producer.begin_sequence(listed.sequence);
                 let tile = BackwardTile {
@@ -71,8 +72,11 @@ pub(super) unsafe fn produce<T: Tiles>(p: &BackwardParams, maps: u64, layout: La
                 };
                 let band = lengths::band_of_sequence(listed.seqlen_q, listed.seqlen_k, p.window);
                 (tile, band, listed)
+            } else if spec::shares() {
+                let tile = schedule::backward_in_shares(&schedule, work, claimed, p.n_shares);
+                (tile, band, ListedTile::default())
             } else {
-                let tile = schedule::backward(&schedule, band.bounds().work(), claimed);
+                let tile = schedule::backward(&schedule, work, claimed);
                 (tile, band, ListedTile::default())
             };
             let blocks = block_order::q_blocks(&band, tile.k_block, config.block_q, config.block_k);
@@ -166,7 +170,7 @@ impl Producer<'_> {
         let keys = [
             0,
             work.tile.k_block * config.block_k,
-            kv_head_idx,
+            kv_head(p, kv_head_idx),
             batch_idx,
         ];
         let once = Ring::at(1, n);

@@ -15,7 +15,8 @@
 
 use super::Tiles;
 use super::consumer::{Consumer, Keys, PackedScores, THREADS, unpacked};
-use super::work::WorkTile;
+use super::shares::Sum;
+use super::work::{WorkTile, kv_head};
 use crate::attention::batch_and_head;
 use crate::attention::lengths::ListedTile;
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
@@ -68,7 +69,10 @@ pub(super) unsafe fn consume_values<E: Element, T: Tiles>(c: &Consumer) {
             c.add_columns::<E, T>(last, 1);
             c.end_columns(last);
             mbarrier::mbarrier_arrive_if(layout.k_ring.empty(0), c.leads);
-            c.store::<E, T>(n, &d_v);
+            let work = layout.read_work(n % STAGES).tile();
+            if !spec::shares() || c.add_share::<T>(work, Sum::Values, &mut d_v) {
+                c.store::<E, T>(n, work, &d_v);
+            }
             c.end_work(n);
             n += 1;
         }
@@ -120,16 +124,11 @@ pub(super) unsafe fn consume_keys<E: Element, T: Tiles>(c: &Consumer) {
             c.end_columns(last);
             mbarrier::mbarrier_arrive_if(layout.k_ring.empty(0), c.leads);
             // Nobody else reads V: dK leaves through its place.
-
-            c.send::<E, T>(
-                n,
-                layout.v::<T>(),
-                BackwardMap::DK,
-                layout.read_work(n % STAGES).tile(),
-                0,
-                &d_k,
-                c.p.scale.scale,
-            );
+            let work = layout.read_work(n % STAGES).tile();
+            if !spec::shares() || c.add_share::<T>(work, Sum::Keys, &mut d_k) {
+                let (place, scale) = (layout.v::<T>(), c.p.scale.scale);
+                c.send::<E, T>(n, place, BackwardMap::DK, work, 0, &d_k, scale);
+            }
             tma::bulk_wait_group_read::<0>();
             mbarrier::mbarrier_arrive_if(layout.v_ring.empty(0), c.leads);
             c.end_work(n);
@@ -333,12 +332,13 @@ impl Consumer<'_> {
 
     /// Writes the tile's keys of dV.
     #[inline(always)]
-    unsafe fn store<E: Element, T: Tiles>(&self, n: u32, d_v: &T::KeyGradient) {
+    unsafe fn store<E: Element, T: Tiles>(&self, n: u32, work: WorkTile, d_v: &T::KeyGradient) {
         let (p, config) = (self.p, T::FOOTPRINT);
-        // SAFETY: the slot is still full; rows and columns that the tensor does not have are not written.
+        // SAFETY: rows and columns that the tensor does not have are not written.
         unsafe {
-            let WorkTile { tile, .. } = self.layout.read_work(n % STAGES).tile();
+            let tile = work.tile;
             let (batch_idx, head_idx) = batch_and_head(tile.head, p.shape.heads_k);
+            let head_idx = kv_head(p, head_idx);
             let rows = if spec::lengths() {
                 let ListedTile {
                     sequence,

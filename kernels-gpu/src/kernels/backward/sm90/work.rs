@@ -1,6 +1,9 @@
 //! What a block of threads does next, as its producer tells the other roles.
 
+use crate::attention::divide;
 use crate::attention::schedule::{BackwardTile, Direction};
+use crate::params::BackwardParams;
+use crate::ptx::spec;
 
 /// A tile of keys, as the producer tells the others of it.
 #[derive(Clone, Copy)]
@@ -8,6 +11,16 @@ pub(super) struct WorkTile {
     pub(super) tile: BackwardTile,
     /// How many query blocks it meets, of all query heads together; at least 1.
     pub(super) steps: u32,
+}
+
+/// The head of k and v, given a share of the query heads: see [`BackwardParams::n_shares`].
+#[inline(always)]
+pub(super) fn kv_head(p: &BackwardParams, head_idx: u32) -> u32 {
+    if spec::shares() {
+        divide(head_idx, p.n_shares)
+    } else {
+        head_idx
+    }
 }
 
 /// Rows of dQ to which all tiles have added: [`converted_rows`] of them are converted at once.

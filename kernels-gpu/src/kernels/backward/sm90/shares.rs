@@ -1,0 +1,92 @@
+//! Sums of dV and dK over shares: where tiles are few, several of them have the same keys, each with a share of the query heads.
+//!
+//! Their tiles add up dV and dK in global memory, in the order of the shares: the first stores, the next ones add, and the last
+//! takes the sum into its registers and writes it in the output type. So results are the same from run to run. A warp waits for
+//! the same warp of the share before, and for nobody else. That tile was claimed earlier: it runs, or has ended.
+//!
+//! Sums lie as consumers hold them: fragments of all threads of a consumer one after the other.
+
+use super::Tiles;
+use super::consumer::{Consumer, THREADS};
+use super::layout::CONSUMERS;
+use super::sums::FRAGMENT_BYTES;
+use super::work::WorkTile;
+use crate::attention::batch_and_head;
+use crate::config::TMA_BACKWARD_SUM_WARPS as SUM_WARPS;
+use crate::ptx::{atomic, barrier, global, shuffle, special};
+use crate::tile::register::Accumulator;
+
+/// Threads of a warp: each counts for itself.
+const LANES: u32 = 32;
+
+/// Which of a tile's two sums.
+#[derive(Clone, Copy)]
+pub(super) enum Sum {
+    /// Of dV.
+    Values,
+    /// Of dK.
+    Keys,
+}
+
+impl Consumer<'_> {
+    /// Adds this consumer's keys of a gradient to those of the shares before. Whether this is the last share: then `gradient` is the
+    /// sum.
+    ///
+    /// # Safety
+    /// All warps of the consumer come here, once for each of its gradients of a tile.
+    #[inline(always)]
+    pub(super) unsafe fn add_share<T: Tiles>(
+        &self,
+        work: WorkTile,
+        sum: Sum,
+        gradient: &mut T::KeyGradient,
+    ) -> bool {
+        let p = self.p;
+        // Opaque: see `send`.
+        let thread = special::opaque(special::thread_idx_x());
+        // Consumers that share the products have one gradient each.
+        let piece = match T::SPLIT {
+            true => sum as u32,
+            false => sum as u32 * CONSUMERS + (thread / THREADS - 1),
+        };
+        let (kv_head, share) = batch_and_head(work.tile.head, p.n_shares);
+        let tile = kv_head * p.schedule.tiles + work.tile.k_block;
+        let warp = piece * (THREADS / LANES) + thread % THREADS / LANES;
+        let semaphore = p.dkv_semaphore + u64::from(tile * SUM_WARPS + warp) * 4;
+        let piece_bytes = const { T::KeyGradient::N as u32 * FRAGMENT_BYTES };
+        let tile_bytes = const { 2 * T::FOOTPRINT.block_k * T::HEAD_DIM * 4 };
+        let own = u64::from(piece * piece_bytes + thread % THREADS * 16);
+        let sums = p.dkv_accum + u64::from(tile) * u64::from(tile_bytes) + own;
+        let fragment = |n: usize| sums + n as u64 * u64::from(FRAGMENT_BYTES);
+        // SAFETY: the workspace has the tile's sums and semaphores.
+        unsafe {
+            // Broadcast lane 0's values so that ptxas treats the branches as warp-uniform.
+            let share = shuffle::shuffle_idx_u32(share, 0);
+            if share > 0 {
+                let before = share * LANES;
+                while shuffle::shuffle_idx_u32(atomic::ld_acquire_u32(semaphore), 0) != before {}
+                // What lane 0 acquired, all lanes have.
+                barrier::warp_sync();
+            }
+            let is_last = share + 1 == p.n_shares;
+            if is_last {
+                for n in 0..T::KeyGradient::N {
+                    let sum = global::ld_global_f32x4(fragment(n));
+                    for (i, x) in gradient.fragment_mut(0, n).iter_mut().enumerate() {
+                        *x += sum[i];
+                    }
+                }
+            } else if share > 0 {
+                for n in 0..T::KeyGradient::N {
+                    atomic::red_add_f32x4(fragment(n), gradient.fragment(0, n));
+                }
+            } else {
+                for n in 0..T::KeyGradient::N {
+                    global::st_global_f32x4(fragment(n), gradient.fragment(0, n));
+                }
+            }
+            atomic::red_release_add_u32(semaphore, 1);
+            is_last
+        }
+    }
+}

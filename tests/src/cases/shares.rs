@@ -1,0 +1,107 @@
+//! Problems of few tiles whose query heads share keys, on a device of [`N_SMS`] SMs: flash3's backward pass then divides the query
+//! heads of a KV head into shares.
+
+use ferroflash::Mask;
+
+use super::{Case, HALVES};
+use crate::buffer::ALIGNED;
+
+/// SMs of the device that the sets are for.
+pub const N_SMS: u32 = 8;
+
+/// `(head_dim, seqlen_q, seqlen_k, (batch, heads_q, heads_k), shares)`: each of the kernels' tiles; shares of one query head, and of
+/// several; one KV head, and several.
+type Sizes = (usize, usize, usize, (usize, usize, usize), u32);
+
+/// Tiles in shifted order, in groups that begin anew, and in lists.
+const FULL: [Sizes; 5] = [
+    (64, 600, 120, (1, 8, 1), 8),
+    (64, 400, 120, (2, 4, 1), 4),
+    (128, 300, 100, (1, 6, 1), 6),
+    (96, 330, 120, (1, 6, 2), 3),
+    (128, 1030, 70, (1, 2, 1), 2),
+];
+
+/// Groups of heads that walk up and down by turns; more keys than queries, and fewer.
+const CAUSAL: [Sizes; 3] = [
+    (128, 300, 300, (1, 4, 1), 4),
+    (192, 250, 64, (1, 4, 1), 4),
+    (256, 200, 60, (1, 4, 2), 2),
+];
+
+/// Keys that no query sees are nobody's.
+const WINDOWS: [(Mask, Sizes); 2] = [
+    (window(Some(100), Some(0)), (128, 300, 300, (1, 4, 1), 4)),
+    (window(Some(150), None), (64, 500, 300, (1, 4, 1), 2)),
+];
+
+const fn window(left: Option<usize>, right: Option<usize>) -> Mask {
+    Mask::Window { left, right }
+}
+
+/// Those without a mask.
+pub fn full() -> Vec<Case> {
+    with(FULL.map(|sizes| (Mask::Full, sizes)).as_slice())
+}
+
+/// Those under a causal mask.
+pub fn causal() -> Vec<Case> {
+    with(CAUSAL.map(|sizes| (Mask::Causal, sizes)).as_slice())
+}
+
+/// Those with a window.
+pub fn windows() -> Vec<Case> {
+    with(&WINDOWS)
+}
+
+/// Types and arrangements go round, and with each case the order of the emulator's threads.
+fn with(sizes: &[(Mask, Sizes)]) -> Vec<Case> {
+    let case = |(at, &(mask, sizes)): (usize, &(Mask, Sizes))| {
+        let (head_dim, seqlen_q, seqlen_k, (batch, heads_q, heads_k), _) = sizes;
+        let case = Case::new(HALVES[at % 2], mask, head_dim, seqlen_q, seqlen_k);
+        Case {
+            arrangement: ALIGNED[at % ALIGNED.len()],
+            seed: 10 * at as u64,
+            ..case.heads(batch, heads_q, heads_k)
+        }
+    };
+    super::with_lse_gradients(sizes.iter().enumerate().map(case).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use ferroflash::plan::{Algorithm, Backend, DeviceInfo, plan};
+    use ferroflash::tensor::Place;
+    use ferroflash::validate::{Pass, without_tensors};
+    use ferroflash_kernels::params::Params;
+
+    use super::*;
+
+    #[test]
+    fn cases_are_divided_into_the_shares_that_they_are_there_for() {
+        let mut expected: Vec<u32> = [FULL.as_slice(), &CAUSAL]
+            .concat()
+            .iter()
+            .map(|sizes| sizes.4)
+            .collect();
+        expected.extend(WINDOWS.map(|(_, sizes)| sizes.4));
+        let device = DeviceInfo {
+            n_sms: N_SMS,
+            ..DeviceInfo::emulated_hopper()
+        };
+        let planned = [full(), causal(), windows()]
+            .concat()
+            .into_iter()
+            .map(|case| {
+                let problem = case.problem().unwrap();
+                let checked = without_tensors(&problem, Pass::Backward, Place::Host).unwrap();
+                let asked = Some(Algorithm::Flash3);
+                let plan = plan(&checked, &device, Backend::Emulated, asked).unwrap();
+                match plan.launches.last().map(|launch| launch.params) {
+                    Some(Params::TmaBackward(params)) => params.pass.n_shares,
+                    _ => panic!("{plan}"),
+                }
+            });
+        assert_eq!(planned.collect::<Vec<_>>(), expected);
+    }
+}
