@@ -13,7 +13,7 @@ fn backward_causal() {
               problem   bf16 q [2, 4096, 32, 128] k [2, 4096, 8, 128] causal scale 0.088388346 Fastest
               launch    backward_delta_sm90a_bf16_d128 plain grid 4096 threads 256 shared 0
                         tiles 32 heads 16 heads_per_group 4
-              launch    backward_sm90a_bf16_d128 right_bound grid 132 threads 384 shared 230784
+              launch    backward_sm90a_bf16_d128 right_bound grid 132 threads 384 shared 230848
                         tiles 32 heads 16 heads_per_group 4
               workspace 136331776 bytes
                           lse_log2      at          256, 1048576 bytes
@@ -42,7 +42,7 @@ fn backward_in_shares() {
               problem   bf16 q [2, 4096, 32, 128] k [2, 4096, 1, 128] causal scale 0.088388346 Deterministic
               launch    backward_delta_sm90a_bf16_d128 plain grid 4096 threads 256 shared 0
                         tiles 32 heads 32 heads_per_group 4, 16 shares of a KV head
-              launch    backward_sm90a_bf16_d128 right_bound+shares grid 132 threads 384 shared 230784
+              launch    backward_sm90a_bf16_d128 right_bound+shares grid 132 threads 384 shared 230848
                         tiles 32 heads 32 heads_per_group 4, 16 shares of a KV head
               workspace 144724480 bytes
                           lse_log2      at          256, 1048576 bytes
@@ -74,7 +74,7 @@ fn backward_in_circles() {
               problem   bf16 q [2, 4096, 32, 72] k [2, 4096, 8, 72] full scale 0.11785113 Deterministic
               launch    backward_delta_sm90a_bf16_d96 plain grid 4096 threads 256 shared 0
                         tiles 32 heads 16 heads_per_group 4, shifted order
-              launch    backward_sm90a_bf16_d96 plain grid 132 threads 384 shared 230784
+              launch    backward_sm90a_bf16_d96 plain grid 132 threads 384 shared 230848
                         tiles 32 heads 16 heads_per_group 4, shifted order
               workspace 136331776 bytes
                           lse_log2      at          256, 1048576 bytes
