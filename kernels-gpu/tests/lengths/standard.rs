@@ -88,20 +88,8 @@ impl Standard {
         let (side_q, side_k) = sides;
         // The kernel that lists tiles is launched for what it clears: its lists have no room.
         let mut workspace = Workspace::new(batch, 0, 0, 0);
-        let mut listing = listing(&workspace, batch, side_q, side_k, false);
-        let (left, right) = self.window;
-        listing.window = if listed {
-            Window::new(0, 0, left, right)
-        } else {
-            Window::new(side_q.max, side_k.max, left, right)
-        };
-        listing.shape = Shape {
-            heads_q,
-            heads_k,
-            group_size: heads_q / heads_k,
-            head_dim: self.head_dim,
-            ..listing.shape
-        };
+        let listing = listing(&workspace, batch, side_q, side_k, false);
+        let mut listing = sized(listing, self.heads, self.head_dim, self.window, listed);
         let rows = (batch * heads_q * side_q.max) as usize;
         let padded_k = (side_k.max as usize).next_multiple_of(8);
         let [of_q, of_k] = [inputs[0].len(), inputs[1].len()];
@@ -134,27 +122,30 @@ impl Standard {
             padded_k: padded_k as u64,
             shape: listing.shape,
             window: listing.window,
-            scale: Scale {
-                scale: 0.125,
-                scale_log2: 0.125 * std::f32::consts::LOG2_E,
-            },
+            scale: SCALE,
             lengths: listing.lengths,
         };
         let mut spec = self.spec;
         if listed {
             spec = spec.with(Constant::Lengths);
-            listing.list.tiles = memory.scratch("tiles", words(&mut workspace.tiles));
-            listing.list.q_blocks = memory.scratch("q_blocks", words(&mut workspace.q_blocks));
-            listing.scratch = memory.scratch("scratch", words(&mut workspace.scratch));
-            (listing.o, listing.lse) = (p.o, p.lse);
-            (listing.d_q, listing.d_k, listing.d_v) = (p.d_q, p.d_k, p.d_v);
-            let blocks = |side: &Side| {
-                let entries = if side.cu_seqlens.is_some() { 1 } else { batch };
-                entries * side.rows.div_ceil(config::tile_list().block_q)
+            listing.list.tiles = memory.scratch("tiles", workspace.tiles.slice());
+            listing.list.q_blocks = memory.scratch("q_blocks", workspace.q_blocks.slice());
+            listing.scratch = memory.scratch("scratch", workspace.scratch.slice());
+            let forward = TileListParams {
+                o: p.o,
+                lse: p.lse,
+                ..listing
             };
-            let grid = 1 + blocks(side_q) + blocks(side_k);
-            let variant = variants::by_name("tile_list_sm80").unwrap();
-            launch(&mut memory, variant, grid, spec, &Params::TileList(listing));
+            let backward = TileListParams {
+                d_q: p.d_q,
+                d_k: p.d_k,
+                d_v: p.d_v,
+                block_q: 1,
+                ..listing
+            };
+            for params in [forward, backward] {
+                launch_list(&mut memory, false, spec, &params);
+            }
         }
         for &kind in kinds {
             let variant = self.variant(kind);

@@ -29,9 +29,10 @@ use crate::tile::warpgroup::{self, WARPGROUP_ROWS};
 #[inline(always)]
 pub(super) unsafe fn hand_out<T: Tiles>(p: &BackwardParams, layout: Layout, mut n: u32) -> u32 {
     let band = band(&p.shape, p.window);
-    // SAFETY: where sequences have lengths of their own, a list lies there.
     let (per_head, heads) = if spec::lengths() {
-        (unsafe { lengths::n_listed(p.list.q_blocks) }, 1)
+        // SAFETY: a list lies there.
+        let blocks = unsafe { lengths::n_listed(p.list.q_blocks) };
+        (blocks, 1)
     } else {
         let per_head = p.shape.seqlen_q.div_ceil(const { converted_rows::<T>() });
         (per_head, p.shape.batch)

@@ -38,8 +38,8 @@ struct Producer<'a> {
 pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: Layout) {
     let config = T::FOOTPRINT;
     let band = band(&p.shape, p.window);
-    // SAFETY: where sequences have lengths of their own, a list lies there.
     let listed = if spec::lengths() {
+        // SAFETY: a list lies there.
         unsafe { lengths::n_listed(p.list.tiles) }
     } else {
         p.schedule.tiles

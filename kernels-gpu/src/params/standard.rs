@@ -1,0 +1,47 @@
+//! What the kernels of `standard` attention are given.
+
+use super::{Lengths, Scale, Shape, TensorView, Window};
+
+/// Parameters of the `standard` kernels, which keep the scores in global memory.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct StandardParams {
+    /// Queries.
+    pub q: TensorView,
+    /// Keys.
+    pub k: TensorView,
+    /// Values.
+    pub v: TensorView,
+    /// Output.
+    pub o: TensorView,
+    /// Gradient of the output.
+    pub d_o: TensorView,
+    /// Gradient of the queries.
+    pub d_q: TensorView,
+    /// Gradient of the keys.
+    pub d_k: TensorView,
+    /// Gradient of the values.
+    pub d_v: TensorView,
+    /// `f32 [batch, heads_q, seqlen_q]`.
+    pub lse: u64,
+    /// `f32 [batch, heads_q, seqlen_q]`: gradient of lse, in the backward pass; the address is 0 where there is none.
+    pub d_lse: u64,
+    /// Workspace, `f32 [batch, heads_q, seqlen_q, padded_k]`: S, and dP in the backward pass.
+    pub scores: u64,
+    /// `element [batch, heads_q, seqlen_q, padded_k]`: P, and in place of it dS in the backward pass.
+    pub weights: u64,
+    /// Workspace, `f32 [batch, heads_q, seqlen_q]`: Δ.
+    pub delta: u64,
+    /// `seqlen_k` rounded up to a multiple of 8, so that rows of the weights are 16-byte aligned.
+    pub padded_k: u64,
+    /// Sizes.
+    pub shape: Shape,
+    /// Window.
+    pub window: Window,
+    /// Scale.
+    pub scale: Scale,
+    /// Where sequences have lengths of their own: these. Then `shape` has the longest that there may be, `window` is that of a sequence
+    /// without rows, and the arrays above that have `batch` entries have them for sequences, but for `lse` and `d_lse`, which have
+    /// the rows of q.
+    pub lengths: Lengths,
+}

@@ -1,0 +1,136 @@
+//! The list of tiles against a plain model of it.
+
+use super::*;
+
+/// A side of sequences of random lengths.
+pub fn random_side(random: &mut Random, batch: usize, packed: bool, wild: bool) -> Side {
+    let max = 1 + random.below(700) as u32;
+    let mut side = Side {
+        max,
+        rows: max,
+        ..Side::default()
+    };
+    let number = |random: &mut Random, below: u32| {
+        if wild && random.below(3) == 0 {
+            [i32::MIN, -1, i32::MAX, 1 << 20][random.below(4) as usize]
+        } else {
+            random.below(u64::from(below) + 1) as i32
+        }
+    };
+    if packed {
+        let mut at = random.below(3) as i32;
+        let mut cu_seqlens = vec![at];
+        for _ in 0..batch {
+            let len = if random.below(4) == 0 {
+                0
+            } else {
+                number(random, max)
+            };
+            at = if wild { at.wrapping_add(len) } else { at + len };
+            cu_seqlens.push(at);
+        }
+        side.rows = if wild {
+            50 + random.below(900) as u32
+        } else {
+            at as u32 + random.below(70) as u32
+        };
+        side.cu_seqlens = Some(cu_seqlens);
+    }
+    if random.below(2) == 0 {
+        side.seqused = Some((0..batch).map(|_| number(random, max)).collect());
+    }
+    side
+}
+
+#[test]
+fn the_list_has_every_tile_of_every_sequence_the_longest_first() {
+    let variant = variants::by_name("tile_list_sm80").unwrap();
+    let mut random = Random(1);
+    for case in 0..60 {
+        let batch = 1 + random.below([3, 40, 1500][case % 3]) as usize;
+        let wild = case % 5 == 4;
+        let (packed_q, packed_k) = (random.below(4) > 0, random.below(4) > 0);
+        let q = random_side(&mut random, batch, packed_q, wild);
+        let mut k = random_side(&mut random, batch, packed_k, wild);
+        if random.below(2) == 0 {
+            k.leftpad = Some((0..batch).map(|_| random.below(40) as i32 - 5).collect());
+        }
+        let backward = random.below(2) == 0;
+        let causal = random.below(2) == 0;
+        let spec = if causal {
+            Spec::PLAIN.with(Constant::RightBound)
+        } else {
+            Spec::PLAIN
+        };
+
+        let room = |side: &Side, rows: u32| match side.cu_seqlens {
+            Some(_) => side.rows.div_ceil(rows) + batch as u32,
+            None => side.rows.div_ceil(rows) * batch as u32,
+        };
+        let max_tiles = if backward {
+            room(&k, 128)
+        } else {
+            room(&q, 64)
+        };
+        let mut workspace = Workspace::new(batch as u32, max_tiles, room(&q, 64), 0);
+        let mut params = listing(&workspace, batch as u32, &q, &k, backward);
+        let mut memory = GlobalMemory::new();
+        params.lengths = lengths(&mut memory, &q, &k);
+        params.list.tiles = memory.scratch("tiles", workspace.tiles.slice());
+        params.list.q_blocks = memory.scratch("q_blocks", workspace.q_blocks.slice());
+        params.scratch = memory.scratch("scratch", workspace.scratch.slice());
+        launch(&mut memory, variant, 1, spec, &Params::TileList(params));
+        drop(memory);
+
+        // The model.
+        let sequences: Vec<_> = (0..batch).map(|s| (q.of(s), k.of(s))).collect();
+        let blocks = |len: i64, rows: i64| (len + rows - 1) / rows;
+        let q_blocks = |s: usize| blocks(sequences[s].0.1, 64);
+        let tiles = |s: usize| match (backward, sequences[s].0.1) {
+            (false, len) => blocks(len, 64),
+            (true, 0) => 0,
+            (true, _) => blocks(sequences[s].1.1, 128),
+        };
+        let fits = (0..batch).map(tiles).sum::<i64>() <= i64::from(max_tiles)
+            && (!backward
+                || (0..batch).map(q_blocks).sum::<i64>() <= i64::from(workspace.max_q_blocks));
+        assert!(fits || wild);
+        let entry = |s: usize, block: i64| ListedTile {
+            block: block as u32,
+            sequence: s as u32,
+            seqlen_q: sequences[s].0.1 as u32,
+            seqlen_k: sequences[s].1.1 as u32,
+            q_first: sequences[s].0.0 as u32,
+            k_first: sequences[s].1.0 as u32,
+            q_blocks_before: if backward {
+                (0..s).map(q_blocks).sum::<i64>() as u32
+            } else {
+                0
+            },
+        };
+        let mut order: Vec<usize> = (0..batch).collect();
+        let work = |s: &usize| if backward { sequences[*s].0.1 } else { sequences[*s].1.1 } / 16;
+        order.sort_by_key(|s| std::cmp::Reverse(work(s)));
+        let mut expected = Vec::new();
+        for s in order.into_iter().filter(|_| fits) {
+            let mut own: Vec<_> = (0..tiles(s)).map(|block| entry(s, block)).collect();
+            if causal && !backward {
+                own.reverse();
+            }
+            expected.extend(own);
+        }
+        assert_eq!(Workspace::list(&workspace.tiles), expected, "case {case}");
+        if backward {
+            let expected: Vec<_> = (0..batch)
+                .filter(|_| fits)
+                .flat_map(|s| (0..q_blocks(s)).map(move |block| (s, block)))
+                .map(|(s, block)| entry(s, block))
+                .collect();
+            assert_eq!(
+                Workspace::list(&workspace.q_blocks),
+                expected,
+                "case {case}"
+            );
+        }
+    }
+}
