@@ -161,6 +161,49 @@ impl Producer<'_> {
         }
     }
 
+    /// What the list says of the sequence of the `n`-th work. Read again in each step: no register need hold it.
+    #[inline(always)]
+    unsafe fn listed(&self, n: u32) -> ListedTile {
+        // SAFETY: this thread has written it, and overwrites it when the work is done.
+        unsafe { self.layout.read_listed(special::opaque(n) % STAGES) }
+    }
+
+    /// Where, from the beginning of lse and of Δ on, those of a head's queries from `first` on lie.
+    #[inline(always)]
+    unsafe fn statistics<T: Tiles>(
+        &self,
+        n: u32,
+        batch_idx: u32,
+        head_idx: u32,
+        first: u32,
+    ) -> u64 {
+        let p = self.p;
+        let (head, row) = if spec::lengths() {
+            // SAFETY: as `listed`.
+            let before = unsafe { self.listed(n) }.q_blocks_before;
+            (head_idx, before * T::FOOTPRINT.block_q + first)
+        } else {
+            (batch_idx * p.shape.heads_q + head_idx, first)
+        };
+        row_of_head(0, head, p.padded_q, row)
+    }
+
+    /// Writes which rows a stage is for; where sequences have lengths of their own, counted such that the sequence ends at [`END`].
+    #[inline(always)]
+    unsafe fn write_step(&self, n: u32, stage: u32, first_query: u32, first_key: u32) {
+        // SAFETY: the stage is empty.
+        unsafe {
+            if spec::lengths() {
+                let listed = self.listed(n);
+                let (to_q, to_k) = (END - listed.seqlen_q, END - listed.seqlen_k);
+                self.layout
+                    .write_step(stage, first_query + to_q, first_key + to_k);
+            } else {
+                self.layout.write_step(stage, first_query, first_key);
+            }
+        }
+    }
+
     /// K and V of the `n`-th tile, and Q and dO of each of its steps.
     #[inline(always)]
     unsafe fn load_tile<T: Tiles>(&mut self, n: u32, work: WorkTile, mut order: BlockOrder) {
@@ -184,18 +227,7 @@ impl Producer<'_> {
                 let at = Ring::at(STAGES, self.step);
                 let head_idx = kv_head_idx * p.shape.group_size + order.head;
                 let first = order.block * config.block_q;
-                // Read again in each step: no register need hold it.
-                let listed = if spec::lengths() {
-                    layout.read_listed(special::opaque(n) % STAGES)
-                } else {
-                    ListedTile::default()
-                };
-                let (head, padded_first) = if spec::lengths() {
-                    (head_idx, listed.q_blocks_before * config.block_q + first)
-                } else {
-                    (batch_idx * p.shape.heads_q + head_idx, first)
-                };
-                let statistics = row_of_head(0, head, p.padded_q, padded_first);
+                let statistics = self.statistics::<T>(n, batch_idx, head_idx, first);
                 let queries = [0, first, head_idx, batch_idx];
 
                 let is_first = left == work.steps;
@@ -223,12 +255,7 @@ impl Producer<'_> {
                 };
                 let load_q = || {
                     layout.q_ring.await_empty(at);
-                    if spec::lengths() {
-                        let (to_q, to_k) = (END - listed.seqlen_q, END - listed.seqlen_k);
-                        layout.write_step(at.stage, first + to_q, keys[1] + to_k);
-                    } else {
-                        layout.write_step(at.stage, first, keys[1]);
-                    }
+                    self.write_step(n, at.stage, first, keys[1]);
                     let full = layout.q_ring.full(at.stage);
                     mbarrier::mbarrier_arrive_expect_tx(full, rows_bytes + 2 * n_bytes);
                     load_boxes::<T>(

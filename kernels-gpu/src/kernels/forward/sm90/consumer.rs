@@ -19,23 +19,19 @@ use crate::tile::ring::Ring;
 use crate::tile::softmax::{OnlineSoftmax, RowValues, outgrown, scale_rows};
 use crate::tile::warpgroup::{self, WARPGROUP_ROWS, WarpgroupTile};
 
-/// Consumers wait at ping-pong barriers `PING_PONG_BARRIER ..`, one for each.
-const PING_PONG_BARRIER: u32 = 1;
 /// The warps of a consumer vote at barriers `VOTE_BARRIER ..`.
 const VOTE_BARRIER: u32 = 4;
 /// Threads of the producer warpgroup; consumers are those behind it.
 const PRODUCER_THREADS: u32 = 128;
-/// Threads of two consumers: one waits, the other lets it pass.
-const TWO_CONSUMERS: u32 = 256;
 
 /// What does not change from tile to tile.
-struct Consumer<'a> {
+pub(super) struct Consumer<'a> {
     p: &'a TmaForwardParams,
     layout: Layout,
     band: Band,
     packing: PackGqa,
     /// Which consumer.
-    idx: u32,
+    pub(super) idx: u32,
     /// The warp's first row of a tile.
     row: u32,
     /// 1 in the warp's lane 0, which arrives for the warp.
@@ -174,46 +170,6 @@ impl<'a> Consumer<'a> {
             idx,
             row: idx * WARPGROUP_ROWS + special::thread_idx_x() / 32 % 4 * 16,
             leads: (special::lane_idx() == 0) as u32,
-        }
-    }
-
-    /// Consumer 0 passes first.
-    #[inline(always)]
-    unsafe fn begin_ping_pong<T: Tiles>(&self) {
-        if self.idx + 1 == T::CONSUMERS {
-            // SAFETY: as `release_semaphore`.
-            unsafe { self.pass_ping_pong::<T>() };
-        }
-    }
-
-    /// Consumers begin their products by turns: one's softmax then runs beside the others' products.
-    #[inline(always)]
-    unsafe fn await_ping_pong<T: Tiles>(&self) {
-        if T::PING_PONG {
-            // SAFETY: all consumers come here equally often.
-            unsafe { barrier::barrier_sync(PING_PONG_BARRIER + self.idx, TWO_CONSUMERS) };
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn pass_ping_pong<T: Tiles>(&self) {
-        if T::PING_PONG {
-            let next = if self.idx + 1 == T::CONSUMERS {
-                0
-            } else {
-                self.idx + 1
-            };
-            // SAFETY: as `await_dq_slot`.
-            unsafe { barrier::barrier_arrive(PING_PONG_BARRIER + next, TWO_CONSUMERS) };
-        }
-    }
-
-    /// Ends the ping-pong: the last consumer has let consumer 0 pass.
-    #[inline(always)]
-    unsafe fn end_ping_pong<T: Tiles>(&self) {
-        if self.idx == 0 {
-            // SAFETY: as `await_dq_slot`.
-            unsafe { self.await_ping_pong::<T>() };
         }
     }
 

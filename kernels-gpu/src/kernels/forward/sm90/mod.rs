@@ -31,6 +31,7 @@
 mod consumer;
 mod layout;
 mod pack_gqa;
+mod ping_pong;
 mod producer;
 mod store_warp;
 

@@ -1,0 +1,37 @@
+//! With which constants each row is held to its budgets.
+
+use super::{TileShape, Variant};
+use crate::spec::{Constant, Spec};
+
+impl Variant {
+    /// The specs with which it is held to its budgets when it is built; others are checked when they are loaded. Wide tiles have no
+    /// registers for the first block of a window: ptxas spills two words, so plans take default tiles there.
+    pub const fn specs(&self) -> &'static [Spec] {
+        const CAUSAL: Spec = Spec::PLAIN.with(Constant::RightBound);
+        const WINDOW: Spec = CAUSAL.with(Constant::LeftBound);
+        const PACKED: Spec = Spec::PLAIN.with(Constant::Lengths);
+        const PACKED_CAUSAL: Spec = CAUSAL.with(Constant::Lengths);
+        const SHARES: Spec = Spec::PLAIN.with(Constant::Shares);
+        const CAUSAL_SHARES: Spec = CAUSAL.with(Constant::Shares);
+        const WINDOW_SHARES: Spec = WINDOW.with(Constant::Shares);
+        match (self.kind.constants(), self.tiles) {
+            ([], _) => &[Spec::PLAIN],
+            ([_], _) => &[Spec::PLAIN, PACKED],
+            ([_, _], TileShape::Wide) => &[Spec::PLAIN, CAUSAL],
+            ([_, _], _) => &[Spec::PLAIN, CAUSAL, WINDOW],
+            ([_, _, _, _], TileShape::Wide) => &[Spec::PLAIN, CAUSAL, SHARES],
+            ([_, _, _, _], _) => &[
+                Spec::PLAIN,
+                CAUSAL,
+                WINDOW,
+                PACKED,
+                PACKED_CAUSAL,
+                SHARES,
+                CAUSAL_SHARES,
+                WINDOW_SHARES,
+            ],
+            (_, TileShape::Wide) => &[Spec::PLAIN, CAUSAL, PACKED, PACKED_CAUSAL],
+            _ => &[Spec::PLAIN, CAUSAL, WINDOW, PACKED, PACKED_CAUSAL],
+        }
+    }
+}
