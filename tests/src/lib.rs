@@ -10,7 +10,7 @@
 //! | [`lengths`] | where the rows of sequences of different lengths lie |
 //! | [`real`] | the real inputs under `data` |
 //! | [`compare`] | the worst element, where it lies, what it should be |
-//! | [`reference`] | what a case should give, by the oracle |
+//! | [`mod@reference`] | what a case should give, by the oracle |
 //! | [`trial`] | one case on one device |
 //! | [`subject`] | the backends under test |
 //! | [`sample`] | which cases of a set run |

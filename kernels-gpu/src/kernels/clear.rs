@@ -20,7 +20,7 @@ const WARPS: u32 = config::clear().threads / 32;
 /// A block's rows: blocks for q and o come first, then those for k and v.
 ///
 /// # Safety
-/// The launch is as [`config::clear`] says, with a block for every [`ROWS`] rows of q and of k of every batch entry; tensors are as
+/// The launch is as [`config::clear`] says, with a block for every `ROWS` rows of q and of k of every batch entry; tensors are as
 /// [`ClearParams`] says.
 #[inline(always)]
 pub unsafe fn clear(p: &ClearParams) {
