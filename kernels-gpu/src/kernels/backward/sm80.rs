@@ -26,6 +26,7 @@ use super::key_tile::{Layout, Tile, band_of, load_d_o, load_q, rows_of_k};
 use super::probabilities::{probabilities, score_gradients, send};
 use super::query_gradient::{add_query_gradient, release_semaphore, wait_semaphore};
 use crate::attention::batch_and_head;
+use crate::attention::lengths::ListedTile;
 use crate::attention::mask::Rows;
 use crate::attention::schedule::{self, BackwardTile};
 use crate::kernels::{bounds, lengths};
@@ -56,7 +57,7 @@ pub unsafe fn backward<E: Element, T: Tiles>(p: &BackwardParams) {
         // SAFETY: the barriers order the slot's write and read, and this tile's use of shared memory and the last's.
         let tile_idx = unsafe {
             if spec::lengths() {
-                draw_listed::<T>(p, shared, thread);
+                claim_listed::<T>(p, shared, thread);
             } else if thread == 0 {
                 shared::st_shared_u32(shared.tile_slot, atomic::atom_add_u32(p.tile_counters, 1));
             }
@@ -92,24 +93,26 @@ fn schedule_of(p: &BackwardParams) -> Schedule {
     }
 }
 
-/// Draws a tile of the list: its number and its entry go to shared memory.
+/// Claims a tile of the list: its number and its entry go to shared memory.
 #[inline(always)]
-unsafe fn draw_listed<T: Tiles>(p: &BackwardParams, shared: Layout, thread: u32) {
-    // SAFETY: as `backward`; the barrier stands behind the last tile's reads of its entry.
+unsafe fn claim_listed<T: Tiles>(p: &BackwardParams, shared: Layout, thread: u32) {
+    // SAFETY: as `backward`; the barrier stands behind the last tile's reads of its entry. Whole warps come to it: thread 0 must not
+    // meet the others from a branch of its own.
     unsafe {
+        let (mut tile_idx, mut listed) = (0, ListedTile::default());
         if thread == 0 {
-            let tile_idx = atomic::atom_add_u32(p.tile_counters, 1);
+            tile_idx = atomic::atom_add_u32(p.tile_counters, 1);
             let schedule = schedule_of(p);
-            let mut listed = Default::default();
             if tile_idx < schedule.tiles * schedule.heads {
                 let place = schedule::backward(&schedule, bounds().work(), tile_idx);
                 listed = lengths::listed(p.list.tiles, place.k_block);
             }
-            meet::<T>();
+        }
+        meet::<T>();
+        // Opaque: with the same question before and behind it, the compiler could take the barrier into both ways.
+        if special::opaque(thread) == 0 {
             shared::st_shared_u32(shared.tile_slot, tile_idx);
             shared.write_listed(listed);
-        } else {
-            meet::<T>();
         }
     }
 }
