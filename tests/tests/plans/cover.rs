@@ -6,7 +6,7 @@ use ferroflash::plan::PlannedLaunch;
 use ferroflash_kernels::attention::mask::Work;
 use ferroflash_kernels::attention::schedule;
 use ferroflash_kernels::params::{BackwardParams, Params, SHIFTED, Schedule};
-use ferroflash_kernels::spec::Spec;
+use ferroflash_kernels::spec::{Constant, Spec};
 use ferroflash_kernels::variants::Kind;
 
 use super::*;
@@ -79,7 +79,10 @@ fn hold_backward(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
     let schedule = &params.schedule;
     let n_tiles = schedule.tiles * schedule.heads;
     assert_covers(schedule.tiles, footprint.block_k, problem.seqlen_k());
-    assert_eq!(u64::from(schedule.heads), heads_k);
+    assert_eq!(
+        u64::from(schedule.heads),
+        heads_k * u64::from(params.n_shares)
+    );
     let resident = device.n_sms * footprint.blocks_per_sm;
     // Flash3's blocks without a tile round dQ, if it has rows.
     let q_blocks = match launch.variant.kind {
@@ -92,7 +95,8 @@ fn hold_backward(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
     assert!(launch.grid > 0 && u64::from(launch.grid) == useful);
     if schedule.order == SHIFTED {
         let group = schedule.tiles / schedule.stride * schedule.heads_per_group;
-        assert!(group <= launch.grid && launch.spec == Spec::PLAIN);
+        let unmasked = Spec::PLAIN.with(Constant::Shares);
+        assert!(group <= launch.grid && [Spec::PLAIN, unmasked].contains(&launch.spec));
     }
     for work in [Work::Even, Work::Growing, Work::Shrinking] {
         let tiles = (0..n_tiles).map(|tile_idx| schedule::backward(schedule, work, tile_idx));
