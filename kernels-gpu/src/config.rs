@@ -253,12 +253,7 @@ pub const fn tma_backward(head_dim: u32, tiles: TileShape) -> Footprint {
         launch_registers: launch_registers(3 * 128, 1),
         // Stores and loads together. At head_dim 256 consumers need all registers that movers can do without; these keep a few words
         // of a tile's way in local memory, and work them out anew once a tile.
-        // At head_dim 128 with lengths of sequences, semaphore warps keep two words of theirs there.
-        spill_bytes: match head_dim {
-            128 => 16,
-            ..=192 => 0,
-            _ => 296,
-        },
+        spill_bytes: if head_dim <= 192 { 0 } else { 296 },
     }
 }
 

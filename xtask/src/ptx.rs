@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
+use ferroflash_kernels::config::Footprint;
 use ferroflash_kernels::spec::Spec;
 use ferroflash_kernels::variants;
 use ferroflash_ptx_builder::{Built, Choice, Compiler, Freshness, Request, Rows, compiler};
@@ -196,7 +197,11 @@ fn check(usages: &[Usage]) -> Result<()> {
                 "  {:9}  {:6}  {:5}",
                 usage.registers, usage.spill_bytes, usage.stack_bytes
             );
-            faults.extend(assemble::faults(usage, footprint));
+            let budget = variants::by_name(&usage.entry).map(|variant| Footprint {
+                spill_bytes: variant.spill_bytes(usage.spec),
+                ..variant.footprint
+            });
+            faults.extend(assemble::faults(usage, budget));
         }
         let static_bytes = usages
             .iter()

@@ -1,11 +1,12 @@
 //! With which constants each row is held to its budgets.
 
-use super::{TileShape, Variant};
+use super::{Kind, TileShape, Variant};
 use crate::spec::{Constant, Spec};
 
 impl Variant {
     /// The specs with which it is held to its budgets when it is built; others are checked when they are loaded. Wide tiles have no
-    /// registers for the first block of a window: ptxas spills two words, so plans take default tiles there.
+    /// registers for the first block of a window: ptxas spills two words, so plans take default tiles there. In the backward pass
+    /// they are for sequences without a mask.
     pub const fn specs(&self) -> &'static [Spec] {
         const CAUSAL: Spec = Spec::PLAIN.with(Constant::RightBound);
         const WINDOW: Spec = CAUSAL.with(Constant::LeftBound);
@@ -19,7 +20,7 @@ impl Variant {
             ([_], _) => &[Spec::PLAIN, PACKED],
             ([_, _], TileShape::Wide) => &[Spec::PLAIN, CAUSAL],
             ([_, _], _) => &[Spec::PLAIN, CAUSAL, WINDOW],
-            ([_, _, _, _], TileShape::Wide) => &[Spec::PLAIN, CAUSAL, SHARES],
+            ([_, _, _, _], TileShape::Wide) => &[Spec::PLAIN, SHARES],
             ([_, _, _, _], _) => &[
                 Spec::PLAIN,
                 CAUSAL,
@@ -33,5 +34,20 @@ impl Variant {
             (_, TileShape::Wide) => &[Spec::PLAIN, CAUSAL, PACKED, PACKED_CAUSAL],
             _ => &[Spec::PLAIN, CAUSAL, WINDOW, PACKED, PACKED_CAUSAL],
         }
+    }
+    /// Bytes of spills and stack that ptxas may report with these constants.
+    ///
+    /// In flash3's backward pass with lengths, semaphore warps and, for fp16 at head_dim 64, consumers keep some words in local memory;
+    /// with shares, the end of a tile does. Kernels without these constants have none of it.
+    pub const fn spill_bytes(&self, spec: Spec) -> u32 {
+        let most = match (self.kind, self.head_dim) {
+            (Kind::TmaBackward, Some(64)) if spec.has(Constant::Lengths) => 112,
+            (Kind::TmaBackward, Some(64)) if spec.has(Constant::Shares) => 8,
+            (Kind::TmaBackward, Some(128)) if spec.has(Constant::Lengths) => 16,
+            (Kind::TmaBackward, Some(128)) if spec.has(Constant::Shares) => 72,
+            _ => 0,
+        };
+        let least = self.footprint.spill_bytes;
+        if most > least { most } else { least }
     }
 }
