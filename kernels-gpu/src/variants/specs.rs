@@ -38,13 +38,15 @@ impl Variant {
     /// Bytes of spills and stack that ptxas may report with these constants.
     ///
     /// In flash3's backward pass with lengths, semaphore warps and, for fp16 at head_dim 64, consumers keep some words in local memory;
-    /// with shares, the end of a tile does. Kernels without these constants have none of it.
+    /// with shares, the end of a tile does. At head_dim 128 with a right bound consumers keep one word there, written once. Kernels
+    /// without these constants have none of it.
     pub const fn spill_bytes(&self, spec: Spec) -> u32 {
         let most = match (self.kind, self.head_dim) {
             (Kind::TmaBackward, Some(64)) if spec.has(Constant::Lengths) => 112,
             (Kind::TmaBackward, Some(64)) if spec.has(Constant::Shares) => 8,
             (Kind::TmaBackward, Some(128)) if spec.has(Constant::Lengths) => 16,
             (Kind::TmaBackward, Some(128)) if spec.has(Constant::Shares) => 72,
+            (Kind::TmaBackward, Some(128)) if spec.has(Constant::RightBound) => 8,
             _ => 0,
         };
         let least = self.footprint.spill_bytes;
