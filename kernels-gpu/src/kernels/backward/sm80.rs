@@ -310,6 +310,7 @@ unsafe fn end_walk<E: Element, T: Tiles>(p: &BackwardParams, t: &Tile) {
 /// # Safety
 /// Every warp of the block comes here.
 #[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 unsafe fn meet<T: Tiles>() {
     // SAFETY: the caller's contract.
     unsafe { barrier::barrier_sync(0, const { T::FOOTPRINT.threads }) }
@@ -317,6 +318,7 @@ unsafe fn meet<T: Tiles>() {
 
 /// The barrier of step `i`, with the turns that are waited for before and passed on behind it.
 #[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 unsafe fn begin_step<T: Tiles>(p: &BackwardParams, t: &Tile, i: u32) {
     cp_async::cp_async_commit_group();
     cp_async::cp_async_wait_group::<0>();
