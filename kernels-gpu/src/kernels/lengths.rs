@@ -83,13 +83,34 @@ pub(crate) unsafe fn n_listed(list: u64) -> u32 {
     unsafe { global::ld_global_u32(list) }
 }
 
+/// The address of the `idx`-th entry of a list. The entries' number takes the place of one.
+#[inline(always)]
+fn entry_address(list: u64, idx: u32) -> u64 {
+    list + u64::from(idx + 1) * u64::from(ListedTile::N_BYTES)
+}
+
+/// Writes the `idx`-th entry of a list.
+///
+/// # Safety
+/// The list has room for the entry; no other thread uses it now.
+#[inline(always)]
+pub(crate) unsafe fn write_listed(list: u64, idx: u32, tile: ListedTile) {
+    let at = entry_address(list, idx);
+    let [a, b] = tile.words();
+    // SAFETY: the caller's contract.
+    unsafe {
+        global::st_global_x4(at, a);
+        global::st_global_x4(at + 16, b);
+    }
+}
+
 /// The `idx`-th entry of a list.
 ///
 /// # Safety
 /// A list lies at `list`, and has the entry.
 #[inline(always)]
 pub(crate) unsafe fn listed(list: u64, idx: u32) -> ListedTile {
-    let at = list + u64::from(idx + 1) * u64::from(ListedTile::N_BYTES);
+    let at = entry_address(list, idx);
     // SAFETY: the caller's contract.
     ListedTile::from_words(unsafe { [global::ld_global_x4(at), global::ld_global_x4(at + 16)] })
 }
