@@ -3,7 +3,7 @@
 use crate::attention::lengths::{Given, ListedTile, rows_of_sequence};
 use crate::attention::mask::{Band, Rows};
 use crate::params::{Lengths, MAX_ROWS, Shape, TileList, Window};
-use crate::ptx::global;
+use crate::ptx::{global, shared};
 
 use super::bounds;
 
@@ -113,6 +113,32 @@ pub(crate) unsafe fn listed(list: u64, idx: u32) -> ListedTile {
     let at = entry_address(list, idx);
     // SAFETY: the caller's contract.
     ListedTile::from_words(unsafe { [global::ld_global_x4(at), global::ld_global_x4(at + 16)] })
+}
+
+/// Writes an entry of a list to shared memory.
+///
+/// # Safety
+/// Its [`ListedTile::N_BYTES`] lie in the block's shared memory from `at` on, 16-byte aligned; no other thread uses them now.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub(crate) unsafe fn write_listed_shared(at: u32, tile: ListedTile) {
+    let [a, b] = tile.words();
+    // SAFETY: the caller's contract.
+    unsafe {
+        shared::st_shared_x4(at, a);
+        shared::st_shared_x4(at + 16, b);
+    }
+}
+
+/// Reads an entry of a list from shared memory.
+///
+/// # Safety
+/// [`write_listed_shared`] has written it at `at`, and no other thread writes there now.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub(crate) unsafe fn read_listed_shared(at: u32) -> ListedTile {
+    // SAFETY: the caller's contract.
+    ListedTile::from_words(unsafe { [shared::ld_shared_x4(at), shared::ld_shared_x4(at + 16)] })
 }
 
 /// Where sequences end, as consumers of the backward pass count rows: the last query and the last key then stand at the same place in
