@@ -61,9 +61,9 @@ pub(super) unsafe fn produce<T: Tiles>(p: &BackwardParams, maps: u64, layout: La
             if claimed >= tiles {
                 break;
             }
-            let work = band.bounds().work();
+            let tile_work = band.bounds().work();
             let (tile, band, listed) = if spec::lengths() {
-                let place = schedule::backward(&schedule, work, claimed);
+                let place = schedule::backward(&schedule, tile_work, claimed);
                 let listed = lengths::listed(p.list.tiles, place.k_block);
                 producer.begin_sequence(listed.sequence);
                 let tile = BackwardTile {
@@ -73,10 +73,10 @@ pub(super) unsafe fn produce<T: Tiles>(p: &BackwardParams, maps: u64, layout: La
                 let band = lengths::band_of_sequence(listed.seqlen_q, listed.seqlen_k, p.window);
                 (tile, band, listed)
             } else if spec::shares() {
-                let tile = schedule::backward_in_shares(&schedule, work, claimed, p.n_shares);
+                let tile = schedule::backward_in_shares(&schedule, tile_work, claimed, p.n_shares);
                 (tile, band, ListedTile::default())
             } else {
-                let tile = schedule::backward(&schedule, work, claimed);
+                let tile = schedule::backward(&schedule, tile_work, claimed);
                 (tile, band, ListedTile::default())
             };
             let blocks = block_order::q_blocks(&band, tile.k_block, config.block_q, config.block_k);
