@@ -2,7 +2,8 @@
 
 use crate::attention::lengths::{Given, ListedTile, rows_of_sequence};
 use crate::attention::mask::{Band, Rows};
-use crate::params::{Lengths, MAX_ROWS, Shape, TileList, Window};
+use crate::params::{Lengths, MAX_ROWS, Shape, TensorMap, TileList, Window};
+use crate::ptx::tensor_map::fence_tensor_map_acquire;
 use crate::ptx::{global, shared};
 
 use super::bounds;
@@ -118,7 +119,7 @@ pub(crate) unsafe fn listed(list: u64, idx: u32) -> ListedTile {
 /// Writes an entry of a list to shared memory.
 ///
 /// # Safety
-/// Its [`ListedTile::N_BYTES`] lie in the block's shared memory from `at` on, 16-byte aligned; no other thread uses them now.
+/// [`ListedTile::N_BYTES`] lie in the block's shared memory from `at` on, 16-byte aligned; no other thread uses them now.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub(crate) unsafe fn write_listed_shared(at: u32, tile: ListedTile) {
@@ -162,5 +163,30 @@ impl TileList {
     #[inline(always)]
     pub(crate) fn batch_k(&self, sequence: u32) -> u32 {
         if self.packed_k == 1 { 0 } else { sequence }
+    }
+
+    /// The address of the `map`-th of a sequence's `n_maps` tensor maps. One multiplication and addition of what is known late:
+    /// else ptxas would hold a part of it in registers.
+    #[inline(always)]
+    pub(crate) fn map_of_sequence(&self, sequence: u32, n_maps: u32, map: u32) -> u64 {
+        let idx = sequence * n_maps + map;
+        self.maps + u64::from(idx) * const { size_of::<TensorMap>() as u64 }
+    }
+}
+
+/// Replaces `held`, the address of the tensor maps by which a thread copies, by `own`. Where that is another address, fences the maps
+/// at `acquired`, which the thread then uses.
+///
+/// # Safety
+/// The kernel that made the list has made the maps.
+#[inline(always)]
+pub(crate) unsafe fn acquire_maps<const N: usize>(held: &mut u64, own: u64, acquired: [u64; N]) {
+    if own == *held {
+        return;
+    }
+    *held = own;
+    for map in acquired {
+        // SAFETY: the caller's contract.
+        unsafe { fence_tensor_map_acquire(map) };
     }
 }

@@ -355,7 +355,7 @@ unsafe fn make_maps(p: &TileListParams, maps: u64, block_idx: u32) {
             } else {
                 p.list.batch_k(sequence)
             };
-            let to = p.list.maps + u64::from(idx) * size;
+            let to = p.list.map_of_sequence(sequence, p.n_maps, which);
             tile::tensor_map::copy(maps + u64::from(which) * size, to);
             let tensor = mapped(p, which);
             let first = i64::from(batch_idx) * tensor.batch_stride

@@ -11,9 +11,8 @@ use crate::config::TMA_BACKWARD_STAGES as STAGES;
 use crate::kernels::band;
 use crate::kernels::lengths::{self, END};
 use crate::params::{
-    BACKWARD_MAPS, BOX_COLUMNS, BackwardMap, BackwardParams, ORDERED, SHIFTED, Schedule, TensorMap,
+    BACKWARD_MAPS, BOX_COLUMNS, BackwardMap, BackwardParams, ORDERED, SHIFTED, Schedule,
 };
-use crate::ptx::tensor_map::fence_tensor_map_acquire;
 use crate::ptx::{atomic, mbarrier, spec, special, tma};
 use crate::tile::global::row_of_head;
 use crate::tile::ring::Ring;
@@ -133,32 +132,22 @@ pub(super) unsafe fn announce(layout: Layout, n: u32, work: Work, listed: Listed
     }
 }
 
-/// The address of a tensor map of a sequence. One multiplication and addition of what is known late: else ptxas would hold a part of
-/// it in registers.
+/// The address of a tensor map of a sequence.
 #[inline(always)]
 pub(super) fn map_of_sequence(p: &BackwardParams, sequence: u32, map: BackwardMap) -> u64 {
-    let idx = sequence * const { BACKWARD_MAPS as u32 } + map as u32;
-    p.list.maps + u64::from(idx) * const { size_of::<TensorMap>() as u64 }
+    p.list
+        .map_of_sequence(sequence, BACKWARD_MAPS as u32, map as u32)
 }
 
 impl Producer<'_> {
     /// Copies by the tensor maps of this sequence from now on.
     #[inline(always)]
     unsafe fn begin_sequence(&mut self, sequence: u32) {
-        let maps = map_of_sequence(self.p, sequence, BackwardMap::Q);
-        if maps == self.maps {
-            return;
-        }
-        self.maps = maps;
-        for map in [
-            BackwardMap::Q,
-            BackwardMap::K,
-            BackwardMap::V,
-            BackwardMap::DO,
-        ] {
-            // SAFETY: the kernel that made the list has made the maps.
-            unsafe { fence_tensor_map_acquire(map.at(maps)) };
-        }
+        use BackwardMap::{DO, K, Q, V};
+        let own = map_of_sequence(self.p, sequence, Q);
+        let acquired = [Q, K, V, DO].map(|map| map.at(own));
+        // SAFETY: the kernel that made the list has made the maps.
+        unsafe { lengths::acquire_maps(&mut self.maps, own, acquired) };
     }
 
     /// What the list says of the sequence of the `n`-th work. Read again in each step: no register need hold it.

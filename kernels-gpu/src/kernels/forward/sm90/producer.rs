@@ -8,10 +8,7 @@ use crate::attention::mask::{Band, Rows, Work};
 use crate::attention::schedule::{self, ForwardTile};
 use crate::config::TMA_SLOTS;
 use crate::kernels::{band, lengths};
-use crate::params::{
-    BOX_COLUMNS, FORWARD_MAPS, ForwardMap, MAX_ROWS, Schedule, TensorMap, TmaForwardParams,
-};
-use crate::ptx::tensor_map::fence_tensor_map_acquire;
+use crate::params::{BOX_COLUMNS, FORWARD_MAPS, ForwardMap, MAX_ROWS, Schedule, TmaForwardParams};
 use crate::ptx::{atomic, mbarrier, spec, special, tma};
 use crate::tile::ring::Ring;
 use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
@@ -136,15 +133,10 @@ impl Producer<'_> {
     /// Copies by the tensor maps of this sequence from now on.
     #[inline(always)]
     unsafe fn begin_sequence(&mut self, sequence: u32) {
-        let maps = maps_of_sequence(self.p, sequence);
-        if maps == self.maps {
-            return;
-        }
-        self.maps = maps;
-        for map in [ForwardMap::Q, ForwardMap::K, ForwardMap::V] {
-            // SAFETY: the kernel that made the list has made the maps.
-            unsafe { fence_tensor_map_acquire(map.at(maps)) };
-        }
+        let own = maps_of_sequence(self.p, sequence);
+        let acquired = [ForwardMap::Q, ForwardMap::K, ForwardMap::V].map(|map| map.at(own));
+        // SAFETY: the kernel that made the list has made the maps.
+        unsafe { lengths::acquire_maps(&mut self.maps, own, acquired) };
     }
 
     /// Q, and K and V from the last block down; K one block ahead of V, as consumers take them.
@@ -247,7 +239,8 @@ impl Producer<'_> {
 /// The address of the first tensor map of a sequence.
 #[inline(always)]
 pub(super) fn maps_of_sequence(p: &TmaForwardParams, sequence: u32) -> u64 {
-    p.list.maps + u64::from(sequence) * const { FORWARD_MAPS * size_of::<TensorMap>() as u64 }
+    p.list
+        .map_of_sequence(sequence, FORWARD_MAPS as u32, ForwardMap::Q as u32)
 }
 
 /// Fills a whole tile that is its barrier's only one.
