@@ -21,16 +21,16 @@
 //! In the deterministic order a tile adds to a block of dQ when its turn has come: thread 0 waits for it before the
 //! barrier and passes it on after the next, when all warps have added. Who waits for whom: [`schedule`].
 
-use super::Tiles;
 use super::key_tile::{Layout, Tile, band_of, load_d_o, load_q, rows_of_k};
 use super::probabilities::{probabilities, score_gradients, send};
 use super::query_gradient::{add_query_gradient, release_semaphore, wait_semaphore};
+use super::{Tiles, schedule_of};
 use crate::attention::batch_and_head;
 use crate::attention::lengths::ListedTile;
 use crate::attention::mask::Rows;
 use crate::attention::schedule::{self, BackwardTile};
 use crate::kernels::{bounds, lengths};
-use crate::params::{BackwardParams, Schedule};
+use crate::params::BackwardParams;
 use crate::ptx::{atomic, barrier, cp_async, shared, spec, special};
 use crate::tile::copy::{self, BoundsChecked, Team};
 use crate::tile::element::Element;
@@ -76,20 +76,6 @@ pub unsafe fn backward<E: Element, T: Tiles>(p: &BackwardParams) {
             }
             key_tile::<E, T>(p, shared, tile, thread);
         }
-    }
-}
-
-/// The order of the tiles. Where sequences have lengths of their own, the list says how many there are.
-#[inline(always)]
-fn schedule_of(p: &BackwardParams) -> Schedule {
-    if spec::lengths() {
-        Schedule {
-            // SAFETY: a list lies there.
-            tiles: unsafe { lengths::n_listed(p.list.tiles) },
-            ..p.schedule
-        }
-    } else {
-        p.schedule
     }
 }
 

@@ -8,11 +8,10 @@ use crate::attention::block_order::{self, BlockOrder};
 use crate::attention::lengths::ListedTile;
 use crate::attention::schedule::{self, BackwardTile};
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
+use crate::kernels::backward::schedule_of;
 use crate::kernels::band;
 use crate::kernels::lengths::{self, END};
-use crate::params::{
-    BACKWARD_MAPS, BOX_COLUMNS, BackwardMap, BackwardParams, ORDERED, SHIFTED, Schedule,
-};
+use crate::params::{BACKWARD_MAPS, BOX_COLUMNS, BackwardMap, BackwardParams, ORDERED, SHIFTED};
 use crate::ptx::{atomic, mbarrier, spec, special, tma};
 use crate::tile::global::row_of_head;
 use crate::tile::ring::Ring;
@@ -48,7 +47,11 @@ pub(super) unsafe fn produce<T: Tiles>(p: &BackwardParams, maps: u64, layout: La
     unsafe {
         loop {
             // Claimed when the last tile's last copies have been begun, not before: tiles begin in the order of their numbers.
-            let schedule = schedule_of(p);
+            let mut schedule = schedule_of(p);
+            // Sequences with lengths of their own never have shifted tiles: the compiler should know it.
+            if spec::lengths() {
+                (schedule.order, schedule.stride) = (ORDERED, 1);
+            }
             let tiles = schedule.tiles * schedule.heads;
             let claimed = if schedule.order != SHIFTED {
                 atomic::atom_add_u32(p.tile_counters, 1)
@@ -94,23 +97,6 @@ pub(super) unsafe fn produce<T: Tiles>(p: &BackwardParams, maps: u64, layout: La
         }
         n = d_q::hand_out::<T>(p, layout, n);
         announce(layout, n, Work::END, ListedTile::default());
-    }
-}
-
-/// The order of the tiles. Where sequences have lengths of their own it is never shifted, and how many tiles there are is read
-/// again each time: no register need hold it.
-#[inline(always)]
-pub(super) fn schedule_of(p: &BackwardParams) -> Schedule {
-    if spec::lengths() {
-        Schedule {
-            // SAFETY: a list lies there.
-            tiles: unsafe { lengths::n_listed(p.list.tiles) },
-            order: ORDERED,
-            stride: 1,
-            ..p.schedule
-        }
-    } else {
-        p.schedule
     }
 }
 
