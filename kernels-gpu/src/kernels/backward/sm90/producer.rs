@@ -43,7 +43,7 @@ pub(super) unsafe fn produce<T: Tiles>(p: &BackwardParams, maps: u64, layout: La
     };
     let shifted = block_order::shifted_blocks(&p.schedule);
     let mut n = 0;
-    // SAFETY: stages and slots are filled when they are empty; each tile is drawn once.
+    // SAFETY: stages and slots are filled when they are empty; each tile is claimed once.
     unsafe {
         loop {
             // Claimed when the last tile's last copies have been begun, not before: tiles begin in the order of their numbers.
