@@ -78,8 +78,8 @@ pub const fn tma_stores(head_dim: u32, tiles: TileShape) -> bool {
 }
 
 /// Forward on Hopper: one block per SM. Two warpgroups multiply, 64 query rows each, in the wide shape three: their softmax
-/// then hides more of the others' products, which pays where a tile is long and head_dim small. A further warpgroup's
-/// single threads move data. Shared memory: Q, K and V, O on its way out, the slots, and two barriers for
+/// then hides more of the others' products, which pays where a tile is long and head_dim small. In a further warpgroup single
+/// threads are the producer and the store warps. Shared memory: Q, K and V, O on its way out, the slots, and two barriers for
 /// each of these.
 ///
 /// The compact shape has one warpgroup that multiplies. Up to head_dim 128 two of its blocks share an SM, so that one's
@@ -135,9 +135,9 @@ const fn shares_registers(threads: u32, blocks_per_sm: u32) -> bool {
     256 < threads * blocks_per_sm
 }
 
-/// Backward: 128 keys stay, blocks of queries pass by. Four warps own S, P and dV, four own dP, dS and dK, 32
-/// keys each; together they own dQ. Shared memory: K, V, two stages of Q, dO, lse and Δ, P and dS in
-/// turns of two, 16 bytes for the ticket, and 32 for the list's entry of the tile.
+/// Backward: a tile of 128 keys is resident, blocks of queries are streamed. Four warps own S, P and dV, four own dP, dS and dK, 32
+/// keys each; together they own dQ. Shared memory: K, V, two stages of Q, dO, lse and Δ, two stages that hold P and then dS,
+/// 16 bytes for the number of the claimed tile, and 32 for the list's entry of it.
 ///
 /// Blocks of 64 queries at head_dim 128 take 161 KB. The compact shape, for the 99 KB of compute capability 8.6 and 8.9,
 /// has blocks of 16. 64 keys and blocks of 32 would fit too and be as much work between two barriers; but Q and dO would
@@ -159,8 +159,8 @@ pub const fn backward(head_dim: u32, tiles: TileShape) -> Footprint {
         blocks_per_sm: 1,
         block_q,
         block_k,
-        // At head_dim 128, ptxas keeps two words, for sm_90 three, that describe the tile's walk in local memory; taking P in smaller
-        // pieces instead frees them and costs 4 % (H200).
+        // At head_dim 128, ptxas keeps two words, for sm_90 three, that describe the tile's block order in local memory; taking P in
+        // smaller pieces instead frees them and costs 4 % (H200).
         launch_registers: 0,
         spill_bytes: match tiles {
             TileShape::Default if head_dim == 128 => 124,
@@ -193,7 +193,7 @@ const fn rows(main: Footprint, threads: u32, row_bytes: u32) -> Footprint {
     }
 }
 
-/// Stages of Q, of dO and of dS in the flash3 backward kernel, and slots for tiles and for turns: one is multiplied while
+/// Stages of Q, of dO and of dS in the flash3 backward kernel, and slots for work tiles and for blocks of dQ: one is multiplied while
 /// the other arrives. More stages of Q or dO were no faster (H200).
 pub const TMA_BACKWARD_STAGES: u32 = 2;
 
@@ -211,11 +211,11 @@ pub const fn tma_backward_splits(head_dim: u32) -> bool {
     head_dim > 128
 }
 
-/// Backward on Hopper: one block per SM; two warpgroups multiply, a further one moves data. Tiles have 128 keys, 64 where
+/// Backward on Hopper: one block per SM; two consumer warpgroups, and a producer warpgroup. Tiles have 128 keys, 64 where
 /// the warpgroups have the same keys. At head_dim 64 query blocks have 128 rows: with 64, `wgmma` would read its operands
 /// from shared memory for as long as it multiplies. At 128 registers do not hold more than 80, in wide tiles. Shared memory:
 /// K, V; two stages of Q, dO and dS; dV or dK on the way out, in V's place if the tile is wide, or two stages of P; dQ on its
-/// way to memory, if the warpgroups share the keys; lse and Δ; what the movers say of stages, tiles and turns; and the
+/// way to memory, if the warpgroups share the keys; lse and Δ; slots for steps, work tiles and blocks of dQ; and the
 /// barriers.
 pub const fn tma_backward(head_dim: u32, tiles: TileShape) -> Footprint {
     let splits = tma_backward_splits(head_dim);
@@ -251,8 +251,8 @@ pub const fn tma_backward(head_dim: u32, tiles: TileShape) -> Footprint {
         block_q,
         block_k,
         launch_registers: launch_registers(3 * 128, 1),
-        // Stores and loads together. At head_dim 256 consumers need all registers that movers can do without; these keep a few words
-        // of a tile's way in local memory, and work them out anew once a tile.
+        // Stores and loads together. At head_dim 256 consumers need all registers that the producer warpgroup can give back. It
+        // keeps a few words of a tile's block order in local memory, and computes them once a tile.
         spill_bytes: if head_dim <= 192 { 0 } else { 296 },
     }
 }

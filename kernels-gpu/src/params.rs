@@ -76,8 +76,8 @@ pub struct Schedule {
     pub heads: u32,
     /// Backward pass: [`ORDERED`], [`FASTEST`] or [`SHIFTED`].
     pub order: u32,
-    /// How many circles the tiles of a head walk in, with [`SHIFTED`]; else 1. Of two, every second tile is in the first, and
-    /// neighbours keep twice the distance: see [`crate::attention::block_order`].
+    /// How many shifted orders the tiles of a head have, with [`SHIFTED`]; else 1. Of two, every second tile is in the first, and
+    /// neighbours in an order keep twice the distance: see [`crate::attention::block_order`].
     pub stride: u32,
 }
 
@@ -85,9 +85,9 @@ pub struct Schedule {
 pub const ORDERED: u32 = 0;
 /// [`Schedule::order`]: contributions to dQ are added as they come.
 pub const FASTEST: u32 = 1;
-/// [`Schedule::order`]: as [`ORDERED`], and the tiles of a head begin apart from each other and walk in a circle: see
-/// [`crate::attention::block_order`]. All tiles that are taken together run at once: `tiles · heads_per_group` blocks, or half of
-/// that where every second one is, are resident together, and take the tiles in turn. Further blocks take none.
+/// [`Schedule::order`]: as [`ORDERED`], and the tiles of a head begin at equal distances and visit the query blocks cyclically (shift
+/// schedule): see [`crate::attention::block_order`]. All tiles of a shifted order run at once: `tiles · heads_per_group` blocks, or
+/// half of that with two orders, are resident together, and each takes tiles at a stride of their number. Further blocks take none.
 pub const SHIFTED: u32 = 2;
 
 /// Parameters of the forward kernels.
@@ -137,7 +137,7 @@ pub struct TmaForwardParams {
     pub o_rows: TensorView,
     /// `f32 [batch, heads_q, seqlen_q]`: natural logarithm of the row's sum of exponentials.
     pub lse: u64,
-    /// Workspace, `u32`: how many tiles have been drawn. 0 before a launch, and again after it.
+    /// Workspace, `u32`: the tile counter, from which blocks claim tiles. 0 before a launch, and again after it.
     pub tile_counter: u64,
     /// Sizes.
     pub shape: Shape,

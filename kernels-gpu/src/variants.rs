@@ -217,7 +217,7 @@ pub enum Kind {
     TileList,
     /// The same of flash3; tensor maps of every sequence.
     TmaTileList,
-    /// flash2 backward, first: Δ and lse·log₂e, padded; clears the accumulator of dQ, the turns and the ticket.
+    /// flash2 backward, first: Δ and lse·log₂e, padded; clears the accumulator of dQ, the dQ semaphores and the tile counters.
     BackwardDelta,
     /// flash2 backward, second: dK and dV; contributions to dQ.
     Backward,

@@ -13,8 +13,8 @@
 //! Who comes to a block first, adds first: the ranks follow from the orders alone.
 //!
 //! Where a block has more than half as many queries as a tile has keys, neighbours in shifted order would follow each other at the
-//! distance of one step, which is too little for the news that the next one may add. There every second tile of a head is
-//! taken first, and then the others, in a shifted order of their own.
+//! distance of one step, which is shorter than the dQ semaphore's latency. There every second tile of a head is taken first, and
+//! then the others, in a shifted order of their own.
 
 use super::divide;
 use super::mask::{Band, Blocks, Rows};
@@ -38,7 +38,7 @@ pub struct BlockOrder {
     pub block: u32,
 }
 
-/// With [`SHIFTED`]: how many tiles of a head go round together.
+/// With [`SHIFTED`]: how many tiles of a head share a shifted order.
 #[inline(always)]
 pub const fn tiles_per_ring(schedule: &Schedule) -> u32 {
     if schedule.stride == 2 {
@@ -131,7 +131,7 @@ impl BlockOrder {
         }
     }
 
-    /// Which one the tile is of those that go round together, and how many these are.
+    /// Which one the tile is of those that share its shifted order, and how many these are.
     #[inline(always)]
     fn place_in_ring(&self) -> (u32, u32) {
         if self.stride == 2 {
@@ -167,14 +167,14 @@ impl BlockOrder {
         let left = self.blocks.end * self.group_size - (self.head * self.blocks.end + self.block);
         // Tiles from this one on began at the block, or before it without having passed block 0.
         let wrapped = divide(left + self.distance - 1, self.distance);
-        let turn = if place >= wrapped {
+        let rank = if place >= wrapped {
             place - wrapped
         } else if wrapped < together {
             place + together - wrapped
         } else {
             place
         };
-        // Those that went round before have all added.
-        turn + (self.tile.k_block - place * if self.stride == 2 { 2 } else { 1 }) * together
+        // The tiles of the shifted order before have all added.
+        rank + (self.tile.k_block - place * if self.stride == 2 { 2 } else { 1 }) * together
     }
 }

@@ -28,7 +28,7 @@ pub struct ForwardTile {
     pub head: u32,
 }
 
-/// The way a tile of keys walks through the query blocks.
+/// The order in which a tile of keys visits the query blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From its first block to the last; under a causal mask, tiles add to a block in descending order.
@@ -45,7 +45,7 @@ pub struct BackwardTile {
     /// Which (batch, KV head): `batch_idx · heads_k + head_idx`. Shares count as KV heads: see
     /// [`crate::params::BackwardParams::n_shares`].
     pub head: u32,
-    /// Which way it walks.
+    /// In which order it visits query blocks.
     pub direction: Direction,
 }
 
@@ -189,10 +189,10 @@ mod tests {
         }
     }
 
-    /// A tile waits for tiles of its head that come before it in the order of its direction: these must have lower
-    /// tickets.
+    /// A tile waits for tiles of its head that come before it in the order of its direction: these must be claimed earlier, that is,
+    /// have lower numbers.
     #[test]
-    fn tiles_wait_for_lower_tickets_only() {
+    fn tiles_wait_only_for_tiles_claimed_earlier() {
         for (schedule, work) in schedules().flat_map(|s| WORKS.map(|w| (s, w))) {
             let mut seen: Vec<BackwardTile> = Vec::new();
             for tile_idx in 0..schedule.tiles * schedule.heads {

@@ -56,7 +56,7 @@ pub unsafe fn clear(p: &ClearParams) {
 
 /// Whether some query sees the key.
 #[inline(always)]
-fn is_seen(band: &Band, k_idx: u32) -> bool {
+pub(super) fn is_seen(band: &Band, k_idx: u32) -> bool {
     band.first_query(k_idx) < band.end_query(k_idx)
 }
 

@@ -2,8 +2,9 @@
 
 use crate::attention::lengths::{Given, ListedTile, rows_of_sequence};
 use crate::attention::mask::{Band, Rows};
-use crate::params::{Lengths, MAX_ROWS, Shape, TileList, Window};
-use crate::ptx::global;
+use crate::params::{Lengths, MAX_ROWS, Shape, TensorMap, TileList, Window};
+use crate::ptx::tensor_map::fence_tensor_map_acquire;
+use crate::ptx::{global, shared};
 
 use super::bounds;
 
@@ -83,15 +84,62 @@ pub(crate) unsafe fn n_listed(list: u64) -> u32 {
     unsafe { global::ld_global_u32(list) }
 }
 
+/// The address of the `idx`-th entry of a list. The entries' number takes the place of one.
+#[inline(always)]
+fn entry_address(list: u64, idx: u32) -> u64 {
+    list + u64::from(idx + 1) * u64::from(ListedTile::N_BYTES)
+}
+
+/// Writes the `idx`-th entry of a list.
+///
+/// # Safety
+/// The list has room for the entry; no other thread uses it now.
+#[inline(always)]
+pub(crate) unsafe fn write_listed(list: u64, idx: u32, tile: ListedTile) {
+    let at = entry_address(list, idx);
+    let [a, b] = tile.words();
+    // SAFETY: the caller's contract.
+    unsafe {
+        global::st_global_x4(at, a);
+        global::st_global_x4(at + 16, b);
+    }
+}
+
 /// The `idx`-th entry of a list.
 ///
 /// # Safety
 /// A list lies at `list`, and has the entry.
 #[inline(always)]
 pub(crate) unsafe fn listed(list: u64, idx: u32) -> ListedTile {
-    let at = list + u64::from(idx + 1) * u64::from(ListedTile::N_BYTES);
+    let at = entry_address(list, idx);
     // SAFETY: the caller's contract.
     ListedTile::from_words(unsafe { [global::ld_global_x4(at), global::ld_global_x4(at + 16)] })
+}
+
+/// Writes an entry of a list to shared memory.
+///
+/// # Safety
+/// [`ListedTile::N_BYTES`] lie in the block's shared memory from `at` on, 16-byte aligned; no other thread uses them now.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub(crate) unsafe fn write_listed_shared(at: u32, tile: ListedTile) {
+    let [a, b] = tile.words();
+    // SAFETY: the caller's contract.
+    unsafe {
+        shared::st_shared_x4(at, a);
+        shared::st_shared_x4(at + 16, b);
+    }
+}
+
+/// Reads an entry of a list from shared memory.
+///
+/// # Safety
+/// [`write_listed_shared`] has written it at `at`, and no other thread writes there now.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub(crate) unsafe fn read_listed_shared(at: u32) -> ListedTile {
+    // SAFETY: the caller's contract.
+    ListedTile::from_words(unsafe { [shared::ld_shared_x4(at), shared::ld_shared_x4(at + 16)] })
 }
 
 /// Where sequences end, as consumers of the backward pass count rows: the last query and the last key then stand at the same place in
@@ -115,5 +163,30 @@ impl TileList {
     #[inline(always)]
     pub(crate) fn batch_k(&self, sequence: u32) -> u32 {
         if self.packed_k == 1 { 0 } else { sequence }
+    }
+
+    /// The address of the `map`-th of a sequence's `n_maps` tensor maps. One multiplication and addition of what is known late:
+    /// else ptxas would hold a part of it in registers.
+    #[inline(always)]
+    pub(crate) fn map_of_sequence(&self, sequence: u32, n_maps: u32, map: u32) -> u64 {
+        let idx = sequence * n_maps + map;
+        self.maps + u64::from(idx) * const { size_of::<TensorMap>() as u64 }
+    }
+}
+
+/// Replaces `held`, the address of the tensor maps by which a thread copies, by `own`. Where that is another address, fences the maps
+/// at `acquired`, which the thread then uses.
+///
+/// # Safety
+/// The kernel that made the list has made the maps.
+#[inline(always)]
+pub(crate) unsafe fn acquire_maps<const N: usize>(held: &mut u64, own: u64, acquired: [u64; N]) {
+    if own == *held {
+        return;
+    }
+    *held = own;
+    for map in acquired {
+        // SAFETY: the caller's contract.
+        unsafe { fence_tensor_map_acquire(map) };
     }
 }

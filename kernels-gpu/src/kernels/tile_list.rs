@@ -15,7 +15,7 @@ mod clear;
 
 use clear::clear;
 
-use super::lengths::{rows_k, rows_q};
+use super::lengths::{rows_k, rows_q, write_listed};
 use crate::attention::divide;
 use crate::attention::lengths::ListedTile;
 use crate::attention::mask::{Rows, Work};
@@ -281,18 +281,6 @@ unsafe fn before(p: &TileListParams, of: Scratch, at: u32) -> u32 {
     unsafe { global::ld_global_u32(of.at(p, at - 1)) }
 }
 
-/// Writes an entry of a list.
-#[inline(always)]
-unsafe fn write(list: u64, idx: u32, tile: ListedTile) {
-    let at = list + u64::from(idx + 1) * u64::from(ListedTile::N_BYTES);
-    let [a, b] = tile.words();
-    // SAFETY: the caller's contract.
-    unsafe {
-        global::st_global_x4(at, a);
-        global::st_global_x4(at + 16, b);
-    }
-}
-
 /// A block of a sequence.
 #[inline(always)]
 unsafe fn listed(p: &TileListParams, sequence: u32, block: u32) -> ListedTile {
@@ -327,7 +315,7 @@ unsafe fn write_tiles(p: &TileListParams, n: u32) {
             } else {
                 idx - before
             };
-            write(p.list.tiles, idx, listed(p, sequence, block));
+            write_listed(p.list.tiles, idx, listed(p, sequence, block));
         }
         idx += THREADS;
     }
@@ -341,7 +329,7 @@ unsafe fn write_q_blocks(p: &TileListParams, n: u32) {
         // SAFETY: as `write_tiles`.
         unsafe {
             let (sequence, before) = find(p, Scratch::QBlocks, idx);
-            write(p.list.q_blocks, idx, listed(p, sequence, idx - before));
+            write_listed(p.list.q_blocks, idx, listed(p, sequence, idx - before));
         }
         idx += THREADS;
     }
@@ -367,7 +355,7 @@ unsafe fn make_maps(p: &TileListParams, maps: u64, block_idx: u32) {
             } else {
                 p.list.batch_k(sequence)
             };
-            let to = p.list.maps + u64::from(idx) * size;
+            let to = p.list.map_of_sequence(sequence, p.n_maps, which);
             tile::tensor_map::copy(maps + u64::from(which) * size, to);
             let tensor = mapped(p, which);
             let first = i64::from(batch_idx) * tensor.batch_stride

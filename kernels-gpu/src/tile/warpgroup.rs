@@ -143,7 +143,7 @@ unsafe fn exchange([left, right]: [u32; 2], bit: u32) -> [u32; 2] {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn any(id: u32, x: bool) -> bool {
-    // SAFETY: the caller's contract. The vote changes nothing: by it, ptxas knows that the warp is of one mind.
+    // SAFETY: the caller's contract. The vote does not change the value: through it, ptxas treats the branch as warp-uniform.
     unsafe { shuffle::vote_any(barrier::barrier_red_or(id, WARPGROUP_THREADS, x)) }
 }
 

@@ -146,7 +146,7 @@ fn gradients_of_packed_sequences_of_flash2_are_as_of_each_alone() {
     let check = |name, window, spec, seed, packed, heads_per_group| {
         check_backward("sm80", name, window, spec, seed, packed, heads_per_group);
     };
-    // Groups of one head walk up and down in turn, where later queries see more keys; a single group walks down.
+    // Groups of one head alternate between up and down, where later queries see more keys; a single group goes down.
     check("bf16_d32", (OPEN, OPEN), Spec::PLAIN, 1, (true, true), 2);
     check("f16_d64", (OPEN, 0), CAUSAL, 2, (true, false), 1);
     check("bf16_d64", (30, 9), WINDOW, 3, (false, true), 2);

@@ -8,8 +8,9 @@ use crate::attention::mask::{Band, Blocks, Rows};
 use crate::attention::schedule::{BackwardTile, Direction};
 use crate::config;
 use crate::kernels::bounds;
+use crate::kernels::lengths::{read_listed_shared, write_listed_shared};
 use crate::params::{BackwardParams, TensorView};
-use crate::ptx::{cp_async, shared, spec, special};
+use crate::ptx::{cp_async, spec, special};
 use crate::tile::copy::{self, BoundsChecked, Team};
 use crate::tile::global::{GlobalRows, row_of_head};
 use crate::tile::shared::SharedTile;
@@ -69,12 +70,8 @@ impl Layout {
     /// Nobody reads the last tile's any more; a barrier follows.
     #[inline(always)]
     pub(super) unsafe fn write_listed(self, listed: ListedTile) {
-        let [a, b] = listed.words();
         // SAFETY: the caller's contract.
-        unsafe {
-            shared::st_shared_x4(self.listed, a);
-            shared::st_shared_x4(self.listed + 16, b);
-        }
+        unsafe { write_listed_shared(self.listed, listed) };
     }
 
     /// The list's entry of the tile.
@@ -84,12 +81,7 @@ impl Layout {
     #[inline(always)]
     pub(super) unsafe fn read_listed(self) -> ListedTile {
         // SAFETY: the caller's contract.
-        ListedTile::from_words(unsafe {
-            [
-                shared::ld_shared_x4(self.listed),
-                shared::ld_shared_x4(self.listed + 16),
-            ]
-        })
+        unsafe { read_listed_shared(self.listed) }
     }
 
     /// The place of step `i` in a ring of two.

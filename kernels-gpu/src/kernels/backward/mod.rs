@@ -31,7 +31,9 @@ mod query_gradient;
 pub mod d_q;
 
 use crate::config::{self, Footprint};
-use crate::ptx::{shared, special};
+use crate::kernels::lengths;
+use crate::params::{BackwardParams, Schedule};
+use crate::ptx::{shared, spec, special};
 use crate::tile::register::{Accumulator, RegisterTile};
 use crate::variants::TileShape;
 
@@ -151,6 +153,21 @@ unsafe fn with_columns<S: Accumulator>(statistics: u32, mut f: impl FnMut(usize,
 /// Fragments across `columns` columns.
 const fn n8(columns: u32) -> usize {
     columns as usize / 8
+}
+
+/// The order of the tiles. Where sequences have lengths of their own, the list says how many there are. It is read each time: no
+/// register need hold the number.
+#[inline(always)]
+fn schedule_of(p: &BackwardParams) -> Schedule {
+    if spec::lengths() {
+        Schedule {
+            // SAFETY: a list lies there.
+            tiles: unsafe { lengths::n_listed(p.list.tiles) },
+            ..p.schedule
+        }
+    } else {
+        p.schedule
+    }
 }
 
 /// Where a warp's part of a block of dQ lies.

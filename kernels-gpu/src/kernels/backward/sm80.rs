@@ -1,4 +1,5 @@
-//! flash2 backward for sm_80 and newer: one tile of keys at a time, drawn from a ticket; query blocks stream past.
+//! flash2 backward for sm_80 and newer: a block of threads claims one tile of keys at a time from a counter, and streams the
+//! query blocks.
 //!
 //! Eight warps in two roles of four. Warp `w` of either role owns keys `32 w ..` of the tile. Score warps recompute P and
 //! keep dV; gradient warps make dS and keep dK. P goes from a score warp to its partner through shared memory, in the
@@ -18,19 +19,19 @@
 //!                                            ← P,  dS of i → shared memory
 //! ```
 //!
-//! In the deterministic order a tile adds to a block of dQ when its turn has come: thread 0 waits for it before the
-//! barrier and passes it on after the next, when all warps have added. Who waits for whom: [`schedule`].
+//! In the deterministic order a tile adds to a block of dQ after the tiles before it. Thread 0 polls the block's dQ semaphore
+//! before the barrier, and releases it after the next one, when all warps have added. Who waits for whom: [`schedule`].
 
-use super::Tiles;
 use super::key_tile::{Layout, Tile, band_of, load_d_o, load_q, rows_of_k};
 use super::probabilities::{probabilities, score_gradients, send};
 use super::query_gradient::{add_query_gradient, release_semaphore, wait_semaphore};
+use super::{Tiles, schedule_of};
 use crate::attention::batch_and_head;
 use crate::attention::lengths::ListedTile;
 use crate::attention::mask::Rows;
 use crate::attention::schedule::{self, BackwardTile};
 use crate::kernels::{bounds, lengths};
-use crate::params::{BackwardParams, Schedule};
+use crate::params::BackwardParams;
 use crate::ptx::{atomic, barrier, cp_async, shared, spec, special};
 use crate::tile::copy::{self, BoundsChecked, Team};
 use crate::tile::element::Element;
@@ -43,7 +44,7 @@ const PAIR_BARRIER: u32 = 1;
 /// Threads of a pair of warps.
 const PAIR_THREADS: u32 = 64;
 
-/// Draws tiles until none are left.
+/// Claims tiles until none are left.
 ///
 /// # Safety
 /// The launch is as [`super::Blocks::FOOTPRINT`] says; tensors are as [`BackwardParams`] says, of `T::HEAD_DIM` columns; the
@@ -76,20 +77,6 @@ pub unsafe fn backward<E: Element, T: Tiles>(p: &BackwardParams) {
             }
             key_tile::<E, T>(p, shared, tile, thread);
         }
-    }
-}
-
-/// The order of the tiles. Where sequences have lengths of their own, the list says how many there are.
-#[inline(always)]
-fn schedule_of(p: &BackwardParams) -> Schedule {
-    if spec::lengths() {
-        Schedule {
-            // SAFETY: a list lies there.
-            tiles: unsafe { lengths::n_listed(p.list.tiles) },
-            ..p.schedule
-        }
-    } else {
-        p.schedule
     }
 }
 
@@ -154,7 +141,7 @@ unsafe fn key_tile<E: Element, T: Tiles>(
         threads: config.threads,
     };
     let (first_key, warp_key) = (keys.first, warp * T::WARP_KEYS);
-    // SAFETY: as `backward`. After the walk all warps have met, so that K and V may become dK and dV.
+    // SAFETY: as `backward`. After the last step all warps have met, so that K and V may become dK and dV.
     unsafe {
         let (k, v) = (rows_of_k(p, &t, &p.k), rows_of_k(p, &t, &p.v));
         copy::load::<BoundsChecked>(shared.k, k, first_key, config.block_k, team);
@@ -188,7 +175,7 @@ unsafe fn key_tile<E: Element, T: Tiles>(
     }
 }
 
-/// The walk of a score warp: gives dV.
+/// All steps of a score warp: gives dV.
 #[inline(always)]
 unsafe fn score_warp<E: Element, T: Tiles>(p: &BackwardParams, t: &Tile) -> T::KeyGradient {
     let config = const { T::FOOTPRINT };
@@ -222,12 +209,12 @@ unsafe fn score_warp<E: Element, T: Tiles>(p: &BackwardParams, t: &Tile) -> T::K
                 add_query_gradient::<E, T>(p, t, i - 1);
             }
         }
-        end_walk::<E, T>(p, t);
+        end_steps::<E, T>(p, t);
     }
     d_v
 }
 
-/// The walk of a gradient warp: gives dK / scale.
+/// All steps of a gradient warp: gives dK / scale.
 #[inline(always)]
 unsafe fn gradient_warp<E: Element, T: Tiles>(p: &BackwardParams, t: &Tile) -> T::KeyGradient {
     let config = const { T::FOOTPRINT };
@@ -270,7 +257,7 @@ unsafe fn gradient_warp<E: Element, T: Tiles>(p: &BackwardParams, t: &Tile) -> T
         if t.steps > 0 {
             add_key_gradient::<E, T>(t, t.steps - 1, d_s, &mut d_k);
         }
-        end_walk::<E, T>(p, t);
+        end_steps::<E, T>(p, t);
     }
     d_k
 }
@@ -289,9 +276,9 @@ unsafe fn add_key_gradient<E: Element, T: Tiles>(
     unsafe { multiply_add::<E, _>(d_k, Registers(d_s), right(q, 0), block_q as usize / 16) };
 }
 
-/// The walk's last dQ; afterwards nobody reads shared memory any more.
+/// dQ of the last step; afterwards nobody reads shared memory.
 #[inline(always)]
-unsafe fn end_walk<E: Element, T: Tiles>(p: &BackwardParams, t: &Tile) {
+unsafe fn end_steps<E: Element, T: Tiles>(p: &BackwardParams, t: &Tile) {
     // SAFETY: as `backward`.
     unsafe {
         begin_step::<T>(p, t, t.steps);
@@ -316,7 +303,8 @@ unsafe fn meet<T: Tiles>() {
     unsafe { barrier::barrier_sync(0, const { T::FOOTPRINT.threads }) }
 }
 
-/// The barrier of step `i`, with the turns that are waited for before and passed on behind it.
+/// The barrier of step `i`. Before it thread 0 waits for the dQ semaphore of step `i − 1`; after it, it releases that of step
+/// `i − 2`.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 unsafe fn begin_step<T: Tiles>(p: &BackwardParams, t: &Tile, i: u32) {

@@ -21,12 +21,12 @@ pub(super) unsafe fn atom_add_u32(_: u64, output: u64) {
     );
 }
 
-/// A counter that goes round: how often each number was drawn.
+/// A counter that wraps: how often each number was claimed.
 pub(super) unsafe fn atom_inc_u32(_: u64, output: u64) {
     put_all(output, 0, &[0, 0]);
     barrier::barrier_sync_all();
-    let drawn = atomic::atom_inc_u32(output, 20);
-    let times = output + u64::from(special::block_dim_x() + drawn) * 4;
+    let claimed = atomic::atom_inc_u32(output, 20);
+    let times = output + u64::from(special::block_dim_x() + claimed) * 4;
     atomic::atom_add_u32(times, 1);
 }
 

@@ -3,7 +3,7 @@
 use super::{ROWS, WARP_ROWS, rows};
 use crate::attention::divide;
 use crate::attention::mask::Rows;
-use crate::kernels::clear::{clear_lse, clear_row};
+use crate::kernels::clear::{clear_lse, clear_row, is_seen};
 use crate::kernels::lengths::band_of_sequence;
 use crate::params::TileListParams;
 use crate::ptx::{global, shuffle, special};
@@ -11,11 +11,16 @@ use crate::ptx::{global, shuffle, special};
 /// Clears results of the block's rows that no sequence has or, of k and v, that no query sees.
 #[inline(always)]
 pub(super) unsafe fn clear(p: &TileListParams, block_idx: u32) {
-    let (batch_q, rows_q) = batch_and_rows(p, p.lengths.cu_seqlens_q, p.lengths.rows_q);
+    let (rows_q, rows_k) = (p.lengths.rows_q, p.lengths.rows_k);
+    // A packed tensor is one batch entry.
+    let batch_q = if p.lengths.cu_seqlens_q == 0 {
+        p.shape.batch
+    } else {
+        1
+    };
     let q_blocks = rows_q.div_ceil(ROWS);
     let of_keys = block_idx >= q_blocks * batch_q;
     let (block_idx, rows, blocks) = if of_keys {
-        let (_, rows_k) = batch_and_rows(p, p.lengths.cu_seqlens_k, p.lengths.rows_k);
         let blocks = rows_k.div_ceil(ROWS);
         (block_idx - q_blocks * batch_q, rows_k, blocks)
     } else {
@@ -45,16 +50,6 @@ pub(super) unsafe fn clear(p: &TileListParams, block_idx: u32) {
     }
 }
 
-/// Batch entries of a tensor, and rows of each.
-#[inline(always)]
-fn batch_and_rows(p: &TileListParams, cu_seqlens: u64, rows: u32) -> (u32, u32) {
-    if cu_seqlens == 0 {
-        (p.shape.batch, rows)
-    } else {
-        (1, rows)
-    }
-}
-
 /// Whether a row takes part: of q, if a sequence has it; of k, if one has it and some query sees it.
 #[inline(always)]
 unsafe fn is_used(p: &TileListParams, of_keys: bool, batch_idx: u32, row: u32) -> bool {
@@ -76,8 +71,7 @@ unsafe fn is_used(p: &TileListParams, of_keys: bool, batch_idx: u32, row: u32) -
             return false;
         }
         let band = band_of_sequence(q.len, k.len, p.window);
-        let key = row - first;
-        !of_keys || band.first_query(key) < band.end_query(key)
+        !of_keys || is_seen(&band, row - first)
     }
 }
 

@@ -131,7 +131,7 @@ impl Consumer<'_> {
         unsafe {
             let DqRows { block, head } = rows;
             let first = block * const { converted_rows::<T>() } + self.idx * WARPGROUP_ROWS;
-            // Opaque: see `send`.
+            // Opaque: see `Consumer::send`.
             let thread = special::opaque(special::thread_idx_x()) % THREADS;
             let place = self.d_q_place::<T>(n, head);
             let seqlen_q = place.rows.len;
@@ -171,7 +171,7 @@ impl Consumer<'_> {
         unsafe {
             let DqRows { block, head } = rows;
             let first = block * block_q;
-            // Opaque: see `send`.
+            // Opaque: see `Consumer::send`.
             let thread = special::opaque(special::thread_idx_x()) % THREADS;
             let (warp, lane) = (thread / 32, thread % 32);
             let place = self.d_q_place::<T>(n, head);

@@ -292,7 +292,7 @@ impl Consumer<'_> {
             self.end_query_gradient::<T>(i.wrapping_sub(1), &d_q);
 
             let (out, own) = (layout.out::<T>(self.idx), self.idx * WARPGROUP_ROWS);
-            // The work is read again, and its place worked out anew: so neither need stay in registers.
+            // Read the work again and recompute its slot's address: neither need stay in registers.
             let work = layout.read_work(special::opaque(n) % STAGES).tile();
             if !shares || self.add_share::<T>(work, Sum::Values, &mut kept.d_v) {
                 self.send::<E, T>(n, out, BackwardMap::DV, work, own, &kept.d_v, 1.0);

@@ -5,6 +5,7 @@ use super::sums::piece_bytes;
 use super::work::Work;
 use crate::attention::lengths::ListedTile;
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
+use crate::kernels::lengths::{read_listed_shared, write_listed_shared};
 use crate::ptx::{shared, shuffle, special};
 use crate::tile::ring::Barriers;
 use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
@@ -327,13 +328,8 @@ impl Layout {
     /// The slot is empty.
     #[inline(always)]
     pub(super) unsafe fn write_listed(self, slot: u32, tile: ListedTile) {
-        let at = self.listed + slot * ListedTile::N_BYTES;
-        let [a, b] = tile.words();
         // SAFETY: the caller's contract.
-        unsafe {
-            shared::st_shared_x4(at, a);
-            shared::st_shared_x4(at + 16, b);
-        }
+        unsafe { write_listed_shared(self.listed + slot * ListedTile::N_BYTES, tile) };
     }
 
     /// Reads what the list says of the sequence of the work in a slot.
@@ -342,9 +338,8 @@ impl Layout {
     /// The slot is full.
     #[inline(always)]
     pub(super) unsafe fn read_listed(self, slot: u32) -> ListedTile {
-        let at = self.listed + slot * ListedTile::N_BYTES;
         // SAFETY: the caller's contract.
-        unsafe { ListedTile::from_words([shared::ld_shared_x4(at), shared::ld_shared_x4(at + 16)]) }
+        unsafe { read_listed_shared(self.listed + slot * ListedTile::N_BYTES) }
     }
 
     /// Writes to a slot which block of dQ comes next.

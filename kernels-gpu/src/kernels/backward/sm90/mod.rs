@@ -6,8 +6,8 @@
 //! - the producer, one thread, claims tiles, tells the others through two slots, and keeps the rings of Q and dO full;
 //! - two consumer warpgroups recompute S and P, and keep dV and dK: up to head_dim 128 each for half of the keys
 //!   (`halves.rs`), above that one keeps dV and the other dK (`split.rs`); they share dQ;
-//! - two semaphore warps, a thread each for even and odd steps, wait until the tile may add to a block of dQ, and
-//!   see to it that this happens (`semaphore.rs`, `sums.rs`).
+//! - two semaphore warps, a thread each for even and odd steps, poll the dQ semaphore until the tile may add to a block of dQ, and
+//!   then send what the consumers have left of it, or let them add (`semaphore.rs`, `sums.rs`).
 //!
 //! When a block has no tiles left, it converts finished rows of dQ to the output type (`d_q.rs`).
 //!

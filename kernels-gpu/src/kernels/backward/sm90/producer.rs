@@ -8,12 +8,10 @@ use crate::attention::block_order::{self, BlockOrder};
 use crate::attention::lengths::ListedTile;
 use crate::attention::schedule::{self, BackwardTile};
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
+use crate::kernels::backward::schedule_of;
 use crate::kernels::band;
 use crate::kernels::lengths::{self, END};
-use crate::params::{
-    BACKWARD_MAPS, BOX_COLUMNS, BackwardMap, BackwardParams, ORDERED, SHIFTED, Schedule, TensorMap,
-};
-use crate::ptx::tensor_map::fence_tensor_map_acquire;
+use crate::params::{BACKWARD_MAPS, BOX_COLUMNS, BackwardMap, BackwardParams, ORDERED, SHIFTED};
 use crate::ptx::{atomic, mbarrier, spec, special, tma};
 use crate::tile::global::row_of_head;
 use crate::tile::ring::Ring;
@@ -45,11 +43,15 @@ pub(super) unsafe fn produce<T: Tiles>(p: &BackwardParams, maps: u64, layout: La
     };
     let shifted = block_order::shifted_blocks(&p.schedule);
     let mut n = 0;
-    // SAFETY: stages and slots are filled when they are empty; each tile is drawn once.
+    // SAFETY: stages and slots are filled when they are empty; each tile is claimed once.
     unsafe {
         loop {
             // Claimed when the last tile's last copies have been begun, not before: tiles begin in the order of their numbers.
-            let schedule = schedule_of(p);
+            let mut schedule = schedule_of(p);
+            // Sequences with lengths of their own never have shifted tiles: the compiler should know it.
+            if spec::lengths() {
+                (schedule.order, schedule.stride) = (ORDERED, 1);
+            }
             let tiles = schedule.tiles * schedule.heads;
             let claimed = if schedule.order != SHIFTED {
                 atomic::atom_add_u32(p.tile_counters, 1)
@@ -61,9 +63,9 @@ pub(super) unsafe fn produce<T: Tiles>(p: &BackwardParams, maps: u64, layout: La
             if claimed >= tiles {
                 break;
             }
-            let work = band.bounds().work();
+            let tile_work = band.bounds().work();
             let (tile, band, listed) = if spec::lengths() {
-                let place = schedule::backward(&schedule, work, claimed);
+                let place = schedule::backward(&schedule, tile_work, claimed);
                 let listed = lengths::listed(p.list.tiles, place.k_block);
                 producer.begin_sequence(listed.sequence);
                 let tile = BackwardTile {
@@ -73,10 +75,10 @@ pub(super) unsafe fn produce<T: Tiles>(p: &BackwardParams, maps: u64, layout: La
                 let band = lengths::band_of_sequence(listed.seqlen_q, listed.seqlen_k, p.window);
                 (tile, band, listed)
             } else if spec::shares() {
-                let tile = schedule::backward_in_shares(&schedule, work, claimed, p.n_shares);
+                let tile = schedule::backward_in_shares(&schedule, tile_work, claimed, p.n_shares);
                 (tile, band, ListedTile::default())
             } else {
-                let tile = schedule::backward(&schedule, work, claimed);
+                let tile = schedule::backward(&schedule, tile_work, claimed);
                 (tile, band, ListedTile::default())
             };
             let blocks = block_order::q_blocks(&band, tile.k_block, config.block_q, config.block_k);
@@ -98,23 +100,6 @@ pub(super) unsafe fn produce<T: Tiles>(p: &BackwardParams, maps: u64, layout: La
     }
 }
 
-/// The order of the tiles. Where sequences have lengths of their own it is never shifted, and how many tiles there are is read
-/// again each time: no register need hold it.
-#[inline(always)]
-pub(super) fn schedule_of(p: &BackwardParams) -> Schedule {
-    if spec::lengths() {
-        Schedule {
-            // SAFETY: a list lies there.
-            tiles: unsafe { lengths::n_listed(p.list.tiles) },
-            order: ORDERED,
-            stride: 1,
-            ..p.schedule
-        }
-    } else {
-        p.schedule
-    }
-}
-
 /// Tells the others what comes as the `n`-th and, where sequences have lengths of their own, of which sequence.
 ///
 /// # Safety
@@ -133,32 +118,22 @@ pub(super) unsafe fn announce(layout: Layout, n: u32, work: Work, listed: Listed
     }
 }
 
-/// The address of a tensor map of a sequence. One multiplication and addition of what is known late: else ptxas would hold a part of
-/// it in registers.
+/// The address of a tensor map of a sequence.
 #[inline(always)]
 pub(super) fn map_of_sequence(p: &BackwardParams, sequence: u32, map: BackwardMap) -> u64 {
-    let idx = sequence * const { BACKWARD_MAPS as u32 } + map as u32;
-    p.list.maps + u64::from(idx) * const { size_of::<TensorMap>() as u64 }
+    p.list
+        .map_of_sequence(sequence, BACKWARD_MAPS as u32, map as u32)
 }
 
 impl Producer<'_> {
     /// Copies by the tensor maps of this sequence from now on.
     #[inline(always)]
     unsafe fn begin_sequence(&mut self, sequence: u32) {
-        let maps = map_of_sequence(self.p, sequence, BackwardMap::Q);
-        if maps == self.maps {
-            return;
-        }
-        self.maps = maps;
-        for map in [
-            BackwardMap::Q,
-            BackwardMap::K,
-            BackwardMap::V,
-            BackwardMap::DO,
-        ] {
-            // SAFETY: the kernel that made the list has made the maps.
-            unsafe { fence_tensor_map_acquire(map.at(maps)) };
-        }
+        use BackwardMap::{DO, K, Q, V};
+        let own = map_of_sequence(self.p, sequence, Q);
+        let acquired = [Q, K, V, DO].map(|map| map.at(own));
+        // SAFETY: the kernel that made the list has made the maps.
+        unsafe { lengths::acquire_maps(&mut self.maps, own, acquired) };
     }
 
     /// What the list says of the sequence of the `n`-th work. Read again in each step: no register need hold it.

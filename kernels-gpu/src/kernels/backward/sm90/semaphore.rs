@@ -95,8 +95,8 @@ unsafe fn serve_tile<T: Tiles>(
     };
     let mut order = BlockOrder::begin(band, work.tile, blocks, &schedule, p.shape.group_size);
     let mut left = work.steps;
-    // SAFETY: slots are written when they are empty. Tiles that are waited for run: they were claimed earlier, or go round
-    // together with this one.
+    // SAFETY: slots are written when they are empty. Tiles that are waited for run: they were claimed earlier, or are in the
+    // same shifted order, whose tiles all run at once.
     unsafe {
         while left > 0 {
             let at = Ring::at(STAGES, *step);

@@ -42,7 +42,7 @@ impl Consumer<'_> {
         gradient: &mut T::KeyGradient,
     ) -> bool {
         let p = self.p;
-        // Opaque: see `send`.
+        // Opaque: see `Consumer::send`.
         let thread = special::opaque(special::thread_idx_x());
         // Consumers that share the products have one gradient each.
         let piece = match T::SPLIT {

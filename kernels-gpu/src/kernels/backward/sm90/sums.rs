@@ -70,10 +70,10 @@ impl Consumer<'_> {
     #[inline(always)]
     pub(super) unsafe fn leave_piece<T: Tiles>(&self, i: u32, d_q: &T::QueryGradient) {
         let at = Ring::at(STAGES, i);
-        // Anew: see `send`.
+        // Opaque: no register need hold what follows from it. See `Consumer::send`.
         let thread = special::opaque(special::thread_idx_x()) % THREADS;
-        // SAFETY: the place is empty when it is written: as soon as that of the step before has been read. There is one for all
-        // steps, and barriers for even and for odd ones, because so there are keepers.
+        // SAFETY: the place is empty when it is written: the piece of the step before has been read. One place serves all steps. It
+        // has barriers for even and for odd steps, because a semaphore warp waits at those of its own steps only.
         unsafe {
             let ring = self.layout.piece_ring(self.idx);
             ring.await_empty(Ring::at(STAGES, i.wrapping_add(1)));
@@ -115,7 +115,7 @@ impl Consumer<'_> {
         piece: u32,
         d_q: &T::QueryGradient,
     ) {
-        // Anew: see `send`.
+        // Opaque: no register need hold what follows from it. See `Consumer::send`.
         let thread = special::opaque(special::thread_idx_x()) % THREADS;
         let own = piece * piece_bytes::<T>() + thread * 16;
         let address = block_address::<T>(self.p, slot.block) + u64::from(own);

@@ -4,6 +4,7 @@ use super::Tiles;
 use crate::attention::lengths::ListedTile;
 use crate::config::{TMA_LENGTHS, TMA_SLOTS};
 use crate::kernels::bounds;
+use crate::kernels::lengths::{read_listed_shared, write_listed_shared};
 use crate::ptx::{shared, special};
 use crate::tile::ring::{Barriers, Ring};
 use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
@@ -29,7 +30,7 @@ pub(super) struct Layout {
     v: u32,
     o: u32,
     slots: u32,
-    lengths: u32,
+    listed: u32,
     /// Stages of Q; emptied by the consumers' warps.
     pub(super) q_ring: Barriers,
     /// Stages of K; emptied by the consumers' warps.
@@ -56,8 +57,8 @@ impl Layout {
         } else {
             o
         };
-        let lengths = slots + TMA_SLOTS * 16;
-        let q_ring = Barriers::new(lengths + TMA_LENGTHS * ListedTile::N_BYTES, T::Q_STAGES);
+        let listed = slots + TMA_SLOTS * 16;
+        let q_ring = Barriers::new(listed + TMA_LENGTHS * ListedTile::N_BYTES, T::Q_STAGES);
         let k_ring = Barriers::new(q_ring.end(), T::KV_STAGES);
         let v_ring = Barriers::new(k_ring.end(), T::KV_STAGES);
         let work_ring = Barriers::new(v_ring.end(), TMA_SLOTS);
@@ -67,7 +68,7 @@ impl Layout {
             v,
             o,
             slots,
-            lengths,
+            listed,
             q_ring,
             k_ring,
             v_ring,
@@ -149,19 +150,20 @@ impl Layout {
         };
     }
 
+    /// The address of a place for what the list says of a tile.
+    #[inline(always)]
+    const fn listed(self, place: u32) -> u32 {
+        self.listed + place * ListedTile::N_BYTES
+    }
+
     /// Writes what the list says of a tile to a place.
     ///
     /// # Safety
     /// Nobody reads the place any more: see [`place`].
     #[inline(always)]
     pub(super) unsafe fn write_listed(self, place: u32, tile: ListedTile) {
-        let at = self.lengths + place * ListedTile::N_BYTES;
-        let [a, b] = tile.words();
         // SAFETY: the caller's contract.
-        unsafe {
-            shared::st_shared_x4(at, a);
-            shared::st_shared_x4(at + 16, b);
-        }
+        unsafe { write_listed_shared(self.listed(place), tile) };
     }
 
     /// Reads what the list says of a tile.
@@ -170,9 +172,8 @@ impl Layout {
     /// The tile's slot has been full, and the place is still the tile's: see [`place`].
     #[inline(always)]
     pub(super) unsafe fn read_listed(self, place: u32) -> ListedTile {
-        let at = self.lengths + place * ListedTile::N_BYTES;
         // SAFETY: the caller's contract.
-        unsafe { ListedTile::from_words([shared::ld_shared_x4(at), shared::ld_shared_x4(at + 16)]) }
+        unsafe { read_listed_shared(self.listed(place)) }
     }
 
     /// Reads the lengths of a tile's sequence, of q and of k.
@@ -181,9 +182,8 @@ impl Layout {
     /// As [`Layout::read_listed`].
     #[inline(always)]
     pub(super) unsafe fn read_lengths(self, place: u32) -> [u32; 2] {
-        let at = self.lengths + place * ListedTile::N_BYTES + 8;
         // SAFETY: the caller's contract.
-        unsafe { shared::ld_shared_x2(at) }
+        unsafe { shared::ld_shared_x2(self.listed(place) + 8) }
     }
 
     /// Reads the work tile in a slot.

@@ -69,8 +69,8 @@ pub trait Tiles {
     /// Whether the softmax is speculative: exponentials before the maxima are known. Above head_dim 128 the softmax hides behind the products
     /// anyway, and K is kept longer for it: with short causal sequences that costs 3 % (H200).
     const SPECULATES: bool = Self::HEAD_DIM <= 128;
-    /// Whether consumers begin their products by turns (ping-pong). Above head_dim 128 products take so much longer than the softmax
-    /// that it makes no difference.
+    /// Whether ping-pong barriers order the products of the consumers. Above head_dim 128 products take so much longer than the
+    /// softmax that it makes no difference.
     const PING_PONG: bool = Self::HEAD_DIM <= 128 && Self::CONSUMERS > 1;
     /// A warpgroup's rows of S.
     type Scores: WarpgroupTile;

@@ -4,14 +4,11 @@ use super::Tiles;
 use super::layout::{Layout, WorkTile, place};
 use super::pack_gqa::{Pack, PackGqa};
 use crate::attention::lengths::ListedTile;
-use crate::attention::mask::{Band, Rows, Work};
+use crate::attention::mask::{Rows, Work};
 use crate::attention::schedule::{self, ForwardTile};
 use crate::config::TMA_SLOTS;
 use crate::kernels::{band, lengths};
-use crate::params::{
-    BOX_COLUMNS, FORWARD_MAPS, ForwardMap, MAX_ROWS, Schedule, TensorMap, TmaForwardParams,
-};
-use crate::ptx::tensor_map::fence_tensor_map_acquire;
+use crate::params::{BOX_COLUMNS, FORWARD_MAPS, ForwardMap, MAX_ROWS, Schedule, TmaForwardParams};
 use crate::ptx::{atomic, mbarrier, spec, special, tma};
 use crate::tile::ring::Ring;
 use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
@@ -38,17 +35,17 @@ struct Producer<'a> {
 pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: Layout) {
     let config = T::FOOTPRINT;
     let band = band(&p.shape, p.window);
-    let listed = if spec::lengths() {
+    let n_listed = if spec::lengths() {
         // SAFETY: a list lies there.
         unsafe { lengths::n_listed(p.list.tiles) }
     } else {
         p.schedule.tiles
     };
     let schedule = Schedule {
-        tiles: listed,
+        tiles: n_listed,
         ..p.schedule
     };
-    let tiles = listed * schedule.heads;
+    let tiles = n_listed * schedule.heads;
     let mut slot = Ring::start(TMA_SLOTS);
     let mut producer = Producer {
         p,
@@ -63,7 +60,7 @@ pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: 
     // SAFETY: stages and slots are filled when they are empty; each tile is claimed once.
     unsafe {
         while tile_idx < tiles {
-            let (tile, band) = if spec::lengths() {
+            let (tile, band, listed) = if spec::lengths() {
                 // The list has the longest tiles first.
                 let place = schedule::forward(&schedule, Work::Even, tile_idx);
                 let listed = lengths::listed(p.list.tiles, place.q_block);
@@ -72,12 +69,11 @@ pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: 
                     q_block: listed.block,
                     ..place
                 };
-                (tile, announce_listed(p, layout, slot, listed))
+                let band = lengths::band_of_sequence(listed.seqlen_q, listed.seqlen_k, p.window);
+                (tile, band, listed)
             } else {
-                (
-                    schedule::forward(&schedule, band.bounds().work(), tile_idx),
-                    band,
-                )
+                let tile = schedule::forward(&schedule, band.bounds().work(), tile_idx);
+                (tile, band, ListedTile::default())
             };
             let first = tile.q_block * block_q;
             let queries = Rows::of_sequence(first, block_q, band.seqlen_q());
@@ -89,7 +85,7 @@ pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: 
                 // One block of zeros, wholly masked, where no query of the tile sees a key.
                 blocks: if blocks.n() == 0 { 1 } else { blocks.n() },
             };
-            announce(layout, slot, work);
+            announce(layout, slot, work, listed);
             slot.advance();
             // Each tile asks for one more; the last to ask leaves the counter at 0, as it was found.
             tile_idx = special::grid_dim_x() + atomic::atom_inc_u32(p.tile_counter, tiles - 1);
@@ -101,33 +97,20 @@ pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: 
             first_block: 0,
             blocks: 0,
         };
-        announce(layout, slot, none);
+        announce(layout, slot, none, ListedTile::default());
     }
 }
 
-/// Tells the others what the list says of the tile that is announced next, and gives its mask.
+/// Tells the others of a tile and, where sequences have lengths of their own, what the list says of it.
 #[inline(always)]
-unsafe fn announce_listed(
-    p: &TmaForwardParams,
-    layout: Layout,
-    slot: Ring,
-    tile: ListedTile,
-) -> Band {
-    // SAFETY: the place is free when the slot is empty.
+unsafe fn announce(layout: Layout, slot: Ring, work: WorkTile, listed: ListedTile) {
+    // SAFETY: the slot is empty when it is written, and the place is then free.
     unsafe {
-        mbarrier::mbarrier_wait(layout.work_ring.empty(slot.stage), slot.parity ^ 1);
-        layout.write_listed(place(slot, 0), tile);
-    }
-    lengths::band_of_sequence(tile.seqlen_q, tile.seqlen_k, p.window)
-}
-
-/// Tells the others of a tile.
-#[inline(always)]
-unsafe fn announce(layout: Layout, slot: Ring, work: WorkTile) {
-    // SAFETY: the slot is empty when it is written.
-    unsafe {
-        mbarrier::mbarrier_wait(layout.work_ring.empty(slot.stage), slot.parity ^ 1);
+        layout.work_ring.await_empty(slot);
         layout.write_work(slot.stage, work);
+        if spec::lengths() {
+            layout.write_listed(place(slot, 0), listed);
+        }
         mbarrier::mbarrier_arrive_if(layout.work_ring.full(slot.stage), 1);
     }
 }
@@ -136,15 +119,10 @@ impl Producer<'_> {
     /// Copies by the tensor maps of this sequence from now on.
     #[inline(always)]
     unsafe fn begin_sequence(&mut self, sequence: u32) {
-        let maps = maps_of_sequence(self.p, sequence);
-        if maps == self.maps {
-            return;
-        }
-        self.maps = maps;
-        for map in [ForwardMap::Q, ForwardMap::K, ForwardMap::V] {
-            // SAFETY: the kernel that made the list has made the maps.
-            unsafe { fence_tensor_map_acquire(map.at(maps)) };
-        }
+        let own = maps_of_sequence(self.p, sequence);
+        let acquired = [ForwardMap::Q, ForwardMap::K, ForwardMap::V].map(|map| map.at(own));
+        // SAFETY: the kernel that made the list has made the maps.
+        unsafe { lengths::acquire_maps(&mut self.maps, own, acquired) };
     }
 
     /// Q, and K and V from the last block down; K one block ahead of V, as consumers take them.
@@ -247,7 +225,8 @@ impl Producer<'_> {
 /// The address of the first tensor map of a sequence.
 #[inline(always)]
 pub(super) fn maps_of_sequence(p: &TmaForwardParams, sequence: u32) -> u64 {
-    p.list.maps + u64::from(sequence) * const { FORWARD_MAPS * size_of::<TensorMap>() as u64 }
+    p.list
+        .map_of_sequence(sequence, FORWARD_MAPS as u32, ForwardMap::Q as u32)
 }
 
 /// Fills a whole tile that is its barrier's only one.

@@ -5,8 +5,8 @@ use super::layout::{Layout, place};
 use super::pack_gqa::{Pack, PackGqa};
 use super::producer::maps_of_sequence;
 use crate::config::TMA_SLOTS;
+use crate::kernels::lengths;
 use crate::params::{BOX_COLUMNS, ForwardMap, TmaForwardParams};
-use crate::ptx::tensor_map::fence_tensor_map_acquire;
 use crate::ptx::{mbarrier, spec, tma};
 use crate::tile::ring::Ring;
 use crate::tile::warpgroup::WARPGROUP_ROWS;
@@ -39,10 +39,7 @@ pub(super) unsafe fn store<T: Tiles>(
             if spec::lengths() {
                 let listed = layout.read_listed(place(slot, 0));
                 let own = ForwardMap::O.at(maps_of_sequence(p, listed.sequence));
-                if own != map {
-                    map = own;
-                    fence_tensor_map_acquire(map);
-                }
+                lengths::acquire_maps(&mut map, own, [own]);
             }
             mbarrier::mbarrier_arrive_if(layout.work_ring.empty(slot.stage), 1);
             slot.advance();
