@@ -1,4 +1,4 @@
-//! The launch that writes rows of results which no other kernel does, where there are such rows.
+//! The launch that clears dK and dV of keys that no query sees, where there are such keys.
 
 use ferroflash_kernels::params::{ClearParams, Params};
 use ferroflash_kernels::variants::{Kind, VARIANTS, Variant};
@@ -33,9 +33,7 @@ pub fn backward(checked: &Checked) -> Result<Option<PlannedLaunch>, Reason> {
     if !has_unseen_keys(problem) {
         return Ok(None);
     }
-    let rows = u64::from(variant.footprint.block_q);
-    let blocks =
-        (problem.seqlen_q() as u64).div_ceil(rows) + (problem.seqlen_k() as u64).div_ceil(rows);
+    let blocks = (problem.seqlen_k() as u64).div_ceil(variant.footprint.block_k.into());
     let grid = grid(
         "the number of blocks of rows",
         &[blocks, problem.batch() as u64],
