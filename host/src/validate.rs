@@ -306,7 +306,7 @@ fn tensor_fits(
         });
     }
     has_type(argument, tensor.dtype, dtype.into())?;
-    // Elements that a stride of 0 repeats count each time: whoever walks over the tensor counts them.
+    // Elements that a stride of 0 repeats count each time: a walk over the tensor visits each.
     let n_elems = tensor.layout.extent_elems()?.max(tensor.layout.n_elems()?);
     n_elems
         .checked_mul(dtype.size_bytes())

@@ -3,13 +3,14 @@
 use ferroflash::arguments::Argument;
 use ferroflash::dtype::ScalarType;
 use ferroflash::error::ProblemError;
-use ferroflash::plan::{Algorithm, Backend, DeviceInfo, plan};
+use ferroflash::plan::{Algorithm, Backend, DeviceInfo, Plan, plan};
 use ferroflash::tensor::{Place, VectorDescription};
 use ferroflash::validate::{check, without_tensors};
 use ferroflash::{
     Attention, Device, Dtype, Error, Inputs, Mask, Outputs, Pass, Problem, ProblemBuilder, Tensor,
     TensorMut,
 };
+use ferroflash_kernels::params::Params;
 
 /// Three sequences of at most 5 queries and 9 keys.
 fn sizes() -> ProblemBuilder {
@@ -222,8 +223,8 @@ fn packed_rows_that_nobody_counts_are_refused() {
     );
 }
 
-/// The kernels of a call that is given used lengths of k, or not.
-fn kernels(problem: &Problem, pass: Pass, algorithm: Algorithm, used: bool) -> Vec<&'static str> {
+/// The plan of a call that is given used lengths of k, or not.
+fn planned(problem: &Problem, pass: Pass, algorithm: Algorithm, used: bool) -> Plan {
     let mut arguments = *without_tensors(problem, pass, Place::Cuda(0))
         .unwrap()
         .arguments();
@@ -238,7 +239,7 @@ fn kernels(problem: &Problem, pass: Pass, algorithm: Algorithm, used: bool) -> V
         Backend::Cuda,
         Some(algorithm),
     );
-    plan.unwrap().kernels().map(|kernel| kernel.name).collect()
+    plan.unwrap()
 }
 
 #[test]
@@ -256,11 +257,37 @@ fn the_tiles_of_lengths_are_listed_first() {
             (Algorithm::Flash2, "tile_list_sm80"),
             (Algorithm::Standard, "tile_list_sm80"),
         ] {
-            let first = |problem, used| kernels(problem, pass, algorithm, used)[0];
+            let first = |problem, used| {
+                let plan = planned(problem, pass, algorithm, used);
+                plan.kernels().next().unwrap().name
+            };
             assert!(!first(&padded, false).starts_with("tile_list"));
             assert_eq!(first(&padded, true), list);
             assert_eq!(first(&packed_k, false), list);
         }
+    }
+}
+
+/// The kernel writes their number before the first of them.
+#[test]
+fn the_list_of_query_blocks_has_a_place_where_there_are_no_queries() {
+    let problem = Problem::builder(Dtype::Bf16)
+        .batch(3)
+        .seqlen_q(0)
+        .seqlen_k(9)
+        .heads(2)
+        .head_dim(64)
+        .build()
+        .unwrap();
+    for algorithm in [Algorithm::Flash3, Algorithm::Flash2] {
+        let plan = planned(&problem, Pass::Backward, algorithm, true);
+        let mut pieces = plan.workspace.pieces().iter();
+        let piece = pieces.find(|piece| piece.name == "q_blocks").unwrap();
+        let Params::TileList(params) = plan.launches[0].params else {
+            panic!("{plan}")
+        };
+        assert_eq!(params.list.q_blocks, piece.offset_bytes);
+        assert!(piece.offset_bytes > 0 && piece.n_bytes >= size_of::<u32>() as u64);
     }
 }
 

@@ -291,7 +291,7 @@ pub const fn product() -> Footprint {
     }
 }
 
-/// Rows that no other kernel writes: eight warps, eight rows each.
+/// Gradients of keys that no query sees: eight warps, eight rows each.
 pub const fn clear() -> Footprint {
     Footprint {
         threads: 256,

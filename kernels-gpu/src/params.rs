@@ -233,16 +233,10 @@ pub struct TmaBackwardParams {
     pub pass: BackwardParams,
 }
 
-/// Parameters of the kernel that writes the rows which no other kernel does. A tensor whose address is 0 is not there.
+/// Parameters of the kernel that clears gradients of keys that no query sees.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ClearParams {
-    /// Output, in the forward pass.
-    pub o: TensorView,
-    /// `f32 [batch, heads_q, seqlen_q]`, in the forward pass.
-    pub lse: u64,
-    /// Gradient of the queries.
-    pub d_q: TensorView,
     /// Gradient of the keys.
     pub d_k: TensorView,
     /// Gradient of the values.
@@ -270,7 +264,7 @@ pub enum Params {
     TmaBackward(TmaBackwardParams),
     /// Of a `standard` kernel.
     Standard(StandardParams),
-    /// Of the kernel that writes the rows which no other kernel does.
+    /// Of the kernel that clears gradients of keys that no query sees.
     Clear(ClearParams),
     /// Of the kernel that lists the tiles of sequences.
     TileList(TileListParams),
@@ -311,7 +305,7 @@ slots!(
     Tensor(DV) d_v, Vector(Lse) lse, Vector(DLse) d_lse, Workspace scores, Vector(Weights) weights, Workspace delta,
     Within lengths,
 );
-slots!(ClearParams: Tensor(O) o, Vector(Lse) lse, Tensor(DQ) d_q, Tensor(DK) d_k, Tensor(DV) d_v);
+slots!(ClearParams: Tensor(DK) d_k, Tensor(DV) d_v);
 
 impl KernelParams for TmaBackwardParams {
     fn slots(&mut self, f: &mut dyn FnMut(Slot<'_>)) {
@@ -357,7 +351,7 @@ const _: () =
 const _: () = assert!(
     size_of::<TmaBackwardParams>() == 6 * 128 + 8 * 32 + 10 * 8 + 32 + 8 + 8 + 20 + 4 + 40 + 16
 );
-const _: () = assert!(size_of::<ClearParams>() == 4 * 32 + 8 + 32 + 8);
+const _: () = assert!(size_of::<ClearParams>() == 2 * 32 + 32 + 8);
 const _: () = assert!(size_of::<StandardParams>() == 8 * 32 + 6 * 8 + 32 + 8 + 8 + 48);
 const _: () = {
     assert!(ForwardMap::Q.at(0) == offset_of!(TmaForwardParams, q) as u64);

@@ -210,7 +210,7 @@ pub enum Kind {
     Forward,
     /// flash3 forward: o and lse.
     TmaForward,
-    /// Either pass of flash2 and flash3, first, where tiles may be visited by nothing: rows of o, lse and the gradients.
+    /// Backward pass of flash2 and flash3, first, where some keys may be seen by no query: their rows of dK and dV.
     Clear,
     /// Either pass of flash2, first, where sequences have lengths of their own: the list of their tiles; rows of o, lse and the
     /// gradients that no sequence has.

@@ -39,17 +39,6 @@ pub(crate) enum Form {
 }
 
 impl Form {
-    /// Whether it says where sequences lie.
-    pub(crate) fn is_lengths(self) -> bool {
-        matches!(
-            self,
-            Form::Vector {
-                dtype: ScalarType::I32,
-                ..
-            }
-        )
-    }
-
     /// Whether it has no elements.
     pub(crate) fn is_empty(self) -> bool {
         match self {

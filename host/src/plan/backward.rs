@@ -76,8 +76,8 @@ impl Cut {
     }
 }
 
-/// What runs before the others: the list of tiles, where sequences have lengths of their own; else the kernel that clears rows which
-/// nothing sees, where there are some.
+/// What runs before the others: the list of tiles, where sequences have lengths of their own; else the kernel that clears dK and dV
+/// of keys that no query sees, where there are some.
 pub fn before(
     checked: &Checked,
     main: &Footprint,

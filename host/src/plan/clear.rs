@@ -1,19 +1,14 @@
-//! The launch that writes rows of results which no other kernel does, where there are such rows.
+//! The launch that clears dK and dV of keys that no query sees, where there are such keys.
 
 use ferroflash_kernels::params::{ClearParams, Params};
-use ferroflash_kernels::variants::{Kind, VARIANTS, Variant};
+use ferroflash_kernels::variants::Kind;
 
 use super::PlannedLaunch;
 use super::reason::Reason;
-use super::select::grid;
+use super::select::{grid, only_variant};
 use super::views::shape;
 use crate::problem::Problem;
 use crate::validate::Checked;
-
-/// The kernel; it serves every problem that the others do.
-fn variant() -> Option<&'static Variant> {
-    VARIANTS.iter().find(|row| row.kind == Kind::Clear)
-}
 
 /// Whether some key is seen by no query: tiles of such keys are not visited.
 fn has_unseen_keys(problem: &Problem) -> bool {
@@ -27,15 +22,13 @@ fn has_unseen_keys(problem: &Problem) -> bool {
 /// Of a backward pass.
 pub fn backward(checked: &Checked) -> Result<Option<PlannedLaunch>, Reason> {
     let problem = checked.problem();
-    let Some(variant) = variant() else {
+    let Some(variant) = only_variant(Kind::Clear) else {
         return Ok(None);
     };
     if !has_unseen_keys(problem) {
         return Ok(None);
     }
-    let rows = u64::from(variant.footprint.block_q);
-    let blocks =
-        (problem.seqlen_q() as u64).div_ceil(rows) + (problem.seqlen_k() as u64).div_ceil(rows);
+    let blocks = (problem.seqlen_k() as u64).div_ceil(variant.footprint.block_k.into());
     let grid = grid(
         "the number of blocks of rows",
         &[blocks, problem.batch() as u64],

@@ -8,11 +8,11 @@ use ferroflash_kernels::config;
 use ferroflash_kernels::params::{
     BACKWARD_MAPS, FORWARD_MAPS, Lengths, Params, TensorMap, TileList, TileListParams,
 };
-use ferroflash_kernels::variants::{Kind, VARIANTS, Variant};
+use ferroflash_kernels::variants::Kind;
 
 use super::PlannedLaunch;
 use super::reason::Reason;
-use super::select::grid;
+use super::select::{grid, only_variant};
 use super::views::shape;
 use super::workspace::{ALIGNMENT_BYTES, WorkspaceLayout};
 use crate::problem::Problem;
@@ -67,19 +67,12 @@ pub struct Tiles<'a> {
     pub maps: &'a [TensorMap],
 }
 
-/// Rows of q, or of k and v: of a batch entry, or of all of them where they are packed; and how many batch entries there are.
-fn rows_and_entries(problem: &Problem, seqlen: usize, total: Option<usize>) -> (u64, u64) {
-    match total {
-        Some(total) => (total as u64, 1),
-        None => (seqlen as u64, problem.batch() as u64),
-    }
-}
-
 /// How many rows the tensors have; addresses are filled in at launch.
 pub fn rows(problem: &Problem) -> Lengths {
+    let ([_, rows_q, ..], [_, rows_k, ..]) = (problem.shape_q(), problem.shape_k());
     Lengths {
-        rows_q: problem.total_q().unwrap_or(problem.seqlen_q()) as u32,
-        rows_k: problem.total_k().unwrap_or(problem.seqlen_k()) as u32,
+        rows_q: rows_q as u32,
+        rows_k: rows_k as u32,
         ..Lengths::default()
     }
 }
@@ -95,33 +88,36 @@ pub fn list(
         [] => Kind::TileList,
         _ => Kind::TmaTileList,
     };
-    let Some(variant) = variant(kind).filter(|_| checked.has_lengths()) else {
+    let Some(variant) = only_variant(kind).filter(|_| checked.has_lengths()) else {
         return Ok(None);
     };
     let problem = checked.problem();
     let batch = problem.batch() as u64;
-    let (max_tiles, max_q_blocks) = match checked.pass() {
-        Pass::Backward => (
+    let is_backward = checked.pass() == Pass::Backward;
+    let (max_tiles, max_q_blocks) = if is_backward {
+        (
             most_k_blocks(problem, tiles.rows),
             most_q_blocks(problem, tiles.block_q),
-        ),
-        Pass::Forward | Pass::ForwardWithWeights => (most_q_blocks(problem, tiles.rows), 0),
+        )
+    } else {
+        (most_q_blocks(problem, tiles.rows), 0)
     };
     let entry_bytes = u64::from(ListedTile::N_BYTES);
     let n_maps = tiles.maps.len() as u64;
-    let (rows_q, entries_q) = rows_and_entries(problem, problem.seqlen_q(), problem.total_q());
-    let (rows_k, entries_k) = rows_and_entries(problem, problem.seqlen_k(), problem.total_k());
+    let lengths = rows(problem);
     let list = TileList {
         tiles: workspace.place("tiles", &[max_tiles + 1, entry_bytes])?,
-        q_blocks: match max_q_blocks {
-            0 => 0,
-            n => workspace.place("q_blocks", &[n + 1, entry_bytes])?,
+        // The kernel writes how many there are, 0 too.
+        q_blocks: if is_backward {
+            workspace.place("q_blocks", &[max_q_blocks + 1, entry_bytes])?
+        } else {
+            0
         },
         maps: match n_maps {
             0 => 0,
             n => workspace.place("tensor_maps", &[batch, n, size_of::<TensorMap>() as u64])?,
         },
-        rows_q: rows_q as u32,
+        rows_q: lengths.rows_q,
         packed_q: problem.total_q().is_some().into(),
         packed_k: problem.total_k().is_some().into(),
         reserved: 0,
@@ -130,7 +126,7 @@ pub fn list(
     maps[..tiles.maps.len()].copy_from_slice(tiles.maps);
     let params = TileListParams {
         maps,
-        lengths: rows(problem),
+        lengths,
         list,
         scratch: workspace.place("sequences", &[3, batch, size_of::<u32>() as u64])?,
         shape: shape(checked),
@@ -143,21 +139,22 @@ pub fn list(
         ..TileListParams::default()
     };
     let block_rows = u64::from(variant.footprint.block_q);
-    let of_q = rows_q.div_ceil(block_rows).saturating_mul(entries_q);
-    let of_k = match checked.pass() {
-        Pass::Backward => rows_k.div_ceil(block_rows).saturating_mul(entries_k),
-        Pass::Forward | Pass::ForwardWithWeights => 0,
+    let blocks_of = |[entries, rows, ..]: [usize; 4]| {
+        (rows as u64)
+            .div_ceil(block_rows)
+            .saturating_mul(entries as u64)
+    };
+    let of_q = blocks_of(problem.shape_q());
+    let of_k = if is_backward {
+        blocks_of(problem.shape_k())
+    } else {
+        0
     };
     // One block makes the list; maps are made by those that clear.
     let blocks = of_q.saturating_add(of_k).saturating_add(1).max(2);
     let grid = grid("the number of blocks of rows", &[blocks])?;
     let launch = PlannedLaunch::new(checked, variant, grid, Params::TileList(params));
     Ok(Some((list, launch)))
-}
-
-/// The kernel of a kind; it serves every problem that the others do.
-fn variant(kind: Kind) -> Option<&'static Variant> {
-    VARIANTS.iter().find(|row| row.kind == kind)
 }
 
 const _: () = assert!(size_of::<TensorMap>() as u64 * 2 == ALIGNMENT_BYTES);

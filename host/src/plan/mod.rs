@@ -35,7 +35,7 @@ pub use reason::{Candidate, Outcome, Reason};
 pub use select::kinds;
 pub use workspace::WorkspaceLayout;
 
-use crate::arguments::{Access, Argument, need};
+use crate::arguments::{Argument, need};
 use crate::backend::cpu;
 use crate::error::PlanError;
 use crate::problem::Problem;
@@ -286,13 +286,10 @@ impl Plan {
         address: impl Fn(Argument) -> u64,
     ) -> Params {
         let mut params = launch.params;
-        let clears = matches!(params, Params::Clear(_));
         let lies_at = |argument| match need(&self.problem, self.pass, argument) {
             None => 0,
             // Nobody reads or writes there, and a tensor map must not have the address.
             Some(need) if need.form.is_empty() => 0,
-            // What is cleared are results of this pass, never what it reads: o and lse are results of the other one.
-            Some(need) if clears && need.access == Access::Read && !need.form.is_lengths() => 0,
             Some(_) => address(argument),
         };
         bind(&mut params, workspace, workspace, lies_at);

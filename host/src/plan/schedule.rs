@@ -159,9 +159,9 @@ pub fn tma_backward_in_shares(
         }
         (Work::Even, Order::Deterministic) => {
             let in_a_list = time_in_a_list(&cut, &list, resident);
-            let in_circles = time_shifted(problem, &cut, &shifted, resident);
-            if in_circles < in_a_list {
-                planned(shifted, in_circles)
+            let in_shifted_order = time_shifted(problem, &cut, &shifted, resident);
+            if in_shifted_order < in_a_list {
+                planned(shifted, in_shifted_order)
             } else {
                 planned(list, in_a_list)
             }
@@ -206,14 +206,14 @@ fn strided(shifted: Schedule, footprint: &Footprint, resident: u32) -> Schedule 
     }
 }
 
-/// How many KV heads' q, dO and accumulator of dQ stay in the L2 cache while tiles of these heads walk through them: 26 MB. An
+/// How many KV heads' q, dO and accumulator of dQ stay in the L2 cache while tiles of these heads read them: 26 MB. An
 /// H200, of 50 MB, is fast with 34 MB (half shifted), and was slow with 70 MB.
 fn heads_in_l2(problem: &Problem, cut: &Cut) -> u64 {
     const BYTES: u64 = 26 << 20;
     BYTES / head_bytes(problem, cut)
 }
 
-/// Bytes of q, dO and the accumulator of dQ that tiles of a KV head walk through; at least 1.
+/// Bytes of q, dO and the accumulator of dQ that tiles of a KV head read or add to; at least 1.
 fn head_bytes(problem: &Problem, cut: &Cut) -> u64 {
     let row_bytes = (2 * problem.dtype().size_bytes() + 4) * problem.head_dim();
     cut.group_size
@@ -240,8 +240,9 @@ fn streams_all_heads(problem: &Problem, cut: &Cut, resident: u32) -> bool {
 /// How many heads' tiles lie side by side in a list.
 ///
 /// As many as fill the device once, where these leave no more than a sixteenth of it idle. Otherwise tiles that lie in the
-/// same group cannot all run beside each other, and it is better to have several times as many as blocks: who has done a short
-/// tile finds a long one. Groups walk up and down by turns, so there are an even number of them, of one size.
+/// same group cannot all run beside each other, and it is better to have several times as many as blocks: a block that has done a
+/// short tile then finds a long one. Groups alternate between ascending and descending order, so there are an even number of them, of
+/// one size.
 /// `tests/tests/schedule` compares this with other choices.
 ///
 /// But not more than `most`, if these fill the device once. Under a causal mask the tiles that run are spread over all queries of
@@ -305,11 +306,11 @@ fn wait_for_sums(cut: &Cut, schedule: &Schedule) -> u64 {
     SUM_HAND_OVER * together.min(cut.n_shares).saturating_sub(1)
 }
 
-/// Time until the last tile ends, where tiles go round in shifted order: groups of heads follow one another, and all tiles of a
-/// group run beside each other. Never, where they cannot, or where they would not begin apart.
+/// Time until the last tile ends, in shifted order: groups of heads follow one another, and all tiles of a group are resident at
+/// once. Never, where they cannot be, or where they would not begin apart.
 ///
-/// Tiles of a circle are spread over all queries that it passes. Where these are more than the L2 cache keeps, as they are where
-/// several query heads share keys, every step misses it. In a list tiles follow one another closely.
+/// In shifted order tiles are spread over all query blocks of their heads. Where these are more than the L2 cache keeps, as they are
+/// where several query heads share keys, every step misses it. In a list tiles follow one another closely.
 fn time_shifted(problem: &Problem, cut: &Cut, shifted: &Schedule, resident: u32) -> u64 {
     let together = block_order::tiles_per_ring(shifted);
     let steps = cut.q_blocks().saturating_mul(cut.group_size);

@@ -287,6 +287,11 @@ fn more_telling(held: Option<Reason>, new: Reason) -> Reason {
     }
 }
 
+/// The kernel of a kind that has one; it serves every problem that the others do.
+pub(super) fn only_variant(kind: Kind) -> Option<&'static Variant> {
+    VARIANTS.iter().find(|row| row.kind == kind)
+}
+
 /// Whether a grid of this many blocks can be launched.
 pub(super) fn grid(what: &'static str, factors: &[u64]) -> Result<u32, Reason> {
     let given = factors

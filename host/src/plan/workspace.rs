@@ -47,7 +47,7 @@ impl WorkspaceLayout {
         &self.pieces
     }
 
-    /// Places a counter, a `u32`, and gives its offset. A plan has one at most: plans that take turns share its place.
+    /// Places a counter, a `u32`, and gives its offset. A plan has one at most: plans that run one after another share its place.
     pub(crate) fn place_counter(&mut self, name: &'static str) -> u64 {
         self.pieces.push(Piece {
             name,

@@ -63,7 +63,7 @@ fn backward_in_shares() {
 }
 
 #[test]
-fn backward_in_circles() {
+fn backward_in_shifted_order() {
     let problem = llama_like().mask(Mask::Full).head_dim(72);
     check(
         problem,

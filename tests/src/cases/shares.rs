@@ -13,7 +13,7 @@ pub const N_SMS: u32 = 8;
 /// several; one KV head, and several.
 type Sizes = (usize, usize, usize, (usize, usize, usize), u32);
 
-/// Tiles in shifted order, in groups that begin anew, and in lists.
+/// Tiles in shifted order, in several groups, and in lists.
 const FULL: [Sizes; 5] = [
     (64, 600, 120, (1, 8, 1), 8),
     (64, 400, 120, (2, 4, 1), 4),
@@ -22,7 +22,7 @@ const FULL: [Sizes; 5] = [
     (128, 1030, 70, (1, 2, 1), 2),
 ];
 
-/// Groups of heads that walk up and down by turns; more keys than queries, and fewer.
+/// Groups of heads in alternately ascending and descending order; more keys than queries, and fewer.
 const CAUSAL: [Sizes; 3] = [
     (128, 300, 300, (1, 4, 1), 4),
     (192, 250, 64, (1, 4, 1), 4),

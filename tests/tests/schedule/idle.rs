@@ -14,8 +14,8 @@ use ferroflash_kernels::spec::Constant;
 
 use super::simulator::{Ending, Launch, Times, Way, run};
 
-/// In hundredths of a step, which is about 2.2 µs on an H200: 64 queries at head_dim 128, or 128 at head_dim 64. The news that
-/// it is a tile's turn takes a little more.
+/// In hundredths of a step, which is about 2.2 µs on an H200: 64 queries at head_dim 128, or 128 at head_dim 64. That the
+/// dQ semaphore has reached a tile takes a little more to be seen.
 const TIMES: Times = Times {
     begin: 240,
     step: 100,

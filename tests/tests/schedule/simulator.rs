@@ -275,8 +275,8 @@ impl Run<'_> {
         let nth = idx - way.steps.len();
         let share = way.tile.head % self.launch.n_shares;
         let sum = (way.tile.head / self.launch.n_shares, way.tile.k_block, nth);
-        let (turn, from) = self.sums.get(&sum).copied().unwrap_or((0, 0));
-        if turn != share {
+        let (next_share, from) = self.sums.get(&sum).copied().unwrap_or((0, 0));
+        if next_share != share {
             self.waiting_for_sums.insert((sum, share), block);
             return;
         }
@@ -286,8 +286,8 @@ impl Run<'_> {
         }
         let done = now + self.times.sum;
         let from = done + self.times.hand_over;
-        self.sums.insert(sum, (turn + 1, from));
-        if let Some(next) = self.waiting_for_sums.remove(&(sum, turn + 1)) {
+        self.sums.insert(sum, (share + 1, from));
+        if let Some(next) = self.waiting_for_sums.remove(&(sum, share + 1)) {
             self.ready.push(Reverse((from, next)));
         }
         self.at[block as usize].1 += 1;

@@ -90,7 +90,7 @@ pub(super) fn rows_mut<T>(
     if layout.shape().contains(&0) || group_size == 0 {
         return Some(Vec::new());
     }
-    // Walks the dimensions from the longest stride to the shortest, so that offsets only grow. What a step means in the
+    // Visits the dimensions from the longest stride to the shortest, so that offsets only grow. What a step means in the
     // order of the result is carried along as a position there.
     let mut steps = [
         (batch_stride, batch, Dimension::Batch),
@@ -133,7 +133,7 @@ pub(super) fn rows_mut<T>(
     Some(slots)
 }
 
-/// The dimensions of a layout that [`rows_mut`] walks.
+/// The dimensions of a layout that [`rows_mut`] visits.
 #[derive(Clone, Copy, PartialEq)]
 enum Dimension {
     Batch,

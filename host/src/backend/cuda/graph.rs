@@ -51,11 +51,7 @@ impl Queue {
         &mut self,
         work: impl FnOnce(&mut Queue) -> Result<(), Error>,
     ) -> Result<Graph, Error> {
-        match self.state {
-            State::Ready => {}
-            State::Poisoned => return Err(DriverError::QueuePoisoned.into()),
-            State::Capturing(_) => return Err(DriverError::QueueCaptured.into()),
-        }
+        self.ready()?;
         let lane = Arc::clone(&self.lane);
         let current = lane.device.enter()?;
         // SAFETY: the queue holds the stream; the driver refuses the default stream.
@@ -85,11 +81,7 @@ impl Graph {
         if !Arc::ptr_eq(&self.lane, &queue.lane) {
             return Err(ProblemError::GraphElsewhere.into());
         }
-        match queue.state {
-            State::Ready => {}
-            State::Poisoned => return Err(DriverError::QueuePoisoned.into()),
-            State::Capturing(_) => return Err(DriverError::QueueCaptured.into()),
-        }
+        queue.ready()?;
         let _current = self.lane.device.enter()?;
         // SAFETY: the stream is that of the capture. What the captured kernels use is held by `shares`, or by whoever gave memory
         // of another library; the device, which `lane` holds, keeps the kernels loaded.

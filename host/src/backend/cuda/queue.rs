@@ -210,6 +210,15 @@ impl Queue {
         enqueued.map_err(|error| self.failed(error).into())
     }
 
+    /// Whether a capture may begin, or a graph be launched.
+    pub(super) fn ready(&self) -> Result<(), DriverError> {
+        match self.state {
+            State::Ready => Ok(()),
+            State::Poisoned => Err(DriverError::QueuePoisoned),
+            State::Capturing(_) => Err(DriverError::QueueCaptured),
+        }
+    }
+
     /// What is left of work that was enqueued in part is waited for.
     pub(super) fn failed(&mut self, error: DriverError) -> DriverError {
         match &mut self.state {
@@ -236,6 +245,7 @@ impl Queue {
         self.state = State::Ready;
         Ok(())
     }
+
     /// Ends the capture; the queue is ready again, whatever came of it.
     pub(super) fn end_capture(&mut self) -> Result<Ended, DriverError> {
         let State::Capturing(recording) = std::mem::replace(&mut self.state, State::Ready) else {

@@ -13,8 +13,8 @@ use crate::validate::Checked;
 
 use super::WARPGROUP_ROWS;
 
-/// One launch, of as many blocks as the device holds at once: they draw the query tiles of every head from the ticket.
-/// None where there is no row.
+/// One launch, of as many blocks as are resident at once: they claim the query tiles of all heads by the tile counter. None where
+/// there is no row.
 pub fn launches(
     checked: &Checked,
     device: &DeviceInfo,

@@ -3,10 +3,11 @@
 use super::{ROWS, WARP_ROWS, rows};
 use crate::attention::divide;
 use crate::attention::mask::Rows;
-use crate::kernels::clear::{clear_lse, clear_row, is_seen};
+use crate::kernels::clear::{clear_row, is_seen};
 use crate::kernels::lengths::band_of_sequence;
-use crate::params::TileListParams;
+use crate::params::{Shape, TileListParams};
 use crate::ptx::{global, shuffle, special};
+use crate::tile::global::row_of_head;
 
 /// Clears results of the block's rows that no sequence has or, of k and v, that no query sees.
 #[inline(always)]
@@ -47,6 +48,22 @@ pub(super) unsafe fn clear(p: &TileListParams, block_idx: u32) {
                 }
             }
         }
+    }
+}
+
+/// lse of a row of all heads ← −∞, by a warp; nothing where there is none. A head has `rows` of them.
+///
+/// # Safety
+/// As [`clear_row`].
+#[inline(always)]
+unsafe fn clear_lse(lse: u64, shape: &Shape, rows: u32, batch_idx: u32, row: u32) {
+    let mut head_idx = special::lane_idx();
+    while lse != 0 && head_idx < shape.heads_q {
+        let head = batch_idx * shape.heads_q + head_idx;
+        let address = row_of_head(lse, head, u64::from(rows), row);
+        // SAFETY: the caller's contract.
+        unsafe { global::st_global_f32(address, f32::NEG_INFINITY) };
+        head_idx += 32;
     }
 }
 

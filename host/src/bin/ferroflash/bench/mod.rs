@@ -113,18 +113,16 @@ struct Case {
 
 impl Case {
     fn in_words(&self) -> String {
-        let (batch, seqlen_q, seqlen_k, heads_q, heads_k, head_dim, mask) = (
-            self.problem.batch(),
-            self.problem.seqlen_q(),
-            self.problem.seqlen_k(),
-            self.problem.heads_q(),
-            self.problem.heads_k(),
-            self.problem.head_dim(),
-            self.problem.mask(),
-        );
+        let p = &self.problem;
+        let (batch, head_dim) = (p.batch(), p.head_dim());
         format!(
-            "{:?} {mask:?} [{batch}, {seqlen_q}, {heads_q}, {head_dim}] [{batch}, {seqlen_k}, {heads_k}, {head_dim}]",
-            self.pass
+            "{:?} {:?} [{batch}, {}, {}, {head_dim}] [{batch}, {}, {}, {head_dim}]",
+            self.pass,
+            p.mask(),
+            p.seqlen_q(),
+            p.heads_q(),
+            p.seqlen_k(),
+            p.heads_k()
         )
     }
 

@@ -127,30 +127,23 @@ impl Row {
 
     /// As the peers' script prints it, with fields of our own at the end.
     pub fn json(&self) -> String {
-        let (batch, seqlen_q, seqlen_k, heads_q, heads_k, head_dim, mask) = (
-            self.problem.batch(),
-            self.problem.seqlen_q(),
-            self.problem.seqlen_k(),
-            self.problem.heads_q(),
-            self.problem.heads_k(),
-            self.problem.head_dim(),
-            self.problem.mask(),
-        );
+        let p = &self.problem;
+        let (left, right) = p.mask().window();
         let mut row = json!({
             "peer": self.peer(),
             "dtype": self.dtype_word(),
-            "D": head_dim,
-            "causal": u8::from(mask.window().1 == Some(0)),
-            "S": seqlen_q,
-            "B": batch,
-            "H": heads_q,
+            "D": p.head_dim(),
+            "causal": u8::from(right == Some(0)),
+            "S": p.seqlen_q(),
+            "B": p.batch(),
+            "H": p.heads_q(),
             "p": self.pass_word(),
             "backend": self.backend.name(),
-            "Sk": seqlen_k,
-            "Hk": heads_k,
+            "Sk": p.seqlen_k(),
+            "Hk": p.heads_k(),
         });
         let mut set = |name: &str, value: Value| row[name] = value;
-        if let Some(left) = mask.window().0 {
+        if let Some(left) = left {
             set("window", json!(left));
         }
         if !self.lens.is_empty() {
@@ -196,22 +189,20 @@ impl Row {
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (batch, seqlen_q, seqlen_k, heads_q, heads_k, head_dim, mask) = (
-            self.problem.batch(),
-            self.problem.seqlen_q(),
-            self.problem.seqlen_k(),
-            self.problem.heads_q(),
-            self.problem.heads_k(),
-            self.problem.head_dim(),
-            self.problem.mask(),
-        );
-        let mask = mask.to_string();
+        let p = &self.problem;
         write!(
             f,
-            "{:<26} {:<4} {:<5} {head_dim:>4} {mask:>14} {seqlen_q:>6} {seqlen_k:>6} {batch:>4} {heads_q:>4} {heads_k:>4}",
+            "{:<26} {:<4} {:<5} {:>4} {:>14} {:>6} {:>6} {:>4} {:>4} {:>4}",
             self.peer(),
             self.pass_word(),
-            self.dtype_word()
+            self.dtype_word(),
+            p.head_dim(),
+            p.mask().to_string(),
+            p.seqlen_q(),
+            p.seqlen_k(),
+            p.batch(),
+            p.heads_q(),
+            p.heads_k()
         )?;
         match &self.outcome {
             Err(error) => write!(f, "  {error}"),
