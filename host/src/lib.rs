@@ -78,6 +78,8 @@ pub mod arguments;
 
 mod lengths;
 
+mod terms;
+
 pub mod device;
 
 pub mod validate;

@@ -10,20 +10,10 @@ use crate::dtype::{Dtype, ScalarType};
 use crate::error::ProblemError;
 use crate::problem::Problem;
 use crate::tensor::{Description, Layout, Place, VectorDescription};
+pub use crate::terms::Pass;
 
 /// The largest head_dim that any backend takes.
 pub const MAX_HEAD_DIM: usize = 256;
-
-/// Which pass is to run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Pass {
-    /// o and lse.
-    Forward,
-    /// o, lse and the weights.
-    ForwardWithWeights,
-    /// d_q, d_k and d_v.
-    Backward,
-}
 
 /// A problem with arguments that fit it.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -3,7 +3,7 @@
 use super::Argument;
 use crate::dtype::ScalarType;
 use crate::problem::Problem;
-use crate::validate::Pass;
+use crate::terms::Pass;
 
 /// What a pass takes under one name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,11 +5,10 @@ use ferroflash_kernels::params::{BackwardParams, Params, Schedule, Shape, Tensor
 use ferroflash_kernels::spec::Constant;
 use ferroflash_kernels::variants::{Kind, Variant};
 
-use super::reason::Reason;
 use super::select::{PassKernels, grid};
 use super::views::{scale, shape};
 use super::workspace::WorkspaceLayout;
-use super::{DeviceInfo, PlannedLaunch, clear, lengths, schedule};
+use super::{DeviceInfo, PlannedLaunch, Reason, clear, lengths, schedule};
 use crate::problem::Problem;
 use crate::validate::Checked;
 

@@ -3,10 +3,9 @@
 use ferroflash_kernels::params::{ClearParams, Params};
 use ferroflash_kernels::variants::Kind;
 
-use super::PlannedLaunch;
-use super::reason::Reason;
 use super::select::{grid, only_variant};
 use super::views::shape;
+use super::{PlannedLaunch, Reason};
 use crate::problem::Problem;
 use crate::validate::Checked;
 

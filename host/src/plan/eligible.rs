@@ -5,8 +5,7 @@ use ferroflash_kernels::params::{
 };
 use ferroflash_kernels::variants::{HEAD_DIM_MULTIPLE, HeadDims, Kind, Variant};
 
-use super::reason::Reason;
-use super::{DeviceInfo, tensor_map};
+use super::{DeviceInfo, Reason, tensor_map};
 use crate::arguments::Argument;
 use crate::tensor::Description;
 use crate::validate::Checked;

@@ -4,11 +4,10 @@ use ferroflash_kernels::params::{BackwardParams, ForwardParams, Params};
 use ferroflash_kernels::variants::Kind;
 
 use super::backward::{self, Cut};
-use super::reason::Reason;
 use super::select::{PassKernels, grid};
 use super::views::{scale, shape};
 use super::workspace::WorkspaceLayout;
-use super::{DeviceInfo, PlannedLaunch, lengths, schedule};
+use super::{DeviceInfo, PlannedLaunch, Reason, lengths, schedule};
 use crate::validate::Checked;
 
 /// Query tiles of every head; none where there is no row.

@@ -10,11 +10,10 @@ use ferroflash_kernels::params::{
 };
 use ferroflash_kernels::variants::Kind;
 
-use super::PlannedLaunch;
-use super::reason::Reason;
 use super::select::{grid, only_variant};
 use super::views::shape;
 use super::workspace::{ALIGNMENT_BYTES, WorkspaceLayout};
+use super::{PlannedLaunch, Reason};
 use crate::problem::Problem;
 use crate::validate::{Checked, Pass};
 

@@ -11,7 +11,6 @@ mod eligible;
 mod flash2;
 mod flash3;
 mod lengths;
-mod reason;
 pub mod schedule;
 mod select;
 mod short;
@@ -31,7 +30,6 @@ use ferroflash_kernels::variants::Variant;
 
 pub use device::DeviceInfo;
 pub use eligible::eligible;
-pub use reason::{Candidate, Outcome, Reason};
 pub use select::kinds;
 pub use workspace::WorkspaceLayout;
 
@@ -39,78 +37,8 @@ use crate::arguments::{Argument, need};
 use crate::backend::cpu;
 use crate::error::PlanError;
 use crate::problem::Problem;
+pub use crate::terms::{Algorithm, Backend, Candidate, Outcome, Reason};
 use crate::validate::{Checked, Pass};
-
-/// What runs a plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Backend {
-    /// The kernels, on a GPU.
-    Cuda,
-    /// Ordinary Rust on all cores.
-    Cpu,
-    /// The kernels, on the emulator; for tests.
-    Emulated,
-}
-
-/// A schedule of the same mathematics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Algorithm {
-    /// Holds the scores in memory: the baseline, and the way to get the weights.
-    Standard,
-    /// FlashAttention: outer loop over keys. Its kernels are not built yet.
-    Flash1,
-    /// FlashAttention-2: `mma.sync`, `cp.async`; compute capability 8.0 and newer.
-    Flash2,
-    /// FlashAttention-3: TMA, `wgmma`; compute capability 9.0.
-    Flash3,
-    /// The CPU's: tiles with an online softmax, on all cores.
-    Tiled,
-}
-
-impl Algorithm {
-    /// All, the most wanted first.
-    pub const BY_PREFERENCE: [Algorithm; 5] = [
-        Algorithm::Flash3,
-        Algorithm::Flash2,
-        Algorithm::Flash1,
-        Algorithm::Standard,
-        Algorithm::Tiled,
-    ];
-
-    /// Its name, as the command takes it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Algorithm::Standard => "standard",
-            Algorithm::Flash1 => "flash1",
-            Algorithm::Flash2 => "flash2",
-            Algorithm::Flash3 => "flash3",
-            Algorithm::Tiled => "tiled",
-        }
-    }
-}
-
-impl fmt::Display for Algorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl Backend {
-    /// Its name, as the command takes it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Backend::Cuda => "cuda",
-            Backend::Cpu => "cpu",
-            Backend::Emulated => "emulated",
-        }
-    }
-}
-
-impl fmt::Display for Backend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
 
 /// All that is decided before a launch.
 #[derive(Clone, Debug, PartialEq)]

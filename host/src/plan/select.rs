@@ -6,8 +6,8 @@ use ferroflash_kernels::attention::mask::Work;
 use ferroflash_kernels::variants::{Arch, Kind, TileShape, VARIANTS, Variant};
 
 use super::eligible::eligible;
-use super::reason::{Candidate, Outcome, Reason};
 use super::{Algorithm, Backend, DeviceInfo, lengths, schedule, short};
+use super::{Candidate, Outcome, Reason};
 use crate::error::PlanError;
 use crate::validate::{Checked, Pass};
 

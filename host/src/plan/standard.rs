@@ -3,11 +3,10 @@
 use ferroflash_kernels::params::{Params, StandardParams, in_workspace};
 use ferroflash_kernels::variants::{Kind, Variant};
 
-use super::reason::Reason;
 use super::select::{PassKernels, grid};
 use super::views::{scale, shape};
 use super::workspace::WorkspaceLayout;
-use super::{PlannedLaunch, lengths};
+use super::{PlannedLaunch, Reason, lengths};
 use crate::validate::{Checked, Pass};
 
 /// Rows of the tiles of a list that nobody uses.

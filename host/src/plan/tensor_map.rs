@@ -2,7 +2,7 @@
 
 use ferroflash_kernels::params::TensorMap;
 
-use super::reason::Reason;
+use super::Reason;
 use crate::arguments::Argument;
 use crate::tensor::Description;
 

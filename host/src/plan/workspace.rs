@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::reason::Reason;
+use super::Reason;
 
 /// Every piece starts at a multiple of this many bytes; so must the workspace itself.
 pub const ALIGNMENT_BYTES: u64 = 256;

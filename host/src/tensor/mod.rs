@@ -12,30 +12,12 @@ use std::fmt;
 
 pub(crate) use device::{Allocation, Share};
 pub use device::{DeviceSlice, DeviceSliceMut};
-pub use layout::Layout;
 pub(crate) use memory::{Memory, MemoryMut};
 pub use vector::{Vector, VectorDescription, VectorMut};
 
 use crate::dtype::{Dtype, Element, ScalarType};
 use crate::error::ProblemError;
-
-/// In whose memory a tensor lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
-    /// Ordinary memory.
-    Host,
-    /// Memory of the CUDA device with this ordinal.
-    Cuda(u32),
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Place::Host => f.write_str("host memory"),
-            Place::Cuda(ordinal) => write!(f, "memory of CUDA device {ordinal}"),
-        }
-    }
-}
+pub use crate::terms::{Layout, Place};
 
 /// A tensor without its memory: all that validation and planning look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

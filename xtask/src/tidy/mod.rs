@@ -2,6 +2,8 @@
 
 mod instructions;
 
+mod layers;
+
 mod rules;
 
 mod source;
@@ -44,6 +46,7 @@ fn faults(root: &Path) -> Result<Vec<String>> {
     let mut faults = Vec::new();
     for source in &sources {
         rules::check(source, &mut faults);
+        layers::check_layers(source, &mut faults);
     }
     rules::check_probes(&sources, &mut faults);
     rules::check_dependencies(&sources, &mut faults);

@@ -6,12 +6,11 @@ use ferroflash_kernels::variants::Kind;
 
 use super::WARPGROUP_ROWS;
 use crate::plan::backward::{self, Cut};
-use crate::plan::reason::Reason;
 use crate::plan::schedule::TmaBackward;
 use crate::plan::select::PassKernels;
 use crate::plan::tensor_map::boxes;
 use crate::plan::workspace::WorkspaceLayout;
-use crate::plan::{DeviceInfo, PlannedLaunch, schedule};
+use crate::plan::{DeviceInfo, PlannedLaunch, Reason, schedule};
 use crate::validate::Checked;
 
 /// Δ, then the main kernel: see [`backward::launches`].

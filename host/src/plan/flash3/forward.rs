@@ -3,12 +3,11 @@
 use ferroflash_kernels::params::{Params, TmaForwardParams};
 use ferroflash_kernels::variants::TileShape;
 
-use crate::plan::reason::Reason;
 use crate::plan::select::{PassKernels, grid};
 use crate::plan::tensor_map::boxes;
 use crate::plan::views::{scale, shape};
 use crate::plan::workspace::WorkspaceLayout;
-use crate::plan::{DeviceInfo, PlannedLaunch, lengths, schedule, short};
+use crate::plan::{DeviceInfo, PlannedLaunch, Reason, lengths, schedule, short};
 use crate::validate::Checked;
 
 use super::WARPGROUP_ROWS;

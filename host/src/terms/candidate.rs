@@ -2,12 +2,11 @@
 
 use std::fmt;
 
+use ferroflash_kernels::params::Argument;
 use ferroflash_kernels::variants::TileShape;
 
-use super::{Algorithm, Backend};
-use crate::arguments::Argument;
+use super::{Algorithm, Backend, Pass};
 use crate::dtype::Dtype;
-use crate::validate::Pass;
 
 /// One algorithm that was considered, and what became of it.
 #[derive(Clone, Debug, PartialEq, Eq)]

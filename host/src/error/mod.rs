@@ -1,0 +1,34 @@
+//! What can go wrong, by phase: the problem and its tensors, the plan, the driver. Data, so that a program can act on it.
+
+mod driver;
+mod plan;
+mod problem;
+
+pub use ferroflash_kernels::params::Argument;
+
+pub use driver::DriverError;
+pub use plan::PlanError;
+pub use problem::ProblemError;
+
+/// Any error of this crate.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The problem or a tensor is not what attention takes; nothing was touched.
+    #[error(transparent)]
+    Problem(#[from] ProblemError),
+    /// Nothing here can serve the problem as asked; nothing was touched.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The driver, or the lack of one.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    /// The emulator found a fault in a kernel: a data race, an access out of bounds, a deadlock.
+    #[error("kernel {kernel} on the emulator: {report}")]
+    Emulator {
+        /// Name of the variant.
+        kernel: &'static str,
+        /// What the emulator says.
+        report: String,
+    },
+}

@@ -1,0 +1,37 @@
+//! Why a problem cannot be planned as asked.
+
+use crate::terms::{Algorithm, Backend, Candidate};
+
+/// Nothing here can serve the problem as asked.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// No candidate is eligible: each with its reason. What was asked for by name is never replaced.
+    #[error("{}", no_candidate(*.backend, *.asked, .candidates))]
+    NoCandidate {
+        /// The backend that was to serve.
+        backend: Backend,
+        /// The algorithm asked for by name, if any.
+        asked: Option<Algorithm>,
+        /// Every candidate with the reason it cannot serve.
+        candidates: Vec<Candidate>,
+    },
+    /// The backend has no streams to enqueue work on.
+    #[error("{backend} has no streams: call forward and backward directly")]
+    NotAsynchronous {
+        /// The backend.
+        backend: Backend,
+    },
+}
+
+/// One line that says what was asked, then one line per candidate.
+fn no_candidate(backend: Backend, asked: Option<Algorithm>, candidates: &[Candidate]) -> String {
+    let mut text = match asked {
+        Some(algorithm) => format!("{backend} cannot serve this problem with {algorithm}:"),
+        None => format!("{backend} cannot serve this problem:"),
+    };
+    for candidate in candidates {
+        text.push_str(&format!("\n  {candidate}"));
+    }
+    text
+}

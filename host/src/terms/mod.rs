@@ -1,0 +1,16 @@
+//! The terms that errors, calls and plans have in common: plain data that knows of nothing above it.
+//!
+//! An error says which layout, place, pass or algorithm it is about; the modules that own these words return errors. So the types lie
+//! below both. Users find each where it belongs: in [`crate::tensor`], [`crate::validate`] or [`crate::plan`].
+
+mod algorithm;
+mod candidate;
+mod layout;
+mod pass;
+mod place;
+
+pub use algorithm::{Algorithm, Backend};
+pub use candidate::{Candidate, Outcome, Reason};
+pub use layout::Layout;
+pub use pass::Pass;
+pub use place::Place;
