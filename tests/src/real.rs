@@ -10,7 +10,12 @@ use crate::inputs::Values;
 use crate::oracle::{Gradients, Output, Sizes};
 
 /// Names of the files.
-pub const FILES: [&str; 3] = ["causal_d64", "causal_gqa_d64", "full_ragged_d128"];
+pub const FILES: [&str; 4] = [
+    "causal_d64",
+    "causal_gqa_d64",
+    "full_ragged_d128",
+    "window_d64",
+];
 
 /// One file.
 #[derive(Clone, Debug, PartialEq)]
@@ -77,6 +82,27 @@ pub fn read(name: &str) -> Result<Real, ReadError> {
     };
     let numbers = |name: &str| numbers(&tensors, name);
 
+    // -1 is no bound, and so is no word of it.
+    let bound = |key: &str| match metadata.get(key).map(|word| word.parse::<isize>()) {
+        None => Ok(None),
+        Some(Ok(bound)) => Ok(usize::try_from(bound).ok()),
+        Some(Err(_)) => Err(ReadError::Contents {
+            what: format!("{key} is no number"),
+        }),
+    };
+    let mask = match (
+        of_key("causal")?.as_str(),
+        bound("window_left")?,
+        bound("window_right")?,
+    ) {
+        ("true", None, _) => Mask::Causal,
+        ("true", left, _) => Mask::Window {
+            left,
+            right: Some(0),
+        },
+        (_, None, None) => Mask::Full,
+        (_, left, right) => Mask::Window { left, right },
+    };
     let (batch, seqlen_q, heads_q, head_dim) = shape(&tensors, "q")?;
     let (_, seqlen_k, heads_k, _) = shape(&tensors, "k")?;
     Ok(Real {
@@ -97,11 +123,7 @@ pub fn read(name: &str) -> Result<Real, ReadError> {
                 });
             }
         },
-        mask: if of_key("causal")? == "true" {
-            Mask::Causal
-        } else {
-            Mask::Full
-        },
+        mask,
         softmax_scale: of_key("softmax_scale")?
             .parse()
             .map_err(|_| ReadError::Contents {

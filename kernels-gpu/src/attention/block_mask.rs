@@ -1,0 +1,113 @@
+//! Block masks: which blocks of keys a block of queries meets, by a map of bytes (block-sparse attention: Dao et al. 2022, section
+//! 3.3; FlexAttention's `BlockMask`: Dong et al. 2024).
+//!
+//! A map has a byte for each block of the caller's, `[rows, columns]`: rows of queries, columns of keys. Its blocks are whole
+//! multiples of the kernels' tiles and blocks, each of which so lies in one block of the map.
+
+use super::mask::Blocks;
+
+/// In a map: no pair of the block is visible.
+pub const HIDDEN: u32 = 0;
+/// In a map: the band decides. Any other number: every pair of the block is visible.
+pub const PARTIAL: u32 = 1;
+
+/// Whether a block of keys is listed for a block of queries, given what the map says of them and the blocks that the band leaves.
+#[inline(always)]
+pub fn is_listed(state: u32, band: Blocks, block: u32) -> bool {
+    state > PARTIAL || (state == PARTIAL && band.first <= block && block < band.end)
+}
+
+/// How many blocks of a column of the map are listed of those before `limit`; a column has `per_column` of them.
+#[inline(always)]
+pub fn listed_of_column(state: u32, band: Blocks, column: u32, per_column: u32, limit: u32) -> u32 {
+    if state == HIDDEN {
+        return 0;
+    }
+    let (mut begin, mut end) = (column * per_column, (column + 1) * per_column);
+    if end > limit {
+        end = limit;
+    }
+    if state == PARTIAL {
+        if begin < band.first {
+            begin = band.first;
+        }
+        if end > band.end {
+            end = band.end;
+        }
+    }
+    end.saturating_sub(begin)
+}
+
+/// A block of a list.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ListedBlock {
+    /// Which one: of keys in the forward pass, of queries in the backward pass.
+    pub block: u32,
+    /// Whether all pairs are visible, whatever the band says.
+    pub is_full: bool,
+    /// In the backward pass: how many tiles of keys add to this block of dQ before the tile whose list it is.
+    pub rank: u32,
+}
+
+impl ListedBlock {
+    /// Bytes of a place of a list.
+    pub const N_BYTES: u32 = 8;
+
+    /// As a list holds it.
+    #[inline(always)]
+    pub const fn words(self) -> [u32; 2] {
+        [self.block << 1 | self.is_full as u32, self.rank]
+    }
+
+    /// From a list.
+    #[inline(always)]
+    pub const fn from_words([block, rank]: [u32; 2]) -> ListedBlock {
+        ListedBlock {
+            block: block >> 1,
+            is_full: block & 1 == 1,
+            rank,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BAND: Blocks = Blocks {
+        first: 2,
+        full_first: 3,
+        full_end: 4,
+        end: 7,
+    };
+
+    #[test]
+    fn columns_count_their_listed_blocks() {
+        for per_column in 1..4 {
+            for state in 0..4 {
+                for limit in 0..12 {
+                    for column in 0..4 {
+                        let blocks = column * per_column..(column + 1) * per_column;
+                        let expected = blocks
+                            .filter(|&block| block < limit && is_listed(state, BAND, block))
+                            .count();
+                        let n = listed_of_column(state, BAND, column, per_column, limit);
+                        assert_eq!(n as usize, expected, "{per_column} {state} {limit} {column}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_block_is_read_as_it_was_written() {
+        for is_full in [false, true] {
+            let listed = ListedBlock {
+                block: 77,
+                is_full,
+                rank: 5,
+            };
+            assert_eq!(ListedBlock::from_words(listed.words()), listed);
+        }
+    }
+}
