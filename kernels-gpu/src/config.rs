@@ -1,5 +1,6 @@
 //! Tile shapes, threads and shared memory of every kernel, each number once, with its reason.
 
+use crate::params::BLOCK_MULTIPLE;
 use crate::variants::{Kind, TileShape};
 
 /// What one block of a kernel takes, and which part of the problem it covers.
@@ -322,6 +323,29 @@ pub const fn tile_list() -> Footprint {
     }
 }
 
+/// Lists of blocks: eight warps, a list each.
+pub const fn block_list() -> Footprint {
+    Footprint {
+        threads: 256,
+        shared_bytes: 0,
+        blocks_per_sm: 4,
+        block_q: 0,
+        block_k: 0,
+        launch_registers: 0,
+        spill_bytes: 0,
+    }
+}
+
+/// Keys of a block that a block mask lists, where a block of keys has `block_k` rows: as many of them as divide the blocks of the mask.
+/// The others are hidden.
+pub const fn listed_block_k(block_k: u32) -> u32 {
+    if block_k.is_multiple_of(BLOCK_MULTIPLE) {
+        BLOCK_MULTIPLE
+    } else {
+        BLOCK_MULTIPLE / 2
+    }
+}
+
 /// The footprint of one row of the list; a row in a shape that its kernel does not have fails to compile.
 pub const fn footprint(kind: Kind, head_dim: Option<u32>, tiles: TileShape) -> Footprint {
     let head_dim = match head_dim {
@@ -337,6 +361,7 @@ pub const fn footprint(kind: Kind, head_dim: Option<u32>, tiles: TileShape) -> F
         }
         (Kind::Clear, TileShape::Default) => clear(),
         (Kind::TileList | Kind::TmaTileList, TileShape::Default) => tile_list(),
+        (Kind::BlockList, TileShape::Default) => block_list(),
         (Kind::Forward, TileShape::Default) => forward(head_dim),
         (Kind::TmaForward, _) => tma_forward(head_dim, tiles),
         (Kind::TmaBackwardDelta, _) => rows(tma_backward(head_dim, tiles), DELTA_THREADS, 0),

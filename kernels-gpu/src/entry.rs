@@ -1,7 +1,7 @@
 //! The list of kernels expanded: into PTX entries on the device, into a table of functions on the CPU.
 
 use crate::for_each_variant;
-use crate::kernels::{backward, clear, forward, standard, tile_list};
+use crate::kernels::{backward, block_list, clear, forward, standard, tile_list};
 use crate::ptx::parameters::parameter_address;
 use crate::tile::element;
 
@@ -27,6 +27,9 @@ macro_rules! run {
     };
     (Clear, $p:expr) => {
         clear::clear($p)
+    };
+    (BlockList, $p:expr) => {
+        block_list::block_list($p)
     };
     (TileList, $p:expr) => {
         tile_list::tile_list::<false>($p, 0)
@@ -116,6 +119,7 @@ macro_rules! params {
     (TmaBackward, $callback:ident $(, $rest:tt)*) => { $callback!(TmaBackward TmaBackwardParams $(, $rest)*) };
     (BackwardDelta, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
     (TileList, $callback:ident $(, $rest:tt)*) => { $callback!(TileList TileListParams $(, $rest)*) };
+    (BlockList, $callback:ident $(, $rest:tt)*) => { $callback!(BlockList BlockListParams $(, $rest)*) };
     (TmaTileList, $callback:ident $(, $rest:tt)*) => { $callback!(TileList TileListParams $(, $rest)*) };
     (Clear, $callback:ident $(, $rest:tt)*) => { $callback!(Clear ClearParams $(, $rest)*) };
     (Backward, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };

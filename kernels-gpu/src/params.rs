@@ -5,12 +5,16 @@
 use core::mem::offset_of;
 
 mod argument;
+mod block_list;
+mod block_mask;
 mod lengths;
 mod standard;
 mod tensor_map;
 mod window;
 
 pub use argument::{Argument, KernelParams, Slot, bind, in_workspace};
+pub use block_list::{BlockListParams, BlockListPhase, BlockLists};
+pub use block_mask::{BLOCK_MULTIPLE, BlockMap, HIDDEN_BLOCK, PARTIAL_BLOCK};
 pub use lengths::{Lengths, TileList, TileListParams};
 pub use standard::StandardParams;
 pub use tensor_map::{
@@ -115,6 +119,8 @@ pub struct ForwardParams {
     /// Where sequences have lengths of their own: their tiles. Then `schedule` counts the heads of one sequence, its tiles
     /// are those that there may be, and `window` is that of a sequence without rows.
     pub list: TileList,
+    /// Under a block mask: what it leaves of each tile's blocks.
+    pub blocks: BlockLists,
 }
 
 /// The most rows of a sequence, heads of a batch, and keys of a window: sums of three of them fit 31 bits. A box of
@@ -151,6 +157,8 @@ pub struct TmaForwardParams {
     pub pack_gqa_log2: u32,
     /// As in [`ForwardParams`].
     pub list: TileList,
+    /// As in [`ForwardParams`].
+    pub blocks: BlockLists,
 }
 
 /// Parameters of the backward kernels: `delta`, the main kernel and, in flash2, `dq`, in this order on one stream.
@@ -211,6 +219,8 @@ pub struct BackwardParams {
     /// flash3: into how many shares the query heads of a KV head are divided; more than 1 with [`crate::spec::Constant::Shares`]. Each
     /// counts as a KV head in `shape` and `schedule`, with its own tiles of the same keys, and neighbours have the same keys.
     pub n_shares: u32,
+    /// As in [`ForwardParams`].
+    pub blocks: BlockLists,
 }
 
 /// Parameters of the flash3 backward kernel behind `delta`.
@@ -245,6 +255,12 @@ pub struct ClearParams {
     pub shape: Shape,
     /// Window.
     pub window: Window,
+    /// As in [`ForwardParams`].
+    pub blocks: BlockLists,
+    /// Rows of the tiles that have lists.
+    pub tile_rows: u32,
+    /// Always 0.
+    pub reserved: u32,
 }
 
 /// The parameters of any kernel.
@@ -268,6 +284,8 @@ pub enum Params {
     Clear(ClearParams),
     /// Of the kernel that lists the tiles of sequences.
     TileList(TileListParams),
+    /// Of the kernel that lists what a block mask leaves of tiles.
+    BlockList(BlockListParams),
 }
 
 /// Implements [`KernelParams`] by a list of the places.
@@ -290,22 +308,26 @@ slots!(
     Lengths: Vector(CuSeqlensQ) cu_seqlens_q, Vector(CuSeqlensK) cu_seqlens_k, Vector(SeqUsedQ) seqused_q,
     Vector(SeqUsedK) seqused_k, Vector(LeftpadK) leftpad_k,
 );
-slots!(ForwardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Vector(Lse) lse, Within list);
+slots!(BlockMap: Vector(BlockMask) map);
+slots!(BlockLists: Workspace lists, Workspace ranks);
+slots!(BlockListParams: Within map, Within lists);
+slots!(ForwardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Vector(Lse) lse, Within list, Within blocks);
 slots!(
     TmaForwardParams: Map(Q) q, Map(K) k, Map(V) v, Map(O) o, Tensor(O) o_rows, Vector(Lse) lse, Workspace tile_counter,
-    Within list,
+    Within list, Within blocks,
 );
 slots!(
     BackwardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Tensor(DO) d_o, Tensor(DQ) d_q, Tensor(DK) d_k,
     Tensor(DV) d_v, Vector(Lse) lse, Vector(DLse) d_lse, Workspace lse_log2, Workspace delta, Workspace d_q_accum,
     Workspace dq_semaphore, Workspace tile_counters, Workspace dkv_accum, Workspace dkv_semaphore, Within list,
+    Within blocks,
 );
 slots!(
     StandardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Tensor(DO) d_o, Tensor(DQ) d_q, Tensor(DK) d_k,
     Tensor(DV) d_v, Vector(Lse) lse, Vector(DLse) d_lse, Workspace scores, Vector(Weights) weights, Workspace delta,
-    Within lengths,
+    Within lengths, Within blocks,
 );
-slots!(ClearParams: Tensor(DK) d_k, Tensor(DV) d_v);
+slots!(ClearParams: Tensor(DK) d_k, Tensor(DV) d_v, Within blocks);
 
 impl KernelParams for TmaBackwardParams {
     fn slots(&mut self, f: &mut dyn FnMut(Slot<'_>)) {
@@ -334,6 +356,7 @@ impl KernelParams for Params {
             Params::Standard(params) => params.slots(f),
             Params::Clear(params) => params.slots(f),
             Params::TileList(params) => params.slots(f),
+            Params::BlockList(params) => params.slots(f),
         }
     }
 }
@@ -341,18 +364,22 @@ impl KernelParams for Params {
 const _: () = assert!(size_of::<TensorView>() == 32);
 const _: () = assert!(size_of::<Shape>() == 32);
 const _: () = assert!(size_of::<TileList>() == 3 * 8 + 4 * 4);
+const _: () = assert!(size_of::<BlockMap>() == 8 + 6 * 4);
+const _: () = assert!(size_of::<BlockLists>() == 40);
+const _: () = assert!(size_of::<BlockListParams>() == 32 + 40 + 32 + 8 + 16);
 const _: () = assert!(size_of::<Lengths>() == 5 * 8 + 2 * 4);
-const _: () = assert!(size_of::<ForwardParams>() == 4 * 32 + 8 + 32 + 8 + 8 + 20 + 4 + 40);
+const _: () = assert!(size_of::<ForwardParams>() == 4 * 32 + 8 + 32 + 8 + 8 + 20 + 4 + 40 + 40);
 const _: () = assert!(size_of::<TensorMap>() == 128);
-const _: () =
-    assert!(size_of::<TmaForwardParams>() == 4 * 128 + 32 + 2 * 8 + 32 + 8 + 8 + 20 + 4 + 40);
-const _: () =
-    assert!(size_of::<BackwardParams>() == 8 * 32 + 10 * 8 + 32 + 8 + 8 + 20 + 4 + 40 + 8);
 const _: () = assert!(
-    size_of::<TmaBackwardParams>() == 6 * 128 + 8 * 32 + 10 * 8 + 32 + 8 + 8 + 20 + 4 + 40 + 16
+    size_of::<TmaForwardParams>() == 4 * 128 + 32 + 2 * 8 + 32 + 8 + 8 + 20 + 4 + 40 + 40 + 8
 );
-const _: () = assert!(size_of::<ClearParams>() == 2 * 32 + 32 + 8);
-const _: () = assert!(size_of::<StandardParams>() == 8 * 32 + 6 * 8 + 32 + 8 + 8 + 48);
+const _: () =
+    assert!(size_of::<BackwardParams>() == 8 * 32 + 10 * 8 + 32 + 8 + 8 + 20 + 4 + 40 + 8 + 40);
+const _: () = assert!(
+    size_of::<TmaBackwardParams>() == 6 * 128 + 8 * 32 + 10 * 8 + 32 + 8 + 8 + 20 + 4 + 40 + 8 + 40
+);
+const _: () = assert!(size_of::<ClearParams>() == 2 * 32 + 32 + 8 + 40 + 8);
+const _: () = assert!(size_of::<StandardParams>() == 8 * 32 + 6 * 8 + 32 + 8 + 8 + 48 + 32);
 const _: () = {
     assert!(ForwardMap::Q.at(0) == offset_of!(TmaForwardParams, q) as u64);
     assert!(ForwardMap::K.at(0) == offset_of!(TmaForwardParams, k) as u64);

@@ -40,6 +40,7 @@ macro_rules! for_each_variant {
             forward_sm90a_f16_d256_compact:  TmaForward { arch: Sm90a, dtype: F16, head_dim: 256, tiles: Compact }
 
             clear_sm80: Clear { arch: Sm80 }
+            block_list_sm80: BlockList { arch: Sm80 }
             tile_list_sm80:  TileList { arch: Sm80 }
             tile_list_sm90a: TmaTileList { arch: Sm90a }
 
@@ -212,6 +213,9 @@ pub enum Kind {
     TmaForward,
     /// Backward pass of flash2 and flash3, first, where some keys may be seen by no query: their rows of dK and dV.
     Clear,
+    /// Either pass of flash2 and flash3, first, under a block mask: the lists of blocks that it leaves of tiles; in the backward pass
+    /// twice, first for the ranks.
+    BlockList,
     /// Either pass of flash2, first, where sequences have lengths of their own: the list of their tiles; rows of o, lse and the
     /// gradients that no sequence has.
     TileList,
@@ -260,16 +264,27 @@ impl Kind {
             | Kind::StandardDWeights
             | Kind::StandardDq
             | Kind::StandardDk => &[Constant::Lengths],
-            Kind::Clear | Kind::TileList | Kind::TmaTileList => {
+            Kind::TileList | Kind::TmaTileList | Kind::BlockList => {
                 &[Constant::RightBound, Constant::LeftBound]
             }
+            Kind::Clear => &[
+                Constant::RightBound,
+                Constant::LeftBound,
+                Constant::BlockMask,
+            ],
             Kind::TmaBackward => &[
                 Constant::RightBound,
                 Constant::LeftBound,
                 Constant::Lengths,
                 Constant::Shares,
+                Constant::BlockMask,
             ],
-            _ => &[Constant::RightBound, Constant::LeftBound, Constant::Lengths],
+            _ => &[
+                Constant::RightBound,
+                Constant::LeftBound,
+                Constant::Lengths,
+                Constant::BlockMask,
+            ],
         }
     }
 }

@@ -1,14 +1,16 @@
 //! What the backward passes of flash2 and flash3 share: their kernels, the workspace that they hand on, the parameters.
 
 use ferroflash_kernels::config::{self, Footprint};
-use ferroflash_kernels::params::{BackwardParams, Params, Schedule, Shape, TensorMap, TileList};
+use ferroflash_kernels::params::{
+    BackwardParams, BlockLists, Params, Schedule, Shape, TensorMap, TileList,
+};
 use ferroflash_kernels::spec::Constant;
 use ferroflash_kernels::variants::{Kind, Variant};
 
 use super::select::{PassKernels, grid};
 use super::views::{scale, shape};
 use super::workspace::WorkspaceLayout;
-use super::{DeviceInfo, PlannedLaunch, Reason, clear, lengths, schedule};
+use super::{DeviceInfo, PlannedLaunch, Reason, blocks, clear, lengths, schedule};
 use crate::problem::Problem;
 use crate::validate::Checked;
 
@@ -75,23 +77,42 @@ impl Cut {
     }
 }
 
-/// What runs before the others: the list of tiles, where sequences have lengths of their own; else the kernel that clears dK and dV
-/// of keys that no query sees, where there are some.
+/// What runs before the others, and what the main kernel is told of it.
+pub struct Before {
+    /// The list of tiles, where sequences have lengths of their own.
+    pub list: TileList,
+    /// The lists of blocks, under a block mask.
+    pub blocks: BlockLists,
+    /// What makes these, and the kernel that clears dK and dV of keys that no query sees, where there are some.
+    pub launches: Vec<PlannedLaunch>,
+}
+
+/// What runs before the others.
 pub fn before(
     checked: &Checked,
     main: &Footprint,
     maps: &[TensorMap],
     workspace: &mut WorkspaceLayout,
-) -> Result<(TileList, Option<PlannedLaunch>), Reason> {
+) -> Result<Before, Reason> {
     let tiles = lengths::Tiles {
         rows: main.block_k,
         block_q: main.block_q,
         maps,
     };
-    match lengths::list(checked, tiles, workspace)? {
-        Some((list, launch)) => Ok((list, Some(launch))),
-        None => Ok((TileList::default(), clear::backward(checked)?)),
+    if let Some((list, launch)) = lengths::list(checked, tiles, workspace)? {
+        return Ok(Before {
+            list,
+            blocks: BlockLists::default(),
+            launches: vec![launch],
+        });
     }
+    let (blocks, mut launches) = blocks::backward(checked, main, workspace)?;
+    launches.extend(clear::backward(checked, main, blocks)?);
+    Ok(Before {
+        list: TileList::default(),
+        blocks,
+        launches,
+    })
 }
 
 /// What runs before the others; Δ; the main kernel with parameters of its own; then, in flash2, dQ.
@@ -100,11 +121,11 @@ pub fn launches(
     device: &DeviceInfo,
     kernels: &PassKernels,
     cut: &Cut,
-    before: Option<PlannedLaunch>,
+    before: Vec<PlannedLaunch>,
     params: &BackwardParams,
     of_main: Params,
 ) -> Result<Vec<PlannedLaunch>, Reason> {
-    let mut launches: Vec<_> = before.into_iter().collect();
+    let mut launches = before;
     let problem = checked.problem();
     if problem.seqlen_q() == 0 {
         return Ok(launches);

@@ -93,7 +93,12 @@ fn lists(
     let Some(maker) = only_variant(Kind::BlockList).filter(|_| tiles > 0) else {
         return Ok(None);
     };
-    let places = [n_maps(checked), tiles, entries + 1, ListedBlock::N_BYTES.into()];
+    let places = [
+        n_maps(checked),
+        tiles,
+        entries + 1,
+        ListedBlock::N_BYTES.into(),
+    ];
     let lists = BlockLists {
         lists: workspace.place("block_lists", &places)?,
         ranks: 0,
@@ -121,7 +126,10 @@ fn launch(
         BlockListPhase::Forward | BlockListPhase::Backward => lists.tiles.into(),
     });
     let per_block = u64::from(maker.footprint.threads / 32);
-    let grid = grid("the number of lists of blocks", &[warps.div_ceil(per_block)])?;
+    let grid = grid(
+        "the number of lists of blocks",
+        &[warps.div_ceil(per_block)],
+    )?;
     let params = BlockListParams {
         map: block_map(checked.problem()),
         lists,
@@ -132,5 +140,10 @@ fn launch(
         n_maps: n_maps as u32,
         phase: phase as u32,
     };
-    Ok(PlannedLaunch::new(checked, maker, grid, Params::BlockList(params)))
+    Ok(PlannedLaunch::new(
+        checked,
+        maker,
+        grid,
+        Params::BlockList(params),
+    ))
 }

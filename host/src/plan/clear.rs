@@ -1,6 +1,7 @@
 //! The launch that clears dK and dV of keys that no query sees, where there are such keys.
 
-use ferroflash_kernels::params::{ClearParams, Params};
+use ferroflash_kernels::config::Footprint;
+use ferroflash_kernels::params::{BlockLists, ClearParams, Params};
 use ferroflash_kernels::variants::Kind;
 
 use super::select::{grid, only_variant};
@@ -18,13 +19,17 @@ fn has_unseen_keys(problem: &Problem) -> bool {
     problem.seqlen_q() == 0 || before_the_first < problem.seqlen_k()
 }
 
-/// Of a backward pass.
-pub fn backward(checked: &Checked) -> Result<Option<PlannedLaunch>, Reason> {
+/// Of a backward pass whose main kernel has these tiles; under a block mask, with these lists.
+pub fn backward(
+    checked: &Checked,
+    main: &Footprint,
+    blocks: BlockLists,
+) -> Result<Option<PlannedLaunch>, Reason> {
     let problem = checked.problem();
     let Some(variant) = only_variant(Kind::Clear) else {
         return Ok(None);
     };
-    if !has_unseen_keys(problem) {
+    if !has_unseen_keys(problem) && problem.block_mask().is_none() {
         return Ok(None);
     }
     let blocks = (problem.seqlen_k() as u64).div_ceil(variant.footprint.block_k.into());
@@ -35,6 +40,8 @@ pub fn backward(checked: &Checked) -> Result<Option<PlannedLaunch>, Reason> {
     let params = ClearParams {
         shape: shape(checked),
         window: checked.window(),
+        blocks,
+        tile_rows: main.block_k,
         ..ClearParams::default()
     };
     let launch = PlannedLaunch::new(checked, variant, grid, Params::Clear(params));

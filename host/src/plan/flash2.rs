@@ -7,7 +7,7 @@ use super::backward::{self, Cut};
 use super::select::{PassKernels, grid};
 use super::views::{scale, shape};
 use super::workspace::WorkspaceLayout;
-use super::{DeviceInfo, PlannedLaunch, Reason, lengths, schedule};
+use super::{DeviceInfo, PlannedLaunch, Reason, blocks, lengths, schedule};
 use crate::validate::Checked;
 
 /// Query tiles of every head; none where there is no row.
@@ -40,6 +40,8 @@ pub fn forward(
             launches.push(launch);
             list
         });
+        let (blocks, lists) = blocks::forward(checked, &variant.footprint, workspace)?;
+        launches.extend(lists);
         let params = ForwardParams {
             shape: shape(checked),
             window: checked.window(),
@@ -52,6 +54,7 @@ pub fn forward(
                 problem.dtype().size_bytes() as u64,
             ),
             list: list.unwrap_or_default(),
+            blocks,
             ..Default::default()
         };
         if grid > 0 {
@@ -79,9 +82,10 @@ pub fn backward(
     };
     let schedule = schedule::backward(problem, &cut, device, &main.footprint);
     let columns = problem.head_dim() as u32;
-    let (list, before) = backward::before(checked, &main.footprint, &[], workspace)?;
+    let before = backward::before(checked, &main.footprint, &[], workspace)?;
     let params = BackwardParams {
-        list,
+        list: before.list,
+        blocks: before.blocks,
         ..backward::params(checked, main, &cut, columns, schedule, workspace)?
     };
     backward::launches(
@@ -89,7 +93,7 @@ pub fn backward(
         device,
         kernels,
         &cut,
-        before,
+        before.launches,
         &params,
         Params::Backward(params),
     )

@@ -5,6 +5,7 @@
 //! are the one thing a plan leaves open; [`Plan::params`] fills them in at launch.
 
 mod backward;
+mod blocks;
 mod clear;
 mod device;
 mod eligible;
@@ -181,7 +182,9 @@ impl PlannedLaunch {
                 pass: BackwardParams { schedule, .. },
                 ..
             }) => Some(schedule),
-            Params::Standard(_) | Params::Clear(_) | Params::TileList(_) => None,
+            Params::Standard(_) | Params::Clear(_) | Params::TileList(_) | Params::BlockList(_) => {
+                None
+            }
         }
     }
 

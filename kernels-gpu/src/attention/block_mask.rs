@@ -5,29 +5,29 @@
 //! multiples of the kernels' tiles and blocks, each of which so lies in one block of the map.
 
 use super::mask::Blocks;
-
-/// In a map: no pair of the block is visible.
-pub const HIDDEN: u32 = 0;
-/// In a map: the band decides. Any other number: every pair of the block is visible.
-pub const PARTIAL: u32 = 1;
+use crate::params::{HIDDEN_BLOCK, PARTIAL_BLOCK};
 
 /// Whether a block of keys is listed for a block of queries, given what the map says of them and the blocks that the band leaves.
 #[inline(always)]
-pub fn is_listed(state: u32, band: Blocks, block: u32) -> bool {
-    state > PARTIAL || (state == PARTIAL && band.first <= block && block < band.end)
+pub fn is_listed(state: u8, band: Blocks, block: u32) -> bool {
+    match state {
+        HIDDEN_BLOCK => false,
+        PARTIAL_BLOCK => band.first <= block && block < band.end,
+        _ => true,
+    }
 }
 
 /// How many blocks of a column of the map are listed of those before `limit`; a column has `per_column` of them.
 #[inline(always)]
-pub fn listed_of_column(state: u32, band: Blocks, column: u32, per_column: u32, limit: u32) -> u32 {
-    if state == HIDDEN {
+pub fn listed_of_column(state: u8, band: Blocks, column: u32, per_column: u32, limit: u32) -> u32 {
+    if state == HIDDEN_BLOCK {
         return 0;
     }
     let (mut begin, mut end) = (column * per_column, (column + 1) * per_column);
     if end > limit {
         end = limit;
     }
-    if state == PARTIAL {
+    if state == PARTIAL_BLOCK {
         if begin < band.first {
             begin = band.first;
         }
@@ -92,7 +92,10 @@ mod tests {
                             .filter(|&block| block < limit && is_listed(state, BAND, block))
                             .count();
                         let n = listed_of_column(state, BAND, column, per_column, limit);
-                        assert_eq!(n as usize, expected, "{per_column} {state} {limit} {column}");
+                        assert_eq!(
+                            n as usize, expected,
+                            "{per_column} {state} {limit} {column}"
+                        );
                     }
                 }
             }

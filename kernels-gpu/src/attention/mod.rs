@@ -4,6 +4,8 @@
 
 pub mod mask;
 
+pub mod block_mask;
+
 pub mod lengths;
 
 pub mod schedule;

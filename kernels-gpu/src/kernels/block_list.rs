@@ -9,7 +9,7 @@ use crate::attention::block_mask::{ListedBlock, is_listed, listed_of_column};
 use crate::attention::divide;
 use crate::attention::mask::{Band, Blocks, Rows};
 use crate::config;
-use crate::params::{BlockListParams, BlockListPhase, BlockLists};
+use crate::params::{BlockListParams, BlockListPhase, BlockLists, PARTIAL_BLOCK};
 use crate::ptx::{global, shuffle, special};
 
 /// Warps of a block of threads.
@@ -24,7 +24,11 @@ const WARPS: u32 = config::block_list().threads / 32;
 pub unsafe fn block_list(p: &BlockListParams) {
     let warp = special::block_idx_x() * WARPS + special::thread_idx_x() / 32;
     let ranks = p.phase == const { BlockListPhase::Ranks as u32 };
-    let per_map = if ranks { p.lists.entries } else { p.lists.tiles };
+    let per_map = if ranks {
+        p.lists.entries
+    } else {
+        p.lists.tiles
+    };
     let map = divide(warp, per_map);
     if map >= p.n_maps {
         return;
@@ -42,7 +46,7 @@ pub unsafe fn block_list(p: &BlockListParams) {
 
 /// What the map says of a block of its own.
 #[inline(always)]
-unsafe fn state(p: &BlockListParams, map: u32, row: u32, column: u32) -> u32 {
+unsafe fn state(p: &BlockListParams, map: u32, row: u32, column: u32) -> u8 {
     let row = u64::from(map) * u64::from(p.map.q_blocks) + u64::from(row);
     let at = row * u64::from(p.map.k_blocks) + u64::from(column);
     // SAFETY: the caller's contract.
@@ -76,13 +80,17 @@ unsafe fn write_list(p: &BlockListParams, map: u32, tile: u32) {
             };
             let mut takes_part = false;
             if block < p.lists.entries {
-                let (q_block, k_block) = if forward { (tile, block) } else { (block, tile) };
+                let (q_block, k_block) = if forward {
+                    (tile, block)
+                } else {
+                    (block, tile)
+                };
                 let row = divide(q_block * p.block_q, rows_of_row);
                 let column = divide(k_block * p.block_k, rows_of_column);
                 let state = state(p, map, row, column);
                 let band = kv_blocks(p, q_block);
                 takes_part = is_listed(state, band, k_block);
-                listed.is_full = state > 1;
+                listed.is_full = state > PARTIAL_BLOCK;
                 if !forward {
                     let per_column = divide(rows_of_column, p.block_k);
                     listed.rank = global::ld_global_u32(p.lists.rank_of_map(map, block, column))

@@ -4,12 +4,14 @@
 //! visited; where there may be some, this kernel runs before the others and writes their rows. A warp takes one row of all heads.
 //! Queries that see no key need no such kernel: o, lse and dQ are written by tiles of queries, and all of these are visited.
 
+use core::ops::Range;
+
 use super::band;
 use crate::attention::divide;
 use crate::attention::mask::Band;
 use crate::config;
 use crate::params::{ClearParams, Shape, TensorView};
-use crate::ptx::{global, special};
+use crate::ptx::{global, spec, special};
 use crate::tile::global::GlobalRows;
 
 /// Rows of a block of threads.
@@ -32,13 +34,46 @@ pub unsafe fn clear(p: &ClearParams) {
     let first = (idx - batch_idx * blocks) * ROWS + special::thread_idx_x() / 32;
     for i in 0..ROWS / WARPS {
         let row = first + i * WARPS;
-        if row < shape.seqlen_k && !is_seen(&band, row) {
+        if row >= shape.seqlen_k {
+            continue;
+        }
+        if spec::block_mask() {
+            // SAFETY: this function's contract: the rows and the lists exist.
+            unsafe { clear_unlisted(p, batch_idx, row) };
+        } else if !is_seen(&band, row) {
             // SAFETY: this function's contract: the rows exist.
             unsafe {
                 clear_row(&p.d_k, shape, batch_idx, shape.heads_k, row);
                 clear_row(&p.d_v, shape, batch_idx, shape.heads_k, row);
             }
         }
+    }
+}
+
+/// dK and dV of a key ← 0 in the heads whose tile with the key has an empty list.
+///
+/// # Safety
+/// The tensors have the row; the lists have been made; all lanes of a warp come here.
+#[inline(always)]
+unsafe fn clear_unlisted(p: &ClearParams, batch_idx: u32, row: u32) {
+    let shape = &p.shape;
+    let tile = divide(row, p.tile_rows);
+    let mut head_idx = 0;
+    while head_idx < shape.heads_k {
+        let (mut n, mut in_group) = (0, 0);
+        // SAFETY: the caller's contract.
+        unsafe {
+            while in_group < shape.group_size {
+                let query_head = head_idx * shape.group_size + in_group;
+                n += p.blocks.list(batch_idx, query_head, tile).len();
+                in_group += 1;
+            }
+            if n == 0 {
+                clear_heads(&p.d_k, shape, batch_idx, head_idx..head_idx + 1, row);
+                clear_heads(&p.d_v, shape, batch_idx, head_idx..head_idx + 1, row);
+            }
+        }
+        head_idx += 1;
     }
 }
 
@@ -63,9 +98,25 @@ pub(super) unsafe fn clear_row(
     if tensor.base == 0 {
         return;
     }
+    // SAFETY: the caller's contract.
+    unsafe { clear_heads(tensor, shape, batch_idx, 0..heads, row) };
+}
+
+/// A row of these heads ← 0, by a warp.
+///
+/// # Safety
+/// As [`clear_row`], of a tensor that is there.
+#[inline(always)]
+unsafe fn clear_heads(
+    tensor: &TensorView,
+    shape: &Shape,
+    batch_idx: u32,
+    heads: Range<u32>,
+    row: u32,
+) {
     let chunks = shape.head_dim / 8;
-    let mut idx = special::lane_idx();
-    while idx < heads * chunks {
+    let mut idx = heads.start * chunks + special::lane_idx();
+    while idx < heads.end * chunks {
         let head_idx = divide(idx, chunks);
         let rows = GlobalRows::new(tensor, batch_idx, head_idx, row + 1);
         // SAFETY: the caller's contract.

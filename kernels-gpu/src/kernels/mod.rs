@@ -12,9 +12,11 @@ pub mod tile_list;
 
 mod lengths;
 
+pub mod block_list;
+
 pub mod probes;
 
-use crate::attention::mask::{Band, Bounds};
+use crate::attention::mask::{Band, Bounds, Work};
 use crate::params::{Shape, Window};
 use crate::ptx::spec;
 
@@ -25,6 +27,20 @@ pub(crate) fn bounds() -> Bounds {
         left: spec::left_bound(),
         right: spec::right_bound(),
     }
+}
+
+/// How the work of tiles grows, which decides the order in which blocks claim them in the backward pass. Under a block mask nothing is
+/// known of that, and tiles add to dQ in ascending order.
+#[inline(always)]
+pub(crate) fn tile_work() -> Work {
+    let Bounds { left, right } = bounds();
+    let by_band = !spec::block_mask();
+    // Not `&&`: see `Bounds::work`, whose answer ptxas is to know.
+    Bounds {
+        left: left & by_band,
+        right: right & by_band,
+    }
+    .work()
 }
 
 /// The mask of a problem.

@@ -115,7 +115,9 @@ fn hold_launch(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
     let grid = u64::from(launch.grid);
     match launch.params {
         // Plans here are of sequences as long as the problem says.
-        Params::TileList(_) => panic!("{} lists nothing", launch.variant.name),
+        Params::TileList(_) | Params::BlockList(_) => {
+            panic!("{} lists nothing", launch.variant.name)
+        }
         Params::Forward(params) => {
             let schedule = &params.schedule;
             assert_covers(schedule.tiles, footprint.block_q, problem.seqlen_q());

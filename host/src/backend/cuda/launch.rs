@@ -109,6 +109,7 @@ impl Launches {
                     Params::Standard(params) => function::launch(function, size, stream, &params)?,
                     Params::Clear(params) => function::launch(function, size, stream, &params)?,
                     Params::TileList(params) => function::launch(function, size, stream, &params)?,
+                    Params::BlockList(params) => function::launch(function, size, stream, &params)?,
                 }
             }
         }

@@ -30,6 +30,11 @@ pub fn launches(
         let cut = Cut::of_lengths(problem, footprint)?;
         let schedule = schedule::tma_backward_in_a_list(problem, &cut, device, footprint);
         (cut, schedule)
+    } else if problem.block_mask().is_some() {
+        // Tiles add to dQ in ascending order, and nothing is known of their lengths.
+        let cut = Cut::new(problem, footprint);
+        let schedule = schedule::backward(problem, &cut, device, footprint);
+        (cut, schedule)
     } else {
         let TmaBackward { cut, schedule, .. } = schedule::tma_backward(problem, device, footprint);
         (cut, schedule)
@@ -42,9 +47,10 @@ pub fn launches(
         boxes(WARPGROUP_ROWS, 1),
         boxes(WARPGROUP_ROWS, 1),
     ];
-    let (list, before) = backward::before(checked, footprint, &maps, workspace)?;
+    let before = backward::before(checked, footprint, &maps, workspace)?;
     let pass = BackwardParams {
-        list,
+        list: before.list,
+        blocks: before.blocks,
         ..backward::params(checked, main, &cut, columns, schedule, workspace)?
     };
     let [q, k, v, d_o, d_k, d_v] = maps;
@@ -62,7 +68,7 @@ pub fn launches(
         device,
         kernels,
         &cut,
-        before,
+        before.launches,
         &pass,
         Params::TmaBackward(params),
     )

@@ -7,7 +7,7 @@ use crate::plan::select::{PassKernels, grid};
 use crate::plan::tensor_map::boxes;
 use crate::plan::views::{scale, shape};
 use crate::plan::workspace::WorkspaceLayout;
-use crate::plan::{DeviceInfo, PlannedLaunch, Reason, lengths, schedule, short};
+use crate::plan::{DeviceInfo, PlannedLaunch, Reason, blocks, lengths, schedule, short};
 use crate::validate::Checked;
 
 use super::WARPGROUP_ROWS;
@@ -26,6 +26,8 @@ pub fn launches(
     for &variant in kernels.variants() {
         let footprint = &variant.footprint;
         let pack_gqa_log2 = match variant.tiles {
+            // Each head has a map of its own.
+            _ if problem.block_mask().is_some() => 0,
             TileShape::Compact => short::pack_gqa_log2(&typical),
             TileShape::Default | TileShape::Wide => 0,
         };
@@ -62,6 +64,8 @@ pub fn launches(
         if all == 0 {
             continue;
         }
+        let (blocks, lists) = blocks::forward(checked, footprint, workspace)?;
+        launches.extend(lists);
         let [q, k, v, o] = maps;
         let params = TmaForwardParams {
             q,
@@ -81,6 +85,7 @@ pub fn launches(
             ),
             pack_gqa_log2,
             list: list.unwrap_or_default(),
+            blocks,
             ..Default::default()
         };
         launches.push(PlannedLaunch::new(

@@ -36,7 +36,7 @@ pub unsafe fn d_q<E: Element, T: Tiles>(p: &BackwardParams) {
     let mut acc = T::QueryGradient::zero();
     // SAFETY: the accumulator holds what the main kernel added for this block, if any tile of keys did.
     unsafe {
-        if contributions(p, &place, config.block_q, config.block_k) > 0 {
+        if contributions(p, &place, block_idx, config.block_q, config.block_k) > 0 {
             let mut address =
                 query_gradient_address::<T>(p.d_q_accum, u64::from(block_idx), thread / 32, lane);
             for m in 0..T::QueryGradient::M {
@@ -107,7 +107,23 @@ unsafe fn place<T: Tiles>(p: &BackwardParams, block_idx: u32) -> Option<Place> {
 
 /// How many tiles of keys the block's queries meet.
 #[inline(always)]
-fn contributions(p: &BackwardParams, place: &Place, block_q: u32, block_k: u32) -> u32 {
+unsafe fn contributions(
+    p: &BackwardParams,
+    place: &Place,
+    block_idx: u32,
+    block_q: u32,
+    block_k: u32,
+) -> u32 {
+    if spec::block_mask() {
+        let q_blocks = divide(p.padded_q as u32, block_q);
+        let head = divide(block_idx, q_blocks);
+        let (batch_idx, head_idx) = batch_and_head(head, p.shape.heads_q);
+        // SAFETY: the ranks have been made.
+        return unsafe {
+            p.blocks
+                .n_tiles(batch_idx, head_idx, block_idx - head * q_blocks)
+        };
+    }
     let (seqlen_q, seqlen_k) = (place.d_q.len, place.seqlen_k);
     let queries = Rows::of_sequence(place.first, block_q, seqlen_q);
     let window = if spec::lengths() {

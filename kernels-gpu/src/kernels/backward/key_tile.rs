@@ -2,6 +2,7 @@
 //! what each step reads.
 
 use super::Tiles;
+use crate::attention::block_mask::ListedBlock;
 use crate::attention::divide;
 use crate::attention::lengths::ListedTile;
 use crate::attention::mask::{Band, Blocks, Rows};
@@ -102,6 +103,8 @@ pub(super) struct Step {
     pub(super) head_idx: u32,
     /// Which query block.
     pub(super) block: u32,
+    /// Under a block mask: what the list says of it.
+    pub(super) listed: ListedBlock,
 }
 
 /// What one tile of keys works with.
@@ -187,9 +190,62 @@ pub(super) unsafe fn q_blocks_before(t: &Tile) -> u32 {
     }
 }
 
+/// How many steps a block mask leaves the tile.
+///
+/// # Safety
+/// The lists have been made.
+#[inline(always)]
+pub(super) unsafe fn listed_steps(
+    p: &BackwardParams,
+    batch_idx: u32,
+    kv_head_idx: u32,
+    k_block: u32,
+) -> u32 {
+    let (mut n, mut in_group) = (0, 0);
+    while in_group < p.shape.group_size {
+        let head_idx = kv_head_idx * p.shape.group_size + in_group;
+        // SAFETY: the caller's contract.
+        n += unsafe { p.blocks.list(batch_idx, head_idx, k_block).len() };
+        in_group += 1;
+    }
+    n
+}
+
+/// Step `i` under a block mask: heads of the group one after the other, each one's list from its last block down.
+///
+/// # Safety
+/// The lists have been made, and have the step.
+#[inline(always)]
+unsafe fn listed_step_at(p: &BackwardParams, t: &Tile, i: u32) -> Step {
+    let (mut left, mut in_group) = (i, 0);
+    // SAFETY: the caller's contract.
+    unsafe {
+        loop {
+            let head_idx = t.kv_head_idx * p.shape.group_size + in_group;
+            let list = p.blocks.list(t.batch_idx, head_idx, t.tile.k_block);
+            let n = list.len();
+            if left < n {
+                let listed = list.block(n - 1 - left);
+                return Step {
+                    head: t.batch_idx * p.shape.heads_q + head_idx,
+                    head_idx,
+                    block: listed.block,
+                    listed,
+                };
+            }
+            left -= n;
+            in_group += 1;
+        }
+    }
+}
+
 /// The query block of step `i`: heads of the group one after the other, blocks in the tile's direction.
 #[inline(always)]
 pub(super) fn step_at(p: &BackwardParams, t: &Tile, i: u32) -> Step {
+    if spec::block_mask() {
+        // SAFETY: the tile has the step.
+        return unsafe { listed_step_at(p, t, i) };
+    }
     let blocks = t.blocks.n();
     // Without groups, no division by a number known at run time only.
     let in_group = if p.shape.group_size == 1 {
@@ -207,6 +263,7 @@ pub(super) fn step_at(p: &BackwardParams, t: &Tile, i: u32) -> Step {
         head: t.batch_idx * p.shape.heads_q + head_idx,
         head_idx,
         block,
+        listed: ListedBlock::default(),
     }
 }
 

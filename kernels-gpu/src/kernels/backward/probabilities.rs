@@ -4,7 +4,7 @@ use super::key_tile::{Layout, Tile, band_of, step_at};
 use super::{Tiles, with_columns};
 use crate::params::BackwardParams;
 use crate::ptx::math::{ex2_approx, fma};
-use crate::ptx::{shared, special};
+use crate::ptx::{shared, spec, special};
 use crate::tile::element::Element;
 use crate::tile::register::{Accumulator, Packed};
 
@@ -31,8 +31,29 @@ pub(super) unsafe fn probabilities<T: Tiles>(
             }
         });
     }
-    let block = step_at(p, t, i).block;
-    if block < t.blocks.full_first || block >= t.blocks.full_end {
+    let step = step_at(p, t, i);
+    let block = step.block;
+    if spec::block_mask() {
+        let (first_key, first_query) =
+            (t.keys.first + t.warp * T::WARP_KEYS, block * config.block_q);
+        let seqlen_k = p.shape.seqlen_k;
+        if step.listed.is_full && first_key + T::WARP_KEYS <= seqlen_k {
+            return;
+        }
+        // SAFETY: as `score_warp`.
+        let band = unsafe { band_of(p, t.shared) };
+        s.for_each(|row, col, x| {
+            let (query, key) = (first_query + col, first_key + row);
+            let seen = if step.listed.is_full {
+                key < seqlen_k
+            } else {
+                band.keep(query, key)
+            };
+            if !seen {
+                *x = 0.0;
+            }
+        });
+    } else if block < t.blocks.full_first || block >= t.blocks.full_end {
         let (first_key, first_query) =
             (t.keys.first + t.warp * T::WARP_KEYS, block * config.block_q);
         // SAFETY: as `score_warp`.

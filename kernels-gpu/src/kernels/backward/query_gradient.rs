@@ -8,7 +8,7 @@ use crate::attention::mask::Rows;
 use crate::attention::schedule::Direction;
 use crate::kernels::bounds;
 use crate::params::{BackwardParams, ORDERED};
-use crate::ptx::{atomic, global, special};
+use crate::ptx::{atomic, global, spec, special};
 use crate::tile::element::Element;
 use crate::tile::matmul::{left_transposed, multiply_add, right};
 use crate::tile::register::Accumulator;
@@ -37,7 +37,7 @@ pub(super) unsafe fn add_query_gradient<E: Element, T: Tiles>(
     unsafe {
         let (block, lane) = (block_in_workspace(t, step), special::lane_idx());
         let mut address = query_gradient_address::<T>(p.d_q_accum, block, warp, lane);
-        if p.schedule.order == ORDERED && rank::<T>(p, t, step.block) == 0 {
+        if p.schedule.order == ORDERED && rank::<T>(p, t, step) == 0 {
             each_register::<T>(&d_q, |x| {
                 global::st_global_f32(address, x);
                 address += REGISTER_STRIDE;
@@ -78,8 +78,12 @@ fn block_of_all(head: u32, q_blocks: u32, block: u32) -> u64 {
 
 /// How many tiles of keys add to this query block before this one.
 #[inline(always)]
-unsafe fn rank<T: Tiles>(p: &BackwardParams, t: &Tile, block: u32) -> u32 {
+unsafe fn rank<T: Tiles>(p: &BackwardParams, t: &Tile, step: Step) -> u32 {
     let config = const { T::FOOTPRINT };
+    if spec::block_mask() {
+        return step.listed.rank;
+    }
+    let block = step.block;
     let tile = t.tile.k_block;
     match t.tile.direction {
         Direction::Down if !bounds().left => tile,
@@ -114,7 +118,7 @@ pub(super) unsafe fn wait_semaphore<T: Tiles>(p: &BackwardParams, t: &Tile, i: u
     if p.schedule.order == ORDERED && t.thread == 0 {
         // SAFETY: the counter is one of the workspace's. Tiles that are waited for were claimed earlier: they run.
         unsafe {
-            let (rank, counter) = (rank::<T>(p, t, step_at(p, t, i).block), counter(p, t, i));
+            let (rank, counter) = (rank::<T>(p, t, step_at(p, t, i)), counter(p, t, i));
             while atomic::ld_acquire_u32(counter) != rank {}
         }
     }

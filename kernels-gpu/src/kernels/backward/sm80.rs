@@ -22,7 +22,7 @@
 //! In the deterministic order a tile adds to a block of dQ after the tiles before it. Thread 0 polls the block's dQ semaphore
 //! before the barrier, and releases it after the next one, when all warps have added. Who waits for whom: [`schedule`].
 
-use super::key_tile::{Layout, Tile, band_of, load_d_o, load_q, rows_of_k};
+use super::key_tile::{Layout, Tile, band_of, listed_steps, load_d_o, load_q, rows_of_k};
 use super::probabilities::{probabilities, score_gradients, send};
 use super::query_gradient::{add_query_gradient, release_semaphore, wait_semaphore};
 use super::{Tiles, schedule_of};
@@ -30,7 +30,7 @@ use crate::attention::batch_and_head;
 use crate::attention::lengths::ListedTile;
 use crate::attention::mask::Rows;
 use crate::attention::schedule::{self, BackwardTile};
-use crate::kernels::{bounds, lengths};
+use crate::kernels::{lengths, tile_work};
 use crate::params::BackwardParams;
 use crate::ptx::{atomic, barrier, cp_async, shared, spec, special};
 use crate::tile::copy::{self, BoundsChecked, Team};
@@ -69,7 +69,7 @@ pub unsafe fn backward<E: Element, T: Tiles>(p: &BackwardParams) {
         if tile_idx >= schedule.tiles * schedule.heads {
             return;
         }
-        let mut tile = schedule::backward(&schedule, bounds().work(), tile_idx);
+        let mut tile = schedule::backward(&schedule, tile_work(), tile_idx);
         // SAFETY: as this function; the list's entry of the tile lies in shared memory.
         unsafe {
             if spec::lengths() {
@@ -91,7 +91,7 @@ unsafe fn claim_listed<T: Tiles>(p: &BackwardParams, shared: Layout, thread: u32
             tile_idx = atomic::atom_add_u32(p.tile_counters, 1);
             let schedule = schedule_of(p);
             if tile_idx < schedule.tiles * schedule.heads {
-                let place = schedule::backward(&schedule, bounds().work(), tile_idx);
+                let place = schedule::backward(&schedule, tile_work(), tile_idx);
                 listed = lengths::listed(p.list.tiles, place.k_block);
             }
         }
@@ -120,7 +120,12 @@ unsafe fn key_tile<E: Element, T: Tiles>(
     };
     // SAFETY: as `backward`.
     let blocks = unsafe { band_of(p, shared) }.q_blocks(keys, config.block_q);
-    let steps = blocks.n() * p.shape.group_size;
+    let steps = if spec::block_mask() {
+        // SAFETY: the lists have been made.
+        unsafe { listed_steps(p, batch_idx, kv_head_idx, tile.k_block) }
+    } else {
+        blocks.n() * p.shape.group_size
+    };
     let warp = thread / 32 % T::ROLE_WARPS;
     let q_blocks = p.padded_q as u32 / config.block_q;
     let t = Tile {

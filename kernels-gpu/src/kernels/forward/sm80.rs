@@ -8,6 +8,7 @@ use crate::attention::mask::{Band, Rows, Work};
 use crate::attention::schedule::{self, ForwardTile};
 use crate::attention::{batch_and_head, divide};
 use crate::config;
+use crate::kernels::block_list::List;
 use crate::kernels::{bounds, lengths};
 use crate::params::{ForwardParams, Schedule, Window};
 use crate::ptx::{barrier, cp_async, spec, special};
@@ -58,6 +59,8 @@ const fn n8(columns: u32) -> usize {
 /// What one block works with: a tile of queries, and where everything lies.
 struct Block {
     band: Band,
+    /// Under a block mask: the blocks of keys that it leaves the tile.
+    list: List,
     queries: Rows,
     k: GlobalRows,
     v: GlobalRows,
@@ -107,7 +110,9 @@ pub unsafe fn forward<E: Element, T: Tiles>(p: &ForwardParams) {
     let shared = special::shared_base();
     let thread = special::thread_idx_x();
     let k_base = shared + config.block_q * row_bytes;
+    let batch_idx = divide(tile.head, p.shape.heads_q);
     let block = Block {
+        list: p.blocks.list(batch_idx, head_idx, tile.q_block),
         band,
         queries: Rows::of_sequence(first, config.block_q, band.seqlen_q()),
         k: GlobalRows::new(&p.k, batch_k, kv_head_idx, 0).from_row(k_first, band.seqlen_k()),
@@ -216,48 +221,114 @@ unsafe fn attend<E: Element, T: Tiles>(block: &Block, p: &ForwardParams) -> (T::
     let blocks = block.band.kv_blocks(block.queries, config.block_k);
     // SAFETY: as `forward`; the loads are those of blocks that exist, and each is waited for by the step that uses it.
     unsafe {
+        if spec::block_mask() {
+            attend_listed::<E, T>(block, &mut softmax, &mut o);
+            let lse = softmax.finish(&mut o);
+            return (o, lse);
+        }
         if blocks.end > blocks.first {
-            load_kv::<T, BoundsChecked>(block, blocks.end - 1);
+            load_kv::<T, BoundsChecked>(block, blocks.end - 1, blocks.end - 1);
         }
         cp_async::cp_async_commit_group();
         let mut j = blocks.end;
         while j > blocks.full_end {
             j -= 1;
-            step::<E, T, BoundsChecked>(block, blocks.first, j, &mut softmax, &mut o);
+            band_step::<E, T, BoundsChecked>(block, blocks.first, j, &mut softmax, &mut o);
         }
         while j > blocks.full_first {
             j -= 1;
-            step::<E, T, Whole>(block, blocks.first, j, &mut softmax, &mut o);
+            band_step::<E, T, Whole>(block, blocks.first, j, &mut softmax, &mut o);
         }
         while block.band.bounds().left && j > blocks.first {
             j -= 1;
-            step::<E, T, BoundsChecked>(block, blocks.first, j, &mut softmax, &mut o);
+            band_step::<E, T, BoundsChecked>(block, blocks.first, j, &mut softmax, &mut o);
         }
         if blocks.end == blocks.first {
-            // No step has waited for the copies of Q, over which O is about to be written.
-            cp_async::cp_async_wait_group::<0>();
-            barrier::barrier_sync_all();
+            await_copies_of_q();
         }
         let lse = softmax.finish(&mut o);
         (o, lse)
     }
 }
 
-/// Begins the copies of K and V of block `j` into its stage.
+/// No step has waited for the copies of Q, over which O is about to be written.
 #[inline(always)]
-unsafe fn load_kv<T: Tiles, X: Extent>(block: &Block, j: u32) {
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+unsafe fn await_copies_of_q() {
+    cp_async::cp_async_wait_group::<0>();
+    // SAFETY: all threads of the block come here.
+    unsafe { barrier::barrier_sync_all() };
+}
+
+/// The loop over the blocks of keys that a block mask leaves the tile, from the last one down.
+#[inline(always)]
+unsafe fn attend_listed<E: Element, T: Tiles>(
+    block: &Block,
+    softmax: &mut OnlineSoftmax,
+    o: &mut T::Output,
+) {
+    let block_k = const { config::forward(T::HEAD_DIM).block_k };
+    // SAFETY: as `attend`; the list has the blocks.
+    unsafe {
+        let mut left = block.list.len();
+        if left == 0 {
+            cp_async::cp_async_commit_group();
+            await_copies_of_q();
+            return;
+        }
+        let mut listed = block.list.block(left - 1);
+        load_kv::<T, BoundsChecked>(block, left - 1, listed.block);
+        cp_async::cp_async_commit_group();
+        while left > 0 {
+            left -= 1;
+            let next = if left > 0 {
+                block.list.block(left - 1)
+            } else {
+                listed
+            };
+            begin_step();
+            if left > 0 {
+                load_kv::<T, BoundsChecked>(block, left - 1, next.block);
+            }
+            cp_async::cp_async_commit_group();
+            let k_first = listed.block * block_k;
+            let seqlen_k = block.band.seqlen_k();
+            step::<E, T>(block, left, softmax, o, |s, q_first| {
+                if listed.is_full && k_first + block_k <= seqlen_k {
+                    return;
+                }
+                s.for_each(|row, col, s| {
+                    let (query, key) = (q_first + row, k_first + col);
+                    let seen = if listed.is_full {
+                        key < seqlen_k
+                    } else {
+                        block.band.keep(query, key)
+                    };
+                    if !seen {
+                        *s = f32::NEG_INFINITY;
+                    }
+                });
+            });
+            listed = next;
+        }
+    }
+}
+
+/// Begins the copies of K and V of block `j` into the stage of step `i`.
+#[inline(always)]
+unsafe fn load_kv<T: Tiles, X: Extent>(block: &Block, i: u32, j: u32) {
     let rows = const { config::forward(T::HEAD_DIM).block_k };
     // SAFETY: the caller knows that nobody reads this stage, and under `Whole` that the block lies in the sequence.
     unsafe {
         copy::load::<X>(
-            stage::<T>(block.k_tile, j),
+            stage::<T>(block.k_tile, i),
             block.k,
             j * rows,
             rows,
             block.team,
         );
         copy::load::<X>(
-            stage::<T>(block.v_tile, j),
+            stage::<T>(block.v_tile, i),
             block.v,
             j * rows,
             rows,
@@ -266,19 +337,20 @@ unsafe fn load_kv<T: Tiles, X: Extent>(block: &Block, j: u32) {
     }
 }
 
-/// The stage of block `j`.
+/// The stage of step `i`.
 #[inline(always)]
-fn stage<T: Tiles>(tile: SharedTile, j: u32) -> SharedTile {
+fn stage<T: Tiles>(tile: SharedTile, i: u32) -> SharedTile {
     let stage_bytes = const { config::forward(T::HEAD_DIM).block_k * T::HEAD_DIM * 2 };
     SharedTile {
-        base: tile.base + j % STAGES * stage_bytes,
+        base: tile.base + i % STAGES * stage_bytes,
         ..tile
     }
 }
 
 /// KV block `j`, of those from `first` on. `X` says whether it is an edge, where scores are masked one by one.
 #[inline(always)]
-unsafe fn step<E: Element, T: Tiles, X: Extent>(
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+unsafe fn band_step<E: Element, T: Tiles, X: Extent>(
     block: &Block,
     first: u32,
     j: u32,
@@ -286,32 +358,57 @@ unsafe fn step<E: Element, T: Tiles, X: Extent>(
     o: &mut T::Output,
 ) {
     let config = const { config::forward(T::HEAD_DIM) };
-    // SAFETY: as `forward`; the barrier stands between the arrival of this stage and its use, and between the last
-    // use of the other stage and its refill.
+    // SAFETY: as `forward`.
     unsafe {
-        cp_async::cp_async_wait_group::<0>();
-        barrier::barrier_sync_all();
+        begin_step();
         if j > first {
-            load_kv::<T, Whole>(block, j - 1);
+            load_kv::<T, Whole>(block, j - 1, j - 1);
         }
         cp_async::cp_async_commit_group();
+        step::<E, T>(block, j, softmax, o, |s, q_first| {
+            if X::CHECKED {
+                let k_first = j * config.block_k;
+                s.for_each(|row, col, s| {
+                    if !block.band.keep(q_first + row, k_first + col) {
+                        *s = f32::NEG_INFINITY;
+                    }
+                });
+            }
+        });
+    }
+}
 
+/// The barrier of a step: it stands between the arrival of this stage and its use, and between the last use of the other stage and
+/// its refill.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+unsafe fn begin_step() {
+    cp_async::cp_async_wait_group::<0>();
+    // SAFETY: all threads of the block come here.
+    unsafe { barrier::barrier_sync_all() };
+}
+
+/// The arithmetic of step `i`. `mask` is given S, and the warp's first query.
+#[inline(always)]
+unsafe fn step<E: Element, T: Tiles>(
+    block: &Block,
+    i: u32,
+    softmax: &mut OnlineSoftmax,
+    o: &mut T::Output,
+    mask: impl FnOnce(&mut T::Scores, u32),
+) {
+    let config = const { config::forward(T::HEAD_DIM) };
+    // SAFETY: as `forward`.
+    unsafe {
         // S = Q Kᵀ
         let mut s = T::Scores::zero();
         let (q, k) = (
             left(block.q_tile, block.warp_row),
-            right_transposed(stage::<T>(block.k_tile, j), 0),
+            right_transposed(stage::<T>(block.k_tile, i), 0),
         );
         multiply_add::<E, _>(&mut s, q, k, T::HEAD_DIM as usize / 16);
 
-        if X::CHECKED {
-            let (q_first, k_first) = (block.queries.first + block.warp_row, j * config.block_k);
-            s.for_each(|row, col, s| {
-                if !block.band.keep(q_first + row, k_first + col) {
-                    *s = f32::NEG_INFINITY;
-                }
-            });
-        }
+        mask(&mut s, block.queries.first + block.warp_row);
 
         // P = exp(S − m);  m, l, O
         softmax.update(&mut s, o);
@@ -319,7 +416,7 @@ unsafe fn step<E: Element, T: Tiles, X: Extent>(
         // O += P V
         let (p, v) = (
             Registers(s.pack::<E>()),
-            right(stage::<T>(block.v_tile, j), 0),
+            right(stage::<T>(block.v_tile, i), 0),
         );
         multiply_add::<E, _>(o, p, v, config.block_k as usize / 16);
     }

@@ -128,9 +128,15 @@ impl Consumer<'_> {
         // SAFETY: Q's stage is full, and L and the number of its first row with it.
         unsafe {
             let first_query = self.layout.read_first_query(at.stage);
-            if self.is_edge::<T>(keys, first_query) {
+            // Two ways, so that ptxas knows what it need not ask.
+            if spec::block_mask() && self.layout.read_is_full(at.stage) {
+                if keys.0 == RAGGED {
+                    let first_key = self.layout.read_first_key(at.stage) + first;
+                    self.mask_block::<T>(first_key, first_query, true, s);
+                }
+            } else if self.is_edge::<T>(keys, first_query) {
                 let first_key = self.layout.read_first_key(at.stage) + first;
-                self.mask_block::<T>(first_key, first_query, s);
+                self.mask_block::<T>(first_key, first_query, false, s);
             }
             with_columns::<T::Scores>(self.layout.lse::<T>(at.stage), |n, lse| {
                 for (idx, x) in s.fragment_mut(0, n).iter_mut().enumerate() {
@@ -190,9 +196,15 @@ impl Consumer<'_> {
         unsafe { mbarrier::mbarrier_arrive_if(self.layout.q_ring.empty(at.stage), 1) }
     }
 
-    /// S ← −∞ where the mask hides the key, or there is none.
+    /// S ← −∞ where the band hides the key, unless the block is full, or there is none.
     #[inline(always)]
-    fn mask_block<T: Tiles>(&self, first_key: u32, first_query: u32, s: &mut T::Scores) {
+    fn mask_block<T: Tiles>(
+        &self,
+        first_key: u32,
+        first_query: u32,
+        is_full: bool,
+        s: &mut T::Scores,
+    ) {
         // Opaque, where registers would not hold it beside Sᵀ, dQ and dK.
         let thread = match T::BEHIND {
             true => special::thread_idx_x(),
@@ -205,12 +217,12 @@ impl Consumer<'_> {
             let key = first_key + below;
             if key < self.band.seqlen_k() {
                 let Bounds { left, right } = self.band.bounds();
-                let begin = if right {
+                let begin = if right && !is_full {
                     self.band.first_query(key).saturating_sub(first_column)
                 } else {
                     0
                 };
-                let end = if left {
+                let end = if left && !is_full {
                     self.band.end_query(key).saturating_sub(first_column)
                 } else {
                     u32::MAX

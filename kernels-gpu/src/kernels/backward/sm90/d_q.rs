@@ -79,7 +79,16 @@ unsafe fn await_sum<T: Tiles>(p: &BackwardParams, band: Band, rows: DqRows, q_bl
     for _ in 0..const { converted_rows::<T>() / T::FOOTPRINT.block_q } {
         if first < band.seqlen_q() {
             let queries = Rows::of_sequence(first, config.block_q, band.seqlen_q());
-            let tiles = band.kv_blocks(queries, config.block_k).n();
+            let tiles = if spec::block_mask() {
+                let (batch_idx, head_idx) = batch_and_head(rows.head, p.shape.heads_q);
+                // SAFETY: the ranks have been made.
+                unsafe {
+                    p.blocks
+                        .n_tiles(batch_idx, head_idx, divide(first, config.block_q))
+                }
+            } else {
+                band.kv_blocks(queries, config.block_k).n()
+            };
             let block = rows.head * q_blocks + q_blocks_before + divide(first, config.block_q);
             let semaphore = p.dq_semaphore + u64::from(block) * 4;
             // SAFETY: the workspace has a semaphore for every block.
@@ -123,6 +132,26 @@ impl Consumer<'_> {
         }
     }
 
+    /// Whether some tile has added to these rows of a head.
+    #[inline(always)]
+    unsafe fn some_added<T: Tiles>(
+        &self,
+        place: &DqPlace,
+        head: u32,
+        first: u32,
+        len: u32,
+    ) -> bool {
+        if spec::block_mask() {
+            let (batch_idx, head_idx) = batch_and_head(head, self.p.shape.heads_q);
+            let block = divide(first, const { T::FOOTPRINT.block_q });
+            // SAFETY: the ranks have been made.
+            unsafe { self.p.blocks.n_tiles(batch_idx, head_idx, block) > 0 }
+        } else {
+            let queries = Rows::of_sequence(first, len, place.rows.len);
+            place.band.kv_blocks(queries, T::FOOTPRINT.block_k).n() > 0
+        }
+    }
+
     /// The consumers' part: this warp's 16 rows, from registers as the consumers had them. Zeros where no tile has added.
     #[inline(always)]
     pub(super) unsafe fn convert<E: Element, T: Tiles>(&self, n: u32, rows: DqRows) {
@@ -135,10 +164,8 @@ impl Consumer<'_> {
             let thread = special::opaque(special::thread_idx_x()) % THREADS;
             let place = self.d_q_place::<T>(n, head);
             let seqlen_q = place.rows.len;
-            let added = first < seqlen_q && {
-                let queries = Rows::of_sequence(first, WARPGROUP_ROWS, seqlen_q);
-                place.band.kv_blocks(queries, T::FOOTPRINT.block_k).n() > 0
-            };
+            let added =
+                first < seqlen_q && self.some_added::<T>(&place, head, first, WARPGROUP_ROWS);
             // Blocks of more than 64 rows hold the pieces of the first 64 first.
             let padded_first = place.padded_first + first;
             let mut own = row_address::<T>(p, head, padded_first) + u64::from(thread * 16);
@@ -175,8 +202,7 @@ impl Consumer<'_> {
             let thread = special::opaque(special::thread_idx_x()) % THREADS;
             let (warp, lane) = (thread / 32, thread % 32);
             let place = self.d_q_place::<T>(n, head);
-            let queries = Rows::of_sequence(first, block_q, place.rows.len);
-            let added = place.band.kv_blocks(queries, T::FOOTPRINT.block_k).n() > 0;
+            let added = self.some_added::<T>(&place, head, first, block_q);
             let own = row_address::<T>(p, head, place.padded_first + first)
                 + u64::from(self.idx * piece_bytes::<T>() + warp * 512);
             let target = GlobalMatrix {

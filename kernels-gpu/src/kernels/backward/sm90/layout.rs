@@ -268,6 +268,26 @@ impl Layout {
         unsafe { shared::st_shared_x2(self.steps + stage * SLOT, [first_query, first_key]) };
     }
 
+    /// Writes whether all pairs of a stage's step are visible, whatever the band says.
+    ///
+    /// # Safety
+    /// The stage is empty.
+    #[inline(always)]
+    pub(super) unsafe fn write_is_full(self, stage: u32, is_full: bool) {
+        // SAFETY: the caller's contract.
+        unsafe { shared::st_shared_u32(self.steps + stage * SLOT + 8, is_full as u32) };
+    }
+
+    /// Reads whether all pairs of a stage's step are visible, whatever the band says.
+    ///
+    /// # Safety
+    /// The stage is full.
+    #[inline(always)]
+    pub(super) unsafe fn read_is_full(self, stage: u32) -> bool {
+        // SAFETY: the caller's contract.
+        unsafe { shared::ld_shared_u32(self.steps + stage * SLOT + 8) == 1 }
+    }
+
     /// Reads which row of q is the first of a stage.
     ///
     /// # Safety

@@ -25,6 +25,7 @@ mod producer;
 mod semaphore;
 mod shares;
 mod split;
+mod steps;
 mod sums;
 mod work;
 

@@ -1,6 +1,7 @@
 //! The producer: claims tiles of keys, loads K and V, and keeps the rings of Q and dO full; then claims rows of dQ to convert.
 
 use super::layout::Layout;
+use super::steps::Steps;
 use super::work::{Work, WorkTile, kv_head};
 use super::{Tiles, d_q};
 use crate::attention::batch_and_head;
@@ -9,8 +10,8 @@ use crate::attention::lengths::ListedTile;
 use crate::attention::schedule::{self, BackwardTile};
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
 use crate::kernels::backward::schedule_of;
-use crate::kernels::band;
 use crate::kernels::lengths::{self, END};
+use crate::kernels::{band, tile_work};
 use crate::params::{BACKWARD_MAPS, BOX_COLUMNS, BackwardMap, BackwardParams, ORDERED, SHIFTED};
 use crate::ptx::{atomic, mbarrier, spec, special, tma};
 use crate::tile::global::row_of_head;
@@ -63,7 +64,7 @@ pub(super) unsafe fn produce<T: Tiles>(p: &BackwardParams, maps: u64, layout: La
             if claimed >= tiles {
                 break;
             }
-            let tile_work = band.bounds().work();
+            let tile_work = tile_work();
             let (tile, band, listed) = if spec::lengths() {
                 let place = schedule::backward(&schedule, tile_work, claimed);
                 let listed = lengths::listed(p.list.tiles, place.k_block);
@@ -87,12 +88,16 @@ pub(super) unsafe fn produce<T: Tiles>(p: &BackwardParams, maps: u64, layout: La
                 continue;
             }
             let order = BlockOrder::begin(band, tile, blocks, &schedule, p.shape.group_size);
+            let steps = Steps::begin(p, tile, order);
             let work = WorkTile {
                 tile,
-                steps: order.steps(),
+                steps: steps.n(),
             };
+            if spec::block_mask() && work.steps == 0 {
+                continue;
+            }
             announce(layout, n, Work::key_tile(work), listed);
-            producer.load_tile::<T>(n, work, order);
+            producer.load_tile::<T>(n, work, steps);
             n += 1;
         }
         n = d_q::hand_out::<T>(p, layout, n);
@@ -181,7 +186,7 @@ impl Producer<'_> {
 
     /// K and V of the `n`-th tile, and Q and dO of each of its steps.
     #[inline(always)]
-    unsafe fn load_tile<T: Tiles>(&mut self, n: u32, work: WorkTile, mut order: BlockOrder) {
+    unsafe fn load_tile<T: Tiles>(&mut self, n: u32, work: WorkTile, mut steps: Steps) {
         let config = T::FOOTPRINT;
         let (p, layout) = (self.p, self.layout);
         let (batch_idx, kv_head_idx) = batch_and_head(work.tile.head, p.shape.heads_k);
@@ -200,8 +205,8 @@ impl Producer<'_> {
         unsafe {
             while left > 0 {
                 let at = Ring::at(STAGES, self.step);
-                let head_idx = kv_head_idx * p.shape.group_size + order.head;
-                let first = order.block * config.block_q;
+                let head_idx = kv_head_idx * p.shape.group_size + steps.head();
+                let first = steps.block() * config.block_q;
                 let statistics = self.statistics::<T>(n, batch_idx, head_idx, first);
                 let queries = [0, first, head_idx, batch_idx];
 
@@ -231,6 +236,9 @@ impl Producer<'_> {
                 let load_q = || {
                     layout.q_ring.await_empty(at);
                     self.write_step(n, at.stage, first, keys[1]);
+                    if spec::block_mask() {
+                        layout.write_is_full(at.stage, steps.is_full());
+                    }
                     let full = layout.q_ring.full(at.stage);
                     mbarrier::mbarrier_arrive_expect_tx(full, rows_bytes + 2 * n_bytes);
                     load_boxes::<T>(
@@ -272,7 +280,7 @@ impl Producer<'_> {
                     load_keys();
                 }
 
-                order.advance();
+                steps.advance();
                 self.step += 1;
                 left -= 1;
             }

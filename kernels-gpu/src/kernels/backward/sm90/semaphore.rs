@@ -6,6 +6,7 @@
 
 use super::Tiles;
 use super::layout::{DqSlot, Layout};
+use super::steps::Steps;
 use super::sums;
 use super::work::WorkTile;
 use crate::attention::batch_and_head;
@@ -93,19 +94,20 @@ unsafe fn serve_tile<T: Tiles>(
         },
         ..p.schedule
     };
-    let mut order = BlockOrder::begin(band, work.tile, blocks, &schedule, p.shape.group_size);
+    let order = BlockOrder::begin(band, work.tile, blocks, &schedule, p.shape.group_size);
     let mut left = work.steps;
     // SAFETY: slots are written when they are empty. Tiles that are waited for run: they were claimed earlier, or are in the
     // same shifted order, whose tiles all run at once.
     unsafe {
+        let mut steps = Steps::begin(p, work.tile, order);
         while left > 0 {
             let at = Ring::at(STAGES, *step);
             if at.stage == mine {
-                let block = first_block + order.head * q_blocks + order.block;
+                let block = first_block + steps.head() * q_blocks + steps.block();
                 let semaphore = p.dq_semaphore + u64::from(block) * 4;
                 let ordered = p.schedule.order != FASTEST;
                 let rank = if ordered {
-                    order.rank(config.block_q, config.block_k)
+                    steps.rank(config.block_q, config.block_k)
                 } else {
                     1
                 };
@@ -126,7 +128,7 @@ unsafe fn serve_tile<T: Tiles>(
                 // Counted in any order: who converts dQ waits for the last.
                 atomic::red_release_add_u32(semaphore, 1);
             }
-            order.advance();
+            steps.advance();
             *step += 1;
             left -= 1;
         }

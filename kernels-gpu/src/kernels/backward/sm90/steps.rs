@@ -33,7 +33,11 @@ impl<'a> Steps<'a> {
     /// # Safety
     /// Under a block mask, the lists have been made.
     #[inline(always)]
-    pub(super) unsafe fn begin(p: &'a BackwardParams, tile: BackwardTile, order: BlockOrder) -> Self {
+    pub(super) unsafe fn begin(
+        p: &'a BackwardParams,
+        tile: BackwardTile,
+        order: BlockOrder,
+    ) -> Self {
         let mut listed = Listed {
             p,
             tile,

@@ -1,11 +1,11 @@
 //! A consumer: 64 query rows of every tile; products and softmax.
 
 use super::Tiles;
-use super::layout::{Layout, WorkTile, place};
+use super::layout::{Keys, Layout, WorkTile, place};
 use super::pack_gqa::PackGqa;
 use crate::attention::batch_and_head;
 use crate::attention::mask::Band;
-use crate::config::{Footprint, TMA_SLOTS};
+use crate::config::{self, Footprint, TMA_SLOTS};
 use crate::kernels::band;
 use crate::kernels::forward::{LseRows, store_lse};
 use crate::kernels::lengths::band_of_sequence;
@@ -83,8 +83,9 @@ pub(super) unsafe fn consume<E: Element, T: Tiles>(p: &TmaForwardParams, layout:
         mbarrier::mbarrier_wait(layout.q_ring.full(q.stage), q.parity);
         mbarrier::mbarrier_wait(layout.k_ring.full(k.stage), k.parity);
         s.product::<E>(layout.q::<T>(q.stage, idx), layout.k::<T>(k.stage), steps);
+        let keys = c.keys(k.stage);
         c.release(&mut k, q, block);
-        c.edit_scores::<T>(work, block, slot, &mut s);
+        c.edit_scores::<T>(work, block, slot, keys, &mut s);
         softmax.begin(&mut s);
         let mut weights = s.pack::<E>();
         // 0 until O of the tile has been begun.
@@ -117,7 +118,7 @@ pub(super) unsafe fn consume<E: Element, T: Tiles>(p: &TmaForwardParams, layout:
                 o.begin_addition::<E, _>(&weights, layout.v::<T>(v.stage), block_k / 16, add);
             c.pass_ping_pong::<T>();
             begun_s.wait::<1>();
-            c.edit_scores::<T>(work, block, slot, &mut s);
+            c.edit_scores::<T>(work, block, slot, c.keys(k.stage), &mut s);
             if last {
                 softmax = fresh;
             }
@@ -133,7 +134,7 @@ pub(super) unsafe fn consume<E: Element, T: Tiles>(p: &TmaForwardParams, layout:
             v.advance();
             if speculation.mispredicted {
                 s.product::<E>(layout.q::<T>(q.stage, idx), layout.k::<T>(k.stage), steps);
-                c.edit_scores::<T>(work, block, slot, &mut s);
+                c.edit_scores::<T>(work, block, slot, c.keys(k.stage), &mut s);
                 speculation.alpha = softmax.grow(&s).or(speculation.alpha);
                 speculation.sums = softmax.exponentials(&mut s);
             }
@@ -241,35 +242,96 @@ impl<'a> Consumer<'a> {
         work.q_block * block_q + self.row
     }
 
+    /// Under a block mask: the keys of a stage of K.
+    #[inline(always)]
+    unsafe fn keys(&self, stage: u32) -> Keys {
+        if spec::block_mask() {
+            // SAFETY: the caller's contract: the stage is full.
+            unsafe { self.layout.read_keys(stage) }
+        } else {
+            Keys {
+                first: 0,
+                is_full: false,
+            }
+        }
+    }
+
     /// All that happens to a block's scores between their product and the softmax: the same after a misprediction.
     #[inline(always)]
-    fn edit_scores<T: Tiles>(&self, work: WorkTile, block: u32, slot: Ring, s: &mut T::Scores) {
-        self.mask_block::<T>(self.band(slot), work, block, s);
+    fn edit_scores<T: Tiles>(
+        &self,
+        work: WorkTile,
+        block: u32,
+        slot: Ring,
+        keys: Keys,
+        s: &mut T::Scores,
+    ) {
+        if spec::block_mask() {
+            self.mask_listed::<T>(work, keys, s);
+        } else {
+            self.mask_block::<T>(self.band(slot), work, block, s);
+        }
     }
 
     /// S ← −∞ where the mask hides the key, if it hides any of the block's from the warp's rows.
     #[inline(always)]
     fn mask_block<T: Tiles>(&self, band: Band, work: WorkTile, block: u32, s: &mut T::Scores) {
+        let block_k = T::FOOTPRINT.block_k;
+        let first_key = (work.first_block + block) * block_k;
+        let seen = |row| {
+            let query = self.packing.query::<T>(row);
+            (band.first_key(query), band.end_key(query))
+        };
+        self.mask_unseen::<T>(work, first_key, seen, s);
+    }
+
+    /// The same under a block mask.
+    #[inline(always)]
+    fn mask_listed<T: Tiles>(&self, work: WorkTile, keys: Keys, s: &mut T::Scores) {
+        let listed_k = const { config::listed_block_k(T::FOOTPRINT.block_k) };
+        let end = keys.first + listed_k;
+        let seqlen_k = self.band.seqlen_k();
+        let end = if end < seqlen_k { end } else { seqlen_k };
+        let seen = |query| {
+            if keys.is_full {
+                return (0, end);
+            }
+            let own = self.band.end_key(query);
+            (
+                self.band.first_key(query),
+                if own < end { own } else { end },
+            )
+        };
+        self.mask_unseen::<T>(work, keys.first, seen, s);
+    }
+
+    /// S ← −∞ of keys from `first_key` on but for those that `seen` says of a row: the first one, and one past the last. Both ascend
+    /// with the rows.
+    #[inline(always)]
+    fn mask_unseen<T: Tiles>(
+        &self,
+        work: WorkTile,
+        first_key: u32,
+        seen: impl Fn(u32) -> (u32, u32),
+        s: &mut T::Scores,
+    ) {
         let Footprint {
             block_q, block_k, ..
         } = T::FOOTPRINT;
         // Opaque: rows would stay in registers, and in wide tiles there are none to spare.
         let thread = special::opaque(special::thread_idx_x());
         let first_row = work.q_block * block_q + (thread - PRODUCER_THREADS) / 32 * 16;
-        let first_key = (work.first_block + block) * block_k;
-        let query = |row| self.packing.query::<T>(row);
         // The first row sees the fewest keys to the right, the last row the fewest to the left.
-        let right = first_key + block_k > band.end_key(query(first_row));
-        let left = band.first_key(query(first_row + 15)) > first_key;
+        let right = first_key + block_k > seen(first_row).1;
+        let left = seen(first_row + 15).0 > first_key;
         if !(right | left) {
             return;
         }
         let place = fragment::accumulator(thread % 32, 0);
         let own_key = first_key + place.col;
         let visible = [0, 8].map(|below| {
-            let query = query(first_row + place.row + below);
-            let begin = band.first_key(query).saturating_sub(own_key);
-            (begin, band.end_key(query).saturating_sub(own_key))
+            let (begin, end) = seen(first_row + place.row + below);
+            (begin.saturating_sub(own_key), end.saturating_sub(own_key))
         });
         for n in 0..T::Scores::N {
             for (idx, x) in s.fragment_mut(0, n).iter_mut().enumerate() {

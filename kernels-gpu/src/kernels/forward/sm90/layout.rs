@@ -22,6 +22,32 @@ pub(super) struct WorkTile {
     pub(super) blocks: u32,
 }
 
+/// The keys of a stage of K, under a block mask.
+#[derive(Clone, Copy)]
+pub(super) struct Keys {
+    /// The first one.
+    pub(super) first: u32,
+    /// Whether all queries see all of them, whatever the band says.
+    pub(super) is_full: bool,
+}
+
+impl Keys {
+    /// As a stage's place holds them.
+    #[inline(always)]
+    const fn words(self) -> [u32; 2] {
+        [self.first, self.is_full as u32]
+    }
+
+    /// From a stage's place.
+    #[inline(always)]
+    const fn from_words([first, is_full]: [u32; 2]) -> Keys {
+        Keys {
+            first,
+            is_full: is_full == 1,
+        }
+    }
+}
+
 /// The places.
 #[derive(Clone, Copy)]
 pub(super) struct Layout {
@@ -58,6 +84,7 @@ impl Layout {
             o
         };
         let listed = slots + TMA_SLOTS * 16;
+        const { assert!(T::KV_STAGES * 8 <= TMA_LENGTHS * ListedTile::N_BYTES) };
         let q_ring = Barriers::new(listed + TMA_LENGTHS * ListedTile::N_BYTES, T::Q_STAGES);
         let k_ring = Barriers::new(q_ring.end(), T::KV_STAGES);
         let v_ring = Barriers::new(k_ring.end(), T::KV_STAGES);
@@ -184,6 +211,26 @@ impl Layout {
     pub(super) unsafe fn read_lengths(self, place: u32) -> [u32; 2] {
         // SAFETY: the caller's contract.
         unsafe { shared::ld_shared_x2(self.listed(place) + 8) }
+    }
+
+    /// Writes which keys a stage of K is for. Under a block mask alone, which has no use for the places of the list's entries.
+    ///
+    /// # Safety
+    /// The stage is empty.
+    #[inline(always)]
+    pub(super) unsafe fn write_keys(self, stage: u32, keys: Keys) {
+        // SAFETY: the caller's contract.
+        unsafe { shared::st_shared_x2(self.listed + stage * 8, keys.words()) };
+    }
+
+    /// Reads which keys a stage of K is for.
+    ///
+    /// # Safety
+    /// The stage is full.
+    #[inline(always)]
+    pub(super) unsafe fn read_keys(self, stage: u32) -> Keys {
+        // SAFETY: the caller's contract.
+        Keys::from_words(unsafe { shared::ld_shared_x2(self.listed + stage * 8) })
     }
 
     /// Reads the work tile in a slot.

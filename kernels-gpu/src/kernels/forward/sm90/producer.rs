@@ -1,12 +1,14 @@
 //! The producer: claims tiles of queries, and keeps the rings of Q, K and V full.
 
 use super::Tiles;
-use super::layout::{Layout, WorkTile, place};
+use super::layout::{Keys, Layout, WorkTile, place};
 use super::pack_gqa::{Pack, PackGqa};
 use crate::attention::lengths::ListedTile;
 use crate::attention::mask::{Rows, Work};
 use crate::attention::schedule::{self, ForwardTile};
-use crate::config::TMA_SLOTS;
+use crate::attention::{batch_and_head, divide};
+use crate::config::{self, TMA_SLOTS};
+use crate::kernels::block_list::List;
 use crate::kernels::{band, lengths};
 use crate::params::{BOX_COLUMNS, FORWARD_MAPS, ForwardMap, MAX_ROWS, Schedule, TmaForwardParams};
 use crate::ptx::{atomic, mbarrier, spec, special, tma};
@@ -77,19 +79,28 @@ pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: 
             };
             let first = tile.q_block * block_q;
             let queries = Rows::of_sequence(first, block_q, band.seqlen_q());
-            let blocks = band.kv_blocks(queries, config.block_k);
+            let (first_block, n_blocks) = if spec::block_mask() {
+                (0, list_of(p, tile).len())
+            } else {
+                let blocks = band.kv_blocks(queries, config.block_k);
+                (blocks.first, blocks.n())
+            };
             let work = WorkTile {
                 q_block: tile.q_block,
                 head: tile.head,
-                first_block: blocks.first,
+                first_block,
                 // One block of zeros, wholly masked, where no query of the tile sees a key.
-                blocks: if blocks.n() == 0 { 1 } else { blocks.n() },
+                blocks: if n_blocks == 0 { 1 } else { n_blocks },
             };
             announce(layout, slot, work, listed);
             slot.advance();
             // Each tile asks for one more; the last to ask leaves the counter at 0, as it was found.
             tile_idx = special::grid_dim_x() + atomic::atom_inc_u32(p.tile_counter, tiles - 1);
-            producer.load_tile::<T>(work, blocks.n() == 0);
+            if spec::block_mask() {
+                producer.load_listed::<T>(work, list_of(p, tile), n_blocks == 0);
+            } else {
+                producer.load_tile::<T>(work, n_blocks == 0);
+            }
         }
         let none = WorkTile {
             q_block: 0,
@@ -99,6 +110,13 @@ pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: 
         };
         announce(layout, slot, none, ListedTile::default());
     }
+}
+
+/// The blocks of keys that a block mask leaves the tile.
+#[inline(always)]
+fn list_of(p: &TmaForwardParams, tile: ForwardTile) -> List {
+    let (batch_idx, head_idx) = batch_and_head(tile.head, p.shape.heads_q);
+    p.blocks.list(batch_idx, head_idx, tile.q_block)
 }
 
 /// Tells the others of a tile and, where sequences have lengths of their own, what the list says of it.
@@ -154,6 +172,55 @@ impl Producer<'_> {
                 block -= 1;
             }
             self.load_v::<T>(row_of(0), kv_head_idx, batch_idx);
+        }
+    }
+
+    /// The same under a block mask, as the list has them; consumers are told which keys a stage is for.
+    #[inline(always)]
+    unsafe fn load_listed<T: Tiles>(&mut self, work: WorkTile, list: List, sees_none: bool) {
+        let config = T::FOOTPRINT;
+        let listed_k = const { config::listed_block_k(T::FOOTPRINT.block_k) };
+        let (batch_idx, head_idx) = batch_and_head(work.head, self.p.shape.heads_q);
+        let kv_head_idx = divide(head_idx, self.p.shape.group_size);
+        let keys_of = |idx: u32| {
+            if sees_none {
+                return Keys {
+                    first: NO_ROW,
+                    is_full: false,
+                };
+            }
+            // SAFETY: the list has been made, and has the block.
+            let listed = unsafe { list.block(idx) };
+            Keys {
+                first: listed.block * listed_k,
+                is_full: listed.is_full,
+            }
+        };
+        // SAFETY: as `load`.
+        unsafe {
+            let mut block = work.blocks - 1;
+            let mut keys = keys_of(block);
+            self.load_listed_k::<T>(keys, kv_head_idx, batch_idx);
+            self.load_q::<T>(work.q_block * config.block_q, head_idx, batch_idx);
+            while block > 0 {
+                let next = keys_of(block - 1);
+                self.load_listed_k::<T>(next, kv_head_idx, batch_idx);
+                self.load_v::<T>(keys.first, kv_head_idx, batch_idx);
+                keys = next;
+                block -= 1;
+            }
+            self.load_v::<T>(keys.first, kv_head_idx, batch_idx);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_listed_k<T: Tiles>(&mut self, keys: Keys, head_idx: u32, batch_idx: u32) {
+        let ring = self.layout.k_ring;
+        // SAFETY: as `load`; what `load_k` waits for again has come.
+        unsafe {
+            mbarrier::mbarrier_wait(ring.empty(self.k.stage), self.k.parity ^ 1);
+            self.layout.write_keys(self.k.stage, keys);
+            self.load_k::<T>(keys.first, head_idx, batch_idx);
         }
     }
 
