@@ -5,12 +5,14 @@
 use core::mem::offset_of;
 
 mod argument;
+mod block_mask;
 mod lengths;
 mod standard;
 mod tensor_map;
 mod window;
 
 pub use argument::{Argument, KernelParams, Slot, bind, in_workspace};
+pub use block_mask::{BLOCK_MULTIPLE, BlockMap, HIDDEN_BLOCK, PARTIAL_BLOCK};
 pub use lengths::{Lengths, TileList, TileListParams};
 pub use standard::StandardParams;
 pub use tensor_map::{
@@ -285,6 +287,7 @@ macro_rules! slots {
     };
 }
 
+slots!(BlockMap: Vector(BlockMask) map);
 slots!(TileList: Workspace tiles, Workspace q_blocks, Workspace maps);
 slots!(
     Lengths: Vector(CuSeqlensQ) cu_seqlens_q, Vector(CuSeqlensK) cu_seqlens_k, Vector(SeqUsedQ) seqused_q,
@@ -303,7 +306,7 @@ slots!(
 slots!(
     StandardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Tensor(DO) d_o, Tensor(DQ) d_q, Tensor(DK) d_k,
     Tensor(DV) d_v, Vector(Lse) lse, Vector(DLse) d_lse, Workspace scores, Vector(Weights) weights, Workspace delta,
-    Within lengths,
+    Within lengths, Within blocks,
 );
 slots!(ClearParams: Tensor(DK) d_k, Tensor(DV) d_v);
 
@@ -341,6 +344,7 @@ impl KernelParams for Params {
 const _: () = assert!(size_of::<TensorView>() == 32);
 const _: () = assert!(size_of::<Shape>() == 32);
 const _: () = assert!(size_of::<TileList>() == 3 * 8 + 4 * 4);
+const _: () = assert!(size_of::<BlockMap>() == 8 + 6 * 4);
 const _: () = assert!(size_of::<Lengths>() == 5 * 8 + 2 * 4);
 const _: () = assert!(size_of::<ForwardParams>() == 4 * 32 + 8 + 32 + 8 + 8 + 20 + 4 + 40);
 const _: () = assert!(size_of::<TensorMap>() == 128);
@@ -352,7 +356,7 @@ const _: () = assert!(
     size_of::<TmaBackwardParams>() == 6 * 128 + 8 * 32 + 10 * 8 + 32 + 8 + 8 + 20 + 4 + 40 + 16
 );
 const _: () = assert!(size_of::<ClearParams>() == 2 * 32 + 32 + 8);
-const _: () = assert!(size_of::<StandardParams>() == 8 * 32 + 6 * 8 + 32 + 8 + 8 + 48);
+const _: () = assert!(size_of::<StandardParams>() == 8 * 32 + 6 * 8 + 32 + 8 + 8 + 48 + 32);
 const _: () = {
     assert!(ForwardMap::Q.at(0) == offset_of!(TmaForwardParams, q) as u64);
     assert!(ForwardMap::K.at(0) == offset_of!(TmaForwardParams, k) as u64);

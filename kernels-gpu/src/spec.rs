@@ -24,15 +24,18 @@ pub enum Constant {
     /// Several tiles of keys have the same keys, each with a share of the query heads that share them: flash3's backward pass
     /// where tiles are few.
     Shares,
+    /// A map says which blocks of the scores are hidden, partial or full: see [`crate::params::BlockMap`].
+    BlockMask,
 }
 
 impl Constant {
     /// All of them, in the order of their bits in a [`Spec`].
-    pub const ALL: [Constant; 4] = [
+    pub const ALL: [Constant; 5] = [
         Constant::RightBound,
         Constant::LeftBound,
         Constant::Lengths,
         Constant::Shares,
+        Constant::BlockMask,
     ];
 
     /// Its name, as plans print it.
@@ -42,6 +45,7 @@ impl Constant {
             Constant::LeftBound => "left_bound",
             Constant::Lengths => "lengths",
             Constant::Shares => "shares",
+            Constant::BlockMask => "block_mask",
         }
     }
 
@@ -52,6 +56,7 @@ impl Constant {
             Constant::LeftBound => "ferroflash_spec_left_bound",
             Constant::Lengths => "ferroflash_spec_lengths",
             Constant::Shares => "ferroflash_spec_shares",
+            Constant::BlockMask => "ferroflash_spec_block_mask",
         }
     }
 

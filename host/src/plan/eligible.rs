@@ -23,6 +23,7 @@ pub fn eligible(variant: &Variant, checked: &Checked, device: &DeviceInfo) -> Re
     compute_capability(variant, device)?;
     shared_memory(variant, device)?;
     sizes(checked)?;
+    block_mask(checked)?;
     alignment(checked)?;
     tensor_maps(variant, checked)
 }
@@ -96,9 +97,18 @@ fn sizes(checked: &Checked) -> Result<(), Reason> {
         ("batch", problem.batch() as u64),
         ("heads_q", problem.heads_q() as u64),
         ("batch · heads", heads),
+        ("the map of the block mask", problem.n_blocks()),
     ];
     match sizes.into_iter().find(|&(_, given)| given > limit) {
         Some((what, given)) => Err(Reason::TooLarge { what, given, limit }),
+        None => Ok(()),
+    }
+}
+
+/// No kernel looks at the map of a block mask yet.
+fn block_mask(checked: &Checked) -> Result<(), Reason> {
+    match checked.problem().block_mask() {
+        Some(_) => Err(Reason::BlockMask),
         None => Ok(()),
     }
 }

@@ -80,6 +80,7 @@ unsafe fn spec_constants(_: u64, output: u64) {
         spec::left_bound(),
         spec::lengths(),
         spec::shares(),
+        spec::block_mask(),
     ];
     put_all(output, 0, &constants.map(u32::from));
 }
@@ -353,7 +354,11 @@ unsafe fn global_words(input: u64, output: u64) {
     global::st_global_f32(output + 44, global::ld_global_f32(input + 44));
     let mut i = 0;
     while i < 16 {
-        let half = global::ld_global_u16(input + 48 + i * 2);
+        let at = input + 48 + i * 2;
+        let half = match i {
+            0 => u16::from_le_bytes([global::ld_global_u8(at), global::ld_global_u8(at + 1)]),
+            _ => global::ld_global_u16(at),
+        };
         global::st_global_u16(output + 48 + (15 - i) * 2, half);
         i += 1;
     }

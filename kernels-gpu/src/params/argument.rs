@@ -39,11 +39,13 @@ pub enum Argument {
     SeqUsedK,
     /// At which of its rows of k and v each sequence begins.
     LeftpadK,
+    /// The map of a block mask.
+    BlockMask,
 }
 
 impl Argument {
     /// All of them, in their order.
-    pub const ALL: [Argument; 16] = [
+    pub const ALL: [Argument; 17] = [
         Argument::Q,
         Argument::K,
         Argument::V,
@@ -60,6 +62,7 @@ impl Argument {
         Argument::SeqUsedQ,
         Argument::SeqUsedK,
         Argument::LeftpadK,
+        Argument::BlockMask,
     ];
 
     /// Its name, as messages have it.
@@ -81,6 +84,7 @@ impl Argument {
             Argument::SeqUsedQ => "seqused_q",
             Argument::SeqUsedK => "seqused_k",
             Argument::LeftpadK => "leftpad_k",
+            Argument::BlockMask => "block_mask",
         }
     }
 }

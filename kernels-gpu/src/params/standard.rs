@@ -1,6 +1,6 @@
 //! What the kernels of `standard` attention are given.
 
-use super::{Lengths, Scale, Shape, TensorView, Window};
+use super::{BlockMap, Lengths, Scale, Shape, TensorView, Window};
 
 /// Parameters of the `standard` kernels, which keep the scores in global memory.
 #[repr(C)]
@@ -44,4 +44,6 @@ pub struct StandardParams {
     /// without rows, and the arrays above that have `batch` entries have them for sequences, but for `lse` and `d_lse`, which have
     /// the rows of q.
     pub lengths: Lengths,
+    /// Block mask.
+    pub blocks: BlockMap,
 }

@@ -50,3 +50,11 @@ pub fn lengths() -> bool {
 pub fn shares() -> bool {
     constant!(Shares, "mov.u32 {x}, ferroflash_spec_shares;")
 }
+
+/// `mov.u32 r, ferroflash_spec_block_mask`: [`Constant::BlockMask`].
+///
+/// PTX 1.0, sm_10.
+#[inline(always)]
+pub fn block_mask() -> bool {
+    constant!(BlockMask, "mov.u32 {x}, ferroflash_spec_block_mask;")
+}
