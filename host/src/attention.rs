@@ -11,6 +11,7 @@ use crate::backend::cuda::memory::integers;
 use crate::backend::emulated;
 use crate::backend::{cpu, staging};
 use crate::device::{Device, Kind};
+use crate::dtype::ScalarType;
 use crate::error::{Error, PlanError, ProblemError};
 use crate::lengths;
 use crate::plan::{self, Algorithm, Backend, Candidate, Plan, SpecialisedKernel};
@@ -150,7 +151,9 @@ impl Attention {
             match need(&self.problem, Pass::Forward, argument).map(|need| need.form) {
                 Some(Form::Vector { dtype, n_elems }) => {
                     validate::vector_fits(argument, given, dtype, n_elems)?;
-                    copied[argument] = Some(self.numbers(argument, &operands)?);
+                    if dtype == ScalarType::I32 {
+                        copied[argument] = Some(self.numbers(argument, &operands)?);
+                    }
                 }
                 _ => return Err(ProblemError::NotTaken { argument }.into()),
             }

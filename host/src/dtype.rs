@@ -54,6 +54,8 @@ pub enum ScalarType {
     Float(Dtype),
     /// Lengths: 32-bit integers with a sign.
     I32,
+    /// The map of a block mask: bytes.
+    U8,
 }
 
 impl ScalarType {
@@ -65,6 +67,7 @@ impl ScalarType {
         match self {
             ScalarType::Float(dtype) => dtype.size_bytes(),
             ScalarType::I32 => size_of::<i32>(),
+            ScalarType::U8 => size_of::<u8>(),
         }
     }
 }
@@ -80,11 +83,12 @@ impl fmt::Display for ScalarType {
         match self {
             ScalarType::Float(dtype) => dtype.fmt(f),
             ScalarType::I32 => f.write_str("i32"),
+            ScalarType::U8 => f.write_str("u8"),
         }
     }
 }
 
-/// A Rust type that memory of a call may hold: an [`Element`], or `i32`.
+/// A Rust type that memory of a call may hold: an [`Element`], `i32` or `u8`.
 pub trait Scalar:
     Copy + Default + Send + Sync + fmt::Debug + PartialEq + sealed::Sealed + 'static
 {
@@ -104,6 +108,10 @@ pub trait Element: Scalar + sealed::Convert {
 
 impl Scalar for i32 {
     const TYPE: ScalarType = ScalarType::I32;
+}
+
+impl Scalar for u8 {
+    const TYPE: ScalarType = ScalarType::U8;
 }
 
 macro_rules! element {
@@ -140,6 +148,7 @@ pub(crate) mod sealed {
         F16(&'a [f16]),
         F32(&'a [f32]),
         I32(&'a [i32]),
+        U8(&'a [u8]),
     }
 
     /// An exclusive slice, likewise.
@@ -148,6 +157,7 @@ pub(crate) mod sealed {
         F16(&'a mut [f16]),
         F32(&'a mut [f32]),
         I32(&'a mut [i32]),
+        U8(&'a mut [u8]),
     }
 
     impl HostData<'_> {
@@ -157,6 +167,7 @@ pub(crate) mod sealed {
                 HostData::F16(_) => Dtype::F16.into(),
                 HostData::F32(_) => ScalarType::F32,
                 HostData::I32(_) => ScalarType::I32,
+                HostData::U8(_) => ScalarType::U8,
             }
         }
 
@@ -166,6 +177,7 @@ pub(crate) mod sealed {
                 HostData::F16(data) => data.as_ptr() as u64,
                 HostData::F32(data) => data.as_ptr() as u64,
                 HostData::I32(data) => data.as_ptr() as u64,
+                HostData::U8(data) => data.as_ptr() as u64,
             }
         }
 
@@ -175,6 +187,7 @@ pub(crate) mod sealed {
                 HostData::F16(data) => data.len(),
                 HostData::F32(data) => data.len(),
                 HostData::I32(data) => data.len(),
+                HostData::U8(data) => data.len(),
             }
         }
     }
@@ -186,6 +199,7 @@ pub(crate) mod sealed {
                 HostDataMut::F16(_) => Dtype::F16.into(),
                 HostDataMut::F32(_) => ScalarType::F32,
                 HostDataMut::I32(_) => ScalarType::I32,
+                HostDataMut::U8(_) => ScalarType::U8,
             }
         }
 
@@ -195,6 +209,7 @@ pub(crate) mod sealed {
                 HostDataMut::F16(data) => data.as_ptr() as u64,
                 HostDataMut::F32(data) => data.as_ptr() as u64,
                 HostDataMut::I32(data) => data.as_ptr() as u64,
+                HostDataMut::U8(data) => data.as_ptr() as u64,
             }
         }
 
@@ -205,6 +220,7 @@ pub(crate) mod sealed {
                 HostDataMut::F16(data) => data.as_mut_ptr() as u64,
                 HostDataMut::F32(data) => data.as_mut_ptr() as u64,
                 HostDataMut::I32(data) => data.as_mut_ptr() as u64,
+                HostDataMut::U8(data) => data.as_mut_ptr() as u64,
             }
         }
 
@@ -215,6 +231,7 @@ pub(crate) mod sealed {
                 HostDataMut::F16(data) => HostDataMut::F16(data),
                 HostDataMut::F32(data) => HostDataMut::F32(data),
                 HostDataMut::I32(data) => HostDataMut::I32(data),
+                HostDataMut::U8(data) => HostDataMut::U8(data),
             }
         }
 
@@ -224,6 +241,7 @@ pub(crate) mod sealed {
                 HostDataMut::F16(data) => data.len(),
                 HostDataMut::F32(data) => data.len(),
                 HostDataMut::I32(data) => data.len(),
+                HostDataMut::U8(data) => data.len(),
             }
         }
     }
@@ -302,4 +320,5 @@ pub(crate) mod sealed {
     wrapping!(f16, F16);
     wrapping!(f32, F32);
     wrapping!(i32, I32);
+    wrapping!(u8, U8);
 }

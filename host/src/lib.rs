@@ -98,7 +98,7 @@ pub use dtype::{Dtype, Element, Scalar};
 pub use error::Error;
 pub use plan::{Algorithm, Backend};
 pub use prepared::{PreparedBackward, PreparedForward};
-pub use problem::{Mask, Order, Problem, ProblemBuilder};
+pub use problem::{BlockMask, Mask, Order, Problem, ProblemBuilder};
 pub use tensor::{Layout, Tensor, TensorMut, Vector, VectorMut};
 pub use validate::Pass;
 

@@ -1,5 +1,6 @@
 //! What is to be computed: sizes, element type, mask, scale. Plain data; making one touches no device.
 
+mod block_mask;
 mod builder;
 
 use std::fmt;
@@ -8,6 +9,7 @@ use ferroflash_kernels::attention::mask::{Bounds, Work};
 use ferroflash_kernels::params::Window;
 use ferroflash_kernels::spec::{Constant, Spec};
 
+pub use block_mask::BlockMask;
 pub use builder::ProblemBuilder;
 
 use crate::dtype::Dtype;
@@ -102,6 +104,7 @@ pub struct Problem {
     order: Order,
     total_q: Option<usize>,
     total_k: Option<usize>,
+    block_mask: Option<BlockMask>,
 }
 
 impl Problem {
@@ -121,6 +124,7 @@ impl Problem {
             order: Order::Deterministic,
             total_q: None,
             total_k: None,
+            block_mask: None,
         }
     }
 
@@ -150,6 +154,7 @@ impl Problem {
             order: self.order,
             total_q: self.total_q,
             total_k: self.total_k,
+            block_mask: self.block_mask,
         }
     }
 
@@ -201,6 +206,16 @@ impl Problem {
     /// Which keys a query sees.
     pub fn mask(&self) -> Mask {
         self.mask
+    }
+
+    /// The block mask beside the mask, if there is one.
+    pub fn block_mask(&self) -> Option<BlockMask> {
+        self.block_mask
+    }
+
+    /// Shape of the block mask's map: `[batch or 1, heads_q or 1, blocks of queries, blocks of keys]`.
+    pub fn block_mask_shape(&self) -> Option<[usize; 4]> {
+        Some(self.block_mask?.shape(self))
     }
 
     /// The factor of the scores that was given; `None`: 1/√head_dim.
@@ -270,7 +285,7 @@ impl Problem {
         }
     }
 
-    /// How many (query, key) pairs of one head see each other, in one batch entry.
+    /// How many (query, key) pairs of one head see each other by the mask, in one batch entry; what a block mask says does not count.
     pub fn visible_pairs(&self) -> u64 {
         let (left, right) = self.mask.window();
         let (n_q, n_k) = (self.seqlen_q as i128, self.seqlen_k as i128);
@@ -288,7 +303,17 @@ impl Problem {
         let Bounds { left, right } = self.bounds();
         let with = |spec: Spec, has: bool, constant| if has { spec.with(constant) } else { spec };
         let spec = with(Spec::PLAIN, right, Constant::RightBound);
-        with(spec, left, Constant::LeftBound)
+        let spec = with(spec, left, Constant::LeftBound);
+        with(spec, self.block_mask.is_some(), Constant::BlockMask)
+    }
+
+    /// Elements of the block mask's map; 0 where there is none, the largest number where it is larger.
+    pub(crate) fn n_blocks(&self) -> u64 {
+        let product = |shape: [usize; 4]| {
+            let sizes = shape.iter();
+            sizes.fold(1, |product: u64, &size| product.saturating_mul(size as u64))
+        };
+        self.block_mask_shape().map_or(0, product)
     }
 
     /// Elements of lse: batch · heads_q · seqlen_q, of packed queries heads_q · total_q; or the largest number where it is larger.

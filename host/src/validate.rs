@@ -2,6 +2,8 @@
 //!
 //! Looks at sizes, types and places, never at memory or a device. Holding a [`Checked`] is the proof that the rules hold.
 
+mod sizes;
+
 use ferroflash_kernels::params::Window;
 use ferroflash_kernels::spec::{Constant, Spec};
 
@@ -11,6 +13,9 @@ use crate::error::ProblemError;
 use crate::problem::Problem;
 use crate::tensor::{Description, Layout, Place, VectorDescription};
 pub use crate::terms::Pass;
+
+use sizes::no_lengths_beside_a_block_mask;
+pub use sizes::sizes;
 
 /// The largest head_dim that any backend takes.
 pub const MAX_HEAD_DIM: usize = 256;
@@ -104,6 +109,7 @@ pub(crate) fn fit(
     pass: Pass,
     arguments: &Arguments,
 ) -> Result<Place, ProblemError> {
+    no_lengths_beside_a_block_mask(problem, arguments)?;
     let missing = |argument| ProblemError::Missing { argument };
     let place = arguments
         .get(Argument::Q)
@@ -170,83 +176,6 @@ pub(crate) fn unplaced(
             VectorDescription::unplaced(n_elems, dtype, place).into()
         }
     })
-}
-
-/// The rules that concern the problem alone.
-pub fn sizes(problem: &Problem) -> Result<(), ProblemError> {
-    head_dim(problem)?;
-    heads(problem)?;
-    softmax_scale(problem)?;
-    n_rows(problem)?;
-    n_keys(problem)?;
-    Ok(())
-}
-
-fn head_dim(problem: &Problem) -> Result<(), ProblemError> {
-    let (min, max) = (1, MAX_HEAD_DIM);
-    if (min..=max).contains(&problem.head_dim()) {
-        Ok(())
-    } else {
-        Err(ProblemError::HeadDimOutOfRange {
-            given: problem.head_dim(),
-            min,
-            max,
-        })
-    }
-}
-
-fn heads(problem: &Problem) -> Result<(), ProblemError> {
-    let (heads_q, heads_k) = (problem.heads_q(), problem.heads_k());
-    let both_none = heads_q == 0 && heads_k == 0;
-    if both_none || (heads_q > 0 && heads_k > 0 && heads_q.is_multiple_of(heads_k)) {
-        Ok(())
-    } else {
-        Err(ProblemError::HeadsNotMultiple { heads_q, heads_k })
-    }
-}
-
-fn softmax_scale(problem: &Problem) -> Result<(), ProblemError> {
-    // Exponentials are computed to base 2, so the scale times log₂ e has to be finite as well.
-    let usable = |given: f32| given > 0.0 && (given * std::f32::consts::LOG2_E).is_finite();
-    match problem.softmax_scale() {
-        Some(given) if !usable(given) => Err(ProblemError::SoftmaxScale { given }),
-        _ => Ok(()),
-    }
-}
-
-/// batch · heads_q · seqlen_q, and of packed queries heads_q · total_q.
-fn n_rows(problem: &Problem) -> Result<(), ProblemError> {
-    if let Some(total_q) = problem.total_q() {
-        countable([1, problem.heads_q(), total_q], "heads_q · total_q")?;
-    }
-    let what = "batch · heads_q · seqlen_q";
-    countable(
-        [problem.batch(), problem.heads_q(), problem.seqlen_q()],
-        what,
-    )
-}
-
-/// batch · heads_k · seqlen_k, and of packed keys heads_k · total_k.
-fn n_keys(problem: &Problem) -> Result<(), ProblemError> {
-    if let Some(total_k) = problem.total_k() {
-        countable([1, problem.heads_k(), total_k], "heads_k · total_k")?;
-    }
-    let what = "batch · heads_k · seqlen_k";
-    countable(
-        [problem.batch(), problem.heads_k(), problem.seqlen_k()],
-        what,
-    )
-}
-
-/// Whether the product of three sizes can be counted. Where one is 0 the others' product has to be countable all the same.
-fn countable(sizes: [usize; 3], what: &'static str) -> Result<(), ProblemError> {
-    sizes
-        .iter()
-        .filter(|&&size| size > 0)
-        .try_fold(1u64, |product, &size| product.checked_mul(size as u64))
-        .filter(|&product| product <= (isize::MAX / 4) as u64)
-        .map(|_| ())
-        .ok_or(ProblemError::SizeOverflow { what })
 }
 
 /// Whether an argument is what the pass needs.

@@ -303,12 +303,12 @@ macro_rules! slots {
     };
 }
 
+slots!(BlockMap: Vector(BlockMask) map);
 slots!(TileList: Workspace tiles, Workspace q_blocks, Workspace maps);
 slots!(
     Lengths: Vector(CuSeqlensQ) cu_seqlens_q, Vector(CuSeqlensK) cu_seqlens_k, Vector(SeqUsedQ) seqused_q,
     Vector(SeqUsedK) seqused_k, Vector(LeftpadK) leftpad_k,
 );
-slots!(BlockMap: Vector(BlockMask) map);
 slots!(BlockLists: Workspace lists, Workspace ranks);
 slots!(BlockListParams: Within map, Within lists);
 slots!(ForwardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Vector(Lse) lse, Within list, Within blocks);

@@ -279,7 +279,10 @@ impl Kind {
                 Constant::Shares,
                 Constant::BlockMask,
             ],
-            _ => &[
+            Kind::StandardScores | Kind::StandardDScores => {
+                &[Constant::RightBound, Constant::LeftBound, Constant::Lengths]
+            }
+            Kind::Forward | Kind::TmaForward | Kind::Backward | Kind::BackwardDq => &[
                 Constant::RightBound,
                 Constant::LeftBound,
                 Constant::Lengths,

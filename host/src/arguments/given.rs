@@ -24,6 +24,9 @@ pub struct Inputs<'a> {
     /// At which of its keys and values each sequence begins: i32 `[batch]`. [`Inputs::seqused_k`] counts from the first row on, the
     /// padding before this one among them. 0, where it is left out.
     pub leftpad_k: Option<Vector<'a>>,
+    /// The map of the problem's block mask, u8, of [`Problem::block_mask_shape`](crate::Problem::block_mask_shape): see
+    /// [`BlockMask`](crate::BlockMask).
+    pub block_mask: Option<Vector<'a>>,
 }
 
 /// What the forward pass writes.
@@ -119,6 +122,7 @@ impl<'a> Inputs<'a> {
             seqused_q: None,
             seqused_k: None,
             leftpad_k: None,
+            block_mask: None,
         }
     }
 
@@ -167,6 +171,15 @@ impl<'a> Inputs<'a> {
         }
     }
 
+    /// With [`Inputs::block_mask`].
+    #[must_use]
+    pub fn block_mask(self, block_mask: impl Into<Vector<'a>>) -> Inputs<'a> {
+        Inputs {
+            block_mask: Some(block_mask.into()),
+            ..self
+        }
+    }
+
     pub(super) fn put(&self, operands: &mut Operands<'a>) {
         let Inputs {
             q,
@@ -177,6 +190,7 @@ impl<'a> Inputs<'a> {
             seqused_q,
             seqused_k,
             leftpad_k,
+            block_mask,
         } = *self;
         operands.put(Argument::Q, q);
         operands.put(Argument::K, k);
@@ -186,6 +200,7 @@ impl<'a> Inputs<'a> {
         operands.put_optional(Argument::SeqUsedQ, seqused_q);
         operands.put_optional(Argument::SeqUsedK, seqused_k);
         operands.put_optional(Argument::LeftpadK, leftpad_k);
+        operands.put_optional(Argument::BlockMask, block_mask);
     }
 }
 

@@ -82,6 +82,13 @@ pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<
         Argument::DK | Argument::DV => (backward, Required, Written, like_k),
         Argument::CuSeqlensQ => (problem.total_q().is_some(), Required, Read, ends),
         Argument::CuSeqlensK => (problem.total_k().is_some(), Required, Read, ends),
+        Argument::BlockMask => {
+            let map = Form::Vector {
+                dtype: ScalarType::U8,
+                n_elems: problem.n_blocks(),
+            };
+            (problem.block_mask().is_some(), Required, Read, map)
+        }
         Argument::SeqUsedQ | Argument::SeqUsedK | Argument::LeftpadK => {
             (true, Optional, Read, lengths)
         }

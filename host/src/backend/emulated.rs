@@ -94,12 +94,14 @@ fn lend<'a>(
             HostData::F16(data) => memory.input(name, &data[..n_elems]),
             HostData::F32(data) => memory.input(name, &data[..n_elems]),
             HostData::I32(data) => memory.input(name, &data[..n_elems]),
+            HostData::U8(data) => memory.input(name, &data[..n_elems]),
         }),
         Lent::Write(MemoryMut::Host(data)) => Ok(match data {
             HostDataMut::Bf16(data) => memory.output(name, &mut data[..n_elems]),
             HostDataMut::F16(data) => memory.output(name, &mut data[..n_elems]),
             HostDataMut::F32(data) => memory.output(name, &mut data[..n_elems]),
             HostDataMut::I32(data) => memory.output(name, &mut data[..n_elems]),
+            HostDataMut::U8(data) => memory.output(name, &mut data[..n_elems]),
         }),
         // Validation has refused it already.
         Lent::Read(Memory::Device(_)) | Lent::Write(MemoryMut::Device(_)) => {

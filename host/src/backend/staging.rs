@@ -48,6 +48,7 @@ enum Staged {
     F16(DeviceBuffer<f16>),
     F32(DeviceBuffer<f32>),
     I32(DeviceBuffer<i32>),
+    U8(DeviceBuffer<u8>),
 }
 
 impl Staged {
@@ -73,6 +74,7 @@ impl Staged {
                 HostData::F16(data) => Staged::F16(upload(device, &data[..n], stream)?),
                 HostData::F32(data) => Staged::F32(upload(device, &data[..n], stream)?),
                 HostData::I32(data) => Staged::I32(upload(device, &data[..n], stream)?),
+                HostData::U8(data) => Staged::U8(upload(device, &data[..n], stream)?),
             },
             Lent::Write(MemoryMut::Device(slice)) => Staged::InPlace(slice.address()),
             Lent::Write(MemoryMut::Host(data)) => match data {
@@ -80,6 +82,7 @@ impl Staged {
                 HostDataMut::F16(data) => Staged::F16(upload(device, &data[..n], stream)?),
                 HostDataMut::F32(data) => Staged::F32(upload(device, &data[..n], stream)?),
                 HostDataMut::I32(data) => Staged::I32(upload(device, &data[..n], stream)?),
+                HostDataMut::U8(data) => Staged::U8(upload(device, &data[..n], stream)?),
             },
         })
     }
@@ -91,6 +94,7 @@ impl Staged {
             Staged::F16(buffer) => buffer.slice().address(),
             Staged::F32(buffer) => buffer.slice().address(),
             Staged::I32(buffer) => buffer.slice().address(),
+            Staged::U8(buffer) => buffer.slice().address(),
         }
     }
 
@@ -103,6 +107,7 @@ impl Staged {
             (Staged::F16(buffer), HostDataMut::F16(to)) => download(buffer, to, stream),
             (Staged::F32(buffer), HostDataMut::F32(to)) => download(buffer, to, stream),
             (Staged::I32(buffer), HostDataMut::I32(to)) => download(buffer, to, stream),
+            (Staged::U8(buffer), HostDataMut::U8(to)) => download(buffer, to, stream),
             _ => Ok(()),
         }
     }

@@ -107,6 +107,22 @@ pub enum ProblemError {
         /// Which argument.
         argument: Argument,
     },
+    /// The blocks of a block mask have another size than kernels take.
+    #[error("{side} of the block mask is {given}; it must be a positive multiple of {multiple}")]
+    BlockSize {
+        /// "block_q" or "block_k".
+        side: &'static str,
+        /// The size given.
+        given: usize,
+        /// What it must be a multiple of.
+        multiple: usize,
+    },
+    /// A block mask beside lengths of sequences.
+    #[error("{argument} and a block mask do not go together: its sequences are all of one length")]
+    BlockMaskWithLengths {
+        /// Which lengths.
+        argument: Argument,
+    },
     /// A length contradicts another one, or the sizes of the problem.
     #[error("{argument}, sequence {sequence}: {given}; allowed: {min} to {max}")]
     Length {

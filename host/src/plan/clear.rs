@@ -23,7 +23,7 @@ fn has_unseen_keys(problem: &Problem) -> bool {
 pub fn backward(
     checked: &Checked,
     main: &Footprint,
-    blocks: BlockLists,
+    lists: BlockLists,
 ) -> Result<Option<PlannedLaunch>, Reason> {
     let problem = checked.problem();
     let Some(variant) = only_variant(Kind::Clear) else {
@@ -40,7 +40,7 @@ pub fn backward(
     let params = ClearParams {
         shape: shape(checked),
         window: checked.window(),
-        blocks,
+        blocks: lists,
         tile_rows: main.block_k,
         ..ClearParams::default()
     };

@@ -22,6 +22,7 @@ pub fn eligible(variant: &Variant, checked: &Checked, device: &DeviceInfo) -> Re
     compute_capability(variant, device)?;
     shared_memory(variant, device)?;
     sizes(checked)?;
+    block_mask(variant, checked)?;
     alignment(checked)?;
     tensor_maps(variant, checked)
 }
@@ -95,10 +96,29 @@ fn sizes(checked: &Checked) -> Result<(), Reason> {
         ("batch", problem.batch() as u64),
         ("heads_q", problem.heads_q() as u64),
         ("batch · heads", heads),
+        ("the map of the block mask", problem.n_blocks()),
     ];
     match sizes.into_iter().find(|&(_, given)| given > limit) {
         Some((what, given)) => Err(Reason::TooLarge { what, given, limit }),
         None => Ok(()),
+    }
+}
+
+/// Which kernels look at the map of a block mask, or at the lists that are made of it.
+fn block_mask(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
+    let takes_lists = matches!(
+        variant.kind,
+        Kind::Forward
+            | Kind::TmaForward
+            | Kind::BackwardDelta
+            | Kind::Backward
+            | Kind::BackwardDq
+            | Kind::TmaBackwardDelta
+            | Kind::TmaBackward
+    );
+    match checked.problem().block_mask() {
+        Some(_) if !takes_lists => Err(Reason::BlockMask),
+        _ => Ok(()),
     }
 }
 

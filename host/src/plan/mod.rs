@@ -5,6 +5,7 @@
 //! are the one thing a plan leaves open; [`Plan::params`] fills them in at launch.
 
 mod backward;
+mod block_mask;
 mod blocks;
 mod clear;
 mod device;
@@ -251,11 +252,14 @@ impl fmt::Display for Plan {
         )?;
         writeln!(
             f,
-            "  problem   {} q {:?} k {:?} {} scale {} {:?}",
+            "  problem   {} q {:?} k {:?} {}{} scale {} {:?}",
             problem.dtype(),
             problem.shape_q(),
             problem.shape_k(),
             problem.mask(),
+            problem
+                .block_mask()
+                .map_or(String::new(), |blocks| format!(", {blocks}")),
             problem.scale(),
             problem.order()
         )?;

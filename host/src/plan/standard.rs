@@ -3,6 +3,7 @@
 use ferroflash_kernels::params::{Params, StandardParams, in_workspace};
 use ferroflash_kernels::variants::{Kind, Variant};
 
+use super::block_mask::block_map;
 use super::select::{PassKernels, grid};
 use super::views::{scale, shape};
 use super::workspace::WorkspaceLayout;
@@ -139,6 +140,7 @@ fn params(checked: &Checked, workspace: &mut WorkspaceLayout) -> Result<Standard
         shape: shape(checked),
         window: checked.window(),
         scale: scale(checked),
+        blocks: block_map(checked.problem()),
         ..Default::default()
     })
 }

@@ -1,6 +1,6 @@
 //! Collecting a problem.
 
-use super::{Mask, Order, Problem};
+use super::{BlockMask, Mask, Order, Problem};
 use crate::dtype::Dtype;
 use crate::error::ProblemError;
 
@@ -20,6 +20,7 @@ pub struct ProblemBuilder {
     pub(super) order: Order,
     pub(super) total_q: Option<usize>,
     pub(super) total_k: Option<usize>,
+    pub(super) block_mask: Option<BlockMask>,
 }
 
 impl ProblemBuilder {
@@ -101,6 +102,15 @@ impl ProblemBuilder {
         ProblemBuilder { mask, ..self }
     }
 
+    /// A map of blocks beside the mask: [`crate::Inputs::block_mask`] says which blocks are hidden, which the mask decides, and which
+    /// are visible whatever it says. Not where sequences have lengths of their own.
+    pub fn block_mask(self, block_mask: BlockMask) -> Self {
+        ProblemBuilder {
+            block_mask: Some(block_mask),
+            ..self
+        }
+    }
+
     /// Factor of the scores; 1/√head_dim unless set.
     pub fn softmax_scale(self, softmax_scale: f32) -> Self {
         ProblemBuilder {
@@ -131,6 +141,7 @@ impl ProblemBuilder {
             order: self.order,
             total_q: self.total_q,
             total_k: self.total_k,
+            block_mask: self.block_mask,
         })
     }
 }

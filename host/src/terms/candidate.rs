@@ -76,6 +76,8 @@ pub enum Reason {
     },
     /// No kernel of it is compiled for this mask.
     Mask,
+    /// None of its kernels takes a block mask.
+    BlockMask,
     /// The device is older than the kernels.
     ComputeCapability {
         /// The device's.
@@ -152,7 +154,7 @@ impl Reason {
             Reason::NotBuilt { .. } | Reason::OtherBackend { .. } | Reason::NoWeights => 0,
             Reason::Dtype { .. } => 1,
             Reason::HeadDim { .. } | Reason::HeadDimMultiple { .. } => 2,
-            Reason::Mask => 3,
+            Reason::Mask | Reason::BlockMask => 3,
             Reason::ComputeCapability { .. } | Reason::OtherArchitecture { .. } => 4,
             Reason::SharedMemory { .. } => 5,
             _ => 6,
@@ -211,6 +213,7 @@ impl fmt::Display for Reason {
                 )
             }
             Reason::Mask => f.write_str("no kernel of it is compiled for this mask"),
+            Reason::BlockMask => f.write_str("its kernels take no block mask yet"),
             Reason::ComputeCapability { given, needed } => write!(
                 f,
                 "the device has compute capability {}.{}; its kernels need {}.{}",

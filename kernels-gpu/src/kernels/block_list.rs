@@ -9,7 +9,7 @@ use crate::attention::block_mask::{ListedBlock, is_listed, listed_of_column};
 use crate::attention::divide;
 use crate::attention::mask::{Band, Blocks, Rows};
 use crate::config;
-use crate::params::{BlockListParams, BlockListPhase, BlockLists, PARTIAL_BLOCK};
+use crate::params::{BLOCK_MULTIPLE, BlockListParams, BlockListPhase, BlockLists, PARTIAL_BLOCK};
 use crate::ptx::{global, shuffle, special};
 
 /// Warps of a block of threads.
@@ -58,7 +58,13 @@ unsafe fn state(p: &BlockListParams, map: u32, row: u32, column: u32) -> u8 {
 fn kv_blocks(p: &BlockListParams, q_block: u32) -> Blocks {
     let band = Band::new(p.shape.seqlen_q, p.shape.seqlen_k, p.window, bounds());
     let queries = Rows::of_sequence(q_block * p.block_q, p.block_q, p.shape.seqlen_q);
-    band.kv_blocks(queries, p.block_k)
+    // One of two, so that nothing is divided by what might be 0.
+    let block_k = if p.block_k == BLOCK_MULTIPLE {
+        BLOCK_MULTIPLE
+    } else {
+        BLOCK_MULTIPLE / 2
+    };
+    band.kv_blocks(queries, block_k)
 }
 
 /// The list of a tile.

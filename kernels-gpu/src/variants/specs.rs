@@ -15,13 +15,16 @@ impl Variant {
         const SHARES: Spec = Spec::PLAIN.with(Constant::Shares);
         const CAUSAL_SHARES: Spec = CAUSAL.with(Constant::Shares);
         const WINDOW_SHARES: Spec = WINDOW.with(Constant::Shares);
-        match (self.kind.constants(), self.tiles) {
-            ([], _) => &[Spec::PLAIN],
-            ([_], _) => &[Spec::PLAIN, PACKED],
-            ([_, _], TileShape::Wide) => &[Spec::PLAIN, CAUSAL],
-            ([_, _], _) => &[Spec::PLAIN, CAUSAL, WINDOW],
-            ([_, _, _, _], TileShape::Wide) => &[Spec::PLAIN, SHARES],
-            ([_, _, _, _], _) => &[
+        const BLOCKS: Spec = Spec::PLAIN.with(Constant::BlockMask);
+        const CAUSAL_BLOCKS: Spec = CAUSAL.with(Constant::BlockMask);
+        match (self.kind, self.tiles) {
+            (Kind::TileList | Kind::TmaTileList | Kind::BlockList, _) => {
+                &[Spec::PLAIN, CAUSAL, WINDOW]
+            }
+            (Kind::Clear, _) => &[Spec::PLAIN, CAUSAL, WINDOW, BLOCKS],
+            (Kind::TmaForward, TileShape::Wide) => &[Spec::PLAIN, CAUSAL, PACKED, PACKED_CAUSAL],
+            (Kind::TmaBackward, TileShape::Wide) => &[Spec::PLAIN, SHARES],
+            (Kind::TmaBackward, _) => &[
                 Spec::PLAIN,
                 CAUSAL,
                 WINDOW,
@@ -30,11 +33,25 @@ impl Variant {
                 SHARES,
                 CAUSAL_SHARES,
                 WINDOW_SHARES,
+                BLOCKS,
+                CAUSAL_BLOCKS,
             ],
-            (_, TileShape::Wide) => &[Spec::PLAIN, CAUSAL, PACKED, PACKED_CAUSAL],
-            _ => &[Spec::PLAIN, CAUSAL, WINDOW, PACKED, PACKED_CAUSAL],
+            (Kind::Forward | Kind::TmaForward | Kind::Backward | Kind::BackwardDq, _) => &[
+                Spec::PLAIN,
+                CAUSAL,
+                WINDOW,
+                PACKED,
+                PACKED_CAUSAL,
+                BLOCKS,
+                CAUSAL_BLOCKS,
+            ],
+            (Kind::StandardScores | Kind::StandardDScores, _) => {
+                &[Spec::PLAIN, CAUSAL, WINDOW, PACKED, PACKED_CAUSAL]
+            }
+            _ => &[Spec::PLAIN, PACKED],
         }
     }
+
     /// Bytes of spills and stack that ptxas may report with these constants.
     ///
     /// In flash3's backward pass with lengths, semaphore warps and, for fp16 at head_dim 64, consumers keep some words in local memory;

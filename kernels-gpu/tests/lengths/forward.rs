@@ -176,6 +176,7 @@ impl Forward {
                 schedule,
                 pack_gqa_log2: pack,
                 list,
+                blocks: BlockLists::default(),
             })
         } else {
             let [q, k, v, o, ..] = listing.mapped;
@@ -190,6 +191,7 @@ impl Forward {
                 scale: SCALE,
                 schedule,
                 list,
+                blocks: BlockLists::default(),
             })
         };
         let grid = match (self.is_tma(), listed) {

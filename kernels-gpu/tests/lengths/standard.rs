@@ -1,7 +1,7 @@
 //! Standard attention: a forward and a backward pass, kernel by kernel.
 
 use super::*;
-use ferroflash_kernels::params::StandardParams;
+use ferroflash_kernels::params::{BlockMap, StandardParams};
 use ferroflash_kernels::variants::{Dtype, VARIANTS};
 
 /// Both passes.
@@ -123,6 +123,7 @@ impl Standard {
             shape: listing.shape,
             window: listing.window,
             scale: SCALE,
+            blocks: BlockMap::default(),
             lengths: listing.lengths,
         };
         let mut spec = self.spec;

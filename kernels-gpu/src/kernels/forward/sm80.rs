@@ -57,10 +57,9 @@ const fn n8(columns: u32) -> usize {
 }
 
 /// What one block works with: a tile of queries, and where everything lies.
+#[derive(Clone, Copy)]
 struct Block {
     band: Band,
-    /// Under a block mask: the blocks of keys that it leaves the tile.
-    list: List,
     queries: Rows,
     k: GlobalRows,
     v: GlobalRows,
@@ -110,9 +109,7 @@ pub unsafe fn forward<E: Element, T: Tiles>(p: &ForwardParams) {
     let shared = special::shared_base();
     let thread = special::thread_idx_x();
     let k_base = shared + config.block_q * row_bytes;
-    let batch_idx = divide(tile.head, p.shape.heads_q);
     let block = Block {
-        list: p.blocks.list(batch_idx, head_idx, tile.q_block),
         band,
         queries: Rows::of_sequence(first, config.block_q, band.seqlen_q()),
         k: GlobalRows::new(&p.k, batch_k, kv_head_idx, 0).from_row(k_first, band.seqlen_k()),
@@ -141,7 +138,7 @@ pub unsafe fn forward<E: Element, T: Tiles>(p: &ForwardParams) {
     // SAFETY: the plan's grid covers each tile once; its tensors lie where the parameters say.
     unsafe {
         copy::load::<BoundsChecked>(block.q_tile, q, first, config.block_q, block.team);
-        let (output, sums) = attend::<E, T>(&block, p);
+        let (output, sums) = attend::<E, T>(&block, p, tile);
         // A warp reads no rows of Q but its own, so they may become its rows of O.
         let (row, tile_row) = (first + block.warp_row, block.warp_row);
         copy::store_through::<E, T::Output>(o, row, block.q_tile, tile_row, &output);
@@ -214,7 +211,11 @@ unsafe fn place(p: &ForwardParams) -> Option<Place> {
 
 /// The loop over KV blocks, from the last one down: edge blocks, the full ones, edge blocks again where a window ends.
 #[inline(always)]
-unsafe fn attend<E: Element, T: Tiles>(block: &Block, p: &ForwardParams) -> (T::Output, RowValues) {
+unsafe fn attend<E: Element, T: Tiles>(
+    block: &Block,
+    p: &ForwardParams,
+    tile: ForwardTile,
+) -> (T::Output, RowValues) {
     let config = const { config::forward(T::HEAD_DIM) };
     let mut o = T::Output::zero();
     let mut softmax = OnlineSoftmax::new(p.scale.scale_log2);
@@ -222,7 +223,9 @@ unsafe fn attend<E: Element, T: Tiles>(block: &Block, p: &ForwardParams) -> (T::
     // SAFETY: as `forward`; the loads are those of blocks that exist, and each is waited for by the step that uses it.
     unsafe {
         if spec::block_mask() {
-            attend_listed::<E, T>(block, &mut softmax, &mut o);
+            let (batch_idx, head_idx) = batch_and_head(tile.head, p.shape.heads_q);
+            let list = p.blocks.list(batch_idx, head_idx, tile.q_block);
+            attend_listed::<E, T>(block, list, &mut softmax, &mut o);
             let lse = softmax.finish(&mut o);
             return (o, lse);
         }
@@ -264,25 +267,36 @@ unsafe fn await_copies_of_q() {
 #[inline(always)]
 unsafe fn attend_listed<E: Element, T: Tiles>(
     block: &Block,
+    list: List,
     softmax: &mut OnlineSoftmax,
     o: &mut T::Output,
 ) {
     let block_k = const { config::forward(T::HEAD_DIM).block_k };
+    // Opaque: what both ways have in common would be worked out before them, and held in registers.
+    let thread = special::opaque(block.team.thread);
+    let block = &Block {
+        team: Team {
+            thread,
+            ..block.team
+        },
+        warp_row: thread / 32 * WARP_ROWS,
+        ..*block
+    };
     // SAFETY: as `attend`; the list has the blocks.
     unsafe {
-        let mut left = block.list.len();
+        let mut left = list.len();
         if left == 0 {
             cp_async::cp_async_commit_group();
             await_copies_of_q();
             return;
         }
-        let mut listed = block.list.block(left - 1);
+        let mut listed = list.block(left - 1);
         load_kv::<T, BoundsChecked>(block, left - 1, listed.block);
         cp_async::cp_async_commit_group();
         while left > 0 {
             left -= 1;
             let next = if left > 0 {
-                block.list.block(left - 1)
+                list.block(left - 1)
             } else {
                 listed
             };
@@ -293,10 +307,9 @@ unsafe fn attend_listed<E: Element, T: Tiles>(
             cp_async::cp_async_commit_group();
             let k_first = listed.block * block_k;
             let seqlen_k = block.band.seqlen_k();
-            step::<E, T>(block, left, softmax, o, |s, q_first| {
-                if listed.is_full && k_first + block_k <= seqlen_k {
-                    return;
-                }
+            let mut s = scores::<E, T>(block, left);
+            if !listed.is_full || k_first + block_k > seqlen_k {
+                let q_first = block.queries.first + block.warp_row;
                 s.for_each(|row, col, s| {
                     let (query, key) = (q_first + row, k_first + col);
                     let seen = if listed.is_full {
@@ -308,7 +321,8 @@ unsafe fn attend_listed<E: Element, T: Tiles>(
                         *s = f32::NEG_INFINITY;
                     }
                 });
-            });
+            }
+            add_values::<E, T>(block, left, s, softmax, o);
             listed = next;
         }
     }
@@ -365,16 +379,16 @@ unsafe fn band_step<E: Element, T: Tiles, X: Extent>(
             load_kv::<T, Whole>(block, j - 1, j - 1);
         }
         cp_async::cp_async_commit_group();
-        step::<E, T>(block, j, softmax, o, |s, q_first| {
-            if X::CHECKED {
-                let k_first = j * config.block_k;
-                s.for_each(|row, col, s| {
-                    if !block.band.keep(q_first + row, k_first + col) {
-                        *s = f32::NEG_INFINITY;
-                    }
-                });
-            }
-        });
+        let mut s = scores::<E, T>(block, j);
+        if X::CHECKED {
+            let (q_first, k_first) = (block.queries.first + block.warp_row, j * config.block_k);
+            s.for_each(|row, col, s| {
+                if !block.band.keep(q_first + row, k_first + col) {
+                    *s = f32::NEG_INFINITY;
+                }
+            });
+        }
+        add_values::<E, T>(block, j, s, softmax, o);
     }
 }
 
@@ -388,31 +402,33 @@ unsafe fn begin_step() {
     unsafe { barrier::barrier_sync_all() };
 }
 
-/// The arithmetic of step `i`. `mask` is given S, and the warp's first query.
+/// S = Q Kᵀ of step `i`.
 #[inline(always)]
-unsafe fn step<E: Element, T: Tiles>(
+unsafe fn scores<E: Element, T: Tiles>(block: &Block, i: u32) -> T::Scores {
+    let mut s = T::Scores::zero();
+    let (q, k) = (
+        left(block.q_tile, block.warp_row),
+        right_transposed(stage::<T>(block.k_tile, i), 0),
+    );
+    // SAFETY: as `forward`.
+    unsafe { multiply_add::<E, _>(&mut s, q, k, T::HEAD_DIM as usize / 16) };
+    s
+}
+
+/// P = exp(S − m), and O += P V, of step `i`.
+#[inline(always)]
+unsafe fn add_values<E: Element, T: Tiles>(
     block: &Block,
     i: u32,
+    mut s: T::Scores,
     softmax: &mut OnlineSoftmax,
     o: &mut T::Output,
-    mask: impl FnOnce(&mut T::Scores, u32),
 ) {
     let config = const { config::forward(T::HEAD_DIM) };
     // SAFETY: as `forward`.
     unsafe {
-        // S = Q Kᵀ
-        let mut s = T::Scores::zero();
-        let (q, k) = (
-            left(block.q_tile, block.warp_row),
-            right_transposed(stage::<T>(block.k_tile, i), 0),
-        );
-        multiply_add::<E, _>(&mut s, q, k, T::HEAD_DIM as usize / 16);
-
-        mask(&mut s, block.queries.first + block.warp_row);
-
         // P = exp(S − m);  m, l, O
         softmax.update(&mut s, o);
-
         // O += P V
         let (p, v) = (
             Registers(s.pack::<E>()),

@@ -1,0 +1,130 @@
+//! The rules that concern the problem alone, and what a block mask does not go together with.
+
+use super::MAX_HEAD_DIM;
+use crate::arguments::{Argument, Arguments};
+use crate::error::ProblemError;
+use crate::problem::{BlockMask, Problem};
+
+/// The rules that concern the problem alone.
+pub fn sizes(problem: &Problem) -> Result<(), ProblemError> {
+    head_dim(problem)?;
+    heads(problem)?;
+    softmax_scale(problem)?;
+    n_rows(problem)?;
+    n_keys(problem)?;
+    block_mask(problem)
+}
+
+fn head_dim(problem: &Problem) -> Result<(), ProblemError> {
+    let (min, max) = (1, MAX_HEAD_DIM);
+    if (min..=max).contains(&problem.head_dim()) {
+        Ok(())
+    } else {
+        Err(ProblemError::HeadDimOutOfRange {
+            given: problem.head_dim(),
+            min,
+            max,
+        })
+    }
+}
+
+fn heads(problem: &Problem) -> Result<(), ProblemError> {
+    let (heads_q, heads_k) = (problem.heads_q(), problem.heads_k());
+    let both_none = heads_q == 0 && heads_k == 0;
+    if both_none || (heads_q > 0 && heads_k > 0 && heads_q.is_multiple_of(heads_k)) {
+        Ok(())
+    } else {
+        Err(ProblemError::HeadsNotMultiple { heads_q, heads_k })
+    }
+}
+
+fn softmax_scale(problem: &Problem) -> Result<(), ProblemError> {
+    // Exponentials are computed to base 2, so the scale times log₂ e has to be finite as well.
+    let usable = |given: f32| given > 0.0 && (given * std::f32::consts::LOG2_E).is_finite();
+    match problem.softmax_scale() {
+        Some(given) if !usable(given) => Err(ProblemError::SoftmaxScale { given }),
+        _ => Ok(()),
+    }
+}
+
+/// batch · heads_q · seqlen_q, and of packed queries heads_q · total_q.
+fn n_rows(problem: &Problem) -> Result<(), ProblemError> {
+    if let Some(total_q) = problem.total_q() {
+        countable([1, problem.heads_q(), total_q], "heads_q · total_q")?;
+    }
+    let what = "batch · heads_q · seqlen_q";
+    countable(
+        [problem.batch(), problem.heads_q(), problem.seqlen_q()],
+        what,
+    )
+}
+
+/// batch · heads_k · seqlen_k, and of packed keys heads_k · total_k.
+fn n_keys(problem: &Problem) -> Result<(), ProblemError> {
+    if let Some(total_k) = problem.total_k() {
+        countable([1, problem.heads_k(), total_k], "heads_k · total_k")?;
+    }
+    let what = "batch · heads_k · seqlen_k";
+    countable(
+        [problem.batch(), problem.heads_k(), problem.seqlen_k()],
+        what,
+    )
+}
+
+/// Sizes of the blocks, and of the map; no packed sequences beside it.
+fn block_mask(problem: &Problem) -> Result<(), ProblemError> {
+    let (Some(blocks), Some([batch, heads, q_blocks, k_blocks])) =
+        (problem.block_mask(), problem.block_mask_shape())
+    else {
+        return Ok(());
+    };
+    let multiple = BlockMask::MULTIPLE;
+    for (side, given) in [("block_q", blocks.block_q()), ("block_k", blocks.block_k())] {
+        if given == 0 || !given.is_multiple_of(multiple) {
+            return Err(ProblemError::BlockSize {
+                side,
+                given,
+                multiple,
+            });
+        }
+    }
+    let packed = [
+        (problem.total_q(), Argument::CuSeqlensQ),
+        (problem.total_k(), Argument::CuSeqlensK),
+    ];
+    if let Some((_, argument)) = packed.into_iter().find(|(total, _)| total.is_some()) {
+        return Err(ProblemError::BlockMaskWithLengths { argument });
+    }
+    countable(
+        [batch, heads, q_blocks, k_blocks],
+        "the map of the block mask",
+    )
+}
+
+/// The sequences of a block mask are as long as the problem says.
+pub(super) fn no_lengths_beside_a_block_mask(
+    problem: &Problem,
+    arguments: &Arguments,
+) -> Result<(), ProblemError> {
+    let lengths = [Argument::SeqUsedQ, Argument::SeqUsedK, Argument::LeftpadK];
+    let given = lengths
+        .into_iter()
+        .find(|&argument| arguments.get(argument).is_some());
+    match given {
+        Some(argument) if problem.block_mask().is_some() => {
+            Err(ProblemError::BlockMaskWithLengths { argument })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether the product of some sizes can be counted. Where one is 0 the others' product has to be countable all the same.
+fn countable<const N: usize>(sizes: [usize; N], what: &'static str) -> Result<(), ProblemError> {
+    sizes
+        .iter()
+        .filter(|&&size| size > 0)
+        .try_fold(1u64, |product, &size| product.checked_mul(size as u64))
+        .filter(|&product| product <= (isize::MAX / 4) as u64)
+        .map(|_| ())
+        .ok_or(ProblemError::SizeOverflow { what })
+}
