@@ -254,12 +254,17 @@ impl Kind {
             Kind::BackwardDelta
             | Kind::TmaBackwardDelta
             | Kind::StandardSoftmax
-            | Kind::StandardOutput
             | Kind::StandardDelta
             | Kind::StandardDv
             | Kind::StandardDWeights
-            | Kind::StandardDq
             | Kind::StandardDk => &[Constant::Lengths],
+            Kind::StandardOutput | Kind::StandardDq => &[Constant::Lengths, Constant::BlockMask],
+            Kind::StandardScores | Kind::StandardDScores => &[
+                Constant::RightBound,
+                Constant::LeftBound,
+                Constant::Lengths,
+                Constant::BlockMask,
+            ],
             Kind::Clear | Kind::TileList | Kind::TmaTileList => {
                 &[Constant::RightBound, Constant::LeftBound]
             }

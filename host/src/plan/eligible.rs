@@ -23,7 +23,7 @@ pub fn eligible(variant: &Variant, checked: &Checked, device: &DeviceInfo) -> Re
     compute_capability(variant, device)?;
     shared_memory(variant, device)?;
     sizes(checked)?;
-    block_mask(checked)?;
+    block_mask(variant, checked)?;
     alignment(checked)?;
     tensor_maps(variant, checked)
 }
@@ -105,11 +105,26 @@ fn sizes(checked: &Checked) -> Result<(), Reason> {
     }
 }
 
-/// No kernel looks at the map of a block mask yet.
-fn block_mask(checked: &Checked) -> Result<(), Reason> {
+/// Kernels that look at the map of a block mask, and those that need not: they work on what such a kernel has left.
+const fn takes_block_masks(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::StandardScores
+            | Kind::StandardSoftmax
+            | Kind::StandardOutput
+            | Kind::StandardDelta
+            | Kind::StandardDv
+            | Kind::StandardDWeights
+            | Kind::StandardDScores
+            | Kind::StandardDq
+            | Kind::StandardDk
+    )
+}
+
+fn block_mask(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
     match checked.problem().block_mask() {
-        Some(_) => Err(Reason::BlockMask),
-        None => Ok(()),
+        Some(_) if !takes_block_masks(variant.kind) => Err(Reason::BlockMask),
+        _ => Ok(()),
     }
 }
 

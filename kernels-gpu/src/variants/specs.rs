@@ -12,12 +12,24 @@ impl Variant {
         const WINDOW: Spec = CAUSAL.with(Constant::LeftBound);
         const PACKED: Spec = Spec::PLAIN.with(Constant::Lengths);
         const PACKED_CAUSAL: Spec = CAUSAL.with(Constant::Lengths);
+        const BLOCKS: Spec = Spec::PLAIN.with(Constant::BlockMask);
+        const BLOCKS_CAUSAL: Spec = CAUSAL.with(Constant::BlockMask);
         const SHARES: Spec = Spec::PLAIN.with(Constant::Shares);
         const CAUSAL_SHARES: Spec = CAUSAL.with(Constant::Shares);
         const WINDOW_SHARES: Spec = WINDOW.with(Constant::Shares);
         match (self.kind.constants(), self.tiles) {
             ([], _) => &[Spec::PLAIN],
             ([_], _) => &[Spec::PLAIN, PACKED],
+            ([_, Constant::BlockMask], _) => &[Spec::PLAIN, PACKED, BLOCKS],
+            ([_, _, _, Constant::BlockMask], _) => &[
+                Spec::PLAIN,
+                CAUSAL,
+                WINDOW,
+                PACKED,
+                PACKED_CAUSAL,
+                BLOCKS,
+                BLOCKS_CAUSAL,
+            ],
             ([_, _], TileShape::Wide) => &[Spec::PLAIN, CAUSAL],
             ([_, _], _) => &[Spec::PLAIN, CAUSAL, WINDOW],
             ([_, _, _, _], TileShape::Wide) => &[Spec::PLAIN, SHARES],
