@@ -1,6 +1,5 @@
 //! Tile shapes, threads and shared memory of every kernel, each number once, with its reason.
 
-use crate::params::BLOCK_MULTIPLE;
 use crate::variants::{Kind, TileShape};
 
 /// What one block of a kernel takes, and which part of the problem it covers.
@@ -333,16 +332,6 @@ pub const fn block_list() -> Footprint {
         block_k: 0,
         launch_registers: 0,
         spill_bytes: 0,
-    }
-}
-
-/// Keys of a block that a block mask lists, where a block of keys has `block_k` rows: as many of them as divide the blocks of the mask.
-/// The others are hidden.
-pub const fn listed_block_k(block_k: u32) -> u32 {
-    if block_k.is_multiple_of(BLOCK_MULTIPLE) {
-        BLOCK_MULTIPLE
-    } else {
-        BLOCK_MULTIPLE / 2
     }
 }
 

@@ -258,12 +258,11 @@ impl Kind {
             Kind::BackwardDelta
             | Kind::TmaBackwardDelta
             | Kind::StandardSoftmax
-            | Kind::StandardOutput
             | Kind::StandardDelta
             | Kind::StandardDv
             | Kind::StandardDWeights
-            | Kind::StandardDq
             | Kind::StandardDk => &[Constant::Lengths],
+            Kind::StandardOutput | Kind::StandardDq => &[Constant::Lengths, Constant::BlockMask],
             Kind::TileList | Kind::TmaTileList | Kind::BlockList => {
                 &[Constant::RightBound, Constant::LeftBound]
             }
@@ -279,10 +278,12 @@ impl Kind {
                 Constant::Shares,
                 Constant::BlockMask,
             ],
-            Kind::StandardScores | Kind::StandardDScores => {
-                &[Constant::RightBound, Constant::LeftBound, Constant::Lengths]
-            }
-            Kind::Forward | Kind::TmaForward | Kind::Backward | Kind::BackwardDq => &[
+            Kind::Forward
+            | Kind::TmaForward
+            | Kind::Backward
+            | Kind::BackwardDq
+            | Kind::StandardScores
+            | Kind::StandardDScores => &[
                 Constant::RightBound,
                 Constant::LeftBound,
                 Constant::Lengths,

@@ -1,7 +1,7 @@
 //! The launches that list what a block mask leaves of tiles, and what the main kernels are told of it.
 
 use ferroflash_kernels::attention::block_mask::ListedBlock;
-use ferroflash_kernels::config::{self, Footprint};
+use ferroflash_kernels::config::Footprint;
 use ferroflash_kernels::params::{BlockListParams, BlockListPhase, BlockLists, Params};
 use ferroflash_kernels::variants::{Kind, Variant};
 
@@ -30,7 +30,7 @@ pub fn forward(
     main: &Footprint,
     workspace: &mut WorkspaceLayout,
 ) -> Result<Listed, Reason> {
-    let blocks = Blocks::new(checked, main.block_q, config::listed_block_k(main.block_k));
+    let blocks = Blocks::new(checked, main.block_q, main.block_k);
     let Some((maker, lists)) = lists(checked, blocks.n_q, blocks.n_k, workspace)? else {
         return Ok(Listed::default());
     };

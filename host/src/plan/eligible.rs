@@ -1,7 +1,7 @@
 //! Whether a kernel can work on a problem's tensors on a device: each check a function, each refusal a [`Reason`].
 
 use ferroflash_kernels::params::{
-    KernelParams, MAX_ROWS, Slot, TmaBackwardParams, TmaForwardParams,
+    BLOCK_MULTIPLE, KernelParams, MAX_ROWS, Slot, TmaBackwardParams, TmaForwardParams,
 };
 use ferroflash_kernels::variants::{HEAD_DIM_MULTIPLE, HeadDims, Kind, Variant};
 
@@ -21,8 +21,8 @@ pub fn eligible(variant: &Variant, checked: &Checked, device: &DeviceInfo) -> Re
     head_dim(variant, checked)?;
     compute_capability(variant, device)?;
     shared_memory(variant, device)?;
-    sizes(checked)?;
     block_mask(variant, checked)?;
+    sizes(checked)?;
     alignment(checked)?;
     tensor_maps(variant, checked)
 }
@@ -104,21 +104,22 @@ fn sizes(checked: &Checked) -> Result<(), Reason> {
     }
 }
 
-/// Which kernels look at the map of a block mask, or at the lists that are made of it.
+/// Under a block mask the kernel's tiles and blocks each lie in one block of the mask.
 fn block_mask(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
-    let takes_lists = matches!(
+    let is_main = matches!(
         variant.kind,
-        Kind::Forward
-            | Kind::TmaForward
-            | Kind::BackwardDelta
-            | Kind::Backward
-            | Kind::BackwardDq
-            | Kind::TmaBackwardDelta
-            | Kind::TmaBackward
+        Kind::Forward | Kind::TmaForward | Kind::Backward | Kind::TmaBackward
     );
-    match checked.problem().block_mask() {
-        Some(_) if !takes_lists => Err(Reason::BlockMask),
-        _ => Ok(()),
+    if checked.problem().block_mask().is_none() || !is_main {
+        return Ok(());
+    }
+    let rows = [variant.footprint.block_q, variant.footprint.block_k];
+    match rows
+        .into_iter()
+        .find(|&rows| !BLOCK_MULTIPLE.is_multiple_of(rows))
+    {
+        Some(rows) => Err(Reason::BlockMask { rows }),
+        None => Ok(()),
     }
 }
 

@@ -164,10 +164,6 @@ impl PassKernels {
 fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> [TileShape; 3] {
     const WIDE_ROWS: u64 = 192;
     const WIDE_GRADIENTS: u64 = 62;
-    if checked.problem().block_mask().is_some() {
-        // Wide tiles lie in no block of the map.
-        return [TileShape::Default, TileShape::Compact, TileShape::Compact];
-    }
     let problem = &lengths::of_average_length(checked);
     // Where lengths differ, most of the work is in the longest sequences.
     let longest = checked.problem().seqlen_q() as u64;

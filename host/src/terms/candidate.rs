@@ -76,8 +76,11 @@ pub enum Reason {
     },
     /// No kernel of it is compiled for this mask.
     Mask,
-    /// None of its kernels takes a block mask.
-    BlockMask,
+    /// A tile or a block of the kernel does not lie in one block of a block mask.
+    BlockMask {
+        /// Its rows.
+        rows: u32,
+    },
     /// The device is older than the kernels.
     ComputeCapability {
         /// The device's.
@@ -154,7 +157,7 @@ impl Reason {
             Reason::NotBuilt { .. } | Reason::OtherBackend { .. } | Reason::NoWeights => 0,
             Reason::Dtype { .. } => 1,
             Reason::HeadDim { .. } | Reason::HeadDimMultiple { .. } => 2,
-            Reason::Mask | Reason::BlockMask => 3,
+            Reason::Mask | Reason::BlockMask { .. } => 3,
             Reason::ComputeCapability { .. } | Reason::OtherArchitecture { .. } => 4,
             Reason::SharedMemory { .. } => 5,
             _ => 6,
@@ -213,7 +216,12 @@ impl fmt::Display for Reason {
                 )
             }
             Reason::Mask => f.write_str("no kernel of it is compiled for this mask"),
-            Reason::BlockMask => f.write_str("its kernels take no block mask yet"),
+            Reason::BlockMask { rows } => {
+                write!(
+                    f,
+                    "its blocks of {rows} rows do not divide those of the block mask"
+                )
+            }
             Reason::ComputeCapability { given, needed } => write!(
                 f,
                 "the device has compute capability {}.{}; its kernels need {}.{}",

@@ -33,7 +33,7 @@ pub fn assert_as_planned(launches: &[Launch], plan: &Plan, stream: StreamRef) {
                 Params::Standard(_) => size_of::<StandardParams>(),
                 Params::Clear(_) => size_of::<ClearParams>(),
                 Params::TileList(_) => size_of::<TileListParams>(),
-                Params::BlockList(_) => size_of::<BlockListParams>(),
+                Params::BlockList(_) => size_of::<ferroflash_kernels::params::BlockListParams>(),
             }
         );
     }

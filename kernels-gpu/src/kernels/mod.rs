@@ -10,6 +10,8 @@ pub mod clear;
 
 pub mod tile_list;
 
+mod blocks;
+
 mod lengths;
 
 pub mod block_list;

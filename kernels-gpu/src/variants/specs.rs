@@ -1,6 +1,7 @@
 //! With which constants each row is held to its budgets.
 
 use super::{Kind, TileShape, Variant};
+use crate::params::BLOCK_MULTIPLE;
 use crate::spec::{Constant, Spec};
 
 impl Variant {
@@ -36,7 +37,18 @@ impl Variant {
                 BLOCKS,
                 CAUSAL_BLOCKS,
             ],
-            (Kind::Forward | Kind::TmaForward | Kind::Backward | Kind::BackwardDq, _) => &[
+            (Kind::TmaForward, _) if !BLOCK_MULTIPLE.is_multiple_of(self.footprint.block_k) => {
+                &[Spec::PLAIN, CAUSAL, WINDOW, PACKED, PACKED_CAUSAL]
+            }
+            (
+                Kind::Forward
+                | Kind::TmaForward
+                | Kind::Backward
+                | Kind::BackwardDq
+                | Kind::StandardScores
+                | Kind::StandardDScores,
+                _,
+            ) => &[
                 Spec::PLAIN,
                 CAUSAL,
                 WINDOW,
@@ -45,9 +57,7 @@ impl Variant {
                 BLOCKS,
                 CAUSAL_BLOCKS,
             ],
-            (Kind::StandardScores | Kind::StandardDScores, _) => {
-                &[Spec::PLAIN, CAUSAL, WINDOW, PACKED, PACKED_CAUSAL]
-            }
+            (Kind::StandardOutput | Kind::StandardDq, _) => &[Spec::PLAIN, PACKED, BLOCKS],
             _ => &[Spec::PLAIN, PACKED],
         }
     }

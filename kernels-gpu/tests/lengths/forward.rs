@@ -176,7 +176,7 @@ impl Forward {
                 schedule,
                 pack_gqa_log2: pack,
                 list,
-                blocks: BlockLists::default(),
+                blocks: Default::default(),
             })
         } else {
             let [q, k, v, o, ..] = listing.mapped;
@@ -191,7 +191,7 @@ impl Forward {
                 scale: SCALE,
                 schedule,
                 list,
-                blocks: BlockLists::default(),
+                blocks: Default::default(),
             })
         };
         let grid = match (self.is_tma(), listed) {

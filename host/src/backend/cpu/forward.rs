@@ -10,7 +10,6 @@ use rayon::prelude::*;
 
 use super::buffer::{Panel, Tile};
 use super::machine::Machine;
-use super::mask::hide_keys_from_lanes;
 use super::rows::{HeadRows, View, store_lanes};
 use super::sequences::Sequences;
 use super::sizes::{Location, Sizes};
@@ -133,26 +132,29 @@ impl Workspace {
     }
 
     fn run<T: Element>(&mut self, inputs: &Inputs<T>, task: &mut Task<T>) {
-        let Location { sequence, head_k } = task.at;
+        let at = task.at;
+        let Location {
+            sequence, head_k, ..
+        } = at;
         let sizes = &sequence.sizes;
         let q = inputs.q.head_rows(sequence.q, head_k, sizes.group_size);
         let n_panels = self.load_queries(&q, task.first_row, task.o.len());
-        // Blocks begin at multiples of their length, wherever the task does: so sums do not depend on it.
-        let first_key = sizes.first_key(task.first_row) / BLOCK_K * BLOCK_K;
-        let n_keys = sizes.end_key(task.first_row + task.o.len() - 1);
-        if first_key < n_keys {
+        let rows = task.first_row..task.first_row + task.o.len();
+        let keys = at.keys(&rows, BLOCK_K);
+        if !keys.is_empty() {
             let k = inputs.k.head_rows(sequence.k, head_k, 1);
             let v = inputs.v.head_rows(sequence.k, head_k, 1);
-            for first_key in (first_key..n_keys).step_by(BLOCK_K) {
-                let block = first_key..n_keys.min(first_key + BLOCK_K);
+            for first_key in keys.clone().step_by(BLOCK_K) {
+                let block = first_key..keys.end.min(first_key + BLOCK_K);
+                if at.keys_of_step(&rows, &block).is_empty() {
+                    continue;
+                }
                 k.load(block.clone(), &mut self.k);
                 v.load(block.clone(), &mut self.v);
                 for panel in &mut self.panels[..n_panels] {
-                    let last_row = panel.first_row + panel.n_rows - 1;
-                    let keys = first_key..sizes.end_key(last_row).min(block.end);
-                    let hidden = keys.end <= sizes.first_key(panel.first_row);
-                    if !keys.is_empty() && !hidden {
-                        panel.step(&self.machine, sizes, keys, (&self.k, &self.v), &mut self.s);
+                    let keys = at.keys_of_step(&panel.rows(), &block);
+                    if !keys.is_empty() {
+                        panel.step(&self.machine, at, keys, (&self.k, &self.v), &mut self.s);
                     }
                 }
             }
@@ -200,18 +202,22 @@ pub(super) fn make_workspace(machine: Machine, sizes: &Sizes, n_sequences: usize
 }
 
 impl QueryPanel {
+    fn rows(&self) -> Range<usize> {
+        self.first_row..self.first_row + self.n_rows
+    }
+
     /// One block of keys, which are rows 0.. of the tiles.
     fn step(
         &mut self,
         machine: &Machine,
-        sizes: &Sizes,
+        at: Location,
         keys: Range<usize>,
         (k, v): (&Tile, &Tile),
         s: &mut Panel,
     ) {
         let n_keys = keys.len();
         machine.multiply_rows(k, 0..n_keys, &self.q, s); // S = K Qᵀ
-        hide_keys_from_lanes(sizes, s, self.first_row, keys);
+        at.hide_keys(s, &self.rows(), keys);
         let alpha = self.softmax.update(machine, s, n_keys); // m, l;  S ← P
         machine.add_columns(v, 0..n_keys, s, Some(alpha), &mut self.o); // O ← O diag(α) + Vᵀ P
     }

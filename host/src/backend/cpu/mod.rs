@@ -7,6 +7,7 @@
 //! | `softmax.rs` | the online softmax |
 //! | `exp2.rs` | the exponential |
 //! | `mask.rs` | masking panels of scores |
+//! | `blocks.rs` | block masks |
 //! | `machine.rs` | the vector unit; the two matrix products |
 //! | `buffer.rs` | working memory: tiles and panels |
 //! | `rows.rs` | rows of strided tensors, to and from f32 |
@@ -19,6 +20,7 @@
 //! correct and slow.
 
 mod backward;
+mod blocks;
 mod buffer;
 mod cut;
 mod exp2;

@@ -1,5 +1,6 @@
 //! The sequences of a problem: of the lengths that it has, or of those that the call gives.
 
+use super::blocks::BlockMap;
 use super::cut::{Piece, Rows};
 use super::sizes::{Location, Sequence, Sizes};
 use crate::arguments::{Argument, Operands};
@@ -9,8 +10,9 @@ use crate::problem::Problem;
 
 /// Every sequence, and how the tensors' rows are ordered.
 #[derive(Debug)]
-pub(super) struct Sequences {
+pub(super) struct Sequences<'m> {
     sequences: Vec<Sequence>,
+    blocks: Option<BlockMap<'m>>,
     spans_q: Vec<Span>,
     spans_k: Vec<Span>,
     /// Sizes of the longest.
@@ -21,9 +23,12 @@ pub(super) struct Sequences {
     pub(super) rows_k: Rows,
 }
 
-impl Sequences {
+impl<'m> Sequences<'m> {
     /// By the lengths that were given; an error says which contradict each other.
-    pub(super) fn new(problem: &Problem, operands: &Operands) -> Result<Sequences, ProblemError> {
+    pub(super) fn new(
+        problem: &Problem,
+        operands: &Operands<'m>,
+    ) -> Result<Sequences<'m>, ProblemError> {
         let vector = |argument: Argument| operands.lengths(argument);
         let spans_q = Side::Queries.spans(problem, vector)?;
         let spans_k = Side::Keys.spans(problem, vector)?;
@@ -31,6 +36,7 @@ impl Sequences {
         let both = spans_q.iter().zip(&spans_k);
         let ([batch_q, n_q, ..], [batch_k, n_k, ..]) = (problem.shape_q(), problem.shape_k());
         Ok(Sequences {
+            blocks: BlockMap::of(problem, operands),
             sequences: both.map(|(&q, &k)| longest.sequence(q, k)).collect(),
             spans_q,
             spans_k,
@@ -60,6 +66,7 @@ impl Sequences {
         Location {
             sequence: &self.sequences[sequence_idx],
             head_k,
+            blocks: self.blocks,
         }
     }
 

@@ -1,5 +1,6 @@
 //! The sizes of one sequence as the tasks of this backend see them, and which rows see which keys.
 
+use super::blocks::BlockMap;
 use crate::lengths::Span;
 use crate::problem::Problem;
 
@@ -30,6 +31,8 @@ pub(super) struct Sequence {
 pub(super) struct Location<'s> {
     pub(super) sequence: &'s Sequence,
     pub(super) head_k: usize,
+    /// The block mask's map, if there is one.
+    pub(super) blocks: Option<BlockMap<'s>>,
 }
 
 impl Sizes {

@@ -24,7 +24,7 @@ pub unsafe fn d_weights<E: Element>(p: &StandardParams) {
         }
         let d_o = Operand::single(sequence.queries(p, &p.d_o, head.head_idx));
         let v = Operand::single(sequence.keys(p, &p.v, head.kv_head_idx(shape)));
-        let d_p = product::<E, AlongDepth, AlongDepth>(part, d_o, v, shape.head_dim, 1);
+        let d_p = product::<E, AlongDepth, AlongDepth>(part, d_o, v, shape.head_dim, 1, |_| false);
         let base = scores_of_head(p, part.head);
         store_f32(
             part,
@@ -54,7 +54,10 @@ pub unsafe fn d_q<E: Element>(p: &StandardParams) {
         }
         let d_s = Operand::single(sequence.weights(p, part.head));
         let k = Operand::single(sequence.keys(p, &p.k, head.kv_head_idx(shape)));
-        let mut d_q = product::<E, AlongDepth, AcrossDepth>(part, d_s, k, sequence.seqlen_k(), 1);
+        let map = sequence.map_row(p, head.head_idx, part.row);
+        let n_keys = sequence.seqlen_k();
+        let mut d_q =
+            product::<E, AlongDepth, AcrossDepth>(part, d_s, k, n_keys, 1, |key| map.hides(key));
         d_q.for_each(|_, _, x| *x *= p.scale.scale);
         store::<E>(part, sequence.queries(p, &p.d_q, head.head_idx), &d_q);
     }
@@ -126,6 +129,7 @@ unsafe fn weights_transposed_times<E: Element>(
             tensor,
             sequence.seqlen_q(),
             shape.group_size,
+            |_| false,
         )
     }
 }

@@ -23,9 +23,11 @@ pub unsafe fn scores<E: Element>(p: &StandardParams) {
         }
         let q = Operand::single(sequence.queries(p, &p.q, head.head_idx));
         let k = Operand::single(sequence.keys(p, &p.k, head.kv_head_idx(shape)));
-        let s = product::<E, AlongDepth, AlongDepth>(part, q, k, shape.head_dim, 1);
+        let s = product::<E, AlongDepth, AlongDepth>(part, q, k, shape.head_dim, 1, |_| false);
         let base = scores_of_head(p, part.head);
-        let band = sequence.band(p);
+        // The part lies in one block of the mask's map: see `BLOCK_MULTIPLE`.
+        let map = sequence.map_row(p, head.head_idx, part.row);
+        let visible = map.visible(sequence.band(p), part.col);
         store_f32(
             part,
             base,
@@ -33,7 +35,7 @@ pub unsafe fn scores<E: Element>(p: &StandardParams) {
             scores_row_bytes(p),
             &s,
             |row, col, s| {
-                if band.keep(row, col) {
+                if visible.keep(row, col) {
                     s * p.scale.scale
                 } else {
                     f32::NEG_INFINITY
@@ -60,7 +62,11 @@ pub unsafe fn output<E: Element>(p: &StandardParams) {
         }
         let weights = Operand::single(sequence.weights(p, part.head));
         let v = Operand::single(sequence.keys(p, &p.v, head.kv_head_idx(shape)));
-        let o = product::<E, AlongDepth, AcrossDepth>(part, weights, v, sequence.seqlen_k(), 1);
+        let map = sequence.map_row(p, head.head_idx, part.row);
+        let n_keys = sequence.seqlen_k();
+        let o = product::<E, AlongDepth, AcrossDepth>(part, weights, v, n_keys, 1, |key| {
+            map.hides(key)
+        });
         store::<E>(part, sequence.queries(p, &p.o, head.head_idx), &o);
     }
 }

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! dL is the gradient of L, where there is one. Each formula is one kernel for any head_dim that is a multiple of 8, and
-//! any mask. Six of them are one tiled [`product`] with other operands; three go through [`rows`].
+//! any mask, block masks included. Six of them are one tiled [`product`] with other operands; three go through [`rows`].
 //!
 //! Grids cover the longest sequences that there may be. Where sequences have lengths of their own, blocks behind a sequence's end
 //! do nothing but clear its weights: see [`sequence`].

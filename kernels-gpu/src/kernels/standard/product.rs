@@ -194,11 +194,12 @@ struct Position {
     stage: u32,
 }
 
-/// The block's part of `Σ A · B` over `depth` and over `heads`.
+/// The block's part of `Σ A · B` over `depth` and over `heads`, but for those [`DEPTH`] of the depth that `skip` names by the first of
+/// them: what lies there is not even multiplied by 0.
 ///
 /// # Safety
 /// The launch is as [`config::product`] says. The operands' matrices lie in memory, their rows 16-byte aligned; all
-/// threads call with the same arguments.
+/// threads call with the same arguments. Where something is skipped there is one head.
 #[inline(always)]
 pub unsafe fn product<E: Element, A: Layout, B: Layout>(
     part: Part,
@@ -206,6 +207,7 @@ pub unsafe fn product<E: Element, A: Layout, B: Layout>(
     right: Operand,
     depth: u32,
     heads: u32,
+    skip: impl Fn(u32) -> bool,
 ) -> Product {
     let mut c = Product::zero();
     let steps = depth.div_ceil(DEPTH) * heads;
@@ -233,9 +235,11 @@ pub unsafe fn product<E: Element, A: Layout, B: Layout>(
                 load::<A, B>(part, &mut next, depth);
             }
             cp_async::cp_async_commit_group();
-            let (a, b) = tiles::<A, B>(stage);
-            let (a, b) = (A::left(a, part.warp_row()), B::right(b, part.warp_col()));
-            multiply_add::<E, _>(&mut c, a, b, DEPTH as usize / 16);
+            if !skip(i * DEPTH) {
+                let (a, b) = tiles::<A, B>(stage);
+                let (a, b) = (A::left(a, part.warp_row()), B::right(b, part.warp_col()));
+                multiply_add::<E, _>(&mut c, a, b, DEPTH as usize / 16);
+            }
             stage = next_stage(stage);
             i += 1;
         }

@@ -229,6 +229,7 @@ pub unsafe fn d_scores<E: Element>(p: &StandardParams) {
     };
     let (d_weights, weights) = (row.scores(p), row.weights(p));
     let (band, padded_k) = (row.sequence.band(p), row.sequence.padded_k(p));
+    let map = row.sequence.map_row(p, row.head_idx, row.q_idx);
     // SAFETY: as in `softmax`.
     unsafe {
         let delta = global::ld_global_f32(row.in_workspace(p, p.delta));
@@ -236,8 +237,9 @@ pub unsafe fn d_scores<E: Element>(p: &StandardParams) {
         while col < padded_k {
             let d_p = load_f32(d_weights + col * 4);
             let mut x = unpack::<E>(global::ld_global_x4(weights + col * 2));
+            let visible = map.visible(band, col as u32);
             for (i, (x, d_p)) in (0..).zip(x.iter_mut().zip(&d_p)) {
-                *x = if band.keep(row.q_idx, (col + i) as u32) {
+                *x = if visible.keep(row.q_idx, (col + i) as u32) {
                     *x * (d_p - delta)
                 } else {
                     0.0

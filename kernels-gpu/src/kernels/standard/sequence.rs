@@ -4,6 +4,7 @@
 
 use super::weights::weights_rows;
 use crate::attention::mask::{Band, Rows};
+use crate::kernels::blocks::MapRow;
 use crate::kernels::{bounds, lengths};
 use crate::params::{StandardParams, TensorView};
 use crate::ptx::spec;
@@ -82,6 +83,12 @@ impl Sequence {
         };
         // The bounds are asked for here: behind two ways ptxas would not know them.
         Band::new(self.q.len, self.k.len, window, bounds())
+    }
+
+    /// The row of the block mask's map that one of its queries has.
+    #[inline(always)]
+    pub(super) fn map_row(&self, p: &StandardParams, head_idx: u32, q_idx: u32) -> MapRow {
+        MapRow::new(&p.blocks, self.batch_q, head_idx, q_idx)
     }
 
     /// Its rows of a head of q, o or their gradients.

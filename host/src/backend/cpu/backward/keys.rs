@@ -7,6 +7,7 @@ use rayon::prelude::*;
 
 use super::differentiate::{Statistics, differentiate};
 use super::{BLOCK, Inputs, MAX_PANELS, RowStatistics};
+use crate::backend::cpu::blocks;
 use crate::backend::cpu::buffer::{Panel, Tile};
 use crate::backend::cpu::machine::Machine;
 use crate::backend::cpu::mask::hide_lanes_from_rows;
@@ -99,6 +100,7 @@ struct Block {
 /// One panel of keys.
 struct KeyPanel {
     first_key: usize,
+    n_keys: usize,
     k: Panel,
     v: Panel,
     d_k: Panel,
@@ -111,6 +113,7 @@ impl Workspace {
         let n_rows = BLOCK.max(lanes);
         let panel = || KeyPanel {
             first_key: 0,
+            n_keys: 0,
             k: Panel::new(depth, lanes),
             v: Panel::new(depth, lanes),
             d_k: Panel::new(depth, lanes),
@@ -131,31 +134,38 @@ impl Workspace {
     }
 
     fn run<T: Element>(&mut self, inputs: &Inputs<T>, rows: &RowStatistics, task: &mut Task<T>) {
-        let Location { sequence, head_k } = task.at;
+        let at = task.at;
+        let Location {
+            sequence, head_k, ..
+        } = at;
         let sizes = &sequence.sizes;
         let n_panels = task.d_k.len().div_ceil(self.machine.wide_lanes());
         self.load_keys(inputs, task);
         let q = inputs.q.head_rows(sequence.q, head_k, sizes.group_size);
         let d_o = inputs.d_o.head_rows(sequence.q, head_k, sizes.group_size);
-        let n_rows = sizes.end_row(task.first_key + task.d_k.len() - 1);
-        for first_row in (sizes.first_row(task.first_key)..n_rows).step_by(BLOCK) {
+        let of_task = at.rows(&(task.first_key..task.first_key + task.d_k.len()));
+        for first_row in of_task.clone().step_by(BLOCK) {
             self.block.first_row = first_row;
-            let end = n_rows.min(first_row + BLOCK);
-            q.load(first_row..end, &mut self.block.q);
-            d_o.load(first_row..end, &mut self.block.d_o);
-            for panel in &mut self.panels[..n_panels] {
-                let seeing = sizes.first_row(panel.first_key).max(first_row)..end;
-                if !seeing.is_empty() {
+            let block = first_row..of_task.end.min(first_row + BLOCK);
+            let panels = &mut self.panels[..n_panels];
+            let meets = |panel: &KeyPanel| at.rows_of_step(&mut block.clone(), &panel.keys());
+            if panels.iter().all(|panel| meets(panel).is_none()) {
+                continue;
+            }
+            q.load(block.clone(), &mut self.block.q);
+            d_o.load(block.clone(), &mut self.block.d_o);
+            for panel in panels {
+                let mut rest = block.clone();
+                while let Some((seeing, kind)) = at.rows_of_step(&mut rest, &panel.keys()) {
                     let scores = (&mut self.s, &mut self.d_p);
-                    let statistics = rows.of(task.at, seeing.clone());
-                    panel.step(
-                        &self.machine,
+                    let statistics = rows.of(at, seeing.clone());
+                    let step = Step {
                         sizes,
-                        &self.block,
-                        seeing,
+                        kind,
+                        rows: seeing,
                         statistics,
-                        scores,
-                    );
+                    };
+                    panel.step(&self.machine, &self.block, step, scores);
                 }
             }
         }
@@ -172,11 +182,14 @@ impl Workspace {
 
     /// Puts a run of keys into panels and clears their results.
     fn load_keys<T: Element>(&mut self, inputs: &Inputs<T>, task: &Task<T>) {
-        let Location { sequence, head_k } = task.at;
+        let Location {
+            sequence, head_k, ..
+        } = task.at;
         let per_panel = self.machine.wide_lanes();
         let runs = task.d_k.chunks(per_panel).enumerate();
         for (panel, (index, run)) in self.panels.iter_mut().zip(runs) {
             panel.first_key = task.first_key + index * per_panel;
+            panel.n_keys = run.len();
             let lanes = self.machine.lanes_for(run.len());
             let range = panel.first_key..panel.first_key + run.len();
             inputs
@@ -195,21 +208,40 @@ impl Workspace {
     }
 }
 
+/// Some rows of a block that a panel meets.
+struct Step<'a> {
+    sizes: &'a Sizes,
+    /// What the block mask says of them and the panel's keys.
+    kind: blocks::Block,
+    rows: Range<usize>,
+    statistics: Statistics<'a>,
+}
+
 impl KeyPanel {
+    fn keys(&self) -> Range<usize> {
+        self.first_key..self.first_key + self.n_keys
+    }
+
     /// Some rows of a block.
     fn step(
         &mut self,
         machine: &Machine,
-        sizes: &Sizes,
         block: &Block,
-        rows: Range<usize>,
-        statistics: Statistics,
+        step: Step,
         (s, d_p): (&mut Panel, &mut Panel),
     ) {
+        let Step {
+            sizes,
+            kind,
+            rows,
+            statistics,
+        } = step;
         let n_rows = rows.len();
         let in_tile = || rows.start - block.first_row..rows.end - block.first_row;
         machine.multiply_rows(&block.q, in_tile(), &self.k, s); // S = Q Kᵀ
-        hide_lanes_from_rows(sizes, s, self.first_key, rows.clone());
+        if kind == blocks::Block::ByMask {
+            hide_lanes_from_rows(sizes, s, self.first_key, rows.clone());
+        }
         machine.multiply_rows(&block.d_o, in_tile(), &self.v, d_p); // dP = dO Vᵀ
         differentiate(machine, sizes.softmax_scale, statistics, s, d_p, n_rows); // S ← P, dP ← dS
         machine.add_columns(&block.d_o, in_tile(), s, None, &mut self.d_v); // dV ← dV + dOᵀ P

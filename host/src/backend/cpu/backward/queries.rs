@@ -8,7 +8,6 @@ use super::differentiate::{Statistics, differentiate};
 use super::{BLOCK, Inputs, MAX_PANELS, RowStatistics};
 use crate::backend::cpu::buffer::{Panel, Tile};
 use crate::backend::cpu::machine::Machine;
-use crate::backend::cpu::mask::hide_keys_from_lanes;
 use crate::backend::cpu::rows::store_lanes;
 use crate::backend::cpu::sequences::Sequences;
 use crate::backend::cpu::sizes::{Location, Sizes};
@@ -116,15 +115,21 @@ impl Workspace {
     }
 
     fn run<T: Element>(&mut self, inputs: &Inputs<T>, rows: &RowStatistics, task: &mut Task<T>) {
-        let Location { sequence, head_k } = task.at;
+        let at = task.at;
+        let Location {
+            sequence, head_k, ..
+        } = at;
         let sizes = &sequence.sizes;
         let n_rows = task.d_q.len();
         let n_panels = n_rows.div_ceil(self.machine.wide_lanes());
         self.load_queries(inputs, rows, task);
-        let first_key = sizes.first_key(task.first_row) / BLOCK * BLOCK;
-        let n_keys = sizes.end_key(task.first_row + n_rows - 1);
-        for first_key in (first_key..n_keys).step_by(BLOCK) {
-            let block = first_key..n_keys.min(first_key + BLOCK);
+        let task_rows = task.first_row..task.first_row + n_rows;
+        let keys = at.keys(&task_rows, BLOCK);
+        for first_key in keys.clone().step_by(BLOCK) {
+            let block = first_key..keys.end.min(first_key + BLOCK);
+            if at.keys_of_step(&task_rows, &block).is_empty() {
+                continue;
+            }
             inputs
                 .k
                 .head_rows(sequence.k, head_k, 1)
@@ -134,12 +139,10 @@ impl Workspace {
                 .head_rows(sequence.k, head_k, 1)
                 .load(block.clone(), &mut self.v);
             for panel in &mut self.panels[..n_panels] {
-                let last_row = panel.first_row + panel.n_rows - 1;
-                let keys = first_key..sizes.end_key(last_row).min(block.end);
-                let hidden = keys.end <= sizes.first_key(panel.first_row);
-                if !keys.is_empty() && !hidden {
+                let keys = at.keys_of_step(&panel.rows(), &block);
+                if !keys.is_empty() {
                     let scores = (&mut self.s, &mut self.d_p);
-                    panel.step(&self.machine, sizes, keys, (&self.k, &self.v), scores);
+                    panel.step(&self.machine, at, keys, (&self.k, &self.v), scores);
                 }
             }
         }
@@ -156,7 +159,9 @@ impl Workspace {
         rows: &RowStatistics,
         task: &Task<T>,
     ) {
-        let Location { sequence, head_k } = task.at;
+        let Location {
+            sequence, head_k, ..
+        } = task.at;
         let sizes = &sequence.sizes;
         let per_panel = self.machine.wide_lanes();
         let q = inputs.q.head_rows(sequence.q, head_k, sizes.group_size);
@@ -183,24 +188,29 @@ impl Workspace {
 }
 
 impl QueryPanel {
+    fn rows(&self) -> Range<usize> {
+        self.first_row..self.first_row + self.n_rows
+    }
+
     /// One block of keys, which are rows 0.. of the tiles.
     fn step(
         &mut self,
         machine: &Machine,
-        sizes: &Sizes,
+        at: Location,
         keys: Range<usize>,
         (k, v): (&Tile, &Tile),
         (s, d_p): (&mut Panel, &mut Panel),
     ) {
         let n_keys = keys.len();
         machine.multiply_rows(k, 0..n_keys, &self.q, s); // S = K Qᵀ
-        hide_keys_from_lanes(sizes, s, self.first_row, keys);
+        at.hide_keys(s, &self.rows(), keys);
         machine.multiply_rows(v, 0..n_keys, &self.d_o, d_p); // dP = V dOᵀ
         let statistics = Statistics::PerLane {
             lse_log2: self.lse_log2.row(0),
             delta: self.delta.row(0),
         };
-        differentiate(machine, sizes.softmax_scale, statistics, s, d_p, n_keys); // S ← P, dP ← dS
+        let scale = at.sequence.sizes.softmax_scale;
+        differentiate(machine, scale, statistics, s, d_p, n_keys); // S ← P, dP ← dS
         machine.add_columns(k, 0..n_keys, d_p, None, &mut self.d_q); // dQ ← dQ + Kᵀ dS
     }
 }

@@ -5,7 +5,7 @@ use super::layout::{Keys, Layout, WorkTile, place};
 use super::pack_gqa::PackGqa;
 use crate::attention::batch_and_head;
 use crate::attention::mask::Band;
-use crate::config::{self, Footprint, TMA_SLOTS};
+use crate::config::{Footprint, TMA_SLOTS};
 use crate::kernels::band;
 use crate::kernels::forward::{LseRows, store_lse};
 use crate::kernels::lengths::band_of_sequence;
@@ -288,19 +288,12 @@ impl<'a> Consumer<'a> {
     /// The same under a block mask.
     #[inline(always)]
     fn mask_listed<T: Tiles>(&self, work: WorkTile, keys: Keys, s: &mut T::Scores) {
-        let listed_k = const { config::listed_block_k(T::FOOTPRINT.block_k) };
-        let end = keys.first + listed_k;
-        let seqlen_k = self.band.seqlen_k();
-        let end = if end < seqlen_k { end } else { seqlen_k };
         let seen = |query| {
             if keys.is_full {
-                return (0, end);
+                (0, self.band.seqlen_k())
+            } else {
+                (self.band.first_key(query), self.band.end_key(query))
             }
-            let own = self.band.end_key(query);
-            (
-                self.band.first_key(query),
-                if own < end { own } else { end },
-            )
         };
         self.mask_unseen::<T>(work, keys.first, seen, s);
     }

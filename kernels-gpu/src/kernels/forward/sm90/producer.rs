@@ -7,7 +7,7 @@ use crate::attention::lengths::ListedTile;
 use crate::attention::mask::{Rows, Work};
 use crate::attention::schedule::{self, ForwardTile};
 use crate::attention::{batch_and_head, divide};
-use crate::config::{self, TMA_SLOTS};
+use crate::config::TMA_SLOTS;
 use crate::kernels::block_list::List;
 use crate::kernels::{band, lengths};
 use crate::params::{BOX_COLUMNS, FORWARD_MAPS, ForwardMap, MAX_ROWS, Schedule, TmaForwardParams};
@@ -179,7 +179,6 @@ impl Producer<'_> {
     #[inline(always)]
     unsafe fn load_listed<T: Tiles>(&mut self, work: WorkTile, list: List, sees_none: bool) {
         let config = T::FOOTPRINT;
-        let listed_k = const { config::listed_block_k(T::FOOTPRINT.block_k) };
         let (batch_idx, head_idx) = batch_and_head(work.head, self.p.shape.heads_q);
         let kv_head_idx = divide(head_idx, self.p.shape.group_size);
         let keys_of = |idx: u32| {
@@ -192,7 +191,7 @@ impl Producer<'_> {
             // SAFETY: the list has been made, and has the block.
             let listed = unsafe { list.block(idx) };
             Keys {
-                first: listed.block * listed_k,
+                first: listed.block * config.block_k,
                 is_full: listed.is_full,
             }
         };
