@@ -8,6 +8,7 @@
 //! | [`padded`] | head_dims that kernels pad to their own, and those that only some kernels have |
 //! | [`wide`] | what only the CPU backend takes: other head_dims, f32, unaligned memory |
 //! | [`random`] | anything that the kernels take |
+//! | [`mod@blocks`] | block masks |
 //! | [`lengths`] | sequences of different lengths, packed and padded |
 //! | [`aimed`] | small sets, each case for one mistake: strides of 0, mispredictions, edges of blocks, stages used again |
 //! | [`compact`] | two sets of their own for the compact tiles of flash2's backward pass |
@@ -17,6 +18,7 @@
 //! | [`wide_tiles`] | a set of its own for the wide tiles of flash3's forward pass |
 
 pub mod aimed;
+pub mod blocks;
 pub mod compact;
 pub mod lengths;
 pub mod orders;
@@ -31,6 +33,7 @@ use ferroflash::{Dtype, Mask, Problem};
 
 pub use random::{random, runner};
 
+use crate::blocks::{self as of_blocks, Blocks};
 use crate::buffer::{ALIGNED, Arrangement};
 use crate::inputs::{ADVERSARIAL, Fill, LseGradient, Values};
 use crate::lengths::Lengths;
@@ -49,6 +52,8 @@ pub struct Case {
     pub softmax_scale: Option<f32>,
     /// Where the sequences' rows lie, where they are of different lengths; then `sizes` has their number and the longest ones.
     pub lengths: Option<Lengths>,
+    /// Block mask.
+    pub blocks: Option<Blocks>,
     /// What the numbers look like.
     pub fill: Fill,
     /// How every tensor lies in memory.
@@ -81,6 +86,7 @@ impl Case {
             mask,
             softmax_scale: None,
             lengths: None,
+            blocks: None,
             fill: Fill::Normal,
             arrangement: Arrangement::Bshd,
             lse_gradient: LseGradient::Absent,
@@ -107,21 +113,50 @@ impl Case {
             return self.values_of_lengths(lengths);
         }
         let sizes = self.sizes;
-        let values = Values::new(self.fill, sizes, self.dtype, self.seed)
+        let mut values = Values::new(self.fill, sizes, self.dtype, self.seed)
             .repeated(self.arrangement.repeats(), sizes);
+        if let Some(blocks) = &self.blocks {
+            values.spoil_keys(sizes, blocks.nobodys_keys(sizes));
+        }
         match self.lse_gradient {
             LseGradient::Absent => values,
             LseGradient::Given => {
-                let sees = |row| self.sees_a_key(row % sizes.seqlen_q);
+                let some_key = self.rows_that_see();
+                let sees = |row: usize| some_key[row];
                 values.with_d_lse(sizes, sees, self.seed)
             }
         }
     }
 
-    /// Whether the query sees a key.
-    fn sees_a_key(&self, i: usize) -> bool {
+    /// Whether each row, in the order of lse, sees a key.
+    fn rows_that_see(&self) -> Vec<bool> {
+        let Sizes {
+            batch,
+            seqlen_q,
+            seqlen_k,
+            heads_q,
+            ..
+        } = self.sizes;
         let visible = oracle::band(self.sizes, self.mask.window());
-        (0..self.sizes.seqlen_k).any(|j| visible(i, j))
+        let table = self.block_table();
+        let sees = |row: usize| {
+            let (b, h, i) = (
+                row / seqlen_q / heads_q,
+                row / seqlen_q % heads_q,
+                row % seqlen_q,
+            );
+            let block = |j| {
+                let of = |table: &of_blocks::Table| table.at(b, h, i, j);
+                table.as_ref().map_or(of_blocks::PARTIAL, of)
+            };
+            (0..seqlen_k).any(|j| oracle::keep(block(j), visible(i, j)))
+        };
+        (0..batch * heads_q * seqlen_q).map(sees).collect()
+    }
+
+    /// The map of its block mask.
+    pub fn block_table(&self) -> Option<of_blocks::Table> {
+        Some(self.blocks?.table(self.sizes, self.seed))
     }
 
     /// The library's view of it.
@@ -143,6 +178,10 @@ impl Case {
             .head_dim(head_dim)
             .mask(self.mask);
         let builder = self.of_lengths(builder);
+        let builder = match &self.blocks {
+            Some(blocks) => builder.block_mask(blocks.mask()),
+            None => builder,
+        };
         match self.softmax_scale {
             Some(scale) => builder.softmax_scale(scale).build(),
             None => builder.build(),
@@ -183,7 +222,7 @@ const HEADS: [(usize, usize, usize); 5] = [(1, 1, 1), (2, 2, 2), (1, 4, 2), (1, 
 /// in an order that follows no cycle of theirs, nor that of the suite's second runs.
 fn with_lse_gradients(mut cases: Vec<Case>) -> Vec<Case> {
     for (at, case) in cases.iter_mut().enumerate() {
-        let some_see_none = (0..case.sizes.seqlen_q).any(|i| !case.sees_a_key(i));
+        let some_see_none = case.rows_that_see().contains(&false);
         if some_see_none || (at as u32 + at.count_ones()).is_multiple_of(2) {
             case.lse_gradient = LseGradient::Given;
         }

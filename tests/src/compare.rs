@@ -267,6 +267,7 @@ mod tests {
             v,
             softmax_scale: 0.125,
             visible: &oracle::full,
+            block: None,
         };
         let output = oracle::forward(&inputs);
         let condition = oracle::condition(&inputs, &output, d_o, None);

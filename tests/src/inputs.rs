@@ -144,6 +144,18 @@ impl Values {
         self
     }
 
+    /// NaN in these keys and values of every batch entry and head.
+    pub fn spoil_keys(&mut self, sizes: Sizes, keys: std::ops::Range<usize>) {
+        let row_elems = sizes.heads_k * sizes.head_dim;
+        for array in [&mut self.k, &mut self.v] {
+            for (row, array) in array.chunks_exact_mut(row_elems.max(1)).enumerate() {
+                if keys.contains(&(row % sizes.seqlen_k)) {
+                    array.fill(f64::NAN);
+                }
+            }
+        }
+    }
+
     /// Turns normally distributed values into those of another fill.
     fn reshape(&mut self, fill: Fill, sizes: Sizes, rng: &mut StdRng) {
         let Values { q, k, v, d_o, .. } = self;

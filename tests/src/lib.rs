@@ -21,6 +21,7 @@ pub mod oracle;
 
 pub mod inputs;
 
+pub mod blocks;
 pub mod buffer;
 
 pub mod cases;

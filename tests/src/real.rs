@@ -208,6 +208,7 @@ mod tests {
                 v,
                 softmax_scale,
                 visible: &visible,
+                block: None,
             };
             let output = oracle::forward(&inputs);
             let gradients = oracle::backward(&inputs, d_o, None);

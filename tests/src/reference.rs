@@ -1,5 +1,6 @@
 //! What a case should give, by the oracle; and the comparison with what a device computed.
 
+use crate::blocks;
 use crate::buffer::Repeats;
 use crate::cases::Case;
 use crate::compare::{Closeness, Comparison, Errors};
@@ -28,6 +29,12 @@ pub fn with_inputs<R>(
     f: impl FnOnce(&Inputs) -> R,
 ) -> R {
     let visible = oracle::band(case.sizes, case.mask.window());
+    let table = case.block_table();
+    let at = |b, h, i, j| {
+        table
+            .as_ref()
+            .map_or(blocks::PARTIAL, |table| table.at(b, h, i, j))
+    };
     let Values { q, k, v, .. } = values;
     f(&Inputs {
         sizes: case.sizes,
@@ -36,6 +43,7 @@ pub fn with_inputs<R>(
         v,
         softmax_scale: softmax_scale.into(),
         visible: &visible,
+        block: Some(&at),
     })
 }
 
@@ -106,6 +114,7 @@ impl Reference {
                 v: &values.v[of_k.clone()],
                 softmax_scale: softmax_scale.into(),
                 visible: &visible,
+                block: None,
             };
             let d_o = &values.d_o[of_q.clone()];
             let d_lse = values.d_lse.as_ref().map(|d_lse| -> Vec<f64> {

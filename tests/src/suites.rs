@@ -63,6 +63,11 @@ macro_rules! suite {
             }
 
             #[test]
+            fn blocks() {
+                check(&SUBJECT, ALGORITHM, path!("blocks"), $crate::cases::blocks::all());
+            }
+
+            #[test]
             fn random() {
                 check_random(&SUBJECT, ALGORITHM, path!("random"));
             }

@@ -83,6 +83,8 @@ fn typed<T: Element>(
     given.seqused_q = seqused_q.as_ref().map(Into::into);
     given.seqused_k = seqused_k.as_ref().map(Into::into);
     given.leftpad_k = leftpad_k.as_ref().map(Into::into);
+    let table = case.block_table();
+    given.block_mask = table.as_ref().map(|table| (&table.bytes).into());
     let d_o = view(3)?;
     let d_lse = values.d_lse.as_deref().map(Rows::filled);
     let attention = Attention::new(device, problem)

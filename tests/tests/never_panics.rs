@@ -6,7 +6,7 @@ use ferroflash::error::{Error, ProblemError};
 use ferroflash::plan::{Algorithm, Backend, DeviceInfo, Plan, plan};
 use ferroflash::tensor::{Description, Place, VectorDescription};
 use ferroflash::validate::{self, Checked, Pass};
-use ferroflash::{Dtype, Layout, Mask, Order, Problem};
+use ferroflash::{BlockMask, Dtype, Layout, Mask, Order, Problem};
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
@@ -30,6 +30,18 @@ fn scale() -> impl Strategy<Value = Option<f32>> {
         1 => any::<f32>().prop_map(Some),
         1 => select(vec![0.0, -1.0, f32::NAN, f32::INFINITY, f32::MIN_POSITIVE]).prop_map(Some),
     ]
+}
+
+/// Most problems have none; of the others half have blocks of any size.
+fn block_mask() -> impl Strategy<Value = Option<BlockMask>> {
+    let usual = select(vec![128usize, 256, 384, 1 << 40]);
+    let side = prop_oneof![usual, size()];
+    let some = [side.clone(), side].prop_map(|[block_q, block_k]| BlockMask::new(block_q, block_k));
+    let each = (some, any::<[bool; 2]>()).prop_map(|(blocks, [batch, head])| {
+        let blocks = if batch { blocks.per_batch() } else { blocks };
+        if head { blocks.per_head() } else { blocks }
+    });
+    prop_oneof![5 => Just(None), 1 => each.prop_map(Some)]
 }
 
 /// `[batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim]`: half of them such as a kernel takes, half absurd.
@@ -65,11 +77,16 @@ prop_compose! {
         mask in select(vec![Mask::Full, Mask::Causal]),
         order in select(vec![Order::Deterministic, Order::Fastest]),
         scale in scale(),
+        blocks in block_mask(),
     ) -> Result<Problem, ProblemError> {
         let heads_k = if equal_heads { heads_q } else { heads_k };
         let builder = Problem::builder(dtype)
             .batch(batch).heads_q(heads_q).heads_k(heads_k).seqlen_q(seqlen_q).seqlen_k(seqlen_k).head_dim(head_dim)
             .mask(mask).order(order);
+        let builder = match blocks {
+            Some(blocks) => builder.block_mask(blocks),
+            None => builder,
+        };
         match scale {
             Some(scale) => builder.softmax_scale(scale).build(),
             None => builder.build(),

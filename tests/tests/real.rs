@@ -21,6 +21,7 @@ fn check(subject: &Subject, algorithm: Algorithm, orders: &[Order]) {
             mask: real.mask,
             softmax_scale: Some(real.softmax_scale),
             lengths: None,
+            blocks: None,
             fill: Fill::Normal,
             arrangement: Arrangement::Bshd,
             lse_gradient: LseGradient::Absent,

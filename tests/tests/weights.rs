@@ -1,5 +1,6 @@
 //! The weights that `standard` gives beside o and lse: softmax of the scores, each row 0 where it sees no key.
 
+use conformance::blocks::{Blocks, Each, Map};
 use conformance::cases::Case;
 use conformance::compare::{Comparison, Errors};
 use conformance::inputs::Values;
@@ -30,6 +31,11 @@ fn weights<T: Element>(subject: &Subject, case: &Case, values: &Values) -> Vec<f
         &Tensor::bshd(&k, problem.shape_k()).unwrap(),
         &Tensor::bshd(&v, problem.shape_k()).unwrap(),
     );
+    let table = case.block_table();
+    let inputs = match &table {
+        Some(table) => inputs.block_mask(&table.bytes),
+        None => inputs,
+    };
     let o = TensorMut::bshd(&mut o, problem.shape_q()).unwrap();
     let mut outputs =
         Outputs::new(o, &mut lse).weights(TensorMut::strided(&mut weights, layout).unwrap());
@@ -51,13 +57,23 @@ fn check(subject: &Subject) {
     if subject.is_absent() {
         return;
     }
-    for (dtype, mask, seqlen_q, seqlen_k) in [
-        (Dtype::Bf16, Mask::Full, 130, 65),
-        (Dtype::F16, Mask::Causal, 70, 133),
-        (Dtype::Bf16, Mask::Causal, 90, 30),
-        (Dtype::F16, Mask::Full, 3, 1),
+    let random = Blocks {
+        block_q: 128,
+        block_k: 128,
+        each: Each::BatchAndHead,
+        map: Map::Random,
+    };
+    for (dtype, mask, seqlen_q, seqlen_k, blocks) in [
+        (Dtype::Bf16, Mask::Full, 130, 65, None),
+        (Dtype::F16, Mask::Causal, 70, 133, None),
+        (Dtype::Bf16, Mask::Causal, 90, 30, None),
+        (Dtype::F16, Mask::Full, 3, 1, None),
+        (Dtype::Bf16, Mask::Causal, 270, 300, Some(random)),
     ] {
-        let case = Case::new(dtype, mask, 64, seqlen_q, seqlen_k).heads(2, 2, 1);
+        let case = Case {
+            blocks,
+            ..Case::new(dtype, mask, 64, seqlen_q, seqlen_k).heads(2, 2, 1)
+        };
         let values = Values::new(case.fill, case.sizes, dtype, case.seed);
         let actual = match dtype {
             Dtype::F16 => weights::<f16>(subject, &case, &values),

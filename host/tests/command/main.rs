@@ -1,6 +1,7 @@
 //! The command: what it prints and writes, and its exit codes.
 #![cfg(feature = "cli")]
 
+mod blocks;
 mod lengths;
 
 use std::path::{Path, PathBuf};

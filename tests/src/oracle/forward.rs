@@ -23,7 +23,7 @@ pub(super) fn weights(inputs: &Inputs, b: usize, h: usize, i: usize) -> Weights 
     let q_at = sizes.query(b, i, h);
     let q = &inputs.q[q_at..q_at + sizes.head_dim];
     let scores: Vec<(usize, f64)> = (0..sizes.seqlen_k)
-        .filter(|&j| (inputs.visible)(i, j))
+        .filter(|&j| inputs.sees(b, h, i, j))
         .map(|j| {
             let k_at = sizes.key(b, j, h);
             (

@@ -76,11 +76,29 @@ pub struct Inputs<'a> {
     pub v: &'a [f64],
     /// Factor of the scores.
     pub softmax_scale: f64,
-    /// Whether query `i` sees key `j`.
+    /// Whether query `i` sees key `j` by the mask.
     pub visible: &'a dyn Fn(usize, usize) -> bool,
+    /// What a block mask says of batch entry, head, query and key; see [`keep`].
+    pub block: Option<&'a dyn Fn(usize, usize, usize, usize) -> u8>,
+}
+
+/// Whether a pair is visible by the byte of its block and by the mask.
+pub fn keep(block: u8, by_mask: bool) -> bool {
+    match block {
+        0 => false,
+        1 => by_mask,
+        _ => true,
+    }
 }
 
 impl Inputs<'_> {
+    /// Whether query `i` of head `h` of a batch entry sees key `j`.
+    fn sees(&self, b: usize, h: usize, i: usize, j: usize) -> bool {
+        let by_mask = (self.visible)(i, j);
+        self.block
+            .map_or(by_mask, |block| keep(block(b, h, i, j), by_mask))
+    }
+
     /// The largest that a score can be: `max |q|·|k| · scale`.
     pub fn largest_score(&self) -> f64 {
         let longest = |rows: &[f64]| {

@@ -43,6 +43,8 @@ pub struct RunArguments {
     /// Tensors q, k, v and, for the backward pass, d_o: `[batch, seqlen, heads, head_dim]`, bf16, f16 or f32; beside d_o,
     /// if the loss depends on lse, d_lse: `[batch, heads_q, seqlen_q]`, f32. Sequences of different lengths: cu_seqlens_q and
     /// cu_seqlens_k beside packed tensors `[total, heads, head_dim]`, seqused_q, seqused_k and leftpad_k beside any, i32 or i64.
+    /// A block mask: block_mask, `[batch or 1, heads_q or 1, blocks of queries, blocks of keys]`, u8, with metadata block_q and block_k
+    /// (128 unless given).
     pub input: PathBuf,
     /// Where to write o, lse, d_q, d_k and d_v; an existing file is replaced when all is done.
     #[arg(long)]

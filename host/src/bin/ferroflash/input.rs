@@ -9,6 +9,7 @@ use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 
 use crate::arguments::Side;
+use crate::block_mask::{self, StoredMap};
 use crate::failure::Failure;
 use crate::lengths::{Lengths, VECTORS};
 
@@ -32,6 +33,8 @@ pub struct Input {
     pub d_lse: Option<Vec<f32>>,
     /// Where sequences of different lengths lie.
     pub lengths: Lengths,
+    /// Block mask.
+    pub block_mask: Option<StoredMap>,
     /// Stored results by name, as f32.
     pub expected: HashMap<&'static str, Vec<f32>>,
     /// The metadata as they stand in the file.
@@ -123,6 +126,7 @@ fn contents(tensors: &SafeTensors, metadata: HashMap<String, String>) -> Result<
         d_o,
         d_lse,
         lengths,
+        block_mask: block_mask::read(tensors, &metadata)?,
         expected,
         metadata,
         causal,

@@ -3,6 +3,7 @@
 
 mod arguments;
 mod bench;
+mod block_mask;
 mod compare;
 mod failure;
 mod info;

@@ -83,10 +83,23 @@ fn problem(arguments: &RunArguments, input: &Input) -> Result<Problem, Failure> 
     .mask(mask(causal, left, right))
     .order(arguments.order.into());
     let builder = of_lengths(builder, input);
-    Ok(match arguments.softmax_scale.or(input.softmax_scale) {
+    let builder = match &input.block_mask {
+        Some(map) => builder.block_mask(map.mask()),
+        None => builder,
+    };
+    let problem = match arguments.softmax_scale.or(input.softmax_scale) {
         Some(scale) => builder.softmax_scale(scale).build()?,
         None => builder.build()?,
-    })
+    };
+    if let Some(map) = &input.block_mask {
+        // Sizes of blocks that make no sense are the first thing to say.
+        ferroflash::validate::sizes(&problem)?;
+        map.fits(&problem).map_err(|what| Failure::Contents {
+            path: arguments.input.clone(),
+            what,
+        })?;
+    }
+    Ok(problem)
 }
 
 /// With the lengths that the file gives: packed sides, their number of sequences and their longest one.
@@ -111,8 +124,10 @@ fn of_lengths(builder: ProblemBuilder, input: &Input) -> ProblemBuilder {
 
 fn in_words(problem: &Problem) -> String {
     let mask = problem.mask();
+    let blocks = problem.block_mask();
+    let blocks = blocks.map_or(String::new(), |blocks| format!(", {blocks}"));
     format!(
-        "{} q {:?} k {:?}, {mask}, softmax_scale {}",
+        "{} q {:?} k {:?}, {mask}{blocks}, softmax_scale {}",
         problem.dtype(),
         problem.shape_q(),
         problem.shape_k(),
@@ -167,6 +182,10 @@ fn compute<T: Bytes>(
         &Tensor::bshd(&k, input.k.shape)?,
         &Tensor::bshd(&v, input.v.shape)?,
     ));
+    let inputs = match &input.block_mask {
+        Some(map) => map.put(inputs),
+        None => inputs,
+    };
 
     let mut done = Done {
         passes: Vec::new(),
@@ -177,7 +196,7 @@ fn compute<T: Bytes>(
         let o = TensorMut::bshd(&mut o, shape_q)?;
         attention.forward(&inputs, &mut Outputs::new(o, &mut lse))
     })?;
-    let device_ms = bench::device_ms(attention, &input.lengths, Pass::Forward)?;
+    let device_ms = device_ms(attention, input, Pass::Forward)?;
     let times = Times { wall_ms, device_ms };
     done.passes.push((Pass::Forward, ran, times));
     done.keep("o", &input.q.dims, &o);
@@ -201,7 +220,7 @@ fn compute<T: Bytes>(
             );
             attention.backward(&inputs, &saved, &of_output, &mut gradients)
         })?;
-        let device_ms = bench::device_ms(attention, &input.lengths, Pass::Backward)?;
+        let device_ms = device_ms(attention, input, Pass::Backward)?;
         let times = Times { wall_ms, device_ms };
         done.passes.push((Pass::Backward, ran, times));
         done.keep("d_q", &input.q.dims, &d_q);
@@ -209,6 +228,14 @@ fn compute<T: Bytes>(
         done.keep("d_v", &input.k.dims, &d_v);
     }
     Ok(done)
+}
+
+/// The time by the device's clock. With a block mask only that on the wall is measured.
+fn device_ms(attention: &Attention, input: &Input, pass: Pass) -> Result<Option<f64>, Failure> {
+    match input.block_mask {
+        Some(_) => Ok(None),
+        None => bench::device_ms(attention, &input.lengths, pass),
+    }
 }
 
 /// Runs once to warm up, then for a while; the median in milliseconds.
