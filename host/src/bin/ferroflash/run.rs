@@ -196,8 +196,10 @@ fn compute<T: Bytes>(
         let o = TensorMut::bshd(&mut o, shape_q)?;
         attention.forward(&inputs, &mut Outputs::new(o, &mut lse))
     })?;
-    let device_ms = device_ms(attention, input, Pass::Forward)?;
-    let times = Times { wall_ms, device_ms };
+    let times = Times {
+        wall_ms,
+        device_ms: device_ms(attention, input, Pass::Forward)?,
+    };
     done.passes.push((Pass::Forward, ran, times));
     done.keep("o", &input.q.dims, &o);
     done.keep("lse", &input::lse_shape(&input.q), &lse);
@@ -220,8 +222,10 @@ fn compute<T: Bytes>(
             );
             attention.backward(&inputs, &saved, &of_output, &mut gradients)
         })?;
-        let device_ms = device_ms(attention, input, Pass::Backward)?;
-        let times = Times { wall_ms, device_ms };
+        let times = Times {
+            wall_ms,
+            device_ms: device_ms(attention, input, Pass::Backward)?,
+        };
         done.passes.push((Pass::Backward, ran, times));
         done.keep("d_q", &input.q.dims, &d_q);
         done.keep("d_k", &input.k.dims, &d_k);
