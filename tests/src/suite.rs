@@ -331,25 +331,21 @@ fn check_fastest(
         .map_err(|failure| format!("in the fastest order: {failure}"))
 }
 
-/// Algorithms whose kernels take no block mask yet.
-const NO_BLOCK_MASKS: [Algorithm; 2] = [Algorithm::Flash2, Algorithm::Flash3];
-
 /// What each algorithm takes, said a second time so that a refusal too many is a failure.
 fn is_eligible(backend: Backend, algorithm: Algorithm, case: &Case) -> bool {
     let half = case.dtype != ferroflash::Dtype::F32;
     let empty = case.sizes.query_elems() == 0 && case.sizes.key_elems() == 0;
     let aligned = case.arrangement != Arrangement::Unaligned || empty;
     let repeats = case.arrangement.repeats() != Repeats::Nothing;
-    if case.blocks.is_some() && NO_BLOCK_MASKS.contains(&algorithm) {
-        return false;
-    }
+    // Above head_dim 128 flash3's blocks of keys do not divide those of a mask.
+    let divides = case.blocks.is_none() || case.sizes.head_dim <= 128;
     match (backend, algorithm) {
         (Backend::Cpu, Algorithm::Tiled) => true,
         (Backend::Cpu, _) => false,
         (_, Algorithm::Flash2) => half && aligned && [32, 64, 128].contains(&case.sizes.head_dim),
         // Tensor maps know no stride of 0.
         (_, Algorithm::Flash3) => {
-            half && aligned && !repeats && case.sizes.head_dim.is_multiple_of(8)
+            half && aligned && !repeats && divides && case.sizes.head_dim.is_multiple_of(8)
         }
         (_, Algorithm::Standard) => half && aligned && case.sizes.head_dim.is_multiple_of(8),
         _ => false,

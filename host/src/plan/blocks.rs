@@ -80,7 +80,7 @@ fn n_maps(checked: &Checked) -> u64 {
     batch as u64 * heads as u64
 }
 
-/// The kernel that makes the lists, and where these lie; `None` without a block mask, or where there is nothing to list.
+/// The kernel that makes the lists, and where these lie; `None` without a block mask.
 fn lists(
     checked: &Checked,
     tiles: u64,
@@ -90,7 +90,7 @@ fn lists(
     let Some([batch, heads, _, columns]) = checked.problem().block_mask_shape() else {
         return Ok(None);
     };
-    let Some(maker) = only_variant(Kind::BlockList).filter(|_| tiles > 0) else {
+    let Some(maker) = only_variant(Kind::BlockList) else {
         return Ok(None);
     };
     let places = [

@@ -196,10 +196,8 @@ fn compute<T: Bytes>(
         let o = TensorMut::bshd(&mut o, shape_q)?;
         attention.forward(&inputs, &mut Outputs::new(o, &mut lse))
     })?;
-    let times = Times {
-        wall_ms,
-        device_ms: device_ms(attention, input, Pass::Forward)?,
-    };
+    let device_ms = time_on_device(attention, input, Pass::Forward)?;
+    let times = Times { wall_ms, device_ms };
     done.passes.push((Pass::Forward, ran, times));
     done.keep("o", &input.q.dims, &o);
     done.keep("lse", &input::lse_shape(&input.q), &lse);
@@ -222,10 +220,8 @@ fn compute<T: Bytes>(
             );
             attention.backward(&inputs, &saved, &of_output, &mut gradients)
         })?;
-        let times = Times {
-            wall_ms,
-            device_ms: device_ms(attention, input, Pass::Backward)?,
-        };
+        let device_ms = time_on_device(attention, input, Pass::Backward)?;
+        let times = Times { wall_ms, device_ms };
         done.passes.push((Pass::Backward, ran, times));
         done.keep("d_q", &input.q.dims, &d_q);
         done.keep("d_k", &input.k.dims, &d_k);
@@ -235,7 +231,11 @@ fn compute<T: Bytes>(
 }
 
 /// The time by the device's clock. With a block mask only that on the wall is measured.
-fn device_ms(attention: &Attention, input: &Input, pass: Pass) -> Result<Option<f64>, Failure> {
+fn time_on_device(
+    attention: &Attention,
+    input: &Input,
+    pass: Pass,
+) -> Result<Option<f64>, Failure> {
     match input.block_mask {
         Some(_) => Ok(None),
         None => bench::device_ms(attention, &input.lengths, pass),

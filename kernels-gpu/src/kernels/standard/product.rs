@@ -194,7 +194,7 @@ struct Position {
     stage: u32,
 }
 
-/// The block's part of `Σ A · B` over `depth` and over `heads`, but for those [`DEPTH`] of the depth that `skip` names by the first of
+/// The block's part of `Σ A · B` over `depth` and over `heads`, but for those `DEPTH` of the depth that `skip` names by the first of
 /// them: what lies there is not even multiplied by 0.
 ///
 /// # Safety
