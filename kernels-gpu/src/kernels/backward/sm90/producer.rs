@@ -84,7 +84,7 @@ pub(super) unsafe fn produce<T: Tiles>(p: &BackwardParams, maps: u64, layout: La
             };
             let blocks = block_order::q_blocks(&band, tile.k_block, config.block_q, config.block_k);
             // Keys that no query sees: the `clear` kernel has written their gradients.
-            if band.bounds().left && blocks.n() == 0 {
+            if !spec::block_mask() && band.bounds().left && blocks.n() == 0 {
                 continue;
             }
             let order = BlockOrder::begin(band, tile, blocks, &schedule, p.shape.group_size);

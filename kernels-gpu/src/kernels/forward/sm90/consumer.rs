@@ -343,6 +343,10 @@ impl<'a> Consumer<'a> {
         let last = (block == 0) as u32;
         // SAFETY: the caller has waited for the last product with them.
         unsafe {
+            if spec::block_mask() {
+                // All lanes have read which keys the stage is for.
+                barrier::warp_sync();
+            }
             mbarrier::mbarrier_arrive_if(self.layout.k_ring.empty(k.stage), self.leads);
             mbarrier::mbarrier_arrive_if(self.layout.q_ring.empty(q.stage), self.leads & last);
         }
