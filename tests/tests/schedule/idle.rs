@@ -42,6 +42,7 @@ pub fn launch(problem: &Problem) -> Launch {
         },
         schedule: params.pass.schedule,
         n_shares: params.pass.n_shares,
+        n_larger_shares: params.pass.n_larger_shares,
         block_q: main.variant.footprint.block_q,
         block_k: main.variant.footprint.block_k,
         grid: main.grid,
