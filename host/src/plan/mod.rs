@@ -17,6 +17,7 @@ mod select;
 mod short;
 mod standard;
 mod tensor_map;
+mod time;
 mod views;
 pub mod workspace;
 
