@@ -219,6 +219,8 @@ pub struct BackwardParams {
     /// flash3: into how many shares the query heads of a KV head are divided; more than 1 with [`crate::spec::Constant::Shares`]. Each
     /// counts as a KV head in `shape` and `schedule`, with its own tiles of the same keys, and neighbours have the same keys.
     pub n_shares: u32,
+    /// How many shares of a KV head, the first ones, have one query head more than the others, which have `shape.group_size`.
+    pub n_larger_shares: u32,
     /// As in [`ForwardParams`].
     pub blocks: BlockLists,
 }

@@ -27,10 +27,12 @@ pub struct Cut {
     pub heads_q: u64,
     /// (batch, head) pairs of keys; shares of one count each.
     pub heads_k: u64,
-    /// Query heads that a tile of keys meets.
+    /// Query heads that a tile of keys meets; those of the larger shares meet one more.
     pub group_size: u64,
     /// Shares of the query heads of a KV head: tiles that have the same keys.
     pub n_shares: u64,
+    /// How many of them are larger.
+    pub n_larger_shares: u64,
 }
 
 impl Cut {
@@ -45,6 +47,7 @@ impl Cut {
             heads_k: (problem.batch() * problem.heads_k()) as u64,
             group_size: problem.group_size() as u64,
             n_shares: 1,
+            n_larger_shares: 0,
         }
     }
 
@@ -61,14 +64,20 @@ impl Cut {
         })
     }
 
-    /// The same with so many shares, which the query heads of a KV head can be divided into.
+    /// The same, of one share till now, in so many: not more than a KV head has query heads.
     pub fn in_shares(&self, n_shares: u64) -> Cut {
         Cut {
             heads_k: self.heads_k * n_shares,
             group_size: self.group_size / n_shares,
             n_shares,
+            n_larger_shares: self.group_size % n_shares,
             ..*self
         }
+    }
+
+    /// Query heads of the largest share.
+    pub fn most_heads(&self) -> u64 {
+        self.group_size + u64::from(self.n_larger_shares > 0)
     }
 
     /// Blocks of queries of a head.
@@ -218,6 +227,7 @@ pub fn params(
         scale: scale(checked),
         schedule,
         n_shares: cut.n_shares as u32,
+        n_larger_shares: cut.n_larger_shares as u32,
         ..Default::default()
     })
 }

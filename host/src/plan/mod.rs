@@ -18,6 +18,7 @@ mod select;
 mod short;
 mod standard;
 mod tensor_map;
+mod time;
 mod views;
 pub mod workspace;
 

@@ -1,12 +1,12 @@
 //! How many blocks a kernel gets and in which order they take the tiles. Choices of speed only: every choice gives the
 //! same results.
 
-use ferroflash_kernels::attention::block_order;
-use ferroflash_kernels::attention::mask::{Band, Work};
+use ferroflash_kernels::attention::mask::Work;
 use ferroflash_kernels::config::Footprint;
 use ferroflash_kernels::params::{FASTEST, ORDERED, SHIFTED, Schedule};
 
 use super::backward::Cut;
+use super::time::{time_in_a_band, time_in_a_list, time_shifted};
 use crate::plan::DeviceInfo;
 use crate::problem::{Order, Problem};
 
@@ -90,35 +90,57 @@ pub struct TmaBackward {
     pub cut: Cut,
     /// The order of the tiles.
     pub schedule: Schedule,
-    /// How long that takes by a model of it, in [`STEP`]s.
+    /// How long that takes by a model of it: see `time.rs`.
     pub time: u64,
 }
 
 /// The same of flash3: tiles go round in shifted order, or are claimed from a list in groups that fill the device well. Where query
 /// heads share keys and tiles are few, several tiles have the same keys.
 pub fn tma_backward(problem: &Problem, device: &DeviceInfo, footprint: &Footprint) -> TmaBackward {
-    /// Tiles of so many rounds fill the device well enough.
+    /// Without a mask, tiles of so many rounds fill the device well enough. Under one, shares also spare the L2 cache.
     const ENOUGH: u64 = 8;
-    /// Shares take memory, and the price of misses is known to about this: they pay where the time is less by more.
-    const GAIN_PERCENT: u64 = 6;
-    let mut best = tma_backward_in_shares(problem, device, footprint, 1);
-    let tiles = u64::from(best.cut.tiles).saturating_mul(best.cut.heads_k);
+    let one = tma_backward_in_shares(problem, device, footprint, 1);
+    let tiles = u64::from(one.cut.tiles).saturating_mul(one.cut.heads_k);
     let resident = u64::from(resident_blocks(device, footprint));
-    if tiles == 0 || tiles >= ENOUGH * resident {
-        return best;
+    let even_work = problem.work() == Work::Even;
+    if tiles == 0 || even_work && tiles >= ENOUGH * resident {
+        return one;
     }
-    let group_size = best.cut.group_size;
-    best.time -= best.time / 100 * GAIN_PERCENT;
-    for n_shares in (2..=group_size).filter(|&n| group_size.is_multiple_of(n)) {
-        let shared = tma_backward_in_shares(problem, device, footprint, n_shares);
-        if shared.time < best.time {
-            best = shared;
-        }
-    }
-    best
+    // Shares take memory, and the model has its errors: they pay where the time is less by more percent than this. Without a mask it has
+    // been held to fewer measurements, and to none of uneven shares.
+    let gain = if even_work { 6 } else { 3 };
+    let price = |planned: &TmaBackward| {
+        let percent = match planned.cut {
+            Cut { n_shares: 1, .. } => 100 - gain,
+            Cut {
+                n_larger_shares: 1..,
+                ..
+            } if even_work => 100 + gain,
+            _ => 100,
+        };
+        u128::from(planned.time) * percent
+    };
+    let group_size = one.cut.group_size;
+    let planned = numbers_of_shares(group_size)
+        .map(|n_shares| tma_backward_in_shares(problem, device, footprint, n_shares));
+    std::iter::once(one)
+        .chain(planned)
+        .min_by_key(price)
+        .unwrap_or(one)
 }
 
-/// The same with so many shares, which query heads can be divided into.
+/// Into how many shares so many query heads may be divided: for each size of the largest share the least number, ascending.
+pub fn numbers_of_shares(group_size: u64) -> impl Iterator<Item = u64> {
+    let mut last = 1;
+    (1..group_size).rev().filter_map(move |heads| {
+        let n_shares = group_size.div_ceil(heads);
+        let is_new = n_shares != last;
+        last = n_shares;
+        is_new.then_some(n_shares)
+    })
+}
+
+/// The same with so many shares: not more than a KV head has query heads.
 pub fn tma_backward_in_shares(
     problem: &Problem,
     device: &DeviceInfo,
@@ -173,19 +195,27 @@ pub fn tma_backward_in_shares(
     }
 }
 
-/// The same where sequences have lengths of their own: from a list, whose tiles are of one head of all sequences. As many heads lie side
-/// by side as the L2 cache keeps of the longest sequence: few tiles of the same head then run at a time, and follow one another
-/// closely. All heads at once, or half as many, are 3 to 10 % slower (H200, nine lengths of 16k tokens).
+/// The same where sequences have lengths of their own: from a list, whose tiles are of one head of all sequences. About as many heads
+/// lie side by side as let so many tiles of each run at a time that they follow one another closely; under a mask, where tiles
+/// are spread over the queries, as many as the L2 cache keeps of the longest sequence. H200, nine lengths of 16k tokens, TFLOP/s without a
+/// mask, and causal: at head_dim 128 521 and 496 with 2 heads, 541 and 517 with 4, 552 and 478 with 8; at head_dim 64 462 and 424 with 4,
+/// 479 and 425 with 8, 478 and 415 with 16.
 pub fn tma_backward_in_a_list(
     problem: &Problem,
     cut: &Cut,
     device: &DeviceInfo,
     footprint: &Footprint,
 ) -> Schedule {
+    /// Tiles of a head that run at a time.
+    const TOGETHER: u32 = 16;
     let schedule = backward(problem, cut, device, footprint);
-    let wanted = heads_in_l2(problem, cut).max(schedule.heads_per_group.into());
+    let wanted = match problem.work() {
+        Work::Even => u64::from(resident_blocks(device, footprint) / TOGETHER),
+        Work::Growing | Work::Shrinking => heads_in_l2(problem, cut),
+    };
+    let wanted = wanted.max(schedule.heads_per_group.into());
     Schedule {
-        heads_per_group: in_even_groups(schedule.heads.into(), wanted),
+        heads_per_group: in_full_groups(schedule.heads.into(), wanted),
         ..schedule
     }
 }
@@ -214,21 +244,24 @@ fn heads_in_l2(problem: &Problem, cut: &Cut) -> u64 {
 }
 
 /// Bytes of q, dO and the accumulator of dQ that tiles of a KV head read or add to; at least 1.
-fn head_bytes(problem: &Problem, cut: &Cut) -> u64 {
+pub(super) fn head_bytes(problem: &Problem, cut: &Cut) -> u64 {
     let row_bytes = (2 * problem.dtype().size_bytes() + 4) * problem.head_dim();
-    cut.group_size
+    cut.most_heads()
         .saturating_mul(problem.seqlen_q() as u64)
         .saturating_mul(row_bytes as u64)
         .max(1)
 }
+
+/// How much of these stays in the L2 cache: a little more than half shifted of heads of their own pass, which are fast: see [`heads_in_l2`].
+pub(super) const L2_BYTES: u64 = 36 << 20;
 
 /// Whether tiles of all heads lie side by side in a list: under a causal mask, where the L2 cache does not keep a single head. Few
 /// tiles of each head run then, of nearly the same length, and one after another closely, so that one in so many steps as there
 /// are tiles of a head misses. In groups most do: 72 to 97 % at 48k tokens and more, by the simulator of `tests/tests/schedule`.
 ///
 /// Tiles that meet several heads wait for longer ones at each further head, so there have to be more of them.
-fn streams_all_heads(problem: &Problem, cut: &Cut, resident: u32) -> bool {
-    let rounds = if cut.group_size == 1 { 7 } else { 12 };
+pub(super) fn streams_all_heads(problem: &Problem, cut: &Cut, resident: u32) -> bool {
+    let rounds = if cut.most_heads() == 1 { 7 } else { 12 };
     let (tiles, resident) = (u64::from(cut.tiles), u64::from(resident));
     let causal = problem.bounds().right && !problem.bounds().left;
     causal
@@ -279,116 +312,68 @@ fn in_even_groups(heads: u64, wanted: u64) -> u32 {
     heads.div_ceil(2 * pairs).max(1) as u32
 }
 
-/// Of a model of time: one block of queries.
-pub const STEP: u64 = 100;
-/// Beginning and end of a tile, while nothing is multiplied.
-const TILE_EDGES: u64 = 3 * STEP;
-/// To add dV and dK of a tile to those of another share.
-const SUM: u64 = 150;
-/// How much later a share has added to the same sums than the share before, where both end at once.
-const SUM_HAND_OVER: u64 = 185;
-/// Where q, dO and the accumulator of dQ do not stay in the L2 cache, a step takes so much longer (H200: 15 to 20).
-const MISS_PERCENT: u64 = 18;
-/// What waits cost where groups of heads do not fill the device well: 10 to 20, by the simulator.
-const ILL_GROUPS_PERCENT: u64 = 15;
-/// How much stays there: a little more than half shifted of heads of their own pass, which are fast: see [`heads_in_l2`].
-const L2_BYTES: u64 = 36 << 20;
-
-/// A tile's time beside its steps.
-fn edges(cut: &Cut) -> u64 {
-    TILE_EDGES + if cut.n_shares > 1 { SUM } else { 0 }
+/// So many heads of a group, or about as many, that an even number of groups lacks few heads, or none: those that are left over for a
+/// small last group leave much of the device idle. From three quarters of the wanted number up to twice as many; of equally good numbers the
+/// one whose ratio to it is the least.
+fn in_full_groups(heads: u64, wanted: u64) -> u32 {
+    let wanted = wanted.clamp(1, heads.div_ceil(2).max(1));
+    let sizes = (3 * wanted).div_ceil(4)..2 * wanted;
+    // Larger over smaller, in 64ths.
+    let ratio = |n: u64| 64 * n.max(wanted) / n.min(wanted);
+    let best = sizes.min_by_key(|&n| (lacking(heads, n), ratio(n)));
+    best.unwrap_or(wanted) as u32
 }
 
-/// How long the last one waits of shares of the same keys that begin and end together.
-fn wait_for_sums(cut: &Cut, schedule: &Schedule) -> u64 {
-    let kv_heads = (cut.heads_k / cut.n_shares).max(1);
-    let together = u64::from(schedule.heads_per_group).div_ceil(kv_heads);
-    SUM_HAND_OVER * together.min(cut.n_shares).saturating_sub(1)
-}
-
-/// Time until the last tile ends, in shifted order: groups of heads follow one another, and all tiles of a group are resident at
-/// once. Never, where they cannot be, or where they would not begin apart.
-///
-/// In shifted order tiles are spread over all query blocks of their heads. Where these are more than the L2 cache keeps, as they are
-/// where several query heads share keys, every step misses it. In a list tiles follow one another closely.
-fn time_shifted(problem: &Problem, cut: &Cut, shifted: &Schedule, resident: u32) -> u64 {
-    let together = block_order::tiles_per_ring(shifted);
-    let steps = cut.q_blocks().saturating_mul(cut.group_size);
-    if together > resident || u64::from(together) > steps {
-        return u64::MAX;
-    }
-    let groups = shifted.heads.div_ceil(shifted.heads_per_group);
-    let rounds = u64::from(groups) * u64::from(shifted.stride);
-    let time = rounds.saturating_mul(steps.saturating_mul(STEP).saturating_add(edges(cut)));
-    let bytes = head_bytes(problem, cut).saturating_mul(shifted.heads_per_group.into());
-    let misses = if bytes > L2_BYTES { MISS_PERCENT } else { 0 };
-    time.saturating_add(time.saturating_mul(misses) / 100)
-        .saturating_add(wait_for_sums(cut, shifted))
-}
-
-/// The same where they are claimed from a list: blocks are always busy, but for those that begin together. Each of these follows
-/// its left neighbour a step behind.
-fn time_in_a_list(cut: &Cut, list: &Schedule, resident: u32) -> u64 {
-    let steps = cut.q_blocks().saturating_mul(cut.group_size);
-    let tiles = u64::from(list.tiles) * u64::from(list.heads);
-    let rounds = tiles.div_ceil(resident.into());
-    let together = resident.div_ceil(list.heads_per_group).min(list.tiles);
-    let ramp = match list.order {
-        FASTEST => 0,
-        _ => u64::from(together.saturating_sub(1)),
-    };
-    rounds
-        .saturating_mul(steps.saturating_mul(STEP).saturating_add(edges(cut)))
-        .saturating_add(ramp * STEP)
-        .saturating_add(wait_for_sums(cut, list))
-}
-
-/// The same under a mask, where tiles differ in length: no less than the longest, and than the share of a block in all. Groups end
-/// with short tiles, or begin with long ones, so blocks end at about the same time.
-fn time_in_a_band(
-    problem: &Problem,
-    cut: &Cut,
-    list: &Schedule,
-    footprint: &Footprint,
-    resident: u32,
-) -> u64 {
-    let band = Band::new(
-        problem.seqlen_q() as u32,
-        problem.seqlen_k() as u32,
-        problem.window_of(problem.seqlen_q() as u32, problem.seqlen_k() as u32),
-        problem.bounds(),
-    );
-    // Tiles of equal lengths keep their distance in further rounds. These do not: some wait each time.
-    let edges = edges(cut) + wait_for_sums(cut, list) / 2;
-    let (mut all, mut longest) = (0_u64, 0_u64);
-    for tile in 0..list.tiles {
-        let blocks = block_order::q_blocks(&band, tile, footprint.block_q, footprint.block_k);
-        let steps = u64::from(blocks.n()).saturating_mul(cut.group_size);
-        if steps > 0 {
-            let time = steps.saturating_mul(STEP).saturating_add(edges);
-            all = all.saturating_add(time);
-            longest = longest.max(time);
-        }
-    }
-    let time = longest.max(all.saturating_mul(cut.heads_k).div_ceil(resident.into()));
-    let missed = if streams_all_heads(problem, cut, resident) {
-        cut.heads_k * 100 / u64::from(resident)
-    } else {
-        let bytes = head_bytes(problem, cut).saturating_mul(list.heads_per_group.into());
-        bytes.saturating_sub(L2_BYTES) / (bytes / 100).max(1)
-    };
-    // Groups that neither fill the device nearly once, nor several times, wait for each other.
-    let of_group = u64::from(list.heads_per_group) * u64::from(list.tiles);
-    let resident = u64::from(resident);
-    let ill = of_group < 2 * resident
-        && list.heads_per_group < list.heads
-        && !(7 * resident..=8 * resident + resident / 2).contains(&(8 * of_group));
-    let waits = if ill { ILL_GROUPS_PERCENT } else { 0 };
-    let percent = missed * MISS_PERCENT / 100 + waits;
-    time.saturating_add(time.saturating_mul(percent) / 100)
+/// How many heads more an even number of groups would have. Blocks are idle that long: of two groups one ascends and one descends, so
+/// that a block does a long tile and a short one.
+pub(super) fn lacking(heads: u64, of_group: u64) -> u64 {
+    heads.next_multiple_of(2 * of_group) - heads
 }
 
 /// Blocks that the device holds at once.
 pub fn resident_blocks(device: &DeviceInfo, footprint: &Footprint) -> u32 {
     device.n_sms.saturating_mul(footprint.blocks_per_sm).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_of_a_list_are_full_where_they_can_be() {
+        for (heads, wanted, expected) in [
+            // Measured: head_dim 128 and 64, under a causal mask and without one.
+            (16, 3, 4),
+            (16, 8, 8),
+            (32, 7, 8),
+            (32, 8, 8),
+            (28, 8, 7),
+            (12, 8, 6),
+            (12, 3, 3),
+            (71, 8, 9),
+            (71, 3, 3),
+            (5, 8, 3),
+            (3, 8, 2),
+            (3, 1, 1),
+            (1, 8, 1),
+            (0, 8, 1),
+        ] {
+            assert_eq!(
+                in_full_groups(heads, wanted),
+                expected,
+                "{wanted} of {heads}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_size_of_the_largest_share_comes_up_once() {
+        let of = |group_size| numbers_of_shares(group_size).collect::<Vec<_>>();
+        assert_eq!(of(1), []);
+        assert_eq!(of(2), [2]);
+        assert_eq!(of(7), [2, 3, 4, 7]);
+        assert_eq!(of(8), [2, 3, 4, 8]);
+        assert_eq!(of(71)[..5], [2, 3, 4, 5, 6]);
+        assert_eq!(of(71)[12..], [24, 36, 71]);
+    }
 }

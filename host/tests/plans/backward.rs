@@ -12,15 +12,17 @@ fn backward_causal() {
             Backward with flash3 on cuda
               problem   bf16 q [2, 4096, 32, 128] k [2, 4096, 8, 128] causal scale 0.088388346 Fastest
               launch    backward_delta_sm90a_bf16_d128 plain grid 4096 threads 256 shared 0
-                        tiles 32 heads 16 heads_per_group 4
-              launch    backward_sm90a_bf16_d128 right_bound grid 132 threads 384 shared 230848
-                        tiles 32 heads 16 heads_per_group 4
-              workspace 136331776 bytes
+                        tiles 32 heads 32 heads_per_group 4, 2 shares of a KV head
+              launch    backward_sm90a_bf16_d128 right_bound+shares grid 132 threads 384 shared 230848
+                        tiles 32 heads 32 heads_per_group 4, 2 shares of a KV head
+              workspace 203473408 bytes
                           lse_log2      at          256, 1048576 bytes
                           delta         at      1048832, 1048576 bytes
                           d_q_accum     at      2097408, 134217728 bytes
                           dq_semaphore  at    136315136, 16384 bytes
                           tile_counters at    136331520, 8 bytes
+                          dkv_accum     at    136331776, 67108864 bytes
+                          dkv_semaphore at    203440640, 32768 bytes
               standard attention would need 6442450944 bytes
               candidate flash3    chosen
               candidate flash2    could run; a faster one can too

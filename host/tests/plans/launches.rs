@@ -201,7 +201,7 @@ fn pass_params(plan: &Plan, address: impl Fn(Argument) -> u64) -> Vec<BackwardPa
 fn workspace_pieces_are_bound_after_one_another() {
     let shared_keys = || llama_like().heads_k(1);
     for (algorithm, problem, in_shares) in [
-        (Algorithm::Flash3, llama_like(), false),
+        (Algorithm::Flash3, llama_like().heads_k(32), false),
         (Algorithm::Flash2, llama_like(), false),
         (Algorithm::Flash3, shared_keys(), true),
         (Algorithm::Flash2, shared_keys(), false),

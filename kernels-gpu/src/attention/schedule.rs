@@ -148,10 +148,68 @@ pub fn backward_in_shares(
     }
 }
 
+/// Neighbouring query heads, which a tile of keys meets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueryHeads {
+    /// The first one.
+    pub first: u32,
+    /// How many.
+    pub n: u32,
+}
+
+/// How the query heads of a KV head are divided into shares. These differ by one head at most: larger ones come first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shares {
+    /// How many.
+    pub n: u32,
+    /// How many of them have a head more than the others; fewer than all.
+    pub n_larger: u32,
+    /// Query heads of the others; at least 1.
+    pub heads: u32,
+}
+
+impl Shares {
+    /// The query heads of the share `head`: shares of all KV heads are counted, as in [`BackwardTile::head`].
+    #[inline(always)]
+    pub fn query_heads(&self, head: u32) -> QueryHeads {
+        let kv_head = divide(head, self.n);
+        let share = head - kv_head * self.n;
+        let before = if share < self.n_larger {
+            share
+        } else {
+            self.n_larger
+        };
+        QueryHeads {
+            first: head * self.heads + kv_head * self.n_larger + before,
+            n: self.heads + (share < self.n_larger) as u32,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::collections::HashSet;
+
+    #[test]
+    fn shares_follow_one_another_and_differ_by_one_head_at_most() {
+        for (n, heads) in (1..9).flat_map(|n| (1..5).map(move |heads| (n, heads))) {
+            for n_larger in 0..n {
+                let shares = Shares { n, n_larger, heads };
+                let group_size = n * heads + n_larger;
+                let mut next = 0;
+                for head in 0..3 * n {
+                    let QueryHeads { first, n: of_share } = shares.query_heads(head);
+                    assert_eq!(first, next, "{shares:?}");
+                    assert!(of_share == heads || of_share == heads + 1, "{shares:?}");
+                    next += of_share;
+                    if (head + 1) % n == 0 {
+                        assert_eq!(next, (head + 1) / n * group_size, "{shares:?}");
+                    }
+                }
+            }
+        }
+    }
 
     const WORKS: [Work; 3] = [Work::Even, Work::Growing, Work::Shrinking];
 

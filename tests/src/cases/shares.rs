@@ -9,30 +9,39 @@ use crate::buffer::ALIGNED;
 /// SMs of the device that the sets are for.
 pub const N_SMS: u32 = 8;
 
-/// `(head_dim, seqlen_q, seqlen_k, (batch, heads_q, heads_k), shares)`: each of the kernels' tiles; shares of one query head, and of
-/// several; one KV head, and several.
+/// `(head_dim, seqlen_q, seqlen_k, (batch, heads_q, heads_k), shares)`: each of the kernels' tiles; shares of one query head, of
+/// several, and of which some have one more; one KV head, and several.
 type Sizes = (usize, usize, usize, (usize, usize, usize), u32);
 
 /// Tiles in shifted order, in several groups, and in lists.
-const FULL: [Sizes; 5] = [
+const FULL: [Sizes; 8] = [
     (64, 600, 120, (1, 8, 1), 8),
     (64, 400, 120, (2, 4, 1), 4),
     (128, 300, 100, (1, 6, 1), 6),
     (96, 330, 120, (1, 6, 2), 3),
     (128, 1030, 70, (1, 2, 1), 2),
+    (64, 150, 300, (1, 7, 1), 2),
+    (128, 150, 120, (1, 14, 2), 4),
+    (192, 150, 200, (1, 7, 1), 2),
 ];
 
 /// Groups of heads in alternately ascending and descending order; more keys than queries, and fewer.
-const CAUSAL: [Sizes; 3] = [
-    (128, 300, 300, (1, 4, 1), 4),
+const CAUSAL: [Sizes; 8] = [
+    (128, 300, 300, (1, 4, 1), 2),
     (192, 250, 64, (1, 4, 1), 4),
     (256, 200, 60, (1, 4, 2), 2),
+    (64, 250, 120, (2, 7, 1), 4),
+    (128, 250, 60, (2, 7, 1), 3),
+    (128, 150, 200, (1, 5, 1), 3),
+    (128, 150, 200, (1, 10, 2), 2),
+    (192, 150, 120, (1, 11, 1), 4),
 ];
 
 /// Keys that no query sees are nobody's.
-const WINDOWS: [(Mask, Sizes); 2] = [
-    (window(Some(100), Some(0)), (128, 300, 300, (1, 4, 1), 4)),
+const WINDOWS: [(Mask, Sizes); 3] = [
+    (window(Some(100), Some(0)), (128, 300, 300, (1, 4, 1), 2)),
     (window(Some(150), None), (64, 500, 300, (1, 4, 1), 2)),
+    (window(Some(100), Some(0)), (128, 150, 300, (1, 5, 1), 2)),
 ];
 
 const fn window(left: Option<usize>, right: Option<usize>) -> Mask {

@@ -97,6 +97,7 @@ fn hold_backward(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
         let group = schedule.tiles / schedule.stride * schedule.heads_per_group;
         let unmasked = Spec::PLAIN.with(Constant::Shares);
         assert!(group <= launch.grid && [Spec::PLAIN, unmasked].contains(&launch.spec));
+        assert_eq!(params.n_larger_shares, 0, "shifted tiles are of one length");
     }
     for work in [Work::Even, Work::Growing, Work::Shrinking] {
         let tiles = (0..n_tiles).map(|tile_idx| schedule::backward(schedule, work, tile_idx));

@@ -42,6 +42,7 @@ pub fn launch(problem: &Problem) -> Launch {
         },
         schedule: params.pass.schedule,
         n_shares: params.pass.n_shares,
+        n_larger_shares: params.pass.n_larger_shares,
         block_q: main.variant.footprint.block_q,
         block_k: main.variant.footprint.block_k,
         grid: main.grid,
@@ -218,7 +219,7 @@ fn table() {
         Causal       128  12800      1  16/16    100             list    6.4    6.4        -      4.9       2
         Causal       128  17920      1  16/16    140             list    2.3    2.3        -      2.3       1
         Causal       128  25600      1  16/16    200             list    4.0    4.0        -      2.5       1
-        Causal       128   4096      2   32/8     32             list    2.2    2.2        -      2.2      49
+        Causal       128   4096      2   32/8     32             list    6.4    6.4        -      6.4       6
         Causal        64    512     32  32/32      4             list   54.2   54.2        -     54.1      40
         Causal        64   2048      8  32/32     16             list   26.3   26.3        -     25.9      12
         Causal        64   8192      2  32/32     64             list   13.7   13.7        -      8.4       3

@@ -6,7 +6,7 @@ use std::collections::{BinaryHeap, HashMap};
 
 use ferroflash_kernels::attention::block_order::{self, BlockOrder};
 use ferroflash_kernels::attention::mask::{Band, Bounds};
-use ferroflash_kernels::attention::schedule::{self, BackwardTile};
+use ferroflash_kernels::attention::schedule::{self, BackwardTile, QueryHeads, Shares};
 use ferroflash_kernels::params::{FASTEST, SHIFTED, Schedule, Shape, Window};
 
 /// What is launched.
@@ -18,6 +18,8 @@ pub struct Launch {
     pub schedule: Schedule,
     /// Shares of the query heads of a KV head; each is a KV head of `shape`.
     pub n_shares: u32,
+    /// How many of them have a query head more than the others.
+    pub n_larger_shares: u32,
     pub block_q: u32,
     pub block_k: u32,
     /// Number of blocks.
@@ -56,7 +58,6 @@ impl Launch {
     /// Every tile with its steps, in the order in which tiles are claimed; without those that no query sees.
     pub fn ways(&self) -> Vec<Way> {
         let Launch {
-            shape,
             schedule,
             block_q,
             block_k,
@@ -74,7 +75,8 @@ impl Launch {
             if blocks.n() == 0 {
                 return None;
             }
-            let mut order = BlockOrder::begin(band, tile, blocks, schedule, shape.group_size);
+            let group_size = self.query_heads(tile.head).n;
+            let mut order = BlockOrder::begin(band, tile, blocks, schedule, group_size);
             let n_steps = order.steps();
             let step = |_| {
                 let step = Step {
@@ -93,6 +95,16 @@ impl Launch {
             .collect()
     }
 
+    /// The query heads that tiles of a share meet.
+    pub fn query_heads(&self, head: u32) -> QueryHeads {
+        let shares = Shares {
+            n: self.n_shares,
+            n_larger: self.n_larger_shares,
+            heads: self.shape.group_size,
+        };
+        shares.query_heads(head)
+    }
+
     /// The same problem, of so many query and KV heads, in so many shares and another order.
     pub fn in_shares(&self, heads: (usize, usize), n_shares: u32, schedule: Schedule) -> Launch {
         let heads_k = heads.1 as u32 * n_shares;
@@ -104,6 +116,7 @@ impl Launch {
             },
             schedule,
             n_shares,
+            n_larger_shares: (heads.0 / heads.1) as u32 % n_shares,
             grid: self.resident,
             ..*self
         }
@@ -112,7 +125,7 @@ impl Launch {
     /// The number of a block of dQ among those of all heads.
     fn block_of_d_q(&self, way: &Way, step: Step) -> u32 {
         let blocks = self.shape.seqlen_q.div_ceil(self.block_q).max(1);
-        (way.tile.head * self.shape.group_size + step.head) * blocks + step.block
+        (self.query_heads(way.tile.head).first + step.head) * blocks + step.block
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::layout::Layout;
 use super::steps::Steps;
-use super::work::{Work, WorkTile, kv_head};
+use super::work::{Work, WorkTile, kv_head, query_heads};
 use super::{Tiles, d_q};
 use crate::attention::batch_and_head;
 use crate::attention::block_order::{self, BlockOrder};
@@ -87,7 +87,8 @@ pub(super) unsafe fn produce<T: Tiles>(p: &BackwardParams, maps: u64, layout: La
             if !spec::block_mask() && band.bounds().left && blocks.n() == 0 {
                 continue;
             }
-            let order = BlockOrder::begin(band, tile, blocks, &schedule, p.shape.group_size);
+            let group_size = query_heads(p, tile.head).n;
+            let order = BlockOrder::begin(band, tile, blocks, &schedule, group_size);
             let steps = Steps::begin(p, tile, order);
             let work = WorkTile {
                 tile,
@@ -190,6 +191,7 @@ impl Producer<'_> {
         let config = T::FOOTPRINT;
         let (p, layout) = (self.p, self.layout);
         let (batch_idx, kv_head_idx) = batch_and_head(work.tile.head, p.shape.heads_k);
+        let first_head = query_heads(p, kv_head_idx).first;
         let keys = [
             0,
             work.tile.k_block * config.block_k,
@@ -205,7 +207,7 @@ impl Producer<'_> {
         unsafe {
             while left > 0 {
                 let at = Ring::at(STAGES, self.step);
-                let head_idx = kv_head_idx * p.shape.group_size + steps.head();
+                let head_idx = first_head + steps.head();
                 let first = steps.block() * config.block_q;
                 let statistics = self.statistics::<T>(n, batch_idx, head_idx, first);
                 let queries = [0, first, head_idx, batch_idx];

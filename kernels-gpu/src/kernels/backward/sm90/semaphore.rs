@@ -8,7 +8,7 @@ use super::Tiles;
 use super::layout::{DqSlot, Layout};
 use super::steps::Steps;
 use super::sums;
-use super::work::WorkTile;
+use super::work::{WorkTile, query_heads};
 use crate::attention::batch_and_head;
 use crate::attention::block_order::{self, BlockOrder};
 use crate::attention::lengths::ListedTile;
@@ -82,7 +82,8 @@ unsafe fn serve_tile<T: Tiles>(
     let config = T::FOOTPRINT;
     let q_blocks = p.padded_q as u32 / config.block_q;
     let (batch_idx, kv_head_idx) = batch_and_head(work.tile.head, p.shape.heads_k);
-    let head = batch_idx * p.shape.heads_q + kv_head_idx * p.shape.group_size;
+    let heads = query_heads(p, kv_head_idx);
+    let head = batch_idx * p.shape.heads_q + heads.first;
     let first_block = head * q_blocks + q_blocks_before;
     let blocks = block_order::q_blocks(&band, work.tile.k_block, config.block_q, config.block_k);
     let schedule = Schedule {
@@ -94,7 +95,7 @@ unsafe fn serve_tile<T: Tiles>(
         },
         ..p.schedule
     };
-    let order = BlockOrder::begin(band, work.tile, blocks, &schedule, p.shape.group_size);
+    let order = BlockOrder::begin(band, work.tile, blocks, &schedule, heads.n);
     let mut left = work.steps;
     // SAFETY: slots are written when they are empty. Tiles that are waited for run: they were claimed earlier, or are in the
     // same shifted order, whose tiles all run at once.

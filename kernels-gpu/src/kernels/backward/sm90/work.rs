@@ -1,7 +1,7 @@
 //! What a block of threads does next, as its producer tells the other roles.
 
 use crate::attention::divide;
-use crate::attention::schedule::{BackwardTile, Direction};
+use crate::attention::schedule::{BackwardTile, Direction, QueryHeads, Shares};
 use crate::params::BackwardParams;
 use crate::ptx::spec;
 
@@ -20,6 +20,25 @@ pub(super) fn kv_head(p: &BackwardParams, head_idx: u32) -> u32 {
         divide(head_idx, p.n_shares)
     } else {
         head_idx
+    }
+}
+
+/// The query heads that a tile of this KV head, or of this share of one, meets.
+#[inline(always)]
+pub(super) fn query_heads(p: &BackwardParams, head_idx: u32) -> QueryHeads {
+    let heads = p.shape.group_size;
+    if spec::shares() {
+        let shares = Shares {
+            n: p.n_shares,
+            n_larger: p.n_larger_shares,
+            heads,
+        };
+        shares.query_heads(head_idx)
+    } else {
+        QueryHeads {
+            first: head_idx * heads,
+            n: heads,
+        }
     }
 }
 
