@@ -85,7 +85,8 @@ impl BlockOrder {
             head: 0,
             block: match tile.direction {
                 Direction::Up => blocks.first,
-                Direction::Down => blocks.end - 1,
+                // Without blocks there is no first step; a block mask has steps of its own.
+                Direction::Down => blocks.end.wrapping_sub(1),
             },
         };
         if schedule.order == SHIFTED {

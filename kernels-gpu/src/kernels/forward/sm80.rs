@@ -4,6 +4,7 @@
 //! block both publishes what has arrived and says that the other stage may be overwritten.
 
 use super::{LseRows, store_lse};
+use crate::attention::block_mask::ListedBlock;
 use crate::attention::mask::{Band, Rows, Work};
 use crate::attention::schedule::{self, ForwardTile};
 use crate::attention::{batch_and_head, divide};
@@ -137,12 +138,44 @@ pub unsafe fn forward<E: Element, T: Tiles>(p: &ForwardParams) {
 
     // SAFETY: the plan's grid covers each tile once; its tensors lie where the parameters say.
     unsafe {
+        if spec::block_mask() {
+            // Nothing in common with the other way, or ptxas would hold it in registers there.
+            let thread = special::opaque(thread);
+            let block = Block {
+                team: Team {
+                    thread,
+                    ..block.team
+                },
+                warp_row: thread / 32 * WARP_ROWS,
+                ..block
+            };
+            let (batch_idx, head_idx) = batch_and_head(tile.head, p.shape.heads_q);
+            let list = p.blocks.list(batch_idx, head_idx, tile.q_block);
+            copy::load::<BoundsChecked>(block.q_tile, q, first, config.block_q, block.team);
+            let (output, sums) = attend_listed::<E, T>(&block, p, list);
+            store::<E, T>(&block, o, lse, tile.head, &output, sums);
+            return;
+        }
         copy::load::<BoundsChecked>(block.q_tile, q, first, config.block_q, block.team);
-        let (output, sums) = attend::<E, T>(&block, p, tile);
-        // A warp reads no rows of Q but its own, so they may become its rows of O.
-        let (row, tile_row) = (first + block.warp_row, block.warp_row);
-        copy::store_through::<E, T::Output>(o, row, block.q_tile, tile_row, &output);
-        let head = tile.head;
+        let (output, sums) = attend::<E, T>(&block, p);
+        store::<E, T>(&block, o, lse, tile.head, &output, sums);
+    }
+}
+
+/// O and L of the tile, to memory.
+#[inline(always)]
+unsafe fn store<E: Element, T: Tiles>(
+    block: &Block,
+    o: GlobalRows,
+    lse: LseRows,
+    head: u32,
+    output: &T::Output,
+    sums: RowValues,
+) {
+    // SAFETY: as `forward`. A warp reads no rows of Q but its own, so they may become its rows of O.
+    unsafe {
+        let (row, tile_row) = (block.queries.first + block.warp_row, block.warp_row);
+        copy::store_through::<E, T::Output>(o, row, block.q_tile, tile_row, output);
         store_lse::<T::Output>(lse, row, sums, move |row| (head, row));
     }
 }
@@ -211,24 +244,13 @@ unsafe fn place(p: &ForwardParams) -> Option<Place> {
 
 /// The loop over KV blocks, from the last one down: edge blocks, the full ones, edge blocks again where a window ends.
 #[inline(always)]
-unsafe fn attend<E: Element, T: Tiles>(
-    block: &Block,
-    p: &ForwardParams,
-    tile: ForwardTile,
-) -> (T::Output, RowValues) {
+unsafe fn attend<E: Element, T: Tiles>(block: &Block, p: &ForwardParams) -> (T::Output, RowValues) {
     let config = const { config::forward(T::HEAD_DIM) };
     let mut o = T::Output::zero();
     let mut softmax = OnlineSoftmax::new(p.scale.scale_log2);
     let blocks = block.band.kv_blocks(block.queries, config.block_k);
     // SAFETY: as `forward`; the loads are those of blocks that exist, and each is waited for by the step that uses it.
     unsafe {
-        if spec::block_mask() {
-            let (batch_idx, head_idx) = batch_and_head(tile.head, p.shape.heads_q);
-            let list = p.blocks.list(batch_idx, head_idx, tile.q_block);
-            attend_listed::<E, T>(block, list, &mut softmax, &mut o);
-            let lse = softmax.finish(&mut o);
-            return (o, lse);
-        }
         if blocks.end > blocks.first {
             load_kv::<T, BoundsChecked>(block, blocks.end - 1, blocks.end - 1);
         }
@@ -267,31 +289,22 @@ unsafe fn await_copies_of_q() {
 #[inline(always)]
 unsafe fn attend_listed<E: Element, T: Tiles>(
     block: &Block,
+    p: &ForwardParams,
     list: List,
-    softmax: &mut OnlineSoftmax,
-    o: &mut T::Output,
-) {
+) -> (T::Output, RowValues) {
     let block_k = const { config::forward(T::HEAD_DIM).block_k };
-    // Opaque: what both ways have in common would be worked out before them, and held in registers.
-    let thread = special::opaque(block.team.thread);
-    let block = &Block {
-        team: Team {
-            thread,
-            ..block.team
-        },
-        warp_row: thread / 32 * WARP_ROWS,
-        ..*block
-    };
+    let mut o = T::Output::zero();
+    let mut softmax = OnlineSoftmax::new(p.scale.scale_log2);
     // SAFETY: as `attend`; the list has the blocks.
     unsafe {
         let mut left = list.len();
-        if left == 0 {
-            cp_async::cp_async_commit_group();
+        let mut listed = ListedBlock::default();
+        if left > 0 {
+            listed = list.block(left - 1);
+            load_kv::<T, BoundsChecked>(block, left - 1, listed.block);
+        } else {
             await_copies_of_q();
-            return;
         }
-        let mut listed = list.block(left - 1);
-        load_kv::<T, BoundsChecked>(block, left - 1, listed.block);
         cp_async::cp_async_commit_group();
         while left > 0 {
             left -= 1;
@@ -322,9 +335,11 @@ unsafe fn attend_listed<E: Element, T: Tiles>(
                     }
                 });
             }
-            add_values::<E, T>(block, left, s, softmax, o);
+            add_values::<E, T>(block, left, s, &mut softmax, &mut o);
             listed = next;
         }
+        let lse = softmax.finish(&mut o);
+        (o, lse)
     }
 }
 
