@@ -66,9 +66,11 @@ impl Variant {
     ///
     /// In flash3's backward pass with lengths, semaphore warps and, for fp16 at head_dim 64, consumers keep some words in local memory;
     /// with shares, the end of a tile does. At head_dim 128 with a right bound consumers keep one word there, written once. Kernels
-    /// without these constants have none of it.
+    /// without these constants have none of it. Under a block mask flash2's backward pass looks each step up in the lists, with words for
+    /// that in local memory at head_dim 128.
     pub const fn spill_bytes(&self, spec: Spec) -> u32 {
         let most = match (self.kind, self.head_dim) {
+            (Kind::Backward, Some(128)) if spec.has(Constant::BlockMask) => 260,
             (Kind::TmaBackward, Some(64)) if spec.has(Constant::Lengths) => 112,
             (Kind::TmaBackward, Some(64)) if spec.has(Constant::Shares) => 8,
             (Kind::TmaBackward, Some(128)) if spec.has(Constant::Lengths) => 16,

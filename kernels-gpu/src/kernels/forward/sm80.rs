@@ -258,31 +258,24 @@ unsafe fn attend<E: Element, T: Tiles>(block: &Block, p: &ForwardParams) -> (T::
         let mut j = blocks.end;
         while j > blocks.full_end {
             j -= 1;
-            band_step::<E, T, BoundsChecked>(block, blocks.first, j, &mut softmax, &mut o);
+            step::<E, T, BoundsChecked>(block, blocks.first, j, &mut softmax, &mut o);
         }
         while j > blocks.full_first {
             j -= 1;
-            band_step::<E, T, Whole>(block, blocks.first, j, &mut softmax, &mut o);
+            step::<E, T, Whole>(block, blocks.first, j, &mut softmax, &mut o);
         }
         while block.band.bounds().left && j > blocks.first {
             j -= 1;
-            band_step::<E, T, BoundsChecked>(block, blocks.first, j, &mut softmax, &mut o);
+            step::<E, T, BoundsChecked>(block, blocks.first, j, &mut softmax, &mut o);
         }
         if blocks.end == blocks.first {
-            await_copies_of_q();
+            // No step has waited for the copies of Q, over which O is about to be written.
+            cp_async::cp_async_wait_group::<0>();
+            barrier::barrier_sync_all();
         }
         let lse = softmax.finish(&mut o);
         (o, lse)
     }
-}
-
-/// No step has waited for the copies of Q, over which O is about to be written.
-#[inline(always)]
-#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-unsafe fn await_copies_of_q() {
-    cp_async::cp_async_wait_group::<0>();
-    // SAFETY: all threads of the block come here.
-    unsafe { barrier::barrier_sync_all() };
 }
 
 /// The loop over the blocks of keys that a block mask leaves the tile, from the last one down.
@@ -297,30 +290,34 @@ unsafe fn attend_listed<E: Element, T: Tiles>(
     let mut softmax = OnlineSoftmax::new(p.scale.scale_log2);
     // SAFETY: as `attend`; the list has the blocks.
     unsafe {
-        let mut left = list.len();
+        let mut n = list.len();
         let mut listed = ListedBlock::default();
-        if left > 0 {
-            listed = list.block(left - 1);
-            load_kv::<T, BoundsChecked>(block, left - 1, listed.block);
+        if n > 0 {
+            listed = list.block(n - 1);
+            load_kv::<T, BoundsChecked>(block, n - 1, listed.block);
         } else {
-            await_copies_of_q();
+            // No step waits for the copies of Q, over which O is written.
+            cp_async::cp_async_wait_group::<0>();
+            barrier::barrier_sync_all();
         }
         cp_async::cp_async_commit_group();
-        while left > 0 {
-            left -= 1;
-            let next = if left > 0 {
-                list.block(left - 1)
-            } else {
-                listed
-            };
-            begin_step();
-            if left > 0 {
-                load_kv::<T, BoundsChecked>(block, left - 1, next.block);
+        while n > 0 {
+            n -= 1;
+            let next = if n > 0 { list.block(n - 1) } else { listed };
+            cp_async::cp_async_wait_group::<0>();
+            barrier::barrier_sync_all();
+            if n > 0 {
+                load_kv::<T, BoundsChecked>(block, n - 1, next.block);
             }
             cp_async::cp_async_commit_group();
-            let k_first = listed.block * block_k;
-            let seqlen_k = block.band.seqlen_k();
-            let mut s = scores::<E, T>(block, left);
+
+            let mut s = T::Scores::zero();
+            let (q, k) = (
+                left(block.q_tile, block.warp_row),
+                right_transposed(stage::<T>(block.k_tile, n), 0),
+            );
+            multiply_add::<E, _>(&mut s, q, k, T::HEAD_DIM as usize / 16);
+            let (k_first, seqlen_k) = (listed.block * block_k, block.band.seqlen_k());
             if !listed.is_full || k_first + block_k > seqlen_k {
                 let q_first = block.queries.first + block.warp_row;
                 s.for_each(|row, col, s| {
@@ -335,7 +332,12 @@ unsafe fn attend_listed<E: Element, T: Tiles>(
                     }
                 });
             }
-            add_values::<E, T>(block, left, s, &mut softmax, &mut o);
+            softmax.update(&mut s, &mut o);
+            let (weights, v) = (
+                Registers(s.pack::<E>()),
+                right(stage::<T>(block.v_tile, n), 0),
+            );
+            multiply_add::<E, _>(&mut o, weights, v, block_k as usize / 16);
             listed = next;
         }
         let lse = softmax.finish(&mut o);
@@ -378,8 +380,7 @@ fn stage<T: Tiles>(tile: SharedTile, i: u32) -> SharedTile {
 
 /// KV block `j`, of those from `first` on. `X` says whether it is an edge, where scores are masked one by one.
 #[inline(always)]
-#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-unsafe fn band_step<E: Element, T: Tiles, X: Extent>(
+unsafe fn step<E: Element, T: Tiles, X: Extent>(
     block: &Block,
     first: u32,
     j: u32,
@@ -387,14 +388,24 @@ unsafe fn band_step<E: Element, T: Tiles, X: Extent>(
     o: &mut T::Output,
 ) {
     let config = const { config::forward(T::HEAD_DIM) };
-    // SAFETY: as `forward`.
+    // SAFETY: as `forward`; the barrier stands between the arrival of this stage and its use, and between the last
+    // use of the other stage and its refill.
     unsafe {
-        begin_step();
+        cp_async::cp_async_wait_group::<0>();
+        barrier::barrier_sync_all();
         if j > first {
             load_kv::<T, Whole>(block, j - 1, j - 1);
         }
         cp_async::cp_async_commit_group();
-        let mut s = scores::<E, T>(block, j);
+
+        // S = Q Kᵀ
+        let mut s = T::Scores::zero();
+        let (q, k) = (
+            left(block.q_tile, block.warp_row),
+            right_transposed(stage::<T>(block.k_tile, j), 0),
+        );
+        multiply_add::<E, _>(&mut s, q, k, T::HEAD_DIM as usize / 16);
+
         if X::CHECKED {
             let (q_first, k_first) = (block.queries.first + block.warp_row, j * config.block_k);
             s.for_each(|row, col, s| {
@@ -403,51 +414,14 @@ unsafe fn band_step<E: Element, T: Tiles, X: Extent>(
                 }
             });
         }
-        add_values::<E, T>(block, j, s, softmax, o);
-    }
-}
 
-/// The barrier of a step: it stands between the arrival of this stage and its use, and between the last use of the other stage and
-/// its refill.
-#[inline(always)]
-#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-unsafe fn begin_step() {
-    cp_async::cp_async_wait_group::<0>();
-    // SAFETY: all threads of the block come here.
-    unsafe { barrier::barrier_sync_all() };
-}
-
-/// S = Q Kᵀ of step `i`.
-#[inline(always)]
-unsafe fn scores<E: Element, T: Tiles>(block: &Block, i: u32) -> T::Scores {
-    let mut s = T::Scores::zero();
-    let (q, k) = (
-        left(block.q_tile, block.warp_row),
-        right_transposed(stage::<T>(block.k_tile, i), 0),
-    );
-    // SAFETY: as `forward`.
-    unsafe { multiply_add::<E, _>(&mut s, q, k, T::HEAD_DIM as usize / 16) };
-    s
-}
-
-/// P = exp(S − m), and O += P V, of step `i`.
-#[inline(always)]
-unsafe fn add_values<E: Element, T: Tiles>(
-    block: &Block,
-    i: u32,
-    mut s: T::Scores,
-    softmax: &mut OnlineSoftmax,
-    o: &mut T::Output,
-) {
-    let config = const { config::forward(T::HEAD_DIM) };
-    // SAFETY: as `forward`.
-    unsafe {
         // P = exp(S − m);  m, l, O
         softmax.update(&mut s, o);
+
         // O += P V
         let (p, v) = (
             Registers(s.pack::<E>()),
-            right(stage::<T>(block.v_tile, i), 0),
+            right(stage::<T>(block.v_tile, j), 0),
         );
         multiply_add::<E, _>(o, p, v, config.block_k as usize / 16);
     }
