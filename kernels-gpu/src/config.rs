@@ -1,5 +1,6 @@
 //! Tile shapes, threads and shared memory of every kernel, each number once, with its reason.
 
+use crate::params::BLOCK_MULTIPLE;
 use crate::variants::{Kind, TileShape};
 
 /// What one block of a kernel takes, and which part of the problem it covers.
@@ -20,6 +21,13 @@ pub struct Footprint {
     pub launch_registers: u32,
     /// Bytes of spills and stack that ptxas may report: 0 unless a comment in this file says why.
     pub spill_bytes: u32,
+}
+
+impl Footprint {
+    /// Whether every tile and every block of the kernel lies in one block of a block mask.
+    pub const fn divides_blocks(&self) -> bool {
+        BLOCK_MULTIPLE.is_multiple_of(self.block_q) && BLOCK_MULTIPLE.is_multiple_of(self.block_k)
+    }
 }
 
 /// Bytes of an element of q, k, v, o.

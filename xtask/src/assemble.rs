@@ -130,7 +130,7 @@ impl Job<'_> {
     fn run(&self, module: &Module, spec: Spec, target: &str) -> Result<Usage> {
         let text = fs::read_to_string(&module.ptx)?;
         let constants = variants::by_name(&module.name)
-            .map_or(&Constant::ALL[..], |variant| variant.kind.constants());
+            .map_or(&Constant::ALL[..], |variant| variant.constants());
         let text = specialise(&text, constants, spec)?;
         let mut hasher = DefaultHasher::new();
         (&self.version, &text).hash(&mut hasher);

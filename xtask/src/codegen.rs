@@ -81,7 +81,7 @@ fn matrix(variants: &[Variant]) -> String {
             Reach::Alone => " only",
         };
         let head_dims = head_dims(&members);
-        let constants = variant.kind.constants();
+        let constants = variant.constants();
         let constants = match constants.is_empty() {
             true => "–".to_owned(),
             false => {

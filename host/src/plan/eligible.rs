@@ -1,7 +1,7 @@
 //! Whether a kernel can work on a problem's tensors on a device: each check a function, each refusal a [`Reason`].
 
 use ferroflash_kernels::params::{
-    BLOCK_MULTIPLE, KernelParams, MAX_ROWS, Slot, TmaBackwardParams, TmaForwardParams,
+    KernelParams, MAX_ROWS, Slot, TmaBackwardParams, TmaForwardParams,
 };
 use ferroflash_kernels::variants::{HEAD_DIM_MULTIPLE, HeadDims, Kind, Variant};
 
@@ -104,23 +104,15 @@ fn sizes(checked: &Checked) -> Result<(), Reason> {
     }
 }
 
-/// Under a block mask the kernel's tiles and blocks each lie in one block of the mask.
+/// Not every kernel's tiles are for a block mask.
 fn block_mask(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
-    let is_main = matches!(
-        variant.kind,
-        Kind::Forward | Kind::TmaForward | Kind::Backward | Kind::TmaBackward
-    );
-    if checked.problem().block_mask().is_none() || !is_main {
+    if checked.problem().block_mask().is_none() || variant.takes_block_masks() {
         return Ok(());
     }
-    let rows = [variant.footprint.block_q, variant.footprint.block_k];
-    match rows
-        .into_iter()
-        .find(|&rows| !BLOCK_MULTIPLE.is_multiple_of(rows))
-    {
-        Some(rows) => Err(Reason::BlockMask { rows }),
-        None => Ok(()),
-    }
+    Err(Reason::BlockMask {
+        block_q: variant.footprint.block_q,
+        block_k: variant.footprint.block_k,
+    })
 }
 
 fn alignment(checked: &Checked) -> Result<(), Reason> {

@@ -160,7 +160,7 @@ impl PlannedLaunch {
     fn new(checked: &Checked, variant: &'static Variant, grid: u32, params: Params) -> Self {
         PlannedLaunch {
             variant,
-            spec: checked.spec().among(variant.kind.constants()),
+            spec: checked.spec().among(variant.constants()),
             grid,
             params: views::describe(params, checked),
         }

@@ -76,10 +76,12 @@ pub enum Reason {
     },
     /// No kernel of it is compiled for this mask.
     Mask,
-    /// A tile or a block of the kernel does not lie in one block of a block mask.
+    /// The kernel's tiles are not for block masks: most do not divide their blocks.
     BlockMask {
-        /// Its rows.
-        rows: u32,
+        /// Rows of q of its tiles.
+        block_q: u32,
+        /// Rows of k of its tiles.
+        block_k: u32,
     },
     /// The device is older than the kernels.
     ComputeCapability {
@@ -216,12 +218,10 @@ impl fmt::Display for Reason {
                 )
             }
             Reason::Mask => f.write_str("no kernel of it is compiled for this mask"),
-            Reason::BlockMask { rows } => {
-                write!(
-                    f,
-                    "its blocks of {rows} rows do not divide those of the block mask"
-                )
-            }
+            Reason::BlockMask { block_q, block_k } => write!(
+                f,
+                "its tiles of {block_q} queries and {block_k} keys are not for block masks"
+            ),
             Reason::ComputeCapability { given, needed } => write!(
                 f,
                 "the device has compute capability {}.{}; its kernels need {}.{}",

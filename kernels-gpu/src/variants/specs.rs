@@ -1,7 +1,6 @@
 //! With which constants each row is held to its budgets.
 
 use super::{Kind, TileShape, Variant};
-use crate::params::BLOCK_MULTIPLE;
 use crate::spec::{Constant, Spec};
 
 impl Variant {
@@ -25,6 +24,16 @@ impl Variant {
             (Kind::Clear, _) => &[Spec::PLAIN, CAUSAL, WINDOW, BLOCKS],
             (Kind::TmaForward, TileShape::Wide) => &[Spec::PLAIN, CAUSAL, PACKED, PACKED_CAUSAL],
             (Kind::TmaBackward, TileShape::Wide) => &[Spec::PLAIN, SHARES],
+            (Kind::TmaBackward, _) if !self.takes_block_masks() => &[
+                Spec::PLAIN,
+                CAUSAL,
+                WINDOW,
+                PACKED,
+                PACKED_CAUSAL,
+                SHARES,
+                CAUSAL_SHARES,
+                WINDOW_SHARES,
+            ],
             (Kind::TmaBackward, _) => &[
                 Spec::PLAIN,
                 CAUSAL,
@@ -37,7 +46,7 @@ impl Variant {
                 BLOCKS,
                 CAUSAL_BLOCKS,
             ],
-            (Kind::TmaForward, _) if !BLOCK_MULTIPLE.is_multiple_of(self.footprint.block_k) => {
+            (Kind::TmaForward, _) if !self.takes_block_masks() => {
                 &[Spec::PLAIN, CAUSAL, WINDOW, PACKED, PACKED_CAUSAL]
             }
             (

@@ -16,7 +16,7 @@ pub fn launch(
         shared_bytes: footprint.shared_bytes,
         resident_blocks: 3 * footprint.blocks_per_sm,
         blocks_per_sm: footprint.blocks_per_sm,
-        spec: spec.among(variant.kind.constants()),
+        spec: spec.among(variant.constants()),
     };
     let kernel = entry::emulated(variant.name).unwrap();
     emu::run(&launch, &Options::seeded(7), memory, &|| kernel(params))

@@ -184,7 +184,7 @@ fn launch(
         shared_bytes: variant.footprint.shared_bytes,
         resident_blocks: variant.footprint.blocks_per_sm,
         blocks_per_sm: variant.footprint.blocks_per_sm,
-        spec: case.spec().among(variant.kind.constants()),
+        spec: case.spec().among(variant.constants()),
     };
     if launch.grid == 0 {
         return;

@@ -64,7 +64,7 @@ pub fn split(
 
 /// A kernel asks for the constants of its kind, and for no others.
 fn check_constants(row: &Variant, text: &str) -> Result<(), Error> {
-    specialise(text, row.kind.constants(), Spec::PLAIN)
+    specialise(text, row.constants(), Spec::PLAIN)
         .map(|_| ())
         .map_err(|error| Error::Constants {
             entry: row.name,
@@ -298,7 +298,7 @@ mod tests {
     fn a_kernel_that_does_not_ask_for_its_constants_is_refused() {
         let mut rows = VARIANTS.iter();
         let row = rows
-            .find(|row| !row.kind.constants().is_empty())
+            .find(|row| !row.constants().is_empty())
             .expect("the list has one");
         let text = TEXT.replace("first", row.name);
         match split("sm_80", &[(vec![row], text)], &[row]) {
@@ -324,7 +324,7 @@ mod tests {
     fn probes_of_hopper_go_with_its_module_only() {
         let text = TEXT.replace("probe_add", "probe_sm90a_add");
         let row = some_row();
-        let constants = row.kind.constants().iter();
+        let constants = row.constants().iter();
         let asked: String = constants
             .map(|constant| format!("{};\n", constant.symbol()))
             .collect();

@@ -32,7 +32,7 @@ pub fn missing_kernels() -> Option<&'static str> {
 /// A module of an entry that does nothing but name the constants of its kind.
 fn stand_in(name: &str, arch: Arch) -> Option<CString> {
     let variant = VARIANTS.iter().find(|variant| variant.name == name);
-    let constants = variant.map_or(&[][..], |variant| variant.kind.constants());
+    let constants = variant.map_or(&[][..], |variant| variant.constants());
     let named: String = constants
         .iter()
         .map(|constant| format!("\tmov.u32 %r1, {};\n", constant.symbol()))

@@ -134,12 +134,11 @@ fn specialised(
         kernel: variant.name,
     };
     let text = ptx.into_string().map_err(|_| corrupt())?;
-    let text = specialise(&text, variant.kind.constants(), spec).map_err(|source| {
-        DriverError::Specialise {
+    let text =
+        specialise(&text, variant.constants(), spec).map_err(|source| DriverError::Specialise {
             kernel: variant.name,
             source,
-        }
-    })?;
+        })?;
     CString::new(text).map_err(|_| corrupt())
 }
 

@@ -129,7 +129,7 @@ impl Consumer<'_> {
         unsafe {
             let first_query = self.layout.read_first_query(at.stage);
             // Two ways, so that ptxas knows what it need not ask.
-            if spec::block_mask() && self.layout.read_is_full(at.stage) {
+            if T::BLOCK_MASKS && spec::block_mask() && self.layout.read_is_full(at.stage) {
                 if keys.0 == RAGGED {
                     let first_key = self.layout.read_first_key(at.stage) + first;
                     self.mask_block::<T>(first_key, first_query, true, s);

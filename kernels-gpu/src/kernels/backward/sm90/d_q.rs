@@ -79,7 +79,7 @@ unsafe fn await_sum<T: Tiles>(p: &BackwardParams, band: Band, rows: DqRows, q_bl
     for _ in 0..const { converted_rows::<T>() / T::FOOTPRINT.block_q } {
         if first < band.seqlen_q() {
             let queries = Rows::of_sequence(first, config.block_q, band.seqlen_q());
-            let tiles = if spec::block_mask() {
+            let tiles = if T::BLOCK_MASKS && spec::block_mask() {
                 let (batch_idx, head_idx) = batch_and_head(rows.head, p.shape.heads_q);
                 // SAFETY: the ranks have been made.
                 unsafe {
@@ -141,7 +141,7 @@ impl Consumer<'_> {
         first: u32,
         len: u32,
     ) -> bool {
-        if spec::block_mask() {
+        if T::BLOCK_MASKS && spec::block_mask() {
             let (batch_idx, head_idx) = batch_and_head(head, self.p.shape.heads_q);
             let block = divide(first, const { T::FOOTPRINT.block_q });
             // SAFETY: the ranks have been made.

@@ -44,6 +44,8 @@ use layout::Layout;
 
 /// The tiles of one head_dim.
 pub trait Tiles: Blocks {
+    /// Whether there may be a block mask.
+    const BLOCK_MASKS: bool = Self::FOOTPRINT.divides_blocks() && !Self::SPLIT;
     /// Whether consumers share the products of a tile, and not its keys.
     const SPLIT: bool = config::tma_backward_splits(Self::HEAD_DIM);
     /// A warpgroup's keys of Sᵀ and dPᵀ.

@@ -11,7 +11,7 @@ use crate::attention::schedule::{self, BackwardTile};
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
 use crate::kernels::backward::schedule_of;
 use crate::kernels::lengths::{self, END};
-use crate::kernels::{band, tile_work};
+use crate::kernels::{band, bounds, tile_work};
 use crate::params::{BACKWARD_MAPS, BOX_COLUMNS, BackwardMap, BackwardParams, ORDERED, SHIFTED};
 use crate::ptx::{atomic, mbarrier, spec, special, tma};
 use crate::tile::global::row_of_head;
@@ -64,7 +64,11 @@ pub(super) unsafe fn produce<T: Tiles>(p: &BackwardParams, maps: u64, layout: La
             if claimed >= tiles {
                 break;
             }
-            let tile_work = tile_work();
+            let tile_work = if T::BLOCK_MASKS {
+                tile_work()
+            } else {
+                bounds().work()
+            };
             let (tile, band, listed) = if spec::lengths() {
                 let place = schedule::backward(&schedule, tile_work, claimed);
                 let listed = lengths::listed(p.list.tiles, place.k_block);
@@ -84,17 +88,17 @@ pub(super) unsafe fn produce<T: Tiles>(p: &BackwardParams, maps: u64, layout: La
             };
             let blocks = block_order::q_blocks(&band, tile.k_block, config.block_q, config.block_k);
             // Keys that no query sees: the `clear` kernel has written their gradients.
-            if !spec::block_mask() && band.bounds().left && blocks.n() == 0 {
+            if !(T::BLOCK_MASKS && spec::block_mask()) && band.bounds().left && blocks.n() == 0 {
                 continue;
             }
             let group_size = query_heads(p, tile.head).n;
             let order = BlockOrder::begin(band, tile, blocks, &schedule, group_size);
-            let steps = Steps::begin(p, tile, order);
+            let steps = Steps::<T>::begin(p, tile, order);
             let work = WorkTile {
                 tile,
                 steps: steps.n(),
             };
-            if spec::block_mask() && work.steps == 0 {
+            if T::BLOCK_MASKS && spec::block_mask() && work.steps == 0 {
                 continue;
             }
             announce(layout, n, Work::key_tile(work), listed);
@@ -187,7 +191,7 @@ impl Producer<'_> {
 
     /// K and V of the `n`-th tile, and Q and dO of each of its steps.
     #[inline(always)]
-    unsafe fn load_tile<T: Tiles>(&mut self, n: u32, work: WorkTile, mut steps: Steps) {
+    unsafe fn load_tile<T: Tiles>(&mut self, n: u32, work: WorkTile, mut steps: Steps<T>) {
         let config = T::FOOTPRINT;
         let (p, layout) = (self.p, self.layout);
         let (batch_idx, kv_head_idx) = batch_and_head(work.tile.head, p.shape.heads_k);
@@ -238,7 +242,7 @@ impl Producer<'_> {
                 let load_q = || {
                     layout.q_ring.await_empty(at);
                     self.write_step(n, at.stage, first, keys[1]);
-                    if spec::block_mask() {
+                    if T::BLOCK_MASKS && spec::block_mask() {
                         layout.write_is_full(at.stage, steps.is_full());
                     }
                     let full = layout.q_ring.full(at.stage);

@@ -100,7 +100,7 @@ unsafe fn serve_tile<T: Tiles>(
     // SAFETY: slots are written when they are empty. Tiles that are waited for run: they were claimed earlier, or are in the
     // same shifted order, whose tiles all run at once.
     unsafe {
-        let mut steps = Steps::begin(p, work.tile, order);
+        let mut steps = Steps::<T>::begin(p, work.tile, order);
         while left > 0 {
             let at = Ring::at(STAGES, *step);
             if at.stage == mine {

@@ -1,6 +1,9 @@
 //! The steps of a tile of keys, as the producer and the semaphore warps go through them: in the order of the band, or as a block mask
 //! lists them.
 
+use core::marker::PhantomData;
+
+use super::Tiles;
 use crate::attention::batch_and_head;
 use crate::attention::block_mask::ListedBlock;
 use crate::attention::block_order::BlockOrder;
@@ -10,9 +13,10 @@ use crate::params::BackwardParams;
 use crate::ptx::spec;
 
 /// Where a tile is in its steps.
-pub(super) struct Steps<'a> {
+pub(super) struct Steps<'a, T> {
     order: BlockOrder,
     listed: Listed<'a>,
+    tiles: PhantomData<T>,
 }
 
 /// The same under a block mask: heads of the group one after the other, each one's list from its last block down.
@@ -27,7 +31,7 @@ struct Listed<'a> {
     block: ListedBlock,
 }
 
-impl<'a> Steps<'a> {
+impl<'a, T: Tiles> Steps<'a, T> {
     /// The first step; `order` is the band's.
     ///
     /// # Safety
@@ -45,14 +49,18 @@ impl<'a> Steps<'a> {
             left: 0,
             block: ListedBlock::default(),
         };
-        if spec::block_mask() {
+        if T::BLOCK_MASKS && spec::block_mask() {
             // SAFETY: the caller's contract.
             unsafe {
                 listed.left = listed.list(0).len();
                 listed.settle();
             }
         }
-        Steps { order, listed }
+        Steps {
+            order,
+            listed,
+            tiles: PhantomData,
+        }
     }
 
     /// How many steps there are.
@@ -61,7 +69,7 @@ impl<'a> Steps<'a> {
     /// As [`Steps::begin`].
     #[inline(always)]
     pub(super) unsafe fn n(&self) -> u32 {
-        if !spec::block_mask() {
+        if !(T::BLOCK_MASKS && spec::block_mask()) {
             return self.order.steps();
         }
         let (mut n, mut head) = (0, 0);
@@ -76,7 +84,7 @@ impl<'a> Steps<'a> {
     /// Which query head of those that share the keys.
     #[inline(always)]
     pub(super) fn head(&self) -> u32 {
-        if spec::block_mask() {
+        if T::BLOCK_MASKS && spec::block_mask() {
             self.listed.head
         } else {
             self.order.head
@@ -86,7 +94,7 @@ impl<'a> Steps<'a> {
     /// Which query block.
     #[inline(always)]
     pub(super) fn block(&self) -> u32 {
-        if spec::block_mask() {
+        if T::BLOCK_MASKS && spec::block_mask() {
             self.listed.block.block
         } else {
             self.order.block
@@ -102,7 +110,7 @@ impl<'a> Steps<'a> {
     /// How many tiles add to this step's block of dQ before this one.
     #[inline(always)]
     pub(super) fn rank(&self, block_q: u32, block_k: u32) -> u32 {
-        if spec::block_mask() {
+        if T::BLOCK_MASKS && spec::block_mask() {
             self.listed.block.rank
         } else {
             self.order.rank(block_q, block_k)
@@ -115,7 +123,7 @@ impl<'a> Steps<'a> {
     /// As [`Steps::begin`].
     #[inline(always)]
     pub(super) unsafe fn advance(&mut self) {
-        if spec::block_mask() {
+        if T::BLOCK_MASKS && spec::block_mask() {
             self.listed.left -= 1;
             // SAFETY: the caller's contract.
             unsafe { self.listed.settle() };

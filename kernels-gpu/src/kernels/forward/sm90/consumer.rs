@@ -83,8 +83,8 @@ pub(super) unsafe fn consume<E: Element, T: Tiles>(p: &TmaForwardParams, layout:
         mbarrier::mbarrier_wait(layout.q_ring.full(q.stage), q.parity);
         mbarrier::mbarrier_wait(layout.k_ring.full(k.stage), k.parity);
         s.product::<E>(layout.q::<T>(q.stage, idx), layout.k::<T>(k.stage), steps);
-        let keys = c.keys(k.stage);
-        c.release(&mut k, q, block);
+        let keys = c.keys::<T>(k.stage);
+        c.release::<T>(&mut k, q, block);
         c.edit_scores::<T>(work, block, slot, keys, &mut s);
         softmax.begin(&mut s);
         let mut weights = s.pack::<E>();
@@ -118,13 +118,13 @@ pub(super) unsafe fn consume<E: Element, T: Tiles>(p: &TmaForwardParams, layout:
                 o.begin_addition::<E, _>(&weights, layout.v::<T>(v.stage), block_k / 16, add);
             c.pass_ping_pong::<T>();
             begun_s.wait::<1>();
-            c.edit_scores::<T>(work, block, slot, c.keys(k.stage), &mut s);
+            c.edit_scores::<T>(work, block, slot, c.keys::<T>(k.stage), &mut s);
             if last {
                 softmax = fresh;
             }
             let mut speculation = c.speculative_softmax::<T>(&mut softmax, &mut s);
             if !T::SPECULATES {
-                c.release(&mut k, q, block);
+                c.release::<T>(&mut k, q, block);
             }
             // V is there, as has been seen before. But ptxas lets no arithmetic sink below a loop: without this one the
             // exponentials would come after the wait for O instead of running beside its product.
@@ -134,12 +134,12 @@ pub(super) unsafe fn consume<E: Element, T: Tiles>(p: &TmaForwardParams, layout:
             v.advance();
             if speculation.mispredicted {
                 s.product::<E>(layout.q::<T>(q.stage, idx), layout.k::<T>(k.stage), steps);
-                c.edit_scores::<T>(work, block, slot, c.keys(k.stage), &mut s);
+                c.edit_scores::<T>(work, block, slot, c.keys::<T>(k.stage), &mut s);
                 speculation.alpha = softmax.grow(&s).or(speculation.alpha);
                 speculation.sums = softmax.exponentials(&mut s);
             }
             if T::SPECULATES {
-                c.release(&mut k, q, block);
+                c.release::<T>(&mut k, q, block);
             }
             softmax.add::<T::Scores>(speculation.sums);
             if let (Some(alpha), false) = (speculation.alpha, last) {
@@ -244,8 +244,8 @@ impl<'a> Consumer<'a> {
 
     /// Under a block mask: the keys of a stage of K.
     #[inline(always)]
-    unsafe fn keys(&self, stage: u32) -> Keys {
-        if spec::block_mask() {
+    unsafe fn keys<T: Tiles>(&self, stage: u32) -> Keys {
+        if T::BLOCK_MASKS && spec::block_mask() {
             // SAFETY: the caller's contract: the stage is full.
             unsafe { self.layout.read_keys(stage) }
         } else {
@@ -266,7 +266,7 @@ impl<'a> Consumer<'a> {
         keys: Keys,
         s: &mut T::Scores,
     ) {
-        if spec::block_mask() {
+        if T::BLOCK_MASKS && spec::block_mask() {
             self.mask_listed::<T>(work, keys, s);
         } else {
             self.mask_block::<T>(self.band(slot), work, block, s);
@@ -339,11 +339,11 @@ impl<'a> Consumer<'a> {
 
     /// K may be overwritten, and Q if this was the tile's last block, block 0.
     #[inline(always)]
-    unsafe fn release(&self, k: &mut Ring, q: Ring, block: u32) {
+    unsafe fn release<T: Tiles>(&self, k: &mut Ring, q: Ring, block: u32) {
         let last = (block == 0) as u32;
         // SAFETY: the caller has waited for the last product with them.
         unsafe {
-            if spec::block_mask() {
+            if T::BLOCK_MASKS && spec::block_mask() {
                 // All lanes have read which keys the stage is for.
                 barrier::warp_sync();
             }

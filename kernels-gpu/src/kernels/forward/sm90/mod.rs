@@ -64,6 +64,8 @@ pub trait Tiles {
     const SHARES_REGISTERS: bool = 0 < Self::FOOTPRINT.launch_registers;
     /// Whether the consumers leave the producer some of them.
     const SPARES_REGISTERS: bool = Self::CONSUMERS == 2 && Self::HEAD_DIM == 256;
+    /// Whether there may be a block mask.
+    const BLOCK_MASKS: bool = Self::FOOTPRINT.divides_blocks();
     /// Whether query heads may share a tile.
     const PACKS_GQA: bool = matches!(Self::SHAPE, TileShape::Compact);
     /// Whether the softmax is speculative: exponentials before the maxima are known. Above head_dim 128 the softmax hides behind the products

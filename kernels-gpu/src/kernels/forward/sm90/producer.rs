@@ -79,7 +79,7 @@ pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: 
             };
             let first = tile.q_block * block_q;
             let queries = Rows::of_sequence(first, block_q, band.seqlen_q());
-            let (first_block, n_blocks) = if spec::block_mask() {
+            let (first_block, n_blocks) = if T::BLOCK_MASKS && spec::block_mask() {
                 (0, list_of(p, tile).len())
             } else {
                 let blocks = band.kv_blocks(queries, config.block_k);
@@ -96,7 +96,7 @@ pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: 
             slot.advance();
             // Each tile asks for one more; the last to ask leaves the counter at 0, as it was found.
             tile_idx = special::grid_dim_x() + atomic::atom_inc_u32(p.tile_counter, tiles - 1);
-            if spec::block_mask() {
+            if T::BLOCK_MASKS && spec::block_mask() {
                 producer.load_listed::<T>(work, list_of(p, tile), n_blocks == 0);
             } else {
                 producer.load_tile::<T>(work, n_blocks == 0);
