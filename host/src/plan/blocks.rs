@@ -35,7 +35,13 @@ pub fn forward(
         return Ok(Listed::default());
     };
     let launch = launch(checked, maker, blocks, lists, BlockListPhase::Forward)?;
-    Ok((lists, vec![launch]))
+    Ok((
+        lists,
+        vec![launch]
+            .into_iter()
+            .filter(|launch| launch.grid > 0)
+            .collect(),
+    ))
 }
 
 /// Of a backward pass whose main kernel has these tiles.

@@ -295,12 +295,13 @@ unsafe fn attend_listed<E: Element, T: Tiles>(
         if n > 0 {
             listed = list.block(n - 1);
             load_kv::<T, BoundsChecked>(block, n - 1, listed.block);
-        } else {
-            // No step waits for the copies of Q, over which O is written.
+        }
+        cp_async::cp_async_commit_group();
+        if n == 0 {
+            // No step waits for the copies of Q, over which O is about to be written.
             cp_async::cp_async_wait_group::<0>();
             barrier::barrier_sync_all();
         }
-        cp_async::cp_async_commit_group();
         while n > 0 {
             n -= 1;
             let next = if n > 0 { list.block(n - 1) } else { listed };
