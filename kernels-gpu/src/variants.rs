@@ -253,7 +253,7 @@ pub enum Kind {
 
 impl Kind {
     /// The constants that its kernels may ask for.
-    const fn constants(self) -> &'static [Constant] {
+    pub(crate) const fn constants(self) -> &'static [Constant] {
         match self {
             Kind::BackwardDelta
             | Kind::TmaBackwardDelta
@@ -328,29 +328,6 @@ pub const HEAD_DIM_MULTIPLE: u32 = 8;
 pub const MAX_HEAD_DIM: u32 = 256;
 
 impl Variant {
-    /// Whether it can work under a block mask: with tiles that divide the mask's blocks. Kernels with other tiles have no code for it, which
-    /// would cost them registers; nor has flash3's backward pass above head_dim 128, whose forward pass has such tiles.
-    pub const fn takes_block_masks(&self) -> bool {
-        let divides = self.footprint.divides_blocks();
-        match (self.kind, self.head_dim) {
-            (Kind::TmaBackward, Some(head_dim)) => divides && !tma_backward_splits(head_dim),
-            (Kind::Forward | Kind::TmaForward | Kind::Backward, _) => divides,
-            _ => true,
-        }
-    }
-
-    /// The constants that it asks for; others make no difference to it.
-    pub const fn constants(&self) -> &'static [Constant] {
-        let all = self.kind.constants();
-        match (self.kind, all.split_last()) {
-            (
-                Kind::Forward | Kind::TmaForward | Kind::Backward | Kind::TmaBackward,
-                Some((Constant::BlockMask, others)),
-            ) if !self.takes_block_masks() => others,
-            _ => all,
-        }
-    }
-
     /// Which head_dims it serves. What TMA copies is padded on the way: columns beyond the tensor's are read as 0 and
     /// not written, so flash3's kernels serve smaller head_dims than their own too, at the price of their own.
     pub const fn head_dims(&self) -> HeadDims {
@@ -366,7 +343,6 @@ impl Variant {
 
 mod specs;
 
-use crate::config::tma_backward_splits;
 use crate::spec::Constant;
 
 pub use crate::config::Footprint;

@@ -1,9 +1,33 @@
 //! With which constants each row is held to its budgets.
 
 use super::{Kind, TileShape, Variant};
+use crate::config::tma_backward_splits;
 use crate::spec::{Constant, Spec};
 
 impl Variant {
+    /// Whether it can work under a block mask: with tiles that divide the mask's blocks. Kernels with other tiles have no code for it, which
+    /// would cost them registers; nor has flash3's backward pass above head_dim 128, whose forward pass has such tiles.
+    pub const fn takes_block_masks(&self) -> bool {
+        let divides = self.footprint.divides_blocks();
+        match (self.kind, self.head_dim) {
+            (Kind::TmaBackward, Some(head_dim)) => divides && !tma_backward_splits(head_dim),
+            (Kind::Forward | Kind::TmaForward | Kind::Backward, _) => divides,
+            _ => true,
+        }
+    }
+
+    /// The constants that it asks for; others make no difference to it.
+    pub const fn constants(&self) -> &'static [Constant] {
+        let all = self.kind.constants();
+        match (self.kind, all.split_last()) {
+            (
+                Kind::Forward | Kind::TmaForward | Kind::Backward | Kind::TmaBackward,
+                Some((Constant::BlockMask, others)),
+            ) if !self.takes_block_masks() => others,
+            _ => all,
+        }
+    }
+
     /// The specs with which it is held to its budgets when it is built; others are checked when they are loaded. Wide tiles have no
     /// registers for the first block of a window: ptxas spills two words, so plans take default tiles there. In the backward pass
     /// they are for sequences without a mask.

@@ -242,9 +242,7 @@ impl Producer<'_> {
                 let load_q = || {
                     layout.q_ring.await_empty(at);
                     self.write_step(n, at.stage, first, keys[1]);
-                    if T::BLOCK_MASKS && spec::block_mask() {
-                        layout.write_is_full(at.stage, steps.is_full());
-                    }
+                    steps.write_is_full(layout, at.stage);
                     let full = layout.q_ring.full(at.stage);
                     mbarrier::mbarrier_arrive_expect_tx(full, rows_bytes + 2 * n_bytes);
                     load_boxes::<T>(

@@ -4,6 +4,7 @@
 use core::marker::PhantomData;
 
 use super::Tiles;
+use super::layout::Layout;
 use crate::attention::batch_and_head;
 use crate::attention::block_mask::ListedBlock;
 use crate::attention::block_order::BlockOrder;
@@ -101,10 +102,16 @@ impl<'a, T: Tiles> Steps<'a, T> {
         }
     }
 
-    /// Whether a block mask says that all pairs are visible.
+    /// Under a block mask: writes whether all pairs are visible to the step's stage.
+    ///
+    /// # Safety
+    /// The stage is empty.
     #[inline(always)]
-    pub(super) fn is_full(&self) -> bool {
-        self.listed.block.is_full
+    pub(super) unsafe fn write_is_full(&self, layout: Layout, stage: u32) {
+        if T::BLOCK_MASKS && spec::block_mask() {
+            // SAFETY: the caller's contract.
+            unsafe { layout.write_is_full(stage, self.listed.block.is_full) };
+        }
     }
 
     /// How many tiles add to this step's block of dQ before this one.

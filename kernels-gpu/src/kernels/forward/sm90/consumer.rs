@@ -1,18 +1,17 @@
 //! A consumer: 64 query rows of every tile; products and softmax.
 
 use super::Tiles;
-use super::layout::{Keys, Layout, WorkTile, place};
+use super::layout::{Layout, WorkTile, place};
 use super::pack_gqa::PackGqa;
 use crate::attention::batch_and_head;
 use crate::attention::mask::Band;
-use crate::config::{Footprint, TMA_SLOTS};
+use crate::config::TMA_SLOTS;
 use crate::kernels::band;
 use crate::kernels::forward::{LseRows, store_lse};
 use crate::kernels::lengths::band_of_sequence;
 use crate::params::TmaForwardParams;
 use crate::ptx::{barrier, mbarrier, spec, special, tma};
 use crate::tile::element::Element;
-use crate::tile::fragment;
 use crate::tile::global::{GlobalMatrix, GlobalRows};
 use crate::tile::register::Accumulator;
 use crate::tile::ring::Ring;
@@ -22,14 +21,14 @@ use crate::tile::warpgroup::{self, WARPGROUP_ROWS, WarpgroupTile};
 /// The warps of a consumer vote at barriers `VOTE_BARRIER ..`.
 const VOTE_BARRIER: u32 = 4;
 /// Threads of the producer warpgroup; consumers are those behind it.
-const PRODUCER_THREADS: u32 = 128;
+pub(super) const PRODUCER_THREADS: u32 = 128;
 
 /// What does not change from tile to tile.
 pub(super) struct Consumer<'a> {
     p: &'a TmaForwardParams,
-    layout: Layout,
-    band: Band,
-    packing: PackGqa,
+    pub(super) layout: Layout,
+    pub(super) band: Band,
+    pub(super) packing: PackGqa,
     /// Which consumer.
     pub(super) idx: u32,
     /// The warp's first row of a tile.
@@ -225,7 +224,7 @@ impl<'a> Consumer<'a> {
 
     /// The mask of the tile that was announced last, before `slot`.
     #[inline(always)]
-    fn band(&self, slot: Ring) -> Band {
+    pub(super) fn band(&self, slot: Ring) -> Band {
         if spec::lengths() {
             // SAFETY: the tile is not done with, so the place is its own.
             let [seqlen_q, seqlen_k] = unsafe { self.layout.read_lengths(place(slot, 1)) };
@@ -240,101 +239,6 @@ impl<'a> Consumer<'a> {
     fn first_row<T: Tiles>(&self, work: WorkTile) -> u32 {
         let block_q = T::FOOTPRINT.block_q;
         work.q_block * block_q + self.row
-    }
-
-    /// Under a block mask: the keys of a stage of K.
-    #[inline(always)]
-    unsafe fn keys<T: Tiles>(&self, stage: u32) -> Keys {
-        if T::BLOCK_MASKS && spec::block_mask() {
-            // SAFETY: the caller's contract: the stage is full.
-            unsafe { self.layout.read_keys(stage) }
-        } else {
-            Keys {
-                first: 0,
-                is_full: false,
-            }
-        }
-    }
-
-    /// All that happens to a block's scores between their product and the softmax: the same after a misprediction.
-    #[inline(always)]
-    fn edit_scores<T: Tiles>(
-        &self,
-        work: WorkTile,
-        block: u32,
-        slot: Ring,
-        keys: Keys,
-        s: &mut T::Scores,
-    ) {
-        if T::BLOCK_MASKS && spec::block_mask() {
-            self.mask_listed::<T>(work, keys, s);
-        } else {
-            self.mask_block::<T>(self.band(slot), work, block, s);
-        }
-    }
-
-    /// S ← −∞ where the mask hides the key, if it hides any of the block's from the warp's rows.
-    #[inline(always)]
-    fn mask_block<T: Tiles>(&self, band: Band, work: WorkTile, block: u32, s: &mut T::Scores) {
-        let block_k = T::FOOTPRINT.block_k;
-        let first_key = (work.first_block + block) * block_k;
-        let seen = |row| {
-            let query = self.packing.query::<T>(row);
-            (band.first_key(query), band.end_key(query))
-        };
-        self.mask_unseen::<T>(work, first_key, seen, s);
-    }
-
-    /// The same under a block mask.
-    #[inline(always)]
-    fn mask_listed<T: Tiles>(&self, work: WorkTile, keys: Keys, s: &mut T::Scores) {
-        let seen = |query| {
-            if keys.is_full {
-                (0, self.band.seqlen_k())
-            } else {
-                (self.band.first_key(query), self.band.end_key(query))
-            }
-        };
-        self.mask_unseen::<T>(work, keys.first, seen, s);
-    }
-
-    /// S ← −∞ of keys from `first_key` on but for those that `seen` says of a row: the first one, and one past the last. Both ascend
-    /// with the rows.
-    #[inline(always)]
-    fn mask_unseen<T: Tiles>(
-        &self,
-        work: WorkTile,
-        first_key: u32,
-        seen: impl Fn(u32) -> (u32, u32),
-        s: &mut T::Scores,
-    ) {
-        let Footprint {
-            block_q, block_k, ..
-        } = T::FOOTPRINT;
-        // Opaque: rows would stay in registers, and in wide tiles there are none to spare.
-        let thread = special::opaque(special::thread_idx_x());
-        let first_row = work.q_block * block_q + (thread - PRODUCER_THREADS) / 32 * 16;
-        // The first row sees the fewest keys to the right, the last row the fewest to the left.
-        let right = first_key + block_k > seen(first_row).1;
-        let left = seen(first_row + 15).0 > first_key;
-        if !(right | left) {
-            return;
-        }
-        let place = fragment::accumulator(thread % 32, 0);
-        let own_key = first_key + place.col;
-        let visible = [0, 8].map(|below| {
-            let (begin, end) = seen(first_row + place.row + below);
-            (begin.saturating_sub(own_key), end.saturating_sub(own_key))
-        });
-        for n in 0..T::Scores::N {
-            for (idx, x) in s.fragment_mut(0, n).iter_mut().enumerate() {
-                let key = n as u32 * 8 + idx as u32 % 2;
-                let (begin, end) = visible[idx / 2];
-                if key < begin || key >= end {
-                    *x = f32::NEG_INFINITY;
-                }
-            }
-        }
     }
 
     /// K may be overwritten, and Q if this was the tile's last block, block 0.

@@ -30,6 +30,7 @@
 
 mod consumer;
 mod layout;
+mod masks;
 mod pack_gqa;
 mod ping_pong;
 mod producer;
