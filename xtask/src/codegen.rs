@@ -3,6 +3,7 @@
 use std::fs;
 
 use anyhow::{Context, Result, bail};
+use ferroflash_kernels::spec::Constant;
 use ferroflash_kernels::variants::{
     Dtype, HEAD_DIM_MULTIPLE, HeadDims, Reach, TileShape, VARIANTS, Variant,
 };
@@ -81,19 +82,36 @@ fn matrix(variants: &[Variant]) -> String {
             Reach::Alone => " only",
         };
         let head_dims = head_dims(&members);
-        let constants = variant.constants();
-        let constants = match constants.is_empty() {
-            true => "–".to_owned(),
-            false => {
-                let names: Vec<&str> = constants.iter().map(|constant| constant.name()).collect();
-                names.join(", ")
-            }
-        };
+        let constants = constants(&members);
         text.push_str(&format!(
             "| `{name}`{tiles} | {major}.{minor}{devices} | {dtypes} | {head_dims} | {constants} |\n"
         ));
     }
     text
+}
+
+/// The constants that the members ask for; up to which head_dim, where some do not.
+fn constants(members: &[&Variant]) -> String {
+    let mut names = Vec::new();
+    for constant in Constant::ALL {
+        let asks = |member: &&&Variant| member.constants().contains(&constant);
+        let most = members
+            .iter()
+            .filter(asks)
+            .map(|member| member.head_dim)
+            .max();
+        match most {
+            None => {}
+            Some(Some(most)) if !members.iter().all(|member| asks(&member)) => {
+                names.push(format!("{} (up to {most})", constant.name()));
+            }
+            Some(_) => names.push(constant.name().to_owned()),
+        }
+    }
+    match names.is_empty() {
+        true => "–".to_owned(),
+        false => names.join(", "),
+    }
 }
 
 /// Those that the members are compiled for; or, where they serve smaller ones too, up to which.
@@ -150,12 +168,12 @@ mod tests {
 
     #[test]
     fn variants_of_one_kernel_share_a_row() {
-        let row = "| `forward` | 8.0 and newer | bf16, fp16 | 32, 64, 128 | right_bound, left_bound, lengths |\n";
+        let row = "| `forward` | 8.0 and newer | bf16, fp16 | 32, 64, 128 | right_bound, left_bound, lengths, block_mask |\n";
         assert!(matrix(VARIANTS).contains(row), "{}", matrix(VARIANTS));
         let row = "| `forward` | 9.0 only | bf16, fp16 | any multiple of 8 up to 256 (padded to 64, 96, 128, 192, 256) | \
-                   right_bound, left_bound, lengths |\n";
+                   right_bound, left_bound, lengths, block_mask (up to 128) |\n";
         assert!(matrix(VARIANTS).contains(row), "{}", matrix(VARIANTS));
-        let row = "| `backward`, compact tiles | 8.0 and newer | bf16, fp16 | 128 | right_bound, left_bound, lengths |\n";
+        let row = "| `backward`, compact tiles | 8.0 and newer | bf16, fp16 | 128 | right_bound, left_bound, lengths, block_mask |\n";
         assert!(matrix(VARIANTS).contains(row), "{}", matrix(VARIANTS));
     }
 }
