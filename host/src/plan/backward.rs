@@ -10,7 +10,7 @@ use ferroflash_kernels::variants::{Kind, Variant};
 use super::select::{PassKernels, grid};
 use super::views::{scale, shape};
 use super::workspace::WorkspaceLayout;
-use super::{DeviceInfo, PlannedLaunch, Reason, blocks, clear, lengths, schedule};
+use super::{DeviceInfo, PlannedLaunch, Reason, block_mask, clear, lengths, schedule};
 use crate::problem::Problem;
 use crate::validate::Checked;
 
@@ -115,7 +115,7 @@ pub fn before(
             launches: vec![launch],
         });
     }
-    let (blocks, mut launches) = blocks::backward(checked, main, workspace)?;
+    let (blocks, mut launches) = block_mask::backward(checked, main, workspace)?;
     launches.extend(clear::backward(checked, main, blocks)?);
     Ok(Before {
         list: TileList::default(),

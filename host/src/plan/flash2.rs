@@ -7,7 +7,7 @@ use super::backward::{self, Cut};
 use super::select::{PassKernels, grid};
 use super::views::{scale, shape};
 use super::workspace::WorkspaceLayout;
-use super::{DeviceInfo, PlannedLaunch, Reason, blocks, lengths, schedule};
+use super::{DeviceInfo, PlannedLaunch, Reason, block_mask, lengths, schedule};
 use crate::validate::Checked;
 
 /// Query tiles of every head; none where there is no row.
@@ -40,7 +40,7 @@ pub fn forward(
             launches.push(launch);
             list
         });
-        let (blocks, lists) = blocks::forward(checked, &variant.footprint, workspace)?;
+        let (blocks, lists) = block_mask::forward(checked, &variant.footprint, workspace)?;
         launches.extend(lists);
         let params = ForwardParams {
             shape: shape(checked),

@@ -6,7 +6,6 @@
 
 mod backward;
 mod block_mask;
-mod blocks;
 mod clear;
 mod device;
 mod eligible;

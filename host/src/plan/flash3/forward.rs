@@ -7,7 +7,7 @@ use crate::plan::select::{PassKernels, grid};
 use crate::plan::tensor_map::boxes;
 use crate::plan::views::{scale, shape};
 use crate::plan::workspace::WorkspaceLayout;
-use crate::plan::{DeviceInfo, PlannedLaunch, Reason, blocks, lengths, schedule, short};
+use crate::plan::{DeviceInfo, PlannedLaunch, Reason, block_mask, lengths, schedule, short};
 use crate::validate::Checked;
 
 use super::WARPGROUP_ROWS;
@@ -64,7 +64,7 @@ pub fn launches(
         if all == 0 {
             continue;
         }
-        let (blocks, lists) = blocks::forward(checked, footprint, workspace)?;
+        let (blocks, lists) = block_mask::forward(checked, footprint, workspace)?;
         launches.extend(lists);
         let [q, k, v, o] = maps;
         let params = TmaForwardParams {
