@@ -4,7 +4,7 @@
 //! A map has a byte for each block of the caller's, `[rows, columns]`: rows of queries, columns of keys. Its blocks are whole
 //! multiples of the kernels' tiles and blocks, each of which so lies in one block of the map.
 
-use super::mask::Blocks;
+use super::mask::{Band, Blocks};
 use crate::params::{HIDDEN_BLOCK, PARTIAL_BLOCK};
 
 /// Whether a block of keys is listed for a block of queries, given what the map says of them and the blocks that the band leaves.
@@ -50,6 +50,16 @@ pub struct ListedBlock {
 }
 
 impl ListedBlock {
+    /// Whether a pair of the block is visible; false also for keys behind the sequence's end.
+    #[inline(always)]
+    pub fn keep(self, band: &Band, q_idx: u32, k_idx: u32) -> bool {
+        if self.is_full {
+            k_idx < band.seqlen_k()
+        } else {
+            band.keep(q_idx, k_idx)
+        }
+    }
+
     /// Bytes of a place of a list.
     pub const N_BYTES: u32 = 8;
 

@@ -9,7 +9,9 @@ use crate::attention::block_mask::{ListedBlock, is_listed, listed_of_column};
 use crate::attention::divide;
 use crate::attention::mask::{Band, Blocks, Rows};
 use crate::config;
-use crate::params::{BLOCK_MULTIPLE, BlockListParams, BlockListPhase, BlockLists, PARTIAL_BLOCK};
+use crate::params::{
+    BLOCK_MULTIPLE, BlockListParams, BlockListPhase, BlockLists, PARTIAL_BLOCK, Shape,
+};
 use crate::ptx::{global, shuffle, special};
 
 /// Warps of a block of threads.
@@ -223,6 +225,28 @@ impl BlockLists {
     #[inline(always)]
     pub(crate) fn list(&self, batch_idx: u32, head_idx: u32, tile: u32) -> List {
         self.of_map(self.map(batch_idx, head_idx), tile)
+    }
+
+    /// How many blocks the lists of a tile have, of all query heads that share a KV head.
+    ///
+    /// # Safety
+    /// The lists have been made.
+    #[inline(always)]
+    pub(crate) unsafe fn len_of_group(
+        &self,
+        shape: &Shape,
+        batch_idx: u32,
+        kv_head_idx: u32,
+        tile: u32,
+    ) -> u32 {
+        let (mut n, mut in_group) = (0, 0);
+        while in_group < shape.group_size {
+            let head_idx = kv_head_idx * shape.group_size + in_group;
+            // SAFETY: the caller's contract.
+            n += unsafe { self.list(batch_idx, head_idx, tile).len() };
+            in_group += 1;
+        }
+        n
     }
 
     /// How many tiles of keys add to a query block of a head, in the backward pass.

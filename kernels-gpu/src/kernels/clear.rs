@@ -60,14 +60,9 @@ unsafe fn clear_unlisted(p: &ClearParams, batch_idx: u32, row: u32) {
     let tile = divide(row, p.tile_rows);
     let mut head_idx = 0;
     while head_idx < shape.heads_k {
-        let (mut n, mut in_group) = (0, 0);
         // SAFETY: the caller's contract.
         unsafe {
-            while in_group < shape.group_size {
-                let query_head = head_idx * shape.group_size + in_group;
-                n += p.blocks.list(batch_idx, query_head, tile).len();
-                in_group += 1;
-            }
+            let n = p.blocks.len_of_group(shape, batch_idx, head_idx, tile);
             if n == 0 {
                 clear_heads(&p.d_k, shape, batch_idx, head_idx..head_idx + 1, row);
                 clear_heads(&p.d_v, shape, batch_idx, head_idx..head_idx + 1, row);

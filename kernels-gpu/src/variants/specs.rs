@@ -48,31 +48,18 @@ impl Variant {
             (Kind::Clear, _) => &[Spec::PLAIN, CAUSAL, WINDOW, BLOCKS],
             (Kind::TmaForward, TileShape::Wide) => &[Spec::PLAIN, CAUSAL, PACKED, PACKED_CAUSAL],
             (Kind::TmaBackward, TileShape::Wide) => &[Spec::PLAIN, SHARES],
-            (Kind::TmaBackward, _) if !self.takes_block_masks() => &[
-                Spec::PLAIN,
-                CAUSAL,
-                WINDOW,
-                PACKED,
-                PACKED_CAUSAL,
-                SHARES,
-                CAUSAL_SHARES,
-                WINDOW_SHARES,
-            ],
-            (Kind::TmaBackward, _) => &[
-                Spec::PLAIN,
-                CAUSAL,
-                WINDOW,
-                PACKED,
-                PACKED_CAUSAL,
-                SHARES,
-                CAUSAL_SHARES,
-                WINDOW_SHARES,
+            (Kind::TmaBackward, _) => self.without_block_masks(&[
                 BLOCKS,
                 CAUSAL_BLOCKS,
-            ],
-            (Kind::TmaForward, _) if !self.takes_block_masks() => {
-                &[Spec::PLAIN, CAUSAL, WINDOW, PACKED, PACKED_CAUSAL]
-            }
+                Spec::PLAIN,
+                CAUSAL,
+                WINDOW,
+                PACKED,
+                PACKED_CAUSAL,
+                SHARES,
+                CAUSAL_SHARES,
+                WINDOW_SHARES,
+            ]),
             (
                 Kind::Forward
                 | Kind::TmaForward
@@ -81,17 +68,27 @@ impl Variant {
                 | Kind::StandardScores
                 | Kind::StandardDScores,
                 _,
-            ) => &[
+            ) => self.without_block_masks(&[
+                BLOCKS,
+                CAUSAL_BLOCKS,
                 Spec::PLAIN,
                 CAUSAL,
                 WINDOW,
                 PACKED,
                 PACKED_CAUSAL,
-                BLOCKS,
-                CAUSAL_BLOCKS,
-            ],
+            ]),
             (Kind::StandardOutput | Kind::StandardDq, _) => &[Spec::PLAIN, PACKED, BLOCKS],
             _ => &[Spec::PLAIN, PACKED],
+        }
+    }
+
+    /// The specs but for those at the front that have a block mask, where it takes none.
+    const fn without_block_masks(&self, specs: &'static [Spec]) -> &'static [Spec] {
+        match specs {
+            [first, others @ ..] if first.has(Constant::BlockMask) && !self.takes_block_masks() => {
+                self.without_block_masks(others)
+            }
+            _ => specs,
         }
     }
 

@@ -190,27 +190,6 @@ pub(super) unsafe fn q_blocks_before(t: &Tile) -> u32 {
     }
 }
 
-/// How many steps a block mask leaves the tile.
-///
-/// # Safety
-/// The lists have been made.
-#[inline(always)]
-pub(super) unsafe fn listed_steps(
-    p: &BackwardParams,
-    batch_idx: u32,
-    kv_head_idx: u32,
-    k_block: u32,
-) -> u32 {
-    let (mut n, mut in_group) = (0, 0);
-    while in_group < p.shape.group_size {
-        let head_idx = kv_head_idx * p.shape.group_size + in_group;
-        // SAFETY: the caller's contract.
-        n += unsafe { p.blocks.list(batch_idx, head_idx, k_block).len() };
-        in_group += 1;
-    }
-    n
-}
-
 /// Step `i` under a block mask: heads of the group one after the other, each one's list from its last block down.
 ///
 /// # Safety

@@ -43,13 +43,7 @@ pub(super) unsafe fn probabilities<T: Tiles>(
         // SAFETY: as `score_warp`.
         let band = unsafe { band_of(p, t.shared) };
         s.for_each(|row, col, x| {
-            let (query, key) = (first_query + col, first_key + row);
-            let seen = if step.listed.is_full {
-                key < seqlen_k
-            } else {
-                band.keep(query, key)
-            };
-            if !seen {
+            if !step.listed.keep(&band, first_query + col, first_key + row) {
                 *x = 0.0;
             }
         });

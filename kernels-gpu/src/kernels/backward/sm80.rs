@@ -22,7 +22,7 @@
 //! In the deterministic order a tile adds to a block of dQ after the tiles before it. Thread 0 polls the block's dQ semaphore
 //! before the barrier, and releases it after the next one, when all warps have added. Who waits for whom: [`schedule`].
 
-use super::key_tile::{Layout, Tile, band_of, listed_steps, load_d_o, load_q, rows_of_k};
+use super::key_tile::{Layout, Tile, band_of, load_d_o, load_q, rows_of_k};
 use super::probabilities::{probabilities, score_gradients, send};
 use super::query_gradient::{add_query_gradient, release_semaphore, wait_semaphore};
 use super::{Tiles, schedule_of};
@@ -122,7 +122,10 @@ unsafe fn key_tile<E: Element, T: Tiles>(
     let blocks = unsafe { band_of(p, shared) }.q_blocks(keys, config.block_q);
     let steps = if spec::block_mask() {
         // SAFETY: the lists have been made.
-        unsafe { listed_steps(p, batch_idx, kv_head_idx, tile.k_block) }
+        unsafe {
+            p.blocks
+                .len_of_group(&p.shape, batch_idx, kv_head_idx, tile.k_block)
+        }
     } else {
         blocks.n() * p.shape.group_size
     };

@@ -73,6 +73,7 @@ impl<'a, T: Tiles> Steps<'a, T> {
         if !(T::BLOCK_MASKS && spec::block_mask()) {
             return self.order.steps();
         }
+        // Not `BlockLists::len_of_group`: with it ptxas has the producer spill at head_dim 96 and 128.
         let (mut n, mut head) = (0, 0);
         while head < self.listed.p.shape.group_size {
             // SAFETY: the caller's contract.

@@ -59,13 +59,7 @@ pub(super) unsafe fn attend_listed<E: Element, T: Tiles>(
             if !listed.is_full || k_first + block_k > seqlen_k {
                 let q_first = block.queries.first + block.warp_row;
                 s.for_each(|row, col, s| {
-                    let (query, key) = (q_first + row, k_first + col);
-                    let seen = if listed.is_full {
-                        key < seqlen_k
-                    } else {
-                        block.band.keep(query, key)
-                    };
-                    if !seen {
+                    if !listed.keep(&block.band, q_first + row, k_first + col) {
                         *s = f32::NEG_INFINITY;
                     }
                 });
