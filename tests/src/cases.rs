@@ -218,6 +218,16 @@ const LENGTHS: [(usize, usize); 16] = [
 /// `(batch, heads_q, heads_k)`: one head, several, groups, one key head for all.
 const HEADS: [(usize, usize, usize); 5] = [(1, 1, 1), (2, 2, 2), (1, 4, 2), (1, 3, 1), (2, 2, 1)];
 
+/// The `at`-th case of a set, of `lengths` of q and of k: types and arrangements alternate, and with each case the order of the emulator's
+/// threads.
+fn nth(at: usize, mask: Mask, head_dim: usize, lengths: (usize, usize)) -> Case {
+    Case {
+        arrangement: ALIGNED[at % ALIGNED.len()],
+        seed: 10 * at as u64,
+        ..Case::new(HALVES[at % 2], mask, head_dim, lengths.0, lengths.1)
+    }
+}
+
 /// Gives a gradient of lse to every case with rows that see no key, where nobody may look at it, and to half of the others,
 /// in an order that follows no cycle of theirs, nor that of the suite's second runs.
 fn with_lse_gradients(mut cases: Vec<Case>) -> Vec<Case> {

@@ -2,8 +2,7 @@
 
 use ferroflash::Mask;
 
-use super::{Case, HALVES};
-use crate::buffer::ALIGNED;
+use super::Case;
 
 /// SMs of the device that the sets are for: few, so that blocks take several tiles of small problems.
 pub const N_SMS: u32 = 4;
@@ -78,15 +77,10 @@ pub fn causal() -> Vec<Case> {
     with(Mask::Causal, &CAUSAL)
 }
 
-/// Types and arrangements go round, and with each case the order of the emulator's threads.
+/// As [`super::nth`].
 fn with(mask: Mask, sizes: &[Sizes]) -> Vec<Case> {
     let case = |(at, &(head_dim, seqlen_q, seqlen_k, (batch, heads_q, heads_k))): (_, &Sizes)| {
-        let case = Case::new(HALVES[at % 2], mask, head_dim, seqlen_q, seqlen_k);
-        Case {
-            arrangement: ALIGNED[at % ALIGNED.len()],
-            seed: 10 * at as u64,
-            ..case.heads(batch, heads_q, heads_k)
-        }
+        super::nth(at, mask, head_dim, (seqlen_q, seqlen_k)).heads(batch, heads_q, heads_k)
     };
     super::with_lse_gradients(sizes.iter().enumerate().map(case).collect())
 }
