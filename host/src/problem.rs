@@ -26,6 +26,13 @@ pub enum Mask {
     /// A query sees the keys up to its own place: key `j` where `j ≤ i + seqlen_k − seqlen_q`. Rows see no key where
     /// `seqlen_q > seqlen_k + i`.
     Causal,
+    /// Prefix-LM (T5: Raffel et al. 2020, section 3.2.1): a causal mask whose first `prefix` keys every query sees. 0 is
+    /// [`Mask::Causal`]; as many as there are keys, or more, is [`Mask::Full`]. Where sequences have lengths of their own, all have the
+    /// same prefix, or all of their keys where they are shorter.
+    PrefixLm {
+        /// Keys, from a sequence's first one on, that every query sees.
+        prefix: usize,
+    },
     /// A sliding window: a query sees the keys from `left` places before its own to `right` places behind it; `None` is no limit.
     /// `Window { left: Some(n), right: Some(0) }` is the causal window of Mistral and Gemma: the last `n + 1` keys.
     Window {
@@ -37,22 +44,31 @@ pub enum Mask {
 }
 
 impl Mask {
-    /// How many keys a query sees to the left and to the right of its own place; `None`: all.
+    /// How many keys a query sees to the left and to the right of its own place, beside those of [`Mask::prefix`]; `None`: all.
     pub fn window(self) -> (Option<usize>, Option<usize>) {
         match self {
             Mask::Full => (None, None),
-            Mask::Causal => (None, Some(0)),
+            Mask::Causal | Mask::PrefixLm { .. } => (None, Some(0)),
             Mask::Window { left, right } => (left, right),
+        }
+    }
+
+    /// How many keys, the first ones, every query sees wherever it stands.
+    pub fn prefix(self) -> usize {
+        match self {
+            Mask::PrefixLm { prefix } => prefix,
+            Mask::Full | Mask::Causal | Mask::Window { .. } => 0,
         }
     }
 }
 
-/// `full`, `causal`, `window 1024..0`.
+/// `full`, `causal`, `prefix-lm 512`, `window 1024..0`.
 impl fmt::Display for Mask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (left, right) = match self {
             Mask::Full => return f.write_str("full"),
             Mask::Causal => return f.write_str("causal"),
+            Mask::PrefixLm { prefix } => return write!(f, "prefix-lm {prefix}"),
             Mask::Window { left, right } => (left, right),
         };
         let side = |side: &Option<usize>| side.map_or(String::new(), |n| n.to_string());
@@ -248,9 +264,12 @@ impl Problem {
         let hides =
             |side: Option<usize>, seqlen: usize| side.is_some_and(|n| n < seqlen.saturating_sub(1));
         let (left, right) = self.mask.window();
+        let prefix = self.mask.prefix();
+        let right = hides(right, self.seqlen_q) && prefix < self.seqlen_k;
         Bounds {
             left: hides(left, self.seqlen_k),
-            right: hides(right, self.seqlen_q),
+            right,
+            prefix: right && prefix > 0,
         }
     }
 
@@ -261,7 +280,11 @@ impl Problem {
 
     /// The mask's sides, as kernels take them for sequences of these lengths; where a side hides nothing, kernels do not look at it.
     pub(crate) fn window_of(&self, seqlen_q: u32, seqlen_k: u32) -> Window {
-        let Bounds { left, right } = self.bounds();
+        let Bounds {
+            left,
+            right,
+            prefix,
+        } = self.bounds();
         let (n_left, n_right) = self.mask.window();
         // A side that hides something is shorter than a sequence, whose length fits.
         let distance =
@@ -272,6 +295,7 @@ impl Problem {
             distance(left, n_left),
             distance(right, n_right),
         )
+        .with_prefix(distance(prefix, Some(self.mask.prefix())))
     }
 
     /// The same of padded sequences, all of these lengths.
@@ -291,7 +315,8 @@ impl Problem {
         let (n_q, n_k) = (self.seqlen_q as i128, self.seqlen_k as i128);
         let of_query = |i: i128| {
             let place = i + n_k - n_q;
-            let end = right.map_or(n_k, |n| (place + n as i128 + 1).clamp(0, n_k));
+            let end = right.map_or(n_k, |n| place + n as i128 + 1);
+            let end = end.max(self.mask.prefix() as i128).clamp(0, n_k);
             let first = left.map_or(0, |n| (place - n as i128).clamp(0, n_k));
             (end - first).max(0)
         };
@@ -300,10 +325,15 @@ impl Problem {
 
     /// What its kernels are compiled with.
     pub(crate) fn spec(&self) -> Spec {
-        let Bounds { left, right } = self.bounds();
+        let Bounds {
+            left,
+            right,
+            prefix,
+        } = self.bounds();
         let with = |spec: Spec, has: bool, constant| if has { spec.with(constant) } else { spec };
         let spec = with(Spec::PLAIN, right, Constant::RightBound);
         let spec = with(spec, left, Constant::LeftBound);
+        let spec = with(spec, prefix, Constant::Prefix);
         with(spec, self.block_mask.is_some(), Constant::BlockMask)
     }
 

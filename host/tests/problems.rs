@@ -2,7 +2,7 @@
 
 use ferroflash::error::ProblemError;
 use ferroflash::validate::sizes;
-use ferroflash::{Dtype, Problem, ProblemBuilder};
+use ferroflash::{Dtype, Mask, Problem, ProblemBuilder};
 
 /// batch 2, 6 query heads over 3, 5 queries, 7 keys, head_dim 16.
 fn problem() -> Problem {
@@ -123,4 +123,38 @@ fn rows_and_keys_are_countable() {
     let what = "batch · heads_k · seqlen_k";
     let problem = with(|p| p.seqlen_k(usize::MAX));
     assert_eq!(sizes(&problem), Err(ProblemError::SizeOverflow { what }));
+}
+
+#[test]
+fn visible_pairs_are_those_of_the_definition() {
+    let window = |left, right| Mask::Window { left, right };
+    let masks = [
+        Mask::Full,
+        Mask::Causal,
+        window(Some(2), Some(0)),
+        window(Some(1), Some(3)),
+        window(None, Some(1)),
+        Mask::PrefixLm { prefix: 0 },
+        Mask::PrefixLm { prefix: 3 },
+        Mask::PrefixLm { prefix: usize::MAX },
+    ];
+    for mask in masks {
+        for (seqlen_q, seqlen_k) in [(5, 7), (7, 5), (6, 6), (1, 9), (9, 1), (0, 4), (4, 0)] {
+            let problem = with(|builder| builder.seqlen_q(seqlen_q).seqlen_k(seqlen_k).mask(mask));
+            let sees = |i: usize, j: usize| {
+                let distance = j as i64 - (i + seqlen_k) as i64 + seqlen_q as i64;
+                let (left, right) = mask.window();
+                j < mask.prefix()
+                    || left.is_none_or(|left| -distance <= left as i64)
+                        && right.is_none_or(|right| distance <= right as i64)
+            };
+            let pairs = (0..seqlen_q).flat_map(|i| (0..seqlen_k).map(move |j| (i, j)));
+            let expected = pairs.filter(|&(i, j)| sees(i, j)).count();
+            assert_eq!(
+                problem.visible_pairs(),
+                expected as u64,
+                "{mask} {seqlen_q} {seqlen_k}"
+            );
+        }
+    }
 }

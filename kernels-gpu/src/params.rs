@@ -54,8 +54,6 @@ pub struct Shape {
     pub seqlen_k: u32,
     /// Columns of every tensor.
     pub head_dim: u32,
-    /// 0.
-    pub reserved: u32,
 }
 
 /// The scale of the scores.
@@ -364,24 +362,25 @@ impl KernelParams for Params {
 }
 
 const _: () = assert!(size_of::<TensorView>() == 32);
-const _: () = assert!(size_of::<Shape>() == 32);
+const _: () = assert!(size_of::<Shape>() == 28);
 const _: () = assert!(size_of::<TileList>() == 3 * 8 + 4 * 4);
 const _: () = assert!(size_of::<BlockMap>() == 8 + 6 * 4);
 const _: () = assert!(size_of::<BlockLists>() == 40);
-const _: () = assert!(size_of::<BlockListParams>() == 32 + 40 + 32 + 8 + 16);
+const _: () = assert!(size_of::<BlockListParams>() == 32 + 40 + 28 + 12 + 16);
 const _: () = assert!(size_of::<Lengths>() == 5 * 8 + 2 * 4);
-const _: () = assert!(size_of::<ForwardParams>() == 4 * 32 + 8 + 32 + 8 + 8 + 20 + 4 + 40 + 40);
+const _: () = assert!(size_of::<ForwardParams>() == 4 * 32 + 8 + 28 + 12 + 8 + 20 + 4 + 40 + 40);
 const _: () = assert!(size_of::<TensorMap>() == 128);
 const _: () = assert!(
-    size_of::<TmaForwardParams>() == 4 * 128 + 32 + 2 * 8 + 32 + 8 + 8 + 20 + 4 + 40 + 40 + 8
+    size_of::<TmaForwardParams>() == 4 * 128 + 32 + 2 * 8 + 28 + 12 + 8 + 20 + 4 + 40 + 40 + 8
 );
 const _: () =
-    assert!(size_of::<BackwardParams>() == 8 * 32 + 10 * 8 + 32 + 8 + 8 + 20 + 4 + 40 + 8 + 40);
+    assert!(size_of::<BackwardParams>() == 8 * 32 + 10 * 8 + 28 + 12 + 8 + 20 + 4 + 40 + 8 + 40);
 const _: () = assert!(
-    size_of::<TmaBackwardParams>() == 6 * 128 + 8 * 32 + 10 * 8 + 32 + 8 + 8 + 20 + 4 + 40 + 8 + 40
+    size_of::<TmaBackwardParams>()
+        == 6 * 128 + 8 * 32 + 10 * 8 + 28 + 12 + 8 + 20 + 4 + 40 + 8 + 40
 );
-const _: () = assert!(size_of::<ClearParams>() == 2 * 32 + 32 + 8 + 40 + 8);
-const _: () = assert!(size_of::<StandardParams>() == 8 * 32 + 6 * 8 + 32 + 8 + 8 + 48 + 32);
+const _: () = assert!(size_of::<ClearParams>() == 2 * 32 + 28 + 12 + 40 + 8);
+const _: () = assert!(size_of::<StandardParams>() == 8 * 32 + 6 * 8 + 28 + 12 + 8 + 48 + 32);
 const _: () = {
     assert!(ForwardMap::Q.at(0) == offset_of!(TmaForwardParams, q) as u64);
     assert!(ForwardMap::K.at(0) == offset_of!(TmaForwardParams, k) as u64);

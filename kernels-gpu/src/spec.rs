@@ -24,17 +24,20 @@ pub enum Constant {
     /// Several tiles of keys have the same keys, each with a share of the query heads that share them: flash3's backward pass
     /// where tiles are few.
     Shares,
+    /// All queries see the first keys of a sequence, beside a right bound: prefix-LM.
+    Prefix,
     /// A map says which blocks of the scores are hidden, partial or full: see [`crate::params::BlockMap`].
     BlockMask,
 }
 
 impl Constant {
     /// All of them, in the order of their bits in a [`Spec`].
-    pub const ALL: [Constant; 5] = [
+    pub const ALL: [Constant; 6] = [
         Constant::RightBound,
         Constant::LeftBound,
         Constant::Lengths,
         Constant::Shares,
+        Constant::Prefix,
         Constant::BlockMask,
     ];
 
@@ -45,6 +48,7 @@ impl Constant {
             Constant::LeftBound => "left_bound",
             Constant::Lengths => "lengths",
             Constant::Shares => "shares",
+            Constant::Prefix => "prefix",
             Constant::BlockMask => "block_mask",
         }
     }
@@ -56,6 +60,7 @@ impl Constant {
             Constant::LeftBound => "ferroflash_spec_left_bound",
             Constant::Lengths => "ferroflash_spec_lengths",
             Constant::Shares => "ferroflash_spec_shares",
+            Constant::Prefix => "ferroflash_spec_prefix",
             Constant::BlockMask => "ferroflash_spec_block_mask",
         }
     }

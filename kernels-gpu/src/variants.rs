@@ -264,11 +264,12 @@ impl Kind {
             | Kind::StandardDk => &[Constant::Lengths],
             Kind::StandardOutput | Kind::StandardDq => &[Constant::Lengths, Constant::BlockMask],
             Kind::TileList | Kind::TmaTileList | Kind::BlockList => {
-                &[Constant::RightBound, Constant::LeftBound]
+                &[Constant::RightBound, Constant::LeftBound, Constant::Prefix]
             }
             Kind::Clear => &[
                 Constant::RightBound,
                 Constant::LeftBound,
+                Constant::Prefix,
                 Constant::BlockMask,
             ],
             Kind::TmaBackward => &[
@@ -276,6 +277,7 @@ impl Kind {
                 Constant::LeftBound,
                 Constant::Lengths,
                 Constant::Shares,
+                Constant::Prefix,
                 Constant::BlockMask,
             ],
             Kind::Forward
@@ -287,6 +289,7 @@ impl Kind {
                 Constant::RightBound,
                 Constant::LeftBound,
                 Constant::Lengths,
+                Constant::Prefix,
                 Constant::BlockMask,
             ],
         }

@@ -137,7 +137,7 @@ impl Case {
             heads_q,
             ..
         } = self.sizes;
-        let visible = oracle::band(self.sizes, self.mask.window());
+        let visible = oracle::visible(self.sizes, self.mask.window(), self.mask.prefix());
         let table = self.block_table();
         let sees = |row: usize| {
             let (b, h, i) = (

@@ -90,11 +90,13 @@ pub fn read(name: &str) -> Result<Real, ReadError> {
             what: format!("{key} is no number"),
         }),
     };
+    let prefix = bound("prefix")?.unwrap_or(0);
     let mask = match (
         of_key("causal")?.as_str(),
         bound("window_left")?,
         bound("window_right")?,
     ) {
+        ("true", None, _) if prefix > 0 => Mask::PrefixLm { prefix },
         ("true", None, _) => Mask::Causal,
         ("true", left, _) => Mask::Window {
             left,
@@ -197,7 +199,7 @@ mod tests {
     fn the_oracle_agrees_with_the_stored_results() {
         for name in FILES {
             let real = read(name).unwrap();
-            let visible = oracle::band(real.sizes, real.mask.window());
+            let visible = oracle::visible(real.sizes, real.mask.window(), real.mask.prefix());
             let Values { q, k, v, d_o, .. } = &real.values;
             let softmax_scale = 1.0 / (real.sizes.head_dim as f64).sqrt();
             assert_eq!(softmax_scale as f32, real.softmax_scale);

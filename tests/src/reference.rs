@@ -28,7 +28,7 @@ pub fn with_inputs<R>(
     softmax_scale: f32,
     f: impl FnOnce(&Inputs) -> R,
 ) -> R {
-    let visible = oracle::band(case.sizes, case.mask.window());
+    let visible = oracle::visible(case.sizes, case.mask.window(), case.mask.prefix());
     let table = case.block_table();
     let at = |b, h, i, j| {
         table
@@ -106,7 +106,7 @@ impl Reference {
                 .flat_map(|head| (0..q.len).map(move |i| (head, i)))
                 .map(|(head, i)| rows.element(q.first + i, head))
                 .collect();
-            let visible = oracle::band(sizes, case.mask.window());
+            let visible = oracle::visible(sizes, case.mask.window(), case.mask.prefix());
             let inputs = Inputs {
                 sizes,
                 q: &values.q[of_q.clone()],

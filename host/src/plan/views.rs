@@ -46,7 +46,6 @@ pub fn shape(checked: &Checked) -> Shape {
         seqlen_q: problem.seqlen_q() as u32,
         seqlen_k: problem.seqlen_k() as u32,
         head_dim: problem.head_dim() as u32,
-        reserved: 0,
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod blocks;
 mod lengths;
+mod masks;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

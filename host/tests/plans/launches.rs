@@ -6,7 +6,7 @@ use ferroflash::plan::kinds;
 use ferroflash::tensor::Description;
 use ferroflash::validate::{Checked, check};
 use ferroflash_kernels::params::{BackwardParams, FASTEST, ORDERED, Params, SHIFTED, Schedule};
-use ferroflash_kernels::spec::Constant;
+use ferroflash_kernels::spec::{Constant, Spec};
 use ferroflash_kernels::variants::Kind;
 
 use super::*;
@@ -131,6 +131,24 @@ fn keys_that_no_query_sees_have_their_gradients_cleared_first() {
         };
         let cleared = [params.d_k.base, params.d_v.base];
         assert_eq!(cleared, [Argument::DK, Argument::DV].map(address));
+    }
+}
+
+/// No kernel is compiled for a prefix that makes no difference.
+#[test]
+fn a_prefix_of_no_key_is_causal_and_one_of_all_keys_is_full() {
+    for algorithm in [Algorithm::Flash2, Algorithm::Flash3, Algorithm::Standard] {
+        let spec = |mask| {
+            let plan = plan_of(llama_like().mask(mask), Pass::Forward, Some(algorithm)).unwrap();
+            plan.launches[0].spec
+        };
+        let seqlen_k = llama_like().build().unwrap().seqlen_k();
+        let with = |prefix| spec(Mask::PrefixLm { prefix });
+        assert_eq!(with(0), spec(Mask::Causal));
+        assert_eq!(with(1), spec(Mask::Causal).with(Constant::Prefix));
+        assert_eq!(with(seqlen_k - 1), with(1));
+        assert_eq!(with(seqlen_k), Spec::PLAIN);
+        assert_eq!(with(usize::MAX), Spec::PLAIN);
     }
 }
 

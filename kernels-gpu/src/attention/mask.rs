@@ -2,7 +2,8 @@
 //!
 //! A [`Band`] is full attention, a causal mask or a sliding window, by two numbers. Query `i` of a sequence stands at the place
 //! `i + seqlen_k − seqlen_q` among the keys, so that the last query stands at the last key; it sees the keys from `left` places
-//! before that to `right` places behind it.
+//! before that to `right` places behind it. A prefix-LM mask (Raffel et al. 2020, section 3.2.1) is a causal mask with a third number:
+//! all queries see the first `prefix` keys, too.
 
 use crate::params::Window;
 
@@ -85,6 +86,8 @@ pub struct Bounds {
     pub left: bool,
     /// Whether `right` counts.
     pub right: bool,
+    /// Whether `prefix` counts. Only where `right` does, and `left` does not.
+    pub prefix: bool,
 }
 
 impl Bounds {
@@ -110,6 +113,8 @@ pub struct Band {
     left: i32,
     /// Query `i` sees keys before `i + right`.
     right: i32,
+    /// Every query sees keys before this one; 0 where that does not count.
+    prefix: u32,
     bounds: Bounds,
 }
 
@@ -122,8 +127,21 @@ impl Band {
             seqlen_k,
             left: window.left,
             right: window.right,
+            prefix: if bounds.prefix { window.prefix } else { 0 },
             bounds,
         }
+    }
+
+    /// The same with another prefix.
+    #[inline(always)]
+    pub fn with_prefix(self, prefix: u32) -> Band {
+        Band { prefix, ..self }
+    }
+
+    /// Every query sees keys before this one.
+    #[inline(always)]
+    pub fn prefix(&self) -> u32 {
+        self.prefix
     }
 
     /// Rows of q.
@@ -148,7 +166,7 @@ impl Band {
     #[inline(always)]
     pub fn first_key(&self, q_idx: u32) -> u32 {
         if self.bounds.left {
-            at_least_0(q_idx as i32 + self.left)
+            at_least(0, q_idx as i32 + self.left)
         } else {
             0
         }
@@ -158,7 +176,10 @@ impl Band {
     #[inline(always)]
     pub fn end_key(&self, q_idx: u32) -> u32 {
         if self.bounds.right {
-            min(at_least_0(q_idx as i32 + self.right), self.seqlen_k)
+            min(
+                at_least(self.prefix, q_idx as i32 + self.right),
+                self.seqlen_k,
+            )
         } else {
             self.seqlen_k
         }
@@ -167,8 +188,8 @@ impl Band {
     /// The first query that sees the key, if any does.
     #[inline(always)]
     pub fn first_query(&self, k_idx: u32) -> u32 {
-        if self.bounds.right {
-            at_least_0(k_idx as i32 - self.right + 1)
+        if self.bounds.right && k_idx >= self.prefix {
+            at_least(0, k_idx as i32 - self.right + 1)
         } else {
             0
         }
@@ -177,7 +198,7 @@ impl Band {
     /// One past the last query that sees the key, as if the queries had no end.
     #[inline(always)]
     fn end_query_unbounded(&self, k_idx: u32) -> u32 {
-        at_least_0(k_idx as i32 - self.left + 1)
+        at_least(0, k_idx as i32 - self.left + 1)
     }
 
     /// One past the last query that sees the key, if any does.
@@ -190,7 +211,7 @@ impl Band {
         }
     }
 
-    /// Whether the key lies beyond what the query sees to the right.
+    /// Whether the key lies beyond what the query sees to the right, the prefix apart.
     #[inline(always)]
     pub fn hides_right(&self, q_idx: i32, k_idx: i32) -> bool {
         self.bounds.right && q_idx + self.right <= k_idx
@@ -267,8 +288,8 @@ impl Band {
 }
 
 #[inline(always)]
-fn at_least_0(x: i32) -> u32 {
-    if x < 0 { 0 } else { x as u32 }
+fn at_least(least: u32, x: i32) -> u32 {
+    if x < least as i32 { least } else { x as u32 }
 }
 
 #[inline(always)]

@@ -28,6 +28,7 @@ pub(crate) fn bounds() -> Bounds {
     Bounds {
         left: spec::left_bound(),
         right: spec::right_bound(),
+        prefix: spec::prefix(),
     }
 }
 
@@ -35,12 +36,13 @@ pub(crate) fn bounds() -> Bounds {
 /// known of that, and tiles add to dQ in ascending order.
 #[inline(always)]
 pub(crate) fn tile_work() -> Work {
-    let Bounds { left, right } = bounds();
+    let Bounds { left, right, .. } = bounds();
     let by_band = !spec::block_mask();
     // Not `&&`: see `Bounds::work`, whose answer ptxas is to know.
     Bounds {
         left: left & by_band,
         right: right & by_band,
+        prefix: false,
     }
     .work()
 }

@@ -80,6 +80,7 @@ unsafe fn spec_constants(_: u64, output: u64) {
         spec::left_bound(),
         spec::lengths(),
         spec::shares(),
+        spec::prefix(),
         spec::block_mask(),
     ];
     put_all(output, 0, &constants.map(u32::from));

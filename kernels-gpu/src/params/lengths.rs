@@ -125,4 +125,4 @@ impl KernelParams for TileListParams {
 }
 
 const _: () =
-    assert!(size_of::<TileListParams>() == 6 * 128 + 10 * 32 + 8 + 48 + 40 + 8 + 32 + 8 + 8 * 4);
+    assert!(size_of::<TileListParams>() == 6 * 128 + 10 * 32 + 8 + 48 + 40 + 8 + 28 + 12 + 8 * 4);

@@ -51,6 +51,14 @@ pub fn shares() -> bool {
     constant!(Shares, "mov.u32 {x}, ferroflash_spec_shares;")
 }
 
+/// `mov.u32 r, ferroflash_spec_prefix`: [`Constant::Prefix`].
+///
+/// PTX 1.0, sm_10.
+#[inline(always)]
+pub fn prefix() -> bool {
+    constant!(Prefix, "mov.u32 {x}, ferroflash_spec_prefix;")
+}
+
 /// `mov.u32 r, ferroflash_spec_block_mask`: [`Constant::BlockMask`].
 ///
 /// PTX 1.0, sm_10.

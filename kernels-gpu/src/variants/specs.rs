@@ -34,6 +34,7 @@ impl Variant {
     pub const fn specs(&self) -> &'static [Spec] {
         const CAUSAL: Spec = Spec::PLAIN.with(Constant::RightBound);
         const WINDOW: Spec = CAUSAL.with(Constant::LeftBound);
+        const PREFIX: Spec = CAUSAL.with(Constant::Prefix);
         const PACKED: Spec = Spec::PLAIN.with(Constant::Lengths);
         const PACKED_CAUSAL: Spec = CAUSAL.with(Constant::Lengths);
         const SHARES: Spec = Spec::PLAIN.with(Constant::Shares);
@@ -46,7 +47,9 @@ impl Variant {
                 &[Spec::PLAIN, CAUSAL, WINDOW]
             }
             (Kind::Clear, _) => &[Spec::PLAIN, CAUSAL, WINDOW, BLOCKS],
-            (Kind::TmaForward, TileShape::Wide) => &[Spec::PLAIN, CAUSAL, PACKED, PACKED_CAUSAL],
+            (Kind::TmaForward, TileShape::Wide) => {
+                &[Spec::PLAIN, CAUSAL, PREFIX, PACKED, PACKED_CAUSAL]
+            }
             (Kind::TmaBackward, TileShape::Wide) => &[Spec::PLAIN, SHARES],
             (Kind::TmaBackward, _) => self.without_block_masks(&[
                 BLOCKS,
@@ -54,6 +57,7 @@ impl Variant {
                 Spec::PLAIN,
                 CAUSAL,
                 WINDOW,
+                PREFIX,
                 PACKED,
                 PACKED_CAUSAL,
                 SHARES,
@@ -74,6 +78,7 @@ impl Variant {
                 Spec::PLAIN,
                 CAUSAL,
                 WINDOW,
+                PREFIX,
                 PACKED,
                 PACKED_CAUSAL,
             ]),

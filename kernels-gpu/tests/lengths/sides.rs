@@ -116,7 +116,6 @@ pub fn listing(
             seqlen_q: q.max,
             seqlen_k: k.max,
             head_dim: 64,
-            reserved: 0,
         },
         tile_rows: if backward { 128 } else { 64 },
         block_q: if backward { 64 } else { 0 },

@@ -121,7 +121,6 @@ impl Case {
                 seqlen_q: self.seqlen_q,
                 seqlen_k: self.seqlen_k,
                 head_dim: self.head_dim,
-                reserved: 0,
             },
             window: Window::new(self.seqlen_q, self.seqlen_k, 0, 0),
             scale: Scale {

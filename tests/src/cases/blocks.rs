@@ -36,13 +36,14 @@ const MAPS: [Map; 8] = [
     Map::HiddenKeys(1),
 ];
 
-const MASKS: [Mask; 3] = [
+const MASKS: [Mask; 4] = [
     Mask::Causal,
     Mask::Full,
     Mask::Window {
         left: Some(100),
         right: Some(30),
     },
+    Mask::PrefixLm { prefix: 150 },
 ];
 
 const HEAD_DIMS: [usize; 5] = [64, 128, 40, 192, 64];

@@ -65,7 +65,7 @@ const LENGTHS: [Lengths; 14] = [
 /// `(heads_q, heads_k)`.
 const HEADS: [(usize, usize); 4] = [(2, 2), (4, 2), (3, 1), (1, 1)];
 
-const MASKS: [Mask; 4] = [
+const MASKS: [Mask; 5] = [
     Mask::Full,
     Mask::Causal,
     Mask::Window {
@@ -76,6 +76,8 @@ const MASKS: [Mask; 4] = [
         left: Some(40),
         right: Some(33),
     },
+    // Longer than some sequences.
+    Mask::PrefixLm { prefix: 70 },
 ];
 
 const HEAD_DIMS: [usize; 5] = [64, 128, 32, 96, 256];
@@ -207,7 +209,11 @@ impl Case {
             .into_iter()
             .zip(lengths.k.spans(lengths.n));
         for (q, k) in spans {
-            let visible = oracle::band(self.of_sequence(q, k), self.mask.window());
+            let visible = oracle::visible(
+                self.of_sequence(q, k),
+                self.mask.window(),
+                self.mask.prefix(),
+            );
             for i in 0..q.len {
                 sees[q.first + i] = (0..k.len).any(|j| visible(i, j));
             }

@@ -62,6 +62,15 @@ const CAUSAL: [Sizes; 10] = [
     (256, 130, 130, (1, 3, 3)),
 ];
 
+/// The same with a prefix of [`PREFIX`] keys.
+const PREFIXED: [Sizes; 3] = [
+    (64, 250, 350, (1, 5, 5)),
+    (128, 390, 260, (1, 6, 3)),
+    (192, 150, 200, (1, 4, 2)),
+];
+
+const PREFIX: usize = 140;
+
 /// Those whose tiles take the shifted order.
 pub fn shifted() -> Vec<Case> {
     with(Mask::Full, &SHIFTED)
@@ -72,9 +81,11 @@ pub fn lists() -> Vec<Case> {
     with(Mask::Full, &LISTS)
 }
 
-/// Those under a causal mask, claimed as well.
+/// Those under a causal mask, with a prefix and without, claimed as well.
 pub fn causal() -> Vec<Case> {
-    with(Mask::Causal, &CAUSAL)
+    let mut cases = with(Mask::Causal, &CAUSAL);
+    cases.extend(with(Mask::PrefixLm { prefix: PREFIX }, &PREFIXED));
+    cases
 }
 
 /// As [`super::nth`].

@@ -60,7 +60,7 @@ pub fn random(head_dims: &[usize], max_seqlen: usize) -> impl Strategy<Value = C
         )
 }
 
-/// Every kind of mask; windows of all widths, narrow ones more often.
+/// Every kind of mask; prefixes, and windows of all widths, narrow ones more often.
 fn masks(max_seqlen: usize) -> impl Strategy<Value = Mask> {
     let side = move || {
         prop_oneof![
@@ -72,6 +72,7 @@ fn masks(max_seqlen: usize) -> impl Strategy<Value = Mask> {
     prop_oneof![
         select(MASKS.to_vec()),
         (side(), side()).prop_map(|(left, right)| Mask::Window { left, right }),
+        (0..=max_seqlen).prop_map(|prefix| Mask::PrefixLm { prefix }),
     ]
 }
 

@@ -36,11 +36,16 @@ const CAUSAL: [Sizes; 8] = [
     (192, 150, 120, (1, 11, 1), 4),
 ];
 
-/// Keys that no query sees are nobody's.
-const WINDOWS: [(Mask, Sizes); 3] = [
+/// Keys that no query sees are nobody's. And prefixes.
+const WINDOWS: [(Mask, Sizes); 5] = [
     (window(Some(100), Some(0)), (128, 300, 300, (1, 4, 1), 2)),
     (window(Some(150), None), (64, 500, 300, (1, 4, 1), 2)),
     (window(Some(100), Some(0)), (128, 150, 300, (1, 5, 1), 2)),
+    (
+        Mask::PrefixLm { prefix: 100 },
+        (128, 300, 300, (1, 4, 1), 2),
+    ),
+    (Mask::PrefixLm { prefix: 64 }, (64, 250, 120, (2, 7, 1), 4)),
 ];
 
 const fn window(left: Option<usize>, right: Option<usize>) -> Mask {
@@ -57,7 +62,7 @@ pub fn causal() -> Vec<Case> {
     with(CAUSAL.map(|sizes| (Mask::Causal, sizes)).as_slice())
 }
 
-/// Those with a window.
+/// Those with a window, or a prefix.
 pub fn windows() -> Vec<Case> {
     with(&WINDOWS)
 }

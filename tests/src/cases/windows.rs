@@ -1,5 +1,5 @@
 //! Sliding windows: sides that end within a tile, at its edge, or beyond the sequence; tiles that nothing sees; keys that no
-//! query sees, and queries that see no key.
+//! query sees, and queries that see no key. Prefixes, of tiles and of parts of tiles.
 
 use ferroflash::Mask;
 
@@ -32,17 +32,43 @@ const WINDOWS: [Window; 14] = [
     (260, 260, Some(129), Some(257)),
 ];
 
+/// `(seqlen_q, seqlen_k, prefix)`.
+type Prefix = (usize, usize, usize);
+
+const PREFIXES: [Prefix; 10] = [
+    // Within the first keys that a warpgroup has, as many, and a few more.
+    (200, 200, 20),
+    (300, 300, 64),
+    (300, 300, 70),
+    // A tile, and several with a rest.
+    (390, 390, 128),
+    (450, 450, 301),
+    // More keys than queries: some tiles are in the prefix that all see anyhow.
+    (100, 400, 333),
+    (70, 500, 100),
+    // Queries before the first key, which see the prefix alone.
+    (400, 90, 33),
+    (330, 170, 130),
+    // All but one.
+    (200, 200, 199),
+];
+
 /// head_dims of each kind of kernel, those of flash2 among them.
 const HEAD_DIMS: [usize; 6] = [64, 128, 32, 96, 192, 256];
 
-/// Every window with some head_dim of each kind.
+/// Every window and prefix with some head_dim of each kind.
 pub fn all() -> Vec<Case> {
-    let case = |(at, &(seqlen_q, seqlen_k, left, right)): (usize, &Window)| {
+    let windows = WINDOWS.map(|(seqlen_q, seqlen_k, left, right)| {
+        let mask = Mask::Window { left, right };
+        (seqlen_q, seqlen_k, mask)
+    });
+    let prefixes = PREFIXES
+        .map(|(seqlen_q, seqlen_k, prefix)| (seqlen_q, seqlen_k, Mask::PrefixLm { prefix }));
+    let case = |(at, (seqlen_q, seqlen_k, mask)): (usize, (usize, usize, Mask))| {
         [0, 3].map(|of| {
             let round = at + of;
             let (batch, heads_q, heads_k) = HEADS[round % HEADS.len()];
             let head_dim = HEAD_DIMS[round % HEAD_DIMS.len()];
-            let mask = Mask::Window { left, right };
             let case = Case::new(HALVES[round % 2], mask, head_dim, seqlen_q, seqlen_k);
             Case {
                 arrangement: ALIGNED[round % ALIGNED.len()],
@@ -51,5 +77,6 @@ pub fn all() -> Vec<Case> {
             }
         })
     };
-    super::with_lse_gradients(WINDOWS.iter().enumerate().flat_map(case).collect())
+    let all = windows.into_iter().chain(prefixes).enumerate();
+    super::with_lse_gradients(all.flat_map(case).collect())
 }

@@ -111,21 +111,25 @@ impl Inputs<'_> {
     }
 }
 
-/// A band of keys around each query's place `i + seqlen_k − seqlen_q`: `left` to its left, `right` to its right; `None` is no limit.
-pub fn band(
+/// The mask: keys around each query's place `i + seqlen_k − seqlen_q`, some to its left and some to its right, `None` is no limit;
+/// and the first `prefix` keys.
+pub fn visible(
     sizes: Sizes,
     (left, right): (Option<usize>, Option<usize>),
+    prefix: usize,
 ) -> impl Fn(usize, usize) -> bool {
     move |i, j| {
         let place = (i + sizes.seqlen_k) as i128 - sizes.seqlen_q as i128;
         let distance = j as i128 - place;
-        left.is_none_or(|n| -distance <= n as i128) && right.is_none_or(|n| distance <= n as i128)
+        let by_window = left.is_none_or(|n| -distance <= n as i128)
+            && right.is_none_or(|n| distance <= n as i128);
+        by_window || j < prefix
     }
 }
 
 /// The causal mask: the last query sees every key.
 pub fn causal(sizes: Sizes) -> impl Fn(usize, usize) -> bool {
-    band(sizes, (None, Some(0)))
+    visible(sizes, (None, Some(0)), 0)
 }
 
 /// No mask.

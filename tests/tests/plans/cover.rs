@@ -182,7 +182,7 @@ proptest! {
         head_dim in select(vec![32usize, 64, 128]),
         mask in select(vec![
             Mask::Full, Mask::Causal, Mask::Window { left: Some(40), right: Some(0) },
-            Mask::Window { left: Some(1000), right: None },
+            Mask::Window { left: Some(1000), right: None }, Mask::PrefixLm { prefix: 40 },
         ]),
         algorithm in select(vec![None, Some(Algorithm::Flash2), Some(Algorithm::Standard)]),
         pass in select(vec![Pass::Forward, Pass::Backward]),

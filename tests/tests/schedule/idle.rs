@@ -39,6 +39,7 @@ pub fn launch(problem: &Problem) -> Launch {
         bounds: Bounds {
             left: main.spec.has(Constant::LeftBound),
             right: main.spec.has(Constant::RightBound),
+            prefix: main.spec.has(Constant::Prefix),
         },
         schedule: params.pass.schedule,
         n_shares: params.pass.n_shares,

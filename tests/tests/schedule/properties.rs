@@ -24,7 +24,7 @@ fn launches(max_seqlen: u32, order: u32) -> impl Strategy<Value = Launch> {
         (1u32..3, 1u32..4, 1u32..4, (1u32..4, 0u32..3)),
         sides,
         (select(vec![64u32, 80, 128]), select(vec![64u32, 128])),
-        (1u32..20, 0u32..20, select(vec![1u32, 2])),
+        (1u32..20, 0u32..20, select(vec![1u32, 2]), 0..=max_seqlen),
     )
         .prop_map(
             move |(
@@ -34,7 +34,7 @@ fn launches(max_seqlen: u32, order: u32) -> impl Strategy<Value = Launch> {
                 (block_q, block_k),
                 rest,
             )| {
-                let (resident, of_group, stride) = rest;
+                let (resident, of_group, stride, prefix) = rest;
                 let seqlen_q = if equal { k } else { q };
                 let tiles = k.div_ceil(block_k);
                 let heads_k = kv_heads * n_shares;
@@ -51,7 +51,6 @@ fn launches(max_seqlen: u32, order: u32) -> impl Strategy<Value = Launch> {
                     seqlen_q,
                     seqlen_k: k,
                     head_dim: 64,
-                    reserved: 0,
                 };
                 let heads = batch * heads_k;
                 let steps = seqlen_q.div_ceil(block_q) * group_size;
@@ -69,10 +68,12 @@ fn launches(max_seqlen: u32, order: u32) -> impl Strategy<Value = Launch> {
                 };
                 Launch {
                     shape,
-                    window: Window::new(seqlen_q, k, left.unwrap_or(0), right.unwrap_or(0)),
+                    window: Window::new(seqlen_q, k, left.unwrap_or(0), right.unwrap_or(0))
+                        .with_prefix(prefix),
                     bounds: Bounds {
                         left: left.is_some(),
                         right: right.is_some(),
+                        prefix: right.is_some() && left.is_none(),
                     },
                     schedule: Schedule {
                         tiles,
@@ -230,7 +231,6 @@ fn full(seqlen_q: u32, seqlen_k: u32, heads: u32) -> Shape {
         seqlen_q,
         seqlen_k,
         head_dim: 64,
-        reserved: 0,
     }
 }
 
@@ -243,6 +243,7 @@ fn a_shifted_order_whose_tiles_are_not_all_resident_is_stuck() {
         bounds: Bounds {
             left: false,
             right: false,
+            prefix: false,
         },
         schedule: Schedule {
             tiles: 4,

@@ -16,6 +16,8 @@ pub(super) struct Sizes {
     pub(super) softmax_scale: f32,
     /// How many keys a query sees to the left and to the right of its own place; `None`: all.
     window: (Option<usize>, Option<usize>),
+    /// How many keys, the first ones, every query sees.
+    prefix: usize,
 }
 
 /// One sequence: where its rows lie, and its sizes.
@@ -46,6 +48,7 @@ impl Sizes {
             head_dim: problem.head_dim(),
             softmax_scale: problem.scale(),
             window: problem.mask().window(),
+            prefix: problem.mask().prefix(),
         }
     }
 
@@ -81,6 +84,7 @@ impl Sizes {
             Some(right) => (row / self.group_size + 1 + self.seqlen_k)
                 .saturating_add(right)
                 .saturating_sub(self.seqlen_q)
+                .max(self.prefix)
                 .min(self.seqlen_k),
         }
     }
@@ -89,6 +93,7 @@ impl Sizes {
     pub(super) fn first_row(&self, key: usize) -> usize {
         match self.window.1 {
             None => 0,
+            Some(_) if key < self.prefix => 0,
             Some(right) => {
                 (key + self.seqlen_q)
                     .saturating_sub(self.seqlen_k.saturating_add(right))
@@ -128,17 +133,20 @@ mod tests {
 
     #[test]
     fn rows_and_keys_see_each_other_alike() {
+        let windows = [
+            (None, None),
+            (None, Some(0)),
+            (Some(0), Some(0)),
+            (Some(2), Some(0)),
+            (Some(1), None),
+            (None, Some(3)),
+            (Some(9), Some(1)),
+            (Some(usize::MAX), Some(usize::MAX)),
+        ];
+        let windows = windows.map(|(left, right)| Mask::Window { left, right });
+        let prefixes = [0, 1, 3, usize::MAX].map(|prefix| Mask::PrefixLm { prefix });
         for (seqlen_q, seqlen_k) in [(1, 1), (5, 5), (7, 3), (3, 7), (4, 0), (0, 4)] {
-            for (left, right) in [
-                (None, None),
-                (None, Some(0)),
-                (Some(0), Some(0)),
-                (Some(2), Some(0)),
-                (Some(1), None),
-                (None, Some(3)),
-                (Some(9), Some(1)),
-                (Some(usize::MAX), Some(usize::MAX)),
-            ] {
+            for mask in windows.into_iter().chain(prefixes) {
                 let problem = Problem::builder(Dtype::F32)
                     .heads_q(3)
                     .heads_k(1)
@@ -146,19 +154,21 @@ mod tests {
                 let problem = problem
                     .seqlen_q(seqlen_q)
                     .seqlen_k(seqlen_k)
-                    .mask(Mask::Window { left, right })
+                    .mask(mask)
                     .build()
                     .unwrap();
                 let sizes = Sizes::of(&problem);
+                let (left, right) = mask.window();
                 for row in 0..sizes.rows_per_group() {
                     for key in 0..seqlen_k {
                         let place = (row / 3 + seqlen_k) as i128 - seqlen_q as i128;
                         let right = right.is_none_or(|n| key as i128 <= place + n as i128);
                         let left = left.is_none_or(|n| key as i128 >= place - n as i128);
+                        let visible = left && right || key < mask.prefix();
                         let of_row = sizes.first_key(row)..sizes.end_key(row);
                         let of_key = sizes.first_row(key)..sizes.end_row(key);
-                        assert_eq!(of_row.contains(&key), left && right);
-                        assert_eq!(of_key.contains(&row), left && right);
+                        assert_eq!(of_row.contains(&key), visible, "{mask} {row} {key}");
+                        assert_eq!(of_key.contains(&row), visible, "{mask} {row} {key}");
                     }
                 }
             }

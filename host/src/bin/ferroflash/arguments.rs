@@ -1,14 +1,14 @@
 //! The command line.
 
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 #[cfg(feature = "emulator")]
 use ferroflash::backend::emulated::EmulatorOptions;
-use ferroflash::{Algorithm, Device, Dtype, Mask, Order, Pass};
+use ferroflash::{Algorithm, Device, Dtype, Order, Pass};
 
 use crate::failure::Failure;
+use crate::mask::MaskWords;
 
 /// What `--help` says at its end.
 const EXIT_CODES: &str = "Exit codes: 0 done; 1 results differ from the stored ones beyond the tolerance; 2 bad input \
@@ -58,15 +58,9 @@ pub struct RunArguments {
     /// The schedule; one that cannot serve is an error.
     #[arg(long, default_value = "auto")]
     pub algorithm: AlgorithmName,
-    /// Row i sees key j only where j ≤ i + seqlen_k − seqlen_q. Unless given: as the file's metadata say.
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub causal: Option<bool>,
-    /// Keys that a query sees to the left of its own place; -1: all. Unless given: as the file's metadata say.
-    #[arg(long, allow_negative_numbers = true)]
-    pub window_left: Option<Side>,
-    /// Keys that a query sees to the right of its own place; -1: all. 0 where --causal is given. Unless given: as the file's metadata say.
-    #[arg(long, allow_negative_numbers = true)]
-    pub window_right: Option<Side>,
+    /// The mask.
+    #[command(flatten)]
+    pub mask: MaskWords,
     /// Factor of the scores. Unless given: as the file's metadata say, else 1/√head_dim.
     #[arg(long)]
     pub softmax_scale: Option<f32>,
@@ -99,15 +93,9 @@ pub struct InfoArguments {
     /// Type of the elements.
     #[arg(long, default_value = "bf16")]
     pub dtype: DtypeName,
-    /// Row i sees key j only where j ≤ i + seqlen_k − seqlen_q.
-    #[arg(long)]
-    pub causal: bool,
-    /// Keys that a query sees to the left of its own place; -1: all.
-    #[arg(long, allow_negative_numbers = true)]
-    pub window_left: Option<Side>,
-    /// Keys that a query sees to the right of its own place; -1: all. 0 where --causal is given.
-    #[arg(long, allow_negative_numbers = true)]
-    pub window_right: Option<Side>,
+    /// The mask.
+    #[command(flatten)]
+    pub mask: MaskWords,
     /// Which passes.
     #[arg(long, default_value = "both")]
     pub pass: Passes,
@@ -141,6 +129,9 @@ pub struct BenchArguments {
     /// A sliding window: keys that a query sees to the left of its own place, with each of --causal.
     #[arg(long)]
     pub window: Option<usize>,
+    /// Prefix-LM: with --causal 1, every query sees so many first keys, too.
+    #[arg(long, conflicts_with = "window")]
+    pub prefix: Option<usize>,
     /// Type of the elements.
     #[arg(long, default_value = "bf16")]
     pub dtype: DtypeName,
@@ -307,36 +298,5 @@ impl From<DtypeName> for Dtype {
             DtypeName::F16 => Dtype::F16,
             DtypeName::F32 => Dtype::F32,
         }
-    }
-}
-
-/// One side of a window; -1 is no limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Side(pub Option<usize>);
-
-impl FromStr for Side {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Side, String> {
-        match text {
-            "-1" => Ok(Side(None)),
-            _ => match text.parse() {
-                Ok(n) => Ok(Side(Some(n))),
-                Err(_) => Err("a number of keys, or -1 for all, is needed".to_owned()),
-            },
-        }
-    }
-}
-
-/// The mask that flags mean: a causal one ends a window at the query's own place.
-pub fn mask(causal: bool, left: Side, right: Side) -> Mask {
-    match (causal, left.0, right.0) {
-        (false, None, None) => Mask::Full,
-        (true, None, _) => Mask::Causal,
-        (true, left, _) => Mask::Window {
-            left,
-            right: Some(0),
-        },
-        (false, left, right) => Mask::Window { left, right },
     }
 }

@@ -6,7 +6,7 @@ use ferroflash::backend::cuda::{CudaDevice, missing_kernels, needed_cuda};
 use ferroflash::{Attention, Device, Problem};
 use ferroflash_kernels::variants::VARIANTS;
 
-use crate::arguments::{InfoArguments, Side, mask};
+use crate::arguments::InfoArguments;
 use crate::failure::Failure;
 use crate::print::say;
 
@@ -88,11 +88,7 @@ fn problem(arguments: &InfoArguments) -> Result<Problem, Failure> {
         .heads_q(arguments.heads)
         .heads_k(arguments.heads_k.unwrap_or(arguments.heads))
         .head_dim(arguments.head_dim)
-        .mask(mask(
-            arguments.causal,
-            arguments.window_left.unwrap_or(Side(None)),
-            arguments.window_right.unwrap_or(Side(None)),
-        ))
+        .mask(arguments.mask.mask().map_err(Failure::Option)?)
         .build()?;
     Ok(problem)
 }

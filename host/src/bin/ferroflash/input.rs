@@ -8,10 +8,10 @@ use ferroflash::arguments::Argument;
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 
-use crate::arguments::Side;
 use crate::block_mask::{self, StoredMap};
 use crate::failure::Failure;
 use crate::lengths::{Lengths, VECTORS};
+use crate::mask::MaskWords;
 
 /// Names of results, in the order in which they are printed.
 pub const RESULTS: [&str; 5] = ["o", "lse", "d_q", "d_k", "d_v"];
@@ -39,10 +39,8 @@ pub struct Input {
     pub expected: HashMap<&'static str, Vec<f32>>,
     /// The metadata as they stand in the file.
     pub metadata: HashMap<String, String>,
-    /// Metadata `causal`.
-    pub causal: Option<bool>,
-    /// Metadata `window_left` and `window_right`.
-    pub window: [Option<Side>; 2],
+    /// Metadata `causal`, `window_left`, `window_right` and `prefix`.
+    pub mask: MaskWords,
     /// Metadata `softmax_scale`.
     pub softmax_scale: Option<f32>,
 }
@@ -114,9 +112,13 @@ fn contents(tensors: &SafeTensors, metadata: HashMap<String, String>) -> Result<
             expected.insert(name, expected_values(name, &tensor, &q, &k)?);
         }
     }
-    let causal = parsed(&metadata, "causal", "true or false")?;
     let side = |name| parsed(&metadata, name, "a number of keys, or -1");
-    let window = [side("window_left")?, side("window_right")?];
+    let mask = MaskWords {
+        causal: parsed(&metadata, "causal", "true or false")?,
+        window_left: side("window_left")?,
+        window_right: side("window_right")?,
+        prefix: parsed(&metadata, "prefix", "a number of keys")?,
+    };
     let softmax_scale = parsed(&metadata, "softmax_scale", "a number")?;
     Ok(Input {
         dtype,
@@ -129,8 +131,7 @@ fn contents(tensors: &SafeTensors, metadata: HashMap<String, String>) -> Result<
         block_mask: block_mask::read(tensors, &metadata)?,
         expected,
         metadata,
-        causal,
-        window,
+        mask,
         softmax_scale,
     })
 }

@@ -9,6 +9,7 @@ mod failure;
 mod info;
 mod input;
 mod lengths;
+mod mask;
 mod output;
 mod print;
 mod run;

@@ -10,11 +10,12 @@ use ferroflash::{
     ProblemBuilder, Ran, Saved, Tensor, TensorMut,
 };
 
-use crate::arguments::{Passes, RunArguments, Side, mask};
+use crate::arguments::{Passes, RunArguments};
 use crate::bench;
 use crate::compare::{Comparison, compare};
 use crate::failure::{DIFFERS, Failure};
 use crate::input::{self, Bytes, Input, RESULTS, elements};
+use crate::mask::MaskWords;
 use crate::output;
 use crate::print::say;
 
@@ -71,16 +72,13 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
 }
 
 fn problem(arguments: &RunArguments, input: &Input) -> Result<Problem, Failure> {
-    let causal = arguments.causal.or(input.causal).unwrap_or(false);
-    let side = |asked: Option<Side>, stored: Option<Side>| asked.or(stored).unwrap_or(Side(None));
-    let left = side(arguments.window_left, input.window[0]);
-    let right = side(arguments.window_right, input.window[1]);
+    let mask = arguments.mask.or(input.mask).mask();
     let builder = Problem::of(
         input.dtype,
         Layout::bshd(input.q.shape)?,
         Layout::bshd(input.k.shape)?,
     )
-    .mask(mask(causal, left, right))
+    .mask(mask.map_err(Failure::Option)?)
     .order(arguments.order.into());
     let builder = of_lengths(builder, input);
     let builder = match &input.block_mask {
@@ -289,14 +287,12 @@ fn print_passes(done: &Done) {
 
 /// Prints how far the results lie from the stored ones; whether all agree.
 fn print_comparison(input: &Input, problem: &Problem, done: &Done) -> bool {
-    let [left, right] = input.window.map(|side| side.unwrap_or(Side(None)));
-    let stored_mask = mask(input.causal.unwrap_or(false), left, right);
     let stored_scale = input.softmax_scale.unwrap_or(problem.default_scale());
     if input.expected.is_empty() {
         say!("compared   nothing: the file holds no results");
         return true;
     }
-    if stored_mask != problem.mask() || stored_scale != problem.scale() {
+    if input.mask.mask() != Ok(problem.mask()) || stored_scale != problem.scale() {
         say!(
             "compared   nothing: the options ask for another problem than the file's results answer"
         );
@@ -321,15 +317,13 @@ fn print_comparison(input: &Input, problem: &Problem, done: &Done) -> bool {
 /// The input's metadata, with what was computed and by what.
 fn metadata(input: &Input, problem: &Problem, done: &Done) -> HashMap<String, String> {
     let mut metadata = input.metadata.clone();
-    let (left, right) = problem.mask().window();
-    let side = |side: Option<usize>| side.map_or("-1".into(), |n| n.to_string());
     let mut set = |name: &str, value: String| metadata.insert(name.to_owned(), value);
-    set("causal", (right == Some(0)).to_string());
+    for (name, word) in MaskWords::metadata(problem.mask()) {
+        set(name, word);
+    }
     set("softmax_scale", problem.scale().to_string());
     set("layout", "bshd".into());
     set("lse_layout", "bhs".into());
-    set("window_left", side(left));
-    set("window_right", side(right));
     let ran = done
         .passes
         .iter()

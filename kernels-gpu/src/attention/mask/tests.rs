@@ -2,41 +2,48 @@
 
 use super::*;
 
-/// A window as users write it: `None` has no end.
-type Sides = (Option<u32>, Option<u32>);
+/// A mask as users write it: how far it reaches to the left and to the right, `None` has no end, and the prefix.
+type Sides = (Option<u32>, Option<u32>, u32);
 
-const SIDES: [Sides; 11] = [
-    (None, None),
-    (None, Some(0)),
-    (None, Some(2)),
-    (Some(0), None),
-    (Some(3), None),
-    (Some(0), Some(0)),
-    (Some(3), Some(0)),
-    (Some(1), Some(4)),
-    (Some(7), Some(1)),
-    (Some(20), Some(0)),
-    (Some(2), Some(20)),
+const SIDES: [Sides; 16] = [
+    (None, None, 0),
+    (None, Some(0), 0),
+    (None, Some(2), 0),
+    (Some(0), None, 0),
+    (Some(3), None, 0),
+    (Some(0), Some(0), 0),
+    (Some(3), Some(0), 0),
+    (Some(1), Some(4), 0),
+    (Some(7), Some(1), 0),
+    (Some(20), Some(0), 0),
+    (Some(2), Some(20), 0),
+    (None, Some(0), 1),
+    (None, Some(0), 4),
+    (None, Some(0), 7),
+    (None, Some(0), 20),
+    (None, Some(3), 5),
 ];
 
-fn band(seqlen_q: u32, seqlen_k: u32, (left, right): Sides) -> Band {
+fn band(seqlen_q: u32, seqlen_k: u32, (left, right, prefix): Sides) -> Band {
     let (n_left, n_right) = (left.unwrap_or(0), right.unwrap_or(0));
-    let window = Window::new(seqlen_q, seqlen_k, n_left, n_right);
+    let window = Window::new(seqlen_q, seqlen_k, n_left, n_right).with_prefix(prefix);
     let bounds = Bounds {
         left: left.is_some(),
         right: right.is_some(),
+        prefix: prefix > 0,
     };
     Band::new(seqlen_q, seqlen_k, window, bounds)
 }
 
 /// The definition, in signed arithmetic.
-fn visible(band: &Band, (left, right): Sides, i: u32, j: u32) -> bool {
+fn visible(band: &Band, (left, right, prefix): Sides, i: u32, j: u32) -> bool {
     let place = i64::from(i) + i64::from(band.seqlen_k) - i64::from(band.seqlen_q);
     let distance = i64::from(j) - place;
     i < band.seqlen_q
         && j < band.seqlen_k
-        && left.is_none_or(|left| -distance <= left.into())
-        && right.is_none_or(|right| distance <= right.into())
+        && (j < prefix
+            || left.is_none_or(|left| -distance <= left.into())
+                && right.is_none_or(|right| distance <= right.into()))
 }
 
 /// Blocks of about as many queries as keys, and of fewer, as compact tiles have them.
@@ -167,7 +174,7 @@ fn both_sides_visit_the_same_blocks() {
 fn the_largest_sizes_are_counted() {
     const MOST: u32 = crate::params::MAX_ROWS;
     for (left, right) in [(MOST, MOST), (MOST, 0), (0, MOST), (0, 0)] {
-        let band = band(MOST, MOST, (Some(left), Some(right)));
+        let band = band(MOST, MOST, (Some(left), Some(right), 0));
         let last = MOST - 1;
         assert!(band.keep(last, last));
         assert_eq!(band.keep(last, 0), left == MOST);
@@ -179,4 +186,6 @@ fn the_largest_sizes_are_counted() {
         assert_eq!(band.q_blocks(tile, 64).end, MOST / 64);
         assert_eq!(band.kv_blocks(tile, 128).end, MOST / 128);
     }
+    let band = band(MOST, MOST, (None, Some(0), MOST));
+    assert!(band.keep(0, MOST - 1));
 }

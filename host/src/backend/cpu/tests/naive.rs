@@ -302,6 +302,7 @@ pub(super) fn expect<T: Element>(run: &Run<T>) -> Expected {
 fn sees(p: &Problem, i: usize, j: usize) -> bool {
     let place = (i + p.seqlen_k()) as i128 - p.seqlen_q() as i128;
     let (left, right) = p.mask().window();
-    right.is_none_or(|n| j as i128 <= place + n as i128)
-        && left.is_none_or(|n| j as i128 >= place - n as i128)
+    let by_window = right.is_none_or(|n| j as i128 <= place + n as i128)
+        && left.is_none_or(|n| j as i128 >= place - n as i128);
+    by_window || j < p.mask().prefix()
 }

@@ -19,11 +19,12 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 
-use crate::arguments::{AlgorithmName, BenchArguments, BenchPass, OrderName, Side, mask};
+use crate::arguments::{AlgorithmName, BenchArguments, BenchPass, OrderName};
 use crate::compare::compare;
 use crate::failure::Failure;
 use crate::input::Bytes;
 use crate::lengths::Lengths;
+use crate::mask::{MaskWords, Side};
 use crate::print::say;
 use row::Row;
 use subject::{Effort, Ready, Results, Subject, Variant, median};
@@ -220,6 +221,12 @@ fn cases(arguments: &BenchArguments, device: &Device) -> Result<Vec<Case>, Failu
         for &causal in &arguments.causal {
             for &seqlen in &seqs {
                 let seqlen_k = arguments.seqlen_k.unwrap_or(seqlen);
+                let mask = MaskWords {
+                    causal: Some(causal == 1),
+                    window_left: Some(Side(arguments.window)),
+                    window_right: None,
+                    prefix: arguments.prefix.filter(|_| causal == 1),
+                };
                 let batch = tokens.checked_div(seqlen_k).unwrap_or(1).max(1);
                 let heads = arguments.width.checked_div(head_dim).unwrap_or(1).max(1);
                 let builder = Problem::builder(arguments.dtype.into())
@@ -229,7 +236,7 @@ fn cases(arguments: &BenchArguments, device: &Device) -> Result<Vec<Case>, Failu
                     .heads_q(heads)
                     .heads_k(arguments.heads_k.unwrap_or(heads))
                     .head_dim(head_dim)
-                    .mask(mask(causal == 1, Side(arguments.window), Side(None)));
+                    .mask(mask.mask().map_err(Failure::Option)?);
                 let lens = arguments.lengths.clone();
                 let (builder, lengths) = if lens.is_empty() {
                     (builder, Lengths::default())

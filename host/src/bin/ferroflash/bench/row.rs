@@ -146,6 +146,9 @@ impl Row {
         if let Some(left) = left {
             set("window", json!(left));
         }
+        if p.mask().prefix() > 0 {
+            set("prefix", json!(p.mask().prefix()));
+        }
         if !self.lens.is_empty() {
             set("lengths", json!(self.lens));
         }

@@ -39,12 +39,16 @@ pub(super) struct Consumer<'a> {
     pub(super) leads: u32,
 }
 
-/// The 64 keys of a tile that a consumer has, in one register: the first one; [`RAGGED`] where some lie behind the sequence's end.
+/// The 64 keys of a tile that a consumer has, in one register: the first one; [`RAGGED`] where some lie behind the sequence's end,
+/// [`VISIBLE`] where all lie in the prefix.
 #[derive(Clone, Copy)]
 pub(super) struct Keys(i32);
 
 /// Greater than every key, by more than a window is wide.
 const RAGGED: i32 = 1 << 30;
+
+/// Less than every key, by more than a sequence is long.
+const VISIBLE: i32 = -(1 << 30);
 
 /// Calls `f` with the index of every fragment across, and the two values of a block's `statistics` in shared memory that
 /// this lane's columns of it want. They lie [`super::super::interleaved`].
@@ -92,15 +96,21 @@ impl Consumer<'_> {
     #[inline(always)]
     pub(super) unsafe fn keys<T: Tiles>(&self, n: u32, work: WorkTile, first: u32) -> Keys {
         let mut first = work.tile.k_block * T::FOOTPRINT.block_k + first;
+        let mut prefix = self.p.window.prefix;
         if spec::lengths() {
             // SAFETY: the slot is full.
             let listed = unsafe { self.layout.read_listed(n % STAGES) };
-            first += END - listed.seqlen_k;
+            let to_end = END - listed.seqlen_k;
+            first += to_end;
+            prefix += to_end;
         }
-        if first + WARPGROUP_ROWS <= self.band.seqlen_k() {
-            Keys(first as i32)
-        } else {
+        let end = first + WARPGROUP_ROWS;
+        if end > self.band.seqlen_k() {
             Keys(RAGGED)
+        } else if T::PREFIX && spec::prefix() && end <= prefix {
+            Keys(VISIBLE)
+        } else {
+            Keys(first as i32)
         }
     }
 
@@ -129,14 +139,19 @@ impl Consumer<'_> {
         unsafe {
             let first_query = self.layout.read_first_query(at.stage);
             // Two ways, so that ptxas knows what it need not ask.
-            if T::BLOCK_MASKS && spec::block_mask() && self.layout.read_is_full(at.stage) {
+            if T::BLOCK_MASKS && spec::block_mask() && self.layout.read_mask_word(at.stage) == 1 {
                 if keys.0 == RAGGED {
                     let first_key = self.layout.read_first_key(at.stage) + first;
-                    self.mask_block::<T>(first_key, first_query, true, s);
+                    self.mask_block::<T>(self.band, first_key, first_query, true, s);
                 }
             } else if self.is_edge::<T>(keys, first_query) {
                 let first_key = self.layout.read_first_key(at.stage) + first;
-                self.mask_block::<T>(first_key, first_query, false, s);
+                let band = if spec::prefix() && spec::lengths() {
+                    self.band.with_prefix(self.layout.read_mask_word(at.stage))
+                } else {
+                    self.band
+                };
+                self.mask_block::<T>(band, first_key, first_query, false, s);
             }
             with_columns::<T::Scores>(self.layout.lse::<T>(at.stage), |n, lse| {
                 for (idx, x) in s.fragment_mut(0, n).iter_mut().enumerate() {
@@ -200,6 +215,7 @@ impl Consumer<'_> {
     #[inline(always)]
     fn mask_block<T: Tiles>(
         &self,
+        band: Band,
         first_key: u32,
         first_query: u32,
         is_full: bool,
@@ -215,15 +231,15 @@ impl Consumer<'_> {
         let first_column = first_query + place.col;
         let visible = [0, 8].map(|below| {
             let key = first_key + below;
-            if key < self.band.seqlen_k() {
-                let Bounds { left, right } = self.band.bounds();
+            if key < band.seqlen_k() {
+                let Bounds { left, right, .. } = band.bounds();
                 let begin = if right && !is_full {
-                    self.band.first_query(key).saturating_sub(first_column)
+                    band.first_query(key).saturating_sub(first_column)
                 } else {
                     0
                 };
                 let end = if left && !is_full {
-                    self.band.end_query(key).saturating_sub(first_column)
+                    band.end_query(key).saturating_sub(first_column)
                 } else {
                     u32::MAX
                 };

@@ -268,24 +268,25 @@ impl Layout {
         unsafe { shared::st_shared_x2(self.steps + stage * SLOT, [first_query, first_key]) };
     }
 
-    /// Writes whether all pairs of a stage's step are visible, whatever the band says.
+    /// Writes what a mask wants of a stage's step: under a block mask, 1 where all pairs are visible, whatever the band says; with a
+    /// prefix and lengths, the first key behind the prefix, counted as the stage's rows are.
     ///
     /// # Safety
     /// The stage is empty.
     #[inline(always)]
-    pub(super) unsafe fn write_is_full(self, stage: u32, is_full: bool) {
+    pub(super) unsafe fn write_mask_word(self, stage: u32, word: u32) {
         // SAFETY: the caller's contract.
-        unsafe { shared::st_shared_u32(self.steps + stage * SLOT + 8, is_full as u32) };
+        unsafe { shared::st_shared_u32(self.steps + stage * SLOT + 8, word) };
     }
 
-    /// Reads whether all pairs of a stage's step are visible, whatever the band says.
+    /// Reads it.
     ///
     /// # Safety
     /// The stage is full.
     #[inline(always)]
-    pub(super) unsafe fn read_is_full(self, stage: u32) -> bool {
+    pub(super) unsafe fn read_mask_word(self, stage: u32) -> u32 {
         // SAFETY: the caller's contract.
-        unsafe { shared::ld_shared_u32(self.steps + stage * SLOT + 8) == 1 }
+        unsafe { shared::ld_shared_u32(self.steps + stage * SLOT + 8) }
     }
 
     /// Reads which row of q is the first of a stage.

@@ -183,6 +183,10 @@ impl Producer<'_> {
                 let (to_q, to_k) = (END - listed.seqlen_q, END - listed.seqlen_k);
                 self.layout
                     .write_step(stage, first_query + to_q, first_key + to_k);
+                if spec::prefix() {
+                    self.layout
+                        .write_mask_word(stage, self.p.window.prefix + to_k);
+                }
             } else {
                 self.layout.write_step(stage, first_query, first_key);
             }

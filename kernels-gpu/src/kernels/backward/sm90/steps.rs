@@ -111,7 +111,7 @@ impl<'a, T: Tiles> Steps<'a, T> {
     pub(super) unsafe fn write_is_full(&self, layout: Layout, stage: u32) {
         if T::BLOCK_MASKS && spec::block_mask() {
             // SAFETY: the caller's contract.
-            unsafe { layout.write_is_full(stage, self.listed.block.is_full) };
+            unsafe { layout.write_mask_word(stage, self.listed.block.is_full as u32) };
         }
     }
 
