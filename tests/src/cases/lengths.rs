@@ -9,12 +9,15 @@ use crate::inputs::{Fill, LseGradient, Values};
 use crate::lengths::{Lengths, Rows, Span};
 use crate::oracle::{self, Sizes};
 
-const LENGTHS: [Lengths; 14] = [
+const LENGTHS: [Lengths; 16] = [
     // Self-attention over packed sequences, an empty one among them; then with rows of nobody on both sides.
     alike(5, Rows::packed(&[5, 130, 0, 64, 1])),
     alike(4, Rows::packed_between(3, &[65, 1, 128, 17], 9)),
     // One long sequence among short ones.
     alike(9, Rows::packed(&[3, 1, 2, 520, 5, 1, 1, 7, 4])),
+    // Fewer tiles than blocks of threads, as there may be more sequences, or longer ones; and none.
+    alike(9, Rows::packed(&[0, 0, 0, 40, 0, 0, 0, 0, 0])),
+    alike(3, Rows::padded(300).used(&[0, 0, 0])),
     // Packed sequences that use some of their rows.
     alike(3, Rows::packed(&[90, 40, 130]).used(&[33, 40, 0])),
     // Padded ones.

@@ -75,8 +75,12 @@ pub(super) unsafe fn consume<E: Element, T: Tiles>(p: &TmaForwardParams, layout:
     // SAFETY: stages are read when they are full, and released when the products that read them have been waited for;
     // all four warps take the same way.
     unsafe {
-        c.begin_ping_pong::<T>();
         let mut work = c.next_work(&mut slot);
+        // Sequences may have fewer tiles than there are blocks of threads.
+        if spec::lengths() && work.blocks == 0 {
+            return;
+        }
+        c.begin_ping_pong::<T>();
         c.release_work(slot, true);
         let mut block = work.blocks - 1;
         mbarrier::mbarrier_wait(layout.q_ring.full(q.stage), q.parity);

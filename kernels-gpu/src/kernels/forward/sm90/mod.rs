@@ -118,7 +118,7 @@ const SPARED_CONSUMER_REGISTERS: u32 = 232;
 /// Claims tiles until none are left.
 ///
 /// # Safety
-/// The launch is as [`config::tma_forward`] says, with not more blocks than tiles; tensors are as [`TmaForwardParams`]
+/// The launch is as [`config::tma_forward`] says, with not more blocks than there may be tiles; tensors are as [`TmaForwardParams`]
 /// says, of at most `T::HEAD_DIM` columns; `maps` is the address of the first tensor map.
 #[inline(always)]
 pub unsafe fn forward<E: Element, T: Tiles>(p: &TmaForwardParams, maps: u64) {
