@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use ferroflash::plan::PlannedLaunch;
 use ferroflash::plan::schedule::tma_backward;
-use ferroflash_kernels::params::{FASTEST, Schedule};
+use ferroflash_kernels::params::{BackwardParams, FASTEST, Schedule};
 
 use super::*;
 
@@ -103,12 +103,22 @@ fn backward(problem: &Problem, device: &DeviceInfo, launch: &PlannedLaunch) -> S
     };
     let chosen = tma_backward(problem, device, &launch.variant.footprint);
     assert_eq!(chosen.schedule, params.pass.schedule);
+    let BackwardParams {
+        shape,
+        n_shares,
+        n_larger_shares,
+        ..
+    } = params.pass;
+    // A share counts as a KV head.
+    assert_eq!(shape.heads_k, problem.heads_k() as u32 * n_shares);
+    let heads = shape.group_size * n_shares + n_larger_shares;
+    assert_eq!(heads, problem.group_size() as u32);
     format!(
         "{:?} grid {}, {} shares ({} larger), {}, time {}",
         launch.variant.tiles,
         launch.grid,
-        params.pass.n_shares,
-        params.pass.n_larger_shares,
+        n_shares,
+        n_larger_shares,
         described(&params.pass.schedule),
         chosen.time
     )
@@ -137,4 +147,55 @@ fn choices() {
         .unwrap();
     }
     expect_file!["../../golden/plan_choices.txt"].assert_eq(&text);
+}
+
+/// `(longest, average)` of packed sequences.
+const PACKED: [(usize, usize); 5] = [
+    (512, 100),
+    (4096, 4),
+    (4096, 3000),
+    (16384, 1500),
+    (16384, 12000),
+];
+
+#[test]
+fn choices_of_packed_sequences() {
+    let device = DeviceInfo::h200();
+    let mut text = String::new();
+    let lengths = PACKED.into_iter().enumerate();
+    let grouped = lengths.flat_map(|(n, lengths)| {
+        HEADS.map(|(batch, heads_q, heads_k)| (n, lengths, (batch + 3, heads_q, heads_k)))
+    });
+    for (n, (longest, average), (batch, heads_q, heads_k)) in grouped {
+        let problem = Problem::builder(Dtype::F16)
+            .batch(batch)
+            .heads_q(heads_q)
+            .heads_k(heads_k)
+            .head_dim(HEAD_DIMS[(n + heads_q) % 4])
+            .mask(MASKS[(n + heads_k) % 3])
+            .seqlen(longest)
+            .packed_q(batch * average)
+            .packed_k(batch * average);
+        let problem = problem.build().unwrap();
+        let last = |pass| {
+            let plan = plan_of(&problem, pass, &device, Some(Algorithm::Flash3));
+            plan.launches.last().copied().unwrap()
+        };
+        let main = last(Pass::Backward);
+        let Params::TmaBackward(params) = &main.params else {
+            panic!("{main:?}")
+        };
+        writeln!(
+            text,
+            "q {:?} of {longest} at most, over {heads_k} {}\n  forward   {}\n  backward  {:?} grid {}, {}",
+            problem.shape_q(),
+            problem.mask(),
+            forward(&last(Pass::Forward)),
+            main.variant.tiles,
+            main.grid,
+            described(&params.pass.schedule)
+        )
+        .unwrap();
+    }
+    expect_file!["../../golden/plan_choices_packed.txt"].assert_eq(&text);
 }
