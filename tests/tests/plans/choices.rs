@@ -68,7 +68,29 @@ fn problems() -> Vec<Problem> {
             }
         }
     }
+    all.extend(rare());
     all
+}
+
+/// `(heads_q, heads_k)`, `(seqlen_q, seqlen_k)`, the mask: what the model of time knows and few problems have. Tiles in shifted order that
+/// miss the L2 cache, as a list would take longer to begin; groups of a few more tiles than there are blocks.
+const RARE: [((usize, usize), (usize, usize), Mask); 2] = [
+    ((1, 1), (38400, 16896), Mask::Full),
+    ((16, 16), (8704, 8704), Mask::Causal),
+];
+
+fn rare() -> impl Iterator<Item = Problem> {
+    RARE.into_iter()
+        .map(|((heads_q, heads_k), (seqlen_q, seqlen_k), mask)| {
+            let problem = Problem::builder(Dtype::Bf16)
+                .heads_q(heads_q)
+                .heads_k(heads_k)
+                .seqlen_q(seqlen_q)
+                .seqlen_k(seqlen_k)
+                .head_dim(128)
+                .mask(mask);
+            problem.build().unwrap()
+        })
 }
 
 fn described(schedule: &Schedule) -> String {

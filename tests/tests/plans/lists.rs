@@ -6,8 +6,8 @@ use ferroflash::plan::PlannedLaunch;
 use ferroflash_kernels::attention::block_mask::ListedBlock;
 use ferroflash_kernels::attention::lengths::ListedTile;
 use ferroflash_kernels::params::{
-    BackwardParams, BlockListParams, BlockListPhase, BlockLists, ClearParams, TensorMap, TileList,
-    TileListParams,
+    BackwardParams, BlockListParams, BlockListPhase, BlockLists, BlockMap, ClearParams, TensorMap,
+    TileList, TileListParams,
 };
 use ferroflash_kernels::variants::Kind;
 
@@ -200,9 +200,9 @@ fn packed() -> impl Strategy<Value = (Problem, [Vec<usize>; 2])> {
 fn block_masked() -> impl Strategy<Value = Problem> {
     let block = || select(vec![128usize, 256, 384, 1024]);
     let maps = (block(), block(), any::<[bool; 2]>());
-    let heads = (1usize..4, 1usize..3, select(vec![1usize, 3]));
+    let heads = (1usize..4, 1usize..3, select(vec![1usize, 3, 4]));
     let head_dim = select(vec![64usize, 128, 192, 256]);
-    let seqlens = (1usize..3000, 1usize..3000);
+    let seqlens = (prop_oneof![1usize..40, 1usize..3000], 1usize..3000);
     let mask = select(vec![Mask::Full, Mask::Causal]);
     (maps, heads, head_dim, seqlens, mask).prop_map(
         |((block_q, block_k, [batches, each]), (batch, heads_k, group), head_dim, (q, k), mask)| {
@@ -223,6 +223,22 @@ fn block_masked() -> impl Strategy<Value = Problem> {
     )
 }
 
+/// The caller's map, at no address yet.
+fn map_of(problem: &Problem) -> BlockMap {
+    let blocks = problem.block_mask().unwrap();
+    let [batch, heads, q_blocks, k_blocks] = problem.block_mask_shape().unwrap();
+    let stride = |n: usize, elems: usize| if n > 1 { elems as u32 } else { 0 };
+    BlockMap {
+        map: 0,
+        batch_stride: stride(batch, heads * q_blocks * k_blocks),
+        head_stride: stride(heads, q_blocks * k_blocks),
+        q_blocks: q_blocks as u32,
+        k_blocks: k_blocks as u32,
+        block_q: blocks.block_q() as u32,
+        block_k: blocks.block_k() as u32,
+    }
+}
+
 /// What a launch of the kernel that lists blocks is told, and its grid.
 fn hold_block_list(plan: &Plan, launch: &PlannedLaunch, params: &BlockListParams) {
     let problem = &plan.problem;
@@ -240,6 +256,7 @@ fn hold_block_list(plan: &Plan, launch: &PlannedLaunch, params: &BlockListParams
     let [batch, heads, _, columns] = problem.block_mask_shape().unwrap().map(|n| n as u64);
     let maps = batch * heads;
     let lists = params.lists;
+    assert_eq!(params.map, map_of(problem));
     assert_eq!(u64::from(params.n_maps), maps);
     assert_eq!(
         [lists.tiles, lists.entries, lists.columns].map(u64::from),
@@ -296,7 +313,7 @@ proptest! {
     #[test]
     fn lists_of_blocks_have_room_for_all_blocks(
         problem in block_masked(),
-        algorithm in select(vec![None, Some(Algorithm::Flash2)]),
+        algorithm in select(vec![None, Some(Algorithm::Flash2), Some(Algorithm::Standard)]),
         pass in select(vec![Pass::Forward, Pass::Backward]),
     ) {
         let device = DeviceInfo::h200();
@@ -308,6 +325,10 @@ proptest! {
         };
         prop_assert!(plan.launches.iter().all(|launch| launch.variant.takes_block_masks()));
         if plan.algorithm == Algorithm::Standard {
+            for launch in &plan.launches {
+                let Params::Standard(params) = launch.params else { panic!("{plan}") };
+                prop_assert_eq!(params.blocks, map_of(&problem));
+            }
             return Ok(());
         }
         let (_, lists) = lists_of(&main_of(&plan).params).unwrap();
