@@ -68,29 +68,15 @@ fn problems() -> Vec<Problem> {
             }
         }
     }
-    all.extend(rare());
+    all.push(a_few_tiles_more_than_blocks());
     all
 }
 
-/// `(heads_q, heads_k)`, `(seqlen_q, seqlen_k)`, the mask: what the model of time knows and few problems have. Tiles in shifted order that
-/// miss the L2 cache, as a list would take longer to begin; groups of a few more tiles than there are blocks.
-const RARE: [((usize, usize), (usize, usize), Mask); 2] = [
-    ((1, 1), (38400, 16896), Mask::Full),
-    ((16, 16), (8704, 8704), Mask::Causal),
-];
-
-fn rare() -> impl Iterator<Item = Problem> {
-    RARE.into_iter()
-        .map(|((heads_q, heads_k), (seqlen_q, seqlen_k), mask)| {
-            let problem = Problem::builder(Dtype::Bf16)
-                .heads_q(heads_q)
-                .heads_k(heads_k)
-                .seqlen_q(seqlen_q)
-                .seqlen_k(seqlen_k)
-                .head_dim(128)
-                .mask(mask);
-            problem.build().unwrap()
-        })
+/// Under a mask, in groups of a few more tiles than an H200 has blocks: 136 and 132.
+fn a_few_tiles_more_than_blocks() -> Problem {
+    let problem = Problem::builder(Dtype::Bf16).seqlen(8704).heads(16);
+    let problem = problem.head_dim(128).mask(Mask::Causal);
+    problem.build().unwrap()
 }
 
 fn described(schedule: &Schedule) -> String {
@@ -176,7 +162,7 @@ const PACKED: [(usize, usize); 5] = [
     (512, 100),
     (4096, 4),
     (4096, 3000),
-    (16384, 1500),
+    (16384, 3000),
     (16384, 12000),
 ];
 
@@ -186,7 +172,9 @@ fn choices_of_packed_sequences() {
     let mut text = String::new();
     let lengths = PACKED.into_iter().enumerate();
     let grouped = lengths.flat_map(|(n, lengths)| {
-        HEADS.map(|(batch, heads_q, heads_k)| (n, lengths, (batch + 3, heads_q, heads_k)))
+        let many = std::iter::once((1, 64, 64));
+        let heads = HEADS.into_iter().chain(many);
+        heads.map(move |(batch, heads_q, heads_k)| (n, lengths, (batch + 3, heads_q, heads_k)))
     });
     for (n, (longest, average), (batch, heads_q, heads_k)) in grouped {
         let problem = Problem::builder(Dtype::F16)
