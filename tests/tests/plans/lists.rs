@@ -341,6 +341,10 @@ proptest! {
                     hold_block_list(&plan, launch, params);
                 }
                 Params::Clear(params) => hold_clear(&plan, params, lists),
+                // Heads that shared a tile would need one list for all of them.
+                Params::TmaForward(params) => {
+                    prop_assert_eq!((params.pack_gqa_log2, params.blocks), (0, lists));
+                }
                 other => prop_assert_eq!(lists_of(other).unwrap().1, lists),
             }
         }
