@@ -132,6 +132,7 @@ mod tests {
         let causal = Bounds {
             left: false,
             right: true,
+            prefix: false,
         };
         let band = Band::new(8, 8, Window::new(8, 8, 0, 0), causal);
         let listed = |is_full| ListedBlock {

@@ -25,18 +25,15 @@ struct Step {
 }
 
 impl Launch {
-    /// By distances to the left and to the right.
-    fn new(
-        seqlen_q: u32,
-        seqlen_k: u32,
-        (left, right): (Option<u32>, Option<u32>),
-        group_size: u32,
-    ) -> Launch {
+    /// By distances to the left and to the right, and the prefix.
+    fn new(seqlen_q: u32, seqlen_k: u32, (left, right, prefix): Sides, group_size: u32) -> Launch {
         let bounds = Bounds {
             left: left.is_some(),
             right: right.is_some(),
+            prefix: prefix > 0,
         };
         let window = Window::new(seqlen_q, seqlen_k, left.unwrap_or(0), right.unwrap_or(0));
+        let window = window.with_prefix(prefix);
         let schedule = Schedule {
             tiles: seqlen_k.div_ceil(BLOCK_K),
             heads_per_group: 1,
@@ -56,7 +53,7 @@ impl Launch {
         let launch = Launch::new(
             q_blocks * BLOCK_Q,
             tiles * BLOCK_K,
-            (None, None),
+            (None, None, 0),
             group_size,
         );
         Launch {
@@ -109,14 +106,19 @@ impl Launch {
     }
 }
 
-const SIDES: [(Option<u32>, Option<u32>); 7] = [
-    (None, None),
-    (None, Some(0)),
-    (None, Some(5)),
-    (Some(0), None),
-    (Some(6), None),
-    (Some(6), Some(0)),
-    (Some(2), Some(7)),
+/// How far queries see to the left and to the right, `None` without an end, and the prefix.
+type Sides = (Option<u32>, Option<u32>, u32);
+
+const SIDES: [Sides; 9] = [
+    (None, None, 0),
+    (None, Some(0), 0),
+    (None, Some(5), 0),
+    (Some(0), None, 0),
+    (Some(6), None, 0),
+    (Some(6), Some(0), 0),
+    (Some(2), Some(7), 0),
+    (None, Some(0), 3),
+    (None, Some(0), 9),
 ];
 
 fn lists() -> impl Iterator<Item = Launch> {

@@ -196,6 +196,7 @@ fn a_side_hides_what_the_definition_hides_there() {
     for sides in SIDES {
         let band = band(9, 11, sides);
         assert_eq!((band.seqlen_q(), band.seqlen_k()), (9, 11));
+        assert_eq!(band.prefix(), sides.2);
         for (query, key) in (0..9).flat_map(|query| (0..11).map(move |key| (query, key))) {
             let place = query as i32 + 2;
             let after = sides
@@ -226,6 +227,11 @@ fn work_follows_the_sides() {
         ((true, true), Work::Growing),
         ((true, false), Work::Shrinking),
     ] {
-        assert_eq!(Bounds { left, right }.work(), work);
+        let bounds = Bounds {
+            left,
+            right,
+            prefix: right && !left,
+        };
+        assert_eq!(bounds.work(), work);
     }
 }
