@@ -186,13 +186,15 @@ fn a_shifted_order_begins_at_equal_distances() {
     }
 }
 
+/// Which shifted order, after how many steps, and the rank.
+type Visit = (u32, usize, u32);
+
 /// Where tiles of a shifted order begin together, no two are at a block at a time, and who comes first adds first; tiles of the
 /// shifted order before have added.
 #[test]
 fn ranks_of_a_shifted_order_are_by_time() {
     for launch in shifted() {
-        let together = tiles_per_ring(&launch.schedule);
-        let mut visits: HashMap<(u32, u32), Vec<(u32, usize, u32)>> = HashMap::new();
+        let mut visits: HashMap<(u32, u32), Vec<Visit>> = HashMap::new();
         for (tile, steps) in launch.orders() {
             let ring = tile.k_block % launch.schedule.stride;
             for (time, step) in steps.into_iter().enumerate() {
@@ -202,10 +204,8 @@ fn ranks_of_a_shifted_order_are_by_time() {
         }
         for of_block in visits.values_mut() {
             of_block.sort_unstable();
-            let same = of_block
-                .windows(2)
-                .any(|pair| pair[0].1 == pair[1].1 && pair[0].0 == pair[1].0);
-            assert!(!same, "{together} {:?}", launch.schedule);
+            let at_once = |pair: &[Visit]| (pair[0].0, pair[0].1) == (pair[1].0, pair[1].1);
+            assert!(!of_block.windows(2).any(at_once), "{:?}", launch.schedule);
             let ranks = of_block.iter().map(|visit| visit.2);
             assert!(ranks.eq(0..launch.schedule.tiles), "{:?}", launch.schedule);
         }

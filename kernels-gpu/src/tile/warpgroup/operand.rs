@@ -96,7 +96,7 @@ mod tests {
 
     /// Where a descriptor begins, in bytes; its leading offset, in bytes.
     fn parts(descriptor: Descriptor) -> (u32, u32) {
-        assert_eq!(descriptor.high, 1 << 30 | 1024 / 16);
+        assert_eq!(descriptor.high, (1 << 30) | (1024 / 16));
         ((descriptor.low & 0xffff) * 16, (descriptor.low >> 16) * 16)
     }
 
