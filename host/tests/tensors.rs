@@ -1,6 +1,7 @@
 //! Views of memory: what they refuse, where they lie.
 
 use ferroflash::error::ProblemError;
+use ferroflash::tensor::{Description, Place, Vector, VectorMut};
 use ferroflash::{Layout, Tensor, TensorMut};
 
 #[test]
@@ -54,4 +55,38 @@ fn a_tensor_gives_only_the_type_it_holds() {
     assert!(tensor.host::<half::f16>().is_some());
     assert!(tensor.host::<half::bf16>().is_none());
     assert!(tensor.host::<f32>().is_none());
+}
+
+/// A description of memory elsewhere keeps the strides, and nothing of where the memory was.
+#[test]
+fn what_is_moved_has_no_address() {
+    let data = [0f32; 24];
+    let layout = Layout::bhsd([1, 2, 3, 4]).unwrap();
+    let tensor = Tensor::strided(&data, layout).unwrap().describe();
+    assert_ne!(tensor.address, 0);
+    let moved = Description {
+        place: Place::Cuda(1),
+        address: 0,
+        ..tensor
+    };
+    assert_eq!(tensor.moved_to(Place::Cuda(1)), moved);
+    let vector = Vector::from(data.as_slice()).describe();
+    assert_ne!(vector.address, 0);
+    let moved = vector.moved_to(Place::Cuda(1));
+    assert_eq!((moved.place, moved.address), (Place::Cuda(1), 0));
+    assert_eq!((moved.n_elems, moved.dtype), (24, vector.dtype));
+}
+
+#[test]
+fn views_are_shown_as_what_they_describe() {
+    let mut data = [0f32; 24];
+    let of = |name: &str, described: &dyn std::fmt::Debug| format!("{name}({described:?})");
+    let tensor = Tensor::bshd(&data, [1, 3, 2, 4]).unwrap();
+    assert_eq!(format!("{tensor:?}"), of("Tensor", &tensor.describe()));
+    let vector = Vector::from(data.as_slice());
+    assert_eq!(format!("{vector:?}"), of("Vector", &vector.describe()));
+    let tensor = TensorMut::bshd(&mut data, [1, 3, 2, 4]).unwrap();
+    assert_eq!(format!("{tensor:?}"), of("TensorMut", &tensor.describe()));
+    let vector = VectorMut::from(data.as_mut_slice());
+    assert_eq!(format!("{vector:?}"), of("VectorMut", &vector.describe()));
 }

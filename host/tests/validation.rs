@@ -331,3 +331,24 @@ fn weights_have_the_one_layout() {
 fn the_grid_limit_is_cudas() {
     assert_eq!(MAX_GRID, (1 << 31) - 1);
 }
+
+/// Without elements nothing is read or written, wherever it would lie.
+#[test]
+fn what_is_empty_may_lie_anywhere() {
+    let problem = with(|p| p.seqlen_q(0));
+    let arguments = *without_tensors(&problem, Pass::Forward, Place::Host)
+        .unwrap()
+        .arguments();
+    let at = |n_elems| VectorDescription {
+        address: 0x1001,
+        ..VectorDescription::unplaced(n_elems, Dtype::F32, Place::Host)
+    };
+    let empty = arguments.with(Argument::Lse, at(0));
+    assert!(check(&problem, Pass::Forward, empty).is_ok());
+    let refusal = ProblemError::Misaligned {
+        argument: Argument::Lse,
+        address: 0x1001,
+        alignment: 4,
+    };
+    assert_refused(Pass::Forward, Argument::Lse, at(60), refusal);
+}

@@ -99,3 +99,61 @@ fn a_prepared_call_refuses_what_it_was_not_prepared_for() {
     let argument = Argument::SeqUsedK;
     assert_eq!(given, Err(ProblemError::NotTaken { argument }.into()));
 }
+
+/// Tensors are given as they were said to lie, and what every call gives is asked of every call.
+#[test]
+fn a_prepared_call_asks_for_the_layouts_and_the_lengths_that_were_named() {
+    let _turn = turn();
+    let device = gpu(0);
+    let cuda = device.as_cuda().unwrap();
+    let [batch, seqlen, heads, head_dim] = SHAPE;
+    let by_heads = Layout::bhsd([batch, heads, seqlen, head_dim]).unwrap();
+    let contiguous = Layout::bshd(SHAPE).unwrap();
+    let layouts = Layouts::contiguous()
+        .with(Argument::Q, by_heads)
+        .giving(Argument::SeqUsedK);
+    let attention = Attention::new(&device, problem()).unwrap();
+    let prepared = attention.prepare_forward(&layouts).unwrap();
+    let mut forward = Forward::new(&device);
+    forward.queue.reserve(prepared.plan()).unwrap();
+    let used = DeviceBuffer::<i32>::new(cuda, batch).unwrap();
+    let mut call = |q: Layout, lengths: bool| {
+        let q = Tensor::device(forward.q.slice(), q).unwrap();
+        let k = Tensor::device(forward.k.slice(), contiguous).unwrap();
+        let inputs = Inputs::new(&q, &k, &k);
+        let inputs = if lengths {
+            inputs.seqused_k(used.slice())
+        } else {
+            inputs
+        };
+        let o = TensorMut::device(forward.o.slice_mut(), contiguous).unwrap();
+        let mut outputs = Outputs::new(o, forward.lse.slice_mut());
+        prepared.forward(&mut forward.queue, &inputs, &mut outputs)
+    };
+    assert_eq!(call(by_heads, true), Ok(()));
+    let other_layout = ProblemError::NotAsPrepared {
+        argument: Argument::Q,
+        given: contiguous,
+        prepared: by_heads,
+    };
+    assert_eq!(call(contiguous, true), Err(other_layout.into()));
+    let argument = Argument::SeqUsedK;
+    let missing = ProblemError::Missing { argument };
+    assert_eq!(call(by_heads, false), Err(missing.into()));
+}
+
+#[test]
+fn layouts_of_what_a_pass_does_not_take_are_refused() {
+    let _turn = turn();
+    let device = gpu(0);
+    let attention = Attention::new(&device, problem()).unwrap();
+    let refused = |layouts: Layouts| attention.prepare_forward(&layouts).map(|_| ()).unwrap_err();
+    let argument = Argument::DO;
+    let not_taken: Error = ProblemError::NotTaken { argument }.into();
+    let layout = Layout::bshd(SHAPE).unwrap();
+    assert_eq!(
+        refused(Layouts::contiguous().with(argument, layout)),
+        not_taken
+    );
+    assert_eq!(refused(Layouts::contiguous().giving(argument)), not_taken);
+}

@@ -9,6 +9,7 @@ use ferroflash::{Algorithm, Backend, Dtype, Mask, Order, Pass, Problem, ProblemB
 
 mod backward;
 mod launches;
+mod limits;
 
 fn plan_of(
     problem: ProblemBuilder,

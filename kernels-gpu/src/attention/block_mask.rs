@@ -123,4 +123,25 @@ mod tests {
             assert_eq!(ListedBlock::from_words(listed.words()), listed);
         }
     }
+
+    /// A full block shows what the band hides, and nothing behind the last key.
+    #[test]
+    fn only_full_blocks_show_what_the_band_hides() {
+        use crate::attention::mask::Bounds;
+        use crate::params::Window;
+        let causal = Bounds {
+            left: false,
+            right: true,
+            prefix: false,
+        };
+        let band = Band::new(8, 8, Window::new(8, 8, 0, 0), causal);
+        let listed = |is_full| ListedBlock {
+            is_full,
+            ..ListedBlock::default()
+        };
+        for (query, key) in (0..8).flat_map(|query| (0..12).map(move |key| (query, key))) {
+            assert_eq!(listed(true).keep(&band, query, key), key < 8);
+            assert_eq!(listed(false).keep(&band, query, key), key <= query);
+        }
+    }
 }

@@ -179,3 +179,6 @@ impl BlockOrder {
         rank + (self.tile.k_block - place * if self.stride == 2 { 2 } else { 1 }) * together
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -123,6 +123,15 @@ mod tests {
     }
 
     #[test]
+    fn numbers_below_0_count_as_0() {
+        const ALL: i32 = i32::MAX;
+        assert_eq!(rows(-5, 30, ALL, 0), (0, 30));
+        assert_eq!(rows(10, -5, ALL, 0), (10, 0));
+        assert_eq!(rows(10, 30, -5, 0), (10, 0));
+        assert_eq!(rows(10, 30, ALL, -5), (10, 20));
+    }
+
+    #[test]
     fn numbers_that_make_no_sense_stay_inside_the_tensor() {
         let wild = [i32::MIN, -1, 0, 7, 39, 40, 41, 99, 100, 101, i32::MAX];
         for begin in wild {

@@ -24,3 +24,19 @@ pub fn batch_and_head(idx: u32, heads: u32) -> (u32, u32) {
 pub fn divide(a: u32, b: u32) -> u32 {
     a.checked_div(b).unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::batch_and_head;
+
+    #[test]
+    fn heads_of_an_entry_follow_one_another() {
+        for (batch_idx, head_idx) in (0..4).flat_map(|batch| (0..5).map(move |head| (batch, head)))
+        {
+            assert_eq!(
+                batch_and_head(batch_idx * 5 + head_idx, 5),
+                (batch_idx, head_idx)
+            );
+        }
+    }
+}

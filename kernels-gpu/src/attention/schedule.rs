@@ -269,4 +269,60 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn every_second_tile_comes_first_where_the_stride_is_two() {
+        for tiles in 1..9 {
+            let schedule = Schedule {
+                tiles,
+                heads_per_group: 1,
+                heads: 1,
+                order: 0,
+                stride: 2,
+            };
+            let taken = (0..tiles).map(|idx| backward(&schedule, Work::Even, idx).k_block);
+            let expected = (0..tiles).step_by(2).chain((1..tiles).step_by(2));
+            assert!(taken.eq(expected), "{tiles}");
+        }
+    }
+
+    /// The last group's tiles become shorter, and groups before it take turns.
+    #[test]
+    fn groups_alternate_and_the_last_one_ends_with_short_tiles() {
+        for schedule in schedules() {
+            let n_groups = schedule.heads.div_ceil(schedule.heads_per_group);
+            for idx in 0..schedule.tiles * schedule.heads {
+                let direction = |work| backward(&schedule, work, idx).direction;
+                let head = backward(&schedule, Work::Even, idx).head;
+                let from_last = n_groups - 1 - head / schedule.heads_per_group;
+                let (growing, shrinking) = match from_last % 2 {
+                    0 => (Direction::Down, Direction::Up),
+                    _ => (Direction::Up, Direction::Down),
+                };
+                assert_eq!(direction(Work::Even), Direction::Down);
+                assert_eq!(direction(Work::Growing), growing, "{schedule:?}");
+                assert_eq!(direction(Work::Shrinking), shrinking, "{schedule:?}");
+            }
+        }
+    }
+
+    /// Of heads that lie side by side, those of the first shares come first.
+    #[test]
+    fn first_shares_come_first() {
+        for (kv_heads, n_shares) in (1..5).flat_map(|heads| (1..5).map(move |n| (heads, n))) {
+            let heads = kv_heads * n_shares;
+            let schedule = Schedule {
+                tiles: 3,
+                heads_per_group: heads,
+                heads,
+                order: 0,
+                stride: 1,
+            };
+            let expected = (0..n_shares)
+                .flat_map(|share| (0..kv_heads).map(move |head| head * n_shares + share));
+            let taken = |idx| backward_in_shares(&schedule, Work::Even, idx, n_shares);
+            assert!((0..heads).map(|idx| taken(idx).head).eq(expected));
+            assert!((0..3 * heads).all(|idx| taken(idx).k_block == idx / heads));
+        }
+    }
 }

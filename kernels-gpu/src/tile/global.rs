@@ -125,4 +125,20 @@ mod tests {
         // Here the number fits, and its bytes do not.
         assert_eq!(row_of_head(0, 3, 1 << 29, 5), 4 * (3 * (1 << 29) + 5));
     }
+
+    #[test]
+    fn rows_and_chunks_behind_the_last_are_not_there() {
+        let rows = GlobalRows {
+            base: 4096,
+            row_bytes: 256,
+            len: 9,
+        };
+        let matrix = GlobalMatrix { rows, chunks: 5 };
+        for (row, chunk) in (0..12).flat_map(|row| (0..8).map(move |chunk| (row, chunk))) {
+            assert_eq!(matrix.contains(row, chunk), row < 9 && chunk < 5);
+        }
+        let sequence = rows.from_row(4, 3);
+        assert_eq!((sequence.base, sequence.len), (4096 + 4 * 256, 3));
+        assert_eq!(sequence.row_bytes, 256);
+    }
 }

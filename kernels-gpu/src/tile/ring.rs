@@ -111,3 +111,34 @@ impl Ring {
         self.parity ^= last as u32;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 8 bytes each, of all stages, one behind the other.
+    #[test]
+    fn barriers_do_not_overlap() {
+        for stages in 1..5 {
+            let barriers = Barriers::new(1024, stages);
+            let full = (0..stages).map(|stage| barriers.full(stage));
+            let empty = (0..stages).map(|stage| barriers.empty(stage));
+            let expected = (1024..1024 + stages * 16).step_by(8);
+            assert!(full.chain(empty).eq(expected));
+            assert_eq!(barriers.end(), 1024 + stages * 16);
+        }
+    }
+
+    #[test]
+    fn a_ring_goes_round() {
+        for stages in 1..5 {
+            let mut ring = Ring::start(stages);
+            for idx in 0..4 * stages {
+                let at = Ring::at(stages, idx);
+                assert_eq!((at.stage, at.parity), (idx % stages, idx / stages % 2));
+                assert_eq!((ring.stage, ring.parity), (at.stage, at.parity));
+                ring.advance();
+            }
+        }
+    }
+}

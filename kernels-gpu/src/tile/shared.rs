@@ -129,4 +129,20 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn a_pair_lies_in_its_chunk() {
+        for row_bytes in WIDTHS {
+            let tile = SharedTile {
+                base: 1024,
+                row_bytes,
+            };
+            for (row, col) in
+                (0..16).flat_map(|r| (0..row_bytes / 2).step_by(2).map(move |c| (r, c)))
+            {
+                let offset = tile.pair(row, col) - tile.chunk(row, col / 8);
+                assert_eq!(offset, col % 8 * 2);
+            }
+        }
+    }
 }

@@ -12,7 +12,9 @@ use ferroflash_kernels::variants::{TileShape, VARIANTS};
 use proptest::prelude::*;
 use proptest::sample::select;
 
+mod choices;
 mod cover;
+mod lists;
 
 fn plan_of(
     problem: &Problem,

@@ -189,3 +189,38 @@ fn the_largest_sizes_are_counted() {
     let band = band(MOST, MOST, (None, Some(0), MOST));
     assert!(band.keep(0, MOST - 1));
 }
+
+/// What kernels ask at an edge is what the definition says there.
+#[test]
+fn a_side_hides_what_the_definition_hides_there() {
+    for sides in SIDES {
+        let band = band(9, 11, sides);
+        assert_eq!((band.seqlen_q(), band.seqlen_k()), (9, 11));
+        assert_eq!(band.prefix(), sides.2);
+        for (query, key) in (0..9).flat_map(|query| (0..11).map(move |key| (query, key))) {
+            let distance = key - (query + 2);
+            let after = sides.1.is_some_and(|right| distance > right as i32);
+            let before = sides.0.is_some_and(|left| -distance > left as i32);
+            let hidden = (band.hides_right(query, key), band.hides_left(query, key));
+            assert_eq!(hidden, (after, before), "{sides:?} {query} {key}");
+        }
+    }
+}
+
+/// Tiles of queries see more keys one after the other where the band ends to the right, and fewer where to the left alone.
+#[test]
+fn work_follows_the_sides() {
+    for ((left, right), work) in [
+        ((false, false), Work::Even),
+        ((false, true), Work::Growing),
+        ((true, true), Work::Growing),
+        ((true, false), Work::Shrinking),
+    ] {
+        let bounds = Bounds {
+            left,
+            right,
+            prefix: right && !left,
+        };
+        assert_eq!(bounds.work(), work);
+    }
+}

@@ -84,3 +84,50 @@ pub enum Left {
     /// Stored by columns, 64 in a row of the tile: the inner dimension is its rows.
     Columns(BoxedTile),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TILE: BoxedTile = BoxedTile {
+        base: 4096,
+        rows: 128,
+    };
+
+    /// Where a descriptor begins, in bytes; its leading offset, in bytes.
+    fn parts(descriptor: Descriptor) -> (u32, u32) {
+        assert_eq!(descriptor.high, (1 << 30) | (1024 / 16));
+        ((descriptor.low & 0xffff) * 16, (descriptor.low >> 16) * 16)
+    }
+
+    /// 16 columns are 32 bytes of a row of 128, and the next 64 columns are another part.
+    #[test]
+    fn steps_along_columns_go_through_the_parts() {
+        for k in 0..16 {
+            let (begin, leading) = parts(TILE.along_columns(k));
+            let part = TILE.part(k / 4);
+            assert_eq!(part.base, 4096 + k / 4 * 128 * 128);
+            assert_eq!(begin, part.base + k % 4 * 32);
+            assert_eq!(leading, 16);
+            assert_eq!(TILE.from_part(k / 4).base, part.base);
+        }
+    }
+
+    /// 16 rows are 2048 bytes; the next part is all the tile's rows away.
+    #[test]
+    fn steps_along_rows_stay_in_their_part() {
+        for k in 0..8 {
+            let (begin, leading) = parts(TILE.along_rows(k));
+            assert_eq!(begin, TILE.from_row(16 * k).base);
+            assert_eq!(begin, 4096 + k * 2048);
+            assert_eq!(leading, 128 * 128);
+        }
+    }
+
+    #[test]
+    fn a_tile_has_whole_parts() {
+        for (columns, parts) in [(64, 1), (72, 2), (128, 2), (192, 3), (256, 4)] {
+            assert_eq!(BoxedTile::n_bytes(80, columns), 80 * 128 * parts);
+        }
+    }
+}
