@@ -60,10 +60,25 @@ struct Speculation {
 /// One warpgroup of the block does it for each consumer; the barriers have been made.
 #[inline(always)]
 pub(super) unsafe fn consume<E: Element, T: Tiles>(p: &TmaForwardParams, layout: Layout, idx: u32) {
-    let steps = const { T::HEAD_DIM / 16 };
-    let block_k = T::FOOTPRINT.block_k;
     let c = Consumer::new::<T>(p, layout, idx);
     let mut slot = Ring::start(TMA_SLOTS);
+    // SAFETY: all four warps take the same way.
+    unsafe {
+        let work = c.next_work(&mut slot);
+        // Sequences may have fewer tiles than there are blocks of threads.
+        if spec::lengths() && work.blocks == 0 {
+            return;
+        }
+        attend::<E, T>(&c, work, slot);
+    }
+}
+
+/// The tiles from this work on, which is one.
+#[inline(always)]
+unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slot: Ring) {
+    let steps = const { T::HEAD_DIM / 16 };
+    let block_k = T::FOOTPRINT.block_k;
+    let (p, layout, idx) = (c.p, c.layout, c.idx);
     let mut q = Ring::start(T::Q_STAGES);
     let mut k = Ring::start(T::KV_STAGES);
     let mut v = Ring::start(T::KV_STAGES);
@@ -75,11 +90,6 @@ pub(super) unsafe fn consume<E: Element, T: Tiles>(p: &TmaForwardParams, layout:
     // SAFETY: stages are read when they are full, and released when the products that read them have been waited for;
     // all four warps take the same way.
     unsafe {
-        let mut work = c.next_work(&mut slot);
-        // Sequences may have fewer tiles than there are blocks of threads.
-        if spec::lengths() && work.blocks == 0 {
-            return;
-        }
         c.begin_ping_pong::<T>();
         c.release_work(slot, true);
         let mut block = work.blocks - 1;
