@@ -32,8 +32,8 @@ pub fn all() -> Vec<Case> {
     let mut cases = Vec::new();
     for (batch, heads_q, heads_k) in HEADS {
         for seqlen_q in QUERIES {
-            // Of 64 heads one head_dim and every other length are enough work.
-            if heads_q == 64 && [3, 16, 64].contains(&seqlen_q) {
+            // Of 64 heads one head_dim and two lengths, of a tile and of several, are enough work.
+            if heads_q == 64 && ![1, 5].contains(&seqlen_q) {
                 continue;
             }
             for mask in MASKS {
