@@ -138,12 +138,6 @@ impl Band {
         Band { prefix, ..self }
     }
 
-    /// Every query sees keys before this one.
-    #[inline(always)]
-    pub fn prefix(&self) -> u32 {
-        self.prefix
-    }
-
     /// Rows of q.
     #[inline(always)]
     pub fn seqlen_q(&self) -> u32 {

@@ -11,13 +11,14 @@ pub struct MaskWords {
     /// Row i sees key j only where j ≤ i + seqlen_k − seqlen_q. Unless given: as the file's metadata say, if there is a file.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub causal: Option<bool>,
-    /// Keys that a query sees to the left of its own place; -1: all. Unless given: as the file's metadata say.
+    /// Keys that a query sees to the left of its own place; -1: all. Unless given: as the file's metadata say, if there is a file.
     #[arg(long, allow_negative_numbers = true)]
     pub window_left: Option<Side>,
-    /// Keys that a query sees to the right of its own place; -1: all. 0 where --causal is given. Unless given: as the file's metadata say.
+    /// Keys that a query sees to the right of its own place; -1: all. 0 where --causal is given. Unless given: as the file's metadata say, if there is a file.
     #[arg(long, allow_negative_numbers = true)]
     pub window_right: Option<Side>,
-    /// Prefix-LM: keys, the first ones of a sequence, that every query sees beside a causal mask. Unless given: as the file's metadata say.
+    /// Prefix-LM: keys, the first ones of a sequence, that every query sees beside a causal mask. Unless given: as the file's metadata say,
+    /// if there is a file.
     #[arg(long)]
     pub prefix: Option<usize>,
 }

@@ -196,7 +196,7 @@ fn a_side_hides_what_the_definition_hides_there() {
     for sides in SIDES {
         let band = band(9, 11, sides);
         assert_eq!((band.seqlen_q(), band.seqlen_k()), (9, 11));
-        assert_eq!(band.prefix(), sides.2);
+        assert_eq!(band.prefix, sides.2);
         for (query, key) in (0..9).flat_map(|query| (0..11).map(move |key| (query, key))) {
             let distance = key - (query + 2);
             let after = sides.1.is_some_and(|right| distance > right as i32);

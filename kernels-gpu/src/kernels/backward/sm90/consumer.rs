@@ -107,7 +107,7 @@ impl Consumer<'_> {
         let end = first + WARPGROUP_ROWS;
         if end > self.band.seqlen_k() {
             Keys(RAGGED)
-        } else if T::PREFIX && spec::prefix() && end <= prefix {
+        } else if T::SKIPS_PREFIX && spec::prefix() && end <= prefix {
             Keys(VISIBLE)
         } else {
             Keys(first as i32)

@@ -57,9 +57,9 @@ pub trait Tiles: Blocks {
     const QUERIES_DOWN: bool = !Self::FOOTPRINT.block_q.is_multiple_of(64);
     /// Whether consumers that share the keys multiply Sᵀ when they have dQ and dK of the steps before, and not beside them.
     const BEHIND: bool = Self::HEAD_DIM == 128;
-    /// Whether keys in the prefix are known as such: wide tiles, which are for sequences without a mask and have no registers for that,
-    /// would look at each.
-    const PREFIX: bool;
+    /// Whether the mask is skipped for keys in the prefix. Wide tiles mask each of them: they are for sequences without a mask, and have
+    /// no registers to tell these keys from others.
+    const SKIPS_PREFIX: bool;
     /// Whether registers hold P unrounded until dS is made of it.
     const KEEPS_P: bool = Self::BEHIND && !Self::QUERIES_DOWN;
     /// Whether dV and dK leave through V's place: where there is no other.
@@ -91,7 +91,7 @@ macro_rules! tiles {
         }
 
         $(impl Tiles for $tiles<$head_dim> {
-            const PREFIX: bool = !matches!(TileShape::$shape, TileShape::Wide);
+            const SKIPS_PREFIX: bool = !matches!(TileShape::$shape, TileShape::Wide);
             type Scores = RegisterTile<1, { n8(Self::FOOTPRINT.block_q) }>;
             type KeyGradient = RegisterTile<1, { n8($head_dim) }>;
             type QueryGradient = RegisterTile<1, { n8(if Self::QUERIES_DOWN { Self::FOOTPRINT.block_q } else { 64 }) }>;
