@@ -219,10 +219,16 @@ pub const fn tma_backward_splits(head_dim: u32) -> bool {
     head_dim > 128
 }
 
+/// How many places the gradients of a tile's keys have on their way out, where consumers share the keys and V's place is not taken for
+/// it: dV and dK one each where shared memory has room for both, so that dK need not wait until dV has left.
+pub const fn tma_backward_outs(head_dim: u32) -> u32 {
+    if head_dim <= 64 { 2 } else { 1 }
+}
+
 /// Backward on Hopper: one block per SM; two consumer warpgroups, and a producer warpgroup. Tiles have 128 keys, 64 where
 /// the warpgroups have the same keys. At head_dim 64 query blocks have 128 rows: with 64, `wgmma` would read its operands
 /// from shared memory for as long as it multiplies. At 128 registers do not hold more than 80, in wide tiles. Shared memory:
-/// K, V; two stages of Q, dO and dS; dV or dK on the way out, in V's place if the tile is wide, or two stages of P; dQ on its
+/// K, V; two stages of Q, dO and dS; dV and dK on the way out, or one of them, in V's place if the tile is wide; or two stages of P; dQ on its
 /// way to memory, if the warpgroups share the keys; lse and Δ; slots for steps, work tiles and blocks of dQ; and the
 /// barriers.
 pub const fn tma_backward(head_dim: u32, tiles: TileShape) -> Footprint {
@@ -241,7 +247,7 @@ pub const fn tma_backward(head_dim: u32, tiles: TileShape) -> Footprint {
     let out = match tiles {
         TileShape::Wide => 0,
         _ if splits => d_s,
-        _ => block_k * row_bytes,
+        _ => tma_backward_outs(head_dim) * block_k * row_bytes,
     };
     let d_q = if splits {
         0
@@ -261,7 +267,7 @@ pub const fn tma_backward(head_dim: u32, tiles: TileShape) -> Footprint {
         launch_registers: launch_registers(3 * 128, 1),
         // Stores and loads together. At head_dim 256 consumers need all registers that the producer warpgroup can give back. It
         // keeps a few words of a tile's block order in local memory, and computes them once a tile.
-        spill_bytes: if head_dim <= 192 { 0 } else { 296 },
+        spill_bytes: if head_dim <= 192 { 0 } else { 192 },
     }
 }
 

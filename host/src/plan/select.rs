@@ -160,10 +160,11 @@ impl PassKernels {
 /// The tile shapes, the most wanted first. In flash3's forward pass compact tiles pay where sequences are short
 /// ([`short`]), wide tiles where they are long (tests/benches/record), if there are several of them for every SM. In its
 /// backward pass wide tiles pay at the head_dim they are made for, where sequences are long: from 8192 queries on with 132 SMs,
-/// taken for each SM.
+/// taken for each SM; from 6072 on where lengths differ, since tiles are in a list then, whatever their shape.
 fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> [TileShape; 3] {
     const WIDE_ROWS: u64 = 192;
     const WIDE_GRADIENTS: u64 = 62;
+    const WIDE_GRADIENTS_LISTED: u64 = 46;
     let problem = &lengths::of_average_length(checked);
     // Where lengths differ, most of the work is in the longest sequences.
     let longest = checked.problem().seqlen_q() as u64;
@@ -172,9 +173,12 @@ fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> [TileShape;
         return [TileShape::Compact, TileShape::Default, TileShape::Wide];
     }
     let wide = if kinds.contains(&Kind::TmaBackward) {
-        let long = (WIDE_GRADIENTS * u64::from(device.n_sms)).max(1024);
-        let spills = checked.has_lengths();
-        problem.work() == Work::Even && problem.head_dim() > 96 && seqlen_q >= long && !spills
+        let per_sm = match checked.has_lengths() {
+            true => WIDE_GRADIENTS_LISTED,
+            false => WIDE_GRADIENTS,
+        };
+        let long = (per_sm * u64::from(device.n_sms)).max(1024);
+        problem.work() == Work::Even && problem.head_dim() > 96 && seqlen_q >= long
     } else {
         let long = match problem.work() {
             Work::Even if problem.head_dim() <= 64 => 1024,

@@ -63,6 +63,9 @@ pub struct ListedTile {
     pub k_first: u32,
     /// In the backward pass: how many query blocks the sequences before this one have.
     pub q_blocks_before: u32,
+    /// In shared memory, of the backward pass: 1 where the block of threads had no tile of this sequence just before, so that its
+    /// tensor maps have to be acquired. 0 in a list.
+    pub new_maps: u32,
 }
 
 impl ListedTile {
@@ -74,7 +77,12 @@ impl ListedTile {
     pub fn words(self) -> [[u32; 4]; 2] {
         [
             [self.block, self.sequence, self.seqlen_q, self.seqlen_k],
-            [self.q_first, self.k_first, self.q_blocks_before, 0],
+            [
+                self.q_first,
+                self.k_first,
+                self.q_blocks_before,
+                self.new_maps,
+            ],
         ]
     }
 
@@ -82,7 +90,7 @@ impl ListedTile {
     #[inline(always)]
     pub fn from_words([a, b]: [[u32; 4]; 2]) -> ListedTile {
         let [block, sequence, seqlen_q, seqlen_k] = a;
-        let [q_first, k_first, q_blocks_before, _] = b;
+        let [q_first, k_first, q_blocks_before, new_maps] = b;
         ListedTile {
             block,
             sequence,
@@ -91,6 +99,7 @@ impl ListedTile {
             q_first,
             k_first,
             q_blocks_before,
+            new_maps,
         }
     }
 }

@@ -174,19 +174,24 @@ impl TileList {
     }
 }
 
-/// Replaces `held`, the address of the tensor maps by which a thread copies, by `own`. Where that is another address, fences the maps
-/// at `acquired`, which the thread then uses.
+/// Replaces `held`, the address of the tensor maps by which a thread copies, by `own`. Where that is another address, which it tells,
+/// fences the maps at `acquired`, which the thread then uses.
 ///
 /// # Safety
 /// The kernel that made the list has made the maps.
 #[inline(always)]
-pub(crate) unsafe fn acquire_maps<const N: usize>(held: &mut u64, own: u64, acquired: [u64; N]) {
-    if own == *held {
-        return;
+pub(crate) unsafe fn acquire_maps<const N: usize>(
+    held: &mut u64,
+    own: u64,
+    acquired: [u64; N],
+) -> bool {
+    let are_new = own != *held;
+    if are_new {
+        *held = own;
+        for map in acquired {
+            // SAFETY: the caller's contract.
+            unsafe { fence_tensor_map_acquire(map) };
+        }
     }
-    *held = own;
-    for map in acquired {
-        // SAFETY: the caller's contract.
-        unsafe { fence_tensor_map_acquire(map) };
-    }
+    are_new
 }

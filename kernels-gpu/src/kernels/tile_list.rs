@@ -295,6 +295,7 @@ unsafe fn listed(p: &TileListParams, sequence: u32, block: u32) -> ListedTile {
             q_first: q.first,
             k_first: k.first,
             q_blocks_before: before(p, Scratch::QBlocks, sequence),
+            new_maps: 0,
         }
     }
 }

@@ -93,3 +93,30 @@ pub unsafe fn fence_tensor_map_acquire(map: u64) {
         tensor_map::acquire("fence.proxy.tensormap (acquire)", map);
     }
 }
+
+/// `@p fence.proxy.tensormap::generic.acquire.gpu [map], 128`: [`fence_tensor_map_acquire`] where `predicate` is not 0, and no branch
+/// for the compiler to see.
+///
+/// PTX 8.3, sm_90.
+///
+/// # Safety
+/// A tensor map lies at `map` in global memory, where `predicate` is not 0.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn fence_tensor_map_acquire_if(map: u64, predicate: u32) {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        ptx!(
+            "{{ .reg .pred p; setp.ne.u32 p, {p}, 0;",
+            "@p fence.proxy.tensormap::generic.acquire.gpu [{m}], 128; }}",
+            m = in(reg64) map, p = in(reg32) predicate,
+            options(nostack)
+        );
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        if predicate != 0 {
+            tensor_map::acquire("fence.proxy.tensormap (acquire)", map);
+        }
+    }
+}

@@ -50,7 +50,7 @@ impl Variant {
             (Kind::TmaForward, TileShape::Wide) => {
                 &[Spec::PLAIN, CAUSAL, PREFIX, PACKED, PACKED_CAUSAL]
             }
-            (Kind::TmaBackward, TileShape::Wide) => &[Spec::PLAIN, SHARES],
+            (Kind::TmaBackward, TileShape::Wide) => &[Spec::PLAIN, PACKED, SHARES],
             (Kind::TmaBackward, _) => self.without_block_masks(&[
                 BLOCKS,
                 CAUSAL_BLOCKS,
@@ -99,18 +99,22 @@ impl Variant {
 
     /// Bytes of spills and stack that ptxas may report with these constants.
     ///
-    /// In flash3's backward pass with lengths, semaphore warps and, for fp16 at head_dim 64, consumers keep some words in local memory;
-    /// with shares, the end of a tile does. At head_dim 128 with a right bound consumers keep one word there, written once. Kernels
-    /// without these constants have none of it. Under a block mask flash2's backward pass looks each step up in the lists, with words for
-    /// that in local memory at head_dim 128.
+    /// In flash3's backward pass at head_dim 128 consumers keep up to four words of what only conversions want there under a block mask,
+    /// written once; with shares, and with lengths in wide tiles, the end of a tile does. Kernels without these constants have none of
+    /// it. Under a block mask flash2's backward pass looks each step up in the lists, with words for that in local memory at head_dim 128.
     pub const fn spill_bytes(&self, spec: Spec) -> u32 {
+        let wide = matches!(self.tiles, TileShape::Wide);
         let most = match (self.kind, self.head_dim) {
             (Kind::Backward, Some(128)) if spec.has(Constant::BlockMask) => 260,
-            (Kind::TmaBackward, Some(64)) if spec.has(Constant::Lengths) => 112,
-            (Kind::TmaBackward, Some(64)) if spec.has(Constant::Shares) => 8,
-            (Kind::TmaBackward, Some(128)) if spec.has(Constant::Lengths) => 16,
-            (Kind::TmaBackward, Some(128)) if spec.has(Constant::Shares) => 72,
-            (Kind::TmaBackward, Some(128)) if spec.has(Constant::RightBound) => 8,
+            (Kind::TmaBackward, Some(128)) if spec.has(Constant::BlockMask) => 16,
+            (Kind::TmaBackward, Some(128)) if spec.has(Constant::Shares) => {
+                if wide {
+                    36
+                } else {
+                    8
+                }
+            }
+            (Kind::TmaBackward, Some(128)) if wide && spec.has(Constant::Lengths) => 24,
             _ => 0,
         };
         let least = self.footprint.spill_bytes;

@@ -10,7 +10,7 @@ use crate::config::TMA_BACKWARD_STAGES as STAGES;
 use crate::kernels::lengths::END;
 use crate::params::{BOX_COLUMNS, BackwardMap, BackwardParams};
 use crate::ptx::math::{ex2_approx, fms};
-use crate::ptx::tensor_map::fence_tensor_map_acquire;
+use crate::ptx::tensor_map::fence_tensor_map_acquire_if;
 use crate::ptx::{barrier, mbarrier, shared, spec, special, tma};
 use crate::tile::element::Element;
 use crate::tile::fragment;
@@ -90,6 +90,24 @@ impl Consumer<'_> {
     pub(super) unsafe fn end_work(&self, n: u32) {
         // SAFETY: every thread arrives for itself.
         unsafe { mbarrier::mbarrier_arrive_if(self.layout.work_ring.empty(n % STAGES), 1) }
+    }
+
+    /// Where the `n`-th work is a tile of another sequence than the tile before: the thread that sends by these maps acquires them. All
+    /// threads would wait for one another's fences, and where it is the same sequence there is nothing new.
+    #[inline(always)]
+    pub(super) unsafe fn acquire_maps<const N: usize>(&self, n: u32, maps: [BackwardMap; N]) {
+        if !spec::lengths() {
+            return;
+        }
+        // SAFETY: the slot is full; the kernel that made the list has made the maps.
+        unsafe {
+            let listed = self.layout.read_listed(n % STAGES);
+            let sends = special::thread_idx_x().is_multiple_of(THREADS) as u32;
+            for map in maps {
+                let map = map_of_sequence(self.p, listed.sequence, map);
+                fence_tensor_map_acquire_if(map, sends & listed.new_maps);
+            }
+        }
     }
 
     /// The 64 keys of the tile from its key `first` on; the tile is the `n`-th work.
@@ -282,9 +300,13 @@ impl Consumer<'_> {
         let (batch_idx, head_idx) = batch_and_head(work.tile.head, self.p.shape.heads_k);
         let head_idx = kv_head(self.p, head_idx);
         let first = work.tile.k_block * T::FOOTPRINT.block_k + first;
-        // SAFETY: as `consume`; one thread sends, and waits until what it sent before has left.
+        // SAFETY: as `consume`; one thread sends, and waits until what it sent through this place before has left.
         unsafe {
-            tma::bulk_wait_group_read::<0>();
+            if T::OUTS == 2 {
+                tma::bulk_wait_group_read::<1>();
+            } else {
+                tma::bulk_wait_group_read::<0>();
+            }
             barrier::barrier_sync(OUT_BARRIER + consumer, THREADS);
             let mut gradient = *gradient;
             gradient.for_each(|_, _, x| *x *= scale);
@@ -296,9 +318,7 @@ impl Consumer<'_> {
             tma::fence_proxy_async();
             let map = if spec::lengths() {
                 let listed = self.layout.read_listed(special::opaque(n) % STAGES);
-                let map = map_of_sequence(self.p, listed.sequence, map);
-                fence_tensor_map_acquire(map);
-                map
+                map_of_sequence(self.p, listed.sequence, map)
             } else {
                 map.at(self.maps)
             };

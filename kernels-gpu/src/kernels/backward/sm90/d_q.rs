@@ -171,7 +171,8 @@ impl Consumer<'_> {
             let mut own = row_address::<T>(p, head, padded_first) + u64::from(thread * 16);
             let mut target = GlobalMatrix {
                 rows: place.rows,
-                chunks: p.shape.head_dim / 8,
+                // Opaque as well: nobody else wants it.
+                chunks: special::opaque(p.shape.head_dim) / 8,
             };
             for _ in 0..T::HEAD_DIM / 8 / T::Rounded::N as u32 {
                 let mut d_q = T::Rounded::zero();
@@ -207,7 +208,7 @@ impl Consumer<'_> {
                 + u64::from(self.idx * piece_bytes::<T>() + warp * 512);
             let target = GlobalMatrix {
                 rows: place.rows,
-                chunks: p.shape.head_dim / 8,
+                chunks: special::opaque(p.shape.head_dim) / 8,
             };
             let chunk = (self.idx * 4 + warp) * 2;
             let mut pair = lane;

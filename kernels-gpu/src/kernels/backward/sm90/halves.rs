@@ -76,6 +76,7 @@ pub(super) unsafe fn consume<E: Element, T: Tiles>(c: &Consumer) {
                 continue;
             }
             let work = work.tile();
+            c.acquire_maps(n, [BackwardMap::DV, BackwardMap::DK]);
             let keys = c.keys::<T>(n, work, c.idx * WARPGROUP_ROWS);
             let mut kept = Kept::<T> {
                 d_k: T::KeyGradient::undefined(),
@@ -291,10 +292,16 @@ impl Consumer<'_> {
             mbarrier::mbarrier_arrive_if(layout.k_ring.empty(0), self.leads);
             self.end_query_gradient::<T>(i.wrapping_sub(1), &d_q);
 
-            let (out, own) = (layout.out::<T>(self.idx), self.idx * WARPGROUP_ROWS);
+            // Opaque, where registers would not hold what follows from it through all steps.
+            let idx = match T::BEHIND {
+                true => self.idx,
+                false => special::opaque(self.idx),
+            };
+            let own = idx * WARPGROUP_ROWS;
             // Read the work again and recompute its slot's address: neither need stay in registers.
             let work = layout.read_work(special::opaque(n) % STAGES).tile();
             if !shares || self.add_share::<T>(work, Sum::Values, &mut kept.d_v) {
+                let out = layout.out::<T>(idx, 0);
                 self.send::<E, T>(n, out, BackwardMap::DV, work, own, &kept.d_v, 1.0);
             }
             begun_d_k.wait::<0>();
@@ -302,7 +309,7 @@ impl Consumer<'_> {
             if !shares || self.add_share::<T>(work, Sum::Keys, &mut kept.d_k) {
                 self.send::<E, T>(
                     n,
-                    out,
+                    layout.out::<T>(idx, 1),
                     BackwardMap::DK,
                     work,
                     own,

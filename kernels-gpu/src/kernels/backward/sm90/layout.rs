@@ -97,7 +97,7 @@ impl Layout {
         } else if T::OUT_THROUGH_V {
             (v, behind_d_s)
         } else {
-            (behind_d_s, behind_d_s + keys)
+            (behind_d_s, behind_d_s + T::OUTS * keys)
         };
         let lse = pieces
             + if T::SPLIT {
@@ -228,14 +228,15 @@ impl Layout {
         Barriers::new(self.piece_rings.full(0) + consumer * STAGES * 16, STAGES)
     }
 
-    /// A consumer's keys of dV, then of dK, on their way out.
+    /// A consumer's keys of a gradient on their way out: the `nth` of dV and dK.
     #[inline(always)]
-    pub(super) const fn out<T: Tiles>(self, consumer: u32) -> BoxedTile {
+    pub(super) const fn out<T: Tiles>(self, consumer: u32, nth: u32) -> BoxedTile {
         if T::OUT_THROUGH_V {
             return self.v::<T>().from_row(consumer * WARPGROUP_ROWS);
         }
+        let place = nth % T::OUTS * CONSUMERS + consumer;
         BoxedTile {
-            base: self.out + consumer * BoxedTile::n_bytes(WARPGROUP_ROWS, T::HEAD_DIM),
+            base: self.out + place * BoxedTile::n_bytes(WARPGROUP_ROWS, T::HEAD_DIM),
             rows: WARPGROUP_ROWS,
         }
     }

@@ -64,6 +64,12 @@ pub trait Tiles: Blocks {
     const KEEPS_P: bool = Self::BEHIND && !Self::QUERIES_DOWN;
     /// Whether dV and dK leave through V's place: where there is no other.
     const OUT_THROUGH_V: bool = Self::QUERIES_DOWN;
+    /// How many places dV and dK have on their way out: see [`config::tma_backward_outs`].
+    const OUTS: u32 = if Self::OUT_THROUGH_V || Self::SPLIT {
+        1
+    } else {
+        config::tma_backward_outs(Self::HEAD_DIM)
+    };
     /// A consumer's piece of a block of dQ: 64 rows of 64 columns; transposed, 64 columns of all rows.
     type QueryGradient: WarpgroupTile;
     /// Columns of dQ that a warp converts at once, where they are not transposed.

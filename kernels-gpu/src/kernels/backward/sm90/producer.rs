@@ -71,8 +71,8 @@ pub(super) unsafe fn produce<T: Tiles>(p: &BackwardParams, maps: u64, layout: La
             };
             let (tile, band, listed) = if spec::lengths() {
                 let place = schedule::backward(&schedule, tile_work, claimed);
-                let listed = lengths::listed(p.list.tiles, place.k_block);
-                producer.begin_sequence(listed.sequence);
+                let mut listed = lengths::listed(p.list.tiles, place.k_block);
+                listed.new_maps = producer.begin_sequence(listed.sequence) as u32;
                 let tile = BackwardTile {
                     k_block: listed.block,
                     ..place
@@ -89,6 +89,10 @@ pub(super) unsafe fn produce<T: Tiles>(p: &BackwardParams, maps: u64, layout: La
             let blocks = block_order::q_blocks(&band, tile.k_block, config.block_q, config.block_k);
             // Keys that no query sees: the `clear` kernel has written their gradients.
             if !(T::BLOCK_MASKS && spec::block_mask()) && band.bounds().left && blocks.n() == 0 {
+                if spec::lengths() {
+                    // Nobody else hears of this tile: the maps are new to them still.
+                    producer.maps = 0;
+                }
                 continue;
             }
             let group_size = query_heads(p, tile.head).n;
@@ -136,14 +140,14 @@ pub(super) fn map_of_sequence(p: &BackwardParams, sequence: u32, map: BackwardMa
 }
 
 impl Producer<'_> {
-    /// Copies by the tensor maps of this sequence from now on.
+    /// Copies by the tensor maps of this sequence from now on; whether they are others than before.
     #[inline(always)]
-    unsafe fn begin_sequence(&mut self, sequence: u32) {
+    unsafe fn begin_sequence(&mut self, sequence: u32) -> bool {
         use BackwardMap::{DO, K, Q, V};
         let own = map_of_sequence(self.p, sequence, Q);
         let acquired = [Q, K, V, DO].map(|map| map.at(own));
         // SAFETY: the kernel that made the list has made the maps.
-        unsafe { lengths::acquire_maps(&mut self.maps, own, acquired) };
+        unsafe { lengths::acquire_maps(&mut self.maps, own, acquired) }
     }
 
     /// What the list says of the sequence of the `n`-th work. Read again in each step: no register need hold it.

@@ -100,6 +100,7 @@ pub(super) unsafe fn consume_keys<E: Element, T: Tiles>(c: &Consumer) {
                 continue;
             }
             let work = work.tile();
+            c.acquire_maps(n, [BackwardMap::DK]);
             // 0 until dK has been begun.
             let mut add = 0;
             let mut d_k = T::KeyGradient::undefined();
