@@ -4,8 +4,8 @@ use std::collections::hash_map::Entry;
 use std::panic::Location;
 use std::rc::Rc;
 
-use super::clock::{self, Knowledge};
 use super::fault::Fault;
+use super::knowledge::{self, Knowledge};
 use super::machine::{LANES, Machine, Who};
 use super::memory::Strength;
 use super::site::{self, Site};
@@ -172,7 +172,7 @@ fn acquire(machine: &Machine, who: Who, addr: u64, order: Order) {
         block.acquire(who, knowledge);
     } else {
         let lane = &mut block.lanes[who.warp * LANES + who.lane];
-        clock::share(&mut lane.pending, knowledge);
+        knowledge::share(&mut lane.pending, knowledge);
     }
 }
 

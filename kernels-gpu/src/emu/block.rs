@@ -5,9 +5,10 @@ use std::rc::Rc;
 
 use super::barrier::Barrier;
 use super::bulk::Stores;
-use super::clock::{self, Clock, ENGINE, Knowledge, MAX_WARPS, Stamp, TOGETHER, Time};
+use super::clock::{Clock, ENGINE, MAX_WARPS, Stamp, TOGETHER, Time};
 use super::copies::Copies;
 use super::fault::Access;
+use super::knowledge::{self, Knowledge};
 use super::machine::{ALL, LANES, MOST_OPERANDS, MOST_RESULTS, Who};
 use super::mbarrier::Mbarriers;
 use super::proxy::Proxy;
@@ -204,7 +205,7 @@ impl Block {
     /// A lane acquires this; its warp does where the lanes next meet.
     pub fn acquire(&mut self, who: Who, knowledge: &Rc<Knowledge>) {
         let lane = &mut self.lanes[who.warp * LANES + who.lane];
-        clock::share(&mut lane.acquired, knowledge);
+        knowledge::share(&mut lane.acquired, knowledge);
         self.warps[who.warp].acquiring = true;
     }
 

@@ -7,12 +7,11 @@
 //! release from those after it. So what was acquired is known per lane, too; it becomes the warp's where the lanes next
 //! meet. `shfl`, `vote`, `mma` and `ldmatrix` exchange registers and order nothing.
 
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::fault::{Access, Thread};
-use super::machine::LANES;
-use super::proxy::{N_FENCED, Proxy};
+use super::knowledge::{self, Knowledge};
+use super::proxy::Proxy;
 use super::site::{self, Site};
 
 /// Most warps of a block.
@@ -84,117 +83,6 @@ impl Stamp {
     }
 }
 
-/// What is ordered before a point, of any block.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Knowledge {
-    /// By block: per warp, up to which clock all that its lanes did.
-    warps: BTreeMap<u32, [u32; MAX_WARPS]>,
-    /// By block and warp, where it is more than that: per lane, up to when what it did.
-    lanes: BTreeMap<(u32, u8), [Time; LANES]>,
-    /// By block and barrier: up to which clock what the copy engine did.
-    engine: BTreeMap<(u32, u8), u32>,
-    /// By proxy, what of all this came before a fence for it. Of what came before a fence, nothing more is told.
-    published: [Option<Rc<Knowledge>>; N_FENCED],
-}
-
-impl Knowledge {
-    fn is_empty(&self) -> bool {
-        self.warps.is_empty()
-            && self.lanes.is_empty()
-            && self.engine.is_empty()
-            && self.published.iter().all(Option::is_none)
-    }
-
-    /// The same, without what was published of it.
-    pub fn unpublished(self) -> Knowledge {
-        Knowledge {
-            published: Default::default(),
-            ..self
-        }
-    }
-
-    /// That a fence for a proxy came after all this.
-    pub fn of_fence(proxy: Proxy, known: &Rc<Knowledge>) -> Knowledge {
-        let mut knowledge = Knowledge::default();
-        if let Some(idx) = proxy.fenced() {
-            knowledge.published[idx] = Some(Rc::clone(known));
-        }
-        knowledge
-    }
-
-    /// What came before a fence for a proxy.
-    pub fn published(&self, proxy: Proxy) -> Option<&Rc<Knowledge>> {
-        self.published[proxy.fenced()?].as_ref()
-    }
-
-    pub fn join(&mut self, other: &Knowledge) {
-        for (block, clocks) in &other.warps {
-            join(self.warps.entry(*block).or_default(), clocks);
-        }
-        for (warp, times) in &other.lanes {
-            let mine = self.lanes.entry(*warp).or_default();
-            for (mine, time) in mine.iter_mut().zip(times) {
-                *mine = (*mine).max(*time);
-            }
-        }
-        for ((block, mbarrier), clock) in &other.engine {
-            self.join_engine(*block, *mbarrier, *clock);
-        }
-        for (mine, other) in self.published.iter_mut().zip(&other.published) {
-            if let Some(other) = other {
-                share(mine, other);
-            }
-        }
-        // Of most warps all lanes are known by now.
-        self.lanes.retain(|(block, warp), times| {
-            let clocks = self.warps.get(block);
-            let known = clocks.map_or(0, |clocks| clocks[usize::from(*warp)]);
-            times.iter().any(|time| known < time.clock)
-        });
-    }
-
-    /// Takes up what the copy engine has done for a barrier in one of its phases.
-    pub fn join_engine(&mut self, block: u32, mbarrier: u8, clock: u32) {
-        let mine = self.engine.entry((block, mbarrier)).or_default();
-        *mine = (*mine).max(clock);
-    }
-
-    /// Whether it has in it all that a warp did up to this clock.
-    pub fn covers_warp(&self, block: u32, warp: usize, clock: u32) -> bool {
-        let clocks = self.warps.get(&block);
-        clocks.is_some_and(|clocks| clock <= clocks[warp])
-    }
-
-    /// Whether it has in it what one lane, or the copy engine, did.
-    pub fn covers(&self, stamp: &Stamp) -> bool {
-        let Stamp {
-            block, warp, lane, ..
-        } = *stamp;
-        if warp == ENGINE {
-            let clock = self.engine.get(&(block, lane));
-            return clock.is_some_and(|clock| stamp.clock <= *clock);
-        }
-        let times = self.lanes.get(&(block, warp));
-        self.covers_warp(block, usize::from(warp), stamp.clock)
-            || times.is_some_and(|times| stamp.time() <= times[usize::from(lane)])
-    }
-}
-
-/// Joins what many lanes come to know, of which most know nothing else: they share it.
-pub(super) fn share(mine: &mut Option<Rc<Knowledge>>, other: &Rc<Knowledge>) {
-    match mine {
-        Some(mine) if Rc::ptr_eq(mine, other) => {}
-        Some(mine) => Rc::make_mut(mine).join(other),
-        None => *mine = Some(Rc::clone(other)),
-    }
-}
-
-fn join(mine: &mut [u32; MAX_WARPS], other: &[u32; MAX_WARPS]) {
-    for (mine, other) in mine.iter_mut().zip(other) {
-        *mine = (*mine).max(*other);
-    }
-}
-
 /// What a warp, or a barrier, knows.
 #[derive(Clone, Debug)]
 pub(super) struct Clock {
@@ -215,7 +103,7 @@ impl Default for Clock {
 
 impl Clock {
     pub fn join(&mut self, other: &Clock) {
-        join(&mut self.own, &other.own);
+        knowledge::join_warps(&mut self.own, &other.own);
         if !Rc::ptr_eq(&self.foreign, &other.foreign) && !other.foreign.is_empty() {
             Rc::make_mut(&mut self.foreign).join(&other.foreign);
         }
@@ -223,8 +111,8 @@ impl Clock {
 
     /// Takes over what one of the warp's lanes acquired.
     pub fn learn(&mut self, block: u32, knowledge: &Knowledge) {
-        if let Some(clocks) = knowledge.warps.get(&block) {
-            join(&mut self.own, clocks);
+        if let Some(clocks) = knowledge.warps_of(block) {
+            knowledge::join_warps(&mut self.own, clocks);
         }
         Rc::make_mut(&mut self.foreign).join(knowledge);
     }
@@ -245,9 +133,7 @@ impl Clock {
         let mut given = (*self.foreign).clone();
         let mut own = self.own;
         own[stamp.warp as usize] = stamp.clock - 1;
-        join(given.warps.entry(stamp.block).or_default(), &own);
-        let times = given.lanes.entry((stamp.block, stamp.warp)).or_default();
-        times[usize::from(stamp.lane)] = stamp.time();
+        given.join_lane(stamp, &own);
         given
     }
 }

@@ -9,8 +9,8 @@ use corosensei::Yielder;
 
 use super::block::Block;
 use super::bulk::Engine;
-use super::clock::Knowledge;
 use super::fault::{Access, Fault, Thread};
+use super::knowledge::Knowledge;
 use super::memory::Buffers;
 use super::site::{self, Site};
 use super::{Launch, Options, Order, Stats};

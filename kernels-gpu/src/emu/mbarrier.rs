@@ -9,8 +9,9 @@ use std::rc::Rc;
 
 use super::asynchronous::Asynchronous;
 use super::block::{Actor, Block, Parts};
-use super::clock::{ENGINE, Knowledge, MOST_MBARRIERS, Stamp};
+use super::clock::{ENGINE, MOST_MBARRIERS, Stamp};
 use super::fault::{Fault, Kind, Place};
+use super::knowledge::Knowledge;
 use super::machine::{LANES, Machine, Who};
 use super::shared::BASE;
 use super::site::{self, Site};

@@ -8,8 +8,8 @@
 use std::marker::PhantomData;
 
 use super::block::Actor;
-use super::clock::Knowledge;
 use super::fault::{Fault, Kind, Place};
+use super::knowledge::Knowledge;
 use super::shadow::Shadow;
 use super::tensor_map::{Lacks, Released};
 

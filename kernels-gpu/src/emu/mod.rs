@@ -58,6 +58,7 @@ mod clock;
 mod deadlock;
 mod ending;
 mod fault;
+mod knowledge;
 mod machine;
 mod memory;
 mod proxy;

@@ -6,7 +6,7 @@
 use std::rc::Rc;
 
 use super::block::Block;
-use super::clock::Knowledge;
+use super::knowledge::Knowledge;
 use super::machine::Who;
 use super::site::Site;
 

@@ -2,8 +2,9 @@
 
 use super::asynchronous::Asynchronous;
 use super::block::Actor;
-use super::clock::{Knowledge, Stamp};
+use super::clock::Stamp;
 use super::fault::{Fault, Kind, Place};
+use super::knowledge::Knowledge;
 use super::memory::Strength;
 use super::proxy::Proxy;
 use super::tensor_map::{Lacks, Released};
@@ -19,8 +20,13 @@ impl Accesses {
     }
 
     fn add(&mut self, actor: &Actor) {
-        self.0
-            .retain(|stamp| !actor.sees(stamp) && !stamp.same_lane(&actor.trace));
+        // Lanes that wait read a place over and over.
+        let own = self.0.iter_mut().find(|own| own.same_lane(&actor.trace));
+        if let Some(own) = own {
+            *own = actor.trace;
+            return;
+        }
+        self.0.retain(|stamp| !actor.sees(stamp));
         self.0.push(actor.trace);
     }
 }

@@ -9,8 +9,9 @@ use std::rc::Rc;
 
 use super::asynchronous::Asynchronous;
 use super::block::Actor;
-use super::clock::{Knowledge, Stamp};
+use super::clock::Stamp;
 use super::fault::{Fault, Kind};
+use super::knowledge::Knowledge;
 use super::machine::{LANES, Machine};
 use super::memory::Strength;
 use super::proxy::{self, Proxy};

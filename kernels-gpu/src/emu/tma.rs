@@ -8,8 +8,9 @@ use std::rc::Rc;
 
 use super::block::{Actor, Parts};
 use super::bulk::{Region, Source, Step, Target};
-use super::clock::{Knowledge, MOST_STORERS};
+use super::clock::MOST_STORERS;
 use super::fault::{Fault, Kind};
+use super::knowledge::Knowledge;
 use super::machine::{LANES, Machine};
 use super::memory::Strength;
 use super::proxy::{self, Proxy};
