@@ -2,7 +2,7 @@
 //!
 //! The emulator is slow, so it runs a sample of every set unless the environment variable `CASES` says `all`. A sample holds at
 //! least one case for each choice of kernels and mask that the set has ([`stratum`]), and a few more: so every kernel is run
-//! under every kind of mask, whatever the seed. The environment variable `SEED` (0 if it is not set) decides which ones; it
+//! under every kind of mask, whatever the seed. Where a suite is there for the tiles of one pass, that pass's kernels count. The environment variable `SEED` (0 if it is not set) decides which ones; it
 //! decides the random problems and the order of the emulator's threads, too. `cargo xtask test` takes another seed each time.
 //!
 //! `CASES=3,17` runs these cases of each set alone, on any backend. A failure says what to set to repeat it.
@@ -120,9 +120,9 @@ fn sample(strata: &[String], seed: u64) -> Vec<usize> {
     numbers
 }
 
-/// What a sample has to have of a set: the kernels of both passes with their constants (so the kind of mask), or that there are
+/// What a sample has to have of a set: the kernels of these passes with their constants (so the kind of mask), or that there are
 /// none.
-pub fn stratum(device: &Device, algorithm: Algorithm, case: &Case) -> String {
+pub fn stratum(device: &Device, algorithm: Algorithm, passes: &[Pass], case: &Case) -> String {
     let Ok(problem) = case.problem() else {
         return String::new();
     };
@@ -131,7 +131,7 @@ pub fn stratum(device: &Device, algorithm: Algorithm, case: &Case) -> String {
     };
     let attention = attention.with_algorithm(algorithm);
     let mut kernels = Vec::new();
-    for pass in [Pass::Forward, Pass::Backward] {
+    for &pass in passes {
         let plan = attention.explain(pass).ok().and_then(|why| why.plan.ok());
         let launches = plan.iter().flat_map(|plan| &plan.launches);
         kernels.extend(launches.map(|launch| format!("{} {}", launch.variant.name, launch.spec)));

@@ -2,7 +2,7 @@
 
 use ferroflash::backend::emulated::EmulatorOptions;
 use ferroflash::plan::DeviceInfo;
-use ferroflash::{Algorithm, Backend, Device};
+use ferroflash::{Algorithm, Backend, Device, Pass};
 pub use ferroflash_kernels::variants::TileShape;
 
 use crate::cases::compact::COMPACT_HEAD_DIM;
@@ -220,6 +220,15 @@ pub fn is_made_for(device: &Device, algorithm: Algorithm) -> bool {
 }
 
 impl Subject {
+    /// The passes whose tiles it is there for.
+    pub fn passes(&self) -> &'static [Pass] {
+        match self.tiles {
+            Tiles::Default => &[Pass::Forward, Pass::Backward],
+            Tiles::CompactForward | Tiles::WideForward => &[Pass::Forward],
+            Tiles::CompactBackward | Tiles::Any => &[Pass::Backward],
+        }
+    }
+
     /// Whether the backend is not there, or its device is none that the algorithm is made for; says so.
     pub fn cannot_run(&self, algorithm: Algorithm) -> bool {
         if self.is_absent() {

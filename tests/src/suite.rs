@@ -69,7 +69,7 @@ pub fn check(subject: &Subject, algorithm: Algorithm, test: &str, cases: Vec<Cas
     let strata = match (&choice, (subject.open)(0)) {
         (Choice::Sample(_), Ok(device)) => cases
             .iter()
-            .map(|case| sample::stratum(&device, algorithm, case))
+            .map(|case| sample::stratum(&device, algorithm, subject.passes(), case))
             .collect(),
         _ => vec![String::new(); cases.len()],
     };
@@ -260,7 +260,10 @@ fn check_tiles(
 fn has_wide_gradients(device: &DeviceInfo, case: &Case) -> bool {
     let sizes = case.sizes;
     let long = sizes.seqlen_q >= 1024.max(62 * device.n_sms as usize);
-    case.mask == Mask::Full && long && (97..=128).contains(&sizes.head_dim)
+    case.lengths.is_none()
+        && case.mask == Mask::Full
+        && long
+        && (97..=128).contains(&sizes.head_dim)
 }
 
 /// Whether queries are so few that two SMs may take compact tiles of them.

@@ -59,7 +59,7 @@ macro_rules! suite {
 
             #[test]
             fn lengths() {
-                check(&SUBJECT, ALGORITHM, "lengths", $crate::cases::lengths::all());
+                check(&SUBJECT, ALGORITHM, path!("lengths"), $crate::cases::lengths::all());
             }
 
             #[test]
@@ -127,6 +127,16 @@ macro_rules! compact_suite {
             }
 
             #[test]
+            fn windows() {
+                check(&SUBJECT, ALGORITHM, path!("windows"), compact::windows());
+            }
+
+            #[test]
+            fn lengths() {
+                check(&SUBJECT, ALGORITHM, path!("lengths"), compact::lengths());
+            }
+
+            #[test]
             fn random() {
                 check_random(&SUBJECT, ALGORITHM, path!("random"));
             }
@@ -159,6 +169,16 @@ macro_rules! short_suite {
             }
 
             #[test]
+            fn windows() {
+                check(&SUBJECT, ALGORITHM, path!("windows"), cases::windows::all());
+            }
+
+            #[test]
+            fn lengths() {
+                check(&SUBJECT, ALGORITHM, path!("lengths"), short::lengths());
+            }
+
+            #[test]
             fn quick() {
                 check(&SUBJECT, ALGORITHM, path!("quick"), cases::quick());
             }
@@ -188,19 +208,33 @@ macro_rules! short_suite {
 macro_rules! wide_tiles_suite {
     ($subject:path) => {
         mod wide_tiles {
+            use $crate::cases::{aimed, wide_tiles};
+            use $crate::path;
+            use $crate::subject::Subject;
+            use $crate::suite::{check, check_all};
+
+            const SUBJECT: Subject = $subject;
+            const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::Flash3;
+
             #[test]
             fn all() {
-                let cases = $crate::cases::wide_tiles::all();
-                let algorithm = ferroflash::Algorithm::Flash3;
-                $crate::suite::check(&$subject, algorithm, $crate::path!("all"), cases);
+                check(&SUBJECT, ALGORITHM, path!("all"), wide_tiles::all());
+            }
+
+            #[test]
+            fn windows() {
+                check(&SUBJECT, ALGORITHM, path!("windows"), wide_tiles::windows());
+            }
+
+            #[test]
+            fn lengths() {
+                check(&SUBJECT, ALGORITHM, path!("lengths"), wide_tiles::lengths());
             }
 
             #[test]
             fn mispredictions() {
-                let cases = $crate::cases::aimed::wide_mispredictions();
-                let algorithm = ferroflash::Algorithm::Flash3;
-                let test = $crate::path!("mispredictions");
-                $crate::suite::check_all(&$subject, algorithm, test, cases);
+                let cases = aimed::wide_mispredictions();
+                check_all(&SUBJECT, ALGORITHM, path!("mispredictions"), cases);
             }
         }
     };
@@ -233,6 +267,16 @@ macro_rules! orders_suite {
             #[test]
             fn causal() {
                 check(&SUBJECT, ALGORITHM, path!("causal"), orders::causal());
+            }
+
+            #[test]
+            fn windows() {
+                check(&SUBJECT, ALGORITHM, path!("windows"), orders::windows());
+            }
+
+            #[test]
+            fn lengths() {
+                check(&SUBJECT, ALGORITHM, path!("lengths"), orders::lengths());
             }
 
             #[test]
@@ -286,6 +330,11 @@ macro_rules! shares_suite {
             #[test]
             fn windows() {
                 check(&SUBJECT, ALGORITHM, path!("windows"), shares::windows());
+            }
+
+            #[test]
+            fn lengths() {
+                check(&SUBJECT, ALGORITHM, path!("lengths"), shares::lengths());
             }
         }
     };

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use ferroflash::{Algorithm, Dtype, Mask};
 use ferroflash_kernels::variants::{Kind, TileShape, VARIANTS};
 
+use super::lengths::{in_used_rows, of_their_own};
 use super::{Case, HALVES, MASKS, with_lse_gradients};
 use crate::buffer::{Arrangement, Repeats};
 use crate::inputs::Fill;
@@ -32,10 +33,10 @@ pub fn repeated() -> Vec<Case> {
 /// Scores that outgrow the speculative softmax's reference of the blocks before.
 ///
 /// - Under the causal mask, in steps of as many keys as a block has. The diagonal goes through a block that some warps of a
-///   consumer have to repeat, and hides keys from its other warps: those must be masked again.
+///   consumer have to repeat, and hides keys from its other warps: those must be masked again. The same by the left side of a window.
 /// - By a single early key in f16, by so little that the weight of a lane's columns is just above what f16 holds: 2^16.5.
 pub fn mispredictions(tiles: TileShape) -> Vec<Case> {
-    let mut cases = Vec::new();
+    let mut cases: Vec<Case> = Vec::new();
     let blocks = blocks(Algorithm::Flash3, tiles).into_iter().enumerate();
     for (at, (head_dim, block_k)) in blocks {
         // Above that, maxima come first.
@@ -44,14 +45,21 @@ pub fn mispredictions(tiles: TileShape) -> Vec<Case> {
         }
         // The first query of a tile sees 3/4 of a block.
         let seqlen_k = 140 + block_k - block_k / 4;
-        cases.push(Case {
+        let in_steps = |mask| Case {
             fill: Fill::Steps { keys: block_k },
-            ..Case::new(HALVES[at % 2], Mask::Causal, head_dim, 140, seqlen_k)
+            ..Case::new(HALVES[at % 2], mask, head_dim, 140, seqlen_k)
+        };
+        let causal = in_steps(Mask::Causal);
+        let window = in_steps(Mask::Window {
+            left: Some(block_k),
+            right: Some(0),
         });
-        cases.push(Case {
+        let spike = Case {
             fill: Fill::Spike { log2_16: 264 },
             ..Case::new(Dtype::F16, MASKS[at % 2], head_dim, 140, 300)
-        });
+        };
+        cases.extend([causal, window, spike]);
+        cases.extend([causal, window].map(in_used_rows));
     }
     cases
 }
@@ -86,7 +94,7 @@ fn blocks(algorithm: Algorithm, tiles: TileShape) -> Vec<(usize, usize)> {
 }
 
 /// Masks whose edge hides one element of a block of keys from one row of a warp, or one more or fewer: a block that is taken for
-/// whole, or one that is left out, shows.
+/// whole, or one that is left out, shows. Some of them in sequences of lengths of their own, too.
 pub fn edges(algorithm: Algorithm, tiles: TileShape) -> Vec<Case> {
     let mut cases = Vec::new();
     // So many that tiles of the default shape are planned where they are wanted.
@@ -99,6 +107,7 @@ pub fn edges(algorithm: Algorithm, tiles: TileShape) -> Vec<Case> {
             let case = Case::new(HALVES[at % 2], mask, head_dim, seqlen_q, seqlen_k);
             case.heads(1, heads, 1)
         };
+        let first = cases.len();
         // The last key of a block lies behind the end.
         cases.extend([block_k - 1, 2 * block_k - 1].map(|n| of(Mask::Full, seqlen_q, n)));
         // A warp's first row sees all keys of a block but the last; row 0 also all of them, or one of the next.
@@ -115,6 +124,8 @@ pub fn edges(algorithm: Algorithm, tiles: TileShape) -> Vec<Case> {
             };
             of(mask, seqlen, seqlen)
         }));
+        let own = [first, first + 3, first + 7].map(|at| in_used_rows(cases[at]));
+        cases.extend(own);
     }
     cases
 }
@@ -134,5 +145,17 @@ pub fn stages() -> Vec<Case> {
             }
         }
     }
+    let masks = [
+        Mask::Window {
+            left: Some(60),
+            right: Some(0),
+        },
+        Mask::PrefixLm { prefix: 90 },
+    ];
+    let masked = [64, 128, 256].into_iter().zip(HALVES.into_iter().cycle());
+    for (at, (head_dim, dtype)) in masked.enumerate() {
+        cases.push(Case::new(dtype, masks[at % 2], head_dim, 140, 270));
+    }
+    cases.extend(of_their_own(cases.iter().copied().step_by(3).collect()));
     with_lse_gradients(cases)
 }

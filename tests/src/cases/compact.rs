@@ -1,8 +1,9 @@
 //! Problems for the compact tiles of flash2's backward pass at head_dim 128.
 
-use super::{Case, HALVES, HEADS, MASKS, with_lse_gradients};
+use super::{Case, HALVES, HEADS, MASKS, lengths, windows, with_lse_gradients};
 use crate::buffer::ALIGNED;
 use crate::inputs::ADVERSARIAL;
+use crate::oracle::Sizes;
 
 /// The head_dim that has compact tiles.
 pub const COMPACT_HEAD_DIM: usize = 128;
@@ -63,6 +64,23 @@ pub fn full() -> Vec<Case> {
         }
     }
     with_lse_gradients(cases)
+}
+
+/// Windows and prefixes.
+pub fn windows() -> Vec<Case> {
+    let at_head_dim = |case: Case| Case {
+        sizes: Sizes {
+            head_dim: COMPACT_HEAD_DIM,
+            ..case.sizes
+        },
+        ..case
+    };
+    windows::all().into_iter().map(at_head_dim).collect()
+}
+
+/// Sequences of lengths of their own, with every kind of mask.
+pub fn lengths() -> Vec<Case> {
+    lengths::of_their_own([full(), windows()].concat())
 }
 
 fn of(dtype: ferroflash::Dtype, mask: ferroflash::Mask, seqlen_q: usize, seqlen_k: usize) -> Case {

@@ -105,10 +105,8 @@ pub fn all() -> Vec<Case> {
                 4 => Dtype::F32,
                 round => HALVES[round % 2],
             };
-            let (longest_q, longest_k) = (lengths.q.longest(), lengths.k.longest());
-            let case = Case::new(dtype, mask, head_dim, longest_q, longest_k);
+            let case = Case::new(dtype, mask, head_dim, 0, 0).heads(lengths.n, heads_q, heads_k);
             cases.push(Case {
-                lengths: Some(lengths),
                 arrangement: ALIGNED[(at + of_mask / 2) % ALIGNED.len()],
                 fill: if round % 7 == 3 {
                     Fill::Rising
@@ -117,11 +115,41 @@ pub fn all() -> Vec<Case> {
                 },
                 lse_gradient: [LseGradient::Given, LseGradient::Absent][(at + of_mask / 2) % 2],
                 seed: round as u64,
-                ..case.heads(lengths.n, heads_q, heads_k)
+                ..case.of_rows(lengths)
             });
         }
     }
     cases
+}
+
+/// Cases of equal lengths as sequences of lengths of their own, in turns padded and packed: see [`in_used_rows`], [`packed`].
+pub fn of_their_own(cases: Vec<Case>) -> Vec<Case> {
+    let of = |(at, case): (usize, Case)| match at % 2 {
+        0 => in_used_rows(case),
+        _ => packed(case),
+    };
+    cases.into_iter().enumerate().map(of).collect()
+}
+
+/// Each batch entry has a few rows more, of which it uses as many as before.
+pub fn in_used_rows(case: Case) -> Case {
+    let n = case.sizes.batch;
+    let rows =
+        |seqlen: usize, more: usize| Rows::padded(seqlen + more).used(vec![seqlen; n].leak());
+    let (q, k) = (rows(case.sizes.seqlen_q, 1), rows(case.sizes.seqlen_k, 3));
+    case.of_rows(Lengths { n, q, k })
+}
+
+/// Batch entries one behind the other, then a short one; with rows of nobody on both sides.
+fn packed(case: Case) -> Case {
+    let n = case.sizes.batch + 1;
+    let rows = |seqlen: usize, short: usize| {
+        let mut lens = vec![seqlen; n];
+        lens[n - 1] = short;
+        Rows::packed_between(1, lens.leak(), 2)
+    };
+    let (q, k) = (rows(case.sizes.seqlen_q, 2), rows(case.sizes.seqlen_k, 5));
+    case.of_rows(Lengths { n, q, k })
 }
 
 /// lse: `[entries, heads, seqlen]`.
@@ -150,6 +178,21 @@ impl LseRows {
 }
 
 impl Case {
+    /// The same of sequences that lie so.
+    fn of_rows(self, lengths: Lengths) -> Case {
+        let (batch, seqlen_q, seqlen_k) = (lengths.n, lengths.q.longest(), lengths.k.longest());
+        Case {
+            sizes: Sizes {
+                batch,
+                seqlen_q,
+                seqlen_k,
+                ..self.sizes
+            },
+            lengths: Some(lengths),
+            ..self
+        }
+    }
+
     /// The problem with the case's lengths.
     pub(super) fn of_lengths(&self, builder: ProblemBuilder) -> ProblemBuilder {
         let Some(lengths) = &self.lengths else {

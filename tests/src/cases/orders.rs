@@ -2,7 +2,7 @@
 
 use ferroflash::Mask;
 
-use super::Case;
+use super::{Case, lengths};
 
 /// SMs of the device that the sets are for: few, so that blocks take several tiles of small problems.
 pub const N_SMS: u32 = 4;
@@ -71,27 +71,52 @@ const PREFIXED: [Sizes; 3] = [
 
 const PREFIX: usize = 140;
 
+/// With a window: groups are of long and of short tiles, from either end.
+const WINDOWS: [(Mask, Sizes); 5] = [
+    (window(Some(100), Some(0)), (64, 250, 250, (1, 5, 5))),
+    (window(Some(60), Some(70)), (128, 300, 520, (1, 3, 3))),
+    (window(Some(150), None), (128, 390, 260, (1, 6, 3))),
+    (window(None, Some(30)), (96, 200, 385, (1, 4, 2))),
+    (window(Some(90), Some(0)), (192, 300, 200, (1, 4, 2))),
+];
+
+const fn window(left: Option<usize>, right: Option<usize>) -> Mask {
+    Mask::Window { left, right }
+}
+
 /// Those whose tiles take the shifted order.
 pub fn shifted() -> Vec<Case> {
-    with(Mask::Full, &SHIFTED)
+    with(SHIFTED.map(|sizes| (Mask::Full, sizes)))
 }
 
 /// Those without a mask whose tiles are claimed from the tile counter.
 pub fn lists() -> Vec<Case> {
-    with(Mask::Full, &LISTS)
+    with(LISTS.map(|sizes| (Mask::Full, sizes)))
 }
 
 /// Those under a causal mask, with a prefix and without, claimed as well.
 pub fn causal() -> Vec<Case> {
-    let mut cases = with(Mask::Causal, &CAUSAL);
-    cases.extend(with(Mask::PrefixLm { prefix: PREFIX }, &PREFIXED));
+    let mut cases = with(CAUSAL.map(|sizes| (Mask::Causal, sizes)));
+    let prefix = Mask::PrefixLm { prefix: PREFIX };
+    cases.extend(with(PREFIXED.map(|sizes| (prefix, sizes))));
     cases
 }
 
+/// Those with a window.
+pub fn windows() -> Vec<Case> {
+    with(WINDOWS)
+}
+
+/// Sequences of lengths of their own, whose tiles are always claimed.
+pub fn lengths() -> Vec<Case> {
+    lengths::of_their_own([shifted(), causal(), windows()].concat())
+}
+
 /// As [`super::nth`].
-fn with(mask: Mask, sizes: &[Sizes]) -> Vec<Case> {
-    let case = |(at, &(head_dim, seqlen_q, seqlen_k, (batch, heads_q, heads_k))): (_, &Sizes)| {
+fn with<const N: usize>(sizes: [(Mask, Sizes); N]) -> Vec<Case> {
+    let case = |(at, (mask, sizes)): (usize, (Mask, Sizes))| {
+        let (head_dim, seqlen_q, seqlen_k, (batch, heads_q, heads_k)) = sizes;
         super::nth(at, mask, head_dim, (seqlen_q, seqlen_k)).heads(batch, heads_q, heads_k)
     };
-    super::with_lse_gradients(sizes.iter().enumerate().map(case).collect())
+    super::with_lse_gradients(sizes.into_iter().enumerate().map(case).collect())
 }

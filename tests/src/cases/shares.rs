@@ -3,7 +3,7 @@
 
 use ferroflash::Mask;
 
-use super::Case;
+use super::{Case, lengths};
 
 /// SMs of the device that the sets are for.
 pub const N_SMS: u32 = 8;
@@ -67,6 +67,11 @@ pub fn windows() -> Vec<Case> {
     with(&WINDOWS)
 }
 
+/// Sequences of lengths of their own: nothing is known of them that tells how many shares pay, so there are none.
+pub fn lengths() -> Vec<Case> {
+    lengths::of_their_own([full(), causal(), windows()].concat())
+}
+
 /// As [`super::nth`].
 fn with(sizes: &[(Mask, Sizes)]) -> Vec<Case> {
     let case = |(at, &(mask, sizes)): (usize, &(Mask, Sizes))| {
@@ -97,7 +102,8 @@ mod tests {
             n_sms: N_SMS,
             ..DeviceInfo::emulated_hopper()
         };
-        let planned = [full(), causal(), windows()]
+        expected.extend(lengths().iter().map(|_| 1));
+        let planned = [full(), causal(), windows(), lengths()]
             .concat()
             .into_iter()
             .map(|case| {

@@ -1,6 +1,6 @@
 //! Problems for the compact tiles of flash3's forward pass: few queries, and groups of heads that share a tile or do not.
 
-use super::{Case, HALVES, MASKS};
+use super::{Case, HALVES, MASKS, lengths, windows};
 use crate::buffer::ALIGNED;
 use crate::inputs::{ADVERSARIAL, Fill};
 
@@ -82,4 +82,9 @@ pub fn packed() -> Vec<Case> {
         }));
     }
     cases
+}
+
+/// Sequences of lengths of their own, with every kind of mask, with packed heads and without.
+pub fn lengths() -> Vec<Case> {
+    lengths::of_their_own([packed(), windows::all()].concat())
 }

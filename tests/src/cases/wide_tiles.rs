@@ -2,7 +2,7 @@
 
 use ferroflash::Mask;
 
-use super::{Case, HALVES, cliff};
+use super::{Case, HALVES, cliff, lengths};
 
 /// `(seqlen_q, seqlen_k, head_dim)` of the full mask, around tiles of 192 queries and 128 or 80 keys; head_dims that are
 /// padded among them. Those of head_dim above 96 have wide tiles in the backward pass too, of 128 keys and 80 queries.
@@ -27,12 +27,45 @@ const CAUSAL: [(usize, usize, usize); 5] = [
     (8200, 90, 104),
 ];
 
-/// All of them, types and heads going round.
+/// Prefixes, and a window that is open to the left: one that has a left side takes no wide tiles.
+const MASKED: [(Mask, (usize, usize, usize)); 4] = [
+    (Mask::PrefixLm { prefix: 100 }, (4096, 300, 64)),
+    (Mask::PrefixLm { prefix: 81 }, (8192, 200, 128)),
+    (OPEN, (4100, 200, 64)),
+    (OPEN, (8192, 130, 104)),
+];
+
+const OPEN: Mask = Mask::Window {
+    left: None,
+    right: Some(40),
+};
+
+/// All of them.
 pub fn all() -> Vec<Case> {
     let full = FULL.into_iter().map(|sizes| (Mask::Full, sizes));
     let causal = CAUSAL.into_iter().map(|sizes| (Mask::Causal, sizes));
-    let mut cases: Vec<Case> = full
-        .chain(causal)
+    let mut cases = with(full.chain(causal));
+    let steep = |(seqlen_q, head_dim)| {
+        let case = Case::new(HALVES[1], Mask::Full, head_dim, seqlen_q, 200);
+        cliff(case.heads(1, 1, 1))
+    };
+    cases.extend([(1536, 64), (4096, 128)].map(steep));
+    cases
+}
+
+/// Those with a prefix or a window.
+pub fn windows() -> Vec<Case> {
+    with(MASKED.into_iter())
+}
+
+/// Sequences of lengths of their own, with every kind of mask.
+pub fn lengths() -> Vec<Case> {
+    lengths::of_their_own([all(), windows()].concat())
+}
+
+/// Types and heads going round.
+fn with(sizes: impl Iterator<Item = (Mask, (usize, usize, usize))>) -> Vec<Case> {
+    sizes
         .enumerate()
         .map(|(at, (mask, (seqlen_q, seqlen_k, head_dim)))| {
             let case = Case::new(HALVES[at % 2], mask, head_dim, seqlen_q, seqlen_k);
@@ -41,11 +74,5 @@ pub fn all() -> Vec<Case> {
                 ..case.heads(1, 1 + at / 2 % 2, 1)
             }
         })
-        .collect();
-    let steep = |(seqlen_q, head_dim)| {
-        let case = Case::new(HALVES[1], Mask::Full, head_dim, seqlen_q, 200);
-        cliff(case.heads(1, 1, 1))
-    };
-    cases.extend([(1536, 64), (4096, 128)].map(steep));
-    cases
+        .collect()
 }
