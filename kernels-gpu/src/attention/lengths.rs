@@ -166,6 +166,7 @@ mod tests {
             q_first: 5,
             k_first: 6,
             q_blocks_before: 7,
+            new_maps: 8,
         };
         assert_eq!(ListedTile::from_words(tile.words()), tile);
         assert_eq!(size_of_val(&tile.words()), ListedTile::N_BYTES as usize);

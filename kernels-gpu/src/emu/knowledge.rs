@@ -211,3 +211,110 @@ pub(super) fn join_warps(mine: &mut [u32; MAX_WARPS], other: &[u32; MAX_WARPS]) 
         *mine = (*mine).max(*other);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    /// The same with nothing shared and nothing left out.
+    #[derive(Clone, Default)]
+    struct Plain {
+        warps: BTreeMap<(u32, usize), u32>,
+        lanes: BTreeMap<(u32, u8, u8), Time>,
+        engine: BTreeMap<(u32, u8), u32>,
+    }
+
+    fn join_all<K: Ord + Copy, V: Ord + Copy>(mine: &mut BTreeMap<K, V>, other: &BTreeMap<K, V>) {
+        for (key, value) in other {
+            let known = mine.entry(*key).or_insert(*value);
+            *known = (*known).max(*value);
+        }
+    }
+
+    impl Plain {
+        fn join(&mut self, other: &Plain) {
+            join_all(&mut self.warps, &other.warps);
+            join_all(&mut self.lanes, &other.lanes);
+            join_all(&mut self.engine, &other.engine);
+        }
+
+        fn covers(&self, stamp: &Stamp) -> bool {
+            let Stamp {
+                block, warp, lane, ..
+            } = *stamp;
+            if warp == ENGINE {
+                let known = self.engine.get(&(block, lane));
+                return known.is_some_and(|clock| stamp.clock <= *clock);
+            }
+            let (all, own) = (
+                self.warps.get(&(block, usize::from(warp))),
+                self.lanes.get(&(block, warp, lane)),
+            );
+            all.is_some_and(|clock| stamp.clock <= *clock)
+                || own.is_some_and(|time| stamp.time() <= *time)
+        }
+    }
+
+    #[test]
+    fn what_is_shared_is_what_each_would_know_alone() {
+        let mut state = 7u32;
+        let mut below = |n: u32| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) % n
+        };
+        let mut known = vec![(Knowledge::default(), Plain::default()); 4];
+        let (mut yes, mut no) = (0, 0);
+        for _ in 0..20_000 {
+            let at = below(4) as usize;
+            let stamp = Stamp {
+                block: below(5),
+                clock: 1 + below(40),
+                sub: below(3) as u16,
+                warp: [0, 1, 5, ENGINE][below(4) as usize],
+                lane: below(3) as u8,
+                ..Stamp::default()
+            };
+            let Stamp {
+                block, warp, lane, ..
+            } = stamp;
+            match below(40) {
+                0 => known[at] = Default::default(),
+                1..10 => {
+                    let (other, plain) = known[below(4) as usize].clone();
+                    known[at].0.join(&other);
+                    known[at].1.join(&plain);
+                }
+                10..14 if warp == ENGINE => {
+                    known[at].0.join_engine(block, lane, stamp.clock);
+                    let alone = BTreeMap::from([((block, lane), stamp.clock)]);
+                    join_all(&mut known[at].1.engine, &alone);
+                }
+                10..14 => {
+                    let mut warps = [0; MAX_WARPS];
+                    warps[below(6) as usize] = below(20);
+                    // A lane's own time never goes back.
+                    if !known[at].1.covers(&stamp) {
+                        known[at].0.join_lane(&stamp, &warps);
+                        let plain = &mut known[at].1;
+                        let alone = warps.iter().enumerate();
+                        let alone = alone.map(|(warp, clock)| ((block, warp), *clock));
+                        join_all(&mut plain.warps, &alone.collect());
+                        let alone = BTreeMap::from([((block, warp, lane), stamp.time())]);
+                        join_all(&mut plain.lanes, &alone);
+                    }
+                }
+                _ => {
+                    let covers = known[at].0.covers(&stamp);
+                    assert_eq!(covers, known[at].1.covers(&stamp), "{stamp:?}");
+                    if covers {
+                        yes += 1;
+                    } else {
+                        no += 1;
+                    }
+                }
+            }
+        }
+        assert!(yes > 1000 && no > 1000, "{yes} {no}");
+    }
+}

@@ -102,6 +102,7 @@ fn the_list_has_every_tile_of_every_sequence_the_longest_first() {
             seqlen_k: sequences[s].1.1 as u32,
             q_first: sequences[s].0.0 as u32,
             k_first: sequences[s].1.0 as u32,
+            new_maps: 0,
             q_blocks_before: if backward {
                 (0..s).map(q_blocks).sum::<i64>() as u32
             } else {

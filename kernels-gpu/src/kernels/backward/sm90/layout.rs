@@ -47,8 +47,7 @@ pub(super) struct Layout {
     q: u32,
     d_o: u32,
     d_s: u32,
-    /// Where consumers share the keys: dV and dK on their way out, in V's place if that is all there is. Where they share
-    /// the products: Pᵀ on its way from one to the other.
+    /// dV and dK on their way out, in V's place if that is all there is. Where consumers share the products: Pᵀ between them.
     out: u32,
     /// Where consumers share the keys: their pieces of dQ on their way to memory.
     pieces: u32,

@@ -37,7 +37,9 @@ pub(in crate::kernels::probes) unsafe fn made_tensor_maps(input: u64, output: u6
         tensor_map::replace_rows(to, FEWER[1]);
         tensor_map::fence_tensor_map_release();
         tensor_map::fence_tensor_map_acquire(from);
-        tensor_map::fence_tensor_map_acquire(to);
+        tensor_map::fence_tensor_map_acquire_if(to, 1);
+        // Names no map, and does nothing.
+        tensor_map::fence_tensor_map_acquire_if(output + 4, 0);
         mbarrier::mbarrier_arrive_expect_tx(bar, BOX);
         tma::tma_load(base, from, [8, 2, 1, 0], bar);
         mbarrier::mbarrier_wait(bar, 0);
