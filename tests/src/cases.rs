@@ -11,11 +11,11 @@
 //! | [`mod@blocks`] | block masks |
 //! | [`lengths`] | sequences of different lengths, packed and padded |
 //! | [`aimed`] | small sets, each case for one mistake: strides of 0, mispredictions, edges of blocks, stages used again |
-//! | [`compact`] | two sets of their own for the compact tiles of flash2's backward pass |
-//! | [`short`] | two sets of their own for the compact tiles of flash3's forward pass |
+//! | [`compact`] | sets of their own for the compact tiles of flash2's backward pass |
+//! | [`short`] | sets of their own for the compact tiles of flash3's forward pass |
 //! | [`orders`] | sets of their own for the orders of tiles in flash3's backward pass |
 //! | [`shares`] | sets of their own for few tiles of shared keys in flash3's backward pass |
-//! | [`wide_tiles`] | a set of its own for the wide tiles of flash3's forward pass |
+//! | [`wide_tiles`] | sets of their own for the wide tiles of flash3 |
 
 pub mod aimed;
 pub mod blocks;

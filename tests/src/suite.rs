@@ -259,11 +259,9 @@ fn check_tiles(
 /// Whether queries are so many that flash3's backward pass takes wide tiles of them.
 fn has_wide_gradients(device: &DeviceInfo, case: &Case) -> bool {
     let sizes = case.sizes;
-    let long = sizes.seqlen_q >= 1024.max(62 * device.n_sms as usize);
-    case.lengths.is_none()
-        && case.mask == Mask::Full
-        && long
-        && (97..=128).contains(&sizes.head_dim)
+    let per_sm = if case.lengths.is_some() { 46 } else { 62 };
+    let long = sizes.seqlen_q >= 1024.max(per_sm * device.n_sms as usize);
+    case.mask == Mask::Full && long && (97..=128).contains(&sizes.head_dim)
 }
 
 /// Whether queries are so few that two SMs may take compact tiles of them.

@@ -3,7 +3,6 @@
 use super::{Case, HALVES, HEADS, MASKS, lengths, windows, with_lse_gradients};
 use crate::buffer::ALIGNED;
 use crate::inputs::ADVERSARIAL;
-use crate::oracle::Sizes;
 
 /// The head_dim that has compact tiles.
 pub const COMPACT_HEAD_DIM: usize = 128;
@@ -68,14 +67,7 @@ pub fn full() -> Vec<Case> {
 
 /// Windows and prefixes.
 pub fn windows() -> Vec<Case> {
-    let at_head_dim = |case: Case| Case {
-        sizes: Sizes {
-            head_dim: COMPACT_HEAD_DIM,
-            ..case.sizes
-        },
-        ..case
-    };
-    windows::all().into_iter().map(at_head_dim).collect()
+    windows::small(&[COMPACT_HEAD_DIM])
 }
 
 /// Sequences of lengths of their own, with every kind of mask.

@@ -67,9 +67,10 @@ pub fn windows() -> Vec<Case> {
     with(&WINDOWS)
 }
 
-/// Sequences of lengths of their own: nothing is known of them that tells how many shares pay, so there are none.
+/// Some of all these as sequences of lengths of their own: nothing is known of them that tells how many shares pay, so there are none.
 pub fn lengths() -> Vec<Case> {
-    lengths::of_their_own([full(), causal(), windows()].concat())
+    let all = [full(), causal(), windows()].concat();
+    lengths::of_their_own(all.into_iter().step_by(4).collect())
 }
 
 /// As [`super::nth`].
@@ -102,8 +103,7 @@ mod tests {
             n_sms: N_SMS,
             ..DeviceInfo::emulated_hopper()
         };
-        expected.extend(lengths().iter().map(|_| 1));
-        let planned = [full(), causal(), windows(), lengths()]
+        let planned = [full(), causal(), windows()]
             .concat()
             .into_iter()
             .map(|case| {

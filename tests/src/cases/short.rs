@@ -24,7 +24,10 @@ const HEADS: [(usize, usize, usize); 8] = [
     (1, 64, 1),
 ];
 
-/// head_dims of the kernels, and those that are padded to each.
+/// head_dims of the kernels.
+const KERNEL_HEAD_DIMS: [usize; 5] = [64, 96, 128, 192, 256];
+
+/// The same, and those that are padded to each.
 const HEAD_DIMS: [usize; 11] = [64, 128, 40, 72, 128, 96, 192, 104, 256, 136, 200];
 
 /// Every pair of heads and lengths of q with both masks; the rest goes round.
@@ -60,7 +63,7 @@ pub fn all() -> Vec<Case> {
 /// numbers; scores that rise from block to block.
 pub fn packed() -> Vec<Case> {
     let mut cases = Vec::new();
-    for (at, head_dim) in [64, 96, 128, 192, 256].into_iter().enumerate() {
+    for (at, head_dim) in KERNEL_HEAD_DIMS.into_iter().enumerate() {
         for dtype in HALVES {
             cases.extend(
                 MASKS.map(|mask| Case::new(dtype, mask, head_dim, 9 + at, 170).heads(1, 8, 2)),
@@ -84,7 +87,12 @@ pub fn packed() -> Vec<Case> {
     cases
 }
 
+/// Windows and prefixes.
+pub fn windows() -> Vec<Case> {
+    windows::small(&KERNEL_HEAD_DIMS)
+}
+
 /// Sequences of lengths of their own, with every kind of mask, with packed heads and without.
 pub fn lengths() -> Vec<Case> {
-    lengths::of_their_own([packed(), windows::all()].concat())
+    lengths::of_their_own([packed(), windows()].concat())
 }

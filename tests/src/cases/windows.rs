@@ -53,15 +53,38 @@ const PREFIXES: [Prefix; 10] = [
     (200, 200, 199),
 ];
 
+/// `(seqlen_q, seqlen_k, mask)` of each kind, of two blocks or three.
+const SMALL: [(usize, usize, Mask); 5] = [
+    (150, 150, window(Some(40), Some(0))),
+    (100, 170, window(Some(20), Some(30))),
+    (130, 90, window(Some(33), None)),
+    (70, 140, window(None, Some(9))),
+    (140, 160, Mask::PrefixLm { prefix: 70 }),
+];
+
+const fn window(left: Option<usize>, right: Option<usize>) -> Mask {
+    Mask::Window { left, right }
+}
+
 /// head_dims of each kind of kernel, those of flash2 among them.
 const HEAD_DIMS: [usize; 6] = [64, 128, 32, 96, 192, 256];
 
+/// A small problem of each kind with each of these head_dims.
+pub fn small(head_dims: &[usize]) -> Vec<Case> {
+    let each = |(of_dim, head_dim): (usize, &usize)| {
+        let case = |(of_mask, (seqlen_q, seqlen_k, mask)): (usize, _)| {
+            let at = of_dim + of_mask;
+            super::nth(at, mask, *head_dim, (seqlen_q, seqlen_k)).heads(1, 2, 1 + at % 2)
+        };
+        SMALL.into_iter().enumerate().map(case).collect::<Vec<_>>()
+    };
+    super::with_lse_gradients(head_dims.iter().enumerate().flat_map(each).collect())
+}
+
 /// Every window and prefix with some head_dim of each kind.
 pub fn all() -> Vec<Case> {
-    let windows = WINDOWS.map(|(seqlen_q, seqlen_k, left, right)| {
-        let mask = Mask::Window { left, right };
-        (seqlen_q, seqlen_k, mask)
-    });
+    let windows =
+        WINDOWS.map(|(seqlen_q, seqlen_k, left, right)| (seqlen_q, seqlen_k, window(left, right)));
     let prefixes = PREFIXES
         .map(|(seqlen_q, seqlen_k, prefix)| (seqlen_q, seqlen_k, Mask::PrefixLm { prefix }));
     let case = |(at, (seqlen_q, seqlen_k, mask)): (usize, (usize, usize, Mask))| {
