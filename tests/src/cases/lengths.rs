@@ -122,7 +122,7 @@ pub fn all() -> Vec<Case> {
     cases
 }
 
-/// Cases of equal lengths as sequences of lengths of their own, in turns padded and packed: see [`in_used_rows`], [`packed`].
+/// Cases of equal lengths as sequences of lengths of their own, in turns padded and packed.
 pub fn of_their_own(cases: Vec<Case>) -> Vec<Case> {
     let of = |(at, case): (usize, Case)| match at % 2 {
         0 => in_used_rows(case),
