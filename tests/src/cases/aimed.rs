@@ -157,5 +157,14 @@ pub fn stages() -> Vec<Case> {
         cases.push(Case::new(dtype, masks[at % 2], head_dim, 140, 270));
     }
     cases.extend(of_their_own(cases.iter().copied().step_by(3).collect()));
+    // The first tiles of each sequence's keys are seen by no query: nobody but the loader hears of them.
+    let unseen = Mask::Window {
+        left: Some(33),
+        right: Some(0),
+    };
+    cases.extend([64, 192].map(|head_dim| {
+        let case = Case::new(Dtype::Bf16, unseen, head_dim, 70, 500);
+        in_used_rows(case.heads(2, 1, 1))
+    }));
     with_lse_gradients(cases)
 }
