@@ -12,7 +12,7 @@ fn a_stream_of_another_library_serves_and_stays() {
         cust::context::Context::new(cust::device::Device::get_device(0).unwrap()).unwrap();
     let flags = cust::stream::StreamFlags::DEFAULT;
     let of_cust = cust::stream::Stream::new(flags, None).unwrap();
-    for stream in [of_cust.as_inner(), std::ptr::null_mut()] {
+    for stream in [of_cust.as_inner().cast(), std::ptr::null_mut()] {
         // SAFETY: the stream outlives the queue; nobody captures it.
         forward.queue = unsafe { Queue::borrow(cuda, stream) }.unwrap();
         forward.queue.reserve(forward.prepared.plan()).unwrap();

@@ -1,11 +1,10 @@
-//! Which context is current in this thread.
+//! Contexts: the primary one of a device, and which is current in this thread.
 
 use std::ptr::null_mut;
 
-use cust_raw::CUcontext;
-
 use super::raw;
 use crate::error::DriverError;
+use crate::sys::{CUcontext, CUdevice};
 
 /// The context that is current in this thread; null where there is none.
 pub fn current() -> Result<CUcontext, DriverError> {
@@ -32,11 +31,29 @@ pub fn pop() -> Result<CUcontext, DriverError> {
     Ok(context)
 }
 
-/// Makes a context current in this thread, in place of the one that was; null takes that one away.
+/// Waits until all work of the current context is done, and reports what went wrong in it.
+pub fn synchronize() -> Result<(), DriverError> {
+    // SAFETY: where no context is current, the driver says so.
+    unsafe { raw::cuCtxSynchronize() }
+}
+
+/// The primary context of a device, which every library of the process shares; it lives until all that retained it have released it.
+/// It does not become current.
 ///
 /// # Safety
-/// `context` is null, or alive for as long as it is current.
-pub unsafe fn set(context: CUcontext) -> Result<(), DriverError> {
+/// It is to be released with [`release_primary`].
+pub unsafe fn retain_primary(device: CUdevice) -> Result<CUcontext, DriverError> {
+    let mut context = null_mut();
+    // SAFETY: `context` is there to be written; a device that does not exist is refused.
+    unsafe { raw::cuDevicePrimaryCtxRetain(&mut context, device)? };
+    Ok(context)
+}
+
+/// Gives it back.
+///
+/// # Safety
+/// It came from [`retain_primary`], once for each release; what was made in it is not used afterwards.
+pub unsafe fn release_primary(device: CUdevice) -> Result<(), DriverError> {
     // SAFETY: as the caller promises.
-    unsafe { raw::cuCtxSetCurrent(context) }
+    unsafe { raw::cuDevicePrimaryCtxRelease_v2(device) }
 }

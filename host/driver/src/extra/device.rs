@@ -1,28 +1,79 @@
-//! What the driver tells of a device beyond the attributes that `cust` names.
+//! The devices that the driver shows, and what it tells of each.
 
-use std::ffi::c_int;
-
-use cust_raw::CUdevice;
+use std::ffi::{CStr, c_char, c_int};
 
 use super::raw;
 use crate::error::DriverError;
+use crate::sys::CUdevice;
 
-/// `CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN`.
-const MAX_SHARED_BYTES_PER_BLOCK: c_int = 97;
+/// `CUDA_ERROR_NO_DEVICE`.
+const NO_DEVICE: u32 = 100;
 
-/// The identity of a device: the same in every process; a slice of a partitioned GPU has its own.
-pub fn uuid(device: CUdevice) -> Result<[u8; 16], DriverError> {
-    let mut uuid = [0; 16];
-    // SAFETY: `uuid` is there to be written; a device that does not exist is refused.
-    unsafe { raw::cuDeviceGetUuid_v2(&mut uuid, device)? };
-    Ok(uuid)
+/// A property of a device that is a number, as cuda.h counts them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub enum Attribute {
+    /// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
+    MultiprocessorCount = 16,
+    /// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR`.
+    ComputeCapabilityMajor = 75,
+    /// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR`.
+    ComputeCapabilityMinor = 76,
+    /// `CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN`: the most bytes of shared memory that a block may have, where its
+    /// function is allowed more than 48 KB: see [`super::function::allow_dynamic_shared`].
+    MaxSharedBytesPerBlock = 97,
 }
 
-/// The most bytes of shared memory that a block may have, where its function is allowed more than 48 KB: see
-/// [`super::function::allow_dynamic_shared`].
-pub fn max_shared_bytes_per_block(device: CUdevice) -> Result<u32, DriverError> {
+/// Starts the driver, if it has not been, and counts its devices: 0 where it finds none.
+pub fn count() -> Result<u32, DriverError> {
+    let mut count = 0;
+    // SAFETY: the driver may be started any number of times; `count` is there to be written.
+    let counted = unsafe { raw::cuInit(0).and_then(|()| raw::cuDeviceGetCount(&mut count)) };
+    match counted {
+        Err(error) if error.code() == Some(NO_DEVICE) => Ok(0),
+        counted => counted.map(|()| count.max(0) as u32),
+    }
+}
+
+/// The device with this place in the driver's list.
+pub fn get(ordinal: u32) -> Result<CUdevice, DriverError> {
+    let mut device = 0;
+    let ordinal = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
+    // SAFETY: `device` is there to be written; a device that does not exist is refused, here and below.
+    unsafe { raw::cuDeviceGet(&mut device, ordinal)? };
+    Ok(device)
+}
+
+/// Its name, such as `NVIDIA H200`.
+pub fn name(device: CUdevice) -> Result<String, DriverError> {
+    let mut name = [0_u8; 256];
+    let len = name.len() as c_int - 1;
+    // SAFETY: the driver writes at most `len` bytes; the last one stays 0.
+    unsafe { raw::cuDeviceGetName(name.as_mut_ptr().cast::<c_char>(), len, device)? };
+    let name = CStr::from_bytes_until_nul(&name).unwrap_or_default();
+    Ok(name.to_string_lossy().into_owned())
+}
+
+/// A property; negative ones, which mean that there is none, are 0.
+pub fn attribute(device: CUdevice, which: Attribute) -> Result<u32, DriverError> {
+    let mut value = 0;
+    // SAFETY: `value` is there to be written.
+    unsafe { raw::cuDeviceGetAttribute(&mut value, which as c_int, device)? };
+    Ok(value.max(0) as u32)
+}
+
+/// Bytes of its memory.
+pub fn total_memory(device: CUdevice) -> Result<usize, DriverError> {
     let mut n_bytes = 0;
-    // SAFETY: `n_bytes` is there to be written; a device that does not exist is refused.
-    unsafe { raw::cuDeviceGetAttribute(&mut n_bytes, MAX_SHARED_BYTES_PER_BLOCK, device)? };
-    Ok(n_bytes.max(0) as u32)
+    // SAFETY: `n_bytes` is there to be written.
+    unsafe { raw::cuDeviceTotalMem_v2(&mut n_bytes, device)? };
+    Ok(n_bytes)
+}
+
+/// Its identity: the same in every process; a slice of a partitioned GPU has its own.
+pub fn uuid(device: CUdevice) -> Result<[u8; 16], DriverError> {
+    let mut uuid = [0; 16];
+    // SAFETY: `uuid` is there to be written.
+    unsafe { raw::cuDeviceGetUuid_v2(&mut uuid, device)? };
+    Ok(uuid)
 }

@@ -3,10 +3,9 @@
 use std::ffi::c_uint;
 use std::ptr::null_mut;
 
-use cust_raw::{CUevent, CUstream};
-
 use super::raw;
 use crate::error::DriverError;
+use crate::sys::{CUevent, CUstream};
 
 /// `CU_EVENT_DEFAULT`: with time, waited for by spinning.
 const DEFAULT: c_uint = 0;

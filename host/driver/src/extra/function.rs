@@ -3,10 +3,9 @@
 use std::ffi::{c_int, c_void};
 use std::ptr::null;
 
-use cust_raw::{CUfunction, CUstream};
-
 use super::raw;
 use crate::error::DriverError;
+use crate::sys::{CUfunction, CUstream};
 
 /// What the driver tells of a compiled function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

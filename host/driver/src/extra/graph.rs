@@ -3,10 +3,9 @@
 use std::ffi::c_int;
 use std::ptr::null_mut;
 
-use cust_raw::{CUgraph, CUgraphExec, CUstream};
-
 use super::raw;
 use crate::error::DriverError;
+use crate::sys::{CUgraph, CUgraphExec, CUstream};
 
 /// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`: calls of other threads do not disturb the capture.
 const THREAD_LOCAL: c_int = 1;

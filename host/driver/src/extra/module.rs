@@ -3,10 +3,9 @@
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::ptr::null_mut;
 
-use cust_raw::{CUfunction, CUmodule};
-
 use super::raw;
 use crate::error::DriverError;
+use crate::sys::{CUfunction, CUmodule};
 
 /// Code for the driver to load.
 #[derive(Clone, Copy, Debug)]

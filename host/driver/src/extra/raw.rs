@@ -4,12 +4,11 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use cust_raw::{
-    CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec, CUmodule, CUstream,
-};
-
 use crate::entry::entry;
 use crate::error::DriverError;
+use crate::sys::{
+    CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec, CUmodule, CUstream,
+};
 
 /// Defines each call: find the function in the driver, call it, give its failure as an error.
 macro_rules! calls {
@@ -27,11 +26,17 @@ macro_rules! calls {
 
 calls! {
     fn cuCtxGetCurrent(context: *mut CUcontext);
+    fn cuCtxSynchronize();
     fn cuCtxPushCurrent_v2(context: CUcontext);
     fn cuCtxPopCurrent_v2(context: *mut CUcontext);
-    fn cuCtxSetCurrent(context: CUcontext);
+    fn cuDeviceGet(device: *mut CUdevice, ordinal: c_int);
     fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: CUdevice);
+    fn cuDeviceGetCount(count: *mut c_int);
+    fn cuDeviceGetName(name: *mut c_char, len: c_int, device: CUdevice);
     fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: CUdevice);
+    fn cuDevicePrimaryCtxRelease_v2(device: CUdevice);
+    fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice);
+    fn cuDeviceTotalMem_v2(n_bytes: *mut usize, device: CUdevice);
     fn cuEventCreate(event: *mut CUevent, flags: c_uint);
     fn cuEventDestroy_v2(event: CUevent);
     fn cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent);
@@ -43,6 +48,7 @@ calls! {
     fn cuGraphExecDestroy(exec: CUgraphExec);
     fn cuGraphInstantiateWithFlags(exec: *mut CUgraphExec, graph: CUgraph, flags: u64);
     fn cuGraphLaunch(exec: CUgraphExec, stream: CUstream);
+    fn cuInit(flags: c_uint);
     fn cuLaunchCooperativeKernel(
         function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
         block_z: c_uint, shared_bytes: c_uint, stream: CUstream, params: *const *const c_void
@@ -52,6 +58,9 @@ calls! {
         block_z: c_uint, shared_bytes: c_uint, stream: CUstream, params: *const *const c_void,
         extra: *const *const c_void
     );
+    fn cuMemAlloc_v2(address: *mut CUdeviceptr, n_bytes: usize);
+    fn cuMemFree_v2(address: CUdeviceptr);
+    fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
     fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: CUdeviceptr, n_bytes: usize, stream: CUstream);
     fn cuMemcpyHtoDAsync_v2(to: CUdeviceptr, from: *const c_void, n_bytes: usize, stream: CUstream);
     fn cuMemsetD8Async(to: CUdeviceptr, value: u8, n_bytes: usize, stream: CUstream);

@@ -3,10 +3,9 @@
 use std::ffi::{c_uint, c_void};
 use std::ptr::null_mut;
 
-use cust_raw::{CUcontext, CUdeviceptr, CUstream};
-
 use super::raw;
 use crate::error::DriverError;
+use crate::sys::{CUcontext, CUdeviceptr, CUstream};
 
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: c_uint = 1;

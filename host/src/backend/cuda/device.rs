@@ -3,17 +3,14 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use cust::context::Context;
-use cust::device::{Device, DeviceAttribute};
-use cust::error::CudaError;
-use cust::memory::DeviceBuffer;
-use ferroflash_driver::sys::CUcontext;
+use ferroflash_driver::extra::device::Attribute;
+use ferroflash_driver::sys::{CUcontext, CUdevice};
 use ferroflash_driver::{Driver, Version, extra};
 use ferroflash_kernels::spec::Spec;
 use ferroflash_kernels::variants::Variant;
 
 use super::embedded;
-use super::failure::of_cust;
+use super::memory::Bytes;
 use super::module::{Kernel, Kernels, too_old};
 use crate::error::DriverError;
 use crate::plan::DeviceInfo;
@@ -25,8 +22,8 @@ static OPEN: Mutex<Vec<Weak<CudaDevice>>> = Mutex::new(Vec::new());
 pub struct CudaDevice {
     kernels: Kernels,
     /// Memory that nobody holds and that work may still use.
-    retired: Mutex<Vec<DeviceBuffer<u8>>>,
-    context: Context,
+    retired: Mutex<Vec<Bytes>>,
+    context: PrimaryContext,
     ordinal: u32,
     uuid: [u8; 16],
     driver_version: Version,
@@ -45,11 +42,7 @@ pub struct MemoryInfo {
 impl CudaDevice {
     /// How many devices the driver shows.
     pub fn count() -> Result<u32, DriverError> {
-        match cust::init(cust::CudaFlags::empty()) {
-            Ok(()) => Device::num_devices().map_err(of_cust),
-            Err(CudaError::NoDevice) => Ok(0),
-            Err(error) => Err(of_cust(error)),
-        }
+        extra::device::count().map_err(DriverError::from)
     }
 
     /// The device with this ordinal; the same object while any handle to it lives.
@@ -79,14 +72,10 @@ impl CudaDevice {
         if let Some(needed) = embedded::needed_cuda().filter(|needed| driver_version < *needed) {
             return Err(too_old(driver_version, needed));
         }
-        let device = Device::get_device(ordinal).map_err(of_cust)?;
+        let device = extra::device::get(ordinal)?;
         let info = read_info(device)?;
-        let uuid = extra::device::uuid(device.as_raw())?;
-
-        let before = extra::context::current()?;
-        let context = Context::new(device).map_err(of_cust)?;
-        // SAFETY: `cust` has made the new context current; what was current before, or null, is still alive.
-        unsafe { extra::context::set(before)? };
+        let uuid = extra::device::uuid(device)?;
+        let context = PrimaryContext::retain(device)?;
         let kernels = Kernels::new(driver_version);
         Ok(CudaDevice {
             kernels,
@@ -122,7 +111,7 @@ impl CudaDevice {
     /// Its memory, as it is now.
     pub fn memory(&self) -> Result<MemoryInfo, DriverError> {
         let _current = self.enter()?;
-        let (free, total) = cust::memory::mem_get_info().map_err(of_cust)?;
+        let (free, total) = extra::memory::info()?;
         Ok(MemoryInfo {
             free_bytes: free as u64,
             total_bytes: total as u64,
@@ -135,28 +124,28 @@ impl CudaDevice {
         let _current = self.enter()?;
         // Taken first: what is retired from here on may be used by work that is not waited for.
         let retired = std::mem::take(&mut *self.retired());
-        match cust::context::CurrentContext::synchronize() {
+        match extra::context::synchronize() {
             Ok(()) => {
                 drop(retired);
                 Ok(())
             }
             Err(error) => {
                 self.retired().extend(retired);
-                Err(of_cust(error))
+                Err(error.into())
             }
         }
     }
 
     /// Frees memory when no work can use it any more: now, if the device can be waited for, or else when it next is.
-    pub(super) fn retire(&self, memory: DeviceBuffer<u8>) {
-        if !memory.is_empty() {
+    pub(super) fn retire(&self, memory: Bytes) {
+        if memory.n_bytes() > 0 {
             self.retired().push(memory);
             // An error is that of earlier work, which is told to whoever waits for it, or of a capture, which ends.
             let _ = self.synchronize();
         }
     }
 
-    fn retired(&self) -> MutexGuard<'_, Vec<DeviceBuffer<u8>>> {
+    fn retired(&self) -> MutexGuard<'_, Vec<Bytes>> {
         self.retired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -177,7 +166,7 @@ impl CudaDevice {
 
     /// Makes the device's context current in this thread, until the guard is dropped.
     pub(super) fn enter(&self) -> Result<Current, DriverError> {
-        Current::enter(self.context.as_raw())
+        Current::enter(self.context.handle)
     }
 }
 
@@ -185,7 +174,7 @@ impl Drop for CudaDevice {
     fn drop(&mut self) {
         // Errors are those of earlier work, or of a context that is gone with all it held: nothing is left to do.
         if let Ok(_current) = self.enter() {
-            let _ = cust::context::CurrentContext::synchronize();
+            let _ = extra::context::synchronize();
             drop(std::mem::take(&mut *self.retired()));
             self.kernels.unload();
         }
@@ -207,6 +196,32 @@ impl fmt::Debug for CudaDevice {
             .field("driver_version", driver_version)
             .field("info", info)
             .finish_non_exhaustive()
+    }
+}
+
+/// The primary context of a device, held. Other libraries of the process share it.
+struct PrimaryContext {
+    handle: CUcontext,
+    device: CUdevice,
+}
+
+// SAFETY: the driver lets every thread use a context, at once; the handle is an address that only the driver follows.
+unsafe impl Send for PrimaryContext {}
+// SAFETY: as above.
+unsafe impl Sync for PrimaryContext {}
+
+impl PrimaryContext {
+    fn retain(device: CUdevice) -> Result<PrimaryContext, DriverError> {
+        // SAFETY: released when this is dropped.
+        let handle = unsafe { extra::context::retain_primary(device)? };
+        Ok(PrimaryContext { handle, device })
+    }
+}
+
+impl Drop for PrimaryContext {
+    fn drop(&mut self) {
+        // SAFETY: it was retained once, and what was made in it is gone with the device. An error leaves nothing to do.
+        let _ = unsafe { extra::context::release_primary(self.device) };
     }
 }
 
@@ -250,21 +265,16 @@ impl Drop for Current {
     }
 }
 
-fn read_info(device: Device) -> Result<DeviceInfo, DriverError> {
-    let attribute = |which| {
-        device
-            .get_attribute(which)
-            .map(|value| value.max(0) as u32)
-            .map_err(of_cust)
-    };
+fn read_info(device: CUdevice) -> Result<DeviceInfo, DriverError> {
+    let attribute = |which| extra::device::attribute(device, which);
     Ok(DeviceInfo {
-        name: device.name().map_err(of_cust)?,
+        name: extra::device::name(device)?,
         compute_capability: (
-            attribute(DeviceAttribute::ComputeCapabilityMajor)?,
-            attribute(DeviceAttribute::ComputeCapabilityMinor)?,
+            attribute(Attribute::ComputeCapabilityMajor)?,
+            attribute(Attribute::ComputeCapabilityMinor)?,
         ),
-        n_sms: attribute(DeviceAttribute::MultiprocessorCount)?,
-        shared_bytes_per_block: extra::device::max_shared_bytes_per_block(device.as_raw())?,
-        memory_bytes: device.total_memory().map_err(of_cust)? as u64,
+        n_sms: attribute(Attribute::MultiprocessorCount)?,
+        shared_bytes_per_block: attribute(Attribute::MaxSharedBytesPerBlock)?,
+        memory_bytes: extra::device::total_memory(device)? as u64,
     })
 }

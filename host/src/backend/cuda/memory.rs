@@ -6,15 +6,16 @@ use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-use cust::error::CudaError;
 use ferroflash_driver::extra;
 
 use super::device::CudaDevice;
-use super::failure::of_cust;
 use super::stream::StreamRef;
 use crate::dtype::{Scalar, ScalarType};
 use crate::error::DriverError;
 use crate::tensor::{Allocation, DeviceSlice, DeviceSliceMut, Share};
+
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+const OUT_OF_MEMORY: u32 = 2;
 
 /// Elements in the memory of a device.
 ///
@@ -28,9 +29,41 @@ pub struct DeviceBuffer<T: Scalar> {
     elements: PhantomData<T>,
 }
 
+/// Bytes in the memory of a device, freed when this is dropped, in its context. Nothing is allocated for none.
+pub(super) struct Bytes {
+    address: u64,
+    n_bytes: usize,
+}
+
+impl Bytes {
+    /// Allocates in the current context.
+    fn allocate(n_bytes: usize) -> Result<Bytes, ferroflash_driver::DriverError> {
+        let address = match n_bytes {
+            0 => 0,
+            // SAFETY: freed when this is dropped; where no context is current, the driver says so.
+            _ => unsafe { extra::memory::allocate(n_bytes)? },
+        };
+        Ok(Bytes { address, n_bytes })
+    }
+
+    /// How many.
+    pub(super) fn n_bytes(&self) -> usize {
+        self.n_bytes
+    }
+}
+
+impl Drop for Bytes {
+    fn drop(&mut self) {
+        if self.n_bytes > 0 {
+            // SAFETY: allocated with this; the device has been waited for. An error can only be that of earlier work.
+            let _ = unsafe { extra::memory::free(self.address) };
+        }
+    }
+}
+
 /// Bytes in the memory of a device, at a multiple of 256.
 pub(crate) struct Memory {
-    bytes: ManuallyDrop<cust::memory::DeviceBuffer<u8>>,
+    bytes: ManuallyDrop<Bytes>,
     device: Arc<CudaDevice>,
 }
 
@@ -46,15 +79,13 @@ impl Memory {
             }
         };
         let size = usize::try_from(n_bytes).map_err(|_| out_of_memory())?;
-        // SAFETY: bytes of the device are never looked at as Rust values before something was written there or
-        // copied from there; any bytes are values of every `Scalar`.
-        match unsafe { cust::memory::DeviceBuffer::uninitialized(size) } {
+        match Bytes::allocate(size) {
             Ok(bytes) => Ok(Memory {
                 bytes: ManuallyDrop::new(bytes),
                 device: Arc::clone(device),
             }),
-            Err(CudaError::OutOfMemory) => Err(out_of_memory()),
-            Err(error) => Err(of_cust(error)),
+            Err(error) if error.code() == Some(OUT_OF_MEMORY) => Err(out_of_memory()),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -66,7 +97,7 @@ impl Memory {
     ) -> Result<(), DriverError> {
         let n_bytes = self
             .bytes
-            .len()
+            .n_bytes
             .min(usize::try_from(n_bytes).unwrap_or(usize::MAX));
         let _current = self.device.enter()?;
         // SAFETY: the range is the memory's own, which is freed only when the device has been waited for.
@@ -76,12 +107,12 @@ impl Memory {
 
     /// Where it lies; 0 when it is empty.
     pub(crate) fn address(&self) -> u64 {
-        self.bytes.as_device_ptr().as_raw()
+        self.bytes.address
     }
 
     /// Its length.
     pub(crate) fn n_bytes(&self) -> u64 {
-        self.bytes.len() as u64
+        self.bytes.n_bytes as u64
     }
 }
 

@@ -1,4 +1,4 @@
-//! The GPU: devices, streams, memory and kernels, over `cust` where it serves and the driver itself where it does not.
+//! The GPU: devices, streams, memory and kernels, over the driver, which is opened when a program first asks for a device.
 //!
 //! | file | what |
 //! |---|---|
@@ -18,7 +18,6 @@
 pub mod device;
 mod embedded;
 pub mod event;
-mod failure;
 pub mod graph;
 pub(crate) mod launch;
 pub mod memory;

@@ -16,7 +16,7 @@ pub struct Stream {
     device: Arc<CudaDevice>,
 }
 
-/// Anybody's stream, borrowed: ours, one of `cust`, or a raw handle.
+/// Anybody's stream, borrowed: ours, with the feature `cust` one of that library, or a raw handle.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamRef<'a> {
     handle: CUstream,
@@ -136,10 +136,11 @@ impl<'a> From<&'a Stream> for StreamRef<'a> {
     }
 }
 
+#[cfg(feature = "cust")]
 impl<'a> From<&'a cust::stream::Stream> for StreamRef<'a> {
     fn from(stream: &'a cust::stream::Stream) -> Self {
         StreamRef {
-            handle: stream.as_inner(),
+            handle: stream.as_inner().cast(),
             takes: Takes::Any,
             borrow: PhantomData,
         }
