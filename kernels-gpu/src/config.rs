@@ -228,9 +228,9 @@ pub const fn tma_backward_outs(head_dim: u32) -> u32 {
 /// Backward on Hopper: one block per SM; two consumer warpgroups, and a producer warpgroup. Tiles have 128 keys, 64 where
 /// the warpgroups have the same keys. At head_dim 64 query blocks have 128 rows: with 64, `wgmma` would read its operands
 /// from shared memory for as long as it multiplies. At 128 registers do not hold more than 80, in wide tiles. Shared memory:
-/// K, V; two stages of Q, dO and dS; dV and dK on the way out, or one of them, in V's place if the tile is wide; or two stages of P; dQ on its
-/// way to memory, if the warpgroups share the keys; lse and Δ; slots for steps, work tiles and blocks of dQ; and the
-/// barriers.
+/// K, V; two stages of Q, dO and dS; where the warpgroups share the keys, dV and dK on the way out ([`tma_backward_outs`]; in V's
+/// place if the tile is wide) and dQ on its way to memory, else two stages of P; lse and Δ; slots for steps, work tiles and
+/// blocks of dQ; and the barriers.
 pub const fn tma_backward(head_dim: u32, tiles: TileShape) -> Footprint {
     let splits = tma_backward_splits(head_dim);
     let block_k = if splits { 64 } else { 128 };

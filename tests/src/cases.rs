@@ -192,6 +192,11 @@ impl Case {
 /// Element types of the kernels.
 const HALVES: [Dtype; 2] = [Dtype::Bf16, Dtype::F16];
 const MASKS: [Mask; 2] = [Mask::Full, Mask::Causal];
+
+const fn window(left: Option<usize>, right: Option<usize>) -> Mask {
+    Mask::Window { left, right }
+}
+
 /// head_dims of the kernels.
 pub const HEAD_DIMS: [usize; 3] = [32, 64, 128];
 

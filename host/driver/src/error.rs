@@ -100,7 +100,7 @@ impl From<Failure> for DriverError {
     }
 }
 
-/// Name and description of a code, by the driver; it knows codes that `cust` does not.
+/// Name and description of a code, by the driver; of any code that it knows, newer ones too.
 fn describe(code: u32) -> (String, String) {
     let name = ask(c"cuGetErrorName", code).map_or_else(|| format!("CUDA error {code}"), owned);
     let text = ask(c"cuGetErrorString", code)

@@ -6,7 +6,7 @@ use ferroflash::{Algorithm, Dtype, Mask};
 use ferroflash_kernels::variants::{Kind, TileShape, VARIANTS};
 
 use super::lengths::{in_used_rows, of_their_own};
-use super::{Case, HALVES, MASKS, with_lse_gradients};
+use super::{Case, HALVES, MASKS, window, with_lse_gradients};
 use crate::buffer::{Arrangement, Repeats};
 use crate::inputs::Fill;
 
@@ -50,16 +50,13 @@ pub fn mispredictions(tiles: TileShape) -> Vec<Case> {
             ..Case::new(HALVES[at % 2], mask, head_dim, 140, seqlen_k)
         };
         let causal = in_steps(Mask::Causal);
-        let window = in_steps(Mask::Window {
-            left: Some(block_k),
-            right: Some(0),
-        });
+        let windowed = in_steps(window(Some(block_k), Some(0)));
         let spike = Case {
             fill: Fill::Spike { log2_16: 264 },
             ..Case::new(Dtype::F16, MASKS[at % 2], head_dim, 140, 300)
         };
-        cases.extend([causal, window, spike]);
-        cases.extend([causal, window].map(in_used_rows));
+        cases.extend([causal, windowed, spike]);
+        cases.extend([causal, windowed].map(in_used_rows));
     }
     cases
 }
@@ -117,13 +114,7 @@ pub fn edges(algorithm: Algorithm, tiles: TileShape) -> Vec<Case> {
         }
         // A warp's last row, of 16 or 32, does not see the first key of a block.
         let seqlen = seqlen_q.max(block_k + 33);
-        cases.extend([14, 30].map(|left| {
-            let mask = Mask::Window {
-                left: Some(left),
-                right: None,
-            };
-            of(mask, seqlen, seqlen)
-        }));
+        cases.extend([14, 30].map(|left| of(window(Some(left), None), seqlen, seqlen)));
         let own = [first, first + 3, first + 7].map(|at| in_used_rows(cases[at]));
         cases.extend(own);
     }
@@ -145,25 +136,16 @@ pub fn stages() -> Vec<Case> {
             }
         }
     }
-    let masks = [
-        Mask::Window {
-            left: Some(60),
-            right: Some(0),
-        },
-        Mask::PrefixLm { prefix: 90 },
-    ];
+    let masks = [window(Some(60), Some(0)), Mask::PrefixLm { prefix: 90 }];
     let masked = [64, 128, 256].into_iter().zip(HALVES.into_iter().cycle());
     for (at, (head_dim, dtype)) in masked.enumerate() {
         cases.push(Case::new(dtype, masks[at % 2], head_dim, 140, 270));
     }
     cases.extend(of_their_own(cases.iter().copied().step_by(3).collect()));
     // The first tiles of each sequence's keys are seen by no query: nobody but the loader hears of them.
-    let unseen = Mask::Window {
-        left: Some(33),
-        right: Some(0),
-    };
     cases.extend([64, 192].map(|head_dim| {
-        let case = Case::new(Dtype::Bf16, unseen, head_dim, 70, 500);
+        let mask = window(Some(33), Some(0));
+        let case = Case::new(Dtype::Bf16, mask, head_dim, 70, 500);
         in_used_rows(case.heads(2, 1, 1))
     }));
     with_lse_gradients(cases)

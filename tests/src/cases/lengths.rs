@@ -3,7 +3,7 @@
 
 use ferroflash::{Dtype, Mask, ProblemBuilder};
 
-use super::{Case, HALVES};
+use super::{Case, HALVES, window};
 use crate::buffer::ALIGNED;
 use crate::inputs::{Fill, LseGradient, Values};
 use crate::lengths::{Lengths, Rows, Span};
@@ -71,14 +71,8 @@ const HEADS: [(usize, usize); 4] = [(2, 2), (4, 2), (3, 1), (1, 1)];
 const MASKS: [Mask; 5] = [
     Mask::Full,
     Mask::Causal,
-    Mask::Window {
-        left: Some(20),
-        right: Some(0),
-    },
-    Mask::Window {
-        left: Some(40),
-        right: Some(33),
-    },
+    window(Some(20), Some(0)),
+    window(Some(40), Some(33)),
     // Longer than some sequences.
     Mask::PrefixLm { prefix: 70 },
 ];
@@ -105,7 +99,7 @@ pub fn all() -> Vec<Case> {
                 4 => Dtype::F32,
                 round => HALVES[round % 2],
             };
-            let case = Case::new(dtype, mask, head_dim, 0, 0).heads(lengths.n, heads_q, heads_k);
+            let case = Case::new(dtype, mask, head_dim, 0, 0).heads(1, heads_q, heads_k);
             cases.push(Case {
                 arrangement: ALIGNED[(at + of_mask / 2) % ALIGNED.len()],
                 fill: if round % 7 == 3 {
@@ -178,7 +172,7 @@ impl LseRows {
 }
 
 impl Case {
-    /// The same of sequences that lie so.
+    /// The same with its batch entries and lengths of q and k in place of its own.
     fn of_rows(self, lengths: Lengths) -> Case {
         let (batch, seqlen_q, seqlen_k) = (lengths.n, lengths.q.longest(), lengths.k.longest());
         Case {

@@ -2,7 +2,7 @@
 
 use ferroflash::Mask;
 
-use super::{Case, lengths};
+use super::{Case, lengths, window};
 
 /// SMs of the device that the sets are for: few, so that blocks take several tiles of small problems.
 pub const N_SMS: u32 = 4;
@@ -79,10 +79,6 @@ const WINDOWS: [(Mask, Sizes); 5] = [
     (window(None, Some(30)), (96, 200, 385, (1, 4, 2))),
     (window(Some(90), Some(0)), (192, 300, 200, (1, 4, 2))),
 ];
-
-const fn window(left: Option<usize>, right: Option<usize>) -> Mask {
-    Mask::Window { left, right }
-}
 
 /// Those whose tiles take the shifted order.
 pub fn shifted() -> Vec<Case> {

@@ -3,7 +3,7 @@
 
 use ferroflash::Mask;
 
-use super::{Case, lengths};
+use super::{Case, lengths, window};
 
 /// SMs of the device that the sets are for.
 pub const N_SMS: u32 = 8;
@@ -47,10 +47,6 @@ const WINDOWS: [(Mask, Sizes); 5] = [
     ),
     (Mask::PrefixLm { prefix: 64 }, (64, 250, 120, (2, 7, 1), 4)),
 ];
-
-const fn window(left: Option<usize>, right: Option<usize>) -> Mask {
-    Mask::Window { left, right }
-}
 
 /// Those without a mask.
 pub fn full() -> Vec<Case> {

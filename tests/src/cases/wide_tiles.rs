@@ -2,7 +2,7 @@
 
 use ferroflash::Mask;
 
-use super::{Case, HALVES, cliff, lengths};
+use super::{Case, HALVES, cliff, lengths, window};
 
 /// `(seqlen_q, seqlen_k, head_dim)` of the full mask, around tiles of 192 queries and 128 or 80 keys; head_dims that are
 /// padded among them. Those of head_dim above 96 have wide tiles in the backward pass too, of 128 keys and 80 queries.
@@ -35,10 +35,7 @@ const MASKED: [(Mask, (usize, usize, usize)); 4] = [
     (OPEN, (8192, 130, 104)),
 ];
 
-const OPEN: Mask = Mask::Window {
-    left: None,
-    right: Some(40),
-};
+const OPEN: Mask = window(None, Some(40));
 
 /// All of them.
 pub fn all() -> Vec<Case> {

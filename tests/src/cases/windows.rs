@@ -3,7 +3,7 @@
 
 use ferroflash::Mask;
 
-use super::{Case, HALVES, HEADS};
+use super::{Case, HALVES, HEADS, window};
 use crate::buffer::ALIGNED;
 
 /// `(seqlen_q, seqlen_k, left, right)`.
@@ -61,10 +61,6 @@ const SMALL: [(usize, usize, Mask); 5] = [
     (70, 140, window(None, Some(9))),
     (140, 160, Mask::PrefixLm { prefix: 70 }),
 ];
-
-const fn window(left: Option<usize>, right: Option<usize>) -> Mask {
-    Mask::Window { left, right }
-}
 
 /// head_dims of each kind of kernel, those of flash2 among them.
 const HEAD_DIMS: [usize; 6] = [64, 128, 32, 96, 192, 256];

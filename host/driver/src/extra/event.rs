@@ -1,4 +1,4 @@
-//! Events: marks in a stream, with the time at which it passed them. `cust` records its own on its own streams only.
+//! Events: marks in a stream, with the time at which it passed them.
 
 use std::ffi::c_uint;
 use std::ptr::null_mut;

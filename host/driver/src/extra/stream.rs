@@ -10,7 +10,7 @@ use crate::sys::{CUcontext, CUdeviceptr, CUstream};
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: c_uint = 1;
 
-/// Creates a stream in the current context that does not wait for the default stream: `cust` drops that flag.
+/// Creates a stream in the current context that does not wait for the default stream.
 ///
 /// # Safety
 /// A context is current. The stream is to be destroyed with [`destroy`].

@@ -92,8 +92,8 @@ impl Consumer<'_> {
         unsafe { mbarrier::mbarrier_arrive_if(self.layout.work_ring.empty(n % STAGES), 1) }
     }
 
-    /// Where the `n`-th work is a tile of another sequence than the tile before: the thread that sends by these maps acquires them. All
-    /// threads would wait for one another's fences, and where it is the same sequence there is nothing new.
+    /// The thread that sends by these maps acquires them, where the `n`-th work is a tile of another sequence than the tile before. Fences
+    /// are slow: with all threads at every tile, and not one where maps are new, they take as long as a step.
     #[inline(always)]
     pub(super) unsafe fn acquire_maps<const N: usize>(&self, n: u32, maps: [BackwardMap; N]) {
         if !spec::lengths() {
