@@ -31,6 +31,9 @@ pub(crate) enum Kind {
 /// Why a device that was asked for by name is used.
 const ASKED: &str = "asked for by name";
 
+/// Why a device is used that was there already.
+const GIVEN: &str = "the caller's own device";
+
 impl Device {
     /// The CUDA device 0 where there are a driver, a device and kernels; else the CPU. [`Device::why`] says which and
     /// why.
@@ -49,7 +52,16 @@ impl Device {
 
     /// The CUDA device of this ordinal.
     pub fn cuda(ordinal: u32) -> Result<Device, Error> {
-        let device = CudaDevice::open(ordinal)?;
+        Device::around(CudaDevice::open(ordinal)?, ASKED)
+    }
+
+    /// A CUDA device that is open: one that was reached through the context of another library
+    /// ([`CudaDevice::from_context`]), say.
+    pub fn from_cuda(device: Arc<CudaDevice>) -> Result<Device, Error> {
+        Device::around(device, GIVEN)
+    }
+
+    fn around(device: Arc<CudaDevice>, why: &str) -> Result<Device, Error> {
         match missing_kernels() {
             Some(reason) => Err(DriverError::NoKernels {
                 detail: reason.to_owned(),
@@ -60,7 +72,7 @@ impl Device {
                 Ok(Device {
                     kind: Kind::Cuda(device),
                     info,
-                    why: ASKED.into(),
+                    why: why.into(),
                 })
             }
         }
@@ -115,6 +127,11 @@ impl Device {
     /// Its limits, as planning sees them.
     pub fn info(&self) -> &DeviceInfo {
         &self.info
+    }
+
+    /// The same, to be kept.
+    pub(crate) fn shared_info(&self) -> Arc<DeviceInfo> {
+        Arc::clone(&self.info)
     }
 
     /// The CUDA device behind it, if it is one: for streams, events and buffers.

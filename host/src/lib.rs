@@ -66,6 +66,8 @@
 
 pub mod attention;
 
+pub mod cache;
+
 pub mod prepared;
 
 pub mod problem;
@@ -93,6 +95,7 @@ pub mod error;
 pub use arguments::{Gradients, Inputs, OutputGradients, Outputs, Saved};
 pub use attention::{Attention, Explanation, Ran};
 pub use backend::cuda::{Graph, Queue};
+pub use cache::PlanCache;
 pub use device::Device;
 pub use dtype::{Dtype, Element, Scalar};
 pub use error::Error;
@@ -104,5 +107,5 @@ pub use validate::Pass;
 
 /// README.md's example, compiled and run as a test.
 #[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;

@@ -49,7 +49,6 @@ use crate::arguments::{
 };
 use crate::backend::cuda::launch::Launches;
 use crate::backend::cuda::{CudaDevice, Queue};
-use crate::dtype::ScalarType;
 use crate::error::{DriverError, Error, ProblemError};
 use crate::plan::Plan;
 use crate::tensor::{Description, Place};
@@ -157,8 +156,8 @@ impl Prepared {
             }
             (None, Some(_)) => return Err(ProblemError::Missing { argument }),
             (None, None) => return Ok(()),
-            // The plan depends on which lengths there are.
-            (Some(Given::Vector(vector)), None) if vector.dtype == ScalarType::I32 => {
+            // The plan depends on which lengths there are, and on whether lse is wanted.
+            (Some(Given::Vector(_)), None) if argument != Argument::DLse => {
                 return Err(ProblemError::NotTaken { argument });
             }
             (Some(Given::Vector(vector)), _) => {

@@ -2,6 +2,7 @@
 
 mod block_mask;
 mod builder;
+mod key;
 
 use std::fmt;
 
@@ -11,6 +12,7 @@ use ferroflash_kernels::spec::{Constant, Spec};
 
 pub use block_mask::BlockMask;
 pub use builder::ProblemBuilder;
+pub(crate) use key::ProblemKey;
 
 use crate::dtype::Dtype;
 use crate::error::ProblemError;

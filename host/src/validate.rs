@@ -148,7 +148,7 @@ pub(crate) fn needed(
     let mut arguments = Arguments::default();
     for argument in Argument::ALL {
         match need(problem, pass, argument) {
-            Some(need) if need.presence == Presence::Required => {
+            Some(need) if need.presence.is_expected() => {
                 arguments = arguments.with(argument, unplaced(&need, problem, place)?);
             }
             _ => {}

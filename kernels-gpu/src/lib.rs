@@ -17,6 +17,10 @@
 // A loop over registers must unroll to constants: indices do, iterators over arrays have left stack frames behind.
 #![allow(clippy::needless_range_loop)]
 
+/// The folder of this crate: what compiles device code finds the sources there.
+#[cfg(not(target_arch = "nvptx64"))]
+pub const MANIFEST_DIR: &str = env!("CARGO_MANIFEST_DIR");
+
 pub mod variants;
 
 pub mod params;

@@ -72,7 +72,7 @@ pub fn bundle(workspace: &Workspace, options: &Bundle) -> Result<()> {
         "-p",
         "ferroflash-driver",
         "--features",
-        "ferroflash/emulator,ferroflash-driver/cust",
+        "ferroflash/emulator,ferroflash/build-kernels,ferroflash-driver/cust",
     ];
     let command = [
         "--bin",
@@ -80,7 +80,7 @@ pub fn bundle(workspace: &Workspace, options: &Bundle) -> Result<()> {
         "-p",
         "ferroflash",
         "--features",
-        "cli",
+        "cli,build-kernels",
     ];
     for (what, selection) in [("the command", &command[..]), ("the tests", &tests[..])] {
         let (executables, state) = executables(workspace, selection)?;

@@ -4,6 +4,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use crate::prebuild::{self, Prebuild};
 use crate::ptx::{self, BuildPtx};
 use crate::test::{self, Counts, Test};
 use crate::workspace::Workspace;
@@ -22,6 +23,8 @@ pub fn ci(workspace: &Workspace) -> Result<bool> {
 
     step("fmt", cargo(workspace, &["fmt", "--all", "--check"], &[]));
     step("tidy", tidy::tidy(workspace));
+    let check = Prebuild { check: true };
+    step("prebuilt kernels", prebuild::prebuild(workspace, &check));
     step("codegen", codegen::codegen(workspace, codegen::Mode::Check));
     let clippy = [
         "clippy",

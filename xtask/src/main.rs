@@ -7,6 +7,7 @@ mod bundle;
 mod ci;
 mod codegen;
 mod demo;
+mod prebuild;
 mod ptx;
 mod test;
 mod tidy;
@@ -29,6 +30,8 @@ enum Command {
     Test(test::Test),
     /// Compiles the kernels to PTX, one module per variant, and checks what ptxas makes of them.
     BuildPtx(ptx::BuildPtx),
+    /// Compiles the kernels for `host/ptx`, which brings them to programs without a compiler for them.
+    Prebuild(prebuild::Prebuild),
     /// Unpacks NVIDIA's assembler and disassemblers, as published on PyPI, under target/tools.
     Tools,
     /// Measures with `ferroflash bench` and appends the lines to a record under tests/benches/record.
@@ -66,6 +69,7 @@ fn run(command: Command) -> anyhow::Result<bool> {
         Command::Ci => return ci::ci(&workspace),
         Command::Demo => demo::demo(&workspace),
         Command::BuildPtx(options) => ptx::build_ptx(&workspace, &options),
+        Command::Prebuild(options) => prebuild::prebuild(&workspace, &options),
         Command::Tools => tools::install(&workspace).map(|_programs| ()),
         Command::Bench(options) => bench::bench(&workspace, &options),
         Command::Bundle(options) => bundle::bundle(&workspace, &options),

@@ -59,40 +59,50 @@ impl BuildPtx {
 
 /// Builds, assembles, and prints the table.
 pub fn build_ptx(workspace: &Workspace, options: &BuildPtx) -> Result<()> {
-    let compiler = find_or_install(&options.compiler, &workspace.root)?;
-    eprintln!("kernel compiler: {}", compiler.describe());
-    let archs = if options.arch.is_empty() {
-        ferroflash_ptx_builder::default_archs()
-            .into_iter()
-            .map(str::to_owned)
-            .collect()
-    } else {
-        options.arch.clone()
-    };
     let ptxas = if options.no_assemble {
         None
     } else {
         tools::find(workspace, "ptxas")
     };
-    for arch in &archs {
-        let built = compile(workspace, &compiler, arch, rows_for(arch, options))?;
+    let keep = if options.cubin {
+        Keep::Cubins
+    } else {
+        Keep::Nothing
+    };
+    each_arch(workspace, options, |arch, built| {
         match &ptxas {
-            Some(ptxas) => {
-                let keep = if options.cubin {
-                    Keep::Cubins
-                } else {
-                    Keep::Nothing
-                };
-                check(&assemble::assemble(workspace, ptxas, arch, &built, keep)?)?;
-            }
+            Some(ptxas) => check(&assemble::assemble(workspace, ptxas, arch, built, keep)?)?,
             None if options.cubin => bail!("ptxas is missing: `cargo xtask tools` brings it"),
             None if options.no_assemble => {}
             None => eprintln!(
                 "registers and spills are not checked: ptxas is missing (`cargo xtask tools` brings it)"
             ),
         }
+        Ok(())
+    })
+    .map(|_compiler| ())
+}
+
+/// Builds for one architecture after another and hands each on; with which compiler.
+pub fn each_arch(
+    workspace: &Workspace,
+    options: &BuildPtx,
+    mut with: impl FnMut(&str, &Built) -> Result<()>,
+) -> Result<Compiler> {
+    let compiler = find_or_install(&options.compiler, &workspace.root)?;
+    eprintln!("kernel compiler: {}", compiler.describe());
+    let archs = if options.arch.is_empty() {
+        ferroflash_ptx_builder::default_archs()
+    } else {
+        options.arch.iter().map(String::as_str).collect()
+    };
+    for arch in archs {
+        with(
+            arch,
+            &compile(workspace, &compiler, arch, rows_for(arch, options))?,
+        )?;
     }
-    Ok(())
+    Ok(compiler)
 }
 
 /// Which rows an architecture gets.

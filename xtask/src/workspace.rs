@@ -50,7 +50,7 @@ impl Workspace {
             "--package",
             "ferroflash",
             "--features",
-            "cli",
+            "cli,build-kernels",
             "--bin",
             "ferroflash",
         ]);

@@ -5,7 +5,7 @@ use std::ops::{Index, IndexMut};
 use super::Argument;
 
 /// A value for every [`Argument`], in memory of its own: nothing is allocated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ByArgument<T>([T; Argument::ALL.len()]);
 
 impl<T> ByArgument<T> {

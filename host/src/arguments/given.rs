@@ -35,8 +35,9 @@ pub struct Inputs<'a> {
 pub struct Outputs<'a> {
     /// Output.
     pub o: TensorMut<'a>,
-    /// Row statistics, f32: the natural logarithm of each row's sum of exponentials.
-    pub lse: VectorMut<'a>,
+    /// Row statistics, f32: the natural logarithm of each row's sum of exponentials. The backward pass reads them; a program that has
+    /// none may leave them out.
+    pub lse: Option<VectorMut<'a>>,
     /// The weights, softmax(q·kᵀ · softmax_scale, masked), laid out as [`crate::Problem::weights_layout`] says. Only `standard`
     /// holds them: a device without it gives an error.
     pub weights: Option<TensorMut<'a>>,
@@ -209,7 +210,16 @@ impl<'a> Outputs<'a> {
     pub fn new(o: TensorMut<'a>, lse: impl Into<VectorMut<'a>>) -> Outputs<'a> {
         Outputs {
             o,
-            lse: lse.into(),
+            lse: Some(lse.into()),
+            weights: None,
+        }
+    }
+
+    /// o alone: for a program that has no backward pass. Kernels write lse to the workspace.
+    pub fn without_lse(o: TensorMut<'a>) -> Outputs<'a> {
+        Outputs {
+            o,
+            lse: None,
             weights: None,
         }
     }
@@ -226,7 +236,7 @@ impl<'a> Outputs<'a> {
     pub(super) fn put<'o>(&'o mut self, operands: &mut Operands<'o>) {
         let Outputs { o, lse, weights } = self;
         operands.put(Argument::O, o.reborrow());
-        operands.put(Argument::Lse, lse.reborrow());
+        operands.put_optional(Argument::Lse, lse.as_mut().map(VectorMut::reborrow));
         operands.put_optional(Argument::Weights, weights.as_mut().map(TensorMut::reborrow));
     }
 }

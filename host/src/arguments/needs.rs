@@ -17,7 +17,20 @@ pub(crate) struct Need {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Presence {
     Required,
+    /// It may be left out; plans that are made ahead count on it.
+    Usual,
+    /// It may be left out.
     Optional,
+}
+
+impl Presence {
+    /// Whether a plan that is made ahead, of no arguments, counts on it.
+    pub(crate) fn is_expected(self) -> bool {
+        match self {
+            Presence::Required | Presence::Usual => true,
+            Presence::Optional => false,
+        }
+    }
 }
 
 /// What is done with it.
@@ -52,7 +65,7 @@ impl Form {
 /// What the pass takes under this name; `None`: nothing. The problem's sizes have been checked.
 pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<Need> {
     use Access::{Read, Written};
-    use Presence::{Optional, Required};
+    use Presence::{Optional, Required, Usual};
     let backward = pass == Pass::Backward;
     let of_forward = if backward { Read } else { Written };
     let like_q = Form::Tensor(problem.shape_q());
@@ -71,7 +84,8 @@ pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<
         Argument::Q => (true, Required, Read, like_q),
         Argument::K | Argument::V => (true, Required, Read, like_k),
         Argument::O => (true, Required, of_forward, like_q),
-        Argument::Lse => (true, Required, of_forward, rows),
+        Argument::Lse if backward => (true, Required, Read, rows),
+        Argument::Lse => (true, Usual, Written, rows),
         Argument::Weights => {
             let taken = pass == Pass::ForwardWithWeights;
             (taken, Required, Written, Form::Weights)

@@ -15,6 +15,9 @@ pub enum DriverError {
         /// How many there are.
         n_devices: u32,
     },
+    /// No CUDA context was given, or none is current in this thread.
+    #[error("there is no CUDA context: none was given, or none is current in this thread")]
+    NoContext,
     /// This program was built without kernels.
     #[error("this program was built without kernels: {detail}")]
     NoKernels {

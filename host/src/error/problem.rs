@@ -220,12 +220,21 @@ pub enum ProblemError {
     GraphElsewhere,
     /// A workspace was to grow during a capture.
     #[error(
-        "the queue's workspace has {given} bytes, the plan needs {needed}; it cannot grow during a capture: reserve before it"
+        "the queue's workspace has {given} bytes, the plan needs {needed}; it cannot grow where the caller has lent it, nor during a capture: reserve \
+         before it"
     )]
     WorkspaceTooSmall {
         /// Bytes it has.
         given: u64,
         /// Bytes needed.
         needed: u64,
+    },
+    /// A workspace that the caller lends does not begin where pieces of it may begin.
+    #[error("the workspace lies at {address:#x}; it has to lie at a multiple of {alignment} bytes")]
+    WorkspaceMisaligned {
+        /// Where it lies.
+        address: u64,
+        /// Of what its address has to be a multiple.
+        alignment: u64,
     },
 }

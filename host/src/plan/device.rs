@@ -1,7 +1,7 @@
 //! What planning knows of a device. Plain data, so that plans for any GPU are made and tested anywhere.
 
 /// A device's limits.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceInfo {
     /// Its name.
     pub name: String,

@@ -24,8 +24,8 @@ pub mod workspace;
 use std::fmt;
 
 use ferroflash_kernels::params::{
-    BackwardParams, ForwardParams, Params, SHIFTED, Schedule, TmaBackwardParams, TmaForwardParams,
-    bind,
+    BackwardParams, ForwardParams, KernelParams, Params, SHIFTED, Schedule, Slot,
+    TmaBackwardParams, TmaForwardParams, bind, in_workspace,
 };
 pub use ferroflash_kernels::spec::Spec;
 use ferroflash_kernels::variants::Variant;
@@ -125,14 +125,18 @@ pub fn plan(
         (Algorithm::Standard, _) => standard::launches(checked, &kernels, &mut plan.workspace),
         _ => Ok(Vec::new()),
     };
-    let enough_memory = |launches| match plan.workspace.n_bytes() {
+    let enough_memory = |launches, workspace: &WorkspaceLayout| match workspace.n_bytes() {
         needed if needed > device.memory_bytes && backend != Backend::Cpu => Err(Reason::Memory {
             given: device.memory_bytes,
             needed,
         }),
         _ => Ok(launches),
     };
-    match planned.and_then(enough_memory) {
+    let planned = planned.and_then(|launches| match checked.arguments().get(Argument::Lse) {
+        Some(_) => Ok(launches),
+        None => lse_in_workspace(checked, launches, &mut plan.workspace),
+    });
+    match planned.and_then(|launches| enough_memory(launches, &plan.workspace)) {
         Ok(launches) => {
             plan.launches = launches;
             Ok(plan)
@@ -151,6 +155,24 @@ pub fn plan(
             })
         }
     }
+}
+
+/// The same launches, which write lse to the workspace: the caller does not want it, and kernels write it always.
+fn lse_in_workspace(
+    checked: &Checked,
+    mut launches: Vec<PlannedLaunch>,
+    workspace: &mut WorkspaceLayout,
+) -> Result<Vec<PlannedLaunch>, Reason> {
+    let n_bytes = size_of::<f32>() as u64;
+    let offset = workspace.place("lse", &[checked.n_rows(), n_bytes])?;
+    for launch in &mut launches {
+        launch.params.slots(&mut |slot| {
+            if let Slot::Vector(Argument::Lse, place) = slot {
+                *place = in_workspace(offset);
+            }
+        });
+    }
+    Ok(launches)
 }
 
 impl PlannedLaunch {
@@ -231,7 +253,11 @@ impl Plan {
     /// Bytes that running it takes beside inputs and outputs; on the CPU, with the threads there are.
     pub fn extra_bytes(&self) -> u64 {
         match self.backend {
-            Backend::Cpu => cpu::extra_bytes(&self.problem, self.pass),
+            Backend::Cpu => {
+                let pieces = self.workspace.pieces().iter();
+                cpu::extra_bytes(&self.problem, self.pass)
+                    + pieces.map(|piece| piece.n_bytes).sum::<u64>()
+            }
             _ => self.workspace.n_bytes(),
         }
     }

@@ -18,10 +18,11 @@ use crate::validate::{Pass, unplaced};
 /// let layouts = Layouts::contiguous().with(Argument::Q, Layout::bhsd([2, 16, 4096, 128])?);
 /// # Ok::<(), ferroflash::error::ProblemError>(())
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Layouts {
     tensors: ByArgument<Option<Layout>>,
     given: ByArgument<bool>,
+    left_out: ByArgument<bool>,
 }
 
 impl Layouts {
@@ -45,6 +46,13 @@ impl Layouts {
         self
     }
 
+    /// Without an output that may be left out, lse: no call gives it.
+    #[must_use]
+    pub fn without(mut self, argument: Argument) -> Layouts {
+        self.left_out[argument] = true;
+        self
+    }
+
     /// What the pass needs, at no address.
     pub(crate) fn arguments(
         &self,
@@ -57,7 +65,11 @@ impl Layouts {
             let need = need(problem, pass, argument);
             let asked = self.given[argument];
             let need = match need {
-                Some(need) if need.presence == Presence::Required || asked => need,
+                Some(need) if self.left_out[argument] => match need.presence {
+                    Presence::Required => return Err(ProblemError::Missing { argument }),
+                    Presence::Usual | Presence::Optional => continue,
+                },
+                Some(need) if need.presence.is_expected() || asked => need,
                 _ if asked || layout.is_some() => {
                     return Err(ProblemError::NotTaken { argument });
                 }

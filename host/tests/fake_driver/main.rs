@@ -28,6 +28,7 @@ use half::bf16;
 mod backward;
 mod borrowed;
 mod enqueue;
+mod foreign;
 mod graph;
 mod prepared;
 mod queue;

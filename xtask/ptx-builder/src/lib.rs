@@ -44,9 +44,9 @@ pub const PROBES: &str = "probes";
 /// What the names of those entries start with.
 pub const PROBE_PREFIX: &str = "probe_";
 
-/// The folder of the kernel crate in the checkout that this crate was compiled from.
+/// The folder of the kernel crate, as cargo gave it to whoever compiles this one: in a checkout or among downloaded crates.
 pub fn kernels_dir() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels-gpu")
+    PathBuf::from(ferroflash_kernels::MANIFEST_DIR)
 }
 
 /// The architectures that the list names, in its order, each once.

@@ -6,7 +6,7 @@ use super::source::Source;
 const ROOM: &str = "host/src/";
 
 /// Its modules from the bottom to the top. The CPU's attention is a layer of its own below planning, which asks it for its memory.
-const LAYERS: [&str; 14] = [
+const LAYERS: [&str; 15] = [
     "dtype",
     "terms",
     "error",
@@ -21,6 +21,7 @@ const LAYERS: [&str; 14] = [
     "device",
     "prepared",
     "attention",
+    "cache",
 ];
 
 /// The place of the layer that a path names or lies in.

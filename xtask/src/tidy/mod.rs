@@ -16,7 +16,7 @@ use anyhow::{Context, Result, bail};
 use crate::workspace::Workspace;
 use source::Source;
 
-/// Folders at the top that hold nothing hand-written.
+/// Folders and files that hold nothing hand-written.
 const SKIPPED: [&str; 2] = ["target", "Cargo.lock"];
 
 /// Endings of the files that are read.
@@ -62,7 +62,7 @@ fn collect(root: &Path, folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
             .to_string_lossy()
             .into_owned();
         let is_hidden = name.starts_with('.') && !matches!(name.as_str(), ".cargo" | ".ci");
-        if is_hidden || (folder == root && SKIPPED.contains(&name.as_str())) {
+        if is_hidden || SKIPPED.contains(&name.as_str()) {
             continue;
         }
         if path.is_dir() {

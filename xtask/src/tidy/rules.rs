@@ -10,7 +10,7 @@ const FILE_LINES: usize = 400;
 const FUNCTION_LINES: usize = 100;
 
 /// The only places with `unsafe`.
-const UNSAFE_ROOMS: [&str; 10] = [
+const UNSAFE_ROOMS: [&str; 14] = [
     "kernels-gpu/src/ptx/",
     "kernels-gpu/src/tile/",
     "kernels-gpu/src/kernels/",
@@ -19,8 +19,12 @@ const UNSAFE_ROOMS: [&str; 10] = [
     "kernels-gpu/tests/planted_bugs/",
     "host/src/backend/cuda/",
     "host/tests/fake_driver/borrowed.rs",
+    "host/tests/fake_driver/foreign.rs",
     "host/examples/cust.rs",
     "host/driver/",
+    "tests/tests/foreign/",
+    "bindings/candle/src/cuda/raw.rs",
+    "bindings/burn/src/cuda/raw.rs",
 ];
 
 /// The only place with assembly.

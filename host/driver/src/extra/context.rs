@@ -31,6 +31,14 @@ pub fn pop() -> Result<CUcontext, DriverError> {
     Ok(context)
 }
 
+/// The device of the current context.
+pub fn device() -> Result<CUdevice, DriverError> {
+    let mut device = 0;
+    // SAFETY: `device` is there to be written; where no context is current, the driver says so.
+    unsafe { raw::cuCtxGetDevice(&mut device)? };
+    Ok(device)
+}
+
 /// Waits until all work of the current context is done, and reports what went wrong in it.
 pub fn synchronize() -> Result<(), DriverError> {
     // SAFETY: where no context is current, the driver says so.

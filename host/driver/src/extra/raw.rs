@@ -26,6 +26,7 @@ macro_rules! calls {
 
 calls! {
     fn cuCtxGetCurrent(context: *mut CUcontext);
+    fn cuCtxGetDevice(device: *mut CUdevice);
     fn cuCtxSynchronize();
     fn cuCtxPushCurrent_v2(context: CUcontext);
     fn cuCtxPopCurrent_v2(context: *mut CUcontext);

@@ -4,7 +4,8 @@ use std::ffi::{c_char, c_int, c_uint};
 
 use super::{
     CAPTURE_UNSUPPORTED, CONTEXTS, Call, INIT_ANSWER, INVALID_CONTEXT, INVALID_DEVICE,
-    INVALID_VALUE, N_DEVICES, N_SMS, STACK, TOTAL_BYTES, current, in_context, state, write,
+    INVALID_VALUE, N_DEVICES, N_SMS, OTHER_CONTEXT, STACK, TOTAL_BYTES, current, in_context, state,
+    write,
 };
 
 pub(super) extern "C" fn init(_flags: c_uint) -> u32 {
@@ -98,6 +99,14 @@ pub(super) extern "C" fn get_current(to: *mut usize) -> u32 {
     write(to, current())
 }
 
+pub(super) extern "C" fn of_current(to: *mut c_int) -> u32 {
+    in_context(|context| {
+        let primary = CONTEXTS.iter().position(|of_device| *of_device == context);
+        // The other one belongs to the first device.
+        write(to, primary.unwrap_or(0) as c_int)
+    })
+}
+
 pub(super) extern "C" fn set_current(context: usize) -> u32 {
     STACK.with_borrow_mut(|stack| {
         stack.pop();
@@ -107,7 +116,7 @@ pub(super) extern "C" fn set_current(context: usize) -> u32 {
 }
 
 pub(super) extern "C" fn push(context: usize) -> u32 {
-    if !CONTEXTS.contains(&context) {
+    if !CONTEXTS.contains(&context) && context != OTHER_CONTEXT {
         return INVALID_CONTEXT;
     }
     STACK.with_borrow_mut(|stack| stack.push(context));

@@ -162,6 +162,8 @@ pub const N_SMS: u32 = 132;
 pub const TOTAL_BYTES: usize = 1 << 30;
 /// Handles of the devices' contexts.
 pub const CONTEXTS: [usize; N_DEVICES] = [0xc0, 0xc1];
+/// Handle of a context of the first device that is not its primary one.
+pub const OTHER_CONTEXT: usize = 0xcc;
 
 static STATE: Mutex<State> = Mutex::new(State {
     version: 13000,

@@ -36,6 +36,7 @@ table! {
     cuDevicePrimaryCtxRetain: devices::retain,
     cuDevicePrimaryCtxRelease_v2: devices::release,
     cuCtxGetCurrent: devices::get_current,
+    cuCtxGetDevice: devices::of_current,
     cuCtxSetCurrent: devices::set_current,
     cuCtxPushCurrent_v2: devices::push,
     cuCtxPopCurrent_v2: devices::pop,

@@ -99,12 +99,17 @@ fn forward_pass<T: Element>(
     };
     let mut o = output(operands, Argument::O)?;
     let mut o_rows = output_rows::<T>(Argument::O, &mut o, problem.group_size())?;
-    let Some(Operand::VectorMut(mut lse)) = operands.take(Argument::Lse) else {
-        return Err(missing(Argument::Lse));
-    };
-    let lse = lse.host::<f32>().ok_or(missing(Argument::Lse))?;
-    forward::forward(machine, &sequences, &inputs, &mut o_rows, lse);
-    sequences.rows_q.ungroup(lse);
+    match operands.take(Argument::Lse) {
+        Some(Operand::VectorMut(mut lse)) => {
+            let lse = lse.host::<f32>().ok_or(missing(Argument::Lse))?;
+            forward::forward(machine, &sequences, &inputs, &mut o_rows, lse);
+            sequences.rows_q.ungroup(lse);
+        }
+        _ => {
+            let mut lse = vec![0.0; problem.n_rows() as usize];
+            forward::forward(machine, &sequences, &inputs, &mut o_rows, &mut lse);
+        }
+    }
     Ok(())
 }
 

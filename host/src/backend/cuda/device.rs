@@ -23,7 +23,7 @@ pub struct CudaDevice {
     kernels: Kernels,
     /// Memory that nobody holds and that work may still use.
     retired: Mutex<Vec<Bytes>>,
-    context: PrimaryContext,
+    context: Context,
     ordinal: u32,
     uuid: [u8; 16],
     driver_version: Version,
@@ -56,16 +56,65 @@ impl CudaDevice {
         if let Some(device) = open
             .iter()
             .filter_map(Weak::upgrade)
-            .find(|device| device.ordinal == ordinal)
+            .find(|device| device.ordinal == ordinal && device.context.is_primary())
         {
             return Ok(device);
         }
-        let device = Arc::new(CudaDevice::open_new(ordinal)?);
+        let device = Arc::new(CudaDevice::open_new(ordinal, |device| {
+            Ok(Context::Primary(PrimaryContext::retain(device)?))
+        })?);
         open.push(Arc::downgrade(&device));
         Ok(device)
     }
 
-    fn open_new(ordinal: u32) -> Result<CudaDevice, DriverError> {
+    /// A device through a context that another library has made, primary or not; the same object while any handle to it lives. What is
+    /// made with it, and the kernels that it loads, belong to the context.
+    ///
+    /// # Safety
+    /// The context is alive for as long as the device, and what is made with it: buffers, queues, prepared calls, graphs. Tensors of calls lie in
+    /// memory that this context reaches; that of another context of the same device it does not.
+    pub unsafe fn from_context(context: CUcontext) -> Result<Arc<CudaDevice>, DriverError> {
+        // Starts the driver.
+        let n_devices = CudaDevice::count()?;
+        if context.is_null() {
+            return Err(DriverError::NoContext);
+        }
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|device| 0 < device.strong_count());
+        if let Some(device) = open
+            .iter()
+            .filter_map(Weak::upgrade)
+            .find(|device| device.context.handle() == context)
+        {
+            return Ok(device);
+        }
+        let device = {
+            let _current = Current::enter(context)?;
+            extra::context::device()?
+        };
+        let place = (0..n_devices).find(|&ordinal| extra::device::get(ordinal) == Ok(device));
+        let ordinal = place.ok_or(DriverError::NoContext)?;
+        let borrowed = Context::Borrowed(BorrowedContext(context));
+        let device = Arc::new(CudaDevice::open_new(ordinal, |_device| Ok(borrowed))?);
+        open.push(Arc::downgrade(&device));
+        Ok(device)
+    }
+
+    /// A device through the context that is current in this thread: see [`CudaDevice::from_context`].
+    ///
+    /// # Safety
+    /// As for [`CudaDevice::from_context`].
+    pub unsafe fn from_current_context() -> Result<Arc<CudaDevice>, DriverError> {
+        CudaDevice::count()?;
+        let context = extra::context::current()?;
+        // SAFETY: as the caller promises.
+        unsafe { CudaDevice::from_context(context) }
+    }
+
+    fn open_new(
+        ordinal: u32,
+        context: impl FnOnce(CUdevice) -> Result<Context, DriverError>,
+    ) -> Result<CudaDevice, DriverError> {
         let driver = Driver::get().map_err(|missing| DriverError::Call(missing.clone().into()))?;
         let driver_version = driver.version()?;
         // First: an old driver lacks functions that are called below.
@@ -75,7 +124,7 @@ impl CudaDevice {
         let device = extra::device::get(ordinal)?;
         let info = read_info(device)?;
         let uuid = extra::device::uuid(device)?;
-        let context = PrimaryContext::retain(device)?;
+        let context = context(device)?;
         let kernels = Kernels::new(driver_version);
         Ok(CudaDevice {
             kernels,
@@ -166,7 +215,7 @@ impl CudaDevice {
 
     /// Makes the device's context current in this thread, until the guard is dropped.
     pub(super) fn enter(&self) -> Result<Current, DriverError> {
-        Current::enter(self.context.handle)
+        Current::enter(self.context.handle())
     }
 }
 
@@ -198,6 +247,33 @@ impl fmt::Debug for CudaDevice {
             .finish_non_exhaustive()
     }
 }
+
+/// The context that a device works in.
+enum Context {
+    Primary(PrimaryContext),
+    Borrowed(BorrowedContext),
+}
+
+impl Context {
+    fn handle(&self) -> CUcontext {
+        match self {
+            Context::Primary(context) => context.handle,
+            Context::Borrowed(BorrowedContext(handle)) => *handle,
+        }
+    }
+
+    fn is_primary(&self) -> bool {
+        matches!(self, Context::Primary(_))
+    }
+}
+
+/// A context that another library has made, and keeps alive.
+struct BorrowedContext(CUcontext);
+
+// SAFETY: as for a primary context.
+unsafe impl Send for BorrowedContext {}
+// SAFETY: as above.
+unsafe impl Sync for BorrowedContext {}
 
 /// The primary context of a device, held. Other libraries of the process share it.
 struct PrimaryContext {

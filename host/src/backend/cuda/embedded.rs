@@ -1,4 +1,5 @@
-//! The PTX that the build script embedded: deflated, one module per variant.
+//! The PTX of the kernels, deflated, one module per variant: that of the crate `ferroflash-ptx` or, with the feature `build-kernels`, what the
+//! build script compiled.
 
 use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +9,23 @@ use ferroflash_kernels::variants::{Arch, VARIANTS};
 
 use crate::error::DriverError;
 
+#[cfg(feature = "build-kernels")]
 include!(concat!(env!("OUT_DIR"), "/modules.rs"));
+
+#[cfg(not(feature = "build-kernels"))]
+use ferroflash_ptx::MODULES;
+
+#[cfg(not(feature = "build-kernels"))]
+static NO_MODULES: Option<&str> = None;
+
+/// Where the kernels come from, in words.
+pub fn origin_of_kernels() -> &'static str {
+    if cfg!(feature = "build-kernels") {
+        "compiled with this program"
+    } else {
+        "compiled beforehand (ferroflash-ptx)"
+    }
+}
 
 /// Whether modules stand in for the embedded ones.
 static STAND_INS: AtomicBool = AtomicBool::new(false);

@@ -89,22 +89,6 @@ impl Memory {
         }
     }
 
-    /// Makes the first bytes 0, as many as `n_bytes` or all, in the order of a stream; returns before it is done.
-    pub(crate) fn clear_first(
-        &self,
-        n_bytes: u64,
-        stream: StreamRef<'_>,
-    ) -> Result<(), DriverError> {
-        let n_bytes = self
-            .bytes
-            .n_bytes
-            .min(usize::try_from(n_bytes).unwrap_or(usize::MAX));
-        let _current = self.device.enter()?;
-        // SAFETY: the range is the memory's own, which is freed only when the device has been waited for.
-        unsafe { extra::stream::fill(self.address(), 0, n_bytes, stream.as_raw())? };
-        Ok(())
-    }
-
     /// Where it lies; 0 when it is empty.
     pub(crate) fn address(&self) -> u64 {
         self.bytes.address

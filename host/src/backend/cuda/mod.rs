@@ -31,8 +31,9 @@ mod tensor_map;
 pub use device::{CudaDevice, MemoryInfo};
 #[cfg(feature = "stand-ins")]
 pub use embedded::use_stand_ins;
-pub use embedded::{missing_kernels, needed_cuda};
+pub use embedded::{missing_kernels, needed_cuda, origin_of_kernels};
 pub use event::Event;
+pub use ferroflash_driver::sys;
 pub use graph::Graph;
 pub use memory::DeviceBuffer;
 pub use module::Kernel;

@@ -17,7 +17,7 @@ use super::stream::{Stream, StreamRef};
 use crate::arguments::{Argument, Operands};
 use crate::error::{DriverError, Error, ProblemError};
 use crate::plan::Plan;
-use crate::plan::workspace::COUNTER_BYTES;
+use crate::plan::workspace::{ALIGNMENT_BYTES, COUNTER_BYTES};
 use crate::tensor::{Allocation, Share};
 
 /// A stream of a device, with the memory for the intermediate results of the calls on it.
@@ -29,7 +29,7 @@ use crate::tensor::{Allocation, Share};
 /// Dropping a queue waits for its work.
 pub struct Queue {
     pub(super) lane: Arc<Lane>,
-    pub(super) workspace: Option<Arc<Memory>>,
+    pub(super) workspace: Workspace,
     pub(super) state: State,
 }
 
@@ -45,6 +45,30 @@ pub(super) struct Lane {
 enum LaneStream {
     Own(Stream),
     Borrowed(StreamRef<'static>),
+}
+
+/// Memory for intermediate results.
+pub(super) enum Workspace {
+    /// The queue's own; none before a call needs any.
+    Own(Option<Arc<Memory>>),
+    /// The caller's, of this length.
+    Lent { address: u64, n_bytes: u64 },
+}
+
+impl Workspace {
+    fn address(&self) -> u64 {
+        match self {
+            Workspace::Own(memory) => memory.as_ref().map_or(0, |memory| memory.address()),
+            Workspace::Lent { address, .. } => *address,
+        }
+    }
+
+    fn n_bytes(&self) -> u64 {
+        match self {
+            Workspace::Own(memory) => memory.as_ref().map_or(0, |memory| memory.n_bytes()),
+            Workspace::Lent { n_bytes, .. } => *n_bytes,
+        }
+    }
 }
 
 /// What may be done with a queue.
@@ -134,11 +158,51 @@ impl Queue {
         Ok(Queue::on(device, LaneStream::Borrowed(stream)))
     }
 
+    /// The same in a workspace that the caller lends, at a multiple of [`ALIGNMENT_BYTES`]: of
+    /// [`Plan::workspace`](crate::plan::Plan::workspace)'s length, or of the longest of several calls'. Such a queue allocates
+    /// nothing, never waits by itself, and may be made anew for each call. Its counters are cleared in the order of the stream.
+    ///
+    /// # Safety
+    /// As for [`Queue::borrow`]; and these bytes of the device's memory are nobody else's for as long as the queue's calls run, or a graph that captured them
+    /// is launched.
+    pub unsafe fn with_workspace(
+        device: &Arc<CudaDevice>,
+        stream: CUstream,
+        address: u64,
+        n_bytes: u64,
+    ) -> Result<Queue, Error> {
+        if !address.is_multiple_of(ALIGNMENT_BYTES) {
+            let alignment = ALIGNMENT_BYTES;
+            return Err(ProblemError::WorkspaceMisaligned { address, alignment }.into());
+        }
+        // SAFETY: as the caller promises.
+        let mut queue = unsafe { Queue::borrow(device, stream)? };
+        queue.workspace = Workspace::Lent { address, n_bytes };
+        queue.clear_counters()?;
+        Ok(queue)
+    }
+
+    /// In the order of the stream, so before the first call.
+    fn clear_counters(&self) -> Result<(), DriverError> {
+        let n_bytes = self.workspace.n_bytes().min(COUNTER_BYTES) as usize;
+        let _current = self.lane.device.enter()?;
+        // SAFETY: the range is the workspace's, which is there until the queue's work is done.
+        unsafe {
+            extra::stream::fill(
+                self.workspace.address(),
+                0,
+                n_bytes,
+                self.lane.stream().as_raw(),
+            )?;
+        }
+        Ok(())
+    }
+
     fn on(device: &Arc<CudaDevice>, stream: LaneStream) -> Queue {
         let device = Arc::clone(device);
         Queue {
             lane: Arc::new(Lane { stream, device }),
-            workspace: None,
+            workspace: Workspace::Own(None),
             state: State::Ready,
         }
     }
@@ -158,7 +222,7 @@ impl Queue {
 
     /// Bytes of its workspace.
     pub fn workspace_bytes(&self) -> u64 {
-        self.workspace.as_ref().map_or(0, |memory| memory.n_bytes())
+        self.workspace.n_bytes()
     }
 
     /// Makes the workspace large enough for a plan. Where it is too small, this waits for the queue, frees the old
@@ -172,17 +236,18 @@ impl Queue {
         if needed <= given {
             return Ok(());
         }
-        if let State::Capturing(_) = self.state {
-            return Err(ProblemError::WorkspaceTooSmall { given, needed }.into());
-        }
-        if self.workspace.is_some() {
-            self.synchronize()?;
-            self.workspace = None;
+        let too_small = ProblemError::WorkspaceTooSmall { given, needed };
+        match (&self.state, &self.workspace) {
+            (State::Capturing(_), _) | (_, Workspace::Lent { .. }) => return Err(too_small.into()),
+            (_, Workspace::Own(Some(_))) => {
+                self.synchronize()?;
+                self.workspace = Workspace::Own(None);
+            }
+            (_, Workspace::Own(None)) => {}
         }
         let workspace = Memory::new(&self.lane.device, needed)?;
-        // In the order of the stream, so before the first call.
-        workspace.clear_first(COUNTER_BYTES, self.stream())?;
-        self.workspace = Some(Arc::new(workspace));
+        self.workspace = Workspace::Own(Some(Arc::new(workspace)));
+        self.clear_counters()?;
         Ok(())
     }
 
@@ -202,8 +267,7 @@ impl Queue {
             return Err(DriverError::QueuePoisoned.into());
         }
         self.grow(launches.plan().workspace.n_bytes())?;
-        let workspace = self.workspace.as_ref().map_or(0, |memory| memory.address());
-        let enqueued = launches.enqueue(workspace, address, self.lane.stream());
+        let enqueued = launches.enqueue(self.workspace.address(), address, self.lane.stream());
         if let State::Capturing(recording) = &mut self.state {
             recording.keep(operands);
         }
@@ -234,12 +298,10 @@ impl Queue {
 
     /// Waits until its work is done, and reports what went wrong in it.
     pub fn synchronize(&mut self) -> Result<(), DriverError> {
-        match (&self.state, &self.workspace) {
-            (State::Capturing(_), _) => return Err(DriverError::QueueCaptured),
-            (State::Poisoned, Some(workspace)) => {
-                workspace.clear_first(COUNTER_BYTES, self.stream())?;
-            }
-            (State::Poisoned, None) | (State::Ready, _) => {}
+        match &self.state {
+            State::Capturing(_) => return Err(DriverError::QueueCaptured),
+            State::Poisoned => self.clear_counters()?,
+            State::Ready => {}
         }
         self.lane.synchronize()?;
         self.state = State::Ready;
@@ -260,7 +322,9 @@ impl Queue {
         }
         let captured = captured?;
         let mut shares = recording.shares;
-        shares.extend(self.workspace.as_ref().map(Allocation::share));
+        if let Workspace::Own(Some(workspace)) = &self.workspace {
+            shares.push(workspace.share());
+        }
         Ok(Ended { captured, shares })
     }
 }
@@ -271,8 +335,11 @@ impl Drop for Queue {
         if let State::Capturing(_) = self.state {
             drop(self.end_capture());
         }
-        // An error can only be that of earlier work. The workspace is freed when the device has been waited for.
-        let _ = self.lane.synchronize();
+        // Lent memory stays when the queue goes; nothing of its own is freed.
+        if let Workspace::Own(_) = self.workspace {
+            // An error can only be that of earlier work. The workspace is freed when the device has been waited for.
+            let _ = self.lane.synchronize();
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use ferroflash::backend::cuda::{CudaDevice, missing_kernels, needed_cuda};
+use ferroflash::backend::cuda::{CudaDevice, missing_kernels, needed_cuda, origin_of_kernels};
 use ferroflash::{Attention, Device, Problem};
 use ferroflash_kernels::variants::VARIANTS;
 
@@ -65,13 +65,18 @@ fn print_kernels(arguments: &InfoArguments) {
         (Some(reason), _) => say!("kernels    none in this program: {reason}"),
         (None, Some(needed)) => {
             say!(
-                "kernels    {} in this program, for CUDA {}.{} and newer",
+                "kernels    {} in this program, {}, for CUDA {}.{} and newer",
                 VARIANTS.len(),
+                origin_of_kernels(),
                 needed.major,
                 needed.minor
             );
         }
-        (None, None) => say!("kernels    {} in this program", VARIANTS.len()),
+        (None, None) => say!(
+            "kernels    {} in this program, {}",
+            VARIANTS.len(),
+            origin_of_kernels()
+        ),
     }
     if arguments.kernels {
         for variant in VARIANTS {

@@ -1,0 +1,143 @@
+//! Prepared calls that are kept: for callers that see shapes for the first time at each call.
+
+use std::fmt;
+use std::hash::Hash;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lru::LruCache;
+
+use crate::attention::Attention;
+use crate::error::Error;
+use crate::plan::{Algorithm, DeviceInfo};
+use crate::prepared::{Layouts, PreparedBackward, PreparedForward};
+use crate::problem::ProblemKey;
+
+/// The calls that were prepared last, by problem, layouts, algorithm and device: a call that is there already costs a look-up.
+///
+/// A binding to a framework has shapes at each call and no place where it could prepare ahead; it keeps one of these. Threads may share
+/// it. What it holds stays prepared, with its kernels loaded and its device open, until newer calls take its place.
+///
+/// ```no_run
+/// use ferroflash::prepared::Layouts;
+/// use ferroflash::{Attention, Device, Dtype, PlanCache, Problem};
+///
+/// let cache = PlanCache::new(256);
+/// let device = Device::cuda(0)?;
+/// for seqlen in [4096, 512, 4096] {
+///     let problem = Problem::builder(Dtype::Bf16).seqlen(seqlen).heads(16).head_dim(128).build()?;
+///     // The third time there is nothing left to plan.
+///     let prepared = cache.forward(&Attention::new(&device, problem)?, &Layouts::contiguous())?;
+///     println!("{} bytes of workspace", prepared.plan().workspace.n_bytes());
+/// }
+/// # Ok::<(), ferroflash::Error>(())
+/// ```
+pub struct PlanCache {
+    forward: Kept<PreparedForward>,
+    backward: Kept<PreparedBackward>,
+}
+
+/// Calls of one pass.
+type Kept<T> = Mutex<LruCache<Key, Arc<T>>>;
+
+/// All that a prepared call depends on.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Key {
+    /// The address of the open device: a call that is kept keeps it open, so no other comes to lie there.
+    device: usize,
+    limits: Arc<DeviceInfo>,
+    algorithm: Option<Algorithm>,
+    problem: ProblemKey,
+    layouts: Layouts,
+}
+
+impl Key {
+    fn new(attention: &Attention, layouts: &Layouts) -> Key {
+        let device = attention.device();
+        Key {
+            device: device
+                .as_cuda()
+                .map_or(0, |device| Arc::as_ptr(device).addr()),
+            limits: device.shared_info(),
+            algorithm: attention.algorithm(),
+            problem: attention.problem().key(),
+            layouts: *layouts,
+        }
+    }
+}
+
+impl PlanCache {
+    /// For this many calls of each pass, at least one.
+    pub fn new(capacity: usize) -> PlanCache {
+        let capacity = NonZeroUsize::new(capacity).unwrap_or(NonZeroUsize::MIN);
+        PlanCache {
+            forward: Mutex::new(LruCache::new(capacity)),
+            backward: Mutex::new(LruCache::new(capacity)),
+        }
+    }
+
+    /// [`Attention::prepare_forward`], or what it gave the last time.
+    pub fn forward(
+        &self,
+        attention: &Attention,
+        layouts: &Layouts,
+    ) -> Result<Arc<PreparedForward>, Error> {
+        let key = Key::new(attention, layouts);
+        kept(&self.forward, key, || attention.prepare_forward(layouts))
+    }
+
+    /// [`Attention::prepare_backward`], or what it gave the last time.
+    pub fn backward(
+        &self,
+        attention: &Attention,
+        layouts: &Layouts,
+    ) -> Result<Arc<PreparedBackward>, Error> {
+        let key = Key::new(attention, layouts);
+        kept(&self.backward, key, || attention.prepare_backward(layouts))
+    }
+
+    /// How many calls it holds, forward and backward.
+    pub fn len(&self) -> usize {
+        lock(&self.forward).len() + lock(&self.backward).len()
+    }
+
+    /// Whether it holds none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Lets go of all.
+    pub fn clear(&self) {
+        lock(&self.forward).clear();
+        lock(&self.backward).clear();
+    }
+}
+
+/// The call under this key, prepared if there is none. Others may use the cache meanwhile.
+fn kept<T>(
+    calls: &Kept<T>,
+    key: Key,
+    prepare: impl FnOnce() -> Result<T, Error>,
+) -> Result<Arc<T>, Error> {
+    if let Some(found) = lock(calls).get(&key) {
+        return Ok(Arc::clone(found));
+    }
+    let prepared = Arc::new(prepare()?);
+    let pushed_out = lock(calls).push(key, Arc::clone(&prepared));
+    // It may close a device, which waits: not while the lock is held.
+    drop(pushed_out);
+    Ok(prepared)
+}
+
+fn lock<T>(calls: &Kept<T>) -> MutexGuard<'_, LruCache<Key, Arc<T>>> {
+    calls.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl fmt::Debug for PlanCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PlanCache")
+            .field("n_forward", &lock(&self.forward).len())
+            .field("n_backward", &lock(&self.backward).len())
+            .finish()
+    }
+}

@@ -1,0 +1,39 @@
+//! A problem as a key of hash maps.
+
+use super::{BlockMask, Mask, Order, Problem};
+use crate::dtype::Dtype;
+
+/// Everything of a [`Problem`].
+pub(crate) type ProblemKey = (
+    [usize; 6],
+    (Dtype, Mask, Option<u32>, Order),
+    [Option<usize>; 2],
+    Option<BlockMask>,
+);
+
+impl Problem {
+    /// All of it; the scale by its bits.
+    pub(crate) fn key(&self) -> ProblemKey {
+        let Problem {
+            batch,
+            heads_q,
+            heads_k,
+            seqlen_q,
+            seqlen_k,
+            head_dim,
+            dtype,
+            mask,
+            softmax_scale,
+            order,
+            total_q,
+            total_k,
+            block_mask,
+        } = *self;
+        (
+            [batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim],
+            (dtype, mask, softmax_scale.map(f32::to_bits), order),
+            [total_q, total_k],
+            block_mask,
+        )
+    }
+}
