@@ -8,7 +8,7 @@ use crate::prebuild::{self, Prebuild};
 use crate::ptx::{self, BuildPtx};
 use crate::test::{self, Counts, Test};
 use crate::workspace::Workspace;
-use crate::{codegen, tidy, tools};
+use crate::{bindings, codegen, tidy, tools};
 
 /// Runs every step; says at the end which failed, and the counts alone on the last line.
 pub fn ci(workspace: &Workspace) -> Result<bool> {
@@ -49,6 +49,21 @@ pub fn ci(workspace: &Workspace) -> Result<bool> {
     match test::count(workspace, &Test::default()) {
         Ok(tested) => counts = tested,
         Err(error) => step("test", Err(error)),
+    }
+
+    for binding in bindings::FOLDERS {
+        step(
+            &format!("{binding}: fmt"),
+            bindings::fmt(workspace, binding),
+        );
+        step(
+            &format!("{binding}: clippy"),
+            bindings::clippy(workspace, binding),
+        );
+    }
+    match bindings::count(workspace) {
+        Ok(tested) => counts.add(tested),
+        Err(error) => step("test --bindings", Err(error)),
     }
 
     if let Some(reason) = without_tools {

@@ -3,7 +3,9 @@
 
 mod assemble;
 mod bench;
+mod bindings;
 mod bundle;
+mod candle;
 mod ci;
 mod codegen;
 mod demo;
@@ -38,6 +40,8 @@ enum Command {
     Bench(bench::Bench),
     /// Collects stripped test binaries, the command, PTX and data, to run on a GPU machine without Rust.
     Bundle(bundle::Bundle),
+    /// Builds the tests and the training example of the candle binding with CUDA, for a GPU machine without Rust.
+    Candle(candle::Candle),
     /// Renews what is generated from the list of kernels: the support matrix of README.md.
     Codegen {
         /// Fails where something is stale instead of renewing it.
@@ -73,6 +77,7 @@ fn run(command: Command) -> anyhow::Result<bool> {
         Command::Tools => tools::install(&workspace).map(|_programs| ()),
         Command::Bench(options) => bench::bench(&workspace, &options),
         Command::Bundle(options) => bundle::bundle(&workspace, &options),
+        Command::Candle(options) => candle::candle(&workspace, &options),
         Command::Codegen { check: true } => codegen::codegen(&workspace, codegen::Mode::Check),
         Command::Codegen { check: false } => codegen::codegen(&workspace, codegen::Mode::Write),
         Command::Tidy => tidy::tidy(&workspace),

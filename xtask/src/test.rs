@@ -7,6 +7,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
+use crate::bindings;
 use crate::ptx::{self, BuildPtx};
 use crate::workspace::Workspace;
 
@@ -26,6 +27,9 @@ pub struct Test {
     /// Decides the sample, the random problems and the order of the emulator's threads; if not given, another one each time.
     #[arg(long)]
     pub seed: Option<u64>,
+    /// Runs the tests of the bindings to other frameworks instead, workspaces of their own under bindings/.
+    #[arg(long, conflicts_with_all = ["quick", "full", "seed"])]
+    pub bindings: bool,
 }
 
 impl Test {
@@ -68,6 +72,15 @@ impl Counts {
         }
     }
 
+    /// Adds those of other tests.
+    pub fn add(&mut self, other: Counts) {
+        self.n_passed += other.n_passed;
+        self.n_failed += other.n_failed;
+        for (reason, n) in other.not_run {
+            self.add_not_run(&reason, n);
+        }
+    }
+
     /// A line for each reason why something did not run.
     pub fn print_reasons(&self) {
         for (reason, n) in &self.not_run {
@@ -78,7 +91,10 @@ impl Counts {
 
 /// Builds the PTX, runs the tests, prints the counts.
 pub fn test(workspace: &Workspace, options: &Test) -> Result<bool> {
-    let counts = count(workspace, options)?;
+    let counts = match options.bindings {
+        true => bindings::count(workspace)?,
+        false => count(workspace, options)?,
+    };
     counts.print_reasons();
     println!(
         "{} passed, {} failed, {} not run",
@@ -106,6 +122,13 @@ pub fn count(workspace: &Workspace, options: &Test) -> Result<Counts> {
     if options.quick {
         command.args(["--", "--skip", "::full", "--skip", "::random"]);
     }
+    let counts = run(command)?;
+    println!("{of_seed}");
+    Ok(counts)
+}
+
+/// Runs a command of cargo that tests, shows what it says, and counts.
+pub fn run(mut command: Command) -> Result<Counts> {
     // Both streams through one pipe, so that lines keep their order.
     let (reader, writer) = std::io::pipe()?;
     command.stdout(writer.try_clone()?).stderr(writer);
@@ -118,7 +141,6 @@ pub fn count(workspace: &Workspace, options: &Test) -> Result<Counts> {
         eprintln!("{line}");
         tally.read(&line);
     }
-    println!("{of_seed}");
     Ok(tally.finish(child.wait()?.success()))
 }
 

@@ -14,19 +14,22 @@ const WHEELS: [&str; 3] = [
     "nvidia-cuda-cuobjdump==13.2.51",
 ];
 
-/// The file under target/tools that says which wheels lie there.
+/// The file in a folder of unpacked wheels that says which wheels lie there.
 const STAMP: &str = "wheels";
 
 /// Unpacks the wheels where they are not unpacked yet, and returns the folder with the programs.
 pub fn install(workspace: &Workspace) -> Result<PathBuf> {
-    let folder = workspace.tools();
+    let folder = unpack(&workspace.tools(), &WHEELS)?;
+    programs(&folder).context("the wheels hold no ptxas")
+}
+
+/// Unpacks wheels of PyPI into a folder of their own, where they are not unpacked yet.
+pub fn unpack(folder: &Path, wheels: &[&str]) -> Result<PathBuf> {
     let stamp = folder.join(STAMP);
-    let wanted = WHEELS.join("\n");
-    if std::fs::read_to_string(&stamp).is_ok_and(|text| text == wanted)
-        && let Some(programs) = programs(&folder)
-    {
-        eprintln!("the tools are unpacked: {}", programs.display());
-        return Ok(programs);
+    let wanted = wheels.join("\n");
+    if std::fs::read_to_string(&stamp).is_ok_and(|text| text == wanted) {
+        eprintln!("the tools are unpacked: {}", folder.display());
+        return Ok(folder.to_owned());
     }
     let mut pip = Command::new("python3");
     pip.args(["-m", "pip", "--version"])
@@ -35,9 +38,9 @@ pub fn install(workspace: &Workspace) -> Result<PathBuf> {
     if !pip.status().is_ok_and(|status| status.success()) {
         bail!("pip is missing: `apt-get install python3-pip` brings it");
     }
-    eprintln!("unpacking {} under {}", WHEELS.join(", "), folder.display());
+    eprintln!("unpacking {} under {}", wheels.join(", "), folder.display());
     if folder.is_dir() {
-        std::fs::remove_dir_all(&folder)
+        std::fs::remove_dir_all(folder)
             .with_context(|| format!("cannot replace {}", folder.display()))?;
     }
     let status = Command::new("python3")
@@ -54,15 +57,14 @@ pub fn install(workspace: &Workspace) -> Result<PathBuf> {
             "--only-binary=:all:",
             "--target",
         ])
-        .arg(&folder)
-        .args(WHEELS)
+        .arg(folder)
+        .args(wheels)
         .status()?;
     if !status.success() {
-        bail!("pip could not unpack {}", WHEELS.join(", "));
+        bail!("pip could not unpack {}", wheels.join(", "));
     }
-    let programs = programs(&folder).context("the wheels hold no ptxas")?;
     std::fs::write(&stamp, wanted)?;
-    Ok(programs)
+    Ok(folder.to_owned())
 }
 
 /// The program `name` (`ptxas`, `nvdisasm`, `cuobjdump`), where there is one.

@@ -1,0 +1,61 @@
+//! The bindings to other frameworks: workspaces of their own, so that what they depend on stays out of the library's lock file.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::test::{self, Counts};
+use crate::workspace::Workspace;
+
+/// The workspaces.
+pub const FOLDERS: [&str; 2] = ["bindings/candle", "bindings/burn"];
+
+/// A command of cargo in one of them.
+fn cargo(workspace: &Workspace, folder: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(workspace.cargo());
+    command
+        .current_dir(workspace.root.join(folder))
+        .args(arguments);
+    command
+}
+
+fn run(workspace: &Workspace, folder: &str, arguments: &[&str]) -> Result<()> {
+    eprintln!("cargo {} in {folder}", arguments.join(" "));
+    let status = cargo(workspace, folder, arguments)
+        .status()
+        .with_context(|| format!("cannot run cargo {}", arguments[0]))?;
+    if status.success() {
+        Ok(())
+    } else {
+        bail!("cargo {} failed in {folder}", arguments[0])
+    }
+}
+
+/// Whether the sources are formatted.
+pub fn fmt(workspace: &Workspace, folder: &str) -> Result<()> {
+    run(workspace, folder, &["fmt", "--all", "--check"])
+}
+
+/// Whether clippy finds nothing in what builds without a CUDA toolkit.
+pub fn clippy(workspace: &Workspace, folder: &str) -> Result<()> {
+    let arguments = [
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ];
+    run(workspace, folder, &arguments)
+}
+
+/// Runs the tests that need no GPU.
+pub fn count(workspace: &Workspace) -> Result<Counts> {
+    let mut counts = Counts::default();
+    for folder in FOLDERS {
+        eprintln!("the tests of {folder}");
+        let arguments = ["test", "--workspace", "--no-fail-fast"];
+        counts.add(test::run(cargo(workspace, folder, &arguments))?);
+    }
+    Ok(counts)
+}
