@@ -36,17 +36,18 @@ pub fn fmt(workspace: &Workspace, folder: &str) -> Result<()> {
     run(workspace, folder, &["fmt", "--all", "--check"])
 }
 
-/// Whether clippy finds nothing in what builds without a CUDA toolkit.
+/// Whether clippy finds nothing in what builds without a CUDA toolkit. Members beside a workspace's own package have features of CUDA unless
+/// told otherwise.
 pub fn clippy(workspace: &Workspace, folder: &str) -> Result<()> {
-    let arguments = [
-        "clippy",
-        "--workspace",
-        "--all-targets",
-        "--",
-        "-D",
-        "warnings",
+    let selections: [&[&str]; 2] = [
+        &["--all-targets"],
+        &["--workspace", "--no-default-features"],
     ];
-    run(workspace, folder, &arguments)
+    for selection in selections {
+        let arguments = [&["clippy"], selection, &["--", "-D", "warnings"]].concat();
+        run(workspace, folder, &arguments)?;
+    }
+    Ok(())
 }
 
 /// Runs the tests that need no GPU.
@@ -54,7 +55,7 @@ pub fn count(workspace: &Workspace) -> Result<Counts> {
     let mut counts = Counts::default();
     for folder in FOLDERS {
         eprintln!("the tests of {folder}");
-        let arguments = ["test", "--workspace", "--no-fail-fast"];
+        let arguments = ["test", "--no-fail-fast"];
         counts.add(test::run(cargo(workspace, folder, &arguments))?);
     }
     Ok(counts)
