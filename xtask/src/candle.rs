@@ -48,7 +48,7 @@ pub fn candle(workspace: &Workspace, options: &Candle) -> Result<()> {
     let folder = workspace.target.join("candle");
     let toolkit = match std::env::var_os("CUDA_HOME").map(PathBuf::from) {
         Some(toolkit) => toolkit,
-        None => tools::unpack(&folder.join("toolkit"), &WHEELS)?.join("nvidia/cu13"),
+        None => complete(tools::unpack(&folder.join("toolkit"), &WHEELS)?.join("nvidia/cu13"))?,
     };
     let build = Build {
         workspace,
@@ -111,6 +111,19 @@ pub fn candle(workspace: &Workspace, options: &Candle) -> Result<()> {
     Ok(())
 }
 
+/// What a toolkit has beside the wheels: the names by which builds look for its libraries.
+fn complete(toolkit: PathBuf) -> Result<PathBuf> {
+    let links = [("lib64", "lib"), ("lib/libcudart.so", "libcudart.so.13")];
+    for (link, to) in links {
+        let link = toolkit.join(link);
+        if link.symlink_metadata().is_err() {
+            std::os::unix::fs::symlink(to, &link)
+                .with_context(|| format!("cannot link {}", link.display()))?;
+        }
+    }
+    Ok(toolkit)
+}
+
 /// How cargo builds the binding with CUDA.
 struct Build<'a> {
     workspace: &'a Workspace,
@@ -136,7 +149,10 @@ impl Build<'_> {
             .env("CUDA_HOME", &self.toolkit)
             .env("CUDA_COMPUTE_CAP", self.compute_cap)
             .env("CARGO_TARGET_DIR", self.target())
-            .env("LIBRARY_PATH", &self.stubs)
+            .env(
+                "LIBRARY_PATH",
+                std::env::join_paths([&self.stubs, &self.toolkit.join("lib")])?,
+            )
             .env("PATH", std::env::join_paths(programs)?)
             .stdout(Stdio::piped())
             .spawn()

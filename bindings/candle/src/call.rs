@@ -1,0 +1,84 @@
+//! One attention call: what is computed, and what its backward pass needs of the forward pass.
+
+use std::sync::OnceLock;
+
+use candle_core::Tensor;
+use ferroflash::Problem;
+
+/// What both passes of a call know.
+pub(crate) struct Call {
+    /// Sizes, type, mask, scale.
+    pub(crate) problem: Problem,
+    /// Where the sequences of packed tensors lie.
+    pub(crate) lengths: Lengths,
+    /// Row statistics of the forward pass, f32 `[batch, heads_q, seqlen_q]`, of packed queries `[heads_q, total_q]`: set
+    /// when it has run.
+    lse: OnceLock<Tensor>,
+}
+
+/// Cumulative lengths, i32 `[batch + 1]`, where the kernels read them.
+pub(crate) enum Lengths {
+    /// Sequences are all of one length.
+    None,
+    /// On the host.
+    Host {
+        /// Of queries.
+        q: Vec<i32>,
+        /// Of keys and values.
+        k: Vec<i32>,
+    },
+    /// On the device of q; contiguous, u32 or i32. What they hold is not checked.
+    #[cfg_attr(
+        not(feature = "cuda"),
+        expect(dead_code, reason = "read by the CUDA backend")
+    )]
+    Device {
+        /// Of queries.
+        q: Tensor,
+        /// Of keys and values.
+        k: Tensor,
+    },
+}
+
+/// What the backward pass reads beside q, k and v.
+#[derive(Clone, Copy)]
+pub(crate) struct Results<'a> {
+    /// Output of the forward pass; contiguous.
+    pub(crate) o: &'a Tensor,
+    /// Its row statistics.
+    pub(crate) lse: &'a Tensor,
+    /// Gradient of the output, shaped as it; contiguous.
+    pub(crate) d_o: &'a Tensor,
+    /// Gradient of the row statistics, shaped as they; contiguous. `None` is 0.
+    pub(crate) d_lse: Option<&'a Tensor>,
+}
+
+impl Call {
+    pub(crate) fn new(problem: Problem, lengths: Lengths) -> Call {
+        Call {
+            problem,
+            lengths,
+            lse: OnceLock::new(),
+        }
+    }
+
+    /// Shape of lse, as callers see it.
+    pub(crate) fn lse_shape(&self) -> Vec<usize> {
+        let [batch, heads, rows] = self.problem.shape_lse();
+        match self.problem.total_q() {
+            None => vec![batch, heads, rows],
+            Some(_) => vec![heads, rows],
+        }
+    }
+
+    /// Keeps the row statistics of the forward pass, which runs once.
+    pub(crate) fn keep_lse(&self, lse: Tensor) {
+        // Only this call's own forward pass writes it; a second run of it would give the same.
+        let _ = self.lse.set(lse);
+    }
+
+    /// The row statistics of the forward pass. An error says that it has not run; nobody who holds its output sees one.
+    pub(crate) fn lse(&self) -> candle_core::Result<&Tensor> {
+        self.lse.get().ok_or(candle_core::Error::UnwrapNone)
+    }
+}

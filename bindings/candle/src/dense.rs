@@ -1,0 +1,110 @@
+//! The functions of candle-flash-attn on tensors `[batch, seqlen, heads, head_dim]`.
+
+use candle_core::{Result, Tensor};
+
+use crate::operation::attention;
+use crate::refuse;
+use crate::request::{Request, Window};
+
+/// Attention, causal or not: o, shaped and typed as `q`.
+///
+/// * `q`: `[batch, seqlen_q, heads_q, head_dim]`.
+/// * `k`, `v`: `[batch, seqlen_k, heads_k, head_dim]`; `heads_q` is a multiple of `heads_k`.
+/// * `softmax_scale`: factor of the scores, greater than 0; usually 1/√head_dim.
+/// * `causal`: whether a query sees the keys up to its own place only, `i + seqlen_k − seqlen_q` for query `i`.
+pub fn flash_attn(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    softmax_scale: f32,
+    causal: bool,
+) -> Result<Tensor> {
+    let window = Window::causal(causal);
+    run(q, k, v, softmax_scale, window)
+}
+
+/// Attention with a sliding window: o, shaped and typed as `q`.
+///
+/// * `q`, `k`, `v`, `softmax_scale`: as of [`flash_attn`].
+/// * `window_size_left`: how many keys before its own place a query sees; `None` is no limit.
+/// * `window_size_right`: how many behind it. `None` and `Some(0)` together are a causal mask.
+pub fn flash_attn_windowed(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    softmax_scale: f32,
+    window_size_left: Option<usize>,
+    window_size_right: Option<usize>,
+) -> Result<Tensor> {
+    let window = Window {
+        left: window_size_left,
+        right: window_size_right,
+    };
+    run(q, k, v, softmax_scale, window)
+}
+
+/// Attention with ALiBi: always [`Error::NotOffered`](crate::Error::NotOffered).
+///
+/// * `alibi_slopes`: f32 `[heads_q]`.
+/// * The others: as of [`flash_attn`].
+pub fn flash_attn_alibi(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    alibi_slopes: &Tensor,
+    softmax_scale: f32,
+    causal: bool,
+) -> Result<Tensor> {
+    refuse::alibi(Some(alibi_slopes))?;
+    flash_attn(q, k, v, softmax_scale, causal)
+}
+
+/// Attention with ALiBi and a sliding window: always [`Error::NotOffered`](crate::Error::NotOffered).
+///
+/// * `alibi_slopes`: f32 `[heads_q]`.
+/// * The others: as of [`flash_attn_windowed`].
+pub fn flash_attn_alibi_windowed(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    alibi_slopes: &Tensor,
+    softmax_scale: f32,
+    window_size_left: Option<usize>,
+    window_size_right: Option<usize>,
+) -> Result<Tensor> {
+    refuse::alibi(Some(alibi_slopes))?;
+    flash_attn_windowed(q, k, v, softmax_scale, window_size_left, window_size_right)
+}
+
+/// Attention with ALiBi, a sliding window and a soft cap: runs without slopes and with a soft cap of 0, which means none. Else
+/// [`Error::NotOffered`](crate::Error::NotOffered).
+///
+/// * `alibi_slopes`: f32 `[heads_q]`.
+/// * `softcap`: bound of the scores.
+/// * The others: as of [`flash_attn_windowed`].
+#[expect(clippy::too_many_arguments, reason = "those of candle-flash-attn")]
+pub fn flash_attn_alibi_windowed_softcap(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    alibi_slopes: Option<&Tensor>,
+    softmax_scale: f32,
+    window_size_left: Option<usize>,
+    window_size_right: Option<usize>,
+    softcap: f32,
+) -> Result<Tensor> {
+    refuse::alibi(alibi_slopes)?;
+    refuse::softcap(Some(softcap))?;
+    flash_attn_windowed(q, k, v, softmax_scale, window_size_left, window_size_right)
+}
+
+fn run(q: &Tensor, k: &Tensor, v: &Tensor, softmax_scale: f32, window: Window) -> Result<Tensor> {
+    let request = Request {
+        q,
+        k,
+        v,
+        softmax_scale,
+        window,
+    };
+    attention(request.dense()?)
+}

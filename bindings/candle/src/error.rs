@@ -1,0 +1,166 @@
+//! What can go wrong: [`Error`], which names the argument, what was given and what is allowed.
+
+use std::fmt;
+
+use candle_core::{DType, DeviceLocation, Tensor};
+
+/// Why a call is refused, or has failed. Nothing was computed.
+///
+/// The functions of this crate return candle's error type, as all of candle does. [`Error::of`] gets this one out of it.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_ferroflash::Error;
+///
+/// let q = Tensor::zeros((1, 8, 2, 16), DType::F32, &Device::Cpu)?;
+/// let flat = q.flatten_all()?;
+/// let error = candle_ferroflash::flash_attn(&q, &flat, &q, 0.25, false).unwrap_err();
+/// assert!(matches!(Error::of(&error), Some(Error::Rank { argument: "k", given: 1, allowed: 4 })));
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The function is one of candle-flash-attn that ferroflash has no kernel for, as asked.
+    #[error("{argument} is {given}; allowed: {allowed}")]
+    NotOffered {
+        /// Which argument.
+        argument: &'static str,
+        /// What was given.
+        given: String,
+        /// What is allowed instead.
+        allowed: &'static str,
+    },
+    /// A tensor has another number of dimensions than the function takes.
+    #[error("{argument} has {given} dimensions; allowed: {allowed}")]
+    Rank {
+        /// Which tensor.
+        argument: &'static str,
+        /// Its number of dimensions.
+        given: usize,
+        /// The number needed.
+        allowed: usize,
+    },
+    /// A tensor has another shape than those before it ask for.
+    #[error("{argument} has shape {given:?}; allowed: {allowed:?}")]
+    Shape {
+        /// Which tensor.
+        argument: &'static str,
+        /// Its shape.
+        given: Vec<usize>,
+        /// The shape needed.
+        allowed: Vec<usize>,
+    },
+    /// A tensor holds another type of numbers than the function takes.
+    #[error("{argument} is {given:?}; allowed: {allowed:?}")]
+    Dtype {
+        /// Which tensor.
+        argument: &'static str,
+        /// Its type.
+        given: DType,
+        /// The types that it may have.
+        allowed: Vec<DType>,
+    },
+    /// The last dimension of a tensor is not contiguous. The others may have any strides.
+    #[error("{argument} has strides {given:?}; allowed: 1 in the last dimension")]
+    Strides {
+        /// Which tensor.
+        argument: &'static str,
+        /// Its strides, in elements.
+        given: Vec<usize>,
+    },
+    /// A tensor lies on another device than q.
+    #[error("{argument} lies on {given:?}; allowed: {allowed:?}, where q lies")]
+    Device {
+        /// Which tensor.
+        argument: &'static str,
+        /// Where it lies.
+        given: DeviceLocation,
+        /// Where q lies.
+        allowed: DeviceLocation,
+    },
+    /// The tensors lie on a kind of device that this build does not serve.
+    #[error("{argument} lies on {given}; allowed: {allowed}")]
+    Backend {
+        /// Which tensor.
+        argument: &'static str,
+        /// The kind of device: "CUDA" or "Metal".
+        given: &'static str,
+        /// What is allowed, and how CUDA is had.
+        allowed: &'static str,
+    },
+    /// The vectors of cumulative lengths have a number of elements that makes no batch.
+    #[error("{argument} has {given} elements; allowed: {allowed}")]
+    Lengths {
+        /// Which vector.
+        argument: &'static str,
+        /// Its number of elements.
+        given: usize,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// A cumulative length does not fit 31 bits.
+    #[error("{argument}[{index}] is {given}; allowed: 0 to {}", i32::MAX)]
+    Length {
+        /// Which vector.
+        argument: &'static str,
+        /// Which of its elements.
+        index: usize,
+        /// The number given.
+        given: u32,
+    },
+    /// What ferroflash says: of sizes, of the values of lengths, of what no kernel serves, of the driver.
+    #[error(transparent)]
+    Ferroflash(#[from] ferroflash::Error),
+}
+
+impl Error {
+    /// This crate's error inside one of candle's, under whatever candle has wrapped around it; `None` where it is another.
+    pub fn of(error: &candle_core::Error) -> Option<&Error> {
+        match error {
+            candle_core::Error::WrappedContext { wrapped, .. } => wrapped.downcast_ref(),
+            candle_core::Error::Context { inner, .. }
+            | candle_core::Error::WithPath { inner, .. }
+            | candle_core::Error::WithBacktrace { inner, .. } => Error::of(inner),
+            _ => None,
+        }
+    }
+}
+
+/// The same words as `Display`: candle prints wrapped errors by `Debug`.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl From<Error> for candle_core::Error {
+    fn from(error: Error) -> candle_core::Error {
+        candle_core::Error::WrappedContext {
+            wrapped: Box::new(error),
+            context: env!("CARGO_PKG_NAME").to_owned(),
+        }
+        .bt()
+    }
+}
+
+impl From<ferroflash::error::ProblemError> for Error {
+    fn from(error: ferroflash::error::ProblemError) -> Error {
+        Error::Ferroflash(error.into())
+    }
+}
+
+/// A tensor lies on another device than it should.
+pub(crate) fn elsewhere(argument: &'static str, given: &Tensor, allowed: DeviceLocation) -> Error {
+    Error::Device {
+        argument,
+        given: given.device().location(),
+        allowed,
+    }
+}
+
+impl From<ferroflash::error::DriverError> for Error {
+    fn from(error: ferroflash::error::DriverError) -> Error {
+        Error::Ferroflash(error.into())
+    }
+}

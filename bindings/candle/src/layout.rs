@@ -1,0 +1,42 @@
+//! Candle's layouts as ferroflash's: shape and strides, of `[batch, seqlen, heads, head_dim]` or `[total, heads, head_dim]`.
+
+use candle_core::{Device, Layout, Result, Tensor};
+
+/// The layout from its first element on; packed rows are one batch entry. The last dimension is contiguous, which
+/// [`crate::request`] has checked.
+pub(crate) fn layout(layout: &Layout) -> ferroflash::Layout {
+    let (dims, strides) = (layout.dims(), layout.stride());
+    let from_the_last = |values: &[usize], n: usize, missing| {
+        let index = values.len().checked_sub(n);
+        index.map_or(missing, |index| values[index])
+    };
+    ferroflash::Layout {
+        batch: from_the_last(dims, 4, 1),
+        seqlen: from_the_last(dims, 3, 1),
+        heads: from_the_last(dims, 2, 1),
+        head_dim: from_the_last(dims, 1, 1),
+        batch_stride: from_the_last(strides, 4, 0),
+        row_stride: from_the_last(strides, 3, 0),
+        head_stride: from_the_last(strides, 2, 0),
+    }
+}
+
+/// GPU kernels read 16 bytes at a time.
+const ALIGNMENT_BYTES: usize = 16;
+
+/// The tensor as GPU kernels read it: a copy of one whose rows begin between two multiples of 16 bytes, as a narrowed one may.
+/// Of the CPU it is the tensor itself.
+pub(crate) fn aligned(tensor: &Tensor) -> Result<Tensor> {
+    if matches!(tensor.device(), Device::Cpu) {
+        return Ok(tensor.clone());
+    }
+    let (size, layout) = (tensor.dtype().size_in_bytes(), tensor.layout());
+    let is_multiple = |n_elems: usize| (n_elems * size).is_multiple_of(ALIGNMENT_BYTES);
+    let mut steps = layout.dims().iter().zip(layout.stride()).rev().skip(1);
+    let reads_well = is_multiple(layout.start_offset())
+        && steps.all(|(&n, &stride)| n < 2 || is_multiple(stride));
+    match reads_well {
+        true => Ok(tensor.clone()),
+        false => tensor.force_contiguous(),
+    }
+}

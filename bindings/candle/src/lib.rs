@@ -1,0 +1,72 @@
+//! FlashAttention for [candle](https://github.com/huggingface/candle) tensors, forward and backward, by
+//! [ferroflash]: the functions of `candle-flash-attn`, by the same names and with the same arguments.
+//!
+//! ```
+//! use candle_core::{DType, Device, Tensor, Var};
+//!
+//! // Two sequences of 128 tokens, eight query heads over two key and value heads.
+//! let device = Device::Cpu;
+//! let q = Var::randn(0f32, 1f32, (2, 128, 8, 64), &device)?;
+//! let k = Var::randn(0f32, 1f32, (2, 128, 2, 64), &device)?;
+//! let v = Var::randn(0f32, 1f32, (2, 128, 2, 64), &device)?;
+//!
+//! let o = candle_ferroflash::flash_attn(&q, &k, &v, 0.125, true)?;
+//! assert_eq!(o.dims(), [2, 128, 8, 64]);
+//!
+//! let gradients = o.sqr()?.sum_all()?.backward()?;
+//! assert_eq!(gradients.get(&k).map(Tensor::dims), Some([2, 128, 2, 64].as_slice()));
+//! # Ok::<(), candle_core::Error>(())
+//! ```
+//!
+//! # What every function keeps
+//!
+//! - o = softmax(q·kᵀ · softmax_scale, masked) · v, exactly, in memory that grows with the length and not with its square.
+//! - q, k and v are bf16, f16 or f32, of one type. Sums are f32. On a GPU kernels take bf16 and f16.
+//! - Query head `h` reads key and value head `h / (heads_q / heads_k)`: one KV head is MQA, fewer than query heads GQA.
+//! - Any strides do, as long as the last dimension is contiguous: `transpose(1, 2)` costs no copy.
+//! - Masks are aligned to the bottom right: query `i` stands at the place `i + seqlen_k − seqlen_q` among the keys. A
+//!   row that sees no key gives o = 0.
+//! - Every function is differentiable in q, k and v. Equal inputs give bit-equal results, forward and backward.
+//! - What is not offered is an error that names the argument ([`Error`]); nothing is accepted and ignored.
+//!
+//! Tensors of the CPU are computed by all cores of the processor. With the feature `cuda`, those of a CUDA device are
+//! computed by ferroflash's kernels, on candle's own stream.
+// Only `cuda::raw`, which hands out addresses of candle's memory, allows what is denied here.
+#![deny(unsafe_code)]
+
+mod dense;
+mod varlen;
+mod with_lse;
+
+mod request;
+
+mod refuse;
+
+mod call;
+
+mod operation;
+
+mod layout;
+
+mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
+
+mod error;
+
+pub use dense::{
+    flash_attn, flash_attn_alibi, flash_attn_alibi_windowed, flash_attn_alibi_windowed_softcap,
+    flash_attn_windowed,
+};
+pub use error::Error;
+pub use varlen::{
+    flash_attn_varlen, flash_attn_varlen_alibi, flash_attn_varlen_alibi_windowed,
+    flash_attn_varlen_alibi_windowed_softcap, flash_attn_varlen_paged_windowed,
+    flash_attn_varlen_windowed,
+};
+pub use with_lse::{flash_attn_varlen_with_lse, flash_attn_with_lse};
+
+/// README.md's example, compiled and run as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,277 @@
+//! The nodes of candle's graph: a forward pass that candle can differentiate, lse beside it, and the backward pass.
+//!
+//! [`Attention`] gives o and keeps lse in its [`Call`]. [`Lse`] hands lse out as a node of its own. Both differentiate by
+//! [`Backward`], from the gradient of o or from that of lse: candle gives a node the gradient of its one result.
+
+use std::sync::{Arc, OnceLock};
+
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
+use candle_core::op::BackpropOp;
+use candle_core::{CpuStorage, CustomOp3, DeviceLocation, Layout, Result, Shape, Storage, Tensor};
+
+use crate::call::{Call, Results};
+use crate::cpu;
+#[cfg(feature = "cuda")]
+use crate::cuda;
+use crate::error::elsewhere;
+use crate::layout::aligned;
+use crate::request::Checked;
+
+/// The gradients of q, k and v.
+type Gradients = (Option<Tensor>, Option<Tensor>, Option<Tensor>);
+
+/// q, k and v → o.
+struct Attention(Arc<Call>);
+
+/// q, k and v → lse, when [`Attention`] has run.
+struct Lse {
+    call: Arc<Call>,
+    o: Tensor,
+}
+
+/// q, k and v → their gradients: that of q is the result, those of k and v are kept for [`Backward::run`].
+struct Backward<'a> {
+    call: &'a Call,
+    results: Results<'a>,
+    others: OnceLock<[Tensor; 2]>,
+}
+
+/// Runs a forward pass: o, shaped as q.
+pub(crate) fn attention(checked: Checked) -> Result<Tensor> {
+    let [q, k, v] = &checked.inputs;
+    q.apply_op3(k, v, Attention(Arc::new(checked.call)))
+}
+
+/// Runs a forward pass: o, shaped as q, and lse, f32.
+pub(crate) fn attention_with_lse(checked: Checked) -> Result<(Tensor, Tensor)> {
+    let [q, k, v] = &checked.inputs;
+    let call = Arc::new(checked.call);
+    let o = q.apply_op3(k, v, Attention(Arc::clone(&call)))?;
+    let lse = Lse {
+        call,
+        o: o.detach(),
+    };
+    let lse = q.apply_op3(k, v, lse)?;
+    Ok((o, lse))
+}
+
+/// A tensor of these dimensions over what a pass has written.
+pub(crate) fn tensor(storage: Storage, shape: impl Into<Shape>) -> Tensor {
+    Tensor::from_storage(storage, shape, BackpropOp::none(), false)
+}
+
+impl CustomOp3 for Attention {
+    fn name(&self) -> &'static str {
+        "ferroflash"
+    }
+
+    fn cpu_fwd(
+        &self,
+        q: &CpuStorage,
+        q_layout: &Layout,
+        k: &CpuStorage,
+        k_layout: &Layout,
+        v: &CpuStorage,
+        v_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let (o, lse) = cpu::forward(&self.0, [(q, q_layout), (k, k_layout), (v, v_layout)])?;
+        self.0
+            .keep_lse(tensor(Storage::Cpu(lse), self.0.lse_shape()));
+        Ok((o, q_layout.shape().clone()))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        q: &CudaStorage,
+        q_layout: &Layout,
+        k: &CudaStorage,
+        k_layout: &Layout,
+        v: &CudaStorage,
+        v_layout: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        let (o, lse) = cuda::forward(&self.0, [(q, q_layout), (k, k_layout), (v, v_layout)])?;
+        self.0
+            .keep_lse(tensor(Storage::Cuda(lse), self.0.lse_shape()));
+        Ok((o, q_layout.shape().clone()))
+    }
+
+    fn bwd(
+        &self,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        o: &Tensor,
+        d_o: &Tensor,
+    ) -> Result<Gradients> {
+        Backward::run(&self.0, [q, k, v], o, d_o, None)
+    }
+}
+
+impl CustomOp3 for Lse {
+    fn name(&self) -> &'static str {
+        "ferroflash-lse"
+    }
+
+    fn cpu_fwd(
+        &self,
+        _q: &CpuStorage,
+        _q_layout: &Layout,
+        _k: &CpuStorage,
+        _k_layout: &Layout,
+        _v: &CpuStorage,
+        _v_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let lse = self.call.lse()?;
+        match &*lse.storage_and_layout().0 {
+            Storage::Cpu(storage) => Ok((storage.clone(), lse.shape().clone())),
+            _ => Err(elsewhere("lse", lse, DeviceLocation::Cpu).into()),
+        }
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        q: &CudaStorage,
+        _q_layout: &Layout,
+        _k: &CudaStorage,
+        _k_layout: &Layout,
+        _v: &CudaStorage,
+        _v_layout: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        use candle_core::backend::{BackendDevice, BackendStorage};
+
+        let lse = self.call.lse()?;
+        match &*lse.storage_and_layout().0 {
+            Storage::Cuda(storage) => Ok((storage.try_clone(lse.layout())?, lse.shape().clone())),
+            _ => Err(elsewhere("lse", lse, q.device().location()).into()),
+        }
+    }
+
+    fn bwd(
+        &self,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        _lse: &Tensor,
+        d_lse: &Tensor,
+    ) -> Result<Gradients> {
+        let d_o = self.o.zeros_like()?;
+        Backward::run(&self.call, [q, k, v], &self.o, &d_o, Some(d_lse))
+    }
+}
+
+impl Backward<'_> {
+    /// The gradients of q, k and v from those of o and lse.
+    fn run(
+        call: &Call,
+        [q, k, v]: [&Tensor; 3],
+        o: &Tensor,
+        d_o: &Tensor,
+        d_lse: Option<&Tensor>,
+    ) -> Result<Gradients> {
+        // Gradients come as other operations leave them: transposed, or with one entry repeated.
+        let d_o = aligned(&d_o.contiguous()?)?;
+        let d_lse = d_lse.map(Tensor::contiguous).transpose()?;
+        let backward = Backward {
+            call,
+            results: Results {
+                o,
+                lse: call.lse()?,
+                d_o: &d_o,
+                d_lse: d_lse.as_ref(),
+            },
+            others: OnceLock::new(),
+        };
+        let d_q = q.apply_op3_no_bwd(k, v, &backward)?;
+        let [d_k, d_v] = match backward.others.into_inner() {
+            Some([d_k, d_v]) => [Some(d_k), Some(d_v)],
+            None => [None, None],
+        };
+        Ok((Some(d_q), d_k, d_v))
+    }
+}
+
+impl CustomOp3 for Backward<'_> {
+    fn name(&self) -> &'static str {
+        "ferroflash-backward"
+    }
+
+    fn cpu_fwd(
+        &self,
+        q: &CpuStorage,
+        q_layout: &Layout,
+        k: &CpuStorage,
+        k_layout: &Layout,
+        v: &CpuStorage,
+        v_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let inputs = [(q, q_layout), (k, k_layout), (v, v_layout)];
+        let [d_q, d_k, d_v] = cpu::backward(self.call, inputs, &self.results)?;
+        let d_k = tensor(Storage::Cpu(d_k), k_layout.shape());
+        let d_v = tensor(Storage::Cpu(d_v), v_layout.shape());
+        // Runs once, by `Backward::run`.
+        let _ = self.others.set([d_k, d_v]);
+        Ok((d_q, q_layout.shape().clone()))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        q: &CudaStorage,
+        q_layout: &Layout,
+        k: &CudaStorage,
+        k_layout: &Layout,
+        v: &CudaStorage,
+        v_layout: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        let inputs = [(q, q_layout), (k, k_layout), (v, v_layout)];
+        let [d_q, d_k, d_v] = cuda::backward(self.call, inputs, &self.results)?;
+        let d_k = tensor(Storage::Cuda(d_k), k_layout.shape());
+        let d_v = tensor(Storage::Cuda(d_v), v_layout.shape());
+        // Runs once, by `Backward::run`.
+        let _ = self.others.set([d_k, d_v]);
+        Ok((d_q, q_layout.shape().clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+    use crate::request::{Request, Window};
+
+    /// candle adds gradients up before it hands them on, so none of its own comes like this.
+    #[test]
+    fn a_gradient_may_have_any_strides() -> Result<()> {
+        let random = |heads| Tensor::rand(-1f32, 1f32, (2, 9, heads, 8), &Device::Cpu);
+        let (q, k, v) = (random(4)?, random(2)?, random(2)?);
+        let request = Request {
+            q: &q,
+            k: &k,
+            v: &v,
+            softmax_scale: 0.5,
+            window: Window::causal(true),
+        };
+        let attention = Attention(Arc::new(request.dense()?.call));
+        let o = q.apply_op3_no_bwd(&k, &v, &attention)?;
+
+        let repeated = random(4)?.narrow(1, 0, 1)?.broadcast_as(o.shape())?;
+        let scalar = Tensor::new(0.5f32, &Device::Cpu)?.broadcast_as(o.shape())?;
+        let transposed = Tensor::rand(-1f32, 1f32, (8, 4, 9, 2), &Device::Cpu)?;
+        let transposed = transposed.permute((3, 2, 1, 0))?;
+        for d_o in [repeated, scalar, transposed] {
+            assert!(!d_o.is_contiguous());
+            let (d_q, d_k, d_v) = attention.bwd(&q, &k, &v, &o, &d_o)?;
+            let copied = d_o.force_contiguous()?;
+            let (e_q, e_k, e_v) = attention.bwd(&q, &k, &v, &o, &copied)?;
+            for (found, expected) in [(d_q, e_q), (d_k, e_k), (d_v, e_v)] {
+                let flat = |x: Option<Tensor>| x.map(|x| x.flatten_all()?.to_vec1::<f32>());
+                assert_eq!(flat(found).transpose()?, flat(expected).transpose()?);
+            }
+        }
+        Ok(())
+    }
+}

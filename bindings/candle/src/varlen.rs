@@ -1,0 +1,216 @@
+//! The functions of candle-flash-attn on packed sequences: tensors `[total, heads, head_dim]`, one sequence behind the
+//! other, and vectors that say where each begins.
+#![expect(clippy::too_many_arguments, reason = "those of candle-flash-attn")]
+
+use candle_core::{Result, Tensor};
+
+use crate::operation::attention;
+use crate::refuse;
+use crate::request::{Request, Sequences, Window};
+
+/// Attention on packed sequences, causal or not: o, shaped and typed as `q`.
+///
+/// * `q`: `[total_q, heads_q, head_dim]`.
+/// * `k`, `v`: `[total_k, heads_k, head_dim]`; `heads_q` is a multiple of `heads_k`.
+/// * `seqlens_q`: u32 or i32 `[batch + 1]`, the row at which each sequence begins in `q`, and at last the row behind the
+///   last one's end.
+/// * `seqlens_k`: the same of `k` and `v`.
+/// * `max_seqlen_q`, `max_seqlen_k`: the most rows of a sequence.
+/// * `softmax_scale`: factor of the scores, greater than 0; usually 1/√head_dim.
+/// * `causal`: whether a query sees the keys up to its own place only, aligned to the bottom right of its sequence.
+///
+/// Lengths that contradict each other or the tensors are an error on the CPU. On a GPU nobody looks at them, as that would
+/// wait for the device; what comes out then means nothing.
+pub fn flash_attn_varlen(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    seqlens_q: &Tensor,
+    seqlens_k: &Tensor,
+    max_seqlen_q: usize,
+    max_seqlen_k: usize,
+    softmax_scale: f32,
+    causal: bool,
+) -> Result<Tensor> {
+    let sequences = Sequences {
+        seqlens_q,
+        seqlens_k,
+        max_seqlen_q,
+        max_seqlen_k,
+    };
+    run(q, k, v, sequences, softmax_scale, Window::causal(causal))
+}
+
+/// Attention on packed sequences with a sliding window: o, shaped and typed as `q`.
+///
+/// * `window_size_left`: how many keys before its own place a query sees; `None` is no limit.
+/// * `window_size_right`: how many behind it. `None` and `Some(0)` together are a causal mask.
+/// * The others: as of [`flash_attn_varlen`].
+pub fn flash_attn_varlen_windowed(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    seqlens_q: &Tensor,
+    seqlens_k: &Tensor,
+    max_seqlen_q: usize,
+    max_seqlen_k: usize,
+    softmax_scale: f32,
+    window_size_left: Option<usize>,
+    window_size_right: Option<usize>,
+) -> Result<Tensor> {
+    let sequences = Sequences {
+        seqlens_q,
+        seqlens_k,
+        max_seqlen_q,
+        max_seqlen_k,
+    };
+    let window = Window {
+        left: window_size_left,
+        right: window_size_right,
+    };
+    run(q, k, v, sequences, softmax_scale, window)
+}
+
+/// Attention on packed queries, and on keys and values in pages: always [`Error::NotOffered`](crate::Error::NotOffered).
+///
+/// * `k`, `v`: `[n_pages, page_block_size, heads_k, head_dim]`.
+/// * `block_table`: u32 or i32 `[batch, max_pages]`, the pages of each sequence.
+/// * `mm_prefix_ranges`: i32 `[batch, max_ranges, 2]`, keys that the mask does not hide.
+/// * `page_block_size`: rows of a page.
+/// * `softcap`: bound of the scores.
+/// * The others: as of [`flash_attn_varlen_windowed`].
+#[expect(unused_variables, reason = "refused whatever they are")]
+pub fn flash_attn_varlen_paged_windowed(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    seqlens_q: &Tensor,
+    seqlens_k: &Tensor,
+    block_table: &Tensor,
+    mm_prefix_ranges: Option<&Tensor>,
+    max_seqlen_q: usize,
+    max_seqlen_k: usize,
+    softmax_scale: f32,
+    window_size_left: Option<usize>,
+    window_size_right: Option<usize>,
+    page_block_size: usize,
+    softcap: Option<f32>,
+) -> Result<Tensor> {
+    Err(refuse::paged(block_table, page_block_size).into())
+}
+
+/// Attention on packed sequences with ALiBi: always [`Error::NotOffered`](crate::Error::NotOffered).
+///
+/// * `alibi_slopes`: f32 `[heads_q]`.
+/// * The others: as of [`flash_attn_varlen`].
+pub fn flash_attn_varlen_alibi(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    alibi_slopes: &Tensor,
+    seqlens_q: &Tensor,
+    seqlens_k: &Tensor,
+    max_seqlen_q: usize,
+    max_seqlen_k: usize,
+    softmax_scale: f32,
+    causal: bool,
+) -> Result<Tensor> {
+    refuse::alibi(Some(alibi_slopes))?;
+    flash_attn_varlen(
+        q,
+        k,
+        v,
+        seqlens_q,
+        seqlens_k,
+        max_seqlen_q,
+        max_seqlen_k,
+        softmax_scale,
+        causal,
+    )
+}
+
+/// Attention on packed sequences with ALiBi and a sliding window: always [`Error::NotOffered`](crate::Error::NotOffered).
+///
+/// * `alibi_slopes`: f32 `[heads_q]`.
+/// * The others: as of [`flash_attn_varlen_windowed`].
+pub fn flash_attn_varlen_alibi_windowed(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    alibi_slopes: &Tensor,
+    seqlens_q: &Tensor,
+    seqlens_k: &Tensor,
+    max_seqlen_q: usize,
+    max_seqlen_k: usize,
+    softmax_scale: f32,
+    window_size_left: Option<usize>,
+    window_size_right: Option<usize>,
+) -> Result<Tensor> {
+    refuse::alibi(Some(alibi_slopes))?;
+    flash_attn_varlen_windowed(
+        q,
+        k,
+        v,
+        seqlens_q,
+        seqlens_k,
+        max_seqlen_q,
+        max_seqlen_k,
+        softmax_scale,
+        window_size_left,
+        window_size_right,
+    )
+}
+
+/// Attention on packed sequences with ALiBi, a sliding window and a soft cap: runs without slopes and with a soft cap of 0,
+/// which means none. Else [`Error::NotOffered`](crate::Error::NotOffered).
+///
+/// * `alibi_slopes`: f32 `[heads_q]`.
+/// * `softcap`: bound of the scores.
+/// * The others: as of [`flash_attn_varlen_windowed`].
+pub fn flash_attn_varlen_alibi_windowed_softcap(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    alibi_slopes: Option<&Tensor>,
+    seqlens_q: &Tensor,
+    seqlens_k: &Tensor,
+    max_seqlen_q: usize,
+    max_seqlen_k: usize,
+    softmax_scale: f32,
+    window_size_left: Option<usize>,
+    window_size_right: Option<usize>,
+    softcap: f32,
+) -> Result<Tensor> {
+    refuse::alibi(alibi_slopes)?;
+    refuse::softcap(Some(softcap))?;
+    flash_attn_varlen_windowed(
+        q,
+        k,
+        v,
+        seqlens_q,
+        seqlens_k,
+        max_seqlen_q,
+        max_seqlen_k,
+        softmax_scale,
+        window_size_left,
+        window_size_right,
+    )
+}
+
+fn run(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    sequences: Sequences,
+    softmax_scale: f32,
+    window: Window,
+) -> Result<Tensor> {
+    let request = Request {
+        q,
+        k,
+        v,
+        softmax_scale,
+        window,
+    };
+    attention(request.packed(sequences)?)
+}
