@@ -76,6 +76,7 @@ fn turn() -> MutexGuard<'static, ()> {
     state.calls = None;
     state.launches_left = None;
     state.synchronize_answer = 0;
+    state.fill_answer = 0;
     turn
 }
 

@@ -47,6 +47,21 @@ fn a_queue_grows_at_first_use_and_waits_before_it_frees() {
     assert_eq!(kept, []);
 }
 
+/// A workspace whose counters could not be cleared is none.
+#[test]
+fn a_call_never_finds_counters_that_were_not_cleared() {
+    let _turn = turn();
+    let device = gpu(0);
+    let mut forward = Forward::with(&device, Algorithm::Flash3);
+    forward.queue = Queue::new(device.as_cuda().unwrap()).unwrap();
+    fake::state().fill_answer = 701;
+    let calls = calls_of(|| assert!(forward.enqueue().is_err()));
+    assert!(!calls.iter().any(|call| matches!(call, Call::Launch(_))));
+    fake::state().fill_answer = 0;
+    let words = of_memory(&calls_of(|| forward.enqueue().unwrap()));
+    assert_eq!(words, ["allocate", "fill"]);
+}
+
 #[test]
 fn a_queue_of_another_device_is_refused() {
     let _turn = turn();

@@ -115,6 +115,8 @@ pub struct State {
     pub launches_left: Option<u32>,
     /// What waiting for a stream or a context returns.
     pub synchronize_answer: u32,
+    /// What the filling of memory returns.
+    pub fill_answer: u32,
     /// What is captured, by stream.
     captures: BTreeMap<usize, Capture>,
     /// What is alive, by handle or address.
@@ -174,6 +176,7 @@ static STATE: Mutex<State> = Mutex::new(State {
     registers: |_| 128,
     launches_left: None,
     synchronize_answer: 0,
+    fill_answer: 0,
     captures: BTreeMap::new(),
     alive: BTreeMap::new(),
     retained: [0; N_DEVICES],

@@ -26,7 +26,7 @@ use crate::tensor::{Allocation, Share};
 /// bytes hold counters that are 0 between calls: they are cleared when it is allocated, and every kernel that counts leaves 0
 /// behind ([`COUNTER_BYTES`]).
 ///
-/// Dropping a queue waits for its work.
+/// Dropping a queue waits for its work, unless its workspace is lent ([`Queue::with_workspace`]).
 pub struct Queue {
     pub(super) lane: Arc<Lane>,
     pub(super) workspace: Workspace,
@@ -163,8 +163,8 @@ impl Queue {
     /// nothing, never waits by itself, and may be made anew for each call. Its counters are cleared in the order of the stream.
     ///
     /// # Safety
-    /// As for [`Queue::borrow`]; and these bytes of the device's memory are nobody else's for as long as the queue's calls run, or a graph that captured them
-    /// is launched.
+    /// As for [`Queue::borrow`]; and these bytes of the device's memory are nobody else's for as long as the queue's calls run, or a
+    /// graph that captured them is launched.
     pub unsafe fn with_workspace(
         device: &Arc<CudaDevice>,
         stream: CUstream,
@@ -247,8 +247,12 @@ impl Queue {
         }
         let workspace = Memory::new(&self.lane.device, needed)?;
         self.workspace = Workspace::Own(Some(Arc::new(workspace)));
-        self.clear_counters()?;
-        Ok(())
+        let cleared = self.clear_counters();
+        if cleared.is_err() {
+            // No call may find counters that are not 0.
+            self.workspace = Workspace::Own(None);
+        }
+        Ok(cleared?)
     }
 
     /// Enqueues the kernels of a plan, with its arguments at these addresses. Where a kernel is refused, those before it have
