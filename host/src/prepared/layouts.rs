@@ -21,8 +21,17 @@ use crate::validate::{Pass, unplaced};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Layouts {
     tensors: ByArgument<Option<Layout>>,
-    given: ByArgument<bool>,
-    left_out: ByArgument<bool>,
+    asked: ByArgument<Asked>,
+}
+
+/// Whether calls give what may be left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+enum Asked {
+    /// As usual for the argument.
+    #[default]
+    Nothing,
+    Given,
+    LeftOut,
 }
 
 impl Layouts {
@@ -42,14 +51,14 @@ impl Layouts {
     /// not.)
     #[must_use]
     pub fn giving(mut self, argument: Argument) -> Layouts {
-        self.given[argument] = true;
+        self.asked[argument] = Asked::Given;
         self
     }
 
     /// Without an output that may be left out, lse: no call gives it.
     #[must_use]
     pub fn without(mut self, argument: Argument) -> Layouts {
-        self.left_out[argument] = true;
+        self.asked[argument] = Asked::LeftOut;
         self
     }
 
@@ -62,15 +71,14 @@ impl Layouts {
     ) -> Result<Arguments, ProblemError> {
         let mut arguments = Arguments::default();
         for (argument, layout) in self.tensors.iter() {
-            let need = need(problem, pass, argument);
-            let asked = self.given[argument];
-            let need = match need {
-                Some(need) if self.left_out[argument] => match need.presence {
-                    Presence::Required => return Err(ProblemError::Missing { argument }),
-                    Presence::Usual | Presence::Optional => continue,
-                },
-                Some(need) if need.presence.is_expected() || asked => need,
-                _ if asked || layout.is_some() => {
+            let asked = self.asked[argument];
+            let need = match (need(problem, pass, argument), asked) {
+                (Some(need), Asked::LeftOut) if need.presence == Presence::Required => {
+                    return Err(ProblemError::Missing { argument });
+                }
+                (Some(_), Asked::LeftOut) => continue,
+                (Some(need), _) if need.presence.is_expected() || asked == Asked::Given => need,
+                _ if asked == Asked::Given || layout.is_some() => {
                     return Err(ProblemError::NotTaken { argument });
                 }
                 _ => continue,

@@ -51,53 +51,40 @@ impl CudaDevice {
         if n_devices <= ordinal {
             return Err(DriverError::NoDevice { ordinal, n_devices });
         }
-        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-        open.retain(|device| 0 < device.strong_count());
-        if let Some(device) = open
-            .iter()
-            .filter_map(Weak::upgrade)
-            .find(|device| device.ordinal == ordinal && device.context.is_primary())
-        {
-            return Ok(device);
-        }
-        let device = Arc::new(CudaDevice::open_new(ordinal, |device| {
-            Ok(Context::Primary(PrimaryContext::retain(device)?))
-        })?);
-        open.push(Arc::downgrade(&device));
-        Ok(device)
+        CudaDevice::shared(
+            |device| device.ordinal == ordinal && device.context.is_primary(),
+            || {
+                let retain = |device| Ok(Context::Primary(PrimaryContext::retain(device)?));
+                CudaDevice::open_new(ordinal, retain)
+            },
+        )
     }
 
     /// A device through a context that another library has made, primary or not; the same object while any handle to it lives. What is
     /// made with it, and the kernels that it loads, belong to the context.
     ///
     /// # Safety
-    /// The context is alive for as long as the device, and what is made with it: buffers, queues, prepared calls, graphs. Tensors of calls lie in
-    /// memory that this context reaches; that of another context of the same device it does not.
+    /// The context is alive for as long as the device, and what is made with it: buffers, queues, prepared calls, graphs. Tensors of
+    /// calls lie in memory that this context reaches; that of another context of the same device it does not.
     pub unsafe fn from_context(context: CUcontext) -> Result<Arc<CudaDevice>, DriverError> {
         // Starts the driver.
         let n_devices = CudaDevice::count()?;
         if context.is_null() {
             return Err(DriverError::NoContext);
         }
-        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-        open.retain(|device| 0 < device.strong_count());
-        if let Some(device) = open
-            .iter()
-            .filter_map(Weak::upgrade)
-            .find(|device| device.context.handle() == context)
-        {
-            return Ok(device);
-        }
-        let device = {
-            let _current = Current::enter(context)?;
-            extra::context::device()?
-        };
-        let place = (0..n_devices).find(|&ordinal| extra::device::get(ordinal) == Ok(device));
-        let ordinal = place.ok_or(DriverError::NoContext)?;
-        let borrowed = Context::Borrowed(BorrowedContext(context));
-        let device = Arc::new(CudaDevice::open_new(ordinal, |_device| Ok(borrowed))?);
-        open.push(Arc::downgrade(&device));
-        Ok(device)
+        CudaDevice::shared(
+            |device| device.context.handle() == context,
+            || {
+                let device = {
+                    let _current = Current::enter(context)?;
+                    extra::context::device()?
+                };
+                let is_it = |&ordinal: &u32| extra::device::get(ordinal) == Ok(device);
+                let ordinal = (0..n_devices).find(is_it).ok_or(DriverError::NoContext)?;
+                let borrowed = Context::Borrowed(BorrowedContext(context));
+                CudaDevice::open_new(ordinal, |_device| Ok(borrowed))
+            },
+        )
     }
 
     /// A device through the context that is current in this thread: see [`CudaDevice::from_context`].
@@ -109,6 +96,22 @@ impl CudaDevice {
         let context = extra::context::current()?;
         // SAFETY: as the caller promises.
         unsafe { CudaDevice::from_context(context) }
+    }
+
+    /// The open device that `is_it`, or else what `make` gives.
+    fn shared(
+        is_it: impl Fn(&CudaDevice) -> bool,
+        make: impl FnOnce() -> Result<CudaDevice, DriverError>,
+    ) -> Result<Arc<CudaDevice>, DriverError> {
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|device| 0 < device.strong_count());
+        let mut alive = open.iter().filter_map(Weak::upgrade);
+        if let Some(device) = alive.find(|device| is_it(device)) {
+            return Ok(device);
+        }
+        let device = Arc::new(make()?);
+        open.push(Arc::downgrade(&device));
+        Ok(device)
     }
 
     fn open_new(

@@ -177,24 +177,19 @@ impl Queue {
         }
         // SAFETY: as the caller promises.
         let mut queue = unsafe { Queue::borrow(device, stream)? };
-        queue.workspace = Workspace::Lent { address, n_bytes };
-        queue.clear_counters()?;
+        let lent = Workspace::Lent { address, n_bytes };
+        queue.clear_counters(&lent)?;
+        queue.workspace = lent;
         Ok(queue)
     }
 
-    /// In the order of the stream, so before the first call.
-    fn clear_counters(&self) -> Result<(), DriverError> {
-        let n_bytes = self.workspace.n_bytes().min(COUNTER_BYTES) as usize;
+    /// Clears the counters of a workspace in the order of the stream, so before the first call that finds them there.
+    fn clear_counters(&self, workspace: &Workspace) -> Result<(), DriverError> {
+        let n_bytes = workspace.n_bytes().min(COUNTER_BYTES) as usize;
+        let stream = self.lane.stream().as_raw();
         let _current = self.lane.device.enter()?;
         // SAFETY: the range is the workspace's, which is there until the queue's work is done.
-        unsafe {
-            extra::stream::fill(
-                self.workspace.address(),
-                0,
-                n_bytes,
-                self.lane.stream().as_raw(),
-            )?;
-        }
+        unsafe { extra::stream::fill(workspace.address(), 0, n_bytes, stream)? };
         Ok(())
     }
 
@@ -245,14 +240,10 @@ impl Queue {
             }
             (_, Workspace::Own(None)) => {}
         }
-        let workspace = Memory::new(&self.lane.device, needed)?;
-        self.workspace = Workspace::Own(Some(Arc::new(workspace)));
-        let cleared = self.clear_counters();
-        if cleared.is_err() {
-            // No call may find counters that are not 0.
-            self.workspace = Workspace::Own(None);
-        }
-        Ok(cleared?)
+        let own = Workspace::Own(Some(Arc::new(Memory::new(&self.lane.device, needed)?)));
+        self.clear_counters(&own)?;
+        self.workspace = own;
+        Ok(())
     }
 
     /// Enqueues the kernels of a plan, with its arguments at these addresses. Where a kernel is refused, those before it have
@@ -304,7 +295,7 @@ impl Queue {
     pub fn synchronize(&mut self) -> Result<(), DriverError> {
         match &self.state {
             State::Capturing(_) => return Err(DriverError::QueueCaptured),
-            State::Poisoned => self.clear_counters()?,
+            State::Poisoned => self.clear_counters(&self.workspace)?,
             State::Ready => {}
         }
         self.lane.synchronize()?;
