@@ -101,3 +101,17 @@ pub(crate) fn shape(argument: Argument, tensor: &impl TensorMetadata) -> Result<
         needed: 4,
     })
 }
+
+/// Shape of q, o and their gradients, `[batch, heads_q, seqlen_q, head_dim]`.
+#[cfg(any(feature = "flex", feature = "ndarray", feature = "cuda"))]
+pub(crate) fn shape_q(problem: &Problem) -> [usize; 4] {
+    let [batch, seqlen, heads, head_dim] = problem.shape_q();
+    [batch, heads, seqlen, head_dim]
+}
+
+/// Shape of k, v and their gradients, `[batch, heads_k, seqlen_k, head_dim]`.
+#[cfg(any(feature = "flex", feature = "ndarray", feature = "cuda"))]
+pub(crate) fn shape_k(problem: &Problem) -> [usize; 4] {
+    let [batch, seqlen, heads, head_dim] = problem.shape_k();
+    [batch, heads, seqlen, head_dim]
+}

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use candle_core::{CpuStorage, DeviceLocation, Layout, Result, Storage, StorageRef, WithDType};
+use candle_core::{CpuStorage, DeviceLocation, Layout, Result, Storage, WithDType};
 use ferroflash::{
     Attention, Device, Dtype, Element, Gradients, Inputs, OutputGradients, Outputs, Saved, Tensor,
     TensorMut,
@@ -11,6 +11,7 @@ use half::{bf16, f16};
 
 use crate::call::{Call, Lengths, Results};
 use crate::error::{Error, elsewhere};
+use crate::guarded::Guarded;
 use crate::layout::layout;
 
 /// A tensor as candle hands it to an operation.
@@ -68,15 +69,14 @@ fn backward_of<T: Element + WithDType>(
     let mut d_q = elements::<T>(shape_q);
     let [mut d_k, mut d_v] = [elements::<T>(shape_k), elements::<T>(shape_k)];
 
-    let o = Guarded::read("o", results.o)?;
-    let lse = Guarded::read("lse", results.lse)?;
-    let d_o = Guarded::read("gradient of o", results.d_o)?;
-    let d_lse = match results.d_lse {
-        Some(d_lse) => Some(Guarded::read("gradient of lse", d_lse)?),
-        None => None,
-    };
-    let saved = Saved::new(&view::<T>(o.stored()?)?, lse.slice()?);
-    let of_output = OutputGradients::new(&view::<T>(d_o.stored()?)?);
+    let o = Guarded::of("o", results.o);
+    let lse = Guarded::of("lse", results.lse);
+    let d_o = Guarded::of("gradient of o", results.d_o);
+    let d_lse = results
+        .d_lse
+        .map(|d_lse| Guarded::of("gradient of lse", d_lse));
+    let saved = Saved::new(&view::<T>(o.on_host()?)?, lse.slice()?);
+    let of_output = OutputGradients::new(&view::<T>(d_o.on_host()?)?);
     let of_output = match &d_lse {
         Some(d_lse) => of_output.d_lse(d_lse.slice()?),
         None => of_output,
@@ -125,27 +125,9 @@ fn elements<T: Element>(shape: [usize; 4]) -> Vec<T> {
     vec![T::default(); shape.iter().product()]
 }
 
-/// A tensor of the graph, held while its memory is read.
-struct Guarded<'a> {
-    argument: &'static str,
-    tensor: &'a candle_core::Tensor,
-    storage: StorageRef<'a>,
-    layout: &'a Layout,
-}
-
-impl<'a> Guarded<'a> {
-    fn read(argument: &'static str, tensor: &'a candle_core::Tensor) -> Result<Guarded<'a>> {
-        let (storage, layout) = tensor.storage_and_layout();
-        Ok(Guarded {
-            argument,
-            tensor,
-            storage,
-            layout,
-        })
-    }
-
-    fn stored(&self) -> Result<Stored<'_>> {
-        match &*self.storage {
+impl Guarded<'_> {
+    fn on_host(&self) -> Result<Stored<'_>> {
+        match self.storage() {
             Storage::Cpu(storage) => Ok((storage, self.layout)),
             _ => Err(elsewhere(self.argument, self.tensor, DeviceLocation::Cpu).into()),
         }
@@ -153,7 +135,7 @@ impl<'a> Guarded<'a> {
 
     /// All of a contiguous tensor of f32.
     fn slice(&self) -> Result<&[f32]> {
-        let (storage, layout) = self.stored()?;
+        let (storage, layout) = self.on_host()?;
         let elements = from(storage.as_slice::<f32>()?, layout);
         Ok(elements.get(..self.tensor.elem_count()).unwrap_or_default())
     }

@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor};
 
 use crate::operation::attention;
 use crate::refuse;
-use crate::request::{Request, Window};
+use crate::request::Request;
 
 /// Attention, causal or not: o, shaped and typed as `q`.
 ///
@@ -19,8 +19,7 @@ pub fn flash_attn(
     softmax_scale: f32,
     causal: bool,
 ) -> Result<Tensor> {
-    let window = Window::causal(causal);
-    run(q, k, v, softmax_scale, window)
+    flash_attn_windowed(q, k, v, softmax_scale, None, causal.then_some(0))
 }
 
 /// Attention with a sliding window: o, shaped and typed as `q`.
@@ -36,11 +35,13 @@ pub fn flash_attn_windowed(
     window_size_left: Option<usize>,
     window_size_right: Option<usize>,
 ) -> Result<Tensor> {
-    let window = Window {
-        left: window_size_left,
-        right: window_size_right,
-    };
-    run(q, k, v, softmax_scale, window)
+    let request = Request::new(
+        [q, k, v],
+        softmax_scale,
+        window_size_left,
+        window_size_right,
+    );
+    attention(request.dense()?)
 }
 
 /// Attention with ALiBi: always [`Error::NotOffered`](crate::Error::NotOffered).
@@ -96,15 +97,4 @@ pub fn flash_attn_alibi_windowed_softcap(
     refuse::alibi(alibi_slopes)?;
     refuse::softcap(Some(softcap))?;
     flash_attn_windowed(q, k, v, softmax_scale, window_size_left, window_size_right)
-}
-
-fn run(q: &Tensor, k: &Tensor, v: &Tensor, softmax_scale: f32, window: Window) -> Result<Tensor> {
-    let request = Request {
-        q,
-        k,
-        v,
-        softmax_scale,
-        window,
-    };
-    attention(request.dense()?)
 }

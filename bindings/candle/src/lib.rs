@@ -46,6 +46,8 @@ mod call;
 
 mod operation;
 
+mod guarded;
+
 mod layout;
 
 mod cpu;

@@ -191,6 +191,13 @@ impl Backward<'_> {
         };
         Ok((Some(d_q), d_k, d_v))
     }
+
+    /// Keeps the gradients of k and v, shaped as they.
+    fn keep_others(&self, gradients: [(Storage, &Layout); 2]) {
+        let others = gradients.map(|(storage, layout)| tensor(storage, layout.shape()));
+        // Runs once, by `Backward::run`.
+        let _ = self.others.set(others);
+    }
 }
 
 impl CustomOp3 for Backward<'_> {
@@ -209,10 +216,7 @@ impl CustomOp3 for Backward<'_> {
     ) -> Result<(CpuStorage, Shape)> {
         let inputs = [(q, q_layout), (k, k_layout), (v, v_layout)];
         let [d_q, d_k, d_v] = cpu::backward(self.call, inputs, &self.results)?;
-        let d_k = tensor(Storage::Cpu(d_k), k_layout.shape());
-        let d_v = tensor(Storage::Cpu(d_v), v_layout.shape());
-        // Runs once, by `Backward::run`.
-        let _ = self.others.set([d_k, d_v]);
+        self.keep_others([(Storage::Cpu(d_k), k_layout), (Storage::Cpu(d_v), v_layout)]);
         Ok((d_q, q_layout.shape().clone()))
     }
 
@@ -228,10 +232,10 @@ impl CustomOp3 for Backward<'_> {
     ) -> Result<(CudaStorage, Shape)> {
         let inputs = [(q, q_layout), (k, k_layout), (v, v_layout)];
         let [d_q, d_k, d_v] = cuda::backward(self.call, inputs, &self.results)?;
-        let d_k = tensor(Storage::Cuda(d_k), k_layout.shape());
-        let d_v = tensor(Storage::Cuda(d_v), v_layout.shape());
-        // Runs once, by `Backward::run`.
-        let _ = self.others.set([d_k, d_v]);
+        self.keep_others([
+            (Storage::Cuda(d_k), k_layout),
+            (Storage::Cuda(d_v), v_layout),
+        ]);
         Ok((d_q, q_layout.shape().clone()))
     }
 }
@@ -241,20 +245,14 @@ mod tests {
     use candle_core::Device;
 
     use super::*;
-    use crate::request::{Request, Window};
+    use crate::request::Request;
 
     /// candle adds gradients up before it hands them on, so none of its own comes like this.
     #[test]
     fn a_gradient_may_have_any_strides() -> Result<()> {
         let random = |heads| Tensor::rand(-1f32, 1f32, (2, 9, heads, 8), &Device::Cpu);
         let (q, k, v) = (random(4)?, random(2)?, random(2)?);
-        let request = Request {
-            q: &q,
-            k: &k,
-            v: &v,
-            softmax_scale: 0.5,
-            window: Window::causal(true),
-        };
+        let request = Request::new([&q, &k, &v], 0.5, None, Some(0));
         let attention = Attention(Arc::new(request.dense()?.call));
         let o = q.apply_op3_no_bwd(&k, &v, &attention)?;
 

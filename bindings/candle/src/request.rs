@@ -56,14 +56,6 @@ pub(crate) struct Checked {
 }
 
 impl Window {
-    /// No limit to the left; to the right the query's own place, or none.
-    pub(crate) fn causal(causal: bool) -> Window {
-        Window {
-            left: None,
-            right: causal.then_some(0),
-        }
-    }
-
     fn mask(self) -> Mask {
         match (self.left, self.right) {
             (None, None) => Mask::Full,
@@ -73,7 +65,23 @@ impl Window {
     }
 }
 
-impl Request<'_> {
+impl<'a> Request<'a> {
+    /// What every function is given; a window of `None` and `Some(0)` is a causal mask.
+    pub(crate) fn new(
+        [q, k, v]: [&'a Tensor; 3],
+        softmax_scale: f32,
+        left: Option<usize>,
+        right: Option<usize>,
+    ) -> Request<'a> {
+        Request {
+            q,
+            k,
+            v,
+            softmax_scale,
+            window: Window { left, right },
+        }
+    }
+
     /// Tensors `[batch, seqlen, heads, head_dim]`.
     pub(crate) fn dense(self) -> candle_core::Result<Checked> {
         self.tensors::<4>()?;

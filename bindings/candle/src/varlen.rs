@@ -6,7 +6,7 @@ use candle_core::{Result, Tensor};
 
 use crate::operation::attention;
 use crate::refuse;
-use crate::request::{Request, Sequences, Window};
+use crate::request::{Request, Sequences};
 
 /// Attention on packed sequences, causal or not: o, shaped and typed as `q`.
 ///
@@ -32,13 +32,18 @@ pub fn flash_attn_varlen(
     softmax_scale: f32,
     causal: bool,
 ) -> Result<Tensor> {
-    let sequences = Sequences {
+    flash_attn_varlen_windowed(
+        q,
+        k,
+        v,
         seqlens_q,
         seqlens_k,
         max_seqlen_q,
         max_seqlen_k,
-    };
-    run(q, k, v, sequences, softmax_scale, Window::causal(causal))
+        softmax_scale,
+        None,
+        causal.then_some(0),
+    )
 }
 
 /// Attention on packed sequences with a sliding window: o, shaped and typed as `q`.
@@ -64,11 +69,13 @@ pub fn flash_attn_varlen_windowed(
         max_seqlen_q,
         max_seqlen_k,
     };
-    let window = Window {
-        left: window_size_left,
-        right: window_size_right,
-    };
-    run(q, k, v, sequences, softmax_scale, window)
+    let request = Request::new(
+        [q, k, v],
+        softmax_scale,
+        window_size_left,
+        window_size_right,
+    );
+    attention(request.packed(sequences)?)
 }
 
 /// Attention on packed queries, and on keys and values in pages: always [`Error::NotOffered`](crate::Error::NotOffered).
@@ -195,22 +202,4 @@ pub fn flash_attn_varlen_alibi_windowed_softcap(
         window_size_left,
         window_size_right,
     )
-}
-
-fn run(
-    q: &Tensor,
-    k: &Tensor,
-    v: &Tensor,
-    sequences: Sequences,
-    softmax_scale: f32,
-    window: Window,
-) -> Result<Tensor> {
-    let request = Request {
-        q,
-        k,
-        v,
-        softmax_scale,
-        window,
-    };
-    attention(request.packed(sequences)?)
 }

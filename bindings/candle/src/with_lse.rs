@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use crate::operation::attention_with_lse;
-use crate::request::{Request, Sequences, Window};
+use crate::request::{Request, Sequences};
 
 /// As [`flash_attn_windowed`](crate::flash_attn_windowed), and the row statistics, which merge partial results (sinks,
 /// split keys, ring attention). Gives `(o, lse)`:
@@ -21,16 +21,12 @@ pub fn flash_attn_with_lse(
     window_size_left: Option<usize>,
     window_size_right: Option<usize>,
 ) -> Result<(Tensor, Tensor)> {
-    let request = Request {
-        q,
-        k,
-        v,
+    let request = Request::new(
+        [q, k, v],
         softmax_scale,
-        window: Window {
-            left: window_size_left,
-            right: window_size_right,
-        },
-    };
+        window_size_left,
+        window_size_right,
+    );
     attention_with_lse(request.dense()?)
 }
 
@@ -49,16 +45,12 @@ pub fn flash_attn_varlen_with_lse(
     window_size_left: Option<usize>,
     window_size_right: Option<usize>,
 ) -> Result<(Tensor, Tensor)> {
-    let request = Request {
-        q,
-        k,
-        v,
+    let request = Request::new(
+        [q, k, v],
         softmax_scale,
-        window: Window {
-            left: window_size_left,
-            right: window_size_right,
-        },
-    };
+        window_size_left,
+        window_size_right,
+    );
     let sequences = Sequences {
         seqlens_q,
         seqlens_k,

@@ -16,7 +16,7 @@ use burn_cubecl::{CubeBackend, CubeDevice};
 use ferroflash::error::Argument;
 use ferroflash::prepared::Layouts;
 use ferroflash::validate::Pass;
-use ferroflash::{Attention, Inputs, Outputs, Problem, Saved as Kept};
+use ferroflash::{Attention, Inputs, Outputs, Saved as Kept};
 
 use crate::backend::{FlashBackend, Forward, Gradients, OutputGradients, Saved};
 use crate::check;
@@ -80,7 +80,7 @@ impl FlashBackend for CubeBackend {
         let (session, attention) = session([q, k, v], options)?;
         let problem = attention.problem();
         let forward = Forward {
-            o: empty(q, shape_q(problem).into(), q.dtype()),
+            o: empty(q, check::shape_q(problem).into(), q.dtype()),
             lse: empty(q, problem.shape_lse().into(), DType::F32),
         };
         let gpu = session.gpu()?;
@@ -123,9 +123,9 @@ impl FlashBackend for CubeBackend {
         let (session, attention) = session([q, k, v], options)?;
         let problem = attention.problem();
         let gradients = Gradients {
-            d_q: empty(q, shape_q(problem).into(), q.dtype()),
-            d_k: empty(q, shape_k(problem).into(), q.dtype()),
-            d_v: empty(q, shape_k(problem).into(), q.dtype()),
+            d_q: empty(q, check::shape_q(problem).into(), q.dtype()),
+            d_k: empty(q, check::shape_k(problem).into(), q.dtype()),
+            d_v: empty(q, check::shape_k(problem).into(), q.dtype()),
         };
         let gpu = session.gpu()?;
         let [q, k, v, o, d_o] = [
@@ -163,7 +163,6 @@ impl FlashBackend for CubeBackend {
             d_k.tensor_mut(gpu)?,
             d_v.tensor_mut(gpu)?,
         );
-        q.wait()?;
         session
             .run(|queue| Ok(prepared.backward(queue, &inputs, &kept, &given, &mut written)?))?;
         Ok(gradients)
@@ -189,16 +188,4 @@ fn empty(
     let handle = beside.client.empty(n_bytes);
     let (client, device) = (beside.client.clone(), beside.device.clone());
     FloatTensor::<CubeBackend>::new_contiguous(client, device, shape, handle, dtype)
-}
-
-/// Shape of q, o and their gradients, `[batch, heads_q, seqlen_q, head_dim]`.
-fn shape_q(problem: &Problem) -> [usize; 4] {
-    let [batch, seqlen, heads, head_dim] = problem.shape_q();
-    [batch, heads, seqlen, head_dim]
-}
-
-/// Shape of k, v and their gradients, `[batch, heads_k, seqlen_k, head_dim]`.
-fn shape_k(problem: &Problem) -> [usize; 4] {
-    let [batch, seqlen, heads, head_dim] = problem.shape_k();
-    [batch, heads, seqlen, head_dim]
 }

@@ -13,7 +13,7 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, TensorMetadata};
 use burn::tensor::TensorData;
 use ferroflash::error::Argument;
-use ferroflash::{Attention, Device, Inputs, Outputs, Problem, Saved as Kept, Tensor, TensorMut};
+use ferroflash::{Attention, Device, Inputs, Outputs, Saved as Kept, Tensor, TensorMut};
 
 pub(crate) use view::View;
 
@@ -54,7 +54,7 @@ where
     let problem = check::problem([q, k, v], options)?;
     let [of_q, of_k, of_v] = [B::view(q), B::view(k), B::view(v)];
     let inputs = inputs(&of_q, &of_k, &of_v)?;
-    let shape = shape_q(&problem);
+    let shape = check::shape_q(&problem);
     let mut o = zeros::<T>(shape)?;
     let [batch, heads, seqlen, _] = shape;
     let mut lse = zeros::<f32>([batch, heads, seqlen, 1])?;
@@ -98,7 +98,7 @@ where
         Some(d_lse) => given.d_lse(&**d_lse),
         None => given,
     };
-    let (shape_q, shape_k) = (shape_q(&problem), shape_k(&problem));
+    let (shape_q, shape_k) = (check::shape_q(&problem), check::shape_k(&problem));
     let (mut d_q, mut d_k, mut d_v) = (
         zeros::<T>(shape_q)?,
         zeros::<T>(shape_k)?,
@@ -145,16 +145,4 @@ fn rows<B: HostBackend<f32>>(
 fn zeros<T: HostElement>(shape: [usize; 4]) -> Result<Vec<T>, Error> {
     let n_elems = ferroflash::Layout::bhsd(shape)?.n_elems()?;
     Ok(vec![<T as bytemuck::Zeroable>::zeroed(); n_elems])
-}
-
-/// Shape of q, o and their gradients, `[batch, heads_q, seqlen_q, head_dim]`.
-fn shape_q(problem: &Problem) -> [usize; 4] {
-    let [batch, seqlen, heads, head_dim] = problem.shape_q();
-    [batch, heads, seqlen, head_dim]
-}
-
-/// Shape of k, v and their gradients, `[batch, heads_k, seqlen_k, head_dim]`.
-fn shape_k(problem: &Problem) -> [usize; 4] {
-    let [batch, seqlen, heads, head_dim] = problem.shape_k();
-    [batch, heads, seqlen, head_dim]
 }

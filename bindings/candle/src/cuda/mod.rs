@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::CudaDType;
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DeviceRepr};
-use candle_core::{CudaDevice, CudaStorage, DType, Layout, Result, Storage, StorageRef, Tensor};
+use candle_core::{CudaDevice, CudaStorage, DType, Layout, Result, Storage};
 use ferroflash::arguments::Argument;
 use ferroflash::dtype::ScalarType;
 use ferroflash::prepared::Layouts;
@@ -23,6 +23,7 @@ use self::place::Place;
 use self::raw::{Reading, Writing};
 use crate::call::{Call, Lengths, Results};
 use crate::error::{Error, elsewhere};
+use crate::guarded::Guarded;
 use crate::layout::layout;
 
 /// A tensor as candle hands it to an operation.
@@ -247,27 +248,9 @@ impl CumulativeLengths<'_> {
     }
 }
 
-/// A tensor of the graph, held while its memory is read.
-struct Guarded<'a> {
-    argument: &'static str,
-    tensor: &'a Tensor,
-    storage: StorageRef<'a>,
-    layout: &'a Layout,
-}
-
 impl<'a> Guarded<'a> {
-    fn of(argument: &'static str, tensor: &'a Tensor) -> Guarded<'a> {
-        let (storage, layout) = tensor.storage_and_layout();
-        Guarded {
-            argument,
-            tensor,
-            storage,
-            layout,
-        }
-    }
-
-    fn storage(&self, place: &Place) -> Result<&CudaStorage> {
-        match &*self.storage {
+    fn on_gpu(&self, place: &Place) -> Result<&CudaStorage> {
+        match self.storage() {
             Storage::Cuda(storage) => Ok(storage),
             _ => Err(elsewhere(self.argument, self.tensor, place.location()).into()),
         }
@@ -275,13 +258,13 @@ impl<'a> Guarded<'a> {
 
     /// All of a contiguous tensor.
     fn read<T: Number>(&'a self, place: &'a Place) -> Result<Reading<'a>> {
-        let elements = self.storage(place)?.as_cuda_slice::<T>()?;
+        let elements = self.on_gpu(place)?.as_cuda_slice::<T>()?;
         Ok(self.reading(elements, T::TYPE, place))
     }
 
     /// All of a vector of lengths. ferroflash takes them for i32: those of u32 that are lengths have the same bits.
     fn lengths(&'a self, place: &'a Place) -> Result<Reading<'a>> {
-        let storage = self.storage(place)?;
+        let storage = self.on_gpu(place)?;
         Ok(match self.tensor.dtype() {
             DType::I32 => self.reading(storage.as_cuda_slice::<i32>()?, ScalarType::I32, place),
             _ => self.reading(storage.as_cuda_slice::<u32>()?, ScalarType::I32, place),
