@@ -55,7 +55,7 @@ pub fn tolerance(quantity: Quantity, dtype: Dtype) -> Tolerance {
         // f32 whatever the inputs are: a dot product, a maximum, a sum of exponentials, a logarithm. About 1e-5.
         // Tensor cores cut their sums off instead of rounding them: errors share a sign, and their root mean square
         // may be as large as they are. So do the products of a fill, which are of one sign and one size: a score of −2048 that is a sum of
-        // 128 of them has been 13 units off.
+        // 128 of them can lie 13 units off.
         (Lse, _) => Tolerance {
             relative: 2.0,
             rounding: 8.0,

@@ -2,8 +2,9 @@
 
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 
+use crate::programs;
 use crate::test::{self, Counts};
 use crate::workspace::Workspace;
 
@@ -19,25 +20,13 @@ fn cargo(workspace: &Workspace, folder: &str, arguments: &[&str]) -> Command {
     command
 }
 
-fn run(workspace: &Workspace, folder: &str, arguments: &[&str]) -> Result<()> {
-    eprintln!("cargo {} in {folder}", arguments.join(" "));
-    let status = cargo(workspace, folder, arguments)
-        .status()
-        .with_context(|| format!("cannot run cargo {}", arguments[0]))?;
-    if status.success() {
-        Ok(())
-    } else {
-        bail!("cargo {} failed in {folder}", arguments[0])
-    }
-}
-
 /// Whether the sources are formatted.
 pub fn fmt(workspace: &Workspace, folder: &str) -> Result<()> {
-    run(workspace, folder, &["fmt", "--all", "--check"])
+    programs::run(&mut cargo(workspace, folder, &["fmt", "--all", "--check"]))
 }
 
-/// Whether clippy finds nothing in what builds without a CUDA toolkit. Members beside a workspace's own package have features of CUDA unless
-/// told otherwise.
+/// Whether clippy finds nothing in what builds without a CUDA toolkit: the package with its default features, and every member of the
+/// workspace with none, since those of some want a toolkit.
 pub fn clippy(workspace: &Workspace, folder: &str) -> Result<()> {
     let selections: [&[&str]; 2] = [
         &["--all-targets"],
@@ -45,7 +34,7 @@ pub fn clippy(workspace: &Workspace, folder: &str) -> Result<()> {
     ];
     for selection in selections {
         let arguments = [&["clippy"], selection, &["--", "-D", "warnings"]].concat();
-        run(workspace, folder, &arguments)?;
+        programs::run(&mut cargo(workspace, folder, &arguments))?;
     }
     Ok(())
 }

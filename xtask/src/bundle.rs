@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
+use crate::programs::{self, Executable};
 use crate::ptx::{self, BuildPtx};
 use crate::workspace::Workspace;
 
@@ -87,11 +88,17 @@ pub fn bundle(workspace: &Workspace, options: &Bundle) -> Result<()> {
     for (what, selection) in [("the command", &command[..]), ("the tests", &tests[..])] {
         let (executables, state) = executables(workspace, selection)?;
         for executable in executables {
-            let copy = out.join("bin").join(&executable.name);
+            let folder = executable.manifest.parent().and_then(Path::file_name);
+            let folder = Path::new(folder.context("a package has a folder")?);
+            // Tests expect to run in the folder of their package, with its manifest.
+            let copy = match executable.is_test {
+                true => folder.join(format!("{}.test", executable.name)),
+                false => PathBuf::from(&executable.name),
+            };
+            let copy = out.join("bin").join(copy);
             fs::create_dir_all(copy.parent().context("a program lies in a folder")?)?;
-            let package = out.join(&executable.package);
-            fs::create_dir_all(&package)?;
-            fs::copy(&executable.manifest, package.join("Cargo.toml"))?;
+            fs::create_dir_all(out.join(folder))?;
+            fs::copy(&executable.manifest, out.join(folder).join("Cargo.toml"))?;
             fs::copy(&executable.path, &copy)
                 .with_context(|| format!("cannot copy to {}", copy.display()))?;
         }
@@ -128,17 +135,7 @@ fn accept(options: &Bundle, state: Result<()>, what: &str) -> Result<()> {
     }
 }
 
-/// A program that cargo built.
-struct Executable {
-    /// Where it goes under `bin`: tests under the name of their package's folder, in which they expect to run.
-    name: String,
-    path: PathBuf,
-    /// The folder of its package, by its last name.
-    package: String,
-    manifest: PathBuf,
-}
-
-/// Builds the selected targets; returns those that compiled, and whether all did.
+/// Builds the selected targets; returns those that compiled and are packed, and whether all compiled.
 fn executables(workspace: &Workspace, selection: &[&str]) -> Result<(Vec<Executable>, Result<()>)> {
     let mut command = Command::new(workspace.cargo());
     command.args([
@@ -153,37 +150,8 @@ fn executables(workspace: &Workspace, selection: &[&str]) -> Result<(Vec<Executa
         .current_dir(&workspace.root)
         .stderr(Stdio::inherit())
         .output()?;
-    let mut executables = Vec::new();
-    for line in String::from_utf8_lossy(&output.stdout).lines() {
-        let message: serde_json::Value = serde_json::from_str(line)?;
-        let (Some(path), Some(name)) = (
-            message["executable"].as_str(),
-            message["target"]["name"].as_str(),
-        ) else {
-            continue;
-        };
-        let manifest = Path::new(message["manifest_path"].as_str().unwrap_or_default());
-        let package = manifest
-            .parent()
-            .and_then(Path::file_name)
-            .unwrap_or_default();
-        let package = package.to_string_lossy().into_owned();
-        let is_test = message["profile"]["test"].as_bool() == Some(true);
-        let of_units = message["target"]["kind"][0].as_str() == Some("lib");
-        if STAY.contains(&name) || of_units {
-            continue;
-        }
-        let name = match is_test {
-            true => format!("{package}/{name}.test"),
-            false => name.to_owned(),
-        };
-        executables.push(Executable {
-            name,
-            path: PathBuf::from(path),
-            package,
-            manifest: manifest.to_owned(),
-        });
-    }
+    let mut executables = programs::executables(&output.stdout)?;
+    executables.retain(|program| !STAY.contains(&program.name.as_str()) && !program.is_library);
     let state = if output.status.success() {
         Ok(())
     } else {
@@ -235,12 +203,7 @@ fn pack_ptx(from: &Path, to: &Path) -> Result<()> {
         return Ok(());
     }
     let mut gzip = Command::new("gzip");
-    let status = gzip.args(["-9", "--no-name", "--"]).args(copies).status();
-    let status = status.context("cannot run gzip")?;
-    if !status.success() {
-        bail!("gzip ended with {status}");
-    }
-    Ok(())
+    programs::run(gzip.args(["-9", "--no-name", "--"]).args(copies))
 }
 
 fn write_executable(path: &Path, text: &[u8]) -> Result<()> {

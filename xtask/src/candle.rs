@@ -6,12 +6,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-use crate::tools;
 use crate::workspace::Workspace;
+use crate::{programs, tools};
 
 /// What nvcc and the headers of candle's kernels are published as, each pinned.
 const WHEELS: [&str; 5] = [
@@ -59,47 +59,30 @@ pub fn candle(workspace: &Workspace, options: &Candle) -> Result<()> {
     fs::create_dir_all(&build.stubs)?;
     let out = workspace.root.join(&options.out);
     fs::create_dir_all(&out)?;
-    let selections: [&[&str]; 2] = [
-        &[
-            "test",
-            "--release",
-            "--features",
-            "cuda",
-            "--test",
-            "cuda",
-            "--no-run",
-        ],
-        &[
-            "build",
-            "--release",
-            "--features",
-            "cuda",
-            "--example",
-            "train",
-        ],
+    let [tests, example] = [
+        ["test", "--test", "cuda", "--no-run"].as_slice(),
+        &["build", "--example", "train"],
     ];
     // The first time all is compiled and nothing links: what is compiled says which functions are missing. Other errors come again.
-    let first = [selections[0], &["--message-format=json"]].concat();
-    if !build.cargo(&first)?.wait_with_output()?.status.success() {
+    if !build.cargo(tests, "json")?.status.success() {
         write_stubs(&build.stubs, &missing_functions(&build.libraries()?)?)?;
     }
-    for selection in selections {
-        let arguments = [selection, &["--message-format=json-render-diagnostics"]].concat();
-        let done = build.cargo(&arguments)?.wait_with_output()?;
+    for target in [tests, example] {
+        let done = build.cargo(target, "json-render-diagnostics")?;
         if !done.status.success() {
-            bail!("cargo {} failed", selection.join(" "));
+            bail!("cargo {} failed", target.join(" "));
         }
-        for line in String::from_utf8_lossy(&done.stdout).lines() {
-            let message: serde_json::Value = serde_json::from_str(line)?;
-            let (Some(path), Some(name)) = (
-                message["executable"].as_str(),
-                message["target"]["name"].as_str(),
-            ) else {
-                continue;
-            };
-            let copy = out.join(format!("candle-{name}"));
-            fs::copy(path, &copy)?;
-            run(Command::new("strip").arg(&copy))?;
+        for program in programs::executables(&done.stdout)? {
+            let own = symbols("--defined-only", &[&program.path])?;
+            if let Some(name) = own.lines().find(|name| library_of(name).is_some()) {
+                bail!(
+                    "{} defines {name}: candle's calls would not reach the driver",
+                    program.name
+                );
+            }
+            let copy = out.join(format!("candle-{}", program.name));
+            fs::copy(&program.path, &copy)?;
+            programs::run(Command::new("strip").arg(&copy))?;
             eprintln!("{}", copy.display());
         }
     }
@@ -135,15 +118,17 @@ impl Build<'_> {
         self.workspace.target.join("candle/build")
     }
 
-    /// cargo in the binding's folder, begun.
-    fn cargo(&self, arguments: &[&str]) -> Result<std::process::Child> {
-        eprintln!("cargo {} in bindings/candle", arguments.join(" "));
+    /// cargo in the binding's folder, with CUDA and in release, and what it printed.
+    fn cargo(&self, target: &[&str], format: &str) -> Result<Output> {
+        eprintln!("cargo {} in bindings/candle", target.join(" "));
         let path = std::env::var_os("PATH").unwrap_or_default();
         let programs =
             std::iter::once(self.toolkit.join("bin")).chain(std::env::split_paths(&path));
         Command::new(self.workspace.cargo())
             .current_dir(self.workspace.root.join("bindings/candle"))
-            .args(arguments)
+            .args(target)
+            .args(["--release", "--features", "cuda", "--message-format"])
+            .arg(format)
             .env("CUDA_HOME", &self.toolkit)
             .env("CUDA_COMPUTE_CAP", self.compute_cap)
             .env("CARGO_TARGET_DIR", self.target())
@@ -152,8 +137,8 @@ impl Build<'_> {
                 std::env::join_paths([&self.stubs, &self.toolkit.join("lib")])?,
             )
             .env("PATH", std::env::join_paths(programs)?)
-            .stdout(Stdio::piped())
-            .spawn()
+            .stderr(Stdio::inherit())
+            .output()
             .context("cannot run cargo")
     }
 
@@ -178,15 +163,21 @@ impl Build<'_> {
     }
 }
 
-/// The functions that these libraries call and do not have, by the library that has them.
-fn missing_functions(libraries: &[PathBuf]) -> Result<BTreeMap<&'static str, BTreeSet<String>>> {
-    let listed = Command::new("nm")
-        .args(["--undefined-only", "--format=just-symbols"])
-        .args(libraries)
+/// The names that nm lists, a line for each.
+fn symbols(which: &str, files: &[impl AsRef<Path>]) -> Result<String> {
+    let mut nm = Command::new("nm");
+    nm.args([which, "--format=just-symbols"]);
+    let listed = nm
+        .args(files.iter().map(AsRef::as_ref))
         .output()
         .context("cannot run nm")?;
+    Ok(String::from_utf8_lossy(&listed.stdout).into_owned())
+}
+
+/// The functions that these libraries call and do not have, by the library that has them.
+fn missing_functions(libraries: &[PathBuf]) -> Result<BTreeMap<&'static str, BTreeSet<String>>> {
     let mut functions = BTreeMap::<_, BTreeSet<_>>::new();
-    for name in String::from_utf8_lossy(&listed.stdout).lines() {
+    for name in symbols("--undefined-only", libraries)?.lines() {
         if let Some(library) = library_of(name) {
             functions
                 .entry(library)
@@ -223,20 +214,9 @@ fn write_stubs(folder: &Path, functions: &BTreeMap<&str, BTreeSet<String>>) -> R
             .arg(folder.join(format!("lib{library}.so")))
             .arg(&source)
             .arg(format!("-Wl,-soname,{soname}"));
-        run(&mut cc)?;
+        programs::run(&mut cc)?;
     }
     Ok(())
-}
-
-fn run(command: &mut Command) -> Result<()> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let status = command
-        .status()
-        .with_context(|| format!("cannot run {program}"))?;
-    match status.success() {
-        true => Ok(()),
-        false => bail!("{program} failed"),
-    }
 }
 
 #[cfg(test)]

@@ -2,13 +2,13 @@
 
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 
 use crate::prebuild::{self, Prebuild};
 use crate::ptx::{self, BuildPtx};
 use crate::test::{self, Counts, Test};
 use crate::workspace::Workspace;
-use crate::{bindings, codegen, tidy, tools};
+use crate::{bindings, codegen, programs, tidy, tools};
 
 /// Runs every step; says at the end which failed, and the counts alone on the last line.
 pub fn ci(workspace: &Workspace) -> Result<bool> {
@@ -83,18 +83,10 @@ pub fn ci(workspace: &Workspace) -> Result<bool> {
 }
 
 fn cargo(workspace: &Workspace, arguments: &[&str], environment: &[(&str, &str)]) -> Result<()> {
-    eprintln!("cargo {}", arguments.join(" "));
     let mut command = Command::new(workspace.cargo());
     command
         .current_dir(&workspace.root)
         .args(arguments)
         .envs(environment.iter().copied());
-    let status = command
-        .status()
-        .with_context(|| format!("cannot run cargo {}", arguments[0]))?;
-    if status.success() {
-        Ok(())
-    } else {
-        bail!("cargo {} failed", arguments.join(" "))
-    }
+    programs::run(&mut command)
 }

@@ -1,7 +1,8 @@
 //! `demo`: from a fresh checkout to attention on real input, forward and backward, in one command.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
+use crate::programs;
 use crate::ptx::{self, BuildPtx};
 use crate::workspace::Workspace;
 
@@ -13,15 +14,9 @@ pub fn demo(workspace: &Workspace) -> Result<()> {
     eprintln!("1/3 the kernels, from Rust to PTX");
     ptx::build_ptx(workspace, &BuildPtx::plain())?;
     eprintln!("2/3 the command `ferroflash`, in release");
-    if !workspace.ferroflash("build").status()?.success() {
-        bail!("the command did not compile");
-    }
+    programs::run(&mut workspace.ferroflash("build"))?;
     eprintln!("3/3 ferroflash run {INPUT} --pass both");
     let mut run = workspace.ferroflash("run");
     run.args(["--quiet", "--", "run", INPUT, "--pass", "both"]);
-    if run.status()?.success() {
-        Ok(())
-    } else {
-        bail!("ferroflash run failed")
-    }
+    programs::run(&mut run)
 }

@@ -10,6 +10,7 @@ mod ci;
 mod codegen;
 mod demo;
 mod prebuild;
+mod programs;
 mod ptx;
 mod test;
 mod tidy;

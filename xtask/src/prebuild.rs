@@ -120,11 +120,7 @@ fn digest(root: &Path) -> Result<String> {
         hasher.update(format!("{name} {}\n", text.len()));
         hasher.update(&text);
     }
-    let digest = hasher.finalize();
-    Ok(digest.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    }))
+    Ok(format!("{:x}", hasher.finalize()))
 }
 
 #[cfg(test)]

@@ -46,10 +46,14 @@ fn problem() -> Problem {
         .unwrap()
 }
 
-fn waves(shape: [usize; 4], step: f32) -> Vec<u8> {
+fn waves(shape: [usize; 4], step: f32) -> Vec<bf16> {
     (0..shape.iter().product())
-        .flat_map(|i: usize| bf16::from_f32((i as f32 * step).sin()).to_ne_bytes())
+        .map(|i: usize| bf16::from_f32((i as f32 * step).sin()))
         .collect()
+}
+
+fn bytes(values: &[bf16]) -> Vec<u8> {
+    values.iter().flat_map(|x| x.to_ne_bytes()).collect()
 }
 
 impl<'a> Passes<'a> {
@@ -60,7 +64,7 @@ impl<'a> Passes<'a> {
         let problem = problem();
         let (of_q, of_k) = (problem.shape_q(), problem.shape_k());
         let inputs = [(of_q, 0.13), (of_k, 0.29), (of_k, 0.41), (of_q, 0.73)]
-            .map(|(shape, step)| library.upload(&waves(shape, step)));
+            .map(|(shape, step)| library.upload(&bytes(&waves(shape, step))));
         let rows: usize = problem.shape_lse().iter().product();
         let elements = |shape: [usize; 4]| shape.iter().product::<usize>();
         let [q, k] = [2 * elements(of_q), 2 * elements(of_k)];
@@ -170,16 +174,11 @@ impl<'a> Passes<'a> {
 fn expected(device: &Device, algorithm: Algorithm) -> [Vec<u8>; 5] {
     let problem = problem();
     let (of_q, of_k) = (problem.shape_q(), problem.shape_k());
-    let values = |shape: [usize; 4], step: f32| -> Vec<bf16> {
-        (0..shape.iter().product())
-            .map(|i: usize| bf16::from_f32((i as f32 * step).sin()))
-            .collect()
-    };
     let (q, k, v, d_o) = (
-        values(of_q, 0.13),
-        values(of_k, 0.29),
-        values(of_k, 0.41),
-        values(of_q, 0.73),
+        waves(of_q, 0.13),
+        waves(of_k, 0.29),
+        waves(of_k, 0.41),
+        waves(of_q, 0.73),
     );
     let (mut o, mut d_q) = (q.clone(), q.clone());
     let (mut d_k, mut d_v) = (k.clone(), k.clone());
@@ -205,7 +204,6 @@ fn expected(device: &Device, algorithm: Algorithm) -> [Vec<u8>; 5] {
     attention
         .backward(&inputs, &saved, &of_output, &mut gradients)
         .unwrap();
-    let bytes = |values: &[bf16]| values.iter().flat_map(|x| x.to_ne_bytes()).collect();
     let lse = lse.iter().flat_map(|x| x.to_ne_bytes()).collect();
     [bytes(&o), lse, bytes(&d_q), bytes(&d_k), bytes(&d_v)]
 }
