@@ -4,12 +4,12 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::programs;
 use crate::test::{self, Counts};
 use crate::workspace::Workspace;
+use crate::{programs, python};
 
 /// The workspaces.
-pub const FOLDERS: [&str; 2] = ["bindings/candle", "bindings/burn"];
+pub const FOLDERS: [&str; 3] = ["bindings/candle", "bindings/burn", python::FOLDER];
 
 /// A command of cargo in one of them.
 fn cargo(workspace: &Workspace, folder: &str, arguments: &[&str]) -> Command {
@@ -44,6 +44,10 @@ pub fn count(workspace: &Workspace) -> Result<Counts> {
     let mut counts = Counts::default();
     for folder in FOLDERS {
         eprintln!("the tests of {folder}");
+        if folder == python::FOLDER {
+            counts.add(python::count(workspace)?);
+            continue;
+        }
         let arguments = ["test", "--no-fail-fast"];
         counts.add(test::run(cargo(workspace, folder, &arguments))?);
     }

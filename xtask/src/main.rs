@@ -12,6 +12,7 @@ mod demo;
 mod prebuild;
 mod programs;
 mod ptx;
+mod python;
 mod test;
 mod tidy;
 mod tools;
@@ -43,6 +44,8 @@ enum Command {
     Bundle(bundle::Bundle),
     /// Builds the tests and the training example of the candle binding with CUDA, for a GPU machine without Rust.
     Candle(candle::Candle),
+    /// Builds the wheel of the Python package, for every Linux with glibc 2.17 or newer.
+    Wheel(python::Wheel),
     /// Renews what is generated from the list of kernels: the support matrix of README.md.
     Codegen {
         /// Fails where something is stale instead of renewing it.
@@ -79,6 +82,7 @@ fn run(command: Command) -> anyhow::Result<bool> {
         Command::Bench(options) => bench::bench(&workspace, &options),
         Command::Bundle(options) => bundle::bundle(&workspace, &options),
         Command::Candle(options) => candle::candle(&workspace, &options),
+        Command::Wheel(options) => python::wheel(&workspace, &options),
         Command::Codegen { check: true } => codegen::codegen(&workspace, codegen::Mode::Check),
         Command::Codegen { check: false } => codegen::codegen(&workspace, codegen::Mode::Write),
         Command::Tidy => tidy::tidy(&workspace),

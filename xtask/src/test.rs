@@ -128,20 +128,26 @@ pub fn count(workspace: &Workspace, options: &Test) -> Result<Counts> {
 }
 
 /// Runs a command of cargo that tests, shows what it says, and counts.
-pub fn run(mut command: Command) -> Result<Counts> {
+pub fn run(command: Command) -> Result<Counts> {
+    let mut tally = Tally::default();
+    let success = stream(command, |line| tally.read(line))?;
+    Ok(tally.finish(success))
+}
+
+/// Runs a command, shows each line that it says, and hands it over; whether the command succeeded.
+pub fn stream(mut command: Command, mut read: impl FnMut(&str)) -> Result<bool> {
     // Both streams through one pipe, so that lines keep their order.
     let (reader, writer) = std::io::pipe()?;
     command.stdout(writer.try_clone()?).stderr(writer);
     let mut child = command.spawn()?;
     drop(command);
-    let mut tally = Tally::default();
     for line in BufReader::new(reader).split(b'\n') {
         let line = line?;
         let line = String::from_utf8_lossy(&line);
         eprintln!("{line}");
-        tally.read(&line);
+        read(&line);
     }
-    Ok(tally.finish(child.wait()?.success()))
+    Ok(child.wait()?.success())
 }
 
 /// Reads what cargo and the test harness say.

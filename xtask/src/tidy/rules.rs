@@ -10,7 +10,7 @@ const FILE_LINES: usize = 400;
 const FUNCTION_LINES: usize = 100;
 
 /// The only places with `unsafe`.
-const UNSAFE_ROOMS: [&str; 14] = [
+const UNSAFE_ROOMS: [&str; 16] = [
     "kernels-gpu/src/ptx/",
     "kernels-gpu/src/tile/",
     "kernels-gpu/src/kernels/",
@@ -25,6 +25,8 @@ const UNSAFE_ROOMS: [&str; 14] = [
     "tests/tests/foreign/",
     "bindings/candle/src/cuda/",
     "bindings/burn/src/cuda/",
+    "bindings/python/src/raw/",
+    "bindings/python/src/dlpack/",
 ];
 
 /// The only place with assembly.

@@ -1,0 +1,55 @@
+"""Exact attention for NVIDIA GPUs, with kernels written in Rust; on all cores of the processor elsewhere.
+
+`import ferroflash` wants neither PyTorch nor CUDA. What wants PyTorch is imported when it is first used:
+
+- `flash_attn_func` and the other functions of flash-attn 2.8, from `ferroflash.flash_attn_interface`;
+- `ferroflash.fa3` and `ferroflash.fa4`, those of FlashAttention-3 and -4;
+- `install()`, which makes ferroflash the provider of `scaled_dot_product_attention`;
+- `ferroflash.transformers.register()`, for models of Hugging Face.
+
+`attention` takes arrays of numpy, JAX or CuPy.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from ._native import __version__, info
+
+# The module of each name that is imported when it is first asked for.
+_LAZY = {
+    "Array": "array",
+    "attention": "array",
+    "attention_backward": "array",
+    "explain": "_torch",
+    "flash_attn_func": "flash_attn_interface",
+    "flash_attn_kvpacked_func": "flash_attn_interface",
+    "flash_attn_qkvpacked_func": "flash_attn_interface",
+    "flash_attn_varlen_func": "flash_attn_interface",
+    "flash_attn_varlen_kvpacked_func": "flash_attn_interface",
+    "flash_attn_varlen_qkvpacked_func": "flash_attn_interface",
+    "flash_attn_with_kvcache": "flash_attn_interface",
+    "install": "sdpa",
+    "sdpa_calls": "sdpa",
+    "uninstall": "sdpa",
+}
+
+_MODULES = ("array", "fa3", "fa4", "flash_attn_interface", "sdpa", "transformers")
+
+__all__ = [
+    "__version__",
+    "info",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f".{name}", __name__)
+    if name in _LAZY:
+        return getattr(importlib.import_module(f".{_LAZY[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *_LAZY, *_MODULES])

@@ -1,0 +1,199 @@
+"""Attention on PyTorch's tensors: the operators `ferroflash::forward` and `ferroflash::backward`, and `attention`, which calls them.
+
+The operators take q, k and v `[batch, seqlen, heads, head_dim]`, or packed, `[total, heads, head_dim]`. They are registered with their fake
+kernels and gradients, so `torch.compile`, `torch.export` and modes know them; plain calls go past them, since PyTorch's dispatch takes longer than
+a call. Work is enqueued on the current stream, in memory of PyTorch's allocator; nobody waits.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from . import _call
+from ._call import Options, lse_shape
+from ._checks import Form, check, default_scale
+
+_OPTIONS = (
+    "Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? seqused_q, Tensor? seqused_k, Tensor? leftpad_k, "
+    "SymInt? max_seqlen_q, SymInt? max_seqlen_k, float softmax_scale, SymInt? left, SymInt? right"
+)
+
+# Tensors that are nothing more.
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+_LIBRARY = torch.library.Library("ferroflash", "DEF")
+_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
+_LIBRARY.define(f"forward(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> (Tensor, Tensor)", tags=_TAGS)
+_LIBRARY.define(
+    f"backward(Tensor d_o, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, {_OPTIONS}) -> (Tensor, Tensor, Tensor)",
+    tags=_TAGS,
+)
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window: tuple[int | None, int | None] = (None, None),
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
+    seqused_q: Tensor | None = None,
+    seqused_k: Tensor | None = None,
+    leftpad_k: Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """softmax(q · kᵀ · softmax_scale, masked) · v, and the logarithm of each row's sum of exponentials. Gradients flow through both.
+
+    Args:
+        q: `[batch, seqlen_q, heads_q, head_dim]`, or packed, `[total_q, heads_q, head_dim]`; bfloat16, float16, on the CPU float32, too.
+        k, v: `[batch, seqlen_k, heads_k, head_dim]`, or packed; heads_q is a multiple of heads_k. Any strides.
+        softmax_scale: factor of the scores, greater than 0; 1/√head_dim by default.
+        causal: a query sees the keys up to its own place. Masks are aligned to the bottom right: query i stands at i + seqlen_k − seqlen_q.
+        window: how many keys a query sees to the left and to the right of its place; None is no limit.
+        cu_seqlens_q, cu_seqlens_k: int32 `[batch + 1]`: where each packed sequence begins, and where the last one ends.
+        seqused_q, seqused_k: int32 `[batch]`: how many rows of each sequence are in use.
+        leftpad_k: int32 `[batch]`: the first row of k and v in use; seqused_k counts from row 0 on.
+        max_seqlen_q, max_seqlen_k: the longest sequence; needed with packed tensors.
+
+    Returns:
+        o, like q; lse, float32 `[batch, heads_q, seqlen_q]`, of packed queries `[heads_q, total_q]`. A row that sees no key has o = 0 and
+        lse = −inf.
+
+    Raises:
+        TypeError: an argument is no tensor, or has another type or device than it must have.
+        ValueError: a shape, a size or a length is not allowed.
+        NotImplementedError: no kernel serves the call; the text has every candidate, and why it cannot.
+        RuntimeError: the driver refuses.
+    """
+    for argument, given in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(given, Tensor):
+            raise TypeError(f"{argument} is {type(given).__name__}; allowed: torch.Tensor")
+    if q.device.type in ("cuda", "cpu") and torch.is_autocast_enabled(q.device.type):
+        dtype = torch.get_autocast_dtype(q.device.type)
+        q, k, v = (x.to(dtype) if x.is_floating_point() else x for x in (q, k, v))
+    if softmax_scale is None:
+        softmax_scale = default_scale(q)
+    left, right = window
+    if causal:
+        right = 0
+    options = Options(
+        cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, max_seqlen_q, max_seqlen_k, softmax_scale, left, right
+    )
+    if _dispatches(q, k, v):
+        return torch.ops.ferroflash.forward.default(q, k, v, *options)
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        return _Attention.apply(q, k, v, options)
+    return _call.forward(q, k, v, options)
+
+
+def explain(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window: tuple[int | None, int | None] = (None, None),
+    backward: bool = False,
+) -> str:
+    """Which kernels serve `attention` of tensors shaped like these, or its gradients, and why the others do not: a text."""
+    left, right = window
+    if softmax_scale is None:
+        softmax_scale = default_scale(q)
+    options = Options(softmax_scale=softmax_scale, left=left, right=0 if causal else right)
+    plan = _call.plan(q, k, v, options)
+    return plan.problem.explain(plan.ordinal, backward=backward)
+
+
+def _dispatches(*tensors: Tensor) -> bool:
+    """Whether somebody has to see the call as an operator: a compiler, a transformation, a mode, a subclass of tensors.
+
+    PyTorch's dispatch of an operator written in Python takes longer than a call.
+    """
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0:
+        return True
+    if torch._C._are_functorch_transforms_active():
+        return True
+    return any(type(tensor) not in _PLAIN or not (tensor.is_cuda or tensor.is_cpu) for tensor in tensors)
+
+
+class _Attention(torch.autograd.Function):
+    """Both passes, outside of PyTorch's dispatch."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, options):
+        o, lse = _call.forward(q, k, v, options)
+        _save(ctx, (q, k, v, *options), (o, lse))
+        return o, lse
+
+    @staticmethod
+    def backward(ctx, d_o, d_lse):
+        if torch.is_grad_enabled():
+            # A graph of this pass is wanted: as an operator it says what it has no derivative of.
+            return _differentiate(ctx, d_o, d_lse)[:4]
+        q, k, v, o, lse, *lengths = ctx.saved_tensors
+        if d_o is None and d_lse is None:
+            return (None,) * 4
+        if d_o is None:
+            d_o = torch.zeros_like(o)
+        return (*_call.backward(d_o, d_lse, q, k, v, o, lse, Options(*lengths, *ctx.options)), None)
+
+
+@torch.library.impl(_LIBRARY, "forward", "CPU")
+@torch.library.impl(_LIBRARY, "forward", "CUDA")
+def _forward(q, k, v, *options):
+    return _call.forward(q, k, v, Options(*options))
+
+
+@torch.library.impl(_LIBRARY, "backward", "CPU")
+@torch.library.impl(_LIBRARY, "backward", "CUDA")
+def _backward(d_o, d_lse, q, k, v, o, lse, *options):
+    return _call.backward(d_o, d_lse, q, k, v, o, lse, Options(*options))
+
+
+@torch.library.register_fake("ferroflash::forward", lib=_LIBRARY)
+def _fake_forward(q, k, v, *options):
+    check(Form.of(q), Form.of(k), Form.of(v))
+    return q.new_empty(q.shape), q.new_empty(lse_shape(q.shape), dtype=torch.float32)
+
+
+@torch.library.register_fake("ferroflash::backward", lib=_LIBRARY)
+def _fake_backward(d_o, d_lse, q, k, v, o, lse, *options):
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+def _save(ctx, inputs, output):
+    q, k, v, *lengths, max_seqlen_q, max_seqlen_k, softmax_scale, left, right = inputs
+    ctx.save_for_backward(q, k, v, *output, *lengths)
+    ctx.options = (max_seqlen_q, max_seqlen_k, softmax_scale, left, right)
+    # A loss that does not depend on lse gives None for its gradient.
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate(ctx, d_o, d_lse):
+    q, k, v, o, lse, *lengths = ctx.saved_tensors
+    if d_o is None and d_lse is None:
+        return (None,) * 13
+    if d_o is None:
+        d_o = torch.zeros_like(o)
+    gradients = torch.ops.ferroflash.backward.default(d_o, d_lse, q, k, v, o, lse, *lengths, *ctx.options)
+    return (*gradients, *(None,) * 10)
+
+
+def _refuse_second_derivative(ctx, *gradients):
+    raise NotImplementedError("ferroflash has no second derivatives: gradients of gradients of attention were asked for")
+
+
+def _refuse_vmap(info, in_dims, *args):
+    raise NotImplementedError("ferroflash has no rule for torch.func.vmap: batch is a dimension of q, k and v")
+
+
+torch.library.register_autograd("ferroflash::forward", _differentiate, setup_context=_save, lib=_LIBRARY)
+torch.library.register_autograd("ferroflash::backward", _refuse_second_derivative, lib=_LIBRARY)
+torch.library.register_vmap("ferroflash::forward", _refuse_vmap, lib=_LIBRARY)
+torch.library.register_vmap("ferroflash::backward", _refuse_vmap, lib=_LIBRARY)

@@ -1,0 +1,293 @@
+"""FlashAttention-3's functions, of `hopper/flash_attn_interface.py`: the same names, order of arguments, defaults and results.
+
+`sys.modules["flash_attn_interface"] = ferroflash.fa3` gives a program that was written for FlashAttention-3 these functions.
+
+* Tensors are `[batch, seqlen, heads, head_dim]`, or packed, `[total, heads, head_dim]` with `cu_seqlens`. `heads_q` is a
+  multiple of `heads_k`.
+* `causal` is aligned to the bottom right. `window_size` is (left, right): how many keys a query sees before and behind
+  its place; −1, or None, is no limit.
+* `num_splits`, `pack_gqa`, `sm_margin`, `scheduler_metadata` and `deterministic` choose speed in FlashAttention-3. No
+  result depends on them here, and every result is deterministic, so they are taken and change nothing.
+* `qv`, `q_descale`, `k_descale`, `v_descale`, `attention_chunk`, `softcap`, pages, and new keys or rotary
+  embeddings for a cache have no kernel: NotImplementedError names the argument.
+* Gradients flow to q, k and v through o, and through lse where it is returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ._combine import combine
+from ._refuse import refuse_given, refuse_unless_zero, window
+from ._torch import attention
+
+__all__ = [
+    "flash_attn_combine",
+    "flash_attn_func",
+    "flash_attn_qkvpacked_func",
+    "flash_attn_varlen_func",
+    "flash_attn_with_kvcache",
+    "get_scheduler_metadata",
+]
+
+Window = Sequence[int]
+
+
+def flash_attn_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    qv: Tensor | None = None,
+    q_descale: Tensor | None = None,
+    k_descale: Tensor | None = None,
+    v_descale: Tensor | None = None,
+    window_size: Window = (-1, -1),
+    attention_chunk: int = 0,
+    softcap: float = 0.0,
+    num_splits: int = 1,
+    pack_gqa: bool | None = None,
+    deterministic: bool = False,
+    sm_margin: int = 0,
+    return_attn_probs: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention: o, like q; with `return_attn_probs` (o, lse).
+
+    * `q`: `[batch, seqlen_q, heads_q, head_dim]`.
+    * `k`, `v`: `[batch, seqlen_k, heads_k, head_dim]`.
+    * `softmax_scale`: factor of the scores; None is 1/√head_dim.
+    * lse: `[batch, heads_q, seqlen_q]`, f32, log Σ exp of a row's scores.
+    """
+    refuse_given(qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
+    refuse_unless_zero(attention_chunk=attention_chunk, softcap=softcap)
+    out, lse = attention(q, k, v, softmax_scale=softmax_scale, causal=causal, window=window(window_size, causal))
+    return (out, lse) if return_attn_probs else out
+
+
+def flash_attn_qkvpacked_func(
+    qkv: Tensor,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    q_descale: Tensor | None = None,
+    k_descale: Tensor | None = None,
+    v_descale: Tensor | None = None,
+    window_size: Window = (-1, -1),
+    attention_chunk: int = 0,
+    softcap: float = 0.0,
+    deterministic: bool = False,
+    num_heads_q: int | None = None,
+    sm_margin: int = 0,
+    return_attn_probs: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention on q, k and v in one tensor: o, `[batch, seqlen, heads_q, head_dim]`; with `return_attn_probs` (o, lse).
+
+    * `qkv`: `[batch, seqlen, 3, heads, head_dim]`, or `[batch, seqlen, heads_q + 2 · heads_k, head_dim]` with
+      `num_heads_q`.
+    * The others: as of `flash_attn_func`.
+    """
+    q, k, v = _split_heads(qkv, num_heads_q)
+    return flash_attn_func(
+        q,
+        k,
+        v,
+        softmax_scale,
+        causal,
+        q_descale=q_descale,
+        k_descale=k_descale,
+        v_descale=v_descale,
+        window_size=window_size,
+        attention_chunk=attention_chunk,
+        softcap=softcap,
+        return_attn_probs=return_attn_probs,
+    )
+
+
+def flash_attn_varlen_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor | None,
+    cu_seqlens_k: Tensor | None,
+    max_seqlen_q: int | None,
+    max_seqlen_k: int | None,
+    seqused_q: Tensor | None = None,
+    seqused_k: Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    qv: Tensor | None = None,
+    q_descale: Tensor | None = None,
+    k_descale: Tensor | None = None,
+    v_descale: Tensor | None = None,
+    window_size: Window = (-1, -1),
+    attention_chunk: int = 0,
+    softcap: float = 0.0,
+    num_splits: int = 1,
+    pack_gqa: bool | None = None,
+    deterministic: bool = False,
+    sm_margin: int = 0,
+    return_attn_probs: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention on sequences of different lengths: o, like q; with `return_attn_probs` (o, lse).
+
+    * `q`: `[total_q, heads_q, head_dim]`, one sequence behind the other; with `cu_seqlens_q` None
+      `[batch, seqlen_q, heads_q, head_dim]`.
+    * `k`, `v`: `[total_k, heads_k, head_dim]`, or with `cu_seqlens_k` None `[batch, seqlen_k, heads_k, head_dim]`.
+    * `cu_seqlens_q`, `cu_seqlens_k`: i32 `[batch + 1]`, the row at which each sequence begins, and the last one ends.
+    * `max_seqlen_q`, `max_seqlen_k`: the most rows of a sequence; None stands for all rows of the tensor.
+    * `seqused_q`, `seqused_k`: i32 `[batch]`, how many of its rows a sequence uses. Of the others o is 0 and lse −∞.
+    * lse: `[heads_q, total_q]`, or `[batch, heads_q, seqlen_q]`; f32.
+    * The others: as of `flash_attn_func`.
+    """
+    refuse_given(qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
+    refuse_unless_zero(attention_chunk=attention_chunk, softcap=softcap)
+    out, lse = attention(
+        q,
+        k,
+        v,
+        softmax_scale=softmax_scale,
+        causal=causal,
+        window=window(window_size, causal),
+        cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k,
+        seqused_q=seqused_q,
+        seqused_k=seqused_k,
+        max_seqlen_q=longest(q, cu_seqlens_q, max_seqlen_q),
+        max_seqlen_k=longest(k, cu_seqlens_k, max_seqlen_k),
+    )
+    return (out, lse) if return_attn_probs else out
+
+
+def flash_attn_with_kvcache(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    k: Tensor | None = None,
+    v: Tensor | None = None,
+    qv: Tensor | None = None,
+    rotary_cos: Tensor | None = None,
+    rotary_sin: Tensor | None = None,
+    cache_seqlens: int | Tensor | None = None,
+    cache_batch_idx: Tensor | None = None,
+    cache_leftpad: Tensor | None = None,
+    page_table: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k_new: Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    rotary_seqlens: Tensor | None = None,
+    q_descale: Tensor | None = None,
+    k_descale: Tensor | None = None,
+    v_descale: Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Window = (-1, -1),
+    attention_chunk: int = 0,
+    softcap: float = 0.0,
+    rotary_interleaved: bool = True,
+    scheduler_metadata: Tensor | None = None,
+    num_splits: int = 0,
+    pack_gqa: bool | None = None,
+    sm_margin: int = 0,
+    return_softmax_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Attention of new queries on a cache of keys and values: o, like q.
+
+    * `q`: `[batch, seqlen_q, heads_q, head_dim]`, or packed `[total_q, heads_q, head_dim]` with `cu_seqlens_q` and
+      `max_seqlen_q`.
+    * `k_cache`, `v_cache`: `[batch, seqlen_cache, heads_k, head_dim]`.
+    * `cache_seqlens`: i32 `[batch]`, or one number for all: how many rows of the cache are in use; None is all.
+    * `cache_leftpad`: i32 `[batch]`, the first row in use. `cache_seqlens` counts from row 0 on.
+    * `k`, `v`, `rotary_cos`, `rotary_sin`, `cu_seqlens_k_new`, `page_table`, `cache_batch_idx`: None. Write new keys and
+      values into the cache before the call. `rotary_interleaved` and `rotary_seqlens` say how to rotate: nothing here.
+    * The others: as of `flash_attn_func`.
+
+    With `return_softmax_lse` (o, lse, o of the splits, lse of the splits): lse as of `flash_attn_varlen_func`; the last
+    two are empty, as no keys are split.
+    """
+    refuse_given(k=k, v=v, qv=qv, rotary_cos=rotary_cos, rotary_sin=rotary_sin)
+    refuse_given(cache_batch_idx=cache_batch_idx, page_table=page_table, cu_seqlens_k_new=cu_seqlens_k_new)
+    refuse_given(q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
+    refuse_unless_zero(attention_chunk=attention_chunk, softcap=softcap)
+    if isinstance(cache_seqlens, int):
+        cache_seqlens = torch.full((k_cache.shape[0],), cache_seqlens, dtype=torch.int32, device=k_cache.device)
+    out, lse = attention(
+        q,
+        k_cache,
+        v_cache,
+        softmax_scale=softmax_scale,
+        causal=causal,
+        window=window(window_size, causal),
+        cu_seqlens_q=cu_seqlens_q,
+        seqused_k=cache_seqlens,
+        leftpad_k=cache_leftpad,
+        max_seqlen_q=longest(q, cu_seqlens_q, max_seqlen_q),
+    )
+    return (out, lse, lse.new_empty(0), lse.new_empty(0)) if return_softmax_lse else out
+
+
+def flash_attn_combine(
+    out_partial: Tensor, lse_partial: Tensor, out: Tensor | None = None, out_dtype: torch.dtype | None = None
+) -> tuple[Tensor, Tensor]:
+    """Merges attention on parts of the keys: (o, lse). Computed by PyTorch's operations.
+
+    * `out_partial`: `[num_splits, batch, seqlen, heads, head_dim]`.
+    * `lse_partial`: `[num_splits, batch, seqlen, heads]`, f32.
+    * `out`: where to write o; None allocates it.
+    * `out_dtype`: of o; None is that of `out_partial`.
+    * o: `[batch, seqlen, heads, head_dim]`; lse: `[batch, seqlen, heads]`, f32.
+    """
+    return combine(out_partial, lse_partial, out, out_dtype)
+
+
+def get_scheduler_metadata(
+    batch_size: int,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    num_heads_q: int,
+    num_heads_kv: int,
+    headdim: int,
+    cache_seqlens: Tensor,
+    qkv_dtype: torch.dtype = torch.bfloat16,
+    headdim_v: int | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k_new: Tensor | None = None,
+    cache_leftpad: Tensor | None = None,
+    page_size: int | None = None,
+    max_seqlen_k_new: int = 0,
+    causal: bool = False,
+    window_size: Window = (-1, -1),
+    attention_chunk: int = 0,
+    has_softcap: bool = False,
+    num_splits: int = 0,
+    pack_gqa: bool | None = None,
+    sm_margin: int = 0,
+) -> Tensor:
+    """What `scheduler_metadata` takes: an empty i32 tensor, since every call plans for itself, on the device.
+
+    The arguments describe the call to come, which refuses what has no kernel.
+    """
+    return torch.empty(0, dtype=torch.int32, device=cache_seqlens.device)
+
+
+def longest(rows: Tensor, cu_seqlens: Tensor | None, max_seqlen: int | None) -> int | None:
+    """The most rows of a sequence: None of padded tensors, whose shape says it, and all rows where nobody says it."""
+    if cu_seqlens is None:
+        return None
+    return rows.shape[0] if max_seqlen is None else max_seqlen
+
+
+def _split_heads(qkv: Tensor, num_heads_q: int | None) -> tuple[Tensor, Tensor, Tensor]:
+    shape = list(qkv.shape)
+    if qkv.dim() == 5 and shape[2] == 3:
+        return qkv.unbind(dim=2)
+    if qkv.dim() == 4 and num_heads_q is not None:
+        num_heads_k, odd = divmod(shape[2] - num_heads_q, 2)
+        if num_heads_k > 0 and odd == 0:
+            return qkv.split([num_heads_q, num_heads_k, num_heads_k], dim=2)
+    raise ValueError(
+        f"qkv: a tensor {shape} was given, num_heads_q {num_heads_q}; allowed: [batch, seqlen, 3, heads, head_dim], or "
+        "[batch, seqlen, heads_q + 2 * heads_k, head_dim] with num_heads_q"
+    )

@@ -1,0 +1,199 @@
+"""FlashAttention-4's functions, of `flash_attn/cute/interface.py`: the same names, order of arguments, defaults and results.
+
+`sys.modules["flash_attn.cute"] = ferroflash.fa4` gives a program that was written for FlashAttention-4 these functions.
+
+* Tensors are `[batch, seqlen, heads, head_dim]`, or packed, `[total, heads, head_dim]` with `cu_seqlens`. `heads_q` is a
+  multiple of `heads_k`.
+* `causal` is aligned to the bottom right. `window_size` is (left, right): how many keys a query sees before and behind its
+  place; None is no limit, and neither are two numbers whose sum is negative, as (−1, −1).
+* `num_splits`, `pack_gqa`, `seqlen_k_per_split`, `min_seqlen_k`, `scheduler_metadata`,
+  `disable_scheduler_metadata` and `deterministic` choose speed in FlashAttention-4. No result depends on them here, and
+  every result is deterministic, so they are taken and change nothing.
+* `qv`, `gather_kv_indices`, `page_table`, `learnable_sink`, `softcap`, `score_mod`, `mask_mod` and their
+  tensors, and block sparsity have no kernel: NotImplementedError names the argument.
+* Functions return (o, lse). lse carries gradients with `return_lse`; without, it is there for reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from ._combine import combine
+from ._refuse import pair, refuse, refuse_given, refuse_unless_zero
+from ._torch import attention
+from .fa3 import longest
+
+__all__ = ["flash_attn_combine", "flash_attn_func", "flash_attn_varlen_func", "get_scheduler_metadata"]
+
+Window = Sequence[int | None]
+
+
+def flash_attn_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    qv: Tensor | None = None,
+    gather_kv_indices: Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Window = (None, None),
+    learnable_sink: Tensor | None = None,
+    softcap: float = 0.0,
+    num_splits: int = 1,
+    pack_gqa: bool | None = None,
+    deterministic: bool = False,
+    score_mod: Callable | None = None,
+    score_mod_bwd: Callable | None = None,
+    mask_mod: Callable | None = None,
+    aux_tensors: list | None = None,
+    aux_scalars: tuple | None = None,
+    block_sparse_tensors: object | None = None,
+    block_sparse_tensors_bwd: object | None = None,
+    return_lse: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Attention: (o, lse).
+
+    * `q`: `[batch, seqlen_q, heads_q, head_dim]`.
+    * `k`, `v`: `[batch, seqlen_k, heads_k, head_dim]`.
+    * `softmax_scale`: factor of the scores; None is 1/√head_dim.
+    * o: like q; lse: `[batch, heads_q, seqlen_q]`, f32, log Σ exp of a row's scores.
+    """
+    refuse_given(qv=qv, gather_kv_indices=gather_kv_indices, learnable_sink=learnable_sink)
+    refuse_given(score_mod=score_mod, score_mod_bwd=score_mod_bwd, mask_mod=mask_mod)
+    refuse_given(aux_tensors=aux_tensors or None, aux_scalars=aux_scalars or None)
+    refuse_given(block_sparse_tensors=block_sparse_tensors, block_sparse_tensors_bwd=block_sparse_tensors_bwd)
+    refuse_unless_zero(softcap=softcap)
+    out, lse = attention(q, k, v, softmax_scale=softmax_scale, causal=causal, window=_window(window_size, causal))
+    return out, lse if return_lse else lse.detach()
+
+
+def flash_attn_varlen_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    qv: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    min_seqlen_k: int | None = None,
+    seqused_q: Tensor | None = None,
+    seqused_k: Tensor | None = None,
+    gather_kv_indices: Tensor | None = None,
+    page_table: Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Window = (None, None),
+    learnable_sink: Tensor | None = None,
+    softcap: float = 0.0,
+    num_splits: int = 1,
+    pack_gqa: bool | None = None,
+    deterministic: bool = False,
+    score_mod: Callable | None = None,
+    score_mod_bwd: Callable | None = None,
+    mask_mod: Callable | None = None,
+    block_sparse_tensors: object | None = None,
+    aux_tensors: list | None = None,
+    aux_scalars: tuple | None = None,
+    return_lse: bool = False,
+    scheduler_metadata: object | None = None,
+    seqlen_k_per_split: int | None = None,
+    disable_scheduler_metadata: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Attention on sequences of different lengths: (o, lse).
+
+    * `q`: `[total_q, heads_q, head_dim]` with `cu_seqlens_q`, otherwise `[batch, seqlen_q, heads_q, head_dim]`.
+    * `k`, `v`: `[total_k, heads_k, head_dim]` with `cu_seqlens_k`, otherwise `[batch, seqlen_k, heads_k, head_dim]`.
+    * `cu_seqlens_q`, `cu_seqlens_k`: i32 `[batch + 1]`, the row at which each sequence begins, and the last one ends.
+    * `max_seqlen_q`, `max_seqlen_k`: the most rows of a sequence; None stands for all rows of the tensor.
+    * `seqused_q`, `seqused_k`: i32 `[batch]`, how many of its rows a sequence uses. Of the others o is 0 and lse −∞.
+    * o: like q; lse: `[heads_q, total_q]`, or `[batch, heads_q, seqlen_q]`; f32.
+    * The others: as of `flash_attn_func`.
+    """
+    refuse_given(qv=qv, gather_kv_indices=gather_kv_indices, page_table=page_table, learnable_sink=learnable_sink)
+    refuse_given(score_mod=score_mod, score_mod_bwd=score_mod_bwd, mask_mod=mask_mod)
+    refuse_given(aux_tensors=aux_tensors or None, aux_scalars=aux_scalars or None)
+    refuse_given(block_sparse_tensors=block_sparse_tensors)
+    refuse_unless_zero(softcap=softcap)
+    out, lse = attention(
+        q,
+        k,
+        v,
+        softmax_scale=softmax_scale,
+        causal=causal,
+        window=_window(window_size, causal),
+        cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k,
+        seqused_q=seqused_q,
+        seqused_k=seqused_k,
+        max_seqlen_q=longest(q, cu_seqlens_q, max_seqlen_q),
+        max_seqlen_k=longest(k, cu_seqlens_k, max_seqlen_k),
+    )
+    return out, lse if return_lse else lse.detach()
+
+
+def flash_attn_combine(
+    out_partial: Tensor,
+    lse_partial: Tensor,
+    out: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    cu_seqlens: Tensor | None = None,
+    seqused: Tensor | None = None,
+    virtual_batch_idx: Tensor | None = None,
+    return_lse: bool = True,
+) -> tuple[Tensor, Tensor | None]:
+    """Merges attention on parts of the keys: (o, lse), or (o, None) without `return_lse`. Computed by PyTorch's operations.
+
+    * `out_partial`: `[num_splits, batch, seqlen, heads, head_dim]` or `[num_splits, total_q, heads, head_dim]`.
+    * `lse_partial`: the same without head_dim, f32.
+    * `out`: where to write o; None allocates it.
+    * `out_dtype`: of o; None is that of `out_partial`.
+    * `cu_seqlens`, `seqused`, `virtual_batch_idx`: which rows FlashAttention-4 visits, and in which order. Each row is
+      merged for itself, and here all are, so these change nothing.
+    * o: `out_partial` without `num_splits`; lse: `lse_partial` without it, f32.
+    """
+    out, lse = combine(out_partial, lse_partial, out, out_dtype)
+    return out, lse if return_lse else None
+
+
+def get_scheduler_metadata(
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    nheads: int,
+    nheads_kv: int,
+    headdim: int,
+    num_splits: int,
+    headdim_v: int | None = None,
+    pack_gqa: int | None = None,
+    causal: bool = False,
+    window_size_left: int | None = None,
+    window_size_right: int | None = None,
+    seqlen_k_new: int = 0,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
+    cu_seqlens_k_new: Tensor | None = None,
+    seqused_q: Tensor | None = None,
+    seqused_k: Tensor | None = None,
+    leftpad_k: Tensor | None = None,
+    seqlen_k_per_split: int | None = None,
+    _arch: int | None = None,
+) -> None:
+    """What `scheduler_metadata` takes: None, since every call plans for itself, on the device.
+
+    The arguments describe the call to come, which refuses what has no kernel.
+    """
+
+
+def _window(window_size: Window | None, causal: bool) -> tuple[int | None, int | None]:
+    """A window of FlashAttention-4, where a negative number moves the limit past the query's place."""
+    left, right = (None, None) if window_size is None else pair(window_size)
+    if causal:
+        right = 0
+    if left is not None and right is not None and left + right < 0:
+        return None, 0 if causal else None
+    if min(left or 0, right or 0) < 0:
+        refuse("window_size", window_size, "None for no limit, or numbers that are not negative")
+    return left, right

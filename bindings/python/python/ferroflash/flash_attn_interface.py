@@ -1,0 +1,245 @@
+"""The functions of flash-attn 2.8, with its names, defaults and results.
+
+`sys.modules["flash_attn"] = ferroflash.flash_attn_interface` puts this module in its place. What ferroflash has no kernel for, dropout,
+ALiBi, a soft cap, pages, raises NotImplementedError that names the argument. `deterministic` is accepted and changes nothing: results and
+gradients are always bit-equal for equal inputs, at no cost.
+
+Tensors are bfloat16 or float16 on a GPU; on the CPU float32, too. head_dim is at most 256. A causal mask and windows are aligned to the bottom
+right: query i stands at i + seqlen_k − seqlen_q among the keys. Errors are those of `ferroflash._torch.attention`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from . import __version__
+from ._refuse import refuse_given, refuse_unless_zero, window
+from ._torch import attention
+
+__all__ = [
+    "__version__",
+    "flash_attn_func",
+    "flash_attn_kvpacked_func",
+    "flash_attn_qkvpacked_func",
+    "flash_attn_varlen_func",
+    "flash_attn_varlen_kvpacked_func",
+    "flash_attn_varlen_qkvpacked_func",
+    "flash_attn_with_kvcache",
+]
+
+# (o, lse, None) where return_attn_probs is set: the third is the pattern of dropout.
+_Result = Tensor | tuple[Tensor, Tensor, None]
+
+_Window = Sequence[int]
+
+
+def flash_attn_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: _Window = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> _Result:
+    """Attention. q `[batch, seqlen_q, heads_q, head_dim]`, k and v `[batch, seqlen_k, heads_k, head_dim]`; o like q.
+
+    heads_q is a multiple of heads_k. `softmax_scale` is 1/√head_dim by default. A query sees the keys from `window_size[0]` to the left of
+    its place to `window_size[1]` to the right; −1 is no limit; `causal` sets the second to 0. With `return_attn_probs` the result is
+    `(o, lse, None)`, lse float32 `[batch, heads_q, seqlen_q]`.
+    """
+    _refuse(dropout_p, softcap, alibi_slopes)
+    o, lse = attention(q, k, v, softmax_scale=softmax_scale, window=window(window_size, causal))
+    return (o, lse, None) if return_attn_probs else o
+
+
+def flash_attn_kvpacked_func(
+    q: Tensor,
+    kv: Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: _Window = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> _Result:
+    """`flash_attn_func` on keys and values in one tensor, kv `[batch, seqlen_k, 2, heads_k, head_dim]`, which is not copied."""
+    k, v = _parts("kv", kv, ("batch", "seqlen_k", 2, "heads_k", "head_dim"))
+    return flash_attn_func(
+        q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
+    )
+
+
+def flash_attn_qkvpacked_func(
+    qkv: Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: _Window = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> _Result:
+    """`flash_attn_func` on one tensor, qkv `[batch, seqlen, 3, heads, head_dim]`, which is not copied."""
+    q, k, v = _parts("qkv", qkv, ("batch", "seqlen", 3, "heads", "head_dim"))
+    return flash_attn_func(
+        q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
+    )
+
+
+def flash_attn_varlen_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: _Window = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    block_table: Tensor | None = None,
+) -> _Result:
+    """Attention on packed sequences. q `[total_q, heads_q, head_dim]`, k and v `[total_k, heads_k, head_dim]`; o like q.
+
+    cu_seqlens_q and cu_seqlens_k, int32 `[batch + 1]`, say where each sequence begins, and where the last one ends; max_seqlen_q and
+    max_seqlen_k bound the longest. On a GPU nobody looks at the lengths beforehand: what is computed from lengths that contradict the
+    shapes means nothing. With `return_attn_probs` the result is `(o, lse, None)`, lse float32 `[heads_q, total_q]`.
+    """
+    _refuse(dropout_p, softcap, alibi_slopes)
+    refuse_given(block_table=block_table)
+    o, lse = attention(
+        q,
+        k,
+        v,
+        softmax_scale=softmax_scale,
+        window=window(window_size, causal),
+        cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k,
+        max_seqlen_q=max_seqlen_q,
+        max_seqlen_k=max_seqlen_k,
+    )
+    return (o, lse, None) if return_attn_probs else o
+
+
+def flash_attn_varlen_kvpacked_func(
+    q: Tensor,
+    kv: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: _Window = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> _Result:
+    """`flash_attn_varlen_func` on keys and values in one tensor, kv `[total_k, 2, heads_k, head_dim]`, which is not copied."""
+    k, v = _parts("kv", kv, ("total_k", 2, "heads_k", "head_dim"))
+    return flash_attn_varlen_func(
+        q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
+        dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
+    )  # fmt: skip
+
+
+def flash_attn_varlen_qkvpacked_func(
+    qkv: Tensor,
+    cu_seqlens: Tensor,
+    max_seqlen: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: _Window = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> _Result:
+    """`flash_attn_varlen_func` on one tensor, qkv `[total, 3, heads, head_dim]`, which is not copied."""
+    q, k, v = _parts("qkv", qkv, ("total", 3, "heads", "head_dim"))
+    return flash_attn_varlen_func(
+        q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen,
+        dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
+    )  # fmt: skip
+
+
+def flash_attn_with_kvcache(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    k: Tensor | None = None,
+    v: Tensor | None = None,
+    rotary_cos: Tensor | None = None,
+    rotary_sin: Tensor | None = None,
+    cache_seqlens: Tensor | int | None = None,
+    cache_batch_idx: Tensor | None = None,
+    cache_leftpad: Tensor | None = None,
+    block_table: Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: _Window = (-1, -1),
+    softcap: float = 0.0,
+    rotary_interleaved: bool = True,
+    alibi_slopes: Tensor | None = None,
+    num_splits: int = 0,
+    return_softmax_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention of q `[batch, seqlen_q, heads_q, head_dim]` on the used part of a cache, k_cache and v_cache
+    `[batch, seqlen_cache, heads_k, head_dim]`.
+
+    cache_seqlens, int32 `[batch]` or one number, says how many rows of each entry are in use, cache_leftpad at which row it begins. Nothing
+    is appended: k, v and the rotary arguments are refused, and so are pages and other orders of the batch. `num_splits` is accepted: results do
+    not depend on it.
+    """
+    _refuse(0.0, softcap, alibi_slopes)
+    refuse_given(
+        k=k, v=v, rotary_cos=rotary_cos, rotary_sin=rotary_sin, cache_batch_idx=cache_batch_idx, block_table=block_table
+    )
+    if isinstance(cache_seqlens, int):
+        cache_seqlens = torch.full((k_cache.shape[0],), cache_seqlens, dtype=torch.int32, device=k_cache.device)
+    o, lse = attention(
+        q,
+        k_cache,
+        v_cache,
+        softmax_scale=softmax_scale,
+        window=window(window_size, causal),
+        seqused_k=cache_seqlens,
+        leftpad_k=cache_leftpad,
+    )
+    return (o, lse) if return_softmax_lse else o
+
+
+def _refuse(dropout_p: float, softcap: float, alibi_slopes: Tensor | None) -> None:
+    # flash-attn takes a soft cap below 0 for none.
+    refuse_unless_zero(dropout_p=dropout_p, softcap=max(softcap, 0.0))
+    refuse_given(alibi_slopes=alibi_slopes)
+
+
+def _parts(argument: str, packed: Tensor, shape: tuple[str | int, ...]) -> tuple[Tensor, ...]:
+    """The tensors within one, along the dimension that counts them; their gradients are put together in one copy."""
+    if not isinstance(packed, Tensor):
+        raise TypeError(f"{argument} is {type(packed).__name__}; allowed: torch.Tensor")
+    at = next(at for at, size in enumerate(shape) if isinstance(size, int))
+    if packed.dim() != len(shape) or packed.shape[at] != shape[at]:
+        allowed = ", ".join(str(size) for size in shape)
+        raise ValueError(f"{argument} has the shape {list(packed.shape)}; allowed: [{allowed}]")
+    return packed.unbind(at)

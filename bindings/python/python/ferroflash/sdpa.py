@@ -1,0 +1,310 @@
+"""ferroflash as the provider of `torch.nn.functional.scaled_dot_product_attention` on GPUs.
+
+    ferroflash.install()        # from here on
+    ferroflash.uninstall()      # PyTorch's own kernels again
+    with ferroflash.install():  # for this block alone
+        ...
+
+SDPA chooses a backend for each call: flash, cuDNN, efficient or math. `install` puts ferroflash's kernels in place of
+those behind the flash backend, as PyTorch does with FlashAttention-3 and -4, and puts that backend first, since
+PyTorch prefers cuDNN's on Hopper. Calls that SDPA does not give to its flash backend stay where they are: those with
+`attn_mask`, in float32, on the CPU, and those with `is_causal` where seqlen_q != seqlen_k.
+
+The causal mask of `scaled_dot_product_attention` is aligned to the top left. That of the operator behind its flash
+backend is aligned to the bottom right, as ferroflash's is. SDPA therefore calls the operator with `is_causal` only
+where both lengths are equal, and there both masks are one. `torch.nn.attention.bias.causal_lower_right` calls it with
+other lengths, too, and means the bottom right.
+
+What ferroflash has no kernel for goes on to PyTorch's own kernel: `dropout_p` > 0, the debug mask, a scale that is not
+greater than 0, and what the library refuses with NotImplementedError. `sdpa_calls()` counts these with their reasons.
+Nested tensors and `torch.nn.attention.varlen` call another operator, `_flash_attention_forward`, which stays PyTorch's.
+
+Graphs that `torch.compile` made keep the backend that was first then: install before compiling.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections import Counter
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _torch  # noqa: F401  (registers torch.ops.ferroflash)
+
+__all__ = ["Installation", "install", "sdpa_calls", "uninstall"]
+
+_NAME = "ferroflash"
+_MAX_HEAD_DIM = 256
+
+# forward and backward: calls that ferroflash served; passed_on: reasons why PyTorch's kernel ran.
+_forward_calls = 0
+_backward_calls = 0
+_passed_on: Counter[str] = Counter()
+
+
+def install() -> Installation:
+    """Makes ferroflash the provider of `scaled_dot_product_attention` on GPUs.
+
+    Where PyTorch has a registry of such providers (`torch.nn.attention.register_flash_attention_impl`), ferroflash is
+    in it under the name "ferroflash". Other versions get the same overrides of two operators.
+
+    Returns:
+        what a `with` statement takes: at its end the provider before this call is back.
+    """
+    previous = _active()
+    if previous != _NAME:
+        _activate(_NAME)
+    return Installation(previous)
+
+
+def uninstall() -> None:
+    """Gives `scaled_dot_product_attention` its own kernels back. Does nothing where ferroflash is not installed."""
+    if _active() == _NAME:
+        _restore()
+
+
+def sdpa_calls(*, reset: bool = False) -> dict[str, Any]:
+    """How often SDPA's flash backend called ferroflash since the start, or since the last reset.
+
+    A replay of a CUDA graph calls nothing, and is not counted.
+
+    Args:
+        reset: counts from 0 again, after this answer.
+
+    Returns:
+        `{"forward": n, "backward": n, "passed_on": {reason: n}}`: calls that ferroflash served, and those
+        that PyTorch's own kernel served, with the reason.
+    """
+    global _forward_calls, _backward_calls
+    calls = {"forward": _forward_calls, "backward": _backward_calls, "passed_on": dict(_passed_on)}
+    if reset:
+        _forward_calls = _backward_calls = 0
+        _passed_on.clear()
+    return calls
+
+
+class Installation:
+    """What `install` returns. As a context manager it brings back the provider that was there before."""
+
+    def __init__(self, previous: str | None) -> None:
+        self._previous = previous
+
+    def __enter__(self) -> Installation:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._previous == _NAME:
+            return
+        uninstall()
+        if self._previous is not None:
+            _activate(self._previous)
+
+
+# ---- the operators ----
+
+
+def forward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: float | None = None,
+) -> tuple[Any, ...]:
+    """`aten::_scaled_dot_product_flash_attention`.
+
+    Args:
+        query, key, value: `[batch, heads, seqlen, head_dim]`.
+        is_causal: aligned to the bottom right.
+
+    Returns:
+        (output, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, rng_state, unused, debug_attn_mask), as the operator's
+        schema has it; output in the memory order of query.
+    """
+    global _forward_calls
+    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+    reason = _reason(query, dropout_p, return_debug_mask, scale)
+    if reason is None:
+        try:
+            o, lse = torch.ops.ferroflash.forward.default(q, k, v, *_options(query, is_causal, scale))
+        except NotImplementedError as error:
+            reason = _first_line(error)
+        else:
+            _forward_calls += 1
+            nothing = [torch.empty(shape, dtype=dtype, device=query.device) for shape, dtype in _random_state()]
+            debug_mask = torch.empty(0, dtype=query.dtype, device=query.device)
+            return _as_bhsd(o, query), lse, None, None, query.size(2), key.size(2), *nothing, debug_mask
+    _passed_on[reason] += 1
+    o, lse, *rest = torch.ops.aten._flash_attention_forward(
+        q, k, v, None, None, q.size(1), k.size(1), dropout_p, is_causal, return_debug_mask, scale=scale
+    )
+    return o.transpose(1, 2), lse, None, None, query.size(2), key.size(2), *rest
+
+
+def backward(
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    logsumexp: Tensor,
+    cum_seq_q: Tensor | None,
+    cum_seq_k: Tensor | None,
+    max_q: int,
+    max_k: int,
+    dropout_p: float,
+    is_causal: bool,
+    philox_seed: Tensor,
+    philox_offset: Tensor,
+    *,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`aten::_scaled_dot_product_flash_attention_backward`: the gradients of query, key and value, in their memory
+    orders.
+
+    Without dropout it needs nothing of the forward pass but out and logsumexp, and these mean the same in ferroflash
+    and in PyTorch's kernel: it does not matter which one made them.
+    """
+    global _backward_calls
+    d_o, q, k, v, o = (x.transpose(1, 2) for x in (grad_out, query, key, value, out))
+    reason = _reason(query, dropout_p, False, scale)
+    if reason is None:
+        try:
+            gradients = torch.ops.ferroflash.backward.default(
+                d_o, None, q, k, v, o, logsumexp, *_options(query, is_causal, scale)
+            )
+        except NotImplementedError as error:
+            reason = "backward: " + _first_line(error)
+        else:
+            _backward_calls += 1
+            return tuple(_as_bhsd(d_x, x) for d_x, x in zip(gradients, (query, key, value), strict=True))
+    _passed_on[reason] += 1
+    # Of a row that sees no key, PyTorch's kernel has lse = inf, ferroflash -inf.
+    lse = torch.where(logsumexp == float("-inf"), float("inf"), logsumexp)
+    rest = (cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, philox_seed, philox_offset)
+    gradients = torch.ops.aten._flash_attention_backward(d_o, q, k, v, o, lse, *rest, scale=scale)
+    return tuple(d_x.transpose(1, 2) for d_x in gradients)
+
+
+def _reason(query: Tensor, dropout_p: float, return_debug_mask: bool, scale: float | None) -> str | None:
+    """Why ferroflash cannot serve a call, as far as its arguments say; None where it may."""
+    if dropout_p > 0:
+        return "dropout_p > 0"
+    if return_debug_mask:
+        return "return_debug_mask"
+    if scale is not None and not scale > 0:
+        return "scale <= 0"
+    if query.size(-1) > _MAX_HEAD_DIM:
+        return f"head_dim > {_MAX_HEAD_DIM}"
+    return None
+
+
+def _options(query: Tensor, is_causal: bool, scale: float | None) -> tuple[Any, ...]:
+    """What follows the tensors in the operators of ferroflash: no lengths, the scale, and the mask."""
+    scale = query.size(-1) ** -0.5 if scale is None else scale
+    return None, None, None, None, None, None, None, scale, None, 0 if is_causal else None
+
+
+def _as_bhsd(result: Tensor, like: Tensor) -> Tensor:
+    """A result `[batch, seqlen, heads, head_dim]` as `[batch, heads, seqlen, head_dim]`, in the memory order of
+    another.
+
+    The operator's fake kernel promises this, and compiled graphs check it. Copies only where ferroflash chose
+    otherwise.
+    """
+    result = result.transpose(1, 2)
+    if result.stride() == like.stride():
+        return result
+    promised = torch.empty_like(like, device="meta").stride()
+    if result.stride() == promised:
+        return result
+    return torch.empty_strided(result.shape, promised, dtype=result.dtype, device=result.device).copy_(result)
+
+
+@functools.cache
+def _random_state() -> list[tuple[torch.Size, torch.dtype]]:
+    """Shapes and dtypes of rng_state and unused, which differ between versions of PyTorch. Only dropout reads them."""
+    x = torch.empty((1, 1, 1, 8), dtype=torch.float16, device="meta")
+    outputs = torch.ops.aten._scaled_dot_product_flash_attention(x, x, x)
+    return [(outputs[i].shape, outputs[i].dtype) for i in (6, 7)]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+# ---- who provides ----
+
+
+class _Overrides:
+    """ferroflash behind the operators of `aten`, and the flash backend first. PyTorch's registry calls `remove`."""
+
+    def __init__(self, dispatch_key: str = "CUDA") -> None:
+        self._library: torch.library.Library | None = torch.library.Library("aten", "IMPL", dispatch_key)
+        with warnings.catch_warnings():
+            # That there was another kernel before is known.
+            warnings.filterwarnings("ignore", message=r"(?s).*Overriding a previously registered kernel")
+            self._library.impl("_scaled_dot_product_flash_attention", forward, dispatch_key)
+            self._library.impl("_scaled_dot_product_flash_attention_backward", backward, dispatch_key)
+        self._order_before = _backend_order()
+        flash = int(torch.nn.attention.SDPBackend.FLASH_ATTENTION)
+        self._order = [flash, *(backend for backend in self._order_before if backend != flash)]
+        torch._C._set_sdp_priority_order(self._order)
+
+    def remove(self) -> None:
+        self._library = None  # the library's finaliser takes its functions off the operators
+        if torch._C._get_sdp_priority_order() == self._order:
+            torch._C._set_sdp_priority_order(self._order_before)
+
+
+def _backend_order() -> list[int]:
+    """SDPA's backends in the order of preference.
+
+    PyTorch decides on it for the GPU at hand when SDPA first chooses a backend, and overwrites what was set before: so
+    this chooses one first.
+    """
+    if torch.cuda.is_available():
+        x = torch.empty((1, 1, 1, 8), dtype=torch.float16, device="cuda")
+        torch._fused_sdp_choice(x, x, x)
+    return list(torch._C._get_sdp_priority_order())
+
+
+# What is installed where PyTorch has no registry.
+_installed: _Overrides | None = None
+
+
+def _has_registry() -> bool:
+    return hasattr(torch.nn.attention, "register_flash_attention_impl")
+
+
+def _active() -> str | None:
+    """The provider at work; None: PyTorch's own kernels."""
+    if _has_registry():
+        return torch.nn.attention.current_flash_attention_impl()
+    return _NAME if _installed is not None else None
+
+
+def _activate(name: str) -> None:
+    global _installed
+    if _has_registry():
+        torch.nn.attention.register_flash_attention_impl(_NAME, register_fn=_Overrides)
+        torch.nn.attention.activate_flash_attention_impl(name)
+    else:
+        _installed = _Overrides()
+
+
+def _restore() -> None:
+    global _installed
+    if _has_registry():
+        torch.nn.attention.restore_flash_attention_impl()
+    elif _installed is not None:
+        _installed.remove()
+        _installed = None

@@ -1,0 +1,19 @@
+//! Errors of ferroflash as exceptions of Python.
+
+use ferroflash::Error;
+use ferroflash::error::ProblemError;
+use pyo3::PyErr;
+use pyo3::exceptions::{PyNotImplementedError, PyRuntimeError, PyTypeError, PyValueError};
+
+/// `ValueError` for sizes, layouts and lengths, `TypeError` for element types, `NotImplementedError` where no kernel serves the call,
+/// `RuntimeError` for the driver. The text names the argument, what was given and what is allowed.
+pub(crate) fn to_py(error: impl Into<Error>) -> PyErr {
+    let error = error.into();
+    let text = error.to_string();
+    match error {
+        Error::Problem(ProblemError::DtypeMismatch { .. }) => PyTypeError::new_err(text),
+        Error::Problem(_) => PyValueError::new_err(text),
+        Error::Plan(_) => PyNotImplementedError::new_err(text),
+        _ => PyRuntimeError::new_err(text),
+    }
+}

@@ -1,0 +1,42 @@
+//! The native module of the Python package `ferroflash`, `ferroflash._native`: attention on addresses.
+//!
+//! Python code beside it checks what callers give, allocates, and hands over addresses, strides and streams. Nothing here knows
+//! a framework.
+//!
+//! | file | what |
+//! |---|---|
+//! | `problem` | what is to be computed, checked |
+//! | `device` | devices, kept open |
+//! | `raw` | passes on addresses |
+//! | `dlpack` | arrays of other libraries to read, ours to hand over, streams for calls that wait |
+//! | `info` | what there is on this machine |
+//! | `error` | errors of ferroflash as exceptions of Python |
+
+mod device;
+mod dlpack;
+mod error;
+mod info;
+mod problem;
+mod raw;
+
+use pyo3::pymodule;
+
+/// The native module.
+#[pymodule]
+mod _native {
+    use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use crate::dlpack::{Array, Import, Stream};
+    #[pymodule_export]
+    use crate::info::info;
+    #[pymodule_export]
+    use crate::problem::Problem;
+    #[pymodule_export]
+    use crate::raw::{Backward, Forward};
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

@@ -1,0 +1,131 @@
+//! What is to be computed: sizes, element type, mask, scale, from the shapes of q and k.
+
+use ferroflash::validate::Pass;
+use ferroflash::{Attention, Dtype, Error, Mask};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+
+use crate::device::device;
+use crate::error::to_py;
+
+/// One attention problem. Tensors are `[batch, seqlen, heads, head_dim]`, or packed, `[total, heads, head_dim]`.
+#[pyclass(frozen, module = "ferroflash._native")]
+pub(crate) struct Problem {
+    pub(crate) problem: ferroflash::Problem,
+}
+
+#[pymethods]
+impl Problem {
+    /// `batch` and the largest lengths are those of the sequences where q or k is packed; without them they are read off the shapes.
+    /// `left` and `right` are keys to the sides of a query's place, aligned to the bottom right; `None`: no limit.
+    #[new]
+    #[pyo3(signature = (dtype, shape_q, shape_k, *, batch=None, max_seqlen_q=None, max_seqlen_k=None, softmax_scale=None, left=None, right=None))]
+    #[expect(clippy::too_many_arguments, reason = "Python names them")]
+    fn new(
+        dtype: &str,
+        shape_q: Vec<usize>,
+        shape_k: Vec<usize>,
+        batch: Option<usize>,
+        max_seqlen_q: Option<usize>,
+        max_seqlen_k: Option<usize>,
+        softmax_scale: Option<f32>,
+        left: Option<usize>,
+        right: Option<usize>,
+    ) -> PyResult<Problem> {
+        let q = Side::of("q", &shape_q, max_seqlen_q)?;
+        let k = Side::of("k", &shape_k, max_seqlen_k)?;
+        let batch = match (batch, q.batch.or(k.batch)) {
+            (Some(batch), _) | (None, Some(batch)) => batch,
+            (None, None) => {
+                return Err(PyValueError::new_err(
+                    "batch is missing; it is needed where q and k are packed",
+                ));
+            }
+        };
+        let mask = match (left, right) {
+            (None, None) => Mask::Full,
+            (None, Some(0)) => Mask::Causal,
+            (left, right) => Mask::Window { left, right },
+        };
+        let builder = ferroflash::Problem::builder(dtype_of(dtype)?)
+            .batch(batch)
+            .seqlen_q(q.seqlen)
+            .seqlen_k(k.seqlen)
+            .heads_q(q.heads)
+            .heads_k(k.heads)
+            .head_dim(q.head_dim)
+            .mask(mask);
+        let builder = softmax_scale.map_or(builder, |scale| builder.softmax_scale(scale));
+        let builder = q.total.map_or(builder, |total| builder.packed_q(total));
+        let builder = k.total.map_or(builder, |total| builder.packed_k(total));
+        let problem = builder.build().map_err(to_py)?;
+        Ok(Problem { problem })
+    }
+
+    /// What would run on a device (`None`: the processor), and what became of every other candidate.
+    #[pyo3(signature = (ordinal=None, *, backward=false))]
+    fn explain(&self, ordinal: Option<u32>, backward: bool) -> PyResult<String> {
+        let pass = if backward {
+            Pass::Backward
+        } else {
+            Pass::Forward
+        };
+        let attention = self.attention(ordinal).map_err(to_py)?;
+        Ok(attention.explain(pass).map_err(to_py)?.to_string())
+    }
+}
+
+impl Problem {
+    /// The problem on a device, its sizes checked.
+    pub(crate) fn attention(&self, ordinal: Option<u32>) -> Result<Attention, Error> {
+        Attention::new(&device(ordinal)?, self.problem)
+    }
+}
+
+/// What a shape says of q or k.
+struct Side {
+    batch: Option<usize>,
+    seqlen: usize,
+    total: Option<usize>,
+    heads: usize,
+    head_dim: usize,
+}
+
+impl Side {
+    fn of(argument: &str, shape: &[usize], max_seqlen: Option<usize>) -> PyResult<Side> {
+        match *shape {
+            [batch, seqlen, heads, head_dim] => Ok(Side {
+                batch: Some(batch),
+                seqlen,
+                total: None,
+                heads,
+                head_dim,
+            }),
+            [total, heads, head_dim] => Ok(Side {
+                batch: None,
+                seqlen: max_seqlen.ok_or_else(|| {
+                    PyValueError::new_err(format!(
+                        "max_seqlen_{argument} is missing; it is needed where {argument} is packed"
+                    ))
+                })?,
+                total: Some(total),
+                heads,
+                head_dim,
+            }),
+            _ => Err(PyValueError::new_err(format!(
+                "{argument} has the shape {shape:?}; allowed: [batch, seqlen, heads, head_dim], or packed [total, heads, head_dim]"
+            ))),
+        }
+    }
+}
+
+fn dtype_of(name: &str) -> PyResult<Dtype> {
+    match name {
+        "bfloat16" => Ok(Dtype::Bf16),
+        "float16" => Ok(Dtype::F16),
+        "float32" => Ok(Dtype::F32),
+        _ => Err(PyTypeError::new_err(format!(
+            "dtype is {name}; allowed: bfloat16, float16, float32"
+        ))),
+    }
+}

@@ -1,0 +1,215 @@
+//! A pass on a device, planned; and run on addresses.
+
+use std::sync::{Arc, LazyLock};
+
+use ferroflash::arguments::Argument;
+use ferroflash::prepared::{PreparedBackward, PreparedForward};
+use ferroflash::{Error, Gradients, Layout, OutputGradients, Outputs, PlanCache, Saved};
+use pyo3::prelude::*;
+
+use super::memory::{Place, queue};
+use super::shape::{Lengths, Shape, Strides, strided};
+use crate::error::to_py;
+use crate::problem::Problem;
+
+/// How many prepared calls are kept: a model has a few shapes for each of its kinds of layers.
+const N_PLANS: usize = 1024;
+
+/// Calls prepared before, of all devices.
+static PLANS: LazyLock<PlanCache> = LazyLock::new(|| PlanCache::new(N_PLANS));
+
+/// The forward pass of a problem on a device, planned.
+#[pyclass(frozen, module = "ferroflash._native")]
+pub(crate) struct Forward {
+    shape: Shape,
+    /// `None` on the processor.
+    prepared: Option<Arc<PreparedForward>>,
+}
+
+#[pymethods]
+impl Forward {
+    /// On the CUDA device of this ordinal, or on the processor. Strides are of q, k and v, in elements, without the last one, which is 1.
+    /// `given` says which of cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k and leftpad_k calls give.
+    #[new]
+    fn new(
+        py: Python<'_>,
+        problem: &Problem,
+        ordinal: Option<u32>,
+        strides: (Strides, Strides, Strides),
+        given: [bool; 5],
+    ) -> PyResult<Forward> {
+        let (q, k, v) = &strides;
+        py.detach(|| {
+            let shape = Shape::new(problem, ordinal, [q, k, v])?;
+            let prepared = match ordinal {
+                Some(_) => Some(PLANS.forward(&shape.attention, &shape.layouts(given))?),
+                None => None,
+            };
+            Ok(Forward { shape, prepared })
+        })
+        .map_err(|error: Error| to_py(error))
+    }
+
+    /// Bytes of device memory that a run needs beside its tensors, at a multiple of 256; 0 on the processor.
+    #[getter]
+    fn workspace_bytes(&self) -> u64 {
+        let plan = self.prepared.as_ref().map(|prepared| prepared.plan());
+        plan.map_or(0, |plan| plan.workspace.n_bytes())
+    }
+
+    /// Enqueues o and lse on a stream; on the processor, computes them. Addresses are of q, k, v, o and lse, and of the lengths in the
+    /// order of `given`, 0 where there are none. o and lse are contiguous.
+    ///
+    /// The caller answers for the addresses: that elements of the problem's shapes and types lie there, on this device, until the
+    /// stream has done the work, and that nobody else uses the outputs and the workspace meanwhile.
+    fn run(
+        &self,
+        py: Python<'_>,
+        stream: u64,
+        workspace: (u64, u64),
+        addresses: [u64; 5],
+        lengths: [u64; 5],
+    ) -> PyResult<()> {
+        // SAFETY: as the caller promises.
+        py.detach(|| unsafe { self.enqueue(stream, workspace, addresses, lengths) })
+            .map_err(to_py)
+    }
+}
+
+impl Forward {
+    /// # Safety
+    /// As [`Forward::run`] says.
+    unsafe fn enqueue(
+        &self,
+        stream: u64,
+        workspace: (u64, u64),
+        [q, k, v, o, lse]: [u64; 5],
+        lengths: Lengths,
+    ) -> Result<(), Error> {
+        let place = self.shape.place();
+        let o = self.shape.span_q(o)?;
+        let n_rows = self.shape.n_rows();
+        // SAFETY: as the caller promises.
+        let (inputs, mut outputs) = unsafe {
+            let inputs = self.shape.inputs(place, [q, k, v], lengths)?;
+            let lse = place.statistics_mut(lse, n_rows);
+            (inputs, Outputs::new(place.tensor_mut(o)?, lse))
+        };
+        match (&self.prepared, place) {
+            (Some(prepared), Place::Cuda(device)) => {
+                // SAFETY: as the caller promises.
+                let mut queue = unsafe { queue(device, stream, workspace)? };
+                prepared.forward(&mut queue, &inputs, &mut outputs)
+            }
+            _ => {
+                let ran = self.shape.attention.forward(&inputs, &mut outputs);
+                ran.map(|_ran| ())
+            }
+        }
+    }
+}
+
+/// The backward pass of a problem on a device, planned.
+#[pyclass(frozen, module = "ferroflash._native")]
+pub(crate) struct Backward {
+    shape: Shape,
+    d_o: Layout,
+    /// `None` on the processor.
+    prepared: Option<Arc<PreparedBackward>>,
+}
+
+#[pymethods]
+impl Backward {
+    /// As a forward pass; the fourth strides are of the gradient of o. All else is contiguous.
+    #[new]
+    fn new(
+        py: Python<'_>,
+        problem: &Problem,
+        ordinal: Option<u32>,
+        strides: (Strides, Strides, Strides, Strides),
+        given: [bool; 5],
+    ) -> PyResult<Backward> {
+        let (q, k, v, d_o) = &strides;
+        py.detach(|| {
+            let shape = Shape::new(problem, ordinal, [q, k, v])?;
+            let d_o = strided(problem.problem.shape_q(), d_o);
+            let layouts = shape.layouts(given).with(Argument::DO, d_o);
+            let prepared = match ordinal {
+                Some(_) => Some(PLANS.backward(&shape.attention, &layouts)?),
+                None => None,
+            };
+            Ok(Backward {
+                shape,
+                d_o,
+                prepared,
+            })
+        })
+        .map_err(|error: Error| to_py(error))
+    }
+
+    /// Bytes of device memory that a run needs beside its tensors, at a multiple of 256; 0 on the processor.
+    #[getter]
+    fn workspace_bytes(&self) -> u64 {
+        let plan = self.prepared.as_ref().map(|prepared| prepared.plan());
+        plan.map_or(0, |plan| plan.workspace.n_bytes())
+    }
+
+    /// Enqueues the gradients, or computes them, as a forward pass does o. Addresses are of q, k, v, o and lse, of the gradients of o and,
+    /// or 0, of lse, and of those of q, k and v, which are written.
+    fn run(
+        &self,
+        py: Python<'_>,
+        stream: u64,
+        workspace: (u64, u64),
+        addresses: [u64; 10],
+        lengths: [u64; 5],
+    ) -> PyResult<()> {
+        // SAFETY: as the caller promises.
+        py.detach(|| unsafe { self.enqueue(stream, workspace, addresses, lengths) })
+            .map_err(to_py)
+    }
+}
+
+impl Backward {
+    /// # Safety
+    /// As [`Forward::run`] says.
+    unsafe fn enqueue(
+        &self,
+        stream: u64,
+        workspace: (u64, u64),
+        [q, k, v, o, lse, d_o, d_lse, d_q, d_k, d_v]: [u64; 10],
+        lengths: Lengths,
+    ) -> Result<(), Error> {
+        let (shape, place) = (&self.shape, self.shape.place());
+        let (o, n_rows) = (shape.span_q(o)?, shape.n_rows());
+        let d_o = shape.span(self.d_o, d_o);
+        let [d_q, d_k, d_v] = [shape.span_q(d_q)?, shape.span_k(d_k)?, shape.span_k(d_v)?];
+        // SAFETY: as the caller promises.
+        let (inputs, saved, of_output, mut gradients) = unsafe {
+            let inputs = shape.inputs(place, [q, k, v], lengths)?;
+            let saved = Saved::new(&place.tensor(o)?, place.statistics(lse, n_rows));
+            let mut of_output = OutputGradients::new(&place.tensor(d_o)?);
+            if d_lse != 0 {
+                of_output = of_output.d_lse(place.statistics(d_lse, n_rows));
+            }
+            let [d_q, d_k, d_v] = [
+                place.tensor_mut(d_q)?,
+                place.tensor_mut(d_k)?,
+                place.tensor_mut(d_v)?,
+            ];
+            (inputs, saved, of_output, Gradients::new(d_q, d_k, d_v))
+        };
+        match (&self.prepared, place) {
+            (Some(prepared), Place::Cuda(device)) => {
+                // SAFETY: as the caller promises.
+                let mut queue = unsafe { queue(device, stream, workspace)? };
+                prepared.backward(&mut queue, &inputs, &saved, &of_output, &mut gradients)
+            }
+            _ => {
+                let attention = &shape.attention;
+                let ran = attention.backward(&inputs, &saved, &of_output, &mut gradients);
+                ran.map(|_ran| ())
+            }
+        }
+    }
+}

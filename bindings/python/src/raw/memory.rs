@@ -1,0 +1,198 @@
+//! Addresses as tensors of ferroflash, on a device or on the host: the room of `unsafe`.
+//!
+//! Who calls [`super::call`] answers for the addresses. Here they become borrowed tensors, for as long as one call.
+
+use std::slice;
+use std::sync::Arc;
+
+use ferroflash::backend::cuda::memory::{slice_from_raw, slice_from_raw_mut};
+use ferroflash::backend::cuda::sys::CUstream;
+use ferroflash::backend::cuda::{CudaDevice, Queue};
+use ferroflash::dtype::ScalarType;
+use ferroflash::{Dtype, Element, Error, Layout, Scalar, Tensor, TensorMut, Vector, VectorMut};
+use half::{bf16, f16};
+
+/// In whose memory addresses are.
+#[derive(Clone, Copy)]
+pub(crate) enum Place<'a> {
+    /// The host's.
+    Host,
+    /// A device's.
+    Cuda(&'a Arc<CudaDevice>),
+}
+
+/// A tensor that is not borrowed yet.
+#[derive(Clone, Copy)]
+pub(crate) struct Span {
+    /// Of the first element.
+    pub(crate) address: u64,
+    /// Shape and strides.
+    pub(crate) layout: Layout,
+    /// Type of the elements.
+    pub(crate) dtype: Dtype,
+}
+
+impl Span {
+    /// Elements from the first to the last.
+    fn n_elems(&self) -> Result<u64, Error> {
+        Ok(self.layout.extent_elems()? as u64)
+    }
+}
+
+impl<'a> Place<'a> {
+    /// A device's, or the host's.
+    pub(crate) fn of(device: Option<&'a Arc<CudaDevice>>) -> Place<'a> {
+        device.map_or(Place::Host, Place::Cuda)
+    }
+
+    /// A tensor to read.
+    ///
+    /// # Safety
+    /// The elements are there, in memory of this place, for as long as the result and the work that is enqueued with it; and nobody
+    /// writes them then.
+    pub(crate) unsafe fn tensor(self, span: Span) -> Result<Tensor<'a>, Error> {
+        let n_elems = span.n_elems()?;
+        Ok(match self {
+            Place::Cuda(device) => {
+                // SAFETY: as the caller promises.
+                let slice = unsafe { slice_from_raw(device, span.address, n_elems, span.dtype) };
+                Tensor::device(slice, span.layout)?
+            }
+            // SAFETY: as the caller promises.
+            Place::Host => unsafe {
+                match span.dtype {
+                    Dtype::Bf16 => {
+                        Tensor::strided(elements::<bf16>(span.address, n_elems), span.layout)?
+                    }
+                    Dtype::F16 => {
+                        Tensor::strided(elements::<f16>(span.address, n_elems), span.layout)?
+                    }
+                    Dtype::F32 => {
+                        Tensor::strided(elements::<f32>(span.address, n_elems), span.layout)?
+                    }
+                }
+            },
+        })
+    }
+
+    /// A tensor to write.
+    ///
+    /// # Safety
+    /// As for [`Place::tensor`]; and nobody else reads the elements then.
+    pub(crate) unsafe fn tensor_mut(self, span: Span) -> Result<TensorMut<'a>, Error> {
+        let n_elems = span.n_elems()?;
+        Ok(match self {
+            Place::Cuda(device) => {
+                // SAFETY: as the caller promises.
+                let slice =
+                    unsafe { slice_from_raw_mut(device, span.address, n_elems, span.dtype) };
+                TensorMut::device(slice, span.layout)?
+            }
+            // SAFETY: as the caller promises.
+            Place::Host => unsafe {
+                match span.dtype {
+                    Dtype::Bf16 => host_mut::<bf16>(span, n_elems)?,
+                    Dtype::F16 => host_mut::<f16>(span, n_elems)?,
+                    Dtype::F32 => host_mut::<f32>(span, n_elems)?,
+                }
+            },
+        })
+    }
+
+    /// Row statistics to read: f32.
+    ///
+    /// # Safety
+    /// As for [`Place::tensor`].
+    pub(crate) unsafe fn statistics(self, address: u64, n_elems: usize) -> Vector<'a> {
+        // SAFETY: as the caller promises.
+        unsafe { self.vector::<f32>(address, n_elems, ScalarType::F32) }
+    }
+
+    /// Lengths: i32.
+    ///
+    /// # Safety
+    /// As for [`Place::tensor`].
+    pub(crate) unsafe fn integers(self, address: u64, n_elems: usize) -> Vector<'a> {
+        // SAFETY: as the caller promises.
+        unsafe { self.vector::<i32>(address, n_elems, ScalarType::I32) }
+    }
+
+    /// # Safety
+    /// As for [`Place::tensor`]; `T` is of this type.
+    unsafe fn vector<T: Scalar>(
+        self,
+        address: u64,
+        n_elems: usize,
+        dtype: ScalarType,
+    ) -> Vector<'a> {
+        match self {
+            Place::Cuda(device) => {
+                // SAFETY: as the caller promises.
+                let slice = unsafe { slice_from_raw(device, address, n_elems as u64, dtype) };
+                Vector::device(slice)
+            }
+            // SAFETY: as the caller promises.
+            Place::Host => Vector::of(unsafe { elements::<T>(address, n_elems as u64) }),
+        }
+    }
+
+    /// Row statistics to write: f32.
+    ///
+    /// # Safety
+    /// As for [`Place::tensor_mut`].
+    pub(crate) unsafe fn statistics_mut(self, address: u64, n_elems: usize) -> VectorMut<'a> {
+        match self {
+            // SAFETY: as the caller promises.
+            Place::Cuda(device) => VectorMut::device(unsafe {
+                slice_from_raw_mut(device, address, n_elems as u64, ScalarType::F32)
+            }),
+            // SAFETY: as the caller promises.
+            Place::Host => VectorMut::of(unsafe { elements_mut::<f32>(address, n_elems as u64) }),
+        }
+    }
+}
+
+/// A queue on a stream of the caller's, in a workspace of this address and length.
+///
+/// # Safety
+/// The stream is the device's and alive until the queue is dropped; the workspace is nobody else's until the work is done.
+pub(crate) unsafe fn queue(
+    device: &Arc<CudaDevice>,
+    stream: u64,
+    (address, n_bytes): (u64, u64),
+) -> Result<Queue, Error> {
+    let stream: CUstream = std::ptr::with_exposed_provenance_mut(stream as usize);
+    // SAFETY: as the caller promises.
+    unsafe { Queue::with_workspace(device, stream, address, n_bytes) }
+}
+
+/// # Safety
+/// As for [`Place::tensor_mut`], on the host, of elements of the span's type.
+unsafe fn host_mut<'a, T: Element>(span: Span, n_elems: u64) -> Result<TensorMut<'a>, Error> {
+    // SAFETY: as the caller promises.
+    let elements = unsafe { elements_mut::<T>(span.address, n_elems) };
+    Ok(TensorMut::strided(elements, span.layout)?)
+}
+
+/// # Safety
+/// As for [`Place::tensor`], on the host; the address is a multiple of the elements' alignment.
+unsafe fn elements<'a, T>(address: u64, n_elems: u64) -> &'a [T] {
+    // An empty tensor has no address.
+    if n_elems == 0 {
+        return &[];
+    }
+    let first = std::ptr::with_exposed_provenance::<T>(address as usize);
+    // SAFETY: as the caller promises.
+    unsafe { slice::from_raw_parts(first, n_elems as usize) }
+}
+
+/// # Safety
+/// As for [`Place::tensor_mut`], on the host; the address is a multiple of the elements' alignment.
+unsafe fn elements_mut<'a, T>(address: u64, n_elems: u64) -> &'a mut [T] {
+    if n_elems == 0 {
+        return &mut [];
+    }
+    let first = std::ptr::with_exposed_provenance_mut::<T>(address as usize);
+    // SAFETY: as the caller promises.
+    unsafe { slice::from_raw_parts_mut(first, n_elems as usize) }
+}

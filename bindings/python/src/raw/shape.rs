@@ -1,0 +1,144 @@
+//! What both passes know of a call before it has addresses: the problem on a device, and how q, k and v lie.
+
+use ferroflash::arguments::Argument;
+use ferroflash::prepared::Layouts;
+use ferroflash::{Attention, Error, Inputs, Layout};
+
+use super::memory::{Place, Span};
+use crate::problem::Problem;
+
+/// Strides in elements, without the last one, which is 1: of `[batch, seqlen, heads, head_dim]`, or of `[total, heads, head_dim]`.
+pub(crate) type Strides = Vec<usize>;
+
+/// Which of cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k and leftpad_k are given, and later their addresses.
+pub(crate) const LENGTHS: [Argument; 5] = [
+    Argument::CuSeqlensQ,
+    Argument::CuSeqlensK,
+    Argument::SeqUsedQ,
+    Argument::SeqUsedK,
+    Argument::LeftpadK,
+];
+
+/// Addresses of [`LENGTHS`]; 0 where there is none.
+pub(crate) type Lengths = [u64; 5];
+
+/// What both passes know of a call before it has addresses.
+pub(crate) struct Shape {
+    pub(crate) attention: Attention,
+    inputs: [Layout; 3],
+}
+
+impl Shape {
+    pub(crate) fn new(
+        problem: &Problem,
+        ordinal: Option<u32>,
+        strides: [&Strides; 3],
+    ) -> Result<Shape, Error> {
+        let [shape_q, shape_k] = [problem.problem.shape_q(), problem.problem.shape_k()];
+        let [q, k, v] = strides;
+        Ok(Shape {
+            attention: problem.attention(ordinal)?,
+            inputs: [
+                strided(shape_q, q),
+                strided(shape_k, k),
+                strided(shape_k, v),
+            ],
+        })
+    }
+
+    pub(crate) fn layouts(&self, given: [bool; 5]) -> Layouts {
+        let [q, k, v] = self.inputs;
+        let layouts = Layouts::contiguous()
+            .with(Argument::Q, q)
+            .with(Argument::K, k)
+            .with(Argument::V, v);
+        let named = LENGTHS.into_iter().zip(given);
+        named.fold(layouts, |layouts, (argument, given)| match given {
+            true => layouts.giving(argument),
+            false => layouts,
+        })
+    }
+
+    pub(crate) fn place(&self) -> Place<'_> {
+        Place::of(self.attention.device().as_cuda())
+    }
+
+    pub(crate) fn span_q(&self, address: u64) -> Result<Span, Error> {
+        self.contiguous(self.attention.problem().shape_q(), address)
+    }
+
+    pub(crate) fn span_k(&self, address: u64) -> Result<Span, Error> {
+        self.contiguous(self.attention.problem().shape_k(), address)
+    }
+
+    pub(crate) fn contiguous(&self, shape: [usize; 4], address: u64) -> Result<Span, Error> {
+        let layout = Layout::bshd(shape)?;
+        Ok(self.span(layout, address))
+    }
+
+    pub(crate) fn span(&self, layout: Layout, address: u64) -> Span {
+        Span {
+            address,
+            layout,
+            dtype: self.attention.problem().dtype(),
+        }
+    }
+
+    /// Elements of lse.
+    pub(crate) fn n_rows(&self) -> usize {
+        self.attention.problem().shape_lse().iter().product()
+    }
+
+    /// q, k, v and the lengths.
+    ///
+    /// # Safety
+    /// As for [`Forward::run`](super::call::Forward).
+    pub(crate) unsafe fn inputs<'a>(
+        &self,
+        place: Place<'a>,
+        addresses: [u64; 3],
+        lengths: Lengths,
+    ) -> Result<Inputs<'a>, Error> {
+        let [q, k, v] = [0, 1, 2].map(|at| self.span(self.inputs[at], addresses[at]));
+        // SAFETY: as the caller promises.
+        let [q, k, v] = unsafe { [place.tensor(q)?, place.tensor(k)?, place.tensor(v)?] };
+        let mut inputs = Inputs::new(&q, &k, &v);
+        let batch = self.attention.problem().batch();
+        for (argument, address) in LENGTHS.into_iter().zip(lengths) {
+            if address == 0 {
+                continue;
+            }
+            let cumulative = matches!(argument, Argument::CuSeqlensQ | Argument::CuSeqlensK);
+            let n_elems = batch + usize::from(cumulative);
+            // SAFETY: as the caller promises.
+            let vector = unsafe { place.integers(address, n_elems) };
+            inputs = match argument {
+                Argument::CuSeqlensQ => inputs.cu_seqlens_q(vector),
+                Argument::CuSeqlensK => inputs.cu_seqlens_k(vector),
+                Argument::SeqUsedQ => inputs.seqused_q(vector),
+                Argument::SeqUsedK => inputs.seqused_k(vector),
+                _ => inputs.leftpad_k(vector),
+            };
+        }
+        Ok(inputs)
+    }
+}
+
+/// A layout of this shape. Packed rows are one batch entry.
+pub(crate) fn strided(shape: [usize; 4], strides: &Strides) -> Layout {
+    let [batch, seqlen, heads, head_dim] = shape;
+    let [batch_stride, row_stride, head_stride] = match **strides {
+        [batch, row, head] => [batch, row, head],
+        [row, head] => [0, row, head],
+        _ => [0; 3],
+    };
+    Layout {
+        batch,
+        seqlen,
+        heads,
+        head_dim,
+        batch_stride,
+        row_stride,
+        head_stride,
+    }
+}

@@ -1,0 +1,1 @@
+"""FlashAttention's own tests, run unchanged on ferroflash's functions: see `run.py`."""

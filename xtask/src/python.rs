@@ -1,0 +1,212 @@
+//! The Python binding: its wheel, and its tests in an environment of their own.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use crate::programs;
+use crate::test::{self, Counts};
+use crate::workspace::Workspace;
+
+/// The folder of the package.
+pub const FOLDER: &str = "bindings/python";
+
+/// What builds the wheel, each pinned. Zig links against an old glibc, whatever this machine has.
+const BUILDERS: [&str; 2] = ["maturin==1.16.0", "ziglang==0.15.2"];
+
+/// What the tests want beside PyTorch, transformers and JAX, which they use where they are installed.
+const TESTERS: [&str; 3] = ["hypothesis", "numpy", "pytest"];
+
+/// The oldest system that the wheel runs on: glibc 2.17, the oldest that Rust's own library allows.
+const COMPATIBILITY: &str = "manylinux2014";
+
+/// The bytes that a wheel may have.
+const LIMIT_BYTES: u64 = 15_000_000;
+
+/// Builds the wheel of the Python package.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Wheel {
+    /// The folder to write it to.
+    #[arg(long, default_value = "target/wheels")]
+    out: PathBuf,
+}
+
+/// Builds the wheel that is published.
+pub fn wheel(workspace: &Workspace, options: &Wheel) -> Result<()> {
+    let python = environment(workspace, "wheel", &BUILDERS)?;
+    let out = workspace.root.join(&options.out);
+    let arguments = ["--release", "--zig", "--compatibility", COMPATIBILITY];
+    let wheel = build(workspace, &python, &out, &arguments)?;
+    let bytes = fs::metadata(&wheel)?.len();
+    eprintln!("{}: {:.1} MB", wheel.display(), bytes as f64 / 1e6);
+    if bytes > LIMIT_BYTES {
+        bail!("the wheel has {bytes} bytes, more than the {LIMIT_BYTES} that it may have");
+    }
+    Ok(())
+}
+
+/// Builds a wheel, installs it, and runs the tests of the package on it. Where there is no Python, none runs.
+pub fn count(workspace: &Workspace) -> Result<Counts> {
+    let mut counts = Counts::default();
+    if let Err(error) = available() {
+        counts.add_not_run(&format!("{FOLDER}: {error:#}"), 1);
+        return Ok(counts);
+    }
+    let python = environment(workspace, "tests", &[&BUILDERS[..1], &TESTERS].concat())?;
+    let out = workspace.target.join("python/tests-wheel");
+    let wheel = build(workspace, &python, &out, &["--profile", "dev"])?;
+    let install = ["install", "--quiet", "--force-reinstall", "--no-deps"];
+    programs::run(pip(&python).args(install).arg(wheel))?;
+    let mut pytest = Command::new(python);
+    pytest.current_dir(workspace.root.join(FOLDER)).args([
+        "-m",
+        "pytest",
+        "-rs",
+        "--tb=short",
+        "--color=no",
+        "-p",
+        "no:cacheprovider",
+        "tests",
+    ]);
+    let mut tally = Tally::default();
+    let success = test::stream(pytest, |line| tally.read(line))?;
+    counts.add(tally.finish(success));
+    Ok(counts)
+}
+
+/// Whether there is a Python that can make environments.
+fn available() -> Result<()> {
+    let mut python = Command::new("python3");
+    python.args([
+        "-c",
+        "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))",
+    ]);
+    let silent = python.stdout(Stdio::null()).stderr(Stdio::null());
+    if !silent.status().is_ok_and(|status| status.success()) {
+        bail!("no Python 3.10 with venv: `apt-get install python3-venv` brings it");
+    }
+    Ok(())
+}
+
+/// The interpreter of an environment with these packages. It sees those of the system, too: PyTorch, where it is installed.
+fn environment(workspace: &Workspace, name: &str, packages: &[&str]) -> Result<PathBuf> {
+    available()?;
+    let folder = workspace.target.join("python").join(name);
+    let python = folder.join("bin/python");
+    if !python.is_file() {
+        let mut venv = Command::new("python3");
+        programs::run(
+            venv.args(["-m", "venv", "--system-site-packages"])
+                .arg(&folder),
+        )?;
+    }
+    programs::run(pip(&python).args(["install", "--quiet"]).args(packages))?;
+    Ok(python)
+}
+
+fn pip(python: &Path) -> Command {
+    let mut pip = Command::new(python);
+    pip.args(["-m", "pip", "--disable-pip-version-check"]);
+    pip
+}
+
+/// Builds a wheel into a folder that holds no other afterwards.
+fn build(workspace: &Workspace, python: &Path, out: &Path, arguments: &[&str]) -> Result<PathBuf> {
+    if out.is_dir() {
+        fs::remove_dir_all(out).with_context(|| format!("cannot replace {}", out.display()))?;
+    }
+    let mut maturin = Command::new(python);
+    maturin
+        .current_dir(workspace.root.join(FOLDER))
+        .args(["-m", "maturin", "build", "--locked", "--out"])
+        .arg(out)
+        .args(arguments)
+        .env("CARGO", workspace.cargo());
+    programs::run(&mut maturin)?;
+    let first = fs::read_dir(out)?
+        .next()
+        .context("maturin wrote no wheel")?;
+    Ok(first?.path())
+}
+
+/// Reads what pytest says with `-rs`: why tests are skipped, and at the end how many did what.
+#[derive(Debug, Default)]
+struct Tally {
+    counts: Counts,
+    ended: bool,
+}
+
+impl Tally {
+    fn read(&mut self, line: &str) {
+        if let Some((n, reason)) = skipped(line) {
+            self.counts.add_not_run(reason, n);
+        }
+        let summary = line.trim_matches(['=', ' ']);
+        let Some((results, _seconds)) = summary.rsplit_once(" in ") else {
+            return;
+        };
+        for part in results.split(", ") {
+            let Some((n, what)) = part.split_once(' ') else {
+                return;
+            };
+            match (n.parse::<usize>(), what) {
+                (Ok(n), "passed") => self.counts.n_passed += n,
+                (Ok(n), "failed" | "error" | "errors") => self.counts.n_failed += n,
+                (Ok(_), "skipped" | "warning" | "warnings" | "deselected" | "xfailed") => {}
+                _ => return,
+            }
+            self.ended = true;
+        }
+    }
+
+    /// A run without a summary has failed; so has one that found no test.
+    fn finish(mut self, success: bool) -> Counts {
+        if !(success && self.ended) && self.counts.n_failed == 0 {
+            self.counts.n_failed = 1;
+        }
+        self.counts
+    }
+}
+
+/// `SKIPPED [3] tests/test_a.py:7: [not run] no torch`: how many, and why.
+fn skipped(line: &str) -> Option<(usize, &str)> {
+    let (n, rest) = line.strip_prefix("SKIPPED [")?.split_once("] ")?;
+    let (_place, reason) = rest.split_once(": ")?;
+    let reason = reason.strip_prefix("[not run] ").unwrap_or(reason);
+    Some((n.parse().ok()?, reason))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(text: &str, success: bool) -> Counts {
+        let mut tally = Tally::default();
+        text.lines().for_each(|line| tally.read(line));
+        tally.finish(success)
+    }
+
+    #[test]
+    fn what_pytest_says_is_counted() {
+        let text = "\
+......s.F                                     [100%]
+SKIPPED [2] tests/test_torch.py:7: [not run] no torch
+SKIPPED [1] tests/test_array.py:70: [not run] no jax
+FAILED tests/test_array.py::test_o - assert 1 == 2 in all
+1 failed, 7 passed, 3 skipped, 2 warnings in 80.57s (0:01:20)";
+        let counted = counts(text, false);
+        assert_eq!((counted.n_passed, counted.n_failed), (7, 1));
+        assert_eq!(counted.not_run["no torch"], 2);
+        assert_eq!(counted.not_run["no jax"], 1);
+        let framed = counts("===== 3 passed in 0.10s =====", true);
+        assert_eq!((framed.n_passed, framed.n_failed), (3, 0));
+    }
+
+    #[test]
+    fn a_run_that_ends_early_has_failed() {
+        assert_eq!(counts("ImportError: no ferroflash", false).n_failed, 1);
+        assert_eq!(counts("no tests ran in 0.01s", true).n_failed, 1);
+    }
+}
