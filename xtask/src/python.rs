@@ -14,7 +14,7 @@ use crate::workspace::Workspace;
 pub const FOLDER: &str = "bindings/python";
 
 /// What builds the wheel, each pinned. Zig links against an old glibc, whatever this machine has.
-const BUILDERS: [&str; 2] = ["maturin==1.16.0", "ziglang==0.15.2"];
+const BUILDERS: [&str; 2] = ["maturin==1.16.0", "ziglang==0.17.1"];
 
 /// What the tests want beside PyTorch, transformers and JAX, which they use where they are installed.
 const TESTERS: [&str; 3] = ["hypothesis", "numpy", "pytest"];

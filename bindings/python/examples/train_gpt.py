@@ -116,9 +116,7 @@ def read(path: str | None) -> Tensor:
     return torch.tensor(text, dtype=torch.uint8)
 
 
-def train(
-    preset: Preset, attention: Attention, text: Tensor, options: argparse.Namespace
-) -> tuple[list[float], float, int]:
+def train(preset: Preset, attention: Attention, text: Tensor, options: argparse.Namespace) -> tuple[list[float], float, int]:
     """Losses of all steps, seconds for each step after the first tenth, and the most bytes of GPU memory."""
     torch.manual_seed(0)
     model = Gpt(preset, attention).to(options.device)

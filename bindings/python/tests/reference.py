@@ -106,9 +106,7 @@ class Sequence:
         inexact = (2.0 * self.unit + self.in_scores)[:, :, None] * self.p
         d_s_error = self.scale * inexact * (d_p_size + delta_size[:, :, None])
         return (
-            self._expected(
-                np.einsum("hqk,khd->qhd", d_s, self.k_of_q), np.einsum("hqk,khd->qhd", d_s_error, abs(self.k_of_q))
-            ),
+            self._expected(np.einsum("hqk,khd->qhd", d_s, self.k_of_q), np.einsum("hqk,khd->qhd", d_s_error, abs(self.k_of_q))),
             self._of_keys(np.einsum("hqk,qhd->khd", d_s, self.q), np.einsum("hqk,qhd->khd", d_s_error, abs(self.q))),
             self._of_keys(np.einsum("hqk,qhd->khd", self.p, d_o), np.einsum("hqk,qhd->khd", inexact, abs(d_o))),
         )
@@ -227,9 +225,7 @@ def assert_close(name: str, given: Any, expected: Expected) -> None:
     # What is no number is not within a bound.
     wrong = ~(error <= expected.bound)
     if wrong.any():
-        worst = np.unravel_index(
-            np.argmax(np.where(wrong, error / np.maximum(expected.bound, 1e-300), 0.0)), wrong.shape
-        )
+        worst = np.unravel_index(np.argmax(np.where(wrong, error / np.maximum(expected.bound, 1e-300), 0.0)), wrong.shape)
         raise AssertionError(
             f"{name}: {wrong.sum()} of {wrong.size} elements are wrong; {[int(index) for index in worst]} is {given[worst]}, "
             f"needed: {expected.value[worst]} to within {expected.bound[worst]}"

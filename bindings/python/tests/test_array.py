@@ -41,10 +41,7 @@ class Call:
         """q, k, v and the gradient of o, as numbers."""
         (seqlen_q, seqlen_k), (heads_q, heads_k) = self.seqlens, self.heads
         sides = [(seqlen_q, heads_q), (seqlen_k, heads_k), (seqlen_k, heads_k), (seqlen_q, heads_q)]
-        values = [
-            normal(self.seed + index, self.batch, *side, self.head_dim, dtype=self.dtype)
-            for index, side in enumerate(sides)
-        ]
+        values = [normal(self.seed + index, self.batch, *side, self.head_dim, dtype=self.dtype) for index, side in enumerate(sides)]
         return [LAYOUTS[layout](array) for layout, array in zip(self.layouts, values)]
 
     def check(self) -> None:

@@ -68,9 +68,7 @@ def test_strides():
 def test_lengths():
     q, d_o = (tensor(seed, 3, 150, 4, 64, dtype="bfloat16") for seed in (0, 1))
     k = tensor(2, 3, 200, 2, 64, dtype="bfloat16")
-    used_q, used_k = (
-        Producer(torch.tensor(used, dtype=torch.int32, device="cuda")) for used in ([150, 7, 0], [0, 200, 31])
-    )
+    used_q, used_k = (Producer(torch.tensor(used, dtype=torch.int32, device="cuda")) for used in ([150, 7, 0], [0, 200, 31]))
     check("bfloat16", q, k, k, d_o, causal=True, seqused_q=used_q, seqused_k=used_k)
 
 

@@ -21,9 +21,7 @@ K = normal(1, 2, 7, 2, 16)
 USED = np.array([3, 7], np.int32)
 
 
-NUMPY_2_1 = pytest.mark.skipif(
-    np.lib.NumpyVersion(np.__version__) < "2.1.0", reason="[not run] numpy is older than 2.1"
-)
+NUMPY_2_1 = pytest.mark.skipif(np.lib.NumpyVersion(np.__version__) < "2.1.0", reason="[not run] numpy is older than 2.1")
 
 
 def replaced(**changed):
@@ -188,9 +186,7 @@ class TestRefused:
             replaced(q=Producer(Q, device=(2, 77)))
 
     def test_a_capsule_that_says_another_device(self):
-        with pytest.raises(
-            TypeError, match=r"k lies on the host by its __dlpack_device__, on \(2, 0\) by its __dlpack__"
-        ):
+        with pytest.raises(TypeError, match=r"k lies on the host by its __dlpack_device__, on \(2, 0\) by its __dlpack__"):
             replaced(k=Moved(own(K)))
 
     @pytest.mark.parametrize(

@@ -163,9 +163,7 @@ def test_a_summary_counts_a_record() -> None:
     ]
     text = run.Summary([{"plan": tests}, *cases]).text("fa2")
     head, *rest = text.splitlines()
-    assert head == (
-        "fa2: 11 cases, 4 selected, 3 in the sample, 3 ran in 2 s: 1 passed, 1 failed, 1 skipped themselves"
-    )
+    assert head == ("fa2: 11 cases, 4 selected, 3 in the sample, 3 ran in 2 s: 1 passed, 1 failed, 1 skipped themselves")
     rows = [line.split() for line in rest]
     assert ["test_a", "9", "4", "3", "1", "1", "1"] in rows
     assert ["dropout", "6"] in rows

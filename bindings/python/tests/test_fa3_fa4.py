@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 import pytest
-
 from torch_cases import DEVICES, assert_lse_near, assert_near, random, reference
 
 torch = pytest.importorskip("torch", reason="[not run] no torch")
@@ -83,9 +82,7 @@ def test_varlen(device, known):
     cu_seqlens = integers(device, 0, 30, 30, 70)
     longest = (40, 40) if known else (None, None)
     used = integers(device, 30, 0, 33)
-    o, lse = fa3.flash_attn_varlen_func(
-        q, k, v, cu_seqlens, cu_seqlens, *longest, seqused_k=used, causal=True, return_attn_probs=True
-    )
+    o, lse = fa3.flash_attn_varlen_func(q, k, v, cu_seqlens, cu_seqlens, *longest, seqused_k=used, causal=True, return_attn_probs=True)
     four = fa4.flash_attn_varlen_func(
         q,
         k,
@@ -99,9 +96,7 @@ def test_varlen(device, known):
     )
     assert all(map(torch.equal, four, (o, lse)))
     for begin, end, rows in ((0, 30, 30), (30, 70, 33)):
-        wide = reference(
-            *(x[None, begin:last] for x, last in ((q, end), (k, begin + rows), (v, begin + rows))), causal=True
-        )
+        wide = reference(*(x[None, begin:last] for x, last in ((q, end), (k, begin + rows), (v, begin + rows))), causal=True)
         assert_near(o[begin:end], wide[0][0])
         assert_lse_near(lse[:, begin:end], wide[1][0])
 
@@ -112,9 +107,7 @@ def test_packed_queries_on_padded_keys(device):
     q = random(40, 4, 64, device=device, dtype=DTYPE)
     k, v = (random(2, 56, 2, 64, device=device, dtype=DTYPE, seed=seed) for seed in (2, 3))
     cu_seqlens_q, used = integers(device, 0, 25, 40), integers(device, 56, 20)
-    o, _ = fa4.flash_attn_varlen_func(
-        q, k, v, cu_seqlens_q=cu_seqlens_q, max_seqlen_q=25, max_seqlen_k=99, seqused_k=used, causal=True
-    )
+    o, _ = fa4.flash_attn_varlen_func(q, k, v, cu_seqlens_q=cu_seqlens_q, max_seqlen_q=25, max_seqlen_k=99, seqused_k=used, causal=True)
     for sequence, (begin, end, rows) in enumerate(((0, 25, 56), (25, 40, 20))):
         keys = (x[sequence : sequence + 1, :rows] for x in (k, v))
         assert_near(o[begin:end], reference(q[None, begin:end], *keys, causal=True)[0][0])
@@ -171,9 +164,7 @@ def test_partial_results_merge(module, given):
     """Keys in three parts, one of which some rows see nothing of."""
     q, k, v = (x.detach().float() for x in dense("cpu"))
     whole = reference(q, k, v)
-    parts = [
-        fa3.flash_attn_func(q, *(x[:, at] for x in (k, v)), return_attn_probs=True) for at in (slice(20), slice(20, 56))
-    ]
+    parts = [fa3.flash_attn_func(q, *(x[:, at] for x in (k, v)), return_attn_probs=True) for at in (slice(20), slice(20, 56))]
     nothing = (torch.zeros_like(q), torch.full((2, 4, 40), float("-inf")))
     o_parts, lse_parts = (torch.stack(part) for part in zip(*parts, nothing, strict=True))
     out = torch.empty_like(q) if given else None
@@ -211,24 +202,15 @@ ONE = torch.ones(1)
         *((fa3.flash_attn_func, name, ONE) for name in ("qv", "q_descale", "k_descale", "v_descale")),
         (fa3.flash_attn_func, "softcap", 30.0),
         (fa3.flash_attn_func, "attention_chunk", 64),
-        *(
-            (fa3.flash_attn_with_kvcache, name, ONE)
-            for name in ("k", "v", "qv", "rotary_cos", "rotary_sin", "page_table")
-        ),
+        *((fa3.flash_attn_with_kvcache, name, ONE) for name in ("k", "v", "qv", "rotary_cos", "rotary_sin", "page_table")),
         *((fa3.flash_attn_with_kvcache, name, ONE) for name in ("cache_batch_idx", "cu_seqlens_k_new", "q_descale")),
         (fa3.flash_attn_with_kvcache, "softcap", 30.0),
-        *(
-            (fa4.flash_attn_func, name, ONE)
-            for name in ("qv", "gather_kv_indices", "learnable_sink", "block_sparse_tensors")
-        ),
+        *((fa4.flash_attn_func, name, ONE) for name in ("qv", "gather_kv_indices", "learnable_sink", "block_sparse_tensors")),
         *((fa4.flash_attn_func, name, max) for name in ("score_mod", "score_mod_bwd", "mask_mod")),
         (fa4.flash_attn_func, "block_sparse_tensors_bwd", ONE),
         (fa4.flash_attn_func, "aux_tensors", [ONE]),
         (fa4.flash_attn_func, "softcap", 30.0),
-        *(
-            (fa4.flash_attn_varlen_func, name, ONE)
-            for name in ("qv", "page_table", "learnable_sink", "block_sparse_tensors")
-        ),
+        *((fa4.flash_attn_varlen_func, name, ONE) for name in ("qv", "page_table", "learnable_sink", "block_sparse_tensors")),
         *((fa4.flash_attn_varlen_func, name, max) for name in ("score_mod", "score_mod_bwd", "mask_mod")),
         (fa4.flash_attn_varlen_func, "aux_scalars", (1,)),
     ],

@@ -6,7 +6,6 @@ import inspect
 import sys
 
 import pytest
-
 from torch_cases import DEVICES, assert_lse_near, assert_near, random, reference
 
 torch = pytest.importorskip("torch", reason="[not run] no torch")

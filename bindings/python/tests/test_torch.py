@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from torch_cases import DEVICES, PLACES, assert_lse_near, assert_near, gradients, random, reference
 
 torch = pytest.importorskip("torch", reason="[not run] no torch")
@@ -185,3 +184,16 @@ def test_what_runs_is_explained(device):
     q = random(1, 256, 4, 64, device=device, dtype=torch.bfloat16)
     text = ferroflash.explain(q, q, q, causal=True, backward=True)
     assert ("flash" in text) and ("standard" in text), text
+
+
+@pytest.mark.parametrize(("device", "dtype"), PLACES)
+@pytest.mark.parametrize(("lengths_q", "lengths_k"), [([40, 30], [0, 0]), ([4090, 4096], [0, 0]), ([0, 0], [40, 30])], ids=str)
+def test_packed_sequences_without_any_key_or_query(device, dtype, lengths_q, lengths_k):
+    total = lambda lengths: torch.tensor([0, *lengths]).cumsum(0).to(device=device, dtype=torch.int32)  # noqa: E731
+    q = random(sum(lengths_q), 6, 96, device=device, dtype=dtype, seed=1)
+    k, v = (random(sum(lengths_k), 6, 96, device=device, dtype=dtype, seed=seed) for seed in (2, 3))
+    lengths = {"cu_seqlens_q": total(lengths_q), "cu_seqlens_k": total(lengths_k)}
+    o, lse = attention(q, k, v, max_seqlen_q=max(lengths_q), max_seqlen_k=max(lengths_k), **lengths)
+    assert o.shape == q.shape and not o.any()
+    assert (lse == float("-inf")).all()
+    assert not any(gradient.any() for gradient in torch.autograd.grad(o.sum(), (q, k, v)))

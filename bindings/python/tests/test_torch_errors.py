@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from torch_cases import DEVICES, random
 
 torch = pytest.importorskip("torch", reason="[not run] no torch")

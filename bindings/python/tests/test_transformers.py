@@ -14,7 +14,6 @@ torch = pytest.importorskip("torch", reason="[not run] no torch")
 transformers = pytest.importorskip("transformers", minversion="5.8", reason="[not run] no transformers")
 
 import ferroflash  # noqa: E402
-
 from transformers import AttentionInterface, AttentionMaskInterface  # noqa: E402
 from transformers import masking_utils as masks  # noqa: E402
 from transformers.integrations.sdpa_attention import sdpa_attention_forward  # noqa: E402
@@ -113,9 +112,7 @@ def results(model, counted, arguments):
     loss = (logits * weights)[counted].sum() / counted.sum()
     model.zero_grad(set_to_none=True)
     loss.backward()
-    return {"logits": logits.detach()[counted]} | {
-        n: p.grad.double() for n, p in model.named_parameters() if p.grad is not None
-    }
+    return {"logits": logits.detach()[counted]} | {n: p.grad.double() for n, p in model.named_parameters() if p.grad is not None}
 
 
 def compare(name: str, dtype, counted, arguments, ferro_arguments=None):
@@ -203,9 +200,7 @@ def test_generation(name, kind, cache):
     mask = torch.nn.functional.pad(inputs["attention_mask"], (0, n), value=1)
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     with torch.no_grad():
-        wanted = model_of(name, "exact")(ours.sequences, attention_mask=mask, position_ids=positions).logits[
-            :, -n - 1 : -1
-        ]
+        wanted = model_of(name, "exact")(ours.sequences, attention_mask=mask, position_ids=positions).logits[:, -n - 1 : -1]
     error = (torch.stack(ours.scores, 1).double() - wanted).abs().max() / wanted.abs().max()
     assert error <= 5 * FLOOR[dtype]
 
@@ -366,9 +361,7 @@ def test_attention_under_masks(seed):
     visible = masks.sdpa_mask(**arguments | dict(allow_is_causal_skip=False, allow_is_bidirectional_skip=False))
     k, v = (x.double().repeat_interleave(2, dim=1) for x in (k, v))
     wanted = torch.nn.functional.scaled_dot_product_attention(q.double(), k, v, attn_mask=visible).transpose(1, 2)
-    counted = (
-        padding[:, past:] if arguments["attention_mask"] is not None else torch.ones(3, q_length, dtype=torch.bool)
-    )
+    counted = padding[:, past:] if arguments["attention_mask"] is not None else torch.ones(3, q_length, dtype=torch.bool)
     torch.testing.assert_close(o[counted].double(), wanted[counted], atol=2e-6, rtol=2e-6)
     assert o.isfinite().all()
 
@@ -389,4 +382,12 @@ def test_a_plain_mask_is_none():
     assert make_mask(3, 21, 21) is None
     assert make_mask(3, 21, 21, attention_mask=padding("none").bool()) is None
     assert make_mask(3, 5, 21, q_offset=16) is None
+    packed = masks.packed_sequence_mask_function(torch.zeros(3, 21, dtype=torch.long))
+    function = masks.and_masks(masks.causal_mask_function, packed)
+    assert make_mask(3, 21, 21, mask_function=function, allow_is_causal_skip=False) is None
     assert make_mask(3, 5, 32, q_offset=16) is not None  # room in a static cache
+    # Graphs compiled for one step of generation serve the others: the last one, too, which fills the cache.
+    full, room = (make_mask(3, 1, n, q_offset=20, allow_is_causal_skip=False) for n in (21, 32))
+    assert full.shape == room.shape and full.stride() == room.stride()
+    with pytest.raises(ValueError, match="kv_length"):
+        make_mask(3, 5, 20, q_offset=16)

@@ -140,3 +140,30 @@ fn a_call_with_host_tensors_clears_its_own_tile_counter() {
     assert!(launched.is_some());
     assert_eq!(filled, launched);
 }
+
+/// An empty tensor has no address; the workspace lends its own.
+#[test]
+fn maps_of_empty_tensors_are_of_memory_that_is_there() {
+    let _turn = turn();
+    let device = gpu(0);
+    let keyless = problem().to_builder().seqlen_k(0).build().unwrap();
+    let attention = Attention::new(&device, keyless).unwrap();
+    let n_elems = SHAPE.iter().product();
+    let (q, mut o) = (vec![bf16::ONE; n_elems], vec![bf16::ZERO; n_elems]);
+    let mut lse = vec![0.0; 2 * 4 * 200];
+    let calls = calls_of(|| {
+        let keys = Tensor::bshd::<bf16>(&[], keyless.shape_k()).unwrap();
+        let inputs = Inputs::new(&Tensor::bshd(&q, SHAPE).unwrap(), &keys, &keys);
+        let o = TensorMut::bshd(&mut o, SHAPE).unwrap();
+        let mut outputs = Outputs::new(o, &mut lse);
+        attention.forward(&inputs, &mut outputs).unwrap();
+    });
+    let mut launched = calls.iter().filter_map(|call| match call {
+        Call::Launch(launch) => Some(launch),
+        _ => None,
+    });
+    let launch = launched.next().expect("queries are there");
+    let workspace = word(launch, TILE_COUNTER);
+    assert_ne!(workspace, 0);
+    assert_eq!([word(launch, MAP), word(launch, 2 * MAP)], [workspace; 2]);
+}

@@ -9,7 +9,7 @@ use crate::inputs::{Fill, LseGradient, Values};
 use crate::lengths::{Lengths, Rows, Span};
 use crate::oracle::{self, Sizes};
 
-const LENGTHS: [Lengths; 16] = [
+const LENGTHS: [Lengths; 18] = [
     // Self-attention over packed sequences, an empty one among them; then with rows of nobody on both sides.
     alike(5, Rows::packed(&[5, 130, 0, 64, 1])),
     alike(4, Rows::packed_between(3, &[65, 1, 128, 17], 9)),
@@ -41,6 +41,9 @@ const LENGTHS: [Lengths; 16] = [
         Rows::packed(&[70, 20, 9, 140]),
         Rows::packed(&[3, 40, 0, 129]),
     ),
+    // No key at all, and no query: tensors without an address.
+    both(2, Rows::packed(&[150, 131]), Rows::packed(&[0, 0])),
+    both(2, Rows::packed(&[0, 0]), Rows::packed(&[150, 131])),
     // Decoding: a query each.
     both(
         5,

@@ -61,9 +61,7 @@ def check_window(left: int | None, right: int | None) -> None:
             raise ValueError(f"window has {given} keys to the {side}; allowed: 0 or more, or None")
 
 
-def batch_of(
-    q: Form, k: Form, lengths: tuple[Form | None, ...], max_seqlen_q: int | None, max_seqlen_k: int | None
-) -> int:
+def batch_of(q: Form, k: Form, lengths: tuple[Form | None, ...], max_seqlen_q: int | None, max_seqlen_k: int | None) -> int:
     """How many sequences there are: of a tensor that is not packed its first dimension."""
     batch = None
     sides = (("q", q, lengths[0], max_seqlen_q), ("k", k, lengths[1], max_seqlen_k))

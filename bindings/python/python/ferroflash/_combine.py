@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 
 
-def combine(
-    out_partial: Tensor, lse_partial: Tensor, out: Tensor | None, out_dtype: torch.dtype | None
-) -> tuple[Tensor, Tensor]:
+def combine(out_partial: Tensor, lse_partial: Tensor, out: Tensor | None, out_dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
     """Merges along the first dimension.
 
     * `out_partial`: `[num_splits, ..., heads, head_dim]`.

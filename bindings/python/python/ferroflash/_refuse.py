@@ -50,9 +50,7 @@ def pair(window_size: Sequence[int | None]) -> tuple[int | None, int | None]:
     try:
         left, right = (_integer(side) for side in window_size)
     except (TypeError, ValueError):
-        raise ValueError(
-            f"window_size: {_shown(window_size)} was given; allowed: two integers (left, right), None for no limit"
-        ) from None
+        raise ValueError(f"window_size: {_shown(window_size)} was given; allowed: two integers (left, right), None for no limit") from None
     return left, right
 
 

@@ -82,7 +82,16 @@ def attention(
     if causal:
         right = 0
     options = Options(
-        cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, max_seqlen_q, max_seqlen_k, softmax_scale, left, right
+        cu_seqlens_q,
+        cu_seqlens_k,
+        seqused_q,
+        seqused_k,
+        leftpad_k,
+        max_seqlen_q,
+        max_seqlen_k,
+        softmax_scale,
+        left,
+        right,
     )
     if _dispatches(q, k, v):
         return torch.ops.ferroflash.forward.default(q, k, v, *options)
@@ -128,20 +137,32 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, options):
         o, lse = _call.forward(q, k, v, options)
-        _save(ctx, (q, k, v, *options), (o, lse))
+        lengths = options[:5]
+        if lengths == (None,) * 5:
+            lengths = ()
+        ctx.save_for_backward(q, k, v, o, lse, *lengths)
+        ctx.numbers = options[5:]
+        # A loss that does not depend on lse gives None for its gradient.
+        ctx.set_materialize_grads(False)
         return o, lse
 
     @staticmethod
     def backward(ctx, d_o, d_lse):
-        if torch.is_grad_enabled():
-            # A graph of this pass is wanted: as an operator it says what it has no derivative of.
-            return _differentiate(ctx, d_o, d_lse)[:4]
         q, k, v, o, lse, *lengths = ctx.saved_tensors
-        if d_o is None and d_lse is None:
-            return (None,) * 4
-        if d_o is None:
-            d_o = torch.zeros_like(o)
-        return (*_call.backward(d_o, d_lse, q, k, v, o, lse, Options(*lengths, *ctx.options)), None)
+        options = Options(*(lengths or (None,) * 5), *ctx.numbers)
+        return (*_gradients(d_o, d_lse, (q, k, v, o, lse), options), None)
+
+
+def _gradients(d_o: Tensor | None, d_lse: Tensor | None, saved: tuple[Tensor, ...], options: Options) -> tuple:
+    q, k, v, o, lse = saved
+    if d_o is None and d_lse is None:
+        return None, None, None
+    if d_o is None:
+        d_o = torch.zeros_like(o)
+    # Where a graph of this pass is wanted, the operator says that it has no derivative.
+    if torch.is_grad_enabled() or _dispatches(d_o, q):
+        return torch.ops.ferroflash.backward.default(d_o, d_lse, q, k, v, o, lse, *options)
+    return _call.backward(d_o, d_lse, q, k, v, o, lse, options)
 
 
 @torch.library.impl(_LIBRARY, "forward", "CPU")
@@ -168,21 +189,16 @@ def _fake_backward(d_o, d_lse, q, k, v, o, lse, *options):
 
 
 def _save(ctx, inputs, output):
-    q, k, v, *lengths, max_seqlen_q, max_seqlen_k, softmax_scale, left, right = inputs
-    ctx.save_for_backward(q, k, v, *output, *lengths)
-    ctx.options = (max_seqlen_q, max_seqlen_k, softmax_scale, left, right)
-    # A loss that does not depend on lse gives None for its gradient.
+    q, k, v, *options = inputs
+    ctx.save_for_backward(q, k, v, *output, *options[:5])
+    ctx.numbers = options[5:]
     ctx.set_materialize_grads(False)
 
 
 def _differentiate(ctx, d_o, d_lse):
     q, k, v, o, lse, *lengths = ctx.saved_tensors
-    if d_o is None and d_lse is None:
-        return (None,) * 13
-    if d_o is None:
-        d_o = torch.zeros_like(o)
-    gradients = torch.ops.ferroflash.backward.default(d_o, d_lse, q, k, v, o, lse, *lengths, *ctx.options)
-    return (*gradients, *(None,) * 10)
+    options = Options(*lengths, *ctx.numbers)
+    return (*_gradients(d_o, d_lse, (q, k, v, o, lse), options), *(None,) * 10)
 
 
 def _refuse_second_derivative(ctx, *gradients):

@@ -166,12 +166,8 @@ def attention_backward(
         What `attention` raises.
     """
     if _is_torch(q):
-        raise TypeError(
-            "q is a torch.Tensor; allowed: arrays of other libraries. ferroflash.attention is differentiable on tensors"
-        )
-    call = _Call(
-        q, k, v, softmax_scale=softmax_scale, causal=causal, window=window, seqused_q=seqused_q, seqused_k=seqused_k
-    )
+        raise TypeError("q is a torch.Tensor; allowed: arrays of other libraries. ferroflash.attention is differentiable on tensors")
+    call = _Call(q, k, v, softmax_scale=softmax_scale, causal=causal, window=window, seqused_q=seqused_q, seqused_k=seqused_k)
     d_q, d_k, d_v = (_like(q, gradient) for gradient in call.backward(d_o, o, lse, d_lse))
     return d_q, d_k, d_v
 
@@ -248,14 +244,10 @@ class _Call:
             raise TypeError(f"{argument} cannot be exported by {type(array).__name__}.__dlpack__: {error}") from error
         if _place(argument, given.device) != device:
             kind, ordinal = given.device
-            raise TypeError(
-                f"{argument} lies on {_name(device)} by its __dlpack_device__, on ({kind}, {ordinal}) by its __dlpack__"
-            )
+            raise TypeError(f"{argument} lies on {_name(device)} by its __dlpack_device__, on ({kind}, {ordinal}) by its __dlpack__")
         return given
 
-    def _tensor(
-        self, argument: str, array: Any, dtypes: tuple[str, ...], shape: tuple[int | None, ...]
-    ) -> _native.Import:
+    def _tensor(self, argument: str, array: Any, dtypes: tuple[str, ...], shape: tuple[int | None, ...]) -> _native.Import:
         """An array with one of these types and this shape, whose rows are contiguous."""
         given = self._import(argument, array)
         if given.dtype not in dtypes:

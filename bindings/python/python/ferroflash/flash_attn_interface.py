@@ -74,9 +74,7 @@ def flash_attn_kvpacked_func(
 ) -> _Result:
     """`flash_attn_func` on keys and values in one tensor, kv `[batch, seqlen_k, 2, heads_k, head_dim]`, which is not copied."""
     k, v = _parts("kv", kv, ("batch", "seqlen_k", 2, "heads_k", "head_dim"))
-    return flash_attn_func(
-        q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
-    )
+    return flash_attn_func(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
 
 
 def flash_attn_qkvpacked_func(
@@ -92,9 +90,7 @@ def flash_attn_qkvpacked_func(
 ) -> _Result:
     """`flash_attn_func` on one tensor, qkv `[batch, seqlen, 3, heads, head_dim]`, which is not copied."""
     q, k, v = _parts("qkv", qkv, ("batch", "seqlen", 3, "heads", "head_dim"))
-    return flash_attn_func(
-        q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
-    )
+    return flash_attn_func(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
 
 
 def flash_attn_varlen_func(
@@ -211,9 +207,7 @@ def flash_attn_with_kvcache(
     not depend on it.
     """
     _refuse(0.0, softcap, alibi_slopes)
-    refuse_given(
-        k=k, v=v, rotary_cos=rotary_cos, rotary_sin=rotary_sin, cache_batch_idx=cache_batch_idx, block_table=block_table
-    )
+    refuse_given(k=k, v=v, rotary_cos=rotary_cos, rotary_sin=rotary_sin, cache_batch_idx=cache_batch_idx, block_table=block_table)
     if isinstance(cache_seqlens, int):
         cache_seqlens = torch.full((k_cache.shape[0],), cache_seqlens, dtype=torch.int32, device=k_cache.device)
     o, lse = attention(

@@ -96,9 +96,7 @@ class Installation:
     def __enter__(self) -> Installation:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._previous == _NAME:
             return
         uninstall()
@@ -178,9 +176,7 @@ def backward(
     reason = _reason(query, dropout_p, False, scale)
     if reason is None:
         try:
-            gradients = torch.ops.ferroflash.backward.default(
-                d_o, None, q, k, v, o, logsumexp, *_options(query, is_causal, scale)
-            )
+            gradients = torch.ops.ferroflash.backward.default(d_o, None, q, k, v, o, logsumexp, *_options(query, is_causal, scale))
         except NotImplementedError as error:
             reason = "backward: " + _first_line(error)
         else:

@@ -97,9 +97,7 @@ def attention(
     head_dim, head_dim_v = q.shape[-1], v.shape[-1]
     if head_dim_v < head_dim:
         v = torch.nn.functional.pad(v, (0, head_dim - head_dim_v))
-    packed = _packed(
-        cu_seq_lens_q=cu_seq_lens_q, cu_seq_lens_k=cu_seq_lens_k, max_length_q=max_length_q, max_length_k=max_length_k
-    )
+    packed = _packed(cu_seq_lens_q=cu_seq_lens_q, cu_seq_lens_k=cu_seq_lens_k, max_length_q=max_length_q, max_length_k=max_length_k)
     if attention_mask is None:
         causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
         mask = _Mask(None, causal, _left_without_mask(sliding_window, causal, k.shape[1]))
@@ -114,9 +112,7 @@ def attention(
 _REFUSED = ("s_aux", "position_bias", "head_mask", "indices", "block_indices")
 
 
-def _attend(
-    q: Tensor, k: Tensor, v: Tensor, mask: _Mask, packed: dict[str, Any] | None, options: dict[str, Any]
-) -> Tensor:
+def _attend(q: Tensor, k: Tensor, v: Tensor, mask: _Mask, packed: dict[str, Any] | None, options: dict[str, Any]) -> Tensor:
     """Calls the library with what the mask says about lengths."""
     rows = mask.lengths
     if rows is not None and rows.dtype == torch.uint8:
@@ -267,23 +263,28 @@ def make_mask(
         device = attention_mask.device
     pattern = _Pattern.of(mask_function, kv_offset + kv_length)
     left = pattern.left if pattern.left is not None and pattern.left < kv_length - 1 else None
+    allow_none = allow_is_causal_skip if pattern.causal else allow_is_bidirectional_skip
     if pattern.sequences is not None:
-        return _mask_of_packed(pattern, left)
+        packed = _mask_of_packed(pattern, left)
+        if packed is not None:
+            return packed
+        allow_none = True
     if left is not None and not pattern.causal and q_length != kv_length:
         given = f"a window to both sides with {q_length} queries and {kv_length} keys"
         refuse("mask_function", given, "as many queries as keys")
     # Where the keys end that a query may see, and where the first query stands among the keys.
     end = q_offset + q_length - kv_offset if pattern.causal else kv_length
     shift = q_offset - kv_offset
+    if not isinstance(end, Tensor) and end > kv_length:
+        raise ValueError(f"kv_length: {kv_length} was given; needed: {end}, as queries stand behind that many keys")
+    lengths = None
     if attention_mask is not None:
         lengths = _lengths_of_padding(attention_mask, kv_length, kv_offset, q_length, end, shift, pattern.causal, left)
-    elif isinstance(end, Tensor) or end != kv_length:
+    # Where transformers allows no None, it compiles graphs: there a mask has lengths in each step.
+    if lengths is None and (isinstance(end, Tensor) or end != kv_length or not allow_none):
         zeros = torch.zeros(batch_size, dtype=torch.int32, device=device)
         lengths = _lengths(zeros, zeros + end)
-    else:
-        lengths = None
-    allow_skip = allow_is_causal_skip if pattern.causal else allow_is_bidirectional_skip
-    if lengths is None and left is None and allow_skip:
+    if lengths is None and left is None:
         return None
     return _Mask(lengths, pattern.causal, left).encode(batch_size, device)
 
@@ -325,12 +326,14 @@ def _lengths_of_padding(
     return _lengths(first, last)
 
 
-def _mask_of_packed(pattern: _Pattern, left: int | None) -> Tensor:
-    """The mask of a batch `[batch, seqlen]` in whose rows sequences lie side by side."""
+def _mask_of_packed(pattern: _Pattern, left: int | None) -> Tensor | None:
+    """The mask of a batch `[batch, seqlen]` with several sequences in a row; None where each row is one sequence."""
     sequences = pattern.sequences
     begins = torch.ones_like(sequences, dtype=torch.bool)
     begins[:, 1:] = sequences[:, 1:] != sequences[:, :-1]
     places = begins.flatten().nonzero().flatten()  # waits for the GPU
+    if len(places) == len(sequences):
+        return None  # transformers asks without looking when it compiles graphs
     cu_seqlens = torch.cat([places, places.new_tensor([sequences.numel()])]).to(torch.int32)
     max_seqlen = int(cu_seqlens.diff().max())
     lengths = cu_seqlens.expand(_CU_SEQLENS, -1)

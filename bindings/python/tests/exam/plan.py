@@ -77,9 +77,7 @@ class Selection:
 def select(test: Test, reasons: Sequence[Reason]) -> Selection:
     """Leaves out what the reasons say, and counts it."""
     first = [[_first_reason(test, axis, row, reasons) for row in axis.rows] for axis in test.axes]
-    whole = next(
-        (i for i, reason in enumerate(reasons) if reason.parameter is None and reason.concerns(test.name)), len(reasons)
-    )
+    whole = next((i for i, reason in enumerate(reasons) if reason.parameter is None and reason.concerns(test.name)), len(reasons))
 
     def without(n: int) -> int:
         """How many cases have none of the first `n` reasons."""

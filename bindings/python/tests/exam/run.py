@@ -37,13 +37,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the sample and of the order")
     parser.add_argument("--seconds", type=float, help="how long each suite may run; the case that runs then ends first")
     parser.add_argument("--match", default="", help="only cases whose name contains this text")
-    parser.add_argument(
-        "--record", type=Path, help="folder for a file of JSON lines for each suite: the plan, then the cases"
-    )
+    parser.add_argument("--record", type=Path, help="folder for a file of JSON lines for each suite: the plan, then the cases")
     parser.add_argument("--junit", type=Path, help="folder for a JUnit file for each suite")
-    parser.add_argument(
-        "--original", action="store_true", help="on FlashAttention's own functions, as installed: to compare"
-    )
+    parser.add_argument("--original", action="store_true", help="on FlashAttention's own functions, as installed: to compare")
     parser.add_argument("--collect-only", action="store_true", help="count; runs nothing and needs no GPU")
     given = parser.parse_args()
     given.suite = given.suite.split(",")

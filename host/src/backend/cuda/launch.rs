@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::device::CudaDevice;
 use super::stream::StreamRef;
 use super::tensor_map::TensorMaps;
-use crate::arguments::Argument;
+use crate::arguments::{Argument, Form, need};
 use crate::error::DriverError;
 use crate::plan::Plan;
 use ferroflash_driver::extra::function::{self, LaunchSize};
@@ -85,9 +85,14 @@ impl Launches {
         let _current = self.device.enter()?;
         let stream = stream.as_raw();
         let dtype = self.plan.problem.dtype();
+        // An empty tensor has no address. Its kernels are given the workspace's: memory lies behind every tensor map then.
+        let address = |argument| match address(argument) {
+            0 if self.is_tensor(argument) => workspace,
+            address => address,
+        };
         for (launch, ready) in self.plan.launches.iter().zip(&self.kernels) {
             let (function, size) = (ready.function, ready.size);
-            let mut params = self.plan.params(launch, workspace, &address);
+            let mut params = self.plan.params(launch, workspace, address);
             ready.maps.encode(&mut params, dtype)?;
             // SAFETY: `launch.params` has the type that the kernel of `launch.variant` takes: a plan pairs them. With
             // `launch.grid`, which covers the shape in them, the kernel stays inside the arguments and the workspace,
@@ -114,5 +119,10 @@ impl Launches {
             }
         }
         Ok(())
+    }
+
+    fn is_tensor(&self, argument: Argument) -> bool {
+        let need = need(&self.plan.problem, self.plan.pass, argument);
+        need.is_some_and(|need| matches!(need.form, Form::Tensor(_)))
     }
 }
