@@ -117,12 +117,17 @@ fn build(workspace: &Workspace, python: &Path, out: &Path, arguments: &[&str]) -
     if out.is_dir() {
         fs::remove_dir_all(out).with_context(|| format!("cannot replace {}", out.display()))?;
     }
+    // maturin looks for zig among the programs of the environment.
+    let programs_of = python.parent().context("Python lies in a folder")?;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::iter::once(programs_of.to_owned()).chain(std::env::split_paths(&path));
     let mut maturin = Command::new(python);
     maturin
         .current_dir(workspace.root.join(FOLDER))
         .args(["-m", "maturin", "build", "--locked", "--out"])
         .arg(out)
         .args(arguments)
+        .env("PATH", std::env::join_paths(path)?)
         .env("CARGO", workspace.cargo());
     programs::run(&mut maturin)?;
     let first = fs::read_dir(out)?

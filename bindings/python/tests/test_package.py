@@ -1,0 +1,68 @@
+"""The package itself: what it needs to be imported, what it says of the machine, what its native module defines."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+
+import ferroflash
+import pytest
+from ferroflash import _native
+
+
+def test_it_is_imported_without_torch_and_says_what_there_is():
+    program = """
+import sys
+for name in ("torch", "numpy", "transformers", "jax"):
+    sys.modules[name] = None
+import ferroflash
+info = ferroflash.info()
+assert info["version"] == ferroflash.__version__, info
+assert info["processor"] and info["kernels"]
+assert info["gpus"] or info["no_gpu"]
+assert "flash_attn_func" in dir(ferroflash)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_name_that_is_not_there():
+    with pytest.raises(AttributeError, match="flash_attention"):
+        ferroflash.flash_attention  # noqa: B018
+
+
+def test_the_version_is_that_of_the_package():
+    try:
+        installed = metadata.version("ferroflash")
+    except metadata.PackageNotFoundError:
+        pytest.skip("[not run] the package is not installed, only found")
+    assert installed == ferroflash.__version__
+
+
+@pytest.mark.skipif(shutil.which("nm") is None, reason="[not run] no nm")
+def test_the_native_module_defines_nothing_but_its_beginning():
+    """Names of the driver's functions would catch the calls of every other library in the process."""
+    listed = subprocess.run(["nm", "-D", "--defined-only", _native.__file__], check=True, capture_output=True, text=True)
+    names = {line.split()[-1].split("@")[0] for line in listed.stdout.splitlines()}
+    assert "PyInit__native" in names
+    assert not {name for name in names if name.startswith("cu")}
+    needed = subprocess.run(["nm", "-D", "--undefined-only", _native.__file__], check=True, capture_output=True, text=True)
+    assert not {name for name in needed.stdout.split() if name.startswith("cu")}
+
+
+def test_problems_are_checked():
+    with pytest.raises(TypeError, match="dtype is float64"):
+        _native.Problem("float64", [1, 2, 3, 8], [1, 2, 3, 8])
+    with pytest.raises(ValueError, match="q has the shape"):
+        _native.Problem("float32", [2, 3], [1, 2, 3, 8])
+    with pytest.raises(ValueError, match="max_seqlen_k is missing"):
+        _native.Problem("float32", [1, 2, 3, 8], [2, 3, 8])
+    with pytest.raises(ValueError, match="batch is missing"):
+        _native.Problem("float32", [2, 3, 8], [2, 3, 8], max_seqlen_q=2, max_seqlen_k=2)
+
+
+def test_what_would_run_is_explained():
+    problem = _native.Problem("float32", [1, 200, 4, 64], [1, 200, 2, 64], right=0)
+    for backward in (False, True):
+        assert "cpu" in problem.explain(backward=backward)
