@@ -17,7 +17,10 @@ pub const FOLDER: &str = "bindings/python";
 const BUILDERS: [&str; 2] = ["maturin==1.16.0", "ziglang==0.17.1"];
 
 /// What the tests want beside PyTorch, transformers and JAX, which they use where they are installed.
-const TESTERS: [&str; 3] = ["hypothesis", "numpy", "pytest"];
+const TESTERS: [&str; 4] = ["hypothesis", "numpy", "pytest", LINTER];
+
+/// What finds fault with the sources. Its rules change from one version to the next.
+const LINTER: &str = "ruff==0.17.6";
 
 /// The oldest system that the wheel runs on: glibc 2.17, the oldest that Rust's own library allows.
 const COMPATIBILITY: &str = "manylinux2014";
@@ -47,7 +50,7 @@ pub fn wheel(workspace: &Workspace, options: &Wheel) -> Result<()> {
     Ok(())
 }
 
-/// Builds a wheel, installs it, and runs the tests of the package on it. Where there is no Python, none runs.
+/// Builds a wheel, installs it, and runs the tests of the package on it, after a look at its sources. Where there is no Python, none runs.
 pub fn count(workspace: &Workspace) -> Result<Counts> {
     let mut counts = Counts::default();
     if let Err(error) = available() {
@@ -55,6 +58,11 @@ pub fn count(workspace: &Workspace) -> Result<Counts> {
         return Ok(counts);
     }
     let python = environment(workspace, "tests", &[&BUILDERS[..1], &TESTERS].concat())?;
+    for arguments in [["check", "."].as_slice(), &["format", "--check", "."]] {
+        let mut ruff = Command::new(&python);
+        let ruff = ruff.current_dir(workspace.root.join(FOLDER));
+        programs::run(ruff.args(["-m", "ruff"]).args(arguments).arg("--no-cache"))?;
+    }
     let out = workspace.target.join("python/tests-wheel");
     let wheel = build(workspace, &python, &out, &["--profile", "dev"])?;
     let install = ["install", "--quiet", "--force-reinstall", "--no-deps"];

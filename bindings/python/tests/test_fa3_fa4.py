@@ -5,22 +5,13 @@ from __future__ import annotations
 import sys
 
 import pytest
-from torch_cases import DEVICES, assert_lse_near, assert_near, random, reference
+from torch_cases import DEVICES, assert_lse_near, assert_near, dense, integers, random, reference
 
 torch = pytest.importorskip("torch", reason="[not run] no torch")
 
 from ferroflash import fa3, fa4  # noqa: E402
 
 DTYPE = torch.bfloat16
-
-
-def dense(device, heads_k=2):
-    q = random(2, 40, 4, 64, device=device, dtype=DTYPE, seed=1)
-    return q, *(random(2, 56, heads_k, 64, device=device, dtype=DTYPE, seed=seed) for seed in (2, 3))
-
-
-def integers(device, *numbers):
-    return torch.tensor(numbers, device=device, dtype=torch.int32)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -6,7 +6,7 @@ import inspect
 import sys
 
 import pytest
-from torch_cases import DEVICES, assert_lse_near, assert_near, random, reference
+from torch_cases import DEVICES, assert_lse_near, assert_near, dense, integers, random, reference
 
 torch = pytest.importorskip("torch", reason="[not run] no torch")
 
@@ -14,15 +14,6 @@ import ferroflash  # noqa: E402
 from ferroflash import flash_attn_interface as interface  # noqa: E402
 
 DTYPE = torch.bfloat16
-
-
-def dense(device, heads_q=4, heads_k=2):
-    q = random(2, 40, heads_q, 64, device=device, dtype=DTYPE, seed=1)
-    return q, *(random(2, 56, heads_k, 64, device=device, dtype=DTYPE, seed=seed) for seed in (2, 3))
-
-
-def cumulative(device, *numbers):
-    return torch.tensor(numbers, device=device, dtype=torch.int32)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -64,7 +55,7 @@ def test_packed_tensors_have_gradients_in_one(device):
 @pytest.mark.parametrize("device", DEVICES)
 def test_varlen(device):
     qkv = random(70, 3, 4, 64, device=device, dtype=DTYPE)
-    cu_seqlens = cumulative(device, 0, 30, 30, 70)
+    cu_seqlens = integers(device, 0, 30, 30, 70)
     o, lse, _ = interface.flash_attn_varlen_qkvpacked_func(qkv, cu_seqlens, 40, causal=True, return_attn_probs=True)
     q, k, v = qkv.unbind(1)
     both = (cu_seqlens, cu_seqlens, 40, 40)
@@ -80,7 +71,7 @@ def test_varlen(device):
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_cache(device):
     q, k, v = (x.detach() for x in dense(device))
-    used = cumulative(device, 56, 21)
+    used = integers(device, 56, 21)
     o, lse = interface.flash_attn_with_kvcache(q, k, v, cache_seqlens=used, causal=True, return_softmax_lse=True)
     wide = reference(q, k, v, seqused_k=used, causal=True)
     assert_near(o, wide[0])
@@ -100,7 +91,7 @@ def test_what_is_not_offered_is_named(argument, given):
         "dense": lambda **extra: interface.flash_attn_func(q, k, v, **extra),
         "kvpacked": lambda **extra: interface.flash_attn_kvpacked_func(q, torch.stack([k, v], 2), **extra),
         "varlen": lambda **extra: interface.flash_attn_varlen_func(
-            q[0], k[0], v[0], cumulative("cpu", 0, 40), cumulative("cpu", 0, 56), 40, 56, **extra
+            q[0], k[0], v[0], integers("cpu", 0, 40), integers("cpu", 0, 56), 40, 56, **extra
         ),
     }
     for call in calls.values():

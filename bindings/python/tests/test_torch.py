@@ -134,10 +134,14 @@ def test_sizes_of_zero(device, dtype, sizes):
         assert n_q and n_k or not gradient.any()
 
 
+def cumulative(device, lengths):
+    """Where sequences of these lengths begin, and where the last one ends."""
+    return torch.tensor([0, *lengths]).cumsum(0).to(device=device, dtype=torch.int32)
+
+
 @pytest.mark.parametrize(("device", "dtype"), PLACES)
 def test_packed_sequences_are_as_each_alone(device, dtype):
     lengths_q, lengths_k = [40, 0, 129, 7], [40, 30, 129, 0]
-    total = lambda lengths: torch.tensor([0, *lengths]).cumsum(0).to(device=device, dtype=torch.int32)  # noqa: E731
     q = random(sum(lengths_q), 4, 64, device=device, dtype=dtype, seed=1)
     k, v = (random(sum(lengths_k), 2, 64, device=device, dtype=dtype, seed=seed) for seed in (2, 3))
     o, lse = attention(
@@ -145,8 +149,8 @@ def test_packed_sequences_are_as_each_alone(device, dtype):
         k,
         v,
         causal=True,
-        cu_seqlens_q=total(lengths_q),
-        cu_seqlens_k=total(lengths_k),
+        cu_seqlens_q=cumulative(device, lengths_q),
+        cu_seqlens_k=cumulative(device, lengths_k),
         max_seqlen_q=max(lengths_q),
         max_seqlen_k=max(lengths_k),
     )
@@ -189,10 +193,9 @@ def test_what_runs_is_explained(device):
 @pytest.mark.parametrize(("device", "dtype"), PLACES)
 @pytest.mark.parametrize(("lengths_q", "lengths_k"), [([40, 30], [0, 0]), ([4090, 4096], [0, 0]), ([0, 0], [40, 30])], ids=str)
 def test_packed_sequences_without_any_key_or_query(device, dtype, lengths_q, lengths_k):
-    total = lambda lengths: torch.tensor([0, *lengths]).cumsum(0).to(device=device, dtype=torch.int32)  # noqa: E731
     q = random(sum(lengths_q), 6, 96, device=device, dtype=dtype, seed=1)
     k, v = (random(sum(lengths_k), 6, 96, device=device, dtype=dtype, seed=seed) for seed in (2, 3))
-    lengths = {"cu_seqlens_q": total(lengths_q), "cu_seqlens_k": total(lengths_k)}
+    lengths = {"cu_seqlens_q": cumulative(device, lengths_q), "cu_seqlens_k": cumulative(device, lengths_k)}
     o, lse = attention(q, k, v, max_seqlen_q=max(lengths_q), max_seqlen_k=max(lengths_k), **lengths)
     assert o.shape == q.shape and not o.any()
     assert (lse == float("-inf")).all()

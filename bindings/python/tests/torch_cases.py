@@ -24,6 +24,17 @@ def random(*shape, device="cpu", dtype=torch.float32, seed=0, grad=True):
     return values.requires_grad_(grad)
 
 
+def dense(device, heads_k=2, dtype=torch.bfloat16):
+    """q of 40 rows, k and v of 56."""
+    q = random(2, 40, 4, 64, device=device, dtype=dtype, seed=1)
+    return q, *(random(2, 56, heads_k, 64, device=device, dtype=dtype, seed=seed) for seed in (2, 3))
+
+
+def integers(device, *numbers):
+    """Lengths, as arguments take them."""
+    return torch.tensor(numbers, device=device, dtype=torch.int32)
+
+
 def reference(q, k, v, *, softmax_scale=None, causal=False, window=(None, None), seqused_k=None, leftpad_k=None):
     """o and lse of [batch, seqlen, heads, head_dim], in float64; rows that see no key have o = 0."""
     q, k, v = (x.double().transpose(1, 2) for x in (q, k, v))
