@@ -232,7 +232,7 @@ impl PlannedLaunch {
 
 impl Plan {
     /// The parameters of one of the launches, with every address filled in: that of the workspace, a multiple of
-    /// [`workspace::ALIGNMENT_BYTES`], and of each argument what `address` says; 0 where it was not given.
+    /// [`workspace::ALIGNMENT_BYTES`], and of each argument what `address` says: 0 where it was not given. What is empty gets the workspace's.
     pub fn params(
         &self,
         launch: &PlannedLaunch,
@@ -242,11 +242,11 @@ impl Plan {
         let mut params = launch.params;
         let lies_at = |argument| match need(&self.problem, self.pass, argument) {
             None => 0,
-            // Nobody reads or writes there, and a tensor map must not have the address.
-            Some(need) if need.form.is_empty() => 0,
+            // Nobody reads or writes there, but a tensor map must be of memory that is there.
+            Some(need) if need.form.is_empty() => workspace,
             Some(_) => address(argument),
         };
-        bind(&mut params, workspace, workspace, lies_at);
+        bind(&mut params, workspace, lies_at);
         params
     }
 

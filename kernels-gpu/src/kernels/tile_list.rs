@@ -361,9 +361,15 @@ unsafe fn make_maps(p: &TileListParams, maps: u64, block_idx: u32) {
             let tensor = mapped(p, which);
             let first = i64::from(batch_idx) * tensor.batch_stride
                 + i64::from(rows.first) * tensor.row_stride;
+            // A map has a row at least, in memory that is there. That of a sequence without rows, whose first row may lie behind
+            // the tensor, is used for rows of zeros only.
+            let (first, n_rows) = if rows.len == 0 {
+                (0, 1)
+            } else {
+                (first, rows.len)
+            };
             tensor_map::replace_address(to, tensor.base.wrapping_add((first * 2) as u64));
-            // A map has a row at least; that of a sequence without rows is used for rows of zeros only.
-            tensor_map::replace_rows(to, if rows.len == 0 { 1 } else { rows.len });
+            tensor_map::replace_rows(to, n_rows);
             tensor_map::fence_tensor_map_release();
             idx += (special::grid_dim_x() - 1) * THREADS;
         }

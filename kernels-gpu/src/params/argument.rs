@@ -121,22 +121,12 @@ pub const fn in_workspace(offset_bytes: u64) -> u64 {
     offset_bytes | IN_WORKSPACE
 }
 
-/// Fills every address in: `address` says where an argument lies (0: nowhere). A map must lie somewhere even where its tensor is
-/// empty and not a byte of it is copied: `anywhere` is some address that can stand for it.
-pub fn bind(
-    params: &mut impl KernelParams,
-    workspace: u64,
-    anywhere: u64,
-    address: impl Fn(Argument) -> u64,
-) {
+/// Fills every address in: `address` says where an argument lies; 0: nowhere. A tensor lies somewhere, and be it empty: tensor maps are
+/// made of it, and a map must be of memory that is there even where not a byte is copied.
+pub fn bind(params: &mut impl KernelParams, workspace: u64, address: impl Fn(Argument) -> u64) {
     params.slots(&mut |slot| match slot {
         Slot::Tensor(argument, view) => view.base = address(argument),
-        Slot::Map(argument, map) => {
-            map.base = match address(argument) {
-                0 => anywhere,
-                address => address,
-            }
-        }
+        Slot::Map(argument, map) => map.base = address(argument),
         Slot::Vector(argument, place) => {
             *place = if *place & IN_WORKSPACE != 0 {
                 workspace + (*place & !IN_WORKSPACE)

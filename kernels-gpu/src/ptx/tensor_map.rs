@@ -10,7 +10,8 @@ use crate::emu::tensor_map;
 /// PTX 8.3, sm_90a.
 ///
 /// # Safety
-/// A tensor map lies at `map` in global memory, which nobody else reads or writes; `address` is a multiple of 16.
+/// A tensor map lies at `map` in global memory, which nobody else reads or writes; `address` is a multiple of 16, and of memory that is
+/// there: at 0 a copy is an illegal access even where its box lies outside the tensor (H200).
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn replace_address(map: u64, address: u64) {

@@ -44,6 +44,7 @@ enum Bug {
     MakesAnotherNoAcquire,
     NotCopied,
     NoRows,
+    NoAddress,
 }
 
 const THREADS: u32 = 64;
@@ -117,7 +118,11 @@ impl Kernel {
             if !self.is(&[Bug::NotCopied]) {
                 tile::tensor_map::copy(from, self.maps);
             }
-            tensor_map::replace_address(self.maps, self.tensor + u64::from(FIRST) * 128);
+            let address = match self.bug {
+                Bug::NoAddress => 0,
+                _ => self.tensor + u64::from(FIRST) * 128,
+            };
+            tensor_map::replace_address(self.maps, address);
             if self.is(&[Bug::ReleasesTooEarly]) {
                 tensor_map::fence_tensor_map_release();
             }
@@ -381,4 +386,5 @@ caught! {
     another_map_in_its_place_that_nobody_acquires: MakesAnotherNoAcquire => no_acquire;
     a_change_of_what_is_no_map: NotCopied => nothing_there;
     a_map_without_rows: NoRows => |kind| matches!(kind, Kind::Operand { value: 0, .. });
+    a_map_of_no_memory: NoAddress => |kind| matches!(kind, Kind::OutOfBounds { .. });
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::device::CudaDevice;
 use super::stream::StreamRef;
 use super::tensor_map::TensorMaps;
-use crate::arguments::{Argument, ByArgument, Form, need};
+use crate::arguments::Argument;
 use crate::error::DriverError;
 use crate::plan::Plan;
 use ferroflash_driver::extra::function::{self, LaunchSize};
@@ -16,8 +16,6 @@ use ferroflash_kernels::params::{Params, SHIFTED};
 pub(crate) struct Launches {
     plan: Plan,
     kernels: Box<[Ready]>,
-    /// Which tensors have no elements, and so no address.
-    is_empty: ByArgument<bool>,
     device: Arc<CudaDevice>,
 }
 
@@ -56,14 +54,9 @@ impl Launches {
             .iter()
             .map(ready)
             .collect::<Result<_, DriverError>>()?;
-        let is_empty = ByArgument::from_fn(|argument| {
-            let need = need(&plan.problem, plan.pass, argument);
-            need.is_some_and(|need| matches!(need.form, Form::Tensor(_)) && need.form.is_empty())
-        });
         Ok(Launches {
             plan,
             kernels,
-            is_empty,
             device: Arc::clone(device),
         })
     }
@@ -92,14 +85,9 @@ impl Launches {
         let _current = self.device.enter()?;
         let stream = stream.as_raw();
         let dtype = self.plan.problem.dtype();
-        // Kernels are given the workspace's address in place of an empty tensor's: memory lies behind every tensor map then.
-        let address = |argument| match self.is_empty[argument] {
-            true => workspace,
-            false => address(argument),
-        };
         for (launch, ready) in self.plan.launches.iter().zip(&self.kernels) {
             let (function, size) = (ready.function, ready.size);
-            let mut params = self.plan.params(launch, workspace, address);
+            let mut params = self.plan.params(launch, workspace, &address);
             ready.maps.encode(&mut params, dtype)?;
             // SAFETY: `launch.params` has the type that the kernel of `launch.variant` takes: a plan pairs them. With
             // `launch.grid`, which covers the shape in them, the kernel stays inside the arguments and the workspace,
