@@ -186,24 +186,18 @@ fn pack_ptx(from: &Path, to: &Path) -> Result<()> {
         return Ok(());
     }
     fs::create_dir_all(to)?;
-    let mut copies = Vec::new();
     for entry in fs::read_dir(from)? {
         let path = entry?.path();
         if path.extension().is_some_and(|extension| extension == "ptx") {
-            let copy = to.join(
-                path.file_name()
-                    .context("an entry of a folder has a name")?,
-            );
-            fs::copy(&path, &copy)?;
-            copies.push(copy);
+            let name = path.file_name();
+            fs::copy(
+                &path,
+                to.join(name.context("an entry of a folder has a name")?),
+            )?;
         }
     }
-    // Without a file to pack, gzip would wait for its standard input.
-    if copies.is_empty() {
-        return Ok(());
-    }
     let mut gzip = Command::new("gzip");
-    programs::run(gzip.args(["-9", "--no-name", "--"]).args(copies))
+    programs::run(gzip.args(["-9", "--no-name", "--recursive", "--"]).arg(to))
 }
 
 fn write_executable(path: &Path, text: &[u8]) -> Result<()> {

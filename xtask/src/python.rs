@@ -38,6 +38,7 @@ pub struct Wheel {
 
 /// Builds the wheel that is published.
 pub fn wheel(workspace: &Workspace, options: &Wheel) -> Result<()> {
+    available()?;
     let python = environment(workspace, "wheel", &BUILDERS)?;
     let out = workspace.root.join(&options.out);
     let arguments = ["--release", "--zig", "--compatibility", COMPATIBILITY];
@@ -100,7 +101,6 @@ fn available() -> Result<()> {
 
 /// The interpreter of an environment with these packages. It sees those of the system, too: PyTorch, where it is installed.
 fn environment(workspace: &Workspace, name: &str, packages: &[&str]) -> Result<PathBuf> {
-    available()?;
     let folder = workspace.target.join("python").join(name);
     let python = folder.join("bin/python");
     if !python.is_file() {

@@ -127,11 +127,13 @@ def test_sizes_of_zero(device, dtype, sizes):
     k, v = (random(batch, n_k, heads, 64, device=device, dtype=dtype) for _ in range(2))
     o, lse = attention(q, k, v)
     assert o.shape == q.shape and lse.shape == (batch, heads, n_q)
-    assert not o.any() if n_k == 0 else True
-    assert (lse == float("-inf")).all() if n_k == 0 else True
+    if n_k == 0:
+        assert not o.any()
+        assert (lse == float("-inf")).all()
     for x, gradient in zip((q, k, v), torch.autograd.grad(o.sum(), (q, k, v)), strict=True):
         assert gradient.shape == x.shape
-        assert n_q and n_k or not gradient.any()
+        if n_q == 0 or n_k == 0:
+            assert not gradient.any()
 
 
 def cumulative(device, lengths):
@@ -200,3 +202,12 @@ def test_packed_sequences_without_any_key_or_query(device, dtype, lengths_q, len
     assert o.shape == q.shape and not o.any()
     assert (lse == float("-inf")).all()
     assert not any(gradient.any() for gradient in torch.autograd.grad(o.sum(), (q, k, v)))
+
+
+@pytest.mark.parametrize(("device", "dtype"), PLACES)
+def test_lengths_of_no_sequences(device, dtype):
+    q, k, v = (random(0, 5, 2, 64, device=device, dtype=dtype) for _ in range(3))
+    none = torch.zeros(0, dtype=torch.int32, device=device)
+    o, lse = attention(q, k, v, seqused_q=none, seqused_k=none, leftpad_k=none)
+    assert o.shape == q.shape and lse.shape == (0, 2, 5)
+    assert all(gradient.shape == q.shape for gradient in torch.autograd.grad(o.sum(), (q, k, v)))

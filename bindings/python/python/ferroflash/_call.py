@@ -22,9 +22,6 @@ _N_PLANS = 4096
 _ALIGNMENT_BYTES = 16
 _ALIGNMENT_ELEMS = 8
 
-# Enough for the counters that every run clears.
-_LEAST_WORKSPACE_BYTES = 256
-
 
 class Options(NamedTuple):
     """What a call is given beside q, k and v: the operators' arguments, in their order."""
@@ -86,7 +83,7 @@ class Plan:
         """The forward pass, and the bytes of its workspace."""
         if self._forward is None:
             forward = _native.Forward(self.problem, self.ordinal, self._strides, self._given)
-            self._forward = forward, max(forward.workspace_bytes, _LEAST_WORKSPACE_BYTES)
+            self._forward = forward, forward.workspace_bytes
         return self._forward
 
     def backward(self, strides: tuple[int, ...]) -> tuple[_native.Backward, int]:
@@ -95,7 +92,7 @@ class Plan:
         if planned is None:
             of_all = (*self._strides, strides[:-1])
             backward = _native.Backward(self.problem, self.ordinal, of_all, self._given)
-            planned = backward, max(backward.workspace_bytes, _LEAST_WORKSPACE_BYTES)
+            planned = backward, backward.workspace_bytes
             self._backward[strides] = planned
         return planned
 

@@ -137,24 +137,26 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, options):
         o, lse = _call.forward(q, k, v, options)
-        lengths = options[:5]
-        if lengths == (None,) * 5:
-            lengths = ()
-        ctx.save_for_backward(q, k, v, o, lse, *lengths)
-        ctx.numbers = options[5:]
-        # A loss that does not depend on lse gives None for its gradient.
-        ctx.set_materialize_grads(False)
+        _save(ctx, (q, k, v, *options), (o, lse))
         return o, lse
 
     @staticmethod
     def backward(ctx, d_o, d_lse):
-        q, k, v, o, lse, *lengths = ctx.saved_tensors
-        options = Options(*(lengths or (None,) * 5), *ctx.numbers)
-        return (*_gradients(d_o, d_lse, (q, k, v, o, lse), options), None)
+        return (*_gradients(ctx, d_o, d_lse), None)
 
 
-def _gradients(d_o: Tensor | None, d_lse: Tensor | None, saved: tuple[Tensor, ...], options: Options) -> tuple:
-    q, k, v, o, lse = saved
+def _save(ctx, inputs, output):
+    q, k, v, *options = inputs
+    ctx.save_for_backward(q, k, v, *output, *options[:5])
+    ctx.numbers = options[5:]
+    # A loss that does not depend on lse gives None for its gradient.
+    ctx.set_materialize_grads(False)
+
+
+def _gradients(ctx, d_o: Tensor | None, d_lse: Tensor | None) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Of q, k and v, from what `_save` has kept."""
+    q, k, v, o, lse, *lengths = ctx.saved_tensors
+    options = Options(*lengths, *ctx.numbers)
     if d_o is None and d_lse is None:
         return None, None, None
     if d_o is None:
@@ -188,17 +190,8 @@ def _fake_backward(d_o, d_lse, q, k, v, o, lse, *options):
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
 
-def _save(ctx, inputs, output):
-    q, k, v, *options = inputs
-    ctx.save_for_backward(q, k, v, *output, *options[:5])
-    ctx.numbers = options[5:]
-    ctx.set_materialize_grads(False)
-
-
 def _differentiate(ctx, d_o, d_lse):
-    q, k, v, o, lse, *lengths = ctx.saved_tensors
-    options = Options(*lengths, *ctx.numbers)
-    return (*_gradients(d_o, d_lse, (q, k, v, o, lse), options), *(None,) * 10)
+    return (*_gradients(ctx, d_o, d_lse), *(None,) * 10)
 
 
 def _refuse_second_derivative(ctx, *gradients):

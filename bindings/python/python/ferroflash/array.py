@@ -35,9 +35,6 @@ _CPU, _CUDA, _CUDA_HOST = 1, 2, 3
 _FLOATS = ("float32", "float16", "bfloat16")
 _ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int32": 4}
 
-# Enough for the counters that every run on a GPU clears.
-_LEAST_WORKSPACE_BYTES = 256
-
 
 class SupportsDLPack(Protocol):
     """An array of a library that speaks DLPack."""
@@ -280,12 +277,7 @@ class _Call:
         return _aligned(argument, given)
 
     def _lengths(self, argument: str, array: Any) -> _native.Import | None:
-        # No sequences have no lengths: of an empty array there is no address, and that would say that none were given.
-        if array is None:
-            return None
-        batch = self.q.shape[0]
-        given = self._contiguous(argument, array, "int32", (batch,))
-        return given if batch > 0 else None
+        return None if array is None else self._contiguous(argument, array, "int32", (self.q.shape[0],))
 
     def _given(self) -> list[bool]:
         # In the order of the native module: cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k.
@@ -302,7 +294,7 @@ class _Call:
         if self.stream is None:
             call.run(0, (0, 0), addresses, lengths)
             return
-        n_bytes = max(call.workspace_bytes, _LEAST_WORKSPACE_BYTES)
+        n_bytes = call.workspace_bytes
         workspace = self._new("uint8", [n_bytes])
         try:
             call.run(self.stream.handle, (workspace.address, n_bytes), addresses, lengths)

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from ._combine import combine
+from ._lengths import longest, rows_in_use
 from ._refuse import refuse_given, refuse_unless_zero, window
 from ._torch import attention
 
@@ -211,8 +212,6 @@ def flash_attn_with_kvcache(
     refuse_given(cache_batch_idx=cache_batch_idx, page_table=page_table, cu_seqlens_k_new=cu_seqlens_k_new)
     refuse_given(q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
     refuse_unless_zero(attention_chunk=attention_chunk, softcap=softcap)
-    if isinstance(cache_seqlens, int):
-        cache_seqlens = torch.full((k_cache.shape[0],), cache_seqlens, dtype=torch.int32, device=k_cache.device)
     out, lse = attention(
         q,
         k_cache,
@@ -221,7 +220,7 @@ def flash_attn_with_kvcache(
         causal=causal,
         window=window(window_size, causal),
         cu_seqlens_q=cu_seqlens_q,
-        seqused_k=cache_seqlens,
+        seqused_k=rows_in_use(cache_seqlens, k_cache),
         leftpad_k=cache_leftpad,
         max_seqlen_q=longest(q, cu_seqlens_q, max_seqlen_q),
     )
@@ -270,13 +269,6 @@ def get_scheduler_metadata(
     The arguments describe the call to come, which refuses what has no kernel.
     """
     return torch.empty(0, dtype=torch.int32, device=cache_seqlens.device)
-
-
-def longest(rows: Tensor, cu_seqlens: Tensor | None, max_seqlen: int | None) -> int | None:
-    """The most rows of a sequence: None of padded tensors, whose shape says it, and all rows where nobody says it."""
-    if cu_seqlens is None:
-        return None
-    return rows.shape[0] if max_seqlen is None else max_seqlen
 
 
 def _split_heads(qkv: Tensor, num_heads_q: int | None) -> tuple[Tensor, Tensor, Tensor]:

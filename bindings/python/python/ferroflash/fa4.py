@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from ._combine import combine
+from ._lengths import longest
 from ._refuse import pair, refuse, refuse_given, refuse_unless_zero
 from ._torch import attention
-from .fa3 import longest
 
 __all__ = ["flash_attn_combine", "flash_attn_func", "flash_attn_varlen_func", "get_scheduler_metadata"]
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from . import __version__
+from ._lengths import rows_in_use
 from ._refuse import refuse_given, refuse_unless_zero, window
 from ._torch import attention
 
@@ -208,15 +208,13 @@ def flash_attn_with_kvcache(
     """
     _refuse(0.0, softcap, alibi_slopes)
     refuse_given(k=k, v=v, rotary_cos=rotary_cos, rotary_sin=rotary_sin, cache_batch_idx=cache_batch_idx, block_table=block_table)
-    if isinstance(cache_seqlens, int):
-        cache_seqlens = torch.full((k_cache.shape[0],), cache_seqlens, dtype=torch.int32, device=k_cache.device)
     o, lse = attention(
         q,
         k_cache,
         v_cache,
         softmax_scale=softmax_scale,
         window=window(window_size, causal),
-        seqused_k=cache_seqlens,
+        seqused_k=rows_in_use(cache_seqlens, k_cache),
         leftpad_k=cache_leftpad,
     )
     return (o, lse) if return_softmax_lse else o

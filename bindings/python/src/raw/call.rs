@@ -3,6 +3,8 @@
 use std::sync::{Arc, LazyLock};
 
 use ferroflash::arguments::Argument;
+use ferroflash::plan::Plan;
+use ferroflash::plan::workspace::ALIGNMENT_BYTES;
 use ferroflash::prepared::{PreparedBackward, PreparedForward};
 use ferroflash::{Error, Gradients, Layout, OutputGradients, Outputs, PlanCache, Saved};
 use pyo3::prelude::*;
@@ -17,6 +19,11 @@ const N_PLANS: usize = 1024;
 
 /// Calls prepared before, of all devices.
 static PLANS: LazyLock<PlanCache> = LazyLock::new(|| PlanCache::new(N_PLANS));
+
+/// Bytes of a plan's workspace: never none, since memory of no bytes has no address.
+fn workspace_bytes(plan: Option<&Plan>) -> u64 {
+    plan.map_or(0, |plan| plan.workspace.n_bytes().max(ALIGNMENT_BYTES))
+}
 
 /// The forward pass of a problem on a device, planned.
 #[pyclass(frozen, module = "ferroflash._native")]
@@ -40,9 +47,9 @@ impl Forward {
     ) -> PyResult<Forward> {
         let (q, k, v) = &strides;
         py.detach(|| {
-            let shape = Shape::new(problem, ordinal, [q, k, v])?;
+            let shape = Shape::new(problem, ordinal, [q, k, v], given)?;
             let prepared = match ordinal {
-                Some(_) => Some(PLANS.forward(&shape.attention, &shape.layouts(given))?),
+                Some(_) => Some(PLANS.forward(&shape.attention, &shape.layouts())?),
                 None => None,
             };
             Ok(Forward { shape, prepared })
@@ -50,15 +57,14 @@ impl Forward {
         .map_err(|error: Error| to_py(error))
     }
 
-    /// Bytes of device memory that a run needs beside its tensors, at a multiple of 256; 0 on the processor.
+    /// Bytes of device memory that a run needs beside its tensors, at a multiple of 256, and at least as many; 0 on the processor.
     #[getter]
     fn workspace_bytes(&self) -> u64 {
-        let plan = self.prepared.as_ref().map(|prepared| prepared.plan());
-        plan.map_or(0, |plan| plan.workspace.n_bytes())
+        workspace_bytes(self.prepared.as_ref().map(|prepared| prepared.plan()))
     }
 
     /// Enqueues o and lse on a stream; on the processor, computes them. Addresses are of q, k, v, o and lse, and of the lengths in the
-    /// order of `given`, 0 where there are none. o and lse are contiguous.
+    /// order of `given`; those that are not given are not looked at. o and lse are contiguous.
     ///
     /// The caller answers for the addresses: that elements of the problem's shapes and types lie there, on this device, until the
     /// stream has done the work, and that nobody else uses the outputs and the workspace meanwhile.
@@ -131,9 +137,9 @@ impl Backward {
     ) -> PyResult<Backward> {
         let (q, k, v, d_o) = &strides;
         py.detach(|| {
-            let shape = Shape::new(problem, ordinal, [q, k, v])?;
+            let shape = Shape::new(problem, ordinal, [q, k, v], given)?;
             let d_o = strided(problem.problem.shape_q(), d_o);
-            let layouts = shape.layouts(given).with(Argument::DO, d_o);
+            let layouts = shape.layouts().with(Argument::DO, d_o);
             let prepared = match ordinal {
                 Some(_) => Some(PLANS.backward(&shape.attention, &layouts)?),
                 None => None,
@@ -147,11 +153,10 @@ impl Backward {
         .map_err(|error: Error| to_py(error))
     }
 
-    /// Bytes of device memory that a run needs beside its tensors, at a multiple of 256; 0 on the processor.
+    /// Bytes of device memory that a run needs beside its tensors, at a multiple of 256, and at least as many; 0 on the processor.
     #[getter]
     fn workspace_bytes(&self) -> u64 {
-        let plan = self.prepared.as_ref().map(|prepared| prepared.plan());
-        plan.map_or(0, |plan| plan.workspace.n_bytes())
+        workspace_bytes(self.prepared.as_ref().map(|prepared| prepared.plan()))
     }
 
     /// Enqueues the gradients, or computes them, as a forward pass does o. Addresses are of q, k, v, o and lse, of the gradients of o and,

@@ -10,8 +10,8 @@ use crate::problem::Problem;
 /// Strides in elements, without the last one, which is 1: of `[batch, seqlen, heads, head_dim]`, or of `[total, heads, head_dim]`.
 pub(crate) type Strides = Vec<usize>;
 
-/// Which of cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k and leftpad_k are given, and later their addresses.
-pub(crate) const LENGTHS: [Argument; 5] = [
+/// The lengths that a call may give.
+const LENGTHS: [Argument; 5] = [
     Argument::CuSeqlensQ,
     Argument::CuSeqlensK,
     Argument::SeqUsedQ,
@@ -19,13 +19,15 @@ pub(crate) const LENGTHS: [Argument; 5] = [
     Argument::LeftpadK,
 ];
 
-/// Addresses of [`LENGTHS`]; 0 where there is none.
+/// Addresses of [`LENGTHS`]; of those that are given.
 pub(crate) type Lengths = [u64; 5];
 
 /// What both passes know of a call before it has addresses.
 pub(crate) struct Shape {
     pub(crate) attention: Attention,
     inputs: [Layout; 3],
+    /// Which of [`LENGTHS`] calls give.
+    given: [bool; 5],
 }
 
 impl Shape {
@@ -33,6 +35,7 @@ impl Shape {
         problem: &Problem,
         ordinal: Option<u32>,
         strides: [&Strides; 3],
+        given: [bool; 5],
     ) -> Result<Shape, Error> {
         let [shape_q, shape_k] = [problem.problem.shape_q(), problem.problem.shape_k()];
         let [q, k, v] = strides;
@@ -43,20 +46,19 @@ impl Shape {
                 strided(shape_k, k),
                 strided(shape_k, v),
             ],
+            given,
         })
     }
 
-    pub(crate) fn layouts(&self, given: [bool; 5]) -> Layouts {
+    pub(crate) fn layouts(&self) -> Layouts {
         let [q, k, v] = self.inputs;
         let layouts = Layouts::contiguous()
             .with(Argument::Q, q)
             .with(Argument::K, k)
             .with(Argument::V, v);
-        let named = LENGTHS.into_iter().zip(given);
-        named.fold(layouts, |layouts, (argument, given)| match given {
-            true => layouts.giving(argument),
-            false => layouts,
-        })
+        let given = LENGTHS.into_iter().zip(self.given);
+        let given = given.filter(|&(_, given)| given);
+        given.fold(layouts, |layouts, (argument, _)| layouts.giving(argument))
     }
 
     pub(crate) fn place(&self) -> Place<'_> {
@@ -104,8 +106,8 @@ impl Shape {
         let [q, k, v] = unsafe { [place.tensor(q)?, place.tensor(k)?, place.tensor(v)?] };
         let mut inputs = Inputs::new(&q, &k, &v);
         let batch = self.attention.problem().batch();
-        for (argument, address) in LENGTHS.into_iter().zip(lengths) {
-            if address == 0 {
+        for ((argument, given), address) in LENGTHS.into_iter().zip(self.given).zip(lengths) {
+            if !given {
                 continue;
             }
             let cumulative = matches!(argument, Argument::CuSeqlensQ | Argument::CuSeqlensK);
