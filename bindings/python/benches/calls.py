@@ -1,6 +1,6 @@
 """What calls of attention cost beside other providers: the host's time of a call, and a training step's.
 
-    python benches/calls.py host                    # batch 1, seqlen 512: medians of single calls
+    python benches/calls.py host --rounds 50        # batch 1, seqlen 512: medians of single calls
     python benches/calls.py steps --rounds 9        # both passes, 16,384 tokens, head_dim 128, causal: medians of rounds
 
 Providers run in shuffled order within each round. `fa4` is flash-attn-4, where it can be imported; `flash` and `cudnn` are backends of
@@ -87,9 +87,9 @@ def tensors(batch: int, seqlen: int) -> tuple[list[Tensor], Tensor]:
     return [x.requires_grad_() for x in (q, k, v)], d_o
 
 
-def median_us(call: Callable[[], object], n: int = 2000) -> float:
+def median_us(call: Callable[[], object], n: int = 200) -> float:
     """Of single calls, with the device let catch up now and then."""
-    for _ in range(100):
+    for _ in range(20):
         call()
     torch.cuda.synchronize()
     times = []

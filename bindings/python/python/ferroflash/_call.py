@@ -6,6 +6,7 @@ and the launches.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -58,8 +59,8 @@ class Plan:
         lengths = (None,) * 5 if lengths is None else lengths
         batch = batch_of(q, k, lengths, max_seqlen_q, max_seqlen_k)
         check_lengths(lengths, batch, q)
-        self.shape_q, self.shape_lse = q.shape, lse_shape(q.shape)
-        self.dtype, self.device = q.dtype, q.device
+        self.shape_lse = lse_shape(q.shape)
+        self.device = q.device
         self.ordinal = q.device.index if q.device.type == "cuda" else None
         self.problem = _native.Problem(
             DTYPES[q.dtype],
@@ -72,8 +73,8 @@ class Plan:
             left=left,
             right=right,
         )
-        # Whether kernels read the tensors where they lie, if they begin at a multiple of 16 bytes.
-        self.reads = all(_reads(form, self.ordinal is not None) for form in forms)
+        # Whether kernels read tensors of these strides, if they begin at a multiple of 16 bytes.
+        self._reads = all(_reads(form, self.ordinal is not None) for form in forms)
         self._strides = tuple(form.strides[:-1] for form in forms)
         self._given = [given is not None for given in lengths]
         self._forward: tuple[_native.Forward, int] | None = None
@@ -96,6 +97,19 @@ class Plan:
             self._backward[strides] = planned
         return planned
 
+    def reads_all_of(self, q: Tensor, k: Tensor, v: Tensor) -> bool:
+        """Whether kernels read the tensors where they lie."""
+        if self.ordinal is None:
+            return self._reads
+        return self._reads and (q.data_ptr() | k.data_ptr() | v.data_ptr()) % _ALIGNMENT_BYTES == 0
+
+    def reads_gradient(self, d_o: Tensor) -> bool:
+        """Whether kernels read a gradient of o where it lies."""
+        on_gpu = self.ordinal is not None
+        if d_o.stride() not in self._backward and not _reads(Form.of(d_o), on_gpu):
+            return False
+        return not on_gpu or d_o.data_ptr() % _ALIGNMENT_BYTES == 0
+
     def run(self, planned: tuple, addresses: list[int], options: Options) -> None:
         """Enqueues a pass on the current stream; on the CPU, computes it."""
         native, n_bytes = planned
@@ -116,50 +130,52 @@ def plan(q: Tensor, k: Tensor, v: Tensor, options: Options) -> Plan:
         if given is not None:
             lengths = tuple(None if given is None else Form.of(given) for given in options[:5])
             break
-    return _kept(Form.of(q), Form.of(k), Form.of(v), lengths, options[5:])
+    # Not of `Form`, which takes as long to make as all else here.
+    forms = tuple([(x.shape, x.stride(), x.dtype, x.device) for x in (q, k, v)])
+    return _kept(forms, lengths, options[5:])
 
 
 @lru_cache(maxsize=_N_PLANS)
-def _kept(q: Form, k: Form, v: Form, lengths: tuple[Form | None, ...] | None, numbers: tuple) -> Plan:
+def _kept(forms: tuple[tuple, ...], lengths: tuple[Form | None, ...] | None, numbers: tuple) -> Plan:
+    q, k, v = (Form(*form) for form in forms)
     return Plan((q, k, v), lengths, numbers)
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, Tensor]:
+def forward(planned: Plan, q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, Tensor]:
     """o and lse."""
-    planned = plan(q, k, v, options)
     addresses = [q.data_ptr(), k.data_ptr(), v.data_ptr()]
-    if not planned.reads or _misaligned(planned, *addresses):
-        o, lse = forward(*(_readable(given, planned) for given in (q, k, v)), options)
+    if not planned.reads_all_of(q, k, v):
+        copies = [_readable(given, planned) for given in (q, k, v)]
+        o, lse = forward(plan(*copies, options), *copies, options)
         return _narrowed(o, q.shape[-1]), lse
-    o = torch.empty(planned.shape_q, dtype=planned.dtype, device=planned.device)
-    lse = torch.empty(planned.shape_lse, dtype=torch.float32, device=planned.device)
+    o, lse = _new(q), q.new_empty(planned.shape_lse, dtype=torch.float32)
     addresses += (o.data_ptr(), lse.data_ptr())
     planned.run(planned.forward(), addresses, options)
     return o, lse
 
 
-def backward(
-    d_o: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, options: Options
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of q, k and v."""
-    planned = plan(q, k, v, options)
-    if not planned.reads or _misaligned(planned, q.data_ptr(), k.data_ptr(), v.data_ptr()):
-        d_o, q_, k_, v_, o = (_readable(given, planned) for given in (d_o, q, k, v, o))
-        gradients = backward(d_o, d_lse, q_, k_, v_, o, lse, options)
+def backward(planned: Plan, d_o: Tensor, d_lse: Tensor | None, saved: Sequence[Tensor], options: Options) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of q, k and v, with q, k, v, o and lse saved."""
+    q, k, v, o, lse = saved
+    if not planned.reads_all_of(q, k, v):
+        d_o, *copies = (_readable(given, planned) for given in (d_o, q, k, v, o))
+        gradients = backward(plan(*copies[:3], options), d_o, d_lse, (*copies, lse), options)
         d_q, d_k, d_v = (_narrowed(gradient, q.shape[-1]) for gradient in gradients)
         return d_q, d_k, d_v
-    on_gpu = planned.ordinal is not None
-    if not _reads(Form.of(d_o), on_gpu) or _misaligned(planned, d_o.data_ptr()):
+    if not planned.reads_gradient(d_o):
         d_o = d_o.clone(memory_format=torch.contiguous_format)
     o, lse = o.contiguous(), lse.contiguous()
     d_lse = None if d_lse is None else d_lse.contiguous()
-    d_q = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    d_k = torch.empty(k.shape, dtype=k.dtype, device=k.device)
-    d_v = torch.empty(v.shape, dtype=v.dtype, device=v.device)
+    d_q, d_k, d_v = _new(q), _new(k), _new(v)
     tensors = (q, k, v, o, lse, d_o, d_lse, d_q, d_k, d_v)
     addresses = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
     planned.run(planned.backward(d_o.stride()), addresses, options)
     return d_q, d_k, d_v
+
+
+def _new(given: Tensor) -> Tensor:
+    """Contiguous memory of a tensor's shape. `torch.empty` takes three times as long: it reads a shape, a type and a device."""
+    return torch.empty_like(given, memory_format=torch.contiguous_format)
 
 
 def _reads(form: Form, on_gpu: bool) -> bool:
@@ -173,10 +189,6 @@ def _reads(form: Form, on_gpu: bool) -> bool:
     return head_dim % _ALIGNMENT_ELEMS == 0 and all(
         stride % _ALIGNMENT_ELEMS == 0 for n, stride in zip(rows, strides, strict=True) if n > 1
     )
-
-
-def _misaligned(planned: Plan, *addresses: int) -> bool:
-    return planned.ordinal is not None and any(address % _ALIGNMENT_BYTES for address in addresses)
 
 
 def _readable(given: Tensor, planned: Plan) -> Tensor:

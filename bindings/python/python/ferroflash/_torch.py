@@ -97,7 +97,7 @@ def attention(
         return torch.ops.ferroflash.forward.default(q, k, v, *options)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
         return _Attention.apply(q, k, v, options)
-    return _call.forward(q, k, v, options)
+    return _call.forward(_call.plan(q, k, v, options), q, k, v, options)
 
 
 def explain(
@@ -136,13 +136,20 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, q, k, v, options):
-        o, lse = _call.forward(q, k, v, options)
+        planned = _call.plan(q, k, v, options)
+        o, lse = _call.forward(planned, q, k, v, options)
+        ctx.planned = planned
         _save(ctx, (q, k, v, *options), (o, lse))
         return o, lse
 
     @staticmethod
     def backward(ctx, d_o, d_lse):
-        return (*_gradients(ctx, d_o, d_lse), None)
+        # Where a graph of this pass is wanted, the operator says that it has no derivative.
+        if d_o is None or torch.is_grad_enabled() or _dispatches(d_o):
+            return (*_gradients(ctx, d_o, d_lse), None)
+        saved = ctx.saved_tensors
+        options = Options(*saved[5:], *ctx.numbers)
+        return (*_call.backward(ctx.planned, d_o, d_lse, saved[:5], options), None)
 
 
 def _save(ctx, inputs, output):
@@ -154,29 +161,27 @@ def _save(ctx, inputs, output):
 
 
 def _gradients(ctx, d_o: Tensor | None, d_lse: Tensor | None) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Of q, k and v, from what `_save` has kept."""
+    """Of q, k and v by the operator, from what `_save` has kept."""
     q, k, v, o, lse, *lengths = ctx.saved_tensors
-    options = Options(*lengths, *ctx.numbers)
     if d_o is None and d_lse is None:
         return None, None, None
     if d_o is None:
         d_o = torch.zeros_like(o)
-    # Where a graph of this pass is wanted, the operator says that it has no derivative.
-    if torch.is_grad_enabled() or _dispatches(d_o, q):
-        return torch.ops.ferroflash.backward.default(d_o, d_lse, q, k, v, o, lse, *options)
-    return _call.backward(d_o, d_lse, q, k, v, o, lse, options)
+    return torch.ops.ferroflash.backward.default(d_o, d_lse, q, k, v, o, lse, *lengths, *ctx.numbers)
 
 
 @torch.library.impl(_LIBRARY, "forward", "CPU")
 @torch.library.impl(_LIBRARY, "forward", "CUDA")
 def _forward(q, k, v, *options):
-    return _call.forward(q, k, v, Options(*options))
+    options = Options(*options)
+    return _call.forward(_call.plan(q, k, v, options), q, k, v, options)
 
 
 @torch.library.impl(_LIBRARY, "backward", "CPU")
 @torch.library.impl(_LIBRARY, "backward", "CUDA")
 def _backward(d_o, d_lse, q, k, v, o, lse, *options):
-    return _call.backward(d_o, d_lse, q, k, v, o, lse, Options(*options))
+    options = Options(*options)
+    return _call.backward(_call.plan(q, k, v, options), d_o, d_lse, (q, k, v, o, lse), options)
 
 
 @torch.library.register_fake("ferroflash::forward", lib=_LIBRARY)
