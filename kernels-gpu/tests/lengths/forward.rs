@@ -80,6 +80,7 @@ impl Forward {
         let mut workspace = Workspace::new(batch, side_q.most(tile_rows, batch), 0, n_maps);
         let params = listing(&workspace, batch, side_q, side_k, false);
         let mut params = sized(params, self.heads, self.head_dim(), self.window, listed);
+        let are_empty = [q, k, v].map(<[u16]>::is_empty);
         let mut inputs = [q, k, v].map(Aligned::copy);
         let mut own_o = Aligned::copy(&o);
         let mut memory = GlobalMemory::new();
@@ -93,6 +94,11 @@ impl Forward {
         let o_at = memory.output("o", own_o.slice());
         let lse_at = memory.output("lse", &mut lse);
         let counter = memory.kept("counter", &mut workspace.counter);
+        // A tensor without elements lies where the workspace does, as in a plan.
+        let [q, k, v] = [0, 1, 2].map(|idx| match are_empty[idx] {
+            true => counter,
+            false => [q, k, v][idx],
+        });
         params.list.tiles = memory.scratch("tiles", workspace.tiles.slice());
         params.list.maps = memory.scratch("maps", workspace.maps.slice());
         params.scratch = memory.scratch("scratch", workspace.scratch.slice());
