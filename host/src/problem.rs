@@ -123,6 +123,7 @@ pub struct Problem {
     total_q: Option<usize>,
     total_k: Option<usize>,
     block_mask: Option<BlockMask>,
+    split_kv: Option<usize>,
 }
 
 impl Problem {
@@ -143,6 +144,7 @@ impl Problem {
             total_q: None,
             total_k: None,
             block_mask: None,
+            split_kv: None,
         }
     }
 
@@ -173,6 +175,7 @@ impl Problem {
             total_q: self.total_q,
             total_k: self.total_k,
             block_mask: self.block_mask,
+            split_kv: self.split_kv,
         }
     }
 
@@ -229,6 +232,11 @@ impl Problem {
     /// The block mask beside the mask, if there is one.
     pub fn block_mask(&self) -> Option<BlockMask> {
         self.block_mask
+    }
+
+    /// Into splits of how many keys the forward pass divides a sequence; see [`ProblemBuilder::split_kv`].
+    pub fn split_kv(&self) -> Option<usize> {
+        self.split_kv
     }
 
     /// Shape of the block mask's map: `[batch or 1, heads_q or 1, blocks of queries, blocks of keys]`.
@@ -336,6 +344,7 @@ impl Problem {
         let spec = with(Spec::PLAIN, right, Constant::RightBound);
         let spec = with(spec, left, Constant::LeftBound);
         let spec = with(spec, prefix, Constant::Prefix);
+        let spec = with(spec, self.split_kv.is_some(), Constant::SplitKv);
         with(spec, self.block_mask.is_some(), Constant::BlockMask)
     }
 

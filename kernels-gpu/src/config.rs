@@ -1,7 +1,11 @@
 //! Tile shapes, threads and shared memory of every kernel, each number once, with its reason.
 
+mod beside;
+
 use crate::params::BLOCK_MULTIPLE;
 use crate::variants::{Kind, TileShape};
+
+pub use beside::{COMBINE_COLUMNS, SORTED_SEQUENCES, block_list, clear, combine, tile_list};
 
 /// What one block of a kernel takes, and which part of the problem it covers.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -305,50 +309,6 @@ pub const fn product() -> Footprint {
     }
 }
 
-/// Gradients of keys that no query sees: eight warps, eight rows each.
-pub const fn clear() -> Footprint {
-    Footprint {
-        threads: 256,
-        shared_bytes: 0,
-        blocks_per_sm: 4,
-        block_q: 64,
-        block_k: 64,
-        launch_registers: 0,
-        spill_bytes: 0,
-    }
-}
-
-/// As many sequences the kernel that lists tiles sorts by their lengths; more are taken as they come.
-pub const SORTED_SEQUENCES: u32 = 4096;
-
-/// Tiles of sequences: sixteen warps. One block lists them, with a word for each sequence and one for each thread; the others have
-/// four rows a warp.
-pub const fn tile_list() -> Footprint {
-    let threads = 512;
-    Footprint {
-        threads,
-        shared_bytes: (SORTED_SEQUENCES + threads) * 4,
-        blocks_per_sm: 2,
-        block_q: 64,
-        block_k: 64,
-        launch_registers: 0,
-        spill_bytes: 0,
-    }
-}
-
-/// Lists of blocks: eight warps, a list each.
-pub const fn block_list() -> Footprint {
-    Footprint {
-        threads: 256,
-        shared_bytes: 0,
-        blocks_per_sm: 4,
-        block_q: 0,
-        block_k: 0,
-        launch_registers: 0,
-        spill_bytes: 0,
-    }
-}
-
 /// The footprint of one row of the list; a row in a shape that its kernel does not have fails to compile.
 pub const fn footprint(kind: Kind, head_dim: Option<u32>, tiles: TileShape) -> Footprint {
     let head_dim = match head_dim {
@@ -365,6 +325,7 @@ pub const fn footprint(kind: Kind, head_dim: Option<u32>, tiles: TileShape) -> F
         (Kind::Clear, TileShape::Default) => clear(),
         (Kind::TileList | Kind::TmaTileList, TileShape::Default) => tile_list(),
         (Kind::BlockList, TileShape::Default) => block_list(),
+        (Kind::Combine, TileShape::Default) => combine(),
         (Kind::Forward, TileShape::Default) => forward(head_dim),
         (Kind::TmaForward, _) => tma_forward(head_dim, tiles),
         (Kind::TmaBackwardDelta, _) => rows(tma_backward(head_dim, tiles), DELTA_THREADS, 0),

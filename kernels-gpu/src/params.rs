@@ -7,6 +7,8 @@ use core::mem::offset_of;
 mod argument;
 mod block_list;
 mod block_mask;
+mod clear;
+mod combine;
 mod lengths;
 mod standard;
 mod tensor_map;
@@ -15,6 +17,8 @@ mod window;
 pub use argument::{Argument, KernelParams, Slot, bind, in_workspace};
 pub use block_list::{BlockListParams, BlockListPhase, BlockLists};
 pub use block_mask::{BLOCK_MULTIPLE, BlockMap, HIDDEN_BLOCK, PARTIAL_BLOCK};
+pub use clear::ClearParams;
+pub use combine::{CombineParams, SplitKv};
 pub use lengths::{Lengths, TileList, TileListParams};
 pub use standard::StandardParams;
 pub use tensor_map::{
@@ -157,6 +161,9 @@ pub struct TmaForwardParams {
     pub list: TileList,
     /// As in [`ForwardParams`].
     pub blocks: BlockLists,
+    /// Where keys are divided among tiles: into what, and where their results go instead of to o and lse. `schedule` then counts
+    /// every split of a tile.
+    pub split: SplitKv,
 }
 
 /// Parameters of the backward kernels: `delta`, the main kernel and, in flash2, `dq`, in this order on one stream.
@@ -243,26 +250,6 @@ pub struct TmaBackwardParams {
     pub pass: BackwardParams,
 }
 
-/// Parameters of the kernel that clears gradients of keys that no query sees.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct ClearParams {
-    /// Gradient of the keys.
-    pub d_k: TensorView,
-    /// Gradient of the values.
-    pub d_v: TensorView,
-    /// Sizes.
-    pub shape: Shape,
-    /// Window.
-    pub window: Window,
-    /// As in [`ForwardParams`].
-    pub blocks: BlockLists,
-    /// Rows of the tiles that have lists.
-    pub tile_rows: u32,
-    /// Always 0.
-    pub reserved: u32,
-}
-
 /// The parameters of any kernel.
 #[allow(
     clippy::large_enum_variant,
@@ -286,6 +273,8 @@ pub enum Params {
     TileList(TileListParams),
     /// Of the kernel that lists what a block mask leaves of tiles.
     BlockList(BlockListParams),
+    /// Of the kernel that merges the results of splits.
+    Combine(CombineParams),
 }
 
 /// Implements [`KernelParams`] by a list of the places.
@@ -314,7 +303,7 @@ slots!(BlockListParams: Within map, Within lists);
 slots!(ForwardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Vector(Lse) lse, Within list, Within blocks);
 slots!(
     TmaForwardParams: Map(Q) q, Map(K) k, Map(V) v, Map(O) o, Tensor(O) o_rows, Vector(Lse) lse, Workspace tile_counter,
-    Within list, Within blocks,
+    Within list, Within blocks, Within split,
 );
 slots!(
     BackwardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Tensor(DO) d_o, Tensor(DQ) d_q, Tensor(DK) d_k,
@@ -327,7 +316,6 @@ slots!(
     Tensor(DV) d_v, Vector(Lse) lse, Vector(DLse) d_lse, Workspace scores, Vector(Weights) weights, Workspace delta,
     Within lengths, Within blocks,
 );
-slots!(ClearParams: Tensor(DK) d_k, Tensor(DV) d_v, Within blocks);
 
 impl KernelParams for TmaBackwardParams {
     fn slots(&mut self, f: &mut dyn FnMut(Slot<'_>)) {
@@ -357,6 +345,7 @@ impl KernelParams for Params {
             Params::Clear(params) => params.slots(f),
             Params::TileList(params) => params.slots(f),
             Params::BlockList(params) => params.slots(f),
+            Params::Combine(params) => params.slots(f),
         }
     }
 }
@@ -371,7 +360,7 @@ const _: () = assert!(size_of::<Lengths>() == 5 * 8 + 2 * 4);
 const _: () = assert!(size_of::<ForwardParams>() == 4 * 32 + 8 + 28 + 12 + 8 + 20 + 4 + 40 + 40);
 const _: () = assert!(size_of::<TensorMap>() == 128);
 const _: () = assert!(
-    size_of::<TmaForwardParams>() == 4 * 128 + 32 + 2 * 8 + 28 + 12 + 8 + 20 + 4 + 40 + 40 + 8
+    size_of::<TmaForwardParams>() == 4 * 128 + 32 + 2 * 8 + 28 + 12 + 8 + 20 + 4 + 40 + 40 + 32 + 8
 );
 const _: () =
     assert!(size_of::<BackwardParams>() == 8 * 32 + 10 * 8 + 28 + 12 + 8 + 20 + 4 + 40 + 8 + 40);
@@ -379,7 +368,6 @@ const _: () = assert!(
     size_of::<TmaBackwardParams>()
         == 6 * 128 + 8 * 32 + 10 * 8 + 28 + 12 + 8 + 20 + 4 + 40 + 8 + 40
 );
-const _: () = assert!(size_of::<ClearParams>() == 2 * 32 + 28 + 12 + 40 + 8);
 const _: () = assert!(size_of::<StandardParams>() == 8 * 32 + 6 * 8 + 28 + 12 + 8 + 48 + 32);
 const _: () = {
     assert!(ForwardMap::Q.at(0) == offset_of!(TmaForwardParams, q) as u64);

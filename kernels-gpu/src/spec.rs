@@ -28,17 +28,20 @@ pub enum Constant {
     Prefix,
     /// A map says which blocks of the scores are hidden, partial or full: see [`crate::params::BlockMap`].
     BlockMask,
+    /// The keys of a sequence are divided among several tiles: see [`crate::attention::split_kv`].
+    SplitKv,
 }
 
 impl Constant {
     /// All of them, in the order of their bits in a [`Spec`].
-    pub const ALL: [Constant; 6] = [
+    pub const ALL: [Constant; 7] = [
         Constant::RightBound,
         Constant::LeftBound,
         Constant::Lengths,
         Constant::Shares,
         Constant::Prefix,
         Constant::BlockMask,
+        Constant::SplitKv,
     ];
 
     /// Its name, as plans print it.
@@ -50,6 +53,7 @@ impl Constant {
             Constant::Shares => "shares",
             Constant::Prefix => "prefix",
             Constant::BlockMask => "block_mask",
+            Constant::SplitKv => "split_kv",
         }
     }
 
@@ -62,6 +66,7 @@ impl Constant {
             Constant::Shares => "ferroflash_spec_shares",
             Constant::Prefix => "ferroflash_spec_prefix",
             Constant::BlockMask => "ferroflash_spec_block_mask",
+            Constant::SplitKv => "ferroflash_spec_split_kv",
         }
     }
 

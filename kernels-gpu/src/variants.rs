@@ -39,6 +39,9 @@ macro_rules! for_each_variant {
             forward_sm90a_f16_d192_compact:  TmaForward { arch: Sm90a, dtype: F16, head_dim: 192, tiles: Compact }
             forward_sm90a_f16_d256_compact:  TmaForward { arch: Sm90a, dtype: F16, head_dim: 256, tiles: Compact }
 
+            combine_sm80_bf16: Combine { arch: Sm80, dtype: Bf16 }
+            combine_sm80_f16:  Combine { arch: Sm80, dtype: F16 }
+
             clear_sm80: Clear { arch: Sm80 }
             block_list_sm80: BlockList { arch: Sm80 }
             tile_list_sm80:  TileList { arch: Sm80 }
@@ -211,6 +214,8 @@ pub enum Kind {
     Forward,
     /// flash3 forward: o and lse.
     TmaForward,
+    /// Forward pass of flash3, last, where keys are divided among tiles: o and lse of what the splits have found.
+    Combine,
     /// Backward pass of flash2 and flash3, first, where some keys may be seen by no query: their rows of dK and dV.
     Clear,
     /// Either pass of flash2 and flash3, first, under a block mask: the lists of blocks that it leaves of tiles; in the backward pass
@@ -249,51 +254,6 @@ pub enum Kind {
     StandardDq,
     /// standard backward: dK = dSᵀ·Q · scale, summed over the group of query heads.
     StandardDk,
-}
-
-impl Kind {
-    /// The constants that its kernels may ask for.
-    pub(crate) const fn constants(self) -> &'static [Constant] {
-        match self {
-            Kind::BackwardDelta
-            | Kind::TmaBackwardDelta
-            | Kind::StandardSoftmax
-            | Kind::StandardDelta
-            | Kind::StandardDv
-            | Kind::StandardDWeights
-            | Kind::StandardDk => &[Constant::Lengths],
-            Kind::StandardOutput | Kind::StandardDq => &[Constant::Lengths, Constant::BlockMask],
-            Kind::TileList | Kind::TmaTileList | Kind::BlockList => {
-                &[Constant::RightBound, Constant::LeftBound, Constant::Prefix]
-            }
-            Kind::Clear => &[
-                Constant::RightBound,
-                Constant::LeftBound,
-                Constant::Prefix,
-                Constant::BlockMask,
-            ],
-            Kind::TmaBackward => &[
-                Constant::RightBound,
-                Constant::LeftBound,
-                Constant::Lengths,
-                Constant::Shares,
-                Constant::Prefix,
-                Constant::BlockMask,
-            ],
-            Kind::Forward
-            | Kind::TmaForward
-            | Kind::Backward
-            | Kind::BackwardDq
-            | Kind::StandardScores
-            | Kind::StandardDScores => &[
-                Constant::RightBound,
-                Constant::LeftBound,
-                Constant::Lengths,
-                Constant::Prefix,
-                Constant::BlockMask,
-            ],
-        }
-    }
 }
 
 /// One row of the list.
@@ -345,8 +305,6 @@ impl Variant {
 }
 
 mod specs;
-
-use crate::spec::Constant;
 
 pub use crate::config::Footprint;
 

@@ -54,6 +54,8 @@ pub struct Case {
     pub lengths: Option<Lengths>,
     /// Block mask.
     pub blocks: Option<Blocks>,
+    /// Keys of a split, where the forward pass divides them.
+    pub split_kv: Option<usize>,
     /// What the numbers look like.
     pub fill: Fill,
     /// How every tensor lies in memory.
@@ -87,6 +89,7 @@ impl Case {
             softmax_scale: None,
             lengths: None,
             blocks: None,
+            split_kv: None,
             fill: Fill::Normal,
             arrangement: Arrangement::Bshd,
             lse_gradient: LseGradient::Absent,
@@ -180,6 +183,10 @@ impl Case {
         let builder = self.of_lengths(builder);
         let builder = match &self.blocks {
             Some(blocks) => builder.block_mask(blocks.mask()),
+            None => builder,
+        };
+        let builder = match self.split_kv {
+            Some(keys) => builder.split_kv(keys),
             None => builder,
         };
         match self.softmax_scale {

@@ -179,6 +179,11 @@ macro_rules! short_suite {
             }
 
             #[test]
+            fn splits() {
+                check(&SUBJECT, ALGORITHM, path!("splits"), short::splits());
+            }
+
+            #[test]
             fn quick() {
                 check(&SUBJECT, ALGORITHM, path!("quick"), cases::quick());
             }

@@ -22,6 +22,7 @@ fn check(subject: &Subject, algorithm: Algorithm, orders: &[Order]) {
             softmax_scale: Some(real.softmax_scale),
             lengths: None,
             blocks: None,
+            split_kv: None,
             fill: Fill::Normal,
             arrangement: Arrangement::Bshd,
             lse_gradient: LseGradient::Absent,

@@ -28,6 +28,8 @@ pub(crate) static MODULES: &[(&str, &str, &[u8])] = &[
     ("backward_sm80_f16_d64", "sm_80", include_bytes!("../modules/sm_80/backward_sm80_f16_d64.deflate")),
     ("block_list_sm80", "sm_80", include_bytes!("../modules/sm_80/block_list_sm80.deflate")),
     ("clear_sm80", "sm_80", include_bytes!("../modules/sm_80/clear_sm80.deflate")),
+    ("combine_sm80_bf16", "sm_80", include_bytes!("../modules/sm_80/combine_sm80_bf16.deflate")),
+    ("combine_sm80_f16", "sm_80", include_bytes!("../modules/sm_80/combine_sm80_f16.deflate")),
     ("forward_sm80_bf16_d128", "sm_80", include_bytes!("../modules/sm_80/forward_sm80_bf16_d128.deflate")),
     ("forward_sm80_bf16_d32", "sm_80", include_bytes!("../modules/sm_80/forward_sm80_bf16_d32.deflate")),
     ("forward_sm80_bf16_d64", "sm_80", include_bytes!("../modules/sm_80/forward_sm80_bf16_d64.deflate")),

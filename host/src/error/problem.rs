@@ -123,6 +123,14 @@ pub enum ProblemError {
         /// Which lengths.
         argument: Argument,
     },
+    /// Splits of no keys.
+    #[error("split_kv is 0; it must be at least 1")]
+    SplitKv,
+    /// A block mask, and keys divided into splits.
+    #[error(
+        "split_kv and a block mask do not go together: splits are of keys that lie side by side"
+    )]
+    BlockMaskWithSplitKv,
     /// A length contradicts another one, or the sizes of the problem.
     #[error("{argument}, sequence {sequence}: {given}; allowed: {min} to {max}")]
     Length {

@@ -8,7 +8,7 @@ use ferroflash_kernels::variants::{HEAD_DIM_MULTIPLE, HeadDims, Kind, Variant};
 use super::{DeviceInfo, Reason, tensor_map};
 use crate::arguments::Argument;
 use crate::tensor::Description;
-use crate::validate::Checked;
+use crate::validate::{Checked, Pass};
 
 /// Kernels read 16 bytes at a time.
 const ALIGNMENT_BYTES: u64 = 16;
@@ -22,6 +22,7 @@ pub fn eligible(variant: &Variant, checked: &Checked, device: &DeviceInfo) -> Re
     compute_capability(variant, device)?;
     shared_memory(variant, device)?;
     block_mask(variant, checked)?;
+    split_kv(variant, checked)?;
     sizes(checked)?;
     alignment(checked)?;
     tensor_maps(variant, checked)
@@ -113,6 +114,15 @@ fn block_mask(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
         block_q: variant.footprint.block_q,
         block_k: variant.footprint.block_k,
     })
+}
+
+/// Of forward passes few kernels divide keys.
+fn split_kv(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
+    let asked = checked.problem().split_kv().is_some() && checked.pass() != Pass::Backward;
+    match asked && !variant.splits_kv() {
+        true => Err(Reason::SplitKv),
+        false => Ok(()),
+    }
 }
 
 fn alignment(checked: &Checked) -> Result<(), Reason> {

@@ -6,7 +6,7 @@
 use ferroflash_kernels::attention::lengths::ListedTile;
 use ferroflash_kernels::config;
 use ferroflash_kernels::params::{
-    BACKWARD_MAPS, FORWARD_MAPS, Lengths, Params, TensorMap, TileList, TileListParams,
+    BACKWARD_MAPS, FORWARD_MAPS, Lengths, Params, SplitKv, TensorMap, TileList, TileListParams,
 };
 use ferroflash_kernels::variants::Kind;
 
@@ -62,6 +62,8 @@ pub struct Tiles<'a> {
     pub rows: u32,
     /// Rows of a query block, in the backward pass; else 0.
     pub block_q: u32,
+    /// In the forward pass, into what keys are divided.
+    pub split: SplitKv,
     /// The tensor maps of the main kernel, in its order, of which only the boxes are known; none where it takes none.
     pub maps: &'a [TensorMap],
 }
@@ -99,7 +101,9 @@ pub fn list(
             most_q_blocks(problem, tiles.block_q),
         )
     } else {
-        (most_q_blocks(problem, tiles.rows), 0)
+        let splits = u64::from(tiles.split.n.max(1));
+        let q_tiles = most_q_blocks(problem, tiles.rows);
+        (q_tiles.saturating_mul(splits), 0)
     };
     let entry_bytes = u64::from(ListedTile::N_BYTES);
     let n_maps = tiles.maps.len() as u64;
@@ -135,6 +139,7 @@ pub fn list(
         block_q: tiles.block_q,
         max_tiles: u32::try_from(max_tiles).unwrap_or(u32::MAX),
         max_q_blocks: u32::try_from(max_q_blocks).unwrap_or(u32::MAX),
+        split_keys: tiles.split.keys,
         ..TileListParams::default()
     };
     let block_rows = u64::from(variant.footprint.block_q);

@@ -15,6 +15,7 @@ mod lengths;
 pub mod schedule;
 mod select;
 mod short;
+mod split_kv;
 mod standard;
 mod tensor_map;
 mod time;
@@ -205,9 +206,11 @@ impl PlannedLaunch {
                 pass: BackwardParams { schedule, .. },
                 ..
             }) => Some(schedule),
-            Params::Standard(_) | Params::Clear(_) | Params::TileList(_) | Params::BlockList(_) => {
-                None
-            }
+            Params::Standard(_)
+            | Params::Clear(_)
+            | Params::TileList(_)
+            | Params::BlockList(_)
+            | Params::Combine(_) => None,
         }
     }
 

@@ -55,6 +55,7 @@ pub fn launches(
             Pass::Backward => LISTED_ROWS,
             Pass::Forward | Pass::ForwardWithWeights => 0,
         },
+        split: Default::default(),
         maps: &[],
     };
     if let Some((_, launch)) = lengths::list(checked, tiles, workspace)? {

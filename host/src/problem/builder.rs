@@ -21,6 +21,7 @@ pub struct ProblemBuilder {
     pub(super) total_q: Option<usize>,
     pub(super) total_k: Option<usize>,
     pub(super) block_mask: Option<BlockMask>,
+    pub(super) split_kv: Option<usize>,
 }
 
 impl ProblemBuilder {
@@ -111,6 +112,17 @@ impl ProblemBuilder {
         }
     }
 
+    /// On a GPU the forward pass divides the keys of a sequence into splits of so many, rounded up to whole blocks of its kernel, which
+    /// work side by side; their results are merged in a fixed order. So a few queries over many keys keep the device busy
+    /// (Flash-Decoding, Dao et al. 2023). A sequence's results have the same bits in whatever batch it is. Of flash3 alone, and not under
+    /// a block mask. Backward passes and the CPU are as without. At least 1.
+    pub fn split_kv(self, keys: usize) -> Self {
+        ProblemBuilder {
+            split_kv: Some(keys),
+            ..self
+        }
+    }
+
     /// Factor of the scores; 1/√head_dim unless set.
     pub fn softmax_scale(self, softmax_scale: f32) -> Self {
         ProblemBuilder {
@@ -142,6 +154,7 @@ impl ProblemBuilder {
             total_q: self.total_q,
             total_k: self.total_k,
             block_mask: self.block_mask,
+            split_kv: self.split_kv,
         })
     }
 }

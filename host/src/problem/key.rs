@@ -7,7 +7,7 @@ use crate::dtype::Dtype;
 pub(crate) type ProblemKey = (
     [usize; 6],
     (Dtype, Mask, Option<u32>, Order),
-    [Option<usize>; 2],
+    [Option<usize>; 3],
     Option<BlockMask>,
 );
 
@@ -28,11 +28,12 @@ impl Problem {
             total_q,
             total_k,
             block_mask,
+            split_kv,
         } = *self;
         (
             [batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim],
             (dtype, mask, softmax_scale.map(f32::to_bits), order),
-            [total_q, total_k],
+            [total_q, total_k, split_kv],
             block_mask,
         )
     }

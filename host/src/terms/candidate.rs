@@ -83,6 +83,8 @@ pub enum Reason {
         /// Rows of k of its tiles.
         block_k: u32,
     },
+    /// The kernel does not divide the keys of a sequence.
+    SplitKv,
     /// The device is older than the kernels.
     ComputeCapability {
         /// The device's.
@@ -159,7 +161,7 @@ impl Reason {
             Reason::NotBuilt { .. } | Reason::OtherBackend { .. } | Reason::NoWeights => 0,
             Reason::Dtype { .. } => 1,
             Reason::HeadDim { .. } | Reason::HeadDimMultiple { .. } => 2,
-            Reason::Mask | Reason::BlockMask { .. } => 3,
+            Reason::Mask | Reason::BlockMask { .. } | Reason::SplitKv => 3,
             Reason::ComputeCapability { .. } | Reason::OtherArchitecture { .. } => 4,
             Reason::SharedMemory { .. } => 5,
             _ => 6,
@@ -222,6 +224,9 @@ impl fmt::Display for Reason {
                 f,
                 "its tiles of {block_q} queries and {block_k} keys are not for block masks"
             ),
+            Reason::SplitKv => {
+                f.write_str("it does not divide the keys of a sequence, as split_kv asks")
+            }
             Reason::ComputeCapability { given, needed } => write!(
                 f,
                 "the device has compute capability {}.{}; its kernels need {}.{}",

@@ -12,6 +12,7 @@ pub fn sizes(problem: &Problem) -> Result<(), ProblemError> {
     softmax_scale(problem)?;
     n_rows(problem)?;
     n_keys(problem)?;
+    split_kv(problem)?;
     block_mask(problem)
 }
 
@@ -69,6 +70,14 @@ fn n_keys(problem: &Problem) -> Result<(), ProblemError> {
         [problem.batch(), problem.heads_k(), problem.seqlen_k()],
         what,
     )
+}
+
+fn split_kv(problem: &Problem) -> Result<(), ProblemError> {
+    match (problem.split_kv(), problem.block_mask()) {
+        (Some(0), _) => Err(ProblemError::SplitKv),
+        (Some(_), Some(_)) => Err(ProblemError::BlockMaskWithSplitKv),
+        _ => Ok(()),
+    }
 }
 
 /// Sizes of the blocks, and of the map; no packed sequences beside it.

@@ -51,6 +51,7 @@ fn params_bytes(kernel: &str) -> Option<usize> {
         | variants::Kind::BackwardDq
         | variants::Kind::TmaBackwardDelta => size_of::<BackwardParams>(),
         variants::Kind::Clear => size_of::<ClearParams>(),
+        variants::Kind::Combine => size_of::<ferroflash_kernels::params::CombineParams>(),
         variants::Kind::TileList | variants::Kind::TmaTileList => size_of::<TileListParams>(),
         _ => size_of::<StandardParams>(),
     })

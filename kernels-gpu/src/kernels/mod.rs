@@ -8,6 +8,8 @@ pub mod standard;
 
 pub mod clear;
 
+pub mod combine;
+
 pub mod tile_list;
 
 mod blocks;

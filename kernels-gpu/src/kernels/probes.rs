@@ -82,6 +82,7 @@ unsafe fn spec_constants(_: u64, output: u64) {
         spec::shares(),
         spec::prefix(),
         spec::block_mask(),
+        spec::split_kv(),
     ];
     put_all(output, 0, &constants.map(u32::from));
 }

@@ -19,6 +19,7 @@ use super::lengths::{rows_k, rows_q, write_listed};
 use crate::attention::divide;
 use crate::attention::lengths::ListedTile;
 use crate::attention::mask::{Rows, Work};
+use crate::attention::split_kv::n_splits;
 use crate::config;
 use crate::kernels::bounds;
 use crate::params::{TensorMap, TensorView, TileListParams};
@@ -73,11 +74,15 @@ fn blocks(rows: Rows, len: u32) -> u32 {
     divide(rows.len + len - 1, len)
 }
 
-/// How many tiles a sequence has. Without queries no key has a gradient but 0, which is written elsewhere.
+/// How many tiles a sequence has, every split of its keys counted. Without queries no key has a gradient but 0, which is written elsewhere.
 #[inline(always)]
 fn n_tiles(p: &TileListParams, [q, k]: [Rows; 2]) -> u32 {
     if !p.is_backward() {
-        blocks(q, p.tile_rows)
+        let splits = match p.split_keys {
+            0 => 1,
+            keys => n_splits(k.len, keys),
+        };
+        blocks(q, p.tile_rows) * splits
     } else if q.len == 0 {
         0
     } else {

@@ -82,8 +82,10 @@ pub struct TileListParams {
     pub max_tiles: u32,
     /// How many query blocks the list has room for.
     pub max_q_blocks: u32,
+    /// Keys of a split, where they are divided among tiles; else 0. See [`crate::attention::split_kv`].
+    pub split_keys: u32,
     /// 0.
-    pub reserved: [u32; 3],
+    pub reserved: [u32; 2],
 }
 
 impl TileListParams {

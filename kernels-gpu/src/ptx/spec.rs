@@ -66,3 +66,11 @@ pub fn prefix() -> bool {
 pub fn block_mask() -> bool {
     constant!(BlockMask, "mov.u32 {x}, ferroflash_spec_block_mask;")
 }
+
+/// `mov.u32 r, ferroflash_spec_split_kv`: [`Constant::SplitKv`].
+///
+/// PTX 1.0, sm_10.
+#[inline(always)]
+pub fn split_kv() -> bool {
+    constant!(SplitKv, "mov.u32 {x}, ferroflash_spec_split_kv;")
+}

@@ -1,8 +1,54 @@
-//! With which constants each row is held to its budgets.
+//! Which constants each kernel asks for, and with which it is held to its budgets.
 
 use super::{Kind, TileShape, Variant};
 use crate::config::tma_backward_splits;
 use crate::spec::{Constant, Spec};
+
+impl Kind {
+    /// The constants that its kernels may ask for.
+    pub(crate) const fn constants(self) -> &'static [Constant] {
+        match self {
+            Kind::Combine
+            | Kind::BackwardDelta
+            | Kind::TmaBackwardDelta
+            | Kind::StandardSoftmax
+            | Kind::StandardDelta
+            | Kind::StandardDv
+            | Kind::StandardDWeights
+            | Kind::StandardDk => &[Constant::Lengths],
+            Kind::StandardOutput | Kind::StandardDq => &[Constant::Lengths, Constant::BlockMask],
+            Kind::TileList | Kind::TmaTileList | Kind::BlockList => {
+                &[Constant::RightBound, Constant::LeftBound, Constant::Prefix]
+            }
+            Kind::Clear => &[
+                Constant::RightBound,
+                Constant::LeftBound,
+                Constant::Prefix,
+                Constant::BlockMask,
+            ],
+            Kind::TmaBackward => &[
+                Constant::RightBound,
+                Constant::LeftBound,
+                Constant::Lengths,
+                Constant::Shares,
+                Constant::Prefix,
+                Constant::BlockMask,
+            ],
+            Kind::Forward
+            | Kind::TmaForward
+            | Kind::Backward
+            | Kind::BackwardDq
+            | Kind::StandardScores
+            | Kind::StandardDScores => &[
+                Constant::RightBound,
+                Constant::LeftBound,
+                Constant::Lengths,
+                Constant::Prefix,
+                Constant::BlockMask,
+            ],
+        }
+    }
+}
 
 impl Variant {
     /// Whether it can work under a block mask: with tiles that divide the mask's blocks. Kernels with other tiles have no code for it, which
@@ -16,8 +62,36 @@ impl Variant {
         }
     }
 
+    /// Whether it can divide keys among tiles: see [`crate::attention::split_kv`].
+    pub const fn splits_kv(&self) -> bool {
+        matches!(
+            (self.kind, self.tiles),
+            (Kind::TmaForward, TileShape::Compact)
+        )
+    }
+
     /// The constants that it asks for; others make no difference to it.
     pub const fn constants(&self) -> &'static [Constant] {
+        if self.splits_kv() {
+            return if self.takes_block_masks() {
+                &[
+                    Constant::RightBound,
+                    Constant::LeftBound,
+                    Constant::Lengths,
+                    Constant::Prefix,
+                    Constant::SplitKv,
+                    Constant::BlockMask,
+                ]
+            } else {
+                &[
+                    Constant::RightBound,
+                    Constant::LeftBound,
+                    Constant::Lengths,
+                    Constant::Prefix,
+                    Constant::SplitKv,
+                ]
+            };
+        }
         let all = self.kind.constants();
         match (self.kind, all.split_last()) {
             (
@@ -42,6 +116,10 @@ impl Variant {
         const WINDOW_SHARES: Spec = WINDOW.with(Constant::Shares);
         const BLOCKS: Spec = Spec::PLAIN.with(Constant::BlockMask);
         const CAUSAL_BLOCKS: Spec = CAUSAL.with(Constant::BlockMask);
+        const SPLIT: Spec = Spec::PLAIN.with(Constant::SplitKv);
+        const CAUSAL_SPLIT: Spec = CAUSAL.with(Constant::SplitKv);
+        const WINDOW_SPLIT: Spec = WINDOW.with(Constant::SplitKv);
+        const PACKED_CAUSAL_SPLIT: Spec = PACKED_CAUSAL.with(Constant::SplitKv);
         match (self.kind, self.tiles) {
             (Kind::TileList | Kind::TmaTileList | Kind::BlockList, _) => {
                 &[Spec::PLAIN, CAUSAL, WINDOW]
@@ -50,6 +128,20 @@ impl Variant {
             (Kind::TmaForward, TileShape::Wide) => {
                 &[Spec::PLAIN, CAUSAL, PREFIX, PACKED, PACKED_CAUSAL]
             }
+            (Kind::TmaForward, TileShape::Compact) => self.without_block_masks(&[
+                BLOCKS,
+                CAUSAL_BLOCKS,
+                Spec::PLAIN,
+                CAUSAL,
+                WINDOW,
+                PREFIX,
+                PACKED,
+                PACKED_CAUSAL,
+                SPLIT,
+                CAUSAL_SPLIT,
+                WINDOW_SPLIT,
+                PACKED_CAUSAL_SPLIT,
+            ]),
             (Kind::TmaBackward, TileShape::Wide) => &[Spec::PLAIN, PACKED, SHARES],
             (Kind::TmaBackward, _) => self.without_block_masks(&[
                 BLOCKS,

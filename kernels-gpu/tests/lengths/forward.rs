@@ -183,6 +183,7 @@ impl Forward {
                 pack_gqa_log2: pack,
                 list,
                 blocks: Default::default(),
+                split: Default::default(),
             })
         } else {
             let [q, k, v, o, ..] = listing.mapped;

@@ -1,6 +1,8 @@
 //! Problems for the compact tiles of flash3's forward pass: few queries, and groups of heads that share a tile or do not.
 
-use super::{Case, HALVES, MASKS, lengths, windows};
+use ferroflash::{Dtype, Mask};
+
+use super::{Case, HALVES, MASKS, lengths, window, windows};
 use crate::buffer::ALIGNED;
 use crate::inputs::{ADVERSARIAL, Fill};
 
@@ -95,4 +97,57 @@ pub fn windows() -> Vec<Case> {
 /// Sequences of lengths of their own, with every kind of mask, with packed heads and without.
 pub fn lengths() -> Vec<Case> {
     lengths::of_their_own([packed(), windows()].concat())
+}
+
+/// Keys divided into splits: few queries over many keys, in one split and in many, the last one of a single key; with every kind of
+/// mask, so that queries see none of some splits; with packed heads and without; of sequences of lengths of their own, too.
+pub fn splits() -> Vec<Case> {
+    const SPLITS: [usize; 4] = [256, 1, 300, 1 << 40];
+    const SIZES: [(usize, usize); 6] = [(1, 1025), (1, 700), (5, 513), (16, 640), (16, 3), (3, 0)];
+    const MASKS: [Mask; 4] = [
+        Mask::Full,
+        Mask::Causal,
+        window(Some(200), Some(0)),
+        Mask::PrefixLm { prefix: 150 },
+    ];
+    let mut cases = Vec::new();
+    for (at, (seqlen_q, seqlen_k)) in SIZES.into_iter().enumerate() {
+        for (of_mask, mask) in MASKS.into_iter().enumerate() {
+            let round = cases.len();
+            let (batch, heads_q, heads_k) = HEADS[round % 7];
+            let head_dim = HEAD_DIMS[(round + at) % HEAD_DIMS.len()];
+            let case = Case::new(HALVES[of_mask % 2], mask, head_dim, seqlen_q, seqlen_k);
+            cases.push(Case {
+                arrangement: ALIGNED[round % ALIGNED.len()],
+                fill: if round % 5 == 4 {
+                    Fill::Rising
+                } else {
+                    Fill::Normal
+                },
+                seed: round as u64,
+                ..case.heads(batch, heads_q, heads_k)
+            });
+        }
+    }
+    // Every thread takes the emulator its time and memory, and merging takes a block of them for each row.
+    const MOST_ROWS: usize = 300;
+    const MOST_KEYS_IN_SHORTEST: usize = 300;
+    let in_lengths = lengths::of_their_own(cases.clone());
+    let all = cases.into_iter().chain(in_lengths).chain(lengths::all());
+    let few_rows = |case: &Case| {
+        let sizes = case.sizes;
+        case.dtype != Dtype::F32 && sizes.batch * sizes.heads_q * sizes.seqlen_q <= MOST_ROWS
+    };
+    let split = |(at, case): (usize, Case)| {
+        let least = match case.sizes.seqlen_k {
+            0..=MOST_KEYS_IN_SHORTEST => 1,
+            _ => 200,
+        };
+        let keys = SPLITS[(at / 3) % SPLITS.len()].max(least);
+        Case {
+            split_kv: Some(keys),
+            ..case
+        }
+    };
+    all.filter(few_rows).enumerate().map(split).collect()
 }

@@ -52,6 +52,7 @@ fn every_case_is_a_problem() {
         compact::full(),
         short::all(),
         short::packed(),
+        short::splits(),
         orders::shifted(),
         orders::lists(),
         orders::causal(),

@@ -158,6 +158,9 @@ fn hold_launch(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
             }
         }
         Params::Backward(_) | Params::TmaBackward(_) => hold_backward(plan, launch, device),
+        Params::Combine(_) => {
+            assert_eq!(grid, problem.shape_lse().iter().product::<usize>() as u64)
+        }
         Params::Clear(_) => assert_eq!(grid, keys(64) * problem.batch() as u64),
         Params::Standard(_) => {
             let expected = match launch.variant.kind {

@@ -110,6 +110,7 @@ impl Launches {
                     Params::Clear(params) => function::launch(function, size, stream, &params)?,
                     Params::TileList(params) => function::launch(function, size, stream, &params)?,
                     Params::BlockList(params) => function::launch(function, size, stream, &params)?,
+                    Params::Combine(params) => function::launch(function, size, stream, &params)?,
                 }
             }
         }

@@ -7,13 +7,15 @@ use crate::plan::select::{PassKernels, grid};
 use crate::plan::tensor_map::boxes;
 use crate::plan::views::{scale, shape};
 use crate::plan::workspace::WorkspaceLayout;
-use crate::plan::{DeviceInfo, PlannedLaunch, Reason, block_mask, lengths, schedule, short};
+use crate::plan::{
+    DeviceInfo, PlannedLaunch, Reason, block_mask, lengths, schedule, short, split_kv,
+};
 use crate::validate::Checked;
 
 use super::WARPGROUP_ROWS;
 
-/// One launch, of as many blocks as are resident at once: they claim the query tiles of all heads by the tile counter. None where
-/// there is no row.
+/// One launch, of as many blocks as are resident at once: they claim the query tiles of all heads by the tile counter. Behind it, where
+/// keys are divided among tiles, the one that merges their results. None where there is no row.
 pub fn launches(
     checked: &Checked,
     device: &DeviceInfo,
@@ -39,9 +41,11 @@ pub fn launches(
             boxes(footprint.block_k, 1),
             boxes(box_rows, box_heads),
         ];
+        let split = split_kv::splits(checked, footprint);
         let cut = lengths::Tiles {
             rows: tile_rows,
             block_q: 0,
+            split,
             maps: &maps,
         };
         let tile_counter = workspace.place_counter("tile_counter");
@@ -54,6 +58,8 @@ pub fn launches(
                 problem.batch(),
             ),
         };
+        // Every split of a tile is one.
+        let tiles = tiles.saturating_mul(split.n.max(1).into());
         let heads = (heads * problem.heads_q()) as u32 >> pack_gqa_log2;
         let group_size = problem.group_size() as u32 >> pack_gqa_log2;
         let all = grid("the number of query tiles", &[tiles, heads.into()])?;
@@ -66,6 +72,8 @@ pub fn launches(
         }
         let (blocks, lists) = block_mask::forward(checked, footprint, workspace)?;
         launches.extend(lists);
+        let split = split_kv::place(checked, split, workspace)?;
+        let list = list.unwrap_or_default();
         let [q, k, v, o] = maps;
         let params = TmaForwardParams {
             q,
@@ -84,8 +92,9 @@ pub fn launches(
                 problem.dtype().size_bytes() as u64,
             ),
             pack_gqa_log2,
-            list: list.unwrap_or_default(),
+            list,
             blocks,
+            split,
             ..Default::default()
         };
         launches.push(PlannedLaunch::new(
@@ -94,6 +103,7 @@ pub fn launches(
             all.min(schedule::resident_blocks(device, footprint)),
             Params::TmaForward(params),
         ));
+        launches.extend(split_kv::combine(checked, split, list)?);
     }
     Ok(launches)
 }

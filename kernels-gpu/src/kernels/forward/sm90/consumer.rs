@@ -25,7 +25,7 @@ pub(super) const PRODUCER_THREADS: u32 = 128;
 
 /// What does not change from tile to tile.
 pub(super) struct Consumer<'a> {
-    p: &'a TmaForwardParams,
+    pub(super) p: &'a TmaForwardParams,
     pub(super) layout: Layout,
     pub(super) band: Band,
     pub(super) packing: PackGqa,
@@ -64,7 +64,7 @@ pub(super) unsafe fn consume<E: Element, T: Tiles>(p: &TmaForwardParams, layout:
     let mut slot = Ring::start(TMA_SLOTS);
     // SAFETY: all four warps take the same way.
     unsafe {
-        let work = c.next_work(&mut slot);
+        let work = c.next_work::<T>(&mut slot);
         // Sequences may have fewer tiles than there are blocks of threads.
         if spec::lengths() && work.blocks == 0 {
             return;
@@ -108,7 +108,7 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
             let last = block == 0;
             let ended = Finished { work, softmax };
             if last {
-                work = c.next_work(&mut slot);
+                work = c.next_work::<T>(&mut slot);
                 if work.blocks == 0 {
                     break ended;
                 }
@@ -212,12 +212,12 @@ impl<'a> Consumer<'a> {
     /// The next tile of queries, when the producer has announced it. Where sequences have lengths of their own, the slot is
     /// released later: [`Consumer::release_work`].
     #[inline(always)]
-    unsafe fn next_work(&self, slot: &mut Ring) -> WorkTile {
+    unsafe fn next_work<T: Tiles>(&self, slot: &mut Ring) -> WorkTile {
         let ring = self.layout.work_ring;
         // SAFETY: the slot is read when it is full, and released by every lane that has read it.
         unsafe {
             mbarrier::mbarrier_wait(ring.full(slot.stage), slot.parity);
-            let work = self.layout.read_work(slot.stage);
+            let work = self.layout.read_work::<T>(slot.stage);
             mbarrier::mbarrier_arrive_if(ring.empty(slot.stage), !spec::lengths() as u32);
             slot.advance();
             work
@@ -295,6 +295,10 @@ impl<'a> Consumer<'a> {
                 rows: GlobalRows::new(&p.o_rows, batch_idx, head_idx, 0).from_row(first, seqlen_q),
                 chunks: p.shape.head_dim / 8,
             };
+            if T::SPLITS_KV && spec::split_kv() {
+                self.store_split::<T>(finished.work, listed, first_row, lse, o);
+                return;
+            }
             if T::STORES {
                 self.hand_over::<E, T>(place, o);
             }

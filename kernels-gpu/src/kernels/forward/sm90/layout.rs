@@ -5,7 +5,7 @@ use crate::attention::lengths::ListedTile;
 use crate::config::{TMA_LENGTHS, TMA_SLOTS};
 use crate::kernels::bounds;
 use crate::kernels::lengths::{read_listed_shared, write_listed_shared};
-use crate::ptx::{shared, special};
+use crate::ptx::{shared, spec, special};
 use crate::tile::ring::{Barriers, Ring};
 use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
 
@@ -238,7 +238,7 @@ impl Layout {
     /// # Safety
     /// The slot is full.
     #[inline(always)]
-    pub(super) unsafe fn read_work(self, slot: u32) -> WorkTile {
+    pub(super) unsafe fn read_work<T: Tiles>(self, slot: u32) -> WorkTile {
         // SAFETY: the caller's contract.
         let [q_block, head, first_block, blocks] =
             unsafe { shared::ld_shared_x4(self.slots + slot * 16) };
@@ -246,7 +246,11 @@ impl Layout {
             q_block,
             head,
             // Known to be 0 where it is, so that no register holds it.
-            first_block: if bounds().left { first_block } else { 0 },
+            first_block: if bounds().left || T::SPLITS_KV && spec::split_kv() {
+                first_block
+            } else {
+                0
+            },
             blocks,
         }
     }

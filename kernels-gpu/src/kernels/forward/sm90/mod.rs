@@ -26,7 +26,7 @@
 //! Q has two stages: the next tile's arrives while this one's is multiplied.
 //!
 //! Short sequences leave rows of a tile empty. In compact tiles heads that share K and V may share a tile, too:
-//! `pack_gqa.rs`.
+//! `pack_gqa.rs`. There keys may be divided among tiles, too, whose results another kernel merges: `split_kv.rs`.
 
 mod consumer;
 mod layout;
@@ -34,6 +34,7 @@ mod masks;
 mod pack_gqa;
 mod ping_pong;
 mod producer;
+mod split_kv;
 mod store_warp;
 
 use crate::config::{self, Footprint};
@@ -69,6 +70,8 @@ pub trait Tiles {
     const BLOCK_MASKS: bool = Self::FOOTPRINT.divides_blocks();
     /// Whether query heads may share a tile.
     const PACKS_GQA: bool = matches!(Self::SHAPE, TileShape::Compact);
+    /// Whether keys may be divided among tiles.
+    const SPLITS_KV: bool = Self::PACKS_GQA;
     /// Whether the softmax is speculative: exponentials before the maxima are known. Above head_dim 128 the softmax hides behind the products
     /// anyway, and K is kept longer for it: with short causal sequences that costs 3 % (H200).
     const SPECULATES: bool = Self::HEAD_DIM <= 128;

@@ -6,6 +6,7 @@ use super::pack_gqa::{Pack, PackGqa};
 use crate::attention::lengths::ListedTile;
 use crate::attention::mask::{Rows, Work};
 use crate::attention::schedule::{self, ForwardTile};
+use crate::attention::split_kv::{blocks_of_split, n_splits, tile_and_split};
 use crate::attention::{batch_and_head, divide};
 use crate::config::TMA_SLOTS;
 use crate::kernels::block_list::List;
@@ -77,13 +78,18 @@ pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: 
                 let tile = schedule::forward(&schedule, band.bounds().work(), tile_idx);
                 (tile, band, ListedTile::default())
             };
+            let (tile, split) = split_of::<T>(p, tile, listed);
             let first = tile.q_block * block_q;
             let queries = Rows::of_sequence(first, block_q, band.seqlen_q());
             let (first_block, n_blocks) = if T::BLOCK_MASKS && spec::block_mask() {
                 (0, list_of(p, tile).len())
             } else {
                 let blocks = band.kv_blocks(queries, config.block_k);
-                (blocks.first, blocks.n())
+                if T::SPLITS_KV && spec::split_kv() {
+                    blocks_of_split(&blocks, split, divide(p.split.keys, config.block_k))
+                } else {
+                    (blocks.first, blocks.n())
+                }
             };
             let work = WorkTile {
                 q_block: tile.q_block,
@@ -110,6 +116,25 @@ pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: 
         };
         announce(layout, slot, none, ListedTile::default());
     }
+}
+
+/// Where keys are divided among tiles: the tile of queries, and which split of its keys.
+#[inline(always)]
+fn split_of<T: Tiles>(
+    p: &TmaForwardParams,
+    tile: ForwardTile,
+    listed: ListedTile,
+) -> (ForwardTile, u32) {
+    if !(T::SPLITS_KV && spec::split_kv()) {
+        return (tile, 0);
+    }
+    let n = if spec::lengths() {
+        n_splits(listed.seqlen_k, p.split.keys)
+    } else {
+        p.split.n
+    };
+    let (q_block, split) = tile_and_split(tile.q_block, n);
+    (ForwardTile { q_block, ..tile }, split)
 }
 
 /// The blocks of keys that a block mask leaves the tile.

@@ -32,7 +32,7 @@ pub(super) unsafe fn store<T: Tiles>(
     unsafe {
         loop {
             mbarrier::mbarrier_wait(layout.work_ring.full(slot.stage), slot.parity);
-            let work = layout.read_work(slot.stage);
+            let work = layout.read_work::<T>(slot.stage);
             if work.blocks == 0 {
                 return;
             }
@@ -43,6 +43,10 @@ pub(super) unsafe fn store<T: Tiles>(
             }
             mbarrier::mbarrier_arrive_if(layout.work_ring.empty(slot.stage), 1);
             slot.advance();
+            if T::SPLITS_KV && spec::split_kv() {
+                // The consumer writes its rows itself, in f32.
+                continue;
+            }
             let Pack {
                 batch_idx,
                 head_idx,

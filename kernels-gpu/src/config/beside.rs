@@ -1,0 +1,65 @@
+//! Footprints of the kernels that run beside the products: they list, clear and merge.
+
+use super::Footprint;
+
+/// Gradients of keys that no query sees: eight warps, eight rows each.
+pub const fn clear() -> Footprint {
+    Footprint {
+        threads: 256,
+        shared_bytes: 0,
+        blocks_per_sm: 4,
+        block_q: 64,
+        block_k: 64,
+        launch_registers: 0,
+        spill_bytes: 0,
+    }
+}
+
+/// As many sequences the kernel that lists tiles sorts by their lengths; more are taken as they come.
+pub const SORTED_SEQUENCES: u32 = 4096;
+
+/// Tiles of sequences: sixteen warps. One block lists them, with a word for each sequence and one for each thread; the others have
+/// four rows a warp.
+pub const fn tile_list() -> Footprint {
+    let threads = 512;
+    Footprint {
+        threads,
+        shared_bytes: (SORTED_SEQUENCES + threads) * 4,
+        blocks_per_sm: 2,
+        block_q: 64,
+        block_k: 64,
+        launch_registers: 0,
+        spill_bytes: 0,
+    }
+}
+
+/// Lists of blocks: eight warps, a list each.
+pub const fn block_list() -> Footprint {
+    Footprint {
+        threads: 256,
+        shared_bytes: 0,
+        blocks_per_sm: 4,
+        block_q: 0,
+        block_k: 0,
+        launch_registers: 0,
+        spill_bytes: 0,
+    }
+}
+
+/// Columns of the widest row whose splits are merged.
+pub const COMBINE_COLUMNS: u32 = 256;
+
+/// Results of splits merged: four warps for a row of one head. Shared memory: a word of each thread for every column that a lane
+/// has, and one for the weights.
+pub const fn combine() -> Footprint {
+    let threads = 128;
+    Footprint {
+        threads,
+        shared_bytes: threads * (COMBINE_COLUMNS / 32 + 1) * 4,
+        blocks_per_sm: 1,
+        block_q: 1,
+        block_k: 0,
+        launch_registers: 0,
+        spill_bytes: 0,
+    }
+}

@@ -1,0 +1,60 @@
+//! What kernels are given where keys are divided among tiles: see [`crate::attention::split_kv`].
+
+use super::argument::{Argument, KernelParams, Slot};
+use super::{Lengths, Shape, TensorView, TileList};
+
+/// The splits, and their results. Rows are those of lse, of all batch entries and heads.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SplitKv {
+    /// Workspace, `f32 [splits, rows, head_dim]`: each split's O.
+    pub o: u64,
+    /// Workspace, `f32 [splits, rows]`: each split's L.
+    pub lse: u64,
+    /// Rows.
+    pub rows: u64,
+    /// Keys of a split: a multiple of the rows of a KV block.
+    pub keys: u32,
+    /// How many splits the longest sequence has.
+    pub n: u32,
+}
+
+/// Parameters of the kernel that merges the results of splits.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct CombineParams {
+    /// Output.
+    pub o: TensorView,
+    /// `f32 [batch, heads_q, rows]`, packed `f32 [heads_q, rows]`: natural logarithm of the row's sum of exponentials.
+    pub lse: u64,
+    /// The splits.
+    pub split: SplitKv,
+    /// Sizes; lengths are the longest that there may be.
+    pub shape: Shape,
+    /// Rows of q: of a batch entry, or of all sequences together.
+    pub rows_q: u32,
+    /// Where sequences have lengths of their own.
+    pub lengths: Lengths,
+    /// Their tiles: where the list has none, nothing has been computed.
+    pub list: TileList,
+}
+
+impl KernelParams for SplitKv {
+    fn slots(&mut self, f: &mut dyn FnMut(Slot<'_>)) {
+        f(Slot::Workspace(&mut self.o));
+        f(Slot::Workspace(&mut self.lse));
+    }
+}
+
+impl KernelParams for CombineParams {
+    fn slots(&mut self, f: &mut dyn FnMut(Slot<'_>)) {
+        f(Slot::Tensor(Argument::O, &mut self.o));
+        f(Slot::Vector(Argument::Lse, &mut self.lse));
+        self.split.slots(f);
+        self.lengths.slots(f);
+        self.list.slots(f);
+    }
+}
+
+const _: () = assert!(size_of::<SplitKv>() == 3 * 8 + 2 * 4);
+const _: () = assert!(size_of::<CombineParams>() == 32 + 8 + 32 + 28 + 4 + 48 + 40);
