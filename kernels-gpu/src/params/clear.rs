@@ -15,7 +15,7 @@ pub struct ClearParams {
     pub shape: Shape,
     /// Window.
     pub window: Window,
-    /// As in [`ForwardParams`].
+    /// As in [`super::ForwardParams`].
     pub blocks: BlockLists,
     /// Rows of the tiles that have lists.
     pub tile_rows: u32,
