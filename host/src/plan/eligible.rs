@@ -116,7 +116,7 @@ fn block_mask(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
     })
 }
 
-/// Of forward passes few kernels divide keys.
+/// Few forward kernels divide keys.
 fn split_kv(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
     let asked = checked.problem().split_kv().is_some() && checked.pass() != Pass::Backward;
     match asked && !variant.splits_kv() {

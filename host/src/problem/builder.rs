@@ -114,8 +114,8 @@ impl ProblemBuilder {
 
     /// On a GPU the forward pass divides the keys of a sequence into splits of so many, rounded up to whole blocks of its kernel, which
     /// work side by side; their results are merged in a fixed order. So a few queries over many keys keep the device busy
-    /// (Flash-Decoding, Dao et al. 2023). A sequence's results have the same bits in whatever batch it is. Of flash3 alone, and not under
-    /// a block mask. Backward passes and the CPU are as without. At least 1.
+    /// (Flash-Decoding, Dao et al. 2023). A sequence's results have the same bits in whatever batch it is. Only flash3 does it, and
+    /// not under a block mask. It makes no difference to the backward pass, nor on the CPU. At least 1.
     pub fn split_kv(self, keys: usize) -> Self {
         ProblemBuilder {
             split_kv: Some(keys),

@@ -22,8 +22,8 @@ pub fn tile_and_split(idx: u32, n_splits: u32) -> (u32, u32) {
     (tile, idx - tile * n_splits)
 }
 
-/// Those of a split of `split_blocks` blocks of keys that its tile sees: the first one, of a split of which it sees none the split's
-/// own, and how many.
+/// The blocks of keys of a split, of `split_blocks`, that its tile sees: the first one, and how many. Where it sees none, the first one is
+/// the split's first.
 #[inline(always)]
 pub fn blocks_of_split(seen: &Blocks, split: u32, split_blocks: u32) -> (u32, u32) {
     let (begin, end) = (split * split_blocks, (split + 1) * split_blocks);

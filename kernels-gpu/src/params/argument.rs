@@ -121,8 +121,8 @@ pub const fn in_workspace(offset_bytes: u64) -> u64 {
     offset_bytes | IN_WORKSPACE
 }
 
-/// Fills every address in: `address` says where an argument lies; 0: nowhere. A tensor lies somewhere, and be it empty: tensor maps are
-/// made of it, and a map must be of memory that is there even where not a byte is copied.
+/// Fills every address in: `address` says where an argument lies; 0: it is not there. An empty tensor, too, needs the address of some
+/// memory: a tensor map must have one even where nothing is copied.
 pub fn bind(params: &mut impl KernelParams, workspace: u64, address: impl Fn(Argument) -> u64) {
     params.slots(&mut |slot| match slot {
         Slot::Tensor(argument, view) => view.base = address(argument),

@@ -58,7 +58,7 @@ pub fn launches(
                 problem.batch(),
             ),
         };
-        // Every split of a tile is one.
+        // Each split of a tile counts as a tile.
         let tiles = tiles.saturating_mul(split.n.max(1).into());
         let heads = (heads * problem.heads_q()) as u32 >> pack_gqa_log2;
         let group_size = problem.group_size() as u32 >> pack_gqa_log2;
