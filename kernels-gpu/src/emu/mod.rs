@@ -66,6 +66,7 @@ mod scheduler;
 mod shadow;
 mod shared;
 mod site;
+mod stacks;
 mod tensor_core;
 
 pub(crate) mod atomic;

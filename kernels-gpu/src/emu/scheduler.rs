@@ -1,6 +1,5 @@
 //! Who runs next, and what is wrong when nobody can.
 
-use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use corosensei::stack::DefaultStack;
@@ -9,24 +8,15 @@ use corosensei::{Coroutine, CoroutineResult};
 use super::fault::{Fault, Kind};
 use super::machine::{LANES, Machine, Who};
 use super::memory::GlobalMemory;
+use super::stacks::{self, Stacks};
 use super::{Launch, Options, Order, Stats, bulk, deadlock, ending};
 
 type Routine = Coroutine<(), (), (), DefaultStack>;
 
-/// Bytes of a thread's stack; untouched pages cost nothing.
-const STACK_BYTES: usize = 256 << 10;
 /// In random order the copy engine gets one turn in so many.
 const ENGINE_TURNS: u64 = 4;
 /// Times that threads look at addresses in vain before the copy engine gets a turn in any order.
 const ENGINE_PATIENCE: u64 = 1000;
-/// Most stacks kept for the next run.
-const KEPT_STACKS: usize = 2048;
-
-thread_local! {
-    /// Stacks of finished threads: making one takes longer than running a small kernel on it.
-    static STACKS: RefCell<Vec<DefaultStack>> = const { RefCell::new(Vec::new()) };
-}
-
 fn refuse(launch: &Launch) -> Option<&'static str> {
     if launch.threads == 0 || !launch.threads.is_multiple_of(LANES as u32) {
         return Some("the number of threads must be a multiple of 32 and not 0");
@@ -49,6 +39,10 @@ fn refuse(launch: &Launch) -> Option<&'static str> {
     }
     if launch.blocks_per_sm > 2048 / launch.threads {
         return Some("a multiprocessor has at most 2048 threads");
+    }
+    let resident = launch.resident_blocks.min(launch.grid) as usize;
+    if resident * launch.threads as usize > stacks::MOST {
+        return Some("more threads are resident than a process has stacks for");
     }
     // Destructors are no place for a kernel: a thread that unwinds is never suspended.
     if std::thread::panicking() {
@@ -103,6 +97,7 @@ struct Scheduler<'a> {
     kernel: &'a dyn Fn(),
     /// One for every thread of every slot.
     routines: Vec<Option<Routine>>,
+    stacks: Stacks,
     /// Index of the next block to start.
     next_block: u32,
     running_blocks: u32,
@@ -116,6 +111,7 @@ impl<'a> Scheduler<'a> {
         Scheduler {
             machine,
             kernel,
+            stacks: Stacks::reserve(routines.len()),
             routines,
             next_block: 0,
             running_blocks: 0,
@@ -169,7 +165,9 @@ impl<'a> Scheduler<'a> {
             machine.current.set(machine.who(thread));
             // The run has its outcome: a kernel that answers its end by a panic of its own changes nothing.
             let _ = catch_unwind(AssertUnwindSafe(|| routine.force_unwind()));
-            keep_stack(routine);
+            if routine.done() {
+                self.stacks.keep(routine.into_stack());
+            }
         }
     }
 
@@ -187,9 +185,7 @@ impl<'a> Scheduler<'a> {
         let threads = launch.threads as usize;
         for thread in slot * threads..(slot + 1) * threads {
             let (kernel, yielders) = (self.kernel, &raw const self.machine.yielders);
-            let stack = STACKS.with_borrow_mut(Vec::pop);
-            let stack = stack
-                .unwrap_or_else(|| DefaultStack::new(STACK_BYTES).expect("memory for a stack"));
+            let stack = self.stacks.take().expect("memory for a stack");
             // SAFETY: the closure borrows the kernel and the machine, which outlive the scheduler's routines: a routine
             // is dropped with the scheduler at the latest, before `run` returns, and unwinds first.
             let routine = unsafe {
@@ -254,7 +250,7 @@ impl<'a> Scheduler<'a> {
                 .expect("a runnable lane has a routine");
             if let CoroutineResult::Return(()) = routine.resume(()) {
                 if let Some(routine) = self.routines[thread].take() {
-                    keep_stack(routine);
+                    self.stacks.keep(routine.into_stack());
                 }
                 if self.finish_lane()? {
                     return Ok(());
@@ -284,15 +280,5 @@ impl<'a> Scheduler<'a> {
             self.start_block(who.slot);
         }
         Ok(ended)
-    }
-}
-
-fn keep_stack(routine: Routine) {
-    if routine.done() {
-        STACKS.with_borrow_mut(|stacks| {
-            if stacks.len() < KEPT_STACKS {
-                stacks.push(routine.into_stack());
-            }
-        });
     }
 }

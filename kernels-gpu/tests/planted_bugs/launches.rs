@@ -60,6 +60,11 @@ fn impossible_launches_are_refused() {
             blocks_per_sm: 2,
             ..LAUNCH
         },
+        Launch {
+            grid: 469,
+            resident_blocks: 469,
+            ..LAUNCH
+        },
     ];
     for launch in refused {
         let fault = run(launch, &|| panic!("it runs")).unwrap_err();
@@ -68,6 +73,26 @@ fn impossible_launches_are_refused() {
             "{launch:?}: {fault}"
         );
     }
+}
+
+/// Together they want more stacks than a process has: they wait for each other.
+#[test]
+fn large_launches_run_side_by_side() {
+    let large = Launch {
+        grid: 20,
+        threads: 1024,
+        resident_blocks: 20,
+        ..LAUNCH
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                // SAFETY: the whole block comes by.
+                let stats = run(large, &|| unsafe { barrier::barrier_sync_all() });
+                assert_eq!(stats.unwrap().blocks, 20);
+            });
+        }
+    });
 }
 
 #[test]
