@@ -7,8 +7,9 @@ use super::Reason;
 /// Every piece starts at a multiple of this many bytes; so must the workspace itself.
 pub const ALIGNMENT_BYTES: u64 = 256;
 
-/// The first bytes of every workspace hold counters: 0 whenever no kernel runs. Who allocates a workspace clears them,
-/// kernels that count leave 0 behind, and no other piece of any plan lies there, so plans may share a workspace.
+/// The first bytes of every workspace hold counters: 0 whenever no kernel runs. Who allocates a workspace clears them (in a lent one
+/// they are cleared before each call that counts), kernels that count leave 0 behind, and no other piece of any plan lies there, so
+/// plans may share a workspace.
 pub const COUNTER_BYTES: u64 = ALIGNMENT_BYTES;
 
 /// One piece of the workspace.
@@ -45,6 +46,11 @@ impl WorkspaceLayout {
     /// The pieces, in order.
     pub fn pieces(&self) -> &[Piece] {
         &self.pieces
+    }
+
+    /// Whether a kernel of the plan counts.
+    pub fn has_counter(&self) -> bool {
+        self.pieces.iter().any(Piece::is_counter)
     }
 
     /// Places a counter, a `u32`, and gives its offset. A plan has one at most: plans that run one after another share its place.
@@ -112,7 +118,7 @@ mod tests {
         assert_eq!(layout.push("c", &[4]), Some(1024));
         assert_eq!(layout.n_bytes(), 1280);
         assert_eq!(layout.push("none", &[0, 7]), Some(1280));
-        assert!(!layout.pieces().iter().any(Piece::is_counter));
+        assert!(!layout.has_counter());
     }
 
     #[test]

@@ -145,7 +145,9 @@ fn both_passes_run_on_what_the_caller_has() {
                 other => panic!("{other:?}"),
             }
         }
-        assert_eq!(n_fills, 2, "counters are cleared for each queue");
+        let counting = [forward.plan(), backward.plan()].map(|plan| plan.workspace.has_counter());
+        assert_eq!(counting, [true, false]);
+        assert_eq!(n_fills, 1, "counters are cleared for each call that counts");
         assert_eq!(fake::contexts(), [context]);
     }
 }
@@ -218,6 +220,34 @@ fn a_workspace_that_does_not_fit_is_refused() {
     let alignment = ALIGNMENT_BYTES;
     let misaligned = ProblemError::WorkspaceMisaligned { address, alignment };
     assert_eq!(refused.err(), Some(misaligned.into()));
+}
+
+/// Between two calls the caller may have had the memory for something else.
+#[test]
+fn a_lent_workspace_is_cleared_before_each_call_that_counts() {
+    let _turn = turn();
+    let library = Library::new(fake::CONTEXTS[0]);
+    let device = library.device();
+    let cuda = device.as_cuda().unwrap();
+    let (forward, _) = prepared(&PlanCache::new(1), &device);
+    let [q, k, v] = [0, 1, 2].map(|piece| library.tensor(cuda, piece));
+    let mut outputs = Outputs::without_lse(library.tensor_mut(cuda, 3));
+    let n_bytes = forward.plan().workspace.n_bytes();
+    let mut queue = library.queue(cuda, n_bytes).unwrap();
+    for _ in 0..2 {
+        let calls = calls_of(|| {
+            forward
+                .forward(&mut queue, &Inputs::new(&q, &k, &v), &mut outputs)
+                .unwrap();
+        });
+        let fill = calls
+            .iter()
+            .position(|call| matches!(call, Call::Fill { .. }));
+        let launch = calls
+            .iter()
+            .position(|call| matches!(call, Call::Launch(_)));
+        assert!(fill.is_some() && fill < launch, "{calls:?}");
+    }
 }
 
 /// lse is written where the plan says; nobody who was told so gives a place of his own.

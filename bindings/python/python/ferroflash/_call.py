@@ -1,20 +1,26 @@
 """Calls of attention on PyTorch's tensors: what is planned once for a shape, what is allocated, which addresses are handed over.
 
 A `Plan` is made when a combination of shapes, strides and types is first seen, and kept. A call is then a look-up, two outputs, a workspace
-and the launches.
+and the launches. Every attribute of a tensor that is read, and every function in between, is time that a small call is made of; hence each is
+read once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from . import _native
-from ._checks import DTYPES, Form, batch_of, check, check_lengths, check_window
+from ._checks import DTYPES, Form, batch_of, check, check_lengths, check_window, default_scale
+
+# cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k and leftpad_k, or None where none of them is given.
+Lengths = tuple[Tensor | None, ...] | None
+
+# max_seqlen_q, max_seqlen_k, softmax_scale (None for its default), and the keys to the left and to the right.
+Numbers = tuple[int | None, int | None, float | None, int | None, int | None]
 
 # How many combinations of shapes are kept.
 _N_PLANS = 4096
@@ -23,20 +29,7 @@ _N_PLANS = 4096
 _ALIGNMENT_BYTES = 16
 _ALIGNMENT_ELEMS = 8
 
-
-class Options(NamedTuple):
-    """What a call is given beside q, k and v: the operators' arguments, in their order."""
-
-    cu_seqlens_q: Tensor | None = None
-    cu_seqlens_k: Tensor | None = None
-    seqused_q: Tensor | None = None
-    seqused_k: Tensor | None = None
-    leftpad_k: Tensor | None = None
-    max_seqlen_q: int | None = None
-    max_seqlen_k: int | None = None
-    softmax_scale: float = 1.0
-    left: int | None = None
-    right: int | None = None
+_NO_LENGTHS = (0,) * 5
 
 
 def lse_shape(shape_q: tuple[int, ...]) -> tuple[int, ...]:
@@ -51,14 +44,16 @@ def lse_shape(shape_q: tuple[int, ...]) -> tuple[int, ...]:
 class Plan:
     """A call on tensors of these forms, checked; its passes are planned by the library when they are first wanted."""
 
-    def __init__(self, forms: tuple[Form, Form, Form], lengths: tuple[Form | None, ...] | None, numbers: tuple) -> None:
+    def __init__(self, forms: tuple[Form, Form, Form], lengths: tuple[Form | None, ...], numbers: Numbers) -> None:
         q, k, v = forms
         max_seqlen_q, max_seqlen_k, softmax_scale, left, right = numbers
         check(q, k, v)
         check_window(left, right)
-        lengths = (None,) * 5 if lengths is None else lengths
         batch = batch_of(q, k, lengths, max_seqlen_q, max_seqlen_k)
         check_lengths(lengths, batch, q)
+        if softmax_scale is None:
+            softmax_scale = default_scale(q.shape)
+        self.numbers = max_seqlen_q, max_seqlen_k, softmax_scale, left, right
         self.shape_lse = lse_shape(q.shape)
         self.device = q.device
         self.ordinal = q.device.index if q.device.type == "cuda" else None
@@ -73,12 +68,13 @@ class Plan:
             left=left,
             right=right,
         )
-        # Whether kernels read tensors of these strides, if they begin at a multiple of 16 bytes.
-        self._reads = all(_reads(form, self.ordinal is not None) for form in forms)
+        # Whether kernels read tensors of these strides, if no bit of `misaligned` is set in their addresses.
+        self.reads = all(_reads(form, self.ordinal is not None) for form in forms)
+        self.misaligned = _ALIGNMENT_BYTES - 1 if self.ordinal is not None else 0
         self._strides = tuple(form.strides[:-1] for form in forms)
         self._given = [given is not None for given in lengths]
         self._forward: tuple[_native.Forward, int] | None = None
-        self._backward: dict[tuple[int, ...], tuple[_native.Backward, int]] = {}
+        self._backward: dict[tuple[int, ...], tuple[_native.Backward, int] | None] = {}
 
     def forward(self) -> tuple[_native.Forward, int]:
         """The forward pass, and the bytes of its workspace."""
@@ -87,89 +83,81 @@ class Plan:
             self._forward = forward, forward.workspace_bytes
         return self._forward
 
-    def backward(self, strides: tuple[int, ...]) -> tuple[_native.Backward, int]:
-        """The backward pass of a gradient of o with these strides, and the bytes of its workspace."""
-        planned = self._backward.get(strides)
-        if planned is None:
-            of_all = (*self._strides, strides[:-1])
-            backward = _native.Backward(self.problem, self.ordinal, of_all, self._given)
-            planned = backward, backward.workspace_bytes
+    def backward(self, d_o: Tensor) -> tuple[_native.Backward, int] | None:
+        """The backward pass of a gradient of o with the strides of this one, and the bytes of its workspace; None if no kernel reads them."""
+        strides = d_o.stride()
+        if strides not in self._backward:
+            planned = None
+            if _reads(Form.of(d_o), self.ordinal is not None):
+                of_all = (*self._strides, strides[:-1])
+                backward = _native.Backward(self.problem, self.ordinal, of_all, self._given)
+                planned = backward, backward.workspace_bytes
             self._backward[strides] = planned
-        return planned
+        return self._backward[strides]
 
-    def reads_all_of(self, q: Tensor, k: Tensor, v: Tensor) -> bool:
-        """Whether kernels read the tensors where they lie."""
-        if self.ordinal is None:
-            return self._reads
-        return self._reads and (q.data_ptr() | k.data_ptr() | v.data_ptr()) % _ALIGNMENT_BYTES == 0
-
-    def reads_gradient(self, d_o: Tensor) -> bool:
-        """Whether kernels read a gradient of o where it lies."""
-        on_gpu = self.ordinal is not None
-        if d_o.stride() not in self._backward and not _reads(Form.of(d_o), on_gpu):
-            return False
-        return not on_gpu or d_o.data_ptr() % _ALIGNMENT_BYTES == 0
-
-    def run(self, planned: tuple, addresses: list[int], options: Options) -> None:
+    def run(self, planned: tuple, addresses: tuple[int, ...], lengths: Lengths) -> None:
         """Enqueues a pass on the current stream; on the CPU, computes it."""
         native, n_bytes = planned
-        lengths = [0 if given is None else given.data_ptr() for given in options[:5]]
+        lengths_at = _NO_LENGTHS if lengths is None else tuple(0 if given is None else given.data_ptr() for given in lengths)
         if self.ordinal is None:
-            native.run(0, (0, 0), addresses, lengths)
+            native.run(0, (0, 0), addresses, lengths_at)
             return
         # Freed when this returns, and used again by PyTorch behind this call, in the order of the stream.
         workspace = torch.empty(n_bytes, dtype=torch.uint8, device=self.device)
         stream = torch._C._cuda_getCurrentRawStream(self.ordinal)
-        native.run(stream, (workspace.data_ptr(), n_bytes), addresses, lengths)
+        native.run(stream, (workspace.data_ptr(), n_bytes), addresses, lengths_at)
 
 
-def plan(q: Tensor, k: Tensor, v: Tensor, options: Options) -> Plan:
+def plan(q: Tensor, k: Tensor, v: Tensor, lengths: Lengths, numbers: Numbers) -> Plan:
     """The plan of a call. Raises TypeError or ValueError that names the argument."""
-    lengths = None
-    for given in options[:5]:
-        if given is not None:
-            lengths = tuple(None if given is None else Form.of(given) for given in options[:5])
-            break
-    # Not of `Form`, which takes as long to make as all else here.
-    forms = tuple([(x.shape, x.stride(), x.dtype, x.device) for x in (q, k, v)])
-    return _kept(forms, lengths, options[5:])
+    return _kept(
+        *(q.shape, q.stride(), q.dtype, q.device),
+        *(k.shape, k.stride(), k.dtype, k.device),
+        *(v.shape, v.stride(), v.dtype, v.device),
+        None if lengths is None else tuple(None if given is None else Form.of(given) for given in lengths),
+        *numbers,
+    )
 
 
 @lru_cache(maxsize=_N_PLANS)
-def _kept(forms: tuple[tuple, ...], lengths: tuple[Form | None, ...] | None, numbers: tuple) -> Plan:
-    q, k, v = (Form(*form) for form in forms)
-    return Plan((q, k, v), lengths, numbers)
+def _kept(*key: object) -> Plan:
+    lengths, *numbers = key[12:]
+    forms = Form(*key[:4]), Form(*key[4:8]), Form(*key[8:12])
+    return Plan(forms, (None,) * 5 if lengths is None else lengths, tuple(numbers))
 
 
-def forward(planned: Plan, q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, Tensor]:
+def forward(planned: Plan, q: Tensor, k: Tensor, v: Tensor, lengths: Lengths) -> tuple[Tensor, Tensor]:
     """o and lse."""
-    addresses = [q.data_ptr(), k.data_ptr(), v.data_ptr()]
-    if not planned.reads_all_of(q, k, v):
+    q_at, k_at, v_at = q.data_ptr(), k.data_ptr(), v.data_ptr()
+    if not planned.reads or (q_at | k_at | v_at) & planned.misaligned:
         copies = [_readable(given, planned) for given in (q, k, v)]
-        o, lse = forward(plan(*copies, options), *copies, options)
+        o, lse = forward(plan(*copies, lengths, planned.numbers), *copies, lengths)
         return _narrowed(o, q.shape[-1]), lse
     o, lse = _new(q), q.new_empty(planned.shape_lse, dtype=torch.float32)
-    addresses += (o.data_ptr(), lse.data_ptr())
-    planned.run(planned.forward(), addresses, options)
+    planned.run(planned.forward(), (q_at, k_at, v_at, o.data_ptr(), lse.data_ptr()), lengths)
     return o, lse
 
 
-def backward(planned: Plan, d_o: Tensor, d_lse: Tensor | None, saved: Sequence[Tensor], options: Options) -> tuple[Tensor, Tensor, Tensor]:
+def backward(planned: Plan, d_o: Tensor, d_lse: Tensor | None, saved: Sequence[Tensor], lengths: Lengths) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v, with q, k, v, o and lse saved."""
     q, k, v, o, lse = saved
-    if not planned.reads_all_of(q, k, v):
+    q_at, k_at, v_at, d_o_at = q.data_ptr(), k.data_ptr(), v.data_ptr(), d_o.data_ptr()
+    if not planned.reads or (q_at | k_at | v_at) & planned.misaligned:
         d_o, *copies = (_readable(given, planned) for given in (d_o, q, k, v, o))
-        gradients = backward(plan(*copies[:3], options), d_o, d_lse, (*copies, lse), options)
-        d_q, d_k, d_v = (_narrowed(gradient, q.shape[-1]) for gradient in gradients)
+        again = plan(*copies[:3], lengths, planned.numbers)
+        d_q, d_k, d_v = (_narrowed(gradient, q.shape[-1]) for gradient in backward(again, d_o, d_lse, (*copies, lse), lengths))
         return d_q, d_k, d_v
-    if not planned.reads_gradient(d_o):
-        d_o = d_o.clone(memory_format=torch.contiguous_format)
+    ready = planned.backward(d_o)
+    if ready is None or d_o_at & planned.misaligned:
+        return backward(planned, d_o.clone(memory_format=torch.contiguous_format), d_lse, saved, lengths)
     o, lse = o.contiguous(), lse.contiguous()
-    d_lse = None if d_lse is None else d_lse.contiguous()
+    d_lse_at = 0
+    if d_lse is not None:
+        d_lse = d_lse.contiguous()
+        d_lse_at = d_lse.data_ptr()
     d_q, d_k, d_v = _new(q), _new(k), _new(v)
-    tensors = (q, k, v, o, lse, d_o, d_lse, d_q, d_k, d_v)
-    addresses = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
-    planned.run(planned.backward(d_o.stride()), addresses, options)
+    of_gradients = d_q.data_ptr(), d_k.data_ptr(), d_v.data_ptr()
+    planned.run(ready, (q_at, k_at, v_at, o.data_ptr(), lse.data_ptr(), d_o_at, d_lse_at, *of_gradients), lengths)
     return d_q, d_k, d_v
 
 

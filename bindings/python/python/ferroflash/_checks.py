@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -29,9 +30,9 @@ class Form(NamedTuple):
         return Form(tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
 
 
-def default_scale(q: Tensor) -> float:
+def default_scale(shape_q: Sequence[int]) -> float:
     """1/√head_dim; of a head_dim that is refused later, 1."""
-    return max(q.shape[-1], 1) ** -0.5 if q.dim() > 0 else 1.0
+    return max(shape_q[-1], 1) ** -0.5 if len(shape_q) > 0 else 1.0
 
 
 def check(q: Form, k: Form, v: Form) -> None:

@@ -38,7 +38,7 @@ def window(window_size: Sequence[int | None] | None, causal: bool = False) -> tu
     * `window_size`: (left, right), or an integer tensor of two on the CPU. None or a negative number is no limit.
     * `causal`: sets right to 0.
     """
-    if window_size is None:
+    if window_size is None or (type(window_size) is tuple and window_size == (-1, -1)):
         left, right = None, None
     else:
         left, right = (_limit(side) for side in pair(window_size))

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from . import _call
-from ._call import Options, lse_shape
+from ._call import Lengths, Plan, lse_shape
 from ._checks import Form, check, default_scale
 
 _OPTIONS = (
     "Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? seqused_q, Tensor? seqused_k, Tensor? leftpad_k, "
     "SymInt? max_seqlen_q, SymInt? max_seqlen_k, float softmax_scale, SymInt? left, SymInt? right"
 )
+_N_LENGTHS = 5
 
 # Tensors that are nothing more.
 _PLAIN = (Tensor, torch.nn.Parameter)
@@ -70,34 +71,41 @@ def attention(
         NotImplementedError: no kernel serves the call; the text has every candidate, and why it cannot.
         RuntimeError: the driver refuses.
     """
-    for argument, given in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(given, Tensor):
-            raise TypeError(f"{argument} is {type(given).__name__}; allowed: torch.Tensor")
-    if q.device.type in ("cuda", "cpu") and torch.is_autocast_enabled(q.device.type):
-        dtype = torch.get_autocast_dtype(q.device.type)
-        q, k, v = (x.to(dtype) if x.is_floating_point() else x for x in (q, k, v))
-    if softmax_scale is None:
-        softmax_scale = default_scale(q)
     left, right = window
     if causal:
         right = 0
-    options = Options(
-        cu_seqlens_q,
-        cu_seqlens_k,
-        seqused_q,
-        seqused_k,
-        leftpad_k,
-        max_seqlen_q,
-        max_seqlen_k,
-        softmax_scale,
-        left,
-        right,
-    )
-    if _dispatches(q, k, v):
-        return torch.ops.ferroflash.forward.default(q, k, v, *options)
+    lengths = (cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k)
+    numbers = (max_seqlen_q, max_seqlen_k, softmax_scale, left, right)
+    plain = _are_plain(q, k, v)
+    if not plain or torch.is_autocast_enabled("cuda" if q.is_cuda else "cpu"):
+        q, k, v = _cast(q, k, v)
+        if not plain:
+            scale = default_scale(q.shape) if softmax_scale is None else softmax_scale
+            return torch.ops.ferroflash.forward.default(q, k, v, *lengths, max_seqlen_q, max_seqlen_k, scale, left, right)
+    given = _given(lengths)
+    planned = _call.plan(q, k, v, given, numbers)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        return _Attention.apply(q, k, v, options)
-    return _call.forward(_call.plan(q, k, v, options), q, k, v, options)
+        return _Attention.apply(q, k, v, planned, given)
+    return _call.forward(planned, q, k, v, given)
+
+
+def _cast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    """q, k and v as autocast has them."""
+    for argument, given in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(given, Tensor):
+            raise TypeError(f"{argument} is {type(given).__name__}; allowed: torch.Tensor")
+    if q.device.type not in ("cuda", "cpu") or not torch.is_autocast_enabled(q.device.type):
+        return q, k, v
+    dtype = torch.get_autocast_dtype(q.device.type)
+    return tuple(x.to(dtype) if x.is_floating_point() else x for x in (q, k, v))
+
+
+def _given(lengths: tuple[Tensor | None, ...]) -> Lengths:
+    """None instead of nothing but None."""
+    for given in lengths:
+        if given is not None:
+            return lengths
+    return None
 
 
 def explain(
@@ -112,76 +120,74 @@ def explain(
 ) -> str:
     """Which kernels serve `attention` of tensors shaped like these, or its gradients, and why the others do not: a text."""
     left, right = window
-    if softmax_scale is None:
-        softmax_scale = default_scale(q)
-    options = Options(softmax_scale=softmax_scale, left=left, right=0 if causal else right)
-    plan = _call.plan(q, k, v, options)
+    plan = _call.plan(q, k, v, None, (None, None, softmax_scale, left, 0 if causal else right))
     return plan.problem.explain(plan.ordinal, backward=backward)
 
 
-def _dispatches(*tensors: Tensor) -> bool:
-    """Whether somebody has to see the call as an operator: a compiler, a transformation, a mode, a subclass of tensors.
+def _are_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether nobody has to see the call as an operator: no compiler, transformation or mode, no subclass of tensors, no other device.
 
     PyTorch's dispatch of an operator written in Python takes longer than a call.
     """
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0:
-        return True
-    if torch._C._are_functorch_transforms_active():
-        return True
-    return any(type(tensor) not in _PLAIN or not (tensor.is_cuda or tensor.is_cpu) for tensor in tensors)
+    return (
+        type(q) in _PLAIN
+        and type(k) in _PLAIN
+        and type(v) in _PLAIN
+        and not torch.compiler.is_compiling()
+        and (q.is_cuda or q.is_cpu)
+        and torch._C._len_torch_dispatch_stack() == 0
+        and not torch._C._are_functorch_transforms_active()
+    )
 
 
 class _Attention(torch.autograd.Function):
     """Both passes, outside of PyTorch's dispatch."""
 
     @staticmethod
-    def forward(ctx, q, k, v, options):
-        planned = _call.plan(q, k, v, options)
-        o, lse = _call.forward(planned, q, k, v, options)
+    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, planned: Plan, lengths: Lengths):
+        o, lse = _call.forward(planned, q, k, v, lengths)
         ctx.planned = planned
-        _save(ctx, (q, k, v, *options), (o, lse))
+        _keep(ctx, q, k, v, o, lse, *(() if lengths is None else lengths))
         return o, lse
 
     @staticmethod
-    def backward(ctx, d_o, d_lse):
+    def backward(ctx, d_o: Tensor | None, d_lse: Tensor | None):
+        saved, planned = ctx.saved_tensors, ctx.planned
         # Where a graph of this pass is wanted, the operator says that it has no derivative.
-        if d_o is None or torch.is_grad_enabled() or _dispatches(d_o):
-            return (*_gradients(ctx, d_o, d_lse), None)
-        saved = ctx.saved_tensors
-        options = Options(*saved[5:], *ctx.numbers)
-        return (*_call.backward(ctx.planned, d_o, d_lse, saved[:5], options), None)
+        if d_o is None or torch.is_grad_enabled() or not _are_plain(d_o, d_o, d_o):
+            lengths = saved[5:] or (None,) * _N_LENGTHS
+            return *_gradients(d_o, d_lse, saved[:5], (*lengths, *planned.numbers)), None, None
+        return *_call.backward(planned, d_o, d_lse, saved[:5], saved[5:] or None), None, None
 
 
-def _save(ctx, inputs, output):
-    q, k, v, *options = inputs
-    ctx.save_for_backward(q, k, v, *output, *options[:5])
-    ctx.numbers = options[5:]
+def _keep(ctx, *tensors: Tensor | None) -> None:
+    ctx.save_for_backward(*tensors)
     # A loss that does not depend on lse gives None for its gradient.
     ctx.set_materialize_grads(False)
 
 
-def _gradients(ctx, d_o: Tensor | None, d_lse: Tensor | None) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Of q, k and v by the operator, from what `_save` has kept."""
-    q, k, v, o, lse, *lengths = ctx.saved_tensors
+def _gradients(d_o: Tensor | None, d_lse: Tensor | None, saved: tuple[Tensor, ...], options: tuple) -> tuple[Tensor | None, ...]:
+    """Of q, k and v by the operator, from q, k, v, o and lse."""
     if d_o is None and d_lse is None:
         return None, None, None
     if d_o is None:
-        d_o = torch.zeros_like(o)
-    return torch.ops.ferroflash.backward.default(d_o, d_lse, q, k, v, o, lse, *lengths, *ctx.numbers)
+        d_o = torch.zeros_like(saved[3])
+    return torch.ops.ferroflash.backward.default(d_o, d_lse, *saved, *options)
 
 
 @torch.library.impl(_LIBRARY, "forward", "CPU")
 @torch.library.impl(_LIBRARY, "forward", "CUDA")
 def _forward(q, k, v, *options):
-    options = Options(*options)
-    return _call.forward(_call.plan(q, k, v, options), q, k, v, options)
+    lengths = _given(options[:_N_LENGTHS])
+    return _call.forward(_call.plan(q, k, v, lengths, options[_N_LENGTHS:]), q, k, v, lengths)
 
 
 @torch.library.impl(_LIBRARY, "backward", "CPU")
 @torch.library.impl(_LIBRARY, "backward", "CUDA")
 def _backward(d_o, d_lse, q, k, v, o, lse, *options):
-    options = Options(*options)
-    return _call.backward(_call.plan(q, k, v, options), d_o, d_lse, (q, k, v, o, lse), options)
+    lengths = _given(options[:_N_LENGTHS])
+    planned = _call.plan(q, k, v, lengths, options[_N_LENGTHS:])
+    return _call.backward(planned, d_o, d_lse, (q, k, v, o, lse), lengths)
 
 
 @torch.library.register_fake("ferroflash::forward", lib=_LIBRARY)
@@ -195,8 +201,16 @@ def _fake_backward(d_o, d_lse, q, k, v, o, lse, *options):
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
 
+def _save(ctx, inputs, output):
+    q, k, v, *options = inputs
+    _keep(ctx, q, k, v, *output, *options[:_N_LENGTHS])
+    ctx.numbers = options[_N_LENGTHS:]
+
+
 def _differentiate(ctx, d_o, d_lse):
-    return (*_gradients(ctx, d_o, d_lse), *(None,) * 10)
+    saved = ctx.saved_tensors
+    options = *saved[5:], *ctx.numbers
+    return *_gradients(d_o, d_lse, saved[:5], options), *(None,) * len(options)
 
 
 def _refuse_second_derivative(ctx, *gradients):

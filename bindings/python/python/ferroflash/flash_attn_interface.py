@@ -221,6 +221,8 @@ def flash_attn_with_kvcache(
 
 
 def _refuse(dropout_p: float, softcap: float, alibi_slopes: Tensor | None) -> None:
+    if not dropout_p and not softcap and alibi_slopes is None:
+        return
     # flash-attn takes a soft cap below 0 for none.
     refuse_unless_zero(dropout_p=dropout_p, softcap=max(softcap, 0.0))
     refuse_given(alibi_slopes=alibi_slopes)

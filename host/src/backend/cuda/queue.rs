@@ -160,7 +160,8 @@ impl Queue {
 
     /// The same in a workspace that the caller lends, at a multiple of [`ALIGNMENT_BYTES`]: of
     /// [`Plan::workspace`](crate::plan::Plan::workspace)'s length, or of the longest of several calls'. Such a queue allocates
-    /// nothing, never waits by itself, and may be made anew for each call. Its counters are cleared in the order of the stream.
+    /// nothing, never waits by itself, and may be made anew for each call. What lies in the workspace does not matter: before each
+    /// call whose kernels count, the counters are cleared in the order of the stream.
     ///
     /// # Safety
     /// As for [`Queue::borrow`]; and these bytes of the device's memory are nobody else's for as long as the queue's calls run, or a
@@ -177,9 +178,7 @@ impl Queue {
         }
         // SAFETY: as the caller promises.
         let mut queue = unsafe { Queue::borrow(device, stream)? };
-        let lent = Workspace::Lent { address, n_bytes };
-        queue.clear_counters(&lent)?;
-        queue.workspace = lent;
+        queue.workspace = Workspace::Lent { address, n_bytes };
         Ok(queue)
     }
 
@@ -262,7 +261,14 @@ impl Queue {
             return Err(DriverError::QueuePoisoned.into());
         }
         self.grow(launches.plan().workspace.n_bytes())?;
-        let enqueued = launches.enqueue(self.workspace.address(), address, self.lane.stream());
+        let enqueued = match &self.workspace {
+            lent @ Workspace::Lent { .. } if launches.plan().workspace.has_counter() => {
+                self.clear_counters(lent)
+            }
+            _ => Ok(()),
+        };
+        let enqueued = enqueued
+            .and_then(|()| launches.enqueue(self.workspace.address(), address, self.lane.stream()));
         if let State::Capturing(recording) = &mut self.state {
             recording.keep(operands);
         }
