@@ -70,6 +70,8 @@ pub mod cache;
 
 pub mod prepared;
 
+pub mod rotary;
+
 pub mod problem;
 
 pub mod dtype;

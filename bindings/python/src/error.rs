@@ -12,7 +12,7 @@ pub(crate) fn to_py(error: impl Into<Error>) -> PyErr {
     let text = error.to_string();
     match error {
         Error::Problem(ProblemError::DtypeMismatch { .. }) => PyTypeError::new_err(text),
-        Error::Problem(_) => PyValueError::new_err(text),
+        Error::Problem(_) | Error::Rotary(_) => PyValueError::new_err(text),
         Error::Plan(_) => PyNotImplementedError::new_err(text),
         _ => PyRuntimeError::new_err(text),
     }

@@ -1,14 +1,16 @@
-//! What can go wrong, by phase: the problem and its tensors, the plan, the driver. Data, so that a program can act on it.
+//! What can go wrong, by phase: the problem and its tensors, the plan, the driver; and of a rotary embedding. Data, so that a program can act on it.
 
 mod driver;
 mod plan;
 mod problem;
+mod rotary;
 
 pub use ferroflash_kernels::params::Argument;
 
 pub use driver::DriverError;
 pub use plan::PlanError;
 pub use problem::ProblemError;
+pub use rotary::RotaryError;
 
 /// Any error of this crate.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -17,6 +19,9 @@ pub enum Error {
     /// The problem or a tensor is not what attention takes; nothing was touched.
     #[error(transparent)]
     Problem(#[from] ProblemError),
+    /// A rotary position embedding, or what it is to turn, makes no sense; nothing was touched.
+    #[error(transparent)]
+    Rotary(#[from] RotaryError),
     /// Nothing here can serve the problem as asked; nothing was touched.
     #[error(transparent)]
     Plan(#[from] PlanError),

@@ -1,16 +1,19 @@
 //! The terms that errors, calls and plans have in common: plain data that knows of nothing above it.
 //!
 //! An error says which layout, place, pass or algorithm it is about; the modules that own these words return errors. So the types lie
-//! below both. Users find each where it belongs: in [`crate::tensor`], [`crate::validate`] or [`crate::plan`].
+//! below both. Users find each where it belongs: in [`crate::tensor`], [`crate::validate`], [`crate::plan`] or
+//! [`crate::rotary`].
 
 mod algorithm;
 mod candidate;
 mod layout;
 mod pass;
 mod place;
+mod rotary;
 
 pub use algorithm::{Algorithm, Backend};
 pub use candidate::{Candidate, Outcome, Reason};
 pub use layout::Layout;
 pub use pass::Pass;
 pub use place::Place;
+pub use rotary::{MAX_ROTARY_DIM, Pairs, Positions};

@@ -11,6 +11,7 @@
 //! | `machine.rs` | the vector unit; the two matrix products |
 //! | `buffer.rs` | working memory: tiles and panels |
 //! | `rows.rs` | rows of strided tensors, to and from f32 |
+//! | `rotary.rs` | rotary position embedding |
 //! | `sequences.rs`, `cut.rs` | where each sequence's rows lie |
 //! | `sizes.rs` | sizes of a sequence; which rows see which keys |
 //!
@@ -27,6 +28,7 @@ mod exp2;
 mod forward;
 mod machine;
 mod mask;
+pub(crate) mod rotary;
 mod rows;
 mod sequences;
 mod sizes;
