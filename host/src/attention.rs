@@ -197,14 +197,14 @@ impl Attention {
         ))
     }
 
-    fn prepare(&self, pass: Pass, layouts: &Layouts) -> Result<Prepared, Error> {
+    fn prepare(&self, pass: Pass, layouts: &Layouts) -> Result<Prepared<Plan>, Error> {
         let device = self.device.as_cuda().ok_or(PlanError::NotAsynchronous {
             backend: self.device.backend(),
         })?;
         let arguments = layouts.arguments(&self.problem, pass, self.device.place())?;
         let checked = validate::check(&self.problem, pass, arguments)?;
         let plan = self.plan_checked(&checked)?;
-        Ok(Prepared::new(device, &checked, plan)?)
+        Ok(Prepared::new(device, *checked.arguments(), plan)?)
     }
 
     /// What would run a pass on contiguous tensors, and what became of every other candidate.

@@ -66,6 +66,8 @@
 
 pub mod attention;
 
+pub mod merge;
+
 pub mod cache;
 
 pub mod prepared;
@@ -94,15 +96,17 @@ pub mod backend;
 
 pub mod error;
 
-pub use arguments::{Gradients, Inputs, OutputGradients, Outputs, Saved};
+pub use arguments::{Gradients, Inputs, MergeInputs, OutputGradients, Outputs, Saved};
 pub use attention::{Attention, Explanation, Ran};
 pub use backend::cuda::{Graph, Queue};
 pub use cache::PlanCache;
 pub use device::Device;
 pub use dtype::{Dtype, Element, Scalar};
 pub use error::Error;
+pub use merge::{Merge, Merged};
 pub use plan::{Algorithm, Backend};
-pub use prepared::{PreparedBackward, PreparedForward};
+pub use prepared::{PreparedBackward, PreparedForward, PreparedMerge};
+pub use problem::merge::MergeProblem;
 pub use problem::{BlockMask, Mask, Order, Problem, ProblemBuilder};
 pub use tensor::{Layout, Tensor, TensorMut, Vector, VectorMut};
 pub use validate::Pass;

@@ -38,21 +38,22 @@
 //! ```
 
 mod layouts;
+mod merge;
 
 use std::sync::Arc;
 
 pub use layouts::Layouts;
+pub use merge::PreparedMerge;
 
 use crate::arguments::{
     Argument, Arguments, Form, Given, Gradients, Inputs, Operands, OutputGradients, Outputs, Saved,
-    need,
 };
 use crate::backend::cuda::launch::Launches;
 use crate::backend::cuda::{CudaDevice, Queue};
 use crate::error::{DriverError, Error, ProblemError};
-use crate::plan::Plan;
+use crate::plan::{Plan, Planned};
 use crate::tensor::{Description, Place};
-use crate::validate::{Checked, vector_fits};
+use crate::validate::vector_fits;
 
 /// The kernels read and write 16 bytes at a time.
 const ALIGNMENT_BYTES: u64 = 16;
@@ -60,24 +61,24 @@ const ALIGNMENT_BYTES: u64 = 16;
 /// A forward pass on a GPU, ready to be enqueued: see [`crate::Attention::prepare_forward`].
 #[derive(Debug)]
 pub struct PreparedForward {
-    prepared: Prepared,
+    prepared: Prepared<Plan>,
 }
 
 /// A backward pass on a GPU, ready to be enqueued: see [`crate::Attention::prepare_backward`].
 #[derive(Debug)]
 pub struct PreparedBackward {
-    prepared: Prepared,
+    prepared: Prepared<Plan>,
 }
 
-/// What both passes hold.
+/// What every prepared call holds.
 #[derive(Debug)]
-pub(crate) struct Prepared {
-    launches: Launches,
+pub(crate) struct Prepared<P> {
+    launches: Launches<P>,
     arguments: Arguments,
 }
 
 impl PreparedForward {
-    pub(crate) fn new(prepared: Prepared) -> PreparedForward {
+    pub(crate) fn new(prepared: Prepared<Plan>) -> PreparedForward {
         PreparedForward { prepared }
     }
 
@@ -101,7 +102,7 @@ impl PreparedForward {
 }
 
 impl PreparedBackward {
-    pub(crate) fn new(prepared: Prepared) -> PreparedBackward {
+    pub(crate) fn new(prepared: Prepared<Plan>) -> PreparedBackward {
         PreparedBackward { prepared }
     }
 
@@ -125,15 +126,15 @@ impl PreparedBackward {
     }
 }
 
-impl Prepared {
+impl<P: Planned> Prepared<P> {
     pub(crate) fn new(
         device: &Arc<CudaDevice>,
-        checked: &Checked,
-        plan: Plan,
-    ) -> Result<Prepared, DriverError> {
+        arguments: Arguments,
+        plan: P,
+    ) -> Result<Prepared<P>, DriverError> {
         Ok(Prepared {
             launches: Launches::new(device, plan)?,
-            arguments: *checked.arguments(),
+            arguments,
         })
     }
 
@@ -160,15 +161,12 @@ impl Prepared {
             (Some(Given::Vector(_)), None) if argument != Argument::DLse => {
                 return Err(ProblemError::NotTaken { argument });
             }
-            (Some(Given::Vector(vector)), _) => {
-                let need = need(&plan.problem, plan.pass, argument);
-                match need.map(|need| need.form) {
-                    Some(Form::Vector { dtype, n_elems }) => {
-                        vector_fits(argument, vector, dtype, n_elems)?;
-                    }
-                    _ => return Err(ProblemError::NotTaken { argument }),
+            (Some(Given::Vector(vector)), _) => match plan.need(argument).map(|need| need.form) {
+                Some(Form::Vector { dtype, n_elems }) => {
+                    vector_fits(argument, vector, dtype, n_elems)?;
                 }
-            }
+                _ => return Err(ProblemError::NotTaken { argument }),
+            },
             (Some(Given::Tensor(_)), _) => return Err(ProblemError::NotTaken { argument }),
         }
         match given.map(Given::place) {

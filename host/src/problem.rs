@@ -3,6 +3,7 @@
 mod block_mask;
 mod builder;
 mod key;
+pub mod merge;
 
 use std::fmt;
 

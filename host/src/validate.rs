@@ -2,6 +2,7 @@
 //!
 //! Looks at sizes, types and places, never at memory or a device. Holding a [`Checked`] is the proof that the rules hold.
 
+pub mod merge;
 mod sizes;
 
 use ferroflash_kernels::params::Window;

@@ -5,7 +5,7 @@ mod beside;
 use crate::params::BLOCK_MULTIPLE;
 use crate::variants::{Kind, TileShape};
 
-pub use beside::{COMBINE_COLUMNS, SORTED_SEQUENCES, block_list, clear, combine, tile_list};
+pub use beside::{COMBINE_COLUMNS, SORTED_SEQUENCES, block_list, clear, combine, merge, tile_list};
 
 /// What one block of a kernel takes, and which part of the problem it covers.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -326,6 +326,7 @@ pub const fn footprint(kind: Kind, head_dim: Option<u32>, tiles: TileShape) -> F
         (Kind::TileList | Kind::TmaTileList, TileShape::Default) => tile_list(),
         (Kind::BlockList, TileShape::Default) => block_list(),
         (Kind::Combine, TileShape::Default) => combine(),
+        (Kind::Merge, TileShape::Default) => merge(),
         (Kind::Forward, TileShape::Default) => forward(head_dim),
         (Kind::TmaForward, _) => tma_forward(head_dim, tiles),
         (Kind::TmaBackwardDelta, _) => rows(tma_backward(head_dim, tiles), DELTA_THREADS, 0),

@@ -1,7 +1,7 @@
 //! The list of kernels expanded: into PTX entries on the device, into a table of functions on the CPU.
 
 use crate::for_each_variant;
-use crate::kernels::{backward, block_list, clear, combine, forward, standard, tile_list};
+use crate::kernels::{backward, block_list, clear, combine, forward, merge, standard, tile_list};
 use crate::ptx::parameters::parameter_address;
 use crate::tile::element;
 
@@ -27,6 +27,9 @@ macro_rules! run {
     };
     (Combine, $p:expr, $dtype:ident) => {
         combine::combine::<element::$dtype>($p)
+    };
+    (Merge, $p:expr, $dtype:ident) => {
+        merge::merge::<element::$dtype>($p)
     };
     (Clear, $p:expr) => {
         clear::clear($p)
@@ -125,6 +128,7 @@ macro_rules! params {
     (BlockList, $callback:ident $(, $rest:tt)*) => { $callback!(BlockList BlockListParams $(, $rest)*) };
     (TmaTileList, $callback:ident $(, $rest:tt)*) => { $callback!(TileList TileListParams $(, $rest)*) };
     (Combine, $callback:ident $(, $rest:tt)*) => { $callback!(Combine CombineParams $(, $rest)*) };
+    (Merge, $callback:ident $(, $rest:tt)*) => { $callback!(Merge MergeParams $(, $rest)*) };
     (Clear, $callback:ident $(, $rest:tt)*) => { $callback!(Clear ClearParams $(, $rest)*) };
     (Backward, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
     (BackwardDq, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };

@@ -10,6 +10,7 @@ mod block_mask;
 mod clear;
 mod combine;
 mod lengths;
+mod merge;
 mod standard;
 mod tensor_map;
 mod window;
@@ -20,6 +21,7 @@ pub use block_mask::{BLOCK_MULTIPLE, BlockMap, HIDDEN_BLOCK, PARTIAL_BLOCK};
 pub use clear::ClearParams;
 pub use combine::{CombineParams, SplitKv};
 pub use lengths::{Lengths, TileList, TileListParams};
+pub use merge::MergeParams;
 pub use standard::StandardParams;
 pub use tensor_map::{
     BACKWARD_MAPS, BOX_COLUMNS, BackwardMap, FORWARD_MAPS, ForwardMap, TensorMap,
@@ -275,6 +277,8 @@ pub enum Params {
     BlockList(BlockListParams),
     /// Of the kernel that merges the results of splits.
     Combine(CombineParams),
+    /// Of the kernel that merges attention over two parts of the keys.
+    Merge(MergeParams),
 }
 
 /// Implements [`KernelParams`] by a list of the places.
@@ -346,6 +350,7 @@ impl KernelParams for Params {
             Params::TileList(params) => params.slots(f),
             Params::BlockList(params) => params.slots(f),
             Params::Combine(params) => params.slots(f),
+            Params::Merge(params) => params.slots(f),
         }
     }
 }

@@ -42,6 +42,9 @@ macro_rules! for_each_variant {
             combine_sm80_bf16: Combine { arch: Sm80, dtype: Bf16 }
             combine_sm80_f16:  Combine { arch: Sm80, dtype: F16 }
 
+            merge_sm80_bf16: Merge { arch: Sm80, dtype: Bf16 }
+            merge_sm80_f16:  Merge { arch: Sm80, dtype: F16 }
+
             clear_sm80: Clear { arch: Sm80 }
             block_list_sm80: BlockList { arch: Sm80 }
             tile_list_sm80:  TileList { arch: Sm80 }
@@ -216,6 +219,8 @@ pub enum Kind {
     TmaForward,
     /// Forward pass of flash3, last, where keys are divided among tiles: o and lse of what the splits have found.
     Combine,
+    /// Beside attention: o and lse over two parts of the keys merged into those over all keys.
+    Merge,
     /// Backward pass of flash2 and flash3, first, where some keys may be seen by no query: their rows of dK and dV.
     Clear,
     /// Either pass of flash2 and flash3, first, under a block mask: the lists of blocks that it leaves of tiles; in the backward pass

@@ -6,6 +6,7 @@
 //! | `needs.rs` | THE table: what each pass takes, of which shape and type, read or written |
 //! | `described.rs` | [`Arguments`]: everything given, without its memory; what validation and planning look at |
 //! | `operands.rs` | everything given, with its memory; what backends look at |
+//! | `merge.rs` | [`MergeInputs`], and the table of a merge |
 //! | `by_argument.rs` | [`ByArgument`]: one place for every [`Argument`] |
 //!
 //! A new argument is a variant of [`Argument`], a field of one of the structs, and a row of the table. Checks, copies, addresses
@@ -14,6 +15,7 @@
 mod by_argument;
 mod described;
 mod given;
+mod merge;
 mod needs;
 mod operands;
 
@@ -21,5 +23,7 @@ pub use by_argument::ByArgument;
 pub use described::{Arguments, Given};
 pub use ferroflash_kernels::params::Argument;
 pub use given::{Gradients, Inputs, OutputGradients, Outputs, Saved};
+pub use merge::MergeInputs;
+pub(crate) use merge::merge_need;
 pub(crate) use needs::{Access, Form, Need, Presence, need};
 pub(crate) use operands::{Lent, Operand, Operands};

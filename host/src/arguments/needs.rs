@@ -106,6 +106,8 @@ pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<
         Argument::SeqUsedQ | Argument::SeqUsedK | Argument::LeftpadK => {
             (true, Optional, Read, lengths)
         }
+        // A merge takes these.
+        Argument::O1 | Argument::Lse1 | Argument::O2 | Argument::Lse2 => return None,
     };
     taken.then_some(Need {
         presence,

@@ -8,7 +8,7 @@ use crate::arguments::{Argument, ByArgument, Lent, Operand, Operands};
 use crate::dtype::{HostData, HostDataMut};
 use crate::error::{Error, ProblemError};
 use crate::plan::workspace::ALIGNMENT_BYTES;
-use crate::plan::{DeviceInfo, Plan, PlannedLaunch};
+use crate::plan::{DeviceInfo, Planned, PlannedLaunch};
 use crate::tensor::{Memory, MemoryMut, Place};
 
 /// The emulated device, and how its threads are interleaved.
@@ -40,7 +40,7 @@ impl EmulatorOptions {
 
 /// Computes what the plan's pass writes.
 pub(crate) fn run(
-    plan: &Plan,
+    plan: &impl Planned,
     options: &EmulatorOptions,
     operands: &mut Operands,
 ) -> Result<(), Error> {
@@ -51,7 +51,7 @@ pub(crate) fn run(
         addresses[argument] = lend(&mut memory, argument, operand)?;
     }
     let start = workspace.lend(&mut memory, plan);
-    for planned in &plan.launches {
+    for planned in plan.launches() {
         let variant = planned.variant;
         let fault = |report: String| Error::Emulator {
             kernel: variant.name,
@@ -59,7 +59,7 @@ pub(crate) fn run(
         };
         let kernel =
             entry::emulated(variant.name).ok_or_else(|| fault("there is no such kernel".into()))?;
-        let params = plan.params(planned, start, |argument| addresses[argument]);
+        let params = plan.bound(planned, start, |argument| addresses[argument]);
         let launch = launch(planned, &options.device);
         emu::run(&launch, &options.run, &mut memory, &|| kernel(&params))
             .map_err(|found| fault(found.to_string()))?;
@@ -121,12 +121,12 @@ struct Workspace {
 }
 
 impl Workspace {
-    fn new(plan: &Plan) -> Result<Workspace, ProblemError> {
+    fn new(plan: &impl Planned) -> Result<Workspace, ProblemError> {
         let overflow = ProblemError::SizeOverflow {
             what: "the workspace",
         };
         let unit = size_of::<u16>() as u64;
-        let n_units = usize::try_from((plan.workspace.n_bytes() + ALIGNMENT_BYTES) / unit)
+        let n_units = usize::try_from((plan.workspace().n_bytes() + ALIGNMENT_BYTES) / unit)
             .map_err(|_| overflow)?;
         let memory = vec![0u16; n_units];
         let first = memory.as_ptr().align_offset(ALIGNMENT_BYTES as usize);
@@ -134,11 +134,11 @@ impl Workspace {
     }
 
     /// Lends every piece by its name, so that a kernel that leaves one for the next is found out.
-    fn lend<'a>(&'a mut self, memory: &mut GlobalMemory<'a>, plan: &Plan) -> u64 {
+    fn lend<'a>(&'a mut self, memory: &mut GlobalMemory<'a>, plan: &impl Planned) -> u64 {
         let mut rest = &mut self.memory[self.first..];
         let start = rest.as_ptr().addr() as u64;
         let mut lent = 0;
-        for piece in plan.workspace.pieces() {
+        for piece in plan.workspace().pieces() {
             let unit = size_of::<u16>() as u64;
             let (offset, n_units) = (
                 (piece.offset_bytes / unit) as usize,
@@ -157,10 +157,10 @@ impl Workspace {
         start
     }
     /// Kernels leave counters as they found them.
-    fn counters_are_clear(&self, plan: &Plan) -> Result<(), Error> {
+    fn counters_are_clear(&self, plan: &impl Planned) -> Result<(), Error> {
         let memory = &self.memory[self.first..];
         for piece in plan
-            .workspace
+            .workspace()
             .pieces()
             .iter()
             .filter(|piece| piece.is_counter())
@@ -170,7 +170,10 @@ impl Workspace {
             let left = &memory[first..first + (piece.n_bytes / unit) as usize];
             if left.iter().any(|&word| word != 0) {
                 return Err(Error::Emulator {
-                    kernel: plan.kernels().last().map_or("", |kernel| kernel.name),
+                    kernel: plan
+                        .launches()
+                        .last()
+                        .map_or("", |launch| launch.variant.name),
                     report: format!("the counter {} is not 0 after the launch", piece.name),
                 });
             }

@@ -11,20 +11,20 @@ use super::cuda::{CudaDevice, DeviceBuffer, Queue, StreamRef};
 use crate::arguments::{ByArgument, Lent, Operand, Operands};
 use crate::dtype::{HostData, HostDataMut, Scalar};
 use crate::error::{DriverError, Error};
-use crate::plan::Plan;
+use crate::plan::Planned;
 use crate::tensor::{Memory, MemoryMut};
 
 /// Computes what the plan's pass writes; waits for the results.
-pub(crate) fn run(
+pub(crate) fn run<P: Planned>(
     device: &Arc<CudaDevice>,
-    plan: Plan,
+    plan: P,
     operands: &mut Operands,
 ) -> Result<(), Error> {
     // The queue of this call waits for no other: whatever the caller has enqueued to make the inputs is waited
     // for here.
     device.synchronize()?;
     let mut queue = Queue::new(device)?;
-    queue.reserve(&plan)?;
+    queue.grow(plan.workspace().n_bytes())?;
     let launches = Launches::new(device, plan)?;
     let mut staged = ByArgument::<Option<Staged>>::default();
     for (argument, operand) in operands.iter_mut() {

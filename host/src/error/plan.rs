@@ -1,6 +1,6 @@
 //! Why a problem cannot be planned as asked.
 
-use crate::terms::{Algorithm, Backend, Candidate};
+use crate::terms::{Algorithm, Backend, Candidate, Reason};
 
 /// Nothing here can serve the problem as asked.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -16,8 +16,16 @@ pub enum PlanError {
         /// Every candidate with the reason it cannot serve.
         candidates: Vec<Candidate>,
     },
+    /// The kernel that merges cannot work on these tensors on this device.
+    #[error("{backend} cannot merge: {reason}")]
+    Merge {
+        /// The backend that was to merge.
+        backend: Backend,
+        /// Why it cannot.
+        reason: Reason,
+    },
     /// The backend has no streams to enqueue work on.
-    #[error("{backend} has no streams: call forward and backward directly")]
+    #[error("{backend} has no streams: make the call without preparing it")]
     NotAsynchronous {
         /// The backend.
         backend: Backend,

@@ -179,14 +179,14 @@ pub enum ProblemError {
         /// Its layout.
         layout: Layout,
     },
-    /// A tensor lies elsewhere than q.
-    #[error("{argument} lies in {given}; q lies in {needed}")]
+    /// An argument lies elsewhere than the first one, which is q, or o_1 of a merge.
+    #[error("{argument} lies in {given}; the first argument lies in {needed}")]
     MixedPlaces {
         /// Which tensor.
         argument: Argument,
         /// Where it lies.
         given: Place,
-        /// Where q lies.
+        /// Where the first argument lies.
         needed: Place,
     },
     /// The tensors lie where the chosen device cannot reach them.

@@ -6,7 +6,7 @@ use ferroflash_kernels::params::{
 use ferroflash_kernels::variants::{HEAD_DIM_MULTIPLE, HeadDims, Kind, Variant};
 
 use super::{DeviceInfo, Reason, tensor_map};
-use crate::arguments::Argument;
+use crate::arguments::{Argument, Arguments};
 use crate::tensor::Description;
 use crate::validate::{Checked, Pass};
 
@@ -18,13 +18,13 @@ const ALIGNMENT_ELEMS: u64 = HEAD_DIM_MULTIPLE as u64;
 /// Whether this kernel can work on these tensors on this device.
 pub fn eligible(variant: &Variant, checked: &Checked, device: &DeviceInfo) -> Result<(), Reason> {
     dtype(variant, checked)?;
-    head_dim(variant, checked)?;
+    head_dim(variant, checked.problem().head_dim())?;
     compute_capability(variant, device)?;
     shared_memory(variant, device)?;
     block_mask(variant, checked)?;
     split_kv(variant, checked)?;
     sizes(checked)?;
-    alignment(checked)?;
+    alignment(checked.arguments())?;
     tensor_maps(variant, checked)
 }
 
@@ -41,8 +41,8 @@ fn dtype(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
     }
 }
 
-fn head_dim(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
-    let given = checked.problem().head_dim() as u32;
+pub(super) fn head_dim(variant: &Variant, given: usize) -> Result<(), Reason> {
+    let given = given as u32;
     match variant.head_dims() {
         HeadDims::Exactly(compiled) if compiled == given => Ok(()),
         HeadDims::Exactly(compiled) => Err(Reason::HeadDim {
@@ -58,7 +58,7 @@ fn head_dim(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
     }
 }
 
-fn compute_capability(variant: &Variant, device: &DeviceInfo) -> Result<(), Reason> {
+pub(super) fn compute_capability(variant: &Variant, device: &DeviceInfo) -> Result<(), Reason> {
     let (given, needed) = (device.compute_capability, variant.arch.compute_capability());
     match variant.arch.runs_on(given) {
         true => Ok(()),
@@ -125,8 +125,8 @@ fn split_kv(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
     }
 }
 
-fn alignment(checked: &Checked) -> Result<(), Reason> {
-    let mut tensors = checked.arguments().tensors();
+pub(super) fn alignment(arguments: &Arguments) -> Result<(), Reason> {
+    let mut tensors = arguments.tensors();
     tensors.try_for_each(|(argument, tensor)| aligned(argument, tensor))
 }
 

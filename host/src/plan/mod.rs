@@ -12,6 +12,8 @@ mod eligible;
 mod flash2;
 mod flash3;
 mod lengths;
+mod merge;
+mod planned;
 pub mod schedule;
 mod select;
 mod short;
@@ -26,17 +28,19 @@ use std::fmt;
 
 use ferroflash_kernels::params::{
     BackwardParams, ForwardParams, KernelParams, Params, SHIFTED, Schedule, Slot,
-    TmaBackwardParams, TmaForwardParams, bind, in_workspace,
+    TmaBackwardParams, TmaForwardParams, in_workspace,
 };
 pub use ferroflash_kernels::spec::Spec;
 use ferroflash_kernels::variants::Variant;
 
 pub use device::DeviceInfo;
 pub use eligible::eligible;
+pub use merge::{MergePlan, plan_merge};
+pub(crate) use planned::Planned;
 pub use select::kinds;
 pub use workspace::WorkspaceLayout;
 
-use crate::arguments::{Argument, need};
+use crate::arguments::Argument;
 use crate::backend::cpu;
 use crate::error::PlanError;
 use crate::problem::Problem;
@@ -184,7 +188,7 @@ impl PlannedLaunch {
             variant,
             spec: checked.spec().among(variant.constants()),
             grid,
-            params: views::describe(params, checked),
+            params: views::describe(params, checked.arguments()),
         }
     }
 
@@ -210,7 +214,8 @@ impl PlannedLaunch {
             | Params::Clear(_)
             | Params::TileList(_)
             | Params::BlockList(_)
-            | Params::Combine(_) => None,
+            | Params::Combine(_)
+            | Params::Merge(_) => None,
         }
     }
 
@@ -242,15 +247,7 @@ impl Plan {
         workspace: u64,
         address: impl Fn(Argument) -> u64,
     ) -> Params {
-        let mut params = launch.params;
-        let lies_at = |argument| match need(&self.problem, self.pass, argument) {
-            None => 0,
-            // Nobody reads or writes there, but a tensor map must be of memory that is there.
-            Some(need) if need.form.is_empty() => workspace,
-            Some(_) => address(argument),
-        };
-        bind(&mut params, workspace, lies_at);
-        params
+        self.bound(launch, workspace, address)
     }
 
     /// Bytes that running it takes beside inputs and outputs; on the CPU, with the threads there are.

@@ -3,13 +3,14 @@
 use ferroflash_kernels::params::{KernelParams, Params, Scale, Shape, Slot, TensorView};
 
 use super::tensor_map::tensor_map;
+use crate::arguments::Arguments;
 use crate::tensor::Description;
 use crate::validate::Checked;
 
 /// Fills in sizes and strides of every tensor that the parameters have a place for. A tensor map has its box already; addresses
 /// are filled in at launch.
-pub fn describe(mut params: Params, checked: &Checked) -> Params {
-    let tensor = |argument| checked.arguments().tensor(argument);
+pub fn describe(mut params: Params, arguments: &Arguments) -> Params {
+    let tensor = |argument| arguments.tensor(argument);
     params.slots(&mut |slot| match slot {
         Slot::Tensor(argument, place) => *place = tensor(argument).map(view).unwrap_or_default(),
         Slot::Map(argument, map) => {

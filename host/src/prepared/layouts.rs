@@ -1,6 +1,6 @@
 //! How the tensors of a prepared call lie in memory.
 
-use crate::arguments::{Argument, Arguments, ByArgument, Given, Presence, need};
+use crate::arguments::{Argument, Arguments, ByArgument, Given, Need, Presence, need};
 use crate::error::ProblemError;
 use crate::problem::Problem;
 use crate::tensor::{Layout, Place};
@@ -69,10 +69,20 @@ impl Layouts {
         pass: Pass,
         place: Place,
     ) -> Result<Arguments, ProblemError> {
+        let need = |argument| need(problem, pass, argument);
+        self.needed(need, |need| unplaced(need, problem, place))
+    }
+
+    /// What a call needs by its table, at no address.
+    pub(crate) fn needed(
+        &self,
+        need: impl Fn(Argument) -> Option<Need>,
+        unplaced: impl Fn(&Need) -> Result<Given, ProblemError>,
+    ) -> Result<Arguments, ProblemError> {
         let mut arguments = Arguments::default();
         for (argument, layout) in self.tensors.iter() {
             let asked = self.asked[argument];
-            let need = match (need(problem, pass, argument), asked) {
+            let need = match (need(argument), asked) {
                 (Some(need), Asked::LeftOut) if need.presence == Presence::Required => {
                     return Err(ProblemError::Missing { argument });
                 }
@@ -83,7 +93,7 @@ impl Layouts {
                 }
                 _ => continue,
             };
-            let given = match (unplaced(&need, problem, place)?, layout) {
+            let given = match (unplaced(&need)?, layout) {
                 (Given::Tensor(tensor), Some(layout)) => {
                     Given::Tensor(crate::tensor::Description {
                         layout: *layout,

@@ -7,7 +7,7 @@ use crate::problem::{BlockMask, Problem};
 
 /// The rules that concern the problem alone.
 pub fn sizes(problem: &Problem) -> Result<(), ProblemError> {
-    head_dim(problem)?;
+    head_dim_in_range(problem.head_dim())?;
     heads(problem)?;
     softmax_scale(problem)?;
     n_rows(problem)?;
@@ -16,16 +16,12 @@ pub fn sizes(problem: &Problem) -> Result<(), ProblemError> {
     block_mask(problem)
 }
 
-fn head_dim(problem: &Problem) -> Result<(), ProblemError> {
+pub(super) fn head_dim_in_range(given: usize) -> Result<(), ProblemError> {
     let (min, max) = (1, MAX_HEAD_DIM);
-    if (min..=max).contains(&problem.head_dim()) {
+    if (min..=max).contains(&given) {
         Ok(())
     } else {
-        Err(ProblemError::HeadDimOutOfRange {
-            given: problem.head_dim(),
-            min,
-            max,
-        })
+        Err(ProblemError::HeadDimOutOfRange { given, min, max })
     }
 }
 
@@ -128,7 +124,10 @@ pub(super) fn no_lengths_beside_a_block_mask(
 }
 
 /// Whether the product of some sizes can be counted. Where one is 0 the others' product has to be countable all the same.
-fn countable<const N: usize>(sizes: [usize; N], what: &'static str) -> Result<(), ProblemError> {
+pub(super) fn countable<const N: usize>(
+    sizes: [usize; N],
+    what: &'static str,
+) -> Result<(), ProblemError> {
     sizes
         .iter()
         .filter(|&&size| size > 0)

@@ -63,3 +63,17 @@ pub const fn combine() -> Footprint {
         spill_bytes: 0,
     }
 }
+
+/// Two parts of the keys merged: eight warps for 32 rows. A row of head_dim 128 takes 16 lanes, so each thread then has two pieces. Many
+/// blocks per SM keep many loads in flight.
+pub const fn merge() -> Footprint {
+    Footprint {
+        threads: 256,
+        shared_bytes: 0,
+        blocks_per_sm: 6,
+        block_q: 32,
+        block_k: 0,
+        launch_registers: 0,
+        spill_bytes: 0,
+    }
+}

@@ -9,8 +9,7 @@
 //! A block of threads takes one row of one head. Its four warps take every fourth split each, and add up in the order of the warps: the
 //! order of the sums depends on the number of splits alone.
 
-use core::f32::consts::{LN_2, LOG2_E};
-
+use super::partial::{inverse, lse_of_all, weight};
 use crate::attention::batch_and_head;
 use crate::attention::divide;
 use crate::attention::mask::Rows;
@@ -18,7 +17,7 @@ use crate::attention::split_kv::n_splits;
 use crate::config;
 use crate::kernels::lengths::{n_listed, rows_k, rows_q};
 use crate::params::CombineParams;
-use crate::ptx::math::{ex2_approx, fma, lg2_approx, max, rcp_approx};
+use crate::ptx::math::{fma, max};
 use crate::ptx::{barrier, global, shared, shuffle, spec, special};
 use crate::tile::element::Element;
 use crate::tile::global::GlobalRows;
@@ -53,11 +52,7 @@ pub unsafe fn combine<E: Element>(p: &CombineParams) {
         if special::thread_idx_x() >= 32 {
             return;
         }
-        let inverse = if sums.weight > 0.0 {
-            rcp_approx(sums.weight)
-        } else {
-            0.0
-        };
+        let inverse = inverse(sums.weight);
         let o = GlobalRows::new(&p.o, batch_idx, head_idx, 0);
         for piece in 0..PIECES {
             let column = piece as u32 * PIECE + special::lane_idx() * LANE_COLUMNS;
@@ -66,11 +61,7 @@ pub unsafe fn combine<E: Element>(p: &CombineParams) {
             let address = o.chunk(row, 0) + u64::from(column) * 2;
             global::st_global_x2_if(address, packed, column < p.shape.head_dim);
         }
-        let lse = if sums.weight > 0.0 {
-            fma(lg2_approx(sums.weight), LN_2, most)
-        } else {
-            f32::NEG_INFINITY
-        };
+        let lse = lse_of_all(sums.weight, most);
         let address = p.lse + u64::from(idx) * 4;
         global::st_global_f32_if(address, lse, special::lane_idx() == 0);
     }
@@ -178,12 +169,7 @@ unsafe fn merge(p: &CombineParams, idx: u32, n: u32, most: f32) -> Sums {
     unsafe {
         while split < n {
             let lse = lse_of(p, idx, split);
-            // What saw no key weighs nothing, also where no split saw any.
-            let weight = if lse == f32::NEG_INFINITY {
-                0.0
-            } else {
-                ex2_approx((lse - most) * LOG2_E)
-            };
+            let weight = weight(lse, most);
             sums.weight += weight;
             let row = u64::from(split) * p.split.rows + u64::from(idx);
             let row = p.split.o + row * u64::from(p.shape.head_dim) * 4;

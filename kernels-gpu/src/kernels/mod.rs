@@ -10,6 +10,10 @@ pub mod clear;
 
 pub mod combine;
 
+pub mod merge;
+
+mod partial;
+
 pub mod tile_list;
 
 mod blocks;

@@ -41,11 +41,19 @@ pub enum Argument {
     LeftpadK,
     /// The map of a block mask.
     BlockMask,
+    /// Output over the first part of the keys.
+    O1,
+    /// Row statistics of the first part of the keys.
+    Lse1,
+    /// Output over the second part of the keys.
+    O2,
+    /// Row statistics of the second part of the keys.
+    Lse2,
 }
 
 impl Argument {
     /// All of them, in their order.
-    pub const ALL: [Argument; 17] = [
+    pub const ALL: [Argument; 21] = [
         Argument::Q,
         Argument::K,
         Argument::V,
@@ -63,6 +71,10 @@ impl Argument {
         Argument::SeqUsedK,
         Argument::LeftpadK,
         Argument::BlockMask,
+        Argument::O1,
+        Argument::Lse1,
+        Argument::O2,
+        Argument::Lse2,
     ];
 
     /// Its name, as messages have it.
@@ -85,6 +97,10 @@ impl Argument {
             Argument::SeqUsedK => "seqused_k",
             Argument::LeftpadK => "leftpad_k",
             Argument::BlockMask => "block_mask",
+            Argument::O1 => "o_1",
+            Argument::Lse1 => "lse_1",
+            Argument::O2 => "o_2",
+            Argument::Lse2 => "lse_2",
         }
     }
 }

@@ -161,6 +161,7 @@ fn hold_launch(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
         Params::Combine(_) => {
             assert_eq!(grid, problem.shape_lse().iter().product::<usize>() as u64)
         }
+        Params::Merge(_) => panic!("no plan of attention merges"),
         Params::Clear(_) => assert_eq!(grid, keys(64) * problem.batch() as u64),
         Params::Standard(_) => {
             let expected = match launch.variant.kind {

@@ -6,7 +6,7 @@ use super::source::Source;
 const ROOM: &str = "host/src/";
 
 /// Its modules from the bottom to the top. The CPU's attention is a layer of its own below planning, which asks it for its memory.
-const LAYERS: [&str; 16] = [
+const LAYERS: [&str; 17] = [
     "dtype",
     "terms",
     "error",
@@ -22,6 +22,7 @@ const LAYERS: [&str; 16] = [
     "device",
     "prepared",
     "attention",
+    "merge",
     "cache",
 ];
 

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `forward.rs` | o and lse |
 //! | `backward/` | gradients of q, k and v |
+//! | `merge.rs` | o and lse over two parts of the keys, merged |
 //! | `softmax.rs` | the online softmax |
 //! | `exp2.rs` | the exponential |
 //! | `mask.rs` | masking panels of scores |
@@ -28,6 +29,7 @@ mod exp2;
 mod forward;
 mod machine;
 mod mask;
+pub(crate) mod merge;
 pub(crate) mod rotary;
 mod rows;
 mod sequences;

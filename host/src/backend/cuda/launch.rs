@@ -1,4 +1,4 @@
-//! The kernels of a plan, enqueued: the only launch of attention's kernels.
+//! The kernels of a plan, enqueued: the only launch of the list's kernels.
 
 use std::sync::Arc;
 
@@ -7,14 +7,14 @@ use super::stream::StreamRef;
 use super::tensor_map::TensorMaps;
 use crate::arguments::Argument;
 use crate::error::DriverError;
-use crate::plan::Plan;
+use crate::plan::{Planned, PlannedLaunch};
 use ferroflash_driver::extra::function::{self, LaunchSize};
 use ferroflash_kernels::params::{Params, SHIFTED};
 
 /// A plan with its kernels found on a device, so that [`Launches::enqueue`] looks nothing up and allocates nothing.
 #[derive(Debug)]
-pub(crate) struct Launches {
-    plan: Plan,
+pub(crate) struct Launches<P> {
+    plan: P,
     kernels: Box<[Ready]>,
     device: Arc<CudaDevice>,
 }
@@ -32,10 +32,10 @@ unsafe impl Send for Ready {}
 // SAFETY: as above; what changes after it is made, `maps`, is `Sync` itself.
 unsafe impl Sync for Ready {}
 
-impl Launches {
+impl<P: Planned> Launches<P> {
     /// Finds the kernels of a plan, loading those that are not yet.
-    pub(crate) fn new(device: &Arc<CudaDevice>, plan: Plan) -> Result<Launches, DriverError> {
-        let ready = |launch: &crate::plan::PlannedLaunch| {
+    pub(crate) fn new(device: &Arc<CudaDevice>, plan: P) -> Result<Launches<P>, DriverError> {
+        let ready = |launch: &PlannedLaunch| {
             let kernel = device.kernel(launch.variant, launch.spec)?;
             let footprint = &launch.variant.footprint;
             let size = LaunchSize {
@@ -50,7 +50,7 @@ impl Launches {
             })
         };
         let kernels = plan
-            .launches
+            .launches()
             .iter()
             .map(ready)
             .collect::<Result<_, DriverError>>()?;
@@ -62,7 +62,7 @@ impl Launches {
     }
 
     /// The plan.
-    pub(crate) fn plan(&self) -> &Plan {
+    pub(crate) fn plan(&self) -> &P {
         &self.plan
     }
 
@@ -75,7 +75,7 @@ impl Launches {
     /// are done.
     ///
     /// The caller has checked that each argument of the call lies at its address with the plan's strides, and
-    /// `plan.workspace` behind the address of the workspace, in memory of this device, its counters 0.
+    /// `plan.workspace()` behind the address of the workspace, in memory of this device, its counters 0.
     pub(crate) fn enqueue(
         &self,
         workspace: u64,
@@ -84,10 +84,10 @@ impl Launches {
     ) -> Result<(), DriverError> {
         let _current = self.device.enter()?;
         let stream = stream.as_raw();
-        let dtype = self.plan.problem.dtype();
-        for (launch, ready) in self.plan.launches.iter().zip(&self.kernels) {
+        let dtype = self.plan.dtype();
+        for (launch, ready) in self.plan.launches().iter().zip(&self.kernels) {
             let (function, size) = (ready.function, ready.size);
-            let mut params = self.plan.params(launch, workspace, &address);
+            let mut params = self.plan.bound(launch, workspace, &address);
             ready.maps.encode(&mut params, dtype)?;
             // SAFETY: `launch.params` has the type that the kernel of `launch.variant` takes: a plan pairs them. With
             // `launch.grid`, which covers the shape in them, the kernel stays inside the arguments and the workspace,
@@ -111,6 +111,7 @@ impl Launches {
                     Params::TileList(params) => function::launch(function, size, stream, &params)?,
                     Params::BlockList(params) => function::launch(function, size, stream, &params)?,
                     Params::Combine(params) => function::launch(function, size, stream, &params)?,
+                    Params::Merge(params) => function::launch(function, size, stream, &params)?,
                 }
             }
         }

@@ -16,8 +16,8 @@ use super::memory::Memory;
 use super::stream::{Stream, StreamRef};
 use crate::arguments::{Argument, Operands};
 use crate::error::{DriverError, Error, ProblemError};
-use crate::plan::Plan;
 use crate::plan::workspace::{ALIGNMENT_BYTES, COUNTER_BYTES};
+use crate::plan::{Plan, Planned};
 use crate::tensor::{Allocation, Share};
 
 /// A stream of a device, with the memory for the intermediate results of the calls on it.
@@ -225,7 +225,8 @@ impl Queue {
         self.grow(plan.workspace.n_bytes())
     }
 
-    fn grow(&mut self, needed: u64) -> Result<(), Error> {
+    /// The same for so many bytes.
+    pub(crate) fn grow(&mut self, needed: u64) -> Result<(), Error> {
         let given = self.workspace_bytes();
         if needed <= given {
             return Ok(());
@@ -248,9 +249,9 @@ impl Queue {
     /// Enqueues the kernels of a plan, with its arguments at these addresses. Where a kernel is refused, those before it have
     /// been waited for when this returns, or the queue takes no call until it has been. A capture keeps the memory of
     /// `operands`.
-    pub(crate) fn enqueue(
+    pub(crate) fn enqueue<P: Planned>(
         &mut self,
-        launches: &Launches,
+        launches: &Launches<P>,
         operands: &Operands,
         address: impl Fn(Argument) -> u64,
     ) -> Result<(), Error> {
@@ -260,9 +261,9 @@ impl Queue {
         if let State::Poisoned = self.state {
             return Err(DriverError::QueuePoisoned.into());
         }
-        self.grow(launches.plan().workspace.n_bytes())?;
+        self.grow(launches.plan().workspace().n_bytes())?;
         let enqueued = match &self.workspace {
-            lent @ Workspace::Lent { .. } if launches.plan().workspace.has_counter() => {
+            lent @ Workspace::Lent { .. } if launches.plan().workspace().has_counter() => {
                 self.clear_counters(lent)
             }
             _ => Ok(()),

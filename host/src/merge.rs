@@ -1,0 +1,198 @@
+//! Attention over two parts of the keys, merged: [`Merge::run`].
+//!
+//! Attention over all keys follows from attention over parts of them. Each part gives o and lse. With the weights `exp(lse_i − lse)`,
+//! where `lse = log(exp(lse_1) + exp(lse_2))`, the output over all keys is the weighted sum of the parts' outputs (Flash-Decoding, Dao
+//! et al. 2023). Programs use this
+//!
+//! - for prefixes that several sequences share: attention to the prefix for all queries at once, then to each sequence's own keys;
+//! - for cascades of caches, level by level;
+//! - for ring attention (Liu et al. 2023): each device sends its keys on, and merges what they give.
+//!
+//! ```
+//! use ferroflash::{Attention, Device, Dtype, Inputs, Merge, MergeInputs, MergeProblem, Outputs, Problem, Tensor, TensorMut};
+//!
+//! // One query of one column over four keys, two at a time.
+//! let device = Device::cpu();
+//! let (q, k, v) = ([1f32], [0.5f32, -1.0, 2.0, 0.0], [1f32, 2.0, 3.0, 4.0]);
+//! let attend = |k: &[f32], v: &[f32]| {
+//!     let problem =
+//!         Problem::builder(Dtype::F32).seqlen_q(1).seqlen_k(k.len()).heads(1).head_dim(1).softmax_scale(1.0).build()?;
+//!     let (mut o, mut lse) = ([0f32], [0f32]);
+//!     let inputs = Inputs::new(
+//!         &Tensor::bshd(&q, problem.shape_q())?,
+//!         &Tensor::bshd(k, problem.shape_k())?,
+//!         &Tensor::bshd(v, problem.shape_k())?,
+//!     );
+//!     let mut outputs = Outputs::new(TensorMut::bshd(&mut o, problem.shape_q())?, &mut lse);
+//!     Attention::new(&device, problem)?.forward(&inputs, &mut outputs)?;
+//!     Ok::<_, ferroflash::Error>((o, lse))
+//! };
+//! let (o_1, lse_1) = attend(&k[..2], &v[..2])?;
+//! let (o_2, lse_2) = attend(&k[2..], &v[2..])?;
+//!
+//! let shape = [1, 1, 1, 1];
+//! let merge = Merge::new(&device, MergeProblem::new(Dtype::F32, shape))?;
+//! let (mut o, mut lse) = ([0f32], [0f32]);
+//! merge.run(
+//!     &MergeInputs::new(&Tensor::bshd(&o_1, shape)?, &lse_1, &Tensor::bshd(&o_2, shape)?, &lse_2),
+//!     &mut Outputs::new(TensorMut::bshd(&mut o, shape)?, &mut lse),
+//! )?;
+//!
+//! let (whole, whole_lse) = attend(&k, &v)?;
+//! assert!((o[0] - whole[0]).abs() < 1e-6 && (lse[0] - whole_lse[0]).abs() < 1e-6);
+//! # Ok::<(), ferroflash::Error>(())
+//! ```
+
+use std::fmt;
+
+use crate::arguments::{
+    Argument, Arguments, Form, MergeInputs, Need, Operands, Outputs, merge_need,
+};
+#[cfg(feature = "emulator")]
+use crate::backend::emulated;
+use crate::backend::{cpu, staging};
+use crate::device::{Device, Kind};
+use crate::error::{Error, PlanError, ProblemError};
+use crate::plan::{self, Backend, MergePlan, SpecialisedKernel};
+use crate::prepared::{Layouts, Prepared, PreparedMerge};
+use crate::problem::merge::MergeProblem;
+use crate::tensor::{Description, Layout, Place, VectorDescription};
+use crate::validate::merge::{check_merge, merge_sizes};
+
+/// Merges of one shape and type on a device.
+///
+/// With `m = max(lse_1, lse_2)`, each row of each head is
+///
+/// ```text
+/// lse = m + log(exp(lse_1 − m) + exp(lse_2 − m))
+/// o   = exp(lse_1 − lse) · o_1 + exp(lse_2 − lse) · o_2
+/// ```
+///
+/// - Logarithms are natural, as those that [`Attention::forward`](crate::Attention::forward) gives. Sums are f32.
+/// - A part whose lse is −∞ saw no key. It weighs nothing, and its o is not read: it may be NaN. Where both saw none, o is 0 and lse −∞.
+/// - Where one part has all the weight, o is that part's, bit for bit.
+/// - Equal inputs give equal bits, whichever part comes first.
+///
+/// GPUs merge bf16 and f16 of a head_dim that is a multiple of 8, up to 256, in tensors that begin at a multiple of 16 bytes and whose
+/// strides are multiples of 8 elements. The CPU merges f32 too, and any head_dim up to 256.
+///
+/// There is no backward pass of a merge.
+#[derive(Clone, Debug)]
+pub struct Merge {
+    device: Device,
+    problem: MergeProblem,
+}
+
+/// What merged, and why there.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Merged {
+    /// The backend.
+    pub backend: Backend,
+    /// Why this device: asked for by name, or what [`Device::best`] found.
+    pub why_device: String,
+    /// The kernel; none on the CPU, and where there was nothing to merge.
+    pub kernel: Option<SpecialisedKernel>,
+}
+
+impl Merge {
+    /// Merges of this shape and type; an error says which size makes no sense.
+    pub fn new(device: &Device, problem: MergeProblem) -> Result<Merge, Error> {
+        merge_sizes(&problem)?;
+        Ok(Merge {
+            device: device.clone(),
+            problem,
+        })
+    }
+
+    /// What is merged.
+    pub fn problem(&self) -> &MergeProblem {
+        &self.problem
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// o and lse over the keys of both parts. Returns when they are there; on a GPU it takes tensors of the host and of the device, as
+    /// [`Attention`](crate::Attention)'s calls do.
+    ///
+    /// [`Outputs::without_lse`] leaves lse out; [`Outputs::weights`] is refused. An error of
+    /// [`ProblemError`] or [`PlanError`] says which argument does not fit; then nothing was touched.
+    pub fn run(&self, inputs: &MergeInputs, outputs: &mut Outputs) -> Result<Merged, Error> {
+        let mut operands = Operands::merge(inputs, outputs);
+        let plan = self.plan(operands.describe())?;
+        let merged = Merged {
+            backend: plan.backend,
+            why_device: self.device.why().to_owned(),
+            kernel: plan.kernel(),
+        };
+        match self.device.kind() {
+            Kind::Cuda(device) => staging::run(device, plan, &mut operands)?,
+            Kind::Cpu => cpu::merge::run(&self.problem, &mut operands)?,
+            #[cfg(feature = "emulator")]
+            Kind::Emulated(options) => emulated::run(&plan, options, &mut operands)?,
+        }
+        Ok(merged)
+    }
+
+    /// Prepares a merge of tensors of these layouts in the device's memory: to be enqueued on a [`Queue`](crate::Queue), without
+    /// waiting. Only on a GPU. Layouts are those of [`Argument::O1`], [`Argument::O2`] and [`Argument::O`].
+    pub fn prepare(&self, layouts: &Layouts) -> Result<PreparedMerge, Error> {
+        let device = self.device.as_cuda().ok_or(PlanError::NotAsynchronous {
+            backend: self.device.backend(),
+        })?;
+        let need = |argument| merge_need(&self.problem, argument);
+        let arguments = layouts.needed(need, |need| self.unplaced(need))?;
+        let plan = self.plan(arguments)?;
+        Ok(PreparedMerge::new(Prepared::new(device, arguments, plan)?))
+    }
+
+    /// An argument that is nowhere yet.
+    fn unplaced(&self, need: &Need) -> Result<crate::arguments::Given, ProblemError> {
+        let place = self.device.place();
+        let tensor = |layout| Description {
+            layout,
+            dtype: self.problem.dtype().into(),
+            place,
+            address: 0,
+        };
+        Ok(match need.form {
+            Form::Tensor(shape) => tensor(Layout::bshd(shape)?).into(),
+            Form::Weights => {
+                return Err(ProblemError::NotTaken {
+                    argument: Argument::Weights,
+                });
+            }
+            Form::Vector { dtype, n_elems } => {
+                VectorDescription::unplaced(n_elems, dtype, place).into()
+            }
+        })
+    }
+
+    /// Plans a call: with its arguments as they lie, and for a GPU that is given those of the host once more as they will lie in
+    /// its memory.
+    fn plan(&self, arguments: Arguments) -> Result<MergePlan, Error> {
+        let mut checked = check_merge(&self.problem, arguments)?;
+        let (given, needed) = (checked.place(), self.device.place());
+        match (given, self.device.kind()) {
+            (given, _) if given == needed => {}
+            (Place::Host, Kind::Cuda(_)) => {
+                checked = check_merge(&self.problem, arguments.moved_to(needed))?;
+            }
+            _ => return Err(ProblemError::OtherDevice { given, needed }.into()),
+        }
+        let (info, backend) = (self.device.info(), self.device.backend());
+        Ok(plan::plan_merge(&checked, info, backend)?)
+    }
+}
+
+impl fmt::Display for Merged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} ({}), merged", self.backend, self.why_device)?;
+        match &self.kernel {
+            Some(kernel) => writeln!(f, "  kernel {kernel}"),
+            None => Ok(()),
+        }
+    }
+}
