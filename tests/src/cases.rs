@@ -21,6 +21,7 @@ pub mod aimed;
 pub mod blocks;
 pub mod compact;
 pub mod lengths;
+pub mod merges;
 pub mod orders;
 mod random;
 pub mod shares;

@@ -12,6 +12,7 @@
 //! | [`compare`] | the worst element, where it lies, what it should be |
 //! | [`mod@reference`] | what a case should give, by the oracle |
 //! | [`trial`] | one case on one device |
+//! | [`mod@merge`] | the suite of merges |
 //! | [`subject`] | the backends under test |
 //! | [`sample`] | which cases of a set run |
 //! | [`mod@suite`] | the same cases for every backend |
@@ -37,6 +38,8 @@ pub mod compare;
 pub mod reference;
 
 pub mod trial;
+
+pub mod merge;
 
 pub mod subject;
 

@@ -344,3 +344,40 @@ macro_rules! shares_suite {
         }
     };
 }
+
+/// Makes the tests of merges of two parts of the keys.
+#[macro_export]
+macro_rules! merge_suite {
+    ($subject:path) => {
+        mod merge {
+            use $crate::cases::merges;
+            use $crate::merge::{check, check_of_attention};
+            use $crate::path;
+            use $crate::sample::seed;
+            use $crate::subject::Subject;
+
+            const SUBJECT: Subject = $subject;
+
+            #[test]
+            fn shapes() {
+                check(&SUBJECT, path!("shapes"), &merges::shapes(seed()));
+            }
+
+            #[test]
+            fn edges() {
+                check(&SUBJECT, path!("edges"), &merges::edges(seed()));
+            }
+
+            #[test]
+            fn random() {
+                let n = SUBJECT.n_random as usize;
+                check(&SUBJECT, path!("random"), &merges::random(n, seed()));
+            }
+
+            #[test]
+            fn of_attention() {
+                check_of_attention(&SUBJECT);
+            }
+        }
+    };
+}

@@ -181,16 +181,16 @@ fn refusal(error: Error, algorithm: Algorithm) -> Refusal {
 }
 
 /// lse or its gradient, with NaN on both sides.
-struct Rows(Vec<f32>);
+pub(crate) struct Rows(Vec<f32>);
 
 impl Rows {
     const MARGIN: usize = 8;
 
-    fn unwritten(n: usize) -> Rows {
+    pub(crate) fn unwritten(n: usize) -> Rows {
         Rows(vec![f32::NAN; n + 2 * Rows::MARGIN])
     }
 
-    fn filled(values: &[f64]) -> Rows {
+    pub(crate) fn filled(values: &[f64]) -> Rows {
         let mut rows = Rows::unwritten(values.len());
         for (row, &value) in rows.slice_mut().iter_mut().zip(values) {
             *row = value as f32;
@@ -198,16 +198,16 @@ impl Rows {
         rows
     }
 
-    fn slice(&self) -> &[f32] {
+    pub(crate) fn slice(&self) -> &[f32] {
         &self.0[Rows::MARGIN..self.0.len() - Rows::MARGIN]
     }
 
-    fn slice_mut(&mut self) -> &mut [f32] {
+    pub(crate) fn slice_mut(&mut self) -> &mut [f32] {
         let end = self.0.len() - Rows::MARGIN;
         &mut self.0[Rows::MARGIN..end]
     }
 
-    fn strayed(&self) -> bool {
+    pub(crate) fn strayed(&self) -> bool {
         let (front, back) = (
             &self.0[..Rows::MARGIN],
             &self.0[self.0.len() - Rows::MARGIN..],

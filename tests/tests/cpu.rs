@@ -1,2 +1,3 @@
 //! Every case of the suite on the CPU backend.
 conformance::suite!(conformance::subject::CPU { tiled: Tiled });
+conformance::merge_suite!(conformance::subject::CPU);

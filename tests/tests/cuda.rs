@@ -13,3 +13,4 @@ conformance::edges_suite!(conformance::subject::CUDA_OF_FEW_SMS {
     flash3: Flash3
 });
 conformance::shares_suite!(conformance::subject::CUDA_SHARES);
+conformance::merge_suite!(conformance::subject::CUDA);

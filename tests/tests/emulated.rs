@@ -17,3 +17,4 @@ conformance::stages_suite!(conformance::subject::EMULATED_ONE_SM {
     flash3: Flash3
 });
 conformance::shares_suite!(conformance::subject::EMULATED_SHARES);
+conformance::merge_suite!(conformance::subject::EMULATED_HOPPER);

@@ -8,10 +8,12 @@
 mod backward;
 mod condition;
 mod forward;
+mod merge;
 
 pub use backward::{Gradients, backward};
 pub use condition::{Condition, Terms, condition};
 pub use forward::{Output, forward, probabilities};
+pub use merge::{MergeReference, merge};
 
 /// The sizes of one problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
