@@ -30,6 +30,7 @@ mod borrowed;
 mod enqueue;
 mod foreign;
 mod graph;
+mod merge;
 mod prepared;
 mod queue;
 mod resources;
