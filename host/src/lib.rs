@@ -52,6 +52,8 @@
 //! program that calls often, on a GPU, takes the first three once: [`Attention::prepare_forward`] gives a
 //! [`PreparedForward`] that enqueues on a [`Queue`] without waiting or allocating.
 //!
+//! [`Merge`] takes the same steps: o and lse over two parts of the keys become those over all of them.
+//!
 //! # What every backend keeps
 //!
 //! - q, k, v, o are `[batch, seqlen, heads, head_dim]` with any strides whose last dimension is contiguous; lse is

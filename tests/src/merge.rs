@@ -136,10 +136,10 @@ fn run<T: Element>(
 /// inverse of their sum, products) and, by their difference, of lse.
 fn judge(case: &MergeCase, reference: &MergeReference, output: &Output) -> Result<f64, String> {
     let f32_unit = 2f64.powi(-24);
-    let (unit, smallest, most_rms) = match case.dtype {
-        Dtype::Bf16 => (2f64.powi(-8), 2f64.powi(-126), 0.6),
-        Dtype::F16 => (2f64.powi(-11), 2f64.powi(-25), 0.6),
-        Dtype::F32 => (f32_unit, 2f64.powi(-126), 0.6),
+    let (unit, smallest) = match case.dtype {
+        Dtype::Bf16 => (2f64.powi(-8), 2f64.powi(-126)),
+        Dtype::F16 => (2f64.powi(-11), 2f64.powi(-25)),
+        Dtype::F32 => (f32_unit, 2f64.powi(-126)),
     };
     let allowed_o = |at: usize| {
         let reference_o: f64 = reference.output.o[at];
@@ -149,43 +149,46 @@ fn judge(case: &MergeCase, reference: &MergeReference, output: &Output) -> Resul
         let lse: f64 = reference.output.lse[at];
         f32_unit * (8.0 + lse.abs())
     };
-    let quantities: [(&str, &[f64], &[f64], &dyn Fn(usize) -> f64); 2] = [
-        ("o", &output.o, &reference.output.o, &allowed_o),
-        ("lse", &output.lse, &reference.output.lse, &allowed_lse),
+    let [o, lse] = [
+        (&output.o, &reference.output.o),
+        (&output.lse, &reference.output.lse),
     ];
-    let mut worst = 0.0f64;
-    for (name, actual, reference, allowed) in quantities {
-        let (mut errors, mut limits) = (0.0, 0.0);
-        for (at, (&actual, &reference)) in actual.iter().zip(reference).enumerate() {
-            // Infinities are exact.
-            if actual == reference {
-                limits += if reference.is_finite() {
-                    allowed(at).powi(2)
-                } else {
-                    0.0
-                };
-                continue;
-            }
-            let part = (actual - reference).abs() / allowed(at);
-            if part.is_nan() || part > 1.0 {
-                let shape = case.shape;
-                return Err(format!(
-                    "{name}[{at}] of {shape:?} is {actual} instead of {reference}"
-                ));
-            }
-            worst = worst.max(part);
-            errors += (actual - reference).powi(2);
-            limits += allowed(at).powi(2);
+    let of_o = judge_numbers(o.0, o.1, allowed_o).map_err(|failure| format!("o: {failure}"))?;
+    let of_lse = judge_numbers(lse.0, lse.1, allowed_lse);
+    Ok(of_o.max(of_lse.map_err(|failure| format!("lse: {failure}"))?))
+}
+
+/// The root mean square of an error may be this part of that of what is allowed.
+const MOST_RMS: f64 = 0.6;
+
+/// The largest error, as a part of what is allowed of its element.
+fn judge_numbers(
+    actual: &[f64],
+    reference: &[f64],
+    allowed: impl Fn(usize) -> f64,
+) -> Result<f64, String> {
+    let (mut worst, mut errors, mut limits) = (0.0f64, 0.0, 0.0);
+    for (at, (&actual, &reference)) in actual.iter().zip(reference).enumerate() {
+        // Infinities are exact.
+        if !reference.is_finite() && actual == reference {
+            continue;
         }
-        let rms = (errors / limits.max(f64::MIN_POSITIVE)).sqrt();
-        let n = actual.len().max(1) as f64;
-        if rms > (most_rms + 1.0 / n.sqrt()).min(1.0) {
-            return Err(format!(
-                "{name}: the root mean square of the error is {rms:.2} of the limit"
-            ));
+        let (error, allowed) = ((actual - reference).abs(), allowed(at));
+        if error.is_nan() || error > allowed || !reference.is_finite() {
+            return Err(format!("number {at} is {actual} instead of {reference}"));
         }
+        worst = worst.max(error / allowed);
+        errors += error.powi(2);
+        limits += allowed.powi(2);
     }
-    Ok(worst)
+    let rms = (errors / limits.max(f64::MIN_POSITIVE)).sqrt();
+    let n = actual.len().max(1) as f64;
+    match rms <= (MOST_RMS + 1.0 / n.sqrt()).min(1.0) {
+        true => Ok(worst),
+        false => Err(format!(
+            "the root mean square of the error is {rms:.2} of the limit"
+        )),
+    }
 }
 
 /// Where one part has all the weight, the result is that part bit for bit; where none has any, it is +0.

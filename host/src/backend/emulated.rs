@@ -51,7 +51,7 @@ pub(crate) fn run(
         addresses[argument] = lend(&mut memory, argument, operand)?;
     }
     let start = workspace.lend(&mut memory, plan);
-    for planned in plan.launches() {
+    for planned in plan.planned_launches() {
         let variant = planned.variant;
         let fault = |report: String| Error::Emulator {
             kernel: variant.name,
@@ -126,7 +126,7 @@ impl Workspace {
             what: "the workspace",
         };
         let unit = size_of::<u16>() as u64;
-        let n_units = usize::try_from((plan.workspace().n_bytes() + ALIGNMENT_BYTES) / unit)
+        let n_units = usize::try_from((plan.workspace_layout().n_bytes() + ALIGNMENT_BYTES) / unit)
             .map_err(|_| overflow)?;
         let memory = vec![0u16; n_units];
         let first = memory.as_ptr().align_offset(ALIGNMENT_BYTES as usize);
@@ -138,7 +138,7 @@ impl Workspace {
         let mut rest = &mut self.memory[self.first..];
         let start = rest.as_ptr().addr() as u64;
         let mut lent = 0;
-        for piece in plan.workspace().pieces() {
+        for piece in plan.workspace_layout().pieces() {
             let unit = size_of::<u16>() as u64;
             let (offset, n_units) = (
                 (piece.offset_bytes / unit) as usize,
@@ -160,7 +160,7 @@ impl Workspace {
     fn counters_are_clear(&self, plan: &impl Planned) -> Result<(), Error> {
         let memory = &self.memory[self.first..];
         for piece in plan
-            .workspace()
+            .workspace_layout()
             .pieces()
             .iter()
             .filter(|piece| piece.is_counter())
@@ -171,7 +171,7 @@ impl Workspace {
             if left.iter().any(|&word| word != 0) {
                 return Err(Error::Emulator {
                     kernel: plan
-                        .launches()
+                        .planned_launches()
                         .last()
                         .map_or("", |launch| launch.variant.name),
                     report: format!("the counter {} is not 0 after the launch", piece.name),

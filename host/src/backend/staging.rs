@@ -24,7 +24,7 @@ pub(crate) fn run<P: Planned>(
     // for here.
     device.synchronize()?;
     let mut queue = Queue::new(device)?;
-    queue.grow(plan.workspace().n_bytes())?;
+    queue.grow(plan.workspace_layout().n_bytes())?;
     let launches = Launches::new(device, plan)?;
     let mut staged = ByArgument::<Option<Staged>>::default();
     for (argument, operand) in operands.iter_mut() {

@@ -9,10 +9,10 @@ use crate::dtype::Dtype;
 /// A plan to be launched.
 pub(crate) trait Planned {
     /// The launches, one after another on one stream.
-    fn launches(&self) -> &[PlannedLaunch];
+    fn planned_launches(&self) -> &[PlannedLaunch];
 
     /// Memory beside the arguments.
-    fn workspace(&self) -> &WorkspaceLayout;
+    fn workspace_layout(&self) -> &WorkspaceLayout;
 
     /// Element type of the tensors.
     fn dtype(&self) -> Dtype;
@@ -40,11 +40,11 @@ pub(crate) trait Planned {
 }
 
 impl Planned for Plan {
-    fn launches(&self) -> &[PlannedLaunch] {
+    fn planned_launches(&self) -> &[PlannedLaunch] {
         &self.launches
     }
 
-    fn workspace(&self) -> &WorkspaceLayout {
+    fn workspace_layout(&self) -> &WorkspaceLayout {
         &self.workspace
     }
 
@@ -58,11 +58,11 @@ impl Planned for Plan {
 }
 
 impl Planned for MergePlan {
-    fn launches(&self) -> &[PlannedLaunch] {
+    fn planned_launches(&self) -> &[PlannedLaunch] {
         self.launch.as_slice()
     }
 
-    fn workspace(&self) -> &WorkspaceLayout {
+    fn workspace_layout(&self) -> &WorkspaceLayout {
         &self.workspace
     }
 

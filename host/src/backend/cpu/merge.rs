@@ -6,6 +6,7 @@
 use half::{bf16, f16};
 use rayon::prelude::*;
 
+use super::rows::View;
 use super::{missing, output, output_rows, vector, view};
 use crate::arguments::{Argument, Operand, Operands};
 use crate::dtype::{Dtype, Element};
@@ -52,37 +53,66 @@ fn typed<T: Element>(problem: &MergeProblem, operands: &mut Operands) -> Result<
         Some(Operand::VectorMut(lse)) => Some(lse.host().ok_or(missing(Argument::Lse))?),
         _ => None,
     };
-    let [_, seqlen, heads, head_dim] = problem.shape();
-    let rows_at = |idx: usize| {
+    let parts = Parts {
+        shape: problem.shape(),
+        o: [o_1, o_2],
+        lse: [lse_1, lse_2],
+    };
+    let [.., head_dim] = problem.shape();
+    let task_rows = TASK_ELEMS.div_ceil(head_dim);
+    // A run of rows of lse, or none where nobody wants them, for each run of rows of o.
+    let mut lse = lse.map(|lse| lse.chunks_mut(task_rows));
+    let tasks = o.chunks_mut(task_rows).enumerate().map(|(task, o)| Task {
+        first_row: task * task_rows,
+        o,
+        lse: lse.as_mut().and_then(Iterator::next).unwrap_or_default(),
+    });
+    let mut tasks: Vec<Task<T>> = tasks.collect();
+    tasks.par_iter_mut().for_each(|task| task.run(&parts));
+    Ok(())
+}
+
+/// Both parts, to read.
+struct Parts<'a, T> {
+    shape: [usize; 4],
+    o: [View<'a, T>; 2],
+    lse: [&'a [f32]; 2],
+}
+
+impl<'a, T: Element> Parts<'a, T> {
+    /// A row of o, by its place in lse, `[batch, heads, seqlen]`.
+    fn row(&self, idx: usize) -> [&'a [T]; 2] {
+        let [_, seqlen, heads, _] = self.shape;
         let (head, row) = (idx / seqlen, idx % seqlen);
         let span = Span {
             batch_idx: head / heads,
             first: 0,
             len: seqlen,
         };
-        [o_1, o_2].map(|view| view.head_rows(span, head % heads, 1).row(row))
-    };
-    let task_rows = TASK_ELEMS.div_ceil(head_dim);
-    let merge = |(task, (o, mut lse)): (usize, (&mut [&mut [T]], Option<&mut [f32]>))| {
+        self.o.map(|o| o.head_rows(span, head % heads, 1).row(row))
+    }
+}
+
+/// A run of rows, and where their results go.
+struct Task<'o, 'a, T> {
+    first_row: usize,
+    o: &'o mut [&'a mut [T]],
+    lse: &'o mut [f32],
+}
+
+impl<T: Element> Task<'_, '_, T> {
+    fn run(&mut self, parts: &Parts<T>) {
+        let [.., head_dim] = parts.shape;
         let mut scratch = [vec![0.0; head_dim], vec![0.0; head_dim]];
-        for (in_task, o) in o.iter_mut().enumerate() {
-            let idx = task * task_rows + in_task;
-            let merged = Merged::new(lse_1[idx], lse_2[idx]);
-            merged.write(rows_at(idx), &mut scratch, o);
-            if let Some(lse) = &mut lse {
-                lse[in_task] = merged.lse;
+        for (in_task, o) in self.o.iter_mut().enumerate() {
+            let idx = self.first_row + in_task;
+            let merged = Merged::new(parts.lse[0][idx], parts.lse[1][idx]);
+            merged.write(parts.row(idx), &mut scratch, o);
+            if let Some(lse) = self.lse.get_mut(in_task) {
+                *lse = merged.lse;
             }
         }
-    };
-    let o = o.par_chunks_mut(task_rows);
-    match lse {
-        Some(lse) => {
-            let lse = lse.par_chunks_mut(task_rows).map(Some);
-            o.zip(lse).enumerate().for_each(merge);
-        }
-        None => o.map(|o| (o, None)).enumerate().for_each(merge),
     }
-    Ok(())
 }
 
 /// What the two parts weigh in a row, exp(L_i − L), and the L of both.

@@ -50,7 +50,7 @@ impl<P: Planned> Launches<P> {
             })
         };
         let kernels = plan
-            .launches()
+            .planned_launches()
             .iter()
             .map(ready)
             .collect::<Result<_, DriverError>>()?;
@@ -75,7 +75,7 @@ impl<P: Planned> Launches<P> {
     /// are done.
     ///
     /// The caller has checked that each argument of the call lies at its address with the plan's strides, and
-    /// `plan.workspace()` behind the address of the workspace, in memory of this device, its counters 0.
+    /// `plan.workspace_layout()` behind the address of the workspace, in memory of this device, its counters 0.
     pub(crate) fn enqueue(
         &self,
         workspace: u64,
@@ -85,7 +85,7 @@ impl<P: Planned> Launches<P> {
         let _current = self.device.enter()?;
         let stream = stream.as_raw();
         let dtype = self.plan.dtype();
-        for (launch, ready) in self.plan.launches().iter().zip(&self.kernels) {
+        for (launch, ready) in self.plan.planned_launches().iter().zip(&self.kernels) {
             let (function, size) = (ready.function, ready.size);
             let mut params = self.plan.bound(launch, workspace, &address);
             ready.maps.encode(&mut params, dtype)?;

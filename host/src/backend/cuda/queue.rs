@@ -261,9 +261,9 @@ impl Queue {
         if let State::Poisoned = self.state {
             return Err(DriverError::QueuePoisoned.into());
         }
-        self.grow(launches.plan().workspace().n_bytes())?;
+        self.grow(launches.plan().workspace_layout().n_bytes())?;
         let enqueued = match &self.workspace {
-            lent @ Workspace::Lent { .. } if launches.plan().workspace().has_counter() => {
+            lent @ Workspace::Lent { .. } if launches.plan().workspace_layout().has_counter() => {
                 self.clear_counters(lent)
             }
             _ => Ok(()),
