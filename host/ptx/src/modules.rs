@@ -36,6 +36,8 @@ pub(crate) static MODULES: &[(&str, &str, &[u8])] = &[
     ("forward_sm80_f16_d128", "sm_80", include_bytes!("../modules/sm_80/forward_sm80_f16_d128.deflate")),
     ("forward_sm80_f16_d32", "sm_80", include_bytes!("../modules/sm_80/forward_sm80_f16_d32.deflate")),
     ("forward_sm80_f16_d64", "sm_80", include_bytes!("../modules/sm_80/forward_sm80_f16_d64.deflate")),
+    ("merge_sm80_bf16", "sm_80", include_bytes!("../modules/sm_80/merge_sm80_bf16.deflate")),
+    ("merge_sm80_f16", "sm_80", include_bytes!("../modules/sm_80/merge_sm80_f16.deflate")),
     ("standard_d_k_sm80_bf16", "sm_80", include_bytes!("../modules/sm_80/standard_d_k_sm80_bf16.deflate")),
     ("standard_d_k_sm80_f16", "sm_80", include_bytes!("../modules/sm_80/standard_d_k_sm80_f16.deflate")),
     ("standard_d_q_sm80_bf16", "sm_80", include_bytes!("../modules/sm_80/standard_d_q_sm80_bf16.deflate")),
