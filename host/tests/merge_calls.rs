@@ -1,9 +1,9 @@
 //! Merges on the backends that every machine has: what comes out, and that a refusal leaves outputs as they were.
 
 use ferroflash::arguments::Argument;
+#[cfg(feature = "emulator")]
 use ferroflash::backend::emulated::EmulatorOptions;
 use ferroflash::error::{PlanError, ProblemError};
-use ferroflash::plan::Reason;
 use ferroflash::prepared::Layouts;
 use ferroflash::{
     Attention, Backend, Device, Dtype, Error, Inputs, Merge, MergeInputs, MergeProblem, Outputs,
@@ -18,8 +18,17 @@ fn merge(device: &Device) -> Merge {
     Merge::new(device, MergeProblem::packed(Dtype::Bf16, SHAPE)).unwrap()
 }
 
+#[cfg(feature = "emulator")]
 fn emulator() -> Device {
     Device::emulated(EmulatorOptions::seeded(3))
+}
+
+fn devices() -> Vec<Device> {
+    vec![
+        Device::cpu(),
+        #[cfg(feature = "emulator")]
+        emulator(),
+    ]
 }
 
 #[test]
@@ -28,7 +37,8 @@ fn packed_rows_merge_by_their_sums() {
     // Heads one behind the other: the first weighs a quarter in the first half of the rows, nothing in the second.
     let lse_1 = [[0f32; 5], [f32::NEG_INFINITY; 5]].concat();
     let lse_2 = [3f32.ln(); 10];
-    for (device, kernel) in [(Device::cpu(), None), (emulator(), Some("merge_sm80_bf16"))] {
+    for device in devices() {
+        let kernel = (device.backend() != Backend::Cpu).then_some("merge_sm80_bf16");
         let merge = merge(&device);
         let (mut o, mut lse) = (vec![bf16::NAN; 80], vec![f32::NAN; 10]);
         let inputs = MergeInputs::new(
@@ -64,7 +74,7 @@ fn a_refused_call_touches_nothing() {
         given: 9,
         needed: 10,
     };
-    for device in [Device::cpu(), emulator()] {
+    for device in devices() {
         let merge = merge(&device);
         let (mut out, mut out_lse, mut weights) = ([bf16::PI; 80], [7f32; 10], [bf16::PI; 80]);
         let inputs = MergeInputs::new(&tensor, &lse, &tensor, &lse);
@@ -82,6 +92,7 @@ fn a_refused_call_touches_nothing() {
     }
 }
 
+#[cfg(feature = "emulator")]
 #[test]
 fn kernels_refuse_f32_and_say_so() {
     let o = [1f32; 16];
@@ -95,7 +106,7 @@ fn kernels_refuse_f32_and_say_so() {
             &mut Outputs::without_lse(TensorMut::bshd(&mut out, shape).unwrap()),
         )
         .unwrap_err();
-    let reason = Reason::Dtype { given: Dtype::F32 };
+    let reason = ferroflash::plan::Reason::Dtype { given: Dtype::F32 };
     let backend = Backend::Emulated;
     assert_eq!(refused, PlanError::Merge { backend, reason }.into());
     assert_eq!(
@@ -106,7 +117,7 @@ fn kernels_refuse_f32_and_say_so() {
 
 #[test]
 fn only_a_gpu_has_queues() {
-    for device in [Device::cpu(), emulator()] {
+    for device in devices() {
         let refused = merge(&device).prepare(&Layouts::contiguous()).unwrap_err();
         let backend = device.backend();
         assert_eq!(refused, PlanError::NotAsynchronous { backend }.into());

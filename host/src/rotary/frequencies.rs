@@ -171,54 +171,51 @@ impl Rotary {
         RotaryTable::new(self.rotary_dim, cos, sin)
     }
 
+    /// Whether every number is at least what it must be, and finite.
     fn check(&self) -> Result<(), RotaryError> {
         super::table::check_dim(self.rotary_dim)?;
-        let in_range = |what, given: f64, from: f64| {
-            let fits = given.is_finite() && given >= from;
-            fits.then_some(())
-                .ok_or(RotaryError::Factor { what, given, from })
-        };
         let positive = f64::MIN_POSITIVE;
-        match self.scaling {
-            // Its logarithm divides.
-            Scaling::Yarn { .. } => in_range("base", self.base, 1.0f64.next_up())?,
-            _ => in_range("base", self.base, positive)?,
-        }
-        match self.scaling {
-            Scaling::None => Ok(()),
-            Scaling::Linear { factor } | Scaling::Ntk { factor } => in_range("factor", factor, 1.0),
+        let mut rules = match self.scaling {
+            Scaling::None => vec![],
+            Scaling::Linear { factor } | Scaling::Ntk { factor } => vec![("factor", factor, 1.0)],
             Scaling::Yarn {
                 factor,
                 original_seqlen,
                 beta_fast,
                 beta_slow,
                 attention_factor,
-            } => {
-                in_range("factor", factor, 1.0)?;
-                in_range("original_seqlen", original_seqlen as f64, 1.0)?;
-                in_range("beta_slow", beta_slow, positive)?;
-                in_range("beta_fast", beta_fast, beta_slow)?;
-                in_range(
+            } => vec![
+                ("factor", factor, 1.0),
+                ("original_seqlen", original_seqlen as f64, 1.0),
+                ("beta_slow", beta_slow, positive),
+                ("beta_fast", beta_fast, beta_slow),
+                (
                     "attention_factor",
                     attention_factor.unwrap_or(1.0),
                     positive,
-                )
-            }
+                ),
+            ],
             Scaling::Llama3 {
                 factor,
-                low_freq_factor,
-                high_freq_factor,
+                low_freq_factor: low,
+                high_freq_factor: high,
                 original_seqlen,
-            } => {
-                in_range("factor", factor, 1.0)?;
-                in_range("original_seqlen", original_seqlen as f64, 1.0)?;
-                in_range("low_freq_factor", low_freq_factor, positive)?;
-                in_range(
-                    "high_freq_factor",
-                    high_freq_factor,
-                    low_freq_factor.next_up(),
-                )
-            }
+            } => vec![
+                ("factor", factor, 1.0),
+                ("original_seqlen", original_seqlen as f64, 1.0),
+                ("low_freq_factor", low, positive),
+                ("high_freq_factor", high, low.next_up()),
+            ],
+        };
+        rules.push(match self.scaling {
+            // Its logarithm divides.
+            Scaling::Yarn { .. } => ("base", self.base, 1f64.next_up()),
+            _ => ("base", self.base, positive),
+        });
+        let broken = |&&(_, given, from): &&(&str, f64, f64)| !given.is_finite() || given < from;
+        match rules.iter().find(broken) {
+            Some(&(what, given, from)) => Err(RotaryError::Factor { what, given, from }),
+            None => Ok(()),
         }
     }
 }
