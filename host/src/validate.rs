@@ -111,14 +111,28 @@ pub(crate) fn fit(
     arguments: &Arguments,
 ) -> Result<Place, ProblemError> {
     no_lengths_beside_a_block_mask(problem, arguments)?;
+    let need = |argument| need(problem, pass, argument);
+    all_fit(
+        arguments,
+        Argument::Q,
+        need,
+        |argument, need, given, place| fits(argument, need, given, problem, place),
+    )
+}
+
+/// Whether a call is given all that it needs and nothing that it does not take, each as `fits` says; says in whose memory the first
+/// argument lies, where the others have to be.
+fn all_fit(
+    arguments: &Arguments,
+    first: Argument,
+    need: impl Fn(Argument) -> Option<Need>,
+    fits: impl Fn(Argument, &Need, &Given, Place) -> Result<(), ProblemError>,
+) -> Result<Place, ProblemError> {
     let missing = |argument| ProblemError::Missing { argument };
-    let place = arguments
-        .get(Argument::Q)
-        .ok_or(missing(Argument::Q))?
-        .place();
+    let place = arguments.get(first).ok_or(missing(first))?.place();
     for argument in Argument::ALL {
-        match (need(problem, pass, argument), arguments.get(argument)) {
-            (Some(need), Some(given)) => fits(argument, &need, given, problem, place)?,
+        match (need(argument), arguments.get(argument)) {
+            (Some(need), Some(given)) => fits(argument, &need, given, place)?,
             (Some(need), None) if need.presence == Presence::Required => {
                 return Err(missing(argument));
             }

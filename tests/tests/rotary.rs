@@ -3,9 +3,21 @@
 use std::fmt::Debug;
 
 use ferroflash::rotary::{Pairs, Positions, Rotary, RotaryTable, Scaling};
-use ferroflash::{Element, Layout, Tensor, TensorMut};
+use ferroflash::{Element, Error, Layout, Tensor, TensorMut};
 use half::{bf16, f16};
 use proptest::prelude::*;
+
+/// A contiguous tensor, turned.
+fn turned(
+    x: &[f32],
+    shape: [usize; 4],
+    turn: impl Fn(&Tensor, &mut TensorMut) -> Result<(), Error>,
+) -> Vec<f32> {
+    let mut y = vec![f32::NAN; x.len()];
+    let x = Tensor::bshd(x, shape).unwrap();
+    turn(&x, &mut TensorMut::bshd(&mut y, shape).unwrap()).unwrap();
+    y
+}
 
 fn rotate(
     table: &RotaryTable,
@@ -14,25 +26,7 @@ fn rotate(
     x: &[f32],
     shape: [usize; 4],
 ) -> Vec<f32> {
-    let mut y = vec![f32::NAN; x.len()];
-    let x = Tensor::bshd(x, shape).unwrap();
-    let mut to = TensorMut::bshd(&mut y, shape).unwrap();
-    table.rotate(pairs, positions, &x, &mut to).unwrap();
-    y
-}
-
-fn rotate_back(
-    table: &RotaryTable,
-    pairs: Pairs,
-    positions: Positions,
-    d_y: &[f32],
-    shape: [usize; 4],
-) -> Vec<f32> {
-    let mut d_x = vec![f32::NAN; d_y.len()];
-    let d_y = Tensor::bshd(d_y, shape).unwrap();
-    let mut to = TensorMut::bshd(&mut d_x, shape).unwrap();
-    table.rotate_back(pairs, positions, &d_y, &mut to).unwrap();
-    d_x
+    turned(x, shape, |x, y| table.rotate(pairs, positions, x, y))
 }
 
 /// Numbers between −2 and 2, the same for the same seed.
@@ -171,7 +165,7 @@ proptest! {
         let g: Vec<f32> = numbers(n, !case.seed).collect();
         let positions = Positions::From((case.seed % 32) as usize);
         let y = rotate(&table, case.pairs, positions, &x, case.shape);
-        let d_x = rotate_back(&table, case.pairs, positions, &g, case.shape);
+        let d_x = turned(&g, case.shape, |g, d_x| table.rotate_back(case.pairs, positions, g, d_x));
         let dot = |x: &[f32], y: &[f32]| x.iter().zip(y).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
         prop_assert!((dot(&y, &g) - dot(&x, &d_x)).abs() <= 1e-5 * (n as f64 + 1.0));
     }

@@ -147,39 +147,38 @@ impl RotaryTable {
         [batch, seqlen, ..]: [usize; 4],
     ) -> Result<(), RotaryError> {
         let n_positions = self.n_positions();
-        // The last row of those that begin at a position.
-        let beyond = |first: i64, n: usize| {
+        let limit = i64::try_from(n_positions).unwrap_or(i64::MAX);
+        // So many rows, from this position on.
+        let in_table = |first: i64, n: usize| {
             let last = first.saturating_add(i64::try_from(n).unwrap_or(i64::MAX) - 1);
+            if n == 0 || first >= 0 && last < limit {
+                return Ok(());
+            }
             let given = if first < 0 { first } else { last };
-            let outside =
-                n > 0 && (first < 0 || last >= i64::try_from(n_positions).unwrap_or(i64::MAX));
-            outside
-                .then_some(RotaryError::Position { given, n_positions })
-                .map_or(Ok(()), Err)
+            Err(RotaryError::Position { given, n_positions })
         };
-        let count = |what, given: usize, needed: usize| {
-            (given == needed)
-                .then_some(())
-                .ok_or(RotaryError::Positions {
-                    what,
-                    given,
-                    needed,
-                })
+        let count = |what, given: usize, needed: usize| match given == needed {
+            true => Ok(()),
+            false => Err(RotaryError::Positions {
+                what,
+                given,
+                needed,
+            }),
         };
         match positions {
             Positions::From(first) if batch > 0 => {
-                beyond(i64::try_from(first).unwrap_or(i64::MAX), seqlen)
+                in_table(i64::try_from(first).unwrap_or(i64::MAX), seqlen)
             }
             Positions::From(_) => Ok(()),
             Positions::FromEach(firsts) => {
                 count("batch entries", firsts.len(), batch)?;
                 firsts
                     .iter()
-                    .try_for_each(|&first| beyond(first.into(), seqlen))
+                    .try_for_each(|&first| in_table(first.into(), seqlen))
             }
             Positions::OfRows(rows) => {
                 count("rows", rows.len(), batch.saturating_mul(seqlen))?;
-                rows.iter().try_for_each(|&row| beyond(row.into(), 1))
+                rows.iter().try_for_each(|&row| in_table(row.into(), 1))
             }
         }
     }

@@ -1,8 +1,8 @@
 //! Merge × arguments → [`CheckedMerge`].
 
 use super::sizes::{countable, head_dim_in_range};
-use super::{has_no_aliases, same_place, tensor_fits, vector_fits};
-use crate::arguments::{Access, Argument, Arguments, Form, Given, Need, Presence, merge_need};
+use super::{all_fit, has_no_aliases, same_place, tensor_fits, vector_fits};
+use crate::arguments::{Access, Argument, Arguments, Form, Given, Need, merge_need};
 use crate::error::ProblemError;
 use crate::problem::merge::MergeProblem;
 use crate::tensor::Place;
@@ -45,19 +45,13 @@ pub fn check_merge(
     arguments: Arguments,
 ) -> Result<CheckedMerge, ProblemError> {
     merge_sizes(problem)?;
-    let missing = |argument| ProblemError::Missing { argument };
-    let first = arguments.get(Argument::O1).ok_or(missing(Argument::O1))?;
-    let place = first.place();
-    for argument in Argument::ALL {
-        match (merge_need(problem, argument), arguments.get(argument)) {
-            (Some(need), Some(given)) => fits(problem, argument, &need, given, place)?,
-            (Some(need), None) if need.presence == Presence::Required => {
-                return Err(missing(argument));
-            }
-            (None, Some(_)) => return Err(ProblemError::NotTaken { argument }),
-            (_, None) => {}
-        }
-    }
+    let need = |argument| merge_need(problem, argument);
+    let place = all_fit(
+        &arguments,
+        Argument::O1,
+        need,
+        |argument, need, given, place| fits(problem, argument, need, given, place),
+    )?;
     Ok(CheckedMerge {
         problem: *problem,
         place,

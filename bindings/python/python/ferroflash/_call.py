@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from . import _native
-from ._checks import DTYPES, Form, batch_of, check, check_lengths, check_window, default_scale
+from ._checks import DTYPES, N_LENGTHS, Form, batch_of, check, check_lengths, check_window, default_scale
 
 # cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k and leftpad_k, or None where none of them is given.
 Lengths = tuple[Tensor | None, ...] | None
@@ -29,7 +29,7 @@ _N_PLANS = 4096
 _ALIGNMENT_BYTES = 16
 _ALIGNMENT_ELEMS = 8
 
-_NO_LENGTHS = (0,) * 5
+_NO_LENGTHS = (0,) * N_LENGTHS
 
 
 def lse_shape(shape_q: tuple[int, ...]) -> tuple[int, ...]:
@@ -123,7 +123,7 @@ def plan(q: Tensor, k: Tensor, v: Tensor, lengths: Lengths, numbers: Numbers) ->
 def _kept(*key: object) -> Plan:
     lengths, *numbers = key[12:]
     forms = Form(*key[:4]), Form(*key[4:8]), Form(*key[8:12])
-    return Plan(forms, (None,) * 5 if lengths is None else lengths, tuple(numbers))
+    return Plan(forms, (None,) * N_LENGTHS if lengths is None else lengths, tuple(numbers))
 
 
 def forward(planned: Plan, q: Tensor, k: Tensor, v: Tensor, lengths: Lengths) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,8 @@ DTYPES = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "
 
 _LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "leftpad_k")
 
+N_LENGTHS = len(_LENGTHS)
+
 _SHAPES = "[batch, seqlen, heads, head_dim], or packed [total, heads, head_dim]"
 
 

@@ -12,13 +12,12 @@ from torch import Tensor
 
 from . import _call
 from ._call import Lengths, Plan, lse_shape
-from ._checks import Form, check, default_scale
+from ._checks import N_LENGTHS, Form, check, default_scale
 
 _OPTIONS = (
     "Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? seqused_q, Tensor? seqused_k, Tensor? leftpad_k, "
     "SymInt? max_seqlen_q, SymInt? max_seqlen_k, float softmax_scale, SymInt? left, SymInt? right"
 )
-_N_LENGTHS = 5
 
 # Tensors that are nothing more.
 _PLAIN = (Tensor, torch.nn.Parameter)
@@ -124,17 +123,17 @@ def explain(
     return plan.problem.explain(plan.ordinal, backward=backward)
 
 
-def _are_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
+def _are_plain(*tensors: Tensor) -> bool:
     """Whether nobody has to see the call as an operator: no compiler, transformation or mode, no subclass of tensors, no other device.
 
     PyTorch's dispatch of an operator written in Python takes longer than a call.
     """
+    for tensor in tensors:
+        if type(tensor) not in _PLAIN:
+            return False
     return (
-        type(q) in _PLAIN
-        and type(k) in _PLAIN
-        and type(v) in _PLAIN
-        and not torch.compiler.is_compiling()
-        and (q.is_cuda or q.is_cpu)
+        not torch.compiler.is_compiling()
+        and (tensors[0].is_cuda or tensors[0].is_cpu)
         and torch._C._len_torch_dispatch_stack() == 0
         and not torch._C._are_functorch_transforms_active()
     )
@@ -154,8 +153,8 @@ class _Attention(torch.autograd.Function):
     def backward(ctx, d_o: Tensor | None, d_lse: Tensor | None):
         saved, planned = ctx.saved_tensors, ctx.planned
         # Where a graph of this pass is wanted, the operator says that it has no derivative.
-        if d_o is None or torch.is_grad_enabled() or not _are_plain(d_o, d_o, d_o):
-            lengths = saved[5:] or (None,) * _N_LENGTHS
+        if d_o is None or torch.is_grad_enabled() or not _are_plain(d_o):
+            lengths = saved[5:] or (None,) * N_LENGTHS
             return *_gradients(d_o, d_lse, saved[:5], (*lengths, *planned.numbers)), None, None
         return *_call.backward(planned, d_o, d_lse, saved[:5], saved[5:] or None), None, None
 
@@ -178,15 +177,15 @@ def _gradients(d_o: Tensor | None, d_lse: Tensor | None, saved: tuple[Tensor, ..
 @torch.library.impl(_LIBRARY, "forward", "CPU")
 @torch.library.impl(_LIBRARY, "forward", "CUDA")
 def _forward(q, k, v, *options):
-    lengths = _given(options[:_N_LENGTHS])
-    return _call.forward(_call.plan(q, k, v, lengths, options[_N_LENGTHS:]), q, k, v, lengths)
+    lengths = _given(options[:N_LENGTHS])
+    return _call.forward(_call.plan(q, k, v, lengths, options[N_LENGTHS:]), q, k, v, lengths)
 
 
 @torch.library.impl(_LIBRARY, "backward", "CPU")
 @torch.library.impl(_LIBRARY, "backward", "CUDA")
 def _backward(d_o, d_lse, q, k, v, o, lse, *options):
-    lengths = _given(options[:_N_LENGTHS])
-    planned = _call.plan(q, k, v, lengths, options[_N_LENGTHS:])
+    lengths = _given(options[:N_LENGTHS])
+    planned = _call.plan(q, k, v, lengths, options[N_LENGTHS:])
     return _call.backward(planned, d_o, d_lse, (q, k, v, o, lse), lengths)
 
 
@@ -203,8 +202,8 @@ def _fake_backward(d_o, d_lse, q, k, v, o, lse, *options):
 
 def _save(ctx, inputs, output):
     q, k, v, *options = inputs
-    _keep(ctx, q, k, v, *output, *options[:_N_LENGTHS])
-    ctx.numbers = options[_N_LENGTHS:]
+    _keep(ctx, q, k, v, *output, *options[:N_LENGTHS])
+    ctx.numbers = options[N_LENGTHS:]
 
 
 def _differentiate(ctx, d_o, d_lse):

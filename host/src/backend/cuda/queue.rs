@@ -17,7 +17,7 @@ use super::stream::{Stream, StreamRef};
 use crate::arguments::{Argument, Operands};
 use crate::error::{DriverError, Error, ProblemError};
 use crate::plan::workspace::{ALIGNMENT_BYTES, COUNTER_BYTES};
-use crate::plan::{Plan, Planned};
+use crate::plan::{Plan, Planned, WorkspaceLayout};
 use crate::tensor::{Allocation, Share};
 
 /// A stream of a device, with the memory for the intermediate results of the calls on it.
@@ -192,6 +192,14 @@ impl Queue {
         Ok(())
     }
 
+    /// Clears the counters of a lent workspace, if the call counts: its memory may have been somebody else's since the last call.
+    fn clear_lent(&self, layout: &WorkspaceLayout) -> Result<(), DriverError> {
+        match &self.workspace {
+            lent @ Workspace::Lent { .. } if layout.has_counter() => self.clear_counters(lent),
+            Workspace::Lent { .. } | Workspace::Own(_) => Ok(()),
+        }
+    }
+
     fn on(device: &Arc<CudaDevice>, stream: LaneStream) -> Queue {
         let device = Arc::clone(device);
         Queue {
@@ -262,13 +270,8 @@ impl Queue {
             return Err(DriverError::QueuePoisoned.into());
         }
         self.grow(launches.plan().workspace_layout().n_bytes())?;
-        let enqueued = match &self.workspace {
-            lent @ Workspace::Lent { .. } if launches.plan().workspace_layout().has_counter() => {
-                self.clear_counters(lent)
-            }
-            _ => Ok(()),
-        };
-        let enqueued = enqueued
+        let enqueued = self
+            .clear_lent(launches.plan().workspace_layout())
             .and_then(|()| launches.enqueue(self.workspace.address(), address, self.lane.stream()));
         if let State::Capturing(recording) = &mut self.state {
             recording.keep(operands);
