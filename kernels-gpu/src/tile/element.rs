@@ -16,6 +16,19 @@ pub trait Element: WgmmaElement + Copy + 'static {
 
     /// The two values of a register.
     fn unpack(pair: u32) -> [f32; 2];
+
+    /// Two probabilities in a register, for one thread to hand over to another: at least as exact as by [`Self::pack`]. What is not a number,
+    /// infinite, or 2 and more is lost.
+    #[inline(always)]
+    fn pack_probabilities(low: f32, high: f32) -> u32 {
+        Self::pack(low, high)
+    }
+
+    /// The two values of [`Self::pack_probabilities`].
+    #[inline(always)]
+    fn unpack_probabilities(pair: u32) -> [f32; 2] {
+        Self::unpack(pair)
+    }
 }
 
 /// bfloat16.
@@ -50,6 +63,18 @@ impl Element for Bf16 {
     fn unpack(pair: u32) -> [f32; 2] {
         convert::unpack_bf16x2(pair)
     }
+
+    /// Without the sign and the exponent's first bit, which are 0 below 2: that leaves nine bits for the mantissa instead of seven.
+    #[inline(always)]
+    fn pack_probabilities(low: f32, high: f32) -> u32 {
+        let [low, high] = [low, high].map(|x| (x.to_bits() << 2).wrapping_add(1 << 15));
+        low >> 16 | high & 0xffff_0000
+    }
+
+    #[inline(always)]
+    fn unpack_probabilities(pair: u32) -> [f32; 2] {
+        [pair << 16, pair & 0xffff_0000].map(|bits| f32::from_bits(bits >> 2))
+    }
 }
 
 impl Element for F16 {
@@ -67,5 +92,24 @@ impl Element for F16 {
     #[inline(always)]
     fn unpack(pair: u32) -> [f32; 2] {
         convert::unpack_f16x2(pair)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn probabilities_of_bf16_have_two_bits_more() {
+        let handed_over = |x: f32| Bf16::unpack_probabilities(Bf16::pack_probabilities(x, 1.0 - x));
+        // Every exponent down to the least normal one, and many mantissas.
+        for bits in (0x0080_0000..=1.0_f32.to_bits()).step_by(4099) {
+            let x = f32::from_bits(bits);
+            let [low, high] = handed_over(x);
+            assert!((low - x).abs() <= x / 1024.0, "{x} became {low}");
+            assert!((high - (1.0 - x)).abs() <= (1.0 - x) / 1024.0);
+        }
+        assert_eq!(handed_over(0.0), [0.0, 1.0]);
+        assert_eq!(handed_over(1.0), [1.0, 0.0]);
     }
 }

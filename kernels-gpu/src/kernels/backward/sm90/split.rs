@@ -14,7 +14,7 @@
 //! ```
 
 use super::Tiles;
-use super::consumer::{Consumer, Keys, PackedScores, THREADS, unpacked};
+use super::consumer::{Consumer, Keys, PackedScores, THREADS};
 use super::shares::Sum;
 use super::work::{WorkTile, kv_head};
 use crate::attention::batch_and_head;
@@ -171,7 +171,7 @@ impl Consumer<'_> {
                 None
             };
             let p = self.probabilities::<E, T>(at, keys, 0, &mut s);
-            self.hand_over::<T>(at, &p);
+            self.hand_over::<E, T>(at, &s);
             self.release_q(at);
             if let Some(begun) = begun_d_q {
                 begun.wait::<0>();
@@ -233,7 +233,11 @@ impl Consumer<'_> {
         // SAFETY: as `consume_values`.
         unsafe {
             let p = self.take_over::<T>(at);
-            let d_s = self.score_gradients::<E, T>(at, |n| unpacked::<E>(&p, n), d_p);
+            let p = |n| {
+                let [[a, b], [c, d]] = p.pairs(0, n).map(E::unpack_probabilities);
+                [a, b, c, d]
+            };
+            let d_s = self.score_gradients::<E, T>(at, p, d_p);
             self.publish::<T>(at, 0, &d_s);
             mbarrier::mbarrier_arrive_if(layout.p_ring.empty(at.stage), 1);
             mbarrier::mbarrier_arrive_if(layout.d_o_ring.empty(at.stage), self.leads);
@@ -292,15 +296,19 @@ impl Consumer<'_> {
         }
     }
 
-    /// Leaves Pᵀ for the other consumer: a thread's registers for the thread in its place.
+    /// Leaves Pᵀ for the other consumer: a thread's registers for the thread in its place. More exact than dV's product wants it: dS, which is
+    /// made of it, is rounded once more.
     #[inline(always)]
-    unsafe fn hand_over<T: Tiles>(&self, at: Ring, p: &PackedScores<T>) {
+    unsafe fn hand_over<E: Element, T: Tiles>(&self, at: Ring, p: &T::Scores) {
         let ring = self.layout.p_ring;
         // SAFETY: the stage is empty when it is written.
         unsafe {
             ring.await_empty(at);
             for n in 0..T::Scores::N / 2 {
-                let (left, right) = (p.pairs(0, 2 * n), p.pairs(0, 2 * n + 1));
+                let [left, right] = [2 * n, 2 * n + 1].map(|n| {
+                    let [a, b, c, d] = p.fragment(0, n);
+                    [E::pack_probabilities(a, b), E::pack_probabilities(c, d)]
+                });
                 let registers = [left[0], left[1], right[0], right[1]];
                 shared::st_shared_x4(self.exchange(at, n), registers);
             }
