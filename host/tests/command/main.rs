@@ -354,6 +354,20 @@ fn bench_takes_lengths_and_heads_of_k() {
 }
 
 #[test]
+fn bench_takes_splits() {
+    let arguments = "bench --backend cpu --seqs 1 --seqlen-k 32 --split-kv 0,16 --hdims 64 --causal 0 --tokens 32 --width 64 --passes fwd --rep 1 --rounds 1 --json";
+    let (stdout, _) = expect(0, &arguments.split(' ').collect::<Vec<_>>());
+    let names: Vec<String> = stdout
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["peer"].to_string())
+        .collect();
+    assert_eq!(
+        names,
+        ["\"ferroflash-tiled\"", "\"ferroflash-tiled-split16\""]
+    );
+}
+
+#[test]
 fn bench_prints_the_peers_json() {
     let arguments = "bench --backend cpu --seqs 32 --hdims 64 --causal 1 --tokens 32 --width 64 --rep 1 --rounds 1 --json";
     let (stdout, _) = expect(0, &arguments.split(' ').collect::<Vec<_>>());

@@ -132,6 +132,9 @@ pub struct BenchArguments {
     /// Prefix-LM: with --causal 1, every query sees so many first keys, too.
     #[arg(long, conflicts_with = "window")]
     pub prefix: Option<usize>,
+    /// Split-KV: the forward pass divides the keys of a sequence into splits of so many; 0: it does not.
+    #[arg(long, value_delimiter = ',', default_value = "0")]
+    pub split_kv: Vec<usize>,
     /// Type of the elements.
     #[arg(long, default_value = "bf16")]
     pub dtype: DtypeName,

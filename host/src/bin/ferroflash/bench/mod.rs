@@ -248,20 +248,26 @@ fn cases(arguments: &BenchArguments, device: &Device) -> Result<Vec<Case>, Failu
                     let builder = builder.batch(lens.len()).packed_q(total).packed_k(total);
                     (builder, lengths)
                 };
-                let problem = builder.build()?;
-                ferroflash::validate::sizes(&problem)?;
-                for pass in &arguments.passes {
-                    let pass = match pass {
-                        BenchPass::Fwd => Pass::Forward,
-                        BenchPass::Bwd => Pass::Backward,
+                for &split_kv in &arguments.split_kv {
+                    let builder = match split_kv {
+                        0 => builder,
+                        keys => builder.split_kv(keys),
                     };
-                    cases.push(Case {
-                        problem,
-                        lens: lens.clone(),
-                        lengths: lengths.clone(),
-                        pass,
-                        variants: variants(arguments, device, pass),
-                    });
+                    let problem = builder.build()?;
+                    ferroflash::validate::sizes(&problem)?;
+                    for pass in &arguments.passes {
+                        let pass = match pass {
+                            BenchPass::Fwd => Pass::Forward,
+                            BenchPass::Bwd => Pass::Backward,
+                        };
+                        cases.push(Case {
+                            problem,
+                            lens: lens.clone(),
+                            lengths: lengths.clone(),
+                            pass,
+                            variants: variants(arguments, device, pass),
+                        });
+                    }
                 }
             }
         }

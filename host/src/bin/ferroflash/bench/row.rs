@@ -65,12 +65,16 @@ impl Row {
         }
     }
 
-    /// Its name among the peers: the default order has no suffix.
+    /// Its name among the peers: the default order has no suffix, nor have undivided keys.
     fn peer(&self) -> String {
         let algorithm = self.algorithm.map_or("auto", Algorithm::name);
-        match self.order {
+        let name = match self.order {
             Order::Deterministic => format!("ferroflash-{algorithm}"),
             Order::Fastest => format!("ferroflash-{algorithm}-fastest"),
+        };
+        match self.problem.split_kv() {
+            Some(keys) => format!("{name}-split{keys}"),
+            None => name,
         }
     }
 
