@@ -17,8 +17,8 @@ pub trait Element: WgmmaElement + Copy + 'static {
     /// The two values of a register.
     fn unpack(pair: u32) -> [f32; 2];
 
-    /// Two probabilities in a register, for one thread to hand over to another: at least as exact as by [`Self::pack`]. What is not a number,
-    /// infinite, or 2 and more is lost.
+    /// Two probabilities in a register, for one thread to hand over to another: at least as exact as by [`Self::pack`]. NaN, infinity
+    /// and 2 or more may come out as any number.
     #[inline(always)]
     fn pack_probabilities(low: f32, high: f32) -> u32 {
         Self::pack(low, high)

@@ -297,7 +297,7 @@ impl Consumer<'_> {
     }
 
     /// Leaves Pᵀ for the other consumer: a thread's registers for the thread in its place. More exact than dV's product wants it: dS, which is
-    /// made of it, is rounded once more.
+    /// made of it, is rounded once more. A NaN is lost here, but Δ has it, too, and so has dS: a row with a NaN among its scores has o = NaN.
     #[inline(always)]
     unsafe fn hand_over<E: Element, T: Tiles>(&self, at: Ring, p: &T::Scores) {
         let ring = self.layout.p_ring;
