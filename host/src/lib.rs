@@ -109,7 +109,7 @@ pub use merge::{Merge, Merged};
 pub use plan::{Algorithm, Backend};
 pub use prepared::{PreparedBackward, PreparedForward, PreparedMerge};
 pub use problem::merge::MergeProblem;
-pub use problem::{BlockMask, Mask, Order, Problem, ProblemBuilder};
+pub use problem::{BlockMask, Mask, Order, Problem, ProblemBuilder, SplitKv};
 pub use tensor::{Layout, Tensor, TensorMut, Vector, VectorMut};
 pub use validate::Pass;
 

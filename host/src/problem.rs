@@ -4,6 +4,7 @@ mod block_mask;
 mod builder;
 mod key;
 pub mod merge;
+mod split_kv;
 
 use std::fmt;
 
@@ -14,6 +15,7 @@ use ferroflash_kernels::spec::{Constant, Spec};
 pub use block_mask::BlockMask;
 pub use builder::ProblemBuilder;
 pub(crate) use key::ProblemKey;
+pub use split_kv::SplitKv;
 
 use crate::dtype::Dtype;
 use crate::error::ProblemError;
@@ -124,7 +126,7 @@ pub struct Problem {
     total_q: Option<usize>,
     total_k: Option<usize>,
     block_mask: Option<BlockMask>,
-    split_kv: Option<usize>,
+    split_kv: SplitKv,
 }
 
 impl Problem {
@@ -145,7 +147,7 @@ impl Problem {
             total_q: None,
             total_k: None,
             block_mask: None,
-            split_kv: None,
+            split_kv: SplitKv::Auto,
         }
     }
 
@@ -235,8 +237,8 @@ impl Problem {
         self.block_mask
     }
 
-    /// Into splits of how many keys the forward pass divides a sequence; see [`ProblemBuilder::split_kv`].
-    pub fn split_kv(&self) -> Option<usize> {
+    /// How the forward pass divides the keys of a sequence.
+    pub fn split_kv(&self) -> SplitKv {
         self.split_kv
     }
 
@@ -345,7 +347,6 @@ impl Problem {
         let spec = with(Spec::PLAIN, right, Constant::RightBound);
         let spec = with(spec, left, Constant::LeftBound);
         let spec = with(spec, prefix, Constant::Prefix);
-        let spec = with(spec, self.split_kv.is_some(), Constant::SplitKv);
         with(spec, self.block_mask.is_some(), Constant::BlockMask)
     }
 

@@ -166,6 +166,8 @@ pub struct TmaForwardParams {
     /// Where keys are divided among tiles: into what, and where their results go instead of to o and lse. `schedule` then counts
     /// every split of a tile.
     pub split: SplitKv,
+    /// Where keys are divided and sequences have lengths of their own: these.
+    pub lengths: Lengths,
 }
 
 /// Parameters of the backward kernels: `delta`, the main kernel and, in flash2, `dq`, in this order on one stream.
@@ -307,7 +309,7 @@ slots!(BlockListParams: Within map, Within lists);
 slots!(ForwardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Vector(Lse) lse, Within list, Within blocks);
 slots!(
     TmaForwardParams: Map(Q) q, Map(K) k, Map(V) v, Map(O) o, Tensor(O) o_rows, Vector(Lse) lse, Workspace tile_counter,
-    Within list, Within blocks, Within split,
+    Within list, Within blocks, Within split, Within lengths,
 );
 slots!(
     BackwardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Tensor(DO) d_o, Tensor(DQ) d_q, Tensor(DK) d_k,
@@ -365,7 +367,8 @@ const _: () = assert!(size_of::<Lengths>() == 5 * 8 + 2 * 4);
 const _: () = assert!(size_of::<ForwardParams>() == 4 * 32 + 8 + 28 + 12 + 8 + 20 + 4 + 40 + 40);
 const _: () = assert!(size_of::<TensorMap>() == 128);
 const _: () = assert!(
-    size_of::<TmaForwardParams>() == 4 * 128 + 32 + 2 * 8 + 28 + 12 + 8 + 20 + 4 + 40 + 40 + 32 + 8
+    size_of::<TmaForwardParams>()
+        == 4 * 128 + 32 + 2 * 8 + 28 + 12 + 8 + 20 + 4 + 40 + 40 + 48 + 48 + 8
 );
 const _: () =
     assert!(size_of::<BackwardParams>() == 8 * 32 + 10 * 8 + 28 + 12 + 8 + 20 + 4 + 40 + 8 + 40);

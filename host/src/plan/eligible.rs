@@ -118,7 +118,7 @@ fn block_mask(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
 
 /// Few forward kernels divide keys.
 fn split_kv(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
-    let asked = checked.problem().split_kv().is_some() && checked.pass() != Pass::Backward;
+    let asked = checked.problem().split_kv().keys().is_some() && checked.pass() != Pass::Backward;
     match asked && !variant.splits_kv() {
         true => Err(Reason::SplitKv),
         false => Ok(()),

@@ -3,23 +3,31 @@
 use ferroflash_kernels::attention::split_kv::n_splits;
 use ferroflash_kernels::config::Footprint;
 use ferroflash_kernels::params::{CombineParams, Params, SplitKv, TileList};
-use ferroflash_kernels::variants::{Kind, VARIANTS};
+use ferroflash_kernels::variants::{Kind, VARIANTS, Variant};
 
+use super::schedule::resident_blocks;
 use super::select::grid;
 use super::views::shape;
 use super::workspace::WorkspaceLayout;
-use super::{PlannedLaunch, Reason, lengths};
+use super::{DeviceInfo, PlannedLaunch, Reason, lengths};
+use crate::problem;
 use crate::validate::Checked;
 
-/// The splits of kernels with these tiles; none, where keys are not divided.
-pub fn splits(checked: &Checked, footprint: &Footprint) -> SplitKv {
+/// The splits of a kernel that has so many tiles with keys undivided; none, where it is faster so, or cannot divide them.
+pub fn splits(checked: &Checked, device: &DeviceInfo, variant: &Variant, tiles: u64) -> SplitKv {
     let problem = checked.problem();
-    let Some(keys) = problem.split_kv() else {
+    let block_k = variant.footprint.block_k;
+    let keys = match problem.split_kv() {
+        _ if !variant.splits_kv() || problem.block_mask().is_some() => None,
+        problem::SplitKv::Never => None,
+        // A split of more keys than there are is one of all.
+        problem::SplitKv::Keys(keys) => Some(keys.min(problem.seqlen_k().max(1)) as u32),
+        problem::SplitKv::Auto => fastest(checked, device, &variant.footprint, tiles),
+    };
+    let Some(keys) = keys else {
         return SplitKv::default();
     };
-    // A split of more keys than there are is one of all.
-    let keys = keys.min(problem.seqlen_k().max(1)) as u32;
-    let keys = keys.next_multiple_of(footprint.block_k);
+    let keys = keys.next_multiple_of(block_k);
     SplitKv {
         rows: checked.n_rows(),
         keys,
@@ -28,10 +36,68 @@ pub fn splits(checked: &Checked, footprint: &Footprint) -> SplitKv {
     }
 }
 
-/// The same with a place in the workspace.
+/// Keys of the splits with which a forward pass of so many undivided tiles takes the least time; `None`: undivided.
+///
+/// Where sequences have lengths of their own, the longest may be alone of its length: then it is divided such that it would keep the
+/// device busy by itself. Shorter ones have fewer splits.
+fn fastest(
+    checked: &Checked,
+    device: &DeviceInfo,
+    footprint: &Footprint,
+    tiles: u64,
+) -> Option<u32> {
+    let problem = checked.problem();
+    // Tiles that a window leaves few keys have few to divide.
+    if problem.seqlen_q() as u64 > FEW_QUERIES || problem.bounds().left {
+        return None;
+    }
+    let batch = problem.batch() as u64;
+    let (tiles, sequences) = match checked.has_lengths() {
+        true => (tiles.div_ceil(batch.max(1)), 1),
+        false => (tiles, batch),
+    };
+    let blocks = (problem.seqlen_k() as u64).div_ceil(footprint.block_k.into());
+    let bytes = [problem.heads_k(), problem.seqlen_k(), problem.head_dim()]
+        .iter()
+        .fold(sequences, |bytes, &n| bytes.saturating_mul(n as u64))
+        .saturating_mul(2 * problem.dtype().size_bytes() as u64);
+    let from_memory = bytes / (BYTES_PER_NS * u64::from(device.n_sms)).max(1);
+    let steps_of = |n: u64| blocks.div_ceil(n);
+    let time = |n: u64| {
+        let merge = if n > 1 {
+            MERGE_NS + n * MERGE_SPLIT_NS
+        } else {
+            0
+        };
+        from_memory.max(steps_of(n).saturating_mul(STEP_NS)) + merge
+    };
+    let most = u64::from(resident_blocks(device, footprint)) / tiles.max(1);
+    let n = (1..=most.min(blocks)).min_by_key(|&n| time(n))?;
+    (n > 1).then(|| (steps_of(n) * u64::from(footprint.block_k)) as u32)
+}
+
+/// As many queries are few.
+const FEW_QUERIES: u64 = 64;
+
+/// How long a block of threads takes for a block of keys (H200).
+const STEP_NS: u64 = 660;
+
+/// How many bytes an SM's share of the memory's bandwidth is (H200).
+const BYTES_PER_NS: u64 = 30;
+
+/// What it costs to merge splits: once, and for each of a row's (H200).
+const MERGE_NS: u64 = 2000;
+const MERGE_SPLIT_NS: u64 = 50;
+
+/// The most rows that a block of threads merges when no tile is left, two for each of its warps: more are merged faster by many small
+/// blocks, in a launch of their own.
+const MERGED_BY_A_BLOCK: u64 = 8;
+
+/// The same with a place in the workspace, for a launch of so many blocks.
 pub fn place(
     checked: &Checked,
     split: SplitKv,
+    blocks: u32,
     workspace: &mut WorkspaceLayout,
 ) -> Result<SplitKv, Reason> {
     if split.n == 0 {
@@ -39,14 +105,21 @@ pub fn place(
     }
     let (n, word) = (split.n.into(), size_of::<f32>() as u64);
     let head_dim = checked.problem().head_dim() as u64;
+    let arrivals = if split.rows <= MERGED_BY_A_BLOCK * u64::from(blocks) {
+        workspace.place_arrivals("arrivals", split.rows)
+    } else {
+        None
+    };
     Ok(SplitKv {
+        arrivals: arrivals.unwrap_or_default(),
+        tiles_merge: arrivals.is_some().into(),
         o: workspace.place("split_o", &[n, split.rows, head_dim, word])?,
         lse: workspace.place("split_lse", &[n, split.rows, word])?,
         ..split
     })
 }
 
-/// The launch that merges the results of placed splits, of which there are some: a block for every row.
+/// The launch that merges the results of placed splits, where there are some and tiles do not merge them: a warp for every row.
 pub fn combine(
     checked: &Checked,
     split: SplitKv,
@@ -56,10 +129,11 @@ pub fn combine(
     let variant = VARIANTS
         .iter()
         .find(|row| row.kind == Kind::Combine && row.dtype == problem.dtype().of_kernels());
-    let Some(variant) = variant.filter(|_| split.n > 0) else {
+    let Some(variant) = variant.filter(|_| split.n > 0 && split.tiles_merge == 0) else {
         return Ok(None);
     };
-    let grid = grid("the number of rows", &[split.rows])?;
+    let blocks = split.rows.div_ceil(variant.footprint.block_q.into());
+    let grid = grid("the number of rows", &[blocks])?;
     let [_, _, rows_q] = problem.shape_lse();
     let params = CombineParams {
         split,

@@ -10,7 +10,13 @@ pub const ALIGNMENT_BYTES: u64 = 256;
 /// The first bytes of every workspace hold counters: 0 whenever no kernel runs. Who allocates a workspace clears them (in a lent one
 /// they are cleared before each call that counts), kernels that count leave 0 behind, and no other piece of any plan lies there, so
 /// plans may share a workspace.
-pub const COUNTER_BYTES: u64 = ALIGNMENT_BYTES;
+pub const COUNTER_BYTES: u64 = ARRIVALS_OFFSET + 4 * MOST_ARRIVALS;
+
+/// Where the counters of arrivals begin: behind the one that every plan may have.
+const ARRIVALS_OFFSET: u64 = ALIGNMENT_BYTES;
+
+/// The most counters of arrivals: as a batch of 256 with 32 heads has, of one query each.
+const MOST_ARRIVALS: u64 = 8192;
 
 /// One piece of the workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,8 +66,25 @@ impl WorkspaceLayout {
             offset_bytes: 0,
             n_bytes: size_of::<u32>() as u64,
         });
-        self.n_bytes = self.n_bytes.max(COUNTER_BYTES);
+        self.n_bytes = self.n_bytes.max(ARRIVALS_OFFSET);
         0
+    }
+
+    /// Places `n` further counters and gives the offset of the first; `None` where there is no room for as many. Plans share their place,
+    /// too.
+    pub(crate) fn place_arrivals(&mut self, name: &'static str, n: u64) -> Option<u64> {
+        if n > MOST_ARRIVALS {
+            return None;
+        }
+        let piece = Piece {
+            name,
+            offset_bytes: ARRIVALS_OFFSET,
+            n_bytes: n * size_of::<u32>() as u64,
+        };
+        let before = self.pieces.partition_point(Piece::is_counter);
+        self.pieces.insert(before, piece);
+        self.n_bytes = self.n_bytes.max(COUNTER_BYTES);
+        Some(ARRIVALS_OFFSET)
     }
 
     /// Appends a piece of `factors` multiplied bytes and gives its offset, or the reason why it cannot be.
@@ -113,23 +136,26 @@ mod tests {
     #[test]
     fn pieces_are_aligned_and_apart() {
         let mut layout = WorkspaceLayout::default();
-        assert_eq!(layout.push("a", &[3, 4]), Some(256));
-        assert_eq!(layout.push("b", &[257]), Some(512));
-        assert_eq!(layout.push("c", &[4]), Some(1024));
-        assert_eq!(layout.n_bytes(), 1280);
-        assert_eq!(layout.push("none", &[0, 7]), Some(1280));
+        let begin = COUNTER_BYTES;
+        assert_eq!(layout.push("a", &[3, 4]), Some(begin));
+        assert_eq!(layout.push("b", &[257]), Some(begin + 256));
+        assert_eq!(layout.push("c", &[4]), Some(begin + 768));
+        assert_eq!(layout.n_bytes(), begin + 1024);
+        assert_eq!(layout.push("none", &[0, 7]), Some(begin + 1024));
         assert!(!layout.has_counter());
     }
 
     #[test]
-    fn a_counter_lies_where_no_other_piece_does() {
+    fn counters_lie_where_no_other_piece_does() {
         let mut layout = WorkspaceLayout::default();
         assert_eq!(layout.n_bytes(), 0);
         assert_eq!(layout.place_counter("tile_counter"), 0);
-        assert_eq!(layout.n_bytes(), COUNTER_BYTES);
+        assert_eq!(layout.n_bytes(), ALIGNMENT_BYTES);
         assert_eq!(layout.push("a", &[4]), Some(COUNTER_BYTES));
+        assert_eq!(layout.place_arrivals("too many", MOST_ARRIVALS + 1), None);
+        assert_eq!(layout.place_arrivals("arrivals", MOST_ARRIVALS), Some(256));
         let counters: Vec<bool> = layout.pieces().iter().map(Piece::is_counter).collect();
-        assert_eq!(counters, [true, false]);
+        assert_eq!(counters, [true, true, false]);
     }
 
     #[test]

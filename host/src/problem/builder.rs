@@ -1,6 +1,6 @@
 //! Collecting a problem.
 
-use super::{BlockMask, Mask, Order, Problem};
+use super::{BlockMask, Mask, Order, Problem, SplitKv};
 use crate::dtype::Dtype;
 use crate::error::ProblemError;
 
@@ -21,7 +21,7 @@ pub struct ProblemBuilder {
     pub(super) total_q: Option<usize>,
     pub(super) total_k: Option<usize>,
     pub(super) block_mask: Option<BlockMask>,
-    pub(super) split_kv: Option<usize>,
+    pub(super) split_kv: SplitKv,
 }
 
 impl ProblemBuilder {
@@ -112,13 +112,13 @@ impl ProblemBuilder {
         }
     }
 
-    /// On a GPU the forward pass divides the keys of a sequence into splits of so many, rounded up to whole blocks of its kernel, which
-    /// work side by side; their results are merged in a fixed order. So a few queries over many keys keep the device busy
-    /// (Flash-Decoding, Dao et al. 2023). A sequence's results have the same bits in whatever batch it is. Only flash3 does it, and
-    /// not under a block mask. It makes no difference to the backward pass, nor on the CPU. At least 1.
-    pub fn split_kv(self, keys: usize) -> Self {
+    /// How the forward pass divides the keys of a sequence on a GPU; [`SplitKv::Auto`] unless set. Splits work side by side, and their
+    /// results are merged in a fixed order. So a few queries over many keys keep the device busy (Flash-Decoding, Dao et al.
+    /// 2023). A number means splits of so many keys. Only flash3 divides keys, and not under a block mask. It makes no
+    /// difference to the backward pass, nor on the CPU.
+    pub fn split_kv(self, split_kv: impl Into<SplitKv>) -> Self {
         ProblemBuilder {
-            split_kv: Some(keys),
+            split_kv: split_kv.into(),
             ..self
         }
     }

@@ -1,14 +1,15 @@
 //! A problem as a key of hash maps.
 
-use super::{BlockMask, Mask, Order, Problem};
+use super::{BlockMask, Mask, Order, Problem, SplitKv};
 use crate::dtype::Dtype;
 
 /// Everything of a [`Problem`].
 pub(crate) type ProblemKey = (
     [usize; 6],
     (Dtype, Mask, Option<u32>, Order),
-    [Option<usize>; 3],
+    [Option<usize>; 2],
     Option<BlockMask>,
+    SplitKv,
 );
 
 impl Problem {
@@ -33,8 +34,9 @@ impl Problem {
         (
             [batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim],
             (dtype, mask, softmax_scale.map(f32::to_bits), order),
-            [total_q, total_k, split_kv],
+            [total_q, total_k],
             block_mask,
+            split_kv,
         )
     }
 }

@@ -69,7 +69,7 @@ fn n_keys(problem: &Problem) -> Result<(), ProblemError> {
 }
 
 fn split_kv(problem: &Problem) -> Result<(), ProblemError> {
-    match (problem.split_kv(), problem.block_mask()) {
+    match (problem.split_kv().keys(), problem.block_mask()) {
         (Some(0), _) => Err(ProblemError::SplitKv),
         (Some(_), Some(_)) => Err(ProblemError::BlockMaskWithSplitKv),
         _ => Ok(()),

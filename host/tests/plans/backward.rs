@@ -15,14 +15,14 @@ fn backward_causal() {
                         tiles 32 heads 32 heads_per_group 4, 2 shares of a KV head
               launch    backward_sm90a_bf16_d128 right_bound+shares grid 132 threads 384 shared 230848
                         tiles 32 heads 32 heads_per_group 4, 2 shares of a KV head
-              workspace 203473408 bytes
-                          lse_log2      at          256, 1048576 bytes
-                          delta         at      1048832, 1048576 bytes
-                          d_q_accum     at      2097408, 134217728 bytes
-                          dq_semaphore  at    136315136, 16384 bytes
-                          tile_counters at    136331520, 8 bytes
-                          dkv_accum     at    136331776, 67108864 bytes
-                          dkv_semaphore at    203440640, 32768 bytes
+              workspace 203506176 bytes
+                          lse_log2      at        33024, 1048576 bytes
+                          delta         at      1081600, 1048576 bytes
+                          d_q_accum     at      2130176, 134217728 bytes
+                          dq_semaphore  at    136347904, 16384 bytes
+                          tile_counters at    136364288, 8 bytes
+                          dkv_accum     at    136364544, 67108864 bytes
+                          dkv_semaphore at    203473408, 32768 bytes
               standard attention would need 6442450944 bytes
               candidate flash3    chosen
               candidate flash2    could run; a faster one can too
@@ -46,14 +46,14 @@ fn backward_in_shares() {
                         tiles 32 heads 32 heads_per_group 4, 16 shares of a KV head
               launch    backward_sm90a_bf16_d128 right_bound+shares grid 132 threads 384 shared 230848
                         tiles 32 heads 32 heads_per_group 4, 16 shares of a KV head
-              workspace 144724480 bytes
-                          lse_log2      at          256, 1048576 bytes
-                          delta         at      1048832, 1048576 bytes
-                          d_q_accum     at      2097408, 134217728 bytes
-                          dq_semaphore  at    136315136, 16384 bytes
-                          tile_counters at    136331520, 8 bytes
-                          dkv_accum     at    136331776, 8388608 bytes
-                          dkv_semaphore at    144720384, 4096 bytes
+              workspace 144757248 bytes
+                          lse_log2      at        33024, 1048576 bytes
+                          delta         at      1081600, 1048576 bytes
+                          d_q_accum     at      2130176, 134217728 bytes
+                          dq_semaphore  at    136347904, 16384 bytes
+                          tile_counters at    136364288, 8 bytes
+                          dkv_accum     at    136364544, 8388608 bytes
+                          dkv_semaphore at    144753152, 4096 bytes
               standard attention would need 6442450944 bytes
               candidate flash3    chosen
               candidate flash2    could run; a faster one can too
@@ -78,12 +78,12 @@ fn backward_in_shifted_order() {
                         tiles 32 heads 16 heads_per_group 4, shifted order
               launch    backward_sm90a_bf16_d96 plain grid 132 threads 384 shared 230848
                         tiles 32 heads 16 heads_per_group 4, shifted order
-              workspace 136331776 bytes
-                          lse_log2      at          256, 1048576 bytes
-                          delta         at      1048832, 1048576 bytes
-                          d_q_accum     at      2097408, 134217728 bytes
-                          dq_semaphore  at    136315136, 16384 bytes
-                          tile_counters at    136331520, 8 bytes
+              workspace 136364544 bytes
+                          lse_log2      at        33024, 1048576 bytes
+                          delta         at      1081600, 1048576 bytes
+                          d_q_accum     at      2130176, 134217728 bytes
+                          dq_semaphore  at    136347904, 16384 bytes
+                          tile_counters at    136364288, 8 bytes
               standard attention would need 6442450944 bytes
               candidate flash3    chosen
               candidate flash2    cannot run: head_dim is 72; its kernels are compiled for 32, 64, 128

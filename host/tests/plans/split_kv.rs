@@ -18,22 +18,22 @@ fn a_query_over_many_keys() {
         Pass::Forward,
         None,
         expect![[r#"
-        Forward with flash3 on cuda
-          problem   bf16 q [2, 1, 32, 128] k [2, 65536, 8, 128] causal scale 0.088388346 Deterministic
-          launch    forward_sm90a_bf16_d128_compact split_kv grid 264 threads 256 shared 114992
-                    tiles 17 heads 16 heads_per_group 1, 4 heads of q share a tile
-          launch    combine_sm80_bf16 plain grid 64 threads 128 shared 4608
-          workspace 561664 bytes
-                      tile_counter  at            0, 4 bytes
-                      split_o       at          256, 557056 bytes
-                      split_lse     at       557312, 4352 bytes
-          standard attention would need 25165824 bytes
-          candidate flash3    chosen, with compact tiles; with default tiles: it does not divide the keys of a sequence, as split_kv asks
-          candidate flash2    cannot run: it does not divide the keys of a sequence, as split_kv asks
-          candidate flash1    cannot run: its forward kernels are not built yet
-          candidate standard  cannot run: it does not divide the keys of a sequence, as split_kv asks
-          candidate tiled     cannot run: it does not run on cuda
-    "#]],
+            Forward with flash3 on cuda
+              problem   bf16 q [2, 1, 32, 128] k [2, 65536, 8, 128] causal scale 0.088388346 Deterministic
+              launch    forward_sm90a_bf16_d128_compact split_kv grid 264 threads 256 shared 114992
+                        tiles 17 heads 16 heads_per_group 1, 4 heads of q share a tile
+              workspace 594432 bytes
+                          tile_counter  at            0, 4 bytes
+                          arrivals      at          256, 256 bytes
+                          split_o       at        33024, 557056 bytes
+                          split_lse     at       590080, 4352 bytes
+              standard attention would need 25165824 bytes
+              candidate flash3    chosen, with compact tiles; with default tiles: it does not divide the keys of a sequence, as split_kv asks
+              candidate flash2    cannot run: it does not divide the keys of a sequence, as split_kv asks
+              candidate flash1    cannot run: its forward kernels are not built yet
+              candidate standard  cannot run: it does not divide the keys of a sequence, as split_kv asks
+              candidate tiled     cannot run: it does not run on cuda
+        "#]],
     );
 }
 

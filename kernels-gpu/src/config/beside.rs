@@ -49,15 +49,13 @@ pub const fn block_list() -> Footprint {
 /// Columns of the widest row whose splits are merged.
 pub const COMBINE_COLUMNS: u32 = 256;
 
-/// Results of splits merged: four warps for a row of one head. Shared memory: a word of each thread for every column that a lane
-/// has, and one for the weights.
+/// Results of splits merged: four warps, a row of one head each.
 pub const fn combine() -> Footprint {
-    let threads = 128;
     Footprint {
-        threads,
-        shared_bytes: threads * (COMBINE_COLUMNS / 32 + 1) * 4,
+        threads: 128,
+        shared_bytes: 0,
         blocks_per_sm: 1,
-        block_q: 1,
+        block_q: 4,
         block_k: 0,
         launch_registers: 0,
         spill_bytes: 0,

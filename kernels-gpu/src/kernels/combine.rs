@@ -1,15 +1,9 @@
-//! Merges what the splits of a sequence's keys have found: see [`crate::attention::split_kv`].
+//! Merges what the splits of a sequence's keys have found, where the tiles themselves have not: see [`crate::attention::split_kv`] and
+//! [`SplitRow::merge_to`].
 //!
-//! ```text
-//! m ← max over splits of L_s
-//! w_s ← exp(L_s − m)
-//! O ← Σ w_s O_s / Σ w_s,   L ← m + log Σ w_s
-//! ```
-//!
-//! A block of threads takes one row of one head. Its four warps take every fourth split each, and add up in the order of the warps: the
-//! order of the sums depends on the number of splits alone.
+//! A warp takes one row of one head.
 
-use super::partial::{inverse, lse_of_all, weight};
+use super::partial::{PIECE, SplitRow};
 use crate::attention::batch_and_head;
 use crate::attention::divide;
 use crate::attention::mask::Rows;
@@ -17,61 +11,100 @@ use crate::attention::split_kv::n_splits;
 use crate::config;
 use crate::kernels::lengths::{n_listed, rows_k, rows_q};
 use crate::params::CombineParams;
-use crate::ptx::math::{fma, max};
-use crate::ptx::{barrier, global, shared, shuffle, spec, special};
+use crate::ptx::{global, shuffle, spec, special};
 use crate::tile::element::Element;
 use crate::tile::global::GlobalRows;
 
-const THREADS: u32 = config::combine().threads;
-const WARPS: u32 = THREADS / 32;
-/// Columns of a lane, side by side, in each piece of 128.
-const LANE_COLUMNS: u32 = 4;
-/// Columns of a piece.
-const PIECE: u32 = 32 * LANE_COLUMNS;
+const ROWS: u32 = config::combine().block_q;
 /// Pieces of the widest row.
 const PIECES: usize = (config::COMBINE_COLUMNS / PIECE) as usize;
 
-/// A row of one head.
+/// A row of one head for each warp.
 ///
 /// # Safety
-/// The launch is as [`config::combine`] says, with a block for every row of lse; tensors are as [`CombineParams`] says.
+/// The launch is as [`config::combine`] says, with a warp for every row of lse; tensors are as [`CombineParams`] says.
 #[inline(always)]
 pub unsafe fn combine<E: Element>(p: &CombineParams) {
-    let idx = special::block_idx_x();
-    let head = divide(idx, p.rows_q);
-    let row = idx - head * p.rows_q;
-    let (batch_idx, head_idx) = batch_and_head(head, p.shape.heads_q);
-    // SAFETY: the caller's contract; all threads of the block take the same way.
+    // SAFETY: the caller's contract; all lanes of a warp take the same way.
     unsafe {
-        let Some(seqlen_k) = seqlen_k(p, batch_idx, row) else {
-            return;
-        };
-        let n = n_splits(seqlen_k, p.split.keys);
-        let most = most_of_block(largest(p, idx, n));
-        let sums = merge(p, idx, n, most);
-        if special::thread_idx_x() >= 32 {
-            return;
+        let warp = shuffle::shuffle_idx_u32(special::thread_idx_x() / 32, 0);
+        let idx = special::block_idx_x() * ROWS + warp;
+        if u64::from(idx) < p.split.rows
+            && let Some(row) = SplitQuery::new(p, idx)
+        {
+            row.merge::<E, PIECES>(p);
         }
-        let inverse = inverse(sums.weight);
-        let o = GlobalRows::new(&p.o, batch_idx, head_idx, 0);
-        for piece in 0..PIECES {
-            let column = piece as u32 * PIECE + special::lane_idx() * LANE_COLUMNS;
-            let x = sums.o[piece].map(|x| x * inverse);
-            let packed = [E::pack(x[0], x[1]), E::pack(x[2], x[3])];
-            let address = o.chunk(row, 0) + u64::from(column) * 2;
-            global::st_global_x2_if(address, packed, column < p.shape.head_dim);
-        }
-        let lse = lse_of_all(sums.weight, most);
-        let address = p.lse + u64::from(idx) * 4;
-        global::st_global_f32_if(address, lse, special::lane_idx() == 0);
     }
 }
 
-/// Keys of the row's sequence; `None` where the row is none's, or nothing has been computed.
+/// A row of lse whose splits are merged: a query of one head.
+#[derive(Clone, Copy)]
+pub(super) struct SplitQuery {
+    /// Which row of lse.
+    pub(super) idx: u32,
+    /// The head, heads of all batch entries counted together.
+    pub(super) head: u32,
+    /// The row of q, of the batch entry or of all sequences together.
+    pub(super) row: u32,
+    /// The rows of q of its sequence.
+    pub(super) sequence: Rows,
+    /// How many splits the sequence has.
+    pub(super) n: u32,
+}
+
+impl SplitQuery {
+    /// The `idx`-th row of lse; `None` where the row is no sequence's, or nothing has been computed.
+    ///
+    /// # Safety
+    /// Lengths and the list, if there are any, are as [`CombineParams`] says.
+    #[inline(always)]
+    pub(super) unsafe fn new(p: &CombineParams, idx: u32) -> Option<SplitQuery> {
+        let head = divide(idx, p.rows_q);
+        let row = idx - head * p.rows_q;
+        let (batch_idx, _) = batch_and_head(head, p.shape.heads_q);
+        // SAFETY: the caller's contract.
+        let (sequence, seqlen_k) = unsafe { sequence_of(p, batch_idx, row) }?;
+        Some(SplitQuery {
+            idx,
+            head,
+            row,
+            sequence,
+            n: n_splits(seqlen_k, p.split.keys),
+        })
+    }
+
+    /// Writes its O and L over all splits.
+    ///
+    /// # Safety
+    /// All lanes of a warp come here with the same row. Its splits have been written, as this thread knows.
+    #[inline(always)]
+    pub(super) unsafe fn merge<E: Element, const PIECES: usize>(self, p: &CombineParams) {
+        let splits = SplitRow {
+            split: &p.split,
+            row: u64::from(self.idx),
+            n: self.n,
+            head_dim: p.shape.head_dim,
+        };
+        let (batch_idx, head_idx) = batch_and_head(self.head, p.shape.heads_q);
+        let target = GlobalRows::new(&p.o, batch_idx, head_idx, 0).chunk(self.row, 0);
+        // SAFETY: the caller's contract.
+        unsafe {
+            let lse = splits.merge_to::<E, PIECES>(target);
+            let address = p.lse + u64::from(self.idx) * 4;
+            global::st_global_f32_if(address, lse, special::lane_idx() == 0);
+        }
+    }
+}
+
+/// The rows of q of a row's sequence, and how many keys it has; `None` as [`SplitQuery::new`] says.
 #[inline(always)]
-unsafe fn seqlen_k(p: &CombineParams, batch_idx: u32, row: u32) -> Option<u32> {
+unsafe fn sequence_of(p: &CombineParams, batch_idx: u32, row: u32) -> Option<(Rows, u32)> {
     if !spec::lengths() {
-        return Some(p.shape.seqlen_k);
+        let all = Rows {
+            first: 0,
+            len: p.shape.seqlen_q,
+        };
+        return Some((all, p.shape.seqlen_k));
     }
     // SAFETY: the caller's contract: the list has been made, and lengths are there.
     unsafe {
@@ -83,10 +116,10 @@ unsafe fn seqlen_k(p: &CombineParams, batch_idx: u32, row: u32) -> Option<u32> {
         } else {
             batch_idx
         };
-        let Rows { first, len } = rows_q(&p.lengths, &p.shape, sequence);
-        // Not `&&`: one branch for the block.
-        let is_its = (row >= first) & (row < first + len);
-        is_its.then(|| rows_k(&p.lengths, &p.shape, sequence).len)
+        let rows = rows_q(&p.lengths, &p.shape, sequence);
+        // Not `&&`: one branch for the warp.
+        let is_its = (row >= rows.first) & (row < rows.first + rows.len);
+        is_its.then(|| (rows, rows_k(&p.lengths, &p.shape, sequence).len))
     }
 }
 
@@ -104,105 +137,4 @@ unsafe fn packed_sequence(p: &CombineParams, row: u32) -> u32 {
         }
     }
     low
-}
-
-/// L of a split.
-#[inline(always)]
-unsafe fn lse_of(p: &CombineParams, idx: u32, split: u32) -> f32 {
-    let row = u64::from(split) * p.split.rows + u64::from(idx);
-    // SAFETY: the caller's contract: the split has been written.
-    unsafe { global::ld_global_f32(p.split.lse + row * 4) }
-}
-
-/// The largest L among a thread's splits.
-#[inline(always)]
-unsafe fn largest(p: &CombineParams, idx: u32, n: u32) -> f32 {
-    let mut largest = f32::NEG_INFINITY;
-    let mut split = special::thread_idx_x();
-    while split < n {
-        // SAFETY: the split exists.
-        largest = max(largest, unsafe { lse_of(p, idx, split) });
-        split += THREADS;
-    }
-    largest
-}
-
-/// The largest of the block's.
-#[inline(always)]
-unsafe fn most_of_block(own: f32) -> f32 {
-    let (base, lane) = (special::shared_base(), special::lane_idx());
-    let mut most = own;
-    // SAFETY: all threads come here; shared memory has room for a word of each warp.
-    unsafe {
-        for mask in [16, 8, 4, 2, 1] {
-            most = max(most, shuffle::shuffle_bfly_f32(most, mask));
-        }
-        if lane == 0 {
-            shared::st_shared_f32(base + special::thread_idx_x() / 32 * 4, most);
-        }
-        barrier::barrier_sync_all();
-        for warp in 0..WARPS {
-            most = max(most, shared::ld_shared_f32(base + warp * 4));
-        }
-        // The place is written again.
-        barrier::barrier_sync_all();
-    }
-    most
-}
-
-/// A lane's columns of Σ w_s O_s, and Σ w_s.
-struct Sums {
-    o: [[f32; LANE_COLUMNS as usize]; PIECES],
-    weight: f32,
-}
-
-/// The sums over all splits, in warp 0; in the others something else.
-#[inline(always)]
-unsafe fn merge(p: &CombineParams, idx: u32, n: u32, most: f32) -> Sums {
-    let (warp, lane) = (special::thread_idx_x() / 32, special::lane_idx());
-    let mut sums = Sums {
-        o: [[0.0; LANE_COLUMNS as usize]; PIECES],
-        weight: 0.0,
-    };
-    let mut split = warp;
-    // SAFETY: the caller's contract; all threads come to the barrier.
-    unsafe {
-        while split < n {
-            let lse = lse_of(p, idx, split);
-            let weight = weight(lse, most);
-            sums.weight += weight;
-            let row = u64::from(split) * p.split.rows + u64::from(idx);
-            let row = p.split.o + row * u64::from(p.shape.head_dim) * 4;
-            for piece in 0..PIECES {
-                let column = piece as u32 * PIECE + lane * LANE_COLUMNS;
-                if column < p.shape.head_dim {
-                    let o = global::ld_global_f32x4(row + u64::from(column) * 4);
-                    let sum = &mut sums.o[piece];
-                    *sum = [0, 1, 2, 3].map(|i| fma(weight, o[i], sum[i]));
-                }
-            }
-            split += WARPS;
-        }
-        // What a lane has of a piece, 16 bytes for each lane side by side; then the weights.
-        let piece_at = |warp: u32, piece: usize| {
-            special::shared_base() + ((warp * PIECES as u32 + piece as u32) * 32 + lane) * 16
-        };
-        let weight_at = |warp: u32| {
-            special::shared_base() + (WARPS * PIECES as u32 * LANE_COLUMNS + warp) * 128 + lane * 4
-        };
-        for piece in 0..PIECES {
-            shared::st_shared_x4(piece_at(warp, piece), sums.o[piece].map(f32::to_bits));
-        }
-        shared::st_shared_f32(weight_at(warp), sums.weight);
-        barrier::barrier_sync_all();
-        for other in 1..WARPS {
-            for piece in 0..PIECES {
-                let x = shared::ld_shared_x4(piece_at(other, piece)).map(f32::from_bits);
-                let sum = &mut sums.o[piece];
-                *sum = [0, 1, 2, 3].map(|i| sum[i] + x[i]);
-            }
-            sums.weight += shared::ld_shared_f32(weight_at(other));
-        }
-    }
-    sums
 }

@@ -5,7 +5,10 @@
 
 use core::f32::consts::{LN_2, LOG2_E};
 
-use crate::ptx::math::{ex2_approx, fma, lg2_approx, rcp_approx};
+use crate::params::SplitKv;
+use crate::ptx::math::{ex2_approx, fma, lg2_approx, max, rcp_approx};
+use crate::ptx::{global, shuffle, special};
+use crate::tile::element::Element;
 
 /// exp(L − m). What saw no key weighs nothing, also where no part saw any.
 #[inline(always)]
@@ -31,4 +34,140 @@ pub(super) fn lse_of_all(sum: f32, most: f32) -> f32 {
     } else {
         f32::NEG_INFINITY
     }
+}
+
+/// Columns of a lane, side by side, in each piece of a row.
+const LANE_COLUMNS: u32 = 4;
+
+/// Columns of a piece: what a warp reads at once.
+pub(super) const PIECE: u32 = 32 * LANE_COLUMNS;
+
+/// Splits whose O are on their way to a lane at a time, in one piece.
+const IN_FLIGHT: usize = 8;
+
+/// What a lane has of a row: some columns in each piece.
+type LaneColumns<const PIECES: usize> = [[f32; LANE_COLUMNS as usize]; PIECES];
+
+/// Where the results of a row's splits lie.
+#[derive(Clone, Copy)]
+pub(super) struct SplitRow<'a> {
+    /// The results of all rows.
+    pub(super) split: &'a SplitKv,
+    /// Which row, of those of lse.
+    pub(super) row: u64,
+    /// How many splits it has.
+    pub(super) n: u32,
+    /// Columns.
+    pub(super) head_dim: u32,
+}
+
+impl SplitRow<'_> {
+    /// Merges the row's splits in a warp; O goes to the row at `target`, of 16-bit elements, and L to the caller:
+    ///
+    /// ```text
+    /// m ← max over splits of L_s
+    /// w_s ← exp(L_s − m)
+    /// O ← Σ w_s O_s / Σ w_s,   L ← m + log Σ w_s
+    /// ```
+    ///
+    /// The order of the sums is that of the splits, whoever adds them up.
+    ///
+    /// # Safety
+    /// All lanes of a warp come here with the same row. Its splits have been written, as this thread knows; the target may be written.
+    #[inline(always)]
+    pub(super) unsafe fn merge_to<E: Element, const PIECES: usize>(self, target: u64) -> f32 {
+        let mut sums = [[0.0; LANE_COLUMNS as usize]; PIECES];
+        let mut weights = 0.0;
+        // SAFETY: the caller's contract.
+        unsafe {
+            // On its way while the maximum is looked for.
+            let mut loaded = self.load::<PIECES>(0);
+            let most = self.largest_lse();
+            let (mut first, mut own) = (0, 0.0);
+            loop {
+                if first % 32 == 0 {
+                    // A lane weighs one of 32 splits; none of those that there are not.
+                    let lse = self.lse_of(first + special::lane_idx());
+                    own = weight(lse, most);
+                }
+                for (idx, o) in loaded.iter().enumerate() {
+                    let weight = shuffle::shuffle_idx_f32(own, first % 32 + idx as u32);
+                    weights += weight;
+                    for piece in 0..PIECES {
+                        let sum = &mut sums[piece];
+                        *sum = [0, 1, 2, 3].map(|i| fma(weight, o[piece][i], sum[i]));
+                    }
+                }
+                first += IN_FLIGHT as u32;
+                if first >= self.n {
+                    break;
+                }
+                loaded = self.load::<PIECES>(first);
+            }
+            let inverse = inverse(weights);
+            for (piece, sum) in sums.iter().enumerate() {
+                let x = sum.map(|x| x * inverse);
+                let packed = [E::pack(x[0], x[1]), E::pack(x[2], x[3])];
+                let column = column(piece);
+                let address = target + u64::from(column) * 2;
+                global::st_global_x2_if(address, packed, column < self.head_dim);
+            }
+            lse_of_all(weights, most)
+        }
+    }
+
+    /// L of a split; −∞ where there is no such split.
+    #[inline(always)]
+    unsafe fn lse_of(self, idx: u32) -> f32 {
+        if idx >= self.n {
+            return f32::NEG_INFINITY;
+        }
+        let row = u64::from(idx) * self.split.rows + self.row;
+        // SAFETY: the caller's contract.
+        unsafe { global::ld_global_f32(self.split.lse + row * 4) }
+    }
+
+    /// The largest L, in all lanes.
+    #[inline(always)]
+    unsafe fn largest_lse(self) -> f32 {
+        let mut most = f32::NEG_INFINITY;
+        let mut idx = special::lane_idx();
+        // SAFETY: all lanes of the warp come here.
+        unsafe {
+            while idx < self.n {
+                most = max(most, self.lse_of(idx));
+                idx += 32;
+            }
+            for mask in [16, 8, 4, 2, 1] {
+                most = max(most, shuffle::shuffle_bfly_f32(most, mask));
+            }
+        }
+        most
+    }
+
+    /// A lane's columns of O, of some splits from `first` on; 0 where there is no such split or column.
+    #[inline(always)]
+    unsafe fn load<const PIECES: usize>(self, first: u32) -> [LaneColumns<PIECES>; IN_FLIGHT] {
+        let mut loaded = [[[0.0; LANE_COLUMNS as usize]; PIECES]; IN_FLIGHT];
+        for (idx, o) in loaded.iter_mut().enumerate() {
+            let split = first + idx as u32;
+            let row = u64::from(split) * self.split.rows + self.row;
+            let row = self.split.o + row * u64::from(self.head_dim) * 4;
+            for (piece, o) in o.iter_mut().enumerate() {
+                let column = column(piece);
+                // Not `&&`: one branch.
+                if (split < self.n) & (column < self.head_dim) {
+                    // SAFETY: the caller's contract.
+                    *o = unsafe { global::ld_global_f32x4(row + u64::from(column) * 4) };
+                }
+            }
+        }
+        loaded
+    }
+}
+
+/// A lane's first column in a piece.
+#[inline(always)]
+fn column(piece: usize) -> u32 {
+    piece as u32 * PIECE + special::lane_idx() * LANE_COLUMNS
 }

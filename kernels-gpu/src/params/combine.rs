@@ -11,12 +11,19 @@ pub struct SplitKv {
     pub o: u64,
     /// Workspace, `f32 [splits, rows]`: each split's L.
     pub lse: u64,
+    /// Workspace, `u32 [rows]`, where tiles merge: how many splits of a tile have been written, at the place of its first row. 0 before
+    /// a launch, and again after it.
+    pub arrivals: u64,
     /// Rows.
     pub rows: u64,
     /// Keys of a split: a multiple of the rows of a KV block.
     pub keys: u32,
     /// How many splits the longest sequence has.
     pub n: u32,
+    /// 1: whoever writes the last split of a tile merges them all; 0: another kernel does.
+    pub tiles_merge: u32,
+    /// Nothing.
+    pub reserved: u32,
 }
 
 /// Parameters of the kernel that merges the results of splits.
@@ -43,6 +50,7 @@ impl KernelParams for SplitKv {
     fn slots(&mut self, f: &mut dyn FnMut(Slot<'_>)) {
         f(Slot::Workspace(&mut self.o));
         f(Slot::Workspace(&mut self.lse));
+        f(Slot::Workspace(&mut self.arrivals));
     }
 }
 
@@ -56,5 +64,5 @@ impl KernelParams for CombineParams {
     }
 }
 
-const _: () = assert!(size_of::<SplitKv>() == 3 * 8 + 2 * 4);
-const _: () = assert!(size_of::<CombineParams>() == 32 + 8 + 32 + 28 + 4 + 48 + 40);
+const _: () = assert!(size_of::<SplitKv>() == 4 * 8 + 4 * 4);
+const _: () = assert!(size_of::<CombineParams>() == 32 + 8 + 48 + 28 + 4 + 48 + 40);

@@ -184,6 +184,7 @@ impl Forward {
                 list,
                 blocks: Default::default(),
                 split: Default::default(),
+                lengths: Default::default(),
             })
         } else {
             let [q, k, v, o, ..] = listing.mapped;

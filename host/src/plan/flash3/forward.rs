@@ -1,6 +1,7 @@
 //! The launch of flash3's forward pass.
 
 use ferroflash_kernels::params::{Params, TmaForwardParams};
+use ferroflash_kernels::spec::Constant;
 use ferroflash_kernels::variants::TileShape;
 
 use crate::plan::select::{PassKernels, grid};
@@ -41,7 +42,9 @@ pub fn launches(
             boxes(footprint.block_k, 1),
             boxes(box_rows, box_heads),
         ];
-        let split = split_kv::splits(checked, footprint);
+        let heads = problem.heads_q() as u64 >> pack_gqa_log2;
+        let undivided = lengths::most_q_blocks(problem, tile_rows).saturating_mul(heads);
+        let split = split_kv::splits(checked, device, variant, undivided);
         let cut = lengths::Tiles {
             rows: tile_rows,
             block_q: 0,
@@ -70,9 +73,10 @@ pub fn launches(
         if all == 0 {
             continue;
         }
-        let (blocks, lists) = block_mask::forward(checked, footprint, workspace)?;
+        let (masked, lists) = block_mask::forward(checked, footprint, workspace)?;
         launches.extend(lists);
-        let split = split_kv::place(checked, split, workspace)?;
+        let blocks = all.min(schedule::resident_blocks(device, footprint));
+        let split = split_kv::place(checked, split, blocks, workspace)?;
         let list = list.unwrap_or_default();
         let [q, k, v, o] = maps;
         let params = TmaForwardParams {
@@ -93,16 +97,16 @@ pub fn launches(
             ),
             pack_gqa_log2,
             list,
-            blocks,
+            blocks: masked,
             split,
+            lengths: lengths::rows(problem),
             ..Default::default()
         };
-        launches.push(PlannedLaunch::new(
-            checked,
-            variant,
-            all.min(schedule::resident_blocks(device, footprint)),
-            Params::TmaForward(params),
-        ));
+        let mut launch = PlannedLaunch::new(checked, variant, blocks, Params::TmaForward(params));
+        if split.n > 0 {
+            launch.spec = launch.spec.with(Constant::SplitKv);
+        }
+        launches.push(launch);
         launches.extend(split_kv::combine(checked, split, list)?);
     }
     Ok(launches)

@@ -72,7 +72,7 @@ impl Row {
             Order::Deterministic => format!("ferroflash-{algorithm}"),
             Order::Fastest => format!("ferroflash-{algorithm}-fastest"),
         };
-        match self.problem.split_kv() {
+        match self.problem.split_kv().keys() {
             Some(keys) => format!("{name}-split{keys}"),
             None => name,
         }

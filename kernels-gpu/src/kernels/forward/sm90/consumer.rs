@@ -65,11 +65,14 @@ pub(super) unsafe fn consume<E: Element, T: Tiles>(p: &TmaForwardParams, layout:
     // SAFETY: all four warps take the same way.
     unsafe {
         let work = c.next_work::<T>(&mut slot);
-        // Sequences may have fewer tiles than there are blocks of threads.
-        if spec::lengths() && work.blocks == 0 {
-            return;
+        // Sequences may have fewer tiles than there are blocks of threads, and others may have claimed all of them.
+        let splits = T::SPLITS_KV && spec::split_kv();
+        if !(spec::lengths() || splits) || work.blocks != 0 {
+            attend::<E, T>(&c, work, slot);
         }
-        attend::<E, T>(&c, work, slot);
+        if splits {
+            c.merge_splits::<E, T>();
+        }
     }
 }
 

@@ -65,7 +65,8 @@ pub trait Tiles {
     /// Whether the consumers need registers of the producer warpgroup.
     const SHARES_REGISTERS: bool = 0 < Self::FOOTPRINT.launch_registers;
     /// Whether the consumers leave the producer some of them.
-    const SPARES_REGISTERS: bool = Self::CONSUMERS == 2 && Self::HEAD_DIM == 256;
+    const SPARES_REGISTERS: bool = Self::CONSUMERS == 2 && Self::HEAD_DIM == 256
+        || Self::CONSUMERS == 1 && Self::SHARES_REGISTERS;
     /// Whether there may be a block mask.
     const BLOCK_MASKS: bool = Self::FOOTPRINT.divides_blocks();
     /// Whether query heads may share a tile.
@@ -114,9 +115,10 @@ tiles!(WideTiles, Wide: 64 128);
 
 /// Registers of the producer warpgroup, where the others need what it gives back.
 const PRODUCER_REGISTERS: u32 = 24;
-/// The same where two consumers can spare some: the producer then needs no local memory for the lengths of a sequence.
+/// The same where consumers can spare some: the producer then needs no local memory for the lengths of a sequence, nor for splits.
 const SPARED_PRODUCER_REGISTERS: u32 = 40;
-const SPARED_CONSUMER_REGISTERS: u32 = 232;
+/// Registers of two such consumers, and of one.
+const SPARED_CONSUMER_REGISTERS: [u32; 2] = [232, 216];
 
 /// Claims tiles until none are left.
 ///
@@ -156,12 +158,12 @@ pub unsafe fn forward<E: Element, T: Tiles>(p: &TmaForwardParams, maps: u64) {
             // With the producers', not more than the launch gives all of them: the 64 Ki of an SM, in units of 8.
             if T::CONSUMERS == 3 {
                 warpgroup::setmaxnreg_inc::<160>();
-            } else if T::SPARES_REGISTERS {
-                warpgroup::setmaxnreg_inc::<SPARED_CONSUMER_REGISTERS>();
+            } else if T::CONSUMERS == 2 && T::SPARES_REGISTERS {
+                warpgroup::setmaxnreg_inc::<{ SPARED_CONSUMER_REGISTERS[0] }>();
             } else if T::CONSUMERS == 2 {
                 warpgroup::setmaxnreg_inc::<240>();
-            } else if T::SHARES_REGISTERS {
-                warpgroup::setmaxnreg_inc::<232>();
+            } else if T::SPARES_REGISTERS {
+                warpgroup::setmaxnreg_inc::<{ SPARED_CONSUMER_REGISTERS[1] }>();
             }
             consumer::consume::<E, T>(p, layout, warpgroup - 1);
         }

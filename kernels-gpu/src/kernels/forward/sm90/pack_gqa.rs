@@ -52,6 +52,23 @@ impl PackGqa {
         }
     }
 
+    /// The head and the query of the first row of the tile that has this row.
+    #[inline(always)]
+    pub(super) const fn first_row(self, head: u32, query: u32) -> (u32, u32) {
+        let first_head = head >> self.heads_log2 << self.heads_log2;
+        let first_query = query & !(self.queries(WARPGROUP_ROWS) - 1);
+        (first_head, first_query)
+    }
+
+    /// How many rows of a tile from this query on are a sequence's.
+    #[inline(always)]
+    pub(super) fn rows_of_tile(self, first_query: u32, seqlen_q: u32) -> u32 {
+        let queries = self.queries(WARPGROUP_ROWS);
+        let left = seqlen_q - first_query;
+        let queries = if left < queries { left } else { queries };
+        queries << self.heads_log2
+    }
+
     /// Of so many rows of a tile, how many are of one head.
     #[inline(always)]
     pub(super) const fn queries(self, rows: u32) -> u32 {
@@ -94,12 +111,21 @@ mod tests {
             let heads = 1 << heads_log2;
             let all: HashSet<_> = (0..3 * 64)
                 .map(|row| {
-                    (
+                    let (head, query) = (
                         packing.head::<CompactTiles<64>>(5, row),
                         packing.query::<CompactTiles<64>>(row),
-                    )
+                    );
+                    let first = row / 64 * 64;
+                    let first = (
+                        packing.head::<CompactTiles<64>>(5, first),
+                        packing.query::<CompactTiles<64>>(first),
+                    );
+                    assert_eq!(packing.first_row(head, query), first);
+                    (head, query)
                 })
                 .collect();
+            assert_eq!(packing.rows_of_tile(0, 10_000), 64);
+            assert_eq!(packing.rows_of_tile(0, 1), heads);
             let expected = (5 * heads..6 * heads)
                 .flat_map(|head| (0..3 * 64 / heads).map(move |query| (head, query)));
             assert_eq!(all, expected.collect());

@@ -59,7 +59,9 @@ pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: 
         v: Ring::start(T::KV_STAGES),
     };
     let block_q = PackGqa::new::<T>(p).queries(config.block_q);
-    let mut tile_idx = special::block_idx_x();
+    let claims = Claims::new::<T>(p, tiles);
+    // SAFETY: the counter is there.
+    let mut tile_idx = unsafe { claims.first() };
     // SAFETY: stages and slots are filled when they are empty; each tile is claimed once.
     unsafe {
         while tile_idx < tiles {
@@ -100,8 +102,7 @@ pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: 
             };
             announce(layout, slot, work, listed);
             slot.advance();
-            // Each tile asks for one more; the last to ask leaves the counter at 0, as it was found.
-            tile_idx = special::grid_dim_x() + atomic::atom_inc_u32(p.tile_counter, tiles - 1);
+            tile_idx = claims.next();
             if T::BLOCK_MASKS && spec::block_mask() {
                 producer.load_listed::<T>(work, list_of(p, tile), n_blocks == 0);
             } else {
@@ -115,6 +116,53 @@ pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: 
             blocks: 0,
         };
         announce(layout, slot, none, ListedTile::default());
+    }
+}
+
+/// How a block of threads comes by its tiles: by a counter, which the last to ask leaves at 0, as it was found.
+#[derive(Clone, Copy)]
+struct Claims {
+    counter: u64,
+    /// Tiles that are nobody's by the number of the block.
+    tiles: u32,
+    /// Whether the first tile is claimed, too.
+    all: bool,
+}
+
+impl Claims {
+    #[inline(always)]
+    fn new<T: Tiles>(p: &TmaForwardParams, tiles: u32) -> Claims {
+        Claims {
+            counter: p.tile_counter,
+            tiles,
+            // Blocks that wait for splits must not wait for one that is not running yet.
+            all: T::SPLITS_KV && spec::split_kv(),
+        }
+    }
+
+    /// The first tile.
+    #[inline(always)]
+    unsafe fn first(self) -> u32 {
+        if self.all {
+            // SAFETY: the caller's contract.
+            unsafe { self.next() }
+        } else {
+            special::block_idx_x()
+        }
+    }
+
+    /// One more. Each block asks until it gets one that is not there.
+    #[inline(always)]
+    unsafe fn next(self) -> u32 {
+        let blocks = special::grid_dim_x();
+        // SAFETY: the caller's contract.
+        unsafe {
+            if self.all {
+                atomic::atom_inc_u32(self.counter, self.tiles + blocks - 1)
+            } else {
+                blocks + atomic::atom_inc_u32(self.counter, self.tiles - 1)
+            }
+        }
     }
 }
 

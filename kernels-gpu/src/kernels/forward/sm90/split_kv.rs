@@ -1,15 +1,82 @@
 //! A split's results: O and L of a tile's queries over some of its keys, which go to the workspace in f32.
+//!
+//! Where few rows are to be merged, the consumers merge them themselves when no tile is left, without another kernel. Each warp takes
+//! every so many-th row, and waits until the row's splits have been written. Who wrote them, or will, runs already: blocks of threads
+//! claim even their first tile by the tile counter.
 
 use super::Tiles;
 use super::consumer::Consumer;
 use super::layout::WorkTile;
 use crate::attention::divide;
+use crate::attention::split_kv::n_splits;
+use crate::kernels::combine::SplitQuery;
 use crate::kernels::forward::{LseRows, store_lse};
-use crate::ptx::{global, spec, special};
+use crate::params::{CombineParams, TmaForwardParams};
+use crate::ptx::{atomic, barrier, global, shuffle, spec, special};
+use crate::tile::element::Element;
 use crate::tile::fragment;
 use crate::tile::global::row_of_head;
 use crate::tile::register::Accumulator;
 use crate::tile::softmax::RowValues;
+use crate::tile::warpgroup::WARPGROUP_ROWS;
+
+/// Warps of a consumer, each of which writes some rows of a split.
+const WARPS: u32 = 4;
+
+/// Who comes to a tile's counter: those who write its splits, and those who have merged one of its rows.
+#[derive(Clone, Copy)]
+struct Arrivals {
+    address: u64,
+    /// Warps that write its splits.
+    writers: u32,
+    /// Rows that are merged.
+    rows: u32,
+}
+
+impl Arrivals {
+    /// Of a tile whose first row is this one of lse.
+    #[inline(always)]
+    fn new(p: &TmaForwardParams, first_row: u32, n_splits: u32, rows: u32) -> Arrivals {
+        Arrivals {
+            address: p.split.arrivals + u64::from(first_row) * 4,
+            writers: n_splits * WARPS,
+            rows,
+        }
+    }
+
+    /// Counts a warp; the last one to come leaves 0.
+    #[inline(always)]
+    unsafe fn count(self) {
+        if special::lane_idx() == 0 {
+            // SAFETY: the counter is there.
+            unsafe { atomic::atom_inc_u32(self.address, self.writers + self.rows - 1) };
+        }
+    }
+
+    /// Counts a warp that has written its rows of a split.
+    ///
+    /// # Safety
+    /// All lanes come here.
+    #[inline(always)]
+    unsafe fn written(self) {
+        // SAFETY: the caller's contract. One lane counts for all: what they have written comes before.
+        unsafe {
+            barrier::warp_sync();
+            atomic::fence_acq_rel_gpu();
+            self.count();
+        }
+    }
+
+    /// Waits until all splits have been written.
+    ///
+    /// # Safety
+    /// Who writes them runs.
+    #[inline(always)]
+    unsafe fn await_splits(self) {
+        // SAFETY: the counter is there.
+        while unsafe { atomic::ld_acquire_u32(self.address) } < self.writers {}
+    }
+}
 
 impl Consumer<'_> {
     /// Writes them. Where sequences have lengths of their own, the place `listed` has the tile's.
@@ -31,10 +98,12 @@ impl Consumer<'_> {
         let lse_base = p.split.lse + before * 4;
         // SAFETY: the caller's contract: the workspace has every row of every split, and others are not written.
         unsafe {
-            let rows = if spec::lengths() {
-                LseRows::listed(lse_base, &p.shape, &p.list, self.layout.read_listed(listed))
+            let (rows, n_splits) = if spec::lengths() {
+                let tile = self.layout.read_listed(listed);
+                let rows = LseRows::listed(lse_base, &p.shape, &p.list, tile);
+                (rows, n_splits(tile.seqlen_k, p.split.keys))
             } else {
-                LseRows::padded(lse_base, &p.shape)
+                (LseRows::padded(lse_base, &p.shape), p.split.n)
             };
             let place_of = |row| (packing.head::<T>(work.head, row), packing.query::<T>(row));
             store_lse::<T::Output>(rows, first_row, lse, place_of);
@@ -51,6 +120,62 @@ impl Consumer<'_> {
                     let pair = [x[2 * half], x[2 * half + 1]].map(f32::to_bits);
                     global::st_global_x2_if(address + n as u64 * 32, pair, inside);
                 }
+            }
+            if p.split.tiles_merge == 1 {
+                let first_row = work.q_block * WARPGROUP_ROWS;
+                let (head, query) = place_of(first_row);
+                let place = row_of_head(rows.base - lse_base, head, u64::from(rows.rows), query);
+                let of_tile = packing.rows_of_tile(query, rows.seqlen_q);
+                Arrivals::new(p, (place / 4) as u32, n_splits, of_tile).written();
+            }
+        }
+    }
+
+    /// Merges the splits of the warp's share of all rows, where tiles do that.
+    ///
+    /// # Safety
+    /// All warps of the consumer come here when no tile is left.
+    #[inline(always)]
+    pub(super) unsafe fn merge_splits<E: Element, T: Tiles>(&self) {
+        let p = self.p;
+        if p.split.tiles_merge == 0 {
+            return;
+        }
+        let combine = CombineParams {
+            o: p.o_rows,
+            lse: p.lse,
+            split: p.split,
+            shape: p.shape,
+            rows_q: if spec::lengths() {
+                p.list.rows_q
+            } else {
+                p.shape.seqlen_q
+            },
+            lengths: p.lengths,
+            list: p.list,
+        };
+        let step = special::grid_dim_x() * WARPS;
+        // SAFETY: all lanes of a warp have the same rows; who writes their splits runs.
+        unsafe {
+            let warp = shuffle::shuffle_idx_u32(special::thread_idx_x() / 32 % WARPS, 0);
+            // Neighbouring rows are merged on different SMs.
+            let mut idx = warp * special::grid_dim_x() + special::block_idx_x();
+            while u64::from(idx) < p.split.rows {
+                if let Some(row) = SplitQuery::new(&combine, idx) {
+                    let query = row.row - row.sequence.first;
+                    let (head, query) = self.packing.first_row(row.head, query);
+                    let place = head * combine.rows_q + row.sequence.first + query;
+                    let of_tile = self.packing.rows_of_tile(query, row.sequence.len);
+                    let arrivals = Arrivals::new(p, place, row.n, of_tile);
+                    arrivals.await_splits();
+                    if T::HEAD_DIM <= 128 {
+                        row.merge::<E, 1>(&combine);
+                    } else {
+                        row.merge::<E, 2>(&combine);
+                    }
+                    arrivals.count();
+                }
+                idx += step;
             }
         }
     }

@@ -1,0 +1,45 @@
+//! How the forward pass divides the keys of a sequence.
+
+use std::fmt;
+
+/// How the keys of a sequence are divided among blocks of threads, in the forward pass on a GPU: see
+/// [`ProblemBuilder::split_kv`](super::ProblemBuilder::split_kv).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum SplitKv {
+    /// As planning finds it fastest: it knows the batch and the longest lengths, and the device.
+    #[default]
+    Auto,
+    /// Not at all.
+    Never,
+    /// Into splits of so many, rounded up to whole blocks of the kernel; at least 1. Where a sequence is cut then depends on its own
+    /// length alone, so its results have the same bits in whatever batch it is.
+    Keys(usize),
+}
+
+impl SplitKv {
+    /// Keys of a split, where they are given.
+    pub fn keys(self) -> Option<usize> {
+        match self {
+            SplitKv::Keys(keys) => Some(keys),
+            SplitKv::Auto | SplitKv::Never => None,
+        }
+    }
+}
+
+/// Splits of so many keys.
+impl From<usize> for SplitKv {
+    fn from(keys: usize) -> Self {
+        SplitKv::Keys(keys)
+    }
+}
+
+/// `auto`, `never`, or the keys.
+impl fmt::Display for SplitKv {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SplitKv::Auto => f.write_str("auto"),
+            SplitKv::Never => f.write_str("never"),
+            SplitKv::Keys(keys) => write!(f, "{keys}"),
+        }
+    }
+}
