@@ -72,6 +72,16 @@ impl<'a> DeviceSlice<'a> {
         self.ordinal
     }
 
+    /// What lies behind its first `n_elems` elements; nothing where it has no more.
+    pub fn skip(&self, n_elems: u64) -> DeviceSlice<'a> {
+        let skipped = n_elems.min(self.n_elems);
+        DeviceSlice {
+            address: self.address + skipped * self.dtype.size_bytes() as u64,
+            n_elems: self.n_elems - skipped,
+            ..*self
+        }
+    }
+
     pub(crate) fn allocation(&self) -> Option<&'a dyn Allocation> {
         self.allocation
     }
@@ -122,5 +132,23 @@ impl<'a> DeviceSliceMut<'a> {
             slice: self.slice,
             borrow: PhantomData,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_skipped_is_not_part_of_a_slice() {
+        let slice = DeviceSlice::new(0x1000, 10, ScalarType::I32, 0, None);
+        let skipped = |n_elems| {
+            let rest = slice.skip(n_elems);
+            (rest.address(), rest.n_elems())
+        };
+        assert_eq!(skipped(0), (0x1000, 10));
+        assert_eq!(skipped(3), (0x100c, 7));
+        assert_eq!(skipped(10), (0x1028, 0));
+        assert_eq!(skipped(u64::MAX), (0x1028, 0));
     }
 }

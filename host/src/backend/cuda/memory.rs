@@ -160,6 +160,32 @@ impl<T: Scalar> DeviceBuffer<T> {
         stream.synchronize(device)
     }
 
+    /// Copies a block of host memory again and again until all elements are written, the last time as much of it as there is room
+    /// for, in the order of a stream; waits for the copies. For more elements than the host has memory for.
+    pub fn fill_from<'a>(
+        &mut self,
+        block: &[T],
+        stream: impl Into<StreamRef<'a>>,
+    ) -> Result<(), DriverError> {
+        if block.is_empty() {
+            return self.same_length(0);
+        }
+        let (device, stream) = (&self.memory.device, stream.into());
+        let on = stream.usable()?;
+        let _current = device.enter()?;
+        let mut firsts = (0..self.n_elems).step_by(block.len());
+        let copied = firsts.try_for_each(|first| {
+            let n_bytes = block.len().min(self.n_elems - first) * size_of::<T>();
+            let to = self.memory.address() + (first * size_of::<T>()) as u64;
+            // SAFETY: both ranges have this length; `block` is borrowed until the copies have been waited for.
+            unsafe { extra::stream::copy_to_device(to, block.as_ptr().cast(), n_bytes, on) }
+        });
+        // Also where one was refused: those before it read the block.
+        let waited = stream.synchronize(device);
+        copied?;
+        waited
+    }
+
     /// Copies all elements to host memory, in the order of a stream; waits for the copy.
     pub fn copy_to<'a>(
         &self,

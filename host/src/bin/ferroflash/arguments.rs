@@ -1,11 +1,15 @@
 //! The command line.
 
+mod bench;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 #[cfg(feature = "emulator")]
 use ferroflash::backend::emulated::EmulatorOptions;
 use ferroflash::{Algorithm, Device, Dtype, Order, Pass};
+
+pub use bench::{BenchArguments, BenchPass, Heads};
 
 use crate::failure::Failure;
 use crate::mask::MaskWords;
@@ -110,73 +114,6 @@ pub struct InfoArguments {
     pub kernels: bool,
 }
 
-/// Options of `bench`.
-#[derive(Debug, Args)]
-pub struct BenchArguments {
-    /// Values of head_dim; heads · head_dim is 2048, at least one head.
-    #[arg(long, value_delimiter = ',', default_value = "64,128")]
-    pub hdims: Vec<usize>,
-    /// Sequence lengths, of q where --seqlen-k says another of k. Unless given: 512 to 16384 on a GPU, 512 to 2048 on the
-    /// CPU.
-    #[arg(long, value_delimiter = ',')]
-    pub seqs: Vec<usize>,
-    /// Sequences of these lengths, packed one behind the other, in place of batch entries of one length.
-    #[arg(long, value_delimiter = ',', conflicts_with_all = ["seqs", "seqlen_k", "tokens"])]
-    pub lengths: Vec<usize>,
-    /// 0: every key visible, 1: causal.
-    #[arg(long, value_delimiter = ',', default_value = "0,1", value_parser = clap::value_parser!(u8).range(0..=1))]
-    pub causal: Vec<u8>,
-    /// A sliding window: keys that a query sees to the left of its own place, with each of --causal.
-    #[arg(long)]
-    pub window: Option<usize>,
-    /// Prefix-LM: with --causal 1, every query sees so many first keys, too.
-    #[arg(long, conflicts_with = "window")]
-    pub prefix: Option<usize>,
-    /// Split-KV: the forward pass divides the keys of a sequence into splits of so many; 0: it does not.
-    #[arg(long, value_delimiter = ',', default_value = "0")]
-    pub split_kv: Vec<usize>,
-    /// Type of the elements.
-    #[arg(long, default_value = "bf16")]
-    pub dtype: DtypeName,
-    /// Which passes.
-    #[arg(long, value_delimiter = ',', default_value = "fwd,bwd")]
-    pub passes: Vec<BenchPass>,
-    /// Rows of k and v. Unless given: as many as of q.
-    #[arg(long)]
-    pub seqlen_k: Option<usize>,
-    /// batch · rows of k, at least one batch entry. Unless given: 16384 on a GPU, 2048 on the CPU.
-    #[arg(long)]
-    pub tokens: Option<usize>,
-    /// heads · head_dim.
-    #[arg(long, default_value_t = 2048)]
-    pub width: usize,
-    /// Heads of k and v. Unless given: as many as of q.
-    #[arg(long)]
-    pub heads_k: Option<usize>,
-    /// Milliseconds of measuring per variant and round.
-    #[arg(long, default_value_t = 60)]
-    pub rep: u64,
-    /// Milliseconds of running before each measurement. A GPU that has rested is faster than one that has worked for a
-    /// while: beside programs that keep it busy, ask for 300.
-    #[arg(long, default_value_t = 15)]
-    pub warm_up: u64,
-    /// Rounds, each in another order of the variants; the median of their medians counts.
-    #[arg(long, default_value_t = 3)]
-    pub rounds: usize,
-    /// Orders of the backward pass's sums.
-    #[arg(long, value_delimiter = ',', default_value = "deterministic,fastest")]
-    pub order: Vec<OrderName>,
-    /// Schedules to compare. Unless given: all that can run the problem.
-    #[arg(long, value_delimiter = ',')]
-    pub algorithm: Vec<AlgorithmName>,
-    /// What runs it.
-    #[arg(long, default_value = "auto")]
-    pub backend: BackendName,
-    /// Prints one JSON object a line instead of a table.
-    #[arg(long)]
-    pub json: bool,
-}
-
 /// Which passes to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Passes {
@@ -194,15 +131,6 @@ impl Passes {
             Passes::Both => &[Pass::Forward, Pass::Backward],
         }
     }
-}
-
-/// Which pass to measure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum BenchPass {
-    /// Forward.
-    Fwd,
-    /// Backward.
-    Bwd,
 }
 
 /// What runs it.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ferroflash::error::ProblemError;
+use ferroflash::error::{DriverError, ProblemError};
 
 /// Results lie beyond the tolerance.
 pub const DIFFERS: u8 = 1;
@@ -60,6 +60,12 @@ impl Failure {
 
 impl From<ProblemError> for Failure {
     fn from(error: ProblemError) -> Failure {
+        Failure::Library(error.into())
+    }
+}
+
+impl From<DriverError> for Failure {
+    fn from(error: DriverError) -> Failure {
         Failure::Library(error.into())
     }
 }

@@ -58,36 +58,30 @@ impl<T: Bytes> Tensors<T> {
         random: &mut SmallRng,
     ) -> Result<Tensors<T>, Failure> {
         let cuda = cuda(device)?;
-        let queue = Queue::new(cuda).map_err(ferroflash::Error::from)?;
+        let queue = Queue::new(cuda)?;
         let n_q = problem.shape_q().iter().product();
         let n_k = problem.shape_k().iter().product();
         let n_rows = problem.shape_lse().iter().product();
         let mut of_device = ByArgument::default();
         for (argument, vector) in lengths.iter() {
-            let buffer = DeviceBuffer::from_slice(cuda, vector, &queue);
-            of_device[argument] = Some(buffer.map_err(ferroflash::Error::from)?);
+            of_device[argument] = Some(DeviceBuffer::from_slice(cuda, vector, &queue)?);
         }
-        let mut filled = |n_elems| -> Result<DeviceBuffer<T>, Failure> {
-            Ok(
-                DeviceBuffer::from_slice(cuda, &normal(n_elems, random), &queue)
-                    .map_err(ferroflash::Error::from)?,
-            )
-        };
+        let mut filled = |n_elems| DeviceBuffer::from_slice(cuda, &normal(n_elems, random), &queue);
         let (q, k, v, d_o) = (filled(n_q)?, filled(n_k)?, filled(n_k)?, filled(n_q)?);
         let mut tensors = Tensors {
             device: device.clone(),
             problem,
-            flush: empty(cuda, FLUSH_ELEMS)?,
+            flush: DeviceBuffer::new(cuda, FLUSH_ELEMS)?,
             lengths: of_device,
             q,
             k,
             v,
-            o: empty(cuda, n_q)?,
-            lse: empty(cuda, n_rows)?,
+            o: DeviceBuffer::new(cuda, n_q)?,
+            lse: DeviceBuffer::new(cuda, n_rows)?,
             d_o,
-            d_q: empty(cuda, n_q)?,
-            d_k: empty(cuda, n_k)?,
-            d_v: empty(cuda, n_k)?,
+            d_q: DeviceBuffer::new(cuda, n_q)?,
+            d_k: DeviceBuffer::new(cuda, n_k)?,
+            d_v: DeviceBuffer::new(cuda, n_k)?,
             queue,
         };
         let variant = Variant {
@@ -129,8 +123,7 @@ impl<T: Bytes> Tensors<T> {
     /// What the pass writes, by name.
     pub fn results(&mut self, call: &Call) -> Result<Vec<(&'static str, Vec<T>)>, Failure> {
         self.enqueue(call)?;
-        let all =
-            |buffer: &DeviceBuffer<T>| buffer.to_vec(&self.queue).map_err(ferroflash::Error::from);
+        let all = |buffer: &DeviceBuffer<T>| buffer.to_vec(&self.queue);
         Ok(match call {
             Call::Forward(_) => vec![("o", all(&self.o)?)],
             Call::Backward(_) => vec![
@@ -148,40 +141,28 @@ impl<T: Bytes> Tensors<T> {
             self.synchronize()
         })?;
         let cuda = cuda(&self.device)?;
-        let event = || Event::new(cuda).map_err(ferroflash::Error::from);
         let mut marks = Vec::new();
         for _ in 0..n_calls(one, effort.rep_ms).min(1000) {
-            marks.push((event()?, event()?));
+            marks.push((Event::new(cuda)?, Event::new(cuda)?));
         }
         for (start, end) in &marks {
-            self.flush
-                .zero(&self.queue)
-                .map_err(ferroflash::Error::from)?;
-            start.record(&self.queue).map_err(ferroflash::Error::from)?;
+            self.flush.zero(&self.queue)?;
+            start.record(&self.queue)?;
             self.enqueue(call)?;
-            end.record(&self.queue).map_err(ferroflash::Error::from)?;
+            end.record(&self.queue)?;
         }
         self.synchronize()?;
         let mut times = Vec::new();
         for (start, end) in &marks {
-            times.push(f64::from(
-                end.elapsed_ms(start).map_err(ferroflash::Error::from)?,
-            ));
+            times.push(f64::from(end.elapsed_ms(start)?));
         }
         Ok(median(&mut times))
     }
 
-    /// Microseconds of the host per call, while the device is still busy with earlier ones.
+    /// Microseconds of the host per call.
     pub fn host_us(&mut self, call: &Call) -> Result<f64, Failure> {
-        self.enqueue(call)?;
-        self.synchronize()?;
-        let start = Instant::now();
-        for _ in 0..ENQUEUED {
-            self.enqueue(call)?;
-        }
-        let elapsed = start.elapsed();
-        self.synchronize()?;
-        Ok(elapsed.as_secs_f64() * 1e6 / f64::from(ENQUEUED))
+        let cuda = Arc::clone(cuda(&self.device)?);
+        host_us(&cuda, || self.enqueue(call))
     }
 
     fn enqueue(&mut self, call: &Call) -> Result<(), Failure> {
@@ -226,16 +207,29 @@ impl<T: Bytes> Tensors<T> {
     }
 
     fn synchronize(&mut self) -> Result<(), Failure> {
-        Ok(self.queue.synchronize().map_err(ferroflash::Error::from)?)
+        Ok(self.queue.synchronize()?)
     }
 }
 
-fn cuda(device: &Device) -> Result<&Arc<CudaDevice>, Failure> {
+/// The GPU of tensors that lie on one.
+pub fn cuda(device: &Device) -> Result<&Arc<CudaDevice>, Failure> {
     device
         .as_cuda()
         .ok_or_else(|| Failure::Option("this is not a GPU".into()))
 }
 
-fn empty<T: Bytes>(device: &Arc<CudaDevice>, n_elems: usize) -> Result<DeviceBuffer<T>, Failure> {
-    Ok(DeviceBuffer::new(device, n_elems).map_err(ferroflash::Error::from)?)
+/// Microseconds that the host spends on enqueuing a call, while the device is still busy with earlier ones.
+pub fn host_us(
+    device: &CudaDevice,
+    mut enqueue: impl FnMut() -> Result<(), Failure>,
+) -> Result<f64, Failure> {
+    enqueue()?;
+    device.synchronize()?;
+    let start = Instant::now();
+    for _ in 0..ENQUEUED {
+        enqueue()?;
+    }
+    let elapsed = start.elapsed();
+    device.synchronize()?;
+    Ok(elapsed.as_secs_f64() * 1e6 / f64::from(ENQUEUED))
 }

@@ -4,28 +4,40 @@
 //! batch · seqlen stay the same while the length grows; 4 · batch · heads · seqlen² · head_dim operations forward,
 //! half of them under a causal mask, 2.5 times as many backward. Where q and k are not of one length, one of them stands
 //! for each factor of seqlen², and the triangle that a causal mask hides is as wide as the shorter one.
+//!
+//! | file | what |
+//! |---|---|
+//! | [`cases`] | which problems and variants |
+//! | [`subject`] | a problem's tensors, and passes on them: one of the next three |
+//! | [`gpu`] | on a GPU, the L2 cache flushed before each call |
+//! | [`decode`] | on a GPU, `--decode`: from a graph of many calls |
+//! | [`host`] | on the processor and the emulator |
+//! | [`row`] | a line of results |
 
+mod cases;
+mod decode;
 mod gpu;
 mod host;
 mod row;
 mod subject;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use ferroflash::{Attention, Device, Dtype, Pass, Problem};
-use ferroflash_kernels::variants::Arch;
 use indicatif::{ProgressBar, ProgressStyle};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 
-use crate::arguments::{AlgorithmName, BenchArguments, BenchPass, OrderName};
+use crate::arguments::BenchArguments;
 use crate::compare::compare;
 use crate::failure::Failure;
 use crate::input::Bytes;
 use crate::lengths::Lengths;
-use crate::mask::{MaskWords, Side};
 use crate::print::say;
+use cases::{Case, cases};
+use decode::Pool;
 use row::Row;
 use subject::{Effort, Ready, Results, Subject, Variant, median};
 
@@ -34,18 +46,31 @@ pub fn bench(arguments: &BenchArguments) -> Result<ExitCode, Failure> {
     let device = arguments.backend.device()?;
     eprintln!("device: {device} ({})", device.why());
     let cases = cases(arguments, &device)?;
+    match arguments.dtype.into() {
+        Dtype::Bf16 => measure_all::<half::bf16>(&cases, &device, arguments)?,
+        Dtype::F16 => measure_all::<half::f16>(&cases, &device, arguments)?,
+        Dtype::F32 => measure_all::<f32>(&cases, &device, arguments)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn measure_all<T: Bytes>(
+    cases: &[Case],
+    device: &Device,
+    arguments: &BenchArguments,
+) -> Result<(), Failure> {
     let bar = ProgressBar::new(cases.len() as u64).with_style(style());
     if !arguments.json {
         say!("{}", Row::header());
     }
     let mut random = SmallRng::seed_from_u64(0);
+    let pool = match device.as_cuda() {
+        Some(cuda) if arguments.decode => Some(Arc::new(Pool::<T>::new(cuda, cases, &mut random)?)),
+        _ => None,
+    };
     for case in cases {
         bar.set_message(case.in_words());
-        let rows = match case.problem.dtype() {
-            Dtype::Bf16 => case.measure::<half::bf16>(&device, arguments, &mut random)?,
-            Dtype::F16 => case.measure::<half::f16>(&device, arguments, &mut random)?,
-            Dtype::F32 => case.measure::<f32>(&device, arguments, &mut random)?,
-        };
+        let rows = measure(case, device, arguments, pool.as_ref(), &mut random)?;
         bar.suspend(|| {
             for row in rows {
                 say!(
@@ -61,7 +86,7 @@ pub fn bench(arguments: &BenchArguments) -> Result<ExitCode, Failure> {
         bar.inc(1);
     }
     bar.finish_and_clear();
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Milliseconds of one pass by the device's own clock, on random tensors of its memory; `None` where there is no GPU.
@@ -102,70 +127,60 @@ fn device_ms_of<T: Bytes>(
     subject.round(&mut ready, brief).map(Some)
 }
 
-/// One problem and pass, of which every variant is measured.
-struct Case {
-    problem: Problem,
-    /// Of each sequence, where they are packed.
-    lens: Vec<usize>,
-    lengths: Lengths,
-    pass: Pass,
-    variants: Vec<Variant>,
-}
-
-impl Case {
-    fn in_words(&self) -> String {
-        let p = &self.problem;
-        let (batch, head_dim) = (p.batch(), p.head_dim());
-        format!(
-            "{:?} {:?} [{batch}, {}, {}, {head_dim}] [{batch}, {}, {}, {head_dim}]",
-            self.pass,
-            p.mask(),
-            p.seqlen_q(),
-            p.heads_q(),
-            p.seqlen_k(),
-            p.heads_k()
-        )
-    }
-
-    /// A row per variant: those that cannot run say why.
-    fn measure<T: Bytes>(
-        &self,
-        device: &Device,
-        arguments: &BenchArguments,
-        random: &mut SmallRng,
-    ) -> Result<Vec<Row>, Failure> {
-        let mut subject = Subject::<T>::new(device, self.problem, self.lengths.clone(), random)?;
-        let mut ready = Vec::new();
-        for variant in &self.variants {
-            ready.push(subject.prepare(variant));
+/// A row per variant: those that cannot run say why.
+fn measure<T: Bytes>(
+    case: &Case,
+    device: &Device,
+    arguments: &BenchArguments,
+    pool: Option<&Arc<Pool<T>>>,
+    random: &mut SmallRng,
+) -> Result<Vec<Row>, Failure> {
+    let mut subject = match pool {
+        None => Subject::<T>::new(device, case.problem, case.lengths.clone(), random)?,
+        Some(pool) => {
+            if let Err(skipped) = pool.admit(&case.problem) {
+                let rows = case.variants.iter();
+                let rows = rows.map(|variant| Row::failed(case, variant, device, &skipped));
+                return Ok(rows.collect());
+            }
+            Subject::Decode(Box::new(decode::Tensors::new(
+                device,
+                case.problem,
+                pool,
+                random,
+            )?))
         }
-        drop_wrong(&mut subject, self.problem.dtype(), &mut ready)?;
-        let mut times = vec![Vec::new(); ready.len()];
-        let effort = Effort {
-            warm_up_ms: arguments.warm_up,
-            rep_ms: arguments.rep,
-        };
-        for _ in 0..arguments.rounds.max(1) {
-            let mut order: Vec<usize> = (0..ready.len()).collect();
-            order.shuffle(random);
-            for idx in order {
-                if let Ok(ready) = &mut ready[idx] {
-                    times[idx].push(subject.round(ready, effort)?);
-                }
+    };
+    let mut ready = Vec::new();
+    for variant in &case.variants {
+        ready.push(subject.prepare(variant));
+    }
+    drop_wrong(&mut subject, case.problem.dtype(), &mut ready)?;
+    let mut times = vec![Vec::new(); ready.len()];
+    let effort = Effort {
+        warm_up_ms: arguments.warm_up,
+        rep_ms: arguments.rep,
+    };
+    for _ in 0..arguments.rounds.max(1) {
+        let mut order: Vec<usize> = (0..ready.len()).collect();
+        order.shuffle(random);
+        for idx in order {
+            if let Ok(ready) = &mut ready[idx] {
+                times[idx].push(subject.round(ready, effort)?);
             }
         }
-        let mut rows = Vec::new();
-        for ((variant, ready), times) in self.variants.iter().zip(&mut ready).zip(&mut times) {
-            rows.push(match ready {
-                Err(failure) => Row::failed(self, variant, device, failure),
-                Ok(ready) => {
-                    let host_us = subject.host_us(ready)?;
-                    Row::measured(self, variant, device, ready, median(times), host_us)
-                }
-            });
-        }
-        Ok(rows)
     }
+    let mut rows = Vec::new();
+    for ((variant, ready), times) in case.variants.iter().zip(&mut ready).zip(&mut times) {
+        rows.push(match ready {
+            Err(failure) => Row::failed(case, variant, device, failure),
+            Ok(ready) => {
+                let host_us = subject.host_us(ready)?;
+                Row::measured(case, variant, device, ready, median(times), host_us)
+            }
+        });
+    }
+    Ok(rows)
 }
 
 /// Takes variants out of the measurement whose results differ from those of the first: no time counts for a wrong
@@ -201,112 +216,6 @@ fn drop_wrong<T: Bytes>(
         }
     }
     Ok(())
-}
-
-/// All combinations, in the order of the peers' script: head_dim, mask, length, pass.
-fn cases(arguments: &BenchArguments, device: &Device) -> Result<Vec<Case>, Failure> {
-    let on_gpu = device.as_cuda().is_some();
-    let longest = arguments.lengths.iter().copied().max();
-    let seqs = match (arguments.seqs.is_empty(), on_gpu) {
-        _ if longest.is_some() => longest.into_iter().collect(),
-        (false, _) => arguments.seqs.clone(),
-        (true, true) => vec![512, 1024, 2048, 4096, 8192, 16384],
-        (true, false) => vec![512, 1024, 2048],
-    };
-    let tokens = arguments
-        .tokens
-        .unwrap_or(if on_gpu { 16384 } else { 2048 });
-    let mut cases = Vec::new();
-    for &head_dim in &arguments.hdims {
-        for &causal in &arguments.causal {
-            for &seqlen in &seqs {
-                let seqlen_k = arguments.seqlen_k.unwrap_or(seqlen);
-                let mask = MaskWords {
-                    causal: Some(causal == 1),
-                    window_left: Some(Side(arguments.window)),
-                    window_right: None,
-                    prefix: arguments.prefix.filter(|_| causal == 1),
-                };
-                let batch = tokens.checked_div(seqlen_k).unwrap_or(1).max(1);
-                let heads = arguments.width.checked_div(head_dim).unwrap_or(1).max(1);
-                let builder = Problem::builder(arguments.dtype.into())
-                    .batch(batch)
-                    .seqlen_q(seqlen)
-                    .seqlen_k(seqlen_k)
-                    .heads_q(heads)
-                    .heads_k(arguments.heads_k.unwrap_or(heads))
-                    .head_dim(head_dim)
-                    .mask(mask.mask().map_err(Failure::Option)?);
-                let lens = arguments.lengths.clone();
-                let (builder, lengths) = if lens.is_empty() {
-                    (builder, Lengths::default())
-                } else {
-                    let lengths = Lengths::packed(&lens).ok_or_else(|| {
-                        Failure::Option("--lengths: their sum is beyond 32 bits".into())
-                    })?;
-                    let total = lens.iter().sum();
-                    let builder = builder.batch(lens.len()).packed_q(total).packed_k(total);
-                    (builder, lengths)
-                };
-                for &split_kv in &arguments.split_kv {
-                    let builder = match split_kv {
-                        0 => builder,
-                        keys => builder.split_kv(keys),
-                    };
-                    let problem = builder.build()?;
-                    ferroflash::validate::sizes(&problem)?;
-                    for pass in &arguments.passes {
-                        let pass = match pass {
-                            BenchPass::Fwd => Pass::Forward,
-                            BenchPass::Bwd => Pass::Backward,
-                        };
-                        cases.push(Case {
-                            problem,
-                            lens: lens.clone(),
-                            lengths: lengths.clone(),
-                            pass,
-                            variants: variants(arguments, device, pass),
-                        });
-                    }
-                }
-            }
-        }
-    }
-    Ok(cases)
-}
-
-/// The schedules to compare, each once per order where the order makes a difference.
-fn variants(arguments: &BenchArguments, device: &Device, pass: Pass) -> Vec<Variant> {
-    let on_gpu = device.as_cuda().is_some();
-    let on_hopper = on_gpu && Arch::Sm90a.runs_on(device.info().compute_capability);
-    let algorithms = match (arguments.algorithm.is_empty(), pass) {
-        (false, _) => arguments.algorithm.clone(),
-        (true, _) if !on_gpu => vec![AlgorithmName::Auto],
-        // The first is what the others' results are compared with.
-        (true, Pass::Forward | Pass::Backward) if on_hopper => vec![
-            AlgorithmName::Flash2,
-            AlgorithmName::Flash3,
-            AlgorithmName::Standard,
-        ],
-        (true, _) => vec![AlgorithmName::Flash2, AlgorithmName::Standard],
-    };
-    let mut variants = Vec::new();
-    for algorithm in algorithms {
-        let ordered = pass == Pass::Backward && on_gpu && algorithm != AlgorithmName::Standard;
-        let orders = if ordered {
-            arguments.order.clone()
-        } else {
-            vec![OrderName::Deterministic]
-        };
-        for order in orders {
-            variants.push(Variant {
-                pass,
-                algorithm: algorithm.algorithm(),
-                order: order.into(),
-            });
-        }
-    }
-    variants
 }
 
 /// On a terminal only; hidden elsewhere.

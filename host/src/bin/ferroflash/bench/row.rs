@@ -5,8 +5,8 @@ use std::fmt;
 use ferroflash::{Algorithm, Backend, Device, Dtype, Mask, Order, Pass, Problem};
 use serde_json::{Value, json};
 
-use super::Case;
-use super::subject::{Ready, Variant};
+use super::cases::Case;
+use super::subject::{Call, Ready, Variant};
 use crate::failure::Failure;
 
 /// One line of results.
@@ -17,6 +17,7 @@ pub struct Row {
     algorithm: Option<Algorithm>,
     order: Order,
     backend: Backend,
+    decode: bool,
     outcome: Result<Measured, String>,
 }
 
@@ -25,6 +26,8 @@ struct Measured {
     ms: f64,
     extra_bytes: u64,
     host_us: Option<f64>,
+    /// Of a graph's calls on the cache; `None` where there is no graph.
+    n_views: Option<u64>,
 }
 
 impl Row {
@@ -44,10 +47,15 @@ impl Row {
             algorithm: Some(ready.algorithm),
             order: variant.order,
             backend: device.backend(),
+            decode: case.decode,
             outcome: Ok(Measured {
                 ms,
                 extra_bytes: ready.extra_bytes,
                 host_us,
+                n_views: match &ready.call {
+                    Call::Decode(call) => Some(call.n_views),
+                    Call::Gpu(_) | Call::Host(..) => None,
+                },
             }),
         }
     }
@@ -61,6 +69,7 @@ impl Row {
             algorithm: variant.algorithm,
             order: variant.order,
             backend: device.backend(),
+            decode: case.decode,
             outcome: Err(failure.to_string().replace('\n', " ")),
         }
     }
@@ -159,12 +168,16 @@ impl Row {
         match &self.outcome {
             Err(error) => set("err", json!(error)),
             Ok(measured) => {
-                set("ms", json!(rounded(measured.ms, 4)));
+                set("ms", json!(rounded(measured.ms, 6)));
                 set("tflops", json!(shown(self.flops() / measured.ms / 1e9)));
                 set("gbps", json!(shown(self.bytes() / measured.ms / 1e6)));
                 set("extra_bytes", json!(measured.extra_bytes));
                 if let Some(host_us) = measured.host_us {
                     set("host_us", json!(rounded(host_us, 2)));
+                }
+                if self.decode {
+                    set("graph", json!(measured.n_views.is_some()));
+                    set("views", json!(measured.n_views.unwrap_or(1)));
                 }
             }
         }
@@ -174,7 +187,7 @@ impl Row {
     /// Heads of the columns.
     pub fn header() -> String {
         format!(
-            "{:<26} {:<4} {:<5} {:>4} {:>14} {:>6} {:>6} {:>4} {:>4} {:>4} {:>10} {:>8} {:>8} {:>11} {:>8}",
+            "{:<28} {:<4} {:<5} {:>4} {:>14} {:>6} {:>6} {:>4} {:>4} {:>4} {:>11} {:>8} {:>8} {:>11} {:>8}",
             "variant",
             "pass",
             "dtype",
@@ -199,7 +212,7 @@ impl fmt::Display for Row {
         let p = &self.problem;
         write!(
             f,
-            "{:<26} {:<4} {:<5} {:>4} {:>14} {:>6} {:>6} {:>4} {:>4} {:>4}",
+            "{:<28} {:<4} {:<5} {:>4} {:>14} {:>6} {:>6} {:>4} {:>4} {:>4}",
             self.peer(),
             self.pass_word(),
             self.dtype_word(),
@@ -217,13 +230,14 @@ impl fmt::Display for Row {
                 ms,
                 extra_bytes,
                 host_us,
+                ..
             }) => {
                 let (tflops, gbps) = (
                     shown(self.flops() / ms / 1e9),
                     shown(self.bytes() / ms / 1e6),
                 );
                 let extra_mib = *extra_bytes as f64 / f64::from(1 << 20);
-                write!(f, " {ms:>10.4} {tflops:>8} {gbps:>8} {extra_mib:>11.2}")?;
+                write!(f, " {ms:>11.5} {tflops:>8} {gbps:>8} {extra_mib:>11.2}")?;
                 match host_us {
                     Some(host_us) => write!(f, " {host_us:>8.2}"),
                     None => write!(f, " {:>8}", "-"),

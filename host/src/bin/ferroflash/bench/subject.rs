@@ -6,7 +6,7 @@ use ferroflash::{Algorithm, Attention, Device, Order, Pass, Problem};
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-use super::{gpu, host};
+use super::{decode, gpu, host};
 use crate::failure::Failure;
 use crate::input::Bytes;
 use crate::lengths::Lengths;
@@ -60,6 +60,8 @@ pub struct Ready {
 pub enum Call {
     /// Enqueued on a stream.
     Gpu(Box<gpu::Call>),
+    /// Launched in a graph.
+    Decode(Box<decode::Call>),
     /// Called directly.
     Host(Box<Attention>, Pass),
 }
@@ -68,6 +70,8 @@ pub enum Call {
 pub enum Subject<T: Bytes> {
     /// In the memory of a GPU.
     Gpu(Box<gpu::Tensors<T>>),
+    /// The same, with views of a pool for keys and values.
+    Decode(Box<decode::Tensors<T>>),
     /// In the memory of the host.
     Host(Box<host::Tensors<T>>),
 }
@@ -94,6 +98,7 @@ impl<T: Bytes> Subject<T> {
     pub fn prepare(&mut self, variant: &Variant) -> Result<Ready, Failure> {
         match self {
             Subject::Gpu(tensors) => tensors.prepare(variant),
+            Subject::Decode(tensors) => tensors.prepare(variant),
             Subject::Host(tensors) => tensors.prepare(variant),
         }
     }
@@ -102,6 +107,7 @@ impl<T: Bytes> Subject<T> {
     pub fn results(&mut self, ready: &mut Ready) -> Result<Results, Failure> {
         let results = match (self, &mut ready.call) {
             (Subject::Gpu(tensors), Call::Gpu(call)) => tensors.results(call)?,
+            (Subject::Decode(tensors), Call::Decode(call)) => tensors.results(call)?,
             (Subject::Host(tensors), Call::Host(attention, pass)) => {
                 tensors.results(attention, *pass)?
             }
@@ -121,6 +127,7 @@ impl<T: Bytes> Subject<T> {
     pub fn round(&mut self, ready: &mut Ready, effort: Effort) -> Result<f64, Failure> {
         match (self, &mut ready.call) {
             (Subject::Gpu(tensors), Call::Gpu(call)) => tensors.round(call, effort),
+            (Subject::Decode(tensors), Call::Decode(call)) => tensors.round(call, effort),
             (Subject::Host(tensors), Call::Host(attention, pass)) => {
                 tensors.round(attention, *pass, effort)
             }
@@ -132,6 +139,7 @@ impl<T: Bytes> Subject<T> {
     pub fn host_us(&mut self, ready: &mut Ready) -> Result<Option<f64>, Failure> {
         match (self, &mut ready.call) {
             (Subject::Gpu(tensors), Call::Gpu(call)) => Ok(Some(tensors.host_us(call)?)),
+            (Subject::Decode(tensors), Call::Decode(call)) => Ok(Some(tensors.host_us(call)?)),
             _ => Ok(None),
         }
     }
@@ -145,10 +153,11 @@ fn mixed() -> Failure {
     Failure::Option("tensors and call are of different devices".into())
 }
 
+/// Random values that are not repeated. An odd number, so that no two rows of a power-of-two length are alike.
+pub const BLOCK: usize = (1 << 20) + 7;
+
 /// Values of a standard normal distribution; a block of them, repeated.
 pub fn normal<T: Bytes>(n_elems: usize, random: &mut SmallRng) -> Vec<T> {
-    // An odd length, so that no two rows of a power-of-two length are alike.
-    const BLOCK: usize = (1 << 20) + 7;
     let mut block = Vec::with_capacity(BLOCK.min(n_elems));
     while block.len() < BLOCK.min(n_elems) {
         // Box and Muller: two uniform numbers make a normal one.

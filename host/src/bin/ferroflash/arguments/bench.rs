@@ -1,0 +1,189 @@
+//! Options of `bench`.
+
+use std::str::FromStr;
+
+use clap::{Args, ValueEnum};
+use ferroflash::Pass;
+
+use super::{AlgorithmName, BackendName, DtypeName, OrderName};
+
+/// Options of `bench`.
+#[derive(Debug, Args)]
+pub struct BenchArguments {
+    /// Few queries over a cache of many keys, forward: every combination of --batch, --seqlen-k and --heads. On a GPU a time
+    /// is that of one call of a CUDA graph, whose calls read keys and values that the L2 cache does not hold.
+    #[arg(long, conflicts_with_all = ["lengths", "tokens", "width", "heads_k", "order", "prefix"])]
+    pub decode: bool,
+    /// With --decode: numbers of sequences. Unless given: 1, 8 and 64 on a GPU, 1 and 8 on the CPU.
+    #[arg(long, value_delimiter = ',', requires = "decode")]
+    pub batch: Vec<usize>,
+    /// Values of head_dim. Unless given: 64 and 128; with --decode 128.
+    #[arg(long, value_delimiter = ',')]
+    pub hdims: Vec<usize>,
+    /// Sequence lengths, of q where --seqlen-k says another of k. Unless given: 512 to 16384 on a GPU, 512 to 2048 on the
+    /// CPU; with --decode 1.
+    #[arg(long, value_delimiter = ',')]
+    pub seqs: Vec<usize>,
+    /// Sequences of these lengths, packed one behind the other, in place of batch entries of one length.
+    #[arg(long, value_delimiter = ',', conflicts_with_all = ["seqs", "seqlen_k", "tokens"])]
+    pub lengths: Vec<usize>,
+    /// 0: every key visible, 1: causal. Unless given: both; with --decode causal where there are several queries, for which the
+    /// last one sees all keys.
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u8).range(0..=1))]
+    pub causal: Vec<u8>,
+    /// A sliding window: keys that a query sees to the left of its own place, with each of --causal.
+    #[arg(long)]
+    pub window: Option<usize>,
+    /// Prefix-LM: with --causal 1, every query sees so many first keys, too.
+    #[arg(long, conflicts_with = "window")]
+    pub prefix: Option<usize>,
+    /// Split-KV: the forward pass divides the keys of a sequence into splits of so many; 0: it does not.
+    #[arg(long, value_delimiter = ',', default_value = "0")]
+    pub split_kv: Vec<usize>,
+    /// Type of the elements.
+    #[arg(long, default_value = "bf16")]
+    pub dtype: DtypeName,
+    /// Which passes. Unless given: both; with --decode fwd, which is all that it measures.
+    #[arg(long, value_delimiter = ',')]
+    pub passes: Vec<BenchPass>,
+    /// Rows of k and v. Unless given: as many as of q; with --decode 1024 to 131072 on a GPU, 1024 and 8192 on the CPU.
+    #[arg(long, value_delimiter = ',')]
+    pub seqlen_k: Vec<usize>,
+    /// batch · rows of k, at least one batch entry. Unless given: 16384 on a GPU, 2048 on the CPU.
+    #[arg(long)]
+    pub tokens: Option<usize>,
+    /// heads · head_dim, at least one head.
+    #[arg(long, default_value_t = 2048)]
+    pub width: usize,
+    /// Heads of k and v. Unless given: as many as of q.
+    #[arg(long)]
+    pub heads_k: Option<usize>,
+    /// Heads of q and of k and v, as 32/8,64/8, in place of --width and --heads-k. Unless given: as these say; with --decode
+    /// 32/8.
+    #[arg(long, value_delimiter = ',', conflicts_with_all = ["width", "heads_k"])]
+    pub heads: Vec<Heads>,
+    /// Milliseconds of measuring per variant and round.
+    #[arg(long, default_value_t = 60)]
+    pub rep: u64,
+    /// Milliseconds of running before each measurement. A GPU that has rested is faster than one that has worked for a
+    /// while: beside programs that keep it busy, ask for 300.
+    #[arg(long, default_value_t = 15)]
+    pub warm_up: u64,
+    /// Rounds, each in another order of the variants; the median of their medians counts.
+    #[arg(long, default_value_t = 3)]
+    pub rounds: usize,
+    /// Orders of the backward pass's sums.
+    #[arg(long, value_delimiter = ',', default_value = "deterministic,fastest")]
+    pub order: Vec<OrderName>,
+    /// Schedules to compare. Unless given: all that can run the problem.
+    #[arg(long, value_delimiter = ',')]
+    pub algorithm: Vec<AlgorithmName>,
+    /// What runs it.
+    #[arg(long, default_value = "auto")]
+    pub backend: BackendName,
+    /// Prints one JSON object a line instead of a table.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Which pass to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BenchPass {
+    /// Forward.
+    Fwd,
+    /// Backward.
+    Bwd,
+}
+
+impl From<BenchPass> for Pass {
+    fn from(pass: BenchPass) -> Pass {
+        match pass {
+            BenchPass::Fwd => Pass::Forward,
+            BenchPass::Bwd => Pass::Backward,
+        }
+    }
+}
+
+/// Heads of q, and of k and v: `32/8`; of one number, both have as many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heads {
+    /// Heads of q.
+    pub q: usize,
+    /// Heads of k and v.
+    pub k: usize,
+}
+
+impl FromStr for Heads {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Heads, String> {
+        let (q, k) = text.split_once('/').unwrap_or((text, text));
+        match (q.parse(), k.parse()) {
+            (Ok(q), Ok(k)) => Ok(Heads { q, k }),
+            _ => Err("heads of q and of k are needed, as 32/8, or one number for both".to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use clap::error::ErrorKind;
+
+    use super::*;
+    use crate::arguments::{Arguments, Command};
+
+    /// What a command line behind `ferroflash bench` means.
+    fn parse(line: &str) -> Result<BenchArguments, clap::Error> {
+        let words = ["ferroflash", "bench"].into_iter();
+        let arguments = Arguments::try_parse_from(words.chain(line.split_whitespace()))?;
+        let Command::Bench(arguments) = arguments.command else {
+            unreachable!("the second word is bench");
+        };
+        Ok(arguments)
+    }
+
+    #[test]
+    fn heads_are_a_pair_or_one_number() {
+        let heads = |q, k| Heads { q, k };
+        let given = parse("--decode --heads 32/8,64/8,16").unwrap().heads;
+        assert_eq!(given, [heads(32, 8), heads(64, 8), heads(16, 16)]);
+        for wrong in ["32/", "/8", "32/8/4", "many", "-1"] {
+            assert!(wrong.parse::<Heads>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn decode_takes_lists() {
+        let line = "--decode --batch 1,8,64 --seqlen-k 1024,8192 --seqs 1,4 --split-kv 0,512";
+        let arguments = parse(line).unwrap();
+        assert!(arguments.decode);
+        assert_eq!(arguments.batch, [1, 8, 64]);
+        assert_eq!(arguments.seqlen_k, [1024, 8192]);
+        assert_eq!(arguments.seqs, [1, 4]);
+        assert_eq!(arguments.split_kv, [0, 512]);
+    }
+
+    #[test]
+    fn options_that_do_not_go_together_are_refused() {
+        let with_decode = [
+            "--lengths 3,4",
+            "--tokens 64",
+            "--width 256",
+            "--heads-k 2",
+            "--order fastest",
+            "--prefix 9",
+        ];
+        for other in with_decode {
+            let error = parse(&format!("--decode {other}")).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ArgumentConflict, "{other}");
+            parse(other).unwrap();
+        }
+        for line in ["--heads 4 --width 256", "--heads 4 --heads-k 2"] {
+            let error = parse(line).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ArgumentConflict, "{line}");
+        }
+        let alone = parse("--batch 8").unwrap_err();
+        assert_eq!(alone.kind(), ErrorKind::MissingRequiredArgument);
+    }
+}

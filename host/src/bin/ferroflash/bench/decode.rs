@@ -1,0 +1,326 @@
+//! Decode on a GPU: few queries over a cache of many keys, timed from a CUDA graph.
+//!
+//! A call of a few microseconds is shorter than the gap between two launches, so calls are captured into a graph, which launches
+//! them back to back. Each reads another view of a pool of keys and values, of which all together are more than the L2 cache
+//! holds, as a model's layers have caches of their own. A graph has as many rounds of all views as take [`REPLAY_MS`], beside
+//! which the launch of the graph itself does not count. A time is the interval between two replays, divided by the calls. All
+//! calls have the same q and write the same o and lse: these are small.
+
+use std::sync::Arc;
+
+use ferroflash::backend::cuda::{CudaDevice, DeviceBuffer, Event, Graph};
+use ferroflash::prepared::Layouts;
+use ferroflash::{
+    Device, Inputs, Layout, Outputs, PreparedForward, Problem, Queue, Tensor, TensorMut,
+};
+use rand::rngs::SmallRng;
+
+use super::cases::Case;
+use super::gpu::{cuda, host_us};
+use super::subject::{self, Effort, Ready, Variant, median, n_calls, normal, warm_up};
+use crate::failure::Failure;
+use crate::input::Bytes;
+
+/// Bytes of keys and values that a round of views reads: several times what an L2 cache holds.
+const ROUND_BYTES: u64 = 384 << 20;
+
+/// The most views.
+const MAX_VIEWS: u64 = 48;
+
+/// Views begin at multiples of so many elements: of 256 bytes and more, as allocations do.
+const VIEW_ALIGNMENT: u64 = 128;
+
+/// Milliseconds that a replay takes at least, and the most rounds that this is worth.
+const REPLAY_MS: f64 = 1.0;
+const MAX_ROUNDS: usize = 64;
+
+/// The fewest replays that are timed, and the most.
+const MIN_REPLAYS: usize = 3;
+const MAX_REPLAYS: usize = 1000;
+
+/// Blocks of random values that are copied to the pool at once: the host need not hold as much as the GPU.
+const FILL_BLOCKS: usize = 16;
+
+/// Keys and values of all cases.
+pub struct Pool<T: Bytes> {
+    k: DeviceBuffer<T>,
+    v: DeviceBuffer<T>,
+    room: Room,
+}
+
+impl<T: Bytes> Pool<T> {
+    /// For the largest case that there is room for, and for as many views of smaller ones as they should have; random.
+    pub fn new(
+        device: &Arc<CudaDevice>,
+        cases: &[Case],
+        random: &mut SmallRng,
+    ) -> Result<Pool<T>, Failure> {
+        let room = Room::of(device.memory()?.free_bytes);
+        let fitting = cases
+            .iter()
+            .filter(|case| room.admit(&case.problem).is_ok());
+        let n_elems = fitting.map(|case| room.n_views(&case.problem) * view_elems(&case.problem));
+        let n_elems = n_elems.max().unwrap_or(0) as usize;
+        let queue = Queue::new(device)?;
+        let mut filled = || -> Result<DeviceBuffer<T>, Failure> {
+            let mut buffer = DeviceBuffer::new(device, n_elems)?;
+            let n_random = n_elems.min(FILL_BLOCKS * subject::BLOCK);
+            buffer.fill_from(&normal(n_random, random), &queue)?;
+            Ok(buffer)
+        };
+        let (k, v) = (filled()?, filled()?);
+        Ok(Pool { k, v, room })
+    }
+
+    /// Says what a case is skipped for.
+    pub fn admit(&self, problem: &Problem) -> Result<(), Failure> {
+        self.room.admit(problem)
+    }
+
+    /// How many views of a case it has.
+    fn n_views(&self, problem: &Problem) -> u64 {
+        let held = (self.k.len() as u64).checked_div(view_elems(problem));
+        self.room.n_views(problem).min(held.unwrap_or(1)).max(1)
+    }
+}
+
+/// The memory that there is for a case.
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    free_bytes: u64,
+}
+
+impl Room {
+    fn of(free_bytes: u64) -> Room {
+        Room { free_bytes }
+    }
+
+    /// What tensors may take: a part is left for workspaces and kernels.
+    fn bytes(self) -> u64 {
+        self.free_bytes - self.free_bytes / 16
+    }
+
+    fn admit(self, problem: &Problem) -> Result<(), Failure> {
+        let needed = tensor_bytes(problem);
+        if needed <= self.bytes() {
+            return Ok(());
+        }
+        let gib = |n_bytes: u64| n_bytes as f64 / f64::from(1 << 30);
+        Err(Failure::Option(format!(
+            "skipped: q, k, v and o take {:.1} GiB, and {:.1} of the {:.1} GiB that are free may be theirs",
+            gib(needed),
+            gib(self.bytes()),
+            gib(self.free_bytes)
+        )))
+    }
+
+    /// How many views a round should have, as far as there is room.
+    fn n_views(self, problem: &Problem) -> u64 {
+        let element = problem.dtype().size_bytes() as u64;
+        let view_bytes = (2 * element).saturating_mul(view_elems(problem)).max(1);
+        let wanted = ROUND_BYTES.div_ceil(view_bytes).min(MAX_VIEWS);
+        let others = tensor_bytes(problem).saturating_sub(view_bytes);
+        let held = self.bytes().saturating_sub(others) / view_bytes;
+        wanted.min(held).max(1)
+    }
+}
+
+/// Bytes of q, k, v, o and lse.
+fn tensor_bytes(problem: &Problem) -> u64 {
+    let elems = |shape: &[usize]| shape.iter().product::<usize>() as u64;
+    let of_q = elems(&problem.shape_q());
+    let element = problem.dtype().size_bytes() as u64;
+    let tensors = of_q
+        .saturating_add(view_elems(problem))
+        .saturating_mul(2 * element);
+    tensors.saturating_add(elems(&problem.shape_lse()).saturating_mul(size_of::<f32>() as u64))
+}
+
+/// Rounds of all views that take long enough, where one takes this long.
+fn rounds(round_ms: f64) -> usize {
+    let wanted = (REPLAY_MS / round_ms.max(f64::MIN_POSITIVE)).ceil();
+    // A number too large for the type becomes the largest.
+    (wanted as usize).clamp(1, MAX_ROUNDS)
+}
+
+/// Elements from one view of k to the next.
+fn view_elems(problem: &Problem) -> u64 {
+    let n_elems = problem.shape_k().iter().product::<usize>() as u64;
+    n_elems.next_multiple_of(VIEW_ALIGNMENT)
+}
+
+/// A prepared forward pass and, once it is measured, its graph.
+pub struct Call {
+    prepared: PreparedForward,
+    replay: Option<Replay>,
+    /// Of the cache.
+    pub n_views: u64,
+}
+
+/// A graph of several calls.
+struct Replay {
+    graph: Graph,
+    n_calls: u64,
+}
+
+/// The tensors of one problem.
+pub struct Tensors<T: Bytes> {
+    device: Device,
+    queue: Queue,
+    memory: Memory<T>,
+}
+
+/// Where inputs and outputs of calls lie.
+struct Memory<T: Bytes> {
+    problem: Problem,
+    pool: Arc<Pool<T>>,
+    n_views: u64,
+    q: DeviceBuffer<T>,
+    o: DeviceBuffer<T>,
+    lse: DeviceBuffer<f32>,
+}
+
+impl<T: Bytes> Tensors<T> {
+    /// Views of the pool, and random queries.
+    pub fn new(
+        device: &Device,
+        problem: Problem,
+        pool: &Arc<Pool<T>>,
+        random: &mut SmallRng,
+    ) -> Result<Tensors<T>, Failure> {
+        let cuda = cuda(device)?;
+        let queue = Queue::new(cuda)?;
+        let n_q = problem.shape_q().iter().product();
+        let n_rows = problem.shape_lse().iter().product();
+        let memory = Memory {
+            problem,
+            pool: Arc::clone(pool),
+            n_views: pool.n_views(&problem),
+            q: DeviceBuffer::from_slice(cuda, &normal(n_q, random), &queue)?,
+            o: DeviceBuffer::new(cuda, n_q)?,
+            lse: DeviceBuffer::new(cuda, n_rows)?,
+        };
+        Ok(Tensors {
+            device: device.clone(),
+            queue,
+            memory,
+        })
+    }
+
+    /// Plans a variant, loads its kernels, reserves its workspace.
+    pub fn prepare(&mut self, variant: &Variant) -> Result<Ready, Failure> {
+        let attention = variant.attention(&self.device, self.memory.problem)?;
+        let prepared = attention.prepare_forward(&Layouts::contiguous())?;
+        let plan = prepared.plan();
+        self.queue.reserve(plan)?;
+        Ok(Ready {
+            algorithm: plan.algorithm,
+            extra_bytes: plan.workspace.n_bytes(),
+            call: subject::Call::Decode(Box::new(Call {
+                prepared,
+                replay: None,
+                n_views: self.memory.n_views,
+            })),
+        })
+    }
+
+    /// What a call on the first view writes, by name.
+    pub fn results(&mut self, call: &Call) -> Result<Vec<(&'static str, Vec<T>)>, Failure> {
+        // What another variant left is no result of this one.
+        self.memory.o.zero(&self.queue)?;
+        self.memory.enqueue(&mut self.queue, &call.prepared, 0)?;
+        Ok(vec![("o", self.memory.o.to_vec(&self.queue)?)])
+    }
+
+    /// Milliseconds of a call: the median of replays.
+    pub fn round(&mut self, call: &mut Call, effort: Effort) -> Result<f64, Failure> {
+        let replay = match &call.replay {
+            Some(replay) => replay,
+            None => call.replay.insert(self.replay(&call.prepared)?),
+        };
+        let one = warm_up(effort.warm_up_ms, || {
+            replay.graph.launch(&mut self.queue)?;
+            Ok(self.queue.synchronize()?)
+        })?;
+        let n_replays = n_calls(one, effort.rep_ms).clamp(MIN_REPLAYS, MAX_REPLAYS);
+        Ok(self.replay_ms(&replay.graph, n_replays)? / replay.n_calls as f64)
+    }
+
+    /// Microseconds of the host per call where calls are enqueued one by one.
+    pub fn host_us(&mut self, call: &Call) -> Result<f64, Failure> {
+        let cuda = Arc::clone(cuda(&self.device)?);
+        host_us(&cuda, || {
+            Ok(self.memory.enqueue(&mut self.queue, &call.prepared, 0)?)
+        })
+    }
+
+    /// A graph that takes long enough.
+    fn replay(&mut self, prepared: &PreparedForward) -> Result<Replay, Failure> {
+        let mut graph = self.capture(prepared, 1)?;
+        graph.launch(&mut self.queue)?;
+        let n_rounds = rounds(self.replay_ms(&graph, MIN_REPLAYS)?);
+        if n_rounds > 1 {
+            graph = self.capture(prepared, n_rounds)?;
+        }
+        Ok(Replay {
+            graph,
+            n_calls: n_rounds as u64 * self.memory.n_views,
+        })
+    }
+
+    /// A call on each view, so many times.
+    fn capture(&mut self, prepared: &PreparedForward, n_rounds: usize) -> Result<Graph, Failure> {
+        let memory = &mut self.memory;
+        Ok(self.queue.capture(|queue| {
+            for _ in 0..n_rounds {
+                for view in 0..memory.n_views {
+                    memory.enqueue(queue, prepared, view)?;
+                }
+            }
+            Ok(())
+        })?)
+    }
+
+    /// The median of so many replays, by events.
+    fn replay_ms(&mut self, graph: &Graph, n_replays: usize) -> Result<f64, Failure> {
+        let cuda = cuda(&self.device)?;
+        let mut marks = Vec::new();
+        for _ in 0..=n_replays {
+            marks.push(Event::new(cuda)?);
+        }
+        for (index, mark) in marks.iter().enumerate() {
+            if index > 0 {
+                graph.launch(&mut self.queue)?;
+            }
+            mark.record(&self.queue)?;
+        }
+        self.queue.synchronize()?;
+        let mut times = Vec::new();
+        for pair in marks.windows(2) {
+            times.push(f64::from(pair[1].elapsed_ms(&pair[0])?));
+        }
+        Ok(median(&mut times))
+    }
+}
+
+impl<T: Bytes> Memory<T> {
+    /// Enqueues a call on a view of the cache.
+    fn enqueue(
+        &mut self,
+        queue: &mut Queue,
+        prepared: &PreparedForward,
+        view: u64,
+    ) -> Result<(), ferroflash::Error> {
+        let like_q = Layout::bshd(self.problem.shape_q())?;
+        let like_k = Layout::bshd(self.problem.shape_k())?;
+        let first = view * view_elems(&self.problem);
+        let inputs = Inputs::new(
+            &Tensor::device(self.q.slice(), like_q)?,
+            &Tensor::device(self.pool.k.slice().skip(first), like_k)?,
+            &Tensor::device(self.pool.v.slice().skip(first), like_k)?,
+        );
+        let o = TensorMut::device(self.o.slice_mut(), like_q)?;
+        let mut outputs = Outputs::new(o, self.lse.slice_mut());
+        prepared.forward(queue, &inputs, &mut outputs)
+    }
+}
