@@ -5,7 +5,6 @@ use ferroflash_kernels::config::Footprint;
 use ferroflash_kernels::params::{CombineParams, Params, SplitKv, TileList};
 use ferroflash_kernels::variants::{Kind, VARIANTS, Variant};
 
-use super::schedule::resident_blocks;
 use super::select::grid;
 use super::views::shape;
 use super::workspace::WorkspaceLayout;
@@ -36,6 +35,9 @@ pub fn splits(checked: &Checked, device: &DeviceInfo, variant: &Variant, tiles: 
     }
 }
 
+/// As many queries are few.
+const FEW_QUERIES: u64 = 64;
+
 /// Keys of the splits with which a forward pass of so many undivided tiles takes the least time; `None`: undivided.
 ///
 /// Where sequences have lengths of their own, the longest may be alone of its length: then it is divided such that it would keep the
@@ -51,43 +53,55 @@ fn fastest(
     if problem.seqlen_q() as u64 > FEW_QUERIES || problem.bounds().left {
         return None;
     }
-    let batch = problem.batch() as u64;
-    let (tiles, sequences) = match checked.has_lengths() {
-        true => (tiles.div_ceil(batch.max(1)), 1),
-        false => (tiles, batch),
+    let tiles = match checked.has_lengths() {
+        true => tiles.div_ceil((problem.batch() as u64).max(1)),
+        false => tiles,
     };
-    let blocks = (problem.seqlen_k() as u64).div_ceil(footprint.block_k.into());
-    let bytes = [problem.heads_k(), problem.seqlen_k(), problem.head_dim()]
-        .iter()
-        .fold(sequences, |bytes, &n| bytes.saturating_mul(n as u64))
-        .saturating_mul(2 * problem.dtype().size_bytes() as u64);
-    let from_memory = bytes / (BYTES_PER_NS * u64::from(device.n_sms)).max(1);
-    let steps_of = |n: u64| blocks.div_ceil(n);
-    let time = |n: u64| {
-        let merge = if n > 1 {
-            MERGE_NS + n * MERGE_SPLIT_NS
-        } else {
-            0
-        };
-        from_memory.max(steps_of(n).saturating_mul(STEP_NS)) + merge
+    let block_k = u64::from(footprint.block_k);
+    let blocks = (problem.seqlen_k() as u64).div_ceil(block_k);
+    let n_sms = u64::from(device.n_sms.max(1));
+    let row_bytes = 2 * problem.head_dim() as u64 * problem.dtype().size_bytes() as u64;
+    let step = Step {
+        bytes: block_k.saturating_mul(row_bytes),
+        n_sms,
     };
-    let most = u64::from(resident_blocks(device, footprint)) / tiles.max(1);
-    let n = (1..=most.min(blocks)).min_by_key(|&n| time(n))?;
-    (n > 1).then(|| (steps_of(n) * u64::from(footprint.block_k)) as u32)
+    let most = (2 * n_sms / tiles.max(1)).min(blocks);
+    let n = (1..=most).min_by_key(|&n| time(step, tiles * n, blocks.div_ceil(n), n))?;
+    (n > 1).then(|| (blocks.div_ceil(n) * block_k) as u32)
 }
 
-/// As many queries are few.
-const FEW_QUERIES: u64 = 64;
+/// A model of time, held to `tests/benches/record`: nanoseconds until so many tiles, of `n` splits each, have been computed and merged,
+/// of which each takes so many steps. An SM does one at a time.
+fn time(step: Step, tiles: u64, steps: u64, n: u64) -> u64 {
+    let (rounds, rest) = (tiles / step.n_sms, tiles % step.n_sms);
+    let merge = if n > 1 {
+        MERGE_NS + n * MERGE_SPLIT_NS
+    } else {
+        0
+    };
+    let all = rounds.saturating_mul(step.ns(step.n_sms)) + if rest > 0 { step.ns(rest) } else { 0 };
+    steps.saturating_mul(all).saturating_add(merge)
+}
 
-/// How long a block of threads takes for a block of keys (H200).
-const STEP_NS: u64 = 660;
+/// One block of keys of a tile.
+#[derive(Clone, Copy)]
+struct Step {
+    bytes: u64,
+    n_sms: u64,
+}
 
-/// How many bytes an SM's share of the memory's bandwidth is (H200).
-const BYTES_PER_NS: u64 = 30;
+impl Step {
+    /// How long it takes while so many SMs are busy: by its own latency, or by their share of the memory's bandwidth (H200).
+    fn ns(self, busy: u64) -> u64 {
+        const BYTES_PER_NS: u64 = 50;
+        const BYTES_PER_NS_AND_SM: u64 = 33;
+        (self.bytes / BYTES_PER_NS).max(self.bytes * busy / (BYTES_PER_NS_AND_SM * self.n_sms))
+    }
+}
 
 /// What it costs to merge splits: once, and for each of a row's (H200).
 const MERGE_NS: u64 = 2000;
-const MERGE_SPLIT_NS: u64 = 50;
+const MERGE_SPLIT_NS: u64 = 30;
 
 /// The most rows that a block of threads merges when no tile is left, two for each of its warps: more are merged faster by many small
 /// blocks, in a launch of their own.

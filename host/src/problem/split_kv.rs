@@ -1,6 +1,7 @@
 //! How the forward pass divides the keys of a sequence.
 
 use std::fmt;
+use std::str::FromStr;
 
 /// How the keys of a sequence are divided among blocks of threads, in the forward pass on a GPU: see
 /// [`ProblemBuilder::split_kv`](super::ProblemBuilder::split_kv).
@@ -33,6 +34,22 @@ impl From<usize> for SplitKv {
     }
 }
 
+/// As it is displayed; a number that is no `usize` is refused.
+impl FromStr for SplitKv {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "auto" => Ok(SplitKv::Auto),
+            "never" => Ok(SplitKv::Never),
+            keys => keys
+                .parse()
+                .map(SplitKv::Keys)
+                .map_err(|_| format!("{keys}: it must be auto, never, or a number of keys")),
+        }
+    }
+}
+
 /// `auto`, `never`, or the keys.
 impl fmt::Display for SplitKv {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -40,6 +57,21 @@ impl fmt::Display for SplitKv {
             SplitKv::Auto => f.write_str("auto"),
             SplitKv::Never => f.write_str("never"),
             SplitKv::Keys(keys) => write!(f, "{keys}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_reads_what_it_writes() {
+        for split_kv in [SplitKv::Auto, SplitKv::Never, SplitKv::Keys(512)] {
+            assert_eq!(split_kv.to_string().parse(), Ok(split_kv));
+        }
+        for text in ["", "Auto", "-1", "1.5"] {
+            assert!(text.parse::<SplitKv>().is_err(), "{text}");
         }
     }
 }

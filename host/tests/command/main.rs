@@ -355,7 +355,7 @@ fn bench_takes_lengths_and_heads_of_k() {
 
 #[test]
 fn bench_takes_splits() {
-    let arguments = "bench --backend cpu --seqs 1 --seqlen-k 32 --split-kv 0,16 --hdims 64 --causal 0 --tokens 32 --width 64 --passes fwd --rep 1 --rounds 1 --json";
+    let arguments = "bench --backend cpu --seqs 1 --seqlen-k 32 --split-kv never,16 --hdims 64 --causal 0 --tokens 32 --width 64 --passes fwd --rep 1 --rounds 1 --json";
     let (stdout, _) = expect(0, &arguments.split(' ').collect::<Vec<_>>());
     let names: Vec<String> = stdout
         .lines()
@@ -363,7 +363,10 @@ fn bench_takes_splits() {
         .collect();
     assert_eq!(
         names,
-        ["\"ferroflash-tiled\"", "\"ferroflash-tiled-split16\""]
+        [
+            "\"ferroflash-tiled-undivided\"",
+            "\"ferroflash-tiled-split16\""
+        ]
     );
 }
 

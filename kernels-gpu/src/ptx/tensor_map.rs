@@ -53,6 +53,23 @@ pub unsafe fn replace_rows(map: u64, rows: u32) {
     }
 }
 
+/// `prefetch.tensormap [map]`: the copy engine will want the map.
+///
+/// PTX 8.0, sm_90.
+///
+/// # Safety
+/// A tensor map lies at `map`, in global memory or among the parameters.
+#[inline(always)]
+pub unsafe fn prefetch(map: u64) {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        ptx!("prefetch.tensormap [{m}];", m = in(reg64) map, options(nostack));
+    }
+    // The emulator's copies do not wait for their maps.
+    #[cfg(not(target_arch = "nvptx64"))]
+    let _ = map;
+}
+
 /// `fence.proxy.tensormap::generic.release.gpu`: the tensor maps that this thread has written, or heard of, may be acquired.
 ///
 /// PTX 8.3, sm_90.

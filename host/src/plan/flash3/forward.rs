@@ -75,7 +75,13 @@ pub fn launches(
         }
         let (masked, lists) = block_mask::forward(checked, footprint, workspace)?;
         launches.extend(lists);
-        let blocks = all.min(schedule::resident_blocks(device, footprint));
+        // Where each key is read once, the memory is the bound, and two tiles of an SM are in each other's way.
+        let heads_k = (problem.batch() * problem.heads_k()) as u64;
+        let resident = match variant.tiles {
+            TileShape::Compact if undivided <= heads_k => device.n_sms.max(1),
+            _ => schedule::resident_blocks(device, footprint),
+        };
+        let blocks = all.min(resident);
         let split = split_kv::place(checked, split, blocks, workspace)?;
         let list = list.unwrap_or_default();
         let [q, k, v, o] = maps;

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
-use ferroflash::Pass;
+use ferroflash::{Pass, SplitKv};
 
 use super::{AlgorithmName, BackendName, DtypeName, OrderName};
 
@@ -37,9 +37,9 @@ pub struct BenchArguments {
     /// Prefix-LM: with --causal 1, every query sees so many first keys, too.
     #[arg(long, conflicts_with = "window")]
     pub prefix: Option<usize>,
-    /// Split-KV: the forward pass divides the keys of a sequence into splits of so many; 0: it does not.
-    #[arg(long, value_delimiter = ',', default_value = "0")]
-    pub split_kv: Vec<usize>,
+    /// Split-KV: the forward pass divides the keys of a sequence into splits of so many; auto: as planning finds it fastest; never.
+    #[arg(long, value_delimiter = ',', default_value = "auto")]
+    pub split_kv: Vec<SplitKv>,
     /// Type of the elements.
     #[arg(long, default_value = "bf16")]
     pub dtype: DtypeName,
@@ -155,13 +155,17 @@ mod tests {
 
     #[test]
     fn decode_takes_lists() {
-        let line = "--decode --batch 1,8,64 --seqlen-k 1024,8192 --seqs 1,4 --split-kv 0,512";
+        let line =
+            "--decode --batch 1,8,64 --seqlen-k 1024,8192 --seqs 1,4 --split-kv auto,never,512";
         let arguments = parse(line).unwrap();
         assert!(arguments.decode);
         assert_eq!(arguments.batch, [1, 8, 64]);
         assert_eq!(arguments.seqlen_k, [1024, 8192]);
         assert_eq!(arguments.seqs, [1, 4]);
-        assert_eq!(arguments.split_kv, [0, 512]);
+        assert_eq!(
+            arguments.split_kv,
+            [SplitKv::Auto, SplitKv::Never, SplitKv::Keys(512)]
+        );
     }
 
     #[test]

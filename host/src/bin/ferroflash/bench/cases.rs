@@ -1,6 +1,6 @@
 //! What is measured: every combination of sizes, mask, splits and pass that the options ask for.
 
-use ferroflash::{Device, Pass, Problem};
+use ferroflash::{Device, Pass, Problem, SplitKv};
 use ferroflash_kernels::variants::Arch;
 
 use super::subject::Variant;
@@ -229,7 +229,7 @@ impl Defaults {
 fn problem(
     arguments: &BenchArguments,
     sizes: Sizes,
-    split_kv: usize,
+    split_kv: SplitKv,
 ) -> Result<(Problem, Lengths), Failure> {
     let causal = sizes.causal.unwrap_or(sizes.seqlen_q > 1);
     let mask = MaskWords {
@@ -254,10 +254,7 @@ fn problem(
         let total = lens.iter().sum();
         builder = builder.batch(lens.len()).packed_q(total).packed_k(total);
     }
-    if split_kv > 0 {
-        builder = builder.split_kv(split_kv);
-    }
-    let problem = builder.build()?;
+    let problem = builder.split_kv(split_kv).build()?;
     ferroflash::validate::sizes(&problem)?;
     Ok((problem, lengths))
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ferroflash::{Algorithm, Backend, Device, Dtype, Mask, Order, Pass, Problem};
+use ferroflash::{Algorithm, Backend, Device, Dtype, Mask, Order, Pass, Problem, SplitKv};
 use serde_json::{Value, json};
 
 use super::cases::Case;
@@ -74,16 +74,17 @@ impl Row {
         }
     }
 
-    /// Its name among the peers: the default order has no suffix, nor have undivided keys.
+    /// Its name among the peers: the default order has no suffix, nor has the planner's own choice of splits.
     fn peer(&self) -> String {
         let algorithm = self.algorithm.map_or("auto", Algorithm::name);
         let name = match self.order {
             Order::Deterministic => format!("ferroflash-{algorithm}"),
             Order::Fastest => format!("ferroflash-{algorithm}-fastest"),
         };
-        match self.problem.split_kv().keys() {
-            Some(keys) => format!("{name}-split{keys}"),
-            None => name,
+        match self.problem.split_kv() {
+            SplitKv::Auto => name,
+            SplitKv::Never => format!("{name}-undivided"),
+            SplitKv::Keys(keys) => format!("{name}-split{keys}"),
         }
     }
 

@@ -12,7 +12,7 @@ use crate::config::TMA_SLOTS;
 use crate::kernels::block_list::List;
 use crate::kernels::{band, lengths};
 use crate::params::{BOX_COLUMNS, FORWARD_MAPS, ForwardMap, MAX_ROWS, Schedule, TmaForwardParams};
-use crate::ptx::{atomic, mbarrier, spec, special, tma};
+use crate::ptx::{atomic, mbarrier, spec, special, tensor_map, tma};
 use crate::tile::ring::Ring;
 use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
 
@@ -60,6 +60,12 @@ pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: 
     };
     let block_q = PackGqa::new::<T>(p).queries(config.block_q);
     let claims = Claims::new::<T>(p, tiles);
+    if claims.all && !spec::lengths() {
+        for map in [ForwardMap::Q, ForwardMap::K, ForwardMap::V] {
+            // SAFETY: the maps are there. They arrive while the first tile is claimed.
+            unsafe { tensor_map::prefetch(map.at(maps)) };
+        }
+    }
     // SAFETY: the counter is there.
     let mut tile_idx = unsafe { claims.first() };
     // SAFETY: stages and slots are filled when they are empty; each tile is claimed once.
