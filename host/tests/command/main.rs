@@ -2,6 +2,7 @@
 #![cfg(feature = "cli")]
 
 mod blocks;
+mod decode;
 mod lengths;
 mod masks;
 

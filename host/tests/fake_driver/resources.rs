@@ -98,6 +98,27 @@ fn copies_keep_every_bit_and_the_order_of_their_stream() {
 }
 
 #[test]
+fn a_block_fills_a_buffer_of_any_length() {
+    let _turn = turn();
+    let device = gpu(0);
+    let cuda = device.as_cuda().unwrap();
+    let stream = Stream::new(cuda).unwrap();
+    let block = [1i32, 2, 3];
+    for n_elems in [0, 2, 3, 6, 8] {
+        let mut buffer = DeviceBuffer::<i32>::new(cuda, n_elems).unwrap();
+        buffer.fill_from(&block, &stream).unwrap();
+        let filled: Vec<i32> = block.into_iter().cycle().take(n_elems).collect();
+        assert_eq!(buffer.to_vec(&stream), Ok(filled));
+    }
+    let mut buffer = DeviceBuffer::<i32>::new(cuda, 4).unwrap();
+    let (needed, given) = (4, 0);
+    let refused = Err(DriverError::CopyLength { needed, given });
+    assert_eq!(buffer.fill_from(&[], &stream), refused);
+    let mut empty = DeviceBuffer::<i32>::new(cuda, 0).unwrap();
+    empty.fill_from(&[], &stream).unwrap();
+}
+
+#[test]
 fn too_little_memory_is_told_in_bytes() {
     let _turn = turn();
     let device = gpu(0);

@@ -38,7 +38,7 @@ pub enum Command {
     Info(InfoArguments),
     /// Measures time, TFLOP/s, GB/s and extra memory on random inputs.
     #[command(after_help = EXIT_CODES)]
-    Bench(BenchArguments),
+    Bench(Box<BenchArguments>),
 }
 
 /// Options of `run`.

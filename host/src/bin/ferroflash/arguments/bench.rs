@@ -27,8 +27,8 @@ pub struct BenchArguments {
     /// Sequences of these lengths, packed one behind the other, in place of batch entries of one length.
     #[arg(long, value_delimiter = ',', conflicts_with_all = ["seqs", "seqlen_k", "tokens"])]
     pub lengths: Vec<usize>,
-    /// 0: every key visible, 1: causal. Unless given: both; with --decode causal where there are several queries, for which the
-    /// last one sees all keys.
+    /// 0: every key visible, 1: causal. Unless given: both; with --decode 1 for several queries, of which the last one sees
+    /// every key, and 0 for one.
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u8).range(0..=1))]
     pub causal: Vec<u8>,
     /// A sliding window: keys that a query sees to the left of its own place, with each of --causal.
@@ -133,20 +133,24 @@ mod tests {
     use super::*;
     use crate::arguments::{Arguments, Command};
 
-    /// What a command line behind `ferroflash bench` means.
-    fn parse(line: &str) -> Result<BenchArguments, clap::Error> {
-        let words = ["ferroflash", "bench"].into_iter();
-        let arguments = Arguments::try_parse_from(words.chain(line.split_whitespace()))?;
-        let Command::Bench(arguments) = arguments.command else {
-            unreachable!("the second word is bench");
-        };
-        Ok(arguments)
+    impl BenchArguments {
+        /// What a command line behind `ferroflash bench` means.
+        pub fn parse(line: &str) -> Result<BenchArguments, clap::Error> {
+            let words = ["ferroflash", "bench"].into_iter();
+            let arguments = Arguments::try_parse_from(words.chain(line.split_whitespace()))?;
+            let Command::Bench(arguments) = arguments.command else {
+                unreachable!("the second word is bench");
+            };
+            Ok(*arguments)
+        }
     }
 
     #[test]
     fn heads_are_a_pair_or_one_number() {
         let heads = |q, k| Heads { q, k };
-        let given = parse("--decode --heads 32/8,64/8,16").unwrap().heads;
+        let given = BenchArguments::parse("--decode --heads 32/8,64/8,16")
+            .unwrap()
+            .heads;
         assert_eq!(given, [heads(32, 8), heads(64, 8), heads(16, 16)]);
         for wrong in ["32/", "/8", "32/8/4", "many", "-1"] {
             assert!(wrong.parse::<Heads>().is_err(), "{wrong}");
@@ -157,7 +161,7 @@ mod tests {
     fn decode_takes_lists() {
         let line =
             "--decode --batch 1,8,64 --seqlen-k 1024,8192 --seqs 1,4 --split-kv auto,never,512";
-        let arguments = parse(line).unwrap();
+        let arguments = BenchArguments::parse(line).unwrap();
         assert!(arguments.decode);
         assert_eq!(arguments.batch, [1, 8, 64]);
         assert_eq!(arguments.seqlen_k, [1024, 8192]);
@@ -179,15 +183,15 @@ mod tests {
             "--prefix 9",
         ];
         for other in with_decode {
-            let error = parse(&format!("--decode {other}")).unwrap_err();
+            let error = BenchArguments::parse(&format!("--decode {other}")).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::ArgumentConflict, "{other}");
-            parse(other).unwrap();
+            BenchArguments::parse(other).unwrap();
         }
         for line in ["--heads 4 --width 256", "--heads 4 --heads-k 2"] {
-            let error = parse(line).unwrap_err();
+            let error = BenchArguments::parse(line).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::ArgumentConflict, "{line}");
         }
-        let alone = parse("--batch 8").unwrap_err();
+        let alone = BenchArguments::parse("--batch 8").unwrap_err();
         assert_eq!(alone.kind(), ErrorKind::MissingRequiredArgument);
     }
 }

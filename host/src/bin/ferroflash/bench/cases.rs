@@ -101,55 +101,41 @@ fn sizes(arguments: &BenchArguments, on_gpu: bool) -> Vec<Sizes> {
     let masks = arguments.causal.iter().map(|&causal| Some(causal == 1));
     let masks = given_or(&masks.collect::<Vec<_>>(), defaults.masks);
 
-    let none = Sizes {
+    let all = vec![Sizes {
         head_dim: 0,
         causal: None,
         heads: DECODE_HEADS,
         seqlen_q: 0,
         seqlen_k: 0,
         batch: 0,
-    };
-    let all = with_each(
-        vec![none],
-        |_| given_or(&arguments.hdims, defaults.head_dims),
-        |sizes, head_dim| sizes.head_dim = head_dim,
-    );
+    }];
+    let head_dims = |_: &Sizes| given_or(&arguments.hdims, defaults.head_dims);
+    let all = with_each(all, head_dims, |sizes, head_dim| sizes.head_dim = head_dim);
     let all = with_each(
         all,
         |_| masks.clone(),
         |sizes, causal| sizes.causal = causal,
     );
-    let all = with_each(
-        all,
-        |sizes| {
-            given_or(
-                &arguments.heads,
-                &[defaults.heads(arguments, sizes.head_dim)],
-            )
-        },
-        |sizes, heads| sizes.heads = heads,
-    );
+    let heads = |sizes: &Sizes| {
+        let default = defaults.heads(arguments, sizes.head_dim);
+        given_or(&arguments.heads, &[default])
+    };
+    let all = with_each(all, heads, |sizes, heads| sizes.heads = heads);
     let all = with_each(
         all,
         |_| seqs.clone(),
         |sizes, seqlen| sizes.seqlen_q = seqlen,
     );
-    let all = with_each(
-        all,
-        |sizes| match defaults.seqs_k {
-            [] => given_or(&arguments.seqlen_k, &[sizes.seqlen_q]),
-            seqs_k => given_or(&arguments.seqlen_k, seqs_k),
-        },
-        |sizes, seqlen| sizes.seqlen_k = seqlen,
-    );
-    with_each(
-        all,
-        |sizes| match defaults.tokens {
-            Some(tokens) => vec![tokens.checked_div(sizes.seqlen_k).unwrap_or(1).max(1)],
-            None => given_or(&arguments.batch, defaults.batches),
-        },
-        |sizes, batch| sizes.batch = batch,
-    )
+    let seqs_k = |sizes: &Sizes| match defaults.seqs_k {
+        [] => given_or(&arguments.seqlen_k, &[sizes.seqlen_q]),
+        seqs_k => given_or(&arguments.seqlen_k, seqs_k),
+    };
+    let all = with_each(all, seqs_k, |sizes, seqlen| sizes.seqlen_k = seqlen);
+    let batches = |sizes: &Sizes| match defaults.tokens {
+        Some(tokens) => vec![tokens.checked_div(sizes.seqlen_k).unwrap_or(1).max(1)],
+        None => given_or(&arguments.batch, defaults.batches),
+    };
+    with_each(all, batches, |sizes, batch| sizes.batch = batch)
 }
 
 /// Each of `all` with each of its values.
@@ -292,3 +278,6 @@ fn variants(arguments: &BenchArguments, device: &Device, pass: Pass) -> Vec<Vari
     }
     variants
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,10 +1,11 @@
 //! Decode on a GPU: few queries over a cache of many keys, timed from a CUDA graph.
 //!
-//! A call of a few microseconds is shorter than the gap between two launches, so calls are captured into a graph, which launches
-//! them back to back. Each reads another view of a pool of keys and values, of which all together are more than the L2 cache
-//! holds, as a model's layers have caches of their own. A graph has as many rounds of all views as take [`REPLAY_MS`], beside
-//! which the launch of the graph itself does not count. A time is the interval between two replays, divided by the calls. All
-//! calls have the same q and write the same o and lse: these are small.
+//! A call may take as few microseconds as a launch from the host. So calls are captured into a graph, which launches them back
+//! to back. Each reads another view of a pool of keys and values, as a model's layers have caches of their own, so that L2 does
+//! not hold them; views of less than 2 MiB it may hold after all, for there are [`MAX_VIEWS`] at most. A graph repeats its round
+//! of views until a replay takes [`REPLAY_MS`], so that the launch of the graph itself does not count. The time of a call is that
+//! between the ends of two replays, divided by the calls of one; the median of the replays counts. All calls read the same q and
+//! write the same o and lse, which are small.
 
 use std::sync::Arc;
 
@@ -21,24 +22,27 @@ use super::subject::{self, Effort, Ready, Variant, median, n_calls, normal, warm
 use crate::failure::Failure;
 use crate::input::Bytes;
 
-/// Bytes of keys and values that a round of views reads: several times what an L2 cache holds.
+/// Bytes of keys and values that a round of views reads: several times what an L2 cache holds. Views of less than 8 MiB read less,
+/// being [`MAX_VIEWS`] at most.
 const ROUND_BYTES: u64 = 384 << 20;
 
-/// The most views.
+/// The most views, as many as the peers' script has.
 const MAX_VIEWS: u64 = 48;
 
 /// Views begin at multiples of so many elements: of 256 bytes and more, as allocations do.
 const VIEW_ALIGNMENT: u64 = 128;
 
-/// Milliseconds that a replay takes at least, and the most rounds that this is worth.
+/// Milliseconds that a replay takes at least.
 const REPLAY_MS: f64 = 1.0;
+/// The most rounds of views that this is worth.
 const MAX_ROUNDS: usize = 64;
 
-/// The fewest replays that are timed, and the most.
+/// The fewest replays that are timed.
 const MIN_REPLAYS: usize = 3;
+/// The most.
 const MAX_REPLAYS: usize = 1000;
 
-/// Blocks of random values that are copied to the pool at once: the host need not hold as much as the GPU.
+/// Blocks of random values that are copied to the pool at once: the host need not hold as many as the GPU.
 const FILL_BLOCKS: usize = 16;
 
 /// Keys and values of all cases.
@@ -70,11 +74,6 @@ impl<T: Bytes> Pool<T> {
         };
         let (k, v) = (filled()?, filled()?);
         Ok(Pool { k, v, room })
-    }
-
-    /// Says what a case is skipped for.
-    pub fn admit(&self, problem: &Problem) -> Result<(), Failure> {
-        self.room.admit(problem)
     }
 
     /// How many views of a case it has.
@@ -181,13 +180,14 @@ struct Memory<T: Bytes> {
 }
 
 impl<T: Bytes> Tensors<T> {
-    /// Views of the pool, and random queries.
+    /// Views of the pool, and random queries; an error where there is no room for them.
     pub fn new(
         device: &Device,
         problem: Problem,
         pool: &Arc<Pool<T>>,
         random: &mut SmallRng,
     ) -> Result<Tensors<T>, Failure> {
+        pool.room.admit(&problem)?;
         let cuda = cuda(device)?;
         let queue = Queue::new(cuda)?;
         let n_q = problem.shape_q().iter().product();
@@ -324,3 +324,6 @@ impl<T: Bytes> Memory<T> {
         prepared.forward(queue, &inputs, &mut outputs)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -36,7 +36,7 @@ use crate::failure::Failure;
 use crate::input::Bytes;
 use crate::lengths::Lengths;
 use crate::print::say;
-use cases::{Case, cases};
+use cases::Case;
 use decode::Pool;
 use row::Row;
 use subject::{Effort, Ready, Results, Subject, Variant, median};
@@ -45,7 +45,7 @@ use subject::{Effort, Ready, Results, Subject, Variant, median};
 pub fn bench(arguments: &BenchArguments) -> Result<ExitCode, Failure> {
     let device = arguments.backend.device()?;
     eprintln!("device: {device} ({})", device.why());
-    let cases = cases(arguments, &device)?;
+    let cases = cases::cases(arguments, &device)?;
     match arguments.dtype.into() {
         Dtype::Bf16 => measure_all::<half::bf16>(&cases, &device, arguments)?,
         Dtype::F16 => measure_all::<half::f16>(&cases, &device, arguments)?,
@@ -137,19 +137,14 @@ fn measure<T: Bytes>(
 ) -> Result<Vec<Row>, Failure> {
     let mut subject = match pool {
         None => Subject::<T>::new(device, case.problem, case.lengths.clone(), random)?,
-        Some(pool) => {
-            if let Err(skipped) = pool.admit(&case.problem) {
+        Some(pool) => match decode::Tensors::new(device, case.problem, pool, random) {
+            Ok(tensors) => Subject::Decode(Box::new(tensors)),
+            Err(skipped) => {
                 let rows = case.variants.iter();
                 let rows = rows.map(|variant| Row::failed(case, variant, device, &skipped));
                 return Ok(rows.collect());
             }
-            Subject::Decode(Box::new(decode::Tensors::new(
-                device,
-                case.problem,
-                pool,
-                random,
-            )?))
-        }
+        },
     };
     let mut ready = Vec::new();
     for variant in &case.variants {
