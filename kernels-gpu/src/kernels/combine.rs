@@ -32,7 +32,7 @@ pub unsafe fn combine<E: Element>(p: &CombineParams) {
         if u64::from(idx) < p.split.rows
             && let Some(row) = SplitQuery::new(p, idx)
         {
-            row.merge::<E, PIECES>(p);
+            row.merge::<E, PIECES, 8>(p);
         }
     }
 }
@@ -73,12 +73,15 @@ impl SplitQuery {
         })
     }
 
-    /// Writes its O and L over all splits.
+    /// Writes its O and L over all splits: see [`SplitRow::merge_to`].
     ///
     /// # Safety
     /// All lanes of a warp come here with the same row. Its splits have been written, as this thread knows.
     #[inline(always)]
-    pub(super) unsafe fn merge<E: Element, const PIECES: usize>(self, p: &CombineParams) {
+    pub(super) unsafe fn merge<E: Element, const PIECES: usize, const IN_FLIGHT: usize>(
+        self,
+        p: &CombineParams,
+    ) {
         let splits = SplitRow {
             split: &p.split,
             row: u64::from(self.idx),
@@ -89,7 +92,7 @@ impl SplitQuery {
         let target = GlobalRows::new(&p.o, batch_idx, head_idx, 0).chunk(self.row, 0);
         // SAFETY: the caller's contract.
         unsafe {
-            let lse = splits.merge_to::<E, PIECES>(target);
+            let lse = splits.merge_to::<E, PIECES, IN_FLIGHT>(target);
             let address = p.lse + u64::from(self.idx) * 4;
             global::st_global_f32_if(address, lse, special::lane_idx() == 0);
         }

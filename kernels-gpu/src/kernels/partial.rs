@@ -42,9 +42,6 @@ const LANE_COLUMNS: u32 = 4;
 /// Columns of a piece: what a warp reads at once.
 pub(super) const PIECE: u32 = 32 * LANE_COLUMNS;
 
-/// Splits whose O are on their way to a lane at a time, in one piece.
-const IN_FLIGHT: usize = 8;
-
 /// What a lane has of a row: some columns in each piece.
 type LaneColumns<const PIECES: usize> = [[f32; LANE_COLUMNS as usize]; PIECES];
 
@@ -62,7 +59,7 @@ pub(super) struct SplitRow<'a> {
 }
 
 impl SplitRow<'_> {
-    /// Merges the row's splits in a warp; O goes to the row at `target`, of 16-bit elements, and L to the caller:
+    /// Merges the row's splits in a warp, of which so many are on their way at a time; O goes to the row at `target`, of 16-bit elements, and L to the caller:
     ///
     /// ```text
     /// m ← max over splits of L_s
@@ -75,21 +72,22 @@ impl SplitRow<'_> {
     /// # Safety
     /// All lanes of a warp come here with the same row. Its splits have been written, as this thread knows; the target may be written.
     #[inline(always)]
-    pub(super) unsafe fn merge_to<E: Element, const PIECES: usize>(self, target: u64) -> f32 {
+    pub(super) unsafe fn merge_to<E: Element, const PIECES: usize, const IN_FLIGHT: usize>(
+        self,
+        target: u64,
+    ) -> f32 {
+        const { assert!(32 % IN_FLIGHT == 0) };
         let mut sums = [[0.0; LANE_COLUMNS as usize]; PIECES];
         let mut weights = 0.0;
         // SAFETY: the caller's contract.
         unsafe {
             // On its way while the maximum is looked for.
-            let mut loaded = self.load::<PIECES>(0);
-            let most = self.largest_lse();
-            let (mut first, mut own) = (0, 0.0);
+            let mut loaded = self.load::<PIECES, IN_FLIGHT>(0);
+            let lse = self.lse_of(special::lane_idx());
+            let most = self.largest_lse(lse);
+            // A lane weighs one of 32 splits; none of those that there are not.
+            let (mut first, mut own) = (0, weight(lse, most));
             loop {
-                if first % 32 == 0 {
-                    // A lane weighs one of 32 splits; none of those that there are not.
-                    let lse = self.lse_of(first + special::lane_idx());
-                    own = weight(lse, most);
-                }
                 for (idx, o) in loaded.iter().enumerate() {
                     let weight = shuffle::shuffle_idx_f32(own, first % 32 + idx as u32);
                     weights += weight;
@@ -102,7 +100,10 @@ impl SplitRow<'_> {
                 if first >= self.n {
                     break;
                 }
-                loaded = self.load::<PIECES>(first);
+                loaded = self.load::<PIECES, IN_FLIGHT>(first);
+                if first % 32 == 0 {
+                    own = weight(self.lse_of(first + special::lane_idx()), most);
+                }
             }
             let inverse = inverse(weights);
             for (piece, sum) in sums.iter().enumerate() {
@@ -127,11 +128,11 @@ impl SplitRow<'_> {
         unsafe { global::ld_global_f32(self.split.lse + row * 4) }
     }
 
-    /// The largest L, in all lanes.
+    /// The largest L, in all lanes, where a lane has the one of its own number.
     #[inline(always)]
-    unsafe fn largest_lse(self) -> f32 {
-        let mut most = f32::NEG_INFINITY;
-        let mut idx = special::lane_idx();
+    unsafe fn largest_lse(self, own: f32) -> f32 {
+        let mut most = own;
+        let mut idx = 32 + special::lane_idx();
         // SAFETY: all lanes of the warp come here.
         unsafe {
             while idx < self.n {
@@ -147,7 +148,10 @@ impl SplitRow<'_> {
 
     /// A lane's columns of O, of some splits from `first` on; 0 where there is no such split or column.
     #[inline(always)]
-    unsafe fn load<const PIECES: usize>(self, first: u32) -> [LaneColumns<PIECES>; IN_FLIGHT] {
+    unsafe fn load<const PIECES: usize, const IN_FLIGHT: usize>(
+        self,
+        first: u32,
+    ) -> [LaneColumns<PIECES>; IN_FLIGHT] {
         let mut loaded = [[[0.0; LANE_COLUMNS as usize]; PIECES]; IN_FLIGHT];
         for (idx, o) in loaded.iter_mut().enumerate() {
             let split = first + idx as u32;

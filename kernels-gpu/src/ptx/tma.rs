@@ -35,6 +35,39 @@ pub unsafe fn tma_load(to: u32, map: u64, at: [u32; 4], mbarrier: u32) {
     }
 }
 
+/// As [`tma_load`], with `.L2::cache_hint` and `createpolicy.fractional.L2::evict_first`: the L2 cache may forget the bytes first, as nobody
+/// will read them again.
+///
+/// PTX 8.0, sm_90.
+///
+/// # Safety
+/// As [`tma_load`].
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn tma_load_evict_first(to: u32, map: u64, at: [u32; 4], mbarrier: u32) {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        ptx!(
+            "{{ .reg .b64 policy;",
+            "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;",
+            "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [{to}], [{map}, {{{c0}, {c1}, {c2}, {c3}}}], [{bar}], policy; }}",
+            to = in(reg32) to, map = in(reg64) map, bar = in(reg32) mbarrier,
+            c0 = in(reg32) at[0], c1 = in(reg32) at[1], c2 = in(reg32) at[2], c3 = in(reg32) at[3],
+            options(nostack)
+        );
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        tma::load(
+            "cp.async.bulk.tensor.L2::cache_hint (load)",
+            to,
+            map,
+            at,
+            mbarrier,
+        );
+    }
+}
+
 /// `cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes`: begins the copy of `n_bytes` from global to
 /// shared memory; they count on the barrier at `mbarrier`.
 ///

@@ -28,6 +28,7 @@
 //! Short sequences leave rows of a tile empty. In compact tiles heads that share K and V may share a tile, too:
 //! `pack_gqa.rs`. There keys may be divided among tiles, too, whose results another kernel merges: `split_kv.rs`.
 
+mod claims;
 mod consumer;
 mod layout;
 mod masks;

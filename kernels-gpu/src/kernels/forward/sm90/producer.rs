@@ -1,6 +1,7 @@
 //! The producer: claims tiles of queries, and keeps the rings of Q, K and V full.
 
 use super::Tiles;
+use super::claims::Claims;
 use super::layout::{Keys, Layout, WorkTile, place};
 use super::pack_gqa::{Pack, PackGqa};
 use crate::attention::lengths::ListedTile;
@@ -12,7 +13,7 @@ use crate::config::TMA_SLOTS;
 use crate::kernels::block_list::List;
 use crate::kernels::{band, lengths};
 use crate::params::{BOX_COLUMNS, FORWARD_MAPS, ForwardMap, MAX_ROWS, Schedule, TmaForwardParams};
-use crate::ptx::{atomic, mbarrier, spec, special, tensor_map, tma};
+use crate::ptx::{mbarrier, spec, tensor_map, tma};
 use crate::tile::ring::Ring;
 use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
 
@@ -60,7 +61,7 @@ pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: 
     };
     let block_q = PackGqa::new::<T>(p).queries(config.block_q);
     let claims = Claims::new::<T>(p, tiles);
-    if claims.all && !spec::lengths() {
+    if claims.claims_first() && !spec::lengths() {
         for map in [ForwardMap::Q, ForwardMap::K, ForwardMap::V] {
             // SAFETY: the maps are there. They arrive while the first tile is claimed.
             unsafe { tensor_map::prefetch(map.at(maps)) };
@@ -122,53 +123,6 @@ pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: 
             blocks: 0,
         };
         announce(layout, slot, none, ListedTile::default());
-    }
-}
-
-/// How a block of threads comes by its tiles: by a counter, which the last to ask leaves at 0, as it was found.
-#[derive(Clone, Copy)]
-struct Claims {
-    counter: u64,
-    /// Tiles that are nobody's by the number of the block.
-    tiles: u32,
-    /// Whether the first tile is claimed, too.
-    all: bool,
-}
-
-impl Claims {
-    #[inline(always)]
-    fn new<T: Tiles>(p: &TmaForwardParams, tiles: u32) -> Claims {
-        Claims {
-            counter: p.tile_counter,
-            tiles,
-            // Blocks that wait for splits must not wait for one that is not running yet.
-            all: T::SPLITS_KV && spec::split_kv(),
-        }
-    }
-
-    /// The first tile.
-    #[inline(always)]
-    unsafe fn first(self) -> u32 {
-        if self.all {
-            // SAFETY: the caller's contract.
-            unsafe { self.next() }
-        } else {
-            special::block_idx_x()
-        }
-    }
-
-    /// One more. Each block asks until it gets one that is not there.
-    #[inline(always)]
-    unsafe fn next(self) -> u32 {
-        let blocks = special::grid_dim_x();
-        // SAFETY: the caller's contract.
-        unsafe {
-            if self.all {
-                atomic::atom_inc_u32(self.counter, self.tiles + blocks - 1)
-            } else {
-                blocks + atomic::atom_inc_u32(self.counter, self.tiles - 1)
-            }
-        }
     }
 }
 
@@ -324,7 +278,7 @@ impl Producer<'_> {
                     head_idx,
                     batch_idx,
                 ];
-                load_boxes::<T>(ForwardMap::Q.at(self.maps), tile, at, full);
+                load_boxes::<T, false>(ForwardMap::Q.at(self.maps), tile, at, full);
             }
         }
         self.q.advance();
@@ -380,16 +334,33 @@ unsafe fn fill<T: Tiles>(map: u64, tile: BoxedTile, at: [u32; 4], full: u32) {
     // SAFETY: the caller's contract: the tile is empty.
     unsafe {
         mbarrier::mbarrier_arrive_expect_tx(full, BoxedTile::n_bytes(tile.rows, T::HEAD_DIM));
-        load_boxes::<T>(map, tile, at, full);
+        // Divided keys are read by few, at the same time.
+        if T::SPLITS_KV && spec::split_kv() {
+            load_boxes::<T, true>(map, tile, at, full);
+        } else {
+            load_boxes::<T, false>(map, tile, at, full);
+        }
     }
 }
 
-/// Begins the copies of a tile's boxes.
+/// Begins the copies of a tile's boxes, which nobody else may want.
 #[inline(always)]
-unsafe fn load_boxes<T: Tiles>(map: u64, tile: BoxedTile, at: [u32; 4], full: u32) {
+unsafe fn load_boxes<T: Tiles, const EVICT_FIRST: bool>(
+    map: u64,
+    tile: BoxedTile,
+    at: [u32; 4],
+    full: u32,
+) {
     for part in 0..T::HEAD_DIM.div_ceil(BOX_COLUMNS) {
         let at = [part * BOX_COLUMNS, at[1], at[2], at[3]];
+        let to = tile.part(part).base;
         // SAFETY: the caller's contract.
-        unsafe { tma::tma_load(tile.part(part).base, map, at, full) };
+        unsafe {
+            if EVICT_FIRST {
+                tma::tma_load_evict_first(to, map, at, full);
+            } else {
+                tma::tma_load(to, map, at, full);
+            }
+        }
     }
 }

@@ -169,9 +169,9 @@ impl Consumer<'_> {
                     let arrivals = Arrivals::new(p, place, row.n, of_tile);
                     arrivals.await_splits();
                     if T::HEAD_DIM <= 128 {
-                        row.merge::<E, 1>(&combine);
+                        row.merge::<E, 1, 16>(&combine);
                     } else {
-                        row.merge::<E, 2>(&combine);
+                        row.merge::<E, 2, 8>(&combine);
                     }
                     arrivals.count();
                 }
