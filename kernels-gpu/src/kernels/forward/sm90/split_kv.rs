@@ -70,11 +70,15 @@ impl Arrivals {
     /// Waits until all splits have been written.
     ///
     /// # Safety
-    /// Who writes them runs.
+    /// All lanes come here; who writes the splits runs.
     #[inline(always)]
     unsafe fn await_splits(self) {
         // SAFETY: the counter is there.
-        while unsafe { atomic::ld_acquire_u32(self.address) } < self.writers {}
+        unsafe {
+            while atomic::ld_acquire_u32(self.address) < self.writers {}
+            // When one of them counts, the counter may be 0 again.
+            barrier::warp_sync();
+        }
     }
 }
 
