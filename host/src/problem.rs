@@ -338,15 +338,11 @@ impl Problem {
 
     /// What its kernels are compiled with.
     pub(crate) fn spec(&self) -> Spec {
-        let Bounds {
-            left,
-            right,
-            prefix,
-        } = self.bounds();
+        let bounds = self.bounds();
         let with = |spec: Spec, has: bool, constant| if has { spec.with(constant) } else { spec };
-        let spec = with(Spec::PLAIN, right, Constant::RightBound);
-        let spec = with(spec, left, Constant::LeftBound);
-        let spec = with(spec, prefix, Constant::Prefix);
+        let spec = with(Spec::PLAIN, bounds.right, Constant::RightBound);
+        let spec = with(spec, bounds.left, Constant::LeftBound);
+        let spec = with(spec, bounds.prefix, Constant::Prefix);
         with(spec, self.block_mask.is_some(), Constant::BlockMask)
     }
 

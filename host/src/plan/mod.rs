@@ -27,7 +27,7 @@ pub mod workspace;
 use std::fmt;
 
 use ferroflash_kernels::params::{
-    BackwardParams, ForwardParams, KernelParams, Params, SHIFTED, Schedule, Slot,
+    BackwardParams, ForwardParams, KernelParams, Params, SHIFTED, Schedule, Slot, SplitKv,
     TmaBackwardParams, TmaForwardParams, in_workspace,
 };
 pub use ferroflash_kernels::spec::Spec;
@@ -229,6 +229,15 @@ impl PlannedLaunch {
         }
     }
 
+    /// Into what it divides the keys of a sequence, if it does.
+    fn splits(&self) -> Option<SplitKv> {
+        match self.params {
+            Params::TmaForward(TmaForwardParams { split, .. }) => Some(split),
+            _ => None,
+        }
+        .filter(|split| split.n > 0)
+    }
+
     /// How many query heads share its tiles.
     fn packed_heads(&self) -> u32 {
         match self.params {
@@ -307,6 +316,9 @@ impl fmt::Display for Plan {
                 )?;
                 if launch.n_shares() > 1 {
                     write!(f, ", {} shares of a KV head", launch.n_shares())?;
+                }
+                if let Some(SplitKv { keys, n, .. }) = launch.splits() {
+                    write!(f, ", {n} splits of {keys} keys")?;
                 }
                 if schedule.stride == 2 {
                     write!(f, ", every second tile first")?;

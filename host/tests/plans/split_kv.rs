@@ -20,8 +20,8 @@ fn a_query_over_many_keys() {
         expect![[r#"
             Forward with flash3 on cuda
               problem   bf16 q [2, 1, 32, 128] k [2, 65536, 8, 128] causal scale 0.088388346 Deterministic
-              launch    forward_sm90a_bf16_d128_compact split_kv grid 264 threads 256 shared 114992
-                        tiles 17 heads 16 heads_per_group 1, 4 heads of q share a tile
+              launch    forward_sm90a_bf16_d128_compact split_kv grid 132 threads 256 shared 114992
+                        tiles 17 heads 16 heads_per_group 1, 17 splits of 4032 keys, 4 heads of q share a tile
               workspace 594432 bytes
                           tile_counter  at            0, 4 bytes
                           arrivals      at          256, 256 bytes

@@ -35,8 +35,9 @@ pub unsafe fn tma_load(to: u32, map: u64, at: [u32; 4], mbarrier: u32) {
     }
 }
 
-/// As [`tma_load`], with `.L2::cache_hint` and `createpolicy.fractional.L2::evict_first`: the L2 cache may forget the bytes first, as nobody
-/// will read them again.
+/// `cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint` with a policy of
+/// `createpolicy.fractional.L2::evict_first.b64`: as [`tma_load`], and the L2 cache may forget the bytes first, as nobody will read
+/// them again.
 ///
 /// PTX 8.0, sm_90.
 ///

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ferroflash::plan::PlannedLaunch;
 use ferroflash_kernels::attention::mask::Work;
 use ferroflash_kernels::attention::schedule;
-use ferroflash_kernels::params::{BackwardParams, Params, SHIFTED, Schedule};
+use ferroflash_kernels::params::{BackwardParams, Params, SHIFTED, Schedule, SplitKv};
 use ferroflash_kernels::spec::{Constant, Spec};
 use ferroflash_kernels::variants::Kind;
 
@@ -137,11 +137,23 @@ fn hold_launch(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
             let packed = 1 << params.pack_gqa_log2;
             assert!(packed == 1 || launch.variant.tiles == TileShape::Compact);
             assert!(problem.group_size().is_multiple_of(packed as usize));
+            let splits = params.split.n.max(1);
+            assert_eq!(schedule.tiles % splits, 0);
             assert_covers(
-                schedule.tiles,
+                schedule.tiles / splits,
                 footprint.block_q / packed,
                 problem.seqlen_q(),
             );
+            if params.split.n > 0 {
+                let SplitKv { keys, n, rows, .. } = params.split;
+                assert!(launch.spec.has(Constant::SplitKv) && n > 1);
+                assert_eq!(keys % footprint.block_k, 0);
+                assert_covers(n, keys, problem.seqlen_k());
+                assert_eq!(rows, problem.shape_lse().iter().product::<usize>() as u64);
+                let combines = plan.launches.iter();
+                let combines = combines.filter(|launch| launch.variant.kind == Kind::Combine);
+                assert_eq!(combines.count() as u32, 1 - params.split.tiles_merge);
+            }
             assert!(
                 u64::from(schedule.heads * packed) == heads_q
                     && 0 < launch.grid
@@ -159,7 +171,8 @@ fn hold_launch(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
         }
         Params::Backward(_) | Params::TmaBackward(_) => hold_backward(plan, launch, device),
         Params::Combine(_) => {
-            assert_eq!(grid, problem.shape_lse().iter().product::<usize>() as u64)
+            let rows = problem.shape_lse().iter().product::<usize>() as u64;
+            assert_eq!(grid, rows.div_ceil(footprint.block_q.into()));
         }
         Params::Merge(_) => panic!("no plan of attention merges"),
         Params::Clear(_) => assert_eq!(grid, keys(64) * problem.batch() as u64),

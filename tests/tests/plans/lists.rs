@@ -35,6 +35,7 @@ fn lists_of(params: &Params) -> Option<(TileList, BlockLists)> {
     match params {
         Params::Forward(params) => Some((params.list, params.blocks)),
         Params::TmaForward(params) => Some((params.list, params.blocks)),
+        Params::Combine(params) => Some((params.list, BlockLists::default())),
         other => of_pass(other).map(|params| (params.list, params.blocks)),
     }
 }
@@ -80,7 +81,12 @@ fn hold_tile_list(plan: &Plan, params: &TileListParams, [q, k]: [&[usize]; 2]) {
         false => (q, problem.seqlen_q()),
     };
     let max_tiles = u64::from(params.max_tiles);
-    assert_room(max_tiles, of_tiles, longest, params.tile_rows);
+    let splits = match params.split_keys {
+        0 => 1,
+        keys => (problem.seqlen_k() as u64).div_ceil(keys.into()),
+    };
+    assert_eq!(max_tiles % splits, 0);
+    assert_room(max_tiles / splits, of_tiles, longest, params.tile_rows);
     let entry = u64::from(ListedTile::N_BYTES);
     let list = params.list;
     assert_eq!((list.tiles, (max_tiles + 1) * entry), piece(plan, "tiles"));
@@ -130,6 +136,12 @@ fn hold_listed(plan: &Plan, device: &DeviceInfo, listed: &TileListParams) {
         Params::Forward(p) => (p.shape, p.window, p.schedule, heads_q, tiles * heads_q),
         Params::TmaForward(p) => {
             let heads = heads_q >> p.pack_gqa_log2;
+            assert_eq!(p.split.keys, listed.split_keys);
+            let of_sequences = tiles / u64::from(p.split.n.max(1));
+            // Where each key is read once, an SM has one block.
+            let once = main.variant.tiles == TileShape::Compact
+                && of_sequences * heads <= problem.batch() as u64 * heads_k;
+            let resident = if once { device.n_sms.into() } else { resident };
             (
                 p.shape,
                 p.window,

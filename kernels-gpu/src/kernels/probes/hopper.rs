@@ -4,7 +4,8 @@
 use super::{get, put, put_all};
 use crate::params::TensorMap;
 use crate::ptx::{
-    atomic, barrier, global, ldmatrix, mbarrier, shared, shuffle, special, tma, warpgroup,
+    atomic, barrier, global, ldmatrix, mbarrier, shared, shuffle, special, tensor_map, tma,
+    warpgroup,
 };
 
 mod made_maps;
@@ -114,7 +115,8 @@ const LOADED: [[i32; 4]; 6] = [
     [0, 1 << 30, 0, 0],
 ];
 
-/// All of them on one barrier, in the first of its phases; one of them again, in the second.
+/// All of them on one barrier, in the first of its phases; one of them again, in the second, by a map that was
+/// prefetched, and to be evicted first.
 pub(super) unsafe fn tma_loads(_: u64, output: u64, maps: u64) {
     let (base, thread) = (special::shared_base(), special::thread_idx_x());
     let bar = base + 7 * BOX;
@@ -135,7 +137,8 @@ pub(super) unsafe fn tma_loads(_: u64, output: u64, maps: u64) {
     barrier::barrier_sync_all();
     if first_thread() {
         mbarrier::mbarrier_arrive_expect_tx(bar, BOX);
-        tma::tma_load(base + 6 * BOX, maps, [8, 4, 1, 1], bar);
+        tensor_map::prefetch(maps);
+        tma::tma_load_evict_first(base + 6 * BOX, maps, [8, 4, 1, 1], bar);
     }
     mbarrier::mbarrier_wait(bar, 1);
     for k in 0..7 * BOX / 512 {
