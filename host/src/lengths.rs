@@ -5,6 +5,8 @@
 //! either, `seqused` may say how many of its rows a sequence uses, and `leftpad` at which of these it begins. Rows of no sequence
 //! are not read; results there are o = 0, lse = −∞ and gradients of 0.
 
+pub(crate) mod new_rows;
+
 use std::ops::Range;
 
 use crate::arguments::Argument;

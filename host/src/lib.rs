@@ -52,7 +52,8 @@
 //! program that calls often, on a GPU, takes the first three once: [`Attention::prepare_forward`] gives a
 //! [`PreparedForward`] that enqueues on a [`Queue`] without waiting or allocating.
 //!
-//! [`Merge`] takes the same steps: o and lse over two parts of the keys become those over all of them.
+//! Operations beside attention take the same steps: [`Merge`] makes o and lse over two parts of the keys those over all of them, [`Append`]
+//! writes new keys and values to a cache, and [`Rotate`] turns rows by their positions.
 //!
 //! # What every backend keeps
 //!
@@ -69,6 +70,12 @@
 pub mod attention;
 
 pub mod merge;
+
+pub mod append;
+
+pub mod rotate;
+
+pub mod operation;
 
 pub mod cache;
 
@@ -98,18 +105,28 @@ pub mod backend;
 
 pub mod error;
 
-pub use arguments::{Gradients, Inputs, MergeInputs, OutputGradients, Outputs, Saved};
+pub use append::Append;
+pub use arguments::{
+    AppendInputs, AppendOutputs, Gradients, Inputs, MergeInputs, OutputGradients, Outputs,
+    RotateInputs, Saved,
+};
 pub use attention::{Attention, Explanation, Ran};
 pub use backend::cuda::{Graph, Queue};
 pub use cache::PlanCache;
 pub use device::Device;
 pub use dtype::{Dtype, Element, Scalar};
 pub use error::Error;
-pub use merge::{Merge, Merged};
+pub use merge::Merge;
+pub use operation::Done;
 pub use plan::{Algorithm, Backend};
-pub use prepared::{PreparedBackward, PreparedForward, PreparedMerge};
+pub use prepared::{
+    PreparedAppend, PreparedBackward, PreparedForward, PreparedMerge, PreparedRotate,
+};
+pub use problem::append::AppendProblem;
 pub use problem::merge::MergeProblem;
+pub use problem::rotate::RotateProblem;
 pub use problem::{BlockMask, Mask, Order, Problem, ProblemBuilder, SplitKv};
+pub use rotate::Rotate;
 pub use tensor::{Layout, Tensor, TensorMut, Vector, VectorMut};
 pub use validate::Pass;
 

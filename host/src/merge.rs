@@ -43,20 +43,14 @@
 //! # Ok::<(), ferroflash::Error>(())
 //! ```
 
-use std::fmt;
-
-use crate::arguments::{
-    Argument, Arguments, Form, MergeInputs, Need, Operands, Outputs, merge_need,
-};
-#[cfg(feature = "emulator")]
-use crate::backend::emulated;
-use crate::backend::{cpu, staging};
-use crate::device::{Device, Kind};
-use crate::error::{Error, PlanError, ProblemError};
-use crate::plan::{self, Backend, MergePlan, SpecialisedKernel};
-use crate::prepared::{Layouts, Prepared, PreparedMerge};
+use crate::arguments::{MergeInputs, Operands, Outputs};
+use crate::backend::cpu;
+use crate::device::Device;
+use crate::error::Error;
+use crate::operation::{Call, Done};
+use crate::plan::plan_merge;
+use crate::prepared::{Layouts, PreparedMerge};
 use crate::problem::merge::MergeProblem;
-use crate::tensor::{Description, Layout, Place, VectorDescription};
 use crate::validate::merge::{check_merge, merge_sizes};
 
 /// Merges of one shape and type on a device.
@@ -83,17 +77,6 @@ pub struct Merge {
     problem: MergeProblem,
 }
 
-/// What merged, and why there.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Merged {
-    /// The backend.
-    pub backend: Backend,
-    /// Why this device: asked for by name, or what [`Device::best`] found.
-    pub why_device: String,
-    /// The kernel; none on the CPU, and where there was nothing to merge.
-    pub kernel: Option<SpecialisedKernel>,
-}
-
 impl Merge {
     /// Merges of this shape and type; an error says which size makes no sense.
     pub fn new(device: &Device, problem: MergeProblem) -> Result<Merge, Error> {
@@ -118,81 +101,29 @@ impl Merge {
     /// [`Attention`](crate::Attention)'s calls do.
     ///
     /// [`Outputs::without_lse`] leaves lse out; [`Outputs::weights`] is refused. An error of
-    /// [`ProblemError`] or [`PlanError`] says which argument does not fit; then nothing was touched.
-    pub fn run(&self, inputs: &MergeInputs, outputs: &mut Outputs) -> Result<Merged, Error> {
+    /// [`ProblemError`](crate::error::ProblemError) or [`PlanError`](crate::error::PlanError) says which argument does not fit; then nothing
+    /// was touched.
+    pub fn run(&self, inputs: &MergeInputs, outputs: &mut Outputs) -> Result<Done, Error> {
         let mut operands = Operands::merge(inputs, outputs);
-        let plan = self.plan(operands.describe())?;
-        let merged = Merged {
-            backend: plan.backend,
-            why_device: self.device.why().to_owned(),
-            kernel: plan.kernel(),
-        };
-        match self.device.kind() {
-            Kind::Cuda(device) => staging::run(device, plan, &mut operands)?,
-            Kind::Cpu => cpu::merge::run(&self.problem, &mut operands)?,
-            #[cfg(feature = "emulator")]
-            Kind::Emulated(options) => emulated::run(&plan, options, &mut operands)?,
-        }
-        Ok(merged)
-    }
-
-    /// Prepares a merge of tensors of these layouts in the device's memory: to be enqueued on a [`Queue`](crate::Queue), without
-    /// waiting. Only on a GPU. Layouts are those of [`Argument::O1`], [`Argument::O2`] and [`Argument::O`].
-    pub fn prepare(&self, layouts: &Layouts) -> Result<PreparedMerge, Error> {
-        let device = self.device.as_cuda().ok_or(PlanError::NotAsynchronous {
-            backend: self.device.backend(),
-        })?;
-        let need = |argument| merge_need(&self.problem, argument);
-        let arguments = layouts.needed(need, |need| self.unplaced(need))?;
-        let plan = self.plan(arguments)?;
-        Ok(PreparedMerge::new(Prepared::new(device, arguments, plan)?))
-    }
-
-    /// An argument that is nowhere yet.
-    fn unplaced(&self, need: &Need) -> Result<crate::arguments::Given, ProblemError> {
-        let place = self.device.place();
-        let tensor = |layout| Description {
-            layout,
-            dtype: self.problem.dtype().into(),
-            place,
-            address: 0,
-        };
-        Ok(match need.form {
-            Form::Tensor(shape) => tensor(Layout::bshd(shape)?).into(),
-            Form::Weights => {
-                return Err(ProblemError::NotTaken {
-                    argument: Argument::Weights,
-                });
-            }
-            Form::Vector { dtype, n_elems } => {
-                VectorDescription::unplaced(n_elems, dtype, place).into()
-            }
+        self.call().run(&mut operands, |problem, operands| {
+            Ok(cpu::merge::run(problem, operands)?)
         })
     }
 
-    /// Plans a call: with its arguments as they lie, and for a GPU that is given those of the host once more as they will lie in
-    /// its memory.
-    fn plan(&self, arguments: Arguments) -> Result<MergePlan, Error> {
-        let mut checked = check_merge(&self.problem, arguments)?;
-        let (given, needed) = (checked.place(), self.device.place());
-        match (given, self.device.kind()) {
-            (given, _) if given == needed => {}
-            (Place::Host, Kind::Cuda(_)) => {
-                checked = check_merge(&self.problem, arguments.moved_to(needed))?;
-            }
-            _ => return Err(ProblemError::OtherDevice { given, needed }.into()),
-        }
-        let (info, backend) = (self.device.info(), self.device.backend());
-        Ok(plan::plan_merge(&checked, info, backend)?)
+    /// Prepares a merge of tensors of these layouts in the device's memory: to be enqueued on a [`Queue`](crate::Queue), without
+    /// waiting. Only on a GPU. Layouts are those of [`O1`](crate::error::Argument::O1), [`O2`](crate::error::Argument::O2) and
+    /// [`O`](crate::error::Argument::O).
+    pub fn prepare(&self, layouts: &Layouts) -> Result<PreparedMerge, Error> {
+        Ok(PreparedMerge::new(self.call().prepare(layouts)?))
     }
-}
 
-impl fmt::Display for Merged {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{} ({}), merged", self.backend, self.why_device)?;
-        match &self.kernel {
-            Some(kernel) => writeln!(f, "  kernel {kernel}"),
-            None => Ok(()),
+    fn call(&self) -> Call<'_, MergeProblem> {
+        Call {
+            device: &self.device,
+            problem: &self.problem,
+            check: |problem, arguments| Ok(check_merge(problem, arguments)?),
+            lengths: |_, _| Ok(()),
+            plan: plan_merge,
         }
     }
 }

@@ -37,13 +37,17 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod append;
 mod layouts;
 mod merge;
+mod rotate;
 
 use std::sync::Arc;
 
+pub use append::PreparedAppend;
 pub use layouts::Layouts;
 pub use merge::PreparedMerge;
+pub use rotate::PreparedRotate;
 
 use crate::arguments::{
     Argument, Arguments, Form, Given, Gradients, Inputs, Operands, OutputGradients, Outputs, Saved,

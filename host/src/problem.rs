@@ -1,9 +1,12 @@
 //! What is to be computed: sizes, element type, mask, scale. Plain data; making one touches no device.
 
+pub mod append;
 mod block_mask;
 mod builder;
 mod key;
 pub mod merge;
+pub(crate) mod new_rows;
+pub mod rotate;
 mod split_kv;
 
 use std::fmt;

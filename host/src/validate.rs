@@ -3,6 +3,8 @@
 //! Looks at sizes, types and places, never at memory or a device. Holding a [`Checked`] is the proof that the rules hold.
 
 pub mod merge;
+pub mod operation;
+pub mod rotary;
 mod sizes;
 
 use ferroflash_kernels::params::Window;
@@ -220,7 +222,7 @@ fn fits(
     }
     same_place(argument, given.place(), place)?;
     match given {
-        Given::Tensor(tensor) if need.access == Access::Written => has_no_aliases(argument, tensor),
+        Given::Tensor(tensor) if need.access != Access::Read => has_no_aliases(argument, tensor),
         _ => Ok(()),
     }
 }

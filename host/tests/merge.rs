@@ -157,8 +157,12 @@ fn sizes_make_sense() {
 fn refused_by_kernel(problem: MergeProblem, arguments: Arguments, device: &DeviceInfo) -> Reason {
     let checked = check_merge(&problem, arguments).unwrap();
     match plan_merge(&checked, device, Backend::Cuda) {
-        Err(PlanError::Merge { backend, reason }) => {
-            assert_eq!(backend, Backend::Cuda);
+        Err(PlanError::Operation {
+            backend,
+            verb,
+            reason,
+        }) => {
+            assert_eq!((backend, verb), (Backend::Cuda, "merge"));
             reason
         }
         other => panic!("{other:?}"),
@@ -246,7 +250,7 @@ fn one_launch_covers_every_row() {
     let plan = plan_merge(&checked, &device, Backend::Cuda).unwrap();
     assert_eq!(
         plan.to_string(),
-        "Merge on cuda\n  problem   f16 o [2, 5, 3, 16]\n  launch    merge_sm80_f16 plain grid 1 threads 256\n"
+        "merge on cuda\n  problem   f16 o [2, 5, 3, 16]\n  launch    merge_sm80_f16 plain grid 1 threads 256\n"
     );
     let Some(Params::Merge(params)) = plan.params(|argument| argument as u64 * 256) else {
         panic!("{plan}");

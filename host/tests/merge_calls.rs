@@ -51,7 +51,7 @@ fn packed_rows_merge_by_their_sums() {
         let merged = merge.run(&inputs, &mut outputs).unwrap();
         assert_eq!(merged.backend, device.backend());
         assert_eq!(merged.kernel.map(|kernel| kernel.name), kernel);
-        assert!(merged.to_string().contains("merged"), "{merged}");
+        assert!(merged.to_string().contains("merge on"), "{merged}");
         for (row, o) in o.chunks(16).enumerate() {
             assert!(o[..8].iter().all(|&x| x == bf16::from_f32(4.0)), "{row}");
             assert!(o[8..].iter().all(|&x| x == bf16::from_f32(5.0)), "{row}");
@@ -108,7 +108,15 @@ fn kernels_refuse_f32_and_say_so() {
         .unwrap_err();
     let reason = ferroflash::plan::Reason::Dtype { given: Dtype::F32 };
     let backend = Backend::Emulated;
-    assert_eq!(refused, PlanError::Merge { backend, reason }.into());
+    assert_eq!(
+        refused,
+        PlanError::Operation {
+            backend,
+            verb: "merge",
+            reason
+        }
+        .into()
+    );
     assert_eq!(
         refused.to_string(),
         "emulated cannot merge: no kernel of it takes f32"

@@ -5,7 +5,9 @@ mod beside;
 use crate::params::BLOCK_MULTIPLE;
 use crate::variants::{Kind, TileShape};
 
-pub use beside::{COMBINE_COLUMNS, SORTED_SEQUENCES, block_list, clear, combine, merge, tile_list};
+pub use beside::{
+    COMBINE_COLUMNS, SORTED_SEQUENCES, append, block_list, clear, combine, merge, tile_list,
+};
 
 /// What one block of a kernel takes, and which part of the problem it covers.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -327,6 +329,7 @@ pub const fn footprint(kind: Kind, head_dim: Option<u32>, tiles: TileShape) -> F
         (Kind::BlockList, TileShape::Default) => block_list(),
         (Kind::Combine, TileShape::Default) => combine(),
         (Kind::Merge, TileShape::Default) => merge(),
+        (Kind::Append, TileShape::Default) => append(),
         (Kind::Forward, TileShape::Default) => forward(head_dim),
         (Kind::TmaForward, _) => tma_forward(head_dim, tiles),
         (Kind::TmaBackwardDelta, _) => rows(tma_backward(head_dim, tiles), DELTA_THREADS, 0),

@@ -1,7 +1,9 @@
 //! The list of kernels expanded: into PTX entries on the device, into a table of functions on the CPU.
 
 use crate::for_each_variant;
-use crate::kernels::{backward, block_list, clear, combine, forward, merge, standard, tile_list};
+use crate::kernels::{
+    append, backward, block_list, clear, combine, forward, merge, standard, tile_list,
+};
 use crate::ptx::parameters::parameter_address;
 use crate::tile::element;
 
@@ -30,6 +32,9 @@ macro_rules! run {
     };
     (Merge, $p:expr, $dtype:ident) => {
         merge::merge::<element::$dtype>($p)
+    };
+    (Append, $p:expr, $dtype:ident) => {
+        append::append::<element::$dtype>($p)
     };
     (Clear, $p:expr) => {
         clear::clear($p)
@@ -129,6 +134,7 @@ macro_rules! params {
     (TmaTileList, $callback:ident $(, $rest:tt)*) => { $callback!(TileList TileListParams $(, $rest)*) };
     (Combine, $callback:ident $(, $rest:tt)*) => { $callback!(Combine CombineParams $(, $rest)*) };
     (Merge, $callback:ident $(, $rest:tt)*) => { $callback!(Merge MergeParams $(, $rest)*) };
+    (Append, $callback:ident $(, $rest:tt)*) => { $callback!(Append AppendParams $(, $rest)*) };
     (Clear, $callback:ident $(, $rest:tt)*) => { $callback!(Clear ClearParams $(, $rest)*) };
     (Backward, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
     (BackwardDq, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };

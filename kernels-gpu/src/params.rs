@@ -4,6 +4,7 @@
 
 use core::mem::offset_of;
 
+mod append;
 mod argument;
 mod block_list;
 mod block_mask;
@@ -15,6 +16,7 @@ mod standard;
 mod tensor_map;
 mod window;
 
+pub use append::{AppendParams, HALVES, INTERLEAVED, KvCache, NewRows, RotaryParams};
 pub use argument::{Argument, KernelParams, Slot, bind, in_workspace};
 pub use block_list::{BlockListParams, BlockListPhase, BlockLists};
 pub use block_mask::{BLOCK_MULTIPLE, BlockMap, HIDDEN_BLOCK, PARTIAL_BLOCK};
@@ -281,6 +283,8 @@ pub enum Params {
     Combine(CombineParams),
     /// Of the kernel that merges attention over two parts of the keys.
     Merge(MergeParams),
+    /// Of the kernel that appends rows to a cache, and turns rows.
+    Append(AppendParams),
 }
 
 /// Implements [`KernelParams`] by a list of the places.
@@ -353,6 +357,7 @@ impl KernelParams for Params {
             Params::BlockList(params) => params.slots(f),
             Params::Combine(params) => params.slots(f),
             Params::Merge(params) => params.slots(f),
+            Params::Append(params) => params.slots(f),
         }
     }
 }

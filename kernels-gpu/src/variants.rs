@@ -45,6 +45,9 @@ macro_rules! for_each_variant {
             merge_sm80_bf16: Merge { arch: Sm80, dtype: Bf16 }
             merge_sm80_f16:  Merge { arch: Sm80, dtype: F16 }
 
+            append_sm80_bf16: Append { arch: Sm80, dtype: Bf16 }
+            append_sm80_f16:  Append { arch: Sm80, dtype: F16 }
+
             clear_sm80: Clear { arch: Sm80 }
             block_list_sm80: BlockList { arch: Sm80 }
             tile_list_sm80:  TileList { arch: Sm80 }
@@ -221,6 +224,8 @@ pub enum Kind {
     Combine,
     /// Beside attention: o and lse over two parts of the keys merged into those over all keys.
     Merge,
+    /// Beside attention: rows appended to a cache of keys and values, rows turned by their positions.
+    Append,
     /// Backward pass of flash2 and flash3, first, where some keys may be seen by no query: their rows of dK and dV.
     Clear,
     /// Either pass of flash2 and flash3, first, under a block mask: the lists of blocks that it leaves of tiles; in the backward pass

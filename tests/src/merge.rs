@@ -75,7 +75,7 @@ fn typed<T: Element>(subject: &Subject, case: &MergeCase) -> Result<Option<f64>,
     let seed = case.seed.wrapping_add(sample::seed());
     let [first, second] = &case.parts();
     let output = match run::<T>(&(subject.open)(seed)?, case, [first, second]) {
-        Err(Error::Plan(PlanError::Merge { .. })) if !eligible => return Ok(None),
+        Err(Error::Plan(PlanError::Operation { .. })) if !eligible => return Ok(None),
         Ok(_) if !eligible => return Err("it ran; it should have been refused".into()),
         Err(error) => return Err(error.to_string()),
         Ok(output) => output?,

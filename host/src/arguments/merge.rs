@@ -1,8 +1,9 @@
 //! What a merge is given, and the table of what it takes.
 
 use super::needs::{Access, Form, Need, Presence};
+use super::operation::Operation;
 use super::{Argument, Operands, Outputs};
-use crate::dtype::ScalarType;
+use crate::dtype::{Dtype, ScalarType};
 use crate::problem::merge::MergeProblem;
 use crate::tensor::{Tensor, Vector};
 
@@ -58,25 +59,33 @@ impl<'a> Operands<'a> {
     }
 }
 
-/// What a merge takes under this name; `None`: nothing. The problem's sizes have been checked.
-pub(crate) fn merge_need(problem: &MergeProblem, argument: Argument) -> Option<Need> {
-    use Access::{Read, Written};
-    use Presence::{Required, Usual};
-    let o = Form::Tensor(problem.shape());
-    let lse = Form::Vector {
-        dtype: ScalarType::F32,
-        n_elems: problem.n_rows(),
-    };
-    let (presence, access, form) = match argument {
-        Argument::O1 | Argument::O2 => (Required, Read, o),
-        Argument::Lse1 | Argument::Lse2 => (Required, Read, lse),
-        Argument::O => (Required, Written, o),
-        Argument::Lse => (Usual, Written, lse),
-        _ => return None,
-    };
-    Some(Need {
-        presence,
-        access,
-        form,
-    })
+impl Operation for MergeProblem {
+    const VERB: &'static str = "merge";
+    const FIRST: Argument = Argument::O1;
+
+    fn dtype(&self) -> Dtype {
+        MergeProblem::dtype(self)
+    }
+
+    fn need(&self, argument: Argument) -> Option<Need> {
+        use Access::{Read, Written};
+        use Presence::{Required, Usual};
+        let o = Form::Tensor(self.shape());
+        let lse = Form::Vector {
+            dtype: ScalarType::F32,
+            n_elems: self.n_rows(),
+        };
+        let (presence, access, form) = match argument {
+            Argument::O1 | Argument::O2 => (Required, Read, o),
+            Argument::Lse1 | Argument::Lse2 => (Required, Read, lse),
+            Argument::O => (Required, Written, o),
+            Argument::Lse => (Usual, Written, lse),
+            _ => return None,
+        };
+        Some(Need {
+            presence,
+            access,
+            form,
+        })
+    }
 }

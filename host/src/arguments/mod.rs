@@ -6,24 +6,32 @@
 //! | `needs.rs` | THE table: what each pass takes, of which shape and type, read or written |
 //! | `described.rs` | [`Arguments`]: everything given, without its memory; what validation and planning look at |
 //! | `operands.rs` | everything given, with its memory; what backends look at |
+//! | `operation.rs` | what operations beside attention say of themselves |
 //! | `merge.rs` | [`MergeInputs`], and the table of a merge |
+//! | `append.rs` | [`AppendInputs`], [`AppendOutputs`], and the table of an append |
+//! | `rotate.rs` | [`RotateInputs`], and the table of a rotation |
 //! | `by_argument.rs` | [`ByArgument`]: one place for every [`Argument`] |
 //!
 //! A new argument is a variant of [`Argument`], a field of one of the structs, and a row of the table. Checks, copies, addresses
 //! and the emulator follow from these.
 
+mod append;
 mod by_argument;
 mod described;
 mod given;
 mod merge;
 mod needs;
 mod operands;
+mod operation;
+mod rotate;
 
+pub use append::{AppendInputs, AppendOutputs};
 pub use by_argument::ByArgument;
 pub use described::{Arguments, Given};
 pub use ferroflash_kernels::params::Argument;
 pub use given::{Gradients, Inputs, OutputGradients, Outputs, Saved};
 pub use merge::MergeInputs;
-pub(crate) use merge::merge_need;
 pub(crate) use needs::{Access, Form, Need, Presence, need};
 pub(crate) use operands::{Lent, Operand, Operands};
+pub(crate) use operation::Operation;
+pub use rotate::RotateInputs;

@@ -38,6 +38,8 @@ impl Presence {
 pub(crate) enum Access {
     Read,
     Written,
+    /// Written, and what lies there before may be read: an output that may be its own input.
+    Updated,
 }
 
 /// What it looks like.
@@ -106,8 +108,24 @@ pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<
         Argument::SeqUsedQ | Argument::SeqUsedK | Argument::LeftpadK => {
             (true, Optional, Read, lengths)
         }
-        // A merge takes these.
-        Argument::O1 | Argument::Lse1 | Argument::O2 | Argument::Lse2 => return None,
+        // Operations beside attention take these.
+        Argument::O1
+        | Argument::Lse1
+        | Argument::O2
+        | Argument::Lse2
+        | Argument::X
+        | Argument::Y
+        | Argument::CuSeqlens
+        | Argument::SeqlenOffsets
+        | Argument::KNew
+        | Argument::VNew
+        | Argument::QOut
+        | Argument::KCache
+        | Argument::VCache
+        | Argument::CuSeqlensNew
+        | Argument::SeqUsedOut
+        | Argument::Cos
+        | Argument::Sin => return None,
     };
     taken.then_some(Need {
         presence,

@@ -1,10 +1,10 @@
 //! Runs a plan's kernels on the emulator of `ferroflash-kernels`, on the caller's own host memory: for tests of kernels.
 #![forbid(unsafe_code)]
 
-use ferroflash_kernels::emu::{self, GlobalMemory};
+use ferroflash_kernels::emu::{self, GlobalMemory, Plain};
 use ferroflash_kernels::entry;
 
-use crate::arguments::{Argument, ByArgument, Lent, Operand, Operands};
+use crate::arguments::{Access, Argument, ByArgument, Lent, Operand, Operands};
 use crate::dtype::{HostData, HostDataMut};
 use crate::error::{Error, ProblemError};
 use crate::plan::workspace::ALIGNMENT_BYTES;
@@ -48,7 +48,8 @@ pub(crate) fn run(
     let mut memory = GlobalMemory::new();
     let mut addresses = ByArgument::<u64>::default();
     for (argument, operand) in operands.iter_mut() {
-        addresses[argument] = lend(&mut memory, argument, operand)?;
+        let access = plan.need(argument).map(|need| need.access);
+        addresses[argument] = lend(&mut memory, argument, operand, access)?;
     }
     let start = workspace.lend(&mut memory, plan);
     for planned in plan.planned_launches() {
@@ -84,6 +85,7 @@ fn lend<'a>(
     memory: &mut GlobalMemory<'a>,
     argument: Argument,
     operand: &'a mut Operand,
+    access: Option<Access>,
 ) -> Result<u64, ProblemError> {
     let given = operand.describe();
     let n_elems = given.extent_elems()?;
@@ -97,11 +99,11 @@ fn lend<'a>(
             HostData::U8(data) => memory.input(name, &data[..n_elems]),
         }),
         Lent::Write(MemoryMut::Host(data)) => Ok(match data {
-            HostDataMut::Bf16(data) => memory.output(name, &mut data[..n_elems]),
-            HostDataMut::F16(data) => memory.output(name, &mut data[..n_elems]),
-            HostDataMut::F32(data) => memory.output(name, &mut data[..n_elems]),
-            HostDataMut::I32(data) => memory.output(name, &mut data[..n_elems]),
-            HostDataMut::U8(data) => memory.output(name, &mut data[..n_elems]),
+            HostDataMut::Bf16(data) => write(memory, name, &mut data[..n_elems], access),
+            HostDataMut::F16(data) => write(memory, name, &mut data[..n_elems], access),
+            HostDataMut::F32(data) => write(memory, name, &mut data[..n_elems], access),
+            HostDataMut::I32(data) => write(memory, name, &mut data[..n_elems], access),
+            HostDataMut::U8(data) => write(memory, name, &mut data[..n_elems], access),
         }),
         // Validation has refused it already.
         Lent::Read(Memory::Device(_)) | Lent::Write(MemoryMut::Device(_)) => {
@@ -110,6 +112,19 @@ fn lend<'a>(
                 needed: Place::Host,
             })
         }
+    }
+}
+
+/// Lends memory to write: its content counts where it may be read before.
+fn write<'a, T: Plain>(
+    memory: &mut GlobalMemory<'a>,
+    name: &str,
+    data: &'a mut [T],
+    access: Option<Access>,
+) -> u64 {
+    match access {
+        Some(Access::Updated) => memory.in_out(name, data),
+        _ => memory.output(name, data),
     }
 }
 

@@ -16,11 +16,13 @@ pub enum PlanError {
         /// Every candidate with the reason it cannot serve.
         candidates: Vec<Candidate>,
     },
-    /// The kernel that merges cannot work on these tensors on this device.
-    #[error("{backend} cannot merge: {reason}")]
-    Merge {
-        /// The backend that was to merge.
+    /// The kernel of an operation beside attention cannot work on these tensors on this device.
+    #[error("{backend} cannot {verb}: {reason}")]
+    Operation {
+        /// The backend that was to do it.
         backend: Backend,
+        /// What was to be done: "merge", "append", "rotate".
+        verb: &'static str,
         /// Why it cannot.
         reason: Reason,
     },

@@ -179,7 +179,23 @@ pub enum ProblemError {
         /// Its layout.
         layout: Layout,
     },
-    /// An argument lies elsewhere than the first one, which is q, or o_1 of a merge.
+    /// An output overlaps the memory of an input that is still read when it is written.
+    #[error("{argument} overlaps the memory of {with}")]
+    SharesMemory {
+        /// Which output.
+        argument: Argument,
+        /// Which input.
+        with: Argument,
+    },
+    /// Every sequence has more new rows than a sequence of the cache has rows.
+    #[error("seqlen_new is {given}; allowed: at most seqlen_cache, {seqlen_cache}")]
+    NewRowsBeyondCache {
+        /// New rows of each sequence.
+        given: usize,
+        /// Rows of a sequence in the cache.
+        seqlen_cache: usize,
+    },
+    /// An argument lies elsewhere than the first one: q of attention, o_1 of a merge, k_new of an append, y of a rotation.
     #[error("{argument} lies in {given}; the first argument lies in {needed}")]
     MixedPlaces {
         /// Which tensor.

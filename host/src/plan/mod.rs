@@ -4,6 +4,7 @@
 //! Planning is pure: it touches no device and no tensor, so plans for any GPU are made and tested anywhere. Addresses
 //! are the one thing a plan leaves open; [`Plan::params`] fills them in at launch.
 
+mod append;
 mod backward;
 mod block_mask;
 mod clear;
@@ -13,6 +14,7 @@ mod flash2;
 mod flash3;
 mod lengths;
 mod merge;
+mod operation;
 mod planned;
 pub mod schedule;
 mod select;
@@ -33,9 +35,11 @@ use ferroflash_kernels::params::{
 pub use ferroflash_kernels::spec::Spec;
 use ferroflash_kernels::variants::Variant;
 
+pub use append::{AppendPlan, RotatePlan, plan_append, plan_rotate};
 pub use device::DeviceInfo;
 pub use eligible::eligible;
 pub use merge::{MergePlan, plan_merge};
+pub use operation::OperationPlan;
 pub(crate) use planned::Planned;
 pub use select::kinds;
 pub use workspace::WorkspaceLayout;
@@ -215,7 +219,8 @@ impl PlannedLaunch {
             | Params::TileList(_)
             | Params::BlockList(_)
             | Params::Combine(_)
-            | Params::Merge(_) => None,
+            | Params::Merge(_)
+            | Params::Append(_) => None,
         }
     }
 

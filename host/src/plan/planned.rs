@@ -1,9 +1,9 @@
-//! What a backend needs to know of a plan, whether it is attention's or a merge's.
+//! What a backend needs to know of a plan, whether it is attention's or that of an operation beside it.
 
 use ferroflash_kernels::params::{Params, bind};
 
-use super::{MergePlan, Plan, PlannedLaunch, WorkspaceLayout};
-use crate::arguments::{Argument, Need, merge_need, need};
+use super::{Plan, PlannedLaunch, WorkspaceLayout};
+use crate::arguments::{Argument, Need, need};
 use crate::dtype::Dtype;
 
 /// A plan to be launched.
@@ -54,23 +54,5 @@ impl Planned for Plan {
 
     fn need(&self, argument: Argument) -> Option<Need> {
         need(&self.problem, self.pass, argument)
-    }
-}
-
-impl Planned for MergePlan {
-    fn planned_launches(&self) -> &[PlannedLaunch] {
-        self.launch.as_slice()
-    }
-
-    fn workspace_layout(&self) -> &WorkspaceLayout {
-        &self.workspace
-    }
-
-    fn dtype(&self) -> Dtype {
-        self.problem.dtype()
-    }
-
-    fn need(&self, argument: Argument) -> Option<Need> {
-        merge_need(&self.problem, argument)
     }
 }

@@ -173,7 +173,7 @@ impl Rotary {
 
     /// Whether every number is at least what it must be, and finite.
     fn check(&self) -> Result<(), RotaryError> {
-        super::table::check_dim(self.rotary_dim)?;
+        crate::validate::rotary::check_dim(self.rotary_dim)?;
         let positive = f64::MIN_POSITIVE;
         let mut rules = match self.scaling {
             Scaling::None => vec![],

@@ -33,6 +33,6 @@
 mod frequencies;
 mod table;
 
-pub use crate::terms::{MAX_ROTARY_DIM, Pairs, Positions};
+pub use crate::terms::{Direction, MAX_ROTARY_DIM, Pairs, Positions, QueryPositions, Turns};
 pub use frequencies::{Rotary, Scaling};
 pub use table::RotaryTable;

@@ -1,9 +1,10 @@
 //! Cosines and sines by position, and the turn itself.
 
-use super::{MAX_ROTARY_DIM, Pairs, Positions};
+use super::{Direction, Pairs, Positions, Turns};
 use crate::backend::cpu::rotary::{self, Turn};
 use crate::error::{Error, ProblemError, RotaryError};
 use crate::tensor::{Place, Tensor, TensorMut};
+use crate::validate::rotary::check_dim;
 
 /// Cosines and sines of pairs at positions: each f32 `[n_positions, rotary_dim / 2]`, row-major.
 #[derive(Clone, Debug, PartialEq)]
@@ -13,19 +14,11 @@ pub struct RotaryTable {
     sin: Vec<f32>,
 }
 
-/// Whether so many elements form pairs.
-pub(super) fn check_dim(rotary_dim: usize) -> Result<(), RotaryError> {
-    if rotary_dim == 0 || rotary_dim > MAX_ROTARY_DIM || !rotary_dim.is_multiple_of(2) {
-        return Err(RotaryError::RotaryDim { given: rotary_dim });
-    }
-    Ok(())
-}
-
 impl RotaryTable {
     /// A model's own: `cos` and `sin` are `[n_positions, rotary_dim / 2]`.
     ///
     /// # Errors
-    /// rotary_dim is 0, odd, or greater than [`MAX_ROTARY_DIM`]; the tables have no whole rows, or not the same number of them.
+    /// rotary_dim is 0, odd, or greater than [`MAX_ROTARY_DIM`](super::MAX_ROTARY_DIM); the tables have no whole rows, or not the same number of them.
     pub fn new(
         rotary_dim: usize,
         cos: Vec<f32>,
@@ -66,12 +59,21 @@ impl RotaryTable {
         &self.sin
     }
 
+    /// What [`Rotate`](crate::Rotate) and [`Append`](crate::Append) are told of this table.
+    pub fn turns(&self, pairs: Pairs) -> Turns {
+        Turns {
+            pairs,
+            rotary_dim: self.rotary_dim,
+            n_positions: self.n_positions(),
+        }
+    }
+
     /// Turns the rows of x into y, in f32 and rounded once; elements from rotary_dim on are copied. x and y are
     /// `[batch, seqlen, heads, head_dim]`, or packed, `[total, heads, head_dim]`, in the memory of the host.
     ///
     /// # Errors
     /// x and y differ in shape or type; rotary_dim is greater than head_dim; a position is negative or beyond the table; there are
-    /// not as many positions as rows or batch entries; the tensors lie on a device, for which there is no kernel yet; rows of y overlap.
+    /// not as many positions as rows or batch entries; the tensors lie on a device ([`Rotate`](crate::Rotate) takes them there); rows of y overlap.
     pub fn rotate(
         &self,
         pairs: Pairs,
@@ -79,7 +81,7 @@ impl RotaryTable {
         x: &Tensor,
         y: &mut TensorMut,
     ) -> Result<(), Error> {
-        self.turn(false, pairs, positions, x, y)
+        self.turn(Direction::Forth, pairs, positions, x, y)
     }
 
     /// The gradient of x from that of y, of the same shape: the rows turned back.
@@ -93,12 +95,12 @@ impl RotaryTable {
         d_y: &Tensor,
         d_x: &mut TensorMut,
     ) -> Result<(), Error> {
-        self.turn(true, pairs, positions, d_y, d_x)
+        self.turn(Direction::Back, pairs, positions, d_y, d_x)
     }
 
     fn turn(
         &self,
-        back: bool,
+        direction: Direction,
         pairs: Pairs,
         positions: Positions,
         x: &Tensor,
@@ -135,10 +137,9 @@ impl RotaryTable {
             sin: &self.sin,
             n_pairs: self.rotary_dim / 2,
             pairs,
-            positions,
-            back,
+            direction,
         };
-        Ok(rotary::turn(turn, x, y)?)
+        Ok(rotary::turn(turn, positions, x, y)?)
     }
 
     fn check_positions(

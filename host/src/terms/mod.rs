@@ -16,4 +16,4 @@ pub use candidate::{Candidate, Outcome, Reason};
 pub use layout::Layout;
 pub use pass::Pass;
 pub use place::Place;
-pub use rotary::{MAX_ROTARY_DIM, Pairs, Positions};
+pub use rotary::{Direction, MAX_ROTARY_DIM, Pairs, Positions, QueryPositions, Turns};

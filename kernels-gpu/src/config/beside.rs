@@ -75,3 +75,17 @@ pub const fn merge() -> Footprint {
         spill_bytes: 0,
     }
 }
+
+/// Rows appended to a cache or turned: four warps for 16 rows of one head. A row of head_dim 128 takes 8 lanes. Blocks are small, so that the
+/// few rows of a step of decoding are spread over several SMs.
+pub const fn append() -> Footprint {
+    Footprint {
+        threads: 128,
+        shared_bytes: 0,
+        blocks_per_sm: 8,
+        block_q: 16,
+        block_k: 0,
+        launch_registers: 0,
+        spill_bytes: 0,
+    }
+}

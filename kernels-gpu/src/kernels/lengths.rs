@@ -8,9 +8,12 @@ use crate::ptx::{global, shared};
 
 use super::bounds;
 
-/// The entries of a vector of `i32`, if the caller has given it.
+/// An entry of a vector of `i32`, if the caller has given it.
+///
+/// # Safety
+/// A vector that is there has the entry.
 #[inline(always)]
-unsafe fn entry(vector: u64, idx: u32, otherwise: i32) -> i32 {
+pub(crate) unsafe fn entry(vector: u64, idx: u32, otherwise: i32) -> i32 {
     if vector == 0 {
         return otherwise;
     }
@@ -30,6 +33,17 @@ unsafe fn given(cu_seqlens: u64, seqused: u64, leftpad: u64, rows: u32, idx: u32
             leftpad: entry(leftpad, idx, 0),
         }
     }
+}
+
+/// The rows of a sequence among packed ones, of which there are `rows`.
+///
+/// # Safety
+/// The sequence exists, and with it its entries of `cu_seqlens`.
+#[inline(always)]
+pub(crate) unsafe fn packed_rows(cu_seqlens: u64, rows: u32, idx: u32) -> Rows {
+    // SAFETY: the caller's contract.
+    let given = unsafe { given(cu_seqlens, 0, 0, rows, idx) };
+    rows_of_sequence(given, rows, rows)
 }
 
 /// A sequence's rows of q.

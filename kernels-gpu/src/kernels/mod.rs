@@ -12,6 +12,8 @@ pub mod combine;
 
 pub mod merge;
 
+pub mod append;
+
 mod partial;
 
 pub mod tile_list;

@@ -49,11 +49,37 @@ pub enum Argument {
     O2,
     /// Row statistics of the second part of the keys.
     Lse2,
+    /// Rows to be turned by their positions; of the backward pass, the gradient of the turned rows.
+    X,
+    /// The same rows, turned.
+    Y,
+    /// Where each sequence's rows of x begin, and where the last one's end.
+    CuSeqlens,
+    /// At which position each sequence's first row of x stands.
+    SeqlenOffsets,
+    /// Rows of k that are appended to a cache.
+    KNew,
+    /// Rows of v that are appended to a cache.
+    VNew,
+    /// Queries turned by their positions.
+    QOut,
+    /// Cache of keys.
+    KCache,
+    /// Cache of values.
+    VCache,
+    /// Where each sequence's new rows begin, and where the last one's end.
+    CuSeqlensNew,
+    /// How many rows of the cache each sequence uses when its new rows have been appended.
+    SeqUsedOut,
+    /// Cosines by position.
+    Cos,
+    /// Sines by position.
+    Sin,
 }
 
 impl Argument {
     /// All of them, in their order.
-    pub const ALL: [Argument; 21] = [
+    pub const ALL: [Argument; 34] = [
         Argument::Q,
         Argument::K,
         Argument::V,
@@ -75,6 +101,19 @@ impl Argument {
         Argument::Lse1,
         Argument::O2,
         Argument::Lse2,
+        Argument::X,
+        Argument::Y,
+        Argument::CuSeqlens,
+        Argument::SeqlenOffsets,
+        Argument::KNew,
+        Argument::VNew,
+        Argument::QOut,
+        Argument::KCache,
+        Argument::VCache,
+        Argument::CuSeqlensNew,
+        Argument::SeqUsedOut,
+        Argument::Cos,
+        Argument::Sin,
     ];
 
     /// Its name, as messages have it.
@@ -101,6 +140,19 @@ impl Argument {
             Argument::Lse1 => "lse_1",
             Argument::O2 => "o_2",
             Argument::Lse2 => "lse_2",
+            Argument::X => "x",
+            Argument::Y => "y",
+            Argument::CuSeqlens => "cu_seqlens",
+            Argument::SeqlenOffsets => "seqlen_offsets",
+            Argument::KNew => "k_new",
+            Argument::VNew => "v_new",
+            Argument::QOut => "q_out",
+            Argument::KCache => "k_cache",
+            Argument::VCache => "v_cache",
+            Argument::CuSeqlensNew => "cu_seqlens_new",
+            Argument::SeqUsedOut => "seqused_out",
+            Argument::Cos => "cos",
+            Argument::Sin => "sin",
         }
     }
 }

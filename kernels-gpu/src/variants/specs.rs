@@ -8,7 +8,7 @@ impl Kind {
     /// The constants that its kernels may ask for.
     pub(crate) const fn constants(self) -> &'static [Constant] {
         match self {
-            Kind::Merge => &[],
+            Kind::Merge | Kind::Append => &[],
             Kind::Combine
             | Kind::BackwardDelta
             | Kind::TmaBackwardDelta
@@ -126,7 +126,7 @@ impl Variant {
                 &[Spec::PLAIN, CAUSAL, WINDOW]
             }
             (Kind::Clear, _) => &[Spec::PLAIN, CAUSAL, WINDOW, BLOCKS],
-            (Kind::Merge, _) => &[Spec::PLAIN],
+            (Kind::Merge | Kind::Append, _) => &[Spec::PLAIN],
             (Kind::TmaForward, TileShape::Wide) => {
                 &[Spec::PLAIN, CAUSAL, PREFIX, PACKED, PACKED_CAUSAL]
             }

@@ -174,7 +174,9 @@ fn hold_launch(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
             let rows = problem.shape_lse().iter().product::<usize>() as u64;
             assert_eq!(grid, rows.div_ceil(footprint.block_q.into()));
         }
-        Params::Merge(_) => panic!("no plan of attention merges"),
+        Params::Merge(_) | Params::Append(_) => {
+            panic!("no plan of attention does what is beside it")
+        }
         Params::Clear(_) => assert_eq!(grid, keys(64) * problem.batch() as u64),
         Params::Standard(_) => {
             let expected = match launch.variant.kind {

@@ -6,7 +6,7 @@ use super::source::Source;
 const ROOM: &str = "host/src/";
 
 /// Its modules from the bottom to the top. The CPU's attention is a layer of its own below planning, which asks it for its memory.
-const LAYERS: [&str; 17] = [
+const LAYERS: [&str; 20] = [
     "dtype",
     "terms",
     "error",
@@ -21,8 +21,11 @@ const LAYERS: [&str; 17] = [
     "rotary",
     "device",
     "prepared",
+    "operation",
     "attention",
     "merge",
+    "append",
+    "rotate",
     "cache",
 ];
 

@@ -12,7 +12,7 @@
 //! | `machine.rs` | the vector unit; the two matrix products |
 //! | `buffer.rs` | working memory: tiles and panels |
 //! | `rows.rs` | rows of strided tensors, to and from f32 |
-//! | `rotary.rs` | rotary position embedding |
+//! | `rotary.rs` | rotary position embedding; rows appended to a cache |
 //! | `sequences.rs`, `cut.rs` | where each sequence's rows lie |
 //! | `sizes.rs` | sizes of a sequence; which rows see which keys |
 //!

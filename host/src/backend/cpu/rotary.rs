@@ -1,15 +1,22 @@
-//! Rows turned by a rotary position embedding.
+//! Rows turned by a rotary position embedding, and rows appended to a cache.
+//!
+//! A *line* is a row of one head. It is computed from its own elements alone, so the results do not depend on the number of threads.
 
 use half::{bf16, f16};
 use rayon::prelude::*;
 
-use super::rows::rows_mut;
+use super::{missing, output, vector};
+use crate::arguments::{Argument, Operand, Operands};
 use crate::dtype::{Dtype, Element, ScalarType};
-use crate::error::RotaryError;
-use crate::tensor::{Tensor, TensorMut};
-use crate::terms::{Pairs, Positions};
+use crate::error::{Error, ProblemError, RotaryError};
+use crate::lengths::new_rows::{NewSpan, of_append, of_rotate};
+use crate::problem::append::AppendProblem;
+use crate::problem::rotate::RotateProblem;
+use crate::tensor::{Layout, Place, Tensor, TensorMut};
+use crate::terms::{Direction, Pairs, Positions, QueryPositions, Turns};
+use crate::validate::rotary::{check_append, check_rotate};
 
-/// Which rows are turned by how much.
+/// How rows are turned.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn<'a> {
     /// `[positions, n_pairs]`.
@@ -20,41 +27,291 @@ pub(crate) struct Turn<'a> {
     pub(crate) n_pairs: usize,
     /// Which elements form them.
     pub(crate) pairs: Pairs,
-    /// Where rows stand: at rows of the table.
-    pub(crate) positions: Positions<'a>,
-    /// Whether they are turned by the negative angle.
-    pub(crate) back: bool,
+    /// Which way they are turned.
+    pub(crate) direction: Direction,
 }
 
-/// Turns the rows of x into y: tensors of the host, of one shape and type, with as many elements in a row as form pairs.
-pub(crate) fn turn(turn: Turn, x: &Tensor, y: &mut TensorMut) -> Result<(), RotaryError> {
+/// Turns the rows of x into y: tensors of the host, of one shape and type, with as many elements in a row as form pairs. The tables have
+/// the positions.
+pub(crate) fn turn(
+    turn: Turn,
+    positions: Positions,
+    x: &Tensor,
+    y: &mut TensorMut,
+) -> Result<(), RotaryError> {
     match x.describe().dtype {
-        ScalarType::Float(Dtype::Bf16) => typed::<bf16>(turn, x, y),
-        ScalarType::Float(Dtype::F16) => typed::<f16>(turn, x, y),
-        _ => typed::<f32>(turn, x, y),
+        ScalarType::Float(Dtype::Bf16) => turn_typed::<bf16>(turn, positions, x, y),
+        ScalarType::Float(Dtype::F16) => turn_typed::<f16>(turn, positions, x, y),
+        _ => turn_typed::<f32>(turn, positions, x, y),
     }
 }
 
-fn typed<T: Element>(turn: Turn, x: &Tensor, y: &mut TensorMut) -> Result<(), RotaryError> {
+fn turn_typed<T: Element>(
+    turn: Turn,
+    positions: Positions,
+    x: &Tensor,
+    y: &mut TensorMut,
+) -> Result<(), RotaryError> {
     let (from, to) = (x.layout(), y.layout());
     let overlapping = RotaryError::Overlapping { given: to };
     let (Some(x), Some(y)) = (x.host::<T>(), y.host::<T>()) else {
         return Ok(());
     };
-    let rows = rows_mut(y, to, 1).ok_or(overlapping)?;
-    // In the order (batch entry, head, position).
-    rows.into_par_iter().enumerate().for_each(|(at, y)| {
-        let (batch_head, row) = (at / from.seqlen, at % from.seqlen);
-        let (batch_idx, head) = (batch_head / from.heads, batch_head % from.heads);
-        let start = batch_idx * from.batch_stride + row * from.row_stride + head * from.head_stride;
-        let position = match turn.positions {
+    let [batch, seqlen, heads, head_dim] = from.shape();
+    let mut lines = Vec::new();
+    for (batch_idx, row) in (0..batch).flat_map(|b| (0..seqlen).map(move |row| (b, row))) {
+        let position = match positions {
             Positions::From(first) => first + row,
             Positions::FromEach(firsts) => firsts[batch_idx] as usize + row,
-            Positions::OfRows(rows) => rows[batch_idx * from.seqlen + row] as usize,
+            Positions::OfRows(rows) => rows[batch_idx * seqlen + row] as usize,
         };
-        turn.row(position, &x[start..][..from.head_dim], y);
-    });
+        let at = |layout: &Layout, head| place(layout, batch_idx, head, row);
+        lines.extend((0..heads).map(|head| Line {
+            from: at(&from, head),
+            to: at(&to, head),
+            position: Some(position),
+        }));
+    }
+    write(lines, head_dim, Some(x), y, Some(turn)).ok_or(overlapping)
+}
+
+/// Turns the rows of a tensor, or those of its output in place. The arguments have passed [`crate::validate`] for this problem and lie on
+/// the host; an error says which one has not or does not.
+pub(crate) fn rotate(
+    problem: &RotateProblem,
+    direction: Direction,
+    operands: &mut Operands,
+) -> Result<(), Error> {
+    on_host(check_rotate(problem, operands.describe())?.place())?;
+    match problem.dtype() {
+        Dtype::Bf16 => rotate_typed::<bf16>(problem, direction, operands)?,
+        Dtype::F16 => rotate_typed::<f16>(problem, direction, operands)?,
+        Dtype::F32 => rotate_typed::<f32>(problem, direction, operands)?,
+    }
     Ok(())
+}
+
+fn rotate_typed<T: Element>(
+    problem: &RotateProblem,
+    direction: Direction,
+    operands: &mut Operands,
+) -> Result<(), ProblemError> {
+    let spans = of_rotate(problem, operands)?;
+    let turn = tables(problem.turns(), direction, operands)?;
+    let ascending = |span: &NewSpan, i: usize| Some(span.before + i);
+    turn_rows::<T>(
+        [Argument::X, Argument::Y],
+        &spans,
+        operands,
+        turn,
+        ascending,
+    )
+}
+
+/// Appends rows to a cache, and turns them and the queries, if they are to be turned. The arguments have passed [`crate::validate`] for this
+/// problem and lie on the host; an error says which one has not or does not.
+pub(crate) fn append(problem: &AppendProblem, operands: &mut Operands) -> Result<(), Error> {
+    on_host(check_append(problem, operands.describe())?.place())?;
+    match problem.dtype() {
+        Dtype::Bf16 => append_typed::<bf16>(problem, operands)?,
+        Dtype::F16 => append_typed::<f16>(problem, operands)?,
+        Dtype::F32 => append_typed::<f32>(problem, operands)?,
+    }
+    Ok(())
+}
+
+fn append_typed<T: Element>(
+    problem: &AppendProblem,
+    operands: &mut Operands,
+) -> Result<(), ProblemError> {
+    let spans = of_append(problem, operands)?;
+    let turn = match problem.turns() {
+        Some(turns) => Some(tables(turns, Direction::Forth, operands)?),
+        None => None,
+    };
+    if let Some(turn) = turn
+        && problem.heads_q() > 0
+    {
+        let names = [Argument::Q, Argument::QOut];
+        turn_rows::<T>(names, &spans, operands, turn, |span, i| {
+            Some(match problem.query_positions() {
+                QueryPositions::Ascending => span.before + i,
+                QueryPositions::First => span.before,
+            })
+        })?;
+    }
+    append_rows::<T>([Argument::KNew, Argument::KCache], &spans, operands, turn)?;
+    append_rows::<T>([Argument::VNew, Argument::VCache], &spans, operands, None)?;
+    if let Some(Operand::VectorMut(mut seqused)) = operands.take(Argument::SeqUsedOut) {
+        let argument = Argument::SeqUsedOut;
+        let seqused = seqused.host::<i32>().ok_or(missing(argument))?;
+        for (seqused, span) in seqused.iter_mut().zip(&spans) {
+            // Checked: it is no more than a length that was given as i32, or a size of the tensor.
+            *seqused = i32::try_from(span.before + span.rows.len)
+                .map_err(|_| ProblemError::SizeOverflow { what: "a length" })?;
+        }
+    }
+    Ok(())
+}
+
+fn on_host(given: Place) -> Result<(), ProblemError> {
+    let needed = Place::Host;
+    match given == needed {
+        true => Ok(()),
+        false => Err(ProblemError::OtherDevice { given, needed }),
+    }
+}
+
+/// The tables that a call was given.
+fn tables<'a>(
+    turns: Turns,
+    direction: Direction,
+    operands: &mut Operands<'a>,
+) -> Result<Turn<'a>, ProblemError> {
+    let mut table = |argument| vector::<f32>(operands, argument).ok_or(missing(argument));
+    Ok(Turn {
+        cos: table(Argument::Cos)?,
+        sin: table(Argument::Sin)?,
+        n_pairs: turns.rotary_dim / 2,
+        pairs: turns.pairs,
+        direction,
+    })
+}
+
+/// A tensor to read, if there is one.
+fn input<'a, T: Element>(
+    operands: &mut Operands<'a>,
+    argument: Argument,
+) -> Option<(&'a [T], Layout)> {
+    match operands.take(argument) {
+        Some(Operand::Tensor(tensor)) => Some((tensor.host()?, tensor.layout())),
+        _ => None,
+    }
+}
+
+/// The rows of sequences turned, in place where there is no input.
+fn turn_rows<T: Element>(
+    [from, to]: [Argument; 2],
+    spans: &[NewSpan],
+    operands: &mut Operands,
+    turn: Turn,
+    position: impl Fn(&NewSpan, usize) -> Option<usize>,
+) -> Result<(), ProblemError> {
+    let input = input::<T>(operands, from);
+    let mut output = output(operands, to)?;
+    let layout = output.layout();
+    let read = input.map_or(layout, |(_, layout)| layout);
+    let lines = lines(spans, layout.heads, |span, i, head| {
+        let (batch_idx, row) = (span.rows.batch_idx, span.rows.first + i);
+        Line {
+            from: place(&read, batch_idx, head, row),
+            to: place(&layout, batch_idx, head, row),
+            position: position(span, i),
+        }
+    });
+    let written = output.host::<T>().ok_or(missing(to))?;
+    let input = input.map(|(data, _)| data);
+    write(lines, layout.head_dim, input, written, Some(turn)).ok_or(ProblemError::OutputAliases {
+        argument: to,
+        layout,
+    })
+}
+
+/// The rows of sequences written behind those that a cache has, turned if they are to be.
+fn append_rows<T: Element>(
+    [from, to]: [Argument; 2],
+    spans: &[NewSpan],
+    operands: &mut Operands,
+    turn: Option<Turn>,
+) -> Result<(), ProblemError> {
+    let (data, read) = input::<T>(operands, from).ok_or(missing(from))?;
+    let mut output = output(operands, to)?;
+    let layout = output.layout();
+    let lines = lines(spans, layout.heads, |span, i, head| {
+        let row = span.before + i;
+        Line {
+            from: place(&read, span.rows.batch_idx, head, span.rows.first + i),
+            to: place_in_cache(&layout, span.sequence, head, row),
+            position: turn.map(|_| row),
+        }
+    });
+    let written = output.host::<T>().ok_or(missing(to))?;
+    write(lines, layout.head_dim, Some(data), written, turn).ok_or(ProblemError::OutputAliases {
+        argument: to,
+        layout,
+    })
+}
+
+/// A row of one head: where its elements begin, and by which position they are turned; `None`: they are copied.
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    from: usize,
+    to: usize,
+    position: Option<usize>,
+}
+
+/// Those of every row and head.
+fn lines(
+    spans: &[NewSpan],
+    heads: usize,
+    line: impl Fn(&NewSpan, usize, usize) -> Line,
+) -> Vec<Line> {
+    let mut lines = Vec::new();
+    for span in spans {
+        for i in 0..span.rows.len {
+            lines.extend((0..heads).map(|head| line(span, i, head)));
+        }
+    }
+    lines
+}
+
+/// Where a row of a tensor begins.
+fn place(layout: &Layout, batch_idx: usize, head: usize, row: usize) -> usize {
+    batch_idx * layout.batch_stride + row * layout.row_stride + head * layout.head_stride
+}
+
+/// Where a row of a cache begins: the one place that knows where a sequence's rows lie.
+fn place_in_cache(layout: &Layout, sequence: usize, head: usize, row: usize) -> usize {
+    place(layout, sequence, head, row)
+}
+
+/// Writes lines, in place where nothing is read elsewhere. `None` where they overlap or reach beyond the memory.
+fn write<T: Element>(
+    mut lines: Vec<Line>,
+    head_dim: usize,
+    from: Option<&[T]>,
+    to: &mut [T],
+    turn: Option<Turn>,
+) -> Option<()> {
+    // In the order of memory, so that it can be divided among threads.
+    lines.sort_unstable_by_key(|line| line.to);
+    let (mut rest, mut passed) = (to, 0);
+    let mut written = Vec::with_capacity(lines.len());
+    for line in lines {
+        let (_, behind) = rest.split_at_mut_checked(line.to.checked_sub(passed)?)?;
+        let (y, after) = behind.split_at_mut_checked(head_dim)?;
+        let x = match from {
+            Some(from) => Some(from.get(line.from..)?.get(..head_dim)?),
+            None => None,
+        };
+        written.push((line.position, x, y));
+        rest = after;
+        passed = line.to + head_dim;
+    }
+    written
+        .into_par_iter()
+        .for_each_init(Vec::new, |own, (position, x, y)| {
+            let x = x.unwrap_or_else(|| {
+                own.clear();
+                own.extend_from_slice(y);
+                own
+            });
+            match (turn, position) {
+                (Some(turn), Some(position)) => turn.row(position, x, y),
+                _ => y.copy_from_slice(x),
+            }
+        });
+    Some(())
 }
 
 impl Turn<'_> {
@@ -71,7 +328,10 @@ impl Turn<'_> {
                 Pairs::Halves => (i, i + n_pairs),
                 Pairs::Interleaved => (2 * i, 2 * i + 1),
             };
-            let sin = if self.back { -sin } else { sin };
+            let sin = match self.direction {
+                Direction::Forth => sin,
+                Direction::Back => -sin,
+            };
             let (a, b) = (x[first].to_f32(), x[second].to_f32());
             y[first] = T::from_f32(a * cos - b * sin);
             y[second] = T::from_f32(a * sin + b * cos);

@@ -112,6 +112,7 @@ impl<P: Planned> Launches<P> {
                     Params::BlockList(params) => function::launch(function, size, stream, &params)?,
                     Params::Combine(params) => function::launch(function, size, stream, &params)?,
                     Params::Merge(params) => function::launch(function, size, stream, &params)?,
+                    Params::Append(params) => function::launch(function, size, stream, &params)?,
                 }
             }
         }

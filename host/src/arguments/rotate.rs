@@ -1,0 +1,127 @@
+//! What a rotation is given, and the table of what it takes.
+
+use super::needs::{Access, Form, Need, Presence};
+use super::operation::Operation;
+use super::{Argument, Operands};
+use crate::dtype::{Dtype, ScalarType};
+use crate::problem::rotate::RotateProblem;
+use crate::tensor::{Tensor, TensorMut, Vector};
+
+/// What a rotation reads.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct RotateInputs<'a> {
+    /// Rows to be turned: `[batch, seqlen, heads, head_dim]`, or packed `[total, heads, head_dim]`. Left out, those of the output are turned in
+    /// place.
+    pub x: Option<Tensor<'a>>,
+    /// Cosines by position: f32 `[n_positions, rotary_dim / 2]`.
+    pub cos: Vector<'a>,
+    /// Sines by position, of the same shape.
+    pub sin: Vector<'a>,
+    /// Where each packed sequence begins, and where the last one ends: i32 `[batch + 1]`.
+    pub cu_seqlens: Option<Vector<'a>>,
+    /// At which position each sequence's first row stands: i32 `[batch]`. 0, where it is left out.
+    pub seqlen_offsets: Option<Vector<'a>>,
+}
+
+impl<'a> RotateInputs<'a> {
+    /// Rows, and the tables of their positions.
+    pub fn new(
+        x: &Tensor<'a>,
+        cos: impl Into<Vector<'a>>,
+        sin: impl Into<Vector<'a>>,
+    ) -> RotateInputs<'a> {
+        RotateInputs {
+            x: Some(*x),
+            ..RotateInputs::in_place(cos, sin)
+        }
+    }
+
+    /// The tables alone: rows are turned where they lie.
+    pub fn in_place(cos: impl Into<Vector<'a>>, sin: impl Into<Vector<'a>>) -> RotateInputs<'a> {
+        RotateInputs {
+            x: None,
+            cos: cos.into(),
+            sin: sin.into(),
+            cu_seqlens: None,
+            seqlen_offsets: None,
+        }
+    }
+
+    /// With [`RotateInputs::cu_seqlens`].
+    #[must_use]
+    pub fn cu_seqlens(self, cu_seqlens: impl Into<Vector<'a>>) -> RotateInputs<'a> {
+        RotateInputs {
+            cu_seqlens: Some(cu_seqlens.into()),
+            ..self
+        }
+    }
+
+    /// With [`RotateInputs::seqlen_offsets`].
+    #[must_use]
+    pub fn seqlen_offsets(self, seqlen_offsets: impl Into<Vector<'a>>) -> RotateInputs<'a> {
+        RotateInputs {
+            seqlen_offsets: Some(seqlen_offsets.into()),
+            ..self
+        }
+    }
+}
+
+impl<'a> Operands<'a> {
+    /// Of a rotation.
+    pub(crate) fn rotate(inputs: &RotateInputs<'a>, y: &'a mut TensorMut<'_>) -> Operands<'a> {
+        let RotateInputs {
+            x,
+            cos,
+            sin,
+            cu_seqlens,
+            seqlen_offsets,
+        } = *inputs;
+        let mut operands = Operands::default();
+        operands.put_optional(Argument::X, x);
+        operands.put(Argument::Cos, cos);
+        operands.put(Argument::Sin, sin);
+        operands.put_optional(Argument::CuSeqlens, cu_seqlens);
+        operands.put_optional(Argument::SeqlenOffsets, seqlen_offsets);
+        operands.put(Argument::Y, y.reborrow());
+        operands
+    }
+}
+
+impl Operation for RotateProblem {
+    const VERB: &'static str = "rotate";
+    const FIRST: Argument = Argument::Y;
+
+    fn dtype(&self) -> Dtype {
+        RotateProblem::dtype(self)
+    }
+
+    fn need(&self, argument: Argument) -> Option<Need> {
+        use Access::{Read, Updated};
+        use Presence::{Optional, Required, Usual};
+        let of_sequences = |n_elems| Form::Vector {
+            dtype: ScalarType::I32,
+            n_elems,
+        };
+        let lengths = of_sequences(self.batch() as u64);
+        let ends = of_sequences((self.batch() as u64).saturating_add(1));
+        let table = Form::Vector {
+            dtype: ScalarType::F32,
+            n_elems: self.turns().table_elems(),
+        };
+        let rows = Form::Tensor(self.shape());
+        let (presence, access, form) = match argument {
+            Argument::X => (Usual, Read, rows),
+            Argument::Y => (Required, Updated, rows),
+            Argument::Cos | Argument::Sin => (Required, Read, table),
+            Argument::CuSeqlens if self.rows().is_packed() => (Required, Read, ends),
+            Argument::SeqlenOffsets => (Optional, Read, lengths),
+            _ => return None,
+        };
+        Some(Need {
+            presence,
+            access,
+            form,
+        })
+    }
+}

@@ -1,0 +1,138 @@
+//! The steps of every operation beside attention: check, plan, then run or prepare.
+
+use std::fmt;
+
+use crate::arguments::{Argument, Arguments, Form, Given, Need, Operands, Operation};
+#[cfg(feature = "emulator")]
+use crate::backend::emulated;
+use crate::backend::staging;
+use crate::device::{Device, Kind};
+use crate::error::{Error, PlanError, ProblemError};
+use crate::plan::{Backend, DeviceInfo, OperationPlan, SpecialisedKernel};
+use crate::prepared::{Layouts, Prepared};
+use crate::tensor::{Description, Layout, Place, VectorDescription};
+use crate::validate::operation::CheckedOperation;
+
+/// What ran an operation, and why there.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Done {
+    /// What was done: "merge", "append", "rotate".
+    pub verb: &'static str,
+    /// The backend.
+    pub backend: Backend,
+    /// Why this device: asked for by name, or what [`Device::best`] found.
+    pub why_device: String,
+    /// The kernel; none on the CPU, and where there was nothing to do.
+    pub kernel: Option<SpecialisedKernel>,
+}
+
+/// A call of an operation: what its steps are.
+pub(crate) struct Call<'a, P> {
+    pub(crate) device: &'a Device,
+    pub(crate) problem: &'a P,
+    pub(crate) check: fn(&P, Arguments) -> Result<CheckedOperation<P>, Error>,
+    /// Refuses lengths that contradict each other; they lie on the host.
+    pub(crate) lengths: fn(&P, &Operands) -> Result<(), ProblemError>,
+    pub(crate) plan: Planner<P>,
+}
+
+/// Plans for a device.
+pub(crate) type Planner<P> =
+    fn(&CheckedOperation<P>, &DeviceInfo, Backend) -> Result<OperationPlan<P>, PlanError>;
+
+impl<P: Operation> Call<'_, P> {
+    /// Does it; returns when the results are there. `cpu` does it on the CPU.
+    pub(crate) fn run(
+        &self,
+        operands: &mut Operands,
+        cpu: impl FnOnce(&P, &mut Operands) -> Result<(), Error>,
+    ) -> Result<Done, Error> {
+        let given = operands.describe();
+        let plan = self.plan(given)?;
+        if given.get(P::FIRST).map(Given::place) == Some(Place::Host) {
+            (self.lengths)(self.problem, operands)?;
+        }
+        let done = Done {
+            verb: P::VERB,
+            backend: plan.backend,
+            why_device: self.device.why().to_owned(),
+            kernel: plan.kernel(),
+        };
+        match self.device.kind() {
+            Kind::Cuda(device) => staging::run(device, plan, operands)?,
+            Kind::Cpu => cpu(self.problem, operands)?,
+            #[cfg(feature = "emulator")]
+            Kind::Emulated(options) => emulated::run(&plan, options, operands)?,
+        }
+        Ok(done)
+    }
+
+    /// Prepares it for tensors of these layouts.
+    pub(crate) fn prepare(&self, layouts: &Layouts) -> Result<Prepared<OperationPlan<P>>, Error> {
+        let device = self.device.as_cuda().ok_or(PlanError::NotAsynchronous {
+            backend: self.device.backend(),
+        })?;
+        let need = |argument| self.problem.need(argument);
+        let arguments = layouts.needed(need, |need| self.unplaced(need))?;
+        let plan = self.plan(arguments)?;
+        Ok(Prepared::new(device, arguments, plan)?)
+    }
+
+    /// An argument that is nowhere yet.
+    fn unplaced(&self, need: &Need) -> Result<Given, ProblemError> {
+        let place = self.device.place();
+        let tensor = |layout| Description {
+            layout,
+            dtype: self.problem.dtype().into(),
+            place,
+            address: 0,
+        };
+        Ok(match need.form {
+            Form::Tensor(shape) => tensor(Layout::bshd(shape)?).into(),
+            Form::Weights => {
+                return Err(ProblemError::NotTaken {
+                    argument: Argument::Weights,
+                });
+            }
+            Form::Vector { dtype, n_elems } => {
+                VectorDescription::unplaced(n_elems, dtype, place).into()
+            }
+        })
+    }
+
+    /// Plans it: with its arguments as they lie, and for a GPU that is given those of the host once more as they will lie in its
+    /// memory.
+    fn plan(&self, arguments: Arguments) -> Result<OperationPlan<P>, Error> {
+        let mut checked = (self.check)(self.problem, arguments)?;
+        let (given, needed) = (checked.place(), self.device.place());
+        match (given, self.device.kind()) {
+            (given, _) if given == needed => {}
+            (Place::Host, Kind::Cuda(_)) => {
+                checked = (self.check)(self.problem, arguments.moved_to(needed))?;
+            }
+            _ => return Err(ProblemError::OtherDevice { given, needed }.into()),
+        }
+        Ok((self.plan)(
+            &checked,
+            self.device.info(),
+            self.device.backend(),
+        )?)
+    }
+}
+
+/// `merge on cuda (asked for by name)`, then the kernel.
+impl fmt::Display for Done {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Done {
+            verb,
+            backend,
+            why_device,
+            kernel,
+        } = self;
+        writeln!(f, "{verb} on {backend} ({why_device})")?;
+        match kernel {
+            Some(kernel) => writeln!(f, "  kernel {kernel}"),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! What is to be appended to a cache of keys and values.
+
+use std::fmt;
+
+use super::new_rows::NewRows;
+use crate::dtype::Dtype;
+use crate::error::ProblemError;
+use crate::terms::{Pairs, QueryPositions, Turns};
+
+/// New rows of k and v to be written behind those that a cache holds already: see [`crate::Append`]. Plain data.
+///
+/// ```
+/// use ferroflash::rotary::Pairs;
+/// use ferroflash::{AppendProblem, Dtype};
+///
+/// // A step of decoding: one new row for each of 16 sequences.
+/// let problem = AppendProblem::builder(Dtype::Bf16)
+///     .batch(16)
+///     .seqlen_new(1)
+///     .heads_q(32)
+///     .heads_k(8)
+///     .head_dim(128)
+///     .seqlen_cache(4096)
+///     .rotary(Pairs::Halves, 128, 4096)
+///     .build()?;
+/// assert_eq!(problem.shape_new(), [16, 1, 8, 128]);
+/// assert_eq!(problem.shape_cache(), [16, 4096, 8, 128]);
+/// # Ok::<(), ferroflash::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AppendProblem {
+    dtype: Dtype,
+    batch: usize,
+    rows: NewRows,
+    heads_q: usize,
+    heads_k: usize,
+    head_dim: usize,
+    seqlen_cache: usize,
+    turns: Option<Turns>,
+    query_positions: QueryPositions,
+}
+
+/// Collects an [`AppendProblem`].
+#[derive(Clone, Copy, Debug)]
+#[must_use = "a builder does nothing until `build`"]
+pub struct AppendBuilder {
+    dtype: Dtype,
+    batch: usize,
+    rows: Option<NewRows>,
+    heads_q: usize,
+    heads_k: Option<usize>,
+    head_dim: Option<usize>,
+    seqlen_cache: Option<usize>,
+    turns: Option<Turns>,
+    query_positions: QueryPositions,
+}
+
+impl AppendProblem {
+    /// Starts a problem of this element type: one sequence, no queries, no rotary position embedding. New rows, heads_k, head_dim and
+    /// the cache's rows have no default.
+    pub fn builder(dtype: Dtype) -> AppendBuilder {
+        AppendBuilder {
+            dtype,
+            batch: 1,
+            rows: None,
+            heads_q: 0,
+            heads_k: None,
+            head_dim: None,
+            seqlen_cache: None,
+            turns: None,
+            query_positions: QueryPositions::default(),
+        }
+    }
+
+    /// Element type of every tensor.
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// Number of sequences.
+    pub fn batch(&self) -> usize {
+        self.batch
+    }
+
+    /// Heads of q; 0 where there is none.
+    pub fn heads_q(&self) -> usize {
+        self.heads_q
+    }
+
+    /// Heads of k, v and the cache.
+    pub fn heads_k(&self) -> usize {
+        self.heads_k
+    }
+
+    /// Columns of every tensor.
+    pub fn head_dim(&self) -> usize {
+        self.head_dim
+    }
+
+    /// Rows of a sequence in the cache.
+    pub fn seqlen_cache(&self) -> usize {
+        self.seqlen_cache
+    }
+
+    /// How k and q are turned, if they are.
+    pub fn turns(&self) -> Option<Turns> {
+        self.turns
+    }
+
+    /// At which positions queries stand.
+    pub fn query_positions(&self) -> QueryPositions {
+        self.query_positions
+    }
+
+    /// Shape of the new rows of k and v: `[batch, seqlen_new, heads_k, head_dim]`; packed, `[1, total, heads_k, head_dim]`.
+    pub fn shape_new(&self) -> [usize; 4] {
+        self.rows.shape(self.batch, self.heads_k, self.head_dim)
+    }
+
+    /// Shape of q and of q_out: as [`AppendProblem::shape_new`], with the heads of q.
+    pub fn shape_q(&self) -> [usize; 4] {
+        self.rows.shape(self.batch, self.heads_q, self.head_dim)
+    }
+
+    /// Shape of each cache: `[batch, seqlen_cache, heads_k, head_dim]`.
+    pub fn shape_cache(&self) -> [usize; 4] {
+        [self.batch, self.seqlen_cache, self.heads_k, self.head_dim]
+    }
+
+    pub(crate) fn rows(&self) -> NewRows {
+        self.rows
+    }
+
+    /// How many rows of a sequence there may be: those of the cache that, where k is turned, stand at positions of the tables.
+    pub(crate) fn room(&self) -> usize {
+        let n_positions = self
+            .turns
+            .map_or(self.seqlen_cache, |turns| turns.n_positions);
+        self.seqlen_cache.min(n_positions)
+    }
+}
+
+impl AppendBuilder {
+    /// Number of sequences; 1 unless set.
+    pub fn batch(self, batch: usize) -> Self {
+        AppendBuilder { batch, ..self }
+    }
+
+    /// Each sequence has so many new rows: q, k_new and v_new are `[batch, seqlen_new, heads, head_dim]`.
+    pub fn seqlen_new(self, seqlen: usize) -> Self {
+        AppendBuilder {
+            rows: Some(NewRows::Padded { seqlen }),
+            ..self
+        }
+    }
+
+    /// In place of [`AppendBuilder::seqlen_new`]: the new rows of all sequences lie one sequence behind the other, `[total, heads,
+    /// head_dim]`, and [`AppendInputs::cu_seqlens_new`](crate::AppendInputs::cu_seqlens_new) says where each begins. So sequences that begin and
+    /// sequences that go on share a call (continuous batching).
+    pub fn packed_new(self, total: usize) -> Self {
+        AppendBuilder {
+            rows: Some(NewRows::Packed { total }),
+            ..self
+        }
+    }
+
+    /// Queries of so many heads are turned, too; that needs [`AppendBuilder::rotary`]. None unless set.
+    pub fn heads_q(self, heads_q: usize) -> Self {
+        AppendBuilder { heads_q, ..self }
+    }
+
+    /// Heads of k, v and the cache.
+    pub fn heads_k(self, heads_k: usize) -> Self {
+        AppendBuilder {
+            heads_k: Some(heads_k),
+            ..self
+        }
+    }
+
+    /// Columns of every tensor.
+    pub fn head_dim(self, head_dim: usize) -> Self {
+        AppendBuilder {
+            head_dim: Some(head_dim),
+            ..self
+        }
+    }
+
+    /// Rows of a sequence in the cache.
+    pub fn seqlen_cache(self, seqlen_cache: usize) -> Self {
+        AppendBuilder {
+            seqlen_cache: Some(seqlen_cache),
+            ..self
+        }
+    }
+
+    /// The first `rotary_dim` elements of each row of k and q are turned by the row's position, by tables of so many positions.
+    pub fn rotary(self, pairs: Pairs, rotary_dim: usize, n_positions: usize) -> Self {
+        AppendBuilder {
+            turns: Some(Turns {
+                pairs,
+                rotary_dim,
+                n_positions,
+            }),
+            ..self
+        }
+    }
+
+    /// At which positions queries stand; [`QueryPositions::Ascending`] unless set.
+    pub fn query_positions(self, query_positions: QueryPositions) -> Self {
+        AppendBuilder {
+            query_positions,
+            ..self
+        }
+    }
+
+    /// The problem; an error names what was not set. Whether the sizes make sense is checked by [`crate::Append::new`].
+    pub fn build(self) -> Result<AppendProblem, ProblemError> {
+        let set = |value: Option<usize>, field| value.ok_or(ProblemError::Unset { field });
+        if self.heads_q > 0 && self.turns.is_none() {
+            return Err(ProblemError::Unset { field: "rotary" });
+        }
+        Ok(AppendProblem {
+            dtype: self.dtype,
+            batch: self.batch,
+            rows: self.rows.ok_or(ProblemError::Unset {
+                field: "seqlen_new",
+            })?,
+            heads_q: self.heads_q,
+            heads_k: set(self.heads_k, "heads_k")?,
+            head_dim: set(self.head_dim, "head_dim")?,
+            seqlen_cache: set(self.seqlen_cache, "seqlen_cache")?,
+            turns: self.turns,
+            query_positions: self.query_positions,
+        })
+    }
+}
+
+/// `bf16 k [16, 1, 8, 128] to [16, 4096, 8, 128], q [16, 1, 32, 128], halves 128 of 4096 positions`.
+impl fmt::Display for AppendProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (new, cache) = (self.shape_new(), self.shape_cache());
+        write!(f, "{} k {new:?} to {cache:?}", self.dtype)?;
+        if self.heads_q > 0 {
+            write!(f, ", q {:?}", self.shape_q())?;
+        }
+        match self.turns {
+            Some(turns) => write!(f, ", {turns}"),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Rows turned by their positions, on any device: [`Rotate::forward`] and [`Rotate::backward`].
+//!
+//! [`rotary`](crate::rotary) says what the turn is, and makes the tables. An [`Append`](crate::Append) turns keys and queries on their way to a
+//! cache; what is here is for training, where there is none.
+//!
+//! ```
+//! use ferroflash::rotary::{Pairs, Rotary};
+//! use ferroflash::{Device, Dtype, Rotate, RotateInputs, RotateProblem, Tensor, TensorMut};
+//!
+//! let table = Rotary::new(8).table(128)?;
+//! let shape = [2, 5, 3, 8];
+//! let rotate = Rotate::new(&Device::cpu(), RotateProblem::new(Dtype::F32, shape, table.turns(Pairs::Halves)))?;
+//! let (q, mut turned) = (vec![0.5f32; 240], vec![0f32; 240]);
+//! let inputs = RotateInputs::new(&Tensor::bshd(&q, shape)?, table.cos(), table.sin());
+//! rotate.forward(&inputs, &mut TensorMut::bshd(&mut turned, shape)?)?;
+//!
+//! // A turn keeps lengths, so the gradient is the turn back. Here it is made in place.
+//! let inputs = RotateInputs::in_place(table.cos(), table.sin());
+//! rotate.backward(&inputs, &mut TensorMut::bshd(&mut turned, shape)?)?;
+//! assert!(turned.iter().all(|x| (x - 0.5).abs() < 1e-6));
+//! # Ok::<(), ferroflash::Error>(())
+//! ```
+
+use crate::arguments::{Operands, RotateInputs};
+use crate::backend::cpu;
+use crate::device::Device;
+use crate::error::Error;
+use crate::lengths::new_rows;
+use crate::operation::{Call, Done};
+use crate::plan::plan_rotate;
+use crate::prepared::{Layouts, PreparedRotate};
+use crate::problem::rotate::RotateProblem;
+use crate::rotary::Direction;
+use crate::tensor::TensorMut;
+use crate::validate::rotary::{check_rotate, rotate_sizes};
+
+/// Rotations of one shape and type on a device.
+///
+/// Row i of sequence b is turned as at position `seqlen_offsets[b] + i`, or i, by the arithmetic of
+/// [`RotaryTable::rotate`](crate::rotary::RotaryTable::rotate): in f32, rounded once; elements from rotary_dim on are copied bit for bit.
+///
+/// - x and y have the same shape and any strides whose last dimension is contiguous; rows of y do not overlap. y is x, of the same memory and
+///   layout, or lies apart from it. Without x, y is turned in place.
+/// - Lengths on the host are checked by every call. Those in a device's memory are not looked at by the host: a row at a position that is
+///   negative or beyond the tables, or of no sequence, is not written.
+/// - Equal inputs give equal bits, on every backend.
+///
+/// What GPUs take is as with [`Append`](crate::Append): it is the same kernel.
+#[derive(Clone, Debug)]
+pub struct Rotate {
+    device: Device,
+    problem: RotateProblem,
+}
+
+impl Rotate {
+    /// Rotations of this shape and type.
+    ///
+    /// # Errors
+    /// A size makes no sense: head_dim is 0 or above 256, rotary_dim is 0, odd or above head_dim, sequences are longer than the tables.
+    pub fn new(device: &Device, problem: RotateProblem) -> Result<Rotate, Error> {
+        rotate_sizes(&problem)?;
+        Ok(Rotate {
+            device: device.clone(),
+            problem,
+        })
+    }
+
+    /// What is turned.
+    pub fn problem(&self) -> &RotateProblem {
+        &self.problem
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Turns the rows of x. Returns when y is there; on a GPU it takes tensors of the host, which are copied there and back, and of the
+    /// device.
+    ///
+    /// # Errors
+    /// [`ProblemError`](crate::error::ProblemError), [`PlanError`](crate::error::PlanError): an argument does not fit, or a length that lies on the
+    /// host contradicts another; nothing was touched.
+    pub fn forward(&self, inputs: &RotateInputs, y: &mut TensorMut) -> Result<Done, Error> {
+        self.run(Direction::Forth, inputs, y)
+    }
+
+    /// The gradient of x from that of y: x is the gradient of the turned rows, and y becomes that of the rows. By tables that are multiplied by a
+    /// factor (YaRN's) it is multiplied, too, as the gradient is.
+    ///
+    /// # Errors
+    /// As [`Rotate::forward`].
+    pub fn backward(&self, inputs: &RotateInputs, y: &mut TensorMut) -> Result<Done, Error> {
+        self.run(Direction::Back, inputs, y)
+    }
+
+    /// Prepares rotations of tensors of these layouts in the device's memory: to be enqueued on a [`Queue`](crate::Queue), without waiting. Only
+    /// on a GPU. Every call gives x beside y, unless [`Layouts::without`] names [`X`](crate::error::Argument::X): then y is turned in place.
+    /// Calls give offsets if [`Layouts::giving`] names [`SeqlenOffsets`](crate::error::Argument::SeqlenOffsets).
+    pub fn prepare(
+        &self,
+        direction: Direction,
+        layouts: &Layouts,
+    ) -> Result<PreparedRotate, Error> {
+        Ok(PreparedRotate::new(self.call(direction).prepare(layouts)?))
+    }
+
+    fn run(
+        &self,
+        direction: Direction,
+        inputs: &RotateInputs,
+        y: &mut TensorMut,
+    ) -> Result<Done, Error> {
+        let mut operands = Operands::rotate(inputs, y);
+        self.call(direction)
+            .run(&mut operands, |problem, operands| {
+                cpu::rotary::rotate(problem, direction, operands)
+            })
+    }
+
+    fn call(&self, direction: Direction) -> Call<'_, RotateProblem> {
+        Call {
+            device: &self.device,
+            problem: &self.problem,
+            check: check_rotate,
+            lengths: |problem, operands| new_rows::of_rotate(problem, operands).map(drop),
+            plan: match direction {
+                Direction::Forth => |checked, device, backend| {
+                    plan_rotate(checked, Direction::Forth, device, backend)
+                },
+                Direction::Back => |checked, device, backend| {
+                    plan_rotate(checked, Direction::Back, device, backend)
+                },
+            },
+        }
+    }
+}
