@@ -15,9 +15,11 @@
 //! | [`short`] | sets of their own for the compact tiles of flash3's forward pass |
 //! | [`orders`] | sets of their own for the orders of tiles in flash3's backward pass |
 //! | [`shares`] | sets of their own for few tiles of shared keys in flash3's backward pass |
+//! | [`merges`], [`appends`] | operations beside attention |
 //! | [`wide_tiles`] | sets of their own for the wide tiles of flash3 |
 
 pub mod aimed;
+pub mod appends;
 pub mod blocks;
 pub mod compact;
 pub mod lengths;

@@ -13,6 +13,8 @@
 //! | [`mod@reference`] | what a case should give, by the oracle |
 //! | [`trial`] | one case on one device |
 //! | [`mod@merge`] | the suite of merges |
+//! | [`append`] | the suite of appends to a cache |
+//! | [`rotate`] | the suite of rotations |
 //! | [`subject`] | the backends under test |
 //! | [`sample`] | which cases of a set run |
 //! | [`mod@suite`] | the same cases for every backend |
@@ -39,7 +41,12 @@ pub mod reference;
 
 pub mod trial;
 
+mod beside;
 pub mod merge;
+
+pub mod append;
+
+pub mod rotate;
 
 pub mod subject;
 

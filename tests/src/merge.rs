@@ -1,8 +1,6 @@
 //! The suite of merges, the same for every backend: two parts of the keys against the oracle, and parts of attention against attention
 //! over all keys.
 
-use std::time::Instant;
-
 use ferroflash::error::PlanError;
 use ferroflash::{
     Algorithm, Attention, Backend, Device, Dtype, Element, Error, Merge, MergeInputs, MergeProblem,
@@ -10,55 +8,21 @@ use ferroflash::{
 };
 use half::{bf16, f16};
 
+use crate::beside::{F32_UNIT, bits, check_cases, judge_numbers, rounding};
 use crate::buffer::Buffer;
 use crate::cases::merges::MergeCase;
 use crate::compare::{Comparison, Errors};
 use crate::inputs::{Fill, Values};
 use crate::oracle::{self, Inputs, MergeReference, Output, Sizes, Terms};
-use crate::sample::{self, Choice};
+use crate::sample;
 use crate::subject::Subject;
 use crate::suite::say;
 use crate::tolerance::Quantity;
 use crate::trial::Rows;
 
-/// Puts the subject through a set of merges; panics with every failure. `test` is the path of the test. The environment variable
-/// `CASES` chooses cases by number; otherwise all run, on every backend.
+/// Puts the subject through a set of merges; panics with every failure. `test` is the path of the test.
 pub fn check(subject: &Subject, test: &str, cases: &[MergeCase]) {
-    if subject.is_absent() {
-        return;
-    }
-    let begun = Instant::now();
-    let numbers = match Choice::of(subject.backend) {
-        Choice::Only(numbers) => numbers,
-        Choice::All | Choice::Sample(_) => (0..cases.len()).collect(),
-    };
-    let (mut n_passed, mut n_refused, mut worst, mut failures) = (0, 0, 0.0f64, Vec::new());
-    for (number, case) in cases.iter().enumerate() {
-        if !numbers.contains(&number) {
-            continue;
-        }
-        match check_case(subject, case) {
-            Ok(Some(close)) => {
-                n_passed += 1;
-                worst = worst.max(close);
-            }
-            Ok(None) => n_refused += 1,
-            Err(failure) => failures.push(format!("case {number}: {case:?}\n{failure}")),
-        }
-    }
-    say(&format!(
-        "conformance: {test}: {n_passed} passed, {} failed, {n_refused} refused as they should be; at most {worst:.2} of the tolerance; \
-         {:.1} s",
-        failures.len(),
-        begun.elapsed().as_secs_f64(),
-    ));
-    assert!(
-        failures.is_empty(),
-        "{} failed, SEED={}:\n\n{}",
-        failures.len(),
-        sample::seed(),
-        failures.join("\n\n")
-    );
+    check_cases(subject, test, cases, |case| check_case(subject, case));
 }
 
 /// One case: how close it came, or `None` where it is refused, as it should be.
@@ -97,10 +61,6 @@ fn typed<T: Element>(subject: &Subject, case: &MergeCase) -> Result<Option<f64>,
     }
 }
 
-fn bits(numbers: &[f64]) -> Vec<u64> {
-    numbers.iter().map(|x| x.to_bits()).collect()
-}
-
 /// Merges on a device. The inner error says what was written that should not have been.
 fn run<T: Element>(
     device: &Device,
@@ -135,19 +95,14 @@ fn run<T: Element>(
 /// How far an element may lie from the oracle's. One rounding to the element type; f32 errors of the weights (an exponential, the
 /// inverse of their sum, products) and, by their difference, of lse.
 fn judge(case: &MergeCase, reference: &MergeReference, output: &Output) -> Result<f64, String> {
-    let f32_unit = 2f64.powi(-24);
-    let (unit, smallest) = match case.dtype {
-        Dtype::Bf16 => (2f64.powi(-8), 2f64.powi(-126)),
-        Dtype::F16 => (2f64.powi(-11), 2f64.powi(-25)),
-        Dtype::F32 => (f32_unit, 2f64.powi(-126)),
-    };
+    let (unit, smallest) = rounding(case.dtype);
     let allowed_o = |at: usize| {
         let reference_o: f64 = reference.output.o[at];
-        unit * reference_o.abs() + 8.0 * f32_unit * reference.terms[at] + smallest
+        unit * reference_o.abs() + 8.0 * F32_UNIT * reference.terms[at] + smallest
     };
     let allowed_lse = |at: usize| {
         let lse: f64 = reference.output.lse[at];
-        f32_unit * (8.0 + lse.abs())
+        F32_UNIT * (8.0 + lse.abs())
     };
     let [o, lse] = [
         (&output.o, &reference.output.o),
@@ -156,39 +111,6 @@ fn judge(case: &MergeCase, reference: &MergeReference, output: &Output) -> Resul
     let of_o = judge_numbers(o.0, o.1, allowed_o).map_err(|failure| format!("o: {failure}"))?;
     let of_lse = judge_numbers(lse.0, lse.1, allowed_lse);
     Ok(of_o.max(of_lse.map_err(|failure| format!("lse: {failure}"))?))
-}
-
-/// The root mean square of an error may be this part of that of what is allowed.
-const MOST_RMS: f64 = 0.6;
-
-/// The largest error, as a part of what is allowed of its element.
-fn judge_numbers(
-    actual: &[f64],
-    reference: &[f64],
-    allowed: impl Fn(usize) -> f64,
-) -> Result<f64, String> {
-    let (mut worst, mut errors, mut limits) = (0.0f64, 0.0, 0.0);
-    for (at, (&actual, &reference)) in actual.iter().zip(reference).enumerate() {
-        // Infinities are exact.
-        if !reference.is_finite() && actual == reference {
-            continue;
-        }
-        let (error, allowed) = ((actual - reference).abs(), allowed(at));
-        if error.is_nan() || error > allowed || !reference.is_finite() {
-            return Err(format!("number {at} is {actual} instead of {reference}"));
-        }
-        worst = worst.max(error / allowed);
-        errors += error.powi(2);
-        limits += allowed.powi(2);
-    }
-    let rms = (errors / limits.max(f64::MIN_POSITIVE)).sqrt();
-    let n = actual.len().max(1) as f64;
-    match rms <= (MOST_RMS + 1.0 / n.sqrt()).min(1.0) {
-        true => Ok(worst),
-        false => Err(format!(
-            "the root mean square of the error is {rms:.2} of the limit"
-        )),
-    }
 }
 
 /// Where one part has all the weight, the result is that part bit for bit; where none has any, it is +0.

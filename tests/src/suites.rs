@@ -1,5 +1,7 @@
 //! Makes the tests of a backend: each macro a set of tests that put a subject through [`crate::suite`].
 
+mod beside;
+
 /// The path of a test of the module that this stands in, from the test program's name on.
 #[doc(hidden)]
 #[macro_export]
@@ -340,43 +342,6 @@ macro_rules! shares_suite {
             #[test]
             fn lengths() {
                 check(&SUBJECT, ALGORITHM, path!("lengths"), shares::lengths());
-            }
-        }
-    };
-}
-
-/// Makes the tests of merges of two parts of the keys.
-#[macro_export]
-macro_rules! merge_suite {
-    ($subject:path) => {
-        mod merge {
-            use $crate::cases::merges;
-            use $crate::merge::{check, check_of_attention};
-            use $crate::path;
-            use $crate::sample::seed;
-            use $crate::subject::Subject;
-
-            const SUBJECT: Subject = $subject;
-
-            #[test]
-            fn shapes() {
-                check(&SUBJECT, path!("shapes"), &merges::shapes(seed()));
-            }
-
-            #[test]
-            fn edges() {
-                check(&SUBJECT, path!("edges"), &merges::edges(seed()));
-            }
-
-            #[test]
-            fn random() {
-                let n = SUBJECT.n_random as usize;
-                check(&SUBJECT, path!("random"), &merges::random(n, seed()));
-            }
-
-            #[test]
-            fn of_attention() {
-                check_of_attention(&SUBJECT);
             }
         }
     };

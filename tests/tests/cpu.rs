@@ -1,3 +1,4 @@
 //! Every case of the suite on the CPU backend.
 conformance::suite!(conformance::subject::CPU { tiled: Tiled });
 conformance::merge_suite!(conformance::subject::CPU);
+conformance::append_suite!(conformance::subject::CPU);

@@ -14,3 +14,4 @@ conformance::edges_suite!(conformance::subject::CUDA_OF_FEW_SMS {
 });
 conformance::shares_suite!(conformance::subject::CUDA_SHARES);
 conformance::merge_suite!(conformance::subject::CUDA);
+conformance::append_suite!(conformance::subject::CUDA);

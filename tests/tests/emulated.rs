@@ -18,3 +18,4 @@ conformance::stages_suite!(conformance::subject::EMULATED_ONE_SM {
 });
 conformance::shares_suite!(conformance::subject::EMULATED_SHARES);
 conformance::merge_suite!(conformance::subject::EMULATED_HOPPER);
+conformance::append_suite!(conformance::subject::EMULATED_HOPPER);

@@ -9,11 +9,13 @@ mod backward;
 mod condition;
 mod forward;
 mod merge;
+mod rotary;
 
 pub use backward::{Gradients, backward};
 pub use condition::{Condition, Terms, condition};
 pub use forward::{Output, forward, probabilities};
 pub use merge::{MergeReference, merge};
+pub use rotary::{Turned, turn};
 
 /// The sizes of one problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

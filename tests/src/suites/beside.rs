@@ -1,0 +1,101 @@
+//! Makes the tests of operations beside attention.
+
+/// Makes the tests of merges of two parts of the keys.
+#[macro_export]
+macro_rules! merge_suite {
+    ($subject:path) => {
+        mod merge {
+            use $crate::cases::merges;
+            use $crate::merge::{check, check_of_attention};
+            use $crate::path;
+            use $crate::sample::seed;
+            use $crate::subject::Subject;
+
+            const SUBJECT: Subject = $subject;
+
+            #[test]
+            fn shapes() {
+                check(&SUBJECT, path!("shapes"), &merges::shapes(seed()));
+            }
+
+            #[test]
+            fn edges() {
+                check(&SUBJECT, path!("edges"), &merges::edges(seed()));
+            }
+
+            #[test]
+            fn random() {
+                let n = SUBJECT.n_random as usize;
+                check(&SUBJECT, path!("random"), &merges::random(n, seed()));
+            }
+
+            #[test]
+            fn of_attention() {
+                check_of_attention(&SUBJECT);
+            }
+        }
+    };
+}
+
+/// Makes the tests of appends to a cache, and of rotations.
+#[macro_export]
+macro_rules! append_suite {
+    ($subject:path) => {
+        mod append {
+            use $crate::append::{check, check_steps};
+            use $crate::cases::appends;
+            use $crate::path;
+            use $crate::sample::seed;
+            use $crate::subject::Subject;
+
+            const SUBJECT: Subject = $subject;
+
+            #[test]
+            fn turns() {
+                check(&SUBJECT, path!("turns"), &appends::turns(seed()));
+            }
+
+            #[test]
+            fn edges() {
+                check(&SUBJECT, path!("edges"), &appends::edges(seed()));
+            }
+
+            #[test]
+            fn random() {
+                let n = SUBJECT.n_random as usize;
+                check(&SUBJECT, path!("random"), &appends::random(n, seed()));
+            }
+
+            #[test]
+            fn steps() {
+                check_steps(&SUBJECT);
+            }
+        }
+
+        mod rotate {
+            use $crate::cases::appends;
+            use $crate::path;
+            use $crate::rotate::check;
+            use $crate::sample::seed;
+            use $crate::subject::Subject;
+
+            const SUBJECT: Subject = $subject;
+
+            #[test]
+            fn turns() {
+                check(&SUBJECT, path!("turns"), &appends::turns(seed()));
+            }
+
+            #[test]
+            fn edges() {
+                check(&SUBJECT, path!("edges"), &appends::edges(seed()));
+            }
+
+            #[test]
+            fn random() {
+                let n = SUBJECT.n_random as usize;
+                check(&SUBJECT, path!("random"), &appends::random(n, seed()));
+            }
+        }
+    };
+}
