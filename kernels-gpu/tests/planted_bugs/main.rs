@@ -14,6 +14,7 @@ macro_rules! caught {
     )* };
 }
 
+mod append;
 mod arrivals;
 mod hopper;
 mod launches;
