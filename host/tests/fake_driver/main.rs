@@ -25,6 +25,7 @@ use ferroflash_kernels::params::{
 use ferroflash_kernels::variants;
 use half::bf16;
 
+mod append;
 mod backward;
 mod borrowed;
 mod enqueue;
