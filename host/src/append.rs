@@ -75,12 +75,12 @@ use crate::validate::rotary::{append_sizes, check_append};
 /// - Every tensor has any strides whose last dimension is contiguous; rows of outputs do not overlap. q_out is q, of the same memory and
 ///   layout, or lies apart from it; seqused_out lies apart from seqused_k. An error says so of memory that overlaps otherwise. No other
 ///   output may share elements with another argument; they may lie in one allocation, as packed q, k, v do.
-/// - Equal inputs give equal bits, on every backend.
+/// - Equal inputs give equal bits, on every backend; but which NaN comes of a NaN that is turned is not said.
 ///
 /// Lengths on the host are checked by every call, and contradictions are errors. Those in a device's memory are not looked at by the host. There
 /// a new row whose `seqused_k[b] + i` is negative, at least seqlen_cache or, with rotary position embedding, at least n_positions is dropped:
-/// neither cache is written; the other rows are. A query at such a position is not written. `seqused_out` is then cut to what there is room for, so
-/// that attention over it stays inside the cache. A packed row belongs to the last sequence that begins at it or before it; where `cu_seqlens_new`
+/// neither cache is written; the other rows are. A query whose position is negative or at least n_positions is not written. `seqused_out` is cut to
+/// what there is room for, so that attention over it stays inside the cache. A packed row belongs to the last sequence that begins at it or before it; where `cu_seqlens_new`
 /// does not ascend, rows may belong to none. Nothing outside of the tensors is ever read or written.
 ///
 /// GPUs append bf16 and f16 of a head_dim that is a multiple of 8, up to 256, in tensors that begin at a multiple of 16 bytes and whose

@@ -296,11 +296,7 @@ impl Problem {
 
     /// The mask's sides, as kernels take them for sequences of these lengths; where a side hides nothing, kernels do not look at it.
     pub(crate) fn window_of(&self, seqlen_q: u32, seqlen_k: u32) -> Window {
-        let Bounds {
-            left,
-            right,
-            prefix,
-        } = self.bounds();
+        let bounds = self.bounds();
         let (n_left, n_right) = self.mask.window();
         // A side that hides something is shorter than a sequence, whose length fits.
         let distance =
@@ -308,10 +304,10 @@ impl Problem {
         Window::new(
             seqlen_q,
             seqlen_k,
-            distance(left, n_left),
-            distance(right, n_right),
+            distance(bounds.left, n_left),
+            distance(bounds.right, n_right),
         )
-        .with_prefix(distance(prefix, Some(self.mask.prefix())))
+        .with_prefix(distance(bounds.prefix, Some(self.mask.prefix())))
     }
 
     /// The same of padded sequences, all of these lengths.

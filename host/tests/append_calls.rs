@@ -6,8 +6,8 @@ use ferroflash::error::{Argument, Error, PlanError, ProblemError, RotaryError};
 use ferroflash::prepared::Layouts;
 use ferroflash::rotary::{Direction, Pairs, Positions, Rotary, RotaryTable};
 use ferroflash::{
-    Append, AppendInputs, AppendOutputs, AppendProblem, Backend, Device, Dtype, Rotate,
-    RotateInputs, RotateProblem, Tensor, TensorMut,
+    Append, AppendInputs, AppendOutputs, AppendProblem, Attention, Backend, Device, Dtype, Inputs,
+    Outputs, Problem, Rotate, RotateInputs, RotateProblem, Tensor, TensorMut,
 };
 use half::bf16;
 
@@ -206,4 +206,85 @@ fn an_odd_rotary_dim_is_refused_by_name() {
         .unwrap();
     let refused = Append::new(&Device::cpu(), problem).unwrap_err();
     assert_eq!(refused, RotaryError::RotaryDim { given: 5 }.into());
+}
+
+/// Steps of decoding: append, then attention with the lengths that the append gave. The last query's output is that of attention over all turned
+/// keys at once.
+#[test]
+fn attention_takes_the_lengths_that_an_append_gives() -> Result<(), Error> {
+    let (device, n, table) = (Device::cpu(), 6, Rotary::new(8).table(8)?);
+    let number = |at: usize| ((at * 29 % 31) as f32 - 15.0) / 8.0;
+    // A row of one head for each of two sequences and six steps: `[step, sequence, 8]`.
+    let rows = |of: usize| -> Vec<f32> { (0..n * 16).map(|at| number(at + of)).collect() };
+    let (q, k, v) = (rows(0), rows(7), rows(13));
+    let (mut k_cache, mut v_cache) = (vec![f32::NAN; 2 * 8 * 8], vec![f32::NAN; 2 * 8 * 8]);
+    let (cache, new) = ([2, 8, 1, 8], [2, 1, 1, 8]);
+    let step = AppendProblem::builder(Dtype::F32)
+        .batch(2)
+        .seqlen_new(1)
+        .heads_q(1)
+        .heads_k(1)
+        .head_dim(8)
+        .seqlen_cache(8)
+        .rotary(Pairs::Interleaved, 8, 8)
+        .build()?;
+    let attention = Problem::builder(Dtype::F32)
+        .batch(2)
+        .seqlen_q(1)
+        .seqlen_k(8)
+        .heads(1)
+        .head_dim(8)
+        .build()?;
+    let (mut seqused, mut o) = ([0i32; 2], [0f32; 16]);
+    for at in 0..n {
+        let own = |rows: &[f32]| rows[at * 16..][..16].to_vec();
+        let (mut q, k, v) = (own(&q), own(&k), own(&v));
+        let mut after = [0; 2];
+        Append::new(&device, step)?.run(
+            &AppendInputs::new(&Tensor::bshd(&k, new)?, &Tensor::bshd(&v, new)?, &seqused)
+                .rotary(table.cos(), table.sin()),
+            &mut AppendOutputs::new(
+                TensorMut::bshd(&mut k_cache, cache)?,
+                TensorMut::bshd(&mut v_cache, cache)?,
+            )
+            .q_out(TensorMut::bshd(&mut q, new)?)
+            .seqused_out(&mut after),
+        )?;
+        seqused = after;
+        let inputs = Inputs::new(
+            &Tensor::bshd(&q, new)?,
+            &Tensor::bshd(&k_cache, cache)?,
+            &Tensor::bshd(&v_cache, cache)?,
+        )
+        .seqused_k(&seqused);
+        let mut outputs = Outputs::without_lse(TensorMut::bshd(&mut o, new)?);
+        Attention::new(&device, attention)?.forward(&inputs, &mut outputs)?;
+    }
+    // The same from the definition, in f64.
+    let turned = |rows: &[f32], at: usize, sequence: usize| -> Vec<f64> {
+        let row = &rows[at * 16 + sequence * 8..][..8];
+        let pair = |i: usize| {
+            let (sin, cos) = (at as f64 * 10_000f64.powf(-(i as f64) / 4.0)).sin_cos();
+            let (a, b) = (f64::from(row[2 * i]), f64::from(row[2 * i + 1]));
+            [a * cos - b * sin, a * sin + b * cos]
+        };
+        (0..4).flat_map(pair).collect()
+    };
+    for sequence in 0..2 {
+        let last = turned(&q, n - 1, sequence);
+        let score = |at: usize| {
+            let key = turned(&k, at, sequence);
+            let dot: f64 = last.iter().zip(&key).map(|(q, k)| q * k).sum();
+            (dot / 8f64.sqrt()).exp()
+        };
+        let scores: Vec<f64> = (0..n).map(score).collect();
+        for column in 0..8 {
+            let value = |at: usize| f64::from(v[at * 16 + sequence * 8 + column]);
+            let sum: f64 = (0..n).map(|at| scores[at] * value(at)).sum();
+            let expected = sum / scores.iter().sum::<f64>();
+            let given = f64::from(o[sequence * 8 + column]);
+            assert!((given - expected).abs() < 1e-5, "{given}, {expected}");
+        }
+    }
+    Ok(())
 }

@@ -1,12 +1,17 @@
 //! The path from a problem to a plan takes any numbers: it ends in a plan or in a typed error that has a text, never in
 //! a panic. 120,000 random problems, most of them absurd.
 
-use ferroflash::arguments::Argument;
+use ferroflash::arguments::{Argument, Arguments};
+use ferroflash::dtype::ScalarType;
 use ferroflash::error::{Error, ProblemError};
-use ferroflash::plan::{Algorithm, Backend, DeviceInfo, Plan, plan};
+use ferroflash::plan::{Algorithm, Backend, DeviceInfo, Plan, plan, plan_append};
+use ferroflash::rotary::{Pairs, Turns};
 use ferroflash::tensor::{Description, Place, VectorDescription};
+use ferroflash::validate::rotary::{append_sizes, check_append};
 use ferroflash::validate::{self, Checked, Pass};
-use ferroflash::{BlockMask, Dtype, Layout, Mask, Order, Problem};
+use ferroflash::{
+    AppendProblem, BlockMask, Device, Dtype, Layout, Mask, Order, Problem, Rotate, RotateProblem,
+};
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
@@ -288,4 +293,101 @@ fn a_problem_ends_in_a_plan_or_in_an_error() {
         CASES / 10 < plans.get() && CASES / 10 < errors.get(),
         "one of the two ends is hardly tested"
     );
+}
+
+/// An append or a rotation of any sizes, on an H200: planned with a block for every run of lines, or refused in words.
+#[test]
+fn appends_and_rotations_are_planned_or_refused() {
+    let pairs = || select(vec![Pairs::Halves, Pairs::Interleaved]);
+    let strategy = (
+        [size(), size(), size(), size(), size(), size()],
+        [size(), size()],
+        pairs(),
+        any::<[bool; 2]>(),
+    );
+    let mut runner = TestRunner::new_with_rng(
+        Config::with_cases(CASES / 6),
+        TestRng::deterministic_rng(RngAlgorithm::ChaCha),
+    );
+    let n_planned = std::cell::Cell::new(0);
+    let outcome = runner.run(
+        &strategy,
+        |(sizes, [rotary_dim, n_positions], pairs, [packed, turned])| {
+            let [batch, seqlen, heads_q, heads_k, head_dim, seqlen_cache] = sizes;
+            let builder = AppendProblem::builder(Dtype::Bf16)
+                .batch(batch)
+                .heads_k(heads_k)
+                .head_dim(head_dim)
+                .seqlen_cache(seqlen_cache);
+            let builder = if packed {
+                builder.packed_new(seqlen)
+            } else {
+                builder.seqlen_new(seqlen)
+            };
+            let turns = Turns {
+                pairs,
+                rotary_dim,
+                n_positions,
+            };
+            let problem = match turned {
+                true => builder
+                    .heads_q(heads_q)
+                    .rotary(pairs, rotary_dim, n_positions)
+                    .build(),
+                false => builder.build(),
+            };
+            let outcome = append_plan(&problem.expect("all is set"), packed);
+            n_planned.set(n_planned.get() + u32::from(outcome.is_ok()));
+            prop_assert!(outcome.unwrap_or_else(|error| !error.to_string().is_empty()));
+            let rotation = match packed {
+                true => {
+                    RotateProblem::packed(Dtype::F16, batch, [seqlen, heads_q, head_dim], turns)
+                }
+                false => RotateProblem::new(Dtype::F16, [batch, seqlen, heads_q, head_dim], turns),
+            };
+            if let Err(error) = Rotate::new(&Device::cpu(), rotation) {
+                prop_assert!(!error.to_string().is_empty());
+            }
+            Ok(())
+        },
+    );
+    outcome.unwrap_or_else(|failure| panic!("{failure}"));
+    assert!(n_planned.get() > 50, "{} planned", n_planned.get());
+}
+
+/// Whether the launch covers every line.
+fn append_plan(problem: &AppendProblem, packed: bool) -> Result<bool, Error> {
+    append_sizes(problem)?;
+    let place = Place::Cuda(0);
+    let tensor = |shape| Description::contiguous(shape, problem.dtype(), place);
+    let lengths = |n: usize| VectorDescription::unplaced(n as u64, ScalarType::I32, place);
+    let (new, cache) = (tensor(problem.shape_new())?, tensor(problem.shape_cache())?);
+    let mut arguments = Arguments::default()
+        .with(Argument::KNew, new)
+        .with(Argument::VNew, new)
+        .with(Argument::KCache, cache)
+        .with(Argument::VCache, cache)
+        .with(Argument::SeqUsedK, lengths(problem.batch()));
+    if packed {
+        let ends = lengths(problem.batch().saturating_add(1));
+        arguments = arguments.with(Argument::CuSeqlensNew, ends);
+    }
+    if let Some(turns) = problem.turns() {
+        let table = VectorDescription::unplaced(turns.table_elems(), Dtype::F32, place);
+        arguments = arguments
+            .with(Argument::Cos, table)
+            .with(Argument::Sin, table);
+    }
+    if problem.heads_q() > 0 {
+        arguments = arguments.with(Argument::QOut, tensor(problem.shape_q())?);
+    }
+    let checked = check_append(problem, arguments)?;
+    let plan = plan_append(&checked, &DeviceInfo::h200(), Backend::Cuda)?;
+    let [batch, rows, heads_k, _] = problem.shape_new();
+    let n_lines = (batch * rows * (problem.heads_q() + 2 * heads_k)) as u64;
+    let Some(launch) = plan.launch else {
+        return Ok(n_lines == 0);
+    };
+    let covered = u64::from(launch.grid) * u64::from(launch.variant.footprint.block_q);
+    Ok(covered >= n_lines && covered < n_lines + 16)
 }

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! [`Rotary`] says how fast the pairs turn, [`RotaryTable`] has the cosines and sines, and [`RotaryTable::rotate`] turns rows. A turn
-//! keeps lengths, so its gradient is the turn back: [`RotaryTable::rotate_back`].
+//! keeps lengths, so its gradient is the turn back: [`RotaryTable::rotate_back`]. Both work in the memory of the host; [`Rotate`](crate::Rotate) does
+//! the same on any device, and [`Append`](crate::Append) on the way to a cache.
 //!
 //! ```
 //! use ferroflash::rotary::{Pairs, Positions, Rotary};
