@@ -2,6 +2,8 @@
 
 #[rustfmt::skip]
 pub(crate) static MODULES: &[(&str, &str, &[u8])] = &[
+    ("append_sm80_bf16", "sm_80", include_bytes!("../modules/sm_80/append_sm80_bf16.deflate")),
+    ("append_sm80_f16", "sm_80", include_bytes!("../modules/sm_80/append_sm80_f16.deflate")),
     ("backward_delta_sm80_bf16_d128", "sm_80", include_bytes!("../modules/sm_80/backward_delta_sm80_bf16_d128.deflate")),
     ("backward_delta_sm80_bf16_d128_compact", "sm_80", include_bytes!("../modules/sm_80/backward_delta_sm80_bf16_d128_compact.deflate")),
     ("backward_delta_sm80_bf16_d32", "sm_80", include_bytes!("../modules/sm_80/backward_delta_sm80_bf16_d32.deflate")),

@@ -1,5 +1,7 @@
 //! Keys divided among tiles in a forward pass: into how many splits, where their results lie, and the launch that merges them.
 
+mod time;
+
 use ferroflash_kernels::attention::split_kv::n_splits;
 use ferroflash_kernels::config::Footprint;
 use ferroflash_kernels::params::{CombineParams, Params, SplitKv, TileList};
@@ -11,6 +13,7 @@ use super::workspace::WorkspaceLayout;
 use super::{DeviceInfo, PlannedLaunch, Reason, lengths};
 use crate::problem;
 use crate::validate::Checked;
+use time::Step;
 
 /// The splits of a kernel that has so many tiles with keys undivided; none, where it is faster so, or cannot divide them.
 pub fn splits(checked: &Checked, device: &DeviceInfo, variant: &Variant, tiles: u64) -> SplitKv {
@@ -38,10 +41,8 @@ pub fn splits(checked: &Checked, device: &DeviceInfo, variant: &Variant, tiles: 
 /// As many queries are few.
 const FEW_QUERIES: u64 = 64;
 
-/// Keys of the splits with which a forward pass of so many undivided tiles takes the least time; `None`: undivided.
-///
-/// Where sequences have lengths of their own, the longest may be alone of its length: then it is divided such that it would keep the
-/// device busy by itself. Shorter ones have fewer splits.
+/// Keys of the splits with which a forward pass of so many undivided tiles takes the least time; `None`: undivided. Where sequences
+/// have lengths of their own, all are taken to be as long as the longest may be.
 fn fastest(
     checked: &Checked,
     device: &DeviceInfo,
@@ -53,10 +54,6 @@ fn fastest(
     if problem.seqlen_q() as u64 > FEW_QUERIES || problem.bounds().left {
         return None;
     }
-    let tiles = match checked.has_lengths() {
-        true => tiles.div_ceil((problem.batch() as u64).max(1)),
-        false => tiles,
-    };
     let block_k = u64::from(footprint.block_k);
     let blocks = (problem.seqlen_k() as u64).div_ceil(block_k);
     let n_sms = u64::from(device.n_sms.max(1));
@@ -65,43 +62,9 @@ fn fastest(
         bytes: block_k.saturating_mul(row_bytes),
         n_sms,
     };
-    let most = (2 * n_sms / tiles.max(1)).min(blocks);
-    let n = (1..=most).min_by_key(|&n| time(step, tiles * n, blocks.div_ceil(n), n))?;
+    let n = time::fastest(step, tiles, blocks);
     (n > 1).then(|| (blocks.div_ceil(n) * block_k) as u32)
 }
-
-/// A model of time, held to `tests/benches/record`: nanoseconds until so many tiles, of `n` splits each, have been computed and merged,
-/// of which each takes so many steps. An SM does one at a time.
-fn time(step: Step, tiles: u64, steps: u64, n: u64) -> u64 {
-    let (rounds, rest) = (tiles / step.n_sms, tiles % step.n_sms);
-    let merge = if n > 1 {
-        MERGE_NS + n * MERGE_SPLIT_NS
-    } else {
-        0
-    };
-    let all = rounds.saturating_mul(step.ns(step.n_sms)) + if rest > 0 { step.ns(rest) } else { 0 };
-    steps.saturating_mul(all).saturating_add(merge)
-}
-
-/// One block of keys of a tile.
-#[derive(Clone, Copy)]
-struct Step {
-    bytes: u64,
-    n_sms: u64,
-}
-
-impl Step {
-    /// How long it takes while so many SMs are busy: by its own latency, or by their share of the memory's bandwidth (H200).
-    fn ns(self, busy: u64) -> u64 {
-        const BYTES_PER_NS: u64 = 50;
-        const BYTES_PER_NS_AND_SM: u64 = 33;
-        (self.bytes / BYTES_PER_NS).max(self.bytes * busy / (BYTES_PER_NS_AND_SM * self.n_sms))
-    }
-}
-
-/// What it costs to merge splits: once, and for each of a row's (H200).
-const MERGE_NS: u64 = 2000;
-const MERGE_SPLIT_NS: u64 = 30;
 
 /// The most rows that a block of threads merges when no tile is left, two for each of its warps: more are merged faster by many small
 /// blocks, in a launch of their own.

@@ -1,0 +1,136 @@
+//! A model of how long a forward pass of few queries takes, by which planning chooses the number of splits. The test holds it to a simulator;
+//! `tests/benches/README.md` has the measurements.
+
+/// A block of keys of a tile.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    /// What is read for it.
+    pub bytes: u64,
+    /// SMs of the device.
+    pub n_sms: u64,
+}
+
+/// Bytes that an SM reads in a nanosecond, if the memory has them: its own latency is the bound (H200).
+const BYTES_PER_NS: u64 = 50;
+/// An SM's share of what the memory gives in a nanosecond (H200).
+const SHARE_PER_NS: u64 = 33;
+/// What it costs to merge splits: once, and for each of a row's (H200).
+const MERGE_NS: u64 = 2000;
+const MERGE_SPLIT_NS: u64 = 30;
+/// What it costs a block of threads to write a split, and to begin another (H200).
+const SPLIT_NS: u64 = 600;
+
+impl Step {
+    /// Nanoseconds, while so many SMs are busy.
+    fn ns(self, busy: u64) -> u64 {
+        (self.bytes / BYTES_PER_NS).max(self.bytes * busy / (SHARE_PER_NS * self.n_sms))
+    }
+}
+
+/// Nanoseconds that it takes to merge so many splits.
+fn merge_ns(n: u64) -> u64 {
+    match n {
+        0 | 1 => 0,
+        n => MERGE_NS + n * MERGE_SPLIT_NS,
+    }
+}
+
+/// Nanoseconds from a tile's last step to the next one's first.
+fn switch_ns(n: u64) -> u64 {
+    if n > 1 { SPLIT_NS } else { 0 }
+}
+
+/// Nanoseconds of so many tiles of so many steps, each of `n` splits of equal length. An SM does one at a time.
+fn time(step: Step, tiles: u64, steps: u64, n: u64) -> u64 {
+    let all = tiles * n;
+    let (rounds, rest) = (all / step.n_sms, all % step.n_sms);
+    let rest = if rest > 0 { step.ns(rest) } else { 0 };
+    let of_step = rounds.saturating_mul(step.ns(step.n_sms)) + rest;
+    let switches = rounds.saturating_mul(switch_ns(n));
+    let of_steps = steps.div_ceil(n).saturating_mul(of_step);
+    of_steps
+        .saturating_add(switches)
+        .saturating_add(merge_ns(n))
+}
+
+/// Into how many splits so many tiles of so many steps should be divided: not more than give each SM eight tiles.
+pub fn fastest(step: Step, tiles: u64, steps: u64) -> u64 {
+    let most = (8 * step.n_sms / tiles.max(1)).min(steps);
+    let all = 1..=most;
+    all.min_by_key(|&n| time(step, tiles, steps, n))
+        .unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const H200: Step = Step {
+        bytes: 32 << 10,
+        n_sms: 132,
+    };
+
+    /// Nanoseconds until the last tile ends: each SM claims the next tile when it has done one, and all that are busy share the memory.
+    fn simulated(step: Step, tiles: u64, steps: u64, n: u64) -> f64 {
+        let each = steps.div_ceil(n);
+        let switch = switch_ns(n) as f64 / step.ns(step.n_sms) as f64;
+        let of_split = |idx: u64| match each.min(steps.saturating_sub(idx * each)) {
+            0 => 0.0,
+            steps => steps as f64 + switch,
+        };
+        let mut waiting = (0..tiles * n)
+            .map(|idx| of_split(idx % n))
+            .filter(|&left| left > 0.0);
+        let mut busy: Vec<f64> = waiting.by_ref().take(step.n_sms as usize).collect();
+        let mut now = 0.0;
+        while !busy.is_empty() {
+            let of_step = step.ns(busy.len() as u64) as f64;
+            let first = busy.iter().copied().fold(f64::INFINITY, f64::min);
+            now += first * of_step;
+            busy.iter_mut().for_each(|left| *left -= first);
+            busy.retain(|&left| left > 1e-9);
+            let free = step.n_sms as usize - busy.len();
+            busy.extend(waiting.by_ref().take(free));
+        }
+        now + merge_ns(n) as f64
+    }
+
+    #[test]
+    fn a_simulator_finds_nothing_much_faster() {
+        for tiles in [1, 2, 3, 8, 24, 32, 64, 67, 71, 100, 132, 133, 200, 256, 512] {
+            for steps in [1, 2, 16, 17, 128, 512, 2048] {
+                let chosen = simulated(H200, tiles, steps, fastest(H200, tiles, steps));
+                let all = (1..=steps.min(32)).map(|n| simulated(H200, tiles, steps, n));
+                let best = all.fold(f64::INFINITY, f64::min);
+                assert!(
+                    chosen <= 1.15 * best,
+                    "{tiles} tiles of {steps} steps: {chosen:.0} ns, {best:.0} are possible"
+                );
+            }
+        }
+    }
+
+    /// What was measured to be the fastest (H200, 8 heads of k and v, head_dim 128): sequences, steps, splits.
+    #[test]
+    fn it_chooses_what_was_measured_to_be_fastest() {
+        for (batch, steps, n) in [
+            (1, 16, 16),
+            (1, 128, 16),
+            (1, 512, 16),
+            (1, 2048, 16),
+            (4, 16, 4),
+            (4, 128, 4),
+            (8, 128, 2),
+            (64, 16, 1),
+            (64, 128, 1),
+        ] {
+            assert_eq!(fastest(H200, 8 * batch, steps), n, "{batch} · {steps}");
+        }
+    }
+
+    #[test]
+    fn no_size_overflows() {
+        assert_eq!(fastest(H200, u64::MAX / 1024, u64::MAX), 1);
+        assert_eq!(fastest(H200, 0, 0), 1);
+    }
+}
