@@ -1,5 +1,5 @@
-//! Merges what the splits of a sequence's keys have found, where the tiles themselves have not: see [`crate::attention::split_kv`] and
-//! [`SplitRow::merge_to`].
+//! Merges what the splits of a sequence's keys have found, where the tiles themselves have not: see [`crate::attention::split_kv`]. The
+//! arithmetic stands in `partial.rs`.
 //!
 //! A warp takes one row of one head.
 
