@@ -36,6 +36,10 @@ fn table() -> RotaryTable {
     Rotary::new(8).table(5).unwrap()
 }
 
+/// Elements that begin where kernels take them: at a multiple of 16 bytes.
+#[repr(align(16))]
+struct Aligned<const N: usize>([bf16; N]);
+
 /// Appends rows of ones to caches of π.
 fn append(
     device: &Device,
@@ -43,24 +47,25 @@ fn append(
     seqused: &[i32],
 ) -> (Result<Backend, Error>, [Vec<bf16>; 2], [i32; 2]) {
     let (problem, table) = (problem(), table());
-    let rows = [bf16::ONE; 32];
-    let new = Tensor::thd(&rows, [4, 1, 8]).unwrap();
-    let (mut k, mut v) = (vec![bf16::PI; 96], vec![bf16::PI; 96]);
+    let rows = Aligned([bf16::ONE; 32]);
+    let new = Tensor::thd(&rows.0, [4, 1, 8]).unwrap();
+    let [mut k, mut v] = [(); 2].map(|()| Aligned([bf16::PI; 96]));
     let mut after = [-1; 2];
     let inputs = AppendInputs::new(&new, &new, seqused)
         .rotary(table.cos(), table.sin())
         .cu_seqlens_new(cu_seqlens);
     let shape = problem.shape_cache();
     let mut outputs = AppendOutputs::new(
-        TensorMut::bshd(&mut k, shape).unwrap(),
-        TensorMut::bshd(&mut v, shape).unwrap(),
+        TensorMut::bshd(&mut k.0, shape).unwrap(),
+        TensorMut::bshd(&mut v.0, shape).unwrap(),
     )
     .seqused_out(&mut after);
     let done = Append::new(device, problem).and_then(|append| append.run(&inputs, &mut outputs));
     if let Ok(done) = &done {
         assert!(done.to_string().contains("append on"), "{done}");
     }
-    (done.map(|done| done.backend), [k, v], after)
+    let caches = [k, v].map(|cache| cache.0.to_vec());
+    (done.map(|done| done.backend), caches, after)
 }
 
 #[test]
