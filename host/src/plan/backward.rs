@@ -2,7 +2,7 @@
 
 use ferroflash_kernels::config::{self, Footprint};
 use ferroflash_kernels::params::{
-    BackwardParams, BlockLists, Params, Schedule, Shape, SplitKv, TensorMap, TileList,
+    BackwardParams, BlockLists, Params, Schedule, Shape, TensorMap, TileList,
 };
 use ferroflash_kernels::spec::Constant;
 use ferroflash_kernels::variants::{Kind, Variant};
@@ -106,7 +106,7 @@ pub fn before(
     let tiles = lengths::Tiles {
         rows: main.block_k,
         block_q: main.block_q,
-        split: SplitKv::default(),
+        split: Default::default(),
         maps,
     };
     if let Some((list, launch)) = lengths::list(checked, tiles, workspace)? {

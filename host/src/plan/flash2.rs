@@ -1,6 +1,6 @@
 //! Launches of flash2: grids and parameters.
 
-use ferroflash_kernels::params::{BackwardParams, ForwardParams, Params, SplitKv};
+use ferroflash_kernels::params::{BackwardParams, ForwardParams, Params};
 use ferroflash_kernels::variants::Kind;
 
 use super::backward::{self, Cut};
@@ -23,7 +23,7 @@ pub fn forward(
         let cut = lengths::Tiles {
             rows: block_q,
             block_q: 0,
-            split: SplitKv::default(),
+            split: Default::default(),
             maps: &[],
         };
         let listed = lengths::list(checked, cut, workspace)?;

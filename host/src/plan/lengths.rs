@@ -62,10 +62,21 @@ pub struct Tiles<'a> {
     pub rows: u32,
     /// Rows of a query block, in the backward pass; else 0.
     pub block_q: u32,
-    /// In the forward pass, into what keys are divided.
-    pub split: SplitKv,
+    /// In the forward pass, how keys are divided.
+    pub split: SplitTiles,
     /// The tensor maps of the main kernel, in its order, of which only the boxes are known; none where it takes none.
     pub maps: &'a [TensorMap],
+}
+
+/// How the keys of tiles are divided.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SplitTiles {
+    /// Into what.
+    pub kv: SplitKv,
+    /// Of how many heads a sequence has tiles.
+    pub heads: u32,
+    /// Rows of a KV block.
+    pub block_k: u32,
 }
 
 /// How many rows the tensors have; addresses are filled in at launch.
@@ -101,7 +112,7 @@ pub fn list(
             most_q_blocks(problem, tiles.block_q),
         )
     } else {
-        let splits = u64::from(tiles.split.n.max(1));
+        let splits = u64::from(tiles.split.kv.n.max(1));
         let q_tiles = most_q_blocks(problem, tiles.rows);
         (q_tiles.saturating_mul(splits), 0)
     };
@@ -139,7 +150,10 @@ pub fn list(
         block_q: tiles.block_q,
         max_tiles: u32::try_from(max_tiles).unwrap_or(u32::MAX),
         max_q_blocks: u32::try_from(max_q_blocks).unwrap_or(u32::MAX),
-        split_keys: tiles.split.keys,
+        split_keys: tiles.split.kv.keys,
+        split_parts: tiles.split.kv.parts,
+        split_heads: tiles.split.heads,
+        block_k: tiles.split.block_k,
         ..TileListParams::default()
     };
     let block_rows = u64::from(variant.footprint.block_q);

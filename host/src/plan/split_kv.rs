@@ -26,6 +26,7 @@ pub fn splits(checked: &Checked, device: &DeviceInfo, variant: &Variant, tiles: 
         problem::SplitKv::Keys(keys) => Some(keys.min(problem.seqlen_k().max(1)) as u32),
         problem::SplitKv::Auto => fastest(checked, device, &variant.footprint, tiles),
     };
+    let device_chooses = checked.has_lengths() && problem.split_kv() == problem::SplitKv::Auto;
     let Some(keys) = keys else {
         return SplitKv::default();
     };
@@ -34,6 +35,7 @@ pub fn splits(checked: &Checked, device: &DeviceInfo, variant: &Variant, tiles: 
         rows: checked.n_rows(),
         keys,
         n: n_splits(problem.seqlen_k() as u32, keys),
+        parts: if device_chooses { device.n_sms } else { 0 },
         ..SplitKv::default()
     }
 }
@@ -42,7 +44,8 @@ pub fn splits(checked: &Checked, device: &DeviceInfo, variant: &Variant, tiles: 
 const FEW_QUERIES: u64 = 64;
 
 /// Keys of the splits with which a forward pass of so many undivided tiles takes the least time; `None`: undivided. Where sequences
-/// have lengths of their own, all are taken to be as long as the longest may be.
+/// have lengths of their own, these are the fewest keys of a split: the device divides the work of all into equal parts, and the longest
+/// sequence may be alone of its length.
 fn fastest(
     checked: &Checked,
     device: &DeviceInfo,
@@ -54,6 +57,10 @@ fn fastest(
     if problem.seqlen_q() as u64 > FEW_QUERIES || problem.bounds().left {
         return None;
     }
+    let tiles = match checked.has_lengths() {
+        true => tiles.div_ceil((problem.batch() as u64).max(1)),
+        false => tiles,
+    };
     let block_k = u64::from(footprint.block_k);
     let blocks = (problem.seqlen_k() as u64).div_ceil(block_k);
     let n_sms = u64::from(device.n_sms.max(1));

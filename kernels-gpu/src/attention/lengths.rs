@@ -69,7 +69,7 @@ pub struct ListedTile {
 }
 
 impl ListedTile {
-    /// Bytes of an entry; a list begins with as many, of which the first four count the entries.
+    /// Bytes of an entry; a list begins with as many: the number of entries, and the keys of a split where keys are divided, four bytes each.
     pub const N_BYTES: u32 = 32;
 
     /// As words in memory.

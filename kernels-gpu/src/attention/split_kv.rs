@@ -15,6 +15,18 @@ pub fn n_splits(seqlen_k: u32, split_keys: u32) -> u32 {
     if n == 0 { 1 } else { n }
 }
 
+/// Blocks of keys of a split, where the work of all sequences, so many blocks of `heads` heads each, is divided into equal parts: at least
+/// `least`, and one.
+#[inline(always)]
+pub fn blocks_of_part(blocks: u32, heads: u32, parts: u32, least: u32) -> u32 {
+    let each = divide(
+        blocks.saturating_mul(heads).saturating_add(parts - 1),
+        parts,
+    );
+    let each = if each > least { each } else { least };
+    if each > 1 { each } else { 1 }
+}
+
 /// Which tile of queries, and which split of its keys, the `idx`-th of a head is.
 #[inline(always)]
 pub fn tile_and_split(idx: u32, n_splits: u32) -> (u32, u32) {
@@ -54,6 +66,21 @@ mod tests {
             }
         }
         assert_eq!(n_splits(5, 0), 1);
+    }
+
+    #[test]
+    fn a_part_is_an_equal_share_of_the_work() {
+        // One sequence of 128k keys among 63 of 1k, 8 heads, 132 SMs: 11 splits of the longest, one of each of the others.
+        let each = blocks_of_part(2048 + 63 * 16, 8, 132, 1);
+        assert_eq!(each, 186);
+        assert_eq!(
+            (n_splits(2048 * 64, each * 64), n_splits(1024, each * 64)),
+            (12, 1)
+        );
+        assert_eq!(blocks_of_part(16, 8, 132, 1), 1);
+        assert_eq!(blocks_of_part(16, 8, 132, 4), 4);
+        assert_eq!(blocks_of_part(0, 8, 132, 0), 1);
+        assert_eq!(blocks_of_part(u32::MAX, 8, 1, 0), u32::MAX);
     }
 
     #[test]

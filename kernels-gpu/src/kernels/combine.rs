@@ -9,7 +9,7 @@ use crate::attention::divide;
 use crate::attention::mask::Rows;
 use crate::attention::split_kv::n_splits;
 use crate::config;
-use crate::kernels::lengths::{n_listed, rows_k, rows_q};
+use crate::kernels::lengths::{n_listed, rows_k, rows_q, split_keys};
 use crate::params::CombineParams;
 use crate::ptx::{global, shuffle, spec, special};
 use crate::tile::element::Element;
@@ -63,13 +63,18 @@ impl SplitQuery {
         let row = idx - head * p.rows_q;
         let (batch_idx, _) = batch_and_head(head, p.shape.heads_q);
         // SAFETY: the caller's contract.
-        let (sequence, seqlen_k) = unsafe { sequence_of(p, batch_idx, row) }?;
+        let ((sequence, seqlen_k), split_keys) = unsafe {
+            (
+                sequence_of(p, batch_idx, row)?,
+                split_keys(&p.split, &p.list),
+            )
+        };
         Some(SplitQuery {
             idx,
             head,
             row,
             sequence,
-            n: n_splits(seqlen_k, p.split.keys),
+            n: n_splits(seqlen_k, split_keys),
         })
     }
 

@@ -2,9 +2,9 @@
 
 use crate::attention::lengths::{Given, ListedTile, rows_of_sequence};
 use crate::attention::mask::{Band, Rows};
-use crate::params::{Lengths, MAX_ROWS, Shape, TensorMap, TileList, Window};
+use crate::params::{Lengths, MAX_ROWS, Shape, SplitKv, TensorMap, TileList, Window};
 use crate::ptx::tensor_map::fence_tensor_map_acquire;
-use crate::ptx::{global, shared};
+use crate::ptx::{global, shared, spec};
 
 use super::bounds;
 
@@ -96,6 +96,20 @@ pub(crate) fn band_of_sequence(seqlen_q: u32, seqlen_k: u32, window: Window) -> 
 pub(crate) unsafe fn n_listed(list: u64) -> u32 {
     // SAFETY: the caller's contract.
     unsafe { global::ld_global_u32(list) }
+}
+
+/// Keys of a split, where keys are divided: the list says, if there is one.
+///
+/// # Safety
+/// Where sequences have lengths of their own, their list has been made.
+#[inline(always)]
+pub(crate) unsafe fn split_keys(split: &SplitKv, list: &TileList) -> u32 {
+    if spec::lengths() {
+        // SAFETY: the caller's contract.
+        unsafe { global::ld_global_u32(list.tiles + 4) }
+    } else {
+        split.keys
+    }
 }
 
 /// The address of the `idx`-th entry of a list. The entries' number takes the place of one.

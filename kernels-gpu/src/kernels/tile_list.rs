@@ -12,14 +12,16 @@
 //! Lengths that contradict each other so much that the list has no room give an empty list: nothing is computed then.
 
 mod clear;
+mod scan;
 
 use clear::clear;
+use scan::{Scratch, before, count, find, sum};
 
 use super::lengths::{rows_k, rows_q, write_listed};
 use crate::attention::divide;
 use crate::attention::lengths::ListedTile;
 use crate::attention::mask::{Rows, Work};
-use crate::attention::split_kv::n_splits;
+use crate::attention::split_kv::{blocks_of_part, n_splits};
 use crate::config;
 use crate::kernels::bounds;
 use crate::params::{TensorMap, TensorView, TileListParams};
@@ -76,9 +78,9 @@ fn blocks(rows: Rows, len: u32) -> u32 {
 
 /// How many tiles a sequence has, every split of its keys counted. Without queries no key has a gradient but 0, which is written elsewhere.
 #[inline(always)]
-fn n_tiles(p: &TileListParams, [q, k]: [Rows; 2]) -> u32 {
+fn n_tiles(p: &TileListParams, split_keys: u32, [q, k]: [Rows; 2]) -> u32 {
     if !p.is_backward() {
-        let splits = match p.split_keys {
+        let splits = match split_keys {
             0 => 1,
             keys => n_splits(k.len, keys),
         };
@@ -100,35 +102,18 @@ fn n_q_blocks(p: &TileListParams, [q, _]: [Rows; 2]) -> u32 {
     }
 }
 
-/// The arrays of the scratch.
-#[derive(Clone, Copy)]
-enum Scratch {
-    /// Which sequence comes when.
-    Order,
-    /// How many tiles there are up to the end of the sequence that comes then.
-    Tiles,
-    /// How many query blocks there are up to the end of the sequence.
-    QBlocks,
-}
-
-impl Scratch {
-    #[inline(always)]
-    fn at(self, p: &TileListParams, idx: u32) -> u64 {
-        p.scratch + (self as u64 * u64::from(p.shape.batch) + u64::from(idx)) * 4
-    }
-}
-
 /// Lists the tiles, and the query blocks.
 #[inline(always)]
 unsafe fn list(p: &TileListParams) {
     // SAFETY: all threads of the block come here; the workspace is as the plan laid it out.
     unsafe {
         sort(p);
+        let split_keys = split_keys(p);
         // What a thread has written to global memory, the others see behind the barrier.
         barrier::barrier_sync_all();
         let tiles = count(p, Scratch::Tiles, |at| {
             let sequence = global::ld_global_u32(Scratch::Order.at(p, at));
-            n_tiles(p, rows(p, sequence))
+            n_tiles(p, split_keys, rows(p, sequence))
         });
         let q_blocks = count(p, Scratch::QBlocks, |at| n_q_blocks(p, rows(p, at)));
         barrier::barrier_sync_all();
@@ -136,12 +121,34 @@ unsafe fn list(p: &TileListParams) {
         let (tiles, q_blocks) = if room { (tiles, q_blocks) } else { (0, 0) };
         if special::thread_idx_x() == 0 {
             global::st_global_u32(p.list.tiles, tiles);
+            global::st_global_u32(p.list.tiles + 4, split_keys);
             if p.is_backward() {
                 global::st_global_u32(p.list.q_blocks, q_blocks);
             }
         }
         write_tiles(p, tiles);
         write_q_blocks(p, q_blocks);
+    }
+}
+
+/// Keys of a split; 0 where keys are not divided. All threads of the block have the same.
+#[inline(always)]
+unsafe fn split_keys(p: &TileListParams) -> u32 {
+    if p.split_parts == 0 {
+        return p.split_keys;
+    }
+    let mut own = 0u32;
+    let mut at = special::thread_idx_x();
+    // SAFETY: all threads of the block come here; the sequences exist.
+    unsafe {
+        while at < p.shape.batch {
+            let [q, k] = rows(p, at);
+            own = own.saturating_add(blocks(q, p.tile_rows).saturating_mul(blocks(k, p.block_k)));
+            at += THREADS;
+        }
+        let (_, all) = sum(own);
+        let least = divide(p.split_keys, p.block_k);
+        blocks_of_part(all, p.split_heads, p.split_parts, least).saturating_mul(p.block_k)
     }
 }
 
@@ -211,79 +218,6 @@ unsafe fn sort_key(p: &TileListParams, sequence: u32) -> u32 {
     let most = u32::MAX / SORTED;
     let work = if work < most { work } else { most };
     work * SORTED + (SORTED - 1 - sequence)
-}
-
-/// Writes how many there are up to the end of each place, and gives how many there are.
-#[inline(always)]
-unsafe fn count(p: &TileListParams, to: Scratch, n_at: impl Fn(u32) -> u32) -> u32 {
-    let (n, thread) = (p.shape.batch, special::thread_idx_x());
-    let sums = special::shared_base() + SORTED * 4;
-    let each = n.div_ceil(THREADS);
-    let (begin, end) = (thread * each, (thread + 1) * each);
-    let end = if end < n { end } else { n };
-    let mut own = 0u32;
-    let mut at = begin;
-    while at < end {
-        own = own.saturating_add(n_at(at));
-        at += 1;
-    }
-    // SAFETY: all threads of the block come here; shared memory has room for their sums.
-    unsafe {
-        // The sums of all threads up to each.
-        barrier::barrier_sync_all();
-        shared::st_shared_u32(sums + thread * 4, own);
-        barrier::barrier_sync_all();
-        let mut sum = own;
-        let mut distance = 1;
-        while distance < THREADS {
-            let before = if thread >= distance {
-                shared::ld_shared_u32(sums + (thread - distance) * 4)
-            } else {
-                0
-            };
-            barrier::barrier_sync_all();
-            sum = sum.saturating_add(before);
-            shared::st_shared_u32(sums + thread * 4, sum);
-            barrier::barrier_sync_all();
-            distance *= 2;
-        }
-        let all = shared::ld_shared_u32(sums + (THREADS - 1) * 4);
-        let mut sum = sum - own;
-        let mut at = begin;
-        while at < end {
-            sum = sum.saturating_add(n_at(at));
-            global::st_global_u32(to.at(p, at), sum);
-            at += 1;
-        }
-        all
-    }
-}
-
-/// The first place up to whose end there are more than `idx`, and how many there are before it.
-#[inline(always)]
-unsafe fn find(p: &TileListParams, of: Scratch, idx: u32) -> (u32, u32) {
-    let (mut low, mut high) = (0, p.shape.batch);
-    while low + 1 < high {
-        let middle = (low + high) / 2;
-        // SAFETY: the array has been written.
-        if unsafe { global::ld_global_u32(of.at(p, middle - 1)) } <= idx {
-            low = middle;
-        } else {
-            high = middle;
-        }
-    }
-    // SAFETY: as above.
-    (low, unsafe { before(p, of, low) })
-}
-
-/// How many there are before a place.
-#[inline(always)]
-unsafe fn before(p: &TileListParams, of: Scratch, at: u32) -> u32 {
-    if at == 0 {
-        return 0;
-    }
-    // SAFETY: the caller's contract.
-    unsafe { global::ld_global_u32(of.at(p, at - 1)) }
 }
 
 /// A block of a sequence.

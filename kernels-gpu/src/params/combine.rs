@@ -16,14 +16,15 @@ pub struct SplitKv {
     pub arrivals: u64,
     /// Rows.
     pub rows: u64,
-    /// Keys of a split: a multiple of the rows of a KV block.
+    /// Keys of a split: a multiple of the rows of a KV block. The fewest, where the device chooses.
     pub keys: u32,
     /// How many splits the longest sequence has.
     pub n: u32,
     /// 1: whoever writes the last split of a tile merges them all; 0: another kernel does.
     pub tiles_merge: u32,
-    /// Nothing.
-    pub reserved: u32,
+    /// Where sequences have lengths of their own: into how many equal parts the device divides the work of all, and a split has as many keys
+    /// as a part. 0: splits have `keys`.
+    pub parts: u32,
 }
 
 /// Parameters of the kernel that merges the results of splits.

@@ -84,8 +84,14 @@ pub struct TileListParams {
     pub max_q_blocks: u32,
     /// Keys of a split, where they are divided among tiles; else 0. See [`crate::attention::split_kv`].
     pub split_keys: u32,
+    /// As in [`SplitKv`](super::SplitKv).
+    pub split_parts: u32,
+    /// Heads of q whose tiles read keys of their own, where keys are divided.
+    pub split_heads: u32,
+    /// Rows of a KV block, where keys are divided.
+    pub block_k: u32,
     /// 0.
-    pub reserved: [u32; 2],
+    pub reserved: [u32; 3],
 }
 
 impl TileListParams {
@@ -127,4 +133,4 @@ impl KernelParams for TileListParams {
 }
 
 const _: () =
-    assert!(size_of::<TileListParams>() == 6 * 128 + 10 * 32 + 8 + 48 + 40 + 8 + 28 + 12 + 8 * 4);
+    assert!(size_of::<TileListParams>() == 6 * 128 + 10 * 32 + 8 + 48 + 40 + 8 + 28 + 12 + 12 * 4);

@@ -42,6 +42,30 @@ pub fn random_side(random: &mut Random, batch: usize, packed: bool, wild: bool) 
     side
 }
 
+/// How many blocks of so many rows a side can have.
+fn room(side: &Side, batch: u32, rows: u32) -> u32 {
+    match side.cu_seqlens {
+        Some(_) => side.rows.div_ceil(rows) + batch,
+        None => side.rows.div_ceil(rows) * batch,
+    }
+}
+
+/// Keys of a split: at least so many, or as equal parts of so many blocks of keys need.
+fn split_keys(least: u32, parts: u32, blocks: u32) -> u32 {
+    match parts {
+        0 => least,
+        parts => split_kv::blocks_of_part(blocks, 8, parts, least / 64) * 64,
+    }
+}
+
+/// How many splits a sequence has.
+fn splits(seqlen_k: i64, split_keys: u32) -> i64 {
+    match split_keys {
+        0 => 1,
+        keys => i64::from(split_kv::n_splits(seqlen_k as u32, keys)),
+    }
+}
+
 #[test]
 fn the_list_has_every_tile_of_every_sequence_the_longest_first() {
     let variant = variants::by_name("tile_list_sm80").unwrap();
@@ -57,23 +81,25 @@ fn the_list_has_every_tile_of_every_sequence_the_longest_first() {
         }
         let backward = random.below(2) == 0;
         let causal = random.below(2) == 0;
-        let spec = if causal {
-            Spec::PLAIN.with(Constant::RightBound)
-        } else {
-            Spec::PLAIN
-        };
+        let spec = causal.then_some(Constant::RightBound);
+        let spec = spec.map_or(Spec::PLAIN, |bound| Spec::PLAIN.with(bound));
 
-        let room = |side: &Side, rows: u32| match side.cu_seqlens {
-            Some(_) => side.rows.div_ceil(rows) + batch as u32,
-            None => side.rows.div_ceil(rows) * batch as u32,
-        };
-        let max_tiles = if backward {
-            room(&k, 128)
-        } else {
-            room(&q, 64)
+        let room = |side: &Side, rows: u32| room(side, batch as u32, rows);
+        // Keys divided, in the forward pass: into splits of so many at least, or as equal parts of the work need.
+        let least = 64 * (1 + random.below(3)) as u32;
+        let parts = [0, 5, 132][random.below(3) as usize];
+        let divided = !backward && random.below(2) == 0;
+        let max_tiles = match (backward, divided) {
+            (true, _) => room(&k, 128),
+            (false, true) => room(&q, 64) * k.max.div_ceil(least),
+            (false, false) => room(&q, 64),
         };
         let mut workspace = Workspace::new(batch as u32, max_tiles, room(&q, 64), 0);
         let mut params = listing(&workspace, batch as u32, &q, &k, backward);
+        if divided {
+            (params.split_keys, params.split_parts) = (least, parts);
+            (params.split_heads, params.block_k) = (8, 64);
+        }
         let mut memory = GlobalMemory::new();
         params.lengths = lengths(&mut memory, &q, &k);
         params.list.tiles = memory.scratch("tiles", workspace.tiles.slice());
@@ -86,8 +112,16 @@ fn the_list_has_every_tile_of_every_sequence_the_longest_first() {
         let sequences: Vec<_> = (0..batch).map(|s| (q.of(s), k.of(s))).collect();
         let blocks = |len: i64, rows: i64| (len + rows - 1) / rows;
         let q_blocks = |s: usize| blocks(sequences[s].0.1, 64);
+        let work = |s: usize| blocks(sequences[s].0.1, 64) * blocks(sequences[s].1.1, 64);
+        let all = (0..batch).map(work).sum::<i64>() as u32;
+        let split_keys = if divided {
+            split_keys(least, parts, all)
+        } else {
+            0
+        };
+        let splits = |s: usize| splits(sequences[s].1.1, split_keys);
         let tiles = |s: usize| match (backward, sequences[s].0.1) {
-            (false, len) => blocks(len, 64),
+            (false, len) => blocks(len, 64) * splits(s),
             (true, 0) => 0,
             (true, _) => blocks(sequences[s].1.1, 128),
         };
@@ -103,11 +137,7 @@ fn the_list_has_every_tile_of_every_sequence_the_longest_first() {
             q_first: sequences[s].0.0 as u32,
             k_first: sequences[s].1.0 as u32,
             new_maps: 0,
-            q_blocks_before: if backward {
-                (0..s).map(q_blocks).sum::<i64>() as u32
-            } else {
-                0
-            },
+            q_blocks_before: (0..s).filter(|_| backward).map(q_blocks).sum::<i64>() as u32,
         };
         let mut order: Vec<usize> = (0..batch).collect();
         let work = |s: &usize| if backward { sequences[*s].0.1 } else { sequences[*s].1.1 } / 16;
@@ -121,6 +151,7 @@ fn the_list_has_every_tile_of_every_sequence_the_longest_first() {
             expected.extend(own);
         }
         assert_eq!(Workspace::list(&workspace.tiles), expected, "case {case}");
+        assert_eq!(Workspace::split_keys(&workspace.tiles), split_keys);
         if backward {
             let expected: Vec<_> = (0..batch)
                 .filter(|_| fits)

@@ -11,6 +11,7 @@ mod sides;
 mod standard;
 
 use ferroflash_kernels::attention::lengths::ListedTile;
+use ferroflash_kernels::attention::split_kv;
 use ferroflash_kernels::config;
 use ferroflash_kernels::emu::{self, GlobalMemory, Launch, Options};
 use ferroflash_kernels::entry;

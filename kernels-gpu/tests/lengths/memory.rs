@@ -80,6 +80,11 @@ impl Workspace {
         }
     }
 
+    /// Keys of a split, as a list says.
+    pub fn split_keys(list: &Aligned<u32>) -> u32 {
+        list.data[list.first + 1]
+    }
+
     pub fn list(list: &Aligned<u32>) -> Vec<ListedTile> {
         let words = &list.data[list.first..];
         let mut entries = words.chunks_exact(8).skip(1);

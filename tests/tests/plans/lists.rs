@@ -136,7 +136,10 @@ fn hold_listed(plan: &Plan, device: &DeviceInfo, listed: &TileListParams) {
         Params::Forward(p) => (p.shape, p.window, p.schedule, heads_q, tiles * heads_q),
         Params::TmaForward(p) => {
             let heads = heads_q >> p.pack_gqa_log2;
-            assert_eq!(p.split.keys, listed.split_keys);
+            assert_eq!(
+                (p.split.keys, p.split.parts),
+                (listed.split_keys, listed.split_parts)
+            );
             let of_sequences = tiles / u64::from(p.split.n.max(1));
             // Where each key is read once, an SM has one block.
             let once = main.variant.tiles == TileShape::Compact

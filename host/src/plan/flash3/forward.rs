@@ -2,7 +2,7 @@
 
 use ferroflash_kernels::params::{Params, TmaForwardParams};
 use ferroflash_kernels::spec::Constant;
-use ferroflash_kernels::variants::TileShape;
+use ferroflash_kernels::variants::{TileShape, Variant};
 
 use crate::plan::select::{PassKernels, grid};
 use crate::plan::tensor_map::boxes;
@@ -11,6 +11,7 @@ use crate::plan::workspace::WorkspaceLayout;
 use crate::plan::{
     DeviceInfo, PlannedLaunch, Reason, block_mask, lengths, schedule, short, split_kv,
 };
+use crate::problem::Problem;
 use crate::validate::Checked;
 
 use super::WARPGROUP_ROWS;
@@ -48,7 +49,11 @@ pub fn launches(
         let cut = lengths::Tiles {
             rows: tile_rows,
             block_q: 0,
-            split,
+            split: lengths::SplitTiles {
+                kv: split,
+                heads: heads as u32,
+                block_k: footprint.block_k,
+            },
             maps: &maps,
         };
         let tile_counter = workspace.place_counter("tile_counter");
@@ -75,13 +80,7 @@ pub fn launches(
         }
         let (masked, lists) = block_mask::forward(checked, footprint, workspace)?;
         launches.extend(lists);
-        // Where each key is read once, the memory is the bound, and two tiles of an SM are in each other's way.
-        let heads_k = (problem.batch() * problem.heads_k()) as u64;
-        let resident = match variant.tiles {
-            TileShape::Compact if undivided <= heads_k => device.n_sms.max(1),
-            _ => schedule::resident_blocks(device, footprint),
-        };
-        let blocks = all.min(resident);
+        let blocks = all.min(resident_blocks(problem, device, variant, undivided));
         let split = split_kv::place(checked, split, blocks, workspace)?;
         let list = list.unwrap_or_default();
         let [q, k, v, o] = maps;
@@ -116,4 +115,19 @@ pub fn launches(
         launches.extend(split_kv::combine(checked, split, list)?);
     }
     Ok(launches)
+}
+
+/// How many blocks of threads work at a time. Where each key is read once, the memory is the bound, and two tiles of an SM are in each
+/// other's way.
+fn resident_blocks(
+    problem: &Problem,
+    device: &DeviceInfo,
+    variant: &Variant,
+    undivided: u64,
+) -> u32 {
+    let heads_k = (problem.batch() * problem.heads_k()) as u64;
+    match variant.tiles {
+        TileShape::Compact if undivided <= heads_k => device.n_sms.max(1),
+        _ => schedule::resident_blocks(device, &variant.footprint),
+    }
 }

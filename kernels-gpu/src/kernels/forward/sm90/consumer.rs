@@ -8,7 +8,7 @@ use crate::attention::mask::Band;
 use crate::config::TMA_SLOTS;
 use crate::kernels::band;
 use crate::kernels::forward::{LseRows, store_lse};
-use crate::kernels::lengths::band_of_sequence;
+use crate::kernels::lengths::{band_of_sequence, split_keys};
 use crate::params::TmaForwardParams;
 use crate::ptx::{barrier, mbarrier, spec, special, tma};
 use crate::tile::element::Element;
@@ -29,6 +29,8 @@ pub(super) struct Consumer<'a> {
     pub(super) layout: Layout,
     pub(super) band: Band,
     pub(super) packing: PackGqa,
+    /// Keys of a split, where keys are divided.
+    pub(super) split_keys: u32,
     /// Which consumer.
     pub(super) idx: u32,
     /// The warp's first row of a tile.
@@ -60,10 +62,10 @@ struct Speculation {
 /// One warpgroup of the block does it for each consumer; the barriers have been made.
 #[inline(always)]
 pub(super) unsafe fn consume<E: Element, T: Tiles>(p: &TmaForwardParams, layout: Layout, idx: u32) {
-    let c = Consumer::new::<T>(p, layout, idx);
     let mut slot = Ring::start(TMA_SLOTS);
     // SAFETY: all four warps take the same way.
     unsafe {
+        let c = Consumer::new::<T>(p, layout, idx);
         let work = c.next_work::<T>(&mut slot);
         // Sequences may have fewer tiles than there are blocks of threads, and others may have claimed all of them.
         let splits = T::SPLITS_KV && spec::split_kv();
@@ -177,13 +179,21 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
 }
 
 impl<'a> Consumer<'a> {
+    /// # Safety
+    /// Where sequences have lengths of their own, their list has been made.
     #[inline(always)]
-    fn new<T: Tiles>(p: &'a TmaForwardParams, layout: Layout, idx: u32) -> Self {
+    unsafe fn new<T: Tiles>(p: &'a TmaForwardParams, layout: Layout, idx: u32) -> Self {
         Consumer {
             p,
             layout,
             band: band(&p.shape, p.window),
             packing: PackGqa::new::<T>(p),
+            split_keys: if T::SPLITS_KV && spec::split_kv() {
+                // SAFETY: the caller's contract.
+                unsafe { split_keys(&p.split, &p.list) }
+            } else {
+                0
+            },
             idx,
             row: idx * WARPGROUP_ROWS + special::thread_idx_x() / 32 % 4 * 16,
             leads: (special::lane_idx() == 0) as u32,

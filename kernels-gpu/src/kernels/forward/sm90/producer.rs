@@ -59,6 +59,12 @@ pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: 
         k: Ring::start(T::KV_STAGES),
         v: Ring::start(T::KV_STAGES),
     };
+    let split_keys = if T::SPLITS_KV && spec::split_kv() {
+        // SAFETY: as above.
+        unsafe { lengths::split_keys(&p.split, &p.list) }
+    } else {
+        0
+    };
     let block_q = PackGqa::new::<T>(p).queries(config.block_q);
     let claims = Claims::new::<T>(p, tiles);
     if claims.claims_first() && !spec::lengths() {
@@ -87,7 +93,7 @@ pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: 
                 let tile = schedule::forward(&schedule, band.bounds().work(), tile_idx);
                 (tile, band, ListedTile::default())
             };
-            let (tile, split) = split_of::<T>(p, tile, listed);
+            let (tile, split) = split_of::<T>(p, split_keys, tile, listed);
             let first = tile.q_block * block_q;
             let queries = Rows::of_sequence(first, block_q, band.seqlen_q());
             let (first_block, n_blocks) = if T::BLOCK_MASKS && spec::block_mask() {
@@ -95,7 +101,7 @@ pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: 
             } else {
                 let blocks = band.kv_blocks(queries, config.block_k);
                 if T::SPLITS_KV && spec::split_kv() {
-                    blocks_of_split(&blocks, split, divide(p.split.keys, config.block_k))
+                    blocks_of_split(&blocks, split, divide(split_keys, config.block_k))
                 } else {
                     (blocks.first, blocks.n())
                 }
@@ -130,6 +136,7 @@ pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: 
 #[inline(always)]
 fn split_of<T: Tiles>(
     p: &TmaForwardParams,
+    split_keys: u32,
     tile: ForwardTile,
     listed: ListedTile,
 ) -> (ForwardTile, u32) {
@@ -137,7 +144,7 @@ fn split_of<T: Tiles>(
         return (tile, 0);
     }
     let n = if spec::lengths() {
-        n_splits(listed.seqlen_k, p.split.keys)
+        n_splits(listed.seqlen_k, split_keys)
     } else {
         p.split.n
     };

@@ -97,7 +97,7 @@ impl Consumer<'_> {
         o: &T::Output,
     ) {
         let (p, packing) = (self.p, self.packing);
-        let split_blocks = divide(p.split.keys, T::FOOTPRINT.block_k);
+        let split_blocks = divide(self.split_keys, T::FOOTPRINT.block_k);
         let before = u64::from(divide(work.first_block, split_blocks)) * p.split.rows;
         let lse_base = p.split.lse + before * 4;
         // SAFETY: the caller's contract: the workspace has every row of every split, and others are not written.
@@ -105,7 +105,7 @@ impl Consumer<'_> {
             let (rows, n_splits) = if spec::lengths() {
                 let tile = self.layout.read_listed(listed);
                 let rows = LseRows::listed(lse_base, &p.shape, &p.list, tile);
-                (rows, n_splits(tile.seqlen_k, p.split.keys))
+                (rows, n_splits(tile.seqlen_k, self.split_keys))
             } else {
                 (LseRows::padded(lse_base, &p.shape), p.split.n)
             };
