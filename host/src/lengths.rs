@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use crate::arguments::Argument;
 use crate::error::ProblemError;
-use crate::problem::Problem;
+use crate::problem::{Pages, Problem};
 
 /// The rows of one sequence, of q or of k and v.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +84,10 @@ impl Side {
         let leftpad = vectors
             .leftpad
             .and_then(|argument| Some((argument, vector(argument)?)));
+        let paged = match self {
+            Side::Keys => Paged::of(problem, &vector)?,
+            Side::Queries => None,
+        };
         let of_sequence = |sequence: usize| {
             let (batch_idx, room) = match packed {
                 None => (sequence, 0..seqlen),
@@ -101,6 +105,9 @@ impl Side {
                 Some((argument, padding)) => of(argument).within(padding, sequence, 0..=used)?,
                 None => 0,
             };
+            if let Some(paged) = &paged {
+                paged.check(sequence, used)?;
+            }
             Ok(Span {
                 batch_idx,
                 first: room.start + padding,
@@ -120,6 +127,69 @@ pub(crate) fn check<'a>(
         side.spans(problem, &vector)?;
     }
     Ok(())
+}
+
+/// The table of pages of a problem whose keys and values lie in pages.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Paged<'a> {
+    table: &'a [i32],
+    columns: usize,
+    pages: Pages,
+}
+
+impl<'a> Paged<'a> {
+    /// Of this problem; `None` where there are no pages.
+    pub(crate) fn of(
+        problem: &Problem,
+        vector: impl Fn(Argument) -> Option<&'a [i32]>,
+    ) -> Result<Option<Paged<'a>>, ProblemError> {
+        let Some(pages) = problem.pages() else {
+            return Ok(None);
+        };
+        let argument = Argument::PageTable;
+        let table = vector(argument).ok_or(ProblemError::Missing { argument })?;
+        let needed = problem.n_table_entries();
+        if table.len() as u64 != needed {
+            let given = table.len() as u64;
+            return Err(ProblemError::ElementCount {
+                argument,
+                given,
+                needed,
+            });
+        }
+        let columns = pages.n_columns(problem.seqlen_k());
+        Ok(Some(Paged {
+            table,
+            columns,
+            pages,
+        }))
+    }
+
+    /// Rows of a page.
+    pub(crate) fn page_size(&self) -> usize {
+        self.pages.page_size()
+    }
+
+    /// The entries of a sequence.
+    pub(crate) fn entries(&self, sequence: usize) -> &'a [i32] {
+        &self.table[sequence * self.columns..][..self.columns]
+    }
+
+    /// Refuses pages, of the first `used` rows of a sequence, that the pool does not have.
+    fn check(&self, sequence: usize, used: usize) -> Result<(), ProblemError> {
+        let (n_pages, used) = (self.pages.n_pages(), self.pages.n_slots(used));
+        let exists = |&given: &i32| usize::try_from(given).is_ok_and(|page| page < n_pages);
+        let mut entries = self.entries(sequence).iter().take(used).enumerate();
+        match entries.find(|(_, given)| !exists(given)) {
+            None => Ok(()),
+            Some((slot, &given)) => Err(ProblemError::Page {
+                sequence,
+                slot,
+                given,
+                n_pages,
+            }),
+        }
+    }
 }
 
 /// The rows of a sequence among those of a packed tensor.

@@ -6,7 +6,9 @@ mod builder;
 mod key;
 pub mod merge;
 pub(crate) mod new_rows;
+mod pages;
 pub mod rotate;
+mod shapes;
 mod split_kv;
 
 use std::fmt;
@@ -18,10 +20,10 @@ use ferroflash_kernels::spec::{Constant, Spec};
 pub use block_mask::BlockMask;
 pub use builder::ProblemBuilder;
 pub(crate) use key::ProblemKey;
+pub use pages::Pages;
 pub use split_kv::SplitKv;
 
 use crate::dtype::Dtype;
-use crate::error::ProblemError;
 use crate::tensor::Layout;
 
 /// Which keys a query sees. Query `i` stands at the place `i + seqlen_k − seqlen_q` among the keys: masks are aligned to the bottom
@@ -130,6 +132,7 @@ pub struct Problem {
     total_k: Option<usize>,
     block_mask: Option<BlockMask>,
     split_kv: SplitKv,
+    pages: Option<Pages>,
 }
 
 impl Problem {
@@ -151,6 +154,7 @@ impl Problem {
             total_k: None,
             block_mask: None,
             split_kv: SplitKv::Auto,
+            pages: None,
         }
     }
 
@@ -182,6 +186,7 @@ impl Problem {
             total_k: self.total_k,
             block_mask: self.block_mask,
             split_kv: self.split_kv,
+            pages: self.pages,
         }
     }
 
@@ -243,6 +248,11 @@ impl Problem {
     /// How the forward pass divides the keys of a sequence.
     pub fn split_kv(&self) -> SplitKv {
         self.split_kv
+    }
+
+    /// The pages in which keys and values lie, if they do.
+    pub fn pages(&self) -> Option<Pages> {
+        self.pages
     }
 
     /// Shape of the block mask's map: `[batch or 1, heads_q or 1, blocks of queries, blocks of keys]`.
@@ -317,6 +327,7 @@ impl Problem {
             seqlen_k,
             total_q: None,
             total_k: None,
+            pages: None,
             ..*self
         }
     }
@@ -342,55 +353,7 @@ impl Problem {
         let spec = with(Spec::PLAIN, bounds.right, Constant::RightBound);
         let spec = with(spec, bounds.left, Constant::LeftBound);
         let spec = with(spec, bounds.prefix, Constant::Prefix);
+        let spec = with(spec, self.pages.is_some(), Constant::Pages);
         with(spec, self.block_mask.is_some(), Constant::BlockMask)
-    }
-
-    /// Elements of the block mask's map; 0 where there is none, the largest number where it is larger.
-    pub(crate) fn n_blocks(&self) -> u64 {
-        let product = |shape: [usize; 4]| {
-            let sizes = shape.iter();
-            sizes.fold(1, |product: u64, &size| product.saturating_mul(size as u64))
-        };
-        self.block_mask_shape().map_or(0, product)
-    }
-
-    /// Elements of lse: batch · heads_q · seqlen_q, of packed queries heads_q · total_q; or the largest number where it is larger.
-    pub(crate) fn n_rows(&self) -> u64 {
-        let [batch, rows, heads, _] = self.shape_q();
-        [batch, rows, heads]
-            .iter()
-            .fold(1, |product: u64, &size| product.saturating_mul(size as u64))
-    }
-
-    /// The layout of the weights: `[batch, heads_q, seqlen_q, columns]`, contiguous, where `columns` is `seqlen_k`
-    /// rounded up to a multiple of 8 and what lies beyond `seqlen_k` means nothing.
-    pub fn weights_layout(&self) -> Result<Layout, ProblemError> {
-        let columns = self
-            .seqlen_k
-            .checked_next_multiple_of(8)
-            .ok_or(ProblemError::SizeOverflow { what: "seqlen_k" })?;
-        Layout::bhsd([self.batch, self.heads_q, self.seqlen_q, columns])
-    }
-
-    /// Shape of q, o and their gradients: `[batch, seqlen_q, heads_q, head_dim]`; packed, `[1, total_q, heads_q, head_dim]`.
-    pub fn shape_q(&self) -> [usize; 4] {
-        match self.total_q {
-            None => [self.batch, self.seqlen_q, self.heads_q, self.head_dim],
-            Some(total) => [1, total, self.heads_q, self.head_dim],
-        }
-    }
-
-    /// Shape of k, v and their gradients: `[batch, seqlen_k, heads_k, head_dim]`; packed, `[1, total_k, heads_k, head_dim]`.
-    pub fn shape_k(&self) -> [usize; 4] {
-        match self.total_k {
-            None => [self.batch, self.seqlen_k, self.heads_k, self.head_dim],
-            Some(total) => [1, total, self.heads_k, self.head_dim],
-        }
-    }
-
-    /// Shape of lse: `[batch, heads_q, seqlen_q]`; of packed queries `[1, heads_q, total_q]`.
-    pub fn shape_lse(&self) -> [usize; 3] {
-        let [batch, rows, heads, _] = self.shape_q();
-        [batch, heads, rows]
     }
 }

@@ -112,6 +112,10 @@ pub(crate) fn fit(
     pass: Pass,
     arguments: &Arguments,
 ) -> Result<Place, ProblemError> {
+    if pass == Pass::Backward && problem.pages().is_some() {
+        let what = "the backward pass";
+        return Err(ProblemError::PagesWith { what });
+    }
     no_lengths_beside_a_block_mask(problem, arguments)?;
     let need = |argument| need(problem, pass, argument);
     all_fit(

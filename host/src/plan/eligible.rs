@@ -3,10 +3,12 @@
 use ferroflash_kernels::params::{
     KernelParams, MAX_ROWS, Slot, TmaBackwardParams, TmaForwardParams,
 };
+use ferroflash_kernels::spec::Constant;
 use ferroflash_kernels::variants::{HEAD_DIM_MULTIPLE, HeadDims, Kind, Variant};
 
 use super::{DeviceInfo, Reason, tensor_map};
 use crate::arguments::{Argument, Arguments};
+use crate::problem::Pages;
 use crate::tensor::Description;
 use crate::validate::{Checked, Pass};
 
@@ -23,6 +25,7 @@ pub fn eligible(variant: &Variant, checked: &Checked, device: &DeviceInfo) -> Re
     shared_memory(variant, device)?;
     block_mask(variant, checked)?;
     split_kv(variant, checked)?;
+    pages(variant, checked)?;
     sizes(checked)?;
     alignment(checked.arguments())?;
     tensor_maps(variant, checked)
@@ -89,6 +92,7 @@ fn sizes(checked: &Checked) -> Result<(), Reason> {
     };
     let heads =
         (problem.batch() as u64).saturating_mul(problem.heads_q().max(problem.heads_k()) as u64);
+    let pages = |size: fn(Pages) -> usize| problem.pages().map_or(0, size) as u64;
     let sizes = [
         ("seqlen_q", problem.seqlen_q() as u64),
         ("seqlen_k", problem.seqlen_k() as u64),
@@ -98,6 +102,9 @@ fn sizes(checked: &Checked) -> Result<(), Reason> {
         ("heads_q", problem.heads_q() as u64),
         ("batch · heads", heads),
         ("the map of the block mask", problem.n_blocks()),
+        ("n_pages", pages(|pages| pages.n_pages())),
+        ("page_size", pages(|pages| pages.page_size())),
+        ("the table of pages", problem.n_table_entries()),
     ];
     match sizes.into_iter().find(|&(_, given)| given > limit) {
         Some((what, given)) => Err(Reason::TooLarge { what, given, limit }),
@@ -122,6 +129,14 @@ fn split_kv(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
     match asked && !variant.splits_kv() {
         true => Err(Reason::SplitKv),
         false => Ok(()),
+    }
+}
+
+/// Few forward kernels find keys and values in pages.
+fn pages(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
+    match checked.problem().pages() {
+        Some(_) if !variant.constants().contains(&Constant::Pages) => Err(Reason::Pages),
+        _ => Ok(()),
     }
 }
 

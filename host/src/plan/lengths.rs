@@ -4,9 +4,11 @@
 //! most tiles that such sequences can have; the kernels do as many as the device finds.
 
 use ferroflash_kernels::attention::lengths::ListedTile;
+use ferroflash_kernels::attention::pages::box_rows;
 use ferroflash_kernels::config;
 use ferroflash_kernels::params::{
-    BACKWARD_MAPS, FORWARD_MAPS, Lengths, Params, SplitKv, TensorMap, TileList, TileListParams,
+    BACKWARD_MAPS, FORWARD_MAPS, Lengths, Pages, Params, SplitKv, TensorMap, TileList,
+    TileListParams,
 };
 use ferroflash_kernels::variants::Kind;
 
@@ -82,10 +84,31 @@ pub struct SplitTiles {
 /// How many rows the tensors have; addresses are filled in at launch.
 pub fn rows(problem: &Problem) -> Lengths {
     let ([_, rows_q, ..], [_, rows_k, ..]) = (problem.shape_q(), problem.shape_k());
+    // A sequence in pages has as many as it may have, wherever they lie.
+    let rows_k = match problem.pages() {
+        Some(_) => problem.seqlen_k(),
+        None => rows_k,
+    };
     Lengths {
         rows_q: rows_q as u32,
         rows_k: rows_k as u32,
         ..Lengths::default()
+    }
+}
+
+/// The pages, with boxes for KV blocks of so many rows; none where there are none.
+pub fn pages(problem: &Problem, block_k: u32) -> Pages {
+    let Some(pages) = problem.pages() else {
+        return Pages::default();
+    };
+    let page_size = pages.page_size() as u32;
+    let slots = pages.n_slots(problem.seqlen_k()) as u32;
+    Pages {
+        table: 0,
+        columns: pages.n_columns(problem.seqlen_k()) as u32,
+        n_pages: pages.n_pages() as u32,
+        page_size,
+        box_rows: box_rows(page_size, slots, block_k),
     }
 }
 
@@ -154,6 +177,7 @@ pub fn list(
         split_parts: tiles.split.kv.parts,
         split_heads: tiles.split.heads,
         block_k: tiles.split.block_k,
+        page_size: problem.pages().map_or(0, |pages| pages.page_size() as u32),
         ..TileListParams::default()
     };
     let block_rows = u64::from(variant.footprint.block_q);

@@ -1,6 +1,6 @@
 //! Collecting a problem.
 
-use super::{BlockMask, Mask, Order, Problem, SplitKv};
+use super::{BlockMask, Mask, Order, Pages, Problem, SplitKv};
 use crate::dtype::Dtype;
 use crate::error::ProblemError;
 
@@ -22,6 +22,7 @@ pub struct ProblemBuilder {
     pub(super) total_k: Option<usize>,
     pub(super) block_mask: Option<BlockMask>,
     pub(super) split_kv: SplitKv,
+    pub(super) pages: Option<Pages>,
 }
 
 impl ProblemBuilder {
@@ -123,6 +124,15 @@ impl ProblemBuilder {
         }
     }
 
+    /// Keys and values lie in pages: see [`Pages`]. In the forward pass alone, and not beside packed keys, a padding at the left, or a block
+    /// mask. `seqlen_k` is then the most rows that a sequence has.
+    pub fn pages(self, pages: Pages) -> Self {
+        ProblemBuilder {
+            pages: Some(pages),
+            ..self
+        }
+    }
+
     /// Factor of the scores; 1/√head_dim unless set.
     pub fn softmax_scale(self, softmax_scale: f32) -> Self {
         ProblemBuilder {
@@ -155,6 +165,7 @@ impl ProblemBuilder {
             total_k: self.total_k,
             block_mask: self.block_mask,
             split_kv: self.split_kv,
+            pages: self.pages,
         })
     }
 }

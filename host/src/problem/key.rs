@@ -1,6 +1,6 @@
 //! A problem as a key of hash maps.
 
-use super::{BlockMask, Mask, Order, Problem, SplitKv};
+use super::{BlockMask, Mask, Order, Pages, Problem, SplitKv};
 use crate::dtype::Dtype;
 
 /// Everything of a [`Problem`].
@@ -10,6 +10,7 @@ pub(crate) type ProblemKey = (
     [Option<usize>; 2],
     Option<BlockMask>,
     SplitKv,
+    Option<Pages>,
 );
 
 impl Problem {
@@ -30,6 +31,7 @@ impl Problem {
             total_k,
             block_mask,
             split_kv,
+            pages,
         } = *self;
         (
             [batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim],
@@ -37,6 +39,7 @@ impl Problem {
             [total_q, total_k],
             block_mask,
             split_kv,
+            pages,
         )
     }
 }

@@ -85,6 +85,8 @@ pub enum Reason {
     },
     /// The kernel does not divide the keys of a sequence.
     SplitKv,
+    /// The kernel does not find keys and values in pages.
+    Pages,
     /// The device is older than the kernels.
     ComputeCapability {
         /// The device's.
@@ -161,7 +163,7 @@ impl Reason {
             Reason::NotBuilt { .. } | Reason::OtherBackend { .. } | Reason::NoWeights => 0,
             Reason::Dtype { .. } => 1,
             Reason::HeadDim { .. } | Reason::HeadDimMultiple { .. } => 2,
-            Reason::Mask | Reason::BlockMask { .. } | Reason::SplitKv => 3,
+            Reason::Mask | Reason::BlockMask { .. } | Reason::SplitKv | Reason::Pages => 3,
             Reason::ComputeCapability { .. } | Reason::OtherArchitecture { .. } => 4,
             Reason::SharedMemory { .. } => 5,
             _ => 6,
@@ -227,6 +229,7 @@ impl fmt::Display for Reason {
             Reason::SplitKv => {
                 f.write_str("it does not divide the keys of a sequence, as split_kv asks")
             }
+            Reason::Pages => f.write_str("it does not find keys and values in pages"),
             Reason::ComputeCapability { given, needed } => write!(
                 f,
                 "the device has compute capability {}.{}; its kernels need {}.{}",

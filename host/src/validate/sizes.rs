@@ -13,6 +13,7 @@ pub fn sizes(problem: &Problem) -> Result<(), ProblemError> {
     n_rows(problem)?;
     n_keys(problem)?;
     split_kv(problem)?;
+    pages(problem)?;
     block_mask(problem)
 }
 
@@ -74,6 +75,34 @@ fn split_kv(problem: &Problem) -> Result<(), ProblemError> {
         (Some(_), Some(_)) => Err(ProblemError::BlockMaskWithSplitKv),
         _ => Ok(()),
     }
+}
+
+/// Sizes of the pool and of the table, and what does not go together with pages.
+fn pages(problem: &Problem) -> Result<(), ProblemError> {
+    let Some(pages) = problem.pages() else {
+        return Ok(());
+    };
+    let (page_size, seqlen_k) = (pages.page_size(), problem.seqlen_k());
+    let columns = pages.n_columns(seqlen_k);
+    if page_size == 0 || columns < pages.n_slots(seqlen_k) {
+        return Err(ProblemError::Pages {
+            columns,
+            page_size,
+            seqlen_k,
+        });
+    }
+    let others = [
+        (problem.total_k().is_some(), "packed keys"),
+        (problem.block_mask().is_some(), "a block mask"),
+    ];
+    if let Some(&(_, what)) = others.iter().find(|(is_there, _)| *is_there) {
+        return Err(ProblemError::PagesWith { what });
+    }
+    countable(
+        [pages.n_pages(), page_size, problem.heads_k()],
+        "n_pages · page_size · heads_k",
+    )?;
+    countable([problem.batch(), columns], "batch · columns of page_table")
 }
 
 /// Sizes of the blocks, and of the map; no packed sequences beside it.

@@ -8,6 +8,8 @@ pub mod block_mask;
 
 pub mod lengths;
 
+pub mod pages;
+
 pub mod schedule;
 
 pub mod block_order;

@@ -28,6 +28,8 @@ pub(super) struct Region {
     pub map: TensorMap,
     /// Where it begins: column, row, head, batch.
     pub at: [i64; 4],
+    /// Its bytes in shared memory lie so far behind a multiple of 1024, where the swizzle begins again.
+    pub phase: u32,
 }
 
 /// The part of a box's row that lies inside the tensor.
@@ -40,12 +42,14 @@ pub(super) struct Span {
 
 impl Span {
     /// Its pieces of 16 bytes or less: where each begins in the span, where in the swizzled box, and its bytes.
-    fn chunks(&self) -> impl Iterator<Item = (usize, usize, usize)> {
+    /// The box lies so many bytes behind where the swizzle begins.
+    fn chunks(&self, phase: u32) -> impl Iterator<Item = (usize, usize, usize)> {
         let (begin, end) = (self.offset, self.offset + self.bytes as usize);
         (begin / CHUNK..end.div_ceil(CHUNK)).map(move |chunk| {
             let from = (chunk * CHUNK).max(begin);
             let to = ((chunk + 1) * CHUNK).min(end);
-            (from - begin, swizzle(from as u32) as usize, to - from)
+            let swizzled = swizzle(phase + from as u32) - phase;
+            (from - begin, swizzled as usize, to - from)
         })
     }
 }
@@ -58,7 +62,7 @@ impl Region {
 
     /// What of it lies inside the tensor, head by head and row by row.
     pub fn spans(&self) -> impl Iterator<Item = Span> {
-        let Region { map, at } = *self;
+        let Region { map, at, .. } = *self;
         let size = map.sizes.map(|size| size as i64);
         let inside = move |dimension: usize, x: i64| (0..size[dimension]).contains(&x);
         let (first, last) = (at[0].max(0), (at[0] + i64::from(BOX_COLUMNS)).min(size[0]));
@@ -85,7 +89,7 @@ impl Region {
     /// Where in the swizzled box what lies inside the tensor is: offsets and bytes.
     pub fn pieces(&self) -> impl Iterator<Item = (usize, usize)> {
         self.spans()
-            .flat_map(|span| span.chunks().collect::<Vec<_>>())
+            .flat_map(|span| span.chunks(self.phase).collect::<Vec<_>>())
             .map(|(_, offset, bytes)| (offset, bytes))
     }
 
@@ -95,7 +99,7 @@ impl Region {
         for span in self.spans() {
             let mut row = vec![0; span.bytes as usize];
             buffers.load(span.addr, &mut row);
-            for (from, to, n) in span.chunks() {
+            for (from, to, n) in span.chunks(self.phase) {
                 bytes[to..to + n].copy_from_slice(&row[from..from + n]);
             }
         }
@@ -106,7 +110,7 @@ impl Region {
     fn scatter(&self, bytes: &[u8], buffers: &mut Buffers) {
         for span in self.spans() {
             let mut row = vec![0; span.bytes as usize];
-            for (to, from, n) in span.chunks() {
+            for (to, from, n) in span.chunks(self.phase) {
                 row[to..to + n].copy_from_slice(&bytes[from..from + n]);
             }
             buffers.store(span.addr, &row);

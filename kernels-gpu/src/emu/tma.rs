@@ -18,19 +18,22 @@ use super::shared::{Piece, Reader};
 use super::site::{self, Site};
 use super::tensor_map::{self, Found};
 
-/// What a tile in the 128-byte swizzle is aligned to.
-const ALIGNMENT: u32 = 1024;
+/// What a box in the 128-byte swizzle is aligned to.
+const ALIGNMENT: u32 = 128;
+/// Bytes after which the swizzle, which goes by addresses of shared memory, begins again.
+const SWIZZLE_BYTES: u32 = 1024;
 /// What bytes that lie side by side are aligned to, and a multiple of.
 const BYTES_ALIGNMENT: u32 = 16;
 /// Most rows, and most heads, of a box.
 const MOST: u64 = 256;
 
-/// The box of a tensor that `map` and `at` name, and where it found the map.
+/// The box of a tensor that `map` and `at` name, which is at `address` in shared memory, and where it found the map.
 fn region(
     machine: &Machine,
     actor: &Actor,
     map: u64,
     at: [u32; 4],
+    address: u32,
 ) -> Result<(Region, Found), Fault> {
     let wrong = |what, value: u64| {
         let access = actor.access();
@@ -66,7 +69,8 @@ fn region(
     let buffers = machine.buffers.borrow();
     buffers.check_bounds(actor, map.base, 1)?;
     let at = at.map(|x| i64::from(x as i32));
-    Ok((Region { map, at }, found))
+    let phase = address % SWIZZLE_BYTES;
+    Ok((Region { map, at, phase }, found))
 }
 
 /// `cp.async.bulk.tensor` from global to shared memory
@@ -75,7 +79,7 @@ pub(crate) fn load(instruction: &'static str, to: u32, map: u64, at: [u32; 4], m
     let machine = Machine::current();
     let site = site::intern(instruction, Location::caller());
     let begun = try_load(machine, site, (to, ALIGNMENT), mbarrier, |actor| {
-        let (region, found) = region(machine, actor, map, at)?;
+        let (region, found) = region(machine, actor, map, at, to)?;
         Ok((Source::Box(region), Some(found)))
     });
     machine.settle(begun, ());
@@ -163,7 +167,7 @@ pub(crate) fn store(instruction: &'static str, map: u64, at: [u32; 4], from: u32
     let machine = Machine::current();
     let site = site::intern(instruction, Location::caller());
     let begun = try_store(machine, site, (from, ALIGNMENT), |actor| {
-        let (region, found) = region(machine, actor, map, at)?;
+        let (region, found) = region(machine, actor, map, at, from)?;
         Ok((Target::Box(region), Some(found)))
     });
     machine.settle(begun, ());

@@ -83,6 +83,7 @@ unsafe fn spec_constants(_: u64, output: u64) {
         spec::prefix(),
         spec::block_mask(),
         spec::split_kv(),
+        spec::pages(),
     ];
     put_all(output, 0, &constants.map(u32::from));
 }

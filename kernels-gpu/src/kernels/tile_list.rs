@@ -21,6 +21,7 @@ use super::lengths::{rows_k, rows_q, write_listed};
 use crate::attention::divide;
 use crate::attention::lengths::ListedTile;
 use crate::attention::mask::{Rows, Work};
+use crate::attention::pages::rows_of_last;
 use crate::attention::split_kv::{blocks_of_part, n_splits};
 use crate::config;
 use crate::kernels::bounds;
@@ -297,6 +298,12 @@ unsafe fn make_maps(p: &TileListParams, maps: u64, block_idx: u32) {
             };
             let to = p.list.map_of_sequence(sequence, p.n_maps, which);
             tile::tensor_map::copy(maps + u64::from(which) * size, to);
+            if p.page_size > 0 && !of_q {
+                // Of the pool, with the rows of the sequence's last page.
+                end_in_last_page(p, to, rows);
+                idx += (special::grid_dim_x() - 1) * THREADS;
+                continue;
+            }
             let tensor = mapped(p, which);
             let first = i64::from(batch_idx) * tensor.batch_stride
                 + i64::from(rows.first) * tensor.row_stride;
@@ -312,6 +319,18 @@ unsafe fn make_maps(p: &TileListParams, maps: u64, block_idx: u32) {
             tensor_map::fence_tensor_map_release();
             idx += (special::grid_dim_x() - 1) * THREADS;
         }
+    }
+}
+
+/// Makes the copy at `to` of the map of a pool of pages one that ends behind the rows of a sequence's last page.
+#[inline(always)]
+unsafe fn end_in_last_page(p: &TileListParams, to: u64, rows: Rows) {
+    let n_rows = rows_of_last(rows.len, p.page_size);
+    // SAFETY: the caller's contract: the thread alone makes the map.
+    unsafe {
+        // A map has a row at least; nobody uses that of a sequence without rows.
+        tensor_map::replace_rows(to, if n_rows == 0 { 1 } else { n_rows });
+        tensor_map::fence_tensor_map_release();
     }
 }
 

@@ -39,6 +39,8 @@ pub enum Argument {
     SeqUsedK,
     /// At which of its rows of k and v each sequence begins.
     LeftpadK,
+    /// Which page of the pool each page of a sequence's keys and values is.
+    PageTable,
     /// The map of a block mask.
     BlockMask,
     /// Output over the first part of the keys.
@@ -79,7 +81,7 @@ pub enum Argument {
 
 impl Argument {
     /// All of them, in their order.
-    pub const ALL: [Argument; 34] = [
+    pub const ALL: [Argument; 35] = [
         Argument::Q,
         Argument::K,
         Argument::V,
@@ -96,6 +98,7 @@ impl Argument {
         Argument::SeqUsedQ,
         Argument::SeqUsedK,
         Argument::LeftpadK,
+        Argument::PageTable,
         Argument::BlockMask,
         Argument::O1,
         Argument::Lse1,
@@ -135,6 +138,7 @@ impl Argument {
             Argument::SeqUsedQ => "seqused_q",
             Argument::SeqUsedK => "seqused_k",
             Argument::LeftpadK => "leftpad_k",
+            Argument::PageTable => "page_table",
             Argument::BlockMask => "block_mask",
             Argument::O1 => "o_1",
             Argument::Lse1 => "lse_1",

@@ -60,3 +60,6 @@ pub struct BlockListParams {
     /// A [`BlockListPhase`].
     pub phase: u32,
 }
+
+const _: () = assert!(size_of::<BlockLists>() == 40);
+const _: () = assert!(size_of::<BlockListParams>() == 32 + 40 + 28 + 12 + 16);

@@ -31,3 +31,5 @@ pub const PARTIAL_BLOCK: u8 = 1;
 
 /// `block_q` and `block_k` are multiples of this, so that every tile of a kernel lies in one block.
 pub const BLOCK_MULTIPLE: u32 = 128;
+
+const _: () = assert!(size_of::<BlockMap>() == 8 + 6 * 4);

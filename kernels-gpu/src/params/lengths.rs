@@ -90,8 +90,10 @@ pub struct TileListParams {
     pub split_heads: u32,
     /// Rows of a KV block, where keys are divided.
     pub block_k: u32,
+    /// Rows of a page, where keys and values lie in pages; else 0.
+    pub page_size: u32,
     /// 0.
-    pub reserved: [u32; 3],
+    pub reserved: [u32; 2],
 }
 
 impl TileListParams {
@@ -134,3 +136,5 @@ impl KernelParams for TileListParams {
 
 const _: () =
     assert!(size_of::<TileListParams>() == 6 * 128 + 10 * 32 + 8 + 48 + 40 + 8 + 28 + 12 + 12 * 4);
+const _: () = assert!(size_of::<TileList>() == 3 * 8 + 4 * 4);
+const _: () = assert!(size_of::<Lengths>() == 5 * 8 + 2 * 4);

@@ -102,3 +102,5 @@ impl BackwardMap {
         maps + self as u64 * size_of::<TensorMap>() as u64
     }
 }
+
+const _: () = assert!(size_of::<TensorMap>() == 128);

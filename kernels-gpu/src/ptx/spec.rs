@@ -74,3 +74,11 @@ pub fn block_mask() -> bool {
 pub fn split_kv() -> bool {
     constant!(SplitKv, "mov.u32 {x}, ferroflash_spec_split_kv;")
 }
+
+/// `mov.u32 r, ferroflash_spec_pages`: [`Constant::Pages`].
+///
+/// PTX 1.0, sm_10.
+#[inline(always)]
+pub fn pages() -> bool {
+    constant!(Pages, "mov.u32 {x}, ferroflash_spec_pages;")
+}

@@ -14,7 +14,7 @@ use crate::emu::tma;
 /// PTX 8.0, sm_90.
 ///
 /// # Safety
-/// `map` is a tensor map; the box fits at `to`, aligned as its swizzle asks (1024 bytes for 128-byte swizzle), and
+/// `map` is a tensor map; the box fits at `to`, a multiple of 128 (its swizzle goes by shared addresses, and repeats after 1024 bytes), and
 /// nobody else reads or writes there until the barrier's phase is over. What threads of this launch have written of the
 /// tensor they have fenced with [`fence_proxy_async_global`], or this thread has since it heard of it.
 #[inline(always)]

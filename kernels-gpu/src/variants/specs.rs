@@ -35,12 +35,15 @@ impl Kind {
                 Constant::Prefix,
                 Constant::BlockMask,
             ],
-            Kind::Forward
-            | Kind::TmaForward
-            | Kind::Backward
-            | Kind::BackwardDq
-            | Kind::StandardScores
-            | Kind::StandardDScores => &[
+            Kind::Forward | Kind::TmaForward => &[
+                Constant::RightBound,
+                Constant::LeftBound,
+                Constant::Lengths,
+                Constant::Prefix,
+                Constant::Pages,
+                Constant::BlockMask,
+            ],
+            Kind::Backward | Kind::BackwardDq | Kind::StandardScores | Kind::StandardDScores => &[
                 Constant::RightBound,
                 Constant::LeftBound,
                 Constant::Lengths,
@@ -81,6 +84,7 @@ impl Variant {
                     Constant::Lengths,
                     Constant::Prefix,
                     Constant::SplitKv,
+                    Constant::Pages,
                     Constant::BlockMask,
                 ]
             } else {
@@ -90,6 +94,7 @@ impl Variant {
                     Constant::Lengths,
                     Constant::Prefix,
                     Constant::SplitKv,
+                    Constant::Pages,
                 ]
             };
         }
@@ -121,15 +126,24 @@ impl Variant {
         const CAUSAL_SPLIT: Spec = CAUSAL.with(Constant::SplitKv);
         const WINDOW_SPLIT: Spec = WINDOW.with(Constant::SplitKv);
         const PACKED_CAUSAL_SPLIT: Spec = PACKED_CAUSAL.with(Constant::SplitKv);
+        const PAGES: Spec = PACKED.with(Constant::Pages);
+        const CAUSAL_PAGES: Spec = PACKED_CAUSAL.with(Constant::Pages);
+        const CAUSAL_PAGES_SPLIT: Spec = CAUSAL_PAGES.with(Constant::SplitKv);
         match (self.kind, self.tiles) {
             (Kind::TileList | Kind::TmaTileList | Kind::BlockList, _) => {
                 &[Spec::PLAIN, CAUSAL, WINDOW]
             }
             (Kind::Clear, _) => &[Spec::PLAIN, CAUSAL, WINDOW, BLOCKS],
             (Kind::Merge | Kind::Append, _) => &[Spec::PLAIN],
-            (Kind::TmaForward, TileShape::Wide) => {
-                &[Spec::PLAIN, CAUSAL, PREFIX, PACKED, PACKED_CAUSAL]
-            }
+            (Kind::TmaForward, TileShape::Wide) => &[
+                Spec::PLAIN,
+                CAUSAL,
+                PREFIX,
+                PACKED,
+                PACKED_CAUSAL,
+                PAGES,
+                CAUSAL_PAGES,
+            ],
             (Kind::TmaForward, TileShape::Compact) => self.without_block_masks(&[
                 BLOCKS,
                 CAUSAL_BLOCKS,
@@ -143,6 +157,9 @@ impl Variant {
                 CAUSAL_SPLIT,
                 WINDOW_SPLIT,
                 PACKED_CAUSAL_SPLIT,
+                PAGES,
+                CAUSAL_PAGES,
+                CAUSAL_PAGES_SPLIT,
             ]),
             (Kind::TmaBackward, TileShape::Wide) => &[Spec::PLAIN, PACKED, SHARES],
             (Kind::TmaBackward, _) => self.without_block_masks(&[
@@ -158,13 +175,20 @@ impl Variant {
                 CAUSAL_SHARES,
                 WINDOW_SHARES,
             ]),
+            (Kind::Forward | Kind::TmaForward, _) => self.without_block_masks(&[
+                BLOCKS,
+                CAUSAL_BLOCKS,
+                Spec::PLAIN,
+                CAUSAL,
+                WINDOW,
+                PREFIX,
+                PACKED,
+                PACKED_CAUSAL,
+                PAGES,
+                CAUSAL_PAGES,
+            ]),
             (
-                Kind::Forward
-                | Kind::TmaForward
-                | Kind::Backward
-                | Kind::BackwardDq
-                | Kind::StandardScores
-                | Kind::StandardDScores,
+                Kind::Backward | Kind::BackwardDq | Kind::StandardScores | Kind::StandardDScores,
                 _,
             ) => self.without_block_masks(&[
                 BLOCKS,
@@ -195,10 +219,11 @@ impl Variant {
     ///
     /// In flash3's backward pass at head_dim 128 consumers keep up to four words of what only conversions want there under a block mask,
     /// written once; with shares, and with lengths in wide tiles, the end of a tile does. Kernels without these constants have none of
-    /// it. Under a block mask flash2's backward pass looks each step up in the lists, with words for that in local memory at head_dim 128.
+    /// it. flash2's forward pass keeps in local memory where the table of pages lies, at head_dim 128. Under a block mask flash2's backward pass looks each step up in the lists, with words for that in local memory at head_dim 128.
     pub const fn spill_bytes(&self, spec: Spec) -> u32 {
         let wide = matches!(self.tiles, TileShape::Wide);
         let most = match (self.kind, self.head_dim) {
+            (Kind::Forward, Some(128)) if spec.has(Constant::Pages) => 168,
             (Kind::Backward, Some(128)) if spec.has(Constant::BlockMask) => 260,
             (Kind::TmaBackward, Some(128)) if spec.has(Constant::BlockMask) => 16,
             (Kind::TmaBackward, Some(128)) if spec.has(Constant::Shares) => {

@@ -176,7 +176,7 @@ impl LseRows {
 
 impl Case {
     /// The same with its batch entries and lengths of q and k in place of its own.
-    fn of_rows(self, lengths: Lengths) -> Case {
+    pub(super) fn of_rows(self, lengths: Lengths) -> Case {
         let (batch, seqlen_q, seqlen_k) = (lengths.n, lengths.q.longest(), lengths.k.longest());
         Case {
             sizes: Sizes {

@@ -99,3 +99,27 @@ macro_rules! append_suite {
         }
     };
 }
+
+/// Makes the tests of keys and values in pages: a module of this name for a subject and an algorithm.
+#[macro_export]
+macro_rules! pages_suite {
+    ($subject:path { $($module:ident: $algorithm:ident),+ $(,)? }) => {
+        $(mod $module {
+            use $crate::cases::pages;
+            use $crate::pages::check;
+            use $crate::path;
+
+            const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::$algorithm;
+
+            #[test]
+            fn all() {
+                check(&$subject, ALGORITHM, path!("all"), &pages::all());
+            }
+
+            #[test]
+            fn splits() {
+                check(&$subject, ALGORITHM, path!("splits"), &pages::splits());
+            }
+        })+
+    };
+}

@@ -43,6 +43,7 @@ use half::{bf16, f16};
 use crate::arguments::{Argument, Operand, Operands};
 use crate::dtype::{Dtype, Element, Scalar};
 use crate::error::ProblemError;
+use crate::lengths::Paged;
 use crate::problem::Problem;
 use crate::tensor::{Place, TensorMut};
 use crate::validate::{self, Pass};
@@ -96,10 +97,11 @@ fn forward_pass<T: Element>(
     operands: &mut Operands,
 ) -> Result<(), ProblemError> {
     let sequences = Sequences::new(problem, operands)?;
+    let pages = Paged::of(problem, |argument| operands.lengths(argument))?;
     let inputs = forward::Inputs {
         q: view::<T>(operands, Argument::Q)?,
-        k: view::<T>(operands, Argument::K)?,
-        v: view::<T>(operands, Argument::V)?,
+        k: view::<T>(operands, Argument::K)?.in_pages(pages),
+        v: view::<T>(operands, Argument::V)?.in_pages(pages),
     };
     let mut o = output(operands, Argument::O)?;
     let mut o_rows = output_rows::<T>(Argument::O, &mut o, problem.group_size())?;

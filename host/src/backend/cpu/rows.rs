@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::buffer::{Panel, Tile};
 use crate::dtype::Element;
-use crate::lengths::Span;
+use crate::lengths::{Paged, Span};
 use crate::tensor::Layout;
 
 /// A tensor to read, in the memory of the host.
@@ -12,6 +12,7 @@ use crate::tensor::Layout;
 pub(super) struct View<'a, T> {
     data: &'a [T],
     layout: Layout,
+    pages: Option<Paged<'a>>,
 }
 
 /// The rows that meet one key and value head, in the order (position, head within the group): those of one head for k
@@ -24,12 +25,31 @@ pub(super) struct HeadRows<'a, T> {
     row_stride: usize,
     head_stride: usize,
     head_dim: usize,
+    pages: Option<SequencePages<'a>>,
+}
+
+/// The pages of a sequence.
+#[derive(Clone, Copy)]
+struct SequencePages<'a> {
+    /// Which pages of the pool they are; the pool has them.
+    entries: &'a [i32],
+    page_size: usize,
+    page_stride: usize,
 }
 
 impl<'a, T: Element> View<'a, T> {
     /// The layout stays inside the data.
     pub(super) fn new(data: &'a [T], layout: Layout) -> View<'a, T> {
-        View { data, layout }
+        View {
+            data,
+            layout,
+            pages: None,
+        }
+    }
+
+    /// The same of a pool of pages. Sequences are those of the table, whose entries have been checked.
+    pub(super) fn in_pages(self, pages: Option<Paged<'a>>) -> View<'a, T> {
+        View { pages, ..self }
     }
 
     /// The rows of a sequence and one group of heads; of an empty tensor, none.
@@ -40,15 +60,23 @@ impl<'a, T: Element> View<'a, T> {
         group_size: usize,
     ) -> HeadRows<'a, T> {
         let layout = &self.layout;
-        let start = span.batch_idx * layout.batch_stride
-            + span.first * layout.row_stride
-            + group_idx * group_size * layout.head_stride;
+        let pages = self.pages.map(|pages| SequencePages {
+            entries: pages.entries(span.batch_idx),
+            page_size: pages.page_size(),
+            page_stride: layout.batch_stride,
+        });
+        let entry = match pages {
+            Some(_) => 0,
+            None => span.batch_idx * layout.batch_stride + span.first * layout.row_stride,
+        };
+        let start = entry + group_idx * group_size * layout.head_stride;
         HeadRows {
             data: self.data.get(start..).unwrap_or_default(),
             group_size,
             row_stride: layout.row_stride,
             head_stride: layout.head_stride,
             head_dim: layout.head_dim,
+            pages,
         }
     }
 }
@@ -56,8 +84,19 @@ impl<'a, T: Element> View<'a, T> {
 impl<'a, T: Element> HeadRows<'a, T> {
     /// One row, as it lies in memory.
     pub(super) fn row(&self, row: usize) -> &'a [T] {
-        let start =
-            row / self.group_size * self.row_stride + row % self.group_size * self.head_stride;
+        let (position, in_group) = (row / self.group_size, row % self.group_size);
+        let of_position = match self.pages {
+            None => position * self.row_stride,
+            Some(SequencePages {
+                entries,
+                page_size,
+                page_stride,
+            }) => {
+                let page = entries[position / page_size] as usize;
+                page * page_stride + position % page_size * self.row_stride
+            }
+        };
+        let start = of_position + in_group * self.head_stride;
         &self.data[start..][..self.head_dim]
     }
 

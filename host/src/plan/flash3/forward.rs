@@ -1,6 +1,6 @@
 //! The launch of flash3's forward pass.
 
-use ferroflash_kernels::params::{Params, TmaForwardParams};
+use ferroflash_kernels::params::{Params, TensorMap, TmaForwardParams};
 use ferroflash_kernels::spec::Constant;
 use ferroflash_kernels::variants::{TileShape, Variant};
 
@@ -36,13 +36,8 @@ pub fn launches(
             TileShape::Default | TileShape::Wide => 0,
         };
         let tile_rows = footprint.block_q >> pack_gqa_log2;
-        let (box_rows, box_heads) = (WARPGROUP_ROWS >> pack_gqa_log2, 1 << pack_gqa_log2);
-        let maps = [
-            boxes(box_rows, box_heads),
-            boxes(footprint.block_k, 1),
-            boxes(footprint.block_k, 1),
-            boxes(box_rows, box_heads),
-        ];
+        let pages = lengths::pages(problem, footprint.block_k);
+        let maps = maps(problem, footprint.block_k, pack_gqa_log2);
         let heads = problem.heads_q() as u64 >> pack_gqa_log2;
         let undivided = lengths::most_q_blocks(problem, tile_rows).saturating_mul(heads);
         let split = split_kv::splits(checked, device, variant, undivided);
@@ -105,6 +100,7 @@ pub fn launches(
             blocks: masked,
             split,
             lengths: lengths::rows(problem),
+            pages,
             ..Default::default()
         };
         let mut launch = PlannedLaunch::new(checked, variant, blocks, Params::TmaForward(params));
@@ -115,6 +111,16 @@ pub fn launches(
         launches.extend(split_kv::combine(checked, split, list)?);
     }
     Ok(launches)
+}
+
+/// The boxes of q, k, v and o.
+fn maps(problem: &Problem, block_k: u32, pack_gqa_log2: u32) -> [TensorMap; 4] {
+    let of_q = boxes(WARPGROUP_ROWS >> pack_gqa_log2, 1 << pack_gqa_log2);
+    let of_k = match problem.pages() {
+        Some(_) => boxes(lengths::pages(problem, block_k).box_rows, 1),
+        None => boxes(block_k, 1),
+    };
+    [of_q, of_k, of_k, of_q]
 }
 
 /// How many blocks of threads work at a time. Where each key is read once, the memory is the bound, and two tiles of an SM are in each

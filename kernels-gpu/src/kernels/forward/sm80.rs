@@ -4,14 +4,15 @@
 //! block both publishes what has arrived and says that the other stage may be overwritten.
 
 mod listed;
+mod pages;
+mod place;
 
 use super::{LseRows, store_lse};
-use crate::attention::mask::{Band, Rows, Work};
-use crate::attention::schedule::{self, ForwardTile};
+use crate::attention::mask::{Band, Rows};
 use crate::attention::{batch_and_head, divide};
 use crate::config;
-use crate::kernels::{bounds, lengths};
-use crate::params::{ForwardParams, Schedule, Window};
+use crate::kernels::bounds;
+use crate::params::ForwardParams;
 use crate::ptx::{barrier, cp_async, spec, special};
 use crate::tile::copy::{self, BoundsChecked, Extent, Team, Whole};
 use crate::tile::element::Element;
@@ -20,6 +21,8 @@ use crate::tile::matmul::{Registers, left, multiply_add, right, right_transposed
 use crate::tile::register::{Accumulator, RegisterTile};
 use crate::tile::shared::SharedTile;
 use crate::tile::softmax::{OnlineSoftmax, RowValues};
+use pages::SequencePages;
+use place::{Place, place};
 
 /// The tiles of one head_dim; sizes as [`config::forward`] says.
 pub trait Tiles {
@@ -64,6 +67,8 @@ struct Block {
     queries: Rows,
     k: GlobalRows,
     v: GlobalRows,
+    /// Where keys and values lie in pages: the sequence's.
+    pages: SequencePages,
     q_tile: SharedTile,
     k_tile: SharedTile,
     v_tile: SharedTile,
@@ -99,6 +104,7 @@ pub unsafe fn forward<E: Element, T: Tiles>(p: &ForwardParams) {
         q_first,
         k_first,
         lse,
+        sequence,
     } = place;
     // The bounds are asked for here: behind two ways ptxas would not know them.
     let band = Band::new(seqlen_q, seqlen_k, window, bounds());
@@ -115,6 +121,7 @@ pub unsafe fn forward<E: Element, T: Tiles>(p: &ForwardParams) {
         queries: Rows::of_sequence(first, config.block_q, band.seqlen_q()),
         k: GlobalRows::new(&p.k, batch_k, kv_head_idx, 0).from_row(k_first, band.seqlen_k()),
         v: GlobalRows::new(&p.v, batch_k, kv_head_idx, 0).from_row(k_first, band.seqlen_k()),
+        pages: SequencePages::default(),
         q_tile: SharedTile {
             base: shared,
             row_bytes,
@@ -140,15 +147,7 @@ pub unsafe fn forward<E: Element, T: Tiles>(p: &ForwardParams) {
     unsafe {
         if spec::block_mask() {
             // Nothing in common with the other way, or ptxas would hold it in registers there.
-            let thread = special::opaque(thread);
-            let block = Block {
-                team: Team {
-                    thread,
-                    ..block.team
-                },
-                warp_row: thread / 32 * WARP_ROWS,
-                ..block
-            };
+            let block = block.apart();
             let (batch_idx, head_idx) = batch_and_head(tile.head, p.shape.heads_q);
             let list = p.blocks.list(batch_idx, head_idx, tile.q_block);
             copy::load::<BoundsChecked>(block.q_tile, q, first, config.block_q, block.team);
@@ -156,9 +155,36 @@ pub unsafe fn forward<E: Element, T: Tiles>(p: &ForwardParams) {
             store::<E, T>(&block, o, lse, tile.head, &output, sums);
             return;
         }
+        if spec::pages() {
+            // As above.
+            let block = Block {
+                pages: SequencePages::new(p, sequence),
+                ..block.apart()
+            };
+            copy::load::<BoundsChecked>(block.q_tile, q, first, config.block_q, block.team);
+            let (output, sums) = attend::<E, T, true>(&block, p);
+            store::<E, T>(&block, o, lse, tile.head, &output, sums);
+            return;
+        }
         copy::load::<BoundsChecked>(block.q_tile, q, first, config.block_q, block.team);
-        let (output, sums) = attend::<E, T>(&block, p);
+        let (output, sums) = attend::<E, T, false>(&block, p);
         store::<E, T>(&block, o, lse, tile.head, &output, sums);
+    }
+}
+
+impl Block {
+    /// The same, with a thread's number of which ptxas does not know that it is the same.
+    #[inline(always)]
+    fn apart(&self) -> Block {
+        let thread = special::opaque(self.team.thread);
+        Block {
+            team: Team {
+                thread,
+                ..self.team
+            },
+            warp_row: thread / 32 * WARP_ROWS,
+            ..*self
+        }
     }
 }
 
@@ -180,71 +206,12 @@ unsafe fn store<E: Element, T: Tiles>(
     }
 }
 
-/// Which tile a block works on, and where its sequence lies.
-struct Place {
-    seqlen_q: u32,
-    seqlen_k: u32,
-    window: Window,
-    tile: ForwardTile,
-    batch_q: u32,
-    batch_k: u32,
-    q_first: u32,
-    k_first: u32,
-    lse: LseRows,
-}
-
-/// The block's tile; `None` where sequences have fewer than there may be.
-#[inline(always)]
-unsafe fn place(p: &ForwardParams) -> Option<Place> {
-    let idx = special::block_idx_x();
-    if !spec::lengths() {
-        let tile = schedule::forward(&p.schedule, bounds().work(), idx);
-        let (batch_idx, _) = batch_and_head(tile.head, p.shape.heads_q);
-        return Some(Place {
-            seqlen_q: p.shape.seqlen_q,
-            seqlen_k: p.shape.seqlen_k,
-            window: p.window,
-            tile,
-            batch_q: batch_idx,
-            batch_k: batch_idx,
-            q_first: 0,
-            k_first: 0,
-            lse: LseRows::padded(p.lse, &p.shape),
-        });
-    }
-    // SAFETY: the list has been made, and has the entry.
-    let (place, listed) = unsafe {
-        let tiles = lengths::n_listed(p.list.tiles);
-        if idx >= tiles * p.schedule.heads {
-            return None;
-        }
-        let schedule = Schedule {
-            tiles,
-            ..p.schedule
-        };
-        // The list has the longest tiles first.
-        let place = schedule::forward(&schedule, Work::Even, idx);
-        (place, lengths::listed(p.list.tiles, place.q_block))
-    };
-    Some(Place {
-        seqlen_q: listed.seqlen_q,
-        seqlen_k: listed.seqlen_k,
-        window: p.window.of_sequence(listed.seqlen_q, listed.seqlen_k),
-        tile: ForwardTile {
-            q_block: listed.block,
-            ..place
-        },
-        batch_q: p.list.batch_q(listed.sequence),
-        batch_k: p.list.batch_k(listed.sequence),
-        q_first: listed.q_first,
-        k_first: listed.k_first,
-        lse: LseRows::listed(p.lse, &p.shape, &p.list, listed),
-    })
-}
-
 /// The loop over KV blocks, from the last one down: edge blocks, the full ones, edge blocks again where a window ends.
 #[inline(always)]
-unsafe fn attend<E: Element, T: Tiles>(block: &Block, p: &ForwardParams) -> (T::Output, RowValues) {
+unsafe fn attend<E: Element, T: Tiles, const PAGES: bool>(
+    block: &Block,
+    p: &ForwardParams,
+) -> (T::Output, RowValues) {
     let config = const { config::forward(T::HEAD_DIM) };
     let mut o = T::Output::zero();
     let mut softmax = OnlineSoftmax::new(p.scale.scale_log2);
@@ -252,21 +219,21 @@ unsafe fn attend<E: Element, T: Tiles>(block: &Block, p: &ForwardParams) -> (T::
     // SAFETY: as `forward`; the loads are those of blocks that exist, and each is waited for by the step that uses it.
     unsafe {
         if blocks.end > blocks.first {
-            load_kv::<T, BoundsChecked>(block, blocks.end - 1, blocks.end - 1);
+            load_kv::<T, BoundsChecked, PAGES>(block, blocks.end - 1, blocks.end - 1);
         }
         cp_async::cp_async_commit_group();
         let mut j = blocks.end;
         while j > blocks.full_end {
             j -= 1;
-            step::<E, T, BoundsChecked>(block, blocks.first, j, &mut softmax, &mut o);
+            step::<E, T, BoundsChecked, PAGES>(block, blocks.first, j, &mut softmax, &mut o);
         }
         while j > blocks.full_first {
             j -= 1;
-            step::<E, T, Whole>(block, blocks.first, j, &mut softmax, &mut o);
+            step::<E, T, Whole, PAGES>(block, blocks.first, j, &mut softmax, &mut o);
         }
         while block.band.bounds().left && j > blocks.first {
             j -= 1;
-            step::<E, T, BoundsChecked>(block, blocks.first, j, &mut softmax, &mut o);
+            step::<E, T, BoundsChecked, PAGES>(block, blocks.first, j, &mut softmax, &mut o);
         }
         if blocks.end == blocks.first {
             // No step has waited for the copies of Q, over which O is about to be written.
@@ -278,12 +245,19 @@ unsafe fn attend<E: Element, T: Tiles>(block: &Block, p: &ForwardParams) -> (T::
     }
 }
 
-/// Begins the copies of K and V of block `j` into the stage of step `i`.
+/// Begins the copies of K and V of block `j` into the stage of step `i`: out of pages, where `PAGES` says so.
 #[inline(always)]
-unsafe fn load_kv<T: Tiles, X: Extent>(block: &Block, i: u32, j: u32) {
+unsafe fn load_kv<T: Tiles, X: Extent, const PAGES: bool>(block: &Block, i: u32, j: u32) {
     let rows = const { config::forward(T::HEAD_DIM).block_k };
     // SAFETY: the caller knows that nobody reads this stage, and under `Whole` that the block lies in the sequence.
     unsafe {
+        if PAGES {
+            let stages = [block.k_tile, block.v_tile].map(|tile| stage::<T>(tile, i));
+            block
+                .pages
+                .load(stages, [block.k, block.v], j * rows, rows, block.team);
+            return;
+        }
         copy::load::<X>(
             stage::<T>(block.k_tile, i),
             block.k,
@@ -313,7 +287,7 @@ fn stage<T: Tiles>(tile: SharedTile, i: u32) -> SharedTile {
 
 /// KV block `j`, of those from `first` on. `X` says whether it is an edge, where scores are masked one by one.
 #[inline(always)]
-unsafe fn step<E: Element, T: Tiles, X: Extent>(
+unsafe fn step<E: Element, T: Tiles, X: Extent, const PAGES: bool>(
     block: &Block,
     first: u32,
     j: u32,
@@ -327,7 +301,7 @@ unsafe fn step<E: Element, T: Tiles, X: Extent>(
         cp_async::cp_async_wait_group::<0>();
         barrier::barrier_sync_all();
         if j > first {
-            load_kv::<T, Whole>(block, j - 1, j - 1);
+            load_kv::<T, Whole, PAGES>(block, j - 1, j - 1);
         }
         cp_async::cp_async_commit_group();
 

@@ -36,7 +36,7 @@ impl BoxedTile {
         }
     }
 
-    /// The tile from row `first` on, a multiple of 8.
+    /// The tile from row `first` on: a multiple of 8 where products read it, any where the TMA fills it.
     #[inline(always)]
     pub const fn from_row(self, first: u32) -> BoxedTile {
         BoxedTile {

@@ -40,6 +40,9 @@ pub struct BenchArguments {
     /// Split-KV: the forward pass divides the keys of a sequence into splits of so many; auto: as planning finds it fastest; never.
     #[arg(long, value_delimiter = ',', default_value = "auto")]
     pub split_kv: Vec<SplitKv>,
+    /// With --decode, on a GPU: keys and values in pages of so many rows, in no order; 0: side by side.
+    #[arg(long, value_delimiter = ',', requires = "decode", default_value = "0")]
+    pub page_size: Vec<usize>,
     /// Type of the elements.
     #[arg(long, default_value = "bf16")]
     pub dtype: DtypeName,

@@ -1,6 +1,6 @@
 //! What is measured: every combination of sizes, mask, splits and pass that the options ask for.
 
-use ferroflash::{Device, Pass, Problem, SplitKv};
+use ferroflash::{Device, Pages, Pass, Problem, SplitKv};
 use ferroflash_kernels::variants::Arch;
 
 use super::subject::Variant;
@@ -52,15 +52,22 @@ pub fn cases(arguments: &BenchArguments, device: &Device) -> Result<Vec<Case>, F
     let mut cases = Vec::new();
     for sizes in sizes(arguments, on_gpu) {
         for &split_kv in &arguments.split_kv {
-            let (problem, lengths) = problem(arguments, sizes, split_kv)?;
-            cases.extend(passes.iter().map(|&pass| Case {
-                problem,
-                lens: arguments.lengths.clone(),
-                lengths: lengths.clone(),
-                pass,
-                decode: arguments.decode,
-                variants: variants(arguments, device, pass),
-            }));
+            for &page_size in &arguments.page_size {
+                if page_size > 0 && !on_gpu {
+                    let message = "--page-size: it is measured on a GPU alone; allowed: 0";
+                    return Err(Failure::Option(message.into()));
+                }
+                let (problem, lengths) = problem(arguments, sizes, split_kv)?;
+                let problem = in_pages(problem, page_size)?;
+                cases.extend(passes.iter().map(|&pass| Case {
+                    problem,
+                    lens: arguments.lengths.clone(),
+                    lengths: lengths.clone(),
+                    pass,
+                    decode: arguments.decode,
+                    variants: variants(arguments, device, pass),
+                }));
+            }
         }
     }
     Ok(cases)
@@ -243,6 +250,18 @@ fn problem(
     let problem = builder.split_kv(split_kv).build()?;
     ferroflash::validate::sizes(&problem)?;
     Ok((problem, lengths))
+}
+
+/// The same with keys and values in pages of so many rows, if any, none of them free.
+fn in_pages(problem: Problem, page_size: usize) -> Result<Problem, Failure> {
+    if page_size == 0 {
+        return Ok(problem);
+    }
+    let n_pages = problem.batch() * problem.seqlen_k().div_ceil(page_size);
+    let pages = Pages::new(n_pages, page_size);
+    let problem = problem.to_builder().pages(pages).build()?;
+    ferroflash::validate::sizes(&problem)?;
+    Ok(problem)
 }
 
 /// The schedules to compare, each once per order where the order makes a difference.

@@ -9,12 +9,14 @@
 
 use std::sync::Arc;
 
+use ferroflash::arguments::Argument;
 use ferroflash::backend::cuda::{CudaDevice, DeviceBuffer, Event, Graph};
 use ferroflash::prepared::Layouts;
 use ferroflash::{
     Device, Inputs, Layout, Outputs, PreparedForward, Problem, Queue, Tensor, TensorMut,
 };
 use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
 
 use super::cases::Case;
 use super::gpu::{cuda, host_us};
@@ -174,6 +176,8 @@ struct Memory<T: Bytes> {
     problem: Problem,
     pool: Arc<Pool<T>>,
     n_views: u64,
+    /// Where keys and values lie in pages: the table, and how many keys each sequence has.
+    pages: Option<[DeviceBuffer<i32>; 2]>,
     q: DeviceBuffer<T>,
     o: DeviceBuffer<T>,
     lse: DeviceBuffer<f32>,
@@ -196,6 +200,16 @@ impl<T: Bytes> Tensors<T> {
             problem,
             pool: Arc::clone(pool),
             n_views: pool.n_views(&problem),
+            pages: match problem.pages() {
+                Some(pages) => {
+                    let mut table: Vec<i32> = (0..pages.n_pages() as i32).collect();
+                    table.shuffle(random);
+                    let lens = vec![problem.seqlen_k() as i32; problem.batch()];
+                    let copied = |numbers: &[i32]| DeviceBuffer::from_slice(cuda, numbers, &queue);
+                    Some([copied(&table)?, copied(&lens)?])
+                }
+                None => None,
+            },
             q: DeviceBuffer::from_slice(cuda, &normal(n_q, random), &queue)?,
             o: DeviceBuffer::new(cuda, n_q)?,
             lse: DeviceBuffer::new(cuda, n_rows)?,
@@ -210,7 +224,11 @@ impl<T: Bytes> Tensors<T> {
     /// Plans a variant, loads its kernels, reserves its workspace.
     pub fn prepare(&mut self, variant: &Variant) -> Result<Ready, Failure> {
         let attention = variant.attention(&self.device, self.memory.problem)?;
-        let prepared = attention.prepare_forward(&Layouts::contiguous())?;
+        let layouts = match self.memory.pages {
+            Some(_) => Layouts::contiguous().giving(Argument::SeqUsedK),
+            None => Layouts::contiguous(),
+        };
+        let prepared = attention.prepare_forward(&layouts)?;
         let plan = prepared.plan();
         self.queue.reserve(plan)?;
         Ok(Ready {
@@ -319,6 +337,10 @@ impl<T: Bytes> Memory<T> {
             &Tensor::device(self.pool.k.slice().skip(first), like_k)?,
             &Tensor::device(self.pool.v.slice().skip(first), like_k)?,
         );
+        let inputs = match &self.pages {
+            Some([table, lens]) => inputs.page_table(table.slice()).seqused_k(lens.slice()),
+            None => inputs,
+        };
         let o = TensorMut::device(self.o.slice_mut(), like_q)?;
         let mut outputs = Outputs::new(o, self.lse.slice_mut());
         prepared.forward(queue, &inputs, &mut outputs)

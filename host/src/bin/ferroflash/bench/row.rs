@@ -81,6 +81,10 @@ impl Row {
             Order::Deterministic => format!("ferroflash-{algorithm}"),
             Order::Fastest => format!("ferroflash-{algorithm}-fastest"),
         };
+        let name = match self.problem.pages() {
+            Some(pages) => format!("{name}-page{}", pages.page_size()),
+            None => name,
+        };
         match self.problem.split_kv() {
             SplitKv::Auto => name,
             SplitKv::Never => format!("{name}-undivided"),
@@ -162,6 +166,9 @@ impl Row {
         }
         if p.mask().prefix() > 0 {
             set("prefix", json!(p.mask().prefix()));
+        }
+        if let Some(pages) = p.pages() {
+            set("page", json!(pages.page_size()));
         }
         if !self.lens.is_empty() {
             set("lengths", json!(self.lens));

@@ -31,7 +31,7 @@ pub(super) unsafe fn attend_listed<E: Element, T: Tiles>(
         let mut listed = ListedBlock::default();
         if n > 0 {
             listed = list.block(n - 1);
-            load_kv::<T, BoundsChecked>(block, n - 1, listed.block);
+            load_kv::<T, BoundsChecked, false>(block, n - 1, listed.block);
         }
         cp_async::cp_async_commit_group();
         if n == 0 {
@@ -45,7 +45,7 @@ pub(super) unsafe fn attend_listed<E: Element, T: Tiles>(
             cp_async::cp_async_wait_group::<0>();
             barrier::barrier_sync_all();
             if n > 0 {
-                load_kv::<T, BoundsChecked>(block, n - 1, next.block);
+                load_kv::<T, BoundsChecked, false>(block, n - 1, next.block);
             }
             cp_async::cp_async_commit_group();
 

@@ -1,5 +1,8 @@
 //! The producer: claims tiles of queries, and keeps the rings of Q, K and V full.
 
+mod boxes;
+mod pages;
+
 use super::Tiles;
 use super::claims::Claims;
 use super::layout::{Keys, Layout, WorkTile, place};
@@ -12,10 +15,12 @@ use crate::attention::{batch_and_head, divide};
 use crate::config::TMA_SLOTS;
 use crate::kernels::block_list::List;
 use crate::kernels::{band, lengths};
-use crate::params::{BOX_COLUMNS, FORWARD_MAPS, ForwardMap, MAX_ROWS, Schedule, TmaForwardParams};
-use crate::ptx::{mbarrier, spec, tensor_map, tma};
+use crate::params::{FORWARD_MAPS, ForwardMap, MAX_ROWS, Schedule, TmaForwardParams};
+use crate::ptx::{mbarrier, spec, tensor_map};
 use crate::tile::ring::Ring;
 use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
+use boxes::{fill, load_boxes};
+use pages::SequencePages;
 
 /// A row behind every sequence's end: its box is all zeros, and no memory is read.
 const NO_ROW: u32 = MAX_ROWS;
@@ -26,6 +31,8 @@ struct Producer<'a> {
     /// The address of the first tensor map; where sequences have lengths of their own, of the sequence's.
     maps: u64,
     layout: Layout,
+    /// Where keys and values lie in pages: the sequence's.
+    pages: SequencePages,
     q: Ring,
     k: Ring,
     v: Ring,
@@ -55,6 +62,7 @@ pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: 
         p,
         maps,
         layout,
+        pages: SequencePages::default(),
         q: Ring::start(T::Q_STAGES),
         k: Ring::start(T::KV_STAGES),
         v: Ring::start(T::KV_STAGES),
@@ -83,6 +91,9 @@ pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: 
                 let place = schedule::forward(&schedule, Work::Even, tile_idx);
                 let listed = lengths::listed(p.list.tiles, place.q_block);
                 producer.begin_sequence(listed.sequence);
+                if spec::pages() {
+                    producer.pages = SequencePages::new(p, maps, listed);
+                }
                 let tile = ForwardTile {
                     q_block: listed.block,
                     ..place
@@ -299,12 +310,19 @@ impl Producer<'_> {
         // SAFETY: as `load`.
         unsafe {
             mbarrier::mbarrier_wait(ring.empty(self.k.stage), self.k.parity ^ 1);
-            fill::<T>(
-                ForwardMap::K.at(self.maps),
-                tile,
-                at,
-                ring.full(self.k.stage),
-            );
+            let full = ring.full(self.k.stage);
+            if spec::pages() {
+                self.pages.fill::<T>(
+                    self.p,
+                    ForwardMap::K.at(self.maps),
+                    ForwardMap::K.at(self.pages.pool),
+                    tile,
+                    at,
+                    full,
+                );
+            } else {
+                fill::<T>(ForwardMap::K.at(self.maps), tile, at, full);
+            }
         }
         self.k.advance();
     }
@@ -317,12 +335,19 @@ impl Producer<'_> {
         // SAFETY: as `load`.
         unsafe {
             mbarrier::mbarrier_wait(ring.empty(self.v.stage), self.v.parity ^ 1);
-            fill::<T>(
-                ForwardMap::V.at(self.maps),
-                tile,
-                at,
-                ring.full(self.v.stage),
-            );
+            let full = ring.full(self.v.stage);
+            if spec::pages() {
+                self.pages.fill::<T>(
+                    self.p,
+                    ForwardMap::V.at(self.maps),
+                    ForwardMap::V.at(self.pages.pool),
+                    tile,
+                    at,
+                    full,
+                );
+            } else {
+                fill::<T>(ForwardMap::V.at(self.maps), tile, at, full);
+            }
         }
         self.v.advance();
     }
@@ -333,41 +358,4 @@ impl Producer<'_> {
 pub(super) fn maps_of_sequence(p: &TmaForwardParams, sequence: u32) -> u64 {
     p.list
         .map_of_sequence(sequence, FORWARD_MAPS as u32, ForwardMap::Q as u32)
-}
-
-/// Fills a whole tile that is its barrier's only one.
-#[inline(always)]
-unsafe fn fill<T: Tiles>(map: u64, tile: BoxedTile, at: [u32; 4], full: u32) {
-    // SAFETY: the caller's contract: the tile is empty.
-    unsafe {
-        mbarrier::mbarrier_arrive_expect_tx(full, BoxedTile::n_bytes(tile.rows, T::HEAD_DIM));
-        // Divided keys are read by few, at the same time.
-        if T::SPLITS_KV && spec::split_kv() {
-            load_boxes::<T, true>(map, tile, at, full);
-        } else {
-            load_boxes::<T, false>(map, tile, at, full);
-        }
-    }
-}
-
-/// Begins the copies of a tile's boxes, which nobody else may want.
-#[inline(always)]
-unsafe fn load_boxes<T: Tiles, const EVICT_FIRST: bool>(
-    map: u64,
-    tile: BoxedTile,
-    at: [u32; 4],
-    full: u32,
-) {
-    for part in 0..T::HEAD_DIM.div_ceil(BOX_COLUMNS) {
-        let at = [part * BOX_COLUMNS, at[1], at[2], at[3]];
-        let to = tile.part(part).base;
-        // SAFETY: the caller's contract.
-        unsafe {
-            if EVICT_FIRST {
-                tma::tma_load_evict_first(to, map, at, full);
-            } else {
-                tma::tma_load(to, map, at, full);
-            }
-        }
-    }
 }

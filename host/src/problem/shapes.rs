@@ -1,0 +1,71 @@
+//! Shapes of a problem's tensors, and how many elements they have.
+
+use super::Problem;
+use crate::error::ProblemError;
+use crate::tensor::Layout;
+
+impl Problem {
+    /// Elements of the block mask's map; 0 where there is none, the largest number where it is larger.
+    pub(crate) fn n_blocks(&self) -> u64 {
+        let product = |shape: [usize; 4]| {
+            let sizes = shape.iter();
+            sizes.fold(1, |product: u64, &size| product.saturating_mul(size as u64))
+        };
+        self.block_mask_shape().map_or(0, product)
+    }
+
+    /// Entries of the table of pages; 0 where there are none, the largest number where there are more.
+    pub(crate) fn n_table_entries(&self) -> u64 {
+        let columns = self.pages.map_or(0, |pages| pages.n_columns(self.seqlen_k));
+        (self.batch as u64).saturating_mul(columns as u64)
+    }
+
+    /// Elements of lse: batch · heads_q · seqlen_q, of packed queries heads_q · total_q; or the largest number where it is larger.
+    pub(crate) fn n_rows(&self) -> u64 {
+        let [batch, rows, heads, _] = self.shape_q();
+        [batch, rows, heads]
+            .iter()
+            .fold(1, |product: u64, &size| product.saturating_mul(size as u64))
+    }
+
+    /// The layout of the weights: `[batch, heads_q, seqlen_q, columns]`, contiguous, where `columns` is `seqlen_k`
+    /// rounded up to a multiple of 8 and what lies beyond `seqlen_k` means nothing.
+    pub fn weights_layout(&self) -> Result<Layout, ProblemError> {
+        let columns = self
+            .seqlen_k
+            .checked_next_multiple_of(8)
+            .ok_or(ProblemError::SizeOverflow { what: "seqlen_k" })?;
+        Layout::bhsd([self.batch, self.heads_q, self.seqlen_q, columns])
+    }
+
+    /// Shape of q, o and their gradients: `[batch, seqlen_q, heads_q, head_dim]`; packed, `[1, total_q, heads_q, head_dim]`.
+    pub fn shape_q(&self) -> [usize; 4] {
+        match self.total_q {
+            None => [self.batch, self.seqlen_q, self.heads_q, self.head_dim],
+            Some(total) => [1, total, self.heads_q, self.head_dim],
+        }
+    }
+
+    /// Shape of k, v and their gradients: `[batch, seqlen_k, heads_k, head_dim]`; packed, `[1, total_k, heads_k, head_dim]`; in
+    /// pages, `[n_pages, page_size, heads_k, head_dim]`.
+    pub fn shape_k(&self) -> [usize; 4] {
+        if let Some(pages) = self.pages {
+            return [
+                pages.n_pages(),
+                pages.page_size(),
+                self.heads_k,
+                self.head_dim,
+            ];
+        }
+        match self.total_k {
+            None => [self.batch, self.seqlen_k, self.heads_k, self.head_dim],
+            Some(total) => [1, total, self.heads_k, self.head_dim],
+        }
+    }
+
+    /// Shape of lse: `[batch, heads_q, seqlen_q]`; of packed queries `[1, heads_q, total_q]`.
+    pub fn shape_lse(&self) -> [usize; 3] {
+        let [batch, rows, heads, _] = self.shape_q();
+        [batch, heads, rows]
+    }
+}

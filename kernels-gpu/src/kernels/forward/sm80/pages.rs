@@ -1,0 +1,78 @@
+//! K and V out of pages: see [`crate::attention::pages`].
+
+use crate::attention::pages::Place;
+use crate::params::ForwardParams;
+use crate::ptx::{cp_async, global};
+use crate::tile::copy::Team;
+use crate::tile::global::GlobalRows;
+use crate::tile::shared::SharedTile;
+
+/// The pages of a sequence.
+#[derive(Clone, Copy, Default)]
+pub(super) struct SequencePages {
+    /// The address of its entries of the table.
+    table: u64,
+    n_pages: u32,
+    page_size: u32,
+    /// Bytes from one page of K, and of V, to the next.
+    page_bytes: [i64; 2],
+}
+
+impl SequencePages {
+    /// Of this sequence.
+    #[inline(always)]
+    pub(super) fn new(p: &ForwardParams, sequence: u32) -> SequencePages {
+        let entries = u64::from(sequence) * u64::from(p.pages.columns);
+        SequencePages {
+            table: p.pages.table + entries * 4,
+            n_pages: p.pages.n_pages,
+            page_size: p.pages.page_size,
+            page_bytes: [p.k.batch_stride * 2, p.v.batch_stride * 2],
+        }
+    }
+
+    /// Begins the copies of rows `first_row .. first_row + rows` of K and V to tiles; the caller commits the group. `sources` are the
+    /// pool's rows of a head, of as many rows as the sequence has. Rows behind its end, and of pages that the pool does not have, become 0.
+    ///
+    /// # Safety
+    /// As [`copy::load`](crate::tile::copy::load); the table has an entry for each of the sequence's pages.
+    #[inline(always)]
+    pub(super) unsafe fn load(
+        self,
+        tiles: [SharedTile; 2],
+        sources: [GlobalRows; 2],
+        first_row: u32,
+        rows: u32,
+        team: Team,
+    ) {
+        let chunks_per_row = tiles[0].row_bytes / 16;
+        let (row, chunk) = (team.thread / chunks_per_row, team.thread % chunks_per_row);
+        let rows_at_once = team.threads / chunks_per_row;
+        let mut place = Place::of_row(first_row + row, self.page_size);
+        for i in 0..rows / rows_at_once {
+            let to = row + i * rows_at_once;
+            // SAFETY: the caller's contract. What is not there is not read; its address is a valid one.
+            unsafe {
+                let exists = first_row + to < sources[0].len;
+                let page = if exists {
+                    global::ld_global_u32(self.table + u64::from(place.slot) * 4)
+                } else {
+                    0
+                };
+                let inside = exists && page < self.n_pages;
+                for of in 0..2 {
+                    let source = sources[of];
+                    let from = if inside {
+                        let page = i64::from(page).wrapping_mul(self.page_bytes[of]);
+                        source.chunk(place.row, chunk).wrapping_add(page as u64)
+                    } else {
+                        source.base
+                    };
+                    let tile = tiles[of].chunk(to, chunk);
+                    cp_async::cp_async_cg_16(tile, from, if inside { 16 } else { 0 });
+                }
+            }
+            place.advance(rows_at_once, self.page_size);
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Keys and values in pages against the oracle, and bit by bit against the same keys and values side by side.
+//!
+//! What is nobody's is NaN: pages of no sequence, and the rows of a last page behind the sequence's end.
+
+use ferroflash::{Algorithm, Attention, Device, Dtype, Element, Inputs, Outputs, Pages, Problem};
+use half::{bf16, f16};
+
+use crate::beside::{bits, check_cases};
+use crate::buffer::Buffer;
+use crate::cases::pages::PagedCase;
+use crate::inputs::Values;
+use crate::lengths::Span;
+use crate::oracle::Output;
+use crate::reference::Reference;
+use crate::sample;
+use crate::subject::Subject;
+use crate::suite::is_eligible;
+use crate::trial::{Refusal, Rows, refusal, vectors};
+
+/// Puts the subject through cases; panics with every failure.
+pub fn check(subject: &Subject, algorithm: Algorithm, test: &str, cases: &[PagedCase]) {
+    if subject.cannot_run(algorithm) {
+        return;
+    }
+    check_cases(subject, test, cases, |paged| {
+        check_case(subject, algorithm, paged)
+    });
+}
+
+fn check_case(
+    subject: &Subject,
+    algorithm: Algorithm,
+    paged: &PagedCase,
+) -> Result<Option<f64>, String> {
+    let case = &paged.case;
+    let device = |more: u64| {
+        let seed = case.seed.wrapping_add(sample::seed()).wrapping_add(more);
+        (subject.open)(seed)
+    };
+    let eligible = is_eligible(subject.backend, algorithm, case)
+        && (case.split_kv.is_none() || algorithm != Algorithm::Flash2);
+    let values = case.values();
+    let run = |device: &Device, in_pages: bool| match case.dtype {
+        Dtype::Bf16 => forward::<bf16>(paged, &values, device, algorithm, in_pages),
+        Dtype::F16 => forward::<f16>(paged, &values, device, algorithm, in_pages),
+        Dtype::F32 => forward::<f32>(paged, &values, device, algorithm, in_pages),
+    };
+    let output = match run(&device(0)?, true) {
+        Ok(_) if !eligible => return Err("it ran; it should have been refused".into()),
+        Err(Refusal::NotEligible(_)) if !eligible => return Ok(None),
+        Ok(output) => output,
+        Err(Refusal::NotEligible(reason)) => return Err(format!("it was refused: {reason}")),
+        Err(Refusal::Failed(failure)) => return Err(failure),
+    };
+    let problem = case.problem().map_err(|error| error.to_string())?;
+    let reference = Reference::new(case, &values, problem.scale());
+    let close = reference.judge_output(case, &output)?;
+    let all_bits = |output: &Output| [bits(&output.o), bits(&output.lse)];
+    for (what, in_pages) in [("a second run", true), ("keys side by side", false)] {
+        let other = run(&device(1)?, in_pages).map_err(|refusal| format!("{what}: {refusal:?}"))?;
+        if all_bits(&output) != all_bits(&other) {
+            return Err(format!("{what} gave other bits"));
+        }
+    }
+    Ok(Some(close.worst))
+}
+
+/// The forward pass, with keys and values in pages or side by side.
+fn forward<T: Element>(
+    paged: &PagedCase,
+    values: &Values,
+    device: &Device,
+    algorithm: Algorithm,
+    in_pages: bool,
+) -> Result<Output, Refusal> {
+    let refusal = |error| refusal(error, algorithm);
+    let broken = |error: ferroflash::error::ProblemError| Refusal::Failed(error.to_string());
+    let case = &paged.case;
+    let problem = case.problem().map_err(broken)?;
+    let table = paged.table();
+    let (problem, k, v) = if in_pages {
+        let pages = Pages::new(paged.n_pages(), paged.page_size).columns(paged.columns());
+        let in_pages = problem.to_builder().pages(pages).build().map_err(broken)?;
+        let pool = |rows: &[f64]| pool(paged, &table, rows, &in_pages);
+        (in_pages, pool(&values.k), pool(&values.v))
+    } else {
+        (problem, values.k.clone(), values.v.clone())
+    };
+    let filled = |values: &[f64], shape| {
+        Buffer::<T>::filled(values, shape, case.arrangement).map_err(broken)
+    };
+    let (like_q, like_k) = (problem.shape_q(), problem.shape_k());
+    let inputs = [
+        filled(&values.q, like_q)?,
+        filled(&k, like_k)?,
+        filled(&v, like_k)?,
+    ];
+    let view = |at: usize| inputs[at].view().map_err(broken);
+    let mut given = Inputs::new(&view(0)?, &view(1)?, &view(2)?);
+    let vectors = vectors(case);
+    let [cu_seqlens_q, _, seqused_q, seqused_k, _] = vectors.each_ref();
+    given.cu_seqlens_q = cu_seqlens_q.as_ref().map(Into::into);
+    given.seqused_q = seqused_q.as_ref().map(Into::into);
+    given.seqused_k = seqused_k.as_ref().map(Into::into);
+    given.page_table = in_pages.then(|| (&table).into());
+    let mut o = Buffer::<T>::unwritten(like_q, case.arrangement).map_err(broken)?;
+    let mut rows = Rows::unwritten(problem.shape_lse().iter().product());
+    Attention::new(device, problem)
+        .map_err(refusal)?
+        .with_algorithm(algorithm)
+        .forward(
+            &given,
+            &mut Outputs::new(o.view_mut().map_err(broken)?, rows.slice_mut()),
+        )
+        .map_err(refusal)?;
+    if o.strayed().is_some() || rows.strayed() {
+        return Err(Refusal::Failed(
+            "memory beside o or lse was written to".into(),
+        ));
+    }
+    Ok(Output {
+        o: o.values(),
+        lse: rows.slice().iter().copied().map(f64::from).collect(),
+    })
+}
+
+/// The pool with the rows of every sequence in its pages; all else is NaN.
+fn pool(paged: &PagedCase, table: &[i32], rows: &[f64], problem: &Problem) -> Vec<f64> {
+    let [_, page_size, heads, head_dim] = problem.shape_k();
+    let row_len = heads * head_dim;
+    let mut pool = vec![f64::NAN; problem.shape_k().iter().product()];
+    let Some(lengths) = paged.case.lengths else {
+        return pool;
+    };
+    let spans = lengths.k.spans(lengths.n).into_iter().enumerate();
+    for (sequence, Span { first, len }) in spans {
+        for row in 0..len {
+            let page = table[sequence * paged.columns() + row / page_size] as usize;
+            let to = (page * page_size + row % page_size) * row_len;
+            let from = (first + row) * row_len;
+            pool[to..to + row_len].copy_from_slice(&rows[from..from + row_len]);
+        }
+    }
+    pool
+}
