@@ -15,6 +15,10 @@ use crate::problem;
 use crate::validate::Checked;
 use time::Step;
 
+/// Into how many parts the device divides the work of all sequences, for each SM. With one, a tile of a few blocks too many makes all wait
+/// for it; with four, merging costs more (tests/benches/README.md).
+const PARTS_PER_SM: u32 = 2;
+
 /// The splits of a kernel that has so many tiles with keys undivided; none, where it is faster so, or cannot divide them.
 pub fn splits(checked: &Checked, device: &DeviceInfo, variant: &Variant, tiles: u64) -> SplitKv {
     let problem = checked.problem();
@@ -35,7 +39,11 @@ pub fn splits(checked: &Checked, device: &DeviceInfo, variant: &Variant, tiles: 
         rows: checked.n_rows(),
         keys,
         n: n_splits(problem.seqlen_k() as u32, keys),
-        parts: if device_chooses { device.n_sms } else { 0 },
+        parts: if device_chooses {
+            PARTS_PER_SM * device.n_sms
+        } else {
+            0
+        },
         ..SplitKv::default()
     }
 }

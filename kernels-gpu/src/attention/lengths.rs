@@ -64,7 +64,7 @@ pub struct ListedTile {
     /// In the backward pass: how many query blocks the sequences before this one have.
     pub q_blocks_before: u32,
     /// In shared memory, of the backward pass: 1 where the block of threads had no tile of this sequence just before, so that its
-    /// tensor maps have to be acquired. 0 in a list.
+    /// tensor maps have to be acquired; of the forward pass, 1 where no query of the tile sees a key. 0 in a list.
     pub new_maps: u32,
 }
 

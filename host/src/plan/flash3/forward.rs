@@ -66,6 +66,7 @@ pub fn launches(
         let heads = (heads * problem.heads_q()) as u32 >> pack_gqa_log2;
         let group_size = problem.group_size() as u32 >> pack_gqa_log2;
         let all = grid("the number of query tiles", &[tiles, heads.into()])?;
+        let is_listed = listed.is_some();
         let list = listed.map(|(list, launch)| {
             launches.push(launch);
             list
@@ -75,7 +76,18 @@ pub fn launches(
         }
         let (masked, lists) = block_mask::forward(checked, footprint, workspace)?;
         launches.extend(lists);
-        let blocks = all.min(resident_blocks(problem, device, variant, undivided));
+        let keys_once = reads_keys_once(problem, variant, undivided);
+        let blocks = all.min(match keys_once {
+            // The memory is the bound, and two tiles of an SM are in each other's way.
+            true => device.n_sms.max(1),
+            false => schedule::resident_blocks(device, footprint),
+        });
+        let elem_bytes = problem.dtype().size_bytes() as u64;
+        let mut schedule = schedule::forward(problem, tiles as u32, heads, group_size, elem_bytes);
+        if keys_once && is_listed {
+            // Heads of a sequence have neighbouring keys: together they read whole rows of memory.
+            schedule.heads_per_group = heads;
+        }
         let split = split_kv::place(checked, split, blocks, workspace)?;
         let list = list.unwrap_or_default();
         let [q, k, v, o] = maps;
@@ -88,13 +100,7 @@ pub fn launches(
             shape: shape(checked),
             window: checked.window(),
             scale: scale(checked),
-            schedule: schedule::forward(
-                problem,
-                tiles as u32,
-                heads,
-                group_size,
-                problem.dtype().size_bytes() as u64,
-            ),
+            schedule,
             pack_gqa_log2,
             list,
             blocks: masked,
@@ -123,17 +129,8 @@ fn maps(problem: &Problem, block_k: u32, pack_gqa_log2: u32) -> [TensorMap; 4] {
     [of_q, of_k, of_k, of_q]
 }
 
-/// How many blocks of threads work at a time. Where each key is read once, the memory is the bound, and two tiles of an SM are in each
-/// other's way.
-fn resident_blocks(
-    problem: &Problem,
-    device: &DeviceInfo,
-    variant: &Variant,
-    undivided: u64,
-) -> u32 {
+/// Whether each key is read by one tile alone, of those that there are with keys undivided.
+fn reads_keys_once(problem: &Problem, variant: &Variant, undivided: u64) -> bool {
     let heads_k = (problem.batch() * problem.heads_k()) as u64;
-    match variant.tiles {
-        TileShape::Compact if undivided <= heads_k => device.n_sms.max(1),
-        _ => schedule::resident_blocks(device, &variant.footprint),
-    }
+    variant.tiles == TileShape::Compact && undivided <= heads_k
 }

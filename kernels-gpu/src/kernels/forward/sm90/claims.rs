@@ -32,6 +32,12 @@ impl Claims {
         self.all
     }
 
+    /// Whether blocks claim a tile when the one before it ends, and not when that begins: splits are few and long.
+    #[inline(always)]
+    pub(super) const fn claims_late(self) -> bool {
+        self.all
+    }
+
     /// The first tile.
     ///
     /// # Safety

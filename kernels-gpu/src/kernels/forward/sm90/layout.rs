@@ -1,6 +1,7 @@
 //! Where things lie in shared memory, and the barriers by which the roles meet.
 
 use super::Tiles;
+use super::producer::two_load;
 use crate::attention::lengths::ListedTile;
 use crate::config::{TMA_LENGTHS, TMA_SLOTS};
 use crate::kernels::bounds;
@@ -63,7 +64,7 @@ pub(super) struct Layout {
     pub(super) k_ring: Barriers,
     /// Stages of V; emptied by the consumers' warps.
     pub(super) v_ring: Barriers,
-    /// Slots for work tiles; emptied by every lane of the consumers and by the store warps.
+    /// Slots for work tiles; emptied by every lane of the consumers, by the store warps and by who loads V beside the producer.
     pub(super) work_ring: Barriers,
     /// O on its way out, for each consumer one stage; filled by its warps, emptied by its store warp.
     pub(super) o_ring: Barriers,
@@ -113,12 +114,13 @@ impl Layout {
         let consumers = T::CONSUMERS;
         let store_warps = if T::STORES { consumers } else { 0 };
         let warps = consumers * 4;
+        let loaders = if two_load::<T>() { 1 } else { 0 };
         // SAFETY: the caller's contract.
         unsafe {
             self.q_ring.make(1, warps);
             self.k_ring.make(1, warps);
             self.v_ring.make(1, warps);
-            self.work_ring.make(1, warps * 32 + store_warps);
+            self.work_ring.make(1, warps * 32 + store_warps + loaders);
             self.o_ring.make(4, 1);
         }
     }

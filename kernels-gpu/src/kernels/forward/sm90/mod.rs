@@ -4,7 +4,8 @@
 //!
 //! - the producer, one thread, claims tiles, tells the others through two slots, and keeps the rings of K, V and Q full;
 //! - one to three consumer warpgroups, 64 query rows each, multiply and compute the softmax;
-//! - for each of them a store warp, one thread, sends its rows of O to memory.
+//! - for each of them a store warp, one thread, sends its rows of O to memory;
+//! - where keys and values lie in pages, one more thread keeps the ring of V full.
 //!
 //! Both products run while threads do other things. Step `i` of a consumer, over all KV blocks of all its tiles:
 //!
@@ -153,6 +154,8 @@ pub unsafe fn forward<E: Element, T: Tiles>(p: &TmaForwardParams, maps: u64) {
                     producer::produce::<T>(p, maps, layout);
                 } else if T::STORES && warp <= T::CONSUMERS {
                     store_warp::store::<T>(p, maps, layout, warp - 1);
+                } else if producer::two_load::<T>() && warp == 3 {
+                    producer::load_values::<T>(p, maps, layout);
                 }
             }
         } else {

@@ -2,6 +2,7 @@
 
 mod boxes;
 mod pages;
+mod values;
 
 use super::Tiles;
 use super::claims::Claims;
@@ -21,6 +22,7 @@ use crate::tile::ring::Ring;
 use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
 use boxes::{fill, load_boxes};
 use pages::SequencePages;
+pub(super) use values::{load_values, two_load};
 
 /// A row behind every sequence's end: its box is all zeros, and no memory is read.
 const NO_ROW: u32 = MAX_ROWS;
@@ -58,15 +60,7 @@ pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: 
     };
     let tiles = n_listed * schedule.heads;
     let mut slot = Ring::start(TMA_SLOTS);
-    let mut producer = Producer {
-        p,
-        maps,
-        layout,
-        pages: SequencePages::default(),
-        q: Ring::start(T::Q_STAGES),
-        k: Ring::start(T::KV_STAGES),
-        v: Ring::start(T::KV_STAGES),
-    };
+    let mut producer = Producer::new::<T>(p, maps, layout);
     let split_keys = if T::SPLITS_KV && spec::split_kv() {
         // SAFETY: as above.
         unsafe { lengths::split_keys(&p.split, &p.list) }
@@ -124,13 +118,20 @@ pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: 
                 // One block of zeros, wholly masked, where no query of the tile sees a key.
                 blocks: if n_blocks == 0 { 1 } else { n_blocks },
             };
-            announce(layout, slot, work, listed);
+            // Told to who loads V.
+            let new_maps = (n_blocks == 0).into();
+            announce(layout, slot, work, ListedTile { new_maps, ..listed });
             slot.advance();
-            tile_idx = claims.next();
+            if !claims.claims_late() {
+                tile_idx = claims.next();
+            }
             if T::BLOCK_MASKS && spec::block_mask() {
                 producer.load_listed::<T>(work, list_of(p, tile), n_blocks == 0);
             } else {
-                producer.load_tile::<T>(work, n_blocks == 0);
+                let next = producer.load_tile::<T>(work, n_blocks == 0, claims);
+                if claims.claims_late() {
+                    tile_idx = next;
+                }
             }
         }
         let none = WorkTile {
@@ -184,7 +185,21 @@ unsafe fn announce(layout: Layout, slot: Ring, work: WorkTile, listed: ListedTil
     }
 }
 
-impl Producer<'_> {
+impl<'a> Producer<'a> {
+    /// At the beginning of its rings.
+    #[inline(always)]
+    fn new<T: Tiles>(p: &'a TmaForwardParams, maps: u64, layout: Layout) -> Producer<'a> {
+        Producer {
+            p,
+            maps,
+            layout,
+            pages: SequencePages::default(),
+            q: Ring::start(T::Q_STAGES),
+            k: Ring::start(T::KV_STAGES),
+            v: Ring::start(T::KV_STAGES),
+        }
+    }
+
     /// Copies by the tensor maps of this sequence from now on.
     #[inline(always)]
     unsafe fn begin_sequence(&mut self, sequence: u32) {
@@ -194,9 +209,15 @@ impl Producer<'_> {
         unsafe { lengths::acquire_maps(&mut self.maps, own, acquired) };
     }
 
-    /// Q, and K and V from the last block down; K one block ahead of V, as consumers take them.
+    /// Q, and K and V from the last block down; K one block ahead of V, as consumers take them. Another thread may load V. The next tile,
+    /// where it is claimed late: when this one's last block comes.
     #[inline(always)]
-    unsafe fn load_tile<T: Tiles>(&mut self, work: WorkTile, sees_none: bool) {
+    unsafe fn load_tile<T: Tiles>(
+        &mut self,
+        work: WorkTile,
+        sees_none: bool,
+        claims: Claims,
+    ) -> u32 {
         let config = T::FOOTPRINT;
         let packing = PackGqa::new::<T>(self.p);
         let Pack {
@@ -214,15 +235,27 @@ impl Producer<'_> {
         // SAFETY: as `load`.
         unsafe {
             let mut block = work.blocks - 1;
+            let mut next = 0;
+            if claims.claims_late() && block == 0 {
+                next = claims.next();
+            }
             self.load_k::<T>(row_of(block), kv_head_idx, batch_idx);
             let first_query = work.q_block * packing.queries(config.block_q);
             self.load_q::<T>(first_query, head_idx, batch_idx);
             while block > 0 {
+                if claims.claims_late() && block == 1 {
+                    next = claims.next();
+                }
                 self.load_k::<T>(row_of(block - 1), kv_head_idx, batch_idx);
-                self.load_v::<T>(row_of(block), kv_head_idx, batch_idx);
+                if !two_load::<T>() {
+                    self.load_v::<T>(row_of(block), kv_head_idx, batch_idx);
+                }
                 block -= 1;
             }
-            self.load_v::<T>(row_of(0), kv_head_idx, batch_idx);
+            if !two_load::<T>() {
+                self.load_v::<T>(row_of(0), kv_head_idx, batch_idx);
+            }
+            next
         }
     }
 
@@ -309,19 +342,15 @@ impl Producer<'_> {
         let at = [0, first_row, head_idx, batch_idx];
         // SAFETY: as `load`.
         unsafe {
+            let found = self.pages.look_up(self.p, first_row);
             mbarrier::mbarrier_wait(ring.empty(self.k.stage), self.k.parity ^ 1);
-            let full = ring.full(self.k.stage);
+            let (map, full) = (ForwardMap::K, ring.full(self.k.stage));
             if spec::pages() {
-                self.pages.fill::<T>(
-                    self.p,
-                    ForwardMap::K.at(self.maps),
-                    ForwardMap::K.at(self.pages.pool),
-                    tile,
-                    at,
-                    full,
-                );
+                let maps = [map.at(self.maps), map.at(self.pages.pool)];
+                self.pages
+                    .fill::<T>(self.p, maps, tile, head_idx, found, full);
             } else {
-                fill::<T>(ForwardMap::K.at(self.maps), tile, at, full);
+                fill::<T>(map.at(self.maps), tile, at, full);
             }
         }
         self.k.advance();
@@ -334,19 +363,15 @@ impl Producer<'_> {
         let at = [0, first_row, head_idx, batch_idx];
         // SAFETY: as `load`.
         unsafe {
+            let found = self.pages.look_up(self.p, first_row);
             mbarrier::mbarrier_wait(ring.empty(self.v.stage), self.v.parity ^ 1);
-            let full = ring.full(self.v.stage);
+            let (map, full) = (ForwardMap::V, ring.full(self.v.stage));
             if spec::pages() {
-                self.pages.fill::<T>(
-                    self.p,
-                    ForwardMap::V.at(self.maps),
-                    ForwardMap::V.at(self.pages.pool),
-                    tile,
-                    at,
-                    full,
-                );
+                let maps = [map.at(self.maps), map.at(self.pages.pool)];
+                self.pages
+                    .fill::<T>(self.p, maps, tile, head_idx, found, full);
             } else {
-                fill::<T>(ForwardMap::V.at(self.maps), tile, at, full);
+                fill::<T>(map.at(self.maps), tile, at, full);
             }
         }
         self.v.advance();

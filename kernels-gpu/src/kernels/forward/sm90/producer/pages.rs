@@ -2,13 +2,16 @@
 //!
 //! The maps of K and V that the launch is given describe the pool, a page as its batch entry. Of a sequence's last page only some rows are
 //! the sequence's; its own maps, which the list's kernel has made, end behind them. So what lies there is read as 0, whatever it is.
+//!
+//! A tile takes as many copies as it has boxes. Each box's page is looked up before the copies of the box in front of it begin, the first
+//! one's before the tile's place is empty, so that nobody waits for the table.
 
 use super::boxes::load_keys;
 use crate::attention::lengths::ListedTile;
 use crate::attention::pages::{Place, n_slots};
 use crate::kernels::forward::sm90::Tiles;
 use crate::params::{MAX_ROWS, TmaForwardParams};
-use crate::ptx::{global, mbarrier};
+use crate::ptx::{global, mbarrier, spec};
 use crate::tile::warpgroup::BoxedTile;
 
 /// The pages of a sequence.
@@ -20,6 +23,13 @@ pub(super) struct SequencePages {
     table: u64,
     /// How many pages it has.
     n: u32,
+}
+
+/// A place in a sequence's pages, and which page of the pool that is.
+#[derive(Clone, Copy)]
+pub(super) struct Found {
+    place: Place,
+    page: u32,
 }
 
 impl SequencePages {
@@ -34,8 +44,34 @@ impl SequencePages {
         }
     }
 
-    /// Fills a whole tile, which is its barrier's only one, with the sequence's rows from `at[1]` on. `own` is the address of the
-    /// sequence's map, `pool` that of the pool's.
+    /// Looks the page of a row up; no page, where there are none.
+    ///
+    /// # Safety
+    /// The table has an entry for each of the sequence's pages.
+    #[inline(always)]
+    pub(super) unsafe fn look_up(self, p: &TmaForwardParams, row: u32) -> Found {
+        if !spec::pages() {
+            let place = Place { slot: 0, row };
+            return Found { place, page: 0 };
+        }
+        let place = Place::of_row(row, p.pages.page_size);
+        // SAFETY: the caller's contract.
+        let page = unsafe { self.page(place) };
+        Found { place, page }
+    }
+
+    /// The page of a place; of one behind the sequence's last page, any.
+    #[inline(always)]
+    unsafe fn page(self, place: Place) -> u32 {
+        if place.slot >= self.n {
+            return 0;
+        }
+        // SAFETY: the caller's contract: the table has the entry.
+        unsafe { global::ld_global_u32(self.table + u64::from(place.slot) * 4) }
+    }
+
+    /// Fills a whole tile, which is its barrier's only one, with the sequence's rows from what was found on. `maps` are the addresses of the
+    /// sequence's map, and of the pool's.
     ///
     /// # Safety
     /// The tile is empty; maps and table are there.
@@ -43,31 +79,35 @@ impl SequencePages {
     pub(super) unsafe fn fill<T: Tiles>(
         self,
         p: &TmaForwardParams,
-        own: u64,
-        pool: u64,
+        [own, pool]: [u64; 2],
         tile: BoxedTile,
-        at: [u32; 4],
+        head_idx: u32,
+        found: Found,
         full: u32,
     ) {
-        let [_, first_row, head_idx, _] = at;
         let pages = &p.pages;
-        let mut place = Place::of_row(first_row, pages.page_size);
+        let Found {
+            mut place,
+            mut page,
+        } = found;
         let mut row = 0;
-        // SAFETY: the caller's contract: the table has an entry for each of the sequence's pages.
+        // SAFETY: the caller's contract.
         unsafe {
             mbarrier::mbarrier_arrive_expect_tx(full, BoxedTile::n_bytes(tile.rows, T::HEAD_DIM));
             while row < tile.rows {
+                let is_last = place.slot + 1 >= self.n;
                 // Behind the sequence's last page lie zeros.
-                let (page, row_in_page) = if place.slot < self.n {
-                    let entry = self.table + u64::from(place.slot) * 4;
-                    (global::ld_global_u32(entry), place.row)
+                let row_of_page = if place.slot < self.n {
+                    place.row
                 } else {
-                    (0, MAX_ROWS)
+                    MAX_ROWS
                 };
-                let map = if place.slot + 1 < self.n { pool } else { own };
-                let at = [0, row_in_page, head_idx, page];
-                load_keys::<T>(map, tile.from_row(row), at, full);
                 place.advance(pages.box_rows, pages.page_size);
+                let next = self.page(place);
+                let map = if is_last { own } else { pool };
+                let at = [0, row_of_page, head_idx, page];
+                load_keys::<T>(map, tile.from_row(row), at, full);
+                page = next;
                 row += pages.box_rows;
             }
         }
