@@ -169,6 +169,7 @@ impl Forward {
         let main = if self.is_tma() {
             let [q, k, v, o, ..] = listing.maps;
             Params::TmaForward(TmaForwardParams {
+                pages: Default::default(),
                 q,
                 k,
                 v,
@@ -189,6 +190,7 @@ impl Forward {
         } else {
             let [q, k, v, o, ..] = listing.mapped;
             Params::Forward(ForwardParams {
+                pages: Default::default(),
                 q,
                 k,
                 v,

@@ -18,6 +18,7 @@ mod append;
 mod arrivals;
 mod hopper;
 mod launches;
+mod pages;
 mod product;
 mod proxies;
 mod reduction;
