@@ -106,7 +106,7 @@ impl Side {
                 None => 0,
             };
             if let Some(paged) = &paged {
-                paged.check(sequence, used)?;
+                paged.check(sequence, 0..used)?;
             }
             Ok(Span {
                 batch_idx,
@@ -143,12 +143,21 @@ impl<'a> Paged<'a> {
         problem: &Problem,
         vector: impl Fn(Argument) -> Option<&'a [i32]>,
     ) -> Result<Option<Paged<'a>>, ProblemError> {
-        let Some(pages) = problem.pages() else {
+        let sizes = (problem.seqlen_k(), problem.n_table_entries());
+        Paged::new(problem.pages(), sizes, vector)
+    }
+
+    /// Of sequences of at most so many rows, whose table has so many entries.
+    fn new(
+        pages: Option<Pages>,
+        (seqlen, needed): (usize, u64),
+        vector: impl Fn(Argument) -> Option<&'a [i32]>,
+    ) -> Result<Option<Paged<'a>>, ProblemError> {
+        let Some(pages) = pages else {
             return Ok(None);
         };
         let argument = Argument::PageTable;
         let table = vector(argument).ok_or(ProblemError::Missing { argument })?;
-        let needed = problem.n_table_entries();
         if table.len() as u64 != needed {
             let given = table.len() as u64;
             return Err(ProblemError::ElementCount {
@@ -157,7 +166,7 @@ impl<'a> Paged<'a> {
                 needed,
             });
         }
-        let columns = pages.n_columns(problem.seqlen_k());
+        let columns = pages.n_columns(seqlen);
         Ok(Some(Paged {
             table,
             columns,
@@ -175,11 +184,13 @@ impl<'a> Paged<'a> {
         &self.table[sequence * self.columns..][..self.columns]
     }
 
-    /// Refuses pages, of the first `used` rows of a sequence, that the pool does not have.
-    fn check(&self, sequence: usize, used: usize) -> Result<(), ProblemError> {
-        let (n_pages, used) = (self.pages.n_pages(), self.pages.n_slots(used));
+    /// Refuses pages, of some rows of a sequence, that the pool does not have.
+    fn check(&self, sequence: usize, rows: Range<usize>) -> Result<(), ProblemError> {
+        let n_pages = self.pages.n_pages();
+        let slots = rows.start / self.page_size()..self.pages.n_slots(rows.end);
         let exists = |&given: &i32| usize::try_from(given).is_ok_and(|page| page < n_pages);
-        let mut entries = self.entries(sequence).iter().take(used).enumerate();
+        let entries = self.entries(sequence).iter().enumerate();
+        let mut entries = entries.take(slots.end).skip(slots.start);
         match entries.find(|(_, given)| !exists(given)) {
             None => Ok(()),
             Some((slot, &given)) => Err(ProblemError::Page {

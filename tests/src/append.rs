@@ -160,8 +160,8 @@ fn run<T: Element>(
         true => Buffer::<T>::filled(&numbers.q, like_q, q_out_at)?,
         false => Buffer::<T>::unwritten(like_q, q_out_at)?,
     };
-    let mut k_cache = Buffer::<T>::filled(&numbers.k_cache, cache, cache_at)?;
-    let mut v_cache = Buffer::<T>::filled(&numbers.v_cache, cache, cache_at)?;
+    let mut k_cache = Buffer::<T>::filled(&case.pool(&numbers.k_cache), cache, cache_at)?;
+    let mut v_cache = Buffer::<T>::filled(&case.pool(&numbers.v_cache), cache, cache_at)?;
     let sequences = case.sequences();
     let before: Vec<i32> = sequences.iter().map(|own| own.before as i32).collect();
     let mut seqused = vec![-1; case.batch];
@@ -172,6 +172,8 @@ fn run<T: Element>(
         inputs = inputs.rotary(cos.slice(), sin.slice());
     }
     inputs.cu_seqlens_new = cu_seqlens.as_ref().map(Into::into);
+    let page_table = case.page_table();
+    inputs.page_table = page_table.as_ref().map(Into::into);
     let mut outputs = AppendOutputs::new(k_cache.view_mut()?, v_cache.view_mut()?);
     if case.heads_q > 0 {
         outputs = outputs.q_out(q_out.view_mut()?);
@@ -179,7 +181,7 @@ fn run<T: Element>(
     }
     append.run(&inputs, &mut outputs.seqused_out(&mut seqused))?;
     // Without the lengths the same comes out.
-    let mut alone = Buffer::<T>::filled(&numbers.k_cache, cache, cache_at)?;
+    let mut alone = Buffer::<T>::filled(&case.pool(&numbers.k_cache), cache, cache_at)?;
     let mut outputs = AppendOutputs::new(alone.view_mut()?, v_cache.view_mut()?);
     let mut unused = match case.in_place {
         true => Buffer::<T>::filled(&numbers.q, like_q, q_out_at)?,
@@ -189,10 +191,14 @@ fn run<T: Element>(
         outputs = outputs.q_out(unused.view_mut()?);
     }
     append.run(&inputs, &mut outputs)?;
+    let caches = [&k_cache, &v_cache, &alone].map(|cache| case.out_of_pool(&cache.values()));
+    let [Some(k_rows), Some(v_rows), Some(alone)] = caches else {
+        return Ok(Err("a row of no sequence's page was written to".into()));
+    };
     let written = Written {
         q_out: q_out.values(),
-        k_cache: k_cache.values(),
-        v_cache: v_cache.values(),
+        k_cache: k_rows,
+        v_cache: v_rows,
         seqused,
     };
     let strayed = [&q_out, &k_cache, &v_cache]
@@ -200,7 +206,7 @@ fn run<T: Element>(
         .any(|buffer| buffer.strayed().is_some());
     Ok(if strayed {
         Err("memory beside the outputs was written to".into())
-    } else if bits(&alone.values()) != bits(&written.k_cache) {
+    } else if bits(&alone) != bits(&written.k_cache) {
         Err("without seqused_out, the cache has other bits".into())
     } else {
         Ok(written)

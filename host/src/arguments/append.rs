@@ -26,6 +26,9 @@ pub struct AppendInputs<'a> {
     pub sin: Option<Vector<'a>>,
     /// Where each sequence's packed new rows begin, and where the last one's end: i32 `[batch + 1]`.
     pub cu_seqlens_new: Option<Vector<'a>>,
+    /// Which page of the pool each page of a sequence is, where the cache lies in pages: i32 `[batch, columns]`; see
+    /// [`Pages`](crate::Pages).
+    pub page_table: Option<Vector<'a>>,
 }
 
 /// What an append writes.
@@ -59,6 +62,7 @@ impl<'a> AppendInputs<'a> {
             cos: None,
             sin: None,
             cu_seqlens_new: None,
+            page_table: None,
         }
     }
 
@@ -81,6 +85,15 @@ impl<'a> AppendInputs<'a> {
         AppendInputs {
             cos: Some(cos.into()),
             sin: Some(sin.into()),
+            ..self
+        }
+    }
+
+    /// With [`AppendInputs::page_table`].
+    #[must_use]
+    pub fn page_table(self, page_table: impl Into<Vector<'a>>) -> AppendInputs<'a> {
+        AppendInputs {
+            page_table: Some(page_table.into()),
             ..self
         }
     }
@@ -140,6 +153,7 @@ impl<'a> Operands<'a> {
             cos,
             sin,
             cu_seqlens_new,
+            page_table,
         } = *inputs;
         operands.put(Argument::KNew, k_new);
         operands.put(Argument::VNew, v_new);
@@ -148,6 +162,7 @@ impl<'a> Operands<'a> {
         operands.put_optional(Argument::Cos, cos);
         operands.put_optional(Argument::Sin, sin);
         operands.put_optional(Argument::CuSeqlensNew, cu_seqlens_new);
+        operands.put_optional(Argument::PageTable, page_table);
         let AppendOutputs {
             k_cache,
             v_cache,
@@ -197,6 +212,10 @@ impl Operation for AppendProblem {
             Argument::Q => (has_q, Usual, Read, q),
             Argument::QOut => (has_q, Required, Updated, q),
             Argument::KCache | Argument::VCache => (true, Required, Written, cache),
+            Argument::PageTable => {
+                let entries = of_sequences(self.n_table_entries());
+                (self.pages().is_some(), Required, Read, entries)
+            }
             Argument::SeqUsedOut => (true, Optional, Written, lengths),
             _ => return None,
         };

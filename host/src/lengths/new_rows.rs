@@ -1,6 +1,6 @@
 //! Where the new rows of sequences lie, and at which positions they stand.
 
-use super::{Place, Span, room};
+use super::{Paged, Place, Span, room};
 use crate::arguments::{Argument, Operands};
 use crate::error::ProblemError;
 use crate::problem::append::AppendProblem;
@@ -24,13 +24,32 @@ pub(crate) fn of_append(
     operands: &Operands,
 ) -> Result<Vec<NewSpan>, ProblemError> {
     let given = |argument| (argument, operands.lengths(argument));
-    spans(
+    let spans = spans(
         problem.rows(),
         problem.batch(),
         problem.room(),
         given(Argument::CuSeqlensNew),
         given(Argument::SeqUsedK),
-    )
+    )?;
+    if let Some(paged) = Paged::of_append(problem, operands)? {
+        for span in spans.iter().filter(|span| span.rows.len > 0) {
+            paged.check(span.sequence, span.before..span.before + span.rows.len)?;
+        }
+    }
+    Ok(spans)
+}
+
+impl<'a> Paged<'a> {
+    /// Of a cache; `None` where there are no pages.
+    pub(crate) fn of_append(
+        problem: &AppendProblem,
+        operands: &Operands<'a>,
+    ) -> Result<Option<Paged<'a>>, ProblemError> {
+        let sizes = (problem.seqlen_cache(), problem.n_table_entries());
+        Paged::new(problem.pages(), sizes, |argument| {
+            operands.lengths(argument)
+        })
+    }
 }
 
 /// Of a rotation; an error says which length contradicts which. The lengths lie on the host.

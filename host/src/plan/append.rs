@@ -1,7 +1,7 @@
 //! Appends to a cache, and rotations, planned: one kernel does both.
 
 use ferroflash_kernels::params::{
-    AppendParams, HALVES, INTERLEAVED, KvCache, NewRows, Params, RotaryParams,
+    AppendParams, HALVES, INTERLEAVED, KvCache, NewRows, Pages, Params, RotaryParams,
 };
 use ferroflash_kernels::spec::Spec;
 use ferroflash_kernels::variants::Kind;
@@ -10,6 +10,7 @@ use super::operation::{OperationPlan, counts, kernel, plan_operation};
 use super::{Backend, DeviceInfo, PlannedLaunch, Reason, views};
 use crate::arguments::{Argument, Operation};
 use crate::error::PlanError;
+use crate::problem;
 use crate::problem::append::AppendProblem;
 use crate::problem::new_rows;
 use crate::problem::rotate::RotateProblem;
@@ -52,15 +53,28 @@ pub fn plan_rotate(
 
 fn append(checked: &CheckedAppend, device: &DeviceInfo) -> Result<Option<PlannedLaunch>, Reason> {
     let problem = checked.problem();
+    let pages = |size: fn(problem::Pages) -> usize| problem.pages().map_or(0, size) as u64;
     counts([
         ("heads_q", problem.heads_q() as u64),
         ("heads_k", problem.heads_k() as u64),
         ("seqlen_cache", problem.seqlen_cache() as u64),
+        ("n_pages", pages(|pages| pages.n_pages())),
+        ("page_size", pages(|pages| pages.page_size())),
+        ("the table of pages", problem.n_table_entries()),
     ])?;
     let rows = rows(problem.rows(), problem.batch())?;
     let params = AppendParams {
         cache: KvCache {
             seqlen: problem.seqlen_cache() as u32,
+            pages: match problem.pages() {
+                Some(pages) => Pages {
+                    columns: pages.n_columns(problem.seqlen_cache()) as u32,
+                    n_pages: pages.n_pages() as u32,
+                    page_size: pages.page_size() as u32,
+                    ..Pages::default()
+                },
+                None => Pages::default(),
+            },
             ..KvCache::default()
         },
         rotary: match problem.turns() {

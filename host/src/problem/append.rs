@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::Pages;
 use super::new_rows::NewRows;
 use crate::dtype::Dtype;
 use crate::error::ProblemError;
@@ -36,6 +37,7 @@ pub struct AppendProblem {
     heads_k: usize,
     head_dim: usize,
     seqlen_cache: usize,
+    pages: Option<Pages>,
     turns: Option<Turns>,
     query_positions: QueryPositions,
 }
@@ -51,6 +53,7 @@ pub struct AppendBuilder {
     heads_k: Option<usize>,
     head_dim: Option<usize>,
     seqlen_cache: Option<usize>,
+    pages: Option<Pages>,
     turns: Option<Turns>,
     query_positions: QueryPositions,
 }
@@ -67,6 +70,7 @@ impl AppendProblem {
             heads_k: None,
             head_dim: None,
             seqlen_cache: None,
+            pages: None,
             turns: None,
             query_positions: QueryPositions::default(),
         }
@@ -122,9 +126,24 @@ impl AppendProblem {
         self.rows.shape(self.batch, self.heads_q, self.head_dim)
     }
 
-    /// Shape of each cache: `[batch, seqlen_cache, heads_k, head_dim]`.
+    /// Shape of each cache: `[batch, seqlen_cache, heads_k, head_dim]`; in pages, `[n_pages, page_size, heads_k, head_dim]`.
     pub fn shape_cache(&self) -> [usize; 4] {
-        [self.batch, self.seqlen_cache, self.heads_k, self.head_dim]
+        let (entries, rows) = match self.pages {
+            Some(pages) => (pages.n_pages(), pages.page_size()),
+            None => (self.batch, self.seqlen_cache),
+        };
+        [entries, rows, self.heads_k, self.head_dim]
+    }
+
+    /// The pages in which the cache lies, if it does.
+    pub fn pages(&self) -> Option<Pages> {
+        self.pages
+    }
+
+    /// Entries of the table of pages; 0 where there are none, the largest number where there are more.
+    pub(crate) fn n_table_entries(&self) -> u64 {
+        let columns = |pages: Pages| pages.n_columns(self.seqlen_cache) as u64;
+        (self.batch as u64).saturating_mul(self.pages.map_or(0, columns))
     }
 
     pub(crate) fn rows(&self) -> NewRows {
@@ -193,6 +212,15 @@ impl AppendBuilder {
         }
     }
 
+    /// The cache lies in pages, and [`AppendInputs::page_table`](crate::AppendInputs::page_table) says in which: see [`Pages`].
+    /// [`AppendBuilder::seqlen_cache`] is then the most rows that a sequence has. Pages to which rows are appended belong to one sequence alone.
+    pub fn pages(self, pages: Pages) -> Self {
+        AppendBuilder {
+            pages: Some(pages),
+            ..self
+        }
+    }
+
     /// The first `rotary_dim` elements of each row of k and q are turned by the row's position, by tables of so many positions.
     pub fn rotary(self, pairs: Pairs, rotary_dim: usize, n_positions: usize) -> Self {
         AppendBuilder {
@@ -229,6 +257,7 @@ impl AppendBuilder {
             heads_k: set(self.heads_k, "heads_k")?,
             head_dim: set(self.head_dim, "head_dim")?,
             seqlen_cache: set(self.seqlen_cache, "seqlen_cache")?,
+            pages: self.pages,
             turns: self.turns,
             query_positions: self.query_positions,
         })

@@ -1,7 +1,7 @@
 //! Rows that are turned by their positions, and rows that are appended to a cache: the rules, and what was checked.
 
 use super::operation::{CheckedOperation, apart_or_same, check_operation};
-use super::sizes::{countable, head_dim_in_range};
+use super::sizes::{countable, head_dim_in_range, pool};
 use crate::arguments::{Argument, Arguments};
 use crate::error::{Error, ProblemError, RotaryError};
 use crate::problem::append::AppendProblem;
@@ -56,6 +56,9 @@ fn turns_fit(turns: Turns, rows: NewRows, head_dim: usize) -> Result<(), Error> 
 pub fn append_sizes(problem: &AppendProblem) -> Result<(), Error> {
     head_dim_in_range(problem.head_dim())?;
     let (rows, seqlen_cache) = (problem.rows(), problem.seqlen_cache());
+    if let Some(pages) = problem.pages() {
+        pool(pages, problem.batch(), seqlen_cache, problem.heads_k())?;
+    }
     if let Some(turns) = problem.turns() {
         turns_fit(turns, rows, problem.head_dim())?;
     }

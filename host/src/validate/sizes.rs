@@ -3,7 +3,7 @@
 use super::MAX_HEAD_DIM;
 use crate::arguments::{Argument, Arguments};
 use crate::error::ProblemError;
-use crate::problem::{BlockMask, Problem};
+use crate::problem::{BlockMask, Pages, Problem};
 
 /// The rules that concern the problem alone.
 pub fn sizes(problem: &Problem) -> Result<(), ProblemError> {
@@ -82,15 +82,6 @@ fn pages(problem: &Problem) -> Result<(), ProblemError> {
     let Some(pages) = problem.pages() else {
         return Ok(());
     };
-    let (page_size, seqlen_k) = (pages.page_size(), problem.seqlen_k());
-    let columns = pages.n_columns(seqlen_k);
-    if page_size == 0 || columns < pages.n_slots(seqlen_k) {
-        return Err(ProblemError::Pages {
-            columns,
-            page_size,
-            seqlen_k,
-        });
-    }
     let others = [
         (problem.total_k().is_some(), "packed keys"),
         (problem.block_mask().is_some(), "a block mask"),
@@ -98,11 +89,34 @@ fn pages(problem: &Problem) -> Result<(), ProblemError> {
     if let Some(&(_, what)) = others.iter().find(|(is_there, _)| *is_there) {
         return Err(ProblemError::PagesWith { what });
     }
+    pool(
+        pages,
+        problem.batch(),
+        problem.seqlen_k(),
+        problem.heads_k(),
+    )
+}
+
+/// A pool, and the table for so many sequences of at most so many rows.
+pub(super) fn pool(
+    pages: Pages,
+    batch: usize,
+    seqlen_k: usize,
+    heads_k: usize,
+) -> Result<(), ProblemError> {
+    let (page_size, columns) = (pages.page_size(), pages.n_columns(seqlen_k));
+    if page_size == 0 || columns < pages.n_slots(seqlen_k) {
+        return Err(ProblemError::Pages {
+            columns,
+            page_size,
+            seqlen_k,
+        });
+    }
     countable(
-        [pages.n_pages(), page_size, problem.heads_k()],
+        [pages.n_pages(), page_size, heads_k],
         "n_pages · page_size · heads_k",
     )?;
-    countable([problem.batch(), columns], "batch · columns of page_table")
+    countable([batch, columns], "batch · columns of page_table")
 }
 
 /// Sizes of the blocks, and of the map; no packed sequences beside it.

@@ -20,8 +20,9 @@ mod angles;
 use super::lengths::{entry, packed_rows};
 use crate::attention::append::{Piece, len_after, n_pieces, piece, row_at};
 use crate::attention::divide;
+use crate::attention::pages::Place;
 use crate::config;
-use crate::params::{AppendParams, HALVES, NewRows, TensorView};
+use crate::params::{AppendParams, HALVES, NewRows, Pages, TensorView};
 use crate::ptx::{global, special};
 use crate::tile::element::Element;
 use crate::tile::global::GlobalRows;
@@ -164,10 +165,30 @@ unsafe fn sequence_of(rows: &NewRows, row: u32) -> u32 {
     low
 }
 
-/// The address of a row of a cache: the one place that knows where a sequence's rows lie.
+/// The address of a row of a cache: the one place that knows where a sequence's rows lie. None where the pool does not have the page.
+///
+/// # Safety
+/// A table of pages has an entry for every page of a sequence.
 #[inline(always)]
-fn row_of_cache(tensor: &TensorView, sequence: u32, head_idx: u32, row: u32) -> u64 {
-    row_of(tensor, sequence, head_idx, row)
+unsafe fn row_of_cache(
+    tensor: &TensorView,
+    pages: &Pages,
+    sequence: u32,
+    head_idx: u32,
+    row: u32,
+) -> Option<u64> {
+    if pages.page_size == 0 {
+        return Some(row_of(tensor, sequence, head_idx, row));
+    }
+    let place = Place::of_row(row, pages.page_size);
+    let idx = u64::from(sequence) * u64::from(pages.columns) + u64::from(place.slot);
+    // SAFETY: the caller's contract.
+    let page = unsafe { global::ld_global_u32(pages.table + idx * 4) };
+    if page < pages.n_pages {
+        Some(row_of(tensor, page, head_idx, place.row))
+    } else {
+        None
+    }
 }
 
 /// The address of a row of a tensor.
@@ -220,7 +241,8 @@ impl Line {
         };
         Some(Line {
             from: row_of(&from, new.batch_idx, head_idx, new.row),
-            to: row_of_cache(&to, new.sequence, head_idx, row),
+            // SAFETY: the caller's contract.
+            to: unsafe { row_of_cache(&to, &p.cache.pages, new.sequence, head_idx, row)? },
             position: if of_k && p.rotary.n_pairs > 0 {
                 Some(row)
             } else {

@@ -1,7 +1,7 @@
 //! What the kernel is given that appends rows to a cache of keys and values, and turns rows by their positions.
 
-use super::TensorView;
 use super::argument::{Argument, KernelParams, Slot};
+use super::{Pages, TensorView};
 
 /// [`RotaryParams::pairs`]: elements i and i + n_pairs form pair i.
 pub const HALVES: u32 = 0;
@@ -56,6 +56,8 @@ pub struct KvCache {
     pub seqlen: u32,
     /// 0.
     pub reserved: u32,
+    /// The pages in which they lie, if they do. A row of a page that the pool does not have is not written.
+    pub pages: Pages,
 }
 
 /// Parameters of the kernel that appends rows to a cache, and turns rows.
@@ -113,6 +115,10 @@ impl KernelParams for AppendParams {
         f(Slot::Tensor(Argument::VNew, &mut self.v_new));
         f(Slot::Tensor(Argument::KCache, &mut self.cache.k));
         f(Slot::Tensor(Argument::VCache, &mut self.cache.v));
+        f(Slot::Vector(
+            Argument::PageTable,
+            &mut self.cache.pages.table,
+        ));
         let cu_seqlens = &mut self.rows.cu_seqlens;
         f(Slot::Vector(Argument::CuSeqlensNew, cu_seqlens));
         f(Slot::Vector(Argument::SeqUsedK, &mut self.rows.first));
@@ -120,4 +126,4 @@ impl KernelParams for AppendParams {
     }
 }
 
-const _: () = assert!(size_of::<AppendParams>() == 4 * 32 + 72 + 32 + 32 + 8 + 4 * 4);
+const _: () = assert!(size_of::<AppendParams>() == 4 * 32 + 72 + 24 + 32 + 32 + 8 + 4 * 4);

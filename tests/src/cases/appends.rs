@@ -1,5 +1,6 @@
 //! Appends to a cache and rotations: how rows are turned, how many come at a time, and where they go.
 
+mod pages;
 mod tables;
 
 use ferroflash::rotary::{Pairs, QueryPositions, Rotary};
@@ -49,6 +50,8 @@ pub struct AppendCase {
     pub head_dim: usize,
     /// Rows of a sequence in the cache; of a rotation, positions.
     pub seqlen_cache: usize,
+    /// Rows of a page, where the cache lies in pages.
+    pub page_size: Option<usize>,
     /// Whether rows are turned, and how.
     pub rotary: Option<RotaryCase>,
     /// Where queries stand.
@@ -166,7 +169,7 @@ impl AppendCase {
             }) => builder.rotary(pairs, rotary_dim, self.seqlen_cache),
             None => builder,
         };
-        builder.build()
+        self.in_pages(builder).build()
     }
 
     /// The rotation of q alone.
@@ -241,6 +244,7 @@ pub fn turns(seed: u64) -> Vec<AppendCase> {
                 heads_k: [2, 1, 3][n % 3],
                 head_dim,
                 seqlen_cache: 7 + n % 4,
+                page_size: [None, Some(4), Some(1)][n / 2 % 3],
                 rotary: turned.map(|(pairs, rotary_dim)| RotaryCase {
                     pairs,
                     rotary_dim,
@@ -266,6 +270,7 @@ fn usual(seed: u64) -> AppendCase {
         heads_k: 2,
         head_dim: 32,
         seqlen_cache: 10,
+        page_size: None,
         rotary: Some(RotaryCase {
             pairs: Pairs::Halves,
             rotary_dim: 32,
@@ -358,6 +363,8 @@ pub fn random(n: usize, seed: u64) -> Vec<AppendCase> {
             heads_k: rng.random_range(1..4),
             head_dim,
             seqlen_cache,
+            page_size: [None, Some([1, 3, 4, 16, 64][rng.random_range(0..5)])]
+                [rng.random_range(0..2)],
             rotary,
             query_positions: [QueryPositions::Ascending, QueryPositions::First]
                 [rng.random_range(0..2)],

@@ -9,6 +9,7 @@ use super::{missing, output, vector};
 use crate::arguments::{Argument, Operand, Operands};
 use crate::dtype::{Dtype, Element, ScalarType};
 use crate::error::{Error, ProblemError, RotaryError};
+use crate::lengths::Paged;
 use crate::lengths::new_rows::{NewSpan, of_append, of_rotate};
 use crate::problem::append::AppendProblem;
 use crate::problem::rotate::RotateProblem;
@@ -140,8 +141,21 @@ fn append_typed<T: Element>(
             })
         })?;
     }
-    append_rows::<T>([Argument::KNew, Argument::KCache], &spans, operands, turn)?;
-    append_rows::<T>([Argument::VNew, Argument::VCache], &spans, operands, None)?;
+    let pages = Paged::of_append(problem, operands)?;
+    append_rows::<T>(
+        [Argument::KNew, Argument::KCache],
+        &spans,
+        operands,
+        turn,
+        pages,
+    )?;
+    append_rows::<T>(
+        [Argument::VNew, Argument::VCache],
+        &spans,
+        operands,
+        None,
+        pages,
+    )?;
     if let Some(Operand::VectorMut(mut seqused)) = operands.take(Argument::SeqUsedOut) {
         let argument = Argument::SeqUsedOut;
         let seqused = seqused.host::<i32>().ok_or(missing(argument))?;
@@ -223,6 +237,7 @@ fn append_rows<T: Element>(
     spans: &[NewSpan],
     operands: &mut Operands,
     turn: Option<Turn>,
+    pages: Option<Paged>,
 ) -> Result<(), ProblemError> {
     let (data, read) = input::<T>(operands, from).ok_or(missing(from))?;
     let mut output = output(operands, to)?;
@@ -231,7 +246,7 @@ fn append_rows<T: Element>(
         let row = span.before + i;
         Line {
             from: place(&read, span.rows.batch_idx, head, span.rows.first + i),
-            to: place_in_cache(&layout, span.sequence, head, row),
+            to: place_in_cache(&layout, pages, span.sequence, head, row),
             position: turn.map(|_| row),
         }
     });
@@ -271,8 +286,19 @@ fn place(layout: &Layout, batch_idx: usize, head: usize, row: usize) -> usize {
 }
 
 /// Where a row of a cache begins: the one place that knows where a sequence's rows lie.
-fn place_in_cache(layout: &Layout, sequence: usize, head: usize, row: usize) -> usize {
-    place(layout, sequence, head, row)
+fn place_in_cache(
+    layout: &Layout,
+    pages: Option<Paged>,
+    sequence: usize,
+    head: usize,
+    row: usize,
+) -> usize {
+    let Some(paged) = pages else {
+        return place(layout, sequence, head, row);
+    };
+    // The pool has the page: that has been checked.
+    let page = paged.entries(sequence)[row / paged.page_size()] as usize;
+    place(layout, page, head, row % paged.page_size())
 }
 
 /// Writes lines, in place where nothing is read elsewhere. `None` where they overlap or reach beyond the memory.
