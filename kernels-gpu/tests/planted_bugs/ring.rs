@@ -116,7 +116,7 @@ impl Kernel<'_> {
     }
 
     fn q_tile(&self, consumer: u32) -> u32 {
-        let bent = if self.is(Bug::MisalignedTile) { 512 } else { 0 };
+        let bent = if self.is(Bug::MisalignedTile) { 64 } else { 0 };
         special::shared_base() + bent + consumer * TILE
     }
 

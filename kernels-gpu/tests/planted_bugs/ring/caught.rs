@@ -170,7 +170,7 @@ caught! {
     a_wrong_stride: WrongStride => Shows::InNumbers;
     a_wrong_leading_offset: WrongLeading => Shows::InNumbers;
     a_wrong_step_along_k: WrongStep => Shows::InNumbers;
-    a_misaligned_tile: MisalignedTile => Shows::As(|kind| matches!(kind, Kind::Misaligned { alignment: 1024, .. }));
+    a_misaligned_tile: MisalignedTile => Shows::As(|kind| matches!(kind, Kind::Misaligned { alignment: 128, .. }));
     a_wrong_barrier: WrongBarrierId => Shows::As(|kind| match kind {
         Kind::Race { place, .. } | Kind::Uninitialised { place, .. } => in_shared(place),
         _ => false,
