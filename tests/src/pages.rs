@@ -98,10 +98,11 @@ fn forward<T: Element>(
     let view = |at: usize| inputs[at].view().map_err(broken);
     let mut given = Inputs::new(&view(0)?, &view(1)?, &view(2)?);
     let vectors = vectors(case);
-    let [cu_seqlens_q, _, seqused_q, seqused_k, _] = vectors.each_ref();
+    let [cu_seqlens_q, _, seqused_q, seqused_k, leftpad_k] = vectors.each_ref();
     given.cu_seqlens_q = cu_seqlens_q.as_ref().map(Into::into);
     given.seqused_q = seqused_q.as_ref().map(Into::into);
     given.seqused_k = seqused_k.as_ref().map(Into::into);
+    given.leftpad_k = leftpad_k.as_ref().map(Into::into);
     given.page_table = in_pages.then(|| (&table).into());
     let mut o = Buffer::<T>::unwritten(like_q, case.arrangement).map_err(broken)?;
     let mut rows = Rows::unwritten(problem.shape_lse().iter().product());
@@ -134,10 +135,12 @@ fn pool(paged: &PagedCase, table: &[i32], rows: &[f64], problem: &Problem) -> Ve
     };
     let spans = lengths.k.spans(lengths.n).into_iter().enumerate();
     for (sequence, Span { first, len }) in spans {
-        for row in 0..len {
+        let begin = sequence * paged.case.sizes.seqlen_k;
+        for from in first..first + len {
+            let row = from - begin;
             let page = table[sequence * paged.columns() + row / page_size] as usize;
             let to = (page * page_size + row % page_size) * row_len;
-            let from = (first + row) * row_len;
+            let from = from * row_len;
             pool[to..to + row_len].copy_from_slice(&rows[from..from + row_len]);
         }
     }

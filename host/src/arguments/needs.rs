@@ -109,8 +109,9 @@ pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<
             };
             (problem.block_mask().is_some(), Required, Read, map)
         }
-        Argument::LeftpadK => (problem.pages().is_none(), Optional, Read, lengths),
-        Argument::SeqUsedQ | Argument::SeqUsedK => (true, Optional, Read, lengths),
+        Argument::LeftpadK | Argument::SeqUsedQ | Argument::SeqUsedK => {
+            (true, Optional, Read, lengths)
+        }
         // Operations beside attention take these.
         Argument::O1
         | Argument::Lse1

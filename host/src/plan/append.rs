@@ -7,7 +7,7 @@ use ferroflash_kernels::spec::Spec;
 use ferroflash_kernels::variants::Kind;
 
 use super::operation::{OperationPlan, counts, kernel, plan_operation};
-use super::{Backend, DeviceInfo, PlannedLaunch, Reason, views};
+use super::{Backend, DeviceInfo, PlannedLaunch, Reason, lengths, views};
 use crate::arguments::{Argument, Operation};
 use crate::error::PlanError;
 use crate::problem;
@@ -67,12 +67,7 @@ fn append(checked: &CheckedAppend, device: &DeviceInfo) -> Result<Option<Planned
         cache: KvCache {
             seqlen: problem.seqlen_cache() as u32,
             pages: match problem.pages() {
-                Some(pages) => Pages {
-                    columns: pages.n_columns(problem.seqlen_cache()) as u32,
-                    n_pages: pages.n_pages() as u32,
-                    page_size: pages.page_size() as u32,
-                    ..Pages::default()
-                },
+                Some(pages) => lengths::table_of(pages, problem.seqlen_cache()),
                 None => Pages::default(),
             },
             ..KvCache::default()

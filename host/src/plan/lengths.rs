@@ -16,7 +16,7 @@ use super::select::{grid, only_variant};
 use super::views::shape;
 use super::workspace::{ALIGNMENT_BYTES, WorkspaceLayout};
 use super::{PlannedLaunch, Reason};
-use crate::problem::Problem;
+use crate::problem::{self, Problem};
 use crate::validate::{Checked, Pass};
 
 /// How many blocks of `rows` rows the sequences can have on a side whose longest has `seqlen`, packed in `total` if they are.
@@ -101,14 +101,21 @@ pub fn pages(problem: &Problem, block_k: u32) -> Pages {
     let Some(pages) = problem.pages() else {
         return Pages::default();
     };
-    let page_size = pages.page_size() as u32;
     let slots = pages.n_slots(problem.seqlen_k()) as u32;
+    let pages = table_of(pages, problem.seqlen_k());
     Pages {
-        table: 0,
-        columns: pages.n_columns(problem.seqlen_k()) as u32,
+        box_rows: box_rows(pages.page_size, slots, block_k),
+        ..pages
+    }
+}
+
+/// A pool, and the table of sequences of at most so many rows; addresses are filled in at launch.
+pub fn table_of(pages: problem::Pages, seqlen: usize) -> Pages {
+    Pages {
+        columns: pages.n_columns(seqlen) as u32,
         n_pages: pages.n_pages() as u32,
-        page_size,
-        box_rows: box_rows(page_size, slots, block_k),
+        page_size: pages.page_size() as u32,
+        ..Pages::default()
     }
 }
 

@@ -124,8 +124,8 @@ impl ProblemBuilder {
         }
     }
 
-    /// Keys and values lie in pages: see [`Pages`]. In the forward pass alone, and not beside packed keys, a padding at the left, or a block
-    /// mask. `seqlen_k` is then the most rows that a sequence has.
+    /// Keys and values lie in pages: see [`Pages`]. In the forward pass alone, and not beside packed keys or a block mask. `seqlen_k` is then
+    /// the most rows that a sequence has.
     pub fn pages(self, pages: Pages) -> Self {
         ProblemBuilder {
             pages: Some(pages),

@@ -14,6 +14,12 @@ impl Problem {
         self.block_mask_shape().map_or(0, product)
     }
 
+    /// Whether a sequence can have more than one page.
+    pub(crate) fn has_several_pages(&self) -> bool {
+        self.pages
+            .is_some_and(|pages| pages.n_slots(self.seqlen_k) > 1)
+    }
+
     /// Entries of the table of pages; 0 where there are none, the largest number where there are more.
     pub(crate) fn n_table_entries(&self) -> u64 {
         let columns = self.pages.map_or(0, |pages| pages.n_columns(self.seqlen_k));

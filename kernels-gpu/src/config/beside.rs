@@ -18,13 +18,13 @@ pub const fn clear() -> Footprint {
 /// As many sequences the kernel that lists tiles sorts by their lengths; more are taken as they come.
 pub const SORTED_SEQUENCES: u32 = 4096;
 
-/// Tiles of sequences: sixteen warps. One block lists them, with a word for each sequence and one for each thread; the others have
+/// Tiles of sequences: sixteen warps. One block lists them, with three words for each sequence and one for each warp; the others have
 /// four rows a warp.
 pub const fn tile_list() -> Footprint {
     let threads = 512;
     Footprint {
         threads,
-        shared_bytes: (SORTED_SEQUENCES + threads) * 4,
+        shared_bytes: (3 * SORTED_SEQUENCES + threads / 32) * 4,
         blocks_per_sm: 2,
         block_q: 64,
         block_k: 64,

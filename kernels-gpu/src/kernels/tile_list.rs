@@ -93,16 +93,6 @@ fn n_tiles(p: &TileListParams, split_keys: u32, [q, k]: [Rows; 2]) -> u32 {
     }
 }
 
-/// How many query blocks a sequence has, in the backward pass.
-#[inline(always)]
-fn n_q_blocks(p: &TileListParams, [q, _]: [Rows; 2]) -> u32 {
-    if p.is_backward() {
-        blocks(q, p.block_q)
-    } else {
-        0
-    }
-}
-
 /// Lists the tiles, and the query blocks.
 #[inline(always)]
 unsafe fn list(p: &TileListParams) {
@@ -110,13 +100,17 @@ unsafe fn list(p: &TileListParams) {
     unsafe {
         sort(p);
         let split_keys = split_keys(p);
-        // What a thread has written to global memory, the others see behind the barrier.
+        // What a thread has written, the others see behind the barrier.
         barrier::barrier_sync_all();
         let tiles = count(p, Scratch::Tiles, |at| {
-            let sequence = global::ld_global_u32(Scratch::Order.at(p, at));
+            let sequence = Scratch::Order.read(p, at);
             n_tiles(p, split_keys, rows(p, sequence))
         });
-        let q_blocks = count(p, Scratch::QBlocks, |at| n_q_blocks(p, rows(p, at)));
+        let q_blocks = if p.is_backward() {
+            count(p, Scratch::QBlocks, |at| blocks(rows(p, at)[0], p.block_q))
+        } else {
+            0
+        };
         barrier::barrier_sync_all();
         let room = tiles <= p.max_tiles && q_blocks <= p.max_q_blocks;
         let (tiles, q_blocks) = if room { (tiles, q_blocks) } else { (0, 0) };
@@ -157,13 +151,13 @@ unsafe fn split_keys(p: &TileListParams) -> u32 {
 #[inline(always)]
 unsafe fn sort(p: &TileListParams) {
     let (n, thread) = (p.shape.batch, special::thread_idx_x());
-    let keys = special::shared_base();
+    let key = |at: u32| Scratch::Order.shared(at);
     // SAFETY: all threads of the block come here; shared memory has room for the keys.
     unsafe {
         if n > SORTED {
             let mut at = thread;
             while at < n {
-                global::st_global_u32(Scratch::Order.at(p, at), at);
+                Scratch::Order.write(p, at, at);
                 at += THREADS;
             }
             return;
@@ -171,8 +165,8 @@ unsafe fn sort(p: &TileListParams) {
         let padded = n.next_power_of_two();
         let mut at = thread;
         while at < padded {
-            let key = if at < n { sort_key(p, at) } else { 0 };
-            shared::st_shared_u32(keys + at * 4, key);
+            let own = if at < n { sort_key(p, at) } else { 0 };
+            shared::st_shared_u32(key(at), own);
             at += THREADS;
         }
         barrier::barrier_sync_all();
@@ -186,7 +180,7 @@ unsafe fn sort(p: &TileListParams) {
                     // The pair's number with a bit put in where `distance` has its own.
                     let below = pair & (distance - 1);
                     let low = 2 * pair - below;
-                    let (a, b) = (keys + low * 4, keys + (low + distance) * 4);
+                    let (a, b) = (key(low), key(low + distance));
                     let (x, y) = (shared::ld_shared_u32(a), shared::ld_shared_u32(b));
                     let descending = low & size == 0;
                     if (x < y) == descending {
@@ -202,9 +196,8 @@ unsafe fn sort(p: &TileListParams) {
         }
         let mut at = thread;
         while at < n {
-            let key = shared::ld_shared_u32(keys + at * 4);
-            let sequence = SORTED - 1 - (key & (SORTED - 1));
-            global::st_global_u32(Scratch::Order.at(p, at), sequence);
+            let sequence = SORTED - 1 - (shared::ld_shared_u32(key(at)) & (SORTED - 1));
+            Scratch::Order.write(p, at, sequence);
             at += THREADS;
         }
     }
@@ -234,7 +227,11 @@ unsafe fn listed(p: &TileListParams, sequence: u32, block: u32) -> ListedTile {
             seqlen_k: k.len,
             q_first: q.first,
             k_first: k.first,
-            q_blocks_before: before(p, Scratch::QBlocks, sequence),
+            q_blocks_before: if p.is_backward() {
+                before(p, Scratch::QBlocks, sequence)
+            } else {
+                0
+            },
             new_maps: 0,
         }
     }
@@ -250,9 +247,9 @@ unsafe fn write_tiles(p: &TileListParams, n: u32) {
         // SAFETY: the list has room, and the scratch has been written.
         unsafe {
             let (at, before) = find(p, Scratch::Tiles, idx);
-            let sequence = global::ld_global_u32(Scratch::Order.at(p, at));
+            let sequence = Scratch::Order.read(p, at);
             let block = if last_first {
-                global::ld_global_u32(Scratch::Tiles.at(p, at)) - 1 - idx
+                Scratch::Tiles.read(p, at) - 1 - idx
             } else {
                 idx - before
             };
@@ -298,13 +295,13 @@ unsafe fn make_maps(p: &TileListParams, maps: u64, block_idx: u32) {
             };
             let to = p.list.map_of_sequence(sequence, p.n_maps, which);
             tile::tensor_map::copy(maps + u64::from(which) * size, to);
+            let tensor = mapped(p, which);
             if p.page_size > 0 && !of_q {
                 // Of the pool, with the rows of the sequence's last page.
-                end_in_last_page(p, to, rows);
+                end_in_last_page(p, to, tensor, rows);
                 idx += (special::grid_dim_x() - 1) * THREADS;
                 continue;
             }
-            let tensor = mapped(p, which);
             let first = i64::from(batch_idx) * tensor.batch_stride
                 + i64::from(rows.first) * tensor.row_stride;
             // A map has a row at least, in memory that is there. That of a sequence without rows, whose first row may lie behind
@@ -322,13 +319,18 @@ unsafe fn make_maps(p: &TileListParams, maps: u64, block_idx: u32) {
     }
 }
 
-/// Makes the copy at `to` of the map of a pool of pages one that ends behind the rows of a sequence's last page.
+/// Makes the copy at `to` of the map of a pool of pages one that ends behind the rows of a sequence's last page. A sequence that does
+/// not begin with its first page's first row has one page.
 #[inline(always)]
-unsafe fn end_in_last_page(p: &TileListParams, to: u64, rows: Rows) {
+unsafe fn end_in_last_page(p: &TileListParams, to: u64, pool: TensorView, rows: Rows) {
     let n_rows = rows_of_last(rows.len, p.page_size);
+    let before = i64::from(rows.first) * pool.row_stride * 2;
     // SAFETY: the caller's contract: the thread alone makes the map.
     unsafe {
-        // A map has a row at least; nobody uses that of a sequence without rows.
+        // A map has a row at least, in memory that is there; nobody uses that of a sequence without rows.
+        if n_rows > 0 {
+            tensor_map::replace_address(to, pool.base.wrapping_add(before as u64));
+        }
         tensor_map::replace_rows(to, if n_rows == 0 { 1 } else { n_rows });
         tensor_map::fence_tensor_map_release();
     }

@@ -66,7 +66,8 @@ pub struct TileListParams {
     pub lengths: Lengths,
     /// The list.
     pub list: TileList,
-    /// Workspace, `u32 [3, batch]`: which sequence comes when, and how many tiles and query blocks there are up to each.
+    /// Workspace, `u32 [3, batch]`: which sequence comes when, and how many tiles and query blocks there are up to each. Used where
+    /// there are more sequences than shared memory has room for.
     pub scratch: u64,
     /// Sizes; lengths are the longest that there may be.
     pub shape: Shape,

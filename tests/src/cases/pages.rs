@@ -56,6 +56,15 @@ const LENGTHS: [Lengths; 5] = [
     },
 ];
 
+/// Sequences that do not begin with their page's first row; one is empty.
+const LEFT_PADDED: Lengths = Lengths {
+    n: 4,
+    q: Rows::padded(9),
+    k: Rows::padded(300)
+        .used(&[300, 70, 40, 299])
+        .leftpad(&[100, 69, 40, 1]),
+};
+
 const MASKS: [Mask; 4] = [
     Mask::Causal,
     Mask::Full,
@@ -84,6 +93,8 @@ pub fn all() -> Vec<PagedCase> {
         let longest = lengths.k.longest();
         cases.push(nth(at + 1, lengths, longest, None));
     }
+    // The same behind padding: entries of a cache, chosen.
+    cases.extend((0..4).map(|at| nth(at, LEFT_PADDED, 300 + at, None)));
     cases
 }
 
@@ -94,7 +105,8 @@ pub fn splits() -> Vec<PagedCase> {
         let lengths = LENGTHS[[0, 2][at % 2]];
         nth(at, lengths, page_size, Some([64, 128][at % 2]))
     });
-    cases.collect()
+    let padded = nth(1, LEFT_PADDED, 300, Some(64));
+    cases.chain([padded]).collect()
 }
 
 fn nth(round: usize, lengths: Lengths, page_size: usize, split_kv: Option<usize>) -> PagedCase {
@@ -130,10 +142,10 @@ impl PagedCase {
         let Some(Lengths { n, k, .. }) = self.case.lengths else {
             return Vec::new();
         };
-        let spans = k.spans(n).into_iter();
-        spans
-            .map(|span| span.len.div_ceil(self.page_size))
-            .collect()
+        let room = |sequence: usize| sequence * self.case.sizes.seqlen_k;
+        let spans = k.spans(n).into_iter().enumerate();
+        let used = spans.map(|(sequence, span)| span.first + span.len - room(sequence));
+        used.map(|rows| rows.div_ceil(self.page_size)).collect()
     }
 
     /// The table, pages in no order. Behind a sequence's last page it says what no page is.

@@ -67,9 +67,11 @@ impl<'a, T: Element> View<'a, T> {
         });
         let entry = match pages {
             Some(_) => 0,
-            None => span.batch_idx * layout.batch_stride + span.first * layout.row_stride,
+            None => span.batch_idx * layout.batch_stride,
         };
-        let start = entry + group_idx * group_size * layout.head_stride;
+        // Where there are several pages, a sequence begins with the first row of its first one.
+        let row = entry + span.first * layout.row_stride;
+        let start = row + group_idx * group_size * layout.head_stride;
         HeadRows {
             data: self.data.get(start..).unwrap_or_default(),
             group_size,

@@ -37,7 +37,11 @@ pub fn launches(
         };
         let tile_rows = footprint.block_q >> pack_gqa_log2;
         let pages = lengths::pages(problem, footprint.block_k);
-        let maps = maps(problem, footprint.block_k, pack_gqa_log2);
+        let key_rows = match problem.pages() {
+            Some(_) => pages.box_rows,
+            None => footprint.block_k,
+        };
+        let maps = maps(key_rows, pack_gqa_log2);
         let heads = problem.heads_q() as u64 >> pack_gqa_log2;
         let undivided = lengths::most_q_blocks(problem, tile_rows).saturating_mul(heads);
         let split = split_kv::splits(checked, device, variant, undivided);
@@ -119,13 +123,10 @@ pub fn launches(
     Ok(launches)
 }
 
-/// The boxes of q, k, v and o.
-fn maps(problem: &Problem, block_k: u32, pack_gqa_log2: u32) -> [TensorMap; 4] {
+/// The boxes of q, k, v and o; those of k and v have so many rows.
+fn maps(key_rows: u32, pack_gqa_log2: u32) -> [TensorMap; 4] {
     let of_q = boxes(WARPGROUP_ROWS >> pack_gqa_log2, 1 << pack_gqa_log2);
-    let of_k = match problem.pages() {
-        Some(_) => boxes(lengths::pages(problem, block_k).box_rows, 1),
-        None => boxes(block_k, 1),
-    };
+    let of_k = boxes(key_rows, 1);
     [of_q, of_k, of_k, of_q]
 }
 

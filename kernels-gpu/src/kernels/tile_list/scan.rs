@@ -2,9 +2,10 @@
 
 use super::{SORTED, THREADS};
 use crate::params::TileListParams;
-use crate::ptx::{barrier, global, shared, special};
+use crate::ptx::{barrier, global, shared, shuffle, special};
 
-/// The arrays of the scratch.
+/// Arrays of a word for each sequence. They lie in shared memory, where searches are fast; those of too many sequences for that in the
+/// workspace.
 #[derive(Clone, Copy)]
 pub(super) enum Scratch {
     /// Which sequence comes when.
@@ -15,14 +16,54 @@ pub(super) enum Scratch {
     QBlocks,
 }
 
+/// Bytes of shared memory before the sums of warps.
+const ARRAYS: u32 = 3 * SORTED * 4;
+
 impl Scratch {
+    /// The address in shared memory.
     #[inline(always)]
-    pub(super) fn at(self, p: &TileListParams, idx: u32) -> u64 {
+    pub(super) fn shared(self, idx: u32) -> u32 {
+        special::shared_base() + (self as u32 * SORTED + idx) * 4
+    }
+
+    #[inline(always)]
+    fn global(self, p: &TileListParams, idx: u32) -> u64 {
         p.scratch + (self as u64 * u64::from(p.shape.batch) + u64::from(idx)) * 4
+    }
+
+    /// # Safety
+    /// The word has been written, and no thread writes it now.
+    #[inline(always)]
+    pub(super) unsafe fn read(self, p: &TileListParams, idx: u32) -> u32 {
+        // SAFETY: the caller's contract; there is a word for each sequence.
+        unsafe {
+            if p.shape.batch <= SORTED {
+                shared::ld_shared_u32(self.shared(idx))
+            } else {
+                global::ld_global_u32(self.global(p, idx))
+            }
+        }
+    }
+
+    /// # Safety
+    /// No other thread uses the word now.
+    #[inline(always)]
+    pub(super) unsafe fn write(self, p: &TileListParams, idx: u32, word: u32) {
+        // SAFETY: the caller's contract; there is a word for each sequence.
+        unsafe {
+            if p.shape.batch <= SORTED {
+                shared::st_shared_u32(self.shared(idx), word);
+            } else {
+                global::st_global_u32(self.global(p, idx), word);
+            }
+        }
     }
 }
 
 /// Writes how many there are up to the end of each place, and gives how many there are.
+///
+/// # Safety
+/// All threads of the block come here.
 #[inline(always)]
 pub(super) unsafe fn count(p: &TileListParams, to: Scratch, n_at: impl Fn(u32) -> u32) -> u32 {
     let (n, thread) = (p.shape.batch, special::thread_idx_x());
@@ -35,14 +76,14 @@ pub(super) unsafe fn count(p: &TileListParams, to: Scratch, n_at: impl Fn(u32) -
         own = own.saturating_add(n_at(at));
         at += 1;
     }
-    // SAFETY: all threads of the block come here.
+    // SAFETY: the caller's contract.
     unsafe {
         let (sum, all) = sum(own);
         let mut sum = sum - own;
         let mut at = begin;
         while at < end {
             sum = sum.saturating_add(n_at(at));
-            global::st_global_u32(to.at(p, at), sum);
+            to.write(p, at, sum);
             at += 1;
         }
         all
@@ -52,42 +93,51 @@ pub(super) unsafe fn count(p: &TileListParams, to: Scratch, n_at: impl Fn(u32) -
 /// The sum of all threads' numbers up to the thread's own, and of all.
 ///
 /// # Safety
-/// All threads of the block come here; shared memory has room for their sums.
+/// All threads of the block come here; shared memory has room for the sums of the warps.
 #[inline(always)]
 pub(super) unsafe fn sum(own: u32) -> (u32, u32) {
-    let thread = special::thread_idx_x();
-    let sums = special::shared_base() + SORTED * 4;
+    const WARPS: u32 = THREADS / 32;
+    let (warp, lane) = (special::thread_idx_x() / 32, special::lane_idx());
+    let sums = special::shared_base() + ARRAYS;
     // SAFETY: the caller's contract.
     unsafe {
-        barrier::barrier_sync_all();
-        shared::st_shared_u32(sums + thread * 4, own);
-        barrier::barrier_sync_all();
         let mut sum = own;
         let mut distance = 1;
-        while distance < THREADS {
-            let before = if thread >= distance {
-                shared::ld_shared_u32(sums + (thread - distance) * 4)
-            } else {
-                0
-            };
-            barrier::barrier_sync_all();
-            sum = sum.saturating_add(before);
-            shared::st_shared_u32(sums + thread * 4, sum);
-            barrier::barrier_sync_all();
+        while distance < 32 {
+            let before = shuffle::shuffle_idx_u32(sum, lane.wrapping_sub(distance) % 32);
+            if lane >= distance {
+                sum = sum.saturating_add(before);
+            }
             distance *= 2;
         }
-        (sum, shared::ld_shared_u32(sums + (THREADS - 1) * 4))
+        // Sums of an earlier call have been read.
+        barrier::barrier_sync_all();
+        if lane == 31 {
+            shared::st_shared_u32(sums + warp * 4, sum);
+        }
+        barrier::barrier_sync_all();
+        let (mut before, mut all) = (0u32, 0u32);
+        for other in 0..WARPS {
+            if other == warp {
+                before = all;
+            }
+            all = all.saturating_add(shared::ld_shared_u32(sums + other * 4));
+        }
+        (before.saturating_add(sum), all)
     }
 }
 
 /// The first place up to whose end there are more than `idx`, and how many there are before it.
+///
+/// # Safety
+/// The array has been written.
 #[inline(always)]
 pub(super) unsafe fn find(p: &TileListParams, of: Scratch, idx: u32) -> (u32, u32) {
     let (mut low, mut high) = (0, p.shape.batch);
     while low + 1 < high {
         let middle = (low + high) / 2;
-        // SAFETY: the array has been written.
-        if unsafe { global::ld_global_u32(of.at(p, middle - 1)) } <= idx {
+        // SAFETY: the caller's contract.
+        if unsafe { of.read(p, middle - 1) } <= idx {
             low = middle;
         } else {
             high = middle;
@@ -98,11 +148,14 @@ pub(super) unsafe fn find(p: &TileListParams, of: Scratch, idx: u32) -> (u32, u3
 }
 
 /// How many there are before a place.
+///
+/// # Safety
+/// The array has been written.
 #[inline(always)]
 pub(super) unsafe fn before(p: &TileListParams, of: Scratch, at: u32) -> u32 {
     if at == 0 {
         return 0;
     }
     // SAFETY: the caller's contract.
-    unsafe { global::ld_global_u32(of.at(p, at - 1)) }
+    unsafe { of.read(p, at - 1) }
 }

@@ -18,7 +18,7 @@ use crate::kernels::block_list::List;
 use crate::kernels::{band, lengths};
 use crate::params::{FORWARD_MAPS, ForwardMap, MAX_ROWS, Schedule, TmaForwardParams};
 use crate::ptx::{mbarrier, spec, tensor_map};
-use crate::tile::ring::Ring;
+use crate::tile::ring::{Barriers, Ring};
 use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
 use boxes::{fill, load_boxes};
 use pages::SequencePages;
@@ -337,35 +337,40 @@ impl<'a> Producer<'a> {
 
     #[inline(always)]
     unsafe fn load_k<T: Tiles>(&mut self, first_row: u32, head_idx: u32, batch_idx: u32) {
-        let ring = self.layout.k_ring;
         let tile = self.layout.k::<T>(self.k.stage);
+        let (map, barriers) = (ForwardMap::K, self.layout.k_ring);
         let at = [0, first_row, head_idx, batch_idx];
         // SAFETY: as `load`.
-        unsafe {
-            let found = self.pages.look_up(self.p, first_row);
-            mbarrier::mbarrier_wait(ring.empty(self.k.stage), self.k.parity ^ 1);
-            let (map, full) = (ForwardMap::K, ring.full(self.k.stage));
-            if spec::pages() {
-                let maps = [map.at(self.maps), map.at(self.pages.pool)];
-                self.pages
-                    .fill::<T>(self.p, maps, tile, head_idx, found, full);
-            } else {
-                fill::<T>(map.at(self.maps), tile, at, full);
-            }
-        }
+        unsafe { self.load_keys::<T>(map, barriers, self.k, tile, at) };
         self.k.advance();
     }
 
     #[inline(always)]
     unsafe fn load_v<T: Tiles>(&mut self, first_row: u32, head_idx: u32, batch_idx: u32) {
-        let ring = self.layout.v_ring;
         let tile = self.layout.v::<T>(self.v.stage);
+        let (map, barriers) = (ForwardMap::V, self.layout.v_ring);
         let at = [0, first_row, head_idx, batch_idx];
+        // SAFETY: as `load`.
+        unsafe { self.load_keys::<T>(map, barriers, self.v, tile, at) };
+        self.v.advance();
+    }
+
+    /// A block of K or of V into its tile, once that is empty.
+    #[inline(always)]
+    unsafe fn load_keys<T: Tiles>(
+        &self,
+        map: ForwardMap,
+        barriers: Barriers,
+        ring: Ring,
+        tile: BoxedTile,
+        at: [u32; 4],
+    ) {
+        let [_, first_row, head_idx, _] = at;
         // SAFETY: as `load`.
         unsafe {
             let found = self.pages.look_up(self.p, first_row);
-            mbarrier::mbarrier_wait(ring.empty(self.v.stage), self.v.parity ^ 1);
-            let (map, full) = (ForwardMap::V, ring.full(self.v.stage));
+            mbarrier::mbarrier_wait(barriers.empty(ring.stage), ring.parity ^ 1);
+            let full = barriers.full(ring.stage);
             if spec::pages() {
                 let maps = [map.at(self.maps), map.at(self.pages.pool)];
                 self.pages
@@ -374,7 +379,6 @@ impl<'a> Producer<'a> {
                 fill::<T>(map.at(self.maps), tile, at, full);
             }
         }
-        self.v.advance();
     }
 }
 
