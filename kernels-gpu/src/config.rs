@@ -61,6 +61,27 @@ pub const fn forward(head_dim: u32) -> Footprint {
     }
 }
 
+/// Warps of a block of flash2's forward kernel for few queries.
+pub const FEW_WARPS: u32 = 4;
+
+/// Stages of such a warp, each with 16 keys and values: while one is multiplied, the others arrive.
+pub const FEW_STAGES: u32 = 3;
+
+/// Forward for few queries: tiles of 16 rows, in which the queries of a group of heads are packed. Each warp has chunks of 16 keys of its own. At
+/// head_dim 128 two blocks fill the shared memory of an SM, and 128 KB are on their way.
+pub const fn forward_few(head_dim: u32) -> Footprint {
+    let rows = 16;
+    Footprint {
+        threads: 32 * FEW_WARPS,
+        shared_bytes: FEW_WARPS * FEW_STAGES * 2 * rows * head_dim * ELEMENT,
+        blocks_per_sm: 2,
+        block_q: rows,
+        block_k: rows * FEW_WARPS,
+        launch_registers: 0,
+        spill_bytes: 0,
+    }
+}
+
 /// Stages of K, and of V, in the flash3 forward kernel. At head_dim 64 there is room for three, which is 2 to 9 % faster
 /// than two with sequences of up to 1024 (H200); not where two blocks share an SM.
 pub const fn tma_kv_stages(head_dim: u32, tiles: TileShape) -> u32 {
@@ -331,6 +352,7 @@ pub const fn footprint(kind: Kind, head_dim: Option<u32>, tiles: TileShape) -> F
         (Kind::Merge, TileShape::Default) => merge(),
         (Kind::Append, TileShape::Default) => append(),
         (Kind::Forward, TileShape::Default) => forward(head_dim),
+        (Kind::Forward, TileShape::Compact) => forward_few(head_dim),
         (Kind::TmaForward, _) => tma_forward(head_dim, tiles),
         (Kind::TmaBackwardDelta, _) => rows(tma_backward(head_dim, tiles), DELTA_THREADS, 0),
         (Kind::TmaBackward, _) => tma_backward(head_dim, tiles),

@@ -27,6 +27,11 @@ macro_rules! run {
             $p,
         )
     };
+    (Forward, $p:expr, $dtype:ident, $head_dim:literal; Compact) => {
+        forward::sm80::few::forward::<element::$dtype, forward::sm80::few::CompactTiles<$head_dim>>(
+            $p,
+        )
+    };
     (Combine, $p:expr, $dtype:ident) => {
         combine::combine::<element::$dtype>($p)
     };

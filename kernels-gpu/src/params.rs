@@ -131,6 +131,10 @@ pub struct ForwardParams {
     pub blocks: BlockLists,
     /// Where keys and values lie in pages: these.
     pub pages: Pages,
+    /// As in [`TmaForwardParams`], of kernels for few queries. These have no list of tiles, but the lengths.
+    pub split: SplitKv,
+    /// See `split`.
+    pub lengths: Lengths,
 }
 
 /// The most rows of a sequence, heads of a batch, and keys of a window: sums of three of them fit 31 bits. A box of
@@ -317,7 +321,10 @@ slots!(
 slots!(BlockLists: Workspace lists, Workspace ranks);
 slots!(Pages: Vector(PageTable) table);
 slots!(BlockListParams: Within map, Within lists);
-slots!(ForwardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Vector(Lse) lse, Within list, Within blocks, Within pages);
+slots!(
+    ForwardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Vector(Lse) lse, Within list, Within blocks, Within pages,
+    Within split, Within lengths,
+);
 slots!(
     TmaForwardParams: Map(Q) q, Map(K) k, Map(V) v, Map(O) o, Tensor(O) o_rows, Vector(Lse) lse, Workspace tile_counter,
     Within list, Within blocks, Within split, Within lengths, Within pages,
@@ -371,8 +378,9 @@ impl KernelParams for Params {
 
 const _: () = assert!(size_of::<TensorView>() == 32);
 const _: () = assert!(size_of::<Shape>() == 28);
-const _: () =
-    assert!(size_of::<ForwardParams>() == 4 * 32 + 8 + 28 + 12 + 8 + 20 + 4 + 40 + 40 + 24);
+const _: () = assert!(
+    size_of::<ForwardParams>() == 4 * 32 + 8 + 28 + 12 + 8 + 20 + 4 + 40 + 40 + 24 + 48 + 48
+);
 const _: () = assert!(
     size_of::<TmaForwardParams>()
         == 4 * 128 + 32 + 2 * 8 + 28 + 12 + 8 + 20 + 4 + 40 + 40 + 48 + 48 + 24

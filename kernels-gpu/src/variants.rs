@@ -13,6 +13,12 @@ macro_rules! for_each_variant {
             forward_sm80_f16_d32:   Forward { arch: Sm80, dtype: F16, head_dim: 32 }
             forward_sm80_f16_d64:   Forward { arch: Sm80, dtype: F16, head_dim: 64 }
             forward_sm80_f16_d128:  Forward { arch: Sm80, dtype: F16, head_dim: 128 }
+            forward_sm80_bf16_d32_compact: Forward { arch: Sm80, dtype: Bf16, head_dim: 32, tiles: Compact }
+            forward_sm80_bf16_d64_compact: Forward { arch: Sm80, dtype: Bf16, head_dim: 64, tiles: Compact }
+            forward_sm80_bf16_d128_compact: Forward { arch: Sm80, dtype: Bf16, head_dim: 128, tiles: Compact }
+            forward_sm80_f16_d32_compact: Forward { arch: Sm80, dtype: F16, head_dim: 32, tiles: Compact }
+            forward_sm80_f16_d64_compact: Forward { arch: Sm80, dtype: F16, head_dim: 64, tiles: Compact }
+            forward_sm80_f16_d128_compact: Forward { arch: Sm80, dtype: F16, head_dim: 128, tiles: Compact }
 
             forward_sm90a_bf16_d64:          TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 64 }
             forward_sm90a_bf16_d96:          TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 96 }
@@ -196,7 +202,8 @@ pub enum TileShape {
     /// The one that is preferred where it fits.
     Default,
     /// Smaller. In flash2's backward pass for devices with 99 KB of shared memory per block, compute capability 8.6 and
-    /// 8.9; in flash3's forward pass for short sequences, and with tiles that several heads may share.
+    /// 8.9; in flash3's forward pass for short sequences, and with tiles that several heads may share; in flash2's for few queries, with
+    /// such tiles.
     Compact,
     /// Larger: more rows of q, for long sequences.
     Wide,

@@ -21,6 +21,7 @@ pub mod aimed;
 pub mod appends;
 pub mod blocks;
 pub mod compact;
+pub mod few;
 pub mod lengths;
 pub mod merges;
 pub mod orders;

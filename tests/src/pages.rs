@@ -37,8 +37,7 @@ fn check_case(
         let seed = case.seed.wrapping_add(sample::seed()).wrapping_add(more);
         (subject.open)(seed)
     };
-    let eligible = is_eligible(subject.backend, algorithm, case)
-        && (case.split_kv.is_none() || algorithm != Algorithm::Flash2);
+    let eligible = is_eligible(subject.backend, algorithm, case);
     let values = case.values();
     let run = |device: &Device, in_pages: bool| match case.dtype {
         Dtype::Bf16 => forward::<bf16>(paged, &values, device, algorithm, in_pages),

@@ -17,6 +17,7 @@ use ferroflash_kernels::variants::{self, Kind, TileShape};
 
 use crate::buffer::{Arrangement, Repeats};
 use crate::cases::compact::COMPACT_HEAD_DIM;
+use crate::cases::few::is_few;
 use crate::cases::{self, Case};
 use crate::compare::Closeness;
 use crate::inputs::Values;
@@ -243,7 +244,8 @@ fn check_tiles(
                 Tiles::CompactForward => flash3_forward.then_some(TileShape::Compact),
                 Tiles::WideForward => flash3_forward.then_some(TileShape::Wide),
             };
-            let few = subject.tiles == Tiles::Default && flash3_forward && is_short(case);
+            let few = subject.tiles == Tiles::Default && flash3_forward && is_short(case)
+                || row.kind == Kind::Forward && is_few(case);
             row.tiles != special.unwrap_or(TileShape::Default)
                 && !(few && row.tiles == TileShape::Compact)
         });
@@ -343,7 +345,10 @@ pub(crate) fn is_eligible(backend: Backend, algorithm: Algorithm, case: &Case) -
     match (backend, algorithm) {
         (Backend::Cpu, Algorithm::Tiled) => true,
         (Backend::Cpu, _) => false,
-        (_, Algorithm::Flash2) => half && aligned && [32, 64, 128].contains(&case.sizes.head_dim),
+        (_, Algorithm::Flash2) => {
+            let splits = case.split_kv.is_none() || is_few(case);
+            half && aligned && splits && [32, 64, 128].contains(&case.sizes.head_dim)
+        }
         // Tensor maps know no stride of 0.
         (_, Algorithm::Flash3) => {
             half && aligned && !repeats && divides && case.sizes.head_dim.is_multiple_of(8)

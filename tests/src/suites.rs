@@ -210,6 +210,37 @@ macro_rules! short_suite {
     };
 }
 
+/// Makes the tests of flash2's forward pass of few queries.
+#[macro_export]
+macro_rules! few_suite {
+    ($subject:path) => {
+        mod few {
+            use $crate::cases::few;
+            use $crate::path;
+            use $crate::subject::Subject;
+            use $crate::suite::check;
+
+            const SUBJECT: Subject = $subject;
+            const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::Flash2;
+
+            #[test]
+            fn all() {
+                check(&SUBJECT, ALGORITHM, path!("all"), few::all());
+            }
+
+            #[test]
+            fn lengths() {
+                check(&SUBJECT, ALGORITHM, path!("lengths"), few::lengths());
+            }
+
+            #[test]
+            fn splits() {
+                check(&SUBJECT, ALGORITHM, path!("splits"), few::splits());
+            }
+        }
+    };
+}
+
 /// Makes the tests of a backend whose device runs flash3's forward pass with wide tiles, given sequences that are long.
 #[macro_export]
 macro_rules! wide_tiles_suite {

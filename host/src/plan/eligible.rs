@@ -6,6 +6,7 @@ use ferroflash_kernels::params::{
 use ferroflash_kernels::spec::Constant;
 use ferroflash_kernels::variants::{HEAD_DIM_MULTIPLE, HeadDims, Kind, Variant};
 
+use super::flash2::few;
 use super::{DeviceInfo, Reason, tensor_map};
 use crate::arguments::{Argument, Arguments};
 use crate::problem::Pages;
@@ -25,6 +26,9 @@ pub fn eligible(variant: &Variant, checked: &Checked, device: &DeviceInfo) -> Re
     shared_memory(variant, device)?;
     block_mask(variant, checked)?;
     split_kv(variant, checked)?;
+    if variant.kind == Kind::Forward {
+        few::eligible(variant, checked.problem())?;
+    }
     pages(variant, checked)?;
     sizes(checked)?;
     alignment(checked.arguments())?;

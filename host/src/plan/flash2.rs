@@ -1,7 +1,7 @@
 //! Launches of flash2: grids and parameters.
 
 use ferroflash_kernels::params::{BackwardParams, ForwardParams, Params};
-use ferroflash_kernels::variants::Kind;
+use ferroflash_kernels::variants::{Kind, TileShape};
 
 use super::backward::{self, Cut};
 use super::select::{PassKernels, grid};
@@ -10,15 +10,21 @@ use super::workspace::WorkspaceLayout;
 use super::{DeviceInfo, PlannedLaunch, Reason, block_mask, lengths, schedule};
 use crate::validate::Checked;
 
+pub mod few;
+
 /// Query tiles of every head; none where there is no row.
 pub fn forward(
     checked: &Checked,
+    device: &DeviceInfo,
     kernels: &PassKernels,
     workspace: &mut WorkspaceLayout,
 ) -> Result<Vec<PlannedLaunch>, Reason> {
     let problem = checked.problem();
     let mut launches = Vec::new();
     for &variant in kernels.variants() {
+        if variant.tiles == TileShape::Compact {
+            return few::launches(checked, device, variant, workspace);
+        }
         let block_q = variant.footprint.block_q;
         let cut = lengths::Tiles {
             rows: block_q,

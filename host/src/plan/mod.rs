@@ -130,7 +130,7 @@ pub fn plan(
         (Algorithm::Flash2, Pass::Backward) => {
             flash2::backward(checked, device, &kernels, &mut plan.workspace)
         }
-        (Algorithm::Flash2, _) => flash2::forward(checked, &kernels, &mut plan.workspace),
+        (Algorithm::Flash2, _) => flash2::forward(checked, device, &kernels, &mut plan.workspace),
         (Algorithm::Standard, _) => standard::launches(checked, &kernels, &mut plan.workspace),
         _ => Ok(Vec::new()),
     };

@@ -6,6 +6,7 @@ use ferroflash_kernels::attention::mask::Work;
 use ferroflash_kernels::variants::{Arch, Kind, TileShape, VARIANTS, Variant};
 
 use super::eligible::eligible;
+use super::flash2::few;
 use super::{Algorithm, Backend, DeviceInfo, lengths, schedule, short};
 use super::{Candidate, Outcome, Reason};
 use crate::error::PlanError;
@@ -48,7 +49,11 @@ pub(super) fn select(
 ) -> Result<(Algorithm, PassKernels, Vec<Candidate>), PlanError> {
     let mut chosen = None;
     let mut candidates = Vec::new();
-    for algorithm in Algorithm::BY_PREFERENCE {
+    let mut algorithms = Algorithm::BY_PREFERENCE;
+    if few::beats_flash3(checked) {
+        algorithms.sort_by_key(|&algorithm| algorithm != Algorithm::Flash2);
+    }
+    for algorithm in algorithms {
         let outcome = match kernels(algorithm, checked, device, backend) {
             Err(reason) => Outcome::Refused(reason),
             Ok(_) if asked.is_some_and(|asked| asked != algorithm) => Outcome::NotAsked,
@@ -170,6 +175,9 @@ fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> [TileShape;
     let longest = checked.problem().seqlen_q() as u64;
     let seqlen_q = longest.min(4 * problem.seqlen_q() as u64);
     if kinds == [Kind::TmaForward] && short::prefers_compact(problem, device.n_sms) {
+        return [TileShape::Compact, TileShape::Default, TileShape::Wide];
+    }
+    if kinds == [Kind::Forward] && few::prefers_few(checked.problem()) {
         return [TileShape::Compact, TileShape::Default, TileShape::Wide];
     }
     let wide = if kinds.contains(&Kind::TmaBackward) {

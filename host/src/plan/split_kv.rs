@@ -3,7 +3,6 @@
 mod time;
 
 use ferroflash_kernels::attention::split_kv::n_splits;
-use ferroflash_kernels::config::Footprint;
 use ferroflash_kernels::params::{CombineParams, Params, SplitKv, TileList};
 use ferroflash_kernels::variants::{Kind, VARIANTS, Variant};
 
@@ -28,7 +27,7 @@ pub fn splits(checked: &Checked, device: &DeviceInfo, variant: &Variant, tiles: 
         problem::SplitKv::Never => None,
         // A split of more keys than there are is one of all.
         problem::SplitKv::Keys(keys) => Some(keys.min(problem.seqlen_k().max(1)) as u32),
-        problem::SplitKv::Auto => fastest(checked, device, &variant.footprint, tiles),
+        problem::SplitKv::Auto => fastest(checked, device, block_k, tiles),
     };
     let device_chooses = checked.has_lengths() && problem.split_kv() == problem::SplitKv::Auto;
     let Some(keys) = keys else {
@@ -54,12 +53,7 @@ const FEW_QUERIES: u64 = 64;
 /// Keys of the splits with which a forward pass of so many undivided tiles takes the least time; `None`: undivided. Where sequences
 /// have lengths of their own, these are the fewest keys of a split: the device divides the work of all into equal parts, and the longest
 /// sequence may be alone of its length.
-fn fastest(
-    checked: &Checked,
-    device: &DeviceInfo,
-    footprint: &Footprint,
-    tiles: u64,
-) -> Option<u32> {
+fn fastest(checked: &Checked, device: &DeviceInfo, block_k: u32, tiles: u64) -> Option<u32> {
     let problem = checked.problem();
     // Tiles that a window leaves few keys have few to divide.
     if problem.seqlen_q() as u64 > FEW_QUERIES || problem.bounds().left {
@@ -69,7 +63,7 @@ fn fastest(
         true => tiles.div_ceil((problem.batch() as u64).max(1)),
         false => tiles,
     };
-    let block_k = u64::from(footprint.block_k);
+    let block_k = u64::from(block_k);
     let blocks = (problem.seqlen_k() as u64).div_ceil(block_k);
     let n_sms = u64::from(device.n_sms.max(1));
     let row_bytes = 2 * problem.head_dim() as u64 * problem.dtype().size_bytes() as u64;

@@ -87,6 +87,8 @@ pub enum Reason {
     SplitKv,
     /// The kernel does not find keys and values in pages.
     Pages,
+    /// Its tiles are of padded queries.
+    PackedQueries,
     /// The device is older than the kernels.
     ComputeCapability {
         /// The device's.
@@ -163,7 +165,11 @@ impl Reason {
             Reason::NotBuilt { .. } | Reason::OtherBackend { .. } | Reason::NoWeights => 0,
             Reason::Dtype { .. } => 1,
             Reason::HeadDim { .. } | Reason::HeadDimMultiple { .. } => 2,
-            Reason::Mask | Reason::BlockMask { .. } | Reason::SplitKv | Reason::Pages => 3,
+            Reason::Mask
+            | Reason::BlockMask { .. }
+            | Reason::SplitKv
+            | Reason::Pages
+            | Reason::PackedQueries => 3,
             Reason::ComputeCapability { .. } | Reason::OtherArchitecture { .. } => 4,
             Reason::SharedMemory { .. } => 5,
             _ => 6,
@@ -230,6 +236,7 @@ impl fmt::Display for Reason {
                 f.write_str("it does not divide the keys of a sequence, as split_kv asks")
             }
             Reason::Pages => f.write_str("it does not find keys and values in pages"),
+            Reason::PackedQueries => f.write_str("its tiles for few queries take no packed ones"),
             Reason::ComputeCapability { given, needed } => write!(
                 f,
                 "the device has compute capability {}.{}; its kernels need {}.{}",

@@ -116,7 +116,7 @@ unsafe fn sequence_of(p: &CombineParams, batch_idx: u32, row: u32) -> Option<(Ro
     }
     // SAFETY: the caller's contract: the list has been made, and lengths are there.
     unsafe {
-        if n_listed(p.list.tiles) == 0 {
+        if p.list.tiles != 0 && n_listed(p.list.tiles) == 0 {
             return None;
         }
         let sequence = if p.list.packed_q == 1 {

@@ -104,7 +104,7 @@ pub(crate) unsafe fn n_listed(list: u64) -> u32 {
 /// Where sequences have lengths of their own, their list has been made.
 #[inline(always)]
 pub(crate) unsafe fn split_keys(split: &SplitKv, list: &TileList) -> u32 {
-    if spec::lengths() {
+    if spec::lengths() && list.tiles != 0 {
         // SAFETY: the caller's contract.
         unsafe { global::ld_global_u32(list.tiles + 4) }
     } else {

@@ -130,6 +130,17 @@ impl<P: Packed> LeftOperand for Registers<P> {
     }
 }
 
+/// Fragments of one row of a matrix, loaded before: column `16 · k` first.
+#[derive(Clone, Copy)]
+pub struct Loaded<const STEPS: usize>(pub [[u32; 4]; STEPS]);
+
+impl<const STEPS: usize> LeftOperand for Loaded<STEPS> {
+    #[inline(always)]
+    unsafe fn fragment(&self, _: usize, k: usize) -> [u32; 4] {
+        self.0[k]
+    }
+}
+
 /// `acc += A · B` over `16 · steps` columns of A.
 ///
 /// # Safety

@@ -60,6 +60,7 @@ impl Variant {
     pub const fn takes_block_masks(&self) -> bool {
         let divides = self.footprint.divides_blocks();
         match (self.kind, self.head_dim) {
+            (Kind::Forward, _) if matches!(self.tiles, TileShape::Compact) => false,
             (Kind::TmaBackward, Some(head_dim)) => divides && !tma_backward_splits(head_dim),
             (Kind::Forward | Kind::TmaForward | Kind::Backward, _) => divides,
             _ => true,
@@ -70,7 +71,7 @@ impl Variant {
     pub const fn splits_kv(&self) -> bool {
         matches!(
             (self.kind, self.tiles),
-            (Kind::TmaForward, TileShape::Compact)
+            (Kind::Forward | Kind::TmaForward, TileShape::Compact)
         )
     }
 
@@ -144,7 +145,7 @@ impl Variant {
                 PAGES,
                 CAUSAL_PAGES,
             ],
-            (Kind::TmaForward, TileShape::Compact) => self.without_block_masks(&[
+            (Kind::Forward | Kind::TmaForward, TileShape::Compact) => self.without_block_masks(&[
                 BLOCKS,
                 CAUSAL_BLOCKS,
                 Spec::PLAIN,

@@ -105,6 +105,22 @@ fn hold_backward(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
     }
 }
 
+/// Splits, if there are any, have every key once, and are merged once.
+fn hold_splits(plan: &Plan, launch: &PlannedLaunch, split: SplitKv) {
+    let problem = &plan.problem;
+    let SplitKv { keys, n, rows, .. } = split;
+    if n == 0 {
+        return;
+    }
+    assert!(launch.spec.has(Constant::SplitKv) && n > 1);
+    assert_eq!(keys % launch.variant.footprint.block_k, 0);
+    assert_covers(n, keys, problem.seqlen_k());
+    assert_eq!(rows, problem.shape_lse().iter().product::<usize>() as u64);
+    let combines = plan.launches.iter();
+    let combines = combines.filter(|launch| launch.variant.kind == Kind::Combine);
+    assert_eq!(combines.count() as u32, 1 - split.tiles_merge);
+}
+
 fn hold_launch(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
     let problem = &plan.problem;
     let footprint = &launch.variant.footprint;
@@ -118,6 +134,12 @@ fn hold_launch(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
         // Plans here are of sequences as long as the problem says.
         Params::TileList(_) | Params::BlockList(_) => {
             panic!("{} lists nothing", launch.variant.name)
+        }
+        Params::Forward(params) if launch.variant.tiles == TileShape::Compact => {
+            let rows = problem.seqlen_q() as u64 * problem.group_size() as u64;
+            let tiles = rows.div_ceil(footprint.block_q.into()) * heads_k;
+            assert_eq!(grid, tiles * u64::from(params.split.n.max(1)));
+            hold_splits(plan, launch, params.split);
         }
         Params::Forward(params) => {
             let schedule = &params.schedule;
@@ -144,16 +166,7 @@ fn hold_launch(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
                 footprint.block_q / packed,
                 problem.seqlen_q(),
             );
-            if params.split.n > 0 {
-                let SplitKv { keys, n, rows, .. } = params.split;
-                assert!(launch.spec.has(Constant::SplitKv) && n > 1);
-                assert_eq!(keys % footprint.block_k, 0);
-                assert_covers(n, keys, problem.seqlen_k());
-                assert_eq!(rows, problem.shape_lse().iter().product::<usize>() as u64);
-                let combines = plan.launches.iter();
-                let combines = combines.filter(|launch| launch.variant.kind == Kind::Combine);
-                assert_eq!(combines.count() as u32, 1 - params.split.tiles_merge);
-            }
+            hold_splits(plan, launch, params.split);
             assert!(
                 u64::from(schedule.heads * packed) == heads_q
                     && 0 < launch.grid

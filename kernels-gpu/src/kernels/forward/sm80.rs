@@ -3,6 +3,7 @@
 //! Four warps, each with 32 rows of Q. K and V of the next block arrive while this one is multiplied; one barrier a
 //! block both publishes what has arrived and says that the other stage may be overwritten.
 
+pub mod few;
 mod listed;
 mod pages;
 mod place;

@@ -1,0 +1,121 @@
+//! The launch of flash2's forward pass of few queries.
+
+use ferroflash_kernels::params::{ForwardParams, Params, TileList};
+use ferroflash_kernels::spec::Constant;
+use ferroflash_kernels::variants::{TileShape, Variant};
+
+use crate::plan::select::grid;
+use crate::plan::views::{scale, shape};
+use crate::plan::workspace::WorkspaceLayout;
+use crate::plan::{DeviceInfo, PlannedLaunch, Reason, lengths, split_kv};
+use crate::problem::Problem;
+use crate::validate::{Checked, Pass};
+
+/// As many packed rows are few: two tiles, which read the same keys one after the other.
+const FEW_ROWS: usize = 32;
+
+/// Whether its kernel is the faster one.
+pub fn prefers_few(problem: &Problem) -> bool {
+    let packed = problem.seqlen_q().saturating_mul(problem.group_size());
+    packed <= FEW_ROWS && problem.total_q().is_none()
+}
+
+/// Bytes of keys and values from which on it is faster than flash3's kernel that divides keys (H200).
+const LARGE_CACHE_BYTES: u64 = 512 << 20;
+
+/// Whether it is faster than flash3's: where lengths differ, since it makes no list of tiles, and where caches are large.
+pub fn beats_flash3(checked: &Checked) -> bool {
+    let problem = checked.problem();
+    let bytes = [
+        problem.batch(),
+        problem.seqlen_k(),
+        problem.heads_k(),
+        problem.head_dim(),
+    ]
+    .iter()
+    .fold(2 * problem.dtype().size_bytes() as u64, |product, &n| {
+        product.saturating_mul(n as u64)
+    });
+    let few = checked.pass() == Pass::Forward
+        && prefers_few(problem)
+        && [32, 64, 128].contains(&problem.head_dim())
+        && problem.block_mask().is_none();
+    few && (checked.has_lengths() || bytes >= LARGE_CACHE_BYTES)
+}
+
+/// Whether a kernel can work on a problem: in its tiles rows of different heads follow one another, and each sequence has as many tiles.
+pub fn eligible(variant: &Variant, problem: &Problem) -> Result<(), Reason> {
+    if variant.tiles != TileShape::Compact {
+        return Ok(());
+    }
+    match problem.total_q() {
+        Some(_) => Err(Reason::PackedQueries),
+        None => tiles(problem, variant).map(|_| ()),
+    }
+}
+
+/// Tiles of all heads of a sequence.
+fn tiles(problem: &Problem, variant: &Variant) -> Result<u32, Reason> {
+    let rows = grid(
+        "seqlen_q · the heads of a group",
+        &[problem.seqlen_q() as u64, problem.group_size() as u64],
+    )?;
+    let of_head = rows.div_ceil(variant.footprint.block_q);
+    let factors = [
+        of_head.into(),
+        problem.heads_k() as u64,
+        problem.batch() as u64,
+    ];
+    grid("the number of query tiles", &factors)?;
+    grid("the query tiles of a sequence", &factors[..2])
+}
+
+/// One launch, of a block for every split of every tile. Behind it, where keys are divided among more tiles than there is room to count, the
+/// one that merges their results.
+pub fn launches(
+    checked: &Checked,
+    device: &DeviceInfo,
+    variant: &'static Variant,
+    workspace: &mut WorkspaceLayout,
+) -> Result<Vec<PlannedLaunch>, Reason> {
+    let problem = checked.problem();
+    let (tiles, batch) = (u64::from(tiles(problem, variant)?), problem.batch() as u64);
+    let split = split_kv::splits(checked, device, variant, tiles * batch);
+    // Only the last block of a tile merges its splits, when the others have ended: it may have twice as many rows.
+    let blocks = u32::try_from(2 * tiles * batch).unwrap_or(u32::MAX);
+    let mut split = split_kv::place(checked, split, blocks, workspace)?;
+    if split.tiles_merge == 0 {
+        // The kernel that merges does not know how the device divides.
+        split.parts = 0;
+    }
+    // Of shares there are as many as parts, and one more for each sequence, as none has keys of two.
+    let shares = match split.parts {
+        0 => batch * u64::from(split.n.max(1)),
+        parts => u64::from(parts) / tiles.max(1) + batch,
+    };
+    let grid = grid("the number of splits", &[tiles, shares])?;
+    if grid == 0 {
+        return Ok(Vec::new());
+    }
+    let list = TileList {
+        packed_k: problem.total_k().is_some().into(),
+        ..TileList::default()
+    };
+    let params = ForwardParams {
+        shape: shape(checked),
+        window: checked.window(),
+        scale: scale(checked),
+        list,
+        pages: lengths::pages(problem, variant.footprint.block_k),
+        split,
+        lengths: lengths::rows(problem),
+        ..Default::default()
+    };
+    let mut launch = PlannedLaunch::new(checked, variant, grid, Params::Forward(params));
+    if split.n > 0 {
+        launch.spec = launch.spec.with(Constant::SplitKv);
+    }
+    let mut launches = vec![launch];
+    launches.extend(split_kv::combine(checked, split, list)?);
+    Ok(launches)
+}
