@@ -225,7 +225,7 @@ pub(crate) struct Row<'a> {
 
 /// How close a row came to the oracle's. What is copied has the same bits.
 pub(crate) fn judge_row(
-    case: &AppendCase,
+    dtype: Dtype,
     tables: Option<&Tables>,
     direction: Direction,
     row: &Row,
@@ -248,7 +248,7 @@ pub(crate) fn judge_row(
     if bits(&row.from[rotary_dim..]) != bits(&row.to[rotary_dim..]) {
         return Err("elements behind rotary_dim have other bits".into());
     }
-    let (unit, smallest) = rounding(case.dtype);
+    let (unit, smallest) = rounding(dtype);
     let allowed = |at: usize| {
         let y: f64 = turned.y[at];
         unit * y.abs() + 2.0 * F32_UNIT * turned.terms[at] + smallest
@@ -278,7 +278,7 @@ fn judge(case: &AppendCase, numbers: &Numbers, written: &Written) -> Result<f64,
             touched[b * case.seqlen_cache + own.before + i] = true;
             let rows = rows(case, numbers, written, own, [b, i]);
             for (at, row) in rows.iter().enumerate() {
-                let close = judge_row(case, tables.as_ref(), Direction::Forth, row);
+                let close = judge_row(case.dtype, tables.as_ref(), Direction::Forth, row);
                 worst =
                     worst
                         .max(close.map_err(|failure| {

@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use ferroflash::Dtype;
 
-use crate::sample::{self, Choice};
+use crate::sample::Choice;
 use crate::subject::Subject;
-use crate::suite::say;
+use crate::suite::{repeat, say};
 
 /// Puts the subject through a set of cases; panics with every failure. `test` is the path of the test, `check_case` says how close a case came, or
 /// `None` where it is refused, as it should be. The environment variable `CASES` chooses cases by number; otherwise all run, on every
@@ -37,7 +37,9 @@ pub(crate) fn check_cases<C: Debug>(
                 worst = worst.max(close);
             }
             Ok(None) => n_refused += 1,
-            Err(failure) => failures.push(format!("case {number}: {case:?}\n{failure}")),
+            Err(failure) => {
+                failures.push((number, format!("case {number}: {case:?}\n{failure}")));
+            }
         }
     }
     say(&format!(
@@ -46,12 +48,13 @@ pub(crate) fn check_cases<C: Debug>(
         failures.len(),
         begun.elapsed().as_secs_f64(),
     ));
+    let (failed, texts): (Vec<_>, Vec<_>) = failures.into_iter().unzip();
     assert!(
-        failures.is_empty(),
-        "{} failed, SEED={}:\n\n{}",
-        failures.len(),
-        sample::seed(),
-        failures.join("\n\n")
+        failed.is_empty(),
+        "{} failed; to repeat them: {}\n\n{}",
+        failed.len(),
+        repeat(test, Some(&failed)),
+        texts.join("\n\n")
     );
 }
 

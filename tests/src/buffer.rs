@@ -123,6 +123,31 @@ impl<T: Element> Buffer<T> {
             .collect()
     }
 
+    /// Copies a row `[batch, row]` of every head to another place.
+    pub fn copy_row(&mut self, from: [usize; 2], to: [usize; 2]) {
+        for head in 0..self.layout.heads {
+            let (from, to) = (self.place(from, head), self.place(to, head));
+            self.memory
+                .copy_within(from..from + self.layout.head_dim, to);
+        }
+    }
+
+    /// Makes a row `[batch, row]` of every head NaN.
+    pub fn forget_row(&mut self, row: [usize; 2]) {
+        for head in 0..self.layout.heads {
+            let at = self.place(row, head);
+            self.memory[at..at + self.layout.head_dim].fill(T::from_f32(f32::NAN));
+        }
+    }
+
+    /// The index in memory of a row of a head.
+    fn place(&self, [batch_idx, row]: [usize; 2], head: usize) -> usize {
+        self.first
+            + batch_idx * self.layout.batch_stride
+            + row * self.layout.row_stride
+            + head * self.layout.head_stride
+    }
+
     /// An element outside the tensor that somebody wrote to, by its distance from the tensor's first element.
     pub fn strayed(&self) -> Option<isize> {
         let mut ours = vec![false; self.memory.len()];
@@ -233,6 +258,23 @@ mod tests {
         let behind_a_head = buffer.first + 16;
         buffer.memory[behind_a_head] = bf16::ZERO;
         assert_eq!(buffer.strayed(), Some(16));
+    }
+
+    #[test]
+    fn rows_are_copied_and_forgotten_in_every_head() {
+        let values: Vec<f64> = (0..384).map(f64::from).collect();
+        for arrangement in ALIGNED {
+            let mut buffer = Buffer::<f32>::filled(&values, SHAPE, arrangement).unwrap();
+            buffer.copy_row([0, 2], [1, 0]);
+            buffer.forget_row([0, 2]);
+            let after = buffer.values();
+            let row = |n: usize| 64 * n..64 * (n + 1);
+            assert_eq!(after[row(3)], values[row(2)], "{arrangement:?}");
+            assert!(after[row(2)].iter().all(|x| x.is_nan()), "{arrangement:?}");
+            assert_eq!(after[..128], values[..128]);
+            assert_eq!(after[256..], values[256..]);
+            assert_eq!(buffer.strayed(), None);
+        }
     }
 
     #[test]

@@ -114,7 +114,7 @@ fn judge(
                 to: row_of(y, sizes, place),
                 position: Some(if has_offsets { own.before + i } else { i }),
             };
-            let close = judge_row(case, tables.as_ref(), direction, &row);
+            let close = judge_row(case.dtype, tables.as_ref(), direction, &row);
             worst = worst.max(close.map_err(|failure| format!("{place:?}: {failure}"))?);
         }
     }

@@ -150,7 +150,7 @@ fn check_numbers(
 }
 
 /// The command that runs a test again, with these cases alone.
-fn repeat(test: &str, numbers: Option<&[usize]>) -> String {
+pub(crate) fn repeat(test: &str, numbers: Option<&[usize]>) -> String {
     let seed = sample::seed();
     let (program, path) = test.split_once("::").unwrap_or((test, ""));
     let cases = numbers.map(|numbers| {

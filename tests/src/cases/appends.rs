@@ -3,7 +3,7 @@
 mod pages;
 mod tables;
 
-use ferroflash::rotary::{Pairs, QueryPositions, Rotary};
+use ferroflash::rotary::{Pairs, QueryPositions};
 use ferroflash::{AppendProblem, Dtype, RotateProblem};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -140,14 +140,7 @@ impl AppendCase {
 
     /// The tables of cosines and sines, from an odd place on if they are to lie there.
     pub fn tables(&self) -> Option<Tables> {
-        let rotary = self.rotary?;
-        let embedding = Rotary::new(rotary.rotary_dim).base(100.0);
-        let table = embedding.table(self.seqlen_cache).ok()?;
-        Some(Tables {
-            turns: table.turns(rotary.pairs),
-            cos: Table::new(table.cos(), rotary.odd_tables),
-            sin: Table::new(table.sin(), rotary.odd_tables),
-        })
+        Tables::new(self.rotary?, self.seqlen_cache)
     }
 
     /// The append.

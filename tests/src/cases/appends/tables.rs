@@ -1,6 +1,8 @@
 //! Tables of cosines and sines, at even and at odd places.
 
-use ferroflash::rotary::Turns;
+use ferroflash::rotary::{Rotary, Turns};
+
+use super::RotaryCase;
 
 /// Cosines and sines.
 pub struct Tables {
@@ -12,6 +14,19 @@ pub struct Tables {
     pub sin: Table,
 }
 
+impl Tables {
+    /// Of so many positions, from an odd place on if they are to lie there.
+    pub fn new(rotary: RotaryCase, n_positions: usize) -> Option<Tables> {
+        let embedding = Rotary::new(rotary.rotary_dim).base(100.0);
+        let table = embedding.table(n_positions).ok()?;
+        Some(Tables {
+            turns: table.turns(rotary.pairs),
+            cos: Table::new(table.cos(), rotary.odd_tables),
+            sin: Table::new(table.sin(), rotary.odd_tables),
+        })
+    }
+}
+
 /// A table in memory of its own.
 pub struct Table {
     memory: Vec<f32>,
@@ -19,7 +34,7 @@ pub struct Table {
 }
 
 impl Table {
-    pub(super) fn new(numbers: &[f32], odd: bool) -> Table {
+    fn new(numbers: &[f32], odd: bool) -> Table {
         let mut memory = vec![f32::NAN; numbers.len() + 8];
         let first = memory.as_ptr().align_offset(16) + usize::from(odd);
         memory.truncate(first + numbers.len());
