@@ -12,9 +12,8 @@
 //! | [`lengths`] | sequences of different lengths, packed and padded |
 //! | [`aimed`] | small sets, each case for one mistake: strides of 0, mispredictions, edges of blocks, stages used again |
 //! | [`compact`], [`short`] | sets of their own for the compact tiles of flash2's backward pass, and of flash3's forward pass |
-//! | [`orders`] | sets of their own for the orders of tiles in flash3's backward pass |
-//! | [`shares`] | sets of their own for few tiles of shared keys in flash3's backward pass |
-//! | [`pages`], [`merges`], [`appends`] | keys and values in pages; operations beside attention |
+//! | [`orders`], [`shares`] | sets of their own for the orders of tiles, and for few tiles of shared keys, in flash3's backward pass |
+//! | [`pages`], [`serving`], [`merges`], [`appends`] | keys and values in pages, and engines that keep them so; operations beside attention |
 //! | [`wide_tiles`] | sets of their own for the wide tiles of flash3 |
 
 pub mod aimed;
@@ -27,6 +26,7 @@ pub mod merges;
 pub mod orders;
 pub mod pages;
 mod random;
+pub mod serving;
 pub mod shares;
 pub mod short;
 pub mod wide_tiles;

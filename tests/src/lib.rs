@@ -15,6 +15,8 @@
 //! | [`mod@merge`] | the suite of merges |
 //! | [`append`] | the suite of appends to a cache |
 //! | [`rotate`] | the suite of rotations |
+//! | [`pages`] | the suite of keys and values in pages |
+//! | [`mod@serving`] | a serving engine over pages, simulated |
 //! | [`subject`] | the backends under test |
 //! | [`sample`] | which cases of a set run |
 //! | [`mod@suite`] | the same cases for every backend |
@@ -48,6 +50,8 @@ pub mod merge;
 pub mod append;
 
 pub mod rotate;
+
+pub mod serving;
 
 pub mod subject;
 

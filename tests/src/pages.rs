@@ -38,7 +38,7 @@ fn check_case(
         (subject.open)(seed)
     };
     let eligible = is_eligible(subject.backend, algorithm, case);
-    let values = case.values();
+    let values = paged.values();
     let run = |device: &Device, in_pages: bool| match case.dtype {
         Dtype::Bf16 => forward::<bf16>(paged, &values, device, algorithm, in_pages),
         Dtype::F16 => forward::<f16>(paged, &values, device, algorithm, in_pages),

@@ -1,4 +1,7 @@
-//! Keys and values in pages: decode, chunks of queries, prefill, and batches of all of them, in pages of many sizes.
+//! Keys and values in pages: decode, chunks of queries, prefill, and batches of all of them, in pages of many sizes, of which sequences share
+//! some.
+
+use std::ops::Range;
 
 use ferroflash::Mask;
 use rand::rngs::StdRng;
@@ -7,7 +10,8 @@ use rand::{Rng, SeedableRng};
 
 use super::{Case, HALVES, window};
 use crate::buffer::ALIGNED;
-use crate::lengths::{Lengths, Rows};
+use crate::inputs::Values;
+use crate::lengths::{Lengths, Rows, Span};
 
 /// A case whose keys and values are put into pages.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +22,8 @@ pub struct PagedCase {
     pub page_size: usize,
     /// Columns that the table has more than the longest sequence has pages.
     pub more_columns: usize,
+    /// First rows that all sequences have in common, those that have so many: they share the pages that hold no others of theirs.
+    pub prefix: usize,
 }
 
 /// Rows of a page: those of engines, and some that no block of keys divides. The last one holds any sequence.
@@ -65,6 +71,63 @@ const LEFT_PADDED: Lengths = Lengths {
         .leftpad(&[100, 69, 40, 1]),
 };
 
+/// Sequences with a common prefix, and the rows of that prefix.
+const SHARED: [(Lengths, usize); 5] = [
+    // Decode behind a prompt that all have: one sequence is shorter than the prompt, one ends with it, one goes on by a row.
+    (
+        Lengths {
+            n: 5,
+            q: Rows::padded(1),
+            k: Rows::padded(300).used(&[300, 70, 128, 129, 0]),
+        },
+        128,
+    ),
+    // Questions about one document.
+    (
+        Lengths {
+            n: 3,
+            q: Rows::packed(&[17, 70, 3]),
+            k: Rows::padded(330).used(&[217, 330, 203]),
+        },
+        200,
+    ),
+    // The same sequence more than once: all pages are shared, the last one too.
+    (
+        Lengths {
+            n: 3,
+            q: Rows::padded(2),
+            k: Rows::padded(150).used(&[150, 150, 150]),
+        },
+        150,
+    ),
+    // Sequences that end in the middle of the same page, each a row earlier.
+    (
+        Lengths {
+            n: 4,
+            q: Rows::padded(4),
+            k: Rows::padded(70).used(&[70, 69, 68, 67]),
+        },
+        70,
+    ),
+    // A prefix of one row.
+    (
+        Lengths {
+            n: 2,
+            q: Rows::packed(&[40, 40]),
+            k: Rows::padded(40),
+        },
+        1,
+    ),
+];
+
+/// Continuous batching: prompts of some hundred queries, chunks of others, and sequences that go on by one, in one call, with rows of nobody on both
+/// sides.
+const MIXED: Lengths = Lengths {
+    n: 7,
+    q: Rows::packed_between(2, &[1, 300, 1, 200, 0, 1, 1], 3),
+    k: Rows::padded(520).used(&[257, 300, 520, 450, 64, 17, 1]),
+};
+
 const MASKS: [Mask; 4] = [
     Mask::Causal,
     Mask::Full,
@@ -109,6 +172,33 @@ pub fn splits() -> Vec<PagedCase> {
     cases.chain([padded]).collect()
 }
 
+/// Pages that several sequences have.
+pub fn shared() -> Vec<PagedCase> {
+    let sizes = [16, 64, 3, 48, 256, 1];
+    let mut cases = Vec::new();
+    for (at, (lengths, prefix)) in SHARED.into_iter().enumerate() {
+        for of_size in 0..3 {
+            let page_size = sizes[(at + of_size) % sizes.len()];
+            // Splits of few queries, too.
+            let split_kv = (at == 0 && of_size == 2).then_some(64);
+            let case = nth(at + of_size, lengths, page_size, split_kv);
+            cases.push(PagedCase { prefix, ..case });
+        }
+    }
+    cases
+}
+
+/// Prompts, chunks and sequences that go on by one query in one call, with a prefix in common or none.
+pub fn mixed() -> Vec<PagedCase> {
+    let sizes = [(16, 0), (64, 100), (3, 17), (256, 0), (48, 64)];
+    let cases = sizes.into_iter().enumerate();
+    let cases = cases.map(|(at, (page_size, prefix))| PagedCase {
+        prefix,
+        ..nth(at, MIXED, page_size, None)
+    });
+    cases.collect()
+}
+
 fn nth(round: usize, lengths: Lengths, page_size: usize, split_kv: Option<usize>) -> PagedCase {
     let (heads_q, heads_k) = HEADS[round % HEADS.len()];
     let (dtype, head_dim) = (HALVES[round % 2], HEAD_DIMS[round % HEAD_DIMS.len()]);
@@ -123,6 +213,7 @@ fn nth(round: usize, lengths: Lengths, page_size: usize, split_kv: Option<usize>
         },
         page_size,
         more_columns: round % 3,
+        prefix: 0,
     }
 }
 
@@ -134,18 +225,59 @@ impl PagedCase {
 
     /// Pages of the pool: a few are nobody's.
     pub fn n_pages(&self) -> usize {
-        3 + self.n_slots().iter().sum::<usize>()
+        let own = |n_rows: usize| self.slots(n_rows).len() - self.n_shared_slots(n_rows);
+        let own: usize = self.lens().into_iter().map(own).sum();
+        3 + self.n_prefix_pages() + own
     }
 
-    /// How many pages each sequence has.
-    fn n_slots(&self) -> Vec<usize> {
-        let Some(Lengths { n, k, .. }) = self.case.lengths else {
-            return Vec::new();
-        };
+    /// Rows of each sequence, those in front of it too.
+    fn lens(&self) -> Vec<usize> {
         let room = |sequence: usize| sequence * self.case.sizes.seqlen_k;
-        let spans = k.spans(n).into_iter().enumerate();
-        let used = spans.map(|(sequence, span)| span.first + span.len - room(sequence));
-        used.map(|rows| rows.div_ceil(self.page_size)).collect()
+        let spans = self.spans().into_iter().enumerate();
+        spans
+            .map(|(sequence, span)| span.first + span.len - room(sequence))
+            .collect()
+    }
+
+    fn spans(&self) -> Vec<Span> {
+        let spans = |lengths: Lengths| lengths.k.spans(lengths.n);
+        self.case.lengths.map_or_else(Vec::new, spans)
+    }
+
+    /// The pages of a sequence of so many rows.
+    fn slots(&self, n_rows: usize) -> Range<usize> {
+        0..n_rows.div_ceil(self.page_size)
+    }
+
+    /// How many of them hold rows of the common prefix alone.
+    fn n_shared_slots(&self, n_rows: usize) -> usize {
+        let end = |slot: usize| n_rows.min((slot + 1) * self.page_size);
+        let mut slots = self.slots(n_rows);
+        let first_own = slots.find(|&slot| self.prefix < end(slot));
+        first_own.unwrap_or(self.slots(n_rows).len())
+    }
+
+    /// Pages of the common prefix.
+    fn n_prefix_pages(&self) -> usize {
+        self.slots(self.prefix).len()
+    }
+
+    /// Its numbers: the rows of the prefix are those of the longest sequence.
+    pub fn values(&self) -> Values {
+        let mut values = self.case.values();
+        let row_elems = self.case.sizes.heads_k * self.case.sizes.head_dim;
+        let spans = self.spans();
+        let Some(longest) = spans.iter().copied().max_by_key(|span| span.len) else {
+            return values;
+        };
+        for Span { first, len } in spans {
+            let n = len.min(self.prefix) * row_elems;
+            for array in [&mut values.k, &mut values.v] {
+                let from = longest.first * row_elems;
+                array.copy_within(from..from + n, first * row_elems);
+            }
+        }
+        values
     }
 
     /// The table, pages in no order. Behind a sequence's last page it says what no page is.
@@ -153,13 +285,67 @@ impl PagedCase {
         let mut rng = StdRng::seed_from_u64(self.case.seed.wrapping_mul(31));
         let mut free: Vec<i32> = (0..self.n_pages() as i32).collect();
         free.shuffle(&mut rng);
+        let mut take = |n: usize| free.split_off(free.len() - n);
+        let of_prefix = take(self.n_prefix_pages());
         let mut table = Vec::new();
-        for n in self.n_slots() {
-            let used = free.split_off(free.len() - n);
+        for n_rows in self.lens() {
+            let (n, n_shared) = (self.slots(n_rows).len(), self.n_shared_slots(n_rows));
             let wrong = [i32::MIN, -1, self.n_pages() as i32, i32::MAX];
             let behind = (n..self.columns()).map(|_| wrong[rng.random_range(0..wrong.len())]);
-            table.extend(used.into_iter().chain(behind));
+            table.extend(&of_prefix[..n_shared]);
+            table.extend(take(n - n_shared).into_iter().chain(behind));
         }
         table
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many sequences have each page.
+    fn n_users(paged: &PagedCase) -> Vec<usize> {
+        let (table, mut n_users) = (paged.table(), vec![0; paged.n_pages()]);
+        for (sequence, n_rows) in paged.lens().into_iter().enumerate() {
+            let row = &table[sequence * paged.columns()..];
+            for &page in &row[..paged.slots(n_rows).len()] {
+                n_users[page as usize] += 1;
+            }
+        }
+        n_users
+    }
+
+    #[test]
+    fn pages_are_shared_where_a_prefix_is() {
+        for paged in all().into_iter().chain(splits()) {
+            assert!(n_users(&paged).into_iter().all(|n| n <= 1), "{paged:?}");
+        }
+        for paged in shared() {
+            let most = n_users(&paged).into_iter().max();
+            let n = paged.lens().iter().filter(|&&n| n > 0).count();
+            // All have the first page, where it holds nothing but the prefix.
+            let is_shared = paged.page_size <= paged.prefix;
+            assert!(!is_shared || most == Some(n), "{paged:?}");
+        }
+        let mixed = mixed().into_iter();
+        let n_shared = mixed.filter(|paged| n_users(paged).into_iter().any(|n| n > 1));
+        assert_eq!(n_shared.count(), 3);
+    }
+
+    #[test]
+    fn a_prefix_has_the_same_rows_in_every_sequence() {
+        for paged in shared() {
+            let (values, spans) = (paged.values(), paged.spans());
+            let elems = paged.case.sizes.heads_k * paged.case.sizes.head_dim;
+            let prefix = |span: &Span| {
+                let n = span.len.min(paged.prefix);
+                &values.k[span.first * elems..(span.first + n) * elems]
+            };
+            for span in &spans {
+                let (own, longest) = (prefix(span), prefix(&spans[0]));
+                let n = own.len().min(longest.len());
+                assert_eq!(own[..n], longest[..n], "{paged:?}");
+            }
+        }
     }
 }

@@ -120,6 +120,21 @@ macro_rules! pages_suite {
             fn splits() {
                 check(&$subject, ALGORITHM, path!("splits"), &pages::splits());
             }
+
+            #[test]
+            fn shared() {
+                check(&$subject, ALGORITHM, path!("shared"), &pages::shared());
+            }
+
+            #[test]
+            fn mixed() {
+                check(&$subject, ALGORITHM, path!("mixed"), &pages::mixed());
+            }
+
+            #[test]
+            fn serving() {
+                $crate::serving::check(&$subject, ALGORITHM, path!("serving"));
+            }
         })+
     };
 }
