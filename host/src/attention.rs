@@ -123,7 +123,8 @@ impl Attention {
     fn run(&self, pass: Pass, operands: &mut Operands) -> Result<Ran, Error> {
         let given = operands.describe();
         let plan = self.plan(pass, given)?;
-        if given.get(Argument::Q).map(Given::place) == Some(Place::Host) {
+        let of_host = given.get(Argument::Q).map(Given::place) == Some(Place::Host);
+        if of_host && self.device.checks_lengths() {
             lengths::check(&self.problem, |argument| operands.lengths(argument))?;
         }
         let ran = self.ran(&plan);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::backend::cuda::CudaDevice;
 use crate::backend::cuda::missing_kernels;
 #[cfg(feature = "emulator")]
-use crate::backend::emulated::EmulatorOptions;
+use crate::backend::emulated::{EmulatorOptions, Lengths};
 use crate::error::{DriverError, Error};
 use crate::plan::{Backend, DeviceInfo};
 use crate::tensor::Place;
@@ -147,6 +147,15 @@ impl Device {
         match &self.kind {
             Kind::Cuda(device) => Place::Cuda(device.ordinal()),
             _ => Place::Host,
+        }
+    }
+
+    /// Whether calls check lengths that lie on the host.
+    pub(crate) fn checks_lengths(&self) -> bool {
+        match &self.kind {
+            #[cfg(feature = "emulator")]
+            Kind::Emulated(options) => options.lengths == Lengths::Checked,
+            _ => true,
         }
     }
 

@@ -2,7 +2,9 @@
 //!
 //! What is nobody's is NaN: pages of no sequence, and the rows of a last page behind the sequence's end.
 
-use ferroflash::{Algorithm, Attention, Device, Dtype, Element, Inputs, Outputs, Pages, Problem};
+pub mod beyond;
+
+use ferroflash::{Algorithm, Attention, Device, Dtype, Element, Inputs, Outputs, Problem};
 use half::{bf16, f16};
 
 use crate::beside::{bits, check_cases};
@@ -39,12 +41,13 @@ fn check_case(
     };
     let eligible = is_eligible(subject.backend, algorithm, case);
     let values = paged.values();
-    let run = |device: &Device, in_pages: bool| match case.dtype {
-        Dtype::Bf16 => forward::<bf16>(paged, &values, device, algorithm, in_pages),
-        Dtype::F16 => forward::<f16>(paged, &values, device, algorithm, in_pages),
-        Dtype::F32 => forward::<f32>(paged, &values, device, algorithm, in_pages),
+    let table = paged.table();
+    let run = |device: &Device, table: Option<&[i32]>| match case.dtype {
+        Dtype::Bf16 => forward::<bf16>(paged, &values, device, algorithm, table),
+        Dtype::F16 => forward::<f16>(paged, &values, device, algorithm, table),
+        Dtype::F32 => forward::<f32>(paged, &values, device, algorithm, table),
     };
-    let output = match run(&device(0)?, true) {
+    let output = match run(&device(0)?, Some(&table)) {
         Ok(_) if !eligible => return Err("it ran; it should have been refused".into()),
         Err(Refusal::NotEligible(_)) if !eligible => return Ok(None),
         Ok(output) => output,
@@ -55,8 +58,8 @@ fn check_case(
     let reference = Reference::new(case, &values, problem.scale());
     let close = reference.judge_output(case, &output)?;
     let all_bits = |output: &Output| [bits(&output.o), bits(&output.lse)];
-    for (what, in_pages) in [("a second run", true), ("keys side by side", false)] {
-        let other = run(&device(1)?, in_pages).map_err(|refusal| format!("{what}: {refusal:?}"))?;
+    for (what, table) in [("a second run", Some(&*table)), ("keys side by side", None)] {
+        let other = run(&device(1)?, table).map_err(|refusal| format!("{what}: {refusal:?}"))?;
         if all_bits(&output) != all_bits(&other) {
             return Err(format!("{what} gave other bits"));
         }
@@ -64,26 +67,25 @@ fn check_case(
     Ok(Some(close.worst))
 }
 
-/// The forward pass, with keys and values in pages or side by side.
+/// The forward pass, with keys and values in the pages of a table or, without one, side by side.
 fn forward<T: Element>(
     paged: &PagedCase,
     values: &Values,
     device: &Device,
     algorithm: Algorithm,
-    in_pages: bool,
+    table: Option<&[i32]>,
 ) -> Result<Output, Refusal> {
     let refusal = |error| refusal(error, algorithm);
     let broken = |error: ferroflash::error::ProblemError| Refusal::Failed(error.to_string());
     let case = &paged.case;
     let problem = case.problem().map_err(broken)?;
-    let table = paged.table();
-    let (problem, k, v) = if in_pages {
-        let pages = Pages::new(paged.n_pages(), paged.page_size).columns(paged.columns());
-        let in_pages = problem.to_builder().pages(pages).build().map_err(broken)?;
-        let pool = |rows: &[f64]| pool(paged, &table, rows, &in_pages);
-        (in_pages, pool(&values.k), pool(&values.v))
-    } else {
-        (problem, values.k.clone(), values.v.clone())
+    let (problem, k, v) = match table {
+        Some(table) => {
+            let in_pages = paged.problem().map_err(broken)?;
+            let pool = |rows: &[f64]| pool(paged, table, rows, &in_pages);
+            (in_pages, pool(&values.k), pool(&values.v))
+        }
+        None => (problem, values.k.clone(), values.v.clone()),
     };
     let filled = |values: &[f64], shape| {
         Buffer::<T>::filled(values, shape, case.arrangement).map_err(broken)
@@ -102,7 +104,7 @@ fn forward<T: Element>(
     given.seqused_q = seqused_q.as_ref().map(Into::into);
     given.seqused_k = seqused_k.as_ref().map(Into::into);
     given.leftpad_k = leftpad_k.as_ref().map(Into::into);
-    given.page_table = in_pages.then(|| (&table).into());
+    given.page_table = table.map(Into::into);
     let mut o = Buffer::<T>::unwritten(like_q, case.arrangement).map_err(broken)?;
     let mut rows = Rows::unwritten(problem.shape_lse().iter().product());
     Attention::new(device, problem)
@@ -124,7 +126,7 @@ fn forward<T: Element>(
     })
 }
 
-/// The pool with the rows of every sequence in its pages; all else is NaN.
+/// The pool with the rows of every sequence in those of its pages that there are; all else is NaN.
 fn pool(paged: &PagedCase, table: &[i32], rows: &[f64], problem: &Problem) -> Vec<f64> {
     let [_, page_size, heads, head_dim] = problem.shape_k();
     let row_len = heads * head_dim;
@@ -137,7 +139,10 @@ fn pool(paged: &PagedCase, table: &[i32], rows: &[f64], problem: &Problem) -> Ve
         let begin = sequence * paged.case.sizes.seqlen_k;
         for from in first..first + len {
             let row = from - begin;
-            let page = table[sequence * paged.columns() + row / page_size] as usize;
+            let entry = table[sequence * paged.columns() + row / page_size];
+            let Some(page) = paged.page(entry) else {
+                continue;
+            };
             let to = (page * page_size + row % page_size) * row_len;
             let from = from * row_len;
             pool[to..to + row_len].copy_from_slice(&rows[from..from + row_len]);

@@ -1,6 +1,6 @@
 //! The backends under test: how each is opened, and what to say when it is not there.
 
-use ferroflash::backend::emulated::EmulatorOptions;
+use ferroflash::backend::emulated::{EmulatorOptions, Lengths};
 use ferroflash::plan::DeviceInfo;
 use ferroflash::{Algorithm, Backend, Device, Pass};
 pub use ferroflash_kernels::variants::TileShape;
@@ -75,6 +75,17 @@ pub const EMULATED_COMPACT: Subject = Subject {
 pub const EMULATED_HOPPER: Subject = Subject {
     open: |seed| Ok(Device::emulated(EmulatorOptions::hopper(seed))),
     ..EMULATED
+};
+
+/// The same, with lengths and tables that nobody looks at before the kernels do, as at those in a GPU's memory.
+pub const EMULATED_UNSEEN: Subject = Subject {
+    open: |seed| {
+        Ok(Device::emulated(EmulatorOptions {
+            lengths: Lengths::Unseen,
+            ..EmulatorOptions::hopper(seed)
+        }))
+    },
+    ..EMULATED_HOPPER
 };
 
 /// The emulator as a Hopper with an H200's SMs: then the tiles of small problems are compact.

@@ -23,3 +23,7 @@ conformance::pages_suite!(conformance::subject::CUDA_OF_FEW_SMS {
 conformance::pages_suite!(conformance::subject::CUDA_SHORT {
     pages_short: Flash3
 });
+conformance::beyond_suite!(conformance::subject::CUDA {
+    flash2: Flash2,
+    flash3: Flash3
+});

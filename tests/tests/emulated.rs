@@ -27,3 +27,7 @@ conformance::pages_suite!(conformance::subject::EMULATED_HOPPER {
 conformance::pages_suite!(conformance::subject::EMULATED_SHORT {
     pages_short: Flash3
 });
+conformance::beyond_suite!(conformance::subject::EMULATED_UNSEEN {
+    flash2: Flash2,
+    flash3: Flash3
+});

@@ -18,6 +18,17 @@ pub struct EmulatorOptions {
     pub device: DeviceInfo,
     /// The seed of the order of threads and copies, and what is checked.
     pub run: emu::Options,
+    /// Who looks at lengths and tables of pages.
+    pub lengths: Lengths,
+}
+
+/// Who looks at the lengths of sequences, and at the pages that they are in, before kernels do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lengths {
+    /// Every call, as at any that lie on the host: those that contradict each other are an error.
+    Checked,
+    /// Nobody, as at those in a GPU's memory: kernels take them as they are.
+    Unseen,
 }
 
 impl EmulatorOptions {
@@ -26,6 +37,7 @@ impl EmulatorOptions {
         EmulatorOptions {
             device: DeviceInfo::emulated(),
             run: emu::Options::seeded(seed),
+            lengths: Lengths::Checked,
         }
     }
 

@@ -122,6 +122,14 @@ impl<'a> DeviceSliceMut<'a> {
         self.slice.ordinal
     }
 
+    /// What lies behind its first `n_elems` elements; nothing where it has no more.
+    pub fn skip(self, n_elems: u64) -> DeviceSliceMut<'a> {
+        DeviceSliceMut {
+            slice: self.slice.skip(n_elems),
+            ..self
+        }
+    }
+
     pub(crate) fn allocation(&self) -> Option<&dyn Allocation> {
         self.slice.allocation
     }

@@ -3,13 +3,14 @@
 
 use std::ops::Range;
 
-use ferroflash::Mask;
+use ferroflash::error::ProblemError;
+use ferroflash::{Dtype, Mask, Pages, Problem};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 
 use super::{Case, HALVES, window};
-use crate::buffer::ALIGNED;
+use crate::buffer::{ALIGNED, Arrangement};
 use crate::inputs::Values;
 use crate::lengths::{Lengths, Rows, Span};
 
@@ -199,6 +200,22 @@ pub fn mixed() -> Vec<PagedCase> {
     cases.collect()
 }
 
+/// Decode and chunks of queries, for tables with entries that name no page.
+pub fn beyond() -> Vec<PagedCase> {
+    let sizes = [16, 3, 64].into_iter().enumerate();
+    sizes
+        .map(|(at, page_size)| nth(3 * at, LENGTHS[at % 2], page_size, None))
+        .map(|paged| PagedCase {
+            case: Case {
+                dtype: Dtype::Bf16,
+                arrangement: Arrangement::Bshd,
+                ..paged.case
+            },
+            ..paged
+        })
+        .collect()
+}
+
 fn nth(round: usize, lengths: Lengths, page_size: usize, split_kv: Option<usize>) -> PagedCase {
     let (heads_q, heads_k) = HEADS[round % HEADS.len()];
     let (dtype, head_dim) = (HALVES[round % 2], HEAD_DIMS[round % HEAD_DIMS.len()]);
@@ -230,8 +247,25 @@ impl PagedCase {
         3 + self.n_prefix_pages() + own
     }
 
+    /// The problem, in pages.
+    pub fn problem(&self) -> Result<Problem, ProblemError> {
+        let problem = self.case.problem()?.to_builder();
+        problem.pages(self.pages()).build()
+    }
+
+    /// Its pages.
+    pub fn pages(&self) -> Pages {
+        Pages::new(self.n_pages(), self.page_size).columns(self.columns())
+    }
+
+    /// The page that an entry names, if the pool has it.
+    pub fn page(&self, entry: i32) -> Option<usize> {
+        let page = usize::try_from(entry).ok();
+        page.filter(|&page| page < self.n_pages())
+    }
+
     /// Rows of each sequence, those in front of it too.
-    fn lens(&self) -> Vec<usize> {
+    pub fn lens(&self) -> Vec<usize> {
         let room = |sequence: usize| sequence * self.case.sizes.seqlen_k;
         let spans = self.spans().into_iter().enumerate();
         spans
@@ -239,7 +273,8 @@ impl PagedCase {
             .collect()
     }
 
-    fn spans(&self) -> Vec<Span> {
+    /// Where each sequence's rows lie side by side.
+    pub fn spans(&self) -> Vec<Span> {
         let spans = |lengths: Lengths| lengths.k.spans(lengths.n);
         self.case.lengths.map_or_else(Vec::new, spans)
     }

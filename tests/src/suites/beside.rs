@@ -138,3 +138,27 @@ macro_rules! pages_suite {
         })+
     };
 }
+
+/// Makes the tests of tables that name pages which the pool does not have, for a subject on which nobody looks at them before the kernels do.
+#[macro_export]
+macro_rules! beyond_suite {
+    ($subject:path { $($test:ident: $algorithm:ident),+ $(,)? }) => {
+        mod beyond {
+            use $crate::cases::pages;
+            use $crate::pages::beyond;
+            use $crate::path;
+
+            $(#[test]
+            fn $test() {
+                let algorithm = ferroflash::Algorithm::$algorithm;
+                let test = concat!(module_path!(), "::", stringify!($test));
+                beyond::check(&$subject, algorithm, test, &pages::beyond());
+            })+
+
+            #[test]
+            fn append() {
+                beyond::check_append(&$subject, path!("append"), &pages::beyond());
+            }
+        }
+    };
+}
