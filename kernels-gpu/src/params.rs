@@ -13,6 +13,7 @@ mod combine;
 mod lengths;
 mod merge;
 mod pages;
+mod schedule;
 mod standard;
 mod tensor_map;
 mod window;
@@ -26,6 +27,7 @@ pub use combine::{CombineParams, SplitKv};
 pub use lengths::{Lengths, TileList, TileListParams};
 pub use merge::MergeParams;
 pub use pages::Pages;
+pub use schedule::{FASTEST, ORDERED, SHIFTED, Schedule};
 pub use standard::StandardParams;
 pub use tensor_map::{
     BACKWARD_MAPS, BOX_COLUMNS, BackwardMap, FORWARD_MAPS, ForwardMap, TensorMap,
@@ -75,32 +77,6 @@ pub struct Scale {
     /// `scale · log₂ e`: exponentials are computed to base 2.
     pub scale_log2: f32,
 }
-
-/// Which tile a block works on: see [`crate::attention::schedule`].
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Schedule {
-    /// Number of tiles along the sequence (query tiles in the forward pass, key tiles in the backward pass).
-    pub tiles: u32,
-    /// Number of (batch, head) pairs whose tiles are interleaved.
-    pub heads_per_group: u32,
-    /// Number of (batch, head) pairs.
-    pub heads: u32,
-    /// Backward pass: [`ORDERED`], [`FASTEST`] or [`SHIFTED`].
-    pub order: u32,
-    /// How many shifted orders the tiles of a head have, with [`SHIFTED`]; else 1. Of two, every second tile is in the first, and
-    /// neighbours in an order keep twice the distance: see [`crate::attention::block_order`].
-    pub stride: u32,
-}
-
-/// [`Schedule::order`]: contributions to dQ are added in one fixed order; bit-equal from run to run.
-pub const ORDERED: u32 = 0;
-/// [`Schedule::order`]: contributions to dQ are added as they come.
-pub const FASTEST: u32 = 1;
-/// [`Schedule::order`]: as [`ORDERED`], and the tiles of a head begin at equal distances and visit the query blocks cyclically (shift
-/// schedule): see [`crate::attention::block_order`]. All tiles of a shifted order run at once: `tiles · heads_per_group` blocks, or
-/// half of that with two orders, are resident together, and each takes tiles at a stride of their number. Further blocks take none.
-pub const SHIFTED: u32 = 2;
 
 /// Parameters of the forward kernels.
 #[repr(C)]

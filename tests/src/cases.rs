@@ -11,10 +11,9 @@
 //! | [`mod@blocks`] | block masks |
 //! | [`lengths`] | sequences of different lengths, packed and padded |
 //! | [`aimed`] | small sets, each case for one mistake: strides of 0, mispredictions, edges of blocks, stages used again |
-//! | [`compact`], [`short`] | sets of their own for the compact tiles of flash2's backward pass, and of flash3's forward pass |
+//! | [`compact`], [`short`], [`few`], [`wide_tiles`] | sets of their own for the compact tiles of flash2's backward pass, of flash3's forward pass, of flash2's; for wide ones |
 //! | [`orders`], [`shares`] | sets of their own for the orders of tiles, and for few tiles of shared keys, in flash3's backward pass |
 //! | [`pages`], [`serving`], [`merges`], [`appends`] | keys and values in pages, and engines that keep them so; operations beside attention |
-//! | [`wide_tiles`] | sets of their own for the wide tiles of flash3 |
 
 pub mod aimed;
 pub mod appends;

@@ -1,6 +1,6 @@
 //! The launch of flash3's forward pass.
 
-use ferroflash_kernels::params::{Params, TensorMap, TmaForwardParams};
+use ferroflash_kernels::params::{Pages, Params, TensorMap, TmaForwardParams};
 use ferroflash_kernels::spec::Constant;
 use ferroflash_kernels::variants::{TileShape, Variant};
 
@@ -37,11 +37,7 @@ pub fn launches(
         };
         let tile_rows = footprint.block_q >> pack_gqa_log2;
         let pages = lengths::pages(problem, footprint.block_k);
-        let key_rows = match problem.pages() {
-            Some(_) => pages.box_rows,
-            None => footprint.block_k,
-        };
-        let maps = maps(key_rows, pack_gqa_log2);
+        let maps = maps(&pages, footprint.block_k, pack_gqa_log2);
         let heads = problem.heads_q() as u64 >> pack_gqa_log2;
         let undivided = lengths::most_q_blocks(problem, tile_rows).saturating_mul(heads);
         let split = split_kv::splits(checked, device, variant, undivided);
@@ -123,10 +119,13 @@ pub fn launches(
     Ok(launches)
 }
 
-/// The boxes of q, k, v and o; those of k and v have so many rows.
-fn maps(key_rows: u32, pack_gqa_log2: u32) -> [TensorMap; 4] {
+/// The boxes of q, k, v and o.
+fn maps(pages: &Pages, block_k: u32, pack_gqa_log2: u32) -> [TensorMap; 4] {
     let of_q = boxes(WARPGROUP_ROWS >> pack_gqa_log2, 1 << pack_gqa_log2);
-    let of_k = boxes(key_rows, 1);
+    let of_k = match pages.page_size {
+        0 => boxes(block_k, 1),
+        _ => boxes(pages.box_rows, 1),
+    };
     [of_q, of_k, of_k, of_q]
 }
 
