@@ -190,7 +190,6 @@ impl Forward {
         } else {
             let [q, k, v, o, ..] = listing.mapped;
             Params::Forward(ForwardParams {
-                pages: Default::default(),
                 q,
                 k,
                 v,
@@ -201,7 +200,7 @@ impl Forward {
                 scale: SCALE,
                 schedule,
                 list,
-                blocks: Default::default(),
+                ..Default::default()
             })
         };
         let grid = match (self.is_tma(), listed) {
