@@ -33,7 +33,7 @@ use ferroflash_kernels::params::{
     TmaBackwardParams, TmaForwardParams, in_workspace,
 };
 pub use ferroflash_kernels::spec::Spec;
-use ferroflash_kernels::variants::Variant;
+use ferroflash_kernels::variants::{TileShape, Variant};
 
 pub use append::{AppendPlan, RotatePlan, plan_append, plan_rotate};
 pub use device::DeviceInfo;
@@ -237,7 +237,8 @@ impl PlannedLaunch {
     /// Into what it divides the keys of a sequence, if it does.
     fn splits(&self) -> Option<SplitKv> {
         match self.params {
-            Params::TmaForward(TmaForwardParams { split, .. }) => Some(split),
+            Params::Forward(ForwardParams { split, .. })
+            | Params::TmaForward(TmaForwardParams { split, .. }) => Some(split),
             _ => None,
         }
         .filter(|split| split.n > 0)
@@ -246,6 +247,9 @@ impl PlannedLaunch {
     /// How many query heads share its tiles.
     fn packed_heads(&self) -> u32 {
         match self.params {
+            Params::Forward(params) if self.variant.tiles == TileShape::Compact => {
+                params.shape.group_size
+            }
             Params::TmaForward(params) => 1 << params.pack_gqa_log2,
             _ => 1,
         }

@@ -1,9 +1,9 @@
 //! Keys divided into splits: which kernels do it, where their results lie, and what is refused.
 
-use ferroflash::BlockMask;
 use ferroflash::error::ProblemError;
 use ferroflash::plan::{Outcome, Reason};
 use ferroflash::validate::sizes;
+use ferroflash::{BlockMask, Pages};
 
 use super::*;
 
@@ -18,18 +18,17 @@ fn a_query_over_many_keys() {
         Pass::Forward,
         None,
         expect![[r#"
-            Forward with flash3 on cuda
+            Forward with flash2 on cuda
               problem   bf16 q [2, 1, 32, 128] k [2, 65536, 8, 128] causal scale 0.088388346 Deterministic
-              launch    forward_sm90a_bf16_d128_compact split_kv grid 132 threads 256 shared 114992
-                        tiles 17 heads 16 heads_per_group 1, 17 splits of 4032 keys, 4 heads of q share a tile
+              launch    forward_sm80_bf16_d128_compact split_kv grid 272 threads 128 shared 98304
+                        tiles 1 heads 16 heads_per_group 8, 17 splits of 4032 keys, 4 heads of q share a tile
               workspace 594432 bytes
-                          tile_counter  at            0, 4 bytes
                           arrivals      at          256, 256 bytes
                           split_o       at        33024, 557056 bytes
                           split_lse     at       590080, 4352 bytes
               standard attention would need 25165824 bytes
-              candidate flash3    chosen, with compact tiles; with default tiles: it does not divide the keys of a sequence, as split_kv asks
-              candidate flash2    cannot run: it does not divide the keys of a sequence, as split_kv asks
+              candidate flash2    chosen, with compact tiles; with default tiles: it does not divide the keys of a sequence, as split_kv asks
+              candidate flash3    could run; a faster one can too
               candidate flash1    cannot run: its forward kernels are not built yet
               candidate standard  cannot run: it does not divide the keys of a sequence, as split_kv asks
               candidate tiled     cannot run: it does not run on cuda
@@ -39,9 +38,15 @@ fn a_query_over_many_keys() {
 
 #[test]
 fn other_algorithms_refuse() {
-    for asked in [Algorithm::Flash2, Algorithm::Standard] {
+    // flash2 divides keys of padded queries alone.
+    let of_flash2 = decode().packed_q(2);
+    let of_standard = decode();
+    for (asked, problem) in [
+        (Algorithm::Flash2, of_flash2),
+        (Algorithm::Standard, of_standard),
+    ] {
         let Err(PlanError::NoCandidate { candidates, .. }) =
-            plan_of(decode(), Pass::Forward, Some(asked))
+            plan_of(problem, Pass::Forward, Some(asked))
         else {
             panic!("{asked} divides no keys");
         };
@@ -52,6 +57,50 @@ fn other_algorithms_refuse() {
             Some(&Outcome::Refused(Reason::SplitKv))
         );
     }
+}
+
+/// flash2's kernel for few queries takes what it is faster at: lengths, pages and large caches.
+#[test]
+fn flash2_is_preferred_for_few_queries_where_it_is_faster() {
+    let chosen = |problem: ProblemBuilder| plan_of(problem, Pass::Forward, None).unwrap().algorithm;
+    let decode = llama_like().seqlen_q(1);
+    assert_eq!(chosen(decode.clone().seqlen_k(8192)), Algorithm::Flash3);
+    assert_eq!(
+        chosen(decode.clone().batch(64).seqlen_k(8192)),
+        Algorithm::Flash2
+    );
+    let paged = decode.seqlen_k(8192).pages(Pages::new(2000, 16));
+    assert_eq!(chosen(paged.clone()), Algorithm::Flash2);
+    assert_eq!(chosen(paged.clone().seqlen_q(9)), Algorithm::Flash3);
+    assert_eq!(chosen(paged.head_dim(96)), Algorithm::Flash3);
+}
+
+#[test]
+fn few_queries_in_pages() {
+    check(
+        llama_like()
+            .seqlen_q(1)
+            .seqlen_k(8192)
+            .pages(Pages::new(2000, 16)),
+        Pass::Forward,
+        None,
+        expect![[r#"
+            Forward with flash2 on cuda
+              problem   bf16 q [2, 1, 32, 128] k [2000, 16, 8, 128] causal scale 0.088388346 Deterministic
+              launch    forward_sm80_bf16_d128_compact lengths+split_kv+pages grid 280 threads 128 shared 98304
+                        tiles 1 heads 16 heads_per_group 8, 16 splits of 512 keys, 4 heads of q share a tile
+              workspace 561408 bytes
+                          arrivals      at          256, 256 bytes
+                          split_o       at        33024, 524288 bytes
+                          split_lse     at       557312, 4096 bytes
+              standard attention would need 3145728 bytes
+              candidate flash2    chosen
+              candidate flash3    could run; a faster one can too
+              candidate flash1    cannot run: its forward kernels are not built yet
+              candidate standard  cannot run: it does not find keys and values in pages
+              candidate tiled     cannot run: it does not run on cuda
+        "#]],
+    );
 }
 
 #[test]

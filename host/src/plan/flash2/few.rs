@@ -1,6 +1,6 @@
 //! The launch of flash2's forward pass of few queries.
 
-use ferroflash_kernels::params::{ForwardParams, Params, TileList};
+use ferroflash_kernels::params::{ForwardParams, Params, Schedule, TileList};
 use ferroflash_kernels::spec::Constant;
 use ferroflash_kernels::variants::{TileShape, Variant};
 
@@ -105,6 +105,13 @@ pub fn launches(
         shape: shape(checked),
         window: checked.window(),
         scale: scale(checked),
+        // What a plan says; the kernel counts by itself.
+        schedule: Schedule {
+            tiles: (tiles / (problem.heads_k() as u64).max(1)) as u32,
+            heads: (batch * problem.heads_k() as u64) as u32,
+            heads_per_group: problem.heads_k() as u32,
+            ..Schedule::default()
+        },
         list,
         pages: lengths::pages(problem, variant.footprint.block_k),
         split,
