@@ -7,11 +7,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lru::LruCache;
 
+use crate::append::Append;
 use crate::attention::Attention;
+use crate::device::Device;
 use crate::error::Error;
 use crate::plan::{Algorithm, DeviceInfo};
-use crate::prepared::{Layouts, PreparedBackward, PreparedForward};
+use crate::prepared::{Layouts, PreparedAppend, PreparedBackward, PreparedForward, PreparedRotate};
 use crate::problem::ProblemKey;
+use crate::problem::append::AppendProblem;
+use crate::problem::rotate::RotateProblem;
+use crate::rotary::Direction;
+use crate::rotate::Rotate;
 
 /// The calls that were prepared last, by problem, layouts, algorithm and device: a call that is there already costs a look-up.
 ///
@@ -33,46 +39,57 @@ use crate::problem::ProblemKey;
 /// # Ok::<(), ferroflash::Error>(())
 /// ```
 pub struct PlanCache {
-    forward: Kept<PreparedForward>,
-    backward: Kept<PreparedBackward>,
+    forward: Kept<OfAttention, PreparedForward>,
+    backward: Kept<OfAttention, PreparedBackward>,
+    append: Kept<AppendProblem, PreparedAppend>,
+    rotate: Kept<(RotateProblem, Direction), PreparedRotate>,
 }
 
-/// Calls of one pass.
-type Kept<T> = Mutex<LruCache<Key, Arc<T>>>;
+/// What a pass of attention computes, and by which algorithm, where one was asked for.
+type OfAttention = (ProblemKey, Option<Algorithm>);
+
+/// Calls of one kind, by problems `P`.
+type Kept<P, T> = Mutex<LruCache<Key<P>, Arc<T>>>;
 
 /// All that a prepared call depends on.
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct Key {
+struct Key<P> {
     /// The address of the open device: a call that is kept keeps it open, so no other comes to lie there.
     device: usize,
     limits: Arc<DeviceInfo>,
-    algorithm: Option<Algorithm>,
-    problem: ProblemKey,
+    problem: P,
     layouts: Layouts,
 }
 
-impl Key {
-    fn new(attention: &Attention, layouts: &Layouts) -> Key {
-        let device = attention.device();
+impl<P> Key<P> {
+    fn new(device: &Device, problem: P, layouts: &Layouts) -> Key<P> {
         Key {
             device: device
                 .as_cuda()
                 .map_or(0, |device| Arc::as_ptr(device).addr()),
             limits: device.shared_info(),
-            algorithm: attention.algorithm(),
-            problem: attention.problem().key(),
+            problem,
             layouts: *layouts,
         }
     }
 }
 
+impl Key<OfAttention> {
+    fn of_attention(attention: &Attention, layouts: &Layouts) -> Key<OfAttention> {
+        let problem = (attention.problem().key(), attention.algorithm());
+        Key::new(attention.device(), problem, layouts)
+    }
+}
+
 impl PlanCache {
-    /// For this many calls of each pass, at least one.
+    /// For this many calls of each kind, at least one.
     pub fn new(capacity: usize) -> PlanCache {
         let capacity = NonZeroUsize::new(capacity).unwrap_or(NonZeroUsize::MIN);
         PlanCache {
             forward: Mutex::new(LruCache::new(capacity)),
             backward: Mutex::new(LruCache::new(capacity)),
+            append: Mutex::new(LruCache::new(capacity)),
+            rotate: Mutex::new(LruCache::new(capacity)),
         }
     }
 
@@ -82,7 +99,7 @@ impl PlanCache {
         attention: &Attention,
         layouts: &Layouts,
     ) -> Result<Arc<PreparedForward>, Error> {
-        let key = Key::new(attention, layouts);
+        let key = Key::of_attention(attention, layouts);
         kept(&self.forward, key, || attention.prepare_forward(layouts))
     }
 
@@ -92,13 +109,31 @@ impl PlanCache {
         attention: &Attention,
         layouts: &Layouts,
     ) -> Result<Arc<PreparedBackward>, Error> {
-        let key = Key::new(attention, layouts);
+        let key = Key::of_attention(attention, layouts);
         kept(&self.backward, key, || attention.prepare_backward(layouts))
     }
 
-    /// How many calls it holds, forward and backward.
+    /// [`Append::prepare`], or what it gave the last time.
+    pub fn append(&self, append: &Append, layouts: &Layouts) -> Result<Arc<PreparedAppend>, Error> {
+        let key = Key::new(append.device(), *append.problem(), layouts);
+        kept(&self.append, key, || append.prepare(layouts))
+    }
+
+    /// [`Rotate::prepare`], or what it gave the last time.
+    pub fn rotate(
+        &self,
+        rotate: &Rotate,
+        direction: Direction,
+        layouts: &Layouts,
+    ) -> Result<Arc<PreparedRotate>, Error> {
+        let key = Key::new(rotate.device(), (*rotate.problem(), direction), layouts);
+        kept(&self.rotate, key, || rotate.prepare(direction, layouts))
+    }
+
+    /// How many calls it holds, of all kinds.
     pub fn len(&self) -> usize {
-        lock(&self.forward).len() + lock(&self.backward).len()
+        let passes = lock(&self.forward).len() + lock(&self.backward).len();
+        passes + lock(&self.append).len() + lock(&self.rotate).len()
     }
 
     /// Whether it holds none.
@@ -110,13 +145,15 @@ impl PlanCache {
     pub fn clear(&self) {
         lock(&self.forward).clear();
         lock(&self.backward).clear();
+        lock(&self.append).clear();
+        lock(&self.rotate).clear();
     }
 }
 
 /// The call under this key, prepared if there is none. Others may use the cache meanwhile.
-fn kept<T>(
-    calls: &Kept<T>,
-    key: Key,
+fn kept<P: Eq + Hash, T>(
+    calls: &Kept<P, T>,
+    key: Key<P>,
     prepare: impl FnOnce() -> Result<T, Error>,
 ) -> Result<Arc<T>, Error> {
     if let Some(found) = lock(calls).get(&key) {
@@ -129,7 +166,7 @@ fn kept<T>(
     Ok(prepared)
 }
 
-fn lock<T>(calls: &Kept<T>) -> MutexGuard<'_, LruCache<Key, Arc<T>>> {
+fn lock<P: Eq + Hash, T>(calls: &Kept<P, T>) -> MutexGuard<'_, LruCache<Key<P>, Arc<T>>> {
     calls.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -138,6 +175,8 @@ impl fmt::Debug for PlanCache {
         f.debug_struct("PlanCache")
             .field("n_forward", &lock(&self.forward).len())
             .field("n_backward", &lock(&self.backward).len())
+            .field("n_append", &lock(&self.append).len())
+            .field("n_rotate", &lock(&self.rotate).len())
             .finish()
     }
 }
