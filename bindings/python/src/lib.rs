@@ -33,7 +33,7 @@ mod _native {
     #[pymodule_export]
     use crate::problem::Problem;
     #[pymodule_export]
-    use crate::raw::{Backward, Forward};
+    use crate::raw::{Append, Backward, Forward, Rotate};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

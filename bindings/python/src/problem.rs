@@ -1,7 +1,7 @@
 //! What is to be computed: sizes, element type, mask, scale, from the shapes of q and k.
 
 use ferroflash::validate::Pass;
-use ferroflash::{Attention, Dtype, Error, Mask};
+use ferroflash::{Attention, Dtype, Error, Mask, Pages, SplitKv};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -17,9 +17,12 @@ pub(crate) struct Problem {
 #[pymethods]
 impl Problem {
     /// `batch` and the largest lengths are those of the sequences where q or k is packed; without them they are read off the shapes.
-    /// `left` and `right` are keys to the sides of a query's place, aligned to the bottom right; `None`: no limit.
+    /// `left` and `right` are keys to the sides of a query's place, aligned to the bottom right; `None`: no limit. With `columns` keys and
+    /// values are a pool of pages, `[n_pages, page_size, heads, head_dim]`, found by a table of so many columns. `split_kv` is "auto", "never",
+    /// or the keys of a split.
     #[new]
-    #[pyo3(signature = (dtype, shape_q, shape_k, *, batch=None, max_seqlen_q=None, max_seqlen_k=None, softmax_scale=None, left=None, right=None))]
+    #[pyo3(signature = (dtype, shape_q, shape_k, *, batch=None, max_seqlen_q=None, max_seqlen_k=None, softmax_scale=None, left=None, right=None,
+                        columns=None, split_kv="auto"))]
     #[expect(clippy::too_many_arguments, reason = "Python names them")]
     fn new(
         dtype: &str,
@@ -31,9 +34,14 @@ impl Problem {
         softmax_scale: Option<f32>,
         left: Option<usize>,
         right: Option<usize>,
+        columns: Option<usize>,
+        split_kv: &str,
     ) -> PyResult<Problem> {
         let q = Side::of("q", &shape_q, max_seqlen_q)?;
-        let k = Side::of("k", &shape_k, max_seqlen_k)?;
+        let k = match columns {
+            None => Side::of("k", &shape_k, max_seqlen_k)?,
+            Some(columns) => Side::in_pages(&shape_k, columns, max_seqlen_k)?,
+        };
         let batch = match (batch, q.batch.or(k.batch)) {
             (Some(batch), _) | (None, Some(batch)) => batch,
             (None, None) => {
@@ -54,10 +62,12 @@ impl Problem {
             .heads_q(q.heads)
             .heads_k(k.heads)
             .head_dim(q.head_dim)
-            .mask(mask);
+            .mask(mask)
+            .split_kv(split_of(split_kv)?);
         let builder = softmax_scale.map_or(builder, |scale| builder.softmax_scale(scale));
         let builder = q.total.map_or(builder, |total| builder.packed_q(total));
         let builder = k.total.map_or(builder, |total| builder.packed_k(total));
+        let builder = k.pages.map_or(builder, |pages| builder.pages(pages));
         let problem = builder.build().map_err(to_py)?;
         Ok(Problem { problem })
     }
@@ -89,6 +99,7 @@ struct Side {
     total: Option<usize>,
     heads: usize,
     head_dim: usize,
+    pages: Option<Pages>,
 }
 
 impl Side {
@@ -100,6 +111,7 @@ impl Side {
                 total: None,
                 heads,
                 head_dim,
+                pages: None,
             }),
             [total, heads, head_dim] => Ok(Side {
                 batch: None,
@@ -111,15 +123,44 @@ impl Side {
                 total: Some(total),
                 heads,
                 head_dim,
+                pages: None,
             }),
             _ => Err(PyValueError::new_err(format!(
                 "{argument} has the shape {shape:?}; allowed: [batch, seqlen, heads, head_dim], or packed [total, heads, head_dim]"
             ))),
         }
     }
+
+    /// k in the pages of a pool: without another word a sequence is as long as the pages of a row of the table.
+    fn in_pages(shape: &[usize], columns: usize, max_seqlen: Option<usize>) -> PyResult<Side> {
+        let pages = pages_of("k", shape, columns)?;
+        let longest = columns.saturating_mul(pages.page_size());
+        let side = Side::of("k", shape, Some(longest))?;
+        Ok(Side {
+            batch: None,
+            seqlen: max_seqlen.unwrap_or(longest),
+            pages: Some(pages),
+            ..side
+        })
+    }
 }
 
-fn dtype_of(name: &str) -> PyResult<Dtype> {
+/// The pages of a pool `[n_pages, page_size, heads, head_dim]`, found by a table of so many columns.
+pub(crate) fn pages_of(argument: &str, shape: &[usize], columns: usize) -> PyResult<Pages> {
+    match *shape {
+        [n_pages, page_size, _, _] => Ok(Pages::new(n_pages, page_size).columns(columns)),
+        _ => Err(PyValueError::new_err(format!(
+            "{argument} has the shape {shape:?}; allowed in pages: [n_pages, page_size, heads, head_dim]"
+        ))),
+    }
+}
+
+fn split_of(text: &str) -> PyResult<SplitKv> {
+    let refused = |text| PyValueError::new_err(format!("split_kv: {text}"));
+    text.parse().map_err(refused)
+}
+
+pub(crate) fn dtype_of(name: &str) -> PyResult<Dtype> {
     match name {
         "bfloat16" => Ok(Dtype::Bf16),
         "float16" => Ok(Dtype::F16),

@@ -51,6 +51,22 @@ def test_counting_agrees_with_asking_every_case() -> None:
     assert {**selection.deselected, None: selection.selected} == counts
 
 
+def test_a_reason_looks_at_two_parameters() -> None:
+    """As if every case were asked: the axes of both are one, others keep their order in the names of cases."""
+    both = plan.Reason("both", ("seqlen_q", "alibi"), lambda seqlen_q, alibi: alibi and seqlen_q < 5)
+    missing = plan.Reason("missing", ("alibi", "nobody"), lambda *_: True)
+    rules = [both, missing, *RULES[:1]]
+    selection = plan.select(plan.Test("test_a", AXES), rules)
+    assert selection.deselected == {"both": 8, "dropout": 8}
+    assert selection.selected == 8
+    cases = [selection.case(number) for number in range(8)]
+    names = {
+        f"{t}-{a}-{n}-0.0" for t in ("f16", "bf16") for a, n in (("False", "1-2"), ("False", "3-4"), ("False", "5-6"), ("True", "5-6"))
+    }
+    assert {name for _, name in cases} == names
+    assert all(f"{values['dtype']}-{values['alibi']}-{values['seqlen_q']}" == name[: -len("-2-0.0")] for values, name in cases)
+
+
 def test_a_reason_for_one_test_leaves_others_alone() -> None:
     assert "long" not in select("test_b").deselected
 
@@ -126,7 +142,7 @@ def test_values_are_called_as_pytest_calls_them(value: object, expected: str) ->
 @pytest.mark.parametrize("suite", ["fa2", "fa3", "fa4-varlen", "fa4"])
 def test_reasons_leave_a_plain_case_alone(suite: str) -> None:
     plain = {"dropout_p": 0.0, "softcap": 0.0, "alibi": False, "dtype": "torch.bfloat16", "d": 96, "local_enum": 1}
-    plain |= {"page_size": None, "paged_kv_block_size": None, "new_kv": False, "has_qv": False, "rotary_fraction": 0.0}
+    plain |= {"page_size": 128, "paged_kv_block_size": 256, "new_kv": True, "has_qv": False, "rotary_fraction": 0.5, "has_batch_idx": True}
     axes = [plan.Axis((name,), [(value,)], [str(value)]) for name, value in plain.items()]
     assert plan.select(plan.Test("test_flash_attn_output", axes), reasons.reasons(suite)).selected == 1
 
@@ -136,7 +152,8 @@ def test_reasons_leave_a_plain_case_alone(suite: str) -> None:
     [
         ("fa2", "softcap", (0.0, 50.0), 1),
         ("fa3", "dtype", ("torch.float16", "torch.float8_e4m3fn"), 1),
-        ("fa2", "paged_kv_block_size", (None, 256, 512), 1),
+        ("fa2", "paged_kv_block_size", (None, 256, 512), 3),
+        ("fa3", "page_size", (None, 1, 4, 128), 4),
         ("fa3", "d", (64, 96, 128, 192, 256), 3),
         ("fa4", "d", (64, 96, 128, 192, 256), 3),
         ("fa2", "d", (32, 59, 192, 256), 4),

@@ -99,13 +99,6 @@ def test_what_is_not_offered_is_named(argument, given):
             call(**{argument: given})
 
 
-@pytest.mark.parametrize("argument", ["k", "v", "rotary_cos", "rotary_sin", "cache_batch_idx", "block_table"])
-def test_what_a_cache_does_not_take_is_named(argument):
-    q, k, v = dense("cpu")
-    with pytest.raises(NotImplementedError, match=argument):
-        interface.flash_attn_with_kvcache(q, k, v, **{argument: torch.ones(1)})
-
-
 def test_shapes_of_packed_tensors():
     with pytest.raises(ValueError, match="qkv has the shape"):
         interface.flash_attn_qkvpacked_func(torch.zeros(2, 40, 4, 64))

@@ -22,12 +22,13 @@ def tensors(device, dtype=torch.bfloat16, seqlen=64, head_dim=64):
 
 def options(**given):
     """The operator's arguments behind q, k and v."""
-    names = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "leftpad_k", "max_seqlen_q", "max_seqlen_k")
+    names = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "leftpad_k", "page_table", "max_seqlen_q", "max_seqlen_k")
     return (
         *(given.get(name) for name in names),
         given.get("softmax_scale", 0.125),
         given.get("left"),
         given.get("right"),
+        given.get("num_splits", 0),
     )
 
 

@@ -16,11 +16,11 @@ from torch import Tensor
 from . import _native
 from ._checks import DTYPES, N_LENGTHS, Form, batch_of, check, check_lengths, check_window, default_scale
 
-# cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k and leftpad_k, or None where none of them is given.
+# cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k and page_table, or None where none of them is given.
 Lengths = tuple[Tensor | None, ...] | None
 
-# max_seqlen_q, max_seqlen_k, softmax_scale (None for its default), and the keys to the left and to the right.
-Numbers = tuple[int | None, int | None, float | None, int | None, int | None]
+# max_seqlen_q, max_seqlen_k, softmax_scale (None for its default), the keys to the left and to the right, and num_splits.
+Numbers = tuple[int | None, int | None, float | None, int | None, int | None, int]
 
 # How many combinations of shapes are kept.
 _N_PLANS = 4096
@@ -41,19 +41,36 @@ def lse_shape(shape_q: tuple[int, ...]) -> tuple[int, ...]:
     return heads, total
 
 
+def split_kv(num_splits: int, seqlen_k: int) -> str:
+    """FlashAttention's number of splits as the library has it: 0 is its own choice, 1 none, more so many keys each."""
+    if num_splits < 0:
+        raise ValueError(f"num_splits is {num_splits}; allowed: 0 for the library's choice, 1 for keys that are not divided, or more")
+    if num_splits <= 1:
+        return "never" if num_splits else "auto"
+    return str(max(-(-seqlen_k // num_splits), 1))
+
+
 class Plan:
     """A call on tensors of these forms, checked; its passes are planned by the library when they are first wanted."""
 
     def __init__(self, forms: tuple[Form, Form, Form], lengths: tuple[Form | None, ...], numbers: Numbers) -> None:
         q, k, v = forms
-        max_seqlen_q, max_seqlen_k, softmax_scale, left, right = numbers
-        check(q, k, v)
+        max_seqlen_q, max_seqlen_k, softmax_scale, left, right, num_splits = numbers
+        page_table = lengths[5]
+        check(q, k, v, page_table)
         check_window(left, right)
         batch = batch_of(q, k, lengths, max_seqlen_q, max_seqlen_k)
         check_lengths(lengths, batch, q)
+        columns, seqlen_k = None, max_seqlen_k if len(k.shape) == 3 else k.shape[1]
+        if page_table is not None:
+            columns = page_table.shape[1]
+            seqlen_k = columns * k.shape[1]
+            # No sequence is longer than its row of the table.
+            seqlen_k = seqlen_k if max_seqlen_k is None else min(max_seqlen_k, seqlen_k)
+            max_seqlen_k = seqlen_k
         if softmax_scale is None:
             softmax_scale = default_scale(q.shape)
-        self.numbers = max_seqlen_q, max_seqlen_k, softmax_scale, left, right
+        self.numbers = max_seqlen_q, max_seqlen_k, softmax_scale, left, right, num_splits
         self.shape_lse = lse_shape(q.shape)
         self.device = q.device
         self.ordinal = q.device.index if q.device.type == "cuda" else None
@@ -67,11 +84,14 @@ class Plan:
             softmax_scale=softmax_scale,
             left=left,
             right=right,
+            columns=columns,
+            split_kv=split_kv(num_splits, seqlen_k),
         )
         # Whether kernels read tensors of these strides, if no bit of `misaligned` is set in their addresses.
         self.reads = all(_reads(form, self.ordinal is not None) for form in forms)
         self.misaligned = _ALIGNMENT_BYTES - 1 if self.ordinal is not None else 0
         self._strides = tuple(form.strides[:-1] for form in forms)
+        self._in_pages = page_table is not None
         self._given = [given is not None for given in lengths]
         self._forward: tuple[_native.Forward, int] | None = None
         self._backward: dict[tuple[int, ...], tuple[_native.Backward, int] | None] = {}
@@ -85,6 +105,8 @@ class Plan:
 
     def backward(self, d_o: Tensor) -> tuple[_native.Backward, int] | None:
         """The backward pass of a gradient of o with the strides of this one, and the bytes of its workspace; None if no kernel reads them."""
+        if self._in_pages:
+            raise NotImplementedError("page_table: gradients were asked for; ferroflash has no kernel for those of keys in pages")
         strides = d_o.stride()
         if strides not in self._backward:
             planned = None

@@ -11,7 +11,8 @@ from torch import Tensor
 # The types of q, k and v, and what the library calls them.
 DTYPES = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "float32"}
 
-_LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "leftpad_k")
+# What says where sequences lie. The last is a table of pages.
+_LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "leftpad_k", "page_table")
 
 N_LENGTHS = len(_LENGTHS)
 
@@ -37,24 +38,29 @@ def default_scale(shape_q: Sequence[int]) -> float:
     return max(shape_q[-1], 1) ** -0.5 if len(shape_q) > 0 else 1.0
 
 
-def check(q: Form, k: Form, v: Form) -> None:
-    """Whether q, k and v fit each other."""
+def check(q: Form, k: Form, v: Form, page_table: object = None, names: tuple[str, str] = ("k", "v")) -> None:
+    """Whether q, k and v, called by these names, fit each other. With a table of pages k and v are a pool, `[n_pages, page_size, heads,
+    head_dim]`."""
+    name_k, name_v = names
     if q.dtype not in DTYPES:
         raise TypeError(f"q is {q.dtype}; allowed: torch.bfloat16, torch.float16, torch.float32")
-    for argument, given in (("k", k), ("v", v)):
+    for argument, given in ((name_k, k), (name_v, v)):
         if given.dtype != q.dtype:
             raise TypeError(f"{argument} is {given.dtype}; needed: {q.dtype}, as q")
         if given.device != q.device:
             raise TypeError(f"{argument} lies on {given.device}; needed: {q.device}, as q")
-    for argument, given in (("q", q), ("k", k)):
+    for argument, given in (("q", q), (name_k, k)):
         if len(given.shape) not in (3, 4):
             raise ValueError(f"{argument} has the shape {list(given.shape)}; allowed: {_SHAPES}")
     if v.shape != k.shape:
-        raise ValueError(f"v has the shape {list(v.shape)}; needed: {list(k.shape)}, as k")
+        raise ValueError(f"{name_v} has the shape {list(v.shape)}; needed: {list(k.shape)}, as {name_k}")
     if k.shape[-1] != q.shape[-1]:
-        raise ValueError(f"k has head_dim {k.shape[-1]}; needed: {q.shape[-1]}, as q")
-    if len(q.shape) == len(k.shape) == 4 and k.shape[0] != q.shape[0]:
-        raise ValueError(f"k has batch {k.shape[0]}; needed: {q.shape[0]}, as q")
+        raise ValueError(f"{name_k} has head_dim {k.shape[-1]}; needed: {q.shape[-1]}, as q")
+    if page_table is not None:
+        if len(k.shape) != 4:
+            raise ValueError(f"{name_k} has the shape {list(k.shape)}; allowed with page_table: [n_pages, page_size, heads, head_dim]")
+    elif len(q.shape) == len(k.shape) == 4 and k.shape[0] != q.shape[0]:
+        raise ValueError(f"{name_k} has batch {k.shape[0]}; needed: {q.shape[0]}, as q")
 
 
 def check_window(left: int | None, right: int | None) -> None:
@@ -66,7 +72,7 @@ def check_window(left: int | None, right: int | None) -> None:
 
 def batch_of(q: Form, k: Form, lengths: tuple[Form | None, ...], max_seqlen_q: int | None, max_seqlen_k: int | None) -> int:
     """How many sequences there are: of a tensor that is not packed its first dimension."""
-    batch = None
+    batch, page_table = None, lengths[5]
     sides = (("q", q, lengths[0], max_seqlen_q), ("k", k, lengths[1], max_seqlen_k))
     for side, given, cu_seqlens, longest in sides:
         packed = len(given.shape) == 3
@@ -75,7 +81,7 @@ def batch_of(q: Form, k: Form, lengths: tuple[Form | None, ...], max_seqlen_q: i
             raise ValueError(f"{side} has the shape {list(given.shape)}; cu_seqlens_{side} is allowed {allowed}")
         if packed and longest is None:
             raise ValueError(f"max_seqlen_{side} is missing; it is needed where {side} is packed")
-        if not packed:
+        if not packed and not (side == "k" and page_table is not None):
             batch = given.shape[0]
     if batch is None:
         (n_elems,) = lengths[0].shape if len(lengths[0].shape) == 1 else (0,)
@@ -84,16 +90,37 @@ def batch_of(q: Form, k: Form, lengths: tuple[Form | None, ...], max_seqlen_q: i
 
 
 def check_lengths(lengths: tuple[Form | None, ...], batch: int, q: Form) -> None:
-    """Whether the vectors of lengths are int32, contiguous, beside q, and as many as there are sequences."""
+    """Whether the vectors of lengths are int32, contiguous, beside q, and as many as there are sequences; and the table of pages."""
     for argument, given in zip(_LENGTHS, lengths, strict=True):
         if given is None:
             continue
-        if given.dtype != torch.int32:
-            raise TypeError(f"{argument} is {given.dtype}; needed: torch.int32")
-        if given.device != q.device:
-            raise TypeError(f"{argument} lies on {given.device}; needed: {q.device}, as q")
-        needed = batch + 1 if argument.startswith("cu_") else batch
-        if tuple(given.shape) != (needed,):
-            raise ValueError(f"{argument} has the shape {list(given.shape)}; needed: [{needed}]")
-        if given.strides != (1,) and needed > 1:
-            raise ValueError(f"{argument} has the stride {given.strides[0]}; needed: 1")
+        if argument == "page_table":
+            check_table(argument, given, batch, q.device)
+        else:
+            check_integers(argument, given, batch + 1 if argument.startswith("cu_") else batch, q.device)
+
+
+def check_integers(argument: str, given: Form, needed: int, device: torch.device) -> None:
+    """Whether a vector is int32, contiguous, on this device, and of so many numbers."""
+    _check_int32(argument, given, device)
+    if tuple(given.shape) != (needed,):
+        raise ValueError(f"{argument} has the shape {list(given.shape)}; needed: [{needed}]")
+    if given.strides != (1,) and needed > 1:
+        raise ValueError(f"{argument} has the stride {given.strides[0]}; needed: 1")
+
+
+def check_table(argument: str, given: Form, batch: int, device: torch.device) -> None:
+    """Whether a table of pages is int32, contiguous, on this device, and has a row for each sequence."""
+    _check_int32(argument, given, device)
+    if len(given.shape) != 2 or given.shape[0] != batch or given.shape[1] == 0:
+        raise ValueError(f"{argument} has the shape {list(given.shape)}; needed: [{batch}, columns], 1 column or more")
+    columns = given.shape[1]
+    if given.strides != (columns, 1) and not (batch == 1 and given.strides[1] == 1) and not (columns == 1 and given.strides[0] == 1):
+        raise ValueError(f"{argument} has the strides {list(given.strides)}; needed: those of a contiguous tensor")
+
+
+def _check_int32(argument: str, given: Form, device: torch.device) -> None:
+    if given.dtype != torch.int32:
+        raise TypeError(f"{argument} is {given.dtype}; needed: torch.int32")
+    if given.device != device:
+        raise TypeError(f"{argument} lies on {given.device}; needed: {device}, as q")

@@ -11,7 +11,8 @@ def info() -> dict[str, Any]:
     """What there is on this machine."""
 
 class Problem:
-    """One attention problem. Shapes are `[batch, seqlen, heads, head_dim]`, or packed, `[total, heads, head_dim]`."""
+    """One attention problem. Shapes are `[batch, seqlen, heads, head_dim]`, or packed, `[total, heads, head_dim]`; with `columns` that of k is
+    `[n_pages, page_size, heads, head_dim]`. `split_kv` is "auto", "never", or the keys of a split."""
 
     def __new__(
         cls,
@@ -25,6 +26,8 @@ class Problem:
         softmax_scale: float | None = None,
         left: int | None = None,
         right: int | None = None,
+        columns: int | None = None,
+        split_kv: str = "auto",
     ) -> Self: ...
     def explain(self, ordinal: int | None = None, *, backward: bool = False) -> str:
         """What would run on a device, and what became of every other candidate."""
@@ -44,6 +47,41 @@ class Backward:
     @property
     def workspace_bytes(self) -> int: ...
     def run(self, stream: int, workspace: tuple[int, int], addresses: Sequence[int], lengths: Sequence[int]) -> None: ...
+
+class Append:
+    """New rows of k and v written to a cache, k and q turned by their positions, planned. `rotary` is (whether pairs are interleaved,
+    rotary_dim, positions of the tables)."""
+
+    def __new__(
+        cls,
+        dtype: str,
+        shape_new: Sequence[int],
+        shape_cache: Sequence[int],
+        ordinal: int | None,
+        strides: Sequence[Sequence[int]],
+        *,
+        batch: int,
+        heads_q: int = 0,
+        columns: int | None = None,
+        rotary: tuple[bool, int, int] | None = None,
+        queries_at_first: bool = False,
+    ) -> Self: ...
+    def run(self, stream: int, tensors: Sequence[int], vectors: Sequence[int]) -> None: ...
+
+class Rotate:
+    """Rows turned by their positions, planned."""
+
+    def __new__(
+        cls,
+        dtype: str,
+        shape: Sequence[int],
+        ordinal: int | None,
+        strides: Sequence[int],
+        *,
+        batch: int,
+        rotary: tuple[bool, int, int],
+    ) -> Self: ...
+    def run(self, stream: int, tensors: Sequence[int], vectors: Sequence[int]) -> None: ...
 
 class Import:
     """Memory of another library's array, held."""

@@ -16,7 +16,7 @@ from ._checks import N_LENGTHS, Form, check, default_scale
 
 _OPTIONS = (
     "Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? seqused_q, Tensor? seqused_k, Tensor? leftpad_k, "
-    "SymInt? max_seqlen_q, SymInt? max_seqlen_k, float softmax_scale, SymInt? left, SymInt? right"
+    "Tensor? page_table, SymInt? max_seqlen_q, SymInt? max_seqlen_k, float softmax_scale, SymInt? left, SymInt? right, int num_splits"
 )
 
 # Tensors that are nothing more.
@@ -46,6 +46,8 @@ def attention(
     leftpad_k: Tensor | None = None,
     max_seqlen_q: int | None = None,
     max_seqlen_k: int | None = None,
+    page_table: Tensor | None = None,
+    num_splits: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """softmax(q · kᵀ · softmax_scale, masked) · v, and the logarithm of each row's sum of exponentials. Gradients flow through both.
 
@@ -59,6 +61,10 @@ def attention(
         seqused_q, seqused_k: int32 `[batch]`: how many rows of each sequence are in use.
         leftpad_k: int32 `[batch]`: the first row of k and v in use; seqused_k counts from row 0 on.
         max_seqlen_q, max_seqlen_k: the longest sequence; needed with packed tensors.
+        page_table: int32 `[batch, columns]`, contiguous: k and v are pages, `[n_pages, page_size, heads_k, head_dim]`, and row r of sequence b
+            is row r % page_size of page `page_table[b, r // page_size]`. With seqused_k: what lies behind it is not read. No gradients.
+        num_splits: into how many parts the keys are divided that a GPU works on side by side. 0 is the library's choice, 1 is none; with more
+            each part has ceil(seqlen_k / num_splits) keys, rounded up to whole blocks, where seqlen_k is the longest that a sequence may be.
 
     Returns:
         o, like q; lse, float32 `[batch, heads_q, seqlen_q]`, of packed queries `[heads_q, total_q]`. A row that sees no key has o = 0 and
@@ -73,14 +79,14 @@ def attention(
     left, right = window
     if causal:
         right = 0
-    lengths = (cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k)
-    numbers = (max_seqlen_q, max_seqlen_k, softmax_scale, left, right)
+    lengths = (cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, page_table)
+    numbers = (max_seqlen_q, max_seqlen_k, softmax_scale, left, right, num_splits)
     plain = _are_plain(q, k, v)
     if not plain or torch.is_autocast_enabled("cuda" if q.is_cuda else "cpu"):
         q, k, v = _cast(q, k, v)
         if not plain:
             scale = default_scale(q.shape) if softmax_scale is None else softmax_scale
-            return torch.ops.ferroflash.forward.default(q, k, v, *lengths, max_seqlen_q, max_seqlen_k, scale, left, right)
+            return torch.ops.ferroflash.forward.default(q, k, v, *lengths, max_seqlen_q, max_seqlen_k, scale, left, right, num_splits)
     given = _given(lengths)
     planned = _call.plan(q, k, v, given, numbers)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
@@ -119,7 +125,7 @@ def explain(
 ) -> str:
     """Which kernels serve `attention` of tensors shaped like these, or its gradients, and why the others do not: a text."""
     left, right = window
-    plan = _call.plan(q, k, v, None, (None, None, softmax_scale, left, 0 if causal else right))
+    plan = _call.plan(q, k, v, None, (None, None, softmax_scale, left, 0 if causal else right, 0))
     return plan.problem.explain(plan.ordinal, backward=backward)
 
 
@@ -191,7 +197,7 @@ def _backward(d_o, d_lse, q, k, v, o, lse, *options):
 
 @torch.library.register_fake("ferroflash::forward", lib=_LIBRARY)
 def _fake_forward(q, k, v, *options):
-    check(Form.of(q), Form.of(k), Form.of(v))
+    check(Form.of(q), Form.of(k), Form.of(v), options[N_LENGTHS - 1])
     return q.new_empty(q.shape), q.new_empty(lse_shape(q.shape), dtype=torch.float32)
 
 

@@ -280,8 +280,8 @@ class _Call:
         return None if array is None else self._contiguous(argument, array, "int32", (self.q.shape[0],))
 
     def _given(self) -> list[bool]:
-        # In the order of the native module: cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k.
-        return [False, False, self.seqused_q is not None, self.seqused_k is not None, False]
+        # In the order of the native module: cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, page_table.
+        return [False, False, self.seqused_q is not None, self.seqused_k is not None, False, False]
 
     def _new(self, dtype: str, shape: tuple[int, ...] | list[int]) -> Array:
         return Array(dtype, list(shape), self.ordinal)
@@ -290,7 +290,7 @@ class _Call:
         """Returns when the results are there."""
         addresses = [0 if array is None else array.address for array in arrays]
         used = [0 if array is None else array.address for array in (self.seqused_q, self.seqused_k)]
-        lengths = [0, 0, *used, 0]
+        lengths = [0, 0, *used, 0, 0]
         if self.stream is None:
             call.run(0, (0, 0), addresses, lengths)
             return

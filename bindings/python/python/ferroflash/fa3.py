@@ -6,10 +6,13 @@
   multiple of `heads_k`.
 * `causal` is aligned to the bottom right. `window_size` is (left, right): how many keys a query sees before and behind
   its place; −1, or None, is no limit.
-* `num_splits`, `pack_gqa`, `sm_margin`, `scheduler_metadata` and `deterministic` choose speed in FlashAttention-3. No
-  result depends on them here, and every result is deterministic, so they are taken and change nothing.
-* `qv`, `q_descale`, `k_descale`, `v_descale`, `attention_chunk`, `softcap`, pages, and new keys or rotary
-  embeddings for a cache have no kernel: NotImplementedError names the argument.
+* `num_splits` says into how many parts a GPU divides the keys: 0 leaves it to the library, 1 divides none; with more each
+  part has ceil(seqlen / num_splits) keys, where seqlen is the most rows that a sequence may have, rounded up to whole
+  blocks of the kernel.
+* `pack_gqa`, `sm_margin`, `scheduler_metadata` and `deterministic` choose speed in FlashAttention-3. No result depends on
+  them here, and every result is deterministic, so they are taken and change nothing.
+* `qv`, `q_descale`, `k_descale`, `v_descale`, `attention_chunk` and `softcap` have no kernel: NotImplementedError names the
+  argument.
 * Gradients flow to q, k and v through o, and through lse where it is returned.
 """
 
@@ -21,7 +24,8 @@ import torch
 from torch import Tensor
 
 from ._combine import combine
-from ._lengths import longest, rows_in_use
+from ._kvcache import Cached, seqlen_of, with_kvcache
+from ._lengths import longest
 from ._refuse import refuse_given, refuse_unless_zero, window
 from ._torch import attention
 
@@ -65,7 +69,8 @@ def flash_attn_func(
     """
     refuse_given(qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
     refuse_unless_zero(attention_chunk=attention_chunk, softcap=softcap)
-    out, lse = attention(q, k, v, softmax_scale=softmax_scale, causal=causal, window=window(window_size, causal))
+    sides = window(window_size, causal)
+    out, lse = attention(q, k, v, softmax_scale=softmax_scale, causal=causal, window=sides, num_splits=num_splits)
     return (out, lse) if return_attn_probs else out
 
 
@@ -158,6 +163,7 @@ def flash_attn_varlen_func(
         seqused_k=seqused_k,
         max_seqlen_q=longest(q, cu_seqlens_q, max_seqlen_q),
         max_seqlen_k=longest(k, cu_seqlens_k, max_seqlen_k),
+        num_splits=num_splits,
     )
     return (out, lse) if return_attn_probs else out
 
@@ -194,36 +200,48 @@ def flash_attn_with_kvcache(
     sm_margin: int = 0,
     return_softmax_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Attention of new queries on a cache of keys and values: o, like q.
+    """Attention of new queries on a cache of keys and values, to which new rows may be appended first: o, like q.
 
     * `q`: `[batch, seqlen_q, heads_q, head_dim]`, or packed `[total_q, heads_q, head_dim]` with `cu_seqlens_q` and
       `max_seqlen_q`.
-    * `k_cache`, `v_cache`: `[batch, seqlen_cache, heads_k, head_dim]`.
+    * `k_cache`, `v_cache`: `[batch, seqlen_cache, heads_k, head_dim]`; with `page_table`, i32 `[batch, columns]`, pages
+      `[n_pages, page_size, heads_k, head_dim]`, where row r of sequence b is row r % page_size of page
+      `page_table[b, r // page_size]`.
+    * `cache_batch_idx`: i32 `[batch]`, which entry of the cache, or which row of `page_table`, each sequence has. No cache is
+      copied.
     * `cache_seqlens`: i32 `[batch]`, or one number for all: how many rows of the cache are in use; None is all.
-    * `cache_leftpad`: i32 `[batch]`, the first row in use. `cache_seqlens` counts from row 0 on.
-    * `k`, `v`, `rotary_cos`, `rotary_sin`, `cu_seqlens_k_new`, `page_table`, `cache_batch_idx`: None. Write new keys and
-      values into the cache before the call. `rotary_interleaved` and `rotary_seqlens` say how to rotate: nothing here.
+    * `cache_leftpad`: i32 `[batch]`, the first row in use. `cache_seqlens` counts from row 0 on. Not beside a `page_table` of
+      several columns.
+    * `k`, `v`: `[batch, seqlen_new, heads_k, head_dim]`, or packed with `cu_seqlens_k_new`, i32 `[batch + 1]`: written into the
+      caches at rows `cache_seqlens[b] + i`, in place, and seen by attention. It needs `cache_seqlens`, which is not changed.
+      Rows for which there is no room, or no page, are an error on the CPU, and not written on a GPU. Nothing has gradients
+      then, as in FlashAttention-3.
+    * `rotary_cos`, `rotary_sin`: `[seqlen_ro, rotary_dim / 2]`, with `k` and `v`; f32, or a 16-bit type that is widened at every
+      call. The first rotary_dim elements of k are turned by position `rotary_seqlens[b] + i`, those of q by that position under
+      a causal mask or a window, by `rotary_seqlens[b]` without; q itself is not changed. `rotary_interleaved` pairs elements
+      2i and 2i + 1, otherwise i and i + rotary_dim / 2. seqlen_ro is at least the rows of a sequence of the cache.
+    * `rotary_seqlens`: i32 `[batch]`; None is `cache_seqlens`.
     * The others: as of `flash_attn_func`.
 
+    A head_dim that is no multiple of 8 costs a GPU copies of both caches, back, too, where rows are appended.
+
     With `return_softmax_lse` (o, lse, o of the splits, lse of the splits): lse as of `flash_attn_varlen_func`; the last
-    two are empty, as no keys are split.
+    two are empty, as splits are merged within the call.
     """
-    refuse_given(k=k, v=v, qv=qv, rotary_cos=rotary_cos, rotary_sin=rotary_sin)
-    refuse_given(cache_batch_idx=cache_batch_idx, page_table=page_table, cu_seqlens_k_new=cu_seqlens_k_new)
-    refuse_given(q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
+    refuse_given(qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
     refuse_unless_zero(attention_chunk=attention_chunk, softcap=softcap)
-    out, lse = attention(
-        q,
-        k_cache,
-        v_cache,
-        softmax_scale=softmax_scale,
-        causal=causal,
-        window=window(window_size, causal),
-        cu_seqlens_q=cu_seqlens_q,
-        seqused_k=rows_in_use(cache_seqlens, k_cache),
-        leftpad_k=cache_leftpad,
-        max_seqlen_q=longest(q, cu_seqlens_q, max_seqlen_q),
-    )
+    left, right = window(window_size)
+    table = ("page_table", page_table)
+    seqlen = seqlen_of(q, k_cache, table)
+    seqlen_q = longest(q, cu_seqlens_q, max_seqlen_q) if cu_seqlens_q is not None else q.shape[1]
+    # As FlashAttention-3 has it: what hides nothing is no window, and turns no query by a place of its own.
+    left = None if left is not None and left >= seqlen - 1 else left
+    right = None if right is not None and right >= seqlen_q - 1 else right
+    given = Cached(
+        q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, rotary_interleaved, cache_seqlens, cache_batch_idx, cache_leftpad,
+        table, softmax_scale, num_splits, cu_seqlens_q, cu_seqlens_k_new, max_seqlen_q, rotary_seqlens,
+    )  # fmt: skip
+    out, lse = with_kvcache(given, (left, 0 if causal else right))
     return (out, lse, lse.new_empty(0), lse.new_empty(0)) if return_softmax_lse else out
 
 

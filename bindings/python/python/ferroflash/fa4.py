@@ -6,10 +6,13 @@
   multiple of `heads_k`.
 * `causal` is aligned to the bottom right. `window_size` is (left, right): how many keys a query sees before and behind its
   place; None is no limit, and neither are two numbers whose sum is negative, as (−1, −1).
-* `num_splits`, `pack_gqa`, `seqlen_k_per_split`, `min_seqlen_k`, `scheduler_metadata`,
-  `disable_scheduler_metadata` and `deterministic` choose speed in FlashAttention-4. No result depends on them here, and
-  every result is deterministic, so they are taken and change nothing.
-* `qv`, `gather_kv_indices`, `page_table`, `learnable_sink`, `softcap`, `score_mod`, `mask_mod` and their
+* `num_splits` says into how many parts a GPU divides the keys: 0 leaves it to the library, 1 divides none; with more each
+  part has ceil(seqlen / num_splits) keys, where seqlen is the most rows that a sequence may have, rounded up to whole
+  blocks of the kernel.
+* `pack_gqa`, `seqlen_k_per_split`, `min_seqlen_k`, `scheduler_metadata`, `disable_scheduler_metadata` and `deterministic`
+  choose speed in FlashAttention-4. No result depends on them here, and every result is deterministic, so they are taken
+  and change nothing.
+* `qv`, `gather_kv_indices`, `learnable_sink`, `softcap`, `score_mod`, `mask_mod` and their
   tensors, and block sparsity have no kernel: NotImplementedError names the argument.
 * Functions return (o, lse). lse carries gradients with `return_lse`; without, it is there for reading.
 """
@@ -66,7 +69,8 @@ def flash_attn_func(
     refuse_given(aux_tensors=aux_tensors or None, aux_scalars=aux_scalars or None)
     refuse_given(block_sparse_tensors=block_sparse_tensors, block_sparse_tensors_bwd=block_sparse_tensors_bwd)
     refuse_unless_zero(softcap=softcap)
-    out, lse = attention(q, k, v, softmax_scale=softmax_scale, causal=causal, window=_window(window_size, causal))
+    sides = _window(window_size, causal)
+    out, lse = attention(q, k, v, softmax_scale=softmax_scale, causal=causal, window=sides, num_splits=num_splits)
     return out, lse if return_lse else lse.detach()
 
 
@@ -110,10 +114,12 @@ def flash_attn_varlen_func(
     * `cu_seqlens_q`, `cu_seqlens_k`: i32 `[batch + 1]`, the row at which each sequence begins, and the last one ends.
     * `max_seqlen_q`, `max_seqlen_k`: the most rows of a sequence; None stands for all rows of the tensor.
     * `seqused_q`, `seqused_k`: i32 `[batch]`, how many of its rows a sequence uses. Of the others o is 0 and lse −∞.
+    * `page_table`: i32 `[batch, columns]`. k and v are then pages, `[n_pages, page_size, heads_k, head_dim]`, where row r of
+      sequence b is row r % page_size of page `page_table[b, r // page_size]`; with `seqused_k`, and no gradients.
     * o: like q; lse: `[heads_q, total_q]`, or `[batch, heads_q, seqlen_q]`; f32.
     * The others: as of `flash_attn_func`.
     """
-    refuse_given(qv=qv, gather_kv_indices=gather_kv_indices, page_table=page_table, learnable_sink=learnable_sink)
+    refuse_given(qv=qv, gather_kv_indices=gather_kv_indices, learnable_sink=learnable_sink)
     refuse_given(score_mod=score_mod, score_mod_bwd=score_mod_bwd, mask_mod=mask_mod)
     refuse_given(aux_tensors=aux_tensors or None, aux_scalars=aux_scalars or None)
     refuse_given(block_sparse_tensors=block_sparse_tensors)
@@ -130,7 +136,9 @@ def flash_attn_varlen_func(
         seqused_q=seqused_q,
         seqused_k=seqused_k,
         max_seqlen_q=longest(q, cu_seqlens_q, max_seqlen_q),
-        max_seqlen_k=longest(k, cu_seqlens_k, max_seqlen_k),
+        max_seqlen_k=max_seqlen_k if page_table is not None else longest(k, cu_seqlens_k, max_seqlen_k),
+        page_table=None if page_table is None else page_table.contiguous(),
+        num_splits=num_splits,
     )
     return out, lse if return_lse else lse.detach()
 

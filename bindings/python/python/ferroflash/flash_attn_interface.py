@@ -1,7 +1,7 @@
 """The functions of flash-attn 2.8, with its names, defaults and results.
 
 `sys.modules["flash_attn"] = ferroflash.flash_attn_interface` puts this module in its place. What ferroflash has no kernel for, dropout,
-ALiBi, a soft cap, pages, raises NotImplementedError that names the argument. `deterministic` is accepted and changes nothing: results and
+ALiBi, a soft cap, raises NotImplementedError that names the argument. `deterministic` is accepted and changes nothing: results and
 gradients are always bit-equal for equal inputs, at no cost.
 
 Tensors are bfloat16 or float16 on a GPU; on the CPU float32, too. head_dim is at most 256. A causal mask and windows are aligned to the bottom
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from . import __version__
-from ._lengths import rows_in_use
+from ._kvcache import Cached, seqlen_of, with_kvcache
 from ._refuse import refuse_given, refuse_unless_zero, window
 from ._torch import attention
 
@@ -116,9 +116,16 @@ def flash_attn_varlen_func(
     cu_seqlens_q and cu_seqlens_k, int32 `[batch + 1]`, say where each sequence begins, and where the last one ends; max_seqlen_q and
     max_seqlen_k bound the longest. On a GPU nobody looks at the lengths beforehand: what is computed from lengths that contradict the
     shapes means nothing. With `return_attn_probs` the result is `(o, lse, None)`, lse float32 `[heads_q, total_q]`.
+
+    With block_table, int32 `[batch, columns]`, k and v are pages, `[n_pages, page_size, heads_k, head_dim]`, of any size: row r of sequence b
+    is row r % page_size of page `block_table[b, r // page_size]`, and cu_seqlens_k says how many rows each sequence has. Then there are no
+    gradients: who asks for them gets a NotImplementedError.
     """
     _refuse(dropout_p, softcap, alibi_slopes)
-    refuse_given(block_table=block_table)
+    in_pages = {}
+    if block_table is not None:
+        in_pages = {"page_table": block_table.contiguous(), "seqused_k": cu_seqlens_k.diff()}
+        cu_seqlens_k = None
     o, lse = attention(
         q,
         k,
@@ -129,6 +136,7 @@ def flash_attn_varlen_func(
         cu_seqlens_k=cu_seqlens_k,
         max_seqlen_q=max_seqlen_q,
         max_seqlen_k=max_seqlen_k,
+        **in_pages,
     )
     return (o, lse, None) if return_attn_probs else o
 
@@ -199,24 +207,37 @@ def flash_attn_with_kvcache(
     num_splits: int = 0,
     return_softmax_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Attention of q `[batch, seqlen_q, heads_q, head_dim]` on the used part of a cache, k_cache and v_cache
-    `[batch, seqlen_cache, heads_k, head_dim]`.
+    """Attention of q `[batch, seqlen_q, heads_q, head_dim]` on the used part of a cache, to which new rows may be appended first.
 
-    cache_seqlens, int32 `[batch]` or one number, says how many rows of each entry are in use, cache_leftpad at which row it begins. Nothing
-    is appended: k, v and the rotary arguments are refused, and so are pages and other orders of the batch. `num_splits` is accepted: results do
-    not depend on it.
+    - k_cache, v_cache: `[batch, seqlen_cache, heads_k, head_dim]`; with block_table, int32 `[batch, columns]`, pages
+      `[n_pages, page_size, heads_k, head_dim]` of any size, where row r of sequence b is row r % page_size of page
+      `block_table[b, r // page_size]`. cache_batch_idx, int32 `[batch]`, says which entry of the cache, or which row of block_table, each
+      sequence has; no cache is copied.
+    - cache_seqlens: int32 `[batch]` or one number: how many rows of each sequence are in use, counted from row 0; None is all.
+      cache_leftpad, int32 `[batch]`: the first row in use; not beside a block_table of several columns.
+    - k, v: `[batch, seqlen_new, heads_k, head_dim]`: written into the caches at rows `cache_seqlens[b] + i`, in place; attention sees
+      `cache_seqlens + seqlen_new` rows. It needs cache_seqlens, which is not changed. Rows for which there is no room, or no page, are an error
+      on the CPU, and not written on a GPU. Nothing has gradients then, as in flash-attn.
+    - rotary_cos, rotary_sin: `[seqlen_ro, rotary_dim / 2]`, with k and v; float32, or a 16-bit type that is widened at every call. The first
+      rotary_dim elements of k are turned by the row's position, those of q by `cache_seqlens[b] + i` under a causal mask or a window, by
+      `cache_seqlens[b]` without; q itself is not changed. `rotary_interleaved` pairs elements 2i and 2i + 1, otherwise i and
+      i + rotary_dim / 2. seqlen_ro is at least the rows of a sequence of the cache.
+    - num_splits: into how many parts a GPU divides the keys. 0 leaves it to the library, 1 divides none; with more each part has
+      ceil(seqlen / num_splits) keys, where seqlen is the most rows of a sequence of the cache, rounded up to whole blocks of the kernel.
+
+    A head_dim that is no multiple of 8 costs a GPU copies of both caches, back, too, where rows are appended.
     """
     _refuse(0.0, softcap, alibi_slopes)
-    refuse_given(k=k, v=v, rotary_cos=rotary_cos, rotary_sin=rotary_sin, cache_batch_idx=cache_batch_idx, block_table=block_table)
-    o, lse = attention(
-        q,
-        k_cache,
-        v_cache,
-        softmax_scale=softmax_scale,
-        window=window(window_size, causal),
-        seqused_k=rows_in_use(cache_seqlens, k_cache),
-        leftpad_k=cache_leftpad,
-    )
+    left, right = window(window_size)
+    table = ("block_table", block_table)
+    seqlen = seqlen_of(q, k_cache, table)
+    # As flash-attn has it: what reaches over the whole cache is no window, and turns no query by a place of its own.
+    left, right = (None if side is not None and side >= seqlen else side for side in (left, right))
+    given = Cached(
+        q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, rotary_interleaved, cache_seqlens, cache_batch_idx, cache_leftpad,
+        table, softmax_scale, num_splits,
+    )  # fmt: skip
+    o, lse = with_kvcache(given, (left, 0 if causal else right))
     return (o, lse) if return_softmax_lse else o
 
 

@@ -34,6 +34,7 @@ import torch
 from torch import Tensor
 
 from . import _torch  # noqa: F401  (registers torch.ops.ferroflash)
+from ._checks import N_LENGTHS
 
 __all__ = ["Installation", "install", "sdpa_calls", "uninstall"]
 
@@ -206,7 +207,8 @@ def _reason(query: Tensor, dropout_p: float, return_debug_mask: bool, scale: flo
 def _options(query: Tensor, is_causal: bool, scale: float | None) -> tuple[Any, ...]:
     """What follows the tensors in the operators of ferroflash: no lengths, the scale, and the mask."""
     scale = query.size(-1) ** -0.5 if scale is None else scale
-    return None, None, None, None, None, None, None, scale, None, 0 if is_causal else None
+    lengths = (None,) * N_LENGTHS
+    return *lengths, None, None, scale, None, 0 if is_causal else None, 0
 
 
 def _as_bhsd(result: Tensor, like: Tensor) -> Tensor:

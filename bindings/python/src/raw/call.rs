@@ -18,7 +18,7 @@ use crate::problem::Problem;
 const N_PLANS: usize = 1024;
 
 /// Calls prepared before, of all devices.
-static PLANS: LazyLock<PlanCache> = LazyLock::new(|| PlanCache::new(N_PLANS));
+pub(super) static PLANS: LazyLock<PlanCache> = LazyLock::new(|| PlanCache::new(N_PLANS));
 
 /// Bytes of a plan's workspace: never none, since memory of no bytes has no address.
 fn workspace_bytes(plan: Option<&Plan>) -> u64 {
@@ -36,14 +36,14 @@ pub(crate) struct Forward {
 #[pymethods]
 impl Forward {
     /// On the CUDA device of this ordinal, or on the processor. Strides are of q, k and v, in elements, without the last one, which is 1.
-    /// `given` says which of cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k and leftpad_k calls give.
+    /// `given` says which of cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k and page_table calls give.
     #[new]
     fn new(
         py: Python<'_>,
         problem: &Problem,
         ordinal: Option<u32>,
         strides: (Strides, Strides, Strides),
-        given: [bool; 5],
+        given: [bool; 6],
     ) -> PyResult<Forward> {
         let (q, k, v) = &strides;
         py.detach(|| {
@@ -74,7 +74,7 @@ impl Forward {
         stream: u64,
         workspace: (u64, u64),
         addresses: [u64; 5],
-        lengths: [u64; 5],
+        lengths: [u64; 6],
     ) -> PyResult<()> {
         // SAFETY: as the caller promises.
         py.detach(|| unsafe { self.enqueue(stream, workspace, addresses, lengths) })
@@ -133,7 +133,7 @@ impl Backward {
         problem: &Problem,
         ordinal: Option<u32>,
         strides: (Strides, Strides, Strides, Strides),
-        given: [bool; 5],
+        given: [bool; 6],
     ) -> PyResult<Backward> {
         let (q, k, v, d_o) = &strides;
         py.detach(|| {
@@ -167,7 +167,7 @@ impl Backward {
         stream: u64,
         workspace: (u64, u64),
         addresses: [u64; 10],
-        lengths: [u64; 5],
+        lengths: [u64; 6],
     ) -> PyResult<()> {
         // SAFETY: as the caller promises.
         py.detach(|| unsafe { self.enqueue(stream, workspace, addresses, lengths) })

@@ -99,7 +99,7 @@ impl<'a> Place<'a> {
         })
     }
 
-    /// Row statistics to read: f32.
+    /// Row statistics, or a table of cosines or sines, to read: f32.
     ///
     /// # Safety
     /// As for [`Place::tensor`].
@@ -141,13 +141,35 @@ impl<'a> Place<'a> {
     /// # Safety
     /// As for [`Place::tensor_mut`].
     pub(crate) unsafe fn statistics_mut(self, address: u64, n_elems: usize) -> VectorMut<'a> {
+        // SAFETY: as the caller promises.
+        unsafe { self.vector_mut::<f32>(address, n_elems, ScalarType::F32) }
+    }
+
+    /// Lengths to write: i32.
+    ///
+    /// # Safety
+    /// As for [`Place::tensor_mut`].
+    pub(crate) unsafe fn integers_mut(self, address: u64, n_elems: usize) -> VectorMut<'a> {
+        // SAFETY: as the caller promises.
+        unsafe { self.vector_mut::<i32>(address, n_elems, ScalarType::I32) }
+    }
+
+    /// # Safety
+    /// As for [`Place::tensor_mut`]; `T` is of this type.
+    unsafe fn vector_mut<T: Scalar>(
+        self,
+        address: u64,
+        n_elems: usize,
+        dtype: ScalarType,
+    ) -> VectorMut<'a> {
         match self {
+            Place::Cuda(device) => {
+                // SAFETY: as the caller promises.
+                let slice = unsafe { slice_from_raw_mut(device, address, n_elems as u64, dtype) };
+                VectorMut::device(slice)
+            }
             // SAFETY: as the caller promises.
-            Place::Cuda(device) => VectorMut::device(unsafe {
-                slice_from_raw_mut(device, address, n_elems as u64, ScalarType::F32)
-            }),
-            // SAFETY: as the caller promises.
-            Place::Host => VectorMut::of(unsafe { elements_mut::<f32>(address, n_elems as u64) }),
+            Place::Host => VectorMut::of(unsafe { elements_mut::<T>(address, n_elems as u64) }),
         }
     }
 }

@@ -3,11 +3,17 @@
 //! | file | what |
 //! |---|---|
 //! | `call` | a pass on a device, planned; and run on addresses |
+//! | `append` | new rows of k and v written to a cache, k and q turned by their positions |
+//! | `rotate` | rows turned by their positions |
 //! | `shape` | what both passes know of a call before it has addresses |
 //! | `memory` | addresses as borrowed tensors, for as long as one call |
 
+mod append;
 mod call;
 mod memory;
+mod rotate;
 mod shape;
 
+pub(crate) use append::Append;
 pub(crate) use call::{Backward, Forward};
+pub(crate) use rotate::Rotate;

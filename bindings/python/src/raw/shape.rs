@@ -2,7 +2,7 @@
 
 use ferroflash::arguments::Argument;
 use ferroflash::prepared::Layouts;
-use ferroflash::{Attention, Error, Inputs, Layout};
+use ferroflash::{Attention, Error, Inputs, Layout, Pages};
 
 use super::memory::{Place, Span};
 use crate::problem::Problem;
@@ -10,24 +10,25 @@ use crate::problem::Problem;
 /// Strides in elements, without the last one, which is 1: of `[batch, seqlen, heads, head_dim]`, or of `[total, heads, head_dim]`.
 pub(crate) type Strides = Vec<usize>;
 
-/// The lengths that a call may give.
-const LENGTHS: [Argument; 5] = [
+/// The lengths that a call may give, and the table of its pages.
+const LENGTHS: [Argument; 6] = [
     Argument::CuSeqlensQ,
     Argument::CuSeqlensK,
     Argument::SeqUsedQ,
     Argument::SeqUsedK,
     Argument::LeftpadK,
+    Argument::PageTable,
 ];
 
 /// Addresses of [`LENGTHS`]; of those that are given.
-pub(crate) type Lengths = [u64; 5];
+pub(crate) type Lengths = [u64; 6];
 
 /// What both passes know of a call before it has addresses.
 pub(crate) struct Shape {
     pub(crate) attention: Attention,
     inputs: [Layout; 3],
     /// Which of [`LENGTHS`] calls give.
-    given: [bool; 5],
+    given: [bool; 6],
 }
 
 impl Shape {
@@ -35,7 +36,7 @@ impl Shape {
         problem: &Problem,
         ordinal: Option<u32>,
         strides: [&Strides; 3],
-        given: [bool; 5],
+        given: [bool; 6],
     ) -> Result<Shape, Error> {
         let [shape_q, shape_k] = [problem.problem.shape_q(), problem.problem.shape_k()];
         let [q, k, v] = strides;
@@ -91,6 +92,14 @@ impl Shape {
         self.attention.problem().shape_lse().iter().product()
     }
 
+    /// Entries of the table of pages.
+    fn n_table_entries(&self) -> usize {
+        let problem = self.attention.problem();
+        let columns = |pages: Pages| pages.n_columns(problem.seqlen_k());
+        // That the product can be counted has been checked.
+        problem.batch() * problem.pages().map_or(0, columns)
+    }
+
     /// q, k, v and the lengths.
     ///
     /// # Safety
@@ -110,8 +119,11 @@ impl Shape {
             if !given {
                 continue;
             }
-            let cumulative = matches!(argument, Argument::CuSeqlensQ | Argument::CuSeqlensK);
-            let n_elems = batch + usize::from(cumulative);
+            let n_elems = match argument {
+                Argument::CuSeqlensQ | Argument::CuSeqlensK => batch + 1,
+                Argument::PageTable => self.n_table_entries(),
+                _ => batch,
+            };
             // SAFETY: as the caller promises.
             let vector = unsafe { place.integers(address, n_elems) };
             inputs = match argument {
@@ -119,6 +131,7 @@ impl Shape {
                 Argument::CuSeqlensK => inputs.cu_seqlens_k(vector),
                 Argument::SeqUsedQ => inputs.seqused_q(vector),
                 Argument::SeqUsedK => inputs.seqused_k(vector),
+                Argument::PageTable => inputs.page_table(vector),
                 _ => inputs.leftpad_k(vector),
             };
         }

@@ -22,7 +22,7 @@ def _whole(text: str, *tests: str) -> Reason:
     return Reason(text, tests=frozenset(tests))
 
 
-_PAGED = "pages of keys and values"
+_OTHER_GPU = "tests of another architecture, which skip themselves"
 _PRIVATE = "private functions of FlashAttention"
 _HEAD_DIM_V = "a head_dim of v unlike that of q"
 _MLA = "qv (MLA)"
@@ -36,17 +36,13 @@ _PARAMETERS = [
     Reason(_FP8, "dtype", lambda dtype: "float8" in str(dtype)),
     Reason(_MLA, "has_qv"),
     Reason(_SINK, "has_learnable_sink"),
-    Reason(_PAGED, "paged_kv_block_size", _given),
-    Reason(_PAGED, "page_size", _given),
-    Reason("keys appended to a cache", "new_kv"),
-    Reason("rotary embedding", "rotary_fraction", _positive),
-    Reason("a cache indexed by batch", "has_batch_idx"),
+    Reason("padding at the left in pages", ("has_leftpad", "page_size"), lambda leftpad, page_size: leftpad and page_size is not None),
 ]
 
 _REASONS: dict[str, list[Reason]] = {
     "fa2": [
-        _whole(_PAGED, "test_flash_attn_varlen_paged_kv_num_splits"),
-        _whole(_PRIVATE, "test_flash_attn_generator_arg_must_be_none"),
+        _whole(_PRIVATE, "test_flash_attn_generator_arg_must_be_none", "test_flash_attn_varlen_paged_kv_num_splits"),
+        _whole("lengths that a call waits for, to check them", "test_flash_attn_kvcache_paged_block_table_bounds"),
     ],
     "fa3": [
         _whole(_PRIVATE, "test_flash3_bw_compatibility"),
@@ -74,7 +70,7 @@ _REASONS: dict[str, list[Reason]] = {
             "test_flash_attn_fp8_paged_decode_tile_boundary",
         ),
         _whole(
-            _PAGED,
+            _OTHER_GPU,
             "test_flash_attn_ex2_emu_decode_prefill_consistency",
             "test_flash_attn_paged_deepseek",
             "test_flash_attn_paged_hd256_sm100_tma",

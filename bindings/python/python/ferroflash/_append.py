@@ -1,0 +1,240 @@
+"""Rows written to a cache, and rows turned by their positions (RoPE): the operators `ferroflash::append` and `ferroflash::rotate`.
+
+Plans are kept and calls made as in `_call`; plain calls go past the operators, as in `_torch`. Neither has a derivative.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import _native
+from ._call import _ALIGNMENT_BYTES, _N_PLANS, _narrowed, _readable, _reads
+from ._checks import DTYPES, Form, check_integers, check_table
+from ._torch import _LIBRARY, _are_plain
+
+_LIBRARY.define(
+    "append(Tensor k, Tensor v, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor cache_seqlens, Tensor? q, Tensor? cos, Tensor? sin, "
+    "bool interleaved, bool queries_at_first, Tensor? cu_seqlens_new, Tensor? page_table) -> (Tensor, Tensor)",
+    tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order),
+)
+_LIBRARY.define(
+    "rotate(Tensor x, Tensor cos, Tensor sin, bool interleaved, Tensor positions, Tensor? cu_seqlens) -> Tensor",
+    tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order),
+)
+
+
+class Rotary(NamedTuple):
+    """How rows are turned."""
+
+    cos: Tensor
+    """By position: `[n_positions, rotary_dim / 2]`, float32, contiguous."""
+    sin: Tensor
+    interleaved: bool
+    """Whether elements 2i and 2i + 1 form a pair, or i and i + rotary_dim / 2."""
+
+
+class Append(NamedTuple):
+    """Row i of sequence b of k and v becomes row `cache_seqlens[b] + i` of its cache, turned, if it is, by that position."""
+
+    k: Tensor
+    """`[batch, seqlen_new, heads_k, head_dim]`, or packed with cu_seqlens_new."""
+    v: Tensor
+    k_cache: Tensor
+    """`[batch, seqlen_cache, heads_k, head_dim]`; with page_table `[n_pages, page_size, heads_k, head_dim]`. Written."""
+    v_cache: Tensor
+    cache_seqlens: Tensor
+    q: Tensor | None = None
+    """Queries, as many as new rows, that are turned, too: with rotary."""
+    rotary: Rotary | None = None
+    queries_at_first: bool = False
+    """Whether every query stands at `cache_seqlens[b]`."""
+    cu_seqlens_new: Tensor | None = None
+    page_table: Tensor | None = None
+
+
+def append(given: Append) -> tuple[Tensor, Tensor | None]:
+    """Appends, and gives how many rows each sequence has then, int32 `[batch]`, and the queries turned."""
+    rotary = given.rotary
+    if _are_plain(*(x for x in given if isinstance(x, Tensor))):
+        seqused, q = _append(given)
+    else:
+        cos, sin, interleaved = rotary or (None, None, False)
+        seqused, q = torch.ops.ferroflash.append.default(
+            *given[:6], cos, sin, interleaved, given.queries_at_first, given.cu_seqlens_new, given.page_table
+        )
+    return seqused, None if given.q is None else q
+
+
+def rotate(x: Tensor, rotary: Rotary, positions: Tensor, cu_seqlens: Tensor | None = None) -> Tensor:
+    """Rows turned: row i of sequence b by position `positions[b] + i`. x is `[batch, seqlen, heads, head_dim]`, or packed; so is the result."""
+    if _are_plain(x, positions):
+        return _rotate(x, rotary, positions, cu_seqlens)
+    return torch.ops.ferroflash.rotate.default(x, *rotary, positions, cu_seqlens)
+
+
+class _AppendPlan:
+    """An append of tensors of these forms, checked and planned."""
+
+    def __init__(self, forms: tuple[Form | None, ...], interleaved: bool, queries_at_first: bool) -> None:
+        k, v, k_cache, v_cache, cache_seqlens, q, cos, cu_seqlens_new, page_table = forms
+        batch = cache_seqlens.shape[0] if len(cache_seqlens.shape) == 1 else 0
+        _check_caches(k_cache, v_cache, batch, page_table)
+        _check_new(k, v, k_cache, batch, cu_seqlens_new)
+        check_integers("cache_seqlens", cache_seqlens, batch, k_cache.device)
+        if page_table is not None:
+            check_table("page_table", page_table, batch, k_cache.device)
+        heads_q = 0
+        if q is not None:
+            heads_q = q.shape[-2] if len(q.shape) > 2 else "heads_q"
+            _check_like("q", q, k_cache, (*k.shape[:-2], heads_q, k.shape[-1]), "k_cache")
+        self.ordinal = _ordinal(k_cache)
+        self.misaligned = _ALIGNMENT_BYTES - 1 if self.ordinal is not None else 0
+        self.tensors = [form for form in (k, v, k_cache, v_cache, q) if form is not None]
+        self.reads = [_reads(form, self.ordinal is not None) for form in self.tensors]
+        self.native = None
+        if all(self.reads):
+            self.native = _native.Append(
+                DTYPES[k_cache.dtype],
+                k.shape,
+                k_cache.shape,
+                self.ordinal,
+                [() if form is None else form.strides[:-1] for form in (k, v, k_cache, v_cache, q)],
+                batch=batch,
+                heads_q=heads_q,
+                columns=None if page_table is None else page_table.shape[1],
+                rotary=_turned(cos, interleaved),
+                queries_at_first=queries_at_first,
+            )
+
+
+class _RotatePlan:
+    """A rotation of rows of this form, planned."""
+
+    def __init__(self, x: Form, cos: Form, interleaved: bool, positions: Form, cu_seqlens: Form | None) -> None:
+        batch = x.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
+        check_integers("rotary_seqlens", positions, batch, x.device)
+        self.ordinal = _ordinal(x)
+        self.misaligned = _ALIGNMENT_BYTES - 1 if self.ordinal is not None else 0
+        self.native = None
+        if _reads(x, self.ordinal is not None):
+            rotary = _turned(cos, interleaved)
+            self.native = _native.Rotate(DTYPES[x.dtype], x.shape, self.ordinal, x.strides[:-1], batch=batch, rotary=rotary)
+
+
+_append_plan = lru_cache(maxsize=_N_PLANS)(_AppendPlan)
+_rotate_plan = lru_cache(maxsize=_N_PLANS)(_RotatePlan)
+
+
+def _append(given: Append) -> tuple[Tensor, Tensor]:
+    k, v, k_cache, v_cache, cache_seqlens, q, rotary, queries_at_first, cu_seqlens_new, page_table = given
+    cos, sin, interleaved = rotary or (None, None, False)
+    forms = (k, v, k_cache, v_cache, cache_seqlens, q, cos, cu_seqlens_new, page_table)
+    planned = _append_plan(tuple(None if x is None else Form.of(x) for x in forms), interleaved, queries_at_first)
+    tensors = [x for x in (k, v, k_cache, v_cache, q) if x is not None]
+    readable = [reads and not x.data_ptr() & planned.misaligned for x, reads in zip(tensors, planned.reads, strict=True)]
+    if not all(readable):
+        copies = [x if reads else _readable(x, planned) for x, reads in zip(tensors, readable, strict=True)]
+        k, v, *caches = copies[:4]
+        copied = given._replace(k=k, v=v, k_cache=caches[0], v_cache=caches[1], q=None if q is None else copies[4])
+        seqused, q_out = _append(copied)
+        head_dim = k_cache.shape[-1]
+        for cache, copy in zip((k_cache, v_cache), caches, strict=True):
+            if copy is not cache:
+                cache.copy_(copy[..., :head_dim])
+        return seqused, _narrowed(q_out, head_dim) if q is not None else q_out
+    seqused = torch.empty_like(cache_seqlens, memory_format=torch.contiguous_format)
+    q_out = k.new_empty(0) if q is None else torch.empty_like(q, memory_format=torch.contiguous_format)
+    addresses = [0 if x is None else x.data_ptr() for x in (k, v, k_cache, v_cache, q, q_out)]
+    vectors = [0 if x is None else x.data_ptr() for x in (cache_seqlens, seqused, cu_seqlens_new, page_table, cos, sin)]
+    planned.native.run(_stream(planned.ordinal), addresses, vectors)
+    for cache in (k_cache, v_cache):
+        # So that PyTorch knows of the write, where a gradient wants the cache as it was.
+        if not cache.is_inference():
+            torch.autograd.graph.increment_version(cache)
+    return seqused, q_out
+
+
+def _rotate(x: Tensor, rotary: Rotary, positions: Tensor, cu_seqlens: Tensor | None) -> Tensor:
+    cos, sin, interleaved = rotary
+    of_lengths = None if cu_seqlens is None else Form.of(cu_seqlens)
+    planned = _rotate_plan(Form.of(x), Form.of(cos), interleaved, Form.of(positions), of_lengths)
+    if planned.native is None or x.data_ptr() & planned.misaligned:
+        return _narrowed(_rotate(_readable(x, planned), rotary, positions, cu_seqlens), x.shape[-1])
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    vectors = [0 if given is None else given.data_ptr() for given in (positions, cu_seqlens, cos, sin)]
+    planned.native.run(_stream(planned.ordinal), [x.data_ptr(), y.data_ptr()], vectors)
+    return y
+
+
+def _ordinal(form: Form) -> int | None:
+    return form.device.index if form.device.type == "cuda" else None
+
+
+def _stream(ordinal: int | None) -> int:
+    return 0 if ordinal is None else torch._C._cuda_getCurrentRawStream(ordinal)
+
+
+def _turned(cos: Form | None, interleaved: bool) -> tuple[bool, int, int] | None:
+    if cos is None:
+        return None
+    n_positions, n_pairs = cos.shape
+    return interleaved, 2 * n_pairs, n_positions
+
+
+def _check_caches(k_cache: Form, v_cache: Form, batch: int, page_table: Form | None) -> None:
+    if k_cache.dtype not in DTYPES:
+        raise TypeError(f"k_cache is {k_cache.dtype}; allowed: {', '.join(map(str, DTYPES))}")
+    if len(k_cache.shape) != 4:
+        raise ValueError(f"k_cache has the shape {list(k_cache.shape)}; allowed: [batch, seqlen, heads, head_dim], or pages of that kind")
+    if page_table is None and k_cache.shape[0] != batch:
+        raise ValueError(f"k_cache has batch {k_cache.shape[0]}; needed: {batch}, as cache_seqlens")
+    _check_like("v_cache", v_cache, k_cache, tuple(k_cache.shape), "k_cache")
+
+
+def _check_new(k: Form, v: Form, k_cache: Form, batch: int, cu_seqlens_new: Form | None) -> None:
+    heads, head_dim = k_cache.shape[2:]
+    if cu_seqlens_new is None:
+        seqlen = k.shape[1] if len(k.shape) == 4 else "seqlen"
+        needed = (batch, seqlen, heads, head_dim)
+    else:
+        needed = (k.shape[0] if len(k.shape) == 3 else "total", heads, head_dim)
+        check_integers("cu_seqlens_k_new", cu_seqlens_new, batch + 1, k_cache.device)
+    _check_like("k", k, k_cache, needed, "k_cache")
+    _check_like("v", v, k_cache, needed, "k_cache")
+
+
+def _check_like(argument: str, given: Form, like: Form, needed: tuple[int | str, ...], other: str) -> None:
+    if given.dtype != like.dtype:
+        raise TypeError(f"{argument} is {given.dtype}; needed: {like.dtype}, as {other}")
+    if given.device != like.device:
+        raise TypeError(f"{argument} lies on {given.device}; needed: {like.device}, as {other}")
+    if tuple(given.shape) != needed:
+        shape = ", ".join(map(str, needed))
+        raise ValueError(f"{argument} has the shape {list(given.shape)}; needed: [{shape}]")
+
+
+@torch.library.impl(_LIBRARY, "append", "CPU")
+@torch.library.impl(_LIBRARY, "append", "CUDA")
+def _append_operator(k, v, k_cache, v_cache, cache_seqlens, q, cos, sin, interleaved, queries_at_first, cu_seqlens_new, page_table):
+    rotary = None if cos is None else Rotary(cos, sin, interleaved)
+    return _append(Append(k, v, k_cache, v_cache, cache_seqlens, q, rotary, queries_at_first, cu_seqlens_new, page_table))
+
+
+@torch.library.impl(_LIBRARY, "rotate", "CPU")
+@torch.library.impl(_LIBRARY, "rotate", "CUDA")
+def _rotate_operator(x, cos, sin, interleaved, positions, cu_seqlens):
+    return _rotate(x, Rotary(cos, sin, interleaved), positions, cu_seqlens)
+
+
+@torch.library.register_fake("ferroflash::append", lib=_LIBRARY)
+def _fake_append(k, v, k_cache, v_cache, cache_seqlens, q, *options):
+    return cache_seqlens.new_empty(cache_seqlens.shape), k.new_empty(0) if q is None else q.new_empty(q.shape)
+
+
+@torch.library.register_fake("ferroflash::rotate", lib=_LIBRARY)
+def _fake_rotate(x, *options):
+    return x.new_empty(x.shape)
