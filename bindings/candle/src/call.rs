@@ -5,39 +5,29 @@ use std::sync::OnceLock;
 use candle_core::Tensor;
 use ferroflash::Problem;
 
+use crate::vectors::{Ints, Vectors};
+
+/// Calls a function for the element type that the type of a problem is.
+macro_rules! by_type {
+    ($dtype:expr, $function:ident($($argument:expr),*)) => {
+        match $dtype {
+            ferroflash::Dtype::Bf16 => $function::<half::bf16>($($argument),*),
+            ferroflash::Dtype::F16 => $function::<half::f16>($($argument),*),
+            ferroflash::Dtype::F32 => $function::<f32>($($argument),*),
+        }
+    };
+}
+pub(crate) use by_type;
+
 /// What both passes of a call know.
 pub(crate) struct Call {
     /// Sizes, type, mask, scale.
     pub(crate) problem: Problem,
-    /// Where the sequences of packed tensors lie.
-    pub(crate) lengths: Lengths,
+    /// Lengths of sequences, and where they lie.
+    pub(crate) vectors: Vectors<Ints>,
     /// Row statistics of the forward pass, f32 `[batch, heads_q, seqlen_q]`, of packed queries `[heads_q, total_q]`: set
     /// when it has run.
     lse: OnceLock<Tensor>,
-}
-
-/// Cumulative lengths, i32 `[batch + 1]`, where the kernels read them.
-pub(crate) enum Lengths {
-    /// Sequences are all of one length.
-    None,
-    /// On the host.
-    Host {
-        /// Of queries.
-        q: Vec<i32>,
-        /// Of keys and values.
-        k: Vec<i32>,
-    },
-    /// On the device of q; contiguous, u32 or i32. What they hold is not checked.
-    #[cfg_attr(
-        not(feature = "cuda"),
-        expect(dead_code, reason = "read by the CUDA backend")
-    )]
-    Device {
-        /// Of queries.
-        q: Tensor,
-        /// Of keys and values.
-        k: Tensor,
-    },
 }
 
 /// What the backward pass reads beside q, k and v.
@@ -54,10 +44,10 @@ pub(crate) struct Results<'a> {
 }
 
 impl Call {
-    pub(crate) fn new(problem: Problem, lengths: Lengths) -> Call {
+    pub(crate) fn new(problem: Problem, vectors: Vectors<Ints>) -> Call {
         Call {
             problem,
-            lengths,
+            vectors,
             lse: OnceLock::new(),
         }
     }

@@ -69,14 +69,14 @@ pub enum Error {
         /// Its strides, in elements.
         given: Vec<usize>,
     },
-    /// A tensor lies on another device than q.
-    #[error("{argument} lies on {given:?}; allowed: {allowed:?}, where q lies")]
+    /// A tensor lies on another device than the first.
+    #[error("{argument} lies on {given:?}; allowed: {allowed:?}, where the first tensor lies")]
     Device {
         /// Which tensor.
         argument: &'static str,
         /// Where it lies.
         given: DeviceLocation,
-        /// Where q lies.
+        /// Where the first tensor lies.
         allowed: DeviceLocation,
     },
     /// The tensors lie on a kind of device that this build does not serve.
@@ -89,7 +89,7 @@ pub enum Error {
         /// What is allowed, and how CUDA is had.
         allowed: &'static str,
     },
-    /// The vectors of cumulative lengths have a number of elements that makes no batch.
+    /// A vector of lengths has a number of elements that makes no batch, or another one than there are sequences.
     #[error("{argument} has {given} elements; allowed: {allowed}")]
     Lengths {
         /// Which vector.
@@ -99,7 +99,7 @@ pub enum Error {
         /// What is allowed.
         allowed: String,
     },
-    /// A cumulative length does not fit 31 bits.
+    /// A length does not fit 31 bits.
     #[error("{argument}[{index}] is {given}; allowed: 0 to {}", i32::MAX)]
     Length {
         /// Which vector.
@@ -108,6 +108,40 @@ pub enum Error {
         index: usize,
         /// The number given.
         given: u32,
+    },
+    /// `page_block_size` is not that of the pages given.
+    #[error("page_block_size is {given}; allowed: {allowed}, the rows of a page of k")]
+    PageBlockSize {
+        /// The number given.
+        given: usize,
+        /// Rows of a page.
+        allowed: usize,
+    },
+    /// A cache whose elements share memory cannot be written.
+    #[error("{argument} has strides {given:?}, which repeat elements; allowed: a place for each")]
+    Repeated {
+        /// Which cache.
+        argument: &'static str,
+        /// Its strides, in elements.
+        given: Vec<usize>,
+    },
+    /// A cache that is written lies in the memory of another argument: candle lends memory to one writer alone.
+    #[error("{argument} lies in the memory of {other}; allowed: memory of its own")]
+    SharedMemory {
+        /// Which cache.
+        argument: &'static str,
+        /// The other argument.
+        other: &'static str,
+    },
+    /// A tensor would need a gradient through an operation that has none.
+    #[error(
+        "{argument} asks for a gradient; allowed: tensors without, since {operation} has no backward pass"
+    )]
+    Gradient {
+        /// Which argument.
+        argument: &'static str,
+        /// Which operation.
+        operation: &'static str,
     },
     /// What ferroflash says: of sizes, of the values of lengths, of what no kernel serves, of the driver.
     #[error(transparent)]

@@ -26,7 +26,8 @@
 //! - Any strides do, as long as the last dimension is contiguous: `transpose(1, 2)` costs no copy.
 //! - Masks are aligned to the bottom right: query `i` stands at the place `i + seqlen_k − seqlen_q` among the keys. A
 //!   row that sees no key gives o = 0.
-//! - Every function is differentiable in q, k and v. Equal inputs give bit-equal results, forward and backward.
+//! - Equal inputs give bit-equal results, forward and backward. Every function is differentiable in q, k and v, but those over a
+//!   cache ([`KvCache`]): a gradient through them is an error.
 //! - What is not offered is an error that names the argument ([`Error`]); nothing is accepted and ignored.
 //!
 //! Tensors of the CPU are computed by all cores of the processor. With the feature `cuda`, those of a CUDA device are
@@ -38,13 +39,26 @@ mod dense;
 mod varlen;
 mod with_lse;
 
+mod append;
+mod kv_cache;
+mod with_kvcache;
+
 mod request;
 
 mod refuse;
 
+mod rules;
+
+mod vectors;
+
 mod call;
 
 mod operation;
+
+mod cached;
+
+mod append_call;
+mod in_place;
 
 mod guarded;
 
@@ -56,15 +70,19 @@ mod cuda;
 
 mod error;
 
+pub use append::{Appended, NewRows, Rotary, append_kvcache};
 pub use dense::{
     flash_attn, flash_attn_alibi, flash_attn_alibi_windowed, flash_attn_alibi_windowed_softcap,
     flash_attn_windowed,
 };
 pub use error::Error;
+pub use kv_cache::KvCache;
 pub use varlen::{
     flash_attn_varlen, flash_attn_varlen_alibi, flash_attn_varlen_alibi_windowed,
-    flash_attn_varlen_alibi_windowed_softcap, flash_attn_varlen_paged_windowed,
-    flash_attn_varlen_windowed,
+    flash_attn_varlen_alibi_windowed_softcap, flash_attn_varlen_windowed,
+};
+pub use with_kvcache::{
+    flash_attn_varlen_paged_windowed, flash_attn_varlen_with_kvcache, flash_attn_with_kvcache,
 };
 pub use with_lse::{flash_attn_varlen_with_lse, flash_attn_with_lse};
 

@@ -28,15 +28,15 @@ pub(crate) fn softcap(softcap: Option<f32>) -> Result<(), Error> {
     }
 }
 
-/// Keys and values in pages.
-pub(crate) fn paged(block_table: &Tensor, page_block_size: usize) -> Error {
-    Error::NotOffered {
-        argument: "block_table",
-        given: format!(
-            "{}, page_block_size {page_block_size}",
-            described(block_table)
-        ),
-        allowed: "none: ferroflash reads no paged keys and values",
+/// Of ranges of keys that some queries see whatever the mask says, none.
+pub(crate) fn mm_prefix(mm_prefix_ranges: Option<&Tensor>) -> Result<(), Error> {
+    match mm_prefix_ranges {
+        None => Ok(()),
+        Some(ranges) => Err(Error::NotOffered {
+            argument: "mm_prefix_ranges",
+            given: described(ranges),
+            allowed: "none: ferroflash's masks have no ranges of their own for each sequence",
+        }),
     }
 }
 

@@ -78,34 +78,6 @@ pub fn flash_attn_varlen_windowed(
     attention(request.packed(sequences)?)
 }
 
-/// Attention on packed queries, and on keys and values in pages: always [`Error::NotOffered`](crate::Error::NotOffered).
-///
-/// * `k`, `v`: `[n_pages, page_block_size, heads_k, head_dim]`.
-/// * `block_table`: u32 or i32 `[batch, max_pages]`, the pages of each sequence.
-/// * `mm_prefix_ranges`: i32 `[batch, max_ranges, 2]`, keys that the mask does not hide.
-/// * `page_block_size`: rows of a page.
-/// * `softcap`: bound of the scores.
-/// * The others: as of [`flash_attn_varlen_windowed`].
-#[expect(unused_variables, reason = "refused whatever they are")]
-pub fn flash_attn_varlen_paged_windowed(
-    q: &Tensor,
-    k: &Tensor,
-    v: &Tensor,
-    seqlens_q: &Tensor,
-    seqlens_k: &Tensor,
-    block_table: &Tensor,
-    mm_prefix_ranges: Option<&Tensor>,
-    max_seqlen_q: usize,
-    max_seqlen_k: usize,
-    softmax_scale: f32,
-    window_size_left: Option<usize>,
-    window_size_right: Option<usize>,
-    page_block_size: usize,
-    softcap: Option<f32>,
-) -> Result<Tensor> {
-    Err(refuse::paged(block_table, page_block_size).into())
-}
-
 /// Attention on packed sequences with ALiBi: always [`Error::NotOffered`](crate::Error::NotOffered).
 ///
 /// * `alibi_slopes`: f32 `[heads_q]`.

@@ -1,28 +1,31 @@
-//! Both passes on tensors of a CUDA device: enqueued on candle's stream, in memory of candle's allocator, without a copy and
+//! Attention and appends on tensors of a CUDA device: enqueued on candle's stream, in memory of candle's allocator, without a copy and
 //! without waiting.
 
+mod append;
 mod place;
 mod raw;
+mod reading;
 
 use std::sync::LazyLock;
 
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::CudaDType;
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DeviceRepr};
-use candle_core::{CudaDevice, CudaStorage, DType, Layout, Result, Storage};
+use candle_core::{CudaDevice, CudaStorage, Layout, Result};
 use ferroflash::arguments::Argument;
-use ferroflash::dtype::ScalarType;
 use ferroflash::prepared::Layouts;
 use ferroflash::{
-    Attention, Dtype, Element, Gradients, Inputs, OutputGradients, Outputs, PlanCache, Saved,
-    Tensor as View, TensorMut as ViewMut, Vector,
+    Attention, Element, Gradients, OutputGradients, Outputs, PlanCache, Saved, Tensor as View,
+    TensorMut as ViewMut,
 };
 use half::{bf16, f16};
 
+pub(crate) use self::append::append;
 use self::place::Place;
 use self::raw::{Reading, Writing};
-use crate::call::{Call, Lengths, Results};
-use crate::error::{Error, elsewhere};
+use self::reading::{GuardedVectors, ReadInputs};
+use crate::call::{Call, Results, by_type};
+use crate::error::Error;
 use crate::guarded::Guarded;
 use crate::layout::layout;
 
@@ -44,11 +47,18 @@ static PLANS: LazyLock<PlanCache> = LazyLock::new(|| PlanCache::new(N_PLANS));
 
 /// Enqueues o and lse of q, k and v.
 pub(crate) fn forward(call: &Call, inputs: [Stored; 3]) -> Result<(CudaStorage, CudaStorage)> {
-    match call.problem.dtype() {
-        Dtype::Bf16 => forward_of::<bf16>(call, inputs),
-        Dtype::F16 => forward_of::<f16>(call, inputs),
-        Dtype::F32 => forward_of::<f32>(call, inputs),
-    }
+    let candle = inputs[0].0.device();
+    let mut lse = raw::elements::<f32>(candle, &call.problem.shape_lse())?;
+    let o = by_type!(
+        call.problem.dtype(),
+        forward_of(call, inputs, Some(&mut lse))
+    )?;
+    Ok((o, wrapped(lse, candle)))
+}
+
+/// Enqueues o of q, k and v, for calls without a backward pass.
+pub(crate) fn forward_alone(call: &Call, inputs: [Stored; 3]) -> Result<CudaStorage> {
+    by_type!(call.problem.dtype(), forward_of(call, inputs, None))
 }
 
 /// Enqueues the gradients of q, k and v.
@@ -57,41 +67,46 @@ pub(crate) fn backward(
     inputs: [Stored; 3],
     results: &Results,
 ) -> Result<[CudaStorage; 3]> {
-    match call.problem.dtype() {
-        Dtype::Bf16 => backward_of::<bf16>(call, inputs, results),
-        Dtype::F16 => backward_of::<f16>(call, inputs, results),
-        Dtype::F32 => backward_of::<f32>(call, inputs, results),
-    }
+    by_type!(call.problem.dtype(), backward_of(call, inputs, results))
 }
 
-fn forward_of<T: Number>(call: &Call, stored: [Stored; 3]) -> Result<(CudaStorage, CudaStorage)> {
+fn forward_of<T: Number>(
+    call: &Call,
+    stored: [Stored; 3],
+    lse: Option<&mut CudaSlice<f32>>,
+) -> Result<CudaStorage> {
     let problem = call.problem;
     let candle = stored[0].0.device();
     let place = Place::of(candle)?;
     let attention = Attention::new(place.device(), problem).map_err(Error::from)?;
-    let prepared = PLANS
-        .forward(&attention, &layouts(stored))
-        .map_err(Error::from)?;
+    let layouts = match lse {
+        Some(_) => layouts(call, stored),
+        None => layouts(call, stored).without(Argument::Lse),
+    };
+    let prepared = PLANS.forward(&attention, &layouts).map_err(Error::from)?;
 
     let mut o = raw::elements::<T>(candle, &problem.shape_q())?;
-    let mut lse = raw::elements::<f32>(candle, &problem.shape_lse())?;
     let mut workspace = raw::workspace(candle, prepared.plan())?;
     {
-        let lengths = ReadLengths::of(call)?;
-        let lengths = lengths.read(&place)?;
+        let vectors = GuardedVectors::of(&call.vectors);
+        let vectors = vectors.read(&place)?;
         let inputs = ReadInputs::of::<T>(stored, &place)?;
-        let inputs = lengths.give(inputs.views()?);
+        let inputs = vectors.vectors().give(inputs.views()?);
         let mut o = Writing::of(&mut o, &place);
+        let o = whole(&mut o, problem.shape_q())?;
         // Of no rows there is one element all the same.
         let n_rows = problem.shape_lse().iter().product();
-        let mut lse = Writing::of(&mut lse, &place).shortened(n_rows);
-        let mut outputs = Outputs::new(whole(&mut o, problem.shape_q())?, lse.slice());
+        let mut lse = lse.map(|lse| Writing::of(lse, &place).shortened(n_rows));
+        let mut outputs = match &mut lse {
+            Some(lse) => Outputs::new(o, lse.slice()),
+            None => Outputs::without_lse(o),
+        };
         let mut queue = raw::Lent::new(&mut workspace, &place)?;
         prepared
             .forward(queue.queue(), &inputs, &mut outputs)
             .map_err(Error::from)?;
     }
-    Ok((wrapped(o, candle), wrapped(lse, candle)))
+    Ok(wrapped(o, candle))
 }
 
 fn backward_of<T: Number>(
@@ -104,7 +119,7 @@ fn backward_of<T: Number>(
     let place = Place::of(candle)?;
     let attention = Attention::new(place.device(), problem).map_err(Error::from)?;
     let prepared = PLANS
-        .backward(&attention, &layouts(stored))
+        .backward(&attention, &layouts(call, stored))
         .map_err(Error::from)?;
 
     let [shape_q, shape_k] = [problem.shape_q(), problem.shape_k()];
@@ -113,10 +128,10 @@ fn backward_of<T: Number>(
     let mut d_v = raw::elements::<T>(candle, &shape_k)?;
     let mut workspace = raw::workspace(candle, prepared.plan())?;
     {
-        let lengths = ReadLengths::of(call)?;
-        let lengths = lengths.read(&place)?;
+        let vectors = GuardedVectors::of(&call.vectors);
+        let vectors = vectors.read(&place)?;
         let inputs = ReadInputs::of::<T>(stored, &place)?;
-        let inputs = lengths.give(inputs.views()?);
+        let inputs = vectors.vectors().give(inputs.views()?);
 
         let o = Guarded::of("o", results.o);
         let lse = Guarded::of("lse", results.lse);
@@ -152,11 +167,15 @@ fn backward_of<T: Number>(
 }
 
 /// The strides of q, k and v; all else is contiguous.
-fn layouts([(_, q), (_, k), (_, v)]: [Stored; 3]) -> Layouts {
-    Layouts::contiguous()
+fn layouts(call: &Call, [(_, q), (_, k), (_, v)]: [Stored; 3]) -> Layouts {
+    let layouts = Layouts::contiguous()
         .with(Argument::Q, layout(q))
         .with(Argument::K, layout(k))
-        .with(Argument::V, layout(v))
+        .with(Argument::V, layout(v));
+    match call.vectors.seqused_k {
+        Some(_) => layouts.giving(Argument::SeqUsedK),
+        None => layouts,
+    }
 }
 
 /// A contiguous tensor to read.
@@ -173,111 +192,4 @@ fn whole<'a>(writing: &'a mut Writing<'_>, shape: [usize; 4]) -> Result<ViewMut<
 
 fn wrapped<T: CudaDType>(elements: CudaSlice<T>, candle: &CudaDevice) -> CudaStorage {
     CudaStorage::wrap_cuda_slice(elements, candle.clone())
-}
-
-/// q, k and v while they are read.
-struct ReadInputs<'a> {
-    read: [(Reading<'a>, ferroflash::Layout); 3],
-}
-
-impl<'a> ReadInputs<'a> {
-    fn of<T: Number>(stored: [Stored<'a>; 3], place: &'a Place) -> Result<ReadInputs<'a>> {
-        let read = |(storage, at): Stored<'a>| {
-            let elements = storage.as_cuda_slice::<T>()?;
-            let reading = Reading::of(elements, at.start_offset(), T::TYPE, place);
-            Ok::<_, candle_core::Error>((reading, layout(at)))
-        };
-        let [q, k, v] = stored;
-        Ok(ReadInputs {
-            read: [read(q)?, read(k)?, read(v)?],
-        })
-    }
-
-    fn views(&self) -> Result<Inputs<'_>> {
-        let [q, k, v] = self.read.each_ref().map(strided);
-        Ok(Inputs::new(&q?, &k?, &v?))
-    }
-}
-
-/// A tensor to read, where it lies.
-fn strided<'a>((reading, layout): &'a (Reading<'_>, ferroflash::Layout)) -> Result<View<'a>> {
-    Ok(View::device(reading.slice(), *layout).map_err(Error::from)?)
-}
-
-/// The vectors of cumulative lengths, held while their memory is read.
-enum ReadLengths<'a> {
-    None,
-    /// One tensor, of queries and keys alike: its memory is locked once.
-    Same(Guarded<'a>),
-    Two(Guarded<'a>, Guarded<'a>),
-}
-
-impl<'a> ReadLengths<'a> {
-    fn of(call: &'a Call) -> Result<ReadLengths<'a>> {
-        Ok(match &call.lengths {
-            Lengths::Device { q, k } if q.id() == k.id() => {
-                ReadLengths::Same(Guarded::of("seqlens_q", q))
-            }
-            Lengths::Device { q, k } => {
-                ReadLengths::Two(Guarded::of("seqlens_q", q), Guarded::of("seqlens_k", k))
-            }
-            Lengths::None | Lengths::Host { .. } => ReadLengths::None,
-        })
-    }
-
-    fn read(&'a self, place: &'a Place) -> Result<CumulativeLengths<'a>> {
-        Ok(CumulativeLengths(match self {
-            ReadLengths::None => None,
-            ReadLengths::Same(both) => Some([both.lengths(place)?, both.lengths(place)?]),
-            ReadLengths::Two(q, k) => Some([q.lengths(place)?, k.lengths(place)?]),
-        }))
-    }
-}
-
-/// Cumulative lengths of queries and of keys, where they lie.
-struct CumulativeLengths<'a>(Option<[Reading<'a>; 2]>);
-
-impl CumulativeLengths<'_> {
-    fn give<'b>(&'b self, inputs: Inputs<'b>) -> Inputs<'b> {
-        match &self.0 {
-            None => inputs,
-            Some([q, k]) => inputs
-                .cu_seqlens_q(Vector::device(q.slice()))
-                .cu_seqlens_k(Vector::device(k.slice())),
-        }
-    }
-}
-
-impl<'a> Guarded<'a> {
-    fn on_gpu(&self, place: &Place) -> Result<&CudaStorage> {
-        match self.storage() {
-            Storage::Cuda(storage) => Ok(storage),
-            _ => Err(elsewhere(self.argument, self.tensor, place.location()).into()),
-        }
-    }
-
-    /// All of a contiguous tensor.
-    fn read<T: Number>(&'a self, place: &'a Place) -> Result<Reading<'a>> {
-        let elements = self.on_gpu(place)?.as_cuda_slice::<T>()?;
-        Ok(self.reading(elements, T::TYPE, place))
-    }
-
-    /// All of a vector of lengths. ferroflash takes them for i32: those of u32 that are lengths have the same bits.
-    fn lengths(&'a self, place: &'a Place) -> Result<Reading<'a>> {
-        let storage = self.on_gpu(place)?;
-        Ok(match self.tensor.dtype() {
-            DType::I32 => self.reading(storage.as_cuda_slice::<i32>()?, ScalarType::I32, place),
-            _ => self.reading(storage.as_cuda_slice::<u32>()?, ScalarType::I32, place),
-        })
-    }
-
-    fn reading<T>(
-        &'a self,
-        elements: &'a CudaSlice<T>,
-        dtype: ScalarType,
-        place: &'a Place,
-    ) -> Reading<'a> {
-        let first = self.layout.start_offset();
-        Reading::of(elements, first, dtype, place).shortened(self.tensor.elem_count())
-    }
 }

@@ -44,7 +44,12 @@ pub(super) fn elements<T: DeviceRepr>(
 
 /// Memory for the intermediate results of a plan.
 pub(super) fn workspace(candle: &CudaDevice, plan: &Plan) -> Result<CudaSlice<u8>> {
-    let n_bytes = usize::try_from(plan.workspace.n_bytes()).unwrap_or(usize::MAX);
+    scratch(candle, plan.workspace.n_bytes())
+}
+
+/// Memory that kernels may write, this much or the least that is given.
+pub(super) fn scratch(candle: &CudaDevice, n_bytes: u64) -> Result<CudaSlice<u8>> {
+    let n_bytes = usize::try_from(n_bytes).unwrap_or(usize::MAX);
     // SAFETY: kernels read of the workspace what they have written; its counters are cleared by the queue.
     unsafe { candle.alloc::<u8>(n_bytes.max(LEAST_BYTES)) }
 }
@@ -111,12 +116,24 @@ impl<'a> Reading<'a> {
 impl<'a> Writing<'a> {
     /// All elements.
     pub(super) fn of<T: Scalar>(elements: &'a mut CudaSlice<T>, place: &'a Place) -> Writing<'a> {
-        let n_elems = elements.len() as u64;
+        Writing::from(elements, 0, T::TYPE, place)
+    }
+
+    /// The elements from this one on, as numbers of this type, which has the size of `T`.
+    pub(super) fn from<T>(
+        elements: &'a mut CudaSlice<T>,
+        first: usize,
+        dtype: ScalarType,
+        place: &'a Place,
+    ) -> Writing<'a> {
+        let n_elems = elements.len();
         let (address, order) = elements.device_ptr_mut(place.stream());
+        // An empty tensor may begin behind the end.
+        let first = first.min(n_elems);
         Writing {
-            address,
-            n_elems,
-            dtype: T::TYPE,
+            address: address + (first * size_of::<T>()) as u64,
+            n_elems: (n_elems - first) as u64,
+            dtype,
             place,
             _order: order,
         }

@@ -1,18 +1,21 @@
-//! Both passes on tensors of the host, by all cores of the processor.
+//! Attention and appends on tensors of the host, by all cores of the processor.
+
+mod append;
 
 use std::sync::LazyLock;
 
 use candle_core::{CpuStorage, DeviceLocation, Layout, Result, Storage, WithDType};
 use ferroflash::{
-    Attention, Device, Dtype, Element, Gradients, Inputs, OutputGradients, Outputs, Saved, Tensor,
-    TensorMut,
+    Attention, Device, Element, Gradients, Inputs, OutputGradients, Outputs, Saved, Tensor,
+    TensorMut, Vector,
 };
-use half::{bf16, f16};
 
-use crate::call::{Call, Lengths, Results};
+pub(crate) use self::append::append;
+use crate::call::{Call, Results, by_type};
 use crate::error::{Error, elsewhere};
 use crate::guarded::Guarded;
 use crate::layout::layout;
+use crate::vectors::Vectors;
 
 /// A tensor as candle hands it to an operation.
 type Stored<'a> = (&'a CpuStorage, &'a Layout);
@@ -22,11 +25,17 @@ static CPU: LazyLock<Device> = LazyLock::new(Device::cpu);
 
 /// o and lse of q, k and v.
 pub(crate) fn forward(call: &Call, inputs: [Stored; 3]) -> Result<(CpuStorage, CpuStorage)> {
-    match call.problem.dtype() {
-        Dtype::Bf16 => forward_of::<bf16>(call, inputs),
-        Dtype::F16 => forward_of::<f16>(call, inputs),
-        Dtype::F32 => forward_of::<f32>(call, inputs),
-    }
+    let mut lse = vec![0f32; call.problem.shape_lse().iter().product()];
+    let o = by_type!(
+        call.problem.dtype(),
+        forward_of(call, inputs, Some(&mut lse))
+    )?;
+    Ok((o, CpuStorage::F32(lse)))
+}
+
+/// o of q, k and v, for calls without a backward pass.
+pub(crate) fn forward_alone(call: &Call, inputs: [Stored; 3]) -> Result<CpuStorage> {
+    by_type!(call.problem.dtype(), forward_of(call, inputs, None))
 }
 
 /// The gradients of q, k and v.
@@ -35,27 +44,27 @@ pub(crate) fn backward(
     inputs: [Stored; 3],
     results: &Results,
 ) -> Result<[CpuStorage; 3]> {
-    match call.problem.dtype() {
-        Dtype::Bf16 => backward_of::<bf16>(call, inputs, results),
-        Dtype::F16 => backward_of::<f16>(call, inputs, results),
-        Dtype::F32 => backward_of::<f32>(call, inputs, results),
-    }
+    by_type!(call.problem.dtype(), backward_of(call, inputs, results))
 }
 
 fn forward_of<T: Element + WithDType>(
     call: &Call,
     inputs: [Stored; 3],
-) -> Result<(CpuStorage, CpuStorage)> {
+    lse: Option<&mut Vec<f32>>,
+) -> Result<CpuStorage> {
     let problem = call.problem;
     let attention = Attention::new(&CPU, problem).map_err(Error::from)?;
     let mut o = elements::<T>(problem.shape_q());
-    let mut lse = vec![0f32; problem.shape_lse().iter().product()];
-    let inputs = inputs_of::<T>(call, inputs)?;
-    let mut outputs = Outputs::new(whole(&mut o, problem.shape_q())?, &mut lse);
+    let inputs = vectors(call).give(views::<T>(inputs)?);
+    let whole_o = whole(&mut o, problem.shape_q())?;
+    let mut outputs = match lse {
+        Some(lse) => Outputs::new(whole_o, lse),
+        None => Outputs::without_lse(whole_o),
+    };
     attention
         .forward(&inputs, &mut outputs)
         .map_err(Error::from)?;
-    Ok((T::to_cpu_storage_owned(o), CpuStorage::F32(lse)))
+    Ok(T::to_cpu_storage_owned(o))
 }
 
 fn backward_of<T: Element + WithDType>(
@@ -86,23 +95,21 @@ fn backward_of<T: Element + WithDType>(
         whole(&mut d_k, shape_k)?,
         whole(&mut d_v, shape_k)?,
     );
-    let inputs = inputs_of::<T>(call, inputs)?;
+    let inputs = vectors(call).give(views::<T>(inputs)?);
     attention
         .backward(&inputs, &saved, &of_output, &mut gradients)
         .map_err(Error::from)?;
     Ok([d_q, d_k, d_v].map(T::to_cpu_storage_owned))
 }
 
-/// What both passes read.
-fn inputs_of<'a, T: Element + WithDType>(
-    call: &'a Call,
-    [q, k, v]: [Stored<'a>; 3],
-) -> Result<Inputs<'a>> {
-    let inputs = Inputs::new(&view::<T>(q)?, &view::<T>(k)?, &view::<T>(v)?);
-    Ok(match &call.lengths {
-        Lengths::Host { q, k } => inputs.cu_seqlens_q(q).cu_seqlens_k(k),
-        Lengths::None | Lengths::Device { .. } => inputs,
-    })
+/// What both passes read of tensors.
+fn views<'a, T: Element + WithDType>([q, k, v]: [Stored<'a>; 3]) -> Result<Inputs<'a>> {
+    Ok(Inputs::new(&view::<T>(q)?, &view::<T>(k)?, &view::<T>(v)?))
+}
+
+/// What both passes read of lengths and tables.
+fn vectors(call: &Call) -> Vectors<Vector<'_>> {
+    call.vectors.each(|ints| Some(Vector::of(ints.host())))
 }
 
 /// A tensor where it lies, with its strides.

@@ -1,0 +1,133 @@
+//! What a call reads, held while its memory is read.
+
+use candle_core::cuda_backend::cudarc::driver::CudaSlice;
+use candle_core::{CudaStorage, DType, Result, Storage};
+use ferroflash::dtype::ScalarType;
+use ferroflash::{Inputs, Tensor as View, Vector};
+
+use super::place::Place;
+use super::raw::Reading;
+use super::{Number, Stored};
+use crate::error::{Error, elsewhere};
+use crate::guarded::Guarded;
+use crate::layout::layout;
+use crate::vectors::{Ints, Vectors};
+
+/// q, k and v while they are read.
+pub(super) struct ReadInputs<'a> {
+    read: [(Reading<'a>, ferroflash::Layout); 3],
+}
+
+impl<'a> ReadInputs<'a> {
+    pub(super) fn of<T: Number>(
+        stored: [Stored<'a>; 3],
+        place: &'a Place,
+    ) -> Result<ReadInputs<'a>> {
+        let read = |(storage, at): Stored<'a>| {
+            let elements = storage.as_cuda_slice::<T>()?;
+            let reading = Reading::of(elements, at.start_offset(), T::TYPE, place);
+            Ok::<_, candle_core::Error>((reading, layout(at)))
+        };
+        let [q, k, v] = stored;
+        Ok(ReadInputs {
+            read: [read(q)?, read(k)?, read(v)?],
+        })
+    }
+
+    pub(super) fn views(&self) -> Result<Inputs<'_>> {
+        let [q, k, v] = self.read.each_ref().map(strided);
+        Ok(Inputs::new(&q?, &k?, &v?))
+    }
+}
+
+/// A tensor to read, where it lies.
+pub(super) fn strided<'a>(
+    (reading, layout): &'a (Reading<'_>, ferroflash::Layout),
+) -> Result<View<'a>> {
+    Ok(View::device(reading.slice(), *layout).map_err(Error::from)?)
+}
+
+/// Lengths and tables, held while their memory is read.
+pub(super) struct GuardedVectors<'a> {
+    /// Of each memory once: one tensor may be the ends of queries and of keys.
+    guards: Vec<Guarded<'a>>,
+    /// Which of the guards.
+    indices: Vectors<usize>,
+}
+
+/// Lengths and tables, while they are read.
+pub(super) struct ReadVectors<'a>(Vectors<Reading<'a>>);
+
+impl<'a> GuardedVectors<'a> {
+    pub(super) fn of(vectors: &'a Vectors<Ints>) -> GuardedVectors<'a> {
+        let mut guards = Vec::<Guarded>::new();
+        let indices = vectors.each(|ints| match ints {
+            // Of the host's own tensors alone.
+            Ints::Host(_) => None,
+            Ints::Device(tensor) => {
+                let same = |guard: &Guarded| guard.tensor.id() == tensor.id();
+                let known = guards.iter().position(same);
+                Some(known.unwrap_or_else(|| {
+                    guards.push(Guarded::of("lengths", tensor));
+                    guards.len() - 1
+                }))
+            }
+        });
+        GuardedVectors { guards, indices }
+    }
+
+    pub(super) fn read(&'a self, place: &'a Place) -> Result<ReadVectors<'a>> {
+        let read = |&index: &usize| self.guards[index].lengths(place);
+        Ok(ReadVectors(self.indices.map(read)?))
+    }
+}
+
+impl ReadVectors<'_> {
+    pub(super) fn vectors(&self) -> Vectors<Vector<'_>> {
+        self.0.each(|reading| Some(Vector::device(reading.slice())))
+    }
+}
+
+impl<'a> Guarded<'a> {
+    fn on_gpu(&self, place: &Place) -> Result<&CudaStorage> {
+        match self.storage() {
+            Storage::Cuda(storage) => Ok(storage),
+            _ => Err(elsewhere(self.argument, self.tensor, place.location()).into()),
+        }
+    }
+
+    /// A tensor with its strides.
+    pub(super) fn strided<T: Number>(
+        &'a self,
+        place: &'a Place,
+    ) -> Result<(Reading<'a>, ferroflash::Layout)> {
+        let elements = self.on_gpu(place)?.as_cuda_slice::<T>()?;
+        let reading = Reading::of(elements, self.layout.start_offset(), T::TYPE, place);
+        Ok((reading, layout(self.layout)))
+    }
+
+    /// All of a contiguous tensor.
+    pub(super) fn read<T: Number>(&'a self, place: &'a Place) -> Result<Reading<'a>> {
+        let elements = self.on_gpu(place)?.as_cuda_slice::<T>()?;
+        Ok(self.reading(elements, T::TYPE, place))
+    }
+
+    /// All of a vector of lengths. ferroflash takes them for i32: those of u32 that are lengths have the same bits.
+    pub(super) fn lengths(&'a self, place: &'a Place) -> Result<Reading<'a>> {
+        let storage = self.on_gpu(place)?;
+        Ok(match self.tensor.dtype() {
+            DType::I32 => self.reading(storage.as_cuda_slice::<i32>()?, ScalarType::I32, place),
+            _ => self.reading(storage.as_cuda_slice::<u32>()?, ScalarType::I32, place),
+        })
+    }
+
+    fn reading<T>(
+        &'a self,
+        elements: &'a CudaSlice<T>,
+        dtype: ScalarType,
+        place: &'a Place,
+    ) -> Reading<'a> {
+        let first = self.layout.start_offset();
+        Reading::of(elements, first, dtype, place).shortened(self.tensor.elem_count())
+    }
+}
