@@ -4,6 +4,7 @@ mod support;
 
 use candle_core::{DType, Device, Result, Tensor};
 use candle_ferroflash::{self as ff, Error};
+use support::refusal;
 
 /// A dense tensor of zeros.
 fn dense(shape: (usize, usize, usize, usize)) -> Tensor {
@@ -16,18 +17,6 @@ fn packed(total: usize) -> Tensor {
 
 fn ends(ends: &[u32]) -> Tensor {
     Tensor::new(ends, &Device::Cpu).unwrap()
-}
-
-/// What the error says; it has to be one of ours.
-#[track_caller]
-fn refusal<T: std::fmt::Debug>(result: Result<T>) -> String {
-    let error = result.expect_err("a refusal");
-    let text = Error::of(&error).expect("an error of ours").to_string();
-    assert!(
-        error.to_string().contains(&text),
-        "candle prints it: {error}"
-    );
-    text
 }
 
 fn flash_attn(q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
@@ -130,16 +119,6 @@ fn what_is_not_offered() {
     };
     assert_eq!(refusal(capped(Some(&slopes), 0.0)), alibi);
     assert_eq!(refusal(capped(None, 30.0)), softcap);
-
-    let pages = dense((3, 32, 2, 8));
-    let table = Tensor::zeros((2, 2), DType::U32, &Device::Cpu).unwrap();
-    let paged = ff::flash_attn_varlen_paged_windowed(
-        &p, &pages, &pages, &e, &e, &table, None, 4, 4, 0.5, None, None, 32, None,
-    );
-    assert_eq!(
-        refusal(paged),
-        "block_table is a tensor [2, 2] of U32, page_block_size 32; allowed: none: ferroflash reads no paged keys and values"
-    );
 }
 
 #[test]

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test takes its part")]
 
 use candle_core::{D, DType, Device, Result, Tensor, Var};
+use candle_ferroflash::Error;
 
 /// Sizes and mask of a problem.
 #[derive(Clone, Copy, Debug)]
@@ -136,4 +137,16 @@ pub fn difference(a: &Tensor, b: &Tensor) -> Result<f32> {
 pub fn assert_close(what: &str, a: &Tensor, b: &Tensor, most: f32) {
     let found = difference(a, b).unwrap();
     assert!(found <= most, "{what}: differs by {found}, allowed {most}");
+}
+
+/// What the error says; it has to be one of ours.
+#[track_caller]
+pub fn refusal<T: std::fmt::Debug>(result: Result<T>) -> String {
+    let error = result.expect_err("a refusal");
+    let text = Error::of(&error).expect("an error of ours").to_string();
+    assert!(
+        error.to_string().contains(&text),
+        "candle prints it: {error}"
+    );
+    text
 }
