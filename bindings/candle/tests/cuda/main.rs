@@ -2,6 +2,8 @@
 //!
 //! Where the driver shows no device each test prints `[not run]`; with `REQUIRE=cuda` it fails.
 
+mod kvcache;
+#[path = "../support/mod.rs"]
 mod support;
 
 use candle_core::{DType, Device, Result, Tensor, Var};
