@@ -22,6 +22,9 @@ mod text;
 #[allow(dead_code)]
 #[path = "../examples/train/trainer.rs"]
 mod trainer;
+#[allow(dead_code)]
+#[path = "../examples/train/weights.rs"]
+mod weights;
 
 use anyhow::Result;
 use attention::{Attention, Backend};
@@ -197,6 +200,30 @@ fn a_cached_token_gets_the_scores_of_the_whole_text() -> Result<()> {
     let difference = difference.to_scalar::<f32>()?;
     assert!(difference < 1e-5, "{difference}");
     Ok(())
+}
+
+#[test]
+fn a_model_is_written_and_read() -> Result<()> {
+    let (model, _) = Model::new(config(DType::F32), 1, CPU)?;
+    let file = temporary();
+    weights::save(&model, &file)?;
+    let bytes = std::fs::read(&file)?;
+    std::fs::remove_file(&file)?;
+    let read = weights::load(&bytes, 64, DType::F32, CPU)?;
+    assert_eq!((read.config().layers, read.config().heads), (2, 2));
+    for ((name, a), (_, b)) in model.named().into_iter().zip(read.named()) {
+        let rounded = a.to_dtype(DType::BF16)?.to_dtype(DType::F32)?;
+        let difference = (rounded - b)?.abs()?.max_all()?.to_scalar::<f32>()?;
+        assert_eq!(difference, 0.0, "{name}");
+    }
+    assert!(weights::load(&bytes[..100], 64, DType::F32, CPU).is_err());
+    Ok(())
+}
+
+/// A place for a file of this process alone.
+fn temporary() -> std::path::PathBuf {
+    let name = format!("weights-{}.safetensors", std::process::id());
+    std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
 #[test]

@@ -66,6 +66,10 @@ pub struct Args {
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<PathBuf>,
 
+    /// Writes the weights of the (first) training at its end, in bf16: for the example `serve`
+    #[arg(long, value_name = "FILE.safetensors")]
+    pub save: Option<PathBuf>,
+
     /// Bytes to generate at the end
     #[arg(long, default_value_t = 200, value_name = "BYTES")]
     pub generate: usize,

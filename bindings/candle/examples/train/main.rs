@@ -22,6 +22,7 @@ mod scaling;
 mod text;
 mod trainer;
 mod training;
+mod weights;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -65,6 +66,10 @@ fn main() -> Result<()> {
     if let Some(path) = &args.plot {
         plot::draw(path, &trainings)?;
         println!("loss curves: {}", path.display());
+    }
+    if let (Some(path), Some(training)) = (&args.save, trainings.first()) {
+        weights::save(&training.trainer.model, path)?;
+        println!("weights: {}", path.display());
     }
     match trainings.first() {
         Some(training) if args.generate > 0 => write_text(&args, training, &device),

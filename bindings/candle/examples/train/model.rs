@@ -5,9 +5,9 @@
 //! loss stay f32.
 
 use candle_core::{D, DType, Device, Result, Tensor, Var};
-use rand::{Rng, SeedableRng, rngs::StdRng};
 
 use crate::attention::Attention;
+use crate::weights::{Random, Weights};
 
 /// Bytes are the tokens.
 pub const VOCABULARY: usize = 256;
@@ -71,30 +71,33 @@ impl Cache {
 impl Model {
     /// A model with random weights, and these as variables. One seed gives the same numbers on every device.
     pub fn new(config: Config, seed: u64, device: &Device) -> Result<(Model, Vec<Var>)> {
-        let mut weights = Weights {
-            rng: StdRng::seed_from_u64(seed),
-            device,
-            variables: Vec::new(),
-        };
+        let mut weights = Random::new(seed, device);
+        let model = Model::of(config, &mut weights, device)?;
+        Ok((model, weights.variables))
+    }
+
+    /// A model of weights from somewhere.
+    pub fn of(config: Config, weights: &mut impl Weights, device: &Device) -> Result<Model> {
         let (dim, hidden) = (config.dim(), config.hidden());
         // What is added to the stream is scaled down by the number of additions, as in GPT-2.
         let narrow = 0.02 / (2.0 * config.layers as f64).sqrt();
-        let embedding = weights.matrix([VOCABULARY, dim], 0.02)?;
-        let mut layers = Vec::with_capacity(config.layers);
-        for _ in 0..config.layers {
+        let embedding = weights.matrix("embedding", [VOCABULARY, dim], 0.02)?;
+        let mut layers = Vec::new();
+        for index in 0..config.layers {
+            let name = |name| format!("layers.{index}.{name}");
             layers.push(Layer {
-                attention_norm: weights.ones(dim)?,
-                qkv: weights.matrix([dim, 3 * dim], 0.02)?,
-                out: weights.matrix([dim, dim], narrow)?,
-                mlp_norm: weights.ones(dim)?,
-                gate_up: weights.matrix([dim, 2 * hidden], 0.02)?,
-                down: weights.matrix([hidden, dim], narrow)?,
+                attention_norm: weights.ones(&name("attention_norm"), dim)?,
+                qkv: weights.matrix(&name("qkv"), [dim, 3 * dim], 0.02)?,
+                out: weights.matrix(&name("out"), [dim, dim], narrow)?,
+                mlp_norm: weights.ones(&name("mlp_norm"), dim)?,
+                gate_up: weights.matrix(&name("gate_up"), [dim, 2 * hidden], 0.02)?,
+                down: weights.matrix(&name("down"), [hidden, dim], narrow)?,
             });
         }
-        let norm = weights.ones(dim)?;
-        let head = weights.matrix([dim, VOCABULARY], 0.02)?;
+        let norm = weights.ones("norm", dim)?;
+        let head = weights.matrix("head", [dim, VOCABULARY], 0.02)?;
         let (cos, sin) = rotations(&config, device)?;
-        let model = Model {
+        Ok(Model {
             config,
             embedding,
             layers,
@@ -102,8 +105,28 @@ impl Model {
             head,
             cos,
             sin,
-        };
-        Ok((model, weights.variables))
+        })
+    }
+
+    /// All weights, by the names under which [`Model::of`] asks for them.
+    pub fn named(&self) -> Vec<(String, &Tensor)> {
+        let mut named = vec![
+            ("embedding".to_owned(), &self.embedding),
+            ("norm".to_owned(), &self.norm),
+            ("head".to_owned(), &self.head),
+        ];
+        for (index, layer) in self.layers.iter().enumerate() {
+            let of_layer = [
+                ("attention_norm", &layer.attention_norm),
+                ("qkv", &layer.qkv),
+                ("out", &layer.out),
+                ("mlp_norm", &layer.mlp_norm),
+                ("gate_up", &layer.gate_up),
+                ("down", &layer.down),
+            ];
+            named.extend(of_layer.map(|(name, tensor)| (format!("layers.{index}.{name}"), tensor)));
+        }
+        named
     }
 
     pub fn config(&self) -> &Config {
@@ -158,37 +181,63 @@ impl Model {
     ) -> Result<Tensor> {
         let (batch, seqlen) = tokens.dims2()?;
         let past = cache.as_ref().map_or(Ok(0), |cache| cache.length())?;
-        let rotary = |table: &Tensor| table.narrow(0, past, seqlen)?.unsqueeze(1);
+        let rotary = |table: &Tensor| {
+            let rows = table.narrow(0, past, seqlen)?.unsqueeze(1)?;
+            rows.to_dtype(self.config.dtype)
+        };
         let (cos, sin) = (rotary(&self.cos)?, rotary(&self.sin)?);
-        // Rows of the stream, one a token.
-        let mut x = self.embedding.index_select(&tokens.flatten_all()?, 0)?;
-        for (index, layer) in self.layers.iter().enumerate() {
-            let normal = self.normal(&x, &layer.attention_norm)?;
-            let qkv = self.product(&normal, &layer.qkv)?.reshape((
-                batch,
-                seqlen,
-                3 * self.config.heads,
-                self.config.head_dim,
-            ))?;
-            let part = |i: usize| qkv.narrow(2, i * self.config.heads, self.config.heads);
-            let q = rotate(&part(0)?, &cos, &sin)?;
-            let (k, v) = (rotate(&part(1)?, &cos, &sin)?, part(2)?);
+        let by_sequence = |x: &Tensor| x.reshape((batch, seqlen, (), self.config.head_dim));
+        let stream = self.stream(&tokens.flatten_all()?, |layer, [q, k, v]| {
+            let q = rotate(&by_sequence(&q)?, &cos, &sin)?;
+            let k = rotate(&by_sequence(&k)?, &cos, &sin)?;
+            let v = by_sequence(&v)?;
             let (k, v) = match cache.as_deref_mut() {
-                Some(cache) => cache.append(index, k, v)?,
+                Some(cache) => cache.append(layer, k, v)?,
                 None => (k, v),
             };
-            let o = attention.call(&q, &k, &v)?;
-            let o = o.reshape((batch * seqlen, self.config.dim()))?;
+            attention.call(&q, &k, &v)
+        })?;
+        self.scores(&stream)?.reshape((batch, seqlen, VOCABULARY))
+    }
+
+    /// The stream behind the last layer, f32 `[tokens, dim]`, for tokens u32 `[tokens]` of any sequences. What mixes them is the
+    /// caller's: `attend` is given a layer and q, k and v of all tokens, `[tokens, heads, head_dim]`, not yet turned by their
+    /// positions, and gives attention's output, of as many elements as q.
+    pub fn stream(
+        &self,
+        tokens: &Tensor,
+        mut attend: impl FnMut(usize, [Tensor; 3]) -> Result<Tensor>,
+    ) -> Result<Tensor> {
+        let count = tokens.elem_count();
+        let Config {
+            heads, head_dim, ..
+        } = self.config;
+        let mut x = self.embedding.index_select(tokens, 0)?;
+        for (index, layer) in self.layers.iter().enumerate() {
+            let normal = self.normal(&x, &layer.attention_norm)?;
+            let qkv = self.product(&normal, &layer.qkv)?;
+            let qkv = qkv.reshape((count, 3 * heads, head_dim))?;
+            let part = |i: usize| qkv.narrow(1, i * heads, heads);
+            let o = attend(index, [part(0)?, part(1)?, part(2)?])?;
+            let o = o.reshape((count, self.config.dim()))?;
             x = (x + self.product(&o, &layer.out)?.to_dtype(DType::F32)?)?;
 
             let normal = self.normal(&x, &layer.mlp_norm)?;
             let hidden = candle_nn::ops::swiglu(&self.product(&normal, &layer.gate_up)?)?;
             x = (x + self.product(&hidden, &layer.down)?.to_dtype(DType::F32)?)?;
         }
-        let scores = self.product(&self.normal(&x, &self.norm)?, &self.head)?;
-        scores
-            .to_dtype(DType::F32)?
-            .reshape((batch, seqlen, VOCABULARY))
+        Ok(x)
+    }
+
+    /// Scores of the next byte, f32 `[rows, VOCABULARY]`, for rows of the stream.
+    pub fn scores(&self, stream: &Tensor) -> Result<Tensor> {
+        let scores = self.product(&self.normal(stream, &self.norm)?, &self.head)?;
+        scores.to_dtype(DType::F32)
+    }
+
+    /// cos and sin of every position's angles, f32 `[positions, head_dim / 2]`: of the elements i and i + head_dim / 2.
+    pub fn rotary(&self) -> (&Tensor, &Tensor) {
+        (&self.cos, &self.sin)
     }
 
     /// RMSNorm of the stream, in the compute type. candle's fused one has no backward pass; this is made of operations that do.
@@ -219,7 +268,7 @@ impl Cache {
     }
 }
 
-/// cos and sin of every position's angles, `[positions, head_dim / 2]`, in the compute type.
+/// cos and sin of every position's angles, f32 `[positions, head_dim / 2]`.
 fn rotations(config: &Config, device: &Device) -> Result<(Tensor, Tensor)> {
     let half = config.head_dim / 2;
     let frequency = |i: usize| 10_000f64.powf(-(i as f64) / half as f64);
@@ -227,10 +276,7 @@ fn rotations(config: &Config, device: &Device) -> Result<(Tensor, Tensor)> {
         .flat_map(|place| (0..half).map(move |i| (place as f64 * frequency(i)) as f32))
         .collect();
     let angles = Tensor::from_vec(angles, (config.positions, half), device)?;
-    Ok((
-        angles.cos()?.to_dtype(config.dtype)?,
-        angles.sin()?.to_dtype(config.dtype)?,
-    ))
+    Ok((angles.cos()?, angles.sin()?))
 }
 
 /// Turns pairs of elements (i, i + head_dim/2) by the angle of their position: RoPE, of operations with a backward pass.
@@ -243,33 +289,4 @@ fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
     let low = (a.broadcast_mul(cos)? - b.broadcast_mul(sin)?)?;
     let high = (a.broadcast_mul(sin)? + b.broadcast_mul(cos)?)?;
     Tensor::cat(&[low, high], D::Minus1)
-}
-
-/// Makes the variables of a model.
-struct Weights<'a> {
-    rng: StdRng,
-    device: &'a Device,
-    variables: Vec<Var>,
-}
-
-impl Weights<'_> {
-    /// Uniform numbers of mean 0 and this standard deviation.
-    fn matrix(&mut self, shape: [usize; 2], deviation: f64) -> Result<Tensor> {
-        let bound = (3f64.sqrt() * deviation) as f32;
-        let numbers: Vec<f32> = (0..shape[0] * shape[1])
-            .map(|_| self.rng.random_range(-bound..bound))
-            .collect();
-        self.variable(Tensor::from_vec(numbers, &shape, self.device)?)
-    }
-
-    fn ones(&mut self, length: usize) -> Result<Tensor> {
-        self.variable(Tensor::ones(length, DType::F32, self.device)?)
-    }
-
-    fn variable(&mut self, numbers: Tensor) -> Result<Tensor> {
-        let variable = Var::from_tensor(&numbers)?;
-        let tensor = variable.as_tensor().clone();
-        self.variables.push(variable);
-        Ok(tensor)
-    }
 }
