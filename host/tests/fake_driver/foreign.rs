@@ -5,14 +5,13 @@ use std::sync::Arc;
 use super::*;
 use ferroflash::backend::cuda::memory::{slice_from_raw, slice_from_raw_mut};
 use ferroflash::backend::cuda::sys::{CUcontext, CUstream};
-use ferroflash::error::Argument::{self, Lse};
+use ferroflash::error::Argument::Lse;
 use ferroflash::plan::workspace::{ALIGNMENT_BYTES, COUNTER_BYTES};
-use ferroflash::rotary::{Direction, Pairs, Turns};
-use ferroflash::{Append, AppendProblem, PlanCache, PreparedBackward, Rotate, RotateProblem};
+use ferroflash::{PlanCache, PreparedBackward};
 use ferroflash_driver::extra;
 
 /// What another library has: a context that is current, a stream, memory. Taken away when this is dropped.
-struct Library {
+pub(super) struct Library {
     context: CUcontext,
     stream: CUstream,
     memory: u64,
@@ -22,7 +21,7 @@ struct Library {
 const PIECE: u64 = 1 << 20;
 
 impl Library {
-    fn new(context: usize) -> Library {
+    pub(super) fn new(context: usize) -> Library {
         let context = context as CUcontext;
         // SAFETY: the driver knows the context; stream and memory are taken away with this.
         unsafe {
@@ -35,7 +34,7 @@ impl Library {
         }
     }
 
-    fn device(&self) -> Device {
+    pub(super) fn device(&self) -> Device {
         // SAFETY: the context of the driver of functions is there for ever.
         let cuda = unsafe { CudaDevice::from_context(self.context) }.unwrap();
         Device::from_cuda(cuda).unwrap()
@@ -182,52 +181,6 @@ fn a_context_has_kernels_of_its_own() {
         calls.iter().filter(|call| **call == Call::Unload).count(),
         6
     );
-}
-
-/// What differs, in the problem, the direction or the layouts, is another call; what does not is planned and loaded once.
-#[test]
-fn appends_and_rotations_are_kept() {
-    let _turn = turn();
-    let library = Library::new(fake::OTHER_CONTEXT);
-    let device = library.device();
-    let cache = PlanCache::new(8);
-    let turns = Turns {
-        pairs: Pairs::Halves,
-        rotary_dim: 64,
-        n_positions: 128,
-    };
-    let append = |seqlen_new| {
-        let problem = AppendProblem::builder(Dtype::Bf16)
-            .seqlen_new(seqlen_new)
-            .heads_k(2)
-            .head_dim(64)
-            .seqlen_cache(128)
-            .build();
-        let append = Append::new(&device, problem.unwrap()).unwrap();
-        cache.append(&append, &Layouts::contiguous()).unwrap()
-    };
-    let rotate = |direction, layouts: Layouts| {
-        let problem = RotateProblem::new(Dtype::Bf16, [1, 3, 2, 64], turns);
-        let rotate = Rotate::new(&device, problem).unwrap();
-        cache.rotate(&rotate, direction, &layouts).unwrap()
-    };
-    let (plain, in_place) = (
-        Layouts::contiguous(),
-        Layouts::contiguous().without(Argument::X),
-    );
-    let (appended, turned) = (append(1), rotate(Direction::Forth, plain));
-    assert_eq!(cache.len(), 2);
-    let calls = calls_of(|| {
-        assert!(Arc::ptr_eq(&append(1), &appended));
-        assert!(Arc::ptr_eq(&rotate(Direction::Forth, plain), &turned));
-    });
-    assert_eq!(calls, []);
-    assert!(!Arc::ptr_eq(&append(2), &appended));
-    assert!(!Arc::ptr_eq(&rotate(Direction::Back, plain), &turned));
-    assert!(!Arc::ptr_eq(&rotate(Direction::Forth, in_place), &turned));
-    assert_eq!(cache.len(), 5);
-    cache.clear();
-    assert!(cache.is_empty());
 }
 
 #[test]

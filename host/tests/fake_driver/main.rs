@@ -31,6 +31,7 @@ mod borrowed;
 mod enqueue;
 mod foreign;
 mod graph;
+mod kept;
 mod merge;
 mod prepared;
 mod queue;
