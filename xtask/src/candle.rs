@@ -1,4 +1,4 @@
-//! `candle`: the tests and the training example of the candle binding, built for a GPU machine without Rust.
+//! `candle`: the tests and the examples of the candle binding, built for a GPU machine without Rust.
 //!
 //! candle-core compiles its own kernels with nvcc. Where no toolkit lies, NVIDIA's wheels make one. The program is linked
 //! against libraries that only a machine with a GPU has, so empty ones with the same names stand in for them here.
@@ -32,7 +32,7 @@ const LIBRARIES: [(&str, &str, &str); 5] = [
     ("cu", "cuda", "libcuda.so.1"),
 ];
 
-/// Builds the tests and the training example of the candle binding with CUDA, for a GPU machine without Rust.
+/// Builds the tests and the examples of the candle binding with CUDA, for a GPU machine without Rust.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Candle {
     /// The compute capability that candle's own kernels are compiled for.
@@ -59,15 +59,13 @@ pub fn candle(workspace: &Workspace, options: &Candle) -> Result<()> {
     fs::create_dir_all(&build.stubs)?;
     let out = workspace.root.join(&options.out);
     fs::create_dir_all(&out)?;
-    let [tests, example] = [
-        ["test", "--test", "cuda", "--no-run"].as_slice(),
-        &["build", "--example", "train"],
-    ];
+    let tests = ["test", "--test", "cuda", "--no-run"].as_slice();
+    let examples = ["build", "--example", "train", "--example", "serve"].as_slice();
     // The first time all is compiled and nothing links: what is compiled says which functions are missing. Other errors come again.
     if !build.cargo(tests, "json")?.status.success() {
         write_stubs(&build.stubs, &missing_functions(&build.libraries()?)?)?;
     }
-    for target in [tests, example] {
+    for target in [tests, examples] {
         let done = build.cargo(target, "json-render-diagnostics")?;
         if !done.status.success() {
             bail!("cargo {} failed", target.join(" "));

@@ -42,7 +42,7 @@ enum Command {
     Bench(bench::Bench),
     /// Collects stripped test binaries, the command, PTX and data, to run on a GPU machine without Rust.
     Bundle(bundle::Bundle),
-    /// Builds the tests and the training example of the candle binding with CUDA, for a GPU machine without Rust.
+    /// Builds the tests and the examples of the candle binding with CUDA, for a GPU machine without Rust.
     Candle(candle::Candle),
     /// Builds the wheel of the Python package, for every Linux with glibc 2.17 or newer.
     Wheel(python::Wheel),
