@@ -62,6 +62,22 @@ def test_problems_are_checked():
         _native.Problem("float32", [2, 3, 8], [2, 3, 8], max_seqlen_q=2, max_seqlen_k=2)
 
 
+def test_shapes_of_appends_are_checked():
+    strides = [[48, 24, 8], [48, 24, 8], [216, 24, 8], [216, 24, 8], []]
+    _native.Append("float32", [1, 2, 3, 8], [1, 9, 3, 8], None, strides, batch=1)
+    for new, cache, word in (
+        ([1, 2, 2, 8], [1, 9, 3, 8], "k has the shape"),
+        ([2, 2, 3, 8], [1, 9, 3, 8], "k has the shape"),
+        ([1, 2, 3, 8], [2, 9, 3, 8], "k_cache has the shape"),
+        ([1, 2, 3, 8], [9, 3, 8], "k_cache has the shape"),
+        ([3, 8], [1, 9, 3, 8], "k has the shape"),
+    ):
+        with pytest.raises(ValueError, match=word):
+            _native.Append("float32", new, cache, None, strides, batch=1)
+    with pytest.raises(ValueError, match="split_kv"):
+        _native.Problem("float32", [1, 2, 3, 8], [1, 2, 3, 8], split_kv="half")
+
+
 def test_what_would_run_is_explained():
     problem = _native.Problem("float32", [1, 200, 4, 64], [1, 200, 2, 64], right=0)
     for backward in (False, True):
