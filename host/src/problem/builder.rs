@@ -115,7 +115,7 @@ impl ProblemBuilder {
 
     /// How the forward pass divides the keys of a sequence on a GPU; [`SplitKv::Auto`] unless set. Splits work side by side, and their
     /// results are merged in a fixed order. So a few queries over many keys keep the device busy (Flash-Decoding, Dao et al.
-    /// 2023). A number means splits of so many keys. Only flash3 divides keys, and not under a block mask. It makes no
+    /// 2023). A number means splits of so many keys. Only flash3 and, where queries are padded, flash2 divide keys, and not under a block mask. It makes no
     /// difference to the backward pass, nor on the CPU.
     pub fn split_kv(self, split_kv: impl Into<SplitKv>) -> Self {
         ProblemBuilder {

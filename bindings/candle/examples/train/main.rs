@@ -13,6 +13,7 @@ mod args;
 mod attention;
 mod generate;
 mod memory;
+#[allow(dead_code, reason = "the example serve uses the rest")]
 mod model;
 mod optimizer;
 mod plot;
@@ -22,6 +23,7 @@ mod scaling;
 mod text;
 mod trainer;
 mod training;
+#[allow(dead_code, reason = "the example serve uses the rest")]
 mod weights;
 
 use std::path::{Path, PathBuf};
