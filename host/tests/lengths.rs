@@ -246,11 +246,11 @@ fn planned(problem: &Problem, pass: Pass, algorithm: Algorithm, used: bool) -> P
 fn the_tiles_of_lengths_are_listed_first() {
     let sizes = Problem::builder(Dtype::Bf16)
         .batch(3)
-        .seqlen(9)
+        .seqlen(40)
         .heads(2)
         .head_dim(64);
     let padded = sizes.build().unwrap();
-    let packed_k = sizes.packed_k(20).build().unwrap();
+    let packed_k = sizes.packed_k(60).build().unwrap();
     for pass in [Pass::Forward, Pass::Backward] {
         for (algorithm, list) in [
             (Algorithm::Flash3, "tile_list_sm90a"),
@@ -266,6 +266,11 @@ fn the_tiles_of_lengths_are_listed_first() {
             assert_eq!(first(&packed_k, false), list);
         }
     }
+    // Few queries find their tiles by themselves.
+    let few = sizes.seqlen_q(9).build().unwrap();
+    let plan = planned(&few, Pass::Forward, Algorithm::Flash2, true);
+    let kernels: Vec<_> = plan.kernels().map(|kernel| kernel.name).collect();
+    assert_eq!(kernels, ["forward_sm80_bf16_d64_compact"]);
 }
 
 /// The kernel writes their number before the first of them.

@@ -26,11 +26,11 @@ pub fn eligible(variant: &Variant, checked: &Checked, device: &DeviceInfo) -> Re
     shared_memory(variant, device)?;
     block_mask(variant, checked)?;
     split_kv(variant, checked)?;
+    pages(variant, checked)?;
+    sizes(checked)?;
     if variant.kind == Kind::Forward {
         few::eligible(variant, checked.problem())?;
     }
-    pages(variant, checked)?;
-    sizes(checked)?;
     alignment(checked.arguments())?;
     tensor_maps(variant, checked)
 }
