@@ -64,14 +64,11 @@ fn other_algorithms_refuse() {
 fn flash2_is_preferred_for_few_queries_where_it_is_faster() {
     let chosen = |problem: ProblemBuilder| plan_of(problem, Pass::Forward, None).unwrap().algorithm;
     let decode = llama_like().seqlen_q(1);
-    assert_eq!(chosen(decode.clone().seqlen_k(8192)), Algorithm::Flash3);
-    assert_eq!(
-        chosen(decode.clone().batch(64).seqlen_k(8192)),
-        Algorithm::Flash2
-    );
+    assert_eq!(chosen(decode.seqlen_k(8192)), Algorithm::Flash3);
+    assert_eq!(chosen(decode.batch(64).seqlen_k(8192)), Algorithm::Flash2);
     let paged = decode.seqlen_k(8192).pages(Pages::new(2000, 16));
-    assert_eq!(chosen(paged.clone()), Algorithm::Flash2);
-    assert_eq!(chosen(paged.clone().seqlen_q(9)), Algorithm::Flash3);
+    assert_eq!(chosen(paged), Algorithm::Flash2);
+    assert_eq!(chosen(paged.seqlen_q(9)), Algorithm::Flash3);
     assert_eq!(chosen(paged.head_dim(96)), Algorithm::Flash3);
 }
 
