@@ -125,7 +125,7 @@ pub use prepared::{
 pub use problem::append::AppendProblem;
 pub use problem::merge::MergeProblem;
 pub use problem::rotate::RotateProblem;
-pub use problem::{BlockMask, Mask, Order, Pages, Problem, ProblemBuilder, SplitKv};
+pub use problem::{BlockMask, Fp8Kv, Mask, Order, Pages, Problem, ProblemBuilder, SplitKv};
 pub use rotate::Rotate;
 pub use tensor::{Layout, Tensor, TensorMut, Vector, VectorMut};
 pub use validate::Pass;

@@ -82,14 +82,14 @@ impl<P: Operation> Call<'_, P> {
     /// An argument that is nowhere yet.
     fn unplaced(&self, need: &Need) -> Result<Given, ProblemError> {
         let place = self.device.place();
-        let tensor = |layout| Description {
-            layout,
-            dtype: self.problem.dtype().into(),
-            place,
-            address: 0,
-        };
         Ok(match need.form {
-            Form::Tensor(shape) => tensor(Layout::bshd(shape)?).into(),
+            Form::Tensor { shape, dtype } => Description {
+                layout: Layout::bshd(shape)?,
+                dtype,
+                place,
+                address: 0,
+            }
+            .into(),
             Form::Weights => {
                 return Err(ProblemError::NotTaken {
                     argument: Argument::Weights,

@@ -3,6 +3,7 @@
 pub mod append;
 mod block_mask;
 mod builder;
+mod fp8_kv;
 mod key;
 pub mod merge;
 pub(crate) mod new_rows;
@@ -19,11 +20,12 @@ use ferroflash_kernels::spec::{Constant, Spec};
 
 pub use block_mask::BlockMask;
 pub use builder::ProblemBuilder;
+pub use fp8_kv::Fp8Kv;
 pub(crate) use key::ProblemKey;
 pub use pages::Pages;
 pub use split_kv::SplitKv;
 
-use crate::dtype::Dtype;
+use crate::dtype::{Dtype, ScalarType};
 use crate::tensor::Layout;
 
 /// Which keys a query sees. Query `i` stands at the place `i + seqlen_k − seqlen_q` among the keys: masks are aligned to the bottom
@@ -133,6 +135,7 @@ pub struct Problem {
     block_mask: Option<BlockMask>,
     split_kv: SplitKv,
     pages: Option<Pages>,
+    fp8_kv: Option<Fp8Kv>,
 }
 
 impl Problem {
@@ -155,6 +158,7 @@ impl Problem {
             block_mask: None,
             split_kv: SplitKv::Auto,
             pages: None,
+            fp8_kv: None,
         }
     }
 
@@ -187,6 +191,7 @@ impl Problem {
             block_mask: self.block_mask,
             split_kv: self.split_kv,
             pages: self.pages,
+            fp8_kv: self.fp8_kv,
         }
     }
 
@@ -230,7 +235,7 @@ impl Problem {
         self.head_dim
     }
 
-    /// Element type of q, k, v and o.
+    /// Element type of q and o, and of k and v but for [`Problem::fp8_kv`].
     pub fn dtype(&self) -> Dtype {
         self.dtype
     }
@@ -253,6 +258,19 @@ impl Problem {
     /// The pages in which keys and values lie, if they do.
     pub fn pages(&self) -> Option<Pages> {
         self.pages
+    }
+
+    /// Which scales keys and values have, if they are in 8 bits.
+    pub fn fp8_kv(&self) -> Option<Fp8Kv> {
+        self.fp8_kv
+    }
+
+    /// Element type of k and v.
+    pub fn dtype_k(&self) -> ScalarType {
+        match self.fp8_kv {
+            Some(_) => ScalarType::E4m3,
+            None => self.dtype.into(),
+        }
     }
 
     /// Shape of the block mask's map: `[batch or 1, heads_q or 1, blocks of queries, blocks of keys]`.

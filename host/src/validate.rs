@@ -11,7 +11,7 @@ use ferroflash_kernels::params::Window;
 use ferroflash_kernels::spec::{Constant, Spec};
 
 use crate::arguments::{Access, Argument, Arguments, Form, Given, Need, Presence, need};
-use crate::dtype::{Dtype, ScalarType};
+use crate::dtype::ScalarType;
 use crate::error::ProblemError;
 use crate::problem::Problem;
 use crate::tensor::{Description, Layout, Place, VectorDescription};
@@ -116,6 +116,10 @@ pub(crate) fn fit(
         let what = "the backward pass";
         return Err(ProblemError::PagesWith { what });
     }
+    if pass != Pass::Forward && problem.fp8_kv().is_some() {
+        let what = "the backward pass or the weights";
+        return Err(ProblemError::Fp8KvWith { what });
+    }
     no_lengths_beside_a_block_mask(problem, arguments)?;
     if problem.has_several_pages() && arguments.get(Argument::LeftpadK).is_some() {
         let what = "leftpad_k, where sequences have more than one,";
@@ -188,15 +192,15 @@ pub(crate) fn unplaced(
     problem: &Problem,
     place: Place,
 ) -> Result<Given, ProblemError> {
-    let tensor = |layout| Description {
+    let tensor = |layout, dtype| Description {
         layout,
-        dtype: problem.dtype().into(),
+        dtype,
         place,
         address: 0,
     };
     Ok(match need.form {
-        Form::Tensor(shape) => tensor(Layout::bshd(shape)?).into(),
-        Form::Weights => tensor(problem.weights_layout()?).into(),
+        Form::Tensor { shape, dtype } => tensor(Layout::bshd(shape)?, dtype).into(),
+        Form::Weights => tensor(problem.weights_layout()?, problem.dtype().into()).into(),
         Form::Vector { dtype, n_elems } => {
             VectorDescription::unplaced(n_elems, dtype, place).into()
         }
@@ -212,14 +216,14 @@ fn fits(
     place: Place,
 ) -> Result<(), ProblemError> {
     match (need.form, given) {
-        (Form::Tensor(shape), Given::Tensor(tensor)) => {
-            tensor_fits(argument, tensor, shape, problem.dtype())?;
+        (Form::Tensor { shape, dtype }, Given::Tensor(tensor)) => {
+            tensor_fits(argument, tensor, shape, dtype)?;
         }
         (Form::Weights, Given::Tensor(tensor)) => weights_fit(argument, tensor, problem)?,
         (Form::Vector { dtype, n_elems }, Given::Vector(vector)) => {
             vector_fits(argument, vector, dtype, n_elems)?;
         }
-        (Form::Tensor(_) | Form::Weights, Given::Vector(_)) => {
+        (Form::Tensor { .. } | Form::Weights, Given::Vector(_)) => {
             let needed = "tensor";
             return Err(ProblemError::OtherForm { argument, needed });
         }
@@ -239,7 +243,7 @@ fn tensor_fits(
     argument: Argument,
     tensor: &Description,
     needed: [usize; 4],
-    dtype: Dtype,
+    dtype: ScalarType,
 ) -> Result<(), ProblemError> {
     let given = tensor.layout.shape();
     if given != needed {
@@ -249,7 +253,7 @@ fn tensor_fits(
             needed,
         });
     }
-    has_type(argument, tensor.dtype, dtype.into())?;
+    has_type(argument, tensor.dtype, dtype)?;
     // Elements that a stride of 0 repeats count each time: a walk over the tensor visits each.
     let n_elems = tensor.layout.extent_elems()?.max(tensor.layout.n_elems()?);
     n_elems
@@ -268,7 +272,7 @@ fn weights_fit(
     problem: &Problem,
 ) -> Result<(), ProblemError> {
     let needed = problem.weights_layout()?;
-    tensor_fits(argument, weights, needed.shape(), problem.dtype())?;
+    tensor_fits(argument, weights, needed.shape(), problem.dtype().into())?;
     if weights.layout == needed {
         Ok(())
     } else {

@@ -82,6 +82,19 @@ pub const fn forward_few(head_dim: u32) -> Footprint {
     }
 }
 
+/// The same of keys and values in `e4m3`, which have half of the bytes: so as many are on their way.
+pub const FEW_E4M3_STAGES: u32 = 5;
+
+/// As [`forward_few`], of keys and values in `e4m3`, and their scales.
+pub const fn forward_few_e4m3(head_dim: u32) -> Footprint {
+    let few = forward_few(head_dim);
+    let scales = 4;
+    Footprint {
+        shared_bytes: FEW_WARPS * FEW_E4M3_STAGES * 2 * few.block_q * (head_dim + scales),
+        ..few
+    }
+}
+
 /// Stages of K, and of V, in the flash3 forward kernel. At head_dim 64 there is room for three, which is 2 to 9 % faster
 /// than two with sequences of up to 1024 (H200); not where two blocks share an SM.
 pub const fn tma_kv_stages(head_dim: u32, tiles: TileShape) -> u32 {
@@ -353,6 +366,7 @@ pub const fn footprint(kind: Kind, head_dim: Option<u32>, tiles: TileShape) -> F
         (Kind::Append, TileShape::Default) => append(),
         (Kind::Forward, TileShape::Default) => forward(head_dim),
         (Kind::Forward, TileShape::Compact) => forward_few(head_dim),
+        (Kind::ForwardE4m3, TileShape::Compact) => forward_few_e4m3(head_dim),
         (Kind::TmaForward, _) => tma_forward(head_dim, tiles),
         (Kind::TmaBackwardDelta, _) => rows(tma_backward(head_dim, tiles), DELTA_THREADS, 0),
         (Kind::TmaBackward, _) => tma_backward(head_dim, tiles),
@@ -369,6 +383,8 @@ pub const fn footprint(kind: Kind, head_dim: Option<u32>, tiles: TileShape) -> F
             | Kind::StandardDk,
             TileShape::Default,
         ) => product(),
-        (_, TileShape::Compact | TileShape::Wide) => panic!("this kernel has no such tiles"),
+        (Kind::ForwardE4m3, _) | (_, TileShape::Compact | TileShape::Wide) => {
+            panic!("this kernel has no such tiles")
+        }
     }
 }

@@ -28,9 +28,18 @@ macro_rules! run {
         )
     };
     (Forward, $p:expr, $dtype:ident, $head_dim:literal; Compact) => {
-        forward::sm80::few::forward::<element::$dtype, forward::sm80::few::CompactTiles<$head_dim>>(
-            $p,
-        )
+        forward::sm80::few::forward::<
+            element::$dtype,
+            forward::sm80::few::Same<element::$dtype>,
+            forward::sm80::few::CompactTiles<$head_dim>,
+        >($p)
+    };
+    (ForwardE4m3, $p:expr, $dtype:ident, $head_dim:literal; Compact) => {
+        forward::sm80::few::forward::<
+            element::$dtype,
+            forward::sm80::few::E4m3<element::$dtype>,
+            forward::sm80::few::CompactTiles<$head_dim>,
+        >($p)
     };
     (Combine, $p:expr, $dtype:ident) => {
         combine::combine::<element::$dtype>($p)
@@ -130,6 +139,7 @@ macro_rules! given {
 /// The member of [`crate::params::Params`] that a row's kind takes.
 macro_rules! params {
     (Forward, $callback:ident $(, $rest:tt)*) => { $callback!(Forward ForwardParams $(, $rest)*) };
+    (ForwardE4m3, $callback:ident $(, $rest:tt)*) => { $callback!(Forward ForwardParams $(, $rest)*) };
     (TmaForward, $callback:ident $(, $rest:tt)*) => { $callback!(TmaForward TmaForwardParams $(, $rest)*) };
     (TmaBackwardDelta, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
     (TmaBackward, $callback:ident $(, $rest:tt)*) => { $callback!(TmaBackward TmaBackwardParams $(, $rest)*) };

@@ -10,6 +10,7 @@ mod block_list;
 mod block_mask;
 mod clear;
 mod combine;
+mod descale;
 mod lengths;
 mod merge;
 mod pages;
@@ -24,6 +25,7 @@ pub use block_list::{BlockListParams, BlockListPhase, BlockLists};
 pub use block_mask::{BLOCK_MULTIPLE, BlockMap, HIDDEN_BLOCK, PARTIAL_BLOCK};
 pub use clear::ClearParams;
 pub use combine::{CombineParams, SplitKv};
+pub use descale::Descale;
 pub use lengths::{Lengths, TileList, TileListParams};
 pub use merge::MergeParams;
 pub use pages::Pages;
@@ -111,6 +113,8 @@ pub struct ForwardParams {
     pub split: SplitKv,
     /// See `split`.
     pub lengths: Lengths,
+    /// Of kernels for keys and values in 8 bits: their scales.
+    pub descale: Descale,
 }
 
 /// The most rows of a sequence, heads of a batch, and keys of a window: sums of three of them fit 31 bits. A box of
@@ -296,10 +300,11 @@ slots!(
 );
 slots!(BlockLists: Workspace lists, Workspace ranks);
 slots!(Pages: Vector(PageTable) table);
+slots!(Descale: Vector(KDescale) k, Vector(VDescale) v);
 slots!(BlockListParams: Within map, Within lists);
 slots!(
     ForwardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Vector(Lse) lse, Within list, Within blocks, Within pages,
-    Within split, Within lengths,
+    Within split, Within lengths, Within descale,
 );
 slots!(
     TmaForwardParams: Map(Q) q, Map(K) k, Map(V) v, Map(O) o, Tensor(O) o_rows, Vector(Lse) lse, Workspace tile_counter,
@@ -355,7 +360,7 @@ impl KernelParams for Params {
 const _: () = assert!(size_of::<TensorView>() == 32);
 const _: () = assert!(size_of::<Shape>() == 28);
 const _: () = assert!(
-    size_of::<ForwardParams>() == 4 * 32 + 8 + 28 + 12 + 8 + 20 + 4 + 40 + 40 + 24 + 48 + 48
+    size_of::<ForwardParams>() == 4 * 32 + 8 + 28 + 12 + 8 + 20 + 4 + 40 + 40 + 24 + 48 + 48 + 24
 );
 const _: () = assert!(
     size_of::<TmaForwardParams>()

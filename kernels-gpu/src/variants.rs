@@ -20,6 +20,11 @@ macro_rules! for_each_variant {
             forward_sm80_f16_d64_compact: Forward { arch: Sm80, dtype: F16, head_dim: 64, tiles: Compact }
             forward_sm80_f16_d128_compact: Forward { arch: Sm80, dtype: F16, head_dim: 128, tiles: Compact }
 
+            forward_e4m3_sm89_bf16_d64_compact:  ForwardE4m3 { arch: Sm89, dtype: Bf16, head_dim: 64, tiles: Compact }
+            forward_e4m3_sm89_bf16_d128_compact: ForwardE4m3 { arch: Sm89, dtype: Bf16, head_dim: 128, tiles: Compact }
+            forward_e4m3_sm89_f16_d64_compact:   ForwardE4m3 { arch: Sm89, dtype: F16, head_dim: 64, tiles: Compact }
+            forward_e4m3_sm89_f16_d128_compact:  ForwardE4m3 { arch: Sm89, dtype: F16, head_dim: 128, tiles: Compact }
+
             forward_sm90a_bf16_d64:          TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 64 }
             forward_sm90a_bf16_d96:          TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 96 }
             forward_sm90a_bf16_d128:         TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 128 }
@@ -140,6 +145,8 @@ macro_rules! for_each_variant {
 pub enum Arch {
     /// Ampere and newer: `mma.sync`, `cp.async`, `ldmatrix`.
     Sm80,
+    /// Ada and newer: conversions of `e4m3` besides.
+    Sm89,
     /// Hopper alone: `wgmma`, TMA, `setmaxnreg`.
     Sm90a,
 }
@@ -158,6 +165,7 @@ impl Arch {
     pub const fn name(self) -> &'static str {
         match self {
             Arch::Sm80 => "sm_80",
+            Arch::Sm89 => "sm_89",
             Arch::Sm90a => "sm_90a",
         }
     }
@@ -166,6 +174,7 @@ impl Arch {
     pub const fn compute_capability(self) -> (u32, u32) {
         match self {
             Arch::Sm80 => (8, 0),
+            Arch::Sm89 => (8, 9),
             Arch::Sm90a => (9, 0),
         }
     }
@@ -173,7 +182,7 @@ impl Arch {
     /// Which devices beside those of [`Arch::compute_capability`] run it.
     pub const fn reach(self) -> Reach {
         match self {
-            Arch::Sm80 => Reach::Newer,
+            Arch::Sm80 | Arch::Sm89 => Reach::Newer,
             Arch::Sm90a => Reach::Alone,
         }
     }
@@ -225,6 +234,8 @@ impl TileShape {
 pub enum Kind {
     /// flash2 forward: o and lse.
     Forward,
+    /// flash2 forward over keys and values in `e4m3`, for few queries: o and lse.
+    ForwardE4m3,
     /// flash3 forward: o and lse.
     TmaForward,
     /// Forward pass of flash3, last, where keys are divided among tiles: o and lse of what the splits have found.

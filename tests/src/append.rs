@@ -11,7 +11,7 @@ use ferroflash::{Append, AppendInputs, AppendOutputs, Backend, Device, Dtype, El
 use half::{bf16, f16};
 
 use crate::beside::{F32_UNIT, bits, check_cases, judge_numbers, rounding};
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, Number};
 use crate::cases::appends::{AppendCase, Sequence, Tables};
 use crate::oracle;
 use crate::sample;
@@ -44,7 +44,7 @@ struct Written {
     seqused: Vec<i32>,
 }
 
-fn typed<T: Element>(subject: &Subject, case: &AppendCase) -> Result<Option<f64>, String> {
+fn typed<T: Element + Number>(subject: &Subject, case: &AppendCase) -> Result<Option<f64>, String> {
     let problem = case.problem().map_err(|error| error.to_string())?;
     let (new, q, cache) = (
         problem.shape_new(),
@@ -140,7 +140,7 @@ impl Numbers {
 }
 
 /// Appends on a device. The inner error says what was written that should not have been.
-fn run<T: Element>(
+fn run<T: Element + Number>(
     device: &Device,
     case: &AppendCase,
     numbers: &Numbers,

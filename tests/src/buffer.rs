@@ -2,7 +2,9 @@
 //! a backend that reads there gives NaN, one that writes there is found out.
 
 use ferroflash::error::ProblemError;
-use ferroflash::{Element, Layout, Tensor, TensorMut};
+use ferroflash::{Layout, Scalar, Tensor, TensorMut};
+use float8::F8E4M3;
+use half::{bf16, f16};
 
 /// How a tensor `[batch, seqlen, heads, head_dim]` lies in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,11 +64,45 @@ pub const ALIGNED: [Arrangement; 4] = [
     Arrangement::Padded,
 ];
 
-/// Elements of 16 bytes of the narrowest type: starts are multiples of it.
-const ALIGNMENT: usize = 8;
+/// An element of a tensor.
+pub trait Number: Scalar {
+    /// Elements of 16 bytes or more: starts are multiples of it.
+    const ALIGNMENT: usize;
+    /// The nearest one.
+    fn of(value: f64) -> Self;
+    /// What it stands for.
+    fn value(self) -> f64;
+}
+
+macro_rules! number {
+    ($type:ty, $alignment:literal) => {
+        impl Number for $type {
+            const ALIGNMENT: usize = $alignment;
+            fn of(value: f64) -> $type {
+                <$type>::from_f64(value)
+            }
+            fn value(self) -> f64 {
+                self.to_f64()
+            }
+        }
+    };
+}
+number!(bf16, 8);
+number!(f16, 8);
+number!(F8E4M3, 16);
+
+impl Number for f32 {
+    const ALIGNMENT: usize = 8;
+    fn of(value: f64) -> f32 {
+        value as f32
+    }
+    fn value(self) -> f64 {
+        self.into()
+    }
+}
 
 /// NaN on both sides of the tensor.
-const MARGIN: usize = 4 * ALIGNMENT;
+const MARGIN: usize = 64;
 
 /// A tensor that owns its memory.
 #[derive(Debug)]
@@ -76,14 +112,14 @@ pub struct Buffer<T> {
     layout: Layout,
 }
 
-impl<T: Element> Buffer<T> {
+impl<T: Number> Buffer<T> {
     /// A tensor full of NaN, to be written.
     pub fn unwritten(
         shape: [usize; 4],
         arrangement: Arrangement,
     ) -> Result<Buffer<T>, ProblemError> {
-        let layout = arrange(shape, arrangement)?;
-        let memory = vec![T::from_f32(f32::NAN); layout.extent_elems()? + 2 * MARGIN + ALIGNMENT];
+        let layout = arrange(shape, arrangement, T::ALIGNMENT)?;
+        let memory = vec![T::of(f64::NAN); layout.extent_elems()? + 2 * MARGIN + T::ALIGNMENT];
         let aligned = memory[MARGIN..].as_ptr().align_offset(16);
         let odd = usize::from(arrangement == Arrangement::Unaligned);
         Ok(Buffer {
@@ -101,7 +137,7 @@ impl<T: Element> Buffer<T> {
     ) -> Result<Buffer<T>, ProblemError> {
         let mut buffer = Buffer::unwritten(shape, arrangement)?;
         for (at, &value) in buffer.places().zip(values) {
-            buffer.memory[at] = T::from_f32(value as f32);
+            buffer.memory[at] = T::of(value);
         }
         Ok(buffer)
     }
@@ -118,9 +154,7 @@ impl<T: Element> Buffer<T> {
 
     /// The tensor's elements, dense.
     pub fn values(&self) -> Vec<f64> {
-        self.places()
-            .map(|at| f64::from(self.memory[at].to_f32()))
-            .collect()
+        self.places().map(|at| self.memory[at].value()).collect()
     }
 
     /// Copies a row `[batch, row]` of every head to another place.
@@ -136,7 +170,7 @@ impl<T: Element> Buffer<T> {
     pub fn forget_row(&mut self, row: [usize; 2]) {
         for head in 0..self.layout.heads {
             let at = self.place(row, head);
-            self.memory[at..at + self.layout.head_dim].fill(T::from_f32(f32::NAN));
+            self.memory[at..at + self.layout.head_dim].fill(T::of(f64::NAN));
         }
     }
 
@@ -153,7 +187,7 @@ impl<T: Element> Buffer<T> {
         let mut ours = vec![false; self.memory.len()];
         self.places().for_each(|at| ours[at] = true);
         let at =
-            (0..self.memory.len()).find(|&at| !ours[at] && !self.memory[at].to_f32().is_nan())?;
+            (0..self.memory.len()).find(|&at| !ours[at] && !self.memory[at].value().is_nan())?;
         Some(at as isize - self.first as isize)
     }
 
@@ -174,8 +208,12 @@ impl<T: Element> Buffer<T> {
     }
 }
 
-/// The strides of an arrangement.
-fn arrange(shape: [usize; 4], arrangement: Arrangement) -> Result<Layout, ProblemError> {
+/// The strides of an arrangement, of starts that are multiples of `alignment`.
+fn arrange(
+    shape: [usize; 4],
+    arrangement: Arrangement,
+    alignment: usize,
+) -> Result<Layout, ProblemError> {
     let [batch, seqlen, heads, head_dim] = shape;
     let padded = |unit: usize| {
         let head_stride = (head_dim + unit).next_multiple_of(unit);
@@ -198,9 +236,9 @@ fn arrange(shape: [usize; 4], arrangement: Arrangement) -> Result<Layout, Proble
             heads,
             ..Layout::bshd([batch, seqlen, 3 * heads, head_dim])?
         },
-        Arrangement::Padded => padded(ALIGNMENT),
+        Arrangement::Padded => padded(alignment),
         Arrangement::Repeated(repeats) => {
-            let layout = padded(ALIGNMENT);
+            let layout = padded(alignment);
             match repeats {
                 Repeats::Nothing => layout,
                 Repeats::Batch => Layout {
@@ -218,8 +256,8 @@ fn arrange(shape: [usize; 4], arrangement: Arrangement) -> Result<Layout, Proble
             }
         }
         Arrangement::Far => Layout {
-            batch_stride: (1 << 31) + ALIGNMENT,
-            ..padded(ALIGNMENT)
+            batch_stride: (1 << 31) + alignment,
+            ..padded(alignment)
         },
         Arrangement::Unaligned => {
             let layout = padded(1);

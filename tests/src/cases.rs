@@ -12,14 +12,15 @@
 //! | [`lengths`] | sequences of different lengths, packed and padded |
 //! | [`aimed`] | small sets, each case for one mistake: strides of 0, mispredictions, edges of blocks, stages used again |
 //! | [`compact`], [`short`], [`few`], [`wide_tiles`] | sets of their own for the compact tiles of flash2's backward pass, of flash3's forward pass, of flash2's; for wide ones |
-//! | [`orders`], [`shares`] | sets of their own for the orders of tiles, and for few tiles of shared keys, in flash3's backward pass |
-//! | [`pages`], [`serving`], [`merges`], [`appends`] | keys and values in pages, and engines that keep them so; operations beside attention |
+//! | [`orders`], [`shares`] | the same for the orders of tiles, and for few tiles of shared keys, in flash3's backward pass |
+//! | [`pages`], [`fp8`], [`serving`], [`merges`], [`appends`] | keys and values in pages, in 8 bits, and engines that keep them so; operations beside attention |
 
 pub mod aimed;
 pub mod appends;
 pub mod blocks;
 pub mod compact;
 pub mod few;
+pub mod fp8;
 pub mod lengths;
 pub mod merges;
 pub mod orders;
@@ -378,11 +379,10 @@ pub fn wide() -> Vec<Case> {
     for (at, (seqlen_q, seqlen_k)) in LENGTHS.into_iter().enumerate() {
         let (batch, heads_q, heads_k) = HEADS[at % HEADS.len()];
         for mask in MASKS {
-            let case =
-                Case::new(Dtype::F32, mask, 64, seqlen_q, seqlen_k).heads(batch, heads_q, heads_k);
+            let case = Case::new(Dtype::F32, mask, 64, seqlen_q, seqlen_k);
             cases.push(Case {
                 arrangement: ALIGNED[at % ALIGNED.len()],
-                ..case
+                ..case.heads(batch, heads_q, heads_k)
             });
         }
     }

@@ -16,6 +16,7 @@
 //! | [`append`] | the suite of appends to a cache |
 //! | [`rotate`] | the suite of rotations |
 //! | [`pages`] | the suite of keys and values in pages |
+//! | [`fp8`] | the suite of keys and values in 8 bits |
 //! | [`mod@serving`] | a serving engine over pages, simulated |
 //! | [`subject`] | the backends under test |
 //! | [`sample`] | which cases of a set run |
@@ -25,6 +26,7 @@
 pub mod oracle;
 pub mod pages;
 
+pub mod fp8;
 pub mod inputs;
 
 pub mod blocks;

@@ -9,7 +9,7 @@ use ferroflash::{
 use half::{bf16, f16};
 
 use crate::beside::{F32_UNIT, bits, check_cases, judge_numbers, rounding};
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, Number};
 use crate::cases::merges::MergeCase;
 use crate::compare::{Comparison, Errors};
 use crate::inputs::{Fill, Values};
@@ -34,7 +34,7 @@ fn check_case(subject: &Subject, case: &MergeCase) -> Result<Option<f64>, String
     }
 }
 
-fn typed<T: Element>(subject: &Subject, case: &MergeCase) -> Result<Option<f64>, String> {
+fn typed<T: Element + Number>(subject: &Subject, case: &MergeCase) -> Result<Option<f64>, String> {
     let eligible = subject.backend == Backend::Cpu || case.fits_kernels();
     let seed = case.seed.wrapping_add(sample::seed());
     let [first, second] = &case.parts();
@@ -62,7 +62,7 @@ fn typed<T: Element>(subject: &Subject, case: &MergeCase) -> Result<Option<f64>,
 }
 
 /// Merges on a device. The inner error says what was written that should not have been.
-fn run<T: Element>(
+fn run<T: Element + Number>(
     device: &Device,
     case: &MergeCase,
     parts: [&Output; 2],
@@ -185,7 +185,7 @@ const SIZES: Sizes = Sizes {
 };
 
 /// Whether there was something to compare: the algorithm serves these problems.
-fn of_attention<T: Element>(
+fn of_attention<T: Element + Number>(
     device: &Device,
     algorithm: Algorithm,
     dtype: Dtype,
@@ -255,7 +255,7 @@ fn of_attention<T: Element>(
 }
 
 /// o and lse against the oracle of attention over all keys. Each part of o is rounded, too: the terms count twice.
-fn compare<T: Element>(
+fn compare<T: Element + Number>(
     values: &Values,
     dtype: Dtype,
     softmax_scale: f32,

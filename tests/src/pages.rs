@@ -8,7 +8,7 @@ use ferroflash::{Algorithm, Attention, Device, Dtype, Element, Inputs, Outputs, 
 use half::{bf16, f16};
 
 use crate::beside::{bits, check_cases};
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, Number};
 use crate::cases::pages::PagedCase;
 use crate::inputs::Values;
 use crate::lengths::Span;
@@ -68,7 +68,7 @@ fn check_case(
 }
 
 /// The forward pass, with keys and values in the pages of a table or, without one, side by side.
-fn forward<T: Element>(
+fn forward<T: Element + Number>(
     paged: &PagedCase,
     values: &Values,
     device: &Device,
@@ -127,7 +127,7 @@ fn forward<T: Element>(
 }
 
 /// The pool with the rows of every sequence in those of its pages that there are; all else is NaN.
-fn pool(paged: &PagedCase, table: &[i32], rows: &[f64], problem: &Problem) -> Vec<f64> {
+pub(crate) fn pool(paged: &PagedCase, table: &[i32], rows: &[f64], problem: &Problem) -> Vec<f64> {
     let [_, page_size, heads, head_dim] = problem.shape_k();
     let row_len = heads * head_dim;
     let mut pool = vec![f64::NAN; problem.shape_k().iter().product()];

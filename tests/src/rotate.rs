@@ -7,7 +7,7 @@ use half::{bf16, f16};
 
 use crate::append::{Row, judge_row, row_of};
 use crate::beside::{bits, check_cases};
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, Number};
 use crate::cases::appends::{AppendCase, Tables};
 use crate::sample;
 use crate::subject::Subject;
@@ -29,7 +29,7 @@ pub fn check(subject: &Subject, test: &str, cases: &[AppendCase]) {
     });
 }
 
-fn typed<T: Element>(
+fn typed<T: Element + Number>(
     subject: &Subject,
     case: &AppendCase,
     direction: Direction,
@@ -56,7 +56,7 @@ fn typed<T: Element>(
 }
 
 /// Turns on a device. The inner error says what was written that should not have been.
-fn run<T: Element>(
+fn run<T: Element + Number>(
     device: &Device,
     case: &AppendCase,
     direction: Direction,

@@ -28,6 +28,7 @@ use self::engine::{Engine, NewRows};
 use self::ledger::Ledger;
 use self::steps::{Call, Step, draw};
 use crate::beside::check_cases;
+use crate::buffer::Number;
 use crate::cases::appends::Tables;
 use crate::cases::serving::{self, ServingCase};
 use crate::inputs::round;
@@ -59,7 +60,7 @@ fn simulate(
     }
 }
 
-fn typed<T: Element>(
+fn typed<T: Element + Number>(
     subject: &Subject,
     algorithm: Algorithm,
     case: &ServingCase,
@@ -101,7 +102,7 @@ struct Simulation<T> {
     ledger: Ledger,
 }
 
-impl<T: Element> Simulation<T> {
+impl<T: Element + Number> Simulation<T> {
     /// Takes a step and checks everything; says how close results came.
     fn take(&mut self, device: &Device, step: &Step, rng: &mut StdRng) -> Result<f64, String> {
         let mut close = 0.0;

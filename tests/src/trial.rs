@@ -8,7 +8,7 @@ use ferroflash::{
 };
 use half::{bf16, f16};
 
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, Number};
 use crate::cases::Case;
 use crate::inputs::Values;
 use crate::lengths::Lengths;
@@ -51,7 +51,7 @@ pub fn run(
     }
 }
 
-fn typed<T: Element>(
+fn typed<T: Element + Number>(
     case: &Case,
     values: &Values,
     device: &Device,

@@ -16,6 +16,7 @@ conformance::edges_suite!(conformance::subject::CUDA_OF_FEW_SMS {
 conformance::shares_suite!(conformance::subject::CUDA_SHARES);
 conformance::merge_suite!(conformance::subject::CUDA);
 conformance::append_suite!(conformance::subject::CUDA);
+conformance::fp8_suite!(conformance::subject::CUDA, Flash2);
 conformance::pages_suite!(conformance::subject::CUDA_OF_FEW_SMS {
     pages: Flash3,
     pages_flash2: Flash2

@@ -108,12 +108,13 @@ pub fn assemble(
     Ok(usages)
 }
 
-/// PTX for sm_80 runs on Hopper too, and with compact tiles it is there for sm_86; PTX for sm_90a runs nowhere else.
+/// PTX for sm_80 and for sm_89 runs on Hopper too, and the former with compact tiles is there for sm_86; PTX for sm_90a runs nowhere else.
 fn targets<'a>(arch: &'a str, variant: Option<&Variant>) -> Vec<&'a str> {
     let compact = variant.is_some_and(|variant| variant.tiles == TileShape::Compact);
     match arch {
         "sm_80" if compact => vec!["sm_80", "sm_86", "sm_90"],
         "sm_80" => vec!["sm_80", "sm_90"],
+        "sm_89" => vec!["sm_89", "sm_90"],
         _ => vec![arch],
     }
 }
@@ -262,7 +263,7 @@ pub fn faults(usage: &Usage, footprint: Option<Footprint>) -> Vec<String> {
 fn shared_limit(target: &str) -> Option<u32> {
     match target.trim_end_matches('a') {
         "sm_80" => Some(163 * 1024),
-        "sm_86" => Some(99 * 1024),
+        "sm_86" | "sm_89" => Some(99 * 1024),
         "sm_90" => Some(227 * 1024),
         _ => None,
     }
@@ -331,6 +332,7 @@ ptxas info    : Used 254 registers, used 1 barriers, 16 bytes cumulative stack s
         let row = variants::by_name("backward_sm80_bf16_d128_compact");
         assert_eq!(targets("sm_80", row), ["sm_80", "sm_86", "sm_90"]);
         assert_eq!(targets("sm_80", None), ["sm_80", "sm_90"]);
+        assert_eq!(targets("sm_89", None), ["sm_89", "sm_90"]);
         let usage = Usage {
             target: "sm_86".into(),
             registers: 255,

@@ -20,7 +20,7 @@ use crate::workspace::Workspace;
 pub struct BuildPtx {
     /// The architectures to compile for; by default those that the list of kernels names. Each gets the kernels whose
     /// own architecture it is; one that the list does not name, all that run on it.
-    #[arg(long, value_delimiter = ',', value_name = "sm_80,sm_90a")]
+    #[arg(long, value_delimiter = ',', value_name = "sm_80,sm_89,sm_90a")]
     arch: Vec<String>,
     /// Compiles kernels of older architectures for each architecture too.
     #[arg(long)]

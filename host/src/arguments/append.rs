@@ -201,9 +201,13 @@ impl Operation for AppendProblem {
             dtype: ScalarType::F32,
             n_elems: self.turns().map_or(0, |turns| turns.table_elems()),
         };
-        let new = Form::Tensor(self.shape_new());
-        let cache = Form::Tensor(self.shape_cache());
-        let q = Form::Tensor(self.shape_q());
+        let tensor = |shape| Form::Tensor {
+            shape,
+            dtype: self.dtype().into(),
+        };
+        let new = tensor(self.shape_new());
+        let cache = tensor(self.shape_cache());
+        let q = tensor(self.shape_q());
         let (taken, presence, access, form) = match argument {
             Argument::KNew | Argument::VNew => (true, Required, Read, new),
             Argument::SeqUsedK => (true, Required, Read, lengths),

@@ -27,6 +27,11 @@ pub struct Inputs<'a> {
     /// Which page of the pool each page of a sequence is, where keys and values lie in pages: i32 `[batch, columns]`; see
     /// [`Pages`](crate::Pages).
     pub page_table: Option<Vector<'a>>,
+    /// What elements of k in 8 bits are to be multiplied by: f32 `[batch, heads_k]` or `[n_pages, heads_k]`, as
+    /// [`Fp8Kv`](crate::Fp8Kv) says.
+    pub k_descale: Option<Vector<'a>>,
+    /// The same of v.
+    pub v_descale: Option<Vector<'a>>,
     /// The map of the problem's block mask, u8, of [`Problem::block_mask_shape`](crate::Problem::block_mask_shape): see
     /// [`BlockMask`](crate::BlockMask).
     pub block_mask: Option<Vector<'a>>,
@@ -127,6 +132,8 @@ impl<'a> Inputs<'a> {
             seqused_k: None,
             leftpad_k: None,
             page_table: None,
+            k_descale: None,
+            v_descale: None,
             block_mask: None,
         }
     }
@@ -185,6 +192,24 @@ impl<'a> Inputs<'a> {
         }
     }
 
+    /// With [`Inputs::k_descale`].
+    #[must_use]
+    pub fn k_descale(self, k_descale: impl Into<Vector<'a>>) -> Inputs<'a> {
+        Inputs {
+            k_descale: Some(k_descale.into()),
+            ..self
+        }
+    }
+
+    /// With [`Inputs::v_descale`].
+    #[must_use]
+    pub fn v_descale(self, v_descale: impl Into<Vector<'a>>) -> Inputs<'a> {
+        Inputs {
+            v_descale: Some(v_descale.into()),
+            ..self
+        }
+    }
+
     /// With [`Inputs::block_mask`].
     #[must_use]
     pub fn block_mask(self, block_mask: impl Into<Vector<'a>>) -> Inputs<'a> {
@@ -205,6 +230,8 @@ impl<'a> Inputs<'a> {
             seqused_k,
             leftpad_k,
             page_table,
+            k_descale,
+            v_descale,
             block_mask,
         } = *self;
         operands.put(Argument::Q, q);
@@ -216,6 +243,8 @@ impl<'a> Inputs<'a> {
         operands.put_optional(Argument::SeqUsedK, seqused_k);
         operands.put_optional(Argument::LeftpadK, leftpad_k);
         operands.put_optional(Argument::PageTable, page_table);
+        operands.put_optional(Argument::KDescale, k_descale);
+        operands.put_optional(Argument::VDescale, v_descale);
         operands.put_optional(Argument::BlockMask, block_mask);
     }
 }

@@ -70,7 +70,10 @@ impl Operation for MergeProblem {
     fn need(&self, argument: Argument) -> Option<Need> {
         use Access::{Read, Written};
         use Presence::{Required, Usual};
-        let o = Form::Tensor(self.shape());
+        let o = Form::Tensor {
+            shape: self.shape(),
+            dtype: self.dtype().into(),
+        };
         let lse = Form::Vector {
             dtype: ScalarType::F32,
             n_elems: self.n_rows(),

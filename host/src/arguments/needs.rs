@@ -45,8 +45,11 @@ pub(crate) enum Access {
 /// What it looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// A tensor of the problem's type, of this shape.
-    Tensor([usize; 4]),
+    /// A tensor.
+    Tensor {
+        shape: [usize; 4],
+        dtype: ScalarType,
+    },
     /// A tensor of the problem's type laid out as [`Problem::weights_layout`] says.
     Weights,
     /// A vector.
@@ -57,7 +60,7 @@ impl Form {
     /// Whether it has no elements.
     pub(crate) fn is_empty(self) -> bool {
         match self {
-            Form::Tensor(shape) => shape.contains(&0),
+            Form::Tensor { shape, .. } => shape.contains(&0),
             Form::Weights => false,
             Form::Vector { n_elems, .. } => n_elems == 0,
         }
@@ -70,8 +73,14 @@ pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<
     use Presence::{Optional, Required, Usual};
     let backward = pass == Pass::Backward;
     let of_forward = if backward { Read } else { Written };
-    let like_q = Form::Tensor(problem.shape_q());
-    let like_k = Form::Tensor(problem.shape_k());
+    let like_q = Form::Tensor {
+        shape: problem.shape_q(),
+        dtype: problem.dtype().into(),
+    };
+    let like_k = Form::Tensor {
+        shape: problem.shape_k(),
+        dtype: problem.dtype_k(),
+    };
     let rows = Form::Vector {
         dtype: ScalarType::F32,
         n_elems: problem.n_rows(),
@@ -101,6 +110,13 @@ pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<
         Argument::PageTable => {
             let table = of_sequences(problem.n_table_entries());
             (problem.pages().is_some(), Required, Read, table)
+        }
+        Argument::KDescale | Argument::VDescale => {
+            let scales = Form::Vector {
+                dtype: ScalarType::F32,
+                n_elems: problem.n_scales(),
+            };
+            (problem.fp8_kv().is_some(), Required, Read, scales)
         }
         Argument::BlockMask => {
             let map = Form::Vector {

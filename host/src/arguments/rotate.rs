@@ -109,7 +109,10 @@ impl Operation for RotateProblem {
             dtype: ScalarType::F32,
             n_elems: self.turns().table_elems(),
         };
-        let rows = Form::Tensor(self.shape());
+        let rows = Form::Tensor {
+            shape: self.shape(),
+            dtype: self.dtype().into(),
+        };
         let (presence, access, form) = match argument {
             Argument::X => (Usual, Read, rows),
             Argument::Y => (Required, Updated, rows),

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use float8::F8E4M3;
 use half::{bf16, f16};
 
 use super::cuda::launch::Launches;
@@ -47,6 +48,7 @@ enum Staged {
     Bf16(DeviceBuffer<bf16>),
     F16(DeviceBuffer<f16>),
     F32(DeviceBuffer<f32>),
+    E4m3(DeviceBuffer<F8E4M3>),
     I32(DeviceBuffer<i32>),
     U8(DeviceBuffer<u8>),
 }
@@ -73,6 +75,7 @@ impl Staged {
                 HostData::Bf16(data) => Staged::Bf16(upload(device, &data[..n], stream)?),
                 HostData::F16(data) => Staged::F16(upload(device, &data[..n], stream)?),
                 HostData::F32(data) => Staged::F32(upload(device, &data[..n], stream)?),
+                HostData::E4m3(data) => Staged::E4m3(upload(device, &data[..n], stream)?),
                 HostData::I32(data) => Staged::I32(upload(device, &data[..n], stream)?),
                 HostData::U8(data) => Staged::U8(upload(device, &data[..n], stream)?),
             },
@@ -81,6 +84,7 @@ impl Staged {
                 HostDataMut::Bf16(data) => Staged::Bf16(upload(device, &data[..n], stream)?),
                 HostDataMut::F16(data) => Staged::F16(upload(device, &data[..n], stream)?),
                 HostDataMut::F32(data) => Staged::F32(upload(device, &data[..n], stream)?),
+                HostDataMut::E4m3(data) => Staged::E4m3(upload(device, &data[..n], stream)?),
                 HostDataMut::I32(data) => Staged::I32(upload(device, &data[..n], stream)?),
                 HostDataMut::U8(data) => Staged::U8(upload(device, &data[..n], stream)?),
             },
@@ -93,6 +97,7 @@ impl Staged {
             Staged::Bf16(buffer) => buffer.slice().address(),
             Staged::F16(buffer) => buffer.slice().address(),
             Staged::F32(buffer) => buffer.slice().address(),
+            Staged::E4m3(buffer) => buffer.slice().address(),
             Staged::I32(buffer) => buffer.slice().address(),
             Staged::U8(buffer) => buffer.slice().address(),
         }
@@ -106,6 +111,7 @@ impl Staged {
             (Staged::Bf16(buffer), HostDataMut::Bf16(to)) => download(buffer, to, stream),
             (Staged::F16(buffer), HostDataMut::F16(to)) => download(buffer, to, stream),
             (Staged::F32(buffer), HostDataMut::F32(to)) => download(buffer, to, stream),
+            (Staged::E4m3(buffer), HostDataMut::E4m3(to)) => download(buffer, to, stream),
             (Staged::I32(buffer), HostDataMut::I32(to)) => download(buffer, to, stream),
             (Staged::U8(buffer), HostDataMut::U8(to)) => download(buffer, to, stream),
             _ => Ok(()),

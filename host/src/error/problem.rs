@@ -133,6 +133,12 @@ pub enum ProblemError {
         /// What.
         what: &'static str,
     },
+    /// Keys and values in 8 bits beside what does not go together with them.
+    #[error("keys and values in e4m3 and {what} do not go together")]
+    Fp8KvWith {
+        /// What.
+        what: &'static str,
+    },
     /// An entry of a table that the host can see names a page that the pool does not have.
     #[error(
         "page_table says page {given} for page {slot} of sequence {sequence}; the pool has {n_pages}"

@@ -15,8 +15,6 @@ use crate::validate::{Checked, Pass};
 
 /// Kernels read 16 bytes at a time.
 const ALIGNMENT_BYTES: u64 = 16;
-/// The same in elements of two bytes.
-const ALIGNMENT_ELEMS: u64 = HEAD_DIM_MULTIPLE as u64;
 
 /// Whether this kernel can work on these tensors on this device.
 pub fn eligible(variant: &Variant, checked: &Checked, device: &DeviceInfo) -> Result<(), Reason> {
@@ -28,7 +26,7 @@ pub fn eligible(variant: &Variant, checked: &Checked, device: &DeviceInfo) -> Re
     split_kv(variant, checked)?;
     pages(variant, checked)?;
     sizes(checked)?;
-    if variant.kind == Kind::Forward {
+    if matches!(variant.kind, Kind::Forward | Kind::ForwardE4m3) {
         few::eligible(variant, checked.problem())?;
     }
     alignment(checked.arguments())?;
@@ -180,6 +178,7 @@ fn aligned(argument: Argument, tensor: &Description) -> Result<(), Reason> {
             address: tensor.address,
         });
     }
+    let multiple = ALIGNMENT_BYTES / tensor.dtype.size_bytes() as u64;
     let steps = [
         (layout.batch, layout.batch_stride),
         (layout.seqlen, layout.row_stride),
@@ -187,7 +186,7 @@ fn aligned(argument: Argument, tensor: &Description) -> Result<(), Reason> {
     ];
     match steps
         .into_iter()
-        .find(|&(n, stride)| n > 1 && !(stride as u64).is_multiple_of(ALIGNMENT_ELEMS))
+        .find(|&(n, stride)| n > 1 && !(stride as u64).is_multiple_of(multiple))
     {
         Some((_, stride)) => Err(Reason::StrideAlignment {
             argument,

@@ -296,7 +296,7 @@ impl fmt::Display for Plan {
         )?;
         writeln!(
             f,
-            "  problem   {} q {:?} k {:?} {}{} scale {} {:?}",
+            "  problem   {} q {:?} k {:?} {}{}{} scale {} {:?}",
             problem.dtype(),
             problem.shape_q(),
             problem.shape_k(),
@@ -304,6 +304,9 @@ impl fmt::Display for Plan {
             problem
                 .block_mask()
                 .map_or(String::new(), |blocks| format!(", {blocks}")),
+            problem
+                .fp8_kv()
+                .map_or(String::new(), |scales| format!(", {scales}")),
             problem.scale(),
             problem.order()
         )?;

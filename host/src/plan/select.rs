@@ -40,6 +40,9 @@ pub fn kinds(algorithm: Algorithm, pass: Pass) -> &'static [Kind] {
     }
 }
 
+/// The kernels of flash2's forward pass over keys and values in 8 bits.
+const FP8_KV: &[Kind] = &[Kind::ForwardE4m3];
+
 /// The algorithm that runs, its kernels in launch order, and what became of every candidate.
 pub(super) fn select(
     checked: &Checked,
@@ -98,7 +101,12 @@ fn kernels(
     if pass == Pass::ForwardWithWeights && !matches!(algorithm, Algorithm::Standard) {
         return Err(Reason::NoWeights);
     }
-    let kinds = kinds(algorithm, pass);
+    let kinds = match checked.problem().fp8_kv() {
+        Some(_) if runs_on_cpu => &[],
+        Some(_) if algorithm == Algorithm::Flash2 => FP8_KV,
+        Some(_) => return Err(Reason::Fp8Kv),
+        None => kinds(algorithm, pass),
+    };
     if kinds.is_empty() && !runs_on_cpu {
         return Err(Reason::NotBuilt { pass });
     }

@@ -14,7 +14,7 @@ use crate::problem;
 use crate::validate::Checked;
 use time::Step;
 
-/// Into how many parts the device divides the work of all sequences, for each SM. With one, a tile of a few blocks too many makes all wait
+/// Into how many parts the device divides the work of all sequences, for each SM, or as many as blocks share it. With one, a tile of a few blocks too many makes all wait
 /// for it; with four, merging costs more (tests/benches/README.md).
 const PARTS_PER_SM: u32 = 2;
 
@@ -27,7 +27,7 @@ pub fn splits(checked: &Checked, device: &DeviceInfo, variant: &Variant, tiles: 
         problem::SplitKv::Never => None,
         // A split of more keys than there are is one of all.
         problem::SplitKv::Keys(keys) => Some(keys.min(problem.seqlen_k().max(1)) as u32),
-        problem::SplitKv::Auto => fastest(checked, device, block_k, tiles),
+        problem::SplitKv::Auto => fastest(checked, device, variant, tiles),
     };
     let device_chooses = checked.has_lengths() && problem.split_kv() == problem::SplitKv::Auto;
     let Some(keys) = keys else {
@@ -39,7 +39,7 @@ pub fn splits(checked: &Checked, device: &DeviceInfo, variant: &Variant, tiles: 
         keys,
         n: n_splits(problem.seqlen_k() as u32, keys),
         parts: if device_chooses {
-            PARTS_PER_SM * device.n_sms
+            PARTS_PER_SM.max(variant.footprint.blocks_per_sm) * device.n_sms
         } else {
             0
         },
@@ -53,7 +53,7 @@ const FEW_QUERIES: u64 = 64;
 /// Keys of the splits with which a forward pass of so many undivided tiles takes the least time; `None`: undivided. Where sequences
 /// have lengths of their own, these are the fewest keys of a split: the device divides the work of all into equal parts, and the longest
 /// sequence may be alone of its length.
-fn fastest(checked: &Checked, device: &DeviceInfo, block_k: u32, tiles: u64) -> Option<u32> {
+fn fastest(checked: &Checked, device: &DeviceInfo, variant: &Variant, tiles: u64) -> Option<u32> {
     let problem = checked.problem();
     // Tiles that a window leaves few keys have few to divide.
     if problem.seqlen_q() as u64 > FEW_QUERIES || problem.bounds().left {
@@ -63,13 +63,17 @@ fn fastest(checked: &Checked, device: &DeviceInfo, block_k: u32, tiles: u64) -> 
         true => tiles.div_ceil((problem.batch() as u64).max(1)),
         false => tiles,
     };
-    let block_k = u64::from(block_k);
+    let block_k = u64::from(variant.footprint.block_k);
     let blocks = (problem.seqlen_k() as u64).div_ceil(block_k);
     let n_sms = u64::from(device.n_sms.max(1));
-    let row_bytes = 2 * problem.head_dim() as u64 * problem.dtype().size_bytes() as u64;
+    let row_bytes = 2 * problem.head_dim() as u64 * problem.dtype_k().size_bytes() as u64;
     let step = Step {
         bytes: block_k.saturating_mul(row_bytes),
         n_sms,
+        blocks: match variant.kind {
+            Kind::ForwardE4m3 => time::CONVERTING,
+            _ => time::READING,
+        },
     };
     let n = time::fastest(step, tiles, blocks);
     (n > 1).then(|| (blocks.div_ceil(n) * block_k) as u32)

@@ -1,6 +1,6 @@
 //! Collecting a problem.
 
-use super::{BlockMask, Mask, Order, Pages, Problem, SplitKv};
+use super::{BlockMask, Fp8Kv, Mask, Order, Pages, Problem, SplitKv};
 use crate::dtype::Dtype;
 use crate::error::ProblemError;
 
@@ -23,6 +23,7 @@ pub struct ProblemBuilder {
     pub(super) block_mask: Option<BlockMask>,
     pub(super) split_kv: SplitKv,
     pub(super) pages: Option<Pages>,
+    pub(super) fp8_kv: Option<Fp8Kv>,
 }
 
 impl ProblemBuilder {
@@ -133,6 +134,14 @@ impl ProblemBuilder {
         }
     }
 
+    /// Keys and values are in 8 bits, with scales: see [`Fp8Kv`]. In the forward pass alone.
+    pub fn fp8_kv(self, scales: Fp8Kv) -> Self {
+        ProblemBuilder {
+            fp8_kv: Some(scales),
+            ..self
+        }
+    }
+
     /// Factor of the scores; 1/√head_dim unless set.
     pub fn softmax_scale(self, softmax_scale: f32) -> Self {
         ProblemBuilder {
@@ -166,6 +175,7 @@ impl ProblemBuilder {
             block_mask: self.block_mask,
             split_kv: self.split_kv,
             pages: self.pages,
+            fp8_kv: self.fp8_kv,
         })
     }
 }

@@ -1,6 +1,6 @@
 //! A problem as a key of hash maps.
 
-use super::{BlockMask, Mask, Order, Pages, Problem, SplitKv};
+use super::{BlockMask, Fp8Kv, Mask, Order, Pages, Problem, SplitKv};
 use crate::dtype::Dtype;
 
 /// Everything of a [`Problem`].
@@ -11,6 +11,7 @@ pub(crate) type ProblemKey = (
     Option<BlockMask>,
     SplitKv,
     Option<Pages>,
+    Option<Fp8Kv>,
 );
 
 impl Problem {
@@ -32,6 +33,7 @@ impl Problem {
             block_mask,
             split_kv,
             pages,
+            fp8_kv,
         } = *self;
         (
             [batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim],
@@ -40,6 +42,7 @@ impl Problem {
             block_mask,
             split_kv,
             pages,
+            fp8_kv,
         )
     }
 }

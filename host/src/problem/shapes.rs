@@ -1,6 +1,6 @@
 //! Shapes of a problem's tensors, and how many elements they have.
 
-use super::Problem;
+use super::{Fp8Kv, Problem};
 use crate::error::ProblemError;
 use crate::tensor::Layout;
 
@@ -24,6 +24,16 @@ impl Problem {
     pub(crate) fn n_table_entries(&self) -> u64 {
         let columns = self.pages.map_or(0, |pages| pages.n_columns(self.seqlen_k));
         (self.batch as u64).saturating_mul(columns as u64)
+    }
+
+    /// Scales of k, and of v; 0 where they have none, the largest number where there are more.
+    pub(crate) fn n_scales(&self) -> u64 {
+        let each = match (self.fp8_kv, self.pages) {
+            (None, _) => 0,
+            (Some(Fp8Kv::PerPage), Some(pages)) => pages.n_pages(),
+            (Some(_), _) => self.batch,
+        };
+        (each as u64).saturating_mul(self.heads_k as u64)
     }
 
     /// Elements of lse: batch · heads_q · seqlen_q, of packed queries heads_q · total_q; or the largest number where it is larger.

@@ -15,7 +15,7 @@ pub use device::{DeviceSlice, DeviceSliceMut};
 pub(crate) use memory::{Memory, MemoryMut};
 pub use vector::{Vector, VectorDescription, VectorMut};
 
-use crate::dtype::{Dtype, Element, ScalarType};
+use crate::dtype::{Dtype, Scalar, ScalarType};
 use crate::error::ProblemError;
 pub use crate::terms::{Layout, Place};
 
@@ -72,25 +72,25 @@ pub struct TensorMut<'a> {
 
 impl<'a> Tensor<'a> {
     /// Contiguous `[batch, seqlen, heads, head_dim]`; the slice has exactly as many elements.
-    pub fn bshd<T: Element>(data: &'a [T], shape: [usize; 4]) -> Result<Tensor<'a>, ProblemError> {
+    pub fn bshd<T: Scalar>(data: &'a [T], shape: [usize; 4]) -> Result<Tensor<'a>, ProblemError> {
         let layout = exact(Layout::bshd(shape)?, data.len())?;
         Tensor::strided(data, layout)
     }
 
     /// Contiguous `[batch, heads, seqlen, head_dim]`, shape in this order; the slice has exactly as many elements.
-    pub fn bhsd<T: Element>(data: &'a [T], shape: [usize; 4]) -> Result<Tensor<'a>, ProblemError> {
+    pub fn bhsd<T: Scalar>(data: &'a [T], shape: [usize; 4]) -> Result<Tensor<'a>, ProblemError> {
         let layout = exact(Layout::bhsd(shape)?, data.len())?;
         Tensor::strided(data, layout)
     }
 
     /// Contiguous `[total, heads, head_dim]`: packed sequences; the slice has exactly as many elements.
-    pub fn thd<T: Element>(data: &'a [T], shape: [usize; 3]) -> Result<Tensor<'a>, ProblemError> {
+    pub fn thd<T: Scalar>(data: &'a [T], shape: [usize; 3]) -> Result<Tensor<'a>, ProblemError> {
         let layout = exact(Layout::thd(shape)?, data.len())?;
         Tensor::strided(data, layout)
     }
 
     /// Any layout whose first element is the first of the slice.
-    pub fn strided<T: Element>(data: &'a [T], layout: Layout) -> Result<Tensor<'a>, ProblemError> {
+    pub fn strided<T: Scalar>(data: &'a [T], layout: Layout) -> Result<Tensor<'a>, ProblemError> {
         inside(layout, data.len() as u64)?;
         Ok(Tensor {
             memory: Memory::Host(T::wrap(data)),
@@ -99,7 +99,7 @@ impl<'a> Tensor<'a> {
     }
 
     /// q, k and v out of one contiguous `[batch, seqlen, 3, heads, head_dim]`.
-    pub fn packed_qkv<T: Element>(
+    pub fn packed_qkv<T: Scalar>(
         data: &'a [T],
         shape: [usize; 5],
     ) -> Result<[Tensor<'a>; 3], ProblemError> {
@@ -149,7 +149,7 @@ impl<'a> Tensor<'a> {
     }
 
     /// The slice that the layout starts in; `None` when it holds another type or lies on a device.
-    pub fn host<T: Element>(&self) -> Option<&'a [T]> {
+    pub fn host<T: Scalar>(&self) -> Option<&'a [T]> {
         self.memory.host()
     }
 
@@ -160,7 +160,7 @@ impl<'a> Tensor<'a> {
 
 impl<'a> TensorMut<'a> {
     /// As [`Tensor::bshd`].
-    pub fn bshd<T: Element>(
+    pub fn bshd<T: Scalar>(
         data: &'a mut [T],
         shape: [usize; 4],
     ) -> Result<TensorMut<'a>, ProblemError> {
@@ -169,7 +169,7 @@ impl<'a> TensorMut<'a> {
     }
 
     /// As [`Tensor::bhsd`].
-    pub fn bhsd<T: Element>(
+    pub fn bhsd<T: Scalar>(
         data: &'a mut [T],
         shape: [usize; 4],
     ) -> Result<TensorMut<'a>, ProblemError> {
@@ -178,7 +178,7 @@ impl<'a> TensorMut<'a> {
     }
 
     /// As [`Tensor::thd`].
-    pub fn thd<T: Element>(
+    pub fn thd<T: Scalar>(
         data: &'a mut [T],
         shape: [usize; 3],
     ) -> Result<TensorMut<'a>, ProblemError> {
@@ -187,7 +187,7 @@ impl<'a> TensorMut<'a> {
     }
 
     /// As [`Tensor::strided`].
-    pub fn strided<T: Element>(
+    pub fn strided<T: Scalar>(
         data: &'a mut [T],
         layout: Layout,
     ) -> Result<TensorMut<'a>, ProblemError> {
@@ -226,7 +226,7 @@ impl<'a> TensorMut<'a> {
     }
 
     /// The slice that the layout starts in; `None` when it holds another type or lies on a device.
-    pub fn host<T: Element>(&mut self) -> Option<&mut [T]> {
+    pub fn host<T: Scalar>(&mut self) -> Option<&mut [T]> {
         self.memory.host()
     }
 

@@ -87,6 +87,8 @@ pub enum Reason {
     SplitKv,
     /// The kernel does not find keys and values in pages.
     Pages,
+    /// Keys and values in 8 bits are read by other kernels.
+    Fp8Kv,
     /// Its tiles are of padded queries.
     PackedQueries,
     /// The device is older than the kernels.
@@ -117,7 +119,7 @@ pub enum Reason {
         /// Its address.
         address: u64,
     },
-    /// A stride is not a multiple of 8 elements.
+    /// A stride is not a multiple of 16 bytes.
     StrideAlignment {
         /// Which tensor.
         argument: Argument,
@@ -163,7 +165,7 @@ impl Reason {
     pub(crate) fn progress(&self) -> u32 {
         match self {
             Reason::NotBuilt { .. } | Reason::OtherBackend { .. } | Reason::NoWeights => 0,
-            Reason::Dtype { .. } => 1,
+            Reason::Dtype { .. } | Reason::Fp8Kv => 1,
             Reason::HeadDim { .. } | Reason::HeadDimMultiple { .. } => 2,
             Reason::Mask
             | Reason::BlockMask { .. }
@@ -236,6 +238,7 @@ impl fmt::Display for Reason {
                 f.write_str("it does not divide the keys of a sequence, as split_kv asks")
             }
             Reason::Pages => f.write_str("it does not find keys and values in pages"),
+            Reason::Fp8Kv => f.write_str("no kernel of it reads keys and values in e4m3"),
             Reason::PackedQueries => f.write_str("its tiles for few queries take no packed ones"),
             Reason::ComputeCapability { given, needed } => write!(
                 f,
@@ -262,7 +265,7 @@ impl fmt::Display for Reason {
             Reason::StrideAlignment { argument, stride } => {
                 write!(
                     f,
-                    "{argument} has a stride of {stride} elements, not a multiple of 8"
+                    "{argument} has a stride of {stride} elements, not a multiple of 16 bytes"
                 )
             }
             Reason::RepeatedEntries { argument, n } => {

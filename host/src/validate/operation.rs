@@ -2,7 +2,6 @@
 
 use super::{all_fit, has_no_aliases, same_place, tensor_fits, vector_fits};
 use crate::arguments::{Access, Argument, Arguments, Form, Given, Need, Operation};
-use crate::dtype::Dtype;
 use crate::error::ProblemError;
 use crate::tensor::Place;
 
@@ -40,7 +39,7 @@ pub(super) fn check_operation<P: Operation>(
         &arguments,
         P::FIRST,
         |argument| problem.need(argument),
-        |argument, need, given, place| fits(problem.dtype(), argument, need, given, place),
+        fits,
     )?;
     Ok(CheckedOperation {
         problem: *problem,
@@ -50,17 +49,11 @@ pub(super) fn check_operation<P: Operation>(
 }
 
 /// Whether an argument is what an operation needs.
-fn fits(
-    dtype: Dtype,
-    argument: Argument,
-    need: &Need,
-    given: &Given,
-    place: Place,
-) -> Result<(), ProblemError> {
+fn fits(argument: Argument, need: &Need, given: &Given, place: Place) -> Result<(), ProblemError> {
     let other_form = |needed| ProblemError::OtherForm { argument, needed };
     same_place(argument, given.place(), place)?;
     match (need.form, given) {
-        (Form::Tensor(shape), Given::Tensor(tensor)) => {
+        (Form::Tensor { shape, dtype }, Given::Tensor(tensor)) => {
             tensor_fits(argument, tensor, shape, dtype)?;
             match need.access {
                 Access::Written | Access::Updated => has_no_aliases(argument, tensor),

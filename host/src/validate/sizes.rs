@@ -3,7 +3,7 @@
 use super::MAX_HEAD_DIM;
 use crate::arguments::{Argument, Arguments};
 use crate::error::ProblemError;
-use crate::problem::{BlockMask, Pages, Problem};
+use crate::problem::{BlockMask, Fp8Kv, Pages, Problem};
 
 /// The rules that concern the problem alone.
 pub fn sizes(problem: &Problem) -> Result<(), ProblemError> {
@@ -14,6 +14,7 @@ pub fn sizes(problem: &Problem) -> Result<(), ProblemError> {
     n_keys(problem)?;
     split_kv(problem)?;
     pages(problem)?;
+    fp8_kv(problem)?;
     block_mask(problem)
 }
 
@@ -95,6 +96,25 @@ fn pages(problem: &Problem) -> Result<(), ProblemError> {
         problem.seqlen_k(),
         problem.heads_k(),
     )
+}
+
+/// Keys and values in 8 bits are those of a cache. Pages that have scales are there; and the scales can be counted.
+fn fp8_kv(problem: &Problem) -> Result<(), ProblemError> {
+    let Some(scales) = problem.fp8_kv() else {
+        return Ok(());
+    };
+    let others = [
+        (problem.total_k().is_some(), "packed keys"),
+        (problem.block_mask().is_some(), "a block mask"),
+        (
+            scales == Fp8Kv::PerPage && problem.pages().is_none(),
+            "a scale for each page, without pages,",
+        ),
+    ];
+    if let Some(&(_, what)) = others.iter().find(|(is_there, _)| *is_there) {
+        return Err(ProblemError::Fp8KvWith { what });
+    }
+    countable([problem.batch(), problem.heads_k()], "batch · heads_k")
 }
 
 /// A pool, and the table for so many sequences of at most so many rows.

@@ -11,12 +11,21 @@ use super::machine::{LANES, Machine, Who};
 use super::memory::Strength;
 use super::site::{self, Site};
 
-/// Bytes of a copy.
-const BYTES: u32 = 16;
+/// The most bytes of a copy.
+const MOST_BYTES: usize = 16;
+
+/// An instruction that copies.
+#[derive(Clone, Copy)]
+pub(crate) struct Instruction {
+    pub(crate) name: &'static str,
+    /// Bytes of a copy: what lies behind those that are read becomes 0.
+    pub(crate) bytes: u32,
+}
 
 struct Copy {
     /// Offset into shared memory.
     offset: usize,
+    bytes: u32,
     src: u64,
     src_bytes: u32,
     group: u64,
@@ -41,13 +50,13 @@ impl Copies {
     }
 }
 
-/// `cp.async.cg.shared.global [dst], [src], 16, src_bytes`
+/// `cp.async.….shared.global [dst], [src], bytes, src_bytes`
 #[track_caller]
-pub(crate) fn issue(dst: u32, src: u64, src_bytes: u32) {
+pub(crate) fn issue(instruction: Instruction, dst: u32, src: u64, src_bytes: u32) {
     let machine = Machine::current();
-    let site = site::intern("cp.async.cg.shared.global", Location::caller());
+    let site = site::intern(instruction.name, Location::caller());
     let who = machine.current.get();
-    let issued = try_issue(machine, who, site, dst, src, src_bytes);
+    let issued = try_issue(machine, who, site, instruction.bytes, dst, src, src_bytes);
     machine.settle(issued, ());
     land_some(machine, who);
 }
@@ -56,12 +65,13 @@ fn try_issue(
     machine: &Machine,
     who: Who,
     site: Site,
+    bytes: u32,
     dst: u32,
     src: u64,
     src_bytes: u32,
 ) -> Result<(), Fault> {
-    if src_bytes > BYTES {
-        let (access, what) = (who.access(site), "at most 16 bytes are copied");
+    if src_bytes > bytes {
+        let (access, what) = (who.access(site), "no more bytes are read than copied");
         return Err(Kind::Operand {
             access,
             what,
@@ -73,15 +83,16 @@ fn try_issue(
     let (actor, shared) = block.actor(who, site);
     if src_bytes > 0 {
         let mut buffers = machine.buffers.borrow_mut();
-        buffers.align(&actor, src, BYTES)?;
+        buffers.align(&actor, src, bytes)?;
         buffers.read(&actor, src, src_bytes, Strength::Plain)?;
     }
-    let offset = shared.begin_copy(&actor, dst, BYTES)?;
-    shared.poison(offset, BYTES as usize);
+    let offset = shared.begin_copy(&actor, dst, bytes)?;
+    shared.poison(offset, bytes as usize);
     let copies = &mut block.lanes[who.warp * LANES + who.lane].copies;
     let group = copies.committed;
     copies.unfinished.push_back(Copy {
         offset,
+        bytes,
         src,
         src_bytes,
         group,
@@ -117,7 +128,7 @@ pub(crate) fn wait(newest: u32) {
         };
         move_bytes(machine, &mut block.shared, &mut copy);
         let (actor, shared) = block.actor(who, copy.site);
-        shared.land(&actor.stamp, copy.offset, BYTES);
+        shared.land(&actor.stamp, copy.offset, copy.bytes);
     }
 }
 
@@ -138,12 +149,12 @@ fn land_some(machine: &Machine, who: Who) {
 
 fn move_bytes(machine: &Machine, shared: &mut super::shared::Shared, copy: &mut Copy) {
     if !copy.landed {
-        let mut bytes = [0; BYTES as usize];
+        let mut bytes = [0; MOST_BYTES];
         machine
             .buffers
             .borrow()
             .load(copy.src, &mut bytes[..copy.src_bytes as usize]);
-        shared.fill(copy.offset, &bytes);
+        shared.fill(copy.offset, &bytes[..copy.bytes as usize]);
         copy.landed = true;
     }
 }

@@ -25,7 +25,7 @@ macro_rules! plain {
         unsafe impl Plain for $type {}
     )* };
 }
-plain!(u8 u16 u32 u64 i8 i16 i32 i64 f32 f64 half::f16 half::bf16);
+plain!(u8 u16 u32 u64 i8 i16 i32 i64 f32 f64 half::f16 half::bf16 float8::F8E4M3);
 
 /// How long a buffer is, and the smallest unit of it whose writers are told apart.
 #[derive(Clone, Copy)]

@@ -15,12 +15,14 @@ use crate::ptx::{
 };
 
 mod atomics;
+mod conversions;
 
 pub mod hopper;
 
 mod list;
 
 use atomics::{atom_add_u32, atom_inc_u32, fences, red_add_f32, release_acquire};
+use conversions::{cvt_bf16x2, cvt_f16x2, prmt, unpack};
 
 #[cfg(target_arch = "nvptx64")]
 mod entries;
@@ -148,7 +150,7 @@ unsafe fn ldmatrix_x2_trans(input: u64, output: u64) {
     put_all(output, 0, &ldmatrix::ldmatrix_x2_trans(fill_rows(input)))
 }
 
-/// Two groups of copies, every number of source bytes from 0 to 16 among them; each lane reads its neighbour's.
+/// Three groups of copies, every number of source bytes from 0 to 16 and from 0 to 4 among them; each lane reads its neighbour's.
 unsafe fn copies(input: u64, output: u64) {
     let (base, lane) = (special::shared_base(), special::lane_idx());
     cp_async::cp_async_cg_16(base + lane * 16, input + u64::from(lane) * 16, lane % 17);
@@ -159,7 +161,13 @@ unsafe fn copies(input: u64, output: u64) {
         16,
     );
     cp_async::cp_async_commit_group();
-    cp_async::cp_async_wait_group::<1>();
+    cp_async::cp_async_ca_4(
+        base + 1024 + lane * 4,
+        input + u64::from(lane) * 4,
+        lane % 5,
+    );
+    cp_async::cp_async_commit_group();
+    cp_async::cp_async_wait_group::<2>();
     barrier::warp_sync();
     put_all(output, 0, &shared::ld_shared_x4(base + (lane ^ 1) * 16));
     cp_async::cp_async_wait_group::<0>();
@@ -168,6 +176,11 @@ unsafe fn copies(input: u64, output: u64) {
         output,
         4,
         &shared::ld_shared_x4(base + 512 + (lane ^ 1) * 16),
+    );
+    put(
+        output,
+        8,
+        shared::ld_shared_u32(base + 1024 + (lane ^ 1) * 4),
     );
 }
 
@@ -298,29 +311,6 @@ unsafe fn each_pair(input: u64, output: u64, f: fn(f32, f32) -> u32) {
 
 unsafe fn max(input: u64, output: u64) {
     each_pair(input, output, |a, b| math::max(a, b).to_bits())
-}
-
-unsafe fn cvt_bf16x2(input: u64, output: u64) {
-    each_pair(input, output, convert::cvt_bf16x2)
-}
-
-unsafe fn cvt_f16x2(input: u64, output: u64) {
-    each_pair(input, output, convert::cvt_f16x2)
-}
-
-unsafe fn unpack(input: u64, output: u64) {
-    let mut k = 0;
-    while k < 4 {
-        let x = get(input, k);
-        put_all(output, 5 * k, &convert::unpack_bf16x2(x).map(f32::to_bits));
-        put_all(
-            output,
-            5 * k + 2,
-            &convert::unpack_f16x2(x).map(f32::to_bits),
-        );
-        put_f32(output, 5 * k + 4, convert::cvt_f32_f16(x));
-        k += 1;
-    }
 }
 
 /// Every width stored by one thread and loaded by another.

@@ -41,6 +41,10 @@ pub enum Argument {
     LeftpadK,
     /// Which page of the pool each page of a sequence's keys and values is.
     PageTable,
+    /// Scales of keys in 8 bits.
+    KDescale,
+    /// Scales of values in 8 bits.
+    VDescale,
     /// The map of a block mask.
     BlockMask,
     /// Output over the first part of the keys.
@@ -81,7 +85,7 @@ pub enum Argument {
 
 impl Argument {
     /// All of them, in their order.
-    pub const ALL: [Argument; 35] = [
+    pub const ALL: [Argument; 37] = [
         Argument::Q,
         Argument::K,
         Argument::V,
@@ -99,6 +103,8 @@ impl Argument {
         Argument::SeqUsedK,
         Argument::LeftpadK,
         Argument::PageTable,
+        Argument::KDescale,
+        Argument::VDescale,
         Argument::BlockMask,
         Argument::O1,
         Argument::Lse1,
@@ -139,6 +145,8 @@ impl Argument {
             Argument::SeqUsedK => "seqused_k",
             Argument::LeftpadK => "leftpad_k",
             Argument::PageTable => "page_table",
+            Argument::KDescale => "k_descale",
+            Argument::VDescale => "v_descale",
             Argument::BlockMask => "block_mask",
             Argument::O1 => "o_1",
             Argument::Lse1 => "lse_1",

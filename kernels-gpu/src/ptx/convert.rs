@@ -1,4 +1,4 @@
-//! Conversions between `f32` and packed pairs of 16-bit floating-point numbers.
+//! Conversions between `f32`, packed pairs of 16-bit floating-point numbers, and pairs of 8-bit ones; bytes in another order.
 
 #[cfg(not(target_arch = "nvptx64"))]
 fn pack(lo: u16, hi: u16) -> u32 {
@@ -101,4 +101,57 @@ pub fn unpack_bf16x2(x: u32) -> [f32; 2] {
 #[inline(always)]
 pub fn unpack_f16x2(x: u32) -> [f32; 2] {
     [cvt_f32_f16(x), cvt_f32_f16(x >> 16)]
+}
+
+/// `cvt.rn.f16x2.e4m3x2`: the lower half of `x`, two `e4m3`, as two `f16`, the lower byte first; exact.
+///
+/// PTX 8.1, sm_89.
+#[inline(always)]
+pub fn cvt_f16x2_e4m3x2(x: u32) -> u32 {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let d: u32;
+        ptx!(
+            "{{ .reg .b16 lo, hi;",
+            "mov.b32 {{lo, hi}}, {x};",
+            "cvt.rn.f16x2.e4m3x2 {d}, lo; }}",
+            d = out(reg32) d, x = in(reg32) x, options(pure, nomem, nostack)
+        );
+        d
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        pack(f16_of_e4m3(x as u8), f16_of_e4m3((x >> 8) as u8))
+    }
+}
+
+/// An `e4m3` has the exponent's bias 7 and three bits of mantissa, an `f16` 15 and ten: the same bits further to the left are too small by 2⁸.
+#[cfg(not(target_arch = "nvptx64"))]
+fn f16_of_e4m3(x: u8) -> u16 {
+    if x & 0x7f == 0x7f {
+        return NAN;
+    }
+    let magnitude = half::f16::from_bits(u16::from(x & 0x7f) << 7).to_f32() * 256.0;
+    u16::from(x & 0x80) << 8 | f16_bits(magnitude)
+}
+
+/// `prmt.b32 x, 0, ORDER`: bytes of `x`, the lowest in the lowest digit of `ORDER`.
+///
+/// PTX 2.0, sm_20.
+#[inline(always)]
+pub fn prmt<const ORDER: u32>(x: u32) -> u32 {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let d: u32;
+        ptx!(
+            "prmt.b32 {d}, {x}, 0, {order};",
+            d = out(reg32) d, x = in(reg32) x, order = const ORDER, options(pure, nomem, nostack)
+        );
+        d
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        let byte = |idx: u32| (x >> (8 * ((ORDER >> (4 * idx)) & 3))) & 0xff;
+        (0..4).fold(0, |all, idx| all | (byte(idx) << (8 * idx)))
+    }
 }

@@ -1,7 +1,7 @@
-//! Asynchronous copies from global to shared memory, 16 bytes by each thread.
+//! Asynchronous copies from global to shared memory, 16 or 4 bytes by each thread.
 
 #[cfg(not(target_arch = "nvptx64"))]
-use crate::emu::copies;
+use crate::emu::copies::{self, Instruction};
 
 /// `cp.async.cg.shared.global [dst], [src], 16, src_bytes`: 16 bytes from global to shared memory, later.
 ///
@@ -24,7 +24,39 @@ pub unsafe fn cp_async_cg_16(dst: u32, src: u64, src_bytes: u32) {
     }
     #[cfg(not(target_arch = "nvptx64"))]
     {
-        copies::issue(dst, src, src_bytes);
+        let instruction = Instruction {
+            name: "cp.async.cg.shared.global",
+            bytes: 16,
+        };
+        copies::issue(instruction, dst, src, src_bytes);
+    }
+}
+
+/// `cp.async.ca.shared.global [dst], [src], 4, src_bytes`: 4 bytes from global to shared memory, later.
+///
+/// PTX 7.0, sm_80.
+///
+/// As [`cp_async_cg_16`], of 4 bytes.
+///
+/// # Safety
+/// As [`cp_async_cg_16`]; both addresses are 4-byte aligned.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn cp_async_ca_4(dst: u32, src: u64, src_bytes: u32) {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        ptx!(
+            "cp.async.ca.shared.global [{dst}], [{src}], 4, {bytes};",
+            dst = in(reg32) dst, src = in(reg64) src, bytes = in(reg32) src_bytes, options(nostack)
+        );
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        let instruction = Instruction {
+            name: "cp.async.ca.shared.global",
+            bytes: 4,
+        };
+        copies::issue(instruction, dst, src, src_bytes);
     }
 }
 

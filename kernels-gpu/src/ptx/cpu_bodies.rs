@@ -247,6 +247,21 @@ fn max_prefers_numbers_and_positive_zeros() {
 }
 
 #[test]
+fn numbers_of_8_bits_are_exact_in_16() {
+    for bits in 0..=u8::MAX {
+        let found = convert::cvt_f16x2_e4m3x2(u32::from(bits) << 8 | u32::from(bits));
+        let number = float8::F8E4M3::from_bits(bits);
+        let [lo, hi] = convert::unpack_f16x2(found);
+        assert_eq!(lo.to_bits(), hi.to_bits());
+        assert!(
+            lo == number.to_f32() || lo.is_nan() && number.is_nan(),
+            "{bits}"
+        );
+    }
+    assert_eq!(convert::prmt::<0x3120>(0xddcc_bbaa), 0xddbb_ccaa);
+}
+
+#[test]
 fn conversions_round_to_nearest_even() {
     let halfway = f32::from_bits(0x3f80_8000);
     let above = f32::from_bits(0x3f81_8000);

@@ -2,7 +2,7 @@
 
 use crate::params::TensorView;
 
-/// Rows of one (batch, head) of a tensor `[batch, seqlen, heads, head_dim]` of 16-bit elements.
+/// Rows of one (batch, head) of a tensor `[batch, seqlen, heads, head_dim]`.
 #[derive(Clone, Copy)]
 pub struct GlobalRows {
     /// Address of row 0.
@@ -14,14 +14,27 @@ pub struct GlobalRows {
 }
 
 impl GlobalRows {
-    /// The rows of head `head_idx` of batch entry `batch_idx`.
+    /// The rows of head `head_idx` of batch entry `batch_idx`, of 16-bit elements.
     #[inline(always)]
     pub fn new(tensor: &TensorView, batch_idx: u32, head_idx: u32, len: u32) -> Self {
+        GlobalRows::of_elements(tensor, batch_idx, head_idx, len, 2)
+    }
+
+    /// The same of elements of so many bytes.
+    #[inline(always)]
+    pub fn of_elements(
+        tensor: &TensorView,
+        batch_idx: u32,
+        head_idx: u32,
+        len: u32,
+        element_bytes: u32,
+    ) -> Self {
         let elements =
             i64::from(batch_idx) * tensor.batch_stride + i64::from(head_idx) * tensor.head_stride;
+        let bytes = |elements: i64| (elements * i64::from(element_bytes)) as u64;
         GlobalRows {
-            base: tensor.base.wrapping_add((elements * 2) as u64),
-            row_bytes: (tensor.row_stride * 2) as u64,
+            base: tensor.base.wrapping_add(bytes(elements)),
+            row_bytes: bytes(tensor.row_stride),
             len,
         }
     }

@@ -35,7 +35,7 @@ impl Kind {
                 Constant::Prefix,
                 Constant::BlockMask,
             ],
-            Kind::Forward | Kind::TmaForward => &[
+            Kind::Forward | Kind::ForwardE4m3 | Kind::TmaForward => &[
                 Constant::RightBound,
                 Constant::LeftBound,
                 Constant::Lengths,
@@ -60,7 +60,9 @@ impl Variant {
     pub const fn takes_block_masks(&self) -> bool {
         let divides = self.footprint.divides_blocks();
         match (self.kind, self.head_dim) {
-            (Kind::Forward, _) if matches!(self.tiles, TileShape::Compact) => false,
+            (Kind::Forward | Kind::ForwardE4m3, _) if matches!(self.tiles, TileShape::Compact) => {
+                false
+            }
             (Kind::TmaBackward, Some(head_dim)) => divides && !tma_backward_splits(head_dim),
             (Kind::Forward | Kind::TmaForward | Kind::Backward, _) => divides,
             _ => true,
@@ -71,7 +73,10 @@ impl Variant {
     pub const fn splits_kv(&self) -> bool {
         matches!(
             (self.kind, self.tiles),
-            (Kind::Forward | Kind::TmaForward, TileShape::Compact)
+            (
+                Kind::Forward | Kind::ForwardE4m3 | Kind::TmaForward,
+                TileShape::Compact
+            )
         )
     }
 
@@ -145,23 +150,24 @@ impl Variant {
                 PAGES,
                 CAUSAL_PAGES,
             ],
-            (Kind::Forward | Kind::TmaForward, TileShape::Compact) => self.without_block_masks(&[
-                BLOCKS,
-                CAUSAL_BLOCKS,
-                Spec::PLAIN,
-                CAUSAL,
-                WINDOW,
-                PREFIX,
-                PACKED,
-                PACKED_CAUSAL,
-                SPLIT,
-                CAUSAL_SPLIT,
-                WINDOW_SPLIT,
-                PACKED_CAUSAL_SPLIT,
-                PAGES,
-                CAUSAL_PAGES,
-                CAUSAL_PAGES_SPLIT,
-            ]),
+            (Kind::Forward | Kind::ForwardE4m3 | Kind::TmaForward, TileShape::Compact) => self
+                .without_block_masks(&[
+                    BLOCKS,
+                    CAUSAL_BLOCKS,
+                    Spec::PLAIN,
+                    CAUSAL,
+                    WINDOW,
+                    PREFIX,
+                    PACKED,
+                    PACKED_CAUSAL,
+                    SPLIT,
+                    CAUSAL_SPLIT,
+                    WINDOW_SPLIT,
+                    PACKED_CAUSAL_SPLIT,
+                    PAGES,
+                    CAUSAL_PAGES,
+                    CAUSAL_PAGES_SPLIT,
+                ]),
             (Kind::TmaBackward, TileShape::Wide) => &[Spec::PLAIN, PACKED, SHARES],
             (Kind::TmaBackward, _) => self.without_block_masks(&[
                 BLOCKS,

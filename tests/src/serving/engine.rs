@@ -8,7 +8,7 @@ use ferroflash::{
 use super::allocator::{Allocator, Copy};
 use super::bug::Bug;
 use super::steps::{Call, Rows, Step};
-use crate::buffer::{Arrangement, Buffer};
+use crate::buffer::{Arrangement, Buffer, Number};
 use crate::cases::appends::Tables;
 use crate::cases::serving::ServingCase;
 use crate::oracle::Output;
@@ -37,7 +37,7 @@ pub struct Engine<T> {
     pub v: Buffer<T>,
 }
 
-impl<T: Element> Engine<T> {
+impl<T: Element + Number> Engine<T> {
     pub fn new(case: &ServingCase, bug: Bug) -> Result<Engine<T>, Error> {
         let shape = [case.n_pages, case.page_size, case.heads_k, case.head_dim];
         let mut engine = Engine {

@@ -7,7 +7,7 @@ use super::engine::{Engine, NewRows};
 use super::steps::{Call, Part, Rows, Step};
 use crate::append::{Row, judge_row};
 use crate::beside::bits;
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, Number};
 use crate::cases::appends::Tables;
 use crate::cases::serving::ServingCase;
 use crate::compare::{Closeness, Comparison, Errors};
@@ -59,7 +59,7 @@ impl Ledger {
     }
 
     /// Judges rows that were appended, and queries that were turned, and notes the rows' bits; says how close they came.
-    pub fn note<T: Element>(
+    pub fn note<T: Element + Number>(
         &mut self,
         engine: &Engine<T>,
         tables: Option<&Tables>,
@@ -188,7 +188,7 @@ impl Ledger {
 
     /// Every row of both pools is that of the sequence that has it, bit for bit, or NaN where none has it; and nothing beside the pools was
     /// written to.
-    pub fn check_pools<T: Element>(&self, engine: &Engine<T>) -> Result<(), String> {
+    pub fn check_pools<T: Element + Number>(&self, engine: &Engine<T>) -> Result<(), String> {
         let (case, elems) = (self.case, self.row_elems());
         let pools = [engine.k.values(), engine.v.values()];
         let mut owned = vec![false; case.n_pages * case.page_size];

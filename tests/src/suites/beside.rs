@@ -139,6 +139,30 @@ macro_rules! pages_suite {
     };
 }
 
+/// Makes the tests of keys and values in 8 bits.
+#[macro_export]
+macro_rules! fp8_suite {
+    ($subject:path, $algorithm:ident) => {
+        mod fp8 {
+            use $crate::cases::fp8;
+            use $crate::fp8::check;
+            use $crate::path;
+
+            const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::$algorithm;
+
+            #[test]
+            fn all() {
+                check(&$subject, ALGORITHM, path!("all"), &fp8::all());
+            }
+
+            #[test]
+            fn splits() {
+                check(&$subject, ALGORITHM, path!("splits"), &fp8::splits());
+            }
+        }
+    };
+}
+
 /// Makes the tests of tables that name pages which the pool does not have, for a subject on which nobody looks at them before the kernels do.
 #[macro_export]
 macro_rules! beyond_suite {

@@ -18,11 +18,13 @@ use crate::{Error, Request};
 /// rustc's name for PTX.
 pub const TARGET: &str = "nvptx64-nvidia-cuda";
 
-/// The version of the PTX language: that of CUDA 12.0, whose drivers and all newer ones read it; for Hopper that of CUDA
-/// 12.3, which brought changes of tensor maps by kernels.
+/// The version of the PTX language: that of CUDA 12.0, whose drivers and all newer ones read it; for Ada that of CUDA 12.1, which brought
+/// conversions of `e4m3` there; for Hopper that of CUDA 12.3, which brought changes of tensor maps by kernels.
 fn ptx_feature(arch: &str) -> &'static str {
     if arch == Arch::Sm90a.name() {
         "+ptx83"
+    } else if arch == Arch::Sm89.name() {
+        "+ptx81"
     } else {
         "+ptx80"
     }

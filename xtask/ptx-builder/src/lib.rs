@@ -168,18 +168,22 @@ mod tests {
         assert_eq!(built, VARIANTS.len());
         assert_eq!(archs("sm_80", Rows::Own), Ok(vec![Arch::Sm80]));
         assert_eq!(archs("sm_90a", Rows::Own), Ok(vec![Arch::Sm90a]));
+        assert_eq!(archs("sm_89", Rows::Own), Ok(vec![Arch::Sm89]));
         assert!(archs("sm_86", Rows::Own).is_err());
     }
 
     #[test]
     fn rows_of_one_architecture_are_compiled_for_no_newer_one() {
         assert_eq!(archs("sm_80", Rows::All), Ok(vec![Arch::Sm80]));
-        assert_eq!(archs("sm_90", Rows::All), Ok(vec![Arch::Sm80]));
+        assert_eq!(archs("sm_90", Rows::All), Ok(vec![Arch::Sm80, Arch::Sm89]));
         assert_eq!(
             archs("sm_90a", Rows::All),
-            Ok(vec![Arch::Sm80, Arch::Sm90a])
+            Ok(vec![Arch::Sm80, Arch::Sm89, Arch::Sm90a])
         );
-        assert_eq!(archs("sm_100a", Rows::All), Ok(vec![Arch::Sm80]));
+        assert_eq!(
+            archs("sm_100a", Rows::All),
+            Ok(vec![Arch::Sm80, Arch::Sm89])
+        );
         assert!(archs("sm_75", Rows::All).is_err());
         assert!(archs("gfx90a", Rows::All).is_err());
     }

@@ -14,7 +14,7 @@ use super::rows::{HeadRows, View, store_lanes};
 use super::sequences::Sequences;
 use super::sizes::{Location, Sizes};
 use super::softmax::OnlineSoftmax;
-use crate::dtype::Element;
+use crate::dtype::{Element, Widen};
 
 /// Keys of a block: what a panel of scores, 16 kB with 32 lanes, and the block's k and v leave room for in the caches
 /// nearest to the core.
@@ -24,11 +24,11 @@ const BLOCK_K: usize = 128;
 /// level of the cache.
 const MAX_PANELS: usize = 8;
 
-/// The inputs.
-pub(super) struct Inputs<'a, T> {
+/// The inputs: queries of type `T`, keys and values of type `K`.
+pub(super) struct Inputs<'a, T, K> {
     pub(super) q: View<'a, T>,
-    pub(super) k: View<'a, T>,
-    pub(super) v: View<'a, T>,
+    pub(super) k: View<'a, K>,
+    pub(super) v: View<'a, K>,
 }
 
 /// A run of rows of one group, and where its results go.
@@ -40,10 +40,10 @@ struct Task<'a, 'o, 's, T> {
 }
 
 /// Writes o and lse, both as rows in the order (batch entry, group, position, head within the group).
-pub(super) fn forward<T: Element>(
+pub(super) fn forward<T: Element, K: Widen>(
     machine: Machine,
     sequences: &Sequences,
-    inputs: &Inputs<T>,
+    inputs: &Inputs<T, K>,
     o: &mut [&mut [T]],
     lse: &mut [f32],
 ) {
@@ -131,7 +131,7 @@ impl Workspace {
         }
     }
 
-    fn run<T: Element>(&mut self, inputs: &Inputs<T>, task: &mut Task<T>) {
+    fn run<T: Element, K: Widen>(&mut self, inputs: &Inputs<T, K>, task: &mut Task<T>) {
         let at = task.at;
         let Location {
             sequence, head_k, ..

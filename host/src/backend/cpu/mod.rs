@@ -38,17 +38,18 @@ mod softmax;
 #[cfg(test)]
 mod tests;
 
+use float8::F8E4M3;
 use half::{bf16, f16};
 
 use crate::arguments::{Argument, Operand, Operands};
-use crate::dtype::{Dtype, Element, Scalar};
+use crate::dtype::{Dtype, Element, Scalar, Widen};
 use crate::error::ProblemError;
 use crate::lengths::Paged;
 use crate::problem::Problem;
 use crate::tensor::{Place, TensorMut};
 use crate::validate::{self, Pass};
 use machine::Machine;
-use rows::{View, rows_mut};
+use rows::{Scales, View, rows_mut};
 use sequences::Sequences;
 use sizes::Sizes;
 
@@ -81,7 +82,10 @@ fn typed<T: Element>(
         }
     }
     match pass {
-        Pass::Forward => forward_pass::<T>(machine, problem, operands),
+        Pass::Forward if problem.fp8_kv().is_some() => {
+            forward_pass::<T, F8E4M3>(machine, problem, operands)
+        }
+        Pass::Forward => forward_pass::<T, T>(machine, problem, operands),
         Pass::Backward => backward_pass::<T>(machine, problem, operands),
         // Planning has refused: this algorithm does not hold the weights.
         Pass::ForwardWithWeights => {
@@ -91,17 +95,26 @@ fn typed<T: Element>(
     }
 }
 
-fn forward_pass<T: Element>(
+/// With queries of type `T`, keys and values of type `K`.
+fn forward_pass<T: Element, K: Scalar + Widen>(
     machine: Machine,
     problem: &Problem,
     operands: &mut Operands,
 ) -> Result<(), ProblemError> {
     let sequences = Sequences::new(problem, operands)?;
     let pages = Paged::of(problem, |argument| operands.lengths(argument))?;
+    let [of_k, of_v] = [Argument::KDescale, Argument::VDescale].map(|argument| {
+        let (of, values) = (problem.fp8_kv()?, vector::<f32>(operands, argument)?);
+        Some(Scales { values, of })
+    });
     let inputs = forward::Inputs {
         q: view::<T>(operands, Argument::Q)?,
-        k: view::<T>(operands, Argument::K)?.in_pages(pages),
-        v: view::<T>(operands, Argument::V)?.in_pages(pages),
+        k: view::<K>(operands, Argument::K)?
+            .in_pages(pages)
+            .scaled(of_k),
+        v: view::<K>(operands, Argument::V)?
+            .in_pages(pages)
+            .scaled(of_v),
     };
     let mut o = output(operands, Argument::O)?;
     let mut o_rows = output_rows::<T>(Argument::O, &mut o, problem.group_size())?;
@@ -187,7 +200,7 @@ fn missing(argument: Argument) -> ProblemError {
 }
 
 /// A tensor to read.
-fn view<'a, T: Element>(
+fn view<'a, T: Scalar + Widen>(
     operands: &mut Operands<'a>,
     argument: Argument,
 ) -> Result<View<'a, T>, ProblemError> {

@@ -3,8 +3,9 @@
 use std::ops::Range;
 
 use super::buffer::{Panel, Tile};
-use crate::dtype::Element;
+use crate::dtype::{Element, Widen};
 use crate::lengths::{Paged, Span};
+use crate::problem::Fp8Kv;
 use crate::tensor::Layout;
 
 /// A tensor to read, in the memory of the host.
@@ -13,6 +14,15 @@ pub(super) struct View<'a, T> {
     data: &'a [T],
     layout: Layout,
     pages: Option<Paged<'a>>,
+    scales: Option<Scales<'a>>,
+}
+
+/// What elements stand for, where they have scales: themselves times these.
+#[derive(Clone, Copy)]
+pub(super) struct Scales<'a> {
+    /// `[batch or pages, heads]`.
+    pub(super) values: &'a [f32],
+    pub(super) of: Fp8Kv,
 }
 
 /// The rows that meet one key and value head, in the order (position, head within the group): those of one head for k
@@ -26,6 +36,16 @@ pub(super) struct HeadRows<'a, T> {
     head_stride: usize,
     head_dim: usize,
     pages: Option<SequencePages<'a>>,
+    scales: RowScales<'a>,
+}
+
+/// The scales of rows of one head.
+#[derive(Clone, Copy)]
+enum RowScales<'a> {
+    None,
+    OfAll(f32),
+    /// Of page 0, and every so many behind it.
+    OfPages(&'a [f32], usize),
 }
 
 /// The pages of a sequence.
@@ -37,19 +57,25 @@ struct SequencePages<'a> {
     page_stride: usize,
 }
 
-impl<'a, T: Element> View<'a, T> {
+impl<'a, T: Widen> View<'a, T> {
     /// The layout stays inside the data.
     pub(super) fn new(data: &'a [T], layout: Layout) -> View<'a, T> {
         View {
             data,
             layout,
             pages: None,
+            scales: None,
         }
     }
 
     /// The same of a pool of pages. Sequences are those of the table, whose entries have been checked.
     pub(super) fn in_pages(self, pages: Option<Paged<'a>>) -> View<'a, T> {
         View { pages, ..self }
+    }
+
+    /// The same of elements that have scales.
+    pub(super) fn scaled(self, scales: Option<Scales<'a>>) -> View<'a, T> {
+        View { scales, ..self }
     }
 
     /// The rows of a sequence and one group of heads; of an empty tensor, none.
@@ -72,6 +98,15 @@ impl<'a, T: Element> View<'a, T> {
         // Where there are several pages, a sequence begins with the first row of its first one.
         let row = entry + span.first * layout.row_stride;
         let start = row + group_idx * group_size * layout.head_stride;
+        let scales = match self.scales {
+            None => RowScales::None,
+            Some(Scales { values, of }) => match of {
+                Fp8Kv::PerSequence => {
+                    RowScales::OfAll(values[span.batch_idx * layout.heads + group_idx])
+                }
+                Fp8Kv::PerPage => RowScales::OfPages(&values[group_idx..], layout.heads),
+            },
+        };
         HeadRows {
             data: self.data.get(start..).unwrap_or_default(),
             group_size,
@@ -79,11 +114,12 @@ impl<'a, T: Element> View<'a, T> {
             head_stride: layout.head_stride,
             head_dim: layout.head_dim,
             pages,
+            scales,
         }
     }
 }
 
-impl<'a, T: Element> HeadRows<'a, T> {
+impl<'a, T: Widen> HeadRows<'a, T> {
     /// One row, as it lies in memory.
     pub(super) fn row(&self, row: usize) -> &'a [T] {
         let (position, in_group) = (row / self.group_size, row % self.group_size);
@@ -105,7 +141,23 @@ impl<'a, T: Element> HeadRows<'a, T> {
     /// Puts these rows into the tile, the first one at its row 0.
     pub(super) fn load(&self, rows: Range<usize>, tile: &mut Tile) {
         for (index, row) in rows.enumerate() {
-            T::widen(self.row(row), tile.row_mut(index));
+            let to = tile.row_mut(index);
+            T::widen(self.row(row), to);
+            if let Some(scale) = self.scale(row) {
+                to.iter_mut().for_each(|x| *x *= scale);
+            }
+        }
+    }
+
+    /// What elements of a row are to be multiplied by.
+    fn scale(&self, row: usize) -> Option<f32> {
+        match (self.scales, self.pages) {
+            (RowScales::None, _) | (RowScales::OfPages(..), None) => None,
+            (RowScales::OfAll(scale), _) => Some(scale),
+            (RowScales::OfPages(scales, step), Some(pages)) => {
+                let page = pages.entries[row / self.group_size / pages.page_size] as usize;
+                Some(scales[page * step])
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use ferroflash::backend::emulated::EmulatorOptions;
 use ferroflash::{Algorithm, Device, Dtype, Order, Pass};
 
-pub use bench::{BenchArguments, BenchPass, Heads};
+pub use bench::{BenchArguments, BenchPass, Heads, KvDtype};
 
 use crate::failure::Failure;
 use crate::mask::MaskWords;

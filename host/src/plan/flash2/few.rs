@@ -1,6 +1,6 @@
 //! The launch of flash2's forward pass of few queries.
 
-use ferroflash_kernels::params::{ForwardParams, Params, Schedule, TileList};
+use ferroflash_kernels::params::{Descale, ForwardParams, Params, Schedule, TileList};
 use ferroflash_kernels::spec::Constant;
 use ferroflash_kernels::variants::{TileShape, Variant};
 
@@ -8,7 +8,7 @@ use crate::plan::select::grid;
 use crate::plan::views::{scale, shape};
 use crate::plan::workspace::WorkspaceLayout;
 use crate::plan::{DeviceInfo, PlannedLaunch, Reason, lengths, split_kv};
-use crate::problem::Problem;
+use crate::problem::{Fp8Kv, Problem};
 use crate::validate::{Checked, Pass};
 
 /// As many packed rows are few: two tiles, which read the same keys one after the other.
@@ -116,6 +116,10 @@ pub fn launches(
         pages: lengths::pages(problem, variant.footprint.block_k),
         split,
         lengths: lengths::rows(problem),
+        descale: Descale {
+            by_page: u32::from(problem.fp8_kv() == Some(Fp8Kv::PerPage)),
+            ..Descale::default()
+        },
         ..Default::default()
     };
     let mut launch = PlannedLaunch::new(checked, variant, grid, Params::Forward(params));

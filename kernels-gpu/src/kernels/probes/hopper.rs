@@ -4,8 +4,8 @@
 use super::{get, put, put_all};
 use crate::params::TensorMap;
 use crate::ptx::{
-    atomic, barrier, global, ldmatrix, mbarrier, shared, shuffle, special, tensor_map, tma,
-    warpgroup,
+    atomic, barrier, convert, global, ldmatrix, mbarrier, shared, shuffle, special, tensor_map,
+    tma, warpgroup,
 };
 
 mod made_maps;
@@ -328,6 +328,14 @@ pub(super) unsafe fn red_add_f32x4(_: u64, output: u64, _: u64) {
     barrier::barrier_sync_all();
     let x = [1, 2, 3, 4].map(|times| (times * thread + 1) as f32);
     atomic::red_add_f32x4(output + u64::from(thread % 8) * 16, x);
+}
+
+/// All numbers of 8 bits in their turn, beside each other, and whatever comes.
+pub(super) unsafe fn cvt_f16x2_e4m3x2(input: u64, output: u64, _: u64) {
+    let thread = special::thread_idx_x();
+    let pair = ((2 * thread + 1) << 8) | (2 * thread);
+    put(output, 0, convert::cvt_f16x2_e4m3x2(pair));
+    put(output, 1, convert::cvt_f16x2_e4m3x2(get(input, 0)));
 }
 
 /// Registers given back, and some of them taken again: as few as every launch leaves.

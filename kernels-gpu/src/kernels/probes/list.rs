@@ -19,7 +19,7 @@ macro_rules! for_each_probe {
             ldmatrix_x4_trans { 32, 512, Bits, 4, 4, Exact }
             ldmatrix_x2 { 32, 512, Bits, 4, 2, Exact }
             ldmatrix_x2_trans { 32, 512, Bits, 4, 2, Exact }
-            copies { 32, 1024, Bits, 8, 8, Exact }
+            copies { 32, 1152, Bits, 8, 9, Exact }
             named_barriers { 64, 512, Bits, 1, 2, Exact }
             barrier_votes { 64, 512, Bits, 1, 5, Exact }
             block_barrier { 128, 512, Bits, 1, 1, Exact }
@@ -33,6 +33,7 @@ macro_rules! for_each_probe {
             cvt_bf16x2 { 32, 0, Floats, 16, 8, Exact }
             cvt_f16x2 { 32, 0, HalfFloats, 16, 8, Exact }
             unpack { 32, 0, Bits, 4, 20, Ulps(0) }
+            prmt { 32, 0, Bits, 1, 3, Exact }
             shared_words { 64, 2048, Bits, 8, 8, Exact }
             global_words { 64, 0, Bits, 24, 24, Exact }
             predicated_stores { 64, 0, Bits, 8, 8, Exact }
@@ -88,6 +89,7 @@ macro_rules! for_each_hopper_probe {
             wgmma_n256_ts_mn { 128, 40960, WholeBf16, 80, 128, Exact }
             wgmma_n256_rs_mn { 128, 40960, WholeBf16, 80, 128, Exact }
             setmaxnreg { 128, 0, Bits, 1, 2, Exact }
+            cvt_f16x2_e4m3x2 { 128, 0, Bits, 1, 2, Exact }
         }
     };
 }

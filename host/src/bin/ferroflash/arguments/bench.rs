@@ -43,6 +43,9 @@ pub struct BenchArguments {
     /// With --decode, on a GPU: keys and values in pages of so many rows, in no order; 0: side by side.
     #[arg(long, value_delimiter = ',', requires = "decode", default_value = "0")]
     pub page_size: Vec<usize>,
+    /// With --decode, on a GPU: type of the elements of keys and values; e4m3 is with a scale for each sequence and head.
+    #[arg(long, requires = "decode", default_value = "same")]
+    pub kv_dtype: KvDtype,
     /// Type of the elements.
     #[arg(long, default_value = "bf16")]
     pub dtype: DtypeName,
@@ -87,6 +90,15 @@ pub struct BenchArguments {
     /// Prints one JSON object a line instead of a table.
     #[arg(long)]
     pub json: bool,
+}
+
+/// Type of the elements of keys and values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KvDtype {
+    /// That of queries.
+    Same,
+    /// 8 bits.
+    E4m3,
 }
 
 /// Which pass to measure.

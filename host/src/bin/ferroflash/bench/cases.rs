@@ -1,10 +1,10 @@
 //! What is measured: every combination of sizes, mask, splits and pass that the options ask for.
 
-use ferroflash::{Device, Pages, Pass, Problem, SplitKv};
+use ferroflash::{Device, Fp8Kv, Pages, Pass, Problem, SplitKv};
 use ferroflash_kernels::variants::Arch;
 
 use super::subject::Variant;
-use crate::arguments::{AlgorithmName, BenchArguments, BenchPass, Heads, OrderName};
+use crate::arguments::{AlgorithmName, BenchArguments, BenchPass, Heads, KvDtype, OrderName};
 use crate::failure::Failure;
 use crate::lengths::Lengths;
 use crate::mask::{MaskWords, Side};
@@ -57,8 +57,16 @@ pub fn cases(arguments: &BenchArguments, device: &Device) -> Result<Vec<Case>, F
                     let message = "--page-size: it is measured on a GPU alone; allowed: 0";
                     return Err(Failure::Option(message.into()));
                 }
+                if arguments.kv_dtype != KvDtype::Same && !on_gpu {
+                    let message = "--kv-dtype: e4m3 is measured on a GPU alone; allowed: same";
+                    return Err(Failure::Option(message.into()));
+                }
                 let (problem, lengths) = problem(arguments, sizes, split_kv)?;
                 let problem = in_pages(problem, page_size)?;
+                let problem = match arguments.kv_dtype {
+                    KvDtype::Same => problem,
+                    KvDtype::E4m3 => problem.to_builder().fp8_kv(Fp8Kv::PerSequence).build()?,
+                };
                 cases.extend(passes.iter().map(|&pass| Case {
                     problem,
                     lens: arguments.lengths.clone(),

@@ -11,10 +11,13 @@ use std::sync::Arc;
 
 use ferroflash::arguments::Argument;
 use ferroflash::backend::cuda::{CudaDevice, DeviceBuffer, Event, Graph};
+use ferroflash::dtype::ScalarType;
 use ferroflash::prepared::Layouts;
+use ferroflash::tensor::DeviceSlice;
 use ferroflash::{
     Device, Inputs, Layout, Outputs, PreparedForward, Problem, Queue, Tensor, TensorMut,
 };
+use float8::F8E4M3;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 
@@ -49,10 +52,35 @@ const FILL_BLOCKS: usize = 16;
 
 /// Keys and values of all cases.
 pub struct Pool<T: Bytes> {
-    k: DeviceBuffer<T>,
-    v: DeviceBuffer<T>,
+    k: Elements<T>,
+    v: Elements<T>,
     room: Room,
 }
+
+/// Keys or values.
+enum Elements<T: Bytes> {
+    Same(DeviceBuffer<T>),
+    E4m3(DeviceBuffer<F8E4M3>),
+}
+
+impl<T: Bytes> Elements<T> {
+    fn len(&self) -> usize {
+        match self {
+            Elements::Same(buffer) => buffer.len(),
+            Elements::E4m3(buffer) => buffer.len(),
+        }
+    }
+
+    fn slice(&self) -> DeviceSlice<'_> {
+        match self {
+            Elements::Same(buffer) => buffer.slice(),
+            Elements::E4m3(buffer) => buffer.slice(),
+        }
+    }
+}
+
+/// What normally distributed numbers are multiplied by to use most of the range of e4m3, and its inverse, the scale.
+const E4M3_FACTOR: f32 = 64.0;
 
 impl<T: Bytes> Pool<T> {
     /// For the largest case that there is room for, and for as many views of smaller ones as they should have; random.
@@ -68,11 +96,19 @@ impl<T: Bytes> Pool<T> {
         let n_elems = fitting.map(|case| room.n_views(&case.problem) * view_elems(&case.problem));
         let n_elems = n_elems.max().unwrap_or(0) as usize;
         let queue = Queue::new(device)?;
-        let mut filled = || -> Result<DeviceBuffer<T>, Failure> {
+        let in_8_bits = cases.iter().any(|case| case.problem.fp8_kv().is_some());
+        let n_random = n_elems.min(FILL_BLOCKS * subject::BLOCK);
+        let mut filled = || -> Result<Elements<T>, Failure> {
+            if in_8_bits {
+                let numbers: Vec<f32> = normal(n_random, random);
+                let numbers = numbers.iter().map(|x| F8E4M3::from_f32(x * E4M3_FACTOR));
+                let mut buffer = DeviceBuffer::new(device, n_elems)?;
+                buffer.fill_from(&numbers.collect::<Vec<_>>(), &queue)?;
+                return Ok(Elements::E4m3(buffer));
+            }
             let mut buffer = DeviceBuffer::new(device, n_elems)?;
-            let n_random = n_elems.min(FILL_BLOCKS * subject::BLOCK);
             buffer.fill_from(&normal(n_random, random), &queue)?;
-            Ok(buffer)
+            Ok(Elements::Same(buffer))
         };
         let (k, v) = (filled()?, filled()?);
         Ok(Pool { k, v, room })
@@ -117,7 +153,7 @@ impl Room {
 
     /// How many views a round should have, as far as there is room.
     fn n_views(self, problem: &Problem) -> u64 {
-        let element = problem.dtype().size_bytes() as u64;
+        let element = problem.dtype_k().size_bytes() as u64;
         let view_bytes = (2 * element).saturating_mul(view_elems(problem)).max(1);
         let wanted = ROUND_BYTES.div_ceil(view_bytes).min(MAX_VIEWS);
         let others = tensor_bytes(problem).saturating_sub(view_bytes);
@@ -130,10 +166,10 @@ impl Room {
 fn tensor_bytes(problem: &Problem) -> u64 {
     let elems = |shape: &[usize]| shape.iter().product::<usize>() as u64;
     let of_q = elems(&problem.shape_q());
-    let element = problem.dtype().size_bytes() as u64;
-    let tensors = of_q
-        .saturating_add(view_elems(problem))
-        .saturating_mul(2 * element);
+    let size = |dtype: ScalarType| 2 * dtype.size_bytes() as u64;
+    let of_q = of_q.saturating_mul(size(problem.dtype().into()));
+    let of_k = view_elems(problem).saturating_mul(size(problem.dtype_k()));
+    let tensors = of_q.saturating_add(of_k);
     tensors.saturating_add(elems(&problem.shape_lse()).saturating_mul(size_of::<f32>() as u64))
 }
 
@@ -178,6 +214,8 @@ struct Memory<T: Bytes> {
     n_views: u64,
     /// Where keys and values lie in pages: the table, and how many keys each sequence has.
     pages: Option<[DeviceBuffer<i32>; 2]>,
+    /// Where they are in 8 bits: the scales, of k and v alike.
+    scales: Option<DeviceBuffer<f32>>,
     q: DeviceBuffer<T>,
     o: DeviceBuffer<T>,
     lse: DeviceBuffer<f32>,
@@ -207,6 +245,13 @@ impl<T: Bytes> Tensors<T> {
                     let lens = vec![problem.seqlen_k() as i32; problem.batch()];
                     let copied = |numbers: &[i32]| DeviceBuffer::from_slice(cuda, numbers, &queue);
                     Some([copied(&table)?, copied(&lens)?])
+                }
+                None => None,
+            },
+            scales: match problem.fp8_kv() {
+                Some(_) => {
+                    let scales = vec![1.0 / E4M3_FACTOR; problem.batch() * problem.heads_k()];
+                    Some(DeviceBuffer::from_slice(cuda, &scales, &queue)?)
                 }
                 None => None,
             },
@@ -339,6 +384,10 @@ impl<T: Bytes> Memory<T> {
         );
         let inputs = match &self.pages {
             Some([table, lens]) => inputs.page_table(table.slice()).seqused_k(lens.slice()),
+            None => inputs,
+        };
+        let inputs = match &self.scales {
+            Some(scales) => inputs.k_descale(scales.slice()).v_descale(scales.slice()),
             None => inputs,
         };
         let o = TensorMut::device(self.o.slice_mut(), like_q)?;

@@ -85,6 +85,10 @@ impl Row {
             Some(pages) => format!("{name}-page{}", pages.page_size()),
             None => name,
         };
+        let name = match self.problem.fp8_kv() {
+            Some(_) => format!("{name}-e4m3"),
+            None => name,
+        };
         match self.problem.split_kv() {
             SplitKv::Auto => name,
             SplitKv::Never => format!("{name}-undivided"),
@@ -119,11 +123,12 @@ impl Row {
         let n_rows = self.problem.shape_lse().iter().product::<usize>();
         let rows = (n_rows * size_of::<f32>()) as f64;
         let element = self.problem.dtype().size_bytes() as f64;
+        let element_k = self.problem.dtype_k().size_bytes() as f64;
         match self.pass {
             // q, k, v, o, d_o, d_q, d_k, d_v.
             Pass::Backward => (4.0 * n_q + 4.0 * n_k) * element + rows,
             // q, k, v, o.
-            _ => (2.0 * n_q + 2.0 * n_k) * element + rows,
+            _ => 2.0 * n_q * element + 2.0 * n_k * element_k + rows,
         }
     }
 
@@ -169,6 +174,9 @@ impl Row {
         }
         if let Some(pages) = p.pages() {
             set("page", json!(pages.page_size()));
+        }
+        if p.fp8_kv().is_some() {
+            set("kv_dtype", json!(p.dtype_k().to_string()));
         }
         if !self.lens.is_empty() {
             set("lengths", json!(self.lens));

@@ -1,12 +1,12 @@
 //! A warp's chunks of K and V, side by side or in pages.
 
-use super::{ROWS, Tile, Tiles};
+use super::cache::{Cache, Stage};
+use super::{ROWS, Tile};
 use crate::attention::pages::Place;
 use crate::params::ForwardParams;
 use crate::ptx::{cp_async, global, shuffle, spec, special};
 use crate::tile::copy::{self, BoundsChecked, Team};
 use crate::tile::global::GlobalRows;
-use crate::tile::shared::SharedTile;
 
 /// The keys and values of a sequence and one head.
 #[derive(Clone, Copy)]
@@ -15,6 +15,10 @@ pub(super) struct Keys {
     rows: [GlobalRows; 2],
     /// Where there are pages: the address of the sequence's entries of the table.
     table: u64,
+    /// Where K and V have scales: the sequence's and its head's, of K and of V; of pages that have their own, those of page 0.
+    scales: [u64; 2],
+    /// Bytes from one page's scale to the next; 0 where a sequence has one.
+    page_scale_bytes: u32,
     /// Bytes from one page of K, and of V, to the next.
     page_bytes: [i64; 2],
     n_pages: u32,
@@ -33,21 +37,27 @@ struct Found {
 impl Keys {
     /// Of a tile.
     #[inline(always)]
-    pub(super) fn new(p: &ForwardParams, tile: Tile) -> Keys {
+    pub(super) fn new<C: Cache>(p: &ForwardParams, tile: Tile) -> Keys {
         let batch_idx = if spec::pages() || p.list.packed_k == 1 {
             0
         } else {
             tile.sequence
         };
         let rows = [&p.k, &p.v].map(|tensor| {
-            GlobalRows::new(tensor, batch_idx, tile.kv_head_idx, 0)
+            GlobalRows::of_elements(tensor, batch_idx, tile.kv_head_idx, 0, C::ELEMENT_BYTES)
                 .from_row(tile.rows_k.first, tile.rows_k.len)
         });
+        let by_page = spec::pages() && p.descale.by_page == 1;
+        let scale_idx = if by_page { 0 } else { tile.sequence };
+        let scale = u64::from(scale_idx) * u64::from(p.shape.heads_k) + u64::from(tile.kv_head_idx);
         let entries = u64::from(tile.sequence) * u64::from(p.pages.columns);
         Keys {
             rows,
             table: p.pages.table + entries * 4,
-            page_bytes: [p.k.batch_stride * 2, p.v.batch_stride * 2],
+            scales: [p.descale.k + scale * 4, p.descale.v + scale * 4],
+            page_scale_bytes: if by_page { p.shape.heads_k * 4 } else { 0 },
+            page_bytes: [p.k.batch_stride, p.v.batch_stride]
+                .map(|n| n * i64::from(C::ELEMENT_BYTES)),
             n_pages: p.pages.n_pages,
             page_size: p.pages.page_size,
             found: Found::default(),
@@ -78,17 +88,20 @@ impl Keys {
         self.found = found;
     }
 
-    /// Begins the copies of a chunk, which has been looked up, to tiles, and looks the next one up. The caller commits the group. Rows that
+    /// Begins the copies of a chunk, which has been looked up, to a stage, and looks the next one up. The caller commits the group. Rows that
     /// the sequence or the pool does not have become 0.
     ///
     /// # Safety
-    /// Warp-collective. Nobody reads the tiles until the copies have been waited for.
+    /// Warp-collective. Nobody reads the stage until the copies have been waited for.
     #[inline(always)]
-    pub(super) unsafe fn load<T: Tiles>(&mut self, tiles: [SharedTile; 2], chunk: u32, next: u32) {
+    pub(super) unsafe fn load<C: Cache>(&mut self, stage: Stage, chunk: u32, next: u32) {
         // SAFETY: the caller's contract.
         unsafe {
+            if C::SCALES_BYTES > 0 {
+                self.load_scales(stage);
+            }
             if spec::pages() {
-                self.load_out_of_pages::<T>(tiles);
+                self.load_out_of_pages(stage);
                 self.look_up(next);
                 return;
             }
@@ -96,34 +109,58 @@ impl Keys {
                 thread: special::lane_idx(),
                 threads: 32,
             };
-            let ([k_tile, v_tile], [k, v]) = (tiles, self.rows);
-            copy::load::<BoundsChecked>(k_tile, k, chunk * ROWS, ROWS, team);
-            copy::load::<BoundsChecked>(v_tile, v, chunk * ROWS, ROWS, team);
+            let [k, v] = self.rows;
+            copy::load::<BoundsChecked>(stage.k, k, chunk * ROWS, ROWS, team);
+            copy::load::<BoundsChecked>(stage.v, v, chunk * ROWS, ROWS, team);
+        }
+    }
+
+    /// Begins the copies of a chunk's scales: half of the lanes those of K, the others those of V. Those of pages that the pool does not have
+    /// become 0.
+    #[inline(always)]
+    unsafe fn load_scales(&self, stage: Stage) {
+        let lane = special::lane_idx();
+        let inside = !spec::pages() || self.found.page < self.n_pages;
+        let page = if inside { self.found.page } else { 0 };
+        let of_page = u64::from(page) * u64::from(self.page_scale_bytes);
+        let from = self.scales[usize::from(lane >= ROWS)] + of_page;
+        // SAFETY: the caller's contract. What is not there is not read; its address is a valid one.
+        unsafe {
+            cp_async::cp_async_ca_4(stage.scales + lane * 4, from, if inside { 4 } else { 0 });
+        }
+    }
+
+    /// The address of the lane's row, of K in the first half of the lanes, of V in the others; 0 where there is none.
+    #[inline(always)]
+    fn address(&self) -> u64 {
+        let of = usize::from(special::lane_idx() >= ROWS);
+        let page = i64::from(self.found.page).wrapping_mul(self.page_bytes[of]);
+        let row = self.rows[of].chunk(self.found.row, 0);
+        match self.found.page < self.n_pages {
+            true => row.wrapping_add(page as u64),
+            false => 0,
         }
     }
 
     #[inline(always)]
-    unsafe fn load_out_of_pages<T: Tiles>(&self, tiles: [SharedTile; 2]) {
-        let chunks_per_row = T::HEAD_DIM / 8;
+    unsafe fn load_out_of_pages(&self, stage: Stage) {
+        let chunks_per_row = stage.k.row_bytes / 16;
         let (lane, rows_at_once) = (special::lane_idx(), 32 / chunks_per_row);
         let (first, chunk) = (lane / chunks_per_row, lane % chunks_per_row);
+        let address = self.address();
         for i in 0..ROWS / rows_at_once {
             let to = first + i * rows_at_once;
-            // SAFETY: the caller's contract. What is not there is not read; its address is a valid one.
-            unsafe {
-                let page = shuffle::shuffle_idx_u32(self.found.page, to);
-                let row = shuffle::shuffle_idx_u32(self.found.row, to);
-                let inside = page < self.n_pages;
-                for of in 0..2 {
-                    let rows = self.rows[of];
-                    let from = if inside {
-                        let page = i64::from(page).wrapping_mul(self.page_bytes[of]);
-                        rows.chunk(row, chunk).wrapping_add(page as u64)
-                    } else {
-                        rows.base
-                    };
-                    let tile = tiles[of].chunk(to, chunk);
-                    cp_async::cp_async_cg_16(tile, from, if inside { 16 } else { 0 });
+            for (of, tile) in [stage.k, stage.v].into_iter().enumerate() {
+                // SAFETY: the caller's contract. What is not there is not read; its address is a valid one.
+                unsafe {
+                    let half =
+                        |word: u64| shuffle::shuffle_idx_u32(word as u32, to + of as u32 * ROWS);
+                    let row = u64::from(half(address >> 32)) << 32 | u64::from(half(address));
+                    let inside = row != 0;
+                    let from = if inside { row } else { self.rows[of].base };
+                    let from = from + u64::from(chunk) * 16;
+                    let bytes = if inside { 16 } else { 0 };
+                    cp_async::cp_async_cg_16(tile.chunk(to, chunk), from, bytes);
                 }
             }
         }

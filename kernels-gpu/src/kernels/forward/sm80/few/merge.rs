@@ -1,6 +1,7 @@
 //! What the warps of a block, and the blocks of a tile, have found, added up.
 
-use super::{Place, ROWS, Tile, Tiles, WARPS};
+use super::place::{Place, Tile};
+use super::{Cache, ROWS, Tiles, WARPS};
 use crate::config;
 use crate::kernels::partial::{SplitRow, inverse, lse_of_all, weight};
 use crate::params::ForwardParams;
@@ -47,16 +48,26 @@ impl Results {
     /// # Safety
     /// Nobody uses the warp's place now.
     #[inline(always)]
-    unsafe fn write<O: Accumulator>(self, warp: u32, lse: RowValues, o: &O) {
+    unsafe fn write<C: Cache, O: Accumulator>(self, warp: u32, lse: RowValues, o: &O) {
         let place = fragment::accumulator(special::lane_idx(), 0);
         for half in 0..2 {
             let row = place.row + half as u32 * 8;
             // SAFETY: the caller's contract.
             unsafe {
-                for n in 0..O::N {
-                    let x = o.fragment(0, n);
-                    let pair = [x[2 * half], x[2 * half + 1]].map(f32::to_bits);
-                    shared::st_shared_x2(self.o(warp, row, n as u32 * 8 + place.col), pair);
+                for n in (0..O::N).step_by(2) {
+                    let [left, right] = [n, n + 1].map(|n| {
+                        let x = o.fragment(0, n);
+                        [x[2 * half], x[2 * half + 1]].map(f32::to_bits)
+                    });
+                    if C::INTERLEAVES {
+                        let four = [left[0], right[0], left[1], right[1]];
+                        let to = self.o(warp, row, n as u32 * 8 + place.col * 2);
+                        shared::st_shared_x4(to, four);
+                    } else {
+                        let to = self.o(warp, row, n as u32 * 8 + place.col);
+                        shared::st_shared_x2(to, left);
+                        shared::st_shared_x2(to + 8 * 4, right);
+                    }
                 }
                 if place.col == 0 {
                     shared::st_shared_f32(self.lse(warp, row), lse[0][half]);
@@ -72,7 +83,7 @@ impl Results {
 /// # Safety
 /// All threads of the block come here, and no copy to shared memory is on its way. The tensors are as the parameters say.
 #[inline(always)]
-pub(super) unsafe fn finish<E: Element, T: Tiles>(
+pub(super) unsafe fn finish<E: Element, C: Cache, T: Tiles>(
     p: &ForwardParams,
     tile: Tile,
     lse: RowValues,
@@ -86,7 +97,7 @@ pub(super) unsafe fn finish<E: Element, T: Tiles>(
     unsafe {
         // Stages of other warps lie there, too.
         barrier::barrier_sync_all();
-        results.write(thread / 32, lse, o);
+        results.write::<C, _>(thread / 32, lse, o);
         barrier::barrier_sync_all();
 
         let of_warps = [0, 1, 2, 3].map(|warp| shared::ld_shared_f32(results.lse(warp, row)));

@@ -11,7 +11,7 @@ use crate::ptx::{spec, special};
 
 /// A block's tile, and the split of its keys.
 #[derive(Clone, Copy)]
-pub(super) struct Tile {
+pub struct Tile {
     pub(super) sequence: u32,
     pub(super) kv_head_idx: u32,
     /// Its number among the tiles that share a sequence and a KV head.
