@@ -83,14 +83,15 @@ impl Share {
                 }
                 let n = if (own.n > 1) == divided { own.n } else { 0 };
                 let end = before + sum_up_to(n);
+                let begin = end - n;
                 // At most one lane has it.
-                if shuffle::vote_any((idx >= end - n) & (idx < end)) {
-                    let is_its = (idx >= end - n) & (idx < end);
+                let is_its = (idx >= begin) & (idx < end);
+                if shuffle::vote_any(is_its) {
                     let of_it = |x: u32| sum(if is_its { x } else { 0 });
                     let (blocks, n) = (of_it(own.blocks), of_it(own.n));
                     return Some(Share {
                         sequence: of_it(sequence),
-                        split: of_it(idx.wrapping_sub(end - n)),
+                        split: of_it(idx.wrapping_sub(begin)),
                         split_keys: divide(blocks + n - 1, n).max(1) * KEYS,
                     });
                 }
@@ -142,4 +143,90 @@ unsafe fn sum(x: u32) -> u32 {
         sum = sum.saturating_add(unsafe { shuffle::shuffle_bfly_u32(sum, mask) });
     }
     sum
+}
+
+#[cfg(all(test, feature = "emulator"))]
+mod tests {
+    use super::*;
+    use crate::attention::split_kv::n_splits;
+    use crate::emu::{self, GlobalMemory, Launch, Options};
+    use crate::spec::{Constant, Spec};
+    use std::sync::Mutex;
+
+    const HEADS: u32 = 8;
+
+    /// The shares that blocks find: sequence, split, keys of a split; of those that find none, nothing.
+    fn found(lens: &[i32], parts: u32, seed: u64) -> Vec<Option<[u32; 3]>> {
+        let batch = lens.len() as u32;
+        // As plans have it.
+        let grid = parts / HEADS + batch;
+        let shares = Mutex::new(vec![None; grid as usize]);
+        let mut memory = GlobalMemory::new();
+        let mut p = ForwardParams::default();
+        p.shape.batch = batch;
+        p.shape.seqlen_k = 1 << 20;
+        p.lengths.rows_k = 1 << 20;
+        p.lengths.seqused_k = memory.input("seqused_k", lens);
+        p.split.parts = parts;
+        p.split.keys = 2 * KEYS;
+        let launch = Launch {
+            grid,
+            threads: 32,
+            shared_bytes: 0,
+            resident_blocks: 4,
+            blocks_per_sm: 1,
+            spec: Spec::PLAIN.with(Constant::Lengths).with(Constant::SplitKv),
+        };
+        emu::run(&launch, &Options::seeded(seed), &mut memory, &|| {
+            let idx = special::block_idx_x();
+            // SAFETY: all lanes come here; the lengths are there.
+            let share = unsafe { Share::find(&p, HEADS, idx) };
+            if special::lane_idx() == 0 {
+                let words = share.map(|share| [share.sequence, share.split, share.split_keys]);
+                shares.lock().unwrap()[idx as usize] = words;
+            }
+        })
+        .unwrap_or_else(|fault| panic!("{fault}"));
+        shares.into_inner().unwrap()
+    }
+
+    #[test]
+    fn every_split_of_every_sequence_is_found_once() {
+        // More sequences than lanes, too.
+        for (n, parts) in [
+            (1, 264),
+            (5, 264),
+            (33, 264),
+            (64, 2),
+            (257, 264),
+            (300, 2112),
+        ] {
+            let len = |at: i32| match at % 7 {
+                0 => 0,
+                1 => at * 7919 % (1 << 18),
+                _ => at * 911 % 3000,
+            };
+            let lens: Vec<i32> = (3..n + 3).map(len).collect();
+            let shares = found(&lens, parts, n as u64);
+            let first_none = shares.iter().position(Option::is_none);
+            let n_found = first_none.unwrap_or(shares.len());
+            assert!(shares[n_found..].iter().all(Option::is_none), "{n}");
+            for (sequence, &len) in lens.iter().enumerate() {
+                let own = shares.iter().flatten();
+                let own: Vec<_> = own.filter(|share| share[0] == sequence as u32).collect();
+                let splits: Vec<u32> = own.iter().map(|share| share[1]).collect();
+                assert!(
+                    splits.iter().copied().eq(0..splits.len() as u32),
+                    "{n}: {own:?}"
+                );
+                let keys = own[0][2];
+                assert!(keys.is_multiple_of(KEYS) && own.iter().all(|share| share[2] == keys));
+                // The last ones may be left without keys, as all before them are equally long.
+                assert!(
+                    own.len() >= n_splits(len as u32, keys) as usize,
+                    "{n}: {own:?}"
+                );
+            }
+        }
+    }
 }
