@@ -1,6 +1,6 @@
 //! Keys and values in 8 bits against the oracle, which has what they stand for.
 
-use ferroflash::{Algorithm, Attention, Device, Dtype, Element, Fp8Kv, Inputs, Outputs};
+use ferroflash::{Algorithm, Device, Dtype, Element, Fp8Kv, Inputs};
 use float8::F8E4M3;
 use half::{bf16, f16};
 
@@ -10,11 +10,11 @@ use crate::cases::fp8::Fp8Case;
 use crate::inputs::Values;
 use crate::lengths::Span;
 use crate::oracle::Output;
-use crate::pages::pool;
+use crate::pages::{output, pool};
 use crate::reference::Reference;
 use crate::sample;
 use crate::subject::Subject;
-use crate::trial::{Refusal, Rows, refusal, vectors};
+use crate::trial::{Refusal, vectors};
 
 /// Puts the subject through cases; panics with every failure.
 pub fn check(subject: &Subject, algorithm: Algorithm, test: &str, cases: &[Fp8Case]) {
@@ -118,7 +118,6 @@ fn forward<T: Element + Number>(
     algorithm: Algorithm,
     in_pages: bool,
 ) -> Result<Output, Refusal> {
-    let refusal = |error| refusal(error, algorithm);
     let broken = |error: ferroflash::error::ProblemError| Refusal::Failed(error.to_string());
     let case = &fp8.paged.case;
     let (problem, [k, v]) = if in_pages {
@@ -147,23 +146,5 @@ fn forward<T: Element + Number>(
     given.seqused_k = seqused_k.as_ref().map(Into::into);
     given.leftpad_k = leftpad_k.as_ref().map(Into::into);
     given.page_table = in_pages.then_some((&*cache.table).into());
-    let mut o = Buffer::<T>::unwritten(like_q, case.arrangement).map_err(broken)?;
-    let mut rows = Rows::unwritten(problem.shape_lse().iter().product());
-    Attention::new(device, problem)
-        .map_err(refusal)?
-        .with_algorithm(algorithm)
-        .forward(
-            &given,
-            &mut Outputs::new(o.view_mut().map_err(broken)?, rows.slice_mut()),
-        )
-        .map_err(refusal)?;
-    if o.strayed().is_some() || rows.strayed() {
-        return Err(Refusal::Failed(
-            "memory beside o or lse was written to".into(),
-        ));
-    }
-    Ok(Output {
-        o: o.values(),
-        lse: rows.slice().iter().copied().map(f64::from).collect(),
-    })
+    output::<T>(device, algorithm, problem, &given, case.arrangement)
 }

@@ -8,7 +8,7 @@ use ferroflash::{Algorithm, Attention, Device, Dtype, Element, Inputs, Outputs, 
 use half::{bf16, f16};
 
 use crate::beside::{bits, check_cases};
-use crate::buffer::{Buffer, Number};
+use crate::buffer::{Arrangement, Buffer, Number};
 use crate::cases::pages::PagedCase;
 use crate::inputs::Values;
 use crate::lengths::Span;
@@ -75,7 +75,6 @@ fn forward<T: Element + Number>(
     algorithm: Algorithm,
     table: Option<&[i32]>,
 ) -> Result<Output, Refusal> {
-    let refusal = |error| refusal(error, algorithm);
     let broken = |error: ferroflash::error::ProblemError| Refusal::Failed(error.to_string());
     let case = &paged.case;
     let problem = case.problem().map_err(broken)?;
@@ -105,13 +104,26 @@ fn forward<T: Element + Number>(
     given.seqused_k = seqused_k.as_ref().map(Into::into);
     given.leftpad_k = leftpad_k.as_ref().map(Into::into);
     given.page_table = table.map(Into::into);
-    let mut o = Buffer::<T>::unwritten(like_q, case.arrangement).map_err(broken)?;
+    output::<T>(device, algorithm, problem, &given, case.arrangement)
+}
+
+/// What a forward pass writes, q's elements those of o; nothing beside it.
+pub(crate) fn output<T: Element + Number>(
+    device: &Device,
+    algorithm: Algorithm,
+    problem: Problem,
+    given: &Inputs,
+    arrangement: Arrangement,
+) -> Result<Output, Refusal> {
+    let refusal = |error| refusal(error, algorithm);
+    let broken = |error: ferroflash::error::ProblemError| Refusal::Failed(error.to_string());
+    let mut o = Buffer::<T>::unwritten(problem.shape_q(), arrangement).map_err(broken)?;
     let mut rows = Rows::unwritten(problem.shape_lse().iter().product());
     Attention::new(device, problem)
         .map_err(refusal)?
         .with_algorithm(algorithm)
         .forward(
-            &given,
+            given,
             &mut Outputs::new(o.view_mut().map_err(broken)?, rows.slice_mut()),
         )
         .map_err(refusal)?;
