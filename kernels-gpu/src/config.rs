@@ -172,6 +172,37 @@ pub const fn tma_forward(head_dim: u32, tiles: TileShape) -> Footprint {
     }
 }
 
+/// Columns of O that each of the two consumers of such a kernel has.
+pub const LATENT_COLUMNS: u32 = 256;
+
+/// Bytes of P of 64 rows and keys, by which the consumers of such a kernel meet; of their m, and of both l.
+pub const LATENT_EXCHANGE: [u32; 3] = [64 * 64 * ELEMENT, 64 * 4, 2 * 64 * 4];
+
+/// Forward on Hopper where values are the first columns of the keys (MLA): compact tiles of 64 rows. O has up to 512 columns, as many as two
+/// warpgroups have registers for. Shared memory: Q, two blocks of 64 keys, what the consumers tell each other, the slots, and two
+/// barriers for each of Q, the slots, P and, of each block of keys, the three pieces in which it comes and goes.
+pub const fn tma_forward_latent(head_dim: u32) -> Footprint {
+    let (consumers, block_q, block_k, kv_stages) = (2, 64, 64, 2);
+    let columns = head_dim.next_multiple_of(64);
+    let [p, m, l] = LATENT_EXCHANGE;
+    let barriers = 2 * (1 + 2 * kv_stages + TMA_SLOTS + consumers + 2 * kv_stages);
+    Footprint {
+        threads: 128 * (consumers + 1),
+        shared_bytes: (block_q + kv_stages * block_k) * columns * ELEMENT
+            + p
+            + m
+            + l
+            + TMA_SLOTS * 16
+            + TMA_LENGTHS * 32
+            + barriers * 8,
+        blocks_per_sm: 1,
+        block_q,
+        block_k,
+        launch_registers: launch_registers(128 * (consumers + 1), 1),
+        spill_bytes: 0,
+    }
+}
+
 /// Registers of a thread at launch, where blocks fill an SM: its 64 Ki, in units of 8.
 const fn launch_registers(threads: u32, blocks_per_sm: u32) -> u32 {
     65536 / (threads * blocks_per_sm) / 8 * 8
@@ -368,6 +399,7 @@ pub const fn footprint(kind: Kind, head_dim: Option<u32>, tiles: TileShape) -> F
         (Kind::Forward, TileShape::Compact) => forward_few(head_dim),
         (Kind::ForwardE4m3, TileShape::Compact) => forward_few_e4m3(head_dim),
         (Kind::TmaForward, _) => tma_forward(head_dim, tiles),
+        (Kind::TmaForwardLatent, TileShape::Compact) => tma_forward_latent(head_dim),
         (Kind::TmaBackwardDelta, _) => rows(tma_backward(head_dim, tiles), DELTA_THREADS, 0),
         (Kind::TmaBackward, _) => tma_backward(head_dim, tiles),
         (
@@ -383,7 +415,8 @@ pub const fn footprint(kind: Kind, head_dim: Option<u32>, tiles: TileShape) -> F
             | Kind::StandardDk,
             TileShape::Default,
         ) => product(),
-        (Kind::ForwardE4m3, _) | (_, TileShape::Compact | TileShape::Wide) => {
+        (Kind::ForwardE4m3 | Kind::TmaForwardLatent, _)
+        | (_, TileShape::Compact | TileShape::Wide) => {
             panic!("this kernel has no such tiles")
         }
     }

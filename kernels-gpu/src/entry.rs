@@ -112,6 +112,10 @@ macro_rules! run {
             tiles!(backward::sm90, $head_dim $(, $tiles)?),
         >(p, maps)
     }};
+    (TmaForwardLatent, $given:expr, $dtype:ident, $head_dim:literal; Compact) => {{
+        let (p, maps) = $given;
+        forward::sm90::forward::<element::$dtype, forward::sm90::LatentTiles<$head_dim>>(p, maps)
+    }};
     (TmaForward, $given:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {{
         let (p, maps) = $given;
         forward::sm90::forward::<element::$dtype, tiles!(forward::sm90, $head_dim $(, $tiles)?)>(
@@ -123,6 +127,9 @@ macro_rules! run {
 /// What a row's kind is given of the parameters at `$p`: where they hold tensor maps, their address too.
 macro_rules! given {
     (TmaForward, $name:ident, $p:expr) => {
+        ($p, parameter_address!(stringify!($name), 0, $p))
+    };
+    (TmaForwardLatent, $name:ident, $p:expr) => {
         ($p, parameter_address!(stringify!($name), 0, $p))
     };
     (TmaBackward, $name:ident, $p:expr) => {
@@ -141,6 +148,7 @@ macro_rules! params {
     (Forward, $callback:ident $(, $rest:tt)*) => { $callback!(Forward ForwardParams $(, $rest)*) };
     (ForwardE4m3, $callback:ident $(, $rest:tt)*) => { $callback!(Forward ForwardParams $(, $rest)*) };
     (TmaForward, $callback:ident $(, $rest:tt)*) => { $callback!(TmaForward TmaForwardParams $(, $rest)*) };
+    (TmaForwardLatent, $callback:ident $(, $rest:tt)*) => { $callback!(TmaForward TmaForwardParams $(, $rest)*) };
     (TmaBackwardDelta, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
     (TmaBackward, $callback:ident $(, $rest:tt)*) => { $callback!(TmaBackward TmaBackwardParams $(, $rest)*) };
     (BackwardDelta, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };

@@ -50,6 +50,9 @@ macro_rules! for_each_variant {
             forward_sm90a_f16_d192_compact:  TmaForward { arch: Sm90a, dtype: F16, head_dim: 192, tiles: Compact }
             forward_sm90a_f16_d256_compact:  TmaForward { arch: Sm90a, dtype: F16, head_dim: 256, tiles: Compact }
 
+            forward_latent_sm90a_bf16_d576_compact: TmaForwardLatent { arch: Sm90a, dtype: Bf16, head_dim: 576, tiles: Compact }
+            forward_latent_sm90a_f16_d576_compact:  TmaForwardLatent { arch: Sm90a, dtype: F16, head_dim: 576, tiles: Compact }
+
             combine_sm80_bf16: Combine { arch: Sm80, dtype: Bf16 }
             combine_sm80_f16:  Combine { arch: Sm80, dtype: F16 }
 
@@ -238,6 +241,8 @@ pub enum Kind {
     ForwardE4m3,
     /// flash3 forward: o and lse.
     TmaForward,
+    /// flash3 forward where values are the first columns of the keys: o and lse.
+    TmaForwardLatent,
     /// Forward pass of flash3, last, where keys are divided among tiles: o and lse of what the splits have found.
     Combine,
     /// Beside attention: o and lse over two parts of the keys merged into those over all keys.
@@ -323,9 +328,13 @@ impl Variant {
     /// not written, so flash3's kernels serve smaller head_dims than their own too, at the price of their own.
     pub const fn head_dims(&self) -> HeadDims {
         match (self.kind, self.head_dim) {
-            (Kind::TmaForward | Kind::TmaBackwardDelta | Kind::TmaBackward, Some(compiled)) => {
-                HeadDims::UpTo(compiled)
-            }
+            (
+                Kind::TmaForward
+                | Kind::TmaForwardLatent
+                | Kind::TmaBackwardDelta
+                | Kind::TmaBackward,
+                Some(compiled),
+            ) => HeadDims::UpTo(compiled),
             (_, Some(compiled)) => HeadDims::Exactly(compiled),
             (_, None) => HeadDims::UpTo(MAX_HEAD_DIM),
         }

@@ -46,7 +46,7 @@ pub const fn block_list() -> Footprint {
     }
 }
 
-/// Columns of the widest row whose splits are merged.
+/// Columns of the widest row whose splits are merged eight at a time. Rows of up to twice as many are merged four at a time.
 pub const COMBINE_COLUMNS: u32 = 256;
 
 /// Results of splits merged: four warps, a row of one head each.

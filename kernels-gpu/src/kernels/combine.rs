@@ -16,7 +16,7 @@ use crate::tile::element::Element;
 use crate::tile::global::GlobalRows;
 
 const ROWS: u32 = config::combine().block_q;
-/// Pieces of the widest row.
+/// Pieces of most rows.
 const PIECES: usize = (config::COMBINE_COLUMNS / PIECE) as usize;
 
 /// A row of one head for each warp.
@@ -32,7 +32,11 @@ pub unsafe fn combine<E: Element>(p: &CombineParams) {
         if u64::from(idx) < p.split.rows
             && let Some(row) = SplitQuery::new(p, idx)
         {
-            row.merge::<E, PIECES, 8>(p);
+            if p.shape.head_dim <= config::COMBINE_COLUMNS {
+                row.merge::<E, PIECES, 8>(p);
+            } else {
+                row.merge::<E, { 2 * PIECES }, 4>(p);
+            }
         }
     }
 }

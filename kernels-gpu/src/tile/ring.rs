@@ -34,6 +34,15 @@ impl Barriers {
         self.base + self.stages * 16
     }
 
+    /// The ring of as many stages that lies so many such rings behind.
+    #[inline(always)]
+    pub const fn behind(self, n: u32) -> Self {
+        Barriers {
+            base: self.base + n * self.stages * 16,
+            ..self
+        }
+    }
+
     /// Makes the barriers: so many arrivals fill a stage, so many empty it.
     ///
     /// # Safety

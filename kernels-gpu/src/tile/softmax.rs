@@ -11,6 +11,7 @@
 use super::register::Accumulator;
 use crate::ptx::math::{ex2_approx, fma, lg2_approx, max, rcp_approx};
 use crate::ptx::shuffle::{shuffle_bfly_f32, vote_any};
+use crate::ptx::special;
 
 /// How far, as an exponent of 2, a score may pass its row's reference value: 2⁸ leaves f16 room for P.
 const SLACK_LOG2: f32 = 8.0;
@@ -95,6 +96,69 @@ impl OnlineSoftmax {
             let mut alphas = [[1.0; 2]; MAX_M];
             self.renew::<S>(block_max, |m, half, alpha| alphas[m][half] = alpha);
             Some(alphas)
+        }
+    }
+
+    /// m ← the references of somebody who has seen other scores of the same rows; l ← α l where that changes them, in any row of the
+    /// warp, and α is given, by which O is to be multiplied.
+    ///
+    /// # Safety
+    /// Warp-collective.
+    #[inline(always)]
+    pub unsafe fn follow<S: Accumulator>(&mut self, m: RowValues) -> Option<RowValues> {
+        let mut differs = false;
+        for idx in 0..S::M {
+            for half in 0..2 {
+                differs |= self.m[idx][half] != m[idx][half];
+            }
+        }
+        // SAFETY: warp-collective, as promised; the vote is the same in all lanes.
+        if !unsafe { vote_any(differs) } {
+            return None;
+        }
+        let mut alphas = [[1.0; 2]; MAX_M];
+        for idx in 0..S::M {
+            for half in 0..2 {
+                let new = m[idx][half];
+                let alpha = ex2_approx((self.m[idx][half] - finite(new)) * self.scale_log2);
+                self.m[idx][half] = new;
+                self.l[idx][half] *= alpha;
+                alphas[idx][half] = alpha;
+            }
+        }
+        Some(alphas)
+    }
+
+    /// The rows' references, for [`OnlineSoftmax::follow`].
+    #[inline(always)]
+    pub const fn references(&self) -> RowValues {
+        self.m
+    }
+
+    /// l of each row, over the four lanes that share it.
+    ///
+    /// # Safety
+    /// Warp-collective.
+    #[inline(always)]
+    pub unsafe fn row_sums<S: Accumulator>(&self) -> RowValues {
+        let mut sums = [[0.0; 2]; MAX_M];
+        for m in 0..S::M {
+            for half in 0..2 {
+                // SAFETY: warp-collective, as promised.
+                sums[m][half] = unsafe { quad_sum(self.l[m][half]) };
+            }
+        }
+        sums
+    }
+
+    /// l ← these sums of whole rows. One of the four lanes that share a row keeps them.
+    #[inline(always)]
+    pub fn set_row_sums<S: Accumulator>(&mut self, sums: RowValues) {
+        let keeps = special::lane_idx() % 4 == 0;
+        for m in 0..S::M {
+            for half in 0..2 {
+                self.l[m][half] = if keeps { sums[m][half] } else { 0.0 };
+            }
         }
     }
 

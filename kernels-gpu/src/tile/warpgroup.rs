@@ -3,138 +3,22 @@
 //! A product is begun by one function and ended by [`Pending::wait`]; in between its accumulators are nobody's.
 
 mod operand;
+mod store;
 
 use super::element::Element;
-use super::fragment;
-use super::global::GlobalMatrix;
 use super::register::{Accumulator, Packed, RegisterTile};
-use super::shared::{LaneRows, SharedTile};
 use crate::ptx::wgmma::{Descriptor, Major, Wgmma, wgmma_commit_group, wgmma_fence};
-use crate::ptx::{barrier, global, ldmatrix, shared, shuffle, special};
+use crate::ptx::{barrier, shuffle};
 
 pub use operand::{BoxedTile, Left};
+pub use store::{store, store_matrices, store_matrices_transposed, store_rows, store_rows_to};
 
 /// Rows of a warpgroup's product.
 pub const WARPGROUP_ROWS: u32 = 64;
+/// Steps of 16 columns of a part of 64.
+const STEPS_OF_A_PART: u32 = 4;
 /// Threads of a warpgroup.
 const WARPGROUP_THREADS: u32 = 128;
-
-/// Writes a warp's accumulators, rounded to `E`, to rows `first_row ..` of a tile.
-///
-/// # Safety
-/// Nobody else touches these rows.
-#[inline(always)]
-pub unsafe fn store<E: Element, C: Accumulator>(tile: BoxedTile, first_row: u32, acc: &C) {
-    let place = fragment::accumulator(special::lane_idx(), 0);
-    let packed = acc.pack::<E>();
-    for n in 0..C::N {
-        let pairs = packed.pairs(0, n);
-        let (part, col) = (tile.part(n as u32 / 8), n as u32 % 8 * 8 + place.col);
-        // SAFETY: the caller's contract.
-        unsafe {
-            shared::st_shared_u32(part.pair(first_row + place.row, col), pairs[0]);
-            shared::st_shared_u32(part.pair(first_row + place.row + 8, col), pairs[1]);
-        }
-    }
-}
-
-/// Writes a warp's 16 rows of packed accumulators to rows `first_row ..` of a tile, two fragments at a time.
-///
-/// # Safety
-/// Warp-collective; nobody else touches these rows.
-#[inline(always)]
-#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-pub unsafe fn store_matrices<C: Accumulator>(tile: BoxedTile, first_row: u32, packed: &C::Packed) {
-    let place = fragment::rows_then_columns(special::lane_idx());
-    for n in 0..C::N / 2 {
-        let part = tile.part(n as u32 / 4);
-        let rows = LaneRows::new(part, first_row + place.row, place.col);
-        let (left, right) = (packed.pairs(0, 2 * n), packed.pairs(0, 2 * n + 1));
-        // SAFETY: the caller's contract.
-        unsafe {
-            ldmatrix::stmatrix_x4(
-                rows.address(0, n as u32 % 4),
-                [left[0], left[1], right[0], right[1]],
-            );
-        }
-    }
-}
-
-/// Writes a warp's 16 rows of packed accumulators to columns `16 · col16 ..` of 64 columns of a tile, of which it becomes the
-/// rows from the first one on, two fragments at a time.
-///
-/// # Safety
-/// Warp-collective; nobody else touches these columns.
-#[inline(always)]
-#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-pub unsafe fn store_matrices_transposed<C: Accumulator>(
-    part: SharedTile,
-    col16: u32,
-    packed: &C::Packed,
-) {
-    let place = fragment::columns_then_rows(special::lane_idx());
-    let rows = LaneRows::new(part, place.row, place.col);
-    for n in 0..C::N / 2 {
-        let (left, right) = (packed.pairs(0, 2 * n), packed.pairs(0, 2 * n + 1));
-        // SAFETY: the caller's contract.
-        unsafe {
-            ldmatrix::stmatrix_x4_trans(
-                rows.address(n as u32, col16),
-                [left[0], left[1], right[0], right[1]],
-            );
-        }
-    }
-}
-
-/// Writes a warp's 16 rows of accumulators, rounded to `E`, to rows `first_row ..` of a matrix, as far as it has rows and
-/// columns.
-///
-/// A lane holds pairs of every fragment; the four lanes that share a row exchange them, so that each writes whole chunks
-/// of 16 bytes, of every fourth fragment.
-///
-/// # Safety
-/// Warp-collective; the matrix lies where it says.
-#[inline(always)]
-pub unsafe fn store_rows<E: Element, C: Accumulator>(
-    target: GlobalMatrix,
-    first_row: u32,
-    acc: &C,
-) {
-    let lane = special::lane_idx();
-    let place = fragment::accumulator(lane, 0);
-    let packed = acc.pack::<E>();
-    for half in 0..2 {
-        let row = first_row + place.row + half as u32 * 8;
-        let mut address = target.rows.chunk(row, lane % 4);
-        for n in 0..C::N / 4 {
-            let pairs = [0, 1, 2, 3].map(|i| packed.pairs(0, 4 * n + i)[half]);
-            let inside = target.contains(row, n as u32 * 4 + lane % 4);
-            // SAFETY: the caller's contract.
-            unsafe { global::st_global_x4_if(address, transpose(pairs), inside) };
-            address += 64;
-        }
-    }
-}
-
-/// Of four lanes side by side, each with a row of a 4 × 4 matrix, gives each its column.
-#[inline(always)]
-unsafe fn transpose(x: [u32; 4]) -> [u32; 4] {
-    // SAFETY: warp-collective, as the caller promises.
-    unsafe {
-        let ([a, b], [c, d]) = (exchange([x[0], x[1]], 1), exchange([x[2], x[3]], 1));
-        let ([a, c], [b, d]) = (exchange([a, c], 2), exchange([b, d], 2));
-        [a, b, c, d]
-    }
-}
-
-/// Of two lanes whose numbers differ in `bit`, each with a row of a 2 × 2 matrix, gives each its column.
-#[inline(always)]
-unsafe fn exchange([left, right]: [u32; 2], bit: u32) -> [u32; 2] {
-    let lower = special::lane_idx() & bit == 0;
-    // SAFETY: warp-collective, as the caller promises.
-    let got = unsafe { shuffle::shuffle_bfly_u32(if lower { right } else { left }, bit) };
-    if lower { [left, got] } else { [got, right] }
-}
 
 /// Whether `x` holds in any thread of the warpgroup, which meets at barrier `id` for it.
 ///
@@ -181,6 +65,19 @@ pub trait WarpgroupTile: Accumulator + Sized {
         a: BoxedTile,
         b: BoxedTile,
         steps: u32,
+    ) -> Pending<'_, Self>;
+
+    /// Begins `self = A Bᵀ`, both stored by rows, over some parts of 64 columns: from which one on, and how many. `before` is called with
+    /// a number from 0 on before each of these is multiplied, to wait until it has arrived.
+    ///
+    /// # Safety
+    /// As [`WarpgroupTile::begin_product`], of each part when `before` returns.
+    unsafe fn begin_product_of_parts<E: Element, const PIECES: usize>(
+        &mut self,
+        a: BoxedTile,
+        b: BoxedTile,
+        parts: [(u32, u32); PIECES],
+        before: impl FnMut(usize),
     ) -> Pending<'_, Self>;
 
     /// `self = A Bᵀ` as [`WarpgroupTile::begin_product`], waited for with everything that was begun before.
@@ -306,6 +203,36 @@ where
     ) -> Pending<'_, Self> {
         // SAFETY: the caller's contract.
         unsafe { self.begin_by_rows::<E, { Major::K as u32 }>(|k| a.along_columns(k), b, steps) }
+    }
+
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+    unsafe fn begin_product_of_parts<E: Element, const PIECES: usize>(
+        &mut self,
+        a: BoxedTile,
+        b: BoxedTile,
+        parts: [(u32, u32); PIECES],
+        mut before: impl FnMut(usize),
+    ) -> Pending<'_, Self> {
+        // SAFETY: the caller's contract.
+        unsafe {
+            for (idx, (first, n)) in parts.into_iter().enumerate() {
+                before(idx);
+                // Behind each wait: ptxas would else put a fence of its own there, and let no two products run at once.
+                wgmma_fence();
+                let (a, b) = (a.from_part(first), b.from_part(first));
+                for k in 0..n * STEPS_OF_A_PART {
+                    self.fragments_mut()
+                        .multiply_ss::<E, { Major::K as u32 }, { Major::K as u32 }>(
+                            a.along_columns(k),
+                            b.along_columns(k),
+                            (idx > 0 || k > 0) as u32,
+                        );
+                }
+            }
+            wgmma_commit_group();
+        }
+        Pending(self)
     }
 
     #[inline(always)]

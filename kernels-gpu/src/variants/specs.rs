@@ -35,6 +35,14 @@ impl Kind {
                 Constant::Prefix,
                 Constant::BlockMask,
             ],
+            Kind::TmaForwardLatent => &[
+                Constant::RightBound,
+                Constant::LeftBound,
+                Constant::Lengths,
+                Constant::Prefix,
+                Constant::SplitKv,
+                Constant::Pages,
+            ],
             Kind::Forward | Kind::ForwardE4m3 | Kind::TmaForward => &[
                 Constant::RightBound,
                 Constant::LeftBound,
@@ -63,6 +71,7 @@ impl Variant {
             (Kind::Forward | Kind::ForwardE4m3, _) if matches!(self.tiles, TileShape::Compact) => {
                 false
             }
+            (Kind::TmaForwardLatent, _) => false,
             (Kind::TmaBackward, Some(head_dim)) => divides && !tma_backward_splits(head_dim),
             (Kind::Forward | Kind::TmaForward | Kind::Backward, _) => divides,
             _ => true,
@@ -74,7 +83,7 @@ impl Variant {
         matches!(
             (self.kind, self.tiles),
             (
-                Kind::Forward | Kind::ForwardE4m3 | Kind::TmaForward,
+                Kind::Forward | Kind::ForwardE4m3 | Kind::TmaForward | Kind::TmaForwardLatent,
                 TileShape::Compact
             )
         )
@@ -150,24 +159,26 @@ impl Variant {
                 PAGES,
                 CAUSAL_PAGES,
             ],
-            (Kind::Forward | Kind::ForwardE4m3 | Kind::TmaForward, TileShape::Compact) => self
-                .without_block_masks(&[
-                    BLOCKS,
-                    CAUSAL_BLOCKS,
-                    Spec::PLAIN,
-                    CAUSAL,
-                    WINDOW,
-                    PREFIX,
-                    PACKED,
-                    PACKED_CAUSAL,
-                    SPLIT,
-                    CAUSAL_SPLIT,
-                    WINDOW_SPLIT,
-                    PACKED_CAUSAL_SPLIT,
-                    PAGES,
-                    CAUSAL_PAGES,
-                    CAUSAL_PAGES_SPLIT,
-                ]),
+            (
+                Kind::Forward | Kind::ForwardE4m3 | Kind::TmaForward | Kind::TmaForwardLatent,
+                TileShape::Compact,
+            ) => self.without_block_masks(&[
+                BLOCKS,
+                CAUSAL_BLOCKS,
+                Spec::PLAIN,
+                CAUSAL,
+                WINDOW,
+                PREFIX,
+                PACKED,
+                PACKED_CAUSAL,
+                SPLIT,
+                CAUSAL_SPLIT,
+                WINDOW_SPLIT,
+                PACKED_CAUSAL_SPLIT,
+                PAGES,
+                CAUSAL_PAGES,
+                CAUSAL_PAGES_SPLIT,
+            ]),
             (Kind::TmaBackward, TileShape::Wide) => &[Spec::PLAIN, PACKED, SHARES],
             (Kind::TmaBackward, _) => self.without_block_masks(&[
                 BLOCKS,

@@ -1,8 +1,8 @@
 //! A consumer: 64 query rows of every tile; products and softmax.
 
-use super::Tiles;
 use super::layout::{Layout, WorkTile, place};
 use super::pack_gqa::PackGqa;
+use super::{Tiles, latent};
 use crate::attention::batch_and_head;
 use crate::attention::mask::Band;
 use crate::config::TMA_SLOTS;
@@ -34,9 +34,9 @@ pub(super) struct Consumer<'a> {
     /// Which consumer.
     pub(super) idx: u32,
     /// The warp's first row of a tile.
-    row: u32,
+    pub(super) row: u32,
     /// 1 in the warp's lane 0, which arrives for the warp.
-    leads: u32,
+    pub(super) leads: u32,
 }
 
 /// A tile whose O is still in registers.
@@ -69,7 +69,9 @@ pub(super) unsafe fn consume<E: Element, T: Tiles>(p: &TmaForwardParams, layout:
         let work = c.next_work::<T>(&mut slot);
         // Sequences may have fewer tiles than there are blocks of threads, and others may have claimed all of them.
         let splits = T::SPLITS_KV && spec::split_kv();
-        if !(spec::lengths() || splits) || work.blocks != 0 {
+        if T::LATENT {
+            latent::attend::<E, T>(&c, work, slot);
+        } else if !(spec::lengths() || splits) || work.blocks != 0 {
             attend::<E, T>(&c, work, slot);
         }
         if splits {
@@ -195,7 +197,8 @@ impl<'a> Consumer<'a> {
                 0
             },
             idx,
-            row: idx * WARPGROUP_ROWS + special::thread_idx_x() / 32 % 4 * 16,
+            row: if T::LATENT { 0 } else { idx * WARPGROUP_ROWS }
+                + special::thread_idx_x() / 32 % 4 * 16,
             leads: (special::lane_idx() == 0) as u32,
         }
     }
@@ -225,7 +228,7 @@ impl<'a> Consumer<'a> {
     /// The next tile of queries, when the producer has announced it. Where sequences have lengths of their own, the slot is
     /// released later: [`Consumer::release_work`].
     #[inline(always)]
-    unsafe fn next_work<T: Tiles>(&self, slot: &mut Ring) -> WorkTile {
+    pub(super) unsafe fn next_work<T: Tiles>(&self, slot: &mut Ring) -> WorkTile {
         let ring = self.layout.work_ring;
         // SAFETY: the slot is read when it is full, and released by every lane that has read it.
         unsafe {
@@ -239,7 +242,7 @@ impl<'a> Consumer<'a> {
 
     /// Where sequences have lengths of their own: the slot before `slot` has been read, and every tile before the last one stored.
     #[inline(always)]
-    unsafe fn release_work(&self, slot: Ring, read: bool) {
+    pub(super) unsafe fn release_work(&self, slot: Ring, read: bool) {
         if spec::lengths() {
             let before = (slot.stage + TMA_SLOTS - 1) % TMA_SLOTS;
             // SAFETY: every lane releases for itself.
@@ -309,7 +312,7 @@ impl<'a> Consumer<'a> {
                 chunks: p.shape.head_dim / 8,
             };
             if T::SPLITS_KV && spec::split_kv() {
-                self.store_split::<T>(finished.work, listed, first_row, lse, o);
+                self.store_split::<T>(finished.work, listed, first_row, 0, lse, o);
                 return;
             }
             if T::STORES {

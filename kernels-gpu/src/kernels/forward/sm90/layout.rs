@@ -1,7 +1,7 @@
 //! Where things lie in shared memory, and the barriers by which the roles meet.
 
-use super::Tiles;
 use super::producer::two_load;
+use super::{Tiles, latent};
 use crate::attention::lengths::ListedTile;
 use crate::config::{TMA_LENGTHS, TMA_SLOTS};
 use crate::kernels::bounds;
@@ -33,6 +33,12 @@ pub(super) struct Keys {
 }
 
 impl Keys {
+    /// Where there is no block mask.
+    pub(super) const NONE: Keys = Keys {
+        first: 0,
+        is_full: false,
+    };
+
     /// As a stage's place holds them.
     #[inline(always)]
     const fn words(self) -> [u32; 2] {
@@ -55,12 +61,12 @@ pub(super) struct Layout {
     q: u32,
     k: u32,
     v: u32,
-    o: u32,
+    pub(super) o: u32,
     slots: u32,
     listed: u32,
     /// Stages of Q; emptied by the consumers' warps.
     pub(super) q_ring: Barriers,
-    /// Stages of K; emptied by the consumers' warps.
+    /// Stages of K; emptied by the consumers' warps. Where values are columns of the keys, of the columns that are no values.
     pub(super) k_ring: Barriers,
     /// Stages of V; emptied by the consumers' warps.
     pub(super) v_ring: Barriers,
@@ -68,6 +74,9 @@ pub(super) struct Layout {
     pub(super) work_ring: Barriers,
     /// O on its way out, for each consumer one stage; filled by its warps, emptied by its store warp.
     pub(super) o_ring: Barriers,
+    /// Where values are columns of the keys: of the first consumer's columns, stages as those of K; emptied by its warps. Behind them the
+    /// second's.
+    value_rings: Barriers,
 }
 
 impl Layout {
@@ -78,9 +87,15 @@ impl Layout {
         let q = special::shared_base();
         let k = q + T::Q_STAGES * BoxedTile::n_bytes(config.block_q, T::HEAD_DIM);
         let v = k + T::KV_STAGES * BoxedTile::n_bytes(config.block_k, T::HEAD_DIM);
-        let o = v + T::KV_STAGES * BoxedTile::n_bytes(config.block_k, T::HEAD_DIM);
+        let o = if T::LATENT {
+            v
+        } else {
+            v + T::KV_STAGES * BoxedTile::n_bytes(config.block_k, T::HEAD_DIM)
+        };
         let slots = if T::STORES {
             o + BoxedTile::n_bytes(config.block_q, T::HEAD_DIM)
+        } else if T::LATENT {
+            o + latent::EXCHANGE_BYTES
         } else {
             o
         };
@@ -90,6 +105,8 @@ impl Layout {
         let k_ring = Barriers::new(q_ring.end(), T::KV_STAGES);
         let v_ring = Barriers::new(k_ring.end(), T::KV_STAGES);
         let work_ring = Barriers::new(v_ring.end(), TMA_SLOTS);
+        let o_ring = Barriers::new(work_ring.end(), T::CONSUMERS);
+        let value_stages = if T::LATENT { T::KV_STAGES } else { 0 };
         Layout {
             q,
             k,
@@ -101,7 +118,8 @@ impl Layout {
             k_ring,
             v_ring,
             work_ring,
-            o_ring: Barriers::new(work_ring.end(), T::CONSUMERS),
+            o_ring,
+            value_rings: Barriers::new(o_ring.end(), value_stages),
         }
     }
 
@@ -118,11 +136,20 @@ impl Layout {
         // SAFETY: the caller's contract.
         unsafe {
             self.q_ring.make(1, warps);
-            self.k_ring.make(1, warps);
+            self.k_ring.make(1, if T::LATENT { 4 } else { warps });
             self.v_ring.make(1, warps);
             self.work_ring.make(1, warps * 32 + store_warps + loaders);
             self.o_ring.make(4, 1);
+            for consumer in 0..2 {
+                self.value_ring(consumer).make(1, 4);
+            }
         }
+    }
+
+    /// Where values are columns of the keys: the stages of a consumer's columns.
+    #[inline(always)]
+    pub(super) const fn value_ring(self, consumer: u32) -> Barriers {
+        self.value_rings.behind(consumer)
     }
 
     /// A consumer's rows of Q in a stage.
@@ -130,7 +157,7 @@ impl Layout {
     pub(super) const fn q<T: Tiles>(self, stage: u32, consumer: u32) -> BoxedTile {
         let bytes = BoxedTile::n_bytes(WARPGROUP_ROWS, T::HEAD_DIM);
         BoxedTile {
-            base: self.q + (stage * T::CONSUMERS + consumer) * bytes,
+            base: self.q + (stage * T::ROW_GROUPS + consumer) * bytes,
             rows: WARPGROUP_ROWS,
         }
     }

@@ -18,10 +18,7 @@ impl Consumer<'_> {
             // SAFETY: the caller's contract: the stage is full.
             unsafe { self.layout.read_keys(stage) }
         } else {
-            Keys {
-                first: 0,
-                is_full: false,
-            }
+            Keys::NONE
         }
     }
 
@@ -82,7 +79,9 @@ impl Consumer<'_> {
         } = T::FOOTPRINT;
         // Opaque: rows would stay in registers, and in wide tiles there are none to spare.
         let thread = special::opaque(special::thread_idx_x());
-        let first_row = work.q_block * block_q + (thread - PRODUCER_THREADS) / 32 * 16;
+        let row = (thread - PRODUCER_THREADS) / 32 * 16;
+        let row = if T::LATENT { row % block_q } else { row };
+        let first_row = work.q_block * block_q + row;
         // The first row sees the fewest keys to the right, the last row the fewest to the left.
         let right = first_key + block_k > seen(first_row).1;
         let left = seen(first_row + 15).0 > first_key;

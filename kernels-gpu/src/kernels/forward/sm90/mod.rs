@@ -28,9 +28,12 @@
 //!
 //! Short sequences leave rows of a tile empty. In compact tiles heads that share K and V may share a tile, too:
 //! `pack_gqa.rs`. There keys may be divided among tiles, too, whose results another kernel merges: `split_kv.rs`.
+//!
+//! Where values are the first columns of the keys, consumers have the same rows and share the columns of O: `latent.rs`.
 
 mod claims;
 mod consumer;
+mod latent;
 mod layout;
 mod masks;
 mod pack_gqa;
@@ -56,21 +59,26 @@ pub trait Tiles {
     const SHAPE: TileShape;
     /// What a block takes, and which part of the problem it covers.
     const FOOTPRINT: Footprint = config::tma_forward(Self::HEAD_DIM, Self::SHAPE);
-    /// Warpgroups that multiply, 64 query rows each.
-    const CONSUMERS: u32 = Self::FOOTPRINT.block_q / WARPGROUP_ROWS;
+    /// Whether values are the first columns of the keys: see `latent.rs`.
+    const LATENT: bool = false;
+    /// 64 query rows each.
+    const ROW_GROUPS: u32 = Self::FOOTPRINT.block_q / WARPGROUP_ROWS;
+    /// Warpgroups that multiply; where values are columns of the keys, two for the same rows.
+    const CONSUMERS: u32 = if Self::LATENT { 2 } else { Self::ROW_GROUPS };
     /// Stages of Q.
     const Q_STAGES: u32 = config::tma_q_stages(Self::HEAD_DIM);
     /// Stages of K, and of V.
     const KV_STAGES: u32 = config::tma_kv_stages(Self::HEAD_DIM, Self::SHAPE);
     /// Whether store warps send O to memory.
-    const STORES: bool = config::tma_stores(Self::HEAD_DIM, Self::SHAPE);
+    const STORES: bool = !Self::LATENT && config::tma_stores(Self::HEAD_DIM, Self::SHAPE);
     /// Whether the consumers need registers of the producer warpgroup.
     const SHARES_REGISTERS: bool = 0 < Self::FOOTPRINT.launch_registers;
     /// Whether the consumers leave the producer some of them.
     const SPARES_REGISTERS: bool = Self::CONSUMERS == 2 && Self::HEAD_DIM == 256
-        || Self::CONSUMERS == 1 && Self::SHARES_REGISTERS;
+        || Self::CONSUMERS == 1 && Self::SHARES_REGISTERS
+        || Self::LATENT;
     /// Whether there may be a block mask.
-    const BLOCK_MASKS: bool = Self::FOOTPRINT.divides_blocks();
+    const BLOCK_MASKS: bool = !Self::LATENT && Self::FOOTPRINT.divides_blocks();
     /// Whether query heads may share a tile.
     const PACKS_GQA: bool = matches!(Self::SHAPE, TileShape::Compact);
     /// Whether keys may be divided among tiles.
@@ -114,6 +122,18 @@ macro_rules! tiles {
 tiles!(DefaultTiles, Default: 64 96 128 192 256);
 tiles!(CompactTiles, Compact: 64 96 128 192 256);
 tiles!(WideTiles, Wide: 64 128);
+
+/// The tiles of values that are the first columns of keys of head_dim `D`.
+pub struct LatentTiles<const D: u32>;
+
+impl Tiles for LatentTiles<576> {
+    const HEAD_DIM: u32 = 576;
+    const SHAPE: TileShape = TileShape::Compact;
+    const FOOTPRINT: Footprint = config::tma_forward_latent(Self::HEAD_DIM);
+    const LATENT: bool = true;
+    type Scores = RegisterTile<1, { n8(Self::FOOTPRINT.block_k) }>;
+    type Output = RegisterTile<1, { n8(config::LATENT_COLUMNS) }>;
+}
 
 /// Registers of the producer warpgroup, where the others need what it gives back.
 const PRODUCER_REGISTERS: u32 = 24;

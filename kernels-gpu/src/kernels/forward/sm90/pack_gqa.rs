@@ -31,8 +31,8 @@ impl PackGqa {
     pub(super) fn new<T: Tiles>(p: &TmaForwardParams) -> PackGqa {
         const {
             assert!(
-                !T::PACKS_GQA || T::STORES && T::CONSUMERS == 1,
-                "a pack is as high as a box, and O leaves in one"
+                !T::PACKS_GQA || T::ROW_GROUPS == 1 && (T::STORES || T::LATENT),
+                "a pack is as high as a box; O leaves in one, or row by row"
             );
         }
         PackGqa {

@@ -1,6 +1,7 @@
 //! The producer: claims tiles of queries, and keeps the rings of Q, K and V full.
 
 mod boxes;
+mod latent;
 mod pages;
 mod values;
 
@@ -20,7 +21,7 @@ use crate::params::{FORWARD_MAPS, ForwardMap, MAX_ROWS, Schedule, TmaForwardPara
 use crate::ptx::{mbarrier, spec, tensor_map};
 use crate::tile::ring::{Barriers, Ring};
 use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
-use boxes::{fill, load_boxes};
+use boxes::{Parts, fill, load_boxes};
 use pages::SequencePages;
 pub(super) use values::{load_values, two_load};
 
@@ -128,7 +129,11 @@ pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: 
             if T::BLOCK_MASKS && spec::block_mask() {
                 producer.load_listed::<T>(work, list_of(p, tile), n_blocks == 0);
             } else {
-                let next = producer.load_tile::<T>(work, n_blocks == 0, claims);
+                let next = if T::LATENT {
+                    producer.load_latent::<T>(work, n_blocks == 0, claims)
+                } else {
+                    producer.load_tile::<T>(work, n_blocks == 0, claims)
+                };
                 if claims.claims_late() {
                     tile_idx = next;
                 }
@@ -321,7 +326,7 @@ impl<'a> Producer<'a> {
                 full,
                 BoxedTile::n_bytes(config.block_q, T::HEAD_DIM),
             );
-            for consumer in 0..T::CONSUMERS {
+            for consumer in 0..T::ROW_GROUPS {
                 let tile = self.layout.q::<T>(self.q.stage, consumer);
                 let at = [
                     0,
@@ -329,7 +334,13 @@ impl<'a> Producer<'a> {
                     head_idx,
                     batch_idx,
                 ];
-                load_boxes::<T, false>(ForwardMap::Q.at(self.maps), tile, at, full);
+                load_boxes::<false>(
+                    ForwardMap::Q.at(self.maps),
+                    tile,
+                    Parts::all::<T>(),
+                    at,
+                    full,
+                );
             }
         }
         self.q.advance();
@@ -341,7 +352,7 @@ impl<'a> Producer<'a> {
         let (map, barriers) = (ForwardMap::K, self.layout.k_ring);
         let at = [0, first_row, head_idx, batch_idx];
         // SAFETY: as `load`.
-        unsafe { self.load_keys::<T>(map, barriers, self.k, tile, at) };
+        unsafe { self.load_keys::<T>(map, barriers, self.k, (tile, Parts::all::<T>()), at) };
         self.k.advance();
     }
 
@@ -351,18 +362,18 @@ impl<'a> Producer<'a> {
         let (map, barriers) = (ForwardMap::V, self.layout.v_ring);
         let at = [0, first_row, head_idx, batch_idx];
         // SAFETY: as `load`.
-        unsafe { self.load_keys::<T>(map, barriers, self.v, tile, at) };
+        unsafe { self.load_keys::<T>(map, barriers, self.v, (tile, Parts::all::<T>()), at) };
         self.v.advance();
     }
 
-    /// A block of K or of V into its tile, once that is empty.
+    /// These parts of a block of K or of V into its tile, once they are empty.
     #[inline(always)]
     unsafe fn load_keys<T: Tiles>(
         &self,
         map: ForwardMap,
         barriers: Barriers,
         ring: Ring,
-        tile: BoxedTile,
+        (tile, parts): (BoxedTile, Parts),
         at: [u32; 4],
     ) {
         let [_, first_row, head_idx, _] = at;
@@ -374,9 +385,9 @@ impl<'a> Producer<'a> {
             if spec::pages() {
                 let maps = [map.at(self.maps), map.at(self.pages.pool)];
                 self.pages
-                    .fill::<T>(self.p, maps, tile, head_idx, found, full);
+                    .fill::<T>(self.p, maps, (tile, parts), head_idx, found, full);
             } else {
-                fill::<T>(map.at(self.maps), tile, at, full);
+                fill::<T>(map.at(self.maps), tile, parts, at, full);
             }
         }
     }

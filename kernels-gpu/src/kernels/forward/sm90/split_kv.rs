@@ -36,10 +36,11 @@ struct Arrivals {
 impl Arrivals {
     /// Of a tile whose first row is this one of lse.
     #[inline(always)]
-    fn new(p: &TmaForwardParams, first_row: u32, n_splits: u32, rows: u32) -> Arrivals {
+    fn new<T: Tiles>(p: &TmaForwardParams, first_row: u32, n_splits: u32, rows: u32) -> Arrivals {
+        let writers = WARPS * T::CONSUMERS;
         Arrivals {
             address: p.split.arrivals + u64::from(first_row) * 4,
-            writers: n_splits * WARPS,
+            writers: n_splits * writers,
             rows,
         }
     }
@@ -83,7 +84,7 @@ impl Arrivals {
 }
 
 impl Consumer<'_> {
-    /// Writes them. Where sequences have lengths of their own, the place `listed` has the tile's.
+    /// Writes them, O from this column on. Where sequences have lengths of their own, the place `listed` has the tile's.
     ///
     /// # Safety
     /// All lanes of the warp come here; `first_row` is its first row in the tile's sequence.
@@ -93,6 +94,7 @@ impl Consumer<'_> {
         work: WorkTile,
         listed: u32,
         first_row: u32,
+        first_column: u32,
         lse: RowValues,
         o: &T::Output,
     ) {
@@ -110,17 +112,19 @@ impl Consumer<'_> {
                 (LseRows::padded(lse_base, &p.shape), p.split.n)
             };
             let place_of = |row| (packing.head::<T>(work.head, row), packing.query::<T>(row));
-            store_lse::<T::Output>(rows, first_row, lse, place_of);
+            if !T::LATENT || self.idx == 0 {
+                store_lse::<T::Output>(rows, first_row, lse, place_of);
+            }
             let place = fragment::accumulator(special::lane_idx(), 0);
             for half in 0..2 {
                 let (head, query) = place_of(first_row + half as u32 * 8 + place.row);
                 let row = row_of_head(rows.base, head, u64::from(rows.rows), query);
                 let row = (row - p.split.lse) / 4 * u64::from(p.shape.head_dim);
-                let address = p.split.o + (row + u64::from(place.col)) * 4;
+                let column = first_column + place.col;
+                let address = p.split.o + (row + u64::from(column)) * 4;
                 for n in 0..T::Output::N {
                     let x = o.fragment(0, n);
-                    let inside =
-                        query < rows.seqlen_q && n as u32 * 8 + place.col < p.shape.head_dim;
+                    let inside = query < rows.seqlen_q && n as u32 * 8 + column < p.shape.head_dim;
                     let pair = [x[2 * half], x[2 * half + 1]].map(f32::to_bits);
                     global::st_global_x2_if(address + n as u64 * 32, pair, inside);
                 }
@@ -130,7 +134,7 @@ impl Consumer<'_> {
                 let (head, query) = place_of(first_row);
                 let place = row_of_head(rows.base - lse_base, head, u64::from(rows.rows), query);
                 let of_tile = packing.rows_of_tile(query, rows.seqlen_q);
-                Arrivals::new(p, (place / 4) as u32, n_splits, of_tile).written();
+                Arrivals::new::<T>(p, (place / 4) as u32, n_splits, of_tile).written();
             }
         }
     }
@@ -158,10 +162,15 @@ impl Consumer<'_> {
             lengths: p.lengths,
             list: p.list,
         };
-        let step = special::grid_dim_x() * WARPS;
+        let step = special::grid_dim_x() * WARPS * T::CONSUMERS;
         // SAFETY: all lanes of a warp have the same rows; who writes their splits runs.
         unsafe {
             let warp = shuffle::shuffle_idx_u32(special::thread_idx_x() / 32 % WARPS, 0);
+            let warp = if T::CONSUMERS == 1 {
+                warp
+            } else {
+                self.idx * WARPS + warp
+            };
             // Neighbouring rows are merged on different SMs.
             let mut idx = warp * special::grid_dim_x() + special::block_idx_x();
             while u64::from(idx) < p.split.rows {
@@ -170,12 +179,14 @@ impl Consumer<'_> {
                     let (head, query) = self.packing.first_row(row.head, query);
                     let place = head * combine.rows_q + row.sequence.first + query;
                     let of_tile = self.packing.rows_of_tile(query, row.sequence.len);
-                    let arrivals = Arrivals::new(p, place, row.n, of_tile);
+                    let arrivals = Arrivals::new::<T>(p, place, row.n, of_tile);
                     arrivals.await_splits();
                     if T::HEAD_DIM <= 128 {
                         row.merge::<E, 1, 16>(&combine);
-                    } else {
+                    } else if T::HEAD_DIM <= 256 {
                         row.merge::<E, 2, 8>(&combine);
+                    } else {
+                        row.merge::<E, 4, 4>(&combine);
                     }
                     arrivals.count();
                 }

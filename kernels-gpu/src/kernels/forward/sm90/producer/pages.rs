@@ -6,7 +6,7 @@
 //! A tile takes as many copies as it has boxes. Each box's page is looked up before the copies of the box in front of it begin, the first
 //! one's before the tile's place is empty, so that nobody waits for the table.
 
-use super::boxes::load_keys;
+use super::boxes::{Parts, load_keys};
 use crate::attention::lengths::ListedTile;
 use crate::attention::pages::{Place, n_slots};
 use crate::kernels::forward::sm90::Tiles;
@@ -70,7 +70,7 @@ impl SequencePages {
         unsafe { global::ld_global_u32(self.table + u64::from(place.slot) * 4) }
     }
 
-    /// Fills a whole tile, which is its barrier's only one, with the sequence's rows from what was found on. `maps` are the addresses of the
+    /// Fills these parts of a tile, the only ones of their barrier, with the sequence's rows from what was found on. `maps` are the addresses of the
     /// sequence's map, and of the pool's.
     ///
     /// # Safety
@@ -80,7 +80,7 @@ impl SequencePages {
         self,
         p: &TmaForwardParams,
         [own, pool]: [u64; 2],
-        tile: BoxedTile,
+        (tile, parts): (BoxedTile, Parts),
         head_idx: u32,
         found: Found,
         full: u32,
@@ -93,7 +93,7 @@ impl SequencePages {
         let mut row = 0;
         // SAFETY: the caller's contract.
         unsafe {
-            mbarrier::mbarrier_arrive_expect_tx(full, BoxedTile::n_bytes(tile.rows, T::HEAD_DIM));
+            mbarrier::mbarrier_arrive_expect_tx(full, parts.n_bytes(tile.rows));
             while row < tile.rows {
                 let is_last = place.slot + 1 >= self.n;
                 // Behind the sequence's last page lie zeros.
@@ -106,7 +106,7 @@ impl SequencePages {
                 let next = self.page(place);
                 let map = if is_last { own } else { pool };
                 let at = [0, row_of_page, head_idx, page];
-                load_keys::<T>(map, tile.from_row(row), at, full);
+                load_keys::<T>(map, tile.from_row(row), parts, at, full);
                 page = next;
                 row += pages.box_rows;
             }

@@ -15,7 +15,7 @@ use crate::tile::ring::Ring;
 /// consumers every warp has its work already.
 #[inline(always)]
 pub(in super::super) fn two_load<T: Tiles>() -> bool {
-    T::CONSUMERS < 3 && spec::pages()
+    T::CONSUMERS < 3 && !T::LATENT && spec::pages()
 }
 
 /// What the thread does that loads V where [`two_load`].

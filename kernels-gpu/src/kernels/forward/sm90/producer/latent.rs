@@ -1,0 +1,78 @@
+//! Keys whose first columns are the values, piece by piece: see [`super::super::latent`].
+
+use super::boxes::Parts;
+use super::{NO_ROW, Producer};
+use crate::kernels::forward::sm90::Tiles;
+use crate::kernels::forward::sm90::claims::Claims;
+use crate::kernels::forward::sm90::latent::pieces;
+use crate::kernels::forward::sm90::layout::WorkTile;
+use crate::kernels::forward::sm90::pack_gqa::{Pack, PackGqa};
+use crate::params::ForwardMap;
+use crate::tile::ring::Ring;
+
+impl Producer<'_> {
+    /// Q, and K from the last block down. The next tile, where it is claimed late: when this one's last block comes.
+    ///
+    /// # Safety
+    /// As [`super::produce`].
+    #[inline(always)]
+    pub(super) unsafe fn load_latent<T: Tiles>(
+        &mut self,
+        work: WorkTile,
+        sees_none: bool,
+        claims: Claims,
+    ) -> u32 {
+        let config = T::FOOTPRINT;
+        let packing = PackGqa::new::<T>(self.p);
+        let Pack {
+            batch_idx,
+            head_idx,
+            kv_head_idx,
+        } = packing.pack(self.p, work.head);
+        let mut next = 0;
+        // SAFETY: the caller's contract.
+        unsafe {
+            let first_query = work.q_block * packing.queries(config.block_q);
+            self.load_q::<T>(first_query, head_idx, batch_idx);
+            let mut block = work.blocks;
+            while block > 0 {
+                // A block of each consumer.
+                for owner in 0..2 {
+                    if block > 0 {
+                        if claims.claims_late() && block == 1 {
+                            next = claims.next();
+                        }
+                        block -= 1;
+                        let row = if sees_none {
+                            NO_ROW
+                        } else {
+                            (work.first_block + block) * config.block_k
+                        };
+                        self.load_pieces::<T>(owner, [0, row, kv_head_idx, batch_idx]);
+                    }
+                }
+            }
+        }
+        next
+    }
+
+    /// A block of keys to its owner's stage, in the order in which the owner wants the pieces. The rings of K and of V count each consumer's
+    /// blocks.
+    #[inline(always)]
+    unsafe fn load_pieces<T: Tiles>(&mut self, owner: u32, at: [u32; 4]) {
+        let layout = self.layout;
+        let tile = layout.k::<T>(owner);
+        let [own, others, other] = pieces::<T>(owner);
+        let of_owner = if owner == 0 { &mut self.k } else { &mut self.v };
+        let stage = Ring::at(T::KV_STAGES, of_owner.parity * T::KV_STAGES + owner);
+        of_owner.parity ^= 1;
+        let load = |ring, (first, n)| {
+            let parts = Parts { first, n };
+            // SAFETY: the caller's contract.
+            unsafe { self.load_keys::<T>(ForwardMap::K, ring, stage, (tile, parts), at) };
+        };
+        load(layout.value_ring(owner), own);
+        load(layout.k_ring, others);
+        load(layout.value_ring(1 - owner), other);
+    }
+}
