@@ -20,6 +20,7 @@ const ALIGNMENT_BYTES: u64 = 16;
 pub fn eligible(variant: &Variant, checked: &Checked, device: &DeviceInfo) -> Result<(), Reason> {
     dtype(variant, checked)?;
     head_dim(variant, checked.problem().head_dim())?;
+    values(variant, checked)?;
     compute_capability(variant, device)?;
     shared_memory(variant, device)?;
     block_mask(variant, checked)?;
@@ -60,6 +61,17 @@ pub(super) fn head_dim(variant: &Variant, given: usize) -> Result<(), Reason> {
             multiple: HEAD_DIM_MULTIPLE,
             most,
         }),
+    }
+}
+
+/// Every kernel takes values of as many columns as the keys, in a tensor of their own.
+fn values(_variant: &Variant, checked: &Checked) -> Result<(), Reason> {
+    let problem = checked.problem();
+    let (given, needed) = (problem.head_dim_v() as u32, problem.head_dim() as u32);
+    match problem.values_in_keys() {
+        true => Err(Reason::ValuesInKeys),
+        false if given != needed => Err(Reason::HeadDimV { given, needed }),
+        false => Ok(()),
     }
 }
 

@@ -91,7 +91,7 @@ impl SplitQuery {
             split: &p.split,
             row: u64::from(self.idx),
             n: self.n,
-            head_dim: p.shape.head_dim,
+            head_dim: p.shape.head_dim_v,
         };
         let (batch_idx, head_idx) = batch_and_head(self.head, p.shape.heads_q);
         let target = GlobalRows::new(&p.o, batch_idx, head_idx, 0).chunk(self.row, 0);
