@@ -22,7 +22,7 @@ const CASES: u32 = 120_000;
 fn size() -> impl Strategy<Value = usize> {
     prop_oneof![
         2 => 0usize..9,
-        2 => select(vec![16usize, 32, 64, 128, 256, 257, 1000]),
+        2 => select(vec![16usize, 32, 64, 128, 256, 257, 576, 577, 1000]),
         2 => (0u32..64, 0usize..3).prop_map(|(power, off)| (1usize << power).wrapping_add(off).wrapping_sub(1)),
         1 => any::<usize>(),
     ]
