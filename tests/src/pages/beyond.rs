@@ -63,7 +63,7 @@ pub fn check_append(subject: &Subject, test: &str, cases: &[PagedCase]) {
         let (is, beside) = appended.map_err(|error| error.to_string())?;
         let problem = paged.problem().map_err(|error| error.to_string())?;
         // All rows of a sequence are new, so the pool holds what a pool holds.
-        let should_be = pool(paged, &table, &values.k, &problem);
+        let should_be = pool(paged, &table, &values.k, problem.shape_k());
         match (bits(&is) == bits(&should_be), beside) {
             (true, true) => Ok(Some(0.0)),
             (false, _) => Err("the pool has other bits".into()),
