@@ -86,7 +86,7 @@ use crate::validate::rotary::{append_sizes, check_append};
 /// GPUs append bf16 and f16 of a head_dim that is a multiple of 8, up to 256, in tensors that begin at a multiple of 16 bytes and whose
 /// strides are multiples of 8 elements. Any even rotary_dim is taken; with [`Pairs::Halves`](crate::rotary::Pairs::Halves) those that are
 /// multiples of 16 are faster, with [`Pairs::Interleaved`](crate::rotary::Pairs::Interleaved) those that are multiples of 8. The CPU
-/// appends f32 too, and any head_dim up to 256.
+/// appends f32 too, and any head_dim up to 576.
 #[derive(Clone, Debug)]
 pub struct Append {
     device: Device,

@@ -57,8 +57,8 @@
 //!
 //! # What every backend keeps
 //!
-//! - q, k, v, o are `[batch, seqlen, heads, head_dim]` with any strides whose last dimension is contiguous; lse is
-//!   `f32 [batch, heads_q, seqlen_q]`, the natural logarithm of the sum of exponentials.
+//! - q, k, v, o are `[batch, seqlen, heads, head_dim]` with any strides whose last dimension is contiguous; v and o may have columns of
+//!   another number ([`ProblemBuilder::head_dim_v`]). lse is `f32 [batch, heads_q, seqlen_q]`, the natural logarithm of the sum of exponentials.
 //! - Scale, then mask, then softmax. A causal mask is aligned to the bottom right ([`Mask::Causal`]).
 //! - A row that sees no key gives o = 0, lse = −∞ and gradients of 0.
 //! - A loss may depend on lse as well as on o: the backward pass takes both gradients ([`OutputGradients`]).

@@ -21,9 +21,9 @@
 //!     let inputs = Inputs::new(
 //!         &Tensor::bshd(&q, problem.shape_q())?,
 //!         &Tensor::bshd(k, problem.shape_k())?,
-//!         &Tensor::bshd(v, problem.shape_k())?,
+//!         &Tensor::bshd(v, problem.shape_v())?,
 //!     );
-//!     let mut outputs = Outputs::new(TensorMut::bshd(&mut o, problem.shape_q())?, &mut lse);
+//!     let mut outputs = Outputs::new(TensorMut::bshd(&mut o, problem.shape_o())?, &mut lse);
 //!     Attention::new(&device, problem)?.forward(&inputs, &mut outputs)?;
 //!     Ok::<_, ferroflash::Error>((o, lse))
 //! };
@@ -68,7 +68,7 @@ use crate::validate::merge::{check_merge, merge_sizes};
 /// - Equal inputs give equal bits, whichever part comes first.
 ///
 /// GPUs merge bf16 and f16 of a head_dim that is a multiple of 8, up to 256, in tensors that begin at a multiple of 16 bytes and whose
-/// strides are multiples of 8 elements. The CPU merges f32 too, and any head_dim up to 256.
+/// strides are multiples of 8 elements. The CPU merges f32 too, and any head_dim up to 576.
 ///
 /// There is no backward pass of a merge.
 #[derive(Clone, Debug)]

@@ -11,6 +11,7 @@ mod pages;
 pub mod rotate;
 mod shapes;
 mod split_kv;
+mod values;
 
 use std::fmt;
 
@@ -24,6 +25,7 @@ pub use fp8_kv::Fp8Kv;
 pub(crate) use key::ProblemKey;
 pub use pages::Pages;
 pub use split_kv::SplitKv;
+use values::Values;
 
 use crate::dtype::{Dtype, ScalarType};
 use crate::tensor::Layout;
@@ -100,7 +102,8 @@ pub enum Order {
 /// One attention problem: `o = softmax(q·kᵀ · softmax_scale, masked) · v` for every batch entry and head.
 ///
 /// q and o are `[batch, seqlen_q, heads_q, head_dim]`, k and v `[batch, seqlen_k, heads_k, head_dim]`; query head `h`
-/// reads key and value head `h / (heads_q / heads_k)`. A length of 0 is allowed. Sequences of different lengths are packed
+/// reads key and value head `h / (heads_q / heads_k)`. v and o may have columns of another number
+/// ([`ProblemBuilder::head_dim_v`]). A length of 0 is allowed. Sequences of different lengths are packed
 /// ([`ProblemBuilder::packed_q`]), or use some of the rows of their batch entry ([`crate::Inputs::seqused_q`]); masks are
 /// aligned to the bottom right of each one.
 ///
@@ -126,6 +129,9 @@ pub struct Problem {
     seqlen_q: usize,
     seqlen_k: usize,
     head_dim: usize,
+    /// `None`: as head_dim.
+    head_dim_v: Option<usize>,
+    values: Values,
     dtype: Dtype,
     mask: Mask,
     softmax_scale: Option<f32>,
@@ -149,6 +155,8 @@ impl Problem {
             seqlen_q: None,
             seqlen_k: None,
             head_dim: None,
+            head_dim_v: None,
+            values: Values::Given,
             dtype,
             mask: Mask::Full,
             softmax_scale: None,
@@ -182,6 +190,8 @@ impl Problem {
             seqlen_q: Some(self.seqlen_q),
             seqlen_k: Some(self.seqlen_k),
             head_dim: Some(self.head_dim),
+            head_dim_v: self.head_dim_v,
+            values: self.values,
             dtype: self.dtype,
             mask: self.mask,
             softmax_scale: self.softmax_scale,
@@ -230,7 +240,7 @@ impl Problem {
         self.total_k
     }
 
-    /// Columns of q, k, v and o.
+    /// Columns of q and k; of v and o, too, but for [`Problem::head_dim_v`].
     pub fn head_dim(&self) -> usize {
         self.head_dim
     }

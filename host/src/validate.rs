@@ -20,8 +20,8 @@ pub use crate::terms::Pass;
 use sizes::no_lengths_beside_a_block_mask;
 pub use sizes::sizes;
 
-/// The largest head_dim that any backend takes.
-pub const MAX_HEAD_DIM: usize = 256;
+/// The largest head_dim, and head_dim_v, that any backend takes.
+pub const MAX_HEAD_DIM: usize = 576;
 
 /// A problem with arguments that fit it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -119,6 +119,10 @@ pub(crate) fn fit(
     if pass != Pass::Forward && problem.fp8_kv().is_some() {
         let what = "the backward pass or the weights";
         return Err(ProblemError::Fp8KvWith { what });
+    }
+    if pass != Pass::Forward && problem.values_in_keys() {
+        let what = "the backward pass or the weights";
+        return Err(ProblemError::ValuesInKeysWith { what });
     }
     no_lengths_beside_a_block_mask(problem, arguments)?;
     if problem.has_several_pages() && arguments.get(Argument::LeftpadK).is_some() {

@@ -141,8 +141,8 @@ fn rows_of_the_output_lie_apart_and_those_of_inputs_may_not() {
 fn sizes_make_sense() {
     let refused =
         |shape| Merge::new(&Device::cpu(), MergeProblem::new(Dtype::F32, shape)).unwrap_err();
-    for given in [0, 257, usize::MAX] {
-        let (min, max) = (1, 256);
+    for given in [0, 577, usize::MAX] {
+        let (min, max) = (1, 576);
         let out_of_range = ProblemError::HeadDimOutOfRange { given, min, max };
         assert_eq!(refused([1, 1, 1, given]), out_of_range.into());
     }

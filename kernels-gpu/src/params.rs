@@ -66,8 +66,10 @@ pub struct Shape {
     pub seqlen_q: u32,
     /// Rows of k and v.
     pub seqlen_k: u32,
-    /// Columns of every tensor.
+    /// Columns of q and k.
     pub head_dim: u32,
+    /// Columns of v and o.
+    pub head_dim_v: u32,
 }
 
 /// The scale of the scores.
@@ -358,21 +360,20 @@ impl KernelParams for Params {
 }
 
 const _: () = assert!(size_of::<TensorView>() == 32);
-const _: () = assert!(size_of::<Shape>() == 28);
+const _: () = assert!(size_of::<Shape>() == 32);
 const _: () = assert!(
-    size_of::<ForwardParams>() == 4 * 32 + 8 + 28 + 12 + 8 + 20 + 4 + 40 + 40 + 24 + 48 + 48 + 24
+    size_of::<ForwardParams>() == 4 * 32 + 8 + 32 + 12 + 8 + 20 + 40 + 40 + 24 + 48 + 48 + 24
 );
 const _: () = assert!(
     size_of::<TmaForwardParams>()
-        == 4 * 128 + 32 + 2 * 8 + 28 + 12 + 8 + 20 + 4 + 40 + 40 + 48 + 48 + 24
+        == 4 * 128 + 32 + 2 * 8 + 32 + 12 + 8 + 20 + 8 + 40 + 40 + 48 + 48 + 24 + 8
 );
 const _: () =
-    assert!(size_of::<BackwardParams>() == 8 * 32 + 10 * 8 + 28 + 12 + 8 + 20 + 4 + 40 + 8 + 40);
+    assert!(size_of::<BackwardParams>() == 8 * 32 + 10 * 8 + 32 + 12 + 8 + 20 + 40 + 8 + 40);
 const _: () = assert!(
-    size_of::<TmaBackwardParams>()
-        == 6 * 128 + 8 * 32 + 10 * 8 + 28 + 12 + 8 + 20 + 4 + 40 + 8 + 40
+    size_of::<TmaBackwardParams>() == 6 * 128 + 8 * 32 + 10 * 8 + 32 + 12 + 8 + 20 + 40 + 8 + 40
 );
-const _: () = assert!(size_of::<StandardParams>() == 8 * 32 + 6 * 8 + 28 + 12 + 8 + 48 + 32);
+const _: () = assert!(size_of::<StandardParams>() == 8 * 32 + 6 * 8 + 32 + 12 + 12 + 48 + 32);
 const _: () = {
     assert!(ForwardMap::Q.at(0) == offset_of!(TmaForwardParams, q) as u64);
     assert!(ForwardMap::K.at(0) == offset_of!(TmaForwardParams, k) as u64);

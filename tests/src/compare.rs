@@ -240,6 +240,7 @@ mod tests {
         heads_q: 1,
         heads_k: 1,
         head_dim: 64,
+        head_dim_v: 64,
     };
 
     /// o as a kernel would compute it, P and o rounded to bf16, from the keys that `visible` lets through.

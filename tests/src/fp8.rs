@@ -122,7 +122,7 @@ fn forward<T: Element + Number>(
     let case = &fp8.paged.case;
     let (problem, [k, v]) = if in_pages {
         let problem = fp8.problem().map_err(broken)?;
-        let pooled = |codes: &Vec<f64>| pool(&fp8.paged, &cache.table, codes, &problem);
+        let pooled = |codes: &Vec<f64>| pool(&fp8.paged, &cache.table, codes, problem.shape_k());
         (problem, cache.codes.each_ref().map(pooled))
     } else {
         let builder = case.problem().map_err(broken)?.to_builder();

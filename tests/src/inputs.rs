@@ -86,12 +86,11 @@ impl Values {
     /// The values of a problem of these sizes, without a gradient of lse; equal seeds give equal values.
     pub fn new(fill: Fill, sizes: Sizes, dtype: Dtype, seed: u64) -> Values {
         let mut rng = StdRng::seed_from_u64(seed);
-        let (of_q, of_k) = (sizes.query_elems(), sizes.key_elems());
         let mut values = Values {
-            q: normal(&mut rng, of_q),
-            k: normal(&mut rng, of_k),
-            v: normal(&mut rng, of_k),
-            d_o: normal(&mut rng, of_q),
+            q: normal(&mut rng, sizes.query_elems()),
+            k: normal(&mut rng, sizes.key_elems()),
+            v: normal(&mut rng, sizes.value_elems()),
+            d_o: normal(&mut rng, sizes.output_elems()),
             d_lse: None,
         };
         values.reshape(fill, sizes, &mut rng);
@@ -123,12 +122,15 @@ impl Values {
 
     /// The same where a stride of 0 repeats entries: every batch entry, row or head is the first one of its tensor.
     pub fn repeated(mut self, repeats: Repeats, sizes: Sizes) -> Values {
-        let head_dim = sizes.head_dim;
-        for (array, seqlen, heads) in [
-            (&mut self.q, sizes.seqlen_q, sizes.heads_q),
-            (&mut self.k, sizes.seqlen_k, sizes.heads_k),
-            (&mut self.v, sizes.seqlen_k, sizes.heads_k),
-            (&mut self.d_o, sizes.seqlen_q, sizes.heads_q),
+        let (of_q, of_k) = (
+            (sizes.seqlen_q, sizes.heads_q),
+            (sizes.seqlen_k, sizes.heads_k),
+        );
+        for (array, (seqlen, heads), head_dim) in [
+            (&mut self.q, of_q, sizes.head_dim),
+            (&mut self.k, of_k, sizes.head_dim),
+            (&mut self.v, of_k, sizes.head_dim_v),
+            (&mut self.d_o, of_q, sizes.head_dim_v),
         ] {
             let (row, entry) = (heads * head_dim, seqlen * heads * head_dim);
             for at in 0..array.len() {
@@ -146,8 +148,11 @@ impl Values {
 
     /// NaN in these keys and values of every batch entry and head.
     pub fn spoil_keys(&mut self, sizes: Sizes, keys: std::ops::Range<usize>) {
-        let row_elems = sizes.heads_k * sizes.head_dim;
-        for array in [&mut self.k, &mut self.v] {
+        for (array, columns) in [
+            (&mut self.k, sizes.head_dim),
+            (&mut self.v, sizes.head_dim_v),
+        ] {
+            let row_elems = sizes.heads_k * columns;
             for (row, array) in array.chunks_exact_mut(row_elems.max(1)).enumerate() {
                 if keys.contains(&(row % sizes.seqlen_k)) {
                     array.fill(f64::NAN);
@@ -185,13 +190,12 @@ impl Values {
                 .for_each(|x| *x *= 2f64.powi(-20)),
             Fill::Zeros => q.iter_mut().chain(k).for_each(|x| *x *= 0.0),
             Fill::EqualRows => {
-                for (array, heads) in [
-                    (q, sizes.heads_q),
-                    (k, sizes.heads_k),
-                    (v, sizes.heads_k),
-                    (d_o, sizes.heads_q),
+                for (array, row_elems) in [
+                    (q, sizes.heads_q * sizes.head_dim),
+                    (k, sizes.heads_k * sizes.head_dim),
+                    (v, sizes.heads_k * sizes.head_dim_v),
+                    (d_o, sizes.heads_q * sizes.head_dim_v),
                 ] {
-                    let row_elems = heads * sizes.head_dim;
                     (row_elems..array.len()).for_each(|at| array[at] = array[at - row_elems]);
                 }
             }
@@ -267,6 +271,7 @@ mod tests {
         heads_q: 4,
         heads_k: 2,
         head_dim: 8,
+        head_dim_v: 8,
     };
 
     #[test]

@@ -17,6 +17,7 @@
 //! | [`rotate`] | the suite of rotations |
 //! | [`pages`] | the suite of keys and values in pages |
 //! | [`fp8`] | the suite of keys and values in 8 bits |
+//! | [`latent`] | the suite of values in the keys |
 //! | [`mod@serving`] | a serving engine over pages, simulated |
 //! | [`subject`] | the backends under test |
 //! | [`sample`] | which cases of a set run |
@@ -28,6 +29,7 @@ pub mod pages;
 
 pub mod fp8;
 pub mod inputs;
+pub mod latent;
 
 pub mod blocks;
 pub mod buffer;

@@ -182,6 +182,7 @@ const SIZES: Sizes = Sizes {
     heads_q: 4,
     heads_k: 2,
     head_dim: 64,
+    head_dim_v: 64,
 };
 
 /// Whether there was something to compare: the algorithm serves these problems.

@@ -81,8 +81,9 @@ fn forward<T: Element + Number>(
     let (problem, k, v) = match table {
         Some(table) => {
             let in_pages = paged.problem().map_err(broken)?;
-            let pool = |rows: &[f64]| pool(paged, table, rows, &in_pages);
-            (in_pages, pool(&values.k), pool(&values.v))
+            let pool = |rows: &[f64], shape| pool(paged, table, rows, shape);
+            let k = pool(&values.k, in_pages.shape_k());
+            (in_pages, k, pool(&values.v, in_pages.shape_v()))
         }
         None => (problem, values.k.clone(), values.v.clone()),
     };
@@ -93,7 +94,7 @@ fn forward<T: Element + Number>(
     let inputs = [
         filled(&values.q, like_q)?,
         filled(&k, like_k)?,
-        filled(&v, like_k)?,
+        filled(&v, problem.shape_v())?,
     ];
     let view = |at: usize| inputs[at].view().map_err(broken);
     let mut given = Inputs::new(&view(0)?, &view(1)?, &view(2)?);
@@ -107,7 +108,7 @@ fn forward<T: Element + Number>(
     output::<T>(device, algorithm, problem, &given, case.arrangement)
 }
 
-/// What a forward pass writes, q's elements those of o; nothing beside it.
+/// What a forward pass writes, o of elements like q's; nothing beside it.
 pub(crate) fn output<T: Element + Number>(
     device: &Device,
     algorithm: Algorithm,
@@ -117,7 +118,7 @@ pub(crate) fn output<T: Element + Number>(
 ) -> Result<Output, Refusal> {
     let refusal = |error| refusal(error, algorithm);
     let broken = |error: ferroflash::error::ProblemError| Refusal::Failed(error.to_string());
-    let mut o = Buffer::<T>::unwritten(problem.shape_q(), arrangement).map_err(broken)?;
+    let mut o = Buffer::<T>::unwritten(problem.shape_o(), arrangement).map_err(broken)?;
     let mut rows = Rows::unwritten(problem.shape_lse().iter().product());
     Attention::new(device, problem)
         .map_err(refusal)?
@@ -138,11 +139,11 @@ pub(crate) fn output<T: Element + Number>(
     })
 }
 
-/// The pool with the rows of every sequence in those of its pages that there are; all else is NaN.
-pub(crate) fn pool(paged: &PagedCase, table: &[i32], rows: &[f64], problem: &Problem) -> Vec<f64> {
-    let [_, page_size, heads, head_dim] = problem.shape_k();
-    let row_len = heads * head_dim;
-    let mut pool = vec![f64::NAN; problem.shape_k().iter().product()];
+/// The pool of this shape with the rows of every sequence in those of its pages that there are; all else is NaN.
+pub(crate) fn pool(paged: &PagedCase, table: &[i32], rows: &[f64], shape: [usize; 4]) -> Vec<f64> {
+    let [_, page_size, heads, columns] = shape;
+    let row_len = heads * columns;
+    let mut pool = vec![f64::NAN; shape.iter().product()];
     let Some(lengths) = paged.case.lengths else {
         return pool;
     };

@@ -107,6 +107,7 @@ pub fn read(name: &str) -> Result<Real, ReadError> {
     };
     let (batch, seqlen_q, heads_q, head_dim) = shape(&tensors, "q")?;
     let (_, seqlen_k, heads_k, _) = shape(&tensors, "k")?;
+    let (.., head_dim_v) = shape(&tensors, "v")?;
     Ok(Real {
         sizes: Sizes {
             batch,
@@ -115,6 +116,7 @@ pub fn read(name: &str) -> Result<Real, ReadError> {
             heads_q,
             heads_k,
             head_dim,
+            head_dim_v,
         },
         dtype: match tensors.tensor("q")?.dtype() {
             safetensors::Dtype::BF16 => Dtype::Bf16,

@@ -78,7 +78,7 @@ impl Reference {
         let no_terms = |array: &[f64]| Terms::uniform(array.len(), 0.0, 0.0);
         let mut all = Reference {
             output: Output {
-                o: zero(&values.q),
+                o: zero(&values.d_o),
                 lse: vec![f64::NEG_INFINITY; rows.n_elems()],
             },
             gradients: oracle::Gradients {
@@ -87,7 +87,7 @@ impl Reference {
                 d_v: zero(&values.v),
             },
             condition: Condition {
-                o: no_terms(&values.q),
+                o: no_terms(&values.d_o),
                 d_q: no_terms(&values.q),
                 d_k: no_terms(&values.k),
                 d_v: no_terms(&values.v),
@@ -97,11 +97,13 @@ impl Reference {
         let spans = lengths.q.spans(lengths.n).into_iter();
         for (q, k) in spans.zip(lengths.k.spans(lengths.n)) {
             let sizes = case.of_sequence(q, k);
-            let range = |span: Span, heads: usize| {
-                let per_row = heads * sizes.head_dim;
+            let range = |span: Span, per_row: usize| {
                 span.first * per_row..(span.first + span.len) * per_row
             };
-            let (of_q, of_k) = (range(q, heads_q), range(k, sizes.heads_k));
+            let of_q = range(q, heads_q * sizes.head_dim);
+            let of_o = range(q, heads_q * sizes.head_dim_v);
+            let of_k = range(k, sizes.heads_k * sizes.head_dim);
+            let of_v = range(k, sizes.heads_k * sizes.head_dim_v);
             let elements: Vec<usize> = (0..heads_q)
                 .flat_map(|head| (0..q.len).map(move |i| (head, i)))
                 .map(|(head, i)| rows.element(q.first + i, head))
@@ -111,29 +113,29 @@ impl Reference {
                 sizes,
                 q: &values.q[of_q.clone()],
                 k: &values.k[of_k.clone()],
-                v: &values.v[of_k.clone()],
+                v: &values.v[of_v.clone()],
                 softmax_scale: softmax_scale.into(),
                 visible: &visible,
                 block: None,
             };
-            let d_o = &values.d_o[of_q.clone()];
+            let d_o = &values.d_o[of_o.clone()];
             let d_lse = values.d_lse.as_ref().map(|d_lse| -> Vec<f64> {
                 elements.iter().map(|&element| d_lse[element]).collect()
             });
             let output = oracle::forward(&inputs);
             let gradients = oracle::backward(&inputs, d_o, d_lse.as_deref());
             let condition = oracle::condition(&inputs, &output, d_o, d_lse.as_deref());
-            all.output.o[of_q.clone()].copy_from_slice(&output.o);
+            all.output.o[of_o.clone()].copy_from_slice(&output.o);
             for (&element, lse) in elements.iter().zip(output.lse) {
                 all.output.lse[element] = lse;
             }
             all.gradients.d_q[of_q.clone()].copy_from_slice(&gradients.d_q);
             all.gradients.d_k[of_k.clone()].copy_from_slice(&gradients.d_k);
-            all.gradients.d_v[of_k.clone()].copy_from_slice(&gradients.d_v);
-            all.condition.o.put(of_q.start, &condition.o);
+            all.gradients.d_v[of_v.clone()].copy_from_slice(&gradients.d_v);
+            all.condition.o.put(of_o.start, &condition.o);
             all.condition.d_q.put(of_q.start, &condition.d_q);
             all.condition.d_k.put(of_k.start, &condition.d_k);
-            all.condition.d_v.put(of_k.start, &condition.d_v);
+            all.condition.d_v.put(of_v.start, &condition.d_v);
             all.condition.score = all.condition.score.max(condition.score);
         }
         all
@@ -143,7 +145,6 @@ impl Reference {
     pub fn judge(&self, case: &Case, results: &Results) -> Result<Closeness, String> {
         let sizes = case.sizes;
         let problem = case.problem().map_err(|error| error.to_string())?;
-        let (like_q, like_k) = (problem.shape_q(), problem.shape_k());
         let of_column = sizes.seqlen_q * sizes.heads_q.checked_div(sizes.heads_k).unwrap_or(0);
         let (ours, theirs, condition) = (&results.gradients, &self.gradients, &self.condition);
         let gradient = |quantity, shape, n_terms, actual, reference, terms| {
@@ -153,7 +154,7 @@ impl Reference {
         let checks = [
             gradient(
                 Quantity::DQ,
-                like_q,
+                problem.shape_q(),
                 sizes.seqlen_k,
                 &ours.d_q,
                 &theirs.d_q,
@@ -161,7 +162,7 @@ impl Reference {
             ),
             gradient(
                 Quantity::DK,
-                like_k,
+                problem.shape_k(),
                 of_column,
                 &ours.d_k,
                 &theirs.d_k,
@@ -169,7 +170,7 @@ impl Reference {
             ),
             gradient(
                 Quantity::DV,
-                like_k,
+                problem.shape_v(),
                 of_column,
                 &ours.d_v,
                 &theirs.d_v,
@@ -193,7 +194,7 @@ impl Reference {
         let o = self.comparison(
             case,
             Quantity::O,
-            problem.shape_q(),
+            problem.shape_o(),
             of_row,
             &output.o,
             &self.output.o,

@@ -342,9 +342,11 @@ pub(crate) fn is_eligible(backend: Backend, algorithm: Algorithm, case: &Case) -
     let repeats = case.arrangement.repeats() != Repeats::Nothing;
     // Above head_dim 128 flash3's blocks of keys do not divide those of a mask.
     let divides = case.blocks.is_none() || case.sizes.head_dim <= 128;
+    let values_like_keys = case.sizes.head_dim_v == case.sizes.head_dim;
     match (backend, algorithm) {
         (Backend::Cpu, Algorithm::Tiled) => true,
         (Backend::Cpu, _) => false,
+        _ if !values_like_keys => false,
         (_, Algorithm::Flash2) => {
             let splits = case.split_kv.is_none() || is_few(case);
             half && aligned && splits && [32, 64, 128].contains(&case.sizes.head_dim)

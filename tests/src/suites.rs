@@ -65,6 +65,11 @@ macro_rules! suite {
             }
 
             #[test]
+            fn values() {
+                check(&SUBJECT, ALGORITHM, path!("values"), $crate::cases::values::all());
+            }
+
+            #[test]
             fn blocks() {
                 check(&SUBJECT, ALGORITHM, path!("blocks"), $crate::cases::blocks::all());
             }

@@ -63,6 +63,7 @@ fn typed<T: Element + Number>(
     let problem = case.problem().map_err(broken)?.to_builder().order(order);
     let problem = problem.build().map_err(broken)?;
     let (like_q, like_k) = (problem.shape_q(), problem.shape_k());
+    let (like_v, like_o) = (problem.shape_v(), problem.shape_o());
     let filled = |values: &[f64], shape| {
         Buffer::<T>::filled(values, shape, case.arrangement).map_err(broken)
     };
@@ -71,8 +72,8 @@ fn typed<T: Element + Number>(
     let inputs = [
         filled(&values.q, like_q)?,
         filled(&values.k, like_k)?,
-        filled(&values.v, like_k)?,
-        filled(&values.d_o, like_q)?,
+        filled(&values.v, like_v)?,
+        filled(&values.d_o, like_o)?,
     ];
     let view = |at: usize| inputs[at].view().map_err(broken);
     let mut given = ferroflash::Inputs::new(&view(0)?, &view(1)?, &view(2)?);
@@ -91,7 +92,7 @@ fn typed<T: Element + Number>(
         .map_err(refusal)?
         .with_algorithm(algorithm);
 
-    let mut o = unwritten(like_q)?;
+    let mut o = unwritten(like_o)?;
     let mut rows = Rows::unwritten(problem.shape_lse().iter().product());
     let forward = attention
         .forward(
@@ -100,7 +101,7 @@ fn typed<T: Element + Number>(
         )
         .map_err(refusal)?;
 
-    let (mut d_q, mut d_k, mut d_v) = (unwritten(like_q)?, unwritten(like_k)?, unwritten(like_k)?);
+    let (mut d_q, mut d_k, mut d_v) = (unwritten(like_q)?, unwritten(like_k)?, unwritten(like_v)?);
     let mut gradients = Gradients::new(
         d_q.view_mut().map_err(broken)?,
         d_k.view_mut().map_err(broken)?,

@@ -84,6 +84,7 @@ fn check(subject: &Subject, algorithm: Algorithm) {
         heads_q: HEADS_Q,
         heads_k: HEADS_K,
         head_dim: HEAD_DIM,
+        head_dim_v: HEAD_DIM,
     };
     let values = Values::new(Fill::Normal, sizes, Dtype::Bf16, 1);
     let [q, k, v] = [&values.q, &values.k, &values.v].map(|x| {

@@ -17,6 +17,7 @@ conformance::shares_suite!(conformance::subject::CUDA_SHARES);
 conformance::merge_suite!(conformance::subject::CUDA);
 conformance::append_suite!(conformance::subject::CUDA);
 conformance::fp8_suite!(conformance::subject::CUDA, Flash2);
+conformance::latent_suite!(conformance::subject::CUDA_OF_FEW_SMS, Flash3);
 conformance::pages_suite!(conformance::subject::CUDA_OF_FEW_SMS {
     pages: Flash3,
     pages_flash2: Flash2

@@ -21,6 +21,7 @@ conformance::shares_suite!(conformance::subject::EMULATED_SHARES);
 conformance::merge_suite!(conformance::subject::EMULATED_HOPPER);
 conformance::append_suite!(conformance::subject::EMULATED_HOPPER);
 conformance::fp8_suite!(conformance::subject::EMULATED_HOPPER, Flash2);
+conformance::latent_suite!(conformance::subject::EMULATED_HOPPER, Flash3);
 conformance::pages_suite!(conformance::subject::EMULATED_HOPPER {
     pages: Flash3,
     pages_flash2: Flash2

@@ -22,7 +22,7 @@ const CASES: u32 = 120_000;
 fn size() -> impl Strategy<Value = usize> {
     prop_oneof![
         2 => 0usize..9,
-        2 => select(vec![16usize, 32, 64, 128, 256, 257, 1000]),
+        2 => select(vec![16usize, 32, 64, 128, 256, 257, 576, 577, 1000]),
         2 => (0u32..64, 0usize..3).prop_map(|(power, off)| (1usize << power).wrapping_add(off).wrapping_sub(1)),
         1 => any::<usize>(),
     ]
@@ -74,6 +74,11 @@ fn sizes() -> impl Strategy<Value = [usize; 6]> {
     ]
 }
 
+/// Most problems have values like their keys.
+fn values() -> impl Strategy<Value = (Option<usize>, bool)> {
+    prop_oneof![4 => Just((None, false)), 1 => (size().prop_map(Some), any::<bool>())]
+}
+
 prop_compose! {
     fn problem()(
         [batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim] in sizes(),
@@ -83,15 +88,15 @@ prop_compose! {
         order in select(vec![Order::Deterministic, Order::Fastest]),
         scale in scale(),
         blocks in block_mask(),
+        (columns, in_keys) in values(),
     ) -> Result<Problem, ProblemError> {
         let heads_k = if equal_heads { heads_q } else { heads_k };
         let builder = Problem::builder(dtype)
             .batch(batch).heads_q(heads_q).heads_k(heads_k).seqlen_q(seqlen_q).seqlen_k(seqlen_k).head_dim(head_dim)
             .mask(mask).order(order);
-        let builder = match blocks {
-            Some(blocks) => builder.block_mask(blocks),
-            None => builder,
-        };
+        let builder = blocks.map_or(builder, |blocks| builder.block_mask(blocks));
+        let builder = columns.map_or(builder, |columns| builder.head_dim_v(columns));
+        let builder = if in_keys { builder.values_in_keys() } else { builder };
         match scale {
             Some(scale) => builder.softmax_scale(scale).build(),
             None => builder.build(),

@@ -102,16 +102,30 @@ pub(crate) fn shape(argument: Argument, tensor: &impl TensorMetadata) -> Result<
     })
 }
 
-/// Shape of q, o and their gradients, `[batch, heads_q, seqlen_q, head_dim]`.
+/// Shape of q and its gradient, `[batch, heads_q, seqlen_q, head_dim]`.
 #[cfg(any(feature = "flex", feature = "ndarray", feature = "cuda"))]
 pub(crate) fn shape_q(problem: &Problem) -> [usize; 4] {
     let [batch, seqlen, heads, head_dim] = problem.shape_q();
     [batch, heads, seqlen, head_dim]
 }
 
-/// Shape of k, v and their gradients, `[batch, heads_k, seqlen_k, head_dim]`.
+/// Shape of k and its gradient, `[batch, heads_k, seqlen_k, head_dim]`.
 #[cfg(any(feature = "flex", feature = "ndarray", feature = "cuda"))]
 pub(crate) fn shape_k(problem: &Problem) -> [usize; 4] {
     let [batch, seqlen, heads, head_dim] = problem.shape_k();
     [batch, heads, seqlen, head_dim]
+}
+
+/// Shape of v and its gradient, `[batch, heads_k, seqlen_k, head_dim_v]`.
+#[cfg(any(feature = "flex", feature = "ndarray", feature = "cuda"))]
+pub(crate) fn shape_v(problem: &Problem) -> [usize; 4] {
+    let [batch, seqlen, heads, head_dim_v] = problem.shape_v();
+    [batch, heads, seqlen, head_dim_v]
+}
+
+/// Shape of o and its gradient, `[batch, heads_q, seqlen_q, head_dim_v]`.
+#[cfg(any(feature = "flex", feature = "ndarray", feature = "cuda"))]
+pub(crate) fn shape_o(problem: &Problem) -> [usize; 4] {
+    let [batch, seqlen, heads, head_dim_v] = problem.shape_o();
+    [batch, heads, seqlen, head_dim_v]
 }

@@ -64,10 +64,10 @@ fn what_ferroflash_checks() {
     let k = dense((2, 7, 3, 8));
     let text = refusal(flash_attn(&q, &k, &k));
     assert!(text.contains("heads_q is 4, heads_k is 3"), "{text}");
-    let wide = dense((1, 2, 1, 257));
+    let wide = dense((1, 2, 1, 577));
     let text = refusal(flash_attn(&wide, &wide, &wide));
     assert!(
-        text.contains("head_dim is 257; allowed: 1 to 256"),
+        text.contains("head_dim is 577; allowed: 1 to 576"),
         "{text}"
     );
     for scale in [0.0, -1.0, f32::NAN, f32::INFINITY] {

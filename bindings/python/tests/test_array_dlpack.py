@@ -206,8 +206,8 @@ class TestRefused:
     def test_sizes(self):
         with pytest.raises(ValueError, match="heads_q is 4, heads_k is 3"):
             replaced(k=normal(0, 2, 7, 3, 16), v=normal(0, 2, 7, 3, 16))
-        with pytest.raises(ValueError, match="head_dim is 257; allowed: 1 to 256"):
-            ferroflash.attention(*[normal(0, 1, 2, 1, 257)] * 3)
+        with pytest.raises(ValueError, match="head_dim is 577; allowed: 1 to 576"):
+            ferroflash.attention(*[normal(0, 1, 2, 1, 577)] * 3)
         with pytest.raises(ValueError, match="head_dim is 0"):
             ferroflash.attention(*[normal(0, 1, 2, 1, 0)] * 3)
 

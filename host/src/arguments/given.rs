@@ -11,8 +11,8 @@ pub struct Inputs<'a> {
     pub q: Tensor<'a>,
     /// Keys.
     pub k: Tensor<'a>,
-    /// Values.
-    pub v: Tensor<'a>,
+    /// Values; `None` where they are columns of the keys.
+    pub v: Option<Tensor<'a>>,
     /// Where each sequence of packed queries begins, and where the last one ends: i32 `[batch + 1]`, in rows.
     pub cu_seqlens_q: Option<Vector<'a>>,
     /// The same of packed keys and values.
@@ -77,19 +77,19 @@ pub struct Saved<'a> {
 /// let (q, k, v) = ([1f32], [0f32, 3f32.ln()], [5f32, 7f32]);
 /// let (shape_q, shape_k) = (problem.shape_q(), problem.shape_k());
 /// let inputs =
-///     Inputs::new(&Tensor::bshd(&q, shape_q)?, &Tensor::bshd(&k, shape_k)?, &Tensor::bshd(&v, shape_k)?);
+///     Inputs::new(&Tensor::bshd(&q, shape_q)?, &Tensor::bshd(&k, shape_k)?, &Tensor::bshd(&v, problem.shape_v())?);
 /// let (mut o, mut lse) = ([0f32], [0f32]);
-/// attention.forward(&inputs, &mut Outputs::new(TensorMut::bshd(&mut o, shape_q)?, &mut lse))?;
+/// attention.forward(&inputs, &mut Outputs::new(TensorMut::bshd(&mut o, problem.shape_o())?, &mut lse))?;
 ///
 /// let (mut d_q, mut d_k, mut d_v) = ([0f32], [0f32; 2], [0f32; 2]);
 /// attention.backward(
 ///     &inputs,
-///     &Saved::new(&Tensor::bshd(&o, shape_q)?, &lse),
-///     &OutputGradients::new(&Tensor::bshd(&[0f32], shape_q)?).d_lse(&[1f32]),
+///     &Saved::new(&Tensor::bshd(&o, problem.shape_o())?, &lse),
+///     &OutputGradients::new(&Tensor::bshd(&[0f32], problem.shape_o())?).d_lse(&[1f32]),
 ///     &mut Gradients::new(
 ///         TensorMut::bshd(&mut d_q, shape_q)?,
 ///         TensorMut::bshd(&mut d_k, shape_k)?,
-///         TensorMut::bshd(&mut d_v, shape_k)?,
+///         TensorMut::bshd(&mut d_v, problem.shape_v())?,
 ///     ),
 /// )?;
 /// // The gradient of lse by a score is its weight: 1/4 and 3/4 here.
@@ -123,9 +123,18 @@ impl<'a> Inputs<'a> {
     /// Queries, keys and values.
     pub fn new(q: &Tensor<'a>, k: &Tensor<'a>, v: &Tensor<'a>) -> Inputs<'a> {
         Inputs {
+            v: Some(*v),
+            ..Inputs::latent(q, k)
+        }
+    }
+
+    /// Queries, and keys whose first columns are the values:
+    /// [`ProblemBuilder::values_in_keys`](crate::ProblemBuilder::values_in_keys).
+    pub fn latent(q: &Tensor<'a>, k: &Tensor<'a>) -> Inputs<'a> {
+        Inputs {
             q: *q,
             k: *k,
-            v: *v,
+            v: None,
             cu_seqlens_q: None,
             cu_seqlens_k: None,
             seqused_q: None,
@@ -236,7 +245,7 @@ impl<'a> Inputs<'a> {
         } = *self;
         operands.put(Argument::Q, q);
         operands.put(Argument::K, k);
-        operands.put(Argument::V, v);
+        operands.put_optional(Argument::V, v);
         operands.put_optional(Argument::CuSeqlensQ, cu_seqlens_q);
         operands.put_optional(Argument::CuSeqlensK, cu_seqlens_k);
         operands.put_optional(Argument::SeqUsedQ, seqused_q);

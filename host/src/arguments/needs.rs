@@ -73,14 +73,16 @@ pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<
     use Presence::{Optional, Required, Usual};
     let backward = pass == Pass::Backward;
     let of_forward = if backward { Read } else { Written };
-    let like_q = Form::Tensor {
-        shape: problem.shape_q(),
+    let of_queries = |shape| Form::Tensor {
+        shape,
         dtype: problem.dtype().into(),
     };
-    let like_k = Form::Tensor {
-        shape: problem.shape_k(),
+    let of_keys = |shape| Form::Tensor {
+        shape,
         dtype: problem.dtype_k(),
     };
+    let (like_q, like_o) = (of_queries(problem.shape_q()), of_queries(problem.shape_o()));
+    let (like_k, like_v) = (of_keys(problem.shape_k()), of_keys(problem.shape_v()));
     let rows = Form::Vector {
         dtype: ScalarType::F32,
         n_elems: problem.n_rows(),
@@ -93,18 +95,20 @@ pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<
     let ends = of_sequences((problem.batch() as u64).saturating_add(1));
     let (taken, presence, access, form) = match argument {
         Argument::Q => (true, Required, Read, like_q),
-        Argument::K | Argument::V => (true, Required, Read, like_k),
-        Argument::O => (true, Required, of_forward, like_q),
+        Argument::K => (true, Required, Read, like_k),
+        Argument::V => (!problem.values_in_keys(), Required, Read, like_v),
+        Argument::O => (true, Required, of_forward, like_o),
         Argument::Lse if backward => (true, Required, Read, rows),
         Argument::Lse => (true, Usual, Written, rows),
         Argument::Weights => {
             let taken = pass == Pass::ForwardWithWeights;
             (taken, Required, Written, Form::Weights)
         }
-        Argument::DO => (backward, Required, Read, like_q),
+        Argument::DO => (backward, Required, Read, like_o),
         Argument::DLse => (backward, Optional, Read, rows),
         Argument::DQ => (backward, Required, Written, like_q),
-        Argument::DK | Argument::DV => (backward, Required, Written, like_k),
+        Argument::DK => (backward, Required, Written, like_k),
+        Argument::DV => (backward, Required, Written, like_v),
         Argument::CuSeqlensQ => (problem.total_q().is_some(), Required, Read, ends),
         Argument::CuSeqlensK => (problem.total_k().is_some(), Required, Read, ends),
         Argument::PageTable => {

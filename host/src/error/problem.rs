@@ -25,6 +25,16 @@ pub enum ProblemError {
         /// Most.
         max: usize,
     },
+    /// head_dim_v is 0 or more than any backend takes or, where values are columns of the keys, more than head_dim.
+    #[error("head_dim_v is {given}; allowed: {min} to {max}")]
+    HeadDimVOutOfRange {
+        /// The head_dim_v given.
+        given: usize,
+        /// Least.
+        min: usize,
+        /// Most.
+        max: usize,
+    },
     /// heads_q is not a multiple of heads_k, or only one of them is 0.
     #[error(
         "heads_q is {heads_q}, heads_k is {heads_k}; heads_q must be a positive multiple of heads_k, or both 0"
@@ -136,6 +146,12 @@ pub enum ProblemError {
     /// Keys and values in 8 bits beside what does not go together with them.
     #[error("keys and values in e4m3 and {what} do not go together")]
     Fp8KvWith {
+        /// What.
+        what: &'static str,
+    },
+    /// Values that are columns of the keys beside what does not go together with them.
+    #[error("values in the keys and {what} do not go together")]
+    ValuesInKeysWith {
         /// What.
         what: &'static str,
     },

@@ -1,5 +1,6 @@
 //! Whether a kernel can work on a problem's tensors on a device: each check a function, each refusal a [`Reason`].
 
+use ferroflash_kernels::config::LATENT_COLUMNS;
 use ferroflash_kernels::params::{
     KernelParams, MAX_ROWS, Slot, TmaBackwardParams, TmaForwardParams,
 };
@@ -20,6 +21,7 @@ const ALIGNMENT_BYTES: u64 = 16;
 pub fn eligible(variant: &Variant, checked: &Checked, device: &DeviceInfo) -> Result<(), Reason> {
     dtype(variant, checked)?;
     head_dim(variant, checked.problem().head_dim())?;
+    values(variant, checked)?;
     compute_capability(variant, device)?;
     shared_memory(variant, device)?;
     block_mask(variant, checked)?;
@@ -60,6 +62,28 @@ pub(super) fn head_dim(variant: &Variant, given: usize) -> Result<(), Reason> {
             multiple: HEAD_DIM_MULTIPLE,
             most,
         }),
+    }
+}
+
+/// Kernels take values of as many columns as the keys, in a tensor of their own. One takes the first columns of the keys.
+fn values(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
+    let problem = checked.problem();
+    let (given, needed) = (problem.head_dim_v() as u32, problem.head_dim() as u32);
+    match (problem.values_in_keys(), variant.kind) {
+        (true, Kind::TmaForwardLatent) => {
+            let most = 2 * LATENT_COLUMNS;
+            if given.is_multiple_of(HEAD_DIM_MULTIPLE) && given <= most {
+                return Ok(());
+            }
+            Err(Reason::HeadDimVMultiple {
+                given,
+                multiple: HEAD_DIM_MULTIPLE,
+                most,
+            })
+        }
+        (true, _) => Err(Reason::ValuesInKeys),
+        (false, _) if given != needed => Err(Reason::HeadDimV { given, needed }),
+        (false, _) => Ok(()),
     }
 }
 
@@ -159,7 +183,9 @@ fn tensor_maps(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
         }
     };
     match variant.kind {
-        Kind::TmaForward => TmaForwardParams::default().slots(&mut check),
+        Kind::TmaForward | Kind::TmaForwardLatent => {
+            TmaForwardParams::default().slots(&mut check)
+        }
         Kind::TmaBackward => TmaBackwardParams::default().slots(&mut check),
         _ => {}
     }

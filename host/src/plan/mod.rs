@@ -286,6 +286,16 @@ impl Plan {
     }
 }
 
+/// What the values are, where they are not like the keys.
+fn values(problem: &Problem) -> String {
+    let columns = problem.head_dim_v();
+    match problem.values_in_keys() {
+        true => format!(", v the first {columns} columns of k"),
+        false if columns != problem.head_dim() => format!(", head_dim_v {columns}"),
+        false => String::new(),
+    }
+}
+
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let problem = &self.problem;
@@ -296,7 +306,7 @@ impl fmt::Display for Plan {
         )?;
         writeln!(
             f,
-            "  problem   {} q {:?} k {:?} {}{}{} scale {} {:?}",
+            "  problem   {} q {:?} k {:?} {}{}{}{} scale {} {:?}",
             problem.dtype(),
             problem.shape_q(),
             problem.shape_k(),
@@ -307,6 +317,7 @@ impl fmt::Display for Plan {
             problem
                 .fp8_kv()
                 .map_or(String::new(), |scales| format!(", {scales}")),
+            values(problem),
             problem.scale(),
             problem.order()
         )?;

@@ -43,6 +43,9 @@ pub fn kinds(algorithm: Algorithm, pass: Pass) -> &'static [Kind] {
 /// The kernels of flash2's forward pass over keys and values in 8 bits.
 const FP8_KV: &[Kind] = &[Kind::ForwardE4m3];
 
+/// The kernels of flash3's forward pass where values are the first columns of the keys.
+const VALUES_IN_KEYS: &[Kind] = &[Kind::TmaForwardLatent];
+
 /// The algorithm that runs, its kernels in launch order, and what became of every candidate.
 pub(super) fn select(
     checked: &Checked,
@@ -105,6 +108,9 @@ fn kernels(
         Some(_) if runs_on_cpu => &[],
         Some(_) if algorithm == Algorithm::Flash2 => FP8_KV,
         Some(_) => return Err(Reason::Fp8Kv),
+        None if checked.problem().values_in_keys() && algorithm == Algorithm::Flash3 => {
+            VALUES_IN_KEYS
+        }
         None => kinds(algorithm, pass),
     };
     if kinds.is_empty() && !runs_on_cpu {

@@ -66,7 +66,7 @@ fn fastest(checked: &Checked, device: &DeviceInfo, variant: &Variant, tiles: u64
     let block_k = u64::from(variant.footprint.block_k);
     let blocks = (problem.seqlen_k() as u64).div_ceil(block_k);
     let n_sms = u64::from(device.n_sms.max(1));
-    let row_bytes = 2 * problem.head_dim() as u64 * problem.dtype_k().size_bytes() as u64;
+    let row_bytes = problem.kv_columns() as u64 * problem.dtype_k().size_bytes() as u64;
     let step = Step {
         bytes: block_k.saturating_mul(row_bytes),
         n_sms,
@@ -94,7 +94,7 @@ pub fn place(
         return Ok(split);
     }
     let (n, word) = (split.n.into(), size_of::<f32>() as u64);
-    let head_dim = checked.problem().head_dim() as u64;
+    let columns = checked.problem().head_dim_v() as u64;
     let arrivals = if split.rows <= MERGED_BY_A_BLOCK * u64::from(blocks) {
         workspace.place_arrivals("arrivals", split.rows)
     } else {
@@ -103,7 +103,7 @@ pub fn place(
     Ok(SplitKv {
         arrivals: arrivals.unwrap_or_default(),
         tiles_merge: arrivals.is_some().into(),
-        o: workspace.place("split_o", &[n, split.rows, head_dim, word])?,
+        o: workspace.place("split_o", &[n, split.rows, columns, word])?,
         lse: workspace.place("split_lse", &[n, split.rows, word])?,
         ..split
     })

@@ -47,6 +47,7 @@ pub fn shape(checked: &Checked) -> Shape {
         seqlen_q: problem.seqlen_q() as u32,
         seqlen_k: problem.seqlen_k() as u32,
         head_dim: problem.head_dim() as u32,
+        head_dim_v: problem.head_dim_v() as u32,
     }
 }
 

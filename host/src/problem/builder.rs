@@ -1,6 +1,6 @@
 //! Collecting a problem.
 
-use super::{BlockMask, Fp8Kv, Mask, Order, Pages, Problem, SplitKv};
+use super::{BlockMask, Fp8Kv, Mask, Order, Pages, Problem, SplitKv, Values};
 use crate::dtype::Dtype;
 use crate::error::ProblemError;
 
@@ -14,6 +14,8 @@ pub struct ProblemBuilder {
     pub(super) seqlen_q: Option<usize>,
     pub(super) seqlen_k: Option<usize>,
     pub(super) head_dim: Option<usize>,
+    pub(super) head_dim_v: Option<usize>,
+    pub(super) values: Values,
     pub(super) dtype: Dtype,
     pub(super) mask: Mask,
     pub(super) softmax_scale: Option<f32>,
@@ -92,7 +94,7 @@ impl ProblemBuilder {
         }
     }
 
-    /// Columns of q, k, v and o.
+    /// Columns of q and k; of v and o, too, but for [`ProblemBuilder::head_dim_v`].
     pub fn head_dim(self, head_dim: usize) -> Self {
         ProblemBuilder {
             head_dim: Some(head_dim),
@@ -166,6 +168,9 @@ impl ProblemBuilder {
             seqlen_q: set(self.seqlen_q, "seqlen_q")?,
             seqlen_k: set(self.seqlen_k, "seqlen_k")?,
             head_dim: set(self.head_dim, "head_dim")?,
+            // One way to say that they are alike.
+            head_dim_v: self.head_dim_v.filter(|_| self.head_dim_v != self.head_dim),
+            values: self.values,
             dtype: self.dtype,
             mask: self.mask,
             softmax_scale: self.softmax_scale,

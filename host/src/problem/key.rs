@@ -1,11 +1,12 @@
 //! A problem as a key of hash maps.
 
-use super::{BlockMask, Fp8Kv, Mask, Order, Pages, Problem, SplitKv};
+use super::{BlockMask, Fp8Kv, Mask, Order, Pages, Problem, SplitKv, Values};
 use crate::dtype::Dtype;
 
 /// Everything of a [`Problem`].
 pub(crate) type ProblemKey = (
     [usize; 6],
+    (Option<usize>, Values),
     (Dtype, Mask, Option<u32>, Order),
     [Option<usize>; 2],
     Option<BlockMask>,
@@ -24,6 +25,8 @@ impl Problem {
             seqlen_q,
             seqlen_k,
             head_dim,
+            head_dim_v,
+            values,
             dtype,
             mask,
             softmax_scale,
@@ -37,6 +40,7 @@ impl Problem {
         } = *self;
         (
             [batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim],
+            (head_dim_v, values),
             (dtype, mask, softmax_scale.map(f32::to_bits), order),
             [total_q, total_k],
             block_mask,

@@ -30,7 +30,7 @@ impl MergeProblem {
 
     /// Of the outputs of this problem's forward pass.
     pub fn of(problem: &Problem) -> MergeProblem {
-        MergeProblem::new(problem.dtype(), problem.shape_q())
+        MergeProblem::new(problem.dtype(), problem.shape_o())
     }
 
     /// Element type of every o.

@@ -54,7 +54,7 @@ impl Problem {
         Layout::bhsd([self.batch, self.heads_q, self.seqlen_q, columns])
     }
 
-    /// Shape of q, o and their gradients: `[batch, seqlen_q, heads_q, head_dim]`; packed, `[1, total_q, heads_q, head_dim]`.
+    /// Shape of q and of its gradient: `[batch, seqlen_q, heads_q, head_dim]`; packed, `[1, total_q, heads_q, head_dim]`.
     pub fn shape_q(&self) -> [usize; 4] {
         match self.total_q {
             None => [self.batch, self.seqlen_q, self.heads_q, self.head_dim],
@@ -62,7 +62,7 @@ impl Problem {
         }
     }
 
-    /// Shape of k, v and their gradients: `[batch, seqlen_k, heads_k, head_dim]`; packed, `[1, total_k, heads_k, head_dim]`; in
+    /// Shape of k and of its gradient: `[batch, seqlen_k, heads_k, head_dim]`; packed, `[1, total_k, heads_k, head_dim]`; in
     /// pages, `[n_pages, page_size, heads_k, head_dim]`.
     pub fn shape_k(&self) -> [usize; 4] {
         if let Some(pages) = self.pages {
@@ -77,6 +77,19 @@ impl Problem {
             None => [self.batch, self.seqlen_k, self.heads_k, self.head_dim],
             Some(total) => [1, total, self.heads_k, self.head_dim],
         }
+    }
+
+    /// Shape of v and of its gradient: as [`Problem::shape_k`], with head_dim_v columns. Where the values are in the keys, of what they are
+    /// there.
+    pub fn shape_v(&self) -> [usize; 4] {
+        let [entries, rows, heads, _] = self.shape_k();
+        [entries, rows, heads, self.head_dim_v()]
+    }
+
+    /// Shape of o and of its gradient: as [`Problem::shape_q`], with head_dim_v columns.
+    pub fn shape_o(&self) -> [usize; 4] {
+        let [entries, rows, heads, _] = self.shape_q();
+        [entries, rows, heads, self.head_dim_v()]
     }
 
     /// Shape of lse: `[batch, heads_q, seqlen_q]`; of packed queries `[1, heads_q, total_q]`.

@@ -89,6 +89,24 @@ pub enum Reason {
     Pages,
     /// Keys and values in 8 bits are read by other kernels.
     Fp8Kv,
+    /// No kernel of it takes values of so many columns beside such keys.
+    HeadDimV {
+        /// The head_dim_v of the problem.
+        given: u32,
+        /// What the kernels take beside its head_dim.
+        needed: u32,
+    },
+    /// No kernel of it takes this head_dim_v where values are in the keys.
+    HeadDimVMultiple {
+        /// The head_dim_v of the problem.
+        given: u32,
+        /// What head_dim_v has to be a multiple of.
+        multiple: u32,
+        /// The largest.
+        most: u32,
+    },
+    /// The kernel does not find values in the keys.
+    ValuesInKeys,
     /// Its tiles are of padded queries.
     PackedQueries,
     /// The device is older than the kernels.
@@ -171,6 +189,9 @@ impl Reason {
             | Reason::BlockMask { .. }
             | Reason::SplitKv
             | Reason::Pages
+            | Reason::HeadDimV { .. }
+            | Reason::HeadDimVMultiple { .. }
+            | Reason::ValuesInKeys
             | Reason::PackedQueries => 3,
             Reason::ComputeCapability { .. } | Reason::OtherArchitecture { .. } => 4,
             Reason::SharedMemory { .. } => 5,
@@ -239,6 +260,19 @@ impl fmt::Display for Reason {
             }
             Reason::Pages => f.write_str("it does not find keys and values in pages"),
             Reason::Fp8Kv => f.write_str("no kernel of it reads keys and values in e4m3"),
+            Reason::HeadDimV { given, needed } => write!(
+                f,
+                "head_dim_v is {given}; its kernels take {needed} beside this head_dim"
+            ),
+            Reason::HeadDimVMultiple {
+                given,
+                multiple,
+                most,
+            } => write!(
+                f,
+                "head_dim_v is {given}; its kernels take multiples of {multiple} up to {most}"
+            ),
+            Reason::ValuesInKeys => f.write_str("it does not find values in the keys"),
             Reason::PackedQueries => f.write_str("its tiles for few queries take no packed ones"),
             Reason::ComputeCapability { given, needed } => write!(
                 f,

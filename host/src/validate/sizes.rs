@@ -8,6 +8,7 @@ use crate::problem::{BlockMask, Fp8Kv, Pages, Problem};
 /// The rules that concern the problem alone.
 pub fn sizes(problem: &Problem) -> Result<(), ProblemError> {
     head_dim_in_range(problem.head_dim())?;
+    values(problem)?;
     heads(problem)?;
     softmax_scale(problem)?;
     n_rows(problem)?;
@@ -25,6 +26,23 @@ pub(super) fn head_dim_in_range(given: usize) -> Result<(), ProblemError> {
     } else {
         Err(ProblemError::HeadDimOutOfRange { given, min, max })
     }
+}
+
+/// Columns of values, and what does not go together with values that are in the keys.
+fn values(problem: &Problem) -> Result<(), ProblemError> {
+    let given = problem.head_dim_v();
+    let max = match problem.values_in_keys() {
+        true => problem.head_dim(),
+        false => MAX_HEAD_DIM,
+    };
+    if !(1..=max).contains(&given) {
+        return Err(ProblemError::HeadDimVOutOfRange { given, min: 1, max });
+    }
+    if problem.values_in_keys() && problem.fp8_kv().is_some() {
+        let what = "keys and values in e4m3";
+        return Err(ProblemError::ValuesInKeysWith { what });
+    }
+    Ok(())
 }
 
 fn heads(problem: &Problem) -> Result<(), ProblemError> {

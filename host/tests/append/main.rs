@@ -283,8 +283,8 @@ fn sizes_make_sense() {
     let refused = |builder: AppendBuilder| -> Error {
         Append::new(&cpu, builder.build().unwrap()).unwrap_err()
     };
-    for given in [0, 257] {
-        let (min, max) = (1, 256);
+    for given in [0, 577] {
+        let (min, max) = (1, 576);
         let out_of_range = ProblemError::HeadDimOutOfRange { given, min, max };
         assert_eq!(refused(builder().head_dim(given)), out_of_range.into());
     }

@@ -10,7 +10,7 @@ use super::band;
 use crate::attention::divide;
 use crate::attention::mask::Band;
 use crate::config;
-use crate::params::{ClearParams, Shape, TensorView};
+use crate::params::{ClearParams, TensorView};
 use crate::ptx::{global, spec, special};
 use crate::tile::global::GlobalRows;
 
@@ -43,8 +43,8 @@ pub unsafe fn clear(p: &ClearParams) {
         } else if !is_seen(&band, row) {
             // SAFETY: this function's contract: the rows exist.
             unsafe {
-                clear_row(&p.d_k, shape, batch_idx, shape.heads_k, row);
-                clear_row(&p.d_v, shape, batch_idx, shape.heads_k, row);
+                clear_row(&p.d_k, shape.head_dim, batch_idx, shape.heads_k, row);
+                clear_row(&p.d_v, shape.head_dim_v, batch_idx, shape.heads_k, row);
             }
         }
     }
@@ -64,8 +64,20 @@ unsafe fn clear_unlisted(p: &ClearParams, batch_idx: u32, row: u32) {
         unsafe {
             let n = p.blocks.len_of_group(shape, batch_idx, head_idx, tile);
             if n == 0 {
-                clear_heads(&p.d_k, shape, batch_idx, head_idx..head_idx + 1, row);
-                clear_heads(&p.d_v, shape, batch_idx, head_idx..head_idx + 1, row);
+                clear_heads(
+                    &p.d_k,
+                    shape.head_dim,
+                    batch_idx,
+                    head_idx..head_idx + 1,
+                    row,
+                );
+                clear_heads(
+                    &p.d_v,
+                    shape.head_dim_v,
+                    batch_idx,
+                    head_idx..head_idx + 1,
+                    row,
+                );
             }
         }
         head_idx += 1;
@@ -78,14 +90,14 @@ pub(super) fn is_seen(band: &Band, k_idx: u32) -> bool {
     band.first_query(k_idx) < band.end_query(k_idx)
 }
 
-/// A row of all heads ← 0, by a warp; nothing where there is no tensor.
+/// A row of so many columns of all heads ← 0, by a warp; nothing where there is no tensor.
 ///
 /// # Safety
 /// The tensor has the row; all lanes of a warp come here.
 #[inline(always)]
 pub(super) unsafe fn clear_row(
     tensor: &TensorView,
-    shape: &Shape,
+    columns: u32,
     batch_idx: u32,
     heads: u32,
     row: u32,
@@ -94,7 +106,7 @@ pub(super) unsafe fn clear_row(
         return;
     }
     // SAFETY: the caller's contract.
-    unsafe { clear_heads(tensor, shape, batch_idx, 0..heads, row) };
+    unsafe { clear_heads(tensor, columns, batch_idx, 0..heads, row) };
 }
 
 /// A row of these heads ← 0, by a warp.
@@ -104,12 +116,12 @@ pub(super) unsafe fn clear_row(
 #[inline(always)]
 unsafe fn clear_heads(
     tensor: &TensorView,
-    shape: &Shape,
+    columns: u32,
     batch_idx: u32,
     heads: Range<u32>,
     row: u32,
 ) {
-    let chunks = shape.head_dim / 8;
+    let chunks = columns / 8;
     let mut idx = heads.start * chunks + special::lane_idx();
     while idx < heads.end * chunks {
         let head_idx = divide(idx, chunks);

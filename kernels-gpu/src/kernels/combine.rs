@@ -32,7 +32,7 @@ pub unsafe fn combine<E: Element>(p: &CombineParams) {
         if u64::from(idx) < p.split.rows
             && let Some(row) = SplitQuery::new(p, idx)
         {
-            if p.shape.head_dim <= config::COMBINE_COLUMNS {
+            if p.shape.head_dim_v <= config::COMBINE_COLUMNS {
                 row.merge::<E, PIECES, 8>(p);
             } else {
                 row.merge::<E, { 2 * PIECES }, 4>(p);
@@ -95,7 +95,7 @@ impl SplitQuery {
             split: &p.split,
             row: u64::from(self.idx),
             n: self.n,
-            head_dim: p.shape.head_dim,
+            head_dim: p.shape.head_dim_v,
         };
         let (batch_idx, head_idx) = batch_and_head(self.head, p.shape.heads_q);
         let target = GlobalRows::new(&p.o, batch_idx, head_idx, 0).chunk(self.row, 0);

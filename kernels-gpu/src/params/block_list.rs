@@ -62,4 +62,4 @@ pub struct BlockListParams {
 }
 
 const _: () = assert!(size_of::<BlockLists>() == 40);
-const _: () = assert!(size_of::<BlockListParams>() == 32 + 40 + 28 + 12 + 16);
+const _: () = assert!(size_of::<BlockListParams>() == 32 + 40 + 32 + 12 + 20);

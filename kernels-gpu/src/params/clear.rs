@@ -31,4 +31,4 @@ impl KernelParams for ClearParams {
     }
 }
 
-const _: () = assert!(size_of::<ClearParams>() == 2 * 32 + 28 + 12 + 40 + 8);
+const _: () = assert!(size_of::<ClearParams>() == 2 * 32 + 32 + 16 + 40 + 8);

@@ -7,7 +7,7 @@ use super::{Lengths, Shape, TensorView, TileList};
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SplitKv {
-    /// Workspace, `f32 [splits, rows, head_dim]`: each split's O.
+    /// Workspace, `f32 [splits, rows, head_dim_v]`: each split's O.
     pub o: u64,
     /// Workspace, `f32 [splits, rows]`: each split's L.
     pub lse: u64,
@@ -66,4 +66,4 @@ impl KernelParams for CombineParams {
 }
 
 const _: () = assert!(size_of::<SplitKv>() == 4 * 8 + 4 * 4);
-const _: () = assert!(size_of::<CombineParams>() == 32 + 8 + 48 + 28 + 4 + 48 + 40);
+const _: () = assert!(size_of::<CombineParams>() == 32 + 8 + 48 + 32 + 8 + 48 + 40);

@@ -94,7 +94,7 @@ pub struct TileListParams {
     /// Rows of a page, where keys and values lie in pages; else 0.
     pub page_size: u32,
     /// 0.
-    pub reserved: [u32; 2],
+    pub reserved: u32,
 }
 
 impl TileListParams {
@@ -136,6 +136,6 @@ impl KernelParams for TileListParams {
 }
 
 const _: () =
-    assert!(size_of::<TileListParams>() == 6 * 128 + 10 * 32 + 8 + 48 + 40 + 8 + 28 + 12 + 12 * 4);
+    assert!(size_of::<TileListParams>() == 6 * 128 + 10 * 32 + 8 + 48 + 40 + 8 + 32 + 12 + 11 * 4);
 const _: () = assert!(size_of::<TileList>() == 3 * 8 + 4 * 4);
 const _: () = assert!(size_of::<Lengths>() == 5 * 8 + 2 * 4);

@@ -116,6 +116,7 @@ pub fn listing(
             seqlen_q: q.max,
             seqlen_k: k.max,
             head_dim: 64,
+            head_dim_v: 64,
         },
         tile_rows: if backward { 128 } else { 64 },
         block_q: if backward { 64 } else { 0 },
@@ -138,6 +139,7 @@ pub fn sized(
         heads_k,
         group_size: heads_q / heads_k,
         head_dim,
+        head_dim_v: head_dim,
         ..params.shape
     };
     let (seqlen_q, seqlen_k) = if listed {

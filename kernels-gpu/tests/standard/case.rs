@@ -121,6 +121,7 @@ impl Case {
                 seqlen_q: self.seqlen_q,
                 seqlen_k: self.seqlen_k,
                 head_dim: self.head_dim,
+                head_dim_v: self.head_dim,
             },
             window: Window::new(self.seqlen_q, self.seqlen_k, 0, 0),
             scale: Scale {

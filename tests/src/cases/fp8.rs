@@ -38,7 +38,7 @@ fn in_8_bits(cases: Vec<PagedCase>) -> Vec<Fp8Case> {
     };
     let cases = cases.into_iter().filter(padded).enumerate();
     let cases = cases.map(|(at, mut paged)| {
-        paged.case.sizes.head_dim = HEAD_DIMS[at % 2];
+        paged.case = paged.case.columns(HEAD_DIMS[at % 2], HEAD_DIMS[at % 2]);
         Fp8Case {
             paged,
             scales: [Fp8Kv::PerPage, Fp8Kv::PerSequence][at / 2 % 2],

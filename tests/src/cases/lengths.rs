@@ -230,18 +230,18 @@ impl Case {
         let sizes = self.flat(lengths);
         let mut values = Values::new(self.fill, sizes, self.dtype, self.seed);
         let (owned_q, owned_k) = (lengths.q.owned(lengths.n), lengths.k.owned(lengths.n));
-        let plant = |array: &mut [f64], owned: &[bool], heads: usize| {
-            let per_row = heads * sizes.head_dim;
+        let (columns, columns_v) = (sizes.head_dim, sizes.head_dim_v);
+        let plant = |array: &mut [f64], owned: &[bool], per_row: usize| {
             for (row, array) in array.chunks_exact_mut(per_row).enumerate() {
                 if !owned[row] {
                     array.fill(f64::NAN);
                 }
             }
         };
-        plant(&mut values.q, &owned_q, sizes.heads_q);
-        plant(&mut values.d_o, &owned_q, sizes.heads_q);
-        plant(&mut values.k, &owned_k, sizes.heads_k);
-        plant(&mut values.v, &owned_k, sizes.heads_k);
+        plant(&mut values.q, &owned_q, sizes.heads_q * columns);
+        plant(&mut values.d_o, &owned_q, sizes.heads_q * columns_v);
+        plant(&mut values.k, &owned_k, sizes.heads_k * columns);
+        plant(&mut values.v, &owned_k, sizes.heads_k * columns_v);
         if self.lse_gradient == LseGradient::Absent {
             return values;
         }

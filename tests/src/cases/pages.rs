@@ -300,14 +300,18 @@ impl PagedCase {
     /// Its numbers: the rows of the prefix are those of the longest sequence.
     pub fn values(&self) -> Values {
         let mut values = self.case.values();
-        let row_elems = self.case.sizes.heads_k * self.case.sizes.head_dim;
+        let sizes = self.case.sizes;
         let spans = self.spans();
         let Some(longest) = spans.iter().copied().max_by_key(|span| span.len) else {
             return values;
         };
         for Span { first, len } in spans {
-            let n = len.min(self.prefix) * row_elems;
-            for array in [&mut values.k, &mut values.v] {
+            for (array, columns) in [
+                (&mut values.k, sizes.head_dim),
+                (&mut values.v, sizes.head_dim_v),
+            ] {
+                let row_elems = sizes.heads_k * columns;
+                let n = len.min(self.prefix) * row_elems;
                 let from = longest.first * row_elems;
                 array.copy_within(from..from + n, first * row_elems);
             }

@@ -23,7 +23,7 @@ pub fn backward(inputs: &Inputs, d_o: &[f64], d_lse: Option<&[f64]>) -> Gradient
     let mut gradients = Gradients {
         d_q: vec![0.0; sizes.query_elems()],
         d_k: vec![0.0; sizes.key_elems()],
-        d_v: vec![0.0; sizes.key_elems()],
+        d_v: vec![0.0; sizes.value_elems()],
     };
     for b in 0..sizes.batch {
         for h in 0..sizes.heads_q {
@@ -45,21 +45,17 @@ fn add_row(
 ) {
     let sizes = inputs.sizes;
     let row = weights(inputs, b, h, i).of_keys;
-    let at_query = sizes.query(b, i, h);
-    let query = at_query..at_query + sizes.head_dim;
-    let key = |j| {
-        let at_key = sizes.key(b, j, h);
-        at_key..at_key + sizes.head_dim
-    };
-    let d_o = &d_o[query.clone()];
+    let query = sizes.query(b, i, h);
+    let (key, value) = (|j| sizes.key(b, j, h), |j| sizes.value(b, j, h));
+    let d_o = &d_o[sizes.output(b, i, h)];
     let d_p: Vec<f64> = row
         .iter()
-        .map(|&(j, _)| dot(d_o, &inputs.v[key(j)]))
+        .map(|&(j, _)| dot(d_o, &inputs.v[value(j)]))
         .collect();
     let mean: f64 = row.iter().zip(&d_p).map(|(&(_, p), d_p)| p * d_p).sum();
     for (&(j, p), d_p) in row.iter().zip(&d_p) {
         let d_s = p * (d_p - mean + d_lse) * inputs.softmax_scale;
-        add_scaled(&mut gradients.d_v[key(j)], p, d_o);
+        add_scaled(&mut gradients.d_v[value(j)], p, d_o);
         add_scaled(&mut gradients.d_q[query.clone()], d_s, &inputs.k[key(j)]);
         add_scaled(&mut gradients.d_k[key(j)], d_s, &inputs.q[query.clone()]);
     }

@@ -74,10 +74,10 @@ pub fn condition(
 ) -> Condition {
     let sizes = inputs.sizes;
     let mut condition = Condition {
-        o: Terms::zero(sizes.query_elems()),
+        o: Terms::zero(sizes.output_elems()),
         d_q: Terms::zero(sizes.query_elems()),
         d_k: Terms::zero(sizes.key_elems()),
-        d_v: Terms::zero(sizes.key_elems()),
+        d_v: Terms::zero(sizes.value_elems()),
         score: inputs.largest_score(),
     };
     for b in 0..sizes.batch {
@@ -103,24 +103,20 @@ fn add_row(
 ) {
     let sizes = inputs.sizes;
     let row = weights(inputs, b, h, i).of_keys;
-    let at_query = sizes.query(b, i, h);
-    let query = at_query..at_query + sizes.head_dim;
-    let key = |j| {
-        let at_key = sizes.key(b, j, h);
-        at_key..at_key + sizes.head_dim
-    };
+    let (query, of_o) = (sizes.query(b, i, h), sizes.output(b, i, h));
+    let (key, value) = (|j| sizes.key(b, j, h), |j| sizes.value(b, j, h));
     let (q, o, d_o) = (
         &inputs.q[query.clone()],
-        &output.o[query.clone()],
-        &d_o[query.clone()],
+        &output.o[of_o.clone()],
+        &d_o[of_o.clone()],
     );
 
     let (o_relative, o_absolute) = (
-        &mut condition.o.relative[query.clone()],
-        &mut condition.o.absolute[query.clone()],
+        &mut condition.o.relative[of_o.clone()],
+        &mut condition.o.absolute[of_o],
     );
     for &(j, p) in &row {
-        for (c, v) in inputs.v[key(j)].iter().enumerate() {
+        for (c, v) in inputs.v[value(j)].iter().enumerate() {
             o_relative[c] += (p * (v.abs() + o[c].abs())).powi(2);
             o_absolute[c] += v.powi(2);
         }
@@ -141,7 +137,7 @@ fn add_row(
     let (mut relative, mut absolute) = (vec![0.0; sizes.head_dim], vec![0.0; sizes.head_dim]);
     let mut mean_key = vec![0.0; sizes.head_dim];
     for &(j, p) in &row {
-        let factor = dot(d_o, &inputs.v[key(j)]).abs() + delta.abs();
+        let factor = dot(d_o, &inputs.v[value(j)]).abs() + delta.abs();
         let of_key = (p * factor).powi(2) + (p * terms_of_delta).powi(2);
         for (c, at) in key(j).enumerate() {
             relative[c] += (p * factor * inputs.k[at]).powi(2);
@@ -149,6 +145,8 @@ fn add_row(
             mean_key[c] += p * inputs.k[at];
             condition.d_k.relative[at] += of_key * q[c].powi(2);
             condition.d_k.absolute[at] += ((1.0 + factor) * q[c]).powi(2);
+        }
+        for (c, at) in value(j).enumerate() {
             condition.d_v.relative[at] += (p * d_o[c]).powi(2);
             condition.d_v.absolute[at] += d_o[c].powi(2);
         }

@@ -20,16 +20,12 @@ pub(super) struct Weights {
 /// Row `i` of P, in batch entry `b` and query head `h`.
 pub(super) fn weights(inputs: &Inputs, b: usize, h: usize, i: usize) -> Weights {
     let sizes = inputs.sizes;
-    let q_at = sizes.query(b, i, h);
-    let q = &inputs.q[q_at..q_at + sizes.head_dim];
+    let q = &inputs.q[sizes.query(b, i, h)];
     let scores: Vec<(usize, f64)> = (0..sizes.seqlen_k)
         .filter(|&j| inputs.sees(b, h, i, j))
         .map(|j| {
-            let k_at = sizes.key(b, j, h);
-            (
-                j,
-                dot(q, &inputs.k[k_at..k_at + sizes.head_dim]) * inputs.softmax_scale,
-            )
+            let score = dot(q, &inputs.k[sizes.key(b, j, h)]);
+            (j, score * inputs.softmax_scale)
         })
         .collect();
     let max = scores
@@ -57,7 +53,7 @@ pub(super) fn weights(inputs: &Inputs, b: usize, h: usize, i: usize) -> Weights 
 pub fn forward(inputs: &Inputs) -> Output {
     let sizes = inputs.sizes;
     let mut output = Output {
-        o: vec![0.0; sizes.query_elems()],
+        o: vec![0.0; sizes.output_elems()],
         lse: vec![f64::NEG_INFINITY; sizes.row_elems()],
     };
     for b in 0..sizes.batch {
@@ -65,11 +61,9 @@ pub fn forward(inputs: &Inputs) -> Output {
             for i in 0..sizes.seqlen_q {
                 let weights = weights(inputs, b, h, i);
                 output.lse[sizes.row(b, h, i)] = weights.lse;
-                let o_at = sizes.query(b, i, h);
-                let o = &mut output.o[o_at..o_at + sizes.head_dim];
+                let o = &mut output.o[sizes.output(b, i, h)];
                 for (j, p) in weights.of_keys {
-                    let v_at = sizes.key(b, j, h);
-                    add_scaled(o, p, &inputs.v[v_at..v_at + sizes.head_dim]);
+                    add_scaled(o, p, &inputs.v[sizes.value(b, j, h)]);
                 }
             }
         }

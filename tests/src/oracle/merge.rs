@@ -99,6 +99,7 @@ mod tests {
             heads_q: 2,
             heads_k: 1,
             head_dim: 4,
+            head_dim_v: 4,
         };
         let number = |at: usize| ((at * 37 % 23) as f64 - 11.0) / 7.0;
         let q: Vec<f64> = (0..sizes(7).query_elems()).map(number).collect();

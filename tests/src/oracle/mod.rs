@@ -1,15 +1,17 @@
 //! The oracle: attention from its definition, in f64, without tiles and without an online softmax. It shares no
 //! arithmetic with the CPU backend or with the emulator; masks enter only as a predicate on one query and one key.
 //!
-//! Arrays are dense, in the order of their dimensions: `q`, `o`: `[batch, seqlen_q, heads_q, head_dim]`; `k`, `v`:
-//! `[batch, seqlen_k, heads_k, head_dim]`; `lse`: `[batch, heads_q, seqlen_q]`. Query head `h` reads key and value
-//! head `h / (heads_q / heads_k)`.
+//! Arrays are dense, in the order of their dimensions: `q`: `[batch, seqlen_q, heads_q, head_dim]`; `k`:
+//! `[batch, seqlen_k, heads_k, head_dim]`; `o` and `v` the same with head_dim_v; `lse`: `[batch, heads_q, seqlen_q]`. Query head `h`
+//! reads key and value head `h / (heads_q / heads_k)`.
 
 mod backward;
 mod condition;
 mod forward;
 mod merge;
 mod rotary;
+
+use std::ops::Range;
 
 pub use backward::{Gradients, backward};
 pub use condition::{Condition, Terms, condition};
@@ -30,20 +32,36 @@ pub struct Sizes {
     pub heads_q: usize,
     /// Heads of k and v.
     pub heads_k: usize,
-    /// Columns of every tensor.
+    /// Columns of q and k.
     pub head_dim: usize,
+    /// Columns of v and o.
+    pub head_dim_v: usize,
 }
 
 impl Sizes {
-    /// Index of `[b, i, h, 0]` in q and o.
-    fn query(&self, b: usize, i: usize, h: usize) -> usize {
-        ((b * self.seqlen_q + i) * self.heads_q + h) * self.head_dim
+    /// Elements of `[b, i, h, ..]` in q.
+    fn query(&self, b: usize, i: usize, h: usize) -> Range<usize> {
+        elements((b * self.seqlen_q + i) * self.heads_q + h, self.head_dim)
     }
 
-    /// Index of `[b, j, head of h, 0]` in k and v, for query head `h`.
-    fn key(&self, b: usize, j: usize, h: usize) -> usize {
+    /// Elements of `[b, i, h, ..]` in o.
+    fn output(&self, b: usize, i: usize, h: usize) -> Range<usize> {
+        elements((b * self.seqlen_q + i) * self.heads_q + h, self.head_dim_v)
+    }
+
+    /// Elements of `[b, j, head of h, ..]` in k, for query head `h`.
+    fn key(&self, b: usize, j: usize, h: usize) -> Range<usize> {
+        elements(self.key_row(b, j, h), self.head_dim)
+    }
+
+    /// Elements of `[b, j, head of h, ..]` in v, for query head `h`.
+    fn value(&self, b: usize, j: usize, h: usize) -> Range<usize> {
+        elements(self.key_row(b, j, h), self.head_dim_v)
+    }
+
+    fn key_row(&self, b: usize, j: usize, h: usize) -> usize {
         let head = h / (self.heads_q / self.heads_k);
-        ((b * self.seqlen_k + j) * self.heads_k + head) * self.head_dim
+        (b * self.seqlen_k + j) * self.heads_k + head
     }
 
     /// Index of `[b, h, i]` in lse.
@@ -51,20 +69,35 @@ impl Sizes {
         (b * self.heads_q + h) * self.seqlen_q + i
     }
 
-    /// Elements of q and o.
+    /// Elements of q.
     pub fn query_elems(&self) -> usize {
         self.batch * self.seqlen_q * self.heads_q * self.head_dim
     }
 
-    /// Elements of k and v.
+    /// Elements of o.
+    pub fn output_elems(&self) -> usize {
+        self.batch * self.seqlen_q * self.heads_q * self.head_dim_v
+    }
+
+    /// Elements of k.
     pub fn key_elems(&self) -> usize {
         self.batch * self.seqlen_k * self.heads_k * self.head_dim
+    }
+
+    /// Elements of v.
+    pub fn value_elems(&self) -> usize {
+        self.batch * self.seqlen_k * self.heads_k * self.head_dim_v
     }
 
     /// Elements of lse.
     pub fn row_elems(&self) -> usize {
         self.batch * self.heads_q * self.seqlen_q
     }
+}
+
+/// Elements of a row of so many columns.
+fn elements(row: usize, columns: usize) -> Range<usize> {
+    row * columns..(row + 1) * columns
 }
 
 /// What attention is worked out of.

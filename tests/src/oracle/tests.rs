@@ -23,6 +23,7 @@ fn sizes(seqlen_q: usize, seqlen_k: usize) -> Sizes {
         heads_q: 4,
         heads_k: 2,
         head_dim: 3,
+        head_dim_v: 3,
     }
 }
 
@@ -99,7 +100,7 @@ fn apart(inputs: &Inputs, right: &OfOutput, given: &OfOutput) -> [f64; 3] {
 fn each_mask(sizes: Sizes, check: &dyn Fn(&Inputs, &OfOutput)) {
     let q = numbers(sizes.query_elems(), 1);
     let k = numbers(sizes.key_elems(), 2);
-    let v = numbers(sizes.key_elems(), 3);
+    let v = numbers(sizes.value_elems(), 3);
     let masks: [&dyn Fn(usize, usize) -> bool; 2] = [&full, &causal(sizes)];
     for visible in masks {
         let inputs = Inputs {
@@ -114,7 +115,7 @@ fn each_mask(sizes: Sizes, check: &dyn Fn(&Inputs, &OfOutput)) {
         let sees = |row: usize| (0..sizes.seqlen_k).any(|j| visible(row % sizes.seqlen_q, j));
         let d_lse = numbers(sizes.row_elems(), 5).into_iter().enumerate();
         let of_output = OfOutput {
-            d_o: numbers(sizes.query_elems(), 4),
+            d_o: numbers(sizes.output_elems(), 4),
             d_lse: Some(
                 d_lse
                     .map(|(row, x)| if sees(row) { x } else { f64::NAN })
@@ -130,8 +131,14 @@ const LENGTHS: [(usize, usize); 4] = [(3, 3), (2, 5), (5, 2), (1, 1)];
 
 #[test]
 fn gradients_are_those_of_finite_differences() {
-    for (seqlen_q, seqlen_k) in LENGTHS {
-        each_mask(sizes(seqlen_q, seqlen_k), &|inputs, with_lse| {
+    let all = LENGTHS.map(|(seqlen_q, seqlen_k)| sizes(seqlen_q, seqlen_k));
+    // Values of fewer columns than keys, and of more.
+    let other_values = [1, 5].map(|head_dim_v| Sizes {
+        head_dim_v,
+        ..sizes(2, 5)
+    });
+    for sizes in all.into_iter().chain(other_values) {
+        each_mask(sizes, &|inputs, with_lse| {
             let of_o_alone = OfOutput {
                 d_lse: None,
                 ..with_lse.clone()
@@ -231,6 +238,7 @@ fn equal_keys_give_the_mean_of_the_values() {
         heads_q: 1,
         heads_k: 1,
         head_dim: 1,
+        head_dim_v: 1,
     };
     let output = forward(&Inputs {
         sizes,
@@ -266,6 +274,7 @@ fn a_row_without_keys_gives_zero_and_minus_infinity() {
         heads_q: 1,
         heads_k: 1,
         head_dim: 2,
+        head_dim_v: 2,
     };
     let inputs = Inputs {
         sizes,
@@ -299,6 +308,7 @@ fn heads_of_a_group_share_their_keys() {
         heads_q: 4,
         heads_k: 2,
         head_dim: 1,
+        head_dim_v: 1,
     };
     let output = forward(&Inputs {
         sizes,

@@ -63,7 +63,7 @@ pub fn check_append(subject: &Subject, test: &str, cases: &[PagedCase]) {
         let (is, beside) = appended.map_err(|error| error.to_string())?;
         let problem = paged.problem().map_err(|error| error.to_string())?;
         // All rows of a sequence are new, so the pool holds what a pool holds.
-        let should_be = pool(paged, &table, &values.k, &problem);
+        let should_be = pool(paged, &table, &values.k, problem.shape_k());
         match (bits(&is) == bits(&should_be), beside) {
             (true, true) => Ok(Some(0.0)),
             (false, _) => Err("the pool has other bits".into()),
@@ -233,7 +233,12 @@ fn on_gpu(
     let prepared = attention.prepare_forward(&layouts)?;
     queue.reserve(prepared.plan())?;
     let fenced = |numbers: &[f64], shape| Fenced::new(gpu, &queue, numbers, shape);
-    let of_pool = |rows: &[f64]| fenced(&pool(paged, table, rows, &problem), problem.shape_k());
+    let of_pool = |rows: &[f64]| {
+        fenced(
+            &pool(paged, table, rows, problem.shape_k()),
+            problem.shape_k(),
+        )
+    };
     let (k, v) = (of_pool(&values.k)?, of_pool(&values.v)?);
     let q = fenced(&values.q, problem.shape_q())?;
     let mut o = fenced(&vec![f64::NAN; values.q.len()], problem.shape_q())?;

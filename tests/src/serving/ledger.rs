@@ -150,6 +150,7 @@ impl Ledger {
             heads_q: case.heads_q,
             heads_k: case.heads_k,
             head_dim: case.head_dim,
+            head_dim_v: case.head_dim,
         };
         let visible = oracle::visible(sizes, case.mask.window(), case.mask.prefix());
         let softmax_scale = 1.0 / (case.head_dim as f32).sqrt();

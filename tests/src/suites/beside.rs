@@ -163,6 +163,40 @@ macro_rules! fp8_suite {
     };
 }
 
+/// Makes the tests of values in the keys.
+#[macro_export]
+macro_rules! latent_suite {
+    ($subject:path, $algorithm:ident) => {
+        mod latent {
+            use $crate::cases::latent;
+            use $crate::latent::check;
+            use $crate::path;
+
+            const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::$algorithm;
+
+            #[test]
+            fn all() {
+                check(&$subject, ALGORITHM, path!("all"), &latent::all());
+            }
+
+            #[test]
+            fn lengths() {
+                check(&$subject, ALGORITHM, path!("lengths"), &latent::lengths());
+            }
+
+            #[test]
+            fn splits() {
+                check(&$subject, ALGORITHM, path!("splits"), &latent::splits());
+            }
+
+            #[test]
+            fn small() {
+                check(&$subject, ALGORITHM, path!("small"), &latent::small());
+            }
+        }
+    };
+}
+
 /// Makes the tests of tables that name pages which the pool does not have, for a subject on which nobody looks at them before the kernels do.
 #[macro_export]
 macro_rules! beyond_suite {

@@ -51,6 +51,7 @@ fn launches(max_seqlen: u32, order: u32) -> impl Strategy<Value = Launch> {
                     seqlen_q,
                     seqlen_k: k,
                     head_dim: 64,
+                    head_dim_v: 64,
                 };
                 let heads = batch * heads_k;
                 let steps = seqlen_q.div_ceil(block_q) * group_size;
@@ -231,6 +232,7 @@ fn full(seqlen_q: u32, seqlen_k: u32, heads: u32) -> Shape {
         seqlen_q,
         seqlen_k,
         head_dim: 64,
+        head_dim_v: 64,
     }
 }
 

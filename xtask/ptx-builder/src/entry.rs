@@ -21,7 +21,9 @@ pub fn finished(name: &str, text: &str) -> String {
             } = variant.footprint;
             let bounded = with_launch_bounds(text, threads, blocks_per_sm);
             match variant.kind {
-                Kind::TmaForward | Kind::TmaBackward => with_alignment(&bounded),
+                Kind::TmaForward | Kind::TmaForwardLatent | Kind::TmaBackward => {
+                    with_alignment(&bounded)
+                }
                 _ => bounded,
             }
         }
@@ -81,7 +83,12 @@ mod tests {
         let aligned = "\t.param .align 64 .b8 p[16]";
         for row in variants::VARIANTS {
             let text = entry(row.name);
-            let holds_maps = [Kind::TmaForward, Kind::TmaBackward].contains(&row.kind);
+            let with_maps = [
+                Kind::TmaForward,
+                Kind::TmaForwardLatent,
+                Kind::TmaBackward,
+            ];
+            let holds_maps = with_maps.contains(&row.kind);
             assert_eq!(text.contains(aligned), holds_maps, "{}", row.name);
             assert!(text.contains("\t.param .align 16 .b8 q;"), "{text}");
         }

@@ -80,7 +80,7 @@ impl FlashBackend for CubeBackend {
         let (session, attention) = session([q, k, v], options)?;
         let problem = attention.problem();
         let forward = Forward {
-            o: empty(q, check::shape_q(problem).into(), q.dtype()),
+            o: empty(q, check::shape_o(problem).into(), q.dtype()),
             lse: empty(q, problem.shape_lse().into(), DType::F32),
         };
         let gpu = session.gpu()?;
@@ -125,7 +125,7 @@ impl FlashBackend for CubeBackend {
         let gradients = Gradients {
             d_q: empty(q, check::shape_q(problem).into(), q.dtype()),
             d_k: empty(q, check::shape_k(problem).into(), q.dtype()),
-            d_v: empty(q, check::shape_k(problem).into(), q.dtype()),
+            d_v: empty(q, check::shape_v(problem).into(), q.dtype()),
         };
         let gpu = session.gpu()?;
         let [q, k, v, o, d_o] = [

@@ -54,7 +54,7 @@ where
     let problem = check::problem([q, k, v], options)?;
     let [of_q, of_k, of_v] = [B::view(q), B::view(k), B::view(v)];
     let inputs = inputs(&of_q, &of_k, &of_v)?;
-    let shape = check::shape_q(&problem);
+    let shape = check::shape_o(&problem);
     let mut o = zeros::<T>(shape)?;
     let [batch, heads, seqlen, _] = shape;
     let mut lse = zeros::<f32>([batch, heads, seqlen, 1])?;
@@ -99,15 +99,16 @@ where
         None => given,
     };
     let (shape_q, shape_k) = (check::shape_q(&problem), check::shape_k(&problem));
+    let shape_v = check::shape_v(&problem);
     let (mut d_q, mut d_k, mut d_v) = (
         zeros::<T>(shape_q)?,
         zeros::<T>(shape_k)?,
-        zeros::<T>(shape_k)?,
+        zeros::<T>(shape_v)?,
     );
     let mut gradients = ferroflash::Gradients::new(
         TensorMut::bhsd(&mut d_q, shape_q)?,
         TensorMut::bhsd(&mut d_k, shape_k)?,
-        TensorMut::bhsd(&mut d_v, shape_k)?,
+        TensorMut::bhsd(&mut d_v, shape_v)?,
     );
     Attention::new(&Device::cpu(), problem)?.backward(&inputs, &kept, &given, &mut gradients)?;
     let device = q.device();
@@ -116,7 +117,7 @@ where
     Ok(Gradients {
         d_q: tensor(d_q, shape_q),
         d_k: tensor(d_k, shape_k),
-        d_v: tensor(d_v, shape_k),
+        d_v: tensor(d_v, shape_v),
     })
 }
 

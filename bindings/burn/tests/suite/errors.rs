@@ -92,11 +92,11 @@ fn heads() {
 
 #[test]
 fn head_dims() {
-    for head_dim in [0, 257] {
+    for head_dim in [0, 577] {
         let x = tensor([1, 1, 2, head_dim]);
         assert_eq!(
             refused(x.clone(), x.clone(), x, FULL).to_string(),
-            format!("head_dim is {head_dim}; allowed: 1 to 256")
+            format!("head_dim is {head_dim}; allowed: 1 to 576")
         );
     }
 }

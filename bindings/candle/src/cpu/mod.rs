@@ -54,9 +54,9 @@ fn forward_of<T: Element + WithDType>(
 ) -> Result<CpuStorage> {
     let problem = call.problem;
     let attention = Attention::new(&CPU, problem).map_err(Error::from)?;
-    let mut o = elements::<T>(problem.shape_q());
+    let mut o = elements::<T>(problem.shape_o());
     let inputs = vectors(call).give(views::<T>(inputs)?);
-    let whole_o = whole(&mut o, problem.shape_q())?;
+    let whole_o = whole(&mut o, problem.shape_o())?;
     let mut outputs = match lse {
         Some(lse) => Outputs::new(whole_o, lse),
         None => Outputs::without_lse(whole_o),
@@ -75,8 +75,9 @@ fn backward_of<T: Element + WithDType>(
     let problem = call.problem;
     let attention = Attention::new(&CPU, problem).map_err(Error::from)?;
     let [shape_q, shape_k] = [problem.shape_q(), problem.shape_k()];
+    let shape_v = problem.shape_v();
     let mut d_q = elements::<T>(shape_q);
-    let [mut d_k, mut d_v] = [elements::<T>(shape_k), elements::<T>(shape_k)];
+    let [mut d_k, mut d_v] = [elements::<T>(shape_k), elements::<T>(shape_v)];
 
     let o = Guarded::of("o", results.o);
     let lse = Guarded::of("lse", results.lse);
@@ -93,7 +94,7 @@ fn backward_of<T: Element + WithDType>(
     let mut gradients = Gradients::new(
         whole(&mut d_q, shape_q)?,
         whole(&mut d_k, shape_k)?,
-        whole(&mut d_v, shape_k)?,
+        whole(&mut d_v, shape_v)?,
     );
     let inputs = vectors(call).give(views::<T>(inputs)?);
     attention

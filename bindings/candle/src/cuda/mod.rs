@@ -85,7 +85,7 @@ fn forward_of<T: Number>(
     };
     let prepared = PLANS.forward(&attention, &layouts).map_err(Error::from)?;
 
-    let mut o = raw::elements::<T>(candle, &problem.shape_q())?;
+    let mut o = raw::elements::<T>(candle, &problem.shape_o())?;
     let mut workspace = raw::workspace(candle, prepared.plan())?;
     {
         let vectors = GuardedVectors::of(&call.vectors);
@@ -93,7 +93,7 @@ fn forward_of<T: Number>(
         let inputs = ReadInputs::of::<T>(stored, &place)?;
         let inputs = vectors.vectors().give(inputs.views()?);
         let mut o = Writing::of(&mut o, &place);
-        let o = whole(&mut o, problem.shape_q())?;
+        let o = whole(&mut o, problem.shape_o())?;
         // Of no rows there is one element all the same.
         let n_rows = problem.shape_lse().iter().product();
         let mut lse = lse.map(|lse| Writing::of(lse, &place).shortened(n_rows));
@@ -123,9 +123,10 @@ fn backward_of<T: Number>(
         .map_err(Error::from)?;
 
     let [shape_q, shape_k] = [problem.shape_q(), problem.shape_k()];
+    let [shape_v, shape_o] = [problem.shape_v(), problem.shape_o()];
     let mut d_q = raw::elements::<T>(candle, &shape_q)?;
     let mut d_k = raw::elements::<T>(candle, &shape_k)?;
-    let mut d_v = raw::elements::<T>(candle, &shape_k)?;
+    let mut d_v = raw::elements::<T>(candle, &shape_v)?;
     let mut workspace = raw::workspace(candle, prepared.plan())?;
     {
         let vectors = GuardedVectors::of(&call.vectors);
@@ -145,8 +146,8 @@ fn backward_of<T: Number>(
             Some(d_lse) => Some(d_lse.read::<f32>(&place)?),
             None => None,
         };
-        let saved = Saved::new(&view(&o, shape_q)?, lse.slice());
-        let of_output = OutputGradients::new(&view(&d_o, shape_q)?);
+        let saved = Saved::new(&view(&o, shape_o)?, lse.slice());
+        let of_output = OutputGradients::new(&view(&d_o, shape_o)?);
         let of_output = match &d_lse {
             Some(d_lse) => of_output.d_lse(d_lse.slice()),
             None => of_output,
@@ -156,7 +157,7 @@ fn backward_of<T: Number>(
         let mut gradients = Gradients::new(
             whole(&mut d_q, shape_q)?,
             whole(&mut d_k, shape_k)?,
-            whole(&mut d_v, shape_k)?,
+            whole(&mut d_v, shape_v)?,
         );
         let mut queue = raw::Lent::new(&mut workspace, &place)?;
         prepared

@@ -93,7 +93,7 @@ impl Forward {
         lengths: Lengths,
     ) -> Result<(), Error> {
         let place = self.shape.place();
-        let o = self.shape.span_q(o)?;
+        let o = self.shape.span_o(o)?;
         let n_rows = self.shape.n_rows();
         // SAFETY: as the caller promises.
         let (inputs, mut outputs) = unsafe {
@@ -138,7 +138,7 @@ impl Backward {
         let (q, k, v, d_o) = &strides;
         py.detach(|| {
             let shape = Shape::new(problem, ordinal, [q, k, v], given)?;
-            let d_o = strided(problem.problem.shape_q(), d_o);
+            let d_o = strided(problem.problem.shape_o(), d_o);
             let layouts = shape.layouts().with(Argument::DO, d_o);
             let prepared = match ordinal {
                 Some(_) => Some(PLANS.backward(&shape.attention, &layouts)?),
@@ -186,9 +186,9 @@ impl Backward {
         lengths: Lengths,
     ) -> Result<(), Error> {
         let (shape, place) = (&self.shape, self.shape.place());
-        let (o, n_rows) = (shape.span_q(o)?, shape.n_rows());
+        let (o, n_rows) = (shape.span_o(o)?, shape.n_rows());
         let d_o = shape.span(self.d_o, d_o);
-        let [d_q, d_k, d_v] = [shape.span_q(d_q)?, shape.span_k(d_k)?, shape.span_k(d_v)?];
+        let [d_q, d_k, d_v] = [shape.span_q(d_q)?, shape.span_k(d_k)?, shape.span_v(d_v)?];
         // SAFETY: as the caller promises.
         let (inputs, saved, of_output, mut gradients) = unsafe {
             let inputs = shape.inputs(place, [q, k, v], lengths)?;

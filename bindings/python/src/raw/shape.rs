@@ -38,14 +38,14 @@ impl Shape {
         strides: [&Strides; 3],
         given: [bool; 6],
     ) -> Result<Shape, Error> {
-        let [shape_q, shape_k] = [problem.problem.shape_q(), problem.problem.shape_k()];
+        let sizes = &problem.problem;
         let [q, k, v] = strides;
         Ok(Shape {
             attention: problem.attention(ordinal)?,
             inputs: [
-                strided(shape_q, q),
-                strided(shape_k, k),
-                strided(shape_k, v),
+                strided(sizes.shape_q(), q),
+                strided(sizes.shape_k(), k),
+                strided(sizes.shape_v(), v),
             ],
             given,
         })
@@ -72,6 +72,14 @@ impl Shape {
 
     pub(crate) fn span_k(&self, address: u64) -> Result<Span, Error> {
         self.contiguous(self.attention.problem().shape_k(), address)
+    }
+
+    pub(crate) fn span_v(&self, address: u64) -> Result<Span, Error> {
+        self.contiguous(self.attention.problem().shape_v(), address)
+    }
+
+    pub(crate) fn span_o(&self, address: u64) -> Result<Span, Error> {
+        self.contiguous(self.attention.problem().shape_o(), address)
     }
 
     pub(crate) fn contiguous(&self, shape: [usize; 4], address: u64) -> Result<Span, Error> {

@@ -83,10 +83,14 @@ fn panels_per_task(machine: Machine, sizes: &Sizes, n_sequences: usize) -> usize
 
 /// Bytes that one thread works in.
 pub(super) fn bytes_per_thread(machine: Machine, sizes: &Sizes, n_sequences: usize) -> u64 {
-    let (depth, lanes) = (sizes.head_dim, machine.wide_lanes());
+    let (depth, depth_v) = (sizes.head_dim, sizes.head_dim_v);
+    let lanes = machine.wide_lanes();
     let block_k = BLOCK_K.max(lanes);
-    let panel = 2 * Panel::n_bytes(depth, lanes) + OnlineSoftmax::n_bytes(lanes);
-    2 * Tile::n_bytes(block_k, depth)
+    let panel = Panel::n_bytes(depth, lanes)
+        + Panel::n_bytes(depth_v, lanes)
+        + OnlineSoftmax::n_bytes(lanes);
+    Tile::n_bytes(block_k, depth)
+        + Tile::n_bytes(block_k, depth_v)
         + Panel::n_bytes(block_k, lanes)
         + panels_per_task(machine, sizes, n_sequences) as u64 * panel
 }
@@ -118,16 +122,16 @@ impl Workspace {
             first_row: 0,
             n_rows: 0,
             q: Panel::new(sizes.head_dim, lanes),
-            o: Panel::new(sizes.head_dim, lanes),
+            o: Panel::new(sizes.head_dim_v, lanes),
             softmax: OnlineSoftmax::new(sizes.softmax_scale, lanes),
         };
         Workspace {
             machine,
             k: Tile::new(block_k, sizes.head_dim),
-            v: Tile::new(block_k, sizes.head_dim),
+            v: Tile::new(block_k, sizes.head_dim_v),
             s: Panel::new(block_k, lanes),
             panels: std::iter::repeat_with(panel).take(n_panels).collect(),
-            row: Vec::with_capacity(sizes.head_dim),
+            row: Vec::with_capacity(sizes.head_dim_v),
         }
     }
 

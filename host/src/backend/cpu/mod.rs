@@ -107,14 +107,15 @@ fn forward_pass<T: Element, K: Scalar + Widen>(
         let (of, values) = (problem.fp8_kv()?, vector::<f32>(operands, argument)?);
         Some(Scales { values, of })
     });
+    let k = view::<K>(operands, Argument::K)?;
+    let v = match problem.values_in_keys() {
+        true => k.first_columns(problem.head_dim_v()),
+        false => view::<K>(operands, Argument::V)?,
+    };
     let inputs = forward::Inputs {
         q: view::<T>(operands, Argument::Q)?,
-        k: view::<K>(operands, Argument::K)?
-            .in_pages(pages)
-            .scaled(of_k),
-        v: view::<K>(operands, Argument::V)?
-            .in_pages(pages)
-            .scaled(of_v),
+        k: k.in_pages(pages).scaled(of_k),
+        v: v.in_pages(pages).scaled(of_v),
     };
     let mut o = output(operands, Argument::O)?;
     let mut o_rows = output_rows::<T>(Argument::O, &mut o, problem.group_size())?;

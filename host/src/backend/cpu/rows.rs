@@ -68,6 +68,15 @@ impl<'a, T: Widen> View<'a, T> {
         }
     }
 
+    /// The first columns of its rows.
+    pub(super) fn first_columns(self, head_dim: usize) -> View<'a, T> {
+        let layout = Layout {
+            head_dim: head_dim.min(self.layout.head_dim),
+            ..self.layout
+        };
+        View { layout, ..self }
+    }
+
     /// The same of a pool of pages. Sequences are those of the table, whose entries have been checked.
     pub(super) fn in_pages(self, pages: Option<Paged<'a>>) -> View<'a, T> {
         View { pages, ..self }

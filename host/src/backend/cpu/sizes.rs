@@ -13,6 +13,7 @@ pub(super) struct Sizes {
     pub(super) seqlen_q: usize,
     pub(super) seqlen_k: usize,
     pub(super) head_dim: usize,
+    pub(super) head_dim_v: usize,
     pub(super) softmax_scale: f32,
     /// How many keys a query sees to the left and to the right of its own place; `None`: all.
     window: (Option<usize>, Option<usize>),
@@ -46,6 +47,7 @@ impl Sizes {
             seqlen_q: problem.seqlen_q(),
             seqlen_k: problem.seqlen_k(),
             head_dim: problem.head_dim(),
+            head_dim_v: problem.head_dim_v(),
             softmax_scale: problem.scale(),
             window: problem.mask().window(),
             prefix: problem.mask().prefix(),

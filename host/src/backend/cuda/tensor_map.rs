@@ -49,7 +49,8 @@ impl TensorMaps {
             Some(known) => known.encoded,
             None => {
                 let mut encoded = described;
-                for map in &mut encoded[..n_maps] {
+                // What the call does not have, no kernel copies.
+                for map in encoded[..n_maps].iter_mut().filter(|map| map.base != 0) {
                     *map = encode_map(map, dtype)?;
                 }
                 if let Some(last) = &mut last {

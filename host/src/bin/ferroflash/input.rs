@@ -109,7 +109,7 @@ fn contents(tensors: &SafeTensors, metadata: HashMap<String, String>) -> Result<
     let mut expected = HashMap::new();
     for name in RESULTS {
         if let Ok(tensor) = tensors.tensor(name) {
-            expected.insert(name, expected_values(name, &tensor, &q, &k)?);
+            expected.insert(name, expected_values(name, &tensor, [&q, &k, &v])?);
         }
     }
     let side = |name| parsed(&metadata, name, "a number of keys, or -1");
@@ -251,6 +251,15 @@ pub fn lse_shape(q: &Stored) -> Vec<usize> {
     }
 }
 
+/// That of q, with the columns of v.
+pub fn o_shape(q: &Stored, v: &Stored) -> Vec<usize> {
+    let mut shape = q.dims.clone();
+    if let Some(columns) = shape.last_mut() {
+        *columns = v.shape[3];
+    }
+    shape
+}
+
 fn dtype_of(name: &str, tensor: &TensorView) -> Result<Dtype, String> {
     match tensor.dtype() {
         safetensors::Dtype::BF16 => Ok(Dtype::Bf16),
@@ -266,12 +275,13 @@ fn dtype_of(name: &str, tensor: &TensorView) -> Result<Dtype, String> {
 fn expected_values(
     name: &str,
     tensor: &TensorView,
-    q: &Stored,
-    k: &Stored,
+    [q, k, v]: [&Stored; 3],
 ) -> Result<Vec<f32>, String> {
     let needed = match name {
         "lse" => lse_shape(q),
-        "o" | "d_q" => q.dims.clone(),
+        "o" => o_shape(q, v),
+        "d_q" => q.dims.clone(),
+        "d_v" => v.dims.clone(),
         _ => k.dims.clone(),
     };
     if tensor.shape() != needed {

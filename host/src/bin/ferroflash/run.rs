@@ -78,6 +78,7 @@ fn problem(arguments: &RunArguments, input: &Input) -> Result<Problem, Failure> 
         Layout::bshd(input.q.shape)?,
         Layout::bshd(input.k.shape)?,
     )
+    .head_dim_v(input.v.shape[3])
     .mask(mask.map_err(Failure::Option)?)
     .order(arguments.order.into());
     let builder = of_lengths(builder, input);
@@ -124,8 +125,12 @@ fn in_words(problem: &Problem) -> String {
     let mask = problem.mask();
     let blocks = problem.block_mask();
     let blocks = blocks.map_or(String::new(), |blocks| format!(", {blocks}"));
+    let values = match problem.head_dim_v() {
+        columns if columns == problem.head_dim() => String::new(),
+        columns => format!(", head_dim_v {columns}"),
+    };
     format!(
-        "{} q {:?} k {:?}, {mask}{blocks}, softmax_scale {}",
+        "{} q {:?} k {:?}{values}, {mask}{blocks}, softmax_scale {}",
         problem.dtype(),
         problem.shape_q(),
         problem.shape_k(),
@@ -167,13 +172,14 @@ fn compute<T: Bytes>(
 ) -> Result<Done, Failure> {
     let problem = attention.problem();
     let (shape_q, shape_k) = (problem.shape_q(), problem.shape_k());
+    let (shape_v, shape_o) = (problem.shape_v(), problem.shape_o());
     let (q, k, v): (Vec<T>, Vec<T>, Vec<T>) = (
         elements(&input.q.bytes),
         elements(&input.k.bytes),
         elements(&input.v.bytes),
     );
     let zero = T::from_f32(0.0);
-    let mut o = vec![zero; q.len()];
+    let mut o = vec![zero; shape_o.iter().product()];
     let mut lse = vec![0f32; problem.shape_lse().iter().product()];
     let inputs = input.lengths.put(Inputs::new(
         &Tensor::bshd(&q, shape_q)?,
@@ -191,22 +197,22 @@ fn compute<T: Bytes>(
         values: HashMap::new(),
     };
     let (ran, wall_ms) = timed(|| {
-        let o = TensorMut::bshd(&mut o, shape_q)?;
+        let o = TensorMut::bshd(&mut o, shape_o)?;
         attention.forward(&inputs, &mut Outputs::new(o, &mut lse))
     })?;
     let device_ms = time_on_device(attention, input, Pass::Forward)?;
     let times = Times { wall_ms, device_ms };
     done.passes.push((Pass::Forward, ran, times));
-    done.keep("o", &input.q.dims, &o);
+    done.keep("o", &input::o_shape(&input.q, &input.v), &o);
     done.keep("lse", &input::lse_shape(&input.q), &lse);
 
     if let (Passes::Both, Some(stored)) = (passes, &input.d_o) {
         let d_o: Vec<T> = elements(&stored.bytes);
         let mut of_output = OutputGradients::new(&Tensor::bshd(&d_o, stored.shape)?);
         of_output.d_lse = input.d_lse.as_ref().map(Into::into);
-        let saved = Saved::new(&Tensor::bshd(&o, shape_q)?, &lse);
+        let saved = Saved::new(&Tensor::bshd(&o, shape_o)?, &lse);
         let (mut d_q, mut d_k, mut d_v) = (
-            vec![zero; o.len()],
+            vec![zero; q.len()],
             vec![zero; k.len()],
             vec![zero; v.len()],
         );
@@ -214,7 +220,7 @@ fn compute<T: Bytes>(
             let mut gradients = Gradients::new(
                 TensorMut::bshd(&mut d_q, shape_q)?,
                 TensorMut::bshd(&mut d_k, shape_k)?,
-                TensorMut::bshd(&mut d_v, shape_k)?,
+                TensorMut::bshd(&mut d_v, shape_v)?,
             );
             attention.backward(&inputs, &saved, &of_output, &mut gradients)
         })?;
@@ -223,7 +229,7 @@ fn compute<T: Bytes>(
         done.passes.push((Pass::Backward, ran, times));
         done.keep("d_q", &input.q.dims, &d_q);
         done.keep("d_k", &input.k.dims, &d_k);
-        done.keep("d_v", &input.k.dims, &d_v);
+        done.keep("d_v", &input.v.dims, &d_v);
     }
     Ok(done)
 }

@@ -13,6 +13,7 @@ use crate::tile::global::row_of_head;
 #[inline(always)]
 pub(super) unsafe fn clear(p: &TileListParams, block_idx: u32) {
     let (rows_q, rows_k) = (p.lengths.rows_q, p.lengths.rows_k);
+    let (columns, columns_v) = (p.shape.head_dim, p.shape.head_dim_v);
     // A packed tensor is one batch entry.
     let batch_q = if p.lengths.cu_seqlens_q == 0 {
         p.shape.batch
@@ -39,11 +40,11 @@ pub(super) unsafe fn clear(p: &TileListParams, block_idx: u32) {
             if shuffle::shuffle_idx_u32(unused as u32, i) == 1 {
                 let row = first + i;
                 if of_keys {
-                    clear_row(&p.d_k, &p.shape, batch_idx, p.shape.heads_k, row);
-                    clear_row(&p.d_v, &p.shape, batch_idx, p.shape.heads_k, row);
+                    clear_row(&p.d_k, columns, batch_idx, p.shape.heads_k, row);
+                    clear_row(&p.d_v, columns_v, batch_idx, p.shape.heads_k, row);
                 } else {
-                    clear_row(&p.o, &p.shape, batch_idx, p.shape.heads_q, row);
-                    clear_row(&p.d_q, &p.shape, batch_idx, p.shape.heads_q, row);
+                    clear_row(&p.o, columns_v, batch_idx, p.shape.heads_q, row);
+                    clear_row(&p.d_q, columns, batch_idx, p.shape.heads_q, row);
                     clear_lse(p.lse, &p.shape, rows, batch_idx, row);
                 }
             }

@@ -68,10 +68,13 @@ fn panels_per_task(machine: Machine, sizes: &Sizes, n_sequences: usize) -> usize
 
 /// Bytes that one thread works in.
 pub(super) fn bytes_per_thread(machine: Machine, sizes: &Sizes, n_sequences: usize) -> u64 {
-    let (depth, lanes) = (sizes.head_dim, machine.wide_lanes());
+    let (depth, depth_v) = (sizes.head_dim, sizes.head_dim_v);
+    let lanes = machine.wide_lanes();
     let block = BLOCK.max(lanes);
-    let panel = 4 * Panel::n_bytes(depth, lanes);
-    2 * (Tile::n_bytes(block, depth) + Panel::n_bytes(block, lanes))
+    let panel = 2 * (Panel::n_bytes(depth, lanes) + Panel::n_bytes(depth_v, lanes));
+    Tile::n_bytes(block, depth)
+        + Tile::n_bytes(block, depth_v)
+        + 2 * Panel::n_bytes(block, lanes)
         + panels_per_task(machine, sizes, n_sequences) as u64 * panel
 }
 
@@ -109,27 +112,28 @@ struct KeyPanel {
 
 impl Workspace {
     fn new(machine: Machine, sizes: &Sizes, n_panels: usize) -> Workspace {
-        let (depth, lanes) = (sizes.head_dim, machine.wide_lanes());
+        let (depth, depth_v) = (sizes.head_dim, sizes.head_dim_v);
+        let lanes = machine.wide_lanes();
         let n_rows = BLOCK.max(lanes);
         let panel = || KeyPanel {
             first_key: 0,
             n_keys: 0,
             k: Panel::new(depth, lanes),
-            v: Panel::new(depth, lanes),
+            v: Panel::new(depth_v, lanes),
             d_k: Panel::new(depth, lanes),
-            d_v: Panel::new(depth, lanes),
+            d_v: Panel::new(depth_v, lanes),
         };
         Workspace {
             machine,
             block: Block {
                 first_row: 0,
                 q: Tile::new(n_rows, depth),
-                d_o: Tile::new(n_rows, depth),
+                d_o: Tile::new(n_rows, depth_v),
             },
             s: Panel::new(n_rows, lanes),
             d_p: Panel::new(n_rows, lanes),
             panels: std::iter::repeat_with(panel).take(n_panels).collect(),
-            row: Vec::with_capacity(depth),
+            row: Vec::with_capacity(depth.max(depth_v)),
         }
     }
 
@@ -200,8 +204,8 @@ impl Workspace {
             inputs
                 .v
                 .head_rows(sequence.k, head_k, 1)
-                .load(range, &mut self.block.q);
-            panel.v.transpose(&self.block.q, 0..run.len(), lanes);
+                .load(range, &mut self.block.d_o);
+            panel.v.transpose(&self.block.d_o, 0..run.len(), lanes);
             panel.d_k.clear(lanes);
             panel.d_v.clear(lanes);
         }

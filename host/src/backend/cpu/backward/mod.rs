@@ -124,7 +124,7 @@ fn delta<T: Element>(sequences: &Sequences, inputs: &Inputs<T>, lse_log2: &[f32]
         }
         _ => 0.0,
     };
-    let scratch = || (vec![0.0; sizes.head_dim], vec![0.0; sizes.head_dim]);
+    let scratch = || (vec![0.0; sizes.head_dim_v], vec![0.0; sizes.head_dim_v]);
     delta.par_chunks_mut(ROWS).enumerate().for_each_init(
         scratch,
         |(o_row, d_o_row), (task, delta)| {
@@ -171,11 +171,19 @@ mod tests {
             (queries::bytes_per_thread, queries::make_workspace),
             (keys::bytes_per_thread, keys::make_workspace),
         ];
-        for (seqlen, head_dim) in [(1, 7), (300, 64), (100_000, 200)] {
+        let sizes = [
+            (1, 7, 7),
+            (300, 64, 64),
+            (300, 64, 128),
+            (100_000, 200, 200),
+            (5, 576, 512),
+        ];
+        for (seqlen, head_dim, head_dim_v) in sizes {
             let problem = Problem::builder(Dtype::F32)
                 .heads(3)
                 .seqlen(seqlen)
-                .head_dim(head_dim);
+                .head_dim(head_dim)
+                .head_dim_v(head_dim_v);
             let sizes = Sizes::of(&problem.build().unwrap());
             for machine in Machine::all() {
                 for (bytes, make) in passes {

@@ -56,10 +56,15 @@ fn panels_per_task(machine: Machine, sizes: &Sizes, n_sequences: usize) -> usize
 
 /// Bytes that one thread works in.
 pub(super) fn bytes_per_thread(machine: Machine, sizes: &Sizes, n_sequences: usize) -> u64 {
-    let (depth, lanes) = (sizes.head_dim, machine.wide_lanes());
+    let (depth, depth_v) = (sizes.head_dim, sizes.head_dim_v);
+    let lanes = machine.wide_lanes();
     let block = BLOCK.max(lanes);
-    let panel = 3 * Panel::n_bytes(depth, lanes) + 2 * Panel::n_bytes(1, lanes);
-    2 * (Tile::n_bytes(block, depth) + Panel::n_bytes(block, lanes))
+    let panel = 2 * Panel::n_bytes(depth, lanes)
+        + Panel::n_bytes(depth_v, lanes)
+        + 2 * Panel::n_bytes(1, lanes);
+    Tile::n_bytes(block, depth)
+        + Tile::n_bytes(block, depth_v)
+        + 2 * Panel::n_bytes(block, lanes)
         + panels_per_task(machine, sizes, n_sequences) as u64 * panel
 }
 
@@ -92,13 +97,14 @@ struct QueryPanel {
 
 impl Workspace {
     fn new(machine: Machine, sizes: &Sizes, n_panels: usize) -> Workspace {
-        let (depth, lanes) = (sizes.head_dim, machine.wide_lanes());
+        let (depth, depth_v) = (sizes.head_dim, sizes.head_dim_v);
+        let lanes = machine.wide_lanes();
         let block = BLOCK.max(lanes);
         let panel = || QueryPanel {
             first_row: 0,
             n_rows: 0,
             q: Panel::new(depth, lanes),
-            d_o: Panel::new(depth, lanes),
+            d_o: Panel::new(depth_v, lanes),
             d_q: Panel::new(depth, lanes),
             lse_log2: Panel::new(1, lanes),
             delta: Panel::new(1, lanes),
@@ -106,7 +112,7 @@ impl Workspace {
         Workspace {
             machine,
             k: Tile::new(block, depth),
-            v: Tile::new(block, depth),
+            v: Tile::new(block, depth_v),
             s: Panel::new(block, lanes),
             d_p: Panel::new(block, lanes),
             panels: std::iter::repeat_with(panel).take(n_panels).collect(),
@@ -174,8 +180,8 @@ impl Workspace {
             let range = panel.first_row..panel.first_row + run.len();
             q.load(range.clone(), &mut self.k);
             panel.q.transpose(&self.k, 0..run.len(), lanes);
-            d_o.load(range.clone(), &mut self.k);
-            panel.d_o.transpose(&self.k, 0..run.len(), lanes);
+            d_o.load(range.clone(), &mut self.v);
+            panel.d_o.transpose(&self.v, 0..run.len(), lanes);
             panel.d_q.clear(lanes);
             let first = rows.first(task.at);
             let range = first + range.start..first + range.end;

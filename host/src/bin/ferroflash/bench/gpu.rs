@@ -61,13 +61,15 @@ impl<T: Bytes> Tensors<T> {
         let queue = Queue::new(cuda)?;
         let n_q = problem.shape_q().iter().product();
         let n_k = problem.shape_k().iter().product();
+        let n_v = problem.shape_v().iter().product();
+        let n_o = problem.shape_o().iter().product();
         let n_rows = problem.shape_lse().iter().product();
         let mut of_device = ByArgument::default();
         for (argument, vector) in lengths.iter() {
             of_device[argument] = Some(DeviceBuffer::from_slice(cuda, vector, &queue)?);
         }
         let mut filled = |n_elems| DeviceBuffer::from_slice(cuda, &normal(n_elems, random), &queue);
-        let (q, k, v, d_o) = (filled(n_q)?, filled(n_k)?, filled(n_k)?, filled(n_q)?);
+        let (q, k, v, d_o) = (filled(n_q)?, filled(n_k)?, filled(n_v)?, filled(n_o)?);
         let mut tensors = Tensors {
             device: device.clone(),
             problem,
@@ -76,12 +78,12 @@ impl<T: Bytes> Tensors<T> {
             q,
             k,
             v,
-            o: DeviceBuffer::new(cuda, n_q)?,
+            o: DeviceBuffer::new(cuda, n_o)?,
             lse: DeviceBuffer::new(cuda, n_rows)?,
             d_o,
             d_q: DeviceBuffer::new(cuda, n_q)?,
             d_k: DeviceBuffer::new(cuda, n_k)?,
-            d_v: DeviceBuffer::new(cuda, n_k)?,
+            d_v: DeviceBuffer::new(cuda, n_v)?,
             queue,
         };
         let variant = Variant {
@@ -170,10 +172,14 @@ impl<T: Bytes> Tensors<T> {
             Layout::bshd(self.problem.shape_q())?,
             Layout::bshd(self.problem.shape_k())?,
         );
+        let (like_v, like_o) = (
+            Layout::bshd(self.problem.shape_v())?,
+            Layout::bshd(self.problem.shape_o())?,
+        );
         let inputs = Inputs::new(
             &Tensor::device(self.q.slice(), like_q)?,
             &Tensor::device(self.k.slice(), like_k)?,
-            &Tensor::device(self.v.slice(), like_k)?,
+            &Tensor::device(self.v.slice(), like_v)?,
         );
         let vector = |argument| {
             let buffer = self.lengths[argument].as_ref();
@@ -182,17 +188,17 @@ impl<T: Bytes> Tensors<T> {
         let inputs = lengths::put(inputs, vector);
         match call {
             Call::Forward(prepared) => {
-                let o = TensorMut::device(self.o.slice_mut(), like_q)?;
+                let o = TensorMut::device(self.o.slice_mut(), like_o)?;
                 let mut outputs = Outputs::new(o, self.lse.slice_mut());
                 prepared.forward(&mut self.queue, &inputs, &mut outputs)?;
             }
             Call::Backward(prepared) => {
-                let o = Tensor::device(self.o.slice(), like_q)?;
-                let d_o = Tensor::device(self.d_o.slice(), like_q)?;
+                let o = Tensor::device(self.o.slice(), like_o)?;
+                let d_o = Tensor::device(self.d_o.slice(), like_o)?;
                 let mut gradients = Gradients::new(
                     TensorMut::device(self.d_q.slice_mut(), like_q)?,
                     TensorMut::device(self.d_k.slice_mut(), like_k)?,
-                    TensorMut::device(self.d_v.slice_mut(), like_k)?,
+                    TensorMut::device(self.d_v.slice_mut(), like_v)?,
                 );
                 prepared.backward(
                     &mut self.queue,

@@ -39,6 +39,8 @@ impl<T: Bytes> Tensors<T> {
     ) -> Result<Tensors<T>, Failure> {
         let n_q = problem.shape_q().iter().product();
         let n_k = problem.shape_k().iter().product();
+        let n_v = problem.shape_v().iter().product();
+        let n_o = problem.shape_o().iter().product();
         let zero = T::from_f32(0.0);
         let mut tensors = Tensors {
             device: device.clone(),
@@ -46,13 +48,13 @@ impl<T: Bytes> Tensors<T> {
             lengths,
             q: normal(n_q, random),
             k: normal(n_k, random),
-            v: normal(n_k, random),
-            o: vec![zero; n_q],
+            v: normal(n_v, random),
+            o: vec![zero; n_o],
             lse: vec![0.0; problem.shape_lse().iter().product()],
-            d_o: normal(n_q, random),
+            d_o: normal(n_o, random),
             d_q: vec![zero; n_q],
             d_k: vec![zero; n_k],
-            d_v: vec![zero; n_k],
+            d_v: vec![zero; n_v],
         };
         let variant = Variant {
             pass: Pass::Forward,
@@ -114,24 +116,25 @@ impl<T: Bytes> Tensors<T> {
 
     fn call(&mut self, attention: &Attention, pass: Pass) -> Result<(), Failure> {
         let (shape_q, shape_k) = (self.problem.shape_q(), self.problem.shape_k());
+        let (shape_v, shape_o) = (self.problem.shape_v(), self.problem.shape_o());
         let inputs = self.lengths.put(Inputs::new(
             &Tensor::bshd(&self.q, shape_q)?,
             &Tensor::bshd(&self.k, shape_k)?,
-            &Tensor::bshd(&self.v, shape_k)?,
+            &Tensor::bshd(&self.v, shape_v)?,
         ));
         match pass {
             Pass::Backward => {
-                let saved = Saved::new(&Tensor::bshd(&self.o, shape_q)?, &self.lse);
-                let of_output = OutputGradients::new(&Tensor::bshd(&self.d_o, shape_q)?);
+                let saved = Saved::new(&Tensor::bshd(&self.o, shape_o)?, &self.lse);
+                let of_output = OutputGradients::new(&Tensor::bshd(&self.d_o, shape_o)?);
                 let mut gradients = Gradients::new(
                     TensorMut::bshd(&mut self.d_q, shape_q)?,
                     TensorMut::bshd(&mut self.d_k, shape_k)?,
-                    TensorMut::bshd(&mut self.d_v, shape_k)?,
+                    TensorMut::bshd(&mut self.d_v, shape_v)?,
                 );
                 attention.backward(&inputs, &saved, &of_output, &mut gradients)?;
             }
             _ => {
-                let o = TensorMut::bshd(&mut self.o, shape_q)?;
+                let o = TensorMut::bshd(&mut self.o, shape_o)?;
                 attention.forward(&inputs, &mut Outputs::new(o, &mut self.lse))?;
             }
         }

@@ -108,7 +108,8 @@ impl Row {
         } else {
             self.lens.iter().copied().map(of_length).sum()
         };
-        let forward = 4.0 * problem.heads_q() as f64 * visible * problem.head_dim() as f64;
+        let columns = problem.head_dim() + problem.head_dim_v();
+        let forward = 2.0 * problem.heads_q() as f64 * visible * columns as f64;
         if self.pass == Pass::Backward {
             2.5 * forward
         } else {
@@ -118,17 +119,19 @@ impl Row {
 
     /// Bytes of inputs read and outputs written, each once.
     fn bytes(&self) -> f64 {
-        let n_q = self.problem.shape_q().iter().product::<usize>() as f64;
-        let n_k = self.problem.shape_k().iter().product::<usize>() as f64;
+        let elems = |shape: [usize; 4]| shape.iter().product::<usize>() as f64;
+        let (q, o) = (self.problem.shape_q(), self.problem.shape_o());
+        let n_q = elems(q) + elems(o);
+        let n_k = elems(self.problem.shape_k()) + elems(self.problem.shape_v());
         let n_rows = self.problem.shape_lse().iter().product::<usize>();
         let rows = (n_rows * size_of::<f32>()) as f64;
         let element = self.problem.dtype().size_bytes() as f64;
         let element_k = self.problem.dtype_k().size_bytes() as f64;
         match self.pass {
             // q, k, v, o, d_o, d_q, d_k, d_v.
-            Pass::Backward => (4.0 * n_q + 4.0 * n_k) * element + rows,
+            Pass::Backward => 2.0 * (n_q + n_k) * element + rows,
             // q, k, v, o.
-            _ => 2.0 * n_q * element + 2.0 * n_k * element_k + rows,
+            _ => n_q * element + n_k * element_k + rows,
         }
     }
 

@@ -309,7 +309,7 @@ impl<'a> Consumer<'a> {
             };
             let o_rows = |batch_idx, head_idx, first, seqlen_q| GlobalMatrix {
                 rows: GlobalRows::new(&p.o_rows, batch_idx, head_idx, 0).from_row(first, seqlen_q),
-                chunks: p.shape.head_dim / 8,
+                chunks: p.shape.head_dim_v / 8,
             };
             if T::SPLITS_KV && spec::split_kv() {
                 self.store_split::<T>(finished.work, listed, first_row, 0, lse, o);

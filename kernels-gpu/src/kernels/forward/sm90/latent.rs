@@ -384,7 +384,7 @@ impl Consumer<'_> {
                 store_lse::<T::Output>(rows, first_row, lse, place_of);
             }
             let first_chunk = I * LATENT_COLUMNS / 8;
-            let chunks = (p.shape.head_dim / 8).saturating_sub(first_chunk);
+            let chunks = (p.shape.head_dim_v / 8).saturating_sub(first_chunk);
             warpgroup::store_rows_to::<E, _>(chunks, &t.o, |row, chunk| {
                 let (head, query) = place_of(first_row + row);
                 let (batch_idx, head_idx, first) = if spec::lengths() {

@@ -119,12 +119,12 @@ impl Consumer<'_> {
             for half in 0..2 {
                 let (head, query) = place_of(first_row + half as u32 * 8 + place.row);
                 let row = row_of_head(rows.base, head, u64::from(rows.rows), query);
-                let row = (row - p.split.lse) / 4 * u64::from(p.shape.head_dim);
+                let row = (row - p.split.lse) / 4 * u64::from(p.shape.head_dim_v);
                 let column = first_column + place.col;
                 let address = p.split.o + (row + u64::from(column)) * 4;
                 for n in 0..T::Output::N {
                     let x = o.fragment(0, n);
-                    let inside = query < rows.seqlen_q && n as u32 * 8 + column < p.shape.head_dim;
+                    let inside = query < rows.seqlen_q && n as u32 * 8 + column < p.shape.head_dim_v;
                     let pair = [x[2 * half], x[2 * half + 1]].map(f32::to_bits);
                     global::st_global_x2_if(address + n as u64 * 32, pair, inside);
                 }

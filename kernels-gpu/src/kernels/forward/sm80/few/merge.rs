@@ -166,7 +166,7 @@ impl Target {
         unsafe {
             if self.is_part() {
                 let row = u64::from(tile.split) * p.split.rows + self.idx;
-                let element = row * u64::from(p.shape.head_dim) + u64::from(col);
+                let element = row * u64::from(p.shape.head_dim_v) + u64::from(col);
                 global::st_global_f32x4(p.split.o + element * 4, x);
             } else {
                 let packed = [E::pack(x[0], x[1]), E::pack(x[2], x[3])];
@@ -230,7 +230,7 @@ unsafe fn add_up_splits<E: Element, T: Tiles>(p: &ForwardParams, tile: Tile) {
                 split: &p.split,
                 row: target.idx,
                 n: tile.n_splits,
-                head_dim: p.shape.head_dim,
+                head_dim: p.shape.head_dim_v,
             };
             // SAFETY: the caller's contract.
             unsafe {

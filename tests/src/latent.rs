@@ -1,0 +1,114 @@
+//! Values in the keys against the oracle, which has them as an array of its own; and bit by bit against the same keys side by side.
+
+use ferroflash::{Algorithm, Backend, Device, Dtype, Element, Inputs};
+use half::{bf16, f16};
+
+use crate::beside::{bits, check_cases};
+use crate::buffer::{Buffer, Number};
+use crate::cases::latent::{COLUMNS, LatentCase};
+use crate::inputs::Values;
+use crate::oracle::Output;
+use crate::pages::{output, pool};
+use crate::reference::Reference;
+use crate::sample;
+use crate::subject::Subject;
+use crate::trial::{Refusal, vectors};
+
+/// Puts the subject through cases; panics with every failure.
+pub fn check(subject: &Subject, algorithm: Algorithm, test: &str, cases: &[LatentCase]) {
+    if subject.cannot_run(algorithm) {
+        return;
+    }
+    check_cases(subject, test, cases, |case| {
+        check_case(subject, algorithm, case)
+    });
+}
+
+/// What each algorithm takes.
+fn is_eligible(backend: Backend, algorithm: Algorithm, latent: &LatentCase) -> bool {
+    let (case, sizes) = (&latent.paged.case, latent.paged.case.sizes);
+    match (backend, algorithm) {
+        (Backend::Cpu, algorithm) => algorithm == Algorithm::Tiled,
+        (_, Algorithm::Flash3) => {
+            let fits = |columns: usize, most| columns.is_multiple_of(8) && columns <= most;
+            let (head_dim, head_dim_v) = COLUMNS;
+            case.dtype != Dtype::F32
+                && fits(sizes.head_dim, head_dim)
+                && fits(sizes.head_dim_v, head_dim_v)
+        }
+        _ => false,
+    }
+}
+
+fn check_case(
+    subject: &Subject,
+    algorithm: Algorithm,
+    latent: &LatentCase,
+) -> Result<Option<f64>, String> {
+    let case = &latent.paged.case;
+    let device = |more: u64| {
+        let seed = case.seed.wrapping_add(sample::seed()).wrapping_add(more);
+        (subject.open)(seed)
+    };
+    let eligible = is_eligible(subject.backend, algorithm, latent);
+    let (values, table) = (latent.values(), latent.paged.table());
+    let run = |device: &Device, table: Option<&[i32]>| match case.dtype {
+        Dtype::Bf16 => forward::<bf16>(latent, &values, device, algorithm, table),
+        Dtype::F16 => forward::<f16>(latent, &values, device, algorithm, table),
+        Dtype::F32 => forward::<f32>(latent, &values, device, algorithm, table),
+    };
+    let output = match run(&device(0)?, Some(&table)) {
+        Ok(_) if !eligible => return Err("it ran; it should have been refused".into()),
+        Err(Refusal::NotEligible(_)) if !eligible => return Ok(None),
+        Ok(output) => output,
+        Err(Refusal::NotEligible(reason)) => return Err(format!("it was refused: {reason}")),
+        Err(Refusal::Failed(failure)) => return Err(failure),
+    };
+    let problem = latent.problem().map_err(|error| error.to_string())?;
+    let reference = Reference::new(case, &values, problem.scale());
+    let close = reference.judge_output(case, &output)?;
+    let all_bits = |output: &Output| [bits(&output.o), bits(&output.lse)];
+    for (what, table) in [("a second run", Some(&*table)), ("keys side by side", None)] {
+        let other = run(&device(1)?, table).map_err(|refusal| format!("{what}: {refusal:?}"))?;
+        if all_bits(&output) != all_bits(&other) {
+            return Err(format!("{what} gave other bits"));
+        }
+    }
+    Ok(Some(close.worst))
+}
+
+/// The forward pass, with keys in the pages of a table or, without one, side by side.
+fn forward<T: Element + Number>(
+    latent: &LatentCase,
+    values: &Values,
+    device: &Device,
+    algorithm: Algorithm,
+    table: Option<&[i32]>,
+) -> Result<Output, Refusal> {
+    let broken = |error: ferroflash::error::ProblemError| Refusal::Failed(error.to_string());
+    let case = &latent.paged.case;
+    let (problem, k) = match table {
+        Some(table) => {
+            let problem = latent.problem_in_pages().map_err(broken)?;
+            let k = pool(&latent.paged, table, &values.k, problem.shape_k());
+            (problem, k)
+        }
+        None => (latent.problem().map_err(broken)?, values.k.clone()),
+    };
+    let filled = |values: &[f64], shape| {
+        Buffer::<T>::filled(values, shape, case.arrangement).map_err(broken)
+    };
+    let (q, k) = (
+        filled(&values.q, problem.shape_q())?,
+        filled(&k, problem.shape_k())?,
+    );
+    let mut given = Inputs::latent(&q.view().map_err(broken)?, &k.view().map_err(broken)?);
+    let vectors = vectors(case);
+    let [cu_seqlens_q, _, seqused_q, seqused_k, leftpad_k] = vectors.each_ref();
+    given.cu_seqlens_q = cu_seqlens_q.as_ref().map(Into::into);
+    given.seqused_q = seqused_q.as_ref().map(Into::into);
+    given.seqused_k = seqused_k.as_ref().map(Into::into);
+    given.leftpad_k = leftpad_k.as_ref().map(Into::into);
+    given.page_table = table.map(Into::into);
+    output::<T>(device, algorithm, problem, &given, case.arrangement)
+}
