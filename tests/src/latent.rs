@@ -1,10 +1,11 @@
 //! Values in the keys against the oracle, which has them as an array of its own; and bit by bit against the same keys side by side.
 
-use ferroflash::{Algorithm, Backend, Device, Dtype, Element, Inputs};
+use ferroflash::{Algorithm, Backend, Device, Dtype, Element, Inputs, SplitKv};
 use half::{bf16, f16};
 
 use crate::beside::{bits, check_cases};
 use crate::buffer::{Buffer, Number};
+use crate::cases::Case;
 use crate::cases::latent::{COLUMNS, LatentCase};
 use crate::inputs::Values;
 use crate::oracle::Output;
@@ -68,13 +69,23 @@ fn check_case(
     let reference = Reference::new(case, &values, problem.scale());
     let close = reference.judge_output(case, &output)?;
     let all_bits = |output: &Output| [bits(&output.o), bits(&output.lse)];
+    // Without lengths keys are divided as the plan says, and not as the device does.
+    let divides_alike = latent.split_kv != SplitKv::Auto || has_lengths(case);
     for (what, table) in [("a second run", Some(&*table)), ("keys side by side", None)] {
+        if table.is_none() && !divides_alike {
+            continue;
+        }
         let other = run(&device(1)?, table).map_err(|refusal| format!("{what}: {refusal:?}"))?;
         if all_bits(&output) != all_bits(&other) {
             return Err(format!("{what} gave other bits"));
         }
     }
     Ok(Some(close.worst))
+}
+
+/// Whether the call has lengths even where keys lie side by side.
+fn has_lengths(case: &Case) -> bool {
+    vectors(case).iter().any(Option::is_some)
 }
 
 /// The forward pass, with keys in the pages of a table or, without one, side by side.

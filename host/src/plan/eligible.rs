@@ -183,9 +183,7 @@ fn tensor_maps(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
         }
     };
     match variant.kind {
-        Kind::TmaForward | Kind::TmaForwardLatent => {
-            TmaForwardParams::default().slots(&mut check)
-        }
+        Kind::TmaForward | Kind::TmaForwardLatent => TmaForwardParams::default().slots(&mut check),
         Kind::TmaBackward => TmaBackwardParams::default().slots(&mut check),
         _ => {}
     }

@@ -83,11 +83,7 @@ mod tests {
         let aligned = "\t.param .align 64 .b8 p[16]";
         for row in variants::VARIANTS {
             let text = entry(row.name);
-            let with_maps = [
-                Kind::TmaForward,
-                Kind::TmaForwardLatent,
-                Kind::TmaBackward,
-            ];
+            let with_maps = [Kind::TmaForward, Kind::TmaForwardLatent, Kind::TmaBackward];
             let holds_maps = with_maps.contains(&row.kind);
             assert_eq!(text.contains(aligned), holds_maps, "{}", row.name);
             assert!(text.contains("\t.param .align 16 .b8 q;"), "{text}");

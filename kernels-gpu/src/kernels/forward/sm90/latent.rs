@@ -73,10 +73,11 @@ impl Layout {
         }
     }
 
-    /// The barrier that says that P and m of the next block are there.
+    /// The barrier that says that P and m of an owner's next block are there. Each owner has one: with one for both, a warp could pass
+    /// before those beside it have said so of the block before.
     #[inline(always)]
-    const fn p_full(self) -> u32 {
-        self.o_ring.full(0)
+    const fn p_full(self, owner: u32) -> u32 {
+        self.o_ring.full(owner)
     }
 
     /// Where m of a row lies.
@@ -99,8 +100,8 @@ struct Tile<T: Tiles> {
     slot: Ring,
     /// The parity with which the consumer's next block of keys is full.
     keys_parity: u32,
-    /// The parity with which P of the tile's first block is full.
-    p_parity: u32,
+    /// The parity with which the other's next P is full.
+    other_parity: u32,
     softmax: OnlineSoftmax,
     s: T::Scores,
     o: T::Output,
@@ -135,7 +136,7 @@ unsafe fn attend_as<E: Element, T: Tiles, const I: u32>(c: &Consumer, work: Work
         work,
         slot,
         keys_parity: 0,
-        p_parity: 0,
+        other_parity: 0,
         softmax: fresh,
         s: T::Scores::zero(),
         o: T::Output::zero(),
@@ -162,7 +163,6 @@ unsafe fn attend_as<E: Element, T: Tiles, const I: u32>(c: &Consumer, work: Work
                 c.help_last::<E, T, I>(&mut t);
             }
             c.finish_latent::<E, T, I>(&mut t);
-            t.p_parity ^= n % 2;
             t.softmax = fresh;
             t.add = 0;
             c.release_work(t.slot, true);
@@ -180,7 +180,8 @@ impl Consumer<'_> {
         unsafe {
             let begun_s = self.begin_scores::<E, T, I>(&mut t.s, t.keys_parity);
             t.keys_parity ^= 1;
-            self.await_other::<T>(t.p_parity ^ (1 - I), &mut t.softmax, &mut t.o);
+            self.await_other::<T, I>(t.other_parity, &mut t.softmax, &mut t.o);
+            t.other_parity ^= 1;
             let v = self.values::<T, I>(1 - I);
             let begun_o =
                 t.o.begin_addition_ss::<E>(Left::Rows(self.layout.p()), v, steps::<T>(), t.add);
@@ -220,7 +221,8 @@ impl Consumer<'_> {
     unsafe fn help_last<E: Element, T: Tiles, const I: u32>(&self, t: &mut Tile<T>) {
         // SAFETY: as `attend`.
         unsafe {
-            self.await_other::<T>(t.p_parity ^ (1 - I), &mut t.softmax, &mut t.o);
+            self.await_other::<T, I>(t.other_parity, &mut t.softmax, &mut t.o);
+            t.other_parity ^= 1;
             let v = self.values::<T, I>(1 - I);
             t.o.begin_addition_ss::<E>(Left::Rows(self.layout.p()), v, steps::<T>(), t.add)
                 .wait::<0>();
@@ -230,7 +232,7 @@ impl Consumer<'_> {
 
     /// Waits for P of the other consumer's block; O and l then speak of the m that came with it.
     #[inline(always)]
-    unsafe fn await_other<T: Tiles>(
+    unsafe fn await_other<T: Tiles, const I: u32>(
         &self,
         parity: u32,
         softmax: &mut OnlineSoftmax,
@@ -238,7 +240,7 @@ impl Consumer<'_> {
     ) {
         // SAFETY: as `attend`.
         unsafe {
-            mbarrier::mbarrier_wait(self.layout.p_full(), parity);
+            mbarrier::mbarrier_wait(self.layout.p_full(1 - I), parity);
             if let Some(alpha) = softmax.follow::<T::Scores>(self.read_m()) {
                 scale_rows(o, alpha);
             }
@@ -282,7 +284,7 @@ impl Consumer<'_> {
             self.write_rows(|row| self.layout.m(row), t.softmax.references());
             tma::fence_proxy_async();
             barrier::warp_sync();
-            mbarrier::mbarrier_arrive_if(self.layout.p_full(), self.leads);
+            mbarrier::mbarrier_arrive_if(self.layout.p_full(I), self.leads);
             let v = self.values::<T, I>(I);
             t.o.begin_addition::<E, _>(&weights, v, steps::<T>(), t.add)
                 .wait::<0>();

@@ -124,7 +124,8 @@ impl Consumer<'_> {
                 let address = p.split.o + (row + u64::from(column)) * 4;
                 for n in 0..T::Output::N {
                     let x = o.fragment(0, n);
-                    let inside = query < rows.seqlen_q && n as u32 * 8 + column < p.shape.head_dim_v;
+                    let inside =
+                        query < rows.seqlen_q && n as u32 * 8 + column < p.shape.head_dim_v;
                     let pair = [x[2 * half], x[2 * half + 1]].map(f32::to_bits);
                     global::st_global_x2_if(address + n as u64 * 32, pair, inside);
                 }
