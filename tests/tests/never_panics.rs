@@ -49,7 +49,7 @@ fn block_mask() -> impl Strategy<Value = Option<BlockMask>> {
     prop_oneof![5 => Just(None), 1 => each.prop_map(Some)]
 }
 
-/// `[batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim]`: half of them such as a kernel takes, half absurd.
+/// `[batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim]`: most of them such as a kernel takes, the others absurd.
 fn sizes() -> impl Strategy<Value = [usize; 6]> {
     let sensible = (
         0usize..4,
@@ -60,7 +60,7 @@ fn sizes() -> impl Strategy<Value = [usize; 6]> {
         select(vec![32, 64, 80, 128]),
     );
     prop_oneof![
-        sensible.prop_map(|(batch, heads_k, group, seqlen_q, seqlen_k, head_dim)| {
+        3 => sensible.prop_map(|(batch, heads_k, group, seqlen_q, seqlen_k, head_dim)| {
             [
                 batch,
                 heads_k * group,
@@ -70,13 +70,13 @@ fn sizes() -> impl Strategy<Value = [usize; 6]> {
                 head_dim,
             ]
         }),
-        [size(), size(), size(), size(), size(), size()],
+        2 => [size(), size(), size(), size(), size(), size()],
     ]
 }
 
 /// Most problems have values like their keys.
 fn values() -> impl Strategy<Value = (Option<usize>, bool)> {
-    prop_oneof![4 => Just((None, false)), 1 => (size().prop_map(Some), any::<bool>())]
+    prop_oneof![9 => Just((None, false)), 1 => (size().prop_map(Some), any::<bool>())]
 }
 
 prop_compose! {

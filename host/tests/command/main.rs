@@ -5,6 +5,7 @@ mod blocks;
 mod decode;
 mod lengths;
 mod masks;
+mod values;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
