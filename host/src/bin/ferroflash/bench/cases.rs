@@ -24,6 +24,8 @@ pub struct Case {
     pub pass: Pass,
     /// Whether it is measured as decode: [`super::decode`].
     pub decode: bool,
+    /// Of a model, each with an append and a cache of its own; 1: attention alone.
+    pub layers: usize,
     /// What is compared.
     pub variants: Vec<Variant>,
 }
@@ -49,6 +51,7 @@ impl Case {
 pub fn cases(arguments: &BenchArguments, device: &Device) -> Result<Vec<Case>, Failure> {
     let on_gpu = device.as_cuda().is_some();
     let passes = passes(arguments)?;
+    check_layers(arguments, on_gpu)?;
     let mut cases = Vec::new();
     for sizes in sizes(arguments, on_gpu) {
         for &split_kv in &arguments.split_kv {
@@ -73,12 +76,27 @@ pub fn cases(arguments: &BenchArguments, device: &Device) -> Result<Vec<Case>, F
                     lengths: lengths.clone(),
                     pass,
                     decode: arguments.decode,
+                    layers: arguments.layers,
                     variants: variants(arguments, device, pass),
                 }));
             }
         }
     }
     Ok(cases)
+}
+
+/// Whether appends can be measured, where they are asked for.
+fn check_layers(arguments: &BenchArguments, on_gpu: bool) -> Result<(), Failure> {
+    let message = match arguments.layers {
+        0 => "--layers: there is no model without a layer; allowed: 1 and more",
+        1 => return Ok(()),
+        _ if !on_gpu => "--layers: they are measured on a GPU alone; allowed: 1",
+        _ if arguments.kv_dtype != KvDtype::Same => {
+            "--layers: nothing is appended to a cache of 8 bits; allowed: 1, or --kv-dtype same"
+        }
+        _ => return Ok(()),
+    };
+    Err(Failure::Option(message.into()))
 }
 
 /// Which passes are measured.

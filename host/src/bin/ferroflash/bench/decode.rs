@@ -6,14 +6,24 @@
 //! of views until a replay takes [`REPLAY_MS`], so that the launch of the graph itself does not count. The time of a call is that
 //! between the ends of two replays, divided by the calls of one; the median of the replays counts. All calls read the same q and
 //! write the same o and lse, which are small.
+//!
+//! With `--layers` a graph is a model's step: as many views as layers, and before each attention an append to the layer's cache
+//! ([`new_rows`]), whose lengths attention reads.
+//!
+//! | file | what |
+//! |---|---|
+//! | [`room`] | how much memory there is, how many views |
+//! | [`new_rows`] | appends |
 
-use std::sync::Arc;
+mod new_rows;
+mod room;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ferroflash::arguments::Argument;
 use ferroflash::backend::cuda::{CudaDevice, DeviceBuffer, Event, Graph};
-use ferroflash::dtype::ScalarType;
 use ferroflash::prepared::Layouts;
-use ferroflash::tensor::DeviceSlice;
+use ferroflash::tensor::{DeviceSlice, DeviceSliceMut};
 use ferroflash::{
     Device, Inputs, Layout, Outputs, PreparedForward, Problem, Queue, Tensor, TensorMut,
 };
@@ -26,16 +36,8 @@ use super::gpu::{cuda, host_us};
 use super::subject::{self, Effort, Ready, Variant, median, n_calls, normal, warm_up};
 use crate::failure::Failure;
 use crate::input::Bytes;
-
-/// Bytes of keys and values that a round of views reads: several times what an L2 cache holds. Views of less than 8 MiB read less,
-/// being [`MAX_VIEWS`] at most.
-const ROUND_BYTES: u64 = 384 << 20;
-
-/// The most views, as many as the peers' script has.
-const MAX_VIEWS: u64 = 48;
-
-/// Views begin at multiples of so many elements: of 256 bytes and more, as allocations do.
-const VIEW_ALIGNMENT: u64 = 128;
+use new_rows::NewRows;
+use room::{Room, view_elems};
 
 /// Milliseconds that a replay takes at least.
 const REPLAY_MS: f64 = 1.0;
@@ -77,6 +79,13 @@ impl<T: Bytes> Elements<T> {
             Elements::E4m3(buffer) => buffer.slice(),
         }
     }
+
+    fn slice_mut(&mut self) -> DeviceSliceMut<'_> {
+        match self {
+            Elements::Same(buffer) => buffer.slice_mut(),
+            Elements::E4m3(buffer) => buffer.slice_mut(),
+        }
+    }
 }
 
 /// What normally distributed numbers are multiplied by to use most of the range of e4m3, and its inverse, the scale.
@@ -92,8 +101,9 @@ impl<T: Bytes> Pool<T> {
         let room = Room::of(device.memory()?.free_bytes);
         let fitting = cases
             .iter()
-            .filter(|case| room.admit(&case.problem).is_ok());
-        let n_elems = fitting.map(|case| room.n_views(&case.problem) * view_elems(&case.problem));
+            .filter(|case| room.admit(&case.problem, case.layers).is_ok());
+        let n_elems = fitting
+            .map(|case| room.n_views(&case.problem, case.layers) * view_elems(&case.problem));
         let n_elems = n_elems.max().unwrap_or(0) as usize;
         let queue = Queue::new(device)?;
         let in_8_bits = cases.iter().any(|case| case.problem.fp8_kv().is_some());
@@ -115,62 +125,19 @@ impl<T: Bytes> Pool<T> {
     }
 
     /// How many views of a case it has.
-    fn n_views(&self, problem: &Problem) -> u64 {
-        let held = (self.k.len() as u64).checked_div(view_elems(problem));
-        self.room.n_views(problem).min(held.unwrap_or(1)).max(1)
+    fn n_views(&self, case: &Case) -> u64 {
+        let held = (self.k.len() as u64).checked_div(view_elems(&case.problem));
+        let wanted = self.room.n_views(&case.problem, case.layers);
+        wanted.min(held.unwrap_or(1)).max(1)
     }
 }
 
-/// The memory that there is for a case.
-#[derive(Clone, Copy, Debug)]
-struct Room {
-    free_bytes: u64,
-}
+/// The pool of all cases, which appends write to.
+pub type SharedPool<T> = Arc<Mutex<Pool<T>>>;
 
-impl Room {
-    fn of(free_bytes: u64) -> Room {
-        Room { free_bytes }
-    }
-
-    /// What tensors may take: a part is left for workspaces and kernels.
-    fn bytes(self) -> u64 {
-        self.free_bytes - self.free_bytes / 16
-    }
-
-    fn admit(self, problem: &Problem) -> Result<(), Failure> {
-        let needed = tensor_bytes(problem);
-        if needed <= self.bytes() {
-            return Ok(());
-        }
-        let gib = |n_bytes: u64| n_bytes as f64 / f64::from(1 << 30);
-        Err(Failure::Option(format!(
-            "skipped: q, k, v and o take {:.1} GiB, and {:.1} of the {:.1} GiB that are free may be theirs",
-            gib(needed),
-            gib(self.bytes()),
-            gib(self.free_bytes)
-        )))
-    }
-
-    /// How many views a round should have, as far as there is room.
-    fn n_views(self, problem: &Problem) -> u64 {
-        let element = problem.dtype_k().size_bytes() as u64;
-        let view_bytes = (2 * element).saturating_mul(view_elems(problem)).max(1);
-        let wanted = ROUND_BYTES.div_ceil(view_bytes).min(MAX_VIEWS);
-        let others = tensor_bytes(problem).saturating_sub(view_bytes);
-        let held = self.bytes().saturating_sub(others) / view_bytes;
-        wanted.min(held).max(1)
-    }
-}
-
-/// Bytes of q, k, v, o and lse.
-fn tensor_bytes(problem: &Problem) -> u64 {
-    let elems = |shape: &[usize]| shape.iter().product::<usize>() as u64;
-    let of_q = elems(&problem.shape_q());
-    let size = |dtype: ScalarType| 2 * dtype.size_bytes() as u64;
-    let of_q = of_q.saturating_mul(size(problem.dtype().into()));
-    let of_k = view_elems(problem).saturating_mul(size(problem.dtype_k()));
-    let tensors = of_q.saturating_add(of_k);
-    tensors.saturating_add(elems(&problem.shape_lse()).saturating_mul(size_of::<f32>() as u64))
+/// A case that failed half way has left the pool as good as it was.
+fn open<T: Bytes>(pool: &Mutex<Pool<T>>) -> MutexGuard<'_, Pool<T>> {
+    pool.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Rounds of all views that take long enough, where one takes this long.
@@ -178,12 +145,6 @@ fn rounds(round_ms: f64) -> usize {
     let wanted = (REPLAY_MS / round_ms.max(f64::MIN_POSITIVE)).ceil();
     // A number too large for the type becomes the largest.
     (wanted as usize).clamp(1, MAX_ROUNDS)
-}
-
-/// Elements from one view of k to the next.
-fn view_elems(problem: &Problem) -> u64 {
-    let n_elems = problem.shape_k().iter().product::<usize>() as u64;
-    n_elems.next_multiple_of(VIEW_ALIGNMENT)
 }
 
 /// A prepared forward pass and, once it is measured, its graph.
@@ -210,12 +171,14 @@ pub struct Tensors<T: Bytes> {
 /// Where inputs and outputs of calls lie.
 struct Memory<T: Bytes> {
     problem: Problem,
-    pool: Arc<Pool<T>>,
+    pool: SharedPool<T>,
     n_views: u64,
     /// Where keys and values lie in pages: the table, and how many keys each sequence has.
     pages: Option<[DeviceBuffer<i32>; 2]>,
     /// Where they are in 8 bits: the scales, of k and v alike.
     scales: Option<DeviceBuffer<f32>>,
+    /// Where a call is a layer's step.
+    new_rows: Option<NewRows<T>>,
     q: DeviceBuffer<T>,
     o: DeviceBuffer<T>,
     lse: DeviceBuffer<f32>,
@@ -225,11 +188,16 @@ impl<T: Bytes> Tensors<T> {
     /// Views of the pool, and random queries; an error where there is no room for them.
     pub fn new(
         device: &Device,
-        problem: Problem,
-        pool: &Arc<Pool<T>>,
+        case: &Case,
+        pool: &SharedPool<T>,
         random: &mut SmallRng,
     ) -> Result<Tensors<T>, Failure> {
-        pool.room.admit(&problem)?;
+        let problem = case.problem;
+        let n_views = {
+            let pool = open(pool);
+            pool.room.admit(&problem, case.layers)?;
+            pool.n_views(case)
+        };
         let cuda = cuda(device)?;
         let queue = Queue::new(cuda)?;
         let n_q = problem.shape_q().iter().product();
@@ -237,7 +205,7 @@ impl<T: Bytes> Tensors<T> {
         let memory = Memory {
             problem,
             pool: Arc::clone(pool),
-            n_views: pool.n_views(&problem),
+            n_views,
             pages: match problem.pages() {
                 Some(pages) => {
                     let mut table: Vec<i32> = (0..pages.n_pages() as i32).collect();
@@ -255,6 +223,10 @@ impl<T: Bytes> Tensors<T> {
                 }
                 None => None,
             },
+            new_rows: match case.layers {
+                0 | 1 => None,
+                _ => Some(NewRows::new(device, cuda, &queue, &problem, random)?),
+            },
             q: DeviceBuffer::from_slice(cuda, &normal(n_q, random), &queue)?,
             o: DeviceBuffer::new(cuda, n_q)?,
             lse: DeviceBuffer::new(cuda, n_rows)?,
@@ -269,9 +241,10 @@ impl<T: Bytes> Tensors<T> {
     /// Plans a variant, loads its kernels, reserves its workspace.
     pub fn prepare(&mut self, variant: &Variant) -> Result<Ready, Failure> {
         let attention = variant.attention(&self.device, self.memory.problem)?;
-        let layouts = match self.memory.pages {
-            Some(_) => Layouts::contiguous().giving(Argument::SeqUsedK),
-            None => Layouts::contiguous(),
+        let has_lengths = self.memory.pages.is_some() || self.memory.new_rows.is_some();
+        let layouts = match has_lengths {
+            true => Layouts::contiguous().giving(Argument::SeqUsedK),
+            false => Layouts::contiguous(),
         };
         let prepared = attention.prepare_forward(&layouts)?;
         let plan = prepared.plan();
@@ -367,7 +340,7 @@ impl<T: Bytes> Tensors<T> {
 }
 
 impl<T: Bytes> Memory<T> {
-    /// Enqueues a call on a view of the cache.
+    /// Enqueues a call on a view of the cache, behind its append if there is one.
     fn enqueue(
         &mut self,
         queue: &mut Queue,
@@ -377,14 +350,26 @@ impl<T: Bytes> Memory<T> {
         let like_q = Layout::bshd(self.problem.shape_q())?;
         let like_k = Layout::bshd(self.problem.shape_k())?;
         let first = view * view_elems(&self.problem);
+        let mut pool = open(&self.pool);
+        let table = self.pages.as_ref().map(|[table, _]| table.slice());
+        if let Some(new_rows) = &mut self.new_rows {
+            let Pool { k, v, .. } = &mut *pool;
+            let caches = [k, v].map(|cache| cache.slice_mut().skip(first));
+            new_rows.enqueue(queue, caches, self.q.slice_mut(), table)?;
+        }
         let inputs = Inputs::new(
             &Tensor::device(self.q.slice(), like_q)?,
-            &Tensor::device(self.pool.k.slice().skip(first), like_k)?,
-            &Tensor::device(self.pool.v.slice().skip(first), like_k)?,
+            &Tensor::device(pool.k.slice().skip(first), like_k)?,
+            &Tensor::device(pool.v.slice().skip(first), like_k)?,
         );
-        let inputs = match &self.pages {
-            Some([table, lens]) => inputs.page_table(table.slice()).seqused_k(lens.slice()),
+        let inputs = match table {
+            Some(table) => inputs.page_table(table),
             None => inputs,
+        };
+        let inputs = match (&self.new_rows, &self.pages) {
+            (Some(new_rows), _) => inputs.seqused_k(new_rows.lens()),
+            (None, Some([_, lens])) => inputs.seqused_k(lens.slice()),
+            (None, None) => inputs,
         };
         let inputs = match &self.scales {
             Some(scales) => inputs.k_descale(scales.slice()).v_descale(scales.slice()),

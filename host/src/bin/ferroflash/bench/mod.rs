@@ -22,7 +22,7 @@ mod row;
 mod subject;
 
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use ferroflash::{Attention, Device, Dtype, Pass, Problem};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -37,7 +37,7 @@ use crate::input::Bytes;
 use crate::lengths::Lengths;
 use crate::print::say;
 use cases::Case;
-use decode::Pool;
+use decode::{Pool, SharedPool};
 use row::Row;
 use subject::{Effort, Ready, Results, Subject, Variant, median};
 
@@ -65,7 +65,10 @@ fn measure_all<T: Bytes>(
     }
     let mut random = SmallRng::seed_from_u64(0);
     let pool = match device.as_cuda() {
-        Some(cuda) if arguments.decode => Some(Arc::new(Pool::<T>::new(cuda, cases, &mut random)?)),
+        Some(cuda) if arguments.decode => {
+            let pool = Pool::<T>::new(cuda, cases, &mut random)?;
+            Some(Arc::new(Mutex::new(pool)))
+        }
         _ => None,
     };
     for case in cases {
@@ -132,12 +135,12 @@ fn measure<T: Bytes>(
     case: &Case,
     device: &Device,
     arguments: &BenchArguments,
-    pool: Option<&Arc<Pool<T>>>,
+    pool: Option<&SharedPool<T>>,
     random: &mut SmallRng,
 ) -> Result<Vec<Row>, Failure> {
     let mut subject = match pool {
         None => Subject::<T>::new(device, case.problem, case.lengths.clone(), random)?,
-        Some(pool) => match decode::Tensors::new(device, case.problem, pool, random) {
+        Some(pool) => match decode::Tensors::new(device, case, pool, random) {
             Ok(tensors) => Subject::Decode(Box::new(tensors)),
             Err(skipped) => {
                 let rows = case.variants.iter();

@@ -18,6 +18,7 @@ pub struct Row {
     order: Order,
     backend: Backend,
     decode: bool,
+    layers: usize,
     outcome: Result<Measured, String>,
 }
 
@@ -48,6 +49,7 @@ impl Row {
             order: variant.order,
             backend: device.backend(),
             decode: case.decode,
+            layers: case.layers,
             outcome: Ok(Measured {
                 ms,
                 extra_bytes: ready.extra_bytes,
@@ -70,6 +72,7 @@ impl Row {
             order: variant.order,
             backend: device.backend(),
             decode: case.decode,
+            layers: case.layers,
             outcome: Err(failure.to_string().replace('\n', " ")),
         }
     }
@@ -88,6 +91,10 @@ impl Row {
         let name = match self.problem.fp8_kv() {
             Some(_) => format!("{name}-e4m3"),
             None => name,
+        };
+        let name = match self.layers {
+            0 | 1 => name,
+            layers => format!("{name}-layers{layers}"),
         };
         match self.problem.split_kv() {
             SplitKv::Auto => name,
@@ -177,6 +184,9 @@ impl Row {
         }
         if let Some(pages) = p.pages() {
             set("page", json!(pages.page_size()));
+        }
+        if self.layers > 1 {
+            set("layers", json!(self.layers));
         }
         if p.fp8_kv().is_some() {
             set("kv_dtype", json!(p.dtype_k().to_string()));

@@ -93,3 +93,21 @@ fn decode_has_no_backward_pass() {
         .to_string();
     assert!(refused.contains("--passes bwd"), "{refused}");
 }
+
+#[test]
+fn layers_are_measured_on_a_gpu_alone() {
+    let refusal = |line| on_cpu(line).err().map(|failure| failure.to_string());
+    let message = refusal("--decode --layers 2").unwrap();
+    assert!(message.contains("--layers: they are measured on a GPU alone"));
+    assert!(
+        refusal("--decode --layers 0")
+            .unwrap()
+            .contains("allowed: 1 and more")
+    );
+    assert_eq!(refusal("--decode --layers 1 --batch 1 --seqlen-k 64"), None);
+    let many = BenchArguments::parse("--decode --layers 32").unwrap();
+    assert!(check_layers(&many, true).is_ok());
+    let in_8_bits = BenchArguments::parse("--decode --layers 2 --kv-dtype e4m3").unwrap();
+    let message = check_layers(&in_8_bits, true).unwrap_err().to_string();
+    assert!(message.contains("a cache of 8 bits"), "{message}");
+}

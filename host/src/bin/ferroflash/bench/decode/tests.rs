@@ -1,11 +1,12 @@
 //! How many views and rounds; what the driver is asked for.
 
 use std::collections::BTreeSet;
+use std::mem::offset_of;
 
 use ferroflash::backend::cuda::use_stand_ins;
 use ferroflash::{Dtype, Mask};
 use ferroflash_driver::fake::{self, Call as DriverCall, Launch};
-use ferroflash_kernels::params::{CombineParams, ForwardParams, TmaForwardParams};
+use ferroflash_kernels::params::{AppendParams, CombineParams, ForwardParams, TmaForwardParams};
 use ferroflash_kernels::variants::{self, Kind};
 use half::bf16;
 use rand::SeedableRng;
@@ -24,7 +25,7 @@ fn problem(batch: usize, seqlen_k: usize) -> Problem {
 #[test]
 fn a_round_of_views_is_more_than_the_l2_cache_holds() {
     let room = Room::of(64 << 30);
-    let n_views = |batch, seqlen_k| room.n_views(&problem(batch, seqlen_k));
+    let n_views = |batch, seqlen_k| room.n_views(&problem(batch, seqlen_k), 1);
     // 4 MiB of keys and values, 32, 256, and 2 GiB.
     assert_eq!(n_views(1, 1024), 48);
     assert_eq!(n_views(1, 8192), 12);
@@ -36,15 +37,19 @@ fn a_round_of_views_is_more_than_the_l2_cache_holds() {
 fn a_case_is_admitted_if_there_is_room_for_it() {
     // 2 GiB of keys and values, and less than 16 MiB beside them.
     let case = problem(64, 8192);
-    let fits = |free_mib: u64| Room::of(free_mib << 20).admit(&case);
+    let fits = |free_mib: u64| Room::of(free_mib << 20).admit(&case, 1);
     assert!(fits(2300).is_ok());
     assert_eq!(
         fits(2100).unwrap_err().to_string(),
         "skipped: q, k, v and o take 2.0 GiB, and 1.9 of the 2.1 GiB that are free may be theirs"
     );
+    // Each layer has a view.
+    assert!(Room::of(4400 << 20).admit(&case, 2).is_ok());
+    assert!(Room::of(4300 << 20).admit(&case, 2).is_err());
+    assert_eq!(Room::of(4400 << 20).n_views(&case, 2), 2);
     // Views take what there is.
-    assert_eq!(Room::of(600 << 20).n_views(&problem(8, 8192)), 2);
-    assert_eq!(Room::of(500 << 20).n_views(&problem(8, 8192)), 1);
+    assert_eq!(Room::of(600 << 20).n_views(&problem(8, 8192), 1), 2);
+    assert_eq!(Room::of(500 << 20).n_views(&problem(8, 8192), 1), 1);
 }
 
 #[test]
@@ -62,6 +67,7 @@ fn params_bytes(kernel: &str) -> Option<usize> {
         Kind::Forward => Some(size_of::<ForwardParams>()),
         Kind::TmaForward => Some(size_of::<TmaForwardParams>()),
         Kind::Combine => Some(size_of::<CombineParams>()),
+        Kind::Append => Some(size_of::<AppendParams>()),
         _ => None,
     }
 }
@@ -74,7 +80,8 @@ fn measured(line: &str) -> (Vec<String>, Vec<Vec<Launch>>) {
     let cuda = device.as_cuda().unwrap();
     let cases = cases::cases(&arguments, &device).unwrap();
     let mut random = SmallRng::seed_from_u64(0);
-    let pool = Arc::new(Pool::<bf16>::new(cuda, &cases, &mut random).unwrap());
+    let pool = Pool::<bf16>::new(cuda, &cases, &mut random).unwrap();
+    let pool = Arc::new(Mutex::new(pool));
     fake::state().calls = Some(Vec::new());
     let mut rows = Vec::new();
     for case in &cases {
@@ -156,5 +163,34 @@ fn each_call_of_a_graph_reads_another_view() {
             "{:?}",
             launches[1].kernel
         );
+    }
+    // Layers are as many views as there are, and each is appended to before it is read.
+    let (rows, graphs) = measured(&format!(
+        "--algorithm flash2 --batch 1 --seqlen-k 8192 --layers 3 --page-size 0,64 {brief}"
+    ));
+    for (row, of_pages) in rows.iter().zip(["", "-page64"]) {
+        let row: serde_json::Value = serde_json::from_str(row).unwrap();
+        assert_eq!(row["peer"], format!("ferroflash-flash2{of_pages}-layers3"));
+        assert_eq!((&row["layers"], &row["views"]), (&3.into(), &3.into()));
+        assert_eq!(row["ms"], 0.5, "{row}");
+    }
+    for launches in &graphs {
+        let kernels: Vec<_> = launches.iter().map(|call| call.kernel.as_str()).collect();
+        assert_eq!(kernels.len(), 6, "{kernels:?}");
+        for (layer, pair) in launches.chunks(2).enumerate() {
+            assert!(pair[0].kernel.starts_with("append"), "{kernels:?}");
+            assert!(pair[1].kernel.starts_with("forward_sm80"), "{kernels:?}");
+            let first = layer as u64 * 8192 * 8 * 128 * 2;
+            let at = [
+                offset_of!(AppendParams, cache.k),
+                offset_of!(AppendParams, cache.v),
+            ];
+            let behind = |offset| address(&pair[0], offset) - address(&launches[0], offset);
+            assert_eq!(at.map(behind), [first; 2]);
+            // Attention reads what the append wrote: k is its second tensor, q its first.
+            assert_eq!(address(&pair[1], 32), address(&pair[0], at[0]));
+            let turned = address(&pair[0], offset_of!(AppendParams, q_out));
+            assert_eq!(address(&pair[1], 0), turned);
+        }
     }
 }

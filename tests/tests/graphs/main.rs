@@ -1,4 +1,8 @@
-//! Graphs of prepared calls on a GPU: a replay gives the bits of the calls; packed ones serve other lengths under the same maxima.
+//! Graphs of prepared calls on a GPU: a replay gives the bits of the calls; packed ones serve other lengths under the same maxima; a
+//! step of decoding, captured once, is every step.
+
+mod decode;
+mod model;
 
 use conformance::subject::CUDA;
 use ferroflash::arguments::Argument;
