@@ -138,7 +138,7 @@ macro_rules! pages_suite {
 
             #[test]
             fn random() {
-                let n = $subject.n_random as usize / 5;
+                let n = $subject.n_random as usize;
                 let cases = pages::random(n, $crate::sample::seed());
                 check(&$subject, ALGORITHM, path!("random"), &cases);
             }
