@@ -106,7 +106,7 @@ impl Side {
                 None => 0,
             };
             if let Some(paged) = &paged {
-                paged.check(sequence, 0..used)?;
+                paged.check(sequence, padding..used)?;
             }
             Ok(Span {
                 batch_idx,
@@ -187,7 +187,10 @@ impl<'a> Paged<'a> {
     /// Refuses pages, of some rows of a sequence, that the pool does not have.
     fn check(&self, sequence: usize, rows: Range<usize>) -> Result<(), ProblemError> {
         let n_pages = self.pages.n_pages();
-        let slots = rows.start / self.page_size()..self.pages.n_slots(rows.end);
+        let slots = match rows.is_empty() {
+            true => 0..0,
+            false => rows.start / self.page_size()..self.pages.n_slots(rows.end),
+        };
         let exists = |&given: &i32| usize::try_from(given).is_ok_and(|page| page < n_pages);
         let entries = self.entries(sequence).iter().enumerate();
         let mut entries = entries.take(slots.end).skip(slots.start);

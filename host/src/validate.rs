@@ -125,10 +125,6 @@ pub(crate) fn fit(
         return Err(ProblemError::ValuesInKeysWith { what });
     }
     no_lengths_beside_a_block_mask(problem, arguments)?;
-    if problem.has_several_pages() && arguments.get(Argument::LeftpadK).is_some() {
-        let what = "leftpad_k, where sequences have more than one,";
-        return Err(ProblemError::PagesWith { what });
-    }
     let need = |argument| need(problem, pass, argument);
     all_fit(
         arguments,

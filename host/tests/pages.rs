@@ -69,24 +69,18 @@ fn what_does_not_go_together_with_pages_is_refused() {
     let problem = problem().build().unwrap();
     let backward = without_tensors(&problem, Pass::Backward, Place::Host).map(|_| ());
     assert_eq!(backward, with("the backward pass"));
-    let fitting = without_tensors(&problem, Pass::Forward, Place::Host).unwrap();
-    let argument = Argument::LeftpadK;
-    let padding = VectorDescription::unplaced(2, ScalarType::I32, Place::Host);
-    let padded = fitting.arguments().with(argument, padding);
-    let outcome = check(&problem, Pass::Forward, padded).map(|_| ());
-    assert_eq!(
-        outcome,
-        with("leftpad_k, where sequences have more than one,")
-    );
-    // Where a sequence has one page, it may begin at any of its rows.
-    let one_page = problem
-        .to_builder()
-        .pages(Pages::new(7, 10))
-        .build()
-        .unwrap();
-    let fitting = without_tensors(&one_page, Pass::Forward, Place::Host).unwrap();
-    let padded = fitting.arguments().with(argument, padding);
-    assert_eq!(check(&one_page, Pass::Forward, padded).map(|_| ()), Ok(()));
+}
+
+#[test]
+fn sequences_may_begin_at_any_row_of_any_page() {
+    for page_size in [1, 4, 10, 30] {
+        let pages = Pages::new(12, page_size);
+        let problem = problem().pages(pages).build().unwrap();
+        let fitting = without_tensors(&problem, Pass::Forward, Place::Host).unwrap();
+        let padding = VectorDescription::unplaced(2, ScalarType::I32, Place::Host);
+        let padded = fitting.arguments().with(Argument::LeftpadK, padding);
+        assert_eq!(check(&problem, Pass::Forward, padded).map(|_| ()), Ok(()));
+    }
 }
 
 #[test]
@@ -137,11 +131,12 @@ fn an_entry_that_names_no_page_is_refused_where_the_host_sees_it() {
     let (q, pool) = (vec![0f32; 16], vec![0f32; 7 * 4 * 8]);
     let (of_q, of_k) = (problem.shape_q(), problem.shape_k());
     let keys = Tensor::bshd(&pool, of_k).unwrap();
-    let run = |table: [i32; 6], lens: [i32; 2]| {
+    let behind = |padding: [i32; 2], table: [i32; 6], lens: [i32; 2]| {
         let queries = Tensor::bshd(&q, of_q).unwrap();
         let inputs = Inputs::new(&queries, &keys, &keys)
             .page_table(&table)
-            .seqused_k(&lens);
+            .seqused_k(&lens)
+            .leftpad_k(&padding);
         let checked = attention.check_lengths(&inputs);
         let (mut o, mut lse) = (vec![0f32; 16], vec![0f32; 2]);
         let o = TensorMut::bshd(&mut o, of_q).unwrap();
@@ -149,12 +144,23 @@ fn an_entry_that_names_no_page_is_refused_where_the_host_sees_it() {
         assert_eq!(ran.map(|_| ()), checked);
         checked
     };
+    let run = |table, lens| behind([0, 0], table, lens);
     assert_eq!(run([0, 1, 2, 3, 4, 6], [10, 10]), Ok(()));
     assert_eq!(run([0, 1, 7, 3, 4, 6], [10, 10]), Err(wrong(0, 2, 7)));
     assert_eq!(run([0, 1, 2, 3, -1, 6], [10, 5]), Err(wrong(1, 1, -1)));
     // What lies behind the sequence's last page is not looked at.
     assert_eq!(run([0, 1, 7, 3, -1, 9], [8, 4]), Ok(()));
     assert_eq!(run([7, 7, 7, 7, 7, 7], [0, 0]), Ok(()));
+    // Nor what lies in front of the page that it begins in.
+    let padded = behind([4, 9], [7, 1, 2, -1, 9, 6], [10, 10]);
+    assert_eq!(padded, Ok(()));
+    let padded = behind([3, 9], [7, 1, 2, -1, 9, 6], [10, 10]);
+    assert_eq!(padded, Err(wrong(0, 0, 7)));
+    let padded = behind([4, 7], [7, 1, 2, -1, 9, 6], [10, 10]);
+    assert_eq!(padded, Err(wrong(1, 1, 9)));
+    // A sequence that is nothing but padding.
+    let padded = behind([6, 3], [7, 7, 7, 7, 7, 7], [6, 3]);
+    assert_eq!(padded, Ok(()));
 }
 
 #[test]

@@ -142,7 +142,8 @@ def test_values_are_called_as_pytest_calls_them(value: object, expected: str) ->
 @pytest.mark.parametrize("suite", ["fa2", "fa3", "fa4-varlen", "fa4"])
 def test_reasons_leave_a_plain_case_alone(suite: str) -> None:
     plain = {"dropout_p": 0.0, "softcap": 0.0, "alibi": False, "dtype": "torch.bfloat16", "d": 96, "local_enum": 1}
-    plain |= {"page_size": 128, "paged_kv_block_size": 256, "new_kv": True, "has_qv": False, "rotary_fraction": 0.5, "has_batch_idx": True}
+    plain |= {"has_leftpad": True, "page_size": 128, "paged_kv_block_size": 256, "new_kv": True}
+    plain |= {"has_qv": False, "rotary_fraction": 0.5, "has_batch_idx": True}
     axes = [plan.Axis((name,), [(value,)], [str(value)]) for name, value in plain.items()]
     assert plan.select(plan.Test("test_flash_attn_output", axes), reasons.reasons(suite)).selected == 1
 

@@ -57,7 +57,7 @@ def cases(draw: st.DrawFn) -> Case:
         own_positions=draw(st.booleans()),
         storage=storage,
         page_size=draw(st.integers(1, 17)),
-        leftpad=not storage.endswith("pages") and draw(st.booleans()),
+        leftpad=draw(st.booleans()),
         interlaced=draw(st.booleans()),
         num_splits=draw(st.sampled_from([0, 1, 3])),
         dtype=dtype,
@@ -82,7 +82,7 @@ BASE = {device: Case(device=device, dtype=DTYPES[device][0], batch=3, head_dim=6
 @pytest.mark.parametrize("mask", ["full", "causal", "window"])
 @pytest.mark.parametrize("storage", ["rows", "index", "pages", "indexed pages"])
 def test_storages_masks_and_rows(device, storage, mask, new, packed):
-    run(dataclasses.replace(BASE[device], seqlen_q=6, storage=storage, mask=mask, new=new, packed=packed, leftpad="pages" not in storage))
+    run(dataclasses.replace(BASE[device], seqlen_q=6, storage=storage, mask=mask, new=new, packed=packed, leftpad=True))
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -52,7 +52,7 @@ WRONG = [
     (ValueError, "cache_seqlens has the shape", ROWS, change(cache_seqlens=lambda given: given["cache_seqlens"][:1])),
     (ValueError, "seqlen_new is 30", ROWS, change(**dict.fromkeys("kv", lambda given: given["k"].repeat(1, 10, 1, 1)))),
     (ValueError, "cache_leftpad has the shape", ROWS, change(cache_leftpad=lambda given: given["cache_seqlens"][:1])),
-    (NotImplementedError, "cache_leftpad", PAGES, change(cache_leftpad=lambda given: given["cache_seqlens"])),
+    (ValueError, "cache_leftpad has the shape", PAGES, change(cache_leftpad=lambda given: given["cache_seqlens"][:1])),
     (TypeError, "cache_batch_idx is torch.int64", INDEX, change(cache_batch_idx=lambda given: given["cache_batch_idx"].long())),
     (ValueError, "cache_batch_idx has the shape", INDEX, change(cache_batch_idx=lambda given: given["cache_batch_idx"][:1])),
     (TypeError, "TABLE is torch.int64", PAGES, change(page_table=lambda given: given["page_table"].long())),
@@ -74,6 +74,7 @@ WRONG_NUMBERS = [
     (ValueError, "cache_seqlens, sequence 1: -1", ROWS, change(cache_seqlens=torch.tensor([0, -1], dtype=torch.int32))),
     (ValueError, "cache_seqlens, sequence 0: 25", ROWS, change(cache_seqlens=25, **dict.fromkeys(("k", "v", "rotary_cos", "rotary_sin")))),
     (ValueError, "cache_leftpad", ROWS, change(cache_leftpad=lambda given: given["cache_seqlens"] + 4)),
+    (ValueError, "cache_leftpad", PAGES, change(cache_leftpad=lambda given: given["cache_seqlens"] + 4)),
     (ValueError, "TABLE says page", INDEX, change(cache_batch_idx=torch.tensor([0, 4], dtype=torch.int32))),
     (ValueError, "TABLE says page", PAGES, change(page_table=lambda given: given["page_table"] + 1000)),
 ]

@@ -62,7 +62,7 @@ pub fn forward(
             ),
             list: list.unwrap_or_default(),
             blocks,
-            pages: lengths::pages(problem, variant.footprint.block_k),
+            pages: lengths::pages(checked, variant.footprint.block_k),
             ..Default::default()
         };
         if grid > 0 {

@@ -16,6 +16,7 @@ use super::select::{grid, only_variant};
 use super::views::shape;
 use super::workspace::{ALIGNMENT_BYTES, WorkspaceLayout};
 use super::{PlannedLaunch, Reason};
+use crate::arguments::Argument;
 use crate::problem::{self, Problem};
 use crate::validate::{Checked, Pass};
 
@@ -97,16 +98,27 @@ pub fn rows(problem: &Problem) -> Lengths {
 }
 
 /// The pages, with boxes for KV blocks of so many rows; none where there are none.
-pub fn pages(problem: &Problem, block_k: u32) -> Pages {
+pub fn pages(checked: &Checked, block_k: u32) -> Pages {
+    let problem = checked.problem();
     let Some(pages) = problem.pages() else {
         return Pages::default();
     };
     let slots = pages.n_slots(problem.seqlen_k()) as u32;
     let pages = table_of(pages, problem.seqlen_k());
     Pages {
-        box_rows: box_rows(pages.page_size, slots, block_k),
+        box_rows: match begin_at_any_row(checked) {
+            true => 1,
+            false => box_rows(pages.page_size, slots, block_k),
+        },
         ..pages
     }
+}
+
+/// Whether sequences may begin at any row of a page, and go on in others: only the device knows at which. Of their KV blocks no two rows
+/// lie side by side for certain, so a TMA box has one.
+pub fn begin_at_any_row(checked: &Checked) -> bool {
+    let is_padded = checked.arguments().get(Argument::LeftpadK).is_some();
+    is_padded && checked.problem().has_several_pages()
 }
 
 /// A pool, and the table of sequences of at most so many rows; addresses are filled in at launch.

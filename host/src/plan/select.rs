@@ -56,7 +56,8 @@ pub(super) fn select(
     let mut chosen = None;
     let mut candidates = Vec::new();
     let mut algorithms = Algorithm::BY_PREFERENCE;
-    if few::beats_flash3(checked) {
+    if few::beats_flash3(checked) || lengths::begin_at_any_row(checked) {
+        // Also where flash3 would begin a copy for every row of K and V; flash2 looks rows up anyway.
         algorithms.sort_by_key(|&algorithm| algorithm != Algorithm::Flash2);
     }
     for algorithm in algorithms {

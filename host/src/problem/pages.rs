@@ -6,8 +6,9 @@ use std::fmt;
 /// [`Inputs::page_table`](crate::Inputs::page_table), i32 `[batch, columns]`, says which page of the pool each page of a sequence is
 /// (PagedAttention; Kwon et al. 2023). Row `r` of a sequence is row `r % page_size` of its page `r / page_size`. Sequences may share
 /// pages. A sequence has [`Inputs::seqused_k`](crate::Inputs::seqused_k) rows; what lies behind them in its last page, NaN too, is not read into a result, nor
-/// are entries of the table behind it. Where a sequence has one page, as long as all of it, [`Inputs::leftpad_k`](crate::Inputs::leftpad_k) may say at
-/// which row it begins: so a table of one column chooses entries of a cache without pages.
+/// are entries of the table behind it. A sequence may begin at any row, of any of its pages: [`Inputs::leftpad_k`](crate::Inputs::leftpad_k) says at
+/// which. What lies in front of it is read as little. Where sequences have several pages, `flash3` is slower beside `leftpad_k`, as it copies each row by
+/// itself; `flash2` is then preferred where it has the head_dim. A table of one column chooses entries of a cache without pages.
 ///
 /// ```
 /// use ferroflash::{Attention, Device, Dtype, Inputs, Mask, Outputs, Pages, Problem, Tensor, TensorMut};

@@ -298,7 +298,7 @@ unsafe fn make_maps(p: &TileListParams, maps: u64, block_idx: u32) {
             let tensor = mapped(p, which);
             if p.page_size > 0 && !of_q {
                 // Of the pool, with the rows of the sequence's last page.
-                end_in_last_page(p, to, tensor, rows);
+                end_in_last_page(p, to, rows);
                 idx += (special::grid_dim_x() - 1) * THREADS;
                 continue;
             }
@@ -319,18 +319,14 @@ unsafe fn make_maps(p: &TileListParams, maps: u64, block_idx: u32) {
     }
 }
 
-/// Makes the copy at `to` of the map of a pool of pages one that ends behind the rows of a sequence's last page. A sequence that does
-/// not begin with its first page's first row has one page.
+/// Makes the copy at `to` of the map of a pool of pages one that ends behind the rows of a sequence's last page. Rows of a page are counted
+/// from its first one, wherever the sequence begins.
 #[inline(always)]
-unsafe fn end_in_last_page(p: &TileListParams, to: u64, pool: TensorView, rows: Rows) {
-    let n_rows = rows_of_last(rows.len, p.page_size);
-    let before = i64::from(rows.first) * pool.row_stride * 2;
+unsafe fn end_in_last_page(p: &TileListParams, to: u64, rows: Rows) {
+    let n_rows = rows_of_last(rows.first + rows.len, p.page_size);
     // SAFETY: the caller's contract: the thread alone makes the map.
     unsafe {
         // A map has a row at least, in memory that is there; nobody uses that of a sequence without rows.
-        if n_rows > 0 {
-            tensor_map::replace_address(to, pool.base.wrapping_add(before as u64));
-        }
         tensor_map::replace_rows(to, if n_rows == 0 { 1 } else { n_rows });
         tensor_map::fence_tensor_map_release();
     }

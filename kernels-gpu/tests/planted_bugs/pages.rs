@@ -1,4 +1,4 @@
-//! A sequence in pages of a pool: rows are appended where a table says, and copied by the copy engine page by page.
+//! A sequence in pages of a pool, behind padding: rows are appended where a table says, and copied by the copy engine row by row.
 
 use ferroflash_kernels::attention::pages::{Place as RowPlace, n_slots, rows_of_last};
 use ferroflash_kernels::emu::{
@@ -24,6 +24,8 @@ enum Bug {
     StaleEntry,
     /// Each page is looked up one entry too late.
     WrongPage,
+    /// Rows are looked up as if the sequence began with its first page's first row.
+    PaddingForgotten,
     /// The last page is read with all its rows.
     WholeLastPage,
     /// A page that the pool does not have is read by its address.
@@ -33,13 +35,15 @@ enum Bug {
 const THREADS: u32 = 32;
 const PAGE_SIZE: u32 = 4;
 const N_PAGES: u32 = 3;
-/// Rows of the sequence: a page and a half.
+/// The sequence's first row in its pages.
+const FIRST: u32 = 1;
+/// Rows of the sequence: it ends in the middle of its second page.
 const LEN: u32 = 6;
 /// Words of a row of 128 bytes.
 const ROW: u32 = 32;
 const PAGE_WORDS: u32 = PAGE_SIZE * ROW;
 /// Behind the sequence's pages, the table names none.
-const TABLE: [u32; 3] = [2, 0, 9];
+const TABLE: [u32; 4] = [2, 0, 9, 9];
 const TILE_BYTES: u32 = 2 * PAGE_WORDS * 4;
 
 /// The map of the pool with so many rows of each page.
@@ -49,7 +53,7 @@ fn map(pool: u64, rows: u32) -> TensorMap {
         base: pool,
         sizes: [u64::from(ROW) * 2, rows.into(), 1, N_PAGES.into()],
         strides: [row, row, row * u64::from(PAGE_SIZE)],
-        box_rows: PAGE_SIZE.into(),
+        box_rows: 1,
         box_heads: 1,
         ..TensorMap::default()
     }
@@ -82,7 +86,7 @@ impl Kernel {
     /// Each thread writes a column of all rows: the row's number, from 1.
     fn append(&self) {
         for row in 0..LEN {
-            let RowPlace { slot, row: of_page } = RowPlace::of_row(row, PAGE_SIZE);
+            let RowPlace { slot, row: of_page } = RowPlace::of_row(FIRST + row, PAGE_SIZE);
             // SAFETY: the pool has the page that the table names here.
             unsafe {
                 let page = global::ld_global_u32(self.table + u64::from(slot) * 4);
@@ -92,7 +96,7 @@ impl Kernel {
         }
     }
 
-    /// Copies two pages, and sums up a word of each row.
+    /// Copies as many rows as two pages have, and sums up a word of each.
     fn read(&self) {
         let (base, bar) = (special::shared_base(), special::shared_base() + TILE_BYTES);
         let address = |map: &TensorMap| std::ptr::from_ref(map).expose_provenance() as u64;
@@ -101,19 +105,23 @@ impl Kernel {
             mbarrier::mbarrier_init(bar, 1);
             mbarrier::fence_mbarrier_init();
             mbarrier::mbarrier_arrive_expect_tx(bar, TILE_BYTES);
-            for slot in 0..2 {
-                let is_last = slot + 1 == n_slots(LEN, PAGE_SIZE);
+            let first = match self.is(Bug::PaddingForgotten) {
+                true => 0,
+                false => FIRST,
+            };
+            for row in 0..2 * PAGE_SIZE {
+                let place = RowPlace::of_row(first + row, PAGE_SIZE);
+                let is_last = place.slot + 1 == n_slots(FIRST + LEN, PAGE_SIZE);
                 let map = match is_last && !self.is(Bug::WholeLastPage) {
                     true => &self.own_map,
                     false => &self.pool_map,
                 };
-                let slot = if self.is(Bug::PageBeyondPool) {
-                    2
-                } else {
-                    slot
+                let slot = match place.slot < 2 && !self.is(Bug::PageBeyondPool) {
+                    true => place.slot,
+                    false => 2,
                 };
-                let to = base + u32::from(is_last) * PAGE_WORDS * 4;
-                tma::tma_load(to, address(map), [0, 0, 0, self.page(slot)], bar);
+                let to = base + row * ROW * 4;
+                tma::tma_load(to, address(map), [0, place.row, 0, self.page(slot)], bar);
             }
             mbarrier::mbarrier_wait(bar, 0);
             let tile = SharedTile {
@@ -158,7 +166,7 @@ fn run(bug: Bug, options: Options) -> Result<bool, Fault> {
     let base = memory.output("pool", &mut pool);
     let kernel = Kernel {
         pool_map: map(base, PAGE_SIZE),
-        own_map: map(base, rows_of_last(LEN, PAGE_SIZE)),
+        own_map: map(base, rows_of_last(FIRST + LEN, PAGE_SIZE)),
         pool: base,
         table: memory.in_out("table", &mut table),
         sums: memory.output("sums", &mut sums),
@@ -208,6 +216,7 @@ fn is_in(place: &Place, name: &str) -> bool {
 caught! {
     an_entry_that_another_thread_makes_races: StaleEntry => |kind| matches!(kind, Kind::Race { .. });
     a_page_of_nobody_is_uninitialised: WrongPage => |kind| matches!(kind, Kind::Uninitialised { .. });
+    rows_in_front_of_the_first_are_uninitialised: PaddingForgotten => |kind| matches!(kind, Kind::Uninitialised { .. });
     rows_behind_the_end_are_uninitialised: WholeLastPage => |kind| matches!(kind, Kind::Uninitialised { .. });
     a_page_beyond_the_pool_is_out_of_bounds: PageBeyondPoolByAddress => |kind| matches!(kind, Kind::OutOfBounds { place, .. } if is_in(place, "pool"));
     rows_appended_without_a_fence_are_not_seen: OneLaunchNoFence => |kind| matches!(kind, Kind::Asynchronous(Asynchronous::Unfenced { .. }));

@@ -22,7 +22,7 @@ const HEAD_DIMS: [usize; 2] = [128, 64];
 
 /// Pages of all sizes, scales of sequences and of pages going round.
 pub fn all() -> Vec<Fp8Case> {
-    in_8_bits(pages::all())
+    in_8_bits(pages::all().into_iter().chain(pages::padded()).collect())
 }
 
 /// Keys divided into splits.
@@ -60,9 +60,9 @@ impl Fp8Case {
         let sizes = self.paged.case.sizes;
         let mut used = vec![self.scales == Fp8Kv::PerSequence; self.n_scaled()];
         if self.scales == Fp8Kv::PerPage {
-            for (sequence, n_rows) in self.paged.lens().into_iter().enumerate() {
+            for (sequence, slots) in self.paged.own_slots().into_iter().enumerate() {
                 let row = &table[sequence * self.paged.columns()..];
-                for &page in &row[..n_rows.div_ceil(self.paged.page_size)] {
+                for &page in &row[slots] {
                     used[page as usize] = true;
                 }
             }

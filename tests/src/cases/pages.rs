@@ -1,6 +1,8 @@
 //! Keys and values in pages: decode, chunks of queries, prefill, and batches of all of them, in pages of many sizes, of which sequences share
 //! some.
 
+mod padded;
+
 use std::ops::Range;
 
 use ferroflash::error::ProblemError;
@@ -13,6 +15,7 @@ use super::{Case, HALVES, window};
 use crate::buffer::{ALIGNED, Arrangement};
 use crate::inputs::Values;
 use crate::lengths::{Lengths, Rows, Span};
+pub use padded::{padded, random};
 
 /// A case whose keys and values are put into pages.
 #[derive(Clone, Copy, Debug)]
@@ -62,15 +65,6 @@ const LENGTHS: [Lengths; 5] = [
         k: Rows::padded(20).used(&[0, 0]),
     },
 ];
-
-/// Sequences that do not begin with their page's first row; one is empty.
-const LEFT_PADDED: Lengths = Lengths {
-    n: 4,
-    q: Rows::padded(9),
-    k: Rows::padded(300)
-        .used(&[300, 70, 40, 299])
-        .leftpad(&[100, 69, 40, 1]),
-};
 
 /// Sequences with a common prefix, and the rows of that prefix.
 const SHARED: [(Lengths, usize); 5] = [
@@ -157,8 +151,6 @@ pub fn all() -> Vec<PagedCase> {
         let longest = lengths.k.longest();
         cases.push(nth(at + 1, lengths, longest, None));
     }
-    // The same behind padding: entries of a cache, chosen.
-    cases.extend((0..4).map(|at| nth(at, LEFT_PADDED, 300 + at, None)));
     cases
 }
 
@@ -169,8 +161,7 @@ pub fn splits() -> Vec<PagedCase> {
         let lengths = LENGTHS[[0, 2][at % 2]];
         nth(at, lengths, page_size, Some([64, 128][at % 2]))
     });
-    let padded = nth(1, LEFT_PADDED, 300, Some(64));
-    cases.chain([padded]).collect()
+    cases.collect()
 }
 
 /// Pages that several sequences have.
@@ -284,6 +275,16 @@ impl PagedCase {
         0..n_rows.div_ceil(self.page_size)
     }
 
+    /// Of each sequence those of its pages that hold rows of its own, and not only what lies in front of these.
+    pub fn own_slots(&self) -> Vec<Range<usize>> {
+        let ends = self.spans().into_iter().zip(self.lens());
+        ends.map(|(span, end)| match span.len {
+            0 => 0..0,
+            len => (end - len) / self.page_size..self.slots(end).end,
+        })
+        .collect()
+    }
+
     /// How many of them hold rows of the common prefix alone.
     fn n_shared_slots(&self, n_rows: usize) -> usize {
         let end = |slot: usize| n_rows.min((slot + 1) * self.page_size);
@@ -319,20 +320,23 @@ impl PagedCase {
         values
     }
 
-    /// The table, pages in no order. Behind a sequence's last page it says what no page is.
+    /// The table, pages in no order. Behind a sequence's last page, and in front of its first one, it says what no page is.
     pub fn table(&self) -> Vec<i32> {
         let mut rng = StdRng::seed_from_u64(self.case.seed.wrapping_mul(31));
         let mut free: Vec<i32> = (0..self.n_pages() as i32).collect();
         free.shuffle(&mut rng);
         let mut take = |n: usize| free.split_off(free.len() - n);
         let of_prefix = take(self.n_prefix_pages());
+        let wrong = [i32::MIN, -1, self.n_pages() as i32, i32::MAX];
         let mut table = Vec::new();
-        for n_rows in self.lens() {
+        for (n_rows, own) in self.lens().into_iter().zip(self.own_slots()) {
             let (n, n_shared) = (self.slots(n_rows).len(), self.n_shared_slots(n_rows));
-            let wrong = [i32::MIN, -1, self.n_pages() as i32, i32::MAX];
-            let behind = (n..self.columns()).map(|_| wrong[rng.random_range(0..wrong.len())]);
-            table.extend(&of_prefix[..n_shared]);
-            table.extend(take(n - n_shared).into_iter().chain(behind));
+            let of_sequence = [&of_prefix[..n_shared], &take(n - n_shared)].concat();
+            for slot in 0..self.columns() {
+                let beside = wrong[rng.random_range(0..wrong.len())];
+                let is_own = own.contains(&slot);
+                table.push(if is_own { of_sequence[slot] } else { beside });
+            }
         }
         table
     }

@@ -132,6 +132,18 @@ macro_rules! pages_suite {
             }
 
             #[test]
+            fn padded() {
+                check(&$subject, ALGORITHM, path!("padded"), &pages::padded());
+            }
+
+            #[test]
+            fn random() {
+                let n = $subject.n_random as usize;
+                let cases = pages::random(n, $crate::sample::seed());
+                check(&$subject, ALGORITHM, path!("random"), &cases);
+            }
+
+            #[test]
             fn serving() {
                 $crate::serving::check(&$subject, ALGORITHM, path!("serving"));
             }

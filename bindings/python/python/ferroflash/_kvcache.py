@@ -11,7 +11,6 @@ from . import _call
 from ._append import Append, Rotary, append, rotate
 from ._checks import DTYPES, Form, check, check_integers, check_table
 from ._lengths import longest
-from ._refuse import refuse
 from ._torch import _are_plain, attention
 
 Window = tuple[int | None, int | None]
@@ -90,8 +89,6 @@ def with_kvcache(given: Cached, window: Window) -> tuple[Tensor, Tensor]:
         seqused = torch.full((batch,), seqused, dtype=torch.int32, device=given.k_cache.device)
     elif seqused is not None:
         _shape("cache_seqlens", seqused)
-    if table is not None and given.cache_leftpad is not None and table.shape[1] > 1:
-        refuse("cache_leftpad", given.cache_leftpad, f"None beside {given.table[0]}, as ferroflash has no kernel for it")
     try:
         return _attend(given, seqused, table, window)
     except (TypeError, ValueError) as error:
@@ -248,7 +245,9 @@ def _check_on_host(k: Tensor, k_cache: Tensor, lengths: tuple[Tensor | None, ...
         raise ValueError(f"cache_leftpad: {leftpad.tolist()} was given; allowed: 0 to the rows in use, {used.tolist()}")
     if table is None:
         return
-    slots = torch.arange(table.shape[1]) * k_cache.shape[1]
-    wrong = ((table < 0) | (table >= k_cache.shape[0])) & (slots < used[:, None])
+    page_size = k_cache.shape[1]
+    begin = torch.arange(table.shape[1]) * page_size
+    first = torch.zeros_like(used) if leftpad is None else torch.where(leftpad < used, leftpad, table.shape[1] * page_size)
+    wrong = ((table < 0) | (table >= k_cache.shape[0])) & (begin < used[:, None]) & (first[:, None] < begin + page_size)
     if wrong.any():
         raise ValueError(f"page_table says page {table[wrong][0].item()}; the pool has {k_cache.shape[0]}")

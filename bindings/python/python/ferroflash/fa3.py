@@ -210,8 +210,8 @@ def flash_attn_with_kvcache(
     * `cache_batch_idx`: i32 `[batch]`, which entry of the cache, or which row of `page_table`, each sequence has. No cache is
       copied.
     * `cache_seqlens`: i32 `[batch]`, or one number for all: how many rows of the cache are in use; None is all.
-    * `cache_leftpad`: i32 `[batch]`, the first row in use. `cache_seqlens` counts from row 0 on. Not beside a `page_table` of
-      several columns.
+    * `cache_leftpad`: i32 `[batch]`, the first row in use. `cache_seqlens` counts from row 0 on. In
+      pages, too: row r of what is in use is row `cache_leftpad[b] + r` of the sequence's pages.
     * `k`, `v`: `[batch, seqlen_new, heads_k, head_dim]`, or packed with `cu_seqlens_k_new`, i32 `[batch + 1]`: written into the
       caches at rows `cache_seqlens[b] + i`, in place, and seen by attention. It needs `cache_seqlens`, which is not changed.
       Rows for which there is no room, or no page, are an error on the CPU, and not written on a GPU. Nothing has gradients

@@ -214,7 +214,7 @@ def flash_attn_with_kvcache(
       `block_table[b, r // page_size]`. cache_batch_idx, int32 `[batch]`, says which entry of the cache, or which row of block_table, each
       sequence has; no cache is copied.
     - cache_seqlens: int32 `[batch]` or one number: how many rows of each sequence are in use, counted from row 0; None is all.
-      cache_leftpad, int32 `[batch]`: the first row in use; not beside a block_table of several columns.
+      cache_leftpad, int32 `[batch]`: the first row in use, in pages, too.
     - k, v: `[batch, seqlen_new, heads_k, head_dim]`: written into the caches at rows `cache_seqlens[b] + i`, in place; attention sees
       `cache_seqlens + seqlen_new` rows. It needs cache_seqlens, which is not changed. Rows for which there is no room, or no page, are an error
       on the CPU, and not written on a GPU. Nothing has gradients then, as in flash-attn.

@@ -36,7 +36,6 @@ _PARAMETERS = [
     Reason(_FP8, "dtype", lambda dtype: "float8" in str(dtype)),
     Reason(_MLA, "has_qv"),
     Reason(_SINK, "has_learnable_sink"),
-    Reason("padding at the left in pages", ("has_leftpad", "page_size"), lambda leftpad, page_size: leftpad and page_size is not None),
 ]
 
 _REASONS: dict[str, list[Reason]] = {

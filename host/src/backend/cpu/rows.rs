@@ -51,10 +51,21 @@ enum RowScales<'a> {
 /// The pages of a sequence.
 #[derive(Clone, Copy)]
 struct SequencePages<'a> {
-    /// Which pages of the pool they are; the pool has them.
+    /// Which pages of the pool they are; the pool has those that hold rows of the sequence.
     entries: &'a [i32],
     page_size: usize,
     page_stride: usize,
+    /// The sequence's first row in its pages.
+    first: usize,
+}
+
+impl SequencePages<'_> {
+    /// Which page of the pool a row of the sequence is in, and which row of it.
+    fn place(&self, position: usize) -> (usize, usize) {
+        let row = self.first + position;
+        let page = self.entries[row / self.page_size] as usize;
+        (page, row % self.page_size)
+    }
 }
 
 impl<'a, T: Widen> View<'a, T> {
@@ -99,13 +110,12 @@ impl<'a, T: Widen> View<'a, T> {
             entries: pages.entries(span.batch_idx),
             page_size: pages.page_size(),
             page_stride: layout.batch_stride,
+            first: span.first,
         });
-        let entry = match pages {
+        let row = match pages {
             Some(_) => 0,
-            None => span.batch_idx * layout.batch_stride,
+            None => span.batch_idx * layout.batch_stride + span.first * layout.row_stride,
         };
-        // Where there are several pages, a sequence begins with the first row of its first one.
-        let row = entry + span.first * layout.row_stride;
         let start = row + group_idx * group_size * layout.head_stride;
         let scales = match self.scales {
             None => RowScales::None,
@@ -134,13 +144,9 @@ impl<'a, T: Widen> HeadRows<'a, T> {
         let (position, in_group) = (row / self.group_size, row % self.group_size);
         let of_position = match self.pages {
             None => position * self.row_stride,
-            Some(SequencePages {
-                entries,
-                page_size,
-                page_stride,
-            }) => {
-                let page = entries[position / page_size] as usize;
-                page * page_stride + position % page_size * self.row_stride
+            Some(pages) => {
+                let (page, row) = pages.place(position);
+                page * pages.page_stride + row * self.row_stride
             }
         };
         let start = of_position + in_group * self.head_stride;
@@ -164,7 +170,7 @@ impl<'a, T: Widen> HeadRows<'a, T> {
             (RowScales::None, _) | (RowScales::OfPages(..), None) => None,
             (RowScales::OfAll(scale), _) => Some(scale),
             (RowScales::OfPages(scales, step), Some(pages)) => {
-                let page = pages.entries[row / self.group_size / pages.page_size] as usize;
+                let (page, _) = pages.place(row / self.group_size);
                 Some(scales[page * step])
             }
         }

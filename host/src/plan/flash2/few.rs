@@ -113,7 +113,7 @@ pub fn launches(
             ..Schedule::default()
         },
         list,
-        pages: lengths::pages(problem, variant.footprint.block_k),
+        pages: lengths::pages(checked, variant.footprint.block_k),
         split,
         lengths: lengths::rows(problem),
         descale: Descale {

@@ -36,7 +36,7 @@ pub fn launches(
             TileShape::Default | TileShape::Wide => 0,
         };
         let tile_rows = footprint.block_q >> pack_gqa_log2;
-        let pages = lengths::pages(problem, footprint.block_k);
+        let pages = lengths::pages(checked, footprint.block_k);
         let maps = maps(&pages, footprint.block_k, pack_gqa_log2);
         let heads = problem.heads_q() as u64 >> pack_gqa_log2;
         let undivided = lengths::most_q_blocks(problem, tile_rows).saturating_mul(heads);

@@ -117,11 +117,13 @@ pub unsafe fn forward<E: Element, T: Tiles>(p: &ForwardParams) {
     let shared = special::shared_base();
     let thread = special::thread_idx_x();
     let k_base = shared + config.block_q * row_bytes;
+    // A pool's rows are counted from a page's first one.
+    let row_k = if spec::pages() { 0 } else { k_first };
     let block = Block {
         band,
         queries: Rows::of_sequence(first, config.block_q, band.seqlen_q()),
-        k: GlobalRows::new(&p.k, batch_k, kv_head_idx, 0).from_row(k_first, band.seqlen_k()),
-        v: GlobalRows::new(&p.v, batch_k, kv_head_idx, 0).from_row(k_first, band.seqlen_k()),
+        k: GlobalRows::new(&p.k, batch_k, kv_head_idx, 0).from_row(row_k, band.seqlen_k()),
+        v: GlobalRows::new(&p.v, batch_k, kv_head_idx, 0).from_row(row_k, band.seqlen_k()),
         pages: SequencePages::default(),
         q_tile: SharedTile {
             base: shared,
@@ -159,7 +161,7 @@ pub unsafe fn forward<E: Element, T: Tiles>(p: &ForwardParams) {
         if spec::pages() {
             // As above.
             let block = Block {
-                pages: SequencePages::new(p, sequence),
+                pages: SequencePages::new(p, sequence, k_first),
                 ..block.apart()
             };
             copy::load::<BoundsChecked>(block.q_tile, q, first, config.block_q, block.team);

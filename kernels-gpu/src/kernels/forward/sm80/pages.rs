@@ -14,19 +14,22 @@ pub(super) struct SequencePages {
     table: u64,
     n_pages: u32,
     page_size: u32,
+    /// The sequence's first row in its pages.
+    first: u32,
     /// Bytes from one page of K, and of V, to the next.
     page_bytes: [i64; 2],
 }
 
 impl SequencePages {
-    /// Of this sequence.
+    /// Of this sequence, which begins at row `first` of its pages.
     #[inline(always)]
-    pub(super) fn new(p: &ForwardParams, sequence: u32) -> SequencePages {
+    pub(super) fn new(p: &ForwardParams, sequence: u32, first: u32) -> SequencePages {
         let entries = u64::from(sequence) * u64::from(p.pages.columns);
         SequencePages {
             table: p.pages.table + entries * 4,
             n_pages: p.pages.n_pages,
             page_size: p.pages.page_size,
+            first,
             page_bytes: [p.k.batch_stride * 2, p.v.batch_stride * 2],
         }
     }
@@ -48,7 +51,7 @@ impl SequencePages {
         let chunks_per_row = tiles[0].row_bytes / 16;
         let (row, chunk) = (team.thread / chunks_per_row, team.thread % chunks_per_row);
         let rows_at_once = team.threads / chunks_per_row;
-        let mut place = Place::of_row(first_row + row, self.page_size);
+        let mut place = Place::of_row(self.first + first_row + row, self.page_size);
         for i in 0..rows / rows_at_once {
             let to = row + i * rows_at_once;
             // SAFETY: the caller's contract. What is not there is not read; its address is a valid one.

@@ -23,6 +23,8 @@ pub(super) struct Keys {
     page_bytes: [i64; 2],
     n_pages: u32,
     page_size: u32,
+    /// Where there are pages: the sequence's first row in them.
+    first: u32,
     /// Of the chunk that is loaded next: which page the row is in that has this lane's number, and which row of the page it is.
     found: Found,
 }
@@ -43,9 +45,12 @@ impl Keys {
         } else {
             tile.sequence
         };
+        let first = tile.rows_k.first;
+        // A pool's rows are counted from a page's first one.
+        let first_of_rows = if spec::pages() { 0 } else { first };
         let rows = [&p.k, &p.v].map(|tensor| {
             GlobalRows::of_elements(tensor, batch_idx, tile.kv_head_idx, 0, C::ELEMENT_BYTES)
-                .from_row(tile.rows_k.first, tile.rows_k.len)
+                .from_row(first_of_rows, tile.rows_k.len)
         });
         let by_page = spec::pages() && p.descale.by_page == 1;
         let scale_idx = if by_page { 0 } else { tile.sequence };
@@ -60,6 +65,7 @@ impl Keys {
                 .map(|n| n * i64::from(C::ELEMENT_BYTES)),
             n_pages: p.pages.n_pages,
             page_size: p.pages.page_size,
+            first,
             found: Found::default(),
         }
     }
@@ -80,7 +86,7 @@ impl Keys {
             row: 0,
         };
         if row < self.rows[0].len {
-            let place = Place::of_row(row, self.page_size);
+            let place = Place::of_row(self.first + row, self.page_size);
             found.row = place.row;
             // SAFETY: the caller's contract.
             found.page = unsafe { global::ld_global_u32(self.table + u64::from(place.slot) * 4) };

@@ -21,7 +21,9 @@ pub(super) struct SequencePages {
     pub(super) pool: u64,
     /// The address of its entries of the table.
     table: u64,
-    /// How many pages it has.
+    /// Its first row in its pages.
+    first: u32,
+    /// How many pages it has, those in front of its first row among them.
     n: u32,
 }
 
@@ -40,11 +42,12 @@ impl SequencePages {
         SequencePages {
             pool,
             table: p.pages.table + entries * 4,
-            n: n_slots(tile.seqlen_k, p.pages.page_size),
+            first: tile.k_first,
+            n: n_slots(tile.k_first + tile.seqlen_k, p.pages.page_size),
         }
     }
 
-    /// Looks the page of a row up; no page, where there are none.
+    /// Looks the page of a row of the sequence up; no page, where there are none.
     ///
     /// # Safety
     /// The table has an entry for each of the sequence's pages.
@@ -54,7 +57,7 @@ impl SequencePages {
             let place = Place { slot: 0, row };
             return Found { place, page: 0 };
         }
-        let place = Place::of_row(row, p.pages.page_size);
+        let place = Place::of_row(self.first + row, p.pages.page_size);
         // SAFETY: the caller's contract.
         let page = unsafe { self.page(place) };
         Found { place, page }
