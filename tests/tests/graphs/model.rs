@@ -239,6 +239,7 @@ impl Model {
             heads_q: HEADS_Q,
             heads_k: HEADS_K,
             head_dim,
+            head_dim_v: head_dim,
         };
         let wide = |from: &[bf16]| from.iter().copied().map(f64::from).collect::<Vec<_>>();
         let of_q = sequence * HEADS_Q * head_dim..(sequence + 1) * HEADS_Q * head_dim;

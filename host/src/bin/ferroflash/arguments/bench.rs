@@ -50,6 +50,9 @@ pub struct BenchArguments {
     /// by their positions, and attention at the lengths that it leaves on the device. 1: attention alone.
     #[arg(long, requires = "decode", default_value_t = 1)]
     pub layers: usize,
+    /// With --decode, on a GPU: no values, but the first so many columns of the keys (MLA: --hdims 576 --heads 128/1 --values-in-keys 512).
+    #[arg(long, requires = "decode", conflicts_with = "kv_dtype")]
+    pub values_in_keys: Option<usize>,
     /// Type of the elements.
     #[arg(long, default_value = "bf16")]
     pub dtype: DtypeName,

@@ -64,6 +64,10 @@ pub fn cases(arguments: &BenchArguments, device: &Device) -> Result<Vec<Case>, F
                     let message = "--kv-dtype: e4m3 is measured on a GPU alone; allowed: same";
                     return Err(Failure::Option(message.into()));
                 }
+                if arguments.values_in_keys.is_some() && !on_gpu {
+                    let message = "--values-in-keys: it is measured on a GPU alone";
+                    return Err(Failure::Option(message.into()));
+                }
                 let (problem, lengths) = problem(arguments, sizes, split_kv)?;
                 let problem = in_pages(problem, page_size)?;
                 let problem = match arguments.kv_dtype {
@@ -91,6 +95,9 @@ fn check_layers(arguments: &BenchArguments, on_gpu: bool) -> Result<(), Failure>
         0 => "--layers: there is no model without a layer; allowed: 1 and more",
         1 => return Ok(()),
         _ if !on_gpu => "--layers: they are measured on a GPU alone; allowed: 1",
+        _ if arguments.values_in_keys.is_some() => {
+            "--layers: nothing is appended to a cache without values; allowed: 1, or no --values-in-keys"
+        }
         _ if arguments.kv_dtype != KvDtype::Same => {
             "--layers: nothing is appended to a cache of 8 bits; allowed: 1, or --kv-dtype same"
         }
@@ -265,6 +272,9 @@ fn problem(
         .heads_k(sizes.heads.k)
         .head_dim(sizes.head_dim)
         .mask(mask.mask().map_err(Failure::Option)?);
+    if let Some(columns) = arguments.values_in_keys {
+        builder = builder.head_dim_v(columns).values_in_keys();
+    }
     let lens = &arguments.lengths;
     let mut lengths = Lengths::default();
     if !lens.is_empty() {

@@ -201,6 +201,7 @@ impl<T: Bytes> Tensors<T> {
         let cuda = cuda(device)?;
         let queue = Queue::new(cuda)?;
         let n_q = problem.shape_q().iter().product();
+        let n_o = problem.shape_o().iter().product();
         let n_rows = problem.shape_lse().iter().product();
         let memory = Memory {
             problem,
@@ -228,7 +229,7 @@ impl<T: Bytes> Tensors<T> {
                 _ => Some(NewRows::new(device, cuda, &queue, &problem, random)?),
             },
             q: DeviceBuffer::from_slice(cuda, &normal(n_q, random), &queue)?,
-            o: DeviceBuffer::new(cuda, n_q)?,
+            o: DeviceBuffer::new(cuda, n_o)?,
             lse: DeviceBuffer::new(cuda, n_rows)?,
         };
         Ok(Tensors {
@@ -357,11 +358,15 @@ impl<T: Bytes> Memory<T> {
             let caches = [k, v].map(|cache| cache.slice_mut().skip(first));
             new_rows.enqueue(queue, caches, self.q.slice_mut(), table)?;
         }
-        let inputs = Inputs::new(
-            &Tensor::device(self.q.slice(), like_q)?,
-            &Tensor::device(pool.k.slice().skip(first), like_k)?,
-            &Tensor::device(pool.v.slice().skip(first), like_k)?,
-        );
+        let q = Tensor::device(self.q.slice(), like_q)?;
+        let k = Tensor::device(pool.k.slice().skip(first), like_k)?;
+        let inputs = match self.problem.values_in_keys() {
+            true => Inputs::latent(&q, &k),
+            false => {
+                let v = Tensor::device(pool.v.slice().skip(first), like_k)?;
+                Inputs::new(&q, &k, &v)
+            }
+        };
         let inputs = match table {
             Some(table) => inputs.page_table(table),
             None => inputs,
@@ -375,7 +380,8 @@ impl<T: Bytes> Memory<T> {
             Some(scales) => inputs.k_descale(scales.slice()).v_descale(scales.slice()),
             None => inputs,
         };
-        let o = TensorMut::device(self.o.slice_mut(), like_q)?;
+        let like_o = Layout::bshd(self.problem.shape_o())?;
+        let o = TensorMut::device(self.o.slice_mut(), like_o)?;
         let mut outputs = Outputs::new(o, self.lse.slice_mut());
         prepared.forward(queue, &inputs, &mut outputs)
     }

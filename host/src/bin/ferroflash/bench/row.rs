@@ -92,6 +92,10 @@ impl Row {
             Some(_) => format!("{name}-e4m3"),
             None => name,
         };
+        let name = match self.problem.values_in_keys() {
+            true => format!("{name}-latent"),
+            false => name,
+        };
         let name = match self.layers {
             0 | 1 => name,
             layers => format!("{name}-layers{layers}"),
@@ -129,7 +133,11 @@ impl Row {
         let elems = |shape: [usize; 4]| shape.iter().product::<usize>() as f64;
         let (q, o) = (self.problem.shape_q(), self.problem.shape_o());
         let n_q = elems(q) + elems(o);
-        let n_k = elems(self.problem.shape_k()) + elems(self.problem.shape_v());
+        let n_v = match self.problem.values_in_keys() {
+            true => 0.0,
+            false => elems(self.problem.shape_v()),
+        };
+        let n_k = elems(self.problem.shape_k()) + n_v;
         let n_rows = self.problem.shape_lse().iter().product::<usize>();
         let rows = (n_rows * size_of::<f32>()) as f64;
         let element = self.problem.dtype().size_bytes() as f64;
@@ -184,6 +192,9 @@ impl Row {
         }
         if let Some(pages) = p.pages() {
             set("page", json!(pages.page_size()));
+        }
+        if p.head_dim_v() != p.head_dim() {
+            set("Dv", json!(p.head_dim_v()));
         }
         if self.layers > 1 {
             set("layers", json!(self.layers));
