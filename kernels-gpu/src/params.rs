@@ -362,11 +362,11 @@ impl KernelParams for Params {
 const _: () = assert!(size_of::<TensorView>() == 32);
 const _: () = assert!(size_of::<Shape>() == 32);
 const _: () = assert!(
-    size_of::<ForwardParams>() == 4 * 32 + 8 + 32 + 12 + 8 + 20 + 40 + 40 + 24 + 48 + 48 + 24
+    size_of::<ForwardParams>() == 4 * 32 + 8 + 32 + 12 + 8 + 20 + 40 + 40 + 24 + 56 + 48 + 24
 );
 const _: () = assert!(
     size_of::<TmaForwardParams>()
-        == 4 * 128 + 32 + 2 * 8 + 32 + 12 + 8 + 20 + 8 + 40 + 40 + 48 + 48 + 24 + 8
+        == 4 * 128 + 32 + 2 * 8 + 32 + 12 + 8 + 20 + 8 + 40 + 40 + 56 + 48 + 24
 );
 const _: () =
     assert!(size_of::<BackwardParams>() == 8 * 32 + 10 * 8 + 32 + 12 + 8 + 20 + 40 + 8 + 40);

@@ -197,6 +197,7 @@ pub fn list(
         split_heads: tiles.split.heads,
         block_k: tiles.split.block_k,
         page_size: problem.pages().map_or(0, |pages| pages.page_size() as u32),
+        whole_tiles: tiles.split.kv.whole_tiles,
         ..TileListParams::default()
     };
     let block_rows = u64::from(variant.footprint.block_q);

@@ -38,11 +38,13 @@ pub fn splits(checked: &Checked, device: &DeviceInfo, variant: &Variant, tiles: 
         rows: checked.n_rows(),
         keys,
         n: n_splits(problem.seqlen_k() as u32, keys),
-        parts: if device_chooses {
-            PARTS_PER_SM.max(variant.footprint.blocks_per_sm) * device.n_sms
-        } else {
-            0
+        parts: match variant.kind {
+            _ if !device_chooses => 0,
+            Kind::TmaForwardLatent => device.n_sms,
+            _ => PARTS_PER_SM.max(variant.footprint.blocks_per_sm) * device.n_sms,
         },
+        // Its O is wide: what a split writes costs as much as several blocks of keys.
+        whole_tiles: (variant.kind == Kind::TmaForwardLatent).into(),
         ..SplitKv::default()
     }
 }

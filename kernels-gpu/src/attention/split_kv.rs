@@ -27,6 +27,17 @@ pub fn blocks_of_part(blocks: u32, heads: u32, parts: u32, least: u32) -> u32 {
     if each > 1 { each } else { 1 }
 }
 
+/// Blocks of keys of a split of the longest sequence, all of whose splits are to be equally long, where a part of the work has `each`. A split
+/// may be longer than a part by a third: a short rest would cost more than it saves.
+#[inline(always)]
+pub fn even_blocks(longest: u32, each: u32) -> u32 {
+    let rounded = longest.saturating_add(each - 1).saturating_sub(each / 4);
+    let n = divide(rounded, each);
+    let n = if n > 1 { n } else { 1 };
+    let even = divide(longest.saturating_add(n - 1), n);
+    if even > 1 { even } else { 1 }
+}
+
 /// Which tile of queries, and which split of its keys, the `idx`-th of a head is.
 #[inline(always)]
 pub fn tile_and_split(idx: u32, n_splits: u32) -> (u32, u32) {
@@ -81,6 +92,33 @@ mod tests {
         assert_eq!(blocks_of_part(16, 8, 132, 4), 4);
         assert_eq!(blocks_of_part(0, 8, 132, 0), 1);
         assert_eq!(blocks_of_part(u32::MAX, 8, 1, 0), u32::MAX);
+    }
+
+    #[test]
+    fn splits_of_the_longest_sequence_are_equally_long() {
+        for (longest, each, even) in [
+            (128, 125, 128),
+            (64, 125, 64),
+            (128, 63, 64),
+            (128, 16, 16),
+            (130, 16, 17),
+            (133, 100, 67),
+            (124, 100, 124),
+            (0, 1, 1),
+            (7, 1, 1),
+            (u32::MAX, 1, 1),
+        ] {
+            assert_eq!(even_blocks(longest, each), even, "{longest} {each}");
+        }
+        for (longest, each) in
+            (1..300).flat_map(|longest| (1..300).map(move |each| (longest, each)))
+        {
+            let even = even_blocks(longest, each);
+            let n = longest.div_ceil(even);
+            assert!(n <= longest.div_ceil(each), "no more splits than before");
+            assert!(even <= each + each.div_ceil(3), "{longest} {each}: {even}");
+            assert!(n * even < longest + n, "equally long but for a block");
+        }
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub(super) struct SplitQuery {
 }
 
 impl SplitQuery {
-    /// The `idx`-th row of lse; `None` where the row is no sequence's, or nothing has been computed.
+    /// The `idx`-th row of lse; `None` where the row is no sequence's, nothing has been computed, or there is nothing to merge.
     ///
     /// # Safety
     /// Lengths and the list, if there are any, are as [`CombineParams`] says.
@@ -73,12 +73,15 @@ impl SplitQuery {
                 split_keys(&p.split, &p.list),
             )
         };
-        Some(SplitQuery {
+        let n = n_splits(seqlen_k, split_keys);
+        // Its tile has written it.
+        let is_whole = (n == 1) & (p.split.whole_tiles == 1);
+        (!is_whole).then_some(SplitQuery {
             idx,
             head,
             row,
             sequence,
-            n: n_splits(seqlen_k, split_keys),
+            n,
         })
     }
 

@@ -22,7 +22,7 @@ use crate::attention::divide;
 use crate::attention::lengths::ListedTile;
 use crate::attention::mask::{Rows, Work};
 use crate::attention::pages::rows_of_last;
-use crate::attention::split_kv::{blocks_of_part, n_splits};
+use crate::attention::split_kv::{blocks_of_part, even_blocks, n_splits};
 use crate::config;
 use crate::kernels::bounds;
 use crate::params::{TensorMap, TensorView, TileListParams};
@@ -143,7 +143,15 @@ unsafe fn split_keys(p: &TileListParams) -> u32 {
         }
         let (_, all) = sum(own);
         let least = divide(p.split_keys, p.block_k);
-        blocks_of_part(all, p.split_heads, p.split_parts, least).saturating_mul(p.block_k)
+        let part = blocks_of_part(all, p.split_heads, p.split_parts, least);
+        let part = if p.whole_tiles == 1 && p.shape.batch <= SORTED {
+            // The sum's barriers came behind the sort.
+            let [_, k] = rows(p, Scratch::Order.read(p, 0));
+            even_blocks(blocks(k, p.block_k), part)
+        } else {
+            part
+        };
+        part.saturating_mul(p.block_k)
     }
 }
 

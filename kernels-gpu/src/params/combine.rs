@@ -25,6 +25,10 @@ pub struct SplitKv {
     /// Where sequences have lengths of their own: into how many equal parts the device divides the work of all, and a split has as many keys
     /// as a part. 0: splits have `keys`.
     pub parts: u32,
+    /// 1: tiles with one split write o and lse themselves, and where the device chooses, the splits of the longest sequence are equally long.
+    pub whole_tiles: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 /// Parameters of the kernel that merges the results of splits.
@@ -65,5 +69,5 @@ impl KernelParams for CombineParams {
     }
 }
 
-const _: () = assert!(size_of::<SplitKv>() == 4 * 8 + 4 * 4);
-const _: () = assert!(size_of::<CombineParams>() == 32 + 8 + 48 + 32 + 8 + 48 + 40);
+const _: () = assert!(size_of::<SplitKv>() == 4 * 8 + 6 * 4);
+const _: () = assert!(size_of::<CombineParams>() == 32 + 8 + 56 + 32 + 8 + 48 + 40);

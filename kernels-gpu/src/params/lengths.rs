@@ -93,8 +93,8 @@ pub struct TileListParams {
     pub block_k: u32,
     /// Rows of a page, where keys and values lie in pages; else 0.
     pub page_size: u32,
-    /// 0.
-    pub reserved: u32,
+    /// As [`SplitKv::whole_tiles`](super::SplitKv::whole_tiles).
+    pub whole_tiles: u32,
 }
 
 impl TileListParams {

@@ -30,6 +30,7 @@ use super::Tiles;
 use super::consumer::Consumer;
 use super::layout::{Keys, Layout, WorkTile, place};
 use crate::attention::batch_and_head;
+use crate::attention::split_kv::n_splits;
 use crate::config::{LATENT_COLUMNS, LATENT_EXCHANGE};
 use crate::kernels::forward::{LseRows, store_lse};
 use crate::params::BOX_COLUMNS;
@@ -352,6 +353,19 @@ impl Consumer<'_> {
         unsafe { self.read_rows(|row| self.layout.m(row)) }
     }
 
+    /// Whether the tile's sequence has one split, and no other tile anything to do with these rows.
+    #[inline(always)]
+    unsafe fn is_whole(&self, listed: u32) -> bool {
+        let split = &self.p.split;
+        // Without lengths there are several splits.
+        if !spec::lengths() || split.whole_tiles == 0 {
+            return false;
+        }
+        // SAFETY: the place is the tile's.
+        let [_, seqlen_k] = unsafe { self.layout.read_lengths(listed) };
+        n_splits(seqlen_k, self.split_keys) == 1
+    }
+
     /// l of both consumers' blocks; then O ← diag(l)⁻¹ O, and O and L to memory.
     #[inline(always)]
     unsafe fn finish_latent<E: Element, T: Tiles, const I: u32>(&self, t: &mut Tile<T>) {
@@ -368,7 +382,7 @@ impl Consumer<'_> {
             t.softmax.set_row_sums::<T::Output>([sums, [0.0; 2]]);
             let lse = t.softmax.finish(&mut t.o);
             let listed = place(t.slot, 1);
-            if spec::split_kv() {
+            if spec::split_kv() && !self.is_whole(listed) {
                 let first_column = I * LATENT_COLUMNS;
                 self.store_split::<T>(t.work, listed, first_row, first_column, lse, &t.o);
                 return;

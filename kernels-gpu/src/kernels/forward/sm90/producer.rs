@@ -22,7 +22,7 @@ use crate::ptx::{mbarrier, spec, tensor_map};
 use crate::tile::ring::{Barriers, Ring};
 use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
 use boxes::{Parts, fill, load_boxes};
-use pages::SequencePages;
+use pages::{Found, SequencePages};
 pub(super) use values::{load_values, two_load};
 
 /// A row behind every sequence's end: its box is all zeros, and no memory is read.
@@ -352,7 +352,11 @@ impl<'a> Producer<'a> {
         let (map, barriers) = (ForwardMap::K, self.layout.k_ring);
         let at = [0, first_row, head_idx, batch_idx];
         // SAFETY: as `load`.
-        unsafe { self.load_keys::<T>(map, barriers, self.k, (tile, Parts::all::<T>()), at) };
+        unsafe {
+            let found = self.pages.look_up(self.p, first_row);
+            let all = Parts::all::<T>();
+            self.load_keys::<T>(map, barriers, self.k, (tile, all), at, found);
+        }
         self.k.advance();
     }
 
@@ -362,11 +366,15 @@ impl<'a> Producer<'a> {
         let (map, barriers) = (ForwardMap::V, self.layout.v_ring);
         let at = [0, first_row, head_idx, batch_idx];
         // SAFETY: as `load`.
-        unsafe { self.load_keys::<T>(map, barriers, self.v, (tile, Parts::all::<T>()), at) };
+        unsafe {
+            let found = self.pages.look_up(self.p, first_row);
+            let all = Parts::all::<T>();
+            self.load_keys::<T>(map, barriers, self.v, (tile, all), at, found);
+        }
         self.v.advance();
     }
 
-    /// These parts of a block of K or of V into its tile, once they are empty.
+    /// These parts of a block of K or of V into its tile, once they are empty; where they lie in pages, from what was found on.
     #[inline(always)]
     unsafe fn load_keys<T: Tiles>(
         &self,
@@ -375,11 +383,11 @@ impl<'a> Producer<'a> {
         ring: Ring,
         (tile, parts): (BoxedTile, Parts),
         at: [u32; 4],
+        found: Found,
     ) {
-        let [_, first_row, head_idx, _] = at;
+        let [_, _, head_idx, _] = at;
         // SAFETY: as `load`.
         unsafe {
-            let found = self.pages.look_up(self.p, first_row);
             mbarrier::mbarrier_wait(barriers.empty(ring.stage), ring.parity ^ 1);
             let full = barriers.full(ring.stage);
             if spec::pages() {

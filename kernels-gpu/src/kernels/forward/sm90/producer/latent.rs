@@ -1,6 +1,7 @@
 //! Keys whose first columns are the values, piece by piece: see [`super::super::latent`].
 
 use super::boxes::Parts;
+use super::pages::Found;
 use super::{NO_ROW, Producer};
 use crate::kernels::forward::sm90::Tiles;
 use crate::kernels::forward::sm90::claims::Claims;
@@ -34,7 +35,15 @@ impl Producer<'_> {
         unsafe {
             let first_query = work.q_block * packing.queries(config.block_q);
             self.load_q::<T>(first_query, head_idx, batch_idx);
+            let row_of = |block: u32| {
+                if sees_none {
+                    NO_ROW
+                } else {
+                    (work.first_block + block) * config.block_k
+                }
+            };
             let mut block = work.blocks;
+            let mut found = self.pages.look_up(self.p, row_of(block - 1));
             while block > 0 {
                 // A block of each consumer.
                 for owner in 0..2 {
@@ -43,12 +52,12 @@ impl Producer<'_> {
                             next = claims.next();
                         }
                         block -= 1;
-                        let row = if sees_none {
-                            NO_ROW
-                        } else {
-                            (work.first_block + block) * config.block_k
-                        };
-                        self.load_pieces::<T>(owner, [0, row, kv_head_idx, batch_idx]);
+                        // The next block's page is on its way while this one is loaded.
+                        let ahead = row_of(if block > 0 { block - 1 } else { 0 });
+                        let next_found = self.pages.look_up(self.p, ahead);
+                        let at = [0, row_of(block), kv_head_idx, batch_idx];
+                        self.load_pieces::<T>(owner, at, found);
+                        found = next_found;
                     }
                 }
             }
@@ -59,7 +68,7 @@ impl Producer<'_> {
     /// A block of keys to its owner's stage, in the order in which the owner wants the pieces. The rings of K and of V count each consumer's
     /// blocks.
     #[inline(always)]
-    unsafe fn load_pieces<T: Tiles>(&mut self, owner: u32, at: [u32; 4]) {
+    unsafe fn load_pieces<T: Tiles>(&mut self, owner: u32, at: [u32; 4], found: Found) {
         let layout = self.layout;
         let tile = layout.k::<T>(owner);
         let [own, others, other] = pieces::<T>(owner);
@@ -69,7 +78,7 @@ impl Producer<'_> {
         let load = |ring, (first, n)| {
             let parts = Parts { first, n };
             // SAFETY: the caller's contract.
-            unsafe { self.load_keys::<T>(ForwardMap::K, ring, stage, (tile, parts), at) };
+            unsafe { self.load_keys::<T>(ForwardMap::K, ring, stage, (tile, parts), at, found) };
         };
         load(layout.value_ring(owner), own);
         load(layout.k_ring, others);
