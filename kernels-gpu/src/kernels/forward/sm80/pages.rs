@@ -10,10 +10,8 @@ use crate::tile::shared::SharedTile;
 /// The pages of a sequence.
 #[derive(Clone, Copy, Default)]
 pub(super) struct SequencePages {
-    /// The address of the table.
+    /// The address of its entries of the table.
     table: u64,
-    /// The number of its first entry there.
-    entry: u32,
     n_pages: u32,
     page_size: u32,
     /// The sequence's first row in its pages.
@@ -26,9 +24,9 @@ impl SequencePages {
     /// Of this sequence, which begins at row `first` of its pages.
     #[inline(always)]
     pub(super) fn new(p: &ForwardParams, sequence: u32, first: u32) -> SequencePages {
+        let entries = u64::from(sequence) * u64::from(p.pages.columns);
         SequencePages {
-            table: p.pages.table,
-            entry: sequence * p.pages.columns,
+            table: p.pages.table + entries * 4,
             n_pages: p.pages.n_pages,
             page_size: p.pages.page_size,
             first,
@@ -60,7 +58,7 @@ impl SequencePages {
             unsafe {
                 let exists = first_row + to < sources[0].len;
                 let page = if exists {
-                    global::ld_global_u32(self.table + u64::from(self.entry + place.slot) * 4)
+                    global::ld_global_u32(self.table + u64::from(place.slot) * 4)
                 } else {
                     0
                 };
