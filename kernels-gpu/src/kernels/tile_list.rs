@@ -303,13 +303,13 @@ unsafe fn make_maps(p: &TileListParams, maps: u64, block_idx: u32) {
             };
             let to = p.list.map_of_sequence(sequence, p.n_maps, which);
             tile::tensor_map::copy(maps + u64::from(which) * size, to);
-            let tensor = mapped(p, which);
             if p.page_size > 0 && !of_q {
                 // Of the pool, with the rows of the sequence's last page.
                 end_in_last_page(p, to, rows);
                 idx += (special::grid_dim_x() - 1) * THREADS;
                 continue;
             }
+            let tensor = mapped(p, which);
             let first = i64::from(batch_idx) * tensor.batch_stride
                 + i64::from(rows.first) * tensor.row_stride;
             // A map has a row at least, in memory that is there. That of a sequence without rows, whose first row may lie behind

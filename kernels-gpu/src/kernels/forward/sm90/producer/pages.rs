@@ -19,8 +19,8 @@ use crate::tile::warpgroup::BoxedTile;
 pub(super) struct SequencePages {
     /// The address of the first tensor map of the pool.
     pub(super) pool: u64,
-    /// The address of its entries of the table.
-    table: u64,
+    /// The number of its first entry of the table.
+    entry: u32,
     /// Its first row in its pages.
     first: u32,
     /// How many pages it has, those in front of its first row among them.
@@ -38,10 +38,9 @@ impl SequencePages {
     /// Of a tile's sequence; `pool` is the address of the launch's first tensor map.
     #[inline(always)]
     pub(super) fn new(p: &TmaForwardParams, pool: u64, tile: ListedTile) -> SequencePages {
-        let entries = u64::from(tile.sequence) * u64::from(p.pages.columns);
         SequencePages {
             pool,
-            table: p.pages.table + entries * 4,
+            entry: tile.sequence * p.pages.columns,
             first: tile.k_first,
             n: n_slots(tile.k_first + tile.seqlen_k, p.pages.page_size),
         }
@@ -59,18 +58,18 @@ impl SequencePages {
         }
         let place = Place::of_row(self.first + row, p.pages.page_size);
         // SAFETY: the caller's contract.
-        let page = unsafe { self.page(place) };
+        let page = unsafe { self.page(p, place) };
         Found { place, page }
     }
 
     /// The page of a place; of one behind the sequence's last page, any.
     #[inline(always)]
-    unsafe fn page(self, place: Place) -> u32 {
+    unsafe fn page(self, p: &TmaForwardParams, place: Place) -> u32 {
         if place.slot >= self.n {
             return 0;
         }
         // SAFETY: the caller's contract: the table has the entry.
-        unsafe { global::ld_global_u32(self.table + u64::from(place.slot) * 4) }
+        unsafe { global::ld_global_u32(p.pages.table + u64::from(self.entry + place.slot) * 4) }
     }
 
     /// Fills these parts of a tile, the only ones of their barrier, with the sequence's rows from what was found on. `maps` are the addresses of the
@@ -106,7 +105,7 @@ impl SequencePages {
                     MAX_ROWS
                 };
                 place.advance(pages.box_rows, pages.page_size);
-                let next = self.page(place);
+                let next = self.page(p, place);
                 let map = if is_last { own } else { pool };
                 let at = [0, row_of_page, head_idx, page];
                 load_keys::<T>(map, tile.from_row(row), parts, at, full);
