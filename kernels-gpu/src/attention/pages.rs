@@ -1,7 +1,8 @@
 //! Keys and values in pages (PagedAttention, Kwon et al. 2023): a pool `[n_pages, page_size, heads_k, head_dim]`, and a table that says
 //! which page of the pool each page of a sequence is. So sequences grow without moving, and share pages.
 //!
-//! Row `r` of a sequence is row `r mod page_size` of its page `r / page_size`. Nobody has checked the table: what it says of pages
+//! Row `r` of a sequence is row `r mod page_size` of its page `r / page_size`; where padding lies in front of it, the padding's rows are counted, too.
+//! Nobody has checked the table: what it says of pages
 //! that the pool does not have is read as rows of zeros.
 
 use super::divide;

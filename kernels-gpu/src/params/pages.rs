@@ -12,7 +12,7 @@ pub struct Pages {
     pub n_pages: u32,
     /// Rows of a page; 0 where there are none.
     pub page_size: u32,
-    /// Rows of a TMA box: as many lie side by side in a page and in a KV block.
+    /// Rows of a TMA box: as many lie side by side in a page and in a KV block, wherever a sequence begins.
     pub box_rows: u32,
 }
 

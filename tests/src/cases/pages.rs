@@ -332,11 +332,11 @@ impl PagedCase {
         for (n_rows, own) in self.lens().into_iter().zip(self.own_slots()) {
             let (n, n_shared) = (self.slots(n_rows).len(), self.n_shared_slots(n_rows));
             let of_sequence = [&of_prefix[..n_shared], &take(n - n_shared)].concat();
-            for slot in 0..self.columns() {
-                let beside = wrong[rng.random_range(0..wrong.len())];
-                let is_own = own.contains(&slot);
-                table.push(if is_own { of_sequence[slot] } else { beside });
-            }
+            let entries = (0..self.columns()).map(|slot| match of_sequence.get(slot) {
+                Some(&page) if own.contains(&slot) => page,
+                _ => wrong[rng.random_range(0..wrong.len())],
+            });
+            table.extend(entries);
         }
         table
     }
