@@ -154,7 +154,7 @@ impl OnlineSoftmax {
     /// l ← these sums of whole rows. One of the four lanes that share a row keeps them.
     #[inline(always)]
     pub fn set_row_sums<S: Accumulator>(&mut self, sums: RowValues) {
-        let keeps = special::lane_idx() % 4 == 0;
+        let keeps = special::lane_idx().is_multiple_of(4);
         for m in 0..S::M {
             for half in 0..2 {
                 self.l[m][half] = if keeps { sums[m][half] } else { 0.0 };

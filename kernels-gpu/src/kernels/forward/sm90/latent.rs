@@ -325,7 +325,7 @@ impl Consumer<'_> {
     #[inline(always)]
     unsafe fn write_rows(&self, address: impl Fn(u32) -> u32, values: RowValues) {
         let lane = special::lane_idx();
-        if lane % 4 == 0 {
+        if lane.is_multiple_of(4) {
             for (half, x) in values[0].into_iter().enumerate() {
                 let row = self.row + lane / 4 + half as u32 * 8;
                 // SAFETY: the rows' numbers are nobody else's now.

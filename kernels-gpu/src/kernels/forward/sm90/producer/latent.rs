@@ -2,6 +2,7 @@
 
 use super::boxes::Parts;
 use super::pages::Found;
+use super::values::two_load;
 use super::{NO_ROW, Producer};
 use crate::kernels::forward::sm90::Tiles;
 use crate::kernels::forward::sm90::claims::Claims;
@@ -10,6 +11,17 @@ use crate::kernels::forward::sm90::layout::WorkTile;
 use crate::kernels::forward::sm90::pack_gqa::{Pack, PackGqa};
 use crate::params::ForwardMap;
 use crate::tile::ring::Ring;
+
+/// Which pieces of a block a thread loads.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Share {
+    /// All.
+    All,
+    /// Where two threads load: all but those of the other.
+    First,
+    /// The columns of the other consumer's values, which the block's owner multiplies last.
+    Last,
+}
 
 impl Producer<'_> {
     /// Q, and K from the last block down. The next tile, where it is claimed late: when this one's last block comes.
@@ -23,52 +35,85 @@ impl Producer<'_> {
         sees_none: bool,
         claims: Claims,
     ) -> u32 {
-        let config = T::FOOTPRINT;
         let packing = PackGqa::new::<T>(self.p);
         let Pack {
             batch_idx,
             head_idx,
             kv_head_idx,
         } = packing.pack(self.p, work.head);
+        let share = if two_load::<T>() {
+            Share::First
+        } else {
+            Share::All
+        };
         let mut next = 0;
         // SAFETY: the caller's contract.
         unsafe {
-            let first_query = work.q_block * packing.queries(config.block_q);
+            let first_query = work.q_block * packing.queries(T::FOOTPRINT.block_q);
             self.load_q::<T>(first_query, head_idx, batch_idx);
-            let row_of = |block: u32| {
-                if sees_none {
-                    NO_ROW
-                } else {
-                    (work.first_block + block) * config.block_k
+            let heads = [kv_head_idx, batch_idx];
+            self.load_blocks::<T>(share, work, sees_none, heads, |is_last| {
+                if claims.claims_late() && is_last {
+                    next = claims.next();
                 }
-            };
-            let mut block = work.blocks;
+            });
+        }
+        next
+    }
+
+    /// A thread's share of K of a tile, of a KV head and a batch entry. `before` is called before each block, and told whether it is the last
+    /// one.
+    ///
+    /// # Safety
+    /// As [`super::produce`].
+    #[inline(always)]
+    pub(super) unsafe fn load_blocks<T: Tiles>(
+        &mut self,
+        share: Share,
+        work: WorkTile,
+        sees_none: bool,
+        [head_idx, batch_idx]: [u32; 2],
+        mut before: impl FnMut(bool),
+    ) {
+        let row_of = |block: u32| {
+            if sees_none {
+                NO_ROW
+            } else {
+                (work.first_block + block) * T::FOOTPRINT.block_k
+            }
+        };
+        let mut block = work.blocks;
+        // SAFETY: the caller's contract.
+        unsafe {
             let mut found = self.pages.look_up(self.p, row_of(block - 1));
             while block > 0 {
                 // A block of each consumer.
                 for owner in 0..2 {
                     if block > 0 {
-                        if claims.claims_late() && block == 1 {
-                            next = claims.next();
-                        }
+                        before(block == 1);
                         block -= 1;
                         // The next block's page is on its way while this one is loaded.
                         let ahead = row_of(if block > 0 { block - 1 } else { 0 });
-                        let next_found = self.pages.look_up(self.p, ahead);
-                        let at = [0, row_of(block), kv_head_idx, batch_idx];
-                        self.load_pieces::<T>(owner, at, found);
-                        found = next_found;
+                        let next = self.pages.look_up(self.p, ahead);
+                        let at = [0, row_of(block), head_idx, batch_idx];
+                        self.load_pieces::<T>(share, owner, at, found);
+                        found = next;
                     }
                 }
             }
         }
-        next
     }
 
     /// A block of keys to its owner's stage, in the order in which the owner wants the pieces. The rings of K and of V count each consumer's
     /// blocks.
     #[inline(always)]
-    unsafe fn load_pieces<T: Tiles>(&mut self, owner: u32, at: [u32; 4], found: Found) {
+    unsafe fn load_pieces<T: Tiles>(
+        &mut self,
+        share: Share,
+        owner: u32,
+        at: [u32; 4],
+        found: Found,
+    ) {
         let layout = self.layout;
         let tile = layout.k::<T>(owner);
         let [own, others, other] = pieces::<T>(owner);
@@ -80,8 +125,12 @@ impl Producer<'_> {
             // SAFETY: the caller's contract.
             unsafe { self.load_keys::<T>(ForwardMap::K, ring, stage, (tile, parts), at, found) };
         };
-        load(layout.value_ring(owner), own);
-        load(layout.k_ring, others);
-        load(layout.value_ring(1 - owner), other);
+        if share != Share::Last {
+            load(layout.value_ring(owner), own);
+            load(layout.k_ring, others);
+        }
+        if share != Share::First {
+            load(layout.value_ring(1 - owner), other);
+        }
     }
 }

@@ -105,7 +105,12 @@ impl SequencePages {
                     MAX_ROWS
                 };
                 place.advance(pages.box_rows, pages.page_size);
-                let next = self.page(p, place);
+                // Behind the last box nobody waits for an entry.
+                let next = if row + pages.box_rows < tile.rows {
+                    self.page(p, place)
+                } else {
+                    0
+                };
                 let map = if is_last { own } else { pool };
                 let at = [0, row_of_page, head_idx, page];
                 load_keys::<T>(map, tile.from_row(row), parts, at, full);

@@ -1,5 +1,6 @@
-//! The thread that loads V where keys and values lie in pages.
+//! The thread that loads V where keys and values lie in pages; where values are columns of the keys, a part of these.
 
+use super::latent::Share;
 use super::pages::SequencePages;
 use super::{NO_ROW, Producer, maps_of_sequence};
 use crate::config::TMA_SLOTS;
@@ -15,7 +16,7 @@ use crate::tile::ring::Ring;
 /// consumers every warp has its work already.
 #[inline(always)]
 pub(in super::super) fn two_load<T: Tiles>() -> bool {
-    T::CONSUMERS < 3 && !T::LATENT && spec::pages()
+    T::CONSUMERS < 3 && spec::pages()
 }
 
 /// What the thread does that loads V where [`two_load`].
@@ -43,13 +44,24 @@ pub(in super::super) unsafe fn load_values<T: Tiles>(
             mbarrier::mbarrier_arrive_if(layout.work_ring.empty(slot.stage), 1);
             slot.advance();
             let own = maps_of_sequence(p, listed.sequence);
-            lengths::acquire_maps(&mut producer.maps, own, [ForwardMap::V.at(own)]);
+            let map = if T::LATENT {
+                ForwardMap::K
+            } else {
+                ForwardMap::V
+            };
+            lengths::acquire_maps(&mut producer.maps, own, [map.at(own)]);
             producer.pages = SequencePages::new(p, maps, listed);
             let Pack { kv_head_idx, .. } = packing.pack(p, work.head);
+            let sees_none = listed.new_maps == 1;
+            if T::LATENT {
+                let heads = [kv_head_idx, 0];
+                producer.load_blocks::<T>(Share::Last, work, sees_none, heads, |_| {});
+                continue;
+            }
             let mut block = work.blocks;
             while block > 0 {
                 block -= 1;
-                let row = if listed.new_maps == 1 {
+                let row = if sees_none {
                     NO_ROW
                 } else {
                     (work.first_block + block) * T::FOOTPRINT.block_k
