@@ -99,7 +99,7 @@ pub const fn forward_few_e4m3(head_dim: u32) -> Footprint {
 /// than two with sequences of up to 1024 (H200); not where two blocks share an SM.
 pub const fn tma_kv_stages(head_dim: u32, tiles: TileShape) -> u32 {
     match tiles {
-        TileShape::Default | TileShape::Wide if head_dim <= 64 => 3,
+        TileShape::Default | TileShape::Wide | TileShape::Grouped if head_dim <= 64 => 3,
         _ => 2,
     }
 }
@@ -120,7 +120,7 @@ pub const fn tma_q_stages(head_dim: u32) -> u32 {
 /// room.
 pub const fn tma_stores(head_dim: u32, tiles: TileShape) -> bool {
     match tiles {
-        TileShape::Compact => true,
+        TileShape::Compact | TileShape::Grouped => true,
         TileShape::Default | TileShape::Wide => head_dim <= 192,
     }
 }
@@ -130,18 +130,20 @@ pub const fn tma_stores(head_dim: u32, tiles: TileShape) -> bool {
 /// threads are the producer and the store warps. Shared memory: Q, K and V, O on its way out, the slots, and two barriers for
 /// each of these.
 ///
+/// The grouped shape is the default one, for tiles that several heads share: shared memory has room for three blocks of keys at head_dim 64.
+///
 /// The compact shape has one warpgroup that multiplies. Up to head_dim 128 two of its blocks share an SM, so that one's
 /// products hide the other's softmax: each has half of the registers and at most 113 KB of shared memory, which at
 /// head_dim 128 two stages of 64 keys fill.
 pub const fn tma_forward(head_dim: u32, tiles: TileShape) -> Footprint {
     let consumers = match tiles {
         TileShape::Compact => 1,
-        TileShape::Default => 2,
+        TileShape::Default | TileShape::Grouped => 2,
         TileShape::Wide => 3,
     };
     // The most keys that shared memory has room for, and registers for their scores.
     let block_k = match (head_dim, tiles) {
-        (..=64, _) | (..=128, TileShape::Default) => 128,
+        (..=64, _) | (..=128, TileShape::Default | TileShape::Grouped) => 128,
         (..=128, TileShape::Compact) => 64,
         (..=192, TileShape::Compact) => 112,
         _ => 80,
@@ -228,7 +230,7 @@ pub const fn backward(head_dim: u32, tiles: TileShape) -> Footprint {
     let (role_warps, block_q, block_k) = match tiles {
         TileShape::Default => (4, 64, 128),
         TileShape::Compact => (4, 16, 128),
-        TileShape::Wide => panic!("this kernel has no wide tiles"),
+        TileShape::Wide | TileShape::Grouped => panic!("this kernel has no such tiles"),
     };
     Footprint {
         threads: 2 * 32 * role_warps,
@@ -311,7 +313,9 @@ pub const fn tma_backward(head_dim: u32, tiles: TileShape) -> Footprint {
         (TileShape::Default, ..=64) => 128,
         (TileShape::Default, _) => 64,
         (TileShape::Wide, 128) => 80,
-        (TileShape::Wide | TileShape::Compact, _) => panic!("this kernel has no such tiles"),
+        (TileShape::Wide | TileShape::Compact | TileShape::Grouped, _) => {
+            panic!("this kernel has no such tiles")
+        }
     };
     let stages = TMA_BACKWARD_STAGES;
     let row_bytes = padded_columns(head_dim) * ELEMENT;
@@ -418,7 +422,7 @@ pub const fn footprint(kind: Kind, head_dim: Option<u32>, tiles: TileShape) -> F
             TileShape::Default,
         ) => product(),
         (Kind::ForwardE4m3 | Kind::TmaForwardLatent, _)
-        | (_, TileShape::Compact | TileShape::Wide) => {
+        | (_, TileShape::Compact | TileShape::Wide | TileShape::Grouped) => {
             panic!("this kernel has no such tiles")
         }
     }

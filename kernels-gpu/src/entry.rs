@@ -18,6 +18,9 @@ macro_rules! tiles {
     ($($path:ident)::+, $head_dim:literal, Wide) => {
         $($path)::+::WideTiles<$head_dim>
     };
+    ($($path:ident)::+, $head_dim:literal, Grouped) => {
+        $($path)::+::GroupedTiles<$head_dim>
+    };
 }
 
 /// What a row runs, given its kind and fields; the tile shape, where a row names one, behind a semicolon.

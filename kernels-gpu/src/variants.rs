@@ -50,6 +50,11 @@ macro_rules! for_each_variant {
             forward_sm90a_f16_d192_compact:  TmaForward { arch: Sm90a, dtype: F16, head_dim: 192, tiles: Compact }
             forward_sm90a_f16_d256_compact:  TmaForward { arch: Sm90a, dtype: F16, head_dim: 256, tiles: Compact }
 
+            forward_sm90a_bf16_d64_grouped:  TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 64, tiles: Grouped }
+            forward_sm90a_bf16_d128_grouped: TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 128, tiles: Grouped }
+            forward_sm90a_f16_d64_grouped:   TmaForward { arch: Sm90a, dtype: F16, head_dim: 64, tiles: Grouped }
+            forward_sm90a_f16_d128_grouped:  TmaForward { arch: Sm90a, dtype: F16, head_dim: 128, tiles: Grouped }
+
             forward_latent_sm90a_bf16_d576_compact: TmaForwardLatent { arch: Sm90a, dtype: Bf16, head_dim: 576, tiles: Compact }
             forward_latent_sm90a_f16_d576_compact:  TmaForwardLatent { arch: Sm90a, dtype: F16, head_dim: 576, tiles: Compact }
 
@@ -219,6 +224,9 @@ pub enum TileShape {
     Compact,
     /// Larger: more rows of q, for long sequences.
     Wide,
+    /// In flash3's forward pass: as large as the default one, with tiles that several heads may share, and keys that may be divided among tiles.
+    /// For few queries of many heads that have the same keys, which compact tiles would read more than once.
+    Grouped,
 }
 
 impl TileShape {
@@ -228,6 +236,7 @@ impl TileShape {
             TileShape::Default => "default",
             TileShape::Compact => "compact",
             TileShape::Wide => "wide",
+            TileShape::Grouped => "grouped",
         }
     }
 }

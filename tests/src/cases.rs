@@ -12,7 +12,7 @@
 //! | [`mod@blocks`] | block masks |
 //! | [`lengths`] | sequences of different lengths, packed and padded |
 //! | [`aimed`] | small sets, each case for one mistake: strides of 0, mispredictions, edges of blocks, stages used again |
-//! | [`compact`], [`short`], [`few`], [`wide_tiles`] | sets of their own for the compact tiles of flash2's backward pass, of flash3's forward pass, of flash2's; for wide ones |
+//! | [`compact`], [`short`], [`few`], [`grouped`], [`wide_tiles`] | sets of their own for the compact tiles of flash2's backward pass, of flash3's forward pass, of flash2's; for grouped and wide ones |
 //! | [`orders`], [`shares`] | the same for the orders of tiles, and for few tiles of shared keys, in flash3's backward pass |
 //! | [`pages`], [`fp8`], [`serving`], [`merges`], [`appends`] | keys and values in pages, in 8 bits, and engines that keep them so; operations beside attention |
 
@@ -23,6 +23,7 @@ mod case;
 pub mod compact;
 pub mod few;
 pub mod fp8;
+pub mod grouped;
 pub mod latent;
 pub mod lengths;
 pub mod merges;

@@ -35,6 +35,8 @@ pub enum Tiles {
     CompactForward,
     /// Wide ones in flash3's forward pass.
     WideForward,
+    /// Grouped ones in flash3's forward pass.
+    GroupedForward,
     /// Whichever are planned: the subject is there for something else.
     Any,
 }
@@ -129,6 +131,12 @@ pub const EMULATED_ONE_SM: Subject = Subject {
     ..EMULATED_HOPPER
 };
 
+/// The same, for grouped tiles: a cache of some hundred keys is large for one SM.
+pub const EMULATED_GROUPED: Subject = Subject {
+    tiles: Tiles::GroupedForward,
+    ..EMULATED_ONE_SM
+};
+
 /// The emulator as a Hopper of so many SMs that flash3's backward pass divides query heads into shares.
 pub const EMULATED_SHARES: Subject = Subject {
     open: |seed| {
@@ -176,6 +184,17 @@ pub const EMULATED_WIDE: Subject = Subject {
 pub const CUDA_SHORT: Subject = Subject {
     n_random: 100,
     tiles: Tiles::CompactForward,
+    ..CUDA
+};
+
+/// The first GPU, planned as one of one SM: then the tiles of few queries are grouped.
+pub const CUDA_GROUPED: Subject = Subject {
+    open: |seed| {
+        let device = (CUDA.open)(seed)?;
+        let limits = of_sms(device.info().clone(), 1);
+        Ok(device.planned_as(limits))
+    },
+    tiles: Tiles::GroupedForward,
     ..CUDA
 };
 
@@ -235,7 +254,7 @@ impl Subject {
     pub fn passes(&self) -> &'static [Pass] {
         match self.tiles {
             Tiles::Default => &[Pass::Forward, Pass::Backward],
-            Tiles::CompactForward | Tiles::WideForward => &[Pass::Forward],
+            Tiles::CompactForward | Tiles::WideForward | Tiles::GroupedForward => &[Pass::Forward],
             Tiles::CompactBackward | Tiles::Any => &[Pass::Backward],
         }
     }

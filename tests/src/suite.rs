@@ -243,6 +243,7 @@ fn check_tiles(
                     .then_some(TileShape::Compact),
                 Tiles::CompactForward => flash3_forward.then_some(TileShape::Compact),
                 Tiles::WideForward => flash3_forward.then_some(TileShape::Wide),
+                Tiles::GroupedForward => flash3_forward.then_some(TileShape::Grouped),
             };
             let few = subject.tiles == Tiles::Default && flash3_forward && is_short(case)
                 || row.kind == Kind::Forward && is_few(case);

@@ -1,6 +1,7 @@
 //! Makes the tests of a backend: each macro a set of tests that put a subject through [`crate::suite`].
 
 mod beside;
+mod grouped;
 
 /// The path of a test of the module that this stands in, from the test program's name on.
 #[doc(hidden)]

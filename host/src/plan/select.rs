@@ -181,7 +181,7 @@ impl PassKernels {
 /// ([`short`]), wide tiles where they are long (tests/benches/record), if there are several of them for every SM. In its
 /// backward pass wide tiles pay at the head_dim they are made for, where sequences are long: from 8192 queries on with 132 SMs,
 /// taken for each SM; from 6072 on where lengths differ, since tiles are in a list then, whatever their shape.
-fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> [TileShape; 3] {
+fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> Vec<TileShape> {
     const WIDE_ROWS: u64 = 192;
     const WIDE_GRADIENTS: u64 = 62;
     const WIDE_GRADIENTS_LISTED: u64 = 46;
@@ -189,11 +189,13 @@ fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> [TileShape;
     // Where lengths differ, most of the work is in the longest sequences.
     let longest = checked.problem().seqlen_q() as u64;
     let seqlen_q = longest.min(4 * problem.seqlen_q() as u64);
+    let compact_first = [TileShape::Compact, TileShape::Default, TileShape::Wide];
     if kinds == [Kind::TmaForward] && short::prefers_compact(problem, device.n_sms) {
-        return [TileShape::Compact, TileShape::Default, TileShape::Wide];
+        let grouped = short::prefers_grouped(problem, device.n_sms).then_some(TileShape::Grouped);
+        return grouped.into_iter().chain(compact_first).collect();
     }
     if kinds == [Kind::Forward] && few::prefers_few(checked.problem()) {
-        return [TileShape::Compact, TileShape::Default, TileShape::Wide];
+        return compact_first.to_vec();
     }
     let wide = if kinds.contains(&Kind::TmaBackward) {
         let per_sm = match checked.has_lengths() {
@@ -215,9 +217,9 @@ fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> [TileShape;
         !bounded && seqlen_q >= long && rows >= 4 * WIDE_ROWS * u64::from(device.n_sms)
     };
     if wide {
-        [TileShape::Wide, TileShape::Default, TileShape::Compact]
+        vec![TileShape::Wide, TileShape::Default, TileShape::Compact]
     } else {
-        [TileShape::Default, TileShape::Wide, TileShape::Compact]
+        vec![TileShape::Default, TileShape::Wide, TileShape::Compact]
     }
 }
 

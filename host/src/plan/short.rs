@@ -30,29 +30,49 @@ const PACKING_PAYS: (u64, u64) = (3, 2);
 pub fn prefers_compact(problem: &Problem, n_sms: u32) -> bool {
     let fills_no_default_tile = problem.seqlen_q() as u64 <= ROWS;
     let spread = most_tiles_per_sm(problem.work()) * u64::from(n_sms);
-    fills_no_default_tile || pack_gqa_log2(problem) > 0 || n_tiles(problem, 0) <= spread
+    fills_no_default_tile || pack_gqa_log2(problem, ROWS) > 0 || n_tiles(problem, 0, ROWS) <= spread
 }
 
-/// How many heads of a group share a compact tile, as an exponent of 2: of those that make the fewest tiles, the fewest,
-/// if that is few enough.
-pub fn pack_gqa_log2(problem: &Problem) -> u32 {
+/// Rows of a grouped tile.
+const GROUPED_ROWS: u64 = 128;
+
+/// Bytes of keys and values for each SM from which on grouped tiles pay. Compact ones read the same keys more than once, at the same time:
+/// the L2 cache gives them, but not as fast as all SMs could take them. Smaller caches are read faster by more blocks (H200).
+const GROUPED_BYTES_PER_SM: u64 = 256 << 10;
+
+/// Whether grouped tiles are the ones to prefer, where compact ones are to default ones: where few queries of a group make fewer of them.
+pub fn prefers_grouped(problem: &Problem, n_sms: u32) -> bool {
+    let tiles = |rows| n_tiles(problem, pack_gqa_log2(problem, rows), rows);
+    let keys = (problem.batch() as u64)
+        .saturating_mul(problem.heads_k() as u64)
+        .saturating_mul(problem.seqlen_k() as u64);
+    let key_bytes = problem.kv_columns() as u64 * problem.dtype_k().size_bytes() as u64;
+    problem.seqlen_q() as u64 <= ROWS
+        && pack_gqa_log2(problem, GROUPED_ROWS) > 0
+        && tiles(GROUPED_ROWS) < tiles(ROWS)
+        && keys.saturating_mul(key_bytes) >= GROUPED_BYTES_PER_SM * u64::from(n_sms)
+}
+
+/// How many heads of a group share a tile of so many rows, as an exponent of 2: of those that make the fewest tiles, the fewest,
+/// if that is few enough. A box of 64 rows has one query of each at least.
+pub fn pack_gqa_log2(problem: &Problem, rows: u64) -> u32 {
     let most = (problem.group_size() as u64)
         .trailing_zeros()
         .min(MOST_PACKED_LOG2);
     let (packed, tiles) = (0..=most)
-        .map(|log2| (log2, n_tiles(problem, log2)))
+        .map(|log2| (log2, n_tiles(problem, log2, rows)))
         .min_by_key(|&(_, tiles)| tiles)
         .unwrap_or_default();
-    let alone = n_tiles(problem, 0);
+    let alone = n_tiles(problem, 0, rows);
     let pays = alone.saturating_mul(PACKING_PAYS.1) >= tiles.saturating_mul(PACKING_PAYS.0);
     if pays { packed } else { 0 }
 }
 
-/// Compact tiles of all heads, `2^pack_gqa_log2` of which share each.
-fn n_tiles(problem: &Problem, pack_gqa_log2: u32) -> u64 {
+/// Tiles of so many rows of all heads, `2^pack_gqa_log2` of which share each.
+fn n_tiles(problem: &Problem, pack_gqa_log2: u32, rows: u64) -> u64 {
     (problem.batch() as u64)
         .saturating_mul(problem.heads_q() as u64 >> pack_gqa_log2)
-        .saturating_mul((problem.seqlen_q() as u64).div_ceil(ROWS >> pack_gqa_log2))
+        .saturating_mul((problem.seqlen_q() as u64).div_ceil(rows >> pack_gqa_log2))
 }
 
 #[cfg(test)]
@@ -90,7 +110,7 @@ mod tests {
             ((16, 8), 65, 1),
             ((32, 8), 4096, 1),
         ] {
-            let log2 = pack_gqa_log2(&problem(2, heads, seqlen_q));
+            let log2 = pack_gqa_log2(&problem(2, heads, seqlen_q), ROWS);
             assert_eq!(1 << log2, packed, "{heads:?} {seqlen_q}");
         }
     }
@@ -117,11 +137,32 @@ mod tests {
     }
 
     #[test]
+    fn grouped_tiles_are_for_more_rows_than_a_compact_one_has() {
+        for (problem, n_sms, grouped) in [
+            // 128 rows that read the same keys.
+            (problem(8, (64, 8), 16), 132, true),
+            (problem(2, (64, 8), 16), 132, false),
+            (problem(2, (64, 8), 16), 33, true),
+            // 64 rows are a compact tile.
+            (problem(64, (32, 8), 16), 132, false),
+            (problem(64, (64, 8), 1), 132, false),
+            (problem(64, (32, 8), 17), 132, true),
+            (problem(64, (128, 1), 1), 132, false),
+            // Each head has keys of its own.
+            (problem(64, (32, 32), 16), 132, false),
+            (problem(64, (64, 8), 65), 132, false),
+        ] {
+            assert_eq!(prefers_grouped(&problem, n_sms), grouped, "{problem:?}");
+        }
+    }
+
+    #[test]
     fn no_size_overflows() {
         let most = problem(usize::MAX, (usize::MAX - 1, 1), usize::MAX);
-        assert_eq!(pack_gqa_log2(&most), 0);
+        assert_eq!(pack_gqa_log2(&most, ROWS), 0);
+        assert!(!prefers_grouped(&most, u32::MAX));
         assert!(!prefers_compact(&most, u32::MAX));
         let headless = most.to_builder().heads_k(0).build().unwrap();
-        assert_eq!(pack_gqa_log2(&headless), 0);
+        assert_eq!(pack_gqa_log2(&headless, ROWS), 0);
     }
 }

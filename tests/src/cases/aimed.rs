@@ -97,7 +97,7 @@ pub fn edges(algorithm: Algorithm, tiles: TileShape) -> Vec<Case> {
     // So many that tiles of the default shape are planned where they are wanted.
     let (seqlen_q, heads) = match tiles {
         TileShape::Compact => (52, 1),
-        TileShape::Default | TileShape::Wide => (84, 3),
+        TileShape::Default | TileShape::Wide | TileShape::Grouped => (84, 3),
     };
     for (at, (head_dim, block_k)) in blocks(algorithm, tiles).into_iter().enumerate() {
         let of = |mask, seqlen_q, seqlen_k| {

@@ -32,7 +32,9 @@ pub fn launches(
         let pack_gqa_log2 = match variant.tiles {
             // Each head has a map of its own.
             _ if problem.block_mask().is_some() => 0,
-            TileShape::Compact => short::pack_gqa_log2(&typical),
+            TileShape::Compact | TileShape::Grouped => {
+                short::pack_gqa_log2(&typical, footprint.block_q.into())
+            }
             TileShape::Default | TileShape::Wide => 0,
         };
         let tile_rows = footprint.block_q >> pack_gqa_log2;
@@ -132,5 +134,6 @@ fn maps(pages: &Pages, block_k: u32, pack_gqa_log2: u32) -> [TensorMap; 4] {
 /// Whether each key is read by one tile alone, of those that there are with keys undivided.
 fn reads_keys_once(problem: &Problem, variant: &Variant, undivided: u64) -> bool {
     let heads_k = (problem.batch() * problem.heads_k()) as u64;
-    variant.tiles == TileShape::Compact && undivided <= heads_k
+    let packs = [TileShape::Compact, TileShape::Grouped].contains(&variant.tiles);
+    packs && undivided <= heads_k
 }

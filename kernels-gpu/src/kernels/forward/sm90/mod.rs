@@ -26,7 +26,7 @@
 //!
 //! Q has two stages: the next tile's arrives while this one's is multiplied.
 //!
-//! Short sequences leave rows of a tile empty. In compact tiles heads that share K and V may share a tile, too:
+//! Short sequences leave rows of a tile empty. In compact and grouped tiles heads that share K and V may share a tile, too:
 //! `pack_gqa.rs`. There keys may be divided among tiles, too, whose results another kernel merges: `split_kv.rs`.
 //!
 //! Where values are the first columns of the keys, consumers have the same rows and share the columns of O: `latent.rs`.
@@ -65,6 +65,8 @@ pub trait Tiles {
     const ROW_GROUPS: u32 = Self::FOOTPRINT.block_q / WARPGROUP_ROWS;
     /// Warpgroups that multiply; where values are columns of the keys, two for the same rows.
     const CONSUMERS: u32 = if Self::LATENT { 2 } else { Self::ROW_GROUPS };
+    /// Whether they are of the shape [`TileShape::Grouped`].
+    const IS_GROUPED: bool = matches!(Self::SHAPE, TileShape::Grouped);
     /// Stages of Q.
     const Q_STAGES: u32 = config::tma_q_stages(Self::HEAD_DIM);
     /// Stages of K, and of V.
@@ -76,11 +78,13 @@ pub trait Tiles {
     /// Whether the consumers leave the producer some of them.
     const SPARES_REGISTERS: bool = Self::CONSUMERS == 2 && Self::HEAD_DIM == 256
         || Self::CONSUMERS == 1 && Self::SHARES_REGISTERS
-        || Self::LATENT;
+        || Self::LATENT
+        || Self::IS_GROUPED;
     /// Whether there may be a block mask.
-    const BLOCK_MASKS: bool = !Self::LATENT && Self::FOOTPRINT.divides_blocks();
+    const BLOCK_MASKS: bool =
+        !Self::LATENT && !Self::IS_GROUPED && Self::FOOTPRINT.divides_blocks();
     /// Whether query heads may share a tile.
-    const PACKS_GQA: bool = matches!(Self::SHAPE, TileShape::Compact);
+    const PACKS_GQA: bool = matches!(Self::SHAPE, TileShape::Compact) || Self::IS_GROUPED;
     /// Whether keys may be divided among tiles.
     const SPLITS_KV: bool = Self::PACKS_GQA;
     /// Whether the softmax is speculative: exponentials before the maxima are known. Above head_dim 128 the softmax hides behind the products
@@ -106,6 +110,9 @@ pub struct DefaultTiles<const D: u32>;
 /// The tiles of head_dim `D` in the shape [`TileShape::Compact`].
 pub struct CompactTiles<const D: u32>;
 
+/// The tiles of head_dim `D` in the shape [`TileShape::Grouped`].
+pub struct GroupedTiles<const D: u32>;
+
 /// The tiles of head_dim `D` in the shape [`TileShape::Wide`].
 pub struct WideTiles<const D: u32>;
 
@@ -122,6 +129,7 @@ macro_rules! tiles {
 tiles!(DefaultTiles, Default: 64 96 128 192 256);
 tiles!(CompactTiles, Compact: 64 96 128 192 256);
 tiles!(WideTiles, Wide: 64 128);
+tiles!(GroupedTiles, Grouped: 64 128);
 
 /// The tiles of values that are the first columns of keys of head_dim `D`.
 pub struct LatentTiles<const D: u32>;

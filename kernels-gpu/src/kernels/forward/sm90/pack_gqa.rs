@@ -2,7 +2,8 @@
 //!
 //! Mostly a tile's rows are queries of one head. Packed, they are queries of several heads that share K and V, one head's
 //! behind the other's: of 2ⁿ heads 64 / 2ⁿ queries each. Then K and V are read once for all of these heads, and a tile of
-//! few queries is fuller. The heads of such a pack are neighbours; a pack counts as one head of the schedule.
+//! few queries is fuller. The heads of such a pack are neighbours; a pack counts as one head of the schedule. In grouped tiles the second
+//! consumer has the next queries of the same heads.
 
 use super::Tiles;
 use crate::attention::{batch_and_head, divide};
@@ -31,8 +32,8 @@ impl PackGqa {
     pub(super) fn new<T: Tiles>(p: &TmaForwardParams) -> PackGqa {
         const {
             assert!(
-                !T::PACKS_GQA || T::ROW_GROUPS == 1 && (T::STORES || T::LATENT),
-                "a pack is as high as a box; O leaves in one, or row by row"
+                !T::PACKS_GQA || T::STORES || T::LATENT,
+                "a consumer's rows of a pack are a box; O leaves in boxes, or row by row"
             );
         }
         PackGqa {
@@ -54,16 +55,16 @@ impl PackGqa {
 
     /// The head and the query of the first row of the tile that has this row.
     #[inline(always)]
-    pub(super) const fn first_row(self, head: u32, query: u32) -> (u32, u32) {
+    pub(super) const fn first_row<T: Tiles>(self, head: u32, query: u32) -> (u32, u32) {
         let first_head = head >> self.heads_log2 << self.heads_log2;
-        let first_query = query & !(self.queries(WARPGROUP_ROWS) - 1);
+        let first_query = query & !(self.queries(T::FOOTPRINT.block_q) - 1);
         (first_head, first_query)
     }
 
     /// How many rows of a tile from this query on are a sequence's.
     #[inline(always)]
-    pub(super) fn rows_of_tile(self, first_query: u32, seqlen_q: u32) -> u32 {
-        let queries = self.queries(WARPGROUP_ROWS);
+    pub(super) fn rows_of_tile<T: Tiles>(self, first_query: u32, seqlen_q: u32) -> u32 {
+        let queries = self.queries(T::FOOTPRINT.block_q);
         let left = seqlen_q - first_query;
         let queries = if left < queries { left } else { queries };
         queries << self.heads_log2
@@ -100,7 +101,7 @@ impl PackGqa {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{CompactTiles, DefaultTiles};
+    use super::super::{CompactTiles, DefaultTiles, GroupedTiles};
     use super::*;
     use std::collections::HashSet;
 
@@ -120,12 +121,13 @@ mod tests {
                         packing.head::<CompactTiles<64>>(5, first),
                         packing.query::<CompactTiles<64>>(first),
                     );
-                    assert_eq!(packing.first_row(head, query), first);
+                    assert_eq!(packing.first_row::<CompactTiles<64>>(head, query), first);
                     (head, query)
                 })
                 .collect();
-            assert_eq!(packing.rows_of_tile(0, 10_000), 64);
-            assert_eq!(packing.rows_of_tile(0, 1), heads);
+            assert_eq!(packing.rows_of_tile::<CompactTiles<64>>(0, 10_000), 64);
+            assert_eq!(packing.rows_of_tile::<GroupedTiles<64>>(0, 10_000), 128);
+            assert_eq!(packing.rows_of_tile::<CompactTiles<64>>(0, 1), heads);
             let expected = (5 * heads..6 * heads)
                 .flat_map(|head| (0..3 * 64 / heads).map(move |query| (head, query)));
             assert_eq!(all, expected.collect());

@@ -315,6 +315,7 @@ impl<'a> Producer<'a> {
     #[inline(always)]
     unsafe fn load_q<T: Tiles>(&mut self, first_query: u32, head_idx: u32, batch_idx: u32) {
         let config = T::FOOTPRINT;
+        let box_queries = PackGqa::new::<T>(self.p).queries(WARPGROUP_ROWS);
         let (full, empty) = (
             self.layout.q_ring.full(self.q.stage),
             self.layout.q_ring.empty(self.q.stage),
@@ -328,12 +329,7 @@ impl<'a> Producer<'a> {
             );
             for consumer in 0..T::ROW_GROUPS {
                 let tile = self.layout.q::<T>(self.q.stage, consumer);
-                let at = [
-                    0,
-                    first_query + consumer * WARPGROUP_ROWS,
-                    head_idx,
-                    batch_idx,
-                ];
+                let at = [0, first_query + consumer * box_queries, head_idx, batch_idx];
                 load_boxes::<false>(
                     ForwardMap::Q.at(self.maps),
                     tile,

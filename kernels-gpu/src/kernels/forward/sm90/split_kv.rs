@@ -18,7 +18,6 @@ use crate::tile::fragment;
 use crate::tile::global::row_of_head;
 use crate::tile::register::Accumulator;
 use crate::tile::softmax::RowValues;
-use crate::tile::warpgroup::WARPGROUP_ROWS;
 
 /// Warps of a consumer, each of which writes some rows of a split.
 const WARPS: u32 = 4;
@@ -131,10 +130,10 @@ impl Consumer<'_> {
                 }
             }
             if p.split.tiles_merge == 1 {
-                let first_row = work.q_block * WARPGROUP_ROWS;
+                let first_row = work.q_block * T::FOOTPRINT.block_q;
                 let (head, query) = place_of(first_row);
                 let place = row_of_head(rows.base - lse_base, head, u64::from(rows.rows), query);
-                let of_tile = packing.rows_of_tile(query, rows.seqlen_q);
+                let of_tile = packing.rows_of_tile::<T>(query, rows.seqlen_q);
                 Arrivals::new::<T>(p, (place / 4) as u32, n_splits, of_tile).written();
             }
         }
@@ -177,9 +176,9 @@ impl Consumer<'_> {
             while u64::from(idx) < p.split.rows {
                 if let Some(row) = SplitQuery::new(&combine, idx) {
                     let query = row.row - row.sequence.first;
-                    let (head, query) = self.packing.first_row(row.head, query);
+                    let (head, query) = self.packing.first_row::<T>(row.head, query);
                     let place = head * combine.rows_q + row.sequence.first + query;
-                    let of_tile = self.packing.rows_of_tile(query, row.sequence.len);
+                    let of_tile = self.packing.rows_of_tile::<T>(query, row.sequence.len);
                     let arrivals = Arrivals::new::<T>(p, place, row.n, of_tile);
                     arrivals.await_splits();
                     if T::HEAD_DIM <= 128 {

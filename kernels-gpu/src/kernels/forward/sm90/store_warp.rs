@@ -52,8 +52,8 @@ pub(super) unsafe fn store<T: Tiles>(
                 head_idx,
                 ..
             } = packing.pack(p, work.head);
-            let first_query =
-                work.q_block * packing.queries(config.block_q) + consumer * WARPGROUP_ROWS;
+            let first_query = work.q_block * packing.queries(config.block_q)
+                + consumer * packing.queries(WARPGROUP_ROWS);
 
             mbarrier::mbarrier_wait(ring.full(consumer), o.parity);
             for part in 0..T::HEAD_DIM.div_ceil(BOX_COLUMNS) {
