@@ -26,7 +26,7 @@ use crate::ptx::{shuffle, spec, special};
 pub(super) struct Share {
     pub(super) sequence: u32,
     pub(super) split: u32,
-    /// Splits of the sequence that have keys: one at least.
+    /// Splits of the sequence. The last ones may be left without keys, as all before them are equally long.
     pub(super) n_splits: u32,
     /// Keys of each of them.
     pub(super) split_keys: u32,
@@ -198,8 +198,7 @@ impl Search {
                 let counted = if is_counted { n } else { 0 };
                 let up_to = sum_up_to(counted);
                 // Of each lane's own sequence, while the sums are on their way, and not of the one that is found, when it has been.
-                let each = greater(blocks.div_ceil(n), 1);
-                let n_splits = special::opaque(splits(blocks, each));
+                let each = special::opaque(greater(blocks.div_ceil(n), 1));
                 let holders = shuffle::vote_ballot(self.idx < up_to);
                 if holders != 0 {
                     let holder = holders.trailing_zeros();
@@ -207,7 +206,7 @@ impl Search {
                     return Some(Share {
                         sequence: self.first + holder,
                         split: self.idx - of_holder(up_to - counted),
-                        n_splits: of_holder(n_splits),
+                        n_splits: of_holder(n),
                         split_keys: of_holder(each) * KEYS,
                         rows_k: Rows {
                             first: of_holder(self.own.first),
