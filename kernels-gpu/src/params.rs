@@ -11,6 +11,7 @@ mod block_mask;
 mod clear;
 mod combine;
 mod descale;
+mod divisors;
 mod lengths;
 mod merge;
 mod pages;
@@ -26,6 +27,7 @@ pub use block_mask::{BLOCK_MULTIPLE, BlockMap, HIDDEN_BLOCK, PARTIAL_BLOCK};
 pub use clear::ClearParams;
 pub use combine::{CombineParams, SplitKv};
 pub use descale::Descale;
+pub use divisors::Divisors;
 pub use lengths::{Lengths, TileList, TileListParams};
 pub use merge::MergeParams;
 pub use pages::Pages;
@@ -117,6 +119,8 @@ pub struct ForwardParams {
     pub lengths: Lengths,
     /// Of kernels for keys and values in 8 bits: their scales.
     pub descale: Descale,
+    /// Of kernels for few queries, where sequences have lengths of their own.
+    pub divisors: Divisors,
 }
 
 /// The most rows of a sequence, heads of a batch, and keys of a window: sums of three of them fit 31 bits. A box of
@@ -362,7 +366,7 @@ impl KernelParams for Params {
 const _: () = assert!(size_of::<TensorView>() == 32);
 const _: () = assert!(size_of::<Shape>() == 32);
 const _: () = assert!(
-    size_of::<ForwardParams>() == 4 * 32 + 8 + 32 + 12 + 8 + 20 + 40 + 40 + 24 + 56 + 48 + 24
+    size_of::<ForwardParams>() == 4 * 32 + 8 + 32 + 12 + 8 + 20 + 40 + 40 + 24 + 56 + 48 + 24 + 40
 );
 const _: () = assert!(
     size_of::<TmaForwardParams>()

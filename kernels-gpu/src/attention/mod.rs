@@ -18,6 +18,8 @@ pub mod split_kv;
 
 pub mod append;
 
+pub mod divisor;
+
 /// The batch entry and the head of the `idx`-th of all (batch, head) pairs, `batch_idx · heads + head_idx`.
 #[inline(always)]
 pub fn batch_and_head(idx: u32, heads: u32) -> (u32, u32) {

@@ -5,6 +5,7 @@
 //! bits in whatever batch it is.
 
 use super::divide;
+use super::divisor::Divisor;
 use super::mask::Blocks;
 
 /// How many splits a sequence has: at least one, as somebody writes the rows that see no key.
@@ -23,6 +24,18 @@ pub fn blocks_of_part(blocks: u32, heads: u32, parts: u32, least: u32) -> u32 {
         blocks.saturating_mul(heads).saturating_add(parts - 1),
         parts,
     );
+    at_least(each, least)
+}
+
+/// The same, where the host knows the parts.
+#[inline(always)]
+pub fn blocks_of_known_part(blocks: u32, heads: u32, parts: Divisor, least: u32) -> u32 {
+    let (each, rest) = parts.divide(blocks.saturating_mul(heads));
+    at_least(each + (rest > 0) as u32, least)
+}
+
+#[inline(always)]
+fn at_least(each: u32, least: u32) -> u32 {
     let each = if each > least { each } else { least };
     if each > 1 { each } else { 1 }
 }
@@ -82,16 +95,22 @@ mod tests {
     #[test]
     fn a_part_is_an_equal_share_of_the_work() {
         // One sequence of 128k keys among 63 of 1k, 8 heads, 132 SMs: 11 splits of the longest, one of each of the others.
-        let each = blocks_of_part(2048 + 63 * 16, 8, 132, 1);
+        let part = |blocks, heads, parts, least| {
+            let each = blocks_of_part(blocks, heads, parts, least);
+            let known = blocks_of_known_part(blocks, heads, Divisor::new(parts), least);
+            assert_eq!(known, each);
+            each
+        };
+        let each = part(2048 + 63 * 16, 8, 132, 1);
         assert_eq!(each, 186);
         assert_eq!(
             (n_splits(2048 * 64, each * 64), n_splits(1024, each * 64)),
             (12, 1)
         );
-        assert_eq!(blocks_of_part(16, 8, 132, 1), 1);
-        assert_eq!(blocks_of_part(16, 8, 132, 4), 4);
-        assert_eq!(blocks_of_part(0, 8, 132, 0), 1);
-        assert_eq!(blocks_of_part(u32::MAX, 8, 1, 0), u32::MAX);
+        assert_eq!(part(16, 8, 132, 1), 1);
+        assert_eq!(part(16, 8, 132, 4), 4);
+        assert_eq!(part(0, 8, 132, 0), 1);
+        assert_eq!(part(u32::MAX, 8, 1, 0), u32::MAX);
     }
 
     #[test]

@@ -141,14 +141,24 @@ pub(crate) fn vote(
     x: bool,
     count: impl FnOnce(&[bool; LANES]) -> bool,
 ) -> bool {
-    let [y] = collective(instruction, [x as u32], |block, who, _| {
+    let of_votes = |votes: &[u32; LANES]| count(&votes.map(|vote| vote != 0)) as u32;
+    reduce(instruction, x as u32, of_votes) != 0
+}
+
+/// `redux`, and `vote` with a mask: every lane gets what `of_all` says of the operands of all.
+#[track_caller]
+pub(crate) fn reduce(
+    instruction: &'static str,
+    x: u32,
+    of_all: impl FnOnce(&[u32; LANES]) -> u32,
+) -> u32 {
+    let [y] = collective(instruction, [x], |block, who, _| {
         let warp = &mut block.warps[who.warp];
-        let votes = warp.operands.map(|operands| operands[0] != 0);
-        let outcome = count(&votes) as u32;
+        let outcome = of_all(&warp.operands.map(|operands| operands[0]));
         warp.results
             .iter_mut()
             .for_each(|results| results[0] = outcome);
         Ok(Meeting::Over)
     });
-    y != 0
+    y
 }

@@ -261,6 +261,22 @@ unsafe fn votes(input: u64, output: u64) {
         3,
         &[!rare, none, all].map(|p| shuffle::vote_all(p) as u32),
     );
+    put_all(
+        output,
+        6,
+        &[rare, none, all].map(|p| shuffle::vote_ballot(p)),
+    );
+}
+
+unsafe fn reductions(input: u64, output: u64) {
+    let mut k = 0;
+    while k < 2 {
+        // Sums that overflow, and such that do not.
+        let x = get(input, 0) >> (k * 8);
+        put(output, 2 * k, shuffle::redux_add_u32(x));
+        put(output, 2 * k + 1, shuffle::redux_max_u32(x));
+        k += 1;
+    }
 }
 
 #[inline(always)]

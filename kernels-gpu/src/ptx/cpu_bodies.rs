@@ -213,14 +213,31 @@ fn shuffles_and_votes_reach_the_lane_they_name() {
     for lanes in [0u32, 1, 0x8000_0000, u32::MAX - 1, u32::MAX] {
         let got = warp(|lane| unsafe {
             let mine = lanes >> lane & 1 == 1;
-            (shuffle::vote_any(mine), shuffle::vote_all(mine))
+            let ballot = shuffle::vote_ballot(mine);
+            (shuffle::vote_any(mine), shuffle::vote_all(mine), ballot)
         });
         assert!(
             got.iter()
-                .all(|votes| *votes == (lanes != 0, lanes == u32::MAX)),
+                .all(|votes| *votes == (lanes != 0, lanes == u32::MAX, lanes)),
             "{lanes:#x}"
         );
     }
+}
+
+#[test]
+fn reductions_are_of_all_lanes() {
+    let reduce = |x: fn(u32) -> u32| {
+        let got = warp(|lane| unsafe {
+            let x = x(lane);
+            (shuffle::redux_add_u32(x), shuffle::redux_max_u32(x))
+        });
+        assert!(got.iter().all(|of_lane| *of_lane == got[0]));
+        got[0]
+    };
+    assert_eq!(reduce(|lane| lane * 3), (1488, 93));
+    assert_eq!(reduce(|lane| 40 - lane), (784, 40));
+    assert_eq!(reduce(|lane| 1 << lane), (u32::MAX, 1 << 31));
+    assert_eq!(reduce(|_| u32::MAX), (u32::MAX - 31, u32::MAX));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Exchange of registers among the lanes of a warp.
+//! Exchange of registers among the lanes of a warp, and what all of them have together.
 
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::emu::warp;
@@ -156,5 +156,87 @@ pub unsafe fn vote_all(x: bool) -> bool {
     #[cfg(not(target_arch = "nvptx64"))]
     {
         warp::vote("vote.all", x, |votes| votes.iter().all(|vote| *vote))
+    }
+}
+
+/// `vote.sync.ballot.b32`: in which lanes of the warp `x` holds, a bit for each.
+///
+/// PTX 6.0, sm_30.
+///
+/// # Safety
+/// All 32 lanes of the warp reach it together.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn vote_ballot(x: bool) -> u32 {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let y: u32;
+        ptx!(
+            "{{ .reg .pred p;",
+            "setp.ne.u32 p, {x}, 0;",
+            "vote.sync.ballot.b32 {y}, p, 0xffffffff; }}",
+            y = out(reg32) y, x = in(reg32) x as u32, options(nomem, nostack)
+        );
+        y
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        warp::reduce("vote.ballot", x as u32, |votes| {
+            (0..)
+                .zip(votes)
+                .fold(0, |all, (lane, vote)| all | vote << lane)
+        })
+    }
+}
+
+/// `redux.sync.add.u32`: the sum of the `x` of all lanes of the warp, modulo 2³².
+///
+/// PTX 7.0, sm_80.
+///
+/// # Safety
+/// All 32 lanes of the warp reach it together.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn redux_add_u32(x: u32) -> u32 {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let y: u32;
+        ptx!(
+            "redux.sync.add.u32 {y}, {x}, 0xffffffff;",
+            y = out(reg32) y, x = in(reg32) x, options(nomem, nostack)
+        );
+        y
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        warp::reduce("redux.add", x, |all| {
+            all.iter().fold(0, |sum, x| sum.wrapping_add(*x))
+        })
+    }
+}
+
+/// `redux.sync.max.u32`: the greatest `x` of all lanes of the warp.
+///
+/// PTX 7.0, sm_80.
+///
+/// # Safety
+/// All 32 lanes of the warp reach it together.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn redux_max_u32(x: u32) -> u32 {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let y: u32;
+        ptx!(
+            "redux.sync.max.u32 {y}, {x}, 0xffffffff;",
+            y = out(reg32) y, x = in(reg32) x, options(nomem, nostack)
+        );
+        y
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        warp::reduce("redux.max", x, |all| {
+            all.iter().fold(0, |most, x| most.max(*x))
+        })
     }
 }

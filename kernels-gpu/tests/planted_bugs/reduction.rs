@@ -11,6 +11,9 @@ enum Bug {
     None,
     HalfWarpShuffles,
     LanesShuffleApart,
+    HalfWarpReduces,
+    LanesReduceApart,
+    HalfWarpBallots,
     ShufflesOutOfRange,
     MissingWarpSync,
     MissingBarrier,
@@ -61,7 +64,17 @@ impl Reduction {
         let lane = special::lane_idx();
         // SAFETY: each lane writes its own word; lane 0 reads them after `warp_sync`.
         unsafe {
-            let any = shuffle::vote_any(x);
+            // How many, in which lanes, and whether in any: one answer, asked for three times.
+            let n = match self.bug {
+                Bug::HalfWarpReduces if lane >= 16 => x as u32,
+                Bug::LanesReduceApart if lane >= 16 => shuffle::redux_max_u32(x as u32),
+                _ => shuffle::redux_add_u32(x as u32),
+            };
+            let lanes = match self.bug {
+                Bug::HalfWarpBallots if lane >= 16 => x as u32,
+                _ => shuffle::vote_ballot(x),
+            };
+            let any = shuffle::vote_any(x) && n == lanes.count_ones();
             shared::st_shared_f32(slot + lane * 4, if any && lane == 0 { 1.0 } else { 0.0 });
             if self.bug != Bug::MissingWarpSync {
                 barrier::warp_sync();
@@ -183,6 +196,12 @@ caught! {
         Kind::Divergence { earlier, later } => earlier.at.line() != later.at.line(),
         _ => false,
     };
+    a_reduction_of_half_a_warp: HalfWarpReduces => |kind| matches!(kind, Kind::Divergence { .. });
+    lanes_at_two_reductions: LanesReduceApart => |kind| match kind {
+        Kind::Divergence { earlier, later } => earlier.at.line() != later.at.line(),
+        _ => false,
+    };
+    a_ballot_of_half_a_warp: HalfWarpBallots => |kind| matches!(kind, Kind::Divergence { .. });
     a_shuffle_from_beyond_the_warp: ShufflesOutOfRange => |kind| matches!(kind, Kind::Operand { .. });
     lanes_that_exchange_without_meeting: MissingWarpSync => |kind| match kind {
         // Lane 0 reads a word before, or unordered after, its writer came by.

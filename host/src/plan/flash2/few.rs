@@ -1,6 +1,7 @@
 //! The launch of flash2's forward pass of few queries.
 
-use ferroflash_kernels::params::{Descale, ForwardParams, Params, Schedule, TileList};
+use ferroflash_kernels::attention::divisor::Divisor;
+use ferroflash_kernels::params::{Descale, Divisors, ForwardParams, Params, Schedule, TileList};
 use ferroflash_kernels::spec::Constant;
 use ferroflash_kernels::variants::{TileShape, Variant};
 
@@ -101,24 +102,33 @@ pub fn launches(
         packed_k: problem.total_k().is_some().into(),
         ..TileList::default()
     };
+    let pages = lengths::pages(checked, variant.footprint.block_k);
+    let tiles_of_kv_head = (tiles / (problem.heads_k() as u64).max(1)) as u32;
     let params = ForwardParams {
         shape: shape(checked),
         window: checked.window(),
         scale: scale(checked),
         // What a plan says; the kernel counts by itself.
         schedule: Schedule {
-            tiles: (tiles / (problem.heads_k() as u64).max(1)) as u32,
+            tiles: tiles_of_kv_head,
             heads: (batch * problem.heads_k() as u64) as u32,
             heads_per_group: problem.heads_k() as u32,
             ..Schedule::default()
         },
         list,
-        pages: lengths::pages(checked, variant.footprint.block_k),
+        pages,
         split,
         lengths: lengths::rows(problem),
         descale: Descale {
             by_page: u32::from(problem.fp8_kv() == Some(Fp8Kv::PerPage)),
             ..Descale::default()
+        },
+        divisors: Divisors {
+            heads_k: Divisor::new(problem.heads_k() as u32),
+            tiles: Divisor::new(tiles_of_kv_head),
+            group_size: Divisor::new(problem.group_size() as u32),
+            page_size: Divisor::new(pages.page_size),
+            parts: Divisor::new(split.parts),
         },
         ..Default::default()
     };

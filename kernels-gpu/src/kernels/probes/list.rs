@@ -24,7 +24,8 @@ macro_rules! for_each_probe {
             barrier_votes { 64, 512, Bits, 1, 5, Exact }
             block_barrier { 128, 512, Bits, 1, 1, Exact }
             shuffles { 32, 0, Bits, 2, 12, Exact }
-            votes { 32, 0, Bits, 1, 6, Exact }
+            votes { 32, 0, Bits, 1, 9, Exact }
+            reductions { 32, 0, Bits, 1, 4, Exact }
             ex2_approx { 32, 0, Exponents, 16, 16, Ulps(3) }
             lg2_approx { 32, 0, Floats, 16, 16, Within(5e-7) }
             rcp_approx { 32, 0, Floats, 16, 16, Ulps(2) }

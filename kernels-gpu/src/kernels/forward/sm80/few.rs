@@ -112,11 +112,15 @@ unsafe fn attend<C: Cache, T: Tiles>(
     // SAFETY: a stage is filled when its last step is over, and read when its copies have been waited for.
     unsafe {
         let mut keys = Keys::new::<C>(p, tile);
+        if spec::pages() {
+            // All keys wait for the first pages. Without the barrier ptxas would have them looked up when Q is on its way.
+            keys.look_up(chunk(0));
+            barrier::warp_sync();
+        }
         // Q lies in the stage that is filled last.
         let last = stage(C::STAGES - 1);
         C::begin::<T>(p, tile, last);
         cp_async::cp_async_commit_group();
-        keys.look_up(chunk(0));
         for step in 0..C::STAGES - 1 {
             if step < steps {
                 keys.load::<C>(stage(step), chunk(step), chunk(step + 1));

@@ -2,7 +2,7 @@
 
 use super::cache::{Cache, Stage};
 use super::{ROWS, Tile};
-use crate::attention::pages::Place;
+use crate::attention::divisor::Divisor;
 use crate::params::ForwardParams;
 use crate::ptx::{cp_async, global, shuffle, spec, special};
 use crate::tile::copy::{self, BoundsChecked, Team};
@@ -22,7 +22,7 @@ pub(super) struct Keys {
     /// Bytes from one page of K, and of V, to the next.
     page_bytes: [i64; 2],
     n_pages: u32,
-    page_size: u32,
+    page_size: Divisor,
     /// Where there are pages: the sequence's first row in them.
     first: u32,
     /// Of the chunk that is loaded next: which page the row is in that has this lane's number, and which row of the page it is.
@@ -64,7 +64,7 @@ impl Keys {
             page_bytes: [p.k.batch_stride, p.v.batch_stride]
                 .map(|n| n * i64::from(C::ELEMENT_BYTES)),
             n_pages: p.pages.n_pages,
-            page_size: p.pages.page_size,
+            page_size: p.divisors.page_size,
             first,
             found: Found::default(),
         }
@@ -86,10 +86,10 @@ impl Keys {
             row: 0,
         };
         if row < self.rows[0].len {
-            let place = Place::of_row(self.first + row, self.page_size);
-            found.row = place.row;
+            let (slot, row) = self.page_size.divide(self.first + row);
+            found.row = row;
             // SAFETY: the caller's contract.
-            found.page = unsafe { global::ld_global_u32(self.table + u64::from(place.slot) * 4) };
+            found.page = unsafe { global::ld_global_u32(self.table + u64::from(slot) * 4) };
         }
         self.found = found;
     }

@@ -117,10 +117,17 @@ pub(super) unsafe fn finish<E: Element, C: Cache, T: Tiles>(
         if col == 0 {
             target.write_lse(p, tile, lse_of_all(sum, most));
         }
-        if spec::split_kv() && p.split.tiles_merge == 1 && is_last(p, tile) {
+        if spec::split_kv() && p.split.tiles_merge == 1 && !is_alone(p, tile) && is_last(p, tile) {
             add_up_splits::<E, T>(p, tile);
         }
     }
+}
+
+/// Whether the tile's only block writes o and lse itself, where it might be one of several: a sequence with a length of its own has a single
+/// split, and no other kernel merges.
+#[inline(always)]
+fn is_alone(p: &ForwardParams, tile: Tile) -> bool {
+    spec::lengths() && tile.n_splits == 1 && p.split.tiles_merge == 1
 }
 
 /// Where a row of the tile goes.
@@ -152,8 +159,8 @@ impl Target {
 
     /// Whether it goes to the place of the split.
     #[inline(always)]
-    fn is_part(self) -> bool {
-        spec::split_kv() && self.exists
+    fn is_part(self, p: &ForwardParams, tile: Tile) -> bool {
+        spec::split_kv() && self.exists && !is_alone(p, tile)
     }
 
     #[inline(always)]
@@ -164,7 +171,7 @@ impl Target {
         let x = if self.exists { x } else { [0.0; 4] };
         // SAFETY: the row is there.
         unsafe {
-            if self.is_part() {
+            if self.is_part(p, tile) {
                 let row = u64::from(tile.split) * p.split.rows + self.idx;
                 let element = row * u64::from(p.shape.head_dim_v) + u64::from(col);
                 global::st_global_f32x4(p.split.o + element * 4, x);
@@ -181,7 +188,7 @@ impl Target {
             return;
         }
         let lse = if self.exists { lse } else { f32::NEG_INFINITY };
-        let base = if self.is_part() {
+        let base = if self.is_part(p, tile) {
             p.split.lse + u64::from(tile.split) * p.split.rows * 4
         } else {
             p.lse

@@ -2,8 +2,8 @@
 
 use super::ROWS;
 use super::share::Share;
+use crate::attention::divisor::Divisor;
 use crate::attention::mask::{Band, Rows};
-use crate::attention::split_kv::n_splits;
 use crate::attention::{batch_and_head, divide};
 use crate::kernels::lengths;
 use crate::params::ForwardParams;
@@ -35,6 +35,16 @@ pub(super) struct Place {
     pub(super) query: u32,
 }
 
+/// Quotient and remainder of a division by `n`, for which there is a divisor where sequences have lengths of their own.
+#[inline(always)]
+fn divide_by(idx: u32, n: u32, divisor: Divisor) -> (u32, u32) {
+    if spec::lengths() {
+        divisor.divide(idx)
+    } else {
+        batch_and_head(idx, n)
+    }
+}
+
 impl Tile {
     /// The block's; `None` where there are not so many splits.
     ///
@@ -43,59 +53,59 @@ impl Tile {
     #[inline(always)]
     pub(super) unsafe fn of_block(p: &ForwardParams) -> Option<Tile> {
         let shape = &p.shape;
-        // Blocks of neighbouring KV heads follow one another: together they read whole rows of memory.
-        let (rest, kv_head_idx) = batch_and_head(special::block_idx_x(), shape.heads_k);
         let n = divide(shape.seqlen_q * shape.group_size + ROWS - 1, ROWS);
-        let (rest, idx) = batch_and_head(rest, n);
-        // SAFETY: the caller's contract; the sequence exists.
-        unsafe {
-            let share = if spec::split_kv() && spec::lengths() && p.split.parts > 0 {
-                Share::find(p, shape.heads_k * n, rest)?
-            } else {
-                let (split, sequence) = batch_and_head(rest, shape.batch);
-                Share {
-                    sequence,
-                    split,
-                    split_keys: p.split.keys,
-                }
-            };
-            let Share {
-                sequence,
-                split,
-                split_keys,
-            } = share;
-            let (rows_q, rows_k) = if spec::lengths() {
-                (
-                    lengths::rows_q(&p.lengths, shape, sequence),
-                    lengths::rows_k(&p.lengths, shape, sequence),
-                )
-            } else {
-                let all = |len| Rows { first: 0, len };
-                (all(shape.seqlen_q), all(shape.seqlen_k))
-            };
-            let n_splits = if spec::split_kv() {
-                n_splits(rows_k.len, split_keys)
-            } else {
-                1
-            };
-            (split < n_splits).then_some(Tile {
-                sequence,
-                kv_head_idx,
-                idx,
-                n,
-                split,
-                n_splits,
-                split_keys,
-                rows_q,
-                rows_k,
-            })
-        }
+        // Blocks of neighbouring KV heads follow one another: together they read whole rows of memory.
+        let (kv_head_idx, idx, share, rows_q) = if spec::lengths() {
+            let (rest, kv_head_idx) = p.divisors.heads_k.divide(special::block_idx_x());
+            let (rest, idx) = p.divisors.tiles.divide(rest);
+            // SAFETY: the caller's contract; the sequence exists.
+            unsafe {
+                let share = if spec::split_kv() && p.split.parts > 0 {
+                    Share::find(p, shape.heads_k * n, rest)?
+                } else {
+                    let (split, sequence) = batch_and_head(rest, shape.batch);
+                    let rows_k = lengths::rows_k(&p.lengths, shape, sequence);
+                    Share::of_equal_splits(p, sequence, split, rows_k)
+                };
+                let rows_q = lengths::rows_q(&p.lengths, shape, share.sequence);
+                (kv_head_idx, idx, share, rows_q)
+            }
+        } else {
+            let (rest, kv_head_idx) = batch_and_head(special::block_idx_x(), shape.heads_k);
+            let (rest, idx) = batch_and_head(rest, n);
+            let (split, sequence) = batch_and_head(rest, shape.batch);
+            let all = |len| Rows { first: 0, len };
+            let share = Share::of_equal_splits(p, sequence, split, all(shape.seqlen_k));
+            (kv_head_idx, idx, share, all(shape.seqlen_q))
+        };
+        let Share {
+            sequence,
+            split,
+            n_splits,
+            split_keys,
+            rows_k,
+        } = share;
+        (split < n_splits).then_some(Tile {
+            sequence,
+            kv_head_idx,
+            idx,
+            n,
+            split,
+            n_splits,
+            split_keys,
+            rows_q,
+            rows_k,
+        })
     }
 
     /// Of one of the tile's rows; its query may be one that the sequence does not have.
     #[inline(always)]
     pub(super) fn place(&self, p: &ForwardParams, row: u32) -> Place {
-        let (query, in_group) = batch_and_head(self.idx * ROWS + row, p.shape.group_size);
+        let (query, in_group) = divide_by(
+            self.idx * ROWS + row,
+            p.shape.group_size,
+            p.divisors.group_size,
+        );
         Place {
             head_idx: self.kv_head_idx * p.shape.group_size + in_group,
             query,

@@ -4,121 +4,272 @@
 //! fewer parts, with as many keys as a split has at least. A sequence that is longer than a part by more than a quarter, of few keys by
 //! anything, is divided into equal splits. The blocks of divided sequences come first, as theirs are long; those of the others fill the
 //! gaps.
+//!
+//! Until a block has its share it copies nothing, so what counts is how many instructions wait for one another:
+//!
+//! ```text
+//! all lengths → their sum, and the longest → the most blocks of a split
+//! nothing is longer: the share is the sequence of the block's number
+//! else: the lanes' counts of splits → their sums up to each lane → the lane that has the share → its sequence
+//! ```
 
 use super::KEYS;
 use crate::attention::divide;
-use crate::attention::split_kv::blocks_of_part;
+use crate::attention::mask::Rows;
+use crate::attention::split_kv::{blocks_of_known_part, n_splits};
 use crate::kernels::lengths;
 use crate::params::ForwardParams;
-use crate::ptx::{shuffle, special};
+use crate::ptx::{shuffle, spec, special};
 
 /// One split of a sequence.
 #[derive(Clone, Copy)]
 pub(super) struct Share {
     pub(super) sequence: u32,
     pub(super) split: u32,
-    /// Keys of each of the sequence's splits.
+    /// Splits of the sequence. The last ones may be left without keys, as all before them are equally long.
+    pub(super) n_splits: u32,
+    /// Keys of each of them.
     pub(super) split_keys: u32,
+    /// The sequence's.
+    pub(super) rows_k: Rows,
 }
 
-/// How a sequence is divided.
-#[derive(Clone, Copy)]
-struct Division {
-    /// Blocks of keys.
-    blocks: u32,
-    /// Splits: one at least.
-    n: u32,
-}
+/// More blocks than a lane has: the sum over all lanes then fits a word.
+const MOST_OF_LANE: u32 = u32::MAX / 32;
+
+/// Sequences whose lengths a lane reads at once, where there are more than lanes.
+const AT_ONCE: u32 = 4;
 
 impl Share {
+    /// A split of a sequence, where all splits have as many keys, or none is divided.
+    #[inline(always)]
+    pub(super) fn of_equal_splits(
+        p: &ForwardParams,
+        sequence: u32,
+        split: u32,
+        rows_k: Rows,
+    ) -> Share {
+        let n_splits = if spec::split_kv() {
+            n_splits(rows_k.len, p.split.keys)
+        } else {
+            1
+        };
+        Share {
+            sequence,
+            split,
+            n_splits,
+            split_keys: p.split.keys,
+            rows_k,
+        }
+    }
+
     /// The `idx`-th; `None` where there are not so many. The work is that of so many heads and tiles.
     ///
     /// # Safety
     /// All lanes of the warp come here with the same numbers; the lengths are as the parameters say.
     #[inline(always)]
     pub(super) unsafe fn find(p: &ForwardParams, heads: u32, idx: u32) -> Option<Share> {
+        let (lane, batch) = (special::lane_idx(), p.shape.batch);
         // SAFETY: the caller's contract.
         unsafe {
-            let mut own = 0u32;
-            let mut at = special::lane_idx();
-            while at < p.shape.batch {
-                own = own.saturating_add(blocks_of(p, at));
-                at += 32;
+            // The first two are on their way together.
+            let own = rows_of(p, lane);
+            let undivided = rows_of(p, idx);
+            let (mut sum, mut longest) = (0u32, 0);
+            let mut first = 32;
+            while first < batch {
+                let several = blocks_of_several(p, first + lane, 32);
+                for blocks in &several {
+                    sum = sum.saturating_add(*blocks);
+                    longest = greater(longest, *blocks);
+                }
+                first += 32 * AT_ONCE;
             }
-            let least = divide(p.split.keys, KEYS);
-            let part = blocks_of_part(sum(own), heads, p.split.parts, least);
-            let most = if part > least {
-                part.saturating_add(part / 4)
-            } else {
-                part
-            };
-            let mut n_divided = 0;
-            let mut at = special::lane_idx();
-            while at < p.shape.batch {
-                let n = divide_into(blocks_of(p, at), most).n;
-                n_divided += if n > 1 { n } else { 0 };
-                at += 32;
+            let blocks = blocks_of(own);
+            sum = sum.saturating_add(blocks);
+            longest = shuffle::redux_max_u32(greater(longest, blocks));
+            let sum = shuffle::redux_add_u32(smaller(sum, MOST_OF_LANE));
+            let most = most_blocks(p, sum, heads);
+            if longest <= most {
+                return (idx < batch).then_some(Share {
+                    sequence: idx,
+                    split: 0,
+                    n_splits: 1,
+                    split_keys: greater(blocks_of(undivided), 1) * KEYS,
+                    rows_k: undivided,
+                });
             }
-            let n_divided = sum(n_divided);
-            if idx < n_divided {
-                Share::among(p, most, true, idx)
-            } else {
-                Share::among(p, most, false, idx - n_divided)
+            Search::new(p, most, own, idx).find(p)
+        }
+    }
+}
+
+/// The most blocks of keys of a split, of so many that all sequences have.
+#[inline(always)]
+fn most_blocks(p: &ForwardParams, blocks: u32, heads: u32) -> u32 {
+    let least = p.split.keys / KEYS;
+    let part = blocks_of_known_part(blocks, heads, p.divisors.parts, least);
+    if part > least {
+        part.saturating_add(part / 4)
+    } else {
+        part
+    }
+}
+
+/// A share, looked for among splits that are counted in groups: whole sequences and splits of divided ones apart.
+struct Search {
+    /// The most blocks of a split.
+    most: u32,
+    /// The rows of the lane's sequence, of 32 from `first` on, and its splits.
+    own: Rows,
+    n: u32,
+    /// Whether it is a split of a divided sequence.
+    is_divided: bool,
+    /// Its number among such splits, from the first of a sequence on.
+    idx: u32,
+    /// A sequence that does not come behind it.
+    first: u32,
+}
+
+impl Search {
+    /// Of more than 32 sequences each lane counts the splits of some that follow one another.
+    #[inline(always)]
+    unsafe fn new(p: &ForwardParams, most: u32, own: Rows, idx: u32) -> Search {
+        let (lane, batch) = (special::lane_idx(), p.shape.batch);
+        // SAFETY: the caller's contract.
+        unsafe {
+            if batch <= 32 {
+                let n = splits(blocks_of(own), most);
+                let n_divided = shuffle::redux_add_u32(if n > 1 { n } else { 0 });
+                let is_divided = idx < n_divided;
+                return Search {
+                    most,
+                    own,
+                    n,
+                    is_divided,
+                    idx: if is_divided { idx } else { idx - n_divided },
+                    first: 0,
+                };
+            }
+            let of_lane = batch.div_ceil(32);
+            let (mut divided, mut whole) = (0, 0);
+            let mut i = 0;
+            while i < of_lane {
+                let sequence = lane * of_lane + i;
+                let several = blocks_of_several(p, sequence, 1);
+                for k in 0..AT_ONCE {
+                    let is_own = (i + k < of_lane) & (sequence + k < batch);
+                    let n = splits(several[k as usize], most);
+                    divided += if is_own & (n > 1) { n } else { 0 };
+                    whole += (is_own & (n == 1)) as u32;
+                }
+                i += AT_ONCE;
+            }
+            let n_divided = shuffle::redux_add_u32(divided);
+            let is_divided = idx < n_divided;
+            let idx = if is_divided { idx } else { idx - n_divided };
+            let counted = if is_divided { divided } else { whole };
+            let up_to = sum_up_to(counted);
+            // The first lane that has it or more; the last one where none has.
+            let holder = shuffle::vote_ballot(idx < up_to).trailing_zeros();
+            let holder = smaller(holder, 31);
+            let first = holder * of_lane;
+            let own = rows_of(p, first + lane);
+            Search {
+                most,
+                own,
+                n: splits(blocks_of(own), most),
+                is_divided,
+                idx: idx - shuffle::shuffle_idx_u32(up_to - counted, holder),
+                first,
             }
         }
     }
 
-    /// The `idx`-th of the sequences that are divided, or of those that are not.
+    /// What is looked for, among 32 sequences at a time.
     #[inline(always)]
-    unsafe fn among(p: &ForwardParams, most: u32, divided: bool, idx: u32) -> Option<Share> {
-        let lane = special::lane_idx();
-        let (mut first, mut before) = (0, 0);
-        // SAFETY: the caller's contract; `first` and `before` are the same in all lanes.
+    unsafe fn find(mut self, p: &ForwardParams) -> Option<Share> {
+        let (lane, batch) = (special::lane_idx(), p.shape.batch);
+        // SAFETY: the caller's contract; what is kept is the same in all lanes.
         unsafe {
-            while first < p.shape.batch {
-                let sequence = first + lane;
-                let mut own = Division { blocks: 0, n: 0 };
-                if sequence < p.shape.batch {
-                    own = divide_into(blocks_of(p, sequence), most);
-                }
-                let n = if (own.n > 1) == divided { own.n } else { 0 };
-                let end = before + sum_up_to(n);
-                let begin = end - n;
-                // At most one lane has it.
-                let is_its = (idx >= begin) & (idx < end);
-                if shuffle::vote_any(is_its) {
-                    let of_it = |x: u32| sum(if is_its { x } else { 0 });
-                    let (blocks, n) = (of_it(own.blocks), of_it(own.n));
+            while self.first < batch {
+                let (blocks, n) = (blocks_of(self.own), self.n);
+                let is_counted = (self.first + lane < batch) & ((n > 1) == self.is_divided);
+                let counted = if is_counted { n } else { 0 };
+                let up_to = sum_up_to(counted);
+                // Of each lane's own sequence, while the sums are on their way, and not of the one that is found, when it has been.
+                let each = special::opaque(greater(blocks.div_ceil(n), 1));
+                let holders = shuffle::vote_ballot(self.idx < up_to);
+                if holders != 0 {
+                    let holder = holders.trailing_zeros();
+                    let of_holder = |x: u32| shuffle::shuffle_idx_u32(x, holder);
                     return Some(Share {
-                        sequence: of_it(sequence),
-                        split: of_it(idx.wrapping_sub(begin)),
-                        split_keys: divide(blocks + n - 1, n).max(1) * KEYS,
+                        sequence: self.first + holder,
+                        split: self.idx - of_holder(up_to - counted),
+                        n_splits: of_holder(n),
+                        split_keys: of_holder(each) * KEYS,
+                        rows_k: Rows {
+                            first: of_holder(self.own.first),
+                            len: of_holder(self.own.len),
+                        },
                     });
                 }
-                before = shuffle::shuffle_idx_u32(end, 31);
-                first += 32;
+                self.idx -= shuffle::shuffle_idx_u32(up_to, 31);
+                self.first += 32;
+                self.own = rows_of(p, self.first + lane);
+                self.n = splits(blocks_of(self.own), self.most);
             }
         }
         None
     }
 }
 
-/// Blocks of keys of a sequence.
+/// The rows of a sequence; none of one that there is not.
+///
+/// There is no branch here that the compiler could find: behind one, loads of several sequences would wait for one another.
 #[inline(always)]
-unsafe fn blocks_of(p: &ForwardParams, sequence: u32) -> u32 {
-    // SAFETY: the sequence exists.
-    let keys = unsafe { lengths::rows_k(&p.lengths, &p.shape, sequence) };
-    keys.len.div_ceil(KEYS)
+unsafe fn rows_of(p: &ForwardParams, sequence: u32) -> Rows {
+    let last = p.shape.batch - 1;
+    let exists = special::opaque((sequence <= last) as u32);
+    // SAFETY: the sequence read exists.
+    let Rows { first, len } =
+        unsafe { lengths::rows_k(&p.lengths, &p.shape, smaller(sequence, last)) };
+    Rows {
+        first,
+        len: len * exists,
+    }
 }
 
-/// Into splits of at most so many blocks.
+/// Blocks of keys of some sequences, so many from one to the next.
 #[inline(always)]
-fn divide_into(blocks: u32, most: u32) -> Division {
-    let n = divide(blocks.saturating_add(most - 1), most);
-    Division {
-        blocks,
-        n: if n > 1 { n } else { 1 },
-    }
+unsafe fn blocks_of_several(p: &ForwardParams, first: u32, apart: u32) -> [u32; AT_ONCE as usize] {
+    // SAFETY: the caller's contract.
+    [0, 1, 2, 3]
+        .map(|i| unsafe { rows_of(p, first + i * apart) })
+        .map(blocks_of)
+}
+
+/// Blocks of keys of a sequence.
+#[inline(always)]
+fn blocks_of(rows: Rows) -> u32 {
+    rows.len.div_ceil(KEYS)
+}
+
+/// Splits of at most so many blocks: one at least.
+#[inline(always)]
+fn splits(blocks: u32, most: u32) -> u32 {
+    let most = greater(most, 1);
+    greater(divide(blocks.saturating_add(most - 1), most), 1)
+}
+
+#[inline(always)]
+fn greater(a: u32, b: u32) -> u32 {
+    if a > b { a } else { b }
+}
+
+#[inline(always)]
+fn smaller(a: u32, b: u32) -> u32 {
+    if a < b { a } else { b }
 }
 
 /// The sum over the lanes up to the lane's own.
@@ -134,99 +285,5 @@ unsafe fn sum_up_to(x: u32) -> u32 {
     sum
 }
 
-/// The sum over all lanes.
-#[inline(always)]
-unsafe fn sum(x: u32) -> u32 {
-    let mut sum = x;
-    for mask in [1, 2, 4, 8, 16] {
-        // SAFETY: all lanes of the warp come here.
-        sum = sum.saturating_add(unsafe { shuffle::shuffle_bfly_u32(sum, mask) });
-    }
-    sum
-}
-
 #[cfg(all(test, feature = "emulator"))]
-mod tests {
-    use super::*;
-    use crate::attention::split_kv::n_splits;
-    use crate::emu::{self, GlobalMemory, Launch, Options};
-    use crate::spec::{Constant, Spec};
-    use std::sync::Mutex;
-
-    const HEADS: u32 = 8;
-
-    /// The shares that blocks find: sequence, split, keys of a split; of those that find none, nothing.
-    fn found(lens: &[i32], parts: u32, seed: u64) -> Vec<Option<[u32; 3]>> {
-        let batch = lens.len() as u32;
-        // As plans have it.
-        let grid = parts / HEADS + batch;
-        let shares = Mutex::new(vec![None; grid as usize]);
-        let mut memory = GlobalMemory::new();
-        let mut p = ForwardParams::default();
-        p.shape.batch = batch;
-        p.shape.seqlen_k = 1 << 20;
-        p.lengths.rows_k = 1 << 20;
-        p.lengths.seqused_k = memory.input("seqused_k", lens);
-        p.split.parts = parts;
-        p.split.keys = 2 * KEYS;
-        let launch = Launch {
-            grid,
-            threads: 32,
-            shared_bytes: 0,
-            resident_blocks: 4,
-            blocks_per_sm: 1,
-            spec: Spec::PLAIN.with(Constant::Lengths).with(Constant::SplitKv),
-        };
-        emu::run(&launch, &Options::seeded(seed), &mut memory, &|| {
-            let idx = special::block_idx_x();
-            // SAFETY: all lanes come here; the lengths are there.
-            let share = unsafe { Share::find(&p, HEADS, idx) };
-            if special::lane_idx() == 0 {
-                let words = share.map(|share| [share.sequence, share.split, share.split_keys]);
-                shares.lock().unwrap()[idx as usize] = words;
-            }
-        })
-        .unwrap_or_else(|fault| panic!("{fault}"));
-        shares.into_inner().unwrap()
-    }
-
-    #[test]
-    fn every_split_of_every_sequence_is_found_once() {
-        // More sequences than lanes, too.
-        for (n, parts) in [
-            (1, 264),
-            (5, 264),
-            (33, 264),
-            (64, 2),
-            (257, 264),
-            (300, 2112),
-        ] {
-            let len = |at: i32| match at % 7 {
-                0 => 0,
-                1 => at * 7919 % (1 << 18),
-                _ => at * 911 % 3000,
-            };
-            let lens: Vec<i32> = (3..n + 3).map(len).collect();
-            let shares = found(&lens, parts, n as u64);
-            let first_none = shares.iter().position(Option::is_none);
-            let n_found = first_none.unwrap_or(shares.len());
-            assert!(shares[n_found..].iter().all(Option::is_none), "{n}");
-            for (sequence, &len) in lens.iter().enumerate() {
-                let own = shares.iter().flatten();
-                let own: Vec<_> = own.filter(|share| share[0] == sequence as u32).collect();
-                let splits: Vec<u32> = own.iter().map(|share| share[1]).collect();
-                assert!(
-                    splits.iter().copied().eq(0..splits.len() as u32),
-                    "{n}: {own:?}"
-                );
-                let keys = own[0][2];
-                assert!(keys.is_multiple_of(KEYS) && own.iter().all(|share| share[2] == keys));
-                // The last ones may be left without keys, as all before them are equally long.
-                assert!(
-                    own.len() >= n_splits(len as u32, keys) as usize,
-                    "{n}: {own:?}"
-                );
-            }
-        }
-    }
-}
+mod tests;
