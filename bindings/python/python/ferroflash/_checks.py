@@ -68,6 +68,12 @@ def check(q: Form, k: Form, v: Form, page_table: object = None, names: tuple[str
         raise ValueError(f"{name_k} has batch {k.shape[0]}; needed: {q.shape[0]}, as q")
 
 
+def check_rows(argument: str, given: Form) -> None:
+    """Whether the rows of a cache are contiguous."""
+    if given.strides[-1] != 1 and given.shape[-1] > 1 and 0 not in given.shape:
+        raise ValueError(f"{argument} has the strides {list(given.strides)}; needed: 1 in the last dimension, as it is never copied")
+
+
 def check_window(left: int | None, right: int | None) -> None:
     """Whether the sides of a window are distances."""
     for side, given in (("left", left), ("right", right)):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ._call import _ALIGNMENT_BYTES, _N_PLANS, Lengths, Plan, Special, _reads, lse_shape
-from ._checks import FP8, N_LENGTHS, Form, batch_of, check, default_scale
+from ._checks import FP8, N_LENGTHS, Form, batch_of, check, check_rows, default_scale
 from ._refuse import refuse
 from ._torch import _LIBRARY, _OPTIONS, _TAGS, _are_plain, _given
 
@@ -111,7 +111,7 @@ def _goes_past(*tensors: Tensor) -> bool:
 def _latent_plan(q: Form, k: Form, lengths: tuple[Form | None, ...], head_dim_v: int, scale: float, causal: bool) -> Plan:
     numbers = (None, None, scale, None, 0 if causal else None, 0)
     planned = Plan((q, k, k), lengths, numbers, Special(values_in_keys=head_dim_v))
-    _has_contiguous_rows("k", k)
+    check_rows("k", k)
     return planned
 
 
@@ -123,7 +123,7 @@ def _fp8_plan(forms: tuple[Form, ...], lengths: tuple[Form | None, ...], numbers
     batch = batch_of(q, k, lengths, *numbers[:2])
     planned = Plan((q, k, v), lengths, numbers, Special(fp8_kv=_scales_of(k, scales, batch, page_table is not None)))
     for argument, given in (("k", k), ("v", v)):
-        _has_contiguous_rows(argument, given)
+        check_rows(argument, given)
     return planned
 
 
@@ -145,11 +145,6 @@ def _scales_of(k: Form, scales: list[Form], batch: int, in_pages: bool) -> str:
             raise ValueError(f"{argument} has the shape {list(given.shape)}; needed: {needed}")
         found = fitting[0]
     return found
-
-
-def _has_contiguous_rows(argument: str, given: Form) -> None:
-    if given.strides[-1] != 1 and given.shape[-1] > 1 and 0 not in given.shape:
-        raise ValueError(f"{argument} has the strides {list(given.strides)}; needed: 1 in the last dimension, as it is never copied")
 
 
 def _queries(q: Tensor) -> Tensor:

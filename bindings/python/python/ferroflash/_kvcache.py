@@ -9,7 +9,7 @@ from torch import Tensor
 
 from . import _call
 from ._append import Append, Rotary, append, rotate
-from ._checks import DTYPES, FP8, Form, check, check_integers, check_table
+from ._checks import DTYPES, FP8, Form, check, check_integers, check_rows, check_table
 from ._forward_only import forward_fp8, in_8_bits
 from ._lengths import longest
 from ._refuse import refuse
@@ -104,7 +104,10 @@ def with_kvcache(given: Cached, window: Window) -> tuple[Tensor, Tensor]:
 def _spelled(given: Cached, seqused: Tensor | None, table: Tensor | None, error: Exception) -> NoReturn:
     """Raises an error of attention again, with the names that these interfaces have for its arguments."""
     forms = (Form.of(x) for x in (given.q, given.k_cache, given.v_cache))
-    check(*forms, table, names=("k_cache", "v_cache"), in_8_bits=given.k_cache.dtype == FP8)
+    fp8 = given.k_cache.dtype == FP8
+    check(*forms, table, names=("k_cache", "v_cache"), in_8_bits=fp8)
+    for argument in ("k_cache", "v_cache") if fp8 else ():
+        check_rows(argument, Form.of(getattr(given, argument)))
     text = str(error).replace("seqused_k", "cache_seqlens").replace("leftpad_k", "cache_leftpad")
     raise type(error)(text.replace("page_table", given.table[0])) from error
 

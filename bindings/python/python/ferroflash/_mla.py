@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ._checks import Form, check, check_integers, check_table
+from ._checks import Form, check, check_integers, check_rows, check_table
 from ._forward_only import latent
 
 Results = tuple[Tensor, Tensor]
@@ -53,9 +53,7 @@ def _check(q: Tensor, k_cache: Tensor, table: Tensor | None, cache_seqlens: Tens
     check_integers("cache_seqlens", Form.of(cache_seqlens.contiguous()), q.shape[0], q.device)
     if table is not None:
         check_table("block_table", Form.of(table), q.shape[0], q.device)
-    last = k_cache.stride()[-1]
-    if last != 1 and k_cache.shape[-1] > 1 and k_cache.numel() > 0:
-        raise ValueError(f"k_cache has the strides {list(k_cache.stride())}; needed: 1 in the last dimension, as it is never copied")
+    check_rows("k_cache", of_k)
 
 
 def spelled(text: str) -> str:
