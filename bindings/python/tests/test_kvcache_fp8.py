@@ -196,6 +196,13 @@ def test_fake_tensors_are_checked():
             forward_fp8(q, k, k.half(), None, None)
 
 
+@pytest.mark.parametrize("argument", ["q", "v"])
+def test_arguments_that_are_no_tensors_are_named(argument):
+    given = {"q": torch.ones(1, 4, 2, 8), "k": torch.ones(1, 4, 2, 8).to(FP8), "v": torch.ones(1, 4, 2, 8).to(FP8)}
+    with pytest.raises(TypeError, match=f"{argument} is NoneType; allowed: torch.Tensor"):
+        fa3.flash_attn_func(**given | {argument: None})
+
+
 ROW = torch.ones(3, 2)
 
 WRONG = [

@@ -88,8 +88,9 @@ def _descales(
 ) -> tuple[Tensor, Tensor]:
     """Both scales, contiguous."""
     q, k, _ = tensors
-    for argument, given in zip(("q", "k", "v", "k_descale", "v_descale"), (*tensors, k_descale, v_descale), strict=True):
-        if given is not None and not isinstance(given, Tensor):
+    scales = [(name, given) for name, given in (("k_descale", k_descale), ("v_descale", v_descale)) if given is not None]
+    for argument, given in (*zip(("q", "k", "v"), tensors, strict=True), *scales):
+        if not isinstance(given, Tensor):
             raise TypeError(f"{argument} is {type(given).__name__}; allowed: torch.Tensor")
     if k_descale is None and v_descale is None:
         # Of tensors that are refused later, what they have.

@@ -50,7 +50,8 @@ def flash_mla_with_kvcache(
     the call. GPUs of compute capability 9.0 have one, for head_dim and head_dim_v that are multiples of 8 up to 576 and 512.
     """
     try:
-        columns = operator.index(head_dim_v)
+        # Not all through operator.index: torch.compile traces symbolic integers as they are.
+        columns = head_dim_v if isinstance(head_dim_v, int) else operator.index(head_dim_v)
     except TypeError:
         raise TypeError(f"head_dim_v is {head_dim_v!r}; allowed: an int") from None
     if columns < 1:
