@@ -124,7 +124,7 @@ fn tensors(cache: &KvCache, new: &NewRows) -> Result<(), Error> {
     ];
     for (argument, tensor, rank) in numbers {
         let Some(tensor) = tensor else { continue };
-        beside(argument, tensor, rank, new.k)?;
+        beside(argument, tensor, rank, new.k, new.k.dtype())?;
         if tensor.track_op() {
             return Err(Error::Gradient {
                 argument,

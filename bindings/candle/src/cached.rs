@@ -15,6 +15,7 @@ use crate::kv_cache::{KvCache, PageTable};
 use crate::layout::aligned;
 use crate::request::{Checked, Request, Sequences};
 use crate::rules::{dims, has_elements, has_rank, has_shape, has_type, n_sequences, same_device};
+use crate::scales::Scales;
 use crate::vectors::{Ints, Vectors};
 
 /// How errors call it.
@@ -50,8 +51,13 @@ impl Request<'_> {
             Queries::Padded => 4,
             Queries::Packed { .. } => 3,
         };
-        self.tensors(rank_q, 4)?;
+        let of_kv = match cache.k.dtype() {
+            DType::F8E4M3 => DType::F8E4M3,
+            _ => self.q.dtype(),
+        };
+        self.tensors_of(rank_q, 4, of_kv)?;
         let (problem, batch, cu_seqlens_q) = self.queries(queries)?;
+        let (problem, scales) = Scales::of(cache, batch, problem)?;
         let why = "one for each sequence of q";
         has_elements("seqused_k", cache.seqused_k, batch, why)?;
         let vectors = Vectors {
@@ -59,15 +65,17 @@ impl Request<'_> {
             seqused_k: Some(Ints::lengths("seqused_k", cache.seqused_k, self.q)?),
             ..Vectors::NONE
         };
-        match cache.pages {
-            Some(table) => self.in_pages(problem, batch, table, vectors),
+        let Checked { call, inputs } = match cache.pages {
+            Some(table) => self.in_pages(problem, batch, table, vectors)?,
             None => {
                 let [_, seqlen_k, heads_k, _] = dims(self.k);
                 let [head_dim] = last_dim(self.q);
                 self.shapes([batch, seqlen_k, heads_k, head_dim])?;
-                self.forward_only(problem.seqlen_k(seqlen_k), vectors)
+                self.forward_only(problem.seqlen_k(seqlen_k), vectors)?
             }
-        }
+        };
+        let call = call.with_scales(scales);
+        Ok(Checked { call, inputs })
     }
 
     /// Over pages whose lengths are those of packed keys, as candle-flash-attn has them.

@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use candle_core::Tensor;
 use ferroflash::Problem;
 
+use crate::scales::Scales;
 use crate::vectors::{Ints, Vectors};
 
 /// Calls a function for the element type that the type of a problem is.
@@ -25,6 +26,8 @@ pub(crate) struct Call {
     pub(crate) problem: Problem,
     /// Lengths of sequences, and where they lie.
     pub(crate) vectors: Vectors<Ints>,
+    /// What keys and values in 8 bits are multiplied by.
+    pub(crate) scales: Option<Scales>,
     /// Row statistics of the forward pass, f32 `[batch, heads_q, seqlen_q]`, of packed queries `[heads_q, total_q]`: set
     /// when it has run.
     lse: OnceLock<Tensor>,
@@ -48,8 +51,14 @@ impl Call {
         Call {
             problem,
             vectors,
+            scales: None,
             lse: OnceLock::new(),
         }
+    }
+
+    /// Of keys and values in 8 bits.
+    pub(crate) fn with_scales(self, scales: Option<Scales>) -> Call {
+        Call { scales, ..self }
     }
 
     /// Shape of lse, as callers see it.

@@ -1,6 +1,7 @@
 //! A cache of keys and values, as an engine keeps it: [`KvCache`].
 
 use candle_core::Tensor;
+use ferroflash::Fp8Kv;
 
 /// Keys and values of the tokens so far, of several sequences, and how many rows each of them uses: contiguous, or in pages.
 ///
@@ -9,12 +10,24 @@ use candle_core::Tensor;
 /// [`flash_attn_varlen_with_kvcache`](crate::flash_attn_varlen_with_kvcache) read it.
 ///
 /// Rows that no sequence uses may hold anything, NaN too: they are not read.
+///
+/// k and v are of q's type, or both f8e4m3: [`KvCache::with_descale`] says what their elements are multiplied by, which is 1 where nobody
+/// says it. Attention reads such a cache from compute capability 8.9 on at head_dim 64 and 128, and on the CPU. Nothing is appended to it.
 #[derive(Clone, Copy, Debug)]
 pub struct KvCache<'a> {
     pub(crate) k: &'a Tensor,
     pub(crate) v: &'a Tensor,
     pub(crate) seqused_k: &'a Tensor,
     pub(crate) pages: Option<PageTable<'a>>,
+    pub(crate) descale: Option<Descale<'a>>,
+}
+
+/// What elements of k and v in 8 bits are multiplied by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Descale<'a> {
+    pub(crate) k: &'a Tensor,
+    pub(crate) v: &'a Tensor,
+    pub(crate) of: Fp8Kv,
 }
 
 /// In which pages the rows of a sequence lie.
@@ -35,6 +48,7 @@ impl<'a> KvCache<'a> {
             v,
             seqused_k,
             pages: None,
+            descale: None,
         }
     }
 
@@ -62,7 +76,53 @@ impl<'a> KvCache<'a> {
             v,
             seqused_k,
             pages: Some(pages),
+            descale: None,
         }
+    }
+
+    /// The same cache of f8e4m3, whose elements are multiplied by the scale of their sequence and head.
+    ///
+    /// * `k_descale`, `v_descale`: f32 `[batch, heads_k]`.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_ferroflash::{KvCache, flash_attn_with_kvcache};
+    ///
+    /// let device = Device::Cpu;
+    /// let q = Tensor::randn(0f32, 1f32, (2, 1, 8, 16), &device)?;
+    /// let rows = Tensor::randn(0f32, 1f32, (2, 30, 2, 16), &device)?;
+    /// // The largest element becomes 448, the largest number of e4m3.
+    /// let largest = rows.abs()?.max_all()?.to_scalar::<f32>()?;
+    /// let scale = f64::from(largest / 448.0);
+    /// let k = (rows / scale)?.to_dtype(DType::F8E4M3)?;
+    /// let descale = Tensor::full(scale as f32, (2, 2), &device)?;
+    ///
+    /// let seqused_k = Tensor::new(&[30u32, 7], &device)?;
+    /// let cache = KvCache::new(&k, &k, &seqused_k).with_descale(&descale, &descale);
+    /// let o = flash_attn_with_kvcache(&q, &cache, 0.25, None, Some(0))?;
+    /// assert_eq!((o.dims(), o.dtype()), ([2, 1, 8, 16].as_slice(), DType::F32));
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_descale(self, k_descale: &'a Tensor, v_descale: &'a Tensor) -> KvCache<'a> {
+        self.with(k_descale, v_descale, Fp8Kv::PerSequence)
+    }
+
+    /// The same cache of f8e4m3 in pages, whose elements are multiplied by the scale of their page and head.
+    ///
+    /// * `k_descale`, `v_descale`: f32 `[n_pages, heads_k]`.
+    #[must_use]
+    pub fn with_descale_of_pages(
+        self,
+        k_descale: &'a Tensor,
+        v_descale: &'a Tensor,
+    ) -> KvCache<'a> {
+        self.with(k_descale, v_descale, Fp8Kv::PerPage)
+    }
+
+    fn with(self, k: &'a Tensor, v: &'a Tensor, of: Fp8Kv) -> KvCache<'a> {
+        let descale = Some(Descale { k, v, of });
+        KvCache { descale, ..self }
     }
 
     /// The same cache with other lengths: those that an append gives.

@@ -40,6 +40,15 @@ pub(crate) fn mm_prefix(mm_prefix_ranges: Option<&Tensor>) -> Result<(), Error> 
     }
 }
 
+/// Of numbers in 16 or 32 bits there are no scales.
+pub(crate) fn descale(descale: &Tensor) -> Error {
+    Error::NotOffered {
+        argument: "k_descale",
+        given: described(descale),
+        allowed: "none, but of a cache of F8E4M3",
+    }
+}
+
 fn described(tensor: &Tensor) -> String {
     format!("a tensor {:?} of {:?}", tensor.dims(), tensor.dtype())
 }

@@ -3,7 +3,7 @@
 //! Looks at shapes, types, strides and devices, by [`crate::rules`]. Of the memory it looks at lengths on the host alone.
 //! Sizes are ferroflash's to check, when the call runs.
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 use ferroflash::{Mask, Problem, ProblemBuilder};
 
 use crate::call::Call;
@@ -123,16 +123,21 @@ impl<'a> Request<'a> {
 
     /// The rules for each of q, k and v alone, and that they lie together and have one type.
     pub(crate) fn tensors(&self, rank_q: usize, rank_k: usize) -> Result<(), Error> {
+        self.tensors_of(rank_q, rank_k, self.q.dtype())
+    }
+
+    /// The same, but k and v have a type of their own.
+    pub(crate) fn tensors_of(
+        &self,
+        rank_q: usize,
+        rank_k: usize,
+        of_kv: DType,
+    ) -> Result<(), Error> {
         backend("q", self.q)?;
         dtype("q", self.q)?;
-        for (argument, tensor, rank) in [
-            ("q", self.q, rank_q),
-            ("k", self.k, rank_k),
-            ("v", self.v, rank_k),
-        ] {
-            beside(argument, tensor, rank, self.q)?;
-        }
-        Ok(())
+        beside("q", self.q, rank_q, self.q, self.q.dtype())?;
+        beside("k", self.k, rank_k, self.q, of_kv)?;
+        beside("v", self.v, rank_k, self.q, of_kv)
     }
 
     /// k and v have this shape, which q says in part.

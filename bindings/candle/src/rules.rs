@@ -116,17 +116,18 @@ pub(crate) fn dtype(argument: &'static str, tensor: &Tensor) -> Result<Dtype, Er
     }
 }
 
-/// A tensor of numbers that is given beside the first: it lies there, is of this rank and of that one's type, and its last
-/// dimension is contiguous.
+/// A tensor of numbers that is given beside the first: it lies there, is of this rank and this type, and its last dimension is
+/// contiguous.
 pub(crate) fn beside(
     argument: &'static str,
     tensor: &Tensor,
     rank: usize,
     first: &Tensor,
+    dtype: DType,
 ) -> Result<(), Error> {
     same_device(argument, tensor, first)?;
     has_rank(argument, tensor, rank)?;
-    has_type(argument, tensor, &[first.dtype()])?;
+    has_type(argument, tensor, &[dtype])?;
     has_contiguous_rows(argument, tensor)
 }
 

@@ -1,7 +1,7 @@
 //! What is to be computed: sizes, element type, mask, scale, from the shapes of q and k.
 
 use ferroflash::validate::Pass;
-use ferroflash::{Attention, Dtype, Error, Mask, Pages, SplitKv};
+use ferroflash::{Attention, Dtype, Error, Fp8Kv, Mask, Pages, SplitKv};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -19,10 +19,11 @@ impl Problem {
     /// `batch` and the largest lengths are those of the sequences where q or k is packed; without them they are read off the shapes.
     /// `left` and `right` are keys to the sides of a query's place, aligned to the bottom right; `None`: no limit. With `columns` keys and
     /// values are a pool of pages, `[n_pages, page_size, heads, head_dim]`, found by a table of so many columns. `split_kv` is "auto", "never",
-    /// or the keys of a split.
+    /// or the keys of a split. With `values_in_keys` the value of a key is so many first columns of its row. `fp8_kv` is "per_sequence" or
+    /// "per_page": keys and values in e4m3, and what their scales are of.
     #[new]
     #[pyo3(signature = (dtype, shape_q, shape_k, *, batch=None, max_seqlen_q=None, max_seqlen_k=None, softmax_scale=None, left=None, right=None,
-                        columns=None, split_kv="auto"))]
+                        columns=None, split_kv="auto", values_in_keys=None, fp8_kv=None))]
     #[expect(clippy::too_many_arguments, reason = "Python names them")]
     fn new(
         dtype: &str,
@@ -36,6 +37,8 @@ impl Problem {
         right: Option<usize>,
         columns: Option<usize>,
         split_kv: &str,
+        values_in_keys: Option<usize>,
+        fp8_kv: Option<&str>,
     ) -> PyResult<Problem> {
         let q = Side::of("q", &shape_q, max_seqlen_q)?;
         let k = match columns {
@@ -68,6 +71,14 @@ impl Problem {
         let builder = q.total.map_or(builder, |total| builder.packed_q(total));
         let builder = k.total.map_or(builder, |total| builder.packed_k(total));
         let builder = k.pages.map_or(builder, |pages| builder.pages(pages));
+        let builder = match values_in_keys {
+            None => builder,
+            Some(columns) => builder.head_dim_v(columns).values_in_keys(),
+        };
+        let builder = match fp8_kv {
+            None => builder,
+            Some(scales) => builder.fp8_kv(scales_of(scales)?),
+        };
         let problem = builder.build().map_err(to_py)?;
         Ok(Problem { problem })
     }
@@ -158,6 +169,16 @@ pub(crate) fn pages_of(argument: &str, shape: &[usize], columns: usize) -> PyRes
 fn split_of(text: &str) -> PyResult<SplitKv> {
     let refused = |text| PyValueError::new_err(format!("split_kv: {text}"));
     text.parse().map_err(refused)
+}
+
+fn scales_of(name: &str) -> PyResult<Fp8Kv> {
+    match name {
+        "per_sequence" => Ok(Fp8Kv::PerSequence),
+        "per_page" => Ok(Fp8Kv::PerPage),
+        _ => Err(PyValueError::new_err(format!(
+            "fp8_kv is {name}; allowed: per_sequence, per_page"
+        ))),
+    }
 }
 
 pub(crate) fn dtype_of(name: &str) -> PyResult<Dtype> {

@@ -60,6 +60,16 @@ def test_problems_are_checked():
         _native.Problem("float32", [1, 2, 3, 8], [2, 3, 8])
     with pytest.raises(ValueError, match="batch is missing"):
         _native.Problem("float32", [2, 3, 8], [2, 3, 8], max_seqlen_q=2, max_seqlen_k=2)
+    shapes = [1, 2, 3, 8], [1, 2, 3, 8]
+    with pytest.raises(ValueError, match="fp8_kv is e4m3; allowed: per_sequence, per_page"):
+        _native.Problem("float32", *shapes, fp8_kv="e4m3")
+    for options, word in (
+        ({"fp8_kv": "per_page"}, "a scale for each page"),
+        ({"values_in_keys": 9}, "head_dim_v is 9"),
+        ({"values_in_keys": 8, "fp8_kv": "per_sequence"}, "values in the keys and keys and values in e4m3"),
+    ):
+        with pytest.raises(ValueError, match=word):
+            _native.Problem("float32", *shapes, **options).explain()
 
 
 def test_shapes_of_appends_are_checked():

@@ -32,7 +32,7 @@ def tensors(device="cpu", dtype=torch.bfloat16):
         (ValueError, "k has head_dim", lambda q, k, v: ((q, k[..., :32], v[..., :32]), {})),
         (ValueError, "k has batch", lambda q, k, v: ((q, k[:1], v[:1]), {})),
         (ValueError, "heads_q", lambda q, k, v: ((q[:, :, :3], k, v), {})),
-        (ValueError, "head_dim", lambda q, k, v: tuple([[x.repeat(1, 1, 1, 5) for x in (q, k, v)], {}])),
+        (ValueError, "head_dim", lambda q, k, v: tuple([[x.repeat(1, 1, 1, 10) for x in (q, k, v)], {}])),
         (ValueError, "head_dim", lambda q, k, v: ((q[..., :0], k[..., :0], v[..., :0]), {})),
         (ValueError, "softmax_scale", lambda q, k, v: ((q, k, v), {"softmax_scale": 0.0})),
         (ValueError, "softmax_scale", lambda q, k, v: ((q, k, v), {"softmax_scale": float("nan")})),

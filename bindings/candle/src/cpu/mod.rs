@@ -6,15 +6,17 @@ use std::sync::LazyLock;
 
 use candle_core::{CpuStorage, DeviceLocation, Layout, Result, Storage, WithDType};
 use ferroflash::{
-    Attention, Device, Element, Gradients, Inputs, OutputGradients, Outputs, Saved, Tensor,
+    Attention, Device, Element, Gradients, Inputs, OutputGradients, Outputs, Saved, Scalar, Tensor,
     TensorMut, Vector,
 };
+use float8::F8E4M3;
 
 pub(crate) use self::append::append;
 use crate::call::{Call, Results, by_type};
 use crate::error::{Error, elsewhere};
 use crate::guarded::Guarded;
 use crate::layout::layout;
+use crate::scales::GuardedScales;
 use crate::vectors::Vectors;
 
 /// A tensor as candle hands it to an operation.
@@ -55,7 +57,12 @@ fn forward_of<T: Element + WithDType>(
     let problem = call.problem;
     let attention = Attention::new(&CPU, problem).map_err(Error::from)?;
     let mut o = elements::<T>(problem.shape_o());
-    let inputs = vectors(call).give(views::<T>(inputs)?);
+    let scales = call.scales.as_ref().map(GuardedScales::of);
+    let inputs = vectors(call).give(views::<T>(call, inputs)?);
+    let inputs = match &scales {
+        Some(scales) => scales.give(inputs)?,
+        None => inputs,
+    };
     let whole_o = whole(&mut o, problem.shape_o())?;
     let mut outputs = match lse {
         Some(lse) => Outputs::new(whole_o, lse),
@@ -96,7 +103,7 @@ fn backward_of<T: Element + WithDType>(
         whole(&mut d_k, shape_k)?,
         whole(&mut d_v, shape_v)?,
     );
-    let inputs = vectors(call).give(views::<T>(inputs)?);
+    let inputs = vectors(call).give(views::<T>(call, inputs)?);
     attention
         .backward(&inputs, &saved, &of_output, &mut gradients)
         .map_err(Error::from)?;
@@ -104,8 +111,18 @@ fn backward_of<T: Element + WithDType>(
 }
 
 /// What both passes read of tensors.
-fn views<'a, T: Element + WithDType>([q, k, v]: [Stored<'a>; 3]) -> Result<Inputs<'a>> {
-    Ok(Inputs::new(&view::<T>(q)?, &view::<T>(k)?, &view::<T>(v)?))
+fn views<'a, T: Element + WithDType>(
+    call: &Call,
+    [q, k, v]: [Stored<'a>; 3],
+) -> Result<Inputs<'a>> {
+    let (problem, q) = (call.problem, view::<T>(q)?);
+    if problem.values_in_keys() {
+        return Ok(Inputs::latent(&q, &view::<T>(k)?));
+    }
+    Ok(match problem.fp8_kv() {
+        None => Inputs::new(&q, &view::<T>(k)?, &view::<T>(v)?),
+        Some(_) => Inputs::new(&q, &view::<F8E4M3>(k)?, &view::<F8E4M3>(v)?),
+    })
 }
 
 /// What both passes read of lengths and tables.
@@ -114,7 +131,7 @@ fn vectors(call: &Call) -> Vectors<Vector<'_>> {
 }
 
 /// A tensor where it lies, with its strides.
-fn view<'a, T: Element + WithDType>((storage, place): Stored<'a>) -> Result<Tensor<'a>> {
+fn view<'a, T: Scalar + WithDType>((storage, place): Stored<'a>) -> Result<Tensor<'a>> {
     let elements = from(storage.as_slice::<T>()?, place);
     Ok(Tensor::strided(elements, layout(place)).map_err(Error::from)?)
 }
@@ -131,6 +148,13 @@ fn from<'a, T>(elements: &'a [T], place: &Layout) -> &'a [T] {
 
 fn elements<T: Element>(shape: [usize; 4]) -> Vec<T> {
     vec![T::default(); shape.iter().product()]
+}
+
+impl GuardedScales<'_> {
+    fn give<'a>(&'a self, inputs: Inputs<'a>) -> Result<Inputs<'a>> {
+        let inputs = inputs.k_descale(self.k().slice()?);
+        Ok(inputs.v_descale(self.v().slice()?))
+    }
 }
 
 impl Guarded<'_> {

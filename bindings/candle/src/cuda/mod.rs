@@ -23,11 +23,12 @@ use half::{bf16, f16};
 pub(crate) use self::append::append;
 use self::place::Place;
 use self::raw::{Reading, Writing};
-use self::reading::{GuardedVectors, ReadInputs};
+use self::reading::{GuardedVectors, ReadInputs, ReadScales};
 use crate::call::{Call, Results, by_type};
 use crate::error::Error;
 use crate::guarded::Guarded;
 use crate::layout::layout;
+use crate::scales::GuardedScales;
 
 /// A tensor as candle hands it to an operation.
 type Stored<'a> = (&'a CudaStorage, &'a Layout);
@@ -90,8 +91,17 @@ fn forward_of<T: Number>(
     {
         let vectors = GuardedVectors::of(&call.vectors);
         let vectors = vectors.read(&place)?;
-        let inputs = ReadInputs::of::<T>(stored, &place)?;
+        let inputs = ReadInputs::of::<T>(problem, stored, &place)?;
         let inputs = vectors.vectors().give(inputs.views()?);
+        let scales = call.scales.as_ref().map(GuardedScales::of);
+        let scales = match &scales {
+            Some(scales) => Some(ReadScales::of(scales, &place)?),
+            None => None,
+        };
+        let inputs = match &scales {
+            Some(scales) => scales.give(inputs),
+            None => inputs,
+        };
         let mut o = Writing::of(&mut o, &place);
         let o = whole(&mut o, problem.shape_o())?;
         // Of no rows there is one element all the same.
@@ -131,7 +141,7 @@ fn backward_of<T: Number>(
     {
         let vectors = GuardedVectors::of(&call.vectors);
         let vectors = vectors.read(&place)?;
-        let inputs = ReadInputs::of::<T>(stored, &place)?;
+        let inputs = ReadInputs::of::<T>(problem, stored, &place)?;
         let inputs = vectors.vectors().give(inputs.views()?);
 
         let o = Guarded::of("o", results.o);
@@ -171,8 +181,11 @@ fn backward_of<T: Number>(
 fn layouts(call: &Call, [(_, q), (_, k), (_, v)]: [Stored; 3]) -> Layouts {
     let layouts = Layouts::contiguous()
         .with(Argument::Q, layout(q))
-        .with(Argument::K, layout(k))
-        .with(Argument::V, layout(v));
+        .with(Argument::K, layout(k));
+    let layouts = match call.problem.values_in_keys() {
+        true => layouts,
+        false => layouts.with(Argument::V, layout(v)),
+    };
     match call.vectors.seqused_k {
         Some(_) => layouts.giving(Argument::SeqUsedK),
         None => layouts,

@@ -1,9 +1,11 @@
 //! What a call reads, held while its memory is read.
 
+use candle_core::cuda_backend::CudaDType;
 use candle_core::cuda_backend::cudarc::driver::CudaSlice;
 use candle_core::{CudaStorage, DType, Result, Storage};
 use ferroflash::dtype::ScalarType;
-use ferroflash::{Inputs, Tensor as View, Vector};
+use ferroflash::{Inputs, Problem, Scalar, Tensor as View, Vector};
+use float8::F8E4M3;
 
 use super::place::Place;
 use super::raw::Reading;
@@ -11,32 +13,67 @@ use super::{Number, Stored};
 use crate::error::{Error, elsewhere};
 use crate::guarded::Guarded;
 use crate::layout::layout;
+use crate::scales::GuardedScales;
 use crate::vectors::{Ints, Vectors};
 
 /// q, k and v while they are read.
 pub(super) struct ReadInputs<'a> {
+    problem: Problem,
     read: [(Reading<'a>, ferroflash::Layout); 3],
 }
 
 impl<'a> ReadInputs<'a> {
     pub(super) fn of<T: Number>(
-        stored: [Stored<'a>; 3],
+        problem: Problem,
+        [q, k, v]: [Stored<'a>; 3],
         place: &'a Place,
     ) -> Result<ReadInputs<'a>> {
-        let read = |(storage, at): Stored<'a>| {
-            let elements = storage.as_cuda_slice::<T>()?;
-            let reading = Reading::of(elements, at.start_offset(), T::TYPE, place);
-            Ok::<_, candle_core::Error>((reading, layout(at)))
+        let q = stored::<T>(q, place)?;
+        let [k, v] = match problem.fp8_kv() {
+            None => [stored::<T>(k, place)?, stored::<T>(v, place)?],
+            Some(_) => [stored::<F8E4M3>(k, place)?, stored::<F8E4M3>(v, place)?],
         };
-        let [q, k, v] = stored;
         Ok(ReadInputs {
-            read: [read(q)?, read(k)?, read(v)?],
+            problem,
+            read: [q, k, v],
         })
     }
 
     pub(super) fn views(&self) -> Result<Inputs<'_>> {
         let [q, k, v] = self.read.each_ref().map(strided);
-        Ok(Inputs::new(&q?, &k?, &v?))
+        Ok(match self.problem.values_in_keys() {
+            true => Inputs::latent(&q?, &k?),
+            false => Inputs::new(&q?, &k?, &v?),
+        })
+    }
+}
+
+fn stored<'a, T: Scalar + CudaDType>(
+    (storage, at): Stored<'a>,
+    place: &'a Place,
+) -> Result<(Reading<'a>, ferroflash::Layout)> {
+    let elements = storage.as_cuda_slice::<T>()?;
+    let reading = Reading::of(elements, at.start_offset(), T::TYPE, place);
+    Ok((reading, layout(at)))
+}
+
+/// Scales of keys and values in 8 bits, while they are read.
+pub(super) struct ReadScales<'a> {
+    k: Reading<'a>,
+    v: Reading<'a>,
+}
+
+impl<'a> ReadScales<'a> {
+    pub(super) fn of(scales: &'a GuardedScales<'a>, place: &'a Place) -> Result<ReadScales<'a>> {
+        Ok(ReadScales {
+            k: scales.k().read::<f32>(place)?,
+            v: scales.v().read::<f32>(place)?,
+        })
+    }
+
+    pub(super) fn give<'b>(&'b self, inputs: Inputs<'b>) -> Inputs<'b> {
+        let inputs = inputs.k_descale(self.k.slice());
+        inputs.v_descale(self.v.slice())
     }
 }
 

@@ -1,6 +1,8 @@
 //! Attention over caches, contiguous and in pages, and appends to them: sequence by sequence beside candle's own operations.
 
 mod append;
+mod fp8;
+mod mla;
 #[path = "../support/mod.rs"]
 mod support;
 

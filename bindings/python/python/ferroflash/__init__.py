@@ -7,7 +7,7 @@
 - `install()`, which makes ferroflash the provider of `scaled_dot_product_attention`;
 - `ferroflash.transformers.register()`, for models of Hugging Face.
 
-`attention` takes arrays of numpy, JAX or CuPy.
+`attention` takes arrays of numpy, JAX or CuPy. So does `flash_mla_with_kvcache`, FlashMLA's function, beside PyTorch's tensors.
 """
 
 from __future__ import annotations
@@ -30,12 +30,14 @@ _LAZY = {
     "flash_attn_varlen_kvpacked_func": "flash_attn_interface",
     "flash_attn_varlen_qkvpacked_func": "flash_attn_interface",
     "flash_attn_with_kvcache": "flash_attn_interface",
+    "flash_mla_with_kvcache": "flash_mla",
+    "get_mla_metadata": "flash_mla",
     "install": "sdpa",
     "sdpa_calls": "sdpa",
     "uninstall": "sdpa",
 }
 
-_MODULES = ("array", "fa3", "fa4", "flash_attn_interface", "sdpa", "transformers")
+_MODULES = ("array", "fa3", "fa4", "flash_attn_interface", "flash_mla", "sdpa", "transformers")
 
 __all__ = [
     "__version__",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,6 +33,18 @@ _ALIGNMENT_ELEMS = 8
 _NO_LENGTHS = (0,) * N_LENGTHS
 
 
+class Special(NamedTuple):
+    """What is asked of a forward pass that has no backward pass."""
+
+    values_in_keys: int | None = None
+    """How many columns of a key, from the first on, are its value, too: then k stands for v in the call."""
+    fp8_kv: str | None = None
+    """That k and v are e4m3, and what their scales are of: "per_sequence" or "per_page"."""
+
+
+_USUAL = Special()
+
+
 def lse_shape(shape_q: tuple[int, ...]) -> tuple[int, ...]:
     """[batch, heads_q, seqlen_q], or [heads_q, total_q]."""
     if len(shape_q) == 4:
@@ -53,11 +66,13 @@ def split_kv(num_splits: int, seqlen_k: int) -> str:
 class Plan:
     """A call on tensors of these forms, checked; its passes are planned by the library when they are first wanted."""
 
-    def __init__(self, forms: tuple[Form, Form, Form], lengths: tuple[Form | None, ...], numbers: Numbers) -> None:
+    def __init__(
+        self, forms: tuple[Form, Form, Form], lengths: tuple[Form | None, ...], numbers: Numbers, special: Special = _USUAL
+    ) -> None:
         q, k, v = forms
         max_seqlen_q, max_seqlen_k, softmax_scale, left, right, num_splits = numbers
         page_table = lengths[5]
-        check(q, k, v, page_table)
+        check(q, k, v, page_table, in_8_bits=special.fp8_kv is not None)
         check_window(left, right)
         batch = batch_of(q, k, lengths, max_seqlen_q, max_seqlen_k)
         check_lengths(lengths, batch, q)
@@ -86,6 +101,7 @@ class Plan:
             right=right,
             columns=columns,
             split_kv=split_kv(num_splits, seqlen_k),
+            **special._asdict(),
         )
         # Whether kernels read tensors of these strides, if no bit of `misaligned` is set in their addresses.
         self.reads = all(_reads(form, self.ordinal is not None) for form in forms)
@@ -117,17 +133,17 @@ class Plan:
             self._backward[strides] = planned
         return self._backward[strides]
 
-    def run(self, planned: tuple, addresses: tuple[int, ...], lengths: Lengths) -> None:
-        """Enqueues a pass on the current stream; on the CPU, computes it."""
+    def run(self, planned: tuple, addresses: tuple[int, ...], lengths: Lengths, *scales: tuple[int, int]) -> None:
+        """Enqueues a pass on the current stream; on the CPU, computes it. With k and v in 8 bits `scales` has the addresses of theirs."""
         native, n_bytes = planned
         lengths_at = _NO_LENGTHS if lengths is None else tuple(0 if given is None else given.data_ptr() for given in lengths)
         if self.ordinal is None:
-            native.run(0, (0, 0), addresses, lengths_at)
+            native.run(0, (0, 0), addresses, lengths_at, *scales)
             return
         # Freed when this returns, and used again by PyTorch behind this call, in the order of the stream.
         workspace = torch.empty(n_bytes, dtype=torch.uint8, device=self.device)
         stream = torch._C._cuda_getCurrentRawStream(self.ordinal)
-        native.run(stream, (workspace.data_ptr(), n_bytes), addresses, lengths_at)
+        native.run(stream, (workspace.data_ptr(), n_bytes), addresses, lengths_at, *scales)
 
 
 def plan(q: Tensor, k: Tensor, v: Tensor, lengths: Lengths, numbers: Numbers) -> Plan:

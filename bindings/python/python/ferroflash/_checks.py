@@ -11,6 +11,9 @@ from torch import Tensor
 # The types of q, k and v, and what the library calls them.
 DTYPES = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "float32"}
 
+# The type of keys and values in 8 bits.
+FP8 = torch.float8_e4m3fn
+
 # What says where sequences lie. The last is a table of pages.
 _LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "leftpad_k", "page_table")
 
@@ -38,14 +41,16 @@ def default_scale(shape_q: Sequence[int]) -> float:
     return max(shape_q[-1], 1) ** -0.5 if len(shape_q) > 0 else 1.0
 
 
-def check(q: Form, k: Form, v: Form, page_table: object = None, names: tuple[str, str] = ("k", "v")) -> None:
+def check(q: Form, k: Form, v: Form, page_table: object = None, names: tuple[str, str] = ("k", "v"), in_8_bits: bool = False) -> None:
     """Whether q, k and v, called by these names, fit each other. With a table of pages k and v are a pool, `[n_pages, page_size, heads,
-    head_dim]`."""
+    head_dim]`. With `in_8_bits` k and v are e4m3."""
     name_k, name_v = names
     if q.dtype not in DTYPES:
         raise TypeError(f"q is {q.dtype}; allowed: torch.bfloat16, torch.float16, torch.float32")
     for argument, given in ((name_k, k), (name_v, v)):
-        if given.dtype != q.dtype:
+        if in_8_bits and given.dtype != FP8:
+            raise TypeError(f"{argument} is {given.dtype}; needed: {FP8}, as the other of {name_k} and {name_v}")
+        if not in_8_bits and given.dtype != q.dtype:
             raise TypeError(f"{argument} is {given.dtype}; needed: {q.dtype}, as q")
         if given.device != q.device:
             raise TypeError(f"{argument} lies on {given.device}; needed: {q.device}, as q")
@@ -61,6 +66,12 @@ def check(q: Form, k: Form, v: Form, page_table: object = None, names: tuple[str
             raise ValueError(f"{name_k} has the shape {list(k.shape)}; allowed with page_table: [n_pages, page_size, heads, head_dim]")
     elif len(q.shape) == len(k.shape) == 4 and k.shape[0] != q.shape[0]:
         raise ValueError(f"{name_k} has batch {k.shape[0]}; needed: {q.shape[0]}, as q")
+
+
+def check_rows(argument: str, given: Form) -> None:
+    """Whether the rows of a cache are contiguous."""
+    if given.strides[-1] != 1 and given.shape[-1] > 1 and 0 not in given.shape:
+        raise ValueError(f"{argument} has the strides {list(given.strides)}; needed: 1 in the last dimension, as it is never copied")
 
 
 def check_window(left: int | None, right: int | None) -> None:

@@ -9,8 +9,10 @@ from torch import Tensor
 
 from . import _call
 from ._append import Append, Rotary, append, rotate
-from ._checks import DTYPES, Form, check, check_integers, check_table
+from ._checks import DTYPES, FP8, Form, check, check_integers, check_rows, check_table
+from ._forward_only import forward_fp8, in_8_bits
 from ._lengths import longest
+from ._refuse import refuse
 from ._torch import _are_plain, attention
 
 Window = tuple[int | None, int | None]
@@ -38,6 +40,8 @@ class Cached(NamedTuple):
     cu_seqlens_k_new: Tensor | None = None
     max_seqlen_q: int | None = None
     rotary_seqlens: Tensor | None = None
+    k_descale: Tensor | None = None
+    v_descale: Tensor | None = None
 
 
 # Those of `Cached` that are looked at before anything else is.
@@ -52,6 +56,8 @@ _TENSORS = (
     "cu_seqlens_q",
     "cu_seqlens_k_new",
     "rotary_seqlens",
+    "k_descale",
+    "v_descale",
 )
 
 
@@ -98,13 +104,20 @@ def with_kvcache(given: Cached, window: Window) -> tuple[Tensor, Tensor]:
 def _spelled(given: Cached, seqused: Tensor | None, table: Tensor | None, error: Exception) -> NoReturn:
     """Raises an error of attention again, with the names that these interfaces have for its arguments."""
     forms = (Form.of(x) for x in (given.q, given.k_cache, given.v_cache))
-    check(*forms, table, names=("k_cache", "v_cache"))
+    fp8 = given.k_cache.dtype == FP8
+    check(*forms, table, names=("k_cache", "v_cache"), in_8_bits=fp8)
+    for argument in ("k_cache", "v_cache") if fp8 else ():
+        check_rows(argument, Form.of(getattr(given, argument)))
     text = str(error).replace("seqused_k", "cache_seqlens").replace("leftpad_k", "cache_leftpad")
     raise type(error)(text.replace("page_table", given.table[0])) from error
 
 
 def _attend(given: Cached, seqused: Tensor | None, table: Tensor | None, window: Window) -> tuple[Tensor, Tensor]:
     longest_q = longest(given.q, given.cu_seqlens_q, given.max_seqlen_q)
+    fp8 = in_8_bits("k_cache", given.k_cache, k_descale=given.k_descale, v_descale=given.v_descale)
+    for argument, tensor in (("k", given.k), ("v", given.v)):
+        if fp8 and tensor is not None:
+            refuse(argument, tensor, f"None with k_cache of {FP8}, as ferroflash appends no rows to it")
     if given.k is not None or given.v is not None:
         return _with_new_rows(given, seqused, table, window, longest_q)
     for argument, tensor in (("rotary_cos", given.rotary_cos), ("rotary_sin", given.rotary_sin)):
@@ -112,19 +125,19 @@ def _attend(given: Cached, seqused: Tensor | None, table: Tensor | None, window:
             raise ValueError(f"{argument} was given; allowed with k and v, the new rows to be turned")
     if given.cu_seqlens_k_new is not None:
         raise ValueError("cu_seqlens_k_new was given; allowed with k and v, the new rows that it divides")
-    return attention(
-        given.q,
-        given.k_cache,
-        given.v_cache,
-        softmax_scale=given.softmax_scale,
-        window=window,
-        cu_seqlens_q=given.cu_seqlens_q,
-        seqused_k=seqused,
-        leftpad_k=given.cache_leftpad,
-        max_seqlen_q=longest_q,
-        page_table=table,
-        num_splits=given.num_splits,
-    )
+    options = {
+        "softmax_scale": given.softmax_scale,
+        "window": window,
+        "cu_seqlens_q": given.cu_seqlens_q,
+        "seqused_k": seqused,
+        "leftpad_k": given.cache_leftpad,
+        "max_seqlen_q": longest_q,
+        "page_table": table,
+        "num_splits": given.num_splits,
+    }
+    if fp8:
+        return forward_fp8(given.q, given.k_cache, given.v_cache, given.k_descale, given.v_descale, **options)
+    return attention(given.q, given.k_cache, given.v_cache, **options)
 
 
 def _table(given: Cached, batch: int) -> Tensor | None:

@@ -12,7 +12,8 @@ def info() -> dict[str, Any]:
 
 class Problem:
     """One attention problem. Shapes are `[batch, seqlen, heads, head_dim]`, or packed, `[total, heads, head_dim]`; with `columns` that of k is
-    `[n_pages, page_size, heads, head_dim]`. `split_kv` is "auto", "never", or the keys of a split."""
+    `[n_pages, page_size, heads, head_dim]`. `split_kv` is "auto", "never", or the keys of a split. With `values_in_keys` the value of a key is
+    so many first columns of its row. `fp8_kv` is "per_sequence" or "per_page": keys and values in e4m3, and what their scales are of."""
 
     def __new__(
         cls,
@@ -28,6 +29,8 @@ class Problem:
         right: int | None = None,
         columns: int | None = None,
         split_kv: str = "auto",
+        values_in_keys: int | None = None,
+        fp8_kv: str | None = None,
     ) -> Self: ...
     def explain(self, ordinal: int | None = None, *, backward: bool = False) -> str:
         """What would run on a device, and what became of every other candidate."""
@@ -38,7 +41,14 @@ class Forward:
     def __new__(cls, problem: Problem, ordinal: int | None, strides: tuple[Sequence[int], ...], given: Sequence[bool]) -> Self: ...
     @property
     def workspace_bytes(self) -> int: ...
-    def run(self, stream: int, workspace: tuple[int, int], addresses: Sequence[int], lengths: Sequence[int]) -> None: ...
+    def run(
+        self,
+        stream: int,
+        workspace: tuple[int, int],
+        addresses: Sequence[int],
+        lengths: Sequence[int],
+        scales: Sequence[int] = (0, 0),
+    ) -> None: ...
 
 class Backward:
     """The backward pass of a problem on a device, planned."""

@@ -185,17 +185,9 @@ class _Call:
         seqused_k: Any,
     ) -> None:
         left, right = _sides(window)
-        if not isinstance(softmax_scale, (Real, NoneType)):
-            raise TypeError(f"softmax_scale is {softmax_scale!r}; allowed: a number, or None")
-        self.device = _device("q", q)
-        self.ordinal = self.device[1] if self.device[0] == _CUDA else None
-        self.stream = None if self.ordinal is None else _native.Stream(self.ordinal)
-        self.q = self._tensor("q", q, _FLOATS, (None, None, None, None))
-        self.dtype = self.q.dtype
-        batch, seqlen_q, heads_q, head_dim = self.q.shape
+        batch, head_dim = self._begin(q, softmax_scale)
         self.k = self._tensor("k", k, (self.dtype,), (batch, None, None, head_dim))
         self.v = self._tensor("v", v, (self.dtype,), tuple(self.k.shape))
-        self.lse_shape = (batch, heads_q, seqlen_q)
         self.seqused_q = self._lengths("seqused_q", seqused_q)
         self.seqused_k = self._lengths("seqused_k", seqused_k)
         self.problem = _native.Problem(
@@ -206,6 +198,20 @@ class _Call:
             left=left,
             right=0 if causal else right,
         )
+
+    def _begin(self, q: Any, softmax_scale: float | None) -> tuple[int, int]:
+        """Where the call runs, and its queries: their batch and head_dim."""
+        if not isinstance(softmax_scale, (Real, NoneType)):
+            raise TypeError(f"softmax_scale is {softmax_scale!r}; allowed: a number, or None")
+        self.device = _device("q", q)
+        self.ordinal = self.device[1] if self.device[0] == _CUDA else None
+        self.stream = None if self.ordinal is None else _native.Stream(self.ordinal)
+        self.q = self._tensor("q", q, _FLOATS, (None, None, None, None))
+        self.dtype = self.q.dtype
+        batch, seqlen_q, heads_q, head_dim = self.q.shape
+        self.lse_shape = (batch, heads_q, seqlen_q)
+        self.page_table: _native.Import | None = None
+        return batch, head_dim
 
     def forward(self) -> tuple[Array, Array]:
         """o and lse."""
@@ -244,14 +250,16 @@ class _Call:
             raise TypeError(f"{argument} lies on {_name(device)} by its __dlpack_device__, on ({kind}, {ordinal}) by its __dlpack__")
         return given
 
-    def _tensor(self, argument: str, array: Any, dtypes: tuple[str, ...], shape: tuple[int | None, ...]) -> _native.Import:
-        """An array with one of these types and this shape, whose rows are contiguous."""
+    def _tensor(
+        self, argument: str, array: Any, dtypes: tuple[str, ...], shape: tuple[int | None, ...], names: Any = None
+    ) -> _native.Import:
+        """An array with one of these types and this shape, of dimensions with these names, whose rows are contiguous."""
         given = self._import(argument, array)
         if given.dtype not in dtypes:
             needed = f"needed: {dtypes[0]}, as q" if len(dtypes) == 1 else f"allowed: {', '.join(dtypes)}"
             raise TypeError(f"{argument} is {given.dtype}; {needed}")
         if len(given.shape) != len(shape) or any(n not in (None, m) for n, m in zip(shape, given.shape)):
-            names = ("batch", f"seqlen_{argument[-1]}", f"heads_{argument[-1]}", "head_dim")
+            names = names or ("batch", f"seqlen_{argument[-1]}", f"heads_{argument[-1]}", "head_dim")
             needed = ", ".join(name if n is None else str(n) for n, name in zip(shape, names))
             raise ValueError(f"{argument} has the shape {given.shape}; needed: [{needed}]")
         backwards = any(n > 1 and stride < 0 for n, stride in zip(given.shape, given.strides))
@@ -281,7 +289,7 @@ class _Call:
 
     def _given(self) -> list[bool]:
         # In the order of the native module: cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, page_table.
-        return [False, False, self.seqused_q is not None, self.seqused_k is not None, False, False]
+        return [False, False, self.seqused_q is not None, self.seqused_k is not None, False, self.page_table is not None]
 
     def _new(self, dtype: str, shape: tuple[int, ...] | list[int]) -> Array:
         return Array(dtype, list(shape), self.ordinal)
@@ -289,8 +297,8 @@ class _Call:
     def _run(self, call: _native.Forward | _native.Backward, *arrays: _native.Import | Array | None) -> None:
         """Returns when the results are there."""
         addresses = [0 if array is None else array.address for array in arrays]
-        used = [0 if array is None else array.address for array in (self.seqused_q, self.seqused_k)]
-        lengths = [0, 0, *used, 0, 0]
+        used_q, used_k, table = (0 if array is None else array.address for array in (self.seqused_q, self.seqused_k, self.page_table))
+        lengths = [0, 0, used_q, used_k, 0, table]
         if self.stream is None:
             call.run(0, (0, 0), addresses, lengths)
             return

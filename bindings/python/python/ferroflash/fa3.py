@@ -11,8 +11,9 @@
   blocks of the kernel.
 * `pack_gqa`, `sm_margin`, `scheduler_metadata` and `deterministic` choose speed in FlashAttention-3. No result depends on
   them here, and every result is deterministic, so they are taken and change nothing.
-* `qv`, `q_descale`, `k_descale`, `v_descale`, `attention_chunk` and `softcap` have no kernel: NotImplementedError names the
-  argument.
+* `qv`, `q_descale`, `attention_chunk` and `softcap` have no kernel: NotImplementedError names the argument. So do `k_descale`
+  and `v_descale` but for keys and values of `torch.float8_e4m3fn`, which `flash_attn_func` and `flash_attn_with_kvcache` take
+  beside q of 16 bits, without gradients.
 * Gradients flow to q, k and v through o, and through lse where it is returned.
 """
 
@@ -24,6 +25,7 @@ import torch
 from torch import Tensor
 
 from ._combine import combine
+from ._forward_only import forward_fp8, in_8_bits
 from ._kvcache import Cached, seqlen_of, with_kvcache
 from ._lengths import longest
 from ._refuse import refuse_given, refuse_unless_zero, window
@@ -64,12 +66,17 @@ def flash_attn_func(
 
     * `q`: `[batch, seqlen_q, heads_q, head_dim]`.
     * `k`, `v`: `[batch, seqlen_k, heads_k, head_dim]`.
+    * `k_descale`, `v_descale`: f32 `[batch, heads_k]`, with k and v of `torch.float8_e4m3fn`: what their elements are multiplied
+      by; None is 1. Nothing has gradients then.
     * `softmax_scale`: factor of the scores; None is 1/√head_dim.
     * lse: `[batch, heads_q, seqlen_q]`, f32, log Σ exp of a row's scores.
     """
-    refuse_given(qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
+    refuse_given(qv=qv, q_descale=q_descale)
     refuse_unless_zero(attention_chunk=attention_chunk, softcap=softcap)
     sides = window(window_size, causal)
+    if in_8_bits("k", k, k_descale=k_descale, v_descale=v_descale):
+        out, lse = forward_fp8(q, k, v, k_descale, v_descale, softmax_scale=softmax_scale, window=sides, num_splits=num_splits)
+        return (out, lse) if return_attn_probs else out
     out, lse = attention(q, k, v, softmax_scale=softmax_scale, causal=causal, window=sides, num_splits=num_splits)
     return (out, lse) if return_attn_probs else out
 
@@ -221,6 +228,9 @@ def flash_attn_with_kvcache(
       a causal mask or a window, by `rotary_seqlens[b]` without; q itself is not changed. `rotary_interleaved` pairs elements
       2i and 2i + 1, otherwise i and i + rotary_dim / 2. seqlen_ro is at least the rows of a sequence of the cache.
     * `rotary_seqlens`: i32 `[batch]`; None is `cache_seqlens`.
+    * `k_descale`, `v_descale`: f32, with caches of `torch.float8_e4m3fn`, to which no rows are appended: what their elements are
+      multiplied by; None is 1. Either both `[batch, heads_k]`, or, with `page_table`, both `[n_pages, heads_k]`, of each page of
+      the pool. Where there are as many pages as sequences, they are of sequences. o has q's type, and no gradients.
     * The others: as of `flash_attn_func`.
 
     A head_dim that is no multiple of 8 costs a GPU copies of both caches, back, too, where rows are appended.
@@ -228,7 +238,7 @@ def flash_attn_with_kvcache(
     With `return_softmax_lse` (o, lse, o of the splits, lse of the splits): lse as of `flash_attn_varlen_func`; the last
     two are empty, as splits are merged within the call.
     """
-    refuse_given(qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
+    refuse_given(qv=qv, q_descale=q_descale)
     refuse_unless_zero(attention_chunk=attention_chunk, softcap=softcap)
     left, right = window(window_size)
     table = ("page_table", page_table)
@@ -239,7 +249,7 @@ def flash_attn_with_kvcache(
     right = None if right is not None and right >= seqlen_q - 1 else right
     given = Cached(
         q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, rotary_interleaved, cache_seqlens, cache_batch_idx, cache_leftpad,
-        table, softmax_scale, num_splits, cu_seqlens_q, cu_seqlens_k_new, max_seqlen_q, rotary_seqlens,
+        table, softmax_scale, num_splits, cu_seqlens_q, cu_seqlens_k_new, max_seqlen_q, rotary_seqlens, k_descale, v_descale,
     )  # fmt: skip
     out, lse = with_kvcache(given, (left, 0 if causal else right))
     return (out, lse, lse.new_empty(0), lse.new_empty(0)) if return_softmax_lse else out

@@ -225,6 +225,9 @@ def flash_attn_with_kvcache(
     - num_splits: into how many parts a GPU divides the keys. 0 leaves it to the library, 1 divides none; with more each part has
       ceil(seqlen / num_splits) keys, where seqlen is the most rows of a sequence of the cache, rounded up to whole blocks of the kernel.
 
+    Caches of torch.float8_e4m3fn stand for their elements as they are; `fa3.flash_attn_with_kvcache` takes scales. Nothing is appended to them,
+    and nothing has gradients.
+
     A head_dim that is no multiple of 8 costs a GPU copies of both caches, back, too, where rows are appended.
     """
     _refuse(0.0, softcap, alibi_slopes)

@@ -10,7 +10,7 @@ use ferroflash::{Error, Gradients, Layout, OutputGradients, Outputs, PlanCache, 
 use pyo3::prelude::*;
 
 use super::memory::{Place, queue};
-use super::shape::{Lengths, Shape, Strides, strided};
+use super::shape::{Lengths, Scales, Shape, Strides, strided};
 use crate::error::to_py;
 use crate::problem::Problem;
 
@@ -64,10 +64,12 @@ impl Forward {
     }
 
     /// Enqueues o and lse on a stream; on the processor, computes them. Addresses are of q, k, v, o and lse, and of the lengths in the
-    /// order of `given`; those that are not given are not looked at. o and lse are contiguous.
+    /// order of `given`; those that are not given are not looked at. Nor is that of v, where values are in the keys. `scales` are the
+    /// addresses of those of k and v, where these are in 8 bits. o and lse are contiguous.
     ///
     /// The caller answers for the addresses: that elements of the problem's shapes and types lie there, on this device, until the
     /// stream has done the work, and that nobody else uses the outputs and the workspace meanwhile.
+    #[pyo3(signature = (stream, workspace, addresses, lengths, scales=[0, 0]))]
     fn run(
         &self,
         py: Python<'_>,
@@ -75,9 +77,10 @@ impl Forward {
         workspace: (u64, u64),
         addresses: [u64; 5],
         lengths: [u64; 6],
+        scales: [u64; 2],
     ) -> PyResult<()> {
         // SAFETY: as the caller promises.
-        py.detach(|| unsafe { self.enqueue(stream, workspace, addresses, lengths) })
+        py.detach(|| unsafe { self.enqueue(stream, workspace, addresses, lengths, scales) })
             .map_err(to_py)
     }
 }
@@ -91,13 +94,14 @@ impl Forward {
         workspace: (u64, u64),
         [q, k, v, o, lse]: [u64; 5],
         lengths: Lengths,
+        scales: Scales,
     ) -> Result<(), Error> {
         let place = self.shape.place();
         let o = self.shape.span_o(o)?;
         let n_rows = self.shape.n_rows();
         // SAFETY: as the caller promises.
         let (inputs, mut outputs) = unsafe {
-            let inputs = self.shape.inputs(place, [q, k, v], lengths)?;
+            let inputs = self.shape.inputs(place, [q, k, v], lengths, scales)?;
             let lse = place.statistics_mut(lse, n_rows);
             (inputs, Outputs::new(place.tensor_mut(o)?, lse))
         };
@@ -191,7 +195,8 @@ impl Backward {
         let [d_q, d_k, d_v] = [shape.span_q(d_q)?, shape.span_k(d_k)?, shape.span_v(d_v)?];
         // SAFETY: as the caller promises.
         let (inputs, saved, of_output, mut gradients) = unsafe {
-            let inputs = shape.inputs(place, [q, k, v], lengths)?;
+            // There is no backward pass where there are scales.
+            let inputs = shape.inputs(place, [q, k, v], lengths, [0, 0])?;
             let saved = Saved::new(&place.tensor(o)?, place.statistics(lse, n_rows));
             let mut of_output = OutputGradients::new(&place.tensor(d_o)?);
             if d_lse != 0 {

@@ -10,6 +10,7 @@ use ferroflash::backend::cuda::sys::CUstream;
 use ferroflash::backend::cuda::{CudaDevice, Queue};
 use ferroflash::dtype::ScalarType;
 use ferroflash::{Dtype, Element, Error, Layout, Scalar, Tensor, TensorMut, Vector, VectorMut};
+use float8::F8E4M3;
 use half::{bf16, f16};
 
 /// In whose memory addresses are.
@@ -75,6 +76,27 @@ impl<'a> Place<'a> {
         })
     }
 
+    /// Keys or values in e4m3 to read; the span's type is not looked at.
+    ///
+    /// # Safety
+    /// As for [`Place::tensor`].
+    pub(crate) unsafe fn tensor_e4m3(self, span: Span) -> Result<Tensor<'a>, Error> {
+        let n_elems = span.n_elems()?;
+        Ok(match self {
+            Place::Cuda(device) => {
+                // SAFETY: as the caller promises.
+                let slice =
+                    unsafe { slice_from_raw(device, span.address, n_elems, ScalarType::E4m3) };
+                Tensor::device(slice, span.layout)?
+            }
+            Place::Host => {
+                // SAFETY: as the caller promises.
+                let elements = unsafe { elements::<F8E4M3>(span.address, n_elems) };
+                Tensor::strided(elements, span.layout)?
+            }
+        })
+    }
+
     /// A tensor to write.
     ///
     /// # Safety
@@ -99,7 +121,7 @@ impl<'a> Place<'a> {
         })
     }
 
-    /// Row statistics, or a table of cosines or sines, to read: f32.
+    /// Row statistics, scales, or a table of cosines or sines, to read: f32.
     ///
     /// # Safety
     /// As for [`Place::tensor`].

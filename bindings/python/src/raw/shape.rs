@@ -2,7 +2,7 @@
 
 use ferroflash::arguments::Argument;
 use ferroflash::prepared::Layouts;
-use ferroflash::{Attention, Error, Inputs, Layout, Pages};
+use ferroflash::{Attention, Error, Fp8Kv, Inputs, Layout, Pages};
 
 use super::memory::{Place, Span};
 use crate::problem::Problem;
@@ -22,6 +22,9 @@ const LENGTHS: [Argument; 6] = [
 
 /// Addresses of [`LENGTHS`]; of those that are given.
 pub(crate) type Lengths = [u64; 6];
+
+/// Addresses of the scales of k and v, where these are in 8 bits.
+pub(crate) type Scales = [u64; 2];
 
 /// What both passes know of a call before it has addresses.
 pub(crate) struct Shape {
@@ -55,8 +58,11 @@ impl Shape {
         let [q, k, v] = self.inputs;
         let layouts = Layouts::contiguous()
             .with(Argument::Q, q)
-            .with(Argument::K, k)
-            .with(Argument::V, v);
+            .with(Argument::K, k);
+        let layouts = match self.attention.problem().values_in_keys() {
+            true => layouts,
+            false => layouts.with(Argument::V, v),
+        };
         let given = LENGTHS.into_iter().zip(self.given);
         let given = given.filter(|&(_, given)| given);
         given.fold(layouts, |layouts, (argument, _)| layouts.giving(argument))
@@ -108,7 +114,47 @@ impl Shape {
         problem.batch() * problem.pages().map_or(0, columns)
     }
 
-    /// q, k, v and the lengths.
+    /// Scales of k, and as many of v.
+    fn n_scales(&self) -> usize {
+        let problem = self.attention.problem();
+        let each = match (problem.fp8_kv(), problem.pages()) {
+            (Some(Fp8Kv::PerPage), Some(pages)) => pages.n_pages(),
+            _ => problem.batch(),
+        };
+        // That the product can be counted has been checked.
+        each * problem.heads_k()
+    }
+
+    /// q, k and v, and of keys and values in 8 bits the scales.
+    ///
+    /// # Safety
+    /// As for [`Forward::run`](super::call::Forward).
+    unsafe fn tensors<'a>(
+        &self,
+        place: Place<'a>,
+        addresses: [u64; 3],
+        scales: Scales,
+    ) -> Result<Inputs<'a>, Error> {
+        let [q, k, v] = [0, 1, 2].map(|at| self.span(self.inputs[at], addresses[at]));
+        let problem = self.attention.problem();
+        // SAFETY: as the caller promises.
+        unsafe {
+            let q = place.tensor(q)?;
+            if problem.values_in_keys() {
+                return Ok(Inputs::latent(&q, &place.tensor(k)?));
+            }
+            if problem.fp8_kv().is_none() {
+                return Ok(Inputs::new(&q, &place.tensor(k)?, &place.tensor(v)?));
+            }
+            let (k, v) = (place.tensor_e4m3(k)?, place.tensor_e4m3(v)?);
+            let [k_descale, v_descale] =
+                scales.map(|address| place.statistics(address, self.n_scales()));
+            let inputs = Inputs::new(&q, &k, &v);
+            Ok(inputs.k_descale(k_descale).v_descale(v_descale))
+        }
+    }
+
+    /// q, k, v, their scales, and the lengths.
     ///
     /// # Safety
     /// As for [`Forward::run`](super::call::Forward).
@@ -117,11 +163,10 @@ impl Shape {
         place: Place<'a>,
         addresses: [u64; 3],
         lengths: Lengths,
+        scales: Scales,
     ) -> Result<Inputs<'a>, Error> {
-        let [q, k, v] = [0, 1, 2].map(|at| self.span(self.inputs[at], addresses[at]));
         // SAFETY: as the caller promises.
-        let [q, k, v] = unsafe { [place.tensor(q)?, place.tensor(k)?, place.tensor(v)?] };
-        let mut inputs = Inputs::new(&q, &k, &v);
+        let mut inputs = unsafe { self.tensors(place, addresses, scales)? };
         let batch = self.attention.problem().batch();
         for ((argument, given), address) in LENGTHS.into_iter().zip(self.given).zip(lengths) {
             if !given {
