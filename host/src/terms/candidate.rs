@@ -244,12 +244,7 @@ impl fmt::Display for Reason {
                 given,
                 multiple,
                 most,
-            } => {
-                write!(
-                    f,
-                    "head_dim is {given}; its kernels take multiples of {multiple} up to {most}"
-                )
-            }
+            } => multiples(f, "head_dim", [*given, *multiple, *most]),
             Reason::Mask => f.write_str("no kernel of it is compiled for this mask"),
             Reason::BlockMask { block_q, block_k } => write!(
                 f,
@@ -268,10 +263,7 @@ impl fmt::Display for Reason {
                 given,
                 multiple,
                 most,
-            } => write!(
-                f,
-                "head_dim_v is {given}; its kernels take multiples of {multiple} up to {most}"
-            ),
+            } => multiples(f, "head_dim_v", [*given, *multiple, *most]),
             Reason::ValuesInKeys => f.write_str("it does not find values in the keys"),
             Reason::PackedQueries => f.write_str("its tiles for few queries take no packed ones"),
             Reason::ComputeCapability { given, needed } => write!(
@@ -329,6 +321,17 @@ impl fmt::Display for Reason {
             }
         }
     }
+}
+
+fn multiples(
+    f: &mut fmt::Formatter<'_>,
+    what: &str,
+    [given, multiple, most]: [u32; 3],
+) -> fmt::Result {
+    write!(
+        f,
+        "{what} is {given}; its kernels take multiples of {multiple} up to {most}"
+    )
 }
 
 fn of_pass(pass: Pass) -> &'static str {

@@ -1,6 +1,6 @@
 //! The launch of flash3's forward pass.
 
-use ferroflash_kernels::params::{Pages, Params, TensorMap, TmaForwardParams};
+use ferroflash_kernels::params::{Pages, Params, Schedule, TensorMap, TmaForwardParams};
 use ferroflash_kernels::spec::Constant;
 use ferroflash_kernels::variants::{TileShape, Variant};
 
@@ -84,12 +84,8 @@ pub fn launches(
             true => device.n_sms.max(1),
             false => schedule::resident_blocks(device, footprint),
         });
-        let elem_bytes = problem.dtype().size_bytes() as u64;
-        let mut schedule = schedule::forward(problem, tiles as u32, heads, group_size, elem_bytes);
-        if keys_once && is_listed {
-            // Heads of a sequence have neighbouring keys: together they read whole rows of memory.
-            schedule.heads_per_group = heads;
-        }
+        let together = is_listed && (keys_once || problem.values_in_keys());
+        let schedule = order(problem, tiles as u32, heads, group_size, together);
         let split = split_kv::place(checked, split, blocks, workspace)?;
         let list = list.unwrap_or_default();
         let [q, k, v, o] = maps;
@@ -119,6 +115,21 @@ pub fn launches(
         launches.extend(split_kv::combine(checked, split, list)?);
     }
     Ok(launches)
+}
+
+/// The order of the tiles: all heads of a listed tile together, or as many as the L2 cache has room for. Heads of a sequence have neighbouring
+/// keys, which they read as whole rows of memory together; or the same, which they read once.
+fn order(problem: &Problem, tiles: u32, heads: u32, group_size: u32, together: bool) -> Schedule {
+    let elem_bytes = problem.dtype().size_bytes() as u64;
+    let order = schedule::forward(problem, tiles, heads, group_size, elem_bytes);
+    Schedule {
+        heads_per_group: if together {
+            heads
+        } else {
+            order.heads_per_group
+        },
+        ..order
+    }
 }
 
 /// The boxes of q, k, v and o.

@@ -26,28 +26,23 @@
 //! A block of keys comes and goes in three pieces: the columns of either consumer's values, and those that are no values. Each is released
 //! by who reads it last, so the next block's first pieces arrive while this one's last are multiplied.
 
+mod exchange;
+mod finish;
+
 use super::Tiles;
 use super::consumer::Consumer;
-use super::layout::{Keys, Layout, WorkTile, place};
-use crate::attention::batch_and_head;
-use crate::attention::split_kv::n_splits;
-use crate::config::{LATENT_COLUMNS, LATENT_EXCHANGE};
-use crate::kernels::forward::{LseRows, store_lse};
+use super::layout::{Keys, WorkTile};
+use crate::config::LATENT_COLUMNS;
 use crate::params::BOX_COLUMNS;
-use crate::ptx::{barrier, mbarrier, shared, spec, special, tma};
+use crate::ptx::{barrier, mbarrier, tma};
 use crate::tile::element::Element;
-use crate::tile::global::GlobalRows;
 use crate::tile::register::Accumulator;
 use crate::tile::ring::{Barriers, Ring};
-use crate::tile::softmax::{OnlineSoftmax, RowValues, scale_rows};
-use crate::tile::warpgroup::{self, BoxedTile, Left, WARPGROUP_ROWS, WarpgroupTile};
+use crate::tile::softmax::{OnlineSoftmax, scale_rows};
+use crate::tile::warpgroup::{self, BoxedTile, Left, WarpgroupTile};
 
-/// Bytes by which the consumers tell each other P, m and l.
-pub(super) const EXCHANGE_BYTES: u32 = LATENT_EXCHANGE[0] + LATENT_EXCHANGE[1] + LATENT_EXCHANGE[2];
-/// Both consumers meet at this barrier.
-const BOTH_BARRIER: u32 = 4;
-/// Threads of both.
-const BOTH_THREADS: u32 = 256;
+pub(super) use exchange::EXCHANGE_BYTES;
+
 /// Parts of 64 columns of a consumer's values.
 const VALUE_PARTS: u32 = LATENT_COLUMNS / BOX_COLUMNS;
 
@@ -62,36 +57,6 @@ pub(super) fn pieces<T: Tiles>(owner: u32) -> [(u32, u32); 3] {
         (2 * VALUE_PARTS, others),
         of_values(1 - owner),
     ]
-}
-
-impl Layout {
-    /// The place of P.
-    #[inline(always)]
-    const fn p(self) -> BoxedTile {
-        BoxedTile {
-            base: self.o,
-            rows: WARPGROUP_ROWS,
-        }
-    }
-
-    /// The barrier that says that P and m of an owner's next block are there. Each owner has one: with one for both, a warp could pass
-    /// before those beside it have said so of the block before.
-    #[inline(always)]
-    const fn p_full(self, owner: u32) -> u32 {
-        self.o_ring.full(owner)
-    }
-
-    /// Where m of a row lies.
-    #[inline(always)]
-    const fn m(self, row: u32) -> u32 {
-        self.o + LATENT_EXCHANGE[0] + row * 4
-    }
-
-    /// Where a consumer's l of a row lies.
-    #[inline(always)]
-    const fn l(self, consumer: u32, row: u32) -> u32 {
-        self.m(WARPGROUP_ROWS) + (consumer * WARPGROUP_ROWS + row) * 4
-    }
 }
 
 /// What a consumer has of a tile.
@@ -319,102 +284,6 @@ impl Consumer<'_> {
     #[inline(always)]
     fn edit_own<T: Tiles>(&self, work: WorkTile, slot: Ring, idx: u32, s: &mut T::Scores) {
         self.edit_scores::<T>(work, work.blocks - 1 - idx, slot, Keys::NONE, s);
-    }
-
-    /// Writes a number for each of the warp's rows to shared memory.
-    #[inline(always)]
-    unsafe fn write_rows(&self, address: impl Fn(u32) -> u32, values: RowValues) {
-        let lane = special::lane_idx();
-        if lane.is_multiple_of(4) {
-            for (half, x) in values[0].into_iter().enumerate() {
-                let row = self.row + lane / 4 + half as u32 * 8;
-                // SAFETY: the rows' numbers are nobody else's now.
-                unsafe { shared::st_shared_f32(address(row), x) };
-            }
-        }
-    }
-
-    /// Reads a number for each of the warp's rows.
-    #[inline(always)]
-    unsafe fn read_rows(&self, address: impl Fn(u32) -> u32) -> RowValues {
-        let mut values = [[0.0; 2]; 2];
-        for (half, x) in values[0].iter_mut().enumerate() {
-            let row = self.row + special::lane_idx() / 4 + half as u32 * 8;
-            // SAFETY: the rows' numbers have been written.
-            *x = unsafe { shared::ld_shared_f32(address(row)) };
-        }
-        values
-    }
-
-    /// The rows' references, which have come with P.
-    #[inline(always)]
-    unsafe fn read_m(&self) -> RowValues {
-        // SAFETY: P has come.
-        unsafe { self.read_rows(|row| self.layout.m(row)) }
-    }
-
-    /// Whether the tile's sequence has one split, and no other tile anything to do with these rows.
-    #[inline(always)]
-    unsafe fn is_whole(&self, listed: u32) -> bool {
-        let split = &self.p.split;
-        // Without lengths there are several splits.
-        if !spec::lengths() || split.whole_tiles == 0 {
-            return false;
-        }
-        // SAFETY: the place is the tile's.
-        let [_, seqlen_k] = unsafe { self.layout.read_lengths(listed) };
-        n_splits(seqlen_k, self.split_keys) == 1
-    }
-
-    /// l of both consumers' blocks; then O ← diag(l)⁻¹ O, and O and L to memory.
-    #[inline(always)]
-    unsafe fn finish_latent<E: Element, T: Tiles, const I: u32>(&self, t: &mut Tile<T>) {
-        let (p, layout) = (self.p, self.layout);
-        let first_row = t.work.q_block * WARPGROUP_ROWS + self.row;
-        // SAFETY: as `attend`. Both come here for each tile, and meet once more before somebody writes l again.
-        unsafe {
-            let own = t.softmax.row_sums::<T::Output>();
-            self.write_rows(|row| layout.l(I, row), own);
-            barrier::barrier_sync(BOTH_BARRIER, BOTH_THREADS);
-            let other = self.read_rows(|row| layout.l(1 - I, row));
-            barrier::barrier_sync(BOTH_BARRIER, BOTH_THREADS);
-            let sums = [own[0][0] + other[0][0], own[0][1] + other[0][1]];
-            t.softmax.set_row_sums::<T::Output>([sums, [0.0; 2]]);
-            let lse = t.softmax.finish(&mut t.o);
-            let listed = place(t.slot, 1);
-            if spec::split_kv() && !self.is_whole(listed) {
-                let first_column = I * LATENT_COLUMNS;
-                self.store_split::<T>(t.work, listed, first_row, first_column, lse, &t.o);
-                return;
-            }
-            let place_of = |row| {
-                let head = self.packing.head::<T>(t.work.head, row);
-                (head, self.packing.query::<T>(row))
-            };
-            let rows = if spec::lengths() {
-                LseRows::listed(p.lse, &p.shape, &p.list, layout.read_listed(listed))
-            } else {
-                LseRows::padded(p.lse, &p.shape)
-            };
-            if I == 0 {
-                store_lse::<T::Output>(rows, first_row, lse, place_of);
-            }
-            let first_chunk = I * LATENT_COLUMNS / 8;
-            let chunks = (p.shape.head_dim_v / 8).saturating_sub(first_chunk);
-            warpgroup::store_rows_to::<E, _>(chunks, &t.o, |row, chunk| {
-                let (head, query) = place_of(first_row + row);
-                let (batch_idx, head_idx, first) = if spec::lengths() {
-                    let tile = layout.read_listed(listed);
-                    (p.list.batch_q(tile.sequence), head, tile.q_first)
-                } else {
-                    let (batch_idx, head_idx) = batch_and_head(head, p.shape.heads_q);
-                    (batch_idx, head_idx, 0)
-                };
-                let o = GlobalRows::new(&p.o_rows, batch_idx, head_idx, 0);
-                let address = o.chunk(first + query, first_chunk + chunk);
-                (address, query < rows.seqlen_q)
-            });
-        }
     }
 }
 

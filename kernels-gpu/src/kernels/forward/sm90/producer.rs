@@ -3,16 +3,17 @@
 mod boxes;
 mod latent;
 mod pages;
+mod tiles;
 mod values;
 
 use super::Tiles;
 use super::claims::Claims;
-use super::layout::{Keys, Layout, WorkTile, place};
+use super::layout::{Keys, Layout, WorkTile};
 use super::pack_gqa::{Pack, PackGqa};
 use crate::attention::lengths::ListedTile;
 use crate::attention::mask::{Rows, Work};
 use crate::attention::schedule::{self, ForwardTile};
-use crate::attention::split_kv::{blocks_of_split, n_splits, tile_and_split};
+use crate::attention::split_kv::blocks_of_split;
 use crate::attention::{batch_and_head, divide};
 use crate::config::TMA_SLOTS;
 use crate::kernels::block_list::List;
@@ -23,6 +24,7 @@ use crate::tile::ring::{Barriers, Ring};
 use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
 use boxes::{Parts, fill, load_boxes};
 use pages::{Found, SequencePages};
+use tiles::{announce, list_of, split_of};
 pub(super) use values::{load_values, two_load};
 
 /// A row behind every sequence's end: its box is all zeros, and no memory is read.
@@ -129,11 +131,7 @@ pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: 
             if T::BLOCK_MASKS && spec::block_mask() {
                 producer.load_listed::<T>(work, list_of(p, tile), n_blocks == 0);
             } else {
-                let next = if T::LATENT {
-                    producer.load_latent::<T>(work, n_blocks == 0, claims)
-                } else {
-                    producer.load_tile::<T>(work, n_blocks == 0, claims)
-                };
+                let next = producer.load_tile::<T>(work, n_blocks == 0, claims);
                 if claims.claims_late() {
                     tile_idx = next;
                 }
@@ -146,47 +144,6 @@ pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: 
             blocks: 0,
         };
         announce(layout, slot, none, ListedTile::default());
-    }
-}
-
-/// Where keys are divided among tiles: the tile of queries, and which split of its keys.
-#[inline(always)]
-fn split_of<T: Tiles>(
-    p: &TmaForwardParams,
-    split_keys: u32,
-    tile: ForwardTile,
-    listed: ListedTile,
-) -> (ForwardTile, u32) {
-    if !(T::SPLITS_KV && spec::split_kv()) {
-        return (tile, 0);
-    }
-    let n = if spec::lengths() {
-        n_splits(listed.seqlen_k, split_keys)
-    } else {
-        p.split.n
-    };
-    let (q_block, split) = tile_and_split(tile.q_block, n);
-    (ForwardTile { q_block, ..tile }, split)
-}
-
-/// The blocks of keys that a block mask leaves the tile.
-#[inline(always)]
-fn list_of(p: &TmaForwardParams, tile: ForwardTile) -> List {
-    let (batch_idx, head_idx) = batch_and_head(tile.head, p.shape.heads_q);
-    p.blocks.list(batch_idx, head_idx, tile.q_block)
-}
-
-/// Tells the others of a tile and, where sequences have lengths of their own, what the list says of it.
-#[inline(always)]
-unsafe fn announce(layout: Layout, slot: Ring, work: WorkTile, listed: ListedTile) {
-    // SAFETY: the slot is empty when it is written, and the place is then free.
-    unsafe {
-        layout.work_ring.await_empty(slot);
-        layout.write_work(slot.stage, work);
-        if spec::lengths() {
-            layout.write_listed(place(slot, 0), listed);
-        }
-        mbarrier::mbarrier_arrive_if(layout.work_ring.full(slot.stage), 1);
     }
 }
 
@@ -223,6 +180,10 @@ impl<'a> Producer<'a> {
         sees_none: bool,
         claims: Claims,
     ) -> u32 {
+        if T::LATENT {
+            // SAFETY: the caller's contract.
+            return unsafe { self.load_latent::<T>(work, sees_none, claims) };
+        }
         let config = T::FOOTPRINT;
         let packing = PackGqa::new::<T>(self.p);
         let Pack {
