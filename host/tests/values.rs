@@ -165,11 +165,25 @@ fn kernels_for_other_values_say_so() {
             for pass in [Pass::Forward, Pass::Backward] {
                 assert_eq!(refusal(&of, pass, algorithm).as_ref(), Some(&expected));
             }
-            assert_eq!(
-                refusal(&latent, Pass::Forward, algorithm),
-                Some(Reason::ValuesInKeys)
-            );
+            let in_keys = refusal(&latent, Pass::Forward, algorithm);
+            match algorithm {
+                Algorithm::Flash3 => assert_eq!(in_keys, None),
+                _ => assert_eq!(in_keys, Some(Reason::ValuesInKeys)),
+            }
         }
+    }
+    for (head_dim, head_dim_v) in [(576, 512), (576, 520), (576, 12), (64, 64)] {
+        let latent = problem(head_dim, head_dim_v).values_in_keys().build();
+        let expected = Reason::HeadDimVMultiple {
+            given: head_dim_v as u32,
+            multiple: 8,
+            most: 512,
+        };
+        let served = head_dim_v % 8 == 0 && head_dim_v <= 512;
+        assert_eq!(
+            refusal(&latent.unwrap(), Pass::Forward, Algorithm::Flash3),
+            (!served).then_some(expected)
+        );
     }
     // A kernel that pads keys, and takes no other values.
     let prompt = problem(192, 128).build().unwrap();

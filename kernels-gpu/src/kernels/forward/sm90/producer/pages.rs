@@ -105,12 +105,10 @@ impl SequencePages {
                     MAX_ROWS
                 };
                 place.advance(pages.box_rows, pages.page_size);
-                // Behind the last box nobody waits for an entry.
-                let next = if row + pages.box_rows < tile.rows {
-                    self.page(p, place)
-                } else {
-                    0
-                };
+                // Behind the last box nobody waits for an entry, but the next look-up would come behind it. Where a block has one piece, it is
+                // far behind, and the test would cost a register.
+                let is_wanted = !T::LATENT || row + pages.box_rows < tile.rows;
+                let next = if is_wanted { self.page(p, place) } else { 0 };
                 let map = if is_last { own } else { pool };
                 let at = [0, row_of_page, head_idx, page];
                 load_keys::<T>(map, tile.from_row(row), parts, at, full);
