@@ -345,16 +345,13 @@ impl Variant {
                 Some(compiled),
             ) => HeadDims::UpTo(compiled),
             (_, Some(compiled)) => HeadDims::Exactly(compiled),
-            // Columns of values, of which there may be more.
-            (Kind::Combine, None) => HeadDims::UpTo(2 * LATENT_COLUMNS),
+            (Kind::Combine, None) => HeadDims::UpTo(2 * crate::config::LATENT_COLUMNS),
             (_, None) => HeadDims::UpTo(MAX_HEAD_DIM),
         }
     }
 }
 
 mod specs;
-
-use crate::config::LATENT_COLUMNS;
 
 pub use crate::config::Footprint;
 
