@@ -3,15 +3,13 @@
 use ferroflash::{Algorithm, Backend, Device, Dtype, Element, Inputs, SplitKv};
 use half::{bf16, f16};
 
-use crate::beside::{bits, check_cases};
+use crate::beside::check_cases;
 use crate::buffer::{Buffer, Number};
 use crate::cases::Case;
 use crate::cases::latent::{COLUMNS, LatentCase};
 use crate::inputs::Values;
 use crate::oracle::Output;
-use crate::pages::{output, pool};
-use crate::reference::Reference;
-use crate::sample;
+use crate::pages::{Runs, output, pool};
 use crate::subject::Subject;
 use crate::trial::{Refusal, vectors};
 
@@ -47,40 +45,21 @@ fn check_case(
     latent: &LatentCase,
 ) -> Result<Option<f64>, String> {
     let case = &latent.paged.case;
-    let device = |more: u64| {
-        let seed = case.seed.wrapping_add(sample::seed()).wrapping_add(more);
-        (subject.open)(seed)
+    let values = latent.values();
+    let runs = Runs {
+        subject,
+        case,
+        values: &values,
+        table: &latent.paged.table(),
+        eligible: is_eligible(subject.backend, algorithm, latent),
+        // Without lengths keys are divided as the plan says, and not as the device does.
+        side_by_side: latent.split_kv != SplitKv::Auto || has_lengths(case),
     };
-    let eligible = is_eligible(subject.backend, algorithm, latent);
-    let (values, table) = (latent.values(), latent.paged.table());
-    let run = |device: &Device, table: Option<&[i32]>| match case.dtype {
+    runs.check(|device, table| match case.dtype {
         Dtype::Bf16 => forward::<bf16>(latent, &values, device, algorithm, table),
         Dtype::F16 => forward::<f16>(latent, &values, device, algorithm, table),
         Dtype::F32 => forward::<f32>(latent, &values, device, algorithm, table),
-    };
-    let output = match run(&device(0)?, Some(&table)) {
-        Ok(_) if !eligible => return Err("it ran; it should have been refused".into()),
-        Err(Refusal::NotEligible(_)) if !eligible => return Ok(None),
-        Ok(output) => output,
-        Err(Refusal::NotEligible(reason)) => return Err(format!("it was refused: {reason}")),
-        Err(Refusal::Failed(failure)) => return Err(failure),
-    };
-    let problem = latent.problem().map_err(|error| error.to_string())?;
-    let reference = Reference::new(case, &values, problem.scale());
-    let close = reference.judge_output(case, &output)?;
-    let all_bits = |output: &Output| [bits(&output.o), bits(&output.lse)];
-    // Without lengths keys are divided as the plan says, and not as the device does.
-    let divides_alike = latent.split_kv != SplitKv::Auto || has_lengths(case);
-    for (what, table) in [("a second run", Some(&*table)), ("keys side by side", None)] {
-        if table.is_none() && !divides_alike {
-            continue;
-        }
-        let other = run(&device(1)?, table).map_err(|refusal| format!("{what}: {refusal:?}"))?;
-        if all_bits(&output) != all_bits(&other) {
-            return Err(format!("{what} gave other bits"));
-        }
-    }
-    Ok(Some(close.worst))
+    })
 }
 
 /// Whether the call has lengths even where keys lie side by side.

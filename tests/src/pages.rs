@@ -9,6 +9,7 @@ use half::{bf16, f16};
 
 use crate::beside::{bits, check_cases};
 use crate::buffer::{Arrangement, Buffer, Number};
+use crate::cases::Case;
 use crate::cases::pages::PagedCase;
 use crate::inputs::Values;
 use crate::lengths::Span;
@@ -35,36 +36,68 @@ fn check_case(
     paged: &PagedCase,
 ) -> Result<Option<f64>, String> {
     let case = &paged.case;
-    let device = |more: u64| {
-        let seed = case.seed.wrapping_add(sample::seed()).wrapping_add(more);
-        (subject.open)(seed)
-    };
-    let eligible = is_eligible(subject.backend, algorithm, case);
     let values = paged.values();
-    let table = paged.table();
-    let run = |device: &Device, table: Option<&[i32]>| match case.dtype {
+    let runs = Runs {
+        subject,
+        case,
+        values: &values,
+        table: &paged.table(),
+        eligible: is_eligible(subject.backend, algorithm, case),
+        side_by_side: true,
+    };
+    runs.check(|device, table| match case.dtype {
         Dtype::Bf16 => forward::<bf16>(paged, &values, device, algorithm, table),
         Dtype::F16 => forward::<f16>(paged, &values, device, algorithm, table),
         Dtype::F32 => forward::<f32>(paged, &values, device, algorithm, table),
-    };
-    let output = match run(&device(0)?, Some(&table)) {
-        Ok(_) if !eligible => return Err("it ran; it should have been refused".into()),
-        Err(Refusal::NotEligible(_)) if !eligible => return Ok(None),
-        Ok(output) => output,
-        Err(Refusal::NotEligible(reason)) => return Err(format!("it was refused: {reason}")),
-        Err(Refusal::Failed(failure)) => return Err(failure),
-    };
-    let problem = case.problem().map_err(|error| error.to_string())?;
-    let reference = Reference::new(case, &values, problem.scale());
-    let close = reference.judge_output(case, &output)?;
-    let all_bits = |output: &Output| [bits(&output.o), bits(&output.lse)];
-    for (what, table) in [("a second run", Some(&*table)), ("keys side by side", None)] {
-        let other = run(&device(1)?, table).map_err(|refusal| format!("{what}: {refusal:?}"))?;
-        if all_bits(&output) != all_bits(&other) {
-            return Err(format!("{what} gave other bits"));
+    })
+}
+
+/// Runs of a case whose keys lie in pages.
+pub(crate) struct Runs<'a> {
+    pub(crate) subject: &'a Subject,
+    pub(crate) case: &'a Case,
+    /// What the oracle is given.
+    pub(crate) values: &'a Values,
+    pub(crate) table: &'a [i32],
+    /// Whether the subject takes the case.
+    pub(crate) eligible: bool,
+    /// Whether keys side by side give the same bits.
+    pub(crate) side_by_side: bool,
+}
+
+impl Runs<'_> {
+    /// Refused, as it should be; or close to the oracle, and with the same bits again, and side by side. `run` is given the table, or none for
+    /// keys side by side.
+    pub(crate) fn check(
+        &self,
+        run: impl Fn(&Device, Option<&[i32]>) -> Result<Output, Refusal>,
+    ) -> Result<Option<f64>, String> {
+        let device = |more: u64| {
+            let seed = self.case.seed.wrapping_add(sample::seed());
+            (self.subject.open)(seed.wrapping_add(more))
+        };
+        let output = match run(&device(0)?, Some(self.table)) {
+            Ok(_) if !self.eligible => return Err("it ran; it should have been refused".into()),
+            Err(Refusal::NotEligible(_)) if !self.eligible => return Ok(None),
+            Ok(output) => output,
+            Err(Refusal::NotEligible(reason)) => return Err(format!("it was refused: {reason}")),
+            Err(Refusal::Failed(failure)) => return Err(failure),
+        };
+        let problem = self.case.problem().map_err(|error| error.to_string())?;
+        let reference = Reference::new(self.case, self.values, problem.scale());
+        let close = reference.judge_output(self.case, &output)?;
+        let all_bits = |output: &Output| [bits(&output.o), bits(&output.lse)];
+        let again = ("a second run", Some(self.table));
+        let side_by_side = self.side_by_side.then_some(("keys side by side", None));
+        for (what, table) in [again].into_iter().chain(side_by_side) {
+            let other =
+                run(&device(1)?, table).map_err(|refusal| format!("{what}: {refusal:?}"))?;
+            if all_bits(&output) != all_bits(&other) {
+                return Err(format!("{what} gave other bits"));
+            }
         }
+        Ok(Some(close.worst))
     }
-    Ok(Some(close.worst))
 }
 
 /// The forward pass, with keys and values in the pages of a table or, without one, side by side.
