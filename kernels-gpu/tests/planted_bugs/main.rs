@@ -18,6 +18,7 @@ mod append;
 mod arrivals;
 mod hopper;
 mod launches;
+mod owners;
 mod pages;
 mod product;
 mod proxies;
