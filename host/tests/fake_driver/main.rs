@@ -46,8 +46,10 @@ const SHAPE: [usize; 4] = [2, 200, 4, 64];
 /// Bytes of the parameter of a kernel of the list.
 fn params_bytes(kernel: &str) -> Option<usize> {
     Some(match variants::by_name(kernel)?.kind {
-        variants::Kind::Forward => size_of::<ForwardParams>(),
-        variants::Kind::TmaForward => size_of::<TmaForwardParams>(),
+        variants::Kind::Forward | variants::Kind::ForwardE4m3 => size_of::<ForwardParams>(),
+        variants::Kind::TmaForward | variants::Kind::TmaForwardLatent => {
+            size_of::<TmaForwardParams>()
+        }
         variants::Kind::TmaBackward => size_of::<TmaBackwardParams>(),
         variants::Kind::BackwardDelta
         | variants::Kind::Backward
