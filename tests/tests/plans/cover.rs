@@ -157,7 +157,8 @@ fn hold_launch(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
             let schedule = &params.schedule;
             let n_tiles = schedule.tiles * schedule.heads;
             let packed = 1 << params.pack_gqa_log2;
-            assert!(packed == 1 || launch.variant.tiles == TileShape::Compact);
+            let packs = [TileShape::Compact, TileShape::Grouped];
+            assert!(packed == 1 || packs.contains(&launch.variant.tiles));
             assert!(problem.group_size().is_multiple_of(packed as usize));
             let splits = params.split.n.max(1);
             assert_eq!(schedule.tiles % splits, 0);
