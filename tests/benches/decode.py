@@ -4,7 +4,7 @@
 Peers, each left out with an "error" line where it does not run a case:
   cudnn     torch's scaled_dot_product_attention, cuDNN back end (one query, keys side by side)
   cudnn-fe  cuDNN's graph API through its Python front end (causal at the lower right, pages)
-  fa3       FlashAttention-3's forward as sgl-kernel ships it: --fa3 names the folder of flash_ops.abi3.so, or fa3.tar.xz
+  fa3       FlashAttention-3's forward as sgl-kernel ships it: --fa3 names the folder of flash_ops.abi3.so, or a .tar.xz of it
   ours      `ferroflash bench --decode --json`, a process a case, while this process keeps its own pool and does nothing
 
 Every peer of this process is compared with float32 before it is timed. All are timed alike: one CUDA graph of a call on each of many
@@ -31,7 +31,6 @@ import tempfile
 import time
 
 T0 = time.time()
-HERE = os.path.dirname(os.path.abspath(__file__))
 D = 128
 Case = collections.namedtuple("Case", "H Hk nq B S page")
 ROUND_BYTES, MAX_VIEWS, REPLAY_MS, MAX_ROUNDS = 384 << 20, 48, 1.0, 64
@@ -43,8 +42,8 @@ def arguments(argv=None):
     numbers = lambda text: [int(x) for x in text.split(",")]
     heads = lambda text: [tuple(int(y) for y in x.split("/")) for x in text.split(",")]
     ap.add_argument("--ferroflash", default="./ferroflash", help="the command")
-    ap.add_argument("--fa3", default=os.path.join(HERE, "fa3.tar.xz"), help="folder of flash_ops.abi3.so, or fa3.tar.xz")
-    ap.add_argument("--site", default=os.path.join(HERE, "cudnn_fe.tar.xz"), help="folder that holds the cuDNN front end, or cudnn_fe.tar.xz")
+    ap.add_argument("--fa3", help="folder of flash_ops.abi3.so, or the same as .tar.xz; without it FlashAttention-3 is left out")
+    ap.add_argument("--site", default="", help="folder that holds the cuDNN front end, or the same as .tar.xz, where it is not installed")
     ap.add_argument("--peers", default="cudnn,cudnn-fe,fa3,ours")
     ap.add_argument("--heads", type=heads, default=[(32, 8), (64, 8), (32, 32)])
     ap.add_argument("--batch", type=numbers, default=[1, 4, 8, 64, 256])
@@ -415,7 +414,7 @@ class Peers:
 
 def measure(a, log, peers, cases):
     """Passes over the cases, until the time is spent; what was begun is finished."""
-    names = a.peers.split(",")
+    names = [peer for peer in a.peers.split(",") if peer != "fa3" or a.fa3]
     rng = random.Random(a.seed)
     slowest = collections.defaultdict(float)                # of a peer
     broken = collections.Counter()                          # cases in a row that a peer failed
@@ -519,7 +518,7 @@ def self_test():
         with open(script, "w") as f:
             f.write("#!/bin/sh\necho '" + json.dumps(row) + "'\n")
         os.chmod(script, 0o755)
-        fake = arguments(["--ferroflash", script, "--peers", "ours,fa3", "--passes", "2", "--max-seconds", "20"])
+        fake = arguments(["--ferroflash", script, "--peers", "ours,fa3", "--fa3", folder, "--passes", "2", "--max-seconds", "20"])
 
         class Fake:
             torn = None

@@ -35,15 +35,7 @@ impl Kind {
                 Constant::Prefix,
                 Constant::BlockMask,
             ],
-            Kind::TmaForwardLatent => &[
-                Constant::RightBound,
-                Constant::LeftBound,
-                Constant::Lengths,
-                Constant::Prefix,
-                Constant::SplitKv,
-                Constant::Pages,
-            ],
-            Kind::Forward | Kind::ForwardE4m3 | Kind::TmaForward => &[
+            Kind::Forward | Kind::ForwardE4m3 | Kind::TmaForward | Kind::TmaForwardLatent => &[
                 Constant::RightBound,
                 Constant::LeftBound,
                 Constant::Lengths,

@@ -144,10 +144,8 @@ impl Consumer<'_> {
     unsafe fn own<E: Element, T: Tiles, const I: u32>(&self, t: &mut Tile<T>, idx: u32) {
         // SAFETY: as `attend`.
         unsafe {
-            let begun_s = self.begin_scores::<E, T, I>(&mut t.s, t.keys_parity);
-            t.keys_parity ^= 1;
-            self.await_other::<T, I>(t.other_parity, &mut t.softmax, &mut t.o);
-            t.other_parity ^= 1;
+            let begun_s = self.begin_scores::<E, T, I>(&mut t.s, &mut t.keys_parity);
+            self.await_other::<T, I>(&mut t.other_parity, &mut t.softmax, &mut t.o);
             let v = self.values::<T, I>(1 - I);
             let begun_o =
                 t.o.begin_addition_ss::<E>(Left::Rows(self.layout.p()), v, steps::<T>(), t.add);
@@ -172,9 +170,8 @@ impl Consumer<'_> {
     unsafe fn own_first<E: Element, T: Tiles, const I: u32>(&self, t: &mut Tile<T>) {
         // SAFETY: as `attend`.
         unsafe {
-            self.begin_scores::<E, T, I>(&mut t.s, t.keys_parity)
+            self.begin_scores::<E, T, I>(&mut t.s, &mut t.keys_parity)
                 .wait::<0>();
-            t.keys_parity ^= 1;
             self.release_others::<I>();
             self.edit_own::<T>(t.work, t.slot, 0, &mut t.s);
             t.softmax.begin(&mut t.s);
@@ -187,8 +184,7 @@ impl Consumer<'_> {
     unsafe fn help_last<E: Element, T: Tiles, const I: u32>(&self, t: &mut Tile<T>) {
         // SAFETY: as `attend`.
         unsafe {
-            self.await_other::<T, I>(t.other_parity, &mut t.softmax, &mut t.o);
-            t.other_parity ^= 1;
+            self.await_other::<T, I>(&mut t.other_parity, &mut t.softmax, &mut t.o);
             let v = self.values::<T, I>(1 - I);
             t.o.begin_addition_ss::<E>(Left::Rows(self.layout.p()), v, steps::<T>(), t.add)
                 .wait::<0>();
@@ -200,13 +196,14 @@ impl Consumer<'_> {
     #[inline(always)]
     unsafe fn await_other<T: Tiles, const I: u32>(
         &self,
-        parity: u32,
+        parity: &mut u32,
         softmax: &mut OnlineSoftmax,
         o: &mut T::Output,
     ) {
         // SAFETY: as `attend`.
         unsafe {
-            mbarrier::mbarrier_wait(self.layout.p_full(1 - I), parity);
+            mbarrier::mbarrier_wait(self.layout.p_full(1 - I), *parity);
+            *parity ^= 1;
             if let Some(alpha) = softmax.follow::<T::Scores>(self.read_m()) {
                 scale_rows(o, alpha);
             }
@@ -218,9 +215,10 @@ impl Consumer<'_> {
     unsafe fn begin_scores<'s, E: Element, T: Tiles, const I: u32>(
         &self,
         s: &'s mut T::Scores,
-        parity: u32,
+        keys_parity: &mut u32,
     ) -> warpgroup::Pending<'s, T::Scores> {
-        let layout = self.layout;
+        let (layout, parity) = (self.layout, *keys_parity);
+        *keys_parity ^= 1;
         let await_full = |ring: Barriers| {
             // SAFETY: the barriers have been made.
             unsafe { mbarrier::mbarrier_wait(ring.full(I), parity) }

@@ -61,6 +61,7 @@ pub(super) struct Layout {
     q: u32,
     k: u32,
     v: u32,
+    /// O; where values are columns of the keys, what the consumers tell each other.
     pub(super) o: u32,
     slots: u32,
     listed: u32,
