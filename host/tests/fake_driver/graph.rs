@@ -141,7 +141,38 @@ fn a_blocking_call_in_a_capture_is_refused_and_spoils_it() {
 }
 
 #[test]
-fn a_blocking_call_beside_another_threads_capture_says_so() {
+fn other_threads_wait_for_a_capture_and_do_not_spoil_it() {
+    let _turn = turn();
+    let device = gpu(0);
+    let cuda = device.as_cuda().unwrap();
+    let mut forward = Forward::new(&device);
+    let [first, second] = [4, 8].map(|n| DeviceBuffer::<f32>::new(cuda, n).unwrap());
+    let (begun, wait) = std::sync::mpsc::channel();
+    forward.enqueue().unwrap();
+    let calls = calls_of(|| {
+        std::thread::scope(|scope| {
+            let other = scope.spawn(move || {
+                wait.recv().unwrap();
+                drop(first);
+                cuda.synchronize()
+            });
+            let graph = forward.queue.capture(|_| {
+                begun.send(()).unwrap();
+                drop(second);
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                let so_far = fake::state().calls.clone().unwrap_or_default();
+                assert_eq!(frees(&so_far), 0, "{so_far:?}");
+                Ok(())
+            });
+            graph.unwrap();
+            other.join().unwrap().unwrap();
+        });
+    });
+    assert_eq!(frees(&calls), 2, "{calls:?}");
+}
+
+#[test]
+fn a_blocking_call_that_a_capture_waits_for_says_so() {
     let _turn = turn();
     let device = gpu(0);
     let cuda = device.as_cuda().unwrap();

@@ -9,6 +9,7 @@ use ferroflash_driver::{Driver, Version, extra};
 use ferroflash_kernels::spec::Spec;
 use ferroflash_kernels::variants::Variant;
 
+use super::captures::Captures;
 use super::embedded;
 use super::memory::Bytes;
 use super::module::{Kernel, Kernels, too_old};
@@ -23,6 +24,7 @@ pub struct CudaDevice {
     kernels: Kernels,
     /// Memory that nobody holds and that work may still use.
     retired: Mutex<Vec<Bytes>>,
+    captures: Captures,
     context: Context,
     ordinal: u32,
     uuid: [u8; 16],
@@ -132,6 +134,7 @@ impl CudaDevice {
         Ok(CudaDevice {
             kernels,
             retired: Mutex::default(),
+            captures: Captures::default(),
             context,
             ordinal,
             uuid,
@@ -170,9 +173,15 @@ impl CudaDevice {
         })
     }
 
-    /// Waits until all work on the device is done, and reports what went wrong in it. While a stream of the device is
-    /// captured into a graph, by this thread or another, the driver may refuse this and spoil the capture.
+    /// Waits until all work on the device is done, and reports what went wrong in it. Captures that other threads have open
+    /// ([`Queue::capture`](super::Queue::capture)) are waited for first, for two seconds at most. While a stream is captured by this thread, or by another library,
+    /// the driver may refuse this and spoil the capture.
     pub fn synchronize(&self) -> Result<(), DriverError> {
+        let _held = self.captures.hold_without_others();
+        self.wait()
+    }
+
+    fn wait(&self) -> Result<(), DriverError> {
         let _current = self.enter()?;
         // Taken first: what is retired from here on may be used by work that is not waited for.
         let retired = std::mem::take(&mut *self.retired());
@@ -192,9 +201,17 @@ impl CudaDevice {
     pub(super) fn retire(&self, memory: Bytes) {
         if memory.n_bytes() > 0 {
             self.retired().push(memory);
-            // An error is that of earlier work, which is told to whoever waits for it, or of a capture, which ends.
-            let _ = self.synchronize();
+            let held = self.captures.hold();
+            if held.none_is_open() {
+                // An error is that of earlier work, which is told to whoever waits for it, or of a capture of another library, which ends.
+                let _ = self.wait();
+            }
         }
+    }
+
+    /// The captures of its streams.
+    pub(super) fn captures(&self) -> &Captures {
+        &self.captures
     }
 
     fn retired(&self) -> MutexGuard<'_, Vec<Bytes>> {

@@ -45,8 +45,9 @@ impl Queue {
     /// of `work`, or one of its calls', is returned, and the queue is as before.
     ///
     /// The workspace cannot grow meanwhile: [`Queue::reserve`] comes first. The driver allows little else in this thread
-    /// until `work` returns: whatever allocates, frees or waits, such as a call that is not prepared or the drop of a
-    /// buffer, spoils the capture, which is an error then ([`DriverError::Capture`]).
+    /// until `work` returns: whatever allocates or waits, such as a call that is not prepared, spoils the capture, which is an error
+    /// then ([`DriverError::Capture`]). Buffers that are dropped meanwhile, here or by other threads, are freed when the device is next waited for;
+    /// other threads that wait for the device wait for the capture first.
     pub fn capture(
         &mut self,
         work: impl FnOnce(&mut Queue) -> Result<(), Error>,
@@ -54,9 +55,10 @@ impl Queue {
         self.ready()?;
         let lane = Arc::clone(&self.lane);
         let current = lane.device.enter()?;
+        let stream = lane.stream().as_raw();
         // SAFETY: the queue holds the stream; the driver refuses the default stream.
-        unsafe { extra::graph::begin_capture(lane.stream().as_raw()) }
-            .map_err(DriverError::from)?;
+        let begin = || unsafe { extra::graph::begin_capture(stream) }.map_err(DriverError::from);
+        lane.device.captures().begin(begin)?;
         drop(current);
         self.state = State::Capturing(Recording::default());
         let open = Open(self);

@@ -15,6 +15,7 @@
 //! Work is enqueued and runs while the host goes on; only the functions that say so wait. A call makes the device's
 //! context current for its duration where it is not, and leaves the thread as it was.
 
+mod captures;
 pub mod device;
 mod embedded;
 pub mod event;

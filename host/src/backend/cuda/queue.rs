@@ -318,6 +318,7 @@ impl Queue {
         let State::Capturing(recording) = std::mem::replace(&mut self.state, State::Ready) else {
             return Err(DriverError::QueueReplaced);
         };
+        let _ending = self.lane.device.captures().end();
         let _current = self.lane.device.enter()?;
         // SAFETY: the queue holds the stream, whose capture it has begun; the driver refuses another thread.
         let captured = unsafe { extra::graph::end_capture(self.lane.stream().as_raw()) };
