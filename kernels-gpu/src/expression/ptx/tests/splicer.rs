@@ -1,0 +1,1 @@
+//! Texts that do not fit.
