@@ -1,6 +1,7 @@
 //! Programs against the nodes that they are made of.
 
 mod assemble;
+mod examples;
 mod functions;
 mod harness;
 mod reference;
