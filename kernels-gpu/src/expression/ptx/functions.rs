@@ -126,7 +126,7 @@ impl Algebra<'_> {
         self.arena.b32("fma.rn.f32", &[sum, a, plus])
     }
 
-    /// eʸ where |y| is at most 88: the part of y · log₂ e that f32 drops is put back to first order.
+    /// eʸ where |y| is at most 87: the part of y · log₂ e that f32 drops is put back to first order.
     fn exp_full(&mut self, y: OpId) -> OpId {
         let log2_e = self.arena.f32(LOG2_E);
         let high = self.arena.b32("mul.rn.f32", &[y, log2_e]);
@@ -136,19 +136,19 @@ impl Algebra<'_> {
         let low = self.arena.b32("fma.rn.f32", &[y, rest, low]);
         let ln_2 = self.arena.f32(std::f32::consts::LN_2);
         let low = self.arena.b32("mul.f32", &[low, ln_2]);
-        let power = self.arena.b32("ex2.approx.f32", &[high]);
+        let power = self.arena.b32("ex2.approx.ftz.f32", &[high]);
         self.arena.b32("fma.rn.f32", &[power, low, power])
     }
 
     fn sigmoid_full(&mut self, x: OpId) -> OpId {
-        let (least, most) = (self.arena.f32(-88.0), self.arena.f32(88.0));
+        let (least, most) = (self.arena.f32(-87.0), self.arena.f32(87.0));
         let y = self.arena.b32("neg.f32", &[x]);
         let y = self.arena.b32("max.NaN.f32", &[y, least]);
         let y = self.arena.b32("min.NaN.f32", &[y, most]);
         let power = self.exp_full(y);
         let one = self.arena.f32(1.0);
         let sum = self.arena.b32("add.f32", &[power, one]);
-        self.arena.b32("rcp.approx.f32", &[sum])
+        self.arena.b32("rcp.approx.ftz.f32", &[sum])
     }
 
     fn tanh_full(&mut self, x: OpId) -> OpId {
@@ -163,10 +163,10 @@ impl Algebra<'_> {
         // 1 − 2 / (e²ˣ + 1), with the sign of x. Where e²ˣ is infinite that is 1.
         let twice = self.arena.f32(2.0 * LOG2_E);
         let power = self.arena.b32("mul.f32", &[size, twice]);
-        let power = self.arena.b32("ex2.approx.f32", &[power]);
+        let power = self.arena.b32("ex2.approx.ftz.f32", &[power]);
         let one = self.arena.f32(1.0);
         let sum = self.arena.b32("add.f32", &[power, one]);
-        let part = self.arena.b32("rcp.approx.f32", &[sum]);
+        let part = self.arena.b32("rcp.approx.ftz.f32", &[sum]);
         let far = self.fma_constants(part, -2.0, 1.0);
         let sign = self.arena.i32(i32::MIN);
         let sign = self.arena.b32("and.b32", &[x, sign]);
@@ -220,7 +220,7 @@ impl Algebra<'_> {
         sum = self.arena.b32("fma.rn.f32", &[sum, square, f]);
         let ln_2 = self.arena.f32(std::f32::consts::LN_2);
         sum = self.arena.b32("fma.rn.f32", &[exponent, ln_2, sum]);
-        let special = self.arena.b32("lg2.approx.f32", &[x]);
+        let special = self.arena.b32("lg2.approx.ftz.f32", &[x]);
         let (zero, infinity) = (self.arena.f32(0.0), self.arena.f32(f32::INFINITY));
         let positive = self.arena.pred("setp.gt.f32", &[x, zero]);
         let finite = self.arena.pred("setp.lt.f32", &[x, infinity]);

@@ -202,11 +202,10 @@ fn one(opcode: &str, a: u32) -> Option<u32> {
         "ex2.approx.ftz.f32" => flushed(flushed(x).exp2()),
         "ex2.approx.f32" => x.exp2(),
         "lg2.approx.ftz.f32" => flushed(flushed(x).log2()),
-        "lg2.approx.f32" => x.log2(),
         "tanh.approx.f32" => x.tanh(),
         "sqrt.approx.ftz.f32" => flushed(flushed(x).sqrt()),
         "sqrt.rn.f32" => x.sqrt(),
-        "rcp.approx.f32" => 1.0 / x,
+        "rcp.approx.ftz.f32" => flushed(1.0 / flushed(x)),
         _ => {
             return match opcode {
                 "mov.b32" => Some(a),
@@ -224,6 +223,7 @@ fn two(opcode: &str, a: u32, b: u32) -> Option<u32> {
     let (x, y) = (float(a), float(b));
     let number = match opcode {
         "add.f32" => x + y,
+        "sub.f32" => x - y,
         "mul.f32" | "mul.rn.f32" => x * y,
         "min.f32" => x.min(y),
         "max.f32" => x.max(y),

@@ -389,6 +389,8 @@ impl Algebra<'_> {
         for (coef, op) in terms {
             sum = Some(match sum.or_else(|| if coef.is(1.0) { None } else { addend.take() }) {
                 Some(before) if coef.is(1.0) => self.arena.b32("add.f32", &[before, *op]),
+                // ptxas fuses it where the value is a product.
+                Some(before) if coef.is(-1.0) => self.arena.b32("sub.f32", &[before, *op]),
                 Some(before) => {
                     let coef = coef.write(self.arena, self.at);
                     self.fma(*op, coef, before)

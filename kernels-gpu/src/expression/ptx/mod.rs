@@ -34,7 +34,7 @@
 //! | `exp2` | 2 ulp, denormals are 0 | 2 ulp |
 //! | `ln` | 2⁻²² absolute near 1, else 2⁻²² relative; denormals count as 0 | 2 ulp |
 //! | `tanh` | 2⁻¹¹ relative | 4 ulp |
-//! | `sigmoid` | 2⁻¹¹ absolute | 4 ulp; below e⁻⁸⁸ as there |
+//! | `sigmoid` | 2⁻¹¹ absolute | 4 ulp; below −87 as there |
 //! | `sqrt` | 2 ulp, denormals are 0 | rounded to the nearest |
 //! | a / b | 2 ulp where 2⁻¹²⁶ ≤ \|b\| ≤ 2¹²⁶; a divisor that the tile fixes becomes a factor, 2 ulp | |
 

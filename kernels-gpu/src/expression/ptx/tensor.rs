@@ -39,7 +39,7 @@ impl Read<'_> {
         let at = places.tensors + self.place * TENSOR_BYTES;
         let size_log2 = self.tensor.element.size_bytes().trailing_zeros();
         let mut elements = None;
-        let mut offsets = Vec::new();
+        let (mut offsets, mut distances) = (Vec::new(), Vec::new());
         // Dimensions that change least come first: their sum is the tile's.
         let mut order: Vec<usize> = (0..self.indices.len()).collect();
         order.sort_by_key(|&dim| {
@@ -61,10 +61,10 @@ impl Read<'_> {
                 elements = Some(add_elements(elements, index, stride, arena));
             } else if index.is_index(arena) {
                 let (base, distance) = split(index, len, arena);
-                elements = Some(add_elements(elements, base, stride, arena));
-                offsets.push((distance, stride));
+                offsets.push((base, stride));
+                distances.push((distance, stride));
             } else {
-                offsets.push((clamped(index, len, arena), stride));
+                distances.push((clamped(index, len, arena), stride));
             }
         }
         let mut address = arena.op(Op::Param64(at));
@@ -73,7 +73,7 @@ impl Read<'_> {
             let bytes = arena.b64("shl.b64", &[elements, size]);
             address = arena.b64("add.s64", &[address, bytes]);
         }
-        for (offset, stride) in offsets {
+        for (offset, stride) in offsets.into_iter().chain(distances) {
             let stride = arena.op(Op::Param32(stride));
             let bytes = arena.b32("shl.b32", &[stride, size]);
             address = arena.b64("mad.wide.s32", &[offset, bytes, address]);
