@@ -122,6 +122,11 @@ impl Launch {
 
     /// The new scores and, where the program has them, derivatives.
     pub fn run(&self, program: &Program, gradient: bool) -> [f32; 8] {
+        self.run_with_error(program, gradient, 0.0)
+    }
+
+    /// The same where approximations are off by this.
+    pub fn run_with_error(&self, program: &Program, gradient: bool, error: f32) -> [f32; 8] {
         let score = if gradient {
             format!("ferroflash_score_gradient %f0, %f1, %f2, %f3, %d0, %d1, %d2, %d3, {};", self.column)
         } else {
@@ -135,6 +140,7 @@ impl Launch {
         let text = program.splice(&text).unwrap();
         let body = text.split_once('{').unwrap().1;
         let mut machine = self.machine();
+        machine.error = error;
         if let Err(error) = machine.run(body) {
             panic!("{error} in\n{text}");
         }

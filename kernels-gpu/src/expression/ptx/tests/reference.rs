@@ -366,7 +366,7 @@ pub fn given(random: &mut super::tree::Random) -> (Vec<u32>, Vec<Data>) {
 fn data(tensor: &Tensor, random: &mut super::tree::Random) -> Data {
     let rank = usize::from(tensor.rank);
     // Plain batch and head are not clamped: see `LEAST`.
-    let len: Vec<i32> = (0..rank).map(|_| LEAST + random.below(90) as i32).collect();
+    let len: Vec<i32> = (0..rank).map(|_| LEAST + random.below(if rank == 1 { 120 } else { 20 }) as i32).collect();
     let mut stride = vec![1_i64; rank];
     for dim in (0..rank.saturating_sub(1)).rev() {
         stride[dim] = stride[dim + 1] * i64::from(len[dim + 1]);
