@@ -113,9 +113,7 @@ impl Program {
     pub(super) fn score_gradient(&self, operands: Operands<'_>, column: i32) -> String {
         let scope = Scope::new(self, Level::Score, operands, column);
         match self.gradient {
-            Some(gradient) => {
-                scope.section(&self.at_gradient, &[(self.score, 0), (gradient, 4)])
-            }
+            Some(gradient) => scope.section(&self.at_gradient, &[(self.score, 0), (gradient, 4)]),
             None => scope.section(&self.at_score, &[(self.score, 0)]),
         }
     }
@@ -233,7 +231,10 @@ impl<'a> Scope<'a> {
                 };
                 let value = self.operand("mov.b32", output, element / 2, element % 2);
                 if value != register {
-                    push(&mut self.lines, format_args!("\tmov.b32 {register}, {value};\n"));
+                    push(
+                        &mut self.lines,
+                        format_args!("\tmov.b32 {register}, {value};\n"),
+                    );
                 }
             }
         }
@@ -293,7 +294,10 @@ impl<'a> Scope<'a> {
             };
             if self.program.kept[id as usize] {
                 let name = kept_name(id, row);
-                push(&mut self.lines, format_args!("\tmov.b32 {name}, {register};\n"));
+                push(
+                    &mut self.lines,
+                    format_args!("\tmov.b32 {name}, {register};\n"),
+                );
             }
             self.names.insert((id, row, column), register.to_owned());
         }
@@ -321,7 +325,10 @@ impl<'a> Scope<'a> {
             _ if text.starts_with("ld.") => {
                 push(lines, format_args!("\t{text} {name}, [{}];\n", args[0]));
             }
-            _ => push(lines, format_args!("\t{text} {name}, {};\n", args.join(", "))),
+            _ => push(
+                lines,
+                format_args!("\t{text} {name}, {};\n", args.join(", ")),
+            ),
         }
     }
 

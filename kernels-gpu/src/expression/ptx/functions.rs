@@ -1,6 +1,7 @@
 //! Functions of one number as PTX.
 
-use super::linear::{Algebra, Coef, Sum};
+use super::coefficient::Coef;
+use super::linear::{Algebra, Sum};
 use super::op::OpId;
 use crate::expression::Precision;
 

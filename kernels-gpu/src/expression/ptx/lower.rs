@@ -1,14 +1,14 @@
 //! From an expression's nodes to operations.
 
+use super::bound;
+use super::coefficient::{Coef, ScaleAt};
 use super::functions::Function;
 use super::integer::{self, Affine};
-use super::linear::{Algebra, Atom, Coef, ScaleAt, Sum};
+use super::linear::{Algebra, Atom, Sum};
 use super::op::{Arena, Given, Level, Op, OpId};
 use super::tensor::Read;
 use super::{Places, Rows, WriteError};
-use crate::expression::{
-    Binary, Compare, Expression, Id, Index, Node, Param, Tensor, Type, Unary,
-};
+use crate::expression::{Binary, Compare, Expression, Id, Index, Node, Param, Tensor, Type, Unary};
 
 /// The value of a node.
 #[derive(Clone, Debug)]
@@ -40,9 +40,9 @@ impl Launch<'_> {
 }
 
 /// The nodes of one expression that have values so far.
-struct Lower<'a> {
+pub struct Lower<'a> {
     launch: &'a Launch<'a>,
-    expression: &'a Expression,
+    pub(super) expression: &'a Expression,
     arena: &'a mut Arena,
     values: Vec<Value>,
 }
@@ -97,7 +97,7 @@ impl<'a> Lower<'a> {
         }
     }
 
-    fn algebra(&mut self) -> Algebra<'_> {
+    pub(super) fn algebra(&mut self) -> Algebra<'_> {
         Algebra {
             at: self.launch.scale(),
             arena: self.arena,
@@ -112,70 +112,7 @@ impl<'a> Lower<'a> {
         Ok(())
     }
 
-    /// The last node's value divided by softmax_scale, which selections and sums pass on to what they are made of.
-    fn unscaled(&mut self) -> Result<Sum, WriteError> {
-        let nodes = self.expression.nodes();
-        let mut wanted = vec![false; nodes.len()];
-        if let Some(last) = wanted.last_mut() {
-            *last = true;
-        }
-        for (at, node) in nodes.iter().enumerate().rev() {
-            if wanted[at] {
-                for operand in passed_on(*node).into_iter().flatten() {
-                    match wanted.get_mut(operand as usize) {
-                        Some(wanted) => *wanted = true,
-                        None => return Err(self.malformed()),
-                    }
-                }
-            }
-        }
-        let mut unscaled: Vec<Option<Sum>> = vec![None; nodes.len()];
-        for (at, node) in nodes.iter().enumerate() {
-            if wanted[at] {
-                let sum = self.unscaled_node(at as Id, *node, &unscaled)?;
-                unscaled[at] = Some(sum);
-            }
-        }
-        match unscaled.pop() {
-            Some(Some(sum)) => Ok(sum),
-            _ => Err(WriteError::NoNumber),
-        }
-    }
-
-    fn unscaled_node(
-        &mut self,
-        at: Id,
-        node: Node,
-        done: &[Option<Sum>],
-    ) -> Result<Sum, WriteError> {
-        let get = |id: Id| match done.get(id as usize) {
-            Some(Some(sum)) => Ok(sum.clone()),
-            _ => Err(WriteError::Malformed { node: at }),
-        };
-        Ok(match node {
-            Node::Binary(Binary::Add, a, b) => self.algebra().add(&get(a)?, &get(b)?),
-            Node::Binary(Binary::Sub, a, b) => {
-                let (a, b) = (get(a)?, get(b)?);
-                self.sub(&a, &b)
-            }
-            // softmax_scale is positive.
-            Node::Binary(binary @ (Binary::Min | Binary::Max), a, b) => {
-                let (a, b) = (get(a)?, get(b)?);
-                self.extreme(binary, &a, &b)
-            }
-            Node::Select(keep, a, b) => {
-                let (a, b) = (get(a)?, get(b)?);
-                let keep = self.truth(keep)?;
-                self.select(keep, &a, &b)
-            }
-            _ => {
-                let sum = self.f32(at)?;
-                self.algebra().scaled(&sum, Coef::scale(-1))
-            }
-        })
-    }
-
-    fn malformed(&self) -> WriteError {
+    pub(super) fn malformed(&self) -> WriteError {
         WriteError::Malformed {
             node: self.values.len() as Id,
         }
@@ -185,7 +122,7 @@ impl<'a> Lower<'a> {
         self.values.get(id as usize).ok_or(self.malformed())
     }
 
-    fn f32(&self, id: Id) -> Result<Sum, WriteError> {
+    pub(super) fn f32(&self, id: Id) -> Result<Sum, WriteError> {
         match self.get(id)? {
             Value::F32(sum) => Ok(sum.clone()),
             _ => Err(self.malformed()),
@@ -199,7 +136,7 @@ impl<'a> Lower<'a> {
         }
     }
 
-    fn truth(&self, id: Id) -> Result<OpId, WriteError> {
+    pub(super) fn truth(&self, id: Id) -> Result<OpId, WriteError> {
         match self.get(id)? {
             Value::Bool(op) => Ok(*op),
             _ => Err(self.malformed()),
@@ -216,9 +153,7 @@ impl<'a> Lower<'a> {
                 let op = self.index(index);
                 Value::I32(Affine::of(op, self.arena))
             }
-            Node::F32(bits) => {
-                Value::F32(Sum::constant(Coef::of(f64::from(f32::from_bits(bits)))))
-            }
+            Node::F32(bits) => Value::F32(Sum::constant(Coef::of(f64::from(f32::from_bits(bits))))),
             Node::I32(x) => Value::I32(Affine::constant(x)),
             Node::Bool(x) => Value::Bool(self.arena.bool(x)),
             Node::Param(nth) => self.param(nth)?,
@@ -335,7 +270,7 @@ impl<'a> Lower<'a> {
                 let x = x.times(-1);
                 Value::I32(x.plus(&Affine::constant(-1), self.arena))
             }
-            (Unary::ToF32, Value::I32(x)) => Value::F32(self.to_f32(x)),
+            (Unary::ToF32, Value::I32(x)) => Value::F32(self.number_of(x)),
             (Unary::ToI32, Value::F32(x)) => {
                 let x = self.algebra().write(&x);
                 let op = self.arena.b32("cvt.rzi.s32.f32", &[x]);
@@ -345,7 +280,7 @@ impl<'a> Lower<'a> {
         })
     }
 
-    fn to_f32(&mut self, x: Affine) -> Sum {
+    fn number_of(&mut self, x: Affine) -> Sum {
         if let Some(x) = x.as_constant() {
             return Sum::constant(Coef::of(f64::from(x as f32)));
         }
@@ -357,13 +292,13 @@ impl<'a> Lower<'a> {
         Sum::of(op, self.arena)
     }
 
-    fn sub(&mut self, a: &Sum, b: &Sum) -> Sum {
+    pub(super) fn sub(&mut self, a: &Sum, b: &Sum) -> Sum {
         let mut algebra = self.algebra();
         let b = algebra.scaled(b, Coef::of(-1.0));
         algebra.add(a, &b)
     }
 
-    fn extreme(&mut self, binary: Binary, a: &Sum, b: &Sum) -> Sum {
+    pub(super) fn extreme(&mut self, binary: Binary, a: &Sum, b: &Sum) -> Sum {
         let mut algebra = self.algebra();
         let (a, b) = (algebra.write(a), algebra.write(b));
         let text = if binary == Binary::Min {
@@ -375,7 +310,7 @@ impl<'a> Lower<'a> {
         Sum::of(op, self.arena)
     }
 
-    fn select(&mut self, keep: OpId, a: &Sum, b: &Sum) -> Sum {
+    pub(super) fn select(&mut self, keep: OpId, a: &Sum, b: &Sum) -> Sum {
         match self.arena.get(keep) {
             Op::Bool(true) => return a.clone(),
             Op::Bool(false) => return b.clone(),
@@ -391,7 +326,7 @@ impl<'a> Lower<'a> {
     fn compare(&mut self, compare: Compare, a: Id, b: Id) -> Result<Value, WriteError> {
         if let Value::I32(_) = self.get(a)? {
             let (a, b) = (self.i32(a)?, self.i32(b)?);
-            return Ok(Value::Bool(integer::compare(compare, &a, &b, self.arena)));
+            return Ok(Value::Bool(bound::compare(compare, &a, &b, self.arena)));
         }
         let (a, b) = (self.f32(a)?, self.f32(b)?);
         let mut algebra = self.algebra();
@@ -434,15 +369,6 @@ impl<'a> Lower<'a> {
                 Ok(Value::Bool(op))
             }
         }
-    }
-}
-
-/// The operands that are divided by softmax_scale where the node is to be.
-fn passed_on(node: Node) -> [Option<Id>; 2] {
-    match node {
-        Node::Binary(Binary::Add | Binary::Sub | Binary::Min | Binary::Max, a, b)
-        | Node::Select(_, a, b) => [Some(a), Some(b)],
-        _ => [None, None],
     }
 }
 

@@ -38,6 +38,8 @@
 //! | `sqrt` | 2 ulp, denormals are 0 | rounded to the nearest |
 //! | a / b | 2 ulp where 2⁻¹²⁶ ≤ \|b\| ≤ 2¹²⁶; a divisor that the tile fixes becomes a factor, 2 ulp | |
 
+mod bound;
+mod coefficient;
 mod emit;
 mod functions;
 mod integer;
@@ -48,6 +50,7 @@ mod lower;
 mod op;
 mod splice;
 mod tensor;
+mod unscaled;
 
 #[cfg(test)]
 mod tests;
@@ -142,7 +145,10 @@ impl fmt::Display for WriteError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             WriteError::Malformed { node } => {
-                write!(f, "node {node} of the expression is made of what does not fit")
+                write!(
+                    f,
+                    "node {node} of the expression is made of what does not fit"
+                )
             }
             WriteError::NoNumber => f.write_str("the expression of a score is no number"),
             WriteError::NoCondition => f.write_str("the expression of a mask is no truth value"),

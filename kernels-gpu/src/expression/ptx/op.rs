@@ -273,10 +273,7 @@ impl Arena {
 
     /// Whether an operation is written as an immediate operand.
     pub fn is_immediate(&self, id: OpId) -> bool {
-        matches!(
-            self.get(id),
-            Op::Imm(_) | Op::ColumnInt(_) | Op::ColumnF32
-        )
+        matches!(self.get(id), Op::Imm(_) | Op::ColumnInt(_) | Op::ColumnF32)
     }
 
     /// `if keep { a } else { b }` of 32 bits.

@@ -59,7 +59,10 @@ impl fmt::Display for SpliceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SpliceError::Unknown { instruction } => {
-                write!(f, "the kernel's text has an unknown instruction {instruction}")
+                write!(
+                    f,
+                    "the kernel's text has an unknown instruction {instruction}"
+                )
             }
             SpliceError::Operands {
                 instruction,
@@ -79,7 +82,10 @@ impl fmt::Display for SpliceError {
                 write!(f, "{entry} has no parameter {entry}_param_0")
             }
             SpliceError::Missing { entry, instruction } => {
-                write!(f, "the expression needs {instruction}, which {entry} does not have")
+                write!(
+                    f,
+                    "the expression needs {instruction}, which {entry} does not have"
+                )
             }
             SpliceError::NoDerivative { entry } => {
                 write!(f, "{entry} asks for a derivative, and there is none")
@@ -308,7 +314,9 @@ fn constants(part: &str) -> HashMap<&str, Option<i32>> {
 /// A decimal number that a column may be.
 fn number(text: &str) -> Option<i32> {
     const MOST: i32 = 1 << 12;
-    text.parse().ok().filter(|number| (0..MOST).contains(number))
+    text.parse()
+        .ok()
+        .filter(|number| (0..MOST).contains(number))
 }
 
 /// The text before the next instruction of scores, the instruction, and the text behind it.
@@ -329,9 +337,9 @@ fn next_instruction(text: &str) -> Result<Option<(&str, Instruction<'_>, &str)>,
     let close = close.filter(|&close| statement[close..].starts_with(';'));
     let operands = statement[name.len()..close.unwrap_or(name.len())].trim();
     let operands: Vec<&str> = operands.split(',').map(str::trim).collect();
-    let complete = operands.iter().all(|operand| {
-        !operand.is_empty() && operand.chars().all(is_name)
-    });
+    let complete = operands
+        .iter()
+        .all(|operand| !operand.is_empty() && operand.chars().all(is_name));
     match close {
         Some(close) if complete && operands.len() == kind.operands() => {
             let after = &statement[close + 1..];
@@ -340,7 +348,10 @@ fn next_instruction(text: &str) -> Result<Option<(&str, Instruction<'_>, &str)>,
         _ => Err(SpliceError::Operands {
             instruction: name.to_owned(),
             expected: kind.operands(),
-            found: operands.iter().filter(|operand| !operand.is_empty()).count(),
+            found: operands
+                .iter()
+                .filter(|operand| !operand.is_empty())
+                .count(),
         }),
     }
 }

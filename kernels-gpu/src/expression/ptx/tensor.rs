@@ -126,7 +126,9 @@ fn clamped(index: &Affine, len: OpId, arena: &mut Arena) -> OpId {
 fn split(index: &Affine, len: OpId, arena: &mut Arena) -> (OpId, OpId) {
     let natural = index.is_natural(arena);
     let first = index.at_first(arena);
-    let bounded = first.range(arena).is_some_and(|(low, high)| low >= -FAR && high <= FAR);
+    let bounded = first
+        .range(arena)
+        .is_some_and(|(low, high)| low >= -FAR && high <= FAR);
     let mut base = first.write(arena);
     if !bounded {
         let (low, high) = (arena.i32(-FAR), arena.i32(FAR));

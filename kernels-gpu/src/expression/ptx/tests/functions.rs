@@ -23,7 +23,12 @@ fn worst(function: Unary, exact: fn(f64) -> f64, least: f32, most: f32, signs: &
     for nth in 0..n {
         let size = least * (most / least).powf(nth as f32 / n as f32);
         for &sign in signs {
-            launch.x = [size * sign, size * sign * 1.0007, size * sign * 1.0013, sign];
+            launch.x = [
+                size * sign,
+                size * sign * 1.0007,
+                size * sign * 1.0013,
+                sign,
+            ];
             for error in [0.0, APPROXIMATE, -APPROXIMATE] {
                 let found = launch.run_with_error(&program, false, error);
                 for (x, found) in launch.x.into_iter().zip(found) {

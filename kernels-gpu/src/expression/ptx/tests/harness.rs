@@ -3,7 +3,9 @@
 use super::reference::{Data, Place, given};
 use super::tree::{Random, tensors};
 use crate::expression::ptx::interpret::Machine;
-use crate::expression::ptx::{Edit, Places, Program, Rows, TENSOR_BYTES, TENSOR_LEN, TENSOR_STRIDE};
+use crate::expression::ptx::{
+    Edit, Places, Program, Rows, TENSOR_BYTES, TENSOR_LEN, TENSOR_STRIDE,
+};
 use crate::expression::{ElementType, Expression, Index};
 
 /// Where values lie in the parameter of the tests' kernels; what is given to the instructions lies behind.
@@ -128,7 +130,10 @@ impl Launch {
     /// The same where approximations are off by this.
     pub fn run_with_error(&self, program: &Program, gradient: bool, error: f32) -> [f32; 8] {
         let score = if gradient {
-            format!("ferroflash_score_gradient %f0, %f1, %f2, %f3, %d0, %d1, %d2, %d3, {};", self.column)
+            format!(
+                "ferroflash_score_gradient %f0, %f1, %f2, %f3, %d0, %d1, %d2, %d3, {};",
+                self.column
+            )
         } else {
             format!("ferroflash_score %f0, %f1, %f2, %f3, {};", self.column)
         };

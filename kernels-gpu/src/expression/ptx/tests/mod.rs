@@ -1,6 +1,7 @@
 //! Programs against the nodes that they are made of.
 
 mod assemble;
+mod edges;
 mod examples;
 mod functions;
 mod harness;
@@ -42,13 +43,26 @@ fn compare(edit: &Edit, launch: &Launch, seen: &mut Seen, seed: u64) {
             _ => true,
         };
         let wanted = [
-            (value(&edit.score, launch, element), launch.scale, element, f64::NEG_INFINITY),
-            (value(&edit.derivative, launch, element), 1.0, 4 + element, 0.0),
+            (
+                value(&edit.score, launch, element),
+                launch.scale,
+                element,
+                f64::NEG_INFINITY,
+            ),
+            (
+                value(&edit.derivative, launch, element),
+                1.0,
+                4 + element,
+                0.0,
+            ),
         ];
         for (value, scale, place, hidden) in wanted {
             let found = f64::from(result[place]);
             if !keep {
-                assert!(place >= 4 && !gradient || found == hidden, "seed {seed}: {found} is not hidden");
+                assert!(
+                    place >= 4 && !gradient || found == hidden,
+                    "seed {seed}: {found} is not hidden"
+                );
                 seen.hidden += 1;
                 continue;
             }
@@ -141,7 +155,13 @@ fn what_does_nothing_leaves_no_text() {
     let mut score = tree::Tree::default();
     score.score();
     let score = Some(score.build());
-    for edit in [Edit::default(), Edit { score, ..Edit::default() }] {
+    for edit in [
+        Edit::default(),
+        Edit {
+            score,
+            ..Edit::default()
+        },
+    ] {
         let text = ".entry k(.param .b8 k_param_0[8])\n{\n\tferroflash_score_tile %r0, %r1, %r2, %r3, %r4, %r5, %r6;\n\
                     \tferroflash_score_block %r7;\n\tferroflash_score %r1, %r2, %r3, %r4, 8;\n\tret;\n}\n";
         let text = program(&edit, Rows::Queries).splice(text).unwrap();

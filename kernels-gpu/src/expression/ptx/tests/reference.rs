@@ -112,7 +112,12 @@ pub fn evaluate(expression: &Expression, place: &Place<'_>) -> Vec<Value> {
     values
 }
 
-fn evaluate_node(expression: &Expression, node: Node, values: &[Value], place: &Place<'_>) -> Value {
+fn evaluate_node(
+    expression: &Expression,
+    node: Node,
+    values: &[Value],
+    place: &Place<'_>,
+) -> Value {
     let get = |id: Id| values[id as usize];
     let f32 = |id: Id| match get(id) {
         Value::F32(number) => number,
@@ -227,10 +232,7 @@ fn unary_value(unary: Unary, x: Value) -> Value {
 fn function(unary: Unary, x: Number) -> Number {
     let (value, error) = (x.value, x.error);
     match unary {
-        Unary::Neg => Number {
-            value: -value,
-            ..x
-        },
+        Unary::Neg => Number { value: -value, ..x },
         Unary::Abs => Number {
             value: value.abs(),
             ..x
@@ -290,15 +292,10 @@ fn numbers(binary: Binary, a: Number, b: Number) -> Number {
     }
 }
 
-fn wholes(
-    binary: Binary,
-    a: Option<(i32, bool)>,
-    b: Option<(i32, bool)>,
-) -> Option<(i32, bool)> {
+fn wholes(binary: Binary, a: Option<(i32, bool)>, b: Option<(i32, bool)>) -> Option<(i32, bool)> {
     let ((a, a_wrapped), (b, b_wrapped)) = (a?, b?);
-    let sum = |(value, overflowed): (i32, bool)| {
-        Some((value, overflowed || a_wrapped || b_wrapped))
-    };
+    let sum =
+        |(value, overflowed): (i32, bool)| Some((value, overflowed || a_wrapped || b_wrapped));
     let other = |value: i32| Some((value, false));
     match binary {
         Binary::Add => sum(a.overflowing_add(b)),
@@ -359,14 +356,19 @@ pub fn given(random: &mut super::tree::Random) -> (Vec<u32>, Vec<Data>) {
         _ => random.of(&[1, 2, 7, 64, -3, 0, 1000, i32::MAX, i32::MIN]) as u32,
     };
     let params = params().iter().map(|param| value(param, random)).collect();
-    let tensors = tensors().iter().map(|tensor| data(tensor, random)).collect();
+    let tensors = tensors()
+        .iter()
+        .map(|tensor| data(tensor, random))
+        .collect();
     (params, tensors)
 }
 
 fn data(tensor: &Tensor, random: &mut super::tree::Random) -> Data {
     let rank = usize::from(tensor.rank);
     // Plain batch and head are not clamped: see `LEAST`.
-    let len: Vec<i32> = (0..rank).map(|_| LEAST + random.below(if rank == 1 { 120 } else { 20 }) as i32).collect();
+    let len: Vec<i32> = (0..rank)
+        .map(|_| LEAST + random.below(if rank == 1 { 120 } else { 20 }) as i32)
+        .collect();
     let mut stride = vec![1_i64; rank];
     for dim in (0..rank.saturating_sub(1)).rev() {
         stride[dim] = stride[dim + 1] * i64::from(len[dim + 1]);

@@ -12,7 +12,9 @@ const GRADIENT: &str = "ferroflash_score_gradient %f0, %f1, %f2, %f3, %d0, %d1, 
 
 fn entry(name: &str, body: &[&str]) -> String {
     let body = body.join("\n\t");
-    format!(".visible .entry {name}(\n\t.param .b8 {name}_param_0[512]\n)\n{{\n\t{body}\n\tret;\n}}\n")
+    format!(
+        ".visible .entry {name}(\n\t.param .b8 {name}_param_0[512]\n)\n{{\n\t{body}\n\tret;\n}}\n"
+    )
 }
 
 fn alibi() -> Program {
@@ -32,7 +34,7 @@ fn every_entry_has_its_own_registers_and_parameter() {
     assert!(spliced.contains("// .entry ferroflash_score x"));
     assert!(spliced.contains("[a_param_0+") && spliced.contains("[b_param_0+"));
     let kept = spliced.matches(".reg .b32 %ffk").count();
-    assert!(kept > 0 && kept % 2 == 0, "{kept}");
+    assert!(kept > 0 && kept.is_multiple_of(2), "{kept}");
     assert_eq!(spliced.matches("ferroflash_score").count(), 1);
 }
 
@@ -47,7 +49,13 @@ fn a_column_may_lie_in_a_register_that_is_set_once() {
     };
     for body in [
         vec![TILE, BLOCK, score],
-        vec![TILE, BLOCK, "mov.b32 %r9, 8;", score, "add.s32 %r9, %r9, 8;"],
+        vec![
+            TILE,
+            BLOCK,
+            "mov.b32 %r9, 8;",
+            score,
+            "add.s32 %r9, %r9, 8;",
+        ],
         vec![TILE, BLOCK, "mov.b32 %r9, %r8;", score],
     ] {
         assert_eq!(alibi().splice(&entry("k", &body)), Err(error.clone()));
@@ -62,7 +70,10 @@ fn what_does_not_fit_is_an_error() {
         error
     };
     assert_eq!(
-        wrong(&entry("k", &[TILE, "ferroflash_score_block %r7, %r8;", SCORE])),
+        wrong(&entry(
+            "k",
+            &[TILE, "ferroflash_score_block %r7, %r8;", SCORE]
+        )),
         SpliceError::Operands {
             instruction: "ferroflash_score_block".into(),
             expected: 1,
@@ -83,14 +94,23 @@ fn what_does_not_fit_is_an_error() {
         entry: "k".into(),
         instruction,
     };
-    assert_eq!(wrong(&entry("k", &[TILE, SCORE])), missing("ferroflash_score_block"));
-    assert_eq!(wrong(&entry("k", &[BLOCK, SCORE])), missing("ferroflash_score_tile"));
+    assert_eq!(
+        wrong(&entry("k", &[TILE, SCORE])),
+        missing("ferroflash_score_block")
+    );
+    assert_eq!(
+        wrong(&entry("k", &[BLOCK, SCORE])),
+        missing("ferroflash_score_tile")
+    );
     assert_eq!(
         wrong(&entry("k", &[TILE, BLOCK, GRADIENT])),
         SpliceError::NoDerivative { entry: "k".into() }
     );
     let other = entry("k", &[TILE, BLOCK, SCORE]).replace("k_param_0", "k_param_1");
-    assert_eq!(wrong(&other), SpliceError::NoParameter { entry: "k".into() });
+    assert_eq!(
+        wrong(&other),
+        SpliceError::NoParameter { entry: "k".into() }
+    );
     let function = entry("k", &[TILE, BLOCK, SCORE]).replace(".entry", ".func");
     assert_eq!(
         wrong(&function),
@@ -106,11 +126,16 @@ fn scores_that_stay_have_the_derivative_1_and_hidden_ones_0() {
     let plain = program(&Edit::default(), Rows::Keys).splice(&text).unwrap();
     assert!(plain.contains("mov.b32 %d3, 0x3F800000;"), "{plain}");
     assert!(!plain.contains("%f0,"), "{plain}");
-    let causal = program(&examples::causal(), Rows::Keys).splice(&text).unwrap();
+    let causal = program(&examples::causal(), Rows::Keys)
+        .splice(&text)
+        .unwrap();
     assert!(causal.contains("0x3F800000, 0x00000000, %ffp"), "{causal}");
     assert!(causal.contains("%f0, 0xFF800000, %ffp") || causal.contains("0xFF800000, %f0, %ffp"));
     // Masks know neither softmax_scale nor more than a bound per row.
-    assert!(!causal.contains("f32") && !causal.contains("ld.param"), "{causal}");
+    assert!(
+        !causal.contains("f32") && !causal.contains("ld.param"),
+        "{causal}"
+    );
     assert_eq!(causal.matches("setp").count(), 4, "{causal}");
 }
 
@@ -147,7 +172,10 @@ fn no_text_makes_it_panic() {
             let at = random.below(cut.len());
             match random.below(3) {
                 0 => drop(cut.remove(at)),
-                1 => cut.insert(at, random.of(&['{', ';', '\n', ',', '.', 'é', ' ', '%', '/'])),
+                1 => cut.insert(
+                    at,
+                    random.of(&['{', ';', '\n', ',', '.', 'é', ' ', '%', '/']),
+                ),
                 _ => cut.truncate(at.max(9)),
             }
         }

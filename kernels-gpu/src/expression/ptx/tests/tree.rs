@@ -254,9 +254,7 @@ impl Tree {
 
     fn random_read(&mut self, nth: u8, random: &mut Random) -> Id {
         let rank = usize::from(tensors()[usize::from(nth)].rank);
-        let indices: Vec<Id> = (0..rank)
-            .map(|_| self.pick(Type::I32, random))
-            .collect();
+        let indices: Vec<Id> = (0..rank).map(|_| self.pick(Type::I32, random)).collect();
         self.read(nth, &indices)
     }
 }
