@@ -2,6 +2,7 @@
 //! that were compiled long before.
 
 mod node;
+pub mod ptx;
 
 pub use node::{
     Binary, Compare, ElementType, Id, Index, MAX_RANK, Node, Param, Precision, Tensor, Type, Unary,
