@@ -33,9 +33,7 @@ pub use lengths::{Lengths, TileList, TileListParams};
 pub use merge::MergeParams;
 pub use pages::Pages;
 pub use schedule::{FASTEST, ORDERED, SHIFTED, Schedule};
-pub use score::{
-    MAX_SCORE_PARAMS, MAX_SCORE_RANK, MAX_SCORE_TENSORS, ScoreParams, ScoreTensor,
-};
+pub use score::{MAX_SCORE_PARAMS, MAX_SCORE_RANK, MAX_SCORE_TENSORS, ScoreParams, ScoreTensor};
 pub use standard::StandardParams;
 pub use tensor_map::{
     BACKWARD_MAPS, BOX_COLUMNS, BackwardMap, FORWARD_MAPS, ForwardMap, TensorMap,
@@ -383,18 +381,20 @@ impl KernelParams for Params {
 const _: () = assert!(size_of::<TensorView>() == 32);
 const _: () = assert!(size_of::<Shape>() == 32);
 const _: () = assert!(
-    size_of::<ForwardParams>() == 4 * 32 + 8 + 32 + 12 + 8 + 20 + 40 + 40 + 24 + 56 + 48 + 24 + 40 + 296
+    size_of::<ForwardParams>()
+        == 4 * 32 + 8 + 32 + 12 + 8 + 20 + 40 + 40 + 24 + 56 + 48 + 24 + 40 + 304
 );
 const _: () = assert!(
     size_of::<TmaForwardParams>()
-        == 4 * 128 + 32 + 2 * 8 + 32 + 12 + 8 + 20 + 8 + 40 + 40 + 56 + 48 + 24 + 296
+        == 4 * 128 + 32 + 2 * 8 + 32 + 12 + 8 + 20 + 8 + 40 + 40 + 56 + 48 + 24 + 304
 );
 const _: () =
-    assert!(size_of::<BackwardParams>() == 8 * 32 + 10 * 8 + 32 + 12 + 8 + 20 + 40 + 8 + 40 + 296);
+    assert!(size_of::<BackwardParams>() == 8 * 32 + 10 * 8 + 32 + 12 + 8 + 20 + 40 + 8 + 40 + 304);
 const _: () = assert!(
-    size_of::<TmaBackwardParams>() == 6 * 128 + 8 * 32 + 10 * 8 + 32 + 12 + 8 + 20 + 40 + 8 + 40 + 296
+    size_of::<TmaBackwardParams>()
+        == 6 * 128 + 8 * 32 + 10 * 8 + 32 + 12 + 8 + 20 + 40 + 8 + 40 + 304
 );
-const _: () = assert!(size_of::<StandardParams>() == 8 * 32 + 6 * 8 + 32 + 12 + 12 + 48 + 32 + 296);
+const _: () = assert!(size_of::<StandardParams>() == 8 * 32 + 6 * 8 + 32 + 12 + 12 + 48 + 32 + 304);
 const _: () = {
     assert!(ForwardMap::Q.at(0) == offset_of!(TmaForwardParams, q) as u64);
     assert!(ForwardMap::K.at(0) == offset_of!(TmaForwardParams, k) as u64);

@@ -93,7 +93,7 @@ pub enum Argument {
 
 impl Argument {
     /// All of them, in their order.
-    pub const ALL: [Argument; 37] = [
+    pub const ALL: [Argument; 41] = [
         Argument::Q,
         Argument::K,
         Argument::V,
@@ -135,6 +135,14 @@ impl Argument {
         Argument::SeqUsedOut,
         Argument::Cos,
         Argument::Sin,
+    ];
+
+    /// The tensors that expressions of scores read, in their order.
+    pub const SCORE_TENSORS: [Argument; 4] = [
+        Argument::ScoreTensor0,
+        Argument::ScoreTensor1,
+        Argument::ScoreTensor2,
+        Argument::ScoreTensor3,
     ];
 
     /// Its name, as messages have it.

@@ -31,8 +31,8 @@ pub struct ScoreParams {
     /// 1 / softmax_scale.
     pub inverse_scale: f32,
     /// No gap at the end.
-    pub padding: u32,
+    pub padding: [u32; 3],
 }
 
 const _: () = assert!(size_of::<ScoreTensor>() == 8 + 4 * 4 + 4 * 8);
-const _: () = assert!(size_of::<ScoreParams>() == 4 * 56 + 4 * 16 + 8);
+const _: () = assert!(size_of::<ScoreParams>() == 4 * 56 + 4 * 16 + 16);

@@ -1,6 +1,6 @@
 //! What the kernels of `standard` attention are given.
 
-use super::{BlockMap, Lengths, Scale, Shape, TensorView, Window};
+use super::{BlockMap, Lengths, Scale, ScoreParams, Shape, TensorView, Window};
 
 /// Parameters of the `standard` kernels, which keep the scores in global memory.
 #[repr(C)]
@@ -46,4 +46,6 @@ pub struct StandardParams {
     pub lengths: Lengths,
     /// Block mask.
     pub blocks: BlockMap,
+    /// As in [`super::ForwardParams`].
+    pub score: ScoreParams,
 }

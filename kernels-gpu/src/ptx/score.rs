@@ -4,33 +4,8 @@
 //! thread has fragments of scores: two rows that stay for a tile, and two neighbouring columns of each. Where rows are queries, columns
 //! are keys, or the other way round.
 
-use crate::params::{ScoreParams, Scale};
-
-/// Where a tile of scores lies.
-#[derive(Clone, Copy)]
-pub struct ScoreTile {
-    /// The sequence.
-    pub batch: u32,
-    /// The query head.
-    pub head: u32,
-    /// The head of keys and values.
-    pub kv_head: u32,
-    /// Queries of the sequence.
-    pub seqlen_q: u32,
-    /// Keys of the sequence.
-    pub seqlen_k: u32,
-    /// The thread's rows.
-    pub rows: [u32; 2],
-}
-
-/// Which way tiles of scores lie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ScoreRows {
-    /// Rows are queries.
-    Queries,
-    /// Rows are keys.
-    Keys,
-}
+use crate::attention::score::{ScoreRows, ScoreTile};
+use crate::params::{Scale, ScoreParams};
 
 /// `ferroflash_score_tile`: the scores that follow lie in this tile.
 ///
@@ -70,6 +45,7 @@ pub fn score_block(first_column: u32) {
 }
 
 /// Calls `$call` with the number of the fragment as a literal, which the text needs.
+#[cfg(target_arch = "nvptx64")]
 macro_rules! for_fragment {
     ($n:expr, $call:ident: $($literal:literal)*) => {
         match $n {
