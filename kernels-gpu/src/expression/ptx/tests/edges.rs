@@ -60,7 +60,7 @@ fn bounds_are_exact_at_their_edges() {
     let (mut all, mut hidden) = (0, 0);
     for compare in COMPARES {
         for (step, constant) in [(1, 0), (-1, 5), (3, -2), (2, 1 << 20)] {
-            for way in 0..4 {
+            for way in 0..4_usize {
                 let edit = masks(edge(compare, step, constant, way));
                 for rows in [Rows::Queries, Rows::Keys] {
                     launch.rows = rows;
@@ -95,7 +95,7 @@ fn comparisons_of_numbers_know_equality_and_nan() {
     launch.params[0] = 1.0_f32.to_bits();
     launch.x = [0.5, 1.0, 1.5, f32::NAN];
     for compare in COMPARES {
-        for way in 0..4 {
+        for way in 0..4_usize {
             let mut tree = Tree::default();
             let (score, slope) = (tree.score(), tree.param(0));
             let (a, b) = if way.is_multiple_of(2) {
@@ -186,4 +186,38 @@ fn whole_numbers_are_exact_at_their_extremes() {
             }
         }
     }
+}
+
+#[test]
+fn indices_far_outside_of_a_tensor_are_moved_inside() {
+    let mut launch = Launch::random(&mut Random::new(6));
+    let mut known = 0;
+    for first in [0, 8, 40] {
+        for step in [1, -1, 5] {
+            for window in [i32::MIN, i32::MIN + 1, -50, 0, 50, i32::MAX - 300, i32::MAX] {
+                (launch.first, launch.params[2]) = (first, window as u32);
+                let mut tree = Tree::default();
+                let (k, window, step) = (tree.index(Index::Key), tree.param(2), tree.i32(step));
+                let k = tree.binary(Binary::Mul, k, step);
+                let place = tree.binary(Binary::Add, k, window);
+                let (element, zero) = (tree.read(1, &[place]), tree.i32(1));
+                tree.compare(Compare::Le, element, zero);
+                let edit = masks(tree.build());
+                for rows in [Rows::Queries, Rows::Keys] {
+                    launch.rows = rows;
+                    // A sum that wraps around reads some element, and never what lies outside.
+                    let result = launch.run(&program(&edit, rows), false);
+                    for element in 0..4 {
+                        let mask = edit.mask.as_ref().unwrap();
+                        let keep = evaluate(mask, &launch.place(element)).pop();
+                        if let Some(Value::Bool(Some(keep))) = keep {
+                            assert_eq!(result[element] != f32::NEG_INFINITY, keep, "{edit:#?}");
+                            known += 1;
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert!(known > 300, "{known}");
 }
