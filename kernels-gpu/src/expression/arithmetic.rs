@@ -23,7 +23,7 @@ pub trait Real: Copy + PartialOrd + std::fmt::Debug {
     fn binary(self, op: Binary, other: Self) -> Self;
 }
 
-/// The lesser and the greater for each kind of number: −0 is less than 0, NaN counts only beside NaN.
+/// Of the standard library's numbers. −0 is less than 0, as it is for a GPU.
 macro_rules! implement_real {
     ($real:ident) => {
         impl Real for $real {

@@ -54,10 +54,10 @@ pub trait Tensors {
     /// The extents of a tensor; those behind its rank do not count.
     fn shape(&self, tensor: usize) -> [usize; MAX_RANK];
 
-    /// An element of a tensor of numbers.
+    /// An element of a tensor of numbers. The indices are inside the tensor.
     fn f32(&self, tensor: usize, indices: [usize; MAX_RANK]) -> f32;
 
-    /// An element of a tensor of whole numbers.
+    /// An element of a tensor of whole numbers. The indices are inside the tensor.
     fn i32(&self, tensor: usize, indices: [usize; MAX_RANK]) -> i32;
 }
 
@@ -91,13 +91,34 @@ pub enum Elements {
 /// A tensor in memory whose last index moves to the next element. A vector of them is [`Tensors`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Contiguous {
-    /// The extents; 1 behind the rank.
-    pub shape: [usize; MAX_RANK],
-    /// As many as the extents' product.
-    pub elements: Elements,
+    shape: [usize; MAX_RANK],
+    elements: Elements,
 }
 
 impl Contiguous {
+    /// A tensor of 1 to 4 dimensions, with as many elements as the product of its extents.
+    pub fn new(extents: &[usize], elements: Elements) -> Result<Contiguous, ExpressionError> {
+        let n = match &elements {
+            Elements::F32(elements) => elements.len(),
+            Elements::I32(elements) => elements.len(),
+        };
+        let product = extents
+            .iter()
+            .try_fold(1, |n: usize, &extent| n.checked_mul(extent));
+        if !(1..=MAX_RANK).contains(&extents.len()) || product != Some(n) {
+            let reason = format!("{n} elements do not make a tensor of the extents {extents:?}");
+            return Err(ExpressionError::Given { reason });
+        }
+        let mut shape = [1; MAX_RANK];
+        shape[..extents.len()].copy_from_slice(extents);
+        Ok(Contiguous { shape, elements })
+    }
+
+    /// The elements.
+    pub fn elements(&self) -> &Elements {
+        &self.elements
+    }
+
     fn offset(&self, indices: [usize; MAX_RANK]) -> usize {
         let pairs = indices.iter().zip(self.shape);
         pairs.fold(0, |offset, (index, extent)| offset * extent + index)
@@ -331,3 +352,6 @@ impl Expression {
         Ok(Evaluator::new(self, params, tensors)?.evaluate(place, score))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -265,11 +265,8 @@ impl Sample {
         });
         let params = params.collect();
         let tensors = expression.tensors().iter().map(|tensor| {
-            let mut shape = [1; MAX_RANK];
-            for extent in shape.iter_mut().take(usize::from(tensor.rank)) {
-                *extent = 1 + random.below(5);
-            }
-            let n = 0..shape.iter().product::<usize>();
+            let extents: Vec<usize> = (0..tensor.rank).map(|_| 1 + random.below(5)).collect();
+            let n = 0..extents.iter().product::<usize>();
             let elements = match tensor.element {
                 ElementType::I32 => Elements::I32(n.map(|_| random.int()).collect()),
                 ElementType::F32 => Elements::F32(n.map(|_| random.number()).collect()),
@@ -279,7 +276,12 @@ impl Sample {
                     Elements::F32(n.map(|_| narrow()).collect())
                 }
             };
-            Contiguous { shape, elements }
+            match Contiguous::new(&extents, elements) {
+                Ok(tensor) => tensor,
+                Err(error) => {
+                    unreachable!("there are as many elements as the extents say: {error}")
+                }
+            }
         });
         let tensors = tensors.collect();
         Sample {

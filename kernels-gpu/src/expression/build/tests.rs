@@ -13,6 +13,8 @@ fn worth(expression: &Expression, place: Place, score: f32) -> f32 {
 }
 
 #[test]
+// The references are what is tested.
+#[allow(clippy::op_ref)]
 fn operators_take_constants_and_references_on_either_side() {
     let expression = Expression::score(|s, at| {
         let mut sum = at.constant(0.5);

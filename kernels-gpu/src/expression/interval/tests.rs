@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use crate::expression::random::{Kind, Random, Sample, random};
 use crate::expression::{
-    At, Bounds, Cond, Evaluator, Expression, Index, MaskOver, ParamValue, Place, Ranges, Real,
-    Tensors, Truth, Type, Value,
+    At, Bounds, Cond, Contiguous, Elements, Evaluator, Expression, Index, MaskOver, ParamValue,
+    Place, Ranges, Real, Tensors, Truth, Type, Value,
 };
 
 fn holds<R: Real + Into<f64>>(bounds: Bounds, value: Value<R>) -> bool {
@@ -117,13 +117,9 @@ fn elements(sample: &Sample, tensor: usize, rank: usize, ranges: [(i32, i32); 4]
     for a in inside(0) {
         for b in inside(1) {
             for (c, d) in inside(2).flat_map(|c| inside(3).map(move |d| (c, d))) {
-                let own = match sample.tensors[tensor].elements {
-                    crate::expression::Elements::F32(_) => {
-                        Bounds::num(sample.tensors.f32(tensor, [a, b, c, d]))
-                    }
-                    crate::expression::Elements::I32(_) => {
-                        Bounds::int(sample.tensors.i32(tensor, [a, b, c, d]))
-                    }
+                let own = match sample.tensors[tensor].elements() {
+                    Elements::F32(_) => Bounds::num(sample.tensors.f32(tensor, [a, b, c, d])),
+                    Elements::I32(_) => Bounds::int(sample.tensors.i32(tensor, [a, b, c, d])),
                 };
                 all = Some(all.map_or(own, |all| all.union(own)));
             }
@@ -177,10 +173,8 @@ fn bounds_of_whole_numbers_are_near_the_least() {
 fn check_tiles(name: &str, tile: i32, f: impl FnOnce(At) -> Cond) {
     let mask = Expression::mask(f).unwrap();
     let documents = |at: i32| at / 100;
-    let tensor = vec![crate::expression::Contiguous {
-        shape: [256, 1, 1, 1],
-        elements: crate::expression::Elements::I32((0..256).map(documents).collect()),
-    }];
+    let elements = Elements::I32((0..256).map(documents).collect());
+    let tensor = vec![Contiguous::new(&[256], elements).unwrap()];
     let params: Vec<ParamValue> = mask.params().iter().map(|_| ParamValue::I32(70)).collect();
     let bounds: Vec<Bounds> = params.iter().map(|&value| Bounds::from(value)).collect();
     let known = |_: usize, ranges: [(i32, i32); 4]| {

@@ -120,13 +120,13 @@ fn whole_numbers_are_simplified_where_they_wrap_around() {
     assert_eq!(int(|at| at.q.min(9).min(7)), int(|at| at.q.min(7)));
     assert_eq!(int(|at| (at.q << 32) >> 64), int(|at| at.q));
     for zero in [
-        int(|at| at.q * 0),
+        int(|at| at.q * at.constant(0)),
         int(|at| at.q - at.q),
         int(|at| at.q ^ at.q),
         int(|at| at.q % at.q),
         int(|at| at.q / 0),
-        int(|at| at.q % -1),
-        int(|at| at.q & 0),
+        int(|at| at.q % at.constant(-1)),
+        int(|at| at.q & at.constant(0)),
     ] {
         assert_eq!(zero, score(|_, at| at.constant(0.0)), "{zero}");
     }
