@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use super::nums::Range;
+use crate::expression::arithmetic::unary_int;
 use crate::expression::random::{Kind, Random, Sample, random};
 use crate::expression::{
     At, Bounds, Cond, Contiguous, Elements, Evaluator, Expression, Index, MaskOver, ParamValue,
@@ -166,6 +168,113 @@ fn bounds_of_whole_numbers_are_near_the_least() {
             And | Or | Xor | Shl => 45,
         };
         assert!(n_sharp * 100 >= n * wanted, "{op:?}: {n_sharp} of {n}");
+    }
+}
+
+#[test]
+fn bounds_of_one_whole_number_are_the_least() {
+    use crate::expression::Unary::{Abs, Neg, Not};
+    for op in [Neg, Abs, Not] {
+        for (lo, width) in (-40..40).flat_map(|lo| [0, 1, 7, 50].map(|width| (lo, width))) {
+            let values = (lo..=lo + width).map(|x| unary_int(op, x));
+            let (lo_value, hi_value) = (values.clone().min().unwrap(), values.max().unwrap());
+            let wanted = Bounds::Int {
+                lo: lo_value,
+                hi: hi_value,
+            };
+            assert_eq!(
+                super::ints::unary(op, (lo, lo + width)),
+                wanted,
+                "{op:?} {lo} {width}"
+            );
+        }
+        let Bounds::Int { lo, hi } = super::ints::unary(op, (i32::MIN, -1)) else {
+            panic!()
+        };
+        assert!(lo <= unary_int(op, i32::MIN) && unary_int(op, i32::MIN) <= hi);
+    }
+}
+
+/// Every function of numbers, of ranges between special numbers, at and between their ends.
+#[test]
+fn bounds_of_numbers_hold_for_special_ones() {
+    use crate::expression::{Binary::*, Precision::Fast, Unary};
+    let (inf, tiny) = (f32::INFINITY, f32::MIN_POSITIVE);
+    let positive = [
+        0.0,
+        1e-45,
+        tiny,
+        0.1,
+        1.0,
+        2.5,
+        100.0,
+        1e19,
+        1e38,
+        f32::MAX,
+        inf,
+    ];
+    let mut ends: Vec<f32> = positive.iter().flat_map(|&x| [x, -x]).collect();
+    ends.sort_by(f32::total_cmp);
+    let mut ranges = Vec::new();
+    for (i, &lo) in ends.iter().enumerate() {
+        for &hi in ends[i..].iter().step_by(3) {
+            let middle = lo / 2.0 + hi / 2.0;
+            let inside = ends
+                .iter()
+                .copied()
+                .chain([middle])
+                .filter(|&x| lo <= x && x <= hi);
+            for nan in [false, true] {
+                let mut values: Vec<f32> = inside.clone().collect();
+                values.extend(nan.then_some(f32::NAN));
+                ranges.push((Range { lo, hi, nan }, values));
+            }
+        }
+    }
+    let check = |bounds: Bounds, single: f32, double: f64, what: &dyn Fn() -> String| {
+        assert!(
+            holds(bounds, Value::Num(single)),
+            "{}: {single} not in {bounds:?}",
+            what()
+        );
+        assert!(
+            holds(bounds, Value::Num(double)),
+            "{}: {double} not in {bounds:?}",
+            what()
+        );
+    };
+    for (a, values) in &ranges {
+        for op in [
+            Unary::Neg,
+            Unary::Abs,
+            Unary::Exp2(Fast),
+            Unary::Ln(Fast),
+            Unary::Tanh(Fast),
+            Unary::Sigmoid(Fast),
+            Unary::Sqrt(Fast),
+        ] {
+            let bounds = super::nums::unary(op, *a);
+            for &x in values {
+                let (single, double) = (Real::unary(x, op), Real::unary(f64::from(x), op));
+                check(bounds, single, double, &|| format!("{op:?} {a:?} {x}"));
+            }
+        }
+        for (b, others) in ranges.iter().step_by(2) {
+            for op in [Add, Sub, Mul, Div, Min, Max] {
+                let bounds = super::nums::binary(op, *a, *b);
+                for (&x, &y) in values
+                    .iter()
+                    .step_by(2)
+                    .flat_map(|x| others.iter().map(move |y| (x, y)))
+                {
+                    let single = Real::binary(x, op, y);
+                    let double = Real::binary(f64::from(x), op, f64::from(y));
+                    check(bounds, single, double, &|| {
+                        format!("{op:?} {a:?} {b:?} {x} {y}")
+                    });
+                }
+            }
+        }
     }
 }
 

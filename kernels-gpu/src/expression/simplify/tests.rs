@@ -1,7 +1,9 @@
 //! Rules one by one, and that none of them changes a value.
 
 use crate::expression::random::{Kind, Sample, random};
-use crate::expression::{At, Cond, Expression, Num, Real, Value};
+use crate::expression::{
+    At, Binary, Cond, Expression, Index, NoTensors, Node, Num, Place, Real, Unary, Value,
+};
 
 fn score(f: impl FnOnce(Num, At) -> Num) -> Expression {
     Expression::score(f).unwrap()
@@ -166,4 +168,101 @@ fn truth_values_and_choices_are_simplified() {
         score(|s, at| at.f32("x").eq(1.0).select(s, 2.0)),
         score(|s, at| (!at.f32("x").eq(1.0)).select(2.0, s))
     );
+}
+
+/// The values of a function of a constant and something else, on either side, as drawn and simplified.
+fn check_constant(
+    op: Binary,
+    constant: Node,
+    variable: Node,
+    is_first: bool,
+    place: Place,
+    score: f64,
+) {
+    let mut nodes = vec![variable, constant];
+    let (a, b) = if is_first { (1, 0) } else { (0, 1) };
+    nodes.push(Node::Binary(op, a, b));
+    if matches!(constant, Node::I32(_)) {
+        nodes.push(Node::Unary(Unary::ToF32, 2));
+    }
+    let drawn = Expression::from_nodes(&nodes, &[], &[]).unwrap();
+    let simple = drawn.simplified().unwrap();
+    let double = |of: &Expression| of.evaluate(&[], &NoTensors, &place, score).map(bits);
+    assert_eq!(
+        double(&drawn),
+        double(&simple),
+        "{drawn} became {simple}: {place:?} {score}"
+    );
+    let single = |of: &Expression| of.evaluate(&[], &NoTensors, &place, score as f32).map(bits);
+    assert_eq!(
+        single(&drawn),
+        single(&simple),
+        "{drawn} became {simple}: {place:?} {score}"
+    );
+}
+
+#[test]
+fn rules_for_constants_hold_for_all_values() {
+    use Binary::{Add, And, Div, Max, Min, Mul, Or, Rem, Shl, Shr, Sub, Xor};
+    let ints = [
+        i32::MIN,
+        i32::MIN + 1,
+        -64,
+        -33,
+        -2,
+        -1,
+        0,
+        1,
+        2,
+        7,
+        15,
+        16,
+        31,
+        32,
+        33,
+        64,
+        i32::MAX,
+    ];
+    for op in [Add, Sub, Mul, Div, Rem, Min, Max, And, Or, Xor, Shl, Shr] {
+        for (c, x) in ints.into_iter().flat_map(|c| ints.map(|x| (c, x))) {
+            let place = Place::default().with(Index::Query, x);
+            for is_first in [false, true] {
+                check_constant(
+                    op,
+                    Node::I32(c),
+                    Node::Index(Index::Query),
+                    is_first,
+                    place,
+                    0.0,
+                );
+            }
+        }
+    }
+    let (inf, tiny) = (f32::INFINITY, f32::MIN_POSITIVE);
+    let positive = [
+        0.0,
+        1e-45,
+        tiny,
+        2.0 * tiny,
+        0.1,
+        0.5,
+        1.0,
+        2.0,
+        3.0,
+        1.7e38,
+        f32::MAX,
+        inf,
+        f32::NAN,
+    ];
+    let nums: Vec<f32> = positive.into_iter().flat_map(|x| [x, -x]).collect();
+    for op in [Add, Sub, Mul, Div, Min, Max] {
+        for &c in &nums {
+            for &x in &nums {
+                for is_first in [false, true] {
+                    let (constant, place) = (Node::F32(c.to_bits()), Place::default());
+                    check_constant(op, constant, Node::Score, is_first, place, f64::from(x));
+                }
+            }
+        }
+    }
 }
