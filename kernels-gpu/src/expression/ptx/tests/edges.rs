@@ -1,5 +1,6 @@
 //! Comparisons where both sides are equal, extreme whole numbers, and NaN.
 
+use super::examples;
 use super::harness::{Launch, program};
 use super::reference::{Value, evaluate};
 use super::tree::{Random, Tree};
@@ -220,4 +221,27 @@ fn indices_far_outside_of_a_tensor_are_moved_inside() {
         }
     }
     assert!(known > 300, "{known}");
+}
+
+#[test]
+fn distances_are_exact_far_from_the_first_row() {
+    let mut launch = Launch::random(&mut Random::new(8));
+    launch.scale = 0.088_388_35;
+    (launch.tile[5], launch.tile[6]) = (1_000_003, 1_000_011);
+    (launch.first, launch.column) = (1_000_000, 62);
+    let edit = examples::alibi();
+    for rows in [Rows::Queries, Rows::Keys] {
+        launch.rows = rows;
+        let result = launch.run(&program(&edit, rows), false);
+        for element in 0..4 {
+            let at = launch.place(element);
+            let slope = f32::from_bits(launch.tensors[0].bits[at.indices[1] as usize]);
+            let distance = f64::from(at.indices[4] - at.indices[3]);
+            let bias = f64::from(slope) * distance / f64::from(launch.scale);
+            let error = f64::from(result[element]) - (f64::from(at.x) + bias);
+            // The distance is below 100 rows: a sum of 1 000 000 of them would be off by a hundred times that.
+            assert!(error.abs() < 1e-3, "{error}");
+            assert!(bias.abs() > 1.0, "{bias}");
+        }
+    }
 }
