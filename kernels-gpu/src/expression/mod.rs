@@ -1,9 +1,28 @@
 //! Scores and masks of the user's own: expressions that are traced once from a closure, evaluated on the CPU, and written as PTX into kernels
 //! that were compiled long before.
 
+mod arithmetic;
+mod build;
+mod check;
+mod derivative;
+mod display;
+mod error;
+mod evaluate;
+mod intern;
+mod interval;
 mod node;
 pub mod ptx;
+#[doc(hidden)]
+pub mod random;
+mod simplify;
+mod text;
 
+pub use arithmetic::Real;
+pub use build::{At, Cond, Int, Num, Operand};
+pub use check::{Dependencies, MAX_NAME, MAX_NODES, MAX_PARAMS, MAX_TENSORS};
+pub use error::{ExpressionError, Use};
+pub use evaluate::{Contiguous, Elements, Evaluator, NoTensors, ParamValue, Place, Tensors, Value};
+pub use interval::{Bounds, MaskOver, Ranges, Truth};
 pub use node::{
     Binary, Compare, ElementType, Id, Index, MAX_RANK, Node, Param, Precision, Tensor, Type, Unary,
 };
@@ -22,12 +41,12 @@ impl Expression {
         &self.nodes
     }
 
-    /// The values that each call gives anew.
+    /// The values that each call gives anew. An expression may name some that its value does not depend on.
     pub fn params(&self) -> &[Param] {
         &self.params
     }
 
-    /// The tensors that each call gives anew.
+    /// The tensors that each call gives anew. An expression may name some that its value does not depend on.
     pub fn tensors(&self) -> &[Tensor] {
         &self.tensors
     }

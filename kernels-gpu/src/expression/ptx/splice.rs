@@ -26,7 +26,7 @@ pub enum SpliceError {
         /// Operands that the text has.
         found: usize,
     },
-    /// A column has to be an immediate, or a register that the entry sets once, to an immediate.
+    /// A column has to be an immediate below 4096, or a register that the entry sets once, to such an immediate.
     NoColumn {
         /// The operand.
         operand: String,
@@ -288,30 +288,36 @@ fn write(
 /// Registers that the entry sets; with a number where it does so once, to an immediate.
 fn constants(part: &str) -> HashMap<&str, Option<i32>> {
     let mut constants = HashMap::new();
-    for statement in part.split([';', '\n', '{', '}']) {
-        let Some((opcode, operands)) = statement.trim().split_once(char::is_whitespace) else {
+    for statement in part.split([';', '\n']) {
+        let statement = statement.trim_start_matches(['{', '}', ' ', '\t', '\r']);
+        let Some((mut opcode, mut operands)) = statement.split_once(char::is_whitespace) else {
             continue;
         };
-        let mut operands = operands.split(',').map(str::trim);
-        let (Some(register), Some(source)) = (operands.next(), operands.next()) else {
-            continue;
-        };
-        if !register.starts_with('%') {
-            continue;
+        let is_conditional = opcode.starts_with('@');
+        if is_conditional && let Some((guarded, rest)) = operands.trim().split_once(' ') {
+            (opcode, operands) = (guarded, rest);
         }
+        // Vectors and results of calls set several registers.
+        let operands = operands.trim();
+        let (set, source) = match operands.strip_prefix(['{', '(']) {
+            Some(list) => (list.split(['}', ')']).next().unwrap_or(list), ""),
+            None => operands.split_once(',').unwrap_or((operands, "")),
+        };
         let value = match opcode {
-            "mov.b32" | "mov.u32" | "mov.s32" => number(source),
+            "mov.b32" | "mov.u32" | "mov.s32" if !is_conditional => number(source.trim()),
             _ => None,
         };
-        constants
-            .entry(register)
-            .and_modify(|known| *known = None)
-            .or_insert(value);
+        for register in set.split([',', '|']).map(str::trim) {
+            constants
+                .entry(register)
+                .and_modify(|known| *known = None)
+                .or_insert(value);
+        }
     }
     constants
 }
 
-/// A decimal number that a column may be.
+/// A decimal number that a column may be: see [`SpliceError::NoColumn`].
 fn number(text: &str) -> Option<i32> {
     const MOST: i32 = 1 << 12;
     text.parse()

@@ -1,5 +1,6 @@
 //! Comparisons where both sides are equal, extreme whole numbers, and NaN.
 
+use super::examples;
 use super::harness::{Launch, program};
 use super::reference::{Value, evaluate};
 use super::tree::{Random, Tree};
@@ -60,7 +61,7 @@ fn bounds_are_exact_at_their_edges() {
     let (mut all, mut hidden) = (0, 0);
     for compare in COMPARES {
         for (step, constant) in [(1, 0), (-1, 5), (3, -2), (2, 1 << 20)] {
-            for way in 0..4 {
+            for way in 0..4_usize {
                 let edit = masks(edge(compare, step, constant, way));
                 for rows in [Rows::Queries, Rows::Keys] {
                     launch.rows = rows;
@@ -95,7 +96,7 @@ fn comparisons_of_numbers_know_equality_and_nan() {
     launch.params[0] = 1.0_f32.to_bits();
     launch.x = [0.5, 1.0, 1.5, f32::NAN];
     for compare in COMPARES {
-        for way in 0..4 {
+        for way in 0..4_usize {
             let mut tree = Tree::default();
             let (score, slope) = (tree.score(), tree.param(0));
             let (a, b) = if way.is_multiple_of(2) {
@@ -184,6 +185,63 @@ fn whole_numbers_are_exact_at_their_extremes() {
                     assert_eq!(result[..4], launch.x, "{binary:?} of {a} and {b}");
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn indices_far_outside_of_a_tensor_are_moved_inside() {
+    let mut launch = Launch::random(&mut Random::new(6));
+    let mut known = 0;
+    for first in [0, 8, 40] {
+        for step in [1, -1, 5] {
+            for window in [i32::MIN, i32::MIN + 1, -50, 0, 50, i32::MAX - 300, i32::MAX] {
+                (launch.first, launch.params[2]) = (first, window as u32);
+                let mut tree = Tree::default();
+                let (k, window, step) = (tree.index(Index::Key), tree.param(2), tree.i32(step));
+                let k = tree.binary(Binary::Mul, k, step);
+                let place = tree.binary(Binary::Add, k, window);
+                let (element, zero) = (tree.read(1, &[place]), tree.i32(1));
+                tree.compare(Compare::Le, element, zero);
+                let edit = masks(tree.build());
+                for rows in [Rows::Queries, Rows::Keys] {
+                    launch.rows = rows;
+                    // A sum that wraps around reads some element, and never what lies outside.
+                    let result = launch.run(&program(&edit, rows), false);
+                    for element in 0..4 {
+                        let mask = edit.mask.as_ref().unwrap();
+                        let keep = evaluate(mask, &launch.place(element)).pop();
+                        if let Some(Value::Bool(Some(keep))) = keep {
+                            assert_eq!(result[element] != f32::NEG_INFINITY, keep, "{edit:#?}");
+                            known += 1;
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert!(known > 300, "{known}");
+}
+
+#[test]
+fn distances_are_exact_far_from_the_first_row() {
+    let mut launch = Launch::random(&mut Random::new(8));
+    launch.scale = 0.088_388_35;
+    (launch.tile[5], launch.tile[6]) = (1_000_003, 1_000_011);
+    (launch.first, launch.column) = (1_000_000, 62);
+    let edit = examples::alibi();
+    for rows in [Rows::Queries, Rows::Keys] {
+        launch.rows = rows;
+        let result = launch.run(&program(&edit, rows), false);
+        for element in 0..4 {
+            let at = launch.place(element);
+            let slope = f32::from_bits(launch.tensors[0].bits[at.indices[1] as usize]);
+            let distance = f64::from(at.indices[4] - at.indices[3]);
+            let bias = f64::from(slope) * distance / f64::from(launch.scale);
+            let error = f64::from(result[element]) - (f64::from(at.x) + bias);
+            // The distance is below 100 rows: a sum of 1 000 000 of them would be off by a hundred times that.
+            assert!(error.abs() < 1e-3, "{error}");
+            assert!(bias.abs() > 1.0, "{bias}");
         }
     }
 }

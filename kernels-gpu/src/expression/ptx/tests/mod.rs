@@ -2,6 +2,7 @@
 
 mod assemble;
 mod edges;
+mod evaluator;
 mod examples;
 mod functions;
 mod harness;
@@ -10,7 +11,7 @@ mod splicer;
 mod tree;
 
 use harness::{Launch, fits, program};
-use reference::{Value, evaluate};
+use reference::Value;
 use tree::Random;
 
 use super::{Edit, Rows};
@@ -25,8 +26,7 @@ struct Seen {
 }
 
 fn value(expression: &Option<Expression>, launch: &Launch, element: usize) -> Option<Value> {
-    let expression = expression.as_ref()?;
-    evaluate(expression, &launch.place(element)).pop()
+    evaluator::agree(expression.as_ref()?, launch, element)
 }
 
 /// Compares the elements that are known.

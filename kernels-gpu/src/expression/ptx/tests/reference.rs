@@ -50,7 +50,7 @@ pub struct Data {
 
 impl Data {
     /// The element at indices that are moved inside.
-    fn read(&self, indices: &[i32]) -> u32 {
+    pub fn read(&self, indices: &[i32]) -> u32 {
         let mut at = 0;
         for (dim, &index) in indices.iter().enumerate() {
             at += i64::from(index.clamp(0, self.len[dim] - 1)) * self.stride[dim];

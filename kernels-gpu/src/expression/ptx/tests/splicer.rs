@@ -48,6 +48,20 @@ fn a_column_may_lie_in_a_register_that_is_set_once() {
         operand: "%r9".into(),
     };
     for body in [
+        vec![
+            TILE,
+            BLOCK,
+            "mov.b32 %r9, 8;",
+            "@%p1 mov.b32 %r9, 16;",
+            score,
+        ],
+        vec![
+            TILE,
+            BLOCK,
+            "mov.b32 %r9, 8;",
+            "ld.global.v2.b32 {%r9, %r10}, [%rd1];",
+            score,
+        ],
         vec![TILE, BLOCK, score],
         vec![
             TILE,
