@@ -353,6 +353,8 @@ impl Variant {
 
 mod specs;
 
+pub use specs::ScoreSite;
+
 pub use crate::config::Footprint;
 
 macro_rules! optional {
