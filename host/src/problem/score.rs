@@ -24,7 +24,7 @@ use super::{Mask, Problem, ProblemBuilder};
 ///     let cap = at.f32("cap");
 ///     (s / cap).tanh() * cap
 /// })?;
-/// assert_eq!(capped.to_string(), "tanh(score / cap) * cap");
+/// assert_eq!(capped.to_string(), "cap * tanh(score / cap)");
 /// # Ok::<(), ferroflash::expression::ExpressionError>(())
 /// ```
 #[derive(Clone, Copy)]
@@ -199,7 +199,7 @@ impl fmt::Debug for Expressions {
     }
 }
 
-/// `, score tanh(score / cap) * cap, mask k <= q`; nothing where there are none.
+/// `, score cap * tanh(score / cap), mask k <= q`; nothing where there are none.
 impl fmt::Display for Expressions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(score) = self.score {

@@ -1,0 +1,6 @@
+//! Scores and masks that are expressions: results of the CPU beside f64, what calls refuse, and plans.
+
+mod naive;
+mod plans;
+mod results;
+mod validation;
