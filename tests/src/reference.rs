@@ -6,7 +6,7 @@ use crate::cases::Case;
 use crate::compare::{Closeness, Comparison, Errors, Mismatch};
 use crate::inputs::{Fill, Values};
 use crate::lengths::{Lengths, Span};
-use crate::oracle::{self, Condition, Inputs, Output, Terms};
+use crate::oracle::{self, Condition, Inputs, Output, ScoreError, Terms};
 use crate::tolerance::Quantity;
 use crate::trial::Results;
 
@@ -44,6 +44,7 @@ pub fn with_inputs<R>(
         softmax_scale: softmax_scale.into(),
         visible: &visible,
         block: Some(&at),
+        edit: None,
     })
 }
 
@@ -91,7 +92,7 @@ impl Reference {
                 d_q: no_terms(&values.q),
                 d_k: no_terms(&values.k),
                 d_v: no_terms(&values.v),
-                score: 0.0,
+                score: ScoreError::default(),
             },
         };
         let spans = lengths.q.spans(lengths.n).into_iter();
@@ -117,6 +118,7 @@ impl Reference {
                 softmax_scale: softmax_scale.into(),
                 visible: &visible,
                 block: None,
+                edit: None,
             };
             let d_o = &values.d_o[of_o.clone()];
             let d_lse = values.d_lse.as_ref().map(|d_lse| -> Vec<f64> {
