@@ -5,6 +5,7 @@
 //! | [`oracle`] | attention from its definition, in f64 |
 //! | [`inputs`] | the numbers: random, spaced, adversarial |
 //! | [`buffer`] | tensors in every arrangement, surrounded by NaN |
+//! | [`edits`] | scores and masks of the user's own beside a case |
 //! | [`tolerance`] | how far a result may lie from the oracle's: one table |
 //! | [`cases`] | the problems, in named sets |
 //! | [`lengths`] | where the rows of sequences of different lengths lie |
@@ -33,6 +34,8 @@ pub mod latent;
 
 pub mod blocks;
 pub mod buffer;
+
+pub mod edits;
 
 pub mod cases;
 
