@@ -163,6 +163,22 @@ impl Edits {
     }
 }
 
+impl Edits {
+    /// Whether each row of a sequence, in the order of lse, sees a key, by `counts` and by the mask of the user's own.
+    pub fn rows_that_see(&self, sequence: &Sequence, counts: impl Fn(Pair) -> bool) -> Vec<bool> {
+        let sizes = sequence.sizes;
+        let bound = self.bound(self.mask.as_ref());
+        let mut mask = bound.as_ref().map(Bound::evaluator);
+        let mut sees = vec![false; sizes.row_elems()];
+        sequence.each_pair(|pair| {
+            let row = (pair.batch * sizes.heads_q + pair.head) * sizes.seqlen_q + pair.query;
+            let mut shown = |mask: &mut Evaluator<f64>| mask.mask(&sequence.place(pair));
+            sees[row] |= counts(pair) && mask.as_mut().is_none_or(&mut shown);
+        });
+        sees
+    }
+}
+
 impl Sequence {
     /// Where a pair lies, as an expression is told.
     fn place(&self, pair: Pair) -> Place {
