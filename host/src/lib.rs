@@ -105,10 +105,18 @@ pub mod backend;
 
 pub mod error;
 
+/// Expressions of scores and masks: what [`Score::new`] and [`Mask::new`] trace closures with.
+pub mod expression {
+    pub use ferroflash_kernels::expression::{
+        At, Cond, ElementType, Expression, ExpressionError, Int, MAX_NODES, MAX_PARAMS, MAX_RANK,
+        MAX_TENSORS, Num, Operand, Param, ParamValue, Precision, Tensor, Type, Use,
+    };
+}
+
 pub use append::Append;
 pub use arguments::{
     AppendInputs, AppendOutputs, Gradients, Inputs, MergeInputs, OutputGradients, Outputs,
-    RotateInputs, Saved,
+    RotateInputs, Saved, ScoreInputs,
 };
 pub use attention::{Attention, Explanation, Ran};
 pub use backend::cuda::{Graph, Queue};
@@ -125,9 +133,11 @@ pub use prepared::{
 pub use problem::append::AppendProblem;
 pub use problem::merge::MergeProblem;
 pub use problem::rotate::RotateProblem;
-pub use problem::{BlockMask, Fp8Kv, Mask, Order, Pages, Problem, ProblemBuilder, SplitKv};
+pub use problem::{
+    BlockMask, Fp8Kv, Mask, MaskExpression, Order, Pages, Problem, ProblemBuilder, Score, SplitKv,
+};
 pub use rotate::Rotate;
-pub use tensor::{Layout, Tensor, TensorMut, Vector, VectorMut};
+pub use tensor::{Layout, ReadTensor, Tensor, TensorMut, Vector, VectorMut};
 pub use validate::Pass;
 
 /// README.md's example, compiled and run as a test.

@@ -17,6 +17,17 @@ pub struct ScoreTile {
     pub rows: [u32; 2],
 }
 
+impl ScoreTile {
+    /// The tile so many rows below.
+    #[inline(always)]
+    pub const fn below(self, rows: u32) -> ScoreTile {
+        ScoreTile {
+            rows: [self.rows[0] + rows, self.rows[1] + rows],
+            ..self
+        }
+    }
+}
+
 /// Which way tiles of scores lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScoreRows {

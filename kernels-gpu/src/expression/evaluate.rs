@@ -49,6 +49,18 @@ impl ParamValue {
     }
 }
 
+impl From<f32> for ParamValue {
+    fn from(value: f32) -> ParamValue {
+        ParamValue::F32(value)
+    }
+}
+
+impl From<i32> for ParamValue {
+    fn from(value: i32) -> ParamValue {
+        ParamValue::I32(value)
+    }
+}
+
 /// The tensors that a call gives, each by its place in the expression's list. Indices behind a tensor's rank are 0.
 pub trait Tensors {
     /// The extents of a tensor; those behind its rank do not count.

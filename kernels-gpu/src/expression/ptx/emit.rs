@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use super::lower::is_kept;
-use super::op::{Arena, Class, Given, Instr, Level, Op, OpId};
+use super::op::{Arena, Class, Given, IndexUse, Instr, Level, Op, OpId};
 
 /// What the instructions of a kernel's text become.
 #[derive(Clone, Debug)]
@@ -32,6 +32,11 @@ pub struct Operands<'a> {
 }
 
 impl Program {
+    /// How it forms indices of tensors.
+    pub fn index_uses(&self) -> &[IndexUse] {
+        &self.arena.index_uses
+    }
+
     /// The program whose values are the new score and, for gradients, the derivative.
     pub(super) fn of(arena: Arena, score: OpId, gradient: Option<OpId>) -> Program {
         let at_score = used(&arena, Level::Score, &[score]);

@@ -62,6 +62,7 @@ use lower::Launch;
 use op::{Arena, Given};
 
 pub use emit::Program;
+pub use op::IndexUse;
 pub use splice::{INSTRUCTION, SpliceError};
 pub use tensor::{TENSOR_BYTES, TENSOR_LEN, TENSOR_STRIDE};
 

@@ -4,6 +4,8 @@
 
 use std::collections::HashMap;
 
+use crate::expression::Index;
+
 /// An operation's number in its [`Arena`]: operands have smaller ones.
 pub type OpId = u32;
 
@@ -156,9 +158,22 @@ pub enum Level {
     Score,
 }
 
+/// How a program forms an index of a dimension of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct IndexUse {
+    /// The tensor's place in the list of the launch.
+    pub tensor: usize,
+    /// The dimension.
+    pub dim: usize,
+    /// The sequence or the head that the index is, as the kernel hands it over: nothing clamps it. `None`: it is moved into the tensor.
+    pub unclamped: Option<Index>,
+}
+
 /// Operations, each of those before it.
 #[derive(Clone, Debug, Default)]
 pub struct Arena {
+    /// How indices of tensors are formed.
+    pub index_uses: Vec<IndexUse>,
     ops: Vec<Op>,
     depends: Vec<Depends>,
     known: HashMap<Op, OpId>,

@@ -5,8 +5,8 @@
 
 use super::Places;
 use super::integer::{self, Affine};
-use super::op::{Arena, Depends, Given, Instr, Op, OpId};
-use crate::expression::{ElementType, Tensor};
+use super::op::{Arena, Depends, Given, IndexUse, Instr, Op, OpId};
+use crate::expression::{ElementType, Index, Tensor};
 
 /// Bytes of a tensor in the launch's parameter, `repr(C)`: the address of its first element as u64, [`TENSOR_LEN`] and
 /// [`TENSOR_STRIDE`]. It is aligned to 8 bytes.
@@ -56,8 +56,16 @@ impl Read<'_> {
             let len = arena.op(Op::Param32(at + TENSOR_LEN + 4 * dim as u32));
             let stride = at + TENSOR_STRIDE + 8 * dim as u32;
             let moves = Depends::COLUMN.and(Depends::SCORE);
-            if !integer::depends_on(index, moves, arena) {
-                let index = fixed(index, len, arena);
+            let unclamped = handed_over(index, arena);
+            arena.index_uses.push(IndexUse {
+                tensor: self.place as usize,
+                dim,
+                unclamped: unclamped.map(|(index, _)| index),
+            });
+            if let Some((_, op)) = unclamped {
+                elements = Some(add_elements(elements, op, stride, arena));
+            } else if !integer::depends_on(index, moves, arena) {
+                let index = clamped(index, len, arena);
                 elements = Some(add_elements(elements, index, stride, arena));
             } else if index.is_index(arena) {
                 let (base, distance) = split(index, len, arena);
@@ -105,14 +113,18 @@ fn last(len: OpId, arena: &mut Arena) -> OpId {
     arena.b32("add.s32", &[len, minus_one])
 }
 
-/// An index that the tile fixes. The sequence and the heads need no clamp: the host checks the tensor's size.
-fn fixed(index: &Affine, len: OpId, arena: &mut Arena) -> OpId {
-    if let ([(1, op)], 0) = (index.terms.as_slice(), index.constant)
-        && let Op::Given(Given::Batch | Given::Head | Given::KvHead) = arena.get(*op)
-    {
-        return *op;
-    }
-    clamped(index, len, arena)
+/// The sequence or the head that an index is: it needs no clamp, since the host checks the tensor's size.
+fn handed_over(index: &Affine, arena: &Arena) -> Option<(Index, OpId)> {
+    let ([(1, op)], 0) = (index.terms.as_slice(), index.constant) else {
+        return None;
+    };
+    let index = match arena.get(*op) {
+        Op::Given(Given::Batch) => Index::Batch,
+        Op::Given(Given::Head) => Index::Head,
+        Op::Given(Given::KvHead) => Index::KvHead,
+        _ => return None,
+    };
+    Some((index, *op))
 }
 
 fn clamped(index: &Affine, len: OpId, arena: &mut Arena) -> OpId {
