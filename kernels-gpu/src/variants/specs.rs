@@ -5,7 +5,9 @@ use core::mem::offset_of;
 
 use crate::attention::score::ScoreRows;
 use crate::config::tma_backward_splits;
-use crate::params::{ForwardParams, StandardParams, TmaForwardParams};
+use crate::params::{
+    BackwardParams, ForwardParams, StandardParams, TmaBackwardParams, TmaForwardParams,
+};
 use crate::spec::{Constant, Spec};
 
 impl Kind {
@@ -37,6 +39,8 @@ impl Kind {
                 Constant::Lengths,
                 Constant::Shares,
                 Constant::Prefix,
+                Constant::Score,
+                Constant::ScoreGradient,
                 Constant::BlockMask,
             ],
             Kind::Forward | Kind::TmaForward => &[
@@ -104,6 +108,11 @@ impl Variant {
                     offset_of!(TmaForwardParams, score),
                 ))
             }
+            (Kind::TmaBackward, TileShape::Default) => Some(ScoreSite {
+                rows: ScoreRows::Keys,
+                scale: offset_of!(TmaBackwardParams, pass) + offset_of!(BackwardParams, scale),
+                score: offset_of!(TmaBackwardParams, pass) + offset_of!(BackwardParams, score),
+            }),
             (Kind::StandardScores, _) => Some(ScoreSite::of_queries(
                 offset_of!(StandardParams, scale),
                 offset_of!(StandardParams, score),
@@ -145,6 +154,13 @@ impl Variant {
             return self.constants_of_splits();
         }
         let all = self.kind.constants();
+        if matches!(
+            (self.kind, self.tiles),
+            (Kind::TmaBackward, TileShape::Wide)
+        ) {
+            // Neither expressions nor block masks.
+            return all.split_at(5).0;
+        }
         match (self.kind, all.split_last()) {
             (
                 Kind::Forward | Kind::TmaForward | Kind::Backward | Kind::TmaBackward,
