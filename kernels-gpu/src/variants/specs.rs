@@ -21,8 +21,8 @@ impl Kind {
             | Kind::StandardSoftmax
             | Kind::StandardDelta
             | Kind::StandardDv
-            | Kind::StandardDWeights
             | Kind::StandardDk => &[Constant::Lengths],
+            Kind::StandardDWeights => &[Constant::Lengths, Constant::ScoreGradient],
             Kind::StandardOutput | Kind::StandardDq => &[Constant::Lengths, Constant::BlockMask],
             Kind::TileList | Kind::TmaTileList | Kind::BlockList => {
                 &[Constant::RightBound, Constant::LeftBound, Constant::Prefix]
@@ -62,7 +62,16 @@ impl Kind {
             ],
             // Of tiles that divide keys, see below.
             Kind::ForwardE4m3 | Kind::TmaForwardLatent => &[],
-            Kind::Backward | Kind::BackwardDq | Kind::StandardDScores => &[
+            Kind::Backward => &[
+                Constant::RightBound,
+                Constant::LeftBound,
+                Constant::Lengths,
+                Constant::Prefix,
+                Constant::Score,
+                Constant::ScoreGradient,
+                Constant::BlockMask,
+            ],
+            Kind::BackwardDq | Kind::StandardDScores => &[
                 Constant::RightBound,
                 Constant::LeftBound,
                 Constant::Lengths,
@@ -108,12 +117,17 @@ impl Variant {
                     offset_of!(TmaForwardParams, score),
                 ))
             }
+            (Kind::Backward, _) => Some(ScoreSite {
+                rows: ScoreRows::Keys,
+                scale: offset_of!(BackwardParams, scale),
+                score: offset_of!(BackwardParams, score),
+            }),
             (Kind::TmaBackward, TileShape::Default) => Some(ScoreSite {
                 rows: ScoreRows::Keys,
                 scale: offset_of!(TmaBackwardParams, pass) + offset_of!(BackwardParams, scale),
                 score: offset_of!(TmaBackwardParams, pass) + offset_of!(BackwardParams, score),
             }),
-            (Kind::StandardScores, _) => Some(ScoreSite::of_queries(
+            (Kind::StandardScores | Kind::StandardDWeights, _) => Some(ScoreSite::of_queries(
                 offset_of!(StandardParams, scale),
                 offset_of!(StandardParams, score),
             )),
