@@ -5,12 +5,14 @@ pub mod memory;
 
 use std::cell::{Cell, RefCell};
 
+use ferroflash::error::ProblemError;
+use ferroflash::{Inputs, MaskExpression, Problem, Score};
 use ferroflash_kernels::expression::{
     Contiguous, Elements, Evaluator, Expression, Index, MAX_RANK, ParamValue, Place, Tensors,
 };
 
 use crate::oracle::{Edited, Pair, ScoreError, Sizes};
-use memory::Given;
+use memory::{Given, Memory};
 
 /// Scores and masks of the user's own.
 #[derive(Clone, Debug)]
@@ -47,6 +49,36 @@ pub struct Precision {
 const F32_UNIT: f64 = 1.0 / (1u64 << 24) as f64;
 
 impl Edits {
+    /// The problem with the expressions.
+    pub fn edit(&self, problem: &Problem) -> Result<Problem, ProblemError> {
+        let mut builder = problem.to_builder();
+        if let Some(score) = &self.score {
+            let score = Score::from_expression(score.clone());
+            builder = builder.score(score.expect("a number"));
+        }
+        if let Some(mask) = &self.mask {
+            let mask = MaskExpression::from_expression(mask.clone());
+            builder = builder.mask_expression(mask.expect("a truth value"));
+        }
+        builder.build()
+    }
+
+    /// The tensors in memory of their own.
+    pub fn memory(&self) -> Vec<Memory> {
+        self.tensors.iter().map(Given::memory).collect()
+    }
+
+    /// A call's arguments with what the expressions read: by name, so in any order.
+    pub fn give<'a>(&'a self, inputs: Inputs<'a>, memory: &'a [Memory]) -> Inputs<'a> {
+        let params = self.params.iter().rev();
+        let inputs = params.fold(inputs, |inputs, &(name, value)| {
+            inputs.score_param(name, value)
+        });
+        memory.iter().rev().fold(inputs, |inputs, memory| {
+            inputs.score_tensor(memory.name, memory.view())
+        })
+    }
+
     /// Gives `f` what the oracle takes of them.
     pub fn with_edit<R>(
         &self,

@@ -19,6 +19,7 @@
 //! | [`pages`] | the suite of keys and values in pages |
 //! | [`fp8`] | the suite of keys and values in 8 bits |
 //! | [`latent`] | the suite of values in the keys |
+//! | [`scores`] | the suite of scores and masks of the user's own |
 //! | [`mod@serving`] | a serving engine over pages, simulated |
 //! | [`subject`] | the backends under test |
 //! | [`sample`] | which cases of a set run |
@@ -31,6 +32,8 @@ pub mod pages;
 pub mod fp8;
 pub mod inputs;
 pub mod latent;
+
+pub mod scores;
 
 pub mod blocks;
 pub mod buffer;

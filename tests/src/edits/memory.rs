@@ -1,5 +1,6 @@
 //! Tensors that expressions read, dense for the oracle and in memory of their own for backends.
 
+use ferroflash::ReadTensor;
 use ferroflash_kernels::expression::{Contiguous, ElementType, Elements};
 use half::{bf16, f16};
 
@@ -139,6 +140,21 @@ enum Numbers {
     F16(Vec<f16>),
     Bf16(Vec<bf16>),
     I32(Vec<i32>),
+}
+
+impl Memory {
+    /// To read.
+    pub fn view(&self) -> ReadTensor<'_> {
+        let (first, extents) = (self.first, &self.extents);
+        let strides: Vec<i64> = self.strides.iter().map(|&stride| stride as i64).collect();
+        let tensor = match &self.numbers {
+            Numbers::F32(all) => ReadTensor::new(&all[first..], extents),
+            Numbers::F16(all) => ReadTensor::new(&all[first..], extents),
+            Numbers::Bf16(all) => ReadTensor::new(&all[first..], extents),
+            Numbers::I32(all) => ReadTensor::new(&all[first..], extents),
+        };
+        tensor.strides(strides)
+    }
 }
 
 /// The indices of a dense tensor's element.
