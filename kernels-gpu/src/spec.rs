@@ -34,11 +34,13 @@ pub enum Constant {
     Pages,
     /// An expression edits the scores: see [`crate::expression`].
     Score,
+    /// Its derivative by the score is not 1: of the backward pass.
+    ScoreGradient,
 }
 
 impl Constant {
     /// All of them, in the order of their bits in a [`Spec`].
-    pub const ALL: [Constant; 9] = [
+    pub const ALL: [Constant; 10] = [
         Constant::RightBound,
         Constant::LeftBound,
         Constant::Lengths,
@@ -48,6 +50,7 @@ impl Constant {
         Constant::SplitKv,
         Constant::Pages,
         Constant::Score,
+        Constant::ScoreGradient,
     ];
 
     /// Its name, as plans print it.
@@ -62,6 +65,7 @@ impl Constant {
             Constant::SplitKv => "split_kv",
             Constant::Pages => "pages",
             Constant::Score => "score",
+            Constant::ScoreGradient => "score_gradient",
         }
     }
 
@@ -77,6 +81,7 @@ impl Constant {
             Constant::SplitKv => "ferroflash_spec_split_kv",
             Constant::Pages => "ferroflash_spec_pages",
             Constant::Score => "ferroflash_spec_score",
+            Constant::ScoreGradient => "ferroflash_spec_score_gradient",
         }
     }
 

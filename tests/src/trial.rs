@@ -10,6 +10,7 @@ use half::{bf16, f16};
 
 use crate::buffer::{Buffer, Number};
 use crate::cases::Case;
+use crate::edits::Edits;
 use crate::inputs::Values;
 use crate::lengths::Lengths;
 use crate::oracle::{self, Output};
@@ -44,16 +45,29 @@ pub fn run(
     algorithm: Algorithm,
     order: Order,
 ) -> Result<Results, Refusal> {
+    run_edited(case, values, None, device, algorithm, order)
+}
+
+/// Both passes of a case whose scores are edited.
+pub fn run_edited(
+    case: &Case,
+    values: &Values,
+    edits: Option<&Edits>,
+    device: &Device,
+    algorithm: Algorithm,
+    order: Order,
+) -> Result<Results, Refusal> {
     match case.dtype {
-        Dtype::Bf16 => typed::<bf16>(case, values, device, algorithm, order),
-        Dtype::F16 => typed::<f16>(case, values, device, algorithm, order),
-        Dtype::F32 => typed::<f32>(case, values, device, algorithm, order),
+        Dtype::Bf16 => typed::<bf16>(case, values, edits, device, algorithm, order),
+        Dtype::F16 => typed::<f16>(case, values, edits, device, algorithm, order),
+        Dtype::F32 => typed::<f32>(case, values, edits, device, algorithm, order),
     }
 }
 
 fn typed<T: Element + Number>(
     case: &Case,
     values: &Values,
+    edits: Option<&Edits>,
     device: &Device,
     algorithm: Algorithm,
     order: Order,
@@ -61,7 +75,11 @@ fn typed<T: Element + Number>(
     let refusal = |error| refusal(error, algorithm);
     let broken = |error: ferroflash::error::ProblemError| Refusal::Failed(error.to_string());
     let problem = case.problem().map_err(broken)?.to_builder().order(order);
-    let problem = problem.build().map_err(broken)?;
+    let mut problem = problem.build().map_err(broken)?;
+    let memory = edits.map(Edits::memory).unwrap_or_default();
+    if let Some(edits) = edits {
+        problem = edits.edit(&problem).map_err(broken)?;
+    }
     let (like_q, like_k) = (problem.shape_q(), problem.shape_k());
     let (like_v, like_o) = (problem.shape_v(), problem.shape_o());
     let filled = |values: &[f64], shape| {
@@ -86,6 +104,9 @@ fn typed<T: Element + Number>(
     given.leftpad_k = leftpad_k.as_ref().map(Into::into);
     let table = case.block_table();
     given.block_mask = table.as_ref().map(|table| (&table.bytes).into());
+    if let Some(edits) = edits {
+        given = edits.give(given, &memory);
+    }
     let d_o = view(3)?;
     let d_lse = values.d_lse.as_deref().map(Rows::filled);
     let attention = Attention::new(device, problem)

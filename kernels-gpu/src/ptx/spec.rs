@@ -90,3 +90,14 @@ pub fn pages() -> bool {
 pub fn score() -> bool {
     constant!(Score, "mov.u32 {x}, ferroflash_spec_score;")
 }
+
+/// `mov.u32 r, ferroflash_spec_score_gradient`: [`Constant::ScoreGradient`].
+///
+/// PTX 1.0, sm_10.
+#[inline(always)]
+pub fn score_gradient() -> bool {
+    constant!(
+        ScoreGradient,
+        "mov.u32 {x}, ferroflash_spec_score_gradient;"
+    )
+}

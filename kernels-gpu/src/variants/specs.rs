@@ -5,7 +5,9 @@ use core::mem::offset_of;
 
 use crate::attention::score::ScoreRows;
 use crate::config::tma_backward_splits;
-use crate::params::{ForwardParams, StandardParams, TmaForwardParams};
+use crate::params::{
+    BackwardParams, ForwardParams, StandardParams, TmaBackwardParams, TmaForwardParams,
+};
 use crate::spec::{Constant, Spec};
 
 impl Kind {
@@ -19,8 +21,8 @@ impl Kind {
             | Kind::StandardSoftmax
             | Kind::StandardDelta
             | Kind::StandardDv
-            | Kind::StandardDWeights
             | Kind::StandardDk => &[Constant::Lengths],
+            Kind::StandardDWeights => &[Constant::Lengths, Constant::ScoreGradient],
             Kind::StandardOutput | Kind::StandardDq => &[Constant::Lengths, Constant::BlockMask],
             Kind::TileList | Kind::TmaTileList | Kind::BlockList => {
                 &[Constant::RightBound, Constant::LeftBound, Constant::Prefix]
@@ -37,6 +39,8 @@ impl Kind {
                 Constant::Lengths,
                 Constant::Shares,
                 Constant::Prefix,
+                Constant::Score,
+                Constant::ScoreGradient,
                 Constant::BlockMask,
             ],
             Kind::Forward | Kind::TmaForward => &[
@@ -58,7 +62,16 @@ impl Kind {
             ],
             // Of tiles that divide keys, see below.
             Kind::ForwardE4m3 | Kind::TmaForwardLatent => &[],
-            Kind::Backward | Kind::BackwardDq | Kind::StandardDScores => &[
+            Kind::Backward => &[
+                Constant::RightBound,
+                Constant::LeftBound,
+                Constant::Lengths,
+                Constant::Prefix,
+                Constant::Score,
+                Constant::ScoreGradient,
+                Constant::BlockMask,
+            ],
+            Kind::BackwardDq | Kind::StandardDScores => &[
                 Constant::RightBound,
                 Constant::LeftBound,
                 Constant::Lengths,
@@ -104,7 +117,17 @@ impl Variant {
                     offset_of!(TmaForwardParams, score),
                 ))
             }
-            (Kind::StandardScores, _) => Some(ScoreSite::of_queries(
+            (Kind::Backward, _) => Some(ScoreSite {
+                rows: ScoreRows::Keys,
+                scale: offset_of!(BackwardParams, scale),
+                score: offset_of!(BackwardParams, score),
+            }),
+            (Kind::TmaBackward, TileShape::Default) => Some(ScoreSite {
+                rows: ScoreRows::Keys,
+                scale: offset_of!(TmaBackwardParams, pass) + offset_of!(BackwardParams, scale),
+                score: offset_of!(TmaBackwardParams, pass) + offset_of!(BackwardParams, score),
+            }),
+            (Kind::StandardScores | Kind::StandardDWeights, _) => Some(ScoreSite::of_queries(
                 offset_of!(StandardParams, scale),
                 offset_of!(StandardParams, score),
             )),
@@ -145,6 +168,13 @@ impl Variant {
             return self.constants_of_splits();
         }
         let all = self.kind.constants();
+        if matches!(
+            (self.kind, self.tiles),
+            (Kind::TmaBackward, TileShape::Wide)
+        ) {
+            // Neither expressions nor block masks.
+            return all.split_at(5).0;
+        }
         match (self.kind, all.split_last()) {
             (
                 Kind::Forward | Kind::TmaForward | Kind::Backward | Kind::TmaBackward,

@@ -175,8 +175,8 @@ pub fn binary(op: Binary, a: Range, b: Range) -> Bounds {
             outward(lo, hi, nan)
         }
         Binary::Div => {
-            let tiny = |x: f32| x.abs() < f32::MIN_POSITIVE;
-            if b.has(0.0) || tiny(b.lo) || tiny(b.hi) || b.has_infinity() || a.has_infinity() {
+            // A divisor that may be 0 for being small has 0 in its bounds.
+            if b.has(0.0) || b.has_infinity() || a.has_infinity() {
                 return Bounds::all(Type::F32);
             }
             let corners = [a_lo / b_lo, a_lo / b_hi, a_hi / b_lo, a_hi / b_hi];

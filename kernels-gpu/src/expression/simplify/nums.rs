@@ -60,6 +60,7 @@ impl Interner {
 
 /// The reciprocal of a power of two: dividing by the one is multiplying with the other.
 fn reciprocal(x: f32) -> Option<f32> {
-    let is_power = x.is_normal() && x.to_bits() << 9 == 0;
-    Some(x.recip()).filter(|x| is_power && x.is_normal())
+    // Zeros and infinities have no fraction either; their reciprocals are not normal.
+    let has_fraction = x.to_bits() << 9 != 0;
+    Some(x.recip()).filter(|x| !has_fraction && x.is_normal())
 }

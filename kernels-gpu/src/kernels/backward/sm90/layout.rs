@@ -309,6 +309,27 @@ impl Layout {
         unsafe { shared::ld_shared_u32(self.steps + stage * SLOT + 4) }
     }
 
+    /// Writes which (batch, query head) a stage is for, where an expression edits scores; where sequences have lengths of their own, which
+    /// (sequence, query head).
+    ///
+    /// # Safety
+    /// The stage is empty.
+    #[inline(always)]
+    pub(super) unsafe fn write_head(self, stage: u32, head: u32) {
+        // SAFETY: the caller's contract.
+        unsafe { shared::st_shared_u32(self.steps + stage * SLOT + 12, head) };
+    }
+
+    /// Reads it.
+    ///
+    /// # Safety
+    /// The stage is full.
+    #[inline(always)]
+    pub(super) unsafe fn read_head(self, stage: u32) -> u32 {
+        // SAFETY: the caller's contract.
+        unsafe { shared::ld_shared_u32(self.steps + stage * SLOT + 12) }
+    }
+
     /// Writes work to a slot.
     ///
     /// # Safety

@@ -1,0 +1,203 @@
+//! Scores and masks of the user's own against the oracle, which evaluates their expressions in f64.
+//!
+//! What no score needs is NaN: elements of tensors that no pair reads which counts, and the memory around them. A backward pass that no kernel of the
+//! algorithm can take is counted as such.
+
+use ferroflash::plan::Outcome;
+use ferroflash::{Algorithm, Attention, Backend, Device, Dtype, Element, Inputs, Order, Pass};
+use half::{bf16, f16};
+
+use crate::beside::{bits, check_cases};
+use crate::buffer::{Buffer, Number};
+use crate::cases::Case;
+use crate::cases::scores::ScoreCase;
+use crate::edits::Edits;
+use crate::inputs::Values;
+use crate::oracle::Output;
+use crate::pages::output;
+use crate::reference::Reference;
+use crate::sample;
+use crate::subject::Subject;
+use crate::suite::{is_eligible, say};
+use crate::trial::{self, Refusal, vectors};
+
+/// Puts the subject through cases; panics with every failure.
+pub fn check(subject: &Subject, algorithm: Algorithm, test: &str, cases: &[ScoreCase]) {
+    if subject.cannot_run(algorithm) {
+        return;
+    }
+    let n_backward = std::cell::Cell::new(0);
+    check_cases(subject, test, cases, |scores| {
+        let trial = Trial::new(subject, algorithm, scores)?;
+        let close = trial.check_forward()?;
+        let of_gradients = match (close, trial.takes_backward()?) {
+            (Some(_), true) => trial.check_backward()?,
+            _ => return Ok(close),
+        };
+        n_backward.set(n_backward.get() + 1);
+        Ok(close.map(|close| close.max(of_gradients)))
+    });
+    let n = n_backward.get();
+    say(&format!(
+        "conformance: {test}: {n} of them with a backward pass"
+    ));
+}
+
+/// A case on a subject.
+struct Trial<'a> {
+    subject: &'a Subject,
+    algorithm: Algorithm,
+    case: &'a Case,
+    edits: Edits,
+    values: Values,
+    reference: Reference,
+}
+
+impl<'a> Trial<'a> {
+    fn new(
+        subject: &'a Subject,
+        algorithm: Algorithm,
+        scores: &'a ScoreCase,
+    ) -> Result<Trial<'a>, String> {
+        let case = &scores.case;
+        let problem = case.problem().map_err(|error| error.to_string())?;
+        let edits = scores.edits();
+        let values = scores.values(&edits);
+        Ok(Trial {
+            subject,
+            algorithm,
+            case,
+            reference: Reference::edited(case, &values, problem.scale(), Some(&edits)),
+            values,
+            edits,
+        })
+    }
+
+    /// A device; on the emulator with the order of threads that follows from this number, too.
+    fn device(&self, more: u64) -> Result<Device, String> {
+        let seed = self.case.seed.wrapping_add(sample::seed());
+        (self.subject.open)(seed.wrapping_add(more))
+    }
+
+    /// Refused, as it should be; or close to the oracle, and with the same bits again.
+    fn check_forward(&self) -> Result<Option<f64>, String> {
+        let eligible = is_editable(self.subject.backend, self.algorithm, self.case);
+        let output = match self.forward(&self.device(0)?, Some(&self.edits)) {
+            Ok(_) if !eligible => return Err("it ran; it should have been refused".into()),
+            Err(Refusal::NotEligible(_)) if !eligible => return Ok(None),
+            Ok(output) => output,
+            Err(refusal) => return Err(format!("{refusal:?}")),
+        };
+        let close = self.reference.judge_output(self.case, &output)?;
+        let again = self.forward(&self.device(1)?, Some(&self.edits));
+        let again = again.map_err(|refusal| format!("in the second run: {refusal:?}"))?;
+        if all_bits(&output) != all_bits(&again) {
+            return Err("a second run gave other bits".into());
+        }
+        Ok(Some(close.worst))
+    }
+
+    /// Whether the algorithm has kernels for the backward pass. Who has none says that it is for the expression.
+    fn takes_backward(&self) -> Result<bool, String> {
+        let problem = self.case.problem().map_err(|error| error.to_string())?;
+        let problem = self.edits.edit(&problem);
+        let problem = problem.map_err(|error| error.to_string())?;
+        let device = self.device(0)?;
+        let attention = Attention::new(&device, problem).map_err(|error| error.to_string())?;
+        let attention = attention.with_algorithm(self.algorithm);
+        let why = attention.explain(Pass::Backward);
+        match why.map_err(|error| error.to_string())?.plan {
+            Ok(_) => Ok(true),
+            Err(error) if self.subject.backend == Backend::Cpu => Err(error.to_string()),
+            Err(ferroflash::error::PlanError::NoCandidate { candidates, .. }) => {
+                let ours = candidates
+                    .into_iter()
+                    .find(|candidate| candidate.algorithm == self.algorithm);
+                match ours.map(|candidate| candidate.outcome) {
+                    Some(Outcome::Refused(ferroflash::plan::Reason::Score)) => Ok(false),
+                    outcome => Err(format!("the backward pass: {outcome:?}")),
+                }
+            }
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// All five results, in the deterministic order, twice, and in the other one.
+    fn check_backward(&self) -> Result<f64, String> {
+        let run = |more: u64, order: Order| {
+            let (case, edits) = (self.case, Some(&self.edits));
+            let device = self.device(more)?;
+            trial::run_edited(case, &self.values, edits, &device, self.algorithm, order)
+                .map_err(|refusal| format!("{order:?}: {refusal:?}"))
+        };
+        let results = run(2, Order::Deterministic)?;
+        let close = self.reference.judge(self.case, &results)?;
+        let again = run(3, Order::Deterministic)?;
+        let of_gradients = |results: &trial::Results| {
+            let all = &results.gradients;
+            [&all.d_q, &all.d_k, &all.d_v].map(|gradient| bits(gradient))
+        };
+        if of_gradients(&results) != of_gradients(&again) {
+            return Err("a second run gave other gradients".into());
+        }
+        let fastest = run(4, Order::Fastest)?;
+        let of_fastest = self.reference.judge(self.case, &fastest);
+        let of_fastest = of_fastest.map_err(|failure| format!("in the fastest order: {failure}"))?;
+        Ok(close.worst.max(of_fastest.worst))
+    }
+
+    fn forward(&self, device: &Device, edits: Option<&Edits>) -> Result<Output, Refusal> {
+        match self.case.dtype {
+            Dtype::Bf16 => self.typed::<bf16>(device, edits),
+            Dtype::F16 => self.typed::<f16>(device, edits),
+            Dtype::F32 => self.typed::<f32>(device, edits),
+        }
+    }
+
+    fn typed<T: Element + Number>(
+        &self,
+        device: &Device,
+        edits: Option<&Edits>,
+    ) -> Result<Output, Refusal> {
+        let broken = |error: ferroflash::error::ProblemError| Refusal::Failed(error.to_string());
+        let (case, values) = (self.case, &self.values);
+        let plain = case.problem().map_err(broken)?;
+        let problem = match edits {
+            Some(edits) => edits.edit(&plain).map_err(broken)?,
+            None => plain,
+        };
+        let filled = |values: &[f64], shape| {
+            Buffer::<T>::filled(values, shape, case.arrangement).map_err(broken)
+        };
+        let q = filled(&values.q, problem.shape_q())?;
+        let k = filled(&values.k, problem.shape_k())?;
+        let v = filled(&values.v, problem.shape_v())?;
+        let [q, k, v] = [&q, &k, &v].map(|tensor| tensor.view().map_err(broken));
+        let mut given = Inputs::new(&q?, &k?, &v?);
+        let vectors = vectors(case);
+        let [cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k] = vectors.each_ref();
+        given.cu_seqlens_q = cu_seqlens_q.as_ref().map(Into::into);
+        given.cu_seqlens_k = cu_seqlens_k.as_ref().map(Into::into);
+        given.seqused_q = seqused_q.as_ref().map(Into::into);
+        given.seqused_k = seqused_k.as_ref().map(Into::into);
+        given.leftpad_k = leftpad_k.as_ref().map(Into::into);
+        let table = case.block_table();
+        given.block_mask = table.as_ref().map(|table| (&table.bytes).into());
+        let memory = edits.map(Edits::memory).unwrap_or_default();
+        if let Some(edits) = edits {
+            given = edits.give(given, &memory);
+        }
+        output::<T>(device, self.algorithm, problem, &given, case.arrangement)
+    }
+}
+
+/// What each algorithm takes: as without expressions, but that flash2's kernels of few queries, which alone of its own divide keys, have no place for
+/// them.
+fn is_editable(backend: Backend, algorithm: Algorithm, case: &Case) -> bool {
+    let divides = algorithm == Algorithm::Flash2 && case.split_kv.is_some();
+    is_eligible(backend, algorithm, case) && !divides
+}
+
+fn all_bits(output: &Output) -> [Vec<u64>; 2] {
+    [bits(&output.o), bits(&output.lse)]
+}
