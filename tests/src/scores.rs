@@ -4,7 +4,7 @@
 //! algorithm can take is counted as such.
 
 use ferroflash::plan::Outcome;
-use ferroflash::{Algorithm, Attention, Backend, Device, Dtype, Element, Inputs, Order, Pass};
+use ferroflash::{Algorithm, Attention, Backend, Device, Dtype, Element, Inputs, Mask, Order, Pass};
 use half::{bf16, f16};
 
 use crate::beside::{bits, check_cases};
@@ -50,6 +50,7 @@ struct Trial<'a> {
     case: &'a Case,
     edits: Edits,
     values: Values,
+    built_in: Option<Mask>,
     reference: Reference,
 }
 
@@ -69,6 +70,7 @@ impl<'a> Trial<'a> {
             case,
             reference: Reference::edited(case, &values, problem.scale(), Some(&edits)),
             values,
+            built_in: scores.rule.built_in().filter(|_| case.mask == Mask::Full),
             edits,
         })
     }
@@ -82,19 +84,33 @@ impl<'a> Trial<'a> {
     /// Refused, as it should be; or close to the oracle, and with the same bits again.
     fn check_forward(&self) -> Result<Option<f64>, String> {
         let eligible = is_editable(self.subject.backend, self.algorithm, self.case);
-        let output = match self.forward(&self.device(0)?, Some(&self.edits)) {
+        let output = match self.forward(&self.device(0)?, self.case, Some(&self.edits)) {
             Ok(_) if !eligible => return Err("it ran; it should have been refused".into()),
             Err(Refusal::NotEligible(_)) if !eligible => return Ok(None),
             Ok(output) => output,
             Err(refusal) => return Err(format!("{refusal:?}")),
         };
+        self.check_built_in(&output)?;
         let close = self.reference.judge_output(self.case, &output)?;
-        let again = self.forward(&self.device(1)?, Some(&self.edits));
+        let again = self.forward(&self.device(1)?, self.case, Some(&self.edits));
         let again = again.map_err(|refusal| format!("in the second run: {refusal:?}"))?;
         if all_bits(&output) != all_bits(&again) {
             return Err("a second run gave other bits".into());
         }
+        self.check_built_in(&output)?;
         Ok(Some(close.worst))
+    }
+
+    /// A mask of the user's own gives the bits of the same mask that is built in.
+    fn check_built_in(&self, output: &Output) -> Result<(), String> {
+        let Some(mask) = self.built_in else {
+            return Ok(());
+        };
+        let case = Case { mask, ..*self.case };
+        let built_in = self.forward(&self.device(2)?, &case, None);
+        let built_in = built_in.map_err(|refusal| format!("built in: {refusal:?}"))?;
+        eprintln!("{mask:?} {:?} same bits: {}", self.case.sizes, all_bits(output) == all_bits(&built_in));
+        Ok(())
     }
 
     /// Whether the algorithm has kernels for the backward pass. Who has none says that it is for the expression.
@@ -146,21 +162,27 @@ impl<'a> Trial<'a> {
         Ok(close.worst.max(of_fastest.worst))
     }
 
-    fn forward(&self, device: &Device, edits: Option<&Edits>) -> Result<Output, Refusal> {
-        match self.case.dtype {
-            Dtype::Bf16 => self.typed::<bf16>(device, edits),
-            Dtype::F16 => self.typed::<f16>(device, edits),
-            Dtype::F32 => self.typed::<f32>(device, edits),
+    fn forward(
+        &self,
+        device: &Device,
+        case: &Case,
+        edits: Option<&Edits>,
+    ) -> Result<Output, Refusal> {
+        match case.dtype {
+            Dtype::Bf16 => self.typed::<bf16>(device, case, edits),
+            Dtype::F16 => self.typed::<f16>(device, case, edits),
+            Dtype::F32 => self.typed::<f32>(device, case, edits),
         }
     }
 
     fn typed<T: Element + Number>(
         &self,
         device: &Device,
+        case: &Case,
         edits: Option<&Edits>,
     ) -> Result<Output, Refusal> {
         let broken = |error: ferroflash::error::ProblemError| Refusal::Failed(error.to_string());
-        let (case, values) = (self.case, &self.values);
+        let values = &self.values;
         let plain = case.problem().map_err(broken)?;
         let problem = match edits {
             Some(edits) => edits.edit(&plain).map_err(broken)?,
