@@ -91,7 +91,10 @@ impl Edits {
             let derivative = score.derivative_by_score();
             derivative.expect("a score has a derivative")
         });
-        let (of_score, of_mask) = (self.bound(self.score.as_ref()), self.bound(self.mask.as_ref()));
+        let (of_score, of_mask) = (
+            self.bound(self.score.as_ref()),
+            self.bound(self.mask.as_ref()),
+        );
         let of_derivative = self.bound(derivative.as_ref());
         let score = RefCell::new(of_score.as_ref().map(Bound::evaluator));
         let slope = RefCell::new(of_derivative.as_ref().map(Bound::evaluator));
@@ -158,7 +161,9 @@ impl Edits {
         });
         Some(Bound {
             expression,
-            params: params.collect::<Option<_>>().expect("a value for every parameter"),
+            params: params
+                .collect::<Option<_>>()
+                .expect("a value for every parameter"),
             tensors: tensors.collect::<Option<_>>().expect("every tensor"),
         })
     }
@@ -190,7 +195,10 @@ impl Edits {
         for recording in of_mask.iter().chain(&of_score) {
             let list = recording.bound.expression.tensors().iter();
             for (tensor, seen) in list.zip(&recording.read) {
-                let at = self.tensors.iter().position(|given| given.name == tensor.name);
+                let at = self
+                    .tensors
+                    .iter()
+                    .position(|given| given.name == tensor.name);
                 let Some(at) = at else { continue };
                 for (read, seen) in read[at].iter_mut().zip(seen) {
                     *read |= seen.get();
@@ -321,4 +329,3 @@ impl Tensors for Recording<'_> {
         self.bound.tensors.i32(tensor, indices)
     }
 }
-

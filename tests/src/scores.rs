@@ -158,7 +158,8 @@ impl<'a> Trial<'a> {
         }
         let fastest = run(4, Order::Fastest)?;
         let of_fastest = self.reference.judge(self.case, &fastest);
-        let of_fastest = of_fastest.map_err(|failure| format!("in the fastest order: {failure}"))?;
+        let of_fastest =
+            of_fastest.map_err(|failure| format!("in the fastest order: {failure}"))?;
         Ok(close.worst.max(of_fastest.worst))
     }
 

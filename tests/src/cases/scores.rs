@@ -277,7 +277,10 @@ mod tests {
     /// A mask of the user's own and the one that is built in are the same to the oracle.
     #[test]
     fn masks_that_are_built_in_too_are_the_same() {
-        for (round, rule) in [Rule::Causal, Rule::Window, Rule::Prefix].into_iter().enumerate() {
+        for (round, rule) in [Rule::Causal, Rule::Window, Rule::Prefix]
+            .into_iter()
+            .enumerate()
+        {
             for round in [round, round + 3] {
                 let case = nth(round, rule);
                 let built_in = Case {

@@ -152,7 +152,6 @@ fn number(value: Value<f64>) -> f64 {
     }
 }
 
-
 /// Of y, a function of x.
 fn of_unary(op: Unary, x: f64, y: f64, error: NodeError) -> NodeError {
     let fast = |relative: f64, of: NodeError| NodeError {
@@ -172,16 +171,19 @@ fn of_unary(op: Unary, x: f64, y: f64, error: NodeError) -> NodeError {
             fast(APPROXIMATE * y.abs(), error.through(1.0 - y * y, y, 2.0))
         }
         Unary::Tanh(Precision::Full) => error.through(1.0 - y * y, y, 8.0),
-        Unary::Sigmoid(Precision::Fast) => {
-            fast(APPROXIMATE, error.through(y * (1.0 - y), y, 2.0))
-        }
+        Unary::Sigmoid(Precision::Fast) => fast(APPROXIMATE, error.through(y * (1.0 - y), y, 2.0)),
         Unary::Sigmoid(Precision::Full) => error.through(y * (1.0 - y), y, 12.0),
         Unary::Sqrt(_) => error.through(0.5 / y, y, 4.0),
     }
 }
 
 /// Of y, a function of a and b.
-fn of_binary(op: Binary, (a, of_a): (f64, NodeError), (b, of_b): (f64, NodeError), y: f64) -> NodeError {
+fn of_binary(
+    op: Binary,
+    (a, of_a): (f64, NodeError),
+    (b, of_b): (f64, NodeError),
+    y: f64,
+) -> NodeError {
     match op {
         Binary::Add | Binary::Sub => of_a.plus(of_b),
         Binary::Mul => {
@@ -204,9 +206,11 @@ fn of_binary(op: Binary, (a, of_a): (f64, NodeError), (b, of_b): (f64, NodeError
         }
         Binary::Min | Binary::Max => of_a.or(of_b),
         // Whole numbers and truth values are exact.
-        Binary::Rem | Binary::And | Binary::Or | Binary::Xor | Binary::Shl | Binary::Shr => NodeError {
-            unsure: of_a.unsure || of_b.unsure,
-            ..NodeError::exact(y)
-        },
+        Binary::Rem | Binary::And | Binary::Or | Binary::Xor | Binary::Shl | Binary::Shr => {
+            NodeError {
+                unsure: of_a.unsure || of_b.unsure,
+                ..NodeError::exact(y)
+            }
+        }
     }
 }

@@ -100,7 +100,8 @@ impl Given {
     /// In memory of its own, with NaN in every element that is not the tensor's.
     pub fn memory(&self) -> Memory {
         let (strides, extent) = self.layout();
-        let first = MARGIN + usize::from(matches!(self.strides, Strides::Odd | Strides::Repeated(_)));
+        let first =
+            MARGIN + usize::from(matches!(self.strides, Strides::Odd | Strides::Repeated(_)));
         let n = first + extent + MARGIN;
         let mut all: Vec<f64> = (0..n).map(|at| nobodys(self.element, at)).collect();
         for (at, &value) in self.values.iter().enumerate() {

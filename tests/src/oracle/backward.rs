@@ -53,7 +53,11 @@ fn add_row(
         .iter()
         .map(|weight| dot(d_o, &inputs.v[value(weight.key)]))
         .collect();
-    let mean: f64 = row.iter().zip(&d_p).map(|(weight, d_p)| weight.p * d_p).sum();
+    let mean: f64 = row
+        .iter()
+        .zip(&d_p)
+        .map(|(weight, d_p)| weight.p * d_p)
+        .sum();
     for (weight, d_p) in row.iter().zip(&d_p) {
         let (j, p) = (weight.key, weight.p);
         let d_s = p * (d_p - mean + d_lse) * weight.edited.slope * inputs.softmax_scale;

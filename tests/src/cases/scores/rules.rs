@@ -296,7 +296,12 @@ impl Giving {
                     Rule::Bias(Of::Full) => Strides::Odd,
                     _ => Strides::Contiguous,
                 };
-                some("bias", &[batch, heads_q, seqlen_q, seqlen_k], strides, &uniform)
+                some(
+                    "bias",
+                    &[batch, heads_q, seqlen_q, seqlen_k],
+                    strides,
+                    &uniform,
+                )
             }
             _ => panic!("no tensor {name}"),
         }
