@@ -3,7 +3,8 @@
 //! What no score needs is NaN: elements of tensors that no pair reads which counts, and the memory around them. A backward pass that no kernel of the
 //! algorithm can take is counted as such.
 
-use ferroflash::plan::Outcome;
+use ferroflash::error::PlanError;
+use ferroflash::plan::{Outcome, Plan, Reason};
 use ferroflash::{Algorithm, Attention, Backend, Device, Dtype, Element, Inputs, Mask, Order, Pass};
 use half::{bf16, f16};
 
@@ -29,13 +30,14 @@ pub fn check(subject: &Subject, algorithm: Algorithm, test: &str, cases: &[Score
     let n_backward = std::cell::Cell::new(0);
     check_cases(subject, test, cases, |scores| {
         let trial = Trial::new(subject, algorithm, scores)?;
-        let close = trial.check_forward()?;
-        let of_gradients = match (close, trial.takes_backward()?) {
-            (Some(_), true) => trial.check_backward()?,
-            _ => return Ok(close),
+        let Some(close) = trial.check_forward()? else {
+            return Ok(None);
         };
+        if !trial.takes_backward()? {
+            return Ok(Some(close));
+        }
         n_backward.set(n_backward.get() + 1);
-        Ok(close.map(|close| close.max(of_gradients)))
+        Ok(Some(close.max(trial.check_backward()?)))
     });
     let n = n_backward.get();
     say(&format!(
@@ -90,7 +92,6 @@ impl<'a> Trial<'a> {
             Ok(output) => output,
             Err(refusal) => return Err(format!("{refusal:?}")),
         };
-        self.check_built_in(&output)?;
         let close = self.reference.judge_output(self.case, &output)?;
         let again = self.forward(&self.device(1)?, self.case, Some(&self.edits));
         let again = again.map_err(|refusal| format!("in the second run: {refusal:?}"))?;
@@ -101,36 +102,58 @@ impl<'a> Trial<'a> {
         Ok(Some(close.worst))
     }
 
-    /// A mask of the user's own gives the bits of the same mask that is built in.
+    /// The same mask that is built in gives the same results: where the kernels are the same, to the bit, as blocks that it hides add nothing.
     fn check_built_in(&self, output: &Output) -> Result<(), String> {
         let Some(mask) = self.built_in else {
             return Ok(());
         };
         let case = Case { mask, ..*self.case };
-        let built_in = self.forward(&self.device(2)?, &case, None);
+        let device = self.device(2)?;
+        let built_in = self.forward(&device, &case, None);
         let built_in = built_in.map_err(|refusal| format!("built in: {refusal:?}"))?;
-        eprintln!("{mask:?} {:?} same bits: {}", self.case.sizes, all_bits(output) == all_bits(&built_in));
-        Ok(())
+        let judged = self.reference.judge_output(&case, &built_in);
+        judged.map_err(|failure| format!("built in: {failure}"))?;
+        let kernels = |case: &Case, edits: Option<&Edits>| -> Result<Vec<_>, String> {
+            let plan = self.plan(&device, case, edits, Pass::Forward)?;
+            let plan = plan.map_err(|error| error.to_string())?;
+            Ok(plan.launches.iter().map(|launch| launch.variant.name).collect())
+        };
+        let ours = kernels(self.case, Some(&self.edits))?;
+        let are_same = !ours.is_empty() && ours == kernels(&case, None)?;
+        match are_same && all_bits(output) != all_bits(&built_in) {
+            true => Err("the mask that is built in gives other bits".into()),
+            false => Ok(()),
+        }
+    }
+
+    /// What would run a pass.
+    fn plan(
+        &self,
+        device: &Device,
+        case: &Case,
+        edits: Option<&Edits>,
+        pass: Pass,
+    ) -> Result<Result<Plan, PlanError>, String> {
+        let problem = case.problem().map_err(|error| error.to_string())?;
+        let problem = edits.map_or(Ok(problem), |edits| edits.edit(&problem));
+        let problem = problem.map_err(|error| error.to_string())?;
+        let attention = Attention::new(device, problem).map_err(|error| error.to_string())?;
+        let why = attention.with_algorithm(self.algorithm).explain(pass);
+        Ok(why.map_err(|error| error.to_string())?.plan)
     }
 
     /// Whether the algorithm has kernels for the backward pass. Who has none says that it is for the expression.
     fn takes_backward(&self) -> Result<bool, String> {
-        let problem = self.case.problem().map_err(|error| error.to_string())?;
-        let problem = self.edits.edit(&problem);
-        let problem = problem.map_err(|error| error.to_string())?;
         let device = self.device(0)?;
-        let attention = Attention::new(&device, problem).map_err(|error| error.to_string())?;
-        let attention = attention.with_algorithm(self.algorithm);
-        let why = attention.explain(Pass::Backward);
-        match why.map_err(|error| error.to_string())?.plan {
+        match self.plan(&device, self.case, Some(&self.edits), Pass::Backward)? {
             Ok(_) => Ok(true),
             Err(error) if self.subject.backend == Backend::Cpu => Err(error.to_string()),
-            Err(ferroflash::error::PlanError::NoCandidate { candidates, .. }) => {
+            Err(PlanError::NoCandidate { candidates, .. }) => {
                 let ours = candidates
                     .into_iter()
                     .find(|candidate| candidate.algorithm == self.algorithm);
                 match ours.map(|candidate| candidate.outcome) {
-                    Some(Outcome::Refused(ferroflash::plan::Reason::Score)) => Ok(false),
+                    Some(Outcome::Refused(Reason::Score)) => Ok(false),
                     outcome => Err(format!("the backward pass: {outcome:?}")),
                 }
             }
@@ -214,10 +237,9 @@ impl<'a> Trial<'a> {
     }
 }
 
-/// What each algorithm takes: as without expressions, but that flash2's kernels of few queries, which alone of its own divide keys, have no place for
-/// them.
+/// What each algorithm takes: as without expressions, but that of those which divide keys only flash3's kernels have a place for them.
 fn is_editable(backend: Backend, algorithm: Algorithm, case: &Case) -> bool {
-    let divides = algorithm == Algorithm::Flash2 && case.split_kv.is_some();
+    let divides = matches!(algorithm, Algorithm::Flash2 | Algorithm::Standard) && case.split_kv.is_some();
     is_eligible(backend, algorithm, case) && !divides
 }
 
