@@ -390,7 +390,10 @@ impl Problem {
         let spec = with(spec, bounds.left, Constant::LeftBound);
         let spec = with(spec, bounds.prefix, Constant::Prefix);
         let spec = with(spec, self.pages.is_some(), Constant::Pages);
-        let spec = with(spec, self.edit_parts().is_some(), Constant::Score);
+        let edit = self.edit_parts();
+        let spec = with(spec, edit.is_some(), Constant::Score);
+        let has_gradient = edit.is_some_and(|edit| edit.has_gradient());
+        let spec = with(spec, has_gradient, Constant::ScoreGradient);
         with(spec, self.block_mask.is_some(), Constant::BlockMask)
     }
 }

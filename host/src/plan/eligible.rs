@@ -178,7 +178,7 @@ fn score(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
             | Kind::Backward
             | Kind::TmaBackward
             | Kind::StandardScores
-            | Kind::StandardDScores
+            | Kind::StandardDWeights
     );
     let asked = checked.problem().edit_parts().is_some();
     match asked && edits && variant.score_site().is_none() {

@@ -33,6 +33,7 @@ use ferroflash_kernels::params::{
     BackwardParams, ForwardParams, KernelParams, Params, SHIFTED, Schedule, ScoreParams, Slot,
     SplitKv, TmaBackwardParams, TmaForwardParams, in_workspace,
 };
+use ferroflash_kernels::spec::Constant;
 pub use ferroflash_kernels::spec::Spec;
 use ferroflash_kernels::variants::{TileShape, Variant};
 
@@ -191,11 +192,12 @@ impl PlannedLaunch {
     /// One launch of a kernel, compiled with those of the problem's constants that it asks for. Sizes and strides of tensors are
     /// filled in here.
     fn new(checked: &Checked, variant: &'static Variant, grid: u32, params: Params) -> Self {
-        let problem = checked.problem();
+        let spec = checked.spec().among(variant.constants());
+        let edits = spec.has(Constant::Score) || spec.has(Constant::ScoreGradient);
         PlannedLaunch {
             variant,
-            spec: checked.spec().among(variant.constants()),
-            edit: problem.edit().filter(|_| variant.score_site().is_some()),
+            spec,
+            edit: checked.problem().edit().filter(|_| edits),
             grid,
             params: views::describe(params, checked.arguments()),
         }

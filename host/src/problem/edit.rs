@@ -4,7 +4,7 @@ use std::hash::{Hash, Hasher};
 
 use ferroflash_kernels::expression::ptx::{Edit, Places, Program, Rows};
 use ferroflash_kernels::expression::{
-    Expression, ExpressionError, Index, Kept, MAX_PARAMS, MAX_TENSORS, Param, Tensor, Use,
+    Expression, ExpressionError, Index, Kept, MAX_PARAMS, MAX_TENSORS, Node, Param, Tensor, Use,
 };
 
 /// An edit with its lists. It stays for as long as the process.
@@ -73,6 +73,13 @@ impl EditParts {
     /// What kernels do to the scores.
     pub(crate) fn kept(&self) -> Kept {
         self.kept
+    }
+
+    /// Whether gradients of scores change by more than what is hidden: the derivative is not 1 everywhere.
+    pub(crate) fn has_gradient(&self) -> bool {
+        let derivative = self.kept.edit().derivative.as_ref();
+        let one = [Node::F32(1f32.to_bits())];
+        derivative.is_some_and(|derivative| derivative.nodes() != one)
     }
 
     /// Values that calls give, in the order of their places.
@@ -194,6 +201,20 @@ mod tests {
         assert_eq!(of(0, 1), (false, vec![Index::Head]));
         assert_eq!(of(0, 2), (true, vec![]));
         assert_eq!(of(1, 0), (true, vec![]));
+    }
+
+    #[test]
+    fn what_is_added_to_a_score_is_no_gradient() {
+        let has = |score: Result<Expression, ExpressionError>| {
+            EditParts::new(score.ok(), None).has_gradient()
+        };
+        assert!(!has(Expression::score(|s, at| {
+            s + at.tensor_f32("bias", [at.q, at.k])
+        })));
+        assert!(has(Expression::score(|s, at| s * at.f32("factor"))));
+        assert!(has(Expression::score(|_, at| at.k.to_f32())));
+        let mask = Expression::mask(|at| at.k.le(at.q)).ok();
+        assert!(!EditParts::new(None, mask).has_gradient());
     }
 
     #[test]

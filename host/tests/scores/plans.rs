@@ -1,5 +1,6 @@
 //! Which kernels serve a problem with expressions, and how plans name them.
 
+use ferroflash::error::PlanError;
 use ferroflash::plan::{Algorithm, Backend, DeviceInfo, Plan, Reason, plan};
 use ferroflash::tensor::Place;
 use ferroflash::validate::without_tensors;
@@ -25,9 +26,18 @@ fn planned(
     builder: ProblemBuilder,
     device: &DeviceInfo,
     asked: Option<Algorithm>,
-) -> Result<Plan, ferroflash::error::PlanError> {
+) -> Result<Plan, PlanError> {
+    planned_pass(builder, Pass::Forward, device, asked)
+}
+
+fn planned_pass(
+    builder: ProblemBuilder,
+    pass: Pass,
+    device: &DeviceInfo,
+    asked: Option<Algorithm>,
+) -> Result<Plan, PlanError> {
     let problem = builder.build().unwrap();
-    let checked = without_tensors(&problem, Pass::Forward, Place::Host).unwrap();
+    let checked = without_tensors(&problem, pass, Place::Host).unwrap();
     plan(&checked, device, Backend::Cuda, asked)
 }
 
@@ -92,4 +102,24 @@ fn keys_are_divided_under_an_expression() {
     let problem = builder().seqlen_q(1).seqlen_k(1 << 16).score(capped());
     let plan = planned(problem, &DeviceInfo::h200(), None).unwrap();
     assert!(plan.to_string().contains("splits of"), "{plan}");
+}
+
+#[test]
+fn only_what_changes_gradients_is_a_gradient() {
+    let biased = Score::new(|s, at| s + at.tensor_f32("bias", [at.q, at.k])).unwrap();
+    for (score, has_gradient) in [(capped(), true), (biased, false)] {
+        for (algorithm, n_edited) in [
+            (Algorithm::Flash3, 1),
+            (Algorithm::Flash2, 1),
+            (Algorithm::Standard, 1 + usize::from(has_gradient)),
+        ] {
+            let (problem, device) = (builder().score(score), DeviceInfo::h200());
+            let plan = planned_pass(problem, Pass::Backward, &device, Some(algorithm)).unwrap();
+            let edited = plan.launches.iter().filter(|launch| launch.edit.is_some());
+            assert_eq!(edited.count(), n_edited, "{plan}");
+            let mut specs = plan.launches.iter().map(|launch| launch.spec);
+            let found = specs.any(|spec| spec.has(Constant::ScoreGradient));
+            assert_eq!(found, has_gradient, "{plan}");
+        }
+    }
 }

@@ -59,7 +59,7 @@ impl Sizes {
                 Some(_) => 1.0,
                 None => problem.scale(),
             },
-            has_derivative: problem.score().is_some(),
+            has_derivative: problem.edit_parts().is_some_and(|edit| edit.has_gradient()),
             window: problem.mask().window(),
             prefix: problem.mask().prefix(),
         }
