@@ -4,6 +4,7 @@ mod errors;
 pub mod memory;
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 
 use ferroflash::error::ProblemError;
 use ferroflash::{Inputs, MaskExpression, Problem, Score};
@@ -100,7 +101,7 @@ impl Edits {
         let mask = RefCell::new(of_mask.as_ref().map(Bound::evaluator));
         let errors = RefCell::new(Vec::new());
         let of_product = F32_UNIT * (1.0 + precision.largest_score);
-        f(&|pair, old| {
+        let edit = |pair: Pair, old: f64| {
             let place = sequence.place(pair);
             if let Some(mask) = &mut *mask.borrow_mut()
                 && !mask.mask(&place)
@@ -135,6 +136,14 @@ impl Edits {
                     approximation: error.approximation,
                 },
             })
+        };
+        // The oracle asks several times.
+        let known = RefCell::new(HashMap::new());
+        f(&|pair, old| {
+            let mut known = known.borrow_mut();
+            *known
+                .entry((pair, old.to_bits()))
+                .or_insert_with(|| edit(pair, old))
         })
     }
 

@@ -8,7 +8,8 @@
 //! Where an element type ends early (f16), small weights and small dS are not rounded but lost: an error of the same
 //! absolute size in every term, whatever the weight. What it is multiplied with is worked out beside it.
 //!
-//! Where scores are edited, dP, Δ and the errors of both are multiplied by the derivative of the new score by the old one.
+//! Where scores are edited, dP, Δ and the errors of both are multiplied by the derivative of the new score by the old one; or P is, before it is rounded
+//! once more.
 
 use super::forward::weights;
 use super::{Inputs, Output, ScoreError, dot};
@@ -145,14 +146,17 @@ fn add_row(
     let mut mean_key = vec![0.0; sizes.head_dim];
     for weight in &row {
         let (j, p, slope) = (weight.key, weight.p, weight.edited.slope_size);
-        let factor = (dot(d_o, &inputs.v[value(j)]).abs() + delta.abs()) * slope;
+        let factor = dot(d_o, &inputs.v[value(j)]).abs() + delta.abs();
+        // P is lost before it meets the derivative, or after.
+        let lost = 1.0 + factor * slope.max(1.0);
+        let factor = factor * slope;
         let of_key = (p * factor).powi(2) + (p * terms_of_delta * slope).powi(2);
         for (c, at) in key(j).enumerate() {
             relative[c] += (p * factor * inputs.k[at]).powi(2);
-            absolute[c] += ((1.0 + factor) * inputs.k[at]).powi(2);
+            absolute[c] += (lost * inputs.k[at]).powi(2);
             mean_key[c] += p * weight.edited.slope * inputs.k[at];
             condition.d_k.relative[at] += of_key * q[c].powi(2);
-            condition.d_k.absolute[at] += ((1.0 + factor) * q[c]).powi(2);
+            condition.d_k.absolute[at] += (lost * q[c]).powi(2);
         }
         for (c, at) in value(j).enumerate() {
             condition.d_v.relative[at] += (p * d_o[c]).powi(2);

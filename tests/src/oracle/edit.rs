@@ -1,7 +1,7 @@
 //! Scores and masks of the user's own: what takes a score's place, and how far an implementation in f32 may be from it.
 
 /// Where a score lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Pair {
     /// Batch entry.
     pub batch: usize,

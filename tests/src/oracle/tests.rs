@@ -1,6 +1,8 @@
 //! The oracle against itself: finite differences, cases with a known answer, rows that see no key.
 
-use super::{Inputs, Output, Sizes, backward, causal, forward, full};
+mod edited;
+
+use super::{Edited, Inputs, Output, Sizes, backward, causal, forward, full};
 
 /// Numbers in [−1, 1) that depend on `salt` and the index alone.
 fn numbers(n: usize, salt: u64) -> Vec<f64> {

@@ -38,7 +38,7 @@ macro_rules! scores_suite {
 
             #[test]
             fn random() {
-                let n = $subject.n_random as usize;
+                let n = $subject.n_random.div_ceil(4) as usize;
                 let cases = scores::random(n, $crate::sample::seed());
                 check(&$subject, ALGORITHM, path!("random"), &cases);
             }
