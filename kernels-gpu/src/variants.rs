@@ -353,9 +353,8 @@ impl Variant {
 
 mod specs;
 
-pub use specs::ScoreSite;
-
 pub use crate::config::Footprint;
+pub use specs::ScoreSite;
 
 macro_rules! optional {
     () => {
