@@ -1,7 +1,7 @@
 //! What a call gives the expressions of its scores → what kernels take: every name found, every type, size and stride checked.
 
 use ferroflash_kernels::expression::{ExpressionError, Index, Param, ParamValue, Tensor, Use};
-use ferroflash_kernels::params::{ScoreParams, ScoreTensor};
+use ferroflash_kernels::params::{MAX_SCORE_TENSORS, ScoreParams, ScoreTensor};
 
 use crate::arguments::{Named, Operands, ScoreInputs};
 use crate::dtype::ScalarType;
@@ -57,13 +57,15 @@ pub(crate) fn bind(problem: &Problem, operands: &mut Operands) -> Result<(), Sco
     for (place, param) in given.values.iter_mut().zip(params) {
         *place = value(param, &inputs)?;
     }
-    let mut vectors: Vec<Vector> = Vec::with_capacity(tensors.len());
-    for (place, read) in given.tensors.iter_mut().zip(tensors) {
-        let vector;
-        (*place, vector) = tensor(read, &inputs, problem)?;
-        vectors.push(vector);
+    // No list of them: a prepared call allocates nothing.
+    let mut vectors = [None; MAX_SCORE_TENSORS];
+    let places = given.tensors.iter_mut().zip(&mut vectors);
+    for ((place, vector), read) in places.zip(tensors) {
+        let (of_kernels, memory) = tensor(read, &inputs, problem)?;
+        *place = of_kernels;
+        *vector = Some(memory);
     }
-    operands.put_score(given, vectors);
+    operands.put_score(given, vectors.into_iter().flatten());
     Ok(())
 }
 
@@ -104,10 +106,13 @@ fn known<T, E, const N: usize>(
 /// The bits of a parameter.
 fn value(param: &Param, inputs: &ScoreInputs) -> Result<u32, ScoreError> {
     let name = || param.name.clone();
-    let value = inputs.params.get(&param.name).ok_or(ScoreError::Missing {
-        name: name(),
-        needed: Use::Param(param.ty),
-    })?;
+    let value = inputs
+        .params
+        .get(&param.name)
+        .ok_or_else(|| ScoreError::Missing {
+            name: name(),
+            needed: Use::Param(param.ty),
+        })?;
     if value.ty() != param.ty {
         return Err(ScoreError::ParamType {
             name: name(),
@@ -134,7 +139,7 @@ fn tensor<'a>(
     } = &read.tensor;
     let (name, rank) = (|| name.clone(), usize::from(*rank));
     let given = inputs.tensors.get(&read.tensor.name);
-    let given = given.ok_or(ScoreError::Missing {
+    let given = given.ok_or_else(|| ScoreError::Missing {
         name: name(),
         needed: Use::Tensor {
             element: *element,

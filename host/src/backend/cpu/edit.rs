@@ -1,7 +1,7 @@
 //! Panels of scores that an expression edits, pair by pair.
 //!
-//! Panels hold q · k. What they hold behind it are the new scores: times softmax_scale already, and −∞ where the expression hides a key. It
-//! comes before the mask, which would not stay −∞.
+//! Panels hold q · k. Behind it they hold the new scores, times softmax_scale already, and −∞ where an expression hides the key. A mask alone
+//! changes no other score, so that none is rounded twice. The problem's own mask comes later: its −∞ would not stay.
 
 use std::ops::Range;
 
@@ -241,7 +241,7 @@ impl Editor<'_> {
                 *x = match &mut self.score {
                     _ if !is_visible => f32::NEG_INFINITY,
                     Some(edited) => edited.score(&place, score),
-                    None => score,
+                    None => *x,
                 };
                 if let (Some(gradient), Some(derivative)) = (&mut gradient, &mut self.derivative) {
                     gradient.row_mut(panel_row)[lane] = derivative.score(&place, score);

@@ -15,7 +15,7 @@ pub(super) struct Sizes {
     pub(super) head_dim: usize,
     pub(super) head_dim_v: usize,
     pub(super) softmax_scale: f32,
-    /// What scores are to be multiplied by where their exponentials are taken: 1 where an expression has edited them.
+    /// What scores are to be multiplied by where their exponentials are taken: 1 where an expression has taken their place.
     pub(super) exponent_scale: f32,
     /// Whether the gradients of scores are to be multiplied by the derivative of an expression.
     pub(super) has_derivative: bool,
@@ -55,7 +55,7 @@ impl Sizes {
             head_dim: problem.head_dim(),
             head_dim_v: problem.head_dim_v(),
             softmax_scale: problem.scale(),
-            exponent_scale: match problem.edit_parts() {
+            exponent_scale: match problem.score() {
                 Some(_) => 1.0,
                 None => problem.scale(),
             },
