@@ -352,7 +352,6 @@ impl Variant {
 }
 
 mod specs;
-
 pub use crate::config::Footprint;
 pub use specs::ScoreSite;
 

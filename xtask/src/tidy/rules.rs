@@ -193,6 +193,9 @@ fn check_comments(source: &Source, faults: &mut Vec<String>) {
     }
 }
 
+/// What the host replaces before the driver compiles: no instructions of any GPU.
+const PLACES_OF_EXPRESSIONS: &str = "kernels-gpu/src/ptx/score.rs";
+
 /// Every instruction has a probe, by which the tests compare its two bodies on a GPU.
 pub fn check_probes(sources: &[Source], faults: &mut Vec<String>) {
     let probes: Vec<&Source> = sources
@@ -206,6 +209,7 @@ pub fn check_probes(sources: &[Source], faults: &mut Vec<String>) {
     for source in sources
         .iter()
         .filter(|source| source.is_rust() && source.path.starts_with(ASM_ROOM))
+        .filter(|source| source.path != PLACES_OF_EXPRESSIONS)
     {
         for function in source.functions() {
             let head = function.code.split('{').next().unwrap_or_default();
@@ -213,9 +217,7 @@ pub fn check_probes(sources: &[Source], faults: &mut Vec<String>) {
             let has_instruction = ["asm!", "ptx!"]
                 .iter()
                 .any(|word| has_word(function.code, word));
-            // A place for an expression is no instruction of any GPU.
-            let is_place = function.code.contains("\"ferroflash_");
-            if has_instruction && !is_place && !head.contains("-> !") && !probed(function.name) {
+            if has_instruction && !head.contains("-> !") && !probed(function.name) {
                 faults.push(format!(
                     "{}:{}: `{}` has no probe",
                     source.path, function.line, function.name
