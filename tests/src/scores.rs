@@ -5,14 +5,16 @@
 
 use ferroflash::error::PlanError;
 use ferroflash::plan::{Outcome, Plan, Reason};
-use ferroflash::{Algorithm, Attention, Backend, Device, Dtype, Element, Inputs, Mask, Order, Pass};
+use ferroflash::{
+    Algorithm, Attention, Backend, Device, Dtype, Element, Inputs, Mask, Order, Pass,
+};
 use ferroflash_kernels::variants::Kind;
 use half::{bf16, f16};
 
 use crate::beside::{bits, check_one_in};
 use crate::buffer::{Buffer, Number};
-use crate::cases::{Case, HEAD_DIMS};
 use crate::cases::scores::ScoreCase;
+use crate::cases::{Case, HEAD_DIMS};
 use crate::edits::Edits;
 use crate::inputs::Values;
 use crate::oracle::Output;
@@ -133,7 +135,10 @@ impl<'a> Trial<'a> {
             variant.kind == Kind::TmaForward && variant.tiles != needed
         });
         match other {
-            Some(launch) => Err(format!("{} ran; needed: {needed:?} tiles", launch.variant.name)),
+            Some(launch) => Err(format!(
+                "{} ran; needed: {needed:?} tiles",
+                launch.variant.name
+            )),
             None => Ok(()),
         }
     }
@@ -152,7 +157,11 @@ impl<'a> Trial<'a> {
         let kernels = |case: &Case, edits: Option<&Edits>| -> Result<Vec<_>, String> {
             let plan = self.plan(&device, case, edits, Pass::Forward)?;
             let plan = plan.map_err(|error| error.to_string())?;
-            Ok(plan.launches.iter().map(|launch| launch.variant.name).collect())
+            Ok(plan
+                .launches
+                .iter()
+                .map(|launch| launch.variant.name)
+                .collect())
         };
         let ours = kernels(self.case, Some(&self.edits))?;
         let are_same = !ours.is_empty() && ours == kernels(&case, None)?;
@@ -281,7 +290,8 @@ impl<'a> Trial<'a> {
 
 /// What each algorithm takes: as without expressions, but that of those which divide keys only flash3's kernels have a place for them.
 fn is_editable(backend: Backend, algorithm: Algorithm, case: &Case) -> bool {
-    let divides = matches!(algorithm, Algorithm::Flash2 | Algorithm::Standard) && case.split_kv.is_some();
+    let divides =
+        matches!(algorithm, Algorithm::Flash2 | Algorithm::Standard) && case.split_kv.is_some();
     is_eligible(backend, algorithm, case) && !divides
 }
 

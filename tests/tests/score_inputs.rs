@@ -106,7 +106,11 @@ fn given() -> impl Strategy<Value = Given> {
     let params = proptest::collection::vec((select(NAMES.to_vec()), param()), 0..3);
     let tensors = proptest::collection::vec((select(NAMES.to_vec()), tensor()), 0..3);
     let many = prop_oneof![20 => Just(0usize), 1 => 0usize..20];
-    let near = (0usize..2, prop_oneof![size().boxed(), (1usize..6).boxed()], stride());
+    let near = (
+        0usize..2,
+        prop_oneof![size().boxed(), (1usize..6).boxed()],
+        stride(),
+    );
     (params, tensors, any::<[bool; 4]>(), many, near).prop_map(
         |(params, tensors, keep, many, (dim, extent, stride))| {
             let mut given = right();
@@ -150,7 +154,9 @@ fn fits(given: &Given) -> bool {
             None => contiguous(dim),
         };
         let ranks = shape.len() == least.len()
-            && strides.as_ref().is_none_or(|strides| strides.len() == least.len());
+            && strides
+                .as_ref()
+                .is_none_or(|strides| strides.len() == least.len());
         // Kernels count distances of 4 GiB from an index that they move into the tensor.
         let most = |dim: usize| match (name, dim) {
             ("bias", 0) => i128::MAX,
@@ -196,10 +202,13 @@ fn run(given: &Given) -> Result<(), Error> {
             3 => ReadTensor::new(&i32s, &of.shape),
             _ => ReadTensor::new(&bytes, &of.shape),
         };
-        inputs = inputs.score_tensor(name, match &of.strides {
-            Some(strides) => tensor.strides(strides),
-            None => tensor,
-        });
+        inputs = inputs.score_tensor(
+            name,
+            match &of.strides {
+                Some(strides) => tensor.strides(strides),
+                None => tensor,
+            },
+        );
     }
     let (mut o, mut lse) = ([0f32; HEADS * SEQLEN], [0f32; HEADS * SEQLEN]);
     let mut outputs = Outputs::new(TensorMut::bshd(&mut o, shape)?, &mut lse);
@@ -233,5 +242,8 @@ fn anything_by_name_ends_in_a_result_or_in_an_error() {
     });
     outcome.unwrap_or_else(|failure| panic!("{failure}"));
     let (n_ran, n_refused) = (n_ran.get(), n_refused.get());
-    assert!(CASES / 20 < n_ran && CASES / 20 < n_refused, "{n_ran} {n_refused}");
+    assert!(
+        CASES / 20 < n_ran && CASES / 20 < n_refused,
+        "{n_ran} {n_refused}"
+    );
 }

@@ -8,9 +8,7 @@ use super::*;
 
 /// A bias, and a mask.
 fn edited(problem: &Problem) -> Problem {
-    let alibi = Score::new(|s, at| {
-        s + at.tensor_f32("slopes", [at.head]) * (at.k - at.q).to_f32()
-    });
+    let alibi = Score::new(|s, at| s + at.tensor_f32("slopes", [at.head]) * (at.k - at.q).to_f32());
     let dilated = Mask::new(|at| (at.k % at.i32("step")).eq(0));
     let builder = problem.to_builder().score(alibi.unwrap());
     builder.mask_expression(dilated.unwrap()).build().unwrap()
@@ -93,7 +91,10 @@ fn kernels_without_a_place_for_expressions_refuse() {
     let few = edited(&few.build().unwrap());
     let checked = validate::without_tensors(&few, Pass::Forward, Place::Cuda(0)).unwrap();
     let refused = plan(&checked, &DeviceInfo::h200(), Backend::Cuda, None).unwrap_err();
-    assert!(refused.to_string().contains(&Reason::Score.to_string()), "{refused}");
+    assert!(
+        refused.to_string().contains(&Reason::Score.to_string()),
+        "{refused}"
+    );
 }
 
 /// Who asks what would run reads the expressions.

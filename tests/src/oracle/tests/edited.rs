@@ -24,9 +24,8 @@ fn edits(score: Option<Expression>, mask: Option<Expression>) -> Edits {
 }
 
 fn alibi() -> Expression {
-    let score = Expression::score(|s, at| {
-        s + at.tensor_f32("slopes", [at.head]) * (at.k - at.q).to_f32()
-    });
+    let score =
+        Expression::score(|s, at| s + at.tensor_f32("slopes", [at.head]) * (at.k - at.q).to_f32());
     score.unwrap()
 }
 
@@ -98,7 +97,10 @@ fn differences_find_a_missing_derivative() {
             ..*inputs
         };
         let [d_q, d_k, d_v] = apart(&wrong, of_output, of_output);
-        assert!(1e6 * TOLERANCE < d_q && 1e6 * TOLERANCE < d_k, "{d_q} {d_k}");
+        assert!(
+            1e6 * TOLERANCE < d_q && 1e6 * TOLERANCE < d_k,
+            "{d_q} {d_k}"
+        );
         assert!(d_v < TOLERANCE, "{d_v}");
     });
 }
