@@ -162,3 +162,39 @@ fn a_block_mask_and_a_mask_hide_beside_an_expression() {
     });
     compare(&sizes, &problem, &results, &right);
 }
+
+#[test]
+fn a_mask_is_as_exact_as_one_of_the_problem() {
+    let sizes = Sizes {
+        lens_q: vec![33; 2],
+        lens_k: vec![257; 2],
+        heads_q: 3,
+        heads_k: 1,
+        head_dim: 96,
+    };
+    let causal = Mask::new(|at| at.k.le(at.q + at.seqlen_k - at.seqlen_q)).unwrap();
+    let mut data = data(&sizes);
+    // Large scores, which rise along the keys.
+    for (at, k) in data[1].iter_mut().enumerate() {
+        *k = *k * 0.1 + (at / 96 % 257) as f32 / 32.0;
+    }
+    data[0].iter_mut().for_each(|q| *q = q.abs());
+    let results = |problem: ProblemBuilder| {
+        let problem = problem.build().unwrap();
+        computed(&Device::cpu(), problem, &data, |inputs| inputs)
+    };
+    let by_mask = results(sizes.padded().mask(Mask::Causal));
+    let by_expression = results(sizes.padded().mask_expression(causal));
+    let right = expected(&sizes, &data, 1.0 / 96f64.sqrt(), &|s, at: At| {
+        (at.k <= at.q + at.seqlen_k - at.seqlen_q).then_some((s, 1.0))
+    });
+    let worst = |o: &[f64]| {
+        let errors = o.iter().zip(&right.o).map(|(o, right)| (o - right).abs());
+        errors.fold(0.0, f64::max)
+    };
+    let (by_mask, by_expression) = (worst(&by_mask.o), worst(&by_expression.o));
+    assert!(
+        by_expression <= 1.1 * by_mask,
+        "{by_expression}, not {by_mask}"
+    );
+}
