@@ -38,7 +38,7 @@ pub(crate) fn check_one_in<C: Debug>(
         Choice::Only(numbers) => numbers,
         Choice::All => all.collect(),
         Choice::Sample(seed) => all
-            .filter(|number| (number + seed as usize) % n == 0)
+            .filter(|number| (number + seed as usize).is_multiple_of(n))
             .collect(),
     };
     let (mut n_passed, mut n_refused, mut worst, mut failures) = (0, 0, 0.0f64, Vec::new());

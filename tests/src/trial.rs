@@ -136,7 +136,7 @@ fn typed<T: Element + Number>(
         .map_err(refusal)?;
 
     let [q, k, v, d_o] = &inputs;
-    for (name, tensor) in [
+    untouched([
         ("q", q),
         ("k", k),
         ("v", v),
@@ -145,13 +145,7 @@ fn typed<T: Element + Number>(
         ("d_q", &d_q),
         ("d_k", &d_k),
         ("d_v", &d_v),
-    ] {
-        if let Some(distance) = tensor.strayed() {
-            return Err(Refusal::Failed(format!(
-                "element {distance} of the memory of {name} was written to"
-            )));
-        }
-    }
+    ])?;
     if rows.strayed() {
         return Err(Refusal::Failed("memory beside lse was written to".into()));
     }
@@ -168,6 +162,18 @@ fn typed<T: Element + Number>(
         forward_kernels: forward.kernels,
         backward_kernels: backward.kernels,
     })
+}
+
+/// Nobody wrote beside these tensors.
+fn untouched<T: Number, const N: usize>(tensors: [(&str, &Buffer<T>); N]) -> Result<(), Refusal> {
+    for (name, tensor) in tensors {
+        if let Some(distance) = tensor.strayed() {
+            return Err(Refusal::Failed(format!(
+                "element {distance} of the memory of {name} was written to"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// The case's lengths: `cu_seqlens_q`, `cu_seqlens_k`, `seqused_q`, `seqused_k`, `leftpad_k`.

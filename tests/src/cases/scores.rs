@@ -173,7 +173,7 @@ pub fn wide() -> Vec<ScoreCase> {
         ScoreCase {
             case: Case {
                 seed: round as u64,
-                ..case.heads(1, 1 + round % 2, 1)
+                ..case.heads(1, 2, 1)
             },
             rule,
         }
@@ -290,6 +290,7 @@ impl ScoreCase {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::oracle::Sizes;
     use crate::reference::Reference;
 
     #[test]
@@ -297,6 +298,22 @@ mod tests {
         for case in all().iter().chain(&lengths()).chain(&random(40, 7)) {
             let edits = case.edits();
             assert!(edits.score.is_some() || edits.mask.is_some(), "{case:?}");
+        }
+    }
+
+    /// What no score needs is NaN, and nothing that one needs.
+    #[test]
+    fn elements_that_nobody_reads_are_nan() {
+        let mut causal = nth(0, Rule::Bias(Of::Full));
+        causal.case.mask = Mask::Causal;
+        let bias = &causal.edits().tensors[0];
+        let Sizes {
+            seqlen_q, seqlen_k, ..
+        } = causal.case.sizes;
+        for (at, value) in bias.values.iter().enumerate().skip(1) {
+            let (query, key) = (at / seqlen_k % seqlen_q, at % seqlen_k);
+            let is_read = key + seqlen_q <= query + seqlen_k;
+            assert_eq!(value.is_nan(), !is_read, "{query} {key}");
         }
     }
 

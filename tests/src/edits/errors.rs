@@ -214,3 +214,84 @@ fn of_binary(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ferroflash_kernels::expression::{Evaluator, Expression, Index, NoTensors, Place};
+
+    use super::*;
+
+    /// At many places and scores, what f32 is off from f64, as a part of what is allowed.
+    fn worst(expression: &Expression) -> f64 {
+        let mut exact = Evaluator::<f64>::new(expression, &[], &NoTensors).unwrap();
+        let mut rounded = Evaluator::<f32>::new(expression, &[], &NoTensors).unwrap();
+        let (mut errors, mut worst) = (Vec::new(), 0.0f64);
+        for query in 0..40 {
+            for key in 0..50 {
+                let place = Place::default()
+                    .with(Index::Query, query)
+                    .with(Index::Key, key * 7);
+                let score = ((query * 37 + key * 101) % 211 - 105) as f32 / 13.0;
+                let value = exact.score(&place, score.into());
+                let error = of_expression(expression.nodes(), exact.values(), 0.0, &mut errors);
+                let off = (f64::from(rounded.score(&place, score)) - value).abs();
+                assert!(off <= error.error(), "{off} {error:?} {expression}");
+                worst = worst.max(off / error.error().max(f64::MIN_POSITIVE));
+            }
+        }
+        worst
+    }
+
+    /// Bounds hold, and are not so wide that they would hold of anything.
+    #[test]
+    fn what_f32_is_off_lies_within_the_bounds() {
+        let of = |expression: Result<Expression, _>| worst(&expression.unwrap());
+        let closest = [
+            of(Expression::score(|s, _| (s / 2.5).tanh_full() * 2.5)),
+            of(Expression::score(|s, at| {
+                s + (at.k - at.q).to_f32() * 0.0123
+            })),
+            of(Expression::score(|s, _| (s * 0.3).exp_full() - s)),
+            of(Expression::score(|s, _| (s.abs() + 0.7).ln_full() * s)),
+            of(Expression::score(|s, _| {
+                (s.abs() + 0.7).sqrt_full() / (s * s + 1.1)
+            })),
+            of(Expression::score(|s, _| s.sigmoid_full() * s)),
+        ];
+        for part in closest {
+            assert!(0.02 < part, "{closest:?}");
+        }
+    }
+
+    /// Only fast functions that are far from f32's precision widen the tolerance, by what the instruction may be off.
+    #[test]
+    fn approximations_are_those_of_fast_functions() {
+        let approximation = |expression: Result<Expression, _>| {
+            let expression = expression.unwrap();
+            let mut exact = Evaluator::<f64>::new(&expression, &[], &NoTensors).unwrap();
+            exact.score(&Place::default(), 1.0);
+            let error = of_expression(expression.nodes(), exact.values(), 0.0, &mut Vec::new());
+            error.approximation
+        };
+        let fast = approximation(Expression::score(|s, _| s.tanh() * 8.0));
+        assert_eq!(fast, 8.0 * APPROXIMATE * 1f64.tanh());
+        let fast = approximation(Expression::score(|s, _| s.sigmoid() * 4.0));
+        assert_eq!(fast, 4.0 * APPROXIMATE);
+        let exact =
+            Expression::score(|s, _| s.tanh_full() + s.sigmoid_full() + s.exp2() + s.sqrt());
+        assert_eq!(approximation(exact), 0.0);
+    }
+
+    /// Where two numbers are as good as equal, f32 may compare them otherwise.
+    #[test]
+    fn a_choice_that_hangs_on_a_rounding_counts_both() {
+        let expression = Expression::score(|s, _| (s / 3.0).lt(1.0).select(s, s + 100.0)).unwrap();
+        let mut exact = Evaluator::<f64>::new(&expression, &[], &NoTensors).unwrap();
+        let mut error = |score: f64| {
+            exact.score(&Place::default(), score);
+            let nodes = expression.nodes();
+            of_expression(nodes, exact.values(), 1e-6, &mut Vec::new()).error()
+        };
+        assert!(100.0 <= error(3.0) && error(2.9) < 1e-4);
+    }
+}
