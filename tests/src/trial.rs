@@ -4,7 +4,7 @@ use ferroflash::error::PlanError;
 use ferroflash::plan::{Outcome, SpecialisedKernel};
 use ferroflash::{
     Algorithm, Attention, Device, Dtype, Element, Error, Gradients, Order, OutputGradients,
-    Outputs, Saved,
+    Outputs, Problem, Saved,
 };
 use half::{bf16, f16};
 
@@ -74,12 +74,8 @@ fn typed<T: Element + Number>(
 ) -> Result<Results, Refusal> {
     let refusal = |error| refusal(error, algorithm);
     let broken = |error: ferroflash::error::ProblemError| Refusal::Failed(error.to_string());
-    let problem = case.problem().map_err(broken)?.to_builder().order(order);
-    let mut problem = problem.build().map_err(broken)?;
+    let problem = problem_of(case, edits, order).map_err(broken)?;
     let memory = edits.map(Edits::memory).unwrap_or_default();
-    if let Some(edits) = edits {
-        problem = edits.edit(&problem).map_err(broken)?;
-    }
     let (like_q, like_k) = (problem.shape_q(), problem.shape_k());
     let (like_v, like_o) = (problem.shape_v(), problem.shape_o());
     let filled = |values: &[f64], shape| {
@@ -162,6 +158,19 @@ fn typed<T: Element + Number>(
         forward_kernels: forward.kernels,
         backward_kernels: backward.kernels,
     })
+}
+
+/// The case's problem, with its edits.
+fn problem_of(
+    case: &Case,
+    edits: Option<&Edits>,
+    order: Order,
+) -> Result<Problem, ferroflash::error::ProblemError> {
+    let problem = case.problem()?.to_builder().order(order).build()?;
+    match edits {
+        Some(edits) => edits.edit(&problem),
+        None => Ok(problem),
+    }
 }
 
 /// Nobody wrote beside these tensors.
