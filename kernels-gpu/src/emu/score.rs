@@ -55,8 +55,8 @@ pub(crate) fn edit_with_gradient(x: &mut [f32; 4], n: usize) -> [f32; 4] {
     let scores = machine.scores_of_thread().get();
     let scores = scores.expect("a tile has been begun");
     let first_column = scores.first_column.expect("a block has been begun");
-    // SAFETY: the parameters are the launch's, which runs.
     let given = Given {
+        // SAFETY: the parameters are the launch's, which runs.
         params: unsafe { &*scores.params },
         edit,
     };

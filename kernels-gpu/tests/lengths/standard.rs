@@ -123,8 +123,8 @@ impl Standard {
             shape: listing.shape,
             window: listing.window,
             scale: SCALE,
-            blocks: BlockMap::default(),
             lengths: listing.lengths,
+            ..Default::default()
         };
         let mut spec = self.spec;
         if listed {

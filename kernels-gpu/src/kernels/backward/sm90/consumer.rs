@@ -184,7 +184,7 @@ impl Consumer<'_> {
         // SAFETY: Q's stage is full, and L and the number of its first row with it.
         unsafe {
             if T::EDITS_SCORES && spec::score() {
-                self.begin_scores_of_step::<T>(n, at, first);
+                self.begin_scores_of_step(n, at, first);
             }
             if T::EDITS_SCORES && spec::score_gradient() {
                 return self.probabilities_and_derivatives::<E, T>(at, keys, first, s);

@@ -55,7 +55,7 @@ impl Consumer<'_> {
     /// # Safety
     /// Q's stage is full.
     #[inline(always)]
-    pub(super) unsafe fn begin_scores_of_step<T: Tiles>(&self, n: u32, at: Ring, first: u32) {
+    pub(super) unsafe fn begin_scores_of_step(&self, n: u32, at: Ring, first: u32) {
         let (p, layout) = (self.p, self.layout);
         let shape = &p.shape;
         // SAFETY: the caller's contract; the work's slot is full as long as the tile is not done with.
