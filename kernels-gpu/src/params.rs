@@ -33,7 +33,7 @@ pub use lengths::{Lengths, TileList, TileListParams};
 pub use merge::MergeParams;
 pub use pages::Pages;
 pub use schedule::{FASTEST, ORDERED, SHIFTED, Schedule};
-pub use score::{MAX_SCORE_PARAMS, MAX_SCORE_RANK, MAX_SCORE_TENSORS, ScoreParams, ScoreTensor};
+pub use score::{MAX_SCORE_TENSORS, ScoreParams, ScoreTensor};
 pub use standard::StandardParams;
 pub use tensor_map::{
     BACKWARD_MAPS, BOX_COLUMNS, BackwardMap, FORWARD_MAPS, ForwardMap, TensorMap,
@@ -315,13 +315,6 @@ slots!(
 slots!(BlockLists: Workspace lists, Workspace ranks);
 slots!(Pages: Vector(PageTable) table);
 slots!(Descale: Vector(KDescale) k, Vector(VDescale) v);
-impl KernelParams for ScoreParams {
-    fn slots(&mut self, f: &mut dyn FnMut(Slot<'_>)) {
-        for (argument, tensor) in Argument::SCORE_TENSORS.into_iter().zip(&mut self.tensors) {
-            f(Slot::Vector(argument, &mut tensor.base));
-        }
-    }
-}
 slots!(BlockListParams: Within map, Within lists);
 slots!(
     ForwardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Vector(Lse) lse, Within list, Within blocks, Within pages,
@@ -378,8 +371,7 @@ impl KernelParams for Params {
     }
 }
 
-const _: () = assert!(size_of::<TensorView>() == 32);
-const _: () = assert!(size_of::<Shape>() == 32);
+const _: () = assert!(size_of::<TensorView>() == 32 && size_of::<Shape>() == 32);
 const _: () = assert!(
     size_of::<ForwardParams>()
         == 4 * 32 + 8 + 32 + 12 + 8 + 20 + 40 + 40 + 24 + 56 + 48 + 24 + 40 + 304
@@ -394,7 +386,6 @@ const _: () = assert!(
     size_of::<TmaBackwardParams>()
         == 6 * 128 + 8 * 32 + 10 * 8 + 32 + 12 + 8 + 20 + 40 + 8 + 40 + 304
 );
-const _: () = assert!(size_of::<StandardParams>() == 8 * 32 + 6 * 8 + 32 + 12 + 12 + 48 + 32 + 304);
 const _: () = {
     assert!(ForwardMap::Q.at(0) == offset_of!(TmaForwardParams, q) as u64);
     assert!(ForwardMap::K.at(0) == offset_of!(TmaForwardParams, k) as u64);

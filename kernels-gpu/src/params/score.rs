@@ -1,11 +1,13 @@
 //! What kernels are given for an expression that edits their scores: see [`crate::spec::Constant::Score`].
 
+use super::{Argument, KernelParams, Slot};
+
 /// Most tensors that an expression reads.
 pub const MAX_SCORE_TENSORS: usize = 4;
 /// Most parameters of an expression.
-pub const MAX_SCORE_PARAMS: usize = 16;
+const MAX_SCORE_PARAMS: usize = 16;
 /// Most dimensions of a tensor that an expression reads.
-pub const MAX_SCORE_RANK: usize = 4;
+const MAX_SCORE_RANK: usize = 4;
 
 /// A tensor that an expression reads.
 #[repr(C)]
@@ -32,6 +34,14 @@ pub struct ScoreParams {
     pub inverse_scale: f32,
     /// No gap at the end.
     pub padding: [u32; 3],
+}
+
+impl KernelParams for ScoreParams {
+    fn slots(&mut self, f: &mut dyn FnMut(Slot<'_>)) {
+        for (argument, tensor) in Argument::SCORE_TENSORS.into_iter().zip(&mut self.tensors) {
+            f(Slot::Vector(argument, &mut tensor.base));
+        }
+    }
 }
 
 const _: () = assert!(size_of::<ScoreTensor>() == 8 + 4 * 4 + 4 * 8);

@@ -49,3 +49,5 @@ pub struct StandardParams {
     /// As in [`super::ForwardParams`].
     pub score: ScoreParams,
 }
+
+const _: () = assert!(size_of::<StandardParams>() == 8 * 32 + 6 * 8 + 32 + 12 + 12 + 48 + 32 + 304);

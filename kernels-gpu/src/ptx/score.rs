@@ -64,6 +64,7 @@ pub fn score(x: &mut [f32; 4], n: usize) {
     #[cfg(target_arch = "nvptx64")]
     {
         let [mut a, mut b, mut c, mut d] = *x;
+        /// `ferroflash_score` of the `n`-th fragment.
         macro_rules! edit {
             ($n:literal) => {
                 ptx!(
@@ -93,6 +94,7 @@ pub fn score_gradient(x: &mut [f32; 4], n: usize) -> [f32; 4] {
         let [mut a, mut b, mut c, mut d] = *x;
         let mut derivative = [0.0f32; 4];
         let [d_a, d_b, d_c, d_d] = &mut derivative;
+        /// `ferroflash_score_gradient` of the `n`-th fragment.
         macro_rules! edit {
             ($n:literal) => {
                 ptx!(

@@ -2,6 +2,7 @@
 
 use super::Tiles;
 use super::consumer::{Consumer, Keys, PackedScores, for_each_hidden, is_hidden, with_columns};
+use super::layout::{Layout, SLOT};
 use crate::attention::score::{ScoreRows, ScoreTile};
 use crate::attention::{batch_and_head, divide};
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
@@ -9,11 +10,34 @@ use crate::kernels::lengths::END;
 use crate::kernels::scores::Given;
 use crate::params::BackwardParams;
 use crate::ptx::math::{ex2_approx, fms};
-use crate::ptx::{score, spec, special};
+use crate::ptx::{score, shared, spec, special};
 use crate::tile::element::Element;
 use crate::tile::fragment;
 use crate::tile::register::{Accumulator, Packed};
 use crate::tile::ring::Ring;
+
+impl Layout {
+    /// Writes which (batch, query head) a stage is for, where an expression edits scores; where sequences have lengths of their own, which
+    /// (sequence, query head).
+    ///
+    /// # Safety
+    /// The stage is empty.
+    #[inline(always)]
+    pub(super) unsafe fn write_head(self, stage: u32, head: u32) {
+        // SAFETY: the caller's contract.
+        unsafe { shared::st_shared_u32(self.steps + stage * SLOT + 12, head) };
+    }
+
+    /// Reads it.
+    ///
+    /// # Safety
+    /// The stage is full.
+    #[inline(always)]
+    pub(super) unsafe fn read_head(self, stage: u32) -> u32 {
+        // SAFETY: the caller's contract.
+        unsafe { shared::ld_shared_u32(self.steps + stage * SLOT + 12) }
+    }
+}
 
 /// Query heads that share a head of k and v.
 #[inline(always)]

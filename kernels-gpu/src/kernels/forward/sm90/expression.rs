@@ -12,13 +12,18 @@ use crate::tile::register::Accumulator;
 use crate::tile::ring::Ring;
 
 impl Consumer<'_> {
-    /// The scores that follow are of the tile that was announced last, before `slot`.
+    /// The scores that follow are of the tile that was announced last, before `slot`, if they are its first ones.
     ///
     /// # Safety
     /// The tile is not done with.
     #[inline(always)]
-    pub(super) unsafe fn begin_scores_of_tile<T: Tiles>(&self, work: WorkTile, slot: Ring) {
-        if !(T::EDITS_SCORES && spec::score()) {
+    pub(super) unsafe fn begin_scores_of_tile<T: Tiles>(
+        &self,
+        work: WorkTile,
+        slot: Ring,
+        are_first: bool,
+    ) {
+        if !(T::EDITS_SCORES && spec::score() && are_first) {
             return;
         }
         let (p, shape) = (self.p, &self.p.shape);
