@@ -1,7 +1,7 @@
 //! Standard attention: a forward and a backward pass, kernel by kernel.
 
 use super::*;
-use ferroflash_kernels::params::{StandardParams};
+use ferroflash_kernels::params::StandardParams;
 use ferroflash_kernels::variants::{Dtype, VARIANTS};
 
 /// Both passes.
