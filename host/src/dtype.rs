@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use ferroflash_kernels::expression::ElementType;
 use ferroflash_kernels::variants;
 use float8::F8E4M3;
 use half::{bf16, f16};
@@ -79,6 +80,17 @@ impl ScalarType {
 impl From<Dtype> for ScalarType {
     fn from(dtype: Dtype) -> ScalarType {
         ScalarType::Float(dtype)
+    }
+}
+
+impl From<ElementType> for ScalarType {
+    fn from(element: ElementType) -> ScalarType {
+        match element {
+            ElementType::F32 => ScalarType::F32,
+            ElementType::F16 => Dtype::F16.into(),
+            ElementType::Bf16 => Dtype::Bf16.into(),
+            ElementType::I32 => ScalarType::I32,
+        }
     }
 }
 

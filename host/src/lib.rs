@@ -59,7 +59,7 @@
 //!
 //! - q, k, v, o are `[batch, seqlen, heads, head_dim]` with any strides whose last dimension is contiguous; v and o may have columns of
 //!   another number ([`ProblemBuilder::head_dim_v`]). lse is `f32 [batch, heads_q, seqlen_q]`, the natural logarithm of the sum of exponentials.
-//! - Scale, then mask, then softmax. A causal mask is aligned to the bottom right ([`Mask::Causal`]).
+//! - Scale, then an expression of the scores where there is one ([`ProblemBuilder::score`]), then mask, then softmax. A causal mask is aligned to the bottom right ([`Mask::Causal`]).
 //! - A row that sees no key gives o = 0, lse = −∞ and gradients of 0.
 //! - A loss may depend on lse as well as on o: the backward pass takes both gradients ([`OutputGradients`]).
 //! - Equal inputs give bit-equal results, run after run, unless [`Order::Fastest`] is asked for.
@@ -105,10 +105,18 @@ pub mod backend;
 
 pub mod error;
 
+/// Expressions of scores and masks: what [`Score::new`] and [`Mask::new`] trace closures with.
+pub mod expression {
+    pub use ferroflash_kernels::expression::{
+        At, Cond, ElementType, Expression, ExpressionError, Int, MAX_NODES, MAX_PARAMS, MAX_RANK,
+        MAX_TENSORS, Num, Operand, Param, ParamValue, Precision, Tensor, Type, Use,
+    };
+}
+
 pub use append::Append;
 pub use arguments::{
     AppendInputs, AppendOutputs, Gradients, Inputs, MergeInputs, OutputGradients, Outputs,
-    RotateInputs, Saved,
+    RotateInputs, Saved, ScoreInputs,
 };
 pub use attention::{Attention, Explanation, Ran};
 pub use backend::cuda::{Graph, Queue};
@@ -125,9 +133,11 @@ pub use prepared::{
 pub use problem::append::AppendProblem;
 pub use problem::merge::MergeProblem;
 pub use problem::rotate::RotateProblem;
-pub use problem::{BlockMask, Fp8Kv, Mask, Order, Pages, Problem, ProblemBuilder, SplitKv};
+pub use problem::{
+    BlockMask, Fp8Kv, Mask, MaskExpression, Order, Pages, Problem, ProblemBuilder, Score, SplitKv,
+};
 pub use rotate::Rotate;
-pub use tensor::{Layout, Tensor, TensorMut, Vector, VectorMut};
+pub use tensor::{Layout, ReadTensor, Tensor, TensorMut, Vector, VectorMut};
 pub use validate::Pass;
 
 /// README.md's example, compiled and run as a test.

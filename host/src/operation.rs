@@ -95,6 +95,7 @@ impl<P: Operation> Call<'_, P> {
                     argument: Argument::Weights,
                 });
             }
+            Form::Elements { dtype } => VectorDescription::unplaced(1, dtype, place).into(),
             Form::Vector { dtype, n_elems } => {
                 VectorDescription::unplaced(n_elems, dtype, place).into()
             }

@@ -57,7 +57,7 @@ use crate::backend::cuda::{CudaDevice, Queue};
 use crate::error::{DriverError, Error, ProblemError};
 use crate::plan::{Plan, Planned};
 use crate::tensor::{Description, Place};
-use crate::validate::vector_fits;
+use crate::validate::{score, vector_fits};
 
 /// The kernels read and write 16 bytes at a time.
 const ALIGNMENT_BYTES: u64 = 16;
@@ -100,8 +100,9 @@ impl PreparedForward {
         inputs: &Inputs,
         outputs: &mut Outputs,
     ) -> Result<(), Error> {
-        self.prepared
-            .enqueue(&Operands::forward(inputs, outputs), queue)
+        let mut operands = Operands::forward(inputs, outputs);
+        score::bind(&self.plan().problem, &mut operands)?;
+        self.prepared.enqueue(&operands, queue)
     }
 }
 
@@ -125,7 +126,8 @@ impl PreparedBackward {
         of_output: &OutputGradients,
         gradients: &mut Gradients,
     ) -> Result<(), Error> {
-        let operands = Operands::backward(inputs, saved, of_output, gradients);
+        let mut operands = Operands::backward(inputs, saved, of_output, gradients);
+        score::bind(&self.plan().problem, &mut operands)?;
         self.prepared.enqueue(&operands, queue)
     }
 }
@@ -168,6 +170,9 @@ impl<P: Planned> Prepared<P> {
             (Some(Given::Vector(vector)), _) => match plan.need(argument).map(|need| need.form) {
                 Some(Form::Vector { dtype, n_elems }) => {
                     vector_fits(argument, vector, dtype, n_elems)?;
+                }
+                Some(Form::Elements { dtype }) => {
+                    vector_fits(argument, vector, dtype, vector.n_elems)?;
                 }
                 _ => return Err(ProblemError::NotTaken { argument }),
             },

@@ -3,12 +3,14 @@
 pub mod append;
 mod block_mask;
 mod builder;
+mod edit;
 mod fp8_kv;
 mod key;
 pub mod merge;
 pub(crate) mod new_rows;
 mod pages;
 pub mod rotate;
+mod score;
 mod shapes;
 mod split_kv;
 mod values;
@@ -21,9 +23,12 @@ use ferroflash_kernels::spec::{Constant, Spec};
 
 pub use block_mask::BlockMask;
 pub use builder::ProblemBuilder;
+pub(crate) use edit::{DimUse, ReadOf};
 pub use fp8_kv::Fp8Kv;
 pub(crate) use key::ProblemKey;
 pub use pages::Pages;
+use score::Expressions;
+pub use score::{MaskExpression, Score};
 pub use split_kv::SplitKv;
 use values::Values;
 
@@ -142,6 +147,7 @@ pub struct Problem {
     split_kv: SplitKv,
     pages: Option<Pages>,
     fp8_kv: Option<Fp8Kv>,
+    expressions: Expressions,
 }
 
 impl Problem {
@@ -167,6 +173,7 @@ impl Problem {
             split_kv: SplitKv::Auto,
             pages: None,
             fp8_kv: None,
+            expressions: Expressions::default(),
         }
     }
 
@@ -202,6 +209,7 @@ impl Problem {
             split_kv: self.split_kv,
             pages: self.pages,
             fp8_kv: self.fp8_kv,
+            expressions: self.expressions,
         }
     }
 
@@ -382,6 +390,10 @@ impl Problem {
         let spec = with(spec, bounds.left, Constant::LeftBound);
         let spec = with(spec, bounds.prefix, Constant::Prefix);
         let spec = with(spec, self.pages.is_some(), Constant::Pages);
+        let edit = self.edit_parts();
+        let spec = with(spec, edit.is_some(), Constant::Score);
+        let has_gradient = edit.is_some_and(|edit| edit.has_gradient());
+        let spec = with(spec, has_gradient, Constant::ScoreGradient);
         with(spec, self.block_mask.is_some(), Constant::BlockMask)
     }
 }

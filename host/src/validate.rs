@@ -5,6 +5,7 @@
 pub mod merge;
 pub mod operation;
 pub mod rotary;
+pub(crate) mod score;
 mod sizes;
 
 use ferroflash_kernels::params::Window;
@@ -65,7 +66,8 @@ impl Checked {
             Some(vector) => vector.dtype == ScalarType::I32,
             None => false,
         };
-        Argument::ALL.into_iter().any(is_length)
+        let mut others = Argument::ALL.into_iter();
+        others.any(|argument| is_length(argument) && !Argument::SCORE_TENSORS.contains(&argument))
     }
 
     /// The constants that kernels are compiled with for this call.
@@ -124,6 +126,7 @@ pub(crate) fn fit(
         let what = "the backward pass or the weights";
         return Err(ProblemError::ValuesInKeysWith { what });
     }
+    score::derivative(problem, pass)?;
     no_lengths_beside_a_block_mask(problem, arguments)?;
     let need = |argument| need(problem, pass, argument);
     all_fit(
@@ -204,6 +207,8 @@ pub(crate) fn unplaced(
         Form::Vector { dtype, n_elems } => {
             VectorDescription::unplaced(n_elems, dtype, place).into()
         }
+        // How many there are no plan asks.
+        Form::Elements { dtype } => VectorDescription::unplaced(1, dtype, place).into(),
     })
 }
 
@@ -223,11 +228,14 @@ fn fits(
         (Form::Vector { dtype, n_elems }, Given::Vector(vector)) => {
             vector_fits(argument, vector, dtype, n_elems)?;
         }
+        (Form::Elements { dtype }, Given::Vector(vector)) => {
+            vector_fits(argument, vector, dtype, vector.n_elems)?;
+        }
         (Form::Tensor { .. } | Form::Weights, Given::Vector(_)) => {
             let needed = "tensor";
             return Err(ProblemError::OtherForm { argument, needed });
         }
-        (Form::Vector { .. }, Given::Tensor(_)) => {
+        (Form::Vector { .. } | Form::Elements { .. }, Given::Tensor(_)) => {
             let needed = "vector";
             return Err(ProblemError::OtherForm { argument, needed });
         }

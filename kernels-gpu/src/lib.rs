@@ -27,6 +27,9 @@ pub mod params;
 
 pub mod spec;
 
+#[cfg(not(target_arch = "nvptx64"))]
+pub mod expression;
+
 pub mod config;
 
 #[cfg(any(target_arch = "nvptx64", feature = "emulator"))]

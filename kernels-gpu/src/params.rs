@@ -16,6 +16,7 @@ mod lengths;
 mod merge;
 mod pages;
 mod schedule;
+mod score;
 mod standard;
 mod tensor_map;
 mod window;
@@ -32,6 +33,7 @@ pub use lengths::{Lengths, TileList, TileListParams};
 pub use merge::MergeParams;
 pub use pages::Pages;
 pub use schedule::{FASTEST, ORDERED, SHIFTED, Schedule};
+pub use score::{MAX_SCORE_TENSORS, ScoreParams, ScoreTensor};
 pub use standard::StandardParams;
 pub use tensor_map::{
     BACKWARD_MAPS, BOX_COLUMNS, BackwardMap, FORWARD_MAPS, ForwardMap, TensorMap,
@@ -121,6 +123,8 @@ pub struct ForwardParams {
     pub descale: Descale,
     /// Of kernels for few queries, where sequences have lengths of their own.
     pub divisors: Divisors,
+    /// Where an expression edits the scores: what it reads.
+    pub score: ScoreParams,
 }
 
 /// The most rows of a sequence, heads of a batch, and keys of a window: sums of three of them fit 31 bits. A box of
@@ -166,6 +170,8 @@ pub struct TmaForwardParams {
     pub lengths: Lengths,
     /// As in [`ForwardParams`]. Then `k` and `v` describe the pool, and the tensor maps of a sequence end behind its last row.
     pub pages: Pages,
+    /// As in [`ForwardParams`].
+    pub score: ScoreParams,
 }
 
 /// Parameters of the backward kernels: `delta`, the main kernel and, in flash2, `dq`, in this order on one stream.
@@ -230,6 +236,8 @@ pub struct BackwardParams {
     pub n_larger_shares: u32,
     /// As in [`ForwardParams`].
     pub blocks: BlockLists,
+    /// As in [`ForwardParams`].
+    pub score: ScoreParams,
 }
 
 /// Parameters of the flash3 backward kernel behind `delta`.
@@ -310,22 +318,22 @@ slots!(Descale: Vector(KDescale) k, Vector(VDescale) v);
 slots!(BlockListParams: Within map, Within lists);
 slots!(
     ForwardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Vector(Lse) lse, Within list, Within blocks, Within pages,
-    Within split, Within lengths, Within descale,
+    Within split, Within lengths, Within descale, Within score,
 );
 slots!(
     TmaForwardParams: Map(Q) q, Map(K) k, Map(V) v, Map(O) o, Tensor(O) o_rows, Vector(Lse) lse, Workspace tile_counter,
-    Within list, Within blocks, Within split, Within lengths, Within pages,
+    Within list, Within blocks, Within split, Within lengths, Within pages, Within score,
 );
 slots!(
     BackwardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Tensor(DO) d_o, Tensor(DQ) d_q, Tensor(DK) d_k,
     Tensor(DV) d_v, Vector(Lse) lse, Vector(DLse) d_lse, Workspace lse_log2, Workspace delta, Workspace d_q_accum,
     Workspace dq_semaphore, Workspace tile_counters, Workspace dkv_accum, Workspace dkv_semaphore, Within list,
-    Within blocks,
+    Within blocks, Within score,
 );
 slots!(
     StandardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Tensor(DO) d_o, Tensor(DQ) d_q, Tensor(DK) d_k,
     Tensor(DV) d_v, Vector(Lse) lse, Vector(DLse) d_lse, Workspace scores, Vector(Weights) weights, Workspace delta,
-    Within lengths, Within blocks,
+    Within lengths, Within blocks, Within score,
 );
 
 impl KernelParams for TmaBackwardParams {
@@ -363,21 +371,21 @@ impl KernelParams for Params {
     }
 }
 
-const _: () = assert!(size_of::<TensorView>() == 32);
-const _: () = assert!(size_of::<Shape>() == 32);
+const _: () = assert!(size_of::<TensorView>() == 32 && size_of::<Shape>() == 32);
 const _: () = assert!(
-    size_of::<ForwardParams>() == 4 * 32 + 8 + 32 + 12 + 8 + 20 + 40 + 40 + 24 + 56 + 48 + 24 + 40
+    size_of::<ForwardParams>()
+        == 4 * 32 + 8 + 32 + 12 + 8 + 20 + 40 + 40 + 24 + 56 + 48 + 24 + 40 + 304
 );
 const _: () = assert!(
     size_of::<TmaForwardParams>()
-        == 4 * 128 + 32 + 2 * 8 + 32 + 12 + 8 + 20 + 8 + 40 + 40 + 56 + 48 + 24
+        == 4 * 128 + 32 + 2 * 8 + 32 + 12 + 8 + 20 + 8 + 40 + 40 + 56 + 48 + 24 + 304
 );
 const _: () =
-    assert!(size_of::<BackwardParams>() == 8 * 32 + 10 * 8 + 32 + 12 + 8 + 20 + 40 + 8 + 40);
+    assert!(size_of::<BackwardParams>() == 8 * 32 + 10 * 8 + 32 + 12 + 8 + 20 + 40 + 8 + 40 + 304);
 const _: () = assert!(
-    size_of::<TmaBackwardParams>() == 6 * 128 + 8 * 32 + 10 * 8 + 32 + 12 + 8 + 20 + 40 + 8 + 40
+    size_of::<TmaBackwardParams>()
+        == 6 * 128 + 8 * 32 + 10 * 8 + 32 + 12 + 8 + 20 + 40 + 8 + 40 + 304
 );
-const _: () = assert!(size_of::<StandardParams>() == 8 * 32 + 6 * 8 + 32 + 12 + 12 + 48 + 32);
 const _: () = {
     assert!(ForwardMap::Q.at(0) == offset_of!(TmaForwardParams, q) as u64);
     assert!(ForwardMap::K.at(0) == offset_of!(TmaForwardParams, k) as u64);

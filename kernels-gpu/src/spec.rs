@@ -32,11 +32,15 @@ pub enum Constant {
     SplitKv,
     /// Keys and values lie in pages: see [`crate::attention::pages`].
     Pages,
+    /// An expression edits the scores: see [`crate::expression`].
+    Score,
+    /// Its derivative by the score is not 1: of the backward pass.
+    ScoreGradient,
 }
 
 impl Constant {
     /// All of them, in the order of their bits in a [`Spec`].
-    pub const ALL: [Constant; 8] = [
+    pub const ALL: [Constant; 10] = [
         Constant::RightBound,
         Constant::LeftBound,
         Constant::Lengths,
@@ -45,6 +49,8 @@ impl Constant {
         Constant::BlockMask,
         Constant::SplitKv,
         Constant::Pages,
+        Constant::Score,
+        Constant::ScoreGradient,
     ];
 
     /// Its name, as plans print it.
@@ -58,6 +64,8 @@ impl Constant {
             Constant::BlockMask => "block_mask",
             Constant::SplitKv => "split_kv",
             Constant::Pages => "pages",
+            Constant::Score => "score",
+            Constant::ScoreGradient => "score_gradient",
         }
     }
 
@@ -72,6 +80,8 @@ impl Constant {
             Constant::BlockMask => "ferroflash_spec_block_mask",
             Constant::SplitKv => "ferroflash_spec_split_kv",
             Constant::Pages => "ferroflash_spec_pages",
+            Constant::Score => "ferroflash_spec_score",
+            Constant::ScoreGradient => "ferroflash_spec_score_gradient",
         }
     }
 

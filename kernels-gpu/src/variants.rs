@@ -352,8 +352,8 @@ impl Variant {
 }
 
 mod specs;
-
 pub use crate::config::Footprint;
+pub use specs::ScoreSite;
 
 macro_rules! optional {
     () => {

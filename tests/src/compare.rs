@@ -4,7 +4,7 @@ use std::fmt;
 
 use ferroflash::Dtype;
 
-use crate::oracle::Terms;
+use crate::oracle::{ScoreError, Terms};
 use crate::tolerance::{self, Quantity, tolerance};
 
 /// How the errors of a tensor's elements hang together.
@@ -34,8 +34,8 @@ pub struct Comparison<'a> {
     pub terms: &'a Terms,
     /// Number of terms of an element.
     pub n_terms: usize,
-    /// The largest that a score can be.
-    pub score: f64,
+    /// What a score may be off.
+    pub score: ScoreError,
     /// How the errors hang together.
     pub errors: Errors,
 }
@@ -280,6 +280,7 @@ mod tests {
             softmax_scale: 0.125,
             visible: &oracle::full,
             block: None,
+            edit: None,
         };
         let output = oracle::forward(&inputs);
         let condition = oracle::condition(&inputs, &output, d_o, None);
@@ -336,7 +337,7 @@ mod tests {
                 reference: &[reference],
                 terms: &Terms::uniform(1, 0.0, 0.0),
                 n_terms: 1,
-                score: 1.0,
+                score: ScoreError::of_size(1.0),
                 errors: Errors::Independent,
             }
             .check()

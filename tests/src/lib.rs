@@ -5,6 +5,7 @@
 //! | [`oracle`] | attention from its definition, in f64 |
 //! | [`inputs`] | the numbers: random, spaced, adversarial |
 //! | [`buffer`] | tensors in every arrangement, surrounded by NaN |
+//! | [`edits`] | scores and masks of the user's own beside a case |
 //! | [`tolerance`] | how far a result may lie from the oracle's: one table |
 //! | [`cases`] | the problems, in named sets |
 //! | [`lengths`] | where the rows of sequences of different lengths lie |
@@ -18,6 +19,7 @@
 //! | [`pages`] | the suite of keys and values in pages |
 //! | [`fp8`] | the suite of keys and values in 8 bits |
 //! | [`latent`] | the suite of values in the keys |
+//! | [`scores`] | the suite of scores and masks of the user's own |
 //! | [`mod@serving`] | a serving engine over pages, simulated |
 //! | [`subject`] | the backends under test |
 //! | [`sample`] | which cases of a set run |
@@ -31,8 +33,12 @@ pub mod fp8;
 pub mod inputs;
 pub mod latent;
 
+pub mod scores;
+
 pub mod blocks;
 pub mod buffer;
+
+pub mod edits;
 
 pub mod cases;
 

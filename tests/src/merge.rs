@@ -271,6 +271,7 @@ fn compare<T: Element + Number>(
         softmax_scale: softmax_scale.into(),
         visible: &oracle::full,
         block: None,
+        edit: None,
     };
     let output = oracle::forward(&inputs);
     let condition = oracle::condition(&inputs, &output, &values.d_o, None);

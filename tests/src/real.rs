@@ -213,6 +213,7 @@ mod tests {
                 softmax_scale,
                 visible: &visible,
                 block: None,
+                edit: None,
             };
             let output = oracle::forward(&inputs);
             let gradients = oracle::backward(&inputs, d_o, None);

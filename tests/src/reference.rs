@@ -1,12 +1,14 @@
 //! What a case should give, by the oracle; and the comparison with what a device computed.
 
+use crate::beside::rounding;
 use crate::blocks;
 use crate::buffer::Repeats;
 use crate::cases::Case;
 use crate::compare::{Closeness, Comparison, Errors, Mismatch};
+use crate::edits::{Edits, Precision, Sequence};
 use crate::inputs::{Fill, Values};
 use crate::lengths::{Lengths, Span};
-use crate::oracle::{self, Condition, Inputs, Output, Terms};
+use crate::oracle::{self, Condition, Inputs, Output, ScoreError, Terms};
 use crate::tolerance::Quantity;
 use crate::trial::Results;
 
@@ -44,26 +46,70 @@ pub fn with_inputs<R>(
         softmax_scale: softmax_scale.into(),
         visible: &visible,
         block: Some(&at),
+        edit: None,
+    })
+}
+
+/// Gives `f` the same with scores that are edited, of a problem whose first batch entry is sequence `first`.
+fn edited<R>(
+    case: &Case,
+    inputs: &Inputs,
+    first: usize,
+    edits: Option<&Edits>,
+    f: impl FnOnce(&Inputs) -> R,
+) -> R {
+    let Some(edits) = edits else {
+        return f(inputs);
+    };
+    let sequence = Sequence {
+        first,
+        sizes: inputs.sizes,
+    };
+    let precision = Precision {
+        largest_score: inputs.largest_score(),
+        unit: rounding(case.dtype).0,
+    };
+    edits.with_edit(sequence, precision, |edit| {
+        f(&Inputs {
+            edit: Some(edit),
+            ..*inputs
+        })
     })
 }
 
 impl Reference {
     /// By the oracle.
     pub fn new(case: &Case, values: &Values, softmax_scale: f32) -> Reference {
+        Reference::edited(case, values, softmax_scale, None)
+    }
+
+    /// By the oracle, with scores that are edited.
+    pub fn edited(
+        case: &Case,
+        values: &Values,
+        softmax_scale: f32,
+        edits: Option<&Edits>,
+    ) -> Reference {
         if let Some(lengths) = &case.lengths {
-            return Reference::of_lengths(case, lengths, values, softmax_scale);
+            return Reference::of_lengths(case, lengths, values, softmax_scale, edits);
         }
+        let (d_o, d_lse) = (&values.d_o, values.d_lse.as_deref());
         with_inputs(case, values, softmax_scale, |inputs| {
-            let output = oracle::forward(inputs);
-            let (d_o, d_lse) = (&values.d_o, values.d_lse.as_deref());
-            let gradients = oracle::backward(inputs, d_o, d_lse);
-            let condition = oracle::condition(inputs, &output, d_o, d_lse);
-            Reference {
-                output,
-                gradients,
-                condition,
-            }
+            edited(case, inputs, 0, edits, |inputs| {
+                Reference::of_inputs(inputs, d_o, d_lse)
+            })
         })
+    }
+
+    fn of_inputs(inputs: &Inputs, d_o: &[f64], d_lse: Option<&[f64]>) -> Reference {
+        let output = oracle::forward(inputs);
+        let gradients = oracle::backward(inputs, d_o, d_lse);
+        let condition = oracle::condition(inputs, &output, d_o, d_lse);
+        Reference {
+            output,
+            gradients,
+            condition,
+        }
     }
 
     /// By the oracle, each sequence for itself; rows that belong to none are 0, their lse is −∞.
@@ -72,6 +118,7 @@ impl Reference {
         lengths: &Lengths,
         values: &Values,
         softmax_scale: f32,
+        edits: Option<&Edits>,
     ) -> Reference {
         let (rows, heads_q) = (case.lse_rows(), case.sizes.heads_q);
         let zero = |array: &[f64]| vec![0.0; array.len()];
@@ -91,11 +138,11 @@ impl Reference {
                 d_q: no_terms(&values.q),
                 d_k: no_terms(&values.k),
                 d_v: no_terms(&values.v),
-                score: 0.0,
+                score: ScoreError::default(),
             },
         };
         let spans = lengths.q.spans(lengths.n).into_iter();
-        for (q, k) in spans.zip(lengths.k.spans(lengths.n)) {
+        for (number, (q, k)) in spans.zip(lengths.k.spans(lengths.n)).enumerate() {
             let sizes = case.of_sequence(q, k);
             let range = |span: Span, per_row: usize| {
                 span.first * per_row..(span.first + span.len) * per_row
@@ -117,14 +164,19 @@ impl Reference {
                 softmax_scale: softmax_scale.into(),
                 visible: &visible,
                 block: None,
+                edit: None,
             };
             let d_o = &values.d_o[of_o.clone()];
             let d_lse = values.d_lse.as_ref().map(|d_lse| -> Vec<f64> {
                 elements.iter().map(|&element| d_lse[element]).collect()
             });
-            let output = oracle::forward(&inputs);
-            let gradients = oracle::backward(&inputs, d_o, d_lse.as_deref());
-            let condition = oracle::condition(&inputs, &output, d_o, d_lse.as_deref());
+            let Reference {
+                output,
+                gradients,
+                condition,
+            } = edited(case, &inputs, number, edits, |inputs| {
+                Reference::of_inputs(inputs, d_o, d_lse.as_deref())
+            });
             all.output.o[of_o.clone()].copy_from_slice(&output.o);
             for (&element, lse) in elements.iter().zip(output.lse) {
                 all.output.lse[element] = lse;

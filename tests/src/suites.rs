@@ -2,6 +2,7 @@
 
 mod beside;
 mod grouped;
+mod scores;
 
 /// The path of a test of the module that this stands in, from the test program's name on.
 #[doc(hidden)]

@@ -2,11 +2,16 @@
 //!
 //! For each element, with `u` the half unit in the last place of the result's type relative to 1, `terms` and `factors`
 //! the size of the terms behind the element and of what their weights are multiplied with
-//! ([`oracle::Terms`](crate::oracle::Terms)), and `score` the largest that a score can be,
+//! ([`oracle::Terms`](crate::oracle::Terms)), `score` the largest that a score can be and `approximation` what approximate functions in a
+//! score of the user's own may change it by,
 //!
 //! ```text
 //! |out − ref| ≤ u·(relative·|ref| + rounding·terms) + 2⁻²⁴·statistics·(1 + score)·terms + smallest·(1 + factors)
+//!               + approximate·approximation·terms
 //! ```
+//!
+//! Where scores are edited, the error of the worst new score in units of 2⁻²⁴ stands in place of `1 + score`
+//! ([`ScoreError`]).
 //!
 //! and over a whole tensor of `n` elements the root mean square of the error may be at most `rms + 1/√n`, or 1, of the
 //! root mean square of what is allowed. A result whose reference is exactly 0 and that has no terms (a row that sees no
@@ -16,6 +21,8 @@
 //! the largest error of a tensor with twice or three times that of another low-precision run let that pass.
 
 use ferroflash::Dtype;
+
+use crate::oracle::ScoreError;
 
 /// One of the tensors that a backend computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,11 +50,17 @@ pub struct Tolerance {
     pub rounding: f64,
     /// Errors of the f32 scores and of the exponentials of their differences.
     pub statistics: f64,
+    /// Errors of approximate functions in the scores.
+    pub approximate: f64,
     /// The root mean square of the error, as a part of that of what is allowed.
     pub rms: f64,
 }
 
-/// The table. A factor of 1 in `relative` is one correct rounding; the other factors are multiples of the standard
+/// The table. Approximate functions change a score s by at most E, whatever the other scores are. lse, a mean of the scores as to such changes, then
+/// moves by at most E, and a weight by the factor `exp(±2E)` at most: by `E` for its own score, by `E` for the sum. A gradient has a weight
+/// twice, in dS and in Δ.
+///
+/// A factor of 1 in `relative` is one correct rounding; the other factors are multiples of the standard
 /// deviation that independent roundings would have.
 pub fn tolerance(quantity: Quantity, dtype: Dtype) -> Tolerance {
     use Quantity::*;
@@ -60,6 +73,7 @@ pub fn tolerance(quantity: Quantity, dtype: Dtype) -> Tolerance {
             relative: 2.0,
             rounding: 8.0,
             statistics: 16.0,
+            approximate: 1.0,
             rms: 1.0,
         },
         // One exponential, one division by the row's sum, one rounding.
@@ -67,6 +81,7 @@ pub fn tolerance(quantity: Quantity, dtype: Dtype) -> Tolerance {
             relative: 1.0,
             rounding: 0.1,
             statistics: 8.0,
+            approximate: 2.0,
             rms: 0.6,
         },
         // P is rounded once before it meets V, the sum is in f32, o is rounded once.
@@ -74,6 +89,7 @@ pub fn tolerance(quantity: Quantity, dtype: Dtype) -> Tolerance {
             relative: 1.0,
             rounding: 3.0,
             statistics: 4.0,
+            approximate: 2.0,
             rms: 0.3,
         },
         // P, recomputed from the lse, is rounded once before it meets dO.
@@ -81,6 +97,7 @@ pub fn tolerance(quantity: Quantity, dtype: Dtype) -> Tolerance {
             relative: 1.0,
             rounding: 3.0,
             statistics: 8.0,
+            approximate: 4.0,
             rms: 0.3,
         },
         // dS is rounded once, or twice where P was, and Δ comes from an o that was rounded.
@@ -88,6 +105,7 @@ pub fn tolerance(quantity: Quantity, dtype: Dtype) -> Tolerance {
             relative: 1.0,
             rounding: 4.0,
             statistics: 8.0,
+            approximate: 4.0,
             rms: 0.3,
         },
         // Nothing is rounded to less than f32; sums of some hundred terms lose a few units in the last place.
@@ -95,12 +113,14 @@ pub fn tolerance(quantity: Quantity, dtype: Dtype) -> Tolerance {
             relative: 8.0,
             rounding: 8.0,
             statistics: 4.0,
+            approximate: 2.0,
             rms: 0.3,
         },
         (DQ | DK | DV, Dtype::F32) => Tolerance {
             relative: 8.0,
             rounding: 16.0,
             statistics: 8.0,
+            approximate: 4.0,
             rms: 0.3,
         },
     }
@@ -115,8 +135,8 @@ pub struct Element {
     pub relative: f64,
     /// Size of their factors: [`oracle::Terms::absolute`](crate::oracle::Terms::absolute).
     pub absolute: f64,
-    /// The largest that a score can be.
-    pub score: f64,
+    /// What a score may be off.
+    pub score: ScoreError,
 }
 
 impl Tolerance {
@@ -137,7 +157,8 @@ impl Tolerance {
             score,
         } = element;
         unit * (self.relative * reference.abs() + self.rounding * relative)
-            + f32_unit * self.statistics * (1.0 + score) * relative
+            + f32_unit * self.statistics * score.rounding * relative
+            + self.approximate * score.approximation * relative
             + smallest * (1.0 + absolute)
     }
 }

@@ -4,12 +4,13 @@ use ferroflash::error::PlanError;
 use ferroflash::plan::{Outcome, SpecialisedKernel};
 use ferroflash::{
     Algorithm, Attention, Device, Dtype, Element, Error, Gradients, Order, OutputGradients,
-    Outputs, Saved,
+    Outputs, Problem, Saved,
 };
 use half::{bf16, f16};
 
 use crate::buffer::{Buffer, Number};
 use crate::cases::Case;
+use crate::edits::Edits;
 use crate::inputs::Values;
 use crate::lengths::Lengths;
 use crate::oracle::{self, Output};
@@ -44,24 +45,37 @@ pub fn run(
     algorithm: Algorithm,
     order: Order,
 ) -> Result<Results, Refusal> {
+    run_edited(case, values, None, device, algorithm, order)
+}
+
+/// Both passes of a case whose scores are edited.
+pub fn run_edited(
+    case: &Case,
+    values: &Values,
+    edits: Option<&Edits>,
+    device: &Device,
+    algorithm: Algorithm,
+    order: Order,
+) -> Result<Results, Refusal> {
     match case.dtype {
-        Dtype::Bf16 => typed::<bf16>(case, values, device, algorithm, order),
-        Dtype::F16 => typed::<f16>(case, values, device, algorithm, order),
-        Dtype::F32 => typed::<f32>(case, values, device, algorithm, order),
+        Dtype::Bf16 => typed::<bf16>(case, values, edits, device, algorithm, order),
+        Dtype::F16 => typed::<f16>(case, values, edits, device, algorithm, order),
+        Dtype::F32 => typed::<f32>(case, values, edits, device, algorithm, order),
     }
 }
 
 fn typed<T: Element + Number>(
     case: &Case,
     values: &Values,
+    edits: Option<&Edits>,
     device: &Device,
     algorithm: Algorithm,
     order: Order,
 ) -> Result<Results, Refusal> {
     let refusal = |error| refusal(error, algorithm);
     let broken = |error: ferroflash::error::ProblemError| Refusal::Failed(error.to_string());
-    let problem = case.problem().map_err(broken)?.to_builder().order(order);
-    let problem = problem.build().map_err(broken)?;
+    let problem = problem_of(case, edits, order).map_err(broken)?;
+    let memory = edits.map(Edits::memory).unwrap_or_default();
     let (like_q, like_k) = (problem.shape_q(), problem.shape_k());
     let (like_v, like_o) = (problem.shape_v(), problem.shape_o());
     let filled = |values: &[f64], shape| {
@@ -86,6 +100,9 @@ fn typed<T: Element + Number>(
     given.leftpad_k = leftpad_k.as_ref().map(Into::into);
     let table = case.block_table();
     given.block_mask = table.as_ref().map(|table| (&table.bytes).into());
+    if let Some(edits) = edits {
+        given = edits.give(given, &memory);
+    }
     let d_o = view(3)?;
     let d_lse = values.d_lse.as_deref().map(Rows::filled);
     let attention = Attention::new(device, problem)
@@ -115,7 +132,7 @@ fn typed<T: Element + Number>(
         .map_err(refusal)?;
 
     let [q, k, v, d_o] = &inputs;
-    for (name, tensor) in [
+    untouched([
         ("q", q),
         ("k", k),
         ("v", v),
@@ -124,13 +141,7 @@ fn typed<T: Element + Number>(
         ("d_q", &d_q),
         ("d_k", &d_k),
         ("d_v", &d_v),
-    ] {
-        if let Some(distance) = tensor.strayed() {
-            return Err(Refusal::Failed(format!(
-                "element {distance} of the memory of {name} was written to"
-            )));
-        }
-    }
+    ])?;
     if rows.strayed() {
         return Err(Refusal::Failed("memory beside lse was written to".into()));
     }
@@ -147,6 +158,31 @@ fn typed<T: Element + Number>(
         forward_kernels: forward.kernels,
         backward_kernels: backward.kernels,
     })
+}
+
+/// The case's problem, with its edits.
+fn problem_of(
+    case: &Case,
+    edits: Option<&Edits>,
+    order: Order,
+) -> Result<Problem, ferroflash::error::ProblemError> {
+    let problem = case.problem()?.to_builder().order(order).build()?;
+    match edits {
+        Some(edits) => edits.edit(&problem),
+        None => Ok(problem),
+    }
+}
+
+/// Nobody wrote beside these tensors.
+fn untouched<T: Number, const N: usize>(tensors: [(&str, &Buffer<T>); N]) -> Result<(), Refusal> {
+    for (name, tensor) in tensors {
+        if let Some(distance) = tensor.strayed() {
+            return Err(Refusal::Failed(format!(
+                "element {distance} of the memory of {name} was written to"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// The case's lengths: `cu_seqlens_q`, `cu_seqlens_k`, `seqused_q`, `seqused_k`, `leftpad_k`.

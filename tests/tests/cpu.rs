@@ -5,3 +5,4 @@ conformance::append_suite!(conformance::subject::CPU);
 conformance::fp8_suite!(conformance::subject::CPU, Tiled);
 conformance::latent_suite!(conformance::subject::CPU, Tiled);
 conformance::pages_suite!(conformance::subject::CPU { pages: Tiled });
+conformance::scores_suite!(conformance::subject::CPU { scores: Tiled });

@@ -30,3 +30,11 @@ conformance::beyond_suite!(conformance::subject::CUDA {
     flash2: Flash2,
     flash3: Flash3
 });
+conformance::scores_suite!(conformance::subject::CUDA_OF_FEW_SMS { scores: Flash3 });
+conformance::scores_suite!(conformance::subject::CUDA {
+    scores_flash2: Flash2,
+    scores_standard: Standard
+});
+conformance::scores_suite!(conformance::subject::CUDA_SHORT {
+    scores_short: Flash3
+});

@@ -34,3 +34,11 @@ conformance::beyond_suite!(conformance::subject::EMULATED_UNSEEN {
     flash2: Flash2,
     flash3: Flash3
 });
+conformance::scores_suite!(conformance::subject::EMULATED_HOPPER { scores: Flash3 });
+conformance::scores_suite!(conformance::subject::EMULATED {
+    scores_flash2: Flash2,
+    scores_standard: Standard
+});
+conformance::scores_suite!(conformance::subject::EMULATED_SHORT {
+    scores_short: Flash3
+});

@@ -81,7 +81,8 @@ fn check(subject: &Subject) {
         };
         let scale = case.problem().unwrap().scale();
         let (reference, score) = with_inputs(&case, &values, scale, |inputs| {
-            (oracle::probabilities(inputs), inputs.largest_score())
+            let score = oracle::ScoreError::of_size(inputs.largest_score());
+            (oracle::probabilities(inputs), score)
         });
         let terms = Terms {
             relative: reference.clone(),

@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, anyhow, bail};
-use ferroflash_kernels::spec::text::specialise;
+use ferroflash_kernels::spec::text::{of_variant, specialise};
 use ferroflash_kernels::spec::{Constant, PROBE_SPEC, Spec};
 use ferroflash_kernels::variants::{self, Footprint, TileShape, Variant};
 use ferroflash_ptx_builder::{Built, Module, PROBES};
@@ -130,9 +130,10 @@ struct Job<'a> {
 impl Job<'_> {
     fn run(&self, module: &Module, spec: Spec, target: &str) -> Result<Usage> {
         let text = fs::read_to_string(&module.ptx)?;
-        let constants = variants::by_name(&module.name)
-            .map_or(&Constant::ALL[..], |variant| variant.constants());
-        let text = specialise(&text, constants, spec)?;
+        let text = match variants::by_name(&module.name) {
+            Some(variant) => of_variant(&text, variant, spec, None)?,
+            None => specialise(&text, &Constant::ALL, spec)?,
+        };
         let mut hasher = DefaultHasher::new();
         (&self.version, &text).hash(&mut hasher);
         let key = format!("{:016x}\n", hasher.finish());

@@ -1,6 +1,6 @@
 //! What a call is given: structs of tensors and vectors, of which some may be left out.
 
-use super::{Argument, Operands};
+use super::{Argument, Operands, ScoreInputs};
 use crate::tensor::{Tensor, TensorMut, Vector, VectorMut};
 
 /// What both passes read.
@@ -35,6 +35,8 @@ pub struct Inputs<'a> {
     /// The map of the problem's block mask, u8, of [`Problem::block_mask_shape`](crate::Problem::block_mask_shape): see
     /// [`BlockMask`](crate::BlockMask).
     pub block_mask: Option<Vector<'a>>,
+    /// Parameters and tensors of the problem's expressions: see [`Inputs::score_param`] and [`Inputs::score_tensor`].
+    pub score: ScoreInputs<'a>,
 }
 
 /// What the forward pass writes.
@@ -144,6 +146,7 @@ impl<'a> Inputs<'a> {
             k_descale: None,
             v_descale: None,
             block_mask: None,
+            score: ScoreInputs::default(),
         }
     }
 
@@ -242,6 +245,7 @@ impl<'a> Inputs<'a> {
             k_descale,
             v_descale,
             block_mask,
+            score,
         } = *self;
         operands.put(Argument::Q, q);
         operands.put(Argument::K, k);
@@ -255,6 +259,7 @@ impl<'a> Inputs<'a> {
         operands.put_optional(Argument::KDescale, k_descale);
         operands.put_optional(Argument::VDescale, v_descale);
         operands.put_optional(Argument::BlockMask, block_mask);
+        operands.put_score_inputs(score);
     }
 }
 

@@ -10,6 +10,7 @@
 //! | `merge.rs` | [`MergeInputs`], and the table of a merge |
 //! | `append.rs` | [`AppendInputs`], [`AppendOutputs`], and the table of an append |
 //! | `rotate.rs` | [`RotateInputs`], and the table of a rotation |
+//! | `score.rs` | [`ScoreInputs`]: parameters and tensors of expressions, by name |
 //! | `by_argument.rs` | [`ByArgument`]: one place for every [`Argument`] |
 //!
 //! A new argument is a variant of [`Argument`], a field of one of the structs, and a row of the table. Checks, copies, addresses
@@ -24,6 +25,7 @@ mod needs;
 mod operands;
 mod operation;
 mod rotate;
+mod score;
 
 pub use append::{AppendInputs, AppendOutputs};
 pub use by_argument::ByArgument;
@@ -35,3 +37,5 @@ pub(crate) use needs::{Access, Form, Need, Presence, need};
 pub(crate) use operands::{Lent, Operand, Operands};
 pub(crate) use operation::Operation;
 pub use rotate::RotateInputs;
+pub(crate) use score::Named;
+pub use score::ScoreInputs;

@@ -54,6 +54,8 @@ pub(crate) enum Form {
     Weights,
     /// A vector.
     Vector { dtype: ScalarType, n_elems: u64 },
+    /// A vector of any length that the call itself has checked: the memory of a tensor that expressions read.
+    Elements { dtype: ScalarType },
 }
 
 impl Form {
@@ -61,7 +63,7 @@ impl Form {
     pub(crate) fn is_empty(self) -> bool {
         match self {
             Form::Tensor { shape, .. } => shape.contains(&0),
-            Form::Weights => false,
+            Form::Weights | Form::Elements { .. } => false,
             Form::Vector { n_elems, .. } => n_elems == 0,
         }
     }
@@ -129,6 +131,10 @@ pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<
             };
             (problem.block_mask().is_some(), Required, Read, map)
         }
+        Argument::ScoreTensor0 => return score_tensor(problem, 0),
+        Argument::ScoreTensor1 => return score_tensor(problem, 1),
+        Argument::ScoreTensor2 => return score_tensor(problem, 2),
+        Argument::ScoreTensor3 => return score_tensor(problem, 3),
         Argument::LeftpadK | Argument::SeqUsedQ | Argument::SeqUsedK => {
             (true, Optional, Read, lengths)
         }
@@ -155,5 +161,17 @@ pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<
         presence,
         access,
         form,
+    })
+}
+
+/// A tensor that the problem's expressions read.
+fn score_tensor(problem: &Problem, place: usize) -> Option<Need> {
+    let read = problem.edit_parts()?.tensors().get(place)?;
+    Some(Need {
+        presence: Presence::Required,
+        access: Access::Read,
+        form: Form::Elements {
+            dtype: read.tensor.element.into(),
+        },
     })
 }

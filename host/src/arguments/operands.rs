@@ -1,6 +1,8 @@
 //! Everything that a call was given, with its memory.
 
-use super::{Argument, Arguments, ByArgument, Given};
+use ferroflash_kernels::params::ScoreParams;
+
+use super::{Argument, Arguments, ByArgument, Given, ScoreInputs};
 use super::{Gradients, Inputs, OutputGradients, Outputs, Saved};
 use crate::tensor::{Allocation, Memory, MemoryMut, Share, Tensor, TensorMut, Vector, VectorMut};
 
@@ -52,7 +54,13 @@ impl<'a> Operand<'a> {
 
 /// The arguments of a call.
 #[derive(Debug, Default)]
-pub(crate) struct Operands<'a>(ByArgument<Option<Operand<'a>>>);
+pub(crate) struct Operands<'a> {
+    given: ByArgument<Option<Operand<'a>>>,
+    /// What expressions are given, by name.
+    pub(super) score_inputs: ScoreInputs<'a>,
+    /// The same as kernels take it.
+    pub(super) score_params: ScoreParams,
+}
 
 impl<'a> Operands<'a> {
     /// Of a forward pass.
@@ -87,7 +95,7 @@ impl<'a> Operands<'a> {
 
     /// Puts an argument there.
     pub(super) fn put(&mut self, argument: Argument, operand: impl Into<Operand<'a>>) {
-        self.0[argument] = Some(operand.into());
+        self.given[argument] = Some(operand.into());
     }
 
     /// Puts an argument there, if there is one.
@@ -96,30 +104,33 @@ impl<'a> Operands<'a> {
         argument: Argument,
         operand: Option<impl Into<Operand<'a>>>,
     ) {
-        self.0[argument] = operand.map(Into::into);
+        self.given[argument] = operand.map(Into::into);
     }
 
     /// All but the memory.
     pub(crate) fn describe(&self) -> Arguments {
-        Arguments::from_fn(|argument| Some(self.0[argument].as_ref()?.describe()))
+        Arguments::from_fn(|argument| Some(self.given[argument].as_ref()?.describe()))
     }
 
     /// Those that were given.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (Argument, &mut Operand<'a>)> {
-        self.0
+        self.given
             .iter_mut()
             .filter_map(|(argument, operand)| Some((argument, operand.as_mut()?)))
     }
 
     /// Keeps their device memory allocated; that of another library is its own matter.
     pub(crate) fn shares(&self) -> impl Iterator<Item = Share> {
-        let operands = self.0.iter().filter_map(|(_, operand)| operand.as_ref());
+        let operands = self
+            .given
+            .iter()
+            .filter_map(|(_, operand)| operand.as_ref());
         operands.filter_map(|operand| operand.allocation().map(Allocation::share))
     }
 
     /// The vector of this name.
     pub(crate) fn vector(&self, argument: Argument) -> Option<&Vector<'a>> {
-        match &self.0[argument] {
+        match &self.given[argument] {
             Some(Operand::Vector(vector)) => Some(vector),
             _ => None,
         }
@@ -132,7 +143,7 @@ impl<'a> Operands<'a> {
 
     /// Takes an argument out.
     pub(crate) fn take(&mut self, argument: Argument) -> Option<Operand<'a>> {
-        self.0[argument].take()
+        self.given[argument].take()
     }
 }
 

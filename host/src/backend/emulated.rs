@@ -59,6 +59,7 @@ pub(crate) fn run(
     let mut workspace = Workspace::new(plan)?;
     let mut memory = GlobalMemory::new();
     let mut addresses = ByArgument::<u64>::default();
+    let score = *operands.score_params();
     for (argument, operand) in operands.iter_mut() {
         let access = plan.need(argument).map(|need| need.access);
         addresses[argument] = lend(&mut memory, argument, operand, access)?;
@@ -72,10 +73,14 @@ pub(crate) fn run(
         };
         let kernel =
             entry::emulated(variant.name).ok_or_else(|| fault("there is no such kernel".into()))?;
-        let params = plan.bound(planned, start, |argument| addresses[argument]);
+        let params = plan.bound(planned, start, |argument| addresses[argument], &score);
         let launch = launch(planned, &options.device);
-        emu::run(&launch, &options.run, &mut memory, &|| kernel(&params))
-            .map_err(|found| fault(found.to_string()))?;
+        let kernel = || kernel(&params);
+        let ran = match planned.edit {
+            Some(edit) => emu::run_edited(&launch, edit, &options.run, &mut memory, &kernel),
+            None => emu::run(&launch, &options.run, &mut memory, &kernel),
+        };
+        ran.map_err(|found| fault(found.to_string()))?;
     }
     workspace.counters_are_clear(plan)
 }

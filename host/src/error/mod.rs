@@ -4,6 +4,7 @@ mod driver;
 mod plan;
 mod problem;
 mod rotary;
+mod score;
 
 pub use ferroflash_kernels::params::Argument;
 
@@ -11,6 +12,7 @@ pub use driver::DriverError;
 pub use plan::PlanError;
 pub use problem::ProblemError;
 pub use rotary::RotaryError;
+pub use score::ScoreError;
 
 /// Any error of this crate.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -36,4 +38,10 @@ pub enum Error {
         /// What the emulator says.
         report: String,
     },
+}
+
+impl From<ScoreError> for Error {
+    fn from(error: ScoreError) -> Error {
+        ProblemError::from(error).into()
+    }
 }

@@ -2,6 +2,7 @@
 
 use ferroflash_kernels::params::Argument;
 
+use super::ScoreError;
 use crate::dtype::ScalarType;
 use crate::terms::{Layout, Place};
 
@@ -175,6 +176,9 @@ pub enum ProblemError {
         /// Which lengths.
         argument: Argument,
     },
+    /// The expressions of the scores do not go together, or the call does not give what they take.
+    #[error(transparent)]
+    Score(#[from] ScoreError),
     /// Splits of no keys.
     #[error("split_kv is 0; it must be at least 1")]
     SplitKv,

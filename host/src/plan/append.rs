@@ -129,6 +129,7 @@ fn launch<P: Operation>(
     Ok((grid > 0).then(|| PlannedLaunch {
         variant,
         spec: Spec::PLAIN,
+        edit: None,
         grid,
         params: views::describe(Params::Append(params), checked.arguments()),
     }))

@@ -27,6 +27,7 @@ pub fn eligible(variant: &Variant, checked: &Checked, device: &DeviceInfo) -> Re
     block_mask(variant, checked)?;
     split_kv(variant, checked)?;
     pages(variant, checked)?;
+    score(variant, checked)?;
     sizes(checked)?;
     if matches!(variant.kind, Kind::Forward | Kind::ForwardE4m3) {
         few::eligible(variant, checked.problem())?;
@@ -163,6 +164,26 @@ fn pages(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
     match checked.problem().pages() {
         Some(_) if !variant.constants().contains(&Constant::Pages) => Err(Reason::Pages),
         _ => Ok(()),
+    }
+}
+
+/// Not every kernel that looks at scores can edit them.
+fn score(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
+    let edits = matches!(
+        variant.kind,
+        Kind::Forward
+            | Kind::ForwardE4m3
+            | Kind::TmaForward
+            | Kind::TmaForwardLatent
+            | Kind::Backward
+            | Kind::TmaBackward
+            | Kind::StandardScores
+            | Kind::StandardDWeights
+    );
+    let asked = checked.problem().edit_parts().is_some();
+    match asked && edits && variant.score_site().is_none() {
+        true => Err(Reason::Score),
+        false => Ok(()),
     }
 }
 

@@ -42,6 +42,7 @@ fn launch(checked: &CheckedMerge, device: &DeviceInfo) -> Result<Option<PlannedL
     Ok(Some(PlannedLaunch {
         variant,
         spec: Spec::PLAIN,
+        edit: None,
         grid: n_rows.div_ceil(variant.footprint.block_q),
         params: views::describe(Params::Merge(params), checked.arguments()),
     }))

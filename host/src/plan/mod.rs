@@ -28,10 +28,12 @@ pub mod workspace;
 
 use std::fmt;
 
+use ferroflash_kernels::expression::Kept;
 use ferroflash_kernels::params::{
-    BackwardParams, ForwardParams, KernelParams, Params, SHIFTED, Schedule, Slot, SplitKv,
-    TmaBackwardParams, TmaForwardParams, in_workspace,
+    BackwardParams, ForwardParams, KernelParams, Params, SHIFTED, Schedule, ScoreParams, Slot,
+    SplitKv, TmaBackwardParams, TmaForwardParams, in_workspace,
 };
+use ferroflash_kernels::spec::Constant;
 pub use ferroflash_kernels::spec::Spec;
 use ferroflash_kernels::variants::{TileShape, Variant};
 
@@ -79,6 +81,8 @@ pub struct PlannedLaunch {
     pub variant: &'static Variant,
     /// The constants that it is compiled with.
     pub spec: Spec,
+    /// What it does to the scores, if that is put into its text.
+    pub edit: Option<Kept>,
     /// Number of blocks.
     pub grid: u32,
     /// Its parameters. Addresses of tensors are 0, of workspace pieces their offset: see [`Plan::params`].
@@ -188,9 +192,12 @@ impl PlannedLaunch {
     /// One launch of a kernel, compiled with those of the problem's constants that it asks for. Sizes and strides of tensors are
     /// filled in here.
     fn new(checked: &Checked, variant: &'static Variant, grid: u32, params: Params) -> Self {
+        let spec = checked.spec().among(variant.constants());
+        let edits = spec.has(Constant::Score) || spec.has(Constant::ScoreGradient);
         PlannedLaunch {
             variant,
-            spec: checked.spec().among(variant.constants()),
+            spec,
+            edit: checked.problem().edit().filter(|_| edits),
             grid,
             params: views::describe(params, checked.arguments()),
         }
@@ -259,13 +266,14 @@ impl PlannedLaunch {
 impl Plan {
     /// The parameters of one of the launches, with every address filled in: that of the workspace, a multiple of
     /// [`workspace::ALIGNMENT_BYTES`], and of each argument what `address` says: 0 where it was not given. What is empty gets the workspace's.
+    /// What expressions of scores read, a call fills in.
     pub fn params(
         &self,
         launch: &PlannedLaunch,
         workspace: u64,
         address: impl Fn(Argument) -> u64,
     ) -> Params {
-        self.bound(launch, workspace, address)
+        self.bound(launch, workspace, address, &ScoreParams::default())
     }
 
     /// Bytes that running it takes beside inputs and outputs; on the CPU, with the threads there are.
@@ -306,7 +314,7 @@ impl fmt::Display for Plan {
         )?;
         writeln!(
             f,
-            "  problem   {} q {:?} k {:?} {}{}{}{} scale {} {:?}",
+            "  problem   {} q {:?} k {:?} {}{}{}{}{} scale {} {:?}",
             problem.dtype(),
             problem.shape_q(),
             problem.shape_k(),
@@ -318,6 +326,7 @@ impl fmt::Display for Plan {
                 .fp8_kv()
                 .map_or(String::new(), |scales| format!(", {scales}")),
             values(problem),
+            problem.expressions(),
             problem.scale(),
             problem.order()
         )?;

@@ -1,6 +1,6 @@
 //! What a backend needs to know of a plan, whether it is attention's or that of an operation beside it.
 
-use ferroflash_kernels::params::{Params, bind};
+use ferroflash_kernels::params::{Params, ScoreParams, bind};
 
 use super::{Plan, PlannedLaunch, WorkspaceLayout};
 use crate::arguments::{Argument, Need, need};
@@ -20,14 +20,20 @@ pub(crate) trait Planned {
     /// What the call takes under a name.
     fn need(&self, argument: Argument) -> Option<Need>;
 
-    /// The parameters of a launch with every address filled in: see [`Plan::params`].
+    /// The parameters of a launch with every address filled in: see [`Plan::params`]; and with what the call gives expressions of scores.
     fn bound(
         &self,
         launch: &PlannedLaunch,
         workspace: u64,
         address: impl Fn(Argument) -> u64,
+        score: &ScoreParams,
     ) -> Params {
         let mut params = launch.params;
+        if launch.edit.is_some()
+            && let Some(place) = place_of_score(&mut params)
+        {
+            *place = *score;
+        }
         let lies_at = |argument| match self.need(argument) {
             None => 0,
             // Nobody reads or writes there, but a tensor map must be of memory that is there.
@@ -36,6 +42,23 @@ pub(crate) trait Planned {
         };
         bind(&mut params, workspace, lies_at);
         params
+    }
+}
+
+/// Where parameters hold what expressions of scores read.
+fn place_of_score(params: &mut Params) -> Option<&mut ScoreParams> {
+    match params {
+        Params::Forward(params) => Some(&mut params.score),
+        Params::TmaForward(params) => Some(&mut params.score),
+        Params::Backward(params) => Some(&mut params.score),
+        Params::TmaBackward(params) => Some(&mut params.pass.score),
+        Params::Standard(params) => Some(&mut params.score),
+        Params::Clear(_)
+        | Params::TileList(_)
+        | Params::BlockList(_)
+        | Params::Combine(_)
+        | Params::Merge(_)
+        | Params::Append(_) => None,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Collecting a problem.
 
-use super::{BlockMask, Fp8Kv, Mask, Order, Pages, Problem, SplitKv, Values};
+use super::{BlockMask, Expressions, Fp8Kv, Mask, Order, Pages, Problem, SplitKv, Values};
 use crate::dtype::Dtype;
 use crate::error::ProblemError;
 
@@ -26,6 +26,7 @@ pub struct ProblemBuilder {
     pub(super) split_kv: SplitKv,
     pub(super) pages: Option<Pages>,
     pub(super) fp8_kv: Option<Fp8Kv>,
+    pub(super) expressions: Expressions,
 }
 
 impl ProblemBuilder {
@@ -181,6 +182,7 @@ impl ProblemBuilder {
             split_kv: self.split_kv,
             pages: self.pages,
             fp8_kv: self.fp8_kv,
+            expressions: self.expressions,
         })
     }
 }

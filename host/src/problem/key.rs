@@ -1,6 +1,6 @@
 //! A problem as a key of hash maps.
 
-use super::{BlockMask, Fp8Kv, Mask, Order, Pages, Problem, SplitKv, Values};
+use super::{BlockMask, Expressions, Fp8Kv, Mask, Order, Pages, Problem, SplitKv, Values};
 use crate::dtype::Dtype;
 
 /// Everything of a [`Problem`].
@@ -12,7 +12,7 @@ pub(crate) type ProblemKey = (
     Option<BlockMask>,
     SplitKv,
     Option<Pages>,
-    Option<Fp8Kv>,
+    (Option<Fp8Kv>, Expressions),
 );
 
 impl Problem {
@@ -37,6 +37,7 @@ impl Problem {
             split_kv,
             pages,
             fp8_kv,
+            expressions,
         } = *self;
         (
             [batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim],
@@ -46,7 +47,7 @@ impl Problem {
             block_mask,
             split_kv,
             pages,
-            fp8_kv,
+            (fp8_kv, expressions),
         )
     }
 }

@@ -6,6 +6,7 @@
 mod device;
 mod layout;
 mod memory;
+mod read;
 mod vector;
 
 use std::fmt;
@@ -13,6 +14,7 @@ use std::fmt;
 pub(crate) use device::{Allocation, Share};
 pub use device::{DeviceSlice, DeviceSliceMut};
 pub(crate) use memory::{Memory, MemoryMut};
+pub use read::ReadTensor;
 pub use vector::{Vector, VectorDescription, VectorMut};
 
 use crate::dtype::{Dtype, Scalar, ScalarType};

@@ -87,6 +87,8 @@ pub enum Reason {
     SplitKv,
     /// The kernel does not find keys and values in pages.
     Pages,
+    /// The kernel does not edit scores by an expression.
+    Score,
     /// Keys and values in 8 bits are read by other kernels.
     Fp8Kv,
     /// No kernel of it takes values of so many columns beside such keys.
@@ -189,6 +191,7 @@ impl Reason {
             | Reason::BlockMask { .. }
             | Reason::SplitKv
             | Reason::Pages
+            | Reason::Score
             | Reason::HeadDimV { .. }
             | Reason::HeadDimVMultiple { .. }
             | Reason::ValuesInKeys
@@ -254,6 +257,7 @@ impl fmt::Display for Reason {
                 f.write_str("it does not divide the keys of a sequence, as split_kv asks")
             }
             Reason::Pages => f.write_str("it does not find keys and values in pages"),
+            Reason::Score => f.write_str("it does not edit scores or masks by an expression"),
             Reason::Fp8Kv => f.write_str("no kernel of it reads keys and values in e4m3"),
             Reason::HeadDimV { given, needed } => write!(
                 f,

@@ -16,7 +16,8 @@ pub fn sizes(problem: &Problem) -> Result<(), ProblemError> {
     split_kv(problem)?;
     pages(problem)?;
     fp8_kv(problem)?;
-    block_mask(problem)
+    block_mask(problem)?;
+    Ok(super::score::expressions(problem)?)
 }
 
 pub(super) fn head_dim_in_range(given: usize) -> Result<(), ProblemError> {

@@ -36,6 +36,7 @@ mod merge;
 mod prepared;
 mod queue;
 mod resources;
+mod scores;
 mod tensor_maps;
 
 #[global_allocator]

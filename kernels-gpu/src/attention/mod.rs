@@ -11,6 +11,7 @@ pub mod lengths;
 pub mod pages;
 
 pub mod schedule;
+pub mod score;
 
 pub mod block_order;
 

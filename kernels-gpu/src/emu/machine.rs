@@ -12,8 +12,10 @@ use super::bulk::Engine;
 use super::fault::{Access, Fault, Thread};
 use super::knowledge::Knowledge;
 use super::memory::Buffers;
+use super::score::Scores;
 use super::site::{self, Site};
 use super::{Launch, Options, Order, Stats};
+use crate::expression::Kept;
 
 /// Lanes of a warp.
 pub(super) const LANES: usize = 32;
@@ -56,6 +58,10 @@ impl Who {
 /// A running grid.
 pub(super) struct Machine {
     pub launch: Launch,
+    /// What edits scores.
+    pub edit: Option<Kept>,
+    /// Where the scores of each thread lie; one for every thread of every slot.
+    scores: Vec<Cell<Option<Scores>>>,
     pub options: Options,
     pub current: Cell<Who>,
     pub blocks: Vec<RefCell<Block>>,
@@ -89,11 +95,15 @@ thread_local! {
 const LONGEST_STREAK: u32 = 10_000;
 
 impl Machine {
-    pub fn new(launch: Launch, options: Options, buffers: Buffers) -> Machine {
+    pub fn new(launch: Launch, edit: Option<Kept>, options: Options, buffers: Buffers) -> Machine {
         let slots = launch.resident_blocks.min(launch.grid).max(1) as usize;
         let threads = slots * launch.threads as usize;
         Machine {
             launch,
+            edit,
+            scores: (0..if edit.is_some() { threads } else { 0 })
+                .map(|_| Cell::default())
+                .collect(),
             options,
             current: Cell::default(),
             blocks: (0..slots)
@@ -198,16 +208,24 @@ impl Machine {
         self.progress();
     }
 
+    /// The number of the running thread among all resident ones.
+    fn thread(&self) -> usize {
+        let who = self.current.get();
+        who.slot * self.launch.threads as usize + who.warp * LANES + who.lane
+    }
+
+    /// Where the running thread's scores lie, in a launch with an edit.
+    pub fn scores_of_thread(&self) -> &Cell<Option<Scores>> {
+        &self.scores[self.thread()]
+    }
+
     /// Gives the processor back to the scheduler. A panicking thread is not kept from unwinding.
     pub fn suspend(&self) {
         if std::thread::panicking() {
             return;
         }
         self.streak.set(0);
-        let who = self.current.get();
-        let yielder = self.yielders
-            [who.slot * self.launch.threads as usize + who.warp * LANES + who.lane]
-            .get();
+        let yielder = self.yielders[self.thread()].get();
         // SAFETY: the scheduler runs a thread on its coroutine only, which set this pointer to its own yielder
         // before it called the kernel; the yielder lives as long as the coroutine.
         unsafe { (*yielder).suspend(()) };

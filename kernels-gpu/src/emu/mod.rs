@@ -77,6 +77,7 @@ pub(crate) mod lane;
 pub(crate) mod ldmatrix;
 pub(crate) mod mbarrier;
 pub(crate) mod mma;
+pub(crate) mod score;
 pub(crate) mod shared_access;
 pub(crate) mod tensor_map;
 pub(crate) mod tma;
@@ -88,6 +89,7 @@ pub use asynchronous::Asynchronous;
 pub use fault::{Access, Fault, Kind, Place, Thread, Waiting};
 pub use memory::{GlobalMemory, Plain};
 
+use crate::expression::Kept;
 use crate::spec::Spec;
 
 /// The shape of a launch, in one dimension.
@@ -167,5 +169,16 @@ pub fn run(
     memory: &mut GlobalMemory<'_>,
     kernel: &dyn Fn(),
 ) -> Result<Stats, Fault> {
-    scheduler::run(launch, options, memory, kernel)
+    scheduler::run(launch, None, options, memory, kernel)
+}
+
+/// The same of a kernel whose scores an expression edits.
+pub fn run_edited(
+    launch: &Launch,
+    edit: Kept,
+    options: &Options,
+    memory: &mut GlobalMemory<'_>,
+    kernel: &dyn Fn(),
+) -> Result<Stats, Fault> {
+    scheduler::run(launch, Some(edit), options, memory, kernel)
 }

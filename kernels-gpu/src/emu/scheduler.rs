@@ -10,6 +10,7 @@ use super::machine::{LANES, Machine, Who};
 use super::memory::GlobalMemory;
 use super::stacks::{self, Stacks};
 use super::{Launch, Options, Order, Stats, bulk, deadlock, ending};
+use crate::expression::Kept;
 
 type Routine = Coroutine<(), (), (), DefaultStack>;
 
@@ -54,6 +55,7 @@ fn refuse(launch: &Launch) -> Option<&'static str> {
 /// See [`super::run`].
 pub(super) fn run(
     launch: &Launch,
+    edit: Option<Kept>,
     options: &Options,
     memory: &mut GlobalMemory<'_>,
     kernel: &dyn Fn(),
@@ -63,7 +65,7 @@ pub(super) fn run(
     }
     let mut buffers = std::mem::take(&mut memory.buffers);
     buffers.begin_launch();
-    let machine = Machine::new(*launch, *options, buffers);
+    let machine = Machine::new(*launch, edit, *options, buffers);
     let mut scheduler = Scheduler::new(&machine, kernel);
     let (outcome, thread, fault) = machine.enter(|| {
         let outcome = catch_unwind(AssertUnwindSafe(|| scheduler.run()));

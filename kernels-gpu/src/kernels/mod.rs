@@ -16,6 +16,8 @@ pub mod append;
 
 mod partial;
 
+mod scores;
+
 pub mod tile_list;
 
 mod blocks;

@@ -86,6 +86,8 @@ unsafe fn spec_constants(_: u64, output: u64) {
         spec::block_mask(),
         spec::split_kv(),
         spec::pages(),
+        spec::score(),
+        spec::score_gradient(),
     ];
     put_all(output, 0, &constants.map(u32::from));
 }

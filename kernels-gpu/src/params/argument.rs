@@ -47,6 +47,14 @@ pub enum Argument {
     VDescale,
     /// The map of a block mask.
     BlockMask,
+    /// The first tensor that an expression of scores reads.
+    ScoreTensor0,
+    /// The second one.
+    ScoreTensor1,
+    /// The third one.
+    ScoreTensor2,
+    /// The fourth one.
+    ScoreTensor3,
     /// Output over the first part of the keys.
     O1,
     /// Row statistics of the first part of the keys.
@@ -85,7 +93,7 @@ pub enum Argument {
 
 impl Argument {
     /// All of them, in their order.
-    pub const ALL: [Argument; 37] = [
+    pub const ALL: [Argument; 41] = [
         Argument::Q,
         Argument::K,
         Argument::V,
@@ -106,6 +114,10 @@ impl Argument {
         Argument::KDescale,
         Argument::VDescale,
         Argument::BlockMask,
+        Argument::ScoreTensor0,
+        Argument::ScoreTensor1,
+        Argument::ScoreTensor2,
+        Argument::ScoreTensor3,
         Argument::O1,
         Argument::Lse1,
         Argument::O2,
@@ -123,6 +135,14 @@ impl Argument {
         Argument::SeqUsedOut,
         Argument::Cos,
         Argument::Sin,
+    ];
+
+    /// The tensors that expressions of scores read, in their order.
+    pub const SCORE_TENSORS: [Argument; 4] = [
+        Argument::ScoreTensor0,
+        Argument::ScoreTensor1,
+        Argument::ScoreTensor2,
+        Argument::ScoreTensor3,
     ];
 
     /// Its name, as messages have it.
@@ -148,6 +168,10 @@ impl Argument {
             Argument::KDescale => "k_descale",
             Argument::VDescale => "v_descale",
             Argument::BlockMask => "block_mask",
+            Argument::ScoreTensor0 => "score_tensors[0]",
+            Argument::ScoreTensor1 => "score_tensors[1]",
+            Argument::ScoreTensor2 => "score_tensors[2]",
+            Argument::ScoreTensor3 => "score_tensors[3]",
             Argument::O1 => "o_1",
             Argument::Lse1 => "lse_1",
             Argument::O2 => "o_2",

@@ -1,6 +1,6 @@
 //! What the kernels of `standard` attention are given.
 
-use super::{BlockMap, Lengths, Scale, Shape, TensorView, Window};
+use super::{BlockMap, Lengths, Scale, ScoreParams, Shape, TensorView, Window};
 
 /// Parameters of the `standard` kernels, which keep the scores in global memory.
 #[repr(C)]
@@ -46,4 +46,8 @@ pub struct StandardParams {
     pub lengths: Lengths,
     /// Block mask.
     pub blocks: BlockMap,
+    /// As in [`super::ForwardParams`].
+    pub score: ScoreParams,
 }
+
+const _: () = assert!(size_of::<StandardParams>() == 8 * 32 + 6 * 8 + 32 + 12 + 12 + 48 + 32 + 304);

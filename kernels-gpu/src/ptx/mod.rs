@@ -32,6 +32,7 @@ pub mod math;
 pub mod mbarrier;
 pub mod mma;
 pub(crate) mod parameters;
+pub mod score;
 pub mod shared;
 pub mod shuffle;
 pub mod spec;

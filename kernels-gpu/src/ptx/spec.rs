@@ -82,3 +82,22 @@ pub fn split_kv() -> bool {
 pub fn pages() -> bool {
     constant!(Pages, "mov.u32 {x}, ferroflash_spec_pages;")
 }
+
+/// `mov.u32 r, ferroflash_spec_score`: [`Constant::Score`].
+///
+/// PTX 1.0, sm_10.
+#[inline(always)]
+pub fn score() -> bool {
+    constant!(Score, "mov.u32 {x}, ferroflash_spec_score;")
+}
+
+/// `mov.u32 r, ferroflash_spec_score_gradient`: [`Constant::ScoreGradient`].
+///
+/// PTX 1.0, sm_10.
+#[inline(always)]
+pub fn score_gradient() -> bool {
+    constant!(
+        ScoreGradient,
+        "mov.u32 {x}, ferroflash_spec_score_gradient;"
+    )
+}

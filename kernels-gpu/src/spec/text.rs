@@ -2,8 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::mem::offset_of;
 
 use super::{Constant, PLACEHOLDER, Spec};
+use crate::attention::score::ScoreRows;
+use crate::expression::ptx::{Edit, Places, Program, Rows, SpliceError, WriteError};
+use crate::params::{Scale, ScoreParams};
+use crate::variants::Variant;
 
 /// The text and the constants do not fit together.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +28,12 @@ pub enum SpecialiseError {
         /// The symbol.
         symbol: String,
     },
+    /// The kernel has no place for an expression.
+    NoScores,
+    /// An expression cannot be written.
+    Write(WriteError),
+    /// An expression cannot be put into the text.
+    Splice(SpliceError),
 }
 
 impl fmt::Display for SpecialiseError {
@@ -43,6 +54,11 @@ impl fmt::Display for SpecialiseError {
             SpecialiseError::Twice { symbol } => {
                 write!(f, "two numbers were given for {symbol}")
             }
+            SpecialiseError::NoScores => {
+                f.write_str("the kernel has no place for an expression of scores")
+            }
+            SpecialiseError::Write(error) => error.fmt(f),
+            SpecialiseError::Splice(error) => error.fmt(f),
         }
     }
 }
@@ -60,6 +76,34 @@ pub fn specialise(
         .map(|&constant| (constant.symbol(), u32::from(spec.has(constant))))
         .collect();
     replace(text, &numbers)
+}
+
+/// The text of a variant, compiled with `spec`, with an expression in the places for one. It has [`Constant::Score`] where there is one.
+pub fn of_variant(
+    text: &str,
+    variant: &Variant,
+    spec: Spec,
+    edit: Option<&Edit>,
+) -> Result<String, SpecialiseError> {
+    let text = specialise(text, variant.constants(), spec)?;
+    let nothing = Edit::default();
+    let (edit, site) = match (edit, variant.score_site()) {
+        (None, None) => return Ok(text),
+        (Some(_), None) => return Err(SpecialiseError::NoScores),
+        (edit, Some(site)) => (edit.unwrap_or(&nothing), site),
+    };
+    let rows = match site.rows {
+        ScoreRows::Queries => Rows::Queries,
+        ScoreRows::Keys => Rows::Keys,
+    };
+    let places = Places {
+        scale: (site.scale + offset_of!(Scale, scale)) as u32,
+        inverse_scale: (site.score + offset_of!(ScoreParams, inverse_scale)) as u32,
+        params: (site.score + offset_of!(ScoreParams, values)) as u32,
+        tensors: (site.score + offset_of!(ScoreParams, tensors)) as u32,
+    };
+    let program = Program::new(edit, rows, places).map_err(SpecialiseError::Write)?;
+    program.splice(&text).map_err(SpecialiseError::Splice)
 }
 
 /// The text with a number in place of every symbol.

@@ -1,7 +1,13 @@
 //! Which constants each kernel asks for, and with which it is held to its budgets.
 
 use super::{Kind, TileShape, Variant};
+use core::mem::offset_of;
+
+use crate::attention::score::ScoreRows;
 use crate::config::tma_backward_splits;
+use crate::params::{
+    BackwardParams, ForwardParams, StandardParams, TmaBackwardParams, TmaForwardParams,
+};
 use crate::spec::{Constant, Spec};
 
 impl Kind {
@@ -15,8 +21,8 @@ impl Kind {
             | Kind::StandardSoftmax
             | Kind::StandardDelta
             | Kind::StandardDv
-            | Kind::StandardDWeights
             | Kind::StandardDk => &[Constant::Lengths],
+            Kind::StandardDWeights => &[Constant::Lengths, Constant::ScoreGradient],
             Kind::StandardOutput | Kind::StandardDq => &[Constant::Lengths, Constant::BlockMask],
             Kind::TileList | Kind::TmaTileList | Kind::BlockList => {
                 &[Constant::RightBound, Constant::LeftBound, Constant::Prefix]
@@ -33,17 +39,39 @@ impl Kind {
                 Constant::Lengths,
                 Constant::Shares,
                 Constant::Prefix,
+                Constant::Score,
+                Constant::ScoreGradient,
                 Constant::BlockMask,
             ],
-            Kind::Forward | Kind::ForwardE4m3 | Kind::TmaForward | Kind::TmaForwardLatent => &[
+            Kind::Forward | Kind::TmaForward => &[
                 Constant::RightBound,
                 Constant::LeftBound,
                 Constant::Lengths,
                 Constant::Prefix,
                 Constant::Pages,
+                Constant::Score,
                 Constant::BlockMask,
             ],
-            Kind::Backward | Kind::BackwardDq | Kind::StandardScores | Kind::StandardDScores => &[
+            Kind::StandardScores => &[
+                Constant::RightBound,
+                Constant::LeftBound,
+                Constant::Lengths,
+                Constant::Prefix,
+                Constant::Score,
+                Constant::BlockMask,
+            ],
+            // Of tiles that divide keys, see below.
+            Kind::ForwardE4m3 | Kind::TmaForwardLatent => &[],
+            Kind::Backward => &[
+                Constant::RightBound,
+                Constant::LeftBound,
+                Constant::Lengths,
+                Constant::Prefix,
+                Constant::Score,
+                Constant::ScoreGradient,
+                Constant::BlockMask,
+            ],
+            Kind::BackwardDq | Kind::StandardDScores => &[
                 Constant::RightBound,
                 Constant::LeftBound,
                 Constant::Lengths,
@@ -54,7 +82,59 @@ impl Kind {
     }
 }
 
+/// Where a kernel edits scores by an expression.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScoreSite {
+    /// Which way its tiles of scores lie.
+    pub rows: ScoreRows,
+    /// Bytes of its parameters before [`crate::params::Scale`].
+    pub scale: usize,
+    /// Bytes of its parameters before [`crate::params::ScoreParams`].
+    pub score: usize,
+}
+
+impl ScoreSite {
+    const fn of_queries(scale: usize, score: usize) -> ScoreSite {
+        ScoreSite {
+            rows: ScoreRows::Queries,
+            scale,
+            score,
+        }
+    }
+}
+
 impl Variant {
+    /// Where it edits scores by an expression; `None` where it cannot.
+    pub const fn score_site(&self) -> Option<ScoreSite> {
+        match (self.kind, self.tiles) {
+            (Kind::Forward, TileShape::Default) => Some(ScoreSite::of_queries(
+                offset_of!(ForwardParams, scale),
+                offset_of!(ForwardParams, score),
+            )),
+            (Kind::TmaForward, TileShape::Default | TileShape::Compact | TileShape::Wide) => {
+                Some(ScoreSite::of_queries(
+                    offset_of!(TmaForwardParams, scale),
+                    offset_of!(TmaForwardParams, score),
+                ))
+            }
+            (Kind::Backward, _) => Some(ScoreSite {
+                rows: ScoreRows::Keys,
+                scale: offset_of!(BackwardParams, scale),
+                score: offset_of!(BackwardParams, score),
+            }),
+            (Kind::TmaBackward, TileShape::Default) => Some(ScoreSite {
+                rows: ScoreRows::Keys,
+                scale: offset_of!(TmaBackwardParams, pass) + offset_of!(BackwardParams, scale),
+                score: offset_of!(TmaBackwardParams, pass) + offset_of!(BackwardParams, score),
+            }),
+            (Kind::StandardScores | Kind::StandardDWeights, _) => Some(ScoreSite::of_queries(
+                offset_of!(StandardParams, scale),
+                offset_of!(StandardParams, score),
+            )),
+            _ => None,
+        }
+    }
+
     /// Whether it can work under a block mask: with tiles that divide the mask's blocks. Kernels with other tiles have no code for it, which
     /// would cost them registers; nor has flash3's backward pass above head_dim 128, whose forward pass has such tiles.
     pub const fn takes_block_masks(&self) -> bool {
@@ -85,28 +165,16 @@ impl Variant {
     /// The constants that it asks for; others make no difference to it.
     pub const fn constants(&self) -> &'static [Constant] {
         if self.splits_kv() {
-            return if self.takes_block_masks() {
-                &[
-                    Constant::RightBound,
-                    Constant::LeftBound,
-                    Constant::Lengths,
-                    Constant::Prefix,
-                    Constant::SplitKv,
-                    Constant::Pages,
-                    Constant::BlockMask,
-                ]
-            } else {
-                &[
-                    Constant::RightBound,
-                    Constant::LeftBound,
-                    Constant::Lengths,
-                    Constant::Prefix,
-                    Constant::SplitKv,
-                    Constant::Pages,
-                ]
-            };
+            return self.constants_of_splits();
         }
         let all = self.kind.constants();
+        if matches!(
+            (self.kind, self.tiles),
+            (Kind::TmaBackward, TileShape::Wide)
+        ) {
+            // Neither expressions nor block masks.
+            return all.split_at(5).0;
+        }
         match (self.kind, all.split_last()) {
             (
                 Kind::Forward | Kind::TmaForward | Kind::Backward | Kind::TmaBackward,
@@ -114,6 +182,26 @@ impl Variant {
             ) if !self.takes_block_masks() => others,
             _ => all,
         }
+    }
+
+    /// The same of tiles that divide keys.
+    const fn constants_of_splits(&self) -> &'static [Constant] {
+        const ALL: [Constant; 8] = [
+            Constant::RightBound,
+            Constant::LeftBound,
+            Constant::Lengths,
+            Constant::Prefix,
+            Constant::SplitKv,
+            Constant::Pages,
+            Constant::Score,
+            Constant::BlockMask,
+        ];
+        let n = match (self.score_site(), self.takes_block_masks()) {
+            (Some(_), true) => 8,
+            (Some(_), false) => 7,
+            (None, _) => 6,
+        };
+        ALL.split_at(n).0
     }
 
     /// The specs with which it is held to its budgets when it is built; others are checked when they are loaded. Wide tiles have no

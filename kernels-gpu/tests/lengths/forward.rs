@@ -169,7 +169,6 @@ impl Forward {
         let main = if self.is_tma() {
             let [q, k, v, o, ..] = listing.maps;
             Params::TmaForward(TmaForwardParams {
-                pages: Default::default(),
                 q,
                 k,
                 v,
@@ -183,9 +182,7 @@ impl Forward {
                 schedule,
                 pack_gqa_log2: pack,
                 list,
-                blocks: Default::default(),
-                split: Default::default(),
-                lengths: Default::default(),
+                ..Default::default()
             })
         } else {
             let [q, k, v, o, ..] = listing.mapped;

@@ -1,7 +1,7 @@
 //! Standard attention: a forward and a backward pass, kernel by kernel.
 
 use super::*;
-use ferroflash_kernels::params::{BlockMap, StandardParams};
+use ferroflash_kernels::params::StandardParams;
 use ferroflash_kernels::variants::{Dtype, VARIANTS};
 
 /// Both passes.
@@ -123,8 +123,8 @@ impl Standard {
             shape: listing.shape,
             window: listing.window,
             scale: SCALE,
-            blocks: BlockMap::default(),
             lengths: listing.lengths,
+            ..Default::default()
         };
         let mut spec = self.spec;
         if listed {

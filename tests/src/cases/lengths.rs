@@ -205,6 +205,12 @@ impl Case {
         }
     }
 
+    /// The same for the case's own lengths.
+    pub(super) fn flat_sizes(&self) -> Sizes {
+        self.lengths
+            .map_or(self.sizes, |lengths| self.flat(&lengths))
+    }
+
     /// Its sizes with all batch entries of a tensor as one: the order of elements is the same.
     fn flat(&self, lengths: &Lengths) -> Sizes {
         Sizes {

@@ -1,6 +1,7 @@
 //! Gradients by the chain rule through the definition: `dV = Pᵀ·dO`, `dP = dO·Vᵀ`,
 //! `dS = P ∘ (dP − rowsum(P ∘ dP) + dL)`, `dQ = dS·K · scale`, `dK = dSᵀ·Q · scale`. The derivative of a row's lse by one of
-//! its scores is the score's weight, so that dL, the gradient of lse, enters as if every dP of its row were larger by it.
+//! its scores is the score's weight, so that dL, the gradient of lse, enters as if every dP of its row were larger by it. dS of a score that is
+//! edited is multiplied by the derivative of the new score by the old one.
 
 use super::forward::weights;
 use super::{Inputs, add_scaled, dot};
@@ -50,11 +51,16 @@ fn add_row(
     let d_o = &d_o[sizes.output(b, i, h)];
     let d_p: Vec<f64> = row
         .iter()
-        .map(|&(j, _)| dot(d_o, &inputs.v[value(j)]))
+        .map(|weight| dot(d_o, &inputs.v[value(weight.key)]))
         .collect();
-    let mean: f64 = row.iter().zip(&d_p).map(|(&(_, p), d_p)| p * d_p).sum();
-    for (&(j, p), d_p) in row.iter().zip(&d_p) {
-        let d_s = p * (d_p - mean + d_lse) * inputs.softmax_scale;
+    let mean: f64 = row
+        .iter()
+        .zip(&d_p)
+        .map(|(weight, d_p)| weight.p * d_p)
+        .sum();
+    for (weight, d_p) in row.iter().zip(&d_p) {
+        let (j, p) = (weight.key, weight.p);
+        let d_s = p * (d_p - mean + d_lse) * weight.edited.slope * inputs.softmax_scale;
         add_scaled(&mut gradients.d_v[value(j)], p, d_o);
         add_scaled(&mut gradients.d_q[query.clone()], d_s, &inputs.k[key(j)]);
         add_scaled(&mut gradients.d_k[key(j)], d_s, &inputs.q[query.clone()]);

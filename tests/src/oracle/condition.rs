@@ -7,9 +7,12 @@
 //!
 //! Where an element type ends early (f16), small weights and small dS are not rounded but lost: an error of the same
 //! absolute size in every term, whatever the weight. What it is multiplied with is worked out beside it.
+//!
+//! Where scores are edited, dP, Δ and the errors of both are multiplied by the derivative of the new score by the old one; or P is, before it is rounded
+//! once more.
 
 use super::forward::weights;
-use super::{Inputs, Output, dot};
+use super::{Inputs, Output, ScoreError, dot};
 
 /// What the errors of one result's elements scale with, in the result's layout.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -33,8 +36,8 @@ pub struct Condition {
     pub d_k: Terms,
     /// `√Σᵢ p²dO²`; absolute: `√Σᵢ dO²`.
     pub d_v: Terms,
-    /// `max |q|·|k| · scale`: no score and no rounding of a score is larger than what this number says.
-    pub score: f64,
+    /// What a score may be off: that of `max |q|·|k| · scale`, or where scores are edited that of the worst new one.
+    pub score: ScoreError,
 }
 
 impl Terms {
@@ -78,7 +81,10 @@ pub fn condition(
         d_q: Terms::zero(sizes.query_elems()),
         d_k: Terms::zero(sizes.key_elems()),
         d_v: Terms::zero(sizes.value_elems()),
-        score: inputs.largest_score(),
+        score: match inputs.edit {
+            Some(_) => ScoreError::default(),
+            None => ScoreError::of_size(inputs.largest_score()),
+        },
     };
     for b in 0..sizes.batch {
         for h in 0..sizes.heads_q {
@@ -115,7 +121,9 @@ fn add_row(
         &mut condition.o.relative[of_o.clone()],
         &mut condition.o.absolute[of_o],
     );
-    for &(j, p) in &row {
+    for weight in &row {
+        let (j, p) = (weight.key, weight.p);
+        condition.score = condition.score.max(weight.edited.error);
         for (c, v) in inputs.v[value(j)].iter().enumerate() {
             o_relative[c] += (p * (v.abs() + o[c].abs())).powi(2);
             o_absolute[c] += v.powi(2);
@@ -136,15 +144,19 @@ fn add_row(
         .sqrt();
     let (mut relative, mut absolute) = (vec![0.0; sizes.head_dim], vec![0.0; sizes.head_dim]);
     let mut mean_key = vec![0.0; sizes.head_dim];
-    for &(j, p) in &row {
+    for weight in &row {
+        let (j, p, slope) = (weight.key, weight.p, weight.edited.slope_size);
         let factor = dot(d_o, &inputs.v[value(j)]).abs() + delta.abs();
-        let of_key = (p * factor).powi(2) + (p * terms_of_delta).powi(2);
+        // P is lost before it meets the derivative, or after.
+        let lost = 1.0 + factor * slope.max(1.0);
+        let factor = factor * slope;
+        let of_key = (p * factor).powi(2) + (p * terms_of_delta * slope).powi(2);
         for (c, at) in key(j).enumerate() {
             relative[c] += (p * factor * inputs.k[at]).powi(2);
-            absolute[c] += ((1.0 + factor) * inputs.k[at]).powi(2);
-            mean_key[c] += p * inputs.k[at];
+            absolute[c] += (lost * inputs.k[at]).powi(2);
+            mean_key[c] += p * weight.edited.slope * inputs.k[at];
             condition.d_k.relative[at] += of_key * q[c].powi(2);
-            condition.d_k.absolute[at] += ((1.0 + factor) * q[c]).powi(2);
+            condition.d_k.absolute[at] += (lost * q[c]).powi(2);
         }
         for (c, at) in value(j).enumerate() {
             condition.d_v.relative[at] += (p * d_o[c]).powi(2);

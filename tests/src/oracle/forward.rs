@@ -1,6 +1,6 @@
-//! o and lse by definition: `P = softmax(q·kᵀ · scale)` over the visible keys, `O = P·V`.
+//! o and lse by definition: `P = softmax(q·kᵀ · scale)` over the visible keys, `O = P·V`. Scores that are edited have the new ones in their place.
 
-use super::{Inputs, add_scaled, dot};
+use super::{Edited, Inputs, Pair, ScoreError, add_scaled, dot};
 
 /// What the forward pass gives.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,23 +14,37 @@ pub struct Output {
 /// One row of P: its log-sum-exp, and the visible keys with their weights.
 pub(super) struct Weights {
     pub(super) lse: f64,
-    pub(super) of_keys: Vec<(usize, f64)>,
+    pub(super) of_keys: Vec<Weight>,
+}
+
+/// An element of P.
+pub(super) struct Weight {
+    pub(super) key: usize,
+    pub(super) p: f64,
+    /// What became of the score.
+    pub(super) edited: Edited,
 }
 
 /// Row `i` of P, in batch entry `b` and query head `h`.
 pub(super) fn weights(inputs: &Inputs, b: usize, h: usize, i: usize) -> Weights {
     let sizes = inputs.sizes;
     let q = &inputs.q[sizes.query(b, i, h)];
-    let scores: Vec<(usize, f64)> = (0..sizes.seqlen_k)
+    let scores: Vec<(usize, Edited)> = (0..sizes.seqlen_k)
         .filter(|&j| inputs.sees(b, h, i, j))
-        .map(|j| {
-            let score = dot(q, &inputs.k[sizes.key(b, j, h)]);
-            (j, score * inputs.softmax_scale)
+        .filter_map(|j| {
+            let score = dot(q, &inputs.k[sizes.key(b, j, h)]) * inputs.softmax_scale;
+            let pair = Pair {
+                batch: b,
+                head: h,
+                query: i,
+                key: j,
+            };
+            Some((j, edited(inputs, pair, score)?))
         })
         .collect();
     let max = scores
         .iter()
-        .map(|&(_, score)| score)
+        .map(|(_, edited)| edited.score)
         .fold(f64::NEG_INFINITY, f64::max);
     if max == f64::NEG_INFINITY {
         return Weights {
@@ -38,14 +52,32 @@ pub(super) fn weights(inputs: &Inputs, b: usize, h: usize, i: usize) -> Weights 
             of_keys: Vec::new(),
         };
     }
-    let sum: f64 = scores.iter().map(|&(_, score)| (score - max).exp()).sum();
+    let exponential = |edited: &Edited| (edited.score - max).exp();
+    let sum: f64 = scores.iter().map(|(_, edited)| exponential(edited)).sum();
     let of_keys = scores
         .into_iter()
-        .map(|(j, score)| (j, (score - max).exp() / sum))
+        .map(|(key, edited)| Weight {
+            key,
+            p: exponential(&edited) / sum,
+            edited,
+        })
         .collect();
     Weights {
         lse: max + sum.ln(),
         of_keys,
+    }
+}
+
+/// What becomes of the score of a pair that the masks let through. One that is not edited stays, and its error is that of all products.
+fn edited(inputs: &Inputs, pair: Pair, score: f64) -> Option<Edited> {
+    match inputs.edit {
+        Some(edit) => edit(pair, score),
+        None => Some(Edited {
+            score,
+            slope: 1.0,
+            slope_size: 1.0,
+            error: ScoreError::default(),
+        }),
     }
 }
 
@@ -62,8 +94,8 @@ pub fn forward(inputs: &Inputs) -> Output {
                 let weights = weights(inputs, b, h, i);
                 output.lse[sizes.row(b, h, i)] = weights.lse;
                 let o = &mut output.o[sizes.output(b, i, h)];
-                for (j, p) in weights.of_keys {
-                    add_scaled(o, p, &inputs.v[sizes.value(b, j, h)]);
+                for Weight { key, p, .. } in weights.of_keys {
+                    add_scaled(o, p, &inputs.v[sizes.value(b, key, h)]);
                 }
             }
         }
@@ -79,8 +111,8 @@ pub fn probabilities(inputs: &Inputs) -> Vec<f64> {
         for h in 0..sizes.heads_q {
             for i in 0..sizes.seqlen_q {
                 let row = sizes.row(b, h, i) * sizes.seqlen_k;
-                for (j, p) in weights(inputs, b, h, i).of_keys {
-                    dense[row + j] = p;
+                for Weight { key, p, .. } in weights(inputs, b, h, i).of_keys {
+                    dense[row + key] = p;
                 }
             }
         }

@@ -119,6 +119,7 @@ mod tests {
                 softmax_scale: 0.7,
                 visible: &oracle::full,
                 block: None,
+                edit: None,
             })
         };
         let (first, second, whole) = (of(0..3), of(3..7), of(0..7));

@@ -1,5 +1,6 @@
 //! The oracle: attention from its definition, in f64, without tiles and without an online softmax. It shares no
-//! arithmetic with the CPU backend or with the emulator; masks enter only as a predicate on one query and one key.
+//! arithmetic with the CPU backend or with the emulator; masks enter only as a predicate on one query and one key, scores of the user's own only
+//! as a function of one score.
 //!
 //! Arrays are dense, in the order of their dimensions: `q`: `[batch, seqlen_q, heads_q, head_dim]`; `k`:
 //! `[batch, seqlen_k, heads_k, head_dim]`; `o` and `v` the same with head_dim_v; `lse`: `[batch, heads_q, seqlen_q]`. Query head `h`
@@ -7,6 +8,7 @@
 
 mod backward;
 mod condition;
+mod edit;
 mod forward;
 mod merge;
 mod rotary;
@@ -15,6 +17,7 @@ use std::ops::Range;
 
 pub use backward::{Gradients, backward};
 pub use condition::{Condition, Terms, condition};
+pub use edit::{Edited, Pair, ScoreError};
 pub use forward::{Output, forward, probabilities};
 pub use merge::{MergeReference, merge};
 pub use rotary::{Turned, turn};
@@ -117,6 +120,8 @@ pub struct Inputs<'a> {
     pub visible: &'a dyn Fn(usize, usize) -> bool,
     /// What a block mask says of batch entry, head, query and key; see [`keep`].
     pub block: Option<&'a dyn Fn(usize, usize, usize, usize) -> u8>,
+    /// What takes the place of a score, or none where it does not count. It is asked of pairs that the masks let through.
+    pub edit: Option<&'a dyn Fn(Pair, f64) -> Option<Edited>>,
 }
 
 /// Whether a pair is visible by the byte of its block and by the mask.
@@ -136,7 +141,7 @@ impl Inputs<'_> {
             .map_or(by_mask, |block| keep(block(b, h, i, j), by_mask))
     }
 
-    /// The largest that a score can be: `max |q|·|k| · scale`.
+    /// The largest that a score can be before it is edited: `max |q|·|k| · scale`.
     pub fn largest_score(&self) -> f64 {
         let longest = |rows: &[f64]| {
             rows.chunks_exact(self.sizes.head_dim.max(1))

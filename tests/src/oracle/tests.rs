@@ -1,6 +1,8 @@
 //! The oracle against itself: finite differences, cases with a known answer, rows that see no key.
 
-use super::{Inputs, Output, Sizes, backward, causal, forward, full};
+mod edited;
+
+use super::{Edited, Inputs, Output, Sizes, backward, causal, forward, full};
 
 /// Numbers in [−1, 1) that depend on `salt` and the index alone.
 fn numbers(n: usize, salt: u64) -> Vec<f64> {
@@ -111,6 +113,7 @@ fn each_mask(sizes: Sizes, check: &dyn Fn(&Inputs, &OfOutput)) {
             softmax_scale: 0.7,
             visible,
             block: None,
+            edit: None,
         };
         let sees = |row: usize| (0..sizes.seqlen_k).any(|j| visible(row % sizes.seqlen_q, j));
         let d_lse = numbers(sizes.row_elems(), 5).into_iter().enumerate();
@@ -222,6 +225,7 @@ fn with_one_key_lse_is_the_score() {
         softmax_scale: 0.5,
         visible: &full,
         block: None,
+        edit: None,
     };
     let gradients = backward(&inputs, &[0.0; 3], Some(&[4.0]));
     assert_eq!(gradients.d_q, [10.0, 12.0, 14.0]);
@@ -248,6 +252,7 @@ fn equal_keys_give_the_mean_of_the_values() {
         softmax_scale: 0.5,
         visible: &full,
         block: None,
+        edit: None,
     });
     assert_eq!(output.o, [3.0]);
     assert!((output.lse[0] - (3.0 + 4f64.ln())).abs() < 1e-15);
@@ -284,6 +289,7 @@ fn a_row_without_keys_gives_zero_and_minus_infinity() {
         softmax_scale: 1.0,
         visible: &causal(sizes),
         block: None,
+        edit: None,
     };
     assert_eq!(
         forward(&inputs),
@@ -318,6 +324,7 @@ fn heads_of_a_group_share_their_keys() {
         softmax_scale: 1.0,
         visible: &full,
         block: None,
+        edit: None,
     });
     assert_eq!(output.o, [7.0, 7.0, 9.0, 9.0]);
 }

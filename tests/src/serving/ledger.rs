@@ -162,6 +162,7 @@ impl Ledger {
             softmax_scale: softmax_scale.into(),
             visible: &visible,
             block: None,
+            edit: None,
         };
         let reference = oracle::forward(&inputs);
         let condition = oracle::condition(&inputs, &reference, &vec![0.0; q.len()], None);

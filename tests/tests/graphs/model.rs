@@ -256,6 +256,7 @@ impl Model {
             softmax_scale: (1.0 / (head_dim as f32).sqrt()).into(),
             visible: &oracle::full,
             block: None,
+            edit: None,
         };
         let reference = oracle::forward(&inputs);
         let condition = oracle::condition(&inputs, &reference, &vec![0.0; q.len()], None);

@@ -15,6 +15,7 @@ use proptest::sample::select;
 mod choices;
 mod cover;
 mod lists;
+mod scores;
 
 fn plan_of(
     problem: &Problem,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ferroflash_kernels::spec::Spec;
-use ferroflash_kernels::spec::text::specialise;
+use ferroflash_kernels::spec::text::of_variant;
 use ferroflash_kernels::variants::{Arch, Variant};
 
 use crate::{Error, PROBE_PREFIX, PROBES, entry};
@@ -64,7 +64,7 @@ pub fn split(
 
 /// A kernel asks for the constants of its kind, and for no others.
 fn check_constants(row: &Variant, text: &str) -> Result<(), Error> {
-    specialise(text, row.constants(), Spec::PLAIN)
+    of_variant(text, row, Spec::PLAIN, None)
         .map(|_| ())
         .map_err(|error| Error::Constants {
             entry: row.name,

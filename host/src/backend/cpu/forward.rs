@@ -9,6 +9,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::buffer::{Panel, Tile};
+use super::edit::{Editor, Lanes};
 use super::machine::Machine;
 use super::rows::{HeadRows, View, store_lanes};
 use super::sequences::Sequences;
@@ -70,7 +71,7 @@ pub(super) fn forward<T: Element, K: Widen>(
             })
         })
         .collect();
-    let workspace = || Workspace::new(machine, sizes, panels);
+    let workspace = || Workspace::new(machine, sizes, panels, sequences.editor());
     tasks
         .par_iter_mut()
         .for_each_init(workspace, |workspace, task| workspace.run(inputs, task));
@@ -96,8 +97,9 @@ pub(super) fn bytes_per_thread(machine: Machine, sizes: &Sizes, n_sequences: usi
 }
 
 /// What one thread works in.
-struct Workspace {
+struct Workspace<'e> {
     machine: Machine,
+    editor: Option<Editor<'e>>,
     k: Tile,
     v: Tile,
     s: Panel,
@@ -114,8 +116,13 @@ struct QueryPanel {
     softmax: OnlineSoftmax,
 }
 
-impl Workspace {
-    fn new(machine: Machine, sizes: &Sizes, n_panels: usize) -> Workspace {
+impl<'e> Workspace<'e> {
+    fn new(
+        machine: Machine,
+        sizes: &Sizes,
+        n_panels: usize,
+        editor: Option<Editor<'e>>,
+    ) -> Workspace<'e> {
         let lanes = machine.wide_lanes();
         let block_k = BLOCK_K.max(lanes);
         let panel = || QueryPanel {
@@ -123,10 +130,11 @@ impl Workspace {
             n_rows: 0,
             q: Panel::new(sizes.head_dim, lanes),
             o: Panel::new(sizes.head_dim_v, lanes),
-            softmax: OnlineSoftmax::new(sizes.softmax_scale, lanes),
+            softmax: OnlineSoftmax::new(sizes.exponent_scale, lanes),
         };
         Workspace {
             machine,
+            editor,
             k: Tile::new(block_k, sizes.head_dim),
             v: Tile::new(block_k, sizes.head_dim_v),
             s: Panel::new(block_k, lanes),
@@ -158,7 +166,9 @@ impl Workspace {
                 for panel in &mut self.panels[..n_panels] {
                     let keys = at.keys_of_step(&panel.rows(), &block);
                     if !keys.is_empty() {
-                        panel.step(&self.machine, at, keys, (&self.k, &self.v), &mut self.s);
+                        let editor = self.editor.as_mut();
+                        let tiles = (&self.k, &self.v);
+                        panel.step(&self.machine, at, keys, tiles, (&mut self.s, editor));
                     }
                 }
             }
@@ -169,7 +179,8 @@ impl Workspace {
             .chunks_mut(per_panel)
             .zip(task.lse.chunks_mut(per_panel));
         for (panel, (o, lse)) in self.panels.iter_mut().zip(results) {
-            panel.softmax.finish(sizes.softmax_scale, &mut panel.o, lse);
+            let scale = sizes.exponent_scale;
+            panel.softmax.finish(scale, &mut panel.o, lse);
             store_lanes(&panel.o, 1.0, &mut self.row, o);
         }
     }
@@ -202,7 +213,8 @@ impl Workspace {
 
 #[cfg(test)]
 pub(super) fn make_workspace(machine: Machine, sizes: &Sizes, n_sequences: usize) {
-    Workspace::new(machine, sizes, panels_per_task(machine, sizes, n_sequences));
+    let n_panels = panels_per_task(machine, sizes, n_sequences);
+    Workspace::new(machine, sizes, n_panels, None);
 }
 
 impl QueryPanel {
@@ -217,10 +229,13 @@ impl QueryPanel {
         at: Location,
         keys: Range<usize>,
         (k, v): (&Tile, &Tile),
-        s: &mut Panel,
+        (s, editor): (&mut Panel, Option<&mut Editor>),
     ) {
         let n_keys = keys.len();
         machine.multiply_rows(k, 0..n_keys, &self.q, s); // S = K Qᵀ
+        if let Some(editor) = editor {
+            editor.edit(&at, Lanes::Queries, (&self.rows(), &keys), s, None);
+        }
         at.hide_keys(s, &self.rows(), keys);
         let alpha = self.softmax.update(machine, s, n_keys); // m, l;  S ← P
         machine.add_columns(v, 0..n_keys, s, Some(alpha), &mut self.o); // O ← O diag(α) + Vᵀ P

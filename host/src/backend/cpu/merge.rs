@@ -43,7 +43,7 @@ fn typed<T: Element>(problem: &MergeProblem, operands: &mut Operands) -> Result<
     ];
     let [first, second] = parts.map(|(o, lse)| {
         let lse = vector::<f32>(operands, lse).ok_or(missing(lse))?;
-        Ok((view::<T>(operands, o)?, lse))
+        Ok::<_, ProblemError>((view::<T>(operands, o)?, lse))
     });
     let [(o_1, lse_1), (o_2, lse_2)] = [first?, second?];
     let mut o = output(operands, Argument::O)?;

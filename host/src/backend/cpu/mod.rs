@@ -9,6 +9,7 @@
 //! | `exp2.rs` | the exponential |
 //! | `mask.rs` | masking panels of scores |
 //! | `blocks.rs` | block masks |
+//! | `edit.rs` | scores that an expression edits |
 //! | `machine.rs` | the vector unit; the two matrix products |
 //! | `buffer.rs` | working memory: tiles and panels |
 //! | `rows.rs` | rows of strided tensors, to and from f32 |
@@ -25,6 +26,7 @@ mod backward;
 mod blocks;
 mod buffer;
 mod cut;
+mod edit;
 mod exp2;
 mod forward;
 mod machine;

@@ -2,6 +2,7 @@
 
 use super::blocks::BlockMap;
 use super::cut::{Piece, Rows};
+use super::edit::{Editor, Edits};
 use super::sizes::{Location, Sequence, Sizes};
 use crate::arguments::{Argument, Operands};
 use crate::error::ProblemError;
@@ -13,6 +14,7 @@ use crate::problem::Problem;
 pub(super) struct Sequences<'m> {
     sequences: Vec<Sequence>,
     blocks: Option<BlockMap<'m>>,
+    edits: Option<Edits<'m>>,
     spans_q: Vec<Span>,
     spans_k: Vec<Span>,
     /// Sizes of the longest.
@@ -37,6 +39,7 @@ impl<'m> Sequences<'m> {
         let ([batch_q, n_q, ..], [batch_k, n_k, ..]) = (problem.shape_q(), problem.shape_k());
         Ok(Sequences {
             blocks: BlockMap::of(problem, operands),
+            edits: Edits::of(problem, operands)?,
             sequences: both.map(|(&q, &k)| longest.sequence(q, k)).collect(),
             spans_q,
             spans_k,
@@ -61,10 +64,16 @@ impl<'m> Sequences<'m> {
         self.sequences.len()
     }
 
+    /// What one thread edits scores with, if an expression does.
+    pub(super) fn editor(&self) -> Option<Editor<'_>> {
+        self.edits.as_ref().map(Edits::editor)
+    }
+
     /// A key and value head of a sequence.
     pub(super) fn location(&self, sequence_idx: usize, head_k: usize) -> Location<'_> {
         Location {
             sequence: &self.sequences[sequence_idx],
+            sequence_idx,
             head_k,
             blocks: self.blocks,
         }

@@ -15,6 +15,10 @@ pub(super) struct Sizes {
     pub(super) head_dim: usize,
     pub(super) head_dim_v: usize,
     pub(super) softmax_scale: f32,
+    /// What scores are to be multiplied by where their exponentials are taken: 1 where an expression has taken their place.
+    pub(super) exponent_scale: f32,
+    /// Whether the gradients of scores are to be multiplied by the derivative of an expression.
+    pub(super) has_derivative: bool,
     /// How many keys a query sees to the left and to the right of its own place; `None`: all.
     window: (Option<usize>, Option<usize>),
     /// How many keys, the first ones, every query sees.
@@ -33,6 +37,8 @@ pub(super) struct Sequence {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Location<'s> {
     pub(super) sequence: &'s Sequence,
+    /// Which sequence it is.
+    pub(super) sequence_idx: usize,
     pub(super) head_k: usize,
     /// The block mask's map, if there is one.
     pub(super) blocks: Option<BlockMap<'s>>,
@@ -49,6 +55,11 @@ impl Sizes {
             head_dim: problem.head_dim(),
             head_dim_v: problem.head_dim_v(),
             softmax_scale: problem.scale(),
+            exponent_scale: match problem.score() {
+                Some(_) => 1.0,
+                None => problem.scale(),
+            },
+            has_derivative: problem.edit_parts().is_some_and(|edit| edit.has_gradient()),
             window: problem.mask().window(),
             prefix: problem.mask().prefix(),
         }

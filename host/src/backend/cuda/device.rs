@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use ferroflash_driver::extra::device::Attribute;
 use ferroflash_driver::sys::{CUcontext, CUdevice};
 use ferroflash_driver::{Driver, Version, extra};
+use ferroflash_kernels::expression::Kept;
 use ferroflash_kernels::spec::Spec;
 use ferroflash_kernels::variants::Variant;
 
@@ -224,11 +225,21 @@ impl CudaDevice {
         variant: &'static Variant,
         spec: Spec,
     ) -> Result<Arc<Kernel>, DriverError> {
-        match self.kernels.get(variant, spec) {
+        self.edited_kernel(variant, spec, None)
+    }
+
+    /// The same with an expression in its text, where there is one: it edits the scores.
+    pub fn edited_kernel(
+        &self,
+        variant: &'static Variant,
+        spec: Spec,
+        edit: Option<Kept>,
+    ) -> Result<Arc<Kernel>, DriverError> {
+        match self.kernels.get(variant, spec, edit) {
             Some(kernel) => Ok(kernel),
             None => {
                 let _current = self.enter()?;
-                self.kernels.load(variant, spec)
+                self.kernels.load(variant, spec, edit)
             }
         }
     }

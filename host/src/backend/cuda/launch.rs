@@ -9,7 +9,7 @@ use crate::arguments::Argument;
 use crate::error::DriverError;
 use crate::plan::{Planned, PlannedLaunch};
 use ferroflash_driver::extra::function::{self, LaunchSize};
-use ferroflash_kernels::params::{Params, SHIFTED};
+use ferroflash_kernels::params::{Params, SHIFTED, ScoreParams};
 
 /// A plan with its kernels found on a device, so that [`Launches::enqueue`] looks nothing up and allocates nothing.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl<P: Planned> Launches<P> {
     /// Finds the kernels of a plan, loading those that are not yet.
     pub(crate) fn new(device: &Arc<CudaDevice>, plan: P) -> Result<Launches<P>, DriverError> {
         let ready = |launch: &PlannedLaunch| {
-            let kernel = device.kernel(launch.variant, launch.spec)?;
+            let kernel = device.edited_kernel(launch.variant, launch.spec, launch.edit)?;
             let footprint = &launch.variant.footprint;
             let size = LaunchSize {
                 grid: launch.grid,
@@ -80,6 +80,7 @@ impl<P: Planned> Launches<P> {
         &self,
         workspace: u64,
         address: impl Fn(Argument) -> u64,
+        score: &ScoreParams,
         stream: StreamRef<'_>,
     ) -> Result<(), DriverError> {
         let _current = self.device.enter()?;
@@ -87,7 +88,7 @@ impl<P: Planned> Launches<P> {
         let dtype = self.plan.dtype();
         for (launch, ready) in self.plan.planned_launches().iter().zip(&self.kernels) {
             let (function, size) = (ready.function, ready.size);
-            let mut params = self.plan.bound(launch, workspace, &address);
+            let mut params = self.plan.bound(launch, workspace, &address, score);
             ready.maps.encode(&mut params, dtype)?;
             // SAFETY: `launch.params` has the type that the kernel of `launch.variant` takes: a plan pairs them. With
             // `launch.grid`, which covers the shape in them, the kernel stays inside the arguments and the workspace,

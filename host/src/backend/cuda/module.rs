@@ -9,8 +9,9 @@ use ferroflash_driver::Version;
 use ferroflash_driver::extra::function::{self, FunctionAttribute};
 use ferroflash_driver::extra::module::{self, Image, JitLog};
 use ferroflash_driver::sys::{CUfunction, CUmodule};
+use ferroflash_kernels::expression::Kept;
 use ferroflash_kernels::spec::Spec;
-use ferroflash_kernels::spec::text::specialise;
+use ferroflash_kernels::spec::text::of_variant;
 use ferroflash_kernels::variants::Variant;
 
 use super::embedded;
@@ -68,10 +69,13 @@ impl Kernel {
     }
 }
 
-/// The kernels of a device, by variant and spec.
+/// What a kernel is compiled from: the name of a variant, a spec, and an expression that edits scores.
+type Source = (&'static str, Spec, Option<Kept>);
+
+/// The kernels of a device.
 pub(super) struct Kernels {
     driver_version: Version,
-    loaded: RwLock<HashMap<(&'static str, Spec), Arc<Kernel>>>,
+    loaded: RwLock<HashMap<Source, Arc<Kernel>>>,
     loading: Mutex<()>,
 }
 
@@ -84,25 +88,31 @@ impl Kernels {
         }
     }
 
-    /// The kernel of a variant with a spec, if it has been loaded.
-    pub(super) fn get(&self, variant: &Variant, spec: Spec) -> Option<Arc<Kernel>> {
+    /// The kernel of a variant with a spec and an expression, if it has been loaded.
+    pub(super) fn get(
+        &self,
+        variant: &Variant,
+        spec: Spec,
+        edit: Option<Kept>,
+    ) -> Option<Arc<Kernel>> {
         let loaded = self.loaded.read().unwrap_or_else(PoisonError::into_inner);
-        loaded.get(&(variant.name, spec)).cloned()
+        loaded.get(&(variant.name, spec, edit)).cloned()
     }
 
-    /// Loads the kernel of a variant with a spec into the current context; once, whichever thread comes first.
+    /// Loads the kernel of a variant with a spec and an expression into the current context; once, whichever thread comes first.
     pub(super) fn load(
         &self,
         variant: &'static Variant,
         spec: Spec,
+        edit: Option<Kept>,
     ) -> Result<Arc<Kernel>, DriverError> {
         let _loading = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(kernel) = self.get(variant, spec) {
+        if let Some(kernel) = self.get(variant, spec, edit) {
             return Ok(kernel);
         }
-        let kernel = Arc::new(load(variant, spec, self.driver_version)?);
+        let kernel = Arc::new(load(variant, spec, edit, self.driver_version)?);
         let mut loaded = self.loaded.write().unwrap_or_else(PoisonError::into_inner);
-        loaded.insert((variant.name, spec), Arc::clone(&kernel));
+        loaded.insert((variant.name, spec, edit), Arc::clone(&kernel));
         Ok(kernel)
     }
 
@@ -120,10 +130,11 @@ impl Kernels {
     }
 }
 
-/// The text of a variant, with the constants of a spec.
+/// The text of a variant, with the constants of a spec and an expression that edits scores.
 fn specialised(
     variant: &'static Variant,
     spec: Spec,
+    edit: Option<Kept>,
     driver_version: Version,
 ) -> Result<CString, DriverError> {
     let ptx = embedded::ptx(variant.name, variant.arch)?;
@@ -134,11 +145,11 @@ fn specialised(
         kernel: variant.name,
     };
     let text = ptx.into_string().map_err(|_| corrupt())?;
-    let text =
-        specialise(&text, variant.constants(), spec).map_err(|source| DriverError::Specialise {
-            kernel: variant.name,
-            source,
-        })?;
+    let text = of_variant(&text, variant, spec, edit.map(Kept::edit));
+    let text = text.map_err(|source| DriverError::Specialise {
+        kernel: variant.name,
+        source,
+    })?;
     CString::new(text).map_err(|_| corrupt())
 }
 
@@ -146,10 +157,11 @@ fn specialised(
 fn load(
     variant: &'static Variant,
     spec: Spec,
+    edit: Option<Kept>,
     driver_version: Version,
 ) -> Result<Kernel, DriverError> {
     let start = Instant::now();
-    let ptx = specialised(variant, spec, driver_version)?;
+    let ptx = specialised(variant, spec, edit, driver_version)?;
     let name = CString::new(variant.name).map_err(|_| DriverError::NotEmbedded {
         kernel: variant.name,
     })?;

@@ -272,7 +272,10 @@ impl Queue {
         self.grow(launches.plan().workspace_layout().n_bytes())?;
         let enqueued = self
             .clear_lent(launches.plan().workspace_layout())
-            .and_then(|()| launches.enqueue(self.workspace.address(), address, self.lane.stream()));
+            .and_then(|()| {
+                let (workspace, stream) = (self.workspace.address(), self.lane.stream());
+                launches.enqueue(workspace, address, operands.score_params(), stream)
+            });
         if let State::Capturing(recording) = &mut self.state {
             recording.keep(operands);
         }

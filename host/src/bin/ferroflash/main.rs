@@ -5,6 +5,7 @@ mod arguments;
 mod bench;
 mod block_mask;
 mod compare;
+mod expressions;
 mod failure;
 mod info;
 mod input;

@@ -40,7 +40,8 @@ pub fn beats_flash3(checked: &Checked) -> bool {
     let few = checked.pass() == Pass::Forward
         && prefers_few(problem)
         && [32, 64, 128].contains(&problem.head_dim())
-        && problem.block_mask().is_none();
+        && problem.block_mask().is_none()
+        && problem.edit_parts().is_none();
     few && (checked.has_lengths() || bytes >= LARGE_CACHE_BYTES)
 }
 

@@ -24,6 +24,7 @@ pub mod sm90;
 
 mod key_tile;
 
+mod expression;
 mod probabilities;
 
 mod query_gradient;

@@ -1,5 +1,6 @@
 //! P and dS of a warp's keys, and how P gets from a score warp to its partner.
 
+use super::expression::edit_scores;
 use super::key_tile::{Layout, Tile, band_of, step_at};
 use super::{Tiles, with_columns};
 use crate::params::BackwardParams;
@@ -21,6 +22,10 @@ pub(super) unsafe fn probabilities<T: Tiles>(
 ) {
     let config = const { T::FOOTPRINT };
     let lse = t.shared.lse + i % 2 * config.block_q * 4;
+    if spec::score() {
+        // SAFETY: as `score_warp`.
+        unsafe { edit_scores::<T>(p, t, i, s) };
+    }
     // SAFETY: as `score_warp`.
     unsafe {
         with_columns::<T::Scores>(lse, |n, lse| {

@@ -22,6 +22,7 @@
 //! In the deterministic order a tile adds to a block of dQ after the tiles before it. Thread 0 polls the block's dQ semaphore
 //! before the barrier, and releases it after the next one, when all warps have added. Who waits for whom: [`schedule`].
 
+use super::expression::probabilities_and_derivatives;
 use super::key_tile::{Layout, Tile, band_of, load_d_o, load_q, rows_of_k};
 use super::probabilities::{probabilities, score_gradients, send};
 use super::query_gradient::{add_query_gradient, release_semaphore, wait_semaphore};
@@ -201,9 +202,15 @@ unsafe fn score_warp<E: Element, T: Tiles>(p: &BackwardParams, t: &Tile) -> T::K
             let k = left(t.shared.k, t.warp * T::WARP_KEYS);
             multiply_add::<E, _>(&mut s, k, right_transposed(q, 0), T::HEAD_DIM as usize / 16);
             // Pᵀ = exp(Sᵀ − L)
-            probabilities::<T>(p, t, i, &mut s);
-            let s = s.pack::<E>();
-            send::<T>(t, i, &s);
+            let mut for_partner = <T::Scores as Accumulator>::Packed::zero();
+            let s = if spec::score_gradient() {
+                probabilities_and_derivatives::<E, T>(p, t, i, &mut s, &mut for_partner)
+            } else {
+                probabilities::<T>(p, t, i, &mut s);
+                for_partner = s.pack::<E>();
+                for_partner
+            };
+            send::<T>(t, i, &for_partner);
             barrier::barrier_arrive(PAIR_BARRIER + t.warp, PAIR_THREADS);
             // dV += Pᵀ dO
             let d_o = Layout::stage(t.shared.d_o, config.block_q, i);

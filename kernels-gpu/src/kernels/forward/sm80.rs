@@ -10,13 +10,16 @@ mod place;
 
 use super::{LseRows, store_lse};
 use crate::attention::mask::{Band, Rows};
+use crate::attention::score::ScoreTile;
 use crate::attention::{batch_and_head, divide};
 use crate::config;
 use crate::kernels::bounds;
+use crate::kernels::scores::Given;
 use crate::params::ForwardParams;
 use crate::ptx::{barrier, cp_async, spec, special};
 use crate::tile::copy::{self, BoundsChecked, Extent, Team, Whole};
 use crate::tile::element::Element;
+use crate::tile::fragment;
 use crate::tile::global::GlobalRows;
 use crate::tile::matmul::{Registers, left, multiply_add, right, right_transposed};
 use crate::tile::register::{Accumulator, RegisterTile};
@@ -76,6 +79,10 @@ struct Block {
     team: Team,
     /// The warp's first row in the tile.
     warp_row: u32,
+    /// (batch, query head), as the schedule counts them.
+    head: u32,
+    /// Where sequences have lengths of their own: which one.
+    sequence: u32,
 }
 
 /// Rows of a warp: two fragments.
@@ -142,6 +149,8 @@ pub unsafe fn forward<E: Element, T: Tiles>(p: &ForwardParams) {
             threads: config.threads,
         },
         warp_row: thread / 32 * WARP_ROWS,
+        head: tile.head,
+        sequence,
     };
     let q = GlobalRows::new(&p.q, batch_q, head_idx, 0).from_row(q_first, band.seqlen_q());
     let o = GlobalRows::new(&p.o, batch_q, head_idx, 0).from_row(q_first, band.seqlen_q());
@@ -176,6 +185,31 @@ pub unsafe fn forward<E: Element, T: Tiles>(p: &ForwardParams) {
 }
 
 impl Block {
+    /// S ← what an expression makes of the scores of keys from `first_key` on.
+    #[inline(always)]
+    fn edit_scores<S: Accumulator>(&self, p: &ForwardParams, first_key: u32, s: &mut S) {
+        let (batch_idx, head_idx) = batch_and_head(self.head, p.shape.heads_q);
+        let place = fragment::accumulator(self.team.thread % 32, 0);
+        let row = self.queries.first + self.warp_row + place.row;
+        let tile = ScoreTile {
+            batch: if spec::lengths() {
+                self.sequence
+            } else {
+                batch_idx
+            },
+            head: head_idx,
+            kv_head: divide(head_idx, p.shape.group_size),
+            seqlen_q: self.band.seqlen_q(),
+            seqlen_k: self.band.seqlen_k(),
+            rows: [row, row + 8],
+        };
+        let given = Given {
+            params: &p.score,
+            scale: &p.scale,
+        };
+        given.edit(tile, first_key + place.col, s);
+    }
+
     /// The same, with a thread's number of which ptxas does not know that it is the same.
     #[inline(always)]
     fn apart(&self) -> Block {
@@ -228,15 +262,15 @@ unsafe fn attend<E: Element, T: Tiles, const PAGES: bool>(
         let mut j = blocks.end;
         while j > blocks.full_end {
             j -= 1;
-            step::<E, T, BoundsChecked, PAGES>(block, blocks.first, j, &mut softmax, &mut o);
+            step::<E, T, BoundsChecked, PAGES>(block, p, blocks.first, j, &mut softmax, &mut o);
         }
         while j > blocks.full_first {
             j -= 1;
-            step::<E, T, Whole, PAGES>(block, blocks.first, j, &mut softmax, &mut o);
+            step::<E, T, Whole, PAGES>(block, p, blocks.first, j, &mut softmax, &mut o);
         }
         while block.band.bounds().left && j > blocks.first {
             j -= 1;
-            step::<E, T, BoundsChecked, PAGES>(block, blocks.first, j, &mut softmax, &mut o);
+            step::<E, T, BoundsChecked, PAGES>(block, p, blocks.first, j, &mut softmax, &mut o);
         }
         if blocks.end == blocks.first {
             // No step has waited for the copies of Q, over which O is about to be written.
@@ -292,6 +326,7 @@ fn stage<T: Tiles>(tile: SharedTile, i: u32) -> SharedTile {
 #[inline(always)]
 unsafe fn step<E: Element, T: Tiles, X: Extent, const PAGES: bool>(
     block: &Block,
+    p: &ForwardParams,
     first: u32,
     j: u32,
     softmax: &mut OnlineSoftmax,
@@ -316,6 +351,9 @@ unsafe fn step<E: Element, T: Tiles, X: Extent, const PAGES: bool>(
         );
         multiply_add::<E, _>(&mut s, q, k, T::HEAD_DIM as usize / 16);
 
+        if spec::score() {
+            block.edit_scores(p, j * config.block_k, &mut s);
+        }
         if X::CHECKED {
             let (q_first, k_first) = (block.queries.first + block.warp_row, j * config.block_k);
             s.for_each(|row, col, s| {
@@ -329,10 +367,10 @@ unsafe fn step<E: Element, T: Tiles, X: Extent, const PAGES: bool>(
         softmax.update(&mut s, o);
 
         // O += P V
-        let (p, v) = (
+        let (weights, v) = (
             Registers(s.pack::<E>()),
             right(stage::<T>(block.v_tile, j), 0),
         );
-        multiply_add::<E, _>(o, p, v, config.block_k as usize / 16);
+        multiply_add::<E, _>(o, weights, v, config.block_k as usize / 16);
     }
 }

@@ -1,10 +1,15 @@
 //! The four products of the backward pass.
 
+use super::forward::scores_of_part;
 use super::product::{AcrossDepth, AlongDepth, Operand, Part, Product, product, store, store_f32};
 use super::sequence::Sequence;
 use super::weights::{Head, scores_of_head, scores_row_bytes, weights_bytes};
+use crate::attention::score::ScoreRows;
+use crate::kernels::scores::Given;
 use crate::params::{StandardParams, TensorView};
+use crate::ptx::{barrier, global, score, spec};
 use crate::tile::element::Element;
+use crate::tile::global::row_of_head;
 use crate::tile::register::Accumulator;
 
 /// dP = dO Vᵀ, over S.
@@ -24,7 +29,11 @@ pub unsafe fn d_weights<E: Element>(p: &StandardParams) {
         }
         let d_o = Operand::single(sequence.queries(p, &p.d_o, head.head_idx));
         let v = Operand::single(sequence.keys(p, &p.v, head.kv_head_idx(shape)));
-        let d_p = product::<E, AlongDepth, AlongDepth>(part, d_o, v, shape.head_dim, 1, |_| false);
+        let mut d_p =
+            product::<E, AlongDepth, AlongDepth>(part, d_o, v, shape.head_dim, 1, |_| false);
+        if spec::score_gradient() {
+            times_derivatives::<E>(p, part, &sequence, &mut d_p);
+        }
         let base = scores_of_head(p, part.head);
         store_f32(
             part,
@@ -34,6 +43,52 @@ pub unsafe fn d_weights<E: Element>(p: &StandardParams) {
             &d_p,
             |_, _, x| x,
         );
+    }
+}
+
+/// dP ← Δ + (dP − Δ) ∘ f′(S), of the scores as they are before an expression f edits them: dS = P ∘ (dP − Δ) is then the gradient of these. Δ
+/// where f′ is 0, as in a row's hidden keys, whatever dP is there.
+#[inline(always)]
+unsafe fn times_derivatives<E: Element>(
+    p: &StandardParams,
+    part: Part,
+    sequence: &Sequence,
+    d_p: &mut Product,
+) {
+    let head = Head::new(part.head, p.shape.heads_q);
+    // SAFETY: as `d_weights`; the barrier stands between the last use of the stages and their refill. Δ has been computed.
+    unsafe {
+        let q = Operand::single(sequence.queries(p, &p.q, head.head_idx));
+        let k = Operand::single(sequence.keys(p, &p.k, head.kv_head_idx(&p.shape)));
+        barrier::barrier_sync_all();
+        let mut s =
+            product::<E, AlongDepth, AlongDepth>(part, q, k, p.shape.head_dim, 1, |_| false);
+        let (tile, column) = scores_of_part(p, part, sequence);
+        for m in 0..Product::M {
+            let tile = tile.below(m as u32 * 16);
+            Given::of(p).begin(ScoreRows::Queries, tile);
+            score::score_block(column);
+            let mut delta = [0.0; 2];
+            for half in 0..2 {
+                if tile.rows[half] < sequence.seqlen_q() {
+                    let rows = u64::from(p.shape.seqlen_q);
+                    let address = row_of_head(p.delta, part.head, rows, tile.rows[half]);
+                    delta[half] = global::ld_global_f32(address);
+                }
+            }
+            for n in 0..Product::N {
+                let derivatives = score::score_gradient(s.fragment_mut(m, n), n);
+                let d_p = d_p.fragment_mut(m, n);
+                for idx in 0..4 {
+                    let delta = delta[idx / 2];
+                    d_p[idx] = if derivatives[idx] == 0.0 {
+                        delta
+                    } else {
+                        (d_p[idx] - delta) * derivatives[idx] + delta
+                    };
+                }
+            }
+        }
     }
 }
 

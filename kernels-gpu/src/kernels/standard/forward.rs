@@ -3,7 +3,10 @@
 use super::product::{AcrossDepth, AlongDepth, Operand, Part, product, store, store_f32};
 use super::sequence::Sequence;
 use super::weights::{Head, scores_of_head, scores_row_bytes};
+use crate::attention::score::ScoreTile;
+use crate::kernels::scores::Given;
 use crate::params::StandardParams;
+use crate::ptx::spec;
 use crate::tile::element::Element;
 
 /// S = Q Kᵀ · scale; −∞ where the mask hides the key, and in the padding columns.
@@ -23,7 +26,11 @@ pub unsafe fn scores<E: Element>(p: &StandardParams) {
         }
         let q = Operand::single(sequence.queries(p, &p.q, head.head_idx));
         let k = Operand::single(sequence.keys(p, &p.k, head.kv_head_idx(shape)));
-        let s = product::<E, AlongDepth, AlongDepth>(part, q, k, shape.head_dim, 1, |_| false);
+        let mut s = product::<E, AlongDepth, AlongDepth>(part, q, k, shape.head_dim, 1, |_| false);
+        if spec::score() {
+            let (tile, column) = scores_of_part(p, part, &sequence);
+            Given::of(p).edit(tile, column, &mut s);
+        }
         let base = scores_of_head(p, part.head);
         // The part lies in one block of the mask's map: see `BLOCK_MULTIPLE`.
         let map = sequence.map_row(p, head.head_idx, part.row);
@@ -43,6 +50,26 @@ pub unsafe fn scores<E: Element>(p: &StandardParams) {
             },
         );
     }
+}
+
+/// Where a thread's scores of a part lie: the tile of its first fragment, and its first column.
+#[inline(always)]
+pub(super) fn scores_of_part(
+    p: &StandardParams,
+    part: Part,
+    sequence: &Sequence,
+) -> (ScoreTile, u32) {
+    let head = Head::new(part.head, p.shape.heads_q);
+    let (row, column) = part.of_thread();
+    let tile = ScoreTile {
+        batch: head.batch_idx,
+        head: head.head_idx,
+        kv_head: head.kv_head_idx(&p.shape),
+        seqlen_q: sequence.seqlen_q(),
+        seqlen_k: sequence.seqlen_k(),
+        rows: [row, row + 8],
+    };
+    (tile, column)
 }
 
 /// O = P V.

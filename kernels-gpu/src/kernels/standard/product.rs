@@ -176,6 +176,16 @@ impl Part {
         self.thread / 32 % (BLOCK / WARP_COLS) * WARP_COLS
     }
 
+    /// Row and column of the thread's first value.
+    #[inline(always)]
+    pub fn of_thread(self) -> (u32, u32) {
+        let place = fragment::accumulator(special::lane_idx(), 0);
+        (
+            self.row + self.warp_row() + place.row,
+            self.col + self.warp_col() + place.col,
+        )
+    }
+
     #[inline(always)]
     fn team(self) -> Team {
         Team {
@@ -323,11 +333,7 @@ pub unsafe fn store_f32(
     c: &Product,
     value: impl Fn(u32, u32, f32) -> f32,
 ) {
-    let place = fragment::accumulator(special::lane_idx(), 0);
-    let (first_row, first_col) = (
-        part.row + part.warp_row() + place.row,
-        part.col + part.warp_col() + place.col,
-    );
+    let (first_row, first_col) = part.of_thread();
     for m in 0..Product::M {
         for half in 0..2 {
             let row = first_row + m as u32 * 16 + half as u32 * 8;

@@ -6,9 +6,10 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::differentiate::{Statistics, differentiate};
-use super::{BLOCK, Inputs, MAX_PANELS, RowStatistics};
+use super::{BLOCK, Inputs, MAX_PANELS, RowStatistics, Scores};
 use crate::backend::cpu::blocks;
 use crate::backend::cpu::buffer::{Panel, Tile};
+use crate::backend::cpu::edit::{Editor, Lanes, multiply_by_derivatives};
 use crate::backend::cpu::machine::Machine;
 use crate::backend::cpu::mask::hide_lanes_from_rows;
 use crate::backend::cpu::rows::store_lanes;
@@ -53,7 +54,7 @@ pub(super) fn d_k_and_d_v<T: Element>(
             d_v,
         }));
     }
-    let workspace = || Workspace::new(machine, sizes, n_panels);
+    let workspace = || Workspace::new(machine, sizes, n_panels, sequences.editor());
     tasks
         .par_iter_mut()
         .for_each_init(workspace, |workspace, task| {
@@ -74,21 +75,22 @@ pub(super) fn bytes_per_thread(machine: Machine, sizes: &Sizes, n_sequences: usi
     let panel = 2 * (Panel::n_bytes(depth, lanes) + Panel::n_bytes(depth_v, lanes));
     Tile::n_bytes(block, depth)
         + Tile::n_bytes(block, depth_v)
-        + 2 * Panel::n_bytes(block, lanes)
+        + Scores::n_bytes(sizes, block, lanes)
         + panels_per_task(machine, sizes, n_sequences) as u64 * panel
 }
 
 #[cfg(test)]
 pub(super) fn make_workspace(machine: Machine, sizes: &Sizes, n_sequences: usize) {
-    Workspace::new(machine, sizes, panels_per_task(machine, sizes, n_sequences));
+    let n_panels = panels_per_task(machine, sizes, n_sequences);
+    Workspace::new(machine, sizes, n_panels, None);
 }
 
 /// What one thread works in.
-struct Workspace {
+struct Workspace<'e> {
     machine: Machine,
+    editor: Option<Editor<'e>>,
     block: Block,
-    s: Panel,
-    d_p: Panel,
+    scores: Scores,
     panels: Vec<KeyPanel>,
     row: Vec<f32>,
 }
@@ -110,8 +112,13 @@ struct KeyPanel {
     d_v: Panel,
 }
 
-impl Workspace {
-    fn new(machine: Machine, sizes: &Sizes, n_panels: usize) -> Workspace {
+impl<'e> Workspace<'e> {
+    fn new(
+        machine: Machine,
+        sizes: &Sizes,
+        n_panels: usize,
+        editor: Option<Editor<'e>>,
+    ) -> Workspace<'e> {
         let (depth, depth_v) = (sizes.head_dim, sizes.head_dim_v);
         let lanes = machine.wide_lanes();
         let n_rows = BLOCK.max(lanes);
@@ -125,13 +132,13 @@ impl Workspace {
         };
         Workspace {
             machine,
+            editor,
             block: Block {
                 first_row: 0,
                 q: Tile::new(n_rows, depth),
                 d_o: Tile::new(n_rows, depth_v),
             },
-            s: Panel::new(n_rows, lanes),
-            d_p: Panel::new(n_rows, lanes),
+            scores: Scores::new(sizes, n_rows, lanes),
             panels: std::iter::repeat_with(panel).take(n_panels).collect(),
             row: Vec::with_capacity(depth.max(depth_v)),
         }
@@ -161,10 +168,10 @@ impl Workspace {
             for panel in panels {
                 let mut rest = block.clone();
                 while let Some((seeing, kind)) = at.rows_of_step(&mut rest, &panel.keys()) {
-                    let scores = (&mut self.s, &mut self.d_p);
+                    let scores = (&mut self.scores, self.editor.as_mut());
                     let statistics = rows.of(at, seeing.clone());
                     let step = Step {
-                        sizes,
+                        at,
                         kind,
                         rows: seeing,
                         statistics,
@@ -214,7 +221,7 @@ impl Workspace {
 
 /// Some rows of a block that a panel meets.
 struct Step<'a> {
-    sizes: &'a Sizes,
+    at: Location<'a>,
     /// What the block mask says of them and the panel's keys.
     kind: blocks::Block,
     rows: Range<usize>,
@@ -232,22 +239,31 @@ impl KeyPanel {
         machine: &Machine,
         block: &Block,
         step: Step,
-        (s, d_p): (&mut Panel, &mut Panel),
+        (scores, editor): (&mut Scores, Option<&mut Editor>),
     ) {
         let Step {
-            sizes,
+            at,
             kind,
             rows,
             statistics,
         } = step;
+        let Scores { s, d_p, gradient } = scores;
+        let sizes = &at.sequence.sizes;
         let n_rows = rows.len();
         let in_tile = || rows.start - block.first_row..rows.end - block.first_row;
         machine.multiply_rows(&block.q, in_tile(), &self.k, s); // S = Q Kᵀ
+        if let Some(editor) = editor {
+            let pairs = (&rows, &self.keys());
+            editor.edit(&at, Lanes::Keys, pairs, s, gradient.as_mut());
+        }
         if kind == blocks::Block::ByMask {
             hide_lanes_from_rows(sizes, s, self.first_key, rows.clone());
         }
         machine.multiply_rows(&block.d_o, in_tile(), &self.v, d_p); // dP = dO Vᵀ
-        differentiate(machine, sizes.softmax_scale, statistics, s, d_p, n_rows); // S ← P, dP ← dS
+        differentiate(machine, sizes.exponent_scale, statistics, s, d_p, n_rows); // S ← P, dP ← dS
+        if let Some(gradient) = gradient {
+            multiply_by_derivatives(s, gradient, d_p, n_rows);
+        }
         machine.add_columns(&block.d_o, in_tile(), s, None, &mut self.d_v); // dV ← dV + dOᵀ P
         machine.add_columns(&block.q, in_tile(), d_p, None, &mut self.d_k); // dK ← dK + Qᵀ dS
     }

@@ -12,6 +12,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use super::buffer::Panel;
 use super::cut::Rows;
 use super::machine::Machine;
 use super::rows::View;
@@ -37,6 +38,29 @@ pub(super) struct Inputs<'a, T> {
     pub(super) d_o: View<'a, T>,
     /// In the order of lse: (batch entry, head, position).
     pub(super) d_lse: Option<&'a [f32]>,
+}
+
+/// S and dP of one panel and what it meets in one step.
+struct Scores {
+    s: Panel,
+    d_p: Panel,
+    /// The derivatives of an expression that has edited S.
+    gradient: Option<Panel>,
+}
+
+impl Scores {
+    fn new(sizes: &Sizes, n_rows: usize, lanes: usize) -> Scores {
+        let panel = || Panel::new(n_rows, lanes);
+        Scores {
+            s: panel(),
+            d_p: panel(),
+            gradient: sizes.has_derivative.then(panel),
+        }
+    }
+
+    fn n_bytes(sizes: &Sizes, n_rows: usize, lanes: usize) -> u64 {
+        (2 + u64::from(sizes.has_derivative)) * Panel::n_bytes(n_rows, lanes)
+    }
 }
 
 /// Where the results go: rows in the order (batch entry, group, row).

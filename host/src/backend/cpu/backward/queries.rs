@@ -5,8 +5,9 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::differentiate::{Statistics, differentiate};
-use super::{BLOCK, Inputs, MAX_PANELS, RowStatistics};
+use super::{BLOCK, Inputs, MAX_PANELS, RowStatistics, Scores};
 use crate::backend::cpu::buffer::{Panel, Tile};
+use crate::backend::cpu::edit::{Editor, Lanes, multiply_by_derivatives};
 use crate::backend::cpu::machine::Machine;
 use crate::backend::cpu::rows::store_lanes;
 use crate::backend::cpu::sequences::Sequences;
@@ -41,7 +42,7 @@ pub(super) fn d_q<T: Element>(
             d_q,
         }));
     }
-    let workspace = || Workspace::new(machine, sizes, n_panels);
+    let workspace = || Workspace::new(machine, sizes, n_panels, sequences.editor());
     tasks
         .par_iter_mut()
         .for_each_init(workspace, |workspace, task| {
@@ -64,22 +65,23 @@ pub(super) fn bytes_per_thread(machine: Machine, sizes: &Sizes, n_sequences: usi
         + 2 * Panel::n_bytes(1, lanes);
     Tile::n_bytes(block, depth)
         + Tile::n_bytes(block, depth_v)
-        + 2 * Panel::n_bytes(block, lanes)
+        + Scores::n_bytes(sizes, block, lanes)
         + panels_per_task(machine, sizes, n_sequences) as u64 * panel
 }
 
 #[cfg(test)]
 pub(super) fn make_workspace(machine: Machine, sizes: &Sizes, n_sequences: usize) {
-    Workspace::new(machine, sizes, panels_per_task(machine, sizes, n_sequences));
+    let n_panels = panels_per_task(machine, sizes, n_sequences);
+    Workspace::new(machine, sizes, n_panels, None);
 }
 
 /// What one thread works in.
-struct Workspace {
+struct Workspace<'e> {
     machine: Machine,
+    editor: Option<Editor<'e>>,
     k: Tile,
     v: Tile,
-    s: Panel,
-    d_p: Panel,
+    scores: Scores,
     panels: Vec<QueryPanel>,
     row: Vec<f32>,
 }
@@ -95,8 +97,13 @@ struct QueryPanel {
     delta: Panel,
 }
 
-impl Workspace {
-    fn new(machine: Machine, sizes: &Sizes, n_panels: usize) -> Workspace {
+impl<'e> Workspace<'e> {
+    fn new(
+        machine: Machine,
+        sizes: &Sizes,
+        n_panels: usize,
+        editor: Option<Editor<'e>>,
+    ) -> Workspace<'e> {
         let (depth, depth_v) = (sizes.head_dim, sizes.head_dim_v);
         let lanes = machine.wide_lanes();
         let block = BLOCK.max(lanes);
@@ -111,10 +118,10 @@ impl Workspace {
         };
         Workspace {
             machine,
+            editor,
             k: Tile::new(block, depth),
             v: Tile::new(block, depth_v),
-            s: Panel::new(block, lanes),
-            d_p: Panel::new(block, lanes),
+            scores: Scores::new(sizes, block, lanes),
             panels: std::iter::repeat_with(panel).take(n_panels).collect(),
             row: Vec::with_capacity(depth),
         }
@@ -147,7 +154,7 @@ impl Workspace {
             for panel in &mut self.panels[..n_panels] {
                 let keys = at.keys_of_step(&panel.rows(), &block);
                 if !keys.is_empty() {
-                    let scores = (&mut self.s, &mut self.d_p);
+                    let scores = (&mut self.scores, self.editor.as_mut());
                     panel.step(&self.machine, at, keys, (&self.k, &self.v), scores);
                 }
             }
@@ -205,18 +212,26 @@ impl QueryPanel {
         at: Location,
         keys: Range<usize>,
         (k, v): (&Tile, &Tile),
-        (s, d_p): (&mut Panel, &mut Panel),
+        (scores, editor): (&mut Scores, Option<&mut Editor>),
     ) {
+        let Scores { s, d_p, gradient } = scores;
         let n_keys = keys.len();
         machine.multiply_rows(k, 0..n_keys, &self.q, s); // S = K Qᵀ
+        if let Some(editor) = editor {
+            let pairs = (&self.rows(), &keys);
+            editor.edit(&at, Lanes::Queries, pairs, s, gradient.as_mut());
+        }
         at.hide_keys(s, &self.rows(), keys);
         machine.multiply_rows(v, 0..n_keys, &self.d_o, d_p); // dP = V dOᵀ
         let statistics = Statistics::PerLane {
             lse_log2: self.lse_log2.row(0),
             delta: self.delta.row(0),
         };
-        let scale = at.sequence.sizes.softmax_scale;
+        let scale = at.sequence.sizes.exponent_scale;
         differentiate(machine, scale, statistics, s, d_p, n_keys); // S ← P, dP ← dS
+        if let Some(gradient) = gradient {
+            multiply_by_derivatives(s, gradient, d_p, n_keys);
+        }
         machine.add_columns(k, 0..n_keys, d_p, None, &mut self.d_q); // dQ ← dQ + Kᵀ dS
     }
 }

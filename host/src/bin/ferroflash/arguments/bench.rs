@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 use ferroflash::{Pass, SplitKv};
 
 use super::{AlgorithmName, BackendName, DtypeName, OrderName};
+use crate::expressions::{MaskName, ScoreName};
 
 /// Options of `bench`.
 #[derive(Debug, Args)]
@@ -75,6 +76,12 @@ pub struct BenchArguments {
     /// 32/8.
     #[arg(long, value_delimiter = ',', conflicts_with_all = ["width", "heads_k"])]
     pub heads: Vec<Heads>,
+    /// A score of the user's own, spliced into the kernels: on a GPU, without --decode.
+    #[arg(long, conflicts_with_all = ["decode", "lengths"])]
+    pub score: Option<ScoreName>,
+    /// A mask of the user's own beside --causal and --window, spliced into the kernels: on a GPU, without --decode.
+    #[arg(long, conflicts_with_all = ["decode", "lengths"])]
+    pub mask_expression: Option<MaskName>,
     /// Milliseconds of measuring per variant and round.
     #[arg(long, default_value_t = 60)]
     pub rep: u64,

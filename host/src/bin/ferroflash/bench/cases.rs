@@ -1,5 +1,6 @@
 //! What is measured: every combination of sizes, mask, splits and pass that the options ask for.
 
+use ferroflash::expression::ExpressionError;
 use ferroflash::{Device, Fp8Kv, Pages, Pass, Problem, SplitKv};
 use ferroflash_kernels::variants::Arch;
 
@@ -74,6 +75,7 @@ pub fn cases(arguments: &BenchArguments, device: &Device) -> Result<Vec<Case>, F
                     KvDtype::Same => problem,
                     KvDtype::E4m3 => problem.to_builder().fp8_kv(Fp8Kv::PerSequence).build()?,
                 };
+                let problem = edited(problem, arguments, on_gpu)?;
                 cases.extend(passes.iter().map(|&pass| Case {
                     problem,
                     lens: arguments.lengths.clone(),
@@ -286,6 +288,23 @@ fn problem(
     let problem = builder.split_kv(split_kv).build()?;
     ferroflash::validate::sizes(&problem)?;
     Ok((problem, lengths))
+}
+
+/// The same with scores and masks of the user's own.
+fn edited(problem: Problem, arguments: &BenchArguments, on_gpu: bool) -> Result<Problem, Failure> {
+    let mut builder = problem.to_builder();
+    if (arguments.score.is_some() || arguments.mask_expression.is_some()) && !on_gpu {
+        let message = "--score and --mask-expression: they are measured on a GPU alone";
+        return Err(Failure::Option(message.into()));
+    }
+    let broken = |error: ExpressionError| Failure::Option(error.to_string());
+    if let Some(name) = arguments.score {
+        builder = builder.score(name.score().map_err(broken)?);
+    }
+    if let Some(name) = arguments.mask_expression {
+        builder = builder.mask_expression(name.mask().map_err(broken)?);
+    }
+    Ok(builder.build()?)
 }
 
 /// The same with keys and values in pages of so many rows, if any, none of them free.

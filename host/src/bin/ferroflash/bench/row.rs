@@ -96,6 +96,14 @@ impl Row {
             true => format!("{name}-latent"),
             false => name,
         };
+        let name = match self.problem.score() {
+            Some(score) => format!("{name} {score}"),
+            None => name,
+        };
+        let name = match self.problem.mask_expression() {
+            Some(mask) => format!("{name} {mask}"),
+            None => name,
+        };
         let name = match self.layers {
             0 | 1 => name,
             layers => format!("{name}-layers{layers}"),

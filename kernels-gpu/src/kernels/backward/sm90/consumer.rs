@@ -11,7 +11,7 @@ use crate::kernels::lengths::END;
 use crate::params::{BOX_COLUMNS, BackwardMap, BackwardParams};
 use crate::ptx::math::{ex2_approx, fms};
 use crate::ptx::tensor_map::fence_tensor_map_acquire_if;
-use crate::ptx::{barrier, mbarrier, shared, spec, special, tma};
+use crate::ptx::{barrier, mbarrier, score, shared, spec, special, tma};
 use crate::tile::element::Element;
 use crate::tile::fragment;
 use crate::tile::register::{Accumulator, Packed};
@@ -56,7 +56,10 @@ const VISIBLE: i32 = -(1 << 30);
 /// # Safety
 /// The statistics have arrived.
 #[inline(always)]
-unsafe fn with_columns<S: Accumulator>(statistics: u32, mut f: impl FnMut(usize, [f32; 2])) {
+pub(super) unsafe fn with_columns<S: Accumulator>(
+    statistics: u32,
+    mut f: impl FnMut(usize, [f32; 2]),
+) {
     let first = statistics + special::lane_idx() % 4 * 16;
     for n in 0..S::N / 2 {
         // SAFETY: the caller's contract.
@@ -65,6 +68,29 @@ unsafe fn with_columns<S: Accumulator>(statistics: u32, mut f: impl FnMut(usize,
         f(2 * n, [a, b]);
         f(2 * n + 1, [c, d]);
     }
+}
+
+/// Calls `hide` with every value of a column that is not visible.
+#[inline(always)]
+pub(super) fn for_each_hidden<S: Accumulator>(
+    s: &mut S,
+    visible: [(u32, u32); 2],
+    hide: impl Fn(&mut f32),
+) {
+    for n in 0..S::N {
+        for (idx, x) in s.fragment_mut(0, n).iter_mut().enumerate() {
+            if is_hidden(visible[idx / 2], n, idx % 2) {
+                hide(x);
+            }
+        }
+    }
+}
+
+/// Whether a column of the `n`-th fragment is not visible.
+#[inline(always)]
+pub(super) fn is_hidden((begin, end): (u32, u32), n: usize, column: usize) -> bool {
+    let query = n as u32 * 8 + column as u32;
+    query < begin || query >= end
 }
 
 /// The `n`-th fragment across of what was packed.
@@ -144,10 +170,12 @@ impl Consumer<'_> {
             || !self.band.bounds().right && keys.0 == RAGGED
     }
 
-    /// Pᵀ = exp2(scale_log2 · Sᵀ − L) of the 64 keys from `first` on, 0 where masked; it stands in place of Sᵀ, too.
+    /// Pᵀ = exp2(scale_log2 · Sᵀ − L) of the 64 keys from `first` on, 0 where masked; it stands in place of Sᵀ, too, there times the
+    /// derivative of an expression that edits scores. The tile is the `n`-th work.
     #[inline(always)]
     pub(super) unsafe fn probabilities<E: Element, T: Tiles>(
         &self,
+        n: u32,
         at: Ring,
         keys: Keys,
         first: u32,
@@ -155,12 +183,47 @@ impl Consumer<'_> {
     ) -> PackedScores<T> {
         // SAFETY: Q's stage is full, and L and the number of its first row with it.
         unsafe {
+            if T::EDITS_SCORES && spec::score() {
+                self.begin_scores_of_step(n, at, first);
+            }
+            if T::EDITS_SCORES && spec::score_gradient() {
+                return self.probabilities_and_derivatives::<E, T>(at, keys, first, s);
+            }
+            if T::EDITS_SCORES && spec::score() {
+                for n in 0..T::Scores::N {
+                    score::score(s.fragment_mut(0, n), n);
+                }
+            }
+            self.where_hidden::<T>(at, keys, first, |visible| {
+                for_each_hidden(s, visible, |x| *x = f32::NEG_INFINITY);
+            });
+            with_columns::<T::Scores>(self.layout.lse::<T>(at.stage), |n, lse| {
+                for (idx, x) in s.fragment_mut(0, n).iter_mut().enumerate() {
+                    *x = ex2_approx(fms(*x, self.p.scale.scale_log2, lse[idx % 2]));
+                }
+            });
+        }
+        s.pack::<E>()
+    }
+
+    /// Calls `hide` with what each of the thread's two keys sees of the block of queries, if one of the 64 from `first` on does not see all of
+    /// them.
+    #[inline(always)]
+    pub(super) unsafe fn where_hidden<T: Tiles>(
+        &self,
+        at: Ring,
+        keys: Keys,
+        first: u32,
+        mut hide: impl FnMut([(u32, u32); 2]),
+    ) {
+        // SAFETY: Q's stage is full, and the number of its first row with it.
+        unsafe {
             let first_query = self.layout.read_first_query(at.stage);
             // Two ways, so that ptxas knows what it need not ask.
             if T::BLOCK_MASKS && spec::block_mask() && self.layout.read_mask_word(at.stage) == 1 {
                 if keys.0 == RAGGED {
                     let first_key = self.layout.read_first_key(at.stage) + first;
-                    self.mask_block::<T>(self.band, first_key, first_query, true, s);
+                    hide(self.visible::<T>(self.band, first_key, first_query, true));
                 }
             } else if self.is_edge::<T>(keys, first_query) {
                 let first_key = self.layout.read_first_key(at.stage) + first;
@@ -169,15 +232,9 @@ impl Consumer<'_> {
                 } else {
                     self.band
                 };
-                self.mask_block::<T>(band, first_key, first_query, false, s);
+                hide(self.visible::<T>(band, first_key, first_query, false));
             }
-            with_columns::<T::Scores>(self.layout.lse::<T>(at.stage), |n, lse| {
-                for (idx, x) in s.fragment_mut(0, n).iter_mut().enumerate() {
-                    *x = ex2_approx(fms(*x, self.p.scale.scale_log2, lse[idx % 2]));
-                }
-            });
         }
-        s.pack::<E>()
     }
 
     /// dSᵀ = Pᵀ ∘ (dPᵀ − Δ); `p` gives the fragments of Pᵀ.
@@ -229,16 +286,16 @@ impl Consumer<'_> {
         unsafe { mbarrier::mbarrier_arrive_if(self.layout.q_ring.empty(at.stage), 1) }
     }
 
-    /// S ← −∞ where the band hides the key, unless the block is full, or there is none.
+    /// Which columns of the block of queries see the thread's two keys, by the band unless the block is full: the first one, and one past
+    /// the last; none where there is no key.
     #[inline(always)]
-    fn mask_block<T: Tiles>(
+    fn visible<T: Tiles>(
         &self,
         band: Band,
         first_key: u32,
         first_query: u32,
         is_full: bool,
-        s: &mut T::Scores,
-    ) {
+    ) -> [(u32, u32); 2] {
         // Opaque, where registers would not hold it beside Sᵀ, dQ and dK.
         let thread = match T::BEHIND {
             true => special::thread_idx_x(),
@@ -247,7 +304,7 @@ impl Consumer<'_> {
         let place = fragment::accumulator(thread % 32, 0);
         let first_key = first_key + thread / 32 % 4 * 16 + place.row;
         let first_column = first_query + place.col;
-        let visible = [0, 8].map(|below| {
+        [0, 8].map(|below| {
             let key = first_key + below;
             if key < band.seqlen_k() {
                 let Bounds { left, right, .. } = band.bounds();
@@ -265,16 +322,7 @@ impl Consumer<'_> {
             } else {
                 (u32::MAX, u32::MAX)
             }
-        });
-        for n in 0..T::Scores::N {
-            for (idx, x) in s.fragment_mut(0, n).iter_mut().enumerate() {
-                let query = n as u32 * 8 + idx as u32 % 2;
-                let (begin, end) = visible[idx / 2];
-                if query < begin || query >= end {
-                    *x = f32::NEG_INFINITY;
-                }
-            }
-        }
+        })
     }
 
     /// Sends a gradient of the tile's 64 keys from `first` on off through `place`, by a tensor map. The tile is the `n`-th work.

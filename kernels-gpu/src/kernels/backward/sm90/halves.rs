@@ -85,15 +85,15 @@ pub(super) unsafe fn consume<E: Element, T: Tiles>(c: &Consumer) {
             };
             layout.k_ring.await_full(Ring::at(1, n));
             layout.v_ring.await_full(Ring::at(1, n));
-            c.step::<E, T, FIRST>(i, keys, &mut kept);
+            c.step::<E, T, FIRST>(n, i, keys, &mut kept);
             i += 1;
             let mut left = work.steps;
             if left > 1 {
-                c.step::<E, T, SECOND>(i, keys, &mut kept);
+                c.step::<E, T, SECOND>(n, i, keys, &mut kept);
                 i += 1;
             }
             while left > 2 {
-                c.step::<E, T, LATER>(i, keys, &mut kept);
+                c.step::<E, T, LATER>(n, i, keys, &mut kept);
                 i += 1;
                 left -= 1;
             }
@@ -117,6 +117,7 @@ impl Consumer<'_> {
     #[inline(always)]
     unsafe fn step<E: Element, T: Tiles, const NTH: u32>(
         &self,
+        n: u32,
         i: u32,
         keys: Keys,
         kept: &mut Kept<T>,
@@ -127,9 +128,15 @@ impl Consumer<'_> {
         unsafe {
             let mut s = T::Scores::undefined();
             let p = if T::BEHIND {
-                self.scores_behind::<E, T, NTH>(i, keys, kept, &mut s)
+                self.scores_behind::<E, T, NTH>(n, i, keys, kept, &mut s)
             } else {
-                self.scores_beside::<E, T, NTH>(i, keys, kept, &mut s)
+                self.scores_beside::<E, T, NTH>(n, i, keys, kept, &mut s)
+            };
+            // Times the derivative, where it is not 1.
+            let p_for_d_s = if spec::score_gradient() && !T::KEEPS_P {
+                s.pack::<E>()
+            } else {
+                p
             };
             let (v, d_o) = (layout.v::<T>().from_row(own), layout.d_o::<T>(at.stage));
             let mut d_p = T::Scores::undefined();
@@ -141,7 +148,7 @@ impl Consumer<'_> {
             kept.d_s = if T::KEEPS_P {
                 self.score_gradients::<E, T>(at, |n| s.fragment(0, n), d_p)
             } else {
-                self.score_gradients::<E, T>(at, |n| unpacked::<E>(&p, n), d_p)
+                self.score_gradients::<E, T>(at, |n| unpacked::<E>(&p_for_d_s, n), d_p)
             };
             self.publish::<T>(at, own, &kept.d_s);
             begun_d_v.wait::<0>();
@@ -153,6 +160,7 @@ impl Consumer<'_> {
     #[inline(always)]
     unsafe fn scores_beside<E: Element, T: Tiles, const NTH: u32>(
         &self,
+        n: u32,
         i: u32,
         keys: Keys,
         kept: &mut Kept<T>,
@@ -182,7 +190,7 @@ impl Consumer<'_> {
                 self.end_query_gradient::<T>(i.wrapping_sub(2), &d_q);
             }
             self.layout.d_o_ring.await_full(at);
-            let p = self.probabilities::<E, T>(at, keys, self.idx * WARPGROUP_ROWS, s);
+            let p = self.probabilities::<E, T>(n, at, keys, self.idx * WARPGROUP_ROWS, s);
             if let Some(begun) = begun_d_k {
                 begun.wait::<0>();
                 self.release_q(before);
@@ -195,6 +203,7 @@ impl Consumer<'_> {
     #[inline(always)]
     unsafe fn scores_behind<E: Element, T: Tiles, const NTH: u32>(
         &self,
+        n: u32,
         i: u32,
         keys: Keys,
         kept: &mut Kept<T>,
@@ -220,7 +229,7 @@ impl Consumer<'_> {
             }
             self.begin_scores::<E, T>(at, s).wait::<0>();
             self.layout.d_o_ring.await_full(at);
-            self.probabilities::<E, T>(at, keys, self.idx * WARPGROUP_ROWS, s)
+            self.probabilities::<E, T>(n, at, keys, self.idx * WARPGROUP_ROWS, s)
         }
     }
 

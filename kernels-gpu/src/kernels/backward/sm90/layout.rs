@@ -19,7 +19,7 @@ const ALL_THREADS: u32 = WARPS * 32;
 /// Bytes of Pᵀ of a step, 64 keys and 64 queries.
 const P_BYTES: u32 = 64 * 64 * 2;
 /// Bytes of a slot.
-const SLOT: u32 = 16;
+pub(super) const SLOT: u32 = 16;
 
 /// Rows of dQ that the consumers convert at once: 16 for each warp; a block, where they had it transposed.
 pub(super) const fn converted_rows<T: Tiles>() -> u32 {
@@ -53,7 +53,7 @@ pub(super) struct Layout {
     pieces: u32,
     lse: u32,
     delta: u32,
-    steps: u32,
+    pub(super) steps: u32,
     work_slots: u32,
     listed: u32,
     dq_slots: u32,

@@ -19,6 +19,7 @@
 
 mod consumer;
 mod d_q;
+mod expression;
 mod halves;
 mod layout;
 mod producer;
@@ -46,6 +47,8 @@ use layout::Layout;
 pub trait Tiles: Blocks {
     /// Whether there may be a block mask.
     const BLOCK_MASKS: bool = Self::FOOTPRINT.divides_blocks() && !Self::SPLIT;
+    /// Whether an expression may edit scores.
+    const EDITS_SCORES: bool = !Self::QUERIES_DOWN;
     /// Whether consumers share the products of a tile, and not its keys.
     const SPLIT: bool = config::tma_backward_splits(Self::HEAD_DIM);
     /// A warpgroup's keys of Sᵀ and dPᵀ.

@@ -197,6 +197,24 @@ impl Producer<'_> {
         }
     }
 
+    /// Where an expression edits scores: writes which head a stage is for.
+    #[inline(always)]
+    unsafe fn write_head<T: Tiles>(&self, n: u32, stage: u32, batch_idx: u32, head_idx: u32) {
+        if !(T::EDITS_SCORES && spec::score()) {
+            return;
+        }
+        // SAFETY: the stage is empty; the tile is listed.
+        unsafe {
+            let sequence = if spec::lengths() {
+                self.listed(n).sequence
+            } else {
+                batch_idx
+            };
+            let head = sequence * self.p.shape.heads_q + head_idx;
+            self.layout.write_head(stage, head);
+        }
+    }
+
     /// K and V of the `n`-th tile, and Q and dO of each of its steps.
     #[inline(always)]
     unsafe fn load_tile<T: Tiles>(&mut self, n: u32, work: WorkTile, mut steps: Steps<T>) {
@@ -250,6 +268,7 @@ impl Producer<'_> {
                 let load_q = || {
                     layout.q_ring.await_empty(at);
                     self.write_step(n, at.stage, first, keys[1]);
+                    self.write_head::<T>(n, at.stage, batch_idx, head_idx);
                     steps.write_is_full(layout, at.stage);
                     let full = layout.q_ring.full(at.stage);
                     mbarrier::mbarrier_arrive_expect_tx(full, rows_bytes + 2 * n_bytes);

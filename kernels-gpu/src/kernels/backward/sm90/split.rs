@@ -56,11 +56,11 @@ pub(super) unsafe fn consume_values<E: Element, T: Tiles>(c: &Consumer) {
             let keys = c.keys::<T>(n, work, 0);
             let mut d_v = T::KeyGradient::undefined();
             layout.k_ring.await_full(Ring::at(1, n));
-            c.value_step::<E, T, FIRST>(i, keys, &mut d_v);
+            c.value_step::<E, T, FIRST>(n, i, keys, &mut d_v);
             i += 1;
             let mut left = work.steps;
             while left > 1 {
-                c.value_step::<E, T, LATER>(i, keys, &mut d_v);
+                c.value_step::<E, T, LATER>(n, i, keys, &mut d_v);
                 i += 1;
                 left -= 1;
             }
@@ -147,6 +147,7 @@ impl Consumer<'_> {
     #[inline(always)]
     unsafe fn value_step<E: Element, T: Tiles, const NTH: u32>(
         &self,
+        n: u32,
         i: u32,
         keys: Keys,
         d_v: &mut T::KeyGradient,
@@ -170,7 +171,7 @@ impl Consumer<'_> {
                 begun_s.wait::<0>();
                 None
             };
-            let p = self.probabilities::<E, T>(at, keys, 0, &mut s);
+            let p = self.probabilities::<E, T>(n, at, keys, 0, &mut s);
             self.hand_over::<E, T>(at, &s);
             self.release_q(at);
             if let Some(begun) = begun_d_q {
@@ -234,7 +235,12 @@ impl Consumer<'_> {
         unsafe {
             let p = self.take_over::<T>(at);
             let p = |n| {
-                let [[a, b], [c, d]] = p.pairs(0, n).map(E::unpack_probabilities);
+                let pairs = p.pairs(0, n);
+                let [[a, b], [c, d]] = if spec::score_gradient() {
+                    pairs.map(E::unpack)
+                } else {
+                    pairs.map(E::unpack_probabilities)
+                };
                 [a, b, c, d]
             };
             let d_s = self.score_gradients::<E, T>(at, p, d_p);
@@ -307,6 +313,10 @@ impl Consumer<'_> {
             for n in 0..T::Scores::N / 2 {
                 let [left, right] = [2 * n, 2 * n + 1].map(|n| {
                     let [a, b, c, d] = p.fragment(0, n);
+                    if spec::score_gradient() {
+                        // Times the derivative: no probabilities.
+                        return [E::pack(a, b), E::pack(c, d)];
+                    }
                     [E::pack_probabilities(a, b), E::pack_probabilities(c, d)]
                 });
                 let registers = [left[0], left[1], right[0], right[1]];

@@ -5,7 +5,7 @@ use crate::attention::block_mask::ListedBlock;
 use crate::config;
 use crate::kernels::block_list::List;
 use crate::params::ForwardParams;
-use crate::ptx::{barrier, cp_async};
+use crate::ptx::{barrier, cp_async, spec};
 use crate::tile::copy::BoundsChecked;
 use crate::tile::element::Element;
 use crate::tile::matmul::{Registers, left, multiply_add, right, right_transposed};
@@ -55,6 +55,9 @@ pub(super) unsafe fn attend_listed<E: Element, T: Tiles>(
                 right_transposed(stage::<T>(block.k_tile, n), 0),
             );
             multiply_add::<E, _>(&mut s, q, k, T::HEAD_DIM as usize / 16);
+            if spec::score() {
+                block.edit_scores(p, listed.block * block_k, &mut s);
+            }
             let (k_first, seqlen_k) = (listed.block * block_k, block.band.seqlen_k());
             if !listed.is_full || k_first + block_k > seqlen_k {
                 let q_first = block.queries.first + block.warp_row;

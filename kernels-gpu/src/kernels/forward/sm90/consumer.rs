@@ -105,6 +105,7 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
         s.product::<E>(layout.q::<T>(q.stage, idx), layout.k::<T>(k.stage), steps);
         let keys = c.keys::<T>(k.stage);
         c.release::<T>(&mut k, q, block);
+        c.begin_scores_of_tile::<T>(work, slot, true);
         c.edit_scores::<T>(work, block, slot, keys, &mut s);
         softmax.begin(&mut s);
         let mut weights = s.pack::<E>();
@@ -138,6 +139,7 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
                 o.begin_addition::<E, _>(&weights, layout.v::<T>(v.stage), block_k / 16, add);
             c.pass_ping_pong::<T>();
             begun_s.wait::<1>();
+            c.begin_scores_of_tile::<T>(work, slot, last);
             c.edit_scores::<T>(work, block, slot, c.keys::<T>(k.stage), &mut s);
             if last {
                 softmax = fresh;

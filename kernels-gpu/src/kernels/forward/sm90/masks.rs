@@ -32,6 +32,7 @@ impl Consumer<'_> {
         keys: Keys,
         s: &mut T::Scores,
     ) {
+        self.edit_by_expression::<T>(work, block, keys, s);
         if T::BLOCK_MASKS && spec::block_mask() {
             self.mask_listed::<T>(work, keys, s);
         } else {

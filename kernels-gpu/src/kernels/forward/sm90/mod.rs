@@ -33,6 +33,7 @@
 
 mod claims;
 mod consumer;
+mod expression;
 mod latent;
 mod layout;
 mod masks;
@@ -83,6 +84,8 @@ pub trait Tiles {
     /// Whether there may be a block mask.
     const BLOCK_MASKS: bool =
         !Self::LATENT && !Self::IS_GROUPED && Self::FOOTPRINT.divides_blocks();
+    /// Whether an expression may edit scores.
+    const EDITS_SCORES: bool = !Self::LATENT && !Self::IS_GROUPED;
     /// Whether query heads may share a tile.
     const PACKS_GQA: bool = matches!(Self::SHAPE, TileShape::Compact) || Self::IS_GROUPED;
     /// Whether keys may be divided among tiles.

@@ -1,0 +1,38 @@
+//! Where scores lie that an expression edits: see [`crate::spec::Constant::Score`].
+
+/// Where a tile of scores lies.
+#[derive(Clone, Copy)]
+pub struct ScoreTile {
+    /// The sequence.
+    pub batch: u32,
+    /// The query head.
+    pub head: u32,
+    /// The head of keys and values.
+    pub kv_head: u32,
+    /// Queries of the sequence.
+    pub seqlen_q: u32,
+    /// Keys of the sequence.
+    pub seqlen_k: u32,
+    /// The thread's rows.
+    pub rows: [u32; 2],
+}
+
+impl ScoreTile {
+    /// The tile so many rows below.
+    #[inline(always)]
+    pub const fn below(self, rows: u32) -> ScoreTile {
+        ScoreTile {
+            rows: [self.rows[0] + rows, self.rows[1] + rows],
+            ..self
+        }
+    }
+}
+
+/// Which way tiles of scores lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScoreRows {
+    /// Rows are queries.
+    Queries,
+    /// Rows are keys.
+    Keys,
+}

@@ -1,0 +1,206 @@
+//! Scores that an expression edits: what the host puts into a kernel's text, evaluated.
+
+use std::ptr;
+
+use super::global;
+use super::machine::Machine;
+use crate::attention::score::{ScoreRows, ScoreTile};
+use crate::expression::ptx::Edit;
+use crate::expression::{
+    ElementType, Evaluator, Expression, Index, MAX_RANK, ParamValue, Place, Tensors, Type,
+};
+use crate::params::{Scale, ScoreParams};
+
+/// Where a thread's scores lie.
+#[derive(Clone, Copy)]
+pub(super) struct Scores {
+    params: *const ScoreParams,
+    scale: Scale,
+    rows: ScoreRows,
+    tile: ScoreTile,
+    first_column: Option<u32>,
+}
+
+/// `ferroflash_score_tile`
+pub(crate) fn begin_tile(params: &ScoreParams, scale: &Scale, rows: ScoreRows, tile: ScoreTile) {
+    let scores = Scores {
+        params: ptr::from_ref(params),
+        scale: *scale,
+        rows,
+        tile,
+        first_column: None,
+    };
+    Machine::current().scores_of_thread().set(Some(scores));
+}
+
+/// `ferroflash_score_block`
+pub(crate) fn begin_block(first_column: u32) {
+    let own = Machine::current().scores_of_thread();
+    let scores = own.get().map(|scores| Scores {
+        first_column: Some(first_column),
+        ..scores
+    });
+    own.set(scores);
+}
+
+/// `ferroflash_score`
+pub(crate) fn edit(x: &mut [f32; 4], n: usize) {
+    edit_with_gradient(x, n);
+}
+
+/// `ferroflash_score_gradient`
+pub(crate) fn edit_with_gradient(x: &mut [f32; 4], n: usize) -> [f32; 4] {
+    let machine = Machine::current();
+    let edit = machine.edit.expect("the launch has an edit").edit();
+    let scores = machine.scores_of_thread().get();
+    let scores = scores.expect("a tile has been begun");
+    let first_column = scores.first_column.expect("a block has been begun");
+    let given = Given {
+        // SAFETY: the parameters are the launch's, which runs.
+        params: unsafe { &*scores.params },
+        edit,
+    };
+    let mut score = edit.score.as_ref().map(|score| given.evaluator(score));
+    let mut mask = edit.mask.as_ref().map(|mask| given.evaluator(mask));
+    let mut derivative = edit.derivative.as_ref().map(|d| given.evaluator(d));
+    let mut gradient = [1.0; 4];
+    for (idx, x) in x.iter_mut().enumerate() {
+        let column = first_column + 8 * n as u32 + idx as u32 % 2;
+        let place = place(&scores, scores.tile.rows[idx / 2], column);
+        let s = *x * scores.scale.scale;
+        if let Some(score) = &mut score {
+            *x = score.score(&place, s) * given.params.inverse_scale;
+        }
+        if let Some(derivative) = &mut derivative {
+            gradient[idx] = derivative.score(&place, s);
+        }
+        if let Some(mask) = &mut mask
+            && !mask.mask(&place)
+        {
+            *x = f32::NEG_INFINITY;
+            gradient[idx] = 0.0;
+        }
+    }
+    gradient
+}
+
+/// The indices of a score.
+fn place(scores: &Scores, row: u32, column: u32) -> Place {
+    let (q, k) = match scores.rows {
+        ScoreRows::Queries => (row, column),
+        ScoreRows::Keys => (column, row),
+    };
+    let tile = &scores.tile;
+    [
+        (Index::Batch, tile.batch),
+        (Index::Head, tile.head),
+        (Index::KvHead, tile.kv_head),
+        (Index::Query, q),
+        (Index::Key, k),
+        (Index::SeqlenQ, tile.seqlen_q),
+        (Index::SeqlenK, tile.seqlen_k),
+    ]
+    .into_iter()
+    .fold(Place::default(), |place, (index, value)| {
+        place.with(index, value as i32)
+    })
+}
+
+/// What a launch gives its expressions.
+struct Given<'a> {
+    params: &'a ScoreParams,
+    edit: &'a Edit,
+}
+
+impl Given<'_> {
+    fn evaluator<'e>(&self, expression: &'e Expression) -> OwnEvaluator<'e> {
+        let params = self.edit.params();
+        let values = expression.params().iter().map(|param| {
+            let slot = params.iter().position(|other| other == param);
+            let bits = self.params.values[slot.unwrap_or_default()];
+            match param.ty {
+                Type::I32 => ParamValue::I32(bits as i32),
+                Type::F32 | Type::Bool => ParamValue::F32(f32::from_bits(bits)),
+            }
+        });
+        OwnEvaluator {
+            expression,
+            values: values.collect(),
+            tensors: InMemory::new(self, expression),
+        }
+    }
+}
+
+/// An evaluator that keeps what it reads.
+struct OwnEvaluator<'e> {
+    expression: &'e Expression,
+    values: Vec<ParamValue>,
+    tensors: InMemory,
+}
+
+impl OwnEvaluator<'_> {
+    fn with<R>(&self, f: impl FnOnce(&mut Evaluator<'_, f32>) -> R) -> R {
+        let evaluator = Evaluator::new(self.expression, &self.values, &self.tensors);
+        f(&mut evaluator.expect("the launch gives what the expression takes"))
+    }
+
+    fn score(&mut self, place: &Place, s: f32) -> f32 {
+        self.with(|evaluator| evaluator.score(place, s))
+    }
+
+    fn mask(&mut self, place: &Place) -> bool {
+        self.with(|evaluator| evaluator.mask(place))
+    }
+}
+
+/// Tensors in the memory of the device.
+struct InMemory(Vec<(crate::params::ScoreTensor, ElementType)>);
+
+impl InMemory {
+    fn new(given: &Given<'_>, expression: &Expression) -> InMemory {
+        let all = given.edit.tensors();
+        let own = expression.tensors().iter().map(|tensor| {
+            let slot = all.iter().position(|other| other == tensor);
+            let tensor_in_memory = given.params.tensors[slot.unwrap_or_default()];
+            (tensor_in_memory, tensor.element)
+        });
+        InMemory(own.collect())
+    }
+
+    /// The address of an element.
+    fn address(&self, tensor: usize, indices: [usize; MAX_RANK]) -> u64 {
+        let (tensor, element) = &self.0[tensor];
+        let pairs = indices.into_iter().zip(tensor.stride);
+        let elems: i64 = pairs.map(|(index, stride)| index as i64 * stride).sum();
+        let n_bytes = elems * i64::from(element.size_bytes());
+        tensor.base.wrapping_add_signed(n_bytes)
+    }
+}
+
+impl Tensors for InMemory {
+    fn shape(&self, tensor: usize) -> [usize; MAX_RANK] {
+        self.0[tensor].0.len.map(|len| len as usize)
+    }
+
+    fn f32(&self, tensor: usize, indices: [usize; MAX_RANK]) -> f32 {
+        let address = self.address(tensor, indices);
+        match self.0[tensor].1 {
+            ElementType::F32 => f32::from_bits(load_u32(address)),
+            ElementType::F16 => half::f16::from_bits(load_u16(address)).to_f32(),
+            ElementType::Bf16 => half::bf16::from_bits(load_u16(address)).to_f32(),
+            ElementType::I32 => load_u32(address) as i32 as f32,
+        }
+    }
+
+    fn i32(&self, tensor: usize, indices: [usize; MAX_RANK]) -> i32 {
+        load_u32(self.address(tensor, indices)) as i32
+    }
+}
+
+fn load_u32(address: u64) -> u32 {
+    u32::from_le_bytes(global::load("ld.global.nc.b32", address))
+}
+
+fn load_u16(address: u64) -> u16 {
+    u16::from_le_bytes(global::load("ld.global.nc.b16", address))
+}

@@ -1,0 +1,55 @@
+//! Scores and masks of the user's own: expressions that are traced once from a closure, evaluated on the CPU, and written as PTX into kernels
+//! that were compiled long before.
+
+mod arithmetic;
+mod build;
+mod check;
+mod derivative;
+mod display;
+mod error;
+mod evaluate;
+mod intern;
+mod interval;
+mod kept;
+mod node;
+pub mod ptx;
+#[doc(hidden)]
+pub mod random;
+mod simplify;
+mod text;
+
+pub use arithmetic::Real;
+pub use build::{At, Cond, Int, Num, Operand};
+pub use check::{Dependencies, MAX_NAME, MAX_NODES, MAX_PARAMS, MAX_TENSORS};
+pub use error::{ExpressionError, Use};
+pub use evaluate::{Contiguous, Elements, Evaluator, NoTensors, ParamValue, Place, Tensors, Value};
+pub use interval::{Bounds, MaskOver, Ranges, TensorBounds, Truth};
+pub use kept::Kept;
+pub use node::{
+    Binary, Compare, ElementType, Id, Index, MAX_RANK, Node, Param, Precision, Tensor, Type, Unary,
+};
+
+/// Nodes, each made of those before it, of which the last is the value. Equal nodes are one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Expression {
+    nodes: Box<[Node]>,
+    params: Box<[Param]>,
+    tensors: Box<[Tensor]>,
+}
+
+impl Expression {
+    /// The nodes, each made of those before it. The last is the value.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// The values that each call gives anew. An expression may name some that its value does not depend on.
+    pub fn params(&self) -> &[Param] {
+        &self.params
+    }
+
+    /// The tensors that each call gives anew. An expression may name some that its value does not depend on.
+    pub fn tensors(&self) -> &[Tensor] {
+        &self.tensors
+    }
+}

@@ -1,0 +1,209 @@
+//! The nodes of an expression.
+
+use core::fmt;
+
+/// A node's number in its expression: nodes that it is made of have smaller ones.
+pub type Id = u32;
+
+/// What a node's value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Type {
+    /// A number.
+    F32,
+    /// A whole number; arithmetic wraps around.
+    I32,
+    /// Whether.
+    Bool,
+}
+
+/// Where a score lies. All count from 0 and are whole numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Index {
+    /// The sequence.
+    Batch,
+    /// The query head.
+    Head,
+    /// The head of keys and values.
+    KvHead,
+    /// The query, from the sequence's first one.
+    Query,
+    /// The key, from the sequence's first one.
+    Key,
+    /// Queries of the sequence.
+    SeqlenQ,
+    /// Keys of the sequence.
+    SeqlenK,
+}
+
+/// How exact a function is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Precision {
+    /// What one instruction of the special function unit gives.
+    #[default]
+    Fast,
+    /// Within a few units of the last place.
+    Full,
+}
+
+/// A function of one value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Unary {
+    /// −x, of numbers and whole numbers.
+    Neg,
+    /// |x|, of numbers and whole numbers.
+    Abs,
+    /// Not, of truth values; of whole numbers bit by bit.
+    Not,
+    /// The number that a whole number is, rounded to the nearest.
+    ToF32,
+    /// The whole number towards zero; the nearest there is for one that is too large, 0 for NaN.
+    ToI32,
+    /// 2ˣ.
+    Exp2(Precision),
+    /// The natural logarithm.
+    Ln(Precision),
+    /// The hyperbolic tangent.
+    Tanh(Precision),
+    /// 1 / (1 + e⁻ˣ).
+    Sigmoid(Precision),
+    /// The square root.
+    Sqrt(Precision),
+}
+
+/// A function of two values of one type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Binary {
+    /// a + b.
+    Add,
+    /// a − b.
+    Sub,
+    /// a · b.
+    Mul,
+    /// a / b; of whole numbers towards zero, and 0 where b is 0.
+    Div,
+    /// The rest of that division, of whole numbers: its sign is a's; a where b is 0.
+    Rem,
+    /// The lesser; of a number and NaN the number.
+    Min,
+    /// The greater; of a number and NaN the number.
+    Max,
+    /// Of truth values; of whole numbers bit by bit.
+    And,
+    /// Of truth values; of whole numbers bit by bit.
+    Or,
+    /// Of truth values; of whole numbers bit by bit.
+    Xor,
+    /// a · 2ᵇ of whole numbers, b modulo 32.
+    Shl,
+    /// ⌊a / 2ᵇ⌋ of whole numbers, b modulo 32: the sign is kept.
+    Shr,
+}
+
+/// How two numbers compare. With NaN only [`Compare::Ne`] is true.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Compare {
+    /// a < b.
+    Lt,
+    /// a ≤ b.
+    Le,
+    /// a = b.
+    Eq,
+    /// a ≠ b.
+    Ne,
+}
+
+/// Most dimensions of a tensor that an expression reads.
+pub const MAX_RANK: usize = 4;
+
+/// A node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Node {
+    /// The score: q · k times softmax_scale.
+    Score,
+    /// Where the score lies.
+    Index(Index),
+    /// A constant, by its bits.
+    F32(u32),
+    /// A constant.
+    I32(i32),
+    /// A constant.
+    Bool(bool),
+    /// A parameter of the expression, by its place in the list: its value is of the call.
+    Param(u8),
+    /// A function of one value.
+    Unary(Unary, Id),
+    /// A function of two values.
+    Binary(Binary, Id, Id),
+    /// A comparison of two numbers, or of two whole numbers.
+    Compare(Compare, Id, Id),
+    /// `if .0 { .1 } else { .2 }`.
+    Select(Id, Id, Id),
+    /// An element of a tensor of the caller's, by its place in the list. Indices behind the tensor's rank are 0, of no meaning. An index outside the
+    /// tensor is moved to the nearest one inside.
+    Read(u8, [Id; MAX_RANK]),
+}
+
+/// A value that each call gives anew.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Param {
+    /// By which the call names it.
+    pub name: String,
+    /// [`Type::F32`] or [`Type::I32`].
+    pub ty: Type,
+}
+
+/// What the elements of a tensor are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ElementType {
+    /// 32 bits: a number.
+    F32,
+    /// 16 bits: a number.
+    F16,
+    /// 16 bits: a number.
+    Bf16,
+    /// 32 bits: a whole number.
+    I32,
+}
+
+/// A tensor that each call gives anew.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Tensor {
+    /// By which the call names it.
+    pub name: String,
+    /// Of its elements.
+    pub element: ElementType,
+    /// How many dimensions it has: 1 to [`MAX_RANK`].
+    pub rank: u8,
+}
+
+impl ElementType {
+    /// What an element read is.
+    pub const fn ty(self) -> Type {
+        match self {
+            ElementType::F32 | ElementType::F16 | ElementType::Bf16 => Type::F32,
+            ElementType::I32 => Type::I32,
+        }
+    }
+
+    /// Bytes of an element.
+    pub const fn size_bytes(self) -> u32 {
+        match self {
+            ElementType::F32 | ElementType::I32 => 4,
+            ElementType::F16 | ElementType::Bf16 => 2,
+        }
+    }
+}
+
+impl fmt::Display for Index {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Index::Batch => "batch",
+            Index::Head => "head",
+            Index::KvHead => "kv_head",
+            Index::Query => "q",
+            Index::Key => "k",
+            Index::SeqlenQ => "seqlen_q",
+            Index::SeqlenK => "seqlen_k",
+        })
+    }
+}

@@ -1,0 +1,143 @@
+//! A consumer's scores, where an expression edits them.
+
+use super::Tiles;
+use super::consumer::{Consumer, Keys, PackedScores, for_each_hidden, is_hidden, with_columns};
+use super::layout::{Layout, SLOT};
+use crate::attention::score::{ScoreRows, ScoreTile};
+use crate::attention::{batch_and_head, divide};
+use crate::config::TMA_BACKWARD_STAGES as STAGES;
+use crate::kernels::lengths::END;
+use crate::kernels::scores::Given;
+use crate::params::BackwardParams;
+use crate::ptx::math::{ex2_approx, fms};
+use crate::ptx::{score, shared, spec, special};
+use crate::tile::element::Element;
+use crate::tile::fragment;
+use crate::tile::register::{Accumulator, Packed};
+use crate::tile::ring::Ring;
+
+impl Layout {
+    /// Writes which (batch, query head) a stage is for, where an expression edits scores; where sequences have lengths of their own, which
+    /// (sequence, query head).
+    ///
+    /// # Safety
+    /// The stage is empty.
+    #[inline(always)]
+    pub(super) unsafe fn write_head(self, stage: u32, head: u32) {
+        // SAFETY: the caller's contract.
+        unsafe { shared::st_shared_u32(self.steps + stage * SLOT + 12, head) };
+    }
+
+    /// Reads it.
+    ///
+    /// # Safety
+    /// The stage is full.
+    #[inline(always)]
+    pub(super) unsafe fn read_head(self, stage: u32) -> u32 {
+        // SAFETY: the caller's contract.
+        unsafe { shared::ld_shared_u32(self.steps + stage * SLOT + 12) }
+    }
+}
+
+/// Query heads that share a head of k and v.
+#[inline(always)]
+fn group_size(p: &BackwardParams) -> u32 {
+    if spec::shares() {
+        p.shape.group_size * p.n_shares + p.n_larger_shares
+    } else {
+        p.shape.group_size
+    }
+}
+
+impl Consumer<'_> {
+    /// The scores that follow are those of the step, of the tile's 64 keys from `first` on. The tile is the `n`-th work.
+    ///
+    /// # Safety
+    /// Q's stage is full.
+    #[inline(always)]
+    pub(super) unsafe fn begin_scores_of_step(&self, n: u32, at: Ring, first: u32) {
+        let (p, layout) = (self.p, self.layout);
+        let shape = &p.shape;
+        // SAFETY: the caller's contract; the work's slot is full as long as the tile is not done with.
+        let (head, first_query, first_key, seqlens) = unsafe {
+            let seqlens = if spec::lengths() {
+                let listed = layout.read_listed(special::opaque(n) % STAGES);
+                [listed.seqlen_q, listed.seqlen_k]
+            } else {
+                [shape.seqlen_q, shape.seqlen_k]
+            };
+            (
+                layout.read_head(at.stage),
+                layout.read_first_query(at.stage),
+                layout.read_first_key(at.stage),
+                seqlens,
+            )
+        };
+        // Rows are counted such that the sequence ends at `END`.
+        let [to_q, to_k] = match spec::lengths() {
+            true => seqlens.map(|seqlen| END - seqlen),
+            false => [0, 0],
+        };
+        let thread = special::opaque(special::thread_idx_x());
+        let place = fragment::accumulator(thread % 32, 0);
+        let key = first_key - to_k + first + thread / 32 % 4 * 16 + place.row;
+        let (batch, head) = batch_and_head(head, shape.heads_q);
+        let given = Given {
+            params: &p.score,
+            scale: &p.scale,
+        };
+        let tile = ScoreTile {
+            batch,
+            head,
+            kv_head: divide(head, group_size(p)),
+            seqlen_q: seqlens[0],
+            seqlen_k: seqlens[1],
+            rows: [key, key + 8],
+        };
+        given.begin(ScoreRows::Keys, tile);
+        score::score_block(first_query - to_q + place.col);
+    }
+
+    /// Pᵀ, and in place of Sᵀ Pᵀ times the derivative of the expression: as [`Consumer::probabilities`].
+    ///
+    /// # Safety
+    /// As [`Consumer::begin_scores_of_step`], which came before.
+    #[inline(always)]
+    pub(super) unsafe fn probabilities_and_derivatives<E: Element, T: Tiles>(
+        &self,
+        at: Ring,
+        keys: Keys,
+        first: u32,
+        s: &mut T::Scores,
+    ) -> PackedScores<T> {
+        let mut for_d_v = PackedScores::<T>::zero();
+        // SAFETY: the caller's contract.
+        unsafe {
+            with_columns::<T::Scores>(self.layout.lse::<T>(at.stage), |n, lse| {
+                let s = s.fragment_mut(0, n);
+                let derivatives = score::score_gradient(s, n);
+                for (idx, x) in s.iter_mut().enumerate() {
+                    *x = ex2_approx(fms(*x, self.p.scale.scale_log2, lse[idx % 2]));
+                }
+                *for_d_v.pairs_mut(0, n) = [E::pack(s[0], s[1]), E::pack(s[2], s[3])];
+                for idx in 0..4 {
+                    s[idx] *= derivatives[idx];
+                }
+            });
+            self.where_hidden::<T>(at, keys, first, |visible| {
+                for_each_hidden(s, visible, |x| *x = 0.0);
+                for n in 0..T::Scores::N {
+                    let pairs = for_d_v.pairs_mut(0, n);
+                    for half in 0..2 {
+                        let left = is_hidden(visible[half], n, 0);
+                        let right = is_hidden(visible[half], n, 1);
+                        let left = if left { 0 } else { 0xffff };
+                        let right = if right { 0 } else { 0xffff_0000 };
+                        pairs[half] &= left | right;
+                    }
+                }
+            });
+        }
+        for_d_v
+    }
+}

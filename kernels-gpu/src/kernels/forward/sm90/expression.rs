@@ -1,0 +1,80 @@
+//! A consumer's scores, where an expression edits them.
+
+use super::Tiles;
+use super::consumer::{Consumer, PRODUCER_THREADS};
+use super::layout::{Keys, WorkTile, place};
+use crate::attention::score::{ScoreRows, ScoreTile};
+use crate::attention::{batch_and_head, divide};
+use crate::kernels::scores::Given;
+use crate::ptx::{score, spec, special};
+use crate::tile::fragment;
+use crate::tile::register::Accumulator;
+use crate::tile::ring::Ring;
+
+impl Consumer<'_> {
+    /// The scores that follow are of the tile that was announced last, before `slot`, if they are its first ones.
+    ///
+    /// # Safety
+    /// The tile is not done with.
+    #[inline(always)]
+    pub(super) unsafe fn begin_scores_of_tile<T: Tiles>(
+        &self,
+        work: WorkTile,
+        slot: Ring,
+        are_first: bool,
+    ) {
+        if !(T::EDITS_SCORES && spec::score() && are_first) {
+            return;
+        }
+        let (p, shape) = (self.p, &self.p.shape);
+        let (batch, head, seqlen_q, seqlen_k) = if spec::lengths() {
+            // SAFETY: the caller's contract.
+            let listed = unsafe { self.layout.read_listed(place(slot, 1)) };
+            (listed.sequence, work.head, listed.seqlen_q, listed.seqlen_k)
+        } else {
+            let (batch, head) = batch_and_head(work.head, shape.heads_q);
+            (batch, head, shape.seqlen_q, shape.seqlen_k)
+        };
+        let thread = special::opaque(special::thread_idx_x());
+        let in_tile =
+            (thread - PRODUCER_THREADS) / 32 * 16 + fragment::accumulator(thread % 32, 0).row;
+        let row = work.q_block * T::FOOTPRINT.block_q + in_tile;
+        let given = Given {
+            params: &p.score,
+            scale: &p.scale,
+        };
+        let tile = ScoreTile {
+            batch,
+            head,
+            kv_head: divide(head, shape.group_size),
+            seqlen_q,
+            seqlen_k,
+            rows: [row, row + 8],
+        };
+        given.begin(ScoreRows::Queries, tile);
+    }
+
+    /// S ← what the expression makes of the block's scores.
+    #[inline(always)]
+    pub(super) fn edit_by_expression<T: Tiles>(
+        &self,
+        work: WorkTile,
+        block: u32,
+        keys: Keys,
+        s: &mut T::Scores,
+    ) {
+        if !(T::EDITS_SCORES && spec::score()) {
+            return;
+        }
+        let first_key = if T::BLOCK_MASKS && spec::block_mask() {
+            keys.first
+        } else {
+            (work.first_block + block) * T::FOOTPRINT.block_k
+        };
+        let lane = special::opaque(special::lane_idx());
+        score::score_block(first_key + fragment::accumulator(lane, 0).col);
+        for n in 0..T::Scores::N {
+            score::score(s.fragment_mut(0, n), n);
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! Scores that an expression edits: the fragments of a thread, one after the other.
+
+use crate::attention::score::{ScoreRows, ScoreTile};
+use crate::params::{Scale, ScoreParams, StandardParams};
+use crate::ptx::score;
+use crate::tile::register::Accumulator;
+
+/// What an expression reads of a launch.
+#[derive(Clone, Copy)]
+pub(crate) struct Given<'a> {
+    pub(crate) params: &'a ScoreParams,
+    pub(crate) scale: &'a Scale,
+}
+
+impl<'a> Given<'a> {
+    /// Of a launch of `standard`.
+    #[inline(always)]
+    pub(crate) fn of(p: &'a StandardParams) -> Given<'a> {
+        Given {
+            params: &p.score,
+            scale: &p.scale,
+        }
+    }
+}
+
+impl Given<'_> {
+    /// S ← what the expression makes of it. `tile` is that of the thread's first fragment, and `first_column` the column of its first score.
+    #[inline(always)]
+    pub(crate) fn edit<S: Accumulator>(self, tile: ScoreTile, first_column: u32, s: &mut S) {
+        for m in 0..S::M {
+            self.begin(ScoreRows::Queries, tile.below(m as u32 * 16));
+            score::score_block(first_column);
+            for n in 0..S::N {
+                score::score(s.fragment_mut(m, n), n);
+            }
+        }
+    }
+
+    /// The scores that follow lie in this tile.
+    #[inline(always)]
+    pub(crate) fn begin(self, rows: ScoreRows, tile: ScoreTile) {
+        score::score_tile(self.params, self.scale, rows, tile);
+    }
+}

@@ -1,0 +1,48 @@
+//! What kernels are given for an expression that edits their scores: see [`crate::spec::Constant::Score`].
+
+use super::{Argument, KernelParams, Slot};
+
+/// Most tensors that an expression reads.
+pub const MAX_SCORE_TENSORS: usize = 4;
+/// Most parameters of an expression.
+const MAX_SCORE_PARAMS: usize = 16;
+/// Most dimensions of a tensor that an expression reads.
+const MAX_SCORE_RANK: usize = 4;
+
+/// A tensor that an expression reads.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ScoreTensor {
+    /// Address of its first element; aligned as an element is.
+    pub base: u64,
+    /// How many elements each dimension has; at least 1, and 1 behind the last dimension.
+    pub len: [u32; MAX_SCORE_RANK],
+    /// Elements from one to the next of each dimension.
+    pub stride: [i64; MAX_SCORE_RANK],
+}
+
+/// What the expressions of a launch read. Kernels have no code for it until expressions are put into their text, which then names the places
+/// of this struct.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ScoreParams {
+    /// Tensors, in the order in which the expressions name them.
+    pub tensors: [ScoreTensor; MAX_SCORE_TENSORS],
+    /// Parameters, by their bits, in that order.
+    pub values: [u32; MAX_SCORE_PARAMS],
+    /// 1 / softmax_scale.
+    pub inverse_scale: f32,
+    /// No gap at the end.
+    pub padding: [u32; 3],
+}
+
+impl KernelParams for ScoreParams {
+    fn slots(&mut self, f: &mut dyn FnMut(Slot<'_>)) {
+        for (argument, tensor) in Argument::SCORE_TENSORS.into_iter().zip(&mut self.tensors) {
+            f(Slot::Vector(argument, &mut tensor.base));
+        }
+    }
+}
+
+const _: () = assert!(size_of::<ScoreTensor>() == 8 + 4 * 4 + 4 * 8);
+const _: () = assert!(size_of::<ScoreParams>() == 4 * 56 + 4 * 16 + 16);

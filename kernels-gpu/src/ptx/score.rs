@@ -1,0 +1,117 @@
+//! Pseudo-instructions that stand where an expression edits scores: see [`crate::expression`].
+//!
+//! No GPU has them. The host replaces them by what an expression says before the driver compiles the text, or drops them. One
+//! thread has fragments of scores: two rows that stay for a tile, and two neighbouring columns of each. Where rows are queries, columns
+//! are keys, or the other way round.
+
+use crate::attention::score::{ScoreRows, ScoreTile};
+use crate::params::{Scale, ScoreParams};
+
+/// `ferroflash_score_tile`: the scores that follow lie in this tile.
+///
+/// Not of PTX.
+#[inline(always)]
+pub fn score_tile(params: &ScoreParams, scale: &Scale, rows: ScoreRows, tile: ScoreTile) {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let _ = (params, scale, rows);
+        ptx!(
+            "ferroflash_score_tile {batch}, {head}, {kv_head}, {seqlen_q}, {seqlen_k}, {row}, {row_below};",
+            batch = in(reg32) tile.batch, head = in(reg32) tile.head, kv_head = in(reg32) tile.kv_head,
+            seqlen_q = in(reg32) tile.seqlen_q, seqlen_k = in(reg32) tile.seqlen_k,
+            row = in(reg32) tile.rows[0], row_below = in(reg32) tile.rows[1],
+            options(nomem, nostack)
+        );
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        crate::emu::score::begin_tile(params, scale, rows, tile);
+    }
+}
+
+/// `ferroflash_score_block`: the scores that follow lie in columns from this one on, the thread's first.
+///
+/// Not of PTX.
+#[inline(always)]
+pub fn score_block(first_column: u32) {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        ptx!("ferroflash_score_block {first};", first = in(reg32) first_column, options(nomem, nostack));
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        crate::emu::score::begin_block(first_column);
+    }
+}
+
+/// Calls `$call` with the number of the fragment as a literal, which the text needs.
+#[cfg(target_arch = "nvptx64")]
+macro_rules! for_fragment {
+    ($n:expr, $call:ident: $($literal:literal)*) => {
+        match $n {
+            $($literal => $call!($literal),)*
+            _ => {}
+        }
+    };
+}
+
+/// `ferroflash_score`: the scores of the `n`-th fragment of the block, before softmax_scale, become what the expression makes of them. The first
+/// two are of the first row, in columns `8 n` and `8 n + 1` behind the thread's first.
+///
+/// Not of PTX.
+#[inline(always)]
+pub fn score(x: &mut [f32; 4], n: usize) {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let [mut a, mut b, mut c, mut d] = *x;
+        /// `ferroflash_score` of the `n`-th fragment.
+        macro_rules! edit {
+            ($n:literal) => {
+                ptx!(
+                    "ferroflash_score {a}, {b}, {c}, {d}, {column};",
+                    a = inout(reg32) a, b = inout(reg32) b, c = inout(reg32) c, d = inout(reg32) d,
+                    column = const 8 * $n,
+                    options(nomem, nostack)
+                )
+            };
+        }
+        for_fragment!(n, edit: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+        *x = [a, b, c, d];
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        crate::emu::score::edit(x, n);
+    }
+}
+
+/// `ferroflash_score_gradient`: the same; gives the derivative of each by the score that it was. 0 where a score is masked.
+///
+/// Not of PTX.
+#[inline(always)]
+pub fn score_gradient(x: &mut [f32; 4], n: usize) -> [f32; 4] {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let [mut a, mut b, mut c, mut d] = *x;
+        let mut derivative = [0.0f32; 4];
+        let [d_a, d_b, d_c, d_d] = &mut derivative;
+        /// `ferroflash_score_gradient` of the `n`-th fragment.
+        macro_rules! edit {
+            ($n:literal) => {
+                ptx!(
+                    "ferroflash_score_gradient {a}, {b}, {c}, {d}, {d_a}, {d_b}, {d_c}, {d_d}, {column};",
+                    a = inout(reg32) a, b = inout(reg32) b, c = inout(reg32) c, d = inout(reg32) d,
+                    d_a = out(reg32) *d_a, d_b = out(reg32) *d_b, d_c = out(reg32) *d_c, d_d = out(reg32) *d_d,
+                    column = const 8 * $n,
+                    options(nomem, nostack)
+                )
+            };
+        }
+        for_fragment!(n, edit: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+        *x = [a, b, c, d];
+        derivative
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        crate::emu::score::edit_with_gradient(x, n)
+    }
+}

@@ -1,0 +1,309 @@
+//! What becomes of scores: the expressions, and what a call gives them.
+
+use ferroflash::Mask;
+use ferroflash_kernels::expression::random::Random;
+use ferroflash_kernels::expression::{At, Cond, ElementType, Expression, Num, ParamValue};
+
+use super::random;
+use crate::edits::Edits;
+use crate::edits::memory::{Given, Strides};
+use crate::oracle::Sizes;
+
+/// What becomes of scores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// A bias that falls with the distance from the query's place, by a slope of each head.
+    Alibi,
+    /// The same with slopes of each sequence and head.
+    AlibiOfSequences,
+    /// `cap · tanh(s / cap)`, the cap a constant.
+    SoftCap(Of),
+    /// The same, the cap a parameter.
+    SoftCapByParam(Of),
+    /// First the bias, then the cap.
+    AlibiSoftCap(Of),
+    /// A table of each head, by the distance of key and query.
+    RelativeBias(ElementType),
+    /// The same with a table that is too short: distances beyond it have its ends.
+    ShortRelativeBias,
+    /// A number for each pair of each head; of each sequence, or one for all by a stride of 0.
+    Bias(Of),
+    /// The score times the logistic function of a bias: it depends on both.
+    Gate(Of),
+    /// Query and key are of the same document.
+    Documents,
+    /// As [`Mask::Causal`].
+    Causal,
+    /// As [`Mask::Window`], by parameters.
+    Window,
+    /// As [`Mask::PrefixLm`].
+    Prefix,
+    /// Query and key are of the same 64.
+    SameBlock,
+    /// One key of four.
+    EveryFourth,
+    /// Rows of queries that see no key, among them whole tiles.
+    HiddenRows,
+    /// A bias and documents.
+    AlibiInDocuments,
+    /// A mask that hides nothing.
+    Nothing,
+    /// A random one.
+    Random(u64),
+}
+
+/// One of two kinds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Of {
+    /// Functions are fast; tensors are one for all sequences.
+    Fast,
+    /// Functions are exact; tensors are of each sequence.
+    Full,
+}
+
+/// Window and prefix.
+const LEFT: i32 = 30;
+const RIGHT: i32 = 7;
+const PREFIX: i32 = 45;
+
+/// Distances that the short table has on either side.
+const SHORT: usize = 20;
+
+/// Small beside the largest scores, so that it counts.
+const CAP: f32 = 2.5;
+
+impl Rule {
+    /// All that are not random.
+    pub fn all() -> Vec<Rule> {
+        vec![
+            Rule::Alibi,
+            Rule::AlibiOfSequences,
+            Rule::SoftCap(Of::Fast),
+            Rule::SoftCap(Of::Full),
+            Rule::SoftCapByParam(Of::Fast),
+            Rule::SoftCapByParam(Of::Full),
+            Rule::AlibiSoftCap(Of::Fast),
+            Rule::AlibiSoftCap(Of::Full),
+            Rule::RelativeBias(ElementType::F16),
+            Rule::RelativeBias(ElementType::Bf16),
+            Rule::RelativeBias(ElementType::F32),
+            Rule::ShortRelativeBias,
+            Rule::Bias(Of::Fast),
+            Rule::Bias(Of::Full),
+            Rule::Gate(Of::Fast),
+            Rule::Gate(Of::Full),
+            Rule::Documents,
+            Rule::Causal,
+            Rule::Window,
+            Rule::Prefix,
+            Rule::SameBlock,
+            Rule::EveryFourth,
+            Rule::HiddenRows,
+            Rule::AlibiInDocuments,
+            Rule::Nothing,
+        ]
+    }
+
+    /// The mask that is built in and does the same.
+    pub fn built_in(self) -> Option<Mask> {
+        match self {
+            Rule::Causal => Some(Mask::Causal),
+            Rule::Window => Some(Mask::Window {
+                left: Some(LEFT as usize),
+                right: Some(RIGHT as usize),
+            }),
+            Rule::Prefix => Some(Mask::PrefixLm {
+                prefix: PREFIX as usize,
+            }),
+            Rule::Nothing => Some(Mask::Full),
+            _ => None,
+        }
+    }
+
+    /// What takes a score's place.
+    fn score(self) -> Option<Expression> {
+        let traced = match self {
+            Rule::Alibi | Rule::AlibiInDocuments => Expression::score(alibi),
+            Rule::AlibiOfSequences => Expression::score(|s, at| {
+                s + at.tensor_f32("slopes", [at.batch, at.head]) * distance(at)
+            }),
+            Rule::SoftCap(of) => Expression::score(|s, _| tanh(s / CAP, of) * CAP),
+            Rule::SoftCapByParam(of) => Expression::score(|s, at| capped(s, at, of)),
+            Rule::AlibiSoftCap(of) => Expression::score(|s, at| capped(alibi(s, at), at, of)),
+            Rule::RelativeBias(element) => Expression::score(|s, at| {
+                let indices = [at.head, at.k - at.q + at.i32("n")];
+                s + match element {
+                    ElementType::F16 => at.tensor_f16("table", indices),
+                    ElementType::Bf16 => at.tensor_bf16("table", indices),
+                    _ => at.tensor_f32("table", indices),
+                }
+            }),
+            Rule::ShortRelativeBias => Expression::score(|s, at| {
+                s + at.tensor_f32("table", [at.head, at.k - at.q + SHORT as i32])
+            }),
+            Rule::Bias(_) => Expression::score(|s, at| s + bias(at)),
+            Rule::Gate(Of::Fast) => Expression::score(|s, at| s * (bias(at) + s).sigmoid()),
+            Rule::Gate(Of::Full) => Expression::score(|s, at| s * (bias(at) + s).sigmoid_full()),
+            Rule::Random(seed) => Expression::score(|s, at| random::score(seed, s, at)),
+            _ => return None,
+        };
+        Some(traced.expect("a score"))
+    }
+
+    /// Whether a score counts.
+    fn mask(self) -> Option<Expression> {
+        let traced = match self {
+            Rule::Documents | Rule::AlibiInDocuments => Expression::mask(|at| {
+                let of = |index| at.tensor_i32("documents", [at.batch, index]);
+                of(at.q + (at.seqlen_k - at.seqlen_q)).eq(of(at.k))
+            }),
+            Rule::Causal => Expression::mask(|at| behind(at).le(0)),
+            Rule::Window => Expression::mask(|at| {
+                behind(at).le(at.i32("right")) & (-behind(at)).le(at.i32("left"))
+            }),
+            Rule::Prefix => Expression::mask(|at| behind(at).le(0) | at.k.lt(PREFIX)),
+            Rule::SameBlock => Expression::mask(|at| (at.q / 64).eq(at.k / 64)),
+            Rule::EveryFourth => Expression::mask(|at| (at.k % 4).eq(0)),
+            Rule::HiddenRows => Expression::mask(|at| (at.q / 16 % 3).eq(1) | at.q.gt(126)),
+            Rule::Nothing => Expression::mask(|at| at.k.ge(0)),
+            Rule::Random(seed) if seed % 2 == 0 => {
+                Expression::mask(|at| -> Cond { random::mask(seed, at) })
+            }
+            _ => return None,
+        };
+        Some(traced.expect("a mask"))
+    }
+
+    /// The expressions with what they read, for a problem of these sizes.
+    pub fn edits(self, sizes: Sizes, seed: u64) -> Edits {
+        let (score, mask) = (self.score(), self.mask());
+        let given = Giving {
+            sizes,
+            seed,
+            rule: self,
+        };
+        let mut params: Vec<(&'static str, ParamValue)> = Vec::new();
+        let mut tensors: Vec<Given> = Vec::new();
+        for expression in [&score, &mask].into_iter().flatten() {
+            for param in expression.params() {
+                let (name, value) = given.param(&param.name);
+                if params.iter().all(|(known, _)| *known != name) {
+                    params.push((name, value));
+                }
+            }
+            for tensor in expression.tensors() {
+                let tensor = given.tensor(&tensor.name, tensor.element, tensor.rank.into());
+                if tensors.iter().all(|known| known.name != tensor.name) {
+                    tensors.push(tensor);
+                }
+            }
+        }
+        Edits {
+            score,
+            mask,
+            params,
+            tensors,
+        }
+    }
+}
+
+/// How far a key lies behind the query's place, which is aligned to the bottom right.
+fn behind(at: At) -> ferroflash_kernels::expression::Int {
+    at.k - at.q - (at.seqlen_k - at.seqlen_q)
+}
+
+fn distance(at: At) -> Num {
+    behind(at).to_f32()
+}
+
+fn alibi(s: Num, at: At) -> Num {
+    s + at.tensor_f32("slopes", [at.head]) * distance(at)
+}
+
+fn tanh(x: Num, of: Of) -> Num {
+    match of {
+        Of::Fast => x.tanh(),
+        Of::Full => x.tanh_full(),
+    }
+}
+
+fn capped(s: Num, at: At, of: Of) -> Num {
+    let cap = at.f32("cap");
+    tanh(s / cap, of) * cap
+}
+
+fn bias(at: At) -> Num {
+    at.tensor_f16("bias", [at.batch, at.head, at.q, at.k])
+}
+
+/// What a call gives.
+struct Giving {
+    sizes: Sizes,
+    seed: u64,
+    rule: Rule,
+}
+
+impl Giving {
+    fn param(&self, name: &str) -> (&'static str, ParamValue) {
+        match name {
+            "cap" => ("cap", ParamValue::F32(1.75)),
+            "n" => ("n", ParamValue::I32(self.sizes.seqlen_q as i32 - 1)),
+            "left" => ("left", ParamValue::I32(LEFT)),
+            "right" => ("right", ParamValue::I32(RIGHT)),
+            "weight" => ("weight", ParamValue::F32(0.75)),
+            "period" => ("period", ParamValue::I32(5)),
+            _ => panic!("no value for the parameter {name}"),
+        }
+    }
+
+    fn tensor(&self, name: &str, element: ElementType, rank: usize) -> Given {
+        let Sizes {
+            batch,
+            seqlen_q,
+            seqlen_k,
+            heads_q,
+            ..
+        } = self.sizes;
+        let uniform = |indices: &[usize]| {
+            let mix = |seed: u64, &index: &usize| Random(seed ^ index as u64).bits();
+            let bits = indices.iter().fold(self.seed, mix);
+            (bits >> 40) as f64 / f64::from(1u32 << 23) - 1.0
+        };
+        let some = |name, extents: &[usize], strides, f: &dyn Fn(&[usize]) -> f64| {
+            Given::new(name, element, extents, strides, f)
+        };
+        match (name, rank) {
+            ("slopes", 1) => some("slopes", &[heads_q], Strides::Contiguous, &|at| {
+                0.03 + 0.01 * uniform(at)
+            }),
+            ("slopes", _) => some("slopes", &[batch, heads_q], Strides::Reversed, &|at| {
+                0.03 + 0.02 * uniform(at)
+            }),
+            // Documents of 10 to 41 keys.
+            ("documents", _) => some("documents", &[batch, seqlen_k], Strides::Odd, &|at| {
+                (at[1] / (10 + (self.seed as usize + at[0]) % 32)) as f64
+            }),
+            ("table", _) if self.rule == Rule::ShortRelativeBias => {
+                some("table", &[heads_q, 2 * SHORT + 1], Strides::Odd, &uniform)
+            }
+            ("table", _) => {
+                let distances = (seqlen_q + seqlen_k).max(2) - 1;
+                some("table", &[heads_q, distances], Strides::Reversed, &uniform)
+            }
+            ("bias", _) => {
+                let strides = match self.rule {
+                    Rule::Bias(Of::Fast) => Strides::Repeated(0),
+                    Rule::Bias(Of::Full) => Strides::Odd,
+                    _ => Strides::Contiguous,
+                };
+                some(
+                    "bias",
+                    &[batch, heads_q, seqlen_q, seqlen_k],
+                    strides,
+                    &uniform,
+                )
+            }
+            _ => panic!("no tensor {name}"),
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! Scores and masks of the user's own against the oracle, which evaluates their expressions in f64.
+//!
+//! What no score needs is NaN: elements of tensors that no pair reads which counts, and the memory around them. A backward pass that no kernel of the
+//! algorithm can take is counted as such.
+
+use ferroflash::error::PlanError;
+use ferroflash::plan::{Outcome, Plan, Reason};
+use ferroflash::{
+    Algorithm, Attention, Backend, Device, Dtype, Element, Inputs, Mask, Order, Pass,
+};
+use ferroflash_kernels::variants::Kind;
+use half::{bf16, f16};
+
+use crate::beside::{bits, check_one_in};
+use crate::buffer::{Buffer, Number};
+use crate::cases::scores::ScoreCase;
+use crate::cases::{Case, HEAD_DIMS};
+use crate::edits::Edits;
+use crate::inputs::Values;
+use crate::oracle::Output;
+use crate::pages::output;
+use crate::reference::Reference;
+use crate::sample;
+use crate::subject::{Subject, TileShape, Tiles};
+use crate::suite::{is_eligible, say};
+use crate::trial::{self, Refusal, vectors};
+
+/// Of the cases, the emulator runs one in so many.
+const ONE_IN: usize = 4;
+
+/// Puts the subject through cases; panics with every failure.
+pub fn check(subject: &Subject, algorithm: Algorithm, test: &str, cases: &[ScoreCase]) {
+    if subject.cannot_run(algorithm) {
+        return;
+    }
+    let cases: Vec<ScoreCase> = cases.iter().map(|case| served(algorithm, *case)).collect();
+    let n_backward = std::cell::Cell::new(0);
+    check_one_in(ONE_IN, subject, test, &cases, |scores| {
+        let trial = Trial::new(subject, algorithm, scores)?;
+        let Some(close) = trial.check_forward()? else {
+            return Ok(None);
+        };
+        if !trial.takes_backward()? {
+            return Ok(Some(close));
+        }
+        n_backward.set(n_backward.get() + 1);
+        Ok(Some(close.max(trial.check_backward()?)))
+    });
+    let n = n_backward.get();
+    say(&format!(
+        "conformance: {test}: {n} of them with a backward pass"
+    ));
+}
+
+/// flash2, which has few head_dims, takes cases of others with one of its own.
+fn served(algorithm: Algorithm, mut scores: ScoreCase) -> ScoreCase {
+    let head_dim = &mut scores.case.sizes.head_dim;
+    if algorithm == Algorithm::Flash2 && !HEAD_DIMS.contains(head_dim) {
+        *head_dim = HEAD_DIMS[*head_dim / 8 % HEAD_DIMS.len()];
+        scores.case.sizes.head_dim_v = *head_dim;
+    }
+    scores
+}
+
+/// A case on a subject.
+struct Trial<'a> {
+    subject: &'a Subject,
+    algorithm: Algorithm,
+    case: &'a Case,
+    edits: Edits,
+    values: Values,
+    built_in: Option<Mask>,
+    reference: Reference,
+}
+
+impl<'a> Trial<'a> {
+    fn new(
+        subject: &'a Subject,
+        algorithm: Algorithm,
+        scores: &'a ScoreCase,
+    ) -> Result<Trial<'a>, String> {
+        let case = &scores.case;
+        let problem = case.problem().map_err(|error| error.to_string())?;
+        let edits = scores.edits();
+        let values = scores.values(&edits);
+        Ok(Trial {
+            subject,
+            algorithm,
+            case,
+            reference: Reference::edited(case, &values, problem.scale(), Some(&edits)),
+            values,
+            built_in: scores.rule.built_in().filter(|_| case.mask == Mask::Full),
+            edits,
+        })
+    }
+
+    /// A device; on the emulator with the order of threads that follows from this number, too.
+    fn device(&self, more: u64) -> Result<Device, String> {
+        let seed = self.case.seed.wrapping_add(sample::seed());
+        (self.subject.open)(seed.wrapping_add(more))
+    }
+
+    /// Refused, as it should be; or close to the oracle, and with the same bits again.
+    fn check_forward(&self) -> Result<Option<f64>, String> {
+        let eligible = is_editable(self.subject.backend, self.algorithm, self.case);
+        let output = match self.forward(&self.device(0)?, self.case, Some(&self.edits)) {
+            Ok(_) if !eligible => return Err("it ran; it should have been refused".into()),
+            Err(Refusal::NotEligible(_)) if !eligible => return Ok(None),
+            Ok(output) => output,
+            Err(refusal) => return Err(format!("{refusal:?}")),
+        };
+        let close = self.reference.judge_output(self.case, &output)?;
+        let again = self.forward(&self.device(1)?, self.case, Some(&self.edits));
+        let again = again.map_err(|refusal| format!("in the second run: {refusal:?}"))?;
+        if all_bits(&output) != all_bits(&again) {
+            return Err("a second run gave other bits".into());
+        }
+        self.check_tiles()?;
+        self.check_built_in(&output)?;
+        Ok(Some(close.worst))
+    }
+
+    /// The tiles are those that the subject is there for.
+    fn check_tiles(&self) -> Result<(), String> {
+        if self.subject.tiles != Tiles::CompactForward {
+            return Ok(());
+        }
+        let (device, edits) = (self.device(0)?, Some(&self.edits));
+        let plan = self.plan(&device, self.case, edits, Pass::Forward)?;
+        let plan = plan.map_err(|error| error.to_string())?;
+        let other = plan.launches.iter().find(|launch| {
+            let variant = launch.variant;
+            variant.kind == Kind::TmaForward && variant.tiles != TileShape::Compact
+        });
+        match other {
+            Some(launch) => Err(format!(
+                "{} ran; its tiles are not compact",
+                launch.variant.name
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// The same mask that is built in gives the same results: where the kernels are the same, to the bit, as blocks that it hides add nothing.
+    fn check_built_in(&self, output: &Output) -> Result<(), String> {
+        let Some(mask) = self.built_in else {
+            return Ok(());
+        };
+        let case = Case { mask, ..*self.case };
+        let device = self.device(2)?;
+        let built_in = self.forward(&device, &case, None);
+        let built_in = built_in.map_err(|refusal| format!("built in: {refusal:?}"))?;
+        let judged = self.reference.judge_output(&case, &built_in);
+        judged.map_err(|failure| format!("built in: {failure}"))?;
+        let kernels = |case: &Case, edits: Option<&Edits>| -> Result<Vec<_>, String> {
+            let plan = self.plan(&device, case, edits, Pass::Forward)?;
+            let plan = plan.map_err(|error| error.to_string())?;
+            Ok(plan
+                .launches
+                .iter()
+                .map(|launch| launch.variant.name)
+                .collect())
+        };
+        let ours = kernels(self.case, Some(&self.edits))?;
+        let are_same = !ours.is_empty() && ours == kernels(&case, None)?;
+        match are_same && all_bits(output) != all_bits(&built_in) {
+            true => Err("the mask that is built in gives other bits".into()),
+            false => Ok(()),
+        }
+    }
+
+    /// What would run a pass.
+    fn plan(
+        &self,
+        device: &Device,
+        case: &Case,
+        edits: Option<&Edits>,
+        pass: Pass,
+    ) -> Result<Result<Plan, PlanError>, String> {
+        let problem = case.problem().map_err(|error| error.to_string())?;
+        let problem = edits.map_or(Ok(problem), |edits| edits.edit(&problem));
+        let problem = problem.map_err(|error| error.to_string())?;
+        let attention = Attention::new(device, problem).map_err(|error| error.to_string())?;
+        let why = attention.with_algorithm(self.algorithm).explain(pass);
+        Ok(why.map_err(|error| error.to_string())?.plan)
+    }
+
+    /// Whether the algorithm has kernels for the backward pass. Who has none says that it is for the expression.
+    fn takes_backward(&self) -> Result<bool, String> {
+        let device = self.device(0)?;
+        match self.plan(&device, self.case, Some(&self.edits), Pass::Backward)? {
+            Ok(_) => Ok(true),
+            Err(error) if self.subject.backend == Backend::Cpu => Err(error.to_string()),
+            Err(PlanError::NoCandidate { candidates, .. }) => {
+                let ours = candidates
+                    .into_iter()
+                    .find(|candidate| candidate.algorithm == self.algorithm);
+                match ours.map(|candidate| candidate.outcome) {
+                    Some(Outcome::Refused(Reason::Score)) => Ok(false),
+                    outcome => Err(format!("the backward pass: {outcome:?}")),
+                }
+            }
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// All five results, in the deterministic order, twice, and in the other one; on the emulator, which is slow, twice or in the other one.
+    fn check_backward(&self) -> Result<f64, String> {
+        let run = |more: u64, order: Order| {
+            let (case, edits) = (self.case, Some(&self.edits));
+            let device = self.device(more)?;
+            trial::run_edited(case, &self.values, edits, &device, self.algorithm, order)
+                .map_err(|refusal| format!("{order:?}: {refusal:?}"))
+        };
+        let results = run(2, Order::Deterministic)?;
+        let mut worst = self.reference.judge(self.case, &results)?.worst;
+        let is_slow = self.subject.backend == Backend::Emulated;
+        let is_even = self.case.seed.is_multiple_of(2);
+        if !is_slow || is_even {
+            let again = run(3, Order::Deterministic)?;
+            let of_gradients = |results: &trial::Results| {
+                let all = &results.gradients;
+                [&all.d_q, &all.d_k, &all.d_v].map(|gradient| bits(gradient))
+            };
+            if of_gradients(&results) != of_gradients(&again) {
+                return Err("a second run gave other gradients".into());
+            }
+        }
+        if !is_slow || !is_even {
+            let fastest = run(4, Order::Fastest)?;
+            let judged = self.reference.judge(self.case, &fastest);
+            let judged = judged.map_err(|failure| format!("in the fastest order: {failure}"))?;
+            worst = worst.max(judged.worst);
+        }
+        Ok(worst)
+    }
+
+    fn forward(
+        &self,
+        device: &Device,
+        case: &Case,
+        edits: Option<&Edits>,
+    ) -> Result<Output, Refusal> {
+        match case.dtype {
+            Dtype::Bf16 => self.typed::<bf16>(device, case, edits),
+            Dtype::F16 => self.typed::<f16>(device, case, edits),
+            Dtype::F32 => self.typed::<f32>(device, case, edits),
+        }
+    }
+
+    fn typed<T: Element + Number>(
+        &self,
+        device: &Device,
+        case: &Case,
+        edits: Option<&Edits>,
+    ) -> Result<Output, Refusal> {
+        let broken = |error: ferroflash::error::ProblemError| Refusal::Failed(error.to_string());
+        let values = &self.values;
+        let plain = case.problem().map_err(broken)?;
+        let problem = match edits {
+            Some(edits) => edits.edit(&plain).map_err(broken)?,
+            None => plain,
+        };
+        let filled = |values: &[f64], shape| {
+            Buffer::<T>::filled(values, shape, case.arrangement).map_err(broken)
+        };
+        let q = filled(&values.q, problem.shape_q())?;
+        let k = filled(&values.k, problem.shape_k())?;
+        let v = filled(&values.v, problem.shape_v())?;
+        let [q, k, v] = [&q, &k, &v].map(|tensor| tensor.view().map_err(broken));
+        let mut given = Inputs::new(&q?, &k?, &v?);
+        let vectors = vectors(case);
+        let [cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k] = vectors.each_ref();
+        given.cu_seqlens_q = cu_seqlens_q.as_ref().map(Into::into);
+        given.cu_seqlens_k = cu_seqlens_k.as_ref().map(Into::into);
+        given.seqused_q = seqused_q.as_ref().map(Into::into);
+        given.seqused_k = seqused_k.as_ref().map(Into::into);
+        given.leftpad_k = leftpad_k.as_ref().map(Into::into);
+        let table = case.block_table();
+        given.block_mask = table.as_ref().map(|table| (&table.bytes).into());
+        let memory = edits.map(Edits::memory).unwrap_or_default();
+        if let Some(edits) = edits {
+            given = edits.give(given, &memory);
+        }
+        output::<T>(device, self.algorithm, problem, &given, case.arrangement)
+    }
+}
+
+/// What each algorithm takes: as without expressions, but that of those which divide keys only flash3's kernels have a place for them.
+fn is_editable(backend: Backend, algorithm: Algorithm, case: &Case) -> bool {
+    let divides =
+        matches!(algorithm, Algorithm::Flash2 | Algorithm::Standard) && case.split_kv.is_some();
+    is_eligible(backend, algorithm, case) && !divides
+}
+
+fn all_bits(output: &Output) -> [Vec<u64>; 2] {
+    [bits(&output.o), bits(&output.lse)]
+}
