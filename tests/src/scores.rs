@@ -122,19 +122,21 @@ impl<'a> Trial<'a> {
 
     /// The tiles are those that the subject is there for.
     fn check_tiles(&self) -> Result<(), String> {
-        if self.subject.tiles != Tiles::CompactForward {
-            return Ok(());
-        }
+        let needed = match self.subject.tiles {
+            Tiles::WideForward => TileShape::Wide,
+            Tiles::CompactForward => TileShape::Compact,
+            _ => return Ok(()),
+        };
         let (device, edits) = (self.device(0)?, Some(&self.edits));
         let plan = self.plan(&device, self.case, edits, Pass::Forward)?;
         let plan = plan.map_err(|error| error.to_string())?;
         let other = plan.launches.iter().find(|launch| {
             let variant = launch.variant;
-            variant.kind == Kind::TmaForward && variant.tiles != TileShape::Compact
+            variant.kind == Kind::TmaForward && variant.tiles != needed
         });
         match other {
             Some(launch) => Err(format!(
-                "{} ran; its tiles are not compact",
+                "{} ran; needed: {needed:?} tiles",
                 launch.variant.name
             )),
             None => Ok(()),

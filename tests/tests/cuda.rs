@@ -38,3 +38,4 @@ conformance::scores_suite!(conformance::subject::CUDA {
 conformance::scores_suite!(conformance::subject::CUDA_SHORT {
     scores_short: Flash3
 });
+conformance::wide_scores_suite!(conformance::subject::CUDA_WIDE);

@@ -42,3 +42,4 @@ conformance::scores_suite!(conformance::subject::EMULATED {
 conformance::scores_suite!(conformance::subject::EMULATED_SHORT {
     scores_short: Flash3
 });
+conformance::wide_scores_suite!(conformance::subject::EMULATED_WIDE);

@@ -181,18 +181,7 @@ impl PassKernels {
 /// ([`short`]), wide tiles where they are long (tests/benches/record), if there are several of them for every SM. In its
 /// backward pass wide tiles pay at the head_dim they are made for, where sequences are long: from 8192 queries on with 132 SMs,
 /// taken for each SM; from 6072 on where lengths differ, since tiles are in a list then, whatever their shape.
-///
-/// Wide tiles have no registers for an expression of the scores.
 fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> Vec<TileShape> {
-    let mut shapes = shapes_by_speed(kinds, checked, device);
-    if checked.problem().edit_parts().is_some() {
-        shapes.retain(|&tiles| tiles != TileShape::Wide);
-    }
-    shapes
-}
-
-/// The same, if they all could.
-fn shapes_by_speed(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> Vec<TileShape> {
     const WIDE_ROWS: u64 = 192;
     const WIDE_GRADIENTS: u64 = 62;
     const WIDE_GRADIENTS_LISTED: u64 = 46;

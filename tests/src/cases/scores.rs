@@ -5,6 +5,7 @@ mod random;
 mod rules;
 
 use ferroflash::{Dtype, Mask};
+use ferroflash_kernels::expression::ElementType;
 
 use super::{Case, HALVES, MASKS, window};
 use crate::blocks::{Blocks, Each, Map};
@@ -151,6 +152,31 @@ pub fn few() -> Vec<ScoreCase> {
         case.case.sizes.seqlen_k = seqlen_k;
         case.case.split_kv = [Some(128), None, Some(256)][round % 3];
         case
+    });
+    cases.collect()
+}
+
+/// Sequences that are long enough for flash3's wide tiles.
+pub fn wide() -> Vec<ScoreCase> {
+    let sizes = [(1537, 130, 64), (4097, 90, 104), (1600, 257, 40)];
+    let rules = [
+        Rule::AlibiSoftCap(Of::Fast),
+        Rule::EveryFourth,
+        Rule::RelativeBias(ElementType::F16),
+        Rule::AlibiInDocuments,
+        Rule::SoftCap(Of::Full),
+        Rule::HiddenRows,
+    ];
+    let cases = rules.into_iter().enumerate().map(|(round, rule)| {
+        let (seqlen_q, seqlen_k, head_dim) = sizes[round % sizes.len()];
+        let case = Case::new(HALVES[round % 2], Mask::Full, head_dim, seqlen_q, seqlen_k);
+        ScoreCase {
+            case: Case {
+                seed: round as u64,
+                ..case.heads(1, 2, 1)
+            },
+            rule,
+        }
     });
     cases.collect()
 }

@@ -45,3 +45,18 @@ macro_rules! scores_suite {
         })+
     };
 }
+
+/// Makes the tests of scores and masks of the user's own in flash3's wide tiles.
+#[macro_export]
+macro_rules! wide_scores_suite {
+    ($subject:path) => {
+        mod wide_scores {
+            #[test]
+            fn wide() {
+                let algorithm = ferroflash::Algorithm::Flash3;
+                let cases = $crate::cases::scores::wide();
+                $crate::scores::check(&$subject, algorithm, $crate::path!("wide"), &cases);
+            }
+        }
+    };
+}

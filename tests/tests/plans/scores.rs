@@ -52,19 +52,6 @@ fn heads_are_not_packed_under_an_expression() {
     }
 }
 
-/// Wide tiles have no registers for an expression; without one the same problem has such tiles.
-#[test]
-fn tiles_are_not_wide_under_an_expression() {
-    let device = DeviceInfo::h200();
-    let plain = grouped(Dtype::Bf16, 16_384, 128);
-    let has_wide = |problem: &Problem| {
-        let plan = plan_of(problem, Pass::Forward, &device, Some(Algorithm::Flash3));
-        let mut launches = plan.launches.iter();
-        launches.any(|launch| launch.variant.tiles == TileShape::Wide)
-    };
-    assert!(has_wide(&plain) && !has_wide(&edited(&plain)));
-}
-
 /// Kernels that look at scores, and have no place for expressions, say so; the others do not.
 #[test]
 fn kernels_without_a_place_for_expressions_refuse() {
