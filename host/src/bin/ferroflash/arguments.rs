@@ -11,6 +11,7 @@ use ferroflash::{Algorithm, Device, Dtype, Order, Pass};
 
 pub use bench::{BenchArguments, BenchPass, Heads, KvDtype};
 
+use crate::expressions::{MaskWord, ScoreWord};
 use crate::failure::Failure;
 use crate::mask::MaskWords;
 
@@ -100,6 +101,13 @@ pub struct InfoArguments {
     /// The mask.
     #[command(flatten)]
     pub mask: MaskWords,
+    /// An expression in place of the scores: a name of `bench --score`, or the text of an expression. Prints its derivative and its PTX,
+    /// and on a GPU what the driver's compiler makes of kernels with it.
+    #[arg(long, value_name = "NAME|TEXT")]
+    pub score: Option<ScoreWord>,
+    /// An expression that hides keys beside the mask: a name of `bench --mask-expression`, or the text of an expression.
+    #[arg(long, value_name = "NAME|TEXT")]
+    pub mask_expression: Option<MaskWord>,
     /// Which passes.
     #[arg(long, default_value = "both")]
     pub pass: Passes,

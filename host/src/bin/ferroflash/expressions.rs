@@ -1,146 +1,145 @@
-//! Scores and masks by name, as `ferroflash bench` measures them, and what calls give them.
+//! Scores and masks that have names: what they are, and what a measurement gives them.
+//!
+//! | name | what | parameters and tensors |
+//! |---|---|---|
+//! | `alibi` | `s + slopes[head] · (k − (q + seqlen_k − seqlen_q))` | `slopes` f32 `[heads]` |
+//! | `alibi-batch` | the same with slopes of each batch entry | `slopes` f32 `[batch, heads]` |
+//! | `soft-cap` | `cap · tanh(s / cap)` | `cap` f32 |
+//! | `soft-cap-alibi` | the cap, then ALiBi | `cap`, `slopes` f32 `[heads]` |
+//! | `bias` | `s + bias[batch, head, q, k]` | `bias` bf16, one for all batch entries |
+//! | `causal` | `k ≤ q + seqlen_k − seqlen_q` | |
+//! | `window` | the same, and no more than `window` keys before it | `window` i32 |
+//! | `document` | `document[batch, q] = document[batch, k]` | `document` i32 `[batch, longest of q and k]` |
+
+mod inputs;
+mod words;
+
+#[cfg(test)]
+mod tests;
 
 use clap::ValueEnum;
-use ferroflash::expression::{ElementType, ExpressionError, ParamValue, Tensor};
+use ferroflash::expression::{At, Cond, ExpressionError, Int, Num};
 use ferroflash::{Mask, MaskExpression, Problem, Score};
 
-/// A score of the user's own.
+use crate::failure::Failure;
+
+pub use inputs::Given;
+pub use words::{MaskWord, ScoreWord};
+
+/// A score that has a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ScoreName {
-    /// A bias that falls with the distance of a key, by a slope of each head (Press et al. 2022), aligned to the bottom right.
+    /// ALiBi: a penalty for distance, by a slope for each head.
     Alibi,
-    /// cap · tanh(s / cap), as Gemma 2 has it.
+    /// ALiBi with slopes of each batch entry and head.
+    AlibiBatch,
+    /// A soft cap of 50: cap · tanh(score / cap).
     SoftCap,
-    /// Both.
+    /// The soft cap, then ALiBi.
     SoftCapAlibi,
-    /// A number for each head, query and key, in bf16.
+    /// A bias of bf16 for each head, query and key, which batch entries share.
     Bias,
 }
 
-/// A mask of the user's own.
+/// A mask that has a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum MaskName {
-    /// A causal mask.
+    /// A query sees the keys up to its own place, as --causal 1 says.
     Causal,
-    /// A query sees the keys of its own document, of 32 of equal lengths in a sequence.
+    /// Of these the last 1024 before its own place, as --causal 1 --window 1024 says.
+    Window,
+    /// A query sees the keys of its own document: 32 of one length.
     Document,
 }
 
 impl ScoreName {
+    /// As options have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            ScoreName::Alibi => "alibi",
+            ScoreName::AlibiBatch => "alibi-batch",
+            ScoreName::SoftCap => "soft-cap",
+            ScoreName::SoftCapAlibi => "soft-cap-alibi",
+            ScoreName::Bias => "bias",
+        }
+    }
+
     /// The expression.
     pub fn score(self) -> Result<Score, ExpressionError> {
-        Score::new(|s, at| {
-            let cap = || at.f32("cap");
-            let distance = || (at.k - at.q - (at.seqlen_k - at.seqlen_q)).to_f32();
-            let slope = || at.tensor_f32("slopes", [at.head]);
-            match self {
-                ScoreName::Alibi => s + slope() * distance(),
-                ScoreName::SoftCap => (s / cap()).tanh() * cap(),
-                ScoreName::SoftCapAlibi => (s / cap()).tanh() * cap() + slope() * distance(),
-                ScoreName::Bias => s + at.tensor_bf16("bias", [at.head, at.q, at.k]),
+        match self {
+            ScoreName::Alibi => Score::new(|s, at| alibi(s, at, &[at.head])),
+            ScoreName::AlibiBatch => Score::new(|s, at| alibi(s, at, &[at.batch, at.head])),
+            ScoreName::SoftCap => Score::new(soft_cap),
+            ScoreName::SoftCapAlibi => Score::new(|s, at| alibi(soft_cap(s, at), at, &[at.head])),
+            ScoreName::Bias => {
+                Score::new(|s, at| s + at.tensor_bf16("bias", [at.batch, at.head, at.q, at.k]))
             }
-        })
+        }
     }
 }
 
 impl MaskName {
+    /// As options have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            MaskName::Causal => "causal",
+            MaskName::Window => "window",
+            MaskName::Document => "document",
+        }
+    }
+
     /// The expression.
     pub fn mask(self) -> Result<MaskExpression, ExpressionError> {
-        Mask::new(|at| match self {
-            MaskName::Causal => at.k.le(at.q + (at.seqlen_k - at.seqlen_q)),
-            MaskName::Document => {
-                let document = |place| at.tensor_i32("document", [place]);
+        match self {
+            MaskName::Causal => Mask::new(|at| at.k.le(own_place(at))),
+            MaskName::Window => Mask::new(window),
+            MaskName::Document => Mask::new(|at| {
+                let document = |place| at.tensor_i32("document", [at.batch, place]);
                 document(at.q).eq(document(at.k))
-            }
-        })
-    }
-}
-
-/// The value of a parameter.
-pub fn param() -> ParamValue {
-    ParamValue::F32(50.0)
-}
-
-/// Documents of a sequence.
-const DOCUMENTS: usize = 32;
-
-/// The elements of a tensor, and its extents.
-pub struct Filled {
-    /// The elements, as the tensor's type has them.
-    pub data: Data,
-    /// The extents.
-    pub shape: Vec<usize>,
-}
-
-/// Elements.
-pub enum Data {
-    /// Numbers of 32 bits.
-    F32(Vec<f32>),
-    /// Numbers of 16 bits.
-    Bf16(Vec<half::bf16>),
-    /// Whole numbers.
-    I32(Vec<i32>),
-}
-
-/// What a tensor of these expressions holds, for a problem.
-pub fn filled(tensor: &Tensor, problem: &Problem) -> Filled {
-    let (heads, seqlen_q, seqlen_k) = (problem.heads_q(), problem.seqlen_q(), problem.seqlen_k());
-    match tensor.element {
-        ElementType::I32 => {
-            let longest = seqlen_q.max(seqlen_k);
-            let each = longest.div_ceil(DOCUMENTS).max(1);
-            Filled {
-                data: Data::I32((0..longest).map(|place| (place / each) as i32).collect()),
-                shape: vec![longest],
-            }
-        }
-        ElementType::Bf16 | ElementType::F16 => {
-            let n_elems = heads * seqlen_q * seqlen_k;
-            let value = |idx: usize| half::bf16::from_f32((idx % 1021) as f32 / 512.0 - 1.0);
-            Filled {
-                data: Data::Bf16((0..n_elems).map(value).collect()),
-                shape: vec![heads, seqlen_q, seqlen_k],
-            }
-        }
-        ElementType::F32 => {
-            let slope = |head: usize| (-8.0 * (head + 1) as f32 / heads as f32).exp2();
-            Filled {
-                data: Data::F32((0..heads).map(slope).collect()),
-                shape: vec![heads],
-            }
+            }),
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use ferroflash::Dtype;
+/// The key at a query's own place: the last query is at the last key.
+fn own_place(at: At) -> Int {
+    at.q + at.seqlen_k - at.seqlen_q
+}
 
-    #[test]
-    fn every_name_is_an_expression_whose_tensors_can_be_filled() {
-        let problem = Problem::builder(Dtype::Bf16)
-            .seqlen_q(64)
-            .seqlen_k(128)
-            .heads(4)
-            .head_dim(64)
-            .build()
-            .unwrap();
-        let scores = ScoreName::value_variants().iter();
-        let scores = scores.map(|name| name.score().unwrap().expression());
-        let masks = MaskName::value_variants().iter();
-        let masks = masks.map(|name| name.mask().unwrap().expression());
-        for expression in scores.chain(masks) {
-            for tensor in expression.tensors() {
-                let Filled { data, shape } = filled(tensor, &problem);
-                let n_elems = match data {
-                    Data::F32(data) => data.len(),
-                    Data::Bf16(data) => data.len(),
-                    Data::I32(data) => data.len(),
-                };
-                assert_eq!(shape.len(), usize::from(tensor.rank), "{}", tensor.name);
-                assert_eq!(n_elems, shape.iter().product(), "{}", tensor.name);
-            }
+fn alibi(score: Num, at: At, slope: &[Int]) -> Num {
+    let distance = at.k - own_place(at);
+    score + at.tensor_f32("slopes", slope) * distance.to_f32()
+}
+
+fn soft_cap(score: Num, at: At) -> Num {
+    let cap = at.f32("cap");
+    (score / cap).tanh() * cap
+}
+
+fn window(at: At) -> Cond {
+    let place = own_place(at);
+    at.k.le(place) & (place - at.k).le(at.i32("window"))
+}
+
+/// The score and the mask of a case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Named {
+    /// The score, if another than q · k.
+    pub score: Option<ScoreName>,
+    /// The mask beside the problem's own.
+    pub mask: Option<MaskName>,
+}
+
+impl Named {
+    /// The problem with both.
+    pub fn put(self, problem: Problem) -> Result<Problem, Failure> {
+        let mut builder = problem.to_builder();
+        if let Some(score) = self.score {
+            builder = builder.score(score.score()?);
         }
+        if let Some(mask) = self.mask {
+            builder = builder.mask_expression(mask.mask()?);
+        }
+        Ok(builder.build()?)
     }
 }

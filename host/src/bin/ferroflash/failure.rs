@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ferroflash::error::{DriverError, ProblemError};
+use ferroflash::expression::ExpressionError;
 
 /// Results lie beyond the tolerance.
 pub const DIFFERS: u8 = 1;
@@ -42,6 +43,9 @@ pub enum Failure {
     /// An option that cannot be meant.
     #[error("{0}")]
     Option(String),
+    /// An expression that is none, or not the one that is asked for.
+    #[error(transparent)]
+    Expression(#[from] ExpressionError),
     /// The library refused.
     #[error(transparent)]
     Library(#[from] ferroflash::Error),

@@ -1,5 +1,7 @@
 //! `ferroflash info`: what this machine has, and what would run for a problem and why.
 
+mod edit;
+
 use std::process::ExitCode;
 
 use ferroflash::backend::cuda::{CudaDevice, missing_kernels, needed_cuda, origin_of_kernels};
@@ -7,6 +9,7 @@ use ferroflash::{Attention, Device, Problem};
 use ferroflash_kernels::variants::VARIANTS;
 
 use crate::arguments::InfoArguments;
+use crate::expressions::{MaskWord, ScoreWord};
 use crate::failure::Failure;
 use crate::print::say;
 
@@ -21,8 +24,13 @@ pub fn info(arguments: &InfoArguments) -> Result<ExitCode, Failure> {
     if let Some(algorithm) = arguments.algorithm.algorithm() {
         attention = attention.with_algorithm(algorithm);
     }
+    edit::print(attention.problem())?;
     for &pass in arguments.pass.list() {
-        say!("\n{}", attention.explain(pass)?.to_string().trim_end());
+        let explanation = attention.explain(pass)?;
+        say!("\n{}", explanation.to_string().trim_end());
+        if let (Ok(plan), Some(cuda)) = (&explanation.plan, device.as_cuda()) {
+            edit::print_compiled(plan, cuda)?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -86,14 +94,19 @@ fn print_kernels(arguments: &InfoArguments) {
 }
 
 fn problem(arguments: &InfoArguments) -> Result<Problem, Failure> {
-    let problem = Problem::builder(arguments.dtype.into())
+    let mut builder = Problem::builder(arguments.dtype.into())
         .batch(arguments.batch)
         .seqlen_q(arguments.seqlen)
         .seqlen_k(arguments.seqlen_k.unwrap_or(arguments.seqlen))
         .heads_q(arguments.heads)
         .heads_k(arguments.heads_k.unwrap_or(arguments.heads))
         .head_dim(arguments.head_dim)
-        .mask(arguments.mask.mask().map_err(Failure::Option)?)
-        .build()?;
-    Ok(problem)
+        .mask(arguments.mask.mask().map_err(Failure::Option)?);
+    if let Some(ScoreWord(score)) = arguments.score {
+        builder = builder.score(score);
+    }
+    if let Some(MaskWord(mask)) = arguments.mask_expression {
+        builder = builder.mask_expression(mask);
+    }
+    Ok(builder.build()?)
 }

@@ -38,6 +38,12 @@ pub struct BenchArguments {
     /// Prefix-LM: with --causal 1, every query sees so many first keys, too.
     #[arg(long, conflicts_with = "window")]
     pub prefix: Option<usize>,
+    /// An expression in place of the scores, beside the masks; its parameters and tensors are made here. The rows name it.
+    #[arg(long, conflicts_with = "decode")]
+    pub score: Option<ScoreName>,
+    /// An expression that hides keys beside --causal, --window and --prefix. Operations are counted as without it. The rows name it.
+    #[arg(long, conflicts_with = "decode")]
+    pub mask_expression: Option<MaskName>,
     /// Split-KV: the forward pass divides the keys of a sequence into splits of so many; auto: as planning finds it fastest; never.
     #[arg(long, value_delimiter = ',', default_value = "auto")]
     pub split_kv: Vec<SplitKv>,
@@ -76,12 +82,6 @@ pub struct BenchArguments {
     /// 32/8.
     #[arg(long, value_delimiter = ',', conflicts_with_all = ["width", "heads_k"])]
     pub heads: Vec<Heads>,
-    /// A score of the user's own, spliced into the kernels: on a GPU, without --decode.
-    #[arg(long, conflicts_with_all = ["decode", "lengths"])]
-    pub score: Option<ScoreName>,
-    /// A mask of the user's own beside --causal and --window, spliced into the kernels: on a GPU, without --decode.
-    #[arg(long, conflicts_with_all = ["decode", "lengths"])]
-    pub mask_expression: Option<MaskName>,
     /// Milliseconds of measuring per variant and round.
     #[arg(long, default_value_t = 60)]
     pub rep: u64,
@@ -214,6 +214,13 @@ mod tests {
         for other in with_decode {
             let error = BenchArguments::parse(&format!("--decode {other}")).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::ArgumentConflict, "{other}");
+            BenchArguments::parse(other).unwrap();
+        }
+        for other in ["--score alibi", "--mask-expression causal"] {
+            let error = BenchArguments::parse(&format!("--decode {other}")).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ArgumentConflict, "{other}");
+            let unknown = BenchArguments::parse(&format!("{other}s")).unwrap_err();
+            assert_eq!(unknown.kind(), ErrorKind::InvalidValue, "{other}");
             BenchArguments::parse(other).unwrap();
         }
         for line in ["--heads 4 --width 256", "--heads 4 --heads-k 2"] {

@@ -1,11 +1,11 @@
 //! What is measured: every combination of sizes, mask, splits and pass that the options ask for.
 
-use ferroflash::expression::ExpressionError;
 use ferroflash::{Device, Fp8Kv, Pages, Pass, Problem, SplitKv};
 use ferroflash_kernels::variants::Arch;
 
 use super::subject::Variant;
 use crate::arguments::{AlgorithmName, BenchArguments, BenchPass, Heads, KvDtype, OrderName};
+use crate::expressions::Named;
 use crate::failure::Failure;
 use crate::lengths::Lengths;
 use crate::mask::{MaskWords, Side};
@@ -23,6 +23,8 @@ pub struct Case {
     pub lengths: Lengths,
     /// The pass.
     pub pass: Pass,
+    /// Its expressions.
+    pub named: Named,
     /// Whether it is measured as decode: [`super::decode`].
     pub decode: bool,
     /// Of a model, each with an append and a cache of its own; 1: attention alone.
@@ -53,6 +55,10 @@ pub fn cases(arguments: &BenchArguments, device: &Device) -> Result<Vec<Case>, F
     let on_gpu = device.as_cuda().is_some();
     let passes = passes(arguments)?;
     check_layers(arguments, on_gpu)?;
+    let named = Named {
+        score: arguments.score,
+        mask: arguments.mask_expression,
+    };
     let mut cases = Vec::new();
     for sizes in sizes(arguments, on_gpu) {
         for &split_kv in &arguments.split_kv {
@@ -75,12 +81,13 @@ pub fn cases(arguments: &BenchArguments, device: &Device) -> Result<Vec<Case>, F
                     KvDtype::Same => problem,
                     KvDtype::E4m3 => problem.to_builder().fp8_kv(Fp8Kv::PerSequence).build()?,
                 };
-                let problem = edited(problem, arguments, on_gpu)?;
+                let problem = named.put(problem)?;
                 cases.extend(passes.iter().map(|&pass| Case {
                     problem,
                     lens: arguments.lengths.clone(),
                     lengths: lengths.clone(),
                     pass,
+                    named,
                     decode: arguments.decode,
                     layers: arguments.layers,
                     variants: variants(arguments, device, pass),
@@ -288,23 +295,6 @@ fn problem(
     let problem = builder.split_kv(split_kv).build()?;
     ferroflash::validate::sizes(&problem)?;
     Ok((problem, lengths))
-}
-
-/// The same with scores and masks of the user's own.
-fn edited(problem: Problem, arguments: &BenchArguments, on_gpu: bool) -> Result<Problem, Failure> {
-    let mut builder = problem.to_builder();
-    if (arguments.score.is_some() || arguments.mask_expression.is_some()) && !on_gpu {
-        let message = "--score and --mask-expression: they are measured on a GPU alone";
-        return Err(Failure::Option(message.into()));
-    }
-    let broken = |error: ExpressionError| Failure::Option(error.to_string());
-    if let Some(name) = arguments.score {
-        builder = builder.score(name.score().map_err(broken)?);
-    }
-    if let Some(name) = arguments.mask_expression {
-        builder = builder.mask_expression(name.mask().map_err(broken)?);
-    }
-    Ok(builder.build()?)
 }
 
 /// The same with keys and values in pages of so many rows, if any, none of them free.

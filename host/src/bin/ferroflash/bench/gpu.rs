@@ -5,16 +5,15 @@ use std::time::Instant;
 
 use ferroflash::arguments::ByArgument;
 use ferroflash::backend::cuda::{CudaDevice, DeviceBuffer, Event};
-use ferroflash::expression::Expression;
 use ferroflash::prepared::Layouts;
 use ferroflash::{
     Device, Gradients, Inputs, Layout, Order, OutputGradients, Outputs, Pass, PreparedBackward,
-    PreparedForward, Problem, Queue, ReadTensor, Saved, Tensor, TensorMut, Vector,
+    PreparedForward, Problem, Queue, Saved, Tensor, TensorMut, Vector,
 };
 use rand::rngs::SmallRng;
 
 use super::subject::{self, Effort, Ready, Variant, median, n_calls, normal, warm_up};
-use crate::expressions::{self, Data};
+use crate::expressions::{Given, Named};
 use crate::failure::Failure;
 use crate::input::Bytes;
 use crate::lengths::{self, Lengths};
@@ -34,7 +33,7 @@ pub struct Tensors<T: Bytes> {
     queue: Queue,
     flush: DeviceBuffer<f32>,
     lengths: ByArgument<Option<DeviceBuffer<i32>>>,
-    expressions: Vec<OfExpression>,
+    given: Given,
     q: DeviceBuffer<T>,
     k: DeviceBuffer<T>,
     v: DeviceBuffer<T>,
@@ -44,58 +43,6 @@ pub struct Tensors<T: Bytes> {
     d_q: DeviceBuffer<T>,
     d_k: DeviceBuffer<T>,
     d_v: DeviceBuffer<T>,
-}
-
-/// A tensor that an expression of the problem reads.
-struct OfExpression {
-    name: &'static str,
-    shape: Vec<usize>,
-    data: DeviceData,
-}
-
-/// Its elements.
-enum DeviceData {
-    F32(DeviceBuffer<f32>),
-    Bf16(DeviceBuffer<half::bf16>),
-    I32(DeviceBuffer<i32>),
-}
-
-impl OfExpression {
-    /// All that the expressions of a problem read.
-    fn of(problem: &Problem, queue: &Queue) -> Result<Vec<OfExpression>, Failure> {
-        let cuda = queue.device();
-        let mut all = Vec::new();
-        for tensor in expressions(problem).flat_map(|expression| expression.tensors()) {
-            let filled = expressions::filled(tensor, problem);
-            let data = match filled.data {
-                Data::F32(data) => DeviceData::F32(DeviceBuffer::from_slice(cuda, &data, queue)?),
-                Data::Bf16(data) => DeviceData::Bf16(DeviceBuffer::from_slice(cuda, &data, queue)?),
-                Data::I32(data) => DeviceData::I32(DeviceBuffer::from_slice(cuda, &data, queue)?),
-            };
-            all.push(OfExpression {
-                name: &tensor.name,
-                shape: filled.shape,
-                data,
-            });
-        }
-        Ok(all)
-    }
-
-    /// As a call takes it.
-    fn tensor(&self) -> ReadTensor<'_> {
-        match &self.data {
-            DeviceData::F32(data) => ReadTensor::new(data.slice(), &self.shape),
-            DeviceData::Bf16(data) => ReadTensor::new(data.slice(), &self.shape),
-            DeviceData::I32(data) => ReadTensor::new(data.slice(), &self.shape),
-        }
-    }
-}
-
-/// The expressions of a problem.
-fn expressions(problem: &Problem) -> impl Iterator<Item = &'static Expression> {
-    let score = problem.score().map(|score| score.expression());
-    let mask = problem.mask_expression().map(|mask| mask.expression());
-    score.into_iter().chain(mask)
 }
 
 /// A prepared pass.
@@ -110,6 +57,7 @@ impl<T: Bytes> Tensors<T> {
         device: &Device,
         problem: Problem,
         lengths: &Lengths,
+        named: Named,
         random: &mut SmallRng,
     ) -> Result<Tensors<T>, Failure> {
         let cuda = cuda(device)?;
@@ -125,12 +73,13 @@ impl<T: Bytes> Tensors<T> {
         }
         let mut filled = |n_elems| DeviceBuffer::from_slice(cuda, &normal(n_elems, random), &queue);
         let (q, k, v, d_o) = (filled(n_q)?, filled(n_k)?, filled(n_v)?, filled(n_o)?);
+        let given = Given::new(named, &problem, random)?.on_device(cuda, &queue)?;
         let mut tensors = Tensors {
             device: device.clone(),
             problem,
             flush: DeviceBuffer::new(cuda, FLUSH_ELEMS)?,
             lengths: of_device,
-            expressions: OfExpression::of(&problem, &queue)?,
+            given,
             q,
             k,
             v,
@@ -241,13 +190,7 @@ impl<T: Bytes> Tensors<T> {
             let buffer = self.lengths[argument].as_ref();
             buffer.map(|buffer| Vector::device(buffer.slice()))
         };
-        let mut inputs = lengths::put(inputs, vector);
-        for param in expressions(&self.problem).flat_map(|expression| expression.params()) {
-            inputs = inputs.score_param(&param.name, expressions::param());
-        }
-        for given in &self.expressions {
-            inputs = inputs.score_tensor(given.name, given.tensor());
-        }
+        let inputs = self.given.put(lengths::put(inputs, vector));
         match call {
             Call::Forward(prepared) => {
                 let o = TensorMut::device(self.o.slice_mut(), like_o)?;

@@ -9,6 +9,7 @@ use ferroflash::{
 use rand::rngs::SmallRng;
 
 use super::subject::{Call, Effort, Ready, Variant, median, n_calls, normal, warm_up};
+use crate::expressions::{Given, Named};
 use crate::failure::Failure;
 use crate::input::Bytes;
 use crate::lengths::Lengths;
@@ -18,6 +19,7 @@ pub struct Tensors<T> {
     device: Device,
     problem: Problem,
     lengths: Lengths,
+    given: Given,
     q: Vec<T>,
     k: Vec<T>,
     v: Vec<T>,
@@ -35,6 +37,7 @@ impl<T: Bytes> Tensors<T> {
         device: &Device,
         problem: Problem,
         lengths: Lengths,
+        named: Named,
         random: &mut SmallRng,
     ) -> Result<Tensors<T>, Failure> {
         let n_q = problem.shape_q().iter().product();
@@ -46,6 +49,7 @@ impl<T: Bytes> Tensors<T> {
             device: device.clone(),
             problem,
             lengths,
+            given: Given::default(),
             q: normal(n_q, random),
             k: normal(n_k, random),
             v: normal(n_v, random),
@@ -56,6 +60,7 @@ impl<T: Bytes> Tensors<T> {
             d_k: vec![zero; n_k],
             d_v: vec![zero; n_v],
         };
+        tensors.given = Given::new(named, &problem, random)?;
         let variant = Variant {
             pass: Pass::Forward,
             algorithm: None,
@@ -122,6 +127,7 @@ impl<T: Bytes> Tensors<T> {
             &Tensor::bshd(&self.k, shape_k)?,
             &Tensor::bshd(&self.v, shape_v)?,
         ));
+        let inputs = self.given.put(inputs);
         match pass {
             Pass::Backward => {
                 let saved = Saved::new(&Tensor::bshd(&self.o, shape_o)?, &self.lse);

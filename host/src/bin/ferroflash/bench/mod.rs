@@ -32,6 +32,7 @@ use rand::seq::SliceRandom;
 
 use crate::arguments::BenchArguments;
 use crate::compare::compare;
+use crate::expressions::Named;
 use crate::failure::Failure;
 use crate::input::Bytes;
 use crate::lengths::Lengths;
@@ -39,6 +40,7 @@ use crate::print::say;
 use cases::Case;
 use decode::{Pool, SharedPool};
 use row::Row;
+pub use subject::normal;
 use subject::{Effort, Ready, Results, Subject, Variant, median};
 
 /// Measures and prints.
@@ -116,7 +118,13 @@ fn device_ms_of<T: Bytes>(
         return Ok(None);
     }
     let mut random = SmallRng::seed_from_u64(0);
-    let mut subject = Subject::<T>::new(attention.device(), problem, lengths.clone(), &mut random)?;
+    let mut subject = Subject::<T>::new(
+        attention.device(),
+        problem,
+        lengths.clone(),
+        Named::default(),
+        &mut random,
+    )?;
     let variant = Variant {
         pass,
         algorithm: attention.algorithm(),
@@ -139,7 +147,13 @@ fn measure<T: Bytes>(
     random: &mut SmallRng,
 ) -> Result<Vec<Row>, Failure> {
     let mut subject = match pool {
-        None => Subject::<T>::new(device, case.problem, case.lengths.clone(), random)?,
+        None => Subject::<T>::new(
+            device,
+            case.problem,
+            case.lengths.clone(),
+            case.named,
+            random,
+        )?,
         Some(pool) => match decode::Tensors::new(device, case, pool, random) {
             Ok(tensors) => Subject::Decode(Box::new(tensors)),
             Err(skipped) => {

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::cases::Case;
 use super::subject::{Call, Ready, Variant};
+use crate::expressions::Named;
 use crate::failure::Failure;
 
 /// One line of results.
@@ -14,6 +15,7 @@ pub struct Row {
     problem: Problem,
     lens: Vec<usize>,
     pass: Pass,
+    named: Named,
     algorithm: Option<Algorithm>,
     order: Order,
     backend: Backend,
@@ -45,6 +47,7 @@ impl Row {
             problem: case.problem,
             lens: case.lens.clone(),
             pass: case.pass,
+            named: case.named,
             algorithm: Some(ready.algorithm),
             order: variant.order,
             backend: device.backend(),
@@ -68,6 +71,7 @@ impl Row {
             problem: case.problem,
             lens: case.lens.clone(),
             pass: case.pass,
+            named: case.named,
             algorithm: variant.algorithm,
             order: variant.order,
             backend: device.backend(),
@@ -96,17 +100,17 @@ impl Row {
             true => format!("{name}-latent"),
             false => name,
         };
-        let name = match self.problem.score() {
-            Some(score) => format!("{name} {score}"),
-            None => name,
-        };
-        let name = match self.problem.mask_expression() {
-            Some(mask) => format!("{name} {mask}"),
-            None => name,
-        };
         let name = match self.layers {
             0 | 1 => name,
             layers => format!("{name}-layers{layers}"),
+        };
+        let name = match self.named.score {
+            Some(score) => format!("{name}-{}", score.name()),
+            None => name,
+        };
+        let name = match self.named.mask {
+            Some(mask) => format!("{name}-mask-{}", mask.name()),
+            None => name,
         };
         match self.problem.split_kv() {
             SplitKv::Auto => name,
@@ -194,6 +198,12 @@ impl Row {
         let mut set = |name: &str, value: Value| row[name] = value;
         if let Some(left) = left {
             set("window", json!(left));
+        }
+        if let Some(score) = self.named.score {
+            set("score", json!(score.name()));
+        }
+        if let Some(mask) = self.named.mask {
+            set("mask_expression", json!(mask.name()));
         }
         if p.mask().prefix() > 0 {
             set("prefix", json!(p.mask().prefix()));
@@ -315,4 +325,33 @@ fn shown(rate: f64) -> f64 {
 fn rounded(value: f64, decimals: i32) -> f64 {
     let factor = 10f64.powi(decimals);
     (value * factor).round() / factor
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arguments::BenchArguments;
+    use crate::bench::cases;
+
+    #[test]
+    fn rows_name_their_expressions() {
+        let row = |options: &str| {
+            let line = format!("--seqs 8 --hdims 8 --causal 0 --passes fwd {options}");
+            let arguments = BenchArguments::parse(&line).unwrap();
+            let cases = cases::cases(&arguments, &Device::cpu()).unwrap();
+            let failure = Failure::Option("not run".into());
+            Row::failed(&cases[0], &cases[0].variants[0], &Device::cpu(), &failure)
+        };
+        let plain = row("");
+        assert_eq!(plain.peer(), "ferroflash-auto");
+        assert!(plain.problem.score().is_none() && !plain.json().contains("score"));
+        let named = row("--score alibi --mask-expression document");
+        assert_eq!(named.peer(), "ferroflash-auto-alibi-mask-document");
+        assert!(named.problem.score().is_some() && named.problem.mask_expression().is_some());
+        let json: Value = serde_json::from_str(&named.json()).unwrap();
+        assert_eq!(json["score"], "alibi");
+        assert_eq!(json["mask_expression"], "document");
+        assert_eq!(json["causal"], 0);
+        assert!(named.to_string().contains("alibi-mask-document"));
+    }
 }

@@ -7,6 +7,7 @@ use rand::Rng;
 use rand::rngs::SmallRng;
 
 use super::{decode, gpu, host};
+use crate::expressions::Named;
 use crate::failure::Failure;
 use crate::input::Bytes;
 use crate::lengths::Lengths;
@@ -82,14 +83,15 @@ impl<T: Bytes> Subject<T> {
         device: &Device,
         problem: Problem,
         lengths: Lengths,
+        named: Named,
         random: &mut SmallRng,
     ) -> Result<Subject<T>, Failure> {
         Ok(match device.as_cuda() {
             Some(_) => Subject::Gpu(Box::new(gpu::Tensors::new(
-                device, problem, &lengths, random,
+                device, problem, &lengths, named, random,
             )?)),
             None => Subject::Host(Box::new(host::Tensors::new(
-                device, problem, lengths, random,
+                device, problem, lengths, named, random,
             )?)),
         })
     }

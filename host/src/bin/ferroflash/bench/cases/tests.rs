@@ -1,8 +1,13 @@
 //! Which problems options mean.
 
+use clap::ValueEnum;
 use ferroflash::Mask;
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
 
+use super::super::subject::{Results, Subject};
 use super::*;
+use crate::expressions::{MaskName, ScoreName};
 
 /// The sizes of a command line, on a GPU.
 fn on_gpu(line: &str) -> Vec<Sizes> {
@@ -110,4 +115,56 @@ fn layers_are_measured_on_a_gpu_alone() {
     let in_8_bits = BenchArguments::parse("--decode --layers 2 --kv-dtype e4m3").unwrap();
     let message = check_layers(&in_8_bits, true).unwrap_err().to_string();
     assert!(message.contains("a cache of 8 bits"), "{message}");
+}
+
+/// What the CPU gives in both passes for the options of a small problem.
+fn results(options: &str) -> Vec<Results> {
+    let sizes = "--hdims 8 --width 32 --heads-k 2 --seqs 33 --seqlen-k 40 --tokens 80 --dtype f32";
+    let cases = on_cpu(&format!("{sizes} {options}")).unwrap();
+    let results = cases.iter().map(|case| {
+        let (lengths, device) = (case.lengths.clone(), Device::cpu());
+        let mut random = SmallRng::seed_from_u64(0);
+        let subject = Subject::<f32>::new(&device, case.problem, lengths, case.named, &mut random);
+        let mut subject = subject.unwrap();
+        let mut ready = subject.prepare(&case.variants[0]).unwrap();
+        subject.results(&mut ready).unwrap()
+    });
+    results.collect()
+}
+
+/// The largest difference.
+fn distance(a: &[Results], b: &[Results]) -> f32 {
+    let values = |all: &[Results]| -> Vec<f32> {
+        let results = all.iter().flatten();
+        results.flat_map(|(_, values)| values.clone()).collect()
+    };
+    let (a, b) = (values(a), values(b));
+    assert_eq!(a.len(), b.len());
+    a.iter()
+        .zip(&b)
+        .fold(0.0, |most, (a, b)| most.max((a - b).abs()))
+}
+
+#[test]
+fn every_pair_of_expressions_runs_in_both_passes() {
+    let plain = results("--causal 0");
+    assert_eq!(plain.len(), 2);
+    for score in ScoreName::value_variants() {
+        let score = format!("--causal 0 --score {}", score.name());
+        assert!(distance(&results(&score), &plain) > 1e-5, "{score}");
+        for mask in MaskName::value_variants() {
+            let both = results(&format!("{score} --mask-expression {}", mask.name()));
+            let values = both.iter().flatten().flat_map(|(_, values)| values);
+            assert!(values.copied().all(f32::is_finite), "{score} {mask:?}");
+        }
+    }
+}
+
+#[test]
+fn named_masks_are_those_of_options() {
+    let causal = results("--causal 1");
+    assert!(distance(&results("--causal 0 --mask-expression causal"), &causal) < 1e-5);
+    // 1024 keys are more than there are.
+    assert!(distance(&results("--causal 0 --mask-expression window"), &causal) < 1e-5);
+    assert!(distance(&results("--causal 0 --mask-expression document"), &causal) > 1e-2);
 }

@@ -6,7 +6,10 @@ use std::mem::offset_of;
 use ferroflash::backend::cuda::use_stand_ins;
 use ferroflash::{Dtype, Mask};
 use ferroflash_driver::fake::{self, Call as DriverCall, Launch};
-use ferroflash_kernels::params::{AppendParams, CombineParams, ForwardParams, TmaForwardParams};
+use ferroflash_kernels::params::{
+    AppendParams, BackwardParams, ClearParams, CombineParams, ForwardParams, TmaBackwardParams,
+    TmaForwardParams,
+};
 use ferroflash_kernels::variants::{self, Kind};
 use half::bf16;
 use rand::SeedableRng;
@@ -61,13 +64,18 @@ fn views_are_repeated_until_a_replay_takes_long_enough() {
     assert_eq!(rounds(1e-9), MAX_ROUNDS);
 }
 
-/// Bytes of the parameter of a kernel that a forward pass enqueues.
+/// Bytes of the parameter of a kernel that is enqueued here.
 fn params_bytes(kernel: &str) -> Option<usize> {
     match variants::by_name(kernel)?.kind {
         Kind::Forward => Some(size_of::<ForwardParams>()),
         Kind::TmaForward => Some(size_of::<TmaForwardParams>()),
         Kind::Combine => Some(size_of::<CombineParams>()),
         Kind::Append => Some(size_of::<AppendParams>()),
+        Kind::TmaBackward => Some(size_of::<TmaBackwardParams>()),
+        Kind::BackwardDelta | Kind::Backward | Kind::BackwardDq | Kind::TmaBackwardDelta => {
+            Some(size_of::<BackwardParams>())
+        }
+        Kind::Clear => Some(size_of::<ClearParams>()),
         _ => None,
     }
 }
@@ -191,6 +199,30 @@ fn each_call_of_a_graph_reads_another_view() {
             assert_eq!(address(&pair[1], 32), address(&pair[0], at[0]));
             let turned = address(&pair[0], offset_of!(AppendParams, q_out));
             assert_eq!(address(&pair[1], 0), turned);
+        }
+    }
+    expressions_are_measured_in_both_passes();
+}
+
+/// Not decode, but on the same driver.
+fn expressions_are_measured_in_both_passes() {
+    let sizes = "--hdims 128 --width 512 --seqs 256 --tokens 512 --causal 0 --order deterministic";
+    let line = format!(
+        "--backend cuda {sizes} --rep 0 --warm-up 0 --rounds 1 --algorithm flash2,flash3 \
+         --score soft-cap-alibi --mask-expression document"
+    );
+    let arguments = BenchArguments::parse(&line).unwrap();
+    let device = arguments.backend.device().unwrap();
+    let cases = cases::cases(&arguments, &device).unwrap();
+    assert_eq!(cases.len(), 2);
+    let mut random = SmallRng::seed_from_u64(0);
+    for case in &cases {
+        let rows = measure::<bf16>(case, &device, &arguments, None, &mut random).unwrap();
+        assert_eq!(rows.len(), 2);
+        for row in rows {
+            let row: serde_json::Value = serde_json::from_str(&row.json()).unwrap();
+            assert!(row["ms"].is_number() && row["err"].is_null(), "{row}");
+            assert_eq!(row["score"], "soft-cap-alibi");
         }
     }
 }

@@ -1,0 +1,133 @@
+//! What becomes of the expressions of a problem: their derivative, the PTX of kernels, and what the driver's compiler makes of it.
+
+use std::mem::offset_of;
+
+use ferroflash::backend::cuda::CudaDevice;
+use ferroflash::plan::Plan;
+use ferroflash::{MaskExpression, Problem, Score};
+use ferroflash_kernels::expression::ptx::{Edit, Places, Program, Rows};
+use ferroflash_kernels::params::{ForwardParams, Scale, ScoreParams};
+
+use crate::failure::Failure;
+use crate::print::say;
+
+/// A kernel that does nothing but edit the four scores of a thread.
+const TEMPLATE: &str = "\
+.entry forward(.param .align 8 .b8 forward_param_0[1024])
+{
+	// Once per tile.
+	ferroflash_score_tile %batch, %head, %kv_head, %seqlen_q, %seqlen_k, %q0, %q1;
+	// Once per block of keys.
+	ferroflash_score_block %first_key;
+	// Scores of the queries q0 (x0 and x1) and q1 (x2 and x3), and of the first key and the next one.
+	ferroflash_score %x0, %x1, %x2, %x3, 0;
+}";
+
+/// Prints the expressions, where there are any.
+pub fn print(problem: &Problem) -> Result<(), Failure> {
+    let (score, mask) = (problem.score(), problem.mask_expression());
+    if score.is_none() && mask.is_none() {
+        return Ok(());
+    }
+    say!("");
+    let mut edit = Edit {
+        score: score.map(Score::expression).cloned(),
+        mask: mask.map(MaskExpression::expression).cloned(),
+        derivative: None,
+    };
+    if let Some(score) = &edit.score {
+        say!("score      {score}");
+        match score.derivative_by_score() {
+            Ok(derivative) => {
+                say!("derivative {derivative}");
+                edit.derivative = Some(derivative);
+            }
+            Err(error) => say!("derivative none: {error}"),
+        }
+    }
+    if let Some(mask) = &edit.mask {
+        say!("mask       {mask}");
+    }
+    print_inputs(&edit);
+    say!("PTX        of a forward kernel, whose rows are queries:");
+    say!("{}", ptx(&edit)?);
+    Ok(())
+}
+
+/// What calls give them.
+fn print_inputs(edit: &Edit) {
+    for param in edit.params() {
+        say!("parameter  {}: {}", param.name, param.ty);
+    }
+    for tensor in edit.tensors() {
+        say!(
+            "tensor     {}: {} of rank {}",
+            tensor.name,
+            tensor.element,
+            tensor.rank
+        );
+    }
+}
+
+/// What is spliced into a forward kernel.
+fn ptx(edit: &Edit) -> Result<String, Failure> {
+    let program = Program::new(edit, Rows::Queries, places());
+    let program = program.map_err(|error| Failure::Option(error.to_string()))?;
+    let text = program.splice(TEMPLATE);
+    text.map_err(|error| Failure::Option(error.to_string()))
+}
+
+/// Where values of the launch lie in the parameters of the kernels of flash2.
+fn places() -> Places {
+    let score = offset_of!(ForwardParams, score);
+    Places {
+        scale: (offset_of!(ForwardParams, scale) + offset_of!(Scale, scale)) as u32,
+        inverse_scale: (score + offset_of!(ScoreParams, inverse_scale)) as u32,
+        params: (score + offset_of!(ScoreParams, values)) as u32,
+        tensors: (score + offset_of!(ScoreParams, tensors)) as u32,
+    }
+}
+
+/// Compiles the kernels of a plan that edit scores, and prints what the driver's compiler makes of them.
+pub fn print_compiled(plan: &Plan, device: &CudaDevice) -> Result<(), Failure> {
+    for launch in plan.launches.iter().filter(|launch| launch.edit.is_some()) {
+        let kernel = device.edited_kernel(launch.variant, launch.spec, launch.edit)?;
+        let statistics = kernel.statistics();
+        say!(
+            "compiled   {}: {} registers, {} bytes of local memory",
+            launch.kernel(),
+            statistics.registers,
+            statistics.local_bytes
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum;
+    use ferroflash::expression::Expression;
+
+    use super::*;
+    use crate::expressions::{MaskName, ScoreName};
+
+    #[test]
+    fn every_name_has_a_text_of_ptx() {
+        let text = |score: Option<&Expression>, mask: Option<&Expression>| {
+            let edit = Edit {
+                score: score.cloned(),
+                mask: mask.cloned(),
+                derivative: None,
+            };
+            ptx(&edit).unwrap()
+        };
+        for score in ScoreName::value_variants() {
+            let text = text(Some(score.score().unwrap().expression()), None);
+            assert!(text.contains("%x3") && !text.contains("ferroflash_score"));
+        }
+        for mask in MaskName::value_variants() {
+            let text = text(None, Some(mask.mask().unwrap().expression()));
+            assert!(text.contains("selp") && !text.contains("ferroflash_score"));
+        }
+    }
+}
