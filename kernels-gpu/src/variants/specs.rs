@@ -319,12 +319,18 @@ impl Variant {
     /// In flash3's backward pass at head_dim 128 consumers keep up to four words of what only conversions want there under a block mask,
     /// written once; with shares, and with lengths in wide tiles, the end of a tile does. Kernels without these constants have none of
     /// it. Where keys lie in pages, some forward kernels keep a few words of where in local memory, read once a tile: flash2's at head_dim 128,
-    /// of flash3's the producer in wide tiles at head_dim 128, and in default ones at 256. Under a block mask flash2's backward pass looks each step up in the lists, with words for that in local memory at head_dim 128.
+    /// of flash3's the producer in wide tiles at head_dim 128, and in default ones at 256. With lengths and splits the compact ones at head_dim 256
+    /// keep six words, read once a tile. Under a block mask flash2's backward pass looks each step up in the lists, with words for that in local memory at head_dim 128.
     pub const fn spill_bytes(&self, spec: Spec) -> u32 {
         let wide = matches!(self.tiles, TileShape::Wide);
         let most = match (self.kind, self.head_dim) {
             (Kind::Forward, Some(128)) if spec.has(Constant::Pages) => 168,
             (Kind::TmaForward, Some(128)) if wide && spec.has(Constant::Pages) => 32,
+            (Kind::TmaForward, Some(256))
+                if spec.has(Constant::Lengths) && spec.has(Constant::SplitKv) =>
+            {
+                24
+            }
             (Kind::TmaForward, Some(256)) if spec.has(Constant::Pages) => 8,
             (Kind::Backward, Some(128)) if spec.has(Constant::BlockMask) => 260,
             (Kind::TmaBackward, Some(128)) if spec.has(Constant::BlockMask) => 16,
