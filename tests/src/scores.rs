@@ -23,7 +23,7 @@ use crate::reference::Reference;
 use crate::sample;
 use crate::subject::{Subject, TileShape, Tiles};
 use crate::suite::{is_eligible, say};
-use crate::trial::{self, Refusal, vectors};
+use crate::trial::{self, Refusal, problem_of, vectors, with_vectors};
 
 /// Of the cases, the emulator runs one in so many.
 const ONE_IN: usize = 4;
@@ -258,11 +258,7 @@ impl<'a> Trial<'a> {
     ) -> Result<Output, Refusal> {
         let broken = |error: ferroflash::error::ProblemError| Refusal::Failed(error.to_string());
         let values = &self.values;
-        let plain = case.problem().map_err(broken)?;
-        let problem = match edits {
-            Some(edits) => edits.edit(&plain).map_err(broken)?,
-            None => plain,
-        };
+        let problem = problem_of(case, edits, Order::Deterministic).map_err(broken)?;
         let filled = |values: &[f64], shape| {
             Buffer::<T>::filled(values, shape, case.arrangement).map_err(broken)
         };
@@ -272,12 +268,7 @@ impl<'a> Trial<'a> {
         let [q, k, v] = [&q, &k, &v].map(|tensor| tensor.view().map_err(broken));
         let mut given = Inputs::new(&q?, &k?, &v?);
         let vectors = vectors(case);
-        let [cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k] = vectors.each_ref();
-        given.cu_seqlens_q = cu_seqlens_q.as_ref().map(Into::into);
-        given.cu_seqlens_k = cu_seqlens_k.as_ref().map(Into::into);
-        given.seqused_q = seqused_q.as_ref().map(Into::into);
-        given.seqused_k = seqused_k.as_ref().map(Into::into);
-        given.leftpad_k = leftpad_k.as_ref().map(Into::into);
+        given = with_vectors(given, &vectors);
         let table = case.block_table();
         given.block_mask = table.as_ref().map(|table| (&table.bytes).into());
         let memory = edits.map(Edits::memory).unwrap_or_default();

@@ -92,12 +92,7 @@ fn typed<T: Element + Number>(
     let view = |at: usize| inputs[at].view().map_err(broken);
     let mut given = ferroflash::Inputs::new(&view(0)?, &view(1)?, &view(2)?);
     let vectors = vectors(case);
-    let [cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k] = vectors.each_ref();
-    given.cu_seqlens_q = cu_seqlens_q.as_ref().map(Into::into);
-    given.cu_seqlens_k = cu_seqlens_k.as_ref().map(Into::into);
-    given.seqused_q = seqused_q.as_ref().map(Into::into);
-    given.seqused_k = seqused_k.as_ref().map(Into::into);
-    given.leftpad_k = leftpad_k.as_ref().map(Into::into);
+    given = with_vectors(given, &vectors);
     let table = case.block_table();
     given.block_mask = table.as_ref().map(|table| (&table.bytes).into());
     if let Some(edits) = edits {
@@ -161,7 +156,7 @@ fn typed<T: Element + Number>(
 }
 
 /// The case's problem, with its edits.
-fn problem_of(
+pub(crate) fn problem_of(
     case: &Case,
     edits: Option<&Edits>,
     order: Order,
@@ -183,6 +178,20 @@ fn untouched<T: Number, const N: usize>(tensors: [(&str, &Buffer<T>); N]) -> Res
         }
     }
     Ok(())
+}
+
+/// The inputs with the case's lengths, as [`vectors`] gives them.
+pub(crate) fn with_vectors<'a>(
+    mut given: ferroflash::Inputs<'a>,
+    vectors: &'a [Option<Vec<i32>>; 5],
+) -> ferroflash::Inputs<'a> {
+    let [cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k] = vectors.each_ref();
+    given.cu_seqlens_q = cu_seqlens_q.as_ref().map(Into::into);
+    given.cu_seqlens_k = cu_seqlens_k.as_ref().map(Into::into);
+    given.seqused_q = seqused_q.as_ref().map(Into::into);
+    given.seqused_k = seqused_k.as_ref().map(Into::into);
+    given.leftpad_k = leftpad_k.as_ref().map(Into::into);
+    given
 }
 
 /// The case's lengths: `cu_seqlens_q`, `cu_seqlens_k`, `seqused_q`, `seqused_k`, `leftpad_k`.
