@@ -33,7 +33,7 @@ pub use lengths::{Lengths, TileList, TileListParams};
 pub use merge::MergeParams;
 pub use pages::Pages;
 pub use schedule::{FASTEST, ORDERED, SHIFTED, Schedule};
-pub use score::{MAX_SCORE_TENSORS, ScoreParams, ScoreTensor};
+pub use score::{MAX_SCORE_PARAMS, MAX_SCORE_RANK, MAX_SCORE_TENSORS, ScoreParams, ScoreTensor};
 pub use standard::StandardParams;
 pub use tensor_map::{
     BACKWARD_MAPS, BOX_COLUMNS, BackwardMap, FORWARD_MAPS, ForwardMap, TensorMap,

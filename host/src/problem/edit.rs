@@ -2,7 +2,7 @@
 
 use std::hash::{Hash, Hasher};
 
-use ferroflash_kernels::expression::ptx::{Edit, Places, Program, Rows};
+use ferroflash_kernels::expression::ptx::{Edit, Places, Program, ScoreRows};
 use ferroflash_kernels::expression::{
     Expression, ExpressionError, Index, Kept, MAX_PARAMS, MAX_TENSORS, Node, Param, Tensor, Use,
 };
@@ -144,7 +144,7 @@ impl EditParts {
             params: 0,
             tensors: 0,
         };
-        for rows in [Rows::Queries, Rows::Keys] {
+        for rows in [ScoreRows::Queries, ScoreRows::Keys] {
             // What cannot be written no kernel reads by; loading it says why.
             let Ok(program) = Program::new(self.kept.edit(), rows, places) else {
                 continue;

@@ -1,12 +1,12 @@
 //! Scores and masks that are expressions: what a problem has beside its [`Mask`].
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::{Mutex, PoisonError};
 
 use ferroflash_kernels::expression::{
-    At, Cond, Expression, ExpressionError, Kept, Num, Operand, Type,
+    At, Cond, Expression, ExpressionError, Kept, Num, Operand, Pool, Type,
 };
 
 use super::edit::EditParts;
@@ -47,19 +47,7 @@ pub struct Score(&'static Expression);
 pub struct MaskExpression(&'static Expression);
 
 /// All expressions that are kept.
-static KEPT: Mutex<Option<HashSet<&'static Expression>>> = Mutex::new(None);
-
-/// Keeps an expression, or finds the one that is kept.
-fn keep(expression: Expression) -> &'static Expression {
-    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-    let kept = kept.get_or_insert_default();
-    if let Some(found) = kept.get(&expression) {
-        return found;
-    }
-    let stays: &'static Expression = Box::leak(Box::new(expression));
-    kept.insert(stays);
-    stays
-}
+static KEPT: Pool<Expression> = Pool::new();
 
 impl Score {
     /// The value of a closure that is given the score, q · k times softmax_scale, and where it lies.
@@ -75,7 +63,7 @@ impl Score {
             let (given, wanted) = (Type::Bool, Type::F32);
             return Err(ExpressionError::Value { given, wanted });
         }
-        Ok(Score(keep(expression)))
+        Ok(Score(KEPT.keep(expression)))
     }
 
     /// The expression.
@@ -98,7 +86,7 @@ impl MaskExpression {
             let (given, wanted) = (Type::F32, Type::Bool);
             return Err(ExpressionError::Value { given, wanted });
         }
-        Ok(MaskExpression(keep(expression)))
+        Ok(MaskExpression(KEPT.keep(expression)))
     }
 
     /// The expression.

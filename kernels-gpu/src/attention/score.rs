@@ -28,11 +28,11 @@ impl ScoreTile {
     }
 }
 
-/// Which way tiles of scores lie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Which index of a score a thread's rows are; the other one runs along its columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ScoreRows {
-    /// Rows are queries.
+    /// Queries: forward kernels.
     Queries,
-    /// Rows are keys.
+    /// Keys: backward kernels whose tiles are of keys.
     Keys,
 }

@@ -5,15 +5,16 @@ use super::{
     Binary, Compare, Expression, ExpressionError, Id, Index, MAX_RANK, Node, Param, Tensor, Type,
     Unary, Use,
 };
+use crate::params::{MAX_SCORE_PARAMS, MAX_SCORE_TENSORS};
 
 /// Most nodes of an expression.
 pub const MAX_NODES: usize = 256;
 
 /// Most parameters of an expression.
-pub const MAX_PARAMS: usize = 16;
+pub const MAX_PARAMS: usize = MAX_SCORE_PARAMS;
 
 /// Most tensors of an expression.
-pub const MAX_TENSORS: usize = 4;
+pub const MAX_TENSORS: usize = MAX_SCORE_TENSORS;
 
 /// Most bytes of a name.
 pub const MAX_NAME: usize = 64;

@@ -1,6 +1,6 @@
 //! Edits that stay for as long as the process.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::{Mutex, PoisonError};
@@ -13,19 +13,40 @@ use super::ptx::Edit;
 pub struct Kept(&'static Edit);
 
 /// All of them.
-static KEPT: Mutex<Option<HashMap<Edit, &'static Edit>>> = Mutex::new(None);
+static KEPT: Pool<Edit> = Pool::new();
+
+/// Values that stay for as long as the process, equal ones once.
+pub struct Pool<T: 'static>(Mutex<Option<HashSet<&'static T>>>);
+
+impl<T: Eq + Hash> Pool<T> {
+    /// None yet.
+    pub const fn new() -> Pool<T> {
+        Pool(Mutex::new(None))
+    }
+
+    /// Keeps a value, or finds the one that is kept.
+    pub fn keep(&self, value: T) -> &'static T {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = kept.get_or_insert_default();
+        if let Some(found) = kept.get(&value) {
+            return found;
+        }
+        let stays: &'static T = Box::leak(Box::new(value));
+        kept.insert(stays);
+        stays
+    }
+}
+
+impl<T: Eq + Hash> Default for Pool<T> {
+    fn default() -> Pool<T> {
+        Pool::new()
+    }
+}
 
 impl Kept {
     /// Keeps an edit, or finds the one that is kept.
     pub fn new(edit: Edit) -> Kept {
-        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = kept.get_or_insert_default();
-        if let Some(found) = kept.get(&edit) {
-            return Kept(found);
-        }
-        let stays: &'static Edit = Box::leak(Box::new(edit.clone()));
-        kept.insert(edit, stays);
-        Kept(stays)
+        Kept(KEPT.keep(edit))
     }
 
     /// The edit.

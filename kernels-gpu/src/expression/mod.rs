@@ -24,7 +24,7 @@ pub use check::{Dependencies, MAX_NAME, MAX_NODES, MAX_PARAMS, MAX_TENSORS};
 pub use error::{ExpressionError, Use};
 pub use evaluate::{Contiguous, Elements, Evaluator, NoTensors, ParamValue, Place, Tensors, Value};
 pub use interval::{Bounds, MaskOver, Ranges, TensorBounds, Truth};
-pub use kept::Kept;
+pub use kept::{Kept, Pool};
 pub use node::{
     Binary, Compare, ElementType, Id, Index, MAX_RANK, Node, Param, Precision, Tensor, Type, Unary,
 };

@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use crate::params::MAX_SCORE_RANK;
+
 /// A node's number in its expression: nodes that it is made of have smaller ones.
 pub type Id = u32;
 
@@ -113,7 +115,7 @@ pub enum Compare {
 }
 
 /// Most dimensions of a tensor that an expression reads.
-pub const MAX_RANK: usize = 4;
+pub const MAX_RANK: usize = MAX_SCORE_RANK;
 
 /// A node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -5,6 +5,15 @@ use crate::params::{Scale, ScoreParams, StandardParams};
 use crate::ptx::score;
 use crate::tile::register::Accumulator;
 
+/// The `m`-th row of fragments of S ← what the expression makes of it. The tile and the block have been begun.
+#[inline(always)]
+pub(crate) fn edit_fragments<S: Accumulator>(s: &mut S, m: usize) {
+    const { assert!(S::N <= score::MOST_FRAGMENTS) };
+    for n in 0..S::N {
+        score::score(s.fragment_mut(m, n), n);
+    }
+}
+
 /// What an expression reads of a launch.
 #[derive(Clone, Copy)]
 pub(crate) struct Given<'a> {
@@ -30,9 +39,7 @@ impl Given<'_> {
         for m in 0..S::M {
             self.begin(ScoreRows::Queries, tile.below(m as u32 * 16));
             score::score_block(first_column);
-            for n in 0..S::N {
-                score::score(s.fragment_mut(m, n), n);
-            }
+            edit_fragments(s, m);
         }
     }
 

@@ -5,9 +5,9 @@ use super::{Argument, KernelParams, Slot};
 /// Most tensors that an expression reads.
 pub const MAX_SCORE_TENSORS: usize = 4;
 /// Most parameters of an expression.
-const MAX_SCORE_PARAMS: usize = 16;
+pub const MAX_SCORE_PARAMS: usize = 16;
 /// Most dimensions of a tensor that an expression reads.
-const MAX_SCORE_RANK: usize = 4;
+pub const MAX_SCORE_RANK: usize = 4;
 
 /// A tensor that an expression reads.
 #[repr(C)]

@@ -44,7 +44,10 @@ pub fn score_block(first_column: u32) {
     }
 }
 
-/// Calls `$call` with the number of the fragment as a literal, which the text needs.
+/// The most fragments across: each has a text of its own.
+pub const MOST_FRAGMENTS: usize = 16;
+
+/// Calls `$call` with the number of the fragment, less than [`MOST_FRAGMENTS`], as a literal, which the text needs.
 #[cfg(target_arch = "nvptx64")]
 macro_rules! for_fragment {
     ($n:expr, $call:ident: $($literal:literal)*) => {

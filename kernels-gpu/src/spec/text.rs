@@ -5,8 +5,7 @@ use std::fmt;
 use std::mem::offset_of;
 
 use super::{Constant, PLACEHOLDER, Spec};
-use crate::attention::score::ScoreRows;
-use crate::expression::ptx::{Edit, Places, Program, Rows, SpliceError, WriteError};
+use crate::expression::ptx::{Edit, Places, Program, SpliceError, WriteError};
 use crate::params::{Scale, ScoreParams};
 use crate::variants::Variant;
 
@@ -92,17 +91,13 @@ pub fn of_variant(
         (Some(_), None) => return Err(SpecialiseError::NoScores),
         (edit, Some(site)) => (edit.unwrap_or(&nothing), site),
     };
-    let rows = match site.rows {
-        ScoreRows::Queries => Rows::Queries,
-        ScoreRows::Keys => Rows::Keys,
-    };
     let places = Places {
         scale: (site.scale + offset_of!(Scale, scale)) as u32,
         inverse_scale: (site.score + offset_of!(ScoreParams, inverse_scale)) as u32,
         params: (site.score + offset_of!(ScoreParams, values)) as u32,
         tensors: (site.score + offset_of!(ScoreParams, tensors)) as u32,
     };
-    let program = Program::new(edit, rows, places).map_err(SpecialiseError::Write)?;
+    let program = Program::new(edit, site.rows, places).map_err(SpecialiseError::Write)?;
     program.splice(&text).map_err(SpecialiseError::Splice)
 }
 

@@ -7,7 +7,7 @@ use super::integer::{self, Affine};
 use super::linear::{Algebra, Atom, Sum};
 use super::op::{Arena, Given, Level, Op, OpId};
 use super::tensor::Read;
-use super::{Places, Rows, WriteError};
+use super::{Places, ScoreRows, WriteError};
 use crate::expression::{Binary, Compare, Expression, Id, Index, Node, Param, Tensor, Type, Unary};
 
 /// The value of a node.
@@ -21,7 +21,7 @@ enum Value {
 /// What all expressions of an edit share.
 pub struct Launch<'a> {
     /// Which index is the thread's own.
-    pub rows: Rows,
+    pub rows: ScoreRows,
     /// Where the launch's values lie.
     pub places: Places,
     /// The values of the launch, in the order of their places.
@@ -53,8 +53,7 @@ pub fn number(
     expression: &Expression,
     arena: &mut Arena,
 ) -> Result<OpId, WriteError> {
-    let mut lower = Lower::new(launch, expression, arena);
-    lower.all()?;
+    let mut lower = Lower::new(launch, expression, arena)?;
     match lower.values.pop() {
         Some(Value::F32(sum)) => Ok(lower.algebra().write(&sum)),
         _ => Err(WriteError::NoNumber),
@@ -67,8 +66,7 @@ pub fn score(
     expression: &Expression,
     arena: &mut Arena,
 ) -> Result<OpId, WriteError> {
-    let mut lower = Lower::new(launch, expression, arena);
-    lower.all()?;
+    let mut lower = Lower::new(launch, expression, arena)?;
     let sum = lower.unscaled()?;
     Ok(lower.algebra().write(&sum))
 }
@@ -79,8 +77,7 @@ pub fn condition(
     expression: &Expression,
     arena: &mut Arena,
 ) -> Result<OpId, WriteError> {
-    let mut lower = Lower::new(launch, expression, arena);
-    lower.all()?;
+    let mut lower = Lower::new(launch, expression, arena)?;
     match lower.values.pop() {
         Some(Value::Bool(op)) => Ok(op),
         _ => Err(WriteError::NoCondition),
@@ -88,13 +85,20 @@ pub fn condition(
 }
 
 impl<'a> Lower<'a> {
-    fn new(launch: &'a Launch<'a>, expression: &'a Expression, arena: &'a mut Arena) -> Lower<'a> {
-        Lower {
+    /// With the values of all nodes.
+    fn new(
+        launch: &'a Launch<'a>,
+        expression: &'a Expression,
+        arena: &'a mut Arena,
+    ) -> Result<Lower<'a>, WriteError> {
+        let mut lower = Lower {
             launch,
             expression,
             arena,
             values: Vec::with_capacity(expression.nodes().len()),
-        }
+        };
+        lower.all()?;
+        Ok(lower)
     }
 
     pub(super) fn algebra(&mut self) -> Algebra<'_> {
@@ -193,8 +197,8 @@ impl<'a> Lower<'a> {
             (Index::KvHead, _) => Given::KvHead,
             (Index::SeqlenQ, _) => Given::SeqlenQ,
             (Index::SeqlenK, _) => Given::SeqlenK,
-            (Index::Query, Rows::Queries) | (Index::Key, Rows::Keys) => Given::Own,
-            (Index::Query, Rows::Keys) | (Index::Key, Rows::Queries) => Given::Running,
+            (Index::Query, ScoreRows::Queries) | (Index::Key, ScoreRows::Keys) => Given::Own,
+            (Index::Query, ScoreRows::Keys) | (Index::Key, ScoreRows::Queries) => Given::Running,
         };
         self.arena.given(given)
     }

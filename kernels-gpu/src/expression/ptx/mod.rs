@@ -10,7 +10,7 @@
 //! ```
 //!
 //! A thread has two rows, OWN0 and OWN1, which its tile fixes. `X0` and `X1` are row OWN0's raw scores q · k at the running
-//! indices FIRST + C and FIRST + C + 1; `X2` and `X3` are row OWN1's. [`Rows`] says which of query and key is the own index.
+//! indices FIRST + C and FIRST + C + 1; `X2` and `X3` are row OWN1's. [`ScoreRows`] says which of query and key is the own index.
 //! The score becomes `f(X · softmax_scale) / softmax_scale`, since kernels go on with `exp2(scale · (x − m))`; −∞ where the
 //! mask hides it. `D` becomes the derivative of f at the score, 0 where it is hidden.
 //!
@@ -61,19 +61,11 @@ use super::{Expression, Id, Node, Param, Tensor};
 use lower::Launch;
 use op::{Arena, Given};
 
+pub use crate::attention::score::ScoreRows;
 pub use emit::Program;
 pub use op::IndexUse;
 pub use splice::{INSTRUCTION, SpliceError};
 pub use tensor::{TENSOR_BYTES, TENSOR_LEN, TENSOR_STRIDE};
-
-/// Which index of a score a thread's rows fix; the other one runs along its columns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Rows {
-    /// Queries: forward kernels.
-    Queries,
-    /// Keys: backward kernels whose tiles are of keys.
-    Keys,
-}
 
 /// Where the values of a launch lie in the entry's parameter: offsets in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -162,7 +154,7 @@ impl std::error::Error for WriteError {}
 
 impl Program {
     /// The program of an edit.
-    pub fn new(edit: &Edit, rows: Rows, places: Places) -> Result<Program, WriteError> {
+    pub fn new(edit: &Edit, rows: ScoreRows, places: Places) -> Result<Program, WriteError> {
         let (params, tensors) = (edit.params(), edit.tensors());
         let launch = Launch {
             rows,

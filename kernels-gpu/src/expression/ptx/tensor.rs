@@ -3,21 +3,23 @@
 //! An index of the form "multiple of the running index plus what the tile fixes" is split: the block adds the address of its
 //! first column, and a column adds its distance to that, clamped, with one multiply-add.
 
+use std::mem::offset_of;
+
 use super::Places;
 use super::integer::{self, Affine};
 use super::op::{Arena, Depends, Given, IndexUse, Instr, Op, OpId};
 use crate::expression::{ElementType, Index, Tensor};
+use crate::params::ScoreTensor;
 
-/// Bytes of a tensor in the launch's parameter, `repr(C)`: the address of its first element as u64, [`TENSOR_LEN`] and
-/// [`TENSOR_STRIDE`]. It is aligned to 8 bytes.
-pub const TENSOR_BYTES: u32 = 56;
+/// Bytes of a tensor in the launch's parameter.
+pub const TENSOR_BYTES: u32 = size_of::<ScoreTensor>() as u32;
 
 /// Offset of the lengths of the dimensions, each a u32. The host checks that each is 1 to 2³⁰.
-pub const TENSOR_LEN: u32 = 8;
+pub const TENSOR_LEN: u32 = offset_of!(ScoreTensor, len) as u32;
 
 /// Offset of the strides of the dimensions in elements, each an i64. The host checks that those of dimensions with an index
 /// that is not plainly `batch`, `head` or `kv_head` fit into an i32 when counted in bytes.
-pub const TENSOR_STRIDE: u32 = 24;
+pub const TENSOR_STRIDE: u32 = offset_of!(ScoreTensor, stride) as u32;
 
 /// Indices beyond this are outside of every tensor: an index that the call has a say in is moved here first, so that no
 /// distance wraps around.

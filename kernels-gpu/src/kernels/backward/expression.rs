@@ -5,7 +5,7 @@ use super::{Tiles, with_columns};
 use crate::attention::divide;
 use crate::attention::mask::Band;
 use crate::attention::score::{ScoreRows, ScoreTile};
-use crate::kernels::scores::Given;
+use crate::kernels::scores::{Given, edit_fragments};
 use crate::params::BackwardParams;
 use crate::ptx::math::{ex2_approx, fma};
 use crate::ptx::{score, spec, special};
@@ -80,9 +80,7 @@ pub(super) unsafe fn edit_scores<T: Tiles>(
     let place = unsafe { place::<T>(p, t, i) };
     for m in 0..T::Scores::M {
         begin(p, &place, m);
-        for n in 0..T::Scores::N {
-            score::score(s.fragment_mut(m, n), n);
-        }
+        edit_fragments(s, m);
     }
 }
 
@@ -98,6 +96,7 @@ pub(super) unsafe fn probabilities_and_derivatives<E: Element, T: Tiles>(
     s: &mut T::Scores,
     with_derivatives: &mut <T::Scores as Accumulator>::Packed,
 ) -> <T::Scores as Accumulator>::Packed {
+    const { assert!(T::Scores::N <= score::MOST_FRAGMENTS) };
     let mut packed = <T::Scores as Accumulator>::Packed::zero();
     let lse = t.shared.lse + i % 2 * T::FOOTPRINT.block_q * 4;
     let listed = step_at(p, t, i).listed;

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use ferroflash::backend::cuda::CudaDevice;
 use ferroflash::plan::Plan;
 use ferroflash::{MaskExpression, Problem, Score};
-use ferroflash_kernels::expression::ptx::{Edit, Places, Program, Rows};
+use ferroflash_kernels::expression::ptx::{Edit, Places, Program, ScoreRows};
 use ferroflash_kernels::params::{ForwardParams, Scale, ScoreParams};
 
 use crate::failure::Failure;
@@ -71,7 +71,7 @@ fn print_inputs(edit: &Edit) {
 
 /// What is spliced into a forward kernel.
 fn ptx(edit: &Edit) -> Result<String, Failure> {
-    let program = Program::new(edit, Rows::Queries, places());
+    let program = Program::new(edit, ScoreRows::Queries, places());
     let program = program.map_err(|error| Failure::Option(error.to_string()))?;
     let text = program.splice(TEMPLATE);
     text.map_err(|error| Failure::Option(error.to_string()))

@@ -8,7 +8,7 @@ use super::examples;
 use super::harness::{PARAMETER_BYTES, program};
 use super::tree::{self, Random};
 use crate::expression::Type;
-use crate::expression::ptx::{Edit, Rows};
+use crate::expression::ptx::{Edit, ScoreRows};
 
 /// Fragments of a block, as a kernel with 64 scores per thread has them.
 const FRAGMENTS: usize = 16;
@@ -110,7 +110,7 @@ fn random(seeds: std::ops::Range<u64>) -> String {
             mask: (seed % 2 == 0).then(|| tree::random(Type::Bool, &mut random)),
             derivative: (seed % 3 == 0).then(|| tree::random(Type::F32, &mut random)),
         };
-        let rows = random.of(&[Rows::Queries, Rows::Keys]);
+        let rows = random.of(&[ScoreRows::Queries, ScoreRows::Keys]);
         let name = format!("random_{seed}");
         let text = small(&name, edit.derivative.is_some());
         entries.push_str(&program(&edit, rows).splice(&text).unwrap());
@@ -136,7 +136,7 @@ fn programs_assemble() {
     let mut entries = random(0..24);
     for (name, edit) in examples::all() {
         let gradient = edit.derivative.is_some();
-        let program = program(&edit, Rows::Queries);
+        let program = program(&edit, ScoreRows::Queries);
         entries.push_str(&program.splice(&kernel(name, gradient)).unwrap());
     }
     assemble(&ptxas, "some", "sm_80", &entries);
@@ -153,7 +153,7 @@ fn many_programs_assemble() {
         }
         for (name, edit) in examples::all() {
             let gradient = edit.derivative.is_some();
-            let program = program(&edit, Rows::Queries);
+            let program = program(&edit, ScoreRows::Queries);
             let entries = program.splice(&kernel(name, gradient)).unwrap();
             assemble(&ptxas, name, arch, &entries);
         }

@@ -4,7 +4,7 @@ use super::examples;
 use super::harness::{Launch, program};
 use super::reference::{Value, evaluate};
 use super::tree::{Random, Tree};
-use crate::expression::ptx::{Edit, Rows};
+use crate::expression::ptx::{Edit, ScoreRows};
 use crate::expression::{Binary, Compare, Expression, Id, Index, Unary};
 
 const COMPARES: [Compare; 4] = [Compare::Lt, Compare::Le, Compare::Eq, Compare::Ne];
@@ -63,7 +63,7 @@ fn bounds_are_exact_at_their_edges() {
         for (step, constant) in [(1, 0), (-1, 5), (3, -2), (2, 1 << 20)] {
             for way in 0..4_usize {
                 let edit = masks(edge(compare, step, constant, way));
-                for rows in [Rows::Queries, Rows::Keys] {
+                for rows in [ScoreRows::Queries, ScoreRows::Keys] {
                     launch.rows = rows;
                     for column in [0, 2, 30] {
                         launch.column = column;
@@ -204,7 +204,7 @@ fn indices_far_outside_of_a_tensor_are_moved_inside() {
                 let (element, zero) = (tree.read(1, &[place]), tree.i32(1));
                 tree.compare(Compare::Le, element, zero);
                 let edit = masks(tree.build());
-                for rows in [Rows::Queries, Rows::Keys] {
+                for rows in [ScoreRows::Queries, ScoreRows::Keys] {
                     launch.rows = rows;
                     // A sum that wraps around reads some element, and never what lies outside.
                     let result = launch.run(&program(&edit, rows), false);
@@ -230,7 +230,7 @@ fn distances_are_exact_far_from_the_first_row() {
     (launch.tile[5], launch.tile[6]) = (1_000_003, 1_000_011);
     (launch.first, launch.column) = (1_000_000, 62);
     let edit = examples::alibi();
-    for rows in [Rows::Queries, Rows::Keys] {
+    for rows in [ScoreRows::Queries, ScoreRows::Keys] {
         launch.rows = rows;
         let result = launch.run(&program(&edit, rows), false);
         for element in 0..4 {

@@ -3,7 +3,7 @@
 use super::examples::unary;
 use super::harness::{Launch, program};
 use super::tree::Random;
-use crate::expression::ptx::{Edit, Rows};
+use crate::expression::ptx::{Edit, ScoreRows};
 use crate::expression::{Precision, Unary};
 
 /// What ex2.approx may be off by.
@@ -15,7 +15,7 @@ fn worst(function: Unary, exact: fn(f64) -> f64, least: f32, most: f32, signs: &
         score: Some(unary(function)),
         ..Edit::default()
     };
-    let program = program(&edit, Rows::Queries);
+    let program = program(&edit, ScoreRows::Queries);
     let mut launch = Launch::random(&mut Random::new(1));
     launch.scale = 1.0;
     let mut worst = 0.0_f64;
@@ -73,7 +73,7 @@ fn functions_know_what_is_special() {
         };
         let mut launch = Launch::random(&mut Random::new(1));
         (launch.scale, launch.x) = (1.0, x);
-        launch.run(&program(&edit, Rows::Queries), false)[..4].to_vec()
+        launch.run(&program(&edit, ScoreRows::Queries), false)[..4].to_vec()
     };
     let (nan, infinity) = (f32::NAN, f32::INFINITY);
     for precision in [Precision::Fast, Precision::Full] {

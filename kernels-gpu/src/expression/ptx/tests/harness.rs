@@ -4,7 +4,7 @@ use super::reference::{Data, Place, given};
 use super::tree::{Random, tensors};
 use crate::expression::ptx::interpret::Machine;
 use crate::expression::ptx::{
-    Edit, Places, Program, Rows, TENSOR_BYTES, TENSOR_LEN, TENSOR_STRIDE,
+    Edit, Places, Program, ScoreRows, TENSOR_BYTES, TENSOR_LEN, TENSOR_STRIDE,
 };
 use crate::expression::{ElementType, Expression, Index};
 
@@ -21,7 +21,7 @@ pub const PARAMETER_BYTES: usize = 48 + 4 * TENSOR_BYTES as usize + 64;
 
 /// A launch, with all that a fragment meets.
 pub struct Launch {
-    pub rows: Rows,
+    pub rows: ScoreRows,
     pub scale: f32,
     pub tile: [i32; 7],
     pub first: i32,
@@ -47,7 +47,7 @@ impl Launch {
             own + 8,
         ];
         Launch {
-            rows: random.of(&[Rows::Queries, Rows::Keys]),
+            rows: random.of(&[ScoreRows::Queries, ScoreRows::Keys]),
             scale,
             tile,
             first,
@@ -63,8 +63,8 @@ impl Launch {
         let own = self.tile[5 + element / 2];
         let running = self.first + self.column + (element % 2) as i32;
         let (query, key) = match self.rows {
-            Rows::Queries => (own, running),
-            Rows::Keys => (running, own),
+            ScoreRows::Queries => (own, running),
+            ScoreRows::Keys => (running, own),
         };
         let [batch, head, kv_head, seqlen_q, seqlen_k, ..] = self.tile;
         Place {
@@ -188,6 +188,6 @@ fn half(bits: u32) -> u16 {
     sign | (exponent as u16) << 10 | (bits >> 13 & 0x3FF) as u16
 }
 
-pub fn program(edit: &Edit, rows: Rows) -> Program {
+pub fn program(edit: &Edit, rows: ScoreRows) -> Program {
     Program::new(edit, rows, PLACES).unwrap()
 }

@@ -14,7 +14,7 @@ use harness::{Launch, fits, program};
 use reference::Value;
 use tree::Random;
 
-use super::{Edit, Rows};
+use super::{Edit, ScoreRows};
 use crate::expression::{Expression, Type};
 
 /// What a test of many trees has seen.
@@ -164,7 +164,7 @@ fn what_does_nothing_leaves_no_text() {
     ] {
         let text = ".entry k(.param .b8 k_param_0[8])\n{\n\tferroflash_score_tile %r0, %r1, %r2, %r3, %r4, %r5, %r6;\n\
                     \tferroflash_score_block %r7;\n\tferroflash_score %r1, %r2, %r3, %r4, 8;\n\tret;\n}\n";
-        let text = program(&edit, Rows::Queries).splice(text).unwrap();
+        let text = program(&edit, ScoreRows::Queries).splice(text).unwrap();
         assert!(!text.contains("ff"), "{text}");
         assert!(!text.contains("mov"), "{text}");
     }

@@ -3,7 +3,7 @@
 use super::examples;
 use super::harness::{PLACES, program};
 use super::tree::Random;
-use crate::expression::ptx::{Edit, Program, Rows, SpliceError, WriteError};
+use crate::expression::ptx::{Edit, Program, ScoreRows, SpliceError, WriteError};
 
 const TILE: &str = "ferroflash_score_tile %r0, %r1, %r2, %r3, %r4, %r5, %r6;";
 const BLOCK: &str = "ferroflash_score_block %r7;";
@@ -18,7 +18,7 @@ fn entry(name: &str, body: &[&str]) -> String {
 }
 
 fn alibi() -> Program {
-    program(&examples::alibi(), Rows::Queries)
+    program(&examples::alibi(), ScoreRows::Queries)
 }
 
 #[test]
@@ -137,10 +137,12 @@ fn what_does_not_fit_is_an_error() {
 #[test]
 fn scores_that_stay_have_the_derivative_1_and_hidden_ones_0() {
     let text = entry("k", &[TILE, BLOCK, GRADIENT]);
-    let plain = program(&Edit::default(), Rows::Keys).splice(&text).unwrap();
+    let plain = program(&Edit::default(), ScoreRows::Keys)
+        .splice(&text)
+        .unwrap();
     assert!(plain.contains("mov.b32 %d3, 0x3F800000;"), "{plain}");
     assert!(!plain.contains("%f0,"), "{plain}");
-    let causal = program(&examples::causal(), Rows::Keys)
+    let causal = program(&examples::causal(), ScoreRows::Keys)
         .splice(&text)
         .unwrap();
     assert!(causal.contains("0x3F800000, 0x00000000, %ffp"), "{causal}");
@@ -156,7 +158,7 @@ fn scores_that_stay_have_the_derivative_1_and_hidden_ones_0() {
 #[test]
 fn expressions_of_the_wrong_type_are_errors() {
     let (score, mask) = (examples::alibi().score, examples::causal().mask);
-    let new = |edit: &Edit| Program::new(edit, Rows::Queries, PLACES).map(|_| ());
+    let new = |edit: &Edit| Program::new(edit, ScoreRows::Queries, PLACES).map(|_| ());
     let edit = Edit {
         score: mask.clone(),
         ..Edit::default()
@@ -177,7 +179,7 @@ fn expressions_of_the_wrong_type_are_errors() {
 #[test]
 fn no_text_makes_it_panic() {
     let text = entry("k", &[TILE, BLOCK, SCORE, "// é", GRADIENT]);
-    let program = program(&Edit::default(), Rows::Queries);
+    let program = program(&Edit::default(), ScoreRows::Queries);
     let characters: Vec<char> = text.chars().collect();
     let mut random = Random::new(7);
     for _ in 0..20_000 {

@@ -8,10 +8,11 @@ use crate::attention::batch_and_head;
 use crate::attention::mask::{Band, Bounds};
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
 use crate::kernels::lengths::END;
+use crate::kernels::scores::edit_fragments;
 use crate::params::{BOX_COLUMNS, BackwardMap, BackwardParams};
 use crate::ptx::math::{ex2_approx, fms};
 use crate::ptx::tensor_map::fence_tensor_map_acquire_if;
-use crate::ptx::{barrier, mbarrier, score, shared, spec, special, tma};
+use crate::ptx::{barrier, mbarrier, shared, spec, special, tma};
 use crate::tile::element::Element;
 use crate::tile::fragment;
 use crate::tile::register::{Accumulator, Packed};
@@ -190,9 +191,7 @@ impl Consumer<'_> {
                 return self.probabilities_and_derivatives::<E, T>(at, keys, first, s);
             }
             if T::EDITS_SCORES && spec::score() {
-                for n in 0..T::Scores::N {
-                    score::score(s.fragment_mut(0, n), n);
-                }
+                edit_fragments(s, 0);
             }
             self.where_hidden::<T>(at, keys, first, |visible| {
                 for_each_hidden(s, visible, |x| *x = f32::NEG_INFINITY);

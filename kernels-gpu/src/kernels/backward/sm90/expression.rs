@@ -110,6 +110,7 @@ impl Consumer<'_> {
         first: u32,
         s: &mut T::Scores,
     ) -> PackedScores<T> {
+        const { assert!(T::Scores::N <= score::MOST_FRAGMENTS) };
         let mut for_d_v = PackedScores::<T>::zero();
         // SAFETY: the caller's contract.
         unsafe {

@@ -5,10 +5,9 @@ use super::consumer::{Consumer, PRODUCER_THREADS};
 use super::layout::{Keys, WorkTile, place};
 use crate::attention::score::{ScoreRows, ScoreTile};
 use crate::attention::{batch_and_head, divide};
-use crate::kernels::scores::Given;
+use crate::kernels::scores::{Given, edit_fragments};
 use crate::ptx::{score, spec, special};
 use crate::tile::fragment;
-use crate::tile::register::Accumulator;
 use crate::tile::ring::Ring;
 
 impl Consumer<'_> {
@@ -73,8 +72,6 @@ impl Consumer<'_> {
         };
         let lane = special::opaque(special::lane_idx());
         score::score_block(first_key + fragment::accumulator(lane, 0).col);
-        for n in 0..T::Scores::N {
-            score::score(s.fragment_mut(0, n), n);
-        }
+        edit_fragments(s, 0);
     }
 }
