@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use ferroflash::backend::emulated::EmulatorOptions;
 use ferroflash::{Algorithm, Device, Dtype, Order, Pass};
 
-pub use bench::{BenchArguments, BenchPass, Heads, KvDtype};
+pub use bench::{BenchArguments, BenchPass, CacheLengths, Heads, KvDtype};
 
 use crate::expressions::{MaskWord, ScoreWord};
 use crate::failure::Failure;

@@ -50,6 +50,9 @@ pub struct BenchArguments {
     /// With --decode, on a GPU: keys and values in pages of so many rows, in no order; 0: side by side.
     #[arg(long, value_delimiter = ',', requires = "decode", default_value = "0")]
     pub page_size: Vec<usize>,
+    /// With --decode, on a GPU: what says how many keys a sequence has. In pages and with --layers it is always the device.
+    #[arg(long, requires = "decode", default_value = "shape")]
+    pub cache_lengths: CacheLengths,
     /// With --decode, on a GPU: type of the elements of keys and values; e4m3 is with a scale for each sequence and head.
     #[arg(long, requires = "decode", default_value = "same")]
     pub kv_dtype: KvDtype,
@@ -113,6 +116,15 @@ pub enum KvDtype {
     Same,
     /// 8 bits.
     E4m3,
+}
+
+/// What says how many keys a sequence has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CacheLengths {
+    /// The shape of k.
+    Shape,
+    /// Numbers on the device (seqused_k), as a cache that grows has them.
+    Device,
 }
 
 /// Which pass to measure.

@@ -4,7 +4,9 @@ use ferroflash::{Device, Fp8Kv, Pages, Pass, Problem, SplitKv};
 use ferroflash_kernels::variants::Arch;
 
 use super::subject::Variant;
-use crate::arguments::{AlgorithmName, BenchArguments, BenchPass, Heads, KvDtype, OrderName};
+use crate::arguments::{
+    AlgorithmName, BenchArguments, BenchPass, CacheLengths, Heads, KvDtype, OrderName,
+};
 use crate::expressions::Named;
 use crate::failure::Failure;
 use crate::lengths::Lengths;
@@ -29,6 +31,8 @@ pub struct Case {
     pub decode: bool,
     /// Of a model, each with an append and a cache of its own; 1: attention alone.
     pub layers: usize,
+    /// What says how many keys a sequence has, where that is asked for.
+    pub cache_lengths: CacheLengths,
     /// What is compared.
     pub variants: Vec<Variant>,
 }
@@ -71,6 +75,11 @@ pub fn cases(arguments: &BenchArguments, device: &Device) -> Result<Vec<Case>, F
                     let message = "--kv-dtype: e4m3 is measured on a GPU alone; allowed: same";
                     return Err(Failure::Option(message.into()));
                 }
+                if arguments.cache_lengths == CacheLengths::Device && !on_gpu {
+                    let message =
+                        "--cache-lengths: device is measured on a GPU alone; allowed: shape";
+                    return Err(Failure::Option(message.into()));
+                }
                 if arguments.values_in_keys.is_some() && !on_gpu {
                     let message = "--values-in-keys: it is measured on a GPU alone";
                     return Err(Failure::Option(message.into()));
@@ -90,6 +99,7 @@ pub fn cases(arguments: &BenchArguments, device: &Device) -> Result<Vec<Case>, F
                     named,
                     decode: arguments.decode,
                     layers: arguments.layers,
+                    cache_lengths: arguments.cache_lengths,
                     variants: variants(arguments, device, pass),
                 }));
             }

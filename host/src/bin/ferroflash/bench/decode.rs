@@ -34,6 +34,7 @@ use rand::seq::SliceRandom;
 use super::cases::Case;
 use super::gpu::{cuda, host_us};
 use super::subject::{self, Effort, Ready, Variant, median, n_calls, normal, warm_up};
+use crate::arguments::CacheLengths;
 use crate::failure::Failure;
 use crate::input::Bytes;
 use new_rows::NewRows;
@@ -173,8 +174,10 @@ struct Memory<T: Bytes> {
     problem: Problem,
     pool: SharedPool<T>,
     n_views: u64,
-    /// Where keys and values lie in pages: the table, and how many keys each sequence has.
-    pages: Option<[DeviceBuffer<i32>; 2]>,
+    /// Where keys and values lie in pages: the table.
+    table: Option<DeviceBuffer<i32>>,
+    /// Where the device says how many keys each sequence has.
+    lens: Option<DeviceBuffer<i32>>,
     /// Where they are in 8 bits: the scales, of k and v alike.
     scales: Option<DeviceBuffer<f32>>,
     /// Where a call is a layer's step.
@@ -207,15 +210,20 @@ impl<T: Bytes> Tensors<T> {
             problem,
             pool: Arc::clone(pool),
             n_views,
-            pages: match problem.pages() {
+            table: match problem.pages() {
                 Some(pages) => {
                     let mut table: Vec<i32> = (0..pages.n_pages() as i32).collect();
                     table.shuffle(random);
-                    let lens = vec![problem.seqlen_k() as i32; problem.batch()];
-                    let copied = |numbers: &[i32]| DeviceBuffer::from_slice(cuda, numbers, &queue);
-                    Some([copied(&table)?, copied(&lens)?])
+                    Some(DeviceBuffer::from_slice(cuda, &table, &queue)?)
                 }
                 None => None,
+            },
+            lens: match (problem.pages(), case.cache_lengths) {
+                (None, CacheLengths::Shape) => None,
+                _ => {
+                    let lens = vec![problem.seqlen_k() as i32; problem.batch()];
+                    Some(DeviceBuffer::from_slice(cuda, &lens, &queue)?)
+                }
             },
             scales: match problem.fp8_kv() {
                 Some(_) => {
@@ -242,7 +250,7 @@ impl<T: Bytes> Tensors<T> {
     /// Plans a variant, loads its kernels, reserves its workspace.
     pub fn prepare(&mut self, variant: &Variant) -> Result<Ready, Failure> {
         let attention = variant.attention(&self.device, self.memory.problem)?;
-        let has_lengths = self.memory.pages.is_some() || self.memory.new_rows.is_some();
+        let has_lengths = self.memory.lens.is_some() || self.memory.new_rows.is_some();
         let layouts = match has_lengths {
             true => Layouts::contiguous().giving(Argument::SeqUsedK),
             false => Layouts::contiguous(),
@@ -352,7 +360,7 @@ impl<T: Bytes> Memory<T> {
         let like_k = Layout::bshd(self.problem.shape_k())?;
         let first = view * view_elems(&self.problem);
         let mut pool = open(&self.pool);
-        let table = self.pages.as_ref().map(|[table, _]| table.slice());
+        let table = self.table.as_ref().map(|table| table.slice());
         if let Some(new_rows) = &mut self.new_rows {
             let Pool { k, v, .. } = &mut *pool;
             let caches = [k, v].map(|cache| cache.slice_mut().skip(first));
@@ -371,9 +379,9 @@ impl<T: Bytes> Memory<T> {
             Some(table) => inputs.page_table(table),
             None => inputs,
         };
-        let inputs = match (&self.new_rows, &self.pages) {
+        let inputs = match (&self.new_rows, &self.lens) {
             (Some(new_rows), _) => inputs.seqused_k(new_rows.lens()),
-            (None, Some([_, lens])) => inputs.seqused_k(lens.slice()),
+            (None, Some(lens)) => inputs.seqused_k(lens.slice()),
             (None, None) => inputs,
         };
         let inputs = match &self.scales {

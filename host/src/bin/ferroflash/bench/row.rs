@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::cases::Case;
 use super::subject::{Call, Ready, Variant};
+use crate::arguments::CacheLengths;
 use crate::expressions::Named;
 use crate::failure::Failure;
 
@@ -21,6 +22,7 @@ pub struct Row {
     backend: Backend,
     decode: bool,
     layers: usize,
+    cache_lengths: CacheLengths,
     outcome: Result<Measured, String>,
 }
 
@@ -53,6 +55,7 @@ impl Row {
             backend: device.backend(),
             decode: case.decode,
             layers: case.layers,
+            cache_lengths: case.cache_lengths,
             outcome: Ok(Measured {
                 ms,
                 extra_bytes: ready.extra_bytes,
@@ -77,6 +80,7 @@ impl Row {
             backend: device.backend(),
             decode: case.decode,
             layers: case.layers,
+            cache_lengths: case.cache_lengths,
             outcome: Err(failure.to_string().replace('\n', " ")),
         }
     }
@@ -99,6 +103,10 @@ impl Row {
         let name = match self.problem.values_in_keys() {
             true => format!("{name}-latent"),
             false => name,
+        };
+        let name = match self.cache_lengths {
+            CacheLengths::Shape => name,
+            CacheLengths::Device => format!("{name}-seqused"),
         };
         let name = match self.layers {
             0 | 1 => name,
@@ -213,6 +221,9 @@ impl Row {
         }
         if p.head_dim_v() != p.head_dim() {
             set("Dv", json!(p.head_dim_v()));
+        }
+        if self.cache_lengths == CacheLengths::Device {
+            set("cache_lengths", json!("device"));
         }
         if self.layers > 1 {
             set("layers", json!(self.layers));

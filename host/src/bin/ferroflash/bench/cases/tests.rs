@@ -117,6 +117,18 @@ fn layers_are_measured_on_a_gpu_alone() {
     assert!(message.contains("a cache of 8 bits"), "{message}");
 }
 
+#[test]
+fn lengths_on_the_device_are_measured_on_a_gpu_alone() {
+    let sizes = "--decode --batch 1 --seqlen-k 64";
+    let refused = on_cpu(&format!("{sizes} --cache-lengths device")).err();
+    let message = refused.unwrap().to_string();
+    assert!(
+        message.contains("--cache-lengths") && message.contains("allowed: shape"),
+        "{message}"
+    );
+    assert!(on_cpu(&format!("{sizes} --cache-lengths shape")).is_ok());
+}
+
 /// What the CPU gives in both passes for the options of a small problem.
 fn results(options: &str) -> Vec<Results> {
     let sizes = "--hdims 8 --width 32 --heads-k 2 --seqs 33 --seqlen-k 40 --tokens 80 --dtype f32";
