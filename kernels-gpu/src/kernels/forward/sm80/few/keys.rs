@@ -25,7 +25,9 @@ pub(super) struct Keys {
     page_size: Divisor,
     /// Where there are pages: the sequence's first row in them.
     first: u32,
-    /// Of the chunk that is loaded next: which page the row is in that has this lane's number, and which row of the page it is.
+    /// Whether the rows of every chunk lie side by side, in one page.
+    is_side_by_side: bool,
+    /// Of the chunk that is loaded next, where its first row lies if it is side by side, else the row that has this lane's number.
     found: Found,
 }
 
@@ -66,6 +68,7 @@ impl Keys {
             n_pages: p.pages.n_pages,
             page_size: p.divisors.page_size,
             first,
+            is_side_by_side: (p.pages.page_size | first).is_multiple_of(ROWS),
             found: Found::default(),
         }
     }
@@ -79,7 +82,12 @@ impl Keys {
         if !spec::pages() {
             return;
         }
-        let row = chunk * ROWS + special::lane_idx() % ROWS;
+        let row = chunk * ROWS
+            + if self.is_side_by_side {
+                0
+            } else {
+                special::lane_idx() % ROWS
+            };
         // No page of the pool, where the sequence has no such row.
         let mut found = Found {
             page: u32::MAX,
@@ -107,17 +115,46 @@ impl Keys {
                 self.load_scales(stage);
             }
             if spec::pages() {
-                self.load_out_of_pages(stage);
+                if self.is_side_by_side {
+                    let rows = [0, 1].map(|of| self.rows_of_page(of, chunk));
+                    Self::load_rows(stage, rows, self.found.row);
+                } else {
+                    self.load_out_of_pages(stage);
+                }
                 self.look_up(next);
-                return;
+            } else {
+                Self::load_rows(stage, self.rows, chunk * ROWS);
             }
-            let team = Team {
-                thread: special::lane_idx(),
-                threads: 32,
-            };
-            let [k, v] = self.rows;
-            copy::load::<BoundsChecked>(stage.k, k, chunk * ROWS, ROWS, team);
-            copy::load::<BoundsChecked>(stage.v, v, chunk * ROWS, ROWS, team);
+        }
+    }
+
+    /// Begins the copies of a chunk whose rows lie side by side, of K and of V, from `first` on.
+    #[inline(always)]
+    unsafe fn load_rows(stage: Stage, [k, v]: [GlobalRows; 2], first: u32) {
+        let team = Team {
+            thread: special::lane_idx(),
+            threads: 32,
+        };
+        // SAFETY: the caller's contract.
+        unsafe {
+            copy::load::<BoundsChecked>(stage.k, k, first, ROWS, team);
+            copy::load::<BoundsChecked>(stage.v, v, first, ROWS, team);
+        }
+    }
+
+    /// The rows of the page that has been found, of K or of V, up to the sequence's last one; none of a page that the pool does not have.
+    #[inline(always)]
+    fn rows_of_page(&self, of: usize, chunk: u32) -> GlobalRows {
+        let rows = self.rows[of];
+        if self.found.page >= self.n_pages {
+            return GlobalRows { len: 0, ..rows };
+        }
+        let page = i64::from(self.found.page).wrapping_mul(self.page_bytes[of]);
+        let left = rows.len.saturating_sub(chunk * ROWS);
+        GlobalRows {
+            base: rows.base.wrapping_add(page as u64),
+            len: self.found.row.saturating_add(left),
+            ..rows
         }
     }
 
