@@ -201,17 +201,21 @@ fn each_call_of_a_graph_reads_another_view() {
             assert_eq!(address(&pair[1], 0), turned);
         }
     }
-    // Lengths that the device has.
+    lengths_of_the_device_are_read();
+    expressions_are_measured_in_both_passes();
+}
+
+/// Where lengths are asked for on the device, calls are given their address.
+fn lengths_of_the_device_are_read() {
     for (words, on_device) in [("shape", false), ("device", true)] {
         let (rows, graphs) = measured(&format!(
-            "--algorithm flash2 --batch 1 --seqlen-k 8192 --cache-lengths {words} {brief}"
+            "--algorithm flash2 --batch 1 --seqlen-k 8192 --cache-lengths {words} --rep 0 --warm-up 0 --rounds 1"
         ));
         let row: serde_json::Value = serde_json::from_str(&rows[0]).unwrap();
         assert_eq!(row["cache_lengths"] == "device", on_device, "{row}");
         let lens = address(&graphs[0][0], offset_of!(ForwardParams, lengths.seqused_k));
         assert_eq!(lens != 0, on_device);
     }
-    expressions_are_measured_in_both_passes();
 }
 
 /// Not decode, but on the same driver.
