@@ -361,15 +361,9 @@ fn tensors_that_no_memory_holds_are_bad_options() {
         let line = format!(
             "bench --backend cpu {sizes} --hdims 64 --causal 0 --passes fwd --rep 1 --rounds 1"
         );
-        let (stdout, stderr) = expect(2, &line.split(' ').collect::<Vec<_>>());
-        assert!(
-            !stdout.contains("cpu") && !stderr.contains("panicked"),
-            "{stdout}{stderr}"
-        );
-        assert!(
-            stderr.contains("no memory for a tensor of") || stderr.contains("100000000000"),
-            "{stderr}"
-        );
+        let (_, stderr) = expect(2, &line.split(' ').collect::<Vec<_>>());
+        let message = "no memory for a tensor of 204800000000000 elements";
+        assert!(stderr.contains(message), "{stderr}");
     }
 }
 

@@ -99,9 +99,26 @@ impl Variant {
         let of_edit = match self.kind {
             Kind::TmaForward => self.spill_bytes_forward(edit),
             Kind::TmaBackward => self.spill_bytes_backward(edit, spec.has(Constant::BlockMask)),
-            _ => 0,
+            _ => self.spill_bytes_of_others(edit),
         };
         of_edit.max(self.spill_bytes(spec))
+    }
+
+    /// The same of flash2 and `standard`.
+    fn spill_bytes_of_others(&self, edit: StandardEdit) -> u32 {
+        match (self.kind, self.head_dim, edit) {
+            // All 255 registers are taken without an edit (`config::forward`): values of a tile and of a block, and elements under way, go to local
+            // memory.
+            (Kind::Forward, Some(32), BIAS) => 384,
+            (Kind::Forward, Some(64), ALIBI) => 264,
+            (Kind::Forward, Some(64), SOFT_CAP) => 232,
+            (Kind::Forward, Some(64), SOFT_CAP_ALIBI) => 300,
+            (Kind::Forward, Some(64), BIAS) => 356,
+            // A tile of scores, and the product that they are multiplied by; elements under way.
+            (Kind::StandardDWeights, _, SOFT_CAP | SOFT_CAP_ALIBI) => 632,
+            (Kind::StandardScores, _, BIAS) => 228,
+            _ => 0,
+        }
     }
 
     /// The same of flash3's forward pass.
@@ -133,12 +150,12 @@ impl Variant {
     /// The same of flash3's backward pass. Under a block mask its consumers hold what a step's lists say.
     fn spill_bytes_backward(&self, edit: StandardEdit, block_mask: bool) -> u32 {
         match (self.head_dim, edit, block_mask) {
-            // Pᵀ and its derivative stay beside dPᵀ: a consumer's 64 keys by 128 queries, three times.
+            // Pᵀ of a consumer's 64 keys by 128 queries is wanted with the derivative and without it until dPᵀ is there: 64 registers a thread.
             (Some(64), SOFT_CAP, false) => 1408,
             (Some(64), SOFT_CAP, true) => 2232,
             (Some(64), SOFT_CAP_ALIBI, false) => 1732,
             (Some(64), SOFT_CAP_ALIBI, true) => 2668,
-            // The same with 64 queries: what is left is taken by slope and distances of two rows, or by a block mask's steps.
+            // The same of 64 queries: what is left over goes to slope and distances of two rows, or to a block mask's steps.
             (Some(128), SOFT_CAP_ALIBI, false) => 108,
             (Some(128), SOFT_CAP_ALIBI, true) => 116,
             (Some(128), SOFT_CAP, true) => 32,
@@ -152,5 +169,74 @@ impl Variant {
             (Some(256), SOFT_CAP_ALIBI, _) => 280,
             _ => 0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::variants::by_name;
+
+    #[test]
+    fn specs_of_edits_name_what_a_kernel_asks_for() {
+        let specs = |name: &str, has_gradient| {
+            let specs = by_name(name).unwrap().edited_specs(has_gradient);
+            specs
+                .iter()
+                .map(Spec::to_string)
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        assert_eq!(
+            specs("forward_sm80_bf16_d64", true),
+            "score right_bound+score"
+        );
+        let backward = "score+score_gradient right_bound+score+score_gradient";
+        assert_eq!(specs("backward_sm90a_bf16_d256", true), backward);
+        assert_eq!(
+            specs("backward_sm90a_bf16_d256", false),
+            "score right_bound+score"
+        );
+        assert_eq!(
+            specs("standard_d_weights_sm80_bf16", true),
+            "score_gradient"
+        );
+        let few = "score right_bound+score right_bound+lengths+split_kv+score";
+        assert_eq!(specs("forward_sm90a_bf16_d256_compact", false), few);
+        for none in [
+            "standard_d_weights_sm80_bf16",
+            "forward_sm80_f16_d64",
+            "forward_sm90a_bf16_d64_grouped",
+            "clear_sm80",
+        ] {
+            assert_eq!(specs(none, false), "", "{none}");
+        }
+    }
+
+    #[test]
+    fn edits_are_what_their_names_say() {
+        let has_gradient = |edit: StandardEdit| edit.edit().unwrap().has_gradient();
+        let with: Vec<_> = StandardEdit::ALL
+            .into_iter()
+            .filter(|&edit| has_gradient(edit))
+            .collect();
+        assert_eq!(with, [SOFT_CAP, SOFT_CAP_ALIBI]);
+        assert_eq!(SOFT_CAP.to_string(), "score soft-cap");
+        assert_eq!(DOCUMENT.to_string(), "mask document");
+        assert_eq!(DOCUMENT.edit().unwrap().tensors().len(), 1);
+    }
+
+    /// An edit is allowed what its kernel is allowed without one, and more where the table says so.
+    #[test]
+    fn budgets_are_of_the_row_and_of_the_edit() {
+        let budget =
+            |name: &str, spec: Spec, edit| by_name(name).unwrap().edited_spill_bytes(spec, edit);
+        let score = CAUSAL.with(Constant::Score);
+        assert_eq!(budget("backward_sm90a_bf16_d256", score, ALIBI), 192);
+        assert_eq!(budget("backward_sm90a_bf16_d64", score, ALIBI), 0);
+        let gradient = score.with(Constant::ScoreGradient);
+        assert_eq!(budget("backward_sm90a_bf16_d64", gradient, SOFT_CAP), 1408);
+        let blocks = gradient.with(Constant::BlockMask);
+        assert_eq!(budget("backward_sm90a_bf16_d64", blocks, SOFT_CAP), 2232);
     }
 }
