@@ -1,6 +1,7 @@
 //! Where attention runs: chosen by name, or the best there is with the reason why.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::backend::cuda::CudaDevice;
@@ -76,6 +77,15 @@ impl Device {
                 })
             }
         }
+    }
+
+    /// The same device, which keeps compiled kernels in a folder: see [`CudaDevice::keep_kernels_in`]. A device that is no GPU has nothing to compile and
+    /// leaves the folder alone.
+    pub fn with_kernel_cache(self, folder: impl AsRef<Path>) -> Result<Device, Error> {
+        if let Kind::Cuda(device) = &self.kind {
+            device.keep_kernels_in(folder)?;
+        }
+        Ok(self)
     }
 
     /// This machine's processor, all cores.

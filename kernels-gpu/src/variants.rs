@@ -353,7 +353,7 @@ impl Variant {
 
 mod specs;
 pub use crate::config::Footprint;
-pub use specs::ScoreSite;
+pub use specs::*;
 
 macro_rules! optional {
     () => {

@@ -7,7 +7,6 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use ferroflash_kernels::config::Footprint;
-use ferroflash_kernels::spec::Spec;
 use ferroflash_kernels::variants;
 use ferroflash_ptx_builder::{Built, Choice, Compiler, Freshness, Request, Rows, compiler};
 
@@ -172,17 +171,18 @@ fn is_root() -> bool {
 /// Prints the table, a row for each entry, and fails where one takes more than its footprint allows.
 fn check(usages: &[Usage]) -> Result<()> {
     let targets: BTreeSet<&str> = usages.iter().map(|usage| usage.target.as_str()).collect();
-    let mut entries: BTreeMap<(&str, Spec), Vec<&Usage>> = BTreeMap::new();
+    let mut entries: BTreeMap<_, Vec<&Usage>> = BTreeMap::new();
     for usage in usages {
-        let entry = (usage.entry.as_str(), usage.spec);
+        let edit = usage.edit.map(|edit| edit.to_string());
+        let entry = (usage.entry.as_str(), edit, usage.spec);
         entries.entry(entry).or_default().push(usage);
     }
-    let label = |(entry, spec): &(&str, Spec)| format!("{entry} {spec}");
-    let width = entries
-        .keys()
-        .map(|key| label(key).len())
-        .max()
-        .unwrap_or(0);
+    let label = |usages: &[&Usage]| {
+        let first = usages[0];
+        assemble::label(&first.entry, first.spec, first.edit)
+    };
+    let width = entries.values().map(|usages| label(usages).len());
+    let width = width.max().unwrap_or(0);
     print!("{:width$}", "");
     for target in &targets {
         print!("  {target:24}");
@@ -194,10 +194,9 @@ fn check(usages: &[Usage]) -> Result<()> {
     }
     println!("  static + dynamic");
     let mut faults = Vec::new();
-    for (key, usages) in entries {
-        let (entry, _) = key;
+    for ((entry, ..), usages) in entries {
         let footprint = variants::by_name(entry).map(|variant| variant.footprint);
-        print!("{:width$}", label(&key));
+        print!("{:width$}", label(&usages));
         for target in &targets {
             let Some(usage) = usages.iter().find(|usage| usage.target == *target) else {
                 print!("  {:24}", "");
@@ -208,7 +207,10 @@ fn check(usages: &[Usage]) -> Result<()> {
                 usage.registers, usage.spill_bytes, usage.stack_bytes
             );
             let budget = variants::by_name(&usage.entry).map(|variant| Footprint {
-                spill_bytes: variant.spill_bytes(usage.spec),
+                spill_bytes: match usage.edit {
+                    Some(edit) => variant.edited_spill_bytes(usage.spec, edit),
+                    None => variant.spill_bytes(usage.spec),
+                },
                 ..variant.footprint
             });
             faults.extend(assemble::faults(usage, budget));

@@ -21,6 +21,7 @@ handles! {
     CUfunction: CUfunc_st;
     CUgraph: CUgraph_st;
     CUgraphExec: CUgraphExec_st;
+    CUlinkState: CUlinkState_st;
     CUmodule: CUmod_st;
     CUstream: CUstream_st;
 }

@@ -174,6 +174,21 @@ fn blocks_that_begin_together_are_as_many_as_the_device_holds() {
 }
 
 #[test]
+fn a_cubin_is_compiled_and_loaded() {
+    let Some(_context) = gpu() else { return };
+    // SAFETY: a context is current; the cubin is the driver's own.
+    unsafe {
+        let (cubin, _) = module::compile(STORE).expect("the kernel compiles");
+        assert!(cubin.starts_with(b"\x7fELF"));
+        let (module, _) = module::load(Image::Binary(&cubin)).expect("it is for this device");
+        module::function(module, c"store").expect("the kernel's name");
+        module::unload(module).unwrap();
+        let refused = module::compile(c".version 7.0\n.target sm_80\nnonsense\n").unwrap_err();
+        assert!(refused.log.errors.contains("line 3"), "{refused}");
+    }
+}
+
+#[test]
 fn the_compilers_errors_are_kept() {
     let Some(_context) = gpu() else { return };
     // SAFETY: a context is current.

@@ -1,5 +1,8 @@
 //! What the driver says, or why there is none; kernels that cannot be loaded.
 
+use std::io::ErrorKind;
+use std::path::PathBuf;
+
 use ferroflash_kernels::spec::Spec;
 use ferroflash_kernels::spec::text::SpecialiseError;
 
@@ -86,6 +89,18 @@ pub enum DriverError {
         kernel: &'static str,
         /// What it said, with its compiler's log.
         source: Box<ferroflash_driver::extra::module::LoadError>,
+    },
+    /// The folder of a kernel cache does not serve.
+    #[error("the kernel cache {} cannot be {needed}: {detail}", folder.display())]
+    KernelCache {
+        /// As it was given.
+        folder: PathBuf,
+        /// What was to be done with it: made, found, read, written to.
+        needed: &'static str,
+        /// What the system says.
+        kind: ErrorKind,
+        /// The same in words.
+        detail: String,
     },
     /// A copy between host and device of another length than the buffer.
     #[error("the buffer has {needed} elements; the host memory has {given}")]

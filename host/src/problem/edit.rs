@@ -4,7 +4,7 @@ use std::hash::{Hash, Hasher};
 
 use ferroflash_kernels::expression::ptx::{Edit, Places, Program, ScoreRows};
 use ferroflash_kernels::expression::{
-    Expression, ExpressionError, Index, Kept, MAX_PARAMS, MAX_TENSORS, Node, Param, Tensor, Use,
+    Expression, ExpressionError, Index, Kept, MAX_PARAMS, MAX_TENSORS, Param, Tensor, Use,
 };
 
 /// An edit with its lists. It stays for as long as the process.
@@ -77,9 +77,7 @@ impl EditParts {
 
     /// Whether gradients of scores change by more than what is hidden: the derivative is not 1 everywhere.
     pub(crate) fn has_gradient(&self) -> bool {
-        let derivative = self.kept.edit().derivative.as_ref();
-        let one = [Node::F32(1f32.to_bits())];
-        derivative.is_some_and(|derivative| derivative.nodes() != one)
+        self.kept.edit().has_gradient()
     }
 
     /// Values that calls give, in the order of their places.

@@ -3,6 +3,7 @@
 
 mod blocks;
 mod decode;
+mod device;
 mod lengths;
 mod masks;
 mod values;

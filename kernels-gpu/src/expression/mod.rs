@@ -11,6 +11,7 @@ mod evaluate;
 mod intern;
 mod interval;
 mod kept;
+pub mod named;
 mod node;
 pub mod ptx;
 #[doc(hidden)]

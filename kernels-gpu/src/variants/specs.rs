@@ -1,5 +1,8 @@
 //! Which constants each kernel asks for, and with which it is held to its budgets.
 
+#[cfg(not(target_arch = "nvptx64"))]
+mod edits;
+
 use super::{Kind, TileShape, Variant};
 use core::mem::offset_of;
 
@@ -81,6 +84,27 @@ impl Kind {
         }
     }
 }
+
+#[cfg(not(target_arch = "nvptx64"))]
+pub use edits::StandardEdit;
+
+const CAUSAL: Spec = Spec::PLAIN.with(Constant::RightBound);
+const WINDOW: Spec = CAUSAL.with(Constant::LeftBound);
+const PREFIX: Spec = CAUSAL.with(Constant::Prefix);
+const PACKED: Spec = Spec::PLAIN.with(Constant::Lengths);
+const PACKED_CAUSAL: Spec = CAUSAL.with(Constant::Lengths);
+const SHARES: Spec = Spec::PLAIN.with(Constant::Shares);
+const CAUSAL_SHARES: Spec = CAUSAL.with(Constant::Shares);
+const WINDOW_SHARES: Spec = WINDOW.with(Constant::Shares);
+const BLOCKS: Spec = Spec::PLAIN.with(Constant::BlockMask);
+const CAUSAL_BLOCKS: Spec = CAUSAL.with(Constant::BlockMask);
+const SPLIT: Spec = Spec::PLAIN.with(Constant::SplitKv);
+const CAUSAL_SPLIT: Spec = CAUSAL.with(Constant::SplitKv);
+const WINDOW_SPLIT: Spec = WINDOW.with(Constant::SplitKv);
+const PACKED_CAUSAL_SPLIT: Spec = PACKED_CAUSAL.with(Constant::SplitKv);
+const PAGES: Spec = PACKED.with(Constant::Pages);
+const CAUSAL_PAGES: Spec = PACKED_CAUSAL.with(Constant::Pages);
+const CAUSAL_PAGES_SPLIT: Spec = CAUSAL_PAGES.with(Constant::SplitKv);
 
 /// Where a kernel edits scores by an expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,23 +232,6 @@ impl Variant {
     /// registers for the first block of a window: ptxas spills two words, so plans take default tiles there. In the backward pass
     /// they are for sequences without a mask.
     pub const fn specs(&self) -> &'static [Spec] {
-        const CAUSAL: Spec = Spec::PLAIN.with(Constant::RightBound);
-        const WINDOW: Spec = CAUSAL.with(Constant::LeftBound);
-        const PREFIX: Spec = CAUSAL.with(Constant::Prefix);
-        const PACKED: Spec = Spec::PLAIN.with(Constant::Lengths);
-        const PACKED_CAUSAL: Spec = CAUSAL.with(Constant::Lengths);
-        const SHARES: Spec = Spec::PLAIN.with(Constant::Shares);
-        const CAUSAL_SHARES: Spec = CAUSAL.with(Constant::Shares);
-        const WINDOW_SHARES: Spec = WINDOW.with(Constant::Shares);
-        const BLOCKS: Spec = Spec::PLAIN.with(Constant::BlockMask);
-        const CAUSAL_BLOCKS: Spec = CAUSAL.with(Constant::BlockMask);
-        const SPLIT: Spec = Spec::PLAIN.with(Constant::SplitKv);
-        const CAUSAL_SPLIT: Spec = CAUSAL.with(Constant::SplitKv);
-        const WINDOW_SPLIT: Spec = WINDOW.with(Constant::SplitKv);
-        const PACKED_CAUSAL_SPLIT: Spec = PACKED_CAUSAL.with(Constant::SplitKv);
-        const PAGES: Spec = PACKED.with(Constant::Pages);
-        const CAUSAL_PAGES: Spec = PACKED_CAUSAL.with(Constant::Pages);
-        const CAUSAL_PAGES_SPLIT: Spec = CAUSAL_PAGES.with(Constant::SplitKv);
         match (self.kind, self.tiles) {
             (Kind::TileList | Kind::TmaTileList | Kind::BlockList, _) => {
                 &[Spec::PLAIN, CAUSAL, WINDOW]
@@ -319,18 +326,12 @@ impl Variant {
     /// In flash3's backward pass at head_dim 128 consumers keep up to four words of what only conversions want there under a block mask,
     /// written once; with shares, and with lengths in wide tiles, the end of a tile does. Kernels without these constants have none of
     /// it. Where keys lie in pages, some forward kernels keep a few words of where in local memory, read once a tile: flash2's at head_dim 128,
-    /// of flash3's the producer in wide tiles at head_dim 128, and in default ones at 256. With lengths and splits the compact ones at head_dim 256
-    /// keep six words, read once a tile. Under a block mask flash2's backward pass looks each step up in the lists, with words for that in local memory at head_dim 128.
+    /// of flash3's the producer in wide tiles at head_dim 128, and in default ones at 256. Under a block mask flash2's backward pass looks each step up in the lists, with words for that in local memory at head_dim 128.
     pub const fn spill_bytes(&self, spec: Spec) -> u32 {
         let wide = matches!(self.tiles, TileShape::Wide);
         let most = match (self.kind, self.head_dim) {
             (Kind::Forward, Some(128)) if spec.has(Constant::Pages) => 168,
             (Kind::TmaForward, Some(128)) if wide && spec.has(Constant::Pages) => 32,
-            (Kind::TmaForward, Some(256))
-                if spec.has(Constant::Lengths) && spec.has(Constant::SplitKv) =>
-            {
-                24
-            }
             (Kind::TmaForward, Some(256)) if spec.has(Constant::Pages) => 8,
             (Kind::Backward, Some(128)) if spec.has(Constant::BlockMask) => 260,
             (Kind::TmaBackward, Some(128)) if spec.has(Constant::BlockMask) => 16,

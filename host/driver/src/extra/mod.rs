@@ -2,7 +2,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | [`module`] | loading code with the log of the driver's compiler |
+//! | [`module`] | compiling and loading code, with the log of the driver's compiler |
 //! | [`function`] | attributes, occupancy, launches with a parameter struct |
 //! | [`stream`] | streams that do not wait for the default stream; copies and fills on any stream |
 //! | [`event`] | events on any stream |

@@ -1,11 +1,11 @@
-//! Loading code into the current context.
+//! Code: compiled for the current context, and loaded into it.
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::ptr::null_mut;
 
 use super::raw;
 use crate::error::DriverError;
-use crate::sys::{CUfunction, CUmodule};
+use crate::sys::{CUfunction, CUlinkState, CUmodule};
 
 /// Code for the driver to load.
 #[derive(Clone, Copy, Debug)]
@@ -49,21 +49,51 @@ impl JitLog {
 /// Bytes kept of each of the compiler's two logs.
 const LOG_BYTES: usize = 16 * 1024;
 
+/// `CU_JIT_INPUT_PTX`.
+const INPUT_PTX: c_int = 1;
+
+/// The compiler's two logs, and the options that say where they lie: each option has its value, and the sizes are those of the buffers.
+struct LogOptions {
+    options: [c_int; 4],
+    values: [*mut c_void; 4],
+    info: Vec<u8>,
+    errors: Vec<u8>,
+}
+
+impl LogOptions {
+    fn new() -> LogOptions {
+        let [mut info, mut errors] = [(); 2].map(|()| vec![0_u8; LOG_BYTES]);
+        let size = LOG_BYTES as *mut c_void;
+        let places = [info.as_mut_ptr(), errors.as_mut_ptr()].map(<*mut u8>::cast);
+        LogOptions {
+            // CU_JIT_INFO_LOG_BUFFER, its size, CU_JIT_ERROR_LOG_BUFFER, its size.
+            options: [3, 4, 5, 6],
+            values: [places[0], size, places[1], size],
+            info,
+            errors,
+        }
+    }
+
+    /// How many options there are.
+    fn n(&self) -> c_uint {
+        self.options.len() as c_uint
+    }
+
+    /// What was written, when no call writes any more.
+    fn read(&self) -> JitLog {
+        JitLog {
+            info: text(&self.info),
+            errors: text(&self.errors),
+        }
+    }
+}
+
 /// Loads code into the current context, keeping what the driver's compiler says.
 ///
 /// # Safety
 /// A context is current. A binary image is complete: the driver trusts the sizes in its headers.
 pub unsafe fn load(image: Image<'_>) -> Result<(CUmodule, JitLog), LoadError> {
-    // CU_JIT_INFO_LOG_BUFFER, its size, CU_JIT_ERROR_LOG_BUFFER, its size.
-    let mut options: [c_int; 4] = [3, 4, 5, 6];
-    let (mut info, mut errors) = (vec![0_u8; LOG_BYTES], vec![0_u8; LOG_BYTES]);
-    let size = LOG_BYTES as *mut c_void;
-    let mut values = [
-        info.as_mut_ptr().cast(),
-        size,
-        errors.as_mut_ptr().cast(),
-        size,
-    ];
+    let mut logs = LogOptions::new();
     let data: *const c_void = match image {
         Image::Ptx(text) => text.as_ptr().cast(),
         Image::Binary(bytes) => bytes.as_ptr().cast(),
@@ -75,18 +105,89 @@ pub unsafe fn load(image: Image<'_>) -> Result<(CUmodule, JitLog), LoadError> {
         raw::cuModuleLoadDataEx(
             &mut module,
             data,
-            options.len() as c_uint,
-            options.as_mut_ptr(),
-            values.as_mut_ptr(),
+            logs.n(),
+            logs.options.as_mut_ptr(),
+            logs.values.as_mut_ptr(),
         )
     };
-    let log = JitLog {
-        info: text(&info),
-        errors: text(&errors),
-    };
+    let log = logs.read();
     match loaded {
         Ok(()) => Ok((module, log)),
         Err(source) => Err(LoadError { source, log }),
+    }
+}
+
+/// A linker of the driver, until it is dropped. It writes to its logs in any call, its end among them.
+struct Linker {
+    state: CUlinkState,
+    logs: LogOptions,
+}
+
+impl Linker {
+    /// # Safety
+    /// A context is current, for as long as the linker lives.
+    unsafe fn new() -> Result<Linker, DriverError> {
+        let mut linker = Linker {
+            state: null_mut(),
+            logs: LogOptions::new(),
+        };
+        let logs = &mut linker.logs;
+        let (n, options, values) = (
+            logs.n(),
+            logs.options.as_mut_ptr(),
+            logs.values.as_mut_ptr(),
+        );
+        // SAFETY: a context is current; each option has its value, and the logs lie on the heap, are as long as the sizes say, and stay
+        // until the state is destroyed.
+        unsafe { raw::cuLinkCreate_v2(n, options, values, &mut linker.state)? };
+        Ok(linker)
+    }
+
+    /// The cubin of a PTX text.
+    fn link(&mut self, ptx: &CStr) -> Result<Vec<u8>, DriverError> {
+        let (mut cubin, mut n_bytes) = (null_mut::<c_void>(), 0);
+        let bytes = ptx.to_bytes_with_nul();
+        // SAFETY: the state is alive, and its context current. The driver reads the text, as long as it is, in this call. The cubin
+        // belongs to the state; it is copied before the state is destroyed.
+        unsafe {
+            raw::cuLinkAddData_v2(
+                self.state,
+                INPUT_PTX,
+                bytes.as_ptr().cast_mut().cast(),
+                bytes.len(),
+                c"kernel".as_ptr(),
+                0,
+                null_mut(),
+                null_mut(),
+            )?;
+            raw::cuLinkComplete(self.state, &mut cubin, &mut n_bytes)?;
+            Ok(std::slice::from_raw_parts(cubin.cast::<u8>(), n_bytes).to_vec())
+        }
+    }
+}
+
+impl Drop for Linker {
+    fn drop(&mut self) {
+        if !self.state.is_null() {
+            // SAFETY: the state is alive, and this is the last use. An error leaves nothing to do.
+            let _ = unsafe { raw::cuLinkDestroy(self.state) };
+        }
+    }
+}
+
+/// Compiles PTX for the device of the current context and loads nothing: a cubin for [`Image::Binary`], and what the driver's compiler says.
+///
+/// # Safety
+/// A context is current.
+pub unsafe fn compile(ptx: &CStr) -> Result<(Vec<u8>, JitLog), LoadError> {
+    let failed = |source, log| LoadError { source, log };
+    // SAFETY: a context is current until the linker is dropped, below.
+    let mut linker = unsafe { Linker::new() }.map_err(|error| failed(error, JitLog::default()))?;
+    let linked = linker.link(ptx);
+    let log = linker.logs.read();
+    match linked {
+        Ok(cubin) => Ok((cubin, log)),
+        Err(source) => Err(failed(source, log)),
     }
 }
 

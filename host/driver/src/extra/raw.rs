@@ -7,7 +7,8 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use crate::entry::entry;
 use crate::error::DriverError;
 use crate::sys::{
-    CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec, CUmodule, CUstream,
+    CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec, CUlinkState,
+    CUmodule, CUstream,
 };
 
 /// Defines each call: find the function in the driver, call it, give its failure as an error.
@@ -59,6 +60,15 @@ calls! {
         block_z: c_uint, shared_bytes: c_uint, stream: CUstream, params: *const *const c_void,
         extra: *const *const c_void
     );
+    fn cuLinkAddData_v2(
+        state: CUlinkState, kind: c_int, data: *mut c_void, n_bytes: usize, name: *const c_char, n_options: c_uint,
+        options: *mut c_int, values: *mut *mut c_void
+    );
+    fn cuLinkComplete(state: CUlinkState, cubin: *mut *mut c_void, n_bytes: *mut usize);
+    fn cuLinkCreate_v2(
+        n_options: c_uint, options: *mut c_int, values: *mut *mut c_void, state: *mut CUlinkState
+    );
+    fn cuLinkDestroy(state: CUlinkState);
     fn cuMemAlloc_v2(address: *mut CUdeviceptr, n_bytes: usize);
     fn cuMemFree_v2(address: CUdeviceptr);
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize);

@@ -69,8 +69,8 @@ pub(super) extern "C" fn device_name(to: *mut c_char, n_bytes: c_int, _device: c
 pub(super) extern "C" fn device_attribute(to: *mut c_int, attribute: c_int, _device: c_int) -> u32 {
     let value = match attribute {
         16 => N_SMS as c_int,
-        75 => 9,
-        76 => 0,
+        75 => state().compute_capability.0,
+        76 => state().compute_capability.1,
         97 => 227 * 1024,
         _ => return INVALID_VALUE,
     };

@@ -1,11 +1,12 @@
 //! Modules, functions, launches.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::sync::{Condvar, PoisonError};
 use std::time::Duration;
 
 use super::{
-    Beginning, Call, INVALID_HANDLE, INVALID_VALUE, Kind, Launch, N_SMS, NOT_FOUND,
-    OUT_OF_RESOURCES, TOO_LARGE_TOGETHER, destroy, in_context, on_stream, state, write,
+    Beginning, Call, INVALID_HANDLE, INVALID_VALUE, Kind, LAUNCH_TIMEOUT, Launch, N_SMS, NOT_FOUND,
+    OUT_OF_RESOURCES, State, TOO_LARGE_TOGETHER, destroy, in_context, on_stream, state, write,
 };
 
 /// Dynamic shared memory that every function may have.
@@ -14,8 +15,14 @@ const SHARED_BYTES: i32 = 48 * 1024;
 const MAX_SHARED_BYTES: i32 = 227 * 1024;
 /// Blocks of any function that an SM holds at once.
 const BLOCKS_PER_SM: u32 = 2;
-/// How long loading a module takes.
-const LOAD_TIME: Duration = Duration::from_millis(10);
+/// How long compiling takes.
+const COMPILE_TIME: Duration = Duration::from_millis(10);
+/// How long threads wait for others to compile at once with them.
+const MEETING_TIME: Duration = Duration::from_secs(20);
+/// Threads that wait so.
+static COMPILING: Condvar = Condvar::new();
+/// What cubins begin with.
+pub(super) const CUBIN: &[u8] = b"\x7fELF";
 /// `CU_JIT_ERROR_LOG_BUFFER` and its size.
 const ERROR_LOG: [c_int; 2] = [5, 6];
 
@@ -27,46 +34,85 @@ pub(super) extern "C" fn load(
     values: *const *mut c_char,
 ) -> u32 {
     in_context(|context| {
-        // Compiling takes its time, as in the real driver: threads that want one kernel meet here.
-        std::thread::sleep(LOAD_TIME);
+        // SAFETY: PTX ends in a null byte, and so do the cubins of `link`; there are as many options and values as the caller says.
+        let (image, logs) =
+            unsafe { (CStr::from_ptr(image), Logs::of(n_options, options, values)) };
+        let is_cubin = image.to_bytes().starts_with(CUBIN);
+        if !is_cubin && let Err(code) = compile(image) {
+            logs.write(state().load_answer.1);
+            return code;
+        }
         let mut state = state();
         state.record(Call::Load);
-        let (code, log) = state.load_answer;
-        // SAFETY: PTX ends in a null byte; there are as many options and values as the caller says.
-        let (ptx, options, values) = unsafe {
-            let n_options = n_options as usize;
-            let options = std::slice::from_raw_parts(options, n_options);
+        match state.cubin_answer {
+            code if is_cubin && code != 0 => code,
+            _ => write(to, state.create(Kind::Module { context })),
+        }
+    })
+}
+
+/// What the driver's compiler does to a text: it takes its time, as in the real driver, and refuses what is none.
+pub(super) fn compile(ptx: &CStr) -> Result<(), u32> {
+    // Threads that want one kernel meet here.
+    std::thread::sleep(COMPILE_TIME);
+    let mut state = state();
+    state.compiling += 1;
+    COMPILING.notify_all();
+    let alone = |state: &mut State| state.compiling < state.compile_together;
+    let (state, waited) = COMPILING
+        .wait_timeout_while(state, MEETING_TIME, alone)
+        .unwrap_or_else(PoisonError::into_inner);
+    if waited.timed_out() {
+        return Err(LAUNCH_TIMEOUT);
+    }
+    if !ptx.to_bytes().windows(8).any(|bytes| bytes == b".version") {
+        return Err(INVALID_VALUE);
+    }
+    match state.load_answer.0 {
+        0 => Ok(()),
+        code => Err(code),
+    }
+}
+
+/// Where a caller wants the compiler's errors: an address, and how many bytes are there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Logs(Option<(usize, usize)>);
+
+impl Logs {
+    /// # Safety
+    /// There are as many options and values as `n_options` says.
+    pub(super) unsafe fn of(
+        n_options: c_uint,
+        options: *const c_int,
+        values: *const *mut c_char,
+    ) -> Logs {
+        // SAFETY: the caller's contract.
+        let (options, values) = unsafe {
             (
-                CStr::from_ptr(image),
-                options,
-                std::slice::from_raw_parts(values, n_options),
+                std::slice::from_raw_parts(options, n_options as usize),
+                std::slice::from_raw_parts(values, n_options as usize),
             )
         };
-        if !ptx.to_bytes().windows(8).any(|bytes| bytes == b".version") {
-            return INVALID_VALUE;
-        }
-        if code == 0 {
-            return write(to, state.create(Kind::Module { context }));
-        }
-        let [buffer, n_bytes] = ERROR_LOG.map(|wanted| {
-            options
-                .iter()
-                .position(|option| *option == wanted)
-                .map(|idx| values[idx])
-        });
-        if let (Some(buffer), Some(n_bytes)) = (buffer, n_bytes) {
+        let value = |wanted| Some(values[options.iter().position(|option| *option == wanted)?]);
+        let [buffer, n_bytes] = ERROR_LOG.map(value);
+        let pair = buffer.zip(n_bytes);
+        Logs(pair.map(|(buffer, n_bytes)| (buffer as usize, n_bytes as usize)))
+    }
+
+    /// Writes what the compiler says.
+    pub(super) fn write(self, log: &CStr) {
+        if let Some((buffer, n_bytes)) = self.0 {
             let log = log.to_bytes_with_nul();
             // SAFETY: the buffer is as long as the caller says, and the log is cut to that.
             unsafe {
                 std::ptr::copy_nonoverlapping(
-                    log.as_ptr().cast(),
-                    buffer,
-                    log.len().min(n_bytes as usize),
+                    log.as_ptr(),
+                    buffer as *mut u8,
+                    log.len().min(n_bytes),
                 )
             };
         }
-        code
-    })
+    }
 }
 
 pub(super) extern "C" fn unload(module: usize) -> u32 {

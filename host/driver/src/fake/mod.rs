@@ -9,6 +9,7 @@ mod allocator;
 mod devices;
 mod graph;
 mod kernels;
+mod link;
 mod table;
 mod tensor_map;
 mod work;
@@ -33,7 +34,9 @@ pub enum Call {
     },
     /// Memory was freed.
     Free,
-    /// A module was to be loaded.
+    /// PTX was to be compiled to a cubin.
+    Compile,
+    /// A module was to be loaded, from PTX or from a cubin.
     Load,
     /// A module was unloaded.
     Unload,
@@ -101,10 +104,20 @@ pub struct Launch {
 pub struct State {
     /// Version of CUDA, 1000 · major + 10 · minor.
     pub version: c_int,
+    /// Compute capability of the devices.
+    pub compute_capability: (c_int, c_int),
     /// Bytes that may still be allocated.
     pub free_bytes: usize,
     /// What loading a module returns, and what the compiler says when that is an error.
     pub load_answer: (u32, &'static CStr),
+    /// What loading a cubin returns.
+    pub cubin_answer: u32,
+    /// How many threads compile at once before any of them goes on; those that wait for others too long get an error.
+    pub compile_together: u32,
+    /// How many have begun to compile since this was last set to 0.
+    pub compiling: u32,
+    /// Where linkers write what the compiler says.
+    logs: BTreeMap<usize, kernels::Logs>,
     /// The calls since this was last set to an empty list; `None`: they are not recorded.
     pub calls: Option<Vec<Call>>,
     /// Which kernels there are: bytes of the parameter of the kernel with this name.
@@ -147,6 +160,10 @@ pub enum Kind {
     Memory {
         n_bytes: usize,
     },
+    Linker {
+        context: usize,
+        cubin: Vec<u8>,
+    },
     Graph {
         launches: Vec<Launch>,
     },
@@ -169,8 +186,13 @@ pub const OTHER_CONTEXT: usize = 0xcc;
 
 static STATE: Mutex<State> = Mutex::new(State {
     version: 13000,
+    compute_capability: (9, 0),
     free_bytes: TOTAL_BYTES,
     load_answer: (0, c""),
+    cubin_answer: 0,
+    compile_together: 0,
+    compiling: 0,
+    logs: BTreeMap::new(),
     calls: None,
     params_bytes: |_| None,
     registers: |_| 128,
@@ -231,6 +253,7 @@ const INVALID_HANDLE: u32 = 400;
 const ILLEGAL_STATE: u32 = 401;
 const NOT_FOUND: u32 = 500;
 const OUT_OF_RESOURCES: u32 = 701;
+const LAUNCH_TIMEOUT: u32 = 702;
 const TOO_LARGE_TOGETHER: u32 = 720;
 const CAPTURE_UNSUPPORTED: u32 = 900;
 const CAPTURE_INVALIDATED: u32 = 901;

@@ -2,7 +2,7 @@
 
 use std::sync::Once;
 
-use super::{devices, graph, kernels, tensor_map, work};
+use super::{devices, graph, kernels, link, tensor_map, work};
 use crate::entry::Address;
 use crate::library;
 
@@ -57,6 +57,10 @@ table! {
     cuMemGetInfo_v2: work::memory_info,
     cuMemcpyHtoDAsync_v2: work::copy,
     cuMemcpyDtoHAsync_v2: work::copy,
+    cuLinkCreate_v2: link::create,
+    cuLinkAddData_v2: link::add,
+    cuLinkComplete: link::complete,
+    cuLinkDestroy: link::destroy_linker,
     cuModuleLoadDataEx: kernels::load,
     cuModuleUnload: kernels::unload,
     cuModuleGetFunction: kernels::get_function,

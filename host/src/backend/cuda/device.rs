@@ -1,6 +1,7 @@
 //! A CUDA device, opened: its context, what it can do, its kernels.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use ferroflash_driver::extra::device::Attribute;
@@ -11,7 +12,9 @@ use ferroflash_kernels::spec::Spec;
 use ferroflash_kernels::variants::Variant;
 
 use super::captures::Captures;
+use super::context::{BorrowedContext, Context, Current, PrimaryContext};
 use super::embedded;
+use super::kernel_cache::{KernelCache, KernelCacheUse, Target};
 use super::memory::Bytes;
 use super::module::{Kernel, Kernels, too_old};
 use crate::error::DriverError;
@@ -84,7 +87,7 @@ impl CudaDevice {
                 };
                 let is_it = |&ordinal: &u32| extra::device::get(ordinal) == Ok(device);
                 let ordinal = (0..n_devices).find(is_it).ok_or(DriverError::NoContext)?;
-                let borrowed = Context::Borrowed(BorrowedContext(context));
+                let borrowed = Context::Borrowed(BorrowedContext::new(context));
                 CudaDevice::open_new(ordinal, |_device| Ok(borrowed))
             },
         )
@@ -131,7 +134,10 @@ impl CudaDevice {
         let info = read_info(device)?;
         let uuid = extra::device::uuid(device)?;
         let context = context(device)?;
-        let kernels = Kernels::new(driver_version);
+        let kernels = Kernels::new(Target {
+            compute_capability: info.compute_capability,
+            driver_version,
+        });
         Ok(CudaDevice {
             kernels,
             retired: Mutex::default(),
@@ -219,6 +225,31 @@ impl CudaDevice {
         self.retired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Keeps compiled kernels in a folder: those that are loaded from now on come from there where an earlier process has left them, and are left
+    /// there where not. A kernel is found again if its text, the device's compute capability and the driver's version of CUDA are the same.
+    ///
+    /// The folder is made where there is none; one that cannot be read or written is an error. A file that is damaged is compiled anew and replaced, and a
+    /// failure to write one fails no call: [`CudaDevice::kernel_cache_use`] counts them. Nothing is ever removed; files may be deleted at any time. What lies
+    /// in the folder runs on the device: it should be as safe from others as the program is.
+    ///
+    /// A device is one for the whole process, and so is its folder: a second one takes the place of the first.
+    pub fn keep_kernels_in(&self, folder: impl AsRef<Path>) -> Result<(), DriverError> {
+        self.kernels.use_cache(KernelCache::open(folder.as_ref())?);
+        Ok(())
+    }
+
+    /// The folder of [`CudaDevice::keep_kernels_in`], whole, if there is one.
+    pub fn kernel_cache(&self) -> Option<PathBuf> {
+        let cache = self.kernels.cache()?;
+        Some(cache.folder().to_owned())
+    }
+
+    /// What has come of it so far; nothing where there is none.
+    pub fn kernel_cache_use(&self) -> KernelCacheUse {
+        let cache = self.kernels.cache();
+        cache.map_or_else(KernelCacheUse::default, |cache| cache.so_far().clone())
+    }
+
     /// The kernel of a variant with a spec; the driver compiles it when it is first asked for.
     pub fn kernel(
         &self,
@@ -276,99 +307,6 @@ impl fmt::Debug for CudaDevice {
             .field("driver_version", driver_version)
             .field("info", info)
             .finish_non_exhaustive()
-    }
-}
-
-/// The context that a device works in.
-enum Context {
-    Primary(PrimaryContext),
-    Borrowed(BorrowedContext),
-}
-
-impl Context {
-    fn handle(&self) -> CUcontext {
-        match self {
-            Context::Primary(context) => context.handle,
-            Context::Borrowed(BorrowedContext(handle)) => *handle,
-        }
-    }
-
-    fn is_primary(&self) -> bool {
-        matches!(self, Context::Primary(_))
-    }
-}
-
-/// A context that another library has made, and keeps alive.
-struct BorrowedContext(CUcontext);
-
-// SAFETY: as for a primary context.
-unsafe impl Send for BorrowedContext {}
-// SAFETY: as above.
-unsafe impl Sync for BorrowedContext {}
-
-/// The primary context of a device, held. Other libraries of the process share it.
-struct PrimaryContext {
-    handle: CUcontext,
-    device: CUdevice,
-}
-
-// SAFETY: the driver lets every thread use a context, at once; the handle is an address that only the driver follows.
-unsafe impl Send for PrimaryContext {}
-// SAFETY: as above.
-unsafe impl Sync for PrimaryContext {}
-
-impl PrimaryContext {
-    fn retain(device: CUdevice) -> Result<PrimaryContext, DriverError> {
-        // SAFETY: released when this is dropped.
-        let handle = unsafe { extra::context::retain_primary(device)? };
-        Ok(PrimaryContext { handle, device })
-    }
-}
-
-impl Drop for PrimaryContext {
-    fn drop(&mut self) {
-        // SAFETY: it was retained once, and what was made in it is gone with the device. An error leaves nothing to do.
-        let _ = unsafe { extra::context::release_primary(self.device) };
-    }
-}
-
-/// A context is current in this thread until this is dropped; then the thread is as before.
-#[must_use]
-pub(super) struct Current {
-    pushed: Pushed,
-    /// The stack of contexts belongs to the thread: the guard stays in it.
-    _stays: std::marker::PhantomData<*const ()>,
-}
-
-/// Whether a guard has something to take away.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Pushed {
-    Yes,
-    No,
-}
-
-impl Current {
-    fn enter(context: CUcontext) -> Result<Current, DriverError> {
-        let pushed = if extra::context::current()? == context {
-            Pushed::No
-        } else {
-            // SAFETY: a device holds its context, and outlives the guards it gives.
-            unsafe { extra::context::push(context)? };
-            Pushed::Yes
-        };
-        Ok(Current {
-            pushed,
-            _stays: std::marker::PhantomData,
-        })
-    }
-}
-
-impl Drop for Current {
-    fn drop(&mut self) {
-        if self.pushed == Pushed::Yes {
-            // It fails only where somebody has taken the context away already.
-            let _ = extra::context::pop();
-        }
     }
 }
 

@@ -3,11 +3,13 @@
 //! | file | what |
 //! |---|---|
 //! | [`device`] | a device opened: its context, its limits, its kernels |
+//! | `context` | the context that a device works in |
 //! | [`queue`] | a stream with the workspace of the calls on it |
 //! | [`graph`] | calls captured once and launched often |
 //! | [`stream`], [`event`] | the order and the time of asynchronous work |
 //! | [`memory`] | buffers, and the views of them that tensors are made of |
 //! | [`module`] | embedded PTX → kernels of one device, compiled when first wanted |
+//! | [`kernel_cache`] | compiled kernels in a folder, for later processes |
 //! | `launch` | the kernels of a plan, enqueued |
 //! | `tensor_map` | what Hopper's copy engine knows of a launch's tensors |
 //! | `probe` | one instruction of the kernels, run alone: for tests |
@@ -16,10 +18,12 @@
 //! context current for its duration where it is not, and leaves the thread as it was.
 
 mod captures;
+mod context;
 pub mod device;
 mod embedded;
 pub mod event;
 pub mod graph;
+pub mod kernel_cache;
 pub(crate) mod launch;
 pub mod memory;
 pub mod module;
@@ -36,6 +40,7 @@ pub use embedded::{missing_kernels, needed_cuda, origin_of_kernels};
 pub use event::Event;
 pub use ferroflash_driver::sys;
 pub use graph::Graph;
+pub use kernel_cache::{CacheFault, KernelCacheUse, Origin};
 pub use memory::DeviceBuffer;
 pub use module::Kernel;
 pub use queue::Queue;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use ferroflash_driver::Version;
@@ -15,6 +15,7 @@ use ferroflash_kernels::spec::text::of_variant;
 use ferroflash_kernels::variants::Variant;
 
 use super::embedded;
+use super::kernel_cache::{KernelCache, Origin, Target};
 use crate::error::DriverError;
 
 /// A kernel, loaded.
@@ -38,7 +39,9 @@ pub struct Statistics {
     pub blocks_per_sm: u32,
     /// How long it took: half a second for a kernel new to the driver, less than a millisecond from its cache.
     pub load_time: Duration,
-    /// What the compiler said.
+    /// Where its code came from.
+    pub origin: Origin,
+    /// What the compiler said; nothing where it had nothing to do.
     pub log: JitLog,
 }
 
@@ -72,19 +75,45 @@ impl Kernel {
 /// What a kernel is compiled from: the name of a variant, a spec, and an expression that edits scores.
 type Source = (&'static str, Spec, Option<Kept>);
 
-/// The kernels of a device.
-pub(super) struct Kernels {
-    driver_version: Version,
-    loaded: RwLock<HashMap<Source, Arc<Kernel>>>,
+/// A place for a kernel, which stays empty until a thread has loaded it.
+#[derive(Default)]
+struct Place {
+    kernel: OnceLock<Arc<Kernel>>,
+    /// Held by the thread that loads. Others that want this kernel wait; those that want another one do not.
     loading: Mutex<()>,
 }
 
+/// The kernels of a device.
+pub(super) struct Kernels {
+    target: Target,
+    cache: RwLock<Option<Arc<KernelCache>>>,
+    places: RwLock<HashMap<Source, Arc<Place>>>,
+}
+
 impl Kernels {
-    pub(super) fn new(driver_version: Version) -> Kernels {
+    pub(super) fn new(target: Target) -> Kernels {
         Kernels {
-            driver_version,
-            loaded: RwLock::default(),
-            loading: Mutex::new(()),
+            target,
+            cache: RwLock::default(),
+            places: RwLock::default(),
+        }
+    }
+
+    /// Where kernels lie that have been compiled, if anywhere.
+    pub(super) fn cache(&self) -> Option<Arc<KernelCache>> {
+        let cache = self.cache.read().unwrap_or_else(PoisonError::into_inner);
+        cache.clone()
+    }
+
+    /// From now on kernels come from here.
+    pub(super) fn use_cache(&self, cache: KernelCache) {
+        let mut place = self.cache.write().unwrap_or_else(PoisonError::into_inner);
+        // That of the same folder goes on counting.
+        if place
+            .as_ref()
+            .is_none_or(|known| known.folder() != cache.folder())
+        {
+            *place = Some(Arc::new(cache));
         }
     }
 
@@ -95,34 +124,42 @@ impl Kernels {
         spec: Spec,
         edit: Option<Kept>,
     ) -> Option<Arc<Kernel>> {
-        let loaded = self.loaded.read().unwrap_or_else(PoisonError::into_inner);
-        loaded.get(&(variant.name, spec, edit)).cloned()
+        let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
+        places
+            .get(&(variant.name, spec, edit))?
+            .kernel
+            .get()
+            .cloned()
     }
 
-    /// Loads the kernel of a variant with a spec and an expression into the current context; once, whichever thread comes first.
+    /// Loads the kernel of a variant with a spec and an expression into the current context; once, whichever thread comes first. Threads that
+    /// want different kernels load them at once. Where it fails, the next one tries again.
     pub(super) fn load(
         &self,
         variant: &'static Variant,
         spec: Spec,
         edit: Option<Kept>,
     ) -> Result<Arc<Kernel>, DriverError> {
-        let _loading = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(kernel) = self.get(variant, spec, edit) {
-            return Ok(kernel);
+        let place = {
+            let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(places.entry((variant.name, spec, edit)).or_default())
+        };
+        let _loading = place.loading.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kernel) = place.kernel.get() {
+            return Ok(Arc::clone(kernel));
         }
-        let kernel = Arc::new(load(variant, spec, edit, self.driver_version)?);
-        let mut loaded = self.loaded.write().unwrap_or_else(PoisonError::into_inner);
-        loaded.insert((variant.name, spec, edit), Arc::clone(&kernel));
-        Ok(kernel)
+        let kernel = load(variant, spec, edit, self.target, self.cache().as_deref())?;
+        Ok(Arc::clone(place.kernel.get_or_init(|| Arc::new(kernel))))
     }
 
     /// Unloads all; the context is current, and nobody launches a kernel of it any more.
     pub(super) fn unload(&mut self) {
-        let loaded = self
-            .loaded
+        let places = self
+            .places
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner);
-        for (_, kernel) in loaded.drain() {
+        let places = places.drain();
+        for kernel in places.filter_map(|(_, place)| place.kernel.get().cloned()) {
             // SAFETY: launches hold the device, so there are none; it has no work left. An error can only be that of earlier
             // work.
             let _ = unsafe { module::unload(kernel.module) };
@@ -158,10 +195,11 @@ fn load(
     variant: &'static Variant,
     spec: Spec,
     edit: Option<Kept>,
-    driver_version: Version,
+    target: Target,
+    cache: Option<&KernelCache>,
 ) -> Result<Kernel, DriverError> {
     let start = Instant::now();
-    let ptx = specialised(variant, spec, edit, driver_version)?;
+    let ptx = specialised(variant, spec, edit, target.driver_version)?;
     let name = CString::new(variant.name).map_err(|_| DriverError::NotEmbedded {
         kernel: variant.name,
     })?;
@@ -169,7 +207,13 @@ fn load(
     // SAFETY: the context of the device is current. The module is complete PTX, which the driver checks. The function
     // is asked for its attributes while its module is loaded.
     unsafe {
-        let (module, log) = module::load(Image::Ptx(&ptx)).map_err(|source| DriverError::Load {
+        let loaded = match cache {
+            Some(cache) => cache.load(variant.name, &ptx, target),
+            None => {
+                module::load(Image::Ptx(&ptx)).map(|(module, log)| (module, log, Origin::Driver))
+            }
+        };
+        let (module, log, origin) = loaded.map_err(|source| DriverError::Load {
             kernel: variant.name,
             source: Box::new(source),
         })?;
@@ -187,6 +231,7 @@ fn load(
                     footprint.shared_bytes,
                 )?,
                 load_time: start.elapsed(),
+                origin,
                 log,
             };
             would_hang(variant, spec, &statistics)?;

@@ -1,18 +1,17 @@
 //! The command line.
 
 mod bench;
+mod device;
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-#[cfg(feature = "emulator")]
-use ferroflash::backend::emulated::EmulatorOptions;
-use ferroflash::{Algorithm, Device, Dtype, Order, Pass};
+use ferroflash::{Algorithm, Dtype, Order, Pass};
 
 pub use bench::{BenchArguments, BenchPass, CacheLengths, Heads, KvDtype};
+pub use device::DeviceWords;
 
 use crate::expressions::{MaskWord, ScoreWord};
-use crate::failure::Failure;
 use crate::mask::MaskWords;
 
 /// What `--help` says at its end.
@@ -58,8 +57,8 @@ pub struct RunArguments {
     #[arg(long)]
     pub pass: Option<Passes>,
     /// What runs it.
-    #[arg(long, default_value = "auto")]
-    pub backend: BackendName,
+    #[command(flatten)]
+    pub on: DeviceWords,
     /// The schedule; one that cannot serve is an error.
     #[arg(long, default_value = "auto")]
     pub algorithm: AlgorithmName,
@@ -112,8 +111,8 @@ pub struct InfoArguments {
     #[arg(long, default_value = "both")]
     pub pass: Passes,
     /// What would run it.
-    #[arg(long, default_value = "auto")]
-    pub backend: BackendName,
+    #[command(flatten)]
+    pub on: DeviceWords,
     /// The schedule.
     #[arg(long, default_value = "auto")]
     pub algorithm: AlgorithmName,
@@ -138,33 +137,6 @@ impl Passes {
             Passes::Forward => &[Pass::Forward],
             Passes::Both => &[Pass::Forward, Pass::Backward],
         }
-    }
-}
-
-/// What runs it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum BackendName {
-    /// The GPU where there is one, else the CPU.
-    Auto,
-    /// The GPU.
-    Cuda,
-    /// All cores of the processor.
-    Cpu,
-    /// The GPU's kernels, Hopper's among them, on the emulator: slow.
-    #[cfg(feature = "emulator")]
-    Emulated,
-}
-
-impl BackendName {
-    /// The device of this name.
-    pub fn device(self) -> Result<Device, Failure> {
-        Ok(match self {
-            BackendName::Auto => Device::best(),
-            BackendName::Cuda => Device::cuda(0)?,
-            BackendName::Cpu => Device::cpu(),
-            #[cfg(feature = "emulator")]
-            BackendName::Emulated => Device::emulated(EmulatorOptions::hopper(0)),
-        })
     }
 }
 

@@ -55,7 +55,10 @@ impl Failure {
     /// The exit code for it.
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
-            Failure::Library(ferroflash::Error::Problem(_)) => BAD_INPUT,
+            Failure::Library(
+                ferroflash::Error::Problem(_)
+                | ferroflash::Error::Driver(DriverError::KernelCache { .. }),
+            ) => BAD_INPUT,
             Failure::Library(_) => CANNOT_RUN,
             _ => BAD_INPUT,
         })

@@ -19,7 +19,7 @@ pub fn info(arguments: &InfoArguments) -> Result<ExitCode, Failure> {
     say!("processor  {}", Device::cpu());
     print_kernels(arguments);
     let problem = problem(arguments)?;
-    let device = arguments.backend.device()?;
+    let device = arguments.on.device()?;
     let mut attention = Attention::new(&device, problem)?;
     if let Some(algorithm) = arguments.algorithm.algorithm() {
         attention = attention.with_algorithm(algorithm);
@@ -32,6 +32,7 @@ pub fn info(arguments: &InfoArguments) -> Result<ExitCode, Failure> {
             edit::print_compiled(plan, cuda)?;
         }
     }
+    arguments.on.report_kernel_cache(&device);
     Ok(ExitCode::SUCCESS)
 }
 

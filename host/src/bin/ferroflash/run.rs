@@ -39,7 +39,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
         (None, None) => Passes::Forward,
     };
     let problem = problem(arguments, &input)?;
-    let device = arguments.backend.device()?;
+    let device = arguments.on.device()?;
     let mut attention = Attention::new(&device, problem)?;
     if let Some(algorithm) = arguments.algorithm.algorithm() {
         attention = attention.with_algorithm(algorithm);
@@ -64,6 +64,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
         output::write(output, &done.results, metadata(&input, &problem, &done))?;
         say!("written    {}", output.display());
     }
+    arguments.on.report_kernel_cache(&device);
     Ok(if differs {
         ExitCode::from(DIFFERS)
     } else {

@@ -98,6 +98,13 @@ impl Edit {
             .flatten()
     }
 
+    /// Whether gradients of scores change by more than what is hidden: the derivative is not 1 everywhere.
+    pub fn has_gradient(&self) -> bool {
+        let one = [Node::F32(1f32.to_bits())];
+        let derivative = self.derivative.as_ref();
+        derivative.is_some_and(|derivative| derivative.nodes() != one)
+    }
+
     /// The values of the launch in the order of their places: those of the score, then what the mask and the derivative add.
     /// Those of one name and type are one.
     pub fn params(&self) -> Vec<Param> {

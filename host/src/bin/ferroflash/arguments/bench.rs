@@ -4,9 +4,10 @@ use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
 use ferroflash::{Pass, SplitKv};
+use ferroflash_kernels::expression::named::{NamedMask, NamedScore};
 
-use super::{AlgorithmName, BackendName, DtypeName, OrderName};
-use crate::expressions::{MaskName, ScoreName};
+use super::{AlgorithmName, DeviceWords, DtypeName, OrderName};
+use crate::expressions::{mask_by_name, score_by_name};
 
 /// Options of `bench`.
 #[derive(Debug, Args)]
@@ -39,11 +40,11 @@ pub struct BenchArguments {
     #[arg(long, conflicts_with = "window")]
     pub prefix: Option<usize>,
     /// An expression in place of the scores, beside the masks; its parameters and tensors are made here. The rows name it.
-    #[arg(long, conflicts_with = "decode")]
-    pub score: Option<ScoreName>,
+    #[arg(long, conflicts_with = "decode", value_parser = score_by_name())]
+    pub score: Option<NamedScore>,
     /// An expression that hides keys beside --causal, --window and --prefix. Operations are counted as without it. The rows name it.
-    #[arg(long, conflicts_with = "decode")]
-    pub mask_expression: Option<MaskName>,
+    #[arg(long, conflicts_with = "decode", value_parser = mask_by_name())]
+    pub mask_expression: Option<NamedMask>,
     /// Split-KV: the forward pass divides the keys of a sequence into splits of so many; auto: as planning finds it fastest; never.
     #[arg(long, value_delimiter = ',', default_value = "auto")]
     pub split_kv: Vec<SplitKv>,
@@ -102,8 +103,8 @@ pub struct BenchArguments {
     #[arg(long, value_delimiter = ',')]
     pub algorithm: Vec<AlgorithmName>,
     /// What runs it.
-    #[arg(long, default_value = "auto")]
-    pub backend: BackendName,
+    #[command(flatten)]
+    pub on: DeviceWords,
     /// Prints one JSON object a line instead of a table.
     #[arg(long)]
     pub json: bool,

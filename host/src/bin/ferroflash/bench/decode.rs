@@ -111,14 +111,14 @@ impl<T: Bytes> Pool<T> {
         let n_random = n_elems.min(FILL_BLOCKS * subject::BLOCK);
         let mut filled = || -> Result<Elements<T>, Failure> {
             if in_8_bits {
-                let numbers: Vec<f32> = normal(n_random, random);
+                let numbers: Vec<f32> = normal(n_random, random)?;
                 let numbers = numbers.iter().map(|x| F8E4M3::from_f32(x * E4M3_FACTOR));
                 let mut buffer = DeviceBuffer::new(device, n_elems)?;
                 buffer.fill_from(&numbers.collect::<Vec<_>>(), &queue)?;
                 return Ok(Elements::E4m3(buffer));
             }
             let mut buffer = DeviceBuffer::new(device, n_elems)?;
-            buffer.fill_from(&normal(n_random, random), &queue)?;
+            buffer.fill_from(&normal(n_random, random)?, &queue)?;
             Ok(Elements::Same(buffer))
         };
         let (k, v) = (filled()?, filled()?);
@@ -236,7 +236,7 @@ impl<T: Bytes> Tensors<T> {
                 0 | 1 => None,
                 _ => Some(NewRows::new(device, cuda, &queue, &problem, random)?),
             },
-            q: DeviceBuffer::from_slice(cuda, &normal(n_q, random), &queue)?,
+            q: DeviceBuffer::from_slice(cuda, &normal(n_q, random)?, &queue)?,
             o: DeviceBuffer::new(cuda, n_o)?,
             lse: DeviceBuffer::new(cuda, n_rows)?,
         };

@@ -71,7 +71,10 @@ impl<T: Bytes> Tensors<T> {
         for (argument, vector) in lengths.iter() {
             of_device[argument] = Some(DeviceBuffer::from_slice(cuda, vector, &queue)?);
         }
-        let mut filled = |n_elems| DeviceBuffer::from_slice(cuda, &normal(n_elems, random), &queue);
+        let mut filled = |n_elems| -> Result<_, Failure> {
+            let numbers = normal(n_elems, random)?;
+            Ok(DeviceBuffer::from_slice(cuda, &numbers, &queue)?)
+        };
         let (q, k, v, d_o) = (filled(n_q)?, filled(n_k)?, filled(n_v)?, filled(n_o)?);
         let given = Given::new(named, &problem, random)?.on_device(cuda, &queue)?;
         let mut tensors = Tensors {

@@ -8,7 +8,7 @@ use ferroflash::{
 };
 use rand::rngs::SmallRng;
 
-use super::subject::{Call, Effort, Ready, Variant, median, n_calls, normal, warm_up};
+use super::subject::{Call, Effort, Ready, Variant, median, n_calls, normal, warm_up, zeros};
 use crate::expressions::{Given, Named};
 use crate::failure::Failure;
 use crate::input::Bytes;
@@ -44,21 +44,20 @@ impl<T: Bytes> Tensors<T> {
         let n_k = problem.shape_k().iter().product();
         let n_v = problem.shape_v().iter().product();
         let n_o = problem.shape_o().iter().product();
-        let zero = T::from_f32(0.0);
         let mut tensors = Tensors {
             device: device.clone(),
             problem,
             lengths,
             given: Given::default(),
-            q: normal(n_q, random),
-            k: normal(n_k, random),
-            v: normal(n_v, random),
-            o: vec![zero; n_o],
-            lse: vec![0.0; problem.shape_lse().iter().product()],
-            d_o: normal(n_o, random),
-            d_q: vec![zero; n_q],
-            d_k: vec![zero; n_k],
-            d_v: vec![zero; n_v],
+            q: normal(n_q, random)?,
+            k: normal(n_k, random)?,
+            v: normal(n_v, random)?,
+            o: zeros(n_o)?,
+            lse: zeros(problem.shape_lse().iter().product())?,
+            d_o: normal(n_o, random)?,
+            d_q: zeros(n_q)?,
+            d_k: zeros(n_k)?,
+            d_v: zeros(n_v)?,
         };
         tensors.given = Given::new(named, &problem, random)?;
         let variant = Variant {

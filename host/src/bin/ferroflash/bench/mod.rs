@@ -45,7 +45,7 @@ use subject::{Effort, Ready, Results, Subject, Variant, median};
 
 /// Measures and prints.
 pub fn bench(arguments: &BenchArguments) -> Result<ExitCode, Failure> {
-    let device = arguments.backend.device()?;
+    let device = arguments.on.device()?;
     eprintln!("device: {device} ({})", device.why());
     let cases = cases::cases(arguments, &device)?;
     match arguments.dtype.into() {
@@ -53,6 +53,7 @@ pub fn bench(arguments: &BenchArguments) -> Result<ExitCode, Failure> {
         Dtype::F16 => measure_all::<half::f16>(&cases, &device, arguments)?,
         Dtype::F32 => measure_all::<f32>(&cases, &device, arguments)?,
     }
+    arguments.on.report_kernel_cache(&device);
     Ok(ExitCode::SUCCESS)
 }
 

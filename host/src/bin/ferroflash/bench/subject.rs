@@ -159,7 +159,8 @@ fn mixed() -> Failure {
 pub const BLOCK: usize = (1 << 20) + 7;
 
 /// Values of a standard normal distribution; a block of them, repeated.
-pub fn normal<T: Bytes>(n_elems: usize, random: &mut SmallRng) -> Vec<T> {
+pub fn normal<T: Bytes>(n_elems: usize, random: &mut SmallRng) -> Result<Vec<T>, Failure> {
+    let mut all = with_room(n_elems)?;
     let mut block = Vec::with_capacity(BLOCK.min(n_elems));
     while block.len() < BLOCK.min(n_elems) {
         // Box and Muller: two uniform numbers make a normal one.
@@ -167,7 +168,27 @@ pub fn normal<T: Bytes>(n_elems: usize, random: &mut SmallRng) -> Vec<T> {
         let value = (-2.0 * radius.ln()).sqrt() * (std::f32::consts::TAU * angle).cos();
         block.push(T::from_f32(value));
     }
-    block.iter().copied().cycle().take(n_elems).collect()
+    all.extend(block.iter().copied().cycle().take(n_elems));
+    Ok(all)
+}
+
+/// Zeros.
+pub fn zeros<T: Bytes>(n_elems: usize) -> Result<Vec<T>, Failure> {
+    let mut all = with_room(n_elems)?;
+    all.resize(n_elems, T::from_f32(0.0));
+    Ok(all)
+}
+
+/// A vector with room for so many elements; where the host has no memory for them, an error.
+fn with_room<T>(n_elems: usize) -> Result<Vec<T>, Failure> {
+    let mut empty = Vec::new();
+    match empty.try_reserve_exact(n_elems) {
+        Ok(()) => Ok(empty),
+        Err(_) => Err(Failure::Option(format!(
+            "no memory for a tensor of {n_elems} elements of {} bytes",
+            size_of::<T>()
+        ))),
+    }
 }
 
 /// How many calls of this length fit into `rep_ms`.

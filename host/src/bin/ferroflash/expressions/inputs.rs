@@ -8,7 +8,7 @@ use ferroflash::{Inputs, Problem, Queue, ReadTensor, Scalar, Vector};
 use half::bf16;
 use rand::rngs::SmallRng;
 
-use super::{MaskName, Named, ScoreName};
+use super::{Named, NamedMask, NamedScore};
 use crate::bench::normal;
 use crate::failure::Failure;
 
@@ -57,9 +57,9 @@ impl Given {
         let (batch, heads) = (problem.batch(), problem.heads_q());
         let slopes = || slopes(heads);
         match named.score {
-            None => {}
-            Some(ScoreName::Alibi) => given.slopes(slopes(), vec![heads]),
-            Some(ScoreName::AlibiBatch) => {
+            None | Some(NamedScore::Identity) => {}
+            Some(NamedScore::Alibi) => given.slopes(slopes(), vec![heads]),
+            Some(NamedScore::AlibiBatch) => {
                 // Each batch entry has a little less of a penalty than the one before it.
                 let of_entry = |entry: usize| {
                     let factor = 1.0 / (1.0 + entry as f32 / batch as f32);
@@ -68,17 +68,17 @@ impl Given {
                 let all = (0..batch).flat_map(of_entry).collect();
                 given.slopes(all, vec![batch, heads]);
             }
-            Some(ScoreName::SoftCap) => given.params.push(("cap", CAP.into())),
-            Some(ScoreName::SoftCapAlibi) => {
+            Some(NamedScore::SoftCap) => given.params.push(("cap", CAP.into())),
+            Some(NamedScore::SoftCapAlibi) => {
                 given.params.push(("cap", CAP.into()));
                 given.slopes(slopes(), vec![heads]);
             }
-            Some(ScoreName::Bias) => given.tensors.push(bias(problem, random)?),
+            Some(NamedScore::Bias) => given.tensors.push(bias(problem, random)?),
         }
         match named.mask {
-            None | Some(MaskName::Causal) => {}
-            Some(MaskName::Window) => given.params.push(("window", WINDOW.into())),
-            Some(MaskName::Document) => {
+            None | Some(NamedMask::Causal) => {}
+            Some(NamedMask::Window) => given.params.push(("window", WINDOW.into())),
+            Some(NamedMask::Document) => {
                 let len = problem.seqlen_q().max(problem.seqlen_k());
                 let of_sequence = (0..len).map(|place| (place * N_DOCUMENTS / len) as i32);
                 given.tensors.push(Tensor {
@@ -169,8 +169,7 @@ fn bias(problem: &Problem, random: &mut SmallRng) -> Result<Tensor, Failure> {
     let (heads, len_q, len_k) = (problem.heads_q(), problem.seqlen_q(), problem.seqlen_k());
     let of_head = len_q.checked_mul(len_k);
     let n_elems = of_head.and_then(|of_head| of_head.checked_mul(heads));
-    let room = n_elems.is_some_and(|n| Vec::<bf16>::new().try_reserve_exact(n).is_ok());
-    let Some(n_elems) = n_elems.filter(|_| room) else {
+    let Some(numbers) = n_elems.and_then(|n_elems| normal(n_elems, random).ok()) else {
         return Err(Failure::Option(format!(
             "--score bias: no memory for {heads} heads of {len_q} times {len_k} elements"
         )));
@@ -178,7 +177,7 @@ fn bias(problem: &Problem, random: &mut SmallRng) -> Result<Tensor, Failure> {
     let strides = [0, len_q * len_k, len_k, 1].map(|stride| stride as i64);
     Ok(Tensor {
         name: "bias",
-        data: Data::Bf16(Memory::Host(normal(n_elems, random))),
+        data: Data::Bf16(Memory::Host(numbers)),
         shape: vec![problem.batch(), heads, len_q, len_k],
         strides: Some(strides.to_vec()),
     })

@@ -1,40 +1,11 @@
-//! What named expressions are, and that what they are given is what they read.
+//! What named expressions are given.
 
-use clap::ValueEnum;
 use ferroflash::{Dtype, Problem};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
 use super::inputs::slopes;
 use super::*;
-
-#[test]
-fn names_are_those_of_options() {
-    for &score in ScoreName::value_variants() {
-        assert_eq!(ScoreName::from_str(score.name(), false), Ok(score));
-    }
-    for &mask in MaskName::value_variants() {
-        assert_eq!(MaskName::from_str(mask.name(), false), Ok(mask));
-    }
-}
-
-#[test]
-fn expressions_say_what_they_are() {
-    let score = |name: ScoreName| name.score().unwrap().to_string();
-    let mask = |name: MaskName| name.mask().unwrap().to_string();
-    assert_eq!(score(ScoreName::SoftCap), "cap * tanh(score / cap)");
-    for (name, reads) in [
-        (ScoreName::Alibi, "slopes[head]"),
-        (ScoreName::AlibiBatch, "slopes[batch, head]"),
-        (ScoreName::SoftCapAlibi, "slopes[head]"),
-        (ScoreName::Bias, "bias[batch, head, q, k]"),
-    ] {
-        assert!(score(name).contains(reads), "{}", score(name));
-    }
-    assert!(mask(MaskName::Causal).contains("seqlen_k"));
-    assert!(mask(MaskName::Window).contains("window"));
-    assert!(mask(MaskName::Document).contains("document[batch, q]"));
-}
 
 #[test]
 fn slopes_are_those_of_the_paper() {
@@ -50,7 +21,7 @@ fn a_bias_that_no_memory_holds_is_refused() {
         .heads(64)
         .head_dim(8);
     let named = Named {
-        score: Some(ScoreName::Bias),
+        score: Some(NamedScore::Bias),
         mask: None,
     };
     let problem = problem.build().unwrap();

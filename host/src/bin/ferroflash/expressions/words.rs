@@ -2,28 +2,46 @@
 
 use std::str::FromStr;
 
-use clap::ValueEnum;
-use ferroflash::expression::Expression;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use ferroflash::expression::{Expression, ExpressionError};
 use ferroflash::{MaskExpression, Score};
 
-use super::{MaskName, ScoreName};
+use super::{NamedMask, NamedScore};
 
-/// A score: [`ScoreName`], or what [`Expression::to_text`] writes.
+/// A score: [`NamedScore`], or what [`Expression::to_text`] writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScoreWord(pub Score);
 
-/// A mask: [`MaskName`], or what [`Expression::to_text`] writes.
+/// A mask: [`NamedMask`], or what [`Expression::to_text`] writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaskWord(pub MaskExpression);
+
+/// The names of all scores.
+fn scores() -> [&'static str; NamedScore::ALL.len()] {
+    NamedScore::ALL.map(NamedScore::name)
+}
+
+/// The names of all masks.
+fn masks() -> [&'static str; NamedMask::ALL.len()] {
+    NamedMask::ALL.map(NamedMask::name)
+}
+
+/// Takes the name of a score.
+pub fn score_by_name() -> impl TypedValueParser<Value = NamedScore> {
+    PossibleValuesParser::new(scores()).try_map(|name| NamedScore::by_name(&name).ok_or("unknown"))
+}
+
+/// Takes the name of a mask.
+pub fn mask_by_name() -> impl TypedValueParser<Value = NamedMask> {
+    PossibleValuesParser::new(masks()).try_map(|name| NamedMask::by_name(&name).ok_or("unknown"))
+}
 
 impl FromStr for ScoreWord {
     type Err = String;
 
     fn from_str(word: &str) -> Result<ScoreWord, String> {
-        let score = match ScoreName::from_str(word, false) {
-            Ok(name) => name.score(),
-            Err(_) => Score::from_expression(parsed::<ScoreName>(word)?),
-        };
+        let named = NamedScore::by_name(word).map(NamedScore::expression);
+        let score = Score::from_expression(expression(word, named, &scores())?);
         Ok(ScoreWord(score.map_err(|error| error.to_string())?))
     }
 }
@@ -32,20 +50,23 @@ impl FromStr for MaskWord {
     type Err = String;
 
     fn from_str(word: &str) -> Result<MaskWord, String> {
-        let mask = match MaskName::from_str(word, false) {
-            Ok(name) => name.mask(),
-            Err(_) => MaskExpression::from_expression(parsed::<MaskName>(word)?),
-        };
+        let named = NamedMask::by_name(word).map(NamedMask::expression);
+        let mask = MaskExpression::from_expression(expression(word, named, &masks())?);
         Ok(MaskWord(mask.map_err(|error| error.to_string())?))
     }
 }
 
-/// The expression of a text; a word that is none may have been meant as a name.
-fn parsed<N: ValueEnum>(word: &str) -> Result<Expression, String> {
+/// The expression of a name, or of a text; a word that is none may have been meant as a name.
+fn expression(
+    word: &str,
+    named: Option<Result<Expression, ExpressionError>>,
+    names: &[&str],
+) -> Result<Expression, String> {
+    if let Some(named) = named {
+        return named.map_err(|error| error.to_string());
+    }
     if !word.trim_start().starts_with("expression") {
-        let names = N::value_variants().iter();
-        let names = names.filter_map(|name| Some(name.to_possible_value()?.get_name().to_owned()));
-        let names = names.collect::<Vec<_>>().join(", ");
+        let names = names.join(", ");
         return Err(format!(
             "allowed: {names}, or the text of an expression, whose first line is \"expression 1\""
         ));
@@ -59,15 +80,17 @@ mod tests {
 
     #[test]
     fn a_word_is_a_name_or_a_text() {
-        for name in ScoreName::value_variants() {
-            let score = name.score().unwrap();
-            assert_eq!(name.name().parse(), Ok(ScoreWord(score)));
-            assert_eq!(score.expression().to_text().parse(), Ok(ScoreWord(score)));
+        for name in NamedScore::ALL {
+            let expression = name.expression().unwrap();
+            let score = ScoreWord(Score::from_expression(expression.clone()).unwrap());
+            assert_eq!(name.name().parse(), Ok(score));
+            assert_eq!(expression.to_text().parse(), Ok(score));
         }
-        for name in MaskName::value_variants() {
-            let mask = name.mask().unwrap();
-            assert_eq!(name.name().parse(), Ok(MaskWord(mask)));
-            assert_eq!(mask.expression().to_text().parse(), Ok(MaskWord(mask)));
+        for name in NamedMask::ALL {
+            let expression = name.expression().unwrap();
+            let mask = MaskWord(MaskExpression::from_expression(expression.clone()).unwrap());
+            assert_eq!(name.name().parse(), Ok(mask));
+            assert_eq!(expression.to_text().parse(), Ok(mask));
         }
     }
 
@@ -77,9 +100,9 @@ mod tests {
         assert!(refused("alibis").contains("alibi-batch"));
         assert!(refused("").contains("allowed"));
         assert!(refused("expression 1\n0 nothing").contains("line 2"));
-        let mask = MaskName::Causal.mask().unwrap().expression().to_text();
+        let mask = NamedMask::Causal.expression().unwrap().to_text();
         assert!(refused(&mask).contains("type bool"));
-        let score = ScoreName::SoftCap.score().unwrap().expression().to_text();
+        let score = NamedScore::SoftCap.expression().unwrap().to_text();
         assert!(score.parse::<MaskWord>().unwrap_err().contains("type f32"));
     }
 }

@@ -88,16 +88,20 @@ fn places() -> Places {
     }
 }
 
-/// Compiles the kernels of a plan that edit scores, and prints what the driver's compiler makes of them.
+/// Loads the kernels of a plan that edit scores, and prints what the driver's compiler makes of them, how long it took, and where they
+/// came from.
 pub fn print_compiled(plan: &Plan, device: &CudaDevice) -> Result<(), Failure> {
     for launch in plan.launches.iter().filter(|launch| launch.edit.is_some()) {
         let kernel = device.edited_kernel(launch.variant, launch.spec, launch.edit)?;
         let statistics = kernel.statistics();
         say!(
-            "compiled   {}: {} registers, {} bytes of local memory",
+            "compiled   {}: {} registers, {} bytes of local memory, {} blocks per multiprocessor; ready in {:.1} ms, {}",
             launch.kernel(),
             statistics.registers,
-            statistics.local_bytes
+            statistics.local_bytes,
+            statistics.blocks_per_sm,
+            statistics.load_time.as_secs_f64() * 1e3,
+            statistics.origin.in_words()
         );
     }
     Ok(())
@@ -105,11 +109,10 @@ pub fn print_compiled(plan: &Plan, device: &CudaDevice) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
-    use clap::ValueEnum;
     use ferroflash::expression::Expression;
+    use ferroflash_kernels::expression::named::{NamedMask, NamedScore};
 
     use super::*;
-    use crate::expressions::{MaskName, ScoreName};
 
     #[test]
     fn every_name_has_a_text_of_ptx() {
@@ -121,12 +124,15 @@ mod tests {
             };
             ptx(&edit).unwrap()
         };
-        for score in ScoreName::value_variants() {
-            let text = text(Some(score.score().unwrap().expression()), None);
-            assert!(text.contains("%x3") && !text.contains("ferroflash_score"));
+        for score in NamedScore::ALL {
+            let text = text(Some(&score.expression().unwrap()), None);
+            // The score itself is where it is.
+            let edited = score != NamedScore::Identity;
+            assert_eq!(text.contains("%x3"), edited, "{text}");
+            assert!(!text.contains("ferroflash_score"));
         }
-        for mask in MaskName::value_variants() {
-            let text = text(None, Some(mask.mask().unwrap().expression()));
+        for mask in NamedMask::ALL {
+            let text = text(None, Some(&mask.expression().unwrap()));
             assert!(text.contains("selp") && !text.contains("ferroflash_score"));
         }
     }

@@ -182,6 +182,13 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
     }
 }
 
+/// A warp's first row in the tile.
+#[inline(always)]
+fn row_of_warp<T: Tiles>(idx: u32, thread: u32) -> u32 {
+    let of_consumer = if T::LATENT { 0 } else { idx * WARPGROUP_ROWS };
+    of_consumer + thread / 32 % 4 * 16
+}
+
 impl<'a> Consumer<'a> {
     /// # Safety
     /// Where sequences have lengths of their own, their list has been made.
@@ -199,8 +206,7 @@ impl<'a> Consumer<'a> {
                 0
             },
             idx,
-            row: if T::LATENT { 0 } else { idx * WARPGROUP_ROWS }
-                + special::thread_idx_x() / 32 % 4 * 16,
+            row: row_of_warp::<T>(idx, special::thread_idx_x()),
             leads: (special::lane_idx() == 0) as u32,
         }
     }
@@ -269,22 +275,31 @@ impl<'a> Consumer<'a> {
     /// The warp's first row of a tile, in the sequence.
     #[inline(always)]
     fn first_row<T: Tiles>(&self, work: WorkTile) -> u32 {
-        let block_q = T::FOOTPRINT.block_q;
-        work.q_block * block_q + self.row
+        let row = if T::FORGETS_PLACE {
+            row_of_warp::<T>(self.idx, special::opaque(special::thread_idx_x()))
+        } else {
+            self.row
+        };
+        work.q_block * T::FOOTPRINT.block_q + row
     }
 
     /// K may be overwritten, and Q if this was the tile's last block, block 0.
     #[inline(always)]
     unsafe fn release<T: Tiles>(&self, k: &mut Ring, q: Ring, block: u32) {
         let last = (block == 0) as u32;
+        let leads = if T::FORGETS_PLACE {
+            (special::opaque(special::lane_idx()) == 0) as u32
+        } else {
+            self.leads
+        };
         // SAFETY: the caller has waited for the last product with them.
         unsafe {
             if T::BLOCK_MASKS && spec::block_mask() {
                 // All lanes have read which keys the stage is for.
                 barrier::warp_sync();
             }
-            mbarrier::mbarrier_arrive_if(self.layout.k_ring.empty(k.stage), self.leads);
-            mbarrier::mbarrier_arrive_if(self.layout.q_ring.empty(q.stage), self.leads & last);
+            mbarrier::mbarrier_arrive_if(self.layout.k_ring.empty(k.stage), leads);
+            mbarrier::mbarrier_arrive_if(self.layout.q_ring.empty(q.stage), leads & last);
         }
         k.advance();
     }

@@ -90,6 +90,8 @@ pub trait Tiles {
     const PACKS_GQA: bool = matches!(Self::SHAPE, TileShape::Compact) || Self::IS_GROUPED;
     /// Whether keys may be divided among tiles.
     const SPLITS_KV: bool = Self::PACKS_GQA;
+    /// Whether consumers find their place in the block of threads anew where they need it: with lengths and splits they have no register to keep it in.
+    const FORGETS_PLACE: bool = Self::SPLITS_KV && Self::HEAD_DIM == 256;
     /// Whether the softmax is speculative: exponentials before the maxima are known. Above head_dim 128 the softmax hides behind the products
     /// anyway, and K is kept longer for it: with short causal sequences that costs 3 % (H200).
     const SPECULATES: bool = Self::HEAD_DIM <= 128;

@@ -59,9 +59,9 @@ impl<T: Bytes> NewRows<T> {
             .table(seqlen)
             .map_err(ferroflash::Error::from)?;
         let before = vec![seqlen.saturating_sub(n_new) as i32; attention.batch()];
-        let mut rows = |shape: [usize; 4]| {
-            let rows = normal::<T>(shape.iter().product(), random);
-            DeviceBuffer::from_slice(cuda, &rows, queue)
+        let mut rows = |shape: [usize; 4]| -> Result<_, Failure> {
+            let rows = normal::<T>(shape.iter().product(), random)?;
+            Ok(DeviceBuffer::from_slice(cuda, &rows, queue)?)
         };
         Ok(NewRows {
             prepared: Append::new(device, problem)?.prepare(&layouts)?,

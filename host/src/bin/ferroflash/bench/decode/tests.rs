@@ -84,7 +84,7 @@ fn params_bytes(kernel: &str) -> Option<usize> {
 fn measured(line: &str) -> (Vec<String>, Vec<Vec<Launch>>) {
     let line = format!("--decode --backend cuda {line}");
     let arguments = BenchArguments::parse(&line).unwrap();
-    let device = arguments.backend.device().unwrap();
+    let device = arguments.on.device().unwrap();
     let cuda = device.as_cuda().unwrap();
     let cases = cases::cases(&arguments, &device).unwrap();
     let mut random = SmallRng::seed_from_u64(0);
@@ -226,7 +226,7 @@ fn expressions_are_measured_in_both_passes() {
          --score soft-cap-alibi --mask-expression document"
     );
     let arguments = BenchArguments::parse(&line).unwrap();
-    let device = arguments.backend.device().unwrap();
+    let device = arguments.on.device().unwrap();
     let cases = cases::cases(&arguments, &device).unwrap();
     assert_eq!(cases.len(), 2);
     let mut random = SmallRng::seed_from_u64(0);

@@ -1,0 +1,172 @@
+//! Scores and masks that have names: the command measures them, and builds hold kernels with some of them to budgets.
+//!
+//! | name | what | parameters and tensors |
+//! |---|---|---|
+//! | `identity` | `s` | |
+//! | `alibi` | `s + slopes[head] · (k − (q + seqlen_k − seqlen_q))` | `slopes` f32 `[heads]` |
+//! | `alibi-batch` | the same with slopes of each batch entry | `slopes` f32 `[batch, heads]` |
+//! | `soft-cap` | `cap · tanh(s / cap)` | `cap` f32 |
+//! | `soft-cap-alibi` | the cap, then ALiBi | `cap`, `slopes` f32 `[heads]` |
+//! | `bias` | `s + bias[batch, head, q, k]` | `bias` bf16, which batch entries may share |
+//! | `causal` | `k ≤ q + seqlen_k − seqlen_q` | |
+//! | `window` | the same, and no more than `window` keys before it | `window` i32 |
+//! | `document` | `document[batch, q] = document[batch, k]` | `document` i32 `[batch, longest of q and k]` |
+
+use super::{At, Expression, ExpressionError, Int, Num};
+
+/// A score that has a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NamedScore {
+    /// The score itself.
+    Identity,
+    /// ALiBi: a penalty for distance, by a slope for each head.
+    Alibi,
+    /// ALiBi with slopes of each batch entry and head.
+    AlibiBatch,
+    /// A soft cap: cap · tanh(score / cap).
+    SoftCap,
+    /// The soft cap, then ALiBi.
+    SoftCapAlibi,
+    /// A bias for each head, query and key.
+    Bias,
+}
+
+/// A mask that has a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NamedMask {
+    /// A query sees the keys up to its own place.
+    Causal,
+    /// Of these the last ones before its own place, so many.
+    Window,
+    /// A query sees the keys of its own document.
+    Document,
+}
+
+impl NamedScore {
+    /// All of them.
+    pub const ALL: [NamedScore; 6] = [
+        NamedScore::Identity,
+        NamedScore::Alibi,
+        NamedScore::AlibiBatch,
+        NamedScore::SoftCap,
+        NamedScore::SoftCapAlibi,
+        NamedScore::Bias,
+    ];
+
+    /// As options have it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            NamedScore::Identity => "identity",
+            NamedScore::Alibi => "alibi",
+            NamedScore::AlibiBatch => "alibi-batch",
+            NamedScore::SoftCap => "soft-cap",
+            NamedScore::SoftCapAlibi => "soft-cap-alibi",
+            NamedScore::Bias => "bias",
+        }
+    }
+
+    /// That of this name.
+    pub fn by_name(name: &str) -> Option<NamedScore> {
+        NamedScore::ALL
+            .into_iter()
+            .find(|known| known.name() == name)
+    }
+
+    /// The expression.
+    pub fn expression(self) -> Result<Expression, ExpressionError> {
+        Expression::score(|s, at| match self {
+            NamedScore::Identity => s,
+            NamedScore::Alibi => alibi(s, at, &[at.head]),
+            NamedScore::AlibiBatch => alibi(s, at, &[at.batch, at.head]),
+            NamedScore::SoftCap => soft_cap(s, at),
+            NamedScore::SoftCapAlibi => alibi(soft_cap(s, at), at, &[at.head]),
+            NamedScore::Bias => s + at.tensor_bf16("bias", [at.batch, at.head, at.q, at.k]),
+        })
+    }
+}
+
+impl NamedMask {
+    /// All of them.
+    pub const ALL: [NamedMask; 3] = [NamedMask::Causal, NamedMask::Window, NamedMask::Document];
+
+    /// As options have it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            NamedMask::Causal => "causal",
+            NamedMask::Window => "window",
+            NamedMask::Document => "document",
+        }
+    }
+
+    /// That of this name.
+    pub fn by_name(name: &str) -> Option<NamedMask> {
+        NamedMask::ALL
+            .into_iter()
+            .find(|known| known.name() == name)
+    }
+
+    /// The expression.
+    pub fn expression(self) -> Result<Expression, ExpressionError> {
+        Expression::mask(|at| match self {
+            NamedMask::Causal => at.k.le(own_place(at)),
+            NamedMask::Window => {
+                let place = own_place(at);
+                at.k.le(place) & (place - at.k).le(at.i32("window"))
+            }
+            NamedMask::Document => {
+                let document = |place| at.tensor_i32("document", [at.batch, place]);
+                document(at.q).eq(document(at.k))
+            }
+        })
+    }
+}
+
+/// The key at a query's own place: the last query is at the last key.
+fn own_place(at: At) -> Int {
+    at.q + at.seqlen_k - at.seqlen_q
+}
+
+fn alibi(score: Num, at: At, slope: &[Int]) -> Num {
+    let distance = at.k - own_place(at);
+    score + at.tensor_f32("slopes", slope) * distance.to_f32()
+}
+
+fn soft_cap(score: Num, at: At) -> Num {
+    let cap = at.f32("cap");
+    (score / cap).tanh() * cap
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_find_what_they_name() {
+        for score in NamedScore::ALL {
+            assert_eq!(NamedScore::by_name(score.name()), Some(score));
+        }
+        for mask in NamedMask::ALL {
+            assert_eq!(NamedMask::by_name(mask.name()), Some(mask));
+        }
+        assert_eq!(NamedScore::by_name("causal"), None);
+    }
+
+    #[test]
+    fn expressions_say_what_they_are() {
+        let score = |name: NamedScore| name.expression().unwrap().to_string();
+        let mask = |name: NamedMask| name.expression().unwrap().to_string();
+        assert_eq!(score(NamedScore::Identity), "score");
+        assert_eq!(score(NamedScore::SoftCap), "cap * tanh(score / cap)");
+        for (name, reads) in [
+            (NamedScore::Alibi, "slopes[head]"),
+            (NamedScore::AlibiBatch, "slopes[batch, head]"),
+            (NamedScore::SoftCapAlibi, "slopes[head]"),
+            (NamedScore::Bias, "bias[batch, head, q, k]"),
+        ] {
+            assert!(score(name).contains(reads), "{}", score(name));
+        }
+        assert!(mask(NamedMask::Causal).contains("seqlen_k"));
+        assert!(mask(NamedMask::Window).contains("window"));
+        assert!(mask(NamedMask::Document).contains("document[batch, q]"));
+    }
+}
