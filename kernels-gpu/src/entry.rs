@@ -2,7 +2,7 @@
 
 use crate::for_each_variant;
 use crate::kernels::{
-    append, backward, block_list, clear, combine, forward, merge, standard, tile_list,
+    append, backward, block_list, clear, combine, forward, mask_map, merge, standard, tile_list,
 };
 use crate::ptx::parameters::parameter_address;
 use crate::tile::element;
@@ -58,6 +58,9 @@ macro_rules! run {
     };
     (BlockList, $p:expr) => {
         block_list::block_list($p)
+    };
+    (MaskMap, $p:expr) => {
+        mask_map::mask_map($p)
     };
     (TileList, $p:expr) => {
         tile_list::tile_list::<false>($p, 0)
@@ -157,6 +160,7 @@ macro_rules! params {
     (BackwardDelta, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
     (TileList, $callback:ident $(, $rest:tt)*) => { $callback!(TileList TileListParams $(, $rest)*) };
     (BlockList, $callback:ident $(, $rest:tt)*) => { $callback!(BlockList BlockListParams $(, $rest)*) };
+    (MaskMap, $callback:ident $(, $rest:tt)*) => { $callback!(MaskMap MaskMapParams $(, $rest)*) };
     (TmaTileList, $callback:ident $(, $rest:tt)*) => { $callback!(TileList TileListParams $(, $rest)*) };
     (Combine, $callback:ident $(, $rest:tt)*) => { $callback!(Combine CombineParams $(, $rest)*) };
     (Merge, $callback:ident $(, $rest:tt)*) => { $callback!(Merge MergeParams $(, $rest)*) };

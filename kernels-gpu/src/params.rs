@@ -13,6 +13,7 @@ mod combine;
 mod descale;
 mod divisors;
 mod lengths;
+mod mask_map;
 mod merge;
 mod pages;
 mod schedule;
@@ -24,12 +25,16 @@ mod window;
 pub use append::{AppendParams, HALVES, INTERLEAVED, KvCache, NewRows, RotaryParams};
 pub use argument::{Argument, KernelParams, Slot, bind, in_workspace};
 pub use block_list::{BlockListParams, BlockListPhase, BlockLists};
-pub use block_mask::{BLOCK_MULTIPLE, BlockMap, HIDDEN_BLOCK, PARTIAL_BLOCK};
+pub use block_mask::{BLOCK_MULTIPLE, BlockMap, FULL_BLOCK, HIDDEN_BLOCK, PARTIAL_BLOCK};
 pub use clear::ClearParams;
 pub use combine::{CombineParams, SplitKv};
 pub use descale::Descale;
 pub use divisors::Divisors;
 pub use lengths::{Lengths, TileList, TileListParams};
+pub use mask_map::{
+    MASK_BINARY, MASK_COMPARE, MASK_INDEX, MASK_UNARY, MAX_MASK_BOUNDS, MAX_MASK_INSTRUCTIONS,
+    MAX_MASK_VALUES, MaskInstruction, MaskMapParams, MaskMapPhase, MaskOp, MaskProgram,
+};
 pub use merge::MergeParams;
 pub use pages::Pages;
 pub use schedule::{FASTEST, ORDERED, SHIFTED, Schedule};
@@ -283,6 +288,8 @@ pub enum Params {
     TileList(TileListParams),
     /// Of the kernel that lists what a block mask leaves of tiles.
     BlockList(BlockListParams),
+    /// Of the kernel that maps what a mask expression hides.
+    MaskMap(MaskMapParams),
     /// Of the kernel that merges the results of splits.
     Combine(CombineParams),
     /// Of the kernel that merges attention over two parts of the keys.
@@ -364,6 +371,7 @@ impl KernelParams for Params {
             Params::Clear(params) => params.slots(f),
             Params::TileList(params) => params.slots(f),
             Params::BlockList(params) => params.slots(f),
+            Params::MaskMap(params) => params.slots(f),
             Params::Combine(params) => params.slots(f),
             Params::Merge(params) => params.slots(f),
             Params::Append(params) => params.slots(f),

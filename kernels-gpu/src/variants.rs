@@ -68,6 +68,7 @@ macro_rules! for_each_variant {
             append_sm80_f16:  Append { arch: Sm80, dtype: F16 }
 
             clear_sm80: Clear { arch: Sm80 }
+            mask_map_sm80: MaskMap { arch: Sm80 }
             block_list_sm80: BlockList { arch: Sm80 }
             tile_list_sm80:  TileList { arch: Sm80 }
             tile_list_sm90a: TmaTileList { arch: Sm90a }
@@ -260,6 +261,8 @@ pub enum Kind {
     Append,
     /// Backward pass of flash2 and flash3, first, where some keys may be seen by no query: their rows of dK and dV.
     Clear,
+    /// Either pass of flash2 and flash3, first, where a mask expression may hide whole blocks: the map of a block mask that says so.
+    MaskMap,
     /// Either pass of flash2 and flash3, first, under a block mask: the lists of blocks that it leaves of tiles; in the backward pass
     /// twice, first for the ranks.
     BlockList,

@@ -216,6 +216,36 @@ impl Bounds {
         }
     }
 
+    /// As memory holds it: of what, the least, the greatest, whether it may be NaN.
+    #[inline(always)]
+    pub fn words(self) -> [u32; 4] {
+        match self {
+            Bounds::Num { lo, hi, nan } => [0, lo.to_bits(), hi.to_bits(), nan as u32],
+            Bounds::Int { lo, hi } => [1, lo as u32, hi as u32, 0],
+            Bounds::Cond(Truth::False) => [2, 0, 0, 0],
+            Bounds::Cond(Truth::True) => [2, 1, 1, 0],
+            Bounds::Cond(Truth::Unknown) => [2, 0, 1, 0],
+        }
+    }
+
+    /// From memory.
+    #[inline(always)]
+    pub fn from_words([of, lo, hi, nan]: [u32; 4]) -> Bounds {
+        match of {
+            0 => Bounds::Num {
+                lo: f32::from_bits(lo),
+                hi: f32::from_bits(hi),
+                nan: nan != 0,
+            },
+            1 => Bounds::Int {
+                lo: lo as i32,
+                hi: hi as i32,
+            },
+            _ if lo != hi => Bounds::Cond(Truth::Unknown),
+            _ => Bounds::Cond(Truth::of(lo != 0)),
+        }
+    }
+
     /// The same where numbers that are not normal may be 0.
     #[inline(always)]
     pub fn flushed(self) -> Bounds {
@@ -240,5 +270,21 @@ fn order<T: Copy + PartialOrd>(op: Compare, a: (T, T), b: (T, T)) -> Truth {
         Truth::False
     } else {
         Truth::Unknown
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_are_read_as_they_were_written() {
+        let truths = [Truth::True, Truth::False, Truth::Unknown];
+        let conds = truths.map(Bounds::Cond);
+        let all = [Type::F32, Type::I32, Type::Bool].map(Bounds::all);
+        let (num, int) = (Bounds::num(-0.5), Bounds::Int { lo: -7, hi: 9 });
+        for bounds in conds.into_iter().chain(all).chain([num, int]) {
+            assert_eq!(Bounds::from_words(bounds.words()), bounds);
+        }
     }
 }

@@ -26,6 +26,8 @@ mod lengths;
 
 pub mod block_list;
 
+pub mod mask_map;
+
 pub mod probes;
 
 use crate::attention::mask::{Band, Bounds, Work};

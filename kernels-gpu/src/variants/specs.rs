@@ -24,7 +24,7 @@ impl Kind {
             | Kind::StandardDk => &[Constant::Lengths],
             Kind::StandardDWeights => &[Constant::Lengths, Constant::ScoreGradient],
             Kind::StandardOutput | Kind::StandardDq => &[Constant::Lengths, Constant::BlockMask],
-            Kind::TileList | Kind::TmaTileList | Kind::BlockList => {
+            Kind::TileList | Kind::TmaTileList | Kind::BlockList | Kind::MaskMap => {
                 &[Constant::RightBound, Constant::LeftBound, Constant::Prefix]
             }
             Kind::Clear => &[
@@ -226,7 +226,7 @@ impl Variant {
         const CAUSAL_PAGES: Spec = PACKED_CAUSAL.with(Constant::Pages);
         const CAUSAL_PAGES_SPLIT: Spec = CAUSAL_PAGES.with(Constant::SplitKv);
         match (self.kind, self.tiles) {
-            (Kind::TileList | Kind::TmaTileList | Kind::BlockList, _) => {
+            (Kind::TileList | Kind::TmaTileList | Kind::BlockList | Kind::MaskMap, _) => {
                 &[Spec::PLAIN, CAUSAL, WINDOW]
             }
             (Kind::Clear, _) => &[Spec::PLAIN, CAUSAL, WINDOW, BLOCKS],
