@@ -59,9 +59,10 @@ macro_rules! run {
     (BlockList, $p:expr) => {
         block_list::block_list($p)
     };
-    (MaskMap, $p:expr) => {
-        mask_map::mask_map($p)
-    };
+    (MaskMap, $given:expr) => {{
+        let (p, program) = $given;
+        mask_map::mask_map(p, program)
+    }};
     (TileList, $p:expr) => {
         tile_list::tile_list::<false>($p, 0)
     };
@@ -130,7 +131,7 @@ macro_rules! run {
     }};
 }
 
-/// What a row's kind is given of the parameters at `$p`: where they hold tensor maps, their address too.
+/// What a row's kind is given of the parameters at `$p`: where they hold tensor maps or a program, their address too.
 macro_rules! given {
     (TmaForward, $name:ident, $p:expr) => {
         ($p, parameter_address!(stringify!($name), 0, $p))
@@ -139,6 +140,9 @@ macro_rules! given {
         ($p, parameter_address!(stringify!($name), 0, $p))
     };
     (TmaBackward, $name:ident, $p:expr) => {
+        ($p, parameter_address!(stringify!($name), 0, $p))
+    };
+    (MaskMap, $name:ident, $p:expr) => {
         ($p, parameter_address!(stringify!($name), 0, $p))
     };
     (TmaTileList, $name:ident, $p:expr) => {

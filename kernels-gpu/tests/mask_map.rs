@@ -116,6 +116,7 @@ impl Call {
             n_maps,
             phase: 0,
             score,
+            padding: [0; 2],
         };
         let of_side = |n_bounds: u32, blocks: u32| if n_bounds > 0 { n_maps * blocks } else { 0 };
         let warps =

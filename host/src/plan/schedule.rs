@@ -34,12 +34,13 @@ pub const MAX_GRID: u64 = i32::MAX as u64;
 /// `group_size` of the heads that it counts share K and V.
 pub fn forward(
     problem: &Problem,
+    work: Work,
     tiles: u32,
     heads: u32,
     group_size: u32,
     element_bytes: u64,
 ) -> Schedule {
-    let heads_per_group = match problem.work() {
+    let heads_per_group = match work {
         Work::Even => 1,
         Work::Growing | Work::Shrinking => {
             let kv_bytes = (2 * element_bytes)
@@ -80,6 +81,29 @@ pub fn backward(
         heads,
         order,
         stride: 1,
+    }
+}
+
+/// The same of flash3, where a map says which blocks tiles meet: as [`tma_backward`] has it under a causal mask if tiles are taken in that
+/// order, but for shares. Of a caller's map nothing is known, and tiles add to dQ in ascending order.
+pub fn tma_backward_in_lists(
+    problem: &Problem,
+    cut: &Cut,
+    device: &DeviceInfo,
+    footprint: &Footprint,
+    work: Work,
+) -> Schedule {
+    let side_by_side = backward(problem, cut, device, footprint);
+    let (resident, most) = (
+        resident_blocks(device, footprint),
+        heads_in_l2(problem, cut),
+    );
+    Schedule {
+        heads_per_group: match work {
+            Work::Growing => heads_of_a_list(&side_by_side, resident, most),
+            Work::Even | Work::Shrinking => side_by_side.heads_per_group,
+        },
+        ..side_by_side
     }
 }
 

@@ -13,9 +13,10 @@ use crate::config;
 use crate::interval::{Bounds, Index, Truth, Type};
 use crate::params::{
     BLOCK_MULTIPLE, FULL_BLOCK, HIDDEN_BLOCK, MASK_BINARY, MASK_COMPARE, MASK_INDEX, MASK_UNARY,
-    MAX_MASK_VALUES, MaskInstruction, MaskMapParams, MaskMapPhase, MaskOp, PARTIAL_BLOCK,
+    MAX_MASK_VALUES, MAX_SCORE_PARAMS, MAX_SCORE_TENSORS, MaskInstruction, MaskMapParams,
+    MaskMapPhase, MaskOp, PARTIAL_BLOCK, ScoreTensor,
 };
-use crate::ptx::{global, shared, shuffle, special};
+use crate::ptx::{global, parameters, shared, shuffle, special};
 use crate::tile::element::{Bf16, Element, F16};
 
 /// Threads of a block.
@@ -55,9 +56,9 @@ enum Points {
 ///
 /// # Safety
 /// The launch is as [`config::mask_map`] says, with a warp for each block of queries and of keys whose bounds are kept, or a thread for each
-/// block of the map; tensors and the workspace are as [`MaskMapParams`] says.
+/// block of the map; tensors and the workspace are as [`MaskMapParams`] says. `program` is the address of the first instruction.
 #[inline(always)]
-pub unsafe fn mask_map(p: &MaskMapParams) {
+pub unsafe fn mask_map(p: &MaskMapParams, program: u64) {
     let thread = special::block_idx_x() * THREADS + special::thread_idx_x();
     let maps_bounds = p.phase == const { MaskMapPhase::Bounds as u32 };
     let task = if maps_bounds {
@@ -90,7 +91,7 @@ pub unsafe fn mask_map(p: &MaskMapParams) {
                     },
                     Points::Neither => task,
                 };
-                truth = evaluate(p, &at, point == 0).truth();
+                truth = evaluate(p, program, &at, point == 0).truth();
                 point += 32;
             }
         }
@@ -184,16 +185,15 @@ fn task_of(p: &MaskMapParams, map: u32, q_block: u32, k_block: u32) -> Task {
 /// # Safety
 /// As [`mask_map`].
 #[inline(always)]
-unsafe fn evaluate(p: &MaskMapParams, task: &Task, is_first: bool) -> Bounds {
+unsafe fn evaluate(p: &MaskMapParams, program: u64, task: &Task, is_first: bool) -> Bounds {
     let mut value = Bounds::Cond(Truth::Unknown);
     let mut idx = task.first;
     while idx < task.end {
-        let Some(&instruction) = p.program.instructions.get(idx as usize) else {
-            return Bounds::Cond(Truth::Unknown);
-        };
-        let to = instruction.to();
         // SAFETY: the caller's contract; operands have been written.
         unsafe {
+            let at = program + u64::from(idx) * size_of::<MaskInstruction>() as u64;
+            let instruction = MaskInstruction::from_words(parameters::ld_generic_x4(at));
+            let to = instruction.to();
             value = value_of(p, task, instruction).flushed();
             if matches!(instruction.op(), MaskOp::Keep) && !is_first {
                 value = value.union(load(to));
@@ -205,6 +205,30 @@ unsafe fn evaluate(p: &MaskMapParams, task: &Task, is_first: bool) -> Bounds {
     value
 }
 
+/// The bits of a parameter of the mask. Found by comparing: of an array that is indexed the compiler would make a copy in local memory.
+#[inline(always)]
+fn param(p: &MaskMapParams, which: u32) -> u32 {
+    let mut value = 0;
+    for nth in 0..MAX_SCORE_PARAMS {
+        if which == nth as u32 {
+            value = p.score.values[nth];
+        }
+    }
+    value
+}
+
+/// A tensor that the mask reads, found likewise.
+#[inline(always)]
+fn tensor(p: &MaskMapParams, which: u32) -> ScoreTensor {
+    let mut tensor = p.score.tensors[0];
+    for nth in 1..MAX_SCORE_TENSORS {
+        if which == nth as u32 {
+            tensor = p.score.tensors[nth];
+        }
+    }
+    tensor
+}
+
 /// What is known of an instruction's value.
 ///
 /// # Safety
@@ -212,7 +236,6 @@ unsafe fn evaluate(p: &MaskMapParams, task: &Task, is_first: bool) -> Bounds {
 #[inline(always)]
 unsafe fn value_of(p: &MaskMapParams, task: &Task, instruction: MaskInstruction) -> Bounds {
     let (which, bits) = (instruction.which(), instruction.bits());
-    let param = p.score.values.get(which as usize).copied().unwrap_or(0);
     // SAFETY: the caller's contract.
     unsafe {
         let operand = |nth: u32| load(instruction.operand(nth));
@@ -221,24 +244,11 @@ unsafe fn value_of(p: &MaskMapParams, task: &Task, instruction: MaskInstruction)
             MaskOp::F32 => Bounds::num(f32::from_bits(bits)),
             MaskOp::I32 => Bounds::int(bits as i32),
             MaskOp::Bool => Bounds::Cond(Truth::of(bits != 0)),
-            MaskOp::ParamF32 => Bounds::num(f32::from_bits(param)),
-            MaskOp::ParamI32 => Bounds::int(param as i32),
-            MaskOp::ReadF32 => element(p, instruction, 4, |at| {
-                Bounds::num(f32::from_bits(global::ld_global_u32(at)))
-            })
-            .unwrap_or(const { Bounds::all(Type::F32) }),
-            MaskOp::ReadF16 => element(p, instruction, 2, |at| {
-                Bounds::num(F16::unpack(global::ld_global_u16(at).into())[0])
-            })
-            .unwrap_or(const { Bounds::all(Type::F32) }),
-            MaskOp::ReadBf16 => element(p, instruction, 2, |at| {
-                Bounds::num(Bf16::unpack(global::ld_global_u16(at).into())[0])
-            })
-            .unwrap_or(const { Bounds::all(Type::F32) }),
-            MaskOp::ReadI32 => element(p, instruction, 4, |at| {
-                Bounds::int(global::ld_global_u32(at) as i32)
-            })
-            .unwrap_or(const { Bounds::all(Type::I32) }),
+            MaskOp::ParamF32 => Bounds::num(f32::from_bits(param(p, which))),
+            MaskOp::ParamI32 => Bounds::int(param(p, which) as i32),
+            MaskOp::ReadF32 | MaskOp::ReadF16 | MaskOp::ReadBf16 | MaskOp::ReadI32 => {
+                element(p, instruction)
+            }
             MaskOp::Unary => unary(which, operand(0)),
             MaskOp::Binary => binary(which, operand(0), operand(1)),
             MaskOp::Compare => compare(which, operand(0), operand(1)),
@@ -312,40 +322,41 @@ fn index(p: &MaskMapParams, task: &Task, which: u32) -> Bounds {
     }
 }
 
-/// An element of a tensor, given its address; nothing where an index is not known. An index outside the tensor is moved to the nearest one
-/// inside.
+/// An element of a tensor; nothing is known of it where an index is not known. An index outside the tensor is moved to the nearest one inside.
 ///
 /// # Safety
 /// As [`evaluate`].
 #[inline(always)]
-unsafe fn element(
-    p: &MaskMapParams,
-    instruction: MaskInstruction,
-    element_bytes: i64,
-    read: impl Fn(u64) -> Bounds,
-) -> Option<Bounds> {
-    let tensor = p.score.tensors.get(instruction.which() as usize)?;
-    let mut elems = 0;
+unsafe fn element(p: &MaskMapParams, instruction: MaskInstruction) -> Bounds {
+    let op = instruction.op();
+    let tensor = tensor(p, instruction.which());
+    let (mut elems, mut is_known) = (0, true);
     for dim in 0..tensor.len.len() {
-        if dim as u32 >= instruction.rank() {
-            continue;
+        if (dim as u32) < instruction.rank() {
+            // SAFETY: the caller's contract.
+            let (lo, hi) = unsafe { load(instruction.operand(dim as u32)) }.range();
+            let last = tensor.len[dim] as i32 - 1;
+            let index = lo.min(last).max(0);
+            elems += i64::from(index) * tensor.stride[dim];
+            is_known &= lo == hi;
         }
-        // SAFETY: the caller's contract.
-        let (lo, hi) = unsafe { load(instruction.operand(dim as u32)) }.range();
-        if lo != hi {
-            return None;
-        }
-        let last = tensor.len[dim] as i32 - 1;
-        let index = if lo < 0 {
-            0
-        } else if lo > last {
-            last
-        } else {
-            lo
-        };
-        elems += i64::from(index) * tensor.stride[dim];
     }
-    Some(read(tensor.base.wrapping_add_signed(elems * element_bytes)))
+    if !is_known {
+        return Bounds::all(match op {
+            MaskOp::ReadI32 => Type::I32,
+            _ => Type::F32,
+        });
+    }
+    let at = |element_bytes: i64| tensor.base.wrapping_add_signed(elems * element_bytes);
+    // SAFETY: the caller's contract: the tensor has the element.
+    unsafe {
+        match op {
+            MaskOp::ReadI32 => Bounds::int(global::ld_global_u32(at(4)) as i32),
+            MaskOp::ReadF16 => Bounds::num(F16::unpack(global::ld_global_u16(at(2)).into())[0]),
+            MaskOp::ReadBf16 => Bounds::num(Bf16::unpack(global::ld_global_u16(at(2)).into())[0]),
+            _ => Bounds::num(f32::from_bits(global::ld_global_u32(at(4)))),
+        }
+    }
 }
 
 /// Where a thread has a value.

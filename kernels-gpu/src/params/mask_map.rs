@@ -1,5 +1,7 @@
 //! What the kernel is given that maps what a mask expression hides: see [`crate::kernels::mask_map`].
 
+use core::mem::offset_of;
+
 use super::{BlockMap, KernelParams, ScoreParams, Shape, Slot, Window};
 use crate::interval::{Binary, Compare, Index, Unary};
 
@@ -17,10 +19,12 @@ pub const MAX_MASK_BOUNDS: usize = 8;
 /// | 0 | [`MaskOp`] | where the value goes | which function, parameter, tensor or bound | rank of the tensor |
 /// | 1 | the first operand | the second | the third | the fourth |
 /// | 2 | a constant's bits | | | |
-#[repr(C)]
+///
+/// The last word is 0: kernels read 16 bytes at a time.
+#[repr(C, align(16))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MaskInstruction {
-    words: [u32; 3],
+    words: [u32; 4],
 }
 
 /// An enum by a list, and its members by their numbers.
@@ -88,19 +92,20 @@ impl MaskInstruction {
     /// An instruction of a kind, whose value goes to a place.
     pub const fn new(op: MaskOp, to: u8) -> MaskInstruction {
         MaskInstruction {
-            words: [op as u32 | (to as u32) << 8, 0, 0],
+            words: [op as u32 | (to as u32) << 8, 0, 0, 0],
         }
     }
 
     /// With these operands; which function, parameter, tensor or bound.
     #[must_use]
     pub const fn with(self, which: u8, operands: [u8; 4]) -> MaskInstruction {
-        let [head, _, bits] = self.words;
+        let [head, _, bits, _] = self.words;
         MaskInstruction {
             words: [
                 head | (which as u32) << 16,
                 u32::from_le_bytes(operands),
                 bits,
+                0,
             ],
         }
     }
@@ -108,19 +113,25 @@ impl MaskInstruction {
     /// With this rank of its tensor.
     #[must_use]
     pub const fn with_rank(self, rank: u8) -> MaskInstruction {
-        let [head, operands, bits] = self.words;
+        let [head, operands, bits, _] = self.words;
         MaskInstruction {
-            words: [head | (rank as u32) << 24, operands, bits],
+            words: [head | (rank as u32) << 24, operands, bits, 0],
         }
     }
 
     /// With the bits of a constant.
     #[must_use]
     pub const fn with_bits(self, bits: u32) -> MaskInstruction {
-        let [head, operands, _] = self.words;
+        let [head, operands, ..] = self.words;
         MaskInstruction {
-            words: [head, operands, bits],
+            words: [head, operands, bits, 0],
         }
+    }
+
+    /// From memory.
+    #[inline(always)]
+    pub const fn from_words(words: [u32; 4]) -> MaskInstruction {
+        MaskInstruction { words }
     }
 
     /// What it does.
@@ -217,7 +228,7 @@ pub struct MaskProgram {
     /// How many values of columns are kept.
     pub column_bounds: u32,
     /// No gap.
-    pub padding: u32,
+    pub padding: [u32; 3],
 }
 
 impl Default for MaskProgram {
@@ -229,7 +240,7 @@ impl Default for MaskProgram {
             end: 0,
             row_bounds: 0,
             column_bounds: 0,
-            padding: 0,
+            padding: [0; 3],
         }
     }
 }
@@ -267,6 +278,8 @@ pub struct MaskMapParams {
     pub phase: u32,
     /// What the mask reads.
     pub score: ScoreParams,
+    /// No gap at the end.
+    pub padding: [u32; 2],
 }
 
 impl KernelParams for MaskMapParams {
@@ -278,8 +291,11 @@ impl KernelParams for MaskMapParams {
     }
 }
 
-const _: () = assert!(size_of::<MaskInstruction>() == 12);
-const _: () = assert!(size_of::<MaskProgram>() == MAX_MASK_INSTRUCTIONS * 12 + 24);
+const _: () = assert!(size_of::<MaskInstruction>() == 16);
+const _: () = assert!(size_of::<MaskProgram>() == MAX_MASK_INSTRUCTIONS * 16 + 32);
 const _: () = assert!(
-    size_of::<MaskMapParams>() == size_of::<MaskProgram>() + 2 * 8 + 32 + 32 + 12 + 3 * 4 + 304
+    size_of::<MaskMapParams>() == size_of::<MaskProgram>() + 2 * 8 + 32 + 32 + 12 + 3 * 4 + 304 + 8
 );
+/// The entry's parameter begins with the instructions.
+const _: () =
+    assert!(offset_of!(MaskMapParams, program) == 0 && offset_of!(MaskProgram, instructions) == 0);

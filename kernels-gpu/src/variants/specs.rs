@@ -41,6 +41,7 @@ impl Kind {
                 Constant::Prefix,
                 Constant::Score,
                 Constant::ScoreGradient,
+                Constant::EditPartial,
                 Constant::BlockMask,
             ],
             Kind::Forward | Kind::TmaForward => &[
@@ -50,6 +51,7 @@ impl Kind {
                 Constant::Prefix,
                 Constant::Pages,
                 Constant::Score,
+                Constant::EditPartial,
                 Constant::BlockMask,
             ],
             Kind::StandardScores => &[
@@ -69,6 +71,7 @@ impl Kind {
                 Constant::Prefix,
                 Constant::Score,
                 Constant::ScoreGradient,
+                Constant::EditPartial,
                 Constant::BlockMask,
             ],
             Kind::BackwardDq | Kind::StandardDScores => &[
@@ -175,10 +178,10 @@ impl Variant {
             // Neither expressions nor block masks.
             return all.split_at(5).0;
         }
-        match (self.kind, all.split_last()) {
+        match (self.kind, all) {
             (
                 Kind::Forward | Kind::TmaForward | Kind::Backward | Kind::TmaBackward,
-                Some((Constant::BlockMask, others)),
+                [others @ .., Constant::EditPartial, Constant::BlockMask],
             ) if !self.takes_block_masks() => others,
             _ => all,
         }
@@ -186,7 +189,7 @@ impl Variant {
 
     /// The same of tiles that divide keys.
     const fn constants_of_splits(&self) -> &'static [Constant] {
-        const ALL: [Constant; 8] = [
+        const ALL: [Constant; 9] = [
             Constant::RightBound,
             Constant::LeftBound,
             Constant::Lengths,
@@ -194,10 +197,11 @@ impl Variant {
             Constant::SplitKv,
             Constant::Pages,
             Constant::Score,
+            Constant::EditPartial,
             Constant::BlockMask,
         ];
         let n = match (self.score_site(), self.takes_block_masks()) {
-            (Some(_), true) => 8,
+            (Some(_), true) => 9,
             (Some(_), false) => 7,
             (None, _) => 6,
         };
