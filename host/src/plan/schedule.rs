@@ -84,8 +84,7 @@ pub fn backward(
     }
 }
 
-/// The same of flash3, where a map says which blocks tiles meet: as [`tma_backward`] has it under a causal mask if tiles are taken in that
-/// order, but for shares. Of a caller's map nothing is known, and tiles add to dQ in ascending order.
+/// The same of flash3, where a map says which blocks tiles meet: if tiles are taken as under a causal mask, in groups as there.
 pub fn tma_backward_in_lists(
     problem: &Problem,
     cut: &Cut,
@@ -93,17 +92,14 @@ pub fn tma_backward_in_lists(
     footprint: &Footprint,
     work: Work,
 ) -> Schedule {
-    let side_by_side = backward(problem, cut, device, footprint);
-    let (resident, most) = (
-        resident_blocks(device, footprint),
-        heads_in_l2(problem, cut),
-    );
-    Schedule {
-        heads_per_group: match work {
-            Work::Growing => heads_of_a_list(&side_by_side, resident, most),
-            Work::Even | Work::Shrinking => side_by_side.heads_per_group,
+    let schedule = backward(problem, cut, device, footprint);
+    let resident = resident_blocks(device, footprint);
+    match work {
+        Work::Growing => Schedule {
+            heads_per_group: heads_of_a_list(&schedule, resident, heads_in_l2(problem, cut)),
+            ..schedule
         },
-        ..side_by_side
+        Work::Even | Work::Shrinking => schedule,
     }
 }
 

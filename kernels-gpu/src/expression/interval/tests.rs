@@ -189,11 +189,11 @@ fn bounds_of_one_whole_number_are_the_least() {
                 "{op:?} {lo} {width}"
             );
         }
-        let Bounds::Int { lo, hi } = (Bounds::Int {
+        let negative = Bounds::Int {
             lo: i32::MIN,
             hi: -1,
-        }
-        .unary(op)) else {
+        };
+        let Bounds::Int { lo, hi } = negative.unary(op) else {
             panic!()
         };
         assert!(lo <= unary_int(op, i32::MIN) && unary_int(op, i32::MIN) <= hi);

@@ -1,13 +1,11 @@
-//! The kernel that maps masks, on the emulator: what it says of a block is so at each pair, and it says as much as the host's bounds do.
-#![cfg(feature = "emulator")]
+//! A call that a mask is mapped for, and what its map has to be.
 
 use ferroflash_kernels::attention::mask::{Band, Bounds as Sides};
 use ferroflash_kernels::emu::{self, GlobalMemory, Launch, Options};
 use ferroflash_kernels::entry;
-use ferroflash_kernels::expression::random::{Kind, Random, Sample, random};
 use ferroflash_kernels::expression::{
-    At, Binary, Bounds, Cond, Contiguous, ElementType, Elements, Evaluator, Expression, Index,
-    MaskOver, Node, ParamValue, Place, Ranges, TooLong, Type, Unary, mask_program,
+    Binary, Bounds, Contiguous, ElementType, Elements, Evaluator, Expression, Index, MaskOver,
+    Node, ParamValue, Place, Ranges, TooLong, Type, Unary, mask_program,
 };
 use ferroflash_kernels::params::{
     BlockMap, FULL_BLOCK, HIDDEN_BLOCK, MaskMapParams, MaskMapPhase, PARTIAL_BLOCK, Params,
@@ -24,17 +22,17 @@ const HEADS_K: u32 = 2;
 const BLOCK: u32 = 128;
 
 /// A mask with what a call gives.
-struct Call {
-    mask: Expression,
-    params: Vec<ParamValue>,
-    tensors: Vec<Contiguous>,
-    seqlen_q: u32,
-    seqlen_k: u32,
-    causal: bool,
+pub struct Call {
+    pub mask: Expression,
+    pub params: Vec<ParamValue>,
+    pub tensors: Vec<Contiguous>,
+    pub seqlen_q: u32,
+    pub seqlen_k: u32,
+    pub causal: bool,
 }
 
 /// The map of a call.
-struct Map {
+pub struct Map {
     bytes: Vec<u8>,
     maps: Vec<(u32, u32)>,
 }
@@ -70,7 +68,7 @@ impl Call {
     }
 
     /// Runs the kernel.
-    fn map(&self, seed: u64) -> Result<Map, TooLong> {
+    pub fn map(&self, seed: u64) -> Result<Map, TooLong> {
         let program = mask_program(&self.mask, self.mask.params(), self.mask.tensors())?;
         let (maps, (q_blocks, k_blocks)) = (self.maps(), self.blocks());
         let n_maps = maps.len() as u32;
@@ -227,7 +225,7 @@ impl Call {
     }
 
     /// Looks at each pair of each block; gives how many blocks are hidden, partial though all of their pairs are alike, and full.
-    fn check(&self, map: &Map, what: &str) -> [usize; 3] {
+    pub fn check(&self, map: &Map, what: &str) -> [usize; 3] {
         let (q_blocks, k_blocks) = self.blocks();
         let mut evaluator = Evaluator::<f32>::new(&self.mask, &self.params, &self.tensors).unwrap();
         let band = self.band();
@@ -321,116 +319,4 @@ fn described(tensor: &Contiguous, base: u64) -> ScoreTensor {
         len: shape.map(|len| len as u32),
         stride,
     }
-}
-
-#[test]
-fn what_it_says_of_random_masks_is_so_at_each_pair() {
-    let (mut n_mapped, mut n_known) = (0, 0);
-    for seed in 0..160 {
-        let mask = random(seed, 6 + seed as u32 % 40, Kind::Mask);
-        let mask = match seed % 3 {
-            0 => mask,
-            _ => mask.simplified().unwrap(),
-        };
-        let mut random = Random(seed ^ 0xb10c);
-        let sample = Sample::new(&mask, seed);
-        let call = Call {
-            seqlen_q: random.choose(&[130, 128, 257, 40]),
-            seqlen_k: random.choose(&[129, 128, 200, 7]),
-            causal: random.below(3) == 0,
-            params: sample.params,
-            tensors: sample.tensors,
-            mask,
-        };
-        let Ok(map) = call.map(seed) else {
-            continue;
-        };
-        n_mapped += 1;
-        let [hidden, _, full] = call.check(&map, &format!("seed {seed}"));
-        n_known += usize::from(hidden + full > 0);
-    }
-    // What nothing is known of is right, too.
-    assert!(n_mapped > 140 && n_known > 50, "{n_mapped} {n_known}");
-}
-
-/// Masks that are used, of each of whose blocks all is known that can be.
-#[test]
-fn usual_masks_are_known_wherever_they_can_be() {
-    let check = |name: &str, f: fn(At) -> Cond| {
-        let mask = Expression::mask(f).unwrap();
-        let params = mask.params().iter().map(|_| ParamValue::I32(150));
-        let document = |at: i32| [at / 100, at / 100 + 1];
-        let elements: Vec<i32> = (0..2)
-            .flat_map(|b| (0..400).map(move |at| document(at)[b]))
-            .collect();
-        let tensors = mask.tensors().iter().map(|tensor| match tensor.rank {
-            1 => Contiguous::new(&[400], Elements::I32(elements[..400].to_vec())),
-            _ => Contiguous::new(&[2, 400], Elements::I32(elements.clone())),
-        });
-        for (seqlen_q, seqlen_k, causal) in [(400, 400, false), (300, 400, true), (257, 257, true)]
-        {
-            let call = Call {
-                seqlen_q,
-                seqlen_k,
-                causal,
-                params: params.clone().collect(),
-                tensors: tensors.clone().map(Result::unwrap).collect(),
-                mask: mask.clone(),
-            };
-            let map = call.map(1).unwrap();
-            let [hidden, missed, full] = call.check(&map, name);
-            assert_eq!(missed, 0, "{name} {hidden} {full}");
-        }
-    };
-    check("causal", |at| at.k.le(at.q));
-    check("causal, from the end", |at| {
-        (at.q + at.seqlen_k - at.seqlen_q - at.k).ge(0)
-    });
-    check("window", |at| (at.q - at.k).lt(at.i32("window")));
-    check("causal window", |at| {
-        at.q.ge(at.k) & (at.q - at.k).lt(at.i32("window"))
-    });
-    check("prefix", |at| at.k.lt(at.i32("prefix")) | at.q.ge(at.k));
-    check("blocks", |at| (at.q / 128).eq(at.k / 128));
-    check("every fourth", |at| (at.k % 4).eq(0));
-    check("distance", |at| (at.q - at.k).abs().le(70));
-    check("numbers", |at| (at.q - at.k).to_f32().ge(0.0));
-    check("documents", |at| {
-        at.tensor_i32("documents", [at.q])
-            .eq(at.tensor_i32("documents", [at.k]))
-    });
-    check("causal documents of entries", |at| {
-        let document = |place| at.tensor_i32("documents", [at.batch, place]);
-        document(at.q).eq(document(at.k)) & at.k.le(at.q)
-    });
-    check("heads", |at| {
-        at.head.lt(2).select(at.q.ge(at.k), at.q.gt(at.k - 130))
-    });
-    check("last keys", |at| {
-        at.k.ge(at.tensor_i32("documents", [at.batch, at.q]) * 100)
-    });
-    check("every other block of keys", |at| {
-        ((at.k >> 7) & 1).eq(at.kv_head)
-    });
-    check("all", |at| at.constant(true));
-    check("none", |at| at.constant(false));
-}
-
-#[test]
-fn long_masks_make_no_program() {
-    let program = |mask: &Expression| mask_program(mask, mask.params(), mask.tensors());
-    let long = Expression::mask(|at| {
-        let hides = |n: i32| (at.q * at.k).ne(n);
-        (1..40).fold(hides(0), |all, n| all & hides(n))
-    });
-    let TooLong::Instructions { given, most } = program(&long.unwrap()).unwrap_err() else {
-        panic!("it has too many instructions");
-    };
-    assert!(given > most && most == 64);
-    let of_rows = Expression::mask(|at| {
-        let hides = |n: i32| ((at.q % (n + 2)) + at.k).ne(n);
-        (1..9).fold(hides(0), |all, n| all & hides(n))
-    });
-    let given = program(&of_rows.unwrap()).unwrap_err();
-    assert_eq!(given, TooLong::Bounds { given: 9, most: 8 });
 }
