@@ -7,7 +7,8 @@ use crate::params::BLOCK_MULTIPLE;
 use crate::variants::{Kind, TileShape};
 
 pub use beside::{
-    COMBINE_COLUMNS, SORTED_SEQUENCES, append, block_list, clear, combine, merge, tile_list,
+    COMBINE_COLUMNS, SORTED_SEQUENCES, append, block_list, clear, combine, mask_map, merge,
+    tile_list,
 };
 pub use latent::{LATENT_COLUMNS, LATENT_EXCHANGE, tma_forward_latent};
 
@@ -367,6 +368,7 @@ pub const fn footprint(kind: Kind, head_dim: Option<u32>, tiles: TileShape) -> F
         (Kind::Clear, TileShape::Default) => clear(),
         (Kind::TileList | Kind::TmaTileList, TileShape::Default) => tile_list(),
         (Kind::BlockList, TileShape::Default) => block_list(),
+        (Kind::MaskMap, TileShape::Default) => mask_map(),
         (Kind::Combine, TileShape::Default) => combine(),
         (Kind::Merge, TileShape::Default) => merge(),
         (Kind::Append, TileShape::Default) => append(),

@@ -2,7 +2,7 @@
 
 use crate::for_each_variant;
 use crate::kernels::{
-    append, backward, block_list, clear, combine, forward, merge, standard, tile_list,
+    append, backward, block_list, clear, combine, forward, mask_map, merge, standard, tile_list,
 };
 use crate::ptx::parameters::parameter_address;
 use crate::tile::element;
@@ -59,6 +59,10 @@ macro_rules! run {
     (BlockList, $p:expr) => {
         block_list::block_list($p)
     };
+    (MaskMap, $given:expr) => {{
+        let (p, program) = $given;
+        mask_map::mask_map(p, program)
+    }};
     (TileList, $p:expr) => {
         tile_list::tile_list::<false>($p, 0)
     };
@@ -127,7 +131,7 @@ macro_rules! run {
     }};
 }
 
-/// What a row's kind is given of the parameters at `$p`: where they hold tensor maps, their address too.
+/// What a row's kind is given of the parameters at `$p`: where they hold tensor maps or a program, their address too.
 macro_rules! given {
     (TmaForward, $name:ident, $p:expr) => {
         ($p, parameter_address!(stringify!($name), 0, $p))
@@ -136,6 +140,9 @@ macro_rules! given {
         ($p, parameter_address!(stringify!($name), 0, $p))
     };
     (TmaBackward, $name:ident, $p:expr) => {
+        ($p, parameter_address!(stringify!($name), 0, $p))
+    };
+    (MaskMap, $name:ident, $p:expr) => {
         ($p, parameter_address!(stringify!($name), 0, $p))
     };
     (TmaTileList, $name:ident, $p:expr) => {
@@ -157,6 +164,7 @@ macro_rules! params {
     (BackwardDelta, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
     (TileList, $callback:ident $(, $rest:tt)*) => { $callback!(TileList TileListParams $(, $rest)*) };
     (BlockList, $callback:ident $(, $rest:tt)*) => { $callback!(BlockList BlockListParams $(, $rest)*) };
+    (MaskMap, $callback:ident $(, $rest:tt)*) => { $callback!(MaskMap MaskMapParams $(, $rest)*) };
     (TmaTileList, $callback:ident $(, $rest:tt)*) => { $callback!(TileList TileListParams $(, $rest)*) };
     (Combine, $callback:ident $(, $rest:tt)*) => { $callback!(Combine CombineParams $(, $rest)*) };
     (Merge, $callback:ident $(, $rest:tt)*) => { $callback!(Merge MergeParams $(, $rest)*) };

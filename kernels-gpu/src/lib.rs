@@ -8,6 +8,7 @@
 //! | [`variants`], [`params`], [`spec`] | the list of kernels, the one parameter struct of each pass, what is fixed when the driver compiles |
 //! | `entry` | the list expanded into kernel entries |
 //! | `kernels` | the algorithms, as the papers write them |
+//! | [`interval`] | bounds on what an expression is worth on a block of scores, for the host and the device alike |
 //! | [`attention`] | masks, ranges of KV blocks, the order of tiles: arithmetic that knows no hardware |
 //! | `tile` | tiles as types and the verbs on them |
 //! | `ptx` | one function = one PTX instruction: the only `asm!` of the workspace |
@@ -26,6 +27,8 @@ pub mod variants;
 pub mod params;
 
 pub mod spec;
+
+pub mod interval;
 
 #[cfg(not(target_arch = "nvptx64"))]
 pub mod expression;

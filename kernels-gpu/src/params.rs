@@ -4,6 +4,7 @@
 
 use core::mem::offset_of;
 
+mod any;
 mod append;
 mod argument;
 mod block_list;
@@ -13,6 +14,7 @@ mod combine;
 mod descale;
 mod divisors;
 mod lengths;
+mod mask_map;
 mod merge;
 mod pages;
 mod schedule;
@@ -21,15 +23,20 @@ mod standard;
 mod tensor_map;
 mod window;
 
+pub use any::Params;
 pub use append::{AppendParams, HALVES, INTERLEAVED, KvCache, NewRows, RotaryParams};
 pub use argument::{Argument, KernelParams, Slot, bind, in_workspace};
 pub use block_list::{BlockListParams, BlockListPhase, BlockLists};
-pub use block_mask::{BLOCK_MULTIPLE, BlockMap, HIDDEN_BLOCK, PARTIAL_BLOCK};
+pub use block_mask::{BLOCK_MULTIPLE, BlockMap, FULL_BLOCK, HIDDEN_BLOCK, PARTIAL_BLOCK};
 pub use clear::ClearParams;
 pub use combine::{CombineParams, SplitKv};
 pub use descale::Descale;
 pub use divisors::Divisors;
 pub use lengths::{Lengths, TileList, TileListParams};
+pub use mask_map::{
+    MASK_BINARY, MASK_COMPARE, MASK_INDEX, MASK_UNARY, MAX_MASK_BOUNDS, MAX_MASK_INSTRUCTIONS,
+    MAX_MASK_VALUES, MaskInstruction, MaskMapParams, MaskMapPhase, MaskOp, MaskProgram,
+};
 pub use merge::MergeParams;
 pub use pages::Pages;
 pub use schedule::{FASTEST, ORDERED, SHIFTED, Schedule};
@@ -260,37 +267,6 @@ pub struct TmaBackwardParams {
     pub pass: BackwardParams,
 }
 
-/// The parameters of any kernel.
-#[allow(
-    clippy::large_enum_variant,
-    reason = "a plan has a few, and copies them"
-)]
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Params {
-    /// Of a forward kernel.
-    Forward(ForwardParams),
-    /// Of a flash3 forward kernel.
-    TmaForward(TmaForwardParams),
-    /// Of a backward kernel.
-    Backward(BackwardParams),
-    /// Of the flash3 backward kernel that copies by TMA.
-    TmaBackward(TmaBackwardParams),
-    /// Of a `standard` kernel.
-    Standard(StandardParams),
-    /// Of the kernel that clears gradients of keys that no query sees.
-    Clear(ClearParams),
-    /// Of the kernel that lists the tiles of sequences.
-    TileList(TileListParams),
-    /// Of the kernel that lists what a block mask leaves of tiles.
-    BlockList(BlockListParams),
-    /// Of the kernel that merges the results of splits.
-    Combine(CombineParams),
-    /// Of the kernel that merges attention over two parts of the keys.
-    Merge(MergeParams),
-    /// Of the kernel that appends rows to a cache, and turns rows.
-    Append(AppendParams),
-}
-
 /// Implements [`KernelParams`] by a list of the places.
 macro_rules! slots {
     (@ Within $within:expr, $f:expr) => { $within.slots($f) };
@@ -350,24 +326,6 @@ impl KernelParams for TmaBackwardParams {
             f(Slot::Map(argument, map));
         }
         self.pass.slots(f);
-    }
-}
-
-impl KernelParams for Params {
-    fn slots(&mut self, f: &mut dyn FnMut(Slot<'_>)) {
-        match self {
-            Params::Forward(params) => params.slots(f),
-            Params::TmaForward(params) => params.slots(f),
-            Params::Backward(params) => params.slots(f),
-            Params::TmaBackward(params) => params.slots(f),
-            Params::Standard(params) => params.slots(f),
-            Params::Clear(params) => params.slots(f),
-            Params::TileList(params) => params.slots(f),
-            Params::BlockList(params) => params.slots(f),
-            Params::Combine(params) => params.slots(f),
-            Params::Merge(params) => params.slots(f),
-            Params::Append(params) => params.slots(f),
-        }
     }
 }
 

@@ -68,6 +68,7 @@ macro_rules! for_each_variant {
             append_sm80_f16:  Append { arch: Sm80, dtype: F16 }
 
             clear_sm80: Clear { arch: Sm80 }
+            mask_map_sm80: MaskMap { arch: Sm80 }
             block_list_sm80: BlockList { arch: Sm80 }
             tile_list_sm80:  TileList { arch: Sm80 }
             tile_list_sm90a: TmaTileList { arch: Sm90a }
@@ -148,62 +149,6 @@ macro_rules! for_each_variant {
     };
 }
 
-/// The virtual architecture that a kernel is compiled for; [`Arch::runs_on`] says where it runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Arch {
-    /// Ampere and newer: `mma.sync`, `cp.async`, `ldmatrix`.
-    Sm80,
-    /// Ada and newer: conversions of `e4m3` besides.
-    Sm89,
-    /// Hopper alone: `wgmma`, TMA, `setmaxnreg`.
-    Sm90a,
-}
-
-/// Which devices run what is compiled for an architecture.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
-    /// Those of its compute capability and of every greater one.
-    Newer,
-    /// Those of its compute capability only: what is specific to an architecture ends with it.
-    Alone,
-}
-
-impl Arch {
-    /// As compilers spell it: `sm_80`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Arch::Sm80 => "sm_80",
-            Arch::Sm89 => "sm_89",
-            Arch::Sm90a => "sm_90a",
-        }
-    }
-
-    /// The lowest compute capability that runs it, as `(major, minor)`.
-    pub const fn compute_capability(self) -> (u32, u32) {
-        match self {
-            Arch::Sm80 => (8, 0),
-            Arch::Sm89 => (8, 9),
-            Arch::Sm90a => (9, 0),
-        }
-    }
-
-    /// Which devices beside those of [`Arch::compute_capability`] run it.
-    pub const fn reach(self) -> Reach {
-        match self {
-            Arch::Sm80 | Arch::Sm89 => Reach::Newer,
-            Arch::Sm90a => Reach::Alone,
-        }
-    }
-
-    /// Whether a device of this compute capability runs it.
-    pub fn runs_on(self, compute_capability: (u32, u32)) -> bool {
-        match self.reach() {
-            Reach::Newer => self.compute_capability() <= compute_capability,
-            Reach::Alone => self.compute_capability() == compute_capability,
-        }
-    }
-}
-
 /// Type of the elements of q, k, v, o and their gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dtype {
@@ -260,6 +205,8 @@ pub enum Kind {
     Append,
     /// Backward pass of flash2 and flash3, first, where some keys may be seen by no query: their rows of dK and dV.
     Clear,
+    /// Either pass of flash2 and flash3, first, where a mask expression may hide whole blocks: the map of a block mask that says so.
+    MaskMap,
     /// Either pass of flash2 and flash3, first, under a block mask: the lists of blocks that it leaves of tiles; in the backward pass
     /// twice, first for the ranks.
     BlockList,
@@ -351,8 +298,10 @@ impl Variant {
     }
 }
 
+mod arch;
 mod specs;
 pub use crate::config::Footprint;
+pub use arch::{Arch, Reach};
 pub use specs::*;
 
 macro_rules! optional {

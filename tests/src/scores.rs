@@ -4,7 +4,7 @@
 //! algorithm can take is counted as such.
 
 use ferroflash::error::PlanError;
-use ferroflash::plan::{Outcome, Plan, Reason};
+use ferroflash::plan::{MaskBlocks, Outcome, Plan, Reason, Unmapped};
 use ferroflash::{
     Algorithm, Attention, Backend, Device, Dtype, Element, Inputs, Mask, Order, Pass,
 };
@@ -116,6 +116,7 @@ impl<'a> Trial<'a> {
             return Err("a second run gave other bits".into());
         }
         self.check_tiles()?;
+        self.check_skips(Pass::Forward)?;
         self.check_built_in(&output)?;
         Ok(Some(close.worst))
     }
@@ -140,6 +141,34 @@ impl<'a> Trial<'a> {
                 launch.variant.name
             )),
             None => Ok(()),
+        }
+    }
+
+    /// The plan skips blocks that the mask hides where it should, said a second time: where an SM has sixteen blocks of scores or more, and the
+    /// kernels are for lists of blocks.
+    fn check_skips(&self, pass: Pass) -> Result<(), String> {
+        let Case { sizes, .. } = self.case;
+        let device = self.device(0)?;
+        let plan = self.plan(&device, self.case, Some(&self.edits), pass)?;
+        let plan = plan.map_err(|error| error.to_string())?;
+        let takes_lists = match self.algorithm {
+            Algorithm::Flash3 if sizes.head_dim > 128 => return Ok(()),
+            Algorithm::Flash3 | Algorithm::Flash2 => true,
+            _ => false,
+        };
+        let blocks = |rows: usize| rows.div_ceil(128);
+        let tiles = sizes.batch * sizes.heads_q * blocks(sizes.seqlen_q);
+        let rounds = tiles.div_ceil((device.info().n_sms as usize).max(1));
+        let is_alone = self.case.blocks.is_none()
+            && self.case.lengths.is_none()
+            && self.case.split_kv.is_none();
+        let pays = sizes.seqlen_q >= 128 && rounds * blocks(sizes.seqlen_k) >= 16;
+        let expected = self.edits.mask.is_some() && takes_lists && is_alone && pays;
+        match plan.mask_blocks {
+            Some(MaskBlocks::Skipped) if expected => Ok(()),
+            Some(MaskBlocks::Computed(Unmapped::TooLong(_))) => Ok(()),
+            None | Some(MaskBlocks::Computed(_)) if !expected => Ok(()),
+            other => Err(format!("{pass:?}: what the mask hides: {other:?}")),
         }
     }
 
@@ -214,6 +243,7 @@ impl<'a> Trial<'a> {
             trial::run_edited(case, &self.values, edits, &device, self.algorithm, order)
                 .map_err(|refusal| format!("{order:?}: {refusal:?}"))
         };
+        self.check_skips(Pass::Backward)?;
         let results = run(2, Order::Deterministic)?;
         let mut worst = self.reference.judge(self.case, &results)?.worst;
         let is_slow = self.subject.backend == Backend::Emulated;

@@ -44,6 +44,7 @@ pub(crate) static MODULES: &[(&str, &str, &[u8])] = &[
     ("forward_sm80_f16_d32_compact", "sm_80", include_bytes!("../modules/sm_80/forward_sm80_f16_d32_compact.deflate")),
     ("forward_sm80_f16_d64", "sm_80", include_bytes!("../modules/sm_80/forward_sm80_f16_d64.deflate")),
     ("forward_sm80_f16_d64_compact", "sm_80", include_bytes!("../modules/sm_80/forward_sm80_f16_d64_compact.deflate")),
+    ("mask_map_sm80", "sm_80", include_bytes!("../modules/sm_80/mask_map_sm80.deflate")),
     ("merge_sm80_bf16", "sm_80", include_bytes!("../modules/sm_80/merge_sm80_bf16.deflate")),
     ("merge_sm80_f16", "sm_80", include_bytes!("../modules/sm_80/merge_sm80_f16.deflate")),
     ("standard_d_k_sm80_bf16", "sm_80", include_bytes!("../modules/sm_80/standard_d_k_sm80_bf16.deflate")),

@@ -99,13 +99,14 @@ pub struct Before {
 /// What runs before the others.
 pub fn before(
     checked: &Checked,
-    main: &Footprint,
+    device: &DeviceInfo,
+    main: &Variant,
     maps: &[TensorMap],
     workspace: &mut WorkspaceLayout,
 ) -> Result<Before, Reason> {
     let tiles = lengths::Tiles {
-        rows: main.block_k,
-        block_q: main.block_q,
+        rows: main.footprint.block_k,
+        block_q: main.footprint.block_q,
         split: Default::default(),
         maps,
     };
@@ -116,12 +117,14 @@ pub fn before(
             launches: vec![launch],
         });
     }
-    let (blocks, mut launches) = block_mask::backward(checked, main, workspace)?;
-    launches.extend(clear::backward(checked, main, blocks)?);
+    let masked = block_mask::backward(checked, device, main, workspace)?;
+    let lists = masked.as_ref().map(|(lists, _)| *lists);
+    let clear = clear::backward(checked, &main.footprint, lists)?;
+    let (blocks, launches) = masked.unwrap_or_default();
     Ok(Before {
         list: TileList::default(),
         blocks,
-        launches,
+        launches: launches.into_iter().chain(clear).collect(),
     })
 }
 

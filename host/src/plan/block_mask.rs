@@ -1,6 +1,7 @@
 //! A block mask as the kernels are given it: the caller's map, and the launches that list what it leaves of tiles.
 
 use ferroflash_kernels::attention::block_mask::ListedBlock;
+use ferroflash_kernels::attention::mask::Work;
 use ferroflash_kernels::config::Footprint;
 use ferroflash_kernels::params::{
     BlockListParams, BlockListPhase, BlockLists, BlockMap, MAX_ROWS, Params,
@@ -10,7 +11,7 @@ use ferroflash_kernels::variants::{Kind, Variant};
 use super::select::{grid, only_variant};
 use super::views::shape;
 use super::workspace::WorkspaceLayout;
-use super::{PlannedLaunch, Reason};
+use super::{DeviceInfo, PlannedLaunch, Reason, mask_map};
 use crate::problem::Problem;
 use crate::validate::Checked;
 
@@ -37,8 +38,49 @@ pub fn block_map(problem: &Problem) -> BlockMap {
     }
 }
 
-/// What the main kernels are told, and the launches that come before them; without a block mask nothing.
-pub type Listed = (BlockLists, Vec<PlannedLaunch>);
+/// What the main kernels are told, and the launches that come before them; without maps nothing.
+pub type Listed = Option<(BlockLists, Vec<PlannedLaunch>)>;
+
+/// The maps of a pass: the caller's, or those of a mask expression.
+pub struct Maps {
+    /// Where they lie.
+    pub map: BlockMap,
+    /// Batch entries that have maps of their own.
+    pub batch: u64,
+    /// Heads that do.
+    pub heads: u64,
+    /// How the work of tiles grows, as far as that is known.
+    pub work: Work,
+    /// What makes them.
+    pub launches: Vec<PlannedLaunch>,
+}
+
+impl Maps {
+    /// Those that a pass has whose main kernel this is.
+    fn new(
+        checked: &Checked,
+        device: &DeviceInfo,
+        main: &Variant,
+        workspace: &mut WorkspaceLayout,
+    ) -> Result<Option<Maps>, Reason> {
+        let problem = checked.problem();
+        match problem.block_mask_shape() {
+            Some([batch, heads, ..]) => Ok(Some(Maps {
+                map: block_map(problem),
+                batch: batch as u64,
+                heads: heads as u64,
+                work: Work::Even,
+                launches: Vec::new(),
+            })),
+            None => mask_map::maps(checked, device, main, workspace),
+        }
+    }
+
+    /// How many there are.
+    fn n(&self) -> u64 {
+        self.batch * self.heads
+    }
+}
 
 /// How a pass cuts sequences into blocks.
 #[derive(Clone, Copy)]
@@ -49,53 +91,85 @@ struct Blocks {
     n_k: u64,
 }
 
-/// Of a forward pass whose main kernel has these tiles.
-pub fn forward(
-    checked: &Checked,
-    main: &Footprint,
-    workspace: &mut WorkspaceLayout,
-) -> Result<Listed, Reason> {
-    let blocks = Blocks::new(checked, main.block_q, main.block_k);
-    let Some((maker, lists)) = lists(checked, blocks.n_q, blocks.n_k, workspace)? else {
-        return Ok(Listed::default());
-    };
-    let launch = launch(checked, maker, blocks, lists, BlockListPhase::Forward)?;
-    Ok((
-        lists,
-        vec![launch]
-            .into_iter()
-            .filter(|launch| launch.grid > 0)
-            .collect(),
-    ))
+/// How the work of tiles grows in a pass that has maps, as far as that is known; `None` without maps.
+pub fn work(checked: &Checked, device: &DeviceInfo, main: &Variant) -> Option<Work> {
+    match checked.problem().block_mask() {
+        Some(_) => Some(Work::Even),
+        None => {
+            mask_map::is_mapped(checked, device, main).then(|| mask_map::work(checked.problem()))
+        }
+    }
 }
 
-/// Of a backward pass whose main kernel has these tiles.
-pub fn backward(
+/// How the work of tiles of queries grows, as kernels with these lists have it.
+pub fn query_work(problem: &Problem, lists: &BlockLists) -> Work {
+    match lists.growing {
+        0 => problem.work(),
+        _ => Work::Growing,
+    }
+}
+
+/// Of a forward pass whose main kernel this is.
+pub fn forward(
     checked: &Checked,
-    main: &Footprint,
+    device: &DeviceInfo,
+    main: &Variant,
     workspace: &mut WorkspaceLayout,
 ) -> Result<Listed, Reason> {
-    let blocks = Blocks::new(checked, main.block_q, main.block_k);
-    let Some((maker, lists)) = lists(checked, blocks.n_k, blocks.n_q, workspace)? else {
-        return Ok(Listed::default());
+    let blocks = Blocks::new(checked, &main.footprint);
+    let maps = Maps::new(checked, device, main, workspace)?;
+    let (Some(maps), Some(maker)) = (maps, only_variant(Kind::BlockList)) else {
+        return Ok(None);
     };
-    let n_maps = n_maps(checked);
+    let lists = lists(&maps, blocks.n_q, blocks.n_k, workspace)?;
+    let list = launch(
+        checked,
+        maker,
+        blocks,
+        &maps,
+        lists,
+        BlockListPhase::Forward,
+    )?;
+    let launches = maps.launches.into_iter().chain([list]);
+    Ok(Some((
+        lists,
+        launches.filter(|launch| launch.grid > 0).collect(),
+    )))
+}
+
+/// Of a backward pass whose main kernel this is.
+pub fn backward(
+    checked: &Checked,
+    device: &DeviceInfo,
+    main: &Variant,
+    workspace: &mut WorkspaceLayout,
+) -> Result<Listed, Reason> {
+    let blocks = Blocks::new(checked, &main.footprint);
+    let maps = Maps::new(checked, device, main, workspace)?;
+    let (Some(maps), Some(maker)) = (maps, only_variant(Kind::BlockList)) else {
+        return Ok(None);
+    };
+    let lists = lists(&maps, blocks.n_k, blocks.n_q, workspace)?;
     let columns = u64::from(lists.columns) + 1;
     let lists = BlockLists {
-        ranks: workspace.place("block_ranks", &[n_maps, blocks.n_q, columns, 4])?,
+        ranks: workspace.place("block_ranks", &[maps.n(), blocks.n_q, columns, 4])?,
         ..lists
     };
-    let launches = [BlockListPhase::Ranks, BlockListPhase::Backward]
+    let phases = [BlockListPhase::Ranks, BlockListPhase::Backward]
         .into_iter()
-        .map(|phase| launch(checked, maker, blocks, lists, phase))
+        .map(|phase| launch(checked, maker, blocks, &maps, lists, phase))
         .collect::<Result<Vec<_>, _>>()?;
-    let launches = launches.into_iter().filter(|launch| launch.grid > 0);
-    Ok((lists, launches.collect()))
+    let launches = maps.launches.into_iter().chain(phases);
+    Ok(Some((
+        lists,
+        launches.filter(|launch| launch.grid > 0).collect(),
+    )))
 }
 
 impl Blocks {
-    fn new(checked: &Checked, block_q: u32, block_k: u32) -> Blocks {
+    fn new(checked: &Checked, main: &Footprint) -> Blocks {
         let problem = checked.problem();
+        let (block_q, block_k) = (main.block_q, main.block_k);
         Blocks {
             block_q,
             block_k,
@@ -105,42 +179,24 @@ impl Blocks {
     }
 }
 
-/// How many maps the caller's block mask has.
-fn n_maps(checked: &Checked) -> u64 {
-    let [batch, heads, ..] = checked.problem().block_mask_shape().unwrap_or_default();
-    batch as u64 * heads as u64
-}
-
-/// The kernel that makes the lists, and where these lie; `None` without a block mask.
+/// Where the lists of maps lie.
 fn lists(
-    checked: &Checked,
+    maps: &Maps,
     tiles: u64,
     entries: u64,
     workspace: &mut WorkspaceLayout,
-) -> Result<Option<(&'static Variant, BlockLists)>, Reason> {
-    let Some([batch, heads, _, columns]) = checked.problem().block_mask_shape() else {
-        return Ok(None);
-    };
-    let Some(maker) = only_variant(Kind::BlockList) else {
-        return Ok(None);
-    };
-    let places = [
-        n_maps(checked),
-        tiles,
-        entries + 1,
-        ListedBlock::N_BYTES.into(),
-    ];
-    let lists = BlockLists {
+) -> Result<BlockLists, Reason> {
+    let places = [maps.n(), tiles, entries + 1, ListedBlock::N_BYTES.into()];
+    Ok(BlockLists {
         lists: workspace.place("block_lists", &places)?,
         ranks: 0,
-        batch_stride: if batch > 1 { heads as u32 } else { 0 },
-        head_stride: (heads > 1).into(),
+        batch_stride: if maps.batch > 1 { maps.heads as u32 } else { 0 },
+        head_stride: (maps.heads > 1).into(),
         tiles: tiles as u32,
         entries: entries as u32,
-        columns: columns as u32,
-        reserved: 0,
-    };
-    Ok(Some((maker, lists)))
+        columns: maps.map.k_blocks,
+        growing: (maps.work == Work::Growing).into(),
+    })
 }
 
 /// A launch of the kernel, with a warp for each list, or for the ranks of each query block.
@@ -148,11 +204,11 @@ fn launch(
     checked: &Checked,
     maker: &'static Variant,
     blocks: Blocks,
+    maps: &Maps,
     lists: BlockLists,
     phase: BlockListPhase,
 ) -> Result<PlannedLaunch, Reason> {
-    let n_maps = n_maps(checked);
-    let warps = n_maps.saturating_mul(match phase {
+    let warps = maps.n().saturating_mul(match phase {
         BlockListPhase::Ranks => lists.entries.into(),
         BlockListPhase::Forward | BlockListPhase::Backward => lists.tiles.into(),
     });
@@ -162,13 +218,13 @@ fn launch(
         &[warps.div_ceil(per_block)],
     )?;
     let params = BlockListParams {
-        map: block_map(checked.problem()),
+        map: maps.map,
         lists,
         shape: shape(checked),
         window: checked.window(),
         block_q: blocks.block_q,
         block_k: blocks.block_k,
-        n_maps: n_maps as u32,
+        n_maps: maps.n() as u32,
         phase: phase as u32,
     };
     Ok(PlannedLaunch::new(

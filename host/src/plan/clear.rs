@@ -19,17 +19,17 @@ fn has_unseen_keys(problem: &Problem) -> bool {
     problem.seqlen_q() == 0 || before_the_first < problem.seqlen_k()
 }
 
-/// Of a backward pass whose main kernel has these tiles; under a block mask, with these lists.
+/// Of a backward pass whose main kernel has these tiles and, under a block mask, these lists.
 pub fn backward(
     checked: &Checked,
     main: &Footprint,
-    lists: BlockLists,
+    lists: Option<BlockLists>,
 ) -> Result<Option<PlannedLaunch>, Reason> {
     let problem = checked.problem();
     let Some(variant) = only_variant(Kind::Clear) else {
         return Ok(None);
     };
-    if !has_unseen_keys(problem) && problem.block_mask().is_none() {
+    if !has_unseen_keys(problem) && lists.is_none() {
         return Ok(None);
     }
     let blocks = (problem.seqlen_k() as u64).div_ceil(variant.footprint.block_k.into());
@@ -40,7 +40,7 @@ pub fn backward(
     let params = ClearParams {
         shape: shape(checked),
         window: checked.window(),
-        blocks: lists,
+        blocks: lists.unwrap_or_default(),
         tile_rows: main.block_k,
         ..ClearParams::default()
     };

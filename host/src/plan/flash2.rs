@@ -47,7 +47,8 @@ pub fn forward(
             launches.push(launch);
             list
         });
-        let (blocks, lists) = block_mask::forward(checked, &variant.footprint, workspace)?;
+        let masked = block_mask::forward(checked, device, variant, workspace)?;
+        let (blocks, lists) = masked.unwrap_or_default();
         launches.extend(lists);
         let params = ForwardParams {
             shape: shape(checked),
@@ -55,6 +56,7 @@ pub fn forward(
             scale: scale(checked),
             schedule: schedule::forward(
                 problem,
+                block_mask::query_work(problem, &blocks),
                 tiles as u32,
                 heads,
                 problem.group_size() as u32,
@@ -90,7 +92,7 @@ pub fn backward(
     };
     let schedule = schedule::backward(problem, &cut, device, &main.footprint);
     let columns = problem.head_dim() as u32;
-    let before = backward::before(checked, &main.footprint, &[], workspace)?;
+    let before = backward::before(checked, device, main, &[], workspace)?;
     let params = BackwardParams {
         list: before.list,
         blocks: before.blocks,

@@ -13,6 +13,7 @@ mod eligible;
 mod flash2;
 mod flash3;
 mod lengths;
+mod mask_map;
 mod merge;
 mod operation;
 mod planned;
@@ -50,7 +51,7 @@ use crate::arguments::Argument;
 use crate::backend::cpu;
 use crate::error::PlanError;
 use crate::problem::Problem;
-pub use crate::terms::{Algorithm, Backend, Candidate, Outcome, Reason};
+pub use crate::terms::{Algorithm, Backend, Candidate, MaskBlocks, Outcome, Reason, Unmapped};
 use crate::validate::{Checked, Pass};
 
 /// All that is decided before a launch.
@@ -70,6 +71,8 @@ pub struct Plan {
     pub workspace: WorkspaceLayout,
     /// Bytes that holding the scores and the weights would take; `u64::MAX` where 64 bits do not count them.
     pub standard_bytes: u64,
+    /// What becomes of blocks of scores that a mask expression hides as a whole; `None` without one.
+    pub mask_blocks: Option<MaskBlocks>,
     /// What became of every algorithm.
     pub candidates: Vec<Candidate>,
 }
@@ -122,6 +125,7 @@ pub fn plan(
         launches: Vec::new(),
         workspace: WorkspaceLayout::default(),
         standard_bytes: standard::n_bytes(checked),
+        mask_blocks: None,
         candidates,
     };
     let planned = match (algorithm, checked.pass()) {
@@ -151,7 +155,8 @@ pub fn plan(
     });
     match planned.and_then(|launches| enough_memory(launches, &plan.workspace)) {
         Ok(launches) => {
-            plan.launches = launches;
+            plan.mask_blocks = mask_map::outcome(checked, device, &launches);
+            plan.launches = mask_map::specialise(checked, launches);
             Ok(plan)
         }
         Err(reason) => {
@@ -225,6 +230,7 @@ impl PlannedLaunch {
             | Params::Clear(_)
             | Params::TileList(_)
             | Params::BlockList(_)
+            | Params::MaskMap(_)
             | Params::Combine(_)
             | Params::Merge(_)
             | Params::Append(_) => None,
@@ -361,6 +367,9 @@ impl fmt::Display for Plan {
                     packed => writeln!(f, ", {packed} heads of q share a tile")?,
                 }
             }
+        }
+        if let Some(blocks) = self.mask_blocks {
+            writeln!(f, "  blocks that the mask expression hides are {blocks}")?;
         }
         match self.backend {
             Backend::Cpu => writeln!(f, "  memory    {} bytes", self.extra_bytes())?,

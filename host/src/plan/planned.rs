@@ -29,9 +29,8 @@ pub(crate) trait Planned {
         score: &ScoreParams,
     ) -> Params {
         let mut params = launch.params;
-        if launch.edit.is_some()
-            && let Some(place) = place_of_score(&mut params)
-        {
+        let reads_score = launch.edit.is_some() || matches!(params, Params::MaskMap(_));
+        if reads_score && let Some(place) = place_of_score(&mut params) {
             *place = *score;
         }
         let lies_at = |argument| match self.need(argument) {
@@ -53,6 +52,7 @@ fn place_of_score(params: &mut Params) -> Option<&mut ScoreParams> {
         Params::Backward(params) => Some(&mut params.score),
         Params::TmaBackward(params) => Some(&mut params.pass.score),
         Params::Standard(params) => Some(&mut params.score),
+        Params::MaskMap(params) => Some(&mut params.score),
         Params::Clear(_)
         | Params::TileList(_)
         | Params::BlockList(_)

@@ -34,12 +34,13 @@ pub const MAX_GRID: u64 = i32::MAX as u64;
 /// `group_size` of the heads that it counts share K and V.
 pub fn forward(
     problem: &Problem,
+    work: Work,
     tiles: u32,
     heads: u32,
     group_size: u32,
     element_bytes: u64,
 ) -> Schedule {
-    let heads_per_group = match problem.work() {
+    let heads_per_group = match work {
         Work::Even => 1,
         Work::Growing | Work::Shrinking => {
             let kv_bytes = (2 * element_bytes)
@@ -80,6 +81,25 @@ pub fn backward(
         heads,
         order,
         stride: 1,
+    }
+}
+
+/// The same of flash3, where a map says which blocks tiles meet: if tiles are taken as under a causal mask, in groups as there.
+pub fn tma_backward_in_lists(
+    problem: &Problem,
+    cut: &Cut,
+    device: &DeviceInfo,
+    footprint: &Footprint,
+    work: Work,
+) -> Schedule {
+    let schedule = backward(problem, cut, device, footprint);
+    let resident = resident_blocks(device, footprint);
+    match work {
+        Work::Growing => Schedule {
+            heads_per_group: heads_of_a_list(&schedule, resident, heads_in_l2(problem, cut)),
+            ..schedule
+        },
+        Work::Even | Work::Shrinking => schedule,
     }
 }
 

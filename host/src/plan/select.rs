@@ -7,7 +7,7 @@ use ferroflash_kernels::variants::{Arch, Kind, TileShape, VARIANTS, Variant};
 
 use super::eligible::eligible;
 use super::flash2::few;
-use super::{Algorithm, Backend, DeviceInfo, lengths, schedule, short};
+use super::{Algorithm, Backend, DeviceInfo, lengths, mask_map, schedule, short};
 use super::{Candidate, Outcome, Reason};
 use crate::error::PlanError;
 use crate::validate::{Checked, Pass};
@@ -214,7 +214,9 @@ fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> Vec<TileSha
             .saturating_mul(problem.heads_q() as u64)
             .saturating_mul(seqlen_q);
         let bounded = problem.bounds().left;
-        !bounded && seqlen_q >= long && rows >= 4 * WIDE_ROWS * u64::from(device.n_sms)
+        // Wide tiles are not for lists of blocks, which a mask expression makes where it pays.
+        let mapped = mask_map::program(checked, device).is_some_and(|program| program.is_ok());
+        !bounded && !mapped && seqlen_q >= long && rows >= 4 * WIDE_ROWS * u64::from(device.n_sms)
     };
     if wide {
         vec![TileShape::Wide, TileShape::Default, TileShape::Compact]

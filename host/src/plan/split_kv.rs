@@ -9,7 +9,7 @@ use ferroflash_kernels::variants::{Kind, VARIANTS, Variant};
 use super::select::grid;
 use super::views::shape;
 use super::workspace::WorkspaceLayout;
-use super::{DeviceInfo, PlannedLaunch, Reason, lengths};
+use super::{DeviceInfo, PlannedLaunch, Reason, block_mask, lengths};
 use crate::problem;
 use crate::validate::Checked;
 use time::Step;
@@ -23,7 +23,7 @@ pub fn splits(checked: &Checked, device: &DeviceInfo, variant: &Variant, tiles: 
     let problem = checked.problem();
     let block_k = variant.footprint.block_k;
     let keys = match problem.split_kv() {
-        _ if !variant.splits_kv() || problem.block_mask().is_some() => None,
+        _ if !variant.splits_kv() || block_mask::work(checked, device, variant).is_some() => None,
         problem::SplitKv::Never => None,
         // A split of more keys than there are is one of all.
         problem::SplitKv::Keys(keys) => Some(keys.min(problem.seqlen_k().max(1)) as u32),

@@ -4,8 +4,10 @@ use std::hash::{Hash, Hasher};
 
 use ferroflash_kernels::expression::ptx::{Edit, Places, Program, ScoreRows};
 use ferroflash_kernels::expression::{
-    Expression, ExpressionError, Index, Kept, MAX_PARAMS, MAX_TENSORS, Param, Tensor, Use,
+    Expression, ExpressionError, Index, Kept, MAX_PARAMS, MAX_TENSORS, Param, Tensor, TooLong, Use,
+    mask_program,
 };
+use ferroflash_kernels::params::MaskProgram;
 
 /// An edit with its lists. It stays for as long as the process.
 #[derive(Debug)]
@@ -13,6 +15,8 @@ pub(crate) struct EditParts {
     kept: Kept,
     params: Vec<Param>,
     tensors: Vec<ReadOf>,
+    /// What finds blocks that the mask hides.
+    mask_program: Option<Result<MaskProgram, TooLong>>,
     /// Why the expressions do not go together, if they do not.
     fault: Option<ExpressionError>,
     /// Why the score has no derivative, if it has none.
@@ -52,6 +56,8 @@ impl EditParts {
             derivative,
         };
         let params = edit.params();
+        let mask = edit.mask.as_ref();
+        let mask_program = mask.map(|mask| mask_program(mask, &params, &edit.tensors()));
         let tensors = edit.tensors().into_iter().map(|tensor| ReadOf {
             dims: vec![DimUse::default(); usize::from(tensor.rank)],
             tensor,
@@ -59,6 +65,7 @@ impl EditParts {
         let mut parts = EditParts {
             fault: None,
             no_derivative,
+            mask_program,
             tensors: tensors.collect(),
             params,
             kept: Kept::new(edit),
@@ -78,6 +85,11 @@ impl EditParts {
     /// Whether gradients of scores change by more than what is hidden: the derivative is not 1 everywhere.
     pub(crate) fn has_gradient(&self) -> bool {
         self.kept.edit().has_gradient()
+    }
+
+    /// What finds blocks that the mask hides, if there is a mask and it is not too long.
+    pub(crate) fn mask_program(&self) -> Option<&Result<MaskProgram, TooLong>> {
+        self.mask_program.as_ref()
     }
 
     /// Values that calls give, in the order of their places.

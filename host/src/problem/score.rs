@@ -256,8 +256,9 @@ impl ProblemBuilder {
         }
     }
 
-    /// An expression that says which keys a query sees: those of the problem's [`Mask`] and its block mask for which it is true. Kernels
-    /// compute the scores of the keys that it hides: where a window or a block mask says the same, it is faster.
+    /// An expression that says which keys a query sees: those of the problem's [`Mask`] and its block mask for which it is true. On a GPU
+    /// `flash3` and `flash2` skip blocks of 128 queries and 128 keys that it hides, which a kernel finds before the pass, where that pays; a
+    /// [`Plan`](crate::plan::Plan) says whether they do, and why not. The CPU and `standard` compute the scores that it hides.
     ///
     /// ```
     /// use ferroflash::{Attention, Device, Dtype, Inputs, Mask, Outputs, Problem, Tensor, TensorMut};

@@ -7,6 +7,7 @@
 mod algorithm;
 mod candidate;
 mod layout;
+mod mask_blocks;
 mod pass;
 mod place;
 mod rotary;
@@ -14,6 +15,7 @@ mod rotary;
 pub use algorithm::{Algorithm, Backend};
 pub use candidate::{Candidate, Outcome, Reason};
 pub use layout::Layout;
+pub use mask_blocks::{MaskBlocks, Unmapped};
 pub use pass::Pass;
 pub use place::Place;
 pub use rotary::{Direction, MAX_ROTARY_DIM, Pairs, Positions, QueryPositions, Turns};

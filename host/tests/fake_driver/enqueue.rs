@@ -34,6 +34,7 @@ pub fn assert_as_planned(launches: &[Launch], plan: &Plan, stream: StreamRef) {
                 Params::Clear(_) => size_of::<ClearParams>(),
                 Params::TileList(_) => size_of::<TileListParams>(),
                 Params::BlockList(_) => size_of::<ferroflash_kernels::params::BlockListParams>(),
+                Params::MaskMap(_) => size_of::<ferroflash_kernels::params::MaskMapParams>(),
                 Params::Combine(_) => size_of::<ferroflash_kernels::params::CombineParams>(),
                 Params::Merge(_) | Params::Append(_) => {
                     panic!("no plan of attention does what is beside it")

@@ -10,6 +10,7 @@ use ferroflash::{Algorithm, Backend, Dtype, Mask, Order, Pass, Problem, ProblemB
 mod backward;
 mod launches;
 mod limits;
+mod mask_map;
 mod pages;
 mod split_kv;
 

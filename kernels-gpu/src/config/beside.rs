@@ -1,6 +1,7 @@
 //! Footprints of the kernels that run beside the products: they list, clear and merge.
 
 use super::Footprint;
+use crate::params::{MAX_MASK_BOUNDS, MAX_MASK_VALUES};
 
 /// Gradients of keys that no query sees: eight warps, eight rows each.
 pub const fn clear() -> Footprint {
@@ -39,6 +40,20 @@ pub const fn block_list() -> Footprint {
         threads: 256,
         shared_bytes: 0,
         blocks_per_sm: 4,
+        block_q: 0,
+        block_k: 0,
+        launch_registers: 0,
+        spill_bytes: 0,
+    }
+}
+
+/// Maps of masks: four warps, with a place in shared memory for each value that a thread's program holds or keeps, of 16 bytes.
+pub const fn mask_map() -> Footprint {
+    let threads = 128;
+    Footprint {
+        threads,
+        shared_bytes: threads * (MAX_MASK_VALUES + MAX_MASK_BOUNDS) as u32 * 16,
+        blocks_per_sm: 2,
         block_q: 0,
         block_k: 0,
         launch_registers: 0,

@@ -1,48 +1,11 @@
-//! Interval arithmetic: bounds on what nodes are worth at all places of a box, such as a tile of scores.
-//!
-//! The bounds hold for evaluation in f32 and in f64 and for what a GPU computes: each function's bounds are moved outwards to the next `f32`, or by
-//! what the fastest instruction may be off, and numbers too small for a normal `f32` may be 0. So a mask that is known on a tile is known there on
-//! every backend. Operands are taken as independent of each other. That is exact for differences of `q` and `k`, which are independent in a box.
+//! Bounds on what an expression's nodes are worth at all places of a box, such as a tile of scores: by the rules that the device has, too
+//! ([`crate::interval`]), and by those of functions that the host alone bounds. So a mask that is known on a tile is known there on every backend.
 
-mod ints;
+mod functions;
 
-mod nums;
-
-use super::{Binary, Compare, Expression, Id, Index, MAX_RANK, Node, ParamValue, Type, Unary};
-
-/// What is known of a truth value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Truth {
-    /// It is true.
-    True,
-    /// It is false.
-    False,
-    /// It is true or false.
-    Unknown,
-}
-
-/// What is known of a value.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Bounds {
-    /// A number: at least `lo` and at most `hi`, or NaN where that is possible.
-    Num {
-        /// The least.
-        lo: f32,
-        /// The greatest.
-        hi: f32,
-        /// Whether it may be NaN.
-        nan: bool,
-    },
-    /// A whole number: at least `lo` and at most `hi`.
-    Int {
-        /// The least.
-        lo: i32,
-        /// The greatest.
-        hi: i32,
-    },
-    /// A truth value.
-    Cond(Truth),
-}
+use super::{Binary, Expression, Id, Index, MAX_RANK, Node, ParamValue, Type, Unary};
+use crate::interval::nums::Range;
+pub use crate::interval::{Bounds, Truth};
 
 /// What a mask does on a box of places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,112 +29,6 @@ pub struct Ranges<'a> {
     score: Bounds,
     params: &'a [Bounds],
     tensors: TensorBounds<'a>,
-}
-
-impl Truth {
-    /// What is known of a truth value that is known.
-    pub const fn of(truth: bool) -> Truth {
-        if truth { Truth::True } else { Truth::False }
-    }
-
-    const fn not(self) -> Truth {
-        match self {
-            Truth::True => Truth::False,
-            Truth::False => Truth::True,
-            Truth::Unknown => Truth::Unknown,
-        }
-    }
-
-    fn and(self, other: Truth) -> Truth {
-        match (self, other) {
-            (Truth::False, _) | (_, Truth::False) => Truth::False,
-            (Truth::True, Truth::True) => Truth::True,
-            _ => Truth::Unknown,
-        }
-    }
-
-    fn binary(self, op: Binary, other: Truth) -> Truth {
-        match op {
-            Binary::And => self.and(other),
-            Binary::Or => self.not().and(other.not()).not(),
-            Binary::Xor if self == Truth::Unknown || other == Truth::Unknown => Truth::Unknown,
-            Binary::Xor => Truth::of(self != other),
-            _ => Truth::Unknown,
-        }
-    }
-}
-
-impl Bounds {
-    /// Nothing is known.
-    pub const fn all(ty: Type) -> Bounds {
-        match ty {
-            Type::F32 => Bounds::Num {
-                lo: f32::NEG_INFINITY,
-                hi: f32::INFINITY,
-                nan: true,
-            },
-            Type::I32 => Bounds::Int {
-                lo: i32::MIN,
-                hi: i32::MAX,
-            },
-            Type::Bool => Bounds::Cond(Truth::Unknown),
-        }
-    }
-
-    /// A number that is known.
-    pub const fn num(x: f32) -> Bounds {
-        if x.is_nan() {
-            return Bounds::all(Type::F32);
-        }
-        Bounds::Num {
-            lo: x,
-            hi: x,
-            nan: false,
-        }
-    }
-
-    /// A whole number that is known.
-    pub const fn int(x: i32) -> Bounds {
-        Bounds::Int { lo: x, hi: x }
-    }
-
-    /// What is known of a value that is one or the other.
-    fn union(self, other: Bounds) -> Bounds {
-        match (self, other) {
-            (
-                Bounds::Num { lo, hi, nan },
-                Bounds::Num {
-                    lo: lo_b,
-                    hi: hi_b,
-                    nan: nan_b,
-                },
-            ) => Bounds::Num {
-                lo: lo.min(lo_b),
-                hi: hi.max(hi_b),
-                nan: nan || nan_b,
-            },
-            (Bounds::Int { lo, hi }, Bounds::Int { lo: lo_b, hi: hi_b }) => Bounds::Int {
-                lo: lo.min(lo_b),
-                hi: hi.max(hi_b),
-            },
-            (Bounds::Cond(a), Bounds::Cond(b)) if a == b => self,
-            _ => Bounds::Cond(Truth::Unknown),
-        }
-    }
-
-    fn truth(self) -> Truth {
-        match self {
-            Bounds::Cond(truth) => truth,
-            Bounds::Num { .. } | Bounds::Int { .. } => Truth::Unknown,
-        }
-    }
-
-    fn range(self) -> (i32, i32) {
-        match self {
-            Bounds::Int { lo, hi } => (lo, hi),
-            Bounds::Num { .. } | Bounds::Cond(_) => (i32::MIN, i32::MAX),
-        }
-    }
 }
 
 impl From<ParamValue> for Bounds {
@@ -232,44 +89,10 @@ impl<'a> Ranges<'a> {
                 let ranges = ids.map(|id| of(id).range());
                 self.given(ty, (self.tensors)(usize::from(slot), ranges))
             }
-            Node::Unary(op, a) => match (op, of(a)) {
-                (Unary::ToF32, Bounds::Int { lo, hi }) => nums::from_ints(lo, hi),
-                (Unary::ToI32, Bounds::Num { lo, hi, nan }) => ints::from_nums(lo, hi, nan),
-                (op, Bounds::Int { lo, hi }) => ints::unary(op, (lo, hi)),
-                (op, Bounds::Num { lo, hi, nan }) => nums::unary(op, nums::Range { lo, hi, nan }),
-                (_, Bounds::Cond(a)) => Bounds::Cond(a.not()),
-            },
-            Node::Binary(op, a, b) => match (of(a), of(b)) {
-                (Bounds::Int { lo, hi }, b) => ints::binary(op, (lo, hi), b.range()),
-                (Bounds::Num { lo, hi, nan }, b) => {
-                    nums::binary(op, nums::Range { lo, hi, nan }, nums::Range::of(b))
-                }
-                (Bounds::Cond(a), b) => Bounds::Cond(a.binary(op, b.truth())),
-            },
-            Node::Compare(op, a, b) => Bounds::Cond(match (of(a), of(b)) {
-                (Bounds::Int { lo, hi }, b) => order(op, (lo, hi), b.range()),
-                (Bounds::Num { lo, hi, nan }, b) => {
-                    let b = nums::Range::of(b);
-                    match order(op, (lo, hi), (b.lo, b.hi)) {
-                        // With NaN only ≠ is true.
-                        known if nan || b.nan => {
-                            let with_nan = Truth::of(op == Compare::Ne);
-                            if known == with_nan {
-                                known
-                            } else {
-                                Truth::Unknown
-                            }
-                        }
-                        known => known,
-                    }
-                }
-                (Bounds::Cond(_), _) => Truth::Unknown,
-            }),
-            Node::Select(c, a, b) => match of(c).truth() {
-                Truth::True => of(a),
-                Truth::False => of(b),
-                Truth::Unknown => of(a).union(of(b)),
-            },
+            Node::Unary(op, a) => unary(op, of(a)),
+            Node::Binary(op, a, b) => binary(op, of(a), of(b)),
+            Node::Compare(op, a, b) => of(a).compare(op, of(b)),
+            Node::Select(c, a, b) => of(c).select(of(a), of(b)),
         }
     }
 
@@ -282,25 +105,24 @@ impl<'a> Ranges<'a> {
     }
 }
 
-/// How all values of one range compare with all of another.
-fn order<T: PartialOrd>(op: Compare, a: (T, T), b: (T, T)) -> Truth {
-    let (always, never) = match op {
-        Compare::Lt => (a.1 < b.0, a.0 >= b.1),
-        Compare::Le => (a.1 <= b.0, a.0 > b.1),
-        Compare::Eq | Compare::Ne => {
-            let is_one = a.0 == a.1 && b.0 == b.1 && a.0 == b.0;
-            let is_apart = a.1 < b.0 || b.1 < a.0;
-            if op == Compare::Eq {
-                (is_one, is_apart)
-            } else {
-                (is_apart, is_one)
-            }
+/// What is known of a function of a value.
+fn unary(op: Unary, a: Bounds) -> Bounds {
+    match (op, a) {
+        (
+            Unary::Exp2(_) | Unary::Ln(_) | Unary::Tanh(_) | Unary::Sigmoid(_) | Unary::Sqrt(_),
+            Bounds::Num { lo, hi, nan },
+        ) => functions::unary(op, Range { lo, hi, nan }),
+        (op, a) => a.unary(op),
+    }
+}
+
+/// What is known of a function of two values.
+fn binary(op: Binary, a: Bounds, b: Bounds) -> Bounds {
+    match (op, a) {
+        (Binary::Div, Bounds::Num { lo, hi, nan }) => {
+            functions::quotient(Range { lo, hi, nan }, Range::of(b))
         }
-    };
-    match (always, never) {
-        (true, _) => Truth::True,
-        (_, true) => Truth::False,
-        (false, false) => Truth::Unknown,
+        (op, a) => a.binary(op, b),
     }
 }
 
@@ -323,7 +145,7 @@ impl Expression {
                 _ => Type::F32,
             };
             let bounds = ranges.bounds(*node, ty, all);
-            all.push(nums::flushed(bounds));
+            all.push(bounds.flushed());
         }
     }
 

@@ -8,6 +8,7 @@ use super::bounds;
 use crate::attention::block_mask::{ListedBlock, is_listed, listed_of_column};
 use crate::attention::divide;
 use crate::attention::mask::{Band, Blocks, Rows};
+use crate::attention::schedule::Direction;
 use crate::config;
 use crate::params::{
     BLOCK_MULTIPLE, BlockListParams, BlockListPhase, BlockLists, PARTIAL_BLOCK, Shape,
@@ -247,6 +248,28 @@ impl BlockLists {
             in_group += 1;
         }
         n
+    }
+
+    /// How many tiles of keys add to a listed query block of a head before a tile, in the backward pass: those before it, or those behind it
+    /// where tiles add in descending order.
+    ///
+    /// # Safety
+    /// The ranks have been made.
+    #[inline(always)]
+    pub(crate) unsafe fn rank(
+        &self,
+        batch_idx: u32,
+        head_idx: u32,
+        listed: ListedBlock,
+        direction: Direction,
+    ) -> u32 {
+        match direction {
+            Direction::Down => listed.rank,
+            // SAFETY: the caller's contract.
+            Direction::Up => unsafe {
+                self.n_tiles(batch_idx, head_idx, listed.block) - 1 - listed.rank
+            },
+        }
     }
 
     /// How many tiles of keys add to a query block of a head, in the backward pass.

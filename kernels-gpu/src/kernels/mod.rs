@@ -26,10 +26,12 @@ mod lengths;
 
 pub mod block_list;
 
+pub mod mask_map;
+
 pub mod probes;
 
 use crate::attention::mask::{Band, Bounds, Work};
-use crate::params::{Shape, Window};
+use crate::params::{BlockLists, Shape, Window};
 use crate::ptx::spec;
 
 /// On which sides the mask ends, as the kernel is specialised.
@@ -42,16 +44,28 @@ pub(crate) fn bounds() -> Bounds {
     }
 }
 
-/// How the work of tiles grows, which decides the order in which blocks claim them in the backward pass. Under a block mask nothing is
-/// known of that, and tiles add to dQ in ascending order.
+/// How the work of tiles grows, which decides the order in which blocks claim them in the backward pass. Under a block mask the plan says
+/// so; else nothing is known of that, and tiles add to dQ in ascending order.
 #[inline(always)]
-pub(crate) fn tile_work() -> Work {
+pub(crate) fn tile_work(blocks: &BlockLists) -> Work {
     let Bounds { left, right, .. } = bounds();
-    let by_band = !spec::block_mask();
+    let by_lists = spec::block_mask();
     // Not `&&`: see `Bounds::work`, whose answer ptxas is to know.
     Bounds {
-        left: left & by_band,
-        right: right & by_band,
+        left: left & !by_lists,
+        right: (right & !by_lists) | (by_lists & (blocks.growing != 0)),
+        prefix: false,
+    }
+    .work()
+}
+
+/// The same of the forward pass, where tiles do not wait for each other: under a block mask the band's order serves, too.
+#[inline(always)]
+pub(crate) fn query_tile_work(blocks: &BlockLists) -> Work {
+    let Bounds { left, right, .. } = bounds();
+    Bounds {
+        left,
+        right: right | (spec::block_mask() & (blocks.growing != 0)),
         prefix: false,
     }
     .work()

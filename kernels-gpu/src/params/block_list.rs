@@ -24,8 +24,8 @@ pub struct BlockLists {
     pub entries: u32,
     /// Columns of a map.
     pub columns: u32,
-    /// Always 0.
-    pub reserved: u32,
+    /// 1 where tiles are taken in the order of a causal mask, as if later queries saw more keys; else 0.
+    pub growing: u32,
 }
 
 /// What is made in one launch of the kernel that lists the blocks.

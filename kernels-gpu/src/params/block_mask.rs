@@ -29,6 +29,9 @@ pub const HIDDEN_BLOCK: u8 = 0;
 /// visible, whatever the mask says.
 pub const PARTIAL_BLOCK: u8 = 1;
 
+/// [`BlockMap`]'s byte of a block in which every pair is visible, as the kernel writes it that maps a mask.
+pub const FULL_BLOCK: u8 = 2;
+
 /// `block_q` and `block_k` are multiples of this, so that every tile of a kernel lies in one block.
 pub const BLOCK_MULTIPLE: u32 = 128;
 

@@ -27,7 +27,7 @@ impl Kind {
             | Kind::StandardDk => &[Constant::Lengths],
             Kind::StandardDWeights => &[Constant::Lengths, Constant::ScoreGradient],
             Kind::StandardOutput | Kind::StandardDq => &[Constant::Lengths, Constant::BlockMask],
-            Kind::TileList | Kind::TmaTileList | Kind::BlockList => {
+            Kind::TileList | Kind::TmaTileList | Kind::BlockList | Kind::MaskMap => {
                 &[Constant::RightBound, Constant::LeftBound, Constant::Prefix]
             }
             Kind::Clear => &[
@@ -44,6 +44,7 @@ impl Kind {
                 Constant::Prefix,
                 Constant::Score,
                 Constant::ScoreGradient,
+                Constant::EditPartial,
                 Constant::BlockMask,
             ],
             Kind::Forward | Kind::TmaForward => &[
@@ -53,6 +54,7 @@ impl Kind {
                 Constant::Prefix,
                 Constant::Pages,
                 Constant::Score,
+                Constant::EditPartial,
                 Constant::BlockMask,
             ],
             Kind::StandardScores => &[
@@ -72,6 +74,7 @@ impl Kind {
                 Constant::Prefix,
                 Constant::Score,
                 Constant::ScoreGradient,
+                Constant::EditPartial,
                 Constant::BlockMask,
             ],
             Kind::BackwardDq | Kind::StandardDScores => &[
@@ -199,10 +202,10 @@ impl Variant {
             // Neither expressions nor block masks.
             return all.split_at(5).0;
         }
-        match (self.kind, all.split_last()) {
+        match (self.kind, all) {
             (
                 Kind::Forward | Kind::TmaForward | Kind::Backward | Kind::TmaBackward,
-                Some((Constant::BlockMask, others)),
+                [others @ .., Constant::EditPartial, Constant::BlockMask],
             ) if !self.takes_block_masks() => others,
             _ => all,
         }
@@ -210,7 +213,7 @@ impl Variant {
 
     /// The same of tiles that divide keys.
     const fn constants_of_splits(&self) -> &'static [Constant] {
-        const ALL: [Constant; 8] = [
+        const ALL: [Constant; 9] = [
             Constant::RightBound,
             Constant::LeftBound,
             Constant::Lengths,
@@ -218,10 +221,11 @@ impl Variant {
             Constant::SplitKv,
             Constant::Pages,
             Constant::Score,
+            Constant::EditPartial,
             Constant::BlockMask,
         ];
         let n = match (self.score_site(), self.takes_block_masks()) {
-            (Some(_), true) => 8,
+            (Some(_), true) => 9,
             (Some(_), false) => 7,
             (None, _) => 6,
         };
@@ -233,7 +237,7 @@ impl Variant {
     /// they are for sequences without a mask.
     pub const fn specs(&self) -> &'static [Spec] {
         match (self.kind, self.tiles) {
-            (Kind::TileList | Kind::TmaTileList | Kind::BlockList, _) => {
+            (Kind::TileList | Kind::TmaTileList | Kind::BlockList | Kind::MaskMap, _) => {
                 &[Spec::PLAIN, CAUSAL, WINDOW]
             }
             (Kind::Clear, _) => &[Spec::PLAIN, CAUSAL, WINDOW, BLOCKS],

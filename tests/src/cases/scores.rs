@@ -123,6 +123,48 @@ pub fn blocks() -> Vec<ScoreCase> {
     cases.collect()
 }
 
+/// Rules that hide whole blocks, and show some, in sequences that have several of them.
+pub fn mapped() -> Vec<ScoreCase> {
+    let lengths = [(300, 300), (257, 400), (400, 260), (131, 513), (384, 256)];
+    let heads = [(2, 4, 2), (1, 4, 4), (2, 3, 1)];
+    let head_dims = [64, 128, 64, 96, 32];
+    let masks = [
+        Mask::Full,
+        Mask::Full,
+        Mask::Causal,
+        window(Some(140), Some(9)),
+    ];
+    let rules = Rule::of_blocks().into_iter().enumerate();
+    let cases = rules.flat_map(|(at, rule)| [(2 * at, rule), (2 * at + 1, rule)]);
+    let cases = cases.map(|(round, rule)| {
+        let mut case = nth(round, rule);
+        (case.case.sizes.seqlen_q, case.case.sizes.seqlen_k) = lengths[round % lengths.len()];
+        let (batch, heads_q, heads_k) = heads[round / 2 % heads.len()];
+        case.case = case.case.heads(batch, heads_q, heads_k);
+        case.case.sizes.head_dim = head_dims[(round + round / 5) % head_dims.len()];
+        case.case.sizes.head_dim_v = case.case.sizes.head_dim;
+        case.case.dtype = HALVES[round % 2];
+        case.case.mask = masks[round / 2 % masks.len()];
+        case
+    });
+    cases.collect()
+}
+
+/// The same over so many keys that an SM has enough of them in one tile.
+pub fn mapped_long() -> Vec<ScoreCase> {
+    let rules = [Rule::Causal, Rule::LongDocuments, Rule::OfHeads];
+    let cases = rules.into_iter().enumerate().map(|(round, rule)| {
+        let mut case = nth(round, rule);
+        (case.case.sizes.seqlen_q, case.case.sizes.seqlen_k) = (140, 1930);
+        case.case = case.case.heads(1, 2, 1);
+        case.case.sizes.head_dim = [64, 128, 96][round];
+        case.case.sizes.head_dim_v = case.case.sizes.head_dim;
+        case.case.dtype = HALVES[round % 2];
+        case
+    });
+    cases.collect()
+}
+
 /// Rules of sequences of different lengths: the batch entry is the sequence's number, and indices begin with the sequence.
 pub fn lengths() -> Vec<ScoreCase> {
     let rules = Rule::all();
@@ -156,8 +198,13 @@ pub fn few() -> Vec<ScoreCase> {
     cases.collect()
 }
 
-/// Sequences that are long enough for flash3's wide tiles.
+/// Sequences that are long enough for flash3's wide tiles. With masks they are packed: else the plan takes other tiles, and skips what masks hide.
 pub fn wide() -> Vec<ScoreCase> {
+    const PACKED: [[Rows; 2]; 3] = [
+        [Rows::packed(&[1537]), Rows::packed(&[130])],
+        [Rows::packed(&[4097]), Rows::packed(&[90])],
+        [Rows::packed(&[1600]), Rows::packed(&[257])],
+    ];
     let sizes = [(1537, 130, 64), (4097, 90, 104), (1600, 257, 40)];
     let rules = [
         Rule::AlibiSoftCap(Of::Fast),
@@ -170,10 +217,16 @@ pub fn wide() -> Vec<ScoreCase> {
     let cases = rules.into_iter().enumerate().map(|(round, rule)| {
         let (seqlen_q, seqlen_k, head_dim) = sizes[round % sizes.len()];
         let case = Case::new(HALVES[round % 2], Mask::Full, head_dim, seqlen_q, seqlen_k);
+        let case = Case {
+            seed: round as u64,
+            ..case.heads(1, 2, 1)
+        };
+        let [q, k] = PACKED[round % PACKED.len()];
+        let has_mask = rule.edits(case.sizes, 0).mask.is_some();
         ScoreCase {
-            case: Case {
-                seed: round as u64,
-                ..case.heads(1, 2, 1)
+            case: match has_mask {
+                true => case.of_rows(Lengths { n: 1, q, k }),
+                false => case,
             },
             rule,
         }

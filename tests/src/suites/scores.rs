@@ -27,6 +27,16 @@ macro_rules! scores_suite {
             }
 
             #[test]
+            fn mapped() {
+                check(&$subject, ALGORITHM, path!("mapped"), &scores::mapped());
+            }
+
+            #[test]
+            fn mapped_long() {
+                check(&$subject, ALGORITHM, path!("mapped_long"), &scores::mapped_long());
+            }
+
+            #[test]
             fn lengths() {
                 check(&$subject, ALGORITHM, path!("lengths"), &scores::lengths());
             }

@@ -132,7 +132,7 @@ fn hold_launch(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
     let grid = u64::from(launch.grid);
     match launch.params {
         // Plans here are of sequences as long as the problem says.
-        Params::TileList(_) | Params::BlockList(_) => {
+        Params::TileList(_) | Params::BlockList(_) | Params::MaskMap(_) => {
             panic!("{} lists nothing", launch.variant.name)
         }
         Params::Forward(params) if launch.variant.tiles == TileShape::Compact => {

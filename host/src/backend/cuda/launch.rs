@@ -111,6 +111,7 @@ impl<P: Planned> Launches<P> {
                     Params::Clear(params) => function::launch(function, size, stream, &params)?,
                     Params::TileList(params) => function::launch(function, size, stream, &params)?,
                     Params::BlockList(params) => function::launch(function, size, stream, &params)?,
+                    Params::MaskMap(params) => function::launch(function, size, stream, &params)?,
                     Params::Combine(params) => function::launch(function, size, stream, &params)?,
                     Params::Merge(params) => function::launch(function, size, stream, &params)?,
                     Params::Append(params) => function::launch(function, size, stream, &params)?,

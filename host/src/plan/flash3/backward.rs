@@ -10,7 +10,7 @@ use crate::plan::schedule::TmaBackward;
 use crate::plan::select::PassKernels;
 use crate::plan::tensor_map::boxes;
 use crate::plan::workspace::WorkspaceLayout;
-use crate::plan::{DeviceInfo, PlannedLaunch, Reason, schedule};
+use crate::plan::{DeviceInfo, PlannedLaunch, Reason, block_mask, schedule};
 use crate::validate::Checked;
 
 /// Δ, then the main kernel: see [`backward::launches`].
@@ -30,10 +30,9 @@ pub fn launches(
         let cut = Cut::of_lengths(problem, footprint)?;
         let schedule = schedule::tma_backward_in_a_list(problem, &cut, device, footprint);
         (cut, schedule)
-    } else if problem.block_mask().is_some() {
-        // Tiles add to dQ in ascending order, and nothing is known of their lengths.
+    } else if let Some(work) = block_mask::work(checked, device, main) {
         let cut = Cut::new(problem, footprint);
-        let schedule = schedule::backward(problem, &cut, device, footprint);
+        let schedule = schedule::tma_backward_in_lists(problem, &cut, device, footprint, work);
         (cut, schedule)
     } else {
         let TmaBackward { cut, schedule, .. } = schedule::tma_backward(problem, device, footprint);
@@ -47,7 +46,7 @@ pub fn launches(
         boxes(WARPGROUP_ROWS, 1),
         boxes(WARPGROUP_ROWS, 1),
     ];
-    let before = backward::before(checked, footprint, &maps, workspace)?;
+    let before = backward::before(checked, device, main, &maps, workspace)?;
     let pass = BackwardParams {
         list: before.list,
         blocks: before.blocks,

@@ -1,5 +1,6 @@
 //! The launch of flash3's forward pass.
 
+use ferroflash_kernels::attention::mask::Work;
 use ferroflash_kernels::params::{Pages, Params, Schedule, TensorMap, TmaForwardParams};
 use ferroflash_kernels::spec::Constant;
 use ferroflash_kernels::variants::{TileShape, Variant};
@@ -30,7 +31,7 @@ pub fn launches(
     for &variant in kernels.variants() {
         let footprint = &variant.footprint;
         let pack_gqa_log2 = match variant.tiles {
-            // Each head has a map of its own.
+            // Each head has a map of its own; nor are heads packed under an expression.
             _ if problem.block_mask().is_some() => 0,
             TileShape::Compact | TileShape::Grouped => {
                 short::pack_gqa_log2(&typical, footprint.block_q.into())
@@ -76,7 +77,8 @@ pub fn launches(
         if all == 0 {
             continue;
         }
-        let (masked, lists) = block_mask::forward(checked, footprint, workspace)?;
+        let masked = block_mask::forward(checked, device, variant, workspace)?;
+        let (masked, lists) = masked.unwrap_or_default();
         launches.extend(lists);
         let keys_once = reads_keys_once(problem, variant, undivided);
         let blocks = all.min(match keys_once {
@@ -85,7 +87,8 @@ pub fn launches(
             false => schedule::resident_blocks(device, footprint),
         });
         let together = is_listed && (keys_once || problem.values_in_keys());
-        let schedule = order(problem, tiles as u32, heads, group_size, together);
+        let work = block_mask::query_work(problem, &masked);
+        let schedule = order(problem, work, tiles as u32, heads, group_size, together);
         let split = split_kv::place(checked, split, blocks, workspace)?;
         let list = list.unwrap_or_default();
         let [q, k, v, o] = maps;
@@ -119,9 +122,16 @@ pub fn launches(
 
 /// The order of the tiles: all heads of a listed tile together, or as many as the L2 cache has room for. Heads of a sequence have neighbouring
 /// keys, which they read as whole rows of memory together; or the same, which they read once.
-fn order(problem: &Problem, tiles: u32, heads: u32, group_size: u32, together: bool) -> Schedule {
+fn order(
+    problem: &Problem,
+    work: Work,
+    tiles: u32,
+    heads: u32,
+    group_size: u32,
+    together: bool,
+) -> Schedule {
     let elem_bytes = problem.dtype().size_bytes() as u64;
-    let order = schedule::forward(problem, tiles, heads, group_size, elem_bytes);
+    let order = schedule::forward(problem, work, tiles, heads, group_size, elem_bytes);
     Schedule {
         heads_per_group: if together {
             heads

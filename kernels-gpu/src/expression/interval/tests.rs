@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use super::nums::Range;
 use crate::expression::arithmetic::unary_int;
 use crate::expression::random::{Kind, Random, Sample, random};
 use crate::expression::{
     At, Bounds, Cond, Contiguous, Elements, Evaluator, Expression, Index, MaskOver, ParamValue,
     Place, Ranges, Real, Tensors, Truth, Type, Value,
 };
+use crate::interval::nums::Range;
 
 fn holds<R: Real + Into<f64>>(bounds: Bounds, value: Value<R>) -> bool {
     match (bounds, value) {
@@ -149,7 +149,8 @@ fn bounds_of_whole_numbers_are_near_the_least() {
                             .map(|(x, y)| crate::expression::arithmetic::binary_int(op, x, y))
                             .collect();
                         let (least, most) = (*values.first().unwrap(), *values.last().unwrap());
-                        let Bounds::Int { lo, hi } = super::ints::binary(op, a, b) else {
+                        let [a_bounds, b_bounds] = [a, b].map(|(lo, hi)| Bounds::Int { lo, hi });
+                        let Bounds::Int { lo, hi } = a_bounds.binary(op, b_bounds) else {
                             panic!("{op:?} gives whole numbers");
                         };
                         assert!(
@@ -183,12 +184,16 @@ fn bounds_of_one_whole_number_are_the_least() {
                 hi: hi_value,
             };
             assert_eq!(
-                super::ints::unary(op, (lo, lo + width)),
+                Bounds::Int { lo, hi: lo + width }.unary(op),
                 wanted,
                 "{op:?} {lo} {width}"
             );
         }
-        let Bounds::Int { lo, hi } = super::ints::unary(op, (i32::MIN, -1)) else {
+        let negative = Bounds::Int {
+            lo: i32::MIN,
+            hi: -1,
+        };
+        let Bounds::Int { lo, hi } = negative.unary(op) else {
             panic!()
         };
         assert!(lo <= unary_int(op, i32::MIN) && unary_int(op, i32::MIN) <= hi);
@@ -253,7 +258,7 @@ fn bounds_of_numbers_hold_for_special_ones() {
             Unary::Sigmoid(Fast),
             Unary::Sqrt(Fast),
         ] {
-            let bounds = super::nums::unary(op, *a);
+            let bounds = super::unary(op, a.bounds());
             for &x in values {
                 let (single, double) = (Real::unary(x, op), Real::unary(f64::from(x), op));
                 check(bounds, single, double, &|| format!("{op:?} {a:?} {x}"));
@@ -261,7 +266,7 @@ fn bounds_of_numbers_hold_for_special_ones() {
         }
         for (b, others) in ranges.iter().step_by(2) {
             for op in [Add, Sub, Mul, Div, Min, Max] {
-                let bounds = super::nums::binary(op, *a, *b);
+                let bounds = super::binary(op, a.bounds(), b.bounds());
                 for (&x, &y) in values
                     .iter()
                     .step_by(2)

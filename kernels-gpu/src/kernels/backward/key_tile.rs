@@ -190,7 +190,7 @@ pub(super) unsafe fn q_blocks_before(t: &Tile) -> u32 {
     }
 }
 
-/// Step `i` under a block mask: heads of the group one after the other, each one's list from its last block down.
+/// Step `i` under a block mask: heads of the group one after the other, each one's list in the tile's direction.
 ///
 /// # Safety
 /// The lists have been made, and have the step.
@@ -204,7 +204,10 @@ unsafe fn listed_step_at(p: &BackwardParams, t: &Tile, i: u32) -> Step {
             let list = p.blocks.list(t.batch_idx, head_idx, t.tile.k_block);
             let n = list.len();
             if left < n {
-                let listed = list.block(n - 1 - left);
+                let listed = list.block(match t.tile.direction {
+                    Direction::Up => left,
+                    Direction::Down => n - 1 - left,
+                });
                 return Step {
                     head: t.batch_idx * p.shape.heads_q + head_idx,
                     head_idx,

@@ -22,7 +22,8 @@ pub(super) unsafe fn probabilities<T: Tiles>(
 ) {
     let config = const { T::FOOTPRINT };
     let lse = t.shared.lse + i % 2 * config.block_q * 4;
-    if spec::score() {
+    let is_full = || step_at(p, t, i).listed.is_full;
+    if spec::score() && !(spec::block_mask() && spec::edit_partial() && is_full()) {
         // SAFETY: as `score_warp`.
         unsafe { edit_scores::<T>(p, t, i, s) };
     }

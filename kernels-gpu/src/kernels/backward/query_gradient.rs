@@ -81,7 +81,11 @@ fn block_of_all(head: u32, q_blocks: u32, block: u32) -> u64 {
 unsafe fn rank<T: Tiles>(p: &BackwardParams, t: &Tile, step: Step) -> u32 {
     let config = const { T::FOOTPRINT };
     if spec::block_mask() {
-        return step.listed.rank;
+        // SAFETY: the ranks have been made.
+        return unsafe {
+            let (direction, lists) = (t.tile.direction, &p.blocks);
+            lists.rank(t.batch_idx, step.head_idx, step.listed, direction)
+        };
     }
     let block = step.block;
     let tile = t.tile.k_block;

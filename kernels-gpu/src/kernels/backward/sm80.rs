@@ -70,7 +70,7 @@ pub unsafe fn backward<E: Element, T: Tiles>(p: &BackwardParams) {
         if tile_idx >= schedule.tiles * schedule.heads {
             return;
         }
-        let mut tile = schedule::backward(&schedule, tile_work(), tile_idx);
+        let mut tile = schedule::backward(&schedule, tile_work(&p.blocks), tile_idx);
         // SAFETY: as this function; the list's entry of the tile lies in shared memory.
         unsafe {
             if spec::lengths() {
@@ -92,7 +92,7 @@ unsafe fn claim_listed<T: Tiles>(p: &BackwardParams, shared: Layout, thread: u32
             tile_idx = atomic::atom_add_u32(p.tile_counters, 1);
             let schedule = schedule_of(p);
             if tile_idx < schedule.tiles * schedule.heads {
-                let place = schedule::backward(&schedule, tile_work(), tile_idx);
+                let place = schedule::backward(&schedule, tile_work(&p.blocks), tile_idx);
                 listed = lengths::listed(p.list.tiles, place.k_block);
             }
         }

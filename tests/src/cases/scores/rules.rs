@@ -46,6 +46,16 @@ pub enum Rule {
     HiddenRows,
     /// A bias and documents.
     AlibiInDocuments,
+    /// As [`Rule::Documents`], each some 150 keys long, and causal.
+    LongDocuments,
+    /// A query sees the keys from its place on.
+    Reversed,
+    /// The first queries see no key, and the first keys are seen by none: a block of each.
+    HiddenBlocks,
+    /// Causal in some heads, a window in the others.
+    OfHeads,
+    /// The same, and a cap.
+    SoftCapOfHeads,
     /// A mask that hides nothing.
     Nothing,
     /// A random one.
@@ -104,6 +114,24 @@ impl Rule {
         ]
     }
 
+    /// Those that hide whole blocks of 128 queries and keys, or show them.
+    pub fn of_blocks() -> Vec<Rule> {
+        vec![
+            Rule::LongDocuments,
+            Rule::Causal,
+            Rule::OfHeads,
+            Rule::HiddenBlocks,
+            Rule::Window,
+            Rule::SoftCapOfHeads,
+            Rule::Documents,
+            Rule::Prefix,
+            Rule::Reversed,
+            Rule::AlibiInDocuments,
+            Rule::Nothing,
+            Rule::SameBlock,
+        ]
+    }
+
     /// The mask that is built in and does the same.
     pub fn built_in(self) -> Option<Mask> {
         match self {
@@ -128,6 +156,7 @@ impl Rule {
                 s + at.tensor_f32("slopes", [at.batch, at.head]) * distance(at)
             }),
             Rule::SoftCap(of) => Expression::score(|s, _| tanh(s / CAP, of) * CAP),
+            Rule::SoftCapOfHeads => Expression::score(|s, at| capped(s, at, Of::Fast)),
             Rule::SoftCapByParam(of) => Expression::score(|s, at| capped(s, at, of)),
             Rule::AlibiSoftCap(of) => Expression::score(|s, at| capped(alibi(s, at), at, of)),
             Rule::RelativeBias(element) => Expression::score(|s, at| {
@@ -156,6 +185,16 @@ impl Rule {
             Rule::Documents | Rule::AlibiInDocuments => Expression::mask(|at| {
                 let of = |index| at.tensor_i32("documents", [at.batch, index]);
                 of(at.q + (at.seqlen_k - at.seqlen_q)).eq(of(at.k))
+            }),
+            Rule::LongDocuments => Expression::mask(|at| {
+                let of = |index| at.tensor_i32("long_documents", [at.batch, index]);
+                of(at.q).eq(of(at.k)) & at.k.le(at.q)
+            }),
+            Rule::Reversed => Expression::mask(|at| behind(at).ge(0)),
+            Rule::HiddenBlocks => Expression::mask(|at| at.q.ge(128) & at.k.ge(128)),
+            Rule::OfHeads | Rule::SoftCapOfHeads => Expression::mask(|at| {
+                let window = behind(at).abs().le(at.i32("left"));
+                (at.head % 2).eq(0).select(behind(at).le(0), window)
             }),
             Rule::Causal => Expression::mask(|at| behind(at).le(0)),
             Rule::Window => Expression::mask(|at| {
@@ -283,6 +322,12 @@ impl Giving {
             ("documents", _) => some("documents", &[batch, seqlen_k], Strides::Odd, &|at| {
                 (at[1] / (10 + (self.seed as usize + at[0]) % 32)) as f64
             }),
+            ("long_documents", _) => {
+                let rows = seqlen_q.max(seqlen_k);
+                some("long_documents", &[batch, rows], Strides::Odd, &|at| {
+                    (at[1] / (150 + (self.seed as usize + at[0]) % 32)) as f64
+                })
+            }
             ("table", _) if self.rule == Rule::ShortRelativeBias => {
                 some("table", &[heads_q, 2 * SHORT + 1], Strides::Odd, &uniform)
             }

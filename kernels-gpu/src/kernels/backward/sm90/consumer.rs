@@ -184,13 +184,12 @@ impl Consumer<'_> {
     ) -> PackedScores<T> {
         // SAFETY: Q's stage is full, and L and the number of its first row with it.
         unsafe {
-            if T::EDITS_SCORES && spec::score() {
-                self.begin_scores_of_step(n, at, first);
-            }
             if T::EDITS_SCORES && spec::score_gradient() {
+                self.begin_scores_of_step(n, at, first);
                 return self.probabilities_and_derivatives::<E, T>(at, keys, first, s);
             }
-            if T::EDITS_SCORES && spec::score() {
+            if T::EDITS_SCORES && spec::score() && !self.needs_no_edit::<T>(at) {
+                self.begin_scores_of_step(n, at, first);
                 edit_fragments(s, 0);
             }
             self.where_hidden::<T>(at, keys, first, |visible| {
@@ -203,6 +202,19 @@ impl Consumer<'_> {
             });
         }
         s.pack::<E>()
+    }
+
+    /// Whether the expression makes nothing of a step's scores.
+    ///
+    /// # Safety
+    /// Q's stage is full.
+    #[inline(always)]
+    unsafe fn needs_no_edit<T: Tiles>(&self, at: Ring) -> bool {
+        // SAFETY: the caller's contract.
+        T::BLOCK_MASKS
+            && spec::block_mask()
+            && spec::edit_partial()
+            && unsafe { self.layout.read_mask_word(at.stage) } == 1
     }
 
     /// Calls `hide` with what each of the thread's two keys sees of the block of queries, if one of the 64 from `first` on does not see all of

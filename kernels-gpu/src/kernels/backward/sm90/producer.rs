@@ -65,7 +65,7 @@ pub(super) unsafe fn produce<T: Tiles>(p: &BackwardParams, maps: u64, layout: La
                 break;
             }
             let tile_work = if T::BLOCK_MASKS {
-                tile_work()
+                tile_work(&p.blocks)
             } else {
                 bounds().work()
             };

@@ -8,7 +8,7 @@ use super::layout::Layout;
 use crate::attention::batch_and_head;
 use crate::attention::block_mask::ListedBlock;
 use crate::attention::block_order::BlockOrder;
-use crate::attention::schedule::BackwardTile;
+use crate::attention::schedule::{BackwardTile, Direction};
 use crate::kernels::block_list::List;
 use crate::params::BackwardParams;
 use crate::ptx::spec;
@@ -20,7 +20,7 @@ pub(super) struct Steps<'a, T> {
     tiles: PhantomData<T>,
 }
 
-/// The same under a block mask: heads of the group one after the other, each one's list from its last block down.
+/// The same under a block mask: heads of the group one after the other, each one's list in the tile's direction.
 struct Listed<'a> {
     p: &'a BackwardParams,
     tile: BackwardTile,
@@ -28,6 +28,8 @@ struct Listed<'a> {
     head: u32,
     /// Blocks of the head's list that are left, this step's among them.
     left: u32,
+    /// Place of this step's in the list.
+    at: u32,
     /// This step's.
     block: ListedBlock,
 }
@@ -48,12 +50,13 @@ impl<'a, T: Tiles> Steps<'a, T> {
             tile,
             head: 0,
             left: 0,
+            at: 0,
             block: ListedBlock::default(),
         };
         if T::BLOCK_MASKS && spec::block_mask() {
             // SAFETY: the caller's contract.
             unsafe {
-                listed.left = listed.list(0).len();
+                listed.enter();
                 listed.settle();
             }
         }
@@ -119,7 +122,8 @@ impl<'a, T: Tiles> Steps<'a, T> {
     #[inline(always)]
     pub(super) fn rank(&self, block_q: u32, block_k: u32) -> u32 {
         if T::BLOCK_MASKS && spec::block_mask() {
-            self.listed.block.rank
+            // SAFETY: the ranks have been made.
+            unsafe { self.listed.rank() }
         } else {
             self.order.rank(block_q, block_k)
         }
@@ -132,9 +136,11 @@ impl<'a, T: Tiles> Steps<'a, T> {
     #[inline(always)]
     pub(super) unsafe fn advance(&mut self) {
         if T::BLOCK_MASKS && spec::block_mask() {
-            self.listed.left -= 1;
             // SAFETY: the caller's contract.
-            unsafe { self.listed.settle() };
+            unsafe {
+                self.listed.leave();
+                self.listed.settle();
+            }
         } else {
             self.order.advance();
         }
@@ -160,9 +166,42 @@ impl Listed<'_> {
                 if self.head >= self.p.shape.group_size {
                     return;
                 }
-                self.left = self.list(self.head).len();
+                self.enter();
             }
-            self.block = self.list(self.head).block(self.left - 1);
+            self.block = self.list(self.head).block(self.at);
+        }
+    }
+
+    /// Begins the list of a head.
+    #[inline(always)]
+    unsafe fn enter(&mut self) {
+        // SAFETY: as `Steps::begin`.
+        self.left = unsafe { self.list(self.head).len() };
+        self.at = match self.tile.direction {
+            Direction::Up => 0,
+            Direction::Down => self.left.wrapping_sub(1),
+        };
+    }
+
+    /// Is done with a block of the list.
+    #[inline(always)]
+    fn leave(&mut self) {
+        self.left -= 1;
+        self.at = match self.tile.direction {
+            Direction::Up => self.at + 1,
+            Direction::Down => self.at.wrapping_sub(1),
+        };
+    }
+
+    /// How many tiles add to this step's block of dQ before this one.
+    #[inline(always)]
+    unsafe fn rank(&self) -> u32 {
+        let (batch_idx, kv_head_idx) = batch_and_head(self.tile.head, self.p.shape.heads_k);
+        let head_idx = kv_head_idx * self.p.shape.group_size + self.head;
+        // SAFETY: as `Steps::begin`.
+        unsafe {
+            let lists = &self.p.blocks;
+            lists.rank(batch_idx, head_idx, self.block, self.tile.direction)
         }
     }
 }

@@ -55,7 +55,7 @@ pub(super) unsafe fn attend_listed<E: Element, T: Tiles>(
                 right_transposed(stage::<T>(block.k_tile, n), 0),
             );
             multiply_add::<E, _>(&mut s, q, k, T::HEAD_DIM as usize / 16);
-            if spec::score() {
+            if spec::score() && !(spec::edit_partial() && listed.is_full) {
                 block.edit_scores(p, listed.block * block_k, &mut s);
             }
             let (k_first, seqlen_k) = (listed.block * block_k, block.band.seqlen_k());

@@ -4,7 +4,7 @@ use crate::attention::batch_and_head;
 use crate::attention::mask::Work;
 use crate::attention::schedule::{self, ForwardTile};
 use crate::kernels::forward::LseRows;
-use crate::kernels::{bounds, lengths};
+use crate::kernels::{lengths, query_tile_work};
 use crate::params::{ForwardParams, Schedule, Window};
 use crate::ptx::{spec, special};
 
@@ -28,7 +28,7 @@ pub(super) struct Place {
 pub(super) unsafe fn place(p: &ForwardParams) -> Option<Place> {
     let idx = special::block_idx_x();
     if !spec::lengths() {
-        let tile = schedule::forward(&p.schedule, bounds().work(), idx);
+        let tile = schedule::forward(&p.schedule, query_tile_work(&p.blocks), idx);
         let (batch_idx, _) = batch_and_head(tile.head, p.shape.heads_q);
         return Some(Place {
             seqlen_q: p.shape.seqlen_q,

@@ -53,7 +53,7 @@ impl Consumer<'_> {
         given.begin(ScoreRows::Queries, tile);
     }
 
-    /// S ← what the expression makes of the block's scores.
+    /// S ← what the expression makes of the block's scores, if it makes anything of them.
     #[inline(always)]
     pub(super) fn edit_by_expression<T: Tiles>(
         &self,
@@ -63,6 +63,9 @@ impl Consumer<'_> {
         s: &mut T::Scores,
     ) {
         if !(T::EDITS_SCORES && spec::score()) {
+            return;
+        }
+        if T::BLOCK_MASKS && spec::block_mask() && spec::edit_partial() && keys.is_full {
             return;
         }
         let first_key = if T::BLOCK_MASKS && spec::block_mask() {

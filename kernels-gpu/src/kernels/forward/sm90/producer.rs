@@ -17,7 +17,7 @@ use crate::attention::split_kv::blocks_of_split;
 use crate::attention::{batch_and_head, divide};
 use crate::config::TMA_SLOTS;
 use crate::kernels::block_list::List;
-use crate::kernels::{band, lengths};
+use crate::kernels::{band, lengths, query_tile_work};
 use crate::params::{FORWARD_MAPS, ForwardMap, MAX_ROWS, Schedule, TmaForwardParams};
 use crate::ptx::{mbarrier, spec, tensor_map};
 use crate::tile::ring::{Barriers, Ring};
@@ -98,7 +98,12 @@ pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: 
                 let band = lengths::band_of_sequence(listed.seqlen_q, listed.seqlen_k, p.window);
                 (tile, band, listed)
             } else {
-                let tile = schedule::forward(&schedule, band.bounds().work(), tile_idx);
+                let work = if T::BLOCK_MASKS {
+                    query_tile_work(&p.blocks)
+                } else {
+                    band.bounds().work()
+                };
+                let tile = schedule::forward(&schedule, work, tile_idx);
                 (tile, band, ListedTile::default())
             };
             let (tile, split) = split_of::<T>(p, split_keys, tile, listed);

@@ -1,0 +1,278 @@
+//! Which blocks of the scores a mask expression hides or shows as a whole: found on the device, where the values of the call are, before
+//! [`crate::kernels::block_list`] lists what is left.
+//!
+//! The mask is a program of a few instructions ([`crate::params::MaskProgram`]), which this kernel interprets by interval arithmetic
+//! ([`crate::interval`]): a value is what is known of it on a block of 128 queries and 128 keys. A value that depends on the queries or on the
+//! keys alone, such as `document[batch, q]`, is evaluated at each of them first, and its bounds for the block are kept; so a first launch
+//! visits rows and columns, not pairs. The second launch has a thread for each block. What is not known makes a block partial, and there
+//! the mask is evaluated at each pair: it may cost time, but changes nothing.
+
+mod value;
+
+use value::{load, store, value_of};
+
+use super::band;
+use crate::attention::{batch_and_head, divide};
+use crate::config;
+use crate::interval::{Bounds, Truth};
+use crate::params::{
+    BLOCK_MULTIPLE, FULL_BLOCK, HIDDEN_BLOCK, MAX_MASK_VALUES, MaskInstruction, MaskMapParams,
+    MaskMapPhase, MaskOp, PARTIAL_BLOCK,
+};
+use crate::ptx::{global, parameters, shuffle, special};
+
+/// Threads of a block.
+const THREADS: u32 = config::mask_map().threads;
+/// Queries, and keys, of a block of the map.
+const ROWS: u32 = BLOCK_MULTIPLE;
+/// Bytes of bounds.
+const BOUNDS_BYTES: u32 = 16;
+
+/// What is done at a time: a part of the program on a box of the scores.
+#[derive(Clone, Copy)]
+struct Task {
+    batch: u32,
+    head: u32,
+    /// The part's instructions.
+    first: u32,
+    end: u32,
+    /// The box: first and last query, first and last key.
+    q: (u32, u32),
+    k: (u32, u32),
+    /// Where the bounds of the box's rows and columns lie, read or written.
+    row_bounds: u64,
+    column_bounds: u64,
+    /// Whether each lane evaluates the part at rows, or columns, of its own.
+    points: Points,
+}
+
+/// Which side of a box is evaluated point by point.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Points {
+    Rows,
+    Columns,
+    Neither,
+}
+
+/// A warp's bounds, or a thread's block of the map.
+///
+/// # Safety
+/// The launch is as [`config::mask_map`] says, with a warp for each block of queries and of keys whose bounds are kept, or a thread for each
+/// block of the map; tensors and the workspace are as [`MaskMapParams`] says. `program` is the address of the first instruction.
+#[inline(always)]
+pub unsafe fn mask_map(p: &MaskMapParams, program: u64) {
+    let thread = special::block_idx_x() * THREADS + special::thread_idx_x();
+    let maps_bounds = p.phase == const { MaskMapPhase::Bounds as u32 };
+    let task = if maps_bounds {
+        bounds_task(p, thread / 32)
+    } else {
+        map_task(p, thread)
+    };
+    let lane = special::lane_idx();
+    let mut truth = Truth::Unknown;
+    // Opaque, or the interpreter would be there once for each of a lane's points.
+    let n_points = special::opaque(if maps_bounds { ROWS } else { 1 });
+    let mut point = 0;
+    // SAFETY: the caller's contract; whole warps come to what follows.
+    unsafe {
+        if let Some(task) = task {
+            while point < n_points {
+                let at_point = |(first, last): (u32, u32)| {
+                    let row = first + point + lane;
+                    let row = if row < last { row } else { last };
+                    (row, row)
+                };
+                let at = match task.points {
+                    Points::Rows => Task {
+                        q: at_point(task.q),
+                        ..task
+                    },
+                    Points::Columns => Task {
+                        k: at_point(task.k),
+                        ..task
+                    },
+                    Points::Neither => task,
+                };
+                truth = evaluate(p, program, &at, point == 0).truth();
+                point += 32;
+            }
+        }
+        match task {
+            Some(task) if maps_bounds => write_bounds(p, &task),
+            _ if maps_bounds => {}
+            _ => write_map(p, thread, state(p, task, truth)),
+        }
+    }
+}
+
+/// The block of queries, or of keys, whose bounds a warp finds.
+#[inline(always)]
+fn bounds_task(p: &MaskMapParams, warp: u32) -> Option<Task> {
+    let program = &p.program;
+    let (q_blocks, k_blocks) = (p.map.q_blocks, p.map.k_blocks);
+    let of_rows = if program.row_bounds > 0 {
+        p.n_maps * q_blocks
+    } else {
+        0
+    };
+    let task = if warp < of_rows {
+        let map = divide(warp, q_blocks);
+        Task {
+            first: 0,
+            end: program.end_of_rows,
+            points: Points::Rows,
+            ..task_of(p, map, warp - map * q_blocks, 0)
+        }
+    } else {
+        let warp = warp - of_rows;
+        let map = divide(warp, k_blocks);
+        if map >= p.n_maps || program.column_bounds == 0 {
+            return None;
+        }
+        Task {
+            first: program.end_of_rows,
+            end: program.end_of_columns,
+            points: Points::Columns,
+            ..task_of(p, map, 0, warp - map * k_blocks)
+        }
+    };
+    Some(task)
+}
+
+/// The block of a map that a thread finds the byte of.
+#[inline(always)]
+fn map_task(p: &MaskMapParams, thread: u32) -> Option<Task> {
+    let row = divide(thread, p.map.k_blocks);
+    let map = divide(row, p.map.q_blocks);
+    if map >= p.n_maps {
+        return None;
+    }
+    let (q_block, k_block) = (row - map * p.map.q_blocks, thread - row * p.map.k_blocks);
+    Some(task_of(p, map, q_block, k_block))
+}
+
+/// The last part of the program on a block.
+#[inline(always)]
+fn task_of(p: &MaskMapParams, map: u32, q_block: u32, k_block: u32) -> Task {
+    let rows = |block: u32, seqlen: u32| {
+        let (first, end) = (block * ROWS, (block + 1) * ROWS);
+        (first, if end < seqlen { end } else { seqlen } - 1)
+    };
+    let bounds = |base: u64, blocks: u32, block: u32, each: u32| {
+        let idx = u64::from(map) * u64::from(blocks) + u64::from(block);
+        base + idx * u64::from(each * BOUNDS_BYTES)
+    };
+    let (batch, head) = batch_and_head(map, p.maps_per_batch);
+    let program = &p.program;
+    Task {
+        batch,
+        head,
+        first: program.end_of_columns,
+        end: program.end,
+        q: rows(q_block, p.shape.seqlen_q),
+        k: rows(k_block, p.shape.seqlen_k),
+        row_bounds: bounds(p.row_bounds, p.map.q_blocks, q_block, program.row_bounds),
+        column_bounds: bounds(
+            p.column_bounds,
+            p.map.k_blocks,
+            k_block,
+            program.column_bounds,
+        ),
+        points: Points::Neither,
+    }
+}
+
+/// What is known of the value of a task's last instruction. Values that are kept are joined to what was kept before, but for the first time.
+///
+/// # Safety
+/// As [`mask_map`].
+#[inline(always)]
+unsafe fn evaluate(p: &MaskMapParams, program: u64, task: &Task, is_first: bool) -> Bounds {
+    let mut value = Bounds::Cond(Truth::Unknown);
+    let mut idx = task.first;
+    while idx < task.end {
+        // SAFETY: the caller's contract; operands have been written.
+        unsafe {
+            let at = program + u64::from(idx) * size_of::<MaskInstruction>() as u64;
+            let instruction = MaskInstruction::from_words(parameters::ld_generic_x4(at));
+            let to = instruction.to();
+            value = value_of(p, task, instruction).flushed();
+            if matches!(instruction.op(), MaskOp::Keep) && !is_first {
+                value = value.union(load(to));
+            }
+            store(to, value);
+        }
+        idx += 1;
+    }
+    value
+}
+
+/// Writes what all lanes have kept.
+///
+/// # Safety
+/// As [`mask_map`]; all lanes of the warp come here.
+#[inline(always)]
+unsafe fn write_bounds(p: &MaskMapParams, task: &Task) {
+    let (n, address) = if task.points == Points::Rows {
+        (p.program.row_bounds, task.row_bounds)
+    } else {
+        (p.program.column_bounds, task.column_bounds)
+    };
+    let mut idx = 0;
+    while idx < n {
+        // SAFETY: the caller's contract; the program keeps as many.
+        unsafe {
+            let mut bounds = load(MAX_MASK_VALUES as u32 + idx);
+            let mut distance = 16;
+            while distance > 0 {
+                let words = bounds.words();
+                let mut others = [0; 4];
+                for word in 0..4 {
+                    others[word] = shuffle::shuffle_bfly_u32(words[word], distance);
+                }
+                bounds = bounds.union(Bounds::from_words(others));
+                distance /= 2;
+            }
+            if special::lane_idx() == 0 {
+                let at = address + u64::from(idx * BOUNDS_BYTES);
+                global::st_global_x4(at, bounds.words());
+            }
+        }
+        idx += 1;
+    }
+}
+
+/// The byte of a block on which this is known of the mask: full where the band, too, shows all of it.
+#[inline(always)]
+fn state(p: &MaskMapParams, task: Option<Task>, truth: Truth) -> u8 {
+    let Some(Task { q, k, .. }) = task else {
+        return HIDDEN_BLOCK;
+    };
+    let band = band(&p.shape, p.window);
+    let by_band = band.first_key(q.1) <= k.0 && k.1 < band.end_key(q.0);
+    match truth {
+        Truth::False => HIDDEN_BLOCK,
+        Truth::True if by_band => FULL_BLOCK,
+        _ => PARTIAL_BLOCK,
+    }
+}
+
+/// Writes the bytes of a warp, four of them at a time. The map has room for the last four.
+///
+/// # Safety
+/// As [`mask_map`]; all lanes of the warp come here.
+#[inline(always)]
+unsafe fn write_map(p: &MaskMapParams, thread: u32, state: u8) {
+    let lane = special::lane_idx();
+    let mut word = u32::from(state);
+    // SAFETY: the caller's contract.
+    unsafe {
+        for byte in 1..4 {
+            word |= shuffle::shuffle_idx_u32(state.into(), (lane + byte) % 32) << (8 * byte);
+        }
+        let n_bytes = p.n_maps * p.map.q_blocks * p.map.k_blocks;
+        if lane % 4 == 0 && thread < n_bytes {
+            global::st_global_u32(p.map.map + u64::from(thread), word);
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The kernel that maps masks, on the emulator: what it says of a block is so at each pair, and it says as much as the host's bounds do.
+#![cfg(feature = "emulator")]
+
+mod call;
+
+use call::Call;
+use ferroflash_kernels::expression::random::{Kind, Random, Sample, random};
+use ferroflash_kernels::expression::{
+    At, Cond, Contiguous, Elements, Expression, ParamValue, TooLong, mask_program,
+};
+
+#[test]
+fn what_it_says_of_random_masks_is_so_at_each_pair() {
+    let (mut n_mapped, mut n_known) = (0, 0);
+    for seed in 0..160 {
+        let mask = random(seed, 6 + seed as u32 % 40, Kind::Mask);
+        let mask = match seed % 3 {
+            0 => mask,
+            _ => mask.simplified().unwrap(),
+        };
+        let mut random = Random(seed ^ 0xb10c);
+        let sample = Sample::new(&mask, seed);
+        let call = Call {
+            seqlen_q: random.choose(&[130, 128, 257, 40]),
+            seqlen_k: random.choose(&[129, 128, 200, 7]),
+            causal: random.below(3) == 0,
+            params: sample.params,
+            tensors: sample.tensors,
+            mask,
+        };
+        let Ok(map) = call.map(seed) else {
+            continue;
+        };
+        n_mapped += 1;
+        let [hidden, _, full] = call.check(&map, &format!("seed {seed}"));
+        n_known += usize::from(hidden + full > 0);
+    }
+    // What nothing is known of is right, too.
+    assert!(n_mapped > 140 && n_known > 50, "{n_mapped} {n_known}");
+}
+
+/// Masks that are used, of each of whose blocks all is known that can be.
+#[test]
+fn usual_masks_are_known_wherever_they_can_be() {
+    let check = |name: &str, f: fn(At) -> Cond| {
+        let mask = Expression::mask(f).unwrap();
+        let params = mask.params().iter().map(|_| ParamValue::I32(150));
+        let document = |at: i32| [at / 100, at / 100 + 1];
+        let elements: Vec<i32> = (0..2)
+            .flat_map(|b| (0..400).map(move |at| document(at)[b]))
+            .collect();
+        let tensors = mask.tensors().iter().map(|tensor| match tensor.rank {
+            1 => Contiguous::new(&[400], Elements::I32(elements[..400].to_vec())),
+            _ => Contiguous::new(&[2, 400], Elements::I32(elements.clone())),
+        });
+        for (seqlen_q, seqlen_k, causal) in [(400, 400, false), (300, 400, true), (257, 257, true)]
+        {
+            let call = Call {
+                seqlen_q,
+                seqlen_k,
+                causal,
+                params: params.clone().collect(),
+                tensors: tensors.clone().map(Result::unwrap).collect(),
+                mask: mask.clone(),
+            };
+            let map = call.map(1).unwrap();
+            let [hidden, missed, full] = call.check(&map, name);
+            assert_eq!(missed, 0, "{name} {hidden} {full}");
+        }
+    };
+    check("causal", |at| at.k.le(at.q));
+    check("causal, from the end", |at| {
+        (at.q + at.seqlen_k - at.seqlen_q - at.k).ge(0)
+    });
+    check("window", |at| (at.q - at.k).lt(at.i32("window")));
+    check("causal window", |at| {
+        at.q.ge(at.k) & (at.q - at.k).lt(at.i32("window"))
+    });
+    check("prefix", |at| at.k.lt(at.i32("prefix")) | at.q.ge(at.k));
+    check("blocks", |at| (at.q / 128).eq(at.k / 128));
+    check("every fourth", |at| (at.k % 4).eq(0));
+    check("distance", |at| (at.q - at.k).abs().le(70));
+    check("numbers", |at| (at.q - at.k).to_f32().ge(0.0));
+    check("documents", |at| {
+        at.tensor_i32("documents", [at.q])
+            .eq(at.tensor_i32("documents", [at.k]))
+    });
+    check("causal documents of entries", |at| {
+        let document = |place| at.tensor_i32("documents", [at.batch, place]);
+        document(at.q).eq(document(at.k)) & at.k.le(at.q)
+    });
+    check("heads", |at| {
+        at.head.lt(2).select(at.q.ge(at.k), at.q.gt(at.k - 130))
+    });
+    check("last keys", |at| {
+        at.k.ge(at.tensor_i32("documents", [at.batch, at.q]) * 100)
+    });
+    check("every other block of keys", |at| {
+        ((at.k >> 7) & 1).eq(at.kv_head)
+    });
+    check("all", |at| at.constant(true));
+    check("none", |at| at.constant(false));
+}
+
+#[test]
+fn long_masks_make_no_program() {
+    let program = |mask: &Expression| mask_program(mask, mask.params(), mask.tensors());
+    let long = Expression::mask(|at| {
+        let hides = |n: i32| (at.q * at.k).ne(n);
+        (1..40).fold(hides(0), |all, n| all & hides(n))
+    });
+    let TooLong::Instructions { given, most } = program(&long.unwrap()).unwrap_err() else {
+        panic!("it has too many instructions");
+    };
+    assert!(given > most && most == 64);
+    let of_rows = Expression::mask(|at| {
+        let hides = |n: i32| ((at.q % (n + 2)) + at.k).ne(n);
+        (1..9).fold(hides(0), |all, n| all & hides(n))
+    });
+    let given = program(&of_rows.unwrap()).unwrap_err();
+    assert_eq!(given, TooLong::Bounds { given: 9, most: 8 });
+}
