@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -122,13 +122,14 @@ class Plan:
         self._strides = tuple(form.strides[:-1] for form in forms)
         self._in_pages = page_table is not None
         self._given = [given is not None for given in lengths]
+        self._expressions = expressions
         self._forward: tuple[_native.Forward, int] | None = None
         self._backward: dict[tuple[int, ...], tuple[_native.Backward, int] | None] = {}
 
     def forward(self) -> tuple[_native.Forward, int]:
         """The forward pass, and the bytes of its workspace."""
         if self._forward is None:
-            forward = _native.Forward(self.problem, self.ordinal, self._strides, self._given)
+            forward = self._planned(_native.Forward, self._strides)
             self._forward = forward, forward.workspace_bytes
         return self._forward
 
@@ -140,11 +141,17 @@ class Plan:
         if strides not in self._backward:
             planned = None
             if _reads(Form.of(d_o), self.ordinal is not None):
-                of_all = (*self._strides, strides[:-1])
-                backward = _native.Backward(self.problem, self.ordinal, of_all, self._given)
+                backward = self._planned(_native.Backward, (*self._strides, strides[:-1]))
                 planned = backward, backward.workspace_bytes
             self._backward[strides] = planned
         return self._backward[strides]
+
+    def _planned(self, of: type, strides: tuple[tuple[int, ...], ...]) -> Any:
+        try:
+            return of(self.problem, self.ordinal, strides, self._given)
+        except NotImplementedError as error:
+            asked = "".join(f"\n  {name}: {x}" for name, x in zip(("score", "mask"), self._expressions) if x is not None)
+            raise NotImplementedError(f"{error}{asked}") from None
 
     def run(self, planned: tuple, addresses: tuple[int, ...], lengths: Lengths, **others: Sequence) -> None:
         """Enqueues a pass on the current stream; on the CPU, computes it. `others`: with k and v in 8 bits `scales`, the addresses of theirs, and

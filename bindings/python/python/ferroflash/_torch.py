@@ -104,7 +104,7 @@ def attention(
     plain = _are_plain(q, k, v)
     if not plain or torch.is_autocast_enabled("cuda" if q.is_cuda else "cpu"):
         q, k, v = _cast(q, k, v)
-    given = None if score is None and mask is None and not score_inputs else _expressions(q, score, mask, score_inputs)
+    given = None if score is None and mask is None and not score_inputs else expressions_of(q, score, mask, score_inputs)
     if not plain or (given is not None and not _are_plain(q, *given.tensors)):
         scale = default_scale(q.shape) if softmax_scale is None else softmax_scale
         numbers = (max_seqlen_q, max_seqlen_k, scale, left, right, num_splits)
@@ -117,7 +117,9 @@ def attention(
     return _call.forward(planned, q, k, v, rows, given)
 
 
-def _expressions(q: Tensor, score: Score | None, mask: Mask | None, score_inputs: Mapping[str, Any] | None) -> Given | None:
+def expressions_of(
+    q: Tensor, score: Score | None = None, mask: Mask | None = None, score_inputs: Mapping[str, Any] | None = None
+) -> Given | None:
     """The expressions of a call, and what it gives them, checked."""
 
     def form_of(name: str, x: Any) -> tuple[str, int]:
@@ -283,6 +285,8 @@ def _fake_backward(d_o, d_lse, q, k, v, o, lse, *options):
 def _save(ctx, inputs, output):
     q, k, v, *options = inputs
     *others, score, mask, tensors, params = options
+    if any(x.requires_grad for x in tensors):
+        raise NotImplementedError("score_tensors: one asks for a gradient; ferroflash has none of what expressions read")
     _keep(ctx, q, k, v, *output, *others[:N_LENGTHS], *tensors)
     ctx.numbers, ctx.texts, ctx.params = others[N_LENGTHS:], (score, mask), params
 
@@ -291,8 +295,8 @@ def _differentiate(ctx, d_o, d_lse):
     saved = ctx.saved_tensors
     n = 5 + N_LENGTHS
     options = *saved[5:n], *ctx.numbers, *ctx.texts, list(saved[n:]), ctx.params
-    # Of lists, lists.
-    lists = [None] * len(saved[n:]), [None] * len(ctx.params)
+    # Of lists of tensors, lists: so PyTorch takes an empty one.
+    lists = [None] * len(saved[n:]), None if ctx.params else []
     return *_gradients(d_o, d_lse, saved[:5], options), *(None,) * (len(options) - 2), *lists
 
 

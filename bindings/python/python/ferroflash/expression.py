@@ -155,40 +155,39 @@ def given_by(
         if expression is not None and type(expression) is not allowed:
             allowed = f"ferroflash.{allowed.__name__}, made once of a function, or None"
             raise TypeError(f"{argument} is {type(expression).__name__}; allowed: {allowed}")
-    # The score's, then those that the mask has beside them: the order of the native module.
-    params, tensors = {}, {}
-    for expression in (score, mask):
-        if expression is not None:
-            params |= {name: needed for name, needed in expression._params.items() if name not in params}
-            tensors |= {name: needed for name, needed in expression._tensors.items() if name not in tensors}
     inputs = {} if score_inputs is None else score_inputs
     if not isinstance(inputs, Mapping):
         raise TypeError(f"score_inputs is {type(inputs).__name__}; allowed: a dict of parameters and tensors by name, or None")
-    for name in (*params, *tensors):
+    # The score's, then those that the mask has beside them: the order of the native module.
+    names: dict[str, str | tuple[str, int]] = {}
+    for expression in (score, mask):
+        for name, needed in () if expression is None else (*expression._params.items(), *expression._tensors.items()):
+            if names.setdefault(name, needed) != needed:
+                raise ValueError(
+                    f"{name} is {_described(names[name])} in the score, and in the mask {_described(needed)}; allowed: one of them"
+                )
+    for name, needed in names.items():
         if name not in inputs:
-            raise ValueError(f"score_inputs: {name} is missing; needed: {_described(name, params, tensors)}")
+            raise ValueError(f"score_inputs: {name} is missing; needed: {_described(needed)}")
     for name in inputs:
-        if name not in params and name not in tensors:
-            taken = ", ".join((*params, *tensors)) or "none"
-            raise ValueError(f"score_inputs: {name} was given; allowed: what the score and the mask name, {taken}")
-    for name, needed in tensors.items():
-        if form_of(name, inputs[name]) != needed:
-            dtype, rank = form_of(name, inputs[name])
-            shown = f"a tensor of {dtype} with {rank} dimensions"
-            error = TypeError if dtype != needed[0] else ValueError
-            raise error(f"score_inputs: {name} is {shown}; needed: {_described(name, params, tensors)}")
-    return Given(
-        score,
-        mask,
-        tuple(_number(name, inputs[name], needed) for name, needed in params.items()),
-        tuple(inputs[name] for name in tensors),
-    )
+        if name not in names:
+            raise ValueError(f"score_inputs: {name} was given; allowed: what the score and the mask name, {', '.join(names) or 'none'}")
+    for name, needed in names.items():
+        if not isinstance(needed, str):
+            form = form_of(name, inputs[name])
+            if form != needed:
+                error = TypeError if form[0] != needed[0] else ValueError
+                raise error(f"score_inputs: {name} is {_described(form)}; needed: {_described(needed)}")
+    params = tuple(_number(name, inputs[name], needed) for name, needed in names.items() if isinstance(needed, str))
+    tensors = tuple(inputs[name] for name, needed in names.items() if not isinstance(needed, str))
+    return Given(score, mask, params, tensors)
 
 
-def _described(name: str, params: dict[str, str], tensors: dict[str, tuple[str, int]]) -> str:
-    if name in params:
-        return f"a number of {params[name]}"
-    dtype, rank = tensors[name]
+def _described(needed: str | tuple[str, int]) -> str:
+    """A parameter of a type, or a tensor of a type and so many dimensions."""
+    if isinstance(needed, str):
+        return f"a number of {needed}"
+    dtype, rank = needed
     return f"a tensor of {dtype} with {rank} dimensions"
 
 
