@@ -151,7 +151,10 @@ def test_reasons_leave_a_plain_case_alone(suite: str) -> None:
 @pytest.mark.parametrize(
     ("suite", "parameter", "values", "kept"),
     [
-        ("fa2", "softcap", (0.0, 50.0), 1),
+        ("fa2", "dropout_p", (0.0, 0.17), 1),
+        ("fa2", "softcap", (0.0, 50.0), 2),
+        ("fa2", "alibi", (False, True), 2),
+        ("fa4", "softcap", (0.0, 15.0), 2),
         ("fa3", "dtype", ("torch.float16", "torch.float8_e4m3fn"), 1),
         ("fa2", "paged_kv_block_size", (None, 256, 512), 3),
         ("fa3", "page_size", (None, 1, 4, 128), 4),

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from torch_cases import DEVICES, PLACES, assert_lse_near, assert_near, gradients, integers, random, reference
 
@@ -172,6 +176,12 @@ def test_the_public_function_takes_tensors(device):
     options = {"score": Score(capped), "score_inputs": {"cap": 2.0}}
     assert torch.equal(ferroflash.attention(q, k, v, **options), attention(q, k, v, **options)[0])
     assert "cap * tanh_full(score / cap)" in ferroflash.explain(q, k, v, score=options["score"], backward=True)
+
+
+def test_the_example():
+    example = Path(__file__).parent.parent / "examples" / "custom_score.py"
+    done = subprocess.run([sys.executable, example, "--seqlen", "250"], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.count("an error of") == 4, done.stderr
 
 
 # ---- what is refused ----
