@@ -33,7 +33,7 @@ impl<'a> Guarded<'a> {
     }
 
     /// The tensor, whose elements from the first one on these are, as an expression reads it.
-    pub(crate) fn reading<'b>(&self, elements: Vector<'b>) -> ReadTensor<'b> {
+    pub(crate) fn read_tensor<'b>(&self, elements: Vector<'b>) -> ReadTensor<'b> {
         let strides = self.layout.stride().iter();
         // No tensor in memory has strides that do not fit.
         let strides = strides.map(|&stride| i64::try_from(stride).unwrap_or(i64::MAX));

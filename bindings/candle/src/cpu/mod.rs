@@ -171,7 +171,7 @@ impl GuardedTensors<'_> {
                 CpuStorage::I32(elements) => from(elements, place).into(),
                 _ => from(storage.as_slice::<f32>()?, place).into(),
             };
-            inputs = inputs.score_tensor(name, guard.reading(elements));
+            inputs = inputs.score_tensor(name, guard.read_tensor(elements));
         }
         Ok(inputs)
     }

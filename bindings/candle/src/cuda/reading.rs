@@ -94,7 +94,7 @@ impl<'a> ReadTensors<'a> {
             .iter()
             .fold(inputs, |inputs, (name, guard, reading)| {
                 let elements = Vector::device(reading.slice());
-                inputs.score_tensor(name, guard.reading(elements))
+                inputs.score_tensor(name, guard.read_tensor(elements))
             })
     }
 }
