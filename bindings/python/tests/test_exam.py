@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import ferroflash
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -233,7 +234,8 @@ def checkout(tmp_path: Path) -> Path:
 def examine(checkout: Path, *options: str) -> tuple[int, str, list[dict]]:
     record = checkout / "record"
     line = [sys.executable, run.__file__, "--checkout", checkout, "--suite", "fa2", "--record", record, *options]
-    package = Path(__file__).resolve().parent.parent / "python"
+    # The package that is tested: from a wheel, or from the sources.
+    package = Path(ferroflash.__file__).resolve().parent.parent
     path = os.pathsep.join([str(package), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(line, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
     lines = (record / "fa2.jsonl").read_text().splitlines()
