@@ -47,9 +47,7 @@ __all__ = ["Mask", "Score"]
 
 
 class _Expression:
-    """What both have alike. Attributes are plain: torch.compile looks at them."""
-
-    __slots__ = ("_native", "_params", "_shown", "_tensors", "_text")
+    """What both have alike. Attributes are plain, none of them slots: so torch.compile sees them, from PyTorch 2.6 on."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         if not callable(function):
@@ -107,7 +105,6 @@ class Score(_Expression):
     'cap * tanh(score / cap)'
     """
 
-    __slots__ = ()
     _NATIVE = _native.Score
 
     def __init__(self, function: Callable[[Num, At], Num | Int | float]) -> None:
@@ -121,7 +118,6 @@ class Mask(_Expression):
     '(q - k) % step == 0'
     """
 
-    __slots__ = ()
     _NATIVE = _native.Mask
 
     def __init__(self, function: Callable[[At], Cond | bool]) -> None:
