@@ -160,7 +160,7 @@ impl Request<'_> {
         vectors: Vectors<Ints>,
     ) -> candle_core::Result<Checked> {
         Ok(Checked {
-            call: Call::new(problem.build().map_err(Error::from)?, vectors),
+            call: Call::new(problem.build().map_err(Error::from)?, vectors).with_edit(self.edit()?),
             inputs: [aligned(self.q)?, self.k.clone(), self.v.clone()],
         })
     }

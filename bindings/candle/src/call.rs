@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use candle_core::Tensor;
 use ferroflash::Problem;
 
+use crate::expressions::Edit;
 use crate::scales::Scales;
 use crate::vectors::{Ints, Vectors};
 
@@ -28,6 +29,8 @@ pub(crate) struct Call {
     pub(crate) vectors: Vectors<Ints>,
     /// What keys and values in 8 bits are multiplied by.
     pub(crate) scales: Option<Scales>,
+    /// What expressions of the problem are given.
+    pub(crate) edit: Edit,
     /// Row statistics of the forward pass, f32 `[batch, heads_q, seqlen_q]`, of packed queries `[heads_q, total_q]`: set
     /// when it has run.
     lse: OnceLock<Tensor>,
@@ -52,6 +55,7 @@ impl Call {
             problem,
             vectors,
             scales: None,
+            edit: Edit::default(),
             lse: OnceLock::new(),
         }
     }
@@ -59,6 +63,11 @@ impl Call {
     /// Of keys and values in 8 bits.
     pub(crate) fn with_scales(self, scales: Option<Scales>) -> Call {
         Call { scales, ..self }
+    }
+
+    /// With expressions, which are given this.
+    pub(crate) fn with_edit(self, edit: Edit) -> Call {
+        Call { edit, ..self }
     }
 
     /// Shape of lse, as callers see it.

@@ -2,8 +2,9 @@
 
 use candle_core::{Result, Tensor};
 
+use crate::alibi;
+use crate::expressed::flash_attn_with_expressions;
 use crate::operation::attention;
-use crate::refuse;
 use crate::request::Request;
 
 /// Attention, causal or not: o, shaped and typed as `q`.
@@ -44,9 +45,10 @@ pub fn flash_attn_windowed(
     attention(request.dense()?)
 }
 
-/// Attention with ALiBi: always [`Error::NotOffered`](crate::Error::NotOffered).
+/// Attention with ALiBi: less by slope · |k − (q + seqlen_k − seqlen_q)| is each score. o, shaped and typed as `q`.
 ///
-/// * `alibi_slopes`: f32 `[heads_q]`.
+/// * `alibi_slopes`: f32 `[heads_q]`. It has no gradient: the backward pass of one that asks for it is
+///   [`Error::Gradient`](crate::Error::Gradient).
 /// * The others: as of [`flash_attn`].
 pub fn flash_attn_alibi(
     q: &Tensor,
@@ -56,13 +58,13 @@ pub fn flash_attn_alibi(
     softmax_scale: f32,
     causal: bool,
 ) -> Result<Tensor> {
-    refuse::alibi(Some(alibi_slopes))?;
-    flash_attn(q, k, v, softmax_scale, causal)
+    let right = causal.then_some(0);
+    flash_attn_alibi_windowed(q, k, v, alibi_slopes, softmax_scale, None, right)
 }
 
-/// Attention with ALiBi and a sliding window: always [`Error::NotOffered`](crate::Error::NotOffered).
+/// Attention with ALiBi and a sliding window: o, shaped and typed as `q`.
 ///
-/// * `alibi_slopes`: f32 `[heads_q]`.
+/// * `alibi_slopes`: as of [`flash_attn_alibi`].
 /// * The others: as of [`flash_attn_windowed`].
 pub fn flash_attn_alibi_windowed(
     q: &Tensor,
@@ -73,15 +75,22 @@ pub fn flash_attn_alibi_windowed(
     window_size_left: Option<usize>,
     window_size_right: Option<usize>,
 ) -> Result<Tensor> {
-    refuse::alibi(Some(alibi_slopes))?;
-    flash_attn_windowed(q, k, v, softmax_scale, window_size_left, window_size_right)
+    flash_attn_alibi_windowed_softcap(
+        q,
+        k,
+        v,
+        Some(alibi_slopes),
+        softmax_scale,
+        window_size_left,
+        window_size_right,
+        0.0,
+    )
 }
 
-/// Attention with ALiBi, a sliding window and a soft cap: runs without slopes and with a soft cap of 0, which means none. Else
-/// [`Error::NotOffered`](crate::Error::NotOffered).
+/// Attention with ALiBi, a sliding window and a soft cap: o, shaped and typed as `q`.
 ///
-/// * `alibi_slopes`: f32 `[heads_q]`.
-/// * `softcap`: bound of the scores.
+/// * `alibi_slopes`: as of [`flash_attn_alibi`]; `None` is none.
+/// * `softcap`: bound of the scores, softcap · tanh(s / softcap), before slopes; 0 is none.
 /// * The others: as of [`flash_attn_windowed`].
 #[expect(clippy::too_many_arguments, reason = "those of candle-flash-attn")]
 pub fn flash_attn_alibi_windowed_softcap(
@@ -94,7 +103,14 @@ pub fn flash_attn_alibi_windowed_softcap(
     window_size_right: Option<usize>,
     softcap: f32,
 ) -> Result<Tensor> {
-    refuse::alibi(alibi_slopes)?;
-    refuse::softcap(Some(softcap))?;
-    flash_attn_windowed(q, k, v, softmax_scale, window_size_left, window_size_right)
+    let expressions = alibi::expressions(q, alibi_slopes, softcap, window_size_right)?;
+    flash_attn_with_expressions(
+        q,
+        k,
+        v,
+        &expressions,
+        softmax_scale,
+        window_size_left,
+        window_size_right,
+    )
 }

@@ -143,6 +143,9 @@ pub enum Error {
         /// Which operation.
         operation: &'static str,
     },
+    /// A function that was traced is no expression.
+    #[error(transparent)]
+    Expression(#[from] ferroflash::expression::ExpressionError),
     /// What ferroflash says: of sizes, of the values of lengths, of what no kernel serves, of the driver.
     #[error(transparent)]
     Ferroflash(#[from] ferroflash::Error),

@@ -1,6 +1,9 @@
 //! A tensor of candle's graph, held while a pass reads its memory.
 
 use candle_core::{Layout, Storage, StorageRef, Tensor};
+use ferroflash::{ReadTensor, Vector};
+
+use crate::expressions::Edit;
 
 /// A tensor whose memory nobody takes away or writes for as long as this.
 pub(crate) struct Guarded<'a> {
@@ -27,5 +30,46 @@ impl<'a> Guarded<'a> {
     /// Its memory, on whichever device.
     pub(crate) fn storage(&self) -> &Storage {
         &self.storage
+    }
+
+    /// The tensor, whose elements from the first one on these are, as an expression reads it.
+    pub(crate) fn read_tensor<'b>(&self, elements: Vector<'b>) -> ReadTensor<'b> {
+        let strides = self.layout.stride().iter();
+        // No tensor in memory has strides that do not fit.
+        let strides = strides.map(|&stride| i64::try_from(stride).unwrap_or(i64::MAX));
+        let strides = strides.collect::<Vec<_>>();
+        ReadTensor::new(elements, self.layout.dims()).strides(strides)
+    }
+}
+
+/// Tensors that expressions read, held: of each memory once, as two names may be given one tensor.
+pub(crate) struct GuardedTensors<'a> {
+    guards: Vec<Guarded<'a>>,
+    /// Of each name, which of the guards.
+    named: Vec<(&'static str, usize)>,
+}
+
+impl<'a> GuardedTensors<'a> {
+    pub(crate) fn of(edit: &'a Edit) -> GuardedTensors<'a> {
+        let mut guards = Vec::<Guarded>::new();
+        let named = edit.tensors().map(|(name, tensor)| {
+            let known = guards
+                .iter()
+                .position(|guard| guard.tensor.id() == tensor.id());
+            let index = known.unwrap_or_else(|| {
+                guards.push(Guarded::of(name, tensor));
+                guards.len() - 1
+            });
+            (name, index)
+        });
+        let named = named.collect();
+        GuardedTensors { guards, named }
+    }
+
+    /// Each with its name.
+    pub(crate) fn named(&self) -> impl Iterator<Item = (&'static str, &Guarded<'a>)> {
+        self.named
+            .iter()
+            .map(|&(name, index)| (name, &self.guards[index]))
     }
 }

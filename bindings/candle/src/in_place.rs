@@ -11,7 +11,7 @@ use crate::append_call::AppendCall;
 use crate::cpu;
 #[cfg(feature = "cuda")]
 use crate::cuda;
-use crate::operation::tensor;
+use crate::layout::tensor;
 
 /// What an append has written outside of the cache.
 pub(crate) struct Written {

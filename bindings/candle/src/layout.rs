@@ -1,6 +1,7 @@
 //! Candle's layouts as ferroflash's: shape and strides, of `[batch, seqlen, heads, head_dim]` or `[total, heads, head_dim]`.
 
-use candle_core::{Device, Layout, Result, Tensor};
+use candle_core::op::BackpropOp;
+use candle_core::{Device, Layout, Result, Shape, Storage, Tensor};
 
 /// The layout from its first element on; packed rows are one batch entry. The last dimension is contiguous, which
 /// [`crate::request`] has checked.
@@ -19,6 +20,11 @@ pub(crate) fn layout(layout: &Layout) -> ferroflash::Layout {
         row_stride: from_the_last(strides, 3, 0),
         head_stride: from_the_last(strides, 2, 0),
     }
+}
+
+/// A tensor of these dimensions over what a pass has written.
+pub(crate) fn tensor(storage: Storage, shape: impl Into<Shape>) -> Tensor {
+    Tensor::from_storage(storage, shape, BackpropOp::none(), false)
 }
 
 /// GPU kernels read 16 bytes at a time.

@@ -36,6 +36,7 @@
 #![deny(unsafe_code)]
 
 mod dense;
+mod expressed;
 mod mla;
 mod varlen;
 mod with_lse;
@@ -44,7 +45,11 @@ mod append;
 mod kv_cache;
 mod with_kvcache;
 
+mod alibi;
+
 mod request;
+
+mod expressions;
 
 mod refuse;
 
@@ -56,6 +61,7 @@ mod scales;
 
 mod call;
 
+mod lse;
 mod operation;
 
 mod cached;
@@ -79,6 +85,11 @@ pub use dense::{
     flash_attn_windowed,
 };
 pub use error::Error;
+pub use expressed::{flash_attn_varlen_with_expressions, flash_attn_with_expressions};
+pub use expressions::Expressions;
+/// What [`Score::new`] and [`Mask::new`] trace closures with.
+pub use ferroflash::expression;
+pub use ferroflash::{Mask, MaskExpression, Score};
 pub use kv_cache::KvCache;
 pub use mla::flash_mla_with_kvcache;
 pub use varlen::{

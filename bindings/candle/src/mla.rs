@@ -4,17 +4,13 @@ use std::sync::Arc;
 
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
-use candle_core::{CpuStorage, CustomOp2, DeviceLocation, Layout, Result, Shape, Storage, Tensor};
+use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
 use ferroflash::Pages;
 
 use crate::cached::columns;
 use crate::call::Call;
-use crate::cpu;
-#[cfg(feature = "cuda")]
-use crate::cuda;
-use crate::error::{Error, elsewhere};
+use crate::error::Error;
 use crate::layout::aligned;
-use crate::operation::tensor;
 use crate::request::Request;
 use crate::rules::{backend, beside, dims, dtype, has_elements, has_shape};
 use crate::vectors::{Ints, Vectors};
@@ -142,16 +138,9 @@ impl CustomOp2 for Latent {
     ) -> Result<(CpuStorage, Shape)> {
         if let Of::O = self.result {
             let inputs = [(q, q_layout), (k, k_layout), (k, k_layout)];
-            let (o, lse) = cpu::forward(&self.call, inputs)?;
-            let lse = tensor(Storage::Cpu(lse), self.call.lse_shape());
-            self.call.keep_lse(lse);
-            return Ok((o, self.shape_o()));
+            return Ok((self.call.cpu_forward(inputs)?, self.shape_o()));
         }
-        let lse = self.call.lse()?;
-        match &*lse.storage_and_layout().0 {
-            Storage::Cpu(storage) => Ok((storage.clone(), lse.shape().clone())),
-            _ => Err(elsewhere("lse", lse, DeviceLocation::Cpu).into()),
-        }
+        self.call.cpu_lse()
     }
 
     #[cfg(feature = "cuda")]
@@ -162,20 +151,11 @@ impl CustomOp2 for Latent {
         k: &CudaStorage,
         k_layout: &Layout,
     ) -> Result<(CudaStorage, Shape)> {
-        use candle_core::backend::{BackendDevice, BackendStorage};
-
         if let Of::O = self.result {
             let inputs = [(q, q_layout), (k, k_layout), (k, k_layout)];
-            let (o, lse) = cuda::forward(&self.call, inputs)?;
-            let lse = tensor(Storage::Cuda(lse), self.call.lse_shape());
-            self.call.keep_lse(lse);
-            return Ok((o, self.shape_o()));
+            return Ok((self.call.cuda_forward(inputs)?, self.shape_o()));
         }
-        let lse = self.call.lse()?;
-        match &*lse.storage_and_layout().0 {
-            Storage::Cuda(storage) => Ok((storage.try_clone(lse.layout())?, lse.shape().clone())),
-            _ => Err(elsewhere("lse", lse, q.device().location()).into()),
-        }
+        self.call.cuda_lse(q)
     }
 
     fn bwd(

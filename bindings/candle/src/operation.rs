@@ -7,15 +7,14 @@ use std::sync::{Arc, OnceLock};
 
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
-use candle_core::op::BackpropOp;
-use candle_core::{CpuStorage, CustomOp3, DeviceLocation, Layout, Result, Shape, Storage, Tensor};
+use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Storage, Tensor};
 
 use crate::call::{Call, Results};
 use crate::cpu;
 #[cfg(feature = "cuda")]
 use crate::cuda;
-use crate::error::elsewhere;
-use crate::layout::aligned;
+use crate::error::Error;
+use crate::layout::{aligned, tensor};
 use crate::request::Checked;
 
 /// The gradients of q, k and v.
@@ -56,11 +55,6 @@ pub(crate) fn attention_with_lse(checked: Checked) -> Result<(Tensor, Tensor)> {
     Ok((o, lse))
 }
 
-/// A tensor of these dimensions over what a pass has written.
-pub(crate) fn tensor(storage: Storage, shape: impl Into<Shape>) -> Tensor {
-    Tensor::from_storage(storage, shape, BackpropOp::none(), false)
-}
-
 impl CustomOp3 for Attention {
     fn name(&self) -> &'static str {
         "ferroflash"
@@ -75,10 +69,8 @@ impl CustomOp3 for Attention {
         v: &CpuStorage,
         v_layout: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        let (o, lse) = cpu::forward(&self.0, [(q, q_layout), (k, k_layout), (v, v_layout)])?;
-        self.0
-            .keep_lse(tensor(Storage::Cpu(lse), self.0.lse_shape()));
-        Ok((o, q_layout.shape().clone()))
+        let inputs = [(q, q_layout), (k, k_layout), (v, v_layout)];
+        Ok((self.0.cpu_forward(inputs)?, q_layout.shape().clone()))
     }
 
     #[cfg(feature = "cuda")]
@@ -91,10 +83,8 @@ impl CustomOp3 for Attention {
         v: &CudaStorage,
         v_layout: &Layout,
     ) -> Result<(CudaStorage, Shape)> {
-        let (o, lse) = cuda::forward(&self.0, [(q, q_layout), (k, k_layout), (v, v_layout)])?;
-        self.0
-            .keep_lse(tensor(Storage::Cuda(lse), self.0.lse_shape()));
-        Ok((o, q_layout.shape().clone()))
+        let inputs = [(q, q_layout), (k, k_layout), (v, v_layout)];
+        Ok((self.0.cuda_forward(inputs)?, q_layout.shape().clone()))
     }
 
     fn bwd(
@@ -123,11 +113,7 @@ impl CustomOp3 for Lse {
         _v: &CpuStorage,
         _v_layout: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        let lse = self.call.lse()?;
-        match &*lse.storage_and_layout().0 {
-            Storage::Cpu(storage) => Ok((storage.clone(), lse.shape().clone())),
-            _ => Err(elsewhere("lse", lse, DeviceLocation::Cpu).into()),
-        }
+        self.call.cpu_lse()
     }
 
     #[cfg(feature = "cuda")]
@@ -140,13 +126,7 @@ impl CustomOp3 for Lse {
         _v: &CudaStorage,
         _v_layout: &Layout,
     ) -> Result<(CudaStorage, Shape)> {
-        use candle_core::backend::{BackendDevice, BackendStorage};
-
-        let lse = self.call.lse()?;
-        match &*lse.storage_and_layout().0 {
-            Storage::Cuda(storage) => Ok((storage.try_clone(lse.layout())?, lse.shape().clone())),
-            _ => Err(elsewhere("lse", lse, q.device().location()).into()),
-        }
+        self.call.cuda_lse(q)
     }
 
     fn bwd(
@@ -171,6 +151,14 @@ impl Backward<'_> {
         d_o: &Tensor,
         d_lse: Option<&Tensor>,
     ) -> Result<Gradients> {
+        if let Some((argument, _)) = call.edit.tensors().find(|(_, tensor)| tensor.track_op()) {
+            let operation = "a tensor that an expression reads";
+            return Err(Error::Gradient {
+                argument,
+                operation,
+            }
+            .into());
+        }
         // Gradients come as other operations leave them: transposed, or with one entry repeated.
         let d_o = aligned(&d_o.contiguous()?)?;
         let d_lse = d_lse.map(Tensor::contiguous).transpose()?;

@@ -4,30 +4,6 @@ use candle_core::Tensor;
 
 use crate::error::Error;
 
-/// No slopes are neutral without looking at their values, which lie on a device.
-pub(crate) fn alibi(alibi_slopes: Option<&Tensor>) -> Result<(), Error> {
-    match alibi_slopes {
-        None => Ok(()),
-        Some(slopes) => Err(Error::NotOffered {
-            argument: "alibi_slopes",
-            given: described(slopes),
-            allowed: "none: ferroflash has no ALiBi",
-        }),
-    }
-}
-
-/// 0 means no soft cap, as in candle-flash-attn.
-pub(crate) fn softcap(softcap: Option<f32>) -> Result<(), Error> {
-    match softcap {
-        None | Some(0.0) => Ok(()),
-        Some(softcap) => Err(Error::NotOffered {
-            argument: "softcap",
-            given: softcap.to_string(),
-            allowed: "0, or none: ferroflash has no soft cap",
-        }),
-    }
-}
-
 /// Of ranges of keys that some queries see whatever the mask says, none.
 pub(crate) fn mm_prefix(mm_prefix_ranges: Option<&Tensor>) -> Result<(), Error> {
     match mm_prefix_ranges {

@@ -8,6 +8,7 @@ use ferroflash::{Mask, Problem, ProblemBuilder};
 
 use crate::call::Call;
 use crate::error::Error;
+use crate::expressions::{Edit, Expressions};
 use crate::layout::aligned;
 use crate::rules::{backend, beside, dims, dtype, has_elements, has_shape, n_sequences};
 use crate::vectors::{Ints, Vectors};
@@ -25,6 +26,8 @@ pub(crate) struct Request<'a> {
     pub(crate) softmax_scale: f32,
     /// Which keys a query sees.
     pub(crate) window: Window,
+    /// What becomes of the scores.
+    pub(crate) expressions: Option<&'a Expressions<'a>>,
 }
 
 /// A window as candle-flash-attn spells it.
@@ -81,6 +84,24 @@ impl<'a> Request<'a> {
             v,
             softmax_scale,
             window: Window { left, right },
+            expressions: None,
+        }
+    }
+
+    /// The same with expressions.
+    pub(crate) fn with(self, expressions: &'a Expressions<'a>) -> Request<'a> {
+        let expressions = Some(expressions);
+        Request {
+            expressions,
+            ..self
+        }
+    }
+
+    /// What the expressions are given.
+    pub(crate) fn edit(&self) -> Result<Edit, Error> {
+        match self.expressions {
+            Some(expressions) => expressions.checked(self.q),
+            None => Ok(Edit::default()),
         }
     }
 
@@ -153,12 +174,16 @@ impl<'a> Request<'a> {
             let index = dims.len().checked_sub(from_the_last);
             index.map_or(0, |index| dims[index])
         };
-        Ok(Problem::builder(dtype("q", self.q)?)
+        let problem = Problem::builder(dtype("q", self.q)?)
             .heads_q(of_row(self.q, 2))
             .heads_k(of_row(self.k, 2))
             .head_dim(of_row(self.q, 1))
             .softmax_scale(self.softmax_scale)
-            .mask(self.window.mask()))
+            .mask(self.window.mask());
+        Ok(match self.expressions {
+            Some(expressions) => expressions.put(problem),
+            None => problem,
+        })
     }
 
     fn checked(
@@ -167,7 +192,7 @@ impl<'a> Request<'a> {
         vectors: Vectors<Ints>,
     ) -> candle_core::Result<Checked> {
         Ok(Checked {
-            call: Call::new(problem.build().map_err(Error::from)?, vectors),
+            call: Call::new(problem.build().map_err(Error::from)?, vectors).with_edit(self.edit()?),
             inputs: [aligned(self.q)?, aligned(self.k)?, aligned(self.v)?],
         })
     }

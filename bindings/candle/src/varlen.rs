@@ -4,8 +4,9 @@
 
 use candle_core::{Result, Tensor};
 
+use crate::alibi;
+use crate::expressed::flash_attn_varlen_with_expressions;
 use crate::operation::attention;
-use crate::refuse;
 use crate::request::{Request, Sequences};
 
 /// Attention on packed sequences, causal or not: o, shaped and typed as `q`.
@@ -78,9 +79,9 @@ pub fn flash_attn_varlen_windowed(
     attention(request.packed(sequences)?)
 }
 
-/// Attention on packed sequences with ALiBi: always [`Error::NotOffered`](crate::Error::NotOffered).
+/// Attention on packed sequences with ALiBi: o, shaped and typed as `q`.
 ///
-/// * `alibi_slopes`: f32 `[heads_q]`.
+/// * `alibi_slopes`: f32 `[heads_q]`, as of [`flash_attn_alibi`](crate::flash_attn_alibi).
 /// * The others: as of [`flash_attn_varlen`].
 pub fn flash_attn_varlen_alibi(
     q: &Tensor,
@@ -94,23 +95,24 @@ pub fn flash_attn_varlen_alibi(
     softmax_scale: f32,
     causal: bool,
 ) -> Result<Tensor> {
-    refuse::alibi(Some(alibi_slopes))?;
-    flash_attn_varlen(
+    flash_attn_varlen_alibi_windowed(
         q,
         k,
         v,
+        alibi_slopes,
         seqlens_q,
         seqlens_k,
         max_seqlen_q,
         max_seqlen_k,
         softmax_scale,
-        causal,
+        None,
+        causal.then_some(0),
     )
 }
 
-/// Attention on packed sequences with ALiBi and a sliding window: always [`Error::NotOffered`](crate::Error::NotOffered).
+/// Attention on packed sequences with ALiBi and a sliding window: o, shaped and typed as `q`.
 ///
-/// * `alibi_slopes`: f32 `[heads_q]`.
+/// * `alibi_slopes`: f32 `[heads_q]`, as of [`flash_attn_alibi`](crate::flash_attn_alibi).
 /// * The others: as of [`flash_attn_varlen_windowed`].
 pub fn flash_attn_varlen_alibi_windowed(
     q: &Tensor,
@@ -125,11 +127,11 @@ pub fn flash_attn_varlen_alibi_windowed(
     window_size_left: Option<usize>,
     window_size_right: Option<usize>,
 ) -> Result<Tensor> {
-    refuse::alibi(Some(alibi_slopes))?;
-    flash_attn_varlen_windowed(
+    flash_attn_varlen_alibi_windowed_softcap(
         q,
         k,
         v,
+        Some(alibi_slopes),
         seqlens_q,
         seqlens_k,
         max_seqlen_q,
@@ -137,14 +139,14 @@ pub fn flash_attn_varlen_alibi_windowed(
         softmax_scale,
         window_size_left,
         window_size_right,
+        0.0,
     )
 }
 
-/// Attention on packed sequences with ALiBi, a sliding window and a soft cap: runs without slopes and with a soft cap of 0,
-/// which means none. Else [`Error::NotOffered`](crate::Error::NotOffered).
+/// Attention on packed sequences with ALiBi, a sliding window and a soft cap: o, shaped and typed as `q`.
 ///
-/// * `alibi_slopes`: f32 `[heads_q]`.
-/// * `softcap`: bound of the scores.
+/// * `alibi_slopes`: f32 `[heads_q]`, as of [`flash_attn_alibi`](crate::flash_attn_alibi); `None` is none.
+/// * `softcap`: bound of the scores, softcap · tanh(s / softcap), before slopes; 0 is none.
 /// * The others: as of [`flash_attn_varlen_windowed`].
 pub fn flash_attn_varlen_alibi_windowed_softcap(
     q: &Tensor,
@@ -160,12 +162,12 @@ pub fn flash_attn_varlen_alibi_windowed_softcap(
     window_size_right: Option<usize>,
     softcap: f32,
 ) -> Result<Tensor> {
-    refuse::alibi(alibi_slopes)?;
-    refuse::softcap(Some(softcap))?;
-    flash_attn_varlen_windowed(
+    let expressions = alibi::expressions(q, alibi_slopes, softcap, window_size_right)?;
+    flash_attn_varlen_with_expressions(
         q,
         k,
         v,
+        &expressions,
         seqlens_q,
         seqlens_k,
         max_seqlen_q,

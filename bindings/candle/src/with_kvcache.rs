@@ -2,6 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
+use crate::alibi;
 use crate::cached::{Queries, attention};
 use crate::kv_cache::KvCache;
 use crate::refuse;
@@ -20,7 +21,7 @@ use crate::request::{Request, Sequences};
 /// * `mm_prefix_ranges`: i32 `[batch, max_ranges, 2]`, keys that the mask does not hide. Only `None` is offered.
 /// * `max_seqlen_q`, `max_seqlen_k`: the most queries and keys of a sequence.
 /// * `page_block_size`: rows of a page.
-/// * `softcap`: bound of the scores. Only `None`, or 0, is offered.
+/// * `softcap`: bound of the scores, softcap · tanh(s / softcap); `None`, or 0, is none.
 /// * The others: as of [`flash_attn_varlen_windowed`](crate::flash_attn_varlen_windowed).
 ///
 /// There is no backward pass: a gradient through it is [`Error::Gradient`](crate::Error::Gradient). Lengths that contradict each
@@ -44,13 +45,15 @@ pub fn flash_attn_varlen_paged_windowed(
     softcap: Option<f32>,
 ) -> Result<Tensor> {
     refuse::mm_prefix(mm_prefix_ranges)?;
-    refuse::softcap(softcap)?;
+    let softcap = softcap.unwrap_or(0.0);
+    let expressions = alibi::expressions(q, None, softcap, window_size_right)?;
     let request = Request::new(
         [q, k, v],
         softmax_scale,
         window_size_left,
         window_size_right,
-    );
+    )
+    .with(&expressions);
     let sequences = Sequences {
         seqlens_q,
         seqlens_k,

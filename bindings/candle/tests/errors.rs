@@ -87,38 +87,45 @@ fn the_last_dimension_is_contiguous() {
 }
 
 #[test]
-fn what_is_not_offered() {
+fn slopes_and_soft_caps() {
     let q = dense((1, 5, 2, 8));
-    let slopes = Tensor::ones(2, DType::F32, &Device::Cpu).unwrap();
-    let alibi = "alibi_slopes is a tensor [2] of F32; allowed: none: ferroflash has no ALiBi";
-    let softcap = "softcap is 30; allowed: 0, or none: ferroflash has no soft cap";
-    assert_eq!(
-        refusal(ff::flash_attn_alibi(&q, &q, &q, &slopes, 0.5, true)),
-        alibi
-    );
-    let windowed = ff::flash_attn_alibi_windowed(&q, &q, &q, &slopes, 0.5, None, None);
-    assert_eq!(refusal(windowed), alibi);
-    let capped = |slopes: Option<&Tensor>, softcap| {
-        ff::flash_attn_alibi_windowed_softcap(&q, &q, &q, slopes, 0.5, None, None, softcap)
-    };
-    assert_eq!(refusal(capped(Some(&slopes), 0.0)), alibi);
-    assert_eq!(refusal(capped(None, 30.0)), softcap);
-    assert!(refusal(capped(None, f32::NAN)).starts_with("softcap is NaN"));
-    assert!(capped(None, -0.0).is_ok());
-
     let (p, e) = (packed(6), ends(&[0, 2, 6]));
-    let varlen = ff::flash_attn_varlen_alibi(&p, &p, &p, &slopes, &e, &e, 4, 4, 0.5, true);
-    assert_eq!(refusal(varlen), alibi);
-    let varlen =
-        ff::flash_attn_varlen_alibi_windowed(&p, &p, &p, &slopes, &e, &e, 4, 4, 0.5, None, None);
-    assert_eq!(refusal(varlen), alibi);
-    let capped = |slopes: Option<&Tensor>, softcap| {
+    let capped =
+        |softcap| ff::flash_attn_alibi_windowed_softcap(&q, &q, &q, None, 0.5, None, None, softcap);
+    let packed_capped = |softcap| {
         ff::flash_attn_varlen_alibi_windowed_softcap(
-            &p, &p, &p, slopes, &e, &e, 4, 4, 0.5, None, None, softcap,
+            &p, &p, &p, None, &e, &e, 4, 4, 0.5, None, None, softcap,
         )
     };
-    assert_eq!(refusal(capped(Some(&slopes), 0.0)), alibi);
-    assert_eq!(refusal(capped(None, 30.0)), softcap);
+    for (softcap, given) in [(-30.0, "-30"), (f32::NAN, "NaN"), (f32::INFINITY, "inf")] {
+        let text =
+            format!("softcap is {given}; allowed: 0, which is none, or a number greater than 0");
+        assert_eq!(refusal(capped(softcap)), text);
+        assert_eq!(refusal(packed_capped(softcap)), text);
+    }
+    assert!(capped(-0.0).is_ok());
+
+    let alibi = |slopes: &Tensor| refusal(ff::flash_attn_alibi(&q, &q, &q, slopes, 0.5, true));
+    let varlen = |slopes: &Tensor| {
+        refusal(ff::flash_attn_varlen_alibi(
+            &p, &p, &p, slopes, &e, &e, 4, 4, 0.5, true,
+        ))
+    };
+    let ones = |n: usize, dtype| Tensor::ones(n, dtype, &Device::Cpu).unwrap();
+    for (slopes, text) in [
+        (
+            ones(3, DType::F32),
+            "alibi_slopes has shape [3]; allowed: [2]",
+        ),
+        (ones(2, DType::F64), "alibi_slopes is F64; allowed: [F32]"),
+        (
+            ones(2, DType::F32).unsqueeze(0).unwrap(),
+            "alibi_slopes has 2 dimensions; allowed: 1",
+        ),
+    ] {
+        assert_eq!(alibi(&slopes), text);
+        assert_eq!(varlen(&slopes), text);
+    }
 }
 
 #[test]

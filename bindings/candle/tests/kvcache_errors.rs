@@ -137,8 +137,8 @@ fn what_is_not_offered() {
         "mm_prefix_ranges is a tensor [2, 1, 2] of I32; allowed: none: ferroflash's masks have no ranges of their own for each sequence"
     );
     assert_eq!(
-        refusal(run(None, Some(30.0))),
-        "softcap is 30; allowed: 0, or none: ferroflash has no soft cap"
+        refusal(run(None, Some(-30.0))),
+        "softcap is -30; allowed: 0, which is none, or a number greater than 0"
     );
 }
 

@@ -1,7 +1,7 @@
 //! Errors of ferroflash as exceptions of Python.
 
 use ferroflash::Error;
-use ferroflash::error::ProblemError;
+use ferroflash::error::{ProblemError, ScoreError};
 use pyo3::PyErr;
 use pyo3::exceptions::{PyNotImplementedError, PyRuntimeError, PyTypeError, PyValueError};
 
@@ -12,6 +12,9 @@ pub(crate) fn to_py(error: impl Into<Error>) -> PyErr {
     let text = error.to_string();
     match error {
         Error::Problem(ProblemError::DtypeMismatch { .. }) => PyTypeError::new_err(text),
+        Error::Problem(ProblemError::Score(
+            ScoreError::ParamType { .. } | ScoreError::TensorType { .. },
+        )) => PyTypeError::new_err(text),
         Error::Problem(_) | Error::Rotary(_) => PyValueError::new_err(text),
         Error::Plan(_) => PyNotImplementedError::new_err(text),
         _ => PyRuntimeError::new_err(text),

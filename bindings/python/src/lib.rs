@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `problem` | what is to be computed, checked |
 //! | `device` | devices, kept open |
+//! | `expression` | scores and masks of the caller's own |
 //! | `raw` | passes on addresses |
 //! | `dlpack` | arrays of other libraries to read, ours to hand over, streams for calls that wait |
 //! | `info` | what there is on this machine |
@@ -15,6 +16,7 @@
 mod device;
 mod dlpack;
 mod error;
+mod expression;
 mod info;
 mod problem;
 mod raw;
@@ -28,6 +30,8 @@ mod _native {
 
     #[pymodule_export]
     use crate::dlpack::{Array, Import, Stream};
+    #[pymodule_export]
+    use crate::expression::{At, Cond, Int, Mask, Num, Score, Tensor};
     #[pymodule_export]
     use crate::info::info;
     #[pymodule_export]

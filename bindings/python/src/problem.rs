@@ -7,11 +7,15 @@ use pyo3::prelude::*;
 
 use crate::device::device;
 use crate::error::to_py;
+use crate::expression::{Mask as MaskExpression, Score};
+use crate::raw::Taken;
 
 /// One attention problem. Tensors are `[batch, seqlen, heads, head_dim]`, or packed, `[total, heads, head_dim]`.
 #[pyclass(frozen, module = "ferroflash._native")]
 pub(crate) struct Problem {
     pub(crate) problem: ferroflash::Problem,
+    /// What its expressions take.
+    pub(crate) taken: Taken,
 }
 
 #[pymethods]
@@ -20,10 +24,10 @@ impl Problem {
     /// `left` and `right` are keys to the sides of a query's place, aligned to the bottom right; `None`: no limit. With `columns` keys and
     /// values are a pool of pages, `[n_pages, page_size, heads, head_dim]`, found by a table of so many columns. `split_kv` is "auto", "never",
     /// or the keys of a split. With `values_in_keys` the value of a key is so many first columns of its row. `fp8_kv` is "per_sequence" or
-    /// "per_page": keys and values in e4m3, and what their scales are of.
+    /// "per_page": keys and values in e4m3, and what their scales are of. `score` and `mask` are expressions.
     #[new]
     #[pyo3(signature = (dtype, shape_q, shape_k, *, batch=None, max_seqlen_q=None, max_seqlen_k=None, softmax_scale=None, left=None, right=None,
-                        columns=None, split_kv="auto", values_in_keys=None, fp8_kv=None))]
+                        columns=None, split_kv="auto", values_in_keys=None, fp8_kv=None, score=None, mask=None))]
     #[expect(clippy::too_many_arguments, reason = "Python names them")]
     fn new(
         dtype: &str,
@@ -39,6 +43,8 @@ impl Problem {
         split_kv: &str,
         values_in_keys: Option<usize>,
         fp8_kv: Option<&str>,
+        score: Option<&Score>,
+        mask: Option<&MaskExpression>,
     ) -> PyResult<Problem> {
         let q = Side::of("q", &shape_q, max_seqlen_q)?;
         let k = match columns {
@@ -53,7 +59,7 @@ impl Problem {
                 ));
             }
         };
-        let mask = match (left, right) {
+        let window = match (left, right) {
             (None, None) => Mask::Full,
             (None, Some(0)) => Mask::Causal,
             (left, right) => Mask::Window { left, right },
@@ -65,7 +71,7 @@ impl Problem {
             .heads_q(q.heads)
             .heads_k(k.heads)
             .head_dim(q.head_dim)
-            .mask(mask)
+            .mask(window)
             .split_kv(split_of(split_kv)?);
         let builder = softmax_scale.map_or(builder, |scale| builder.softmax_scale(scale));
         let builder = q.total.map_or(builder, |total| builder.packed_q(total));
@@ -79,8 +85,14 @@ impl Problem {
             None => builder,
             Some(scales) => builder.fp8_kv(scales_of(scales)?),
         };
+        let builder = score.map_or(builder, |score| builder.score(score.0));
+        let builder = mask.map_or(builder, |mask| builder.mask_expression(mask.0));
         let problem = builder.build().map_err(to_py)?;
-        Ok(Problem { problem })
+        let taken = Taken::of([
+            score.map(|score| score.0.expression()),
+            mask.map(|mask| mask.0.expression()),
+        ]);
+        Ok(Problem { problem, taken })
     }
 
     /// What would run on a device (`None`: the processor), and what became of every other candidate.

@@ -39,6 +39,8 @@ class Case:
     interlaced: bool = False
     """Whether k_cache and v_cache lie in one tensor."""
     num_splits: int = 0
+    softcap: float = 0.0
+    alibi: bool = False
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
     seed: int = 0
@@ -77,6 +79,7 @@ class Call:
         self.k_cache, self.v_cache = self._caches(heads_k)
         angles = torch.rand(case.seqlen_cache + 20, case.rotary_dim // 2, generator=self.generator) * 6.3
         self.cos, self.sin = (of(angles).to(case.dtype) for of in (torch.cos, torch.sin))
+        self.slopes = torch.rand(case.batch, heads_q, generator=self.generator)
 
     def _integer(self, low: int, high: int) -> int:
         return int(torch.randint(low, high, (), generator=self.generator))
@@ -117,7 +120,8 @@ class Call:
             rows = slice(self.leftpad[b], end)
             window = (5, 2) if case.mask == "window" else (None, None)
             seen = (x[None, rows].to(case.dtype) for x in (k_cache, v_cache))
-            o, lse = reference(q[None], *seen, causal=case.mask == "causal", window=window)
+            slopes = self.slopes[b : b + 1] if case.alibi else None
+            o, lse = reference(q[None], *seen, causal=case.mask == "causal", window=window, softcap=case.softcap, alibi_slopes=slopes)
             outputs.append(o[0])
             statistics.append(lse[0])
             k_caches.append(k_cache)
@@ -212,6 +216,7 @@ def arguments(call: Call, stored: Stored) -> dict[str, object]:
         "window_size": case.window,
         "num_splits": case.num_splits,
         "rotary_interleaved": case.interleaved,
+        "softcap": case.softcap,
     }
     if case.new != "none":
         given |= {"k": together(call.k), "v": together(call.v)}

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import ferroflash
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -151,7 +152,10 @@ def test_reasons_leave_a_plain_case_alone(suite: str) -> None:
 @pytest.mark.parametrize(
     ("suite", "parameter", "values", "kept"),
     [
-        ("fa2", "softcap", (0.0, 50.0), 1),
+        ("fa2", "dropout_p", (0.0, 0.17), 1),
+        ("fa2", "softcap", (0.0, 50.0), 2),
+        ("fa2", "alibi", (False, True), 2),
+        ("fa4", "softcap", (0.0, 15.0), 2),
         ("fa3", "dtype", ("torch.float16", "torch.float8_e4m3fn"), 1),
         ("fa2", "paged_kv_block_size", (None, 256, 512), 3),
         ("fa3", "page_size", (None, 1, 4, 128), 4),
@@ -230,7 +234,8 @@ def checkout(tmp_path: Path) -> Path:
 def examine(checkout: Path, *options: str) -> tuple[int, str, list[dict]]:
     record = checkout / "record"
     line = [sys.executable, run.__file__, "--checkout", checkout, "--suite", "fa2", "--record", record, *options]
-    package = Path(__file__).resolve().parent.parent / "python"
+    # The package that is tested: from a wheel, or from the sources.
+    package = Path(ferroflash.__file__).resolve().parent.parent
     path = os.pathsep.join([str(package), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(line, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
     lines = (record / "fa2.jsonl").read_text().splitlines()

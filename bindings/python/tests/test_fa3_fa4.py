@@ -24,6 +24,7 @@ DTYPE = torch.bfloat16
         ({"window_size": (9, 4), "causal": True}, {"window": (9, 0)}),
         ({"window_size": torch.tensor([9, 4])}, {"window": (9, 4)}),
         ({"window_size": None}, {}),
+        ({"softcap": 2.0, "causal": True}, {"softcap": 2.0, "causal": True}),
         ({"softmax_scale": 0.4, "num_splits": 3, "pack_gqa": True, "deterministic": True}, {"softmax_scale": 0.4}),
     ],
     ids=str,
@@ -191,15 +192,15 @@ ONE = torch.ones(1)
     ("function", "argument", "given"),
     [
         *((fa3.flash_attn_func, name, ONE) for name in ("qv", "q_descale", "k_descale", "v_descale")),
-        (fa3.flash_attn_func, "softcap", 30.0),
+        (fa3.flash_attn_func, "softcap", -30.0),
         (fa3.flash_attn_func, "attention_chunk", 64),
         *((fa3.flash_attn_with_kvcache, name, ONE) for name in ("qv", "q_descale")),
-        (fa3.flash_attn_with_kvcache, "softcap", 30.0),
+        (fa3.flash_attn_with_kvcache, "softcap", -30.0),
         *((fa4.flash_attn_func, name, ONE) for name in ("qv", "gather_kv_indices", "learnable_sink", "block_sparse_tensors")),
         *((fa4.flash_attn_func, name, max) for name in ("score_mod", "score_mod_bwd", "mask_mod")),
         (fa4.flash_attn_func, "block_sparse_tensors_bwd", ONE),
         (fa4.flash_attn_func, "aux_tensors", [ONE]),
-        (fa4.flash_attn_func, "softcap", 30.0),
+        (fa4.flash_attn_func, "softcap", -30.0),
         *((fa4.flash_attn_varlen_func, name, ONE) for name in ("qv", "learnable_sink", "block_sparse_tensors")),
         *((fa4.flash_attn_varlen_func, name, max) for name in ("score_mod", "score_mod_bwd", "mask_mod")),
         (fa4.flash_attn_varlen_func, "aux_scalars", (1,)),
@@ -211,10 +212,27 @@ def test_what_is_not_offered_is_named(function, argument, given):
         function(*dense("cpu"), **{argument: given})
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_soft_caps_of_packed_sequences_have_gradients(device):
+    q, k, v = dense(device)
+    wide = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    d_o = random(*q.shape, device=device, dtype=DTYPE, seed=9, grad=False)
+    exact = torch.autograd.grad(reference(*wide, softcap=1.5)[0], wide, d_o.double())
+    ends = (integers(device, 0, 40, 80), integers(device, 0, 56, 112))
+    packed = [x.detach().flatten(0, 1).requires_grad_() for x in (q, k, v)]
+    for function in (
+        fa3.flash_attn_varlen_func,
+        lambda q, k, v, *lengths, **rest: fa4.flash_attn_varlen_func(q, k, v, None, *lengths, **rest)[0],
+    ):
+        o = function(*packed, *ends, 40, 56, softcap=1.5)
+        for a, b in zip(torch.autograd.grad(o, packed, d_o.flatten(0, 1)), exact, strict=True):
+            assert_near(a, b.flatten(0, 1))
+
+
 def test_fa3_varlen_names_what_is_not_offered():
     q, k, v = (x[0] for x in dense("cpu"))
     lengths = (integers("cpu", 0, 40), integers("cpu", 0, 56), 40, 56)
-    for argument, given in (("qv", ONE), ("k_descale", ONE), ("softcap", 1.0), ("attention_chunk", 1)):
+    for argument, given in (("qv", ONE), ("k_descale", ONE), ("softcap", -1.0), ("attention_chunk", 1)):
         with pytest.raises(NotImplementedError, match=f"^{argument}:"):
             fa3.flash_attn_varlen_func(q, k, v, *lengths, **{argument: given})
 

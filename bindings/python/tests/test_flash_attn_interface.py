@@ -6,7 +6,7 @@ import inspect
 import sys
 
 import pytest
-from torch_cases import DEVICES, assert_lse_near, assert_near, dense, integers, random, reference
+from torch_cases import DEVICES, assert_lse_near, assert_near, dense, gradients, integers, random, reference
 
 torch = pytest.importorskip("torch", reason="[not run] no torch")
 
@@ -26,6 +26,8 @@ DTYPE = torch.bfloat16
         ({"window_size": (9, 4), "causal": True}, {"window": (9, 0)}),
         ({"window_size": (-1, 2)}, {"window": (None, 2)}),
         ({"softmax_scale": 0.4, "deterministic": True}, {"softmax_scale": 0.4}),
+        ({"softcap": 2.0}, {"softcap": 2.0}),
+        ({"softcap": -1.0}, {}),
     ],
     ids=str,
 )
@@ -80,12 +82,83 @@ def test_a_cache(device):
     assert torch.equal(same, interface.flash_attn_func(q, k[:, :21], v[:, :21]))
 
 
+SLOPES = {"heads": torch.tensor([0.5, 0.25, 0.1, 0.02]), "batch": torch.tensor([[0.5, 0.25, 0.1, 0.02], [0.0, 0.3, 0.7, 0.01]])}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("softcap", [0.0, 1.5])
+@pytest.mark.parametrize("slopes", SLOPES)
+@pytest.mark.parametrize("window", [{}, {"causal": True}, {"window_size": (20, 7)}, {"window_size": (20, 0)}], ids=str)
+@pytest.mark.parametrize("turned", [False, True])
+def test_alibi_and_a_soft_cap(device, softcap, slopes, window, turned):
+    """Both passes, with more keys than queries, and more queries than keys."""
+    q, k, v = dense(device)
+    if turned:
+        q, (k, v) = random(2, 56, 4, 64, device=device, dtype=DTYPE, seed=1), (x.detach()[:, :40].requires_grad_() for x in (k, v))
+    slopes = SLOPES[slopes].to(device)
+    o, lse, _ = interface.flash_attn_func(q, k, v, softcap=softcap, alibi_slopes=slopes, return_attn_probs=True, **window)
+    meant = {"causal": "causal" in window, "window": window.get("window_size", (None, None))}
+    wide = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    exact = reference(*wide, softcap=softcap, alibi_slopes=slopes, **meant)
+    assert_near(o, exact[0])
+    assert_lse_near(lse, exact[1])
+    d_o = random(*o.shape, device=device, dtype=DTYPE, seed=9, grad=False)
+    for a, b in zip(gradients([o], [d_o], (q, k, v)), gradients(exact[:1], [d_o], wide), strict=True):
+        assert_near(a, b)
+    kv = torch.stack([k, v], dim=2)
+    assert torch.equal(interface.flash_attn_kvpacked_func(q, kv, softcap=softcap, alibi_slopes=slopes, **window), o)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("slopes", SLOPES)
+def test_alibi_and_a_soft_cap_of_packed_sequences(device, slopes):
+    q = random(70, 4, 64, device=device, dtype=DTYPE, seed=1)
+    k, v = (random(90, 2, 64, device=device, dtype=DTYPE, seed=seed) for seed in (2, 3))
+    given = {"softcap": 2.0, "alibi_slopes": SLOPES[slopes].to(device)}
+    lengths = (integers(device, 0, 30, 70), integers(device, 0, 12, 90), 40, 78)
+    o, lse, _ = interface.flash_attn_varlen_func(q, k, v, *lengths, return_attn_probs=True, **given)
+    d_o = random(*o.shape, device=device, dtype=DTYPE, seed=9, grad=False)
+    ours = torch.autograd.grad(o, (q, k, v), d_o)
+    for b, (begin, end, begin_k, end_k) in enumerate(((0, 30, 0, 12), (30, 70, 12, 90))):
+        rows = (slice(begin, end), slice(begin_k, end_k), slice(begin_k, end_k))
+        one = [x.detach()[None, of].double().requires_grad_() for x, of in zip((q, k, v), rows)]
+        of_sequence = given["alibi_slopes"] if slopes == "heads" else given["alibi_slopes"][b : b + 1]
+        wide = reference(*one, softcap=2.0, alibi_slopes=of_sequence)
+        assert_near(o[begin:end], wide[0][0])
+        assert_lse_near(lse[:, begin:end], wide[1][0])
+        for a, exact, of in zip(ours, torch.autograd.grad(wide[0], one, d_o[None, begin:end].double()), rows, strict=True):
+            assert_near(a[of], exact[0])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_alibi_compiled_as_one_graph(device):
+    slopes = SLOPES["heads"].to(device)
+
+    def block(q, k, v):
+        return interface.flash_attn_func(q, k, v, causal=True, softcap=2.0, alibi_slopes=slopes)
+
+    compiled = torch.compile(block, fullgraph=True, backend="inductor" if device == "cuda" else "aot_eager")
+    q, k, v = dense(device)
+    o = compiled(q, k, v)
+    assert torch.equal(o, block(q, k, v))
+    ours, eager = (torch.autograd.grad(x.float().sum(), (q, k, v)) for x in (o, block(q, k, v)))
+    assert all(map(torch.equal, ours, eager))
+
+
 @pytest.mark.parametrize(
-    ("argument", "given"),
-    [("dropout_p", 0.1), ("softcap", 30.0), ("alibi_slopes", torch.ones(4))],
-    ids=str,
+    ("error", "word", "argument", "given"),
+    [
+        (NotImplementedError, "dropout_p", "dropout_p", 0.1),
+        (NotImplementedError, "softcap: inf was given", "softcap", float("inf")),
+        (TypeError, "alibi_slopes is list", "alibi_slopes", [1.0] * 4),
+        (TypeError, "alibi_slopes is torch.bfloat16", "alibi_slopes", torch.ones(4, dtype=torch.bfloat16)),
+        (ValueError, r"alibi_slopes has the shape \[3\]; needed: \[4\], or \[\d, 4\]", "alibi_slopes", torch.ones(3)),
+        (ValueError, r"alibi_slopes has the shape \[3, 4\]", "alibi_slopes", torch.ones(3, 4)),
+        (NotImplementedError, "alibi_slopes: .* no gradient", "alibi_slopes", torch.ones(4, requires_grad=True)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_is_not_offered_is_named(argument, given):
+def test_what_is_refused_is_named(error, word, argument, given):
     q, k, v = dense("cpu")
     calls = {
         "dense": lambda **extra: interface.flash_attn_func(q, k, v, **extra),
@@ -95,7 +168,7 @@ def test_what_is_not_offered_is_named(argument, given):
         ),
     }
     for call in calls.values():
-        with pytest.raises(NotImplementedError, match=argument):
+        with pytest.raises(error, match=word):
             call(**{argument: given})
 
 

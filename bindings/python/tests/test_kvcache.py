@@ -17,7 +17,17 @@ from kvcache_cases import Call, Case, Stored, arguments, assert_right  # noqa: E
 
 
 def run(case: Case) -> tuple[torch.Tensor, torch.Tensor]:
-    """Calls FlashAttention-3's function and, where it can say the same, FlashAttention-2's, and compares both with float64."""
+    """Calls FlashAttention-3's function and, where it can say the same, FlashAttention-2's, and compares both with float64. ALiBi is
+    FlashAttention-2's alone."""
+    if case.alibi:
+        call = Call(dataclasses.replace(case, packed=False, own_positions=False))
+        stored = Stored(call)
+        given = arguments(call, stored) | {"alibi_slopes": call.slopes.to(case.device)}
+        if "page_table" in given:
+            given["block_table"] = given.pop("page_table")
+        o, lse = fa2.flash_attn_with_kvcache(**given, return_softmax_lse=True)
+        assert_right(call, stored, o, lse)
+        return o, lse
     call = Call(case)
     stored = Stored(call)
     given = arguments(call, stored)
@@ -60,6 +70,8 @@ def cases(draw: st.DrawFn) -> Case:
         leftpad=draw(st.booleans()),
         interlaced=draw(st.booleans()),
         num_splits=draw(st.sampled_from([0, 1, 3])),
+        softcap=draw(st.sampled_from([0.0, 0.0, 2.0])),
+        alibi=draw(st.integers(0, 3)) == 0,
         dtype=dtype,
         device=device,
         seed=draw(st.integers(0, 1000)),
@@ -83,6 +95,15 @@ BASE = {device: Case(device=device, dtype=DTYPES[device][0], batch=3, head_dim=6
 @pytest.mark.parametrize("storage", ["rows", "index", "pages", "indexed pages"])
 def test_storages_masks_and_rows(device, storage, mask, new, packed):
     run(dataclasses.replace(BASE[device], seqlen_q=6, storage=storage, mask=mask, new=new, packed=packed, leftpad=True))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("new", ["none", "same"])
+@pytest.mark.parametrize("mask", ["full", "causal", "window"])
+@pytest.mark.parametrize("storage", ["rows", "pages"])
+@pytest.mark.parametrize("alibi", [False, True])
+def test_alibi_and_a_soft_cap(device, storage, mask, new, alibi):
+    run(dataclasses.replace(BASE[device], seqlen_q=6, storage=storage, mask=mask, new=new, softcap=1.5, alibi=alibi, leftpad=True))
 
 
 @pytest.mark.parametrize("device", DEVICES)

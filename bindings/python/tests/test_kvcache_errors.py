@@ -65,7 +65,7 @@ WRONG = [
     (ValueError, "window_size", ROWS, change(window_size=3)),
     (ValueError, "num_splits", ROWS, change(num_splits=-2)),
     (ValueError, "softmax_scale", ROWS, change(softmax_scale=-1.0)),
-    (NotImplementedError, "softcap", ROWS, change(softcap=30.0)),
+    (NotImplementedError, "softcap", ROWS, change(softcap=float("inf"))),
 ]
 
 # Numbers that only the host looks at.
@@ -132,5 +132,6 @@ def test_packed_rows_are_checked(wrong, device):
     refused(fa3, "page_table", (error, word, dataclasses.replace(ROWS, packed=True), changed), device)
 
 
-def test_alibi_is_named():
-    refused(fa2, "block_table", (NotImplementedError, "alibi_slopes", ROWS, change(alibi_slopes=torch.ones(4))))
+def test_slopes_are_checked():
+    refused(fa2, "block_table", (ValueError, "alibi_slopes has the shape", ROWS, change(alibi_slopes=torch.ones(3))))
+    refused(fa2, "block_table", (TypeError, "alibi_slopes is torch.float64", ROWS, change(alibi_slopes=torch.ones(4).double())))

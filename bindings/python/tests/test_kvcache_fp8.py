@@ -210,6 +210,7 @@ WRONG = [
     (NotImplementedError, "^k: .* was given; allowed: None with k_cache of torch.float8_e4m3fn", {"k": ROW}),
     (NotImplementedError, "^v: .* was given", {"v": ROW}),
     (NotImplementedError, "^q_descale", {"q_descale": ROW}),
+    (NotImplementedError, "^softcap: 2.0 was given; allowed: none with k_cache of torch.float8_e4m3fn", {"softcap": 2.0}),
     (NotImplementedError, "^k_descale: .* allowed: None but with k_cache", {"k_cache": lambda x: x.bfloat16(), "k_descale": ROW}),
     (TypeError, "v_cache is torch.bfloat16; needed: torch.float8_e4m3fn, as the other", {"v_cache": lambda x: x.bfloat16()}),
     (TypeError, "v_cache is torch.float8_e4m3fn; needed: torch.bfloat16", {"k_cache": lambda x: x.bfloat16()}),

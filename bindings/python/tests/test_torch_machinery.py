@@ -29,6 +29,7 @@ def options(**given):
         given.get("left"),
         given.get("right"),
         given.get("num_splits", 0),
+        *(None, None, [], []),
     )
 
 

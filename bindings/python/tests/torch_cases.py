@@ -35,14 +35,36 @@ def integers(device, *numbers):
     return torch.tensor(numbers, device=device, dtype=torch.int32)
 
 
-def reference(q, k, v, *, softmax_scale=None, causal=False, window=(None, None), seqused_k=None, leftpad_k=None):
-    """o and lse of [batch, seqlen, heads, head_dim], in float64; rows that see no key have o = 0."""
+def reference(
+    q,
+    k,
+    v,
+    *,
+    softmax_scale=None,
+    causal=False,
+    window=(None, None),
+    seqused_k=None,
+    leftpad_k=None,
+    edit=None,
+    softcap=0.0,
+    alibi_slopes=None,
+):
+    """o and lse of [batch, seqlen, heads, head_dim], in float64; rows that see no key have o = 0. `edit` is what becomes of the scores, `[batch,
+    heads, seqlen_q, seqlen_k]`; then come the soft cap and the slopes, `[heads]` or `[batch, heads]`."""
     q, k, v = (x.double().transpose(1, 2) for x in (q, k, v))
     group = q.shape[1] // max(k.shape[1], 1)
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
     hidden = _hidden(q, k, causal, window, seqused_k, leftpad_k)
-    scores = (q @ k.transpose(-1, -2) * scale).masked_fill(hidden, float("-inf"))
+    scores = q @ k.transpose(-1, -2) * scale
+    scores = scores if edit is None else edit(scores)
+    scores = scores if softcap <= 0 else softcap * torch.tanh(scores / softcap)
+    if alibi_slopes is not None:
+        slopes = alibi_slopes.double().expand(q.shape[0], -1)[:, :, None, None]
+        end = torch.full((q.shape[0],), k.shape[-2], device=q.device) if seqused_k is None else seqused_k.long()
+        place = torch.arange(q.shape[-2], device=q.device)[:, None] + (end - q.shape[-2])[:, None, None, None]
+        scores = scores - slopes * (place - torch.arange(k.shape[-2], device=q.device)).abs()
+    scores = scores.masked_fill(hidden, float("-inf"))
     lse = scores.logsumexp(-1) if scores.shape[-1] else scores.new_full(scores.shape[:-1], float("-inf"))
     weights = torch.exp(scores - lse.clamp_min(torch.finfo(lse.dtype).min)[..., None])
     return (weights @ v).transpose(1, 2), lse

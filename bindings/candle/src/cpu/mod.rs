@@ -14,7 +14,7 @@ use float8::F8E4M3;
 pub(crate) use self::append::append;
 use crate::call::{Call, Results, by_type};
 use crate::error::{Error, elsewhere};
-use crate::guarded::Guarded;
+use crate::guarded::{Guarded, GuardedTensors};
 use crate::layout::layout;
 use crate::scales::GuardedScales;
 use crate::vectors::Vectors;
@@ -63,6 +63,8 @@ fn forward_of<T: Element + WithDType>(
         Some(scales) => scales.give(inputs)?,
         None => inputs,
     };
+    let read = GuardedTensors::of(&call.edit);
+    let inputs = read.give(call.edit.params(inputs))?;
     let whole_o = whole(&mut o, problem.shape_o())?;
     let mut outputs = match lse {
         Some(lse) => Outputs::new(whole_o, lse),
@@ -104,6 +106,8 @@ fn backward_of<T: Element + WithDType>(
         whole(&mut d_v, shape_v)?,
     );
     let inputs = vectors(call).give(views::<T>(call, inputs)?);
+    let read = GuardedTensors::of(&call.edit);
+    let inputs = read.give(call.edit.params(inputs))?;
     attention
         .backward(&inputs, &saved, &of_output, &mut gradients)
         .map_err(Error::from)?;
@@ -154,6 +158,22 @@ impl GuardedScales<'_> {
     fn give<'a>(&'a self, inputs: Inputs<'a>) -> Result<Inputs<'a>> {
         let inputs = inputs.k_descale(self.k().slice()?);
         Ok(inputs.v_descale(self.v().slice()?))
+    }
+}
+
+impl GuardedTensors<'_> {
+    fn give<'a>(&'a self, mut inputs: Inputs<'a>) -> Result<Inputs<'a>> {
+        for (name, guard) in self.named() {
+            let (storage, place) = guard.on_host()?;
+            let elements: Vector = match storage {
+                CpuStorage::F16(elements) => from(elements, place).into(),
+                CpuStorage::BF16(elements) => from(elements, place).into(),
+                CpuStorage::I32(elements) => from(elements, place).into(),
+                _ => from(storage.as_slice::<f32>()?, place).into(),
+            };
+            inputs = inputs.score_tensor(name, guard.read_tensor(elements));
+        }
+        Ok(inputs)
     }
 }
 

@@ -23,10 +23,10 @@ use half::{bf16, f16};
 pub(crate) use self::append::append;
 use self::place::Place;
 use self::raw::{Reading, Writing};
-use self::reading::{GuardedVectors, ReadInputs, ReadScales};
+use self::reading::{GuardedVectors, ReadInputs, ReadScales, ReadTensors};
 use crate::call::{Call, Results, by_type};
 use crate::error::Error;
-use crate::guarded::Guarded;
+use crate::guarded::{Guarded, GuardedTensors};
 use crate::layout::layout;
 use crate::scales::GuardedScales;
 
@@ -102,6 +102,9 @@ fn forward_of<T: Number>(
             Some(scales) => scales.give(inputs),
             None => inputs,
         };
+        let tensors = GuardedTensors::of(&call.edit);
+        let tensors = ReadTensors::of(&tensors, &place)?;
+        let inputs = tensors.give(call.edit.params(inputs));
         let mut o = Writing::of(&mut o, &place);
         let o = whole(&mut o, problem.shape_o())?;
         // Of no rows there is one element all the same.
@@ -143,6 +146,9 @@ fn backward_of<T: Number>(
         let vectors = vectors.read(&place)?;
         let inputs = ReadInputs::of::<T>(problem, stored, &place)?;
         let inputs = vectors.vectors().give(inputs.views()?);
+        let tensors = GuardedTensors::of(&call.edit);
+        let tensors = ReadTensors::of(&tensors, &place)?;
+        let inputs = tensors.give(call.edit.params(inputs));
 
         let o = Guarded::of("o", results.o);
         let lse = Guarded::of("lse", results.lse);

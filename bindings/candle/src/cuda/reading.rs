@@ -6,12 +6,13 @@ use candle_core::{CudaStorage, DType, Result, Storage};
 use ferroflash::dtype::ScalarType;
 use ferroflash::{Inputs, Problem, Scalar, Tensor as View, Vector};
 use float8::F8E4M3;
+use half::{bf16, f16};
 
 use super::place::Place;
 use super::raw::Reading;
 use super::{Number, Stored};
 use crate::error::{Error, elsewhere};
-use crate::guarded::Guarded;
+use crate::guarded::{Guarded, GuardedTensors};
 use crate::layout::layout;
 use crate::scales::GuardedScales;
 use crate::vectors::{Ints, Vectors};
@@ -74,6 +75,27 @@ impl<'a> ReadScales<'a> {
     pub(super) fn give<'b>(&'b self, inputs: Inputs<'b>) -> Inputs<'b> {
         let inputs = inputs.k_descale(self.k.slice());
         inputs.v_descale(self.v.slice())
+    }
+}
+
+/// Tensors that expressions read, while they are read.
+pub(super) struct ReadTensors<'a>(Vec<(&'static str, &'a Guarded<'a>, Reading<'a>)>);
+
+impl<'a> ReadTensors<'a> {
+    pub(super) fn of(tensors: &'a GuardedTensors<'a>, place: &'a Place) -> Result<ReadTensors<'a>> {
+        let read = tensors
+            .named()
+            .map(|(name, guard)| Ok((name, guard, guard.elements(place)?)));
+        Ok(ReadTensors(read.collect::<Result<_>>()?))
+    }
+
+    pub(super) fn give<'b>(&'b self, inputs: Inputs<'b>) -> Inputs<'b> {
+        self.0
+            .iter()
+            .fold(inputs, |inputs, (name, guard, reading)| {
+                let elements = Vector::device(reading.slice());
+                inputs.score_tensor(name, guard.read_tensor(elements))
+            })
     }
 }
 
@@ -147,6 +169,17 @@ impl<'a> Guarded<'a> {
     pub(super) fn read<T: Number>(&'a self, place: &'a Place) -> Result<Reading<'a>> {
         let elements = self.on_gpu(place)?.as_cuda_slice::<T>()?;
         Ok(self.reading(elements, T::TYPE, place))
+    }
+
+    /// The elements from the first one on of a tensor that an expression reads.
+    fn elements(&'a self, place: &'a Place) -> Result<Reading<'a>> {
+        let (storage, first) = (self.on_gpu(place)?, self.layout.start_offset());
+        Ok(match self.tensor.dtype() {
+            DType::F16 => Reading::of(storage.as_cuda_slice::<f16>()?, first, f16::TYPE, place),
+            DType::BF16 => Reading::of(storage.as_cuda_slice::<bf16>()?, first, bf16::TYPE, place),
+            DType::I32 => Reading::of(storage.as_cuda_slice::<i32>()?, first, i32::TYPE, place),
+            _ => Reading::of(storage.as_cuda_slice::<f32>()?, first, f32::TYPE, place),
+        })
     }
 
     /// All of a vector of lengths. ferroflash takes them for i32: those of u32 that are lengths have the same bits.

@@ -2,6 +2,7 @@
 //!
 //! Where the driver shows no device each test prints `[not run]`; with `REQUIRE=cuda` it fails.
 
+mod expressions;
 mod forward_only;
 mod kvcache;
 #[path = "../support/mod.rs"]

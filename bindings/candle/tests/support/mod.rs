@@ -78,6 +78,17 @@ pub fn widened(variable: &Var) -> Result<Var> {
 
 /// o and lse of `[batch, seqlen, heads, head_dim]`, f32, by matmul and softmax. Rows that see no key give 0 and −∞.
 pub fn naive(q: &Tensor, k: &Tensor, v: &Tensor, case: Case) -> Result<(Tensor, Tensor)> {
+    naive_edited(q, k, v, case, Ok)
+}
+
+/// The same, with something done to the scores, `[batch, heads, seqlen_q, seqlen_k]`.
+pub fn naive_edited(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    case: Case,
+    edit: impl FnOnce(Tensor) -> Result<Tensor>,
+) -> Result<(Tensor, Tensor)> {
     let (batch, n_q, heads_q, head_dim) = q.dims4()?;
     let (_, n_k, heads_k, _) = k.dims4()?;
     let repeat = |x: &Tensor| -> Result<Tensor> {
@@ -90,6 +101,7 @@ pub fn naive(q: &Tensor, k: &Tensor, v: &Tensor, case: Case) -> Result<(Tensor, 
     };
     let (q, k, v) = (q.transpose(1, 2)?.contiguous()?, repeat(k)?, repeat(v)?);
     let scores = (q.matmul(&k.transpose(2, 3)?.contiguous()?)? * f64::from(case.scale()))?;
+    let scores = edit(scores)?;
 
     let visible = |i: usize, j: usize| {
         let (place, j) = (i as i128 + n_k as i128 - n_q as i128, j as i128);

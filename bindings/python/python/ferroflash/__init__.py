@@ -7,7 +7,7 @@
 - `install()`, which makes ferroflash the provider of `scaled_dot_product_attention`;
 - `ferroflash.transformers.register()`, for models of Hugging Face.
 
-`attention` takes arrays of numpy, JAX or CuPy. So does `flash_mla_with_kvcache`, FlashMLA's function, beside PyTorch's tensors.
+`attention` takes arrays of numpy, JAX or CuPy, and scores and masks of your own, `Score` and `Mask`. So does `flash_mla_with_kvcache`, FlashMLA's function, beside PyTorch's tensors.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from ._native import __version__, info
 # The module of each name that is imported when it is first asked for.
 _LAZY = {
     "Array": "array",
+    "Mask": "expression",
+    "Score": "expression",
     "attention": "array",
     "attention_backward": "array",
     "explain": "_torch",
@@ -37,7 +39,7 @@ _LAZY = {
     "uninstall": "sdpa",
 }
 
-_MODULES = ("array", "fa3", "fa4", "flash_attn_interface", "flash_mla", "sdpa", "transformers")
+_MODULES = ("array", "expression", "fa3", "fa4", "flash_attn_interface", "flash_mla", "sdpa", "transformers")
 
 __all__ = [
     "__version__",

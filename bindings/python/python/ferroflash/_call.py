@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from . import _native
 from ._checks import DTYPES, N_LENGTHS, Form, batch_of, check, check_lengths, check_window, default_scale
+from .expression import Given, Mask, Score
 
 # cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k and page_table, or None where none of them is given.
 Lengths = tuple[Tensor | None, ...] | None
@@ -31,6 +32,12 @@ _ALIGNMENT_BYTES = 16
 _ALIGNMENT_ELEMS = 8
 
 _NO_LENGTHS = (0,) * N_LENGTHS
+
+
+# A score and a mask that are expressions.
+Expressions = tuple[Score | None, Mask | None]
+
+_NO_EXPRESSIONS: Expressions = (None, None)
 
 
 class Special(NamedTuple):
@@ -67,7 +74,12 @@ class Plan:
     """A call on tensors of these forms, checked; its passes are planned by the library when they are first wanted."""
 
     def __init__(
-        self, forms: tuple[Form, Form, Form], lengths: tuple[Form | None, ...], numbers: Numbers, special: Special = _USUAL
+        self,
+        forms: tuple[Form, Form, Form],
+        lengths: tuple[Form | None, ...],
+        numbers: Numbers,
+        special: Special = _USUAL,
+        expressions: Expressions = _NO_EXPRESSIONS,
     ) -> None:
         q, k, v = forms
         max_seqlen_q, max_seqlen_k, softmax_scale, left, right, num_splits = numbers
@@ -102,6 +114,7 @@ class Plan:
             columns=columns,
             split_kv=split_kv(num_splits, seqlen_k),
             **special._asdict(),
+            **{name: None if given is None else given._native for name, given in zip(("score", "mask"), expressions)},
         )
         # Whether kernels read tensors of these strides, if no bit of `misaligned` is set in their addresses.
         self.reads = all(_reads(form, self.ordinal is not None) for form in forms)
@@ -109,13 +122,14 @@ class Plan:
         self._strides = tuple(form.strides[:-1] for form in forms)
         self._in_pages = page_table is not None
         self._given = [given is not None for given in lengths]
+        self._expressions = expressions
         self._forward: tuple[_native.Forward, int] | None = None
         self._backward: dict[tuple[int, ...], tuple[_native.Backward, int] | None] = {}
 
     def forward(self) -> tuple[_native.Forward, int]:
         """The forward pass, and the bytes of its workspace."""
         if self._forward is None:
-            forward = _native.Forward(self.problem, self.ordinal, self._strides, self._given)
+            forward = self._planned(_native.Forward, self._strides)
             self._forward = forward, forward.workspace_bytes
         return self._forward
 
@@ -127,67 +141,85 @@ class Plan:
         if strides not in self._backward:
             planned = None
             if _reads(Form.of(d_o), self.ordinal is not None):
-                of_all = (*self._strides, strides[:-1])
-                backward = _native.Backward(self.problem, self.ordinal, of_all, self._given)
+                backward = self._planned(_native.Backward, (*self._strides, strides[:-1]))
                 planned = backward, backward.workspace_bytes
             self._backward[strides] = planned
         return self._backward[strides]
 
-    def run(self, planned: tuple, addresses: tuple[int, ...], lengths: Lengths, *scales: tuple[int, int]) -> None:
-        """Enqueues a pass on the current stream; on the CPU, computes it. With k and v in 8 bits `scales` has the addresses of theirs."""
+    def _planned(self, of: type, strides: tuple[tuple[int, ...], ...]) -> Any:
+        try:
+            return of(self.problem, self.ordinal, strides, self._given)
+        except NotImplementedError as error:
+            asked = "".join(f"\n  {name}: {x}" for name, x in zip(("score", "mask"), self._expressions) if x is not None)
+            raise NotImplementedError(f"{error}{asked}") from None
+
+    def run(self, planned: tuple, addresses: tuple[int, ...], lengths: Lengths, **others: Sequence) -> None:
+        """Enqueues a pass on the current stream; on the CPU, computes it. `others`: with k and v in 8 bits `scales`, the addresses of theirs, and
+        `values`, what expressions take."""
         native, n_bytes = planned
         lengths_at = _NO_LENGTHS if lengths is None else tuple(0 if given is None else given.data_ptr() for given in lengths)
         if self.ordinal is None:
-            native.run(0, (0, 0), addresses, lengths_at, *scales)
+            native.run(0, (0, 0), addresses, lengths_at, **others)
             return
         # Freed when this returns, and used again by PyTorch behind this call, in the order of the stream.
         workspace = torch.empty(n_bytes, dtype=torch.uint8, device=self.device)
         stream = torch._C._cuda_getCurrentRawStream(self.ordinal)
-        native.run(stream, (workspace.data_ptr(), n_bytes), addresses, lengths_at, *scales)
+        native.run(stream, (workspace.data_ptr(), n_bytes), addresses, lengths_at, **others)
 
 
-def plan(q: Tensor, k: Tensor, v: Tensor, lengths: Lengths, numbers: Numbers) -> Plan:
+def values_of(given: Given | None) -> dict[str, Sequence]:
+    """What expressions take, as `Plan.run` has it."""
+    if given is None:
+        return {}
+    return {"values": (given.params, [(x.data_ptr(), x.shape, x.stride()) for x in given.tensors])}
+
+
+def plan(q: Tensor, k: Tensor, v: Tensor, lengths: Lengths, numbers: Numbers, given: Given | None = None) -> Plan:
     """The plan of a call. Raises TypeError or ValueError that names the argument."""
     return _kept(
         *(q.shape, q.stride(), q.dtype, q.device),
         *(k.shape, k.stride(), k.dtype, k.device),
         *(v.shape, v.stride(), v.dtype, v.device),
-        None if lengths is None else tuple(None if given is None else Form.of(given) for given in lengths),
+        None if lengths is None else tuple(None if x is None else Form.of(x) for x in lengths),
+        _NO_EXPRESSIONS if given is None else given[:2],
         *numbers,
     )
 
 
 @lru_cache(maxsize=_N_PLANS)
 def _kept(*key: object) -> Plan:
-    lengths, *numbers = key[12:]
+    lengths, expressions, *numbers = key[12:]
     forms = Form(*key[:4]), Form(*key[4:8]), Form(*key[8:12])
-    return Plan(forms, (None,) * N_LENGTHS if lengths is None else lengths, tuple(numbers))
+    return Plan(forms, (None,) * N_LENGTHS if lengths is None else lengths, tuple(numbers), expressions=expressions)
 
 
-def forward(planned: Plan, q: Tensor, k: Tensor, v: Tensor, lengths: Lengths) -> tuple[Tensor, Tensor]:
+def forward(planned: Plan, q: Tensor, k: Tensor, v: Tensor, lengths: Lengths, given: Given | None = None) -> tuple[Tensor, Tensor]:
     """o and lse."""
     q_at, k_at, v_at = q.data_ptr(), k.data_ptr(), v.data_ptr()
     if not planned.reads or (q_at | k_at | v_at) & planned.misaligned:
-        copies = [_readable(given, planned) for given in (q, k, v)]
-        o, lse = forward(plan(*copies, lengths, planned.numbers), *copies, lengths)
+        copies = [_readable(x, planned) for x in (q, k, v)]
+        o, lse = forward(plan(*copies, lengths, planned.numbers, given), *copies, lengths, given)
         return _narrowed(o, q.shape[-1]), lse
     o, lse = _new(q), q.new_empty(planned.shape_lse, dtype=torch.float32)
-    planned.run(planned.forward(), (q_at, k_at, v_at, o.data_ptr(), lse.data_ptr()), lengths)
+    planned.run(planned.forward(), (q_at, k_at, v_at, o.data_ptr(), lse.data_ptr()), lengths, **values_of(given))
     return o, lse
 
 
-def backward(planned: Plan, d_o: Tensor, d_lse: Tensor | None, saved: Sequence[Tensor], lengths: Lengths) -> tuple[Tensor, Tensor, Tensor]:
+def backward(
+    planned: Plan, d_o: Tensor, d_lse: Tensor | None, saved: Sequence[Tensor], lengths: Lengths, given: Given | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v, with q, k, v, o and lse saved."""
     q, k, v, o, lse = saved
     q_at, k_at, v_at, d_o_at = q.data_ptr(), k.data_ptr(), v.data_ptr(), d_o.data_ptr()
     if not planned.reads or (q_at | k_at | v_at) & planned.misaligned:
-        d_o, *copies = (_readable(given, planned) for given in (d_o, q, k, v, o))
-        again = plan(*copies[:3], lengths, planned.numbers)
-        d_q, d_k, d_v = (_narrowed(gradient, q.shape[-1]) for gradient in backward(again, d_o, d_lse, (*copies, lse), lengths))
+        d_o, *copies = (_readable(x, planned) for x in (d_o, q, k, v, o))
+        again = plan(*copies[:3], lengths, planned.numbers, given)
+        gradients = backward(again, d_o, d_lse, (*copies, lse), lengths, given)
+        d_q, d_k, d_v = (_narrowed(gradient, q.shape[-1]) for gradient in gradients)
         return d_q, d_k, d_v
     ready = planned.backward(d_o)
     if ready is None or d_o_at & planned.misaligned:
-        return backward(planned, d_o.clone(memory_format=torch.contiguous_format), d_lse, saved, lengths)
+        return backward(planned, d_o.clone(memory_format=torch.contiguous_format), d_lse, saved, lengths, given)
     o, lse = o.contiguous(), lse.contiguous()
     d_lse_at = 0
     if d_lse is not None:
@@ -195,7 +227,8 @@ def backward(planned: Plan, d_o: Tensor, d_lse: Tensor | None, saved: Sequence[T
         d_lse_at = d_lse.data_ptr()
     d_q, d_k, d_v = _new(q), _new(k), _new(v)
     of_gradients = d_q.data_ptr(), d_k.data_ptr(), d_v.data_ptr()
-    planned.run(ready, (q_at, k_at, v_at, o.data_ptr(), lse.data_ptr(), d_o_at, d_lse_at, *of_gradients), lengths)
+    addresses = q_at, k_at, v_at, o.data_ptr(), lse.data_ptr(), d_o_at, d_lse_at, *of_gradients
+    planned.run(ready, addresses, lengths, **values_of(given))
     return d_q, d_k, d_v
 
 

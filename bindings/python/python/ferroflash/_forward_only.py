@@ -158,12 +158,12 @@ def _forms(lengths: tuple[Tensor | None, ...]) -> tuple[Form | None, ...]:
     return tuple(None if given is None else Form.of(given) for given in lengths)
 
 
-def _run(planned: Plan, tensors: tuple[Tensor | None, ...], head_dim_v: int, lengths: Lengths, *scales: tuple[int, int]):
+def _run(planned: Plan, tensors: tuple[Tensor | None, ...], head_dim_v: int, lengths: Lengths, **scales: tuple[int, int]):
     q, *_ = tensors
     o = q.new_empty((*q.shape[:-1], head_dim_v))
     lse = q.new_empty(planned.shape_lse, dtype=torch.float32)
     addresses = tuple(0 if given is None else given.data_ptr() for given in (*tensors, o, lse))
-    planned.run(planned.forward(), addresses, lengths, *scales)
+    planned.run(planned.forward(), addresses, lengths, **scales)
     return o, lse
 
 
@@ -182,7 +182,7 @@ def _forward_fp8(q, k, v, k_descale, v_descale, *options):
     q, lengths = _queries(q), options[:N_LENGTHS]
     forms = tuple(Form.of(x) for x in (q, k, v, k_descale, v_descale))
     planned = _fp8_plan(forms, _forms(lengths), options[N_LENGTHS:])
-    return _run(planned, (q, k, v), q.shape[-1], _given(lengths), (k_descale.data_ptr(), v_descale.data_ptr()))
+    return _run(planned, (q, k, v), q.shape[-1], _given(lengths), scales=(k_descale.data_ptr(), v_descale.data_ptr()))
 
 
 @torch.library.register_fake("ferroflash::latent", lib=_LIBRARY)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from ._checks import DTYPES, FP8, Form, check, check_integers, check_rows, check
 from ._forward_only import forward_fp8, in_8_bits
 from ._lengths import longest
 from ._refuse import refuse
-from ._torch import _are_plain, attention
+from ._torch import _are_plain, attention, expressions_of
 
 Window = tuple[int | None, int | None]
 
@@ -42,6 +42,8 @@ class Cached(NamedTuple):
     rotary_seqlens: Tensor | None = None
     k_descale: Tensor | None = None
     v_descale: Tensor | None = None
+    edit: dict[str, Any] = {}
+    """What is done to the scores, as options of attention."""
 
 
 # Those of `Cached` that are looked at before anything else is.
@@ -115,6 +117,8 @@ def _spelled(given: Cached, seqused: Tensor | None, table: Tensor | None, error:
 def _attend(given: Cached, seqused: Tensor | None, table: Tensor | None, window: Window) -> tuple[Tensor, Tensor]:
     longest_q = longest(given.q, given.cu_seqlens_q, given.max_seqlen_q)
     fp8 = in_8_bits("k_cache", given.k_cache, k_descale=given.k_descale, v_descale=given.v_descale)
+    for argument, asked in given.edit.get("score_inputs", {}).items() if fp8 else ():
+        refuse(argument, asked, f"none with k_cache of {FP8}, as ferroflash has no kernel for both")
     for argument, tensor in (("k", given.k), ("v", given.v)):
         if fp8 and tensor is not None:
             refuse(argument, tensor, f"None with k_cache of {FP8}, as ferroflash appends no rows to it")
@@ -137,7 +141,7 @@ def _attend(given: Cached, seqused: Tensor | None, table: Tensor | None, window:
     }
     if fp8:
         return forward_fp8(given.q, given.k_cache, given.v_cache, given.k_descale, given.v_descale, **options)
-    return attention(given.q, given.k_cache, given.v_cache, **options)
+    return attention(given.q, given.k_cache, given.v_cache, **options, **given.edit)
 
 
 def _table(given: Cached, batch: int) -> Tensor | None:
@@ -164,10 +168,10 @@ def _with_new_rows(
     numbers = (longest_q, None, given.softmax_scale, *window, given.num_splits)
     lengths = (given.cu_seqlens_q, None, None, seqused, given.cache_leftpad, table)
     plain = _are_plain(q, k, v, k_cache, v_cache, seqused)
-    planned = None
+    planned, expressions = None, expressions_of(q, **given.edit)
     if plain:
         # What attention refuses is refused before the cache is written.
-        planned = _call.plan(q, k_cache, v_cache, lengths, numbers)
+        planned = _call.plan(q, k_cache, v_cache, lengths, numbers, expressions)
         if planned.reads:
             planned.forward()
         if not k_cache.is_cuda:
@@ -191,8 +195,8 @@ def _with_new_rows(
     lengths = (*lengths[:3], after, *lengths[4:])
     if plain:
         if turned.stride() != q.stride():
-            planned = _call.plan(turned, k_cache, v_cache, lengths, numbers)
-        return _call.forward(planned, turned, k_cache, v_cache, lengths)
+            planned = _call.plan(turned, k_cache, v_cache, lengths, numbers, expressions)
+        return _call.forward(planned, turned, k_cache, v_cache, lengths, expressions)
     return attention(
         turned,
         k_cache,
@@ -205,6 +209,7 @@ def _with_new_rows(
         max_seqlen_q=longest_q,
         page_table=table,
         num_splits=given.num_splits,
+        **given.edit,
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from . import _native
-from .array import Array, _Call, _like, _strides
+from ._array_call import Call, like, strides_of
+from ._native import Array
 
 _PAGES = ("n_pages", "page_size", "heads_k", "head_dim")
 _ROWS = ("batch", "seqlen_cache", "heads_k", "head_dim")
@@ -21,10 +22,10 @@ def of_arrays(
     except ValueError as error:
         text = str(error).replace("seqused_k", "cache_seqlens").replace("page_table", "block_table")
         raise ValueError(text) from error
-    return _like(q, o), _like(q, lse)
+    return like(q, o), like(q, lse)
 
 
-class _LatentCall(_Call):
+class _LatentCall(Call):
     """Arguments of one call, checked and held."""
 
     def __init__(
@@ -60,7 +61,7 @@ class _LatentCall(_Call):
 
     def forward(self) -> tuple[Array, Array]:
         """o and lse."""
-        strides = (_strides(self.q), _strides(self.k), _strides(self.k))
+        strides = (strides_of(self.q), strides_of(self.k), strides_of(self.k))
         forward = _native.Forward(self.problem, self.ordinal, strides, self._given())
         o = self._new(self.dtype, [*self.q.shape[:-1], self.head_dim_v])
         lse = self._new("float32", self.lse_shape)

@@ -7,26 +7,41 @@ a call. Work is enqueued on the current stream, in memory of PyTorch's allocator
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from . import _call
 from ._call import Lengths, Plan, lse_shape
-from ._checks import N_LENGTHS, Form, check, default_scale
+from ._checks import DTYPES, N_LENGTHS, Form, check, default_scale
+from .expression import Given, Mask, Score, given_by
 
 _OPTIONS = (
     "Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? seqused_q, Tensor? seqused_k, Tensor? leftpad_k, "
     "Tensor? page_table, SymInt? max_seqlen_q, SymInt? max_seqlen_k, float softmax_scale, SymInt? left, SymInt? right, int num_splits"
 )
 
+# Expressions by their texts, and what they take.
+_EXPRESSIONS = "str? score, str? mask, Tensor[] score_tensors, float[] score_params"
+
+# The types of tensors that expressions read, and what they are called.
+_ELEMENTS = {**DTYPES, torch.int32: "int32"}
+
+# How many pairs of texts are kept as expressions.
+_N_EXPRESSIONS = 256
+
 # Tensors that are nothing more.
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 _LIBRARY = torch.library.Library("ferroflash", "DEF")
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
-_LIBRARY.define(f"forward(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> (Tensor, Tensor)", tags=_TAGS)
+_LIBRARY.define(f"forward(Tensor q, Tensor k, Tensor v, {_OPTIONS}, {_EXPRESSIONS}) -> (Tensor, Tensor)", tags=_TAGS)
 _LIBRARY.define(
-    f"backward(Tensor d_o, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, {_OPTIONS}) -> (Tensor, Tensor, Tensor)",
+    f"backward(Tensor d_o, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, {_OPTIONS}, {_EXPRESSIONS}) "
+    "-> (Tensor, Tensor, Tensor)",
     tags=_TAGS,
 )
 
@@ -48,6 +63,9 @@ def attention(
     max_seqlen_k: int | None = None,
     page_table: Tensor | None = None,
     num_splits: int = 0,
+    score: Score | None = None,
+    mask: Mask | None = None,
+    score_inputs: Mapping[str, Any] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """softmax(q · kᵀ · softmax_scale, masked) · v, and the logarithm of each row's sum of exponentials. Gradients flow through both.
 
@@ -65,6 +83,8 @@ def attention(
             is row r % page_size of page `page_table[b, r // page_size]`. With seqused_k: what lies behind it is not read. No gradients.
         num_splits: into how many parts the keys are divided that a GPU works on side by side. 0 is the library's choice, 1 is none; with more
             each part has ceil(seqlen_k / num_splits) keys, rounded up to whole blocks, where seqlen_k is the longest that a sequence may be.
+        score, mask: expressions of `ferroflash.expression`: what takes the place of every score, and which keys a query sees, too.
+        score_inputs: what they name: parameters, numbers; and tensors beside q, of any strides, without gradients.
 
     Returns:
         o, like q; lse, float32 `[batch, heads_q, seqlen_q]`, of packed queries `[heads_q, total_q]`. A row that sees no key has o = 0 and
@@ -73,25 +93,67 @@ def attention(
     Raises:
         TypeError: an argument is no tensor, or has another type or device than it must have.
         ValueError: a shape, a size or a length is not allowed.
-        NotImplementedError: no kernel serves the call; the text has every candidate, and why it cannot.
+        NotImplementedError: no kernel serves the call, and the text has every candidate, and why it cannot; or a tensor in score_inputs asks for
+            a gradient.
         RuntimeError: the driver refuses.
     """
     left, right = window
     if causal:
         right = 0
     lengths = (cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, page_table)
-    numbers = (max_seqlen_q, max_seqlen_k, softmax_scale, left, right, num_splits)
     plain = _are_plain(q, k, v)
     if not plain or torch.is_autocast_enabled("cuda" if q.is_cuda else "cpu"):
         q, k, v = _cast(q, k, v)
-        if not plain:
-            scale = default_scale(q.shape) if softmax_scale is None else softmax_scale
-            return torch.ops.ferroflash.forward.default(q, k, v, *lengths, max_seqlen_q, max_seqlen_k, scale, left, right, num_splits)
-    given = _given(lengths)
-    planned = _call.plan(q, k, v, given, numbers)
+    given = None if score is None and mask is None and not score_inputs else expressions_of(q, score, mask, score_inputs)
+    if not plain or (given is not None and not _are_plain(q, *given.tensors)):
+        scale = default_scale(q.shape) if softmax_scale is None else softmax_scale
+        numbers = (max_seqlen_q, max_seqlen_k, scale, left, right, num_splits)
+        return torch.ops.ferroflash.forward.default(q, k, v, *lengths, *numbers, *_spelled(given))
+    numbers = (max_seqlen_q, max_seqlen_k, softmax_scale, left, right, num_splits)
+    rows = _given(lengths)
+    planned = _call.plan(q, k, v, rows, numbers, given)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        return _Attention.apply(q, k, v, planned, given)
-    return _call.forward(planned, q, k, v, given)
+        return _Attention.apply(q, k, v, planned, rows, given)
+    return _call.forward(planned, q, k, v, rows, given)
+
+
+def expressions_of(
+    q: Tensor, score: Score | None = None, mask: Mask | None = None, score_inputs: Mapping[str, Any] | None = None
+) -> Given | None:
+    """The expressions of a call, and what it gives them, checked."""
+
+    def form_of(name: str, x: Any) -> tuple[str, int]:
+        if not isinstance(x, Tensor):
+            raise TypeError(f"score_inputs: {name} is {type(x).__name__}; needed: torch.Tensor")
+        if x.device != q.device:
+            raise TypeError(f"score_inputs: {name} lies on {x.device}; needed: {q.device}, as q")
+        if x.requires_grad and torch.is_grad_enabled():
+            raise NotImplementedError(
+                f"score_inputs: {name} asks for a gradient; ferroflash has none of what expressions read. Give {name}.detach()"
+            )
+        return _ELEMENTS.get(x.dtype, str(x.dtype)), x.dim()
+
+    return given_by(score, mask, score_inputs, form_of)
+
+
+def _spelled(given: Given | None) -> tuple[str | None, str | None, Sequence[Tensor], Sequence[float]]:
+    """Expressions and what they take, as the operators have them."""
+    if given is None:
+        return None, None, [], []
+    return *given.texts(), list(given.tensors), [float(x) for x in given.params]
+
+
+def _read(spelled: Sequence[Any]) -> Given | None:
+    """What `_spelled` has written."""
+    score, mask, tensors, params = spelled
+    if score is None and mask is None:
+        return None
+    return Given(*_parsed(score, mask), tuple(params), tuple(tensors))
+
+
+@lru_cache(maxsize=_N_EXPRESSIONS)
+def _parsed(score: str | None, mask: str | None) -> tuple[Score | None, Mask | None]:
+    return None if score is None else Score.parse(score), None if mask is None else Mask.parse(mask)
 
 
 def _cast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
@@ -121,11 +183,14 @@ def explain(
     softmax_scale: float | None = None,
     causal: bool = False,
     window: tuple[int | None, int | None] = (None, None),
+    score: Score | None = None,
+    mask: Mask | None = None,
     backward: bool = False,
 ) -> str:
     """Which kernels serve `attention` of tensors shaped like these, or its gradients, and why the others do not: a text."""
     left, right = window
-    plan = _call.plan(q, k, v, None, (None, None, softmax_scale, left, 0 if causal else right, 0))
+    given = None if score is None and mask is None else Given(score, mask, (), ())
+    plan = _call.plan(q, k, v, None, (None, None, softmax_scale, left, 0 if causal else right, 0), given)
     return plan.problem.explain(plan.ordinal, backward=backward)
 
 
@@ -149,20 +214,25 @@ class _Attention(torch.autograd.Function):
     """Both passes, outside of PyTorch's dispatch."""
 
     @staticmethod
-    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, planned: Plan, lengths: Lengths):
-        o, lse = _call.forward(planned, q, k, v, lengths)
+    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, planned: Plan, lengths: Lengths, given: Given | None):
+        o, lse = _call.forward(planned, q, k, v, lengths, given)
         ctx.planned = planned
-        _keep(ctx, q, k, v, o, lse, *(() if lengths is None else lengths))
+        ctx.n_lengths = 0 if lengths is None else N_LENGTHS
+        ctx.given = None if given is None else given._replace(tensors=())
+        _keep(ctx, q, k, v, o, lse, *(lengths or ()), *(() if given is None else given.tensors))
         return o, lse
 
     @staticmethod
     def backward(ctx, d_o: Tensor | None, d_lse: Tensor | None):
-        saved, planned = ctx.saved_tensors, ctx.planned
+        saved, planned, given = ctx.saved_tensors, ctx.planned, ctx.given
+        lengths = saved[5 : 5 + ctx.n_lengths]
+        if given is not None:
+            given = given._replace(tensors=saved[5 + ctx.n_lengths :])
         # Where a graph of this pass is wanted, the operator says that it has no derivative.
         if d_o is None or torch.is_grad_enabled() or not _are_plain(d_o):
-            lengths = saved[5:] or (None,) * N_LENGTHS
-            return *_gradients(d_o, d_lse, saved[:5], (*lengths, *planned.numbers)), None, None
-        return *_call.backward(planned, d_o, d_lse, saved[:5], saved[5:] or None), None, None
+            options = *(lengths or (None,) * N_LENGTHS), *planned.numbers, *_spelled(given)
+            return *_gradients(d_o, d_lse, saved[:5], options), None, None, None
+        return *_call.backward(planned, d_o, d_lse, saved[:5], lengths or None, given), None, None, None
 
 
 def _keep(ctx, *tensors: Tensor | None) -> None:
@@ -180,19 +250,25 @@ def _gradients(d_o: Tensor | None, d_lse: Tensor | None, saved: tuple[Tensor, ..
     return torch.ops.ferroflash.backward.default(d_o, d_lse, *saved, *options)
 
 
+def _options(options: Sequence[Any]) -> tuple[Lengths, tuple, Given | None]:
+    """What operators are given behind their tensors: lengths, numbers, expressions."""
+    *others, score, mask, tensors, params = options
+    return _given(tuple(others[:N_LENGTHS])), tuple(others[N_LENGTHS:]), _read((score, mask, tensors, params))
+
+
 @torch.library.impl(_LIBRARY, "forward", "CPU")
 @torch.library.impl(_LIBRARY, "forward", "CUDA")
 def _forward(q, k, v, *options):
-    lengths = _given(options[:N_LENGTHS])
-    return _call.forward(_call.plan(q, k, v, lengths, options[N_LENGTHS:]), q, k, v, lengths)
+    lengths, numbers, given = _options(options)
+    return _call.forward(_call.plan(q, k, v, lengths, numbers, given), q, k, v, lengths, given)
 
 
 @torch.library.impl(_LIBRARY, "backward", "CPU")
 @torch.library.impl(_LIBRARY, "backward", "CUDA")
 def _backward(d_o, d_lse, q, k, v, o, lse, *options):
-    lengths = _given(options[:N_LENGTHS])
-    planned = _call.plan(q, k, v, lengths, options[N_LENGTHS:])
-    return _call.backward(planned, d_o, d_lse, (q, k, v, o, lse), lengths)
+    lengths, numbers, given = _options(options)
+    planned = _call.plan(q, k, v, lengths, numbers, given)
+    return _call.backward(planned, d_o, d_lse, (q, k, v, o, lse), lengths, given)
 
 
 @torch.library.register_fake("ferroflash::forward", lib=_LIBRARY)
@@ -208,14 +284,20 @@ def _fake_backward(d_o, d_lse, q, k, v, o, lse, *options):
 
 def _save(ctx, inputs, output):
     q, k, v, *options = inputs
-    _keep(ctx, q, k, v, *output, *options[:N_LENGTHS])
-    ctx.numbers = options[N_LENGTHS:]
+    *others, score, mask, tensors, params = options
+    if any(x.requires_grad for x in tensors):
+        raise NotImplementedError("score_tensors: one asks for a gradient; ferroflash has none of what expressions read")
+    _keep(ctx, q, k, v, *output, *others[:N_LENGTHS], *tensors)
+    ctx.numbers, ctx.texts, ctx.params = others[N_LENGTHS:], (score, mask), params
 
 
 def _differentiate(ctx, d_o, d_lse):
     saved = ctx.saved_tensors
-    options = *saved[5:], *ctx.numbers
-    return *_gradients(d_o, d_lse, saved[:5], options), *(None,) * len(options)
+    n = 5 + N_LENGTHS
+    options = *saved[5:n], *ctx.numbers, *ctx.texts, list(saved[n:]), ctx.params
+    # Of lists of tensors, lists: so PyTorch takes an empty one.
+    lists = [None] * len(saved[n:]), None if ctx.params else []
+    return *_gradients(d_o, d_lse, saved[:5], options), *(None,) * (len(options) - 2), *lists
 
 
 def _refuse_second_derivative(ctx, *gradients):

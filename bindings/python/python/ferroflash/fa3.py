@@ -11,9 +11,10 @@
   blocks of the kernel.
 * `pack_gqa`, `sm_margin`, `scheduler_metadata` and `deterministic` choose speed in FlashAttention-3. No result depends on
   them here, and every result is deterministic, so they are taken and change nothing.
-* `qv`, `q_descale`, `attention_chunk` and `softcap` have no kernel: NotImplementedError names the argument. So do `k_descale`
-  and `v_descale` but for keys and values of `torch.float8_e4m3fn`, which `flash_attn_func` and `flash_attn_with_kvcache` take
-  beside q of 16 bits, without gradients.
+* `qv`, `q_descale` and `attention_chunk` have no kernel: NotImplementedError names the argument. So do `k_descale` and
+  `v_descale` but for keys and values of `torch.float8_e4m3fn`, which `flash_attn_func` and `flash_attn_with_kvcache` take
+  beside q of 16 bits, without gradients, and without `softcap`.
+* `softcap` greater than 0 makes softcap · tanh(s / softcap) of every score s.
 * Gradients flow to q, k and v through o, and through lse where it is returned.
 """
 
@@ -28,7 +29,8 @@ from ._combine import combine
 from ._forward_only import forward_fp8, in_8_bits
 from ._kvcache import Cached, seqlen_of, with_kvcache
 from ._lengths import longest
-from ._refuse import refuse_given, refuse_unless_zero, window
+from ._refuse import refuse, refuse_given, refuse_unless_zero, window
+from ._scores import edit
 from ._torch import attention
 
 __all__ = [
@@ -72,12 +74,15 @@ def flash_attn_func(
     * lse: `[batch, heads_q, seqlen_q]`, f32, log Σ exp of a row's scores.
     """
     refuse_given(qv=qv, q_descale=q_descale)
-    refuse_unless_zero(attention_chunk=attention_chunk, softcap=softcap)
+    refuse_unless_zero(attention_chunk=attention_chunk)
     sides = window(window_size, causal)
+    edited = edit(q, sides, softcap)
     if in_8_bits("k", k, k_descale=k_descale, v_descale=v_descale):
+        if edited:
+            refuse("softcap", softcap, f"0 with k of {k.dtype}, as ferroflash has no kernel for both")
         out, lse = forward_fp8(q, k, v, k_descale, v_descale, softmax_scale=softmax_scale, window=sides, num_splits=num_splits)
         return (out, lse) if return_attn_probs else out
-    out, lse = attention(q, k, v, softmax_scale=softmax_scale, causal=causal, window=sides, num_splits=num_splits)
+    out, lse = attention(q, k, v, softmax_scale=softmax_scale, causal=causal, window=sides, num_splits=num_splits, **edited)
     return (out, lse) if return_attn_probs else out
 
 
@@ -156,14 +161,15 @@ def flash_attn_varlen_func(
     * The others: as of `flash_attn_func`.
     """
     refuse_given(qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
-    refuse_unless_zero(attention_chunk=attention_chunk, softcap=softcap)
+    refuse_unless_zero(attention_chunk=attention_chunk)
+    sides = window(window_size, causal)
     out, lse = attention(
         q,
         k,
         v,
         softmax_scale=softmax_scale,
         causal=causal,
-        window=window(window_size, causal),
+        window=sides,
         cu_seqlens_q=cu_seqlens_q,
         cu_seqlens_k=cu_seqlens_k,
         seqused_q=seqused_q,
@@ -171,6 +177,7 @@ def flash_attn_varlen_func(
         max_seqlen_q=longest(q, cu_seqlens_q, max_seqlen_q),
         max_seqlen_k=longest(k, cu_seqlens_k, max_seqlen_k),
         num_splits=num_splits,
+        **edit(q, sides, softcap),
     )
     return (out, lse) if return_attn_probs else out
 
@@ -239,7 +246,7 @@ def flash_attn_with_kvcache(
     two are empty, as splits are merged within the call.
     """
     refuse_given(qv=qv, q_descale=q_descale)
-    refuse_unless_zero(attention_chunk=attention_chunk, softcap=softcap)
+    refuse_unless_zero(attention_chunk=attention_chunk)
     left, right = window(window_size)
     table = ("page_table", page_table)
     seqlen = seqlen_of(q, k_cache, table)
@@ -247,11 +254,13 @@ def flash_attn_with_kvcache(
     # As FlashAttention-3 has it: what hides nothing is no window, and turns no query by a place of its own.
     left = None if left is not None and left >= seqlen - 1 else left
     right = None if right is not None and right >= seqlen_q - 1 else right
+    sides = (left, 0 if causal else right)
     given = Cached(
         q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, rotary_interleaved, cache_seqlens, cache_batch_idx, cache_leftpad,
         table, softmax_scale, num_splits, cu_seqlens_q, cu_seqlens_k_new, max_seqlen_q, rotary_seqlens, k_descale, v_descale,
+        edit(q, sides, softcap),
     )  # fmt: skip
-    out, lse = with_kvcache(given, (left, 0 if causal else right))
+    out, lse = with_kvcache(given, sides)
     return (out, lse, lse.new_empty(0), lse.new_empty(0)) if return_softmax_lse else out
 
 

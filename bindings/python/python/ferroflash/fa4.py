@@ -12,8 +12,9 @@
 * `pack_gqa`, `seqlen_k_per_split`, `min_seqlen_k`, `scheduler_metadata`, `disable_scheduler_metadata` and `deterministic`
   choose speed in FlashAttention-4. No result depends on them here, and every result is deterministic, so they are taken
   and change nothing.
-* `qv`, `gather_kv_indices`, `learnable_sink`, `softcap`, `score_mod`, `mask_mod` and their
-  tensors, and block sparsity have no kernel: NotImplementedError names the argument.
+* `qv`, `gather_kv_indices`, `learnable_sink` and block sparsity have no kernel: NotImplementedError names the argument. So do
+  `score_mod`, `mask_mod` and their tensors, which are functions of CuTe: `ferroflash.attention` takes scores and masks of your own.
+* `softcap` greater than 0 makes softcap · tanh(s / softcap) of every score s.
 * Functions return (o, lse). lse carries gradients with `return_lse`; without, it is there for reading.
 """
 
@@ -26,7 +27,8 @@ from torch import Tensor
 
 from ._combine import combine
 from ._lengths import longest
-from ._refuse import pair, refuse, refuse_given, refuse_unless_zero
+from ._refuse import pair, refuse, refuse_given
+from ._scores import edit
 from ._torch import attention
 
 __all__ = ["flash_attn_combine", "flash_attn_func", "flash_attn_varlen_func", "get_scheduler_metadata"]
@@ -68,9 +70,9 @@ def flash_attn_func(
     refuse_given(score_mod=score_mod, score_mod_bwd=score_mod_bwd, mask_mod=mask_mod)
     refuse_given(aux_tensors=aux_tensors or None, aux_scalars=aux_scalars or None)
     refuse_given(block_sparse_tensors=block_sparse_tensors, block_sparse_tensors_bwd=block_sparse_tensors_bwd)
-    refuse_unless_zero(softcap=softcap)
     sides = _window(window_size, causal)
-    out, lse = attention(q, k, v, softmax_scale=softmax_scale, causal=causal, window=sides, num_splits=num_splits)
+    edited = edit(q, sides, softcap or 0.0)
+    out, lse = attention(q, k, v, softmax_scale=softmax_scale, causal=causal, window=sides, num_splits=num_splits, **edited)
     return out, lse if return_lse else lse.detach()
 
 
@@ -123,14 +125,14 @@ def flash_attn_varlen_func(
     refuse_given(score_mod=score_mod, score_mod_bwd=score_mod_bwd, mask_mod=mask_mod)
     refuse_given(aux_tensors=aux_tensors or None, aux_scalars=aux_scalars or None)
     refuse_given(block_sparse_tensors=block_sparse_tensors)
-    refuse_unless_zero(softcap=softcap)
+    sides = _window(window_size, causal)
     out, lse = attention(
         q,
         k,
         v,
         softmax_scale=softmax_scale,
         causal=causal,
-        window=_window(window_size, causal),
+        window=sides,
         cu_seqlens_q=cu_seqlens_q,
         cu_seqlens_k=cu_seqlens_k,
         seqused_q=seqused_q,
@@ -139,6 +141,7 @@ def flash_attn_varlen_func(
         max_seqlen_k=max_seqlen_k if page_table is not None else longest(k, cu_seqlens_k, max_seqlen_k),
         page_table=None if page_table is None else page_table.contiguous(),
         num_splits=num_splits,
+        **edit(q, sides, softcap or 0.0),
     )
     return out, lse if return_lse else lse.detach()
 

@@ -1,8 +1,11 @@
 """The functions of flash-attn 2.8, with its names, defaults and results.
 
-`sys.modules["flash_attn"] = ferroflash.flash_attn_interface` puts this module in its place. What ferroflash has no kernel for, dropout,
-ALiBi, a soft cap, raises NotImplementedError that names the argument. `deterministic` is accepted and changes nothing: results and
-gradients are always bit-equal for equal inputs, at no cost.
+`sys.modules["flash_attn"] = ferroflash.flash_attn_interface` puts this module in its place. Dropout, which ferroflash has no kernel for, raises
+NotImplementedError that names the argument. `deterministic` is accepted and changes nothing: results and gradients are always bit-equal for
+equal inputs, at no cost.
+
+`softcap` greater than 0 makes softcap · tanh(s / softcap) of every score s. `alibi_slopes`, float32 `[heads_q]` or `[batch, heads_q]`, then adds
+−slope · |k − (q + seqlen_k − seqlen_q)|; slopes have no gradient. lse is that of these scores.
 
 Tensors are bfloat16 or float16 on a GPU; on the CPU float32, too. head_dim is at most 256. A causal mask and windows are aligned to the bottom
 right: query i stands at i + seqlen_k − seqlen_q among the keys. Errors are those of `ferroflash._torch.attention`.
@@ -11,12 +14,14 @@ right: query i stands at i + seqlen_k − seqlen_q among the keys. Errors are th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
 from . import __version__
 from ._kvcache import Cached, seqlen_of, with_kvcache
-from ._refuse import refuse_given, refuse_unless_zero, window
+from ._refuse import refuse_unless_zero, window
+from ._scores import edit
 from ._torch import attention
 
 __all__ = [
@@ -55,8 +60,9 @@ def flash_attn_func(
     its place to `window_size[1]` to the right; −1 is no limit; `causal` sets the second to 0. With `return_attn_probs` the result is
     `(o, lse, None)`, lse float32 `[batch, heads_q, seqlen_q]`.
     """
-    _refuse(dropout_p, softcap, alibi_slopes)
-    o, lse = attention(q, k, v, softmax_scale=softmax_scale, window=window(window_size, causal))
+    refuse_unless_zero(dropout_p=dropout_p)
+    sides = window(window_size, causal)
+    o, lse = attention(q, k, v, softmax_scale=softmax_scale, window=sides, **_edit(q, sides, softcap, alibi_slopes))
     return (o, lse, None) if return_attn_probs else o
 
 
@@ -121,7 +127,9 @@ def flash_attn_varlen_func(
     is row r % page_size of page `block_table[b, r // page_size]`, and cu_seqlens_k says how many rows each sequence has. Then there are no
     gradients: who asks for them gets a NotImplementedError.
     """
-    _refuse(dropout_p, softcap, alibi_slopes)
+    refuse_unless_zero(dropout_p=dropout_p)
+    sides = window(window_size, causal)
+    edited = _edit(q, sides, softcap, alibi_slopes, cu_seqlens_q)
     in_pages = {}
     if block_table is not None:
         in_pages = {"page_table": block_table.contiguous(), "seqused_k": cu_seqlens_k.diff()}
@@ -131,12 +139,13 @@ def flash_attn_varlen_func(
         k,
         v,
         softmax_scale=softmax_scale,
-        window=window(window_size, causal),
+        window=sides,
         cu_seqlens_q=cu_seqlens_q,
         cu_seqlens_k=cu_seqlens_k,
         max_seqlen_q=max_seqlen_q,
         max_seqlen_k=max_seqlen_k,
         **in_pages,
+        **edited,
     )
     return (o, lse, None) if return_attn_probs else o
 
@@ -224,32 +233,32 @@ def flash_attn_with_kvcache(
       i + rotary_dim / 2. seqlen_ro is at least the rows of a sequence of the cache.
     - num_splits: into how many parts a GPU divides the keys. 0 leaves it to the library, 1 divides none; with more each part has
       ceil(seqlen / num_splits) keys, where seqlen is the most rows of a sequence of the cache, rounded up to whole blocks of the kernel.
+    - softcap, alibi_slopes: as of all functions here; seqlen_k is what attention sees of a sequence. Not with caches of 8 bits.
 
     Caches of torch.float8_e4m3fn stand for their elements as they are; `fa3.flash_attn_with_kvcache` takes scales. Nothing is appended to them,
     and nothing has gradients.
 
     A head_dim that is no multiple of 8 costs a GPU copies of both caches, back, too, where rows are appended.
     """
-    _refuse(0.0, softcap, alibi_slopes)
     left, right = window(window_size)
     table = ("block_table", block_table)
     seqlen = seqlen_of(q, k_cache, table)
     # As flash-attn has it: what reaches over the whole cache is no window, and turns no query by a place of its own.
     left, right = (None if side is not None and side >= seqlen else side for side in (left, right))
+    sides = (left, 0 if causal else right)
     given = Cached(
         q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, rotary_interleaved, cache_seqlens, cache_batch_idx, cache_leftpad,
-        table, softmax_scale, num_splits,
+        table, softmax_scale, num_splits, edit=_edit(q, sides, softcap, alibi_slopes),
     )  # fmt: skip
-    o, lse = with_kvcache(given, (left, 0 if causal else right))
+    o, lse = with_kvcache(given, sides)
     return (o, lse) if return_softmax_lse else o
 
 
-def _refuse(dropout_p: float, softcap: float, alibi_slopes: Tensor | None) -> None:
-    if not dropout_p and not softcap and alibi_slopes is None:
-        return
+def _edit(
+    q: Tensor, sides: tuple[int | None, int | None], softcap: float, alibi_slopes: Tensor | None, cu_seqlens_q: Tensor | None = None
+) -> dict[str, Any]:
     # flash-attn takes a soft cap below 0 for none.
-    refuse_unless_zero(dropout_p=dropout_p, softcap=max(softcap, 0.0))
-    refuse_given(alibi_slopes=alibi_slopes)
+    return edit(q, sides, max(softcap, 0.0), alibi_slopes, cu_seqlens_q)
 
 
 def _parts(argument: str, packed: Tensor, shape: tuple[str | int, ...]) -> tuple[Tensor, ...]:

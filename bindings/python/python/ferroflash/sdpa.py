@@ -205,10 +205,10 @@ def _reason(query: Tensor, dropout_p: float, return_debug_mask: bool, scale: flo
 
 
 def _options(query: Tensor, is_causal: bool, scale: float | None) -> tuple[Any, ...]:
-    """What follows the tensors in the operators of ferroflash: no lengths, the scale, and the mask."""
+    """What follows the tensors in the operators of ferroflash: no lengths, the scale, the mask, and no expressions."""
     scale = query.size(-1) ** -0.5 if scale is None else scale
     lengths = (None,) * N_LENGTHS
-    return *lengths, None, None, scale, None, 0 if is_causal else None, 0
+    return *lengths, None, None, scale, None, 0 if is_causal else None, 0, None, None, [], []
 
 
 def _as_bhsd(result: Tensor, like: Tensor) -> Tensor:

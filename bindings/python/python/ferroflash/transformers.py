@@ -10,12 +10,12 @@
 
 Served: causal and bidirectional models, cross-attention, grouped heads, padding on the left and on the right, sequences
 packed by `position_ids` or by `cu_seq_lens_q`, `cu_seq_lens_k`, `max_length_q` and `max_length_k`, sliding windows,
-dynamic and static caches. A query that sees no key gets 0, where "eager" gives the mean of all values; such queries are
-padding.
+soft-capped scores, dynamic and static caches. A query that sees no key gets 0, where "eager" gives the mean of all
+values; such queries are padding.
 
-Refused with NotImplementedError: attention dropout, soft-capped scores (Gemma-2 as published), attention sinks,
-position biases, sparse attention, `output_attentions`, and masks of other patterns: the caller's own (four dimensions),
-image tokens that see each other, chunks.
+Refused with NotImplementedError: attention dropout, attention sinks, position biases, sparse attention,
+`output_attentions`, and masks of other patterns: the caller's own (four dimensions), image tokens that see each other,
+chunks.
 
 `make_mask` waits for the GPU once in a forward pass where there is a padding mask or a packed batch, as transformers'
 own functions do, and `torch.compile` breaks its graph there. `generate` with a static cache calls it outside of its
@@ -33,6 +33,7 @@ from torch import Tensor
 
 from . import _torch
 from ._refuse import refuse, refuse_given, refuse_unless_zero
+from ._scores import edit
 
 __all__ = ["attention", "make_mask", "register"]
 
@@ -82,6 +83,7 @@ def attention(
     Args:
         query, key, value: `[batch, heads, seqlen, head_dim]`; fewer heads of key and value are not repeated.
         attention_mask: from `make_mask`. It has the last word on causality and windows.
+        softcap: where it is greater than 0, softcap · tanh(s / softcap) takes the place of every score s.
         sliding_window, is_causal: where there is no mask; is_causal defaults to that of module.
         cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k: of a packed batch: where its sequences begin, and the
             longest of them.
@@ -90,7 +92,7 @@ def attention(
         `[batch, seqlen, heads, head_dim]` and None, as there are no weights to return.
     """
     refuse_unless_zero(dropout=dropout)
-    refuse_given(softcap=softcap, **{name: others.get(name) for name in _REFUSED})
+    refuse_given(**{name: others.get(name) for name in _REFUSED})
     if output_attentions:
         refuse("output_attentions", True, 'False; only "eager" has the weights')
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
@@ -103,7 +105,8 @@ def attention(
         mask = _Mask(None, causal, _left_without_mask(sliding_window, causal, k.shape[1]))
     else:
         mask = _Mask.decode(attention_mask)
-    options = {"softmax_scale": scaling, "causal": mask.causal, "window": (mask.left, mask.left)}
+    sides = (mask.left, 0 if mask.causal else mask.left)
+    options = {"softmax_scale": scaling, "window": sides, **edit(q, sides, softcap or 0.0)}
     o = _attend(q, k, v, mask, packed, options)
     return (o if head_dim_v >= head_dim else o[..., :head_dim_v]), None
 

@@ -10,6 +10,7 @@ use ferroflash::{Error, Gradients, Layout, OutputGradients, Outputs, PlanCache, 
 use pyo3::prelude::*;
 
 use super::memory::{Place, queue};
+use super::score::Values;
 use super::shape::{Lengths, Scales, Shape, Strides, strided};
 use crate::error::to_py;
 use crate::problem::Problem;
@@ -65,11 +66,13 @@ impl Forward {
 
     /// Enqueues o and lse on a stream; on the processor, computes them. Addresses are of q, k, v, o and lse, and of the lengths in the
     /// order of `given`; those that are not given are not looked at. Nor is that of v, where values are in the keys. `scales` are the
-    /// addresses of those of k and v, where these are in 8 bits. o and lse are contiguous.
+    /// addresses of those of k and v, where these are in 8 bits. `values` are numbers, and of tensors address, shape and strides, as the score
+    /// and the mask take them. o and lse are contiguous.
     ///
     /// The caller answers for the addresses: that elements of the problem's shapes and types lie there, on this device, until the
     /// stream has done the work, and that nobody else uses the outputs and the workspace meanwhile.
-    #[pyo3(signature = (stream, workspace, addresses, lengths, scales=[0, 0]))]
+    #[pyo3(signature = (stream, workspace, addresses, lengths, scales=[0, 0], values=None))]
+    #[expect(clippy::too_many_arguments, reason = "those of a run")]
     fn run(
         &self,
         py: Python<'_>,
@@ -78,10 +81,14 @@ impl Forward {
         addresses: [u64; 5],
         lengths: [u64; 6],
         scales: [u64; 2],
+        values: Option<Values>,
     ) -> PyResult<()> {
+        let values = values.unwrap_or_default();
         // SAFETY: as the caller promises.
-        py.detach(|| unsafe { self.enqueue(stream, workspace, addresses, lengths, scales) })
-            .map_err(to_py)
+        py.detach(|| unsafe {
+            self.enqueue(stream, workspace, addresses, lengths, scales, &values)
+        })
+        .map_err(to_py)
     }
 }
 
@@ -95,13 +102,16 @@ impl Forward {
         [q, k, v, o, lse]: [u64; 5],
         lengths: Lengths,
         scales: Scales,
+        values: &Values,
     ) -> Result<(), Error> {
         let place = self.shape.place();
         let o = self.shape.span_o(o)?;
         let n_rows = self.shape.n_rows();
         // SAFETY: as the caller promises.
         let (inputs, mut outputs) = unsafe {
-            let inputs = self.shape.inputs(place, [q, k, v], lengths, scales)?;
+            let inputs = self
+                .shape
+                .inputs(place, [q, k, v], lengths, scales, values)?;
             let lse = place.statistics_mut(lse, n_rows);
             (inputs, Outputs::new(place.tensor_mut(o)?, lse))
         };
@@ -165,6 +175,7 @@ impl Backward {
 
     /// Enqueues the gradients, or computes them, as a forward pass does o. Addresses are of q, k, v, o and lse, of the gradients of o and,
     /// or 0, of lse, and of those of q, k and v, which are written.
+    #[pyo3(signature = (stream, workspace, addresses, lengths, values=None))]
     fn run(
         &self,
         py: Python<'_>,
@@ -172,9 +183,11 @@ impl Backward {
         workspace: (u64, u64),
         addresses: [u64; 10],
         lengths: [u64; 6],
+        values: Option<Values>,
     ) -> PyResult<()> {
+        let values = values.unwrap_or_default();
         // SAFETY: as the caller promises.
-        py.detach(|| unsafe { self.enqueue(stream, workspace, addresses, lengths) })
+        py.detach(|| unsafe { self.enqueue(stream, workspace, addresses, lengths, &values) })
             .map_err(to_py)
     }
 }
@@ -188,6 +201,7 @@ impl Backward {
         workspace: (u64, u64),
         [q, k, v, o, lse, d_o, d_lse, d_q, d_k, d_v]: [u64; 10],
         lengths: Lengths,
+        values: &Values,
     ) -> Result<(), Error> {
         let (shape, place) = (&self.shape, self.shape.place());
         let (o, n_rows) = (shape.span_o(o)?, shape.n_rows());
@@ -196,7 +210,7 @@ impl Backward {
         // SAFETY: as the caller promises.
         let (inputs, saved, of_output, mut gradients) = unsafe {
             // There is no backward pass where there are scales.
-            let inputs = shape.inputs(place, [q, k, v], lengths, [0, 0])?;
+            let inputs = shape.inputs(place, [q, k, v], lengths, [0, 0], values)?;
             let saved = Saved::new(&place.tensor(o)?, place.statistics(lse, n_rows));
             let mut of_output = OutputGradients::new(&place.tensor(d_o)?);
             if d_lse != 0 {

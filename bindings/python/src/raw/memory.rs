@@ -9,6 +9,7 @@ use ferroflash::backend::cuda::memory::{slice_from_raw, slice_from_raw_mut};
 use ferroflash::backend::cuda::sys::CUstream;
 use ferroflash::backend::cuda::{CudaDevice, Queue};
 use ferroflash::dtype::ScalarType;
+use ferroflash::expression::ElementType;
 use ferroflash::{Dtype, Element, Error, Layout, Scalar, Tensor, TensorMut, Vector, VectorMut};
 use float8::F8E4M3;
 use half::{bf16, f16};
@@ -137,6 +138,27 @@ impl<'a> Place<'a> {
     pub(crate) unsafe fn integers(self, address: u64, n_elems: usize) -> Vector<'a> {
         // SAFETY: as the caller promises.
         unsafe { self.vector::<i32>(address, n_elems, ScalarType::I32) }
+    }
+
+    /// Elements of a tensor that an expression reads.
+    ///
+    /// # Safety
+    /// As for [`Place::tensor`].
+    pub(crate) unsafe fn elements(
+        self,
+        address: u64,
+        n_elems: usize,
+        element: ElementType,
+    ) -> Vector<'a> {
+        // SAFETY: as the caller promises.
+        unsafe {
+            match element {
+                ElementType::F32 => self.vector::<f32>(address, n_elems, element.into()),
+                ElementType::F16 => self.vector::<f16>(address, n_elems, element.into()),
+                ElementType::Bf16 => self.vector::<bf16>(address, n_elems, element.into()),
+                ElementType::I32 => self.vector::<i32>(address, n_elems, element.into()),
+            }
+        }
     }
 
     /// # Safety

@@ -6,14 +6,17 @@
 //! | `append` | new rows of k and v written to a cache, k and q turned by their positions |
 //! | `rotate` | rows turned by their positions |
 //! | `shape` | what both passes know of a call before it has addresses |
+//! | `score` | what a call gives the names in expressions |
 //! | `memory` | addresses as borrowed tensors, for as long as one call |
 
 mod append;
 mod call;
 mod memory;
 mod rotate;
+mod score;
 mod shape;
 
 pub(crate) use append::Append;
 pub(crate) use call::{Backward, Forward};
 pub(crate) use rotate::Rotate;
+pub(crate) use score::Taken;

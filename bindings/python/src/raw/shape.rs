@@ -5,6 +5,7 @@ use ferroflash::prepared::Layouts;
 use ferroflash::{Attention, Error, Fp8Kv, Inputs, Layout, Pages};
 
 use super::memory::{Place, Span};
+use super::score::{Taken, Values};
 use crate::problem::Problem;
 
 /// Strides in elements, without the last one, which is 1: of `[batch, seqlen, heads, head_dim]`, or of `[total, heads, head_dim]`.
@@ -32,6 +33,8 @@ pub(crate) struct Shape {
     inputs: [Layout; 3],
     /// Which of [`LENGTHS`] calls give.
     given: [bool; 6],
+    /// What expressions take.
+    taken: Taken,
 }
 
 impl Shape {
@@ -51,6 +54,7 @@ impl Shape {
                 strided(sizes.shape_v(), v),
             ],
             given,
+            taken: problem.taken.clone(),
         })
     }
 
@@ -154,7 +158,7 @@ impl Shape {
         }
     }
 
-    /// q, k, v, their scales, and the lengths.
+    /// q, k, v, their scales, the lengths, and what expressions take.
     ///
     /// # Safety
     /// As for [`Forward::run`](super::call::Forward).
@@ -164,6 +168,7 @@ impl Shape {
         addresses: [u64; 3],
         lengths: Lengths,
         scales: Scales,
+        values: &Values,
     ) -> Result<Inputs<'a>, Error> {
         // SAFETY: as the caller promises.
         let mut inputs = unsafe { self.tensors(place, addresses, scales)? };
@@ -188,7 +193,8 @@ impl Shape {
                 _ => inputs.leftpad_k(vector),
             };
         }
-        Ok(inputs)
+        // SAFETY: as the caller promises.
+        Ok(unsafe { self.taken.give(inputs, place, values) })
     }
 }
 

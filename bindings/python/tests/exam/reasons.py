@@ -31,8 +31,6 @@ _FP8 = "fp8"
 
 _PARAMETERS = [
     Reason("dropout", "dropout_p", _positive),
-    Reason("soft cap", "softcap", _positive),
-    Reason("ALiBi", "alibi"),
     Reason(_FP8, "dtype", lambda dtype: "float8" in str(dtype)),
     Reason(_MLA, "has_qv"),
     Reason(_SINK, "has_learnable_sink"),

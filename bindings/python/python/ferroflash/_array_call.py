@@ -1,0 +1,259 @@
+"""One call on arrays that speak DLPack: their memory held, what they must be checked, and the pass run."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Mapping
+from numbers import Real
+from types import NoneType
+from typing import Any
+
+from . import _native
+from ._native import Array
+from .expression import Given, Mask, Score, given_by
+
+Window = tuple[int | None, int | None]
+
+# DLPack's numbers of devices: the host, a CUDA device, memory of the host that CUDA has pinned.
+_CPU, _CUDA, _CUDA_HOST = 1, 2, 3
+
+_FLOATS = ("float32", "float16", "bfloat16")
+_ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int32": 4}
+
+
+class Call:
+    """Arguments of one call, checked and held."""
+
+    def __init__(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        *,
+        softmax_scale: float | None,
+        causal: bool,
+        window: Window,
+        seqused_q: Any,
+        seqused_k: Any,
+        score: Score | None,
+        mask: Mask | None,
+        score_inputs: Mapping[str, Any] | None,
+    ) -> None:
+        left, right = _sides(window)
+        batch, head_dim = self._begin(q, softmax_scale)
+        self.k = self._tensor("k", k, (self.dtype,), (batch, None, None, head_dim))
+        self.v = self._tensor("v", v, (self.dtype,), tuple(self.k.shape))
+        self.seqused_q = self._lengths("seqused_q", seqused_q)
+        self.seqused_k = self._lengths("seqused_k", seqused_k)
+        self.given = given_by(score, mask, score_inputs, self._form_of)
+        self.problem = _native.Problem(
+            self.dtype,
+            self.q.shape,
+            self.k.shape,
+            softmax_scale=softmax_scale,
+            left=left,
+            right=0 if causal else right,
+            score=None if score is None else score._native,
+            mask=None if mask is None else mask._native,
+        )
+
+    def _begin(self, q: Any, softmax_scale: float | None) -> tuple[int, int]:
+        """Where the call runs, and its queries: their batch and head_dim."""
+        if not isinstance(softmax_scale, (Real, NoneType)):
+            raise TypeError(f"softmax_scale is {softmax_scale!r}; allowed: a number, or None")
+        self.device = _device("q", q)
+        self.ordinal = self.device[1] if self.device[0] == _CUDA else None
+        self.stream = None if self.ordinal is None else _native.Stream(self.ordinal)
+        self.q = self._tensor("q", q, _FLOATS, (None, None, None, None))
+        self.dtype = self.q.dtype
+        batch, seqlen_q, heads_q, head_dim = self.q.shape
+        self.lse_shape = (batch, heads_q, seqlen_q)
+        self.page_table: _native.Import | None = None
+        self.given: Given | None = None
+        # What expressions read, by name.
+        self.read: dict[str, _native.Import] = {}
+        return batch, head_dim
+
+    def forward(self) -> tuple[Array, Array]:
+        """o and lse."""
+        strides = (strides_of(self.q), strides_of(self.k), strides_of(self.v))
+        forward = _native.Forward(self.problem, self.ordinal, strides, self._given())
+        o, lse = self._new(self.dtype, self.q.shape), self._new("float32", self.lse_shape)
+        self._run(forward, self.q, self.k, self.v, o, lse)
+        return o, lse
+
+    def backward(self, d_o: Any, o: Any, lse: Any, d_lse: Any) -> tuple[Array, Array, Array]:
+        """Gradients of q, k and v."""
+        shape = tuple(self.q.shape)
+        d_o = self._tensor("d_o", d_o, (self.dtype,), shape)
+        o = self._contiguous("o", o, self.dtype, shape)
+        lse = self._contiguous("lse", lse, "float32", self.lse_shape)
+        if d_lse is not None:
+            d_lse = self._contiguous("d_lse", d_lse, "float32", self.lse_shape)
+        strides = (strides_of(self.q), strides_of(self.k), strides_of(self.v), strides_of(d_o))
+        backward = _native.Backward(self.problem, self.ordinal, strides, self._given())
+        d_q, d_k, d_v = (self._new(self.dtype, like.shape) for like in (self.q, self.k, self.v))
+        self._run(backward, self.q, self.k, self.v, o, lse, d_o, d_lse, d_q, d_k, d_v)
+        return d_q, d_k, d_v
+
+    def _import(self, argument: str, array: Any) -> _native.Import:
+        """The array's memory, held; readable in the order of the call's stream."""
+        device = _device(argument, array)
+        if device != self.device:
+            raise TypeError(f"{argument} lies on {_name(device)}; needed: {_name(self.device)}, as q")
+        try:
+            given = _native.Import(array, None if self.stream is None else self.stream.handle)
+        except Exception as error:
+            # Libraries have exceptions of their own for what they do not export: read-only arrays, types, tracers.
+            raise TypeError(f"{argument} cannot be exported by {type(array).__name__}.__dlpack__: {error}") from error
+        if _place(argument, given.device) != device:
+            kind, ordinal = given.device
+            raise TypeError(f"{argument} lies on {_name(device)} by its __dlpack_device__, on ({kind}, {ordinal}) by its __dlpack__")
+        return given
+
+    def _tensor(
+        self, argument: str, array: Any, dtypes: tuple[str, ...], shape: tuple[int | None, ...], names: Any = None
+    ) -> _native.Import:
+        """An array with one of these types and this shape, of dimensions with these names, whose rows are contiguous."""
+        given = self._import(argument, array)
+        if given.dtype not in dtypes:
+            needed = f"needed: {dtypes[0]}, as q" if len(dtypes) == 1 else f"allowed: {', '.join(dtypes)}"
+            raise TypeError(f"{argument} is {given.dtype}; {needed}")
+        if len(given.shape) != len(shape) or any(n not in (None, m) for n, m in zip(shape, given.shape)):
+            names = names or ("batch", f"seqlen_{argument[-1]}", f"heads_{argument[-1]}", "head_dim")
+            needed = ", ".join(name if n is None else str(n) for n, name in zip(shape, names))
+            raise ValueError(f"{argument} has the shape {given.shape}; needed: [{needed}]")
+        backwards = any(n > 1 and stride < 0 for n, stride in zip(given.shape, given.strides))
+        if 0 not in given.shape and (backwards or (given.shape[-1] > 1 and given.strides[-1] != 1)):
+            raise ValueError(
+                f"{argument} has the strides {given.strides}; allowed: 1 in the last dimension, 0 or more in the others. Pass a "
+                "contiguous copy"
+            )
+        return _aligned(argument, given)
+
+    def _contiguous(self, argument: str, array: Any, dtype: str, shape: tuple[int, ...]) -> _native.Import:
+        """An array with this type and this shape, without gaps."""
+        given = self._import(argument, array)
+        if given.dtype != dtype:
+            raise TypeError(f"{argument} is {given.dtype}; needed: {dtype}")
+        if tuple(given.shape) != tuple(shape):
+            raise ValueError(f"{argument} has the shape {given.shape}; needed: {list(shape)}")
+        inner = 1
+        for n, stride in zip(reversed(given.shape), reversed(given.strides)):
+            if n > 1 and stride != inner and 0 not in shape:
+                raise ValueError(f"{argument} has the strides {given.strides}; needed: those of a contiguous array")
+            inner *= n
+        return _aligned(argument, given)
+
+    def _lengths(self, argument: str, array: Any) -> _native.Import | None:
+        return None if array is None else self._contiguous(argument, array, "int32", (self.q.shape[0],))
+
+    def _form_of(self, name: str, array: Any) -> tuple[str, int]:
+        """The type and the dimensions of a tensor that an expression reads; it is held."""
+        held = self._import(f"score_inputs: {name}", array)
+        self.read[name] = held
+        return held.dtype, len(held.shape)
+
+    def _values(self) -> dict[str, Any]:
+        """What expressions take, as the native module has it."""
+        if self.given is None:
+            return {}
+        return {"values": (self.given.params, [(x.address, x.shape, x.strides) for x in self.read.values()])}
+
+    def _given(self) -> list[bool]:
+        # In the order of the native module: cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, page_table.
+        return [False, False, self.seqused_q is not None, self.seqused_k is not None, False, self.page_table is not None]
+
+    def _new(self, dtype: str, shape: tuple[int, ...] | list[int]) -> Array:
+        return Array(dtype, list(shape), self.ordinal)
+
+    def _run(self, call: _native.Forward | _native.Backward, *arrays: _native.Import | Array | None) -> None:
+        """Returns when the results are there."""
+        addresses = [0 if array is None else array.address for array in arrays]
+        used_q, used_k, table = (0 if array is None else array.address for array in (self.seqused_q, self.seqused_k, self.page_table))
+        lengths = [0, 0, used_q, used_k, 0, table]
+        if self.stream is None:
+            call.run(0, (0, 0), addresses, lengths, **self._values())
+            return
+        n_bytes = call.workspace_bytes
+        workspace = self._new("uint8", [n_bytes])
+        try:
+            call.run(self.stream.handle, (workspace.address, n_bytes), addresses, lengths, **self._values())
+        finally:
+            # What the device may still read or write is held until here.
+            self.stream.synchronize()
+
+
+def _device(argument: str, array: Any) -> tuple[int, int]:
+    """Where an array says that it lies."""
+    # Tracers of JAX raise from the attribute itself.
+    try:
+        method = array.__dlpack_device__
+    except Exception as error:
+        raise TypeError(f"{argument} is {type(array).__name__}; allowed: an array with __dlpack__") from error
+    kind, ordinal = method()
+    return _place(argument, (int(kind), int(ordinal)))
+
+
+def _place(argument: str, device: tuple[int, int]) -> tuple[int, int]:
+    """A device in DLPack's numbers. All memory of the host is one place."""
+    if device[0] in (_CPU, _CUDA_HOST):
+        return (_CPU, 0)
+    if device[0] != _CUDA:
+        raise TypeError(f"{argument} lies on a device of DLPack's kind {device[0]}; allowed: the host (1, 3), CUDA (2)")
+    return device
+
+
+def _name(device: tuple[int, int]) -> str:
+    return "the host" if device[0] == _CPU else f"cuda:{device[1]}"
+
+
+def _sides(window: Window) -> Window:
+    """The two sides of a window, checked."""
+    if not isinstance(window, (tuple, list)) or len(window) != 2:
+        raise TypeError(f"window is {window!r}; allowed: a pair of int or None")
+    sides: list[int | None] = []
+    for index, given in enumerate(window):
+        if given is None:
+            sides.append(None)
+            continue
+        try:
+            n_keys = operator.index(given)
+        except TypeError:
+            raise TypeError(f"window[{index}] is {given!r}; allowed: an int, or None") from None
+        if n_keys < 0:
+            raise ValueError(f"window[{index}] is {n_keys}; allowed: 0 or more, or None")
+        # No sequence is longer.
+        sides.append(min(n_keys, sys.maxsize))
+    return sides[0], sides[1]
+
+
+def strides_of(array: _native.Import) -> list[int]:
+    """Without the last one. What a dimension without a second entry says is nobody's business, and may be negative."""
+    if 0 in array.shape:
+        return [0, 0, 0]
+    return [stride if n > 1 else 0 for n, stride in zip(array.shape[:-1], array.strides)]
+
+
+def _aligned(argument: str, array: _native.Import) -> _native.Import:
+    n_bytes = _ITEM_BYTES[array.dtype]
+    if array.address % n_bytes != 0:
+        raise ValueError(f"{argument} lies at {array.address:#x}; needed: a multiple of {n_bytes} bytes")
+    return array
+
+
+def like(array: Any, result: Array) -> Any:
+    """The result as an array of another one's library."""
+    if isinstance(array, Array):
+        return result
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(array, numpy.ndarray):
+        # Its from_dlpack makes read-only arrays before version 2.1.
+        return numpy.asarray(result)
+    if hasattr(array, "__array_namespace__"):
+        library = array.__array_namespace__()
+    else:
+        library = sys.modules.get(type(array).__module__.partition(".")[0])
+    take = getattr(library, "from_dlpack", None)
+    return result if take is None else take(result)
