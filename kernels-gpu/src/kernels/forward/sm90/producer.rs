@@ -72,12 +72,8 @@ pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: 
     };
     let block_q = PackGqa::new::<T>(p).queries(config.block_q);
     let claims = Claims::new::<T>(p, tiles);
-    if claims.claims_first() && !spec::lengths() {
-        for map in [ForwardMap::Q, ForwardMap::K, ForwardMap::V] {
-            // SAFETY: the maps are there. They arrive while the first tile is claimed.
-            unsafe { tensor_map::prefetch(map.at(maps)) };
-        }
-    }
+    // They arrive while the first tile is claimed.
+    prefetch(maps, claims.claims_first() && !spec::lengths());
     // SAFETY: the counter is there.
     let mut tile_idx = unsafe { claims.first() };
     // SAFETY: stages and slots are filled when they are empty; each tile is claimed once.
@@ -149,6 +145,18 @@ pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: 
             blocks: 0,
         };
         announce(layout, slot, none, ListedTile::default());
+    }
+}
+
+/// Begins to fetch the launch's tensor maps, if they are wanted.
+#[inline(always)]
+fn prefetch(maps: u64, wanted: bool) {
+    if !wanted {
+        return;
+    }
+    for map in [ForwardMap::Q, ForwardMap::K, ForwardMap::V] {
+        // SAFETY: the maps are there.
+        unsafe { tensor_map::prefetch(map.at(maps)) };
     }
 }
 
