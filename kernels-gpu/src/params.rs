@@ -4,6 +4,7 @@
 
 use core::mem::offset_of;
 
+mod any;
 mod append;
 mod argument;
 mod block_list;
@@ -17,10 +18,12 @@ mod merge;
 mod pages;
 mod schedule;
 mod score;
+mod sinks;
 mod standard;
 mod tensor_map;
 mod window;
 
+pub use any::Params;
 pub use append::{AppendParams, HALVES, INTERLEAVED, KvCache, NewRows, RotaryParams};
 pub use argument::{Argument, KernelParams, Slot, bind, in_workspace};
 pub use block_list::{BlockListParams, BlockListPhase, BlockLists};
@@ -34,6 +37,7 @@ pub use merge::MergeParams;
 pub use pages::Pages;
 pub use schedule::{FASTEST, ORDERED, SHIFTED, Schedule};
 pub use score::{MAX_SCORE_PARAMS, MAX_SCORE_RANK, MAX_SCORE_TENSORS, ScoreParams, ScoreTensor};
+pub use sinks::SinkGradientParams;
 pub use standard::StandardParams;
 pub use tensor_map::{
     BACKWARD_MAPS, BOX_COLUMNS, BackwardMap, FORWARD_MAPS, ForwardMap, TensorMap,
@@ -125,6 +129,8 @@ pub struct ForwardParams {
     pub divisors: Divisors,
     /// Where an expression edits the scores: what it reads.
     pub score: ScoreParams,
+    /// Where the softmax of each head has one term more: `f32 [heads_q]`, the logarithms of these terms.
+    pub sinks: u64,
 }
 
 /// The most rows of a sequence, heads of a batch, and keys of a window: sums of three of them fit 31 bits. A box of
@@ -172,6 +178,8 @@ pub struct TmaForwardParams {
     pub pages: Pages,
     /// As in [`ForwardParams`].
     pub score: ScoreParams,
+    /// As in [`ForwardParams`].
+    pub sinks: u64,
 }
 
 /// Parameters of the backward kernels: `delta`, the main kernel and, in flash2, `dq`, in this order on one stream.
@@ -260,37 +268,6 @@ pub struct TmaBackwardParams {
     pub pass: BackwardParams,
 }
 
-/// The parameters of any kernel.
-#[allow(
-    clippy::large_enum_variant,
-    reason = "a plan has a few, and copies them"
-)]
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Params {
-    /// Of a forward kernel.
-    Forward(ForwardParams),
-    /// Of a flash3 forward kernel.
-    TmaForward(TmaForwardParams),
-    /// Of a backward kernel.
-    Backward(BackwardParams),
-    /// Of the flash3 backward kernel that copies by TMA.
-    TmaBackward(TmaBackwardParams),
-    /// Of a `standard` kernel.
-    Standard(StandardParams),
-    /// Of the kernel that clears gradients of keys that no query sees.
-    Clear(ClearParams),
-    /// Of the kernel that lists the tiles of sequences.
-    TileList(TileListParams),
-    /// Of the kernel that lists what a block mask leaves of tiles.
-    BlockList(BlockListParams),
-    /// Of the kernel that merges the results of splits.
-    Combine(CombineParams),
-    /// Of the kernel that merges attention over two parts of the keys.
-    Merge(MergeParams),
-    /// Of the kernel that appends rows to a cache, and turns rows.
-    Append(AppendParams),
-}
-
 /// Implements [`KernelParams`] by a list of the places.
 macro_rules! slots {
     (@ Within $within:expr, $f:expr) => { $within.slots($f) };
@@ -318,11 +295,11 @@ slots!(Descale: Vector(KDescale) k, Vector(VDescale) v);
 slots!(BlockListParams: Within map, Within lists);
 slots!(
     ForwardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Vector(Lse) lse, Within list, Within blocks, Within pages,
-    Within split, Within lengths, Within descale, Within score,
+    Within split, Within lengths, Within descale, Within score, Vector(Sinks) sinks,
 );
 slots!(
     TmaForwardParams: Map(Q) q, Map(K) k, Map(V) v, Map(O) o, Tensor(O) o_rows, Vector(Lse) lse, Workspace tile_counter,
-    Within list, Within blocks, Within split, Within lengths, Within pages, Within score,
+    Within list, Within blocks, Within split, Within lengths, Within pages, Within score, Vector(Sinks) sinks,
 );
 slots!(
     BackwardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Tensor(DO) d_o, Tensor(DQ) d_q, Tensor(DK) d_k,
@@ -333,7 +310,7 @@ slots!(
 slots!(
     StandardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Tensor(DO) d_o, Tensor(DQ) d_q, Tensor(DK) d_k,
     Tensor(DV) d_v, Vector(Lse) lse, Vector(DLse) d_lse, Workspace scores, Vector(Weights) weights, Workspace delta,
-    Within lengths, Within blocks, Within score,
+    Within lengths, Within blocks, Within score, Vector(Sinks) sinks, Workspace lse_log2,
 );
 
 impl KernelParams for TmaBackwardParams {
@@ -353,32 +330,15 @@ impl KernelParams for TmaBackwardParams {
     }
 }
 
-impl KernelParams for Params {
-    fn slots(&mut self, f: &mut dyn FnMut(Slot<'_>)) {
-        match self {
-            Params::Forward(params) => params.slots(f),
-            Params::TmaForward(params) => params.slots(f),
-            Params::Backward(params) => params.slots(f),
-            Params::TmaBackward(params) => params.slots(f),
-            Params::Standard(params) => params.slots(f),
-            Params::Clear(params) => params.slots(f),
-            Params::TileList(params) => params.slots(f),
-            Params::BlockList(params) => params.slots(f),
-            Params::Combine(params) => params.slots(f),
-            Params::Merge(params) => params.slots(f),
-            Params::Append(params) => params.slots(f),
-        }
-    }
-}
-
 const _: () = assert!(size_of::<TensorView>() == 32 && size_of::<Shape>() == 32);
 const _: () = assert!(
     size_of::<ForwardParams>()
-        == 4 * 32 + 8 + 32 + 12 + 8 + 20 + 40 + 40 + 24 + 56 + 48 + 24 + 40 + 304
+        == 4 * 32 + 8 + 32 + 12 + 8 + 20 + 40 + 40 + 24 + 56 + 48 + 24 + 40 + 304 + 8
 );
 const _: () = assert!(
     size_of::<TmaForwardParams>()
-        == 4 * 128 + 32 + 2 * 8 + 32 + 12 + 8 + 20 + 8 + 40 + 40 + 56 + 48 + 24 + 304
+        == (4 * 128 + 32 + 2 * 8 + 32 + 12 + 8 + 20 + 8 + 40 + 40 + 56 + 48 + 24 + 304 + 8usize)
+            .next_multiple_of(align_of::<TensorMap>())
 );
 const _: () =
     assert!(size_of::<BackwardParams>() == 8 * 32 + 10 * 8 + 32 + 12 + 8 + 20 + 40 + 8 + 40 + 304);

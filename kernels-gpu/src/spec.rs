@@ -36,11 +36,13 @@ pub enum Constant {
     Score,
     /// Its derivative by the score is not 1: of the backward pass.
     ScoreGradient,
+    /// The softmax of each head has one term more: see [`crate::kernels`].
+    Sinks,
 }
 
 impl Constant {
     /// All of them, in the order of their bits in a [`Spec`].
-    pub const ALL: [Constant; 10] = [
+    pub const ALL: [Constant; 11] = [
         Constant::RightBound,
         Constant::LeftBound,
         Constant::Lengths,
@@ -51,6 +53,7 @@ impl Constant {
         Constant::Pages,
         Constant::Score,
         Constant::ScoreGradient,
+        Constant::Sinks,
     ];
 
     /// Its name, as plans print it.
@@ -66,6 +69,7 @@ impl Constant {
             Constant::Pages => "pages",
             Constant::Score => "score",
             Constant::ScoreGradient => "score_gradient",
+            Constant::Sinks => "sinks",
         }
     }
 
@@ -82,6 +86,7 @@ impl Constant {
             Constant::Pages => "ferroflash_spec_pages",
             Constant::Score => "ferroflash_spec_score",
             Constant::ScoreGradient => "ferroflash_spec_score_gradient",
+            Constant::Sinks => "ferroflash_spec_sinks",
         }
     }
 

@@ -69,6 +69,7 @@ macro_rules! for_each_variant {
 
             clear_sm80: Clear { arch: Sm80 }
             block_list_sm80: BlockList { arch: Sm80 }
+            sink_gradient_sm80: SinkGradient { arch: Sm80 }
             tile_list_sm80:  TileList { arch: Sm80 }
             tile_list_sm90a: TmaTileList { arch: Sm90a }
 
@@ -254,6 +255,8 @@ pub enum Kind {
     TmaForwardLatent,
     /// Forward pass of flash3, last, where keys are divided among tiles: o and lse of what the splits have found.
     Combine,
+    /// Any backward pass, where heads have sinks: their gradients.
+    SinkGradient,
     /// Beside attention: o and lse over two parts of the keys merged into those over all keys.
     Merge,
     /// Beside attention: rows appended to a cache of keys and values, rows turned by their positions.

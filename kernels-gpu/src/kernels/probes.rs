@@ -88,6 +88,7 @@ unsafe fn spec_constants(_: u64, output: u64) {
         spec::pages(),
         spec::score(),
         spec::score_gradient(),
+        spec::sinks(),
     ];
     put_all(output, 0, &constants.map(u32::from));
 }

@@ -101,3 +101,11 @@ pub fn score_gradient() -> bool {
         "mov.u32 {x}, ferroflash_spec_score_gradient;"
     )
 }
+
+/// `mov.u32 r, ferroflash_spec_sinks`: [`Constant::Sinks`].
+///
+/// PTX 1.0, sm_10.
+#[inline(always)]
+pub fn sinks() -> bool {
+    constant!(Sinks, "mov.u32 {x}, ferroflash_spec_sinks;")
+}

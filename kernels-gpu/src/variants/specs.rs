@@ -14,14 +14,13 @@ impl Kind {
     /// The constants that its kernels may ask for.
     pub(crate) const fn constants(self) -> &'static [Constant] {
         match self {
-            Kind::Merge | Kind::Append => &[],
-            Kind::Combine
-            | Kind::BackwardDelta
-            | Kind::TmaBackwardDelta
-            | Kind::StandardSoftmax
-            | Kind::StandardDelta
-            | Kind::StandardDv
-            | Kind::StandardDk => &[Constant::Lengths],
+            Kind::Merge | Kind::Append | Kind::SinkGradient => &[],
+            Kind::Combine | Kind::StandardSoftmax | Kind::StandardDelta => {
+                &[Constant::Lengths, Constant::Sinks]
+            }
+            Kind::BackwardDelta | Kind::TmaBackwardDelta | Kind::StandardDv | Kind::StandardDk => {
+                &[Constant::Lengths]
+            }
             Kind::StandardDWeights => &[Constant::Lengths, Constant::ScoreGradient],
             Kind::StandardOutput | Kind::StandardDq => &[Constant::Lengths, Constant::BlockMask],
             Kind::TileList | Kind::TmaTileList | Kind::BlockList => {
@@ -49,6 +48,7 @@ impl Kind {
                 Constant::Lengths,
                 Constant::Prefix,
                 Constant::Pages,
+                Constant::Sinks,
                 Constant::Score,
                 Constant::BlockMask,
             ],
@@ -186,20 +186,21 @@ impl Variant {
 
     /// The same of tiles that divide keys.
     const fn constants_of_splits(&self) -> &'static [Constant] {
-        const ALL: [Constant; 8] = [
+        const ALL: [Constant; 9] = [
             Constant::RightBound,
             Constant::LeftBound,
             Constant::Lengths,
             Constant::Prefix,
             Constant::SplitKv,
             Constant::Pages,
+            Constant::Sinks,
             Constant::Score,
             Constant::BlockMask,
         ];
         let n = match (self.score_site(), self.takes_block_masks()) {
-            (Some(_), true) => 8,
-            (Some(_), false) => 7,
-            (None, _) => 6,
+            (Some(_), true) => 9,
+            (Some(_), false) => 8,
+            (None, _) => 7,
         };
         ALL.split_at(n).0
     }
@@ -225,12 +226,21 @@ impl Variant {
         const PAGES: Spec = PACKED.with(Constant::Pages);
         const CAUSAL_PAGES: Spec = PACKED_CAUSAL.with(Constant::Pages);
         const CAUSAL_PAGES_SPLIT: Spec = CAUSAL_PAGES.with(Constant::SplitKv);
+        const SINKS: Spec = Spec::PLAIN.with(Constant::Sinks);
+        const PACKED_SINKS: Spec = PACKED.with(Constant::Sinks);
+        const CAUSAL_SINKS: Spec = CAUSAL.with(Constant::Sinks);
+        const WINDOW_SINKS: Spec = WINDOW.with(Constant::Sinks);
+        const PACKED_CAUSAL_SINKS: Spec = PACKED_CAUSAL.with(Constant::Sinks);
+        const PACKED_CAUSAL_SPLIT_SINKS: Spec = PACKED_CAUSAL_SPLIT.with(Constant::Sinks);
         match (self.kind, self.tiles) {
             (Kind::TileList | Kind::TmaTileList | Kind::BlockList, _) => {
                 &[Spec::PLAIN, CAUSAL, WINDOW]
             }
             (Kind::Clear, _) => &[Spec::PLAIN, CAUSAL, WINDOW, BLOCKS],
-            (Kind::Merge | Kind::Append, _) => &[Spec::PLAIN],
+            (Kind::Merge | Kind::Append | Kind::SinkGradient, _) => &[Spec::PLAIN],
+            (Kind::Combine | Kind::StandardSoftmax | Kind::StandardDelta, _) => {
+                &[Spec::PLAIN, PACKED, SINKS, PACKED_SINKS]
+            }
             (Kind::TmaForward, TileShape::Wide) => &[
                 Spec::PLAIN,
                 CAUSAL,
@@ -239,6 +249,8 @@ impl Variant {
                 PACKED_CAUSAL,
                 PAGES,
                 CAUSAL_PAGES,
+                CAUSAL_SINKS,
+                PACKED_CAUSAL_SINKS,
             ],
             (
                 Kind::Forward | Kind::ForwardE4m3 | Kind::TmaForward | Kind::TmaForwardLatent,
@@ -259,6 +271,9 @@ impl Variant {
                 PAGES,
                 CAUSAL_PAGES,
                 CAUSAL_PAGES_SPLIT,
+                CAUSAL_SINKS,
+                WINDOW_SINKS,
+                PACKED_CAUSAL_SPLIT_SINKS,
             ]),
             (Kind::TmaBackward, TileShape::Wide) => &[Spec::PLAIN, PACKED, SHARES],
             (Kind::TmaBackward, _) => self.without_block_masks(&[
@@ -285,6 +300,9 @@ impl Variant {
                 PACKED_CAUSAL,
                 PAGES,
                 CAUSAL_PAGES,
+                CAUSAL_SINKS,
+                WINDOW_SINKS,
+                PACKED_CAUSAL_SINKS,
             ]),
             (
                 Kind::Backward | Kind::BackwardDq | Kind::StandardScores | Kind::StandardDScores,

@@ -11,6 +11,7 @@ use crate::attention::lengths::ListedTile;
 use crate::attention::{batch_and_head, divide};
 use crate::config;
 use crate::kernels::lengths;
+use crate::kernels::partial::lse_log2;
 use crate::params::{BackwardParams, FASTEST};
 use crate::ptx::{global, shuffle, spec, special};
 use crate::tile::element::Element;
@@ -154,17 +155,17 @@ unsafe fn work_out<E: Element, T: Blocks>(p: &BackwardParams, rows: &Rows, threa
                 } else {
                     f32::NEG_INFINITY
                 };
-                let (lse_log2, d_lse) = if lse == f32::NEG_INFINITY {
-                    (f32::INFINITY, 0.0)
+                let d_lse = if lse == f32::NEG_INFINITY {
+                    0.0
                 } else {
-                    (lse * core::f32::consts::LOG2_E, d_lse(p, rows, row))
+                    d_lse(p, rows, row)
                 };
                 let place = if T::INTERLEAVED {
                     interleaved(row)
                 } else {
                     row
                 };
-                global::st_global_f32(rows.in_workspace(p, p.lse_log2, place), lse_log2);
+                global::st_global_f32(rows.in_workspace(p, p.lse_log2, place), lse_log2(lse));
                 global::st_global_f32(rows.in_workspace(p, p.delta, place), sum - d_lse);
             }
         }

@@ -12,19 +12,23 @@
 //! O ← diag(l)⁻¹ O,  L ← m + log l
 //! ```
 //!
+//! Where heads have sinks, each row's l has one term more, exp(sink); it enters when O and L are there (`partial.rs`).
+//!
 //! The last blocks come first because the edges of the mask lie there: they are done with while the pipeline fills.
 
 pub mod sm80;
 
 pub mod sm90;
 
+use crate::attention::batch_and_head;
 use crate::attention::lengths::ListedTile;
+use crate::kernels::partial::{sink_of, with_sink};
 use crate::params::{Shape, TileList};
-use crate::ptx::{global, special};
+use crate::ptx::{global, spec, special};
 use crate::tile::fragment;
 use crate::tile::global::row_of_head;
 use crate::tile::register::Accumulator;
-use crate::tile::softmax::RowValues;
+use crate::tile::softmax::{RowValues, scale_rows};
 
 /// Where a sequence's L lie: `f32 [heads, rows]`, of which the sequence has `seqlen_q` in each head.
 #[derive(Clone, Copy)]
@@ -55,6 +59,37 @@ impl LseRows {
             seqlen_q: tile.seqlen_q,
         }
     }
+}
+
+/// O and L ← those with the sinks of the rows' heads, where there are some. `place_of` says which head a row is of, as [`store_lse`] wants it.
+///
+/// # Safety
+/// `sinks` has one for each head.
+#[inline(always)]
+unsafe fn add_sinks<O: Accumulator>(
+    sinks: u64,
+    heads_q: u32,
+    first_row: u32,
+    mut lse: RowValues,
+    o: &mut O,
+    place_of: impl Fn(u32) -> (u32, u32),
+) -> RowValues {
+    if !spec::sinks() {
+        return lse;
+    }
+    let place = fragment::accumulator(special::lane_idx(), 0);
+    let mut factors = lse;
+    for m in 0..O::M {
+        for half in 0..2 {
+            let (head, _) = place_of(first_row + m as u32 * 16 + half as u32 * 8 + place.row);
+            let (_, head_idx) = batch_and_head(head, heads_q);
+            // SAFETY: the caller's contract.
+            let sink = unsafe { sink_of(sinks, head_idx) };
+            (lse[m][half], factors[m][half]) = with_sink(lse[m][half], sink);
+        }
+    }
+    scale_rows(o, factors);
+    lse
 }
 
 /// Writes the rows' L; one lane of the four that share a row writes it. `place_of` says which (batch, head) and which query

@@ -7,7 +7,7 @@ use crate::attention::batch_and_head;
 use crate::attention::mask::Band;
 use crate::config::TMA_SLOTS;
 use crate::kernels::band;
-use crate::kernels::forward::{LseRows, store_lse};
+use crate::kernels::forward::{LseRows, add_sinks, store_lse};
 use crate::kernels::lengths::{band_of_sequence, split_keys};
 use crate::params::TmaForwardParams;
 use crate::ptx::{barrier, mbarrier, spec, special, tma};
@@ -317,6 +317,7 @@ impl<'a> Consumer<'a> {
                 self.store_split::<T>(finished.work, listed, first_row, 0, lse, o);
                 return;
             }
+            let lse = add_sinks(p.sinks, p.shape.heads_q, first_row, lse, o, place_of);
             if T::STORES {
                 self.hand_over::<E, T>(place, o);
             }

@@ -7,7 +7,7 @@ use crate::config::LATENT_COLUMNS;
 use crate::kernels::forward::sm90::Tiles;
 use crate::kernels::forward::sm90::consumer::Consumer;
 use crate::kernels::forward::sm90::layout::place;
-use crate::kernels::forward::{LseRows, store_lse};
+use crate::kernels::forward::{LseRows, add_sinks, store_lse};
 use crate::ptx::{barrier, spec};
 use crate::tile::element::Element;
 use crate::tile::global::GlobalRows;
@@ -57,6 +57,7 @@ impl Consumer<'_> {
                 let head = self.packing.head::<T>(t.work.head, row);
                 (head, self.packing.query::<T>(row))
             };
+            let lse = add_sinks(p.sinks, p.shape.heads_q, first_row, lse, &mut t.o, place_of);
             let rows = if spec::lengths() {
                 LseRows::listed(p.lse, &p.shape, &p.list, layout.read_listed(listed))
             } else {

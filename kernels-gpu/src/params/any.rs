@@ -1,0 +1,59 @@
+//! The parameters of any kernel.
+
+use super::{
+    AppendParams, BackwardParams, BlockListParams, ClearParams, CombineParams, ForwardParams,
+    KernelParams, MergeParams, SinkGradientParams, Slot, StandardParams, TileListParams,
+    TmaBackwardParams, TmaForwardParams,
+};
+
+/// The parameters of any kernel.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a plan has a few, and copies them"
+)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Params {
+    /// Of a forward kernel.
+    Forward(ForwardParams),
+    /// Of a flash3 forward kernel.
+    TmaForward(TmaForwardParams),
+    /// Of a backward kernel.
+    Backward(BackwardParams),
+    /// Of the flash3 backward kernel that copies by TMA.
+    TmaBackward(TmaBackwardParams),
+    /// Of a `standard` kernel.
+    Standard(StandardParams),
+    /// Of the kernel that clears gradients of keys that no query sees.
+    Clear(ClearParams),
+    /// Of the kernel that lists the tiles of sequences.
+    TileList(TileListParams),
+    /// Of the kernel that lists what a block mask leaves of tiles.
+    BlockList(BlockListParams),
+    /// Of the kernel that merges the results of splits.
+    Combine(CombineParams),
+    /// Of the kernel that merges attention over two parts of the keys.
+    Merge(MergeParams),
+    /// Of the kernel that appends rows to a cache, and turns rows.
+    Append(AppendParams),
+    /// Of the kernel that gives the gradients of sinks.
+    SinkGradient(SinkGradientParams),
+}
+
+impl KernelParams for Params {
+    fn slots(&mut self, f: &mut dyn FnMut(Slot<'_>)) {
+        match self {
+            Params::Forward(params) => params.slots(f),
+            Params::TmaForward(params) => params.slots(f),
+            Params::Backward(params) => params.slots(f),
+            Params::TmaBackward(params) => params.slots(f),
+            Params::Standard(params) => params.slots(f),
+            Params::Clear(params) => params.slots(f),
+            Params::TileList(params) => params.slots(f),
+            Params::BlockList(params) => params.slots(f),
+            Params::Combine(params) => params.slots(f),
+            Params::Merge(params) => params.slots(f),
+            Params::Append(params) => params.slots(f),
+            Params::SinkGradient(params) => params.slots(f),
+        }
+    }
+}
