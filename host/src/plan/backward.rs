@@ -185,11 +185,7 @@ fn sink_gradient(
         delta: params.delta,
         q_blocks: params.list.q_blocks,
         padded_q: cut.padded_q,
-        batch: if is_listed {
-            1
-        } else {
-            params.shape.batch
-        },
+        batch: if is_listed { 1 } else { params.shape.batch },
         block_q: if is_listed { cut.block_q as u32 } else { 0 },
         ..SinkGradientParams::default()
     };

@@ -184,7 +184,8 @@ impl<'e> Workspace<'e> {
             let scale = sizes.exponent_scale;
             panel.softmax.finish(scale, &mut panel.o, lse);
             if let Some(sinks) = inputs.sinks {
-                let head = |lane| head_k * sizes.group_size + (panel.first_row + lane) % sizes.group_size;
+                let head =
+                    |lane| head_k * sizes.group_size + (panel.first_row + lane) % sizes.group_size;
                 let softmax = &mut panel.softmax;
                 softmax.add_sinks(&mut panel.o, lse, |lane| sinks[head(lane)]);
             }

@@ -156,9 +156,7 @@ fn backward_pass<T: Element>(
     let mut d_v = output(operands, Argument::DV)?;
     let mut d_sinks = operands.take(Argument::DSinks);
     let d_sinks = match &mut d_sinks {
-        Some(Operand::VectorMut(d_sinks)) => {
-            Some(d_sinks.host().ok_or(missing(Argument::DSinks))?)
-        }
+        Some(Operand::VectorMut(d_sinks)) => Some(d_sinks.host().ok_or(missing(Argument::DSinks))?),
         _ => None,
     };
     let outputs = backward::Outputs {
