@@ -206,7 +206,7 @@ pub struct BackwardParams {
     pub lse: u64,
     /// `f32 [batch, heads_q, seqlen_q]`: gradient of lse; the address is 0 where there is none.
     pub d_lse: u64,
-    /// Workspace, `f32 [batch, heads_q, padded_q]`: lse · log₂ e, +∞ in rows that see no key and in the padding. In flash3, 16
+    /// Workspace, `f32 [batch, heads_q, padded_q]`: lse · log₂ e, +∞ where lse is −∞ and in the padding. In flash3, 16
     /// rows lie in the order in which fragments want them, here and in `delta`: see [`crate::kernels::backward`].
     pub lse_log2: u64,
     /// Workspace, `f32 [batch, heads_q, padded_q]`: Δ = rowsum(dO ∘ O) − dL, 0 in the padding.

@@ -36,7 +36,7 @@ pub enum Constant {
     Score,
     /// Its derivative by the score is not 1: of the backward pass.
     ScoreGradient,
-    /// The softmax of each head has one term more: see [`crate::kernels`].
+    /// The softmax of each head has one term more, its sink: see [`crate::params::ForwardParams::sinks`].
     Sinks,
 }
 

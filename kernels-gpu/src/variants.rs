@@ -60,13 +60,10 @@ macro_rules! for_each_variant {
 
             combine_sm80_bf16: Combine { arch: Sm80, dtype: Bf16 }
             combine_sm80_f16:  Combine { arch: Sm80, dtype: F16 }
-
             merge_sm80_bf16: Merge { arch: Sm80, dtype: Bf16 }
             merge_sm80_f16:  Merge { arch: Sm80, dtype: F16 }
-
             append_sm80_bf16: Append { arch: Sm80, dtype: Bf16 }
             append_sm80_f16:  Append { arch: Sm80, dtype: F16 }
-
             clear_sm80: Clear { arch: Sm80 }
             block_list_sm80: BlockList { arch: Sm80 }
             sink_gradient_sm80: SinkGradient { arch: Sm80 }

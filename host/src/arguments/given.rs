@@ -67,7 +67,7 @@ pub struct Saved<'a> {
 
 /// Gradients of a loss with respect to what the forward pass gave: what the backward pass starts from.
 ///
-/// Most losses depend on o alone. Where lse enters the loss too (sinks, merged parts of attention, ring attention), its gradient
+/// Most losses depend on o alone. Where lse enters the loss too (merged parts of attention, ring attention), its gradient
 /// is added; it costs one subtraction per row.
 ///
 /// ```
@@ -107,7 +107,7 @@ pub struct Saved<'a> {
 pub struct OutputGradients<'a> {
     /// Gradient of the output.
     pub d_o: Tensor<'a>,
-    /// Gradient of lse; `None` where the loss does not depend on it. What it says of a row that sees no key is ignored.
+    /// Gradient of lse; `None` where the loss does not depend on it. What it says of a row whose lse is −∞ is ignored.
     pub d_lse: Option<Vector<'a>>,
 }
 

@@ -59,12 +59,12 @@ pub fn masks() -> Vec<Case> {
 
 /// Sequences of lengths of their own, packed and padded, and rows of none.
 pub fn lengths() -> Vec<Case> {
-    with_sinks(super::lengths::all())
+    with_sinks(one_in(3, super::lengths::all()))
 }
 
 /// Block masks.
 pub fn blocks() -> Vec<Case> {
-    with_sinks(one_in(2, super::blocks::all()))
+    with_sinks(one_in(4, super::blocks::all()))
 }
 
 /// A few queries over many keys, divided into splits and not.

@@ -3,7 +3,7 @@
 //! dL is the gradient of lse, 0 where the caller gives none: dS = P ∘ (dP − rowsum(dO ∘ O) + dL), so that it costs this
 //! one subtraction.
 //!
-//! One block of threads takes one query block of one head. Rows behind the sequence's end and rows that see no key get
+//! One block of threads takes one query block of one head. Rows behind the sequence's end and rows whose lse is −∞, which see no key, get
 //! lse = +∞ and Δ = 0: their P is exp2(−∞) = 0, and the main kernel needs no test for them.
 
 use super::{Blocks, interleaved};
