@@ -11,8 +11,8 @@ impl ProblemBuilder {
     /// lse = ln(Σ exp(s_j) + exp(sink))
     /// ```
     ///
-    /// So a head's weights may add up to less than 1. The sink is not multiplied by the scale. A row of a sequence that sees no key has
-    /// o = 0 and lse = sink; a sink of −∞ makes no difference. Gradients of q, k and v follow, and that of the sinks,
+    /// So a head's weights may add up to less than 1. A sink is finite or −∞, which makes no difference; it is not multiplied by the scale. A row
+    /// of a sequence that sees no key has o = 0 and lse = sink. Gradients of q, k and v follow, and that of the sinks,
     ///
     /// ```text
     /// d_sink = Σ over rows of exp(sink − lse) (d_lse − rowsum(d_o ∘ o))

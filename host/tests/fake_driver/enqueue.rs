@@ -35,6 +35,9 @@ pub fn assert_as_planned(launches: &[Launch], plan: &Plan, stream: StreamRef) {
                 Params::TileList(_) => size_of::<TileListParams>(),
                 Params::BlockList(_) => size_of::<ferroflash_kernels::params::BlockListParams>(),
                 Params::Combine(_) => size_of::<ferroflash_kernels::params::CombineParams>(),
+                Params::SinkGradient(_) => {
+                    size_of::<ferroflash_kernels::params::SinkGradientParams>()
+                }
                 Params::Merge(_) | Params::Append(_) => {
                     panic!("no plan of attention does what is beside it")
                 }

@@ -22,7 +22,7 @@ use crate::tile::global::row_of_head;
 const THREADS: u32 = config::sink_gradient().threads;
 const WARPS: u32 = THREADS / 32;
 /// Rows of a thread that are on their way at a time.
-const IN_FLIGHT: usize = 4;
+const IN_FLIGHT: u32 = 4;
 
 const _: () = assert!(config::sink_gradient().shared_bytes == WARPS * 4);
 
@@ -41,25 +41,27 @@ pub unsafe fn sink_gradient(p: &SinkGradientParams) {
         } else {
             n_listed(p.q_blocks) * p.block_q
         };
-        let mut sums = [0.0; IN_FLIGHT];
+        let mut sums = [0.0; IN_FLIGHT as usize];
         let mut batch_idx = 0;
         while batch_idx < p.batch {
             let head = batch_idx * p.heads_q + head_idx;
             let mut first = thread;
             while first < rows {
-                let mut read = [(f32::INFINITY, 0.0); IN_FLIGHT];
-                for (i, read) in read.iter_mut().enumerate() {
-                    let row = first + i as u32 * THREADS;
+                let read = [0, 1, 2, 3].map(|i| {
+                    let row = first + i * THREADS;
                     if row < rows {
                         let at = |array| row_of_head(array, head, p.padded_q, row);
                         let lse_log2 = global::ld_global_f32(at(p.lse_log2));
-                        *read = (lse_log2, global::ld_global_f32(at(p.delta)));
+                        (lse_log2, global::ld_global_f32(at(p.delta)))
+                    } else {
+                        (f32::INFINITY, 0.0)
                     }
-                }
-                for (sum, (lse_log2, delta)) in sums.iter_mut().zip(read) {
-                    *sum = fma(ex2_approx(sink_log2 - lse_log2), delta, *sum);
-                }
-                first += IN_FLIGHT as u32 * THREADS;
+                });
+                sums = [0, 1, 2, 3].map(|i| {
+                    let (lse_log2, delta) = read[i];
+                    fma(ex2_approx(sink_log2 - lse_log2), delta, sums[i])
+                });
+                first += IN_FLIGHT * THREADS;
             }
             batch_idx += 1;
         }
