@@ -54,7 +54,7 @@ conformance::sinks_suite!(conformance::subject::CUDA {
         lengths,
         blocks,
         few
-    }
+    } all { splits }
 });
 conformance::sinks_suite!(conformance::subject::CUDA {
     sinks_standard: Standard {
@@ -65,7 +65,7 @@ conformance::sinks_suite!(conformance::subject::CUDA {
     }
 });
 conformance::sinks_suite!(conformance::subject::CUDA_SHORT {
-    sinks_short: Flash3 { short }
+    sinks_short: Flash3 { short } all { splits }
 });
 conformance::sinks_suite!(conformance::subject::CUDA_GROUPED {
     sinks_grouped: Flash3 { grouped }

@@ -58,7 +58,7 @@ conformance::sinks_suite!(conformance::subject::EMULATED {
         lengths,
         blocks,
         few
-    }
+    } all { splits }
 });
 conformance::sinks_suite!(conformance::subject::EMULATED {
     sinks_standard: Standard {
@@ -69,7 +69,7 @@ conformance::sinks_suite!(conformance::subject::EMULATED {
     }
 });
 conformance::sinks_suite!(conformance::subject::EMULATED_SHORT {
-    sinks_short: Flash3 { short }
+    sinks_short: Flash3 { short } all { splits }
 });
 conformance::sinks_suite!(conformance::subject::EMULATED_GROUPED {
     sinks_grouped: Flash3 { grouped }

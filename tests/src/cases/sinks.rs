@@ -10,7 +10,7 @@ use super::pages::PagedCase;
 use super::scores::ScoreCase;
 use super::{Case, HALVES, HEADS, MASKS};
 use crate::inputs::LseGradient;
-use crate::sinks::KINDS;
+use crate::sinks::{KINDS, Sinks};
 
 /// Gives each case sinks, whose kinds go round.
 fn with_sinks(cases: Vec<Case>) -> Vec<Case> {
@@ -75,6 +75,28 @@ pub fn few() -> Vec<Case> {
         super::few::splits(),
     ];
     with_sinks(one_in(3, sets.concat()))
+}
+
+/// Several splits of every sequence, and sinks that count: who adds them to each split gives them too much weight. All run.
+pub fn splits() -> Vec<Case> {
+    let lengths = [(1, 700), (3, 520), (5, 513), (2, 900)];
+    let heads = [(2, 8, 2), (1, 4, 1), (1, 6, 2), (3, 2, 2)];
+    let all = lengths.into_iter().zip(heads).enumerate();
+    let cases = all.flat_map(|(at, ((seqlen_q, seqlen_k), (batch, heads_q, heads_k)))| {
+        MASKS.into_iter().enumerate().map(move |(of_mask, mask)| {
+            let (dtype, head_dim) = (HALVES[(at + of_mask) % 2], [64, 128][at % 2]);
+            let case = Case::new(dtype, mask, head_dim, seqlen_q, seqlen_k);
+            Case {
+                split_kv: Some(256),
+                sinks: [Sinks::Near, Sinks::Mixed][of_mask],
+                seed: at as u64,
+                ..case.heads(batch, heads_q, heads_k)
+            }
+        })
+    });
+    let cases: Vec<Case> = cases.collect();
+    let in_lengths = super::lengths::of_their_own(cases.clone());
+    cases.into_iter().chain(in_lengths).collect()
 }
 
 /// Compact tiles of flash3's forward pass, with heads packed, and with keys divided.
@@ -170,7 +192,6 @@ fn each<'a>(cases: impl Iterator<Item = &'a mut Case>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sinks::Sinks;
 
     #[test]
     fn every_set_has_every_kind_that_shows() {

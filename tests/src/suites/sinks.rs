@@ -1,16 +1,21 @@
 //! The tests of sinks of heads.
 
-/// Makes the tests of sinks: a module of this name for a subject and an algorithm, in it a test for each of these sets of cases.
+/// Makes the tests of sinks: a module of this name for a subject and an algorithm, in it a test for each of these sets of cases. Those behind
+/// `all` run as a whole on the emulator, too.
 #[macro_export]
 macro_rules! sinks_suite {
-    ($subject:path { $module:ident: $algorithm:ident { $($set:ident),+ $(,)? } }) => {
+    ($subject:path { $module:ident: $algorithm:ident { $($set:ident),+ $(,)? } $(all { $($whole:ident),+ })? }) => {
         mod $module {
-            $(#[test]
-            fn $set() {
-                let algorithm = ferroflash::Algorithm::$algorithm;
-                let test = concat!(module_path!(), "::", stringify!($set));
-                $crate::suite::check(&$subject, algorithm, test, $crate::cases::sinks::$set());
-            })+
+            $($crate::sinks_suite!(@ $set, check, $subject, $algorithm);)+
+            $($($crate::sinks_suite!(@ $whole, check_all, $subject, $algorithm);)+)?
+        }
+    };
+    (@ $set:ident, $check:ident, $subject:path, $algorithm:ident) => {
+        #[test]
+        fn $set() {
+            let algorithm = ferroflash::Algorithm::$algorithm;
+            let test = concat!(module_path!(), "::", stringify!($set));
+            $crate::suite::$check(&$subject, algorithm, test, $crate::cases::sinks::$set());
         }
     };
 }
