@@ -338,7 +338,8 @@ impl Variant {
     /// written once; with shares, and with lengths in wide tiles, the end of a tile does. Kernels without these constants have none of
     /// it. Where keys lie in pages, some forward kernels keep a few words of where in local memory, read once a tile: flash2's at head_dim 128,
     /// of flash3's the producer in wide tiles at head_dim 128, and in default ones at 256. With lengths and splits the compact ones at head_dim 256
-    /// keep six words, read once a tile. Under a block mask flash2's backward pass looks each step up in the lists, with words for that in local memory at head_dim 128.
+    /// keep six words, read once a tile. With sinks wide tiles at head_dim 64 keep two words, read where a tile ends, and default ones at 256 one
+    /// word, read once a block. Under a block mask flash2's backward pass looks each step up in the lists, with words for that in local memory at head_dim 128.
     pub const fn spill_bytes(&self, spec: Spec) -> u32 {
         let wide = matches!(self.tiles, TileShape::Wide);
         let most = match (self.kind, self.head_dim) {
@@ -349,7 +350,12 @@ impl Variant {
             {
                 24
             }
-            (Kind::TmaForward, Some(256)) if spec.has(Constant::Pages) => 8,
+            (Kind::TmaForward, Some(64)) if wide && spec.has(Constant::Sinks) => 32,
+            (Kind::TmaForward, Some(256))
+                if spec.has(Constant::Pages) || spec.has(Constant::Sinks) =>
+            {
+                8
+            }
             (Kind::Backward, Some(128)) if spec.has(Constant::BlockMask) => 260,
             (Kind::TmaBackward, Some(128)) if spec.has(Constant::BlockMask) => 16,
             (Kind::TmaBackward, Some(128)) if spec.has(Constant::Shares) => {

@@ -24,7 +24,7 @@ use crate::attention::batch_and_head;
 use crate::attention::lengths::ListedTile;
 use crate::kernels::partial::{sink_of, with_sink};
 use crate::params::{Shape, TileList};
-use crate::ptx::{global, spec, special};
+use crate::ptx::{global, special};
 use crate::tile::fragment;
 use crate::tile::global::row_of_head;
 use crate::tile::register::Accumulator;
@@ -61,35 +61,35 @@ impl LseRows {
     }
 }
 
-/// O and L ← those with the sinks of the rows' heads, where there are some. `place_of` says which head a row is of, as [`store_lse`] wants it.
-///
-/// # Safety
-/// `sinks` has one for each head.
+/// O and L ← those with sinks; `sink_of_row` says that of a row.
 #[inline(always)]
-unsafe fn add_sinks<O: Accumulator>(
-    sinks: u64,
-    heads_q: u32,
+fn add_sinks<O: Accumulator>(
     first_row: u32,
-    mut lse: RowValues,
+    lse: RowValues,
     o: &mut O,
-    place_of: impl Fn(u32) -> (u32, u32),
+    sink_of_row: impl Fn(u32) -> f32,
 ) -> RowValues {
-    if !spec::sinks() {
-        return lse;
-    }
     let place = fragment::accumulator(special::lane_idx(), 0);
-    let mut factors = lse;
+    let (mut all, mut factors) = (lse, lse);
     for m in 0..O::M {
         for half in 0..2 {
-            let (head, _) = place_of(first_row + m as u32 * 16 + half as u32 * 8 + place.row);
-            let (_, head_idx) = batch_and_head(head, heads_q);
-            // SAFETY: the caller's contract.
-            let sink = unsafe { sink_of(sinks, head_idx) };
-            (lse[m][half], factors[m][half]) = with_sink(lse[m][half], sink);
+            let sink = sink_of_row(first_row + m as u32 * 16 + half as u32 * 8 + place.row);
+            (all[m][half], factors[m][half]) = with_sink(lse[m][half], sink);
         }
     }
     scale_rows(o, factors);
-    lse
+    all
+}
+
+/// The sink of a head, where heads of all batch entries are counted together.
+///
+/// # Safety
+/// `sinks` has one for each of the `heads_q` heads of a batch entry.
+#[inline(always)]
+unsafe fn sink_of_head(sinks: u64, heads_q: u32, head: u32) -> f32 {
+    let (_, head_idx) = batch_and_head(head, heads_q);
+    // SAFETY: the caller's contract.
+    unsafe { sink_of(sinks, head_idx) }
 }
 
 /// Writes the rows' L; one lane of the four that share a row writes it. `place_of` says which (batch, head) and which query

@@ -8,7 +8,7 @@ mod listed;
 mod pages;
 mod place;
 
-use super::{LseRows, add_sinks, store_lse};
+use super::{LseRows, add_sinks, sink_of_head, store_lse};
 use crate::attention::mask::{Band, Rows};
 use crate::attention::score::ScoreTile;
 use crate::attention::{batch_and_head, divide};
@@ -233,15 +233,18 @@ unsafe fn store<E: Element, T: Tiles>(
     (o, lse): (GlobalRows, LseRows),
     head: u32,
     output: &mut T::Output,
-    sums: RowValues,
+    mut sums: RowValues,
 ) {
     // SAFETY: as `forward`. A warp reads no rows of Q but its own, so they may become its rows of O.
     unsafe {
         let (row, tile_row) = (block.queries.first + block.warp_row, block.warp_row);
-        let place_of = |row| (head, row);
-        let sums = add_sinks(p.sinks, p.shape.heads_q, row, sums, output, place_of);
+        if spec::sinks() {
+            // Nothing in common with what comes before the loop, or kernels without sinks would hold it in registers, too.
+            let sink = sink_of_head(p.sinks, p.shape.heads_q, special::opaque(head));
+            sums = add_sinks(row, sums, output, |_| sink);
+        }
         copy::store_through::<E, T::Output>(o, row, block.q_tile, tile_row, output);
-        store_lse::<T::Output>(lse, row, sums, place_of);
+        store_lse::<T::Output>(lse, row, sums, move |row| (head, row));
     }
 }
 
