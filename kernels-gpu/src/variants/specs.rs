@@ -10,6 +10,31 @@ use crate::params::{
 };
 use crate::spec::{Constant, Spec};
 
+// Specs that budgets hold.
+const CAUSAL: Spec = Spec::PLAIN.with(Constant::RightBound);
+const WINDOW: Spec = CAUSAL.with(Constant::LeftBound);
+const PREFIX: Spec = CAUSAL.with(Constant::Prefix);
+const PACKED: Spec = Spec::PLAIN.with(Constant::Lengths);
+const PACKED_CAUSAL: Spec = CAUSAL.with(Constant::Lengths);
+const SHARES: Spec = Spec::PLAIN.with(Constant::Shares);
+const CAUSAL_SHARES: Spec = CAUSAL.with(Constant::Shares);
+const WINDOW_SHARES: Spec = WINDOW.with(Constant::Shares);
+const BLOCKS: Spec = Spec::PLAIN.with(Constant::BlockMask);
+const CAUSAL_BLOCKS: Spec = CAUSAL.with(Constant::BlockMask);
+const SPLIT: Spec = Spec::PLAIN.with(Constant::SplitKv);
+const CAUSAL_SPLIT: Spec = CAUSAL.with(Constant::SplitKv);
+const WINDOW_SPLIT: Spec = WINDOW.with(Constant::SplitKv);
+const PACKED_CAUSAL_SPLIT: Spec = PACKED_CAUSAL.with(Constant::SplitKv);
+const PAGES: Spec = PACKED.with(Constant::Pages);
+const CAUSAL_PAGES: Spec = PACKED_CAUSAL.with(Constant::Pages);
+const CAUSAL_PAGES_SPLIT: Spec = CAUSAL_PAGES.with(Constant::SplitKv);
+const SINKS: Spec = Spec::PLAIN.with(Constant::Sinks);
+const PACKED_SINKS: Spec = PACKED.with(Constant::Sinks);
+const CAUSAL_SINKS: Spec = CAUSAL.with(Constant::Sinks);
+const WINDOW_SINKS: Spec = WINDOW.with(Constant::Sinks);
+const PACKED_CAUSAL_SINKS: Spec = PACKED_CAUSAL.with(Constant::Sinks);
+const PACKED_CAUSAL_SPLIT_SINKS: Spec = PACKED_CAUSAL_SPLIT.with(Constant::Sinks);
+
 impl Kind {
     /// The constants that its kernels may ask for.
     pub(crate) const fn constants(self) -> &'static [Constant] {
@@ -209,29 +234,6 @@ impl Variant {
     /// registers for the first block of a window: ptxas spills two words, so plans take default tiles there. In the backward pass
     /// they are for sequences without a mask.
     pub const fn specs(&self) -> &'static [Spec] {
-        const CAUSAL: Spec = Spec::PLAIN.with(Constant::RightBound);
-        const WINDOW: Spec = CAUSAL.with(Constant::LeftBound);
-        const PREFIX: Spec = CAUSAL.with(Constant::Prefix);
-        const PACKED: Spec = Spec::PLAIN.with(Constant::Lengths);
-        const PACKED_CAUSAL: Spec = CAUSAL.with(Constant::Lengths);
-        const SHARES: Spec = Spec::PLAIN.with(Constant::Shares);
-        const CAUSAL_SHARES: Spec = CAUSAL.with(Constant::Shares);
-        const WINDOW_SHARES: Spec = WINDOW.with(Constant::Shares);
-        const BLOCKS: Spec = Spec::PLAIN.with(Constant::BlockMask);
-        const CAUSAL_BLOCKS: Spec = CAUSAL.with(Constant::BlockMask);
-        const SPLIT: Spec = Spec::PLAIN.with(Constant::SplitKv);
-        const CAUSAL_SPLIT: Spec = CAUSAL.with(Constant::SplitKv);
-        const WINDOW_SPLIT: Spec = WINDOW.with(Constant::SplitKv);
-        const PACKED_CAUSAL_SPLIT: Spec = PACKED_CAUSAL.with(Constant::SplitKv);
-        const PAGES: Spec = PACKED.with(Constant::Pages);
-        const CAUSAL_PAGES: Spec = PACKED_CAUSAL.with(Constant::Pages);
-        const CAUSAL_PAGES_SPLIT: Spec = CAUSAL_PAGES.with(Constant::SplitKv);
-        const SINKS: Spec = Spec::PLAIN.with(Constant::Sinks);
-        const PACKED_SINKS: Spec = PACKED.with(Constant::Sinks);
-        const CAUSAL_SINKS: Spec = CAUSAL.with(Constant::Sinks);
-        const WINDOW_SINKS: Spec = WINDOW.with(Constant::Sinks);
-        const PACKED_CAUSAL_SINKS: Spec = PACKED_CAUSAL.with(Constant::Sinks);
-        const PACKED_CAUSAL_SPLIT_SINKS: Spec = PACKED_CAUSAL_SPLIT.with(Constant::Sinks);
         match (self.kind, self.tiles) {
             (Kind::TileList | Kind::TmaTileList | Kind::BlockList, _) => {
                 &[Spec::PLAIN, CAUSAL, WINDOW]
