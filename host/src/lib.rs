@@ -60,7 +60,7 @@
 //! - q, k, v, o are `[batch, seqlen, heads, head_dim]` with any strides whose last dimension is contiguous; v and o may have columns of
 //!   another number ([`ProblemBuilder::head_dim_v`]). lse is `f32 [batch, heads_q, seqlen_q]`, the natural logarithm of the sum of exponentials.
 //! - Scale, then an expression of the scores where there is one ([`ProblemBuilder::score`]), then mask, then softmax. A causal mask is aligned to the bottom right ([`Mask::Causal`]).
-//! - A row that sees no key gives o = 0, lse = −∞ and gradients of 0.
+//! - A row that sees no key gives o = 0, lse = −∞ (where its head has a sink, the sink) and gradients of 0.
 //! - A loss may depend on lse as well as on o: the backward pass takes both gradients ([`OutputGradients`]).
 //! - Equal inputs give bit-equal results, run after run, unless [`Order::Fastest`] is asked for.
 //! - What was chosen by name is never replaced; results say what ran and why ([`Ran`]).

@@ -12,6 +12,7 @@ mod pages;
 pub mod rotate;
 mod score;
 mod shapes;
+mod sinks;
 mod split_kv;
 mod values;
 
@@ -148,6 +149,7 @@ pub struct Problem {
     pages: Option<Pages>,
     fp8_kv: Option<Fp8Kv>,
     expressions: Expressions,
+    sinks: bool,
 }
 
 impl Problem {
@@ -174,6 +176,7 @@ impl Problem {
             pages: None,
             fp8_kv: None,
             expressions: Expressions::default(),
+            sinks: false,
         }
     }
 
@@ -210,6 +213,7 @@ impl Problem {
             pages: self.pages,
             fp8_kv: self.fp8_kv,
             expressions: self.expressions,
+            sinks: self.sinks,
         }
     }
 
@@ -368,20 +372,6 @@ impl Problem {
         }
     }
 
-    /// How many (query, key) pairs of one head see each other by the mask, in one batch entry; what a block mask says does not count.
-    pub fn visible_pairs(&self) -> u64 {
-        let (left, right) = self.mask.window();
-        let (n_q, n_k) = (self.seqlen_q as i128, self.seqlen_k as i128);
-        let of_query = |i: i128| {
-            let place = i + n_k - n_q;
-            let end = right.map_or(n_k, |n| place + n as i128 + 1);
-            let end = end.max(self.mask.prefix() as i128).clamp(0, n_k);
-            let first = left.map_or(0, |n| (place - n as i128).clamp(0, n_k));
-            (end - first).max(0)
-        };
-        (0..n_q).map(of_query).sum::<i128>() as u64
-    }
-
     /// What its kernels are compiled with.
     pub(crate) fn spec(&self) -> Spec {
         let bounds = self.bounds();
@@ -390,6 +380,7 @@ impl Problem {
         let spec = with(spec, bounds.left, Constant::LeftBound);
         let spec = with(spec, bounds.prefix, Constant::Prefix);
         let spec = with(spec, self.pages.is_some(), Constant::Pages);
+        let spec = with(spec, self.sinks, Constant::Sinks);
         let edit = self.edit_parts();
         let spec = with(spec, edit.is_some(), Constant::Score);
         let has_gradient = edit.is_some_and(|edit| edit.has_gradient());

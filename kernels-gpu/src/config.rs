@@ -6,10 +6,7 @@ mod latent;
 use crate::params::BLOCK_MULTIPLE;
 use crate::variants::{Kind, TileShape};
 
-pub use beside::{
-    COMBINE_COLUMNS, SORTED_SEQUENCES, append, block_list, clear, combine, mask_map, merge,
-    tile_list,
-};
+pub use beside::*;
 pub use latent::{LATENT_COLUMNS, LATENT_EXCHANGE, tma_forward_latent};
 
 /// What one block of a kernel takes, and which part of the problem it covers.
@@ -372,6 +369,7 @@ pub const fn footprint(kind: Kind, head_dim: Option<u32>, tiles: TileShape) -> F
         (Kind::Combine, TileShape::Default) => combine(),
         (Kind::Merge, TileShape::Default) => merge(),
         (Kind::Append, TileShape::Default) => append(),
+        (Kind::SinkGradient, TileShape::Default) => sink_gradient(),
         (Kind::Forward, TileShape::Default) => forward(head_dim),
         (Kind::Forward, TileShape::Compact) => forward_few(head_dim),
         (Kind::ForwardE4m3, TileShape::Compact) => forward_few_e4m3(head_dim),

@@ -2,7 +2,8 @@
 
 use crate::for_each_variant;
 use crate::kernels::{
-    append, backward, block_list, clear, combine, forward, mask_map, merge, standard, tile_list,
+    append, backward, block_list, clear, combine, forward, mask_map, merge, sink_gradient,
+    standard, tile_list,
 };
 use crate::ptx::parameters::parameter_address;
 use crate::tile::element;
@@ -63,6 +64,9 @@ macro_rules! run {
         let (p, program) = $given;
         mask_map::mask_map(p, program)
     }};
+    (SinkGradient, $p:expr) => {
+        sink_gradient::sink_gradient($p)
+    };
     (TileList, $p:expr) => {
         tile_list::tile_list::<false>($p, 0)
     };
@@ -170,6 +174,7 @@ macro_rules! params {
     (Merge, $callback:ident $(, $rest:tt)*) => { $callback!(Merge MergeParams $(, $rest)*) };
     (Append, $callback:ident $(, $rest:tt)*) => { $callback!(Append AppendParams $(, $rest)*) };
     (Clear, $callback:ident $(, $rest:tt)*) => { $callback!(Clear ClearParams $(, $rest)*) };
+    (SinkGradient, $callback:ident $(, $rest:tt)*) => { $callback!(SinkGradient SinkGradientParams $(, $rest)*) };
     (Backward, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
     (BackwardDq, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
     ($standard:ident, $callback:ident $(, $rest:tt)*) => { $callback!(Standard StandardParams $(, $rest)*) };

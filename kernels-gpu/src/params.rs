@@ -19,6 +19,7 @@ mod merge;
 mod pages;
 mod schedule;
 mod score;
+mod sinks;
 mod standard;
 mod tensor_map;
 mod window;
@@ -41,6 +42,7 @@ pub use merge::MergeParams;
 pub use pages::Pages;
 pub use schedule::{FASTEST, ORDERED, SHIFTED, Schedule};
 pub use score::{MAX_SCORE_PARAMS, MAX_SCORE_RANK, MAX_SCORE_TENSORS, ScoreParams, ScoreTensor};
+pub use sinks::SinkGradientParams;
 pub use standard::StandardParams;
 pub use tensor_map::{
     BACKWARD_MAPS, BOX_COLUMNS, BackwardMap, FORWARD_MAPS, ForwardMap, TensorMap,
@@ -132,6 +134,8 @@ pub struct ForwardParams {
     pub divisors: Divisors,
     /// Where an expression edits the scores: what it reads.
     pub score: ScoreParams,
+    /// Where the softmax of each head has one term more: `f32 [heads_q]`, the logarithms of these terms.
+    pub sinks: u64,
 }
 
 /// The most rows of a sequence, heads of a batch, and keys of a window: sums of three of them fit 31 bits. A box of
@@ -179,6 +183,8 @@ pub struct TmaForwardParams {
     pub pages: Pages,
     /// As in [`ForwardParams`].
     pub score: ScoreParams,
+    /// As in [`ForwardParams`].
+    pub sinks: u64,
 }
 
 /// Parameters of the backward kernels: `delta`, the main kernel and, in flash2, `dq`, in this order on one stream.
@@ -205,7 +211,7 @@ pub struct BackwardParams {
     pub lse: u64,
     /// `f32 [batch, heads_q, seqlen_q]`: gradient of lse; the address is 0 where there is none.
     pub d_lse: u64,
-    /// Workspace, `f32 [batch, heads_q, padded_q]`: lse · log₂ e, +∞ in rows that see no key and in the padding. In flash3, 16
+    /// Workspace, `f32 [batch, heads_q, padded_q]`: lse · log₂ e, +∞ where lse is −∞ and in the padding. In flash3, 16
     /// rows lie in the order in which fragments want them, here and in `delta`: see [`crate::kernels::backward`].
     pub lse_log2: u64,
     /// Workspace, `f32 [batch, heads_q, padded_q]`: Δ = rowsum(dO ∘ O) − dL, 0 in the padding.
@@ -294,11 +300,11 @@ slots!(Descale: Vector(KDescale) k, Vector(VDescale) v);
 slots!(BlockListParams: Within map, Within lists);
 slots!(
     ForwardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Vector(Lse) lse, Within list, Within blocks, Within pages,
-    Within split, Within lengths, Within descale, Within score,
+    Within split, Within lengths, Within descale, Within score, Vector(Sinks) sinks,
 );
 slots!(
     TmaForwardParams: Map(Q) q, Map(K) k, Map(V) v, Map(O) o, Tensor(O) o_rows, Vector(Lse) lse, Workspace tile_counter,
-    Within list, Within blocks, Within split, Within lengths, Within pages, Within score,
+    Within list, Within blocks, Within split, Within lengths, Within pages, Within score, Vector(Sinks) sinks,
 );
 slots!(
     BackwardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Tensor(DO) d_o, Tensor(DQ) d_q, Tensor(DK) d_k,
@@ -309,7 +315,7 @@ slots!(
 slots!(
     StandardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Tensor(DO) d_o, Tensor(DQ) d_q, Tensor(DK) d_k,
     Tensor(DV) d_v, Vector(Lse) lse, Vector(DLse) d_lse, Workspace scores, Vector(Weights) weights, Workspace delta,
-    Within lengths, Within blocks, Within score,
+    Within lengths, Within blocks, Within score, Vector(Sinks) sinks, Workspace lse_log2,
 );
 
 impl KernelParams for TmaBackwardParams {
@@ -332,11 +338,12 @@ impl KernelParams for TmaBackwardParams {
 const _: () = assert!(size_of::<TensorView>() == 32 && size_of::<Shape>() == 32);
 const _: () = assert!(
     size_of::<ForwardParams>()
-        == 4 * 32 + 8 + 32 + 12 + 8 + 20 + 40 + 40 + 24 + 56 + 48 + 24 + 40 + 304
+        == 4 * 32 + 8 + 32 + 12 + 8 + 20 + 40 + 40 + 24 + 56 + 48 + 24 + 40 + 304 + 8
 );
 const _: () = assert!(
     size_of::<TmaForwardParams>()
-        == 4 * 128 + 32 + 2 * 8 + 32 + 12 + 8 + 20 + 8 + 40 + 40 + 56 + 48 + 24 + 304
+        == (4 * 128 + 32 + 2 * 8 + 32 + 12 + 8 + 20 + 8 + 40 + 40 + 56 + 48 + 24 + 304 + 8usize)
+            .next_multiple_of(align_of::<TensorMap>())
 );
 const _: () =
     assert!(size_of::<BackwardParams>() == 8 * 32 + 10 * 8 + 32 + 12 + 8 + 20 + 40 + 8 + 40 + 304);

@@ -38,11 +38,13 @@ pub enum Constant {
     ScoreGradient,
     /// Under a block mask that is a map of the mask expression, with no score beside it: in full blocks there is nothing to edit.
     EditPartial,
+    /// The softmax of each head has one term more, its sink: see [`crate::params::ForwardParams::sinks`].
+    Sinks,
 }
 
 impl Constant {
     /// All of them, in the order of their bits in a [`Spec`].
-    pub const ALL: [Constant; 11] = [
+    pub const ALL: [Constant; 12] = [
         Constant::RightBound,
         Constant::LeftBound,
         Constant::Lengths,
@@ -54,6 +56,7 @@ impl Constant {
         Constant::Score,
         Constant::ScoreGradient,
         Constant::EditPartial,
+        Constant::Sinks,
     ];
 
     /// Its name, as plans print it.
@@ -70,6 +73,7 @@ impl Constant {
             Constant::Score => "score",
             Constant::ScoreGradient => "score_gradient",
             Constant::EditPartial => "edit_partial",
+            Constant::Sinks => "sinks",
         }
     }
 
@@ -87,6 +91,7 @@ impl Constant {
             Constant::Score => "ferroflash_spec_score",
             Constant::ScoreGradient => "ferroflash_spec_score_gradient",
             Constant::EditPartial => "ferroflash_spec_edit_partial",
+            Constant::Sinks => "ferroflash_spec_sinks",
         }
     }
 

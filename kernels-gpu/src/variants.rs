@@ -60,16 +60,14 @@ macro_rules! for_each_variant {
 
             combine_sm80_bf16: Combine { arch: Sm80, dtype: Bf16 }
             combine_sm80_f16:  Combine { arch: Sm80, dtype: F16 }
-
             merge_sm80_bf16: Merge { arch: Sm80, dtype: Bf16 }
             merge_sm80_f16:  Merge { arch: Sm80, dtype: F16 }
-
             append_sm80_bf16: Append { arch: Sm80, dtype: Bf16 }
             append_sm80_f16:  Append { arch: Sm80, dtype: F16 }
-
             clear_sm80: Clear { arch: Sm80 }
             mask_map_sm80: MaskMap { arch: Sm80 }
             block_list_sm80: BlockList { arch: Sm80 }
+            sink_gradient_sm80: SinkGradient { arch: Sm80 }
             tile_list_sm80:  TileList { arch: Sm80 }
             tile_list_sm90a: TmaTileList { arch: Sm90a }
 
@@ -199,6 +197,8 @@ pub enum Kind {
     TmaForwardLatent,
     /// Forward pass of flash3, last, where keys are divided among tiles: o and lse of what the splits have found.
     Combine,
+    /// Any backward pass, where heads have sinks: their gradients.
+    SinkGradient,
     /// Beside attention: o and lse over two parts of the keys merged into those over all keys.
     Merge,
     /// Beside attention: rows appended to a cache of keys and values, rows turned by their positions.

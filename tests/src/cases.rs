@@ -11,6 +11,7 @@
 //! | [`values`], [`latent`] | values of another number of columns than the keys; values in the keys |
 //! | [`mod@blocks`] | block masks |
 //! | [`scores`] | scores and masks of the user's own |
+//! | [`sinks`] | sinks of heads, beside all of these |
 //! | [`lengths`] | sequences of different lengths, packed and padded |
 //! | [`aimed`] | small sets, each case for one mistake: strides of 0, mispredictions, edges of blocks, stages used again |
 //! | [`compact`], [`short`], [`few`], [`grouped`], [`wide_tiles`] | sets of their own for the compact tiles of flash2's backward pass, of flash3's forward pass, of flash2's; for grouped and wide ones |
@@ -35,6 +36,7 @@ pub mod scores;
 pub mod serving;
 pub mod shares;
 pub mod short;
+pub mod sinks;
 pub mod values;
 pub mod wide_tiles;
 pub mod windows;

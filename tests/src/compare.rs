@@ -281,6 +281,7 @@ mod tests {
             visible: &oracle::full,
             block: None,
             edit: None,
+            sinks: None,
         };
         let output = oracle::forward(&inputs);
         let condition = oracle::condition(&inputs, &output, d_o, None);

@@ -146,5 +146,7 @@ fn forward<T: Element + Number>(
     given.seqused_k = seqused_k.as_ref().map(Into::into);
     given.leftpad_k = leftpad_k.as_ref().map(Into::into);
     given.page_table = in_pages.then_some((&*cache.table).into());
+    let sinks = case.given_sinks();
+    given.sinks = sinks.vector();
     output::<T>(device, algorithm, problem, &given, case.arrangement)
 }

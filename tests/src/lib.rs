@@ -62,6 +62,7 @@ pub mod append;
 pub mod rotate;
 
 pub mod serving;
+pub mod sinks;
 
 pub mod subject;
 

@@ -272,6 +272,7 @@ fn compare<T: Element + Number>(
         visible: &oracle::full,
         block: None,
         edit: None,
+        sinks: None,
     };
     let output = oracle::forward(&inputs);
     let condition = oracle::condition(&inputs, &output, &values.d_o, None);

@@ -138,6 +138,8 @@ fn forward<T: Element + Number>(
     given.seqused_k = seqused_k.as_ref().map(Into::into);
     given.leftpad_k = leftpad_k.as_ref().map(Into::into);
     given.page_table = table.map(Into::into);
+    let sinks = case.given_sinks();
+    given.sinks = sinks.vector();
     output::<T>(device, algorithm, problem, &given, case.arrangement)
 }
 
@@ -168,7 +170,7 @@ pub(crate) fn output<T: Element + Number>(
     }
     Ok(Output {
         o: o.values(),
-        lse: rows.slice().iter().copied().map(f64::from).collect(),
+        lse: rows.values(),
     })
 }
 

@@ -148,6 +148,7 @@ pub fn read(name: &str) -> Result<Real, ReadError> {
             d_q: numbers("d_q")?,
             d_k: numbers("d_k")?,
             d_v: numbers("d_v")?,
+            d_sinks: Vec::new(),
         },
     })
 }
@@ -214,6 +215,7 @@ mod tests {
                 visible: &visible,
                 block: None,
                 edit: None,
+                sinks: None,
             };
             let output = oracle::forward(&inputs);
             let gradients = oracle::backward(&inputs, d_o, None);

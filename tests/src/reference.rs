@@ -17,7 +17,7 @@ use crate::trial::Results;
 pub struct Reference {
     /// o and lse.
     pub output: Output,
-    /// d_q, d_k and d_v.
+    /// d_q, d_k, d_v and d_sinks.
     pub gradients: oracle::Gradients,
     /// What their errors are measured against.
     pub condition: Condition,
@@ -38,6 +38,7 @@ pub fn with_inputs<R>(
             .map_or(blocks::PARTIAL, |table| table.at(b, h, i, j))
     };
     let Values { q, k, v, .. } = values;
+    let sinks = case.sink_values();
     f(&Inputs {
         sizes: case.sizes,
         q,
@@ -47,6 +48,7 @@ pub fn with_inputs<R>(
         visible: &visible,
         block: Some(&at),
         edit: None,
+        sinks: sinks.as_deref(),
     })
 }
 
@@ -121,6 +123,8 @@ impl Reference {
         edits: Option<&Edits>,
     ) -> Reference {
         let (rows, heads_q) = (case.lse_rows(), case.sizes.heads_q);
+        let sinks = case.sink_values();
+        let n_sinks = sinks.as_ref().map_or(0, Vec::len);
         let zero = |array: &[f64]| vec![0.0; array.len()];
         let no_terms = |array: &[f64]| Terms::uniform(array.len(), 0.0, 0.0);
         let mut all = Reference {
@@ -132,12 +136,14 @@ impl Reference {
                 d_q: zero(&values.q),
                 d_k: zero(&values.k),
                 d_v: zero(&values.v),
+                d_sinks: vec![0.0; n_sinks],
             },
             condition: Condition {
                 o: no_terms(&values.d_o),
                 d_q: no_terms(&values.q),
                 d_k: no_terms(&values.k),
                 d_v: no_terms(&values.v),
+                d_sinks: Terms::uniform(n_sinks, 0.0, 0.0),
                 score: ScoreError::default(),
             },
         };
@@ -165,6 +171,7 @@ impl Reference {
                 visible: &visible,
                 block: None,
                 edit: None,
+                sinks: sinks.as_deref(),
             };
             let d_o = &values.d_o[of_o.clone()];
             let d_lse = values.d_lse.as_ref().map(|d_lse| -> Vec<f64> {
@@ -188,12 +195,16 @@ impl Reference {
             all.condition.d_q.put(of_q.start, &condition.d_q);
             all.condition.d_k.put(of_k.start, &condition.d_k);
             all.condition.d_v.put(of_v.start, &condition.d_v);
+            for (all, of) in all.gradients.d_sinks.iter_mut().zip(&gradients.d_sinks) {
+                *all += of;
+            }
+            all.condition.d_sinks.add(&condition.d_sinks);
             all.condition.score = all.condition.score.max(condition.score);
         }
         all
     }
 
-    /// Compares all five results; the error lists every one that is beyond tolerance.
+    /// Compares all results; the error lists every one that is beyond tolerance.
     pub fn judge(&self, case: &Case, results: &Results) -> Result<Closeness, String> {
         let sizes = case.sizes;
         let problem = case.problem().map_err(|error| error.to_string())?;
@@ -227,6 +238,14 @@ impl Reference {
                 &ours.d_v,
                 &theirs.d_v,
                 &condition.d_v,
+            ),
+            gradient(
+                Quantity::DSinks,
+                [1, 1, theirs.d_sinks.len(), 1],
+                sizes.batch * sizes.seqlen_q,
+                &ours.d_sinks,
+                &theirs.d_sinks,
+                &condition.d_sinks,
             ),
         ];
         let gradients = closest(checks);

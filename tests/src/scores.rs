@@ -252,7 +252,7 @@ impl<'a> Trial<'a> {
             let again = run(3, Order::Deterministic)?;
             let of_gradients = |results: &trial::Results| {
                 let all = &results.gradients;
-                [&all.d_q, &all.d_k, &all.d_v].map(|gradient| bits(gradient))
+                [&all.d_q, &all.d_k, &all.d_v, &all.d_sinks].map(|gradient| bits(gradient))
             };
             if of_gradients(&results) != of_gradients(&again) {
                 return Err("a second run gave other gradients".into());
@@ -299,6 +299,8 @@ impl<'a> Trial<'a> {
         let mut given = Inputs::new(&q?, &k?, &v?);
         let vectors = vectors(case);
         given = with_vectors(given, &vectors);
+        let sinks = case.given_sinks();
+        given.sinks = sinks.vector();
         let table = case.block_table();
         given.block_mask = table.as_ref().map(|table| (&table.bytes).into());
         let memory = edits.map(Edits::memory).unwrap_or_default();

@@ -303,6 +303,7 @@ fn check_again(
             &gradients.d_q,
             &gradients.d_k,
             &gradients.d_v,
+            &gradients.d_sinks,
         ]
         .into_iter()
         .flatten()

@@ -3,6 +3,7 @@
 mod beside;
 mod grouped;
 mod scores;
+mod sinks;
 
 /// The path of a test of the module that this stands in, from the test program's name on.
 #[doc(hidden)]

@@ -39,6 +39,8 @@ pub enum Quantity {
     DK,
     /// Gradient of the values.
     DV,
+    /// Gradient of the sinks.
+    DSinks,
 }
 
 /// What is allowed of one quantity in one type; the module's documentation has the rule.
@@ -103,6 +105,14 @@ pub fn tolerance(quantity: Quantity, dtype: Dtype) -> Tolerance {
         // dS is rounded once, or twice where P was, and Δ comes from an o that was rounded.
         (DQ | DK, Dtype::Bf16 | Dtype::F16) => Tolerance {
             relative: 1.0,
+            rounding: 4.0,
+            statistics: 8.0,
+            approximate: 4.0,
+            rms: 0.3,
+        },
+        // A sum in f32 over all rows of a head; Δ comes from an o that was rounded.
+        (DSinks, _) => Tolerance {
+            relative: 0.02,
             rounding: 4.0,
             statistics: 8.0,
             approximate: 4.0,

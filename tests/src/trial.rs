@@ -20,7 +20,7 @@ use crate::oracle::{self, Output};
 pub struct Results {
     /// o and lse.
     pub output: Output,
-    /// d_q, d_k and d_v.
+    /// d_q, d_k, d_v and d_sinks.
     pub gradients: oracle::Gradients,
     /// The kernels of the forward pass.
     pub forward_kernels: Vec<SpecialisedKernel>,
@@ -95,6 +95,8 @@ fn typed<T: Element + Number>(
     given = with_vectors(given, &vectors);
     let table = case.block_table();
     given.block_mask = table.as_ref().map(|table| (&table.bytes).into());
+    let sinks = case.given_sinks();
+    given.sinks = sinks.vector();
     if let Some(edits) = edits {
         given = edits.give(given, &memory);
     }
@@ -119,6 +121,8 @@ fn typed<T: Element + Number>(
         d_k.view_mut().map_err(broken)?,
         d_v.view_mut().map_err(broken)?,
     );
+    let mut d_sinks = sinks.vector().map(|_| Rows::unwritten(case.sizes.heads_q));
+    gradients.d_sinks = d_sinks.as_mut().map(|d_sinks| d_sinks.slice_mut().into());
     let mut of_output = OutputGradients::new(&d_o);
     of_output.d_lse = d_lse.as_ref().map(|d_lse| d_lse.slice().into());
     let saved = Saved::new(&o.view().map_err(broken)?, rows.slice());
@@ -137,18 +141,20 @@ fn typed<T: Element + Number>(
         ("d_k", &d_k),
         ("d_v", &d_v),
     ])?;
-    if rows.strayed() {
-        return Err(Refusal::Failed("memory beside lse was written to".into()));
+    if rows.strayed() || d_sinks.as_ref().is_some_and(Rows::strayed) {
+        let failure = "memory beside lse or d_sinks was written to";
+        return Err(Refusal::Failed(failure.into()));
     }
     Ok(Results {
         output: Output {
             o: o.values(),
-            lse: rows.slice().iter().copied().map(f64::from).collect(),
+            lse: rows.values(),
         },
         gradients: oracle::Gradients {
             d_q: d_q.values(),
             d_k: d_k.values(),
             d_v: d_v.values(),
+            d_sinks: d_sinks.map_or(Vec::new(), |d_sinks| d_sinks.values()),
         },
         forward_kernels: forward.kernels,
         backward_kernels: backward.kernels,
@@ -226,7 +232,7 @@ pub(crate) fn refusal(error: Error, algorithm: Algorithm) -> Refusal {
     }
 }
 
-/// lse or its gradient, with NaN on both sides.
+/// lse, its gradient or that of sinks, with NaN on both sides.
 pub(crate) struct Rows(Vec<f32>);
 
 impl Rows {
@@ -251,6 +257,10 @@ impl Rows {
     pub(crate) fn slice_mut(&mut self) -> &mut [f32] {
         let end = self.0.len() - Rows::MARGIN;
         &mut self.0[Rows::MARGIN..end]
+    }
+
+    pub(crate) fn values(&self) -> Vec<f64> {
+        self.slice().iter().copied().map(f64::from).collect()
     }
 
     pub(crate) fn strayed(&self) -> bool {

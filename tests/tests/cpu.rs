@@ -6,3 +6,20 @@ conformance::fp8_suite!(conformance::subject::CPU, Tiled);
 conformance::latent_suite!(conformance::subject::CPU, Tiled);
 conformance::pages_suite!(conformance::subject::CPU { pages: Tiled });
 conformance::scores_suite!(conformance::subject::CPU { scores: Tiled });
+conformance::sinks_suite!(conformance::subject::CPU {
+    sinks: Tiled {
+        all,
+        masks,
+        lengths,
+        blocks,
+        few
+    }
+});
+conformance::sinks_beside_suite!(conformance::subject::CPU {
+    sinks_beside: Tiled {
+        pages,
+        latent,
+        fp8,
+        scores
+    }
+});

@@ -39,3 +39,56 @@ conformance::scores_suite!(conformance::subject::CUDA_SHORT {
     scores_short: Flash3
 });
 conformance::wide_scores_suite!(conformance::subject::CUDA_WIDE);
+conformance::sinks_suite!(conformance::subject::CUDA_OF_FEW_SMS {
+    sinks: Flash3 {
+        all,
+        masks,
+        lengths,
+        blocks
+    }
+});
+conformance::sinks_suite!(conformance::subject::CUDA {
+    sinks_flash2: Flash2 {
+        all,
+        masks,
+        lengths,
+        blocks,
+        few
+    } all { splits }
+});
+conformance::sinks_suite!(conformance::subject::CUDA {
+    sinks_standard: Standard {
+        all,
+        masks,
+        lengths,
+        blocks
+    }
+});
+conformance::sinks_suite!(conformance::subject::CUDA_SHORT {
+    sinks_short: Flash3 { short } all { splits }
+});
+conformance::sinks_suite!(conformance::subject::CUDA_GROUPED {
+    sinks_grouped: Flash3 { grouped }
+});
+conformance::sinks_suite!(conformance::subject::CUDA_WIDE {
+    sinks_wide: Flash3 { wide }
+});
+conformance::sinks_suite!(conformance::subject::CUDA_COMPACT {
+    sinks_compact: Flash2 { compact }
+});
+conformance::sinks_suite!(conformance::subject::CUDA_SHARES {
+    sinks_shares: Flash3 { shares }
+});
+conformance::sinks_beside_suite!(conformance::subject::CUDA_OF_FEW_SMS {
+    sinks_beside: Flash3 {
+        pages,
+        latent,
+        scores
+    }
+});
+conformance::sinks_beside_suite!(conformance::subject::CUDA {
+    sinks_beside_flash2: Flash2 { pages, fp8, scores }
+});
+conformance::sinks_beside_suite!(conformance::subject::CUDA_SHORT {
+    sinks_beside_short: Flash3 { pages }
+});

@@ -43,3 +43,56 @@ conformance::scores_suite!(conformance::subject::EMULATED_SHORT {
     scores_short: Flash3
 });
 conformance::wide_scores_suite!(conformance::subject::EMULATED_WIDE);
+conformance::sinks_suite!(conformance::subject::EMULATED_HOPPER {
+    sinks: Flash3 {
+        all,
+        masks,
+        lengths,
+        blocks
+    }
+});
+conformance::sinks_suite!(conformance::subject::EMULATED {
+    sinks_flash2: Flash2 {
+        all,
+        masks,
+        lengths,
+        blocks,
+        few
+    } all { splits }
+});
+conformance::sinks_suite!(conformance::subject::EMULATED {
+    sinks_standard: Standard {
+        all,
+        masks,
+        lengths,
+        blocks
+    }
+});
+conformance::sinks_suite!(conformance::subject::EMULATED_SHORT {
+    sinks_short: Flash3 { short } all { splits }
+});
+conformance::sinks_suite!(conformance::subject::EMULATED_GROUPED {
+    sinks_grouped: Flash3 { grouped }
+});
+conformance::sinks_suite!(conformance::subject::EMULATED_WIDE {
+    sinks_wide: Flash3 { wide }
+});
+conformance::sinks_suite!(conformance::subject::EMULATED_COMPACT {
+    sinks_compact: Flash2 { compact }
+});
+conformance::sinks_suite!(conformance::subject::EMULATED_SHARES {
+    sinks_shares: Flash3 { shares }
+});
+conformance::sinks_beside_suite!(conformance::subject::EMULATED_HOPPER {
+    sinks_beside: Flash3 {
+        pages,
+        latent,
+        scores
+    }
+});
+conformance::sinks_beside_suite!(conformance::subject::EMULATED_HOPPER {
+    sinks_beside_flash2: Flash2 { pages, fp8, scores }
+});
+conformance::sinks_beside_suite!(conformance::subject::EMULATED_SHORT {
+    sinks_beside_short: Flash3 { pages }
+});

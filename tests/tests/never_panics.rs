@@ -89,6 +89,7 @@ prop_compose! {
         scale in scale(),
         blocks in block_mask(),
         (columns, in_keys) in values(),
+        has_sinks in any::<bool>(),
     ) -> Result<Problem, ProblemError> {
         let heads_k = if equal_heads { heads_q } else { heads_k };
         let builder = Problem::builder(dtype)
@@ -97,6 +98,7 @@ prop_compose! {
         let builder = blocks.map_or(builder, |blocks| builder.block_mask(blocks));
         let builder = columns.map_or(builder, |columns| builder.head_dim_v(columns));
         let builder = if in_keys { builder.values_in_keys() } else { builder };
+        let builder = if has_sinks { builder.sinks() } else { builder };
         match scale {
             Some(scale) => builder.softmax_scale(scale).build(),
             None => builder.build(),

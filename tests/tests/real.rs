@@ -26,6 +26,7 @@ fn check(subject: &Subject, algorithm: Algorithm, orders: &[Order]) {
             fill: Fill::Normal,
             arrangement: Arrangement::Bshd,
             lse_gradient: LseGradient::Absent,
+            sinks: conformance::sinks::Sinks::Absent,
             seed: 0,
         };
         let oracle = Reference::new(&case, &real.values, real.softmax_scale);

@@ -47,6 +47,7 @@ pub(crate) static MODULES: &[(&str, &str, &[u8])] = &[
     ("mask_map_sm80", "sm_80", include_bytes!("../modules/sm_80/mask_map_sm80.deflate")),
     ("merge_sm80_bf16", "sm_80", include_bytes!("../modules/sm_80/merge_sm80_bf16.deflate")),
     ("merge_sm80_f16", "sm_80", include_bytes!("../modules/sm_80/merge_sm80_f16.deflate")),
+    ("sink_gradient_sm80", "sm_80", include_bytes!("../modules/sm_80/sink_gradient_sm80.deflate")),
     ("standard_d_k_sm80_bf16", "sm_80", include_bytes!("../modules/sm_80/standard_d_k_sm80_bf16.deflate")),
     ("standard_d_k_sm80_f16", "sm_80", include_bytes!("../modules/sm_80/standard_d_k_sm80_f16.deflate")),
     ("standard_d_q_sm80_bf16", "sm_80", include_bytes!("../modules/sm_80/standard_d_q_sm80_bf16.deflate")),

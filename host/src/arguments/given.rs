@@ -35,6 +35,8 @@ pub struct Inputs<'a> {
     /// The map of the problem's block mask, u8, of [`Problem::block_mask_shape`](crate::Problem::block_mask_shape): see
     /// [`BlockMask`](crate::BlockMask).
     pub block_mask: Option<Vector<'a>>,
+    /// The sinks of the heads, where the problem has some, f32 `[heads_q]`: see [`ProblemBuilder::sinks`](crate::ProblemBuilder::sinks).
+    pub sinks: Option<Vector<'a>>,
     /// Parameters and tensors of the problem's expressions: see [`Inputs::score_param`] and [`Inputs::score_tensor`].
     pub score: ScoreInputs<'a>,
 }
@@ -65,7 +67,7 @@ pub struct Saved<'a> {
 
 /// Gradients of a loss with respect to what the forward pass gave: what the backward pass starts from.
 ///
-/// Most losses depend on o alone. Where lse enters the loss too (sinks, merged parts of attention, ring attention), its gradient
+/// Most losses depend on o alone. Where lse enters the loss too (merged parts of attention, ring attention), its gradient
 /// is added; it costs one subtraction per row.
 ///
 /// ```
@@ -105,7 +107,7 @@ pub struct Saved<'a> {
 pub struct OutputGradients<'a> {
     /// Gradient of the output.
     pub d_o: Tensor<'a>,
-    /// Gradient of lse; `None` where the loss does not depend on it. What it says of a row that sees no key is ignored.
+    /// Gradient of lse; `None` where the loss does not depend on it. What it says of a row whose lse is −∞ is ignored.
     pub d_lse: Option<Vector<'a>>,
 }
 
@@ -119,6 +121,8 @@ pub struct Gradients<'a> {
     pub d_k: TensorMut<'a>,
     /// Of the values.
     pub d_v: TensorMut<'a>,
+    /// Of the sinks, f32 `[heads_q]`; `None` where there are none, or nobody wants their gradients.
+    pub d_sinks: Option<VectorMut<'a>>,
 }
 
 impl<'a> Inputs<'a> {
@@ -146,6 +150,7 @@ impl<'a> Inputs<'a> {
             k_descale: None,
             v_descale: None,
             block_mask: None,
+            sinks: None,
             score: ScoreInputs::default(),
         }
     }
@@ -231,6 +236,15 @@ impl<'a> Inputs<'a> {
         }
     }
 
+    /// With [`Inputs::sinks`].
+    #[must_use]
+    pub fn sinks(self, sinks: impl Into<Vector<'a>>) -> Inputs<'a> {
+        Inputs {
+            sinks: Some(sinks.into()),
+            ..self
+        }
+    }
+
     pub(super) fn put(&self, operands: &mut Operands<'a>) {
         let Inputs {
             q,
@@ -245,6 +259,7 @@ impl<'a> Inputs<'a> {
             k_descale,
             v_descale,
             block_mask,
+            sinks,
             score,
         } = *self;
         operands.put(Argument::Q, q);
@@ -259,6 +274,7 @@ impl<'a> Inputs<'a> {
         operands.put_optional(Argument::KDescale, k_descale);
         operands.put_optional(Argument::VDescale, v_descale);
         operands.put_optional(Argument::BlockMask, block_mask);
+        operands.put_optional(Argument::Sinks, sinks);
         operands.put_score_inputs(score);
     }
 }
@@ -343,13 +359,34 @@ impl<'a> OutputGradients<'a> {
 impl<'a> Gradients<'a> {
     /// Of queries, keys and values.
     pub fn new(d_q: TensorMut<'a>, d_k: TensorMut<'a>, d_v: TensorMut<'a>) -> Gradients<'a> {
-        Gradients { d_q, d_k, d_v }
+        Gradients {
+            d_q,
+            d_k,
+            d_v,
+            d_sinks: None,
+        }
+    }
+
+    /// Of the sinks, too: f32.
+    #[must_use]
+    pub fn d_sinks(self, d_sinks: impl Into<VectorMut<'a>>) -> Gradients<'a> {
+        Gradients {
+            d_sinks: Some(d_sinks.into()),
+            ..self
+        }
     }
 
     pub(super) fn put<'o>(&'o mut self, operands: &mut Operands<'o>) {
-        let Gradients { d_q, d_k, d_v } = self;
+        let Gradients {
+            d_q,
+            d_k,
+            d_v,
+            d_sinks,
+        } = self;
         operands.put(Argument::DQ, d_q.reborrow());
         operands.put(Argument::DK, d_k.reborrow());
         operands.put(Argument::DV, d_v.reborrow());
+        let d_sinks = d_sinks.as_mut().map(VectorMut::reborrow);
+        operands.put_optional(Argument::DSinks, d_sinks);
     }
 }

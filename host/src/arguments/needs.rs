@@ -89,6 +89,10 @@ pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<
         dtype: ScalarType::F32,
         n_elems: problem.n_rows(),
     };
+    let of_heads = Form::Vector {
+        dtype: ScalarType::F32,
+        n_elems: problem.heads_q() as u64,
+    };
     let of_sequences = |n_elems| Form::Vector {
         dtype: ScalarType::I32,
         n_elems,
@@ -111,6 +115,7 @@ pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<
         Argument::DQ => (backward, Required, Written, like_q),
         Argument::DK => (backward, Required, Written, like_k),
         Argument::DV => (backward, Required, Written, like_v),
+        Argument::DSinks => (backward && problem.has_sinks(), Usual, Written, of_heads),
         Argument::CuSeqlensQ => (problem.total_q().is_some(), Required, Read, ends),
         Argument::CuSeqlensK => (problem.total_k().is_some(), Required, Read, ends),
         Argument::PageTable => {
@@ -131,6 +136,7 @@ pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<
             };
             (problem.block_mask().is_some(), Required, Read, map)
         }
+        Argument::Sinks => (problem.has_sinks(), Required, Read, of_heads),
         Argument::ScoreTensor0 => return score_tensor(problem, 0),
         Argument::ScoreTensor1 => return score_tensor(problem, 1),
         Argument::ScoreTensor2 => return score_tensor(problem, 2),

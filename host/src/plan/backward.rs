@@ -2,7 +2,7 @@
 
 use ferroflash_kernels::config::{self, Footprint};
 use ferroflash_kernels::params::{
-    BackwardParams, BlockLists, Params, Schedule, Shape, TensorMap, TileList,
+    BackwardParams, BlockLists, Params, Schedule, Shape, SinkGradientParams, TensorMap, TileList,
 };
 use ferroflash_kernels::spec::Constant;
 use ferroflash_kernels::variants::{Kind, Variant};
@@ -10,7 +10,7 @@ use ferroflash_kernels::variants::{Kind, Variant};
 use super::select::{PassKernels, grid};
 use super::views::{scale, shape};
 use super::workspace::WorkspaceLayout;
-use super::{DeviceInfo, PlannedLaunch, Reason, block_mask, clear, lengths, schedule};
+use super::{DeviceInfo, PlannedLaunch, Reason, block_mask, clear, lengths, schedule, sinks};
 use crate::problem::Problem;
 use crate::validate::Checked;
 
@@ -141,6 +141,7 @@ pub fn launches(
     let mut launches = before;
     let problem = checked.problem();
     if problem.seqlen_q() == 0 {
+        launches.extend(sink_gradient(checked, cut, params)?);
         return Ok(launches);
     }
     for &variant in kernels.variants() {
@@ -171,7 +172,27 @@ pub fn launches(
             launches.push(launch);
         }
     }
+    launches.extend(sink_gradient(checked, cut, params)?);
     Ok(launches)
+}
+
+/// The gradients of sinks, if they are wanted, from what the kernel of Δ has written.
+fn sink_gradient(
+    checked: &Checked,
+    cut: &Cut,
+    params: &BackwardParams,
+) -> Result<Option<PlannedLaunch>, Reason> {
+    let is_listed = checked.has_lengths();
+    let rows = SinkGradientParams {
+        lse_log2: params.lse_log2,
+        delta: params.delta,
+        q_blocks: params.list.q_blocks,
+        padded_q: cut.padded_q,
+        batch: if is_listed { 1 } else { params.shape.batch },
+        block_q: if is_listed { cut.block_q as u32 } else { 0 },
+        ..SinkGradientParams::default()
+    };
+    sinks::gradient(checked, rows)
 }
 
 /// What the kernels share; the workspace's pieces are laid out here. The accumulator of dQ has `columns` columns.

@@ -20,6 +20,7 @@ mod planned;
 pub mod schedule;
 mod select;
 mod short;
+mod sinks;
 mod split_kv;
 mod standard;
 mod tensor_map;
@@ -233,7 +234,8 @@ impl PlannedLaunch {
             | Params::MaskMap(_)
             | Params::Combine(_)
             | Params::Merge(_)
-            | Params::Append(_) => None,
+            | Params::Append(_)
+            | Params::SinkGradient(_) => None,
         }
     }
 
@@ -320,7 +322,7 @@ impl fmt::Display for Plan {
         )?;
         writeln!(
             f,
-            "  problem   {} q {:?} k {:?} {}{}{}{}{} scale {} {:?}",
+            "  problem   {} q {:?} k {:?} {}{}{}{}{}{} scale {} {:?}",
             problem.dtype(),
             problem.shape_q(),
             problem.shape_k(),
@@ -333,6 +335,7 @@ impl fmt::Display for Plan {
                 .map_or(String::new(), |scales| format!(", {scales}")),
             values(problem),
             problem.expressions(),
+            if problem.has_sinks() { ", sinks" } else { "" },
             problem.scale(),
             problem.order()
         )?;

@@ -58,7 +58,8 @@ fn place_of_score(params: &mut Params) -> Option<&mut ScoreParams> {
         | Params::BlockList(_)
         | Params::Combine(_)
         | Params::Merge(_)
-        | Params::Append(_) => None,
+        | Params::Append(_)
+        | Params::SinkGradient(_) => None,
     }
 }
 

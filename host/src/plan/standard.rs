@@ -1,13 +1,13 @@
 //! Launches of `standard`: grids and parameters. The scores and the weights lie in memory.
 
-use ferroflash_kernels::params::{Params, StandardParams, in_workspace};
+use ferroflash_kernels::params::{Params, SinkGradientParams, StandardParams, in_workspace};
 use ferroflash_kernels::variants::{Kind, Variant};
 
 use super::block_mask::block_map;
 use super::select::{PassKernels, grid};
 use super::views::{scale, shape};
 use super::workspace::WorkspaceLayout;
-use super::{PlannedLaunch, Reason, lengths};
+use super::{PlannedLaunch, Reason, lengths, sinks};
 use crate::validate::{Checked, Pass};
 
 /// Rows of the tiles of a list that nobody uses.
@@ -73,6 +73,14 @@ pub fn launches(
             ));
         }
     }
+    let rows = SinkGradientParams {
+        lse_log2: params.lse_log2,
+        delta: params.delta,
+        padded_q: params.shape.seqlen_q.into(),
+        batch: params.shape.batch,
+        ..SinkGradientParams::default()
+    };
+    launches.extend(sinks::gradient(checked, rows)?);
     Ok(launches)
 }
 
@@ -132,11 +140,16 @@ fn params(checked: &Checked, workspace: &mut WorkspaceLayout) -> Result<Standard
         ),
         _ => (0, 0),
     };
+    let lse_log2 = match checked.pass() == Pass::Backward && checked.problem().has_sinks() {
+        true => push("lse_log2", &[rows, f32_bytes])?,
+        false => 0,
+    };
     Ok(StandardParams {
         lse,
         scores,
         weights,
         delta,
+        lse_log2,
         padded_k,
         shape: shape(checked),
         window: checked.window(),

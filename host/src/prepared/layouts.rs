@@ -55,7 +55,7 @@ impl Layouts {
         self
     }
 
-    /// Without an output that may be left out, lse: no call gives it.
+    /// Without an output that may be left out, lse or the gradients of sinks: no call gives it.
     #[must_use]
     pub fn without(mut self, argument: Argument) -> Layouts {
         self.asked[argument] = Asked::LeftOut;

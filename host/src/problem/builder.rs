@@ -27,6 +27,7 @@ pub struct ProblemBuilder {
     pub(super) pages: Option<Pages>,
     pub(super) fp8_kv: Option<Fp8Kv>,
     pub(super) expressions: Expressions,
+    pub(super) sinks: bool,
 }
 
 impl ProblemBuilder {
@@ -183,6 +184,7 @@ impl ProblemBuilder {
             pages: self.pages,
             fp8_kv: self.fp8_kv,
             expressions: self.expressions,
+            sinks: self.sinks,
         })
     }
 }

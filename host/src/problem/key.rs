@@ -12,7 +12,7 @@ pub(crate) type ProblemKey = (
     Option<BlockMask>,
     SplitKv,
     Option<Pages>,
-    (Option<Fp8Kv>, Expressions),
+    (Option<Fp8Kv>, Expressions, bool),
 );
 
 impl Problem {
@@ -38,6 +38,7 @@ impl Problem {
             pages,
             fp8_kv,
             expressions,
+            sinks,
         } = *self;
         (
             [batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim],
@@ -47,7 +48,7 @@ impl Problem {
             block_mask,
             split_kv,
             pages,
-            (fp8_kv, expressions),
+            (fp8_kv, expressions, sinks),
         )
     }
 }

@@ -36,6 +36,20 @@ impl Problem {
         (each as u64).saturating_mul(self.heads_k as u64)
     }
 
+    /// How many (query, key) pairs of one head see each other by the mask, in one batch entry; what a block mask says does not count.
+    pub fn visible_pairs(&self) -> u64 {
+        let (left, right) = self.mask.window();
+        let (n_q, n_k) = (self.seqlen_q as i128, self.seqlen_k as i128);
+        let of_query = |i: i128| {
+            let place = i + n_k - n_q;
+            let end = right.map_or(n_k, |n| place + n as i128 + 1);
+            let end = end.max(self.mask.prefix() as i128).clamp(0, n_k);
+            let first = left.map_or(0, |n| (place - n as i128).clamp(0, n_k));
+            (end - first).max(0)
+        };
+        (0..n_q).map(of_query).sum::<i128>() as u64
+    }
+
     /// Elements of lse: batch · heads_q · seqlen_q, of packed queries heads_q · total_q; or the largest number where it is larger.
     pub(crate) fn n_rows(&self) -> u64 {
         let [batch, rows, heads, _] = self.shape_q();

@@ -4,6 +4,7 @@ use super::enqueue::{assert_as_planned, word};
 use super::tensor_maps::{MAP, launches, n_encoded};
 use super::*;
 use ferroflash::PreparedBackward;
+use ferroflash_kernels::params::SinkGradientParams;
 
 /// A backward pass with all it needs.
 pub struct Backward {
@@ -13,6 +14,8 @@ pub struct Backward {
     /// dQ, dK and dV.
     outputs: [DeviceBuffer<bf16>; 3],
     lse: DeviceBuffer<f32>,
+    /// Sinks and their gradients, where the problem has some.
+    sinks: Option<[DeviceBuffer<f32>; 2]>,
     pub queue: Queue,
 }
 
@@ -30,6 +33,9 @@ impl Backward {
             inputs: [(); 5].map(|()| buffer()),
             outputs: [(); 3].map(|()| buffer()),
             lse: DeviceBuffer::new(cuda, 2 * 4 * 200).unwrap(),
+            sinks: problem
+                .has_sinks()
+                .then(|| [(); 2].map(|()| DeviceBuffer::new(cuda, SHAPE[2]).unwrap())),
             queue,
         }
     }
@@ -46,12 +52,18 @@ impl Backward {
             .map(|buffer| TensorMut::device(buffer.slice_mut(), layout).unwrap());
         let mut of_output = OutputGradients::new(&d_o);
         of_output.d_lse = d_lse;
+        let mut inputs = Inputs::new(&q, &k, &v);
+        let mut gradients = Gradients::new(d_q, d_k, d_v);
+        if let Some([sinks, d_sinks]) = &mut self.sinks {
+            inputs.sinks = Some(sinks.slice().into());
+            gradients.d_sinks = Some(d_sinks.slice_mut().into());
+        }
         self.prepared.backward(
             &mut self.queue,
-            &Inputs::new(&q, &k, &v),
+            &inputs,
             &Saved::new(&o, self.lse.slice()),
             &of_output,
-            &mut Gradients::new(d_q, d_k, d_v),
+            &mut gradients,
         )
     }
 }
@@ -105,6 +117,27 @@ fn kernels_are_enqueued_as_planned() {
         };
         let refused = backward.enqueue(Some(fewer.slice().into()));
         assert_eq!(refused, Err(Error::Problem(of_other_rows)));
+    }
+}
+
+#[test]
+fn gradients_of_sinks_are_enqueued_last() {
+    let _turn = turn();
+    let device = gpu(0);
+    let problem = problem().to_builder().sinks().build().unwrap();
+    for algorithm in [Algorithm::Flash2, Algorithm::Flash3] {
+        let mut backward = Backward::with(&device, problem, algorithm);
+        let launches = launches(calls_of(|| backward.enqueue(None).unwrap()));
+        assert_as_planned(&launches, backward.prepared.plan(), backward.queue.stream());
+        let last = launches.last().unwrap();
+        assert_eq!(last.kernel, "sink_gradient_sm80");
+        let [sinks, d_sinks] = backward.sinks.as_ref().unwrap();
+        let sinks = [sinks, d_sinks].map(|buffer| buffer.slice().address());
+        let offsets = [
+            offset_of!(SinkGradientParams, sinks),
+            offset_of!(SinkGradientParams, d_sinks),
+        ];
+        assert_eq!(offsets.map(|offset| word(last, offset)), sinks);
     }
 }
 

@@ -77,6 +77,20 @@ pub const fn combine() -> Footprint {
     }
 }
 
+/// Gradients of sinks: sixteen warps for all rows of a head, with a word each.
+pub const fn sink_gradient() -> Footprint {
+    let threads = 512;
+    Footprint {
+        threads,
+        shared_bytes: threads / 32 * 4,
+        blocks_per_sm: 1,
+        block_q: 0,
+        block_k: 0,
+        launch_registers: 0,
+        spill_bytes: 0,
+    }
+}
+
 /// Two parts of the keys merged: eight warps for 32 rows. A row of head_dim 128 takes 16 lanes, so each thread then has two pieces. Many
 /// blocks per SM keep many loads in flight.
 pub const fn merge() -> Footprint {

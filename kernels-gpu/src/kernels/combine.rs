@@ -94,13 +94,15 @@ impl SplitQuery {
         self,
         p: &CombineParams,
     ) {
+        let (batch_idx, head_idx) = batch_and_head(self.head, p.shape.heads_q);
         let splits = SplitRow {
             split: &p.split,
             row: u64::from(self.idx),
             n: self.n,
             head_dim: p.shape.head_dim_v,
+            sinks: p.sinks,
+            head_idx,
         };
-        let (batch_idx, head_idx) = batch_and_head(self.head, p.shape.heads_q);
         let target = GlobalRows::new(&p.o, batch_idx, head_idx, 0).chunk(self.row, 0);
         // SAFETY: the caller's contract.
         unsafe {

@@ -18,6 +18,8 @@ mod partial;
 
 mod scores;
 
+pub mod sink_gradient;
+
 pub mod tile_list;
 
 mod blocks;

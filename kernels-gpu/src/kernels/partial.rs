@@ -7,7 +7,7 @@ use core::f32::consts::{LN_2, LOG2_E};
 
 use crate::params::SplitKv;
 use crate::ptx::math::{ex2_approx, fma, lg2_approx, max, rcp_approx};
-use crate::ptx::{global, shuffle, special};
+use crate::ptx::{global, shuffle, spec, special};
 use crate::tile::element::Element;
 
 /// exp(L − m). What saw no key weighs nothing, also where no part saw any.
@@ -36,6 +36,36 @@ pub(super) fn lse_of_all(sum: f32, most: f32) -> f32 {
     }
 }
 
+/// L to base 2, for exponentials exp2(S − L) of the backward pass: of a row that has nothing +∞, so that they are 0.
+#[inline(always)]
+pub(super) fn lse_log2(lse: f32) -> f32 {
+    if lse == f32::NEG_INFINITY {
+        f32::INFINITY
+    } else {
+        lse * LOG2_E
+    }
+}
+
+/// L of a row with a sink, a term exp(sink) in the sum of exponentials, and what its O is to be multiplied by: as if merged with a part
+/// whose O is 0 and whose L is the sink. A sink of −∞ changes nothing.
+#[inline(always)]
+pub(super) fn with_sink(lse: f32, sink: f32) -> (f32, f32) {
+    let most = max(lse, sink);
+    let of_keys = weight(lse, most);
+    let sum = of_keys + weight(sink, most);
+    (lse_of_all(sum, most), of_keys * inverse(sum))
+}
+
+/// The sink of a head.
+///
+/// # Safety
+/// `sinks` has one for the head.
+#[inline(always)]
+pub(super) unsafe fn sink_of(sinks: u64, head_idx: u32) -> f32 {
+    // SAFETY: the caller's contract.
+    unsafe { global::ld_global_f32(sinks + u64::from(head_idx) * 4) }
+}
+
 /// Columns of a lane, side by side, in each piece of a row.
 const LANE_COLUMNS: u32 = 4;
 
@@ -56,6 +86,9 @@ pub(super) struct SplitRow<'a> {
     pub(super) n: u32,
     /// Columns.
     pub(super) head_dim: u32,
+    /// The sinks of all heads, where there are some, and the row's head.
+    pub(super) sinks: u64,
+    pub(super) head_idx: u32,
 }
 
 impl SplitRow<'_> {
@@ -66,6 +99,8 @@ impl SplitRow<'_> {
     /// w_s ← exp(L_s − m)
     /// O ← Σ w_s O_s / Σ w_s,   L ← m + log Σ w_s
     /// ```
+    ///
+    /// Where there are sinks, the row's enters here: no split has it.
     ///
     /// The order of the sums is that of the splits, whoever adds them up.
     ///
@@ -105,7 +140,12 @@ impl SplitRow<'_> {
                     own = weight(self.lse_of(first + special::lane_idx()), most);
                 }
             }
-            let inverse = inverse(weights);
+            let (mut inverse, mut lse) = (inverse(weights), lse_of_all(weights, most));
+            if spec::sinks() {
+                let (with_sink, factor) = with_sink(lse, sink_of(self.sinks, self.head_idx));
+                lse = with_sink;
+                inverse *= factor;
+            }
             for (piece, sum) in sums.iter().enumerate() {
                 let x = sum.map(|x| x * inverse);
                 let packed = [E::pack(x[0], x[1]), E::pack(x[2], x[3])];
@@ -113,7 +153,7 @@ impl SplitRow<'_> {
                 let address = target + u64::from(column) * 2;
                 global::st_global_x2_if(address, packed, column < self.head_dim);
             }
-            lse_of_all(weights, most)
+            lse
         }
     }
 
@@ -174,4 +214,44 @@ impl SplitRow<'_> {
 #[inline(always)]
 fn column(piece: usize) -> u32 {
     piece as u32 * PIECE + special::lane_idx() * LANE_COLUMNS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sink_is_a_term_of_the_sum() {
+        let close =
+            |given: f32, wanted: f64, unit: f64| (f64::from(given) - wanted).abs() <= 1e-6 * unit;
+        for (lse, sink) in [
+            (0.0, 0.0),
+            (3.0, -2.0),
+            (-7.5, 4.0),
+            (-300.0, 300.0),
+            (300.0, -300.0),
+            (1e30, -1e30),
+            (-1e30, 1e30),
+        ] {
+            let (all, factor) = with_sink(lse, sink);
+            let (l, s) = (f64::from(lse), f64::from(sink));
+            let wanted = l.max(s) + (-(l - s).abs()).exp().ln_1p();
+            assert!(
+                close(all, wanted, 1.0 + wanted.abs()),
+                "{lse} {sink}: {all}"
+            );
+            assert!(
+                close(factor, 1.0 / (1.0 + (s - l).exp()), 1.0),
+                "{lse} {sink}: {factor}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_row_without_keys_has_its_sink_and_a_sink_of_minus_infinity_changes_nothing() {
+        let none = f32::NEG_INFINITY;
+        assert_eq!(with_sink(none, -3.5), (-3.5, 0.0));
+        assert_eq!(with_sink(2.25, none), (2.25, 1.0));
+        assert_eq!(with_sink(none, none), (none, 0.0));
+    }
 }

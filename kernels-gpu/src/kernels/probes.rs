@@ -89,6 +89,7 @@ unsafe fn spec_constants(_: u64, output: u64) {
         spec::score(),
         spec::score_gradient(),
         spec::edit_partial(),
+        spec::sinks(),
     ];
     put_all(output, 0, &constants.map(u32::from));
 }

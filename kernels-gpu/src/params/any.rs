@@ -2,8 +2,8 @@
 
 use super::{
     AppendParams, BackwardParams, BlockListParams, ClearParams, CombineParams, ForwardParams,
-    KernelParams, MaskMapParams, MergeParams, Slot, StandardParams, TileListParams,
-    TmaBackwardParams, TmaForwardParams,
+    KernelParams, MaskMapParams, MergeParams, SinkGradientParams, Slot, StandardParams,
+    TileListParams, TmaBackwardParams, TmaForwardParams,
 };
 
 /// The parameters of any kernel.
@@ -37,6 +37,8 @@ pub enum Params {
     Merge(MergeParams),
     /// Of the kernel that appends rows to a cache, and turns rows.
     Append(AppendParams),
+    /// Of the kernel that gives the gradients of sinks.
+    SinkGradient(SinkGradientParams),
 }
 
 impl KernelParams for Params {
@@ -54,6 +56,7 @@ impl KernelParams for Params {
             Params::Combine(params) => params.slots(f),
             Params::Merge(params) => params.slots(f),
             Params::Append(params) => params.slots(f),
+            Params::SinkGradient(params) => params.slots(f),
         }
     }
 }

@@ -29,6 +29,8 @@ pub enum Argument {
     DK,
     /// Gradient of the values.
     DV,
+    /// Gradient of the sinks.
+    DSinks,
     /// Where each sequence's rows of q begin, and where the last one's end.
     CuSeqlensQ,
     /// Where each sequence's rows of k and v begin, and where the last one's end.
@@ -47,6 +49,8 @@ pub enum Argument {
     VDescale,
     /// The map of a block mask.
     BlockMask,
+    /// The sinks of the heads.
+    Sinks,
     /// The first tensor that an expression of scores reads.
     ScoreTensor0,
     /// The second one.
@@ -93,7 +97,7 @@ pub enum Argument {
 
 impl Argument {
     /// All of them, in their order.
-    pub const ALL: [Argument; 41] = [
+    pub const ALL: [Argument; 43] = [
         Argument::Q,
         Argument::K,
         Argument::V,
@@ -105,6 +109,7 @@ impl Argument {
         Argument::DQ,
         Argument::DK,
         Argument::DV,
+        Argument::DSinks,
         Argument::CuSeqlensQ,
         Argument::CuSeqlensK,
         Argument::SeqUsedQ,
@@ -114,6 +119,7 @@ impl Argument {
         Argument::KDescale,
         Argument::VDescale,
         Argument::BlockMask,
+        Argument::Sinks,
         Argument::ScoreTensor0,
         Argument::ScoreTensor1,
         Argument::ScoreTensor2,
@@ -159,6 +165,7 @@ impl Argument {
             Argument::DQ => "d_q",
             Argument::DK => "d_k",
             Argument::DV => "d_v",
+            Argument::DSinks => "d_sinks",
             Argument::CuSeqlensQ => "cu_seqlens_q",
             Argument::CuSeqlensK => "cu_seqlens_k",
             Argument::SeqUsedQ => "seqused_q",
@@ -168,6 +175,7 @@ impl Argument {
             Argument::KDescale => "k_descale",
             Argument::VDescale => "v_descale",
             Argument::BlockMask => "block_mask",
+            Argument::Sinks => "sinks",
             Argument::ScoreTensor0 => "score_tensors[0]",
             Argument::ScoreTensor1 => "score_tensors[1]",
             Argument::ScoreTensor2 => "score_tensors[2]",

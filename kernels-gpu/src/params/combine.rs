@@ -49,6 +49,8 @@ pub struct CombineParams {
     pub lengths: Lengths,
     /// Their tiles: where the list has none, nothing has been computed.
     pub list: TileList,
+    /// As in [`super::ForwardParams`].
+    pub sinks: u64,
 }
 
 impl KernelParams for SplitKv {
@@ -66,8 +68,9 @@ impl KernelParams for CombineParams {
         self.split.slots(f);
         self.lengths.slots(f);
         self.list.slots(f);
+        f(Slot::Vector(Argument::Sinks, &mut self.sinks));
     }
 }
 
 const _: () = assert!(size_of::<SplitKv>() == 4 * 8 + 6 * 4);
-const _: () = assert!(size_of::<CombineParams>() == 32 + 8 + 56 + 32 + 8 + 48 + 40);
+const _: () = assert!(size_of::<CombineParams>() == 32 + 8 + 56 + 32 + 8 + 48 + 40 + 8);

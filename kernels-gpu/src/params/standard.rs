@@ -48,6 +48,11 @@ pub struct StandardParams {
     pub blocks: BlockMap,
     /// As in [`super::ForwardParams`].
     pub score: ScoreParams,
+    /// As in [`super::ForwardParams`].
+    pub sinks: u64,
+    /// Workspace, `f32 [batch, heads_q, seqlen_q]`, for the gradients of sinks: lse · log₂ e, +∞ in rows of no sequence.
+    pub lse_log2: u64,
 }
 
-const _: () = assert!(size_of::<StandardParams>() == 8 * 32 + 6 * 8 + 32 + 12 + 12 + 48 + 32 + 304);
+const _: () =
+    assert!(size_of::<StandardParams>() == 8 * 32 + 6 * 8 + 32 + 12 + 12 + 48 + 32 + 304 + 2 * 8);

@@ -109,3 +109,11 @@ pub fn score_gradient() -> bool {
 pub fn edit_partial() -> bool {
     constant!(EditPartial, "mov.u32 {x}, ferroflash_spec_edit_partial;")
 }
+
+/// `mov.u32 r, ferroflash_spec_sinks`: [`Constant::Sinks`].
+///
+/// PTX 1.0, sm_10.
+#[inline(always)]
+pub fn sinks() -> bool {
+    constant!(Sinks, "mov.u32 {x}, ferroflash_spec_sinks;")
+}

@@ -13,18 +13,42 @@ use crate::params::{
 };
 use crate::spec::{Constant, Spec};
 
+// Specs that budgets hold.
+const CAUSAL: Spec = Spec::PLAIN.with(Constant::RightBound);
+const WINDOW: Spec = CAUSAL.with(Constant::LeftBound);
+const PREFIX: Spec = CAUSAL.with(Constant::Prefix);
+const PACKED: Spec = Spec::PLAIN.with(Constant::Lengths);
+const PACKED_CAUSAL: Spec = CAUSAL.with(Constant::Lengths);
+const SHARES: Spec = Spec::PLAIN.with(Constant::Shares);
+const CAUSAL_SHARES: Spec = CAUSAL.with(Constant::Shares);
+const WINDOW_SHARES: Spec = WINDOW.with(Constant::Shares);
+const BLOCKS: Spec = Spec::PLAIN.with(Constant::BlockMask);
+const CAUSAL_BLOCKS: Spec = CAUSAL.with(Constant::BlockMask);
+const SPLIT: Spec = Spec::PLAIN.with(Constant::SplitKv);
+const CAUSAL_SPLIT: Spec = CAUSAL.with(Constant::SplitKv);
+const WINDOW_SPLIT: Spec = WINDOW.with(Constant::SplitKv);
+const PACKED_CAUSAL_SPLIT: Spec = PACKED_CAUSAL.with(Constant::SplitKv);
+const PAGES: Spec = PACKED.with(Constant::Pages);
+const CAUSAL_PAGES: Spec = PACKED_CAUSAL.with(Constant::Pages);
+const CAUSAL_PAGES_SPLIT: Spec = CAUSAL_PAGES.with(Constant::SplitKv);
+const SINKS: Spec = Spec::PLAIN.with(Constant::Sinks);
+const PACKED_SINKS: Spec = PACKED.with(Constant::Sinks);
+const CAUSAL_SINKS: Spec = CAUSAL.with(Constant::Sinks);
+const WINDOW_SINKS: Spec = WINDOW.with(Constant::Sinks);
+const PACKED_CAUSAL_SINKS: Spec = PACKED_CAUSAL.with(Constant::Sinks);
+const PACKED_CAUSAL_SPLIT_SINKS: Spec = PACKED_CAUSAL_SPLIT.with(Constant::Sinks);
+
 impl Kind {
     /// The constants that its kernels may ask for.
     pub(crate) const fn constants(self) -> &'static [Constant] {
         match self {
-            Kind::Merge | Kind::Append => &[],
-            Kind::Combine
-            | Kind::BackwardDelta
-            | Kind::TmaBackwardDelta
-            | Kind::StandardSoftmax
-            | Kind::StandardDelta
-            | Kind::StandardDv
-            | Kind::StandardDk => &[Constant::Lengths],
+            Kind::Merge | Kind::Append | Kind::SinkGradient => &[],
+            Kind::Combine | Kind::StandardSoftmax | Kind::StandardDelta => {
+                &[Constant::Lengths, Constant::Sinks]
+            }
+            Kind::BackwardDelta | Kind::TmaBackwardDelta | Kind::StandardDv | Kind::StandardDk => {
+                &[Constant::Lengths]
+            }
             Kind::StandardDWeights => &[Constant::Lengths, Constant::ScoreGradient],
             Kind::StandardOutput | Kind::StandardDq => &[Constant::Lengths, Constant::BlockMask],
             Kind::TileList | Kind::TmaTileList | Kind::BlockList | Kind::MaskMap => {
@@ -53,6 +77,7 @@ impl Kind {
                 Constant::Lengths,
                 Constant::Prefix,
                 Constant::Pages,
+                Constant::Sinks,
                 Constant::Score,
                 Constant::EditPartial,
                 Constant::BlockMask,
@@ -90,24 +115,6 @@ impl Kind {
 
 #[cfg(not(target_arch = "nvptx64"))]
 pub use edits::StandardEdit;
-
-const CAUSAL: Spec = Spec::PLAIN.with(Constant::RightBound);
-const WINDOW: Spec = CAUSAL.with(Constant::LeftBound);
-const PREFIX: Spec = CAUSAL.with(Constant::Prefix);
-const PACKED: Spec = Spec::PLAIN.with(Constant::Lengths);
-const PACKED_CAUSAL: Spec = CAUSAL.with(Constant::Lengths);
-const SHARES: Spec = Spec::PLAIN.with(Constant::Shares);
-const CAUSAL_SHARES: Spec = CAUSAL.with(Constant::Shares);
-const WINDOW_SHARES: Spec = WINDOW.with(Constant::Shares);
-const BLOCKS: Spec = Spec::PLAIN.with(Constant::BlockMask);
-const CAUSAL_BLOCKS: Spec = CAUSAL.with(Constant::BlockMask);
-const SPLIT: Spec = Spec::PLAIN.with(Constant::SplitKv);
-const CAUSAL_SPLIT: Spec = CAUSAL.with(Constant::SplitKv);
-const WINDOW_SPLIT: Spec = WINDOW.with(Constant::SplitKv);
-const PACKED_CAUSAL_SPLIT: Spec = PACKED_CAUSAL.with(Constant::SplitKv);
-const PAGES: Spec = PACKED.with(Constant::Pages);
-const CAUSAL_PAGES: Spec = PACKED_CAUSAL.with(Constant::Pages);
-const CAUSAL_PAGES_SPLIT: Spec = CAUSAL_PAGES.with(Constant::SplitKv);
 
 /// Where a kernel edits scores by an expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -213,21 +220,22 @@ impl Variant {
 
     /// The same of tiles that divide keys.
     const fn constants_of_splits(&self) -> &'static [Constant] {
-        const ALL: [Constant; 9] = [
+        const ALL: [Constant; 10] = [
             Constant::RightBound,
             Constant::LeftBound,
             Constant::Lengths,
             Constant::Prefix,
             Constant::SplitKv,
             Constant::Pages,
+            Constant::Sinks,
             Constant::Score,
             Constant::EditPartial,
             Constant::BlockMask,
         ];
         let n = match (self.score_site(), self.takes_block_masks()) {
-            (Some(_), true) => 9,
-            (Some(_), false) => 7,
-            (None, _) => 6,
+            (Some(_), true) => 10,
+            (Some(_), false) => 8,
+            (None, _) => 7,
         };
         ALL.split_at(n).0
     }
@@ -241,7 +249,10 @@ impl Variant {
                 &[Spec::PLAIN, CAUSAL, WINDOW]
             }
             (Kind::Clear, _) => &[Spec::PLAIN, CAUSAL, WINDOW, BLOCKS],
-            (Kind::Merge | Kind::Append, _) => &[Spec::PLAIN],
+            (Kind::Merge | Kind::Append | Kind::SinkGradient, _) => &[Spec::PLAIN],
+            (Kind::Combine | Kind::StandardSoftmax | Kind::StandardDelta, _) => {
+                &[Spec::PLAIN, PACKED, SINKS, PACKED_SINKS]
+            }
             (Kind::TmaForward, TileShape::Wide) => &[
                 Spec::PLAIN,
                 CAUSAL,
@@ -250,6 +261,8 @@ impl Variant {
                 PACKED_CAUSAL,
                 PAGES,
                 CAUSAL_PAGES,
+                CAUSAL_SINKS,
+                PACKED_CAUSAL_SINKS,
             ],
             (
                 Kind::Forward | Kind::ForwardE4m3 | Kind::TmaForward | Kind::TmaForwardLatent,
@@ -270,6 +283,9 @@ impl Variant {
                 PAGES,
                 CAUSAL_PAGES,
                 CAUSAL_PAGES_SPLIT,
+                CAUSAL_SINKS,
+                WINDOW_SINKS,
+                PACKED_CAUSAL_SPLIT_SINKS,
             ]),
             (Kind::TmaBackward, TileShape::Wide) => &[Spec::PLAIN, PACKED, SHARES],
             (Kind::TmaBackward, _) => self.without_block_masks(&[
@@ -296,6 +312,9 @@ impl Variant {
                 PACKED_CAUSAL,
                 PAGES,
                 CAUSAL_PAGES,
+                CAUSAL_SINKS,
+                WINDOW_SINKS,
+                PACKED_CAUSAL_SINKS,
             ]),
             (
                 Kind::Backward | Kind::BackwardDq | Kind::StandardScores | Kind::StandardDScores,
@@ -330,13 +349,19 @@ impl Variant {
     /// In flash3's backward pass at head_dim 128 consumers keep up to four words of what only conversions want there under a block mask,
     /// written once; with shares, and with lengths in wide tiles, the end of a tile does. Kernels without these constants have none of
     /// it. Where keys lie in pages, some forward kernels keep a few words of where in local memory, read once a tile: flash2's at head_dim 128,
-    /// of flash3's the producer in wide tiles at head_dim 128, and in default ones at 256. Under a block mask flash2's backward pass looks each step up in the lists, with words for that in local memory at head_dim 128.
+    /// of flash3's the producer in wide tiles at head_dim 128, and in default ones at 256. With sinks wide tiles at head_dim 64 keep two
+    /// words, read where a tile ends, and default ones at 256 one word, read once a block. Under a block mask flash2's backward pass looks each step up in the lists, with words for that in local memory at head_dim 128.
     pub const fn spill_bytes(&self, spec: Spec) -> u32 {
         let wide = matches!(self.tiles, TileShape::Wide);
         let most = match (self.kind, self.head_dim) {
             (Kind::Forward, Some(128)) if spec.has(Constant::Pages) => 168,
             (Kind::TmaForward, Some(128)) if wide && spec.has(Constant::Pages) => 32,
-            (Kind::TmaForward, Some(256)) if spec.has(Constant::Pages) => 8,
+            (Kind::TmaForward, Some(64)) if wide && spec.has(Constant::Sinks) => 32,
+            (Kind::TmaForward, Some(256))
+                if spec.has(Constant::Pages) || spec.has(Constant::Sinks) =>
+            {
+                8
+            }
             (Kind::Backward, Some(128)) if spec.has(Constant::BlockMask) => 260,
             (Kind::TmaBackward, Some(128)) if spec.has(Constant::BlockMask) => 16,
             (Kind::TmaBackward, Some(128)) if spec.has(Constant::Shares) => {

@@ -8,6 +8,7 @@ use crate::buffer::Arrangement;
 use crate::inputs::{Fill, LseGradient, Values};
 use crate::lengths::Lengths;
 use crate::oracle::{self, Sizes};
+use crate::sinks::{Given, Sinks};
 
 /// One problem with everything that decides its numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,6 +27,8 @@ pub struct Case {
     pub blocks: Option<Blocks>,
     /// Keys of a split, where the forward pass divides them.
     pub split_kv: Option<usize>,
+    /// Whether heads have sinks.
+    pub sinks: Sinks,
     /// What the numbers look like.
     pub fill: Fill,
     /// How every tensor lies in memory.
@@ -61,6 +64,7 @@ impl Case {
             lengths: None,
             blocks: None,
             split_kv: None,
+            sinks: Sinks::Absent,
             fill: Fill::Normal,
             arrangement: Arrangement::Bshd,
             lse_gradient: LseGradient::Absent,
@@ -108,10 +112,29 @@ impl Case {
             LseGradient::Absent => values,
             LseGradient::Given => {
                 let some_key = self.rows_that_see();
-                let sees = |row: usize| some_key[row];
+                let sinks = self.sinks_count();
+                let head = |row: usize| row / sizes.seqlen_q % sizes.heads_q;
+                let sees = |row: usize| some_key[row] || sinks[head(row)];
                 values.with_d_lse(sizes, sees, self.seed)
             }
         }
+    }
+
+    /// The sink of each head, if there are some.
+    pub fn sink_values(&self) -> Option<Vec<f64>> {
+        self.sinks.of_heads(self.sizes.heads_q, self.seed)
+    }
+
+    /// The same, for a call.
+    pub fn given_sinks(&self) -> Given {
+        Given::new(self.sink_values())
+    }
+
+    /// Whether each head has a sink that is not −∞: then all of its rows have an lse.
+    pub(super) fn sinks_count(&self) -> Vec<bool> {
+        let none = || vec![f64::NEG_INFINITY; self.sizes.heads_q];
+        let sinks = self.sink_values().unwrap_or_else(none);
+        sinks.into_iter().map(f64::is_finite).collect()
     }
 
     /// Whether each row, in the order of lse, sees a key.
@@ -173,6 +196,10 @@ impl Case {
         let builder = match self.split_kv {
             Some(keys) => builder.split_kv(keys),
             None => builder,
+        };
+        let builder = match self.sinks {
+            Sinks::Absent => builder,
+            _ => builder.sinks(),
         };
         match self.softmax_scale {
             Some(scale) => builder.softmax_scale(scale).build(),

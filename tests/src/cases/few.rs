@@ -48,6 +48,7 @@ fn in_kernel_head_dims(cases: Vec<Case>) -> Vec<Case> {
                 ..case
             };
             case.sizes.head_dim = HEAD_DIMS[at % 3];
+            case.sizes.head_dim_v = case.sizes.head_dim;
             case
         })
         .collect()

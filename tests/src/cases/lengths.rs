@@ -268,7 +268,12 @@ impl Case {
             }
         }
         let rows = self.lse_rows();
-        values.with_d_lse(sizes, |row| sees[rows.position(row)], self.seed)
+        let sinks = self.sinks_count();
+        let has_lse = |row: usize| {
+            let (position, head) = (rows.position(row), row / rows.seqlen % rows.heads);
+            sees[position] || owned_q[position] && sinks[head]
+        };
+        values.with_d_lse(sizes, has_lse, self.seed)
     }
 
     /// How lse is ordered.

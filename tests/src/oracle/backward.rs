@@ -1,7 +1,7 @@
 //! Gradients by the chain rule through the definition: `dV = Pᵀ·dO`, `dP = dO·Vᵀ`,
 //! `dS = P ∘ (dP − rowsum(P ∘ dP) + dL)`, `dQ = dS·K · scale`, `dK = dSᵀ·Q · scale`. The derivative of a row's lse by one of
 //! its scores is the score's weight, so that dL, the gradient of lse, enters as if every dP of its row were larger by it. dS of a score that is
-//! edited is multiplied by the derivative of the new score by the old one.
+//! edited is multiplied by the derivative of the new score by the old one. A sink is a score like the others, of which dP is 0, in every row of its head.
 
 use super::forward::weights;
 use super::{Inputs, add_scaled, dot};
@@ -15,9 +15,11 @@ pub struct Gradients {
     pub d_k: Vec<f64>,
     /// Gradient of the values.
     pub d_v: Vec<f64>,
+    /// Gradient of the sinks, one for each head of q; empty where there are none.
+    pub d_sinks: Vec<f64>,
 }
 
-/// The gradients of `Σ o ∘ d_o + Σ lse ∘ d_lse` with respect to q, k and v; a row that sees no key has no part in the
+/// The gradients of `Σ o ∘ d_o + Σ lse ∘ d_lse` with respect to q, k, v and the sinks; a row whose lse is −∞ has no part in the
 /// second sum.
 pub fn backward(inputs: &Inputs, d_o: &[f64], d_lse: Option<&[f64]>) -> Gradients {
     let sizes = inputs.sizes;
@@ -25,6 +27,7 @@ pub fn backward(inputs: &Inputs, d_o: &[f64], d_lse: Option<&[f64]>) -> Gradient
         d_q: vec![0.0; sizes.query_elems()],
         d_k: vec![0.0; sizes.key_elems()],
         d_v: vec![0.0; sizes.value_elems()],
+        d_sinks: vec![0.0; inputs.sinks.map_or(0, <[f64]>::len)],
     };
     for b in 0..sizes.batch {
         for h in 0..sizes.heads_q {
@@ -45,7 +48,8 @@ fn add_row(
     (b, h, i): (usize, usize, usize),
 ) {
     let sizes = inputs.sizes;
-    let row = weights(inputs, b, h, i).of_keys;
+    let weights = weights(inputs, b, h, i);
+    let row = weights.of_keys;
     let query = sizes.query(b, i, h);
     let (key, value) = (|j| sizes.key(b, j, h), |j| sizes.value(b, j, h));
     let d_o = &d_o[sizes.output(b, i, h)];
@@ -58,6 +62,9 @@ fn add_row(
         .zip(&d_p)
         .map(|(weight, d_p)| weight.p * d_p)
         .sum();
+    if weights.of_sink > 0.0 {
+        gradients.d_sinks[h] += weights.of_sink * (d_lse - mean);
+    }
     for (weight, d_p) in row.iter().zip(&d_p) {
         let (j, p) = (weight.key, weight.p);
         let d_s = p * (d_p - mean + d_lse) * weight.edited.slope * inputs.softmax_scale;

@@ -36,6 +36,8 @@ pub struct Condition {
     pub d_k: Terms,
     /// `√Σᵢ p²dO²`; absolute: `√Σᵢ dO²`.
     pub d_v: Terms,
+    /// `√Σ w²(r² + Δ²)` over all rows of a head, of which its sink has the weight w; absolute: `√Σ w²|dO|²`.
+    pub d_sinks: Terms,
     /// What a score may be off: that of `max |q|·|k| · scale`, or where scores are edited that of the worst new one.
     pub score: ScoreError,
 }
@@ -53,6 +55,14 @@ impl Terms {
     pub fn put(&mut self, first: usize, of: &Terms) {
         self.relative[first..first + of.relative.len()].copy_from_slice(&of.relative);
         self.absolute[first..first + of.absolute.len()].copy_from_slice(&of.absolute);
+    }
+
+    /// Adds other terms to the sums that these stand for.
+    pub fn add(&mut self, other: &Terms) {
+        let ours = self.relative.iter_mut().chain(&mut self.absolute);
+        let theirs = other.relative.iter().chain(&other.absolute);
+        ours.zip(theirs)
+            .for_each(|(ours, theirs)| *ours = ours.hypot(*theirs));
     }
 
     fn zero(n: usize) -> Terms {
@@ -81,6 +91,7 @@ pub fn condition(
         d_q: Terms::zero(sizes.query_elems()),
         d_k: Terms::zero(sizes.key_elems()),
         d_v: Terms::zero(sizes.value_elems()),
+        d_sinks: Terms::zero(inputs.sinks.map_or(0, <[f64]>::len)),
         score: match inputs.edit {
             Some(_) => ScoreError::default(),
             None => ScoreError::of_size(inputs.largest_score()),
@@ -96,6 +107,7 @@ pub fn condition(
     }
     condition.d_k.finish(inputs.softmax_scale);
     condition.d_v.finish(1.0);
+    condition.d_sinks.finish(1.0);
     condition
 }
 
@@ -108,7 +120,8 @@ fn add_row(
     (b, h, i): (usize, usize, usize),
 ) {
     let sizes = inputs.sizes;
-    let row = weights(inputs, b, h, i).of_keys;
+    let weights = weights(inputs, b, h, i);
+    let row = weights.of_keys;
     let (query, of_o) = (sizes.query(b, i, h), sizes.output(b, i, h));
     let (key, value) = (|j| sizes.key(b, j, h), |j| sizes.value(b, j, h));
     let (q, o, d_o) = (
@@ -142,6 +155,12 @@ fn add_row(
         .map(|((d_o, o), terms)| (d_o * (o.abs() + terms)).powi(2))
         .sum::<f64>()
         .sqrt();
+    if weights.of_sink > 0.0 {
+        let of_sink = weights.of_sink.powi(2);
+        let of_row = terms_of_delta.powi(2) + delta.powi(2);
+        condition.d_sinks.relative[h] += of_sink * of_row;
+        condition.d_sinks.absolute[h] += of_sink * dot(d_o, d_o);
+    }
     let (mut relative, mut absolute) = (vec![0.0; sizes.head_dim], vec![0.0; sizes.head_dim]);
     let mut mean_key = vec![0.0; sizes.head_dim];
     for weight in &row {

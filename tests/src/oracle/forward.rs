@@ -1,4 +1,4 @@
-//! o and lse by definition: `P = softmax(q·kᵀ · scale)` over the visible keys, `O = P·V`. Scores that are edited have the new ones in their place.
+//! o and lse by definition: `P = softmax(q·kᵀ · scale)` over the visible keys, and the head's sink if there is one, `O = P·V` of the keys. Scores that are edited have the new ones in their place.
 
 use super::{Edited, Inputs, Pair, ScoreError, add_scaled, dot};
 
@@ -7,13 +7,14 @@ use super::{Edited, Inputs, Pair, ScoreError, add_scaled, dot};
 pub struct Output {
     /// Output.
     pub o: Vec<f64>,
-    /// Natural logarithm of each row's sum of exponentials; −∞ for a row that sees no key.
+    /// Natural logarithm of each row's sum of exponentials; −∞ for a row that sees no key and has no sink.
     pub lse: Vec<f64>,
 }
 
-/// One row of P: its log-sum-exp, and the visible keys with their weights.
+/// One row of P: its log-sum-exp, the weight of its sink, and the visible keys with their weights.
 pub(super) struct Weights {
     pub(super) lse: f64,
+    pub(super) of_sink: f64,
     pub(super) of_keys: Vec<Weight>,
 }
 
@@ -45,15 +46,18 @@ pub(super) fn weights(inputs: &Inputs, b: usize, h: usize, i: usize) -> Weights 
     let max = scores
         .iter()
         .map(|(_, edited)| edited.score)
-        .fold(f64::NEG_INFINITY, f64::max);
+        .fold(inputs.sink(h), f64::max);
     if max == f64::NEG_INFINITY {
         return Weights {
             lse: f64::NEG_INFINITY,
+            of_sink: 0.0,
             of_keys: Vec::new(),
         };
     }
     let exponential = |edited: &Edited| (edited.score - max).exp();
-    let sum: f64 = scores.iter().map(|(_, edited)| exponential(edited)).sum();
+    let of_keys: f64 = scores.iter().map(|(_, edited)| exponential(edited)).sum();
+    let of_sink = (inputs.sink(h) - max).exp();
+    let sum = of_keys + of_sink;
     let of_keys = scores
         .into_iter()
         .map(|(key, edited)| Weight {
@@ -64,6 +68,7 @@ pub(super) fn weights(inputs: &Inputs, b: usize, h: usize, i: usize) -> Weights 
         .collect();
     Weights {
         lse: max + sum.ln(),
+        of_sink: of_sink / sum,
         of_keys,
     }
 }

@@ -120,6 +120,7 @@ mod tests {
                 visible: &oracle::full,
                 block: None,
                 edit: None,
+                sinks: None,
             })
         };
         let (first, second, whole) = (of(0..3), of(3..7), of(0..7));

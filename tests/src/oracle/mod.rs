@@ -122,6 +122,8 @@ pub struct Inputs<'a> {
     pub block: Option<&'a dyn Fn(usize, usize, usize, usize) -> u8>,
     /// What takes the place of a score, or none where it does not count. It is asked of pairs that the masks let through.
     pub edit: Option<&'a dyn Fn(Pair, f64) -> Option<Edited>>,
+    /// Of each head of q a score more, of which the value is 0.
+    pub sinks: Option<&'a [f64]>,
 }
 
 /// Whether a pair is visible by the byte of its block and by the mask.
@@ -139,6 +141,11 @@ impl Inputs<'_> {
         let by_mask = (self.visible)(i, j);
         self.block
             .map_or(by_mask, |block| keep(block(b, h, i, j), by_mask))
+    }
+
+    /// The sink of a head of q; −∞ where there are none.
+    fn sink(&self, h: usize) -> f64 {
+        self.sinks.map_or(f64::NEG_INFINITY, |sinks| sinks[h])
     }
 
     /// The largest that a score can be before it is edited: `max |q|·|k| · scale`.

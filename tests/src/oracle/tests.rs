@@ -1,6 +1,7 @@
 //! The oracle against itself: finite differences, cases with a known answer, rows that see no key.
 
 mod edited;
+mod sinks;
 
 use super::{Edited, Inputs, Output, Sizes, backward, causal, forward, full};
 
@@ -55,10 +56,9 @@ fn loss(inputs: &Inputs, of_output: &OfOutput) -> f64 {
     of_o + of_lse.sum::<f64>()
 }
 
-/// `d(loss)/d(input[at])` by a central difference of fourth order.
+/// `d(loss)/d(input[at])`.
 fn difference(inputs: &Inputs, of_output: &OfOutput, which: Input, at: usize) -> f64 {
-    let step = 1e-3;
-    let loss = |shift: f64| {
+    central(|shift| {
         let (mut q, mut k, mut v) = (inputs.q.to_vec(), inputs.k.to_vec(), inputs.v.to_vec());
         match which {
             Input::Q => q[at] += shift,
@@ -72,8 +72,13 @@ fn difference(inputs: &Inputs, of_output: &OfOutput, which: Input, at: usize) ->
             ..*inputs
         };
         loss(&shifted, of_output)
-    };
-    (8.0 * (loss(step) - loss(-step)) - (loss(2.0 * step) - loss(-2.0 * step))) / (12.0 * step)
+    })
+}
+
+/// The derivative of a function at 0 by a central difference of fourth order.
+fn central(f: impl Fn(f64) -> f64) -> f64 {
+    let step = 1e-3;
+    (8.0 * (f(step) - f(-step)) - (f(2.0 * step) - f(-2.0 * step))) / (12.0 * step)
 }
 
 /// How far a rule may lie from the differences.
@@ -114,6 +119,7 @@ fn each_mask(sizes: Sizes, check: &dyn Fn(&Inputs, &OfOutput)) {
             visible,
             block: None,
             edit: None,
+            sinks: None,
         };
         let sees = |row: usize| (0..sizes.seqlen_k).any(|j| visible(row % sizes.seqlen_q, j));
         let d_lse = numbers(sizes.row_elems(), 5).into_iter().enumerate();
@@ -226,6 +232,7 @@ fn with_one_key_lse_is_the_score() {
         visible: &full,
         block: None,
         edit: None,
+        sinks: None,
     };
     let gradients = backward(&inputs, &[0.0; 3], Some(&[4.0]));
     assert_eq!(gradients.d_q, [10.0, 12.0, 14.0]);
@@ -253,6 +260,7 @@ fn equal_keys_give_the_mean_of_the_values() {
         visible: &full,
         block: None,
         edit: None,
+        sinks: None,
     });
     assert_eq!(output.o, [3.0]);
     assert!((output.lse[0] - (3.0 + 4f64.ln())).abs() < 1e-15);
@@ -290,6 +298,7 @@ fn a_row_without_keys_gives_zero_and_minus_infinity() {
         visible: &causal(sizes),
         block: None,
         edit: None,
+        sinks: None,
     };
     assert_eq!(
         forward(&inputs),
@@ -325,6 +334,7 @@ fn heads_of_a_group_share_their_keys() {
         visible: &full,
         block: None,
         edit: None,
+        sinks: None,
     });
     assert_eq!(output.o, [7.0, 7.0, 9.0, 9.0]);
 }

@@ -163,6 +163,7 @@ impl Ledger {
             visible: &visible,
             block: None,
             edit: None,
+            sinks: None,
         };
         let reference = oracle::forward(&inputs);
         let condition = oracle::condition(&inputs, &reference, &vec![0.0; q.len()], None);

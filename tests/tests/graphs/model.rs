@@ -257,6 +257,7 @@ impl Model {
             visible: &oracle::full,
             block: None,
             edit: None,
+            sinks: None,
         };
         let reference = oracle::forward(&inputs);
         let condition = oracle::condition(&inputs, &reference, &vec![0.0; q.len()], None);

@@ -191,6 +191,13 @@ fn hold_launch(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
         Params::Merge(_) | Params::Append(_) => {
             panic!("no plan of attention does what is beside it")
         }
+        Params::SinkGradient(params) => {
+            assert_eq!(grid, problem.heads_q() as u64);
+            assert_eq!(
+                (params.block_q, params.batch as usize),
+                (0, problem.batch())
+            );
+        }
         Params::Clear(_) => assert_eq!(grid, keys(64) * problem.batch() as u64),
         Params::Standard(_) => {
             let expected = match launch.variant.kind {
@@ -219,6 +226,7 @@ proptest! {
         ]),
         algorithm in select(vec![None, Some(Algorithm::Flash2), Some(Algorithm::Standard)]),
         pass in select(vec![Pass::Forward, Pass::Backward]),
+        has_sinks in any::<bool>(),
         device in select(vec![
             DeviceInfo::a100(), DeviceInfo::h200(), DeviceInfo::rtx3060(), DeviceInfo::rtx4090(), DeviceInfo::emulated(),
             DeviceInfo::emulated_hopper(),
@@ -226,7 +234,9 @@ proptest! {
     ) {
         let problem = Problem::builder(Dtype::Bf16)
             .batch(batch).heads_q(heads_k * group).heads_k(heads_k).seqlen_q(seqlen_q).seqlen_k(seqlen_k)
-            .head_dim(head_dim).mask(mask).build().unwrap();
+            .head_dim(head_dim).mask(mask);
+        let problem = if has_sinks { problem.sinks() } else { problem };
+        let problem = problem.build().unwrap();
         // Flash2 has no kernels above head_dim 128.
         let algorithm = algorithm.filter(|&asked| asked != Algorithm::Flash2 || head_dim <= 128);
         let plan = plan_of(&problem, pass, &device, algorithm);

@@ -30,6 +30,8 @@ pub(super) struct Inputs<'a, T, K> {
     pub(super) q: View<'a, T>,
     pub(super) k: View<'a, K>,
     pub(super) v: View<'a, K>,
+    /// A sink for each head of q, if there are some.
+    pub(super) sinks: Option<&'a [f32]>,
 }
 
 /// A run of rows of one group, and where its results go.
@@ -181,6 +183,12 @@ impl<'e> Workspace<'e> {
         for (panel, (o, lse)) in self.panels.iter_mut().zip(results) {
             let scale = sizes.exponent_scale;
             panel.softmax.finish(scale, &mut panel.o, lse);
+            if let Some(sinks) = inputs.sinks {
+                let head =
+                    |lane| head_k * sizes.group_size + (panel.first_row + lane) % sizes.group_size;
+                let softmax = &mut panel.softmax;
+                softmax.add_sinks(&mut panel.o, lse, |lane| sinks[head(lane)]);
+            }
             store_lanes(&panel.o, 1.0, &mut self.row, o);
         }
     }

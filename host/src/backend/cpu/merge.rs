@@ -117,13 +117,13 @@ impl<T: Element> Task<'_, '_, T> {
 
 /// What the two parts weigh in a row, exp(L_i − L), and the L of both.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Merged {
-    weights: [f32; 2],
-    lse: f32,
+pub(super) struct Merged {
+    pub(super) weights: [f32; 2],
+    pub(super) lse: f32,
 }
 
 impl Merged {
-    fn new(lse_1: f32, lse_2: f32) -> Merged {
+    pub(super) fn new(lse_1: f32, lse_2: f32) -> Merged {
         let most = lse_1.max(lse_2);
         let weights = [lse_1, lse_2].map(|lse| match lse {
             f32::NEG_INFINITY => 0.0,

@@ -3,9 +3,9 @@
 //! | file | what it is |
 //! |---|---|
 //! | `forward.rs` | o and lse |
-//! | `backward/` | gradients of q, k and v |
+//! | `backward/` | gradients of q, k and v, and of sinks |
 //! | `merge.rs` | o and lse over two parts of the keys, merged |
-//! | `softmax.rs` | the online softmax |
+//! | `softmax.rs` | the online softmax; sinks |
 //! | `exp2.rs` | the exponential |
 //! | `mask.rs` | masking panels of scores |
 //! | `blocks.rs` | block masks |
@@ -118,6 +118,7 @@ fn forward_pass<T: Element, K: Scalar + Widen>(
         q: view::<T>(operands, Argument::Q)?,
         k: k.in_pages(pages).scaled(of_k),
         v: v.in_pages(pages).scaled(of_v),
+        sinks: vector(operands, Argument::Sinks),
     };
     let mut o = output(operands, Argument::O)?;
     let mut o_rows = output_rows::<T>(Argument::O, &mut o, problem.group_size())?;
@@ -148,14 +149,21 @@ fn backward_pass<T: Element>(
         o: view::<T>(operands, Argument::O)?,
         d_o: view::<T>(operands, Argument::DO)?,
         d_lse: vector(operands, Argument::DLse),
+        sinks: vector(operands, Argument::Sinks),
     };
     let mut d_q = output(operands, Argument::DQ)?;
     let mut d_k = output(operands, Argument::DK)?;
     let mut d_v = output(operands, Argument::DV)?;
+    let mut d_sinks = operands.take(Argument::DSinks);
+    let d_sinks = match &mut d_sinks {
+        Some(Operand::VectorMut(d_sinks)) => Some(d_sinks.host().ok_or(missing(Argument::DSinks))?),
+        _ => None,
+    };
     let outputs = backward::Outputs {
         d_q: &mut output_rows::<T>(Argument::DQ, &mut d_q, problem.group_size())?,
         d_k: &mut output_rows::<T>(Argument::DK, &mut d_k, 1)?,
         d_v: &mut output_rows::<T>(Argument::DV, &mut d_v, 1)?,
+        d_sinks,
     };
     let lse = vector::<f32>(operands, Argument::Lse).ok_or(missing(Argument::Lse))?;
     let lse = sequences.rows_q.grouped(lse);

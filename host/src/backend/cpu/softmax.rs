@@ -5,6 +5,7 @@ use pulp::{Simd, WithSimd};
 use super::buffer::Panel;
 use super::exp2::exp2;
 use super::machine::{Machine, vectors};
+use super::merge::Merged;
 
 /// Running statistics of the rows in the lanes of one panel.
 #[derive(Debug)]
@@ -73,11 +74,31 @@ impl OnlineSoftmax {
         for (inverse, &l) in inverse.iter_mut().zip(l) {
             *inverse = if l == 0.0 { 0.0 } else { 1.0 / l };
         }
-        let lanes = o.lanes();
-        for row in o.all_mut().chunks_exact_mut(lanes) {
-            for (o, inverse) in row.iter_mut().zip(&*inverse) {
-                *o *= inverse;
-            }
+        scale_lanes(o, inverse);
+    }
+
+    /// O and lse of the lanes' rows ← those with a sink each, as if merged with a part whose O is 0 and whose lse is the sink.
+    pub(super) fn add_sinks(
+        &mut self,
+        o: &mut Panel,
+        lse: &mut [f32],
+        sink_of_lane: impl Fn(usize) -> f32,
+    ) {
+        let factors = self.alpha.row_mut(0);
+        for (lane, (lse, factor)) in lse.iter_mut().zip(&mut *factors).enumerate() {
+            let merged = Merged::new(*lse, sink_of_lane(lane));
+            (*lse, *factor) = (merged.lse, merged.weights[0]);
+        }
+        scale_lanes(o, factors);
+    }
+}
+
+/// Each lane times its factor.
+fn scale_lanes(panel: &mut Panel, factors: &[f32]) {
+    let lanes = panel.lanes();
+    for row in panel.all_mut().chunks_exact_mut(lanes) {
+        for (x, factor) in row.iter_mut().zip(factors) {
+            *x *= factor;
         }
     }
 }

@@ -3,7 +3,7 @@
 //! dL is the gradient of lse, 0 where the caller gives none: dS = P ∘ (dP − rowsum(dO ∘ O) + dL), so that it costs this
 //! one subtraction.
 //!
-//! One block of threads takes one query block of one head. Rows behind the sequence's end and rows that see no key get
+//! One block of threads takes one query block of one head. Rows behind the sequence's end and rows whose lse is −∞, which see no key, get
 //! lse = +∞ and Δ = 0: their P is exp2(−∞) = 0, and the main kernel needs no test for them.
 
 use super::{Blocks, interleaved};
@@ -11,6 +11,7 @@ use crate::attention::lengths::ListedTile;
 use crate::attention::{batch_and_head, divide};
 use crate::config;
 use crate::kernels::lengths;
+use crate::kernels::partial::lse_log2;
 use crate::params::{BackwardParams, FASTEST};
 use crate::ptx::{global, shuffle, spec, special};
 use crate::tile::element::Element;
@@ -154,17 +155,17 @@ unsafe fn work_out<E: Element, T: Blocks>(p: &BackwardParams, rows: &Rows, threa
                 } else {
                     f32::NEG_INFINITY
                 };
-                let (lse_log2, d_lse) = if lse == f32::NEG_INFINITY {
-                    (f32::INFINITY, 0.0)
+                let d_lse = if lse == f32::NEG_INFINITY {
+                    0.0
                 } else {
-                    (lse * core::f32::consts::LOG2_E, d_lse(p, rows, row))
+                    d_lse(p, rows, row)
                 };
                 let place = if T::INTERLEAVED {
                     interleaved(row)
                 } else {
                     row
                 };
-                global::st_global_f32(rows.in_workspace(p, p.lse_log2, place), lse_log2);
+                global::st_global_f32(rows.in_workspace(p, p.lse_log2, place), lse_log2(lse));
                 global::st_global_f32(rows.in_workspace(p, p.delta, place), sum - d_lse);
             }
         }

@@ -12,19 +12,23 @@
 //! O ← diag(l)⁻¹ O,  L ← m + log l
 //! ```
 //!
+//! Where heads have sinks, each row's l has one term more, exp(sink); it enters when O and L are there (`partial.rs`).
+//!
 //! The last blocks come first because the edges of the mask lie there: they are done with while the pipeline fills.
 
 pub mod sm80;
 
 pub mod sm90;
 
+use crate::attention::batch_and_head;
 use crate::attention::lengths::ListedTile;
+use crate::kernels::partial::{sink_of, with_sink};
 use crate::params::{Shape, TileList};
 use crate::ptx::{global, special};
 use crate::tile::fragment;
 use crate::tile::global::row_of_head;
 use crate::tile::register::Accumulator;
-use crate::tile::softmax::RowValues;
+use crate::tile::softmax::{RowValues, scale_rows};
 
 /// Where a sequence's L lie: `f32 [heads, rows]`, of which the sequence has `seqlen_q` in each head.
 #[derive(Clone, Copy)]
@@ -55,6 +59,37 @@ impl LseRows {
             seqlen_q: tile.seqlen_q,
         }
     }
+}
+
+/// O and L ← those with sinks; `sink_of_row` says that of a row.
+#[inline(always)]
+fn add_sinks<O: Accumulator>(
+    first_row: u32,
+    lse: RowValues,
+    o: &mut O,
+    sink_of_row: impl Fn(u32) -> f32,
+) -> RowValues {
+    let place = fragment::accumulator(special::lane_idx(), 0);
+    let (mut all, mut factors) = (lse, lse);
+    for m in 0..O::M {
+        for half in 0..2 {
+            let sink = sink_of_row(first_row + m as u32 * 16 + half as u32 * 8 + place.row);
+            (all[m][half], factors[m][half]) = with_sink(lse[m][half], sink);
+        }
+    }
+    scale_rows(o, factors);
+    all
+}
+
+/// The sink of a head, where heads of all batch entries are counted together.
+///
+/// # Safety
+/// `sinks` has one for each of the `heads_q` heads of a batch entry.
+#[inline(always)]
+unsafe fn sink_of_head(sinks: u64, heads_q: u32, head: u32) -> f32 {
+    let (_, head_idx) = batch_and_head(head, heads_q);
+    // SAFETY: the caller's contract.
+    unsafe { sink_of(sinks, head_idx) }
 }
 
 /// Writes the rows' L; one lane of the four that share a row writes it. `place_of` says which (batch, head) and which query

@@ -8,7 +8,7 @@ mod listed;
 mod pages;
 mod place;
 
-use super::{LseRows, store_lse};
+use super::{LseRows, add_sinks, sink_of_head, store_lse};
 use crate::attention::mask::{Band, Rows};
 use crate::attention::score::ScoreTile;
 use crate::attention::{batch_and_head, divide};
@@ -163,8 +163,8 @@ pub unsafe fn forward<E: Element, T: Tiles>(p: &ForwardParams) {
             let (batch_idx, head_idx) = batch_and_head(tile.head, p.shape.heads_q);
             let list = p.blocks.list(batch_idx, head_idx, tile.q_block);
             copy::load::<BoundsChecked>(block.q_tile, q, first, config.block_q, block.team);
-            let (output, sums) = listed::attend_listed::<E, T>(&block, p, list);
-            store::<E, T>(&block, o, lse, tile.head, &output, sums);
+            let (mut output, sums) = listed::attend_listed::<E, T>(&block, p, list);
+            store::<E, T>(&block, p, (o, lse), tile.head, &mut output, sums);
             return;
         }
         if spec::pages() {
@@ -174,13 +174,13 @@ pub unsafe fn forward<E: Element, T: Tiles>(p: &ForwardParams) {
                 ..block.apart()
             };
             copy::load::<BoundsChecked>(block.q_tile, q, first, config.block_q, block.team);
-            let (output, sums) = attend::<E, T, true>(&block, p);
-            store::<E, T>(&block, o, lse, tile.head, &output, sums);
+            let (mut output, sums) = attend::<E, T, true>(&block, p);
+            store::<E, T>(&block, p, (o, lse), tile.head, &mut output, sums);
             return;
         }
         copy::load::<BoundsChecked>(block.q_tile, q, first, config.block_q, block.team);
-        let (output, sums) = attend::<E, T, false>(&block, p);
-        store::<E, T>(&block, o, lse, tile.head, &output, sums);
+        let (mut output, sums) = attend::<E, T, false>(&block, p);
+        store::<E, T>(&block, p, (o, lse), tile.head, &mut output, sums);
     }
 }
 
@@ -229,15 +229,20 @@ impl Block {
 #[inline(always)]
 unsafe fn store<E: Element, T: Tiles>(
     block: &Block,
-    o: GlobalRows,
-    lse: LseRows,
+    p: &ForwardParams,
+    (o, lse): (GlobalRows, LseRows),
     head: u32,
-    output: &T::Output,
-    sums: RowValues,
+    output: &mut T::Output,
+    mut sums: RowValues,
 ) {
     // SAFETY: as `forward`. A warp reads no rows of Q but its own, so they may become its rows of O.
     unsafe {
         let (row, tile_row) = (block.queries.first + block.warp_row, block.warp_row);
+        if spec::sinks() {
+            // Nothing in common with what comes before the loop, or kernels without sinks would hold it in registers, too.
+            let sink = sink_of_head(p.sinks, p.shape.heads_q, special::opaque(head));
+            sums = add_sinks(row, sums, output, |_| sink);
+        }
         copy::store_through::<E, T::Output>(o, row, block.q_tile, tile_row, output);
         store_lse::<T::Output>(lse, row, sums, move |row| (head, row));
     }

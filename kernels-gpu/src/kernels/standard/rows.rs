@@ -7,6 +7,7 @@ use super::sequence::Sequence;
 use super::weights::{Head, scores_of_head, scores_row_bytes, weights_rows};
 use crate::attention::divide;
 use crate::config;
+use crate::kernels::partial::{lse_log2, sink_of, with_sink};
 use crate::params::StandardParams;
 use crate::ptx::math::{ex2_approx, lg2_approx, max, rcp_approx};
 use crate::ptx::shuffle::shuffle_bfly_f32;
@@ -102,7 +103,8 @@ impl Row {
     }
 }
 
-/// P = exp(S − L) with L = log Σ exp S; a row that sees no key has P = 0 and L = −∞. Behind a sequence's last row, and its last key,
+/// P = exp(S − L) with L = log Σ exp S, where the sum has exp(sink), too, if heads have sinks; a row that sees no key has P = 0 and
+/// L = −∞, or its sink. Behind a sequence's last row, and its last key,
 /// P = 0.
 ///
 /// # Safety
@@ -144,7 +146,17 @@ pub unsafe fn softmax<E: Element>(p: &StandardParams) {
         }
         let reference = finite(warp_max(m));
         let sum = warp_sum(l * exp(m - reference));
-        let inverse = if sum == 0.0 { 0.0 } else { rcp_approx(sum) };
+        let mut inverse = if sum == 0.0 { 0.0 } else { rcp_approx(sum) };
+        let mut lse = if sum == 0.0 {
+            f32::NEG_INFINITY
+        } else {
+            reference + lg2_approx(sum) * LN_2
+        };
+        if spec::sinks() {
+            let (with_sink, factor) = with_sink(lse, sink_of(p.sinks, row.head_idx));
+            lse = with_sink;
+            inverse *= factor;
+        }
 
         let mut col = u64::from(lane) * COLS as u64;
         while col < padded_k {
@@ -156,11 +168,6 @@ pub unsafe fn softmax<E: Element>(p: &StandardParams) {
             col += u64::from(WARP_COLS);
         }
         if lane == 0 {
-            let lse = if sum == 0.0 {
-                f32::NEG_INFINITY
-            } else {
-                reference + lg2_approx(sum) * LN_2
-            };
             global::st_global_f32(row.value(p, p.lse), lse);
         }
     }
@@ -181,19 +188,31 @@ unsafe fn clear_weights(p: &StandardParams, weights: u64, first: u64) {
 }
 
 /// Δ = rowsum(dO ∘ O) − dL: a lane takes eight of at most 256 columns. A row that sees no key has dL = 0, whatever the
-/// caller says of it.
+/// caller says of it. For the gradients of sinks lse to base 2, too, in the same order.
 ///
 /// # Safety
 /// As [`softmax`].
 #[inline(always)]
 pub unsafe fn delta<E: Element>(p: &StandardParams) {
     // SAFETY: this function's contract.
-    let Some(row) = (unsafe { Row::of_sequence(p) }) else {
+    let Some(row) = (unsafe { Row::of_warp(p) }) else {
         return;
     };
+    let lane = special::lane_idx();
+    if row.is_outside() {
+        if spec::sinks() {
+            // SAFETY: this function's contract.
+            unsafe {
+                let is_first = lane == 0;
+                let at = |array| row.in_workspace(p, array);
+                global::st_global_f32_if(at(p.lse_log2), f32::INFINITY, is_first);
+                global::st_global_f32_if(at(p.delta), 0.0, is_first);
+            }
+        }
+        return;
+    }
     let o = row.sequence.queries(p, &p.o, row.head_idx);
     let d_o = row.sequence.queries(p, &p.d_o, row.head_idx);
-    let lane = special::lane_idx();
     let mut sum = 0.0;
     // SAFETY: this function's contract; the lanes meet again behind the branch.
     unsafe {
@@ -206,13 +225,17 @@ pub unsafe fn delta<E: Element>(p: &StandardParams) {
         }
         let sum = warp_sum(sum);
         if lane == 0 {
-            let sees_none = || global::ld_global_f32(row.value(p, p.lse)) == f32::NEG_INFINITY;
-            let d_lse = if p.d_lse == 0 || sees_none() {
+            let lse = || global::ld_global_f32(row.value(p, p.lse));
+            let d_lse = if p.d_lse == 0 || lse() == f32::NEG_INFINITY {
                 0.0
             } else {
                 global::ld_global_f32(row.value(p, p.d_lse))
             };
             global::st_global_f32(row.in_workspace(p, p.delta), sum - d_lse);
+            if spec::sinks() {
+                let lse_log2 = lse_log2(lse());
+                global::st_global_f32(row.in_workspace(p, p.lse_log2), lse_log2);
+            }
         }
     }
 }

@@ -127,6 +127,7 @@ fn a_score_is_replaced_before_the_softmax_and_hidden_pairs_do_not_count() {
         visible: &full,
         block: None,
         edit: None,
+        sinks: None,
     };
     let precision = Precision {
         largest_score: inputs.largest_score(),

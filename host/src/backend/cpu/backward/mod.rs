@@ -7,6 +7,7 @@
 mod differentiate;
 mod keys;
 mod queries;
+mod sinks;
 
 use std::ops::Range;
 
@@ -38,6 +39,8 @@ pub(super) struct Inputs<'a, T> {
     pub(super) d_o: View<'a, T>,
     /// In the order of lse: (batch entry, head, position).
     pub(super) d_lse: Option<&'a [f32]>,
+    /// A sink for each head of q, if there are some.
+    pub(super) sinks: Option<&'a [f32]>,
 }
 
 /// S and dP of one panel and what it meets in one step.
@@ -68,6 +71,8 @@ pub(super) struct Outputs<'q, 'k, 'v, 'o, T> {
     pub(super) d_q: &'o mut [&'q mut [T]],
     pub(super) d_k: &'o mut [&'k mut [T]],
     pub(super) d_v: &'o mut [&'v mut [T]],
+    /// Of each head of q, if they are wanted.
+    pub(super) d_sinks: Option<&'o mut [f32]>,
 }
 
 /// Bytes that one thread works in, in the pass that takes more.
@@ -118,6 +123,9 @@ pub(super) fn backward<T: Element>(
         lse_log2,
         delta,
     };
+    if let (Some(d_sinks), Some(sinks)) = (outputs.d_sinks, inputs.sinks) {
+        sinks::d_sinks(sequences, sinks, &rows, d_sinks);
+    }
     queries::d_q(machine, sequences, inputs, &rows, outputs.d_q);
     keys::d_k_and_d_v(machine, sequences, inputs, &rows, outputs.d_k, outputs.d_v);
 }

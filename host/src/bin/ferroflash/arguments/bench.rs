@@ -45,6 +45,9 @@ pub struct BenchArguments {
     /// An expression that hides keys beside --causal, --window and --prefix. Operations are counted as without it. The rows name it.
     #[arg(long, conflicts_with = "decode", value_parser = mask_by_name())]
     pub mask_expression: Option<NamedMask>,
+    /// Each head of q has a sink, a term more in its softmax; backward passes give its gradient, too. The rows say so.
+    #[arg(long, conflicts_with = "decode")]
+    pub sinks: bool,
     /// Split-KV: the forward pass divides the keys of a sequence into splits of so many; auto: as planning finds it fastest; never.
     #[arg(long, value_delimiter = ',', default_value = "auto")]
     pub split_kv: Vec<SplitKv>,
@@ -229,6 +232,8 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::ArgumentConflict, "{other}");
             BenchArguments::parse(other).unwrap();
         }
+        let error = BenchArguments::parse("--decode --sinks").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ArgumentConflict);
         for other in ["--score alibi", "--mask-expression causal"] {
             let error = BenchArguments::parse(&format!("--decode {other}")).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::ArgumentConflict, "{other}");

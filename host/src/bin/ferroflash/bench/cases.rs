@@ -294,6 +294,9 @@ fn problem(
     if let Some(columns) = arguments.values_in_keys {
         builder = builder.head_dim_v(columns).values_in_keys();
     }
+    if arguments.sinks {
+        builder = builder.sinks();
+    }
     let lens = &arguments.lengths;
     let mut lengths = Lengths::default();
     if !lens.is_empty() {

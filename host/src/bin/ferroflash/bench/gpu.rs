@@ -43,6 +43,8 @@ pub struct Tensors<T: Bytes> {
     d_q: DeviceBuffer<T>,
     d_k: DeviceBuffer<T>,
     d_v: DeviceBuffer<T>,
+    /// Sinks and their gradients, where the problem has some.
+    sinks: Option<[DeviceBuffer<f32>; 2]>,
 }
 
 /// A prepared pass.
@@ -77,6 +79,14 @@ impl<T: Bytes> Tensors<T> {
         };
         let (q, k, v, d_o) = (filled(n_q)?, filled(n_k)?, filled(n_v)?, filled(n_o)?);
         let given = Given::new(named, &problem, random)?.on_device(cuda, &queue)?;
+        let sinks = match problem.has_sinks() {
+            true => {
+                let sinks = normal::<f32>(problem.heads_q(), random)?;
+                let d_sinks = DeviceBuffer::new(cuda, problem.heads_q())?;
+                Some([DeviceBuffer::from_slice(cuda, &sinks, &queue)?, d_sinks])
+            }
+            false => None,
+        };
         let mut tensors = Tensors {
             device: device.clone(),
             problem,
@@ -92,6 +102,7 @@ impl<T: Bytes> Tensors<T> {
             d_q: DeviceBuffer::new(cuda, n_q)?,
             d_k: DeviceBuffer::new(cuda, n_k)?,
             d_v: DeviceBuffer::new(cuda, n_v)?,
+            sinks,
             queue,
         };
         let variant = Variant {
@@ -193,7 +204,12 @@ impl<T: Bytes> Tensors<T> {
             let buffer = self.lengths[argument].as_ref();
             buffer.map(|buffer| Vector::device(buffer.slice()))
         };
-        let inputs = self.given.put(lengths::put(inputs, vector));
+        let mut inputs = self.given.put(lengths::put(inputs, vector));
+        let mut d_sinks = None;
+        if let Some([sinks, gradients]) = &mut self.sinks {
+            inputs = inputs.sinks(sinks.slice());
+            d_sinks = Some(gradients.slice_mut().into());
+        }
         match call {
             Call::Forward(prepared) => {
                 let o = TensorMut::device(self.o.slice_mut(), like_o)?;
@@ -208,6 +224,7 @@ impl<T: Bytes> Tensors<T> {
                     TensorMut::device(self.d_k.slice_mut(), like_k)?,
                     TensorMut::device(self.d_v.slice_mut(), like_v)?,
                 );
+                gradients.d_sinks = d_sinks;
                 prepared.backward(
                     &mut self.queue,
                     &inputs,

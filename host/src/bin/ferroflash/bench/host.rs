@@ -29,6 +29,8 @@ pub struct Tensors<T> {
     d_q: Vec<T>,
     d_k: Vec<T>,
     d_v: Vec<T>,
+    /// Sinks and their gradients, where the problem has some.
+    sinks: Option<[Vec<f32>; 2]>,
 }
 
 impl<T: Bytes> Tensors<T> {
@@ -58,8 +60,13 @@ impl<T: Bytes> Tensors<T> {
             d_q: zeros(n_q)?,
             d_k: zeros(n_k)?,
             d_v: zeros(n_v)?,
+            sinks: None,
         };
         tensors.given = Given::new(named, &problem, random)?;
+        if problem.has_sinks() {
+            let heads = problem.heads_q();
+            tensors.sinks = Some([normal(heads, random)?, zeros(heads)?]);
+        }
         let variant = Variant {
             pass: Pass::Forward,
             algorithm: None,
@@ -126,7 +133,12 @@ impl<T: Bytes> Tensors<T> {
             &Tensor::bshd(&self.k, shape_k)?,
             &Tensor::bshd(&self.v, shape_v)?,
         ));
-        let inputs = self.given.put(inputs);
+        let mut inputs = self.given.put(inputs);
+        let mut d_sinks = None;
+        if let Some([sinks, gradients]) = &mut self.sinks {
+            inputs = inputs.sinks(&*sinks);
+            d_sinks = Some(gradients.into());
+        }
         match pass {
             Pass::Backward => {
                 let saved = Saved::new(&Tensor::bshd(&self.o, shape_o)?, &self.lse);
@@ -136,6 +148,7 @@ impl<T: Bytes> Tensors<T> {
                     TensorMut::bshd(&mut self.d_k, shape_k)?,
                     TensorMut::bshd(&mut self.d_v, shape_v)?,
                 );
+                gradients.d_sinks = d_sinks;
                 attention.backward(&inputs, &saved, &of_output, &mut gradients)?;
             }
             _ => {

@@ -120,6 +120,10 @@ impl Row {
             Some(mask) => format!("{name}-mask-{}", mask.name()),
             None => name,
         };
+        let name = match self.problem.has_sinks() {
+            true => format!("{name}-sinks"),
+            false => name,
+        };
         match self.problem.split_kv() {
             SplitKv::Auto => name,
             SplitKv::Never => format!("{name}-undivided"),
@@ -212,6 +216,9 @@ impl Row {
         }
         if let Some(mask) = self.named.mask {
             set("mask_expression", json!(mask.name()));
+        }
+        if p.has_sinks() {
+            set("sinks", json!(true));
         }
         if p.mask().prefix() > 0 {
             set("prefix", json!(p.mask().prefix()));

@@ -7,7 +7,7 @@ use crate::attention::batch_and_head;
 use crate::attention::mask::Band;
 use crate::config::TMA_SLOTS;
 use crate::kernels::band;
-use crate::kernels::forward::{LseRows, store_lse};
+use crate::kernels::forward::{LseRows, add_sinks, sink_of_head, store_lse};
 use crate::kernels::lengths::{band_of_sequence, split_keys};
 use crate::params::TmaForwardParams;
 use crate::ptx::{barrier, mbarrier, spec, special, tma};
@@ -317,7 +317,7 @@ impl<'a> Consumer<'a> {
         let first_row = self.first_row::<T>(finished.work);
         // SAFETY: all lanes of the warp come here; what lies outside O is not written.
         unsafe {
-            let lse = finished.softmax.finish(o);
+            let mut lse = finished.softmax.finish(o);
             let place_of = |row| {
                 (
                     self.packing.head::<T>(head, row),
@@ -331,6 +331,16 @@ impl<'a> Consumer<'a> {
             if T::SPLITS_KV && spec::split_kv() {
                 self.store_split::<T>(finished.work, listed, first_row, 0, lse, o);
                 return;
+            }
+            if spec::sinks() {
+                let sink = |head| sink_of_head(p.sinks, p.shape.heads_q, head);
+                lse = if T::PACKS_GQA {
+                    add_sinks(first_row, lse, o, |row| sink(place_of(row).0))
+                } else {
+                    // All rows are of one head.
+                    let sink = sink(head);
+                    add_sinks(first_row, lse, o, |_| sink)
+                };
             }
             if T::STORES {
                 self.hand_over::<E, T>(place, o);

@@ -161,6 +161,7 @@ impl Consumer<'_> {
             },
             lengths: p.lengths,
             list: p.list,
+            sinks: p.sinks,
         };
         let step = special::grid_dim_x() * WARPS * T::CONSUMERS;
         // SAFETY: all lanes of a warp have the same rows; who writes their splits runs.

@@ -3,7 +3,7 @@
 use super::place::{Place, Tile};
 use super::{Cache, ROWS, Tiles, WARPS};
 use crate::config;
-use crate::kernels::partial::{SplitRow, inverse, lse_of_all, weight};
+use crate::kernels::partial::{SplitRow, inverse, lse_of_all, sink_of, weight, with_sink};
 use crate::params::ForwardParams;
 use crate::ptx::math::{fma, max};
 use crate::ptx::{atomic, barrier, global, shared, spec, special};
@@ -104,7 +104,12 @@ pub(super) unsafe fn finish<E: Element, C: Cache, T: Tiles>(
         let most = of_warps.into_iter().fold(f32::NEG_INFINITY, max);
         let weights = of_warps.map(|lse| weight(lse, most));
         let sum = weights.iter().sum::<f32>();
-        let inverse = inverse(sum);
+        let (mut inverse, mut lse) = (inverse(sum), lse_of_all(sum, most));
+        if spec::sinks() && !target.is_part(p, tile) {
+            let (with_sink, factor) = with_sink(lse, sink_of(p.sinks, target.head_idx));
+            lse = with_sink;
+            inverse *= factor;
+        }
         for piece in 0..T::HEAD_DIM / (THREADS_OF_ROW * COLUMNS) {
             let col = col + piece * THREADS_OF_ROW * COLUMNS;
             let mut x = [0.0; COLUMNS as usize];
@@ -115,7 +120,7 @@ pub(super) unsafe fn finish<E: Element, C: Cache, T: Tiles>(
             target.write::<E>(p, tile, col, x.map(|x| x * inverse));
         }
         if col == 0 {
-            target.write_lse(p, tile, lse_of_all(sum, most));
+            target.write_lse(p, tile, lse);
         }
         if spec::split_kv() && p.split.tiles_merge == 1 && !is_alone(p, tile) && is_last(p, tile) {
             add_up_splits::<E, T>(p, tile);
@@ -135,6 +140,8 @@ fn is_alone(p: &ForwardParams, tile: Tile) -> bool {
 struct Target {
     /// Its number among the rows of lse.
     idx: u64,
+    /// The head, among all heads of q.
+    head_idx: u32,
     /// The address of the row of o.
     o: u64,
     /// Whether the sequence has it.
@@ -151,6 +158,7 @@ impl Target {
         let exists = query < tile.rows_q.len;
         Target {
             idx: row_of_head(0, head, u64::from(p.shape.seqlen_q), query) / 4,
+            head_idx,
             o: GlobalRows::new(&p.o, tile.sequence, head_idx, 0).chunk(query, 0),
             exists,
             is_written: exists || (query < p.shape.seqlen_q && tile.split == 0),
@@ -238,6 +246,8 @@ unsafe fn add_up_splits<E: Element, T: Tiles>(p: &ForwardParams, tile: Tile) {
                 row: target.idx,
                 n: tile.n_splits,
                 head_dim: p.shape.head_dim_v,
+                sinks: p.sinks,
+                head_idx: target.head_idx,
             };
             // SAFETY: the caller's contract.
             unsafe {

@@ -7,7 +7,7 @@ use crate::config::LATENT_COLUMNS;
 use crate::kernels::forward::sm90::Tiles;
 use crate::kernels::forward::sm90::consumer::Consumer;
 use crate::kernels::forward::sm90::layout::place;
-use crate::kernels::forward::{LseRows, store_lse};
+use crate::kernels::forward::{LseRows, add_sinks, sink_of_head, store_lse};
 use crate::ptx::{barrier, spec};
 use crate::tile::element::Element;
 use crate::tile::global::GlobalRows;
@@ -46,7 +46,7 @@ impl Consumer<'_> {
             barrier::barrier_sync(BOTH_BARRIER, BOTH_THREADS);
             let sums = [own[0][0] + other[0][0], own[0][1] + other[0][1]];
             t.softmax.set_row_sums::<T::Output>([sums, [0.0; 2]]);
-            let lse = t.softmax.finish(&mut t.o);
+            let mut lse = t.softmax.finish(&mut t.o);
             let listed = place(t.slot, 1);
             if spec::split_kv() && !self.is_whole(listed) {
                 let first_column = I * LATENT_COLUMNS;
@@ -57,6 +57,10 @@ impl Consumer<'_> {
                 let head = self.packing.head::<T>(t.work.head, row);
                 (head, self.packing.query::<T>(row))
             };
+            if spec::sinks() {
+                let sink = |row| sink_of_head(p.sinks, p.shape.heads_q, place_of(row).0);
+                lse = add_sinks(first_row, lse, &mut t.o, sink);
+            }
             let rows = if spec::lengths() {
                 LseRows::listed(p.lse, &p.shape, &p.list, layout.read_listed(listed))
             } else {

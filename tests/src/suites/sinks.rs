@@ -1,0 +1,36 @@
+//! The tests of sinks of heads.
+
+/// Makes the tests of sinks: a module of this name for a subject and an algorithm, in it a test for each of these sets of cases. Those behind
+/// `all` run as a whole on the emulator, too.
+#[macro_export]
+macro_rules! sinks_suite {
+    ($subject:path { $module:ident: $algorithm:ident { $($set:ident),+ $(,)? } $(all { $($whole:ident),+ })? }) => {
+        mod $module {
+            $($crate::sinks_suite!(@ $set, check, $subject, $algorithm);)+
+            $($($crate::sinks_suite!(@ $whole, check_all, $subject, $algorithm);)+)?
+        }
+    };
+    (@ $set:ident, $check:ident, $subject:path, $algorithm:ident) => {
+        #[test]
+        fn $set() {
+            let algorithm = ferroflash::Algorithm::$algorithm;
+            let test = concat!(module_path!(), "::", stringify!($set));
+            $crate::suite::$check(&$subject, algorithm, test, $crate::cases::sinks::$set());
+        }
+    };
+}
+
+/// The same beside what has suites of its own: pages, values in the keys, 8 bits, expressions.
+#[macro_export]
+macro_rules! sinks_beside_suite {
+    ($subject:path { $module:ident: $algorithm:ident { $($set:ident),+ $(,)? } }) => {
+        mod $module {
+            $(#[test]
+            fn $set() {
+                let algorithm = ferroflash::Algorithm::$algorithm;
+                let test = concat!(module_path!(), "::", stringify!($set));
+                $crate::$set::check(&$subject, algorithm, test, &$crate::cases::sinks::$set());
+            })+
+        }
+    };
+}
