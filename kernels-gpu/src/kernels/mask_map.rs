@@ -271,7 +271,7 @@ unsafe fn write_map(p: &MaskMapParams, thread: u32, state: u8) {
             word |= shuffle::shuffle_idx_u32(state.into(), (lane + byte) % 32) << (8 * byte);
         }
         let n_bytes = p.n_maps * p.map.q_blocks * p.map.k_blocks;
-        if lane % 4 == 0 && thread < n_bytes {
+        if lane.is_multiple_of(4) && thread < n_bytes {
             global::st_global_u32(p.map.map + u64::from(thread), word);
         }
     }
