@@ -370,6 +370,7 @@ pub const fn footprint(kind: Kind, head_dim: Option<u32>, tiles: TileShape) -> F
         (Kind::Merge, TileShape::Default) => merge(),
         (Kind::Append, TileShape::Default) => append(),
         (Kind::SinkGradient, TileShape::Default) => sink_gradient(),
+        (Kind::TensorGradient, TileShape::Default) => tensor_gradient(),
         (Kind::Forward, TileShape::Default) => forward(head_dim),
         (Kind::Forward, TileShape::Compact) => forward_few(head_dim),
         (Kind::ForwardE4m3, TileShape::Compact) => forward_few_e4m3(head_dim),

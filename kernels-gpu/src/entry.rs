@@ -3,7 +3,7 @@
 use crate::for_each_variant;
 use crate::kernels::{
     append, backward, block_list, clear, combine, forward, mask_map, merge, sink_gradient,
-    standard, tile_list,
+    standard, tensor_gradient, tile_list,
 };
 use crate::ptx::parameters::parameter_address;
 use crate::tile::element;
@@ -66,6 +66,9 @@ macro_rules! run {
     }};
     (SinkGradient, $p:expr) => {
         sink_gradient::sink_gradient($p)
+    };
+    (TensorGradient, $p:expr, $dtype:ident) => {
+        tensor_gradient::tensor_gradient::<element::$dtype>($p)
     };
     (TileList, $p:expr) => {
         tile_list::tile_list::<false>($p, 0)
@@ -175,6 +178,7 @@ macro_rules! params {
     (Append, $callback:ident $(, $rest:tt)*) => { $callback!(Append AppendParams $(, $rest)*) };
     (Clear, $callback:ident $(, $rest:tt)*) => { $callback!(Clear ClearParams $(, $rest)*) };
     (SinkGradient, $callback:ident $(, $rest:tt)*) => { $callback!(SinkGradient SinkGradientParams $(, $rest)*) };
+    (TensorGradient, $callback:ident $(, $rest:tt)*) => { $callback!(TensorGradient TensorGradientParams $(, $rest)*) };
     (Backward, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
     (BackwardDq, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
     ($standard:ident, $callback:ident $(, $rest:tt)*) => { $callback!(Standard StandardParams $(, $rest)*) };

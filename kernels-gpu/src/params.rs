@@ -21,6 +21,7 @@ mod schedule;
 mod score;
 mod sinks;
 mod standard;
+mod tensor_gradient;
 mod tensor_map;
 mod window;
 
@@ -44,6 +45,7 @@ pub use schedule::{FASTEST, ORDERED, SHIFTED, Schedule};
 pub use score::{MAX_SCORE_PARAMS, MAX_SCORE_RANK, MAX_SCORE_TENSORS, ScoreParams, ScoreTensor};
 pub use sinks::SinkGradientParams;
 pub use standard::StandardParams;
+pub use tensor_gradient::{GRADIENT_BF16, GRADIENT_F16, GRADIENT_F32, TensorGradientParams};
 pub use tensor_map::{
     BACKWARD_MAPS, BOX_COLUMNS, BackwardMap, FORWARD_MAPS, ForwardMap, TensorMap,
 };

@@ -68,6 +68,8 @@ macro_rules! for_each_variant {
             mask_map_sm80: MaskMap { arch: Sm80 }
             block_list_sm80: BlockList { arch: Sm80 }
             sink_gradient_sm80: SinkGradient { arch: Sm80 }
+            tensor_gradient_sm80_bf16: TensorGradient { arch: Sm80, dtype: Bf16 }
+            tensor_gradient_sm80_f16:  TensorGradient { arch: Sm80, dtype: F16 }
             tile_list_sm80:  TileList { arch: Sm80 }
             tile_list_sm90a: TmaTileList { arch: Sm90a }
 
@@ -199,6 +201,8 @@ pub enum Kind {
     Combine,
     /// Any backward pass, where heads have sinks: their gradients.
     SinkGradient,
+    /// Any backward pass: the gradient of a tensor that a score reads.
+    TensorGradient,
     /// Beside attention: o and lse over two parts of the keys merged into those over all keys.
     Merge,
     /// Beside attention: rows appended to a cache of keys and values, rows turned by their positions.

@@ -1,6 +1,7 @@
 //! Expressions beside a case: what takes the place of its scores and which of them count, with what a call gives them.
 
 mod errors;
+pub mod gradients;
 pub mod memory;
 
 use std::cell::{Cell, RefCell};
@@ -44,6 +45,26 @@ pub struct Precision {
     pub largest_score: f64,
     /// One rounding to the element type.
     pub unit: f64,
+}
+
+impl Precision {
+    /// What a score may be off before it is edited.
+    fn of_product(&self) -> f64 {
+        F32_UNIT * (1.0 + self.largest_score)
+    }
+
+    /// What the rounding errors of a gradient scale with that is multiplied by a derivative, which the evaluator has just worked out.
+    fn slope_size(
+        &self,
+        slope: f64,
+        derivative: &Expression,
+        evaluator: &Evaluator<f64>,
+        errors: &mut Vec<errors::NodeError>,
+    ) -> f64 {
+        let (nodes, values) = (derivative.nodes(), evaluator.values());
+        let off = errors::of_expression(nodes, values, self.of_product(), errors);
+        slope.abs() + (off.rounding + off.approximation) / self.unit
+    }
 }
 
 /// One rounding to f32.
@@ -100,7 +121,7 @@ impl Edits {
         let slope = RefCell::new(of_derivative.as_ref().map(Bound::evaluator));
         let mask = RefCell::new(of_mask.as_ref().map(Bound::evaluator));
         let errors = RefCell::new(Vec::new());
-        let of_product = F32_UNIT * (1.0 + precision.largest_score);
+        let of_product = precision.of_product();
         let edit = |pair: Pair, old: f64| {
             let place = sequence.place(pair);
             if let Some(mask) = &mut *mask.borrow_mut()
@@ -118,19 +139,16 @@ impl Edits {
                 });
             };
             let errors = &mut *errors.borrow_mut();
-            let mut evaluated = |evaluator: &mut Evaluator<f64>, expression: &Expression| {
-                let value = evaluator.score(&place, old);
-                let nodes = expression.nodes();
-                let error = errors::of_expression(nodes, evaluator.values(), of_product, errors);
-                (value, error)
-            };
-            let (new, error) = evaluated(score, of_score.as_ref()?.expression);
-            let (slope, of_slope) = evaluated(slope, of_derivative.as_ref()?.expression);
-            let off = of_slope.rounding + of_slope.approximation;
+            let new = score.score(&place, old);
+            let nodes = of_score.as_ref()?.expression.nodes();
+            let error = errors::of_expression(nodes, score.values(), of_product, errors);
+            let value = slope.score(&place, old);
+            let derivative = of_derivative.as_ref()?.expression;
+            let slope_size = precision.slope_size(value, derivative, slope, errors);
             Some(Edited {
                 score: new,
-                slope,
-                slope_size: slope.abs() + off / precision.unit,
+                slope: value,
+                slope_size,
                 error: ScoreError {
                     rounding: error.rounding / F32_UNIT,
                     approximation: error.approximation,

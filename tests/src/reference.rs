@@ -1,10 +1,14 @@
 //! What a case should give, by the oracle; and the comparison with what a device computed.
 
+use ferroflash::Dtype;
+use ferroflash_kernels::expression::ElementType;
+
 use crate::beside::rounding;
 use crate::blocks;
 use crate::buffer::Repeats;
 use crate::cases::Case;
 use crate::compare::{Closeness, Comparison, Errors, Mismatch};
+use crate::edits::gradients::TensorGradient;
 use crate::edits::{Edits, Precision, Sequence};
 use crate::inputs::{Fill, Values};
 use crate::lengths::{Lengths, Span};
@@ -19,6 +23,8 @@ pub struct Reference {
     pub output: Output,
     /// d_q, d_k, d_v and d_sinks.
     pub gradients: oracle::Gradients,
+    /// Of the tensors that a score reads, those that have one.
+    pub tensors: Vec<TensorGradient>,
     /// What their errors are measured against.
     pub condition: Condition,
 }
@@ -52,6 +58,14 @@ pub fn with_inputs<R>(
     })
 }
 
+/// What a score may be off, and what that is measured with.
+fn precision(case: &Case, inputs: &Inputs) -> Precision {
+    Precision {
+        largest_score: inputs.largest_score(),
+        unit: rounding(case.dtype).0,
+    }
+}
+
 /// Gives `f` the same with scores that are edited, of a problem whose first batch entry is sequence `first`.
 fn edited<R>(
     case: &Case,
@@ -67,11 +81,7 @@ fn edited<R>(
         first,
         sizes: inputs.sizes,
     };
-    let precision = Precision {
-        largest_score: inputs.largest_score(),
-        unit: rounding(case.dtype).0,
-    };
-    edits.with_edit(sequence, precision, |edit| {
+    edits.with_edit(sequence, precision(case, inputs), |edit| {
         f(&Inputs {
             edit: Some(edit),
             ..*inputs
@@ -98,7 +108,11 @@ impl Reference {
         let (d_o, d_lse) = (&values.d_o, values.d_lse.as_deref());
         with_inputs(case, values, softmax_scale, |inputs| {
             edited(case, inputs, 0, edits, |inputs| {
-                Reference::of_inputs(inputs, d_o, d_lse)
+                let mut reference = Reference::of_inputs(inputs, d_o, d_lse);
+                let mut tensors = zero_gradients(case, edits);
+                reference.add_tensors(case, (inputs, 0), edits, (d_o, d_lse), &mut tensors);
+                reference.tensors = tensors;
+                reference
             })
         })
     }
@@ -110,8 +124,27 @@ impl Reference {
         Reference {
             output,
             gradients,
+            tensors: Vec::new(),
             condition,
         }
+    }
+
+    /// Adds to the gradients of tensors what the sequence gives whose results these are.
+    fn add_tensors(
+        &self,
+        case: &Case,
+        (inputs, first): (&Inputs, usize),
+        edits: Option<&Edits>,
+        (d_o, d_lse): (&[f64], Option<&[f64]>),
+        tensors: &mut [TensorGradient],
+    ) {
+        let Some(edits) = edits.filter(|_| !tensors.is_empty()) else {
+            return;
+        };
+        let pairs = oracle::pair_gradients(inputs, &self.output, d_o, d_lse);
+        let sizes = inputs.sizes;
+        let precision = precision(case, inputs);
+        edits.add_gradients(Sequence { first, sizes }, precision, &pairs, tensors);
     }
 
     /// By the oracle, each sequence for itself; rows that belong to none are 0, their lse is −∞.
@@ -138,6 +171,7 @@ impl Reference {
                 d_v: zero(&values.v),
                 d_sinks: vec![0.0; n_sinks],
             },
+            tensors: zero_gradients(case, edits),
             condition: Condition {
                 o: no_terms(&values.d_o),
                 d_q: no_terms(&values.q),
@@ -181,8 +215,12 @@ impl Reference {
                 output,
                 gradients,
                 condition,
+                ..
             } = edited(case, &inputs, number, edits, |inputs| {
-                Reference::of_inputs(inputs, d_o, d_lse.as_deref())
+                let reference = Reference::of_inputs(inputs, d_o, d_lse.as_deref());
+                let given = (d_o, d_lse.as_deref());
+                reference.add_tensors(case, (inputs, number), edits, given, &mut all.tensors);
+                reference
             });
             all.output.o[of_o.clone()].copy_from_slice(&output.o);
             for (&element, lse) in elements.iter().zip(output.lse) {
@@ -248,12 +286,56 @@ impl Reference {
                 &condition.d_sinks,
             ),
         ];
-        let gradients = closest(checks);
+        let gradients = closest(checks).and_then(|close| self.judge_tensors(case, results, close));
         match (self.judge_output(case, &results.output), gradients) {
             (Ok(a), Ok(b)) => Ok(a.and(b)),
             (Err(a), Err(b)) => Err(format!("{a}\n{b}")),
             (Err(failure), _) | (_, Err(failure)) => Err(failure),
         }
+    }
+
+    /// Compares the gradients of tensors.
+    fn judge_tensors(
+        &self,
+        case: &Case,
+        results: &Results,
+        mut close: Closeness,
+    ) -> Result<Closeness, String> {
+        if results.tensors.len() != self.tensors.len() {
+            let (given, needed) = (results.tensors.len(), self.tensors.len());
+            return Err(format!("{given} gradients of tensors, needed: {needed}"));
+        }
+        for (actual, reference) in results.tensors.iter().zip(&self.tensors) {
+            let mut shape = [1; 4];
+            shape[..reference.of.shape.len()].copy_from_slice(&reference.of.shape);
+            let mut terms = reference.terms.clone();
+            if reference.of.element == ElementType::F16 {
+                // Half of the smallest number, where the rule has that of another type.
+                let smallest = 2f64.powi(-25) / rounding(case.dtype).0;
+                terms
+                    .relative
+                    .iter_mut()
+                    .for_each(|terms| *terms += smallest);
+            }
+            let comparison = self.comparison(
+                case,
+                Quantity::DScoreTensor,
+                shape,
+                case.sizes.batch * case.sizes.heads_q,
+                actual,
+                &reference.values,
+                &terms,
+            );
+            let comparison = Comparison {
+                dtype: coarser(case.dtype, reference.of.element),
+                ..comparison
+            };
+            let checked = comparison.check();
+            let checked =
+                checked.map_err(|mismatch| format!("{}: {mismatch}", reference.of.name))?;
+            close = close.and(checked);
+        }
+        Ok(close)
     }
 
     /// Compares o and lse.
@@ -311,6 +393,26 @@ impl Reference {
                 Errors::Independent
             },
         }
+    }
+}
+
+/// The gradients of a case's tensors before anything is added.
+fn zero_gradients(case: &Case, edits: Option<&Edits>) -> Vec<TensorGradient> {
+    let Some(edits) = edits else {
+        return Vec::new();
+    };
+    let problem = case.problem().and_then(|problem| edits.edit(&problem));
+    let all = problem.map(|problem| edits.differentiable(&problem));
+    let all = all.unwrap_or_default().into_iter();
+    all.map(TensorGradient::zero).collect()
+}
+
+/// Of a problem's element type, in which o was rounded, and a tensor's the coarser one.
+fn coarser(dtype: Dtype, element: ElementType) -> Dtype {
+    match (dtype, element) {
+        (Dtype::Bf16, _) | (_, ElementType::Bf16) => Dtype::Bf16,
+        (Dtype::F16, _) | (_, ElementType::F16) => Dtype::F16,
+        (Dtype::F32, _) => Dtype::F32,
     }
 }
 

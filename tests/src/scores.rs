@@ -252,7 +252,9 @@ impl<'a> Trial<'a> {
             let again = run(3, Order::Deterministic)?;
             let of_gradients = |results: &trial::Results| {
                 let all = &results.gradients;
-                [&all.d_q, &all.d_k, &all.d_v, &all.d_sinks].map(|gradient| bits(gradient))
+                let passes = [&all.d_q, &all.d_k, &all.d_v, &all.d_sinks];
+                let all = passes.into_iter().chain(&results.tensors);
+                all.map(|gradient| bits(gradient)).collect::<Vec<_>>()
             };
             if of_gradients(&results) != of_gradients(&again) {
                 return Err("a second run gave other gradients".into());

@@ -41,6 +41,8 @@ pub enum Quantity {
     DV,
     /// Gradient of the sinks.
     DSinks,
+    /// Gradient of a tensor that a score reads.
+    DScoreTensor,
 }
 
 /// What is allowed of one quantity in one type; the module's documentation has the rule.
@@ -110,6 +112,14 @@ pub fn tolerance(quantity: Quantity, dtype: Dtype) -> Tolerance {
             approximate: 4.0,
             rms: 0.3,
         },
+        // P is not rounded, but Δ comes from an o that was; a sum in f32, rounded once.
+        (DScoreTensor, Dtype::Bf16 | Dtype::F16) => Tolerance {
+            relative: 1.0,
+            rounding: 4.0,
+            statistics: 8.0,
+            approximate: 4.0,
+            rms: 0.3,
+        },
         // A sum in f32 over all rows of a head; Δ comes from an o that was rounded.
         (DSinks, _) => Tolerance {
             relative: 0.02,
@@ -126,7 +136,7 @@ pub fn tolerance(quantity: Quantity, dtype: Dtype) -> Tolerance {
             approximate: 2.0,
             rms: 0.3,
         },
-        (DQ | DK | DV, Dtype::F32) => Tolerance {
+        (DQ | DK | DV | DScoreTensor, Dtype::F32) => Tolerance {
             relative: 8.0,
             rounding: 16.0,
             statistics: 8.0,

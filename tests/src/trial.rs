@@ -11,6 +11,7 @@ use half::{bf16, f16};
 use crate::buffer::{Buffer, Number};
 use crate::cases::Case;
 use crate::edits::Edits;
+use crate::edits::memory::Unwritten;
 use crate::inputs::Values;
 use crate::lengths::Lengths;
 use crate::oracle::{self, Output};
@@ -22,6 +23,8 @@ pub struct Results {
     pub output: Output,
     /// d_q, d_k, d_v and d_sinks.
     pub gradients: oracle::Gradients,
+    /// Of the tensors that a score reads, those that have one.
+    pub tensors: Vec<Vec<f64>>,
     /// The kernels of the forward pass.
     pub forward_kernels: Vec<SpecialisedKernel>,
     /// The kernels of the backward pass.
@@ -123,6 +126,11 @@ fn typed<T: Element + Number>(
     );
     let mut d_sinks = sinks.vector().map(|_| Rows::unwritten(case.sizes.heads_q));
     gradients.d_sinks = d_sinks.as_mut().map(|d_sinks| d_sinks.slice_mut().into());
+    let tensors = edits.map_or(Vec::new(), |edits| edits.differentiable(&problem));
+    let mut d_tensors: Vec<Unwritten> = tensors.iter().map(Unwritten::new).collect();
+    for (of, d_tensor) in tensors.iter().zip(&mut d_tensors) {
+        gradients = gradients.d_score_tensor(of.name, d_tensor.vector());
+    }
     let mut of_output = OutputGradients::new(&d_o);
     of_output.d_lse = d_lse.as_ref().map(|d_lse| d_lse.slice().into());
     let saved = Saved::new(&o.view().map_err(broken)?, rows.slice());
@@ -145,6 +153,10 @@ fn typed<T: Element + Number>(
         let failure = "memory beside lse or d_sinks was written to";
         return Err(Refusal::Failed(failure.into()));
     }
+    if d_tensors.iter().any(Unwritten::strayed) {
+        let failure = "memory beside the gradient of a tensor was written to";
+        return Err(Refusal::Failed(failure.into()));
+    }
     Ok(Results {
         output: Output {
             o: o.values(),
@@ -156,6 +168,7 @@ fn typed<T: Element + Number>(
             d_v: d_v.values(),
             d_sinks: d_sinks.map_or(Vec::new(), |d_sinks| d_sinks.values()),
         },
+        tensors: d_tensors.iter().map(Unwritten::values).collect(),
         forward_kernels: forward.kernels,
         backward_kernels: backward.kernels,
     })

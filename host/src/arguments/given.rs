@@ -1,6 +1,6 @@
 //! What a call is given: structs of tensors and vectors, of which some may be left out.
 
-use super::{Argument, Operands, ScoreInputs};
+use super::{Argument, Operands, ScoreGradients, ScoreInputs};
 use crate::tensor::{Tensor, TensorMut, Vector, VectorMut};
 
 /// What both passes read.
@@ -123,6 +123,8 @@ pub struct Gradients<'a> {
     pub d_v: TensorMut<'a>,
     /// Of the sinks, f32 `[heads_q]`; `None` where there are none, or nobody wants their gradients.
     pub d_sinks: Option<VectorMut<'a>>,
+    /// Of tensors that the problem's score reads: see [`Gradients::d_score_tensor`].
+    pub d_score: ScoreGradients<'a>,
 }
 
 impl<'a> Inputs<'a> {
@@ -364,6 +366,7 @@ impl<'a> Gradients<'a> {
             d_k,
             d_v,
             d_sinks: None,
+            d_score: ScoreGradients::default(),
         }
     }
 
@@ -382,11 +385,13 @@ impl<'a> Gradients<'a> {
             d_k,
             d_v,
             d_sinks,
+            d_score,
         } = self;
         operands.put(Argument::DQ, d_q.reborrow());
         operands.put(Argument::DK, d_k.reborrow());
         operands.put(Argument::DV, d_v.reborrow());
         let d_sinks = d_sinks.as_mut().map(VectorMut::reborrow);
         operands.put_optional(Argument::DSinks, d_sinks);
+        operands.put_score_gradients(d_score);
     }
 }

@@ -10,7 +10,7 @@
 //! | `merge.rs` | [`MergeInputs`], and the table of a merge |
 //! | `append.rs` | [`AppendInputs`], [`AppendOutputs`], and the table of an append |
 //! | `rotate.rs` | [`RotateInputs`], and the table of a rotation |
-//! | `score.rs` | [`ScoreInputs`]: parameters and tensors of expressions, by name |
+//! | `score.rs` | [`ScoreInputs`]: parameters and tensors of expressions, by name; [`ScoreGradients`] |
 //! | `by_argument.rs` | [`ByArgument`]: one place for every [`Argument`] |
 //!
 //! A new argument is a variant of [`Argument`], a field of one of the structs, and a row of the table. Checks, copies, addresses
@@ -38,4 +38,4 @@ pub(crate) use operands::{Lent, Operand, Operands};
 pub(crate) use operation::Operation;
 pub use rotate::RotateInputs;
 pub(crate) use score::Named;
-pub use score::ScoreInputs;
+pub use score::{ScoreGradients, ScoreInputs};

@@ -141,6 +141,10 @@ pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<
         Argument::ScoreTensor1 => return score_tensor(problem, 1),
         Argument::ScoreTensor2 => return score_tensor(problem, 2),
         Argument::ScoreTensor3 => return score_tensor(problem, 3),
+        Argument::DScoreTensor0 => return score_tensor_gradient(problem, pass, 0),
+        Argument::DScoreTensor1 => return score_tensor_gradient(problem, pass, 1),
+        Argument::DScoreTensor2 => return score_tensor_gradient(problem, pass, 2),
+        Argument::DScoreTensor3 => return score_tensor_gradient(problem, pass, 3),
         Argument::LeftpadK | Argument::SeqUsedQ | Argument::SeqUsedK => {
             (true, Optional, Read, lengths)
         }
@@ -178,6 +182,21 @@ fn score_tensor(problem: &Problem, place: usize) -> Option<Need> {
         access: Access::Read,
         form: Form::Elements {
             dtype: read.tensor.element.into(),
+        },
+    })
+}
+
+/// The gradient of a tensor that the problem's score reads.
+fn score_tensor_gradient(problem: &Problem, pass: Pass, place: usize) -> Option<Need> {
+    let parts = problem.edit_parts().filter(|_| pass == Pass::Backward)?;
+    let (read, _) = parts.gradient_of(place).ok()?;
+    let extents = read.dims().iter().map(|&index| problem.extent_of(index));
+    Some(Need {
+        presence: Presence::Optional,
+        access: Access::Written,
+        form: Form::Vector {
+            dtype: parts.tensors().get(place)?.tensor.element.into(),
+            n_elems: extents.fold(1, |n, extent| n.saturating_mul(extent as u64)),
         },
     })
 }

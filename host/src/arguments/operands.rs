@@ -2,7 +2,7 @@
 
 use ferroflash_kernels::params::ScoreParams;
 
-use super::{Argument, Arguments, ByArgument, Given, ScoreInputs};
+use super::{Argument, Arguments, ByArgument, Given, ScoreGradients, ScoreInputs};
 use super::{Gradients, Inputs, OutputGradients, Outputs, Saved};
 use crate::tensor::{Allocation, Memory, MemoryMut, Share, Tensor, TensorMut, Vector, VectorMut};
 
@@ -60,6 +60,8 @@ pub(crate) struct Operands<'a> {
     pub(super) score_inputs: ScoreInputs<'a>,
     /// The same as kernels take it.
     pub(super) score_params: ScoreParams,
+    /// Gradients of tensors that the score reads, by name, until validation has put them in their places.
+    pub(super) score_gradients: ScoreGradients<'a>,
 }
 
 impl<'a> Operands<'a> {

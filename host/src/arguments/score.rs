@@ -3,14 +3,20 @@
 use ferroflash_kernels::expression::{MAX_PARAMS, MAX_TENSORS, ParamValue};
 use ferroflash_kernels::params::ScoreParams;
 
-use super::{Argument, Inputs, Operands};
-use crate::tensor::{ReadTensor, Vector};
+use super::{Argument, Gradients, Inputs, Operands};
+use crate::tensor::{ReadTensor, Vector, VectorMut};
 
 /// Parameters and tensors of the expressions of a problem, by name, in any order: see [`Inputs::score_param`] and [`Inputs::score_tensor`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ScoreInputs<'a> {
     pub(crate) params: Named<'a, ParamValue, MAX_PARAMS>,
     pub(crate) tensors: Named<'a, ReadTensor<'a>, MAX_TENSORS>,
+}
+
+/// Where the gradients of tensors that a score reads go, by name, in any order: see [`Gradients::d_score_tensor`].
+#[derive(Debug, Default)]
+pub struct ScoreGradients<'a> {
+    pub(crate) tensors: Named<'a, VectorMut<'a>, MAX_TENSORS>,
 }
 
 /// Values with names.
@@ -48,6 +54,23 @@ impl<'a, T, const N: usize> Named<'a, T, N> {
         self.values.iter().flatten()
     }
 
+    /// All of them, each anew.
+    fn reborrow<'o, U>(&'o mut self, of: impl Fn(&'o mut T) -> U) -> Named<'o, U, N> {
+        let mut named = Named {
+            n_given: self.n_given,
+            ..Named::default()
+        };
+        for (place, value) in named.values.iter_mut().zip(&mut self.values) {
+            *place = value.as_mut().map(|(name, value)| (*name, of(value)));
+        }
+        named
+    }
+
+    /// Those for which there was room, taken out.
+    pub(crate) fn into_values(self) -> impl Iterator<Item = (&'a str, T)> {
+        self.values.into_iter().flatten()
+    }
+
     /// The value of a name.
     pub(crate) fn get(&self, name: &str) -> Option<&T> {
         let found = self.iter().find(|(given, _)| *given == name);
@@ -72,7 +95,83 @@ impl<'a> Inputs<'a> {
     }
 }
 
+impl<'a> Gradients<'a> {
+    /// Also of a tensor that the problem's score names, summed over all scores that read an element. The score reads it at one place, whose indices are
+    /// batch, head or kv_head, q and k, each once, or 0: a bias `bias[batch, head, q, k]`, or one that batch entries and heads share, `bias[0, 0, q, k]`.
+    ///
+    /// The gradient is contiguous, of the tensor's own type, and has an element for each of these indices: its shape is
+    /// [`Problem::score_gradient_shape`](crate::Problem::score_gradient_shape). Sums are in f32 and in a fixed order. Elements of pairs that no mask shows are 0.
+    /// On a GPU it takes one kernel more, which computes the scores once more and holds none of them in memory.
+    ///
+    /// A prepared call says that it has this argument ([`Layouts::giving`](crate::prepared::Layouts::giving)): [`Argument::SCORE_TENSOR_GRADIENTS`], in the order in
+    /// which the score names its tensors.
+    ///
+    /// ```
+    /// use ferroflash::{
+    ///     Attention, Device, Dtype, Gradients, Inputs, OutputGradients, Outputs, Problem, ReadTensor, Saved, Score, Tensor, TensorMut,
+    /// };
+    ///
+    /// // One query that sees two keys, with a bias; the loss is o.
+    /// let score = Score::new(|s, at| s + at.tensor_f32("bias", [at.q, at.k]))?;
+    /// let problem = Problem::builder(Dtype::F32).seqlen_q(1).seqlen_k(2).heads(1).head_dim(1).score(score).build()?;
+    /// let attention = Attention::new(&Device::cpu(), problem)?;
+    /// let (q, k, v, bias) = ([0f32], [0f32; 2], [5f32, 7f32], [0f32, 3f32.ln()]);
+    /// let inputs = Inputs::new(
+    ///     &Tensor::bshd(&q, problem.shape_q())?,
+    ///     &Tensor::bshd(&k, problem.shape_k())?,
+    ///     &Tensor::bshd(&v, problem.shape_v())?,
+    /// )
+    /// .score_tensor("bias", ReadTensor::new(&bias, [1, 2]));
+    /// let (mut o, mut lse) = ([0f32], [0f32]);
+    /// attention.forward(&inputs, &mut Outputs::new(TensorMut::bshd(&mut o, problem.shape_o())?, &mut lse))?;
+    ///
+    /// let (mut d_q, mut d_k, mut d_v) = ([0f32], [0f32; 2], [0f32; 2]);
+    /// let mut d_bias = [0f32; 2];
+    /// let mut gradients = Gradients::new(
+    ///     TensorMut::bshd(&mut d_q, problem.shape_q())?,
+    ///     TensorMut::bshd(&mut d_k, problem.shape_k())?,
+    ///     TensorMut::bshd(&mut d_v, problem.shape_v())?,
+    /// )
+    /// .d_score_tensor("bias", &mut d_bias);
+    /// attention.backward(
+    ///     &inputs,
+    ///     &Saved::new(&Tensor::bshd(&o, problem.shape_o())?, &lse),
+    ///     &OutputGradients::new(&Tensor::bshd(&[1f32], problem.shape_o())?),
+    ///     &mut gradients,
+    /// )?;
+    /// // Weights are 1/4 and 3/4, o is 6.5: p (v − o).
+    /// assert!((d_bias[0] + 0.375).abs() < 1e-6 && (d_bias[1] - 0.375).abs() < 1e-6);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn d_score_tensor(
+        mut self,
+        name: &'a str,
+        gradient: impl Into<VectorMut<'a>>,
+    ) -> Gradients<'a> {
+        self.d_score.tensors.push(name, gradient.into());
+        self
+    }
+}
+
 impl<'a> Operands<'a> {
+    /// Puts the gradients that the call wants by name there.
+    pub(super) fn put_score_gradients<'g>(&mut self, gradients: &'a mut ScoreGradients<'g>) {
+        self.score_gradients = ScoreGradients {
+            tensors: gradients.tensors.reborrow(VectorMut::reborrow),
+        };
+    }
+
+    /// Takes them out.
+    pub(crate) fn take_score_gradients(&mut self) -> ScoreGradients<'a> {
+        std::mem::take(&mut self.score_gradients)
+    }
+
+    /// Puts the gradient of the tensor at this place where passes expect it.
+    pub(crate) fn put_score_gradient(&mut self, place: usize, gradient: VectorMut<'a>) {
+        self.put(Argument::SCORE_TENSOR_GRADIENTS[place], gradient);
+    }
+
     /// Puts what the call gives by name there.
     pub(super) fn put_score_inputs(&mut self, given: ScoreInputs<'a>) {
         self.score_inputs = given;

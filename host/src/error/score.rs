@@ -1,6 +1,6 @@
 //! What is wrong with what a call gives the expressions of its scores.
 
-use ferroflash_kernels::expression::{ElementType, ExpressionError, Type, Use};
+use ferroflash_kernels::expression::{ElementType, ExpressionError, NoReadDims, Type, Use};
 
 use crate::dtype::ScalarType;
 
@@ -23,7 +23,7 @@ pub enum ScoreError {
     /// More parameters or tensors than any problem's expressions take.
     #[error("{given} {what} were given to the expressions; at most {allowed} are allowed")]
     TooMany {
-        /// "parameters" or "tensors".
+        /// "parameters", "tensors" or "gradients of tensors".
         what: &'static str,
         /// How many were given.
         given: usize,
@@ -33,7 +33,7 @@ pub enum ScoreError {
     /// A parameter or a tensor was given that no expression takes.
     #[error("{what} {name} was given; the expressions take {}", names(.taken))]
     Unknown {
-        /// "parameter" or "tensor".
+        /// "parameter", "tensor" or "gradient of tensor".
         what: &'static str,
         /// The name given.
         name: String,
@@ -111,6 +111,14 @@ pub enum ScoreError {
         given: i64,
         /// Most.
         max: i64,
+    },
+    /// The gradient of a tensor was asked for, and it has none.
+    #[error("tensor {name} has no gradient: {why}")]
+    NoTensorGradient {
+        /// Its name.
+        name: String,
+        /// Why not.
+        why: NoReadDims,
     },
     /// A tensor reaches beyond its memory.
     #[error("tensor {name} reaches over {needed} elements; the memory has {given}")]

@@ -23,6 +23,7 @@ mod short;
 mod sinks;
 mod split_kv;
 mod standard;
+mod tensor_gradient;
 mod tensor_map;
 mod time;
 mod views;
@@ -154,6 +155,9 @@ pub fn plan(
         Some(_) => Ok(launches),
         None => lse_in_workspace(checked, launches, &mut plan.workspace),
     });
+    let planned = planned.and_then(|launches| {
+        tensor_gradient::behind(checked, backend, launches, &mut plan.workspace)
+    });
     match planned.and_then(|launches| enough_memory(launches, &plan.workspace)) {
         Ok(launches) => {
             plan.mask_blocks = mask_map::outcome(checked, device, &launches);
@@ -235,7 +239,8 @@ impl PlannedLaunch {
             | Params::Combine(_)
             | Params::Merge(_)
             | Params::Append(_)
-            | Params::SinkGradient(_) => None,
+            | Params::SinkGradient(_)
+            | Params::TensorGradient(_) => None,
         }
     }
 

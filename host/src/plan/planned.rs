@@ -52,6 +52,7 @@ fn place_of_score(params: &mut Params) -> Option<&mut ScoreParams> {
         Params::Backward(params) => Some(&mut params.score),
         Params::TmaBackward(params) => Some(&mut params.pass.score),
         Params::Standard(params) => Some(&mut params.score),
+        Params::TensorGradient(params) => Some(&mut params.pass.score),
         Params::MaskMap(params) => Some(&mut params.score),
         Params::Clear(_)
         | Params::TileList(_)

@@ -323,6 +323,14 @@ pub(super) fn only_variant(kind: Kind) -> Option<&'static Variant> {
     VARIANTS.iter().find(|row| row.kind == kind)
 }
 
+/// The kernel of a kind that has one for each element type.
+pub(super) fn of_dtype(kind: Kind, checked: &Checked) -> Result<&'static Variant, Reason> {
+    let dtype = checked.problem().dtype().of_kernels();
+    let mut rows = VARIANTS.iter().filter(|row| row.kind == kind);
+    rows.find(|row| dtype.is_some() && row.dtype == dtype)
+        .ok_or(not_built(checked))
+}
+
 /// Whether a grid of this many blocks can be launched.
 pub(super) fn grid(what: &'static str, factors: &[u64]) -> Result<u32, Reason> {
     let given = factors

@@ -4,8 +4,8 @@ use std::hash::{Hash, Hasher};
 
 use ferroflash_kernels::expression::ptx::{Edit, Places, Program, ScoreRows};
 use ferroflash_kernels::expression::{
-    Expression, ExpressionError, Index, Kept, MAX_PARAMS, MAX_TENSORS, Param, Tensor, TooLong, Use,
-    mask_program,
+    Expression, ExpressionError, Index, Kept, MAX_PARAMS, MAX_TENSORS, NoReadDims, Param, ReadDims,
+    Tensor, TooLong, Use, mask_program,
 };
 use ferroflash_kernels::params::MaskProgram;
 
@@ -21,6 +21,8 @@ pub(crate) struct EditParts {
     fault: Option<ExpressionError>,
     /// Why the score has no derivative, if it has none.
     no_derivative: Option<ExpressionError>,
+    /// What gives the gradient of each tensor, or why it has none.
+    gradients: Vec<Result<(ReadDims, Kept), NoReadDims>>,
 }
 
 /// A tensor that expressions read.
@@ -58,11 +60,15 @@ impl EditParts {
         let params = edit.params();
         let mask = edit.mask.as_ref();
         let mask_program = mask.map(|mask| mask_program(mask, &params, &edit.tensors()));
-        let tensors = edit.tensors().into_iter().map(|tensor| ReadOf {
+        let tensors = edit.tensors();
+        let gradients = (0..tensors.len()).map(|place| gradient(&edit, place as u8));
+        let gradients = gradients.collect();
+        let tensors = tensors.into_iter().map(|tensor| ReadOf {
             dims: vec![DimUse::default(); usize::from(tensor.rank)],
             tensor,
         });
         let mut parts = EditParts {
+            gradients,
             fault: None,
             no_derivative,
             mask_program,
@@ -110,6 +116,13 @@ impl EditParts {
     /// Why there is no backward pass, if there is none.
     pub(crate) fn no_derivative(&self) -> Option<&ExpressionError> {
         self.no_derivative.as_ref()
+    }
+
+    /// How the score reads the tensor at this place, and the edit whose derivative is by the element that it reads; or why the tensor has no
+    /// gradient.
+    pub(crate) fn gradient_of(&self, place: usize) -> Result<&(ReadDims, Kept), NoReadDims> {
+        let gradient = self.gradients.get(place).ok_or(NoReadDims::NotRead)?;
+        gradient.as_ref().map_err(|&why| why)
     }
 
     /// A name that means one thing in the score and another in the mask.
@@ -172,6 +185,19 @@ impl EditParts {
             }
         }
     }
+}
+
+/// What gives the gradient of a tensor: an edit with the derivative by its elements.
+fn gradient(edit: &Edit, place: u8) -> Result<(ReadDims, Kept), NoReadDims> {
+    // Tensors of the score are the first of all.
+    let score = edit.score.as_ref().ok_or(NoReadDims::NotRead)?;
+    let dims = score.read_dims(place)?;
+    let derivative = score.derivative_by_tensor(place);
+    let edit = Edit {
+        derivative: Some(derivative.map_err(|_| NoReadDims::NoDerivative)?),
+        ..edit.clone()
+    };
+    Ok((dims, Kept::new(edit)))
 }
 
 /// Each is made once.

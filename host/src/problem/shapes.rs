@@ -1,7 +1,9 @@
 //! Shapes of a problem's tensors, and how many elements they have.
 
+use ferroflash_kernels::expression::Index;
+
 use super::{Fp8Kv, Problem};
-use crate::error::ProblemError;
+use crate::error::{ProblemError, ScoreError};
 use crate::tensor::Layout;
 
 impl Problem {
@@ -34,6 +36,46 @@ impl Problem {
             (Some(_), _) => self.batch,
         };
         (each as u64).saturating_mul(self.heads_k as u64)
+    }
+
+    /// How many different values an index of a tensor has that a score reads; one where it is 0.
+    pub(crate) fn extent_of(&self, index: Option<Index>) -> usize {
+        match index {
+            Some(Index::Batch) => self.batch,
+            Some(Index::Head) => self.heads_q,
+            Some(Index::KvHead) => self.heads_k,
+            Some(Index::Query) => self.seqlen_q,
+            Some(Index::Key) => self.seqlen_k,
+            None | Some(Index::SeqlenQ | Index::SeqlenK) => 1,
+        }
+    }
+
+    /// The shape of the gradient of a tensor that the score names: as many dimensions as the tensor, of batch, heads, queries, keys or one element. See
+    /// [`Gradients::d_score_tensor`](crate::Gradients::d_score_tensor). An error says why it has no gradient.
+    pub fn score_gradient_shape(&self, name: &str) -> Result<Vec<usize>, ScoreError> {
+        let parts = self.edit_parts();
+        let tensors = parts.map_or(&[][..], |parts| parts.tensors());
+        let place = tensors.iter().position(|read| read.tensor.name == name);
+        let (Some(parts), Some(place)) = (parts, place) else {
+            return Err(ScoreError::Unknown {
+                what: "gradient of tensor",
+                name: name.to_owned(),
+                taken: tensors
+                    .iter()
+                    .map(|read| read.tensor.name.clone())
+                    .collect(),
+            });
+        };
+        let gradient = parts.gradient_of(place);
+        let (read, _) = gradient.map_err(|why| ScoreError::NoTensorGradient {
+            name: name.to_owned(),
+            why,
+        })?;
+        Ok(read
+            .dims()
+            .iter()
+            .map(|&index| self.extent_of(index))
+            .collect())
     }
 
     /// How many (query, key) pairs of one head see each other by the mask, in one batch entry; what a block mask says does not count.

@@ -47,6 +47,10 @@ pub(crate) fn bind(problem: &Problem, operands: &mut Operands) -> Result<(), Sco
     };
     known(&inputs.params, "parameter", params, |param| &param.name)?;
     known(&inputs.tensors, "tensor", tensors, |read| &read.tensor.name)?;
+    let gradients = operands.take_score_gradients().tensors;
+    no_more(&gradients, "gradients of tensors")?;
+    let of_gradient = "gradient of tensor";
+    known(&gradients, of_gradient, tensors, |read| &read.tensor.name)?;
     if problem.edit_parts().is_none() {
         return Ok(());
     }
@@ -66,6 +70,38 @@ pub(crate) fn bind(problem: &Problem, operands: &mut Operands) -> Result<(), Sco
         *vector = Some(memory);
     }
     operands.put_score(given, vectors.into_iter().flatten());
+    for (name, gradient) in gradients.into_values() {
+        // It is one of them: see above.
+        let place = tensors.iter().position(|read| read.tensor.name == name);
+        if let Some(place) = place {
+            has_gradient(problem, place, &given.tensors[place])?;
+            operands.put_score_gradient(place, gradient);
+        }
+    }
+    Ok(())
+}
+
+/// Whether the tensor at this place has a gradient: every score reads an element of its own place.
+fn has_gradient(problem: &Problem, place: usize, tensor: &ScoreTensor) -> Result<(), ScoreError> {
+    let Some(parts) = problem.edit_parts() else {
+        return Ok(());
+    };
+    let name = || parts.tensors()[place].tensor.name.clone();
+    let gradient = parts.gradient_of(place);
+    let (read, _) = gradient.map_err(|why| ScoreError::NoTensorGradient { name: name(), why })?;
+    for (dim, &index) in read.dims().iter().enumerate() {
+        let (given, min) = (tensor.len[dim] as usize, problem.extent_of(index));
+        // Behind the last element the last one would be read.
+        if given < min {
+            return Err(ScoreError::TensorExtent {
+                name: name(),
+                dim,
+                given,
+                min,
+                max: MAX_EXTENT,
+            });
+        }
+    }
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! Footprints of the kernels that run beside the products: they list, clear and merge.
 
-use super::Footprint;
+use super::{Footprint, product};
 use crate::params::{MAX_MASK_BOUNDS, MAX_MASK_VALUES};
 
 /// Gradients of keys that no query sees: eight warps, eight rows each.
@@ -88,6 +88,15 @@ pub const fn sink_gradient() -> Footprint {
         block_k: 0,
         launch_registers: 0,
         spill_bytes: 0,
+    }
+}
+
+/// Gradients of tensors that a score reads: products of `standard` for 128 × 128 of the result. A thread holds three of these at a time, the sum, weights and dP: so
+/// there is one block per SM.
+pub const fn tensor_gradient() -> Footprint {
+    Footprint {
+        blocks_per_sm: 1,
+        ..product()
     }
 }
 

@@ -1,4 +1,4 @@
-//! The derivative of a score's expression by the score, node by node (forward mode).
+//! The derivative of a score's expression by the score, or by an element of a tensor that it reads, node by node (forward mode).
 //!
 //! Comparisons and whole numbers have none: what they decide is taken as given. At a kink the derivative is that of one side: |x| has 0 at 0, and
 //! the lesser or greater of two equal values has that of the one which does not depend on the score, or, where both do, of the node's first.
@@ -11,6 +11,20 @@ use super::{Binary, Compare, Expression, ExpressionError, Id, Node, Type, Unary}
 impl Expression {
     /// The derivative by the score. It names the same parameters and tensors. A mask has none.
     pub fn derivative_by_score(&self) -> Result<Expression, ExpressionError> {
+        self.derivative(|node| node == Node::Score)
+    }
+
+    /// The derivative by the element of a tensor that is read, the tensor by its place among [`Expression::tensors`]: as if all its reads were of one
+    /// element, which [`Expression::read_dims`] makes sure of.
+    pub fn derivative_by_tensor(&self, place: u8) -> Result<Expression, ExpressionError> {
+        self.derivative(|node| matches!(node, Node::Read(read, _) if read == place))
+    }
+
+    /// The derivative by the nodes that are the variable.
+    fn derivative(
+        &self,
+        is_variable: impl Fn(Node) -> bool,
+    ) -> Result<Expression, ExpressionError> {
         if self.is_mask() {
             let (given, wanted) = (Type::Bool, Type::F32);
             return Err(ExpressionError::Value { given, wanted });
@@ -20,7 +34,10 @@ impl Expression {
         let mut slopes: Vec<Slope> = Vec::with_capacity(ids.len());
         for (node, &id) in self.nodes.iter().zip(&ids) {
             let operand = |id: Id| (ids[id as usize], slopes[id as usize]);
-            let slope = interner.slope(*node, id, operand);
+            let slope = match is_variable(*node) {
+                true => Some(interner.num(1.0)),
+                false => interner.slope(*node, id, operand),
+            };
             // What is 0 everywhere adds nothing.
             slopes.push(slope.filter(|&slope| interner.as_num(slope) != Some(0.0)));
         }
@@ -34,10 +51,9 @@ impl Expression {
 type Slope = Option<Id>;
 
 impl Interner {
-    /// The derivative of a node, whose number is `y`.
+    /// The derivative of a node that is not the variable, and whose number is `y`.
     fn slope(&mut self, node: Node, y: Id, operand: impl Fn(Id) -> (Id, Slope)) -> Slope {
         match node {
-            Node::Score => Some(self.num(1.0)),
             Node::Unary(op, x) => {
                 let (x, dx) = operand(x);
                 self.unary_slope(op, x, dx?, y)
@@ -53,7 +69,8 @@ impl Interner {
                 let (c, a, b) = (operand(c).0, operand(a).1, operand(b).1);
                 self.choice(c, a, b)
             }
-            Node::Index(_)
+            Node::Score
+            | Node::Index(_)
             | Node::F32(_)
             | Node::I32(_)
             | Node::Bool(_)

@@ -17,6 +17,7 @@ mod node;
 pub mod ptx;
 #[doc(hidden)]
 pub mod random;
+mod reads;
 mod simplify;
 mod text;
 
@@ -31,6 +32,7 @@ pub use mask_program::{TooLong, mask_program};
 pub use node::{
     Binary, Compare, ElementType, Id, Index, MAX_RANK, Node, Param, Precision, Tensor, Type, Unary,
 };
+pub use reads::{NoReadDims, ReadDims};
 
 /// Nodes, each made of those before it, of which the last is the value. Equal nodes are one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

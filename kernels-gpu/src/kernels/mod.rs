@@ -20,6 +20,8 @@ mod scores;
 
 pub mod sink_gradient;
 
+pub mod tensor_gradient;
+
 pub mod tile_list;
 
 mod blocks;

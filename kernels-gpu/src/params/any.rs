@@ -3,7 +3,7 @@
 use super::{
     AppendParams, BackwardParams, BlockListParams, ClearParams, CombineParams, ForwardParams,
     KernelParams, MaskMapParams, MergeParams, SinkGradientParams, Slot, StandardParams,
-    TileListParams, TmaBackwardParams, TmaForwardParams,
+    TensorGradientParams, TileListParams, TmaBackwardParams, TmaForwardParams,
 };
 
 /// The parameters of any kernel.
@@ -39,6 +39,8 @@ pub enum Params {
     Append(AppendParams),
     /// Of the kernel that gives the gradients of sinks.
     SinkGradient(SinkGradientParams),
+    /// Of the kernel that gives the gradient of a tensor which a score reads.
+    TensorGradient(TensorGradientParams),
 }
 
 impl KernelParams for Params {
@@ -57,6 +59,7 @@ impl KernelParams for Params {
             Params::Merge(params) => params.slots(f),
             Params::Append(params) => params.slots(f),
             Params::SinkGradient(params) => params.slots(f),
+            Params::TensorGradient(params) => params.slots(f),
         }
     }
 }

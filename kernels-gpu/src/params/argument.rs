@@ -31,6 +31,14 @@ pub enum Argument {
     DV,
     /// Gradient of the sinks.
     DSinks,
+    /// Gradient of the first tensor that an expression of scores reads.
+    DScoreTensor0,
+    /// Of the second one.
+    DScoreTensor1,
+    /// Of the third one.
+    DScoreTensor2,
+    /// Of the fourth one.
+    DScoreTensor3,
     /// Where each sequence's rows of q begin, and where the last one's end.
     CuSeqlensQ,
     /// Where each sequence's rows of k and v begin, and where the last one's end.
@@ -97,7 +105,7 @@ pub enum Argument {
 
 impl Argument {
     /// All of them, in their order.
-    pub const ALL: [Argument; 43] = [
+    pub const ALL: [Argument; 47] = [
         Argument::Q,
         Argument::K,
         Argument::V,
@@ -110,6 +118,10 @@ impl Argument {
         Argument::DK,
         Argument::DV,
         Argument::DSinks,
+        Argument::DScoreTensor0,
+        Argument::DScoreTensor1,
+        Argument::DScoreTensor2,
+        Argument::DScoreTensor3,
         Argument::CuSeqlensQ,
         Argument::CuSeqlensK,
         Argument::SeqUsedQ,
@@ -151,6 +163,14 @@ impl Argument {
         Argument::ScoreTensor3,
     ];
 
+    /// Their gradients.
+    pub const SCORE_TENSOR_GRADIENTS: [Argument; 4] = [
+        Argument::DScoreTensor0,
+        Argument::DScoreTensor1,
+        Argument::DScoreTensor2,
+        Argument::DScoreTensor3,
+    ];
+
     /// Its name, as messages have it.
     pub const fn name(self) -> &'static str {
         match self {
@@ -166,6 +186,10 @@ impl Argument {
             Argument::DK => "d_k",
             Argument::DV => "d_v",
             Argument::DSinks => "d_sinks",
+            Argument::DScoreTensor0 => "d_score_tensors[0]",
+            Argument::DScoreTensor1 => "d_score_tensors[1]",
+            Argument::DScoreTensor2 => "d_score_tensors[2]",
+            Argument::DScoreTensor3 => "d_score_tensors[3]",
             Argument::CuSeqlensQ => "cu_seqlens_q",
             Argument::CuSeqlensK => "cu_seqlens_k",
             Argument::SeqUsedQ => "seqused_q",

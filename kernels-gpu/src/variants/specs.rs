@@ -9,7 +9,8 @@ use core::mem::offset_of;
 use crate::attention::score::ScoreRows;
 use crate::config::tma_backward_splits;
 use crate::params::{
-    BackwardParams, ForwardParams, StandardParams, TmaBackwardParams, TmaForwardParams,
+    BackwardParams, ForwardParams, StandardParams, TensorGradientParams, TmaBackwardParams,
+    TmaForwardParams,
 };
 use crate::spec::{Constant, Spec};
 
@@ -50,6 +51,13 @@ impl Kind {
                 &[Constant::Lengths]
             }
             Kind::StandardDWeights => &[Constant::Lengths, Constant::ScoreGradient],
+            Kind::TensorGradient => &[
+                Constant::RightBound,
+                Constant::LeftBound,
+                Constant::Lengths,
+                Constant::Prefix,
+                Constant::BlockMask,
+            ],
             Kind::StandardOutput | Kind::StandardDq => &[Constant::Lengths, Constant::BlockMask],
             Kind::TileList | Kind::TmaTileList | Kind::BlockList | Kind::MaskMap => {
                 &[Constant::RightBound, Constant::LeftBound, Constant::Prefix]
@@ -161,6 +169,10 @@ impl Variant {
                 scale: offset_of!(TmaBackwardParams, pass) + offset_of!(BackwardParams, scale),
                 score: offset_of!(TmaBackwardParams, pass) + offset_of!(BackwardParams, score),
             }),
+            (Kind::TensorGradient, _) => Some(ScoreSite::of_queries(
+                offset_of!(TensorGradientParams, pass) + offset_of!(StandardParams, scale),
+                offset_of!(TensorGradientParams, pass) + offset_of!(StandardParams, score),
+            )),
             (Kind::StandardScores | Kind::StandardDWeights, _) => Some(ScoreSite::of_queries(
                 offset_of!(StandardParams, scale),
                 offset_of!(StandardParams, score),
@@ -317,7 +329,11 @@ impl Variant {
                 PACKED_CAUSAL_SINKS,
             ]),
             (
-                Kind::Backward | Kind::BackwardDq | Kind::StandardScores | Kind::StandardDScores,
+                Kind::Backward
+                | Kind::BackwardDq
+                | Kind::StandardScores
+                | Kind::StandardDScores
+                | Kind::TensorGradient,
                 _,
             ) => self.without_block_masks(&[
                 BLOCKS,

@@ -1,8 +1,10 @@
 //! Tensors that expressions read, dense for the oracle and in memory of their own for backends.
 
-use ferroflash::ReadTensor;
+use ferroflash::{ReadTensor, VectorMut};
 use ferroflash_kernels::expression::{Contiguous, ElementType, Elements};
 use half::{bf16, f16};
+
+use super::gradients::Differentiable;
 
 /// How such a tensor lies in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,5 +185,57 @@ fn nobodys(element: ElementType, at: usize) -> f64 {
     match element {
         ElementType::I32 => f64::from(i32::MIN) + at as f64,
         _ => f64::NAN,
+    }
+}
+
+/// The gradient of a tensor, before it is written: NaN, on both sides, too.
+#[derive(Debug)]
+pub struct Unwritten(Numbers);
+
+impl Unwritten {
+    /// Of the tensor's own type.
+    pub fn new(of: &Differentiable) -> Unwritten {
+        let n = of.shape.iter().product::<usize>() + 2 * MARGIN;
+        Unwritten(match of.element {
+            ElementType::F16 => Numbers::F16(vec![f16::NAN; n]),
+            ElementType::Bf16 => Numbers::Bf16(vec![bf16::NAN; n]),
+            _ => Numbers::F32(vec![f32::NAN; n]),
+        })
+    }
+
+    /// To be written.
+    pub fn vector(&mut self) -> VectorMut<'_> {
+        fn inner<T>(all: &mut [T]) -> &mut [T] {
+            let end = all.len() - MARGIN;
+            &mut all[MARGIN..end]
+        }
+        match &mut self.0 {
+            Numbers::F32(all) => inner(all).into(),
+            Numbers::F16(all) => inner(all).into(),
+            Numbers::Bf16(all) => inner(all).into(),
+            Numbers::I32(all) => inner(all).into(),
+        }
+    }
+
+    fn all(&self) -> Vec<f64> {
+        match &self.0 {
+            Numbers::F32(all) => all.iter().map(|&x| x.into()).collect(),
+            Numbers::F16(all) => all.iter().map(|&x| x.into()).collect(),
+            Numbers::Bf16(all) => all.iter().map(|&x| x.into()).collect(),
+            Numbers::I32(all) => all.iter().map(|&x| x.into()).collect(),
+        }
+    }
+
+    /// What was written.
+    pub fn values(&self) -> Vec<f64> {
+        let all = self.all();
+        all[MARGIN..all.len() - MARGIN].to_vec()
+    }
+
+    /// Whether somebody wrote beside it.
+    pub fn strayed(&self) -> bool {
+        let all = self.all();
+        let (front, back) = (&all[..MARGIN], &all[all.len() - MARGIN..]);
+        front.iter().chain(back).any(|x| !x.is_nan())
     }
 }

@@ -11,6 +11,7 @@ mod condition;
 mod edit;
 mod forward;
 mod merge;
+mod pairs;
 mod rotary;
 
 use std::ops::Range;
@@ -20,6 +21,7 @@ pub use condition::{Condition, Terms, condition};
 pub use edit::{Edited, Pair, ScoreError};
 pub use forward::{Output, forward, probabilities};
 pub use merge::{MergeReference, merge};
+pub use pairs::{PairGradient, pair_gradients};
 pub use rotary::{Turned, turn};
 
 /// The sizes of one problem.

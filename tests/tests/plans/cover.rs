@@ -191,6 +191,7 @@ fn hold_launch(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
         Params::Merge(_) | Params::Append(_) => {
             panic!("no plan of attention does what is beside it")
         }
+        Params::TensorGradient(_) => panic!("no score is edited here"),
         Params::SinkGradient(params) => {
             assert_eq!(grid, problem.heads_q() as u64);
             assert_eq!(

@@ -26,6 +26,8 @@ pub(super) struct Edits<'m> {
     score: Given<'m>,
     mask: Given<'m>,
     derivative: Given<'m>,
+    /// Of each tensor's gradient: its edit, and what the derivative by its elements is given.
+    of_tensors: Vec<Option<(&'static Edit, Given<'m>)>>,
 }
 
 /// What a call gives one expression, in the expression's own order.
@@ -131,6 +133,12 @@ impl<'m> Edits<'m> {
             score: given(&edit.score),
             mask: given(&edit.mask),
             derivative: given(&edit.derivative),
+            of_tensors: (0..parts.tensors().len())
+                .map(|place| {
+                    let (_, kept) = parts.gradient_of(place).ok()?;
+                    Some((kept.edit(), given(&kept.edit().derivative)))
+                })
+                .collect(),
         };
         edits.check()?;
         Ok(Some(edits))
@@ -138,11 +146,14 @@ impl<'m> Edits<'m> {
 
     /// Whether every expression takes what it is given.
     fn check(&self) -> Result<(), ProblemError> {
-        for (expression, given) in [
+        let of_tensors = self.of_tensors.iter().flatten();
+        let of_tensors = of_tensors.map(|(edit, given)| (&edit.derivative, given));
+        let of_pass = [
             (&self.edit.score, &self.score),
             (&self.edit.mask, &self.mask),
             (&self.edit.derivative, &self.derivative),
-        ] {
+        ];
+        for (expression, given) in of_pass.into_iter().chain(of_tensors) {
             if let Some(expression) = expression {
                 let evaluator = Evaluator::<f32>::new(expression, &given.params, &given.tensors);
                 evaluator.map_err(|error| ScoreError::Together { error })?;
@@ -151,21 +162,31 @@ impl<'m> Edits<'m> {
         Ok(())
     }
 
+    /// The same with the derivative by the elements of a tensor, which has a gradient.
+    pub(super) fn editor_of_tensor(&self, place: usize) -> Editor<'_> {
+        let of_tensor = self.of_tensors.get(place).and_then(Option::as_ref);
+        Editor {
+            derivative: of_tensor.and_then(|(edit, given)| evaluator(&edit.derivative, given)),
+            ..self.editor()
+        }
+    }
+
     /// What one thread evaluates them with.
     pub(super) fn editor(&self) -> Editor<'_> {
-        /// That it can be made has been checked.
-        fn evaluator<'e>(
-            expression: &'e Option<Expression>,
-            given: &'e Given<'_>,
-        ) -> Option<Evaluator<'e, f32>> {
-            Evaluator::new(expression.as_ref()?, &given.params, &given.tensors).ok()
-        }
         Editor {
             score: evaluator(&self.edit.score, &self.score),
             mask: evaluator(&self.edit.mask, &self.mask),
             derivative: evaluator(&self.edit.derivative, &self.derivative),
         }
     }
+}
+
+/// That it can be made has been checked.
+fn evaluator<'e>(
+    expression: &'e Option<Expression>,
+    given: &'e Given<'_>,
+) -> Option<Evaluator<'e, f32>> {
+    Evaluator::new(expression.as_ref()?, &given.params, &given.tensors).ok()
 }
 
 /// A tensor of a call.

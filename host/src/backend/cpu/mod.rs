@@ -3,7 +3,7 @@
 //! | file | what it is |
 //! |---|---|
 //! | `forward.rs` | o and lse |
-//! | `backward/` | gradients of q, k and v, and of sinks |
+//! | `backward/` | gradients of q, k and v, of sinks, and of tensors that a score reads |
 //! | `merge.rs` | o and lse over two parts of the keys, merged |
 //! | `softmax.rs` | the online softmax; sinks |
 //! | `exp2.rs` | the exponential |
@@ -40,6 +40,7 @@ mod softmax;
 #[cfg(test)]
 mod tests;
 
+use ferroflash_kernels::expression::ElementType;
 use float8::F8E4M3;
 use half::{bf16, f16};
 
@@ -48,8 +49,9 @@ use crate::dtype::{Dtype, Element, Scalar, Widen};
 use crate::error::ProblemError;
 use crate::lengths::Paged;
 use crate::problem::Problem;
-use crate::tensor::{Place, TensorMut};
+use crate::tensor::{Place, TensorMut, VectorMut};
 use crate::validate::{self, Pass};
+use backward::tensors::{self, Elements, TensorGradient};
 use machine::Machine;
 use rows::{Scales, View, rows_mut};
 use sequences::Sequences;
@@ -159,16 +161,56 @@ fn backward_pass<T: Element>(
         Some(Operand::VectorMut(d_sinks)) => Some(d_sinks.host().ok_or(missing(Argument::DSinks))?),
         _ => None,
     };
+    let gradients = Argument::SCORE_TENSOR_GRADIENTS.into_iter().enumerate();
+    let gradients = gradients.filter_map(|(place, argument)| match operands.take(argument)? {
+        Operand::VectorMut(gradient) => Some((place, gradient)),
+        _ => None,
+    });
+    let mut d_tensors: Vec<(usize, VectorMut)> = gradients.collect();
     let outputs = backward::Outputs {
         d_q: &mut output_rows::<T>(Argument::DQ, &mut d_q, problem.group_size())?,
         d_k: &mut output_rows::<T>(Argument::DK, &mut d_k, 1)?,
         d_v: &mut output_rows::<T>(Argument::DV, &mut d_v, 1)?,
         d_sinks,
+        d_tensors: d_tensors
+            .iter_mut()
+            .map(|(place, gradient)| tensor_gradient(problem, *place, gradient))
+            .collect::<Result<_, _>>()?,
     };
     let lse = vector::<f32>(operands, Argument::Lse).ok_or(missing(Argument::Lse))?;
     let lse = sequences.rows_q.grouped(lse);
     backward::backward(machine, &sequences, &inputs, lse, outputs);
     Ok(())
+}
+
+/// The gradient of a tensor that the score reads.
+fn tensor_gradient<'a>(
+    problem: &Problem,
+    place: usize,
+    gradient: &'a mut VectorMut<'_>,
+) -> Result<TensorGradient<'a>, ProblemError> {
+    let argument = Argument::SCORE_TENSOR_GRADIENTS[place];
+    let parts = problem.edit_parts().ok_or(missing(argument))?;
+    let (read, _) = parts.gradient_of(place).map_err(|_| missing(argument))?;
+    let elements = match parts.tensors()[place].tensor.element {
+        ElementType::F32 => gradient.host().map(Elements::F32),
+        ElementType::F16 => gradient.host().map(Elements::F16),
+        ElementType::Bf16 => gradient.host().map(Elements::Bf16),
+        ElementType::I32 => None,
+    };
+    let extents = read.dims().iter().map(|&index| problem.extent_of(index));
+    Ok(TensorGradient {
+        place,
+        read: *read,
+        extents: extents.collect(),
+        elements: elements.ok_or(missing(argument))?,
+    })
+}
+
+/// Bytes that gradients of tensors take beside [`extra_bytes`], with the threads there are: their sums, and what each thread works in.
+pub(crate) fn tensor_gradient_bytes(problem: &Problem) -> u64 {
+    let per_thread = tensors::bytes_per_thread(Machine::detect(), &Sizes::of(problem));
+    per_thread.saturating_mul(rayon::current_num_threads() as u64)
 }
 
 /// Bytes that a pass takes beside inputs and outputs, with the threads there are: a reference to each row that it

@@ -69,6 +69,12 @@ impl<'m> Sequences<'m> {
         self.edits.as_ref().map(Edits::editor)
     }
 
+    /// The same with the derivative by the elements of a tensor, which has a gradient.
+    pub(super) fn editor_of_tensor(&self, place: usize) -> Option<Editor<'_>> {
+        let edits = self.edits.as_ref();
+        edits.map(|edits| edits.editor_of_tensor(place))
+    }
+
     /// A key and value head of a sequence.
     pub(super) fn location(&self, sequence_idx: usize, head_k: usize) -> Location<'_> {
         Location {

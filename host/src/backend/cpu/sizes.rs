@@ -65,6 +65,14 @@ impl Sizes {
         }
     }
 
+    /// The sizes of a pass that multiplies by derivatives, whatever that by the score is.
+    pub(super) fn with_derivative(self) -> Sizes {
+        Sizes {
+            has_derivative: true,
+            ..self
+        }
+    }
+
     /// The sequence with these rows.
     pub(super) fn sequence(self, q: Span, k: Span) -> Sequence {
         let sizes = Sizes {

@@ -115,6 +115,9 @@ impl<P: Planned> Launches<P> {
                     Params::Combine(params) => function::launch(function, size, stream, &params)?,
                     Params::Merge(params) => function::launch(function, size, stream, &params)?,
                     Params::Append(params) => function::launch(function, size, stream, &params)?,
+                    Params::TensorGradient(params) => {
+                        function::launch(function, size, stream, &params)?
+                    }
                     Params::SinkGradient(params) => {
                         function::launch(function, size, stream, &params)?
                     }

@@ -63,7 +63,7 @@ unsafe fn times_derivatives<E: Element>(
         barrier::barrier_sync_all();
         let mut s =
             product::<E, AlongDepth, AlongDepth>(part, q, k, p.shape.head_dim, 1, |_| false);
-        let (tile, column) = scores_of_part(p, part, sequence);
+        let (tile, column) = scores_of_part(p, part, head, sequence);
         for m in 0..Product::M {
             let tile = tile.below(m as u32 * 16);
             Given::of(p).begin(ScoreRows::Queries, tile);

@@ -28,7 +28,7 @@ pub unsafe fn scores<E: Element>(p: &StandardParams) {
         let k = Operand::single(sequence.keys(p, &p.k, head.kv_head_idx(shape)));
         let mut s = product::<E, AlongDepth, AlongDepth>(part, q, k, shape.head_dim, 1, |_| false);
         if spec::score() {
-            let (tile, column) = scores_of_part(p, part, &sequence);
+            let (tile, column) = scores_of_part(p, part, head, &sequence);
             Given::of(p).edit(tile, column, &mut s);
         }
         let base = scores_of_head(p, part.head);
@@ -54,12 +54,12 @@ pub unsafe fn scores<E: Element>(p: &StandardParams) {
 
 /// Where a thread's scores of a part lie: the tile of its first fragment, and its first column.
 #[inline(always)]
-pub(super) fn scores_of_part(
+pub(in crate::kernels) fn scores_of_part(
     p: &StandardParams,
     part: Part,
+    head: Head,
     sequence: &Sequence,
 ) -> (ScoreTile, u32) {
-    let head = Head::new(part.head, p.shape.heads_q);
     let (row, column) = part.of_thread();
     let tile = ScoreTile {
         batch: head.batch_idx,

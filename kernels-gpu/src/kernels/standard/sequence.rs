@@ -87,7 +87,12 @@ impl Sequence {
 
     /// The row of the block mask's map that one of its queries has.
     #[inline(always)]
-    pub(super) fn map_row(&self, p: &StandardParams, head_idx: u32, q_idx: u32) -> MapRow {
+    pub(in crate::kernels) fn map_row(
+        &self,
+        p: &StandardParams,
+        head_idx: u32,
+        q_idx: u32,
+    ) -> MapRow {
         MapRow::new(&p.blocks, self.batch_q, head_idx, q_idx)
     }
 

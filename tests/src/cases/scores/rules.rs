@@ -28,6 +28,8 @@ pub enum Rule {
     ShortRelativeBias,
     /// A number for each pair of each head; of each sequence, or one for all by a stride of 0.
     Bias(Of),
+    /// A number for each pair of each KV head, of all sequences, keys before queries; then a cap.
+    SharedBias,
     /// The score times the logistic function of a bias: it depends on both.
     Gate(Of),
     /// Query and key are of the same document.
@@ -100,6 +102,7 @@ impl Rule {
             Rule::ShortRelativeBias,
             Rule::Bias(Of::Fast),
             Rule::Bias(Of::Full),
+            Rule::SharedBias,
             Rule::Gate(Of::Fast),
             Rule::Gate(Of::Full),
             Rule::Documents,
@@ -171,6 +174,10 @@ impl Rule {
                 s + at.tensor_f32("table", [at.head, at.k - at.q + SHORT as i32])
             }),
             Rule::Bias(_) => Expression::score(|s, at| s + bias(at)),
+            Rule::SharedBias => Expression::score(|s, at| {
+                let shared = at.tensor_f32("shared", [at.kv_head, at.k, at.q]);
+                ((s + shared) / CAP).tanh() * CAP
+            }),
             Rule::Gate(Of::Fast) => Expression::score(|s, at| s * (bias(at) + s).sigmoid()),
             Rule::Gate(Of::Full) => Expression::score(|s, at| s * (bias(at) + s).sigmoid_full()),
             Rule::Random(seed) => Expression::score(|s, at| random::score(seed, s, at)),
@@ -301,6 +308,7 @@ impl Giving {
             seqlen_q,
             seqlen_k,
             heads_q,
+            heads_k,
             ..
         } = self.sizes;
         let uniform = |indices: &[usize]| {
@@ -334,6 +342,10 @@ impl Giving {
             ("table", _) => {
                 let distances = (seqlen_q + seqlen_k).max(2) - 1;
                 some("table", &[heads_q, distances], Strides::Reversed, &uniform)
+            }
+            ("shared", _) => {
+                let extents = [heads_k, seqlen_k, seqlen_q];
+                some("shared", &extents, Strides::Odd, &uniform)
             }
             ("bias", _) => {
                 let strides = match self.rule {

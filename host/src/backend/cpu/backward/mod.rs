@@ -8,11 +8,13 @@ mod differentiate;
 mod keys;
 mod queries;
 mod sinks;
+pub(super) mod tensors;
 
 use std::ops::Range;
 
 use rayon::prelude::*;
 
+use self::tensors::TensorGradient;
 use super::buffer::Panel;
 use super::cut::Rows;
 use super::machine::Machine;
@@ -73,6 +75,8 @@ pub(super) struct Outputs<'q, 'k, 'v, 'o, T> {
     pub(super) d_v: &'o mut [&'v mut [T]],
     /// Of each head of q, if they are wanted.
     pub(super) d_sinks: Option<&'o mut [f32]>,
+    /// Of tensors that the score reads, those that are wanted.
+    pub(super) d_tensors: Vec<TensorGradient<'o>>,
 }
 
 /// Bytes that one thread works in, in the pass that takes more.
@@ -125,6 +129,9 @@ pub(super) fn backward<T: Element>(
     };
     if let (Some(d_sinks), Some(sinks)) = (outputs.d_sinks, inputs.sinks) {
         sinks::d_sinks(sequences, sinks, &rows, d_sinks);
+    }
+    for mut d_tensor in outputs.d_tensors {
+        tensors::d_tensor(machine, sequences, inputs, &rows, &mut d_tensor);
     }
     queries::d_q(machine, sequences, inputs, &rows, outputs.d_q);
     keys::d_k_and_d_v(machine, sequences, inputs, &rows, outputs.d_k, outputs.d_v);

@@ -57,6 +57,11 @@ fn panels_per_task(machine: Machine, sizes: &Sizes, n_sequences: usize) -> usize
 
 /// Bytes that one thread works in.
 pub(super) fn bytes_per_thread(machine: Machine, sizes: &Sizes, n_sequences: usize) -> u64 {
+    bytes_of_panels(machine, sizes, panels_per_task(machine, sizes, n_sequences))
+}
+
+/// The same with so many panels.
+pub(super) fn bytes_of_panels(machine: Machine, sizes: &Sizes, n_panels: usize) -> u64 {
     let (depth, depth_v) = (sizes.head_dim, sizes.head_dim_v);
     let lanes = machine.wide_lanes();
     let block = BLOCK.max(lanes);
@@ -66,7 +71,7 @@ pub(super) fn bytes_per_thread(machine: Machine, sizes: &Sizes, n_sequences: usi
     Tile::n_bytes(block, depth)
         + Tile::n_bytes(block, depth_v)
         + Scores::n_bytes(sizes, block, lanes)
-        + panels_per_task(machine, sizes, n_sequences) as u64 * panel
+        + n_panels as u64 * panel
 }
 
 #[cfg(test)]
@@ -76,7 +81,7 @@ pub(super) fn make_workspace(machine: Machine, sizes: &Sizes, n_sequences: usize
 }
 
 /// What one thread works in.
-struct Workspace<'e> {
+pub(super) struct Workspace<'e> {
     machine: Machine,
     editor: Option<Editor<'e>>,
     k: Tile,
@@ -98,7 +103,7 @@ struct QueryPanel {
 }
 
 impl<'e> Workspace<'e> {
-    fn new(
+    pub(super) fn new(
         machine: Machine,
         sizes: &Sizes,
         n_panels: usize,
@@ -127,16 +132,59 @@ impl<'e> Workspace<'e> {
         }
     }
 
+    /// The most rows that it takes at a time.
+    pub(super) fn most_rows(&self) -> usize {
+        self.panels.len() * self.machine.wide_lanes()
+    }
+
     fn run<T: Element>(&mut self, inputs: &Inputs<T>, rows: &RowStatistics, task: &mut Task<T>) {
         let at = task.at;
+        let task_rows = task.first_row..task.first_row + task.d_q.len();
+        self.each_step(
+            inputs,
+            rows,
+            at,
+            task_rows,
+            |machine, k, panel, keys, scores| {
+                // dQ ← dQ + Kᵀ dS
+                machine.add_columns(k, 0..keys.len(), &scores.d_p, None, &mut panel.d_q);
+            },
+        );
+        let per_panel = self.machine.wide_lanes();
+        let scale = at.sequence.sizes.softmax_scale;
+        for (panel, d_q) in self.panels.iter_mut().zip(task.d_q.chunks_mut(per_panel)) {
+            store_lanes(&panel.d_q, scale, &mut self.row, d_q);
+        }
+    }
+
+    /// P and dS of some rows of a group and each run of keys that they see; queries are in the lanes, keys in the panels' rows.
+    pub(super) fn visit<T: Element>(
+        &mut self,
+        inputs: &Inputs<T>,
+        rows: &RowStatistics,
+        at: Location,
+        task_rows: Range<usize>,
+        mut f: impl FnMut(Range<usize>, Range<usize>, (&Panel, &Panel)),
+    ) {
+        self.each_step(inputs, rows, at, task_rows, |_, _, panel, keys, scores| {
+            f(panel.rows(), keys, (&scores.s, &scores.d_p));
+        });
+    }
+
+    /// Calls `f` with each panel and run of keys that it sees, which are rows 0.. of the tile, when their P and dS are there.
+    fn each_step<T: Element>(
+        &mut self,
+        inputs: &Inputs<T>,
+        rows: &RowStatistics,
+        at: Location,
+        task_rows: Range<usize>,
+        mut f: impl FnMut(&Machine, &Tile, &mut QueryPanel, Range<usize>, &Scores),
+    ) {
         let Location {
             sequence, head_k, ..
         } = at;
-        let sizes = &sequence.sizes;
-        let n_rows = task.d_q.len();
-        let n_panels = n_rows.div_ceil(self.machine.wide_lanes());
-        self.load_queries(inputs, rows, task);
-        let task_rows = task.first_row..task.first_row + n_rows;
+        let n_panels = task_rows.len().div_ceil(self.machine.wide_lanes());
+        self.load_queries(inputs, rows, at, &task_rows);
         let keys = at.keys(&task_rows, BLOCK);
         for first_key in keys.clone().step_by(BLOCK) {
             let block = first_key..keys.end.min(first_key + BLOCK);
@@ -155,13 +203,11 @@ impl<'e> Workspace<'e> {
                 let keys = at.keys_of_step(&panel.rows(), &block);
                 if !keys.is_empty() {
                     let scores = (&mut self.scores, self.editor.as_mut());
-                    panel.step(&self.machine, at, keys, (&self.k, &self.v), scores);
+                    let tiles = (&self.k, &self.v);
+                    panel.step(&self.machine, at, keys.clone(), tiles, scores);
+                    f(&self.machine, &self.k, panel, keys, &self.scores);
                 }
             }
-        }
-        let per_panel = self.machine.wide_lanes();
-        for (panel, d_q) in self.panels.iter_mut().zip(task.d_q.chunks_mut(per_panel)) {
-            store_lanes(&panel.d_q, sizes.softmax_scale, &mut self.row, d_q);
         }
     }
 
@@ -170,27 +216,28 @@ impl<'e> Workspace<'e> {
         &mut self,
         inputs: &Inputs<T>,
         rows: &RowStatistics,
-        task: &Task<T>,
+        at: Location,
+        task_rows: &Range<usize>,
     ) {
         let Location {
             sequence, head_k, ..
-        } = task.at;
+        } = at;
         let sizes = &sequence.sizes;
         let per_panel = self.machine.wide_lanes();
         let q = inputs.q.head_rows(sequence.q, head_k, sizes.group_size);
         let d_o = inputs.d_o.head_rows(sequence.q, head_k, sizes.group_size);
-        let runs = task.d_q.chunks(per_panel).enumerate();
-        for (panel, (index, run)) in self.panels.iter_mut().zip(runs) {
-            panel.first_row = task.first_row + index * per_panel;
-            panel.n_rows = run.len();
+        let firsts = task_rows.clone().step_by(per_panel);
+        for (panel, first_row) in self.panels.iter_mut().zip(firsts) {
+            let range = first_row..task_rows.end.min(first_row + per_panel);
+            let run = range.clone();
+            (panel.first_row, panel.n_rows) = (first_row, run.len());
             let lanes = self.machine.lanes_for(run.len());
-            let range = panel.first_row..panel.first_row + run.len();
             q.load(range.clone(), &mut self.k);
             panel.q.transpose(&self.k, 0..run.len(), lanes);
             d_o.load(range.clone(), &mut self.v);
             panel.d_o.transpose(&self.v, 0..run.len(), lanes);
             panel.d_q.clear(lanes);
-            let first = rows.first(task.at);
+            let first = rows.first(at);
             let range = first + range.start..first + range.end;
             panel.lse_log2.clear(lanes);
             panel.lse_log2.row_mut(0)[..run.len()].copy_from_slice(&rows.lse_log2[range.clone()]);
@@ -205,7 +252,7 @@ impl QueryPanel {
         self.first_row..self.first_row + self.n_rows
     }
 
-    /// One block of keys, which are rows 0.. of the tiles.
+    /// P and dS of one block of keys, which are rows 0.. of the tiles.
     fn step(
         &mut self,
         machine: &Machine,
@@ -232,6 +279,5 @@ impl QueryPanel {
         if let Some(gradient) = gradient {
             multiply_by_derivatives(s, gradient, d_p, n_keys);
         }
-        machine.add_columns(k, 0..n_keys, d_p, None, &mut self.d_q); // dQ ← dQ + Kᵀ dS
     }
 }
