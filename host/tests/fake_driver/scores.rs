@@ -72,9 +72,9 @@ fn parameters_and_tensors_are_of_the_call() {
             let values = word(launch, at + offset_of!(ScoreParams, values));
             let right = u64::from(factor.to_bits()) | u64::from(-3i32 as u32) << 32;
             assert_eq!(values, right);
-            // What stands behind it is 0.
-            let inverse = word(launch, at + offset_of!(ScoreParams, inverse_scale));
-            assert_eq!(f32::from_bits(inverse as u32), 8.0);
+            let units = word(launch, at + offset_of!(ScoreParams, unit));
+            let units = [units, units >> 32].map(|bits| f32::from_bits(bits as u32));
+            assert_eq!(units, [0.125, 8.0]);
         }
         let refused = enqueue(&mut queue, 1.0, ReadTensor::new(bias.slice(), [3, 200]));
         assert!(matches!(

@@ -82,7 +82,7 @@ fn places() -> Places {
     let score = offset_of!(ForwardParams, score);
     Places {
         scale: (offset_of!(ForwardParams, scale) + offset_of!(Scale, scale)) as u32,
-        inverse_scale: (score + offset_of!(ScoreParams, inverse_scale)) as u32,
+        inverse_unit: (score + offset_of!(ScoreParams, inverse_unit)) as u32,
         params: (score + offset_of!(ScoreParams, values)) as u32,
         tensors: (score + offset_of!(ScoreParams, tensors)) as u32,
     }

@@ -27,6 +27,14 @@ pub(super) const THREADS: u32 = 128;
 /// Pᵀ or dSᵀ, packed.
 pub(super) type PackedScores<T> = <<T as Tiles>::Scores as Accumulator>::Packed;
 
+/// Pᵀ of a step, rounded.
+pub(super) struct Probabilities<T: Tiles> {
+    /// As dV's product takes it.
+    pub(super) for_d_v: PackedScores<T>,
+    /// Times the derivative of an expression that edits scores: dSᵀ is made of it, where registers do not hold it unrounded.
+    pub(super) for_d_s: PackedScores<T>,
+}
+
 /// What does not change from tile to tile.
 pub(super) struct Consumer<'a> {
     pub(super) p: &'a BackwardParams,
@@ -171,8 +179,8 @@ impl Consumer<'_> {
             || !self.band.bounds().right && keys.0 == RAGGED
     }
 
-    /// Pᵀ = exp2(scale_log2 · Sᵀ − L) of the 64 keys from `first` on, 0 where masked; it stands in place of Sᵀ, too, there times the
-    /// derivative of an expression that edits scores. The tile is the `n`-th work.
+    /// Pᵀ = exp2(scale_log2 · Sᵀ − L) of the 64 keys from `first` on, 0 where masked. The tile is the `n`-th work. It stands in place of
+    /// Sᵀ, too; where the derivative of an expression is not 1, times that, and with [`Tiles::KEEPS_P`] alone.
     #[inline(always)]
     pub(super) unsafe fn probabilities<E: Element, T: Tiles>(
         &self,
@@ -181,7 +189,7 @@ impl Consumer<'_> {
         keys: Keys,
         first: u32,
         s: &mut T::Scores,
-    ) -> PackedScores<T> {
+    ) -> Probabilities<T> {
         // SAFETY: Q's stage is full, and L and the number of its first row with it.
         unsafe {
             if T::EDITS_SCORES && spec::score_gradient() {
@@ -201,7 +209,11 @@ impl Consumer<'_> {
                 }
             });
         }
-        s.pack::<E>()
+        let p = s.pack::<E>();
+        Probabilities {
+            for_d_v: p,
+            for_d_s: p,
+        }
     }
 
     /// Whether the expression makes nothing of a step's scores.

@@ -1,7 +1,9 @@
 //! A consumer's scores, where an expression edits them.
 
 use super::Tiles;
-use super::consumer::{Consumer, Keys, PackedScores, for_each_hidden, is_hidden, with_columns};
+use super::consumer::{
+    Consumer, Keys, PackedScores, Probabilities, for_each_hidden, is_hidden, with_columns,
+};
 use super::layout::{Layout, SLOT};
 use crate::attention::score::{ScoreRows, ScoreTile};
 use crate::attention::{batch_and_head, divide};
@@ -98,7 +100,8 @@ impl Consumer<'_> {
         score::score_block(first_query - to_q + place.col);
     }
 
-    /// Pᵀ, and in place of Sᵀ Pᵀ times the derivative of the expression: as [`Consumer::probabilities`].
+    /// [`Consumer::probabilities`] where the derivative of the expression is not 1. What the mask hides is cleared when all is packed: two
+    /// registers for each pair of scores live across the branch, and not three.
     ///
     /// # Safety
     /// As [`Consumer::begin_scores_of_step`], which came before.
@@ -109,9 +112,9 @@ impl Consumer<'_> {
         keys: Keys,
         first: u32,
         s: &mut T::Scores,
-    ) -> PackedScores<T> {
+    ) -> Probabilities<T> {
         const { assert!(T::Scores::N <= score::MOST_FRAGMENTS) };
-        let mut for_d_v = PackedScores::<T>::zero();
+        let (mut for_d_v, mut for_d_s) = (PackedScores::<T>::zero(), PackedScores::<T>::zero());
         // SAFETY: the caller's contract.
         unsafe {
             with_columns::<T::Scores>(self.layout.lse::<T>(at.stage), |n, lse| {
@@ -124,21 +127,24 @@ impl Consumer<'_> {
                 for idx in 0..4 {
                     s[idx] *= derivatives[idx];
                 }
+                *for_d_s.pairs_mut(0, n) = [E::pack(s[0], s[1]), E::pack(s[2], s[3])];
             });
             self.where_hidden::<T>(at, keys, first, |visible| {
-                for_each_hidden(s, visible, |x| *x = 0.0);
+                if T::KEEPS_P {
+                    for_each_hidden(s, visible, |x| *x = 0.0);
+                }
                 for n in 0..T::Scores::N {
-                    let pairs = for_d_v.pairs_mut(0, n);
                     for half in 0..2 {
                         let left = is_hidden(visible[half], n, 0);
                         let right = is_hidden(visible[half], n, 1);
                         let left = if left { 0 } else { 0xffff };
                         let right = if right { 0 } else { 0xffff_0000 };
-                        pairs[half] &= left | right;
+                        for_d_v.pairs_mut(0, n)[half] &= left | right;
+                        for_d_s.pairs_mut(0, n)[half] &= left | right;
                     }
                 }
             });
         }
-        for_d_v
+        Probabilities { for_d_v, for_d_s }
     }
 }
