@@ -1,6 +1,7 @@
 //! What consumers of both kinds do: masks, exponentials, dS, and sending gradients off.
 
 use super::Tiles;
+use super::expression::Probabilities;
 use super::layout::Layout;
 use super::producer::map_of_sequence;
 use super::work::{Work, WorkTile, kv_head};
@@ -26,14 +27,6 @@ pub(super) const THREADS: u32 = 128;
 
 /// Pᵀ or dSᵀ, packed.
 pub(super) type PackedScores<T> = <<T as Tiles>::Scores as Accumulator>::Packed;
-
-/// Pᵀ of a step, rounded.
-pub(super) struct Probabilities<T: Tiles> {
-    /// As dV's product takes it.
-    pub(super) for_d_v: PackedScores<T>,
-    /// Times the derivative of an expression that edits scores: dSᵀ is made of it, where registers do not hold it unrounded.
-    pub(super) for_d_s: PackedScores<T>,
-}
 
 /// What does not change from tile to tile.
 pub(super) struct Consumer<'a> {
@@ -180,7 +173,7 @@ impl Consumer<'_> {
     }
 
     /// Pᵀ = exp2(scale_log2 · Sᵀ − L) of the 64 keys from `first` on, 0 where masked. The tile is the `n`-th work. It stands in place of
-    /// Sᵀ, too; where the derivative of an expression is not 1, times that, and with [`Tiles::KEEPS_P`] alone.
+    /// Sᵀ, too; times the derivative of an expression, where that is not 1, only with [`Tiles::KEEPS_P`].
     #[inline(always)]
     pub(super) unsafe fn probabilities<E: Element, T: Tiles>(
         &self,

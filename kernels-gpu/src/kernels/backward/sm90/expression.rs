@@ -1,9 +1,7 @@
 //! A consumer's scores, where an expression edits them.
 
 use super::Tiles;
-use super::consumer::{
-    Consumer, Keys, PackedScores, Probabilities, for_each_hidden, is_hidden, with_columns,
-};
+use super::consumer::{Consumer, Keys, PackedScores, for_each_hidden, is_hidden, with_columns};
 use super::layout::{Layout, SLOT};
 use crate::attention::score::{ScoreRows, ScoreTile};
 use crate::attention::{batch_and_head, divide};
@@ -17,6 +15,14 @@ use crate::tile::element::Element;
 use crate::tile::fragment;
 use crate::tile::register::{Accumulator, Packed};
 use crate::tile::ring::Ring;
+
+/// Pᵀ of a step, rounded.
+pub(super) struct Probabilities<T: Tiles> {
+    /// As dV's product takes it.
+    pub(super) for_d_v: PackedScores<T>,
+    /// Times the derivative of an expression that edits scores: dSᵀ is made of it, where registers do not hold it unrounded.
+    pub(super) for_d_s: PackedScores<T>,
+}
 
 impl Layout {
     /// Writes which (batch, query head) a stage is for, where an expression edits scores; where sequences have lengths of their own, which

@@ -25,7 +25,8 @@
 //! consumer. In the others dS is made of P as it was before it was rounded for dV.
 
 use super::Tiles;
-use super::consumer::{Consumer, Keys, Probabilities, unpacked};
+use super::consumer::{Consumer, Keys, unpacked};
+use super::expression::Probabilities;
 use super::shares::Sum;
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
 use crate::params::BackwardMap;
