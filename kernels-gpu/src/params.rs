@@ -93,7 +93,7 @@ pub struct Shape {
 pub struct Scale {
     /// `S = q·kᵀ · scale`; finite and greater than 0.
     pub scale: f32,
-    /// `scale · log₂ e`: exponentials are computed to base 2.
+    /// `scale · log₂ e`: exponentials are computed to base 2. Where an expression edits scores, [`ScoreParams::unit`] times log₂ e.
     pub scale_log2: f32,
 }
 

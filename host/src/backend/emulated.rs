@@ -73,7 +73,7 @@ pub(crate) fn run(
         };
         let kernel =
             entry::emulated(variant.name).ok_or_else(|| fault("there is no such kernel".into()))?;
-        let params = plan.bound(planned, start, |argument| addresses[argument], &score);
+        let params = plan.bound(planned, start, |argument| addresses[argument], Some(&score));
         let launch = launch(planned, &options.device);
         let kernel = || kernel(&params);
         let ran = match planned.edit {

@@ -33,8 +33,8 @@ use std::fmt;
 
 use ferroflash_kernels::expression::Kept;
 use ferroflash_kernels::params::{
-    BackwardParams, ForwardParams, KernelParams, Params, SHIFTED, Schedule, ScoreParams, Slot,
-    SplitKv, TmaBackwardParams, TmaForwardParams, in_workspace,
+    BackwardParams, ForwardParams, KernelParams, Params, SHIFTED, Schedule, Slot, SplitKv,
+    TmaBackwardParams, TmaForwardParams, in_workspace,
 };
 use ferroflash_kernels::spec::Constant;
 pub use ferroflash_kernels::spec::Spec;
@@ -286,7 +286,7 @@ impl Plan {
         workspace: u64,
         address: impl Fn(Argument) -> u64,
     ) -> Params {
-        self.bound(launch, workspace, address, &ScoreParams::default())
+        self.bound(launch, workspace, address, None)
     }
 
     /// Bytes that running it takes beside inputs and outputs; on the CPU, with the threads there are.

@@ -1,7 +1,8 @@
 //! What a backend needs to know of a plan, whether it is attention's or that of an operation beside it.
 
-use ferroflash_kernels::params::{Params, ScoreParams, bind};
+use ferroflash_kernels::params::{Params, Scale, ScoreParams, bind};
 
+use super::views::scale_log2;
 use super::{Plan, PlannedLaunch, WorkspaceLayout};
 use crate::arguments::{Argument, Need, need};
 use crate::dtype::Dtype;
@@ -20,18 +21,23 @@ pub(crate) trait Planned {
     /// What the call takes under a name.
     fn need(&self, argument: Argument) -> Option<Need>;
 
-    /// The parameters of a launch with every address filled in: see [`Plan::params`]; and with what the call gives expressions of scores.
+    /// The parameters of a launch with every address filled in: see [`Plan::params`]; and with what a call gives expressions of scores.
     fn bound(
         &self,
         launch: &PlannedLaunch,
         workspace: u64,
         address: impl Fn(Argument) -> u64,
-        score: &ScoreParams,
+        score: Option<&ScoreParams>,
     ) -> Params {
         let mut params = launch.params;
         let reads_score = launch.edit.is_some() || matches!(params, Params::MaskMap(_));
-        if reads_score && let Some(place) = place_of_score(&mut params) {
+        if let Some(score) = score.filter(|_| reads_score)
+            && let Some((place, scale)) = places_of_score(&mut params)
+        {
             *place = *score;
+            if let Some(scale) = scale {
+                scale.scale_log2 = scale_log2(score.unit);
+            }
         }
         let lies_at = |argument| match self.need(argument) {
             None => 0,
@@ -44,16 +50,22 @@ pub(crate) trait Planned {
     }
 }
 
-/// Where parameters hold what expressions of scores read.
-fn place_of_score(params: &mut Params) -> Option<&mut ScoreParams> {
+/// Where parameters hold what expressions of scores read, and the scale of kernels that edit scores.
+fn places_of_score(params: &mut Params) -> Option<(&mut ScoreParams, Option<&mut Scale>)> {
     match params {
-        Params::Forward(params) => Some(&mut params.score),
-        Params::TmaForward(params) => Some(&mut params.score),
-        Params::Backward(params) => Some(&mut params.score),
-        Params::TmaBackward(params) => Some(&mut params.pass.score),
-        Params::Standard(params) => Some(&mut params.score),
-        Params::TensorGradient(params) => Some(&mut params.pass.score),
-        Params::MaskMap(params) => Some(&mut params.score),
+        Params::Forward(params) => Some((&mut params.score, Some(&mut params.scale))),
+        Params::TmaForward(params) => Some((&mut params.score, Some(&mut params.scale))),
+        Params::Backward(params) => Some((&mut params.score, Some(&mut params.scale))),
+        Params::TmaBackward(params) => {
+            let pass = &mut params.pass;
+            Some((&mut pass.score, Some(&mut pass.scale)))
+        }
+        Params::Standard(params) => Some((&mut params.score, Some(&mut params.scale))),
+        Params::TensorGradient(params) => {
+            let pass = &mut params.pass;
+            Some((&mut pass.score, Some(&mut pass.scale)))
+        }
+        Params::MaskMap(params) => Some((&mut params.score, None)),
         Params::Clear(_)
         | Params::TileList(_)
         | Params::BlockList(_)

@@ -51,11 +51,16 @@ pub fn shape(checked: &Checked) -> Shape {
     }
 }
 
-/// The scale and its base-2 twin, rounded once.
+/// The scale and its base-2 twin.
 pub fn scale(checked: &Checked) -> Scale {
     let scale = checked.softmax_scale();
     Scale {
         scale,
-        scale_log2: (f64::from(scale) * std::f64::consts::LOG2_E) as f32,
+        scale_log2: scale_log2(scale),
     }
+}
+
+/// A unit of scores, in units of the exponents of 2: rounded once.
+pub fn scale_log2(unit: f32) -> f32 {
+    (f64::from(unit) * std::f64::consts::LOG2_E) as f32
 }

@@ -2,7 +2,7 @@
 
 use std::hash::{Hash, Hasher};
 
-use ferroflash_kernels::expression::ptx::{Edit, Places, Program, ScoreRows};
+use ferroflash_kernels::expression::ptx::{Edit, Places, Program, ScoreRows, Unit};
 use ferroflash_kernels::expression::{
     Expression, ExpressionError, Index, Kept, MAX_PARAMS, MAX_TENSORS, NoReadDims, Param, ReadDims,
     Tensor, TooLong, Use, mask_program,
@@ -15,6 +15,7 @@ pub(crate) struct EditParts {
     kept: Kept,
     params: Vec<Param>,
     tensors: Vec<ReadOf>,
+    unit: Unit,
     /// What finds blocks that the mask hides.
     mask_program: Option<Result<MaskProgram, TooLong>>,
     /// Why the expressions do not go together, if they do not.
@@ -73,6 +74,7 @@ impl EditParts {
             no_derivative,
             mask_program,
             tensors: tensors.collect(),
+            unit: edit.unit(),
             params,
             kept: Kept::new(edit),
         };
@@ -96,6 +98,11 @@ impl EditParts {
     /// What finds blocks that the mask hides, if there is a mask and it is not too long.
     pub(crate) fn mask_program(&self) -> Option<&Result<MaskProgram, TooLong>> {
         self.mask_program.as_ref()
+    }
+
+    /// What edited scores are measured in.
+    pub(crate) fn unit(&self) -> Unit {
+        self.unit
     }
 
     /// Values that calls give, in the order of their places.
@@ -163,7 +170,7 @@ impl EditParts {
         // Where values lie makes no difference to it.
         let places = Places {
             scale: 0,
-            inverse_scale: 0,
+            inverse_unit: 0,
             params: 0,
             tensors: 0,
         };

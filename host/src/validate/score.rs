@@ -51,16 +51,15 @@ pub(crate) fn bind(problem: &Problem, operands: &mut Operands) -> Result<(), Sco
     no_more(&gradients, "gradients of tensors")?;
     let of_gradient = "gradient of tensor";
     known(&gradients, of_gradient, tensors, |read| &read.tensor.name)?;
-    if problem.edit_parts().is_none() {
+    let Some(parts) = problem.edit_parts() else {
         return Ok(());
-    }
-    let mut given = ScoreParams {
-        inverse_scale: 1.0 / problem.scale(),
-        ..ScoreParams::default()
     };
+    let mut given = ScoreParams::default();
     for (place, param) in given.values.iter_mut().zip(params) {
         *place = value(param, &inputs)?;
     }
+    given.unit = parts.unit().of_launch(problem.scale(), &mut given.values);
+    given.inverse_unit = 1.0 / given.unit;
     // No list of them: a prepared call allocates nothing.
     let mut vectors = [None; MAX_SCORE_TENSORS];
     let places = given.tensors.iter_mut().zip(&mut vectors);

@@ -36,6 +36,9 @@ pub fn assert_as_planned(launches: &[Launch], plan: &Plan, stream: StreamRef) {
                 Params::BlockList(_) => size_of::<ferroflash_kernels::params::BlockListParams>(),
                 Params::MaskMap(_) => size_of::<ferroflash_kernels::params::MaskMapParams>(),
                 Params::Combine(_) => size_of::<ferroflash_kernels::params::CombineParams>(),
+                Params::TensorGradient(_) => {
+                    size_of::<ferroflash_kernels::params::TensorGradientParams>()
+                }
                 Params::SinkGradient(_) => {
                     size_of::<ferroflash_kernels::params::SinkGradientParams>()
                 }

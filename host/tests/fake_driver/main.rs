@@ -61,6 +61,9 @@ fn params_bytes(kernel: &str) -> Option<usize> {
         variants::Kind::Clear => size_of::<ClearParams>(),
         variants::Kind::Combine => size_of::<ferroflash_kernels::params::CombineParams>(),
         variants::Kind::Merge => size_of::<ferroflash_kernels::params::MergeParams>(),
+        variants::Kind::TensorGradient => {
+            size_of::<ferroflash_kernels::params::TensorGradientParams>()
+        }
         variants::Kind::SinkGradient => size_of::<ferroflash_kernels::params::SinkGradientParams>(),
         variants::Kind::Append => size_of::<ferroflash_kernels::params::AppendParams>(),
         variants::Kind::TileList | variants::Kind::TmaTileList => size_of::<TileListParams>(),

@@ -69,7 +69,7 @@ pub(crate) fn edit_with_gradient(x: &mut [f32; 4], n: usize) -> [f32; 4] {
         let place = place(&scores, scores.tile.rows[idx / 2], column);
         let s = *x * scores.scale.scale;
         if let Some(score) = &mut score {
-            *x = score.score(&place, s) * given.params.inverse_scale;
+            *x = score.score(&place, s) * given.params.inverse_unit;
         }
         if let Some(derivative) = &mut derivative {
             gradient[idx] = derivative.score(&place, s);

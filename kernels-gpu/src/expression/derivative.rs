@@ -84,6 +84,25 @@ impl Interner {
         self.binary(Binary::Mul, a, b)
     }
 
+    /// A slope times a factor. If it was divided by that, as the slope of `cap · tanh(s / cap)` is, neither is left.
+    fn times(&mut self, slope: Id, factor: Id) -> Id {
+        let numerator = |interner: &Interner, id| match interner.node(id) {
+            Node::Binary(Binary::Div, a, divisor) if divisor == factor => Some(a),
+            _ => None,
+        };
+        if let Some(a) = numerator(self, slope) {
+            return a;
+        }
+        if let Node::Binary(Binary::Mul, a, b) = self.node(slope) {
+            for (quotient, other) in [(a, b), (b, a)] {
+                if let Some(a) = numerator(self, quotient) {
+                    return self.product(other, a);
+                }
+            }
+        }
+        self.product(slope, factor)
+    }
+
     /// One slope or the other.
     fn choice(&mut self, c: Id, a: Slope, b: Slope) -> Slope {
         if a.is_none() && b.is_none() {
@@ -157,8 +176,8 @@ impl Interner {
         let terms = match op {
             Binary::Add | Binary::Sub => (da, db),
             Binary::Mul => (
-                da.map(|da| self.product(da, b)),
-                db.map(|db| self.product(a, db)),
+                da.map(|da| self.times(da, b)),
+                db.map(|db| self.times(db, a)),
             ),
             // (da − y · db) / b.
             Binary::Div => {

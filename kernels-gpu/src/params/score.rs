@@ -30,10 +30,12 @@ pub struct ScoreParams {
     pub tensors: [ScoreTensor; MAX_SCORE_TENSORS],
     /// Parameters, by their bits, in that order.
     pub values: [u32; MAX_SCORE_PARAMS],
-    /// 1 / softmax_scale.
-    pub inverse_scale: f32,
+    /// What edited scores are measured in, positive and finite: a kernel's edited score times this is the expression's value.
+    pub unit: f32,
+    /// 1 / unit.
+    pub inverse_unit: f32,
     /// No gap at the end.
-    pub padding: [u32; 3],
+    pub padding: [u32; 2],
 }
 
 impl KernelParams for ScoreParams {

@@ -93,7 +93,7 @@ pub fn of_variant(
     };
     let places = Places {
         scale: (site.scale + offset_of!(Scale, scale)) as u32,
-        inverse_scale: (site.score + offset_of!(ScoreParams, inverse_scale)) as u32,
+        inverse_unit: (site.score + offset_of!(ScoreParams, inverse_unit)) as u32,
         params: (site.score + offset_of!(ScoreParams, values)) as u32,
         tensors: (site.score + offset_of!(ScoreParams, tensors)) as u32,
     };

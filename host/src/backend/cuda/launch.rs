@@ -88,7 +88,7 @@ impl<P: Planned> Launches<P> {
         let dtype = self.plan.dtype();
         for (launch, ready) in self.plan.planned_launches().iter().zip(&self.kernels) {
             let (function, size) = (ready.function, ready.size);
-            let mut params = self.plan.bound(launch, workspace, &address, score);
+            let mut params = self.plan.bound(launch, workspace, &address, Some(score));
             ready.maps.encode(&mut params, dtype)?;
             // SAFETY: `launch.params` has the type that the kernel of `launch.variant` takes: a plan pairs them. With
             // `launch.grid`, which covers the shape in them, the kernel stays inside the arguments and the workspace,

@@ -7,7 +7,7 @@ use super::op::{Arena, Op, OpId};
 pub struct ScaleAt {
     /// Offset of softmax_scale in bytes.
     pub scale: u32,
-    /// Offset of its inverse in bytes.
+    /// Offset of its inverse in bytes. Only what is measured in it is divided by it.
     pub inverse: u32,
 }
 
@@ -47,9 +47,11 @@ impl Coef {
         }
     }
 
-    /// Whether it is a constant.
+    /// Whether it is a constant, as it is written.
     pub fn is(&self, factor: f64) -> bool {
-        *self == Coef::of(factor)
+        let factor = Coef::of(f64::from(factor as f32));
+        Coef::of(f64::from(self.factor as f32)) == factor
+            && (self.power, self.value) == (factor.power, factor.value)
     }
 
     /// With another factor that is constant.

@@ -7,6 +7,7 @@ use super::integer::{self, Affine};
 use super::linear::{Algebra, Atom, Sum};
 use super::op::{Arena, Given, Level, Op, OpId};
 use super::tensor::Read;
+use super::unit::Unit;
 use super::{Places, ScoreRows, WriteError};
 use crate::expression::{Binary, Compare, Expression, Id, Index, Node, Param, Tensor, Type, Unary};
 
@@ -34,16 +35,16 @@ impl Launch<'_> {
     fn scale(&self) -> ScaleAt {
         ScaleAt {
             scale: self.places.scale,
-            inverse: self.places.inverse_scale,
+            inverse: self.places.inverse_unit,
         }
     }
 }
 
 /// The nodes of one expression that have values so far.
 pub struct Lower<'a> {
-    launch: &'a Launch<'a>,
+    pub(super) launch: &'a Launch<'a>,
     pub(super) expression: &'a Expression,
-    arena: &'a mut Arena,
+    pub(super) arena: &'a mut Arena,
     values: Vec<Value>,
 }
 
@@ -60,14 +61,15 @@ pub fn number(
     }
 }
 
-/// The score that an expression is, divided by softmax_scale.
+/// The score that an expression is, divided by its unit.
 pub fn score(
     launch: &Launch<'_>,
     expression: &Expression,
+    unit: Unit,
     arena: &mut Arena,
 ) -> Result<OpId, WriteError> {
     let mut lower = Lower::new(launch, expression, arena)?;
-    let sum = lower.unscaled()?;
+    let sum = lower.unscaled(unit)?;
     Ok(lower.algebra().write(&sum))
 }
 

@@ -11,8 +11,9 @@
 //!
 //! A thread has two rows, OWN0 and OWN1, which its tile fixes. `X0` and `X1` are row OWN0's raw scores q · k at the running
 //! indices FIRST + C and FIRST + C + 1; `X2` and `X3` are row OWN1's. [`ScoreRows`] says which of query and key is the own index.
-//! The score becomes `f(X · softmax_scale) / softmax_scale`, since kernels go on with `exp2(scale · (x − m))`; −∞ where the
-//! mask hides it. `D` becomes the derivative of f at the score, 0 where it is hidden.
+//! The score becomes `f(X · softmax_scale) / unit`, since kernels go on with `exp2(unit · log₂ e · (x − m))`; −∞ where the
+//! mask hides it. `D` becomes the derivative of f at the score, 0 where it is hidden. The [`Unit`] is softmax_scale, or the size
+//! of a cap in f.
 //!
 //! # Where values are computed
 //!
@@ -20,7 +21,8 @@
 //! with the scores: for each column once where the row does not matter. All of it is free of branches. Values go from one
 //! place to another in registers that LLVM does not see.
 //!
-//! - Scaling is algebra: of `score + t` the kernel adds `t / softmax_scale`, and a mask scales nothing.
+//! - Scaling is algebra: of `score + t` the kernel adds `t / softmax_scale`, of `cap · tanh(score / cap)` it takes tanh, and a
+//!   mask scales nothing.
 //! - A multiple of the running index is its value at FIRST plus an immediate, and a bound of it is compared with one.
 //!
 //! # Exactness
@@ -50,6 +52,7 @@ mod lower;
 mod op;
 mod splice;
 mod tensor;
+mod unit;
 mod unscaled;
 
 #[cfg(test)]
@@ -66,14 +69,15 @@ pub use emit::Program;
 pub use op::IndexUse;
 pub use splice::{INSTRUCTION, SpliceError};
 pub use tensor::{TENSOR_BYTES, TENSOR_LEN, TENSOR_STRIDE};
+pub use unit::{Cap, Unit};
 
 /// Where the values of a launch lie in the entry's parameter: offsets in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Places {
     /// softmax_scale as f32: positive and finite.
     pub scale: u32,
-    /// Its inverse as f32.
-    pub inverse_scale: u32,
+    /// The inverse of the [`Edit::unit`] as f32.
+    pub inverse_unit: u32,
     /// 32 bits for each of [`Edit::params`].
     pub params: u32,
     /// [`TENSOR_BYTES`] for each of [`Edit::tensors`].
@@ -175,7 +179,7 @@ impl Program {
             None => arena.bool(true),
         };
         let score = match &edit.score {
-            Some(score) => lower::score(&launch, score, &mut arena)?,
+            Some(score) => lower::score(&launch, score, edit.unit(), &mut arena)?,
             None => arena.given(Given::X),
         };
         let hidden = arena.f32(f32::NEG_INFINITY);

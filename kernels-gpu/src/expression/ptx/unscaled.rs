@@ -1,14 +1,16 @@
-//! Scores divided by softmax_scale: what an expression is made of takes the division, where that costs less.
+//! Scores divided by their unit: what an expression is made of takes the division, where that costs less.
 
 use super::WriteError;
 use super::coefficient::Coef;
 use super::linear::Sum;
 use super::lower::Lower;
+use super::op::Op;
+use super::unit::{Cap, Unit, capped};
 use crate::expression::{Binary, Id, Node};
 
 impl Lower<'_> {
-    /// The last node's value divided by softmax_scale, which selections and sums pass on to what they are made of.
-    pub fn unscaled(&mut self) -> Result<Sum, WriteError> {
+    /// The last node's value divided by the unit, which is positive. Selections and sums pass that on to what they are made of.
+    pub fn unscaled(&mut self, unit: Unit) -> Result<Sum, WriteError> {
         let nodes = self.expression.nodes();
         let mut wanted = vec![false; nodes.len()];
         if let Some(last) = wanted.last_mut() {
@@ -27,7 +29,7 @@ impl Lower<'_> {
         let mut unscaled: Vec<Option<Sum>> = vec![None; nodes.len()];
         for (at, node) in nodes.iter().enumerate() {
             if wanted[at] {
-                let sum = self.unscaled_node(at as Id, *node, &unscaled)?;
+                let sum = self.unscaled_node(unit, at as Id, *node, &unscaled)?;
                 unscaled[at] = Some(sum);
             }
         }
@@ -39,6 +41,7 @@ impl Lower<'_> {
 
     fn unscaled_node(
         &mut self,
+        unit: Unit,
         at: Id,
         node: Node,
         done: &[Option<Sum>],
@@ -53,7 +56,6 @@ impl Lower<'_> {
                 let (a, b) = (get(a)?, get(b)?);
                 self.sub(&a, &b)
             }
-            // softmax_scale is positive.
             Node::Binary(binary @ (Binary::Min | Binary::Max), a, b) => {
                 let (a, b) = (get(a)?, get(b)?);
                 self.extreme(binary, &a, &b)
@@ -63,16 +65,38 @@ impl Lower<'_> {
                 let keep = self.truth(keep)?;
                 self.select(keep, &a, &b)
             }
-            _ => {
-                let sum = self.f32(at)?;
-                self.algebra().scaled(&sum, Coef::scale(-1))
-            }
+            _ => self.divided(unit, at, node)?,
         })
+    }
+
+    /// A node's value divided by the unit.
+    fn divided(&mut self, unit: Unit, at: Id, node: Node) -> Result<Sum, WriteError> {
+        let sum = self.f32(at)?;
+        let Unit::Cap(unit) = unit else {
+            return Ok(self.algebra().scaled(&sum, Coef::scale(-1)));
+        };
+        if let Some((cap, tanh)) = capped(self.expression, node)
+            && cap == unit
+        {
+            let tanh = self.f32(tanh)?;
+            let sign = match cap {
+                Cap::Constant(cap) => f64::from(cap.signum()),
+                // The launch has its size.
+                Cap::Param(_) => 1.0,
+            };
+            return Ok(self.algebra().scaled(&tanh, Coef::of(sign)));
+        }
+        let inverse = Op::Param32(self.launch.places.inverse_unit);
+        let inverse = Coef {
+            value: Some(self.arena.op(inverse)),
+            ..Coef::ONE
+        };
+        Ok(self.algebra().scaled(&sum, inverse))
     }
 }
 
-/// The operands that are divided by softmax_scale where the node is to be.
-fn passed_on(node: Node) -> [Option<Id>; 2] {
+/// The operands that are divided by the unit where the node is to be.
+pub fn passed_on(node: Node) -> [Option<Id>; 2] {
     match node {
         Node::Binary(Binary::Add | Binary::Sub | Binary::Min | Binary::Max, a, b)
         | Node::Select(_, a, b) => [Some(a), Some(b)],

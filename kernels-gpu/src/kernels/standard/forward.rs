@@ -27,9 +27,11 @@ pub unsafe fn scores<E: Element>(p: &StandardParams) {
         let q = Operand::single(sequence.queries(p, &p.q, head.head_idx));
         let k = Operand::single(sequence.keys(p, &p.k, head.kv_head_idx(shape)));
         let mut s = product::<E, AlongDepth, AlongDepth>(part, q, k, shape.head_dim, 1, |_| false);
+        let mut unit = p.scale.scale;
         if spec::score() {
             let (tile, column) = scores_of_part(p, part, head, &sequence);
             Given::of(p).edit(tile, column, &mut s);
+            unit = p.score.unit;
         }
         let base = scores_of_head(p, part.head);
         // The part lies in one block of the mask's map: see `BLOCK_MULTIPLE`.
@@ -43,7 +45,7 @@ pub unsafe fn scores<E: Element>(p: &StandardParams) {
             &s,
             |row, col, s| {
                 if visible.keep(row, col) {
-                    s * p.scale.scale
+                    s * unit
                 } else {
                     f32::NEG_INFINITY
                 }

@@ -22,6 +22,8 @@ pub enum Rule {
     SoftCapByParam(Of),
     /// First the bias, then the cap.
     AlibiSoftCap(Of),
+    /// First the cap, then the bias. Of the second kind the cap is negative.
+    SoftCapAlibi(Of),
     /// A table of each head, by the distance of key and query.
     RelativeBias(ElementType),
     /// The same with a table that is too short: distances beyond it have its ends.
@@ -114,6 +116,8 @@ impl Rule {
             Rule::HiddenRows,
             Rule::AlibiInDocuments,
             Rule::Nothing,
+            Rule::SoftCapAlibi(Of::Fast),
+            Rule::SoftCapAlibi(Of::Full),
         ]
     }
 
@@ -162,6 +166,13 @@ impl Rule {
             Rule::SoftCapOfHeads => Expression::score(|s, at| capped(s, at, Of::Fast)),
             Rule::SoftCapByParam(of) => Expression::score(|s, at| capped(s, at, of)),
             Rule::AlibiSoftCap(of) => Expression::score(|s, at| capped(alibi(s, at), at, of)),
+            Rule::SoftCapAlibi(Of::Fast) => {
+                Expression::score(|s, at| alibi(capped(s, at, Of::Fast), at))
+            }
+            Rule::SoftCapAlibi(Of::Full) => Expression::score(|s, at| {
+                let cap = at.f32("negative_cap");
+                alibi((s / cap).tanh_full() * cap, at)
+            }),
             Rule::RelativeBias(element) => Expression::score(|s, at| {
                 let indices = [at.head, at.k - at.q + at.i32("n")];
                 s + match element {
@@ -293,6 +304,7 @@ impl Giving {
     fn param(&self, name: &str) -> (&'static str, ParamValue) {
         match name {
             "cap" => ("cap", ParamValue::F32(1.75)),
+            "negative_cap" => ("negative_cap", ParamValue::F32(-1.25)),
             "n" => ("n", ParamValue::I32(self.sizes.seqlen_q as i32 - 1)),
             "left" => ("left", ParamValue::I32(LEFT)),
             "right" => ("right", ParamValue::I32(RIGHT)),

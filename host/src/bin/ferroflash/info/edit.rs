@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use ferroflash::backend::cuda::CudaDevice;
 use ferroflash::plan::Plan;
 use ferroflash::{MaskExpression, Problem, Score};
-use ferroflash_kernels::expression::ptx::{Edit, Places, Program, ScoreRows};
+use ferroflash_kernels::expression::ptx::{Cap, Edit, Places, Program, ScoreRows, Unit};
 use ferroflash_kernels::params::{ForwardParams, Scale, ScoreParams};
 
 use crate::failure::Failure;
@@ -48,10 +48,23 @@ pub fn print(problem: &Problem) -> Result<(), Failure> {
     if let Some(mask) = &edit.mask {
         say!("mask       {mask}");
     }
+    say!("unit       {}", unit(&edit));
     print_inputs(&edit);
     say!("PTX        of a forward kernel, whose rows are queries:");
     say!("{}", ptx(&edit)?);
     Ok(())
+}
+
+/// What kernels measure the new scores in.
+fn unit(edit: &Edit) -> String {
+    match edit.unit() {
+        Unit::SoftmaxScale => "softmax_scale".to_owned(),
+        Unit::Cap(Cap::Constant(cap)) => cap.abs().to_string(),
+        Unit::Cap(Cap::Param(nth)) => match edit.params().get(usize::from(nth)) {
+            Some(param) => format!("|{}|", param.name),
+            None => String::new(),
+        },
+    }
 }
 
 /// What calls give them.
@@ -82,7 +95,7 @@ fn places() -> Places {
     let score = offset_of!(ForwardParams, score);
     Places {
         scale: (offset_of!(ForwardParams, scale) + offset_of!(Scale, scale)) as u32,
-        inverse_scale: (score + offset_of!(ScoreParams, inverse_scale)) as u32,
+        inverse_unit: (score + offset_of!(ScoreParams, inverse_unit)) as u32,
         params: (score + offset_of!(ScoreParams, values)) as u32,
         tensors: (score + offset_of!(ScoreParams, tensors)) as u32,
     }
@@ -113,6 +126,20 @@ mod tests {
     use ferroflash_kernels::expression::named::{NamedMask, NamedScore};
 
     use super::*;
+
+    #[test]
+    fn a_soft_cap_is_its_unit() {
+        let unit = |score: NamedScore| {
+            let score = score.expression().ok();
+            unit(&Edit {
+                score,
+                ..Edit::default()
+            })
+        };
+        assert_eq!(unit(NamedScore::SoftCap), "|cap|");
+        assert_eq!(unit(NamedScore::SoftCapAlibi), "|cap|");
+        assert_eq!(unit(NamedScore::Alibi), "softmax_scale");
+    }
 
     #[test]
     fn every_name_has_a_text_of_ptx() {

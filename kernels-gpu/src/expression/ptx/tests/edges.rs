@@ -1,7 +1,7 @@
 //! Comparisons where both sides are equal, extreme whole numbers, and NaN.
 
 use super::examples;
-use super::harness::{Launch, program};
+use super::harness::Launch;
 use super::reference::{Value, evaluate};
 use super::tree::{Random, Tree};
 use crate::expression::ptx::{Edit, ScoreRows};
@@ -18,7 +18,7 @@ fn masks(mask: Expression) -> Edit {
 
 /// Compares all elements of a launch; returns how many are hidden.
 fn check(edit: &Edit, launch: &Launch) -> usize {
-    let result = launch.run(&program(edit, launch.rows), false);
+    let result = launch.run(edit, false);
     let mut hidden = 0;
     for element in 0..4 {
         let mask = edit.mask.as_ref().unwrap();
@@ -109,7 +109,7 @@ fn comparisons_of_numbers_know_equality_and_nan() {
                 tree.unary(Unary::Not, result);
             }
             let edit = masks(tree.build());
-            let result = launch.run(&program(&edit, launch.rows), false);
+            let result = launch.run(&edit, false);
             for (x, found) in launch.x.into_iter().zip(result) {
                 let (a, b) = if way.is_multiple_of(2) {
                     (x, 1.0)
@@ -181,7 +181,7 @@ fn whole_numbers_are_exact_at_their_extremes() {
             for (binary, wanted) in cases {
                 for plain in [None, Some(b)] {
                     let edit = masks(holds(binary, wanted, plain));
-                    let result = launch.run(&program(&edit, launch.rows), false);
+                    let result = launch.run(&edit, false);
                     assert_eq!(result[..4], launch.x, "{binary:?} of {a} and {b}");
                 }
             }
@@ -207,7 +207,7 @@ fn indices_far_outside_of_a_tensor_are_moved_inside() {
                 for rows in [ScoreRows::Queries, ScoreRows::Keys] {
                     launch.rows = rows;
                     // A sum that wraps around reads some element, and never what lies outside.
-                    let result = launch.run(&program(&edit, rows), false);
+                    let result = launch.run(&edit, false);
                     for element in 0..4 {
                         let mask = edit.mask.as_ref().unwrap();
                         let keep = evaluate(mask, &launch.place(element)).pop();
@@ -232,7 +232,7 @@ fn distances_are_exact_far_from_the_first_row() {
     let edit = examples::alibi();
     for rows in [ScoreRows::Queries, ScoreRows::Keys] {
         launch.rows = rows;
-        let result = launch.run(&program(&edit, rows), false);
+        let result = launch.run(&edit, false);
         for element in 0..4 {
             let at = launch.place(element);
             let slope = f32::from_bits(launch.tensors[0].bits[at.indices[1] as usize]);

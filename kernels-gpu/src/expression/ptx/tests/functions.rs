@@ -1,9 +1,9 @@
 //! Errors of functions: the table of the module, measured against f64.
 
 use super::examples::unary;
-use super::harness::{Launch, program};
+use super::harness::Launch;
 use super::tree::Random;
-use crate::expression::ptx::{Edit, ScoreRows};
+use crate::expression::ptx::Edit;
 use crate::expression::{Precision, Unary};
 
 /// What ex2.approx may be off by.
@@ -15,7 +15,6 @@ fn worst(function: Unary, exact: fn(f64) -> f64, least: f32, most: f32, signs: &
         score: Some(unary(function)),
         ..Edit::default()
     };
-    let program = program(&edit, ScoreRows::Queries);
     let mut launch = Launch::random(&mut Random::new(1));
     launch.scale = 1.0;
     let mut worst = 0.0_f64;
@@ -30,7 +29,7 @@ fn worst(function: Unary, exact: fn(f64) -> f64, least: f32, most: f32, signs: &
                 sign,
             ];
             for error in [0.0, APPROXIMATE, -APPROXIMATE] {
-                let found = launch.run_with_error(&program, false, error);
+                let found = launch.run_with_error(&edit, false, error);
                 for (x, found) in launch.x.into_iter().zip(found) {
                     let wanted = exact(f64::from(x));
                     let place = (wanted as f32).abs().max(f32::MIN_POSITIVE).to_bits();
@@ -73,7 +72,7 @@ fn functions_know_what_is_special() {
         };
         let mut launch = Launch::random(&mut Random::new(1));
         (launch.scale, launch.x) = (1.0, x);
-        launch.run(&program(&edit, ScoreRows::Queries), false)[..4].to_vec()
+        launch.run(&edit, false)[..4].to_vec()
     };
     let (nan, infinity) = (f32::NAN, f32::INFINITY);
     for precision in [Precision::Fast, Precision::Full] {

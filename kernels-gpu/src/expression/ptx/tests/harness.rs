@@ -11,7 +11,7 @@ use crate::expression::{ElementType, Expression, Index};
 /// Where values lie in the parameter of the tests' kernels; what is given to the instructions lies behind.
 pub const PLACES: Places = Places {
     scale: 16,
-    inverse_scale: 20,
+    inverse_unit: 20,
     params: 24,
     tensors: 48,
 };
@@ -76,8 +76,15 @@ impl Launch {
         }
     }
 
+    /// What the edit's scores are measured in.
+    pub fn unit(&self, edit: &Edit) -> f32 {
+        edit.unit().of_launch(self.scale, &mut self.params.clone())
+    }
+
     /// The machine before the entry begins.
-    fn machine(&self) -> Machine {
+    fn machine(&self, edit: &Edit) -> Machine {
+        let mut params = self.params.clone();
+        let unit = edit.unit().of_launch(self.scale, &mut params);
         let mut machine = Machine {
             parameter: vec![0xA5; PARAMETER_BYTES],
             ..Machine::default()
@@ -86,8 +93,8 @@ impl Launch {
             machine.parameter[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
         };
         put(PLACES.scale, &self.scale.to_le_bytes());
-        put(PLACES.inverse_scale, &(1.0 / self.scale).to_le_bytes());
-        for (nth, param) in self.params.iter().enumerate() {
+        put(PLACES.inverse_unit, &(1.0 / unit).to_le_bytes());
+        for (nth, param) in params.iter().enumerate() {
             put(PLACES.params + 4 * nth as u32, &param.to_le_bytes());
         }
         let mut pieces = Vec::new();
@@ -122,13 +129,13 @@ impl Launch {
         machine
     }
 
-    /// The new scores and, where the program has them, derivatives.
-    pub fn run(&self, program: &Program, gradient: bool) -> [f32; 8] {
-        self.run_with_error(program, gradient, 0.0)
+    /// The new scores, divided by their unit, and, where the program has them, derivatives.
+    pub fn run(&self, edit: &Edit, gradient: bool) -> [f32; 8] {
+        self.run_with_error(edit, gradient, 0.0)
     }
 
     /// The same where approximations are off by this.
-    pub fn run_with_error(&self, program: &Program, gradient: bool, error: f32) -> [f32; 8] {
+    pub fn run_with_error(&self, edit: &Edit, gradient: bool, error: f32) -> [f32; 8] {
         let score = if gradient {
             format!(
                 "ferroflash_score_gradient %f0, %f1, %f2, %f3, %d0, %d1, %d2, %d3, {};",
@@ -142,9 +149,9 @@ impl Launch {
              \tferroflash_score_tile %r0, %r1, %r2, %r3, %r4, %r5, %r6;\n\
              \tferroflash_score_block %r7;\n\t// begin inline asm\n\t{score}\n\t// end inline asm\n\tret;\n}}\n"
         );
-        let text = program.splice(&text).unwrap();
+        let text = program(edit, self.rows).splice(&text).unwrap();
         let body = text.split_once('{').unwrap().1;
-        let mut machine = self.machine();
+        let mut machine = self.machine(edit);
         machine.error = error;
         if let Err(error) = machine.run(body) {
             panic!("{error} in\n{text}");

@@ -1,6 +1,7 @@
 //! Programs against the nodes that they are made of.
 
 mod assemble;
+mod caps;
 mod edges;
 mod evaluator;
 mod examples;
@@ -32,7 +33,7 @@ fn value(expression: &Option<Expression>, launch: &Launch, element: usize) -> Op
 /// Compares the elements that are known.
 fn compare(edit: &Edit, launch: &Launch, seen: &mut Seen, seed: u64) {
     let gradient = edit.derivative.is_some();
-    let result = launch.run(&program(edit, launch.rows), gradient);
+    let result = launch.run(edit, gradient);
     for element in 0..4 {
         let keep = match value(&edit.mask, launch, element) {
             Some(Value::Bool(None)) => {
@@ -45,7 +46,7 @@ fn compare(edit: &Edit, launch: &Launch, seen: &mut Seen, seed: u64) {
         let wanted = [
             (
                 value(&edit.score, launch, element),
-                launch.scale,
+                launch.unit(edit),
                 element,
                 f64::NEG_INFINITY,
             ),
@@ -132,7 +133,7 @@ fn masks_hide_what_their_nodes_hide() {
             mask: Some(mask),
             ..Edit::default()
         };
-        let result = launch.run(&program(&edit, launch.rows), false);
+        let result = launch.run(&edit, false);
         for element in 0..4 {
             match value(&edit.mask, &launch, element) {
                 Some(Value::Bool(Some(true))) => {

@@ -1,6 +1,7 @@
 //! What consumers of both kinds do: masks, exponentials, dS, and sending gradients off.
 
 use super::Tiles;
+use super::expression::Probabilities;
 use super::layout::Layout;
 use super::producer::map_of_sequence;
 use super::work::{Work, WorkTile, kv_head};
@@ -171,8 +172,8 @@ impl Consumer<'_> {
             || !self.band.bounds().right && keys.0 == RAGGED
     }
 
-    /// Pᵀ = exp2(scale_log2 · Sᵀ − L) of the 64 keys from `first` on, 0 where masked; it stands in place of Sᵀ, too, there times the
-    /// derivative of an expression that edits scores. The tile is the `n`-th work.
+    /// Pᵀ = exp2(scale_log2 · Sᵀ − L) of the 64 keys from `first` on, 0 where masked. The tile is the `n`-th work. It stands in place of
+    /// Sᵀ, too; times the derivative of an expression, where that is not 1, only with [`Tiles::KEEPS_P`].
     #[inline(always)]
     pub(super) unsafe fn probabilities<E: Element, T: Tiles>(
         &self,
@@ -181,7 +182,7 @@ impl Consumer<'_> {
         keys: Keys,
         first: u32,
         s: &mut T::Scores,
-    ) -> PackedScores<T> {
+    ) -> Probabilities<T> {
         // SAFETY: Q's stage is full, and L and the number of its first row with it.
         unsafe {
             if T::EDITS_SCORES && spec::score_gradient() {
@@ -201,7 +202,11 @@ impl Consumer<'_> {
                 }
             });
         }
-        s.pack::<E>()
+        let p = s.pack::<E>();
+        Probabilities {
+            for_d_v: p,
+            for_d_s: p,
+        }
     }
 
     /// Whether the expression makes nothing of a step's scores.

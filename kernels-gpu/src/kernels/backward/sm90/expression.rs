@@ -16,6 +16,14 @@ use crate::tile::fragment;
 use crate::tile::register::{Accumulator, Packed};
 use crate::tile::ring::Ring;
 
+/// Pᵀ of a step, rounded.
+pub(super) struct Probabilities<T: Tiles> {
+    /// As dV's product takes it.
+    pub(super) for_d_v: PackedScores<T>,
+    /// Times the derivative of an expression that edits scores: dSᵀ is made of it, where registers do not hold it unrounded.
+    pub(super) for_d_s: PackedScores<T>,
+}
+
 impl Layout {
     /// Writes which (batch, query head) a stage is for, where an expression edits scores; where sequences have lengths of their own, which
     /// (sequence, query head).
@@ -98,7 +106,8 @@ impl Consumer<'_> {
         score::score_block(first_query - to_q + place.col);
     }
 
-    /// Pᵀ, and in place of Sᵀ Pᵀ times the derivative of the expression: as [`Consumer::probabilities`].
+    /// [`Consumer::probabilities`] where the derivative of the expression is not 1. What the mask hides is cleared when all is packed: two
+    /// registers for each pair of scores live across the branch, and not three.
     ///
     /// # Safety
     /// As [`Consumer::begin_scores_of_step`], which came before.
@@ -109,9 +118,9 @@ impl Consumer<'_> {
         keys: Keys,
         first: u32,
         s: &mut T::Scores,
-    ) -> PackedScores<T> {
+    ) -> Probabilities<T> {
         const { assert!(T::Scores::N <= score::MOST_FRAGMENTS) };
-        let mut for_d_v = PackedScores::<T>::zero();
+        let (mut for_d_v, mut for_d_s) = (PackedScores::<T>::zero(), PackedScores::<T>::zero());
         // SAFETY: the caller's contract.
         unsafe {
             with_columns::<T::Scores>(self.layout.lse::<T>(at.stage), |n, lse| {
@@ -124,21 +133,24 @@ impl Consumer<'_> {
                 for idx in 0..4 {
                     s[idx] *= derivatives[idx];
                 }
+                *for_d_s.pairs_mut(0, n) = [E::pack(s[0], s[1]), E::pack(s[2], s[3])];
             });
             self.where_hidden::<T>(at, keys, first, |visible| {
-                for_each_hidden(s, visible, |x| *x = 0.0);
+                if T::KEEPS_P {
+                    for_each_hidden(s, visible, |x| *x = 0.0);
+                }
                 for n in 0..T::Scores::N {
-                    let pairs = for_d_v.pairs_mut(0, n);
                     for half in 0..2 {
                         let left = is_hidden(visible[half], n, 0);
                         let right = is_hidden(visible[half], n, 1);
                         let left = if left { 0 } else { 0xffff };
                         let right = if right { 0 } else { 0xffff_0000 };
-                        pairs[half] &= left | right;
+                        for_d_v.pairs_mut(0, n)[half] &= left | right;
+                        for_d_s.pairs_mut(0, n)[half] &= left | right;
                     }
                 }
             });
         }
-        for_d_v
+        Probabilities { for_d_v, for_d_s }
     }
 }

@@ -25,7 +25,8 @@
 //! consumer. In the others dS is made of P as it was before it was rounded for dV.
 
 use super::Tiles;
-use super::consumer::{Consumer, Keys, PackedScores, unpacked};
+use super::consumer::{Consumer, Keys, unpacked};
+use super::expression::Probabilities;
 use super::shares::Sum;
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
 use crate::params::BackwardMap;
@@ -132,23 +133,19 @@ impl Consumer<'_> {
             } else {
                 self.scores_beside::<E, T, NTH>(n, i, keys, kept, &mut s)
             };
-            // Times the derivative, where it is not 1.
-            let p_for_d_s = if spec::score_gradient() && !T::KEEPS_P {
-                s.pack::<E>()
-            } else {
-                p
-            };
             let (v, d_o) = (layout.v::<T>().from_row(own), layout.d_o::<T>(at.stage));
             let mut d_p = T::Scores::undefined();
             let begun_d_p = d_p.begin_product::<E>(v, d_o, const { T::HEAD_DIM / 16 });
             let queries = const { T::FOOTPRINT.block_q / 16 };
             let add = (NTH != FIRST) as u32;
-            let begun_d_v = kept.d_v.begin_addition::<E, _>(&p, d_o, queries, add);
+            let begun_d_v = kept
+                .d_v
+                .begin_addition::<E, _>(&p.for_d_v, d_o, queries, add);
             begun_d_p.wait::<1>();
             kept.d_s = if T::KEEPS_P {
                 self.score_gradients::<E, T>(at, |n| s.fragment(0, n), d_p)
             } else {
-                self.score_gradients::<E, T>(at, |n| unpacked::<E>(&p_for_d_s, n), d_p)
+                self.score_gradients::<E, T>(at, |n| unpacked::<E>(&p.for_d_s, n), d_p)
             };
             self.publish::<T>(at, own, &kept.d_s);
             begun_d_v.wait::<0>();
@@ -165,7 +162,7 @@ impl Consumer<'_> {
         keys: Keys,
         kept: &mut Kept<T>,
         s: &mut T::Scores,
-    ) -> PackedScores<T> {
+    ) -> Probabilities<T> {
         // Steps are counted through all tiles; the first one has none before it.
         let (at, before) = (Ring::at(STAGES, i), Ring::at(STAGES, i.wrapping_sub(1)));
         let mut d_q = T::QueryGradient::undefined();
@@ -208,7 +205,7 @@ impl Consumer<'_> {
         keys: Keys,
         kept: &mut Kept<T>,
         s: &mut T::Scores,
-    ) -> PackedScores<T> {
+    ) -> Probabilities<T> {
         let (at, before) = (Ring::at(STAGES, i), Ring::at(STAGES, i.wrapping_sub(1)));
         // SAFETY: as `consume`.
         unsafe {

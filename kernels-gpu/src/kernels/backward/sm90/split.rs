@@ -172,7 +172,7 @@ impl Consumer<'_> {
                 None
             };
             let p = self.probabilities::<E, T>(n, at, keys, 0, &mut s);
-            self.hand_over::<E, T>(at, &s);
+            self.hand_over::<E, T>(at, &s, &p.for_d_s);
             self.release_q(at);
             if let Some(begun) = begun_d_q {
                 begun.wait::<0>();
@@ -181,7 +181,8 @@ impl Consumer<'_> {
             }
             layout.d_o_ring.await_full(at);
             let d_o = layout.d_o::<T>(at.stage);
-            let begun_d_v = d_v.begin_addition::<E, _>(&p, d_o, STEPS, (NTH == LATER) as u32);
+            let begun_d_v =
+                d_v.begin_addition::<E, _>(&p.for_d_v, d_o, STEPS, (NTH == LATER) as u32);
             if NTH == LATER {
                 self.add_columns::<E, T>(before, 1);
                 self.end_columns(before);
@@ -305,18 +306,23 @@ impl Consumer<'_> {
     /// Leaves Pᵀ for the other consumer: a thread's registers for the thread in its place. More exact than dV's product wants it: dS, which is
     /// made of it, is rounded once more. A NaN is lost here, but Δ has it, too, and so has dS: a row with a NaN among its scores has o = NaN.
     #[inline(always)]
-    unsafe fn hand_over<E: Element, T: Tiles>(&self, at: Ring, p: &T::Scores) {
+    unsafe fn hand_over<E: Element, T: Tiles>(
+        &self,
+        at: Ring,
+        p: &T::Scores,
+        for_d_s: &PackedScores<T>,
+    ) {
         let ring = self.layout.p_ring;
         // SAFETY: the stage is empty when it is written.
         unsafe {
             ring.await_empty(at);
             for n in 0..T::Scores::N / 2 {
                 let [left, right] = [2 * n, 2 * n + 1].map(|n| {
-                    let [a, b, c, d] = p.fragment(0, n);
                     if spec::score_gradient() {
                         // Times the derivative: no probabilities.
-                        return [E::pack(a, b), E::pack(c, d)];
+                        return for_d_s.pairs(0, n);
                     }
+                    let [a, b, c, d] = p.fragment(0, n);
                     [E::pack_probabilities(a, b), E::pack_probabilities(c, d)]
                 });
                 let registers = [left[0], left[1], right[0], right[1]];
