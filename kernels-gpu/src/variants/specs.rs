@@ -366,7 +366,8 @@ impl Variant {
     /// written once; with shares, and with lengths in wide tiles, the end of a tile does. Kernels without these constants have none of
     /// it. Where keys lie in pages, some forward kernels keep a few words of where in local memory, read once a tile: flash2's at head_dim 128,
     /// of flash3's the producer in wide tiles at head_dim 128, and in default ones at 256. With sinks wide tiles at head_dim 64 keep two
-    /// words, read where a tile ends, and default ones at 256 one word, read once a block. Under a block mask flash2's backward pass looks each step up in the lists, with words for that in local memory at head_dim 128.
+    /// words, read where a tile ends, and default ones at 256 one word, read once a block. Under a block mask flash2's backward pass looks each step up in the lists, with words for that in local memory at head_dim 128. The kernel of tensors' gradients holds
+    /// three parts of 64 numbers in each thread; where the sequence and its head lie waits in local memory, read once a head.
     pub const fn spill_bytes(&self, spec: Spec) -> u32 {
         let wide = matches!(self.tiles, TileShape::Wide);
         let most = match (self.kind, self.head_dim) {
@@ -378,6 +379,7 @@ impl Variant {
             {
                 8
             }
+            (Kind::TensorGradient, _) => 316,
             (Kind::Backward, Some(128)) if spec.has(Constant::BlockMask) => 260,
             (Kind::TmaBackward, Some(128)) if spec.has(Constant::BlockMask) => 16,
             (Kind::TmaBackward, Some(128)) if spec.has(Constant::Shares) => {

@@ -88,7 +88,10 @@ impl Variant {
             };
             spec.among(self.constants())
         };
-        let edits = |spec: &Spec| spec.has(Constant::Score) || spec.has(Constant::ScoreGradient);
+        let always = matches!(self.kind, Kind::TensorGradient);
+        let edits = |spec: &Spec| {
+            always || spec.has(Constant::Score) || spec.has(Constant::ScoreGradient)
+        };
         let mut specs: Vec<Spec> = specs.iter().map(edited).filter(edits).collect();
         specs.dedup();
         specs
