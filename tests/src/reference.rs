@@ -1,5 +1,9 @@
 //! What a case should give, by the oracle; and the comparison with what a device computed.
 
+mod probabilities;
+
+use std::ops::Range;
+
 use crate::beside::rounding;
 use crate::blocks;
 use crate::buffer::Repeats;
@@ -11,6 +15,8 @@ use crate::lengths::{Lengths, Span};
 use crate::oracle::{self, Condition, Inputs, Output, ScoreError, Terms};
 use crate::tolerance::Quantity;
 use crate::trial::Results;
+
+pub use probabilities::Probabilities;
 
 /// What it should have computed.
 #[derive(Clone, Debug, PartialEq)]
@@ -77,6 +83,37 @@ fn edited<R>(
             ..*inputs
         })
     })
+}
+
+/// Elements of a sequence's rows.
+fn range(span: Span, per_row: usize) -> Range<usize> {
+    span.first * per_row..(span.first + span.len) * per_row
+}
+
+/// Gives `f` what the oracle takes of one sequence: its number, its queries and its keys.
+fn with_sequence<R>(
+    case: &Case,
+    values: &Values,
+    softmax_scale: f32,
+    (number, (q, k)): (usize, (Span, Span)),
+    edits: Option<&Edits>,
+    f: impl FnOnce(&Inputs) -> R,
+) -> R {
+    let sizes = case.of_sequence(q, k);
+    let visible = oracle::visible(sizes, case.mask.window(), case.mask.prefix());
+    let sinks = case.sink_values();
+    let inputs = Inputs {
+        sizes,
+        q: &values.q[range(q, sizes.heads_q * sizes.head_dim)],
+        k: &values.k[range(k, sizes.heads_k * sizes.head_dim)],
+        v: &values.v[range(k, sizes.heads_k * sizes.head_dim_v)],
+        softmax_scale: softmax_scale.into(),
+        visible: &visible,
+        block: None,
+        edit: None,
+        sinks: sinks.as_deref(),
+    };
+    edited(case, &inputs, number, edits, f)
 }
 
 impl Reference {
@@ -150,9 +187,6 @@ impl Reference {
         let spans = lengths.q.spans(lengths.n).into_iter();
         for (number, (q, k)) in spans.zip(lengths.k.spans(lengths.n)).enumerate() {
             let sizes = case.of_sequence(q, k);
-            let range = |span: Span, per_row: usize| {
-                span.first * per_row..(span.first + span.len) * per_row
-            };
             let of_q = range(q, heads_q * sizes.head_dim);
             let of_o = range(q, heads_q * sizes.head_dim_v);
             let of_k = range(k, sizes.heads_k * sizes.head_dim);
@@ -161,18 +195,6 @@ impl Reference {
                 .flat_map(|head| (0..q.len).map(move |i| (head, i)))
                 .map(|(head, i)| rows.element(q.first + i, head))
                 .collect();
-            let visible = oracle::visible(sizes, case.mask.window(), case.mask.prefix());
-            let inputs = Inputs {
-                sizes,
-                q: &values.q[of_q.clone()],
-                k: &values.k[of_k.clone()],
-                v: &values.v[of_v.clone()],
-                softmax_scale: softmax_scale.into(),
-                visible: &visible,
-                block: None,
-                edit: None,
-                sinks: sinks.as_deref(),
-            };
             let d_o = &values.d_o[of_o.clone()];
             let d_lse = values.d_lse.as_ref().map(|d_lse| -> Vec<f64> {
                 elements.iter().map(|&element| d_lse[element]).collect()
@@ -181,9 +203,14 @@ impl Reference {
                 output,
                 gradients,
                 condition,
-            } = edited(case, &inputs, number, edits, |inputs| {
-                Reference::of_inputs(inputs, d_o, d_lse.as_deref())
-            });
+            } = with_sequence(
+                case,
+                values,
+                softmax_scale,
+                (number, (q, k)),
+                edits,
+                |inputs| Reference::of_inputs(inputs, d_o, d_lse.as_deref()),
+            );
             all.output.o[of_o.clone()].copy_from_slice(&output.o);
             for (&element, lse) in elements.iter().zip(output.lse) {
                 all.output.lse[element] = lse;
