@@ -1,6 +1,6 @@
 //! Cubins in a folder: what one process has had compiled, later ones load.
 //!
-//! A file lies under the name of its variant and the digest of all that it was compiled from ([`Key`]). It begins with a header: what it is, the
+//! A file lies under the name of its variant and the digest of all that it was compiled from (`Key`). It begins with a header: what it is, the
 //! format, that digest again, and length and digest of the cubin behind it. A file that is not whole, or not of this key, is compiled anew and
 //! replaced; it is never loaded. Files are written under a temporary name and renamed, so that processes may share a folder.
 
