@@ -6,7 +6,7 @@ use crate::arguments::{
     Argument, Arguments, ByArgument, Form, Given, Gradients, Inputs, Operands, OutputGradients,
     Outputs, Saved, need,
 };
-use crate::backend::cuda::memory::integers;
+use crate::backend::cuda::memory::elements;
 #[cfg(feature = "emulator")]
 use crate::backend::emulated;
 use crate::backend::{cpu, staging};
@@ -176,7 +176,7 @@ impl Attention {
             (Some(Memory::Device(slice)), Kind::Cuda(device))
                 if slice.ordinal() == device.ordinal() =>
             {
-                Ok(integers(device, slice)?)
+                Ok(elements(device, slice, 0..slice.n_elems())?)
             }
             (given, _) => Err(ProblemError::OtherDevice {
                 given: given.map_or(Place::Host, Memory::place),

@@ -174,6 +174,15 @@ impl<'a> Paged<'a> {
         }))
     }
 
+    /// Of one sequence whose pages are copies, `table`: each entry its own place.
+    pub(crate) fn of_copies(table: &'a [i32], page_size: usize) -> Paged<'a> {
+        Paged {
+            table,
+            columns: table.len(),
+            pages: Pages::new(table.len(), page_size),
+        }
+    }
+
     /// Rows of a page.
     pub(crate) fn page_size(&self) -> usize {
         self.pages.page_size()

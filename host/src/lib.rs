@@ -69,6 +69,8 @@
 
 pub mod attention;
 
+pub mod weights;
+
 pub mod merge;
 
 pub mod append;
@@ -139,6 +141,7 @@ pub use problem::{
 pub use rotate::Rotate;
 pub use tensor::{Layout, ReadTensor, Tensor, TensorMut, Vector, VectorMut};
 pub use validate::Pass;
+pub use weights::{WeightsOf, WeightsRan};
 
 /// README.md's example, compiled and run as a test.
 #[cfg(doctest)]

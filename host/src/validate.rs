@@ -7,6 +7,7 @@ pub mod operation;
 pub mod rotary;
 pub(crate) mod score;
 mod sizes;
+mod weights;
 
 use ferroflash_kernels::params::Window;
 use ferroflash_kernels::spec::{Constant, Spec};
@@ -20,6 +21,7 @@ pub use crate::terms::Pass;
 
 use sizes::no_lengths_beside_a_block_mask;
 pub use sizes::sizes;
+pub(crate) use weights::weights;
 
 /// The largest head_dim, and head_dim_v, that any backend takes.
 pub const MAX_HEAD_DIM: usize = 576;

@@ -54,6 +54,8 @@ pub mod reference;
 
 pub mod trial;
 
+pub mod weights;
+
 mod beside;
 pub mod merge;
 

@@ -1,7 +1,9 @@
 //! What a case should give, by the oracle; and the comparison with what a device computed.
 
-use ferroflash::Dtype;
-use ferroflash_kernels::expression::ElementType;
+mod probabilities;
+mod tensors;
+
+use std::ops::Range;
 
 use crate::beside::rounding;
 use crate::blocks;
@@ -15,6 +17,8 @@ use crate::lengths::{Lengths, Span};
 use crate::oracle::{self, Condition, Inputs, Output, ScoreError, Terms};
 use crate::tolerance::Quantity;
 use crate::trial::Results;
+
+pub use probabilities::Probabilities;
 
 /// What it should have computed.
 #[derive(Clone, Debug, PartialEq)]
@@ -89,6 +93,37 @@ fn edited<R>(
     })
 }
 
+/// Elements of a sequence's rows.
+fn range(span: Span, per_row: usize) -> Range<usize> {
+    span.first * per_row..(span.first + span.len) * per_row
+}
+
+/// Gives `f` what the oracle takes of one sequence: its number, its queries and its keys.
+fn with_sequence<R>(
+    case: &Case,
+    values: &Values,
+    softmax_scale: f32,
+    (number, (q, k)): (usize, (Span, Span)),
+    edits: Option<&Edits>,
+    f: impl FnOnce(&Inputs) -> R,
+) -> R {
+    let sizes = case.of_sequence(q, k);
+    let visible = oracle::visible(sizes, case.mask.window(), case.mask.prefix());
+    let sinks = case.sink_values();
+    let inputs = Inputs {
+        sizes,
+        q: &values.q[range(q, sizes.heads_q * sizes.head_dim)],
+        k: &values.k[range(k, sizes.heads_k * sizes.head_dim)],
+        v: &values.v[range(k, sizes.heads_k * sizes.head_dim_v)],
+        softmax_scale: softmax_scale.into(),
+        visible: &visible,
+        block: None,
+        edit: None,
+        sinks: sinks.as_deref(),
+    };
+    edited(case, &inputs, number, edits, f)
+}
+
 impl Reference {
     /// By the oracle.
     pub fn new(case: &Case, values: &Values, softmax_scale: f32) -> Reference {
@@ -109,7 +144,7 @@ impl Reference {
         with_inputs(case, values, softmax_scale, |inputs| {
             edited(case, inputs, 0, edits, |inputs| {
                 let mut reference = Reference::of_inputs(inputs, d_o, d_lse);
-                let mut tensors = zero_gradients(case, edits);
+                let mut tensors = tensors::zero_gradients(case, edits);
                 reference.add_tensors(case, (inputs, 0), edits, (d_o, d_lse), &mut tensors);
                 reference.tensors = tensors;
                 reference
@@ -127,24 +162,6 @@ impl Reference {
             tensors: Vec::new(),
             condition,
         }
-    }
-
-    /// Adds to the gradients of tensors what the sequence gives whose results these are.
-    fn add_tensors(
-        &self,
-        case: &Case,
-        (inputs, first): (&Inputs, usize),
-        edits: Option<&Edits>,
-        (d_o, d_lse): (&[f64], Option<&[f64]>),
-        tensors: &mut [TensorGradient],
-    ) {
-        let Some(edits) = edits.filter(|_| !tensors.is_empty()) else {
-            return;
-        };
-        let pairs = oracle::pair_gradients(inputs, &self.output, d_o, d_lse);
-        let sizes = inputs.sizes;
-        let precision = precision(case, inputs);
-        edits.add_gradients(Sequence { first, sizes }, precision, &pairs, tensors);
     }
 
     /// By the oracle, each sequence for itself; rows that belong to none are 0, their lse is −∞.
@@ -171,7 +188,7 @@ impl Reference {
                 d_v: zero(&values.v),
                 d_sinks: vec![0.0; n_sinks],
             },
-            tensors: zero_gradients(case, edits),
+            tensors: tensors::zero_gradients(case, edits),
             condition: Condition {
                 o: no_terms(&values.d_o),
                 d_q: no_terms(&values.q),
@@ -184,9 +201,6 @@ impl Reference {
         let spans = lengths.q.spans(lengths.n).into_iter();
         for (number, (q, k)) in spans.zip(lengths.k.spans(lengths.n)).enumerate() {
             let sizes = case.of_sequence(q, k);
-            let range = |span: Span, per_row: usize| {
-                span.first * per_row..(span.first + span.len) * per_row
-            };
             let of_q = range(q, heads_q * sizes.head_dim);
             let of_o = range(q, heads_q * sizes.head_dim_v);
             let of_k = range(k, sizes.heads_k * sizes.head_dim);
@@ -195,18 +209,6 @@ impl Reference {
                 .flat_map(|head| (0..q.len).map(move |i| (head, i)))
                 .map(|(head, i)| rows.element(q.first + i, head))
                 .collect();
-            let visible = oracle::visible(sizes, case.mask.window(), case.mask.prefix());
-            let inputs = Inputs {
-                sizes,
-                q: &values.q[of_q.clone()],
-                k: &values.k[of_k.clone()],
-                v: &values.v[of_v.clone()],
-                softmax_scale: softmax_scale.into(),
-                visible: &visible,
-                block: None,
-                edit: None,
-                sinks: sinks.as_deref(),
-            };
             let d_o = &values.d_o[of_o.clone()];
             let d_lse = values.d_lse.as_ref().map(|d_lse| -> Vec<f64> {
                 elements.iter().map(|&element| d_lse[element]).collect()
@@ -216,12 +218,19 @@ impl Reference {
                 gradients,
                 condition,
                 ..
-            } = edited(case, &inputs, number, edits, |inputs| {
-                let reference = Reference::of_inputs(inputs, d_o, d_lse.as_deref());
-                let given = (d_o, d_lse.as_deref());
-                reference.add_tensors(case, (inputs, number), edits, given, &mut all.tensors);
-                reference
-            });
+            } = with_sequence(
+                case,
+                values,
+                softmax_scale,
+                (number, (q, k)),
+                edits,
+                |inputs| {
+                    let reference = Reference::of_inputs(inputs, d_o, d_lse.as_deref());
+                    let given = (d_o, d_lse.as_deref());
+                    reference.add_tensors(case, (inputs, number), edits, given, &mut all.tensors);
+                    reference
+                },
+            );
             all.output.o[of_o.clone()].copy_from_slice(&output.o);
             for (&element, lse) in elements.iter().zip(output.lse) {
                 all.output.lse[element] = lse;
@@ -294,50 +303,6 @@ impl Reference {
         }
     }
 
-    /// Compares the gradients of tensors.
-    fn judge_tensors(
-        &self,
-        case: &Case,
-        results: &Results,
-        mut close: Closeness,
-    ) -> Result<Closeness, String> {
-        if results.tensors.len() != self.tensors.len() {
-            let (given, needed) = (results.tensors.len(), self.tensors.len());
-            return Err(format!("{given} gradients of tensors, needed: {needed}"));
-        }
-        for (actual, reference) in results.tensors.iter().zip(&self.tensors) {
-            let mut shape = [1; 4];
-            shape[..reference.of.shape.len()].copy_from_slice(&reference.of.shape);
-            let mut terms = reference.terms.clone();
-            if reference.of.element == ElementType::F16 {
-                // Half of the smallest number, where the rule has that of another type.
-                let smallest = 2f64.powi(-25) / rounding(case.dtype).0;
-                terms
-                    .relative
-                    .iter_mut()
-                    .for_each(|terms| *terms += smallest);
-            }
-            let comparison = self.comparison(
-                case,
-                Quantity::DScoreTensor,
-                shape,
-                case.sizes.batch * case.sizes.heads_q,
-                actual,
-                &reference.values,
-                &terms,
-            );
-            let comparison = Comparison {
-                dtype: coarser(case.dtype, reference.of.element),
-                ..comparison
-            };
-            let checked = comparison.check();
-            let checked =
-                checked.map_err(|mismatch| format!("{}: {mismatch}", reference.of.name))?;
-            close = close.and(checked);
-        }
-        Ok(close)
-    }
-
     /// Compares o and lse.
     pub fn judge_output(&self, case: &Case, output: &Output) -> Result<Closeness, String> {
         let problem = case.problem().map_err(|error| error.to_string())?;
@@ -393,26 +358,6 @@ impl Reference {
                 Errors::Independent
             },
         }
-    }
-}
-
-/// The gradients of a case's tensors before anything is added.
-fn zero_gradients(case: &Case, edits: Option<&Edits>) -> Vec<TensorGradient> {
-    let Some(edits) = edits else {
-        return Vec::new();
-    };
-    let problem = case.problem().and_then(|problem| edits.edit(&problem));
-    let all = problem.map(|problem| edits.differentiable(&problem));
-    let all = all.unwrap_or_default().into_iter();
-    all.map(TensorGradient::zero).collect()
-}
-
-/// Of a problem's element type, in which o was rounded, and a tensor's the coarser one.
-fn coarser(dtype: Dtype, element: ElementType) -> Dtype {
-    match (dtype, element) {
-        (Dtype::Bf16, _) | (_, ElementType::Bf16) => Dtype::Bf16,
-        (Dtype::F16, _) | (_, ElementType::F16) => Dtype::F16,
-        (Dtype::F32, _) => Dtype::F32,
     }
 }
 

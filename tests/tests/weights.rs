@@ -1,13 +1,16 @@
-//! The weights that `standard` gives beside o and lse: softmax of the scores, each row 0 where it sees no key.
+//! The weights that `standard` gives beside o and lse: softmax of the scores, each row 0 where it sees no key; and chosen rows of them, which the
+//! CPU computes.
 
 use conformance::blocks::{Blocks, Each, Map};
-use conformance::cases::Case;
+use conformance::cases::{self, Case};
 use conformance::compare::{Comparison, Errors};
 use conformance::inputs::Values;
 use conformance::oracle::{self, Terms};
 use conformance::reference::with_inputs;
-use conformance::subject::{CUDA, EMULATED, Subject};
+use conformance::sample;
+use conformance::subject::{CPU, CUDA, EMULATED, Subject};
 use conformance::tolerance::Quantity;
+use conformance::weights::check as check_rows;
 use ferroflash::{Algorithm, Attention, Dtype, Element, Inputs, Mask, Outputs, Tensor, TensorMut};
 use half::{bf16, f16};
 
@@ -113,4 +116,69 @@ fn emulated() {
 #[test]
 fn cuda() {
     check(&CUDA);
+}
+
+/// Of a set of cases one in so many, others with every seed: their rows against the oracle.
+fn rows_of(n: usize, cases: Vec<Case>) {
+    let first = sample::seed() as usize % n;
+    for case in cases.into_iter().skip(first).step_by(n) {
+        rows_of_case(&case);
+    }
+}
+
+fn rows_of_case(case: &Case) {
+    let device = (CPU.open)(case.seed).unwrap();
+    if let Err(error) = check_rows(case, &case.values(), None, &device) {
+        panic!("{case:?}: {error}");
+    }
+}
+
+#[test]
+fn rows_of_random_problems() {
+    let mut runner = cases::runner(40, sample::seed());
+    let random = cases::random(&[8, 32, 64, 96], 140);
+    runner
+        .run(&random, |case| {
+            rows_of_case(&case);
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn rows_of_masks_and_edges() {
+    rows_of(6, cases::edge());
+    rows_of(9, cases::windows::all());
+    rows_of(9, cases::blocks::all());
+    rows_of(9, cases::wide());
+}
+
+#[test]
+fn rows_of_sequences_with_lengths() {
+    rows_of(6, cases::lengths::all());
+}
+
+#[test]
+fn rows_beside_sinks() {
+    rows_of(9, cases::sinks::masks());
+    rows_of(9, cases::sinks::lengths());
+    rows_of(9, cases::sinks::blocks());
+}
+
+#[test]
+fn rows_of_edited_scores() {
+    let mut all = cases::scores::all();
+    all.extend(cases::scores::masks());
+    all.extend(cases::scores::blocks());
+    all.extend(cases::scores::lengths());
+    let first = sample::seed() as usize % 16;
+    for scores in all.into_iter().skip(first).step_by(16) {
+        let case = &scores.case;
+        let edits = scores.edits();
+        let values = scores.values(&edits);
+        let device = (CPU.open)(case.seed).unwrap();
+        if let Err(error) = check_rows(case, &values, Some(&edits), &device) {
+            panic!("{scores:?}: {error}");
+        }
+    }
 }

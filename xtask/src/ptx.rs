@@ -68,9 +68,14 @@ pub fn build_ptx(workspace: &Workspace, options: &BuildPtx) -> Result<()> {
     } else {
         Keep::Nothing
     };
+    // Of one architecture after the other: the faults of the first hide none of the others'.
+    let mut faults = Vec::new();
     each_arch(workspace, options, |arch, built| {
         match &ptxas {
-            Some(ptxas) => check(&assemble::assemble(workspace, ptxas, arch, built, keep)?)?,
+            Some(ptxas) => {
+                let usages = assemble::assemble(workspace, ptxas, arch, built, keep)?;
+                faults.extend(table(&usages));
+            }
             None if options.cubin => bail!("ptxas is missing: `cargo xtask tools` brings it"),
             None if options.no_assemble => {}
             None => eprintln!(
@@ -78,8 +83,11 @@ pub fn build_ptx(workspace: &Workspace, options: &BuildPtx) -> Result<()> {
             ),
         }
         Ok(())
-    })
-    .map(|_compiler| ())
+    })?;
+    match faults.is_empty() {
+        true => Ok(()),
+        false => bail!("{}", faults.join("\n")),
+    }
 }
 
 /// Builds for one architecture after another and hands each on; with which compiler.
@@ -168,8 +176,8 @@ fn is_root() -> bool {
     id.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
 }
 
-/// Prints the table, a row for each entry, and fails where one takes more than its footprint allows.
-fn check(usages: &[Usage]) -> Result<()> {
+/// Prints the table, a row for each entry; says which takes more than its footprint allows.
+fn table(usages: &[Usage]) -> Vec<String> {
     let targets: BTreeSet<&str> = usages.iter().map(|usage| usage.target.as_str()).collect();
     let mut entries: BTreeMap<_, Vec<&Usage>> = BTreeMap::new();
     for usage in usages {
@@ -223,9 +231,5 @@ fn check(usages: &[Usage]) -> Result<()> {
         let dynamic_bytes = footprint.map_or(0, |row| row.shared_bytes);
         println!("  {static_bytes:6} + {dynamic_bytes:7}");
     }
-    if faults.is_empty() {
-        Ok(())
-    } else {
-        bail!("{}", faults.join("\n"))
-    }
+    faults
 }

@@ -51,7 +51,7 @@ pub struct Outputs<'a> {
     /// none may leave them out.
     pub lse: Option<VectorMut<'a>>,
     /// The weights, softmax(q·kᵀ · softmax_scale, masked), laid out as [`crate::Problem::weights_layout`] says. Only `standard`
-    /// holds them: a device without it gives an error.
+    /// holds them: a device without it gives an error. Some rows of one head, on any device: [`Attention::weights`](crate::Attention::weights).
     pub weights: Option<TensorMut<'a>>,
 }
 

@@ -138,6 +138,23 @@ impl<'a> Operands<'a> {
         }
     }
 
+    /// The same with these vectors in place of those that were given.
+    pub(crate) fn with_vectors<'b>(
+        self,
+        vector: impl Fn(Argument) -> Option<Vector<'b>>,
+    ) -> Operands<'b>
+    where
+        'a: 'b,
+    {
+        let mut operands: Operands<'b> = self;
+        for argument in Argument::ALL {
+            if let Some(vector) = vector(argument) {
+                operands.put(argument, vector);
+            }
+        }
+        operands
+    }
+
     /// The lengths of this name, where they were given and lie on the host.
     pub(crate) fn lengths(&self, argument: Argument) -> Option<&'a [i32]> {
         self.vector(argument)?.host()

@@ -5,6 +5,8 @@ pub mod cuda;
 
 pub(crate) mod staging;
 
+pub(crate) mod fetch;
+
 pub(crate) mod cpu;
 
 #[cfg(feature = "emulator")]

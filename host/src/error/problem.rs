@@ -1,5 +1,7 @@
 //! What is wrong with a problem, its tensors, or a call's arguments.
 
+use std::ops::Range;
+
 use ferroflash_kernels::params::Argument;
 
 use super::ScoreError;
@@ -226,6 +228,26 @@ pub enum ProblemError {
         given: Layout,
         /// The layout needed.
         needed: Layout,
+    },
+    /// Weights were asked for of a batch entry or a head that there is not.
+    #[error("{what} is {given}; allowed: below {n}")]
+    WeightsOf {
+        /// "batch" or "head".
+        what: &'static str,
+        /// The number given.
+        given: usize,
+        /// How many there are.
+        n: usize,
+    },
+    /// Weights were asked for of rows that the sequence does not have.
+    #[error("rows are {}..{}; allowed: within 0..{seqlen_q}, the queries of sequence {sequence}", given.start, given.end)]
+    WeightsOfRows {
+        /// The rows given.
+        given: Range<usize>,
+        /// Which sequence.
+        sequence: usize,
+        /// How many queries it has.
+        seqlen_q: usize,
     },
     /// Two elements of an output share memory, or its dimensions interleave.
     #[error("output {argument} is {layout}: its elements may share memory")]

@@ -7,6 +7,7 @@ mod device;
 mod lengths;
 mod masks;
 mod values;
+mod weights;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -40,6 +40,7 @@ mod queue;
 mod resources;
 mod scores;
 mod tensor_maps;
+mod weights;
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;

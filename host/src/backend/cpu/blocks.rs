@@ -74,7 +74,7 @@ impl Location<'_> {
     fn block(&self, row: usize, key: usize) -> Block {
         let group_size = self.sequence.sizes.group_size;
         self.blocks.map_or(Block::ByMask, |map| {
-            let head = self.head_k * group_size + row % group_size;
+            let head = self.first_head + row % group_size;
             map.block(self.sequence.q.batch_idx, head, row / group_size, key)
         })
     }

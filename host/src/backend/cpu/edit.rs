@@ -244,7 +244,7 @@ impl Editor<'_> {
             gradient.set_lanes(s.lanes());
         }
         for (row_idx, row) in rows.clone().enumerate() {
-            let head = at.head_k * sizes.group_size + row % sizes.group_size;
+            let head = at.first_head + row % sizes.group_size;
             place.set(Index::Head, int(head));
             place.set(Index::Query, int(row / sizes.group_size));
             for (key_idx, key) in keys.clone().enumerate() {

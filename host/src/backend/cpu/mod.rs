@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `forward.rs` | o and lse |
 //! | `backward/` | gradients of q, k and v, of sinks, and of tensors that a score reads |
+//! | `weights.rs` | chosen rows of the weights of one head |
 //! | `merge.rs` | o and lse over two parts of the keys, merged |
 //! | `softmax.rs` | the online softmax; sinks |
 //! | `exp2.rs` | the exponential |
@@ -39,6 +40,7 @@ mod sizes;
 mod softmax;
 #[cfg(test)]
 mod tests;
+pub(crate) mod weights;
 
 use ferroflash_kernels::expression::ElementType;
 use float8::F8E4M3;

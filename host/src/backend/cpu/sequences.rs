@@ -81,6 +81,32 @@ impl<'m> Sequences<'m> {
             sequence: &self.sequences[sequence_idx],
             sequence_idx,
             head_k,
+            first_head: head_k * self.longest.group_size,
+            blocks: self.blocks,
+        }
+    }
+
+    /// A sequence whose groups have one query head each: for rows of a single head.
+    pub(super) fn ungrouped(&self, sequence_idx: usize) -> Sequence {
+        let sequence = self.sequences[sequence_idx];
+        Sequence {
+            sizes: sequence.sizes.ungrouped(),
+            ..sequence
+        }
+    }
+
+    /// One query head of such a sequence.
+    pub(super) fn location_of_head<'s>(
+        &'s self,
+        ungrouped: &'s Sequence,
+        sequence_idx: usize,
+        head: usize,
+    ) -> Location<'s> {
+        Location {
+            sequence: ungrouped,
+            sequence_idx,
+            head_k: head / self.longest.group_size,
+            first_head: head,
             blocks: self.blocks,
         }
     }

@@ -33,13 +33,15 @@ pub(super) struct Sequence {
     pub(super) sizes: Sizes,
 }
 
-/// One key and value head of a sequence, and the query heads that share it.
+/// One key and value head of a sequence, and query heads that share it: as many as a group of the sequence's sizes has.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Location<'s> {
     pub(super) sequence: &'s Sequence,
     /// Which sequence it is.
     pub(super) sequence_idx: usize,
     pub(super) head_k: usize,
+    /// The first of the query heads.
+    pub(super) first_head: usize,
     /// The block mask's map, if there is one.
     pub(super) blocks: Option<BlockMap<'s>>,
 }
@@ -81,6 +83,15 @@ impl Sizes {
             ..self
         };
         Sequence { q, k, sizes }
+    }
+
+    /// The same with a group for each query head.
+    pub(super) fn ungrouped(self) -> Sizes {
+        Sizes {
+            heads_k: self.heads_k * self.group_size,
+            group_size: 1,
+            ..self
+        }
     }
 
     /// Rows of q and o that meet one key and value head.

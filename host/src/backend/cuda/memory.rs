@@ -4,6 +4,7 @@ use std::ffi::c_void;
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
+use std::ops::Range;
 use std::sync::Arc;
 
 use ferroflash_driver::extra;
@@ -285,26 +286,33 @@ impl<T: Scalar> fmt::Debug for DeviceBuffer<T> {
     }
 }
 
-/// 32-bit integers in the memory of the device, copied to the host when all work of the device is done; none of a slice of
-/// another type.
-pub(crate) fn integers(device: &CudaDevice, slice: &DeviceSlice) -> Result<Vec<i32>, DriverError> {
-    let n_elems = match slice.dtype() {
-        ScalarType::I32 => slice.n_elems() as usize,
-        ScalarType::Float(_) | ScalarType::E4m3 | ScalarType::U8 => 0,
+/// Elements of device memory, copied to the host; none where it holds another type, or has no such elements. Waits for all work of the
+/// device, so that what was enqueued to write them has been done.
+pub(crate) fn elements<T: Scalar>(
+    device: &CudaDevice,
+    slice: &DeviceSlice,
+    range: Range<u64>,
+) -> Result<Vec<T>, DriverError> {
+    let n_elems = match slice.dtype() == T::TYPE && range.end <= slice.n_elems() {
+        true => range.end.saturating_sub(range.start) as usize,
+        false => 0,
     };
-    let mut integers = vec![0i32; n_elems];
+    let mut elements = vec![T::default(); n_elems];
     device.synchronize()?;
     let _current = device.enter()?;
     let stream = StreamRef::DEFAULT;
-    // SAFETY: the slice's memory lives while it is borrowed, and has this many integers; `integers` too, and is borrowed until
-    // the copy has been waited for.
-    unsafe {
-        let to = integers.as_mut_ptr().cast::<c_void>();
-        let n_bytes = n_elems * size_of::<i32>();
-        extra::stream::copy_to_host(to, slice.address(), n_bytes, stream.as_raw())?;
+    let n_bytes = n_elems * size_of::<T>();
+    if n_bytes > 0 {
+        let from = slice.address() + range.start * size_of::<T>() as u64;
+        // SAFETY: the slice's memory lives while it is borrowed, and has these elements; `elements` too, and is borrowed until the copy has
+        // been waited for; any bytes are values of a `Scalar`.
+        unsafe {
+            let to = elements.as_mut_ptr().cast::<c_void>();
+            extra::stream::copy_to_host(to, from, n_bytes, stream.as_raw())?;
+        }
     }
     stream.synchronize(device)?;
-    Ok(integers)
+    Ok(elements)
 }
 
 /// Device memory of another library, to read from.

@@ -2,6 +2,7 @@
 
 mod bench;
 mod device;
+mod weights;
 
 use std::path::PathBuf;
 
@@ -10,9 +11,11 @@ use ferroflash::{Algorithm, Dtype, Order, Pass};
 
 pub use bench::{BenchArguments, BenchPass, CacheLengths, Heads, KvDtype};
 pub use device::DeviceWords;
+pub use weights::{Rows, WeightsArguments};
 
 use crate::expressions::{MaskWord, ScoreWord};
 use crate::mask::MaskWords;
+use crate::posed::ProblemWords;
 
 /// What `--help` says at its end.
 const EXIT_CODES: &str = "Exit codes: 0 done; 1 results differ from the stored ones beyond the tolerance; 2 bad input \
@@ -33,6 +36,10 @@ pub enum Command {
     /// Runs attention on q, k, v (and d_o, d_lse) of a safetensors file and compares with the results stored in it.
     #[command(after_help = EXIT_CODES)]
     Run(RunArguments),
+    /// Shows rows of the attention weights of one head: the strongest keys of each row, all weights, or a picture. The processor computes
+    /// these rows and no others.
+    #[command(after_help = EXIT_CODES)]
+    Weights(WeightsArguments),
     /// Says what this machine has, and what would run for a problem and why.
     #[command(after_help = EXIT_CODES)]
     Info(InfoArguments),
@@ -48,9 +55,9 @@ pub struct RunArguments {
     /// if the loss depends on lse, d_lse: `[batch, heads_q, seqlen_q]`, f32. Sequences of different lengths: cu_seqlens_q and
     /// cu_seqlens_k beside packed tensors `[total, heads, head_dim]`, seqused_q, seqused_k and leftpad_k beside any, i32 or i64.
     /// A block mask: block_mask, `[batch or 1, heads_q or 1, blocks of queries, blocks of keys]`, u8, with metadata block_q and block_k
-    /// (128 unless given).
+    /// (128 unless given). Sinks: sinks, `[heads_q]`. What expressions read, by its name.
     pub input: PathBuf,
-    /// Where to write o, lse, d_q, d_k and d_v; an existing file is replaced when all is done.
+    /// Where to write o, lse, d_q, d_k, d_v and d_sinks; an existing file is replaced when all is done.
     #[arg(long)]
     pub output: Option<PathBuf>,
     /// Which passes; `both` needs d_o. Unless given: both where the file has d_o.
@@ -62,12 +69,9 @@ pub struct RunArguments {
     /// The schedule; one that cannot serve is an error.
     #[arg(long, default_value = "auto")]
     pub algorithm: AlgorithmName,
-    /// The mask.
+    /// The problem, as far as the file does not say it.
     #[command(flatten)]
-    pub mask: MaskWords,
-    /// Factor of the scores. Unless given: as the file's metadata say, else 1/√head_dim.
-    #[arg(long)]
-    pub softmax_scale: Option<f32>,
+    pub problem: ProblemWords,
     /// Order of the backward pass's sums.
     #[arg(long, default_value = "deterministic")]
     pub order: OrderName,

@@ -41,7 +41,7 @@ fn rms_units(name: &str) -> f64 {
     match name {
         // dS = P ∘ (dP − Δ): Δ comes from an o that was rounded, and much of it cancels against dP. 2.3 was measured
         // on the CPU, which rounds nothing else.
-        "d_q" | "d_k" => 6.0,
+        "d_q" | "d_k" | "d_sinks" => 6.0,
         _ => 1.5,
     }
 }

@@ -1,5 +1,6 @@
 //! Scores and masks that have names: [`NamedScore`], [`NamedMask`], and what a measurement gives them.
 
+mod given;
 mod inputs;
 mod words;
 
@@ -11,6 +12,7 @@ use ferroflash_kernels::expression::named::{NamedMask, NamedScore};
 
 use crate::failure::Failure;
 
+pub use given::{FileGiven, Other, ParamWord};
 pub use inputs::Given;
 pub use words::{MaskWord, ScoreWord, mask_by_name, score_by_name};
 

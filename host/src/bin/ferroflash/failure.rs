@@ -46,6 +46,9 @@ pub enum Failure {
     /// An expression that is none, or not the one that is asked for.
     #[error(transparent)]
     Expression(#[from] ExpressionError),
+    /// A picture that cannot be drawn.
+    #[error("the picture cannot be drawn: {0}")]
+    Picture(String),
     /// The library refused.
     #[error(transparent)]
     Library(#[from] ferroflash::Error),

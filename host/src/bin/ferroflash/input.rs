@@ -9,12 +9,16 @@ use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 
 use crate::block_mask::{self, StoredMap};
+use crate::expressions::Other;
 use crate::failure::Failure;
 use crate::lengths::{Lengths, VECTORS};
 use crate::mask::MaskWords;
 
 /// Names of results, in the order in which they are printed.
-pub const RESULTS: [&str; 5] = ["o", "lse", "d_q", "d_k", "d_v"];
+pub const RESULTS: [&str; 6] = ["o", "lse", "d_q", "d_k", "d_v", "d_sinks"];
+
+/// Names of what attention reads, beside lengths.
+const READ: [&str; 7] = ["q", "k", "v", "d_o", "d_lse", "block_mask", "sinks"];
 
 /// What was read.
 #[derive(Debug)]
@@ -35,6 +39,10 @@ pub struct Input {
     pub lengths: Lengths,
     /// Block mask.
     pub block_mask: Option<StoredMap>,
+    /// The sink of each query head, where heads have some.
+    pub sinks: Option<Vec<f32>>,
+    /// Tensors that are none of attention's own: what expressions may read.
+    pub others: HashMap<String, Other>,
     /// Stored results by name, as f32.
     pub expected: HashMap<&'static str, Vec<f32>>,
     /// The metadata as they stand in the file.
@@ -43,6 +51,24 @@ pub struct Input {
     pub mask: MaskWords,
     /// Metadata `softmax_scale`.
     pub softmax_scale: Option<f32>,
+}
+
+impl Input {
+    /// Queries of a batch entry, or sequence, as far as lengths make sense; none of one that there is not.
+    pub fn seqlen_q(&self, batch: usize) -> usize {
+        let number = |argument, at: usize| {
+            let vector: &[i32] = self.lengths.get(argument)?;
+            let number = vector.get(at).copied().unwrap_or(0);
+            Some(usize::try_from(number).unwrap_or(0))
+        };
+        let start = number(Argument::CuSeqlensQ, batch);
+        let end = number(Argument::CuSeqlensQ, batch.saturating_add(1));
+        let room = match (start, end) {
+            (Some(start), Some(end)) => end.saturating_sub(start),
+            _ => self.q.shape[1],
+        };
+        number(Argument::SeqUsedQ, batch).map_or(room, |used| used.min(room))
+    }
 }
 
 /// One tensor's shape and bytes.
@@ -106,6 +132,10 @@ fn contents(tensors: &SafeTensors, metadata: HashMap<String, String>) -> Result<
         Ok(tensor) => Some(lse_gradient(&tensor, &q)?),
         Err(_) => None,
     };
+    let sinks = match tensors.tensor("sinks") {
+        Ok(tensor) => Some(expected_values("sinks", &tensor, [&q, &k, &v])?),
+        Err(_) => None,
+    };
     let mut expected = HashMap::new();
     for name in RESULTS {
         if let Ok(tensor) = tensors.tensor(name) {
@@ -129,11 +159,26 @@ fn contents(tensors: &SafeTensors, metadata: HashMap<String, String>) -> Result<
         d_lse,
         lengths,
         block_mask: block_mask::read(tensors, &metadata)?,
+        sinks,
+        others: others(tensors),
         expected,
         metadata,
         mask,
         softmax_scale,
     })
+}
+
+/// Tensors of other names than attention's own.
+fn others(tensors: &SafeTensors) -> HashMap<String, Other> {
+    let is_own = |name: &str| {
+        let vectors = VECTORS.map(Argument::name);
+        [&READ[..], &RESULTS, &vectors].concat().contains(&name)
+    };
+    let others = tensors.tensors().into_iter();
+    let others = others.filter(|(name, _)| !is_own(name));
+    others
+        .filter_map(|(name, tensor)| Some((name, Other::read(&tensor)?)))
+        .collect()
 }
 
 /// Refuses what the metadata ask for and nobody here computes.
@@ -271,7 +316,7 @@ fn dtype_of(name: &str, tensor: &TensorView) -> Result<Dtype, String> {
     }
 }
 
-/// A stored result as f32, whichever float it is stored as.
+/// A stored result, or sinks, as f32, whichever float it is stored as.
 fn expected_values(
     name: &str,
     tensor: &TensorView,
@@ -279,6 +324,7 @@ fn expected_values(
 ) -> Result<Vec<f32>, String> {
     let needed = match name {
         "lse" => lse_shape(q),
+        "sinks" | "d_sinks" => vec![q.shape[2]],
         "o" => o_shape(q, v),
         "d_q" => q.dims.clone(),
         "d_v" => v.dims.clone(),

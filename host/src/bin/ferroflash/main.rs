@@ -12,8 +12,11 @@ mod input;
 mod lengths;
 mod mask;
 mod output;
+mod picture;
+mod posed;
 mod print;
 mod run;
+mod weights;
 
 use std::process::ExitCode;
 
@@ -23,6 +26,7 @@ use clap::Parser;
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Run(arguments) => run::run(&arguments),
+        Command::Weights(arguments) => weights::weights(&arguments),
         Command::Info(arguments) => info::info(&arguments),
         Command::Bench(arguments) => bench::bench(&arguments),
     };

@@ -42,11 +42,15 @@ impl Result {
     }
 }
 
-/// Refuses an output that is the input, by whatever name.
-pub fn not_the_input(input: &Path, output: &Path) -> std::result::Result<(), Failure> {
+/// Refuses an output, of this option, that is the input, by whatever name.
+pub fn not_the_input(
+    option: &str,
+    input: &Path,
+    output: &Path,
+) -> std::result::Result<(), Failure> {
     match (input.canonicalize(), output.canonicalize()) {
         (Ok(input), Ok(given)) if input == given => Err(Failure::Option(format!(
-            "--output {} is the input",
+            "{option} {} is the input",
             output.display()
         ))),
         _ => Ok(()),
@@ -59,10 +63,6 @@ pub fn write(
     results: &[Result],
     metadata: HashMap<String, String>,
 ) -> std::result::Result<(), Failure> {
-    let io = |path: &Path| {
-        let path = path.to_owned();
-        move |source| Failure::Io { path, source }
-    };
     let mut views = Vec::new();
     for result in results {
         let view = TensorView::new(result.dtype, result.shape.clone(), &result.bytes).map_err(
@@ -78,6 +78,15 @@ pub fn write(
             path: path.to_owned(),
             source,
         })?;
+    replace(path, &bytes)
+}
+
+/// Puts a file there, or in place of the one that is there, as a whole.
+pub fn replace(path: &Path, bytes: &[u8]) -> std::result::Result<(), Failure> {
+    let io = |path: &Path| {
+        let path = path.to_owned();
+        move |source| Failure::Io { path, source }
+    };
     let partial = partial_name(path);
     let written = std::fs::write(&partial, bytes).map_err(io(&partial));
     let renamed = written.and_then(|()| std::fs::rename(&partial, path).map_err(io(path)));

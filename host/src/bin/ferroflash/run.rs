@@ -4,19 +4,20 @@ use std::collections::HashMap;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use ferroflash::arguments::Argument;
 use ferroflash::{
-    Attention, Dtype, Gradients, Inputs, Layout, OutputGradients, Outputs, Pass, Problem,
-    ProblemBuilder, Ran, Saved, Tensor, TensorMut,
+    Attention, Dtype, Gradients, OutputGradients, Outputs, Pass, Problem, Ran, Saved, Tensor,
+    TensorMut,
 };
 
 use crate::arguments::{Passes, RunArguments};
 use crate::bench;
 use crate::compare::{Comparison, compare};
+use crate::expressions::FileGiven;
 use crate::failure::{DIFFERS, Failure};
-use crate::input::{self, Bytes, Input, RESULTS, elements};
+use crate::input::{self, Bytes, Input, RESULTS};
 use crate::mask::MaskWords;
 use crate::output;
+use crate::posed::{Elements, in_words};
 use crate::print::say;
 
 /// A pass is run again until this much time is measured, and at least twice.
@@ -26,7 +27,7 @@ const MEASURED: Duration = Duration::from_millis(200);
 pub fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
     let input = input::read(&arguments.input)?;
     if let Some(output) = &arguments.output {
-        output::not_the_input(&arguments.input, output)?;
+        output::not_the_input("--output", &arguments.input, output)?;
     }
     let passes = match (arguments.pass, &input.d_o) {
         (Some(Passes::Both), None) => {
@@ -38,7 +39,9 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
         (None, Some(_)) => Passes::Both,
         (None, None) => Passes::Forward,
     };
-    let problem = problem(arguments, &input)?;
+    let builder = arguments.problem.problem(&input, &arguments.input)?;
+    let problem = builder.order(arguments.order.into()).build()?;
+    let given = arguments.problem.given(&input)?;
     let device = arguments.on.device()?;
     let mut attention = Attention::new(&device, problem)?;
     if let Some(algorithm) = arguments.algorithm.algorithm() {
@@ -54,12 +57,12 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
         say!("gradients  from d_o and d_lse");
     }
     let done = match input.dtype {
-        Dtype::Bf16 => compute::<half::bf16>(&attention, &input, passes)?,
-        Dtype::F16 => compute::<half::f16>(&attention, &input, passes)?,
-        Dtype::F32 => compute::<f32>(&attention, &input, passes)?,
+        Dtype::Bf16 => compute::<half::bf16>(&attention, &input, &given, passes)?,
+        Dtype::F16 => compute::<half::f16>(&attention, &input, &given, passes)?,
+        Dtype::F32 => compute::<f32>(&attention, &input, &given, passes)?,
     };
     print_passes(&done);
-    let differs = !print_comparison(&input, &problem, &done);
+    let differs = !print_comparison(arguments, &input, &problem, &done);
     if let Some(output) = &arguments.output {
         output::write(output, &done.results, metadata(&input, &problem, &done))?;
         say!("written    {}", output.display());
@@ -70,73 +73,6 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
     } else {
         ExitCode::SUCCESS
     })
-}
-
-fn problem(arguments: &RunArguments, input: &Input) -> Result<Problem, Failure> {
-    let mask = arguments.mask.or(input.mask).mask();
-    let builder = Problem::of(
-        input.dtype,
-        Layout::bshd(input.q.shape)?,
-        Layout::bshd(input.k.shape)?,
-    )
-    .head_dim_v(input.v.shape[3])
-    .mask(mask.map_err(Failure::Option)?)
-    .order(arguments.order.into());
-    let builder = of_lengths(builder, input);
-    let builder = match &input.block_mask {
-        Some(map) => builder.block_mask(map.mask()),
-        None => builder,
-    };
-    let problem = match arguments.softmax_scale.or(input.softmax_scale) {
-        Some(scale) => builder.softmax_scale(scale).build()?,
-        None => builder.build()?,
-    };
-    if let Some(map) = &input.block_mask {
-        // Sizes of blocks that make no sense are the first thing to say.
-        ferroflash::validate::sizes(&problem)?;
-        map.fits(&problem).map_err(|what| Failure::Contents {
-            path: arguments.input.clone(),
-            what,
-        })?;
-    }
-    Ok(problem)
-}
-
-/// With the lengths that the file gives: packed sides, their number of sequences and their longest one.
-fn of_lengths(builder: ProblemBuilder, input: &Input) -> ProblemBuilder {
-    let q = input.lengths.of_packed(Argument::CuSeqlensQ);
-    let k = input.lengths.of_packed(Argument::CuSeqlensK);
-    let (total_q, total_k) = (input.q.shape[1], input.k.shape[1]);
-    let builder = match q {
-        None => builder,
-        Some((_, longest)) => builder.packed_q(total_q).seqlen_q(longest),
-    };
-    let builder = match k {
-        None => builder,
-        Some((_, longest)) => builder.packed_k(total_k).seqlen_k(longest),
-    };
-    // Of a side that is not packed, the batch entries count.
-    match (q, k) {
-        (Some((n, _)), _) => builder.batch(n),
-        (None, _) => builder,
-    }
-}
-
-fn in_words(problem: &Problem) -> String {
-    let mask = problem.mask();
-    let blocks = problem.block_mask();
-    let blocks = blocks.map_or(String::new(), |blocks| format!(", {blocks}"));
-    let values = match problem.head_dim_v() {
-        columns if columns == problem.head_dim() => String::new(),
-        columns => format!(", head_dim_v {columns}"),
-    };
-    format!(
-        "{} q {:?} k {:?}{values}, {mask}{blocks}, softmax_scale {}",
-        problem.dtype(),
-        problem.shape_q(),
-        problem.shape_k(),
-        problem.scale()
-    )
 }
 
 /// How long a pass took.
@@ -169,28 +105,17 @@ impl Done {
 fn compute<T: Bytes>(
     attention: &Attention,
     input: &Input,
+    given: &FileGiven,
     passes: Passes,
 ) -> Result<Done, Failure> {
     let problem = attention.problem();
     let (shape_q, shape_k) = (problem.shape_q(), problem.shape_k());
     let (shape_v, shape_o) = (problem.shape_v(), problem.shape_o());
-    let (q, k, v): (Vec<T>, Vec<T>, Vec<T>) = (
-        elements(&input.q.bytes),
-        elements(&input.k.bytes),
-        elements(&input.v.bytes),
-    );
+    let elements = Elements::<T>::of(input);
+    let inputs = elements.inputs(input, given)?;
     let zero = T::from_f32(0.0);
     let mut o = vec![zero; shape_o.iter().product()];
     let mut lse = vec![0f32; problem.shape_lse().iter().product()];
-    let inputs = input.lengths.put(Inputs::new(
-        &Tensor::bshd(&q, shape_q)?,
-        &Tensor::bshd(&k, input.k.shape)?,
-        &Tensor::bshd(&v, input.v.shape)?,
-    ));
-    let inputs = match &input.block_mask {
-        Some(map) => map.put(inputs),
-        None => inputs,
-    };
 
     let mut done = Done {
         passes: Vec::new(),
@@ -208,21 +133,23 @@ fn compute<T: Bytes>(
     done.keep("lse", &input::lse_shape(&input.q), &lse);
 
     if let (Passes::Both, Some(stored)) = (passes, &input.d_o) {
-        let d_o: Vec<T> = elements(&stored.bytes);
+        let d_o: Vec<T> = input::elements(&stored.bytes);
         let mut of_output = OutputGradients::new(&Tensor::bshd(&d_o, stored.shape)?);
         of_output.d_lse = input.d_lse.as_ref().map(Into::into);
         let saved = Saved::new(&Tensor::bshd(&o, shape_o)?, &lse);
         let (mut d_q, mut d_k, mut d_v) = (
-            vec![zero; q.len()],
-            vec![zero; k.len()],
-            vec![zero; v.len()],
+            vec![zero; elements.q.len()],
+            vec![zero; elements.k.len()],
+            vec![zero; elements.v.len()],
         );
+        let mut d_sinks = input.sinks.as_ref().map(|sinks| vec![0f32; sinks.len()]);
         let (ran, wall_ms) = timed(|| {
             let mut gradients = Gradients::new(
                 TensorMut::bshd(&mut d_q, shape_q)?,
                 TensorMut::bshd(&mut d_k, shape_k)?,
                 TensorMut::bshd(&mut d_v, shape_v)?,
             );
+            gradients.d_sinks = d_sinks.as_mut().map(Into::into);
             attention.backward(&inputs, &saved, &of_output, &mut gradients)
         })?;
         let device_ms = time_on_device(attention, input, Pass::Backward)?;
@@ -231,19 +158,24 @@ fn compute<T: Bytes>(
         done.keep("d_q", &input.q.dims, &d_q);
         done.keep("d_k", &input.k.dims, &d_k);
         done.keep("d_v", &input.v.dims, &d_v);
+        if let Some(d_sinks) = d_sinks {
+            done.keep("d_sinks", &[d_sinks.len()], &d_sinks);
+        }
     }
     Ok(done)
 }
 
-/// The time by the device's clock. With a block mask only that on the wall is measured.
+/// The time by the device's clock. With a block mask, sinks or expressions only that on the wall is measured.
 fn time_on_device(
     attention: &Attention,
     input: &Input,
     pass: Pass,
 ) -> Result<Option<f64>, Failure> {
-    match input.block_mask {
-        Some(_) => Ok(None),
-        None => bench::device_ms(attention, &input.lengths, pass),
+    let problem = attention.problem();
+    let has_edits = problem.score().is_some() || problem.mask_expression().is_some();
+    match problem.block_mask().is_some() || problem.has_sinks() || has_edits {
+        true => Ok(None),
+        false => bench::device_ms(attention, &input.lengths, pass),
     }
 }
 
@@ -293,13 +225,17 @@ fn print_passes(done: &Done) {
 }
 
 /// Prints how far the results lie from the stored ones; whether all agree.
-fn print_comparison(input: &Input, problem: &Problem, done: &Done) -> bool {
-    let stored_scale = input.softmax_scale.unwrap_or(problem.default_scale());
+fn print_comparison(
+    arguments: &RunArguments,
+    input: &Input,
+    problem: &Problem,
+    done: &Done,
+) -> bool {
     if input.expected.is_empty() {
         say!("compared   nothing: the file holds no results");
         return true;
     }
-    if input.mask.mask() != Ok(problem.mask()) || stored_scale != problem.scale() {
+    if arguments.problem.is_another(input, problem) {
         say!(
             "compared   nothing: the options ask for another problem than the file's results answer"
         );

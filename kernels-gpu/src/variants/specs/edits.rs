@@ -89,9 +89,8 @@ impl Variant {
             spec.among(self.constants())
         };
         let always = matches!(self.kind, Kind::TensorGradient);
-        let edits = |spec: &Spec| {
-            always || spec.has(Constant::Score) || spec.has(Constant::ScoreGradient)
-        };
+        let edits =
+            |spec: &Spec| always || spec.has(Constant::Score) || spec.has(Constant::ScoreGradient);
         let mut specs: Vec<Spec> = specs.iter().map(edited).filter(edits).collect();
         specs.dedup();
         specs

@@ -100,16 +100,14 @@ impl<T: Bytes> Pool<T> {
         random: &mut SmallRng,
     ) -> Result<Pool<T>, Failure> {
         let room = Room::of(device.memory()?.free_bytes);
-        let fitting = cases
-            .iter()
-            .filter(|case| room.admit(&case.problem, case.layers).is_ok());
-        let n_elems = fitting
-            .map(|case| room.n_views(&case.problem, case.layers) * view_elems(&case.problem));
-        let n_elems = n_elems.max().unwrap_or(0) as usize;
+        let fits = |case: &&Case| room.admit(&case.problem, case.layers).is_ok();
+        let elems =
+            |case: &Case| room.n_views(&case.problem, case.layers) * view_elems(&case.problem);
+        let n_elems = cases.iter().filter(fits).map(elems).max().unwrap_or(0) as usize;
         let queue = Queue::new(device)?;
         let in_8_bits = cases.iter().any(|case| case.problem.fp8_kv().is_some());
-        let n_random = n_elems.min(FILL_BLOCKS * subject::BLOCK);
-        let mut filled = || -> Result<Elements<T>, Failure> {
+        let mut filled = |n_elems: usize| -> Result<Elements<T>, Failure> {
+            let n_random = n_elems.min(FILL_BLOCKS * subject::BLOCK);
             if in_8_bits {
                 let numbers: Vec<f32> = normal(n_random, random)?;
                 let numbers = numbers.iter().map(|x| F8E4M3::from_f32(x * E4M3_FACTOR));
@@ -121,7 +119,9 @@ impl<T: Bytes> Pool<T> {
             buffer.fill_from(&normal(n_random, random)?, &queue)?;
             Ok(Elements::Same(buffer))
         };
-        let (k, v) = (filled()?, filled()?);
+        let has_values = cases.iter().any(|case| !case.problem.values_in_keys());
+        let n_values = if has_values { n_elems } else { 0 };
+        let (k, v) = (filled(n_elems)?, filled(n_values)?);
         Ok(Pool { k, v, room })
     }
 

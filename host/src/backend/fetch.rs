@@ -1,0 +1,131 @@
+//! Elements of a GPU's memory, copied to the host: for what the CPU computes of a GPU's tensors.
+#![forbid(unsafe_code)]
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::sync::Arc;
+
+use float8::F8E4M3;
+use half::{bf16, f16};
+
+use super::cuda::CudaDevice;
+use super::cuda::memory::elements;
+use crate::dtype::{Dtype, Scalar, ScalarType};
+use crate::error::{Error, ProblemError};
+use crate::tensor::{DeviceSlice, Memory, Place, Vector};
+
+/// Most elements that one copy of rows takes beside those that are wanted: 4 MiB of f32.
+const CHUNK_ELEMS: usize = 1 << 20;
+
+/// Copies, and counts what it has copied.
+pub(crate) struct Fetch<'d> {
+    device: Option<&'d Arc<CudaDevice>>,
+    copied_bytes: Cell<u64>,
+}
+
+/// Rows of a tensor that lie at one distance from each other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
+    /// Element that the first begins with.
+    pub(crate) first: usize,
+    /// Elements from one to the next.
+    pub(crate) stride: usize,
+    pub(crate) n_rows: usize,
+    pub(crate) n_columns: usize,
+}
+
+/// A vector on the host.
+#[derive(Debug)]
+pub(crate) enum Fetched {
+    Bf16(Vec<bf16>),
+    F16(Vec<f16>),
+    F32(Vec<f32>),
+    E4m3(Vec<F8E4M3>),
+    I32(Vec<i32>),
+    U8(Vec<u8>),
+}
+
+impl Fetched {
+    pub(crate) fn vector(&self) -> Vector<'_> {
+        match self {
+            Fetched::Bf16(elements) => elements.into(),
+            Fetched::F16(elements) => elements.into(),
+            Fetched::F32(elements) => elements.into(),
+            Fetched::E4m3(elements) => elements.into(),
+            Fetched::I32(elements) => elements.into(),
+            Fetched::U8(elements) => elements.into(),
+        }
+    }
+}
+
+impl<'d> Fetch<'d> {
+    /// From this device, if there is one.
+    pub(crate) fn new(device: Option<&'d Arc<CudaDevice>>) -> Fetch<'d> {
+        Fetch {
+            device,
+            copied_bytes: Cell::new(0),
+        }
+    }
+
+    /// How much it has copied so far.
+    pub(crate) fn copied_bytes(&self) -> u64 {
+        self.copied_bytes.get()
+    }
+
+    /// A vector that lies on the device; `None`: it lies on the host already.
+    pub(crate) fn vector(&self, vector: &Vector) -> Result<Option<Fetched>, Error> {
+        let Memory::Device(slice) = vector.memory() else {
+            return Ok(None);
+        };
+        let all = 0..slice.n_elems() as usize;
+        Ok(Some(match slice.dtype() {
+            ScalarType::Float(Dtype::Bf16) => Fetched::Bf16(self.elements(slice, all)?),
+            ScalarType::Float(Dtype::F16) => Fetched::F16(self.elements(slice, all)?),
+            ScalarType::Float(Dtype::F32) => Fetched::F32(self.elements(slice, all)?),
+            ScalarType::E4m3 => Fetched::E4m3(self.elements(slice, all)?),
+            ScalarType::I32 => Fetched::I32(self.elements(slice, all)?),
+            ScalarType::U8 => Fetched::U8(self.elements(slice, all)?),
+        }))
+    }
+
+    /// Appends rows, without what lies between them. Rows that lie far from each other are copied with that, some at a time.
+    pub(crate) fn rows<T: Scalar>(
+        &self,
+        from: &DeviceSlice,
+        run: Run,
+        to: &mut Vec<T>,
+    ) -> Result<(), Error> {
+        let Run {
+            first,
+            stride,
+            n_rows,
+            n_columns,
+        } = run;
+        let at_once = CHUNK_ELEMS.checked_div(stride).unwrap_or(n_rows).max(1);
+        for row in (0..n_rows).step_by(at_once) {
+            let n = at_once.min(n_rows - row);
+            let start = first + row * stride;
+            let end = start + (n - 1) * stride + n_columns;
+            let elements = self.elements::<T>(from, start..end)?;
+            (0..n).for_each(|row| to.extend_from_slice(&elements[row * stride..][..n_columns]));
+        }
+        Ok(())
+    }
+
+    /// Elements that are there, by what validation has seen of the slice.
+    fn elements<T: Scalar>(
+        &self,
+        from: &DeviceSlice,
+        range: Range<usize>,
+    ) -> Result<Vec<T>, Error> {
+        let given = Place::Cuda(from.ordinal());
+        let device = self.device.ok_or(ProblemError::OtherDevice {
+            given,
+            needed: Place::Host,
+        })?;
+        let elements = elements::<T>(device, from, range.start as u64..range.end as u64)?;
+        let n_bytes = (range.len() * size_of::<T>()) as u64;
+        self.copied_bytes.set(self.copied_bytes.get() + n_bytes);
+        Ok(elements)
+    }
+}

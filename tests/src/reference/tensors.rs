@@ -1,0 +1,98 @@
+//! Gradients of the tensors that a score reads: what they should be, and the comparison.
+
+use ferroflash::Dtype;
+use ferroflash_kernels::expression::ElementType;
+
+use super::{Reference, precision};
+use crate::beside::rounding;
+use crate::cases::Case;
+use crate::compare::{Closeness, Comparison};
+use crate::edits::gradients::TensorGradient;
+use crate::edits::{Edits, Sequence};
+use crate::oracle::{self, Inputs};
+use crate::tolerance::Quantity;
+use crate::trial::Results;
+
+impl Reference {
+    /// Adds to the gradients of tensors what the sequence gives whose results these are.
+    pub(super) fn add_tensors(
+        &self,
+        case: &Case,
+        (inputs, first): (&Inputs, usize),
+        edits: Option<&Edits>,
+        (d_o, d_lse): (&[f64], Option<&[f64]>),
+        tensors: &mut [TensorGradient],
+    ) {
+        let Some(edits) = edits.filter(|_| !tensors.is_empty()) else {
+            return;
+        };
+        let pairs = oracle::pair_gradients(inputs, &self.output, d_o, d_lse);
+        let sizes = inputs.sizes;
+        let precision = precision(case, inputs);
+        edits.add_gradients(Sequence { first, sizes }, precision, &pairs, tensors);
+    }
+
+    /// Compares the gradients of tensors.
+    pub(super) fn judge_tensors(
+        &self,
+        case: &Case,
+        results: &Results,
+        mut close: Closeness,
+    ) -> Result<Closeness, String> {
+        if results.tensors.len() != self.tensors.len() {
+            let (given, needed) = (results.tensors.len(), self.tensors.len());
+            return Err(format!("{given} gradients of tensors, needed: {needed}"));
+        }
+        for (actual, reference) in results.tensors.iter().zip(&self.tensors) {
+            let mut shape = [1; 4];
+            shape[..reference.of.shape.len()].copy_from_slice(&reference.of.shape);
+            let mut terms = reference.terms.clone();
+            if reference.of.element == ElementType::F16 {
+                // Half of the smallest number, where the rule has that of another type.
+                let smallest = 2f64.powi(-25) / rounding(case.dtype).0;
+                terms
+                    .relative
+                    .iter_mut()
+                    .for_each(|terms| *terms += smallest);
+            }
+            let comparison = self.comparison(
+                case,
+                Quantity::DScoreTensor,
+                shape,
+                case.sizes.batch * case.sizes.heads_q,
+                actual,
+                &reference.values,
+                &terms,
+            );
+            let comparison = Comparison {
+                dtype: coarser(case.dtype, reference.of.element),
+                ..comparison
+            };
+            let checked = comparison.check();
+            let checked =
+                checked.map_err(|mismatch| format!("{}: {mismatch}", reference.of.name))?;
+            close = close.and(checked);
+        }
+        Ok(close)
+    }
+}
+
+/// The gradients of a case's tensors before anything is added.
+pub(super) fn zero_gradients(case: &Case, edits: Option<&Edits>) -> Vec<TensorGradient> {
+    let Some(edits) = edits else {
+        return Vec::new();
+    };
+    let problem = case.problem().and_then(|problem| edits.edit(&problem));
+    let all = problem.map(|problem| edits.differentiable(&problem));
+    let all = all.unwrap_or_default().into_iter();
+    all.map(TensorGradient::zero).collect()
+}
+
+/// Of a problem's element type, in which o was rounded, and a tensor's the coarser one.
+fn coarser(dtype: Dtype, element: ElementType) -> Dtype {
+    match (dtype, element) {
+        (Dtype::Bf16, _) | (_, ElementType::Bf16) => Dtype::Bf16,
+        (Dtype::F16, _) | (_, ElementType::F16) => Dtype::F16,
+        (Dtype::F32, _) => Dtype::F32,
+    }
+}
