@@ -51,6 +51,8 @@ pub enum Argument {
     BlockMask,
     /// The sinks of the heads.
     Sinks,
+    /// Seed and offset of dropout.
+    DropoutState,
     /// The first tensor that an expression of scores reads.
     ScoreTensor0,
     /// The second one.
@@ -97,7 +99,7 @@ pub enum Argument {
 
 impl Argument {
     /// All of them, in their order.
-    pub const ALL: [Argument; 43] = [
+    pub const ALL: [Argument; 44] = [
         Argument::Q,
         Argument::K,
         Argument::V,
@@ -120,6 +122,7 @@ impl Argument {
         Argument::VDescale,
         Argument::BlockMask,
         Argument::Sinks,
+        Argument::DropoutState,
         Argument::ScoreTensor0,
         Argument::ScoreTensor1,
         Argument::ScoreTensor2,
@@ -176,6 +179,7 @@ impl Argument {
             Argument::VDescale => "v_descale",
             Argument::BlockMask => "block_mask",
             Argument::Sinks => "sinks",
+            Argument::DropoutState => "dropout_state",
             Argument::ScoreTensor0 => "score_tensors[0]",
             Argument::ScoreTensor1 => "score_tensors[1]",
             Argument::ScoreTensor2 => "score_tensors[2]",

@@ -17,7 +17,7 @@ use crate::tile::register::{Accumulator, Packed};
 use crate::tile::ring::Ring;
 
 impl Layout {
-    /// Writes which (batch, query head) a stage is for, where an expression edits scores; where sequences have lengths of their own, which
+    /// Writes which (batch, query head) a stage is for, where an expression edits scores or weights are dropped; where sequences have lengths of their own, which
     /// (sequence, query head).
     ///
     /// # Safety
