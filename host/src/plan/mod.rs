@@ -32,7 +32,7 @@ use std::fmt;
 
 use ferroflash_kernels::expression::Kept;
 use ferroflash_kernels::params::{
-    BackwardParams, ForwardParams, KernelParams, Params, SHIFTED, Schedule, ScoreParams, Slot,
+    BackwardParams, DropoutParams, ForwardParams, KernelParams, Params, SHIFTED, Schedule, Slot,
     SplitKv, TmaBackwardParams, TmaForwardParams, in_workspace,
 };
 use ferroflash_kernels::spec::Constant;
@@ -48,7 +48,7 @@ pub(crate) use planned::Planned;
 pub use select::kinds;
 pub use workspace::WorkspaceLayout;
 
-use crate::arguments::Argument;
+use crate::arguments::{Argument, Values};
 use crate::backend::cpu;
 use crate::error::PlanError;
 use crate::problem::Problem;
@@ -197,7 +197,11 @@ fn lse_in_workspace(
 impl PlannedLaunch {
     /// One launch of a kernel, compiled with those of the problem's constants that it asks for. Sizes and strides of tensors are
     /// filled in here.
-    fn new(checked: &Checked, variant: &'static Variant, grid: u32, params: Params) -> Self {
+    fn new(checked: &Checked, variant: &'static Variant, grid: u32, mut params: Params) -> Self {
+        let dropout = checked.problem().dropout();
+        if let (Some(place), Some(dropout)) = (planned::place_of_dropout(&mut params), dropout) {
+            *place = DropoutParams::keeping(dropout.kept_bytes());
+        }
         let spec = checked.spec().among(variant.constants());
         let edits = spec.has(Constant::Score) || spec.has(Constant::ScoreGradient);
         PlannedLaunch {
@@ -274,14 +278,14 @@ impl PlannedLaunch {
 impl Plan {
     /// The parameters of one of the launches, with every address filled in: that of the workspace, a multiple of
     /// [`workspace::ALIGNMENT_BYTES`], and of each argument what `address` says: 0 where it was not given. What is empty gets the workspace's.
-    /// What expressions of scores read, a call fills in.
+    /// What expressions of scores read, and seed and offset of dropout, a call fills in.
     pub fn params(
         &self,
         launch: &PlannedLaunch,
         workspace: u64,
         address: impl Fn(Argument) -> u64,
     ) -> Params {
-        self.bound(launch, workspace, address, &ScoreParams::default())
+        self.bound(launch, workspace, address, &Values::default())
     }
 
     /// Bytes that running it takes beside inputs and outputs; on the CPU, with the threads there are.
@@ -335,7 +339,7 @@ impl fmt::Display for Plan {
                 .map_or(String::new(), |scales| format!(", {scales}")),
             values(problem),
             problem.expressions(),
-            if problem.has_sinks() { ", sinks" } else { "" },
+            problem.sinks_and_dropout(),
             problem.scale(),
             problem.order()
         )?;

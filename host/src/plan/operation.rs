@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-use ferroflash_kernels::params::{Params, ScoreParams};
+use ferroflash_kernels::params::Params;
 use ferroflash_kernels::variants::{Kind, VARIANTS, Variant};
 
 use super::planned::Planned;
 use super::{
     Backend, DeviceInfo, PlannedLaunch, Reason, SpecialisedKernel, WorkspaceLayout, eligible,
 };
-use crate::arguments::{Argument, ByArgument, Need, Operation};
+use crate::arguments::{Argument, ByArgument, Need, Operation, Values};
 use crate::dtype::Dtype;
 use crate::error::PlanError;
 use crate::validate::operation::CheckedOperation;
@@ -39,7 +39,7 @@ impl<P> OperationPlan<P> {
     /// The parameters of the launch, with every address filled in, as [`Plan::params`](super::Plan::params) gives them.
     pub fn params(&self, address: impl Fn(Argument) -> u64) -> Option<Params> {
         let launch = self.launch.as_ref()?;
-        Some(self.bound(launch, 0, address, &ScoreParams::default()))
+        Some(self.bound(launch, 0, address, &Values::default()))
     }
 }
 

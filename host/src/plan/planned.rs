@@ -1,9 +1,9 @@
 //! What a backend needs to know of a plan, whether it is attention's or that of an operation beside it.
 
-use ferroflash_kernels::params::{Params, ScoreParams, bind};
+use ferroflash_kernels::params::{DropoutParams, Params, ScoreParams, bind};
 
 use super::{Plan, PlannedLaunch, WorkspaceLayout};
-use crate::arguments::{Argument, Need, need};
+use crate::arguments::{Argument, Need, Values, need};
 use crate::dtype::Dtype;
 
 /// A plan to be launched.
@@ -20,18 +20,21 @@ pub(crate) trait Planned {
     /// What the call takes under a name.
     fn need(&self, argument: Argument) -> Option<Need>;
 
-    /// The parameters of a launch with every address filled in: see [`Plan::params`]; and with what the call gives expressions of scores.
+    /// The parameters of a launch with every address filled in: see [`Plan::params`]; and with what the call gives by value.
     fn bound(
         &self,
         launch: &PlannedLaunch,
         workspace: u64,
         address: impl Fn(Argument) -> u64,
-        score: &ScoreParams,
+        values: &Values,
     ) -> Params {
         let mut params = launch.params;
         let reads_score = launch.edit.is_some() || matches!(params, Params::MaskMap(_));
         if reads_score && let Some(place) = place_of_score(&mut params) {
-            *place = *score;
+            *place = values.score;
+        }
+        if let Some(place) = place_of_dropout(&mut params) {
+            [place.seed, place.offset] = values.dropout;
         }
         let lies_at = |argument| match self.need(argument) {
             None => 0,
@@ -60,6 +63,18 @@ fn place_of_score(params: &mut Params) -> Option<&mut ScoreParams> {
         | Params::Merge(_)
         | Params::Append(_)
         | Params::SinkGradient(_) => None,
+    }
+}
+
+/// Where parameters say which weights are dropped.
+pub(super) fn place_of_dropout(params: &mut Params) -> Option<&mut DropoutParams> {
+    match params {
+        Params::Forward(params) => Some(&mut params.dropout),
+        Params::TmaForward(params) => Some(&mut params.dropout),
+        Params::Backward(params) => Some(&mut params.dropout),
+        Params::TmaBackward(params) => Some(&mut params.pass.dropout),
+        Params::Standard(params) => Some(&mut params.dropout),
+        _ => None,
     }
 }
 

@@ -290,7 +290,7 @@ impl<T: Scalar> fmt::Debug for DeviceBuffer<T> {
 pub(crate) fn integers(device: &CudaDevice, slice: &DeviceSlice) -> Result<Vec<i32>, DriverError> {
     let n_elems = match slice.dtype() {
         ScalarType::I32 => slice.n_elems() as usize,
-        ScalarType::Float(_) | ScalarType::E4m3 | ScalarType::U8 => 0,
+        ScalarType::Float(_) | ScalarType::E4m3 | ScalarType::U8 | ScalarType::U64 => 0,
     };
     let mut integers = vec![0i32; n_elems];
     device.synchronize()?;
