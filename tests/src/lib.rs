@@ -61,7 +61,9 @@ pub mod append;
 
 pub mod rotate;
 
+pub mod dropout;
 pub mod serving;
+
 pub mod sinks;
 
 pub mod subject;

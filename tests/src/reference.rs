@@ -5,6 +5,7 @@ use crate::blocks;
 use crate::buffer::Repeats;
 use crate::cases::Case;
 use crate::compare::{Closeness, Comparison, Errors, Mismatch};
+use crate::dropout::Dropout;
 use crate::edits::{Edits, Precision, Sequence};
 use crate::inputs::{Fill, Values};
 use crate::lengths::{Lengths, Span};
@@ -39,6 +40,11 @@ pub fn with_inputs<R>(
     };
     let Values { q, k, v, .. } = values;
     let sinks = case.sink_values();
+    let dropout = case.dropout.map(Dropout::of_oracle);
+    let heads_q = case.sizes.heads_q;
+    let factor = |b: usize, h: usize, i: usize, j: usize| {
+        dropout.map_or(1.0, |dropout| dropout.factor(b * heads_q + h, i, j))
+    };
     f(&Inputs {
         sizes: case.sizes,
         q,
@@ -49,6 +55,7 @@ pub fn with_inputs<R>(
         block: Some(&at),
         edit: None,
         sinks: sinks.as_deref(),
+        dropout: Some(&factor),
     })
 }
 
@@ -124,6 +131,7 @@ impl Reference {
     ) -> Reference {
         let (rows, heads_q) = (case.lse_rows(), case.sizes.heads_q);
         let sinks = case.sink_values();
+        let dropout = case.dropout.map(Dropout::of_oracle);
         let n_sinks = sinks.as_ref().map_or(0, Vec::len);
         let zero = |array: &[f64]| vec![0.0; array.len()];
         let no_terms = |array: &[f64]| Terms::uniform(array.len(), 0.0, 0.0);
@@ -162,6 +170,9 @@ impl Reference {
                 .map(|(head, i)| rows.element(q.first + i, head))
                 .collect();
             let visible = oracle::visible(sizes, case.mask.window(), case.mask.prefix());
+            let factor = |_: usize, h: usize, i: usize, j: usize| {
+                dropout.map_or(1.0, |dropout| dropout.factor(number * heads_q + h, i, j))
+            };
             let inputs = Inputs {
                 sizes,
                 q: &values.q[of_q.clone()],
@@ -172,6 +183,7 @@ impl Reference {
                 block: None,
                 edit: None,
                 sinks: sinks.as_deref(),
+                dropout: Some(&factor),
             };
             let d_o = &values.d_o[of_o.clone()];
             let d_lse = values.d_lse.as_ref().map(|d_lse| -> Vec<f64> {
