@@ -121,7 +121,7 @@ impl Attention {
     }
 
     fn run(&self, pass: Pass, operands: &mut Operands) -> Result<Ran, Error> {
-        validate::score::bind(&self.problem, operands)?;
+        validate::bind(&self.problem, operands)?;
         let given = operands.describe();
         let plan = self.plan(pass, given)?;
         let of_host = given.get(Argument::Q).map(Given::place) == Some(Place::Host);

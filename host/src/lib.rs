@@ -87,6 +87,8 @@ pub mod rotary;
 
 pub mod problem;
 
+pub mod dropout;
+
 pub mod dtype;
 
 pub mod tensor;
@@ -117,13 +119,14 @@ pub mod expression {
 
 pub use append::Append;
 pub use arguments::{
-    AppendInputs, AppendOutputs, Gradients, Inputs, MergeInputs, OutputGradients, Outputs,
-    RotateInputs, Saved, ScoreInputs,
+    AppendInputs, AppendOutputs, DropoutRng, Gradients, Inputs, MergeInputs, OutputGradients,
+    Outputs, RotateInputs, Saved, ScoreInputs,
 };
 pub use attention::{Attention, Explanation, Ran};
 pub use backend::cuda::{Graph, Queue};
 pub use cache::PlanCache;
 pub use device::Device;
+pub use dropout::dropout_mask;
 pub use dtype::{Dtype, Element, Scalar};
 pub use error::Error;
 pub use merge::Merge;
@@ -136,7 +139,8 @@ pub use problem::append::AppendProblem;
 pub use problem::merge::MergeProblem;
 pub use problem::rotate::RotateProblem;
 pub use problem::{
-    BlockMask, Fp8Kv, Mask, MaskExpression, Order, Pages, Problem, ProblemBuilder, Score, SplitKv,
+    BlockMask, Dropout, Fp8Kv, Mask, MaskExpression, Order, Pages, Problem, ProblemBuilder, Score,
+    SplitKv,
 };
 pub use rotate::Rotate;
 pub use tensor::{Layout, ReadTensor, Tensor, TensorMut, Vector, VectorMut};

@@ -57,7 +57,7 @@ use crate::backend::cuda::{CudaDevice, Queue};
 use crate::error::{DriverError, Error, ProblemError};
 use crate::plan::{Plan, Planned};
 use crate::tensor::{Description, Place};
-use crate::validate::{score, vector_fits};
+use crate::validate::{bind, vector_fits};
 
 /// The kernels read and write 16 bytes at a time.
 const ALIGNMENT_BYTES: u64 = 16;
@@ -101,7 +101,7 @@ impl PreparedForward {
         outputs: &mut Outputs,
     ) -> Result<(), Error> {
         let mut operands = Operands::forward(inputs, outputs);
-        score::bind(&self.plan().problem, &mut operands)?;
+        bind(&self.plan().problem, &mut operands)?;
         self.prepared.enqueue(&operands, queue)
     }
 }
@@ -127,7 +127,7 @@ impl PreparedBackward {
         gradients: &mut Gradients,
     ) -> Result<(), Error> {
         let mut operands = Operands::backward(inputs, saved, of_output, gradients);
-        score::bind(&self.plan().problem, &mut operands)?;
+        bind(&self.plan().problem, &mut operands)?;
         self.prepared.enqueue(&operands, queue)
     }
 }
@@ -153,7 +153,8 @@ impl<P: Planned> Prepared<P> {
         queue.enqueue(&self.launches, operands, address)
     }
 
-    /// Whether an argument is what the call was prepared for. A gradient of lse may be there in one call and not in the next.
+    /// Whether an argument is what the call was prepared for. A gradient of lse may be there in one call and not in the next, and so may seed and offset of
+    /// dropout, which may be numbers instead.
     fn fits(&self, argument: Argument, given: Option<&Given>) -> Result<(), ProblemError> {
         let plan = self.launches.plan();
         let place = self.place();
@@ -164,7 +165,9 @@ impl<P: Planned> Prepared<P> {
             (None, Some(_)) => return Err(ProblemError::Missing { argument }),
             (None, None) => return Ok(()),
             // The plan depends on which lengths there are, and on whether lse is wanted.
-            (Some(Given::Vector(_)), None) if argument != Argument::DLse => {
+            (Some(Given::Vector(_)), None)
+                if !matches!(argument, Argument::DLse | Argument::DropoutState) =>
+            {
                 return Err(ProblemError::NotTaken { argument });
             }
             (Some(Given::Vector(vector)), _) => match plan.need(argument).map(|need| need.form) {

@@ -3,6 +3,7 @@
 pub mod append;
 mod block_mask;
 mod builder;
+mod dropout;
 mod edit;
 mod fp8_kv;
 mod key;
@@ -24,6 +25,8 @@ use ferroflash_kernels::spec::{Constant, Spec};
 
 pub use block_mask::BlockMask;
 pub use builder::ProblemBuilder;
+pub use dropout::Dropout;
+pub(crate) use dropout::philox;
 pub(crate) use edit::{DimUse, ReadOf};
 pub use fp8_kv::Fp8Kv;
 pub(crate) use key::ProblemKey;
@@ -150,6 +153,7 @@ pub struct Problem {
     fp8_kv: Option<Fp8Kv>,
     expressions: Expressions,
     sinks: bool,
+    dropout: f32,
 }
 
 impl Problem {
@@ -177,6 +181,7 @@ impl Problem {
             fp8_kv: None,
             expressions: Expressions::default(),
             sinks: false,
+            dropout: 0.0,
         }
     }
 
@@ -214,6 +219,7 @@ impl Problem {
             fp8_kv: self.fp8_kv,
             expressions: self.expressions,
             sinks: self.sinks,
+            dropout: self.dropout,
         }
     }
 
@@ -381,6 +387,7 @@ impl Problem {
         let spec = with(spec, bounds.prefix, Constant::Prefix);
         let spec = with(spec, self.pages.is_some(), Constant::Pages);
         let spec = with(spec, self.sinks, Constant::Sinks);
+        let spec = with(spec, self.dropout().is_some(), Constant::Dropout);
         let edit = self.edit_parts();
         let spec = with(spec, edit.is_some(), Constant::Score);
         let has_gradient = edit.is_some_and(|edit| edit.has_gradient());

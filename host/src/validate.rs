@@ -5,14 +5,14 @@
 pub mod merge;
 pub mod operation;
 pub mod rotary;
-pub(crate) mod score;
+mod score;
 mod sizes;
 mod weights;
 
 use ferroflash_kernels::params::Window;
 use ferroflash_kernels::spec::{Constant, Spec};
 
-use crate::arguments::{Access, Argument, Arguments, Form, Given, Need, Presence, need};
+use crate::arguments::{Access, Argument, Arguments, Form, Given, Need, Operands, Presence, need};
 use crate::dtype::ScalarType;
 use crate::error::ProblemError;
 use crate::problem::Problem;
@@ -95,6 +95,17 @@ impl Checked {
     pub fn n_rows(&self) -> u64 {
         self.problem.n_rows()
     }
+}
+
+/// Checks what a call gives by value and by name, and puts it among the arguments, where kernels expect it.
+pub(crate) fn bind(problem: &Problem, operands: &mut Operands) -> Result<(), ProblemError> {
+    let argument = Argument::DropoutState;
+    match (problem.dropout().is_some(), operands.has_dropout_rng()) {
+        (true, false) => return Err(ProblemError::Missing { argument }),
+        (false, true) => return Err(ProblemError::NotTaken { argument }),
+        _ => {}
+    }
+    Ok(score::bind(problem, operands)?)
 }
 
 /// Checks what a pass was given.

@@ -84,7 +84,7 @@ impl Attention {
     ) -> Result<WeightsRan, Error> {
         let problem = self.problem();
         let mut operands = Operands::inputs(inputs);
-        validate::score::bind(problem, &mut operands)?;
+        validate::bind(problem, &mut operands)?;
         let given = validate::weights(problem, &operands.describe(), of, out.len() as u64)?;
         let needed = self.device().place();
         if given != needed && given != Place::Host {

@@ -13,6 +13,7 @@ mod clear;
 mod combine;
 mod descale;
 mod divisors;
+mod dropout;
 mod lengths;
 mod mask_map;
 mod merge;
@@ -34,6 +35,7 @@ pub use clear::ClearParams;
 pub use combine::{CombineParams, SplitKv};
 pub use descale::Descale;
 pub use divisors::Divisors;
+pub use dropout::DropoutParams;
 pub use lengths::{Lengths, TileList, TileListParams};
 pub use mask_map::{
     MASK_BINARY, MASK_COMPARE, MASK_INDEX, MASK_UNARY, MAX_MASK_BOUNDS, MAX_MASK_INSTRUCTIONS,
@@ -138,6 +140,8 @@ pub struct ForwardParams {
     pub score: ScoreParams,
     /// Where the softmax of each head has one term more: `f32 [heads_q]`, the logarithms of these terms.
     pub sinks: u64,
+    /// Where weights are dropped: which.
+    pub dropout: DropoutParams,
 }
 
 /// The most rows of a sequence, heads of a batch, and keys of a window: sums of three of them fit 31 bits. A box of
@@ -187,6 +191,8 @@ pub struct TmaForwardParams {
     pub score: ScoreParams,
     /// As in [`ForwardParams`].
     pub sinks: u64,
+    /// As in [`ForwardParams`].
+    pub dropout: DropoutParams,
 }
 
 /// Parameters of the backward kernels: `delta`, the main kernel and, in flash2, `dq`, in this order on one stream.
@@ -253,6 +259,8 @@ pub struct BackwardParams {
     pub blocks: BlockLists,
     /// As in [`ForwardParams`].
     pub score: ScoreParams,
+    /// As in [`ForwardParams`].
+    pub dropout: DropoutParams,
 }
 
 /// Parameters of the flash3 backward kernel behind `delta`.
@@ -302,22 +310,24 @@ slots!(Descale: Vector(KDescale) k, Vector(VDescale) v);
 slots!(BlockListParams: Within map, Within lists);
 slots!(
     ForwardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Vector(Lse) lse, Within list, Within blocks, Within pages,
-    Within split, Within lengths, Within descale, Within score, Vector(Sinks) sinks,
+    Within split, Within lengths, Within descale, Within score, Vector(Sinks) sinks, Within dropout,
 );
 slots!(
     TmaForwardParams: Map(Q) q, Map(K) k, Map(V) v, Map(O) o, Tensor(O) o_rows, Vector(Lse) lse, Workspace tile_counter,
     Within list, Within blocks, Within split, Within lengths, Within pages, Within score, Vector(Sinks) sinks,
+    Within dropout,
 );
 slots!(
     BackwardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Tensor(DO) d_o, Tensor(DQ) d_q, Tensor(DK) d_k,
     Tensor(DV) d_v, Vector(Lse) lse, Vector(DLse) d_lse, Workspace lse_log2, Workspace delta, Workspace d_q_accum,
     Workspace dq_semaphore, Workspace tile_counters, Workspace dkv_accum, Workspace dkv_semaphore, Within list,
-    Within blocks, Within score,
+    Within blocks, Within score, Within dropout,
 );
 slots!(
     StandardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Tensor(DO) d_o, Tensor(DQ) d_q, Tensor(DK) d_k,
     Tensor(DV) d_v, Vector(Lse) lse, Vector(DLse) d_lse, Workspace scores, Vector(Weights) weights, Workspace delta,
     Within lengths, Within blocks, Within score, Vector(Sinks) sinks, Workspace lse_log2,
+    Within dropout,
 );
 
 impl KernelParams for TmaBackwardParams {
@@ -340,18 +350,35 @@ impl KernelParams for TmaBackwardParams {
 const _: () = assert!(size_of::<TensorView>() == 32 && size_of::<Shape>() == 32);
 const _: () = assert!(
     size_of::<ForwardParams>()
-        == 4 * 32 + 8 + 32 + 12 + 8 + 20 + 40 + 40 + 24 + 56 + 48 + 24 + 40 + 304 + 8
+        == 4 * 32 + 8 + 32 + 12 + 8 + 20 + 40 + 40 + 24 + 56 + 48 + 24 + 40 + 304 + 8 + 40
 );
 const _: () = assert!(
     size_of::<TmaForwardParams>()
-        == (4 * 128 + 32 + 2 * 8 + 32 + 12 + 8 + 20 + 8 + 40 + 40 + 56 + 48 + 24 + 304 + 8usize)
+        == (4 * 128
+            + 32
+            + 2 * 8
+            + 32
+            + 12
+            + 8
+            + 20
+            + 8
+            + 40
+            + 40
+            + 56
+            + 48
+            + 24
+            + 304
+            + 8
+            + 40usize)
             .next_multiple_of(align_of::<TensorMap>())
 );
-const _: () =
-    assert!(size_of::<BackwardParams>() == 8 * 32 + 10 * 8 + 32 + 12 + 8 + 20 + 40 + 8 + 40 + 304);
+const _: () = assert!(
+    size_of::<BackwardParams>() == 8 * 32 + 10 * 8 + 32 + 12 + 8 + 20 + 40 + 8 + 40 + 304 + 40
+);
 const _: () = assert!(
     size_of::<TmaBackwardParams>()
-        == 6 * 128 + 8 * 32 + 10 * 8 + 32 + 12 + 8 + 20 + 40 + 8 + 40 + 304
+        == (6 * 128 + 8 * 32 + 10 * 8 + 32 + 12 + 8 + 20 + 40 + 8 + 40 + 304 + 40usize)
+            .next_multiple_of(align_of::<TensorMap>())
 );
 const _: () = {
     assert!(ForwardMap::Q.at(0) == offset_of!(TmaForwardParams, q) as u64);

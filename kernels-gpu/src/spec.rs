@@ -40,11 +40,13 @@ pub enum Constant {
     EditPartial,
     /// The softmax of each head has one term more, its sink: see [`crate::params::ForwardParams::sinks`].
     Sinks,
+    /// Weights are dropped at random: see [`crate::attention::dropout`].
+    Dropout,
 }
 
 impl Constant {
     /// All of them, in the order of their bits in a [`Spec`].
-    pub const ALL: [Constant; 12] = [
+    pub const ALL: [Constant; 13] = [
         Constant::RightBound,
         Constant::LeftBound,
         Constant::Lengths,
@@ -57,6 +59,7 @@ impl Constant {
         Constant::ScoreGradient,
         Constant::EditPartial,
         Constant::Sinks,
+        Constant::Dropout,
     ];
 
     /// Its name, as plans print it.
@@ -74,6 +77,7 @@ impl Constant {
             Constant::ScoreGradient => "score_gradient",
             Constant::EditPartial => "edit_partial",
             Constant::Sinks => "sinks",
+            Constant::Dropout => "dropout",
         }
     }
 
@@ -92,6 +96,7 @@ impl Constant {
             Constant::ScoreGradient => "ferroflash_spec_score_gradient",
             Constant::EditPartial => "ferroflash_spec_edit_partial",
             Constant::Sinks => "ferroflash_spec_sinks",
+            Constant::Dropout => "ferroflash_spec_dropout",
         }
     }
 

@@ -12,6 +12,7 @@
 //! | [`mod@blocks`] | block masks |
 //! | [`scores`] | scores and masks of the user's own |
 //! | [`sinks`] | sinks of heads, beside all of these |
+//! | [`dropout`] | weights that are dropped, beside all of these |
 //! | [`lengths`] | sequences of different lengths, packed and padded |
 //! | [`aimed`] | small sets, each case for one mistake: strides of 0, mispredictions, edges of blocks, stages used again |
 //! | [`compact`], [`short`], [`few`], [`grouped`], [`wide_tiles`] | sets of their own for the compact tiles of flash2's backward pass, of flash3's forward pass, of flash2's; for grouped and wide ones |
@@ -23,6 +24,7 @@ pub mod appends;
 pub mod blocks;
 mod case;
 pub mod compact;
+pub mod dropout;
 pub mod few;
 pub mod fp8;
 pub mod grouped;

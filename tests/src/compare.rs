@@ -282,6 +282,7 @@ mod tests {
             block: None,
             edit: None,
             sinks: None,
+            dropout: None,
         };
         let output = oracle::forward(&inputs);
         let condition = oracle::condition(&inputs, &output, d_o, None);

@@ -63,7 +63,9 @@ pub mod append;
 
 pub mod rotate;
 
+pub mod dropout;
 pub mod serving;
+
 pub mod sinks;
 
 pub mod subject;

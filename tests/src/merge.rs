@@ -273,6 +273,7 @@ fn compare<T: Element + Number>(
         block: None,
         edit: None,
         sinks: None,
+        dropout: None,
     };
     let output = oracle::forward(&inputs);
     let condition = oracle::condition(&inputs, &output, &values.d_o, None);

@@ -140,6 +140,9 @@ fn forward<T: Element + Number>(
     given.page_table = table.map(Into::into);
     let sinks = case.given_sinks();
     given.sinks = sinks.vector();
+    if let Some(dropout) = &case.dropout {
+        given = dropout.give(given);
+    }
     output::<T>(device, algorithm, problem, &given, case.arrangement)
 }
 

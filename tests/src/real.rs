@@ -216,6 +216,7 @@ mod tests {
                 block: None,
                 edit: None,
                 sinks: None,
+                dropout: None,
             };
             let output = oracle::forward(&inputs);
             let gradients = oracle::backward(&inputs, d_o, None);

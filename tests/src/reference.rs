@@ -10,6 +10,7 @@ use crate::blocks;
 use crate::buffer::Repeats;
 use crate::cases::Case;
 use crate::compare::{Closeness, Comparison, Errors, Mismatch};
+use crate::dropout::Dropout;
 use crate::edits::gradients::TensorGradient;
 use crate::edits::{Edits, Precision, Sequence};
 use crate::inputs::{Fill, Values};
@@ -49,6 +50,11 @@ pub fn with_inputs<R>(
     };
     let Values { q, k, v, .. } = values;
     let sinks = case.sink_values();
+    let dropout = case.dropout.map(Dropout::of_oracle);
+    let heads_q = case.sizes.heads_q;
+    let factor = |b: usize, h: usize, i: usize, j: usize| {
+        dropout.map_or(1.0, |dropout| dropout.factor(b * heads_q + h, i, j))
+    };
     f(&Inputs {
         sizes: case.sizes,
         q,
@@ -59,6 +65,7 @@ pub fn with_inputs<R>(
         block: Some(&at),
         edit: None,
         sinks: sinks.as_deref(),
+        dropout: Some(&factor),
     })
 }
 
@@ -110,6 +117,11 @@ fn with_sequence<R>(
     let sizes = case.of_sequence(q, k);
     let visible = oracle::visible(sizes, case.mask.window(), case.mask.prefix());
     let sinks = case.sink_values();
+    let dropout = case.dropout.map(Dropout::of_oracle);
+    let factor = |_: usize, h: usize, i: usize, j: usize| {
+        let head = number * sizes.heads_q + h;
+        dropout.map_or(1.0, |dropout| dropout.factor(head, i, j))
+    };
     let inputs = Inputs {
         sizes,
         q: &values.q[range(q, sizes.heads_q * sizes.head_dim)],
@@ -120,6 +132,7 @@ fn with_sequence<R>(
         block: None,
         edit: None,
         sinks: sinks.as_deref(),
+        dropout: Some(&factor),
     };
     edited(case, &inputs, number, edits, f)
 }

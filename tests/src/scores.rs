@@ -303,6 +303,9 @@ impl<'a> Trial<'a> {
         given = with_vectors(given, &vectors);
         let sinks = case.given_sinks();
         given.sinks = sinks.vector();
+        if let Some(dropout) = &case.dropout {
+            given = dropout.give(given);
+        }
         let table = case.block_table();
         given.block_mask = table.as_ref().map(|table| (&table.bytes).into());
         let memory = edits.map(Edits::memory).unwrap_or_default();

@@ -1,6 +1,7 @@
 //! Makes the tests of a backend: each macro a set of tests that put a subject through [`crate::suite`].
 
 mod beside;
+mod dropout;
 mod grouped;
 mod scores;
 mod sinks;

@@ -100,6 +100,9 @@ fn typed<T: Element + Number>(
     given.block_mask = table.as_ref().map(|table| (&table.bytes).into());
     let sinks = case.given_sinks();
     given.sinks = sinks.vector();
+    if let Some(dropout) = &case.dropout {
+        given = dropout.give(given);
+    }
     if let Some(edits) = edits {
         given = edits.give(given, &memory);
     }

@@ -23,3 +23,15 @@ conformance::sinks_beside_suite!(conformance::subject::CPU {
         scores
     }
 });
+conformance::dropout_suite!(conformance::subject::CPU {
+    dropout: Tiled {
+        all,
+        masks,
+        lengths,
+        blocks,
+        few
+    }
+});
+conformance::dropout_beside_suite!(conformance::subject::CPU {
+    dropout_beside: Tiled { pages, scores }
+});

@@ -96,3 +96,49 @@ conformance::sinks_beside_suite!(conformance::subject::EMULATED_HOPPER {
 conformance::sinks_beside_suite!(conformance::subject::EMULATED_SHORT {
     sinks_beside_short: Flash3 { pages }
 });
+conformance::dropout_suite!(conformance::subject::EMULATED_HOPPER {
+    dropout: Flash3 {
+        all,
+        masks,
+        lengths,
+        blocks
+    }
+});
+conformance::dropout_suite!(conformance::subject::EMULATED {
+    dropout_flash2: Flash2 {
+        all,
+        masks,
+        lengths,
+        blocks,
+        few
+    }
+});
+conformance::dropout_suite!(conformance::subject::EMULATED {
+    dropout_standard: Standard {
+        all,
+        masks,
+        lengths,
+        blocks
+    }
+});
+conformance::dropout_suite!(conformance::subject::EMULATED_SHORT {
+    dropout_short: Flash3 { short }
+});
+conformance::dropout_suite!(conformance::subject::EMULATED_WIDE {
+    dropout_wide: Flash3 { wide }
+});
+conformance::dropout_suite!(conformance::subject::EMULATED_COMPACT {
+    dropout_compact: Flash2 { compact }
+});
+conformance::dropout_suite!(conformance::subject::EMULATED_SHARES {
+    dropout_shares: Flash3 { shares }
+});
+conformance::dropout_beside_suite!(conformance::subject::EMULATED_HOPPER {
+    dropout_beside: Flash3 { pages, scores }
+});
+conformance::dropout_beside_suite!(conformance::subject::EMULATED {
+    dropout_beside_flash2: Flash2 { pages, scores }
+});
+conformance::dropout_beside_suite!(conformance::subject::EMULATED {
+    dropout_beside_standard: Standard { scores }
+});

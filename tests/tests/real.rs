@@ -26,6 +26,7 @@ fn check(subject: &Subject, algorithm: Algorithm, orders: &[Order]) {
             fill: Fill::Normal,
             arrangement: Arrangement::Bshd,
             lse_gradient: LseGradient::Absent,
+            dropout: None,
             sinks: conformance::sinks::Sinks::Absent,
             seed: 0,
         };

@@ -1,6 +1,6 @@
 //! What a call is given: structs of tensors and vectors, of which some may be left out.
 
-use super::{Argument, Operands, ScoreGradients, ScoreInputs};
+use super::{Argument, DropoutRng, Operands, ScoreGradients, ScoreInputs};
 use crate::tensor::{Tensor, TensorMut, Vector, VectorMut};
 
 /// What both passes read.
@@ -37,6 +37,8 @@ pub struct Inputs<'a> {
     pub block_mask: Option<Vector<'a>>,
     /// The sinks of the heads, where the problem has some, f32 `[heads_q]`: see [`ProblemBuilder::sinks`](crate::ProblemBuilder::sinks).
     pub sinks: Option<Vector<'a>>,
+    /// Seed and offset, where the problem drops weights: see [`Inputs::dropout_rng`].
+    pub dropout: Option<DropoutRng<'a>>,
     /// Parameters and tensors of the problem's expressions: see [`Inputs::score_param`] and [`Inputs::score_tensor`].
     pub score: ScoreInputs<'a>,
 }
@@ -153,6 +155,7 @@ impl<'a> Inputs<'a> {
             v_descale: None,
             block_mask: None,
             sinks: None,
+            dropout: None,
             score: ScoreInputs::default(),
         }
     }
@@ -262,6 +265,7 @@ impl<'a> Inputs<'a> {
             v_descale,
             block_mask,
             sinks,
+            dropout,
             score,
         } = *self;
         operands.put(Argument::Q, q);
@@ -277,6 +281,7 @@ impl<'a> Inputs<'a> {
         operands.put_optional(Argument::VDescale, v_descale);
         operands.put_optional(Argument::BlockMask, block_mask);
         operands.put_optional(Argument::Sinks, sinks);
+        operands.put_dropout(dropout);
         operands.put_score_inputs(score);
     }
 }

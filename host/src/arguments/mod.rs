@@ -10,6 +10,7 @@
 //! | `merge.rs` | [`MergeInputs`], and the table of a merge |
 //! | `append.rs` | [`AppendInputs`], [`AppendOutputs`], and the table of an append |
 //! | `rotate.rs` | [`RotateInputs`], and the table of a rotation |
+//! | `dropout.rs` | [`DropoutRng`]: seed and offset |
 //! | `score.rs` | [`ScoreInputs`]: parameters and tensors of expressions, by name; [`ScoreGradients`] |
 //! | `by_argument.rs` | [`ByArgument`]: one place for every [`Argument`] |
 //!
@@ -19,6 +20,7 @@
 mod append;
 mod by_argument;
 mod described;
+mod dropout;
 mod given;
 mod merge;
 mod needs;
@@ -30,11 +32,12 @@ mod score;
 pub use append::{AppendInputs, AppendOutputs};
 pub use by_argument::ByArgument;
 pub use described::{Arguments, Given};
+pub use dropout::DropoutRng;
 pub use ferroflash_kernels::params::Argument;
 pub use given::{Gradients, Inputs, OutputGradients, Outputs, Saved};
 pub use merge::MergeInputs;
 pub(crate) use needs::{Access, Form, Need, Presence, need};
-pub(crate) use operands::{Lent, Operand, Operands};
+pub(crate) use operands::{Lent, Operand, Operands, Values};
 pub(crate) use operation::Operation;
 pub use rotate::RotateInputs;
 pub(crate) use score::Named;

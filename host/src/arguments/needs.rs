@@ -69,6 +69,12 @@ impl Form {
     }
 }
 
+/// Seed and offset of dropout.
+const DROPOUT_STATE: Form = Form::Vector {
+    dtype: ScalarType::U64,
+    n_elems: 2,
+};
+
 /// What the pass takes under this name; `None`: nothing. The problem's sizes have been checked.
 pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<Need> {
     use Access::{Read, Written};
@@ -137,6 +143,7 @@ pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<
             (problem.block_mask().is_some(), Required, Read, map)
         }
         Argument::Sinks => (problem.has_sinks(), Required, Read, of_heads),
+        Argument::DropoutState => (problem.dropout().is_some(), Optional, Read, DROPOUT_STATE),
         Argument::ScoreTensor0 => return score_tensor(problem, 0),
         Argument::ScoreTensor1 => return score_tensor(problem, 1),
         Argument::ScoreTensor2 => return score_tensor(problem, 2),

@@ -52,14 +52,25 @@ impl<'a> Operand<'a> {
     }
 }
 
+/// What kernels are given by value.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Values {
+    /// What expressions of scores read, but for addresses.
+    pub(crate) score: ScoreParams,
+    /// Seed and offset of dropout.
+    pub(crate) dropout: [u64; 2],
+}
+
 /// The arguments of a call.
 #[derive(Debug, Default)]
 pub(crate) struct Operands<'a> {
     given: ByArgument<Option<Operand<'a>>>,
     /// What expressions are given, by name.
     pub(super) score_inputs: ScoreInputs<'a>,
-    /// The same as kernels take it.
-    pub(super) score_params: ScoreParams,
+    /// Whether seed and offset of dropout are among the values.
+    pub(super) has_dropout_values: bool,
+    /// What kernels are given by value.
+    pub(super) values: Values,
     /// Gradients of tensors that the score reads, by name, until validation has put them in their places.
     pub(super) score_gradients: ScoreGradients<'a>,
 }
@@ -93,6 +104,11 @@ impl<'a> Operands<'a> {
         of_output.put(&mut operands);
         gradients.put(&mut operands);
         operands
+    }
+
+    /// What kernels are given by value.
+    pub(crate) fn values(&self) -> &Values {
+        &self.values
     }
 
     /// Puts an argument there.

@@ -182,18 +182,13 @@ impl<'a> Operands<'a> {
         &self.score_inputs
     }
 
-    /// What validation made of it: what kernels take, but for addresses of tensors.
-    pub(crate) fn score_params(&self) -> &ScoreParams {
-        &self.score_params
-    }
-
     /// Puts what validation made of it there; the tensors in the order in which expressions take them.
     pub(crate) fn put_score(
         &mut self,
         params: ScoreParams,
         tensors: impl IntoIterator<Item = Vector<'a>>,
     ) {
-        self.score_params = params;
+        self.values.score = params;
         for (argument, tensor) in Argument::SCORE_TENSORS.into_iter().zip(tensors) {
             self.put(argument, tensor);
         }

@@ -59,7 +59,7 @@ pub(crate) fn run(
     let mut workspace = Workspace::new(plan)?;
     let mut memory = GlobalMemory::new();
     let mut addresses = ByArgument::<u64>::default();
-    let score = *operands.score_params();
+    let values = *operands.values();
     for (argument, operand) in operands.iter_mut() {
         let access = plan.need(argument).map(|need| need.access);
         addresses[argument] = lend(&mut memory, argument, operand, access)?;
@@ -73,7 +73,12 @@ pub(crate) fn run(
         };
         let kernel =
             entry::emulated(variant.name).ok_or_else(|| fault("there is no such kernel".into()))?;
-        let params = plan.bound(planned, start, |argument| addresses[argument], Some(&score));
+        let params = plan.bound(
+            planned,
+            start,
+            |argument| addresses[argument],
+            Some(&values),
+        );
         let launch = launch(planned, &options.device);
         let kernel = || kernel(&params);
         let ran = match planned.edit {
@@ -115,6 +120,7 @@ fn lend<'a>(
             HostData::E4m3(data) => memory.input(name, &data[..n_elems]),
             HostData::I32(data) => memory.input(name, &data[..n_elems]),
             HostData::U8(data) => memory.input(name, &data[..n_elems]),
+            HostData::U64(data) => memory.input(name, &data[..n_elems]),
         }),
         Lent::Write(MemoryMut::Host(data)) => Ok(match data {
             HostDataMut::Bf16(data) => write(memory, name, &mut data[..n_elems], access),
@@ -123,6 +129,7 @@ fn lend<'a>(
             HostDataMut::E4m3(data) => write(memory, name, &mut data[..n_elems], access),
             HostDataMut::I32(data) => write(memory, name, &mut data[..n_elems], access),
             HostDataMut::U8(data) => write(memory, name, &mut data[..n_elems], access),
+            HostDataMut::U64(data) => write(memory, name, &mut data[..n_elems], access),
         }),
         // Validation has refused it already.
         Lent::Read(Memory::Device(_)) | Lent::Write(MemoryMut::Device(_)) => {

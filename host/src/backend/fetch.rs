@@ -43,6 +43,7 @@ pub(crate) enum Fetched {
     E4m3(Vec<F8E4M3>),
     I32(Vec<i32>),
     U8(Vec<u8>),
+    U64(Vec<u64>),
 }
 
 impl Fetched {
@@ -54,6 +55,7 @@ impl Fetched {
             Fetched::E4m3(elements) => elements.into(),
             Fetched::I32(elements) => elements.into(),
             Fetched::U8(elements) => elements.into(),
+            Fetched::U64(elements) => elements.into(),
         }
     }
 }
@@ -85,6 +87,7 @@ impl<'d> Fetch<'d> {
             ScalarType::E4m3 => Fetched::E4m3(self.elements(slice, all)?),
             ScalarType::I32 => Fetched::I32(self.elements(slice, all)?),
             ScalarType::U8 => Fetched::U8(self.elements(slice, all)?),
+            ScalarType::U64 => Fetched::U64(self.elements(slice, all)?),
         }))
     }
 

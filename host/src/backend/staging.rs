@@ -51,6 +51,7 @@ enum Staged {
     E4m3(DeviceBuffer<F8E4M3>),
     I32(DeviceBuffer<i32>),
     U8(DeviceBuffer<u8>),
+    U64(DeviceBuffer<u64>),
 }
 
 impl Staged {
@@ -78,6 +79,7 @@ impl Staged {
                 HostData::E4m3(data) => Staged::E4m3(upload(device, &data[..n], stream)?),
                 HostData::I32(data) => Staged::I32(upload(device, &data[..n], stream)?),
                 HostData::U8(data) => Staged::U8(upload(device, &data[..n], stream)?),
+                HostData::U64(data) => Staged::U64(upload(device, &data[..n], stream)?),
             },
             Lent::Write(MemoryMut::Device(slice)) => Staged::InPlace(slice.address()),
             Lent::Write(MemoryMut::Host(data)) => match data {
@@ -87,6 +89,7 @@ impl Staged {
                 HostDataMut::E4m3(data) => Staged::E4m3(upload(device, &data[..n], stream)?),
                 HostDataMut::I32(data) => Staged::I32(upload(device, &data[..n], stream)?),
                 HostDataMut::U8(data) => Staged::U8(upload(device, &data[..n], stream)?),
+                HostDataMut::U64(data) => Staged::U64(upload(device, &data[..n], stream)?),
             },
         })
     }
@@ -100,6 +103,7 @@ impl Staged {
             Staged::E4m3(buffer) => buffer.slice().address(),
             Staged::I32(buffer) => buffer.slice().address(),
             Staged::U8(buffer) => buffer.slice().address(),
+            Staged::U64(buffer) => buffer.slice().address(),
         }
     }
 
@@ -114,6 +118,7 @@ impl Staged {
             (Staged::E4m3(buffer), HostDataMut::E4m3(to)) => download(buffer, to, stream),
             (Staged::I32(buffer), HostDataMut::I32(to)) => download(buffer, to, stream),
             (Staged::U8(buffer), HostDataMut::U8(to)) => download(buffer, to, stream),
+            (Staged::U64(buffer), HostDataMut::U64(to)) => download(buffer, to, stream),
             _ => Ok(()),
         }
     }

@@ -54,6 +54,18 @@ pub enum ProblemError {
         /// The scale given.
         given: f32,
     },
+    /// The probability of dropout is NaN, negative, or 1 or more.
+    #[error("dropout is {given}; it must be at least 0 and less than 1")]
+    Dropout {
+        /// The probability given.
+        given: f32,
+    },
+    /// Dropout, and what it does not go together with.
+    #[error("dropout and {what} do not go together")]
+    DropoutWith {
+        /// What.
+        what: &'static str,
+    },
     /// A size does not fit the address space.
     #[error("{what} does not fit the address space")]
     SizeOverflow {

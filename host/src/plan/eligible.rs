@@ -28,6 +28,7 @@ pub fn eligible(variant: &Variant, checked: &Checked, device: &DeviceInfo) -> Re
     split_kv(variant, checked)?;
     pages(variant, checked)?;
     score(variant, checked)?;
+    dropout(variant, checked)?;
     sizes(checked)?;
     if matches!(variant.kind, Kind::Forward | Kind::ForwardE4m3) {
         few::eligible(variant, checked.problem())?;
@@ -184,6 +185,14 @@ fn score(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
     match asked && edits && variant.score_site().is_none() {
         true => Err(Reason::Score),
         false => Ok(()),
+    }
+}
+
+/// Not every kernel can drop weights.
+fn dropout(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
+    match checked.problem().dropout() {
+        Some(_) if !variant.drops_weights() => Err(Reason::Dropout),
+        _ => Ok(()),
     }
 }
 

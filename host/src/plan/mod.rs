@@ -33,8 +33,8 @@ use std::fmt;
 
 use ferroflash_kernels::expression::Kept;
 use ferroflash_kernels::params::{
-    BackwardParams, ForwardParams, KernelParams, Params, SHIFTED, Schedule, Slot, SplitKv,
-    TmaBackwardParams, TmaForwardParams, in_workspace,
+    BackwardParams, DropoutParams, ForwardParams, KernelParams, Params, SHIFTED, Schedule, Slot,
+    SplitKv, TmaBackwardParams, TmaForwardParams, in_workspace,
 };
 use ferroflash_kernels::spec::Constant;
 pub use ferroflash_kernels::spec::Spec;
@@ -201,7 +201,11 @@ fn lse_in_workspace(
 impl PlannedLaunch {
     /// One launch of a kernel, compiled with those of the problem's constants that it asks for. Sizes and strides of tensors are
     /// filled in here.
-    fn new(checked: &Checked, variant: &'static Variant, grid: u32, params: Params) -> Self {
+    fn new(checked: &Checked, variant: &'static Variant, grid: u32, mut params: Params) -> Self {
+        let dropout = checked.problem().dropout();
+        if let (Some(place), Some(dropout)) = (planned::place_of_dropout(&mut params), dropout) {
+            *place = DropoutParams::keeping(dropout.kept_bytes());
+        }
         let spec = checked.spec().among(variant.constants());
         let edits = spec.has(Constant::Score) || spec.has(Constant::ScoreGradient);
         PlannedLaunch {
@@ -279,7 +283,7 @@ impl PlannedLaunch {
 impl Plan {
     /// The parameters of one of the launches, with every address filled in: that of the workspace, a multiple of
     /// [`workspace::ALIGNMENT_BYTES`], and of each argument what `address` says: 0 where it was not given. What is empty gets the workspace's.
-    /// What expressions of scores read, a call fills in.
+    /// What expressions of scores read, and seed and offset of dropout, a call fills in.
     pub fn params(
         &self,
         launch: &PlannedLaunch,
@@ -340,7 +344,7 @@ impl fmt::Display for Plan {
                 .map_or(String::new(), |scales| format!(", {scales}")),
             values(problem),
             problem.expressions(),
-            if problem.has_sinks() { ", sinks" } else { "" },
+            problem.sinks_and_dropout(),
             problem.scale(),
             problem.order()
         )?;

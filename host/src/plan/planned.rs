@@ -1,10 +1,10 @@
 //! What a backend needs to know of a plan, whether it is attention's or that of an operation beside it.
 
-use ferroflash_kernels::params::{Params, Scale, ScoreParams, bind};
+use ferroflash_kernels::params::{DropoutParams, Params, Scale, ScoreParams, bind};
 
 use super::views::scale_log2;
 use super::{Plan, PlannedLaunch, WorkspaceLayout};
-use crate::arguments::{Argument, Need, need};
+use crate::arguments::{Argument, Need, Values, need};
 use crate::dtype::Dtype;
 
 /// A plan to be launched.
@@ -21,23 +21,28 @@ pub(crate) trait Planned {
     /// What the call takes under a name.
     fn need(&self, argument: Argument) -> Option<Need>;
 
-    /// The parameters of a launch with every address filled in: see [`Plan::params`]; and with what a call gives expressions of scores.
+    /// The parameters of a launch with every address filled in: see [`Plan::params`]; and with what the call gives by value.
     fn bound(
         &self,
         launch: &PlannedLaunch,
         workspace: u64,
         address: impl Fn(Argument) -> u64,
-        score: Option<&ScoreParams>,
+        values: Option<&Values>,
     ) -> Params {
         let mut params = launch.params;
         let reads_score = launch.edit.is_some() || matches!(params, Params::MaskMap(_));
-        if let Some(score) = score.filter(|_| reads_score)
+        if let Some(values) = values.filter(|_| reads_score)
             && let Some((place, scale)) = places_of_score(&mut params)
         {
-            *place = *score;
+            *place = values.score;
             if let Some(scale) = scale {
-                scale.scale_log2 = scale_log2(score.unit);
+                scale.scale_log2 = scale_log2(values.score.unit);
             }
+        }
+        if let Some(values) = values
+            && let Some(place) = place_of_dropout(&mut params)
+        {
+            [place.seed, place.offset] = values.dropout;
         }
         let lies_at = |argument| match self.need(argument) {
             None => 0,
@@ -73,6 +78,19 @@ fn places_of_score(params: &mut Params) -> Option<(&mut ScoreParams, Option<&mut
         | Params::Merge(_)
         | Params::Append(_)
         | Params::SinkGradient(_) => None,
+    }
+}
+
+/// Where parameters say which weights are dropped.
+pub(super) fn place_of_dropout(params: &mut Params) -> Option<&mut DropoutParams> {
+    match params {
+        Params::Forward(params) => Some(&mut params.dropout),
+        Params::TmaForward(params) => Some(&mut params.dropout),
+        Params::Backward(params) => Some(&mut params.dropout),
+        Params::TmaBackward(params) => Some(&mut params.pass.dropout),
+        Params::Standard(params) => Some(&mut params.dropout),
+        Params::TensorGradient(params) => Some(&mut params.pass.dropout),
+        _ => None,
     }
 }
 

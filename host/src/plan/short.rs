@@ -56,8 +56,8 @@ pub fn prefers_grouped(problem: &Problem, n_sms: u32) -> bool {
 /// How many heads of a group share a tile of so many rows, as an exponent of 2: of those that make the fewest tiles, the fewest,
 /// if that is few enough. A box of 64 rows has one query of each at least.
 pub fn pack_gqa_log2(problem: &Problem, rows: u64) -> u32 {
-    // An expression knows the head of a tile, not of each of its rows.
-    if problem.edit_parts().is_some() {
+    // An expression knows the head of a tile, not of each of its rows; so does dropout.
+    if problem.edit_parts().is_some() || problem.dropout().is_some() {
         return 0;
     }
     let most = (problem.group_size() as u64)

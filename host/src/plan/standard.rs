@@ -155,6 +155,7 @@ fn params(checked: &Checked, workspace: &mut WorkspaceLayout) -> Result<Standard
         window: checked.window(),
         scale: scale(checked),
         blocks: block_map(checked.problem()),
+        marks_dropped: u32::from(checked.pass() == Pass::Backward),
         ..Default::default()
     })
 }

@@ -28,6 +28,7 @@ pub struct ProblemBuilder {
     pub(super) fp8_kv: Option<Fp8Kv>,
     pub(super) expressions: Expressions,
     pub(super) sinks: bool,
+    pub(super) dropout: f32,
 }
 
 impl ProblemBuilder {
@@ -185,6 +186,7 @@ impl ProblemBuilder {
             fp8_kv: self.fp8_kv,
             expressions: self.expressions,
             sinks: self.sinks,
+            dropout: self.dropout,
         })
     }
 }

@@ -12,11 +12,11 @@ pub(crate) type ProblemKey = (
     Option<BlockMask>,
     SplitKv,
     Option<Pages>,
-    (Option<Fp8Kv>, Expressions, bool),
+    (Option<Fp8Kv>, Expressions, bool, u32),
 );
 
 impl Problem {
-    /// All of it; the scale by its bits.
+    /// All of it; numbers by their bits.
     pub(crate) fn key(&self) -> ProblemKey {
         let Problem {
             batch,
@@ -39,6 +39,7 @@ impl Problem {
             fp8_kv,
             expressions,
             sinks,
+            dropout,
         } = *self;
         (
             [batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim],
@@ -48,7 +49,7 @@ impl Problem {
             block_mask,
             split_kv,
             pages,
-            (fp8_kv, expressions, sinks),
+            (fp8_kv, expressions, sinks, dropout.to_bits()),
         )
     }
 }

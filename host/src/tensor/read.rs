@@ -124,7 +124,7 @@ impl<'a> ReadTensor<'a> {
             Memory::Host(HostData::Bf16(data)) => head(data, n_elems).into(),
             Memory::Host(HostData::I32(data)) => head(data, n_elems).into(),
             // No expression reads these.
-            Memory::Host(HostData::E4m3(_) | HostData::U8(_)) => self.data,
+            Memory::Host(HostData::E4m3(_) | HostData::U8(_) | HostData::U64(_)) => self.data,
             Memory::Device(slice) => DeviceSlice::new(
                 slice.address(),
                 n_elems.min(slice.n_elems()),

@@ -1,11 +1,11 @@
-//! Vectors: statistics of rows, their gradient, lengths of sequences, maps of block masks.
+//! Vectors: statistics of rows, their gradient, lengths of sequences, maps of block masks, seed and offset of dropout.
 
 use std::fmt;
 
 use super::{DeviceSlice, DeviceSliceMut, Memory, MemoryMut, Place};
 use crate::dtype::{Scalar, ScalarType};
 
-/// Numbers without gaps, to read: f32 statistics, i32 lengths or the u8 map of a block mask, on the host or on a device. `(&lse).into()` makes one of a
+/// Numbers without gaps, to read: f32 statistics, i32 lengths, the u8 map of a block mask or the u64 state of dropout, on the host or on a device. `(&lse).into()` makes one of a
 /// slice, an array or a `Vec`.
 #[derive(Clone, Copy)]
 pub struct Vector<'a> {

@@ -89,6 +89,8 @@ pub enum Reason {
     Pages,
     /// The kernel does not edit scores by an expression.
     Score,
+    /// The kernel drops no weights.
+    Dropout,
     /// Keys and values in 8 bits are read by other kernels.
     Fp8Kv,
     /// No kernel of it takes values of so many columns beside such keys.
@@ -192,6 +194,7 @@ impl Reason {
             | Reason::SplitKv
             | Reason::Pages
             | Reason::Score
+            | Reason::Dropout
             | Reason::HeadDimV { .. }
             | Reason::HeadDimVMultiple { .. }
             | Reason::ValuesInKeys
@@ -258,6 +261,7 @@ impl fmt::Display for Reason {
             }
             Reason::Pages => f.write_str("it does not find keys and values in pages"),
             Reason::Score => f.write_str("it does not edit scores or masks by an expression"),
+            Reason::Dropout => f.write_str("it drops no weights"),
             Reason::Fp8Kv => f.write_str("no kernel of it reads keys and values in e4m3"),
             Reason::HeadDimV { given, needed } => write!(
                 f,

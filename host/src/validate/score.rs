@@ -37,7 +37,7 @@ fn refuse(
 }
 
 /// Checks what the call gives the expressions of a problem whose sizes make sense, and puts it among the arguments, where they expect it.
-pub(crate) fn bind(problem: &Problem, operands: &mut Operands) -> Result<(), ScoreError> {
+pub(super) fn bind(problem: &Problem, operands: &mut Operands) -> Result<(), ScoreError> {
     let inputs = *operands.score_inputs();
     no_more(&inputs.params, "parameters")?;
     no_more(&inputs.tensors, "tensors")?;

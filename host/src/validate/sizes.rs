@@ -17,6 +17,7 @@ pub fn sizes(problem: &Problem) -> Result<(), ProblemError> {
     pages(problem)?;
     fp8_kv(problem)?;
     block_mask(problem)?;
+    dropout(problem)?;
     Ok(super::score::expressions(problem)?)
 }
 
@@ -134,6 +135,22 @@ fn fp8_kv(problem: &Problem) -> Result<(), ProblemError> {
         return Err(ProblemError::Fp8KvWith { what });
     }
     countable([problem.batch(), problem.heads_k()], "batch · heads_k")
+}
+
+/// A probability. Kernels for keys and values in 8 bits, and for values in the keys, drop no weights.
+fn dropout(problem: &Problem) -> Result<(), ProblemError> {
+    let given = problem.dropout_p();
+    if !(0.0..1.0).contains(&given) {
+        return Err(ProblemError::Dropout { given });
+    }
+    let others = [
+        (problem.fp8_kv().is_some(), "keys and values in e4m3"),
+        (problem.values_in_keys(), "values in the keys"),
+    ];
+    match others.iter().find(|(is_there, _)| *is_there) {
+        Some(&(_, what)) if given > 0.0 => Err(ProblemError::DropoutWith { what }),
+        _ => Ok(()),
+    }
 }
 
 /// A pool, and the table for so many sequences of at most so many rows.

@@ -11,7 +11,10 @@ pub mod lengths;
 pub mod pages;
 
 pub mod schedule;
+
 pub mod score;
+
+pub mod dropout;
 
 pub mod block_order;
 

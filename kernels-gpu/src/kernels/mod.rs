@@ -18,6 +18,8 @@ mod partial;
 
 mod scores;
 
+mod dropout;
+
 pub mod sink_gradient;
 
 pub mod tensor_gradient;

@@ -10,8 +10,7 @@
 )]
 
 use crate::ptx::{
-    barrier, convert, cp_async, global, ldmatrix, math, mma, parameters, shared, shuffle, spec,
-    special,
+    barrier, convert, cp_async, global, ldmatrix, math, mma, parameters, shared, shuffle, special,
 };
 
 mod atomics;
@@ -21,8 +20,11 @@ pub mod hopper;
 
 mod list;
 
+mod spec_constants;
+
 use atomics::{atom_add_u32, atom_inc_u32, fences, red_add_f32, release_acquire};
-use conversions::{cvt_bf16x2, cvt_f16x2, prmt, unpack};
+use conversions::{cvt_bf16x2, cvt_f16x2, prmt, prmt_signs, unpack};
+use spec_constants::spec_constants;
 
 #[cfg(target_arch = "nvptx64")]
 mod entries;
@@ -74,24 +76,6 @@ unsafe fn special_registers(_: u64, output: u64) {
         special::opaque(special::thread_idx_x()),
     ];
     put_all(output, 0, &registers)
-}
-
-unsafe fn spec_constants(_: u64, output: u64) {
-    let constants = [
-        spec::right_bound(),
-        spec::left_bound(),
-        spec::lengths(),
-        spec::shares(),
-        spec::prefix(),
-        spec::block_mask(),
-        spec::split_kv(),
-        spec::pages(),
-        spec::score(),
-        spec::score_gradient(),
-        spec::edit_partial(),
-        spec::sinks(),
-    ];
-    put_all(output, 0, &constants.map(u32::from));
 }
 
 /// A product whose accumulator is unpacked from words 0 and 1, `a` words 2 to 5, `b` words 6 and 7.
@@ -379,6 +363,13 @@ unsafe fn global_words(input: u64, output: u64) {
 }
 
 /// Stores of the odd threads over zeros; eight words of a thread, the first four side by side, and the next two.
+unsafe fn predicated_loads(input: u64, output: u64) {
+    let at = input + u64::from(special::thread_idx_x()) * 8;
+    let otherwise = [get(input, 2), get(input, 3)];
+    put_all(output, 0, &global::ld_global_x2_or(at, otherwise, true));
+    put_all(output, 2, &global::ld_global_x2_or(0, otherwise, false));
+}
+
 unsafe fn predicated_stores(input: u64, output: u64) {
     let thread = special::thread_idx_x();
     let odd = thread % 2 == 1;

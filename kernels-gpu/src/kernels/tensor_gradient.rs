@@ -8,12 +8,14 @@
 //!     S = Q Kᵀ, edited        W = exp(S − L) ∘ ∂f/∂t        dP = dO Vᵀ        dT ← dT + W ∘ (dP − Δ)
 //! ```
 //!
-//! A block computes 128 × 128 elements with the [`product`] of `standard`, and adds in the order of batch entries and heads. So the sum is the same every
+//! Where weights are dropped, so is dP, as in every backward pass. A block computes 128 × 128 elements with the [`product`] of `standard`, and adds in the order of batch entries and heads. So the sum is the same every
 //! time, and nothing else of this size lies in memory.
 
 use core::f32::consts::LOG2_E;
 
+use super::dropout::divide_by_kept;
 use super::scores::Given;
+use super::standard::backward::dropped_of;
 use super::standard::forward::scores_of_part;
 use super::standard::product::{AlongDepth, Operand, Part, Product, product};
 use super::standard::sequence::Sequence;
@@ -121,11 +123,15 @@ unsafe fn add<E: Element>(
         let d_o = Operand::single(sequence.queries(p, &p.d_o, head.head_idx));
         let v = Operand::single(sequence.keys(p, &p.v, kv_head_idx));
         barrier::barrier_sync_all();
-        let d_p = product::<E, AlongDepth, AlongDepth>(part, d_o, v, depth, 1, |_| false);
+        let mut d_p = product::<E, AlongDepth, AlongDepth>(part, d_o, v, depth, 1, |_| false);
+        let number = head.batch_idx * p.shape.heads_q + head.head_idx;
+        if spec::dropout() {
+            dropped_of(p, part, number).clear(&mut d_p);
+            divide_by_kept(&p.dropout, &mut d_p);
+        }
         for m in 0..Product::M {
             let tile = tile.below(m as u32 * 16);
             let delta = rows(sequence, tile.rows, 0.0, |row| {
-                let number = head.batch_idx * p.shape.heads_q + head.head_idx;
                 let address = row_of_head(p.delta, number, u64::from(p.shape.seqlen_q), row);
                 global::ld_global_f32(address)
             });

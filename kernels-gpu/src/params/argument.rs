@@ -59,6 +59,8 @@ pub enum Argument {
     BlockMask,
     /// The sinks of the heads.
     Sinks,
+    /// Seed and offset of dropout.
+    DropoutState,
     /// The first tensor that an expression of scores reads.
     ScoreTensor0,
     /// The second one.
@@ -105,7 +107,7 @@ pub enum Argument {
 
 impl Argument {
     /// All of them, in their order.
-    pub const ALL: [Argument; 47] = [
+    pub const ALL: [Argument; 48] = [
         Argument::Q,
         Argument::K,
         Argument::V,
@@ -132,6 +134,7 @@ impl Argument {
         Argument::VDescale,
         Argument::BlockMask,
         Argument::Sinks,
+        Argument::DropoutState,
         Argument::ScoreTensor0,
         Argument::ScoreTensor1,
         Argument::ScoreTensor2,
@@ -200,6 +203,7 @@ impl Argument {
             Argument::VDescale => "v_descale",
             Argument::BlockMask => "block_mask",
             Argument::Sinks => "sinks",
+            Argument::DropoutState => "dropout_state",
             Argument::ScoreTensor0 => "score_tensors[0]",
             Argument::ScoreTensor1 => "score_tensors[1]",
             Argument::ScoreTensor2 => "score_tensors[2]",

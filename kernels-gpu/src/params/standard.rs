@@ -1,6 +1,6 @@
 //! What the kernels of `standard` attention are given.
 
-use super::{BlockMap, Lengths, Scale, ScoreParams, Shape, TensorView, Window};
+use super::{BlockMap, DropoutParams, Lengths, Scale, ScoreParams, Shape, TensorView, Window};
 
 /// Parameters of the `standard` kernels, which keep the scores in global memory.
 #[repr(C)]
@@ -52,7 +52,16 @@ pub struct StandardParams {
     pub sinks: u64,
     /// Workspace, `f32 [batch, heads_q, seqlen_q]`, for the gradients of sinks: lse · log₂ e, +∞ in rows of no sequence.
     pub lse_log2: u64,
+    /// As in [`super::ForwardParams`].
+    pub dropout: DropoutParams,
+    /// Not 0 in the backward pass: P has all weights, and those that are dropped a minus; else P has 0 there, and the others are divided by the
+    /// share that is kept.
+    pub marks_dropped: u32,
+    /// No gap at the end.
+    pub padding: u32,
 }
 
-const _: () =
-    assert!(size_of::<StandardParams>() == 8 * 32 + 6 * 8 + 32 + 12 + 12 + 48 + 32 + 304 + 2 * 8);
+const _: () = assert!(
+    size_of::<StandardParams>()
+        == 8 * 32 + 6 * 8 + 32 + 12 + 12 + 48 + 32 + 304 + 2 * 8 + 40 + 2 * 4
+);

@@ -155,3 +155,28 @@ pub fn prmt<const ORDER: u32>(x: u32) -> u32 {
         (0..4).fold(0, |all, idx| all | (byte(idx) << (8 * idx)))
     }
 }
+
+/// `prmt.b32 x, y, ORDER`, with 8 in every digit of `ORDER`: bytes of 1 where the sign of a byte is 1, else of 0. Digits count the bytes of `x`
+/// from 8 on, then those of `y`; the lowest digit says which is the lowest.
+///
+/// PTX 2.0, sm_20.
+#[inline(always)]
+pub fn prmt_signs<const ORDER: u32>(x: u32, y: u32) -> u32 {
+    const { assert!(ORDER & 0x8888 == 0x8888 && ORDER <= 0xffff) };
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let d: u32;
+        ptx!(
+            "prmt.b32 {d}, {x}, {y}, {order};",
+            d = out(reg32) d, x = in(reg32) x, y = in(reg32) y, order = const ORDER,
+            options(pure, nomem, nostack)
+        );
+        d
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        let both = u64::from(y) << 32 | u64::from(x);
+        let sign = |idx: u32| (both >> (8 * ((ORDER >> (4 * idx)) & 7) + 7)) as u32 & 1;
+        (0..4).fold(0, |all, idx| all | (sign(idx) * 0xff) << (8 * idx))
+    }
+}

@@ -276,6 +276,8 @@ fn numbers_of_8_bits_are_exact_in_16() {
         );
     }
     assert_eq!(convert::prmt::<0x3120>(0xddcc_bbaa), 0xddbb_ccaa);
+    let signs = convert::prmt_signs::<0xcb98>(0x8000_8000, 0x7f7f_7f80);
+    assert_eq!(signs, 0xffff_ff00);
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! Loads and stores of global memory. Addresses are 64-bit.
 
-mod byte;
+mod loads;
 
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::emu::global;
 
-pub use byte::ld_global_u8;
+pub use loads::{ld_global_u8, ld_global_x2_or};
 
 /// `ld.global.b16`: 2 bytes of global memory.
 ///

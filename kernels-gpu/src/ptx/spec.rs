@@ -117,3 +117,11 @@ pub fn edit_partial() -> bool {
 pub fn sinks() -> bool {
     constant!(Sinks, "mov.u32 {x}, ferroflash_spec_sinks;")
 }
+
+/// `mov.u32 r, ferroflash_spec_dropout`: [`Constant::Dropout`].
+///
+/// PTX 1.0, sm_10.
+#[inline(always)]
+pub fn dropout() -> bool {
+    constant!(Dropout, "mov.u32 {x}, ferroflash_spec_dropout;")
+}

@@ -7,6 +7,7 @@ use super::element::Element;
 use super::fragment::{columns_then_rows, rows_then_columns};
 use super::register::{Accumulator, Packed};
 use super::shared::{LaneRows, SharedTile};
+use crate::ptx::convert::prmt_signs;
 use crate::ptx::ldmatrix::{ldmatrix_x4, ldmatrix_x4_trans};
 use crate::ptx::special;
 
@@ -115,6 +116,19 @@ impl RightOperand for Stored {
         let [a, b, c, d] =
             unsafe { ldmatrix_x4(self.lane.address(n as u32, self.first_col16 + k as u32)) };
         [[a, b], [c, d]]
+    }
+}
+
+/// A left operand whose elements below 0 count as 0.
+#[derive(Clone, Copy)]
+pub struct PositivePart<A>(pub A);
+
+impl<A: LeftOperand> LeftOperand for PositivePart<A> {
+    #[inline(always)]
+    unsafe fn fragment(&self, m: usize, k: usize) -> [u32; 4] {
+        // SAFETY: the caller's contract.
+        let pairs = unsafe { self.0.fragment(m, k) };
+        pairs.map(|pair| pair & !prmt_signs::<0xbb99>(pair, 0))
     }
 }
 

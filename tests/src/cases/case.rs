@@ -5,6 +5,7 @@ use ferroflash::{Dtype, Mask, Problem};
 
 use crate::blocks::{self as of_blocks, Blocks};
 use crate::buffer::Arrangement;
+use crate::dropout::Dropout;
 use crate::inputs::{Fill, LseGradient, Values};
 use crate::lengths::Lengths;
 use crate::oracle::{self, Sizes};
@@ -29,6 +30,8 @@ pub struct Case {
     pub split_kv: Option<usize>,
     /// Whether heads have sinks.
     pub sinks: Sinks,
+    /// Which weights are dropped, if some are.
+    pub dropout: Option<Dropout>,
     /// What the numbers look like.
     pub fill: Fill,
     /// How every tensor lies in memory.
@@ -65,6 +68,7 @@ impl Case {
             blocks: None,
             split_kv: None,
             sinks: Sinks::Absent,
+            dropout: None,
             fill: Fill::Normal,
             arrangement: Arrangement::Bshd,
             lse_gradient: LseGradient::Absent,
@@ -200,6 +204,10 @@ impl Case {
         let builder = match self.sinks {
             Sinks::Absent => builder,
             _ => builder.sinks(),
+        };
+        let builder = match self.dropout {
+            Some(dropout) => builder.dropout(dropout.p),
+            None => builder,
         };
         match self.softmax_scale {
             Some(scale) => builder.softmax_scale(scale).build(),

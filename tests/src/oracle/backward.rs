@@ -1,7 +1,8 @@
 //! Gradients by the chain rule through the definition: `dV = Pᵀ·dO`, `dP = dO·Vᵀ`,
 //! `dS = P ∘ (dP − rowsum(P ∘ dP) + dL)`, `dQ = dS·K · scale`, `dK = dSᵀ·Q · scale`. The derivative of a row's lse by one of
 //! its scores is the score's weight, so that dL, the gradient of lse, enters as if every dP of its row were larger by it. dS of a score that is
-//! edited is multiplied by the derivative of the new score by the old one. A sink is a score like the others, of which dP is 0, in every row of its head.
+//! edited is multiplied by the derivative of the new score by the old one. Where weights are dropped, dV takes what is left of P, and dP is multiplied
+//! by what its weight was. A sink is a score like the others, of which dP is 0, in every row of its head.
 
 use super::forward::weights;
 use super::{Inputs, add_scaled, dot};
@@ -55,7 +56,7 @@ fn add_row(
     let d_o = &d_o[sizes.output(b, i, h)];
     let d_p: Vec<f64> = row
         .iter()
-        .map(|weight| dot(d_o, &inputs.v[value(weight.key)]))
+        .map(|weight| weight.factor * dot(d_o, &inputs.v[value(weight.key)]))
         .collect();
     let mean: f64 = row
         .iter()
@@ -68,7 +69,7 @@ fn add_row(
     for (weight, d_p) in row.iter().zip(&d_p) {
         let (j, p) = (weight.key, weight.p);
         let d_s = p * (d_p - mean + d_lse) * weight.edited.slope * inputs.softmax_scale;
-        add_scaled(&mut gradients.d_v[value(j)], p, d_o);
+        add_scaled(&mut gradients.d_v[value(j)], p * weight.factor, d_o);
         add_scaled(&mut gradients.d_q[query.clone()], d_s, &inputs.k[key(j)]);
         add_scaled(&mut gradients.d_k[key(j)], d_s, &inputs.q[query.clone()]);
     }

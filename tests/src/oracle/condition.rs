@@ -8,6 +8,8 @@
 //! Where an element type ends early (f16), small weights and small dS are not rounded but lost: an error of the same
 //! absolute size in every term, whatever the weight. What it is multiplied with is worked out beside it.
 //!
+//! Where weights are dropped, values, dP and dO are multiplied by what a weight is.
+//!
 //! Where scores are edited, dP, Δ and the errors of both are multiplied by the derivative of the new score by the old one; or P is, before it is rounded
 //! once more.
 
@@ -138,6 +140,7 @@ fn add_row(
         let (j, p) = (weight.key, weight.p);
         condition.score = condition.score.max(weight.edited.error);
         for (c, v) in inputs.v[value(j)].iter().enumerate() {
+            let v = v * weight.factor;
             o_relative[c] += (p * (v.abs() + o[c].abs())).powi(2);
             o_absolute[c] += v.powi(2);
         }
@@ -165,7 +168,8 @@ fn add_row(
     let mut mean_key = vec![0.0; sizes.head_dim];
     for weight in &row {
         let (j, p, slope) = (weight.key, weight.p, weight.edited.slope_size);
-        let factor = dot(d_o, &inputs.v[value(j)]).abs() + delta.abs();
+        let d_p = weight.factor * dot(d_o, &inputs.v[value(j)]);
+        let factor = d_p.abs() + delta.abs();
         // P is lost before it meets the derivative, or after.
         let lost = 1.0 + factor * slope.max(1.0);
         let factor = factor * slope;
@@ -178,8 +182,9 @@ fn add_row(
             condition.d_k.absolute[at] += (lost * q[c]).powi(2);
         }
         for (c, at) in value(j).enumerate() {
-            condition.d_v.relative[at] += (p * d_o[c]).powi(2);
-            condition.d_v.absolute[at] += d_o[c].powi(2);
+            let d_o = d_o[c] * weight.factor;
+            condition.d_v.relative[at] += (p * d_o).powi(2);
+            condition.d_v.absolute[at] += d_o.powi(2);
         }
     }
     for (c, at) in query.enumerate() {

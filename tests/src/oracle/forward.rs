@@ -1,4 +1,4 @@
-//! o and lse by definition: `P = softmax(q·kᵀ · scale)` over the visible keys, and the head's sink if there is one, `O = P·V` of the keys. Scores that are edited have the new ones in their place.
+//! o and lse by definition: `P = softmax(q·kᵀ · scale)` over the visible keys, and the head's sink if there is one, `O = P·V` of the keys, where weights are dropped with what is left of P. Scores that are edited have the new ones in their place.
 
 use super::{Edited, Inputs, Pair, ScoreError, add_scaled, dot};
 
@@ -22,6 +22,8 @@ pub(super) struct Weights {
 pub(super) struct Weight {
     pub(super) key: usize,
     pub(super) p: f64,
+    /// What it is multiplied by where it meets its value.
+    pub(super) factor: f64,
     /// What became of the score.
     pub(super) edited: Edited,
 }
@@ -63,6 +65,7 @@ pub(super) fn weights(inputs: &Inputs, b: usize, h: usize, i: usize) -> Weights 
         .map(|(key, edited)| Weight {
             key,
             p: exponential(&edited) / sum,
+            factor: inputs.factor(b, h, i, key),
             edited,
         })
         .collect();
@@ -99,8 +102,8 @@ pub fn forward(inputs: &Inputs) -> Output {
                 let weights = weights(inputs, b, h, i);
                 output.lse[sizes.row(b, h, i)] = weights.lse;
                 let o = &mut output.o[sizes.output(b, i, h)];
-                for Weight { key, p, .. } in weights.of_keys {
-                    add_scaled(o, p, &inputs.v[sizes.value(b, key, h)]);
+                for Weight { key, p, factor, .. } in weights.of_keys {
+                    add_scaled(o, p * factor, &inputs.v[sizes.value(b, key, h)]);
                 }
             }
         }

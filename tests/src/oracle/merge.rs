@@ -121,6 +121,7 @@ mod tests {
                 block: None,
                 edit: None,
                 sinks: None,
+                dropout: None,
             })
         };
         let (first, second, whole) = (of(0..3), of(3..7), of(0..7));

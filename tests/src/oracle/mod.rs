@@ -8,6 +8,7 @@
 
 mod backward;
 mod condition;
+mod dropout;
 mod edit;
 mod forward;
 mod merge;
@@ -18,6 +19,7 @@ use std::ops::Range;
 
 pub use backward::{Gradients, backward};
 pub use condition::{Condition, Terms, condition};
+pub use dropout::{Dropout, byte};
 pub use edit::{Edited, Pair, ScoreError};
 pub use forward::{Output, forward, probabilities};
 pub use merge::{MergeReference, merge};
@@ -126,6 +128,8 @@ pub struct Inputs<'a> {
     pub edit: Option<&'a dyn Fn(Pair, f64) -> Option<Edited>>,
     /// Of each head of q a score more, of which the value is 0.
     pub sinks: Option<&'a [f64]>,
+    /// What the weight of batch entry, head, query and key is multiplied by, where some are dropped, before it meets its value.
+    pub dropout: Option<&'a dyn Fn(usize, usize, usize, usize) -> f64>,
 }
 
 /// Whether a pair is visible by the byte of its block and by the mask.
@@ -143,6 +147,11 @@ impl Inputs<'_> {
         let by_mask = (self.visible)(i, j);
         self.block
             .map_or(by_mask, |block| keep(block(b, h, i, j), by_mask))
+    }
+
+    /// What a weight is multiplied by.
+    fn factor(&self, b: usize, h: usize, i: usize, j: usize) -> f64 {
+        self.dropout.map_or(1.0, |factor| factor(b, h, i, j))
     }
 
     /// The sink of a head of q; −∞ where there are none.

@@ -40,18 +40,19 @@ pub fn pair_gradients(
                 let values = |key| &inputs.v[sizes.value(batch, key, head)];
                 let mean: f64 = row
                     .iter()
-                    .map(|weight| weight.p * dot(d_o, values(weight.key)))
+                    .map(|weight| weight.p * weight.factor * dot(d_o, values(weight.key)))
                     .sum();
                 let delta = mean - d_lse;
                 let squares = d_o.iter().enumerate().map(|(c, d_o)| {
                     let terms = row.iter().map(|weight| {
-                        (weight.p * (values(weight.key)[c].abs() + o[c].abs())).powi(2)
+                        let v = values(weight.key)[c] * weight.factor;
+                        (weight.p * (v.abs() + o[c].abs())).powi(2)
                     });
                     (d_o * (o[c].abs() + terms.sum::<f64>().sqrt())).powi(2)
                 });
                 let terms_of_delta = squares.sum::<f64>().sqrt();
                 pairs.extend(row.iter().map(|weight| {
-                    let d_p = dot(d_o, values(weight.key));
+                    let d_p = weight.factor * dot(d_o, values(weight.key));
                     let factor = d_p.abs() + delta.abs();
                     let key = &inputs.k[sizes.key(batch, weight.key, head)];
                     PairGradient {

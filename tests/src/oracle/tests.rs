@@ -1,5 +1,6 @@
 //! The oracle against itself: finite differences, cases with a known answer, rows that see no key.
 
+mod dropout;
 mod edited;
 mod sinks;
 
@@ -120,6 +121,7 @@ fn each_mask(sizes: Sizes, check: &dyn Fn(&Inputs, &OfOutput)) {
             block: None,
             edit: None,
             sinks: None,
+            dropout: None,
         };
         let sees = |row: usize| (0..sizes.seqlen_k).any(|j| visible(row % sizes.seqlen_q, j));
         let d_lse = numbers(sizes.row_elems(), 5).into_iter().enumerate();
@@ -233,6 +235,7 @@ fn with_one_key_lse_is_the_score() {
         block: None,
         edit: None,
         sinks: None,
+        dropout: None,
     };
     let gradients = backward(&inputs, &[0.0; 3], Some(&[4.0]));
     assert_eq!(gradients.d_q, [10.0, 12.0, 14.0]);
@@ -261,6 +264,7 @@ fn equal_keys_give_the_mean_of_the_values() {
         block: None,
         edit: None,
         sinks: None,
+        dropout: None,
     });
     assert_eq!(output.o, [3.0]);
     assert!((output.lse[0] - (3.0 + 4f64.ln())).abs() < 1e-15);
@@ -299,6 +303,7 @@ fn a_row_without_keys_gives_zero_and_minus_infinity() {
         block: None,
         edit: None,
         sinks: None,
+        dropout: None,
     };
     assert_eq!(
         forward(&inputs),
@@ -335,6 +340,7 @@ fn heads_of_a_group_share_their_keys() {
         block: None,
         edit: None,
         sinks: None,
+        dropout: None,
     });
     assert_eq!(output.o, [7.0, 7.0, 9.0, 9.0]);
 }

@@ -164,6 +164,7 @@ impl Ledger {
             block: None,
             edit: None,
             sinks: None,
+            dropout: None,
         };
         let reference = oracle::forward(&inputs);
         let condition = oracle::condition(&inputs, &reference, &vec![0.0; q.len()], None);

@@ -258,6 +258,7 @@ impl Model {
             block: None,
             edit: None,
             sinks: None,
+            dropout: None,
         };
         let reference = oracle::forward(&inputs);
         let condition = oracle::condition(&inputs, &reference, &vec![0.0; q.len()], None);

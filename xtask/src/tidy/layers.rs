@@ -6,7 +6,7 @@ use super::source::Source;
 const ROOM: &str = "host/src/";
 
 /// Its modules from the bottom to the top. The CPU's attention is a layer of its own below planning, which asks it for its memory.
-const LAYERS: [&str; 20] = [
+const LAYERS: [&str; 21] = [
     "dtype",
     "terms",
     "error",
@@ -15,6 +15,7 @@ const LAYERS: [&str; 20] = [
     "arguments",
     "lengths",
     "validate",
+    "dropout",
     "backend::cpu",
     "plan",
     "backend",

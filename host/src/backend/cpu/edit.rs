@@ -76,7 +76,7 @@ impl Tensors for HostTensors<'_> {
             HostData::Bf16(data) => data[offset].to_f32(),
             HostData::I32(data) => data[offset] as f32,
             // Validation has refused it.
-            HostData::E4m3(_) | HostData::U8(_) => 0.0,
+            HostData::E4m3(_) | HostData::U8(_) | HostData::U64(_) => 0.0,
         }
     }
 
@@ -99,7 +99,7 @@ impl<'m> Edits<'m> {
             return Ok(None);
         };
         let edit = parts.kept().edit();
-        let values = operands.score_params();
+        let values = &operands.values().score;
         let mut tensors = Vec::with_capacity(parts.tensors().len());
         for (place, argument) in Argument::SCORE_TENSORS.into_iter().enumerate() {
             if place < parts.tensors().len() {

@@ -9,6 +9,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::buffer::{Panel, Tile};
+use super::dropout;
 use super::edit::{Editor, Lanes};
 use super::machine::Machine;
 use super::rows::{HeadRows, View, store_lanes};
@@ -189,7 +190,7 @@ impl<'e> Workspace<'e> {
                 let softmax = &mut panel.softmax;
                 softmax.add_sinks(&mut panel.o, lse, |lane| sinks[head(lane)]);
             }
-            store_lanes(&panel.o, 1.0, &mut self.row, o);
+            store_lanes(&panel.o, dropout::inverse_keep(&at), &mut self.row, o);
         }
     }
 
@@ -244,8 +245,10 @@ impl QueryPanel {
         if let Some(editor) = editor {
             editor.edit(&at, Lanes::Queries, (&self.rows(), &keys), s, None);
         }
-        at.hide_keys(s, &self.rows(), keys);
+        let rows = self.rows();
+        at.hide_keys(s, &rows, keys.clone());
         let alpha = self.softmax.update(machine, s, n_keys); // m, l;  S ← P
+        dropout::clear(&at, Lanes::Queries, (&rows, &keys), s);
         machine.add_columns(v, 0..n_keys, s, Some(alpha), &mut self.o); // O ← O diag(α) + Vᵀ P
     }
 }

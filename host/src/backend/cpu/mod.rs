@@ -11,6 +11,7 @@
 //! | `mask.rs` | masking panels of scores |
 //! | `blocks.rs` | block masks |
 //! | `edit.rs` | scores that an expression edits |
+//! | `dropout.rs` | weights that are dropped |
 //! | `machine.rs` | the vector unit; the two matrix products |
 //! | `buffer.rs` | working memory: tiles and panels |
 //! | `rows.rs` | rows of strided tensors, to and from f32 |
@@ -27,6 +28,7 @@ mod backward;
 mod blocks;
 mod buffer;
 mod cut;
+mod dropout;
 mod edit;
 mod exp2;
 mod forward;

@@ -2,12 +2,14 @@
 
 use super::blocks::BlockMap;
 use super::cut::{Piece, Rows};
+use super::dropout;
 use super::edit::{Editor, Edits};
 use super::sizes::{Location, Sequence, Sizes};
 use crate::arguments::{Argument, Operands};
 use crate::error::ProblemError;
 use crate::lengths::{Side, Span};
 use crate::problem::Problem;
+use crate::problem::philox::Dropper;
 
 /// Every sequence, and how the tensors' rows are ordered.
 #[derive(Debug)]
@@ -15,6 +17,7 @@ pub(super) struct Sequences<'m> {
     sequences: Vec<Sequence>,
     blocks: Option<BlockMap<'m>>,
     edits: Option<Edits<'m>>,
+    dropper: Option<Dropper>,
     spans_q: Vec<Span>,
     spans_k: Vec<Span>,
     /// Sizes of the longest.
@@ -40,6 +43,7 @@ impl<'m> Sequences<'m> {
         Ok(Sequences {
             blocks: BlockMap::of(problem, operands),
             edits: Edits::of(problem, operands)?,
+            dropper: dropout::of(problem, operands)?,
             sequences: both.map(|(&q, &k)| longest.sequence(q, k)).collect(),
             spans_q,
             spans_k,
@@ -83,6 +87,7 @@ impl<'m> Sequences<'m> {
             head_k,
             first_head: head_k * self.longest.group_size,
             blocks: self.blocks,
+            dropper: self.dropper,
         }
     }
 
@@ -108,6 +113,7 @@ impl<'m> Sequences<'m> {
             head_k: head / self.longest.group_size,
             first_head: head,
             blocks: self.blocks,
+            dropper: self.dropper,
         }
     }
 

@@ -3,6 +3,7 @@
 use super::blocks::BlockMap;
 use crate::lengths::Span;
 use crate::problem::Problem;
+use crate::problem::philox::Dropper;
 
 /// Sizes of a sequence, with the query heads that share a key and value head taken together: their rows, in the order (position,
 /// head within the group), are the rows of one group.
@@ -44,6 +45,8 @@ pub(super) struct Location<'s> {
     pub(super) first_head: usize,
     /// The block mask's map, if there is one.
     pub(super) blocks: Option<BlockMap<'s>>,
+    /// Which weights are dropped, if some are.
+    pub(super) dropper: Option<Dropper>,
 }
 
 impl Sizes {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use super::device::CudaDevice;
 use super::stream::StreamRef;
 use super::tensor_map::TensorMaps;
-use crate::arguments::Argument;
+use crate::arguments::{Argument, Values};
 use crate::error::DriverError;
 use crate::plan::{Planned, PlannedLaunch};
 use ferroflash_driver::extra::function::{self, LaunchSize};
-use ferroflash_kernels::params::{Params, SHIFTED, ScoreParams};
+use ferroflash_kernels::params::{Params, SHIFTED};
 
 /// A plan with its kernels found on a device, so that [`Launches::enqueue`] looks nothing up and allocates nothing.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl<P: Planned> Launches<P> {
         &self,
         workspace: u64,
         address: impl Fn(Argument) -> u64,
-        score: &ScoreParams,
+        values: &Values,
         stream: StreamRef<'_>,
     ) -> Result<(), DriverError> {
         let _current = self.device.enter()?;
@@ -88,7 +88,7 @@ impl<P: Planned> Launches<P> {
         let dtype = self.plan.dtype();
         for (launch, ready) in self.plan.planned_launches().iter().zip(&self.kernels) {
             let (function, size) = (ready.function, ready.size);
-            let mut params = self.plan.bound(launch, workspace, &address, Some(score));
+            let mut params = self.plan.bound(launch, workspace, &address, Some(values));
             ready.maps.encode(&mut params, dtype)?;
             // SAFETY: `launch.params` has the type that the kernel of `launch.variant` takes: a plan pairs them. With
             // `launch.grid`, which covers the shape in them, the kernel stays inside the arguments and the workspace,

@@ -274,7 +274,7 @@ impl Queue {
             .clear_lent(launches.plan().workspace_layout())
             .and_then(|()| {
                 let (workspace, stream) = (self.workspace.address(), self.lane.stream());
-                launches.enqueue(workspace, address, operands.score_params(), stream)
+                launches.enqueue(workspace, address, operands.values(), stream)
             });
         if let State::Capturing(recording) = &mut self.state {
             recording.keep(operands);

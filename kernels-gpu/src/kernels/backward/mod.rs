@@ -13,6 +13,8 @@
 //! dQ ← dQ · scale, rounded                     d_q.rs
 //! ```
 //!
+//! Where weights are dropped, dV takes Pᵀ without them, divided by the share that is kept, and dPᵀ is 0 there, and divided as well; Δ is what it was.
+//!
 //! Scores are held transposed, keys down, so that Pᵀ and dSᵀ are left operands of the next products as they lie in
 //! registers; only dS goes through shared memory, where dQ's product finds it.
 
@@ -24,6 +26,7 @@ pub mod sm90;
 
 mod key_tile;
 
+mod dropout;
 mod expression;
 mod probabilities;
 

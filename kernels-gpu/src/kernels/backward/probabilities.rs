@@ -66,12 +66,17 @@ pub(super) unsafe fn probabilities<T: Tiles>(
     }
 }
 
-/// dSᵀ = Pᵀ ∘ (dPᵀ − Δ), P from the partner.
+/// dSᵀ = Pᵀ ∘ (dPᵀ − Δ), P from the partner. Where weights are dropped, dPᵀ is divided by the share that is kept.
 ///
 /// # Safety
 /// As the gradient warp's step: Δ of step `i` has arrived, and the pair has met.
 #[inline(always)]
-pub(super) unsafe fn score_gradients<E: Element, T: Tiles>(t: &Tile, i: u32, d_p: &mut T::Scores) {
+pub(super) unsafe fn score_gradients<E: Element, T: Tiles>(
+    params: &BackwardParams,
+    t: &Tile,
+    i: u32,
+    d_p: &mut T::Scores,
+) {
     let config = const { T::FOOTPRINT };
     let delta = t.shared.delta + i % 2 * config.block_q * 4;
     // SAFETY: as `gradient_warp`.
@@ -83,8 +88,14 @@ pub(super) unsafe fn score_gradients<E: Element, T: Tiles>(t: &Tile, i: u32, d_p
                 let d_s = d_p.fragment_mut(m, n);
                 for half in 0..2 {
                     let p = E::unpack(pairs[half]);
-                    d_s[2 * half] = p[0] * (d_s[2 * half] - delta[0]);
-                    d_s[2 * half + 1] = p[1] * (d_s[2 * half + 1] - delta[1]);
+                    for (column, p) in p.into_iter().enumerate() {
+                        let x = &mut d_s[2 * half + column];
+                        *x = if spec::dropout() {
+                            p * fma(*x, params.dropout.inverse_keep, -delta[column])
+                        } else {
+                            p * (*x - delta[column])
+                        };
+                    }
                 }
             }
         });

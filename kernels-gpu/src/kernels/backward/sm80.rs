@@ -22,6 +22,7 @@
 //! In the deterministic order a tile adds to a block of dQ after the tiles before it. Thread 0 polls the block's dQ semaphore
 //! before the barrier, and releases it after the next one, when all warps have added. Who waits for whom: [`schedule`].
 
+use super::dropout::dropped_of;
 use super::expression::probabilities_and_derivatives;
 use super::key_tile::{Layout, Tile, band_of, load_d_o, load_q, rows_of_k};
 use super::probabilities::{probabilities, score_gradients, send};
@@ -31,6 +32,7 @@ use crate::attention::batch_and_head;
 use crate::attention::lengths::ListedTile;
 use crate::attention::mask::Rows;
 use crate::attention::schedule::{self, BackwardTile};
+use crate::kernels::dropout::divide_by_kept;
 use crate::kernels::{lengths, tile_work};
 use crate::params::BackwardParams;
 use crate::ptx::{atomic, barrier, cp_async, shared, spec, special};
@@ -159,7 +161,10 @@ unsafe fn key_tile<E: Element, T: Tiles>(
             if steps > 0 {
                 load_d_o::<T>(p, &t, 0);
             }
-            let d_v = score_warp::<E, T>(p, &t);
+            let mut d_v = score_warp::<E, T>(p, &t);
+            if spec::dropout() {
+                divide_by_kept(&p.dropout, &mut d_v);
+            }
             copy::store_through::<E, _>(
                 rows_of_k(p, &t, &p.d_v),
                 first_key + warp_key,
@@ -203,7 +208,7 @@ unsafe fn score_warp<E: Element, T: Tiles>(p: &BackwardParams, t: &Tile) -> T::K
             multiply_add::<E, _>(&mut s, k, right_transposed(q, 0), T::HEAD_DIM as usize / 16);
             // Pᵀ = exp(Sᵀ − L)
             let mut for_partner = <T::Scores as Accumulator>::Packed::zero();
-            let s = if spec::score_gradient() {
+            let mut s = if spec::score_gradient() {
                 probabilities_and_derivatives::<E, T>(p, t, i, &mut s, &mut for_partner)
             } else {
                 probabilities::<T>(p, t, i, &mut s);
@@ -212,6 +217,9 @@ unsafe fn score_warp<E: Element, T: Tiles>(p: &BackwardParams, t: &Tile) -> T::K
             };
             send::<T>(t, i, &for_partner);
             barrier::barrier_arrive(PAIR_BARRIER + t.warp, PAIR_THREADS);
+            if spec::dropout() {
+                dropped_of::<T>(p, t, i).clear_packed::<T::Scores>(&mut s);
+            }
             // dV += Pᵀ dO
             let d_o = Layout::stage(t.shared.d_o, config.block_q, i);
             multiply_add::<E, _>(
@@ -260,9 +268,12 @@ unsafe fn gradient_warp<E: Element, T: Tiles>(p: &BackwardParams, t: &Tile) -> T
                 right_transposed(d_o, 0),
                 T::HEAD_DIM as usize / 16,
             );
+            if spec::dropout() {
+                dropped_of::<T>(p, t, i).clear(&mut d_p);
+            }
             // dSᵀ = Pᵀ ∘ (dPᵀ − Δ)
             barrier::barrier_sync(PAIR_BARRIER + t.warp, PAIR_THREADS);
-            score_gradients::<E, T>(t, i, &mut d_p);
+            score_gradients::<E, T>(p, t, i, &mut d_p);
             d_s = d_p.pack::<E>();
             // All lanes have read P: dS takes its place.
             barrier::warp_sync();

@@ -3,6 +3,7 @@
 //! Four warps, each with 32 rows of Q. K and V of the next block arrive while this one is multiplied; one barrier a
 //! block both publishes what has arrived and says that the other stage may be overwritten.
 
+mod dropout;
 pub mod few;
 mod listed;
 mod pages;
@@ -14,6 +15,7 @@ use crate::attention::score::ScoreTile;
 use crate::attention::{batch_and_head, divide};
 use crate::config;
 use crate::kernels::bounds;
+use crate::kernels::dropout::divide_by_kept;
 use crate::kernels::scores::Given;
 use crate::params::ForwardParams;
 use crate::ptx::{barrier, cp_async, spec, special};
@@ -238,6 +240,9 @@ unsafe fn store<E: Element, T: Tiles>(
     // SAFETY: as `forward`. A warp reads no rows of Q but its own, so they may become its rows of O.
     unsafe {
         let (row, tile_row) = (block.queries.first + block.warp_row, block.warp_row);
+        if spec::dropout() {
+            divide_by_kept(&p.dropout, output);
+        }
         if spec::sinks() {
             // Nothing in common with what comes before the loop, or kernels without sinks would hold it in registers, too.
             let sink = sink_of_head(p.sinks, p.shape.heads_q, special::opaque(head));
@@ -372,10 +377,11 @@ unsafe fn step<E: Element, T: Tiles, X: Extent, const PAGES: bool>(
         softmax.update(&mut s, o);
 
         // O += P V
-        let (weights, v) = (
-            Registers(s.pack::<E>()),
-            right(stage::<T>(block.v_tile, j), 0),
-        );
-        multiply_add::<E, _>(o, weights, v, config.block_k as usize / 16);
+        let mut weights = s.pack::<E>();
+        if spec::dropout() {
+            block.drop_weights::<T::Scores>(p, j * config.block_k, &mut weights);
+        }
+        let v = right(stage::<T>(block.v_tile, j), 0);
+        multiply_add::<E, _>(o, Registers(weights), v, config.block_k as usize / 16);
     }
 }

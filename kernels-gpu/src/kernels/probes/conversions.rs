@@ -35,3 +35,13 @@ pub(super) unsafe fn prmt(input: u64, output: u64) {
     ];
     put_all(output, 0, &orders);
 }
+
+pub(super) unsafe fn prmt_signs(input: u64, output: u64) {
+    let (x, y) = (get(input, 0), get(input, 1));
+    let signs = [
+        convert::prmt_signs::<0xcc88>(x, y),
+        convert::prmt_signs::<0xffbb>(x, y),
+        convert::prmt_signs::<0x9e8d>(x, y),
+    ];
+    put_all(output, 0, &signs);
+}

@@ -10,7 +10,7 @@ macro_rules! for_each_probe {
     ($callback:ident) => {
         $callback! {
             special_registers { 96, 1024, Bits, 0, 7, Exact }
-            spec_constants { 32, 0, Bits, 0, 12, Exact }
+            spec_constants { 32, 0, Bits, 0, 13, Exact }
             mma_bf16 { 32, 0, WholeBf16, 8, 4, Exact }
             mma_f16 { 32, 0, WholeF16, 8, 4, Exact }
             mma_bf16_sums { 32, 0, RealBf16, 8, 4, Within(4e-5) }
@@ -35,8 +35,10 @@ macro_rules! for_each_probe {
             cvt_f16x2 { 32, 0, HalfFloats, 16, 8, Exact }
             unpack { 32, 0, Bits, 4, 20, Ulps(0) }
             prmt { 32, 0, Bits, 1, 3, Exact }
+            prmt_signs { 32, 0, Bits, 2, 3, Exact }
             shared_words { 64, 2048, Bits, 8, 8, Exact }
             global_words { 64, 0, Bits, 24, 24, Exact }
+            predicated_loads { 64, 0, Bits, 4, 4, Exact }
             predicated_stores { 64, 0, Bits, 8, 8, Exact }
             red_add_f32 { 64, 0, Bits, 0, 1, Exact }
             atom_add_u32 { 64, 0, Bits, 0, 2, Exact }

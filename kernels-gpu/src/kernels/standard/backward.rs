@@ -1,10 +1,13 @@
 //! The four products of the backward pass.
 
 use super::forward::scores_of_part;
-use super::product::{AcrossDepth, AlongDepth, Operand, Part, Product, product, store, store_f32};
+use super::product::{
+    AcrossDepth, AlongDepth, Layout, Operand, Part, Positive, Product, product, store, store_f32,
+};
 use super::sequence::Sequence;
 use super::weights::{Head, scores_of_head, scores_row_bytes, weights_bytes};
 use crate::attention::score::ScoreRows;
+use crate::kernels::dropout::{Dropped, divide_by_kept, head_of};
 use crate::kernels::scores::Given;
 use crate::params::{StandardParams, TensorView};
 use crate::ptx::{barrier, global, score, spec};
@@ -12,7 +15,7 @@ use crate::tile::element::Element;
 use crate::tile::global::row_of_head;
 use crate::tile::register::Accumulator;
 
-/// dP = dO Vᵀ, over S.
+/// dP = dO Vᵀ, over S; 0 where weights are dropped, and divided by the share that is kept.
 ///
 /// # Safety
 /// The launch is as the row's footprint says; tensors and workspace are as [`StandardParams`] says.
@@ -31,6 +34,10 @@ pub unsafe fn d_weights<E: Element>(p: &StandardParams) {
         let v = Operand::single(sequence.keys(p, &p.v, head.kv_head_idx(shape)));
         let mut d_p =
             product::<E, AlongDepth, AlongDepth>(part, d_o, v, shape.head_dim, 1, |_| false);
+        if spec::dropout() {
+            dropped_of(p, part, part.head).clear(&mut d_p);
+            divide_by_kept(&p.dropout, &mut d_p);
+        }
         if spec::score_gradient() {
             times_derivatives::<E>(p, part, &sequence, &mut d_p);
         }
@@ -43,6 +50,27 @@ pub unsafe fn d_weights<E: Element>(p: &StandardParams) {
             &d_p,
             |_, _, x| x,
         );
+    }
+}
+
+/// Which of the warp's weights in a part are dropped, of a head that is counted through the batch.
+///
+/// # Safety
+/// As [`d_weights`].
+#[inline(always)]
+pub(in crate::kernels) unsafe fn dropped_of(
+    p: &StandardParams,
+    part: Part,
+    head: u32,
+) -> Dropped<'_> {
+    let (first_row, first_column) = part.of_warp();
+    Dropped {
+        p: &p.dropout,
+        // SAFETY: the kernel's contract.
+        head: unsafe { head_of(&p.dropout, head) },
+        rows: ScoreRows::Queries,
+        first_row,
+        first_column,
     }
 }
 
@@ -118,7 +146,7 @@ pub unsafe fn d_q<E: Element>(p: &StandardParams) {
     }
 }
 
-/// dV = Pᵀ dO, summed over the group of query heads.
+/// dV = Pᵀ dO, summed over the group of query heads. P without those that are dropped, divided by the share that is kept.
 ///
 /// # Safety
 /// As [`d_weights`]; the weights are P.
@@ -132,7 +160,14 @@ pub unsafe fn d_v<E: Element>(p: &StandardParams) {
         if part.is_outside(sequence.seqlen_k(), p.shape.head_dim) {
             return;
         }
-        let d_v = weights_transposed_times::<E>(p, part, sequence, &p.d_o);
+        let d_v = if spec::dropout() {
+            let mut d_v =
+                weights_transposed_times::<E, Positive<AcrossDepth>>(p, part, sequence, &p.d_o);
+            divide_by_kept(&p.dropout, &mut d_v);
+            d_v
+        } else {
+            weights_transposed_times::<E, AcrossDepth>(p, part, sequence, &p.d_o)
+        };
         store::<E>(part, sequence.keys(p, &p.d_v, head.head_idx), &d_v);
     }
 }
@@ -151,7 +186,7 @@ pub unsafe fn d_k<E: Element>(p: &StandardParams) {
         if part.is_outside(sequence.seqlen_k(), p.shape.head_dim) {
             return;
         }
-        let mut d_k = weights_transposed_times::<E>(p, part, sequence, &p.q);
+        let mut d_k = weights_transposed_times::<E, AcrossDepth>(p, part, sequence, &p.q);
         d_k.for_each(|_, _, x| *x *= p.scale.scale);
         store::<E>(part, sequence.keys(p, &p.d_k, head.head_idx), &d_k);
     }
@@ -160,7 +195,7 @@ pub unsafe fn d_k<E: Element>(p: &StandardParams) {
 /// The weights' transpose times a tensor of the rows of q, summed over the query heads that share the part's key
 /// head, in their order.
 #[inline(always)]
-unsafe fn weights_transposed_times<E: Element>(
+unsafe fn weights_transposed_times<E: Element, A: Layout>(
     p: &StandardParams,
     part: Part,
     sequence: Sequence,
@@ -178,7 +213,7 @@ unsafe fn weights_transposed_times<E: Element>(
     };
     // SAFETY: the kernel's contract; the heads of a group follow each other.
     unsafe {
-        product::<E, AcrossDepth, AcrossDepth>(
+        product::<E, A, AcrossDepth>(
             part,
             weights,
             tensor,

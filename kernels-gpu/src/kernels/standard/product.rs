@@ -17,8 +17,8 @@ use crate::tile::element::Element;
 use crate::tile::fragment;
 use crate::tile::global::GlobalMatrix;
 use crate::tile::matmul::{
-    LeftOperand, RightOperand, Stored, Transposed, left, left_transposed, multiply_add, right,
-    right_transposed,
+    LeftOperand, PositivePart, RightOperand, Stored, Transposed, left, left_transposed,
+    multiply_add, right, right_transposed,
 };
 use crate::tile::register::{Accumulator, RegisterTile};
 use crate::tile::shared::SharedTile;
@@ -50,17 +50,19 @@ pub type Product = RegisterTile<{ WARP_ROWS as usize / 16 }, { WARP_COLS as usiz
 pub trait Layout {
     /// Rows of the operand in a stage.
     const ROWS: u32;
-    /// The operand's tile, as fragments are read from it.
-    type Fragments: LeftOperand + RightOperand;
+    /// The operand's tile, as fragments of a left operand are read from it.
+    type Left: LeftOperand;
+    /// As those of a right operand.
+    type Right: RightOperand;
 
     /// Row and 16-byte chunk of the matrix where the stage at this depth begins, for the block's part from `first` on.
     fn corner(first: u32, depth: u32) -> (u32, u32);
 
     /// As left operand, from row `first` of the block's part on.
-    fn left(tile: SharedTile, first: u32) -> Self::Fragments;
+    fn left(tile: SharedTile, first: u32) -> Self::Left;
 
     /// As right operand, from column `first` of the block's part on.
-    fn right(tile: SharedTile, first: u32) -> Self::Fragments;
+    fn right(tile: SharedTile, first: u32) -> Self::Right;
 }
 
 /// `A[m][k]` lies in row `m`; `B[k][n]` in row `n`.
@@ -69,9 +71,13 @@ pub struct AlongDepth;
 /// `A[m][k]`, or `B[k][n]`, lies in row `k`.
 pub struct AcrossDepth;
 
+/// A layout whose elements below 0 count as 0, as left operand: P without the weights that are dropped.
+pub struct Positive<L>(core::marker::PhantomData<L>);
+
 impl Layout for AlongDepth {
     const ROWS: u32 = BLOCK;
-    type Fragments = Stored;
+    type Left = Stored;
+    type Right = Stored;
 
     #[inline(always)]
     fn corner(first: u32, depth: u32) -> (u32, u32) {
@@ -91,7 +97,8 @@ impl Layout for AlongDepth {
 
 impl Layout for AcrossDepth {
     const ROWS: u32 = DEPTH;
-    type Fragments = Transposed;
+    type Left = Transposed;
+    type Right = Transposed;
 
     #[inline(always)]
     fn corner(first: u32, depth: u32) -> (u32, u32) {
@@ -106,6 +113,27 @@ impl Layout for AcrossDepth {
     #[inline(always)]
     fn right(tile: SharedTile, first: u32) -> Transposed {
         right(tile, first / 16)
+    }
+}
+
+impl<L: Layout> Layout for Positive<L> {
+    const ROWS: u32 = L::ROWS;
+    type Left = PositivePart<L::Left>;
+    type Right = L::Right;
+
+    #[inline(always)]
+    fn corner(first: u32, depth: u32) -> (u32, u32) {
+        L::corner(first, depth)
+    }
+
+    #[inline(always)]
+    fn left(tile: SharedTile, first: u32) -> Self::Left {
+        PositivePart(L::left(tile, first))
+    }
+
+    #[inline(always)]
+    fn right(tile: SharedTile, first: u32) -> L::Right {
+        L::right(tile, first)
     }
 }
 
@@ -176,14 +204,18 @@ impl Part {
         self.thread / 32 % (BLOCK / WARP_COLS) * WARP_COLS
     }
 
+    /// First row and column of the warp's part.
+    #[inline(always)]
+    pub fn of_warp(self) -> (u32, u32) {
+        (self.row + self.warp_row(), self.col + self.warp_col())
+    }
+
     /// Row and column of the thread's first value.
     #[inline(always)]
     pub fn of_thread(self) -> (u32, u32) {
         let place = fragment::accumulator(special::lane_idx(), 0);
-        (
-            self.row + self.warp_row() + place.row,
-            self.col + self.warp_col() + place.col,
-        )
+        let (row, col) = self.of_warp();
+        (row + place.row, col + place.col)
     }
 
     #[inline(always)]

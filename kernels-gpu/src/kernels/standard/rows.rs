@@ -6,7 +6,9 @@ use core::f32::consts::{LN_2, LOG2_E};
 use super::sequence::Sequence;
 use super::weights::{Head, scores_of_head, scores_row_bytes, weights_rows};
 use crate::attention::divide;
+use crate::attention::dropout::{Head as RandomHead, dropped, patch};
 use crate::config;
+use crate::kernels::dropout::head_of;
 use crate::kernels::partial::{lse_log2, sink_of, with_sink};
 use crate::params::StandardParams;
 use crate::ptx::math::{ex2_approx, lg2_approx, max, rcp_approx};
@@ -103,7 +105,7 @@ impl Row {
     }
 }
 
-/// P = exp(S − L) with L = log Σ exp S, where the sum has exp(sink), too, if heads have sinks; a row that sees no key has P = 0 and
+/// P = exp(S − L) with L = log Σ exp S, where the sum has exp(sink), too, if heads have sinks; some are dropped, if the kernel drops weights; a row that sees no key has P = 0 and
 /// L = −∞, or its sink. Behind a sequence's last row, and its last key,
 /// P = 0.
 ///
@@ -164,11 +166,48 @@ pub unsafe fn softmax<E: Element>(p: &StandardParams) {
             for s in &mut s {
                 *s = exp(*s - reference) * inverse;
             }
+            if spec::dropout() {
+                let head = head_of(&p.dropout, row.head);
+                drop_weights(p, head, row.q_idx, col as u32, &mut s);
+            }
             global::st_global_x4(weights + col * 2, pack::<E>(s));
             col += u64::from(WARP_COLS);
         }
         if lane == 0 {
             global::st_global_f32(row.value(p, p.lse), lse);
+        }
+    }
+}
+
+/// Drops some of eight weights of a row, from a column on that is a multiple of 8: they are 0 and the others divided by the share that is kept, or
+/// they have a minus.
+#[inline(always)]
+fn drop_weights(
+    p: &StandardParams,
+    head: RandomHead,
+    query: u32,
+    first_key: u32,
+    weights: &mut [f32; COLS],
+) {
+    for pair in 0..COLS / 2 {
+        let key = first_key + 2 * pair as u32;
+        let [a, b, c, d] = head.words(patch(query), patch(key));
+        let [even, odd] = match query % 2 {
+            0 => [a, b],
+            _ => [c, d],
+        };
+        let byte = query / 8 % 2 + 2 * (key / 8 % 2);
+        for half in 0..2 {
+            let word = if half == 0 { even } else { odd };
+            let bits = dropped(word, p.dropout.low, p.dropout.high);
+            let is_dropped = bits >> (8 * byte + 7) & 1 != 0;
+            let weight = &mut weights[2 * pair + half];
+            *weight = match (p.marks_dropped != 0, is_dropped) {
+                (true, true) => -*weight,
+                (true, false) => *weight,
+                (false, true) => 0.0,
+                (false, false) => *weight * p.dropout.inverse_keep,
+            };
         }
     }
 }
@@ -240,7 +279,7 @@ pub unsafe fn delta<E: Element>(p: &StandardParams) {
     }
 }
 
-/// dS = P ∘ (dP − Δ), over P; 0 where the mask hides the key, whatever dP is there.
+/// dS = P ∘ (dP − Δ), over P; 0 where the mask hides the key, whatever dP is there. A weight with a minus is one that has been dropped.
 ///
 /// # Safety
 /// As [`softmax`].
@@ -260,6 +299,9 @@ pub unsafe fn d_scores<E: Element>(p: &StandardParams) {
         while col < padded_k {
             let d_p = load_f32(d_weights + col * 4);
             let mut x = unpack::<E>(global::ld_global_x4(weights + col * 2));
+            if spec::dropout() {
+                x = x.map(f32::abs);
+            }
             let visible = map.visible(band, col as u32);
             for (i, (x, d_p)) in (0..).zip(x.iter_mut().zip(&d_p)) {
                 *x = if visible.keep(row.q_idx, (col + i) as u32) {

@@ -2,7 +2,8 @@
 
 use core::fmt;
 
-use super::{CAUSAL, CAUSAL_BLOCKS, Kind, PACKED_CAUSAL_SPLIT, TileShape, Variant};
+use super::budgets::{CAUSAL, CAUSAL_BLOCKS, PACKED_CAUSAL_SPLIT};
+use super::{Kind, TileShape, Variant};
 use crate::expression::ExpressionError;
 use crate::expression::named::{NamedMask, NamedScore};
 use crate::expression::ptx::Edit;

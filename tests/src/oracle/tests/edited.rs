@@ -128,6 +128,7 @@ fn a_score_is_replaced_before_the_softmax_and_hidden_pairs_do_not_count() {
         block: None,
         edit: None,
         sinks: None,
+        dropout: None,
     };
     let precision = Precision {
         largest_score: inputs.largest_score(),

@@ -104,6 +104,7 @@ fn a_sink_takes_its_share() {
         block: None,
         edit: None,
         sinks: Some(&[2.0 + 3f64.ln()]),
+        dropout: None,
     };
     let Output { o, lse } = forward(&inputs);
     // The first row sees no key; the second one's weighs a third of the sink.

@@ -9,6 +9,7 @@ use super::differentiate::{Statistics, differentiate};
 use super::{BLOCK, Inputs, MAX_PANELS, RowStatistics, Scores};
 use crate::backend::cpu::blocks;
 use crate::backend::cpu::buffer::{Panel, Tile};
+use crate::backend::cpu::dropout;
 use crate::backend::cpu::edit::{Editor, Lanes, multiply_by_derivatives};
 use crate::backend::cpu::machine::Machine;
 use crate::backend::cpu::mask::hide_lanes_from_rows;
@@ -187,7 +188,8 @@ impl<'e> Workspace<'e> {
             .zip(task.d_v.chunks_mut(per_panel));
         for (panel, (d_k, d_v)) in self.panels.iter_mut().zip(results) {
             store_lanes(&panel.d_k, sizes.softmax_scale, &mut self.row, d_k);
-            store_lanes(&panel.d_v, 1.0, &mut self.row, d_v);
+            let scale = dropout::inverse_keep(&at);
+            store_lanes(&panel.d_v, scale, &mut self.row, d_v);
         }
     }
 
@@ -260,10 +262,12 @@ impl KeyPanel {
             hide_lanes_from_rows(sizes, s, self.first_key, rows.clone());
         }
         machine.multiply_rows(&block.d_o, in_tile(), &self.v, d_p); // dP = dO Vᵀ
+        dropout::clear_and_scale(&at, Lanes::Keys, (&rows, &self.keys()), d_p);
         differentiate(machine, sizes.exponent_scale, statistics, s, d_p, n_rows); // S ← P, dP ← dS
         if let Some(gradient) = gradient {
             multiply_by_derivatives(s, gradient, d_p, n_rows);
         }
+        dropout::clear(&at, Lanes::Keys, (&rows, &self.keys()), s);
         machine.add_columns(&block.d_o, in_tile(), s, None, &mut self.d_v); // dV ← dV + dOᵀ P
         machine.add_columns(&block.q, in_tile(), d_p, None, &mut self.d_k); // dK ← dK + Qᵀ dS
     }

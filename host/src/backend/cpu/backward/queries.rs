@@ -7,6 +7,7 @@ use rayon::prelude::*;
 use super::differentiate::{Statistics, differentiate};
 use super::{BLOCK, Inputs, MAX_PANELS, RowStatistics, Scores};
 use crate::backend::cpu::buffer::{Panel, Tile};
+use crate::backend::cpu::dropout;
 use crate::backend::cpu::edit::{Editor, Lanes, multiply_by_derivatives};
 use crate::backend::cpu::machine::Machine;
 use crate::backend::cpu::rows::store_lanes;
@@ -268,8 +269,9 @@ impl QueryPanel {
             let pairs = (&self.rows(), &keys);
             editor.edit(&at, Lanes::Queries, pairs, s, gradient.as_mut());
         }
-        at.hide_keys(s, &self.rows(), keys);
+        at.hide_keys(s, &self.rows(), keys.clone());
         machine.multiply_rows(v, 0..n_keys, &self.d_o, d_p); // dP = V dOᵀ
+        dropout::clear_and_scale(&at, Lanes::Queries, (&self.rows(), &keys), d_p);
         let statistics = Statistics::PerLane {
             lse_log2: self.lse_log2.row(0),
             delta: self.delta.row(0),

@@ -48,6 +48,9 @@ pub struct BenchArguments {
     /// Each head of q has a sink, a term more in its softmax; backward passes give its gradient, too. The rows say so.
     #[arg(long, conflicts_with = "decode")]
     pub sinks: bool,
+    /// Weights are dropped at random, each with this probability. The rows name it.
+    #[arg(long, default_value_t = 0.0, conflicts_with = "decode")]
+    pub dropout: f32,
     /// Split-KV: the forward pass divides the keys of a sequence into splits of so many; auto: as planning finds it fastest; never.
     #[arg(long, value_delimiter = ',', default_value = "auto")]
     pub split_kv: Vec<SplitKv>,
@@ -232,8 +235,10 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::ArgumentConflict, "{other}");
             BenchArguments::parse(other).unwrap();
         }
-        let error = BenchArguments::parse("--decode --sinks").unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::ArgumentConflict);
+        for other in ["--sinks", "--dropout 0.1"] {
+            let error = BenchArguments::parse(&format!("--decode {other}")).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ArgumentConflict, "{other}");
+        }
         for other in ["--score alibi", "--mask-expression causal"] {
             let error = BenchArguments::parse(&format!("--decode {other}")).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::ArgumentConflict, "{other}");

@@ -297,6 +297,7 @@ fn problem(
     if arguments.sinks {
         builder = builder.sinks();
     }
+    builder = builder.dropout(arguments.dropout);
     let lens = &arguments.lengths;
     let mut lengths = Lengths::default();
     if !lens.is_empty() {

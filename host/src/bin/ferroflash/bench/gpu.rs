@@ -205,6 +205,9 @@ impl<T: Bytes> Tensors<T> {
             buffer.map(|buffer| Vector::device(buffer.slice()))
         };
         let mut inputs = self.given.put(lengths::put(inputs, vector));
+        if self.problem.dropout().is_some() {
+            inputs = inputs.dropout_rng(0, 0);
+        }
         let mut d_sinks = None;
         if let Some([sinks, gradients]) = &mut self.sinks {
             inputs = inputs.sinks(sinks.slice());

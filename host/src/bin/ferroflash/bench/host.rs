@@ -134,6 +134,9 @@ impl<T: Bytes> Tensors<T> {
             &Tensor::bshd(&self.v, shape_v)?,
         ));
         let mut inputs = self.given.put(inputs);
+        if self.problem.dropout().is_some() {
+            inputs = inputs.dropout_rng(0, 0);
+        }
         let mut d_sinks = None;
         if let Some([sinks, gradients]) = &mut self.sinks {
             inputs = inputs.sinks(&*sinks);

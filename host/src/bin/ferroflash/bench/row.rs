@@ -124,6 +124,10 @@ impl Row {
             true => format!("{name}-sinks"),
             false => name,
         };
+        let name = match self.problem.dropout() {
+            Some(dropout) => format!("{name}-dropout{}", dropout.probability()),
+            None => name,
+        };
         match self.problem.split_kv() {
             SplitKv::Auto => name,
             SplitKv::Never => format!("{name}-undivided"),
@@ -219,6 +223,9 @@ impl Row {
         }
         if p.has_sinks() {
             set("sinks", json!(true));
+        }
+        if let Some(dropout) = p.dropout() {
+            set("dropout", json!(dropout.probability()));
         }
         if p.mask().prefix() > 0 {
             set("prefix", json!(p.mask().prefix()));

@@ -253,7 +253,7 @@ impl Consumer<'_> {
         }
     }
 
-    /// dSᵀ = Pᵀ ∘ (dPᵀ − Δ); `p` gives the fragments of Pᵀ.
+    /// dSᵀ = Pᵀ ∘ (dPᵀ − Δ); `p` gives the fragments of Pᵀ. Where weights are dropped, dPᵀ is divided by the share that is kept.
     #[inline(always)]
     pub(super) unsafe fn score_gradients<E: Element, T: Tiles>(
         &self,
@@ -266,7 +266,11 @@ impl Consumer<'_> {
             with_columns::<T::Scores>(self.layout.delta::<T>(at.stage), |n, delta| {
                 let p = p(n);
                 for (idx, x) in d_p.fragment_mut(0, n).iter_mut().enumerate() {
-                    *x = p[idx] * (*x - delta[idx % 2]);
+                    *x = if T::DROPS && spec::dropout() {
+                        p[idx] * fms(*x, self.p.dropout.inverse_keep, delta[idx % 2])
+                    } else {
+                        p[idx] * (*x - delta[idx % 2])
+                    };
                 }
             });
         }

@@ -25,7 +25,7 @@ pub(super) struct Probabilities<T: Tiles> {
 }
 
 impl Layout {
-    /// Writes which (batch, query head) a stage is for, where an expression edits scores; where sequences have lengths of their own, which
+    /// Writes which (batch, query head) a stage is for, where an expression edits scores or weights are dropped; where sequences have lengths of their own, which
     /// (sequence, query head).
     ///
     /// # Safety

@@ -26,9 +26,11 @@
 
 use super::Tiles;
 use super::consumer::{Consumer, Keys, unpacked};
+use super::dropout::clear_where_zero;
 use super::expression::Probabilities;
 use super::shares::Sum;
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
+use crate::kernels::dropout::divide_by_kept;
 use crate::params::BackwardMap;
 use crate::ptx::{mbarrier, spec, special, tma};
 use crate::tile::element::Element;
@@ -128,7 +130,7 @@ impl Consumer<'_> {
         // SAFETY: as `consume`.
         unsafe {
             let mut s = T::Scores::undefined();
-            let p = if T::BEHIND {
+            let mut p = if T::BEHIND {
                 self.scores_behind::<E, T, NTH>(n, i, keys, kept, &mut s)
             } else {
                 self.scores_beside::<E, T, NTH>(n, i, keys, kept, &mut s)
@@ -136,12 +138,16 @@ impl Consumer<'_> {
             let (v, d_o) = (layout.v::<T>().from_row(own), layout.d_o::<T>(at.stage));
             let mut d_p = T::Scores::undefined();
             let begun_d_p = d_p.begin_product::<E>(v, d_o, const { T::HEAD_DIM / 16 });
+            self.drop_weights::<T>(n, at, own, &mut p.for_d_v);
             let queries = const { T::FOOTPRINT.block_q / 16 };
             let add = (NTH != FIRST) as u32;
             let begun_d_v = kept
                 .d_v
                 .begin_addition::<E, _>(&p.for_d_v, d_o, queries, add);
             begun_d_p.wait::<1>();
+            if T::DROPS && spec::dropout() {
+                clear_where_zero::<T>(&p.for_d_v, &mut d_p);
+            }
             kept.d_s = if T::KEEPS_P {
                 self.score_gradients::<E, T>(at, |n| s.fragment(0, n), d_p)
             } else {
@@ -306,6 +312,9 @@ impl Consumer<'_> {
             let own = idx * WARPGROUP_ROWS;
             // Read the work again and recompute its slot's address: neither need stay in registers.
             let work = layout.read_work(special::opaque(n) % STAGES).tile();
+            if T::DROPS && spec::dropout() {
+                divide_by_kept(&self.p.dropout, &mut kept.d_v);
+            }
             if !shares || self.add_share::<T>(work, Sum::Values, &mut kept.d_v) {
                 let out = layout.out::<T>(idx, 0);
                 self.send::<E, T>(n, out, BackwardMap::DV, work, own, &kept.d_v, 1.0);

@@ -19,6 +19,7 @@
 
 mod consumer;
 mod d_q;
+mod dropout;
 mod expression;
 mod halves;
 mod layout;
@@ -49,6 +50,8 @@ pub trait Tiles: Blocks {
     const BLOCK_MASKS: bool = Self::FOOTPRINT.divides_blocks() && !Self::SPLIT;
     /// Whether an expression may edit scores.
     const EDITS_SCORES: bool = !Self::QUERIES_DOWN;
+    /// Whether weights may be dropped.
+    const DROPS: bool = Self::EDITS_SCORES;
     /// Whether consumers share the products of a tile, and not its keys.
     const SPLIT: bool = config::tma_backward_splits(Self::HEAD_DIM);
     /// A warpgroup's keys of Sᵀ and dPᵀ.

@@ -197,10 +197,10 @@ impl Producer<'_> {
         }
     }
 
-    /// Where an expression edits scores: writes which head a stage is for.
+    /// Where an expression edits scores, or weights are dropped: writes which head a stage is for.
     #[inline(always)]
     unsafe fn write_head<T: Tiles>(&self, n: u32, stage: u32, batch_idx: u32, head_idx: u32) {
-        if !(T::EDITS_SCORES && spec::score()) {
+        if !(T::EDITS_SCORES && spec::score() || T::DROPS && spec::dropout()) {
             return;
         }
         // SAFETY: the stage is empty; the tile is listed.

@@ -20,6 +20,7 @@ use super::work::{WorkTile, kv_head};
 use crate::attention::batch_and_head;
 use crate::attention::lengths::ListedTile;
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
+use crate::kernels::dropout::divide_by_kept;
 use crate::params::BackwardMap;
 use crate::ptx::{mbarrier, shared, spec, special, tma};
 use crate::tile::element::Element;
@@ -70,6 +71,9 @@ pub(super) unsafe fn consume_values<E: Element, T: Tiles>(c: &Consumer) {
             c.end_columns(last);
             mbarrier::mbarrier_arrive_if(layout.k_ring.empty(0), c.leads);
             let work = layout.read_work(n % STAGES).tile();
+            if T::DROPS && spec::dropout() {
+                divide_by_kept(&c.p.dropout, &mut d_v);
+            }
             if !spec::shares() || c.add_share::<T>(work, Sum::Values, &mut d_v) {
                 c.store::<E, T>(n, work, &d_v);
             }
@@ -106,11 +110,11 @@ pub(super) unsafe fn consume_keys<E: Element, T: Tiles>(c: &Consumer) {
             let mut d_k = T::KeyGradient::undefined();
             layout.v_ring.await_full(Ring::at(1, n));
             layout.k_ring.await_full(Ring::at(1, n));
-            c.key_step::<E, T, FIRST>(i, 0, &mut d_k);
+            c.key_step::<E, T, FIRST>(n, i, 0, &mut d_k);
             i += 1;
             let mut left = work.steps;
             while left > 1 {
-                c.key_step::<E, T, LATER>(i, add, &mut d_k);
+                c.key_step::<E, T, LATER>(n, i, add, &mut d_k);
                 add = 1;
                 i += 1;
                 left -= 1;
@@ -171,8 +175,9 @@ impl Consumer<'_> {
                 begun_s.wait::<0>();
                 None
             };
-            let p = self.probabilities::<E, T>(n, at, keys, 0, &mut s);
+            let mut p = self.probabilities::<E, T>(n, at, keys, 0, &mut s);
             self.hand_over::<E, T>(at, &s, &p.for_d_s);
+            self.drop_weights::<T>(n, at, 0, &mut p.for_d_v);
             self.release_q(at);
             if let Some(begun) = begun_d_q {
                 begun.wait::<0>();
@@ -195,6 +200,7 @@ impl Consumer<'_> {
     #[inline(always)]
     unsafe fn key_step<E: Element, T: Tiles, const NTH: u32>(
         &self,
+        n: u32,
         i: u32,
         add: u32,
         d_k: &mut T::KeyGradient,
@@ -209,7 +215,7 @@ impl Consumer<'_> {
             let begun_d_p = d_p.begin_product::<E>(v, d_o, const { T::HEAD_DIM / 16 });
             if NTH == FIRST {
                 begun_d_p.wait::<0>();
-                self.score_gradient_step::<E, T>(at, d_p);
+                self.score_gradient_step::<E, T>(n, at, d_p);
                 return;
             }
             layout.d_s_ring.await_full(before);
@@ -217,7 +223,7 @@ impl Consumer<'_> {
             let mut d_q = T::QueryGradient::undefined();
             let begun_d_q = self.begin_columns::<E, T>(before, 2, &mut d_q);
             begun_d_p.wait::<2>();
-            self.score_gradient_step::<E, T>(at, d_p);
+            self.score_gradient_step::<E, T>(n, at, d_p);
             begun_d_k.wait::<1>();
             self.release_q(before);
             begun_d_q.wait::<0>();
@@ -230,10 +236,19 @@ impl Consumer<'_> {
 
     /// dSᵀ from the other consumer's Pᵀ and this one's dPᵀ.
     #[inline(always)]
-    unsafe fn score_gradient_step<E: Element, T: Tiles>(&self, at: Ring, d_p: T::Scores) {
+    unsafe fn score_gradient_step<E: Element, T: Tiles>(
+        &self,
+        n: u32,
+        at: Ring,
+        mut d_p: T::Scores,
+    ) {
         let layout = self.layout;
         // SAFETY: as `consume_values`.
         unsafe {
+            if T::DROPS && spec::dropout() {
+                layout.q_ring.await_full(at);
+                self.drop_gradients::<T>(n, at, 0, &mut d_p);
+            }
             let p = self.take_over::<T>(at);
             let p = |n| {
                 let pairs = p.pairs(0, n);

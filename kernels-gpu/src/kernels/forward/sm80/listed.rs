@@ -68,11 +68,12 @@ pub(super) unsafe fn attend_listed<E: Element, T: Tiles>(
                 });
             }
             softmax.update(&mut s, &mut o);
-            let (weights, v) = (
-                Registers(s.pack::<E>()),
-                right(stage::<T>(block.v_tile, n), 0),
-            );
-            multiply_add::<E, _>(&mut o, weights, v, block_k as usize / 16);
+            let mut weights = s.pack::<E>();
+            if spec::dropout() {
+                block.drop_weights::<T::Scores>(p, k_first, &mut weights);
+            }
+            let v = right(stage::<T>(block.v_tile, n), 0);
+            multiply_add::<E, _>(&mut o, Registers(weights), v, block_k as usize / 16);
             listed = next;
         }
         let lse = softmax.finish(&mut o);

@@ -7,6 +7,7 @@ use crate::attention::batch_and_head;
 use crate::attention::mask::Band;
 use crate::config::TMA_SLOTS;
 use crate::kernels::band;
+use crate::kernels::dropout::divide_by_kept;
 use crate::kernels::forward::{LseRows, add_sinks, sink_of_head, store_lse};
 use crate::kernels::lengths::{band_of_sequence, split_keys};
 use crate::params::TmaForwardParams;
@@ -108,7 +109,7 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
         c.begin_scores_of_tile::<T>(work, slot, true);
         c.edit_scores::<T>(work, block, slot, keys, &mut s);
         softmax.begin(&mut s);
-        let mut weights = s.pack::<E>();
+        let mut weights = c.weights::<E, T>(work, block, slot, keys, &s);
         // 0 until O of the tile has been begun.
         let mut add = 0;
         let mut finished: Option<Finished> = None;
@@ -141,6 +142,7 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
             begun_s.wait::<1>();
             c.begin_scores_of_tile::<T>(work, slot, last);
             c.edit_scores::<T>(work, block, slot, c.keys::<T>(k.stage), &mut s);
+            let keys = c.keys_of_weights::<T>(k.stage);
             if last {
                 softmax = fresh;
             }
@@ -167,7 +169,7 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
             if let (Some(alpha), false) = (speculation.alpha, last) {
                 scale_rows(&mut o, alpha);
             }
-            weights = s.pack::<E>();
+            weights = c.weights::<E, T>(work, block, slot, keys, &s);
             finished = last.then_some(ended);
             add = !last as u32;
         };
@@ -318,6 +320,9 @@ impl<'a> Consumer<'a> {
         // SAFETY: all lanes of the warp come here; what lies outside O is not written.
         unsafe {
             let mut lse = finished.softmax.finish(o);
+            if T::DROPS && spec::dropout() {
+                divide_by_kept(&p.dropout, o);
+            }
             let place_of = |row| {
                 (
                     self.packing.head::<T>(head, row),

@@ -33,6 +33,7 @@
 
 mod claims;
 mod consumer;
+mod dropout;
 mod expression;
 mod latent;
 mod layout;
@@ -86,6 +87,8 @@ pub trait Tiles {
         !Self::LATENT && !Self::IS_GROUPED && Self::FOOTPRINT.divides_blocks();
     /// Whether an expression may edit scores.
     const EDITS_SCORES: bool = !Self::LATENT && !Self::IS_GROUPED;
+    /// Whether weights may be dropped: wide tiles have no registers for it.
+    const DROPS: bool = Self::EDITS_SCORES && !matches!(Self::SHAPE, TileShape::Wide);
     /// Whether query heads may share a tile.
     const PACKS_GQA: bool = matches!(Self::SHAPE, TileShape::Compact) || Self::IS_GROUPED;
     /// Whether keys may be divided among tiles.

@@ -1,0 +1,59 @@
+//! The seed and the offset of a call's dropout.
+
+use super::{Argument, Inputs, Operands};
+use crate::tensor::Vector;
+
+/// Where the random bytes of dropout come from: see [`ProblemBuilder::dropout`](crate::ProblemBuilder::dropout).
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum DropoutRng<'a> {
+    /// Numbers of the call.
+    Values {
+        /// The seed.
+        seed: u64,
+        /// The offset.
+        offset: u64,
+    },
+    /// Memory: u64 `[2]`, the seed and the offset. Kernels read it, so a captured graph drops other weights when other numbers lie there.
+    State(Vector<'a>),
+}
+
+impl<'a> Inputs<'a> {
+    /// With the seed and the offset of dropout: [`DropoutRng::Values`]. The backward pass takes those of its forward pass; every other
+    /// call should have an offset or a seed of its own.
+    #[must_use]
+    pub fn dropout_rng(self, seed: u64, offset: u64) -> Inputs<'a> {
+        Inputs {
+            dropout: Some(DropoutRng::Values { seed, offset }),
+            ..self
+        }
+    }
+
+    /// The same from memory: [`DropoutRng::State`].
+    #[must_use]
+    pub fn dropout_state(self, state: impl Into<Vector<'a>>) -> Inputs<'a> {
+        Inputs {
+            dropout: Some(DropoutRng::State(state.into())),
+            ..self
+        }
+    }
+}
+
+impl<'a> Operands<'a> {
+    /// Puts seed and offset there, if they were given.
+    pub(super) fn put_dropout(&mut self, given: Option<DropoutRng<'a>>) {
+        match given {
+            Some(DropoutRng::Values { seed, offset }) => {
+                self.has_dropout_values = true;
+                self.values.dropout = [seed, offset];
+            }
+            Some(DropoutRng::State(state)) => self.put(Argument::DropoutState, state),
+            None => {}
+        }
+    }
+
+    /// Whether seed and offset were given, as numbers or in memory.
+    pub(crate) fn has_dropout_rng(&self) -> bool {
+        self.has_dropout_values || self.vector(Argument::DropoutState).is_some()
+    }
+}

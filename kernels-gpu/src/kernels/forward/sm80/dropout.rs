@@ -1,0 +1,40 @@
+//! flash2's weights, where some are dropped.
+
+use super::Block;
+use crate::attention::score::ScoreRows;
+use crate::kernels::dropout::{Dropped, head_of};
+use crate::params::ForwardParams;
+use crate::ptx::{spec, special};
+use crate::tile::register::Accumulator;
+
+impl Block {
+    /// Weights of keys from `first_key` on, packed, ← 0 where they are dropped.
+    ///
+    /// # Safety
+    /// Warp-collective; the parameters say where seed and offset lie.
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+    pub(super) unsafe fn drop_weights<S: Accumulator>(
+        &self,
+        p: &ForwardParams,
+        first_key: u32,
+        weights: &mut S::Packed,
+    ) {
+        let head = if spec::lengths() {
+            self.sequence * p.shape.heads_q + self.head
+        } else {
+            self.head
+        };
+        // SAFETY: the caller's contract.
+        unsafe {
+            let dropped = Dropped {
+                p: &p.dropout,
+                head: head_of(&p.dropout, special::opaque(head)),
+                rows: ScoreRows::Queries,
+                first_row: self.queries.first + self.warp_row,
+                first_column: first_key,
+            };
+            dropped.clear_packed::<S>(weights);
+        }
+    }
+}

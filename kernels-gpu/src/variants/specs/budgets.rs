@@ -1,0 +1,216 @@
+//! With which constants each kernel is held to its budgets, and how many spills these allow.
+
+use super::{Kind, TileShape, Variant};
+use crate::spec::{Constant, Spec};
+
+// Specs that budgets hold.
+pub(super) const CAUSAL: Spec = Spec::PLAIN.with(Constant::RightBound);
+pub(super) const WINDOW: Spec = CAUSAL.with(Constant::LeftBound);
+pub(super) const PREFIX: Spec = CAUSAL.with(Constant::Prefix);
+pub(super) const PACKED: Spec = Spec::PLAIN.with(Constant::Lengths);
+pub(super) const PACKED_CAUSAL: Spec = CAUSAL.with(Constant::Lengths);
+pub(super) const SHARES: Spec = Spec::PLAIN.with(Constant::Shares);
+pub(super) const CAUSAL_SHARES: Spec = CAUSAL.with(Constant::Shares);
+pub(super) const WINDOW_SHARES: Spec = WINDOW.with(Constant::Shares);
+pub(super) const BLOCKS: Spec = Spec::PLAIN.with(Constant::BlockMask);
+pub(super) const CAUSAL_BLOCKS: Spec = CAUSAL.with(Constant::BlockMask);
+pub(super) const SPLIT: Spec = Spec::PLAIN.with(Constant::SplitKv);
+pub(super) const CAUSAL_SPLIT: Spec = CAUSAL.with(Constant::SplitKv);
+pub(super) const WINDOW_SPLIT: Spec = WINDOW.with(Constant::SplitKv);
+pub(super) const PACKED_CAUSAL_SPLIT: Spec = PACKED_CAUSAL.with(Constant::SplitKv);
+pub(super) const PAGES: Spec = PACKED.with(Constant::Pages);
+pub(super) const CAUSAL_PAGES: Spec = PACKED_CAUSAL.with(Constant::Pages);
+pub(super) const CAUSAL_PAGES_SPLIT: Spec = CAUSAL_PAGES.with(Constant::SplitKv);
+pub(super) const SINKS: Spec = Spec::PLAIN.with(Constant::Sinks);
+pub(super) const PACKED_SINKS: Spec = PACKED.with(Constant::Sinks);
+pub(super) const CAUSAL_SINKS: Spec = CAUSAL.with(Constant::Sinks);
+pub(super) const WINDOW_SINKS: Spec = WINDOW.with(Constant::Sinks);
+pub(super) const PACKED_CAUSAL_SINKS: Spec = PACKED_CAUSAL.with(Constant::Sinks);
+pub(super) const DROPOUT: Spec = Spec::PLAIN.with(Constant::Dropout);
+pub(super) const PACKED_DROPOUT: Spec = PACKED.with(Constant::Dropout);
+pub(super) const CAUSAL_DROPOUT: Spec = CAUSAL.with(Constant::Dropout);
+pub(super) const PACKED_CAUSAL_DROPOUT: Spec = PACKED_CAUSAL.with(Constant::Dropout);
+pub(super) const PACKED_CAUSAL_SPLIT_SINKS: Spec = PACKED_CAUSAL_SPLIT.with(Constant::Sinks);
+
+/// Of tiles that divide keys.
+const OF_SPLITS: &[Spec] = &[
+    BLOCKS,
+    CAUSAL_BLOCKS,
+    CAUSAL_DROPOUT,
+    PACKED_CAUSAL_DROPOUT,
+    Spec::PLAIN,
+    CAUSAL,
+    WINDOW,
+    PREFIX,
+    PACKED,
+    PACKED_CAUSAL,
+    SPLIT,
+    CAUSAL_SPLIT,
+    WINDOW_SPLIT,
+    PACKED_CAUSAL_SPLIT,
+    PAGES,
+    CAUSAL_PAGES,
+    CAUSAL_PAGES_SPLIT,
+    CAUSAL_SINKS,
+    WINDOW_SINKS,
+    PACKED_CAUSAL_SPLIT_SINKS,
+];
+
+/// Of other tiles of the forward pass.
+const OF_FORWARD: &[Spec] = &[
+    BLOCKS,
+    CAUSAL_BLOCKS,
+    DROPOUT,
+    CAUSAL_DROPOUT,
+    PACKED_CAUSAL_DROPOUT,
+    Spec::PLAIN,
+    CAUSAL,
+    WINDOW,
+    PREFIX,
+    PACKED,
+    PACKED_CAUSAL,
+    PAGES,
+    CAUSAL_PAGES,
+    CAUSAL_SINKS,
+    WINDOW_SINKS,
+    PACKED_CAUSAL_SINKS,
+];
+
+impl Variant {
+    /// The specs with which it is held to its budgets when it is built; others are checked when they are loaded. Wide tiles have no
+    /// registers for the first block of a window: ptxas spills two words, so plans take default tiles there. In the backward pass
+    /// they are for sequences without a mask.
+    pub const fn specs(&self) -> &'static [Spec] {
+        match (self.kind, self.tiles) {
+            (Kind::TileList | Kind::TmaTileList | Kind::BlockList | Kind::MaskMap, _) => {
+                &[Spec::PLAIN, CAUSAL, WINDOW]
+            }
+            (Kind::Clear, _) => &[Spec::PLAIN, CAUSAL, WINDOW, BLOCKS],
+            (Kind::Merge | Kind::Append | Kind::SinkGradient, _) => &[Spec::PLAIN],
+            (Kind::Combine | Kind::StandardDelta, _) => &[Spec::PLAIN, PACKED, SINKS, PACKED_SINKS],
+            (Kind::StandardSoftmax, _) => &[
+                Spec::PLAIN,
+                PACKED,
+                SINKS,
+                PACKED_SINKS,
+                DROPOUT,
+                PACKED_DROPOUT,
+            ],
+            (Kind::StandardDv | Kind::StandardDWeights, _) => {
+                &[Spec::PLAIN, PACKED, DROPOUT, PACKED_DROPOUT]
+            }
+            (Kind::TmaForward, TileShape::Wide) => &[
+                Spec::PLAIN,
+                CAUSAL,
+                PREFIX,
+                PACKED,
+                PACKED_CAUSAL,
+                PAGES,
+                CAUSAL_PAGES,
+                CAUSAL_SINKS,
+                PACKED_CAUSAL_SINKS,
+            ],
+            (
+                Kind::Forward | Kind::ForwardE4m3 | Kind::TmaForward | Kind::TmaForwardLatent,
+                TileShape::Compact | TileShape::Grouped,
+            ) => self.those_it_takes(OF_SPLITS),
+            (Kind::TmaBackward, TileShape::Wide) => &[Spec::PLAIN, PACKED, SHARES],
+            (Kind::TmaBackward, _) => self.those_it_takes(&[
+                BLOCKS,
+                CAUSAL_BLOCKS,
+                DROPOUT,
+                CAUSAL_DROPOUT,
+                PACKED_CAUSAL_DROPOUT,
+                Spec::PLAIN,
+                CAUSAL,
+                WINDOW,
+                PREFIX,
+                PACKED,
+                PACKED_CAUSAL,
+                SHARES,
+                CAUSAL_SHARES,
+                WINDOW_SHARES,
+            ]),
+            (Kind::Forward | Kind::TmaForward, _) => self.those_it_takes(OF_FORWARD),
+            (Kind::Backward | Kind::StandardDScores, _) => self.those_it_takes(&[
+                BLOCKS,
+                CAUSAL_BLOCKS,
+                DROPOUT,
+                CAUSAL_DROPOUT,
+                PACKED_CAUSAL_DROPOUT,
+                Spec::PLAIN,
+                CAUSAL,
+                WINDOW,
+                PREFIX,
+                PACKED,
+                PACKED_CAUSAL,
+            ]),
+            (Kind::BackwardDq | Kind::StandardScores | Kind::TensorGradient, _) => self
+                .those_it_takes(&[
+                    BLOCKS,
+                    CAUSAL_BLOCKS,
+                    Spec::PLAIN,
+                    CAUSAL,
+                    WINDOW,
+                    PREFIX,
+                    PACKED,
+                    PACKED_CAUSAL,
+                ]),
+            (Kind::StandardOutput | Kind::StandardDq, _) => &[Spec::PLAIN, PACKED, BLOCKS],
+            _ => &[Spec::PLAIN, PACKED],
+        }
+    }
+
+    /// The specs but for those at the front that have a block mask, where it takes none, and those behind them that have dropout, where it drops
+    /// nothing. A kernel that takes block masks drops weights.
+    const fn those_it_takes(&self, specs: &'static [Spec]) -> &'static [Spec] {
+        match specs {
+            [first, others @ ..]
+                if first.has(Constant::BlockMask) && !self.takes_block_masks()
+                    || first.has(Constant::Dropout) && !self.drops_weights() =>
+            {
+                self.those_it_takes(others)
+            }
+            _ => specs,
+        }
+    }
+
+    /// Bytes of spills and stack that ptxas may report with these constants.
+    ///
+    /// In flash3's backward pass at head_dim 128 consumers keep up to four words of what only conversions want there under a block mask,
+    /// written once; with shares, and with lengths in wide tiles, the end of a tile does. Kernels without these constants have none of
+    /// it. Where keys lie in pages, some forward kernels keep a few words of where in local memory, read once a tile: flash2's at head_dim 128,
+    /// of flash3's the producer in wide tiles at head_dim 128, and in default ones at 256. With sinks wide tiles at head_dim 64 keep two
+    /// words, read where a tile ends, and default ones at 256 one word, read once a block. Where weights are dropped, flash2's forward
+    /// pass keeps some words more that are read once a block, and so does flash3's backward pass at 256. Under a block mask flash2's backward pass looks each step up in the lists, with words for that in local memory at head_dim 128. The kernel of tensors' gradients holds
+    /// three parts of 64 numbers in each thread; where the sequence and its head lie waits in local memory, read once a head.
+    pub const fn spill_bytes(&self, spec: Spec) -> u32 {
+        let wide = matches!(self.tiles, TileShape::Wide);
+        let most = match (self.kind, self.head_dim) {
+            (Kind::Forward, _) if spec.has(Constant::Dropout) => 300,
+            (Kind::TmaBackward, Some(256)) if spec.has(Constant::Dropout) => 224,
+            (Kind::TensorGradient, _) => 316,
+            (Kind::Forward, Some(128)) if spec.has(Constant::Pages) => 168,
+            (Kind::TmaForward, Some(128)) if wide && spec.has(Constant::Pages) => 32,
+            (Kind::TmaForward, Some(64)) if wide && spec.has(Constant::Sinks) => 32,
+            (Kind::TmaForward, Some(256))
+                if spec.has(Constant::Pages) || spec.has(Constant::Sinks) =>
+            {
+                8
+            }
+            (Kind::Backward, Some(128)) if spec.has(Constant::BlockMask) => 260,
+            (Kind::TmaBackward, Some(128)) if spec.has(Constant::BlockMask) => 16,
+            (Kind::TmaBackward, Some(128)) if spec.has(Constant::Shares) => {
+                if wide {
+                    36
+                } else {
+                    8
+                }
+            }
+            (Kind::TmaBackward, Some(128)) if wide && spec.has(Constant::Lengths) => 24,
+            _ => 0,
+        };
+        let least = self.footprint.spill_bytes;
+        if most > least { most } else { least }
+    }
+}

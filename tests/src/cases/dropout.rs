@@ -1,0 +1,130 @@
+//! Weights that are dropped, few and many, by seeds and offsets of every size, beside everything else that problems have, in every kind of tiles.
+//!
+//! Cases are those of other sets, with dropout; some have sinks, too.
+
+use ferroflash::{Dtype, Mask};
+
+use super::pages::PagedCase;
+use super::scores::ScoreCase;
+use super::{Case, HALVES, HEADS, MASKS};
+use crate::dropout::Dropout;
+use crate::inputs::LseGradient;
+use crate::sinks::Sinks;
+
+/// Gives each case dropout, and one in four sinks.
+fn with_dropout(mut cases: Vec<Case>) -> Vec<Case> {
+    each(cases.iter_mut());
+    cases
+}
+
+fn each<'a>(cases: impl Iterator<Item = &'a mut Case>) {
+    for (n, case) in cases.enumerate() {
+        case.dropout = Some(Dropout::nth(n));
+        if n % 4 == 3 {
+            case.sinks = Sinks::Near;
+        }
+    }
+}
+
+/// One of so many.
+fn one_in<T>(n: usize, cases: Vec<T>) -> Vec<T> {
+    cases.into_iter().step_by(n).collect()
+}
+
+/// Each head_dim of the kernels; rows that see no key, empty sequences, no heads; head_dims that kernels pad.
+pub fn all() -> Vec<Case> {
+    let mut cases = super::quick();
+    let lengths = [(200, 17), (130, 64), (5, 0), (0, 5), (257, 128), (70, 3)];
+    for (at, (seqlen_q, seqlen_k)) in lengths.into_iter().enumerate() {
+        for (of_mask, mask) in MASKS.into_iter().enumerate() {
+            let (batch, heads_q, heads_k) = HEADS[(at + of_mask) % HEADS.len()];
+            let head_dim = [64, 128][at / 2 % 2];
+            let case = Case::new(HALVES[at % 2], mask, head_dim, seqlen_q, seqlen_k);
+            cases.push(Case {
+                lse_gradient: [LseGradient::Given, LseGradient::Absent][(at + of_mask) % 2],
+                seed: at as u64,
+                ..case.heads(batch, heads_q, heads_k)
+            });
+        }
+    }
+    let of = |heads| {
+        let (batch, heads_q, heads_k) = heads;
+        Case::new(Dtype::Bf16, Mask::Full, 64, 7, 7).heads(batch, heads_q, heads_k)
+    };
+    cases.extend([of((0, 4, 2)), of((1, 0, 0)), of((3, 8, 1))]);
+    cases.extend(one_in(3, super::padded()));
+    with_dropout(cases)
+}
+
+/// Windows and prefixes.
+pub fn masks() -> Vec<Case> {
+    with_dropout(one_in(3, super::windows::all()))
+}
+
+/// Sequences of lengths of their own, packed and padded, and rows of none.
+pub fn lengths() -> Vec<Case> {
+    with_dropout(one_in(3, super::lengths::all()))
+}
+
+/// Block masks.
+pub fn blocks() -> Vec<Case> {
+    with_dropout(one_in(4, super::blocks::all()))
+}
+
+/// A few queries over many keys, which flash2's kernel for these does not take; divided into splits and not.
+pub fn few() -> Vec<Case> {
+    with_dropout(one_in(
+        4,
+        [super::few::all(), super::few::lengths()].concat(),
+    ))
+}
+
+/// Compact tiles of flash3's forward pass, and keys divided.
+pub fn short() -> Vec<Case> {
+    let sets = [
+        super::short::packed(),
+        super::short::lengths(),
+        super::short::splits(),
+    ];
+    with_dropout(one_in(3, sets.concat()))
+}
+
+/// Sequences that are long enough for wide tiles.
+pub fn wide() -> Vec<Case> {
+    let sets = [super::wide_tiles::all(), super::wide_tiles::lengths()];
+    with_dropout(one_in(6, sets.concat()))
+}
+
+/// Compact tiles of flash2's backward pass.
+pub fn compact() -> Vec<Case> {
+    with_dropout(super::compact::quick())
+}
+
+/// Query heads in shares.
+pub fn shares() -> Vec<Case> {
+    with_dropout(one_in(4, super::shares::full()))
+}
+
+/// Keys and values in pages, divided and not.
+pub fn pages() -> Vec<PagedCase> {
+    let cases = [super::pages::all(), super::pages::mixed()].concat();
+    let mut cases = one_in(6, cases);
+    each(cases.iter_mut().map(|paged| &mut paged.case));
+    cases
+}
+
+/// Scores and masks of the user's own.
+pub fn scores() -> Vec<ScoreCase> {
+    let sets = [
+        super::scores::all(),
+        super::scores::lengths(),
+        super::scores::few(),
+    ];
+    let mut cases = one_in(5, sets.concat());
+    for score in &mut cases {
+        // Which rows have an lse depends on the sinks, too.
+        score.case.lse_gradient = LseGradient::Absent;
+    }
+    each(cases.iter_mut().map(|score| &mut score.case));
+    cases
+}
