@@ -1,7 +1,6 @@
 //! Chosen rows of the weights: [`Attention::weights`].
 
 use std::fmt;
-use std::ops::Range;
 
 use crate::arguments::{Argument, ByArgument, Inputs, Operands};
 use crate::attention::Attention;
@@ -10,18 +9,8 @@ use crate::backend::fetch::{Fetch, Fetched};
 use crate::error::{Error, ProblemError};
 use crate::plan::Backend;
 use crate::tensor::Place;
+pub use crate::terms::WeightsOf;
 use crate::validate;
-
-/// Which rows of the weights: of one sequence and one query head.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WeightsOf {
-    /// Batch entry, or sequence where they are packed.
-    pub batch: usize,
-    /// Query head.
-    pub head: usize,
-    /// Queries, counted from the sequence's first one.
-    pub rows: Range<usize>,
-}
 
 /// What computed the weights.
 #[derive(Clone, Debug, PartialEq, Eq)]

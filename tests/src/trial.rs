@@ -103,9 +103,7 @@ fn typed<T: Element + Number>(
     if let Some(dropout) = &case.dropout {
         given = dropout.give(given);
     }
-    if let Some(edits) = edits {
-        given = edits.give(given, &memory);
-    }
+    given = edits.map_or(given, |edits| edits.give(given, &memory));
     let d_o = view(3)?;
     let d_lse = values.d_lse.as_deref().map(Rows::filled);
     let attention = Attention::new(device, problem)
@@ -141,6 +139,7 @@ fn typed<T: Element + Number>(
         .backward(&given, &saved, &of_output, &mut gradients)
         .map_err(refusal)?;
 
+    beside(&rows, d_sinks.as_ref(), &d_tensors)?;
     let [q, k, v, d_o] = &inputs;
     untouched([
         ("q", q),
@@ -152,14 +151,6 @@ fn typed<T: Element + Number>(
         ("d_k", &d_k),
         ("d_v", &d_v),
     ])?;
-    if rows.strayed() || d_sinks.as_ref().is_some_and(Rows::strayed) {
-        let failure = "memory beside lse or d_sinks was written to";
-        return Err(Refusal::Failed(failure.into()));
-    }
-    if d_tensors.iter().any(Unwritten::strayed) {
-        let failure = "memory beside the gradient of a tensor was written to";
-        return Err(Refusal::Failed(failure.into()));
-    }
     Ok(Results {
         output: Output {
             o: o.values(),
@@ -175,6 +166,18 @@ fn typed<T: Element + Number>(
         forward_kernels: forward.kernels,
         backward_kernels: backward.kernels,
     })
+}
+
+/// Nobody wrote beside lse and the gradients of sinks and tensors.
+fn beside(rows: &Rows, d_sinks: Option<&Rows>, d_tensors: &[Unwritten]) -> Result<(), Refusal> {
+    let failed = |failure: &str| Err(Refusal::Failed(failure.into()));
+    if rows.strayed() || d_sinks.is_some_and(Rows::strayed) {
+        return failed("memory beside lse or d_sinks was written to");
+    }
+    match d_tensors.iter().any(Unwritten::strayed) {
+        true => failed("memory beside the gradient of a tensor was written to"),
+        false => Ok(()),
+    }
 }
 
 /// The case's problem, with its edits.

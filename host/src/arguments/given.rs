@@ -385,18 +385,11 @@ impl<'a> Gradients<'a> {
     }
 
     pub(super) fn put<'o>(&'o mut self, operands: &mut Operands<'o>) {
-        let Gradients {
-            d_q,
-            d_k,
-            d_v,
-            d_sinks,
-            d_score,
-        } = self;
-        operands.put(Argument::DQ, d_q.reborrow());
-        operands.put(Argument::DK, d_k.reborrow());
-        operands.put(Argument::DV, d_v.reborrow());
-        let d_sinks = d_sinks.as_mut().map(VectorMut::reborrow);
+        operands.put(Argument::DQ, self.d_q.reborrow());
+        operands.put(Argument::DK, self.d_k.reborrow());
+        operands.put(Argument::DV, self.d_v.reborrow());
+        let d_sinks = self.d_sinks.as_mut().map(VectorMut::reborrow);
         operands.put_optional(Argument::DSinks, d_sinks);
-        operands.put_score_gradients(d_score);
+        operands.put_score_gradients(&mut self.d_score);
     }
 }

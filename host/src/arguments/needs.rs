@@ -91,14 +91,11 @@ pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<
     };
     let (like_q, like_o) = (of_queries(problem.shape_q()), of_queries(problem.shape_o()));
     let (like_k, like_v) = (of_keys(problem.shape_k()), of_keys(problem.shape_v()));
-    let rows = Form::Vector {
+    let numbers = |n_elems| Form::Vector {
         dtype: ScalarType::F32,
-        n_elems: problem.n_rows(),
+        n_elems,
     };
-    let of_heads = Form::Vector {
-        dtype: ScalarType::F32,
-        n_elems: problem.heads_q() as u64,
-    };
+    let (rows, of_heads) = (numbers(problem.n_rows()), numbers(problem.heads_q() as u64));
     let of_sequences = |n_elems| Form::Vector {
         dtype: ScalarType::I32,
         n_elems,
@@ -129,10 +126,7 @@ pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<
             (problem.pages().is_some(), Required, Read, table)
         }
         Argument::KDescale | Argument::VDescale => {
-            let scales = Form::Vector {
-                dtype: ScalarType::F32,
-                n_elems: problem.n_scales(),
-            };
+            let scales = numbers(problem.n_scales());
             (problem.fp8_kv().is_some(), Required, Read, scales)
         }
         Argument::BlockMask => {
@@ -144,14 +138,14 @@ pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<
         }
         Argument::Sinks => (problem.has_sinks(), Required, Read, of_heads),
         Argument::DropoutState => (problem.dropout().is_some(), Optional, Read, DROPOUT_STATE),
-        Argument::ScoreTensor0 => return score_tensor(problem, 0),
-        Argument::ScoreTensor1 => return score_tensor(problem, 1),
-        Argument::ScoreTensor2 => return score_tensor(problem, 2),
-        Argument::ScoreTensor3 => return score_tensor(problem, 3),
-        Argument::DScoreTensor0 => return score_tensor_gradient(problem, pass, 0),
-        Argument::DScoreTensor1 => return score_tensor_gradient(problem, pass, 1),
-        Argument::DScoreTensor2 => return score_tensor_gradient(problem, pass, 2),
-        Argument::DScoreTensor3 => return score_tensor_gradient(problem, pass, 3),
+        Argument::ScoreTensor0
+        | Argument::ScoreTensor1
+        | Argument::ScoreTensor2
+        | Argument::ScoreTensor3 => return score_tensor(problem, argument),
+        Argument::DScoreTensor0
+        | Argument::DScoreTensor1
+        | Argument::DScoreTensor2
+        | Argument::DScoreTensor3 => return score_tensor_gradient(problem, pass, argument),
         Argument::LeftpadK | Argument::SeqUsedQ | Argument::SeqUsedK => {
             (true, Optional, Read, lengths)
         }
@@ -182,7 +176,8 @@ pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<
 }
 
 /// A tensor that the problem's expressions read.
-fn score_tensor(problem: &Problem, place: usize) -> Option<Need> {
+fn score_tensor(problem: &Problem, argument: Argument) -> Option<Need> {
+    let place = place_among(Argument::SCORE_TENSORS, argument)?;
     let read = problem.edit_parts()?.tensors().get(place)?;
     Some(Need {
         presence: Presence::Required,
@@ -194,7 +189,8 @@ fn score_tensor(problem: &Problem, place: usize) -> Option<Need> {
 }
 
 /// The gradient of a tensor that the problem's score reads.
-fn score_tensor_gradient(problem: &Problem, pass: Pass, place: usize) -> Option<Need> {
+fn score_tensor_gradient(problem: &Problem, pass: Pass, argument: Argument) -> Option<Need> {
+    let place = place_among(Argument::SCORE_TENSOR_GRADIENTS, argument)?;
     let parts = problem.edit_parts().filter(|_| pass == Pass::Backward)?;
     let (read, _) = parts.gradient_of(place).ok()?;
     let extents = read.dims().iter().map(|&index| problem.extent_of(index));
@@ -206,4 +202,9 @@ fn score_tensor_gradient(problem: &Problem, pass: Pass, place: usize) -> Option<
             n_elems: extents.fold(1, |n, extent| n.saturating_mul(extent as u64)),
         },
     })
+}
+
+/// Which of these it is.
+fn place_among<const N: usize>(arguments: [Argument; N], argument: Argument) -> Option<usize> {
+    arguments.iter().position(|&other| other == argument)
 }

@@ -145,19 +145,18 @@ pub fn plan(
         _ => Ok(Vec::new()),
     };
     let enough_memory = |launches, workspace: &WorkspaceLayout| match workspace.n_bytes() {
-        needed if needed > device.memory_bytes && backend != Backend::Cpu => Err(Reason::Memory {
-            given: device.memory_bytes,
-            needed,
-        }),
+        needed if needed > device.memory_bytes && backend != Backend::Cpu => {
+            let given = device.memory_bytes;
+            Err(Reason::Memory { given, needed })
+        }
         _ => Ok(launches),
     };
     let planned = planned.and_then(|launches| match checked.arguments().get(Argument::Lse) {
         Some(_) => Ok(launches),
         None => lse_in_workspace(checked, launches, &mut plan.workspace),
     });
-    let planned = planned.and_then(|launches| {
-        tensor_gradient::behind(checked, backend, launches, &mut plan.workspace)
-    });
+    let planned =
+        planned.and_then(|launches| tensor_gradient::behind(checked, launches, &mut plan));
     match planned.and_then(|launches| enough_memory(launches, &plan.workspace)) {
         Ok(launches) => {
             plan.mask_blocks = mask_map::outcome(checked, device, &launches);
@@ -202,8 +201,8 @@ impl PlannedLaunch {
     /// One launch of a kernel, compiled with those of the problem's constants that it asks for. Sizes and strides of tensors are
     /// filled in here.
     fn new(checked: &Checked, variant: &'static Variant, grid: u32, mut params: Params) -> Self {
-        let dropout = checked.problem().dropout();
-        if let (Some(place), Some(dropout)) = (planned::place_of_dropout(&mut params), dropout) {
+        let place = planned::place_of_dropout(&mut params);
+        if let (Some(place), Some(dropout)) = (place, checked.problem().dropout()) {
             *place = DropoutParams::keeping(dropout.kept_bytes());
         }
         let spec = checked.spec().among(variant.constants());
@@ -219,10 +218,8 @@ impl PlannedLaunch {
 
     /// Which kernel.
     pub fn kernel(&self) -> SpecialisedKernel {
-        SpecialisedKernel {
-            name: self.variant.name,
-            spec: self.spec,
-        }
+        let (name, spec) = (self.variant.name, self.spec);
+        SpecialisedKernel { name, spec }
     }
 
     /// The order of its tiles, where there is one.

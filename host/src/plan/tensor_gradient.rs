@@ -10,7 +10,7 @@ use super::block_mask::block_map;
 use super::select::{grid, of_dtype};
 use super::views::{scale, shape};
 use super::workspace::WorkspaceLayout;
-use super::{PlannedLaunch, Reason, lengths};
+use super::{Plan, PlannedLaunch, Reason, lengths};
 use crate::arguments::Argument;
 use crate::backend::cpu;
 use crate::problem::Problem;
@@ -29,16 +29,16 @@ fn wanted(checked: &Checked) -> impl Iterator<Item = usize> {
 /// The launches of a pass, and behind them those of the gradients that are wanted. What `standard` has worked out of each row serves them, too.
 pub fn behind(
     checked: &Checked,
-    backend: Backend,
     mut launches: Vec<PlannedLaunch>,
-    workspace: &mut WorkspaceLayout,
+    plan: &mut Plan,
 ) -> Result<Vec<PlannedLaunch>, Reason> {
     let problem = checked.problem();
     let is_empty = problem.batch() == 0 || problem.seqlen_q() == 0 || problem.seqlen_k() == 0;
     if is_empty || wanted(checked).next().is_none() {
         return Ok(launches);
     }
-    if backend == Backend::Cpu {
+    let workspace = &mut plan.workspace;
+    if plan.backend == Backend::Cpu {
         // No kernel: what the sums take, and threads work in.
         workspace.place(
             "sums of score tensors",

@@ -1,8 +1,8 @@
 //! The terms that errors, calls and plans have in common: plain data that knows of nothing above it.
 //!
 //! An error says which layout, place, pass or algorithm it is about; the modules that own these words return errors. So the types lie
-//! below both. Users find each where it belongs: in [`crate::tensor`], [`crate::validate`], [`crate::plan`] or
-//! [`crate::rotary`].
+//! below both. Users find each where it belongs: in [`crate::tensor`], [`crate::validate`], [`crate::plan`],
+//! [`crate::rotary`] or [`crate::weights`].
 
 mod algorithm;
 mod candidate;
@@ -11,6 +11,7 @@ mod mask_blocks;
 mod pass;
 mod place;
 mod rotary;
+mod weights;
 
 pub use algorithm::{Algorithm, Backend};
 pub use candidate::{Candidate, Outcome, Reason};
@@ -19,3 +20,4 @@ pub use mask_blocks::{MaskBlocks, Unmapped};
 pub use pass::Pass;
 pub use place::Place;
 pub use rotary::{Direction, MAX_ROTARY_DIM, Pairs, Positions, QueryPositions, Turns};
+pub use weights::WeightsOf;

@@ -6,7 +6,7 @@ use crate::error::ProblemError;
 use crate::problem::Problem;
 use crate::tensor::Place;
 use crate::terms::Pass;
-use crate::weights::WeightsOf;
+use crate::terms::WeightsOf;
 
 /// What the weights take: what a forward pass reads, of which values may be left out.
 fn read(problem: &Problem, argument: Argument) -> Option<Need> {

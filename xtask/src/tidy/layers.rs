@@ -5,8 +5,9 @@ use super::source::Source;
 /// The host crate's code.
 const ROOM: &str = "host/src/";
 
-/// Its modules from the bottom to the top. The CPU's attention is a layer of its own below planning, which asks it for its memory.
-const LAYERS: [&str; 21] = [
+/// Its modules from the bottom to the top. The CPU's attention is a layer of its own below planning, which asks it for its memory;
+/// its rows of weights lie above the backends, since they copy from a GPU.
+const LAYERS: [&str; 23] = [
     "dtype",
     "terms",
     "error",
@@ -19,11 +20,13 @@ const LAYERS: [&str; 21] = [
     "backend::cpu",
     "plan",
     "backend",
+    "backend::cpu::weights",
     "rotary",
     "device",
     "prepared",
     "operation",
     "attention",
+    "weights",
     "merge",
     "append",
     "rotate",

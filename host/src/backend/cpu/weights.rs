@@ -23,7 +23,7 @@ use crate::error::{Error, ProblemError};
 use crate::lengths::{Paged, Span};
 use crate::problem::{Fp8Kv, Problem};
 use crate::tensor::{Layout, Memory, Tensor};
-use crate::weights::WeightsOf;
+use crate::terms::WeightsOf;
 
 /// Keys of a block.
 const BLOCK_K: usize = 128;

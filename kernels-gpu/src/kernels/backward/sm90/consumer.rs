@@ -65,8 +65,8 @@ pub(super) unsafe fn with_columns<S: Accumulator>(
     let first = statistics + special::lane_idx() % 4 * 16;
     for n in 0..S::N / 2 {
         // SAFETY: the caller's contract.
-        let [a, b, c, d] =
-            unsafe { shared::ld_shared_x4(first + n as u32 * 64) }.map(f32::from_bits);
+        let words = unsafe { shared::ld_shared_x4(first + n as u32 * 64) };
+        let [a, b, c, d] = words.map(f32::from_bits);
         f(2 * n, [a, b]);
         f(2 * n + 1, [c, d]);
     }
@@ -163,13 +163,10 @@ impl Consumer<'_> {
     /// Whether a query of the block from `first_query` on does not see one of the keys.
     #[inline(always)]
     fn is_edge<T: Tiles>(&self, keys: Keys, first_query: u32) -> bool {
-        let block_q = const { T::FOOTPRINT.block_q as i32 };
-        self.band
-            .hides_right(first_query as i32, keys.0 + (WARPGROUP_ROWS as i32 - 1))
-            || self
-                .band
-                .hides_left(first_query as i32 + (block_q - 1), keys.0)
-            || !self.band.bounds().right && keys.0 == RAGGED
+        let (block_q, band) = (const { T::FOOTPRINT.block_q as i32 }, &self.band);
+        band.hides_right(first_query as i32, keys.0 + (WARPGROUP_ROWS as i32 - 1))
+            || band.hides_left(first_query as i32 + (block_q - 1), keys.0)
+            || !band.bounds().right && keys.0 == RAGGED
     }
 
     /// Pᵀ = exp2(scale_log2 · Sᵀ − L) of the 64 keys from `first` on, 0 where masked. The tile is the `n`-th work. It stands in place of

@@ -18,7 +18,6 @@ use super::consumer::{Consumer, Keys, PackedScores, THREADS};
 use super::shares::Sum;
 use super::work::{WorkTile, kv_head};
 use crate::attention::batch_and_head;
-use crate::attention::lengths::ListedTile;
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
 use crate::kernels::dropout::divide_by_kept;
 use crate::params::BackwardMap;
@@ -380,14 +379,10 @@ impl Consumer<'_> {
             let (batch_idx, head_idx) = batch_and_head(tile.head, p.shape.heads_k);
             let head_idx = kv_head(p, head_idx);
             let rows = if spec::lengths() {
-                let ListedTile {
-                    sequence,
-                    k_first,
-                    seqlen_k,
-                    ..
-                } = self.layout.read_listed(n % STAGES);
-                let batch_idx = p.list.batch_k(sequence);
-                GlobalRows::new(&p.d_v, batch_idx, head_idx, 0).from_row(k_first, seqlen_k)
+                let listed = self.layout.read_listed(n % STAGES);
+                let batch_idx = p.list.batch_k(listed.sequence);
+                GlobalRows::new(&p.d_v, batch_idx, head_idx, 0)
+                    .from_row(listed.k_first, listed.seqlen_k)
             } else {
                 GlobalRows::new(&p.d_v, batch_idx, head_idx, p.shape.seqlen_k)
             };
