@@ -66,6 +66,8 @@ pub(crate) static MODULES: &[(&str, &str, &[u8])] = &[
     ("standard_scores_sm80_f16", "sm_80", include_bytes!("../modules/sm_80/standard_scores_sm80_f16.deflate")),
     ("standard_softmax_sm80_bf16", "sm_80", include_bytes!("../modules/sm_80/standard_softmax_sm80_bf16.deflate")),
     ("standard_softmax_sm80_f16", "sm_80", include_bytes!("../modules/sm_80/standard_softmax_sm80_f16.deflate")),
+    ("tensor_gradient_sm80_bf16", "sm_80", include_bytes!("../modules/sm_80/tensor_gradient_sm80_bf16.deflate")),
+    ("tensor_gradient_sm80_f16", "sm_80", include_bytes!("../modules/sm_80/tensor_gradient_sm80_f16.deflate")),
     ("tile_list_sm80", "sm_80", include_bytes!("../modules/sm_80/tile_list_sm80.deflate")),
     ("forward_e4m3_sm89_bf16_d128_compact", "sm_89", include_bytes!("../modules/sm_89/forward_e4m3_sm89_bf16_d128_compact.deflate")),
     ("forward_e4m3_sm89_bf16_d64_compact", "sm_89", include_bytes!("../modules/sm_89/forward_e4m3_sm89_bf16_d64_compact.deflate")),
