@@ -97,7 +97,7 @@ impl<'a> Inputs<'a> {
 
 impl<'a> Gradients<'a> {
     /// Also of a tensor that the problem's score names, summed over all scores that read an element. The score reads it at one place, whose indices are
-    /// batch, head or kv_head, q and k, each once, or 0: a bias `bias[batch, head, q, k]`, or one that batch entries and heads share, `bias[0, 0, q, k]`.
+    /// batch, head or kv_head, q and k, each once, or 0: a bias `bias[batch, head, q, k]`, or one that batch entries and heads share, `bias[0, 0, q, k]` (`at.constant(0)`).
     ///
     /// The gradient is contiguous, of the tensor's own type, and has an element for each of these indices: its shape is
     /// [`Problem::score_gradient_shape`](crate::Problem::score_gradient_shape). Sums are in f32 and in a fixed order. Elements of pairs that no mask shows are 0.

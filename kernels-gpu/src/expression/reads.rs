@@ -134,7 +134,7 @@ mod tests {
                 .to_vec())
         );
         assert_eq!(
-            dims(|s, at| s * at.tensor_f32("x", [at.k, at.k * 0, at.q])),
+            dims(|s, at| s * at.tensor_f32("x", [at.k, at.constant(0), at.q])),
             Ok(vec![Some(Index::Key), None, Some(Index::Query)])
         );
     }
