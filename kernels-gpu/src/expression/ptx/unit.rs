@@ -20,7 +20,7 @@ pub enum Unit {
 /// What tanh is multiplied by.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Cap {
-    /// A constant, of a size from [`LEAST`] to [`MOST`].
+    /// A constant, of a size from 2⁻⁶⁰ to 2⁶⁰.
     Constant(f32),
     /// A value of the launch, by its place in [`Edit::params`]. The expression is even in it.
     Param(u8),

@@ -114,7 +114,7 @@ impl Variant {
             // memory.
             (Kind::Forward, Some(32), BIAS) => 384,
             (Kind::Forward, Some(64), ALIBI) => 264,
-            (Kind::Forward, Some(64), SOFT_CAP) => 232,
+            (Kind::Forward, Some(64), SOFT_CAP) => 212,
             (Kind::Forward, Some(64), SOFT_CAP_ALIBI) => 300,
             (Kind::Forward, Some(64), BIAS) => 356,
             // A tile of scores, and the product that they are multiplied by; elements under way.
@@ -139,10 +139,9 @@ impl Variant {
             (TileShape::Wide, Some(128), DOCUMENT) => 264,
             // And slope and distance of the two rows.
             (TileShape::Wide, Some(64), ALIBI | SOFT_CAP_ALIBI) => 16,
-            (TileShape::Wide, Some(128), SOFT_CAP_ALIBI) => 16,
             // With lengths and splits these have no register left without an edit: what it fixes for the tile, and for a block, goes to local memory.
             (TileShape::Compact, Some(192), DOCUMENT) => 32,
-            (TileShape::Compact, Some(192), SOFT_CAP_ALIBI) => 160,
+            (TileShape::Compact, Some(192), SOFT_CAP_ALIBI) => 128,
             (TileShape::Compact, Some(256), ALIBI | SOFT_CAP_ALIBI) => 144,
             (TileShape::Compact, Some(256), BIAS) => 160,
             (TileShape::Compact, Some(256), DOCUMENT) => 208,
