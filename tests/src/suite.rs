@@ -242,7 +242,10 @@ fn check_tiles(
                     && case.sizes.head_dim == COMPACT_HEAD_DIM)
                     .then_some(TileShape::Compact),
                 Tiles::CompactForward => flash3_forward.then_some(TileShape::Compact),
-                Tiles::WideForward => flash3_forward.then_some(TileShape::Wide),
+                // Of wide tiles none drops weights.
+                Tiles::WideForward => {
+                    (flash3_forward && case.dropout.is_none()).then_some(TileShape::Wide)
+                }
                 Tiles::GroupedForward => flash3_forward.then_some(TileShape::Grouped),
             };
             let few = subject.tiles == Tiles::Default && flash3_forward && is_short(case)
@@ -264,7 +267,8 @@ fn has_wide_gradients(device: &DeviceInfo, case: &Case) -> bool {
     let sizes = case.sizes;
     let per_sm = if case.lengths.is_some() { 46 } else { 62 };
     let long = sizes.seqlen_q >= 1024.max(per_sm * device.n_sms as usize);
-    case.mask == Mask::Full && long && (97..=128).contains(&sizes.head_dim)
+    let drops = case.dropout.is_some();
+    case.mask == Mask::Full && long && (97..=128).contains(&sizes.head_dim) && !drops
 }
 
 /// Whether queries are so few that two SMs may take compact tiles of them.

@@ -112,7 +112,7 @@ impl Variant {
         match (self.kind, self.head_dim, edit) {
             // All 255 registers are taken without an edit (`config::forward`): values of a tile and of a block, and elements under way, go to local
             // memory.
-            (Kind::Forward, Some(32), BIAS) => 384,
+            (Kind::Forward, Some(32), BIAS) => 396,
             (Kind::Forward, Some(64), ALIBI) => 264,
             (Kind::Forward, Some(64), SOFT_CAP) => 212,
             (Kind::Forward, Some(64), SOFT_CAP_ALIBI) => 300,
@@ -141,7 +141,7 @@ impl Variant {
             (TileShape::Wide, Some(64), ALIBI | SOFT_CAP_ALIBI) => 16,
             // With lengths and splits these have no register left without an edit: what it fixes for the tile, and for a block, goes to local memory.
             (TileShape::Compact, Some(192), DOCUMENT) => 32,
-            (TileShape::Compact, Some(192), SOFT_CAP_ALIBI) => 128,
+            (TileShape::Compact, Some(192), SOFT_CAP_ALIBI) => 192,
             (TileShape::Compact, Some(256), ALIBI | SOFT_CAP_ALIBI) => 144,
             (TileShape::Compact, Some(256), BIAS) => 160,
             (TileShape::Compact, Some(256), DOCUMENT) => 208,
