@@ -27,7 +27,7 @@ pub use block_mask::BlockMask;
 pub use builder::ProblemBuilder;
 pub use dropout::Dropout;
 pub(crate) use dropout::philox;
-pub(crate) use edit::{DimUse, ReadOf};
+pub(crate) use edit::{DimUse, EditParts, ReadOf};
 pub use fp8_kv::Fp8Kv;
 pub(crate) use key::ProblemKey;
 pub use pages::Pages;

@@ -21,6 +21,7 @@
 
 pub mod aimed;
 pub mod appends;
+mod base;
 pub mod blocks;
 mod case;
 pub mod compact;

@@ -146,6 +146,11 @@ impl<'a> Operands<'a> {
         operands.filter_map(|operand| operand.allocation().map(Allocation::share))
     }
 
+    /// Whether the call gives it.
+    pub(crate) fn has(&self, argument: Argument) -> bool {
+        self.given[argument].is_some()
+    }
+
     /// The vector of this name.
     pub(crate) fn vector(&self, argument: Argument) -> Option<&Vector<'a>> {
         match &self.given[argument] {

@@ -40,10 +40,7 @@ pub fn behind(
     let workspace = &mut plan.workspace;
     if plan.backend == Backend::Cpu {
         // No kernel: what the sums take, and threads work in.
-        workspace.place(
-            "sums of score tensors",
-            &[cpu::tensor_gradient_bytes(problem)],
-        )?;
+        workspace.place("tensor_sums", &[cpu::tensor_gradient_bytes(problem)])?;
         return Ok(launches);
     }
     let of_standard = launches.iter().find_map(|launch| match launch.params {
@@ -70,9 +67,9 @@ fn rows(checked: &Checked, workspace: &mut WorkspaceLayout) -> Result<StandardPa
     let rows = [problem.batch(), problem.heads_q(), problem.seqlen_q()].map(|n| n as u64);
     let [batch, heads, seqlen] = rows;
     let mut push = |name| workspace.place(name, &[batch, heads, seqlen, size_of::<f32>() as u64]);
-    let delta = push("delta of score tensors")?;
+    let delta = push("tensor_delta")?;
     let lse_log2 = match problem.has_sinks() {
-        true => push("lse_log2 of score tensors")?,
+        true => push("tensor_lse_log2")?,
         false => 0,
     };
     Ok(StandardParams {

@@ -6,7 +6,7 @@ use ferroflash_kernels::params::{MAX_SCORE_TENSORS, ScoreParams, ScoreTensor};
 use crate::arguments::{Named, Operands, ScoreInputs};
 use crate::dtype::ScalarType;
 use crate::error::ScoreError;
-use crate::problem::{DimUse, Problem, ReadOf};
+use crate::problem::{DimUse, EditParts, Problem, ReadOf};
 use crate::tensor::{ReadTensor, Vector};
 use crate::terms::Pass;
 
@@ -73,7 +73,7 @@ pub(super) fn bind(problem: &Problem, operands: &mut Operands) -> Result<(), Sco
         // It is one of them: see above.
         let place = tensors.iter().position(|read| read.tensor.name == name);
         if let Some(place) = place {
-            has_gradient(problem, place, &given.tensors[place])?;
+            has_gradient(problem, parts, place, &given.tensors[place])?;
             operands.put_score_gradient(place, gradient);
         }
     }
@@ -81,10 +81,12 @@ pub(super) fn bind(problem: &Problem, operands: &mut Operands) -> Result<(), Sco
 }
 
 /// Whether the tensor at this place has a gradient: every score reads an element of its own place.
-fn has_gradient(problem: &Problem, place: usize, tensor: &ScoreTensor) -> Result<(), ScoreError> {
-    let Some(parts) = problem.edit_parts() else {
-        return Ok(());
-    };
+fn has_gradient(
+    problem: &Problem,
+    parts: &EditParts,
+    place: usize,
+    tensor: &ScoreTensor,
+) -> Result<(), ScoreError> {
     let name = || parts.tensors()[place].tensor.name.clone();
     let gradient = parts.gradient_of(place);
     let (read, _) = gradient.map_err(|why| ScoreError::NoTensorGradient { name: name(), why })?;

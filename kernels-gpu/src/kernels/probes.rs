@@ -362,7 +362,7 @@ unsafe fn global_words(input: u64, output: u64) {
     global::st_global_x4(output + 80, parameters::ld_generic_x4(input + 80));
 }
 
-/// Stores of the odd threads over zeros; eight words of a thread, the first four side by side, and the next two.
+/// Two words side by side, with the predicate and, from no address, without.
 unsafe fn predicated_loads(input: u64, output: u64) {
     let at = input + u64::from(special::thread_idx_x()) * 8;
     let otherwise = [get(input, 2), get(input, 3)];
@@ -370,6 +370,7 @@ unsafe fn predicated_loads(input: u64, output: u64) {
     put_all(output, 2, &global::ld_global_x2_or(0, otherwise, false));
 }
 
+/// Stores of the odd threads over zeros; eight words of a thread, the first four side by side, and the next two.
 unsafe fn predicated_stores(input: u64, output: u64) {
     let thread = special::thread_idx_x();
     let odd = thread % 2 == 1;

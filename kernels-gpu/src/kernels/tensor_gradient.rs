@@ -11,23 +11,22 @@
 //! Where weights are dropped, so is dP, as in every backward pass. A block computes 128 × 128 elements with the [`product`] of `standard`, and adds in the order of batch entries and heads. So the sum is the same every
 //! time, and nothing else of this size lies in memory.
 
-use core::f32::consts::LOG2_E;
-
 use super::dropout::divide_by_kept;
+use super::partial::lse_log2;
 use super::scores::Given;
-use super::standard::backward::dropped_of;
+use super::standard::backward::{dropped_of, of_rows};
 use super::standard::forward::scores_of_part;
 use super::standard::product::{AlongDepth, Operand, Part, Product, product};
-use super::standard::sequence::Sequence;
+use super::standard::sequence::{Sequence, value_in_workspace};
 use super::standard::weights::Head;
 use crate::attention::divide;
+use crate::attention::mask::Band;
 use crate::attention::score::ScoreRows;
 use crate::config;
 use crate::params::{GRADIENT_BF16, GRADIENT_F32, StandardParams, TensorGradientParams};
 use crate::ptx::math::{ex2_approx, fma};
 use crate::ptx::{barrier, global, score, spec};
 use crate::tile::element::{Bf16, Element, F16};
-use crate::tile::global::row_of_head;
 use crate::tile::register::Accumulator;
 
 const _: () = assert!(config::tensor_gradient().threads == config::product().threads);
@@ -103,8 +102,9 @@ unsafe fn add<E: Element>(
             let tile = tile.below(m as u32 * 16);
             Given::of(p).begin(ScoreRows::Queries, tile);
             score::score_block(column);
-            let lse_log2 = rows(sequence, tile.rows, f32::INFINITY, |row| {
-                lse_log2(p, sequence, head, row)
+            // Rows that see no key have +∞, so they have no weights.
+            let lse_log2 = of_rows(sequence, tile.rows, f32::INFINITY, |row| {
+                lse_log2(global::ld_global_f32(sequence.value(p, p.lse, head, row)))
             });
             for n in 0..Product::N {
                 let s = weights.fragment_mut(m, n);
@@ -124,16 +124,15 @@ unsafe fn add<E: Element>(
         let v = Operand::single(sequence.keys(p, &p.v, kv_head_idx));
         barrier::barrier_sync_all();
         let mut d_p = product::<E, AlongDepth, AlongDepth>(part, d_o, v, depth, 1, |_| false);
-        let number = head.batch_idx * p.shape.heads_q + head.head_idx;
+        let number = head.number(p.shape.heads_q);
         if spec::dropout() {
             dropped_of(p, part, number).clear(&mut d_p);
             divide_by_kept(&p.dropout, &mut d_p);
         }
         for m in 0..Product::M {
             let tile = tile.below(m as u32 * 16);
-            let delta = rows(sequence, tile.rows, 0.0, |row| {
-                let address = row_of_head(p.delta, number, u64::from(p.shape.seqlen_q), row);
-                global::ld_global_f32(address)
+            let delta = of_rows(sequence, tile.rows, 0.0, |row| {
+                global::ld_global_f32(value_in_workspace(p, p.delta, number, row))
             });
             for n in 0..Product::N {
                 let (weight, d_p) = (weights.fragment(m, n), d_p.fragment(m, n));
@@ -151,43 +150,10 @@ unsafe fn add<E: Element>(
 
 /// Whether no query of the part sees a key of it.
 #[inline(always)]
-fn hides_part(part: Part, band: &crate::attention::mask::Band) -> bool {
+fn hides_part(part: Part, band: &Band) -> bool {
     let last = core::cmp::min(part.row + config::product().block_q, band.seqlen_q()) - 1;
     band.end_key(last) <= part.col
         || band.first_key(part.row) >= part.col + config::product().block_k
-}
-
-/// What two rows have; `other` for one that the sequence does not have.
-#[inline(always)]
-fn rows(sequence: &Sequence, rows: [u32; 2], other: f32, of: impl Fn(u32) -> f32) -> [f32; 2] {
-    let mut values = [other; 2];
-    for half in 0..2 {
-        if rows[half] < sequence.seqlen_q() {
-            values[half] = of(rows[half]);
-        }
-    }
-    values
-}
-
-/// lse · log₂ e of a row; +∞ where it is −∞, so that the row has no weights.
-///
-/// # Safety
-/// As [`tensor_gradient`]; the row is the sequence's.
-#[inline(always)]
-unsafe fn lse_log2(p: &StandardParams, sequence: &Sequence, head: Head, row: u32) -> f32 {
-    let address = if spec::lengths() {
-        sequence.value(p, p.lse, head.head_idx, row)
-    } else {
-        let number = head.batch_idx * p.shape.heads_q + head.head_idx;
-        row_of_head(p.lse, number, u64::from(p.shape.seqlen_q), row)
-    };
-    // SAFETY: this function's contract.
-    let lse = unsafe { global::ld_global_f32(address) };
-    if lse == f32::NEG_INFINITY {
-        f32::INFINITY
-    } else {
-        lse * LOG2_E
-    }
 }
 
 /// Writes the block's part of the gradient, each element rounded to its type.

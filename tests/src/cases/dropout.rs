@@ -2,11 +2,10 @@
 //!
 //! Cases are those of other sets, with dropout; some have sinks, too.
 
-use ferroflash::{Dtype, Mask};
-
+use super::Case;
+use super::base::{self, one_in};
 use super::pages::PagedCase;
 use super::scores::ScoreCase;
-use super::{Case, HALVES, HEADS, MASKS};
 use crate::dropout::Dropout;
 use crate::inputs::LseGradient;
 use crate::sinks::Sinks;
@@ -26,49 +25,24 @@ fn each<'a>(cases: impl Iterator<Item = &'a mut Case>) {
     }
 }
 
-/// One of so many.
-fn one_in<T>(n: usize, cases: Vec<T>) -> Vec<T> {
-    cases.into_iter().step_by(n).collect()
-}
-
 /// Each head_dim of the kernels; rows that see no key, empty sequences, no heads; head_dims that kernels pad.
 pub fn all() -> Vec<Case> {
-    let mut cases = super::quick();
-    let lengths = [(200, 17), (130, 64), (5, 0), (0, 5), (257, 128), (70, 3)];
-    for (at, (seqlen_q, seqlen_k)) in lengths.into_iter().enumerate() {
-        for (of_mask, mask) in MASKS.into_iter().enumerate() {
-            let (batch, heads_q, heads_k) = HEADS[(at + of_mask) % HEADS.len()];
-            let head_dim = [64, 128][at / 2 % 2];
-            let case = Case::new(HALVES[at % 2], mask, head_dim, seqlen_q, seqlen_k);
-            cases.push(Case {
-                lse_gradient: [LseGradient::Given, LseGradient::Absent][(at + of_mask) % 2],
-                seed: at as u64,
-                ..case.heads(batch, heads_q, heads_k)
-            });
-        }
-    }
-    let of = |heads| {
-        let (batch, heads_q, heads_k) = heads;
-        Case::new(Dtype::Bf16, Mask::Full, 64, 7, 7).heads(batch, heads_q, heads_k)
-    };
-    cases.extend([of((0, 4, 2)), of((1, 0, 0)), of((3, 8, 1))]);
-    cases.extend(one_in(3, super::padded()));
-    with_dropout(cases)
+    with_dropout(base::all())
 }
 
 /// Windows and prefixes.
 pub fn masks() -> Vec<Case> {
-    with_dropout(one_in(3, super::windows::all()))
+    with_dropout(base::masks())
 }
 
 /// Sequences of lengths of their own, packed and padded, and rows of none.
 pub fn lengths() -> Vec<Case> {
-    with_dropout(one_in(3, super::lengths::all()))
+    with_dropout(base::lengths())
 }
 
 /// Block masks.
 pub fn blocks() -> Vec<Case> {
-    with_dropout(one_in(4, super::blocks::all()))
+    with_dropout(base::blocks())
 }
 
 /// A few queries over many keys, which flash2's kernel for these does not take; divided into splits and not.
@@ -81,12 +55,7 @@ pub fn few() -> Vec<Case> {
 
 /// Compact tiles of flash3's forward pass, and keys divided.
 pub fn short() -> Vec<Case> {
-    let sets = [
-        super::short::packed(),
-        super::short::lengths(),
-        super::short::splits(),
-    ];
-    with_dropout(one_in(3, sets.concat()))
+    with_dropout(base::short())
 }
 
 /// Sequences that are long enough for wide tiles.

@@ -26,7 +26,7 @@ pub(super) struct Edits<'m> {
     score: Given<'m>,
     mask: Given<'m>,
     derivative: Given<'m>,
-    /// Of each tensor's gradient: its edit, and what the derivative by its elements is given.
+    /// Of each tensor whose gradient is wanted: its edit, and what the derivative by its elements is given.
     of_tensors: Vec<Option<(&'static Edit, Given<'m>)>>,
 }
 
@@ -133,10 +133,13 @@ impl<'m> Edits<'m> {
             score: given(&edit.score),
             mask: given(&edit.mask),
             derivative: given(&edit.derivative),
-            of_tensors: (0..parts.tensors().len())
-                .map(|place| {
-                    let (_, kept) = parts.gradient_of(place).ok()?;
-                    Some((kept.edit(), given(&kept.edit().derivative)))
+            of_tensors: Argument::SCORE_TENSOR_GRADIENTS
+                .into_iter()
+                .enumerate()
+                .map(|(place, argument)| {
+                    let gradient = operands.has(argument).then(|| parts.gradient_of(place));
+                    let edit = gradient?.ok()?.1.edit();
+                    Some((edit, given(&edit.derivative)))
                 })
                 .collect(),
         };

@@ -4,7 +4,7 @@ use super::forward::scores_of_part;
 use super::product::{
     AcrossDepth, AlongDepth, Layout, Operand, Part, Positive, Product, product, store, store_f32,
 };
-use super::sequence::Sequence;
+use super::sequence::{Sequence, value_in_workspace};
 use super::weights::{Head, scores_of_head, scores_row_bytes, weights_bytes};
 use crate::attention::score::ScoreRows;
 use crate::kernels::dropout::{Dropped, divide_by_kept, head_of};
@@ -12,7 +12,6 @@ use crate::kernels::scores::Given;
 use crate::params::{StandardParams, TensorView};
 use crate::ptx::{barrier, global, score, spec};
 use crate::tile::element::Element;
-use crate::tile::global::row_of_head;
 use crate::tile::register::Accumulator;
 
 /// dP = dO Vᵀ, over S; 0 where weights are dropped, and divided by the share that is kept.
@@ -96,14 +95,9 @@ unsafe fn times_derivatives<E: Element>(
             let tile = tile.below(m as u32 * 16);
             Given::of(p).begin(ScoreRows::Queries, tile);
             score::score_block(column);
-            let mut delta = [0.0; 2];
-            for half in 0..2 {
-                if tile.rows[half] < sequence.seqlen_q() {
-                    let rows = u64::from(p.shape.seqlen_q);
-                    let address = row_of_head(p.delta, part.head, rows, tile.rows[half]);
-                    delta[half] = global::ld_global_f32(address);
-                }
-            }
+            let delta = of_rows(sequence, tile.rows, 0.0, |row| {
+                global::ld_global_f32(value_in_workspace(p, p.delta, part.head, row))
+            });
             for n in 0..Product::N {
                 let derivatives = score::score_gradient(s.fragment_mut(m, n), n);
                 let d_p = d_p.fragment_mut(m, n);
@@ -118,6 +112,23 @@ unsafe fn times_derivatives<E: Element>(
             }
         }
     }
+}
+
+/// What two rows have; `other` for one that the sequence does not have.
+#[inline(always)]
+pub(in crate::kernels) fn of_rows(
+    sequence: &Sequence,
+    rows: [u32; 2],
+    other: f32,
+    of: impl Fn(u32) -> f32,
+) -> [f32; 2] {
+    let mut values = [other; 2];
+    for half in 0..2 {
+        if rows[half] < sequence.seqlen_q() {
+            values[half] = of(rows[half]);
+        }
+    }
+    values
 }
 
 /// dQ = dS K · scale.

@@ -3,7 +3,7 @@
 
 use core::f32::consts::{LN_2, LOG2_E};
 
-use super::sequence::Sequence;
+use super::sequence::{Sequence, value_in_workspace};
 use super::weights::{Head, scores_of_head, scores_row_bytes, weights_rows};
 use crate::attention::divide;
 use crate::attention::dropout::{Head as RandomHead, dropped, patch};
@@ -15,7 +15,6 @@ use crate::ptx::math::{ex2_approx, lg2_approx, max, rcp_approx};
 use crate::ptx::shuffle::shuffle_bfly_f32;
 use crate::ptx::{global, spec, special};
 use crate::tile::element::Element;
-use crate::tile::global::row_of_head;
 
 /// Rows of a block: one for each warp.
 const ROWS: u32 = config::weight_rows().block_q;
@@ -91,17 +90,14 @@ impl Row {
     /// Address of this row's value in an array that lies as q does.
     #[inline(always)]
     fn value(self, p: &StandardParams, base: u64) -> u64 {
-        if spec::lengths() {
-            self.sequence.value(p, base, self.head_idx, self.q_idx)
-        } else {
-            self.in_workspace(p, base)
-        }
+        let head = Head::new(self.head, p.shape.heads_q);
+        self.sequence.value(p, base, head, self.q_idx)
     }
 
     /// Address of this row's value in an array `f32 [batch, heads_q, seqlen_q]`.
     #[inline(always)]
     fn in_workspace(self, p: &StandardParams, base: u64) -> u64 {
-        row_of_head(base, self.head, u64::from(p.shape.seqlen_q), self.q_idx)
+        value_in_workspace(p, base, self.head, self.q_idx)
     }
 }
 

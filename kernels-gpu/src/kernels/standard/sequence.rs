@@ -2,7 +2,7 @@
 //!
 //! Scores and weights have the rows and columns of the longest sequences that there may be. A shorter one has the first of them.
 
-use super::weights::weights_rows;
+use super::weights::{Head, weights_rows};
 use crate::attention::mask::{Band, Rows};
 use crate::kernels::blocks::MapRow;
 use crate::kernels::{bounds, lengths};
@@ -120,14 +120,27 @@ impl Sequence {
         }
     }
 
-    /// Address of a row's value in an array that lies as q does: `f32 [batch, heads_q, rows]`, packed `f32 [heads_q, rows]`. For
-    /// sequences that have lengths of their own.
+    /// Address of a row's value in an array that lies as q does: `f32 [batch, heads_q, rows]`, packed `f32 [heads_q, rows]`.
     #[inline(always)]
-    pub fn value(&self, p: &StandardParams, base: u64, head_idx: u32, row: u32) -> u64 {
-        let head = self.batch_q * p.shape.heads_q + head_idx;
+    pub fn value(&self, p: &StandardParams, base: u64, head: Head, row: u32) -> u64 {
+        if !spec::lengths() {
+            return value_in_workspace(p, base, head.number(p.shape.heads_q), row);
+        }
+        let of_q = self.batch_q * p.shape.heads_q + head.head_idx;
         let rows = u64::from(p.lengths.rows_q);
-        row_of_head(base, head, rows, self.q.first + row)
+        row_of_head(base, of_q, rows, self.q.first + row)
     }
+}
+
+/// Address of a row's value in an array `f32 [batch, heads_q, seqlen_q]`, of a head that is counted through the batch.
+#[inline(always)]
+pub(in crate::kernels) fn value_in_workspace(
+    p: &StandardParams,
+    base: u64,
+    head: u32,
+    row: u32,
+) -> u64 {
+    row_of_head(base, head, u64::from(p.shape.seqlen_q), row)
 }
 
 /// Rows of one head of a tensor.

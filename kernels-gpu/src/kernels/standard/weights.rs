@@ -58,6 +58,12 @@ impl Head {
         }
     }
 
+    /// The number that counts the heads of all batch entries, `heads` each.
+    #[inline(always)]
+    pub fn number(self, heads: u32) -> u32 {
+        self.batch_idx * heads + self.head_idx
+    }
+
     /// The key and value head of a query head.
     #[inline(always)]
     pub fn kv_head_idx(self, shape: &Shape) -> u32 {

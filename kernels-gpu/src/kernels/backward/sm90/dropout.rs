@@ -70,7 +70,7 @@ impl Consumer<'_> {
         }
     }
 
-    /// dPᵀ ← 0 where weights are dropped.
+    /// dPᵀ ← 0 where weights are dropped; asked for where some are.
     ///
     /// # Safety
     /// As [`Consumer::drop_weights`].
@@ -82,9 +82,7 @@ impl Consumer<'_> {
         first: u32,
         d_p: &mut T::Scores,
     ) {
-        if T::DROPS && spec::dropout() {
-            // SAFETY: the caller's contract.
-            unsafe { self.dropped(n, at, first).clear(d_p) };
-        }
+        // SAFETY: the caller's contract.
+        unsafe { self.dropped(n, at, first).clear(d_p) };
     }
 }
