@@ -225,17 +225,24 @@ macro_rules! entries {
         arch: $arch:ident $(, dtype: $dtype:ident)?
         $(, head_dim: $head_dim:literal)? $(, tiles: $tiles:ident)?
     })*) => {
+        // A module for each: rustc generates the code of several modules side by side.
+        $(mod $name {
+            use super::*;
+
+            pub(super) fn run(params: &crate::params::Params) {
+                params!($kind, params_match, params, p, {
+                    // SAFETY: the emulator checks every access that a kernel makes.
+                    unsafe { run!($kind, given!($kind, $name, p) $(, $dtype)? $(, $head_dim)? $(; $tiles)?) }
+                })
+            }
+        })*
+
         /// The kernel with this name, to be called by every thread that [`crate::emu`] runs.
         ///
         /// The function panics when the parameters are those of another pass.
         pub fn emulated(name: &str) -> Option<fn(&crate::params::Params)> {
             match name {
-                $(stringify!($name) => Some(|params| {
-                    params!($kind, params_match, params, p, {
-                        // SAFETY: the emulator checks every access that a kernel makes.
-                        unsafe { run!($kind, given!($kind, $name, p) $(, $dtype)? $(, $head_dim)? $(; $tiles)?) }
-                    })
-                }),)*
+                $(stringify!($name) => Some($name::run),)*
                 _ => None,
             }
         }
