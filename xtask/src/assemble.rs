@@ -30,13 +30,38 @@ pub enum Keep {
     Nothing,
 }
 
-/// Assembles every module for every device architecture that it should run on.
+/// Which of the modules' specialisations are assembled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// All of them.
+    All,
+    /// One in so many, by a seed: as many runs see all of them.
+    OneIn {
+        /// So many.
+        n: usize,
+        /// The seed.
+        seed: u64,
+    },
+}
+
+impl Share {
+    /// Whether it has the specialisation of this number.
+    fn has(self, number: usize) -> bool {
+        match self {
+            Share::All => true,
+            Share::OneIn { n, seed } => (number as u64).wrapping_add(seed).is_multiple_of(n as u64),
+        }
+    }
+}
+
+/// Assembles modules for every device architecture that they should run on.
 pub fn assemble(
     workspace: &Workspace,
     ptxas: &Path,
     arch: &str,
     built: &Built,
     keep: Keep,
+    share: Share,
 ) -> Result<Vec<Usage>> {
     let version = Command::new(ptxas)
         .arg("--version")
@@ -65,6 +90,8 @@ pub fn assemble(
             work.extend(specs.into_iter().map(of_spec));
         }
     }
+    let mut numbers = 0..;
+    work.retain(|_| numbers.next().is_some_and(|number| share.has(number)));
 
     let next = AtomicUsize::new(0);
     let results = Mutex::new(Vec::new());
@@ -177,5 +204,21 @@ impl Job<'_> {
         }
         fs::write(&report, format!("{key}{said}"))?;
         usage(item, &said)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_of_successive_seeds_see_everything() {
+        let seen = |seed| (0..20).filter(move |&number| Share::OneIn { n: 4, seed }.has(number));
+        let mut all: Vec<usize> = (6..10).flat_map(seen).collect();
+        assert_eq!(all.len(), 20);
+        all.sort_unstable();
+        assert_eq!(all, (0..20).collect::<Vec<_>>());
+        assert!((0..20).all(|number| Share::All.has(number)));
+        assert_eq!(seen(u64::MAX).count(), 5);
     }
 }

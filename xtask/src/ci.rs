@@ -12,6 +12,7 @@ use crate::{bindings, codegen, programs, tidy, tools};
 
 /// Runs every step; says at the end which failed, and the counts alone on the last line.
 pub fn ci(workspace: &Workspace) -> Result<bool> {
+    let seed = test::any_seed();
     let mut counts = Counts::default();
     let mut failures = Vec::new();
     let mut step = |name: &str, result: Result<()>| {
@@ -43,10 +44,14 @@ pub fn ci(workspace: &Workspace) -> Result<bool> {
     );
     let mut without_tools = None;
     match tools::install(workspace) {
-        Ok(_programs) => step("ptxas", ptx::build_ptx(workspace, &BuildPtx::assembled())),
+        Ok(_programs) => step("ptxas", ptx::build_ptx(workspace, &BuildPtx::sampled(seed))),
         Err(error) => without_tools = Some(format!("ptxas: {error:#}")),
     }
-    match test::count(workspace, &Test::default()) {
+    let tests = Test {
+        seed: Some(seed),
+        ..Test::default()
+    };
+    match test::count(workspace, &tests) {
         Ok(tested) => counts = tested,
         Err(error) => step("test", Err(error)),
     }

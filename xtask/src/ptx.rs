@@ -1,6 +1,7 @@
 //! `build-ptx`: the kernel compiler found or installed, every module built and assembled, a table of what they take.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZero;
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
@@ -10,7 +11,7 @@ use ferroflash_kernels::config::Footprint;
 use ferroflash_kernels::variants;
 use ferroflash_ptx_builder::{Built, Choice, Compiler, Freshness, Request, Rows, compiler};
 
-use crate::assemble::{self, Keep, Usage};
+use crate::assemble::{self, Keep, Share, Usage};
 use crate::tools;
 use crate::workspace::Workspace;
 
@@ -33,7 +34,21 @@ pub struct BuildPtx {
     /// Leaves out ptxas and the table.
     #[arg(long)]
     no_assemble: bool,
+    /// Assembles one in so many of the modules' specialisations.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "1",
+        conflicts_with = "no_assemble"
+    )]
+    one_in: NonZero<usize>,
+    /// Decides which ones.
+    #[arg(long, value_name = "SEED", default_value = "0")]
+    seed: u64,
 }
+
+/// Of the modules' specialisations, `ci` assembles one in so many: all of them take ptxas a quarter of an hour.
+const CI_ONE_IN: NonZero<usize> = NonZero::new(4).expect("4 is not 0");
 
 impl BuildPtx {
     /// What `demo` and `test` do: every architecture of the list, no assembling.
@@ -44,14 +59,25 @@ impl BuildPtx {
             compiler: Choice::Auto,
             cubin: false,
             no_assemble: true,
+            one_in: NonZero::<usize>::MIN,
+            seed: 0,
         }
     }
 
-    /// What `ci` does: every architecture of the list, assembled and checked.
-    pub fn assembled() -> Self {
+    /// What `ci` does: every architecture of the list, a sample by this seed assembled and checked.
+    pub fn sampled(seed: u64) -> Self {
         Self {
             no_assemble: false,
+            one_in: CI_ONE_IN,
+            seed,
             ..Self::plain()
+        }
+    }
+
+    fn share(&self) -> Share {
+        match self.one_in.get() {
+            1 => Share::All,
+            n => Share::OneIn { n, seed: self.seed },
         }
     }
 }
@@ -73,7 +99,8 @@ pub fn build_ptx(workspace: &Workspace, options: &BuildPtx) -> Result<()> {
     each_arch(workspace, options, |arch, built| {
         match &ptxas {
             Some(ptxas) => {
-                let usages = assemble::assemble(workspace, ptxas, arch, built, keep)?;
+                let usages =
+                    assemble::assemble(workspace, ptxas, arch, built, keep, options.share())?;
                 faults.extend(table(&usages));
             }
             None if options.cubin => bail!("ptxas is missing: `cargo xtask tools` brings it"),

@@ -44,7 +44,7 @@ impl Test {
 }
 
 /// A number that nobody knows beforehand; short, since people copy it.
-fn any_seed() -> u64 {
+pub fn any_seed() -> u64 {
     RandomState::new().build_hasher().finish() % 1_000_000
 }
 
