@@ -37,7 +37,7 @@ pub(crate) fn check_one_in<C: Debug>(
     let numbers: Vec<usize> = match Choice::of(subject.backend) {
         Choice::Only(numbers) => numbers,
         Choice::All => all.collect(),
-        Choice::Sample(seed) => all
+        Choice::Sample(seed) | Choice::Thinned(seed) => all
             .filter(|number| (number + seed as usize).is_multiple_of(n))
             .collect(),
     };

@@ -26,7 +26,7 @@ use crate::suite::{is_eligible, say};
 use crate::trial::{self, Refusal, problem_of, vectors, with_vectors};
 
 /// Of the cases, the emulator runs one in so many.
-const ONE_IN: usize = 4;
+const ONE_IN: usize = 6;
 
 /// Puts the subject through cases; panics with every failure.
 pub fn check(subject: &Subject, algorithm: Algorithm, test: &str, cases: &[ScoreCase]) {

@@ -22,7 +22,7 @@ use crate::cases::{self, Case};
 use crate::compare::Closeness;
 use crate::inputs::Values;
 use crate::reference::Reference;
-use crate::sample::{self, Choice};
+use crate::sample::{self, Choice, Member};
 use crate::subject::{Subject, Tiles};
 use crate::trial::{self, Refusal};
 
@@ -63,18 +63,36 @@ struct Counts {
 /// Puts the subject through a set of cases, or through a sample of them; panics with every failure. `test` is the path of the
 /// test, from the name of the test program on.
 pub fn check(subject: &Subject, algorithm: Algorithm, test: &str, cases: Vec<Case>) {
+    check_chosen(subject, algorithm, test, cases, Choice::of(subject.backend));
+}
+
+/// The same, of which the emulator runs a [thinned](Choice::thinned) sample.
+pub fn check_thinned(subject: &Subject, algorithm: Algorithm, test: &str, cases: Vec<Case>) {
+    let choice = Choice::of(subject.backend).thinned();
+    check_chosen(subject, algorithm, test, cases, choice);
+}
+
+fn check_chosen(
+    subject: &Subject,
+    algorithm: Algorithm,
+    test: &str,
+    cases: Vec<Case>,
+    choice: Choice,
+) {
     if subject.cannot_run(algorithm) {
         return;
     }
-    let choice = Choice::of(subject.backend);
-    let strata = match (&choice, (subject.open)(0)) {
-        (Choice::Sample(_), Ok(device)) => cases
+    let members = match (&choice, (subject.open)(0)) {
+        (Choice::Sample(_) | Choice::Thinned(_), Ok(device)) => cases
             .iter()
-            .map(|case| sample::stratum(&device, algorithm, subject.passes(), case))
+            .map(|case| Member {
+                stratum: sample::stratum(&device, algorithm, subject.passes(), case),
+                cost: sample::cost(case),
+            })
             .collect(),
-        _ => vec![String::new(); cases.len()],
+        _ => vec![Member::default(); cases.len()],
     };
-    let numbers = choice.numbers(&strata);
+    let numbers = choice.numbers(&members);
     let beside = |number| match choice.runs_once(number) {
         true => Beside::Nothing,
         false => Beside::of_case(subject, number),
@@ -87,10 +105,10 @@ pub fn check_all(subject: &Subject, algorithm: Algorithm, test: &str, cases: Vec
     if subject.cannot_run(algorithm) {
         return;
     }
-    let all = vec![String::new(); cases.len()];
+    let all = vec![Member::default(); cases.len()];
     let numbers = match Choice::of(subject.backend) {
         only @ Choice::Only(_) => only.numbers(&all),
-        Choice::All | Choice::Sample(_) => Choice::All.numbers(&all),
+        _ => Choice::All.numbers(&all),
     };
     check_numbers(subject, algorithm, test, &cases, &numbers, |_| {
         Beside::Nothing

@@ -13,7 +13,7 @@ macro_rules! dropout_suite {
         fn $set() {
             let algorithm = ferroflash::Algorithm::$algorithm;
             let test = concat!(module_path!(), "::", stringify!($set));
-            $crate::suite::check(&$subject, algorithm, test, $crate::cases::dropout::$set());
+            $crate::suite::check_thinned(&$subject, algorithm, test, $crate::cases::dropout::$set());
         }
     };
 }

@@ -6,7 +6,7 @@
 macro_rules! sinks_suite {
     ($subject:path { $module:ident: $algorithm:ident { $($set:ident),+ $(,)? } $(all { $($whole:ident),+ })? }) => {
         mod $module {
-            $($crate::sinks_suite!(@ $set, check, $subject, $algorithm);)+
+            $($crate::sinks_suite!(@ $set, check_thinned, $subject, $algorithm);)+
             $($($crate::sinks_suite!(@ $whole, check_all, $subject, $algorithm);)+)?
         }
     };
