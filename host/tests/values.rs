@@ -154,23 +154,35 @@ const OF_GPU: [Algorithm; 3] = [Algorithm::Flash2, Algorithm::Flash3, Algorithm:
 
 #[test]
 fn kernels_for_other_values_say_so() {
-    for (head_dim, head_dim_v) in [(64, 128), (128, 64)] {
+    for (head_dim, head_dim_v) in [(64, 128), (128, 64), (192, 128), (64, 256)] {
         let of = problem(head_dim, head_dim_v).build().unwrap();
         let latent = problem(head_dim, 8).values_in_keys().build().unwrap();
-        let expected = Reason::HeadDimV {
-            given: head_dim_v as u32,
-            needed: head_dim as u32,
-        };
-        for algorithm in OF_GPU {
-            for pass in [Pass::Forward, Pass::Backward] {
-                assert_eq!(refusal(&of, pass, algorithm).as_ref(), Some(&expected));
+        for pass in [Pass::Forward, Pass::Backward] {
+            for algorithm in [Algorithm::Flash3, Algorithm::Standard] {
+                assert_eq!(refusal(&of, pass, algorithm), None);
             }
+        }
+        for algorithm in OF_GPU {
             let in_keys = refusal(&latent, Pass::Forward, algorithm);
             match algorithm {
                 Algorithm::Flash3 => assert_eq!(in_keys, None),
                 _ => assert_eq!(in_keys, Some(Reason::ValuesInKeys)),
             }
         }
+    }
+    for (head_dim_v, most, algorithm) in [
+        (264, 256, Algorithm::Flash3),
+        (36, 256, Algorithm::Flash3),
+        (36, 576, Algorithm::Standard),
+    ] {
+        let of = problem(64, head_dim_v).build().unwrap();
+        let expected = Reason::HeadDimVMultiple {
+            given: head_dim_v as u32,
+            multiple: 8,
+            most,
+        };
+        let refused = refusal(&of, Pass::Forward, algorithm);
+        assert_eq!(refused, Some(expected), "{head_dim_v}");
     }
     for (head_dim, head_dim_v) in [(576, 512), (576, 520), (576, 12), (64, 64)] {
         let latent = problem(head_dim, head_dim_v).values_in_keys().build();
@@ -185,17 +197,20 @@ fn kernels_for_other_values_say_so() {
             (!served).then_some(expected)
         );
     }
-    // A kernel that pads keys, and takes no other values.
-    let prompt = problem(192, 128).build().unwrap();
+    // A kernel that pads nothing.
     let expected = Reason::HeadDimV {
-        given: 128,
-        needed: 192,
+        given: 32,
+        needed: 64,
     };
-    let flash3 = refusal(&prompt, Pass::Forward, Algorithm::Flash3);
-    assert_eq!(flash3.as_ref(), Some(&expected));
+    let flash2 = refusal(
+        &problem(64, 32).build().unwrap(),
+        Pass::Forward,
+        Algorithm::Flash2,
+    );
+    assert_eq!(flash2.as_ref(), Some(&expected));
     assert_eq!(
         expected.to_string(),
-        "head_dim_v is 128; its kernels take 192 beside this head_dim"
+        "head_dim_v is 32; its kernels take 64 beside this head_dim"
     );
     assert_eq!(
         Reason::ValuesInKeys.to_string(),

@@ -280,8 +280,11 @@ pub enum HeadDims {
 /// Kernels copy rows 16 bytes at a time: in elements of two bytes.
 pub const HEAD_DIM_MULTIPLE: u32 = 8;
 
-/// The largest head_dim of kernels that are compiled for none.
+/// The largest head_dim of merges and of appended rows, whose kernels are compiled for none.
 pub const MAX_HEAD_DIM: u32 = 256;
+
+/// The largest head_dim of other kernels that are compiled for none: of those of `standard`, which go through columns in pieces.
+pub const MAX_HEAD_DIM_IN_PIECES: u32 = 576;
 
 impl Variant {
     /// Which head_dims it serves. What TMA copies is padded on the way: columns beyond the tensor's are read as 0 and
@@ -297,7 +300,8 @@ impl Variant {
             ) => HeadDims::UpTo(compiled),
             (_, Some(compiled)) => HeadDims::Exactly(compiled),
             (Kind::Combine, None) => HeadDims::UpTo(2 * crate::config::LATENT_COLUMNS),
-            (_, None) => HeadDims::UpTo(MAX_HEAD_DIM),
+            (Kind::Merge | Kind::Append, None) => HeadDims::UpTo(MAX_HEAD_DIM),
+            (_, None) => HeadDims::UpTo(MAX_HEAD_DIM_IN_PIECES),
         }
     }
 }

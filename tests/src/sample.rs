@@ -2,10 +2,10 @@
 //!
 //! The emulator is slow, so it runs a sample of every set unless the environment variable `CASES` says `all`. A sample holds at
 //! least one case for each choice of kernels and mask that the set has ([`stratum`]), and a few more: so every kernel is run
-//! under every kind of mask, whatever the seed. (Sets that put other sets' cases beside dropout or sinks have a third of theirs.) A case that takes twice the time ([`cost`]) is chosen half as often. Where a suite
-//! is there for the tiles of one pass, that pass's kernels count. The environment variable `SEED` (0 if it is not set) decides which
-//! ones; it decides the random problems and the order of the emulator's threads, too. `cargo xtask test` takes another seed each
-//! time.
+//! under every kind of mask, whatever the seed; of those in other tiles, and beside dropout and sinks, a run has a third
+//! ([`Choice::thinned`]). A case that takes twice the time ([`cost`]) is chosen half as often. Where a suite is there for the tiles
+//! of one pass, that pass's kernels count. The environment variable `SEED` (0 if it is not set) decides which ones; it decides the
+//! random problems and the order of the emulator's threads, too. `cargo xtask test` takes another seed each time.
 //!
 //! `CASES=3,17` runs these cases of each set alone, on any backend. A failure says what to set to repeat it.
 

@@ -365,21 +365,24 @@ pub(crate) fn is_eligible(backend: Backend, algorithm: Algorithm, case: &Case) -
     let aligned = case.arrangement != Arrangement::Unaligned || empty;
     let repeats = case.arrangement.repeats() != Repeats::Nothing;
     // Above head_dim 128 flash3's blocks of keys do not divide those of a mask.
-    let divides = case.blocks.is_none() || case.sizes.head_dim <= 128;
-    let values_like_keys = case.sizes.head_dim_v == case.sizes.head_dim;
+    let (head_dim, head_dim_v) = (case.sizes.head_dim, case.sizes.head_dim_v);
+    let divides = case.blocks.is_none() || head_dim.max(head_dim_v) <= 128;
+    let columns = |most| {
+        [head_dim, head_dim_v]
+            .iter()
+            .all(|n| n.is_multiple_of(8) && *n <= most)
+    };
     match (backend, algorithm) {
         (Backend::Cpu, Algorithm::Tiled) => true,
         (Backend::Cpu, _) => false,
-        _ if !values_like_keys => false,
         (_, Algorithm::Flash2) => {
             let splits = case.split_kv.is_none() || is_few(case);
-            half && aligned && splits && [32, 64, 128].contains(&case.sizes.head_dim)
+            let values_like_keys = head_dim_v == head_dim;
+            half && aligned && splits && values_like_keys && [32, 64, 128].contains(&head_dim)
         }
         // Tensor maps know no stride of 0.
-        (_, Algorithm::Flash3) => {
-            half && aligned && !repeats && divides && case.sizes.head_dim.is_multiple_of(8)
-        }
-        (_, Algorithm::Standard) => half && aligned && case.sizes.head_dim.is_multiple_of(8),
+        (_, Algorithm::Flash3) => half && aligned && !repeats && divides && columns(256),
+        (_, Algorithm::Standard) => half && aligned && columns(576),
         _ => false,
     }
 }

@@ -122,7 +122,7 @@ macro_rules! compact_suite {
             use $crate::cases::compact;
             use $crate::path;
             use $crate::subject::Subject;
-            use $crate::suite::{check, check_random};
+            use $crate::suite::{check, check_random, check_thinned};
 
             const SUBJECT: Subject = $subject;
             const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::Flash2;
@@ -139,12 +139,12 @@ macro_rules! compact_suite {
 
             #[test]
             fn windows() {
-                check(&SUBJECT, ALGORITHM, path!("windows"), compact::windows());
+                check_thinned(&SUBJECT, ALGORITHM, path!("windows"), compact::windows());
             }
 
             #[test]
             fn lengths() {
-                check(&SUBJECT, ALGORITHM, path!("lengths"), compact::lengths());
+                check_thinned(&SUBJECT, ALGORITHM, path!("lengths"), compact::lengths());
             }
 
             #[test]
@@ -164,7 +164,7 @@ macro_rules! short_suite {
             use $crate::cases::{self, aimed, short};
             use $crate::path;
             use $crate::subject::{Subject, TileShape};
-            use $crate::suite::{check, check_all, check_random};
+            use $crate::suite::{check, check_all, check_random, check_thinned};
 
             const SUBJECT: Subject = $subject;
             const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::Flash3;
@@ -176,7 +176,7 @@ macro_rules! short_suite {
 
             #[test]
             fn packed() {
-                check(&SUBJECT, ALGORITHM, path!("packed"), short::packed());
+                check_thinned(&SUBJECT, ALGORITHM, path!("packed"), short::packed());
             }
 
             #[test]
@@ -186,12 +186,12 @@ macro_rules! short_suite {
 
             #[test]
             fn lengths() {
-                check(&SUBJECT, ALGORITHM, path!("lengths"), short::lengths());
+                check_thinned(&SUBJECT, ALGORITHM, path!("lengths"), short::lengths());
             }
 
             #[test]
             fn splits() {
-                check(&SUBJECT, ALGORITHM, path!("splits"), short::splits());
+                check_thinned(&SUBJECT, ALGORITHM, path!("splits"), short::splits());
             }
 
             #[test]
@@ -227,7 +227,7 @@ macro_rules! few_suite {
             use $crate::cases::few;
             use $crate::path;
             use $crate::subject::Subject;
-            use $crate::suite::check;
+            use $crate::suite::{check, check_thinned};
 
             const SUBJECT: Subject = $subject;
             const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::Flash2;
@@ -239,12 +239,12 @@ macro_rules! few_suite {
 
             #[test]
             fn lengths() {
-                check(&SUBJECT, ALGORITHM, path!("lengths"), few::lengths());
+                check_thinned(&SUBJECT, ALGORITHM, path!("lengths"), few::lengths());
             }
 
             #[test]
             fn splits() {
-                check(&SUBJECT, ALGORITHM, path!("splits"), few::splits());
+                check_thinned(&SUBJECT, ALGORITHM, path!("splits"), few::splits());
             }
         }
     };
@@ -296,7 +296,7 @@ macro_rules! orders_suite {
             use $crate::cases::orders;
             use $crate::path;
             use $crate::subject::Subject;
-            use $crate::suite::{check, check_random};
+            use $crate::suite::{check, check_random, check_thinned};
 
             const SUBJECT: Subject = $subject;
             const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::Flash3;
@@ -313,17 +313,17 @@ macro_rules! orders_suite {
 
             #[test]
             fn causal() {
-                check(&SUBJECT, ALGORITHM, path!("causal"), orders::causal());
+                check_thinned(&SUBJECT, ALGORITHM, path!("causal"), orders::causal());
             }
 
             #[test]
             fn windows() {
-                check(&SUBJECT, ALGORITHM, path!("windows"), orders::windows());
+                check_thinned(&SUBJECT, ALGORITHM, path!("windows"), orders::windows());
             }
 
             #[test]
             fn lengths() {
-                check(&SUBJECT, ALGORITHM, path!("lengths"), orders::lengths());
+                check_thinned(&SUBJECT, ALGORITHM, path!("lengths"), orders::lengths());
             }
 
             #[test]
@@ -359,7 +359,7 @@ macro_rules! shares_suite {
             use $crate::cases::shares;
             use $crate::path;
             use $crate::subject::Subject;
-            use $crate::suite::check;
+            use $crate::suite::{check, check_thinned};
 
             const SUBJECT: Subject = $subject;
             const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::Flash3;
@@ -376,12 +376,12 @@ macro_rules! shares_suite {
 
             #[test]
             fn windows() {
-                check(&SUBJECT, ALGORITHM, path!("windows"), shares::windows());
+                check_thinned(&SUBJECT, ALGORITHM, path!("windows"), shares::windows());
             }
 
             #[test]
             fn lengths() {
-                check(&SUBJECT, ALGORITHM, path!("lengths"), shares::lengths());
+                check_thinned(&SUBJECT, ALGORITHM, path!("lengths"), shares::lengths());
             }
         }
     };

@@ -20,8 +20,7 @@ const ALIGNMENT_BYTES: u64 = 16;
 /// Whether this kernel can work on these tensors on this device.
 pub fn eligible(variant: &Variant, checked: &Checked, device: &DeviceInfo) -> Result<(), Reason> {
     dtype(variant, checked)?;
-    head_dim(variant, checked.problem().head_dim())?;
-    values(variant, checked)?;
+    columns(variant, checked)?;
     compute_capability(variant, device)?;
     shared_memory(variant, device)?;
     block_mask(variant, checked)?;
@@ -67,10 +66,17 @@ pub(super) fn head_dim(variant: &Variant, given: usize) -> Result<(), Reason> {
     }
 }
 
-/// Kernels take values of as many columns as the keys, in a tensor of their own. One takes the first columns of the keys.
-fn values(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
+/// Kernels that pad tensors to their own head_dim take values of another number of columns than the keys, too. One takes values that are
+/// the first columns of the keys.
+fn columns(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
     let problem = checked.problem();
     let (given, needed) = (problem.head_dim_v() as u32, problem.head_dim() as u32);
+    let pads = matches!(variant.head_dims(), HeadDims::UpTo(_));
+    match variant.kind {
+        // It reads no keys.
+        Kind::Combine => return head_dim(variant, problem.head_dim_v()),
+        _ => head_dim(variant, problem.head_dim())?,
+    }
     match (problem.values_in_keys(), variant.kind) {
         (true, Kind::TmaForwardLatent) => {
             let most = 2 * LATENT_COLUMNS;
@@ -84,8 +90,20 @@ fn values(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
             })
         }
         (true, _) => Err(Reason::ValuesInKeys),
-        (false, _) if given != needed => Err(Reason::HeadDimV { given, needed }),
-        (false, _) => Ok(()),
+        (false, _) if given == needed => Ok(()),
+        (false, _) if pads => match head_dim(variant, problem.head_dim_v()) {
+            Err(Reason::HeadDimMultiple {
+                given,
+                multiple,
+                most,
+            }) => Err(Reason::HeadDimVMultiple {
+                given,
+                multiple,
+                most,
+            }),
+            other => other,
+        },
+        (false, _) => Err(Reason::HeadDimV { given, needed }),
     }
 }
 

@@ -97,12 +97,24 @@ fn blocks(checked: &Checked, variant: &Variant) -> Result<u32, Reason> {
             "the number of tiles of the scores",
             &[tiles_q, tiles(problem.seqlen_k()), heads_q],
         ),
-        Kind::StandardOutput | Kind::StandardDq => grid(
+        Kind::StandardOutput => grid(
             "the number of tiles of the output",
+            &[tiles_q, tiles(problem.head_dim_v()), heads_q],
+        ),
+        Kind::StandardDq => grid(
+            "the number of tiles of the gradient of q",
             &[tiles_q, tiles(problem.head_dim()), heads_q],
         ),
-        Kind::StandardDv | Kind::StandardDk => grid(
-            "the number of key tiles",
+        Kind::StandardDv => grid(
+            "the number of tiles of the gradient of v",
+            &[
+                tiles(problem.seqlen_k()),
+                tiles(problem.head_dim_v()),
+                heads_k,
+            ],
+        ),
+        Kind::StandardDk => grid(
+            "the number of tiles of the gradient of k",
             &[
                 tiles(problem.seqlen_k()),
                 tiles(problem.head_dim()),

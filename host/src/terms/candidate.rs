@@ -100,7 +100,7 @@ pub enum Reason {
         /// What the kernels take beside its head_dim.
         needed: u32,
     },
-    /// No kernel of it takes this head_dim_v where values are in the keys.
+    /// No kernel of it takes this head_dim_v.
     HeadDimVMultiple {
         /// The head_dim_v of the problem.
         given: u32,

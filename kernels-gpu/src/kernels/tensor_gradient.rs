@@ -90,12 +90,12 @@ unsafe fn add<E: Element>(
         if map.hides(part.col) || hides_part(part, &band) {
             return;
         }
-        let depth = p.shape.head_dim;
         let kv_head_idx = head.kv_head_idx(&p.shape);
         let q = Operand::single(sequence.queries(p, &p.q, head.head_idx));
         let k = Operand::single(sequence.keys(p, &p.k, kv_head_idx));
         barrier::barrier_sync_all();
-        let mut weights = product::<E, AlongDepth, AlongDepth>(part, q, k, depth, 1, |_| false);
+        let mut weights =
+            product::<E, AlongDepth, AlongDepth>(part, q, k, p.shape.head_dim, 1, |_| false);
         let visible = map.visible(band, part.col);
         let (tile, column) = scores_of_part(p, part, head, sequence);
         for m in 0..Product::M {
@@ -120,10 +120,11 @@ unsafe fn add<E: Element>(
                 }
             }
         }
-        let d_o = Operand::single(sequence.queries(p, &p.d_o, head.head_idx));
-        let v = Operand::single(sequence.keys(p, &p.v, kv_head_idx));
+        let d_o = Operand::single(sequence.outputs(p, &p.d_o, head.head_idx));
+        let v = Operand::single(sequence.values(p, &p.v, kv_head_idx));
         barrier::barrier_sync_all();
-        let mut d_p = product::<E, AlongDepth, AlongDepth>(part, d_o, v, depth, 1, |_| false);
+        let mut d_p =
+            product::<E, AlongDepth, AlongDepth>(part, d_o, v, p.shape.head_dim_v, 1, |_| false);
         let number = head.number(p.shape.heads_q);
         if spec::dropout() {
             dropped_of(p, part, number).clear(&mut d_p);

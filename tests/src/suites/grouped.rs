@@ -8,7 +8,7 @@ macro_rules! grouped_suite {
             use $crate::cases::grouped;
             use $crate::path;
             use $crate::subject::Subject;
-            use $crate::suite::check;
+            use $crate::suite::{check, check_thinned};
 
             const SUBJECT: Subject = $subject;
             const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::Flash3;
@@ -20,12 +20,12 @@ macro_rules! grouped_suite {
 
             #[test]
             fn lengths() {
-                check(&SUBJECT, ALGORITHM, path!("lengths"), grouped::lengths());
+                check_thinned(&SUBJECT, ALGORITHM, path!("lengths"), grouped::lengths());
             }
 
             #[test]
             fn splits() {
-                check(&SUBJECT, ALGORITHM, path!("splits"), grouped::splits());
+                check_thinned(&SUBJECT, ALGORITHM, path!("splits"), grouped::splits());
             }
 
             #[test]

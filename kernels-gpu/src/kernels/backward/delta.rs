@@ -130,7 +130,7 @@ unsafe fn work_out<E: Element, T: Blocks>(p: &BackwardParams, rows: &Rows, threa
         let in_block = i * rows_at_once + thread / lanes;
         let row = first + in_block;
         let (inside, chunk) = (row < o.len, thread % lanes);
-        let has_chunk = chunk < p.shape.head_dim / 8;
+        let has_chunk = chunk < p.shape.head_dim_v / 8;
         let mut sum = 0.0;
         // SAFETY: rows inside the sequence exist; all lanes of a warp reach the shuffles.
         unsafe {

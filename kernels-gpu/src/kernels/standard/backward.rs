@@ -9,9 +9,10 @@ use super::weights::{Head, scores_of_head, scores_row_bytes, weights_bytes};
 use crate::attention::score::ScoreRows;
 use crate::kernels::dropout::{Dropped, divide_by_kept, head_of};
 use crate::kernels::scores::Given;
-use crate::params::{StandardParams, TensorView};
+use crate::params::StandardParams;
 use crate::ptx::{barrier, global, score, spec};
 use crate::tile::element::Element;
+use crate::tile::global::GlobalMatrix;
 use crate::tile::register::Accumulator;
 
 /// dP = dO Vᵀ, over S; 0 where weights are dropped, and divided by the share that is kept.
@@ -29,10 +30,10 @@ pub unsafe fn d_weights<E: Element>(p: &StandardParams) {
         if part.is_outside(sequence.seqlen_q(), sequence.seqlen_k()) {
             return;
         }
-        let d_o = Operand::single(sequence.queries(p, &p.d_o, head.head_idx));
-        let v = Operand::single(sequence.keys(p, &p.v, head.kv_head_idx(shape)));
+        let d_o = Operand::single(sequence.outputs(p, &p.d_o, head.head_idx));
+        let v = Operand::single(sequence.values(p, &p.v, head.kv_head_idx(shape)));
         let mut d_p =
-            product::<E, AlongDepth, AlongDepth>(part, d_o, v, shape.head_dim, 1, |_| false);
+            product::<E, AlongDepth, AlongDepth>(part, d_o, v, shape.head_dim_v, 1, |_| false);
         if spec::dropout() {
             dropped_of(p, part, part.head).clear(&mut d_p);
             divide_by_kept(&p.dropout, &mut d_p);
@@ -163,23 +164,25 @@ pub unsafe fn d_q<E: Element>(p: &StandardParams) {
 /// As [`d_weights`]; the weights are P.
 #[inline(always)]
 pub unsafe fn d_v<E: Element>(p: &StandardParams) {
-    let part = Part::of_block(p.shape.seqlen_k, p.shape.head_dim);
+    let columns = p.shape.head_dim_v;
+    let part = Part::of_block(p.shape.seqlen_k, columns);
     let head = Head::new(part.head, p.shape.heads_k);
     // SAFETY: this function's contract.
     unsafe {
         let sequence = Sequence::of(p, head.batch_idx);
-        if part.is_outside(sequence.seqlen_k(), p.shape.head_dim) {
+        if part.is_outside(sequence.seqlen_k(), columns) {
             return;
         }
+        let d_o = |head_idx| sequence.outputs(p, &p.d_o, head_idx);
         let d_v = if spec::dropout() {
             let mut d_v =
-                weights_transposed_times::<E, Positive<AcrossDepth>>(p, part, sequence, &p.d_o);
+                weights_transposed_times::<E, Positive<AcrossDepth>>(p, part, &sequence, d_o);
             divide_by_kept(&p.dropout, &mut d_v);
             d_v
         } else {
-            weights_transposed_times::<E, AcrossDepth>(p, part, sequence, &p.d_o)
+            weights_transposed_times::<E, AcrossDepth>(p, part, &sequence, d_o)
         };
-        store::<E>(part, sequence.keys(p, &p.d_v, head.head_idx), &d_v);
+        store::<E>(part, sequence.values(p, &p.d_v, head.head_idx), &d_v);
     }
 }
 
@@ -197,20 +200,21 @@ pub unsafe fn d_k<E: Element>(p: &StandardParams) {
         if part.is_outside(sequence.seqlen_k(), p.shape.head_dim) {
             return;
         }
-        let mut d_k = weights_transposed_times::<E, AcrossDepth>(p, part, sequence, &p.q);
+        let q = |head_idx| sequence.queries(p, &p.q, head_idx);
+        let mut d_k = weights_transposed_times::<E, AcrossDepth>(p, part, &sequence, q);
         d_k.for_each(|_, _, x| *x *= p.scale.scale);
         store::<E>(part, sequence.keys(p, &p.d_k, head.head_idx), &d_k);
     }
 }
 
-/// The weights' transpose times a tensor of the rows of q, summed over the query heads that share the part's key
+/// The weights' transpose times rows of each head of a tensor, those of its queries, summed over the query heads that share the part's key
 /// head, in their order.
 #[inline(always)]
 unsafe fn weights_transposed_times<E: Element, A: Layout>(
     p: &StandardParams,
     part: Part,
-    sequence: Sequence,
-    tensor: &TensorView,
+    sequence: &Sequence,
+    rows_of_head: impl Fn(u32) -> GlobalMatrix,
 ) -> Product {
     let shape = &p.shape;
     let head = Head::new(part.head, shape.heads_k).first_of_group(shape);
@@ -218,9 +222,13 @@ unsafe fn weights_transposed_times<E: Element, A: Layout>(
         matrix: sequence.weights(p, head.batch_idx * shape.heads_q + head.head_idx),
         head_bytes: weights_bytes(p),
     };
+    let matrix = rows_of_head(head.head_idx);
     let tensor = Operand {
-        matrix: sequence.queries(p, tensor, head.head_idx),
-        head_bytes: (tensor.head_stride * 2) as u64,
+        matrix,
+        head_bytes: rows_of_head(head.head_idx + 1)
+            .rows
+            .base
+            .wrapping_sub(matrix.rows.base),
     };
     // SAFETY: the kernel's contract; the heads of a group follow each other.
     unsafe {

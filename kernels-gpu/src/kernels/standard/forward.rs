@@ -81,21 +81,21 @@ pub(in crate::kernels) fn scores_of_part(
 #[inline(always)]
 pub unsafe fn output<E: Element>(p: &StandardParams) {
     let shape = &p.shape;
-    let part = Part::of_block(shape.seqlen_q, shape.head_dim);
+    let part = Part::of_block(shape.seqlen_q, shape.head_dim_v);
     let head = Head::new(part.head, shape.heads_q);
     // SAFETY: this function's contract.
     unsafe {
         let sequence = Sequence::of(p, head.batch_idx);
-        if part.is_outside(sequence.seqlen_q(), shape.head_dim) {
+        if part.is_outside(sequence.seqlen_q(), shape.head_dim_v) {
             return;
         }
         let weights = Operand::single(sequence.weights(p, part.head));
-        let v = Operand::single(sequence.keys(p, &p.v, head.kv_head_idx(shape)));
+        let v = Operand::single(sequence.values(p, &p.v, head.kv_head_idx(shape)));
         let map = sequence.map_row(p, head.head_idx, part.row);
         let n_keys = sequence.seqlen_k();
         let o = product::<E, AlongDepth, AcrossDepth>(part, weights, v, n_keys, 1, |key| {
             map.hides(key)
         });
-        store::<E>(part, sequence.queries(p, &p.o, head.head_idx), &o);
+        store::<E>(part, sequence.outputs(p, &p.o, head.head_idx), &o);
     }
 }

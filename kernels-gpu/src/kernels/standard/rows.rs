@@ -246,17 +246,19 @@ pub unsafe fn delta<E: Element>(p: &StandardParams) {
         }
         return;
     }
-    let o = row.sequence.queries(p, &p.o, row.head_idx);
-    let d_o = row.sequence.queries(p, &p.d_o, row.head_idx);
+    let o = row.sequence.outputs(p, &p.o, row.head_idx);
+    let d_o = row.sequence.outputs(p, &p.d_o, row.head_idx);
     let mut sum = 0.0;
     // SAFETY: this function's contract; the lanes meet again behind the branch.
     unsafe {
-        if lane < o.chunks {
-            let o = unpack::<E>(global::ld_global_x4(o.rows.chunk(row.q_idx, lane)));
-            let d_o = unpack::<E>(global::ld_global_x4(d_o.rows.chunk(row.q_idx, lane)));
+        let mut chunk = lane;
+        while chunk < o.chunks {
+            let o = unpack::<E>(global::ld_global_x4(o.rows.chunk(row.q_idx, chunk)));
+            let d_o = unpack::<E>(global::ld_global_x4(d_o.rows.chunk(row.q_idx, chunk)));
             for (o, d_o) in o.iter().zip(&d_o) {
                 sum += o * d_o;
             }
+            chunk += 32;
         }
         let sum = warp_sum(sum);
         if lane == 0 {

@@ -96,16 +96,28 @@ impl Sequence {
         MapRow::new(&p.blocks, self.batch_q, head_idx, q_idx)
     }
 
-    /// Its rows of a head of q, o or their gradients.
+    /// Its rows of a head of q or its gradient.
     #[inline(always)]
     pub fn queries(&self, p: &StandardParams, tensor: &TensorView, head_idx: u32) -> GlobalMatrix {
-        matrix(p, tensor, self.batch_q, head_idx, self.q)
+        matrix(tensor, self.batch_q, head_idx, self.q, p.shape.head_dim)
     }
 
-    /// Its rows of a head of k, v or their gradients.
+    /// Its rows of a head of k or its gradient.
     #[inline(always)]
     pub fn keys(&self, p: &StandardParams, tensor: &TensorView, head_idx: u32) -> GlobalMatrix {
-        matrix(p, tensor, self.batch_k, head_idx, self.k)
+        matrix(tensor, self.batch_k, head_idx, self.k, p.shape.head_dim)
+    }
+
+    /// Its rows of a head of v or its gradient.
+    #[inline(always)]
+    pub fn values(&self, p: &StandardParams, tensor: &TensorView, head_idx: u32) -> GlobalMatrix {
+        matrix(tensor, self.batch_k, head_idx, self.k, p.shape.head_dim_v)
+    }
+
+    /// Its rows of a head of o or its gradient.
+    #[inline(always)]
+    pub fn outputs(&self, p: &StandardParams, tensor: &TensorView, head_idx: u32) -> GlobalMatrix {
+        matrix(tensor, self.batch_q, head_idx, self.q, p.shape.head_dim_v)
     }
 
     /// Its weights of head `head` (`batch_idx · heads_q + head_idx`), padding columns included.
@@ -143,17 +155,17 @@ pub(in crate::kernels) fn value_in_workspace(
     row_of_head(base, head, u64::from(p.shape.seqlen_q), row)
 }
 
-/// Rows of one head of a tensor.
+/// Rows of one head of a tensor of so many columns.
 #[inline(always)]
 fn matrix(
-    p: &StandardParams,
     tensor: &TensorView,
     batch_idx: u32,
     head_idx: u32,
     rows: Rows,
+    columns: u32,
 ) -> GlobalMatrix {
     GlobalMatrix {
         rows: GlobalRows::new(tensor, batch_idx, head_idx, 0).from_row(rows.first, rows.len),
-        chunks: p.shape.head_dim / 8,
+        chunks: columns / 8,
     }
 }

@@ -388,7 +388,7 @@ impl Consumer<'_> {
             };
             let target = GlobalMatrix {
                 rows,
-                chunks: p.shape.head_dim / 8,
+                chunks: p.shape.head_dim_v / 8,
             };
             let first = tile.k_block * config.block_k + special::thread_idx_x() / 32 % 4 * 16;
             warpgroup::store_rows::<E, _>(target, first, d_v);
