@@ -52,16 +52,12 @@ fn dtype(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
 
 pub(super) fn head_dim(variant: &Variant, given: usize) -> Result<(), Reason> {
     let given = given as u32;
-    match variant.head_dims() {
-        HeadDims::Exactly(compiled) if compiled == given => Ok(()),
-        HeadDims::Exactly(compiled) => Err(Reason::HeadDim {
+    let HeadDims { multiple, most } = variant.head_dims();
+    match given.is_multiple_of(multiple) && given <= most {
+        true => Ok(()),
+        false => Err(Reason::HeadDimMultiple {
             given,
-            compiled: vec![compiled],
-        }),
-        HeadDims::UpTo(most) if given.is_multiple_of(HEAD_DIM_MULTIPLE) && given <= most => Ok(()),
-        HeadDims::UpTo(most) => Err(Reason::HeadDimMultiple {
-            given,
-            multiple: HEAD_DIM_MULTIPLE,
+            multiple,
             most,
         }),
     }
