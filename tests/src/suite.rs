@@ -16,7 +16,7 @@ use ferroflash::{Algorithm, Backend, Device, Mask, Order, Pass};
 use ferroflash_kernels::variants::{self, Kind, TileShape};
 
 use crate::buffer::{Arrangement, Repeats};
-use crate::cases::compact::COMPACT_HEAD_DIM;
+use crate::cases::compact::has_compact_tiles;
 use crate::cases::few::is_few;
 use crate::cases::{self, Case};
 use crate::compare::Closeness;
@@ -239,8 +239,8 @@ fn check_tiles(
                 Tiles::Default => None,
                 Tiles::Any => Some(row.tiles),
                 Tiles::CompactBackward => (flash2_backward
-                    && case.sizes.head_dim == COMPACT_HEAD_DIM)
-                    .then_some(TileShape::Compact),
+                    && has_compact_tiles(case.sizes.head_dim))
+                .then_some(TileShape::Compact),
                 Tiles::CompactForward => flash3_forward.then_some(TileShape::Compact),
                 // Of wide tiles none drops weights.
                 Tiles::WideForward => {
@@ -355,7 +355,8 @@ pub(crate) fn is_eligible(backend: Backend, algorithm: Algorithm, case: &Case) -
         _ if !values_like_keys => false,
         (_, Algorithm::Flash2) => {
             let splits = case.split_kv.is_none() || is_few(case);
-            half && aligned && splits && [32, 64, 128].contains(&case.sizes.head_dim)
+            let head_dim = case.sizes.head_dim;
+            half && aligned && splits && head_dim.is_multiple_of(8) && head_dim <= 128
         }
         // Tensor maps know no stride of 0.
         (_, Algorithm::Flash3) => {
