@@ -133,10 +133,11 @@ fn only_flash2_reads_8_bits_and_says_what_it_needs() {
         assert_eq!(of(problem, algorithm), Some(Reason::Fp8Kv));
     }
     assert_eq!(
-        of(problem.head_dim(96), Algorithm::Flash2),
-        Some(Reason::HeadDim {
-            given: 96,
-            compiled: vec![64, 128]
+        of(problem.head_dim(72), Algorithm::Flash2),
+        Some(Reason::HeadDimMultiple {
+            given: 72,
+            multiple: 16,
+            most: 128
         })
     );
     assert_eq!(

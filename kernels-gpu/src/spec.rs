@@ -42,11 +42,13 @@ pub enum Constant {
     Sinks,
     /// Weights are dropped at random: see [`crate::attention::dropout`].
     Dropout,
+    /// Rows of the tensors have fewer columns than the kernel is compiled for: see [`crate::variants::Variant::pads_columns`].
+    PadColumns,
 }
 
 impl Constant {
     /// All of them, in the order of their bits in a [`Spec`].
-    pub const ALL: [Constant; 13] = [
+    pub const ALL: [Constant; 14] = [
         Constant::RightBound,
         Constant::LeftBound,
         Constant::Lengths,
@@ -60,6 +62,7 @@ impl Constant {
         Constant::EditPartial,
         Constant::Sinks,
         Constant::Dropout,
+        Constant::PadColumns,
     ];
 
     /// Its name, as plans print it.
@@ -78,6 +81,7 @@ impl Constant {
             Constant::EditPartial => "edit_partial",
             Constant::Sinks => "sinks",
             Constant::Dropout => "dropout",
+            Constant::PadColumns => "pad_columns",
         }
     }
 
@@ -97,6 +101,7 @@ impl Constant {
             Constant::EditPartial => "ferroflash_spec_edit_partial",
             Constant::Sinks => "ferroflash_spec_sinks",
             Constant::Dropout => "ferroflash_spec_dropout",
+            Constant::PadColumns => "ferroflash_spec_pad_columns",
         }
     }
 

@@ -268,17 +268,20 @@ pub struct Variant {
     pub footprint: Footprint,
 }
 
-/// Which head_dims a kernel serves.
+/// Which head_dims a kernel serves: every multiple of a number up to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HeadDims {
-    /// This one.
-    Exactly(u32),
-    /// Every multiple of [`HEAD_DIM_MULTIPLE`] up to this one.
-    UpTo(u32),
+pub struct HeadDims {
+    /// The number: columns that are copied at a time.
+    pub multiple: u32,
+    /// The largest.
+    pub most: u32,
 }
 
 /// Kernels copy rows 16 bytes at a time: in elements of two bytes.
 pub const HEAD_DIM_MULTIPLE: u32 = 8;
+
+/// The same in elements of one byte.
+pub const HEAD_DIM_MULTIPLE_E4M3: u32 = 16;
 
 /// The largest head_dim of merges and of appended rows, whose kernels are compiled for none.
 pub const MAX_HEAD_DIM: u32 = 256;
@@ -287,28 +290,33 @@ pub const MAX_HEAD_DIM: u32 = 256;
 pub const MAX_HEAD_DIM_IN_PIECES: u32 = 576;
 
 impl Variant {
-    /// Which head_dims it serves. What TMA copies is padded on the way: columns beyond the tensor's are read as 0 and
-    /// not written, so flash3's kernels serve smaller head_dims than their own too, at the price of their own.
+    /// Which head_dims it serves. Columns beyond the tensor's are read as 0 and not written, so kernels serve smaller head_dims than
+    /// their own too, at the price of their own. What TMA copies, in flash3, is padded on the way; flash2 pads by itself ([`Variant::pads_columns`]).
     pub const fn head_dims(&self) -> HeadDims {
-        match (self.kind, self.head_dim) {
-            (
-                Kind::TmaForward
-                | Kind::TmaForwardLatent
-                | Kind::TmaBackwardDelta
-                | Kind::TmaBackward,
-                Some(compiled),
-            ) => HeadDims::UpTo(compiled),
-            (_, Some(compiled)) => HeadDims::Exactly(compiled),
-            (Kind::Combine, None) => HeadDims::UpTo(2 * crate::config::LATENT_COLUMNS),
-            (Kind::Merge | Kind::Append, None) => HeadDims::UpTo(MAX_HEAD_DIM),
-            (_, None) => HeadDims::UpTo(MAX_HEAD_DIM_IN_PIECES),
-        }
+        let multiple = match self.kind {
+            Kind::ForwardE4m3 => HEAD_DIM_MULTIPLE_E4M3,
+            _ => HEAD_DIM_MULTIPLE,
+        };
+        let most = match (self.kind, self.head_dim) {
+            (_, Some(compiled)) => compiled,
+            (Kind::Combine, None) => 2 * crate::config::LATENT_COLUMNS,
+            (Kind::Merge | Kind::Append, None) => MAX_HEAD_DIM,
+            (_, None) => MAX_HEAD_DIM_IN_PIECES,
+        };
+        HeadDims { multiple, most }
+    }
+
+    /// Whether it has to be told ([`Constant::PadColumns`]) that rows of some tensor have `columns` columns, fewer than it is compiled for.
+    pub fn pads_columns(&self, columns: u32) -> bool {
+        let pads = self.constants().contains(&Constant::PadColumns);
+        pads && self.head_dim.is_some_and(|compiled| columns < compiled)
     }
 }
 
 mod arch;
 mod specs;
 pub use crate::config::Footprint;
+use crate::spec::Constant;
 pub use arch::{Arch, Reach};
 pub use specs::*;
 

@@ -13,8 +13,8 @@ use half::{bf16, f16};
 
 use crate::beside::{bits, check_one_in};
 use crate::buffer::{Buffer, Number};
+use crate::cases::Case;
 use crate::cases::scores::ScoreCase;
-use crate::cases::{Case, HEAD_DIMS};
 use crate::edits::Edits;
 use crate::inputs::Values;
 use crate::oracle::Output;
@@ -33,9 +33,8 @@ pub fn check(subject: &Subject, algorithm: Algorithm, test: &str, cases: &[Score
     if subject.cannot_run(algorithm) {
         return;
     }
-    let cases: Vec<ScoreCase> = cases.iter().map(|case| served(algorithm, *case)).collect();
     let n_backward = std::cell::Cell::new(0);
-    check_one_in(ONE_IN, subject, test, &cases, |scores| {
+    check_one_in(ONE_IN, subject, test, cases, |scores| {
         let trial = Trial::new(subject, algorithm, scores)?;
         let Some(close) = trial.check_forward()? else {
             return Ok(None);
@@ -50,16 +49,6 @@ pub fn check(subject: &Subject, algorithm: Algorithm, test: &str, cases: &[Score
     say(&format!(
         "conformance: {test}: {n} of them with a backward pass"
     ));
-}
-
-/// flash2, which has few head_dims, takes cases of others with one of its own.
-fn served(algorithm: Algorithm, mut scores: ScoreCase) -> ScoreCase {
-    let head_dim = &mut scores.case.sizes.head_dim;
-    if algorithm == Algorithm::Flash2 && !HEAD_DIMS.contains(head_dim) {
-        *head_dim = HEAD_DIMS[*head_dim / 8 % HEAD_DIMS.len()];
-        scores.case.sizes.head_dim_v = *head_dim;
-    }
-    scores
 }
 
 /// A case on a subject.

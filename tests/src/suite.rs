@@ -16,7 +16,7 @@ use ferroflash::{Algorithm, Backend, Device, Mask, Order, Pass};
 use ferroflash_kernels::variants::{self, Kind, TileShape};
 
 use crate::buffer::{Arrangement, Repeats};
-use crate::cases::compact::COMPACT_HEAD_DIM;
+use crate::cases::compact::has_compact_tiles;
 use crate::cases::few::is_few;
 use crate::cases::{self, Case};
 use crate::compare::Closeness;
@@ -257,8 +257,8 @@ fn check_tiles(
                 Tiles::Default => None,
                 Tiles::Any => Some(row.tiles),
                 Tiles::CompactBackward => (flash2_backward
-                    && case.sizes.head_dim == COMPACT_HEAD_DIM)
-                    .then_some(TileShape::Compact),
+                    && has_compact_tiles(case.sizes.head_dim))
+                .then_some(TileShape::Compact),
                 Tiles::CompactForward => flash3_forward.then_some(TileShape::Compact),
                 // Of wide tiles none drops weights.
                 Tiles::WideForward => {
@@ -377,8 +377,7 @@ pub(crate) fn is_eligible(backend: Backend, algorithm: Algorithm, case: &Case) -
         (Backend::Cpu, _) => false,
         (_, Algorithm::Flash2) => {
             let splits = case.split_kv.is_none() || is_few(case);
-            let values_like_keys = head_dim_v == head_dim;
-            half && aligned && splits && values_like_keys && [32, 64, 128].contains(&head_dim)
+            half && aligned && splits && columns(128)
         }
         // Tensor maps know no stride of 0.
         (_, Algorithm::Flash3) => half && aligned && !repeats && divides && columns(256),

@@ -138,6 +138,11 @@ macro_rules! compact_suite {
             }
 
             #[test]
+            fn padded() {
+                check(&SUBJECT, ALGORITHM, path!("padded"), compact::padded());
+            }
+
+            #[test]
             fn windows() {
                 check_thinned(&SUBJECT, ALGORITHM, path!("windows"), compact::windows());
             }

@@ -4,9 +4,7 @@ use std::fs;
 
 use anyhow::{Context, Result, bail};
 use ferroflash_kernels::spec::Constant;
-use ferroflash_kernels::variants::{
-    Dtype, HEAD_DIM_MULTIPLE, HeadDims, Reach, TileShape, VARIANTS, Variant,
-};
+use ferroflash_kernels::variants::{Dtype, HeadDims, Reach, TileShape, VARIANTS, Variant};
 
 use crate::workspace::Workspace;
 
@@ -114,26 +112,19 @@ fn constants(members: &[&Variant]) -> String {
     }
 }
 
-/// Those that the members are compiled for; or, where they serve smaller ones too, up to which.
+/// Up to which the members serve, and which they are compiled for, if for any.
 fn head_dims(members: &[&Variant]) -> String {
     let compiled = distinct(members, |member| {
         let head_dim = member.head_dim.map(|head_dim| head_dim.to_string());
         head_dim.unwrap_or_default()
     });
-    let most = members
-        .iter()
-        .filter_map(|member| match member.head_dims() {
-            HeadDims::UpTo(most) => Some(most),
-            HeadDims::Exactly(_) => None,
-        });
-    match most.max() {
-        None => compiled,
-        Some(most) if compiled.is_empty() => {
-            format!("any multiple of {HEAD_DIM_MULTIPLE} up to {most}")
-        }
-        Some(most) => {
-            format!("any multiple of {HEAD_DIM_MULTIPLE} up to {most} (padded to {compiled})")
-        }
+    let served = members.iter().map(|member| member.head_dims());
+    let Some(HeadDims { multiple, most }) = served.max_by_key(|served| served.most) else {
+        return compiled;
+    };
+    match compiled.is_empty() {
+        true => format!("any multiple of {multiple} up to {most}"),
+        false => format!("any multiple of {multiple} up to {most} (padded to {compiled})"),
     }
 }
 
@@ -168,12 +159,14 @@ mod tests {
 
     #[test]
     fn variants_of_one_kernel_share_a_row() {
-        let row = "| `forward` | 8.0 and newer | bf16, fp16 | 32, 64, 128 | right_bound, left_bound, lengths, prefix, block_mask, pages, score, edit_partial, sinks, dropout |\n";
+        let row = "| `forward` | 8.0 and newer | bf16, fp16 | any multiple of 8 up to 128 (padded to 32, 64, 128) | \
+                   right_bound, left_bound, lengths, prefix, block_mask, pages, score, edit_partial, sinks, dropout, pad_columns |\n";
         assert!(matrix(VARIANTS).contains(row), "{}", matrix(VARIANTS));
         let row = "| `forward` | 9.0 only | bf16, fp16 | any multiple of 8 up to 256 (padded to 64, 96, 128, 192, 256) | \
                    right_bound, left_bound, lengths, prefix, block_mask (up to 128), pages, score, edit_partial (up to 128), sinks, dropout |\n";
         assert!(matrix(VARIANTS).contains(row), "{}", matrix(VARIANTS));
-        let row = "| `backward`, compact tiles | 8.0 and newer | bf16, fp16 | 128 | right_bound, left_bound, lengths, prefix, block_mask, score, score_gradient, edit_partial, dropout |\n";
+        let row = "| `backward`, compact tiles | 8.0 and newer | bf16, fp16 | any multiple of 8 up to 128 (padded to 128) | \
+                   right_bound, left_bound, lengths, prefix, block_mask, score, score_gradient, edit_partial, dropout, pad_columns |\n";
         assert!(matrix(VARIANTS).contains(row), "{}", matrix(VARIANTS));
     }
 }

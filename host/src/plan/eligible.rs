@@ -51,27 +51,22 @@ fn dtype(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
 
 pub(super) fn head_dim(variant: &Variant, given: usize) -> Result<(), Reason> {
     let given = given as u32;
-    match variant.head_dims() {
-        HeadDims::Exactly(compiled) if compiled == given => Ok(()),
-        HeadDims::Exactly(compiled) => Err(Reason::HeadDim {
+    let HeadDims { multiple, most } = variant.head_dims();
+    match given.is_multiple_of(multiple) && given <= most {
+        true => Ok(()),
+        false => Err(Reason::HeadDimMultiple {
             given,
-            compiled: vec![compiled],
-        }),
-        HeadDims::UpTo(most) if given.is_multiple_of(HEAD_DIM_MULTIPLE) && given <= most => Ok(()),
-        HeadDims::UpTo(most) => Err(Reason::HeadDimMultiple {
-            given,
-            multiple: HEAD_DIM_MULTIPLE,
+            multiple,
             most,
         }),
     }
 }
 
-/// Kernels that pad tensors to their own head_dim take values of another number of columns than the keys, too. One takes values that are
-/// the first columns of the keys.
+/// Kernels pad keys and values each to their own head_dim, but for those of keys in 8 bits. One takes values that are the first columns of
+/// the keys.
 fn columns(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
     let problem = checked.problem();
     let (given, needed) = (problem.head_dim_v() as u32, problem.head_dim() as u32);
-    let pads = matches!(variant.head_dims(), HeadDims::UpTo(_));
     match variant.kind {
         // It reads no keys.
         Kind::Combine => return head_dim(variant, problem.head_dim_v()),
@@ -91,7 +86,8 @@ fn columns(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
         }
         (true, _) => Err(Reason::ValuesInKeys),
         (false, _) if given == needed => Ok(()),
-        (false, _) if pads => match head_dim(variant, problem.head_dim_v()) {
+        (false, Kind::ForwardE4m3) => Err(Reason::HeadDimV { given, needed }),
+        (false, _) => match head_dim(variant, problem.head_dim_v()) {
             Err(Reason::HeadDimMultiple {
                 given,
                 multiple,
@@ -103,7 +99,6 @@ fn columns(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
             }),
             other => other,
         },
-        (false, _) => Err(Reason::HeadDimV { given, needed }),
     }
 }
 

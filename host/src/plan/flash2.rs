@@ -91,7 +91,7 @@ pub fn backward(
         false => Cut::new(problem, &main.footprint),
     };
     let schedule = schedule::backward(problem, &cut, device, &main.footprint);
-    let columns = problem.head_dim() as u32;
+    let columns = main.head_dim.unwrap_or_default();
     let before = backward::before(checked, device, main, &[], workspace)?;
     let params = BackwardParams {
         list: before.list,

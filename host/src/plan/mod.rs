@@ -205,7 +205,7 @@ impl PlannedLaunch {
         if let (Some(place), Some(dropout)) = (place, checked.problem().dropout()) {
             *place = DropoutParams::keeping(dropout.kept_bytes());
         }
-        let spec = checked.spec().among(variant.constants());
+        let spec = views::spec(checked, variant);
         let edits = spec.has(Constant::Score) || spec.has(Constant::ScoreGradient);
         PlannedLaunch {
             variant,

@@ -272,28 +272,10 @@ fn preference(variant: &Variant) -> (Arch, Reverse<Option<u32>>) {
     (variant.arch, Reverse(variant.head_dim))
 }
 
-/// Of two kernels' reasons the one that failed later; two missing head_dims make one list, two bounds the greater, and of
-/// two kernels that are too large the smaller says what is needed.
+/// Of two kernels' reasons the one that failed later; of two bounds of head_dim the greater, and of two kernels that are too large the
+/// smaller says what is needed.
 fn more_telling(held: Option<Reason>, new: Reason) -> Reason {
     match (held, new) {
-        (
-            Some(Reason::HeadDim {
-                given,
-                compiled: mut all,
-            }),
-            Reason::HeadDim { compiled, .. },
-        ) => {
-            all.extend(
-                compiled
-                    .into_iter()
-                    .filter(|head_dim| !all.contains(head_dim))
-                    .collect::<Vec<_>>(),
-            );
-            Reason::HeadDim {
-                given,
-                compiled: all,
-            }
-        }
         (
             Some(Reason::HeadDimMultiple { most, .. }),
             Reason::HeadDimMultiple {

@@ -1,6 +1,8 @@
 //! Problem and layouts as the kernels' parameters spell them.
 
 use ferroflash_kernels::params::{KernelParams, Params, Scale, Shape, Slot, TensorView};
+use ferroflash_kernels::spec::{Constant, Spec};
+use ferroflash_kernels::variants::Variant;
 
 use super::tensor_map::tensor_map;
 use crate::arguments::Arguments;
@@ -33,6 +35,17 @@ fn view(tensor: &Description) -> TensorView {
         batch_stride: stride(tensor.layout.batch_stride),
         row_stride: stride(tensor.layout.row_stride),
         head_stride: stride(tensor.layout.head_stride),
+    }
+}
+
+/// What a kernel is compiled with: those of the problem's constants that it asks for, and whether tensors have fewer columns than it.
+pub fn spec(checked: &Checked, variant: &Variant) -> Spec {
+    let spec = checked.spec().among(variant.constants());
+    let problem = checked.problem();
+    let columns = problem.head_dim().min(problem.head_dim_v());
+    match variant.pads_columns(columns as u32) {
+        true => spec.with(Constant::PadColumns),
+        false => spec,
     }
 }
 

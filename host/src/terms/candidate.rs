@@ -58,13 +58,6 @@ pub enum Reason {
         /// The type of the problem.
         given: Dtype,
     },
-    /// No kernel of it is compiled for this head_dim.
-    HeadDim {
-        /// The head_dim of the problem.
-        given: u32,
-        /// Those that are compiled.
-        compiled: Vec<u32>,
-    },
     /// Its kernels take multiples of a number only.
     HeadDimMultiple {
         /// The head_dim of the problem.
@@ -188,7 +181,7 @@ impl Reason {
         match self {
             Reason::NotBuilt { .. } | Reason::OtherBackend { .. } | Reason::NoWeights => 0,
             Reason::Dtype { .. } | Reason::Fp8Kv => 1,
-            Reason::HeadDim { .. } | Reason::HeadDimMultiple { .. } => 2,
+            Reason::HeadDimMultiple { .. } => 2,
             Reason::Mask
             | Reason::BlockMask { .. }
             | Reason::SplitKv
@@ -239,13 +232,6 @@ impl fmt::Display for Reason {
             Reason::OtherBackend { backend } => write!(f, "it does not run on {backend}"),
             Reason::NoWeights => f.write_str("it never holds the weights, which were asked for"),
             Reason::Dtype { given } => write!(f, "no kernel of it takes {given}"),
-            Reason::HeadDim { given, compiled } => {
-                write!(f, "head_dim is {given}; its kernels are compiled for ")?;
-                for (index, head_dim) in compiled.iter().enumerate() {
-                    write!(f, "{}{head_dim}", if index == 0 { "" } else { ", " })?;
-                }
-                Ok(())
-            }
             Reason::HeadDimMultiple {
                 given,
                 multiple,

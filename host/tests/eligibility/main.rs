@@ -6,7 +6,8 @@ use ferroflash::plan::{DeviceInfo, Outcome, Plan, Reason, plan};
 use ferroflash::tensor::{Description, Place};
 use ferroflash::validate::{Checked, check, without_tensors};
 use ferroflash::{Algorithm, Backend, Dtype, Pass, Problem, ProblemBuilder};
-use ferroflash_kernels::variants::TileShape;
+use ferroflash_kernels::spec::Constant;
+use ferroflash_kernels::variants::{Kind, TileShape};
 
 mod flash3;
 mod flash3_backward;
@@ -264,4 +265,53 @@ fn standard_is_refused_where_the_scores_do_not_fit() {
         plan_of(problem, Pass::Forward, None).unwrap().algorithm,
         Algorithm::Flash3
     );
+}
+
+/// Of every multiple of 8 up to 128 flash2 takes the smallest kernels that hold it, and these know whether they pad.
+#[test]
+fn flash2_pads_to_the_next_head_dim() {
+    for head_dim in (8..=128).step_by(8) {
+        let compiled = [32, 64, 128].into_iter().find(|&most| head_dim <= most);
+        for pass in [Pass::Forward, Pass::Backward] {
+            let problem = with(|p| p.head_dim(head_dim).seqlen(500));
+            let checked = without_tensors(&problem, pass, Place::Cuda(0)).unwrap();
+            let plan = plan(&checked, &DeviceInfo::a100(), Backend::Cuda, None).unwrap();
+            assert_eq!(plan.algorithm, Algorithm::Flash2);
+            for launch in &plan.launches {
+                let (variant, spec) = (launch.variant, launch.spec);
+                assert_eq!(variant.head_dim, compiled.map(|most| most as u32));
+                let pads = variant.pads_columns(head_dim as u32);
+                assert_eq!(spec.has(Constant::PadColumns), pads, "{}", launch.kernel());
+                let is_told = variant.kind != Kind::BackwardDelta;
+                assert_eq!(pads, is_told && compiled != Some(head_dim), "{head_dim}");
+            }
+        }
+    }
+    for (given, most) in [(60, 128), (136, 128)] {
+        let problem = with(|p| p.head_dim(given));
+        let checked = without_tensors(&problem, Pass::Forward, Place::Cuda(0)).unwrap();
+        let reason = Reason::HeadDimMultiple {
+            given: given as u32,
+            multiple: 8,
+            most,
+        };
+        assert_eq!(flash2_refusal(checked, DeviceInfo::a100()), reason);
+    }
+}
+
+/// The accumulator of dQ has the columns of the kernels, not of the tensors.
+#[test]
+fn the_accumulator_of_d_q_has_the_columns_of_the_kernels() {
+    let bytes = |head_dim| {
+        let problem = with(|p| p.head_dim(head_dim));
+        let checked = without_tensors(&problem, Pass::Backward, Place::Cuda(0)).unwrap();
+        let plan = plan(&checked, &DeviceInfo::a100(), Backend::Cuda, None).unwrap();
+        let mut pieces = plan.workspace.pieces().iter();
+        pieces
+            .find(|piece| piece.name == "d_q_accum")
+            .unwrap()
+            .n_bytes
+    };
+    assert_eq!(bytes(72), bytes(128));
+    assert_eq!(bytes(72), 2 * 64 * 128 * 4);
 }

@@ -312,7 +312,7 @@ fn an_algorithm_by_name_is_not_replaced() {
     let problem = Problem::builder(Dtype::F16)
         .seqlen(64)
         .heads(1)
-        .head_dim(80);
+        .head_dim(136);
     check(
         problem,
         Pass::Forward,

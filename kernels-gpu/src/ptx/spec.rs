@@ -125,3 +125,11 @@ pub fn sinks() -> bool {
 pub fn dropout() -> bool {
     constant!(Dropout, "mov.u32 {x}, ferroflash_spec_dropout;")
 }
+
+/// `mov.u32 r, ferroflash_spec_pad_columns`: [`Constant::PadColumns`].
+///
+/// PTX 1.0, sm_10.
+#[inline(always)]
+pub fn pad_columns() -> bool {
+    constant!(PadColumns, "mov.u32 {x}, ferroflash_spec_pad_columns;")
+}

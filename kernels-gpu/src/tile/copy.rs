@@ -2,7 +2,7 @@
 
 use super::element::Element;
 use super::fragment;
-use super::global::{GlobalMatrix, GlobalRows};
+use super::global::GlobalMatrix;
 use super::register::{Accumulator, Packed};
 use super::shared::SharedTile;
 use crate::ptx::{barrier, cp_async, global, shared, special};
@@ -37,15 +37,16 @@ pub struct Team {
     pub threads: u32,
 }
 
-/// Begins the copy of rows `first_row .. first_row + rows` to `tile`; the caller commits the group.
+/// Begins the copy of rows `first_row .. first_row + rows` to `tile`; columns that `source` does not have become 0
+/// ([`GlobalMatrix::has_chunk`]). The caller commits the group.
 ///
 /// # Safety
 /// `tile` holds `rows` rows and nobody reads it until the copies have been waited for; `source` is a tensor of 16-byte
-/// aligned rows of at least `tile.row_bytes`; under [`Whole`], all rows exist.
+/// aligned rows; under [`Whole`], all rows exist.
 #[inline(always)]
 pub unsafe fn load<X: Extent>(
     tile: SharedTile,
-    source: GlobalRows,
+    source: GlobalMatrix,
     first_row: u32,
     rows: u32,
     team: Team,
@@ -53,12 +54,15 @@ pub unsafe fn load<X: Extent>(
     let chunks_per_row = tile.row_bytes / 16;
     let (row, chunk) = (team.thread / chunks_per_row, team.thread % chunks_per_row);
     let rows_at_once = team.threads / chunks_per_row;
-    let step = u64::from(rows_at_once).wrapping_mul(source.row_bytes);
-    let mut address = source.chunk(first_row + row, chunk);
+    let step = u64::from(rows_at_once).wrapping_mul(source.rows.row_bytes);
+    let has_chunk = source.has_chunk(chunk);
+    let mut address = source.rows.chunk(first_row + row, chunk);
     for i in 0..rows / rows_at_once {
-        let inside = !X::CHECKED || first_row + row + i * rows_at_once < source.len;
+        let has_row = !X::CHECKED || first_row + row + i * rows_at_once < source.rows.len;
+        // Not `&&`: one branch.
+        let inside = has_chunk & has_row;
         // An address outside is not read, but stays a valid one: that of the tensor's first row.
-        let from = if inside { address } else { source.base };
+        let from = if inside { address } else { source.rows.base };
         // SAFETY: the caller's contract.
         unsafe {
             cp_async::cp_async_cg_16(
@@ -75,7 +79,7 @@ pub unsafe fn load<X: Extent>(
 /// what lies behind the matrix's rows or columns becomes 0. The caller commits the group.
 ///
 /// # Safety
-/// As [`load`], except that rows of `source` may be shorter than `tile.row_bytes`.
+/// As [`load`].
 #[inline(always)]
 pub unsafe fn load_part(
     tile: SharedTile,
@@ -149,13 +153,14 @@ pub unsafe fn store_packed<C: Accumulator>(
     }
 }
 
-/// Copies `rows` rows of `tile`, from `tile_row` on, to rows `first_row ..` of `target`, those inside the sequence.
+/// Copies `rows` rows of `tile`, from `tile_row` on, to rows `first_row ..` of `target`, those inside the sequence, and of these the columns that
+/// `target` has.
 ///
 /// # Safety
 /// The rows of the tile have been written and are visible to the team; `target` is as in [`load`].
 #[inline(always)]
 pub unsafe fn store(
-    target: GlobalRows,
+    target: GlobalMatrix,
     first_row: u32,
     tile: SharedTile,
     tile_row: u32,
@@ -165,13 +170,15 @@ pub unsafe fn store(
     let chunks_per_row = tile.row_bytes / 16;
     let (row, chunk) = (team.thread / chunks_per_row, team.thread % chunks_per_row);
     let rows_at_once = team.threads / chunks_per_row;
+    let has_chunk = target.has_chunk(chunk);
     for i in 0..rows / rows_at_once {
         let row = row + i * rows_at_once;
         // SAFETY: the caller's contract.
         unsafe {
             let chunk_of_tile = shared::ld_shared_x4(tile.chunk(tile_row + row, chunk));
-            let inside = first_row + row < target.len;
-            global::st_global_x4_if(target.chunk(first_row + row, chunk), chunk_of_tile, inside);
+            let inside = has_chunk & (first_row + row < target.rows.len);
+            let to = target.rows.chunk(first_row + row, chunk);
+            global::st_global_x4_if(to, chunk_of_tile, inside);
         }
     }
 }
@@ -212,7 +219,7 @@ pub unsafe fn store_part(
 /// As [`store_shared`] and [`store`]; warp-collective.
 #[inline(always)]
 pub unsafe fn store_through<E: Element, C: Accumulator>(
-    target: GlobalRows,
+    target: GlobalMatrix,
     first_row: u32,
     tile: SharedTile,
     tile_row: u32,

@@ -1,6 +1,7 @@
 //! Tiles in global memory: the rows of one head of one batch entry.
 
 use crate::params::TensorView;
+use crate::ptx::spec;
 
 /// Rows of one (batch, head) of a tensor `[batch, seqlen, heads, head_dim]`.
 #[derive(Clone, Copy)]
@@ -49,6 +50,15 @@ impl GlobalRows {
         }
     }
 
+    /// The rows with so many columns of 16-bit elements, a multiple of 8.
+    #[inline(always)]
+    pub fn with_columns(self, columns: u32) -> GlobalMatrix {
+        GlobalMatrix {
+            rows: self,
+            chunks: columns / 8,
+        }
+    }
+
     /// The address of a 16-byte chunk.
     #[inline(always)]
     pub fn chunk(self, row: u32, chunk: u32) -> u64 {
@@ -79,6 +89,13 @@ impl GlobalMatrix {
             rows,
             chunks: self.chunks.saturating_sub(chunk),
         }
+    }
+
+    /// Whether its rows have this chunk of a tile's. A kernel that was not compiled with [`PadColumns`](crate::spec::Constant::PadColumns) has
+    /// tiles of as many columns, and does not ask.
+    #[inline(always)]
+    pub fn has_chunk(self, chunk: u32) -> bool {
+        !spec::pad_columns() || chunk < self.chunks
     }
 
     /// Whether the matrix has this row and this chunk.

@@ -16,6 +16,21 @@ use crate::params::{
 };
 use crate::spec::Constant;
 
+/// What flash2's forward kernels may ask for, but for those of few queries.
+const FLASH2_FORWARD: &[Constant] = &[
+    Constant::RightBound,
+    Constant::LeftBound,
+    Constant::Lengths,
+    Constant::Prefix,
+    Constant::Pages,
+    Constant::Sinks,
+    Constant::PadColumns,
+    Constant::Dropout,
+    Constant::Score,
+    Constant::EditPartial,
+    Constant::BlockMask,
+];
+
 impl Kind {
     /// The constants that its kernels may ask for.
     pub(crate) const fn constants(self) -> &'static [Constant] {
@@ -60,7 +75,8 @@ impl Kind {
                 Constant::EditPartial,
                 Constant::BlockMask,
             ],
-            Kind::Forward | Kind::TmaForward => &[
+            Kind::Forward => FLASH2_FORWARD,
+            Kind::TmaForward => &[
                 Constant::RightBound,
                 Constant::LeftBound,
                 Constant::Lengths,
@@ -87,6 +103,7 @@ impl Kind {
                 Constant::LeftBound,
                 Constant::Lengths,
                 Constant::Prefix,
+                Constant::PadColumns,
                 Constant::Dropout,
                 Constant::Score,
                 Constant::ScoreGradient,
@@ -106,6 +123,7 @@ impl Kind {
                 Constant::LeftBound,
                 Constant::Lengths,
                 Constant::Prefix,
+                Constant::PadColumns,
                 Constant::BlockMask,
             ],
         }
@@ -247,8 +265,23 @@ impl Variant {
         Constant::Score,
     ];
 
-    /// The same of tiles that divide keys.
+    /// Those of flash2's tiles for few queries: neither dropout, nor expressions, nor block masks.
+    const FEW: &'static [Constant] = &[
+        Constant::RightBound,
+        Constant::LeftBound,
+        Constant::Lengths,
+        Constant::Prefix,
+        Constant::SplitKv,
+        Constant::Pages,
+        Constant::Sinks,
+        Constant::PadColumns,
+    ];
+
+    /// Those of tiles that divide keys.
     const fn constants_of_splits(&self) -> &'static [Constant] {
+        if matches!(self.kind, Kind::Forward | Kind::ForwardE4m3) {
+            return Self::FEW;
+        }
         const ALL: [Constant; 11] = [
             Constant::RightBound,
             Constant::LeftBound,

@@ -4,8 +4,13 @@ use super::{Case, HALVES, HEADS, MASKS, lengths, windows, with_lse_gradients};
 use crate::buffer::ALIGNED;
 use crate::inputs::ADVERSARIAL;
 
-/// The head_dim that has compact tiles.
+/// The head_dim whose kernels have compact tiles.
 pub const COMPACT_HEAD_DIM: usize = 128;
+
+/// Whether a head_dim is padded to that one, or is it.
+pub fn has_compact_tiles(head_dim: usize) -> bool {
+    (65..=COMPACT_HEAD_DIM).contains(&head_dim)
+}
 
 /// `(seqlen_q, seqlen_k)` around its blocks of 16 queries and tiles of 128 keys, and without either.
 const LENGTHS: [(usize, usize); 16] = [
@@ -31,6 +36,17 @@ const LENGTHS: [(usize, usize); 16] = [
 pub fn quick() -> Vec<Case> {
     let of = |mask| HALVES.map(|dtype| of(dtype, mask, 150, 170).heads(1, 2, 1));
     with_lse_gradients(MASKS.into_iter().flat_map(of).collect())
+}
+
+/// The same with fewer columns than the kernels have.
+pub fn padded() -> Vec<Case> {
+    let cases = MASKS.into_iter().zip(HALVES).zip([72, 96]);
+    let cases = cases.map(|((mask, dtype), head_dim)| {
+        of(dtype, mask, 40, 140)
+            .columns(head_dim, head_dim)
+            .heads(1, 2, 1)
+    });
+    with_lse_gradients(cases.collect())
 }
 
 /// Every pair of lengths with both masks, heads, arrangements and types going round; one problem under several seeds;

@@ -4,8 +4,8 @@ use super::{Case, HALVES, lengths, short};
 use crate::buffer::ALIGNED;
 use crate::lengths::Room;
 
-/// head_dims of the kernels.
-const HEAD_DIMS: [usize; 3] = [64, 128, 32];
+/// head_dims of the kernels, and some that they pad.
+const HEAD_DIMS: [usize; 5] = [64, 128, 32, 96, 24];
 
 /// As many rows of a KV head are few.
 const FEW_ROWS: usize = 32;
@@ -37,7 +37,7 @@ pub fn splits() -> Vec<Case> {
     in_kernel_head_dims(short::splits())
 }
 
-/// Those of few queries, with a head_dim of the kernels.
+/// Those of few queries, with a head_dim that the kernels take.
 fn in_kernel_head_dims(cases: Vec<Case>) -> Vec<Case> {
     let few = cases.into_iter().filter(is_few);
     few.enumerate()
@@ -47,7 +47,7 @@ fn in_kernel_head_dims(cases: Vec<Case>) -> Vec<Case> {
                 arrangement: ALIGNED[at % ALIGNED.len()],
                 ..case
             };
-            case.sizes.head_dim = HEAD_DIMS[at % 3];
+            case.sizes.head_dim = HEAD_DIMS[at % HEAD_DIMS.len()];
             case.sizes.head_dim_v = case.sizes.head_dim;
             case
         })

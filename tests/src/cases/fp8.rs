@@ -17,8 +17,8 @@ pub struct Fp8Case {
     pub scales: Fp8Kv,
 }
 
-/// head_dims of the kernels.
-const HEAD_DIMS: [usize; 2] = [128, 64];
+/// head_dims of the kernels, and some that they pad.
+const HEAD_DIMS: [usize; 5] = [128, 64, 80, 128, 16];
 
 /// Pages of all sizes, scales of sequences and of pages going round.
 pub fn all() -> Vec<Fp8Case> {
@@ -30,7 +30,7 @@ pub fn splits() -> Vec<Fp8Case> {
     in_8_bits(pages::splits())
 }
 
-/// Those whose queries are padded, with a head_dim of the kernels.
+/// Those whose queries are padded, with a head_dim that the kernels take.
 fn in_8_bits(cases: Vec<PagedCase>) -> Vec<Fp8Case> {
     let padded = |paged: &PagedCase| {
         let lengths = paged.case.lengths;
@@ -38,7 +38,8 @@ fn in_8_bits(cases: Vec<PagedCase>) -> Vec<Fp8Case> {
     };
     let cases = cases.into_iter().filter(padded).enumerate();
     let cases = cases.map(|(at, mut paged)| {
-        paged.case = paged.case.columns(HEAD_DIMS[at % 2], HEAD_DIMS[at % 2]);
+        let head_dim = HEAD_DIMS[at % HEAD_DIMS.len()];
+        paged.case = paged.case.columns(head_dim, head_dim);
         Fp8Case {
             paged,
             scales: [Fp8Kv::PerPage, Fp8Kv::PerSequence][at / 2 % 2],

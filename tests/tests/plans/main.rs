@@ -121,7 +121,7 @@ fn short() {
 /// Devices with 99 KB of shared memory per block: at head_dim 128 the backward pass runs with compact tiles.
 #[test]
 fn flash2_in_99_kilobytes() {
-    let text = [32, 64, 128].map(|head_dim| {
+    let text = [32, 64, 96, 128].map(|head_dim| {
         let devices = [DeviceInfo::rtx3060(), DeviceInfo::rtx4090()];
         text_on(devices, &grouped(Dtype::Bf16, 4096, head_dim), None)
     });
@@ -153,7 +153,7 @@ fn refusals() {
         ..DeviceInfo::h200()
     };
     let f32 = grouped(Dtype::F32, 4096, 128);
-    let odd = grouped(Dtype::Bf16, 4096, 80);
+    let odd = grouped(Dtype::Bf16, 4096, 136);
     let long = grouped(Dtype::Bf16, 1 << 20, 128);
     refuse(grouped_causal(), old, Backend::Cuda, None, Pass::Forward);
     refuse(f32, DeviceInfo::h200(), Backend::Cuda, None, Pass::Forward);
@@ -211,7 +211,7 @@ proptest! {
     #[test]
     fn kernels_of_a_pass_are_of_one_shape(
         shared_bytes_per_block in 0u32..(232 << 10),
-        head_dim in select(vec![32usize, 64, 128]),
+        head_dim in select(vec![24usize, 32, 64, 72, 128]),
         (dtype, mask) in (select(vec![Dtype::Bf16, Dtype::F16]), select(vec![Mask::Full, Mask::Causal])),
         pass in select(vec![Pass::Forward, Pass::Backward]),
     ) {

@@ -24,7 +24,8 @@ pub fn prefers_few(problem: &Problem) -> bool {
 /// Bytes of keys and values from which on it is faster than flash3's kernel that divides keys (H200).
 const LARGE_CACHE_BYTES: u64 = 512 << 20;
 
-/// Whether it is faster than flash3's: where lengths differ, since it makes no list of tiles, and where caches are large.
+/// Whether it is faster than flash3's: where lengths differ, since it makes no list of tiles, and where caches are large. At head_dims that it pads
+/// that has not been measured.
 pub fn beats_flash3(checked: &Checked) -> bool {
     let problem = checked.problem();
     let bytes = [

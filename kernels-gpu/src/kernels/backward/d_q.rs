@@ -17,7 +17,7 @@ use crate::tile::shared::SharedTile;
 /// One query block: registers as the main kernel's warps had them, through shared memory, to rows of dQ.
 ///
 /// # Safety
-/// The launch is as the row's footprint says; tensors are as [`BackwardParams`] says, of `T::HEAD_DIM` columns.
+/// The launch is as the row's footprint says; tensors are as [`BackwardParams`] says, of at most `T::HEAD_DIM` columns.
 #[inline(always)]
 pub unsafe fn d_q<E: Element, T: Tiles>(p: &BackwardParams) {
     let config = const { T::FOOTPRINT };
@@ -52,7 +52,7 @@ pub unsafe fn d_q<E: Element, T: Tiles>(p: &BackwardParams) {
         copy::store_shared::<E, _>(tile, row, col, &acc);
         barrier::barrier_sync_all();
         copy::store(
-            d_q,
+            d_q.with_columns(p.shape.head_dim),
             first,
             tile,
             0,

@@ -13,7 +13,7 @@ use crate::kernels::lengths::{read_listed_shared, write_listed_shared};
 use crate::params::{BackwardParams, TensorView};
 use crate::ptx::{cp_async, spec, special};
 use crate::tile::copy::{self, BoundsChecked, Team};
-use crate::tile::global::{GlobalRows, row_of_head};
+use crate::tile::global::{GlobalMatrix, GlobalRows, row_of_head};
 use crate::tile::shared::SharedTile;
 
 /// Where things lie in shared memory.
@@ -142,38 +142,45 @@ pub(super) unsafe fn band_of(p: &BackwardParams, shared: Layout) -> Band {
     Band::new(seqlen_q, seqlen_k, window, bounds())
 }
 
-/// The rows of q, or of dO, that the tile's sequence has in a head.
+/// The rows of q, or of dO, with so many columns, that the tile's sequence has in a head.
 #[inline(always)]
 unsafe fn rows_of_q(
     p: &BackwardParams,
     t: &Tile,
-    tensor: &TensorView,
+    (tensor, columns): (&TensorView, u32),
     head_idx: u32,
-) -> GlobalRows {
-    if spec::lengths() {
+) -> GlobalMatrix {
+    let rows = if spec::lengths() {
         // SAFETY: as `band_of`.
         let tile = unsafe { t.shared.read_listed() };
         GlobalRows::new(tensor, p.list.batch_q(tile.sequence), head_idx, 0)
             .from_row(tile.q_first, tile.seqlen_q)
     } else {
         GlobalRows::new(tensor, t.batch_idx, head_idx, p.shape.seqlen_q)
-    }
+    };
+    rows.with_columns(columns)
 }
 
-/// The rows of k or v, or of their gradients, that the tile's sequence has in the tile's head.
+/// The rows of k or v, or of their gradients, with so many columns, that the tile's sequence has in the tile's head.
 ///
 /// # Safety
 /// As [`band_of`].
 #[inline(always)]
-pub(super) unsafe fn rows_of_k(p: &BackwardParams, t: &Tile, tensor: &TensorView) -> GlobalRows {
-    if spec::lengths() {
+pub(super) unsafe fn rows_of_k(
+    p: &BackwardParams,
+    t: &Tile,
+    tensor: &TensorView,
+    columns: u32,
+) -> GlobalMatrix {
+    let rows = if spec::lengths() {
         // SAFETY: the caller's contract.
         let tile = unsafe { t.shared.read_listed() };
         GlobalRows::new(tensor, p.list.batch_k(tile.sequence), t.kv_head_idx, 0)
             .from_row(tile.k_first, tile.seqlen_k)
     } else {
         GlobalRows::new(tensor, t.batch_idx, t.kv_head_idx, p.shape.seqlen_k)
-    }
+    };
+    rows.with_columns(columns)
 }
 
 /// How many query blocks the workspace has before the tile's sequence, in each head.
@@ -260,7 +267,7 @@ pub(super) unsafe fn load_q<T: Tiles>(p: &BackwardParams, t: &Tile, i: u32) {
     let tile = Layout::stage(t.shared.q, block_q, i);
     // SAFETY: the caller's contract.
     unsafe {
-        let rows = rows_of_q(p, t, &p.q, step.head_idx);
+        let rows = rows_of_q(p, t, (&p.q, p.shape.head_dim), step.head_idx);
         copy::load::<BoundsChecked>(tile, rows, step.block * block_q, block_q, role_team::<T>(t))
     };
 }
@@ -278,7 +285,7 @@ pub(super) unsafe fn load_d_o<T: Tiles>(p: &BackwardParams, t: &Tile, i: u32) {
     let chunks = block_q / 4;
     // SAFETY: the caller's contract; L and Δ are padded to whole blocks.
     unsafe {
-        let rows = rows_of_q(p, t, &p.d_o, step.head_idx);
+        let rows = rows_of_q(p, t, (&p.d_o, p.shape.head_dim_v), step.head_idx);
         copy::load::<BoundsChecked>(tile, rows, first, block_q, team);
         if team.thread < 2 * chunks {
             let (source, target) = if team.thread < chunks {

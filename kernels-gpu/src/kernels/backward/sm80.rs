@@ -50,7 +50,7 @@ const PAIR_THREADS: u32 = 64;
 /// Claims tiles until none are left.
 ///
 /// # Safety
-/// The launch is as [`super::Blocks::FOOTPRINT`] says; tensors are as [`BackwardParams`] says, of `T::HEAD_DIM` columns; the
+/// The launch is as [`super::Blocks::FOOTPRINT`] says; tensors are as [`BackwardParams`] says, of at most `T::HEAD_DIM` columns; the
 /// `delta` kernel ran before on the stream.
 #[inline(always)]
 pub unsafe fn backward<E: Element, T: Tiles>(p: &BackwardParams) {
@@ -154,7 +154,9 @@ unsafe fn key_tile<E: Element, T: Tiles>(
     let (first_key, warp_key) = (keys.first, warp * T::WARP_KEYS);
     // SAFETY: as `backward`. After the last step all warps have met, so that K and V may become dK and dV.
     unsafe {
-        let (k, v) = (rows_of_k(p, &t, &p.k), rows_of_k(p, &t, &p.v));
+        let (head_dim, head_dim_v) = (p.shape.head_dim, p.shape.head_dim_v);
+        let k = rows_of_k(p, &t, &p.k, head_dim);
+        let v = rows_of_k(p, &t, &p.v, head_dim_v);
         copy::load::<BoundsChecked>(shared.k, k, first_key, config.block_k, team);
         copy::load::<BoundsChecked>(shared.v, v, first_key, config.block_k, team);
         if thread < T::ROLE_WARPS * 32 {
@@ -166,7 +168,7 @@ unsafe fn key_tile<E: Element, T: Tiles>(
                 divide_by_kept(&p.dropout, &mut d_v);
             }
             copy::store_through::<E, _>(
-                rows_of_k(p, &t, &p.d_v),
+                rows_of_k(p, &t, &p.d_v, head_dim_v),
                 first_key + warp_key,
                 shared.v,
                 warp_key,
@@ -179,7 +181,7 @@ unsafe fn key_tile<E: Element, T: Tiles>(
             let mut d_k = gradient_warp::<E, T>(p, &t);
             d_k.for_each(|_, _, x| *x *= p.scale.scale);
             copy::store_through::<E, _>(
-                rows_of_k(p, &t, &p.d_k),
+                rows_of_k(p, &t, &p.d_k, head_dim),
                 first_key + warp_key,
                 shared.k,
                 warp_key,

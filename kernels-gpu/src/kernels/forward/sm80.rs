@@ -22,7 +22,7 @@ use crate::ptx::{barrier, cp_async, spec, special};
 use crate::tile::copy::{self, BoundsChecked, Extent, Team, Whole};
 use crate::tile::element::Element;
 use crate::tile::fragment;
-use crate::tile::global::GlobalRows;
+use crate::tile::global::{GlobalMatrix, GlobalRows};
 use crate::tile::matmul::{Registers, left, multiply_add, right, right_transposed};
 use crate::tile::register::{Accumulator, RegisterTile};
 use crate::tile::shared::SharedTile;
@@ -32,7 +32,7 @@ use place::{Place, place};
 
 /// The tiles of one head_dim; sizes as [`config::forward`] says.
 pub trait Tiles {
-    /// Columns of every tensor.
+    /// Columns of every tile; tensors may have fewer: see [`GlobalMatrix::has_chunk`].
     const HEAD_DIM: u32;
     /// A warp's rows of S.
     type Scores: Accumulator;
@@ -71,8 +71,8 @@ const fn n8(columns: u32) -> usize {
 struct Block {
     band: Band,
     queries: Rows,
-    k: GlobalRows,
-    v: GlobalRows,
+    k: GlobalMatrix,
+    v: GlobalMatrix,
     /// Where keys and values lie in pages: the sequence's.
     pages: SequencePages,
     q_tile: SharedTile,
@@ -96,7 +96,7 @@ const STAGES: u32 = config::FORWARD_STAGES;
 /// One tile of queries: see the module's pseudo-code.
 ///
 /// # Safety
-/// The launch is as [`config::forward`] says; tensors are as [`ForwardParams`] says, of `T::HEAD_DIM` columns.
+/// The launch is as [`config::forward`] says; tensors are as [`ForwardParams`] says, of at most `T::HEAD_DIM` columns.
 #[inline(always)]
 pub unsafe fn forward<E: Element, T: Tiles>(p: &ForwardParams) {
     let config = const { config::forward(T::HEAD_DIM) };
@@ -128,11 +128,15 @@ pub unsafe fn forward<E: Element, T: Tiles>(p: &ForwardParams) {
     let k_base = shared + config.block_q * row_bytes;
     // A pool's rows are counted from a page's first one.
     let row_k = if spec::pages() { 0 } else { k_first };
+    let rows_k =
+        |tensor| GlobalRows::new(tensor, batch_k, kv_head_idx, 0).from_row(row_k, band.seqlen_k());
+    let rows_q =
+        |tensor| GlobalRows::new(tensor, batch_q, head_idx, 0).from_row(q_first, band.seqlen_q());
     let block = Block {
         band,
         queries: Rows::of_sequence(first, config.block_q, band.seqlen_q()),
-        k: GlobalRows::new(&p.k, batch_k, kv_head_idx, 0).from_row(row_k, band.seqlen_k()),
-        v: GlobalRows::new(&p.v, batch_k, kv_head_idx, 0).from_row(row_k, band.seqlen_k()),
+        k: rows_k(&p.k).with_columns(p.shape.head_dim),
+        v: rows_k(&p.v).with_columns(p.shape.head_dim_v),
         pages: SequencePages::default(),
         q_tile: SharedTile {
             base: shared,
@@ -154,8 +158,8 @@ pub unsafe fn forward<E: Element, T: Tiles>(p: &ForwardParams) {
         head: tile.head,
         sequence,
     };
-    let q = GlobalRows::new(&p.q, batch_q, head_idx, 0).from_row(q_first, band.seqlen_q());
-    let o = GlobalRows::new(&p.o, batch_q, head_idx, 0).from_row(q_first, band.seqlen_q());
+    let q = rows_q(&p.q).with_columns(p.shape.head_dim);
+    let o = rows_q(&p.o).with_columns(p.shape.head_dim_v);
 
     // SAFETY: the plan's grid covers each tile once; its tensors lie where the parameters say.
     unsafe {
@@ -232,7 +236,7 @@ impl Block {
 unsafe fn store<E: Element, T: Tiles>(
     block: &Block,
     p: &ForwardParams,
-    (o, lse): (GlobalRows, LseRows),
+    (o, lse): (GlobalMatrix, LseRows),
     head: u32,
     output: &mut T::Output,
     mut sums: RowValues,

@@ -18,6 +18,7 @@ pub(super) unsafe fn spec_constants(_: u64, output: u64) {
         spec::edit_partial(),
         spec::sinks(),
         spec::dropout(),
+        spec::pad_columns(),
     ];
     put_all(output, 0, &constants.map(u32::from));
 }

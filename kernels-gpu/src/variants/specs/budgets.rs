@@ -30,6 +30,12 @@ pub(super) const DROPOUT: Spec = Spec::PLAIN.with(Constant::Dropout);
 pub(super) const PACKED_DROPOUT: Spec = PACKED.with(Constant::Dropout);
 pub(super) const CAUSAL_DROPOUT: Spec = CAUSAL.with(Constant::Dropout);
 pub(super) const PACKED_CAUSAL_DROPOUT: Spec = PACKED_CAUSAL.with(Constant::Dropout);
+pub(super) const PADDED: Spec = Spec::PLAIN.with(Constant::PadColumns);
+pub(super) const CAUSAL_PADDED: Spec = CAUSAL.with(Constant::PadColumns);
+pub(super) const PACKED_CAUSAL_PADDED: Spec = PACKED_CAUSAL.with(Constant::PadColumns);
+pub(super) const PACKED_CAUSAL_SPLIT_PADDED: Spec = PACKED_CAUSAL_SPLIT.with(Constant::PadColumns);
+pub(super) const CAUSAL_PAGES_PADDED: Spec = CAUSAL_PAGES.with(Constant::PadColumns);
+pub(super) const CAUSAL_PAGES_SPLIT_PADDED: Spec = CAUSAL_PAGES_SPLIT.with(Constant::PadColumns);
 pub(super) const PACKED_CAUSAL_SPLIT_SINKS: Spec = PACKED_CAUSAL_SPLIT.with(Constant::Sinks);
 
 /// Of tiles that divide keys.
@@ -54,6 +60,71 @@ const OF_SPLITS: &[Spec] = &[
     CAUSAL_SINKS,
     WINDOW_SINKS,
     PACKED_CAUSAL_SPLIT_SINKS,
+];
+
+/// Of flash2's tiles for few queries.
+const OF_FEW: &[Spec] = &[
+    Spec::PLAIN,
+    CAUSAL,
+    WINDOW,
+    PREFIX,
+    PACKED,
+    PACKED_CAUSAL,
+    SPLIT,
+    CAUSAL_SPLIT,
+    WINDOW_SPLIT,
+    PACKED_CAUSAL_SPLIT,
+    PAGES,
+    CAUSAL_PAGES,
+    CAUSAL_PAGES_SPLIT,
+    CAUSAL_SINKS,
+    WINDOW_SINKS,
+    PACKED_CAUSAL_SPLIT_SINKS,
+    CAUSAL_PADDED,
+    PACKED_CAUSAL_SPLIT_PADDED,
+    CAUSAL_PAGES_SPLIT_PADDED,
+];
+
+/// Of flash2's other tiles of the forward pass.
+const OF_FLASH2: &[Spec] = &[
+    BLOCKS,
+    CAUSAL_BLOCKS,
+    DROPOUT,
+    CAUSAL_DROPOUT,
+    PACKED_CAUSAL_DROPOUT,
+    Spec::PLAIN,
+    CAUSAL,
+    WINDOW,
+    PREFIX,
+    PACKED,
+    PACKED_CAUSAL,
+    PAGES,
+    CAUSAL_PAGES,
+    CAUSAL_SINKS,
+    WINDOW_SINKS,
+    PACKED_CAUSAL_SINKS,
+    PADDED,
+    CAUSAL_PADDED,
+    PACKED_CAUSAL_PADDED,
+    CAUSAL_PAGES_PADDED,
+];
+
+/// Of flash2's backward pass.
+const OF_FLASH2_BACKWARD: &[Spec] = &[
+    BLOCKS,
+    CAUSAL_BLOCKS,
+    DROPOUT,
+    CAUSAL_DROPOUT,
+    PACKED_CAUSAL_DROPOUT,
+    Spec::PLAIN,
+    CAUSAL,
+    WINDOW,
+    PREFIX,
+    PACKED,
+    PACKED_CAUSAL,
+    PADDED,
+    CAUSAL_PADDED,
+    PACKED_CAUSAL_PADDED,
 ];
 
 /// Of other tiles of the forward pass.
@@ -110,8 +181,10 @@ impl Variant {
                 CAUSAL_SINKS,
                 PACKED_CAUSAL_SINKS,
             ],
+            (Kind::Forward | Kind::ForwardE4m3, TileShape::Compact) => OF_FEW,
+            (Kind::Forward, _) => self.those_it_takes(OF_FLASH2),
             (
-                Kind::Forward | Kind::ForwardE4m3 | Kind::TmaForward | Kind::TmaForwardLatent,
+                Kind::TmaForward | Kind::TmaForwardLatent,
                 TileShape::Compact | TileShape::Grouped,
             ) => self.those_it_takes(OF_SPLITS),
             (Kind::TmaBackward, TileShape::Wide) => &[Spec::PLAIN, PACKED, SHARES],
@@ -131,8 +204,9 @@ impl Variant {
                 CAUSAL_SHARES,
                 WINDOW_SHARES,
             ]),
-            (Kind::Forward | Kind::TmaForward, _) => self.those_it_takes(OF_FORWARD),
-            (Kind::Backward | Kind::StandardDScores, _) => self.those_it_takes(&[
+            (Kind::TmaForward, _) => self.those_it_takes(OF_FORWARD),
+            (Kind::Backward, _) => self.those_it_takes(OF_FLASH2_BACKWARD),
+            (Kind::StandardDScores, _) => self.those_it_takes(&[
                 BLOCKS,
                 CAUSAL_BLOCKS,
                 DROPOUT,
@@ -145,17 +219,27 @@ impl Variant {
                 PACKED,
                 PACKED_CAUSAL,
             ]),
-            (Kind::BackwardDq | Kind::StandardScores | Kind::TensorGradient, _) => self
-                .those_it_takes(&[
-                    BLOCKS,
-                    CAUSAL_BLOCKS,
-                    Spec::PLAIN,
-                    CAUSAL,
-                    WINDOW,
-                    PREFIX,
-                    PACKED,
-                    PACKED_CAUSAL,
-                ]),
+            (Kind::BackwardDq, _) => &[
+                BLOCKS,
+                CAUSAL_BLOCKS,
+                Spec::PLAIN,
+                CAUSAL,
+                WINDOW,
+                PREFIX,
+                PACKED,
+                PACKED_CAUSAL,
+                PADDED,
+            ],
+            (Kind::StandardScores | Kind::TensorGradient, _) => self.those_it_takes(&[
+                BLOCKS,
+                CAUSAL_BLOCKS,
+                Spec::PLAIN,
+                CAUSAL,
+                WINDOW,
+                PREFIX,
+                PACKED,
+                PACKED_CAUSAL,
+            ]),
             (Kind::StandardOutput | Kind::StandardDq, _) => &[Spec::PLAIN, PACKED, BLOCKS],
             _ => &[Spec::PLAIN, PACKED],
         }

@@ -66,7 +66,7 @@ const MAX_STEPS: usize = 8;
 ///
 /// # Safety
 /// The launch is as [`config::forward`] says, with a block for every KV head, tile, and share or sequence and split; tensors are as [`ForwardParams`]
-/// says, of `T::HEAD_DIM` columns, q and o padded.
+/// says, of at most `T::HEAD_DIM` columns, q and o padded.
 #[inline(always)]
 pub unsafe fn forward<E: Element, C: Cache, T: Tiles>(p: &ForwardParams) {
     // SAFETY: the caller's contract.

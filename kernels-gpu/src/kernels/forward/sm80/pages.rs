@@ -4,7 +4,7 @@ use crate::attention::pages::Place;
 use crate::params::ForwardParams;
 use crate::ptx::{cp_async, global};
 use crate::tile::copy::Team;
-use crate::tile::global::GlobalRows;
+use crate::tile::global::GlobalMatrix;
 use crate::tile::shared::SharedTile;
 
 /// The pages of a sequence.
@@ -35,7 +35,8 @@ impl SequencePages {
     }
 
     /// Begins the copies of rows `first_row .. first_row + rows` of K and V to tiles; the caller commits the group. `sources` are the
-    /// pool's rows of a head, of as many rows as the sequence has. Rows behind its end, and of pages that the pool does not have, become 0.
+    /// pool's rows of a head, of as many rows as the sequence has. Rows behind its end, and of pages that the pool does not have, become 0, as do
+    /// columns that the pool does not have.
     ///
     /// # Safety
     /// As [`copy::load`](crate::tile::copy::load); the table has an entry for each of the sequence's pages.
@@ -43,7 +44,7 @@ impl SequencePages {
     pub(super) unsafe fn load(
         self,
         tiles: [SharedTile; 2],
-        sources: [GlobalRows; 2],
+        sources: [GlobalMatrix; 2],
         first_row: u32,
         rows: u32,
         team: Team,
@@ -56,7 +57,7 @@ impl SequencePages {
             let to = row + i * rows_at_once;
             // SAFETY: the caller's contract. What is not there is not read; its address is a valid one.
             unsafe {
-                let exists = first_row + to < sources[0].len;
+                let exists = first_row + to < sources[0].rows.len;
                 let page = if exists {
                     global::ld_global_u32(self.table + u64::from(place.slot) * 4)
                 } else {
@@ -65,6 +66,8 @@ impl SequencePages {
                 let inside = exists && page < self.n_pages;
                 for of in 0..2 {
                     let source = sources[of];
+                    let inside = inside & source.has_chunk(chunk);
+                    let source = source.rows;
                     let from = if inside {
                         let page = i64::from(page).wrapping_mul(self.page_bytes[of]);
                         source.chunk(place.row, chunk).wrapping_add(page as u64)

@@ -108,7 +108,7 @@ impl<E: Element> Cache for Same<E> {
         cp_async::cp_async_wait_group::<{ config::FEW_STAGES - 2 }>();
     }
 
-    /// Rows of queries that the sequence does not have become 0.
+    /// Rows of queries that the sequence does not have become 0, as do columns that q does not have.
     #[inline(always)]
     unsafe fn begin<T: Tiles>(p: &ForwardParams, tile: Tile, stage: Stage) {
         let chunks = T::HEAD_DIM / 8;
@@ -118,10 +118,12 @@ impl<E: Element> Cache for Same<E> {
             let row = first_row + i * rows_at_once;
             let Place { head_idx, query } = tile.place(p, row);
             let source = GlobalRows::new(&p.q, tile.sequence, head_idx, 0);
-            let inside = query < tile.rows_q.len;
-            let query = if inside { query } else { 0 };
-            let from = source.chunk(tile.rows_q.first + query, chunk);
-            let bytes = if inside { 16 } else { 0 };
+            let source = source.with_columns(p.shape.head_dim);
+            let (has_row, has_chunk) = (query < tile.rows_q.len, source.has_chunk(chunk));
+            let query = if has_row { query } else { 0 };
+            let from_chunk = if has_chunk { chunk } else { 0 };
+            let from = source.rows.chunk(tile.rows_q.first + query, from_chunk);
+            let bytes = if has_row & has_chunk { 16 } else { 0 };
             // SAFETY: the caller's contract. What is not there is not read; its address is a valid one.
             unsafe { cp_async::cp_async_cg_16(stage.k.chunk(row, chunk), from, bytes) };
         }

@@ -18,7 +18,7 @@ use crate::params::ForwardParams;
 use crate::ptx::convert::{cvt_f16x2_e4m3x2, prmt};
 use crate::ptx::ldmatrix::{ldmatrix_x4, ldmatrix_x4_trans};
 use crate::ptx::math::{max, rcp_approx};
-use crate::ptx::{cp_async, global, shared, shuffle, special};
+use crate::ptx::{cp_async, global, shared, shuffle, spec, special};
 use crate::tile::element::{Element, F16};
 use crate::tile::fragment::{self, columns_then_rows, rows_then_columns};
 use crate::tile::global::GlobalRows;
@@ -188,6 +188,9 @@ unsafe fn row_of_q<E: Element, T: Tiles>(
     let mut pairs = [[0; 2]; MAX_STEPS];
     if inside {
         for (k, pairs) in pairs.iter_mut().enumerate().take(steps) {
+            if spec::pad_columns() && k as u32 * 16 >= p.shape.head_dim {
+                break;
+            }
             // SAFETY: the query is the sequence's; four columns of each 16 lie in its row.
             *pairs = unsafe { global::ld_global_x2(from + k as u64 * 32) };
         }

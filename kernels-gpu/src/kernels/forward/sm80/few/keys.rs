@@ -6,13 +6,13 @@ use crate::attention::divisor::Divisor;
 use crate::params::ForwardParams;
 use crate::ptx::{cp_async, global, shuffle, spec, special};
 use crate::tile::copy::{self, BoundsChecked, Team};
-use crate::tile::global::GlobalRows;
+use crate::tile::global::{GlobalMatrix, GlobalRows};
 
 /// The keys and values of a sequence and one head.
 #[derive(Clone, Copy)]
 pub(super) struct Keys {
     /// Rows of K and of V; of pages, those of page 0.
-    rows: [GlobalRows; 2],
+    rows: [GlobalMatrix; 2],
     /// Where there are pages: the address of the sequence's entries of the table.
     table: u64,
     /// Where K and V have scales: the sequence's and its head's, of K and of V; of pages that have their own, those of page 0.
@@ -50,10 +50,15 @@ impl Keys {
         let first = tile.rows_k.first;
         // A pool's rows are counted from a page's first one.
         let first_of_rows = if spec::pages() { 0 } else { first };
-        let rows = [&p.k, &p.v].map(|tensor| {
-            GlobalRows::of_elements(tensor, batch_idx, tile.kv_head_idx, 0, C::ELEMENT_BYTES)
-                .from_row(first_of_rows, tile.rows_k.len)
-        });
+        let rows =
+            [(&p.k, p.shape.head_dim), (&p.v, p.shape.head_dim_v)].map(|(tensor, columns)| {
+                let head_idx = tile.kv_head_idx;
+                GlobalMatrix {
+                    rows: GlobalRows::of_elements(tensor, batch_idx, head_idx, 0, C::ELEMENT_BYTES)
+                        .from_row(first_of_rows, tile.rows_k.len),
+                    chunks: columns * C::ELEMENT_BYTES / 16,
+                }
+            });
         let by_page = spec::pages() && p.descale.by_page == 1;
         let scale_idx = if by_page { 0 } else { tile.sequence };
         let scale = u64::from(scale_idx) * u64::from(p.shape.heads_k) + u64::from(tile.kv_head_idx);
@@ -93,7 +98,7 @@ impl Keys {
             page: u32::MAX,
             row: 0,
         };
-        if row < self.rows[0].len {
+        if row < self.rows[0].rows.len {
             let (slot, row) = self.page_size.divide(self.first + row);
             found.row = row;
             // SAFETY: the caller's contract.
@@ -130,7 +135,7 @@ impl Keys {
 
     /// Begins the copies of a chunk whose rows lie side by side, of K and of V, from `first` on.
     #[inline(always)]
-    unsafe fn load_rows(stage: Stage, [k, v]: [GlobalRows; 2], first: u32) {
+    unsafe fn load_rows(stage: Stage, [k, v]: [GlobalMatrix; 2], first: u32) {
         let team = Team {
             thread: special::lane_idx(),
             threads: 32,
@@ -144,18 +149,20 @@ impl Keys {
 
     /// The rows of the page that has been found, of K or of V, up to the sequence's last one; none of a page that the pool does not have.
     #[inline(always)]
-    fn rows_of_page(&self, of: usize, chunk: u32) -> GlobalRows {
-        let rows = self.rows[of];
+    fn rows_of_page(&self, of: usize, chunk: u32) -> GlobalMatrix {
+        let GlobalMatrix { rows, chunks } = self.rows[of];
         if self.found.page >= self.n_pages {
-            return GlobalRows { len: 0, ..rows };
+            let rows = GlobalRows { len: 0, ..rows };
+            return GlobalMatrix { rows, chunks };
         }
         let page = i64::from(self.found.page).wrapping_mul(self.page_bytes[of]);
         let left = rows.len.saturating_sub(chunk * ROWS);
-        GlobalRows {
+        let rows = GlobalRows {
             base: rows.base.wrapping_add(page as u64),
             len: self.found.row.saturating_add(left),
             ..rows
-        }
+        };
+        GlobalMatrix { rows, chunks }
     }
 
     /// Begins the copies of a chunk's scales: half of the lanes those of K, the others those of V. Those of pages that the pool does not have
@@ -178,7 +185,7 @@ impl Keys {
     fn address(&self) -> u64 {
         let of = usize::from(special::lane_idx() >= ROWS);
         let page = i64::from(self.found.page).wrapping_mul(self.page_bytes[of]);
-        let row = self.rows[of].chunk(self.found.row, 0);
+        let row = self.rows[of].rows.chunk(self.found.row, 0);
         match self.found.page < self.n_pages {
             true => row.wrapping_add(page as u64),
             false => 0,
@@ -199,9 +206,13 @@ impl Keys {
                     let half =
                         |word: u64| shuffle::shuffle_idx_u32(word as u32, to + of as u32 * ROWS);
                     let row = u64::from(half(address >> 32)) << 32 | u64::from(half(address));
-                    let inside = row != 0;
-                    let from = if inside { row } else { self.rows[of].base };
-                    let from = from + u64::from(chunk) * 16;
+                    let source = self.rows[of];
+                    let inside = source.has_chunk(chunk) & (row != 0);
+                    let from = if inside {
+                        row + u64::from(chunk) * 16
+                    } else {
+                        source.rows.base
+                    };
                     let bytes = if inside { 16 } else { 0 };
                     cp_async::cp_async_cg_16(tile.chunk(to, chunk), from, bytes);
                 }

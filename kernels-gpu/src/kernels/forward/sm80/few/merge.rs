@@ -173,7 +173,7 @@ impl Target {
 
     #[inline(always)]
     unsafe fn write<E: Element>(self, p: &ForwardParams, tile: Tile, col: u32, x: [f32; 4]) {
-        if !self.is_written {
+        if !self.is_written || spec::pad_columns() && col >= p.shape.head_dim_v {
             return;
         }
         let x = if self.exists { x } else { [0.0; 4] };
