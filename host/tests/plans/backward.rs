@@ -86,7 +86,7 @@ fn backward_in_shifted_order() {
                           tile_counters at    136364288, 8 bytes
               standard attention would need 6442450944 bytes
               candidate flash3    chosen
-              candidate flash2    cannot run: head_dim is 72; its kernels are compiled for 32, 64, 128
+              candidate flash2    could run; a faster one can too
               candidate flash1    cannot run: its backward kernels are not built yet
               candidate standard  could run; a faster one can too
               candidate tiled     cannot run: it does not run on cuda

@@ -152,7 +152,7 @@ fn forward_padded_to_the_next_head_dim() {
                           tile_counter  at            0, 4 bytes
               standard attention would need 6442450944 bytes
               candidate flash3    chosen
-              candidate flash2    cannot run: head_dim is 72; its kernels are compiled for 32, 64, 128
+              candidate flash2    could run; a faster one can too
               candidate flash1    cannot run: its forward kernels are not built yet
               candidate standard  could run; a faster one can too
               candidate tiled     cannot run: it does not run on cuda
@@ -212,7 +212,7 @@ fn backward_above_head_dim_128() {
                           tile_counters at    203473152, 8 bytes
               standard attention would need 6442450944 bytes
               candidate flash3    chosen
-              candidate flash2    cannot run: head_dim is 136; its kernels are compiled for 32, 64, 128
+              candidate flash2    cannot run: head_dim is 136; its kernels take multiples of 8 up to 128
               candidate flash1    cannot run: its backward kernels are not built yet
               candidate standard  could run; a faster one can too
               candidate tiled     cannot run: it does not run on cuda
@@ -320,7 +320,7 @@ fn an_algorithm_by_name_is_not_replaced() {
         expect![[r#"
             cuda cannot serve this problem with flash2:
               flash3    could run; another was asked for by name
-              flash2    cannot run: head_dim is 80; its kernels are compiled for 32, 64, 128
+              flash2    cannot run: head_dim is 136; its kernels take multiples of 8 up to 128
               flash1    cannot run: its forward kernels are not built yet
               standard  could run; another was asked for by name
               tiled     cannot run: it does not run on cuda"#]],
