@@ -282,31 +282,6 @@ def test_dropout_in_training():
     assert torch.equal(evaluated["logits"], results(model_of("llama", "ferro", DTYPES[0]), counted, arguments)["logits"])
 
 
-@pytest.mark.parametrize("kind", ["none", "left", "gaps"])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_sinks(dtype, kind):
-    """A layer of GPT-OSS, whose sinks are its own implementation's."""
-    from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward
-
-    q, k, v = (torch.randn(3, heads, 21, 16, generator=torch.Generator().manual_seed(heads)).to(DEVICE, dtype) for heads in (4, 2, 2))
-    sinks = torch.nn.Parameter(torch.tensor([0.5, -1.0, 2.0, 0.0], device=DEVICE, dtype=dtype))
-    layer = torch.nn.Module()
-    layer.num_key_value_groups, layer.sinks, layer.training = 2, sinks, False
-    kept = padding(kind).bool()
-    causal = torch.ones(21, 21, dtype=torch.bool, device=DEVICE).tril()
-    seen = causal & kept[:, None, None]
-    # A row of padding sees itself, so that no row of the plain implementation is empty.
-    seen = seen | torch.eye(21, dtype=torch.bool, device=DEVICE)
-    hidden = torch.zeros(3, 1, 21, 21, device=DEVICE, dtype=torch.float64).masked_fill(~seen, float("-inf"))
-    exact, _ = eager_attention_forward(layer, *(x.double() for x in (q, k, v)), hidden, scaling=0.25)
-    arguments = {"q_length": 21, "kv_length": 21, "mask_function": masks.causal_mask_function}
-    mask = None if kind == "none" else ferroflash.transformers.make_mask(3, attention_mask=kept, **arguments)
-    ours, _ = ferroflash.transformers.attention(layer, q, k, v, mask, scaling=0.25, s_aux=sinks)
-    of_ours, of_exact = (torch.autograd.grad(o.double()[kept].square().sum(), sinks)[0].double() for o in (ours, exact))
-    torch.testing.assert_close(ours.double()[kept], exact[kept], rtol=0, atol=8 * FLOOR[dtype])
-    torch.testing.assert_close(of_ours, of_exact, rtol=8 * FLOOR[dtype], atol=8 * FLOOR[dtype])
-
-
 # ---- what is refused ----
 
 
