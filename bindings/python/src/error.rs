@@ -5,8 +5,8 @@ use ferroflash::error::{ProblemError, ScoreError};
 use pyo3::PyErr;
 use pyo3::exceptions::{PyNotImplementedError, PyRuntimeError, PyTypeError, PyValueError};
 
-/// `ValueError` for sizes, layouts and lengths, `TypeError` for element types, `NotImplementedError` where no kernel serves the call,
-/// `RuntimeError` for the driver. The text names the argument, what was given and what is allowed.
+/// `ValueError` for sizes, layouts and lengths, `TypeError` for element types, `NotImplementedError` where no kernel serves the call
+/// and where a tensor has no gradient, `RuntimeError` for the driver. The text names the argument, what was given and what is allowed.
 pub(crate) fn to_py(error: impl Into<Error>) -> PyErr {
     let error = error.into();
     let text = error.to_string();
@@ -15,6 +15,9 @@ pub(crate) fn to_py(error: impl Into<Error>) -> PyErr {
         Error::Problem(ProblemError::Score(
             ScoreError::ParamType { .. } | ScoreError::TensorType { .. },
         )) => PyTypeError::new_err(text),
+        Error::Problem(ProblemError::Score(ScoreError::NoTensorGradient { .. })) => {
+            PyNotImplementedError::new_err(text)
+        }
         Error::Problem(_) | Error::Rotary(_) => PyValueError::new_err(text),
         Error::Plan(_) => PyNotImplementedError::new_err(text),
         _ => PyRuntimeError::new_err(text),

@@ -9,12 +9,14 @@
 //! | `device` | devices, kept open |
 //! | `expression` | scores and masks of the caller's own |
 //! | `raw` | passes on addresses |
+//! | `dropout` | which weights dropout keeps |
 //! | `dlpack` | arrays of other libraries to read, ours to hand over, streams for calls that wait |
 //! | `info` | what there is on this machine |
 //! | `error` | errors of ferroflash as exceptions of Python |
 
 mod device;
 mod dlpack;
+mod dropout;
 mod error;
 mod expression;
 mod info;
@@ -30,6 +32,8 @@ mod _native {
 
     #[pymodule_export]
     use crate::dlpack::{Array, Import, Stream};
+    #[pymodule_export]
+    use crate::dropout::dropout_mask;
     #[pymodule_export]
     use crate::expression::{At, Cond, Int, Mask, Num, Score, Tensor};
     #[pymodule_export]

@@ -1,5 +1,6 @@
 //! What is to be computed: sizes, element type, mask, scale, from the shapes of q and k.
 
+use ferroflash::error::ProblemError;
 use ferroflash::validate::Pass;
 use ferroflash::{Attention, Dtype, Error, Fp8Kv, Mask, Pages, SplitKv};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -24,10 +25,11 @@ impl Problem {
     /// `left` and `right` are keys to the sides of a query's place, aligned to the bottom right; `None`: no limit. With `columns` keys and
     /// values are a pool of pages, `[n_pages, page_size, heads, head_dim]`, found by a table of so many columns. `split_kv` is "auto", "never",
     /// or the keys of a split. With `values_in_keys` the value of a key is so many first columns of its row. `fp8_kv` is "per_sequence" or
-    /// "per_page": keys and values in e4m3, and what their scales are of. `score` and `mask` are expressions.
+    /// "per_page": keys and values in e4m3, and what their scales are of. `score` and `mask` are expressions. `sinks`: heads have some.
+    /// `dropout_p` is the probability that a weight is dropped.
     #[new]
     #[pyo3(signature = (dtype, shape_q, shape_k, *, batch=None, max_seqlen_q=None, max_seqlen_k=None, softmax_scale=None, left=None, right=None,
-                        columns=None, split_kv="auto", values_in_keys=None, fp8_kv=None, score=None, mask=None))]
+                        columns=None, split_kv="auto", values_in_keys=None, fp8_kv=None, score=None, mask=None, sinks=false, dropout_p=0.0))]
     #[expect(clippy::too_many_arguments, reason = "Python names them")]
     fn new(
         dtype: &str,
@@ -45,6 +47,8 @@ impl Problem {
         fp8_kv: Option<&str>,
         score: Option<&Score>,
         mask: Option<&MaskExpression>,
+        sinks: bool,
+        dropout_p: f32,
     ) -> PyResult<Problem> {
         let q = Side::of("q", &shape_q, max_seqlen_q)?;
         let k = match columns {
@@ -87,12 +91,19 @@ impl Problem {
         };
         let builder = score.map_or(builder, |score| builder.score(score.0));
         let builder = mask.map_or(builder, |mask| builder.mask_expression(mask.0));
-        let problem = builder.build().map_err(to_py)?;
+        let builder = if sinks { builder.sinks() } else { builder };
+        let problem = builder.dropout(dropout_p).build().map_err(to_py)?;
         let taken = Taken::of([
             score.map(|score| score.0.expression()),
             mask.map(|mask| mask.0.expression()),
         ]);
         Ok(Problem { problem, taken })
+    }
+
+    /// The shape of the gradient of a tensor that the score reads. A tensor that has none is a `NotImplementedError` that says why.
+    fn score_gradient_shape(&self, name: &str) -> PyResult<Vec<usize>> {
+        let shape = self.problem.score_gradient_shape(name);
+        shape.map_err(|error| to_py(ProblemError::Score(error)))
     }
 
     /// What would run on a device (`None`: the processor), and what became of every other candidate.

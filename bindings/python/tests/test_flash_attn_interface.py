@@ -148,7 +148,7 @@ def test_alibi_compiled_as_one_graph(device):
 @pytest.mark.parametrize(
     ("error", "word", "argument", "given"),
     [
-        (NotImplementedError, "dropout_p", "dropout_p", 0.1),
+        (ValueError, "dropout is 1; it must be at least 0 and less than 1", "dropout_p", 1.0),
         (NotImplementedError, "softcap: inf was given", "softcap", float("inf")),
         (TypeError, "alibi_slopes is list", "alibi_slopes", [1.0] * 4),
         (TypeError, "alibi_slopes is torch.bfloat16", "alibi_slopes", torch.ones(4, dtype=torch.bfloat16)),

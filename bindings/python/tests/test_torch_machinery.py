@@ -29,7 +29,7 @@ def options(**given):
         given.get("left"),
         given.get("right"),
         given.get("num_splits", 0),
-        *(None, None, [], []),
+        *(None, None, [], [], None, 0.0, None),
     )
 
 
@@ -45,7 +45,7 @@ def test_the_operators_are_what_they_say(device, head_dim):
     torch.library.opcheck(operators.forward.default, (*packed, *options(**given)))
     with torch.no_grad():
         o, lse = attention(q, k, v)
-    arguments = (torch.ones_like(o), None, q.detach(), k.detach(), v.detach(), o, lse, *options())
+    arguments = (torch.ones_like(o), None, q.detach(), k.detach(), v.detach(), o, lse, *options(), False, [])
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     torch.library.opcheck(operators.backward.default, arguments, test_utils=checks)
 

@@ -265,17 +265,24 @@ def test_gradient_checkpointing():
     assert all(torch.equal(plain[what], again[what]) for what in plain)
 
 
+def test_dropout_in_training():
+    model = new_model("llama", "ferro", DTYPES[0], attention_dropout=0.5).train()
+    counted = padding("left").bool()
+    arguments = {"input_ids": tokens(), "attention_mask": padding("left")}
+
+    def seeded(seed):
+        torch.manual_seed(seed)
+        return results(model, counted, arguments)
+
+    first, again, other = seeded(1), seeded(1), seeded(2)
+    assert all(torch.equal(first[what], again[what]) for what in first)
+    assert not torch.equal(first["logits"], other["logits"])
+    model.eval()
+    evaluated = seeded(1)
+    assert torch.equal(evaluated["logits"], results(model_of("llama", "ferro", DTYPES[0]), counted, arguments)["logits"])
+
+
 # ---- what is refused ----
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "argument"),
-    [("llama", {"attention_dropout": 0.1}, "dropout")],
-)
-def test_refused_by_name(name, changes, argument):
-    model = new_model(name, "ferro", DTYPES[0], **changes).train()
-    with pytest.raises(NotImplementedError, match=argument):
-        model(tokens())
 
 
 def test_masks_of_the_callers_own_are_refused():
@@ -300,7 +307,7 @@ def test_other_patterns_are_refused():
         ferroflash.transformers.make_mask(1, 9, 9, mask_function=chunks)
 
 
-@pytest.mark.parametrize("argument", ["s_aux", "position_bias"])
+@pytest.mark.parametrize("argument", ["position_bias", "indices"])
 def test_arguments_are_refused_by_name(argument):
     q = torch.randn(1, 2, 4, 8)
     with pytest.raises(NotImplementedError, match=argument):

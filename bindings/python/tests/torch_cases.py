@@ -48,9 +48,13 @@ def reference(
     edit=None,
     softcap=0.0,
     alibi_slopes=None,
+    sinks=None,
+    kept=None,
+    keep=1.0,
 ):
     """o and lse of [batch, seqlen, heads, head_dim], in float64; rows that see no key have o = 0. `edit` is what becomes of the scores, `[batch,
-    heads, seqlen_q, seqlen_k]`; then come the soft cap and the slopes, `[heads]` or `[batch, heads]`."""
+    heads, seqlen_q, seqlen_k]`; then come the soft cap and the slopes, `[heads]` or `[batch, heads]`. `sinks`, `[heads]`, are one more column of scores, which has no value.
+    `kept`, `[batch, heads, seqlen_q, seqlen_k]`, says which weights are kept; these are divided by `keep`."""
     q, k, v = (x.double().transpose(1, 2) for x in (q, k, v))
     group = q.shape[1] // max(k.shape[1], 1)
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
@@ -65,8 +69,12 @@ def reference(
         place = torch.arange(q.shape[-2], device=q.device)[:, None] + (end - q.shape[-2])[:, None, None, None]
         scores = scores - slopes * (place - torch.arange(k.shape[-2], device=q.device)).abs()
     scores = scores.masked_fill(hidden, float("-inf"))
-    lse = scores.logsumexp(-1) if scores.shape[-1] else scores.new_full(scores.shape[:-1], float("-inf"))
+    columns = scores
+    if sinks is not None:
+        columns = torch.cat((scores, sinks.double()[None, :, None, None].expand(*scores.shape[:-1], 1)), -1)
+    lse = columns.logsumexp(-1) if columns.shape[-1] else scores.new_full(scores.shape[:-1], float("-inf"))
     weights = torch.exp(scores - lse.clamp_min(torch.finfo(lse.dtype).min)[..., None])
+    weights = weights if kept is None else weights * kept.to(weights.device) / keep
     return (weights @ v).transpose(1, 2), lse
 
 
@@ -87,12 +95,12 @@ def _hidden(q, k, causal, window, seqused_k, leftpad_k):
     return hidden[:, None]
 
 
-def assert_near(ours, wide, what="o"):
-    """Within a few roundings of the tensor's type, or of sums in float32, for each element and in the mean."""
+def assert_near(ours, wide, what="o", dtype=None):
+    """Within a few roundings of this type, or of the tensor's own, or of sums in float32, for each element and in the mean."""
     assert ours.shape == wide.shape, f"{what}: {list(ours.shape)}, not {list(wide.shape)}"
     if ours.numel() == 0:
         return
-    unit = max(torch.finfo(ours.dtype).eps, 2**-20)
+    unit = max(torch.finfo(dtype or ours.dtype).eps, 2**-20)
     error, size = (ours.double() - wide).abs(), wide.abs().max().item()
     assert not ours.isnan().any(), f"{what} has a NaN"
     rms = wide.square().mean().sqrt().item()

@@ -7,7 +7,7 @@
 - `install()`, which makes ferroflash the provider of `scaled_dot_product_attention`;
 - `ferroflash.transformers.register()`, for models of Hugging Face.
 
-`attention` takes arrays of numpy, JAX or CuPy, and scores and masks of your own, `Score` and `Mask`. So does `flash_mla_with_kvcache`, FlashMLA's function, beside PyTorch's tensors.
+`attention` takes arrays of numpy, JAX or CuPy, and scores and masks of your own, `Score` and `Mask`; `dropout_mask` says which weights dropout keeps. So does `flash_mla_with_kvcache`, FlashMLA's function, beside PyTorch's tensors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from ._native import __version__, info
+from ._native import __version__, dropout_mask, info
 
 # The module of each name that is imported when it is first asked for.
 _LAZY = {
@@ -43,6 +43,7 @@ _MODULES = ("array", "expression", "fa3", "fa4", "flash_attn_interface", "flash_
 
 __all__ = [
     "__version__",
+    "dropout_mask",
     "info",
 ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from types import NoneType
 from typing import Any
@@ -39,6 +39,9 @@ class Call:
         score: Score | None,
         mask: Mask | None,
         score_inputs: Mapping[str, Any] | None,
+        sinks: Any,
+        dropout_p: float,
+        rng_state: tuple[int, int] | None,
     ) -> None:
         left, right = _sides(window)
         batch, head_dim = self._begin(q, softmax_scale)
@@ -47,6 +50,9 @@ class Call:
         self.seqused_q = self._lengths("seqused_q", seqused_q)
         self.seqused_k = self._lengths("seqused_k", seqused_k)
         self.given = given_by(score, mask, score_inputs, self._form_of)
+        if sinks is not None:
+            self.sinks = self._contiguous("sinks", sinks, "float32", (self.q.shape[2],))
+        self.rng_state = seed_and_offset(dropout_p, rng_state)
         self.problem = _native.Problem(
             self.dtype,
             self.q.shape,
@@ -56,6 +62,8 @@ class Call:
             right=0 if causal else right,
             score=None if score is None else score._native,
             mask=None if mask is None else mask._native,
+            sinks=sinks is not None,
+            dropout_p=dropout_p,
         )
 
     def _begin(self, q: Any, softmax_scale: float | None) -> tuple[int, int]:
@@ -73,6 +81,8 @@ class Call:
         self.given: Given | None = None
         # What expressions read, by name.
         self.read: dict[str, _native.Import] = {}
+        self.sinks: _native.Import | None = None
+        self.rng_state: tuple[int, int] | None = None
         return batch, head_dim
 
     def forward(self) -> tuple[Array, Array]:
@@ -83,19 +93,39 @@ class Call:
         self._run(forward, self.q, self.k, self.v, o, lse)
         return o, lse
 
-    def backward(self, d_o: Any, o: Any, lse: Any, d_lse: Any) -> tuple[Array, Array, Array]:
-        """Gradients of q, k and v."""
+    def backward(self, d_o: Any, o: Any, lse: Any, d_lse: Any, d_sinks: bool, d_score_inputs: Sequence[str]) -> tuple[Any, ...]:
+        """Gradients of q, k and v; then, where they are wanted, of sinks, and a dict of those of tensors that the score reads."""
         shape = tuple(self.q.shape)
         d_o = self._tensor("d_o", d_o, (self.dtype,), shape)
         o = self._contiguous("o", o, self.dtype, shape)
         lse = self._contiguous("lse", lse, "float32", self.lse_shape)
         if d_lse is not None:
             d_lse = self._contiguous("d_lse", d_lse, "float32", self.lse_shape)
+        if d_sinks and self.sinks is None:
+            raise ValueError("d_sinks was given; allowed with sinks")
+        others: dict[str, Any] = {}
+        of_sinks = [self._new("float32", self.sinks.shape)] if d_sinks and self.sinks is not None else []
+        of_read = self._gradients_of_read(d_score_inputs)
+        if of_sinks:
+            others["d_sinks"] = of_sinks[0].address
+        if of_read:
+            others["d_tensors"] = [of_read[name].address if name in of_read else 0 for name in self.read]
         strides = (strides_of(self.q), strides_of(self.k), strides_of(self.v), strides_of(d_o))
-        backward = _native.Backward(self.problem, self.ordinal, strides, self._given())
+        wanted = [name in of_read for name in self.read]
+        backward = _native.Backward(self.problem, self.ordinal, strides, self._given(), d_sinks=bool(of_sinks), d_tensors=wanted)
         d_q, d_k, d_v = (self._new(self.dtype, like.shape) for like in (self.q, self.k, self.v))
-        self._run(backward, self.q, self.k, self.v, o, lse, d_o, d_lse, d_q, d_k, d_v)
-        return d_q, d_k, d_v
+        self._run(backward, self.q, self.k, self.v, o, lse, d_o, d_lse, d_q, d_k, d_v, **others)
+        return d_q, d_k, d_v, *of_sinks, *([of_read] if of_read else [])
+
+    def _gradients_of_read(self, names: Sequence[str]) -> dict[str, Array]:
+        """Room for the gradients of these tensors."""
+        if isinstance(names, str):
+            raise TypeError(f"d_score_inputs is {names!r}; allowed: a sequence of names")
+        for name in names:
+            if name not in self.read:
+                allowed = ", ".join(self.read) or "none"
+                raise ValueError(f"d_score_inputs: {name} was given; allowed: tensors that the score names, {allowed}")
+        return {name: self._new(self.read[name].dtype, self.problem.score_gradient_shape(name)) for name in names}
 
     def _import(self, argument: str, array: Any) -> _native.Import:
         """The array's memory, held; readable in the order of the call's stream."""
@@ -155,11 +185,16 @@ class Call:
         self.read[name] = held
         return held.dtype, len(held.shape)
 
-    def _values(self) -> dict[str, Any]:
-        """What expressions take, as the native module has it."""
-        if self.given is None:
-            return {}
-        return {"values": (self.given.params, [(x.address, x.shape, x.strides) for x in self.read.values()])}
+    def _beside(self) -> dict[str, Any]:
+        """What the native module takes beside tensors and lengths."""
+        beside: dict[str, Any] = {}
+        if self.given is not None:
+            beside["values"] = (self.given.params, [(x.address, x.shape, x.strides) for x in self.read.values()])
+        if self.sinks is not None:
+            beside["sinks"] = self.sinks.address
+        if self.rng_state is not None:
+            beside["dropout"] = self.rng_state
+        return beside
 
     def _given(self) -> list[bool]:
         # In the order of the native module: cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, page_table.
@@ -168,18 +203,19 @@ class Call:
     def _new(self, dtype: str, shape: tuple[int, ...] | list[int]) -> Array:
         return Array(dtype, list(shape), self.ordinal)
 
-    def _run(self, call: _native.Forward | _native.Backward, *arrays: _native.Import | Array | None) -> None:
-        """Returns when the results are there."""
+    def _run(self, call: _native.Forward | _native.Backward, *arrays: _native.Import | Array | None, **others: Any) -> None:
+        """Returns when the results are there. `others`: addresses of gradients beside those of q, k and v."""
         addresses = [0 if array is None else array.address for array in arrays]
         used_q, used_k, table = (0 if array is None else array.address for array in (self.seqused_q, self.seqused_k, self.page_table))
         lengths = [0, 0, used_q, used_k, 0, table]
+        beside = self._beside() | others
         if self.stream is None:
-            call.run(0, (0, 0), addresses, lengths, **self._values())
+            call.run(0, (0, 0), addresses, lengths, beside)
             return
         n_bytes = call.workspace_bytes
         workspace = self._new("uint8", [n_bytes])
         try:
-            call.run(self.stream.handle, (workspace.address, n_bytes), addresses, lengths, **self._values())
+            call.run(self.stream.handle, (workspace.address, n_bytes), addresses, lengths, beside)
         finally:
             # What the device may still read or write is held until here.
             self.stream.synchronize()
@@ -207,6 +243,23 @@ def _place(argument: str, device: tuple[int, int]) -> tuple[int, int]:
 
 def _name(device: tuple[int, int]) -> str:
     return "the host" if device[0] == _CPU else f"cuda:{device[1]}"
+
+
+def seed_and_offset(dropout_p: float, rng_state: tuple[int, int] | None) -> tuple[int, int] | None:
+    """Two whole numbers of 64 bits, needed where weights are dropped."""
+    if not isinstance(dropout_p, Real):
+        raise TypeError(f"dropout_p is {dropout_p!r}; allowed: a number")
+    if dropout_p == 0:
+        return None
+    if rng_state is None:
+        raise ValueError("rng_state is missing; needed: (seed, offset), where dropout_p is greater than 0")
+    try:
+        seed, offset = (operator.index(x) for x in rng_state)
+    except (TypeError, ValueError):
+        raise TypeError(f"rng_state is {rng_state!r}; allowed: two whole numbers (seed, offset)") from None
+    if not (0 <= seed < 2**64 and 0 <= offset < 2**64):
+        raise ValueError(f"rng_state is {(seed, offset)}; allowed: whole numbers from 0 to 2**64 - 1")
+    return seed, offset
 
 
 def _sides(window: Window) -> Window:

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from . import _native
-from ._checks import DTYPES, N_LENGTHS, Form, batch_of, check, check_lengths, check_window, default_scale
-from .expression import Given, Mask, Score
+from ._checks import DTYPES, N_LENGTHS, Form, batch_of, check, check_lengths, check_sinks, check_state, check_window, default_scale
+from .expression import Given, Mask, Score, tensors_of
 
 # cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k and page_table, or None where none of them is given.
 Lengths = tuple[Tensor | None, ...] | None
@@ -34,10 +34,71 @@ _ALIGNMENT_ELEMS = 8
 _NO_LENGTHS = (0,) * N_LENGTHS
 
 
-# A score and a mask that are expressions.
-Expressions = tuple[Score | None, Mask | None]
+class Beside(NamedTuple):
+    """What a call is given beside q, k, v and lengths."""
 
-_NO_EXPRESSIONS: Expressions = (None, None)
+    given: Given | None = None
+    """Expressions, and what they take."""
+    sinks: Tensor | None = None
+    """float32 `[heads_q]`."""
+    dropout_p: float = 0.0
+    """The probability that a weight is dropped."""
+    rng_state: Tensor | None = None
+    """Seed and offset of dropout, int64 or uint64 `[2]`."""
+
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """Sinks, seed and offset, and what expressions read: all that a backward pass wants again."""
+        return self.sinks, self.rng_state, *(() if self.given is None else self.given.tensors)
+
+    def with_tensors(self, tensors: Sequence[Tensor | None]) -> Beside:
+        """The same with these, in the order of `tensors`; with those of expressions left out."""
+        sinks, rng_state, *read = tensors
+        given = None if self.given is None else self.given._replace(tensors=tuple(read))
+        return Beside(given, sinks, self.dropout_p, rng_state)
+
+    def addresses(self) -> dict[str, Any]:
+        """As the native module has it."""
+        beside: dict[str, Any] = {}
+        if self.given is not None:
+            beside["values"] = (self.given.params, [(x.data_ptr(), x.shape, x.stride()) for x in self.given.tensors])
+        if self.sinks is not None:
+            beside["sinks"] = self.sinks.data_ptr()
+        if self.rng_state is not None:
+            beside["dropout"] = self.rng_state.data_ptr()
+        return beside
+
+
+class Wanted(NamedTuple):
+    """Which gradients a backward pass gives beside those of q, k and v."""
+
+    sinks: bool = False
+    tensors: tuple[bool, ...] = ()
+    """Of tensors that expressions read, in their order; none where it is empty."""
+
+
+NOTHING = Wanted()
+
+
+class Asked(NamedTuple):
+    """What a plan is made for beside the forms of tensors and lengths."""
+
+    score: Score | None = None
+    mask: Mask | None = None
+    sinks: Form | None = None
+    dropout_p: float = 0.0
+    rng_state: Form | None = None
+
+    @staticmethod
+    def by(beside: Beside | None) -> Asked:
+        """What a call asks for."""
+        if beside is None:
+            return _PLAINLY
+        given, sinks, dropout_p, rng_state = beside
+        expressions = (None, None) if given is None else given[:2]
+        return Asked(*expressions, None if sinks is None else Form.of(sinks), dropout_p, None if rng_state is None else Form.of(rng_state))
+
+
+_PLAINLY = Asked()
 
 
 class Special(NamedTuple):
@@ -79,7 +140,7 @@ class Plan:
         lengths: tuple[Form | None, ...],
         numbers: Numbers,
         special: Special = _USUAL,
-        expressions: Expressions = _NO_EXPRESSIONS,
+        asked: Asked = _PLAINLY,
     ) -> None:
         q, k, v = forms
         max_seqlen_q, max_seqlen_k, softmax_scale, left, right, num_splits = numbers
@@ -88,6 +149,10 @@ class Plan:
         check_window(left, right)
         batch = batch_of(q, k, lengths, max_seqlen_q, max_seqlen_k)
         check_lengths(lengths, batch, q)
+        if asked.sinks is not None:
+            check_sinks(asked.sinks, q)
+        if asked.rng_state is not None:
+            check_state(asked.rng_state, q)
         columns, seqlen_k = None, max_seqlen_k if len(k.shape) == 3 else k.shape[1]
         if page_table is not None:
             columns = page_table.shape[1]
@@ -114,7 +179,10 @@ class Plan:
             columns=columns,
             split_kv=split_kv(num_splits, seqlen_k),
             **special._asdict(),
-            **{name: None if given is None else given._native for name, given in zip(("score", "mask"), expressions)},
+            score=None if asked.score is None else asked.score._native,
+            mask=None if asked.mask is None else asked.mask._native,
+            sinks=asked.sinks is not None,
+            dropout_p=asked.dropout_p,
         )
         # Whether kernels read tensors of these strides, if no bit of `misaligned` is set in their addresses.
         self.reads = all(_reads(form, self.ordinal is not None) for form in forms)
@@ -122,9 +190,9 @@ class Plan:
         self._strides = tuple(form.strides[:-1] for form in forms)
         self._in_pages = page_table is not None
         self._given = [given is not None for given in lengths]
-        self._expressions = expressions
+        self._asked = asked
         self._forward: tuple[_native.Forward, int] | None = None
-        self._backward: dict[tuple[int, ...], tuple[_native.Backward, int] | None] = {}
+        self._backward: dict[tuple[tuple[int, ...], Wanted], tuple[_native.Backward, int] | None] = {}
 
     def forward(self) -> tuple[_native.Forward, int]:
         """The forward pass, and the bytes of its workspace."""
@@ -133,93 +201,98 @@ class Plan:
             self._forward = forward, forward.workspace_bytes
         return self._forward
 
-    def backward(self, d_o: Tensor) -> tuple[_native.Backward, int] | None:
+    def backward(self, d_o: Tensor, wanted: Wanted = NOTHING) -> tuple[_native.Backward, int] | None:
         """The backward pass of a gradient of o with the strides of this one, and the bytes of its workspace; None if no kernel reads them."""
         if self._in_pages:
             raise NotImplementedError("page_table: gradients were asked for; ferroflash has no kernel for those of keys in pages")
         strides = d_o.stride()
-        if strides not in self._backward:
+        key = strides, wanted
+        if key not in self._backward:
             planned = None
             if _reads(Form.of(d_o), self.ordinal is not None):
-                backward = self._planned(_native.Backward, (*self._strides, strides[:-1]))
+                gradients = {"d_sinks": wanted.sinks, "d_tensors": wanted.tensors}
+                backward = self._planned(_native.Backward, (*self._strides, strides[:-1]), **gradients)
                 planned = backward, backward.workspace_bytes
-            self._backward[strides] = planned
-        return self._backward[strides]
+            self._backward[key] = planned
+        return self._backward[key]
 
-    def _planned(self, of: type, strides: tuple[tuple[int, ...], ...]) -> Any:
+    def shapes_of_gradients(self, wanted: Wanted) -> list[list[int] | None]:
+        """Of the gradients of tensors that expressions read, as the library writes them; None of those that nobody wants."""
+        names = tensors_of(self._asked.score, self._asked.mask)
+        return [self.problem.score_gradient_shape(name) if asked else None for name, asked in zip(names, wanted.tensors)]
+
+    def _planned(self, of: type, strides: tuple[tuple[int, ...], ...], **gradients: Any) -> Any:
         try:
-            return of(self.problem, self.ordinal, strides, self._given)
+            return of(self.problem, self.ordinal, strides, self._given, **gradients)
         except NotImplementedError as error:
-            asked = "".join(f"\n  {name}: {x}" for name, x in zip(("score", "mask"), self._expressions) if x is not None)
+            asked = "".join(f"\n  {name}: {x}" for name, x in zip(("score", "mask"), self._asked) if x is not None)
             raise NotImplementedError(f"{error}{asked}") from None
 
-    def run(self, planned: tuple, addresses: tuple[int, ...], lengths: Lengths, **others: Sequence) -> None:
-        """Enqueues a pass on the current stream; on the CPU, computes it. `others`: with k and v in 8 bits `scales`, the addresses of theirs, and
-        `values`, what expressions take."""
+    def run(self, planned: tuple, addresses: tuple[int, ...], lengths: Lengths, beside: dict[str, Any] | None = None) -> None:
+        """Enqueues a pass on the current stream; on the CPU, computes it. `beside`: what the native module takes beside tensors and lengths."""
         native, n_bytes = planned
         lengths_at = _NO_LENGTHS if lengths is None else tuple(0 if given is None else given.data_ptr() for given in lengths)
         if self.ordinal is None:
-            native.run(0, (0, 0), addresses, lengths_at, **others)
+            native.run(0, (0, 0), addresses, lengths_at, beside)
             return
         # Freed when this returns, and used again by PyTorch behind this call, in the order of the stream.
         workspace = torch.empty(n_bytes, dtype=torch.uint8, device=self.device)
         stream = torch._C._cuda_getCurrentRawStream(self.ordinal)
-        native.run(stream, (workspace.data_ptr(), n_bytes), addresses, lengths_at, **others)
+        native.run(stream, (workspace.data_ptr(), n_bytes), addresses, lengths_at, beside)
 
 
-def values_of(given: Given | None) -> dict[str, Sequence]:
-    """What expressions take, as `Plan.run` has it."""
-    if given is None:
-        return {}
-    return {"values": (given.params, [(x.data_ptr(), x.shape, x.stride()) for x in given.tensors])}
-
-
-def plan(q: Tensor, k: Tensor, v: Tensor, lengths: Lengths, numbers: Numbers, given: Given | None = None) -> Plan:
+def plan(q: Tensor, k: Tensor, v: Tensor, lengths: Lengths, numbers: Numbers, beside: Beside | None = None) -> Plan:
     """The plan of a call. Raises TypeError or ValueError that names the argument."""
     return _kept(
         *(q.shape, q.stride(), q.dtype, q.device),
         *(k.shape, k.stride(), k.dtype, k.device),
         *(v.shape, v.stride(), v.dtype, v.device),
         None if lengths is None else tuple(None if x is None else Form.of(x) for x in lengths),
-        _NO_EXPRESSIONS if given is None else given[:2],
+        Asked.by(beside),
         *numbers,
     )
 
 
 @lru_cache(maxsize=_N_PLANS)
 def _kept(*key: object) -> Plan:
-    lengths, expressions, *numbers = key[12:]
+    lengths, asked, *numbers = key[12:]
     forms = Form(*key[:4]), Form(*key[4:8]), Form(*key[8:12])
-    return Plan(forms, (None,) * N_LENGTHS if lengths is None else lengths, tuple(numbers), expressions=expressions)
+    return Plan(forms, (None,) * N_LENGTHS if lengths is None else lengths, tuple(numbers), asked=asked)
 
 
-def forward(planned: Plan, q: Tensor, k: Tensor, v: Tensor, lengths: Lengths, given: Given | None = None) -> tuple[Tensor, Tensor]:
+def forward(planned: Plan, q: Tensor, k: Tensor, v: Tensor, lengths: Lengths, beside: Beside | None = None) -> tuple[Tensor, Tensor]:
     """o and lse."""
     q_at, k_at, v_at = q.data_ptr(), k.data_ptr(), v.data_ptr()
     if not planned.reads or (q_at | k_at | v_at) & planned.misaligned:
         copies = [_readable(x, planned) for x in (q, k, v)]
-        o, lse = forward(plan(*copies, lengths, planned.numbers, given), *copies, lengths, given)
+        o, lse = forward(plan(*copies, lengths, planned.numbers, beside), *copies, lengths, beside)
         return _narrowed(o, q.shape[-1]), lse
     o, lse = _new(q), q.new_empty(planned.shape_lse, dtype=torch.float32)
-    planned.run(planned.forward(), (q_at, k_at, v_at, o.data_ptr(), lse.data_ptr()), lengths, **values_of(given))
+    addresses = q_at, k_at, v_at, o.data_ptr(), lse.data_ptr()
+    planned.run(planned.forward(), addresses, lengths, None if beside is None else beside.addresses())
     return o, lse
 
 
 def backward(
-    planned: Plan, d_o: Tensor, d_lse: Tensor | None, saved: Sequence[Tensor], lengths: Lengths, given: Given | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of q, k and v, with q, k, v, o and lse saved."""
+    planned: Plan,
+    d_o: Tensor,
+    d_lse: Tensor | None,
+    saved: Sequence[Tensor],
+    lengths: Lengths,
+    beside: Beside | None = None,
+    wanted: Wanted = NOTHING,
+) -> list[Tensor]:
+    """Gradients of q, k and v, with q, k, v, o and lse saved; then those that are wanted of sinks and of tensors that expressions read."""
     q, k, v, o, lse = saved
     q_at, k_at, v_at, d_o_at = q.data_ptr(), k.data_ptr(), v.data_ptr(), d_o.data_ptr()
     if not planned.reads or (q_at | k_at | v_at) & planned.misaligned:
         d_o, *copies = (_readable(x, planned) for x in (d_o, q, k, v, o))
-        again = plan(*copies[:3], lengths, planned.numbers, given)
-        gradients = backward(again, d_o, d_lse, (*copies, lse), lengths, given)
-        d_q, d_k, d_v = (_narrowed(gradient, q.shape[-1]) for gradient in gradients)
-        return d_q, d_k, d_v
-    ready = planned.backward(d_o)
+        again = plan(*copies[:3], lengths, planned.numbers, beside)
+        gradients = backward(again, d_o, d_lse, (*copies, lse), lengths, beside, wanted)
+        return [*(_narrowed(gradient, q.shape[-1]) for gradient in gradients[:3]), *gradients[3:]]
+    ready = planned.backward(d_o, wanted)
     if ready is None or d_o_at & planned.misaligned:
-        return backward(planned, d_o.clone(memory_format=torch.contiguous_format), d_lse, saved, lengths, given)
+        return backward(planned, d_o.clone(memory_format=torch.contiguous_format), d_lse, saved, lengths, beside, wanted)
     o, lse = o.contiguous(), lse.contiguous()
     d_lse_at = 0
     if d_lse is not None:
@@ -228,8 +301,31 @@ def backward(
     d_q, d_k, d_v = _new(q), _new(k), _new(v)
     of_gradients = d_q.data_ptr(), d_k.data_ptr(), d_v.data_ptr()
     addresses = q_at, k_at, v_at, o.data_ptr(), lse.data_ptr(), d_o_at, d_lse_at, *of_gradients
-    planned.run(ready, addresses, lengths, **values_of(given))
-    return d_q, d_k, d_v
+    if beside is None:
+        planned.run(ready, addresses, lengths)
+        return [d_q, d_k, d_v]
+    asked, others = beside.addresses(), []
+    if wanted.sinks:
+        others.append(_new(beside.sinks))
+        asked["d_sinks"] = others[0].data_ptr()
+    written: list[Tensor | None] = []
+    if any(wanted.tensors):
+        shapes = planned.shapes_of_gradients(wanted)
+        written = [None if shape is None else x.new_empty(shape) for x, shape in zip(beside.given.tensors, shapes)]
+        asked["d_tensors"] = [0 if gradient is None else gradient.data_ptr() for gradient in written]
+    planned.run(ready, addresses, lengths, asked)
+    read = () if beside.given is None else beside.given.tensors
+    others.extend(_shaped(gradient, x.shape) for gradient, x in zip(written, read) if gradient is not None)
+    return [d_q, d_k, d_v, *others]
+
+
+def _shaped(gradient: Tensor, shape: torch.Size) -> Tensor:
+    """The gradient of a tensor of this shape, from that of what its indices say: elements beyond them have none."""
+    if gradient.shape == shape:
+        return gradient
+    whole = gradient.new_zeros(shape)
+    whole[tuple(slice(n) for n in gradient.shape)] = gradient
+    return whole
 
 
 def _new(given: Tensor) -> Tensor:

@@ -113,16 +113,17 @@ def check_lengths(lengths: tuple[Form | None, ...], batch: int, q: Form) -> None
 
 def check_integers(argument: str, given: Form, needed: int, device: torch.device) -> None:
     """Whether a vector is int32, contiguous, on this device, and of so many numbers."""
-    _check_int32(argument, given, device)
-    if tuple(given.shape) != (needed,):
-        raise ValueError(f"{argument} has the shape {list(given.shape)}; needed: [{needed}]")
-    if given.strides != (1,) and needed > 1:
-        raise ValueError(f"{argument} has the stride {given.strides[0]}; needed: 1")
+    if given.dtype != torch.int32:
+        raise TypeError(f"{argument} is {given.dtype}; needed: torch.int32")
+    _check_vector(argument, given, needed, device)
 
 
 def check_table(argument: str, given: Form, batch: int, device: torch.device) -> None:
     """Whether a table of pages is int32, contiguous, on this device, and has a row for each sequence."""
-    _check_int32(argument, given, device)
+    if given.dtype != torch.int32:
+        raise TypeError(f"{argument} is {given.dtype}; needed: torch.int32")
+    if given.device != device:
+        raise TypeError(f"{argument} lies on {given.device}; needed: {device}, as q")
     if len(given.shape) != 2 or given.shape[0] != batch or given.shape[1] == 0:
         raise ValueError(f"{argument} has the shape {list(given.shape)}; needed: [{batch}, columns], 1 column or more")
     columns = given.shape[1]
@@ -130,8 +131,24 @@ def check_table(argument: str, given: Form, batch: int, device: torch.device) ->
         raise ValueError(f"{argument} has the strides {list(given.strides)}; needed: those of a contiguous tensor")
 
 
-def _check_int32(argument: str, given: Form, device: torch.device) -> None:
-    if given.dtype != torch.int32:
-        raise TypeError(f"{argument} is {given.dtype}; needed: torch.int32")
+def check_sinks(given: Form, q: Form) -> None:
+    """Whether sinks are float32, contiguous, beside q, and as many as it has heads."""
+    if given.dtype != torch.float32:
+        raise TypeError(f"sinks is {given.dtype}; needed: torch.float32")
+    _check_vector("sinks", given, q.shape[-2], q.device)
+
+
+def check_state(given: Form, q: Form) -> None:
+    """Whether seed and offset of dropout are two whole numbers of 64 bits, contiguous, beside q."""
+    if given.dtype not in (torch.int64, torch.uint64):
+        raise TypeError(f"rng_state is {given.dtype}; allowed: torch.int64, torch.uint64")
+    _check_vector("rng_state", given, 2, q.device)
+
+
+def _check_vector(argument: str, given: Form, needed: int, device: torch.device) -> None:
     if given.device != device:
         raise TypeError(f"{argument} lies on {given.device}; needed: {device}, as q")
+    if tuple(given.shape) != (needed,):
+        raise ValueError(f"{argument} has the shape {list(given.shape)}; needed: [{needed}]")
+    if given.strides != (1,) and needed > 1:
+        raise ValueError(f"{argument} has the stride {given.strides[0]}; needed: 1")

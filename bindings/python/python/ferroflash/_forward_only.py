@@ -163,7 +163,7 @@ def _run(planned: Plan, tensors: tuple[Tensor | None, ...], head_dim_v: int, len
     o = q.new_empty((*q.shape[:-1], head_dim_v))
     lse = q.new_empty(planned.shape_lse, dtype=torch.float32)
     addresses = tuple(0 if given is None else given.data_ptr() for given in (*tensors, o, lse))
-    planned.run(planned.forward(), addresses, lengths, **scales)
+    planned.run(planned.forward(), addresses, lengths, scales or None)
     return o, lse
 
 

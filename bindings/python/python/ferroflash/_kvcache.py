@@ -168,10 +168,11 @@ def _with_new_rows(
     numbers = (longest_q, None, given.softmax_scale, *window, given.num_splits)
     lengths = (given.cu_seqlens_q, None, None, seqused, given.cache_leftpad, table)
     plain = _are_plain(q, k, v, k_cache, v_cache, seqused)
-    planned, expressions = None, expressions_of(q, **given.edit)
+    expressions = expressions_of(q, **given.edit)
+    planned, beside = None, None if expressions is None else _call.Beside(expressions)
     if plain:
         # What attention refuses is refused before the cache is written.
-        planned = _call.plan(q, k_cache, v_cache, lengths, numbers, expressions)
+        planned = _call.plan(q, k_cache, v_cache, lengths, numbers, beside)
         if planned.reads:
             planned.forward()
         if not k_cache.is_cuda:
@@ -195,8 +196,8 @@ def _with_new_rows(
     lengths = (*lengths[:3], after, *lengths[4:])
     if plain:
         if turned.stride() != q.stride():
-            planned = _call.plan(turned, k_cache, v_cache, lengths, numbers, expressions)
-        return _call.forward(planned, turned, k_cache, v_cache, lengths, expressions)
+            planned = _call.plan(turned, k_cache, v_cache, lengths, numbers, beside)
+        return _call.forward(planned, turned, k_cache, v_cache, lengths, beside)
     return attention(
         turned,
         k_cache,

@@ -1,7 +1,7 @@
 """The native module: attention on addresses, and DLPack."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypedDict, TypeVar, overload
 
 from typing_extensions import Self
 
@@ -12,6 +12,22 @@ def info() -> dict[str, Any]:
 
 # Numbers, and of tensors address, shape and strides in elements: as a score and a mask take them.
 Values = tuple[Sequence[float], Sequence[tuple[int, Sequence[int], Sequence[int]]]]
+
+class Beside(TypedDict, total=False):
+    """What a run takes beside tensors and lengths, where the problem wants it: of memory its address."""
+
+    scales: Sequence[int]
+    values: Values
+    sinks: int
+    # Seed and offset, or the address of these as two u64.
+    dropout: tuple[int, int] | int
+    # Gradients that a backward pass writes: of sinks, and of each tensor among the values, 0 where its is not wanted.
+    d_sinks: int
+    d_tensors: Sequence[int]
+
+def dropout_mask(shape: Sequence[int], dropout_p: float, seed: int, offset: int) -> Array:
+    """Which weights are kept with this probability that one is dropped, this seed and this offset: bool, of this shape, `[batch, heads_q, seqlen_q,
+    seqlen_k]`. What masks hide counts, too; of packed sequences each has the first rows and columns of its entry."""
 
 class Num:
     """A number of each pair of a query and a key, while a function is traced: `ferroflash.expression` says what can be computed with it."""
@@ -182,7 +198,7 @@ class Problem:
     """One attention problem. Shapes are `[batch, seqlen, heads, head_dim]`, or packed, `[total, heads, head_dim]`; with `columns` that of k is
     `[n_pages, page_size, heads, head_dim]`. `split_kv` is "auto", "never", or the keys of a split. With `values_in_keys` the value of a key is
     so many first columns of its row. `fp8_kv` is "per_sequence" or "per_page": keys and values in e4m3, and what their scales are of. `score` and `mask` are
-    expressions."""
+    expressions. `sinks`: heads have some. `dropout_p` is the probability that a weight is dropped."""
 
     def __new__(
         cls,
@@ -202,7 +218,11 @@ class Problem:
         fp8_kv: str | None = None,
         score: Score | None = None,
         mask: Mask | None = None,
+        sinks: bool = False,
+        dropout_p: float = 0.0,
     ) -> Self: ...
+    def score_gradient_shape(self, name: str) -> list[int]:
+        """The shape of the gradient of a tensor that the score reads. A tensor that has none is a NotImplementedError that says why."""
     def explain(self, ordinal: int | None = None, *, backward: bool = False) -> str:
         """What would run on a device, and what became of every other candidate."""
 
@@ -218,14 +238,23 @@ class Forward:
         workspace: tuple[int, int],
         addresses: Sequence[int],
         lengths: Sequence[int],
-        scales: Sequence[int] = (0, 0),
-        values: Values | None = None,
+        beside: Beside | None = None,
     ) -> None: ...
 
 class Backward:
-    """The backward pass of a problem on a device, planned."""
+    """The backward pass of a problem on a device, planned. `d_sinks`, and `d_tensors` for each tensor that the score and the mask take, say whether
+    runs give their gradients, too."""
 
-    def __new__(cls, problem: Problem, ordinal: int | None, strides: tuple[Sequence[int], ...], given: Sequence[bool]) -> Self: ...
+    def __new__(
+        cls,
+        problem: Problem,
+        ordinal: int | None,
+        strides: tuple[Sequence[int], ...],
+        given: Sequence[bool],
+        *,
+        d_sinks: bool = False,
+        d_tensors: Sequence[bool] = (),
+    ) -> Self: ...
     @property
     def workspace_bytes(self) -> int: ...
     def run(
@@ -234,7 +263,7 @@ class Backward:
         workspace: tuple[int, int],
         addresses: Sequence[int],
         lengths: Sequence[int],
-        values: Values | None = None,
+        beside: Beside | None = None,
     ) -> None: ...
 
 class Append:

@@ -1,4 +1,4 @@
-"""ALiBi and soft caps of FlashAttention's interfaces, as expressions.
+"""ALiBi and soft caps of FlashAttention's interfaces, as expressions; and sinks of models, as the library takes them.
 
 ALiBi adds −slope · |k − (q + seqlen_k − seqlen_q)| to a score, as flash-attn's documentation says. (Under a causal mask its kernels leave the part
 out that all keys of a query share: o is the same, and lse is not.) The soft cap comes first: softcap · tanh(s / softcap).
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ._checks import DTYPES
 from ._native import At, Num
 from ._refuse import refuse
 from .expression import Score
@@ -62,6 +63,17 @@ def edit(
         inputs["alibi_slopes"] = alibi_slopes
     rank = 0 if alibi_slopes is None else alibi_slopes.dim()
     return {"score": _SCORES[softcap > 0.0, rank, window[1] == 0], "score_inputs": inputs}
+
+
+def in_f32(argument: str, sinks: Tensor | None) -> Tensor | None:
+    """Sinks of any type of floats as `_torch.attention` takes them; gradients go back to theirs."""
+    if sinks is None:
+        return None
+    if not isinstance(sinks, Tensor):
+        raise TypeError(f"{argument} is {type(sinks).__name__}; allowed: torch.Tensor, or None")
+    if sinks.dtype not in DTYPES:
+        raise TypeError(f"{argument} is {sinks.dtype}; allowed: {', '.join(map(str, DTYPES))}")
+    return sinks.float().contiguous()
 
 
 def _check(q: Tensor, slopes: Tensor, cu_seqlens_q: Tensor | None) -> None:

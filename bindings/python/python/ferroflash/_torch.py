@@ -15,17 +15,18 @@ import torch
 from torch import Tensor
 
 from . import _call
-from ._call import Lengths, Plan, lse_shape
+from ._call import Beside, Lengths, Plan, Wanted, lse_shape
 from ._checks import DTYPES, N_LENGTHS, Form, check, default_scale
-from .expression import Given, Mask, Score, given_by
+from .expression import Given, Mask, Score, check_gradient, given_by, tensors_of
 
 _OPTIONS = (
     "Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? seqused_q, Tensor? seqused_k, Tensor? leftpad_k, "
     "Tensor? page_table, SymInt? max_seqlen_q, SymInt? max_seqlen_k, float softmax_scale, SymInt? left, SymInt? right, int num_splits"
 )
 
-# Expressions by their texts, and what they take.
-_EXPRESSIONS = "str? score, str? mask, Tensor[] score_tensors, float[] score_params"
+# Expressions by their texts, and what they take; sinks; dropout.
+_BESIDE = "str? score, str? mask, Tensor[] score_tensors, float[] score_params, Tensor? sinks, float dropout_p, Tensor? rng_state"
+_N_BESIDE = 7
 
 # The types of tensors that expressions read, and what they are called.
 _ELEMENTS = {**DTYPES, torch.int32: "int32"}
@@ -38,12 +39,16 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 
 _LIBRARY = torch.library.Library("ferroflash", "DEF")
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
-_LIBRARY.define(f"forward(Tensor q, Tensor k, Tensor v, {_OPTIONS}, {_EXPRESSIONS}) -> (Tensor, Tensor)", tags=_TAGS)
+_LIBRARY.define(f"forward(Tensor q, Tensor k, Tensor v, {_OPTIONS}, {_BESIDE}) -> (Tensor, Tensor)", tags=_TAGS)
+# Of q, k and v; then those that are wanted of sinks and of score_tensors.
 _LIBRARY.define(
-    f"backward(Tensor d_o, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, {_OPTIONS}, {_EXPRESSIONS}) "
-    "-> (Tensor, Tensor, Tensor)",
+    f"backward(Tensor d_o, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, {_OPTIONS}, {_BESIDE}, "
+    "bool d_sinks, bool[] d_score_tensors) -> Tensor[]",
     tags=_TAGS,
 )
+
+# Seeds and offsets that are drawn are below this.
+_END_OF_SEEDS = 2**63 - 1
 
 
 def attention(
@@ -66,6 +71,9 @@ def attention(
     score: Score | None = None,
     mask: Mask | None = None,
     score_inputs: Mapping[str, Any] | None = None,
+    sinks: Tensor | None = None,
+    dropout_p: float = 0.0,
+    rng_state: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """softmax(q · kᵀ · softmax_scale, masked) · v, and the logarithm of each row's sum of exponentials. Gradients flow through both.
 
@@ -84,17 +92,24 @@ def attention(
         num_splits: into how many parts the keys are divided that a GPU works on side by side. 0 is the library's choice, 1 is none; with more
             each part has ceil(seqlen_k / num_splits) keys, rounded up to whole blocks, where seqlen_k is the longest that a sequence may be.
         score, mask: expressions of `ferroflash.expression`: what takes the place of every score, and which keys a query sees, too.
-        score_inputs: what they name: parameters, numbers; and tensors beside q, of any strides, without gradients.
+        score_inputs: what they name: parameters, numbers; and tensors beside q, of any strides. Gradients flow to those that have one, as
+            `ferroflash.expression` says: to a bias.
+        sinks: float32 `[heads_q]`, contiguous: exp(sink) is added to the sum of exponentials of each row of a head. Gradients flow to them.
+        dropout_p: the probability that a weight is dropped, at least 0 and less than 1; the others are divided by the probability that they are
+            kept. Both are rounded to multiples of 1/256. lse is that of all weights.
+        rng_state: int64 or uint64 `[2]`, beside q: seed and offset of dropout. Equal ones drop the same weights, those that
+            `ferroflash.dropout_mask` says. Without it two numbers are drawn, by `torch.randint` on q's device: `torch.manual_seed` repeats them,
+            nobody waits for them, a captured graph draws others whenever it is replayed, and `torch.compile` and checkpoints know what they are.
 
     Returns:
         o, like q; lse, float32 `[batch, heads_q, seqlen_q]`, of packed queries `[heads_q, total_q]`. A row that sees no key has o = 0 and
-        lse = −inf.
+        lse = −inf, or the sink.
 
     Raises:
         TypeError: an argument is no tensor, or has another type or device than it must have.
         ValueError: a shape, a size or a length is not allowed.
         NotImplementedError: no kernel serves the call, and the text has every candidate, and why it cannot; or a tensor in score_inputs asks for
-            a gradient.
+            a gradient, and has none, and the text says why.
         RuntimeError: the driver refuses.
     """
     left, right = window
@@ -104,17 +119,54 @@ def attention(
     plain = _are_plain(q, k, v)
     if not plain or torch.is_autocast_enabled("cuda" if q.is_cuda else "cpu"):
         q, k, v = _cast(q, k, v)
-    given = None if score is None and mask is None and not score_inputs else expressions_of(q, score, mask, score_inputs)
-    if not plain or (given is not None and not _are_plain(q, *given.tensors)):
+    beside = None
+    if not (score is None and mask is None and not score_inputs and sinks is None and dropout_p == 0):
+        given = expressions_of(q, score, mask, score_inputs)
+        beside = Beside(given, _sinks(sinks), dropout_p, _state(q, dropout_p, rng_state))
+        plain = plain and _are_plain(q, *(x for x in beside.tensors() if x is not None))
+    if not plain:
         scale = default_scale(q.shape) if softmax_scale is None else softmax_scale
         numbers = (max_seqlen_q, max_seqlen_k, scale, left, right, num_splits)
-        return torch.ops.ferroflash.forward.default(q, k, v, *lengths, *numbers, *_spelled(given))
+        return torch.ops.ferroflash.forward.default(q, k, v, *lengths, *numbers, *_spelled(beside))
     numbers = (max_seqlen_q, max_seqlen_k, softmax_scale, left, right, num_splits)
     rows = _given(lengths)
-    planned = _call.plan(q, k, v, rows, numbers, given)
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        return _Attention.apply(q, k, v, planned, rows, given)
-    return _call.forward(planned, q, k, v, rows, given)
+    planned = _call.plan(q, k, v, rows, numbers, beside)
+    if not torch.is_grad_enabled():
+        return _call.forward(planned, q, k, v, rows, beside)
+    wanted = _wanted(beside)
+    if q.requires_grad or k.requires_grad or v.requires_grad or wanted.sinks or any(wanted.tensors):
+        return _Attention.apply(q, k, v, planned, rows, beside, wanted, *(() if beside is None else beside.tensors()))
+    return _call.forward(planned, q, k, v, rows, beside)
+
+
+def _sinks(sinks: Any) -> Tensor | None:
+    if sinks is None or isinstance(sinks, Tensor):
+        return sinks
+    raise TypeError(f"sinks is {type(sinks).__name__}; allowed: torch.Tensor, or None")
+
+
+def _state(q: Tensor, dropout_p: float, rng_state: Any) -> Tensor | None:
+    """Seed and offset of a call's dropout."""
+    if dropout_p == 0:
+        return None
+    if rng_state is None:
+        return torch.randint(_END_OF_SEEDS, (2,), dtype=torch.int64, device=q.device)
+    if isinstance(rng_state, Tensor):
+        return rng_state
+    raise TypeError(f"rng_state is {type(rng_state).__name__}; allowed: torch.Tensor, or None")
+
+
+def _wanted(beside: Beside | None) -> Wanted:
+    """Which gradients are asked for beside those of q, k and v; of a tensor that has none, an error that says why."""
+    if beside is None:
+        return _call.NOTHING
+    given, sinks = beside.given, beside.sinks
+    tensors = () if given is None else tuple(x.requires_grad for x in given.tensors)
+    if any(tensors):
+        for name, asked in zip(tensors_of(given.score, given.mask), tensors):
+            if asked:
+                check_gradient(given.score, given.mask, name)
+    return Wanted(sinks is not None and sinks.requires_grad, tensors)
 
 
 def expressions_of(
@@ -127,28 +179,30 @@ def expressions_of(
             raise TypeError(f"score_inputs: {name} is {type(x).__name__}; needed: torch.Tensor")
         if x.device != q.device:
             raise TypeError(f"score_inputs: {name} lies on {x.device}; needed: {q.device}, as q")
-        if x.requires_grad and torch.is_grad_enabled():
-            raise NotImplementedError(
-                f"score_inputs: {name} asks for a gradient; ferroflash has none of what expressions read. Give {name}.detach()"
-            )
         return _ELEMENTS.get(x.dtype, str(x.dtype)), x.dim()
 
     return given_by(score, mask, score_inputs, form_of)
 
 
-def _spelled(given: Given | None) -> tuple[str | None, str | None, Sequence[Tensor], Sequence[float]]:
-    """Expressions and what they take, as the operators have them."""
+def _spelled(beside: Beside | None) -> tuple[Any, ...]:
+    """Expressions, what they take, sinks and dropout, as the operators have them."""
+    if beside is None:
+        return None, None, [], [], None, 0.0, None
+    given, *others = beside
     if given is None:
-        return None, None, [], []
-    return *given.texts(), list(given.tensors), [float(x) for x in given.params]
+        return None, None, [], [], *others
+    return *given.texts(), list(given.tensors), [float(x) for x in given.params], *others
 
 
-def _read(spelled: Sequence[Any]) -> Given | None:
+def _read(spelled: Sequence[Any]) -> Beside | None:
     """What `_spelled` has written."""
-    score, mask, tensors, params = spelled
-    if score is None and mask is None:
+    score, mask, tensors, params, sinks, dropout_p, rng_state = spelled
+    given = None
+    if not (score is None and mask is None):
+        given = Given(*_parsed(score, mask), tuple(params), tuple(tensors))
+    if given is None and sinks is None and dropout_p == 0:
         return None
-    return Given(*_parsed(score, mask), tuple(params), tuple(tensors))
+    return Beside(given, sinks, dropout_p, rng_state)
 
 
 @lru_cache(maxsize=_N_EXPRESSIONS)
@@ -185,12 +239,14 @@ def explain(
     window: tuple[int | None, int | None] = (None, None),
     score: Score | None = None,
     mask: Mask | None = None,
+    sinks: Tensor | None = None,
+    dropout_p: float = 0.0,
     backward: bool = False,
 ) -> str:
     """Which kernels serve `attention` of tensors shaped like these, or its gradients, and why the others do not: a text."""
     left, right = window
-    given = None if score is None and mask is None else Given(score, mask, (), ())
-    plan = _call.plan(q, k, v, None, (None, None, softmax_scale, left, 0 if causal else right, 0), given)
+    beside = Beside(Given(score, mask, (), ()), sinks, dropout_p)
+    plan = _call.plan(q, k, v, None, (None, None, softmax_scale, left, 0 if causal else right, 0), beside)
     return plan.problem.explain(plan.ordinal, backward=backward)
 
 
@@ -211,28 +267,41 @@ def _are_plain(*tensors: Tensor) -> bool:
 
 
 class _Attention(torch.autograd.Function):
-    """Both passes, outside of PyTorch's dispatch."""
+    """Both passes, outside of PyTorch's dispatch. `others` are the tensors of `beside`: by them autograd knows of these."""
 
     @staticmethod
-    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, planned: Plan, lengths: Lengths, given: Given | None):
-        o, lse = _call.forward(planned, q, k, v, lengths, given)
-        ctx.planned = planned
+    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, planned: Plan, lengths: Lengths, beside: Beside | None, wanted: Wanted, *others):
+        o, lse = _call.forward(planned, q, k, v, lengths, beside)
+        ctx.planned, ctx.wanted = planned, wanted
         ctx.n_lengths = 0 if lengths is None else N_LENGTHS
-        ctx.given = None if given is None else given._replace(tensors=())
-        _keep(ctx, q, k, v, o, lse, *(lengths or ()), *(() if given is None else given.tensors))
+        ctx.beside = None if beside is None else beside.with_tensors((None, None))
+        _keep(ctx, q, k, v, o, lse, *(lengths or ()), *others)
         return o, lse
 
     @staticmethod
     def backward(ctx, d_o: Tensor | None, d_lse: Tensor | None):
-        saved, planned, given = ctx.saved_tensors, ctx.planned, ctx.given
-        lengths = saved[5 : 5 + ctx.n_lengths]
-        if given is not None:
-            given = given._replace(tensors=saved[5 + ctx.n_lengths :])
+        saved, planned, beside, wanted = ctx.saved_tensors, ctx.planned, ctx.beside, ctx.wanted
+        n = 5 + ctx.n_lengths
+        lengths = saved[5:n]
+        if beside is not None:
+            beside = beside.with_tensors(saved[n:])
         # Where a graph of this pass is wanted, the operator says that it has no derivative.
         if d_o is None or torch.is_grad_enabled() or not _are_plain(d_o):
-            options = *(lengths or (None,) * N_LENGTHS), *planned.numbers, *_spelled(given)
-            return *_gradients(d_o, d_lse, saved[:5], options), None, None, None
-        return *_call.backward(planned, d_o, d_lse, saved[:5], lengths or None, given), None, None, None
+            options = *(lengths or (None,) * N_LENGTHS), *planned.numbers, *_spelled(beside)
+            d_q, d_k, d_v, *others = _gradients(d_o, d_lse, saved[:5], options, wanted)
+        else:
+            d_q, d_k, d_v, *others = _call.backward(planned, d_o, d_lse, saved[:5], lengths or None, beside, wanted)
+        if beside is None:
+            return d_q, d_k, d_v, *(None,) * 4
+        d_sinks, d_tensors = _sorted(others, wanted)
+        return d_q, d_k, d_v, *(None,) * 4, d_sinks, None, *d_tensors
+
+
+def _sorted(gradients: list[Tensor], wanted: Wanted) -> tuple[Tensor | None, list[Tensor | None]]:
+    """Those of sinks and of tensors, with None for each that nobody wants; None throughout where there are none."""
+    remaining = iter(gradients)
+    d_sinks = next(remaining, None) if wanted.sinks else None
+    return d_sinks, [next(remaining, None) if asked else None for asked in wanted.tensors]
 
 
 def _keep(ctx, *tensors: Tensor | None) -> None:
@@ -241,34 +310,37 @@ def _keep(ctx, *tensors: Tensor | None) -> None:
     ctx.set_materialize_grads(False)
 
 
-def _gradients(d_o: Tensor | None, d_lse: Tensor | None, saved: tuple[Tensor, ...], options: tuple) -> tuple[Tensor | None, ...]:
-    """Of q, k and v by the operator, from q, k, v, o and lse."""
+def _gradients(
+    d_o: Tensor | None, d_lse: Tensor | None, saved: tuple[Tensor, ...], options: tuple, wanted: Wanted
+) -> Sequence[Tensor | None]:
+    """Those of q, k and v by the operator, from q, k, v, o and lse; then what is wanted beside them."""
     if d_o is None and d_lse is None:
         return None, None, None
     if d_o is None:
         d_o = torch.zeros_like(saved[3])
-    return torch.ops.ferroflash.backward.default(d_o, d_lse, *saved, *options)
+    return torch.ops.ferroflash.backward.default(d_o, d_lse, *saved, *options, wanted.sinks, list(wanted.tensors))
 
 
-def _options(options: Sequence[Any]) -> tuple[Lengths, tuple, Given | None]:
-    """What operators are given behind their tensors: lengths, numbers, expressions."""
-    *others, score, mask, tensors, params = options
-    return _given(tuple(others[:N_LENGTHS])), tuple(others[N_LENGTHS:]), _read((score, mask, tensors, params))
+def _options(options: Sequence[Any]) -> tuple[Lengths, tuple, Beside | None]:
+    """What operators are given behind their tensors: lengths, numbers, and what stands beside them."""
+    others, spelled = options[:-_N_BESIDE], options[-_N_BESIDE:]
+    return _given(tuple(others[:N_LENGTHS])), tuple(others[N_LENGTHS:]), _read(spelled)
 
 
 @torch.library.impl(_LIBRARY, "forward", "CPU")
 @torch.library.impl(_LIBRARY, "forward", "CUDA")
 def _forward(q, k, v, *options):
-    lengths, numbers, given = _options(options)
-    return _call.forward(_call.plan(q, k, v, lengths, numbers, given), q, k, v, lengths, given)
+    lengths, numbers, beside = _options(options)
+    return _call.forward(_call.plan(q, k, v, lengths, numbers, beside), q, k, v, lengths, beside)
 
 
 @torch.library.impl(_LIBRARY, "backward", "CPU")
 @torch.library.impl(_LIBRARY, "backward", "CUDA")
 def _backward(d_o, d_lse, q, k, v, o, lse, *options):
-    lengths, numbers, given = _options(options)
-    planned = _call.plan(q, k, v, lengths, numbers, given)
-    return _call.backward(planned, d_o, d_lse, (q, k, v, o, lse), lengths, given)
+    *options, d_sinks, d_tensors = options
+    lengths, numbers, beside = _options(options)
+    planned = _call.plan(q, k, v, lengths, numbers, beside)
+    return _call.backward(planned, d_o, d_lse, (q, k, v, o, lse), lengths, beside, Wanted(d_sinks, tuple(d_tensors)))
 
 
 @torch.library.register_fake("ferroflash::forward", lib=_LIBRARY)
@@ -279,25 +351,31 @@ def _fake_forward(q, k, v, *options):
 
 @torch.library.register_fake("ferroflash::backward", lib=_LIBRARY)
 def _fake_backward(d_o, d_lse, q, k, v, o, lse, *options):
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+    *options, d_sinks, d_tensors = options
+    tensors, _params, sinks, *_dropout = options[-5:]
+    others = [x for x, asked in zip(tensors, d_tensors) if asked]
+    return [x.new_empty(x.shape) for x in (q, k, v, *([sinks] if d_sinks else ()), *others)]
 
 
 def _save(ctx, inputs, output):
     q, k, v, *options = inputs
-    *others, score, mask, tensors, params = options
-    if any(x.requires_grad for x in tensors):
-        raise NotImplementedError("score_tensors: one asks for a gradient; ferroflash has none of what expressions read")
-    _keep(ctx, q, k, v, *output, *others[:N_LENGTHS], *tensors)
-    ctx.numbers, ctx.texts, ctx.params = others[N_LENGTHS:], (score, mask), params
+    score, mask, tensors, params, sinks, dropout_p, rng_state = options[-_N_BESIDE:]
+    ctx.wanted = _wanted(_read(options[-_N_BESIDE:]))
+    _keep(ctx, q, k, v, *output, *options[:N_LENGTHS], sinks, rng_state, *tensors)
+    ctx.numbers = options[N_LENGTHS:-_N_BESIDE]
+    ctx.texts, ctx.params, ctx.dropout_p = (score, mask), params, dropout_p
 
 
 def _differentiate(ctx, d_o, d_lse):
     saved = ctx.saved_tensors
     n = 5 + N_LENGTHS
-    options = *saved[5:n], *ctx.numbers, *ctx.texts, list(saved[n:]), ctx.params
-    # Of lists of tensors, lists: so PyTorch takes an empty one.
-    lists = [None] * len(saved[n:]), None if ctx.params else []
-    return *_gradients(d_o, d_lse, saved[:5], options), *(None,) * (len(options) - 2), *lists
+    sinks, rng_state, *tensors = saved[n:]
+    options = *saved[5:n], *ctx.numbers, *ctx.texts, tensors, ctx.params, sinks, ctx.dropout_p, rng_state
+    d_q, d_k, d_v, *others = _gradients(d_o, d_lse, saved[:5], options, ctx.wanted)
+    d_sinks, d_tensors = _sorted(others, ctx.wanted)
+    # Of lists, lists: so PyTorch takes an empty one.
+    lists = d_tensors or [None] * len(tensors), None if ctx.params else []
+    return d_q, d_k, d_v, *(None,) * (len(options) - 5), *lists, d_sinks, None, None
 
 
 def _refuse_second_derivative(ctx, *gradients):

@@ -17,10 +17,10 @@ libraries have enqueued. PyTorch's tensors go to the operators for PyTorch, whic
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeVar, overload
 
-from ._array_call import Call, Window, like
+from ._array_call import Call, Window, like, seed_and_offset
 from ._native import Array
 from .expression import Mask, Score
 
@@ -52,6 +52,9 @@ def attention(
     score: Score | None = ...,
     mask: Mask | None = ...,
     score_inputs: Mapping[str, Any] | None = ...,
+    sinks: SupportsDLPack | None = ...,
+    dropout_p: float = ...,
+    rng_state: Any = ...,
     return_lse: Literal[False] = ...,
 ) -> A: ...
 
@@ -70,6 +73,9 @@ def attention(
     score: Score | None = ...,
     mask: Mask | None = ...,
     score_inputs: Mapping[str, Any] | None = ...,
+    sinks: SupportsDLPack | None = ...,
+    dropout_p: float = ...,
+    rng_state: Any = ...,
     return_lse: Literal[True],
 ) -> tuple[A, A]: ...
 
@@ -87,6 +93,9 @@ def attention(
     score: Score | None = None,
     mask: Mask | None = None,
     score_inputs: Mapping[str, Any] | None = None,
+    sinks: Any = None,
+    dropout_p: float = 0.0,
+    rng_state: Any = None,
     return_lse: bool = False,
 ) -> Any:
     """softmax(q · kᵀ · softmax_scale, masked) · v.
@@ -104,11 +113,16 @@ def attention(
         seqused_q, seqused_k: int32 `[batch]`: how many rows of each sequence are in use, from the first on. The others are not read.
         score, mask: expressions of `ferroflash.expression`: what takes the place of every score, and which keys a query sees, too.
         score_inputs: what they name: parameters, numbers; and arrays beside q, of any strides that are not negative.
+        sinks: float32 `[heads_q]`, contiguous: exp(sink) is added to the sum of exponentials of each row of a head.
+        dropout_p: the probability that a weight is dropped, at least 0 and less than 1; the others are divided by the probability that they are
+            kept. Both are rounded to multiples of 1/256. lse is that of all weights.
+        rng_state: (seed, offset), two whole numbers from 0 to 2**64 - 1; needed with dropout_p greater than 0. Equal ones drop the same weights,
+            those that `dropout_mask` says, on every device. (Of PyTorch's tensors it may be a tensor, or be left out.)
         return_lse: whether lse is returned, too.
 
     Returns:
         o, like q. With return_lse o and lse, float32 `[batch, heads_q, seqlen_q]`: the natural logarithm of each row's sum of exponentials.
-        A row that sees no key, or is not in use, has o = 0 and lse = −inf.
+        A row that sees no key, or is not in use, has o = 0 and lse = −inf; one that is in use, where there are sinks, lse = sink.
 
     Raises:
         TypeError: an argument is no array, cannot be exported, or has another type or device than it must have.
@@ -126,10 +140,15 @@ def attention(
         "score": score,
         "mask": mask,
         "score_inputs": score_inputs,
+        "sinks": sinks,
+        "dropout_p": dropout_p,
+        "rng_state": rng_state,
     }
     if _is_torch(q):
         from ._torch import attention as of_tensors
 
+        if isinstance(rng_state, (tuple, list)):
+            options["rng_state"] = _state_beside(q, dropout_p, rng_state)
         o, lse = of_tensors(q, k, v, **options)
     else:
         call = Call(q, k, v, **options)
@@ -154,21 +173,30 @@ def attention_backward(
     score: Score | None = None,
     mask: Mask | None = None,
     score_inputs: Mapping[str, Any] | None = None,
-) -> tuple[A, A, A]:
-    """Gradients of q, k and v.
+    sinks: SupportsDLPack | None = None,
+    dropout_p: float = 0.0,
+    rng_state: tuple[int, int] | None = None,
+    d_sinks: bool = False,
+    d_score_inputs: Sequence[str] = (),
+) -> tuple[Any, ...]:
+    """Gradients of q, k and v; of sinks, and of tensors that the score reads, where they are asked for.
 
     Args:
         d_o: gradient of o; of its shape and type, strides as of q.
-        q, k, v, softmax_scale, causal, window, seqused_q, seqused_k, score, mask, score_inputs: as `attention` was given them.
+        q, k, v, softmax_scale, causal, window, seqused_q, seqused_k, score, mask, score_inputs, sinks, dropout_p, rng_state: as `attention` was
+            given them.
         o, lse: as `attention` returned them, with return_lse; contiguous.
         d_lse: gradient of lse, float32 `[batch, heads_q, seqlen_q]`, contiguous; for a loss that depends on lse.
+        d_sinks: whether the gradient of the sinks is wanted.
+        d_score_inputs: the names of tensors in score_inputs whose gradients are wanted. `ferroflash.expression` says which have one.
 
     Returns:
-        Gradients of q, k and v, of their shapes and types. Those of rows that see no key, or are not in use, are 0. Equal arguments give
-        equal bits.
+        Gradients of q, k and v, of their shapes and types. Those of rows that see no key, or are not in use, are 0. Then, with d_sinks, that of the
+        sinks; and with d_score_inputs a dict of those of these tensors, each of the tensor's type, with an element for each value of its indices:
+        batch, heads_q or heads_k, seqlen_q, seqlen_k, or 1 where the index is 0. Equal arguments give equal bits.
 
     Raises:
-        What `attention` raises. What expressions read has no gradient.
+        What `attention` raises. NotImplementedError, too, where a tensor has no gradient; the text says why.
     """
     if _is_torch(q):
         raise TypeError("q is a torch.Tensor; allowed: arrays of other libraries. ferroflash.attention is differentiable on tensors")
@@ -184,9 +212,22 @@ def attention_backward(
         score=score,
         mask=mask,
         score_inputs=score_inputs,
+        sinks=sinks,
+        dropout_p=dropout_p,
+        rng_state=rng_state,
     )
-    d_q, d_k, d_v = (like(q, gradient) for gradient in call.backward(d_o, o, lse, d_lse))
-    return d_q, d_k, d_v
+    gradients = call.backward(d_o, o, lse, d_lse, d_sinks, d_score_inputs)
+    named = {name: like(q, gradient) for name, gradient in gradients[-1].items()} if d_score_inputs else None
+    arrays = [like(q, gradient) for gradient in (gradients if named is None else gradients[:-1])]
+    return *arrays, *(() if named is None else (named,))
+
+
+def _state_beside(q: Any, dropout_p: float, rng_state: Sequence[int]) -> Any:
+    """Seed and offset beside a tensor of PyTorch."""
+    import torch
+
+    state = seed_and_offset(dropout_p, tuple(rng_state))
+    return None if state is None else torch.tensor(state, dtype=torch.uint64, device=q.device)
 
 
 def _is_torch(array: Any) -> bool:

@@ -29,7 +29,9 @@ Numbers are float32, whole numbers int32; a whole number beside a number becomes
 the dividend. (Python's round down.) Whole numbers wrap around. `/` of whole numbers is that of numbers. `and`, `or`, `not` and `if` cannot be
 traced: they raise a TypeError that says what to write.
 
-Gradients of q, k and v are exact, by the derivative of the expression; parameters and tensors have none. An expression that gives NaN or +inf gives NaN
+Gradients of q, k and v are exact, by the derivative of the expression. So is that of a tensor of floats that the score reads at one place, by the indices
+`at.batch`, `at.head` or `at.kv_head`, `at.q` and `at.k`, each once, the last two always, or 0: a bias, `bias[at.batch, at.head, at.q, at.k]`, or one that batch
+entries and heads share, `bias[0, 0, at.q, at.k]`. Other tensors and parameters have none. An expression that gives NaN or +inf gives NaN
 results. Expressions are kept for as long as the process, as the kernels are that are compiled for them: make each once.
 """
 
@@ -37,6 +39,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
@@ -44,6 +47,9 @@ from . import _native
 from ._native import At, Cond, Int, Num
 
 __all__ = ["Mask", "Score"]
+
+# Of how many tensors it is kept that they have a gradient.
+_N_GRADIENTS = 256
 
 
 class _Expression:
@@ -177,6 +183,20 @@ def given_by(
     params = tuple(_number(name, inputs[name], needed) for name, needed in names.items() if isinstance(needed, str))
     tensors = tuple(inputs[name] for name, needed in names.items() if not isinstance(needed, str))
     return Given(score, mask, params, tensors)
+
+
+def tensors_of(score: Score | None, mask: Mask | None) -> list[str]:
+    """The tensors that expressions take, in the order of the native module."""
+    taken = (*(() if score is None else score._tensors), *(() if mask is None else mask._tensors))
+    return list(dict.fromkeys(taken))
+
+
+@lru_cache(maxsize=_N_GRADIENTS)
+def check_gradient(score: Score | None, mask: Mask | None, name: str) -> None:
+    """Whether a tensor that expressions take has a gradient: a NotImplementedError says why not."""
+    expressions = {"score": None if score is None else score._native, "mask": None if mask is None else mask._native}
+    # Whatever the shapes are.
+    _native.Problem("float32", (1, 1, 1, 1), (1, 1, 1, 1), **expressions).score_gradient_shape(name)
 
 
 def _described(needed: str | tuple[str, int]) -> str:

@@ -12,7 +12,9 @@
 * `pack_gqa`, `seqlen_k_per_split`, `min_seqlen_k`, `scheduler_metadata`, `disable_scheduler_metadata` and `deterministic`
   choose speed in FlashAttention-4. No result depends on them here, and every result is deterministic, so they are taken
   and change nothing.
-* `qv`, `gather_kv_indices`, `learnable_sink` and block sparsity have no kernel: NotImplementedError names the argument. So do
+* `learnable_sink`, `[heads_q]`, is one term more in the sum of exponentials of each row of a head, exp(sink). It is computed with in f32;
+  gradients flow to it.
+* `qv`, `gather_kv_indices` and block sparsity have no kernel: NotImplementedError names the argument. So do
   `score_mod`, `mask_mod` and their tensors, which are functions of CuTe: `ferroflash.attention` takes scores and masks of your own.
 * `softcap` greater than 0 makes softcap · tanh(s / softcap) of every score s.
 * Functions return (o, lse). lse carries gradients with `return_lse`; without, it is there for reading.
@@ -28,7 +30,7 @@ from torch import Tensor
 from ._combine import combine
 from ._lengths import longest
 from ._refuse import pair, refuse, refuse_given
-from ._scores import edit
+from ._scores import edit, in_f32
 from ._torch import attention
 
 __all__ = ["flash_attn_combine", "flash_attn_func", "flash_attn_varlen_func", "get_scheduler_metadata"]
@@ -64,15 +66,16 @@ def flash_attn_func(
     * `q`: `[batch, seqlen_q, heads_q, head_dim]`.
     * `k`, `v`: `[batch, seqlen_k, heads_k, head_dim]`.
     * `softmax_scale`: factor of the scores; None is 1/√head_dim.
+    * `learnable_sink`: `[heads_q]`, of bfloat16, float16 or float32.
     * o: like q; lse: `[batch, heads_q, seqlen_q]`, f32, log Σ exp of a row's scores.
     """
-    refuse_given(qv=qv, gather_kv_indices=gather_kv_indices, learnable_sink=learnable_sink)
+    refuse_given(qv=qv, gather_kv_indices=gather_kv_indices)
     refuse_given(score_mod=score_mod, score_mod_bwd=score_mod_bwd, mask_mod=mask_mod)
     refuse_given(aux_tensors=aux_tensors or None, aux_scalars=aux_scalars or None)
     refuse_given(block_sparse_tensors=block_sparse_tensors, block_sparse_tensors_bwd=block_sparse_tensors_bwd)
     sides = _window(window_size, causal)
-    edited = edit(q, sides, softcap or 0.0)
-    out, lse = attention(q, k, v, softmax_scale=softmax_scale, causal=causal, window=sides, num_splits=num_splits, **edited)
+    options = {"softmax_scale": softmax_scale, "causal": causal, "window": sides, "num_splits": num_splits}
+    out, lse = attention(q, k, v, sinks=in_f32("learnable_sink", learnable_sink), **options, **edit(q, sides, softcap or 0.0))
     return out, lse if return_lse else lse.detach()
 
 
@@ -121,7 +124,7 @@ def flash_attn_varlen_func(
     * o: like q; lse: `[heads_q, total_q]`, or `[batch, heads_q, seqlen_q]`; f32.
     * The others: as of `flash_attn_func`.
     """
-    refuse_given(qv=qv, gather_kv_indices=gather_kv_indices, learnable_sink=learnable_sink)
+    refuse_given(qv=qv, gather_kv_indices=gather_kv_indices)
     refuse_given(score_mod=score_mod, score_mod_bwd=score_mod_bwd, mask_mod=mask_mod)
     refuse_given(aux_tensors=aux_tensors or None, aux_scalars=aux_scalars or None)
     refuse_given(block_sparse_tensors=block_sparse_tensors)
@@ -141,6 +144,7 @@ def flash_attn_varlen_func(
         max_seqlen_k=max_seqlen_k if page_table is not None else longest(k, cu_seqlens_k, max_seqlen_k),
         page_table=None if page_table is None else page_table.contiguous(),
         num_splits=num_splits,
+        sinks=in_f32("learnable_sink", learnable_sink),
         **edit(q, sides, softcap or 0.0),
     )
     return out, lse if return_lse else lse.detach()

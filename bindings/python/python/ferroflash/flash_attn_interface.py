@@ -1,8 +1,11 @@
 """The functions of flash-attn 2.8, with its names, defaults and results.
 
-`sys.modules["flash_attn"] = ferroflash.flash_attn_interface` puts this module in its place. Dropout, which ferroflash has no kernel for, raises
-NotImplementedError that names the argument. `deterministic` is accepted and changes nothing: results and gradients are always bit-equal for
-equal inputs, at no cost.
+`sys.modules["flash_attn"] = ferroflash.flash_attn_interface` puts this module in its place. `deterministic` is accepted and changes nothing:
+results and gradients are always bit-equal for equal inputs, at no cost.
+
+`dropout_p`, at least 0 and less than 1, is the probability that a weight is dropped, rounded to a multiple of 1/256; the others are divided by the
+probability that they are kept. Each call draws seed and offset from PyTorch's generator of q's device, so `torch.manual_seed` repeats it. What is
+dropped differs from flash-attn's choice. lse is that of all weights.
 
 `softcap` greater than 0 makes softcap · tanh(s / softcap) of every score s. `alibi_slopes`, float32 `[heads_q]` or `[batch, heads_q]`, then adds
 −slope · |k − (q + seqlen_k − seqlen_q)|; slopes have no gradient. lse is that of these scores.
@@ -20,7 +23,7 @@ from torch import Tensor
 
 from . import __version__
 from ._kvcache import Cached, seqlen_of, with_kvcache
-from ._refuse import refuse_unless_zero, window
+from ._refuse import window
 from ._scores import edit
 from ._torch import attention
 
@@ -35,7 +38,7 @@ __all__ = [
     "flash_attn_with_kvcache",
 ]
 
-# (o, lse, None) where return_attn_probs is set: the third is the pattern of dropout.
+# (o, lse, None) where return_attn_probs is set: the third is flash-attn's matrix of weights with signs, which is there for its tests.
 _Result = Tensor | tuple[Tensor, Tensor, None]
 
 _Window = Sequence[int]
@@ -60,9 +63,9 @@ def flash_attn_func(
     its place to `window_size[1]` to the right; −1 is no limit; `causal` sets the second to 0. With `return_attn_probs` the result is
     `(o, lse, None)`, lse float32 `[batch, heads_q, seqlen_q]`.
     """
-    refuse_unless_zero(dropout_p=dropout_p)
     sides = window(window_size, causal)
-    o, lse = attention(q, k, v, softmax_scale=softmax_scale, window=sides, **_edit(q, sides, softcap, alibi_slopes))
+    edited = _edit(q, sides, softcap, alibi_slopes)
+    o, lse = attention(q, k, v, softmax_scale=softmax_scale, window=sides, dropout_p=dropout_p, **edited)
     return (o, lse, None) if return_attn_probs else o
 
 
@@ -127,7 +130,6 @@ def flash_attn_varlen_func(
     is row r % page_size of page `block_table[b, r // page_size]`, and cu_seqlens_k says how many rows each sequence has. Then there are no
     gradients: who asks for them gets a NotImplementedError.
     """
-    refuse_unless_zero(dropout_p=dropout_p)
     sides = window(window_size, causal)
     edited = _edit(q, sides, softcap, alibi_slopes, cu_seqlens_q)
     in_pages = {}
@@ -144,6 +146,7 @@ def flash_attn_varlen_func(
         cu_seqlens_k=cu_seqlens_k,
         max_seqlen_q=max_seqlen_q,
         max_seqlen_k=max_seqlen_k,
+        dropout_p=dropout_p,
         **in_pages,
         **edited,
     )

@@ -15,8 +15,10 @@ backend is aligned to the bottom right, as ferroflash's is. SDPA therefore calls
 where both lengths are equal, and there both masks are one. `torch.nn.attention.bias.causal_lower_right` calls it with
 other lengths, too, and means the bottom right.
 
-What ferroflash has no kernel for goes on to PyTorch's own kernel: `dropout_p` > 0, the debug mask, a scale that is not
-greater than 0, and what the library refuses with NotImplementedError. `sdpa_calls()` counts these with their reasons.
+What ferroflash has no kernel for goes on to PyTorch's own kernel: the debug mask, a scale that is not greater than 0, and
+what the library refuses with NotImplementedError. So does `dropout_p` > 0: PyTorch looks a backward pass up when it runs, so
+one outside of a `with install()`, or inside of one when its forward pass was not, would drop other weights than its forward
+pass has, and nobody would notice. `sdpa_calls()` counts these with their reasons.
 Nested tensors and `torch.nn.attention.varlen` call another operator, `_flash_attention_forward`, which stays PyTorch's.
 
 Graphs that `torch.compile` made keep the backend that was first then: install before compiling.
@@ -177,7 +179,9 @@ def backward(
     reason = _reason(query, dropout_p, False, scale)
     if reason is None:
         try:
-            gradients = torch.ops.ferroflash.backward.default(d_o, None, q, k, v, o, logsumexp, *_options(query, is_causal, scale))
+            gradients = torch.ops.ferroflash.backward.default(
+                d_o, None, q, k, v, o, logsumexp, *_options(query, is_causal, scale), False, []
+            )
         except NotImplementedError as error:
             reason = "backward: " + _first_line(error)
         else:
@@ -205,10 +209,10 @@ def _reason(query: Tensor, dropout_p: float, return_debug_mask: bool, scale: flo
 
 
 def _options(query: Tensor, is_causal: bool, scale: float | None) -> tuple[Any, ...]:
-    """What follows the tensors in the operators of ferroflash: no lengths, the scale, the mask, and no expressions."""
+    """What follows the tensors in the operators of ferroflash: no lengths, the scale, the mask, no expressions, no sinks, no dropout."""
     scale = query.size(-1) ** -0.5 if scale is None else scale
     lengths = (None,) * N_LENGTHS
-    return *lengths, None, None, scale, None, 0 if is_causal else None, 0, None, None, [], []
+    return *lengths, None, None, scale, None, 0 if is_causal else None, 0, None, None, [], [], None, 0.0, None
 
 
 def _as_bhsd(result: Tensor, like: Tensor) -> Tensor:

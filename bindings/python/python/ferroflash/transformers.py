@@ -10,12 +10,12 @@
 
 Served: causal and bidirectional models, cross-attention, grouped heads, padding on the left and on the right, sequences
 packed by `position_ids` or by `cu_seq_lens_q`, `cu_seq_lens_k`, `max_length_q` and `max_length_k`, sliding windows,
-soft-capped scores, dynamic and static caches. A query that sees no key gets 0, where "eager" gives the mean of all
-values; such queries are padding.
+soft-capped scores, attention sinks (GPT-OSS), attention dropout, dynamic and static caches. A query that sees no key gets
+0, where "eager" gives the mean of all values; such queries are padding. Dropout draws from PyTorch's generator, but drops
+other weights than "eager" does.
 
-Refused with NotImplementedError: attention dropout, attention sinks, position biases, sparse attention,
-`output_attentions`, and masks of other patterns: the caller's own (four dimensions), image tokens that see each other,
-chunks.
+Refused with NotImplementedError: position biases, sparse attention, `output_attentions`, and masks of other patterns: the
+caller's own (four dimensions), image tokens that see each other, chunks.
 
 `make_mask` waits for the GPU once in a forward pass where there is a padding mask or a packed batch, as transformers'
 own functions do, and `torch.compile` breaks its graph there. `generate` with a static cache calls it outside of its
@@ -32,8 +32,8 @@ import torch
 from torch import Tensor
 
 from . import _torch
-from ._refuse import refuse, refuse_given, refuse_unless_zero
-from ._scores import edit
+from ._refuse import refuse, refuse_given
+from ._scores import edit, in_f32
 
 __all__ = ["attention", "make_mask", "register"]
 
@@ -76,6 +76,7 @@ def attention(
     max_length_q: int | Tensor | None = None,
     max_length_k: int | Tensor | None = None,
     output_attentions: bool | None = None,
+    s_aux: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """Attention of one layer, with the arguments of transformers' attention functions.
@@ -87,11 +88,12 @@ def attention(
         sliding_window, is_causal: where there is no mask; is_causal defaults to that of module.
         cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k: of a packed batch: where its sequences begin, and the
             longest of them.
+        dropout: the probability that a weight is dropped; models give 0 in evaluation.
+        s_aux: `[heads]`, the sinks of the query heads: exp(sink) is added to the sum of exponentials of each row. Gradients flow to it.
 
     Returns:
         `[batch, seqlen, heads, head_dim]` and None, as there are no weights to return.
     """
-    refuse_unless_zero(dropout=dropout)
     refuse_given(**{name: others.get(name) for name in _REFUSED})
     if output_attentions:
         refuse("output_attentions", True, 'False; only "eager" has the weights')
@@ -106,13 +108,14 @@ def attention(
     else:
         mask = _Mask.decode(attention_mask)
     sides = (mask.left, 0 if mask.causal else mask.left)
-    options = {"softmax_scale": scaling, "window": sides, **edit(q, sides, softcap or 0.0)}
+    beside = {"sinks": in_f32("s_aux", s_aux), "dropout_p": dropout}
+    options = {"softmax_scale": scaling, "window": sides, **beside, **edit(q, sides, softcap or 0.0)}
     o = _attend(q, k, v, mask, packed, options)
     return (o if head_dim_v >= head_dim else o[..., :head_dim_v]), None
 
 
 # Arguments of transformers' attention functions that change the result in ways ferroflash has no kernel for.
-_REFUSED = ("s_aux", "position_bias", "head_mask", "indices", "block_indices")
+_REFUSED = ("position_bias", "head_mask", "indices", "block_indices")
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, mask: _Mask, packed: dict[str, Any] | None, options: dict[str, Any]) -> Tensor:

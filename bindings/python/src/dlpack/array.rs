@@ -55,6 +55,17 @@ impl Memory {
         Memory::host(vec![Line([0; 64]); n_bytes.div_ceil(size_of::<Line>())])
     }
 
+    fn truths(given: &[bool]) -> Memory {
+        let line = |truths: &[bool]| {
+            let mut line = Line([0; 64]);
+            for (byte, &truth) in line.0.iter_mut().zip(truths) {
+                *byte = u8::from(truth);
+            }
+            line
+        };
+        Memory::host(given.chunks(size_of::<Line>()).map(line).collect())
+    }
+
     /// What the bytes hold is not said.
     fn cuda(ordinal: u32, n_bytes: usize) -> Result<Memory, DriverError> {
         let bytes = DeviceBuffer::new(&CudaDevice::open(ordinal)?, n_bytes)?;
@@ -97,6 +108,17 @@ pub(crate) struct Array {
     memory: Arc<Memory>,
     dtype: DLDataType,
     shape: Vec<usize>,
+}
+
+impl Array {
+    /// Truth values on the host, as many as the shape says.
+    pub(crate) fn of_truths(given: &[bool], shape: Vec<usize>) -> Array {
+        Array {
+            memory: Arc::new(Memory::truths(given)),
+            dtype: DLDataType::BOOL,
+            shape,
+        }
+    }
 }
 
 #[pymethods]

@@ -29,6 +29,7 @@ pub(super) fn typestr(dtype: DLDataType) -> Option<String> {
     let kind = match dtype.code {
         DLDataTypeCode::FLOAT => 'f',
         DLDataTypeCode::UINT => 'u',
+        DLDataTypeCode::BOOL => 'b',
         _ => return None,
     };
     let order = if cfg!(target_endian = "big") {

@@ -9,9 +9,9 @@ use ferroflash::prepared::{PreparedBackward, PreparedForward};
 use ferroflash::{Error, Gradients, Layout, OutputGradients, Outputs, PlanCache, Saved};
 use pyo3::prelude::*;
 
+use super::beside::{Beside, Wanted};
 use super::memory::{Place, queue};
-use super::score::Values;
-use super::shape::{Lengths, Scales, Shape, Strides, strided};
+use super::shape::{Lengths, Shape, Strides, strided};
 use crate::error::to_py;
 use crate::problem::Problem;
 
@@ -65,14 +65,14 @@ impl Forward {
     }
 
     /// Enqueues o and lse on a stream; on the processor, computes them. Addresses are of q, k, v, o and lse, and of the lengths in the
-    /// order of `given`; those that are not given are not looked at. Nor is that of v, where values are in the keys. `scales` are the
-    /// addresses of those of k and v, where these are in 8 bits. `values` are numbers, and of tensors address, shape and strides, as the score
-    /// and the mask take them. o and lse are contiguous.
+    /// order of `given`; those that are not given are not looked at. Nor is that of v, where values are in the keys. o and lse are contiguous.
+    /// `beside` is a dict of what the problem wants beside them: `scales`, the addresses of those of k and v, where these are in 8 bits;
+    /// `values`, numbers, and of tensors address, shape and strides, as the score and the mask take them; `sinks`, the address of f32
+    /// `[heads_q]`; `dropout`, seed and offset, or the address of these as two u64.
     ///
     /// The caller answers for the addresses: that elements of the problem's shapes and types lie there, on this device, until the
     /// stream has done the work, and that nobody else uses the outputs and the workspace meanwhile.
-    #[pyo3(signature = (stream, workspace, addresses, lengths, scales=[0, 0], values=None))]
-    #[expect(clippy::too_many_arguments, reason = "those of a run")]
+    #[pyo3(signature = (stream, workspace, addresses, lengths, beside=None))]
     fn run(
         &self,
         py: Python<'_>,
@@ -80,15 +80,12 @@ impl Forward {
         workspace: (u64, u64),
         addresses: [u64; 5],
         lengths: [u64; 6],
-        scales: [u64; 2],
-        values: Option<Values>,
+        beside: Option<Beside>,
     ) -> PyResult<()> {
-        let values = values.unwrap_or_default();
+        let beside = beside.unwrap_or_default();
         // SAFETY: as the caller promises.
-        py.detach(|| unsafe {
-            self.enqueue(stream, workspace, addresses, lengths, scales, &values)
-        })
-        .map_err(to_py)
+        py.detach(|| unsafe { self.enqueue(stream, workspace, addresses, lengths, &beside) })
+            .map_err(to_py)
     }
 }
 
@@ -101,17 +98,14 @@ impl Forward {
         workspace: (u64, u64),
         [q, k, v, o, lse]: [u64; 5],
         lengths: Lengths,
-        scales: Scales,
-        values: &Values,
+        beside: &Beside,
     ) -> Result<(), Error> {
         let place = self.shape.place();
         let o = self.shape.span_o(o)?;
         let n_rows = self.shape.n_rows();
         // SAFETY: as the caller promises.
         let (inputs, mut outputs) = unsafe {
-            let inputs = self
-                .shape
-                .inputs(place, [q, k, v], lengths, scales, values)?;
+            let inputs = self.shape.inputs(place, [q, k, v], lengths, beside)?;
             let lse = place.statistics_mut(lse, n_rows);
             (inputs, Outputs::new(place.tensor_mut(o)?, lse))
         };
@@ -134,26 +128,34 @@ impl Forward {
 pub(crate) struct Backward {
     shape: Shape,
     d_o: Layout,
+    wanted: Wanted,
     /// `None` on the processor.
     prepared: Option<Arc<PreparedBackward>>,
 }
 
 #[pymethods]
 impl Backward {
-    /// As a forward pass; the fourth strides are of the gradient of o. All else is contiguous.
+    /// As a forward pass; the fourth strides are of the gradient of o. All else is contiguous. `d_sinks`, and `d_tensors` for each tensor that
+    /// the score and the mask take, say whether runs give their gradients, too.
     #[new]
+    #[pyo3(signature = (problem, ordinal, strides, given, *, d_sinks=false, d_tensors=Vec::new()))]
+    #[expect(clippy::too_many_arguments, reason = "Python names them")]
     fn new(
         py: Python<'_>,
         problem: &Problem,
         ordinal: Option<u32>,
         strides: (Strides, Strides, Strides, Strides),
         given: [bool; 6],
+        d_sinks: bool,
+        d_tensors: Vec<bool>,
     ) -> PyResult<Backward> {
         let (q, k, v, d_o) = &strides;
         py.detach(|| {
             let shape = Shape::new(problem, ordinal, [q, k, v], given)?;
-            let d_o = strided(problem.problem.shape_o(), d_o);
-            let layouts = shape.layouts().with(Argument::DO, d_o);
+            let sizes = &problem.problem;
+            let wanted = Wanted::of(sizes, &shape.taken, d_sinks, &d_tensors)?;
+            let d_o = strided(sizes.shape_o(), d_o);
+            let layouts = wanted.asked(sizes, shape.layouts().with(Argument::DO, d_o));
             let prepared = match ordinal {
                 Some(_) => Some(PLANS.backward(&shape.attention, &layouts)?),
                 None => None,
@@ -161,6 +163,7 @@ impl Backward {
             Ok(Backward {
                 shape,
                 d_o,
+                wanted,
                 prepared,
             })
         })
@@ -174,8 +177,9 @@ impl Backward {
     }
 
     /// Enqueues the gradients, or computes them, as a forward pass does o. Addresses are of q, k, v, o and lse, of the gradients of o and,
-    /// or 0, of lse, and of those of q, k and v, which are written.
-    #[pyo3(signature = (stream, workspace, addresses, lengths, values=None))]
+    /// or 0, of lse, and of those of q, k and v, which are written. `beside` has those of the others that are wanted, too: `d_sinks`, f32
+    /// `[heads_q]`, and of each tensor `d_tensors`, contiguous and of the tensor's type, of the shape that the problem says.
+    #[pyo3(signature = (stream, workspace, addresses, lengths, beside=None))]
     fn run(
         &self,
         py: Python<'_>,
@@ -183,11 +187,11 @@ impl Backward {
         workspace: (u64, u64),
         addresses: [u64; 10],
         lengths: [u64; 6],
-        values: Option<Values>,
+        beside: Option<Beside>,
     ) -> PyResult<()> {
-        let values = values.unwrap_or_default();
+        let beside = beside.unwrap_or_default();
         // SAFETY: as the caller promises.
-        py.detach(|| unsafe { self.enqueue(stream, workspace, addresses, lengths, &values) })
+        py.detach(|| unsafe { self.enqueue(stream, workspace, addresses, lengths, &beside) })
             .map_err(to_py)
     }
 }
@@ -201,7 +205,7 @@ impl Backward {
         workspace: (u64, u64),
         [q, k, v, o, lse, d_o, d_lse, d_q, d_k, d_v]: [u64; 10],
         lengths: Lengths,
-        values: &Values,
+        beside: &Beside,
     ) -> Result<(), Error> {
         let (shape, place) = (&self.shape, self.shape.place());
         let (o, n_rows) = (shape.span_o(o)?, shape.n_rows());
@@ -209,8 +213,7 @@ impl Backward {
         let [d_q, d_k, d_v] = [shape.span_q(d_q)?, shape.span_k(d_k)?, shape.span_v(d_v)?];
         // SAFETY: as the caller promises.
         let (inputs, saved, of_output, mut gradients) = unsafe {
-            // There is no backward pass where there are scales.
-            let inputs = shape.inputs(place, [q, k, v], lengths, [0, 0], values)?;
+            let inputs = shape.inputs(place, [q, k, v], lengths, beside)?;
             let saved = Saved::new(&place.tensor(o)?, place.statistics(lse, n_rows));
             let mut of_output = OutputGradients::new(&place.tensor(d_o)?);
             if d_lse != 0 {
@@ -221,7 +224,10 @@ impl Backward {
                 place.tensor_mut(d_k)?,
                 place.tensor_mut(d_v)?,
             ];
-            (inputs, saved, of_output, Gradients::new(d_q, d_k, d_v))
+            let gradients = Gradients::new(d_q, d_k, d_v);
+            let problem = shape.attention.problem();
+            let gradients = self.wanted.give(gradients, place, problem, beside);
+            (inputs, saved, of_output, gradients)
         };
         match (&self.prepared, place) {
             (Some(prepared), Place::Cuda(device)) => {

@@ -140,6 +140,15 @@ impl<'a> Place<'a> {
         unsafe { self.vector::<i32>(address, n_elems, ScalarType::I32) }
     }
 
+    /// Seed and offset of dropout: two u64.
+    ///
+    /// # Safety
+    /// As for [`Place::tensor`].
+    pub(crate) unsafe fn state(self, address: u64) -> Vector<'a> {
+        // SAFETY: as the caller promises.
+        unsafe { self.vector::<u64>(address, 2, ScalarType::U64) }
+    }
+
     /// Elements of a tensor that an expression reads.
     ///
     /// # Safety
@@ -196,6 +205,27 @@ impl<'a> Place<'a> {
     pub(crate) unsafe fn integers_mut(self, address: u64, n_elems: usize) -> VectorMut<'a> {
         // SAFETY: as the caller promises.
         unsafe { self.vector_mut::<i32>(address, n_elems, ScalarType::I32) }
+    }
+
+    /// Elements of the gradient of a tensor that an expression reads.
+    ///
+    /// # Safety
+    /// As for [`Place::tensor_mut`].
+    pub(crate) unsafe fn elements_mut(
+        self,
+        address: u64,
+        n_elems: usize,
+        element: ElementType,
+    ) -> VectorMut<'a> {
+        // SAFETY: as the caller promises.
+        unsafe {
+            match element {
+                ElementType::F32 => self.vector_mut::<f32>(address, n_elems, element.into()),
+                ElementType::F16 => self.vector_mut::<f16>(address, n_elems, element.into()),
+                ElementType::Bf16 => self.vector_mut::<bf16>(address, n_elems, element.into()),
+                ElementType::I32 => self.vector_mut::<i32>(address, n_elems, element.into()),
+            }
+        }
     }
 
     /// # Safety

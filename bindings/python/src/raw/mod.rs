@@ -6,10 +6,12 @@
 //! | `append` | new rows of k and v written to a cache, k and q turned by their positions |
 //! | `rotate` | rows turned by their positions |
 //! | `shape` | what both passes know of a call before it has addresses |
+//! | `beside` | what a run takes beside tensors and lengths |
 //! | `score` | what a call gives the names in expressions |
 //! | `memory` | addresses as borrowed tensors, for as long as one call |
 
 mod append;
+mod beside;
 mod call;
 mod memory;
 mod rotate;

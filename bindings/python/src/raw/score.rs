@@ -37,6 +37,11 @@ impl Taken {
         taken
     }
 
+    /// The tensors, with the types of their elements.
+    pub(super) fn tensors(&self) -> &[(&'static str, ElementType)] {
+        &self.tensors
+    }
+
     /// The inputs with what a call gives.
     ///
     /// # Safety

@@ -4,8 +4,9 @@ use ferroflash::arguments::Argument;
 use ferroflash::prepared::Layouts;
 use ferroflash::{Attention, Error, Fp8Kv, Inputs, Layout, Pages};
 
+use super::beside::Beside;
 use super::memory::{Place, Span};
-use super::score::{Taken, Values};
+use super::score::Taken;
 use crate::problem::Problem;
 
 /// Strides in elements, without the last one, which is 1: of `[batch, seqlen, heads, head_dim]`, or of `[total, heads, head_dim]`.
@@ -24,9 +25,6 @@ const LENGTHS: [Argument; 6] = [
 /// Addresses of [`LENGTHS`]; of those that are given.
 pub(crate) type Lengths = [u64; 6];
 
-/// Addresses of the scales of k and v, where these are in 8 bits.
-pub(crate) type Scales = [u64; 2];
-
 /// What both passes know of a call before it has addresses.
 pub(crate) struct Shape {
     pub(crate) attention: Attention,
@@ -34,7 +32,7 @@ pub(crate) struct Shape {
     /// Which of [`LENGTHS`] calls give.
     given: [bool; 6],
     /// What expressions take.
-    taken: Taken,
+    pub(super) taken: Taken,
 }
 
 impl Shape {
@@ -137,7 +135,7 @@ impl Shape {
         &self,
         place: Place<'a>,
         addresses: [u64; 3],
-        scales: Scales,
+        scales: [u64; 2],
     ) -> Result<Inputs<'a>, Error> {
         let [q, k, v] = [0, 1, 2].map(|at| self.span(self.inputs[at], addresses[at]));
         let problem = self.attention.problem();
@@ -158,7 +156,7 @@ impl Shape {
         }
     }
 
-    /// q, k, v, their scales, the lengths, and what expressions take.
+    /// q, k, v, the lengths, and what stands beside them.
     ///
     /// # Safety
     /// As for [`Forward::run`](super::call::Forward).
@@ -167,12 +165,12 @@ impl Shape {
         place: Place<'a>,
         addresses: [u64; 3],
         lengths: Lengths,
-        scales: Scales,
-        values: &Values,
+        beside: &Beside,
     ) -> Result<Inputs<'a>, Error> {
         // SAFETY: as the caller promises.
-        let mut inputs = unsafe { self.tensors(place, addresses, scales)? };
-        let batch = self.attention.problem().batch();
+        let mut inputs = unsafe { self.tensors(place, addresses, beside.scales)? };
+        let problem = self.attention.problem();
+        let batch = problem.batch();
         for ((argument, given), address) in LENGTHS.into_iter().zip(self.given).zip(lengths) {
             if !given {
                 continue;
@@ -194,7 +192,7 @@ impl Shape {
             };
         }
         // SAFETY: as the caller promises.
-        Ok(unsafe { self.taken.give(inputs, place, values) })
+        Ok(unsafe { beside.give(inputs, place, problem, &self.taken) })
     }
 }
 
