@@ -66,7 +66,8 @@ class Call:
         assert o.dtype == self.q.dtype and o.shape == (*self.q.shape[:-1], self.head_dim_v)
         for sequence in range(len(self.used)):
             of_o, of_lse = self.expected(sequence)
-            assert_near(o[sequence : sequence + 1], of_o)
+            # Sums of 576 products reach 10 and more, and exponentials make relative errors of their absolute ones.
+            assert_near(o[sequence : sequence + 1], of_o, sums=2**-18)
             assert_lse_near(lse[sequence : sequence + 1], of_lse)
 
 

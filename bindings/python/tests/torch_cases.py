@@ -95,12 +95,13 @@ def _hidden(q, k, causal, window, seqused_k, leftpad_k):
     return hidden[:, None]
 
 
-def assert_near(ours, wide, what="o", dtype=None):
-    """Within a few roundings of this type, or of the tensor's own, or of sums in float32, for each element and in the mean."""
+def assert_near(ours, wide, what="o", dtype=None, sums=2**-20):
+    """Within a few roundings of this type, or of the tensor's own, or of sums in float32, for each element and in the mean. `sums` is what these may
+    be off by, relatively: more where scores are large."""
     assert ours.shape == wide.shape, f"{what}: {list(ours.shape)}, not {list(wide.shape)}"
     if ours.numel() == 0:
         return
-    unit = max(torch.finfo(dtype or ours.dtype).eps, 2**-20)
+    unit = max(torch.finfo(dtype or ours.dtype).eps, sums)
     error, size = (ours.double() - wide).abs(), wide.abs().max().item()
     assert not ours.isnan().any(), f"{what} has a NaN"
     rms = wide.square().mean().sqrt().item()
