@@ -316,7 +316,7 @@ fn a_call_is_planned_once() {
 
 /// What a binding pays for a call that it has made before: looked up, given a queue, enqueued.
 #[test]
-fn a_second_call_costs_the_host_less_than_5_us_beside_the_driver() {
+fn a_second_call_costs_the_host_a_few_us_beside_the_driver() {
     let _turn = turn();
     let library = Library::new(fake::OTHER_CONTEXT);
     let device = library.device();
@@ -341,7 +341,9 @@ fn a_second_call_costs_the_host_less_than_5_us_beside_the_driver() {
     };
     let best = (0..20).map(|_| run()).fold(f64::INFINITY, f64::min);
     eprintln!("a second call costs the host {best:.3} us beside the driver");
-    assert!(best < 5.0, "{best:.3} us");
+    // With checks, and little optimised, code takes longer.
+    let most = if cfg!(debug_assertions) { 10.0 } else { 5.0 };
+    assert!(best < most, "{best:.3} us");
 }
 
 /// Threads share a cache, which holds one call when they have come and gone.

@@ -139,7 +139,6 @@ impl Backward {
     /// the score and the mask take, say whether runs give their gradients, too.
     #[new]
     #[pyo3(signature = (problem, ordinal, strides, given, *, d_sinks=false, d_tensors=Vec::new()))]
-    #[expect(clippy::too_many_arguments, reason = "Python names them")]
     fn new(
         py: Python<'_>,
         problem: &Problem,
