@@ -35,7 +35,7 @@ pub enum Choice {
     All,
     /// Those that follow from the seed.
     Sample(u64),
-    /// Of these the cases of one stratum in [`STRATA_ONE_IN`].
+    /// Of these the cases of one stratum in three.
     Thinned(u64),
     /// Those with these numbers.
     Only(Vec<usize>),
@@ -95,7 +95,7 @@ impl Choice {
         }
     }
 
-    /// A sample made smaller, of a set whose kernels run in other sets too: as many seeds as [`STRATA_ONE_IN`] run all of its strata.
+    /// A sample made smaller, of a set whose kernels run in other sets too: three seeds, one after the other, run all of its strata.
     pub fn thinned(self) -> Choice {
         match self {
             Choice::Sample(seed) => Choice::Thinned(seed),
