@@ -30,27 +30,20 @@ pub enum Keep {
     Nothing,
 }
 
-/// Which of the modules' specialisations are assembled.
+/// Which of the modules' specialisations are assembled: one in so many, by a seed. Runs of as many successive seeds see all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Share {
-    /// All of them.
-    All,
-    /// One in so many, by a seed: as many runs see all of them.
-    OneIn {
-        /// So many.
-        n: usize,
-        /// The seed.
-        seed: u64,
-    },
+pub struct Share {
+    /// So many; of 1, all of them.
+    pub one_in: NonZero<usize>,
+    /// The seed.
+    pub seed: u64,
 }
 
 impl Share {
     /// Whether it has the specialisation of this number.
     fn has(self, number: usize) -> bool {
-        match self {
-            Share::All => true,
-            Share::OneIn { n, seed } => (number as u64).wrapping_add(seed).is_multiple_of(n as u64),
-        }
+        let at = (number as u64).wrapping_add(self.seed);
+        at.is_multiple_of(self.one_in.get() as u64)
     }
 }
 
@@ -213,12 +206,16 @@ mod tests {
 
     #[test]
     fn runs_of_successive_seeds_see_everything() {
-        let seen = |seed| (0..20).filter(move |&number| Share::OneIn { n: 4, seed }.has(number));
+        let share = |one_in, seed| Share {
+            one_in: NonZero::new(one_in).expect("not 0"),
+            seed,
+        };
+        let seen = |seed| (0..20).filter(move |&number| share(4, seed).has(number));
         let mut all: Vec<usize> = (6..10).flat_map(seen).collect();
         assert_eq!(all.len(), 20);
         all.sort_unstable();
         assert_eq!(all, (0..20).collect::<Vec<_>>());
-        assert!((0..20).all(|number| Share::All.has(number)));
+        assert!((0..20).all(|number| share(1, 9).has(number)));
         assert_eq!(seen(u64::MAX).count(), 5);
     }
 }

@@ -75,9 +75,9 @@ impl BuildPtx {
     }
 
     fn share(&self) -> Share {
-        match self.one_in.get() {
-            1 => Share::All,
-            n => Share::OneIn { n, seed: self.seed },
+        Share {
+            one_in: self.one_in,
+            seed: self.seed,
         }
     }
 }
