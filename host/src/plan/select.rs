@@ -289,6 +289,18 @@ fn more_telling(held: Option<Reason>, new: Reason) -> Reason {
             most: most.max(other),
         },
         (
+            Some(Reason::HeadDimVMultiple { most, .. }),
+            Reason::HeadDimVMultiple {
+                given,
+                multiple,
+                most: other,
+            },
+        ) => Reason::HeadDimVMultiple {
+            given,
+            multiple,
+            most: most.max(other),
+        },
+        (
             Some(Reason::SharedMemory { given, needed }),
             Reason::SharedMemory { needed: other, .. },
         ) => Reason::SharedMemory {

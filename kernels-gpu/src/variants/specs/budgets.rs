@@ -272,11 +272,11 @@ impl Variant {
     pub const fn spill_bytes(&self, spec: Spec) -> u32 {
         let wide = matches!(self.tiles, TileShape::Wide);
         let most = match (self.kind, self.head_dim) {
-            (Kind::Forward, _) if spec.has(Constant::Dropout) => 300,
+            (Kind::Forward, _) if spec.has(Constant::Dropout) => 304,
             (Kind::TmaBackward, Some(256)) if spec.has(Constant::Dropout) => 224,
             (Kind::TmaForward, Some(256)) if spec.has(Constant::Dropout) => 8,
             (Kind::TmaBackward, Some(64)) if spec.has(Constant::Lengths) => 88,
-            (Kind::TensorGradient, _) => 316,
+            (Kind::TensorGradient, _) => 320,
             (Kind::Forward, Some(128)) if spec.has(Constant::Pages) => 168,
             (Kind::TmaForward, Some(128)) if wide && spec.has(Constant::Pages) => 32,
             (Kind::TmaForward, Some(64)) if wide && spec.has(Constant::Sinks) => 32,

@@ -114,7 +114,7 @@ impl Variant {
             // memory.
             (Kind::Forward, Some(32), BIAS) => 396,
             (Kind::Forward, Some(64), ALIBI) => 264,
-            (Kind::Forward, Some(64), SOFT_CAP) => 212,
+            (Kind::Forward, Some(64), SOFT_CAP) => 240,
             (Kind::Forward, Some(64), SOFT_CAP_ALIBI) => 300,
             (Kind::Forward, Some(64), BIAS) => 356,
             // A tile of scores, and the product that they are multiplied by; elements under way.
