@@ -9,6 +9,7 @@ use std::sync::Barrier;
 
 use ferroflash::backend::cuda::kernel_cache::Damage;
 use ferroflash::backend::cuda::{CacheFault, KernelCacheUse, Origin};
+use ferroflash_kernels::spec::Spec;
 
 use super::kernels::two_kernels;
 use super::*;
@@ -72,6 +73,34 @@ fn the_second_process_compiles_nothing() {
         name.starts_with("forward_sm80_bf16_d64.") && name.ends_with(".cubin"),
         "{name}"
     );
+}
+
+/// A linker's cubin would be relocatable code, in which the consumers get no registers of the producer.
+#[test]
+fn kernels_that_share_registers_out_are_not_kept() {
+    let _turn = turn();
+    let (_around, folder) = folder();
+    let device = gpu(0).with_kernel_cache(&folder).unwrap();
+    let cuda = device.as_cuda().unwrap();
+    let load = |name| {
+        let variant = variants::by_name(name).unwrap();
+        let mut origin = None;
+        let calls = calls_of(|| {
+            let kernel = cuda.kernel(variant, Spec::PLAIN).unwrap();
+            origin = Some(kernel.statistics().origin);
+        });
+        (calls, origin.unwrap())
+    };
+    let shares = (vec![Call::Load], Origin::NotKept);
+    assert_eq!(load("forward_sm90a_bf16_d128"), shares);
+    assert_eq!(files(&folder), [PathBuf::new(); 0]);
+    let expected = KernelCacheUse {
+        n_not_kept: 1,
+        ..KernelCacheUse::default()
+    };
+    assert_eq!(cuda.kernel_cache_use(), expected);
+    let (calls, origin) = load("forward_sm90a_bf16_d192_compact");
+    assert_eq!((&calls[..], origin), (&COMPILED[..], Origin::Compiled));
 }
 
 #[test]

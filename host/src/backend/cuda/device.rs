@@ -228,6 +228,9 @@ impl CudaDevice {
     /// Keeps compiled kernels in a folder: those that are loaded from now on come from there where an earlier process has left them, and are left
     /// there where not. A kernel is found again if its text, the device's compute capability and the driver's version of CUDA are the same.
     ///
+    /// Most of flash3's kernels are not kept: the driver hands out cubins as relocatable code alone, in which warpgroups cannot share
+    /// registers out. The driver has a cache of its own for all kernels; the environment variable `CUDA_CACHE_PATH` names its folder.
+    ///
     /// The folder is made where there is none; one that cannot be read or written is an error. A file that is damaged is compiled anew and replaced, and a
     /// failure to write one fails no call: [`CudaDevice::kernel_cache_use`] counts them. Nothing is ever removed; files may be deleted at any time. What lies
     /// in the folder runs on the device: it should be as safe from others as the program is.

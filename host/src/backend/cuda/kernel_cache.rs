@@ -3,6 +3,10 @@
 //! A file lies under the name of its variant and the digest of all that it was compiled from (`Key`). It begins with a header: what it is, the
 //! format, that digest again, and length and digest of the cubin behind it. A file that is not whole, or not of this key, is compiled anew and
 //! replaced; it is never loaded. Files are written under a temporary name and renamed, so that processes may share a folder.
+//!
+//! Cubins come from the driver's linker: only it hands them out. It compiles every text as relocatable code, in which `ptxas` ignores `setmaxnreg`
+//! ("Miscellaneous Instructions" of the PTX ISA): consumers of flash3 would spill registers that the producer never gives back. Kernels that share registers
+//! out are therefore compiled as without a folder, and left to the driver's own cache.
 
 mod file;
 
@@ -32,6 +36,8 @@ pub enum Origin {
     NotWritten,
     /// The kernel cache had it: nothing was compiled.
     Cache,
+    /// The driver compiled it, or had it in a cache of its own: a kernel cache holds no kernels whose warpgroups share registers out, as flash3's do.
+    NotKept,
 }
 
 impl Origin {
@@ -42,6 +48,9 @@ impl Origin {
             Origin::Compiled => "compiled, and written to the kernel cache",
             Origin::NotWritten => "compiled; the kernel cache could not be written",
             Origin::Cache => "from the kernel cache",
+            Origin::NotKept => {
+                "from the driver; the kernel cache holds none that share registers out"
+            }
         }
     }
 }
@@ -55,6 +64,8 @@ pub struct KernelCacheUse {
     pub n_written: u64,
     /// Kernels that were compiled and could not be written.
     pub n_not_written: u64,
+    /// Kernels that it never holds: [`Origin::NotKept`].
+    pub n_not_kept: u64,
     /// Files that could not be used: their kernels were compiled anew.
     pub n_unusable: u64,
     /// The last of what went wrong, if anything did.
@@ -174,7 +185,7 @@ impl KernelCache {
     }
 
     /// Loads a kernel into the current context: the cubin that lies in the folder, or else one that the driver compiles and that lies there
-    /// from then on.
+    /// from then on. One that shares registers out comes from the driver alone.
     ///
     /// # Safety
     /// A context is current, of a device of the target's compute capability.
@@ -184,6 +195,12 @@ impl KernelCache {
         ptx: &CStr,
         target: Target,
     ) -> Result<(CUmodule, JitLog, Origin), LoadError> {
+        if shares_registers_out(ptx) {
+            // SAFETY: the caller's contract.
+            let (module, log) = unsafe { module::load(Image::Ptx(ptx)) }?;
+            self.so_far().n_not_kept += 1;
+            return Ok((module, log, Origin::NotKept));
+        }
         let key = Key::of(ptx, target);
         let file = self.folder.join(format!("{kernel}.{}.cubin", key.digits()));
         // SAFETY: the caller's contract.
@@ -224,6 +241,13 @@ impl KernelCache {
         };
         Ok((module, log, origin))
     }
+}
+
+/// Whether a kernel's warpgroups give each other registers, which relocatable code cannot.
+fn shares_registers_out(ptx: &CStr) -> bool {
+    const INSTRUCTION: &[u8] = b"setmaxnreg";
+    let bytes = ptx.to_bytes();
+    bytes.windows(INSTRUCTION.len()).any(|at| at == INSTRUCTION)
 }
 
 /// The kernel of a file, loaded, if there is one.

@@ -57,8 +57,12 @@ impl DeviceWords {
         };
         let so_far = cuda.kernel_cache_use();
         eprintln!(
-            "kernel cache: {} kernels loaded, {} compiled and written, {} not written, {} files unusable",
-            so_far.n_loaded, so_far.n_written, so_far.n_not_written, so_far.n_unusable
+            "kernel cache: {} kernels loaded, {} compiled and written, {} not written, {} that it never holds, {} files unusable",
+            so_far.n_loaded,
+            so_far.n_written,
+            so_far.n_not_written,
+            so_far.n_not_kept,
+            so_far.n_unusable
         );
         if let Some(fault) = so_far.last_fault {
             eprintln!("kernel cache: {fault}");
