@@ -339,7 +339,7 @@ mod tests {
                 reference: &[reference],
                 terms: &Terms::uniform(1, 0.0, 0.0),
                 n_terms: 1,
-                score: ScoreError::of_size(1.0),
+                score: ScoreError::of_product(1.0, 1),
                 errors: Errors::Independent,
             }
             .check()

@@ -41,8 +41,8 @@ pub struct Sequence {
 /// What a score may be off, and what that is measured with.
 #[derive(Clone, Copy, Debug)]
 pub struct Precision {
-    /// The largest that a score can be before it is edited.
-    pub largest_score: f64,
+    /// What a score may be off before it is edited.
+    pub product: ScoreError,
     /// One rounding to the element type.
     pub unit: f64,
 }
@@ -50,7 +50,7 @@ pub struct Precision {
 impl Precision {
     /// What a score may be off before it is edited.
     fn of_product(&self) -> f64 {
-        F32_UNIT * (1.0 + self.largest_score)
+        F32_UNIT * self.product.rounding
     }
 
     /// What the rounding errors of a gradient scale with that is multiplied by a derivative, which the evaluator has just worked out.
@@ -135,7 +135,7 @@ impl Edits {
                     score: old,
                     slope: 1.0,
                     slope_size: 1.0,
-                    error: ScoreError::of_size(precision.largest_score),
+                    error: precision.product,
                 });
             };
             let errors = &mut *errors.borrow_mut();

@@ -72,7 +72,7 @@ pub fn with_inputs<R>(
 /// What a score may be off, and what that is measured with.
 fn precision(case: &Case, inputs: &Inputs) -> Precision {
     Precision {
-        largest_score: inputs.largest_score(),
+        product: inputs.product_error(),
         unit: rounding(case.dtype).0,
     }
 }

@@ -84,7 +84,7 @@ fn check(subject: &Subject) {
         };
         let scale = case.problem().unwrap().scale();
         let (reference, score) = with_inputs(&case, &values, scale, |inputs| {
-            let score = oracle::ScoreError::of_size(inputs.largest_score());
+            let score = inputs.product_error();
             (oracle::probabilities(inputs), score)
         });
         let terms = Terms {

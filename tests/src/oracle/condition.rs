@@ -96,7 +96,7 @@ pub fn condition(
         d_sinks: Terms::zero(inputs.sinks.map_or(0, <[f64]>::len)),
         score: match inputs.edit {
             Some(_) => ScoreError::default(),
-            None => ScoreError::of_size(inputs.largest_score()),
+            None => inputs.product_error(),
         },
     };
     for b in 0..sizes.batch {

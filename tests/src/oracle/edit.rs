@@ -36,10 +36,12 @@ pub struct ScoreError {
 }
 
 impl ScoreError {
-    /// Of a product q · k that is no larger than this.
-    pub fn of_size(score: f64) -> ScoreError {
+    /// Of a product q · k that is no larger than this. Tensor cores add some products at a time, 16 or so, and cut each sum off: more products than 128
+    /// lie off by more than the table of tolerances allows for.
+    pub fn of_product(score: f64, head_dim: usize) -> ScoreError {
+        let sums = (head_dim as f64 / 128.0).max(1.0);
         ScoreError {
-            rounding: 1.0 + score,
+            rounding: (1.0 + score) * sums,
             approximation: 0.0,
         }
     }

@@ -169,6 +169,11 @@ impl Inputs<'_> {
         };
         longest(self.q) * longest(self.k) * self.softmax_scale
     }
+
+    /// What a score may be off, before it is edited.
+    pub fn product_error(&self) -> ScoreError {
+        ScoreError::of_product(self.largest_score(), self.sizes.head_dim)
+    }
 }
 
 /// The mask: keys around each query's place `i + seqlen_k − seqlen_q`, some to its left and some to its right, `None` is no limit;

@@ -51,7 +51,7 @@ impl Probabilities {
     fn of_inputs(inputs: &Inputs, d_o: &[f64]) -> Vec<Probabilities> {
         let sizes = inputs.sizes;
         let score = match inputs.edit {
-            None => ScoreError::of_size(inputs.largest_score()),
+            None => inputs.product_error(),
             Some(_) => oracle::condition(inputs, &oracle::forward(inputs), d_o, None).score,
         };
         let dense = oracle::probabilities(inputs);

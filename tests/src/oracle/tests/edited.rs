@@ -5,6 +5,7 @@ use ferroflash_kernels::expression::{Expression, ParamValue};
 use super::*;
 use crate::edits::memory::{Given, Strides};
 use crate::edits::{Edits, Precision, Sequence};
+use crate::oracle::ScoreError;
 use ferroflash_kernels::expression::ElementType;
 
 /// Slopes of each head, and a cap.
@@ -51,7 +52,7 @@ fn each_edited(edits: &Edits, check: &dyn Fn(&Inputs, &OfOutput)) {
     let sizes = sizes(3, 4);
     each_mask(sizes, &|inputs, of_output| {
         let precision = Precision {
-            largest_score: 1.0,
+            product: ScoreError::of_product(1.0, 1),
             unit: 1.0,
         };
         edits.with_edit(Sequence { first: 0, sizes }, precision, |edit| {
@@ -131,7 +132,7 @@ fn a_score_is_replaced_before_the_softmax_and_hidden_pairs_do_not_count() {
         dropout: None,
     };
     let precision = Precision {
-        largest_score: inputs.largest_score(),
+        product: inputs.product_error(),
         unit: 1.0,
     };
     let edits = edits(Some(score), Some(mask));
