@@ -250,6 +250,8 @@ impl fmt::Display for Mismatch {
 
 #[cfg(test)]
 mod tests {
+    use ferroflash::Dtype;
+
     use super::*;
     use crate::inputs::{Fill, Values, round};
     use crate::oracle::{self, Inputs, Sizes};
