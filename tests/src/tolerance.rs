@@ -1,6 +1,6 @@
 //! How far a result may lie from the oracle's: one table, one rule.
 //!
-//! For each element, with `u` the half unit in the last place of the operands' type relative to 1 ([`Arithmetic::unit`]), `u_s` that of the
+//! For each element, with `u` the half unit in the last place of the operands' type relative to 1 ([`Arithmetic`]), `u_s` that of the
 //! type in which scores are, f32 or tf32, `terms` and `factors` the size of the terms behind the element and of what their weights are multiplied with
 //! ([`oracle::Terms`](crate::oracle::Terms)), `score` the largest that a score can be and `approximation` what approximate functions in a
 //! score of the user's own may change it by,
