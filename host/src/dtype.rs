@@ -31,12 +31,12 @@ impl Dtype {
         }
     }
 
-    /// The kernels' name for it; `None` where no kernel takes it.
-    pub const fn of_kernels(self) -> Option<variants::Dtype> {
+    /// The kernels' name for it.
+    pub const fn of_kernels(self) -> variants::Dtype {
         match self {
-            Dtype::Bf16 => Some(variants::Dtype::Bf16),
-            Dtype::F16 => Some(variants::Dtype::F16),
-            Dtype::F32 => None,
+            Dtype::Bf16 => variants::Dtype::Bf16,
+            Dtype::F16 => variants::Dtype::F16,
+            Dtype::F32 => variants::Dtype::F32,
         }
     }
 }

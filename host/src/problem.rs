@@ -10,18 +10,16 @@ mod key;
 pub mod merge;
 pub(crate) mod new_rows;
 mod pages;
+mod precision;
 pub mod rotate;
 mod score;
 mod shapes;
 mod sinks;
+mod spec;
 mod split_kv;
 mod values;
 
 use std::fmt;
-
-use ferroflash_kernels::attention::mask::{Bounds, Work};
-use ferroflash_kernels::params::Window;
-use ferroflash_kernels::spec::{Constant, Spec};
 
 pub use block_mask::BlockMask;
 pub use builder::ProblemBuilder;
@@ -31,6 +29,7 @@ pub(crate) use edit::{DimUse, EditParts, ReadOf};
 pub use fp8_kv::Fp8Kv;
 pub(crate) use key::ProblemKey;
 pub use pages::Pages;
+pub use precision::Precision;
 use score::Expressions;
 pub use score::{MaskExpression, Score};
 pub use split_kv::SplitKv;
@@ -145,6 +144,7 @@ pub struct Problem {
     mask: Mask,
     softmax_scale: Option<f32>,
     order: Order,
+    precision: Precision,
     total_q: Option<usize>,
     total_k: Option<usize>,
     block_mask: Option<BlockMask>,
@@ -173,6 +173,7 @@ impl Problem {
             mask: Mask::Full,
             softmax_scale: None,
             order: Order::Deterministic,
+            precision: Precision::Tensor,
             total_q: None,
             total_k: None,
             block_mask: None,
@@ -211,6 +212,7 @@ impl Problem {
             mask: self.mask,
             softmax_scale: self.softmax_scale,
             order: self.order,
+            precision: self.precision,
             total_q: self.total_q,
             total_k: self.total_k,
             block_mask: self.block_mask,
@@ -331,42 +333,7 @@ impl Problem {
         self.heads_q.checked_div(self.heads_k).unwrap_or(0)
     }
 
-    /// On which sides the mask hides a key from some query. A causal mask over a single query, for instance, hides none.
-    pub(crate) fn bounds(&self) -> Bounds {
-        let hides =
-            |side: Option<usize>, seqlen: usize| side.is_some_and(|n| n < seqlen.saturating_sub(1));
-        let (left, right) = self.mask.window();
-        let prefix = self.mask.prefix();
-        let right = hides(right, self.seqlen_q) && prefix < self.seqlen_k;
-        Bounds {
-            left: hides(left, self.seqlen_k),
-            right,
-            prefix: right && prefix > 0,
-        }
-    }
-
-    /// How the work of tiles grows along the sequence.
-    pub(crate) fn work(&self) -> Work {
-        self.bounds().work()
-    }
-
-    /// The mask's sides, as kernels take them for sequences of these lengths; where a side hides nothing, kernels do not look at it.
-    pub(crate) fn window_of(&self, seqlen_q: u32, seqlen_k: u32) -> Window {
-        let bounds = self.bounds();
-        let (n_left, n_right) = self.mask.window();
-        // A side that hides something is shorter than a sequence, whose length fits.
-        let distance =
-            |bound: bool, n: Option<usize>| if bound { n.unwrap_or(0) as u32 } else { 0 };
-        Window::new(
-            seqlen_q,
-            seqlen_k,
-            distance(bounds.left, n_left),
-            distance(bounds.right, n_right),
-        )
-        .with_prefix(distance(bounds.prefix, Some(self.mask.prefix())))
-    }
-
-    /// The same of padded sequences, all of these lengths.
+    /// The same problem of padded sequences, all of these lengths.
     pub(crate) fn of_equal_lengths(&self, seqlen_q: usize, seqlen_k: usize) -> Problem {
         Problem {
             seqlen_q,
@@ -376,22 +343,5 @@ impl Problem {
             pages: None,
             ..*self
         }
-    }
-
-    /// What its kernels are compiled with.
-    pub(crate) fn spec(&self) -> Spec {
-        let bounds = self.bounds();
-        let with = |spec: Spec, has: bool, constant| if has { spec.with(constant) } else { spec };
-        let spec = with(Spec::PLAIN, bounds.right, Constant::RightBound);
-        let spec = with(spec, bounds.left, Constant::LeftBound);
-        let spec = with(spec, bounds.prefix, Constant::Prefix);
-        let spec = with(spec, self.pages.is_some(), Constant::Pages);
-        let spec = with(spec, self.sinks, Constant::Sinks);
-        let spec = with(spec, self.dropout().is_some(), Constant::Dropout);
-        let edit = self.edit_parts();
-        let spec = with(spec, edit.is_some(), Constant::Score);
-        let has_gradient = edit.is_some_and(|edit| edit.has_gradient());
-        let spec = with(spec, has_gradient, Constant::ScoreGradient);
-        with(spec, self.block_mask.is_some(), Constant::BlockMask)
     }
 }

@@ -2,12 +2,16 @@
 
 mod beside;
 mod latent;
+mod standard;
+mod tf32;
 
 use crate::params::BLOCK_MULTIPLE;
 use crate::variants::{Kind, TileShape};
 
 pub use beside::*;
 pub use latent::{LATENT_COLUMNS, LATENT_EXCHANGE, tma_forward_latent};
+pub use standard::{PRODUCT_DEPTH, PRODUCT_STAGES, product, weight_rows};
+pub use tf32::{F32_BYTES, forward_f32};
 
 /// What one block of a kernel takes, and which part of the problem it covers.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -315,40 +319,6 @@ pub const fn tma_backward(head_dim: u32, tiles: TileShape) -> Footprint {
     }
 }
 
-/// Rows of `standard`: four warps, one row each.
-pub const fn weight_rows() -> Footprint {
-    Footprint {
-        threads: 128,
-        shared_bytes: 0,
-        blocks_per_sm: 1,
-        block_q: 4,
-        block_k: 0,
-        launch_registers: 0,
-        spill_bytes: 0,
-    }
-}
-
-/// Stages of both operands of a product of `standard`: one is multiplied while two arrive.
-pub const PRODUCT_STAGES: u32 = 3;
-
-/// How much of the product's inner dimension a stage holds.
-pub const PRODUCT_DEPTH: u32 = 32;
-
-/// Matrix products of `standard`: 128 × 128 of the result by a block of eight warps; two blocks per SM, so that one
-/// multiplies while the other begins or ends.
-pub const fn product() -> Footprint {
-    let block = 128;
-    Footprint {
-        threads: 256,
-        shared_bytes: PRODUCT_STAGES * 2 * block * PRODUCT_DEPTH * ELEMENT,
-        blocks_per_sm: 2,
-        block_q: block,
-        block_k: block,
-        launch_registers: 0,
-        spill_bytes: 0,
-    }
-}
-
 /// The footprint of one row of the list; a row in a shape that its kernel does not have fails to compile.
 pub const fn footprint(kind: Kind, head_dim: Option<u32>, tiles: TileShape) -> Footprint {
     let head_dim = match head_dim {
@@ -373,6 +343,7 @@ pub const fn footprint(kind: Kind, head_dim: Option<u32>, tiles: TileShape) -> F
         (Kind::TensorGradient, TileShape::Default) => tensor_gradient(),
         (Kind::Forward, TileShape::Default) => forward(head_dim),
         (Kind::Forward, TileShape::Compact) => forward_few(head_dim),
+        (Kind::ForwardF32, TileShape::Default) => forward_f32(head_dim),
         (Kind::ForwardE4m3, TileShape::Compact) => forward_few_e4m3(head_dim),
         (Kind::TmaForward, _) => tma_forward(head_dim, tiles),
         (Kind::TmaForwardLatent, TileShape::Compact) => tma_forward_latent(head_dim),

@@ -38,6 +38,9 @@ macro_rules! run {
             forward::sm80::few::CompactTiles<$head_dim>,
         >($p)
     };
+    (ForwardF32, $p:expr, F32, $head_dim:literal) => {
+        forward::sm80::tf32::forward::<forward::sm80::tf32::DefaultTiles<$head_dim>>($p)
+    };
     (ForwardE4m3, $p:expr, $dtype:ident, $head_dim:literal; Compact) => {
         forward::sm80::few::forward::<
             element::$dtype,
@@ -163,6 +166,7 @@ macro_rules! given {
 /// The member of [`crate::params::Params`] that a row's kind takes.
 macro_rules! params {
     (Forward, $callback:ident $(, $rest:tt)*) => { $callback!(Forward ForwardParams $(, $rest)*) };
+    (ForwardF32, $callback:ident $(, $rest:tt)*) => { $callback!(Forward ForwardParams $(, $rest)*) };
     (ForwardE4m3, $callback:ident $(, $rest:tt)*) => { $callback!(Forward ForwardParams $(, $rest)*) };
     (TmaForward, $callback:ident $(, $rest:tt)*) => { $callback!(TmaForward TmaForwardParams $(, $rest)*) };
     (TmaForwardLatent, $callback:ident $(, $rest:tt)*) => { $callback!(TmaForward TmaForwardParams $(, $rest)*) };

@@ -44,11 +44,13 @@ pub enum Constant {
     Dropout,
     /// Rows of the tensors have fewer columns than the kernel is compiled for: see [`crate::variants::Variant::pads_columns`].
     PadColumns,
+    /// Products of f32 are as exact as sums in f32 let them be, and not those of tf32: see [`crate::tile::tf32`].
+    FullPrecision,
 }
 
 impl Constant {
     /// All of them, in the order of their bits in a [`Spec`].
-    pub const ALL: [Constant; 14] = [
+    pub const ALL: [Constant; 15] = [
         Constant::RightBound,
         Constant::LeftBound,
         Constant::Lengths,
@@ -63,6 +65,7 @@ impl Constant {
         Constant::Sinks,
         Constant::Dropout,
         Constant::PadColumns,
+        Constant::FullPrecision,
     ];
 
     /// Its name, as plans print it.
@@ -82,6 +85,7 @@ impl Constant {
             Constant::Sinks => "sinks",
             Constant::Dropout => "dropout",
             Constant::PadColumns => "pad_columns",
+            Constant::FullPrecision => "full_precision",
         }
     }
 
@@ -102,6 +106,7 @@ impl Constant {
             Constant::Sinks => "ferroflash_spec_sinks",
             Constant::Dropout => "ferroflash_spec_dropout",
             Constant::PadColumns => "ferroflash_spec_pad_columns",
+            Constant::FullPrecision => "ferroflash_spec_full_precision",
         }
     }
 

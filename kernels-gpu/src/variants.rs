@@ -20,6 +20,10 @@ macro_rules! for_each_variant {
             forward_sm80_f16_d64_compact: Forward { arch: Sm80, dtype: F16, head_dim: 64, tiles: Compact }
             forward_sm80_f16_d128_compact: Forward { arch: Sm80, dtype: F16, head_dim: 128, tiles: Compact }
 
+            forward_sm80_f32_d32:  ForwardF32 { arch: Sm80, dtype: F32, head_dim: 32 }
+            forward_sm80_f32_d64:  ForwardF32 { arch: Sm80, dtype: F32, head_dim: 64 }
+            forward_sm80_f32_d128: ForwardF32 { arch: Sm80, dtype: F32, head_dim: 128 }
+
             forward_e4m3_sm89_bf16_d64_compact:  ForwardE4m3 { arch: Sm89, dtype: Bf16, head_dim: 64, tiles: Compact }
             forward_e4m3_sm89_bf16_d128_compact: ForwardE4m3 { arch: Sm89, dtype: Bf16, head_dim: 128, tiles: Compact }
             forward_e4m3_sm89_f16_d64_compact:   ForwardE4m3 { arch: Sm89, dtype: F16, head_dim: 64, tiles: Compact }
@@ -156,6 +160,8 @@ pub enum Dtype {
     Bf16,
     /// IEEE binary16.
     F16,
+    /// IEEE binary32.
+    F32,
 }
 
 /// Which of a kernel's tile shapes a row is compiled with. The kernels of one pass are of one shape.
@@ -191,6 +197,8 @@ impl TileShape {
 pub enum Kind {
     /// flash2 forward: o and lse.
     Forward,
+    /// flash2 forward of f32: o and lse.
+    ForwardF32,
     /// flash2 forward over keys and values in `e4m3`, for few queries: o and lse.
     ForwardE4m3,
     /// flash3 forward: o and lse.
@@ -258,7 +266,7 @@ pub struct Variant {
     pub kind: Kind,
     /// What it is compiled for.
     pub arch: Arch,
-    /// Element type; `None`: any of two bytes.
+    /// Element type; `None`: any, and tensors are described to it as of elements of two bytes.
     pub dtype: Option<Dtype>,
     /// The head_dim it is compiled for; `None`: it is compiled for none. See [`Variant::head_dims`].
     pub head_dim: Option<u32>,
@@ -280,6 +288,9 @@ pub struct HeadDims {
 /// Kernels copy rows 16 bytes at a time: in elements of two bytes.
 pub const HEAD_DIM_MULTIPLE: u32 = 8;
 
+/// The same in elements of four bytes.
+pub const HEAD_DIM_MULTIPLE_F32: u32 = 4;
+
 /// The same in elements of one byte.
 pub const HEAD_DIM_MULTIPLE_E4M3: u32 = 16;
 
@@ -293,8 +304,9 @@ impl Variant {
     /// Which head_dims it serves. Columns beyond the tensor's are read as 0 and not written, so kernels serve smaller head_dims than
     /// their own too, at the price of their own. What TMA copies, in flash3, is padded on the way; flash2 pads by itself ([`Variant::pads_columns`]).
     pub const fn head_dims(&self) -> HeadDims {
-        let multiple = match self.kind {
-            Kind::ForwardE4m3 => HEAD_DIM_MULTIPLE_E4M3,
+        let multiple = match (self.kind, self.dtype) {
+            (Kind::ForwardE4m3, _) => HEAD_DIM_MULTIPLE_E4M3,
+            (_, Some(Dtype::F32)) => HEAD_DIM_MULTIPLE_F32,
             _ => HEAD_DIM_MULTIPLE,
         };
         let most = match (self.kind, self.head_dim) {

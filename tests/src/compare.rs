@@ -2,10 +2,8 @@
 
 use std::fmt;
 
-use ferroflash::Dtype;
-
 use crate::oracle::{ScoreError, Terms};
-use crate::tolerance::{self, Quantity, tolerance};
+use crate::tolerance::{self, Arithmetic, Quantity, tolerance};
 
 /// How the errors of a tensor's elements hang together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,8 +19,8 @@ pub enum Errors {
 pub struct Comparison<'a> {
     /// Which tensor it is.
     pub quantity: Quantity,
-    /// Element type of the problem.
-    pub dtype: Dtype,
+    /// What its products are made of.
+    pub arithmetic: Arithmetic,
     /// `[batch, seqlen, heads, head_dim]`; for lse `[batch, heads, seqlen, 1]`, for weights `[batch, heads, seqlen_q,
     /// seqlen_k]`.
     pub shape: [usize; 4],
@@ -64,7 +62,7 @@ impl Closeness {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mismatch {
     quantity: Quantity,
-    dtype: Dtype,
+    arithmetic: Arithmetic,
     shape: [usize; 4],
     n_beyond: usize,
     worst: Element,
@@ -121,7 +119,7 @@ impl Comparison<'_> {
             // Of a few elements, one may well lie far out.
             Errors::Independent => {
                 let spread = 1.0 / f64::from(n_finite.max(1)).sqrt();
-                (tolerance(self.quantity, self.dtype).rms + spread).min(1.0)
+                (tolerance(self.quantity, self.arithmetic).rms + spread).min(1.0)
             }
             Errors::Shared => 1.0,
         };
@@ -139,13 +137,13 @@ impl Comparison<'_> {
         }
         let Comparison {
             quantity,
-            dtype,
+            arithmetic,
             shape,
             ..
         } = *self;
         Err(Box::new(Mismatch {
             quantity,
-            dtype,
+            arithmetic,
             shape,
             n_beyond,
             worst,
@@ -173,7 +171,11 @@ impl Comparison<'_> {
                 absolute,
                 score: self.score,
             };
-            tolerance(self.quantity, self.dtype).of_element(self.quantity, self.dtype, element)
+            tolerance(self.quantity, self.arithmetic).of_element(
+                self.quantity,
+                self.arithmetic,
+                element,
+            )
         };
         let part = if actual == reference {
             0.0
@@ -190,11 +192,30 @@ impl Comparison<'_> {
     }
 }
 
+/// How close several results came; the error lists every one that is beyond tolerance.
+pub(crate) fn closest<const N: usize>(
+    checks: [Result<Closeness, Box<Mismatch>>; N],
+) -> Result<Closeness, String> {
+    let mut closest = Closeness::default();
+    let mut mismatches = Vec::new();
+    for check in checks {
+        match check {
+            Ok(close) => closest = closest.and(close),
+            Err(mismatch) => mismatches.push(mismatch.to_string()),
+        }
+    }
+    if mismatches.is_empty() {
+        Ok(closest)
+    } else {
+        Err(mismatches.join("\n"))
+    }
+}
+
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Mismatch {
             quantity,
-            dtype,
+            arithmetic,
             shape,
             n_beyond,
             worst,
@@ -213,7 +234,7 @@ impl fmt::Display for Mismatch {
         };
         write!(
             f,
-            "{quantity:?} ({dtype}, {shape:?}): {n_beyond} elements beyond tolerance; root mean square {:.2} of the \
+            "{quantity:?} ({arithmetic:?}, {shape:?}): {n_beyond} elements beyond tolerance; root mean square {:.2} of the \
              limit; worst: batch {b}, row {row}, head {head}, column {column} is {} instead of {}, allowed ± {:.3e}, \
              off by {:.2} times that; tile of 64 rows: {}, of 128 rows: {}",
             closeness.rms,
@@ -229,6 +250,8 @@ impl fmt::Display for Mismatch {
 
 #[cfg(test)]
 mod tests {
+    use ferroflash::Dtype;
+
     use super::*;
     use crate::inputs::{Fill, Values, round};
     use crate::oracle::{self, Inputs, Sizes};
@@ -290,7 +313,7 @@ mod tests {
         change(&mut actual);
         Comparison {
             quantity: Quantity::O,
-            dtype: Dtype::Bf16,
+            arithmetic: Arithmetic::Bf16,
             shape: [1, 8, 1, 64],
             actual: &actual,
             reference: &output.o,
@@ -333,7 +356,7 @@ mod tests {
         let zero = |actual: f64, reference: f64| {
             Comparison {
                 quantity: Quantity::Lse,
-                dtype: Dtype::Bf16,
+                arithmetic: Arithmetic::Bf16,
                 shape: [1; 4],
                 actual: &[actual],
                 reference: &[reference],

@@ -4,7 +4,7 @@
 
 pub mod beyond;
 
-use ferroflash::{Algorithm, Attention, Device, Dtype, Element, Inputs, Outputs, Problem};
+use ferroflash::{Algorithm, Attention, Device, Dtype, Element, Inputs, Outputs, Pass, Problem};
 use half::{bf16, f16};
 
 use crate::beside::{bits, check_one_in};
@@ -45,7 +45,7 @@ fn check_case(
         case,
         values: &values,
         table: &paged.table(),
-        eligible: is_eligible(subject.backend, algorithm, case),
+        eligible: is_eligible(subject.backend, algorithm, Pass::Forward, case),
         side_by_side: true,
     };
     runs.check(|device, table| match case.dtype {
@@ -87,7 +87,9 @@ impl Runs<'_> {
             Err(Refusal::Failed(failure)) => return Err(failure),
         };
         let problem = self.case.problem().map_err(|error| error.to_string())?;
+        let arithmetic = self.case.arithmetic(self.subject.backend);
         let reference = Reference::new(self.case, self.values, problem.scale());
+        let reference = reference.of_products(arithmetic);
         let close = reference.judge_output(self.case, &output)?;
         let all_bits = |output: &Output| [bits(&output.o), bits(&output.lse)];
         let again = ("a second run", Some(self.table));

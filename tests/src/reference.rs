@@ -9,14 +9,14 @@ use crate::beside::rounding;
 use crate::blocks;
 use crate::buffer::Repeats;
 use crate::cases::Case;
-use crate::compare::{Closeness, Comparison, Errors, Mismatch};
+use crate::compare::{Closeness, Comparison, Errors, closest};
 use crate::dropout::Dropout;
 use crate::edits::gradients::TensorGradient;
 use crate::edits::{Edits, Precision, Sequence};
 use crate::inputs::{Fill, Values};
 use crate::lengths::{Lengths, Span};
 use crate::oracle::{self, Condition, Inputs, Output, ScoreError, Terms};
-use crate::tolerance::Quantity;
+use crate::tolerance::{Arithmetic, Quantity};
 use crate::trial::Results;
 
 pub use probabilities::Probabilities;
@@ -32,6 +32,8 @@ pub struct Reference {
     pub tensors: Vec<TensorGradient>,
     /// What their errors are measured against.
     pub condition: Condition,
+    /// What the products are made of whose results are compared.
+    pub arithmetic: Arithmetic,
 }
 
 /// Gives `f` what the oracle takes of a case.
@@ -156,7 +158,7 @@ impl Reference {
         let (d_o, d_lse) = (&values.d_o, values.d_lse.as_deref());
         with_inputs(case, values, softmax_scale, |inputs| {
             edited(case, inputs, 0, edits, |inputs| {
-                let mut reference = Reference::of_inputs(inputs, d_o, d_lse);
+                let mut reference = Reference::of_inputs(case, inputs, d_o, d_lse);
                 let mut tensors = tensors::zero_gradients(case, edits);
                 reference.add_tensors(case, (inputs, 0), edits, (d_o, d_lse), &mut tensors);
                 reference.tensors = tensors;
@@ -165,7 +167,12 @@ impl Reference {
         })
     }
 
-    fn of_inputs(inputs: &Inputs, d_o: &[f64], d_lse: Option<&[f64]>) -> Reference {
+    /// The same, for results of products that are made so; else they are made of numbers as the tensors have them.
+    pub fn of_products(self, arithmetic: Arithmetic) -> Reference {
+        Reference { arithmetic, ..self }
+    }
+
+    fn of_inputs(case: &Case, inputs: &Inputs, d_o: &[f64], d_lse: Option<&[f64]>) -> Reference {
         let output = oracle::forward(inputs);
         let gradients = oracle::backward(inputs, d_o, d_lse);
         let condition = oracle::condition(inputs, &output, d_o, d_lse);
@@ -174,6 +181,7 @@ impl Reference {
             gradients,
             tensors: Vec::new(),
             condition,
+            arithmetic: case.dtype.into(),
         }
     }
 
@@ -210,6 +218,7 @@ impl Reference {
                 d_sinks: Terms::uniform(n_sinks, 0.0, 0.0),
                 score: ScoreError::default(),
             },
+            arithmetic: case.dtype.into(),
         };
         let spans = lengths.q.spans(lengths.n).into_iter();
         for (number, (q, k)) in spans.zip(lengths.k.spans(lengths.n)).enumerate() {
@@ -238,7 +247,7 @@ impl Reference {
                 (number, (q, k)),
                 edits,
                 |inputs| {
-                    let reference = Reference::of_inputs(inputs, d_o, d_lse.as_deref());
+                    let reference = Reference::of_inputs(case, inputs, d_o, d_lse.as_deref());
                     let given = (d_o, d_lse.as_deref());
                     reference.add_tensors(case, (inputs, number), edits, given, &mut all.tensors);
                     reference
@@ -358,7 +367,7 @@ impl Reference {
             case.fill == Fill::EqualRows || case.arrangement.repeats() == Repeats::Rows;
         Comparison {
             quantity,
-            dtype: case.dtype,
+            arithmetic: self.arithmetic,
             shape,
             actual,
             reference,
@@ -371,24 +380,5 @@ impl Reference {
                 Errors::Independent
             },
         }
-    }
-}
-
-/// How close several results came; the error lists every one that is beyond tolerance.
-fn closest<const N: usize>(
-    checks: [Result<Closeness, Box<Mismatch>>; N],
-) -> Result<Closeness, String> {
-    let mut closest = Closeness::default();
-    let mut mismatches = Vec::new();
-    for check in checks {
-        match check {
-            Ok(close) => closest = closest.and(close),
-            Err(mismatch) => mismatches.push(mismatch.to_string()),
-        }
-    }
-    if mismatches.is_empty() {
-        Ok(closest)
-    } else {
-        Err(mismatches.join("\n"))
     }
 }

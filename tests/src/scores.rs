@@ -76,7 +76,8 @@ impl<'a> Trial<'a> {
             subject,
             algorithm,
             case,
-            reference: Reference::edited(case, &values, problem.scale(), Some(&edits)),
+            reference: Reference::edited(case, &values, problem.scale(), Some(&edits))
+                .of_products(case.arithmetic(subject.backend)),
             values,
             built_in: scores.rule.built_in().filter(|_| case.mask == Mask::Full),
             edits,
@@ -205,7 +206,7 @@ impl<'a> Trial<'a> {
         Ok(why.map_err(|error| error.to_string())?.plan)
     }
 
-    /// Whether the algorithm has kernels for the backward pass. Who has none says that it is for the expression.
+    /// Whether the algorithm has kernels for the backward pass. Who has none says that it is for the expression, or that there are none of f32.
     fn takes_backward(&self) -> Result<bool, String> {
         let device = self.device(0)?;
         match self.plan(&device, self.case, Some(&self.edits), Pass::Backward)? {
@@ -217,6 +218,7 @@ impl<'a> Trial<'a> {
                     .find(|candidate| candidate.algorithm == self.algorithm);
                 match ours.map(|candidate| candidate.outcome) {
                     Some(Outcome::Refused(Reason::Score)) => Ok(false),
+                    Some(Outcome::Refused(Reason::DtypeOfPass { .. })) => Ok(false),
                     outcome => Err(format!("the backward pass: {outcome:?}")),
                 }
             }
@@ -264,52 +266,63 @@ impl<'a> Trial<'a> {
         case: &Case,
         edits: Option<&Edits>,
     ) -> Result<Output, Refusal> {
-        match case.dtype {
-            Dtype::Bf16 => self.typed::<bf16>(device, case, edits),
-            Dtype::F16 => self.typed::<f16>(device, case, edits),
-            Dtype::F32 => self.typed::<f32>(device, case, edits),
-        }
+        forward(device, self.algorithm, case, &self.values, edits)
     }
+}
 
-    fn typed<T: Element + Number>(
-        &self,
-        device: &Device,
-        case: &Case,
-        edits: Option<&Edits>,
-    ) -> Result<Output, Refusal> {
-        let broken = |error: ferroflash::error::ProblemError| Refusal::Failed(error.to_string());
-        let values = &self.values;
-        let problem = problem_of(case, edits, Order::Deterministic).map_err(broken)?;
-        let filled = |values: &[f64], shape| {
-            Buffer::<T>::filled(values, shape, case.arrangement).map_err(broken)
-        };
-        let q = filled(&values.q, problem.shape_q())?;
-        let k = filled(&values.k, problem.shape_k())?;
-        let v = filled(&values.v, problem.shape_v())?;
-        let [q, k, v] = [&q, &k, &v].map(|tensor| tensor.view().map_err(broken));
-        let mut given = Inputs::new(&q?, &k?, &v?);
-        let vectors = vectors(case);
-        given = with_vectors(given, &vectors);
-        let sinks = case.given_sinks();
-        given.sinks = sinks.vector();
-        if let Some(dropout) = &case.dropout {
-            given = dropout.give(given);
-        }
-        let table = case.block_table();
-        given.block_mask = table.as_ref().map(|table| (&table.bytes).into());
-        let memory = edits.map(Edits::memory).unwrap_or_default();
-        if let Some(edits) = edits {
-            given = edits.give(given, &memory);
-        }
-        output::<T>(device, self.algorithm, problem, &given, case.arrangement)
+/// What the forward pass gives of a case, with its edits.
+pub(crate) fn forward(
+    device: &Device,
+    algorithm: Algorithm,
+    case: &Case,
+    values: &Values,
+    edits: Option<&Edits>,
+) -> Result<Output, Refusal> {
+    match case.dtype {
+        Dtype::Bf16 => typed::<bf16>(device, algorithm, case, values, edits),
+        Dtype::F16 => typed::<f16>(device, algorithm, case, values, edits),
+        Dtype::F32 => typed::<f32>(device, algorithm, case, values, edits),
     }
+}
+
+fn typed<T: Element + Number>(
+    device: &Device,
+    algorithm: Algorithm,
+    case: &Case,
+    values: &Values,
+    edits: Option<&Edits>,
+) -> Result<Output, Refusal> {
+    let broken = |error: ferroflash::error::ProblemError| Refusal::Failed(error.to_string());
+    let problem = problem_of(case, edits, Order::Deterministic).map_err(broken)?;
+    let filled = |values: &[f64], shape| {
+        Buffer::<T>::filled(values, shape, case.arrangement).map_err(broken)
+    };
+    let q = filled(&values.q, problem.shape_q())?;
+    let k = filled(&values.k, problem.shape_k())?;
+    let v = filled(&values.v, problem.shape_v())?;
+    let [q, k, v] = [&q, &k, &v].map(|tensor| tensor.view().map_err(broken));
+    let mut given = Inputs::new(&q?, &k?, &v?);
+    let vectors = vectors(case);
+    given = with_vectors(given, &vectors);
+    let sinks = case.given_sinks();
+    given.sinks = sinks.vector();
+    if let Some(dropout) = &case.dropout {
+        given = dropout.give(given);
+    }
+    let table = case.block_table();
+    given.block_mask = table.as_ref().map(|table| (&table.bytes).into());
+    let memory = edits.map(Edits::memory).unwrap_or_default();
+    if let Some(edits) = edits {
+        given = edits.give(given, &memory);
+    }
+    output::<T>(device, algorithm, problem, &given, case.arrangement)
 }
 
 /// What each algorithm takes: as without expressions, but that of those which divide keys only flash3's kernels have a place for them.
 fn is_editable(backend: Backend, algorithm: Algorithm, case: &Case) -> bool {
     let divides =
         matches!(algorithm, Algorithm::Flash2 | Algorithm::Standard) && case.split_kv.is_some();
-    is_eligible(backend, algorithm, case) && !divides
+    is_eligible(backend, algorithm, Pass::Forward, case) && !divides
 }
 
 fn all_bits(output: &Output) -> [Vec<u64>; 2] {

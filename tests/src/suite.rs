@@ -7,6 +7,8 @@
 //! backend that is not there says `[not run]` with the reason on standard error; the environment variable `REQUIRE`
 //! (`REQUIRE=cuda`) makes a failure of that.
 
+mod eligibility;
+
 use std::io::Write;
 use std::time::Instant;
 
@@ -15,7 +17,6 @@ use ferroflash::plan::kinds;
 use ferroflash::{Algorithm, Backend, Device, Mask, Order, Pass};
 use ferroflash_kernels::variants::{self, Kind, TileShape};
 
-use crate::buffer::{Arrangement, Repeats};
 use crate::cases::compact::has_compact_tiles;
 use crate::cases::few::is_few;
 use crate::cases::{self, Case};
@@ -25,6 +26,7 @@ use crate::reference::Reference;
 use crate::sample::{self, Choice, Member};
 use crate::subject::{Subject, Tiles};
 use crate::trial::{self, Refusal};
+pub(crate) use eligibility::is_eligible;
 
 /// What is checked of a case beside its results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -213,7 +215,7 @@ fn check_case(
 ) -> Result<Option<Closeness>, String> {
     let values = case.values();
     let device = (subject.open)(scheduler_seed(case))?;
-    let eligible = is_eligible(subject.backend, algorithm, case);
+    let eligible = is_eligible(subject.backend, algorithm, Pass::Backward, case);
     let results = match trial::run(case, &values, &device, algorithm, Order::Deterministic) {
         Ok(_) if !eligible => return Err("it ran; it should have been refused".into()),
         Err(Refusal::NotEligible(_)) if !eligible => return Ok(None),
@@ -223,7 +225,8 @@ fn check_case(
     };
     check_tiles(subject, device.info(), case, &results)?;
     let problem = case.problem().map_err(|error| error.to_string())?;
-    let reference = Reference::new(case, &values, problem.scale());
+    let arithmetic = case.arithmetic(subject.backend);
+    let reference = Reference::new(case, &values, problem.scale()).of_products(arithmetic);
     let close = reference.judge(case, &results)?;
     if matches!(beside, Beside::Everything | Beside::SecondRun) {
         check_again(subject, algorithm, case, &values, &results)?;
@@ -356,34 +359,6 @@ fn check_fastest(
     judged
         .map(|_| ())
         .map_err(|failure| format!("in the fastest order: {failure}"))
-}
-
-/// What each algorithm takes, said a second time so that a refusal too many is a failure.
-pub(crate) fn is_eligible(backend: Backend, algorithm: Algorithm, case: &Case) -> bool {
-    let half = case.dtype != ferroflash::Dtype::F32;
-    let empty = case.sizes.query_elems() == 0 && case.sizes.key_elems() == 0;
-    let aligned = case.arrangement != Arrangement::Unaligned || empty;
-    let repeats = case.arrangement.repeats() != Repeats::Nothing;
-    // Above head_dim 128 flash3's blocks of keys do not divide those of a mask.
-    let (head_dim, head_dim_v) = (case.sizes.head_dim, case.sizes.head_dim_v);
-    let divides = case.blocks.is_none() || head_dim.max(head_dim_v) <= 128;
-    let columns = |most| {
-        [head_dim, head_dim_v]
-            .iter()
-            .all(|n| n.is_multiple_of(8) && *n <= most)
-    };
-    match (backend, algorithm) {
-        (Backend::Cpu, Algorithm::Tiled) => true,
-        (Backend::Cpu, _) => false,
-        (_, Algorithm::Flash2) => {
-            let splits = case.split_kv.is_none() || is_few(case);
-            half && aligned && splits && columns(128)
-        }
-        // Tensor maps know no stride of 0.
-        (_, Algorithm::Flash3) => half && aligned && !repeats && divides && columns(256),
-        (_, Algorithm::Standard) => half && aligned && columns(576),
-        _ => false,
-    }
 }
 
 /// A line on standard error that the test harness does not swallow.

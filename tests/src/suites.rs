@@ -5,6 +5,7 @@ mod dropout;
 mod grouped;
 mod scores;
 mod sinks;
+mod tf32;
 
 /// The path of a test of the module that this stands in, from the test program's name on.
 #[doc(hidden)]

@@ -1,12 +1,12 @@
 //! How far a result may lie from the oracle's: one table, one rule.
 //!
-//! For each element, with `u` the half unit in the last place of the result's type relative to 1, `terms` and `factors`
-//! the size of the terms behind the element and of what their weights are multiplied with
+//! For each element, with `u` the half unit in the last place of the operands' type relative to 1 ([`Arithmetic`]), `u_s` that of the
+//! type in which scores are, f32 or tf32, `terms` and `factors` the size of the terms behind the element and of what their weights are multiplied with
 //! ([`oracle::Terms`](crate::oracle::Terms)), `score` the largest that a score can be and `approximation` what approximate functions in a
 //! score of the user's own may change it by,
 //!
 //! ```text
-//! |out − ref| ≤ u·(relative·|ref| + rounding·terms) + 2⁻²⁴·statistics·(1 + score)·terms + smallest·(1 + factors)
+//! |out − ref| ≤ u·(relative·|ref| + rounding·terms) + u_s·statistics·(1 + score)·terms + smallest·(1 + factors)
 //!               + approximate·approximation·terms
 //! ```
 //!
@@ -20,7 +20,7 @@
 //! The rule follows single elements: with 512 keys, one key too many or too few is far outside it. Rules that compare
 //! the largest error of a tensor with twice or three times that of another low-precision run let that pass.
 
-use ferroflash::Dtype;
+use ferroflash::{Backend, Dtype, Precision};
 
 use crate::oracle::ScoreError;
 
@@ -45,6 +45,54 @@ pub enum Quantity {
     DScoreTensor,
 }
 
+/// What the operands of products are rounded to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arithmetic {
+    /// bf16, as the tensors are.
+    Bf16,
+    /// f16, as the tensors are.
+    F16,
+    /// f32, as the tensors are.
+    F32,
+    /// tf32; tensors and results are f32.
+    Tf32,
+}
+
+impl Arithmetic {
+    /// That of tensors of this type on this backend.
+    pub fn on(backend: Backend, dtype: Dtype, precision: Precision) -> Arithmetic {
+        match dtype {
+            Dtype::F32 if backend != Backend::Cpu && precision == Precision::Tensor => {
+                Arithmetic::Tf32
+            }
+            other => other.into(),
+        }
+    }
+
+    /// Half of the unit in the last place, relative to 1.
+    fn unit(self) -> f64 {
+        match self {
+            Arithmetic::Bf16 => 2f64.powi(-8),
+            Arithmetic::F16 | Arithmetic::Tf32 => 2f64.powi(-11),
+            Arithmetic::F32 => F32_UNIT,
+        }
+    }
+}
+
+/// One rounding to f32.
+const F32_UNIT: f64 = 1.0 / (1u64 << 24) as f64;
+
+/// Products of numbers as they are.
+impl From<Dtype> for Arithmetic {
+    fn from(dtype: Dtype) -> Arithmetic {
+        match dtype {
+            Dtype::Bf16 => Arithmetic::Bf16,
+            Dtype::F16 => Arithmetic::F16,
+            Dtype::F32 => Arithmetic::F32,
+        }
+    }
+}
+
 /// What is allowed of one quantity in one type; the module's documentation has the rule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tolerance {
@@ -66,9 +114,10 @@ pub struct Tolerance {
 ///
 /// A factor of 1 in `relative` is one correct rounding; the other factors are multiples of the standard
 /// deviation that independent roundings would have.
-pub fn tolerance(quantity: Quantity, dtype: Dtype) -> Tolerance {
+pub fn tolerance(quantity: Quantity, arithmetic: Arithmetic) -> Tolerance {
     use Quantity::*;
-    match (quantity, dtype) {
+    match (quantity, arithmetic) {
+        (quantity, Arithmetic::Tf32) => of_tf32(quantity),
         // f32 whatever the inputs are: a dot product, a maximum, a sum of exponentials, a logarithm. About 1e-5.
         // Tensor cores cut their sums off instead of rounding them: errors share a sign, and their root mean square
         // may be as large as they are. So do the products of a fill, which are of one sign and one size: a score of −2048 that is a sum of
@@ -82,7 +131,7 @@ pub fn tolerance(quantity: Quantity, dtype: Dtype) -> Tolerance {
         },
         // Chosen rows, f32 whatever the inputs are: nothing but the score's own error and that of the row's sum, each as large as
         // that of an lse may be where all products are of one sign.
-        (Weights, Dtype::F32) => Tolerance {
+        (Weights, Arithmetic::F32) => Tolerance {
             relative: 4.0,
             rounding: 0.1,
             statistics: 16.0,
@@ -98,7 +147,7 @@ pub fn tolerance(quantity: Quantity, dtype: Dtype) -> Tolerance {
             rms: 0.6,
         },
         // P is rounded once before it meets V, the sum is in f32, o is rounded once.
-        (O, Dtype::Bf16 | Dtype::F16) => Tolerance {
+        (O, Arithmetic::Bf16 | Arithmetic::F16) => Tolerance {
             relative: 1.0,
             rounding: 3.0,
             statistics: 4.0,
@@ -106,7 +155,7 @@ pub fn tolerance(quantity: Quantity, dtype: Dtype) -> Tolerance {
             rms: 0.3,
         },
         // P, recomputed from the lse, is rounded once before it meets dO.
-        (DV, Dtype::Bf16 | Dtype::F16) => Tolerance {
+        (DV, Arithmetic::Bf16 | Arithmetic::F16) => Tolerance {
             relative: 1.0,
             rounding: 3.0,
             statistics: 8.0,
@@ -114,7 +163,7 @@ pub fn tolerance(quantity: Quantity, dtype: Dtype) -> Tolerance {
             rms: 0.3,
         },
         // dS is rounded once, or twice where P was, and Δ comes from an o that was rounded.
-        (DQ | DK, Dtype::Bf16 | Dtype::F16) => Tolerance {
+        (DQ | DK, Arithmetic::Bf16 | Arithmetic::F16) => Tolerance {
             relative: 1.0,
             rounding: 4.0,
             statistics: 8.0,
@@ -122,7 +171,7 @@ pub fn tolerance(quantity: Quantity, dtype: Dtype) -> Tolerance {
             rms: 0.3,
         },
         // P is not rounded, but Δ comes from an o that was; a sum in f32, rounded once.
-        (DScoreTensor, Dtype::Bf16 | Dtype::F16) => Tolerance {
+        (DScoreTensor, Arithmetic::Bf16 | Arithmetic::F16) => Tolerance {
             relative: 1.0,
             rounding: 4.0,
             statistics: 8.0,
@@ -138,18 +187,40 @@ pub fn tolerance(quantity: Quantity, dtype: Dtype) -> Tolerance {
             rms: 0.3,
         },
         // Nothing is rounded to less than f32; sums of some hundred terms lose a few units in the last place.
-        (O, Dtype::F32) => Tolerance {
+        (O, Arithmetic::F32) => Tolerance {
             relative: 8.0,
             rounding: 8.0,
             statistics: 4.0,
             approximate: 2.0,
             rms: 0.3,
         },
-        (DQ | DK | DV | DScoreTensor, Dtype::F32) => Tolerance {
+        (DQ | DK | DV | DScoreTensor, Arithmetic::F32) => Tolerance {
             relative: 8.0,
             rounding: 16.0,
             statistics: 8.0,
             approximate: 4.0,
+            rms: 0.3,
+        },
+    }
+}
+
+/// Of tf32: elements of q and k are rounded by half a unit each, so a score is off by 2 u_s of |q|·|k| at most.
+fn of_tf32(quantity: Quantity) -> Tolerance {
+    match quantity {
+        // Sums as of other types.
+        Quantity::Lse => Tolerance {
+            relative: 2.0,
+            rounding: 8.0,
+            statistics: 2.0,
+            approximate: 1.0,
+            rms: 1.0,
+        },
+        // P and V are rounded once each, and o is not. No gradients are made of tf32.
+        _ => Tolerance {
+            relative: 1.0,
+            rounding: 4.0,
+            statistics: 2.0,
+            approximate: 2.0,
             rms: 0.3,
         },
     }
@@ -170,14 +241,17 @@ pub struct Element {
 
 impl Tolerance {
     /// The largest allowed error of one element.
-    pub fn of_element(&self, quantity: Quantity, dtype: Dtype, element: Element) -> f64 {
-        let f32_unit = 2f64.powi(-24);
+    pub fn of_element(&self, quantity: Quantity, arithmetic: Arithmetic, element: Element) -> f64 {
         // Below the smallest number of a type weights are lost: at 2⁻²⁴ in f16, of which 2⁻²³ is about six standard
         // deviations; at 2⁻¹²⁶ in the other types, which no result shows.
-        let (unit, smallest) = match (quantity, dtype) {
-            (Quantity::Lse, _) | (_, Dtype::F32) => (f32_unit, 2f64.powi(-120)),
-            (_, Dtype::Bf16) => (2f64.powi(-8), 2f64.powi(-120)),
-            (_, Dtype::F16) => (2f64.powi(-11), 2f64.powi(-23)),
+        let (unit, smallest) = match (quantity, arithmetic) {
+            (Quantity::Lse, _) => (F32_UNIT, 2f64.powi(-120)),
+            (_, Arithmetic::F16) => (arithmetic.unit(), 2f64.powi(-23)),
+            _ => (arithmetic.unit(), 2f64.powi(-120)),
+        };
+        let of_scores = match arithmetic {
+            Arithmetic::Tf32 => arithmetic.unit(),
+            _ => F32_UNIT,
         };
         let Element {
             reference,
@@ -186,7 +260,7 @@ impl Tolerance {
             score,
         } = element;
         unit * (self.relative * reference.abs() + self.rounding * relative)
-            + f32_unit * self.statistics * score.rounding * relative
+            + of_scores * self.statistics * score.rounding * relative
             + self.approximate * score.approximation * relative
             + smallest * (1.0 + absolute)
     }

@@ -10,7 +10,7 @@ use crate::edits::Edits;
 use crate::inputs::Values;
 use crate::oracle::Terms;
 use crate::reference::Probabilities;
-use crate::tolerance::Quantity;
+use crate::tolerance::{Arithmetic, Quantity};
 use crate::trial::{problem_of, vectors, with_vectors};
 
 /// Computes the weights of every sequence and head of a case in two parts, and compares them with the oracle's; says how close the
@@ -108,7 +108,7 @@ fn compare(
     let comparison = Comparison {
         quantity: Quantity::Weights,
         // They are f32 whatever the inputs are.
-        dtype: Dtype::F32,
+        arithmetic: Arithmetic::F32,
         shape: [1, 1, of.rows.len(), seqlen_k],
         actual: &actual,
         reference: &reference,

@@ -7,6 +7,7 @@ conformance::suite!(conformance::subject::CUDA {
 conformance::compact_suite!(conformance::subject::CUDA_COMPACT);
 conformance::short_suite!(conformance::subject::CUDA_SHORT);
 conformance::few_suite!(conformance::subject::CUDA);
+conformance::tf32_suite!(conformance::subject::CUDA);
 conformance::grouped_suite!(conformance::subject::CUDA_GROUPED);
 conformance::wide_tiles_suite!(conformance::subject::CUDA_WIDE);
 conformance::orders_suite!(conformance::subject::CUDA_ORDERS);

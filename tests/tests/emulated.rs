@@ -7,6 +7,7 @@ conformance::suite!(conformance::subject::EMULATED {
 conformance::compact_suite!(conformance::subject::EMULATED_COMPACT);
 conformance::short_suite!(conformance::subject::EMULATED_SHORT);
 conformance::few_suite!(conformance::subject::EMULATED);
+conformance::tf32_suite!(conformance::subject::EMULATED);
 conformance::grouped_suite!(conformance::subject::EMULATED_GROUPED);
 conformance::wide_tiles_suite!(conformance::subject::EMULATED_WIDE);
 conformance::orders_suite!(conformance::subject::EMULATED_ORDERS);

@@ -10,7 +10,8 @@ use ferroflash::tensor::{Description, Place, VectorDescription};
 use ferroflash::validate::rotary::{append_sizes, check_append};
 use ferroflash::validate::{self, Checked, Pass};
 use ferroflash::{
-    AppendProblem, BlockMask, Device, Dtype, Layout, Mask, Order, Problem, Rotate, RotateProblem,
+    AppendProblem, BlockMask, Device, Dtype, Layout, Mask, Order, Precision, Problem, Rotate,
+    RotateProblem,
 };
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -84,7 +85,7 @@ prop_compose! {
         [batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim] in sizes(),
         equal_heads in any::<bool>(),
         dtype in select(vec![Dtype::Bf16, Dtype::F16, Dtype::F32]),
-        mask in select(vec![Mask::Full, Mask::Causal]),
+        (mask, of_20) in (select(vec![Mask::Full, Mask::Causal]), 0..20),
         order in select(vec![Order::Deterministic, Order::Fastest]),
         scale in scale(),
         blocks in block_mask(),
@@ -95,14 +96,13 @@ prop_compose! {
         let builder = Problem::builder(dtype)
             .batch(batch).heads_q(heads_q).heads_k(heads_k).seqlen_q(seqlen_q).seqlen_k(seqlen_k).head_dim(head_dim)
             .mask(mask).order(order);
+        let is_full = of_20 == 0 || dtype == Dtype::F32 && of_20 < 10;
+        let builder = if is_full { builder.precision(Precision::Full) } else { builder };
         let builder = blocks.map_or(builder, |blocks| builder.block_mask(blocks));
         let builder = columns.map_or(builder, |columns| builder.head_dim_v(columns));
         let builder = if in_keys { builder.values_in_keys() } else { builder };
         let builder = if has_sinks { builder.sinks() } else { builder };
-        match scale {
-            Some(scale) => builder.softmax_scale(scale).build(),
-            None => builder.build(),
-        }
+        scale.map_or(builder, |scale| builder.softmax_scale(scale)).build()
     }
 }
 

@@ -7,7 +7,7 @@ use conformance::real::{FILES, read};
 use conformance::reference::Reference;
 use conformance::subject::{CPU, CUDA, EMULATED, EMULATED_HOPPER, Subject};
 use conformance::trial;
-use ferroflash::{Algorithm, Order};
+use ferroflash::{Algorithm, Order, Precision};
 
 fn check(subject: &Subject, algorithm: Algorithm, orders: &[Order]) {
     if subject.cannot_run(algorithm) {
@@ -18,6 +18,7 @@ fn check(subject: &Subject, algorithm: Algorithm, orders: &[Order]) {
         let case = Case {
             sizes: real.sizes,
             dtype: real.dtype,
+            precision: Precision::Tensor,
             mask: real.mask,
             softmax_scale: Some(real.softmax_scale),
             lengths: None,

@@ -93,7 +93,7 @@ fn check(subject: &Subject) {
         };
         let comparison = Comparison {
             quantity: Quantity::Weights,
-            dtype,
+            arithmetic: dtype.into(),
             shape: [2, 2, seqlen_q, seqlen_k],
             actual: &actual,
             reference: &reference,

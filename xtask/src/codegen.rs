@@ -73,7 +73,8 @@ fn matrix(variants: &[Variant]) -> String {
         let dtypes = distinct(&members, |member| match member.dtype {
             Some(Dtype::Bf16) => "bf16".to_owned(),
             Some(Dtype::F16) => "fp16".to_owned(),
-            None => "bf16, fp16".to_owned(),
+            Some(Dtype::F32) => "f32".to_owned(),
+            None => "bf16, fp16, f32".to_owned(),
         });
         let devices = match variant.arch.reach() {
             Reach::Newer => " and newer",

@@ -21,7 +21,8 @@
 //! # What every function keeps
 //!
 //! - o = softmax(q·kᵀ · softmax_scale, masked) · v, exactly, in memory that grows with the length and not with its square.
-//! - q, k and v are bf16, f16 or f32, of one type; a cache may be f8e4m3. Sums are f32. On a GPU kernels take bf16 and f16.
+//! - q, k and v are bf16, f16 or f32, of one type; a cache may be f8e4m3. Sums are f32. On a GPU kernels take bf16 and f16, and f32 in the forward pass
+//!   alone.
 //! - Query head `h` reads key and value head `h / (heads_q / heads_k)`: one KV head is MQA, fewer than query heads GQA.
 //! - Any strides do, as long as the last dimension is contiguous: `transpose(1, 2)` costs no copy.
 //! - Masks are aligned to the bottom right: query `i` stands at the place `i + seqlen_k − seqlen_q` among the keys. A

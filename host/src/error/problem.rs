@@ -5,8 +5,8 @@ use std::ops::Range;
 use ferroflash_kernels::params::Argument;
 
 use super::ScoreError;
-use crate::dtype::ScalarType;
-use crate::terms::{Layout, Place};
+use crate::dtype::{Dtype, ScalarType};
+use crate::terms::{Layout, Place, Precision};
 
 /// The problem or a tensor is not what attention takes.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -65,6 +65,17 @@ pub enum ProblemError {
     DropoutWith {
         /// What.
         what: &'static str,
+    },
+    /// Another precision than that of tensor cores, which multiply the type exactly.
+    #[error(
+        "precision is {given}; of {dtype}, whose products are exact, it must be {}",
+        Precision::Tensor
+    )]
+    Precision {
+        /// The precision given.
+        given: Precision,
+        /// The type of the problem.
+        dtype: Dtype,
     },
     /// A size does not fit the address space.
     #[error("{what} does not fit the address space")]

@@ -131,7 +131,7 @@ fn launch<P: Operation>(
         spec: Spec::PLAIN,
         edit: None,
         grid,
-        params: views::describe(Params::Append(params), checked.arguments()),
+        params: views::describe(Params::Append(params), variant, checked.arguments()),
     }))
 }
 

@@ -5,7 +5,7 @@ use ferroflash_kernels::params::{BlockLists, ClearParams, Params};
 use ferroflash_kernels::variants::Kind;
 
 use super::select::{grid, only_variant};
-use super::views::shape;
+use super::views::shape_in_halves;
 use super::{PlannedLaunch, Reason};
 use crate::problem::Problem;
 use crate::validate::Checked;
@@ -38,7 +38,7 @@ pub fn backward(
         &[blocks, problem.batch() as u64],
     )?;
     let params = ClearParams {
-        shape: shape(checked),
+        shape: shape_in_halves(checked),
         window: checked.window(),
         blocks: lists.unwrap_or_default(),
         tile_rows: main.block_k,

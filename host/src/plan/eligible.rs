@@ -38,14 +38,9 @@ pub fn eligible(variant: &Variant, checked: &Checked, device: &DeviceInfo) -> Re
 
 fn dtype(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
     let given = checked.problem().dtype();
-    let fits = match variant.dtype {
-        Some(dtype) => given.of_kernels() == Some(dtype),
-        None => given.of_kernels().is_some(),
-    };
-    if fits {
-        Ok(())
-    } else {
-        Err(Reason::Dtype { given })
+    match variant.dtype {
+        Some(dtype) if dtype != given.of_kernels() => Err(Reason::Dtype { given }),
+        _ => Ok(()),
     }
 }
 
@@ -186,6 +181,7 @@ fn score(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
     let edits = matches!(
         variant.kind,
         Kind::Forward
+            | Kind::ForwardF32
             | Kind::ForwardE4m3
             | Kind::TmaForward
             | Kind::TmaForwardLatent

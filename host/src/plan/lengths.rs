@@ -13,7 +13,7 @@ use ferroflash_kernels::params::{
 use ferroflash_kernels::variants::Kind;
 
 use super::select::{grid, only_variant};
-use super::views::shape;
+use super::views::shape_in_halves;
 use super::workspace::{ALIGNMENT_BYTES, WorkspaceLayout};
 use super::{PlannedLaunch, Reason};
 use crate::arguments::Argument;
@@ -185,7 +185,7 @@ pub fn list(
         lengths,
         list,
         scratch: workspace.place("sequences", &[3, batch, size_of::<u32>() as u64])?,
-        shape: shape(checked),
+        shape: shape_in_halves(checked),
         window: checked.window(),
         n_maps: n_maps as u32,
         tile_rows: tiles.rows,

@@ -44,6 +44,6 @@ fn launch(checked: &CheckedMerge, device: &DeviceInfo) -> Result<Option<PlannedL
         spec: Spec::PLAIN,
         edit: None,
         grid: n_rows.div_ceil(variant.footprint.block_q),
-        params: views::describe(Params::Merge(params), checked.arguments()),
+        params: views::describe(Params::Merge(params), variant, checked.arguments()),
     }))
 }

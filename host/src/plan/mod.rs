@@ -9,6 +9,7 @@ mod backward;
 mod block_mask;
 mod clear;
 mod device;
+mod display;
 mod eligible;
 mod flash2;
 mod flash3;
@@ -33,8 +34,8 @@ use std::fmt;
 
 use ferroflash_kernels::expression::Kept;
 use ferroflash_kernels::params::{
-    BackwardParams, DropoutParams, ForwardParams, KernelParams, Params, SHIFTED, Schedule, Slot,
-    SplitKv, TmaBackwardParams, TmaForwardParams, in_workspace,
+    BackwardParams, DropoutParams, ForwardParams, KernelParams, Params, Schedule, Slot, SplitKv,
+    TmaBackwardParams, TmaForwardParams, in_workspace,
 };
 use ferroflash_kernels::spec::Constant;
 pub use ferroflash_kernels::spec::Spec;
@@ -212,7 +213,7 @@ impl PlannedLaunch {
             spec,
             edit: checked.problem().edit().filter(|_| edits),
             grid,
-            params: views::describe(params, checked.arguments()),
+            params: views::describe(params, variant, checked.arguments()),
         }
     }
 
@@ -305,96 +306,5 @@ impl Plan {
     /// The kernels, in launch order.
     pub fn kernels(&self) -> impl Iterator<Item = SpecialisedKernel> + '_ {
         self.launches.iter().map(PlannedLaunch::kernel)
-    }
-}
-
-/// What the values are, where they are not like the keys.
-fn values(problem: &Problem) -> String {
-    let columns = problem.head_dim_v();
-    match problem.values_in_keys() {
-        true => format!(", v the first {columns} columns of k"),
-        false if columns != problem.head_dim() => format!(", head_dim_v {columns}"),
-        false => String::new(),
-    }
-}
-
-impl fmt::Display for Plan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let problem = &self.problem;
-        writeln!(
-            f,
-            "{:?} with {} on {}",
-            self.pass, self.algorithm, self.backend
-        )?;
-        writeln!(
-            f,
-            "  problem   {} q {:?} k {:?} {}{}{}{}{}{} scale {} {:?}",
-            problem.dtype(),
-            problem.shape_q(),
-            problem.shape_k(),
-            problem.mask(),
-            problem
-                .block_mask()
-                .map_or(String::new(), |blocks| format!(", {blocks}")),
-            problem
-                .fp8_kv()
-                .map_or(String::new(), |scales| format!(", {scales}")),
-            values(problem),
-            problem.expressions(),
-            problem.sinks_and_dropout(),
-            problem.scale(),
-            problem.order()
-        )?;
-        for launch in &self.launches {
-            let footprint = &launch.variant.footprint;
-            writeln!(
-                f,
-                "  launch    {} grid {} threads {} shared {}",
-                launch.kernel(),
-                launch.grid,
-                footprint.threads,
-                footprint.shared_bytes
-            )?;
-            if let Some(schedule) = launch.schedule() {
-                write!(
-                    f,
-                    "            tiles {} heads {} heads_per_group {}",
-                    schedule.tiles, schedule.heads, schedule.heads_per_group
-                )?;
-                if launch.n_shares() > 1 {
-                    write!(f, ", {} shares of a KV head", launch.n_shares())?;
-                }
-                if let Some(SplitKv { keys, n, .. }) = launch.splits() {
-                    write!(f, ", {n} splits of {keys} keys")?;
-                }
-                if schedule.stride == 2 {
-                    write!(f, ", every second tile first")?;
-                }
-                match launch.packed_heads() {
-                    1 if schedule.order == SHIFTED => writeln!(f, ", shifted order")?,
-                    1 => writeln!(f)?,
-                    packed => writeln!(f, ", {packed} heads of q share a tile")?,
-                }
-            }
-        }
-        if let Some(blocks) = self.mask_blocks {
-            writeln!(f, "  blocks that the mask expression hides are {blocks}")?;
-        }
-        match self.backend {
-            Backend::Cpu => writeln!(f, "  memory    {} bytes", self.extra_bytes())?,
-            _ => {
-                let pieces = self.workspace.to_string();
-                writeln!(f, "  workspace {}", pieces.replace('\n', "\n            "))?;
-            }
-        }
-        writeln!(
-            f,
-            "  standard attention would need {} bytes",
-            self.standard_bytes
-        )?;
-        for candidate in &self.candidates {
-            writeln!(f, "  candidate {candidate}")?;
-        }
-        Ok(())
     }
 }

@@ -83,7 +83,7 @@ pub(super) fn kernel<P: Operation>(
     let given = checked.problem().dtype();
     let mut rows = VARIANTS.iter();
     let variant = rows
-        .find(|row| row.kind == kind && row.dtype == given.of_kernels())
+        .find(|row| row.kind == kind && row.dtype == Some(given.of_kernels()))
         .ok_or(Reason::Dtype { given })?;
     eligible::head_dim(variant, head_dim)?;
     eligible::compute_capability(variant, device)?;

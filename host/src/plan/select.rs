@@ -9,6 +9,7 @@ use super::eligible::eligible;
 use super::flash2::few;
 use super::{Algorithm, Backend, DeviceInfo, lengths, mask_map, schedule, short};
 use super::{Candidate, Outcome, Reason};
+use crate::dtype::Dtype;
 use crate::error::PlanError;
 use crate::validate::{Checked, Pass};
 
@@ -42,6 +43,17 @@ pub fn kinds(algorithm: Algorithm, pass: Pass) -> &'static [Kind] {
 
 /// The kernels of flash2's forward pass over keys and values in 8 bits.
 const FP8_KV: &[Kind] = &[Kind::ForwardE4m3];
+
+/// The kernels of flash2's passes of f32.
+fn kinds_of_f32(pass: Pass) -> Result<&'static [Kind], Reason> {
+    match pass {
+        Pass::Forward => Ok(&[Kind::ForwardF32]),
+        Pass::ForwardWithWeights | Pass::Backward => Err(Reason::DtypeOfPass {
+            given: Dtype::F32,
+            pass,
+        }),
+    }
+}
 
 /// The kernels of flash3's forward pass where values are the first columns of the keys.
 const VALUES_IN_KEYS: &[Kind] = &[Kind::TmaForwardLatent];
@@ -111,6 +123,9 @@ fn kernels(
         Some(_) => return Err(Reason::Fp8Kv),
         None if checked.problem().values_in_keys() && algorithm == Algorithm::Flash3 => {
             VALUES_IN_KEYS
+        }
+        None if checked.problem().dtype() == Dtype::F32 && algorithm == Algorithm::Flash2 => {
+            kinds_of_f32(pass)?
         }
         None => kinds(algorithm, pass),
     };
@@ -319,10 +334,10 @@ pub(super) fn only_variant(kind: Kind) -> Option<&'static Variant> {
 
 /// The kernel of a kind that has one for each element type.
 pub(super) fn of_dtype(kind: Kind, checked: &Checked) -> Result<&'static Variant, Reason> {
-    let dtype = checked.problem().dtype().of_kernels();
+    let given = checked.problem().dtype();
     let mut rows = VARIANTS.iter().filter(|row| row.kind == kind);
-    rows.find(|row| dtype.is_some() && row.dtype == dtype)
-        .ok_or(not_built(checked))
+    rows.find(|row| row.dtype == Some(given.of_kernels()))
+        .ok_or(Reason::Dtype { given })
 }
 
 /// Whether a grid of this many blocks can be launched.

@@ -120,7 +120,7 @@ pub fn combine(
     let problem = checked.problem();
     let variant = VARIANTS
         .iter()
-        .find(|row| row.kind == Kind::Combine && row.dtype == problem.dtype().of_kernels());
+        .find(|row| row.kind == Kind::Combine && row.dtype == Some(problem.dtype().of_kernels()));
     let Some(variant) = variant.filter(|_| split.n > 0 && split.tiles_merge == 0) else {
         return Ok(None);
     };

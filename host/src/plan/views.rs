@@ -10,9 +10,13 @@ use crate::tensor::Description;
 use crate::validate::Checked;
 
 /// Fills in sizes and strides of every tensor that the parameters have a place for. A tensor map has its box already; addresses
-/// are filled in at launch.
-pub fn describe(mut params: Params, arguments: &Arguments) -> Params {
+/// are filled in at launch. Kernels of no type of their own are told of elements of two bytes.
+pub fn describe(mut params: Params, variant: &Variant, arguments: &Arguments) -> Params {
     let tensor = |argument| arguments.tensor(argument);
+    let view = |tensor: &Description| match variant.dtype {
+        Some(_) => view(tensor, 1),
+        None => view(tensor, halves(tensor.dtype.size_bytes())),
+    };
     params.slots(&mut |slot| match slot {
         Slot::Tensor(argument, place) => *place = tensor(argument).map(view).unwrap_or_default(),
         Slot::Map(argument, map) => {
@@ -25,11 +29,16 @@ pub fn describe(mut params: Params, arguments: &Arguments) -> Params {
     params
 }
 
-/// Strides of a tensor.
-fn view(tensor: &Description) -> TensorView {
+/// Elements of two bytes in one of so many.
+fn halves(size_bytes: usize) -> usize {
+    size_bytes / 2
+}
+
+/// Strides of a tensor, each element of which counts `n` times.
+fn view(tensor: &Description, n: usize) -> TensorView {
     // A stride that does not fit belongs to a dimension of at most one entry and is never multiplied by anything
     // but 0: validation checked the extent.
-    let stride = |elems: usize| i64::try_from(elems).unwrap_or(0);
+    let stride = |elems: usize| i64::try_from(elems.saturating_mul(n)).unwrap_or(0);
     TensorView {
         base: 0,
         batch_stride: stride(tensor.layout.batch_stride),
@@ -61,6 +70,17 @@ pub fn shape(checked: &Checked) -> Shape {
         seqlen_k: problem.seqlen_k() as u32,
         head_dim: problem.head_dim() as u32,
         head_dim_v: problem.head_dim_v() as u32,
+    }
+}
+
+/// The same for a kernel of no type of its own: columns of two bytes.
+pub fn shape_in_halves(checked: &Checked) -> Shape {
+    let shape = shape(checked);
+    let n = halves(checked.problem().dtype().size_bytes()) as u32;
+    Shape {
+        head_dim: shape.head_dim * n,
+        head_dim_v: shape.head_dim_v * n,
+        ..shape
     }
 }
 

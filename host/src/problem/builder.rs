@@ -1,6 +1,8 @@
 //! Collecting a problem.
 
-use super::{BlockMask, Expressions, Fp8Kv, Mask, Order, Pages, Problem, SplitKv, Values};
+use super::{
+    BlockMask, Expressions, Fp8Kv, Mask, Order, Pages, Precision, Problem, SplitKv, Values,
+};
 use crate::dtype::Dtype;
 use crate::error::ProblemError;
 
@@ -20,6 +22,7 @@ pub struct ProblemBuilder {
     pub(super) mask: Mask,
     pub(super) softmax_scale: Option<f32>,
     pub(super) order: Order,
+    pub(super) precision: Precision,
     pub(super) total_q: Option<usize>,
     pub(super) total_k: Option<usize>,
     pub(super) block_mask: Option<BlockMask>,
@@ -178,6 +181,7 @@ impl ProblemBuilder {
             mask: self.mask,
             softmax_scale: self.softmax_scale,
             order: self.order,
+            precision: self.precision,
             total_q: self.total_q,
             total_k: self.total_k,
             block_mask: self.block_mask,

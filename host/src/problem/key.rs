@@ -1,13 +1,15 @@
 //! A problem as a key of hash maps.
 
-use super::{BlockMask, Expressions, Fp8Kv, Mask, Order, Pages, Problem, SplitKv, Values};
+use super::{
+    BlockMask, Expressions, Fp8Kv, Mask, Order, Pages, Precision, Problem, SplitKv, Values,
+};
 use crate::dtype::Dtype;
 
 /// Everything of a [`Problem`].
 pub(crate) type ProblemKey = (
     [usize; 6],
     (Option<usize>, Values),
-    (Dtype, Mask, Option<u32>, Order),
+    (Dtype, Mask, Option<u32>, Order, Precision),
     [Option<usize>; 2],
     Option<BlockMask>,
     SplitKv,
@@ -31,6 +33,7 @@ impl Problem {
             mask,
             softmax_scale,
             order,
+            precision,
             total_q,
             total_k,
             block_mask,
@@ -44,7 +47,13 @@ impl Problem {
         (
             [batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim],
             (head_dim_v, values),
-            (dtype, mask, softmax_scale.map(f32::to_bits), order),
+            (
+                dtype,
+                mask,
+                softmax_scale.map(f32::to_bits),
+                order,
+                precision,
+            ),
             [total_q, total_k],
             block_mask,
             split_kv,

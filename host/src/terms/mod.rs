@@ -2,7 +2,7 @@
 //!
 //! An error says which layout, place, pass or algorithm it is about; the modules that own these words return errors. So the types lie
 //! below both. Users find each where it belongs: in [`crate::tensor`], [`crate::validate`], [`crate::plan`],
-//! [`crate::rotary`] or [`crate::weights`].
+//! [`crate::problem`], [`crate::rotary`] or [`crate::weights`].
 
 mod algorithm;
 mod candidate;
@@ -10,6 +10,7 @@ mod layout;
 mod mask_blocks;
 mod pass;
 mod place;
+mod precision;
 mod rotary;
 mod weights;
 
@@ -19,5 +20,6 @@ pub use layout::Layout;
 pub use mask_blocks::{MaskBlocks, Unmapped};
 pub use pass::Pass;
 pub use place::Place;
+pub use precision::Precision;
 pub use rotary::{Direction, MAX_ROTARY_DIM, Pairs, Positions, QueryPositions, Turns};
 pub use weights::WeightsOf;

@@ -2,8 +2,9 @@
 
 use super::MAX_HEAD_DIM;
 use crate::arguments::{Argument, Arguments};
+use crate::dtype::Dtype;
 use crate::error::ProblemError;
-use crate::problem::{BlockMask, Fp8Kv, Pages, Problem};
+use crate::problem::{BlockMask, Fp8Kv, Pages, Precision, Problem};
 
 /// The rules that concern the problem alone.
 pub fn sizes(problem: &Problem) -> Result<(), ProblemError> {
@@ -18,6 +19,7 @@ pub fn sizes(problem: &Problem) -> Result<(), ProblemError> {
     fp8_kv(problem)?;
     block_mask(problem)?;
     dropout(problem)?;
+    precision(problem)?;
     Ok(super::score::expressions(problem)?)
 }
 
@@ -135,6 +137,15 @@ fn fp8_kv(problem: &Problem) -> Result<(), ProblemError> {
         return Err(ProblemError::Fp8KvWith { what });
     }
     countable([problem.batch(), problem.heads_k()], "batch · heads_k")
+}
+
+/// Products of 16-bit types are exact: only of f32 there are two kinds.
+fn precision(problem: &Problem) -> Result<(), ProblemError> {
+    let (given, dtype) = (problem.precision(), problem.dtype());
+    match (given, dtype) {
+        (Precision::Tensor, _) | (_, Dtype::F32) => Ok(()),
+        _ => Err(ProblemError::Precision { given, dtype }),
+    }
 }
 
 /// A probability. Kernels for keys and values in 8 bits, and for values in the keys, drop no weights.

@@ -5,7 +5,9 @@ use ferroflash::error::PlanError;
 use ferroflash::plan::{DeviceInfo, Plan, plan};
 use ferroflash::tensor::Place;
 use ferroflash::validate::without_tensors;
-use ferroflash::{Algorithm, Backend, Dtype, Mask, Order, Pass, Problem, ProblemBuilder};
+use ferroflash::{
+    Algorithm, Backend, Dtype, Mask, Order, Pass, Precision, Problem, ProblemBuilder,
+};
 
 mod backward;
 mod launches;
@@ -288,22 +290,75 @@ fn standard_backward() {
 }
 
 #[test]
-fn f32_runs_on_no_kernel() {
+fn f32_is_multiplied_as_tf32() {
+    let problem = Problem::builder(Dtype::F32)
+        .seqlen(200)
+        .heads(1)
+        .head_dim(60);
+    check(
+        problem,
+        Pass::Forward,
+        None,
+        expect![[r#"
+        Forward with flash2 on cuda
+          problem   f32 (tf32) q [1, 200, 1, 60] k [1, 200, 1, 60] full scale 0.12909944 Deterministic
+          launch    forward_sm80_f32_d64 pad_columns grid 2 threads 128 shared 65536
+                    tiles 2 heads 1 heads_per_group 1
+          workspace 0 bytes
+          standard attention would need 320000 bytes
+          candidate flash3    cannot run: no kernel of it takes f32
+          candidate flash2    chosen
+          candidate flash1    cannot run: its forward kernels are not built yet
+          candidate standard  cannot run: no kernel of it takes f32
+          candidate tiled     cannot run: it does not run on cuda
+    "#]],
+    );
+}
+
+#[test]
+fn f32_is_multiplied_as_f32_where_it_is_asked_for() {
+    let problem = Problem::builder(Dtype::F32)
+        .seqlen(200)
+        .heads(1)
+        .head_dim(64)
+        .precision(Precision::Full);
+    check(
+        problem,
+        Pass::Forward,
+        None,
+        expect![[r#"
+        Forward with flash2 on cuda
+          problem   f32 (3xTF32) q [1, 200, 1, 64] k [1, 200, 1, 64] full scale 0.125 Deterministic
+          launch    forward_sm80_f32_d64 full_precision grid 2 threads 128 shared 65536
+                    tiles 2 heads 1 heads_per_group 1
+          workspace 0 bytes
+          standard attention would need 320000 bytes
+          candidate flash3    cannot run: no kernel of it takes f32
+          candidate flash2    chosen
+          candidate flash1    cannot run: its forward kernels are not built yet
+          candidate standard  cannot run: no kernel of it takes f32
+          candidate tiled     cannot run: it does not run on cuda
+    "#]],
+    );
+}
+
+#[test]
+fn f32_has_no_backward_kernels() {
     let problem = Problem::builder(Dtype::F32)
         .seqlen(64)
         .heads(1)
         .head_dim(64);
     check(
         problem,
-        Pass::Forward,
+        Pass::Backward,
         None,
         expect![[r#"
-            cuda cannot serve this problem:
-              flash3    cannot run: no kernel of it takes f32
-              flash2    cannot run: no kernel of it takes f32
-              flash1    cannot run: its forward kernels are not built yet
-              standard  cannot run: no kernel of it takes f32
-              tiled     cannot run: it does not run on cuda"#]],
+        cuda cannot serve this problem:
+          flash3    cannot run: no kernel of it takes f32
+          flash2    cannot run: its backward kernels do not take f32 yet
+          flash1    cannot run: its backward kernels are not built yet
+          standard  cannot run: no kernel of it takes f32
+          tiled     cannot run: it does not run on cuda"#]],
     );
 }
 

@@ -1,11 +1,12 @@
-//! `mma.m16n8k16`: the product over all lanes' fragments.
+//! `mma.m16n8k16` and `mma.m16n8k8`: the product over all lanes' fragments.
 //!
-//! Each element of the result is `((acc + a₀·b₀) + a₁·b₁) + … + a₁₅·b₁₅`, every sum rounded to nearest `f32`; the
-//! products of two 16-bit numbers are exact. The hardware's order and rounding of the sums are not documented, so
+//! Each element of the result is `((acc + a₀·b₀) + a₁·b₁) + … + a₁₅·b₁₅`, of tf32 to `a₇·b₇`, every sum rounded to nearest `f32`; the
+//! products of two 16-bit numbers, or of two tf32, are exact. The hardware's order and rounding of the sums are not documented, so
 //! the two agree within the rounding of 16 sums, not bit for bit.
 
 use super::machine::LANES;
 use super::warp::{Meeting, collective};
+use crate::ptx::convert::TF32_BITS;
 
 /// Type of the elements of A and B.
 #[derive(Clone, Copy)]
@@ -33,6 +34,8 @@ impl Operand {
 const M: usize = 16;
 const N: usize = 8;
 const K: usize = 16;
+/// Of tf32.
+const K_TF32: usize = 8;
 
 /// `mma.sync.aligned.m16n8k16.row.col.f32`: `acc += a · b`. Fragments: [`crate::ptx::mma`].
 #[track_caller]
@@ -75,7 +78,41 @@ pub(crate) fn m16n8k16(
     *acc = results.map(f32::from_bits);
 }
 
-fn multiply(a: &[[f32; K]; M], b: &[[f32; N]; K], c: &mut [[f32; N]; M]) {
+/// `mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32`: `acc += a · b`. Fragments: [`crate::ptx::mma`].
+#[track_caller]
+#[inline]
+pub(crate) fn m16n8k8_tf32(acc: &mut [f32; 4], a: [u32; 4], b: [u32; 2]) {
+    let [c0, c1, c2, c3] = acc.map(f32::to_bits);
+    let operands = [c0, c1, c2, c3, a[0], a[1], a[2], a[3], b[0], b[1]];
+    let results: [u32; 4] = collective("mma.m16n8k8.tf32", operands, |block, who, _| {
+        let warp = &mut block.warps[who.warp];
+        let (mut a, mut b) = ([[0.0f32; K_TF32]; M], [[0.0f32; N]; K_TF32]);
+        let mut c = [[0.0f32; N]; M];
+        let tf32 = |register: u32| f32::from_bits(register & TF32_BITS);
+        for (lane, operands) in warp.operands.iter().enumerate() {
+            let (group, quad) = (lane / 4, lane % 4);
+            for half in 0..2 {
+                let row = group + 8 * half;
+                for i in 0..2 {
+                    c[row][2 * quad + i] = f32::from_bits(operands[2 * half + i]);
+                    a[row][quad + 4 * i] = tf32(operands[4 + half + 2 * i]);
+                }
+                b[quad + 4 * half][group] = tf32(operands[8 + half]);
+            }
+        }
+        multiply(&a, &b, &mut c);
+        for lane in 0..LANES {
+            let (group, pair) = (lane / 4, lane % 4 * 2);
+            let (upper, lower) = (&c[group], &c[group + 8]);
+            warp.results[lane] =
+                [upper[pair], upper[pair + 1], lower[pair], lower[pair + 1]].map(f32::to_bits);
+        }
+        Ok(Meeting::Over)
+    });
+    *acc = results.map(f32::from_bits);
+}
+
+fn multiply<const K: usize>(a: &[[f32; K]; M], b: &[[f32; N]; K], c: &mut [[f32; N]; M]) {
     for (a, c) in a.iter().zip(c) {
         let mut sums = *c;
         for (x, b) in a.iter().zip(b) {

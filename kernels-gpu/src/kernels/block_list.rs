@@ -61,11 +61,12 @@ unsafe fn state(p: &BlockListParams, map: u32, row: u32, column: u32) -> u8 {
 fn kv_blocks(p: &BlockListParams, q_block: u32) -> Blocks {
     let band = Band::new(p.shape.seqlen_q, p.shape.seqlen_k, p.window, bounds());
     let queries = Rows::of_sequence(q_block * p.block_q, p.block_q, p.shape.seqlen_q);
-    // One of two, so that nothing is divided by what might be 0.
-    let block_k = if p.block_k == BLOCK_MULTIPLE {
-        BLOCK_MULTIPLE
-    } else {
-        BLOCK_MULTIPLE / 2
+    // One of these, so that nothing is divided by what might be 0.
+    let block_k = match p.block_k {
+        BLOCK_MULTIPLE => BLOCK_MULTIPLE,
+        64 => 64,
+        32 => 32,
+        _ => 16,
     };
     band.kv_blocks(queries, block_k)
 }

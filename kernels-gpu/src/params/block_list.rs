@@ -53,7 +53,7 @@ pub struct BlockListParams {
     pub window: Window,
     /// Rows of a block of queries.
     pub block_q: u32,
-    /// Rows of a block of keys: 64 or 128.
+    /// Rows of a block of keys: 16, 32, 64 or 128.
     pub block_k: u32,
     /// Maps.
     pub n_maps: u32,

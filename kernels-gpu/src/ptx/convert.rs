@@ -69,6 +69,34 @@ pub fn cvt_f16x2(lo: f32, hi: f32) -> u32 {
     }
 }
 
+/// `cvt.rna.tf32.f32`: rounded to nearest tf32, ties away from zero: the exponent of `f32` and ten bits of mantissa. What the lower 13 bits
+/// hold is not said.
+///
+/// PTX 7.0, sm_80 (PTX ISA, "Data Movement and Conversion Instructions: cvt").
+#[inline(always)]
+pub fn cvt_tf32(x: f32) -> u32 {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let d: u32;
+        ptx!(
+            "cvt.rna.tf32.f32 {d}, {x};",
+            d = out(reg32) d, x = in(reg32) x,
+            options(pure, nomem, nostack)
+        );
+        d
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        match x.is_nan() {
+            true => f32::NAN.to_bits(),
+            false => (x.to_bits() + (1 << 12)) & TF32_BITS,
+        }
+    }
+}
+
+/// The bits of a register that tf32 has: sign, eight of exponent, ten of mantissa.
+pub const TF32_BITS: u32 = !0 << 13;
+
 /// `cvt.f32.f16`: the lower half of `x` as `f32`; exact.
 ///
 /// PTX 1.0, sm_10.

@@ -298,3 +298,52 @@ fn conversions_round_to_nearest_even() {
         assert_eq!(convert::cvt_bf16x2(lo, hi), x);
     }
 }
+
+/// "Matrix Fragments for mma.m16n8k8", of `.tf32`.
+#[test]
+fn mma_of_tf32_multiplies_what_the_manual_says() {
+    let (a, b) = operands();
+    let c = |row: usize, column: usize| (row * 8 + column) as f32;
+    let results = warp(|lane| {
+        let lane = lane as usize;
+        let (group, thread_in_group) = (lane >> 2, lane % 4);
+        // Bits below those of tf32 make no difference.
+        let register = |x: f32| x.to_bits() | 0x1fff;
+        let of_a = std::array::from_fn(|i| {
+            let row = if i == 0 || i == 2 { group } else { group + 8 };
+            let column = thread_in_group + if i < 2 { 0 } else { 4 };
+            register(a[row][column])
+        });
+        let of_b = std::array::from_fn(|i| register(b[thread_in_group + 4 * i][group]));
+        let mut acc = std::array::from_fn(|i| {
+            let (row, column) = c_index(lane, i);
+            c(row, column)
+        });
+        unsafe { mma::mma_m16n8k8_tf32(&mut acc, of_a, of_b) };
+        acc
+    });
+    for (lane, acc) in results.iter().enumerate() {
+        for (i, &x) in acc.iter().enumerate() {
+            let (row, column) = c_index(lane, i);
+            let product: f32 = (0..8).map(|k| a[row][k] * b[k][column]).sum();
+            assert_eq!(x, c(row, column) + product);
+        }
+    }
+}
+
+#[test]
+fn tf32_is_the_nearest_of_ten_bits() {
+    let rounded = |x: f32| f32::from_bits(convert::cvt_tf32(x));
+    let unit = 2f32.powi(-10);
+    for x in [1.0 + unit / 2.0, 1.0 + unit, 1.0 + unit * 1.49] {
+        // Ties go away from zero.
+        assert_eq!(rounded(x), 1.0 + unit);
+        assert_eq!(rounded(-x), -1.0 - unit);
+    }
+    assert_eq!(rounded(1.0 + unit * 0.499), 1.0);
+    assert_eq!(rounded(2.0 - f32::EPSILON), 2.0);
+    assert_eq!(rounded(f32::MAX), f32::INFINITY);
+    assert_eq!(rounded(f32::NEG_INFINITY), f32::NEG_INFINITY);
+    assert!(rounded(f32::NAN).is_nan());
+    assert_eq!(rounded(-0.0).to_bits(), (-0f32).to_bits());
+}

@@ -13,6 +13,14 @@
 //! | `b[1]` | (n =) group | (k =) 2·quad + 8, 2·quad + 9 |
 //! | `acc[0]`, `acc[1]` | group | 2·quad, 2·quad + 1 |
 //! | `acc[2]`, `acc[3]` | group + 8 | 2·quad, 2·quad + 1 |
+//!
+//! Of tf32, A is 16×8 and B 8×8, C and D are as above; a register holds one element ("Matrix Fragments for mma.m16n8k8"):
+//!
+//! | register | row | column or k |
+//! |---|---|---|
+//! | `a[0]`, `a[2]` | group | quad, quad + 4 |
+//! | `a[1]`, `a[3]` | group + 8 | quad, quad + 4 |
+//! | `b[0]`, `b[1]` | (n =) group | (k =) quad, quad + 4 |
 
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::emu::mma;
@@ -76,5 +84,36 @@ pub unsafe fn mma_m16n8k16_f16(acc: &mut [f32; 4], a: [u32; 4], b: [u32; 2]) {
     #[cfg(not(target_arch = "nvptx64"))]
     {
         mma::m16n8k16("mma.m16n8k16.f16", mma::Operand::F16, acc, a, b);
+    }
+}
+
+/// `mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32`: `acc += a · b`; of each register of `a` and `b` the lower 13 bits make no difference.
+///
+/// PTX 7.0, sm_80.
+///
+/// # Safety
+/// All 32 lanes of the warp reach it together.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn mma_m16n8k8_tf32(acc: &mut [f32; 4], a: [u32; 4], b: [u32; 2]) {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let [c0, c1, c2, c3] = *acc;
+        let (d0, d1, d2, d3): (f32, f32, f32, f32);
+        ptx!(
+            "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 \
+             {{{d0}, {d1}, {d2}, {d3}}}, {{{a0}, {a1}, {a2}, {a3}}}, \
+             {{{b0}, {b1}}}, {{{d0}, {d1}, {d2}, {d3}}};",
+            d0 = inout(reg32) c0 => d0, d1 = inout(reg32) c1 => d1, d2 = inout(reg32) c2 => d2,
+            d3 = inout(reg32) c3 => d3,
+            a0 = in(reg32) a[0], a1 = in(reg32) a[1], a2 = in(reg32) a[2], a3 = in(reg32) a[3],
+            b0 = in(reg32) b[0], b1 = in(reg32) b[1],
+            options(nomem, nostack)
+        );
+        *acc = [d0, d1, d2, d3];
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        mma::m16n8k8_tf32(acc, a, b);
     }
 }

@@ -133,3 +133,14 @@ pub fn dropout() -> bool {
 pub fn pad_columns() -> bool {
     constant!(PadColumns, "mov.u32 {x}, ferroflash_spec_pad_columns;")
 }
+
+/// `mov.u32 r, ferroflash_spec_full_precision`: [`Constant::FullPrecision`].
+///
+/// PTX 1.0, sm_10.
+#[inline(always)]
+pub fn full_precision() -> bool {
+    constant!(
+        FullPrecision,
+        "mov.u32 {x}, ferroflash_spec_full_precision;"
+    )
+}

@@ -18,6 +18,8 @@ pub mod matmul;
 
 pub mod softmax;
 
+pub mod tf32;
+
 pub mod global;
 
 pub mod copy;

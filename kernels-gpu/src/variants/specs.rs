@@ -31,6 +31,22 @@ const FLASH2_FORWARD: &[Constant] = &[
     Constant::BlockMask,
 ];
 
+/// What those of f32 may ask for.
+const FLASH2_FORWARD_F32: &[Constant] = &[
+    Constant::RightBound,
+    Constant::LeftBound,
+    Constant::Lengths,
+    Constant::Prefix,
+    Constant::Pages,
+    Constant::Sinks,
+    Constant::PadColumns,
+    Constant::FullPrecision,
+    Constant::Dropout,
+    Constant::Score,
+    Constant::EditPartial,
+    Constant::BlockMask,
+];
+
 impl Kind {
     /// The constants that its kernels may ask for.
     pub(crate) const fn constants(self) -> &'static [Constant] {
@@ -76,6 +92,7 @@ impl Kind {
                 Constant::BlockMask,
             ],
             Kind::Forward => FLASH2_FORWARD,
+            Kind::ForwardF32 => FLASH2_FORWARD_F32,
             Kind::TmaForward => &[
                 Constant::RightBound,
                 Constant::LeftBound,
@@ -158,7 +175,7 @@ impl Variant {
     /// Where it edits scores by an expression; `None` where it cannot.
     pub const fn score_site(&self) -> Option<ScoreSite> {
         match (self.kind, self.tiles) {
-            (Kind::Forward, TileShape::Default) => Some(ScoreSite::of_queries(
+            (Kind::Forward | Kind::ForwardF32, TileShape::Default) => Some(ScoreSite::of_queries(
                 offset_of!(ForwardParams, scale),
                 offset_of!(ForwardParams, score),
             )),
@@ -201,7 +218,7 @@ impl Variant {
             (Kind::TmaForwardLatent, _) => false,
             (Kind::TmaForward, _) if matches!(self.tiles, TileShape::Grouped) => false,
             (Kind::TmaBackward, Some(head_dim)) => divides && !tma_backward_splits(head_dim),
-            (Kind::Forward | Kind::TmaForward | Kind::Backward, _) => divides,
+            (Kind::Forward | Kind::ForwardF32 | Kind::TmaForward | Kind::Backward, _) => divides,
             _ => true,
         }
     }

@@ -8,6 +8,9 @@ use half::{bf16, f16};
 /// What lies in the gaps of a tensor, and in outputs before a kernel ran: a NaN in both element types.
 pub const GAP: u16 = 0xffff;
 
+/// Why no case is of f32.
+const NO_F32: &str = "`standard` has no kernels of f32";
+
 /// One problem.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
@@ -82,6 +85,7 @@ impl Case {
         match self.dtype {
             Dtype::Bf16 => 2f64.powi(-8),
             Dtype::F16 => 2f64.powi(-11),
+            Dtype::F32 => panic!("{NO_F32}"),
         }
     }
 
@@ -89,6 +93,7 @@ impl Case {
         match self.dtype {
             Dtype::Bf16 => bf16::from_bits(bits).to_f64(),
             Dtype::F16 => f16::from_bits(bits).to_f64(),
+            Dtype::F32 => panic!("{NO_F32}"),
         }
     }
 
@@ -96,6 +101,7 @@ impl Case {
         match self.dtype {
             Dtype::Bf16 => bf16::from_f64(x).to_bits(),
             Dtype::F16 => f16::from_f64(x).to_bits(),
+            Dtype::F32 => panic!("{NO_F32}"),
         }
     }
 

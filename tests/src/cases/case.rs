@@ -1,7 +1,7 @@
 //! One problem of a set.
 
 use ferroflash::error::ProblemError;
-use ferroflash::{Dtype, Mask, Problem};
+use ferroflash::{Backend, Dtype, Mask, Precision, Problem};
 
 use crate::blocks::{self as of_blocks, Blocks};
 use crate::buffer::Arrangement;
@@ -10,6 +10,7 @@ use crate::inputs::{Fill, LseGradient, Values};
 use crate::lengths::Lengths;
 use crate::oracle::{self, Sizes};
 use crate::sinks::{Given, Sinks};
+use crate::tolerance::Arithmetic;
 
 /// One problem with everything that decides its numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,6 +19,8 @@ pub struct Case {
     pub sizes: Sizes,
     /// Element type.
     pub dtype: Dtype,
+    /// Precision of f32.
+    pub precision: Precision,
     /// Mask.
     pub mask: Mask,
     /// Factor of the scores; `None`: 1/√head_dim.
@@ -62,6 +65,7 @@ impl Case {
                 head_dim_v: head_dim,
             },
             dtype,
+            precision: Precision::Tensor,
             mask,
             softmax_scale: None,
             lengths: None,
@@ -99,6 +103,11 @@ impl Case {
             },
             ..self
         }
+    }
+
+    /// What a backend's products are made of.
+    pub fn arithmetic(&self, backend: Backend) -> Arithmetic {
+        Arithmetic::on(backend, self.dtype, self.precision)
     }
 
     /// Its numbers.
@@ -191,6 +200,7 @@ impl Case {
             .heads_k(heads_k)
             .head_dim(head_dim)
             .head_dim_v(head_dim_v)
+            .precision(self.precision)
             .mask(self.mask);
         let builder = self.of_lengths(builder);
         let builder = match &self.blocks {

@@ -1,6 +1,5 @@
 //! Gradients of the tensors that a score reads: what they should be, and the comparison.
 
-use ferroflash::Dtype;
 use ferroflash_kernels::expression::ElementType;
 
 use super::{Reference, precision};
@@ -10,7 +9,7 @@ use crate::compare::{Closeness, Comparison};
 use crate::edits::gradients::TensorGradient;
 use crate::edits::{Edits, Sequence};
 use crate::oracle::{self, Inputs};
-use crate::tolerance::Quantity;
+use crate::tolerance::{Arithmetic, Quantity};
 use crate::trial::Results;
 
 impl Reference {
@@ -65,7 +64,7 @@ impl Reference {
                 &terms,
             );
             let comparison = Comparison {
-                dtype: coarser(case.dtype, reference.of.element),
+                arithmetic: coarser(self.arithmetic, reference.of.element),
                 ..comparison
             };
             let checked = comparison.check();
@@ -88,11 +87,11 @@ pub(super) fn zero_gradients(case: &Case, edits: Option<&Edits>) -> Vec<TensorGr
     all.map(TensorGradient::zero).collect()
 }
 
-/// Of a problem's element type, in which o was rounded, and a tensor's the coarser one.
-fn coarser(dtype: Dtype, element: ElementType) -> Dtype {
-    match (dtype, element) {
-        (Dtype::Bf16, _) | (_, ElementType::Bf16) => Dtype::Bf16,
-        (Dtype::F16, _) | (_, ElementType::F16) => Dtype::F16,
-        (Dtype::F32, _) => Dtype::F32,
+/// Of what products are made of, and so o, and a tensor's element type the coarser one.
+fn coarser(arithmetic: Arithmetic, element: ElementType) -> Arithmetic {
+    match (arithmetic, element) {
+        (Arithmetic::Bf16, _) | (_, ElementType::Bf16) => Arithmetic::Bf16,
+        (Arithmetic::F16, _) | (_, ElementType::F16) => Arithmetic::F16,
+        (exact, _) => exact,
     }
 }

@@ -172,7 +172,7 @@ impl Ledger {
         let check = |quantity, shape, actual, reference, terms| {
             let comparison = Comparison {
                 quantity,
-                dtype: case.dtype,
+                arithmetic: case.dtype.into(),
                 shape,
                 actual,
                 reference,

@@ -2,7 +2,7 @@
 
 use conformance::compare::{Comparison, Errors};
 use conformance::oracle::{self, Inputs as OracleInputs, Sizes, Terms};
-use conformance::tolerance::Quantity;
+use conformance::tolerance::{Arithmetic, Quantity};
 use ferroflash::rotary::{Pairs, Positions, Rotary, RotaryTable};
 use ferroflash::tensor::Vector;
 use ferroflash::{
@@ -266,7 +266,7 @@ impl Model {
         let check = |quantity, shape, actual, reference, terms| {
             let comparison = Comparison {
                 quantity,
-                dtype: Dtype::Bf16,
+                arithmetic: Arithmetic::Bf16,
                 shape,
                 actual,
                 reference,

@@ -156,7 +156,7 @@ fn refusals() {
     let odd = grouped(Dtype::Bf16, 4096, 136);
     let long = grouped(Dtype::Bf16, 1 << 20, 128);
     refuse(grouped_causal(), old, Backend::Cuda, None, Pass::Forward);
-    refuse(f32, DeviceInfo::h200(), Backend::Cuda, None, Pass::Forward);
+    refuse(f32, DeviceInfo::h200(), Backend::Cuda, None, Pass::Backward);
     refuse(
         odd,
         DeviceInfo::h200(),

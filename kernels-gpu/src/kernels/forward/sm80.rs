@@ -8,6 +8,7 @@ pub mod few;
 mod listed;
 mod pages;
 mod place;
+pub mod tf32;
 
 use super::{LseRows, add_sinks, sink_of_head, store_lse};
 use crate::attention::mask::{Band, Rows};
@@ -176,7 +177,7 @@ pub unsafe fn forward<E: Element, T: Tiles>(p: &ForwardParams) {
         if spec::pages() {
             // As above.
             let block = Block {
-                pages: SequencePages::new(p, sequence, k_first),
+                pages: SequencePages::new(p, sequence, k_first, 2),
                 ..block.apart()
             };
             copy::load::<BoundsChecked>(block.q_tile, q, first, config.block_q, block.team);

@@ -10,11 +10,13 @@ macro_rules! for_each_probe {
     ($callback:ident) => {
         $callback! {
             special_registers { 96, 1024, Bits, 0, 7, Exact }
-            spec_constants { 32, 0, Bits, 0, 14, Exact }
+            spec_constants { 32, 0, Bits, 0, 15, Exact }
             mma_bf16 { 32, 0, WholeBf16, 8, 4, Exact }
             mma_f16 { 32, 0, WholeF16, 8, 4, Exact }
             mma_bf16_sums { 32, 0, RealBf16, 8, 4, Within(4e-5) }
             mma_f16_sums { 32, 0, RealF16, 8, 4, Within(4e-5) }
+            mma_tf32 { 32, 0, Whole, 10, 4, Exact }
+            mma_tf32_sums { 32, 0, Real, 10, 4, Within(4e-5) }
             ldmatrix_x4 { 32, 512, Bits, 4, 4, Exact }
             ldmatrix_x4_trans { 32, 512, Bits, 4, 4, Exact }
             ldmatrix_x2 { 32, 512, Bits, 4, 2, Exact }
@@ -33,6 +35,7 @@ macro_rules! for_each_probe {
             max { 32, 0, Floats, 16, 8, Ulps(0) }
             cvt_bf16x2 { 32, 0, Floats, 16, 8, Exact }
             cvt_f16x2 { 32, 0, HalfFloats, 16, 8, Exact }
+            cvt_tf32 { 32, 0, Floats, 16, 16, Ulps(0) }
             unpack { 32, 0, Bits, 4, 20, Ulps(0) }
             prmt { 32, 0, Bits, 1, 3, Exact }
             prmt_signs { 32, 0, Bits, 2, 3, Exact }

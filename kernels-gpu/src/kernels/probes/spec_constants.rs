@@ -19,6 +19,7 @@ pub(super) unsafe fn spec_constants(_: u64, output: u64) {
         spec::sinks(),
         spec::dropout(),
         spec::pad_columns(),
+        spec::full_precision(),
     ];
     put_all(output, 0, &constants.map(u32::from));
 }

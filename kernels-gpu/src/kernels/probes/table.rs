@@ -15,6 +15,10 @@ enum Fill {
     Exponents,
     /// `f32` of the magnitudes that `f16` has, a little beyond, and the special ones.
     HalfFloats,
+    /// `f32` whole numbers between −8 and 8, whose products and sums are exact.
+    Whole,
+    /// `f32` between −2 and 2.
+    Real,
     /// Pairs of `bf16` whole numbers between −8 and 8, whose products and sums are exact.
     WholeBf16,
     /// Pairs of `f16` whole numbers between −8 and 8.
@@ -191,6 +195,8 @@ impl Fill {
                 0 => SPECIAL[special as usize / 4 % SPECIAL.len()],
                 _ => (unit() * (unit() * 26.0 - 9.0).exp2()).to_bits(),
             },
+            Fill::Whole => (unit() * 8.0).round().to_bits(),
+            Fill::Real => (unit() * 2.0).to_bits(),
             Fill::WholeBf16 => pair(&mut || half::bf16::from_f32((unit() * 8.0).round()).to_bits()),
             Fill::WholeF16 => pair(&mut || half::f16::from_f32((unit() * 8.0).round()).to_bits()),
             Fill::RealBf16 => pair(&mut || half::bf16::from_f32(unit() * 2.0).to_bits()),

@@ -37,6 +37,10 @@ pub(super) const PACKED_CAUSAL_SPLIT_PADDED: Spec = PACKED_CAUSAL_SPLIT.with(Con
 pub(super) const CAUSAL_PAGES_PADDED: Spec = CAUSAL_PAGES.with(Constant::PadColumns);
 pub(super) const CAUSAL_PAGES_SPLIT_PADDED: Spec = CAUSAL_PAGES_SPLIT.with(Constant::PadColumns);
 pub(super) const PACKED_CAUSAL_SPLIT_SINKS: Spec = PACKED_CAUSAL_SPLIT.with(Constant::Sinks);
+pub(super) const FULL_PRECISION: Spec = Spec::PLAIN.with(Constant::FullPrecision);
+pub(super) const CAUSAL_FULL_PRECISION: Spec = CAUSAL.with(Constant::FullPrecision);
+pub(super) const PACKED_CAUSAL_PADDED_FULL_PRECISION: Spec =
+    PACKED_CAUSAL_PADDED.with(Constant::FullPrecision);
 
 /// Of tiles that divide keys.
 const OF_SPLITS: &[Spec] = &[
@@ -107,6 +111,28 @@ const OF_FLASH2: &[Spec] = &[
     CAUSAL_PADDED,
     PACKED_CAUSAL_PADDED,
     CAUSAL_PAGES_PADDED,
+];
+
+/// Of those of f32.
+const OF_FLASH2_F32: &[Spec] = &[
+    BLOCKS,
+    CAUSAL_BLOCKS,
+    DROPOUT,
+    CAUSAL_DROPOUT,
+    PACKED_CAUSAL_DROPOUT,
+    Spec::PLAIN,
+    CAUSAL,
+    WINDOW,
+    PREFIX,
+    PACKED,
+    PACKED_CAUSAL,
+    CAUSAL_PAGES,
+    CAUSAL_SINKS,
+    PADDED,
+    PACKED_CAUSAL_PADDED,
+    FULL_PRECISION,
+    CAUSAL_FULL_PRECISION,
+    PACKED_CAUSAL_PADDED_FULL_PRECISION,
 ];
 
 /// Of flash2's backward pass.
@@ -183,6 +209,7 @@ impl Variant {
             ],
             (Kind::Forward | Kind::ForwardE4m3, TileShape::Compact) => OF_FEW,
             (Kind::Forward, _) => self.those_it_takes(OF_FLASH2),
+            (Kind::ForwardF32, _) => self.those_it_takes(OF_FLASH2_F32),
             (
                 Kind::TmaForward | Kind::TmaForwardLatent,
                 TileShape::Compact | TileShape::Grouped,
@@ -268,11 +295,14 @@ impl Variant {
     /// words, read where a tile ends, and default ones at 256 one word, read once a block. Where weights are dropped, flash2's forward
     /// pass keeps some words more that are read once a block, and so does flash3's backward pass at 256, and one word its forward pass. At head_dim 64
     /// flash3's backward pass keeps words of a packed sequence's place in local memory, read once a tile. Under a block mask flash2's backward pass looks each step up in the lists, with words for that in local memory at head_dim 128. The kernel of tensors' gradients holds
-    /// three parts of 64 numbers in each thread; where the sequence and its head lie waits in local memory, read once a head.
+    /// three parts of 64 numbers in each thread; where the sequence and its head lie waits in local memory, read once a head. In full precision fragments
+    /// of f32 are held in two parts, and flash2's forward pass keeps addresses and the mask of a tile in local memory, read once a block.
     pub const fn spill_bytes(&self, spec: Spec) -> u32 {
         let wide = matches!(self.tiles, TileShape::Wide);
         let most = match (self.kind, self.head_dim) {
             (Kind::Forward, _) if spec.has(Constant::Dropout) => 304,
+            (Kind::ForwardF32, Some(128)) if spec.has(Constant::FullPrecision) => 264,
+            (Kind::ForwardF32, _) if spec.has(Constant::FullPrecision) => 32,
             (Kind::TmaBackward, Some(256)) if spec.has(Constant::Dropout) => 224,
             (Kind::TmaForward, Some(256)) if spec.has(Constant::Dropout) => 8,
             (Kind::TmaBackward, Some(64)) if spec.has(Constant::Lengths) => 88,

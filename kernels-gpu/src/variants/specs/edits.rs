@@ -71,7 +71,7 @@ impl Variant {
     /// and splits, too, and flash3's backward pass under a block mask. Rows of f16 differ from those of bf16 in conversions alone: bf16 stands
     /// for both.
     pub fn edited_specs(&self, has_gradient: bool) -> Vec<Spec> {
-        if self.score_site().is_none() || self.dtype != Some(Dtype::Bf16) {
+        if self.score_site().is_none() || self.dtype == Some(Dtype::F16) {
             return Vec::new();
         }
         let specs: &[Spec] = match (self.kind, self.tiles) {

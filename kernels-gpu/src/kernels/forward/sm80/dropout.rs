@@ -20,21 +20,28 @@ impl Block {
         first_key: u32,
         weights: &mut S::Packed,
     ) {
+        // SAFETY: the caller's contract.
+        unsafe { self.dropped(p, first_key).clear_packed::<S>(weights) };
+    }
+
+    /// Which weights of keys from `first_key` on are dropped.
+    ///
+    /// # Safety
+    /// The parameters say where seed and offset lie.
+    #[inline(always)]
+    pub(super) unsafe fn dropped<'p>(&self, p: &'p ForwardParams, first_key: u32) -> Dropped<'p> {
         let head = if spec::lengths() {
             self.sequence * p.shape.heads_q + self.head
         } else {
             self.head
         };
-        // SAFETY: the caller's contract.
-        unsafe {
-            let dropped = Dropped {
-                p: &p.dropout,
-                head: head_of(&p.dropout, special::opaque(head)),
-                rows: ScoreRows::Queries,
-                first_row: self.queries.first + self.warp_row,
-                first_column: first_key,
-            };
-            dropped.clear_packed::<S>(weights);
+        Dropped {
+            p: &p.dropout,
+            // SAFETY: the caller's contract.
+            head: unsafe { head_of(&p.dropout, special::opaque(head)) },
+            rows: ScoreRows::Queries,
+            first_row: self.queries.first + self.warp_row,
+            first_column: first_key,
         }
     }
 }

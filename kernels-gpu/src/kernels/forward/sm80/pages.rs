@@ -21,16 +21,21 @@ pub(super) struct SequencePages {
 }
 
 impl SequencePages {
-    /// Of this sequence, which begins at row `first` of its pages.
+    /// Of this sequence, which begins at row `first` of its pages; elements have so many bytes.
     #[inline(always)]
-    pub(super) fn new(p: &ForwardParams, sequence: u32, first: u32) -> SequencePages {
+    pub(super) fn new(
+        p: &ForwardParams,
+        sequence: u32,
+        first: u32,
+        element_bytes: u32,
+    ) -> SequencePages {
         let entries = u64::from(sequence) * u64::from(p.pages.columns);
         SequencePages {
             table: p.pages.table + entries * 4,
             n_pages: p.pages.n_pages,
             page_size: p.pages.page_size,
             first,
-            page_bytes: [p.k.batch_stride * 2, p.v.batch_stride * 2],
+            page_bytes: [p.k, p.v].map(|pool| pool.batch_stride * i64::from(element_bytes)),
         }
     }
 

@@ -1,0 +1,63 @@
+//! A problem as kernels are compiled for it: constants, and the numbers of its mask.
+
+use ferroflash_kernels::attention::mask::{Bounds, Work};
+use ferroflash_kernels::params::Window;
+use ferroflash_kernels::spec::{Constant, Spec};
+
+use super::{Precision, Problem};
+
+impl Problem {
+    /// On which sides the mask hides a key from some query. A causal mask over a single query, for instance, hides none.
+    pub(crate) fn bounds(&self) -> Bounds {
+        let hides =
+            |side: Option<usize>, seqlen: usize| side.is_some_and(|n| n < seqlen.saturating_sub(1));
+        let (left, right) = self.mask.window();
+        let prefix = self.mask.prefix();
+        let right = hides(right, self.seqlen_q) && prefix < self.seqlen_k;
+        Bounds {
+            left: hides(left, self.seqlen_k),
+            right,
+            prefix: right && prefix > 0,
+        }
+    }
+
+    /// How the work of tiles grows along the sequence.
+    pub(crate) fn work(&self) -> Work {
+        self.bounds().work()
+    }
+
+    /// The mask's sides, as kernels take them for sequences of these lengths; where a side hides nothing, kernels do not look at it.
+    pub(crate) fn window_of(&self, seqlen_q: u32, seqlen_k: u32) -> Window {
+        let bounds = self.bounds();
+        let (n_left, n_right) = self.mask.window();
+        // A side that hides something is shorter than a sequence, whose length fits.
+        let distance =
+            |bound: bool, n: Option<usize>| if bound { n.unwrap_or(0) as u32 } else { 0 };
+        Window::new(
+            seqlen_q,
+            seqlen_k,
+            distance(bounds.left, n_left),
+            distance(bounds.right, n_right),
+        )
+        .with_prefix(distance(bounds.prefix, Some(self.mask.prefix())))
+    }
+
+    /// What its kernels are compiled with.
+    pub(crate) fn spec(&self) -> Spec {
+        let bounds = self.bounds();
+        let with = |spec: Spec, has: bool, constant| if has { spec.with(constant) } else { spec };
+        let spec = with(Spec::PLAIN, bounds.right, Constant::RightBound);
+        let spec = with(spec, bounds.left, Constant::LeftBound);
+        let spec = with(spec, bounds.prefix, Constant::Prefix);
+        let spec = with(spec, self.pages.is_some(), Constant::Pages);
+        let spec = with(spec, self.sinks, Constant::Sinks);
+        let spec = with(spec, self.dropout().is_some(), Constant::Dropout);
+        let edit = self.edit_parts();
+        let spec = with(spec, edit.is_some(), Constant::Score);
+        let has_gradient = edit.is_some_and(|edit| edit.has_gradient());
+        let spec = with(spec, has_gradient, Constant::ScoreGradient);
+        let spec = with(spec, self.block_mask.is_some(), Constant::BlockMask);
+        let is_full = self.precision == Precision::Full;
+        with(spec, is_full, Constant::FullPrecision)
+    }
+}

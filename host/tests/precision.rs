@@ -1,0 +1,66 @@
+//! Precision of f32 tensors: which problems take which, and what is said of it.
+
+use ferroflash::error::ProblemError;
+use ferroflash::plan::{DeviceInfo, plan};
+use ferroflash::tensor::Place;
+use ferroflash::validate::without_tensors;
+use ferroflash::{Attention, Backend, Device, Dtype, Pass, Precision, Problem};
+
+fn problem(dtype: Dtype, precision: Precision) -> Problem {
+    let builder = Problem::builder(dtype).seqlen(70).heads(1).head_dim(64);
+    builder.precision(precision).build().unwrap()
+}
+
+#[test]
+fn products_of_16_bit_types_are_exact_anyway() {
+    for dtype in [Dtype::Bf16, Dtype::F16] {
+        let refused = without_tensors(&problem(dtype, Precision::Full), Pass::Forward, Place::Host);
+        let needed = ProblemError::Precision {
+            given: Precision::Full,
+            dtype,
+        };
+        assert_eq!(refused.unwrap_err(), needed);
+        let message =
+            format!("precision is full; of {dtype}, whose products are exact, it must be tensor");
+        assert_eq!(needed.to_string(), message);
+        let tensor = problem(dtype, Precision::Tensor);
+        assert!(without_tensors(&tensor, Pass::Forward, Place::Host).is_ok());
+    }
+}
+
+#[test]
+fn a_plan_says_which_precision_runs() {
+    let text = |precision, backend, place| {
+        let problem = problem(Dtype::F32, precision);
+        let checked = without_tensors(&problem, Pass::Forward, place).unwrap();
+        plan(&checked, &DeviceInfo::a100(), backend, None)
+            .unwrap()
+            .to_string()
+    };
+    let gpu = |precision| text(precision, Backend::Cuda, Place::Cuda(0));
+    let (tensor, full) = (gpu(Precision::Tensor), gpu(Precision::Full));
+    assert!(tensor.contains("f32 (tf32) q") && tensor.contains("forward_sm80_f32_d64 plain"));
+    assert!(full.contains("f32 (3xTF32) q") && full.contains("d64 full_precision"));
+    for precision in [Precision::Tensor, Precision::Full] {
+        let cpu = text(precision, Backend::Cpu, Place::Host);
+        assert!(cpu.contains("problem   f32 q"), "{cpu}");
+    }
+}
+
+#[test]
+fn it_is_read_as_it_is_displayed() {
+    for precision in [Precision::Tensor, Precision::Full] {
+        assert_eq!(precision.to_string().parse(), Ok(precision));
+    }
+    let refused = "double".parse::<Precision>();
+    assert_eq!(refused.unwrap_err(), "double: it must be tensor or full");
+    assert_eq!(Precision::default(), Precision::Tensor);
+}
+
+#[test]
+fn a_builder_made_of_a_problem_keeps_it() {
+    let full = problem(Dtype::F32, Precision::Full);
+    assert_eq!(full.to_builder().build().unwrap(), full);
+    assert_ne!(full, problem(Dtype::F32, Precision::Tensor));
+    assert!(Attention::new(&Device::cpu(), full).is_ok());
+}

@@ -1,0 +1,37 @@
+//! Kernels of `standard`.
+
+use super::{ELEMENT, Footprint};
+
+/// Rows of `standard`: four warps, one row each.
+pub const fn weight_rows() -> Footprint {
+    Footprint {
+        threads: 128,
+        shared_bytes: 0,
+        blocks_per_sm: 1,
+        block_q: 4,
+        block_k: 0,
+        launch_registers: 0,
+        spill_bytes: 0,
+    }
+}
+
+/// Stages of both operands of a product of `standard`: one is multiplied while two arrive.
+pub const PRODUCT_STAGES: u32 = 3;
+
+/// How much of the product's inner dimension a stage holds.
+pub const PRODUCT_DEPTH: u32 = 32;
+
+/// Matrix products of `standard`: 128 × 128 of the result by a block of eight warps; two blocks per SM, so that one
+/// multiplies while the other begins or ends.
+pub const fn product() -> Footprint {
+    let block = 128;
+    Footprint {
+        threads: 256,
+        shared_bytes: PRODUCT_STAGES * 2 * block * PRODUCT_DEPTH * ELEMENT,
+        blocks_per_sm: 2,
+        block_q: block,
+        block_k: block,
+        launch_registers: 0,
+        spill_bytes: 0,
+    }
+}
