@@ -234,7 +234,7 @@ fn check_case(
     Ok(Some(close))
 }
 
-/// The kernels that ran are of the shape that the subject is there for: flash2's backward at head_dim 128 where that is
+/// The kernels that ran are of the shape that the subject is there for: flash2's backward above head_dim 64 where that is
 /// compact, flash3's forward where it is wide or short, and otherwise of the default one, but for the few queries of which
 /// flash3 makes compact tiles on any device, and the many whose gradients it makes in wide ones.
 fn check_tiles(
@@ -376,8 +376,8 @@ pub(crate) fn is_eligible(backend: Backend, algorithm: Algorithm, case: &Case) -
         (Backend::Cpu, Algorithm::Tiled) => true,
         (Backend::Cpu, _) => false,
         (_, Algorithm::Flash2) => {
-            let splits = case.split_kv.is_none() || is_few(case);
-            half && aligned && splits && columns(128)
+            let splits = case.split_kv.is_none() || is_few(case) && columns(128);
+            half && aligned && splits && columns(512)
         }
         // Tensor maps know no stride of 0.
         (_, Algorithm::Flash3) => half && aligned && !repeats && divides && columns(256),

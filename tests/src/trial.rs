@@ -135,7 +135,9 @@ fn typed<T: Element + Number>(
     let mut of_output = OutputGradients::new(&d_o);
     of_output.d_lse = d_lse.as_ref().map(|d_lse| d_lse.slice().into());
     let saved = Saved::new(&o.view().map_err(broken)?, rows.slice());
-    let backward = attention
+    let backward = Attention::new(device, problem)
+        .map_err(refusal)?
+        .with_algorithm(of_backward(algorithm, case))
         .backward(&given, &saved, &of_output, &mut gradients)
         .map_err(refusal)?;
 
@@ -166,6 +168,16 @@ fn typed<T: Element + Number>(
         forward_kernels: forward.kernels,
         backward_kernels: backward.kernels,
     })
+}
+
+/// The algorithm of the backward pass: that of the forward pass, but where flash2 has kernels for the latter alone.
+fn of_backward(algorithm: Algorithm, case: &Case) -> Algorithm {
+    match algorithm {
+        Algorithm::Flash2 if case.sizes.head_dim.max(case.sizes.head_dim_v) > 256 => {
+            Algorithm::Standard
+        }
+        other => other,
+    }
 }
 
 /// Nobody wrote beside lse and the gradients of sinks and tensors.
