@@ -106,18 +106,13 @@ fn typed<T: Element + Number>(
     given = edits.map_or(given, |edits| edits.give(given, &memory));
     let d_o = view(3)?;
     let d_lse = values.d_lse.as_deref().map(Rows::filled);
-    let attention = Attention::new(device, problem)
-        .map_err(refusal)?
-        .with_algorithm(algorithm);
+    let attention = Attention::new(device, problem).map_err(refusal)?;
 
     let mut o = unwritten(like_o)?;
     let mut rows = Rows::unwritten(problem.shape_lse().iter().product());
-    let forward = attention
-        .forward(
-            &given,
-            &mut Outputs::new(o.view_mut().map_err(broken)?, rows.slice_mut()),
-        )
-        .map_err(refusal)?;
+    let mut outputs = Outputs::new(o.view_mut().map_err(broken)?, rows.slice_mut());
+    let forward = attention.clone().with_algorithm(algorithm);
+    let forward = forward.forward(&given, &mut outputs).map_err(refusal)?;
 
     let (mut d_q, mut d_k, mut d_v) = (unwritten(like_q)?, unwritten(like_k)?, unwritten(like_v)?);
     let mut gradients = Gradients::new(
@@ -135,8 +130,7 @@ fn typed<T: Element + Number>(
     let mut of_output = OutputGradients::new(&d_o);
     of_output.d_lse = d_lse.as_ref().map(|d_lse| d_lse.slice().into());
     let saved = Saved::new(&o.view().map_err(broken)?, rows.slice());
-    let backward = Attention::new(device, problem)
-        .map_err(refusal)?
+    let backward = attention
         .with_algorithm(of_backward(algorithm, case))
         .backward(&given, &saved, &of_output, &mut gradients)
         .map_err(refusal)?;
