@@ -118,10 +118,10 @@ fn short() {
     expect_file!["../../golden/plan_short.txt"].assert_eq(&text.concat());
 }
 
-/// Devices with 99 KB of shared memory per block: from head_dim 128 on the backward pass runs with compact tiles.
+/// Devices with 99 KB of shared memory per block: at head_dim 128 the backward pass runs with compact tiles.
 #[test]
 fn flash2_in_99_kilobytes() {
-    let text = [32, 64, 128, 256].map(|head_dim| {
+    let text = [32, 64, 128].map(|head_dim| {
         let devices = [DeviceInfo::rtx3060(), DeviceInfo::rtx4090()];
         text_on(devices, &grouped(Dtype::Bf16, 4096, head_dim), None)
     });
