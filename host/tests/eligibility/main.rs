@@ -182,7 +182,7 @@ fn tiles_of_another_shape_are_not_taken_in_silence() {
         .unwrap();
     let refusal = Reason::SharedMemory {
         given: 101_376,
-        needed: 164_912,
+        needed: 139_824,
     };
     assert_eq!(
         flash2.outcome,
