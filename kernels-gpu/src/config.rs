@@ -1,6 +1,7 @@
 //! Tile shapes, threads and shared memory of every kernel, each number once, with its reason.
 
 mod beside;
+mod flash2;
 mod latent;
 mod standard;
 mod tf32;
@@ -9,6 +10,7 @@ use crate::params::BLOCK_MULTIPLE;
 use crate::variants::{Kind, TileShape};
 
 pub use beside::*;
+pub use flash2::*;
 pub use latent::{LATENT_COLUMNS, LATENT_EXCHANGE, tma_forward_latent};
 pub use standard::{PRODUCT_DEPTH, PRODUCT_STAGES, product, weight_rows};
 pub use tf32::{F32_BYTES, forward_f32};
@@ -42,62 +44,6 @@ impl Footprint {
 
 /// Bytes of an element of q, k, v, o.
 const ELEMENT: u32 = 2;
-
-/// Stages of K and V in the forward kernel: one is multiplied while the other arrives.
-pub const FORWARD_STAGES: u32 = 2;
-
-/// Forward: four warps, each with 32 query rows, so that a fragment of K or V read from shared memory feeds two
-/// `mma`; two blocks per SM, so that one block's products hide the other's softmax.
-pub const fn forward(head_dim: u32) -> Footprint {
-    let block_q = 128;
-    let block_k = if head_dim == 128 { 64 } else { 128 };
-    Footprint {
-        threads: 128,
-        shared_bytes: (block_q + 2 * FORWARD_STAGES * block_k) * head_dim * ELEMENT,
-        blocks_per_sm: 2,
-        block_q,
-        block_k,
-        // All 255 registers are taken, and a few words that are read once a block at most (pointers of the loads, the
-        // tile's place) lie in local memory. Smaller blocks of keys need none and are slower: 64 instead of 128 by
-        // 3 to 7 % at head_dim 64, 32 instead of 64 by 2 to 9 % at head_dim 128 (H200).
-        launch_registers: 0,
-        spill_bytes: 160,
-    }
-}
-
-/// Warps of a block of flash2's forward kernel for few queries.
-pub const FEW_WARPS: u32 = 4;
-
-/// Stages of such a warp, each with 16 keys and values: while one is multiplied, the others arrive.
-pub const FEW_STAGES: u32 = 3;
-
-/// Forward for few queries: tiles of 16 rows, in which the queries of a group of heads are packed. Each warp has chunks of 16 keys of its own. At
-/// head_dim 128 two blocks fill the shared memory of an SM, and 128 KB are on their way.
-pub const fn forward_few(head_dim: u32) -> Footprint {
-    let rows = 16;
-    Footprint {
-        threads: 32 * FEW_WARPS,
-        shared_bytes: FEW_WARPS * FEW_STAGES * 2 * rows * head_dim * ELEMENT,
-        blocks_per_sm: 2,
-        block_q: rows,
-        block_k: rows * FEW_WARPS,
-        launch_registers: 0,
-        spill_bytes: 0,
-    }
-}
-
-/// The same of keys and values in `e4m3`, which have half of the bytes: so as many are on their way.
-pub const FEW_E4M3_STAGES: u32 = 5;
-
-/// As [`forward_few`], of keys and values in `e4m3`, and their scales.
-pub const fn forward_few_e4m3(head_dim: u32) -> Footprint {
-    let few = forward_few(head_dim);
-    let scales = 4;
-    Footprint {
-        shared_bytes: FEW_WARPS * FEW_E4M3_STAGES * 2 * few.block_q * (head_dim + scales),
-        ..few
-    }
-}
 
 /// Stages of K, and of V, in the flash3 forward kernel. At head_dim 64 there is room for three, which is 2 to 9 % faster
 /// than two with sequences of up to 1024 (H200); not where two blocks share an SM.
@@ -187,47 +133,6 @@ const fn launch_registers(threads: u32, blocks_per_sm: u32) -> u32 {
 /// can have.
 const fn shares_registers(threads: u32, blocks_per_sm: u32) -> bool {
     256 < threads * blocks_per_sm
-}
-
-/// Backward: a tile of 128 keys is resident, blocks of queries are streamed. Four warps own S, P and dV, four own dP, dS and dK, 32
-/// keys each; together they own dQ. Shared memory: K, V, two stages of Q, dO, lse and Δ, two stages that hold P and then dS,
-/// 16 bytes for the number of the claimed tile, and 32 for the list's entry of it.
-///
-/// Blocks of 64 queries at head_dim 128 take 161 KB. The compact shape, for the 99 KB of compute capability 8.6 and 8.9,
-/// has blocks of 16. 64 keys and blocks of 32 would fit too and be as much work between two barriers; but Q and dO would
-/// be read, and dQ added to, twice as often, and eight warps of 16 keys would read 8 % more fragments from shared memory,
-/// while four of 32 would leave each scheduler a single warp. That is counted, not timed on such a device.
-pub const fn backward(head_dim: u32, tiles: TileShape) -> Footprint {
-    let (role_warps, block_q, block_k) = match tiles {
-        TileShape::Default => (4, 64, 128),
-        TileShape::Compact => (4, 16, 128),
-        TileShape::Wide | TileShape::Grouped => panic!("this kernel has no such tiles"),
-    };
-    Footprint {
-        threads: 2 * 32 * role_warps,
-        shared_bytes: (2 * block_k + 4 * block_q) * head_dim * ELEMENT
-            + 2 * 2 * block_q * 4
-            + 16
-            + 32
-            + 2 * block_k * d_s_row_bytes(block_q),
-        blocks_per_sm: 1,
-        block_q,
-        block_k,
-        // At head_dim 128, ptxas keeps two words, for sm_90 three, that describe the tile's block order in local memory; taking P in
-        // smaller pieces instead frees them and costs 4 % (H200).
-        launch_registers: 0,
-        spill_bytes: match tiles {
-            TileShape::Default if head_dim == 128 => 124,
-            _ => 0,
-        },
-    }
-}
-
-/// Bytes of a row of P and dS in shared memory, a key's queries of a block: at least 64, the shortest row that the
-/// swizzle knows.
-pub const fn d_s_row_bytes(block_q: u32) -> u32 {
-    let bytes = block_q * ELEMENT;
-    if bytes < 64 { 64 } else { bytes }
 }
 
 /// Threads of the kernel before the backward pass proper; the one after it has the main kernel's, whose registers it

@@ -10,9 +10,13 @@ macro_rules! for_each_variant {
             forward_sm80_bf16_d32:  Forward { arch: Sm80, dtype: Bf16, head_dim: 32 }
             forward_sm80_bf16_d64:  Forward { arch: Sm80, dtype: Bf16, head_dim: 64 }
             forward_sm80_bf16_d128: Forward { arch: Sm80, dtype: Bf16, head_dim: 128 }
+            forward_sm80_bf16_d256: Forward { arch: Sm80, dtype: Bf16, head_dim: 256 }
+            forward_sm80_bf16_d512: Forward { arch: Sm80, dtype: Bf16, head_dim: 512 }
             forward_sm80_f16_d32:   Forward { arch: Sm80, dtype: F16, head_dim: 32 }
             forward_sm80_f16_d64:   Forward { arch: Sm80, dtype: F16, head_dim: 64 }
             forward_sm80_f16_d128:  Forward { arch: Sm80, dtype: F16, head_dim: 128 }
+            forward_sm80_f16_d256:  Forward { arch: Sm80, dtype: F16, head_dim: 256 }
+            forward_sm80_f16_d512:  Forward { arch: Sm80, dtype: F16, head_dim: 512 }
             forward_sm80_bf16_d32_compact: Forward { arch: Sm80, dtype: Bf16, head_dim: 32, tiles: Compact }
             forward_sm80_bf16_d64_compact: Forward { arch: Sm80, dtype: Bf16, head_dim: 64, tiles: Compact }
             forward_sm80_bf16_d128_compact: Forward { arch: Sm80, dtype: Bf16, head_dim: 128, tiles: Compact }
@@ -80,30 +84,42 @@ macro_rules! for_each_variant {
             backward_delta_sm80_bf16_d32:  BackwardDelta { arch: Sm80, dtype: Bf16, head_dim: 32 }
             backward_delta_sm80_bf16_d64:  BackwardDelta { arch: Sm80, dtype: Bf16, head_dim: 64 }
             backward_delta_sm80_bf16_d128: BackwardDelta { arch: Sm80, dtype: Bf16, head_dim: 128 }
+            backward_delta_sm80_bf16_d256: BackwardDelta { arch: Sm80, dtype: Bf16, head_dim: 256 }
             backward_delta_sm80_f16_d32:   BackwardDelta { arch: Sm80, dtype: F16, head_dim: 32 }
             backward_delta_sm80_f16_d64:   BackwardDelta { arch: Sm80, dtype: F16, head_dim: 64 }
             backward_delta_sm80_f16_d128:  BackwardDelta { arch: Sm80, dtype: F16, head_dim: 128 }
+            backward_delta_sm80_f16_d256:  BackwardDelta { arch: Sm80, dtype: F16, head_dim: 256 }
 
             backward_sm80_bf16_d32:  Backward { arch: Sm80, dtype: Bf16, head_dim: 32 }
             backward_sm80_bf16_d64:  Backward { arch: Sm80, dtype: Bf16, head_dim: 64 }
             backward_sm80_bf16_d128: Backward { arch: Sm80, dtype: Bf16, head_dim: 128 }
+            backward_sm80_bf16_d256: Backward { arch: Sm80, dtype: Bf16, head_dim: 256 }
             backward_sm80_f16_d32:   Backward { arch: Sm80, dtype: F16, head_dim: 32 }
             backward_sm80_f16_d64:   Backward { arch: Sm80, dtype: F16, head_dim: 64 }
             backward_sm80_f16_d128:  Backward { arch: Sm80, dtype: F16, head_dim: 128 }
+            backward_sm80_f16_d256:  Backward { arch: Sm80, dtype: F16, head_dim: 256 }
 
             backward_dq_sm80_bf16_d32:  BackwardDq { arch: Sm80, dtype: Bf16, head_dim: 32 }
             backward_dq_sm80_bf16_d64:  BackwardDq { arch: Sm80, dtype: Bf16, head_dim: 64 }
             backward_dq_sm80_bf16_d128: BackwardDq { arch: Sm80, dtype: Bf16, head_dim: 128 }
+            backward_dq_sm80_bf16_d256: BackwardDq { arch: Sm80, dtype: Bf16, head_dim: 256 }
             backward_dq_sm80_f16_d32:   BackwardDq { arch: Sm80, dtype: F16, head_dim: 32 }
             backward_dq_sm80_f16_d64:   BackwardDq { arch: Sm80, dtype: F16, head_dim: 64 }
             backward_dq_sm80_f16_d128:  BackwardDq { arch: Sm80, dtype: F16, head_dim: 128 }
+            backward_dq_sm80_f16_d256:  BackwardDq { arch: Sm80, dtype: F16, head_dim: 256 }
 
             backward_delta_sm80_bf16_d128_compact: BackwardDelta { arch: Sm80, dtype: Bf16, head_dim: 128, tiles: Compact }
+            backward_delta_sm80_bf16_d256_compact: BackwardDelta { arch: Sm80, dtype: Bf16, head_dim: 256, tiles: Compact }
             backward_delta_sm80_f16_d128_compact:  BackwardDelta { arch: Sm80, dtype: F16, head_dim: 128, tiles: Compact }
+            backward_delta_sm80_f16_d256_compact:  BackwardDelta { arch: Sm80, dtype: F16, head_dim: 256, tiles: Compact }
             backward_sm80_bf16_d128_compact:       Backward { arch: Sm80, dtype: Bf16, head_dim: 128, tiles: Compact }
+            backward_sm80_bf16_d256_compact:       Backward { arch: Sm80, dtype: Bf16, head_dim: 256, tiles: Compact }
             backward_sm80_f16_d128_compact:        Backward { arch: Sm80, dtype: F16, head_dim: 128, tiles: Compact }
+            backward_sm80_f16_d256_compact:        Backward { arch: Sm80, dtype: F16, head_dim: 256, tiles: Compact }
             backward_dq_sm80_bf16_d128_compact:    BackwardDq { arch: Sm80, dtype: Bf16, head_dim: 128, tiles: Compact }
+            backward_dq_sm80_bf16_d256_compact:    BackwardDq { arch: Sm80, dtype: Bf16, head_dim: 256, tiles: Compact }
             backward_dq_sm80_f16_d128_compact:     BackwardDq { arch: Sm80, dtype: F16, head_dim: 128, tiles: Compact }
+            backward_dq_sm80_f16_d256_compact:     BackwardDq { arch: Sm80, dtype: F16, head_dim: 256, tiles: Compact }
 
             backward_delta_sm90a_bf16_d64:       TmaBackwardDelta { arch: Sm90a, dtype: Bf16, head_dim: 64 }
             backward_delta_sm90a_bf16_d96:       TmaBackwardDelta { arch: Sm90a, dtype: Bf16, head_dim: 96 }
@@ -169,8 +185,8 @@ pub enum Dtype {
 pub enum TileShape {
     /// The one that is preferred where it fits.
     Default,
-    /// Smaller. In flash2's backward pass for devices with 99 KB of shared memory per block, compute capability 8.6 and
-    /// 8.9; in flash3's forward pass for short sequences, and with tiles that several heads may share; in flash2's for few queries, with
+    /// Smaller. In flash2's backward pass for devices with 99 KB of shared memory per block, compute capability 8.6, 8.9 and
+    /// 12.0; in flash3's forward pass for short sequences, and with tiles that several heads may share; in flash2's for few queries, with
     /// such tiles.
     Compact,
     /// Larger: more rows of q, for long sequences.

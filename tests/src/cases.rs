@@ -62,8 +62,11 @@ const fn window(left: Option<usize>, right: Option<usize>) -> Mask {
     Mask::Window { left, right }
 }
 
-/// head_dims of the kernels.
+/// head_dims of the kernels, but for large ones.
 pub const HEAD_DIMS: [usize; 3] = [32, 64, 128];
+
+/// A large one, of which there are fewer cases.
+const LARGE_HEAD_DIM: usize = 256;
 
 /// `(seqlen_q, seqlen_k)` around the kernels' tiles of 64 and 128 rows.
 const LENGTHS: [(usize, usize); 16] = [
@@ -113,7 +116,7 @@ fn with_lse_gradients(mut cases: Vec<Case>) -> Vec<Case> {
 /// One problem per element type, mask and head_dim of the kernels.
 pub fn quick() -> Vec<Case> {
     let mut cases = Vec::new();
-    for head_dim in HEAD_DIMS {
+    for head_dim in HEAD_DIMS.into_iter().chain([LARGE_HEAD_DIM]) {
         for mask in MASKS {
             cases.extend(
                 HALVES.map(|dtype| Case::new(dtype, mask, head_dim, 150, 170).heads(1, 2, 1)),
@@ -198,9 +201,11 @@ fn cliff(case: Case) -> Case {
 /// Multiples of 8 on both sides of the head_dims that kernels are compiled for, in every arrangement.
 pub fn padded() -> Vec<Case> {
     let mut cases = Vec::new();
-    for (at, head_dim) in [8, 56, 72, 96, 104, 136, 192, 200, 248, 256]
-        .into_iter()
-        .enumerate()
+    for (at, head_dim) in [
+        8, 56, 72, 96, 104, 136, 192, 200, 248, 256, 264, 384, 440, 512,
+    ]
+    .into_iter()
+    .enumerate()
     {
         let (batch, heads_q, heads_k) = HEADS[at % HEADS.len()];
         cases.extend(MASKS.into_iter().enumerate().map(|(of_mask, mask)| {

@@ -5,7 +5,7 @@ use ferroflash::plan::DeviceInfo;
 use ferroflash::{Algorithm, Backend, Device, Pass};
 pub use ferroflash_kernels::variants::TileShape;
 
-use crate::cases::compact::COMPACT_HEAD_DIM;
+use crate::cases::compact::COMPACT_HEAD_DIMS;
 use crate::cases::{HEAD_DIMS, orders, shares};
 use crate::suite::say;
 
@@ -29,7 +29,7 @@ pub struct Subject {
 pub enum Tiles {
     /// The default ones.
     Default,
-    /// Compact ones in flash2's backward pass at head_dim 128.
+    /// Compact ones in flash2's backward pass above head_dim 64.
     CompactBackward,
     /// Compact ones in flash3's forward pass.
     CompactForward,
@@ -68,7 +68,7 @@ pub const EMULATED_COMPACT: Subject = Subject {
         }))
     },
     n_random: 15,
-    head_dims: &[COMPACT_HEAD_DIM],
+    head_dims: &COMPACT_HEAD_DIMS,
     tiles: Tiles::CompactBackward,
     ..EMULATED
 };
@@ -169,7 +169,7 @@ pub const CUDA_COMPACT: Subject = Subject {
         Ok(device.planned_as(limits))
     },
     n_random: 100,
-    head_dims: &[COMPACT_HEAD_DIM],
+    head_dims: &COMPACT_HEAD_DIMS,
     tiles: Tiles::CompactBackward,
     ..CUDA
 };

@@ -237,7 +237,7 @@ fn check_case(
     Ok(Some(close))
 }
 
-/// The kernels that ran are of the shape that the subject is there for: flash2's backward at head_dim 128 where that is
+/// The kernels that ran are of the shape that the subject is there for: flash2's backward above head_dim 64 where that is
 /// compact, flash3's forward where it is wide or short, and otherwise of the default one, but for the few queries of which
 /// flash3 makes compact tiles on any device, and the many whose gradients it makes in wide ones.
 fn check_tiles(

@@ -115,7 +115,7 @@ macro_rules! edges_suite {
     };
 }
 
-/// Makes the tests of a backend whose device runs flash2's backward pass at head_dim 128 with compact tiles.
+/// Makes the tests of a backend whose device runs flash2's backward pass above head_dim 64 with compact tiles.
 #[macro_export]
 macro_rules! compact_suite {
     ($subject:path) => {

@@ -106,18 +106,13 @@ fn typed<T: Element + Number>(
     given = edits.map_or(given, |edits| edits.give(given, &memory));
     let d_o = view(3)?;
     let d_lse = values.d_lse.as_deref().map(Rows::filled);
-    let attention = Attention::new(device, problem)
-        .map_err(refusal)?
-        .with_algorithm(algorithm);
+    let attention = Attention::new(device, problem).map_err(refusal)?;
 
     let mut o = unwritten(like_o)?;
     let mut rows = Rows::unwritten(problem.shape_lse().iter().product());
-    let forward = attention
-        .forward(
-            &given,
-            &mut Outputs::new(o.view_mut().map_err(broken)?, rows.slice_mut()),
-        )
-        .map_err(refusal)?;
+    let mut outputs = Outputs::new(o.view_mut().map_err(broken)?, rows.slice_mut());
+    let forward = attention.clone().with_algorithm(algorithm);
+    let forward = forward.forward(&given, &mut outputs).map_err(refusal)?;
 
     let (mut d_q, mut d_k, mut d_v) = (unwritten(like_q)?, unwritten(like_k)?, unwritten(like_v)?);
     let mut gradients = Gradients::new(
@@ -136,6 +131,7 @@ fn typed<T: Element + Number>(
     of_output.d_lse = d_lse.as_ref().map(|d_lse| d_lse.slice().into());
     let saved = Saved::new(&o.view().map_err(broken)?, rows.slice());
     let backward = attention
+        .with_algorithm(of_backward(algorithm, case))
         .backward(&given, &saved, &of_output, &mut gradients)
         .map_err(refusal)?;
 
@@ -166,6 +162,16 @@ fn typed<T: Element + Number>(
         forward_kernels: forward.kernels,
         backward_kernels: backward.kernels,
     })
+}
+
+/// The algorithm of the backward pass: that of the forward pass, but where flash2 has kernels for the latter alone.
+fn of_backward(algorithm: Algorithm, case: &Case) -> Algorithm {
+    match algorithm {
+        Algorithm::Flash2 if case.sizes.head_dim.max(case.sizes.head_dim_v) > 256 => {
+            Algorithm::Standard
+        }
+        other => other,
+    }
 }
 
 /// Nobody wrote beside lse and the gradients of sinks and tensors.

@@ -1,6 +1,7 @@
 //! Which algorithm and which kernels: first "can it?", then "should it?".
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 use ferroflash_kernels::attention::mask::Work;
 use ferroflash_kernels::variants::{Arch, Kind, TileShape, VARIANTS, Variant};
@@ -137,7 +138,8 @@ fn kernels(
 
 /// The kernels of one pass, in launch order.
 ///
-/// They hand each other pieces of the workspace whose layout follows from the tile shape, so all are of one.
+/// They hand each other pieces of the workspace whose layout follows from the tile shape and from the head_dim that they are
+/// compiled for, so all are of one.
 /// [`PassKernels::of_shape`] alone puts rows of the list together.
 #[derive(Clone, Debug)]
 pub(super) struct PassKernels {
@@ -146,18 +148,50 @@ pub(super) struct PassKernels {
 }
 
 impl PassKernels {
-    /// Of each kind the eligible row of this shape that [`preference`] puts first; where a kind has none, the reason that says
-    /// most.
+    /// Of the head_dims for which each kind has an eligible row of this shape, the rows that [`preference`] puts first; where there is
+    /// none, the reason that says most.
     fn of_shape(
         tiles: TileShape,
         kinds: &[Kind],
         checked: &Checked,
         device: &DeviceInfo,
     ) -> Result<PassKernels, Reason> {
+        if kinds.is_empty() {
+            // No kernels: the CPU's own code runs.
+            let variants = Vec::new();
+            return Ok(PassKernels { tiles, variants });
+        }
+        let is_among = |row: &&Variant| kinds.contains(&row.kind) && row.tiles == tiles;
+        let rows = || VARIANTS.iter().filter(is_among);
+        let mut best: Option<PassKernels> = None;
+        let mut refusal: Option<Reason> = None;
+        for head_dim in rows().map(|row| row.head_dim).collect::<BTreeSet<_>>() {
+            let rows = rows().filter(|row| row.head_dim == head_dim);
+            match PassKernels::of_rows(tiles, kinds, rows, checked, device) {
+                Ok(kernels)
+                    if best
+                        .as_ref()
+                        .is_none_or(|best| best.preference() < kernels.preference()) =>
+                {
+                    best = Some(kernels)
+                }
+                Ok(_) => {}
+                Err(reason) => refusal = Some(more_telling(refusal.take(), reason)),
+            }
+        }
+        best.ok_or_else(|| refusal.unwrap_or(not_built(checked)))
+    }
+
+    /// Of each kind the eligible one of these rows that [`preference`] puts first; where a kind has none, the reason that says most.
+    fn of_rows(
+        tiles: TileShape,
+        kinds: &[Kind],
+        rows: impl Iterator<Item = &'static Variant> + Clone,
+        checked: &Checked,
+        device: &DeviceInfo,
+    ) -> Result<PassKernels, Reason> {
         let row = |&kind: &Kind| {
-            let rows = VARIANTS
-                .iter()
-                .filter(|variant| variant.kind == kind && variant.tiles == tiles);
+            let rows = rows.clone().filter(|row| row.kind == kind);
             let mut best: Option<&'static Variant> = None;
             let mut refusal: Option<Reason> = None;
             for variant in rows {
@@ -184,6 +218,11 @@ impl PassKernels {
     pub(super) fn of_kind(&self, kind: Kind) -> Option<&'static Variant> {
         let mut rows = self.variants.iter();
         rows.find(|variant| variant.kind == kind).copied()
+    }
+
+    /// What [`preference`] says of the first.
+    fn preference(&self) -> Option<(Arch, Reverse<Option<u32>>)> {
+        self.variants.first().map(|variant| preference(variant))
     }
 
     /// The newest architecture among them.

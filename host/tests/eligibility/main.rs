@@ -182,7 +182,7 @@ fn tiles_of_another_shape_are_not_taken_in_silence() {
         .unwrap();
     let refusal = Reason::SharedMemory {
         given: 101_376,
-        needed: 164_912,
+        needed: 139_824,
     };
     assert_eq!(
         flash2.outcome,
@@ -193,12 +193,28 @@ fn tiles_of_another_shape_are_not_taken_in_silence() {
     );
 }
 
+/// Kernels of a greater head_dim that need less shared memory serve, all of the pass together.
+#[test]
+fn kernels_of_a_pass_are_of_one_head_dim() {
+    let (checked, device) = at_head_dim_128(98_575);
+    let plan = plan(&checked, &device, Backend::Cuda, Some(Algorithm::Flash2)).unwrap();
+    let kernels: Vec<_> = plan.kernels().map(|kernel| kernel.name).collect();
+    assert_eq!(
+        kernels,
+        [
+            "backward_delta_sm80_bf16_d256_compact",
+            "backward_sm80_bf16_d256_compact",
+            "backward_dq_sm80_bf16_d256_compact"
+        ]
+    );
+}
+
 #[test]
 fn where_no_shape_fits_the_smallest_need_is_named() {
-    let (checked, device) = at_head_dim_128(98_575);
+    let (checked, device) = at_head_dim_128(69_000);
     let refusal = Reason::SharedMemory {
-        given: 98_575,
-        needed: 98_608,
+        given: 69_000,
+        needed: 69_936,
     };
     assert_eq!(flash2_refusal(checked, device), refusal);
 }
@@ -267,12 +283,16 @@ fn standard_is_refused_where_the_scores_do_not_fit() {
     );
 }
 
-/// Of every multiple of 8 up to 128 flash2 takes the smallest kernels that hold it, and these know whether they pad.
+/// Of every multiple of 8 up to 512, in the backward pass 256, flash2 takes the smallest kernels that hold it, and these know whether they pad.
 #[test]
 fn flash2_pads_to_the_next_head_dim() {
-    for head_dim in (8..=128).step_by(8) {
-        let compiled = [32, 64, 128].into_iter().find(|&most| head_dim <= most);
+    let compiled = [32, 64, 128, 256, 512];
+    for head_dim in (8..=512).step_by(8) {
+        let compiled = compiled.into_iter().find(|&most| head_dim <= most);
         for pass in [Pass::Forward, Pass::Backward] {
+            if pass == Pass::Backward && head_dim > 256 {
+                continue;
+            }
             let problem = with(|p| p.head_dim(head_dim).seqlen(500));
             let checked = without_tensors(&problem, pass, Place::Cuda(0)).unwrap();
             let plan = plan(&checked, &DeviceInfo::a100(), Backend::Cuda, None).unwrap();
@@ -287,9 +307,15 @@ fn flash2_pads_to_the_next_head_dim() {
             }
         }
     }
-    for (given, most) in [(60, 128), (136, 128)] {
+    let (forward, backward) = ((Pass::Forward, 512), (Pass::Backward, 256));
+    for (given, (pass, most)) in [
+        (60, forward),
+        (520, forward),
+        (60, backward),
+        (264, backward),
+    ] {
         let problem = with(|p| p.head_dim(given));
-        let checked = without_tensors(&problem, Pass::Forward, Place::Cuda(0)).unwrap();
+        let checked = without_tensors(&problem, pass, Place::Cuda(0)).unwrap();
         let reason = Reason::HeadDimMultiple {
             given: given as u32,
             multiple: 8,

@@ -214,7 +214,7 @@ fn backward_above_head_dim_128() {
                           tile_counters at    203473152, 8 bytes
               standard attention would need 6442450944 bytes
               candidate flash3    chosen
-              candidate flash2    cannot run: head_dim is 136; its kernels take multiples of 8 up to 128
+              candidate flash2    could run; a faster one can too
               candidate flash1    cannot run: its backward kernels are not built yet
               candidate standard  could run; a faster one can too
               candidate tiled     cannot run: it does not run on cuda
@@ -367,15 +367,15 @@ fn an_algorithm_by_name_is_not_replaced() {
     let problem = Problem::builder(Dtype::F16)
         .seqlen(64)
         .heads(1)
-        .head_dim(136);
+        .head_dim(520);
     check(
         problem,
         Pass::Forward,
         Some(Algorithm::Flash2),
         expect![[r#"
             cuda cannot serve this problem with flash2:
-              flash3    could run; another was asked for by name
-              flash2    cannot run: head_dim is 136; its kernels take multiples of 8 up to 128
+              flash3    cannot run: head_dim is 520; its kernels take multiples of 8 up to 256
+              flash2    cannot run: head_dim is 520; its kernels take multiples of 8 up to 512
               flash1    cannot run: its forward kernels are not built yet
               standard  could run; another was asked for by name
               tiled     cannot run: it does not run on cuda"#]],

@@ -1,6 +1,6 @@
 //! Kernels of f32 tensors.
 
-use super::{FORWARD_STAGES, Footprint};
+use super::{Footprint, forward_stages};
 
 /// Bytes of an element of f32.
 pub const F32_BYTES: u32 = 4;
@@ -13,7 +13,7 @@ pub const fn forward_f32(head_dim: u32) -> Footprint {
     let block_k = if head_dim == 128 { 16 } else { 32 };
     Footprint {
         threads: 128,
-        shared_bytes: (block_q + 2 * FORWARD_STAGES * block_k) * head_dim * F32_BYTES,
+        shared_bytes: (block_q + 2 * forward_stages(head_dim) * block_k) * head_dim * F32_BYTES,
         blocks_per_sm: 2,
         block_q,
         block_k,

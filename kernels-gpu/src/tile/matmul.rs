@@ -83,6 +83,18 @@ pub fn right_transposed(tile: SharedTile, first_row: u32) -> Stored {
     }
 }
 
+impl Stored {
+    /// The columns from `16 · column16` on.
+    #[inline(always)]
+    pub fn from_column16(self, column16: u32) -> Self {
+        let first_col16 = self.first_col16 + column16;
+        Stored {
+            first_col16,
+            ..self
+        }
+    }
+}
+
 impl LeftOperand for Stored {
     #[inline(always)]
     unsafe fn fragment(&self, m: usize, k: usize) -> [u32; 4] {

@@ -1,7 +1,7 @@
 //! Tiles in shared memory: rows of 16-byte chunks, swizzled so that neither `cp.async`'s rows nor `ldmatrix`'s
 //! columns of chunks meet in a bank.
 
-/// A tile of 16-bit elements in shared memory, `row_bytes` (64, 128 or 256) a row.
+/// A tile of 16-bit elements in shared memory, `row_bytes` (64, or a multiple of 128) a row.
 ///
 /// Chunk `c` of row `r` lies at chunk `c ^ r % 8` of the row; in rows of 64 bytes, of which two share the 128 bytes
 /// that the 32 banks serve at once, at `c ^ r / 2 % 4`.
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    const WIDTHS: [u32; 3] = [64, 128, 256];
+    const WIDTHS: [u32; 5] = [64, 128, 256, 512, 1024];
 
     #[test]
     fn chunks_do_not_overlap() {

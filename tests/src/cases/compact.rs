@@ -1,18 +1,18 @@
-//! Problems for the compact tiles of flash2's backward pass at head_dim 128.
+//! Problems for the compact tiles of flash2's backward pass above head_dim 64.
 
 use super::{Case, HALVES, HEADS, MASKS, lengths, windows, with_lse_gradients};
 use crate::buffer::ALIGNED;
 use crate::inputs::ADVERSARIAL;
 
-/// The head_dim whose kernels have compact tiles.
-pub const COMPACT_HEAD_DIM: usize = 128;
+/// The head_dims whose kernels have compact tiles.
+pub const COMPACT_HEAD_DIMS: [usize; 2] = [128, 256];
 
-/// Whether a head_dim is padded to that one, or is it.
+/// Whether a head_dim is padded to one of those, or is one.
 pub fn has_compact_tiles(head_dim: usize) -> bool {
-    (65..=COMPACT_HEAD_DIM).contains(&head_dim)
+    (65..=256).contains(&head_dim)
 }
 
-/// `(seqlen_q, seqlen_k)` around its blocks of 16 queries and tiles of 128 keys, and without either.
+/// `(seqlen_q, seqlen_k)` around their blocks of 16 queries and tiles of 128 keys, or 32, and without either.
 const LENGTHS: [(usize, usize); 16] = [
     (0, 0),
     (0, 5),
@@ -34,13 +34,25 @@ const LENGTHS: [(usize, usize); 16] = [
 
 /// One problem per element type and mask, at lengths that no block divides.
 pub fn quick() -> Vec<Case> {
-    let of = |mask| HALVES.map(|dtype| of(dtype, mask, 150, 170).heads(1, 2, 1));
-    with_lse_gradients(MASKS.into_iter().flat_map(of).collect())
+    let of = |(mask, head_dim)| {
+        HALVES.map(|dtype| {
+            of(dtype, mask, 150, 170)
+                .columns(head_dim, head_dim)
+                .heads(1, 2, 1)
+        })
+    };
+    let of_mask = |mask| COMPACT_HEAD_DIMS.map(|head_dim| (mask, head_dim));
+    with_lse_gradients(MASKS.into_iter().flat_map(of_mask).flat_map(of).collect())
 }
 
 /// The same with fewer columns than the kernels have.
 pub fn padded() -> Vec<Case> {
-    let cases = MASKS.into_iter().zip(HALVES).zip([72, 96]);
+    let halves = HALVES.into_iter().cycle();
+    let cases = MASKS
+        .into_iter()
+        .cycle()
+        .zip(halves)
+        .zip([72, 96, 136, 200]);
     let cases = cases.map(|((mask, dtype), head_dim)| {
         of(dtype, mask, 40, 140)
             .columns(head_dim, head_dim)
@@ -57,7 +69,8 @@ pub fn full() -> Vec<Case> {
         for (at, (seqlen_q, seqlen_k)) in LENGTHS.into_iter().enumerate() {
             let round = at + of_mask;
             let (batch, heads_q, heads_k) = HEADS[round % HEADS.len()];
-            let case = of(HALVES[round % 2], mask, seqlen_q, seqlen_k);
+            let head_dim = COMPACT_HEAD_DIMS[usize::from(round % 3 == 0)];
+            let case = of(HALVES[round % 2], mask, seqlen_q, seqlen_k).columns(head_dim, head_dim);
             cases.push(Case {
                 arrangement: ALIGNED[at % ALIGNED.len()],
                 seed: round as u64,
@@ -83,7 +96,7 @@ pub fn full() -> Vec<Case> {
 
 /// Windows and prefixes.
 pub fn windows() -> Vec<Case> {
-    windows::small(&[COMPACT_HEAD_DIM])
+    windows::small(&COMPACT_HEAD_DIMS)
 }
 
 /// Sequences of lengths of their own, with every kind of mask.
@@ -92,5 +105,5 @@ pub fn lengths() -> Vec<Case> {
 }
 
 fn of(dtype: ferroflash::Dtype, mask: ferroflash::Mask, seqlen_q: usize, seqlen_k: usize) -> Case {
-    Case::new(dtype, mask, COMPACT_HEAD_DIM, seqlen_q, seqlen_k)
+    Case::new(dtype, mask, COMPACT_HEAD_DIMS[0], seqlen_q, seqlen_k)
 }

@@ -7,13 +7,15 @@ use crate::buffer::{ALIGNED, Arrangement};
 use crate::lengths::{Lengths, Rows};
 
 /// Columns of keys, and of values: those of DeepSeek-V3's prompts, of linear layers of other widths; and some that no vector divides.
-const COLUMNS: [(usize, usize); 8] = [
+const COLUMNS: [(usize, usize); 10] = [
     (192, 128),
     (64, 128),
     (64, 256),
     (64, 512),
     (128, 64),
     (576, 512),
+    (264, 136),
+    (136, 40),
     (7, 40),
     (33, 5),
 ];

@@ -28,8 +28,8 @@ pub(crate) fn is_eligible(backend: Backend, algorithm: Algorithm, pass: Pass, ca
             pass == Pass::Forward && aligned && case.split_kv.is_none() && columns_of(4, 128)
         }
         (_, Algorithm::Flash2) => {
-            let splits = case.split_kv.is_none() || is_few(case);
-            half && aligned && splits && columns(128)
+            let splits = case.split_kv.is_none() || is_few(case) && columns(128);
+            half && aligned && splits && columns(512)
         }
         // Tensor maps know no stride of 0.
         (_, Algorithm::Flash3) => half && aligned && !repeats && divides && columns(256),

@@ -123,6 +123,13 @@ impl Tiles for DefaultTiles<128> {
     type QueryGradient = RegisterTile<2, 4>;
 }
 
+impl Tiles for DefaultTiles<256> {
+    const SHAPE: TileShape = TileShape::Default;
+    type Scores = RegisterTile<1, { n8(Self::FOOTPRINT.block_q) }>;
+    type KeyGradient = RegisterTile<1, { n8(256) }>;
+    type QueryGradient = RegisterTile<2, 4>;
+}
+
 /// The tiles of head_dim `D` in the shape [`TileShape::Compact`].
 pub struct CompactTiles<const D: u32>;
 
@@ -137,6 +144,13 @@ impl Tiles for CompactTiles<128> {
     type Scores = RegisterTile<2, { n8(Self::FOOTPRINT.block_q) }>;
     type KeyGradient = RegisterTile<2, { n8(128) }>;
     type QueryGradient = RegisterTile<1, 2>;
+}
+
+impl Tiles for CompactTiles<256> {
+    const SHAPE: TileShape = TileShape::Compact;
+    type Scores = RegisterTile<1, { n8(Self::FOOTPRINT.block_q) }>;
+    type KeyGradient = RegisterTile<1, { n8(256) }>;
+    type QueryGradient = RegisterTile<1, 8>;
 }
 
 /// Calls `f` with the index of every fragment across, and the two values of a block's `statistics` in shared memory that
@@ -229,7 +243,9 @@ mod tests {
             check::<DefaultTiles<32>>(block);
             check::<DefaultTiles<64>>(block);
             check::<DefaultTiles<128>>(block);
+            check::<DefaultTiles<256>>(block);
             check::<CompactTiles<128>>(block);
+            check::<CompactTiles<256>>(block);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! flash2 backward for sm_80 and newer: a block of threads claims one tile of keys at a time from a counter, and streams the
 //! query blocks.
 //!
-//! Eight warps in two roles of four. Warp `w` of either role owns keys `32 w ..` of the tile. Score warps recompute P and
+//! Eight warps in two roles of four. Warp `w` of either role owns keys `32 w ..` of the tile, at head_dim 256 `16 w ..`. Score warps recompute P and
 //! keep dV; gradient warps make dS and keep dK. P goes from a score warp to its partner through shared memory, in the
 //! registers' own order, and the partner's dS takes its place there, in rows. So a fragment read from shared memory
 //! always feeds two `mma`, and the pair needs one named barrier a step.

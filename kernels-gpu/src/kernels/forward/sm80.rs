@@ -1,14 +1,17 @@
 //! flash2 forward for sm_80 and newer: `cp.async` into two stages of K and V, `ldmatrix`, `mma.sync`.
 //!
-//! Four warps, each with 32 rows of Q. K and V of the next block arrive while this one is multiplied; one barrier a
-//! block both publishes what has arrived and says that the other stage may be overwritten.
+//! Four warps, each with 32 rows of Q, or 16 at head_dim 256. Above that all four have the same 32, and each a part of the columns
+//! (`columns.rs`). What arrives when: `stages.rs`.
 
+mod columns;
 mod dropout;
 pub mod few;
 mod listed;
 mod pages;
 mod place;
+mod stages;
 pub mod tf32;
+mod tiles;
 
 use super::{LseRows, add_sinks, sink_of_head, store_lse};
 use crate::attention::mask::{Band, Rows};
@@ -24,48 +27,14 @@ use crate::tile::copy::{self, BoundsChecked, Extent, Team, Whole};
 use crate::tile::element::Element;
 use crate::tile::fragment;
 use crate::tile::global::{GlobalMatrix, GlobalRows};
-use crate::tile::matmul::{Registers, left, multiply_add, right, right_transposed};
-use crate::tile::register::{Accumulator, RegisterTile};
+use crate::tile::matmul::{Registers, multiply_add, right};
+use crate::tile::register::Accumulator;
 use crate::tile::shared::SharedTile;
 use crate::tile::softmax::{OnlineSoftmax, RowValues};
 use pages::SequencePages;
 use place::{Place, place};
-
-/// The tiles of one head_dim; sizes as [`config::forward`] says.
-pub trait Tiles {
-    /// Columns of every tile; tensors may have fewer: see [`GlobalMatrix::has_chunk`].
-    const HEAD_DIM: u32;
-    /// A warp's rows of S.
-    type Scores: Accumulator;
-    /// A warp's rows of O.
-    type Output: Accumulator;
-}
-
-/// The tiles of head_dim `D`.
-pub struct DefaultTiles<const D: u32>;
-
-impl Tiles for DefaultTiles<32> {
-    const HEAD_DIM: u32 = 32;
-    type Scores = RegisterTile<2, { n8(config::forward(32).block_k) }>;
-    type Output = RegisterTile<2, { n8(32) }>;
-}
-
-impl Tiles for DefaultTiles<64> {
-    const HEAD_DIM: u32 = 64;
-    type Scores = RegisterTile<2, { n8(config::forward(64).block_k) }>;
-    type Output = RegisterTile<2, { n8(64) }>;
-}
-
-impl Tiles for DefaultTiles<128> {
-    const HEAD_DIM: u32 = 128;
-    type Scores = RegisterTile<2, { n8(config::forward(128).block_k) }>;
-    type Output = RegisterTile<2, { n8(128) }>;
-}
-
-/// Fragments across `columns` columns.
-const fn n8(columns: u32) -> usize {
-    columns as usize / 8
-}
+use stages::{Staged, load_first, scores, stage};
+pub use tiles::{DefaultTiles, Tiles};
 
 /// What one block works with: a tile of queries, and where everything lies.
 #[derive(Clone, Copy)]
@@ -79,20 +48,18 @@ struct Block {
     q_tile: SharedTile,
     k_tile: SharedTile,
     v_tile: SharedTile,
+    /// Where warps divide the columns: see `columns.rs`.
+    exchange: u32,
     team: Team,
     /// The warp's first row in the tile.
     warp_row: u32,
+    /// The warp's first column.
+    warp_column: u32,
     /// (batch, query head), as the schedule counts them.
     head: u32,
     /// Where sequences have lengths of their own: which one.
     sequence: u32,
 }
-
-/// Rows of a warp: two fragments.
-const WARP_ROWS: u32 = 32;
-
-/// Stages of K and V.
-const STAGES: u32 = config::FORWARD_STAGES;
 
 /// One tile of queries: see the module's pseudo-code.
 ///
@@ -100,6 +67,7 @@ const STAGES: u32 = config::FORWARD_STAGES;
 /// The launch is as [`config::forward`] says; tensors are as [`ForwardParams`] says, of at most `T::HEAD_DIM` columns.
 #[inline(always)]
 pub unsafe fn forward<E: Element, T: Tiles>(p: &ForwardParams) {
+    const { T::CONSISTENT };
     let config = const { config::forward(T::HEAD_DIM) };
     // SAFETY: the caller's contract.
     let Some(place) = (unsafe { place(p) }) else {
@@ -127,6 +95,7 @@ pub unsafe fn forward<E: Element, T: Tiles>(p: &ForwardParams) {
     let shared = special::shared_base();
     let thread = special::thread_idx_x();
     let k_base = shared + config.block_q * row_bytes;
+    let stages_bytes = const { config::forward_stages(T::HEAD_DIM) } * config.block_k * row_bytes;
     // A pool's rows are counted from a page's first one.
     let row_k = if spec::pages() { 0 } else { k_first };
     let rows_k =
@@ -148,14 +117,16 @@ pub unsafe fn forward<E: Element, T: Tiles>(p: &ForwardParams) {
             row_bytes,
         },
         v_tile: SharedTile {
-            base: k_base + STAGES * config.block_k * row_bytes,
+            base: k_base + stages_bytes,
             row_bytes,
         },
+        exchange: k_base + 2 * stages_bytes,
         team: Team {
             thread,
             threads: config.threads,
         },
-        warp_row: thread / 32 * WARP_ROWS,
+        warp_row: warp_row::<T>(thread),
+        warp_column: warp_column::<T>(thread),
         head: tile.head,
         sequence,
     };
@@ -166,7 +137,7 @@ pub unsafe fn forward<E: Element, T: Tiles>(p: &ForwardParams) {
     unsafe {
         if spec::block_mask() {
             // Nothing in common with the other way, or ptxas would hold it in registers there.
-            let block = block.apart();
+            let block = block.apart::<T>();
             let (batch_idx, head_idx) = batch_and_head(tile.head, p.shape.heads_q);
             let list = p.blocks.list(batch_idx, head_idx, tile.q_block);
             copy::load::<BoundsChecked>(block.q_tile, q, first, config.block_q, block.team);
@@ -178,7 +149,7 @@ pub unsafe fn forward<E: Element, T: Tiles>(p: &ForwardParams) {
             // As above.
             let block = Block {
                 pages: SequencePages::new(p, sequence, k_first, 2),
-                ..block.apart()
+                ..block.apart::<T>()
             };
             copy::load::<BoundsChecked>(block.q_tile, q, first, config.block_q, block.team);
             let (mut output, sums) = attend::<E, T, true>(&block, p);
@@ -189,6 +160,18 @@ pub unsafe fn forward<E: Element, T: Tiles>(p: &ForwardParams) {
         let (mut output, sums) = attend::<E, T, false>(&block, p);
         store::<E, T>(&block, p, (o, lse), tile.head, &mut output, sums);
     }
+}
+
+/// The first row of a thread's warp.
+#[inline(always)]
+fn warp_row<T: Tiles>(thread: u32) -> u32 {
+    thread / 32 / T::WARPS_ACROSS * T::WARP_ROWS
+}
+
+/// Its first column.
+#[inline(always)]
+fn warp_column<T: Tiles>(thread: u32) -> u32 {
+    thread / 32 % T::WARPS_ACROSS * T::WARP_COLUMNS
 }
 
 impl Block {
@@ -219,14 +202,15 @@ impl Block {
 
     /// The same, with a thread's number of which ptxas does not know that it is the same.
     #[inline(always)]
-    fn apart(&self) -> Block {
+    fn apart<T: Tiles>(&self) -> Block {
         let thread = special::opaque(self.team.thread);
         Block {
             team: Team {
                 thread,
                 ..self.team
             },
-            warp_row: thread / 32 * WARP_ROWS,
+            warp_row: warp_row::<T>(thread),
+            warp_column: warp_column::<T>(thread),
             ..*self
         }
     }
@@ -242,7 +226,8 @@ unsafe fn store<E: Element, T: Tiles>(
     output: &mut T::Output,
     mut sums: RowValues,
 ) {
-    // SAFETY: as `forward`. A warp reads no rows of Q but its own, so they may become its rows of O.
+    // SAFETY: as `forward`. A warp reads no rows of Q but its own, or those that all have read before the last barrier, so they may become
+    // rows of O.
     unsafe {
         let (row, tile_row) = (block.queries.first + block.warp_row, block.warp_row);
         if spec::dropout() {
@@ -253,8 +238,14 @@ unsafe fn store<E: Element, T: Tiles>(
             let sink = sink_of_head(p.sinks, p.shape.heads_q, special::opaque(head));
             sums = add_sinks(row, sums, output, |_| sink);
         }
-        copy::store_through::<E, T::Output>(o, row, block.q_tile, tile_row, output);
-        store_lse::<T::Output>(lse, row, sums, move |row| (head, row));
+        if const { T::WARPS_ACROSS > 1 } {
+            columns::store::<E, T>(block, o, output);
+        } else {
+            copy::store_through::<E, T::Output>(o, row, block.q_tile, tile_row, output);
+        }
+        if block.warp_column == 0 {
+            store_lse::<T::Output>(lse, row, sums, move |row| (head, row));
+        }
     }
 }
 
@@ -271,7 +262,7 @@ unsafe fn attend<E: Element, T: Tiles, const PAGES: bool>(
     // SAFETY: as `forward`; the loads are those of blocks that exist, and each is waited for by the step that uses it.
     unsafe {
         if blocks.end > blocks.first {
-            load_kv::<T, BoundsChecked, PAGES>(block, blocks.end - 1, blocks.end - 1);
+            load_first::<T, BoundsChecked, PAGES>(block, staged(blocks.end - 1));
         }
         cp_async::cp_async_commit_group();
         let mut j = blocks.end;
@@ -297,44 +288,10 @@ unsafe fn attend<E: Element, T: Tiles, const PAGES: bool>(
     }
 }
 
-/// Begins the copies of K and V of block `j` into the stage of step `i`: out of pages, where `PAGES` says so.
+/// Block `j`, in the stage of its number.
 #[inline(always)]
-unsafe fn load_kv<T: Tiles, X: Extent, const PAGES: bool>(block: &Block, i: u32, j: u32) {
-    let rows = const { config::forward(T::HEAD_DIM).block_k };
-    // SAFETY: the caller knows that nobody reads this stage, and under `Whole` that the block lies in the sequence.
-    unsafe {
-        if PAGES {
-            let stages = [block.k_tile, block.v_tile].map(|tile| stage::<T>(tile, i));
-            block
-                .pages
-                .load(stages, [block.k, block.v], j * rows, rows, block.team);
-            return;
-        }
-        copy::load::<X>(
-            stage::<T>(block.k_tile, i),
-            block.k,
-            j * rows,
-            rows,
-            block.team,
-        );
-        copy::load::<X>(
-            stage::<T>(block.v_tile, i),
-            block.v,
-            j * rows,
-            rows,
-            block.team,
-        );
-    }
-}
-
-/// The stage of step `i`.
-#[inline(always)]
-fn stage<T: Tiles>(tile: SharedTile, i: u32) -> SharedTile {
-    let stage_bytes = const { config::forward(T::HEAD_DIM).block_k * T::HEAD_DIM * 2 };
-    SharedTile {
-        base: tile.base + i % STAGES * stage_bytes,
-        ..tile
-    }
+fn staged(j: u32) -> Staged {
+    Staged { step: j, block: j }
 }
 
 /// KV block `j`, of those from `first` on. `X` says whether it is an edge, where scores are masked one by one.
@@ -348,24 +305,11 @@ unsafe fn step<E: Element, T: Tiles, X: Extent, const PAGES: bool>(
     o: &mut T::Output,
 ) {
     let config = const { config::forward(T::HEAD_DIM) };
-    // SAFETY: as `forward`; the barrier stands between the arrival of this stage and its use, and between the last
-    // use of the other stage and its refill.
+    // SAFETY: as `forward`; the copies of this step have been committed. Those of the next are of a block before this one.
     unsafe {
-        cp_async::cp_async_wait_group::<0>();
-        barrier::barrier_sync_all();
-        if j > first {
-            load_kv::<T, Whole, PAGES>(block, j - 1, j - 1);
-        }
-        cp_async::cp_async_commit_group();
-
         // S = Q Kᵀ
-        let mut s = T::Scores::zero();
-        let (q, k) = (
-            left(block.q_tile, block.warp_row),
-            right_transposed(stage::<T>(block.k_tile, j), 0),
-        );
-        multiply_add::<E, _>(&mut s, q, k, T::HEAD_DIM as usize / 16);
-
+        let next = (j > first).then(|| staged(j - 1));
+        let mut s = scores::<E, T, X, Whole, PAGES>(block, staged(j), next);
         if spec::score() {
             block.edit_scores(p, j * config.block_k, &mut s);
         }
@@ -386,7 +330,7 @@ unsafe fn step<E: Element, T: Tiles, X: Extent, const PAGES: bool>(
         if spec::dropout() {
             block.drop_weights::<T::Scores>(p, j * config.block_k, &mut weights);
         }
-        let v = right(stage::<T>(block.v_tile, j), 0);
+        let v = right(stage::<T>(block.v_tile, j), block.warp_column / 16);
         multiply_add::<E, _>(o, Registers(weights), v, config.block_k as usize / 16);
     }
 }

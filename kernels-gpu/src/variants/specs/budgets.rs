@@ -293,14 +293,14 @@ impl Variant {
     /// it. Where keys lie in pages, some forward kernels keep a few words of where in local memory, read once a tile: flash2's at head_dim 128,
     /// of flash3's the producer in wide tiles at head_dim 128, and in default ones at 256. With sinks wide tiles at head_dim 64 keep two
     /// words, read where a tile ends, and default ones at 256 one word, read once a block. Where weights are dropped, flash2's forward
-    /// pass keeps some words more that are read once a block, and so does flash3's backward pass at 256, and one word its forward pass. At head_dim 64
+    /// pass up to 128 keeps some words more that are read once a block, and so does flash3's backward pass at 256, and one word its forward pass. At head_dim 64
     /// flash3's backward pass keeps words of a packed sequence's place in local memory, read once a tile. Under a block mask flash2's backward pass looks each step up in the lists, with words for that in local memory at head_dim 128. The kernel of tensors' gradients holds
     /// three parts of 64 numbers in each thread; where the sequence and its head lie waits in local memory, read once a head. In full precision fragments
     /// of f32 are held in two parts, and flash2's forward pass keeps addresses and the mask of a tile in local memory, read once a block.
     pub const fn spill_bytes(&self, spec: Spec) -> u32 {
         let wide = matches!(self.tiles, TileShape::Wide);
         let most = match (self.kind, self.head_dim) {
-            (Kind::Forward, _) if spec.has(Constant::Dropout) => 304,
+            (Kind::Forward, Some(..=128)) if spec.has(Constant::Dropout) => 304,
             (Kind::ForwardF32, Some(128)) if spec.has(Constant::FullPrecision) => 264,
             (Kind::ForwardF32, _) if spec.has(Constant::FullPrecision) => 32,
             (Kind::TmaBackward, Some(256)) if spec.has(Constant::Dropout) => 224,

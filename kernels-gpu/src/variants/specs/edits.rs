@@ -117,6 +117,7 @@ impl Variant {
             (Kind::Forward, Some(64), SOFT_CAP) => 240,
             (Kind::Forward, Some(64), SOFT_CAP_ALIBI) => 300,
             (Kind::Forward, Some(64), BIAS) => 356,
+            (Kind::Forward, Some(512), BIAS) => 24,
             // A tile of scores, and the product that they are multiplied by; elements under way.
             (Kind::StandardDWeights, _, SOFT_CAP | SOFT_CAP_ALIBI) => 632,
             (Kind::StandardScores, _, BIAS) => 228,

@@ -1,6 +1,7 @@
 //! The loop over KV blocks under a block mask.
 
-use super::{Block, Tiles, load_kv, stage};
+use super::stages::{Staged, load_first, scores, stage};
+use super::{Block, Tiles};
 use crate::attention::block_mask::ListedBlock;
 use crate::config;
 use crate::kernels::block_list::List;
@@ -8,7 +9,7 @@ use crate::params::ForwardParams;
 use crate::ptx::{barrier, cp_async, spec};
 use crate::tile::copy::BoundsChecked;
 use crate::tile::element::Element;
-use crate::tile::matmul::{Registers, left, multiply_add, right, right_transposed};
+use crate::tile::matmul::{Registers, multiply_add, right};
 use crate::tile::register::Accumulator;
 use crate::tile::softmax::{OnlineSoftmax, RowValues};
 
@@ -28,10 +29,16 @@ pub(super) unsafe fn attend_listed<E: Element, T: Tiles>(
     // SAFETY: as `attend`; the list has the blocks.
     unsafe {
         let mut n = list.len();
-        let mut listed = ListedBlock::default();
+        // As the list holds it: bytes that a structure does not use would be copied through local memory.
+        let mut words = ListedBlock::default().words();
         if n > 0 {
-            listed = list.block(n - 1);
-            load_kv::<T, BoundsChecked, false>(block, n - 1, listed.block);
+            let listed = list.block(n - 1);
+            words = listed.words();
+            let first = Staged {
+                step: n - 1,
+                block: listed.block,
+            };
+            load_first::<T, BoundsChecked, false>(block, first);
         }
         cp_async::cp_async_commit_group();
         if n == 0 {
@@ -41,20 +48,20 @@ pub(super) unsafe fn attend_listed<E: Element, T: Tiles>(
         }
         while n > 0 {
             n -= 1;
-            let next = if n > 0 { list.block(n - 1) } else { listed };
-            cp_async::cp_async_wait_group::<0>();
-            barrier::barrier_sync_all();
+            let listed = ListedBlock::from_words(words);
             if n > 0 {
-                load_kv::<T, BoundsChecked, false>(block, n - 1, next.block);
+                words = list.block(n - 1).words();
             }
-            cp_async::cp_async_commit_group();
-
-            let mut s = T::Scores::zero();
-            let (q, k) = (
-                left(block.q_tile, block.warp_row),
-                right_transposed(stage::<T>(block.k_tile, n), 0),
-            );
-            multiply_add::<E, _>(&mut s, q, k, T::HEAD_DIM as usize / 16);
+            let next = ListedBlock::from_words(words).block;
+            let next = (n > 0).then(|| Staged {
+                step: n - 1,
+                block: next,
+            });
+            let this = Staged {
+                step: n,
+                block: listed.block,
+            };
+            let mut s = scores::<E, T, BoundsChecked, BoundsChecked, false>(block, this, next);
             if spec::score() && !(spec::edit_partial() && listed.is_full) {
                 block.edit_scores(p, listed.block * block_k, &mut s);
             }
@@ -72,9 +79,8 @@ pub(super) unsafe fn attend_listed<E: Element, T: Tiles>(
             if spec::dropout() {
                 block.drop_weights::<T::Scores>(p, k_first, &mut weights);
             }
-            let v = right(stage::<T>(block.v_tile, n), 0);
+            let v = right(stage::<T>(block.v_tile, n), block.warp_column / 16);
             multiply_add::<E, _>(&mut o, Registers(weights), v, block_k as usize / 16);
-            listed = next;
         }
         let lse = softmax.finish(&mut o);
         (o, lse)

@@ -1,5 +1,7 @@
 //! K and V out of pages: see [`crate::attention::pages`].
 
+use core::ops::Range;
+
 use crate::attention::pages::Place;
 use crate::params::ForwardParams;
 use crate::ptx::{cp_async, global};
@@ -39,7 +41,7 @@ impl SequencePages {
         }
     }
 
-    /// Begins the copies of rows `first_row .. first_row + rows` of K and V to tiles; the caller commits the group. `sources` are the
+    /// Begins the copies of rows `first_row .. first_row + rows` of K and V, or of one of them as `parts` says, to tiles; the caller commits the group. `sources` are the
     /// pool's rows of a head, of as many rows as the sequence has. Rows behind its end, and of pages that the pool does not have, become 0, as do
     /// columns that the pool does not have.
     ///
@@ -50,6 +52,7 @@ impl SequencePages {
         self,
         tiles: [SharedTile; 2],
         sources: [GlobalMatrix; 2],
+        parts: Range<usize>,
         first_row: u32,
         rows: u32,
         team: Team,
@@ -69,7 +72,7 @@ impl SequencePages {
                     0
                 };
                 let inside = exists && page < self.n_pages;
-                for of in 0..2 {
+                for of in parts.clone() {
                     let source = sources[of];
                     let inside = inside & source.has_chunk(chunk);
                     let source = source.rows;

@@ -3,7 +3,8 @@
 
 use super::pages::SequencePages;
 use super::place::{Place, place};
-use super::{Block, STAGES, Tiles, WARP_ROWS, n8};
+use super::tiles::n8;
+use super::{Block, Tiles, warp_column, warp_row};
 use crate::attention::block_mask::ListedBlock;
 use crate::attention::mask::{Band, Rows};
 use crate::attention::{batch_and_head, divide};
@@ -95,12 +96,17 @@ pub unsafe fn forward<T: Tiles>(p: &ForwardParams) {
         pages: SequencePages::default(),
         q_tile: shared_tile(q_base),
         k_tile: shared_tile(k_base),
-        v_tile: shared_tile(k_base + STAGES * config.block_k * row_bytes),
+        v_tile: shared_tile(
+            k_base + const { config::forward_stages(T::HEAD_DIM) } * config.block_k * row_bytes,
+        ),
         team: Team {
             thread,
             threads: config.threads,
         },
-        warp_row: thread / 32 * WARP_ROWS,
+        // No warps divide the columns.
+        exchange: 0,
+        warp_row: warp_row::<T>(thread),
+        warp_column: warp_column::<T>(thread),
         head: tile.head,
         sequence: place.sequence,
     };
@@ -111,7 +117,7 @@ pub unsafe fn forward<T: Tiles>(p: &ForwardParams) {
     unsafe {
         if spec::block_mask() {
             // Nothing in common with the other way, or ptxas would hold it in registers there.
-            let block = block.apart();
+            let block = block.apart::<T>();
             let list = p.blocks.list(batch_idx, head_idx, tile.q_block);
             copy::load::<BoundsChecked>(block.q_tile, q, first, config.block_q, block.team);
             let (mut output, sums) = attend_listed::<T>(&block, p, list);
@@ -122,7 +128,7 @@ pub unsafe fn forward<T: Tiles>(p: &ForwardParams) {
             // As above.
             let block = Block {
                 pages: SequencePages::new(p, place.sequence, place.k_first, F32_BYTES),
-                ..block.apart()
+                ..block.apart::<T>()
             };
             copy::load::<BoundsChecked>(block.q_tile, q, first, config.block_q, block.team);
             let (mut output, sums) = attend::<T, true>(&block, p);
@@ -266,7 +272,7 @@ unsafe fn load_kv<T: Tiles, X: Extent, const PAGES: bool>(block: &Block, i: u32,
         if PAGES {
             let tensors = [block.k, block.v];
             let pages = block.pages;
-            pages.load([k, v], tensors, j * rows, rows, block.team);
+            pages.load([k, v], tensors, 0..2, j * rows, rows, block.team);
             return;
         }
         copy::load::<X>(k, block.k, j * rows, rows, block.team);
@@ -279,7 +285,8 @@ unsafe fn load_kv<T: Tiles, X: Extent, const PAGES: bool>(block: &Block, i: u32,
 fn stage<T: Tiles>(tile: SharedTile, i: u32) -> SharedTile {
     let rows = const { config::forward_f32(T::HEAD_DIM).block_k };
     SharedTile {
-        base: tile.base + i % STAGES * (rows * tile.row_bytes),
+        base: tile.base
+            + i % const { config::forward_stages(T::HEAD_DIM) } * (rows * tile.row_bytes),
         ..tile
     }
 }

@@ -1,0 +1,133 @@
+//! flash2's kernels.
+
+use super::{ELEMENT, Footprint};
+use crate::variants::TileShape;
+
+/// Stages of K, and of V, in the forward kernel: one is multiplied while the other arrives. Where warps divide the columns there is one: K
+/// arrives while V is multiplied.
+pub const fn forward_stages(head_dim: u32) -> u32 {
+    if forward_warps_across(head_dim) == 1 {
+        2
+    } else {
+        1
+    }
+}
+
+/// Warps of the forward kernel that have the same rows, each other columns. Above head_dim 256 no warp has registers for O of 16 rows.
+pub const fn forward_warps_across(head_dim: u32) -> u32 {
+    if head_dim <= 256 { 1 } else { head_dim / 128 }
+}
+
+/// Forward: four warps, each with 32 query rows, so that a fragment of K or V read from shared memory feeds two
+/// `mma`; two blocks per SM, so that one block's products hide the other's softmax.
+///
+/// At head_dim 256 a warp has registers for O of 16 rows; a tile of 64 queries and two stages of 32 keys take 96 KB, which
+/// devices with 99 KB of shared memory per block have, too.
+///
+/// At head_dim 512 the four warps have the same 32 rows, and 128 columns each. They add up parts of S in shared memory: 16 keys at a time,
+/// 72 KB in all, so that devices with 164 KB of it hold two blocks.
+pub const fn forward(head_dim: u32) -> Footprint {
+    let (block_q, block_k, blocks_per_sm) = match head_dim {
+        ..=64 => (128, 128, 2),
+        ..=128 => (128, 64, 2),
+        ..=256 => (64, 32, 1),
+        _ => (32, 16, 2),
+    };
+    let exchange = match forward_warps_across(head_dim) {
+        1 => 0,
+        warps => warps * block_q * block_k * 4,
+    };
+    let rows = block_q + 2 * forward_stages(head_dim) * block_k;
+    Footprint {
+        threads: 128,
+        shared_bytes: rows * head_dim * ELEMENT + exchange,
+        blocks_per_sm,
+        block_q,
+        block_k,
+        launch_registers: 0,
+        // Up to head_dim 128 all 255 registers are taken, and a few words that are read once a block at most (pointers of the
+        // loads, the tile's place) lie in local memory. Smaller blocks of keys need none and are slower: 64 instead of 128 by
+        // 3 to 7 % at head_dim 64, 32 instead of 64 by 2 to 9 % at head_dim 128 (H200).
+        spill_bytes: if head_dim <= 128 { 160 } else { 0 },
+    }
+}
+
+/// Warps of a block of flash2's forward kernel for few queries.
+pub const FEW_WARPS: u32 = 4;
+
+/// Stages of such a warp, each with 16 keys and values: while one is multiplied, the others arrive.
+pub const FEW_STAGES: u32 = 3;
+
+/// Forward for few queries: tiles of 16 rows, in which the queries of a group of heads are packed. Each warp has chunks of 16 keys of its own. At
+/// head_dim 128 two blocks fill the shared memory of an SM, and 128 KB are on their way.
+pub const fn forward_few(head_dim: u32) -> Footprint {
+    let rows = 16;
+    Footprint {
+        threads: 32 * FEW_WARPS,
+        shared_bytes: FEW_WARPS * FEW_STAGES * 2 * rows * head_dim * ELEMENT,
+        blocks_per_sm: 2,
+        block_q: rows,
+        block_k: rows * FEW_WARPS,
+        launch_registers: 0,
+        spill_bytes: 0,
+    }
+}
+
+/// The same of keys and values in `e4m3`, which have half of the bytes: so as many are on their way.
+pub const FEW_E4M3_STAGES: u32 = 5;
+
+/// As [`forward_few`], of keys and values in `e4m3`, and their scales.
+pub const fn forward_few_e4m3(head_dim: u32) -> Footprint {
+    let few = forward_few(head_dim);
+    let scales = 4;
+    Footprint {
+        shared_bytes: FEW_WARPS * FEW_E4M3_STAGES * 2 * few.block_q * (head_dim + scales),
+        ..few
+    }
+}
+
+/// Backward: a tile of keys, 128 up to head_dim 128, is resident, blocks of queries are streamed. Four warps own S, P and dV, four own dP, dS
+/// and dK, 32 keys each; together they own dQ. Shared memory: K, V, two stages of Q, dO, lse and Δ, two stages that hold P and then dS,
+/// 16 bytes for the number of the claimed tile, and 32 for the list's entry of it.
+///
+/// Blocks of 64 queries at head_dim 128 take 161 KB. The compact shape, for the 99 KB of compute capability 8.6 and 8.9,
+/// has blocks of 16. 64 keys and blocks of 32 would fit too and be as much work between two barriers; but Q and dO would
+/// be read, and dQ added to, twice as often, and eight warps of 16 keys would read 8 % more fragments from shared memory,
+/// while four of 32 would leave each scheduler a single warp. That is counted, not timed on such a device.
+///
+/// At head_dim 256 a warp has registers for dV or dK of 16 keys: tiles are of 64, with blocks of 32 queries, and take 137 KB. The compact shape's
+/// are of 32 keys, of two warps in each role, with blocks of 16 queries: 69 KB.
+pub const fn backward(head_dim: u32, tiles: TileShape) -> Footprint {
+    let (role_warps, block_q, block_k) = match (tiles, head_dim) {
+        (TileShape::Default, ..=128) => (4, 64, 128),
+        (TileShape::Compact, ..=128) => (4, 16, 128),
+        (TileShape::Default, _) => (4, 32, 64),
+        (TileShape::Compact, _) => (2, 16, 32),
+        (TileShape::Wide | TileShape::Grouped, _) => panic!("this kernel has no such tiles"),
+    };
+    Footprint {
+        threads: 2 * 32 * role_warps,
+        shared_bytes: (2 * block_k + 4 * block_q) * head_dim * ELEMENT
+            + 2 * 2 * block_q * 4
+            + 16
+            + 32
+            + 2 * block_k * d_s_row_bytes(block_q),
+        blocks_per_sm: 1,
+        block_q,
+        block_k,
+        // At head_dim 128, ptxas keeps two words, for sm_90 three, that describe the tile's block order in local memory; taking P in
+        // smaller pieces instead frees them and costs 4 % (H200).
+        launch_registers: 0,
+        spill_bytes: match tiles {
+            TileShape::Default if head_dim == 128 => 124,
+            _ => 0,
+        },
+    }
+}
+
+/// Bytes of a row of P and dS in shared memory, a key's queries of a block: at least 64, the shortest row that the
+/// swizzle knows.
+pub const fn d_s_row_bytes(block_q: u32) -> u32 {
+    let bytes = block_q * ELEMENT;
+    if bytes < 64 { 64 } else { bytes }
+}
