@@ -296,11 +296,13 @@ impl Variant {
     /// pass up to 128 keeps some words more that are read once a block, and so does flash3's backward pass at 256, and one word its forward pass. At head_dim 64
     /// flash3's backward pass keeps words of a packed sequence's place in local memory, read once a tile. Under a block mask flash2's backward pass looks each step up in the lists, with words for that in local memory at head_dim 128. The kernel of tensors' gradients holds
     /// three parts of 64 numbers in each thread; where the sequence and its head lie waits in local memory, read once a head. In full precision fragments
-    /// of f32 are held in two parts, and flash2's forward pass keeps addresses and the mask of a tile in local memory, read once a block.
+    /// of f32 are held in two parts. At head_dim 64 flash2's forward pass keeps more of a tile's places under a left bound, 504 bytes for sm_90, and some with lengths and pages. In full
+    /// precision its f32 kernel keeps addresses and the mask of a tile in local memory, read once a block.
     pub const fn spill_bytes(&self, spec: Spec) -> u32 {
         let wide = matches!(self.tiles, TileShape::Wide);
         let most = match (self.kind, self.head_dim) {
-            (Kind::Forward, Some(..=128)) if spec.has(Constant::Dropout) => 304,
+            (Kind::Forward, Some(64)) if spec.has(Constant::LeftBound) => 504,
+            (Kind::Forward, Some(..=128)) if spec.has(Constant::Dropout) => 336,
             (Kind::ForwardF32, Some(128)) if spec.has(Constant::FullPrecision) => 264,
             (Kind::ForwardF32, _) if spec.has(Constant::FullPrecision) => 32,
             (Kind::TmaBackward, Some(256)) if spec.has(Constant::Dropout) => 224,
@@ -308,6 +310,7 @@ impl Variant {
             (Kind::TmaBackward, Some(64)) if spec.has(Constant::Lengths) => 88,
             (Kind::TensorGradient, _) => 320,
             (Kind::Forward, Some(128)) if spec.has(Constant::Pages) => 168,
+            (Kind::Forward, Some(64)) => 204,
             (Kind::TmaForward, Some(128)) if wide && spec.has(Constant::Pages) => 32,
             (Kind::TmaForward, Some(64)) if wide && spec.has(Constant::Sinks) => 32,
             (Kind::TmaForward, Some(256))

@@ -114,9 +114,9 @@ impl Variant {
             // memory.
             (Kind::Forward, Some(32), BIAS) => 396,
             (Kind::Forward, Some(64), ALIBI) => 264,
-            (Kind::Forward, Some(64), SOFT_CAP) => 240,
+            (Kind::Forward, Some(64), SOFT_CAP) => 252,
             (Kind::Forward, Some(64), SOFT_CAP_ALIBI) => 300,
-            (Kind::Forward, Some(64), BIAS) => 356,
+            (Kind::Forward, Some(64), BIAS) => 372,
             (Kind::Forward, Some(512), BIAS) => 24,
             // A tile of scores, and the product that they are multiplied by; elements under way.
             (Kind::StandardDWeights, _, SOFT_CAP | SOFT_CAP_ALIBI) => 632,
