@@ -62,7 +62,7 @@ fn flash2_is_preferred_where_flash3_would_copy_single_rows() {
     assert_eq!(chosen(prefill, false), Algorithm::Flash3);
     assert_eq!(chosen(prefill, true), Algorithm::Flash2);
     assert_eq!(chosen(prefill.head_dim(96), true), Algorithm::Flash2);
-    assert_eq!(chosen(prefill.head_dim(192), true), Algorithm::Flash3);
+    assert_eq!(chosen(prefill.head_dim(192), true), Algorithm::Flash2);
     assert_eq!(
         chosen(prefill.pages(Pages::new(2, 4096)), true),
         Algorithm::Flash3

@@ -19,6 +19,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use ferroflash_driver::Version;
 use ferroflash_driver::extra::module::{self, Image, JitLog, LoadError};
 use ferroflash_driver::sys::CUmodule;
+use ferroflash_kernels::variants::Variant;
 use sha2::{Digest, Sha256};
 
 pub use file::Damage;
@@ -191,18 +192,21 @@ impl KernelCache {
     /// A context is current, of a device of the target's compute capability.
     pub(super) unsafe fn load(
         &self,
-        kernel: &str,
+        variant: &Variant,
         ptx: &CStr,
         target: Target,
     ) -> Result<(CUmodule, JitLog, Origin), LoadError> {
-        if shares_registers_out(ptx) {
+        if variant.footprint.launch_registers > 0 {
+            // Its warpgroups share registers out.
             // SAFETY: the caller's contract.
             let (module, log) = unsafe { module::load(Image::Ptx(ptx)) }?;
             self.so_far().n_not_kept += 1;
             return Ok((module, log, Origin::NotKept));
         }
         let key = Key::of(ptx, target);
-        let file = self.folder.join(format!("{kernel}.{}.cubin", key.digits()));
+        let file = self
+            .folder
+            .join(format!("{}.{}.cubin", variant.name, key.digits()));
         // SAFETY: the caller's contract.
         match unsafe { cached(&file, key) } {
             Ok(Some((module, log))) => {
@@ -241,13 +245,6 @@ impl KernelCache {
         };
         Ok((module, log, origin))
     }
-}
-
-/// Whether a kernel's warpgroups give each other registers, which relocatable code cannot.
-fn shares_registers_out(ptx: &CStr) -> bool {
-    const INSTRUCTION: &[u8] = b"setmaxnreg";
-    let bytes = ptx.to_bytes();
-    bytes.windows(INSTRUCTION.len()).any(|at| at == INSTRUCTION)
 }
 
 /// The kernel of a file, loaded, if there is one.

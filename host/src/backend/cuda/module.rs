@@ -208,7 +208,7 @@ fn load(
     // is asked for its attributes while its module is loaded.
     unsafe {
         let loaded = match cache {
-            Some(cache) => cache.load(variant.name, &ptx, target),
+            Some(cache) => cache.load(variant, &ptx, target),
             None => {
                 module::load(Image::Ptx(&ptx)).map(|(module, log)| (module, log, Origin::Driver))
             }
