@@ -93,7 +93,7 @@ fn kernels_that_share_registers_out_are_not_kept() {
     };
     let shares = (vec![Call::Load], Origin::NotKept);
     assert_eq!(load("forward_sm90a_bf16_d128"), shares);
-    assert_eq!(files(&folder), [PathBuf::new(); 0]);
+    assert!(files(&folder).is_empty());
     let expected = KernelCacheUse {
         n_not_kept: 1,
         ..KernelCacheUse::default()

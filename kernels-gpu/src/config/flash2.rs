@@ -29,8 +29,8 @@ pub const fn forward_warps_across(head_dim: u32) -> u32 {
 pub const fn forward(head_dim: u32) -> Footprint {
     let (block_q, block_k, blocks_per_sm) = match head_dim {
         ..=64 => (128, 128, 2),
-        ..=128 => (128, 64, 2),
-        ..=256 => (64, 32, 1),
+        65..=128 => (128, 64, 2),
+        129..=256 => (64, 32, 1),
         _ => (32, 16, 2),
     };
     let exchange = match forward_warps_across(head_dim) {
