@@ -4,16 +4,14 @@ mod beside;
 mod flash2;
 mod latent;
 mod standard;
-mod tf32;
 
 use crate::params::BLOCK_MULTIPLE;
-use crate::variants::{Kind, TileShape};
+use crate::variants::{Dtype, Kind, TileShape};
 
 pub use beside::*;
 pub use flash2::*;
 pub use latent::{LATENT_COLUMNS, LATENT_EXCHANGE, tma_forward_latent};
 pub use standard::{PRODUCT_DEPTH, PRODUCT_STAGES, product, weight_rows};
-pub use tf32::{F32_BYTES, forward_f32};
 
 /// What one block of a kernel takes, and which part of the problem it covers.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,8 +40,11 @@ impl Footprint {
     }
 }
 
-/// Bytes of an element of q, k, v, o.
-const ELEMENT: u32 = 2;
+/// Bytes of an element of 16 bits.
+pub const HALF_BYTES: u32 = 2;
+
+/// Bytes of an element of f32.
+pub const F32_BYTES: u32 = 4;
 
 /// Stages of K, and of V, in the flash3 forward kernel. At head_dim 64 there is room for three, which is 2 to 9 % faster
 /// than two with sequences of up to 1024 (H200); not where two blocks share an SM.
@@ -111,7 +112,10 @@ pub const fn tma_forward(head_dim: u32, tiles: TileShape) -> Footprint {
     };
     Footprint {
         threads: 128 * (consumers + 1),
-        shared_bytes: rows * columns * ELEMENT + TMA_SLOTS * 16 + TMA_LENGTHS * 32 + barriers * 8,
+        shared_bytes: rows * columns * HALF_BYTES
+            + TMA_SLOTS * 16
+            + TMA_LENGTHS * 32
+            + barriers * 8,
         blocks_per_sm,
         block_q,
         block_k,
@@ -194,9 +198,9 @@ pub const fn tma_backward(head_dim: u32, tiles: TileShape) -> Footprint {
         }
     };
     let stages = TMA_BACKWARD_STAGES;
-    let row_bytes = padded_columns(head_dim) * ELEMENT;
+    let row_bytes = padded_columns(head_dim) * HALF_BYTES;
     let rows = (2 * block_k + 2 * stages * block_q) * row_bytes;
-    let d_s = stages * block_k * block_q * ELEMENT;
+    let d_s = stages * block_k * block_q * HALF_BYTES;
     let out = match tiles {
         TileShape::Wide => 0,
         _ if splits => d_s,
@@ -225,17 +229,26 @@ pub const fn tma_backward(head_dim: u32, tiles: TileShape) -> Footprint {
 }
 
 /// The footprint of one row of the list; a row in a shape that its kernel does not have fails to compile.
-pub const fn footprint(kind: Kind, head_dim: Option<u32>, tiles: TileShape) -> Footprint {
+pub const fn footprint(
+    kind: Kind,
+    dtype: Option<Dtype>,
+    head_dim: Option<u32>,
+    tiles: TileShape,
+) -> Footprint {
     let head_dim = match head_dim {
         Some(head_dim) => head_dim,
         None => 0,
     };
+    let bytes = match dtype {
+        Some(dtype) => dtype.bytes(),
+        None => HALF_BYTES,
+    };
     match (kind, tiles) {
-        (Kind::BackwardDelta, _) => rows(backward(head_dim, tiles), DELTA_THREADS, 0),
-        (Kind::Backward, _) => backward(head_dim, tiles),
+        (Kind::BackwardDelta, _) => rows(backward(bytes, head_dim, tiles), DELTA_THREADS, 0),
+        (Kind::Backward, _) => backward(bytes, head_dim, tiles),
         (Kind::BackwardDq, _) => {
-            let main = backward(head_dim, tiles);
-            rows(main, main.threads, head_dim * ELEMENT)
+            let main = backward(bytes, head_dim, tiles);
+            rows(main, main.threads, head_dim * bytes)
         }
         (Kind::Clear, TileShape::Default) => clear(),
         (Kind::TileList | Kind::TmaTileList, TileShape::Default) => tile_list(),
@@ -246,9 +259,8 @@ pub const fn footprint(kind: Kind, head_dim: Option<u32>, tiles: TileShape) -> F
         (Kind::Append, TileShape::Default) => append(),
         (Kind::SinkGradient, TileShape::Default) => sink_gradient(),
         (Kind::TensorGradient, TileShape::Default) => tensor_gradient(),
-        (Kind::Forward, TileShape::Default) => forward(head_dim),
+        (Kind::Forward, TileShape::Default) => forward(bytes, head_dim),
         (Kind::Forward, TileShape::Compact) => forward_few(head_dim),
-        (Kind::ForwardF32, TileShape::Default) => forward_f32(head_dim),
         (Kind::ForwardE4m3, TileShape::Compact) => forward_few_e4m3(head_dim),
         (Kind::TmaForward, _) => tma_forward(head_dim, tiles),
         (Kind::TmaForwardLatent, TileShape::Compact) => tma_forward_latent(head_dim),

@@ -8,8 +8,14 @@ use crate::kernels::{
 use crate::ptx::parameters::parameter_address;
 use crate::tile::element;
 
-/// The type of a row's tiles: of its module, head_dim and shape.
+/// The type of a row's tiles: of its module, element type where it differs in them, head_dim and shape.
 macro_rules! tiles {
+    ($path:ident of $dtype:ident, $head_dim:literal) => {
+        $path::DefaultTiles<element::$dtype, $head_dim>
+    };
+    ($path:ident of $dtype:ident, $head_dim:literal, Compact) => {
+        $path::CompactTiles<element::$dtype, $head_dim>
+    };
     ($($path:ident)::+, $head_dim:literal) => {
         $($path)::+::DefaultTiles<$head_dim>
     };
@@ -27,9 +33,10 @@ macro_rules! tiles {
 /// What a row runs, given its kind and fields; the tile shape, where a row names one, behind a semicolon.
 macro_rules! run {
     (Forward, $p:expr, $dtype:ident, $head_dim:literal) => {
-        forward::sm80::forward::<element::$dtype, forward::sm80::DefaultTiles<$head_dim>>(
-            $p,
-        )
+        forward::sm80::forward::<
+            element::$dtype,
+            forward::sm80::DefaultTiles<element::$dtype, $head_dim>,
+        >($p)
     };
     (Forward, $p:expr, $dtype:ident, $head_dim:literal; Compact) => {
         forward::sm80::few::forward::<
@@ -37,9 +44,6 @@ macro_rules! run {
             forward::sm80::few::Same<element::$dtype>,
             forward::sm80::few::CompactTiles<$head_dim>,
         >($p)
-    };
-    (ForwardF32, $p:expr, F32, $head_dim:literal) => {
-        forward::sm80::tf32::forward::<forward::sm80::tf32::DefaultTiles<$head_dim>>($p)
     };
     (ForwardE4m3, $p:expr, $dtype:ident, $head_dim:literal; Compact) => {
         forward::sm80::few::forward::<
@@ -81,16 +85,22 @@ macro_rules! run {
         tile_list::tile_list::<true>(p, maps)
     }};
     (BackwardDelta, $p:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {
-        backward::delta::delta::<element::$dtype, tiles!(backward, $head_dim $(, $tiles)?)>($p)
+        backward::delta::delta::<
+            element::$dtype,
+            tiles!(backward of $dtype, $head_dim $(, $tiles)?),
+        >($p)
     };
     (Backward, $p:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {
         backward::sm80::backward::<
             element::$dtype,
-            tiles!(backward, $head_dim $(, $tiles)?),
+            tiles!(backward of $dtype, $head_dim $(, $tiles)?),
         >($p)
     };
     (BackwardDq, $p:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {
-        backward::d_q::d_q::<element::$dtype, tiles!(backward, $head_dim $(, $tiles)?)>($p)
+        backward::d_q::d_q::<
+            element::$dtype,
+            tiles!(backward of $dtype, $head_dim $(, $tiles)?),
+        >($p)
     };
     (StandardScores, $p:expr, $dtype:ident) => {
         standard::forward::scores::<element::$dtype>($p)
@@ -166,7 +176,6 @@ macro_rules! given {
 /// The member of [`crate::params::Params`] that a row's kind takes.
 macro_rules! params {
     (Forward, $callback:ident $(, $rest:tt)*) => { $callback!(Forward ForwardParams $(, $rest)*) };
-    (ForwardF32, $callback:ident $(, $rest:tt)*) => { $callback!(Forward ForwardParams $(, $rest)*) };
     (ForwardE4m3, $callback:ident $(, $rest:tt)*) => { $callback!(Forward ForwardParams $(, $rest)*) };
     (TmaForward, $callback:ident $(, $rest:tt)*) => { $callback!(TmaForward TmaForwardParams $(, $rest)*) };
     (TmaForwardLatent, $callback:ident $(, $rest:tt)*) => { $callback!(TmaForward TmaForwardParams $(, $rest)*) };

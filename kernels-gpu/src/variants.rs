@@ -24,9 +24,9 @@ macro_rules! for_each_variant {
             forward_sm80_f16_d64_compact: Forward { arch: Sm80, dtype: F16, head_dim: 64, tiles: Compact }
             forward_sm80_f16_d128_compact: Forward { arch: Sm80, dtype: F16, head_dim: 128, tiles: Compact }
 
-            forward_sm80_f32_d32:  ForwardF32 { arch: Sm80, dtype: F32, head_dim: 32 }
-            forward_sm80_f32_d64:  ForwardF32 { arch: Sm80, dtype: F32, head_dim: 64 }
-            forward_sm80_f32_d128: ForwardF32 { arch: Sm80, dtype: F32, head_dim: 128 }
+            forward_sm80_f32_d32:  Forward { arch: Sm80, dtype: F32, head_dim: 32 }
+            forward_sm80_f32_d64:  Forward { arch: Sm80, dtype: F32, head_dim: 64 }
+            forward_sm80_f32_d128: Forward { arch: Sm80, dtype: F32, head_dim: 128 }
 
             forward_e4m3_sm89_bf16_d64_compact:  ForwardE4m3 { arch: Sm89, dtype: Bf16, head_dim: 64, tiles: Compact }
             forward_e4m3_sm89_bf16_d128_compact: ForwardE4m3 { arch: Sm89, dtype: Bf16, head_dim: 128, tiles: Compact }
@@ -121,6 +121,19 @@ macro_rules! for_each_variant {
             backward_dq_sm80_f16_d128_compact:     BackwardDq { arch: Sm80, dtype: F16, head_dim: 128, tiles: Compact }
             backward_dq_sm80_f16_d256_compact:     BackwardDq { arch: Sm80, dtype: F16, head_dim: 256, tiles: Compact }
 
+            backward_delta_sm80_f32_d32:          BackwardDelta { arch: Sm80, dtype: F32, head_dim: 32 }
+            backward_delta_sm80_f32_d64:          BackwardDelta { arch: Sm80, dtype: F32, head_dim: 64 }
+            backward_delta_sm80_f32_d128:         BackwardDelta { arch: Sm80, dtype: F32, head_dim: 128 }
+            backward_delta_sm80_f32_d128_compact: BackwardDelta { arch: Sm80, dtype: F32, head_dim: 128, tiles: Compact }
+            backward_sm80_f32_d32:                Backward { arch: Sm80, dtype: F32, head_dim: 32 }
+            backward_sm80_f32_d64:                Backward { arch: Sm80, dtype: F32, head_dim: 64 }
+            backward_sm80_f32_d128:               Backward { arch: Sm80, dtype: F32, head_dim: 128 }
+            backward_sm80_f32_d128_compact:       Backward { arch: Sm80, dtype: F32, head_dim: 128, tiles: Compact }
+            backward_dq_sm80_f32_d32:             BackwardDq { arch: Sm80, dtype: F32, head_dim: 32 }
+            backward_dq_sm80_f32_d64:             BackwardDq { arch: Sm80, dtype: F32, head_dim: 64 }
+            backward_dq_sm80_f32_d128:            BackwardDq { arch: Sm80, dtype: F32, head_dim: 128 }
+            backward_dq_sm80_f32_d128_compact:    BackwardDq { arch: Sm80, dtype: F32, head_dim: 128, tiles: Compact }
+
             backward_delta_sm90a_bf16_d64:       TmaBackwardDelta { arch: Sm90a, dtype: Bf16, head_dim: 64 }
             backward_delta_sm90a_bf16_d96:       TmaBackwardDelta { arch: Sm90a, dtype: Bf16, head_dim: 96 }
             backward_delta_sm90a_bf16_d128:      TmaBackwardDelta { arch: Sm90a, dtype: Bf16, head_dim: 128 }
@@ -180,6 +193,16 @@ pub enum Dtype {
     F32,
 }
 
+impl Dtype {
+    /// Bytes of an element.
+    pub const fn bytes(self) -> u32 {
+        match self {
+            Dtype::Bf16 | Dtype::F16 => HALF_BYTES,
+            Dtype::F32 => F32_BYTES,
+        }
+    }
+}
+
 /// Which of a kernel's tile shapes a row is compiled with. The kernels of one pass are of one shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TileShape {
@@ -213,8 +236,6 @@ impl TileShape {
 pub enum Kind {
     /// flash2 forward: o and lse.
     Forward,
-    /// flash2 forward of f32: o and lse.
-    ForwardF32,
     /// flash2 forward over keys and values in `e4m3`, for few queries: o and lse.
     ForwardE4m3,
     /// flash3 forward: o and lse.
@@ -343,6 +364,8 @@ impl Variant {
 
 mod arch;
 mod specs;
+use crate::config::{F32_BYTES, HALF_BYTES};
+
 pub use crate::config::Footprint;
 use crate::spec::Constant;
 pub use arch::{Arch, Reach};
@@ -380,7 +403,12 @@ macro_rules! table {
                 dtype: optional!($(Dtype::$dtype)?),
                 head_dim: optional!($($head_dim)?),
                 tiles: tile_shape!($($tiles)?),
-                footprint: crate::config::footprint(Kind::$kind, optional!($($head_dim)?), tile_shape!($($tiles)?)),
+                footprint: crate::config::footprint(
+                    Kind::$kind,
+                    optional!($(Dtype::$dtype)?),
+                    optional!($($head_dim)?),
+                    tile_shape!($($tiles)?),
+                ),
             },
         )*];
     };

@@ -19,7 +19,6 @@
 //! | [`pages`] | the suite of keys and values in pages |
 //! | [`fp8`] | the suite of keys and values in 8 bits |
 //! | [`latent`] | the suite of values in the keys |
-//! | [`mod@tf32`] | the suite of f32 tensors in both precisions |
 //! | [`scores`] | the suite of scores and masks of the user's own |
 //! | [`mod@serving`] | a serving engine over pages, simulated |
 //! | [`subject`] | the backends under test |
@@ -33,7 +32,6 @@ pub mod pages;
 pub mod fp8;
 pub mod inputs;
 pub mod latent;
-pub mod tf32;
 
 pub mod scores;
 

@@ -4,7 +4,7 @@
 
 pub mod beyond;
 
-use ferroflash::{Algorithm, Attention, Device, Dtype, Element, Inputs, Outputs, Pass, Problem};
+use ferroflash::{Algorithm, Attention, Device, Dtype, Element, Inputs, Outputs, Problem};
 use half::{bf16, f16};
 
 use crate::beside::{bits, check_one_in};
@@ -45,7 +45,7 @@ fn check_case(
         case,
         values: &values,
         table: &paged.table(),
-        eligible: is_eligible(subject.backend, algorithm, Pass::Forward, case),
+        eligible: is_eligible(subject.backend, algorithm, case),
         side_by_side: true,
     };
     runs.check(|device, table| match case.dtype {

@@ -206,7 +206,7 @@ impl<'a> Trial<'a> {
         Ok(why.map_err(|error| error.to_string())?.plan)
     }
 
-    /// Whether the algorithm has kernels for the backward pass. Who has none says that it is for the expression, or that there are none of f32.
+    /// Whether the algorithm has kernels for the backward pass. Who has none says that it is for the expression.
     fn takes_backward(&self) -> Result<bool, String> {
         let device = self.device(0)?;
         match self.plan(&device, self.case, Some(&self.edits), Pass::Backward)? {
@@ -218,7 +218,6 @@ impl<'a> Trial<'a> {
                     .find(|candidate| candidate.algorithm == self.algorithm);
                 match ours.map(|candidate| candidate.outcome) {
                     Some(Outcome::Refused(Reason::Score)) => Ok(false),
-                    Some(Outcome::Refused(Reason::DtypeOfPass { .. })) => Ok(false),
                     outcome => Err(format!("the backward pass: {outcome:?}")),
                 }
             }
@@ -322,7 +321,7 @@ fn typed<T: Element + Number>(
 fn is_editable(backend: Backend, algorithm: Algorithm, case: &Case) -> bool {
     let divides =
         matches!(algorithm, Algorithm::Flash2 | Algorithm::Standard) && case.split_kv.is_some();
-    is_eligible(backend, algorithm, Pass::Forward, case) && !divides
+    is_eligible(backend, algorithm, case) && !divides
 }
 
 fn all_bits(output: &Output) -> [Vec<u64>; 2] {

@@ -215,7 +215,7 @@ fn check_case(
 ) -> Result<Option<Closeness>, String> {
     let values = case.values();
     let device = (subject.open)(scheduler_seed(case))?;
-    let eligible = is_eligible(subject.backend, algorithm, Pass::Backward, case);
+    let eligible = is_eligible(subject.backend, algorithm, case);
     let results = match trial::run(case, &values, &device, algorithm, Order::Deterministic) {
         Ok(_) if !eligible => return Err("it ran; it should have been refused".into()),
         Err(Refusal::NotEligible(_)) if !eligible => return Ok(None),

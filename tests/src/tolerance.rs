@@ -215,12 +215,28 @@ fn of_tf32(quantity: Quantity) -> Tolerance {
             approximate: 1.0,
             rms: 1.0,
         },
-        // P and V are rounded once each, and o is not. No gradients are made of tf32.
-        _ => Tolerance {
+        // P and V are rounded once each, and o is not.
+        Quantity::O | Quantity::Weights => Tolerance {
             relative: 1.0,
             rounding: 4.0,
             statistics: 2.0,
             approximate: 2.0,
+            rms: 0.3,
+        },
+        // P, from a score and an lse that are both off, and dO are rounded once each.
+        Quantity::DV => Tolerance {
+            relative: 1.0,
+            rounding: 4.0,
+            statistics: 4.0,
+            approximate: 4.0,
+            rms: 0.3,
+        },
+        // So are dO and V before dP is a sum of their products, dS, and k or q; Δ comes from an o that is off.
+        Quantity::DQ | Quantity::DK | Quantity::DSinks | Quantity::DScoreTensor => Tolerance {
+            relative: 1.0,
+            rounding: 6.0,
+            statistics: 4.0,
+            approximate: 4.0,
             rms: 0.3,
         },
     }

@@ -2,7 +2,7 @@
 
 use ferroflash::error::ProblemError;
 use ferroflash::validate::Pass;
-use ferroflash::{Attention, Dtype, Error, Fp8Kv, Mask, Pages, SplitKv};
+use ferroflash::{Attention, Dtype, Error, Fp8Kv, Mask, Pages, Precision, SplitKv};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -26,10 +26,11 @@ impl Problem {
     /// values are a pool of pages, `[n_pages, page_size, heads, head_dim]`, found by a table of so many columns. `split_kv` is "auto", "never",
     /// or the keys of a split. With `values_in_keys` the value of a key is so many first columns of its row. `fp8_kv` is "per_sequence" or
     /// "per_page": keys and values in e4m3, and what their scales are of. `score` and `mask` are expressions. `sinks`: heads have some.
-    /// `dropout_p` is the probability that a weight is dropped.
+    /// `dropout_p` is the probability that a weight is dropped. `precision` is "tensor" or "full": how exact products of float32 are on a GPU.
     #[new]
     #[pyo3(signature = (dtype, shape_q, shape_k, *, batch=None, max_seqlen_q=None, max_seqlen_k=None, softmax_scale=None, left=None, right=None,
-                        columns=None, split_kv="auto", values_in_keys=None, fp8_kv=None, score=None, mask=None, sinks=false, dropout_p=0.0))]
+                        columns=None, split_kv="auto", values_in_keys=None, fp8_kv=None, score=None, mask=None, sinks=false, dropout_p=0.0,
+                        precision="tensor"))]
     #[expect(clippy::too_many_arguments, reason = "Python names them")]
     fn new(
         dtype: &str,
@@ -49,6 +50,7 @@ impl Problem {
         mask: Option<&MaskExpression>,
         sinks: bool,
         dropout_p: f32,
+        precision: &str,
     ) -> PyResult<Problem> {
         let q = Side::of("q", &shape_q, max_seqlen_q)?;
         let k = match columns {
@@ -75,6 +77,7 @@ impl Problem {
             .heads_q(q.heads)
             .heads_k(k.heads)
             .head_dim(q.head_dim)
+            .precision(precision_of(precision)?)
             .mask(window)
             .split_kv(split_of(split_kv)?);
         let builder = softmax_scale.map_or(builder, |scale| builder.softmax_scale(scale));
@@ -192,6 +195,12 @@ pub(crate) fn pages_of(argument: &str, shape: &[usize], columns: usize) -> PyRes
 fn split_of(text: &str) -> PyResult<SplitKv> {
     let refused = |text| PyValueError::new_err(format!("split_kv: {text}"));
     text.parse().map_err(refused)
+}
+
+/// How exact products are, by its name.
+fn precision_of(name: &str) -> PyResult<Precision> {
+    name.parse()
+        .map_err(|error| PyValueError::new_err(format!("precision is {error}")))
 }
 
 fn scales_of(name: &str) -> PyResult<Fp8Kv> {

@@ -181,7 +181,6 @@ fn score(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
     let edits = matches!(
         variant.kind,
         Kind::Forward
-            | Kind::ForwardF32
             | Kind::ForwardE4m3
             | Kind::TmaForward
             | Kind::TmaForwardLatent

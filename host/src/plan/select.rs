@@ -10,7 +10,6 @@ use super::eligible::eligible;
 use super::flash2::few;
 use super::{Algorithm, Backend, DeviceInfo, lengths, mask_map, schedule, short};
 use super::{Candidate, Outcome, Reason};
-use crate::dtype::Dtype;
 use crate::error::PlanError;
 use crate::validate::{Checked, Pass};
 
@@ -44,17 +43,6 @@ pub fn kinds(algorithm: Algorithm, pass: Pass) -> &'static [Kind] {
 
 /// The kernels of flash2's forward pass over keys and values in 8 bits.
 const FP8_KV: &[Kind] = &[Kind::ForwardE4m3];
-
-/// The kernels of flash2's passes of f32.
-fn kinds_of_f32(pass: Pass) -> Result<&'static [Kind], Reason> {
-    match pass {
-        Pass::Forward => Ok(&[Kind::ForwardF32]),
-        Pass::ForwardWithWeights | Pass::Backward => Err(Reason::DtypeOfPass {
-            given: Dtype::F32,
-            pass,
-        }),
-    }
-}
 
 /// The kernels of flash3's forward pass where values are the first columns of the keys.
 const VALUES_IN_KEYS: &[Kind] = &[Kind::TmaForwardLatent];
@@ -124,9 +112,6 @@ fn kernels(
         Some(_) => return Err(Reason::Fp8Kv),
         None if checked.problem().values_in_keys() && algorithm == Algorithm::Flash3 => {
             VALUES_IN_KEYS
-        }
-        None if checked.problem().dtype() == Dtype::F32 && algorithm == Algorithm::Flash2 => {
-            kinds_of_f32(pass)?
         }
         None => kinds(algorithm, pass),
     };

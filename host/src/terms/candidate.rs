@@ -58,13 +58,6 @@ pub enum Reason {
         /// The type of the problem.
         given: Dtype,
     },
-    /// Its kernels of this pass take other element types.
-    DtypeOfPass {
-        /// The type of the problem.
-        given: Dtype,
-        /// The pass.
-        pass: Pass,
-    },
     /// Its kernels take multiples of a number only.
     HeadDimMultiple {
         /// The head_dim of the problem.
@@ -187,7 +180,7 @@ impl Reason {
     pub(crate) fn progress(&self) -> u32 {
         match self {
             Reason::NotBuilt { .. } | Reason::OtherBackend { .. } | Reason::NoWeights => 0,
-            Reason::Dtype { .. } | Reason::DtypeOfPass { .. } | Reason::Fp8Kv => 1,
+            Reason::Dtype { .. } | Reason::Fp8Kv => 1,
             Reason::HeadDimMultiple { .. } => 2,
             Reason::Mask
             | Reason::BlockMask { .. }
@@ -239,9 +232,6 @@ impl fmt::Display for Reason {
             Reason::OtherBackend { backend } => write!(f, "it does not run on {backend}"),
             Reason::NoWeights => f.write_str("it never holds the weights, which were asked for"),
             Reason::Dtype { given } => write!(f, "no kernel of it takes {given}"),
-            Reason::DtypeOfPass { given, pass } => {
-                write!(f, "its {} kernels do not take {given} yet", of_pass(*pass))
-            }
             Reason::HeadDimMultiple {
                 given,
                 multiple,

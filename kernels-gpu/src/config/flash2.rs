@@ -1,6 +1,6 @@
 //! flash2's kernels.
 
-use super::{ELEMENT, Footprint};
+use super::{F32_BYTES, Footprint, HALF_BYTES};
 use crate::variants::TileShape;
 
 /// Stages of K, and of V, in the forward kernel: one is multiplied while the other arrives. Where warps divide the columns there is one: K
@@ -26,11 +26,18 @@ pub const fn forward_warps_across(head_dim: u32) -> u32 {
 ///
 /// At head_dim 512 the four warps have the same 32 rows, and 128 columns each. They add up parts of S in shared memory: 16 keys at a time,
 /// 72 KB in all, so that devices with 164 KB of it hold two blocks.
-pub const fn forward(head_dim: u32) -> Footprint {
-    let (block_q, block_k, blocks_per_sm) = match head_dim {
-        ..=64 => (128, 128, 2),
-        65..=128 => (128, 64, 2),
-        129..=256 => (64, 32, 1),
+///
+/// A row of f32 has twice as many bytes, so a block of keys has fewer: Q and two stages of K and V fit the 99 KB of compute capability 8.6 and 8.9 at every
+/// head_dim.
+pub const fn forward(element_bytes: u32, head_dim: u32) -> Footprint {
+    let (block_q, block_k, blocks_per_sm) = match (element_bytes, head_dim) {
+        // Below head_dim 128, 64 keys would take more registers than there are where operands are split.
+        (F32_BYTES, ..=64) => (128, 32, 2),
+        // As many as shared memory has room for.
+        (F32_BYTES, _) => (128, 16, 2),
+        (_, ..=64) => (128, 128, 2),
+        (_, 65..=128) => (128, 64, 2),
+        (_, 129..=256) => (64, 32, 1),
         _ => (32, 16, 2),
     };
     let exchange = match forward_warps_across(head_dim) {
@@ -40,7 +47,7 @@ pub const fn forward(head_dim: u32) -> Footprint {
     let rows = block_q + 2 * forward_stages(head_dim) * block_k;
     Footprint {
         threads: 128,
-        shared_bytes: rows * head_dim * ELEMENT + exchange,
+        shared_bytes: rows * head_dim * element_bytes + exchange,
         blocks_per_sm,
         block_q,
         block_k,
@@ -48,7 +55,11 @@ pub const fn forward(head_dim: u32) -> Footprint {
         // Up to head_dim 128 all 255 registers are taken, and a few words that are read once a block at most (pointers of the
         // loads, the tile's place) lie in local memory. Smaller blocks of keys need none and are slower: 64 instead of 128 by
         // 3 to 7 % at head_dim 64, 32 instead of 64 by 2 to 9 % at head_dim 128 (H200).
-        spill_bytes: if head_dim <= 128 { 160 } else { 0 },
+        spill_bytes: match (element_bytes, head_dim) {
+            (F32_BYTES, _) => 0,
+            (_, ..=128) => 160,
+            _ => 0,
+        },
     }
 }
 
@@ -64,7 +75,7 @@ pub const fn forward_few(head_dim: u32) -> Footprint {
     let rows = 16;
     Footprint {
         threads: 32 * FEW_WARPS,
-        shared_bytes: FEW_WARPS * FEW_STAGES * 2 * rows * head_dim * ELEMENT,
+        shared_bytes: FEW_WARPS * FEW_STAGES * 2 * rows * head_dim * HALF_BYTES,
         blocks_per_sm: 2,
         block_q: rows,
         block_k: rows * FEW_WARPS,
@@ -97,29 +108,38 @@ pub const fn forward_few_e4m3(head_dim: u32) -> Footprint {
 ///
 /// At head_dim 256 a warp has registers for dV or dK of 16 keys: tiles are of 64, with blocks of 32 queries, and take 137 KB. The compact shape's
 /// are of 32 keys, of two warps in each role, with blocks of 16 queries: 69 KB.
-pub const fn backward(head_dim: u32, tiles: TileShape) -> Footprint {
-    let (role_warps, block_q, block_k) = match (tiles, head_dim) {
-        (TileShape::Default, ..=128) => (4, 64, 128),
-        (TileShape::Compact, ..=128) => (4, 16, 128),
-        (TileShape::Default, _) => (4, 32, 64),
-        (TileShape::Compact, _) => (2, 16, 32),
-        (TileShape::Wide | TileShape::Grouped, _) => panic!("this kernel has no such tiles"),
+///
+/// f32 has the same rows at head_dim 128, in 145 and 69 KB. Below it two warps in each role have 32 keys each: 49 KB at head_dim 32 and 81 KB at 64, so
+/// that devices with 164 KB of shared memory hold two blocks.
+pub const fn backward(element_bytes: u32, head_dim: u32, tiles: TileShape) -> Footprint {
+    let (role_warps, block_q, block_k) = match (element_bytes, tiles, head_dim) {
+        (F32_BYTES, TileShape::Default, ..=64) => (2, 32, 64),
+        (F32_BYTES, TileShape::Default, _) => (4, 32, 64),
+        (F32_BYTES, TileShape::Compact, _) => (2, 16, 32),
+        (_, TileShape::Default, ..=128) => (4, 64, 128),
+        (_, TileShape::Compact, ..=128) => (4, 16, 128),
+        (_, TileShape::Default, _) => (4, 32, 64),
+        (_, TileShape::Compact, _) => (2, 16, 32),
+        (_, TileShape::Wide | TileShape::Grouped, _) => panic!("this kernel has no such tiles"),
     };
     Footprint {
         threads: 2 * 32 * role_warps,
-        shared_bytes: (2 * block_k + 4 * block_q) * head_dim * ELEMENT
+        shared_bytes: (2 * block_k + 4 * block_q) * head_dim * element_bytes
             + 2 * 2 * block_q * 4
             + 16
             + 32
-            + 2 * block_k * d_s_row_bytes(block_q),
-        blocks_per_sm: 1,
+            + 2 * block_k * d_s_row_bytes(element_bytes, block_q),
+        blocks_per_sm: match (element_bytes, head_dim) {
+            (F32_BYTES, ..=64) => 2,
+            _ => 1,
+        },
         block_q,
         block_k,
         // At head_dim 128, ptxas keeps two words, for sm_90 three, that describe the tile's block order in local memory; taking P in
         // smaller pieces instead frees them and costs 4 % (H200).
         launch_registers: 0,
-        spill_bytes: match tiles {
-            TileShape::Default if head_dim == 128 => 124,
+        spill_bytes: match (element_bytes, tiles) {
+            (HALF_BYTES, TileShape::Default) if head_dim == 128 => 124,
             _ => 0,
         },
     }
@@ -127,7 +147,7 @@ pub const fn backward(head_dim: u32, tiles: TileShape) -> Footprint {
 
 /// Bytes of a row of P and dS in shared memory, a key's queries of a block: at least 64, the shortest row that the
 /// swizzle knows.
-pub const fn d_s_row_bytes(block_q: u32) -> u32 {
-    let bytes = block_q * ELEMENT;
+pub const fn d_s_row_bytes(element_bytes: u32, block_q: u32) -> u32 {
+    let bytes = block_q * element_bytes;
     if bytes < 64 { 64 } else { bytes }
 }

@@ -1,12 +1,12 @@
 //! The footprint of flash3's forward kernel for values that are the first columns of the keys.
 
-use super::{ELEMENT, Footprint, TMA_LENGTHS, TMA_SLOTS, launch_registers};
+use super::{Footprint, HALF_BYTES, TMA_LENGTHS, TMA_SLOTS, launch_registers};
 
 /// Columns of O that each of the two consumers of such a kernel has.
 pub const LATENT_COLUMNS: u32 = 256;
 
 /// Bytes of P of 64 rows and keys, by which the consumers of such a kernel meet; of their m, and of both l.
-pub const LATENT_EXCHANGE: [u32; 3] = [64 * 64 * ELEMENT, 64 * 4, 2 * 64 * 4];
+pub const LATENT_EXCHANGE: [u32; 3] = [64 * 64 * HALF_BYTES, 64 * 4, 2 * 64 * 4];
 
 /// Forward on Hopper where values are the first columns of the keys (MLA): compact tiles of 64 rows. O has up to 512 columns, as many as two
 /// warpgroups have registers for. Shared memory: Q, two blocks of 64 keys, what the consumers tell each other, the slots, and two
@@ -18,7 +18,7 @@ pub const fn tma_forward_latent(head_dim: u32) -> Footprint {
     let barriers = 2 * (1 + 2 * kv_stages + TMA_SLOTS + consumers + 2 * kv_stages);
     Footprint {
         threads: 128 * (consumers + 1),
-        shared_bytes: (block_q + kv_stages * block_k) * columns * ELEMENT
+        shared_bytes: (block_q + kv_stages * block_k) * columns * HALF_BYTES
             + p
             + m
             + l

@@ -1,6 +1,6 @@
 //! Kernels of `standard`.
 
-use super::{ELEMENT, Footprint};
+use super::{Footprint, HALF_BYTES};
 
 /// Rows of `standard`: four warps, one row each.
 pub const fn weight_rows() -> Footprint {
@@ -27,7 +27,7 @@ pub const fn product() -> Footprint {
     let block = 128;
     Footprint {
         threads: 256,
-        shared_bytes: PRODUCT_STAGES * 2 * block * PRODUCT_DEPTH * ELEMENT,
+        shared_bytes: PRODUCT_STAGES * 2 * block * PRODUCT_DEPTH * HALF_BYTES,
         blocks_per_sm: 2,
         block_q: block,
         block_k: block,

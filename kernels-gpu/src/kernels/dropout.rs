@@ -10,7 +10,9 @@ use crate::params::DropoutParams;
 use crate::ptx::convert::prmt_signs;
 use crate::ptx::shuffle::shuffle_bfly_u32;
 use crate::ptx::{global, special};
-use crate::tile::register::{Accumulator, Packed};
+use crate::tile::element::{Bf16, F32};
+use crate::tile::products::Products;
+use crate::tile::register::Accumulator;
 
 /// The random bytes of a head, counted through the batch.
 ///
@@ -130,20 +132,26 @@ impl Dropped<'_> {
         }
     }
 
-    /// Packed weights ← 0 where they are dropped.
+    /// Weights that a warp holds ← 0 where they are dropped.
+    ///
+    /// # Safety
+    /// Warp-collective.
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+    pub(crate) unsafe fn clear_held<E: Products, S: Accumulator>(self, weights: &mut E::Held<S>) {
+        // SAFETY: the caller's contract.
+        unsafe { self.for_each::<S>(|m, n, dropped| E::clear::<S>(weights, m, n, dropped)) };
+    }
+
+    /// Weights packed to 16 bits ← 0 where they are dropped.
     ///
     /// # Safety
     /// Warp-collective.
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     pub(crate) unsafe fn clear_packed<S: Accumulator>(self, weights: &mut S::Packed) {
-        // SAFETY: the caller's contract.
-        unsafe {
-            self.for_each::<S>(|m, n, dropped| {
-                let pairs = weights.pairs_mut(m, n);
-                *pairs = [pairs[0] & !dropped[0], pairs[1] & !dropped[1]];
-            });
-        }
+        // SAFETY: the caller's contract. What is cleared is the same of both types.
+        unsafe { self.clear_held::<Bf16, S>(weights) };
     }
 
     /// Values ← 0 where their weights are dropped.
@@ -154,16 +162,7 @@ impl Dropped<'_> {
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     pub(crate) unsafe fn clear<S: Accumulator>(self, values: &mut S) {
         // SAFETY: the caller's contract.
-        unsafe {
-            self.for_each::<S>(|m, n, dropped| {
-                let x = values.fragment_mut(m, n);
-                for idx in 0..4 {
-                    if dropped[idx / 2] & 1 << (16 * (idx % 2)) != 0 {
-                        x[idx] = 0.0;
-                    }
-                }
-            });
-        }
+        unsafe { self.clear_held::<F32, S>(values) };
     }
 }
 

@@ -1,8 +1,8 @@
 //! Copies of tiles: global to shared memory (asynchronous), shared to global.
 
-use super::element::Element;
 use super::fragment;
 use super::global::GlobalMatrix;
+use super::products::Products;
 use super::register::{Accumulator, Packed};
 use super::shared::SharedTile;
 use crate::ptx::{barrier, cp_async, global, shared, special};
@@ -114,18 +114,18 @@ pub unsafe fn load_part(
 /// # Safety
 /// The tile is large enough, and nobody else touches this part of it.
 #[inline(always)]
-pub unsafe fn store_shared<E: Element, C: Accumulator>(
+pub unsafe fn store_shared<E: Products, C: Accumulator>(
     tile: SharedTile,
     first_row: u32,
     first_col: u32,
     acc: &C,
 ) {
-    let packed = acc.pack::<E>();
+    let held = E::hold(acc);
     // SAFETY: the caller's contract.
-    unsafe { store_packed::<C>(tile, first_row, first_col, &packed) }
+    unsafe { E::store_held::<C>(tile, first_row, first_col, &held) }
 }
 
-/// As [`store_shared`], of a tile that is packed already.
+/// As [`store_shared`], of a tile of 16-bit elements that is packed already.
 ///
 /// # Safety
 /// As [`store_shared`].
@@ -218,7 +218,7 @@ pub unsafe fn store_part(
 /// # Safety
 /// As [`store_shared`] and [`store`]; warp-collective.
 #[inline(always)]
-pub unsafe fn store_through<E: Element, C: Accumulator>(
+pub unsafe fn store_through<E: Products, C: Accumulator>(
     target: GlobalMatrix,
     first_row: u32,
     tile: SharedTile,

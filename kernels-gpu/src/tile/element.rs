@@ -39,6 +39,10 @@ pub struct Bf16;
 #[derive(Clone, Copy)]
 pub struct F16;
 
+/// IEEE binary32, which tensor cores multiply as tf32: see [`super::tf32`].
+#[derive(Clone, Copy)]
+pub struct F32;
+
 impl WgmmaElement for Bf16 {
     const BF16: bool = true;
 }

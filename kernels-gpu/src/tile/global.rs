@@ -53,10 +53,13 @@ impl GlobalRows {
     /// The rows with so many columns of 16-bit elements, a multiple of 8.
     #[inline(always)]
     pub fn with_columns(self, columns: u32) -> GlobalMatrix {
-        GlobalMatrix {
-            rows: self,
-            chunks: columns / 8,
-        }
+        self.with_chunks(columns / 8)
+    }
+
+    /// The rows with so many chunks of 16 bytes.
+    #[inline(always)]
+    pub fn with_chunks(self, chunks: u32) -> GlobalMatrix {
+        GlobalMatrix { rows: self, chunks }
     }
 
     /// The address of a 16-byte chunk.
@@ -68,12 +71,12 @@ impl GlobalRows {
     }
 }
 
-/// A matrix of 16-bit elements whose width, a multiple of 8, need not be a tile's.
+/// A matrix whose width, whole chunks, need not be a tile's.
 #[derive(Clone, Copy)]
 pub struct GlobalMatrix {
     /// Its rows.
     pub rows: GlobalRows,
-    /// Chunks of 16 bytes, 8 columns each, in a row; what lies behind them is never touched.
+    /// Chunks of 16 bytes in a row; what lies behind them is never touched.
     pub chunks: u32,
 }
 

@@ -16,6 +16,8 @@ pub mod register;
 
 pub mod matmul;
 
+pub mod products;
+
 pub mod softmax;
 
 pub mod tf32;

@@ -11,16 +11,14 @@
 //! to nearest (Ootomo and Yokota 2022, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32 theoretical peak
 //! performance", section 4).
 
-use super::copy::{self, Team};
 use super::fragment;
-use super::global::GlobalMatrix;
 use super::matmul::{LeftOperand, RightOperand};
 use super::register::Accumulator;
 use super::shared::{LaneRows, SharedTile};
 use crate::config::F32_BYTES;
 use crate::ptx::convert::{TF32_BITS, cvt_tf32};
 use crate::ptx::mma::mma_m16n8k8_tf32;
-use crate::ptx::{barrier, shared, spec, special};
+use crate::ptx::{shared, spec, special};
 
 /// Columns of A, and rows of B, of a step.
 pub const STEP: u32 = 8;
@@ -85,9 +83,9 @@ impl RightOperand for Elements {
 
 /// A tile in registers, as the accumulator of an earlier product has it.
 #[derive(Clone, Copy)]
-pub struct Accumulated<'a, C>(pub &'a C);
+pub struct Accumulated<C>(pub C);
 
-impl<C: Accumulator> LeftOperand for Accumulated<'_, C> {
+impl<C: Accumulator> LeftOperand for Accumulated<C> {
     #[inline(always)]
     unsafe fn fragment(&self, m: usize, k: usize) -> [u32; 4] {
         let [upper_even, upper_odd, lower_even, lower_odd] = self.0.fragment(m, k);
@@ -249,31 +247,6 @@ pub unsafe fn store_shared<C: Accumulator>(
                 shared::st_shared_x2(pair(row + 8), [c, d]);
             }
         }
-    }
-}
-
-/// Writes a warp's own rows of accumulators to global memory, through its own rows of a tile: whole chunks of 16 bytes instead of pairs.
-///
-/// # Safety
-/// As [`store_shared`] and [`copy::store`]; warp-collective.
-#[inline(always)]
-pub unsafe fn store_through<C: Accumulator>(
-    target: GlobalMatrix,
-    first_row: u32,
-    tile: SharedTile,
-    tile_row: u32,
-    acc: &C,
-) {
-    let team = Team {
-        thread: special::lane_idx(),
-        threads: 32,
-    };
-    // SAFETY: the caller's contract; the warp's lanes meet between reading what lay there before, writing and reading.
-    unsafe {
-        barrier::warp_sync();
-        store_shared(tile, tile_row, 0, acc);
-        barrier::warp_sync();
-        copy::store(target, first_row, tile, tile_row, C::M as u32 * 16, team);
     }
 }
 

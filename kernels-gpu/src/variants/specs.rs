@@ -5,7 +5,7 @@ mod budgets;
 #[cfg(not(target_arch = "nvptx64"))]
 mod edits;
 
-use super::{Kind, TileShape, Variant};
+use super::{Dtype, Kind, TileShape, Variant};
 use core::mem::offset_of;
 
 use crate::attention::score::ScoreRows;
@@ -16,40 +16,9 @@ use crate::params::{
 };
 use crate::spec::Constant;
 
-/// What flash2's forward kernels may ask for, but for those of few queries.
-const FLASH2_FORWARD: &[Constant] = &[
-    Constant::RightBound,
-    Constant::LeftBound,
-    Constant::Lengths,
-    Constant::Prefix,
-    Constant::Pages,
-    Constant::Sinks,
-    Constant::PadColumns,
-    Constant::Dropout,
-    Constant::Score,
-    Constant::EditPartial,
-    Constant::BlockMask,
-];
-
-/// What those of f32 may ask for.
-const FLASH2_FORWARD_F32: &[Constant] = &[
-    Constant::RightBound,
-    Constant::LeftBound,
-    Constant::Lengths,
-    Constant::Prefix,
-    Constant::Pages,
-    Constant::Sinks,
-    Constant::PadColumns,
-    Constant::FullPrecision,
-    Constant::Dropout,
-    Constant::Score,
-    Constant::EditPartial,
-    Constant::BlockMask,
-];
-
 impl Kind {
-    /// The constants that its kernels may ask for.
-    pub(crate) const fn constants(self) -> &'static [Constant] {
+    /// The constants that its kernels may ask for; [`Constant::FullPrecision`], first, those of f32.
+    const fn constants(self) -> &'static [Constant] {
         match self {
             Kind::Merge | Kind::Append | Kind::SinkGradient => &[],
             Kind::Combine | Kind::StandardDelta => &[Constant::Lengths, Constant::Sinks],
@@ -91,8 +60,20 @@ impl Kind {
                 Constant::EditPartial,
                 Constant::BlockMask,
             ],
-            Kind::Forward => FLASH2_FORWARD,
-            Kind::ForwardF32 => FLASH2_FORWARD_F32,
+            Kind::Forward => &[
+                Constant::FullPrecision,
+                Constant::RightBound,
+                Constant::LeftBound,
+                Constant::Lengths,
+                Constant::Prefix,
+                Constant::Pages,
+                Constant::Sinks,
+                Constant::PadColumns,
+                Constant::Dropout,
+                Constant::Score,
+                Constant::EditPartial,
+                Constant::BlockMask,
+            ],
             Kind::TmaForward => &[
                 Constant::RightBound,
                 Constant::LeftBound,
@@ -116,6 +97,7 @@ impl Kind {
             // Of tiles that divide keys, see below.
             Kind::ForwardE4m3 | Kind::TmaForwardLatent => &[],
             Kind::Backward => &[
+                Constant::FullPrecision,
                 Constant::RightBound,
                 Constant::LeftBound,
                 Constant::Lengths,
@@ -175,7 +157,7 @@ impl Variant {
     /// Where it edits scores by an expression; `None` where it cannot.
     pub const fn score_site(&self) -> Option<ScoreSite> {
         match (self.kind, self.tiles) {
-            (Kind::Forward | Kind::ForwardF32, TileShape::Default) => Some(ScoreSite::of_queries(
+            (Kind::Forward, TileShape::Default) => Some(ScoreSite::of_queries(
                 offset_of!(ForwardParams, scale),
                 offset_of!(ForwardParams, score),
             )),
@@ -218,7 +200,7 @@ impl Variant {
             (Kind::TmaForwardLatent, _) => false,
             (Kind::TmaForward, _) if matches!(self.tiles, TileShape::Grouped) => false,
             (Kind::TmaBackward, Some(head_dim)) => divides && !tma_backward_splits(head_dim),
-            (Kind::Forward | Kind::ForwardF32 | Kind::TmaForward | Kind::Backward, _) => divides,
+            (Kind::Forward | Kind::TmaForward | Kind::Backward, _) => divides,
             _ => true,
         }
     }
@@ -251,7 +233,11 @@ impl Variant {
         if self.splits_kv() {
             return self.constants_of_splits();
         }
-        let all = self.kind.constants();
+        let all = match (self.kind.constants(), self.dtype) {
+            (all @ [Constant::FullPrecision, ..], Some(Dtype::F32)) => all,
+            ([Constant::FullPrecision, others @ ..], _) => others,
+            (all, _) => all,
+        };
         if matches!(
             (self.kind, self.tiles),
             (Kind::TmaBackward, TileShape::Wide)

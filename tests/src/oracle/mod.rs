@@ -170,9 +170,16 @@ impl Inputs<'_> {
         longest(self.q) * longest(self.k) * self.softmax_scale
     }
 
-    /// What a score may be off, before it is edited.
+    /// What a score may be off, before it is edited. A weight is an exponential of its distance from the row's lse, which a sink may make larger than any
+    /// score: so that is what is rounded.
     pub fn product_error(&self) -> ScoreError {
-        ScoreError::of_product(self.largest_score(), self.sizes.head_dim)
+        let sinks = self.sinks.unwrap_or_default().iter();
+        let finite = sinks.map(|sink| sink.abs()).filter(|sink| sink.is_finite());
+        let of_scores = ScoreError::of_product(self.largest_score(), self.sizes.head_dim);
+        ScoreError {
+            rounding: of_scores.rounding + finite.fold(0.0, f64::max),
+            ..of_scores
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use ferroflash::error::ProblemError;
 use ferroflash::prepared::Layouts;
 use ferroflash::{
     Algorithm, Append, AppendInputs, AppendOutputs, AppendProblem, Attention, Device, Error,
-    Inputs, Layout, Outputs, Pass, Tensor, TensorMut, Vector,
+    Inputs, Layout, Outputs, Tensor, TensorMut, Vector,
 };
 use half::bf16;
 
@@ -35,7 +35,7 @@ pub fn check(subject: &Subject, algorithm: Algorithm, test: &str, cases: &[Paged
         return;
     }
     check_cases(subject, test, cases, |paged| {
-        if !is_eligible(subject.backend, algorithm, Pass::Forward, &paged.case) {
+        if !is_eligible(subject.backend, algorithm, &paged.case) {
             return Ok(None);
         }
         let device = open(subject, paged)?;

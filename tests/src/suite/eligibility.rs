@@ -1,13 +1,13 @@
 //! What each algorithm takes.
 
-use ferroflash::{Algorithm, Backend, Dtype, Pass};
+use ferroflash::{Algorithm, Backend, Dtype};
 
 use crate::buffer::{Arrangement, Repeats};
 use crate::cases::Case;
 use crate::cases::few::is_few;
 
-/// What each algorithm takes, in the backward pass also in the forward pass, said a second time so that a refusal too many is a failure.
-pub(crate) fn is_eligible(backend: Backend, algorithm: Algorithm, pass: Pass, case: &Case) -> bool {
+/// What each algorithm takes in both passes, said a second time so that a refusal too many is a failure.
+pub(crate) fn is_eligible(backend: Backend, algorithm: Algorithm, case: &Case) -> bool {
     let half = case.dtype != Dtype::F32;
     let empty = case.sizes.query_elems() == 0 && case.sizes.key_elems() == 0;
     let aligned = case.arrangement != Arrangement::Unaligned || empty;
@@ -24,9 +24,7 @@ pub(crate) fn is_eligible(backend: Backend, algorithm: Algorithm, pass: Pass, ca
     match (backend, algorithm) {
         (Backend::Cpu, Algorithm::Tiled) => true,
         (Backend::Cpu, _) => false,
-        (_, Algorithm::Flash2) if !half => {
-            pass == Pass::Forward && aligned && case.split_kv.is_none() && columns_of(4, 128)
-        }
+        (_, Algorithm::Flash2) if !half => aligned && case.split_kv.is_none() && columns_of(4, 128),
         (_, Algorithm::Flash2) => {
             let splits = case.split_kv.is_none() || is_few(case) && columns(128);
             half && aligned && splits && columns(512)

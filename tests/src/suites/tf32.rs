@@ -8,19 +8,19 @@ macro_rules! tf32_suite {
             use $crate::cases::tf32;
             use $crate::path;
             use $crate::subject::Subject;
-            use $crate::tf32::check;
+            use $crate::suite::check_thinned;
 
             const SUBJECT: Subject = $subject;
             const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::Flash2;
 
             #[test]
             fn all() {
-                check(&SUBJECT, ALGORITHM, path!("all"), &tf32::all());
+                check_thinned(&SUBJECT, ALGORITHM, path!("all"), tf32::all());
             }
 
             #[test]
             fn beside() {
-                check(&SUBJECT, ALGORITHM, path!("beside"), &tf32::beside());
+                check_thinned(&SUBJECT, ALGORITHM, path!("beside"), tf32::beside());
             }
 
             #[test]

@@ -42,6 +42,7 @@ class Call:
         sinks: Any,
         dropout_p: float,
         rng_state: tuple[int, int] | None,
+        precision: str | None,
     ) -> None:
         left, right = _sides(window)
         batch, head_dim = self._begin(q, softmax_scale)
@@ -64,6 +65,7 @@ class Call:
             mask=None if mask is None else mask._native,
             sinks=sinks is not None,
             dropout_p=dropout_p,
+            precision="tensor" if precision is None else precision,
         )
 
     def _begin(self, q: Any, softmax_scale: float | None) -> tuple[int, int]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from . import _native
-from ._checks import DTYPES, N_LENGTHS, Form, batch_of, check, check_lengths, check_sinks, check_state, check_window, default_scale
+from ._checks import DTYPES, FP8, N_LENGTHS, Form, batch_of, check, check_lengths, check_sinks, check_state, check_window, default_scale
 from .expression import Given, Mask, Score, tensors_of
 
 # cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k and page_table, or None where none of them is given.
@@ -29,7 +29,7 @@ _N_PLANS = 4096
 
 # GPU kernels read 16 bytes at a time.
 _ALIGNMENT_BYTES = 16
-_ALIGNMENT_ELEMS = 8
+_ALIGNMENT_ELEMS = {torch.float32: 4, torch.float16: 8, torch.bfloat16: 8, FP8: 8}
 
 _NO_LENGTHS = (0,) * N_LENGTHS
 
@@ -141,6 +141,7 @@ class Plan:
         numbers: Numbers,
         special: Special = _USUAL,
         asked: Asked = _PLAINLY,
+        precision: str = "tensor",
     ) -> None:
         q, k, v = forms
         max_seqlen_q, max_seqlen_k, softmax_scale, left, right, num_splits = numbers
@@ -183,6 +184,7 @@ class Plan:
             mask=None if asked.mask is None else asked.mask._native,
             sinks=asked.sinks is not None,
             dropout_p=asked.dropout_p,
+            precision=precision,
         )
         # Whether kernels read tensors of these strides, if no bit of `misaligned` is set in their addresses.
         self.reads = all(_reads(form, self.ordinal is not None) for form in forms)
@@ -249,15 +251,22 @@ def plan(q: Tensor, k: Tensor, v: Tensor, lengths: Lengths, numbers: Numbers, be
         *(v.shape, v.stride(), v.dtype, v.device),
         None if lengths is None else tuple(None if x is None else Form.of(x) for x in lengths),
         Asked.by(beside),
+        _precision(q),
         *numbers,
     )
 
 
 @lru_cache(maxsize=_N_PLANS)
 def _kept(*key: object) -> Plan:
-    lengths, asked, *numbers = key[12:]
+    lengths, asked, precision, *numbers = key[12:]
     forms = Form(*key[:4]), Form(*key[4:8]), Form(*key[8:12])
-    return Plan(forms, (None,) * N_LENGTHS if lengths is None else lengths, tuple(numbers), asked=asked)
+    return Plan(forms, (None,) * N_LENGTHS if lengths is None else lengths, tuple(numbers), asked=asked, precision=precision)
+
+
+def _precision(q: Tensor) -> str:
+    """How exact products of float32 are on a GPU: as those of PyTorch's own."""
+    exact = q.dtype is torch.float32 and q.is_cuda and torch.get_float32_matmul_precision() == "highest"
+    return "full" if exact else "tensor"
 
 
 def forward(planned: Plan, q: Tensor, k: Tensor, v: Tensor, lengths: Lengths, beside: Beside | None = None) -> tuple[Tensor, Tensor]:
@@ -341,14 +350,13 @@ def _reads(form: Form, on_gpu: bool) -> bool:
         return False
     if not on_gpu:
         return True
-    return head_dim % _ALIGNMENT_ELEMS == 0 and all(
-        stride % _ALIGNMENT_ELEMS == 0 for n, stride in zip(rows, strides, strict=True) if n > 1
-    )
+    multiple = _ALIGNMENT_ELEMS[form.dtype]
+    return head_dim % multiple == 0 and all(stride % multiple == 0 for n, stride in zip(rows, strides, strict=True) if n > 1)
 
 
 def _readable(given: Tensor, planned: Plan) -> Tensor:
     """A copy that kernels read. On a GPU columns of zeros fill head_dim up: they change no score, and their part of o is 0."""
-    excess = -given.shape[-1] % _ALIGNMENT_ELEMS
+    excess = -given.shape[-1] % _ALIGNMENT_ELEMS[given.dtype]
     if planned.ordinal is not None and excess > 0:
         return torch.nn.functional.pad(given, (0, excess)).contiguous()
     return given.clone(memory_format=torch.contiguous_format)

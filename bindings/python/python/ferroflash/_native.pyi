@@ -198,7 +198,8 @@ class Problem:
     """One attention problem. Shapes are `[batch, seqlen, heads, head_dim]`, or packed, `[total, heads, head_dim]`; with `columns` that of k is
     `[n_pages, page_size, heads, head_dim]`. `split_kv` is "auto", "never", or the keys of a split. With `values_in_keys` the value of a key is
     so many first columns of its row. `fp8_kv` is "per_sequence" or "per_page": keys and values in e4m3, and what their scales are of. `score` and `mask` are
-    expressions. `sinks`: heads have some. `dropout_p` is the probability that a weight is dropped."""
+    expressions. `sinks`: heads have some. `dropout_p` is the probability that a weight is dropped. `precision` is "tensor" or "full": how
+    exact products of float32 are on a GPU."""
 
     def __new__(
         cls,
@@ -220,6 +221,7 @@ class Problem:
         mask: Mask | None = None,
         sinks: bool = False,
         dropout_p: float = 0.0,
+        precision: str = "tensor",
     ) -> Self: ...
     def score_gradient_shape(self, name: str) -> list[int]:
         """The shape of the gradient of a tensor that the score reads. A tensor that has none is a NotImplementedError that says why."""

@@ -78,7 +78,9 @@ def attention(
     """softmax(q · kᵀ · softmax_scale, masked) · v, and the logarithm of each row's sum of exponentials. Gradients flow through both.
 
     Args:
-        q: `[batch, seqlen_q, heads_q, head_dim]`, or packed, `[total_q, heads_q, head_dim]`; bfloat16, float16, on the CPU float32, too.
+        q: `[batch, seqlen_q, heads_q, head_dim]`, or packed, `[total_q, heads_q, head_dim]`; bfloat16, float16 or float32. Of float32 a
+            GPU multiplies tf32, with an error of 2**-11 of each element, or three products of tf32 in place of one, which is as exact as float32:
+            these where `torch.get_float32_matmul_precision()` is "highest".
         k, v: `[batch, seqlen_k, heads_k, head_dim]`, or packed; heads_q is a multiple of heads_k. Any strides.
         softmax_scale: factor of the scores, greater than 0; 1/√head_dim by default.
         causal: a query sees the keys up to its own place. Masks are aligned to the bottom right: query i stands at i + seqlen_k − seqlen_q.

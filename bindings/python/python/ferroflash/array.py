@@ -55,6 +55,7 @@ def attention(
     sinks: SupportsDLPack | None = ...,
     dropout_p: float = ...,
     rng_state: Any = ...,
+    precision: str | None = ...,
     return_lse: Literal[False] = ...,
 ) -> A: ...
 
@@ -76,6 +77,7 @@ def attention(
     sinks: SupportsDLPack | None = ...,
     dropout_p: float = ...,
     rng_state: Any = ...,
+    precision: str | None = ...,
     return_lse: Literal[True],
 ) -> tuple[A, A]: ...
 
@@ -96,6 +98,7 @@ def attention(
     sinks: Any = None,
     dropout_p: float = 0.0,
     rng_state: Any = None,
+    precision: str | None = None,
     return_lse: bool = False,
 ) -> Any:
     """softmax(q · kᵀ · softmax_scale, masked) · v.
@@ -104,8 +107,8 @@ def attention(
     i + seqlen_k − seqlen_q among the keys. Equal arguments give equal bits.
 
     Args:
-        q: `[batch, seqlen_q, heads_q, head_dim]`; bfloat16, float16, on the host float32, too. Any strides that are not negative, 1 in the
-            last dimension. On a GPU head_dim is a multiple of 8, address and strides are multiples of 16 bytes.
+        q: `[batch, seqlen_q, heads_q, head_dim]`; bfloat16, float16 or float32. Any strides that are not negative, 1 in the
+            last dimension. On a GPU head_dim is a multiple of 8, of float32 a multiple of 4 up to 128; address and strides are multiples of 16 bytes.
         k, v: `[batch, seqlen_k, heads_k, head_dim]`; heads_q is a multiple of heads_k. Of q's type, on q's device.
         softmax_scale: factor of the scores, greater than 0; 1/√head_dim by default.
         causal: a query sees the keys up to its own place.
@@ -118,6 +121,9 @@ def attention(
             kept. Both are rounded to multiples of 1/256. lse is that of all weights.
         rng_state: (seed, offset), two whole numbers from 0 to 2**64 - 1; needed with dropout_p greater than 0. Equal ones drop the same weights,
             those that `dropout_mask` says, on every device. (Of PyTorch's tensors it may be a tensor, or be left out.)
+        precision: how exact products of float32 are on a GPU: "tensor", tf32, an error of 2**-11 of each element; or "full", three products of tf32 in
+            place of one, as exact as float32, at about a third of the speed. By default "tensor"; of PyTorch's tensors "full" where
+            `torch.get_float32_matmul_precision()` is "highest".
         return_lse: whether lse is returned, too.
 
     Returns:
@@ -145,13 +151,15 @@ def attention(
         "rng_state": rng_state,
     }
     if _is_torch(q):
+        if precision is not None:
+            raise TypeError(f"precision is {precision!r}; allowed beside a torch.Tensor: None. torch.set_float32_matmul_precision says it")
         from ._torch import attention as of_tensors
 
         if isinstance(rng_state, (tuple, list)):
             options["rng_state"] = _state_beside(q, dropout_p, rng_state)
         o, lse = of_tensors(q, k, v, **options)
     else:
-        call = Call(q, k, v, **options)
+        call = Call(q, k, v, precision=precision, **options)
         o, lse = (like(q, result) for result in call.forward())
     return (o, lse) if return_lse else o
 
@@ -176,6 +184,7 @@ def attention_backward(
     sinks: SupportsDLPack | None = None,
     dropout_p: float = 0.0,
     rng_state: tuple[int, int] | None = None,
+    precision: str | None = None,
     d_sinks: bool = False,
     d_score_inputs: Sequence[str] = (),
 ) -> tuple[Any, ...]:
@@ -183,8 +192,8 @@ def attention_backward(
 
     Args:
         d_o: gradient of o; of its shape and type, strides as of q.
-        q, k, v, softmax_scale, causal, window, seqused_q, seqused_k, score, mask, score_inputs, sinks, dropout_p, rng_state: as `attention` was
-            given them.
+        q, k, v, softmax_scale, causal, window, seqused_q, seqused_k, score, mask, score_inputs, sinks, dropout_p, rng_state, precision: as
+            `attention` was given them.
         o, lse: as `attention` returned them, with return_lse; contiguous.
         d_lse: gradient of lse, float32 `[batch, heads_q, seqlen_q]`, contiguous; for a loss that depends on lse.
         d_sinks: whether the gradient of the sinks is wanted.
@@ -215,6 +224,7 @@ def attention_backward(
         sinks=sinks,
         dropout_p=dropout_p,
         rng_state=rng_state,
+        precision=precision,
     )
     gradients = call.backward(d_o, o, lse, d_lse, d_sinks, d_score_inputs)
     named = {name: like(q, gradient) for name, gradient in gradients[-1].items()} if d_score_inputs else None

@@ -10,7 +10,7 @@ dropped differs from flash-attn's choice. lse is that of all weights.
 `softcap` greater than 0 makes softcap · tanh(s / softcap) of every score s. `alibi_slopes`, float32 `[heads_q]` or `[batch, heads_q]`, then adds
 −slope · |k − (q + seqlen_k − seqlen_q)|; slopes have no gradient. lse is that of these scores.
 
-Tensors are bfloat16 or float16 on a GPU; on the CPU float32, too. head_dim is at most 256. A causal mask and windows are aligned to the bottom
+Tensors are bfloat16, float16 or float32. head_dim is at most 256. A causal mask and windows are aligned to the bottom
 right: query i stands at i + seqlen_k − seqlen_q among the keys. Errors are those of `ferroflash._torch.attention`.
 """
 

@@ -7,7 +7,7 @@ mod weights;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use ferroflash::{Algorithm, Dtype, Order, Pass};
+use ferroflash::{Algorithm, Dtype, Order, Pass, Precision};
 
 pub use bench::{BenchArguments, BenchPass, CacheLengths, Heads, KvDtype};
 pub use device::DeviceWords;
@@ -101,6 +101,9 @@ pub struct InfoArguments {
     /// Type of the elements.
     #[arg(long, default_value = "bf16")]
     pub dtype: DtypeName,
+    /// How exact products of f32 tensors are on a GPU: `tensor`, tf32; or `full`, three products of tf32 in place of one.
+    #[arg(long, default_value = "tensor", value_name = "tensor|full")]
+    pub precision: Precision,
     /// The mask.
     #[command(flatten)]
     pub mask: MaskWords,

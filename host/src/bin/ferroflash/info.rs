@@ -102,6 +102,7 @@ fn problem(arguments: &InfoArguments) -> Result<Problem, Failure> {
         .heads_q(arguments.heads)
         .heads_k(arguments.heads_k.unwrap_or(arguments.heads))
         .head_dim(arguments.head_dim)
+        .precision(arguments.precision)
         .mask(arguments.mask.mask().map_err(Failure::Option)?);
     if let Some(ScoreWord(score)) = arguments.score {
         builder = builder.score(score);

@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::Args;
 use ferroflash::arguments::Argument;
 use ferroflash::expression::Expression;
-use ferroflash::{Inputs, Layout, Problem, ProblemBuilder, Tensor};
+use ferroflash::{Inputs, Layout, Precision, Problem, ProblemBuilder, Tensor};
 
 use crate::expressions::{FileGiven, MaskWord, ParamWord, ScoreWord};
 use crate::failure::Failure;
@@ -21,6 +21,9 @@ pub struct ProblemWords {
     /// Factor of the scores. Unless given: as the file's metadata say, else 1/√head_dim.
     #[arg(long)]
     pub softmax_scale: Option<f32>,
+    /// How exact products of f32 tensors are on a GPU: `tensor`, tf32; or `full`, three products of tf32 in place of one.
+    #[arg(long, default_value = "tensor", value_name = "tensor|full")]
+    pub precision: Precision,
     /// An expression in place of the scores: a name of `bench --score`, or the text of an expression. Tensors that it reads come from the
     /// file, by their names.
     #[arg(long, value_name = "NAME|TEXT")]
@@ -43,6 +46,7 @@ impl ProblemWords {
             Layout::bshd(input.k.shape)?,
         )
         .head_dim_v(input.v.shape[3])
+        .precision(self.precision)
         .mask(mask.map_err(Failure::Option)?);
         let mut builder = of_lengths(builder, input);
         if let Some(map) = &input.block_mask {

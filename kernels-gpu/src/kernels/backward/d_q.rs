@@ -1,7 +1,7 @@
 //! After the backward pass proper: dQ = accumulator · scale, rounded to the element type.
 
 use super::{
-    QueryGradientPlace, REGISTER_STRIDE, Tiles, query_gradient_address, query_gradient_place,
+    QueryGradientPlace, REGISTER_STRIDE, Tiles, query_gradient_address, query_gradient_place, rows,
 };
 use crate::attention::mask::{Band, Rows};
 use crate::attention::{batch_and_head, divide};
@@ -9,8 +9,8 @@ use crate::kernels::{bounds, lengths};
 use crate::params::BackwardParams;
 use crate::ptx::{barrier, global, spec, special};
 use crate::tile::copy::{self, Team};
-use crate::tile::element::Element;
 use crate::tile::global::GlobalRows;
+use crate::tile::products::Products;
 use crate::tile::register::Accumulator;
 use crate::tile::shared::SharedTile;
 
@@ -19,18 +19,18 @@ use crate::tile::shared::SharedTile;
 /// # Safety
 /// The launch is as the row's footprint says; tensors are as [`BackwardParams`] says, of at most `T::HEAD_DIM` columns.
 #[inline(always)]
-pub unsafe fn d_q<E: Element, T: Tiles>(p: &BackwardParams) {
+pub unsafe fn d_q<E: Products, T: Tiles>(p: &BackwardParams) {
     let config = const { T::FOOTPRINT };
     let (thread, lane) = (special::thread_idx_x(), special::lane_idx());
     let block_idx = special::block_idx_x();
     // SAFETY: the caller's contract.
-    let Some(place) = (unsafe { place::<T>(p, block_idx) }) else {
+    let Some(place) = (unsafe { place::<E, T>(p, block_idx) }) else {
         return;
     };
     let Place { first, d_q, .. } = place;
     let tile = SharedTile {
         base: special::shared_base(),
-        row_bytes: T::HEAD_DIM * 2,
+        row_bytes: T::HEAD_DIM * E::BYTES,
     };
 
     let mut acc = T::QueryGradient::zero();
@@ -52,7 +52,7 @@ pub unsafe fn d_q<E: Element, T: Tiles>(p: &BackwardParams) {
         copy::store_shared::<E, _>(tile, row, col, &acc);
         barrier::barrier_sync_all();
         copy::store(
-            d_q.with_columns(p.shape.head_dim),
+            d_q.with_chunks(p.shape.head_dim / E::PER_CHUNK),
             first,
             tile,
             0,
@@ -77,7 +77,7 @@ struct Place {
 
 /// The block's rows; `None` where sequences have fewer than there may be.
 #[inline(always)]
-unsafe fn place<T: Tiles>(p: &BackwardParams, block_idx: u32) -> Option<Place> {
+unsafe fn place<E: Products, T: Tiles>(p: &BackwardParams, block_idx: u32) -> Option<Place> {
     let block_q = const { T::FOOTPRINT.block_q };
     let q_blocks = p.padded_q as u32 / block_q;
     let head = divide(block_idx, q_blocks);
@@ -85,7 +85,7 @@ unsafe fn place<T: Tiles>(p: &BackwardParams, block_idx: u32) -> Option<Place> {
     if !spec::lengths() {
         let (batch_idx, head_idx) = batch_and_head(head, p.shape.heads_q);
         return Some(Place {
-            d_q: GlobalRows::new(&p.d_q, batch_idx, head_idx, p.shape.seqlen_q),
+            d_q: rows::<E>(&p.d_q, batch_idx, head_idx, p.shape.seqlen_q),
             first: block * block_q,
             seqlen_k: p.shape.seqlen_k,
         });
@@ -98,7 +98,7 @@ unsafe fn place<T: Tiles>(p: &BackwardParams, block_idx: u32) -> Option<Place> {
         lengths::listed(p.list.q_blocks, block)
     };
     Some(Place {
-        d_q: GlobalRows::new(&p.d_q, p.list.batch_q(listed.sequence), head, 0)
+        d_q: rows::<E>(&p.d_q, p.list.batch_q(listed.sequence), head, 0)
             .from_row(listed.q_first, listed.seqlen_q),
         first: listed.block * block_q,
         seqlen_k: listed.seqlen_k,

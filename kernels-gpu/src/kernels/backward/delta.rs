@@ -6,7 +6,7 @@
 //! One block of threads takes one query block of one head. Rows behind the sequence's end and rows whose lse is −∞, which see no key, get
 //! lse = +∞ and Δ = 0: their P is exp2(−∞) = 0, and the main kernel needs no test for them.
 
-use super::{Blocks, interleaved};
+use super::{Blocks, interleaved, rows};
 use crate::attention::lengths::ListedTile;
 use crate::attention::{batch_and_head, divide};
 use crate::config;
@@ -14,8 +14,8 @@ use crate::kernels::lengths;
 use crate::kernels::partial::lse_log2;
 use crate::params::{BackwardParams, FASTEST};
 use crate::ptx::{global, shuffle, spec, special};
-use crate::tile::element::Element;
 use crate::tile::global::{GlobalRows, row_of_head};
+use crate::tile::products::Products;
 
 /// Threads of a block.
 const THREADS: u32 = config::DELTA_THREADS;
@@ -25,7 +25,7 @@ const THREADS: u32 = config::DELTA_THREADS;
 /// # Safety
 /// The launch is as the row's footprint says; tensors are as [`BackwardParams`] says, of at most `T::HEAD_DIM` columns.
 #[inline(always)]
-pub unsafe fn delta<E: Element, T: Blocks>(p: &BackwardParams) {
+pub unsafe fn delta<E: Products, T: Blocks>(p: &BackwardParams) {
     let block_q = const { T::FOOTPRINT.block_q };
     let thread = special::thread_idx_x();
     let block_idx = special::block_idx_x();
@@ -58,9 +58,8 @@ pub unsafe fn delta<E: Element, T: Blocks>(p: &BackwardParams) {
         let rows = if spec::lengths() {
             let batch_idx = p.list.batch_q(tile.sequence);
             Rows {
-                o: GlobalRows::new(&p.o, batch_idx, head, 0).from_row(tile.q_first, tile.seqlen_q),
-                d_o: GlobalRows::new(&p.d_o, batch_idx, head, 0)
-                    .from_row(tile.q_first, tile.seqlen_q),
+                o: rows::<E>(&p.o, batch_idx, head, 0).from_row(tile.q_first, tile.seqlen_q),
+                d_o: rows::<E>(&p.d_o, batch_idx, head, 0).from_row(tile.q_first, tile.seqlen_q),
                 // The same row of all heads of the batch entry.
                 head_of_lse: batch_idx * p.shape.heads_q + head,
                 rows_of_lse: p.list.rows_q,
@@ -72,8 +71,8 @@ pub unsafe fn delta<E: Element, T: Blocks>(p: &BackwardParams) {
         } else {
             let (batch_idx, head_idx) = batch_and_head(head, p.shape.heads_q);
             Rows {
-                o: GlobalRows::new(&p.o, batch_idx, head_idx, p.shape.seqlen_q),
-                d_o: GlobalRows::new(&p.d_o, batch_idx, head_idx, p.shape.seqlen_q),
+                o: rows::<E>(&p.o, batch_idx, head_idx, p.shape.seqlen_q),
+                d_o: rows::<E>(&p.d_o, batch_idx, head_idx, p.shape.seqlen_q),
                 head_of_lse: head,
                 rows_of_lse: p.shape.seqlen_q,
                 first_of_lse: 0,
@@ -121,16 +120,16 @@ impl Rows {
 
 /// Δ and lse of the block's rows: as many lanes share a row as it has chunks, or the next power of two.
 #[inline(always)]
-unsafe fn work_out<E: Element, T: Blocks>(p: &BackwardParams, rows: &Rows, thread: u32) {
+unsafe fn work_out<E: Products, T: Blocks>(p: &BackwardParams, rows: &Rows, thread: u32) {
     let block_q = const { T::FOOTPRINT.block_q };
     let &Rows { o, d_o, first, .. } = rows;
-    let lanes = const { (T::HEAD_DIM / 8).next_power_of_two() };
+    let lanes = const { (T::HEAD_DIM / E::PER_CHUNK).next_power_of_two() };
     let rows_at_once = THREADS / lanes;
     for i in 0..block_q.div_ceil(rows_at_once) {
         let in_block = i * rows_at_once + thread / lanes;
         let row = first + in_block;
         let (inside, chunk) = (row < o.len, thread % lanes);
-        let has_chunk = chunk < p.shape.head_dim_v / 8;
+        let has_chunk = chunk < p.shape.head_dim_v / E::PER_CHUNK;
         let mut sum = 0.0;
         // SAFETY: rows inside the sequence exist; all lanes of a warp reach the shuffles.
         unsafe {
@@ -139,10 +138,7 @@ unsafe fn work_out<E: Element, T: Blocks>(p: &BackwardParams, rows: &Rows, threa
                     global::ld_global_x4(o.chunk(row, chunk)),
                     global::ld_global_x4(d_o.chunk(row, chunk)),
                 );
-                for i in 0..4 {
-                    let (o, d_o) = (E::unpack(o[i]), E::unpack(d_o[i]));
-                    sum += o[0] * d_o[0] + o[1] * d_o[1];
-                }
+                sum = E::dot(o, d_o);
             }
             let mut distance = lanes / 2;
             while distance > 0 {

@@ -9,9 +9,9 @@ use crate::kernels::scores::{Given, edit_fragments};
 use crate::params::BackwardParams;
 use crate::ptx::math::{ex2_approx, fma};
 use crate::ptx::{score, spec, special};
-use crate::tile::element::Element;
 use crate::tile::fragment;
-use crate::tile::register::{Accumulator, Packed};
+use crate::tile::products::Products;
+use crate::tile::register::Accumulator;
 
 /// Where the scores of a step lie that a thread has.
 struct Place {
@@ -84,20 +84,20 @@ pub(super) unsafe fn edit_scores<T: Tiles>(
     }
 }
 
-/// Pᵀ, packed; `with_derivatives` ← Pᵀ times the derivative of the expression. 0 where masked.
+/// Pᵀ, as the warp holds it; `with_derivatives` ← Pᵀ times the derivative of the expression. 0 where masked.
 ///
 /// # Safety
 /// As [`super::probabilities::probabilities`].
 #[inline(always)]
-pub(super) unsafe fn probabilities_and_derivatives<E: Element, T: Tiles>(
+pub(super) unsafe fn probabilities_and_derivatives<E: Products, T: Tiles>(
     p: &BackwardParams,
     t: &Tile,
     i: u32,
     s: &mut T::Scores,
-    with_derivatives: &mut <T::Scores as Accumulator>::Packed,
-) -> <T::Scores as Accumulator>::Packed {
+    with_derivatives: &mut E::Held<T::Scores>,
+) -> E::Held<T::Scores> {
     const { assert!(T::Scores::N <= score::MOST_FRAGMENTS) };
-    let mut packed = <T::Scores as Accumulator>::Packed::zero();
+    let mut held = E::zero::<T::Scores>();
     let lse = t.shared.lse + i % 2 * T::FOOTPRINT.block_q * 4;
     let listed = step_at(p, t, i).listed;
     // SAFETY: the caller's contract.
@@ -120,11 +120,10 @@ pub(super) unsafe fn probabilities_and_derivatives<E: Element, T: Tiles>(
                     x[idx] = if keep { x[idx] } else { 0.0 };
                     derivatives[idx] = if keep { x[idx] * derivatives[idx] } else { 0.0 };
                 }
-                *packed.pairs_mut(m, n) = [E::pack(x[0], x[1]), E::pack(x[2], x[3])];
-                let d = derivatives;
-                *with_derivatives.pairs_mut(m, n) = [E::pack(d[0], d[1]), E::pack(d[2], d[3])];
+                E::set_fragment::<T::Scores>(&mut held, m, n, x);
+                E::set_fragment::<T::Scores>(with_derivatives, m, n, derivatives);
             });
         }
     }
-    packed
+    held
 }

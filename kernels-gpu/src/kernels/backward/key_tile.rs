@@ -2,6 +2,7 @@
 //! what each step reads.
 
 use super::Tiles;
+use super::rows;
 use crate::attention::block_mask::ListedBlock;
 use crate::attention::divide;
 use crate::attention::lengths::ListedTile;
@@ -13,7 +14,8 @@ use crate::kernels::lengths::{read_listed_shared, write_listed_shared};
 use crate::params::{BackwardParams, TensorView};
 use crate::ptx::{cp_async, spec, special};
 use crate::tile::copy::{self, BoundsChecked, Team};
-use crate::tile::global::{GlobalMatrix, GlobalRows, row_of_head};
+use crate::tile::global::{GlobalMatrix, row_of_head};
+use crate::tile::products::Products;
 use crate::tile::shared::SharedTile;
 
 /// Where things lie in shared memory.
@@ -38,16 +40,17 @@ pub(super) struct Layout {
 impl Layout {
     /// The places of one block of threads.
     #[inline(always)]
-    pub(super) fn new<T: Tiles>() -> Self {
+    pub(super) fn new<E: Products, T: Tiles>() -> Self {
         let config = const { T::FOOTPRINT };
-        let row_bytes = T::HEAD_DIM * 2;
+        let row_bytes = T::HEAD_DIM * E::BYTES;
+        let d_s_row_bytes = config::d_s_row_bytes(E::BYTES, config.block_q);
         let (q_bytes, k_bytes) = (config.block_q * row_bytes, config.block_k * row_bytes);
         let k = special::shared_base();
         let v = k + k_bytes;
         let q = v + k_bytes;
         let d_o = q + 2 * q_bytes;
         let d_s = d_o + 2 * q_bytes;
-        let lse = d_s + 2 * config.block_k * config::d_s_row_bytes(config.block_q);
+        let lse = d_s + 2 * config.block_k * d_s_row_bytes;
         let tile = |base| SharedTile { base, row_bytes };
         Layout {
             k: tile(k),
@@ -56,7 +59,7 @@ impl Layout {
             d_o: tile(d_o),
             d_s: SharedTile {
                 base: d_s,
-                row_bytes: config::d_s_row_bytes(config.block_q),
+                row_bytes: d_s_row_bytes,
             },
             lse,
             delta: lse + 2 * config.block_q * 4,
@@ -144,7 +147,7 @@ pub(super) unsafe fn band_of(p: &BackwardParams, shared: Layout) -> Band {
 
 /// The rows of q, or of dO, with so many columns, that the tile's sequence has in a head.
 #[inline(always)]
-unsafe fn rows_of_q(
+unsafe fn rows_of_q<E: Products>(
     p: &BackwardParams,
     t: &Tile,
     (tensor, columns): (&TensorView, u32),
@@ -153,12 +156,12 @@ unsafe fn rows_of_q(
     let rows = if spec::lengths() {
         // SAFETY: as `band_of`.
         let tile = unsafe { t.shared.read_listed() };
-        GlobalRows::new(tensor, p.list.batch_q(tile.sequence), head_idx, 0)
+        rows::<E>(tensor, p.list.batch_q(tile.sequence), head_idx, 0)
             .from_row(tile.q_first, tile.seqlen_q)
     } else {
-        GlobalRows::new(tensor, t.batch_idx, head_idx, p.shape.seqlen_q)
+        rows::<E>(tensor, t.batch_idx, head_idx, p.shape.seqlen_q)
     };
-    rows.with_columns(columns)
+    rows.with_chunks(columns / E::PER_CHUNK)
 }
 
 /// The rows of k or v, or of their gradients, with so many columns, that the tile's sequence has in the tile's head.
@@ -166,7 +169,7 @@ unsafe fn rows_of_q(
 /// # Safety
 /// As [`band_of`].
 #[inline(always)]
-pub(super) unsafe fn rows_of_k(
+pub(super) unsafe fn rows_of_k<E: Products>(
     p: &BackwardParams,
     t: &Tile,
     tensor: &TensorView,
@@ -175,12 +178,12 @@ pub(super) unsafe fn rows_of_k(
     let rows = if spec::lengths() {
         // SAFETY: the caller's contract.
         let tile = unsafe { t.shared.read_listed() };
-        GlobalRows::new(tensor, p.list.batch_k(tile.sequence), t.kv_head_idx, 0)
+        rows::<E>(tensor, p.list.batch_k(tile.sequence), t.kv_head_idx, 0)
             .from_row(tile.k_first, tile.seqlen_k)
     } else {
-        GlobalRows::new(tensor, t.batch_idx, t.kv_head_idx, p.shape.seqlen_k)
+        rows::<E>(tensor, t.batch_idx, t.kv_head_idx, p.shape.seqlen_k)
     };
-    rows.with_columns(columns)
+    rows.with_chunks(columns / E::PER_CHUNK)
 }
 
 /// How many query blocks the workspace has before the tile's sequence, in each head.
@@ -261,13 +264,13 @@ pub(super) fn step_at(p: &BackwardParams, t: &Tile, i: u32) -> Step {
 /// # Safety
 /// Nobody reads the stage that is filled.
 #[inline(always)]
-pub(super) unsafe fn load_q<T: Tiles>(p: &BackwardParams, t: &Tile, i: u32) {
+pub(super) unsafe fn load_q<E: Products, T: Tiles>(p: &BackwardParams, t: &Tile, i: u32) {
     let block_q = const { T::FOOTPRINT.block_q };
     let step = step_at(p, t, i);
     let tile = Layout::stage(t.shared.q, block_q, i);
     // SAFETY: the caller's contract.
     unsafe {
-        let rows = rows_of_q(p, t, (&p.q, p.shape.head_dim), step.head_idx);
+        let rows = rows_of_q::<E>(p, t, (&p.q, p.shape.head_dim), step.head_idx);
         copy::load::<BoundsChecked>(tile, rows, step.block * block_q, block_q, role_team::<T>(t))
     };
 }
@@ -277,7 +280,7 @@ pub(super) unsafe fn load_q<T: Tiles>(p: &BackwardParams, t: &Tile, i: u32) {
 /// # Safety
 /// Nobody reads the stage that is filled.
 #[inline(always)]
-pub(super) unsafe fn load_d_o<T: Tiles>(p: &BackwardParams, t: &Tile, i: u32) {
+pub(super) unsafe fn load_d_o<E: Products, T: Tiles>(p: &BackwardParams, t: &Tile, i: u32) {
     let block_q = const { T::FOOTPRINT.block_q };
     let step = step_at(p, t, i);
     let (first, team) = (step.block * block_q, role_team::<T>(t));
@@ -285,7 +288,7 @@ pub(super) unsafe fn load_d_o<T: Tiles>(p: &BackwardParams, t: &Tile, i: u32) {
     let chunks = block_q / 4;
     // SAFETY: the caller's contract; L and Δ are padded to whole blocks.
     unsafe {
-        let rows = rows_of_q(p, t, (&p.d_o, p.shape.head_dim_v), step.head_idx);
+        let rows = rows_of_q::<E>(p, t, (&p.d_o, p.shape.head_dim_v), step.head_idx);
         copy::load::<BoundsChecked>(tile, rows, first, block_q, team);
         if team.thread < 2 * chunks {
             let (source, target) = if team.thread < chunks {

@@ -34,10 +34,15 @@ mod query_gradient;
 
 pub mod d_q;
 
-use crate::config::{self, Footprint};
+use core::marker::PhantomData;
+
+use crate::config::{self, F32_BYTES, Footprint, HALF_BYTES};
 use crate::kernels::lengths;
-use crate::params::{BackwardParams, Schedule};
+use crate::params::{BackwardParams, Schedule, TensorView};
 use crate::ptx::{shared, spec, special};
+use crate::tile::element::{Element, F32};
+use crate::tile::global::GlobalRows;
+use crate::tile::products::Products;
 use crate::tile::register::{Accumulator, RegisterTile};
 use crate::variants::TileShape;
 
@@ -93,64 +98,47 @@ const fn extent<A: Accumulator>() -> (u32, u32) {
     (A::M as u32 * 16, A::N as u32 * 8)
 }
 
-/// The tiles of head_dim `D` in the default shape.
-pub struct DefaultTiles<const D: u32>;
+/// The tiles of head_dim `D` and elements `E` in the default shape.
+pub struct DefaultTiles<E, const D: u32>(PhantomData<E>);
 
-impl<const D: u32> Blocks for DefaultTiles<D> {
-    const HEAD_DIM: u32 = D;
-    const FOOTPRINT: Footprint = config::backward(D, TileShape::Default);
-    const ACCUM_COLUMNS: u32 = D;
+/// The same in the shape [`TileShape::Compact`].
+pub struct CompactTiles<E, const D: u32>(PhantomData<E>);
+
+/// Register tiles by their fragments: down of a warp's keys, then down and across of its part of a block of dQ.
+macro_rules! tiles {
+    ($tiles:ident $shape:ident, $($head_dim:literal: $m:literal, $q_m:literal $q_n:literal;)* of $bytes:ident, $elements:tt) => {$(
+        tiles!(@ $tiles $shape, $head_dim, $m, $q_m $q_n, $bytes, $elements);
+    )*};
+    (@ $tiles:ident $shape:ident, $head_dim:literal, $m:literal, $q_m:literal $q_n:literal, $bytes:ident,
+        [$element:ty $(, $e:ident: $bound:ident)?]
+    ) => {
+        impl$(<$e: $bound>)? Tiles for $tiles<$element, $head_dim> {
+            const SHAPE: TileShape = TileShape::$shape;
+            type Scores =
+                RegisterTile<$m, { n8(config::backward($bytes, $head_dim, TileShape::$shape).block_q) }>;
+            type KeyGradient = RegisterTile<$m, { n8($head_dim) }>;
+            type QueryGradient = RegisterTile<$q_m, $q_n>;
+        }
+    };
+    ($($tiles:ident $shape:ident;)*) => {$(
+        impl<E: Products, const D: u32> Blocks for $tiles<E, D> {
+            const HEAD_DIM: u32 = D;
+            const FOOTPRINT: Footprint = config::backward(E::BYTES, D, TileShape::$shape);
+            const ACCUM_COLUMNS: u32 = D;
+        }
+    )*};
 }
 
-impl Tiles for DefaultTiles<32> {
-    const SHAPE: TileShape = TileShape::Default;
-    type Scores = RegisterTile<2, { n8(Self::FOOTPRINT.block_q) }>;
-    type KeyGradient = RegisterTile<2, { n8(32) }>;
-    type QueryGradient = RegisterTile<1, 2>;
-}
+tiles! { DefaultTiles Default; CompactTiles Compact; }
+tiles! { DefaultTiles Default, 32: 2, 1 2; 64: 2, 2 2; 128: 2, 2 4; 256: 1, 2 4; of HALF_BYTES, [E, E: Element] }
+tiles! { CompactTiles Compact, 128: 2, 1 2; 256: 1, 1 8; of HALF_BYTES, [E, E: Element] }
+tiles! { DefaultTiles Default, 32: 2, 1 2; 64: 2, 2 2; 128: 1, 2 2; of F32_BYTES, [F32] }
+tiles! { CompactTiles Compact, 128: 1, 1 4; of F32_BYTES, [F32] }
 
-impl Tiles for DefaultTiles<64> {
-    const SHAPE: TileShape = TileShape::Default;
-    type Scores = RegisterTile<2, { n8(Self::FOOTPRINT.block_q) }>;
-    type KeyGradient = RegisterTile<2, { n8(64) }>;
-    type QueryGradient = RegisterTile<2, 2>;
-}
-
-impl Tiles for DefaultTiles<128> {
-    const SHAPE: TileShape = TileShape::Default;
-    type Scores = RegisterTile<2, { n8(Self::FOOTPRINT.block_q) }>;
-    type KeyGradient = RegisterTile<2, { n8(128) }>;
-    type QueryGradient = RegisterTile<2, 4>;
-}
-
-impl Tiles for DefaultTiles<256> {
-    const SHAPE: TileShape = TileShape::Default;
-    type Scores = RegisterTile<1, { n8(Self::FOOTPRINT.block_q) }>;
-    type KeyGradient = RegisterTile<1, { n8(256) }>;
-    type QueryGradient = RegisterTile<2, 4>;
-}
-
-/// The tiles of head_dim `D` in the shape [`TileShape::Compact`].
-pub struct CompactTiles<const D: u32>;
-
-impl<const D: u32> Blocks for CompactTiles<D> {
-    const HEAD_DIM: u32 = D;
-    const FOOTPRINT: Footprint = config::backward(D, TileShape::Compact);
-    const ACCUM_COLUMNS: u32 = D;
-}
-
-impl Tiles for CompactTiles<128> {
-    const SHAPE: TileShape = TileShape::Compact;
-    type Scores = RegisterTile<2, { n8(Self::FOOTPRINT.block_q) }>;
-    type KeyGradient = RegisterTile<2, { n8(128) }>;
-    type QueryGradient = RegisterTile<1, 2>;
-}
-
-impl Tiles for CompactTiles<256> {
-    const SHAPE: TileShape = TileShape::Compact;
-    type Scores = RegisterTile<1, { n8(Self::FOOTPRINT.block_q) }>;
-    type KeyGradient = RegisterTile<1, { n8(256) }>;
-    type QueryGradient = RegisterTile<1, 8>;
+/// Rows of a head's tensor.
+#[inline(always)]
+fn rows<E: Products>(tensor: &TensorView, batch_idx: u32, head_idx: u32, len: u32) -> GlobalRows {
+    GlobalRows::of_elements(tensor, batch_idx, head_idx, len, E::BYTES)
 }
 
 /// Calls `f` with the index of every fragment across, and the two values of a block's `statistics` in shared memory that
@@ -226,6 +214,7 @@ const REGISTER_STRIDE: u64 = 32 * 4;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tile::element::Bf16;
 
     /// A lane's first element, worked out in 128 bits, of a block that only a large problem has.
     fn check<T: Tiles>(block: u64) {
@@ -240,12 +229,13 @@ mod tests {
     #[test]
     fn addresses_in_the_accumulator_have_64_bits() {
         for block in [0, (1 << 18) + 3, (1 << 31) + 5, (1 << 33) + 7] {
-            check::<DefaultTiles<32>>(block);
-            check::<DefaultTiles<64>>(block);
-            check::<DefaultTiles<128>>(block);
-            check::<DefaultTiles<256>>(block);
-            check::<CompactTiles<128>>(block);
-            check::<CompactTiles<256>>(block);
+            check::<DefaultTiles<Bf16, 32>>(block);
+            check::<DefaultTiles<Bf16, 64>>(block);
+            check::<DefaultTiles<Bf16, 128>>(block);
+            check::<DefaultTiles<Bf16, 256>>(block);
+            check::<CompactTiles<Bf16, 128>>(block);
+            check::<CompactTiles<Bf16, 256>>(block);
+            check::<DefaultTiles<F32, 128>>(block);
         }
     }
 }

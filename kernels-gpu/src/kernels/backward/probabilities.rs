@@ -6,8 +6,8 @@ use super::{Tiles, with_columns};
 use crate::params::BackwardParams;
 use crate::ptx::math::{ex2_approx, fma};
 use crate::ptx::{shared, spec, special};
-use crate::tile::element::Element;
-use crate::tile::register::{Accumulator, Packed};
+use crate::tile::products::Products;
+use crate::tile::register::Accumulator;
 
 /// Pᵀ = exp2(scale_log2 · Sᵀ − L), 0 where masked.
 ///
@@ -71,7 +71,7 @@ pub(super) unsafe fn probabilities<T: Tiles>(
 /// # Safety
 /// As the gradient warp's step: Δ of step `i` has arrived, and the pair has met.
 #[inline(always)]
-pub(super) unsafe fn score_gradients<E: Element, T: Tiles>(
+pub(super) unsafe fn score_gradients<E: Products, T: Tiles>(
     params: &BackwardParams,
     t: &Tile,
     i: u32,
@@ -81,36 +81,32 @@ pub(super) unsafe fn score_gradients<E: Element, T: Tiles>(
     let delta = t.shared.delta + i % 2 * config.block_q * 4;
     // SAFETY: as `gradient_warp`.
     unsafe {
-        let p = receive::<T>(t, i);
+        let p = receive::<E, T>(t, i);
         with_columns::<T::Scores>(delta, |n, delta| {
             for m in 0..T::Scores::M {
-                let pairs = p.pairs(m, n);
-                let d_s = d_p.fragment_mut(m, n);
-                for half in 0..2 {
-                    let p = E::unpack(pairs[half]);
-                    for (column, p) in p.into_iter().enumerate() {
-                        let x = &mut d_s[2 * half + column];
-                        *x = if spec::dropout() {
-                            p * fma(*x, params.dropout.inverse_keep, -delta[column])
-                        } else {
-                            p * (*x - delta[column])
-                        };
-                    }
+                let p = E::fragment::<T::Scores>(&p, m, n);
+                for (idx, x) in d_p.fragment_mut(m, n).iter_mut().enumerate() {
+                    let delta = delta[idx % 2];
+                    *x = if spec::dropout() {
+                        p[idx] * fma(*x, params.dropout.inverse_keep, -delta)
+                    } else {
+                        p[idx] * (*x - delta)
+                    };
                 }
             }
         });
     }
 }
 
-/// The address of this lane's first 16 bytes of the pair's P in step `i`: the registers of a fragment and of its right
-/// neighbour, lanes side by side.
+/// The address of this lane's first 16 bytes of the pair's P in step `i`: the registers of a fragment, of elements of 16 bits those of its right
+/// neighbour too, lanes side by side.
 #[inline(always)]
 fn exchange<T: Tiles>(t: &Tile, i: u32) -> u32 {
     let rows = Layout::stage(t.shared.d_s, const { T::FOOTPRINT.block_k }, i);
     rows.base + t.warp * T::WARP_KEYS * rows.row_bytes + special::lane_idx() * 16
 }
 
-/// Bytes from one pair of fragments to the next in the exchange.
+/// Bytes from one of these to the next in the exchange.
 const EXCHANGE_STRIDE: u32 = 32 * 16;
 
 /// Leaves P for the partner, in the place that its dS will take.
@@ -118,13 +114,12 @@ const EXCHANGE_STRIDE: u32 = 32 * 16;
 /// # Safety
 /// As the score warp's step: the place is free since the step's barrier.
 #[inline(always)]
-pub(super) unsafe fn send<T: Tiles>(t: &Tile, i: u32, p: &<T::Scores as Accumulator>::Packed) {
+pub(super) unsafe fn send<E: Products, T: Tiles>(t: &Tile, i: u32, p: &E::Held<T::Scores>) {
     let mut address = exchange::<T>(t, i);
     for m in 0..T::Scores::M {
-        for n in 0..T::Scores::N / 2 {
-            let (left, right) = (p.pairs(m, 2 * n), p.pairs(m, 2 * n + 1));
+        for n in 0..T::Scores::N / E::FRAGMENTS_PER_CHUNK {
             // SAFETY: the caller's contract.
-            unsafe { shared::st_shared_x4(address, [left[0], left[1], right[0], right[1]]) };
+            unsafe { shared::st_shared_x4(address, E::chunk::<T::Scores>(p, m, n)) };
             address += EXCHANGE_STRIDE;
         }
     }
@@ -132,15 +127,14 @@ pub(super) unsafe fn send<T: Tiles>(t: &Tile, i: u32, p: &<T::Scores as Accumula
 
 /// Takes P as the partner left it.
 #[inline(always)]
-unsafe fn receive<T: Tiles>(t: &Tile, i: u32) -> <T::Scores as Accumulator>::Packed {
-    let mut p = <T::Scores as Accumulator>::Packed::zero();
+unsafe fn receive<E: Products, T: Tiles>(t: &Tile, i: u32) -> E::Held<T::Scores> {
+    let mut p = E::zero::<T::Scores>();
     let mut address = exchange::<T>(t, i);
     for m in 0..T::Scores::M {
-        for n in 0..T::Scores::N / 2 {
+        for n in 0..T::Scores::N / E::FRAGMENTS_PER_CHUNK {
             // SAFETY: the pair's barrier stands between the partner's writes and this.
             let registers = unsafe { shared::ld_shared_x4(address) };
-            *p.pairs_mut(m, 2 * n) = [registers[0], registers[1]];
-            *p.pairs_mut(m, 2 * n + 1) = [registers[2], registers[3]];
+            E::set_chunk::<T::Scores>(&mut p, m, n, registers);
             address += EXCHANGE_STRIDE;
         }
     }

@@ -9,8 +9,7 @@ use crate::attention::schedule::Direction;
 use crate::kernels::bounds;
 use crate::params::{BackwardParams, ORDERED};
 use crate::ptx::{atomic, global, spec, special};
-use crate::tile::element::Element;
-use crate::tile::matmul::{left_transposed, multiply_add, right};
+use crate::tile::products::Products;
 use crate::tile::register::Accumulator;
 
 /// dQ += dS K of step `i`: this warp's part.
@@ -18,7 +17,7 @@ use crate::tile::register::Accumulator;
 /// # Safety
 /// All warps have met since dS of step `i` was written; the semaphore has let the tile pass.
 #[inline(always)]
-pub(super) unsafe fn add_query_gradient<E: Element, T: Tiles>(
+pub(super) unsafe fn add_query_gradient<E: Products, T: Tiles>(
     p: &BackwardParams,
     t: &Tile,
     i: u32,
@@ -27,10 +26,10 @@ pub(super) unsafe fn add_query_gradient<E: Element, T: Tiles>(
     let warp = t.thread / 32;
     let QueryGradientPlace { row, col } = query_gradient_place::<T>(warp);
     let mut d_q = T::QueryGradient::zero();
-    let d_s = left_transposed(Layout::stage(t.shared.d_s, config.block_k, i), row / 16);
-    let k = right(t.shared.k, col / 16);
+    let d_s = E::left_transposed(Layout::stage(t.shared.d_s, config.block_k, i), row / 16);
+    let k = E::right(t.shared.k, col / 16);
     // SAFETY: the caller's contract.
-    unsafe { multiply_add::<E, _>(&mut d_q, d_s, k, config.block_k as usize / 16) };
+    unsafe { E::multiply_add(&mut d_q, d_s, k, config.block_k) };
 
     let step = step_at(p, t, i);
     // SAFETY: the accumulator has this block. The first tile in order finds it unset.

@@ -37,9 +37,9 @@ use crate::kernels::{lengths, tile_work};
 use crate::params::BackwardParams;
 use crate::ptx::{atomic, barrier, cp_async, shared, spec, special};
 use crate::tile::copy::{self, BoundsChecked, Team};
-use crate::tile::element::Element;
-use crate::tile::matmul::{Registers, left, multiply_add, right, right_transposed};
-use crate::tile::register::{Accumulator, Packed};
+use crate::tile::matmul::{left, right_transposed};
+use crate::tile::products::Products;
+use crate::tile::register::Accumulator;
 
 /// The barrier of warp pair `w` is `PAIR_BARRIER + w`; the one behind the pairs' is that of the gradient warps, barrier 0
 /// everybody's.
@@ -53,9 +53,9 @@ const PAIR_THREADS: u32 = 64;
 /// The launch is as [`super::Blocks::FOOTPRINT`] says; tensors are as [`BackwardParams`] says, of at most `T::HEAD_DIM` columns; the
 /// `delta` kernel ran before on the stream.
 #[inline(always)]
-pub unsafe fn backward<E: Element, T: Tiles>(p: &BackwardParams) {
+pub unsafe fn backward<E: Products, T: Tiles>(p: &BackwardParams) {
     const { T::CONSISTENT };
-    let shared = Layout::new::<T>();
+    let shared = Layout::new::<E, T>();
     let thread = special::thread_idx_x();
     loop {
         // SAFETY: the barriers order the slot's write and read, and this tile's use of shared memory and the last's.
@@ -109,7 +109,7 @@ unsafe fn claim_listed<T: Tiles>(p: &BackwardParams, shared: Layout, thread: u32
 
 /// One tile of keys: all its steps, then dK and dV.
 #[inline(always)]
-unsafe fn key_tile<E: Element, T: Tiles>(
+unsafe fn key_tile<E: Products, T: Tiles>(
     p: &BackwardParams,
     shared: Layout,
     tile: BackwardTile,
@@ -155,20 +155,20 @@ unsafe fn key_tile<E: Element, T: Tiles>(
     // SAFETY: as `backward`. After the last step all warps have met, so that K and V may become dK and dV.
     unsafe {
         let (head_dim, head_dim_v) = (p.shape.head_dim, p.shape.head_dim_v);
-        let k = rows_of_k(p, &t, &p.k, head_dim);
-        let v = rows_of_k(p, &t, &p.v, head_dim_v);
+        let k = rows_of_k::<E>(p, &t, &p.k, head_dim);
+        let v = rows_of_k::<E>(p, &t, &p.v, head_dim_v);
         copy::load::<BoundsChecked>(shared.k, k, first_key, config.block_k, team);
         copy::load::<BoundsChecked>(shared.v, v, first_key, config.block_k, team);
         if thread < T::ROLE_WARPS * 32 {
             if steps > 0 {
-                load_d_o::<T>(p, &t, 0);
+                load_d_o::<E, T>(p, &t, 0);
             }
             let mut d_v = score_warp::<E, T>(p, &t);
             if spec::dropout() {
                 divide_by_kept(&p.dropout, &mut d_v);
             }
             copy::store_through::<E, _>(
-                rows_of_k(p, &t, &p.d_v, head_dim_v),
+                rows_of_k::<E>(p, &t, &p.d_v, head_dim_v),
                 first_key + warp_key,
                 shared.v,
                 warp_key,
@@ -176,12 +176,12 @@ unsafe fn key_tile<E: Element, T: Tiles>(
             );
         } else {
             if steps > 0 {
-                load_q::<T>(p, &t, 0);
+                load_q::<E, T>(p, &t, 0);
             }
             let mut d_k = gradient_warp::<E, T>(p, &t);
             d_k.for_each(|_, _, x| *x *= p.scale.scale);
             copy::store_through::<E, _>(
-                rows_of_k(p, &t, &p.d_k, head_dim),
+                rows_of_k::<E>(p, &t, &p.d_k, head_dim),
                 first_key + warp_key,
                 shared.k,
                 warp_key,
@@ -193,7 +193,7 @@ unsafe fn key_tile<E: Element, T: Tiles>(
 
 /// All steps of a score warp: gives dV.
 #[inline(always)]
-unsafe fn score_warp<E: Element, T: Tiles>(p: &BackwardParams, t: &Tile) -> T::KeyGradient {
+unsafe fn score_warp<E: Products, T: Tiles>(p: &BackwardParams, t: &Tile) -> T::KeyGradient {
     let config = const { T::FOOTPRINT };
     let mut d_v = T::KeyGradient::zero();
     // SAFETY: as `backward`; `begin_step` has published what each step reads.
@@ -201,35 +201,31 @@ unsafe fn score_warp<E: Element, T: Tiles>(p: &BackwardParams, t: &Tile) -> T::K
         for i in 0..t.steps {
             begin_step::<T>(p, t, i);
             if i + 1 < t.steps {
-                load_d_o::<T>(p, t, i + 1);
+                load_d_o::<E, T>(p, t, i + 1);
             }
             // Sᵀ = K Qᵀ
             let mut s = T::Scores::zero();
             let q = Layout::stage(t.shared.q, config.block_q, i);
             let k = left(t.shared.k, t.warp * T::WARP_KEYS);
-            multiply_add::<E, _>(&mut s, k, right_transposed(q, 0), T::HEAD_DIM as usize / 16);
+            E::multiply_add(&mut s, k, right_transposed(q, 0), T::HEAD_DIM);
             // Pᵀ = exp(Sᵀ − L)
-            let mut for_partner = <T::Scores as Accumulator>::Packed::zero();
+            let mut for_partner = E::zero::<T::Scores>();
             let mut s = if spec::score_gradient() {
                 probabilities_and_derivatives::<E, T>(p, t, i, &mut s, &mut for_partner)
             } else {
                 probabilities::<T>(p, t, i, &mut s);
-                for_partner = s.pack::<E>();
+                for_partner = E::hold(&s);
                 for_partner
             };
-            send::<T>(t, i, &for_partner);
+            send::<E, T>(t, i, &for_partner);
             barrier::barrier_arrive(PAIR_BARRIER + t.warp, PAIR_THREADS);
             if spec::dropout() {
-                dropped_of::<T>(p, t, i).clear_packed::<T::Scores>(&mut s);
+                dropped_of::<T>(p, t, i).clear_held::<E, T::Scores>(&mut s);
             }
             // dV += Pᵀ dO
             let d_o = Layout::stage(t.shared.d_o, config.block_q, i);
-            multiply_add::<E, _>(
-                &mut d_v,
-                Registers(s),
-                right(d_o, 0),
-                config.block_q as usize / 16,
-            );
+            let weights = E::left::<T::Scores>(s);
+            E::multiply_add(&mut d_v, weights, E::right(d_o, 0), config.block_q);
             if i > 0 {
                 add_query_gradient::<E, T>(p, t, i - 1);
             }
@@ -241,10 +237,10 @@ unsafe fn score_warp<E: Element, T: Tiles>(p: &BackwardParams, t: &Tile) -> T::K
 
 /// All steps of a gradient warp: gives dK / scale.
 #[inline(always)]
-unsafe fn gradient_warp<E: Element, T: Tiles>(p: &BackwardParams, t: &Tile) -> T::KeyGradient {
+unsafe fn gradient_warp<E: Products, T: Tiles>(p: &BackwardParams, t: &Tile) -> T::KeyGradient {
     let config = const { T::FOOTPRINT };
     let mut d_k = T::KeyGradient::zero();
-    let mut d_s = <T::Scores as Accumulator>::Packed::zero();
+    let mut d_s = E::zero::<T::Scores>();
     // SAFETY: as `backward`; `begin_step` has published what each step reads, the pair's barrier P. Q of the last
     // step is read by gradient warps alone: when they have met, it may be overwritten.
     unsafe {
@@ -255,7 +251,7 @@ unsafe fn gradient_warp<E: Element, T: Tiles>(p: &BackwardParams, t: &Tile) -> T
                 barrier::barrier_sync(PAIR_BARRIER + T::ROLE_WARPS, T::ROLE_WARPS * 32);
             }
             if i + 1 < t.steps {
-                load_q::<T>(p, t, i + 1);
+                load_q::<E, T>(p, t, i + 1);
             }
             if i > 0 {
                 add_query_gradient::<E, T>(p, t, i - 1);
@@ -264,23 +260,18 @@ unsafe fn gradient_warp<E: Element, T: Tiles>(p: &BackwardParams, t: &Tile) -> T
             let mut d_p = T::Scores::zero();
             let d_o = Layout::stage(t.shared.d_o, config.block_q, i);
             let v = left(t.shared.v, t.warp * T::WARP_KEYS);
-            multiply_add::<E, _>(
-                &mut d_p,
-                v,
-                right_transposed(d_o, 0),
-                T::HEAD_DIM as usize / 16,
-            );
+            E::multiply_add(&mut d_p, v, right_transposed(d_o, 0), T::HEAD_DIM);
             if spec::dropout() {
                 dropped_of::<T>(p, t, i).clear(&mut d_p);
             }
             // dSᵀ = Pᵀ ∘ (dPᵀ − Δ)
             barrier::barrier_sync(PAIR_BARRIER + t.warp, PAIR_THREADS);
             score_gradients::<E, T>(p, t, i, &mut d_p);
-            d_s = d_p.pack::<E>();
+            d_s = E::hold(&d_p);
             // All lanes have read P: dS takes its place.
             barrier::warp_sync();
             let rows = Layout::stage(t.shared.d_s, config.block_k, i);
-            copy::store_packed::<T::Scores>(rows, t.warp * T::WARP_KEYS, 0, &d_s);
+            E::store_held::<T::Scores>(rows, t.warp * T::WARP_KEYS, 0, &d_s);
         }
         if t.steps > 0 {
             add_key_gradient::<E, T>(t, t.steps - 1, d_s, &mut d_k);
@@ -292,21 +283,21 @@ unsafe fn gradient_warp<E: Element, T: Tiles>(p: &BackwardParams, t: &Tile) -> T
 
 /// dK += dSᵀ Q of step `i`.
 #[inline(always)]
-unsafe fn add_key_gradient<E: Element, T: Tiles>(
+unsafe fn add_key_gradient<E: Products, T: Tiles>(
     t: &Tile,
     i: u32,
-    d_s: <T::Scores as Accumulator>::Packed,
+    d_s: E::Held<T::Scores>,
     d_k: &mut T::KeyGradient,
 ) {
     let block_q = const { T::FOOTPRINT.block_q };
     let q = Layout::stage(t.shared.q, block_q, i);
     // SAFETY: as `gradient_warp`.
-    unsafe { multiply_add::<E, _>(d_k, Registers(d_s), right(q, 0), block_q as usize / 16) };
+    unsafe { E::multiply_add(d_k, E::left::<T::Scores>(d_s), E::right(q, 0), block_q) };
 }
 
 /// dQ of the last step; afterwards nobody reads shared memory.
 #[inline(always)]
-unsafe fn end_steps<E: Element, T: Tiles>(p: &BackwardParams, t: &Tile) {
+unsafe fn end_steps<E: Products, T: Tiles>(p: &BackwardParams, t: &Tile) {
     // SAFETY: as `backward`.
     unsafe {
         begin_step::<T>(p, t, t.steps);

@@ -1,6 +1,6 @@
 //! flash2 forward for sm_80 and newer: `cp.async` into two stages of K and V, `ldmatrix`, `mma.sync`.
 //!
-//! Four warps, each with 32 rows of Q, or 16 at head_dim 256. Above that all four have the same 32, and each a part of the columns
+//! Elements of 16 bits and f32 differ in how they are multiplied alone ([`Products`]). Four warps, each with 32 rows of Q, or 16 at head_dim 256. Above that all four have the same 32, and each a part of the columns
 //! (`columns.rs`). What arrives when: `stages.rs`.
 
 mod columns;
@@ -10,31 +10,28 @@ mod listed;
 mod pages;
 mod place;
 mod stages;
-pub mod tf32;
 mod tiles;
 
 use super::{LseRows, add_sinks, sink_of_head, store_lse};
 use crate::attention::mask::{Band, Rows};
 use crate::attention::score::ScoreTile;
 use crate::attention::{batch_and_head, divide};
-use crate::config;
 use crate::kernels::bounds;
 use crate::kernels::dropout::divide_by_kept;
 use crate::kernels::scores::Given;
-use crate::params::ForwardParams;
+use crate::params::{ForwardParams, TensorView};
 use crate::ptx::{barrier, cp_async, spec, special};
 use crate::tile::copy::{self, BoundsChecked, Extent, Team, Whole};
-use crate::tile::element::Element;
 use crate::tile::fragment;
 use crate::tile::global::{GlobalMatrix, GlobalRows};
-use crate::tile::matmul::{Registers, multiply_add, right};
+use crate::tile::products::Products;
 use crate::tile::register::Accumulator;
 use crate::tile::shared::SharedTile;
 use crate::tile::softmax::{OnlineSoftmax, RowValues};
 use pages::SequencePages;
 use place::{Place, place};
 use stages::{Staged, load_first, scores, stage};
-pub use tiles::{DefaultTiles, Tiles};
+pub use tiles::{Blocks, DefaultTiles, Tiles};
 
 /// What one block works with: a tile of queries, and where everything lies.
 #[derive(Clone, Copy)]
@@ -64,11 +61,12 @@ struct Block {
 /// One tile of queries: see the module's pseudo-code.
 ///
 /// # Safety
-/// The launch is as [`config::forward`] says; tensors are as [`ForwardParams`] says, of at most `T::HEAD_DIM` columns.
+/// The launch is as [`Blocks::FOOTPRINT`] says; tensors are as [`ForwardParams`] says, of at most `T::HEAD_DIM` columns.
 #[inline(always)]
-pub unsafe fn forward<E: Element, T: Tiles>(p: &ForwardParams) {
+pub unsafe fn forward<E: Products, T: Blocks>(p: &ForwardParams) {
     const { T::CONSISTENT };
-    let config = const { config::forward(T::HEAD_DIM) };
+    const { assert!(T::ROW_BYTES == T::HEAD_DIM * E::BYTES) };
+    let config = const { T::FOOTPRINT };
     // SAFETY: the caller's contract.
     let Some(place) = (unsafe { place(p) }) else {
         return;
@@ -91,22 +89,22 @@ pub unsafe fn forward<E: Element, T: Tiles>(p: &ForwardParams) {
     let kv_head_idx = divide(head_idx, p.shape.group_size);
 
     let first = tile.q_block * config.block_q;
-    let row_bytes = T::HEAD_DIM * 2;
+    let row_bytes = T::ROW_BYTES;
     let shared = special::shared_base();
     let thread = special::thread_idx_x();
     let k_base = shared + config.block_q * row_bytes;
-    let stages_bytes = const { config::forward_stages(T::HEAD_DIM) } * config.block_k * row_bytes;
+    let stages_bytes = const { T::STAGES } * config.block_k * row_bytes;
     // A pool's rows are counted from a page's first one.
     let row_k = if spec::pages() { 0 } else { k_first };
-    let rows_k =
-        |tensor| GlobalRows::new(tensor, batch_k, kv_head_idx, 0).from_row(row_k, band.seqlen_k());
-    let rows_q =
-        |tensor| GlobalRows::new(tensor, batch_q, head_idx, 0).from_row(q_first, band.seqlen_q());
+    let rows_k = |tensor| rows::<E>(tensor, batch_k, kv_head_idx).from_row(row_k, band.seqlen_k());
+    let rows_q = |tensor| rows::<E>(tensor, batch_q, head_idx).from_row(q_first, band.seqlen_q());
+    let chunks = p.shape.head_dim / E::PER_CHUNK;
+    let chunks_v = p.shape.head_dim_v / E::PER_CHUNK;
     let block = Block {
         band,
         queries: Rows::of_sequence(first, config.block_q, band.seqlen_q()),
-        k: rows_k(&p.k).with_columns(p.shape.head_dim),
-        v: rows_k(&p.v).with_columns(p.shape.head_dim_v),
+        k: rows_k(&p.k).with_chunks(chunks),
+        v: rows_k(&p.v).with_chunks(chunks_v),
         pages: SequencePages::default(),
         q_tile: SharedTile {
             base: shared,
@@ -130,8 +128,8 @@ pub unsafe fn forward<E: Element, T: Tiles>(p: &ForwardParams) {
         head: tile.head,
         sequence,
     };
-    let q = rows_q(&p.q).with_columns(p.shape.head_dim);
-    let o = rows_q(&p.o).with_columns(p.shape.head_dim_v);
+    let q = rows_q(&p.q).with_chunks(chunks);
+    let o = rows_q(&p.o).with_chunks(chunks_v);
 
     // SAFETY: the plan's grid covers each tile once; its tensors lie where the parameters say.
     unsafe {
@@ -148,7 +146,7 @@ pub unsafe fn forward<E: Element, T: Tiles>(p: &ForwardParams) {
         if spec::pages() {
             // As above.
             let block = Block {
-                pages: SequencePages::new(p, sequence, k_first, 2),
+                pages: SequencePages::new(p, sequence, k_first, E::BYTES),
                 ..block.apart::<T>()
             };
             copy::load::<BoundsChecked>(block.q_tile, q, first, config.block_q, block.team);
@@ -164,13 +162,13 @@ pub unsafe fn forward<E: Element, T: Tiles>(p: &ForwardParams) {
 
 /// The first row of a thread's warp.
 #[inline(always)]
-fn warp_row<T: Tiles>(thread: u32) -> u32 {
+fn warp_row<T: Blocks>(thread: u32) -> u32 {
     thread / 32 / T::WARPS_ACROSS * T::WARP_ROWS
 }
 
 /// Its first column.
 #[inline(always)]
-fn warp_column<T: Tiles>(thread: u32) -> u32 {
+fn warp_column<T: Blocks>(thread: u32) -> u32 {
     thread / 32 % T::WARPS_ACROSS * T::WARP_COLUMNS
 }
 
@@ -202,7 +200,7 @@ impl Block {
 
     /// The same, with a thread's number of which ptxas does not know that it is the same.
     #[inline(always)]
-    fn apart<T: Tiles>(&self) -> Block {
+    fn apart<T: Blocks>(&self) -> Block {
         let thread = special::opaque(self.team.thread);
         Block {
             team: Team {
@@ -218,7 +216,7 @@ impl Block {
 
 /// O and L of the tile, to memory.
 #[inline(always)]
-unsafe fn store<E: Element, T: Tiles>(
+unsafe fn store<E: Products, T: Blocks>(
     block: &Block,
     p: &ForwardParams,
     (o, lse): (GlobalMatrix, LseRows),
@@ -251,11 +249,11 @@ unsafe fn store<E: Element, T: Tiles>(
 
 /// The loop over KV blocks, from the last one down: edge blocks, the full ones, edge blocks again where a window ends.
 #[inline(always)]
-unsafe fn attend<E: Element, T: Tiles, const PAGES: bool>(
+unsafe fn attend<E: Products, T: Blocks, const PAGES: bool>(
     block: &Block,
     p: &ForwardParams,
 ) -> (T::Output, RowValues) {
-    let config = const { config::forward(T::HEAD_DIM) };
+    let config = const { T::FOOTPRINT };
     let mut o = T::Output::zero();
     let mut softmax = OnlineSoftmax::new(p.scale.scale_log2);
     let blocks = block.band.kv_blocks(block.queries, config.block_k);
@@ -296,7 +294,7 @@ fn staged(j: u32) -> Staged {
 
 /// KV block `j`, of those from `first` on. `X` says whether it is an edge, where scores are masked one by one.
 #[inline(always)]
-unsafe fn step<E: Element, T: Tiles, X: Extent, const PAGES: bool>(
+unsafe fn step<E: Products, T: Blocks, X: Extent, const PAGES: bool>(
     block: &Block,
     p: &ForwardParams,
     first: u32,
@@ -304,7 +302,7 @@ unsafe fn step<E: Element, T: Tiles, X: Extent, const PAGES: bool>(
     softmax: &mut OnlineSoftmax,
     o: &mut T::Output,
 ) {
-    let config = const { config::forward(T::HEAD_DIM) };
+    let config = const { T::FOOTPRINT };
     // SAFETY: as `forward`; the copies of this step have been committed. Those of the next are of a block before this one.
     unsafe {
         // S = Q Kᵀ
@@ -326,11 +324,35 @@ unsafe fn step<E: Element, T: Tiles, X: Extent, const PAGES: bool>(
         softmax.update(&mut s, o);
 
         // O += P V
-        let mut weights = s.pack::<E>();
-        if spec::dropout() {
-            block.drop_weights::<T::Scores>(p, j * config.block_k, &mut weights);
-        }
-        let v = right(stage::<T>(block.v_tile, j), block.warp_column / 16);
-        multiply_add::<E, _>(o, Registers(weights), v, config.block_k as usize / 16);
+        add_values::<E, T>(block, p, j, j * config.block_k, &s, o);
     }
+}
+
+/// O += P V of step `i`, whose keys are those from `first_key` on.
+#[inline(always)]
+unsafe fn add_values<E: Products, T: Blocks>(
+    block: &Block,
+    p: &ForwardParams,
+    i: u32,
+    first_key: u32,
+    weights: &T::Scores,
+    o: &mut T::Output,
+) {
+    let block_k = const { T::FOOTPRINT.block_k };
+    // SAFETY: as `forward`; V of the step has arrived.
+    unsafe {
+        let mut weights = E::hold(weights);
+        if spec::dropout() {
+            let dropped = block.dropped(p, first_key);
+            dropped.clear_held::<E, T::Scores>(&mut weights);
+        }
+        let v = E::right(stage::<T>(block.v_tile, i), block.warp_column / 16);
+        E::multiply_add(o, E::left::<T::Scores>(weights), v, block_k);
+    }
+}
+
+/// Rows of a head's tensor.
+#[inline(always)]
+fn rows<E: Products>(tensor: &TensorView, batch_idx: u32, head_idx: u32) -> GlobalRows {
+    GlobalRows::of_elements(tensor, batch_idx, head_idx, 0, E::BYTES)
 }

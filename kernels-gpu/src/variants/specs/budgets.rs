@@ -1,6 +1,6 @@
 //! With which constants each kernel is held to its budgets, and how many spills these allow.
 
-use super::{Kind, TileShape, Variant};
+use super::{Dtype, Kind, TileShape, Variant};
 use crate::spec::{Constant, Spec};
 
 // Specs that budgets hold.
@@ -91,6 +91,9 @@ const OF_FEW: &[Spec] = &[
 
 /// Of flash2's other tiles of the forward pass.
 const OF_FLASH2: &[Spec] = &[
+    FULL_PRECISION,
+    CAUSAL_FULL_PRECISION,
+    PACKED_CAUSAL_PADDED_FULL_PRECISION,
     BLOCKS,
     CAUSAL_BLOCKS,
     DROPOUT,
@@ -113,30 +116,11 @@ const OF_FLASH2: &[Spec] = &[
     CAUSAL_PAGES_PADDED,
 ];
 
-/// Of those of f32.
-const OF_FLASH2_F32: &[Spec] = &[
-    BLOCKS,
-    CAUSAL_BLOCKS,
-    DROPOUT,
-    CAUSAL_DROPOUT,
-    PACKED_CAUSAL_DROPOUT,
-    Spec::PLAIN,
-    CAUSAL,
-    WINDOW,
-    PREFIX,
-    PACKED,
-    PACKED_CAUSAL,
-    CAUSAL_PAGES,
-    CAUSAL_SINKS,
-    PADDED,
-    PACKED_CAUSAL_PADDED,
+/// Of flash2's backward pass.
+const OF_FLASH2_BACKWARD: &[Spec] = &[
     FULL_PRECISION,
     CAUSAL_FULL_PRECISION,
     PACKED_CAUSAL_PADDED_FULL_PRECISION,
-];
-
-/// Of flash2's backward pass.
-const OF_FLASH2_BACKWARD: &[Spec] = &[
     BLOCKS,
     CAUSAL_BLOCKS,
     DROPOUT,
@@ -209,7 +193,6 @@ impl Variant {
             ],
             (Kind::Forward | Kind::ForwardE4m3, TileShape::Compact) => OF_FEW,
             (Kind::Forward, _) => self.those_it_takes(OF_FLASH2),
-            (Kind::ForwardF32, _) => self.those_it_takes(OF_FLASH2_F32),
             (
                 Kind::TmaForward | Kind::TmaForwardLatent,
                 TileShape::Compact | TileShape::Grouped,
@@ -272,12 +255,14 @@ impl Variant {
         }
     }
 
-    /// The specs but for those at the front that have a block mask, where it takes none, and those behind them that have dropout, where it drops
-    /// nothing. A kernel that takes block masks drops weights.
+    /// The specs but for those at the front that ask for full precision, where it is not of f32, those behind them that have a block mask, where it takes
+    /// none, and those behind them that have dropout, where it drops nothing. A kernel of f32 takes block masks, and one that does drops weights.
     const fn those_it_takes(&self, specs: &'static [Spec]) -> &'static [Spec] {
         match specs {
             [first, others @ ..]
-                if first.has(Constant::BlockMask) && !self.takes_block_masks()
+                if first.has(Constant::FullPrecision)
+                    && !matches!(self.dtype, Some(Dtype::F32))
+                    || first.has(Constant::BlockMask) && !self.takes_block_masks()
                     || first.has(Constant::Dropout) && !self.drops_weights() =>
             {
                 self.those_it_takes(others)
@@ -295,16 +280,17 @@ impl Variant {
     /// words, read where a tile ends, and default ones at 256 one word, read once a block. Where weights are dropped, flash2's forward
     /// pass up to 128 keeps some words more that are read once a block, and so does flash3's backward pass at 256, and one word its forward pass. At head_dim 64
     /// flash3's backward pass keeps words of a packed sequence's place in local memory, read once a tile. Under a block mask flash2's backward pass looks each step up in the lists, with words for that in local memory at head_dim 128. The kernel of tensors' gradients holds
-    /// three parts of 64 numbers in each thread; where the sequence and its head lie waits in local memory, read once a head. In full precision fragments
-    /// of f32 are held in two parts. At head_dim 64 flash2's forward pass keeps more of a tile's places under a left bound, 504 bytes for sm_90, and some with lengths and pages. In full
+    /// three parts of 64 numbers in each thread; where the sequence and its head lie waits in local memory, read once a head. At head_dim 64 flash2's forward pass keeps more of a tile's places under a left bound, 504 bytes for sm_90, and some with lengths and pages. In full
     /// precision its f32 kernel keeps addresses and the mask of a tile in local memory, read once a block.
     pub const fn spill_bytes(&self, spec: Spec) -> u32 {
         let wide = matches!(self.tiles, TileShape::Wide);
+        let is_f32 = matches!(self.dtype, Some(Dtype::F32));
         let most = match (self.kind, self.head_dim) {
+            (Kind::Forward, Some(128)) if spec.has(Constant::FullPrecision) => 264,
+            (Kind::Forward, _) if spec.has(Constant::FullPrecision) => 32,
+            (Kind::Forward | Kind::Backward, _) if is_f32 => 8,
             (Kind::Forward, Some(64)) if spec.has(Constant::LeftBound) => 504,
             (Kind::Forward, Some(..=128)) if spec.has(Constant::Dropout) => 336,
-            (Kind::ForwardF32, Some(128)) if spec.has(Constant::FullPrecision) => 264,
-            (Kind::ForwardF32, _) if spec.has(Constant::FullPrecision) => 32,
             (Kind::TmaBackward, Some(256)) if spec.has(Constant::Dropout) => 224,
             (Kind::TmaForward, Some(256)) if spec.has(Constant::Dropout) => 8,
             (Kind::TmaBackward, Some(64)) if spec.has(Constant::Lengths) => 88,

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
-use ferroflash::{Pass, SplitKv};
+use ferroflash::{Pass, Precision, SplitKv};
 use ferroflash_kernels::expression::named::{NamedMask, NamedScore};
 
 use super::{AlgorithmName, DeviceWords, DtypeName, OrderName};
@@ -73,6 +73,9 @@ pub struct BenchArguments {
     /// Type of the elements.
     #[arg(long, default_value = "bf16")]
     pub dtype: DtypeName,
+    /// How exact products of f32 tensors are on a GPU: `tensor`, tf32; or `full`, three products of tf32 in place of one.
+    #[arg(long, default_value = "tensor", value_name = "tensor|full")]
+    pub precision: Precision,
     /// Which passes. Unless given: both; with --decode fwd, which is all that it measures.
     #[arg(long, value_delimiter = ',')]
     pub passes: Vec<BenchPass>,

@@ -290,6 +290,7 @@ fn problem(
         .heads_q(sizes.heads.q)
         .heads_k(sizes.heads.k)
         .head_dim(sizes.head_dim)
+        .precision(arguments.precision)
         .mask(mask.mask().map_err(Failure::Option)?);
     if let Some(columns) = arguments.values_in_keys {
         builder = builder.head_dim_v(columns).values_in_keys();

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use ferroflash::{Algorithm, Backend, Device, Dtype, Mask, Order, Pass, Problem, SplitKv};
+use ferroflash::{
+    Algorithm, Backend, Device, Dtype, Mask, Order, Pass, Precision, Problem, SplitKv,
+};
 use serde_json::{Value, json};
 
 use super::cases::Case;
@@ -230,6 +232,9 @@ impl Row {
         if p.mask().prefix() > 0 {
             set("prefix", json!(p.mask().prefix()));
         }
+        if p.precision() != Precision::default() {
+            set("precision", json!(p.precision().to_string()));
+        }
         if let Some(pages) = p.pages() {
             set("page", json!(pages.page_size()));
         }
@@ -378,5 +383,20 @@ mod tests {
         assert_eq!(json["mask_expression"], "document");
         assert_eq!(json["causal"], 0);
         assert!(named.to_string().contains("alibi-mask-document"));
+    }
+
+    #[test]
+    fn rows_name_the_precision() {
+        let line = "--seqs 8 --hdims 8 --causal 0 --passes fwd --dtype f32";
+        let json = |options: &str| {
+            let arguments = BenchArguments::parse(&format!("{line} {options}")).unwrap();
+            let cases = cases::cases(&arguments, &Device::cpu()).unwrap();
+            let failure = Failure::Option("not run".into());
+            let row = Row::failed(&cases[0], &cases[0].variants[0], &Device::cpu(), &failure);
+            serde_json::from_str::<Value>(&row.json()).unwrap()
+        };
+        assert_eq!(json("--precision full")["precision"], "full");
+        assert_eq!(json("")["precision"], Value::Null);
+        assert!(BenchArguments::parse(&format!("{line} --precision half")).is_err());
     }
 }

@@ -2,12 +2,11 @@
 //! part of a sum, which all of them need. So each leaves its own in shared memory, and adds up those of all in the same order: they have the
 //! same S to the last bit, and so the same P, m and l.
 
-use super::{Block, Tiles};
-use crate::config;
+use super::{Block, Blocks};
 use crate::ptx::{barrier, shared, special};
 use crate::tile::copy;
-use crate::tile::element::Element;
 use crate::tile::global::GlobalMatrix;
+use crate::tile::products::Products;
 use crate::tile::register::Accumulator;
 
 /// Bytes from one fragment to the next: lanes side by side.
@@ -18,7 +17,7 @@ const FRAGMENT_BYTES: u32 = 32 * 16;
 /// # Safety
 /// They have read what lay there.
 #[inline(always)]
-pub(super) unsafe fn send<T: Tiles>(block: &Block, s: &T::Scores) {
+pub(super) unsafe fn send<T: Blocks>(block: &Block, s: &T::Scores) {
     let mut address = place::<T>(block, block.team.thread / 32);
     for m in 0..T::Scores::M {
         for n in 0..T::Scores::N {
@@ -35,7 +34,7 @@ pub(super) unsafe fn send<T: Tiles>(block: &Block, s: &T::Scores) {
 /// # Safety
 /// All of them have, and a barrier stands between.
 #[inline(always)]
-pub(super) unsafe fn sum<T: Tiles>(block: &Block, s: &mut T::Scores) {
+pub(super) unsafe fn sum<T: Blocks>(block: &Block, s: &mut T::Scores) {
     *s = T::Scores::zero();
     let first = block.team.thread / 32 / T::WARPS_ACROSS * T::WARPS_ACROSS;
     for of_rows in 0..T::WARPS_ACROSS {
@@ -60,7 +59,7 @@ pub(super) unsafe fn sum<T: Tiles>(block: &Block, s: &mut T::Scores) {
 /// A barrier stands behind the last use of Q; all warps come here.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-pub(super) unsafe fn store<E: Element, T: Tiles>(
+pub(super) unsafe fn store<E: Products, T: Blocks>(
     block: &Block,
     o: GlobalMatrix,
     output: &T::Output,
@@ -70,14 +69,14 @@ pub(super) unsafe fn store<E: Element, T: Tiles>(
     unsafe {
         copy::store_shared::<E, _>(tile, block.warp_row, block.warp_column, output);
         barrier::barrier_sync_all();
-        let block_q = const { config::forward(T::HEAD_DIM).block_q };
+        let block_q = const { T::FOOTPRINT.block_q };
         copy::store(o, rows.first, tile, 0, block_q, block.team);
     }
 }
 
 /// Where this lane's first fragment of a warp's part lies.
 #[inline(always)]
-fn place<T: Tiles>(block: &Block, warp: u32) -> u32 {
+fn place<T: Blocks>(block: &Block, warp: u32) -> u32 {
     let bytes = (T::Scores::M * T::Scores::N) as u32 * FRAGMENT_BYTES;
     block.exchange + warp * bytes + special::lane_idx() * 16
 }

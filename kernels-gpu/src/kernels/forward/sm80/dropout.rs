@@ -5,25 +5,8 @@ use crate::attention::score::ScoreRows;
 use crate::kernels::dropout::{Dropped, head_of};
 use crate::params::ForwardParams;
 use crate::ptx::{spec, special};
-use crate::tile::register::Accumulator;
 
 impl Block {
-    /// Weights of keys from `first_key` on, packed, ← 0 where they are dropped.
-    ///
-    /// # Safety
-    /// Warp-collective; the parameters say where seed and offset lie.
-    #[inline(always)]
-    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-    pub(super) unsafe fn drop_weights<S: Accumulator>(
-        &self,
-        p: &ForwardParams,
-        first_key: u32,
-        weights: &mut S::Packed,
-    ) {
-        // SAFETY: the caller's contract.
-        unsafe { self.dropped(p, first_key).clear_packed::<S>(weights) };
-    }
-
     /// Which weights of keys from `first_key` on are dropped.
     ///
     /// # Safety

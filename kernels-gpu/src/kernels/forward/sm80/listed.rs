@@ -1,15 +1,13 @@
 //! The loop over KV blocks under a block mask.
 
-use super::stages::{Staged, load_first, scores, stage};
-use super::{Block, Tiles};
+use super::stages::{Staged, load_first, scores};
+use super::{Block, Blocks, add_values};
 use crate::attention::block_mask::ListedBlock;
-use crate::config;
 use crate::kernels::block_list::List;
 use crate::params::ForwardParams;
 use crate::ptx::{barrier, cp_async, spec};
 use crate::tile::copy::BoundsChecked;
-use crate::tile::element::Element;
-use crate::tile::matmul::{Registers, multiply_add, right};
+use crate::tile::products::Products;
 use crate::tile::register::Accumulator;
 use crate::tile::softmax::{OnlineSoftmax, RowValues};
 
@@ -18,12 +16,12 @@ use crate::tile::softmax::{OnlineSoftmax, RowValues};
 /// # Safety
 /// As [`super::forward`]; the list has been made.
 #[inline(always)]
-pub(super) unsafe fn attend_listed<E: Element, T: Tiles>(
+pub(super) unsafe fn attend_listed<E: Products, T: Blocks>(
     block: &Block,
     p: &ForwardParams,
     list: List,
 ) -> (T::Output, RowValues) {
-    let block_k = const { config::forward(T::HEAD_DIM).block_k };
+    let block_k = const { T::FOOTPRINT.block_k };
     let mut o = T::Output::zero();
     let mut softmax = OnlineSoftmax::new(p.scale.scale_log2);
     // SAFETY: as `attend`; the list has the blocks.
@@ -75,12 +73,7 @@ pub(super) unsafe fn attend_listed<E: Element, T: Tiles>(
                 });
             }
             softmax.update(&mut s, &mut o);
-            let mut weights = s.pack::<E>();
-            if spec::dropout() {
-                block.drop_weights::<T::Scores>(p, k_first, &mut weights);
-            }
-            let v = right(stage::<T>(block.v_tile, n), block.warp_column / 16);
-            multiply_add::<E, _>(&mut o, Registers(weights), v, block_k as usize / 16);
+            add_values::<E, T>(block, p, n, k_first, &s, &mut o);
         }
         let lse = softmax.finish(&mut o);
         (o, lse)

@@ -6,12 +6,11 @@
 //! Where warps divide the columns, there is one stage of each. V of a block arrives while S is made of K, and K of the next one from then on: two
 //! barriers a step, of which the second also stands between parts of S and their sum.
 
-use super::{Block, Tiles, columns};
-use crate::config;
+use super::{Block, Blocks, columns};
 use crate::ptx::{barrier, cp_async};
 use crate::tile::copy::{self, Extent};
-use crate::tile::element::Element;
-use crate::tile::matmul::{left, multiply_add, right_transposed};
+use crate::tile::matmul::{left, right_transposed};
+use crate::tile::products::Products;
 use crate::tile::register::Accumulator;
 use crate::tile::shared::SharedTile;
 
@@ -33,7 +32,7 @@ enum Part {
 }
 
 /// What a step begins with.
-const fn first_part<T: Tiles>() -> Part {
+const fn first_part<T: Blocks>() -> Part {
     if T::WARPS_ACROSS > 1 {
         Part::Keys
     } else {
@@ -46,7 +45,7 @@ const fn first_part<T: Tiles>() -> Part {
 /// # Safety
 /// Nobody reads the stage.
 #[inline(always)]
-pub(super) unsafe fn load_first<T: Tiles, X: Extent, const PAGES: bool>(
+pub(super) unsafe fn load_first<T: Blocks, X: Extent, const PAGES: bool>(
     block: &Block,
     first: Staged,
 ) {
@@ -56,8 +55,8 @@ pub(super) unsafe fn load_first<T: Tiles, X: Extent, const PAGES: bool>(
 
 /// Begins copies of a block: out of pages, where `PAGES` says so.
 #[inline(always)]
-unsafe fn load<T: Tiles, X: Extent, const PAGES: bool>(block: &Block, of: Staged, part: Part) {
-    let rows = const { config::forward(T::HEAD_DIM).block_k };
+unsafe fn load<T: Blocks, X: Extent, const PAGES: bool>(block: &Block, of: Staged, part: Part) {
+    let rows = const { T::FOOTPRINT.block_k };
     let parts = match part {
         Part::Keys => 0..1,
         Part::Values => 1..2,
@@ -80,10 +79,10 @@ unsafe fn load<T: Tiles, X: Extent, const PAGES: bool>(block: &Block, of: Staged
 
 /// The stage of step `i`.
 #[inline(always)]
-pub(super) fn stage<T: Tiles>(tile: SharedTile, i: u32) -> SharedTile {
-    let stage_bytes = const { config::forward(T::HEAD_DIM).block_k * T::HEAD_DIM * 2 };
+pub(super) fn stage<T: Blocks>(tile: SharedTile, i: u32) -> SharedTile {
+    let stage_bytes = const { T::FOOTPRINT.block_k * T::ROW_BYTES };
     SharedTile {
-        base: tile.base + i % const { config::forward_stages(T::HEAD_DIM) } * stage_bytes,
+        base: tile.base + i % const { T::STAGES } * stage_bytes,
         ..tile
     }
 }
@@ -95,7 +94,7 @@ pub(super) fn stage<T: Tiles>(tile: SharedTile, i: u32) -> SharedTile {
 /// The copies of the step before, or [`load_first`], have been committed; all warps come here.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-pub(super) unsafe fn scores<E: Element, T: Tiles, X: Extent, N: Extent, const PAGES: bool>(
+pub(super) unsafe fn scores<E: Products, T: Blocks, X: Extent, N: Extent, const PAGES: bool>(
     block: &Block,
     this: Staged,
     next: Option<Staged>,
@@ -117,7 +116,7 @@ pub(super) unsafe fn scores<E: Element, T: Tiles, X: Extent, N: Extent, const PA
         let q = left(block.q_tile, block.warp_row).from_column16(block.warp_column / 16);
         let k = right_transposed(stage::<T>(block.k_tile, this.step), 0)
             .from_column16(block.warp_column / 16);
-        multiply_add::<E, _>(&mut s, q, k, T::WARP_COLUMNS as usize / 16);
+        E::multiply_add(&mut s, q, k, T::WARP_COLUMNS);
         if divides_columns {
             columns::send::<T>(block, &s);
             cp_async::cp_async_wait_group::<0>();

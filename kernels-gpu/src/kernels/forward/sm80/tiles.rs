@@ -1,9 +1,13 @@
 //! The tiles of flash2's forward pass: which part of S and of O a warp has.
 
-use crate::config;
+use core::marker::PhantomData;
+
+use crate::config::{self, F32_BYTES, Footprint, HALF_BYTES};
+use crate::tile::element::{Element, F32};
+use crate::tile::products::Products;
 use crate::tile::register::{Accumulator, RegisterTile};
 
-/// The tiles of one head_dim; sizes as [`config::forward`] says.
+/// The tiles of one head_dim.
 pub trait Tiles {
     /// Columns of every tile; tensors may have fewer: see [`GlobalMatrix::has_chunk`](crate::tile::global::GlobalMatrix::has_chunk).
     const HEAD_DIM: u32;
@@ -11,15 +15,25 @@ pub trait Tiles {
     type Scores: Accumulator;
     /// A warp's rows of O, and its columns.
     type Output: Accumulator;
-    /// How many rows.
+}
+
+/// How a block of threads shares such tiles out.
+pub trait Blocks: Tiles {
+    /// What it takes.
+    const FOOTPRINT: Footprint;
+    /// Bytes of a row of Q, K and V.
+    const ROW_BYTES: u32;
+    /// Stages of K, and of V.
+    const STAGES: u32 = config::forward_stages(Self::HEAD_DIM);
+    /// Rows of a warp.
     const WARP_ROWS: u32 = Self::Output::M as u32 * 16;
-    /// How many columns: of O, and as many of Q, K and V.
+    /// Its columns: of O, and as many of Q, K and V.
     const WARP_COLUMNS: u32 = Self::Output::N as u32 * 8;
     /// Warps that have the same rows, each other columns.
     const WARPS_ACROSS: u32 = Self::HEAD_DIM / Self::WARP_COLUMNS;
     /// Fails to compile where the register tiles are not those of the footprint.
     const CONSISTENT: () = {
-        let footprint = config::forward(Self::HEAD_DIM);
+        let footprint = Self::FOOTPRINT;
         let warps_down = footprint.threads / 32 / Self::WARPS_ACROSS;
         assert!(warps_down * Self::WARP_ROWS == footprint.block_q);
         assert!(Self::WARPS_ACROSS * Self::WARP_COLUMNS == Self::HEAD_DIM);
@@ -29,38 +43,33 @@ pub trait Tiles {
     };
 }
 
-/// The tiles of head_dim `D`.
-pub struct DefaultTiles<const D: u32>;
+/// The tiles of head_dim `D` and elements `E`.
+pub struct DefaultTiles<E, const D: u32>(PhantomData<E>);
 
-impl Tiles for DefaultTiles<32> {
-    const HEAD_DIM: u32 = 32;
-    type Scores = RegisterTile<2, { n8(config::forward(32).block_k) }>;
-    type Output = RegisterTile<2, { n8(32) }>;
+impl<E: Products, const D: u32> Blocks for DefaultTiles<E, D>
+where
+    DefaultTiles<E, D>: Tiles,
+{
+    const FOOTPRINT: Footprint = config::forward(E::BYTES, D);
+    const ROW_BYTES: u32 = D * E::BYTES;
 }
 
-impl Tiles for DefaultTiles<64> {
-    const HEAD_DIM: u32 = 64;
-    type Scores = RegisterTile<2, { n8(config::forward(64).block_k) }>;
-    type Output = RegisterTile<2, { n8(64) }>;
+/// Register tiles of so many fragments down, of elements of so many bytes.
+macro_rules! tiles {
+    ($($head_dim:literal: $m:literal;)* of $bytes:ident, $elements:tt) => {$(
+        tiles!(@ $head_dim, $m, $bytes, $elements);
+    )*};
+    (@ $head_dim:literal, $m:literal, $bytes:ident, [$element:ty $(, $e:ident: $bound:ident)?]) => {
+        impl$(<$e: $bound>)? Tiles for DefaultTiles<$element, $head_dim> {
+            const HEAD_DIM: u32 = $head_dim;
+            type Scores = RegisterTile<$m, { n8(config::forward($bytes, $head_dim).block_k) }>;
+            type Output = RegisterTile<$m, { n8($head_dim / config::forward_warps_across($head_dim)) }>;
+        }
+    };
 }
 
-impl Tiles for DefaultTiles<128> {
-    const HEAD_DIM: u32 = 128;
-    type Scores = RegisterTile<2, { n8(config::forward(128).block_k) }>;
-    type Output = RegisterTile<2, { n8(128) }>;
-}
-
-impl Tiles for DefaultTiles<256> {
-    const HEAD_DIM: u32 = 256;
-    type Scores = RegisterTile<1, { n8(config::forward(256).block_k) }>;
-    type Output = RegisterTile<1, { n8(256) }>;
-}
-
-impl Tiles for DefaultTiles<512> {
-    const HEAD_DIM: u32 = 512;
-    type Scores = RegisterTile<2, { n8(config::forward(512).block_k) }>;
-    type Output = RegisterTile<2, { n8(512 / config::forward_warps_across(512)) }>;
-}
+tiles! { 32: 2; 64: 2; 128: 2; 256: 1; 512: 2; of HALF_BYTES, [E, E: Element] }
+tiles! { 32: 2; 64: 2; 128: 2; of F32_BYTES, [F32] }
 
 /// Fragments across `columns` columns.
 pub(super) const fn n8(columns: u32) -> usize {
