@@ -22,6 +22,10 @@ pub struct BenchArguments {
     /// Values of head_dim. Unless given: 64 and 128; with --decode 128.
     #[arg(long, value_delimiter = ',')]
     pub hdims: Vec<usize>,
+    /// Columns of v and o, each with each of --hdims: 192 of q and k beside 128 of v are MLA's in training. Unless given: those of q
+    /// and k. The rows name another number.
+    #[arg(long, value_delimiter = ',', conflicts_with = "decode")]
+    pub hdims_v: Vec<usize>,
     /// Sequence lengths, of q where --seqlen-k says another of k. Unless given: 512 to 16384 on a GPU, 512 to 2048 on the
     /// CPU; with --decode 1.
     #[arg(long, value_delimiter = ',')]
@@ -238,7 +242,7 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::ArgumentConflict, "{other}");
             BenchArguments::parse(other).unwrap();
         }
-        for other in ["--sinks", "--dropout 0.1"] {
+        for other in ["--sinks", "--dropout 0.1", "--hdims-v 64"] {
             let error = BenchArguments::parse(&format!("--decode {other}")).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::ArgumentConflict, "{other}");
         }

@@ -54,7 +54,7 @@ impl Case {
     }
 }
 
-/// All combinations, in the order of the peers' script: head_dim, mask, heads, lengths, batch, splits, pass.
+/// All combinations, in the order of the peers' script: head_dim, that of v, mask, heads, lengths, batch, splits, pass.
 pub fn cases(arguments: &BenchArguments, device: &Device) -> Result<Vec<Case>, Failure> {
     let on_gpu = device.as_cuda().is_some();
     let passes = passes(arguments)?;
@@ -144,6 +144,7 @@ fn passes(arguments: &BenchArguments) -> Result<Vec<Pass>, Failure> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sizes {
     head_dim: usize,
+    head_dim_v: usize,
     /// `None`: where there are several queries.
     causal: Option<bool>,
     heads: Heads,
@@ -162,6 +163,7 @@ fn sizes(arguments: &BenchArguments, on_gpu: bool) -> Vec<Sizes> {
 
     let all = vec![Sizes {
         head_dim: 0,
+        head_dim_v: 0,
         causal: None,
         heads: DECODE_HEADS,
         seqlen_q: 0,
@@ -170,6 +172,10 @@ fn sizes(arguments: &BenchArguments, on_gpu: bool) -> Vec<Sizes> {
     }];
     let head_dims = |_: &Sizes| given_or(&arguments.hdims, defaults.head_dims);
     let all = with_each(all, head_dims, |sizes, head_dim| sizes.head_dim = head_dim);
+    let head_dims_v = |sizes: &Sizes| given_or(&arguments.hdims_v, &[sizes.head_dim]);
+    let all = with_each(all, head_dims_v, |sizes, head_dim_v| {
+        sizes.head_dim_v = head_dim_v;
+    });
     let all = with_each(
         all,
         |_| masks.clone(),
@@ -290,6 +296,7 @@ fn problem(
         .heads_q(sizes.heads.q)
         .heads_k(sizes.heads.k)
         .head_dim(sizes.head_dim)
+        .head_dim_v(sizes.head_dim_v)
         .precision(arguments.precision)
         .mask(mask.mask().map_err(Failure::Option)?);
     if let Some(columns) = arguments.values_in_keys {

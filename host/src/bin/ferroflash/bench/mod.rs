@@ -2,7 +2,8 @@
 //!
 //! Shapes and floating-point operations are counted as the FlashAttention papers do: heads · head_dim and
 //! batch · seqlen stay the same while the length grows; 4 · batch · heads · seqlen² · head_dim operations forward,
-//! half of them under a causal mask, 2.5 times as many backward. Where q and k are not of one length, one of them stands
+//! half of them under a causal mask, 2.5 times as many backward. Where v has another head_dim_v, 2 · (head_dim + head_dim_v)
+//! stand for 4 · head_dim, and 2 · (3 · head_dim + 2 · head_dim_v) backward. Where q and k are not of one length, one of them stands
 //! for each factor of seqlen², and the triangle that a causal mask hides is as wide as the shorter one.
 //!
 //! | file | what |

@@ -47,43 +47,44 @@ impl Row {
         ms: f64,
         host_us: Option<f64>,
     ) -> Row {
-        Row {
-            problem: case.problem,
-            lens: case.lens.clone(),
-            pass: case.pass,
-            named: case.named,
-            algorithm: Some(ready.algorithm),
-            order: variant.order,
-            backend: device.backend(),
-            decode: case.decode,
-            layers: case.layers,
-            cache_lengths: case.cache_lengths,
-            outcome: Ok(Measured {
-                ms,
-                extra_bytes: ready.extra_bytes,
-                host_us,
-                n_views: match &ready.call {
-                    Call::Decode(call) => Some(call.n_views),
-                    Call::Gpu(_) | Call::Host(..) => None,
-                },
-            }),
-        }
+        let measured = Measured {
+            ms,
+            extra_bytes: ready.extra_bytes,
+            host_us,
+            n_views: match &ready.call {
+                Call::Decode(call) => Some(call.n_views),
+                Call::Gpu(_) | Call::Host(..) => None,
+            },
+        };
+        let algorithm = Some(ready.algorithm);
+        Row::new(case, variant, device, algorithm, Ok(measured))
     }
 
     /// Of a variant that could not run.
     pub fn failed(case: &Case, variant: &Variant, device: &Device, failure: &Failure) -> Row {
+        let why = failure.to_string().replace('\n', " ");
+        Row::new(case, variant, device, variant.algorithm, Err(why))
+    }
+
+    fn new(
+        case: &Case,
+        variant: &Variant,
+        device: &Device,
+        algorithm: Option<Algorithm>,
+        outcome: Result<Measured, String>,
+    ) -> Row {
         Row {
             problem: case.problem,
             lens: case.lens.clone(),
             pass: case.pass,
             named: case.named,
-            algorithm: variant.algorithm,
+            algorithm,
             order: variant.order,
             backend: device.backend(),
             decode: case.decode,
             layers: case.layers,
             cache_lengths: case.cache_lengths,
-            outcome: Err(failure.to_string().replace('\n', " ")),
+            outcome,
         }
     }
 
@@ -102,8 +103,10 @@ impl Row {
             Some(_) => format!("{name}-e4m3"),
             None => name,
         };
+        let (columns, columns_v) = (self.problem.head_dim(), self.problem.head_dim_v());
         let name = match self.problem.values_in_keys() {
             true => format!("{name}-latent"),
+            false if columns_v != columns => format!("{name}-v{columns_v}"),
             false => name,
         };
         let name = match self.cache_lengths {
@@ -149,13 +152,12 @@ impl Row {
         } else {
             self.lens.iter().copied().map(of_length).sum()
         };
-        let columns = problem.head_dim() + problem.head_dim_v();
-        let forward = 2.0 * problem.heads_q() as f64 * visible * columns as f64;
-        if self.pass == Pass::Backward {
-            2.5 * forward
-        } else {
-            forward
-        }
+        let columns = match self.pass {
+            // S, d_q and d_k; dP and d_v.
+            Pass::Backward => 3 * problem.head_dim() + 2 * problem.head_dim_v(),
+            _ => problem.head_dim() + problem.head_dim_v(),
+        };
+        2.0 * problem.heads_q() as f64 * visible * columns as f64
     }
 
     /// Bytes of inputs read and outputs written, each once.
@@ -358,45 +360,4 @@ fn rounded(value: f64, decimals: i32) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::arguments::BenchArguments;
-    use crate::bench::cases;
-
-    #[test]
-    fn rows_name_their_expressions() {
-        let row = |options: &str| {
-            let line = format!("--seqs 8 --hdims 8 --causal 0 --passes fwd {options}");
-            let arguments = BenchArguments::parse(&line).unwrap();
-            let cases = cases::cases(&arguments, &Device::cpu()).unwrap();
-            let failure = Failure::Option("not run".into());
-            Row::failed(&cases[0], &cases[0].variants[0], &Device::cpu(), &failure)
-        };
-        let plain = row("");
-        assert_eq!(plain.peer(), "ferroflash-auto");
-        assert!(plain.problem.score().is_none() && !plain.json().contains("score"));
-        let named = row("--score alibi --mask-expression document");
-        assert_eq!(named.peer(), "ferroflash-auto-alibi-mask-document");
-        assert!(named.problem.score().is_some() && named.problem.mask_expression().is_some());
-        let json: Value = serde_json::from_str(&named.json()).unwrap();
-        assert_eq!(json["score"], "alibi");
-        assert_eq!(json["mask_expression"], "document");
-        assert_eq!(json["causal"], 0);
-        assert!(named.to_string().contains("alibi-mask-document"));
-    }
-
-    #[test]
-    fn rows_name_the_precision() {
-        let line = "--seqs 8 --hdims 8 --causal 0 --passes fwd --dtype f32";
-        let json = |options: &str| {
-            let arguments = BenchArguments::parse(&format!("{line} {options}")).unwrap();
-            let cases = cases::cases(&arguments, &Device::cpu()).unwrap();
-            let failure = Failure::Option("not run".into());
-            let row = Row::failed(&cases[0], &cases[0].variants[0], &Device::cpu(), &failure);
-            serde_json::from_str::<Value>(&row.json()).unwrap()
-        };
-        assert_eq!(json("--precision full")["precision"], "full");
-        assert_eq!(json("")["precision"], Value::Null);
-        assert!(BenchArguments::parse(&format!("{line} --precision half")).is_err());
-    }
-}
+mod tests;

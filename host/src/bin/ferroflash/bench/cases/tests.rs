@@ -38,6 +38,7 @@ fn the_papers_sizes_keep_width_and_tokens() {
     let grouped = on_gpu(&format!("{line} --heads-k 1"));
     let expected = |seqlen_k, batch| Sizes {
         head_dim: 128,
+        head_dim_v: 128,
         causal: Some(true),
         heads: Heads { q: 2, k: 1 },
         seqlen_q: 4,
@@ -45,6 +46,26 @@ fn the_papers_sizes_keep_width_and_tokens() {
         batch,
     };
     assert_eq!(grouped, [expected(32, 4), expected(64, 2)]);
+}
+
+#[test]
+fn columns_of_v_are_those_of_q_unless_given() {
+    let columns = |line| {
+        let all = on_gpu(&format!("--causal 0 --seqs 64 {line}"));
+        let of = |sizes: &Sizes| (sizes.head_dim, sizes.head_dim_v, sizes.heads.q);
+        all.iter().map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(columns("--hdims 64,128"), [(64, 64, 32), (128, 128, 16)]);
+    let given = columns("--hdims 192,64 --hdims-v 128,64 --width 384");
+    let expected = [(192, 128, 2), (192, 64, 2), (64, 128, 6), (64, 64, 6)];
+    assert_eq!(given, expected);
+
+    let sizes = "--hdims 16 --width 32 --seqs 8 --tokens 16 --causal 0";
+    let cases = on_cpu(&format!("{sizes} --hdims-v 8")).unwrap();
+    assert_eq!(cases[0].problem.shape_v(), [2, 8, 2, 8]);
+    assert_eq!(cases[0].problem.shape_k(), [2, 8, 2, 16]);
+    let refused = on_cpu(&format!("{sizes} --hdims-v 0")).err().unwrap();
+    assert!(refused.to_string().contains("head_dim_v"), "{refused}");
 }
 
 #[test]
