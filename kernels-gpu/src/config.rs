@@ -68,11 +68,11 @@ pub const fn tma_q_stages(head_dim: u32) -> u32 {
 }
 
 /// Whether O goes to memory through shared memory and the TMA, which is faster; for 128 rows of head_dim 256 there is no
-/// room.
-pub const fn tma_stores(head_dim: u32, tiles: TileShape) -> bool {
+/// room, nor beside 128 keys of 192 columns and their values of 128.
+pub const fn tma_stores(head_dim: u32, value_dim: u32, tiles: TileShape) -> bool {
     match tiles {
         TileShape::Compact | TileShape::Grouped => true,
-        TileShape::Default | TileShape::Wide => head_dim <= 192,
+        TileShape::Default | TileShape::Wide => head_dim <= 192 && head_dim == value_dim,
     }
 }
 
@@ -86,7 +86,9 @@ pub const fn tma_stores(head_dim: u32, tiles: TileShape) -> bool {
 /// The compact shape has one warpgroup that multiplies. Up to head_dim 128 two of its blocks share an SM, so that one's
 /// products hide the other's softmax: each has half of the registers and at most 113 KB of shared memory, which at
 /// head_dim 128 two stages of 64 keys fill.
-pub const fn tma_forward(head_dim: u32, tiles: TileShape) -> Footprint {
+///
+/// Values may have fewer columns than keys, `value_dim`: 192 and 128, as DeepSeek-V3's. Then there is room for 128 keys.
+pub const fn tma_forward(head_dim: u32, value_dim: u32, tiles: TileShape) -> Footprint {
     let consumers = match tiles {
         TileShape::Compact => 1,
         TileShape::Default | TileShape::Grouped => 2,
@@ -97,14 +99,20 @@ pub const fn tma_forward(head_dim: u32, tiles: TileShape) -> Footprint {
         (..=64, _) | (..=128, TileShape::Default | TileShape::Grouped) => 128,
         (..=128, TileShape::Compact) => 64,
         (..=192, TileShape::Compact) => 112,
+        (..=192, _) if value_dim <= 128 => 128,
         _ => 80,
     };
     let block_q = 64 * consumers;
     let kv_stages = tma_kv_stages(head_dim, tiles);
-    let columns = head_dim.next_multiple_of(64);
+    let (columns, value_columns) = (padded_columns(head_dim), padded_columns(value_dim));
     let q_stages = tma_q_stages(head_dim);
-    let o_stages = if tma_stores(head_dim, tiles) { 1 } else { 0 };
-    let rows = (q_stages + o_stages) * block_q + 2 * kv_stages * block_k;
+    let o_stages = if tma_stores(head_dim, value_dim, tiles) {
+        1
+    } else {
+        0
+    };
+    let rows = q_stages * block_q + kv_stages * block_k;
+    let value_rows = o_stages * block_q + kv_stages * block_k;
     let barriers = 2 * (q_stages + 2 * kv_stages + TMA_SLOTS + consumers);
     let blocks_per_sm = match tiles {
         TileShape::Compact if head_dim <= 128 => 2,
@@ -112,7 +120,7 @@ pub const fn tma_forward(head_dim: u32, tiles: TileShape) -> Footprint {
     };
     Footprint {
         threads: 128 * (consumers + 1),
-        shared_bytes: rows * columns * HALF_BYTES
+        shared_bytes: (rows * columns + value_rows * value_columns) * HALF_BYTES
             + TMA_SLOTS * 16
             + TMA_LENGTHS * 32
             + barriers * 8,
@@ -233,11 +241,16 @@ pub const fn footprint(
     kind: Kind,
     dtype: Option<Dtype>,
     head_dim: Option<u32>,
+    head_dim_v: Option<u32>,
     tiles: TileShape,
 ) -> Footprint {
     let head_dim = match head_dim {
         Some(head_dim) => head_dim,
         None => 0,
+    };
+    let value_dim = match head_dim_v {
+        Some(head_dim_v) => head_dim_v,
+        None => head_dim,
     };
     let bytes = match dtype {
         Some(dtype) => dtype.bytes(),
@@ -262,7 +275,7 @@ pub const fn footprint(
         (Kind::Forward, TileShape::Default) => forward(bytes, head_dim),
         (Kind::Forward, TileShape::Compact) => forward_few(head_dim),
         (Kind::ForwardE4m3, TileShape::Compact) => forward_few_e4m3(head_dim),
-        (Kind::TmaForward, _) => tma_forward(head_dim, tiles),
+        (Kind::TmaForward, _) => tma_forward(head_dim, value_dim, tiles),
         (Kind::TmaForwardLatent, TileShape::Compact) => tma_forward_latent(head_dim),
         (Kind::TmaBackwardDelta, _) => rows(tma_backward(head_dim, tiles), DELTA_THREADS, 0),
         (Kind::TmaBackward, _) => tma_backward(head_dim, tiles),

@@ -143,6 +143,13 @@ macro_rules! run {
         let (p, maps) = $given;
         forward::sm90::forward::<element::$dtype, forward::sm90::LatentTiles<$head_dim>>(p, maps)
     }};
+    (TmaForward, $given:expr, $dtype:ident, $head_dim:literal / $head_dim_v:literal) => {{
+        let (p, maps) = $given;
+        forward::sm90::forward::<
+            element::$dtype,
+            forward::sm90::ValueTiles<$head_dim, $head_dim_v>,
+        >(p, maps)
+    }};
     (TmaForward, $given:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {{
         let (p, maps) = $given;
         forward::sm90::forward::<element::$dtype, tiles!(forward::sm90, $head_dim $(, $tiles)?)>(
@@ -208,7 +215,7 @@ macro_rules! params_type {
 macro_rules! entries {
     ($($name:ident: $kind:ident {
         arch: $arch:ident $(, dtype: $dtype:ident)?
-        $(, head_dim: $head_dim:literal)? $(, tiles: $tiles:ident)?
+        $(, head_dim: $head_dim:literal)? $(, head_dim_v: $head_dim_v:literal)? $(, tiles: $tiles:ident)?
     })*) => {$(
         /// # Safety
         /// The launch is as the row's footprint says, the parameters as their struct says.
@@ -217,7 +224,7 @@ macro_rules! entries {
         #[unsafe(no_mangle)]
         pub unsafe extern "ptx-kernel" fn $name(p: params!($kind, params_type)) {
             // SAFETY: the caller's contract.
-            unsafe { run!($kind, given!($kind, $name, &p) $(, $dtype)? $(, $head_dim)? $(; $tiles)?) }
+            unsafe { run!($kind, given!($kind, $name, &p) $(, $dtype)? $(, $head_dim)? $(/ $head_dim_v)? $(; $tiles)?) }
         }
     )*};
 }
@@ -236,7 +243,7 @@ macro_rules! params_match {
 macro_rules! entries {
     ($($name:ident: $kind:ident {
         arch: $arch:ident $(, dtype: $dtype:ident)?
-        $(, head_dim: $head_dim:literal)? $(, tiles: $tiles:ident)?
+        $(, head_dim: $head_dim:literal)? $(, head_dim_v: $head_dim_v:literal)? $(, tiles: $tiles:ident)?
     })*) => {
         // A module for each: rustc generates the code of several modules side by side.
         $(mod $name {
@@ -245,7 +252,7 @@ macro_rules! entries {
             pub(super) fn run(params: &crate::params::Params) {
                 params!($kind, params_match, params, p, {
                     // SAFETY: the emulator checks every access that a kernel makes.
-                    unsafe { run!($kind, given!($kind, $name, p) $(, $dtype)? $(, $head_dim)? $(; $tiles)?) }
+                    unsafe { run!($kind, given!($kind, $name, p) $(, $dtype)? $(, $head_dim)? $(/ $head_dim_v)? $(; $tiles)?) }
                 })
             }
         })*

@@ -1,8 +1,8 @@
 //! THE list of kernels. PTX entries, the host's table, the emulator's table and the README's support matrix are
 //! all made from it; a kernel that is not in it cannot be reached.
 
-/// Calls `$callback!` with every row: `name: kind { arch, dtype, head_dim, tiles }`, fields as the kind has them;
-/// a row without `tiles` is of [`TileShape::Default`].
+/// Calls `$callback!` with every row: `name: kind { arch, dtype, head_dim, head_dim_v, tiles }`, fields as the kind has them;
+/// a row without `tiles` is of [`TileShape::Default`], one without `head_dim_v` has as many columns of values as of keys.
 #[macro_export]
 macro_rules! for_each_variant {
     ($callback:ident) => {
@@ -62,6 +62,9 @@ macro_rules! for_each_variant {
             forward_sm90a_bf16_d128_grouped: TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 128, tiles: Grouped }
             forward_sm90a_f16_d64_grouped:   TmaForward { arch: Sm90a, dtype: F16, head_dim: 64, tiles: Grouped }
             forward_sm90a_f16_d128_grouped:  TmaForward { arch: Sm90a, dtype: F16, head_dim: 128, tiles: Grouped }
+
+            forward_sm90a_bf16_d192_v128: TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 192, head_dim_v: 128 }
+            forward_sm90a_f16_d192_v128:  TmaForward { arch: Sm90a, dtype: F16, head_dim: 192, head_dim_v: 128 }
 
             forward_latent_sm90a_bf16_d576_compact: TmaForwardLatent { arch: Sm90a, dtype: Bf16, head_dim: 576, tiles: Compact }
             forward_latent_sm90a_f16_d576_compact:  TmaForwardLatent { arch: Sm90a, dtype: F16, head_dim: 576, tiles: Compact }
@@ -307,6 +310,8 @@ pub struct Variant {
     pub dtype: Option<Dtype>,
     /// The head_dim it is compiled for; `None`: it is compiled for none. See [`Variant::head_dims`].
     pub head_dim: Option<u32>,
+    /// The columns of values that it is compiled for, where they are others.
+    pub head_dim_v: Option<u32>,
     /// The shape of its tiles.
     pub tiles: TileShape,
     /// What a block of it takes.
@@ -355,6 +360,15 @@ impl Variant {
         HeadDims { multiple, most }
     }
 
+    /// The same of the columns of values.
+    pub const fn head_dims_v(&self) -> HeadDims {
+        let HeadDims { multiple, most } = self.head_dims();
+        match self.head_dim_v {
+            Some(most) => HeadDims { multiple, most },
+            None => HeadDims { multiple, most },
+        }
+    }
+
     /// Whether it has to be told ([`Constant::PadColumns`]) that rows of some tensor have `columns` columns, fewer than it is compiled for.
     pub fn pads_columns(&self, columns: u32) -> bool {
         let pads = self.constants().contains(&Constant::PadColumns);
@@ -392,7 +406,7 @@ macro_rules! tile_shape {
 macro_rules! table {
     ($($name:ident: $kind:ident {
         arch: $arch:ident $(, dtype: $dtype:ident)?
-        $(, head_dim: $head_dim:literal)? $(, tiles: $tiles:ident)?
+        $(, head_dim: $head_dim:literal)? $(, head_dim_v: $head_dim_v:literal)? $(, tiles: $tiles:ident)?
     })*) => {
         /// The list as data, in its order.
         pub const VARIANTS: &[Variant] = &[$(
@@ -402,11 +416,13 @@ macro_rules! table {
                 arch: Arch::$arch,
                 dtype: optional!($(Dtype::$dtype)?),
                 head_dim: optional!($($head_dim)?),
+                head_dim_v: optional!($($head_dim_v)?),
                 tiles: tile_shape!($($tiles)?),
                 footprint: crate::config::footprint(
                     Kind::$kind,
                     optional!($(Dtype::$dtype)?),
                     optional!($($head_dim)?),
+                    optional!($($head_dim_v)?),
                     tile_shape!($($tiles)?),
                 ),
             },

@@ -48,21 +48,25 @@ fn with_matrix(text: &str, matrix: &str) -> Result<String> {
     Ok(format!("{before}{begin}\n{matrix}{end}{after}"))
 }
 
-/// A row for all variants that differ in type, head_dim and mask only.
+/// A row for all variants that differ in type, head_dim and mask only, and of elements of one size.
 fn matrix(variants: &[Variant]) -> String {
     let mut text =
         "| kernel | compute capability | dtype | head_dim | specialised for |\n|---|---|---|---|---|\n"
             .to_owned();
     let mut done = Vec::new();
     for variant in variants {
-        let family = (variant.kind, variant.arch, variant.tiles);
-        if done.contains(&family) {
+        let family = |variant: &Variant| {
+            let bytes = variant.dtype.map(Dtype::bytes);
+            (variant.kind, variant.arch, variant.tiles, bytes)
+        };
+        let own = family(variant);
+        if done.contains(&own) {
             continue;
         }
-        done.push(family);
+        done.push(own);
         let members: Vec<&Variant> = variants
             .iter()
-            .filter(|other| (other.kind, other.arch, other.tiles) == family)
+            .filter(|other| family(other) == own)
             .collect();
         let name = variant.name.split("_sm").next().unwrap_or(variant.name);
         let tiles = match variant.tiles {
@@ -97,11 +101,11 @@ fn constants(members: &[&Variant]) -> String {
         let most = members
             .iter()
             .filter(asks)
-            .map(|member| member.head_dim)
-            .max();
+            .max_by_key(|member| member.head_dim)
+            .map(|member| compiled_for(member));
         match most {
             None => {}
-            Some(Some(most)) if !members.iter().all(|member| asks(&member)) => {
+            Some(most) if !most.is_empty() && !members.iter().all(|member| asks(&member)) => {
                 names.push(format!("{} (up to {most})", constant.name()));
             }
             Some(_) => names.push(constant.name().to_owned()),
@@ -113,12 +117,18 @@ fn constants(members: &[&Variant]) -> String {
     }
 }
 
+/// The head_dim that a kernel is compiled for, and the columns of values where they are others; nothing where it is compiled for none.
+fn compiled_for(member: &Variant) -> String {
+    match (member.head_dim, member.head_dim_v) {
+        (None, _) => String::new(),
+        (Some(head_dim), None) => head_dim.to_string(),
+        (Some(head_dim), Some(head_dim_v)) => format!("{head_dim}/{head_dim_v}"),
+    }
+}
+
 /// Up to which the members serve, and which they are compiled for, if for any.
 fn head_dims(members: &[&Variant]) -> String {
-    let compiled = distinct(members, |member| {
-        let head_dim = member.head_dim.map(|head_dim| head_dim.to_string());
-        head_dim.unwrap_or_default()
-    });
+    let compiled = distinct(members, compiled_for);
     let served = members.iter().map(|member| member.head_dims());
     let Some(HeadDims { multiple, most }) = served.max_by_key(|served| served.most) else {
         return compiled;

@@ -44,9 +44,9 @@ fn dtype(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
     }
 }
 
-pub(super) fn head_dim(variant: &Variant, given: usize) -> Result<(), Reason> {
+pub(super) fn head_dim(served: HeadDims, given: usize) -> Result<(), Reason> {
     let given = given as u32;
-    let HeadDims { multiple, most } = variant.head_dims();
+    let HeadDims { multiple, most } = served;
     match given.is_multiple_of(multiple) && given <= most {
         true => Ok(()),
         false => Err(Reason::HeadDimMultiple {
@@ -64,8 +64,8 @@ fn columns(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
     let (given, needed) = (problem.head_dim_v() as u32, problem.head_dim() as u32);
     match variant.kind {
         // It reads no keys.
-        Kind::Combine => return head_dim(variant, problem.head_dim_v()),
-        _ => head_dim(variant, problem.head_dim())?,
+        Kind::Combine => return head_dim(variant.head_dims(), problem.head_dim_v()),
+        _ => head_dim(variant.head_dims(), problem.head_dim())?,
     }
     match (problem.values_in_keys(), variant.kind) {
         (true, Kind::TmaForwardLatent) => {
@@ -80,9 +80,8 @@ fn columns(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
             })
         }
         (true, _) => Err(Reason::ValuesInKeys),
-        (false, _) if given == needed => Ok(()),
-        (false, Kind::ForwardE4m3) => Err(Reason::HeadDimV { given, needed }),
-        (false, _) => match head_dim(variant, problem.head_dim_v()) {
+        (false, Kind::ForwardE4m3) if given != needed => Err(Reason::HeadDimV { given, needed }),
+        (false, _) => match head_dim(variant.head_dims_v(), problem.head_dim_v()) {
             Err(Reason::HeadDimMultiple {
                 given,
                 multiple,

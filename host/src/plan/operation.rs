@@ -85,7 +85,7 @@ pub(super) fn kernel<P: Operation>(
     let variant = rows
         .find(|row| row.kind == kind && row.dtype == Some(given.of_kernels()))
         .ok_or(Reason::Dtype { given })?;
-    eligible::head_dim(variant, head_dim)?;
+    eligible::head_dim(variant.head_dims(), head_dim)?;
     eligible::compute_capability(variant, device)?;
     eligible::alignment(checked.arguments())?;
     Ok(variant)

@@ -133,7 +133,7 @@ pub(super) struct PassKernels {
 }
 
 impl PassKernels {
-    /// Of the head_dims for which each kind has an eligible row of this shape, the rows that [`preference`] puts first; where there is
+    /// Of the numbers of columns for which each kind has an eligible row of this shape, the rows that [`preference`] puts first; where there is
     /// none, the reason that says most.
     fn of_shape(
         tiles: TileShape,
@@ -150,8 +150,8 @@ impl PassKernels {
         let rows = || VARIANTS.iter().filter(is_among);
         let mut best: Option<PassKernels> = None;
         let mut refusal: Option<Reason> = None;
-        for head_dim in rows().map(|row| row.head_dim).collect::<BTreeSet<_>>() {
-            let rows = rows().filter(|row| row.head_dim == head_dim);
+        for columns in rows().map(columns).collect::<BTreeSet<_>>() {
+            let rows = rows().filter(|row| self::columns(row) == columns);
             match PassKernels::of_rows(tiles, kinds, rows, checked, device) {
                 Ok(kernels)
                     if best
@@ -206,7 +206,7 @@ impl PassKernels {
     }
 
     /// What [`preference`] says of the first.
-    fn preference(&self) -> Option<(Arch, Reverse<Option<u32>>)> {
+    fn preference(&self) -> Option<Preference> {
         self.variants.first().map(|variant| preference(variant))
     }
 
@@ -305,10 +305,17 @@ fn not_built(checked: &Checked) -> Reason {
     }
 }
 
-/// Of two eligible kernels of one shape the one for which this is greater serves: the newest architecture's, for the
-/// smallest head_dim that holds the problem's.
-fn preference(variant: &Variant) -> (Arch, Reverse<Option<u32>>) {
-    (variant.arch, Reverse(variant.head_dim))
+/// The columns of keys and of values that a kernel is compiled for.
+fn columns(variant: &Variant) -> [Option<u32>; 2] {
+    [variant.head_dim, variant.head_dim_v.or(variant.head_dim)]
+}
+
+/// Of two eligible kernels of one shape the one for which this is greater serves.
+type Preference = (Arch, Reverse<[Option<u32>; 2]>);
+
+/// The newest architecture's, for the smallest head_dim that holds the problem's, and then for the fewest columns of values.
+fn preference(variant: &Variant) -> Preference {
+    (variant.arch, Reverse(columns(variant)))
 }
 
 /// Of two kernels' reasons the one that failed later; of two bounds of head_dim the greater, and of two kernels that are too large the

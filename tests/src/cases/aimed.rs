@@ -38,22 +38,22 @@ pub fn repeated() -> Vec<Case> {
 pub fn mispredictions(tiles: TileShape) -> Vec<Case> {
     let mut cases: Vec<Case> = Vec::new();
     let blocks = blocks(Algorithm::Flash3, tiles).into_iter().enumerate();
-    for (at, (head_dim, block_k)) in blocks {
+    for (at, ([head_dim, head_dim_v], block_k)) in blocks {
         // Above that, maxima come first.
-        if head_dim > 128 {
+        if head_dim_v > 128 {
             continue;
         }
         // The first query of a tile sees 3/4 of a block.
         let seqlen_k = 140 + block_k - block_k / 4;
         let in_steps = |mask| Case {
             fill: Fill::Steps { keys: block_k },
-            ..Case::new(HALVES[at % 2], mask, head_dim, 140, seqlen_k)
+            ..Case::new(HALVES[at % 2], mask, head_dim, 140, seqlen_k).columns(head_dim, head_dim_v)
         };
         let causal = in_steps(Mask::Causal);
         let windowed = in_steps(window(Some(block_k), Some(0)));
         let spike = Case {
             fill: Fill::Spike { log2_16: 264 },
-            ..Case::new(Dtype::F16, MASKS[at % 2], head_dim, 140, 300)
+            ..Case::new(Dtype::F16, MASKS[at % 2], head_dim, 140, 300).columns(head_dim, head_dim_v)
         };
         cases.extend([causal, windowed, spike]);
         cases.extend([causal, windowed].map(in_used_rows));
@@ -75,8 +75,8 @@ pub fn wide_mispredictions() -> Vec<Case> {
     ]
 }
 
-/// `(head_dim, keys of a block)` of flash3's forward kernels, or of flash2's.
-fn blocks(algorithm: Algorithm, tiles: TileShape) -> Vec<(usize, usize)> {
+/// `([head_dim, head_dim_v], keys of a block)` of flash3's forward kernels, or of flash2's.
+fn blocks(algorithm: Algorithm, tiles: TileShape) -> Vec<([usize; 2], usize)> {
     let kind = match algorithm {
         Algorithm::Flash3 => Kind::TmaForward,
         _ => Kind::Forward,
@@ -84,8 +84,11 @@ fn blocks(algorithm: Algorithm, tiles: TileShape) -> Vec<(usize, usize)> {
     let rows = VARIANTS
         .iter()
         .filter(|row| row.kind == kind && row.tiles == tiles);
-    let blocks =
-        rows.filter_map(|row| Some((row.head_dim? as usize, row.footprint.block_k as usize)));
+    let blocks = rows.filter_map(|row| {
+        let (head_dim, block_k) = (row.head_dim?, row.footprint.block_k as usize);
+        let head_dim_v = row.head_dim_v.unwrap_or(head_dim);
+        Some(([head_dim, head_dim_v].map(|n| n as usize), block_k))
+    });
     let unique: BTreeSet<_> = blocks.collect();
     unique.into_iter().collect()
 }
@@ -99,10 +102,11 @@ pub fn edges(algorithm: Algorithm, tiles: TileShape) -> Vec<Case> {
         TileShape::Compact => (52, 1),
         TileShape::Default | TileShape::Wide | TileShape::Grouped => (84, 3),
     };
-    for (at, (head_dim, block_k)) in blocks(algorithm, tiles).into_iter().enumerate() {
+    for (at, ([head_dim, head_dim_v], block_k)) in blocks(algorithm, tiles).into_iter().enumerate()
+    {
         let of = |mask, seqlen_q, seqlen_k| {
             let case = Case::new(HALVES[at % 2], mask, head_dim, seqlen_q, seqlen_k);
-            case.heads(1, heads, 1)
+            case.heads(1, heads, 1).columns(head_dim, head_dim_v)
         };
         let first = cases.len();
         // The last key of a block lies behind the end.
@@ -125,13 +129,14 @@ pub fn edges(algorithm: Algorithm, tiles: TileShape) -> Vec<Case> {
 /// once, by tiles that follow each other. Each problem comes under several orders of the emulator's threads.
 pub fn stages() -> Vec<Case> {
     let mut cases = Vec::new();
-    for (at, head_dim) in [32, 64, 96, 128, 192, 256].into_iter().enumerate() {
+    let columns = [32, 64, 96, 128, 192, 256].map(|columns| [columns, columns]);
+    for (at, [head_dim, head_dim_v]) in columns.into_iter().chain([[192, 128]]).enumerate() {
         for (of_mask, mask) in MASKS.into_iter().enumerate() {
             for seed in 0..2 {
                 let case = Case::new(HALVES[(at + of_mask) % 2], mask, head_dim, 140, 270);
                 cases.push(Case {
                     seed: 1000 + seed,
-                    ..case.heads(1, 2, 1 + of_mask)
+                    ..case.heads(1, 2, 1 + of_mask).columns(head_dim, head_dim_v)
                 });
             }
         }

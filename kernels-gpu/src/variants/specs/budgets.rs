@@ -281,14 +281,20 @@ impl Variant {
     /// pass up to 128 keeps some words more that are read once a block, and so does flash3's backward pass at 256, and one word its forward pass. At head_dim 64
     /// flash3's backward pass keeps words of a packed sequence's place in local memory, read once a tile. Under a block mask flash2's backward pass looks each step up in the lists, with words for that in local memory at head_dim 128. The kernel of tensors' gradients holds
     /// three parts of 64 numbers in each thread; where the sequence and its head lie waits in local memory, read once a head. At head_dim 64 flash2's forward pass keeps more of a tile's places under a left bound, 504 bytes for sm_90, and some with lengths and pages. In full
-    /// precision its f32 kernel keeps addresses and the mask of a tile in local memory, read once a block.
+    /// precision kernels of f32 hold fragments in two parts: addresses and the mask of a tile lie in local memory, and in the backward pass at head_dim 128 a few
+    /// fragments of a step, most of them for sm_80.
     pub const fn spill_bytes(&self, spec: Spec) -> u32 {
         let wide = matches!(self.tiles, TileShape::Wide);
-        let is_f32 = matches!(self.dtype, Some(Dtype::F32));
+        let is_default = matches!(self.tiles, TileShape::Default);
         let most = match (self.kind, self.head_dim) {
-            (Kind::Forward, Some(128)) if spec.has(Constant::FullPrecision) => 264,
-            (Kind::Forward, _) if spec.has(Constant::FullPrecision) => 32,
-            (Kind::Forward | Kind::Backward, _) if is_f32 => 8,
+            (kind, head_dim) if spec.has(Constant::FullPrecision) => match (kind, head_dim) {
+                (Kind::Backward, Some(128)) if is_default => 900,
+                (Kind::Backward, Some(64 | 128)) => 200,
+                (Kind::Forward, Some(128)) => 600,
+                (Kind::Forward, Some(64)) => 112,
+                _ => 32,
+            },
+            _ if matches!(self.dtype, Some(Dtype::F32)) => 0,
             (Kind::Forward, Some(64)) if spec.has(Constant::LeftBound) => 504,
             (Kind::Forward, Some(..=128)) if spec.has(Constant::Dropout) => 336,
             (Kind::TmaBackward, Some(256)) if spec.has(Constant::Dropout) => 224,

@@ -131,6 +131,7 @@ impl Variant {
             // A consumer's S and O leave few registers for the elements of a tensor that are under way, one for each score of several fragments.
             (TileShape::Default, Some(96), BIAS) => 168,
             (TileShape::Default, Some(128), BIAS) => 488,
+            (TileShape::Default, Some(192), BIAS) => 388,
             // Tiles whose threads have 128 registers, and as many scores.
             (TileShape::Compact, Some(64), BIAS) => 408,
             (TileShape::Wide, Some(64), BIAS) => 764,

@@ -91,10 +91,10 @@ impl Layout {
         let o = if T::LATENT {
             v
         } else {
-            v + T::KV_STAGES * BoxedTile::n_bytes(config.block_k, T::HEAD_DIM)
+            v + T::KV_STAGES * BoxedTile::n_bytes(config.block_k, T::VALUE_DIM)
         };
         let slots = if T::STORES {
-            o + BoxedTile::n_bytes(config.block_q, T::HEAD_DIM)
+            o + BoxedTile::n_bytes(config.block_q, T::VALUE_DIM)
         } else if T::LATENT {
             o + latent::EXCHANGE_BYTES
         } else {
@@ -166,19 +166,19 @@ impl Layout {
     /// A stage of K.
     #[inline(always)]
     pub(super) const fn k<T: Tiles>(self, stage: u32) -> BoxedTile {
-        Layout::kv::<T>(self.k, stage)
+        Layout::kv::<T>(self.k, stage, T::HEAD_DIM)
     }
 
     /// A stage of V.
     #[inline(always)]
     pub(super) const fn v<T: Tiles>(self, stage: u32) -> BoxedTile {
-        Layout::kv::<T>(self.v, stage)
+        Layout::kv::<T>(self.v, stage, T::VALUE_DIM)
     }
 
-    const fn kv<T: Tiles>(base: u32, stage: u32) -> BoxedTile {
+    const fn kv<T: Tiles>(base: u32, stage: u32, columns: u32) -> BoxedTile {
         let rows = T::FOOTPRINT.block_k;
         BoxedTile {
-            base: base + stage * BoxedTile::n_bytes(rows, T::HEAD_DIM),
+            base: base + stage * BoxedTile::n_bytes(rows, columns),
             rows,
         }
     }
@@ -187,7 +187,7 @@ impl Layout {
     #[inline(always)]
     pub(super) const fn o<T: Tiles>(self, consumer: u32) -> BoxedTile {
         BoxedTile {
-            base: self.o + consumer * BoxedTile::n_bytes(WARPGROUP_ROWS, T::HEAD_DIM),
+            base: self.o + consumer * BoxedTile::n_bytes(WARPGROUP_ROWS, T::VALUE_DIM),
             rows: WARPGROUP_ROWS,
         }
     }

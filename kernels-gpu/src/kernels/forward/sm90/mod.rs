@@ -55,12 +55,14 @@ use layout::Layout;
 
 /// The tiles of one head_dim in one shape.
 pub trait Tiles {
-    /// Columns that the tiles have; tensors may have fewer.
+    /// Columns that tiles of Q and K have; tensors may have fewer.
     const HEAD_DIM: u32;
+    /// The same of V and O.
+    const VALUE_DIM: u32 = Self::HEAD_DIM;
     /// Their shape.
     const SHAPE: TileShape;
     /// What a block takes, and which part of the problem it covers.
-    const FOOTPRINT: Footprint = config::tma_forward(Self::HEAD_DIM, Self::SHAPE);
+    const FOOTPRINT: Footprint = config::tma_forward(Self::HEAD_DIM, Self::VALUE_DIM, Self::SHAPE);
     /// Whether values are the first columns of the keys: see `latent.rs`.
     const LATENT: bool = false;
     /// 64 query rows each.
@@ -74,7 +76,8 @@ pub trait Tiles {
     /// Stages of K, and of V.
     const KV_STAGES: u32 = config::tma_kv_stages(Self::HEAD_DIM, Self::SHAPE);
     /// Whether store warps send O to memory.
-    const STORES: bool = !Self::LATENT && config::tma_stores(Self::HEAD_DIM, Self::SHAPE);
+    const STORES: bool =
+        !Self::LATENT && config::tma_stores(Self::HEAD_DIM, Self::VALUE_DIM, Self::SHAPE);
     /// Whether the consumers need registers of the producer warpgroup.
     const SHARES_REGISTERS: bool = 0 < Self::FOOTPRINT.launch_registers;
     /// Whether the consumers leave the producer some of them.
@@ -95,12 +98,12 @@ pub trait Tiles {
     const SPLITS_KV: bool = Self::PACKS_GQA;
     /// Whether consumers find their place in the block of threads anew where they need it: with lengths and splits they have no register to keep it in.
     const FORGETS_PLACE: bool = Self::SPLITS_KV && Self::HEAD_DIM == 256;
-    /// Whether the softmax is speculative: exponentials before the maxima are known. Above head_dim 128 the softmax hides behind the products
-    /// anyway, and K is kept longer for it: with short causal sequences that costs 3 % (H200).
-    const SPECULATES: bool = Self::HEAD_DIM <= 128;
-    /// Whether ping-pong barriers order the products of the consumers. Above head_dim 128 products take so much longer than the
+    /// Whether the softmax is speculative: exponentials before the maxima are known. Where values have more than 128 columns, the softmax hides behind the
+    /// products anyway, and K is kept longer for it: with short causal sequences that costs 3 % (H200).
+    const SPECULATES: bool = Self::VALUE_DIM <= 128;
+    /// Whether ping-pong barriers order the products of the consumers. Where values have more than 128 columns, products take so much longer than the
     /// softmax that it makes no difference.
-    const PING_PONG: bool = Self::HEAD_DIM <= 128 && Self::CONSUMERS > 1;
+    const PING_PONG: bool = Self::VALUE_DIM <= 128 && Self::CONSUMERS > 1;
     /// A warpgroup's rows of S.
     type Scores: WarpgroupTile;
     /// A warpgroup's rows of O.
@@ -139,6 +142,17 @@ tiles!(CompactTiles, Compact: 64 96 128 192 256);
 tiles!(WideTiles, Wide: 64 128);
 tiles!(GroupedTiles, Grouped: 64 128);
 
+/// The tiles of head_dim `D` in the default shape, whose values have `V` columns.
+pub struct ValueTiles<const D: u32, const V: u32>;
+
+impl Tiles for ValueTiles<192, 128> {
+    const HEAD_DIM: u32 = 192;
+    const VALUE_DIM: u32 = 128;
+    const SHAPE: TileShape = TileShape::Default;
+    type Scores = RegisterTile<1, { n8(Self::FOOTPRINT.block_k) }>;
+    type Output = RegisterTile<1, { n8(Self::VALUE_DIM) }>;
+}
+
 /// The tiles of values that are the first columns of keys of head_dim `D`.
 pub struct LatentTiles<const D: u32>;
 
@@ -162,7 +176,7 @@ const SPARED_CONSUMER_REGISTERS: [u32; 2] = [232, 216];
 ///
 /// # Safety
 /// The launch is as [`config::tma_forward`] says, with not more blocks than there may be tiles; tensors are as [`TmaForwardParams`]
-/// says, of at most `T::HEAD_DIM` columns; `maps` is the address of the first tensor map.
+/// says, of at most `T::HEAD_DIM` and `T::VALUE_DIM` columns; `maps` is the address of the first tensor map.
 #[inline(always)]
 pub unsafe fn forward<E: Element, T: Tiles>(p: &TmaForwardParams, maps: u64) {
     let layout = Layout::new::<T>();

@@ -307,7 +307,7 @@ impl<'a> Producer<'a> {
                 load_boxes::<false>(
                     ForwardMap::Q.at(self.maps),
                     tile,
-                    Parts::all::<T>(),
+                    Parts::all(T::HEAD_DIM),
                     at,
                     full,
                 );
@@ -324,7 +324,7 @@ impl<'a> Producer<'a> {
         // SAFETY: as `load`.
         unsafe {
             let found = self.pages.look_up(self.p, first_row);
-            let all = Parts::all::<T>();
+            let all = Parts::all(T::HEAD_DIM);
             self.load_keys::<T>(map, barriers, self.k, (tile, all), at, found);
         }
         self.k.advance();
@@ -338,7 +338,7 @@ impl<'a> Producer<'a> {
         // SAFETY: as `load`.
         unsafe {
             let found = self.pages.look_up(self.p, first_row);
-            let all = Parts::all::<T>();
+            let all = Parts::all(T::VALUE_DIM);
             self.load_keys::<T>(map, barriers, self.v, (tile, all), at, found);
         }
         self.v.advance();

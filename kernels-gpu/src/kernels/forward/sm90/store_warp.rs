@@ -56,7 +56,7 @@ pub(super) unsafe fn store<T: Tiles>(
                 + consumer * packing.queries(WARPGROUP_ROWS);
 
             mbarrier::mbarrier_wait(ring.full(consumer), o.parity);
-            for part in 0..T::HEAD_DIM.div_ceil(BOX_COLUMNS) {
+            for part in 0..T::VALUE_DIM.div_ceil(BOX_COLUMNS) {
                 let at = [part * BOX_COLUMNS, first_query, head_idx, batch_idx];
                 tma::tma_store_if(map, at, tile.part(part).base, 1);
             }

@@ -13,12 +13,12 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// All of them.
+    /// All of a tile of so many columns.
     #[inline(always)]
-    pub(super) const fn all<T: Tiles>() -> Parts {
+    pub(super) const fn all(columns: u32) -> Parts {
         Parts {
             first: 0,
-            n: T::HEAD_DIM.div_ceil(BOX_COLUMNS),
+            n: columns.div_ceil(BOX_COLUMNS),
         }
     }
 
