@@ -99,7 +99,7 @@ pub const fn tma_forward(head_dim: u32, value_dim: u32, tiles: TileShape) -> Foo
         (..=64, _) | (..=128, TileShape::Default | TileShape::Grouped) => 128,
         (..=128, TileShape::Compact) => 64,
         (..=192, TileShape::Compact) => 112,
-        (..=192, _) if value_dim <= 128 => 128,
+        (129..=192, _) if value_dim <= 128 => 128,
         _ => 80,
     };
     let block_q = 64 * consumers;

@@ -152,11 +152,16 @@ fn refusals() {
         compute_capability: (10, 0),
         ..DeviceInfo::h200()
     };
-    let f32 = grouped(Dtype::F32, 4096, 128);
     let odd = grouped(Dtype::Bf16, 4096, 520);
     let long = grouped(Dtype::Bf16, 1 << 20, 128);
     refuse(grouped_causal(), old, Backend::Cuda, None, Pass::Forward);
-    refuse(f32, DeviceInfo::h200(), Backend::Cuda, None, Pass::Backward);
+    refuse(
+        grouped(Dtype::F32, 4096, 132),
+        DeviceInfo::h200(),
+        Backend::Cuda,
+        None,
+        Pass::Backward,
+    );
     refuse(
         odd,
         DeviceInfo::h200(),
