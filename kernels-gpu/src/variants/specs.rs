@@ -16,6 +16,22 @@ use crate::params::{
 };
 use crate::spec::Constant;
 
+/// What flash2's forward kernels may ask for, but for those of few queries.
+const FLASH2_FORWARD: &[Constant] = &[
+    Constant::FullPrecision,
+    Constant::RightBound,
+    Constant::LeftBound,
+    Constant::Lengths,
+    Constant::Prefix,
+    Constant::Pages,
+    Constant::Sinks,
+    Constant::PadColumns,
+    Constant::Dropout,
+    Constant::Score,
+    Constant::EditPartial,
+    Constant::BlockMask,
+];
+
 impl Kind {
     /// The constants that its kernels may ask for; [`Constant::FullPrecision`], first, those of f32.
     const fn constants(self) -> &'static [Constant] {
@@ -60,20 +76,7 @@ impl Kind {
                 Constant::EditPartial,
                 Constant::BlockMask,
             ],
-            Kind::Forward => &[
-                Constant::FullPrecision,
-                Constant::RightBound,
-                Constant::LeftBound,
-                Constant::Lengths,
-                Constant::Prefix,
-                Constant::Pages,
-                Constant::Sinks,
-                Constant::PadColumns,
-                Constant::Dropout,
-                Constant::Score,
-                Constant::EditPartial,
-                Constant::BlockMask,
-            ],
+            Kind::Forward => FLASH2_FORWARD,
             Kind::TmaForward => &[
                 Constant::RightBound,
                 Constant::LeftBound,

@@ -1,0 +1,63 @@
+//! Which columns of tensors a kernel serves.
+
+use super::{Dtype, Kind, Variant};
+use crate::config::LATENT_COLUMNS;
+use crate::spec::Constant;
+
+/// Which head_dims a kernel serves: every multiple of a number up to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadDims {
+    /// The number: columns that are copied at a time.
+    pub multiple: u32,
+    /// The largest.
+    pub most: u32,
+}
+
+/// Kernels copy rows 16 bytes at a time: in elements of two bytes.
+pub const HEAD_DIM_MULTIPLE: u32 = 8;
+
+/// The same in elements of four bytes.
+pub const HEAD_DIM_MULTIPLE_F32: u32 = 4;
+
+/// The same in elements of one byte.
+pub const HEAD_DIM_MULTIPLE_E4M3: u32 = 16;
+
+/// The largest head_dim of merges and of appended rows, whose kernels are compiled for none.
+pub const MAX_HEAD_DIM: u32 = 256;
+
+/// The largest head_dim of other kernels that are compiled for none: of those of `standard`, which go through columns in pieces.
+pub const MAX_HEAD_DIM_IN_PIECES: u32 = 576;
+
+impl Variant {
+    /// Which head_dims it serves. Columns beyond the tensor's are read as 0 and not written, so kernels serve smaller head_dims than
+    /// their own too, at the price of their own. What TMA copies, in flash3, is padded on the way; flash2 pads by itself ([`Variant::pads_columns`]).
+    pub const fn head_dims(&self) -> HeadDims {
+        let multiple = match (self.kind, self.dtype) {
+            (Kind::ForwardE4m3, _) => HEAD_DIM_MULTIPLE_E4M3,
+            (_, Some(Dtype::F32)) => HEAD_DIM_MULTIPLE_F32,
+            _ => HEAD_DIM_MULTIPLE,
+        };
+        let most = match (self.kind, self.head_dim) {
+            (_, Some(compiled)) => compiled,
+            (Kind::Combine, None) => 2 * LATENT_COLUMNS,
+            (Kind::Merge | Kind::Append, None) => MAX_HEAD_DIM,
+            (_, None) => MAX_HEAD_DIM_IN_PIECES,
+        };
+        HeadDims { multiple, most }
+    }
+
+    /// The same of the columns of values.
+    pub const fn head_dims_v(&self) -> HeadDims {
+        let HeadDims { multiple, most } = self.head_dims();
+        match self.head_dim_v {
+            Some(most) => HeadDims { multiple, most },
+            None => HeadDims { multiple, most },
+        }
+    }
+
+    /// Whether it has to be told ([`Constant::PadColumns`]) that rows of some tensor have `columns` columns, fewer than it is compiled for.
+    pub fn pads_columns(&self, columns: u32) -> bool {
+        let pads = self.constants().contains(&Constant::PadColumns);
+        pads && self.head_dim.is_some_and(|compiled| columns < compiled)
+    }
+}
