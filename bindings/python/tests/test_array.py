@@ -247,3 +247,19 @@ def test_tensors_go_to_the_operators_of_torch():
     assert q.grad is not None
     with pytest.raises(TypeError, match=r"q is a torch\.Tensor"):
         ferroflash.attention_backward(o, q, q, q, o, lse)
+
+
+@pytest.mark.parametrize("precision", [None, "tensor", "full"])
+def test_precisions_are_taken(precision):
+    q, k, v = (np.ones((1, 4, 2, 8), np.float32) for _ in range(3))
+    o = ferroflash.attention(q, k, v, precision=precision)
+    assert np.array_equal(o, v)
+
+
+def test_other_precisions_are_refused():
+    q = np.ones((1, 4, 2, 8), np.float32)
+    with pytest.raises(ValueError, match="precision is half: it must be tensor or full"):
+        ferroflash.attention(q, q, q, precision="half")
+    half = q.astype(np.float16)
+    with pytest.raises(ValueError, match="precision"):
+        ferroflash.attention(half, half, half, precision="full")
