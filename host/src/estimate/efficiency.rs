@@ -35,7 +35,7 @@ const FLASH2: Shares = &[
 ];
 
 /// A product of `standard` on Hopper. It is fitted to three times on H100 (tests/benches/README.md, 2026-11-25): head_dim 256 at 2k, 140 TFLOP/s
-/// forward and 163 backward, and 512 forward, 206. With it the model is off by 5, 2 and 7 %.
+/// forward and 163 backward, and 512 forward, 206. With it the predicted times are 0.96, 0.98 and 1.08 of those.
 const STANDARD: f64 = 0.28;
 
 /// FlashAttention off Hopper: FlashAttention-2's abstract (Dao 2023) says 25 to 40 % of A100's peak. The middle of it.

@@ -58,8 +58,8 @@
 //! - H200, 512 (record 2026-11-20), flash3 forward at head_dim 64: 128 µs predicted and 170 measured, causal 81 and 126.
 //!
 //! Courses teach rules of thumb for A100, fp16, head_dim 64: about 1.5 times as fast as standard attention at 512, twice at 2k, three times at 8k.
-//! flash1 is predicted 2.4, 3.4 and 3.8 times as fast, flash2 5.1, 6.4 and 6.4: these are over our `standard`, which keeps S in f32, and under a
-//! causal mask twice as much, for `standard` computes what the mask hides.
+//! flash1 is predicted 2.4, 3.4 and 3.8 times as fast, flash2 5.1, 6.4 and 6.4: these are over our `standard`, which keeps S in f32. Under a
+//! causal mask they are 1.5 to 2 times as much, for `standard` computes what the mask hides.
 
 mod efficiency;
 mod error;
