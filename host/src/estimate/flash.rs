@@ -8,7 +8,7 @@ use super::{Counts, Gpu, Launch};
 use crate::problem::{Order, Problem};
 use crate::terms::{Algorithm, Pass};
 
-/// The main kernel of a pass: that of the smallest head_dim that holds the problem's, in default tiles where a block may have their shared
+/// The main kernel of a pass: that of the fewest columns that hold the problem's, in default tiles where a block may have their shared
 /// memory, else in compact ones. Where it may have neither, default tiles count, as on a GPU that had the memory.
 pub(super) fn kernel(
     algorithm: Algorithm,
@@ -22,15 +22,16 @@ pub(super) fn kernel(
         (_, Pass::Backward) => Kind::Backward,
         _ => Kind::Forward,
     };
-    let columns = problem.head_dim().max(problem.head_dim_v()) as u32;
+    let (head_dim, head_dim_v) = (problem.head_dim() as u32, problem.head_dim_v() as u32);
     let rows = |tiles: TileShape| {
         let rows = VARIANTS.iter().filter(move |row| {
             row.kind == kind
                 && row.tiles == tiles
                 && row.dtype == Some(problem.dtype().of_kernels())
-                && row.head_dim.is_some_and(|head_dim| columns <= head_dim)
+                && head_dim <= row.head_dims().most
+                && head_dim_v <= row.head_dims_v().most
         });
-        rows.min_by_key(|row| row.head_dim)
+        rows.min_by_key(|row| (row.head_dims().most, row.head_dims_v().most))
     };
     let default = rows(TileShape::Default);
     let compact = match pass {
@@ -50,8 +51,9 @@ pub(super) fn fits(variant: &Variant, gpu: &Gpu) -> bool {
 struct Flash<'a> {
     sizes: &'a Sizes,
     footprint: &'a Footprint,
-    /// Columns that the kernel is compiled for.
+    /// Columns of keys and of values that the kernel is compiled for.
     columns: u64,
+    columns_v: u64,
     gpu: &'a Gpu,
 }
 
@@ -67,7 +69,8 @@ pub(super) fn counts(
     let flash = Flash {
         sizes,
         footprint: &main.footprint,
-        columns: main.head_dim.map_or(sizes.head_dim, u64::from),
+        columns: main.head_dims().most.into(),
+        columns_v: main.head_dims_v().most.into(),
         gpu,
     };
     match pass {
@@ -115,7 +118,7 @@ impl Flash<'_> {
         Counts {
             launches: vec![Launch {
                 name: "forward",
-                flops: 2 * scores * 2 * self.columns * sizes.products,
+                flops: 2 * scores * (self.columns + self.columns_v) * sizes.products,
                 exponentials: scores,
                 hbm_bytes: own + readings * keys,
                 l2_bytes: own + sizes.heads_q * visits.rows * key_bytes,
@@ -152,7 +155,7 @@ impl Flash<'_> {
         let sums = sizes.heads_q * visits.blocks * block_q * self.columns * F32_BYTES;
         let main = Launch {
             name: "backward",
-            flops: 2 * scores * 5 * self.columns * sizes.products,
+            flops: 2 * scores * (3 * self.columns + 2 * self.columns_v) * sizes.products,
             exponentials: scores,
             // Of each reading but the first, the accumulator is read and written; in the first it is written.
             hbm_bytes: 2 * keys + readings * streamed + (2 * readings - 1) * accumulator,

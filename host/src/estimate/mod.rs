@@ -71,7 +71,7 @@ mod standard;
 
 use std::fmt;
 
-use ferroflash_kernels::variants::{Kind, VARIANTS};
+use ferroflash_kernels::variants::{HeadDims, Kind, VARIANTS};
 
 pub use error::EstimateError;
 pub use gpu::Gpu;
@@ -319,15 +319,17 @@ fn has_kernels(algorithm: Algorithm, pass: Pass, problem: &Problem, gpu: &Gpu) -
     let compute_capability = gpu.compute_capability?;
     let kinds: &[Kind] = kinds(algorithm, pass);
     let dtype = problem.dtype().of_kernels();
-    let columns = problem.head_dim().max(problem.head_dim_v()) as u32;
+    let serves = |dims: HeadDims, columns: usize| {
+        let columns = columns as u32;
+        columns <= dims.most && columns.is_multiple_of(dims.multiple)
+    };
     let has_row = |&kind: &Kind| {
         VARIANTS.iter().any(|row| {
             let of_type = row.dtype.is_none_or(|own| own == dtype);
-            let dims = row.head_dims();
             row.kind == kind
                 && of_type
-                && columns <= dims.most
-                && columns.is_multiple_of(dims.multiple)
+                && serves(row.head_dims(), problem.head_dim())
+                && serves(row.head_dims_v(), problem.head_dim_v())
                 && row.arch.runs_on(compute_capability)
                 && flash::fits(row, gpu)
         })
