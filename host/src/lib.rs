@@ -105,6 +105,8 @@ pub mod validate;
 
 pub mod plan;
 
+pub mod estimate;
+
 pub mod backend;
 
 pub mod error;

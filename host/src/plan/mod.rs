@@ -48,6 +48,7 @@ pub use merge::{MergePlan, plan_merge};
 pub use operation::OperationPlan;
 pub(crate) use planned::Planned;
 pub use select::kinds;
+pub(crate) use standard::COLUMN_MULTIPLE;
 pub use workspace::WorkspaceLayout;
 
 use crate::arguments::Argument;

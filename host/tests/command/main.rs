@@ -4,6 +4,7 @@
 mod blocks;
 mod decode;
 mod device;
+mod estimate;
 mod lengths;
 mod masks;
 mod values;

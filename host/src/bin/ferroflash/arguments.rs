@@ -2,6 +2,7 @@
 
 mod bench;
 mod device;
+mod estimate;
 mod weights;
 
 use std::path::PathBuf;
@@ -11,6 +12,7 @@ use ferroflash::{Algorithm, Dtype, Order, Pass, Precision};
 
 pub use bench::{BenchArguments, BenchPass, CacheLengths, Heads, KvDtype};
 pub use device::DeviceWords;
+pub use estimate::EstimateArguments;
 pub use weights::{Rows, WeightsArguments};
 
 use crate::expressions::{MaskWord, ScoreWord};
@@ -46,6 +48,9 @@ pub enum Command {
     /// Measures time, TFLOP/s, GB/s and extra memory on random inputs.
     #[command(after_help = EXIT_CODES)]
     Bench(Box<BenchArguments>),
+    /// Predicts FLOPs, bytes, memory and time of standard attention, FlashAttention and its successors on a GPU that need not be here.
+    #[command(after_help = EXIT_CODES)]
+    Estimate(EstimateArguments),
 }
 
 /// Options of `run`.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ferroflash::error::{DriverError, ProblemError};
+use ferroflash::estimate::EstimateError;
 use ferroflash::expression::ExpressionError;
 
 /// Results lie beyond the tolerance.
@@ -46,6 +47,9 @@ pub enum Failure {
     /// An expression that is none, or not the one that is asked for.
     #[error(transparent)]
     Expression(#[from] ExpressionError),
+    /// No estimate: a bad GPU, or a problem that is not counted.
+    #[error(transparent)]
+    Estimate(#[from] EstimateError),
     /// A picture that cannot be drawn.
     #[error("the picture cannot be drawn: {0}")]
     Picture(String),

@@ -5,6 +5,7 @@ mod arguments;
 mod bench;
 mod block_mask;
 mod compare;
+mod estimate;
 mod expressions;
 mod failure;
 mod info;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
         Command::Weights(arguments) => weights::weights(&arguments),
         Command::Info(arguments) => info::info(&arguments),
         Command::Bench(arguments) => bench::bench(&arguments),
+        Command::Estimate(arguments) => estimate::estimate(&arguments),
     };
     match done {
         Ok(code) => code,

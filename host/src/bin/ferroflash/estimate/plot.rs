@@ -1,0 +1,135 @@
+//! Predicted times of a sweep, as SVG: a panel for each pass, a line for each schedule, both axes logarithmic.
+
+use std::error::Error;
+
+use ferroflash::Algorithm;
+use ferroflash::estimate::{Estimate, Gpu};
+use plotters::coord::Shift;
+use plotters::prelude::*;
+
+use super::{Case, table};
+
+/// Pixels of a panel.
+const WIDTH: u32 = 640;
+const HEIGHT: u32 = 480;
+const FONT: &str = "sans-serif";
+
+/// The text of the picture.
+pub fn svg(gpu: &Gpu, cases: &[Case]) -> Result<String, Box<dyn Error>> {
+    let mut svg = String::new();
+    let n_panels = cases.first().map_or(0, |case| case.passes.len()).max(1);
+    {
+        let size = (WIDTH * n_panels as u32, HEIGHT);
+        let root = SVGBackend::with_string(&mut svg, size).into_drawing_area();
+        root.fill(&WHITE)?;
+        for (pass, area) in root.split_evenly((1, n_panels)).iter().enumerate() {
+            panel(area, gpu, cases, pass)?;
+        }
+        root.present()?;
+    }
+    Ok(svg)
+}
+
+/// One pass.
+fn panel(
+    area: &DrawingArea<SVGBackend, Shift>,
+    gpu: &Gpu,
+    cases: &[Case],
+    pass: usize,
+) -> Result<(), Box<dyn Error>> {
+    let Some(first) = cases.first() else {
+        return Ok(());
+    };
+    let estimates = || {
+        cases
+            .iter()
+            .flat_map(|case| case.passes.get(pass))
+            .flatten()
+    };
+    let times = || estimates().map(|estimate| estimate.seconds * 1e6);
+    let (least, most) = times().fold((f64::MAX, 0.0), |(least, most), us| {
+        (us.min(least), us.max(most))
+    });
+    let Some(shown) = estimates().next() else {
+        return Ok(());
+    };
+    let problem = &first.problem;
+    let title = format!(
+        "{}, {}: {}, head_dim {}, {}",
+        gpu.name,
+        table::name(shown.pass),
+        problem.dtype(),
+        problem.head_dim(),
+        problem.mask()
+    );
+    // Lengths double, so their places are a logarithmic axis. One length alone has an axis, too.
+    let places = 0.0..(cases.len() - 1).max(1) as f64;
+    let length = |place: &f64| match (place.fract() == 0.0, cases.get(*place as usize)) {
+        (true, Some(case)) => case.problem.seqlen_q().to_string(),
+        _ => String::new(),
+    };
+    let mut chart = ChartBuilder::on(area)
+        .caption(title, (FONT, 17))
+        .margin(12)
+        .x_label_area_size(44)
+        .y_label_area_size(72)
+        .build_cartesian_2d(places, (least / 1.5..most * 1.5).log_scale())?;
+    chart
+        .configure_mesh()
+        .x_desc("sequence length")
+        .y_desc("predicted time, µs")
+        .x_labels(cases.len())
+        .x_max_light_lines(1)
+        .x_label_formatter(&length)
+        .y_label_formatter(&number)
+        .draw()?;
+    for algorithm in [
+        Algorithm::Standard,
+        Algorithm::Flash1,
+        Algorithm::Flash2,
+        Algorithm::Flash3,
+    ] {
+        let time = |(place, case): (usize, &Case)| -> Option<(f64, f64)> {
+            let mut estimates = case.passes.get(pass)?.iter();
+            let own = |estimate: &&Estimate| estimate.algorithm == algorithm;
+            Some((place as f64, estimates.find(own)?.seconds * 1e6))
+        };
+        let points: Vec<(f64, f64)> = cases.iter().enumerate().filter_map(time).collect();
+        if points.is_empty() {
+            continue;
+        }
+        let colour = colour(algorithm);
+        let dots = points.iter().map(|&at| Circle::new(at, 3, colour.filled()));
+        chart.draw_series(dots)?;
+        chart
+            .draw_series([PathElement::new(points, colour.stroke_width(2))])?
+            .label(algorithm.name())
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperLeft)
+        .background_style(WHITE)
+        .border_style(BLACK)
+        .label_font((FONT, 14))
+        .draw()?;
+    Ok(())
+}
+
+/// A time of the axis, without digits that say nothing.
+fn number(us: &f64) -> String {
+    match *us < 10.0 {
+        true => format!("{us:.1}"),
+        false => format!("{us:.0}"),
+    }
+}
+
+/// Colours that are told apart whatever colours an eye sees (Okabe and Ito 2008).
+fn colour(algorithm: Algorithm) -> RGBColor {
+    match algorithm {
+        Algorithm::Standard => RGBColor(213, 94, 0),
+        Algorithm::Flash1 => RGBColor(230, 159, 0),
+        Algorithm::Flash2 => RGBColor(0, 114, 178),
+        Algorithm::Flash3 | Algorithm::Tiled => RGBColor(0, 158, 115),
+    }
+}

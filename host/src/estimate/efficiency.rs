@@ -1,0 +1,77 @@
+//! Which share of a peak kernels reach: every constant of the model that was measured, in one place, with its record.
+//!
+//! Shares of tensor cores are those of long sequences (16k) without a mask: what a kernel reaches when it is in full swing. They already hold
+//! what the softmax costs beside the products. Whatever is not measured follows from what is, by one factor that says so.
+
+use crate::dtype::Dtype;
+use crate::problem::Problem;
+use crate::terms::{Algorithm, Pass};
+
+use super::Gpu;
+
+/// Share of the memory's bandwidth: a plain sum of 1 GB reads 4.38 of H200's 4.8 TB/s (tests/benches/README.md, decode, 2026-11-24).
+pub(super) const MEMORY: f64 = 0.91;
+
+/// Share of the special-function units' peak: flash3's forward pass at head_dim 64 keeps them busy for 64 % of all cycles, the most that is
+/// measured (tests/benches/README.md, "Where the time goes").
+pub(super) const EXPONENTIALS: f64 = 0.64;
+
+/// What a launch costs, in seconds: a bare `cuLaunchKernel` takes 3.2 to 3.9 µs (tests/benches/README.md, decode, 2026-11-24).
+pub(super) const LAUNCH: f64 = 3.5e-6;
+
+/// Shares of tensor cores by head_dim: of every head_dim up to the first number, forward and backward.
+type Shares = &'static [(u32, f64, f64)];
+
+/// flash3 on H200 (record 2026-11-23, 16k, full): 557 and 514, 727 and 598, 728 and 425 of 989 TFLOP/s.
+const FLASH3: Shares = &[(64, 0.56, 0.52), (128, 0.73, 0.60), (256, 0.74, 0.43)];
+
+/// flash2 on H200 (record 2026-11-20, 16k, full): 364 and 260, 418 and 316 of 989 TFLOP/s. On H100 (tests/benches/README.md, 2026-11-25,
+/// 2k, full): 316 and 223 at head_dim 256, 198 forward at 512. No kernel goes backward above 256: the last share is that of 256.
+const FLASH2: Shares = &[
+    (64, 0.37, 0.26),
+    (128, 0.42, 0.32),
+    (256, 0.32, 0.23),
+    (u32::MAX, 0.20, 0.23),
+];
+
+/// A product of `standard` on Hopper. It is fitted to three times on H100 (tests/benches/README.md, 2026-11-25): head_dim 256 at 2k, 140 TFLOP/s
+/// forward and 163 backward, and 512 forward, 206. With it the predicted times are 0.96, 0.98 and 1.08 of those.
+const STANDARD: f64 = 0.28;
+
+/// FlashAttention off Hopper: FlashAttention-2's abstract (Dao 2023) says 25 to 40 % of A100's peak. The middle of it.
+const FLASH1_OFF_HOPPER: f64 = 0.325;
+
+/// How much greater the share of a kernel of `mma.sync` is where tensor cores have no faster instruction. No such GPU is in our records.
+/// FlashAttention-2 reaches 50 to 73 % of A100's peak (its abstract); the middle of it, 0.62, is so much more than flash2's 0.42 at
+/// head_dim 128. On B200, where tensor cores have a faster instruction, it is a guess.
+const OFF_HOPPER: f64 = 0.62 / 0.42;
+
+/// Of f32 tensors, whose products are of tf32: flash2's share by that of 16-bit types, forward on H100 (tests/benches/README.md, 2026-11-25):
+/// 0.31 by 0.37 at head_dim 64, 0.30 by 0.42 at 128. The middle of it.
+const F32: f64 = 0.78;
+
+/// The share of the tensor cores' peak that an algorithm's products reach.
+pub(super) fn products(algorithm: Algorithm, pass: Pass, problem: &Problem, gpu: &Gpu) -> f64 {
+    let columns = problem.head_dim().max(problem.head_dim_v()) as u32;
+    let of = |shares: Shares| {
+        let row = shares.iter().find(|row| columns <= row.0);
+        let &(_, forward, backward) = row.unwrap_or(&shares[shares.len() - 1]);
+        match pass {
+            Pass::Backward => backward,
+            Pass::Forward | Pass::ForwardWithWeights => forward,
+        }
+    };
+    let on_hopper = match algorithm {
+        Algorithm::Flash3 => return of(FLASH3),
+        Algorithm::Flash2 => of(FLASH2),
+        Algorithm::Flash1 => FLASH1_OFF_HOPPER / OFF_HOPPER,
+        Algorithm::Standard | Algorithm::Tiled => STANDARD,
+    };
+    let of_type = if problem.dtype() == Dtype::F32 {
+        F32
+    } else {
+        1.0
+    };
+    let of_gpu = if gpu.is_hopper() { 1.0 } else { OFF_HOPPER };
+    on_hopper * of_type * of_gpu
+}

@@ -1,0 +1,338 @@
+//! What attention costs, predicted before there is a GPU: FLOPs, bytes, memory and time of every schedule, from the problem and the limits of
+//! a [`Gpu`]. It touches no device.
+//!
+//! ```
+//! use ferroflash::estimate::{Gpu, estimate};
+//! use ferroflash::{Algorithm, Dtype, Mask, Pass, Problem};
+//!
+//! let problem = Problem::builder(Dtype::Bf16).seqlen(8192).heads(16).head_dim(64).mask(Mask::Causal).build()?;
+//! let schedules = estimate(&problem, &Gpu::named("A100")?, Pass::Forward)?;
+//! let [standard, flash1, flash2] = &schedules[..] else { panic!("flash3 is for Hopper") };
+//! assert_eq!(flash2.algorithm, Algorithm::Flash2);
+//! assert!(flash2.hbm_bytes() < flash1.hbm_bytes() && flash1.hbm_bytes() < standard.hbm_bytes());
+//! assert!(flash2.speedup > 1.0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Bytes through HBM
+//!
+//! FlashAttention (Dao et al. 2022, Theorem 2): standard attention takes Θ(N·d + N²) accesses of HBM, FlashAttention Θ(N²·d²·M⁻¹), where M is
+//! the size of the SRAM. Here they are spelled out, for one head of N queries and N keys with d columns, in elements of e bytes; heads add up.
+//! N² stands for the scores in the blocks that are visited: full, causal and windowed masks are counted block by block, by the cursors that
+//! the kernels walk ([`Band`](ferroflash_kernels::attention::mask::Band)).
+//!
+//! - **standard**, forward: S is written in f32 (4N²), the softmax reads it twice (8N²) and writes P (eN²), the output reads P (eN²): 12N² + 2eN², and
+//!   q, k, v, o and lse. Backward: S and P again (12N² + eN²), dV reads P (eN²), dP is written over S (4N²), dS reads dP and P and goes over P
+//!   (4N² + 2eN²), dQ and dK read dS (2eN²): 20N² + 6eN². A mask saves nothing: all scores are computed. The second reading of S counts where
+//!   the rows of all warps, 64 to an SM, are larger than the L2 cache.
+//! - **flash1**, Algorithms 1 and 4 of the paper: blocks of B_c = ⌈M / 4d⌉ keys outside, of B_r = min(B_c, d) queries inside; M is the shared memory of an
+//!   SM in elements. K and V are read once. For each of the T = N / B_c blocks of keys q is read, and O (f32), l and m are read and written:
+//!   T·N·(ed + 8d + 16), and once more 4d + 8 for each row to begin with. Backward: q, o, dO, l and m are read and dQ (f32) is read and written:
+//!   T·N·(3ed + 8 + 8d). There are no kernels of it here.
+//! - **flash2** and **flash3**, forward: q is read once, o and lse are written once. Every query tile reads the keys and values that it sees; the L2
+//!   cache serves that ([`Estimate::l2_bytes`]). From HBM they come once if L2 keeps those of all heads whose tiles are resident together, or if
+//!   its size is not known; if not, once for each time that the GPU is full of tiles that have the same keys. The least is each tensor once
+//!   ([`Estimate::least_bytes`]).
+//! - Backward: five products. `delta` reads o, dO and lse. Key tiles read k and v, and write dK and dV, once. q, dO, lse and Δ are streamed past them, and
+//!   dQ is added up in f32: its accumulator is written once (4Nd), and read once to be rounded. Where L2 does not keep what a head streams, each time that the
+//!   GPU is full of tiles of a head reads q and dO, and reads and writes the accumulator.
+//!
+//! # FLOPs, exponentials, memory
+//!
+//! FLOPs are those that tensor cores execute, in whole blocks and in the columns that a kernel is compiled for: 4N²d forward, 10N²d backward.
+//! `standard` multiplies 128 × 128 at a time, so at head_dim 64 half of some products is padding. Exponentials are one a score, two in the softmax of
+//! `standard`. Extra memory is the workspace as plans have it, without what depends on the device's schedule (shares of KV heads, split keys).
+//!
+//! # Time
+//!
+//! A launch takes as long as the roof that binds it: FLOPs by the tensor cores' peak, exponentials by the special-function units', bytes by the memory's
+//! bandwidth, each times the share of it that kernels reach (`estimate/efficiency.rs` has each constant, measured by this project, with its record). Launches
+//! follow one another, and each costs [`LAUNCH_SECONDS`](constant@LAUNCH_SECONDS) more.
+//!
+//! The model leaves out: the beginning and the end of tiles, a last round that does not fill the GPU, few tiles for many SMs (flash1 has one block of
+//! threads for each head), bandwidth of L2 and shared memory, waits for dQ, and clocks that fall with power. So it is near where sequences
+//! are long, and too fast where they are short. Two checks, bf16, 16k tokens, heads · head_dim = 2048:
+//!
+//! - H100, 8k (tests/benches/README.md, 2026-11-25), flash3 at head_dim 64 and 128, without a mask: forward 1.99 and 1.53 ms predicted, 1.97 and 1.54 measured;
+//!   backward 5.40 and 4.68, 5.24 and 4.90. Causal at 64: 1.01 and 2.77, 1.08 and 2.78. These are of the GPU whose chip the shares were measured on.
+//! - H200, 512 (record 2026-11-20), flash3 forward at head_dim 64: 128 µs predicted and 170 measured, causal 81 and 126.
+//!
+//! Courses teach rules of thumb for A100, fp16, head_dim 64: about 1.5 times as fast as standard attention at 512, twice at 2k, three times at 8k.
+//! flash1 is predicted 2.4, 3.4 and 3.8 times as fast, flash2 5.1, 6.4 and 6.4: these are over our `standard`, which keeps S in f32. Under a
+//! causal mask they are 1.5 to 2 times as much, for `standard` computes what the mask hides.
+
+mod efficiency;
+mod error;
+mod flash;
+mod flash1;
+mod gpu;
+mod sizes;
+mod standard;
+
+use std::fmt;
+
+use ferroflash_kernels::variants::{HeadDims, Kind, VARIANTS};
+
+pub use error::EstimateError;
+pub use gpu::Gpu;
+
+use crate::plan::kinds;
+use crate::problem::Problem;
+use crate::tensor::Place;
+use crate::terms::{Algorithm, Pass};
+use crate::validate::without_tensors;
+use sizes::Sizes;
+
+/// What each launch costs beside its work, in seconds.
+pub const LAUNCH_SECONDS: f64 = efficiency::LAUNCH;
+
+/// What bounds the time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Roof {
+    /// The tensor cores.
+    Compute,
+    /// The memory's bandwidth.
+    Memory,
+    /// The special-function units, which take the exponentials.
+    Exponentials,
+    /// The launches: there is next to nothing to do.
+    Launch,
+}
+
+impl Roof {
+    /// All.
+    pub const ALL: [Roof; 4] = [
+        Roof::Compute,
+        Roof::Memory,
+        Roof::Exponentials,
+        Roof::Launch,
+    ];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Roof::Compute => "compute",
+            Roof::Memory => "memory",
+            Roof::Exponentials => "exponentials",
+            Roof::Launch => "launch",
+        }
+    }
+}
+
+impl fmt::Display for Roof {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What one kernel does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// What it computes.
+    pub name: &'static str,
+    /// FLOPs of its products.
+    pub flops: u64,
+    /// Exponentials.
+    pub exponentials: u64,
+    /// Bytes read from and written to HBM.
+    pub hbm_bytes: u64,
+    /// Bytes that SMs ask of the L2 cache.
+    pub l2_bytes: u64,
+}
+
+impl Launch {
+    /// One that goes through rows and multiplies nothing.
+    fn of_rows(name: &'static str, bytes: u64) -> Launch {
+        Launch {
+            name,
+            flops: 0,
+            exponentials: 0,
+            hbm_bytes: bytes,
+            l2_bytes: bytes,
+        }
+    }
+}
+
+/// What a schedule does: its kernels, and the bytes of its workspace.
+struct Counts {
+    launches: Vec<Launch>,
+    extra_bytes: u64,
+}
+
+/// One schedule's pass, predicted.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Estimate {
+    /// The schedule.
+    pub algorithm: Algorithm,
+    /// The pass.
+    pub pass: Pass,
+    /// Its kernels, one after the other.
+    pub launches: Vec<Launch>,
+    /// Bytes of inputs and outputs, each once: where every query sees a key, no schedule moves fewer.
+    pub least_bytes: u64,
+    /// Bytes of memory beside inputs and outputs.
+    pub extra_bytes: u64,
+    /// Predicted time, in seconds.
+    pub seconds: f64,
+    /// What most of the time goes to.
+    pub roof: Roof,
+    /// Predicted time of `standard` by this one's.
+    pub speedup: f64,
+    /// Whether this library has kernels for it that run on this GPU; `None` where the GPU's compute capability is not given.
+    pub has_kernels: Option<bool>,
+}
+
+impl Estimate {
+    /// FLOPs of all products.
+    pub fn flops(&self) -> u64 {
+        self.launches.iter().map(|launch| launch.flops).sum()
+    }
+
+    /// All exponentials.
+    pub fn exponentials(&self) -> u64 {
+        self.launches.iter().map(|launch| launch.exponentials).sum()
+    }
+
+    /// Bytes read from and written to HBM.
+    pub fn hbm_bytes(&self) -> u64 {
+        self.launches.iter().map(|launch| launch.hbm_bytes).sum()
+    }
+
+    /// Bytes that SMs ask of the L2 cache.
+    pub fn l2_bytes(&self) -> u64 {
+        self.launches.iter().map(|launch| launch.l2_bytes).sum()
+    }
+
+    /// Arithmetic intensity: FLOPs by bytes through HBM; 0 where there are none.
+    pub fn intensity(&self) -> f64 {
+        match self.hbm_bytes() {
+            0 => 0.0,
+            bytes => self.flops() as f64 / bytes as f64,
+        }
+    }
+}
+
+/// Every schedule of this pass that there is for the problem and the GPU: standard, flash1, flash2 and, on Hopper, flash3.
+///
+/// [`Pass::ForwardWithWeights`] is `standard` alone.
+pub fn estimate(problem: &Problem, gpu: &Gpu, pass: Pass) -> Result<Vec<Estimate>, EstimateError> {
+    let sizes = Sizes::new(problem)?;
+    // Refuses what calls refuse, as a head_dim of 0. No size of it depends on the place.
+    without_tensors(problem, pass, Place::Cuda(0))?;
+    let peak = gpu.peak(problem.dtype())?;
+    let mut estimates: Vec<Estimate> = Vec::new();
+    for algorithm in [
+        Algorithm::Standard,
+        Algorithm::Flash1,
+        Algorithm::Flash2,
+        Algorithm::Flash3,
+    ] {
+        let Some(counts) = counts(algorithm, problem, &sizes, gpu, pass) else {
+            continue;
+        };
+        let share = efficiency::products(algorithm, pass, problem, gpu);
+        let (seconds, roof) = time(&counts.launches, gpu, peak * share);
+        let of_standard = estimates.first().map_or(seconds, |first| first.seconds);
+        estimates.push(Estimate {
+            algorithm,
+            pass,
+            launches: counts.launches,
+            least_bytes: least_bytes(&sizes, pass),
+            extra_bytes: counts.extra_bytes,
+            seconds,
+            roof,
+            speedup: of_standard / seconds,
+            has_kernels: has_kernels(algorithm, pass, problem, gpu),
+        });
+    }
+    Ok(estimates)
+}
+
+/// What an algorithm does; `None` where there is no such algorithm for the GPU or the head_dim.
+fn counts(
+    algorithm: Algorithm,
+    problem: &Problem,
+    sizes: &Sizes,
+    gpu: &Gpu,
+    pass: Pass,
+) -> Option<Counts> {
+    let with_weights = pass == Pass::ForwardWithWeights;
+    match algorithm {
+        Algorithm::Standard => {
+            let mut counts = standard::counts(sizes, pass, gpu);
+            if with_weights {
+                // They are an output.
+                counts.extra_bytes -= sizes.weights();
+            }
+            Some(counts)
+        }
+        _ if with_weights => None,
+        Algorithm::Flash1 => Some(flash1::counts(sizes, pass, gpu)),
+        Algorithm::Flash3 if !gpu.is_hopper() => None,
+        Algorithm::Flash2 | Algorithm::Flash3 => {
+            let main = flash::kernel(algorithm, pass, problem, gpu)?;
+            Some(flash::counts(algorithm, pass, problem, sizes, gpu, main))
+        }
+        Algorithm::Tiled => None,
+    }
+}
+
+/// Bytes of inputs and outputs.
+fn least_bytes(sizes: &Sizes, pass: Pass) -> u64 {
+    let inputs = sizes.q() + sizes.k() + sizes.v() + sizes.row_values();
+    match pass {
+        Pass::Forward => inputs + sizes.o(),
+        Pass::ForwardWithWeights => inputs + sizes.o() + sizes.weights(),
+        // o and dO; and gradients as large as q, k and v.
+        Pass::Backward => inputs + 2 * sizes.o() + sizes.q() + sizes.k() + sizes.v(),
+    }
+}
+
+/// Seconds of all launches, and the roof that most of them go to. `flops` is what tensor cores reach in a second.
+fn time(launches: &[Launch], gpu: &Gpu, flops: f64) -> (f64, Roof) {
+    let mut of_roof = [0.0; Roof::ALL.len()];
+    for launch in launches {
+        let exponentials = gpu.exponentials.map_or(0.0, |peak| {
+            launch.exponentials as f64 / (peak * efficiency::EXPONENTIALS)
+        });
+        let roofs = [
+            (Roof::Compute, launch.flops as f64 / flops),
+            (
+                Roof::Memory,
+                launch.hbm_bytes as f64 / (gpu.bandwidth * efficiency::MEMORY),
+            ),
+            (Roof::Exponentials, exponentials),
+        ];
+        let longest = |a: (Roof, f64), b: (Roof, f64)| if b.1 > a.1 { b } else { a };
+        let (roof, seconds) = roofs.into_iter().fold((Roof::Compute, 0.0), longest);
+        of_roof[roof as usize] += seconds;
+        of_roof[Roof::Launch as usize] += efficiency::LAUNCH;
+    }
+    let most = Roof::ALL
+        .into_iter()
+        .max_by(|&a, &b| of_roof[a as usize].total_cmp(&of_roof[b as usize]));
+    (of_roof.iter().sum(), most.unwrap_or(Roof::Launch))
+}
+
+/// Whether the list has a row of every kernel that runs on the GPU.
+fn has_kernels(algorithm: Algorithm, pass: Pass, problem: &Problem, gpu: &Gpu) -> Option<bool> {
+    let compute_capability = gpu.compute_capability?;
+    let kinds: &[Kind] = kinds(algorithm, pass);
+    let dtype = problem.dtype().of_kernels();
+    let serves = |dims: HeadDims, columns: usize| {
+        let columns = columns as u32;
+        columns <= dims.most && columns.is_multiple_of(dims.multiple)
+    };
+    let has_row = |&kind: &Kind| {
+        VARIANTS.iter().any(|row| {
+            let of_type = row.dtype.is_none_or(|own| own == dtype);
+            row.kind == kind
+                && of_type
+                && serves(row.head_dims(), problem.head_dim())
+                && serves(row.head_dims_v(), problem.head_dim_v())
+                && row.arch.runs_on(compute_capability)
+                && flash::fits(row, gpu)
+        })
+    };
+    Some(!kinds.is_empty() && kinds.iter().all(has_row))
+}

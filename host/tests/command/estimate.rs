@@ -1,0 +1,119 @@
+//! Predictions of the command: tables, JSON, pictures, and bad GPUs.
+
+use expect_test::expect;
+
+use super::*;
+
+fn words(line: &str) -> Vec<&str> {
+    line.split(' ').collect()
+}
+
+#[test]
+fn a_table_for_each_pass() {
+    let line = "estimate --gpu A100 --seqlen 2048 --heads 32 --head-dim 64 --dtype f16 --batch 8";
+    let (stdout, _) = expect(0, &words(line));
+    expect![[r#"
+        GPU       A100: 312 TFLOP/s of f16, 2039 GB/s, 108 SMs with 164 KB, 40 MB of L2
+        problem   f16 batch 8, 32 heads over 32, 2048 queries over 2048 keys, head_dim 64, full
+
+        forward        GFLOP     HBM MB      L2 MB   FLOP/B   extra MB  bound by              µs speed-up
+        standard       412.3    17450.4    20470.3       24     6442.5  memory           10317.0     1.00
+        flash1         308.2     2749.4     2749.4      112      138.4  compute           3042.6     3.39
+        flash2         274.9      270.5     2283.8     1016        0.0  compute           1616.5     6.38
+                  inputs and outputs, each once: 270.5 MB
+
+        backward       GFLOP     HBM MB      L2 MB   FLOP/B   extra MB  bound by              µs speed-up
+        standard      1099.5    35171.3    42217.8       31     6446.6  memory           21688.7     1.00
+        flash1         770.4     3787.5     3787.5      203      134.2  compute           7601.2     2.85
+        flash2         687.2      882.9     4972.4      778      138.4  compute           5933.4     3.66
+                  inputs and outputs, each once: 539.0 MB
+
+        not all passes have kernels here for A100: flash1
+
+        A model: near where sequences are long, too fast where they are short (documentation of ferroflash::estimate).
+    "#]].assert_eq(&stdout);
+}
+
+#[test]
+fn a_sweep_is_printed_and_drawn() {
+    let svg = scratch("estimate.svg");
+    let line = "estimate --gpu H100 --seqs 512..2048 --head-dim 64 --causal --pass forward --svg";
+    let mut arguments = words(line);
+    arguments.push(svg.to_str().unwrap());
+    let (stdout, _) = expect(0, &arguments);
+    expect![[r#"
+        GPU       H100: 989.4 TFLOP/s of bf16, 3350 GB/s, 132 SMs with 228 KB, 50 MB of L2
+        problem   bf16 batch 1, 16 heads over 16, head_dim 64, causal; µs, and speed-up over standard
+
+        forward               standard              flash1              flash2              flash3
+        512               28.8 ( 1.00)         8.4 ( 3.42)         5.3 ( 5.41)         4.9 ( 5.90)
+        1024              82.4 ( 1.00)        18.3 ( 4.50)        10.1 ( 8.16)         7.9 (10.49)
+        2048             383.5 ( 1.00)        52.9 ( 7.25)        28.4 (13.49)        20.0 (19.20)
+
+        not all passes have kernels here for H100: flash1
+
+        A model: near where sequences are long, too fast where they are short (documentation of ferroflash::estimate).
+    "#]].assert_eq(&stdout);
+    let drawn = std::fs::read_to_string(&svg).unwrap();
+    for text in [
+        "<svg",
+        "standard",
+        "flash3",
+        "sequence length",
+        "H100, forward",
+    ] {
+        assert!(drawn.contains(text), "{text}");
+    }
+}
+
+#[test]
+fn json_has_a_line_for_each_schedule() {
+    let line = "estimate --peak 300 --bandwidth 2000 --sram 160 --sms 100 --seqlen 1024 --json";
+    let (stdout, _) = expect(0, &words(line));
+    let rows: Vec<serde_json::Value> = stdout
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    // Three schedules, two passes.
+    assert_eq!(rows.len(), 6, "{stdout}");
+    for row in &rows {
+        assert_eq!(row["gpu"], "custom GPU");
+        assert!(row["has_kernels"].is_null());
+        assert!(row["hbm_bytes"].as_u64() >= row["least_bytes"].as_u64());
+        assert!(row["seconds"].as_f64().unwrap() > 0.0);
+    }
+}
+
+#[test]
+fn bad_gpus_are_named() {
+    for (line, message) in [
+        ("estimate", "no GPU is given"),
+        (
+            "estimate --gpu A1000",
+            "gpu is \"A1000\"; allowed: T4, V100",
+        ),
+        (
+            "estimate --peak 300 --bandwidth 2000",
+            "without --sram and --sms",
+        ),
+        ("estimate --peak 300", "--bandwidth"),
+        (
+            "estimate --peak -1 --bandwidth 2000 --sram 160 --sms 100",
+            "peak is -1000000000000; allowed: finite",
+        ),
+        (
+            "estimate --peak 0 --bandwidth 2000 --sram 160 --sms 100",
+            "peak is 0; allowed: finite numbers greater than 0",
+        ),
+        ("estimate --gpu T4 --dtype bf16", "multiply f16"),
+        (
+            "estimate --gpu A100 --seqs 4096..512",
+            "the first at least 1",
+        ),
+        ("estimate --gpu A100 --svg out.svg", "--seqs"),
+        ("estimate --gpu A100 --head-dim 0", "head_dim is 0"),
+    ] {
+        let (_, stderr) = expect(2, &words(line));
+        assert!(stderr.contains(message), "{line}\n{stderr}");
+    }
+}
