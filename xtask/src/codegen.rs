@@ -93,28 +93,36 @@ fn matrix(variants: &[Variant]) -> String {
     text
 }
 
-/// The constants that the members ask for; up to which head_dim, where some do not.
+/// The constants that the members ask for; up to which head_dim, where some do not, and for which other columns of values.
 fn constants(members: &[&Variant]) -> String {
     let mut names = Vec::new();
     for constant in Constant::ALL {
-        let asks = |member: &&&Variant| member.constants().contains(&constant);
-        let most = members
+        let asking: Vec<&Variant> = members
             .iter()
-            .filter(asks)
-            .max_by_key(|member| member.head_dim)
-            .map(|member| compiled_for(member));
-        match most {
-            None => {}
-            Some(most) if !most.is_empty() && !members.iter().all(|member| asks(&member)) => {
-                names.push(format!("{} (up to {most})", constant.name()));
-            }
-            Some(_) => names.push(constant.name().to_owned()),
+            .copied()
+            .filter(|member| member.constants().contains(&constant))
+            .collect();
+        let name = constant.name();
+        match most_columns(&asking) {
+            _ if asking.is_empty() => {}
+            most if most.is_empty() || asking.len() == members.len() => names.push(name.to_owned()),
+            most => names.push(format!("{name} (up to {most})")),
         }
     }
     match names.is_empty() {
         true => "–".to_owned(),
         false => names.join(", "),
     }
+}
+
+/// The largest head_dim that a member is compiled for, and those that have other columns of values.
+fn most_columns(members: &[&Variant]) -> String {
+    let (same, others): (Vec<&Variant>, Vec<&Variant>) = members
+        .iter()
+        .partition(|member| member.head_dim_v.is_none());
+    let largest = same.into_iter().max_by_key(|member| member.head_dim);
+    let all: Vec<&Variant> = largest.into_iter().chain(others).collect();
+    distinct(&all, compiled_for)
 }
 
 /// The head_dim that a kernel is compiled for, and the columns of values where they are others; nothing where it is compiled for none.
@@ -173,8 +181,8 @@ mod tests {
         let row = "| `forward` | 8.0 and newer | bf16, fp16 | any multiple of 8 up to 512 (padded to 32, 64, 128, 256, 512) | \
                    right_bound, left_bound, lengths, prefix, block_mask, pages, score, edit_partial, sinks, dropout, pad_columns |\n";
         assert!(matrix(VARIANTS).contains(row), "{}", matrix(VARIANTS));
-        let row = "| `forward` | 9.0 only | bf16, fp16 | any multiple of 8 up to 256 (padded to 64, 96, 128, 192, 256) | \
-                   right_bound, left_bound, lengths, prefix, block_mask (up to 128), pages, score, edit_partial (up to 128), sinks, dropout |\n";
+        let row = "| `forward` | 9.0 only | bf16, fp16 | any multiple of 8 up to 256 (padded to 64, 96, 128, 192, 256, 192/128) | \
+                   right_bound, left_bound, lengths, prefix, block_mask (up to 128, 192/128), pages, score, edit_partial (up to 128, 192/128), sinks, dropout |\n";
         assert!(matrix(VARIANTS).contains(row), "{}", matrix(VARIANTS));
         let row = "| `backward`, compact tiles | 8.0 and newer | bf16, fp16 | any multiple of 8 up to 256 (padded to 128, 256) | \
                    right_bound, left_bound, lengths, prefix, block_mask, score, score_gradient, edit_partial, dropout, pad_columns |\n";
