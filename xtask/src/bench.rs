@@ -1,17 +1,29 @@
-//! `bench`: the command's own measurements, kept with their date.
+//! `bench`: the command's own measurements, kept with their date; beside those of another day.
+
+mod against;
 
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
 use std::process::Stdio;
 
 use anyhow::{Context, Result, bail};
 use xshell::cmd;
 
 use crate::workspace::Workspace;
+use against::Comparison;
 
-/// Measures with `ferroflash bench` and appends the lines to a record under tests/benches/record.
+/// Measures with `ferroflash bench` and appends the lines to a record under tests/benches/record. With --against, says what has moved since a record.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Bench {
+    /// A record. Rows are compared by their ratio to a peer of the same run, or to flash2 where none ran; what moved by more than 3 % is
+    /// printed, and if something is slower the command fails.
+    #[arg(long, value_name = "RECORD")]
+    against: Option<PathBuf>,
+    /// Lines that have been measured already, as `ferroflash bench --json` and `tests/benches/peers.py` print them: compares them, and
+    /// measures nothing.
+    #[arg(long, value_name = "FILE", requires = "against")]
+    measured: Option<PathBuf>,
     /// Arguments of `ferroflash bench`.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
@@ -33,6 +45,28 @@ fn machine(workspace: &Workspace) -> Result<Vec<String>> {
 
 /// Runs the measurements. The record says when, of what, and by which command.
 pub fn bench(workspace: &Workspace, options: &Bench) -> Result<()> {
+    let read = |path: &PathBuf| {
+        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+    };
+    // Read first: the new lines may be appended to the same file.
+    let record = options.against.as_ref().map(read).transpose()?;
+    let lines = match &options.measured {
+        Some(path) => read(path)?,
+        None => measure(workspace, options)?,
+    };
+    let Some(record) = record else {
+        return Ok(());
+    };
+    let comparison = Comparison::new(&record, &lines);
+    eprint!("{}", comparison.report());
+    match comparison.is_slower() {
+        true => bail!("some rows are slower than they were"),
+        false => Ok(()),
+    }
+}
+
+/// Runs the measurements and appends them to the record of the day; gives their lines.
+fn measure(workspace: &Workspace, options: &Bench) -> Result<String> {
     let shell = workspace.shell()?;
     let date = cmd!(shell, "date --utc +%Y-%m-%dT%H:%M:%SZ").read()?;
     let commit = cmd!(shell, "git describe --always --dirty")
@@ -73,5 +107,5 @@ pub fn bench(workspace: &Workspace, options: &Bench) -> Result<()> {
         writeln!(record, "{line}")?;
     }
     eprintln!("{} lines appended to {}", lines.len(), path.display());
-    Ok(())
+    Ok(lines.join("\n"))
 }
