@@ -65,7 +65,7 @@
 //! - No plain row is of an H100, and none of flash2 above head_dim 128: those shares are of single times (`estimate/efficiency.rs`).
 //! - The special-function units bind no row: at head_dim 64 flash3's share of the tensor cores (0.58) asks for 0.58 of their cycles, and they are
 //!   taken to give 0.64.
-//! - `standard`: 0.84 to 0.89 of the measured time on H100 (record 2026-11-26). Memory binds it, and its kernels reach less of the bandwidth than a plain sum.
+//! - `standard`: 0.84 to 0.93 of the measured time on H100 (record 2026-11-26). Memory binds it, and its kernels reach less of the bandwidth than a plain sum.
 //!
 //! Courses teach rules of thumb for A100, fp16, head_dim 64: about 1.5 times as fast as standard attention at 512, twice at 2k, three times at 8k.
 //! flash1 is predicted about 2.4, 3.4 and 3.8 times as fast, flash2 4.3, 6.3 and 6.6: these are over our `standard`, which keeps S in f32. Under a
