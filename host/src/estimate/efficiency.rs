@@ -1,7 +1,8 @@
 //! Which share of a peak kernels reach: every constant of the model that was measured, in one place, with its record.
 //!
-//! Shares of tensor cores are those of long sequences (16k) without a mask: what a kernel reaches when it is in full swing. They already hold
-//! what the softmax costs beside the products. Whatever is not measured follows from what is, by one factor that says so.
+//! Shares of tensor cores are what a kernel reaches in full swing, between the beginning and the end of its tiles
+//! ([`Tiles`](super::tiles::Tiles)). One is fitted for each schedule, pass and head_dim, to all lengths and both masks of the record at once.
+//! They already hold what the softmax costs beside the products. Whatever is not measured follows from what is, by one factor that says so.
 
 use crate::dtype::Dtype;
 use crate::problem::Problem;
@@ -19,17 +20,31 @@ pub(super) const EXPONENTIALS: f64 = 0.64;
 /// What a launch costs, in seconds: a bare `cuLaunchKernel` takes 3.2 to 3.9 µs (tests/benches/README.md, decode, 2026-11-24).
 pub(super) const LAUNCH: f64 = 3.5e-6;
 
+/// What a call costs beside its launches, in seconds, by the clock of the device: the shortest forward passes of the record take 11.7 to 13.4 µs
+/// (2026-11-20, commit d7ea894, 64 and 128 queries), of which [`LAUNCH`] and one tile explain 8 to 10.
+pub(super) const CALL: f64 = 3.5e-6;
+
+/// What a tile takes beside its products and its own bytes, in seconds: the first blocks are on their way, and the last product's result is not
+/// written. Fitted to the record where tiles are short (64 to 2048 rows, 2026-11-20 to 23), once for each
+/// pass; the backward pass waits for two blocks of operands and sends two gradients.
+pub(super) const fn tile_latency(pass: Pass) -> f64 {
+    match pass {
+        Pass::Forward | Pass::ForwardWithWeights => 1e-6,
+        Pass::Backward => 2e-6,
+    }
+}
+
 /// Shares of tensor cores by head_dim: of every head_dim up to the first number, forward and backward.
 type Shares = &'static [(u32, f64, f64)];
 
-/// flash3 on H200 (record 2026-11-23, 16k, full): 557 and 514, 727 and 598, 728 and 425 of 989 TFLOP/s.
-const FLASH3: Shares = &[(64, 0.56, 0.52), (128, 0.73, 0.60), (256, 0.74, 0.43)];
+/// flash3 on H200 (records 2026-11-20 to 2026-11-23, `host/tests/estimate_record.rs`).
+const FLASH3: Shares = &[(64, 0.58, 0.53), (128, 0.72, 0.62), (256, 0.75, 0.41)];
 
-/// flash2 on H200 (record 2026-11-20, 16k, full): 364 and 260, 418 and 316 of 989 TFLOP/s. On H100 (tests/benches/README.md, 2026-11-25,
-/// 2k, full): 316 and 223 at head_dim 256, 198 forward at 512. No kernel goes backward above 256: the last share is that of 256.
+/// flash2 on H200 (record 2026-11-20). On H100 (tests/benches/README.md, 2026-11-25, 2k, full): 316 and 223 TFLOP/s at head_dim 256, 198
+/// forward at 512. No kernel goes backward above 256: the last share is that of 256.
 const FLASH2: Shares = &[
-    (64, 0.37, 0.26),
-    (128, 0.42, 0.32),
+    (64, 0.40, 0.27),
+    (128, 0.43, 0.34),
     (256, 0.32, 0.23),
     (u32::MAX, 0.20, 0.23),
 ];
@@ -42,12 +57,12 @@ const STANDARD: f64 = 0.28;
 const FLASH1_OFF_HOPPER: f64 = 0.325;
 
 /// How much greater the share of a kernel of `mma.sync` is where tensor cores have no faster instruction. No such GPU is in our records.
-/// FlashAttention-2 reaches 50 to 73 % of A100's peak (its abstract); the middle of it, 0.62, is so much more than flash2's 0.42 at
+/// FlashAttention-2 reaches 50 to 73 % of A100's peak (its abstract); the middle of it, 0.62, is so much more than flash2's 0.43 at
 /// head_dim 128. On B200, where tensor cores have a faster instruction, it is a guess.
-const OFF_HOPPER: f64 = 0.62 / 0.42;
+const OFF_HOPPER: f64 = 0.62 / 0.43;
 
 /// Of f32 tensors, whose products are of tf32: flash2's share by that of 16-bit types, forward on H100 (tests/benches/README.md, 2026-11-25):
-/// 0.31 by 0.37 at head_dim 64, 0.30 by 0.42 at 128. The middle of it.
+/// 0.31 by 0.37 at head_dim 64, 0.30 by 0.42 at 128, of whole times. The middle of it.
 const F32: f64 = 0.78;
 
 /// The share of the tensor cores' peak that an algorithm's products reach.

@@ -4,6 +4,7 @@ use ferroflash_kernels::config::Footprint;
 use ferroflash_kernels::variants::{Kind, TileShape, VARIANTS, Variant};
 
 use super::sizes::{F32_BYTES, Sizes, Visits};
+use super::tiles::Tiles;
 use super::{Counts, Gpu, Launch};
 use crate::problem::{Order, Problem};
 use crate::terms::{Algorithm, Pass};
@@ -46,6 +47,9 @@ pub(super) fn kernel(
 pub(super) fn fits(variant: &Variant, gpu: &Gpu) -> bool {
     u64::from(variant.footprint.shared_bytes) <= gpu.block_bytes()
 }
+
+/// Up to so many queries plans split the keys where tiles are few.
+const FEW_QUERIES: u64 = 64;
 
 /// A pass by its main kernel.
 struct Flash<'a> {
@@ -123,6 +127,15 @@ impl Flash<'_> {
                 hbm_bytes: own + readings * keys,
                 l2_bytes: own + sizes.heads_q * visits.rows * key_bytes,
             }],
+            tiles: Some(Tiles {
+                splits: sizes.seqlen_q <= FEW_QUERIES,
+                ..Tiles::new(
+                    sizes.heads_q,
+                    visits,
+                    u64::from(self.footprint.block_q) * key_bytes,
+                    self.footprint.blocks_per_sm,
+                )
+            }),
             // flash3's tile counter.
             extra_bytes: if algorithm == Algorithm::Flash3 { 4 } else { 0 },
         }
@@ -180,6 +193,15 @@ impl Flash<'_> {
         };
         Counts {
             launches,
+            // k and v, dK and dV.
+            tiles: Some(Tiles::new(
+                sizes.heads_q,
+                visits,
+                2 * u64::from(self.footprint.block_k)
+                    * (sizes.head_dim + sizes.head_dim_v)
+                    * sizes.element,
+                self.footprint.blocks_per_sm,
+            )),
             // Two tile counters of 4 bytes.
             extra_bytes: statistics + accumulator + semaphores + 8,
         }

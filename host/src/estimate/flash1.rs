@@ -44,6 +44,7 @@ pub(super) fn counts(sizes: &Sizes, pass: Pass, gpu: &Gpu) -> Counts {
     };
     Counts {
         launches: vec![launch],
+        tiles: None,
         extra_bytes,
     }
 }

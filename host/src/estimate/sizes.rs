@@ -44,6 +44,9 @@ pub(super) struct Visits {
     pub blocks: u64,
     /// Rows of these blocks that there are: the last block may have fewer.
     pub rows: u64,
+    /// Blocks of the tile that visits most, and of that which visits fewest.
+    pub longest: u64,
+    pub shortest: u64,
 }
 
 impl Sizes {
@@ -159,7 +162,10 @@ fn visits(
     streamed: u64,
     blocks: impl Fn(u32) -> Blocks,
 ) -> Visits {
-    let mut visits = Visits::default();
+    let mut visits = Visits {
+        shortest: u64::MAX,
+        ..Visits::default()
+    };
     for first in (0..seqlen).step_by(tile as usize) {
         let Range { start, end } = {
             let blocks = blocks(first);
@@ -167,6 +173,8 @@ fn visits(
         };
         visits.tiles += 1;
         visits.blocks += end - start;
+        visits.longest = visits.longest.max(end - start);
+        visits.shortest = visits.shortest.min(end - start);
         let block = u64::from(block);
         visits.rows += (end * block).min(streamed) - (start * block).min(streamed);
     }

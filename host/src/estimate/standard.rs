@@ -69,10 +69,12 @@ pub(super) fn counts(sizes: &Sizes, pass: Pass, gpu: &Gpu) -> Counts {
         Pass::Backward => Counts {
             launches: standard.backward(),
             extra_bytes: s + p + 2 * sizes.row_values(),
+            tiles: None,
         },
         _ => Counts {
             launches: vec![standard.scores(), standard.softmax(), standard.output()],
             extra_bytes: s + p,
+            tiles: None,
         },
     }
 }

@@ -30,7 +30,7 @@ fn a_table_for_each_pass() {
 
         not all passes have kernels here for A100: flash1
 
-        A model: near where sequences are long, too fast where they are short (documentation of ferroflash::estimate).
+        A model: on Hopper held against measured times, elsewhere by analogy (documentation of ferroflash::estimate).
     "#]].assert_eq(&stdout);
 }
 
@@ -52,7 +52,7 @@ fn a_sweep_is_printed_and_drawn() {
 
         not all passes have kernels here for H100: flash1
 
-        A model: near where sequences are long, too fast where they are short (documentation of ferroflash::estimate).
+        A model: on Hopper held against measured times, elsewhere by analogy (documentation of ferroflash::estimate).
     "#]].assert_eq(&stdout);
     let drawn = std::fs::read_to_string(&svg).unwrap();
     for text in [

@@ -138,7 +138,7 @@ fn print_notes(gpu: &Gpu, cases: &[Case]) {
         );
     }
     say!(
-        "\nA model: near where sequences are long, too fast where they are short (documentation of ferroflash::estimate)."
+        "\nA model: on Hopper held against measured times, elsewhere by analogy (documentation of ferroflash::estimate)."
     );
 }
 
