@@ -17,15 +17,15 @@ fn a_table_for_each_pass() {
         problem   f16 batch 8, 32 heads over 32, 2048 queries over 2048 keys, head_dim 64, full
 
         forward        GFLOP     HBM MB      L2 MB   FLOP/B   extra MB  bound by              µs speed-up
-        standard       412.3    17450.4    20470.3       24     6442.5  memory           10317.0     1.00
-        flash1         308.2     2749.4     2749.4      112      138.4  compute           3042.6     3.39
-        flash2         274.9      270.5     2283.8     1016        0.0  compute           1616.5     6.38
+        standard       412.3    17450.4    20470.3       24     6442.5  memory           10371.3     1.00
+        flash1         308.2     2749.4     2749.4      112      138.4  compute           3046.1     3.40
+        flash2         274.9      270.5     2283.8     1016        0.0  compute           1629.0     6.37
                   inputs and outputs, each once: 270.5 MB
 
         backward       GFLOP     HBM MB      L2 MB   FLOP/B   extra MB  bound by              µs speed-up
-        standard      1099.5    35171.3    42217.8       31     6446.6  memory           21688.7     1.00
-        flash1         770.4     3787.5     3787.5      203      134.2  compute           7601.2     2.85
-        flash2         687.2      882.9     4972.4      778      138.4  compute           5933.4     3.66
+        standard      1099.5    35171.3    42217.8       31     6446.6  memory           21844.4     1.00
+        flash1         770.4     3787.5     3787.5      203      134.2  compute           7604.7     2.87
+        flash2         687.2      882.9     4972.4      778      138.4  compute           6087.9     3.59
                   inputs and outputs, each once: 539.0 MB
 
         not all passes have kernels here for A100: flash1
@@ -46,9 +46,9 @@ fn a_sweep_is_printed_and_drawn() {
         problem   bf16 batch 1, 16 heads over 16, head_dim 64, causal; µs, and speed-up over standard
 
         forward               standard              flash1              flash2              flash3
-        512               28.8 ( 1.00)         8.4 ( 3.42)         5.3 ( 5.41)         4.9 ( 5.90)
-        1024              82.4 ( 1.00)        18.3 ( 4.50)        10.1 ( 8.16)         7.9 (10.49)
-        2048             383.5 ( 1.00)        52.9 ( 7.25)        28.4 (13.49)        20.0 (19.20)
+        512               32.3 ( 1.00)        11.8 ( 2.73)        15.0 ( 2.15)        13.3 ( 2.44)
+        1024              85.9 ( 1.00)        21.5 ( 4.00)        20.6 ( 4.17)        17.1 ( 5.01)
+        2048             387.0 ( 1.00)        55.2 ( 7.01)        55.6 ( 6.96)        27.6 (14.02)
 
         not all passes have kernels here for H100: flash1
 
