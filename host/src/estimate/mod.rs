@@ -82,7 +82,7 @@ mod tiles;
 
 use std::fmt;
 
-use ferroflash_kernels::variants::{HeadDims, Kind, VARIANTS};
+use ferroflash_kernels::variants::{Kind, VARIANTS};
 
 pub use error::EstimateError;
 pub use gpu::Gpu;
@@ -339,17 +339,13 @@ fn has_kernels(algorithm: Algorithm, pass: Pass, problem: &Problem, gpu: &Gpu) -
     let compute_capability = gpu.compute_capability?;
     let kinds: &[Kind] = kinds(algorithm, pass);
     let dtype = problem.dtype().of_kernels();
-    let serves = |dims: HeadDims, columns: usize| {
-        let columns = columns as u32;
-        columns <= dims.most && columns.is_multiple_of(dims.multiple)
-    };
     let has_row = |&kind: &Kind| {
         VARIANTS.iter().any(|row| {
             let of_type = row.dtype.is_none_or(|own| own == dtype);
             row.kind == kind
                 && of_type
-                && serves(row.head_dims(), problem.head_dim())
-                && serves(row.head_dims_v(), problem.head_dim_v())
+                && row.head_dims().serves(problem.head_dim() as u32)
+                && row.head_dims_v().serves(problem.head_dim_v() as u32)
                 && row.arch.runs_on(compute_capability)
                 && flash::fits(row, gpu)
         })

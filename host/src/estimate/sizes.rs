@@ -11,7 +11,7 @@ use crate::problem::Problem;
 use crate::terms::Precision;
 
 /// Bytes of an f32.
-pub(super) const F32_BYTES: u64 = 4;
+pub(super) const F32_BYTES: u64 = ferroflash_kernels::config::F32_BYTES as u64;
 
 /// A problem in numbers of 64 bits, which hold every product of them: [`Sizes::new`] has checked it.
 #[derive(Clone, Copy, Debug)]

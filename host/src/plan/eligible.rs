@@ -47,7 +47,7 @@ fn dtype(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
 pub(super) fn head_dim(served: HeadDims, given: usize) -> Result<(), Reason> {
     let given = given as u32;
     let HeadDims { multiple, most } = served;
-    match given.is_multiple_of(multiple) && given <= most {
+    match served.serves(given) {
         true => Ok(()),
         false => Err(Reason::HeadDimMultiple {
             given,

@@ -1,10 +1,12 @@
 //! What a kernel's tensors are made of, and how tensor cores multiply it: elements of 16 bits by [`super::matmul`], f32 by [`super::tf32`].
 
 use super::element::{Element, F32};
+use super::global::GlobalRows;
 use super::matmul::{self, LeftOperand, Registers, RightOperand};
 use super::register::{Accumulator, Packed};
 use super::shared::SharedTile;
 use super::{copy, tf32};
+use crate::params::TensorView;
 
 /// Elements of q, k, v, o and their gradients, to a kernel for several types. Operands of products are fragments as [`super::matmul`] has them; tiles
 /// lie in shared memory in rows of such elements.
@@ -166,6 +168,17 @@ impl<E: Element> Products for E {
         }
         sum
     }
+}
+
+/// The rows of a head's tensor of elements `E`.
+#[inline(always)]
+pub fn rows<E: Products>(
+    tensor: &TensorView,
+    batch_idx: u32,
+    head_idx: u32,
+    len: u32,
+) -> GlobalRows {
+    GlobalRows::of_elements(tensor, batch_idx, head_idx, len, E::BYTES)
 }
 
 /// Accumulators are elements already.

@@ -13,6 +13,13 @@ pub struct HeadDims {
     pub most: u32,
 }
 
+impl HeadDims {
+    /// Whether it is one of them.
+    pub const fn serves(self, head_dim: u32) -> bool {
+        head_dim.is_multiple_of(self.multiple) && head_dim <= self.most
+    }
+}
+
 /// Kernels copy rows 16 bytes at a time: in elements of two bytes.
 pub const HEAD_DIM_MULTIPLE: u32 = 8;
 
@@ -48,10 +55,10 @@ impl Variant {
 
     /// The same of the columns of values.
     pub const fn head_dims_v(&self) -> HeadDims {
-        let HeadDims { multiple, most } = self.head_dims();
+        let of_keys = self.head_dims();
         match self.head_dim_v {
-            Some(most) => HeadDims { multiple, most },
-            None => HeadDims { multiple, most },
+            Some(most) => HeadDims { most, ..of_keys },
+            None => of_keys,
         }
     }
 

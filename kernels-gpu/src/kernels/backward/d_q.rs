@@ -1,7 +1,7 @@
 //! After the backward pass proper: dQ = accumulator · scale, rounded to the element type.
 
 use super::{
-    QueryGradientPlace, REGISTER_STRIDE, Tiles, query_gradient_address, query_gradient_place, rows,
+    QueryGradientPlace, REGISTER_STRIDE, Tiles, query_gradient_address, query_gradient_place,
 };
 use crate::attention::mask::{Band, Rows};
 use crate::attention::{batch_and_head, divide};
@@ -10,7 +10,7 @@ use crate::params::BackwardParams;
 use crate::ptx::{barrier, global, spec, special};
 use crate::tile::copy::{self, Team};
 use crate::tile::global::GlobalRows;
-use crate::tile::products::Products;
+use crate::tile::products::{Products, rows};
 use crate::tile::register::Accumulator;
 use crate::tile::shared::SharedTile;
 

@@ -6,7 +6,7 @@
 //! One block of threads takes one query block of one head. Rows behind the sequence's end and rows whose lse is −∞, which see no key, get
 //! lse = +∞ and Δ = 0: their P is exp2(−∞) = 0, and the main kernel needs no test for them.
 
-use super::{Blocks, interleaved, rows};
+use super::{Blocks, interleaved};
 use crate::attention::lengths::ListedTile;
 use crate::attention::{batch_and_head, divide};
 use crate::config;
@@ -15,7 +15,7 @@ use crate::kernels::partial::lse_log2;
 use crate::params::{BackwardParams, FASTEST};
 use crate::ptx::{global, shuffle, spec, special};
 use crate::tile::global::{GlobalRows, row_of_head};
-use crate::tile::products::Products;
+use crate::tile::products::{Products, rows};
 
 /// Threads of a block.
 const THREADS: u32 = config::DELTA_THREADS;

@@ -2,7 +2,6 @@
 //! what each step reads.
 
 use super::Tiles;
-use super::rows;
 use crate::attention::block_mask::ListedBlock;
 use crate::attention::divide;
 use crate::attention::lengths::ListedTile;
@@ -15,7 +14,7 @@ use crate::params::{BackwardParams, TensorView};
 use crate::ptx::{cp_async, spec, special};
 use crate::tile::copy::{self, BoundsChecked, Team};
 use crate::tile::global::{GlobalMatrix, row_of_head};
-use crate::tile::products::Products;
+use crate::tile::products::{Products, rows};
 use crate::tile::shared::SharedTile;
 
 /// Where things lie in shared memory.

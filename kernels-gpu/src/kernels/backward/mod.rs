@@ -38,10 +38,9 @@ use core::marker::PhantomData;
 
 use crate::config::{self, F32_BYTES, Footprint, HALF_BYTES};
 use crate::kernels::lengths;
-use crate::params::{BackwardParams, Schedule, TensorView};
+use crate::params::{BackwardParams, Schedule};
 use crate::ptx::{shared, spec, special};
 use crate::tile::element::{Element, F32};
-use crate::tile::global::GlobalRows;
 use crate::tile::products::Products;
 use crate::tile::register::{Accumulator, RegisterTile};
 use crate::variants::TileShape;
@@ -134,12 +133,6 @@ tiles! { DefaultTiles Default, 32: 2, 1 2; 64: 2, 2 2; 128: 2, 2 4; 256: 1, 2 4;
 tiles! { CompactTiles Compact, 128: 2, 1 2; 256: 1, 1 8; of HALF_BYTES, [E, E: Element] }
 tiles! { DefaultTiles Default, 32: 2, 1 2; 64: 2, 2 2; 128: 1, 2 2; of F32_BYTES, [F32] }
 tiles! { CompactTiles Compact, 128: 1, 1 4; of F32_BYTES, [F32] }
-
-/// Rows of a head's tensor.
-#[inline(always)]
-fn rows<E: Products>(tensor: &TensorView, batch_idx: u32, head_idx: u32, len: u32) -> GlobalRows {
-    GlobalRows::of_elements(tensor, batch_idx, head_idx, len, E::BYTES)
-}
 
 /// Calls `f` with the index of every fragment across, and the two values of a block's `statistics` in shared memory that
 /// this lane's columns of it want.

@@ -19,12 +19,12 @@ use crate::attention::{batch_and_head, divide};
 use crate::kernels::bounds;
 use crate::kernels::dropout::divide_by_kept;
 use crate::kernels::scores::Given;
-use crate::params::{ForwardParams, TensorView};
+use crate::params::ForwardParams;
 use crate::ptx::{barrier, cp_async, spec, special};
 use crate::tile::copy::{self, BoundsChecked, Extent, Team, Whole};
 use crate::tile::fragment;
-use crate::tile::global::{GlobalMatrix, GlobalRows};
-use crate::tile::products::Products;
+use crate::tile::global::GlobalMatrix;
+use crate::tile::products::{Products, rows};
 use crate::tile::register::Accumulator;
 use crate::tile::shared::SharedTile;
 use crate::tile::softmax::{OnlineSoftmax, RowValues};
@@ -96,8 +96,10 @@ pub unsafe fn forward<E: Products, T: Blocks>(p: &ForwardParams) {
     let stages_bytes = const { T::STAGES } * config.block_k * row_bytes;
     // A pool's rows are counted from a page's first one.
     let row_k = if spec::pages() { 0 } else { k_first };
-    let rows_k = |tensor| rows::<E>(tensor, batch_k, kv_head_idx).from_row(row_k, band.seqlen_k());
-    let rows_q = |tensor| rows::<E>(tensor, batch_q, head_idx).from_row(q_first, band.seqlen_q());
+    let rows_k =
+        |tensor| rows::<E>(tensor, batch_k, kv_head_idx, 0).from_row(row_k, band.seqlen_k());
+    let rows_q =
+        |tensor| rows::<E>(tensor, batch_q, head_idx, 0).from_row(q_first, band.seqlen_q());
     let chunks = p.shape.head_dim / E::PER_CHUNK;
     let chunks_v = p.shape.head_dim_v / E::PER_CHUNK;
     let block = Block {
@@ -349,10 +351,4 @@ unsafe fn add_values<E: Products, T: Blocks>(
         let v = E::right(stage::<T>(block.v_tile, i), block.warp_column / 16);
         E::multiply_add(o, E::left::<T::Scores>(weights), v, block_k);
     }
-}
-
-/// Rows of a head's tensor.
-#[inline(always)]
-fn rows<E: Products>(tensor: &TensorView, batch_idx: u32, head_idx: u32) -> GlobalRows {
-    GlobalRows::of_elements(tensor, batch_idx, head_idx, 0, E::BYTES)
 }
