@@ -37,10 +37,7 @@ const MEASURED: [&str; 9] = [
 type Times = BTreeMap<String, f64>;
 
 /// A run: its cases.
-#[derive(Clone, Debug, Default)]
-struct Run {
-    cases: BTreeMap<String, Times>,
-}
+type Run = BTreeMap<String, Times>;
 
 /// The runs of a record, in its order. A line with a date begins one; what is no row of a measurement is left out.
 fn runs(text: &str) -> Vec<Run> {
@@ -61,10 +58,10 @@ fn runs(text: &str) -> Vec<Run> {
         ) else {
             continue;
         };
-        let times = run.cases.entry(case_of(&row)).or_default();
+        let times = run.entry(case_of(&row)).or_default();
         times.insert(peer.to_owned(), ms);
     }
-    runs.retain(|run| !run.cases.is_empty());
+    runs.retain(|run| !run.is_empty());
     runs
 }
 
@@ -101,17 +98,13 @@ fn case_of(row: &Map<String, Value>) -> String {
 fn baseline<'a>(subject: &str, old: &'a Times, new: &Times) -> Option<&'a str> {
     let both = |name: &&String| new.contains_key(*name) && name.as_str() != subject;
     let names: Vec<&str> = old.keys().filter(both).map(String::as_str).collect();
-    let preferred = PREFERRED.into_iter().filter_map(|wanted| {
+    let mut preferred = PREFERRED.into_iter().filter_map(|wanted| {
         let mut names = names.iter();
         names.find(|name| **name == wanted).copied()
     });
     let mut others = names.iter().copied().filter(|name| !name.starts_with(OURS));
     let ours = names.iter().copied().find(|name| *name == FLASH2);
-    preferred
-        .into_iter()
-        .next()
-        .or_else(|| others.next())
-        .or(ours)
+    preferred.next().or_else(|| others.next()).or(ours)
 }
 
 /// A row of ours in both runs.
@@ -144,8 +137,8 @@ impl Comparison {
     pub fn new(record: &str, measured: &str) -> Comparison {
         let (old, new) = (runs(record), runs(measured));
         let mut comparison = Comparison::default();
-        for (case, times) in new.last().map(|run| &run.cases).into_iter().flatten() {
-            let of_case = || old.iter().rev().filter_map(|run| run.cases.get(case));
+        for (case, times) in new.last().into_iter().flatten() {
+            let of_case = || old.iter().rev().filter_map(|run| run.get(case));
             for (subject, &ms) in times.iter().filter(|(name, _)| name.starts_with(OURS)) {
                 let before = of_case().find_map(|before| {
                     let was = *before.get(subject)?;

@@ -8,7 +8,7 @@ mod weights;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use ferroflash::{Algorithm, Dtype, Order, Pass, Precision};
+use ferroflash::{Algorithm, Dtype, Order, Pass, Precision, Problem, ProblemBuilder};
 
 pub use bench::{BenchArguments, BenchPass, CacheLengths, Heads, KvDtype};
 pub use device::DeviceWords;
@@ -16,6 +16,7 @@ pub use estimate::EstimateArguments;
 pub use weights::{Rows, WeightsArguments};
 
 use crate::expressions::{MaskWord, ScoreWord};
+use crate::failure::Failure;
 use crate::mask::MaskWords;
 use crate::posed::ProblemWords;
 
@@ -82,9 +83,9 @@ pub struct RunArguments {
     pub order: OrderName,
 }
 
-/// Options of `info`: a problem.
+/// A problem in numbers: its sizes and its mask.
 #[derive(Debug, Args)]
-pub struct InfoArguments {
+pub struct SizeWords {
     /// Number of batch entries.
     #[arg(long, default_value_t = 1)]
     pub batch: usize,
@@ -103,15 +104,38 @@ pub struct InfoArguments {
     /// Columns of q, k, v and o.
     #[arg(long, default_value_t = 128)]
     pub head_dim: usize,
-    /// Type of the elements.
-    #[arg(long, default_value = "bf16")]
-    pub dtype: DtypeName,
     /// How exact products of f32 tensors are on a GPU: `tensor`, tf32; or `full`, three products of tf32 in place of one.
     #[arg(long, default_value = "tensor", value_name = "tensor|full")]
     pub precision: Precision,
     /// The mask.
     #[command(flatten)]
     pub mask: MaskWords,
+}
+
+impl SizeWords {
+    /// The problem of these sizes, in this type.
+    pub fn problem(&self, dtype: Dtype) -> Result<ProblemBuilder, Failure> {
+        Ok(Problem::builder(dtype)
+            .batch(self.batch)
+            .seqlen_q(self.seqlen)
+            .seqlen_k(self.seqlen_k.unwrap_or(self.seqlen))
+            .heads_q(self.heads)
+            .heads_k(self.heads_k.unwrap_or(self.heads))
+            .head_dim(self.head_dim)
+            .precision(self.precision)
+            .mask(self.mask.mask().map_err(Failure::Option)?))
+    }
+}
+
+/// Options of `info`: a problem.
+#[derive(Debug, Args)]
+pub struct InfoArguments {
+    /// Its sizes and its mask.
+    #[command(flatten)]
+    pub sizes: SizeWords,
+    /// Type of the elements.
+    #[arg(long, default_value = "bf16")]
+    pub dtype: DtypeName,
     /// An expression in place of the scores: a name of `bench --score`, or the text of an expression. Prints its derivative and its PTX,
     /// and on a GPU what the driver's compiler makes of kernels with it.
     #[arg(long, value_name = "NAME|TEXT")]

@@ -6,7 +6,7 @@ mod table;
 use std::process::ExitCode;
 
 use ferroflash::estimate::{Estimate, Gpu, estimate as predict};
-use ferroflash::{Device, Dtype, Problem};
+use ferroflash::{Device, Dtype, Problem, ProblemBuilder};
 
 use crate::arguments::EstimateArguments;
 use crate::failure::Failure;
@@ -67,30 +67,22 @@ fn gpu(arguments: &EstimateArguments) -> Result<Gpu, Failure> {
 }
 
 fn cases(arguments: &EstimateArguments, gpu: &Gpu) -> Result<Vec<Case>, Failure> {
-    let lengths = match arguments.seqs {
-        Some(sweep) => sweep.lengths().into_iter().map(|n| (n, n)).collect(),
-        None => {
-            let seqlen_k = arguments.seqlen_k.unwrap_or(arguments.seqlen);
-            vec![(arguments.seqlen, seqlen_k)]
-        }
-    };
     let dtype = match arguments.dtype {
         Some(dtype) => dtype.into(),
         None if gpu.bf16_flops.is_some() => Dtype::Bf16,
         None => Dtype::F16,
     };
-    let mask = arguments.mask.mask().map_err(Failure::Option)?;
-    let case = |(seqlen_q, seqlen_k)| {
-        let problem = Problem::builder(dtype)
-            .batch(arguments.batch)
-            .seqlen_q(seqlen_q)
-            .seqlen_k(seqlen_k)
-            .heads_q(arguments.heads)
-            .heads_k(arguments.heads_k.unwrap_or(arguments.heads))
-            .head_dim(arguments.head_dim)
-            .precision(arguments.precision)
-            .mask(mask)
-            .build()?;
+    let builder = arguments.sizes.problem(dtype)?;
+    let builders = match arguments.seqs {
+        Some(sweep) => sweep
+            .lengths()
+            .into_iter()
+            .map(|n| builder.seqlen(n))
+            .collect(),
+        None => vec![builder],
+    };
+    let case = |builder: ProblemBuilder| {
+        let problem = builder.build()?;
         let passes = arguments.pass.list().iter();
         let passes = passes.map(|&pass| predict(&problem, gpu, pass));
         Ok(Case {
@@ -98,5 +90,5 @@ fn cases(arguments: &EstimateArguments, gpu: &Gpu) -> Result<Vec<Case>, Failure>
             passes: passes.collect::<Result<_, _>>()?,
         })
     };
-    lengths.into_iter().map(case).collect()
+    builders.into_iter().map(case).collect()
 }

@@ -95,15 +95,7 @@ fn print_kernels(arguments: &InfoArguments) {
 }
 
 fn problem(arguments: &InfoArguments) -> Result<Problem, Failure> {
-    let mut builder = Problem::builder(arguments.dtype.into())
-        .batch(arguments.batch)
-        .seqlen_q(arguments.seqlen)
-        .seqlen_k(arguments.seqlen_k.unwrap_or(arguments.seqlen))
-        .heads_q(arguments.heads)
-        .heads_k(arguments.heads_k.unwrap_or(arguments.heads))
-        .head_dim(arguments.head_dim)
-        .precision(arguments.precision)
-        .mask(arguments.mask.mask().map_err(Failure::Option)?);
+    let mut builder = arguments.sizes.problem(arguments.dtype.into())?;
     if let Some(ScoreWord(score)) = arguments.score {
         builder = builder.score(score);
     }

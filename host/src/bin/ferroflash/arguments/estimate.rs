@@ -4,10 +4,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
-use ferroflash::Precision;
 
-use super::{DtypeName, Passes};
-use crate::mask::MaskWords;
+use super::{DtypeName, Passes, SizeWords};
 
 /// Options of `estimate`: a GPU and a problem.
 #[derive(Debug, Args)]
@@ -40,36 +38,15 @@ pub struct EstimateArguments {
     /// Its number of SMs.
     #[arg(long, value_name = "N", requires = "peak")]
     pub sms: Option<u32>,
-    /// Number of batch entries.
-    #[arg(long, default_value_t = 1)]
-    pub batch: usize,
-    /// Rows of q and, unless --seqlen-k says otherwise, of k and v.
-    #[arg(long, default_value_t = 4096)]
-    pub seqlen: usize,
-    /// Rows of k and v.
-    #[arg(long)]
-    pub seqlen_k: Option<usize>,
+    /// Sizes and mask of the problem.
+    #[command(flatten)]
+    pub sizes: SizeWords,
     /// A sweep: rows of q, k and v from the first number on, doubled up to the second.
     #[arg(long, value_name = "FIRST..LAST", conflicts_with_all = ["seqlen", "seqlen_k"])]
     pub seqs: Option<Sweep>,
-    /// Heads of q and, unless --heads-k says otherwise, of k and v.
-    #[arg(long, default_value_t = 16)]
-    pub heads: usize,
-    /// Heads of k and v.
-    #[arg(long)]
-    pub heads_k: Option<usize>,
-    /// Columns of q, k, v and o.
-    #[arg(long, default_value_t = 128)]
-    pub head_dim: usize,
     /// Type of the elements. Unless given: bf16, or f16 where the GPU's tensor cores have no bf16.
     #[arg(long)]
     pub dtype: Option<DtypeName>,
-    /// How exact products of f32 tensors are: `tensor`, tf32; or `full`, three products of tf32 in place of one.
-    #[arg(long, default_value = "tensor", value_name = "tensor|full")]
-    pub precision: Precision,
-    /// The mask.
-    #[command(flatten)]
-    pub mask: MaskWords,
     /// Which passes.
     #[arg(long, default_value = "both")]
     pub pass: Passes,

@@ -83,21 +83,14 @@ fn panel(
         .x_label_formatter(&length)
         .y_label_formatter(&number)
         .draw()?;
-    for algorithm in [
-        Algorithm::Standard,
-        Algorithm::Flash1,
-        Algorithm::Flash2,
-        Algorithm::Flash3,
-    ] {
+    let schedules = first.passes.get(pass).into_iter().flatten();
+    for algorithm in schedules.map(|estimate| estimate.algorithm) {
         let time = |(place, case): (usize, &Case)| -> Option<(f64, f64)> {
             let mut estimates = case.passes.get(pass)?.iter();
             let own = |estimate: &&Estimate| estimate.algorithm == algorithm;
             Some((place as f64, estimates.find(own)?.seconds * 1e6))
         };
         let points: Vec<(f64, f64)> = cases.iter().enumerate().filter_map(time).collect();
-        if points.is_empty() {
-            continue;
-        }
         let colour = colour(algorithm);
         let dots = points.iter().map(|&at| Circle::new(at, 3, colour.filled()));
         chart.draw_series(dots)?;
