@@ -176,16 +176,29 @@ pub const fn padded_columns(head_dim: u32) -> u32 {
     head_dim.next_multiple_of(64)
 }
 
-/// Whether the two warpgroups that multiply share the products of a tile, and not its keys. Above head_dim 128 registers hold
-/// dV or dK of 64 keys, not both.
-pub const fn tma_backward_splits(head_dim: u32) -> bool {
-    head_dim > 128
+/// Whether the two warpgroups that multiply share the products of a tile, and not its keys: where registers hold dV or dK of 64 keys,
+/// not both.
+pub const fn tma_backward_splits(head_dim: u32, head_dim_v: u32) -> bool {
+    padded_columns(head_dim) + padded_columns(head_dim_v) > 320
+}
+
+/// Stages of dO in the flash3 backward kernel: where shared memory has no room for two beside dQ on its way to memory, one.
+pub const fn tma_backward_d_o_stages(head_dim: u32, head_dim_v: u32) -> u32 {
+    if head_dim > 128 && !tma_backward_splits(head_dim, head_dim_v) {
+        1
+    } else {
+        TMA_BACKWARD_STAGES
+    }
 }
 
 /// How many places the gradients of a tile's keys have on their way out, where consumers share the keys and V's place is not taken for
-/// it: dV and dK one each where shared memory has room for both, so that dK need not wait until dV has left.
+/// it: dV and dK one each where shared memory has room for both, so that dK need not wait until dV has left; none where it has no room.
 pub const fn tma_backward_outs(head_dim: u32) -> u32 {
-    if head_dim <= 64 { 2 } else { 1 }
+    match head_dim {
+        ..=64 => 2,
+        65..=128 => 1,
+        _ => 0,
+    }
 }
 
 /// Backward on Hopper: one block per SM; two consumer warpgroups, and a producer warpgroup. Tiles have 128 keys, 64 where
@@ -194,8 +207,8 @@ pub const fn tma_backward_outs(head_dim: u32) -> u32 {
 /// K, V; two stages of Q, dO and dS; where the warpgroups share the keys, dV and dK on the way out ([`tma_backward_outs`]; in V's
 /// place if the tile is wide) and dQ on its way to memory, else two stages of P; lse and Δ; slots for steps, work tiles and
 /// blocks of dQ; and the barriers.
-pub const fn tma_backward(head_dim: u32, tiles: TileShape) -> Footprint {
-    let splits = tma_backward_splits(head_dim);
+pub const fn tma_backward(head_dim: u32, head_dim_v: u32, tiles: TileShape) -> Footprint {
+    let splits = tma_backward_splits(head_dim, head_dim_v);
     let block_k = if splits { 64 } else { 128 };
     let block_q = match (tiles, head_dim) {
         (TileShape::Default, ..=64) => 128,
@@ -207,7 +220,10 @@ pub const fn tma_backward(head_dim: u32, tiles: TileShape) -> Footprint {
     };
     let stages = TMA_BACKWARD_STAGES;
     let row_bytes = padded_columns(head_dim) * HALF_BYTES;
-    let rows = (2 * block_k + 2 * stages * block_q) * row_bytes;
+    let value_bytes = padded_columns(head_dim_v) * HALF_BYTES;
+    let rows = block_k * (row_bytes + value_bytes)
+        + stages * block_q * row_bytes
+        + tma_backward_d_o_stages(head_dim, head_dim_v) * block_q * value_bytes;
     let d_s = stages * block_k * block_q * HALF_BYTES;
     let out = match tiles {
         TileShape::Wide => 0,
@@ -277,8 +293,10 @@ pub const fn footprint(
         (Kind::ForwardE4m3, TileShape::Compact) => forward_few_e4m3(head_dim),
         (Kind::TmaForward, _) => tma_forward(head_dim, value_dim, tiles),
         (Kind::TmaForwardLatent, TileShape::Compact) => tma_forward_latent(head_dim),
-        (Kind::TmaBackwardDelta, _) => rows(tma_backward(head_dim, tiles), DELTA_THREADS, 0),
-        (Kind::TmaBackward, _) => tma_backward(head_dim, tiles),
+        (Kind::TmaBackwardDelta, _) => {
+            rows(tma_backward(head_dim, value_dim, tiles), DELTA_THREADS, 0)
+        }
+        (Kind::TmaBackward, _) => tma_backward(head_dim, value_dim, tiles),
         (
             Kind::StandardSoftmax | Kind::StandardDelta | Kind::StandardDScores,
             TileShape::Default,

@@ -129,9 +129,22 @@ macro_rules! run {
     (StandardDk, $p:expr, $dtype:ident) => {
         standard::backward::d_k::<element::$dtype>($p)
     };
+    (TmaBackwardDelta, $p:expr, $dtype:ident, $head_dim:literal / $head_dim_v:literal) => {
+        backward::delta::delta::<
+            element::$dtype,
+            backward::sm90::ValueTiles<$head_dim, $head_dim_v>,
+        >($p)
+    };
     (TmaBackwardDelta, $p:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {
         backward::delta::delta::<element::$dtype, tiles!(backward::sm90, $head_dim $(, $tiles)?)>($p)
     };
+    (TmaBackward, $given:expr, $dtype:ident, $head_dim:literal / $head_dim_v:literal) => {{
+        let (p, maps) = $given;
+        backward::sm90::backward::<
+            element::$dtype,
+            backward::sm90::ValueTiles<$head_dim, $head_dim_v>,
+        >(p, maps)
+    }};
     (TmaBackward, $given:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {{
         let (p, maps) = $given;
         backward::sm90::backward::<

@@ -149,6 +149,8 @@ macro_rules! for_each_variant {
             backward_delta_sm90a_f16_d192:       TmaBackwardDelta { arch: Sm90a, dtype: F16, head_dim: 192 }
             backward_delta_sm90a_f16_d256:       TmaBackwardDelta { arch: Sm90a, dtype: F16, head_dim: 256 }
             backward_delta_sm90a_f16_d128_wide:  TmaBackwardDelta { arch: Sm90a, dtype: F16, head_dim: 128, tiles: Wide }
+            backward_delta_sm90a_bf16_d192_v128: TmaBackwardDelta { arch: Sm90a, dtype: Bf16, head_dim: 192, head_dim_v: 128 }
+            backward_delta_sm90a_f16_d192_v128:  TmaBackwardDelta { arch: Sm90a, dtype: F16, head_dim: 192, head_dim_v: 128 }
 
             backward_sm90a_bf16_d64:       TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 64 }
             backward_sm90a_bf16_d96:       TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 96 }
@@ -162,6 +164,8 @@ macro_rules! for_each_variant {
             backward_sm90a_f16_d192:       TmaBackward { arch: Sm90a, dtype: F16, head_dim: 192 }
             backward_sm90a_f16_d256:       TmaBackward { arch: Sm90a, dtype: F16, head_dim: 256 }
             backward_sm90a_f16_d128_wide:  TmaBackward { arch: Sm90a, dtype: F16, head_dim: 128, tiles: Wide }
+            backward_sm90a_bf16_d192_v128: TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 192, head_dim_v: 128 }
+            backward_sm90a_f16_d192_v128:  TmaBackward { arch: Sm90a, dtype: F16, head_dim: 192, head_dim_v: 128 }
 
             standard_scores_sm80_bf16:    StandardScores { arch: Sm80, dtype: Bf16 }
             standard_scores_sm80_f16:     StandardScores { arch: Sm80, dtype: F16 }

@@ -193,7 +193,8 @@ impl Variant {
     }
 
     /// Whether it can work under a block mask: with tiles that divide the mask's blocks. Kernels with other tiles have no code for it, which
-    /// would cost them registers; nor has flash3's backward pass above head_dim 128, whose forward pass has such tiles.
+    /// would cost them registers; nor has flash3's backward pass where its consumers share the products of a tile, whose forward pass has such
+    /// tiles.
     pub const fn takes_block_masks(&self) -> bool {
         let divides = self.footprint.divides_blocks();
         match (self.kind, self.head_dim) {
@@ -202,7 +203,13 @@ impl Variant {
             }
             (Kind::TmaForwardLatent, _) => false,
             (Kind::TmaForward, _) if matches!(self.tiles, TileShape::Grouped) => false,
-            (Kind::TmaBackward, Some(head_dim)) => divides && !tma_backward_splits(head_dim),
+            (Kind::TmaBackward, Some(head_dim)) => {
+                let head_dim_v = match self.head_dim_v {
+                    Some(head_dim_v) => head_dim_v,
+                    None => head_dim,
+                };
+                divides && !tma_backward_splits(head_dim, head_dim_v)
+            }
             (Kind::Forward | Kind::TmaForward | Kind::Backward, _) => divides,
             _ => true,
         }

@@ -31,6 +31,13 @@ pub fn all() -> Vec<Case> {
         Case::new(Dtype::Bf16, Mask::Full, 64, 7, 7).heads(batch, heads_q, heads_k)
     };
     cases.extend([of((0, 4, 2)), of((1, 0, 0)), of((3, 8, 1))]);
+    // Short values, which have tiles of their own.
+    for (at, (seqlen_q, seqlen_k)) in [(150, 130), (70, 200)].into_iter().enumerate() {
+        for (of_mask, mask) in MASKS.into_iter().enumerate() {
+            let case = Case::new(HALVES[(at + of_mask) % 2], mask, 192, seqlen_q, seqlen_k);
+            cases.push(case.heads(1, 2, 1 + at).columns(192, 128));
+        }
+    }
     cases.extend(one_in(3, super::padded()));
     cases
 }

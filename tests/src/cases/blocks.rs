@@ -46,7 +46,15 @@ const MASKS: [Mask; 4] = [
     Mask::PrefixLm { prefix: 150 },
 ];
 
-const HEAD_DIMS: [usize; 5] = [64, 128, 40, 192, 64];
+/// Of keys and of values.
+const COLUMNS: [(usize, usize); 6] = [
+    (64, 64),
+    (128, 128),
+    (40, 40),
+    (192, 192),
+    (64, 64),
+    (192, 128),
+];
 
 /// Every map under every mask, in some sizes; all else goes round.
 pub fn all() -> Vec<Case> {
@@ -58,12 +66,13 @@ pub fn all() -> Vec<Case> {
                 let (seqlen_q, seqlen_k) = LENGTHS[(of_map + 2 * of_mask + 3 * of) % LENGTHS.len()];
                 let (block_q, block_k) = SIZES[(of_map + of_mask + of) % SIZES.len()];
                 let (batch, heads_q, heads_k) = HEADS[(of_map / 2 + of_mask + of) % HEADS.len()];
-                let head_dim = HEAD_DIMS[round % HEAD_DIMS.len()];
+                let (head_dim, head_dim_v) = COLUMNS[(round + round / 6) % COLUMNS.len()];
                 let dtype = match round % 7 {
                     6 => Dtype::F32,
                     round => HALVES[round % 2],
                 };
                 let case = Case::new(dtype, mask, head_dim, seqlen_q, seqlen_k);
+                let case = case.columns(head_dim, head_dim_v);
                 cases.push(Case {
                     blocks: Some(Blocks {
                         block_q,

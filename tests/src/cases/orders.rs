@@ -109,11 +109,14 @@ pub fn lengths() -> Vec<Case> {
     lengths::of_their_own(all.into_iter().step_by(3).collect())
 }
 
-/// As [`super::nth`].
+/// As [`super::nth`]; at head_dim 192, whose tiles are others where values have 128 columns, with values of so many, too.
 fn with<const N: usize>(sizes: [(Mask, Sizes); N]) -> Vec<Case> {
-    let case = |(at, (mask, sizes)): (usize, (Mask, Sizes))| {
+    let cases = |(at, (mask, sizes)): (usize, (Mask, Sizes))| {
         let (head_dim, seqlen_q, seqlen_k, (batch, heads_q, heads_k)) = sizes;
-        super::nth(at, mask, head_dim, (seqlen_q, seqlen_k)).heads(batch, heads_q, heads_k)
+        let case = super::nth(at, mask, head_dim, (seqlen_q, seqlen_k));
+        let case = case.heads(batch, heads_q, heads_k);
+        let of_short_values = (head_dim == 192).then_some(case.columns(192, 128));
+        [case].into_iter().chain(of_short_values)
     };
-    super::with_lse_gradients(sizes.into_iter().enumerate().map(case).collect())
+    super::with_lse_gradients(sizes.into_iter().enumerate().flat_map(cases).collect())
 }

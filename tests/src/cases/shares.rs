@@ -48,14 +48,26 @@ const WINDOWS: [(Mask, Sizes); 5] = [
     (Mask::PrefixLm { prefix: 64 }, (64, 250, 120, (2, 7, 1), 4)),
 ];
 
+/// With values of 128 columns, which have tiles of their own.
+const SHORT_VALUES: [Sizes; 2] = [(192, 250, 120, (1, 4, 1), 4), (192, 150, 200, (1, 7, 1), 4)];
+
 /// Those without a mask.
 pub fn full() -> Vec<Case> {
-    with(FULL.map(|sizes| (Mask::Full, sizes)).as_slice())
+    let mut cases = with(FULL.map(|sizes| (Mask::Full, sizes)).as_slice());
+    cases.extend(with_short_values(Mask::Full));
+    cases
 }
 
 /// Those under a causal mask.
 pub fn causal() -> Vec<Case> {
-    with(CAUSAL.map(|sizes| (Mask::Causal, sizes)).as_slice())
+    let mut cases = with(CAUSAL.map(|sizes| (Mask::Causal, sizes)).as_slice());
+    cases.extend(with_short_values(Mask::Causal));
+    cases
+}
+
+fn with_short_values(mask: Mask) -> impl Iterator<Item = Case> {
+    let cases = with(SHORT_VALUES.map(|sizes| (mask, sizes)).as_slice());
+    cases.into_iter().map(|case| case.columns(192, 128))
 }
 
 /// Those with a window, or a prefix.
@@ -89,7 +101,7 @@ mod tests {
 
     #[test]
     fn cases_are_divided_into_the_shares_that_they_are_there_for() {
-        let mut expected: Vec<u32> = [FULL.as_slice(), &CAUSAL]
+        let mut expected: Vec<u32> = [FULL.as_slice(), &SHORT_VALUES, &CAUSAL, &SHORT_VALUES]
             .concat()
             .iter()
             .map(|sizes| sizes.4)

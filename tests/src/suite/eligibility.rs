@@ -12,9 +12,9 @@ pub(crate) fn is_eligible(backend: Backend, algorithm: Algorithm, case: &Case) -
     let empty = case.sizes.query_elems() == 0 && case.sizes.key_elems() == 0;
     let aligned = case.arrangement != Arrangement::Unaligned || empty;
     let repeats = case.arrangement.repeats() != Repeats::Nothing;
-    // Above head_dim 128 flash3's blocks of keys do not divide those of a mask.
+    // Beyond that, flash3's blocks of keys do not divide those of a mask.
     let (head_dim, head_dim_v) = (case.sizes.head_dim, case.sizes.head_dim_v);
-    let divides = case.blocks.is_none() || head_dim.max(head_dim_v) <= 128;
+    let divides = case.blocks.is_none() || head_dim <= 192 && head_dim_v <= 128;
     let columns_of = |multiple, most| {
         [head_dim, head_dim_v]
             .iter()

@@ -54,6 +54,15 @@ impl BoxedTile {
         }
     }
 
+    /// The tile from its columns `64 · idx + 32 · half ..` on, of which products read 32, where its rows are the inner dimension.
+    #[inline(always)]
+    pub const fn from_half_of_part(self, idx: u32, half: u32) -> BoxedTile {
+        BoxedTile {
+            base: self.part(idx).base + half * (ROW_BYTES / 2),
+            rows: self.rows,
+        }
+    }
+
     /// The operand whose inner dimension is the tile's columns: its columns `16 · k ..`.
     #[inline(always)]
     pub(super) const fn along_columns(self, k: u32) -> Descriptor {

@@ -283,6 +283,9 @@ impl Variant {
     /// three parts of 64 numbers in each thread; where the sequence and its head lie waits in local memory, read once a head. At head_dim 64 flash2's forward pass keeps more of a tile's places under a left bound, 504 bytes for sm_90, and some with lengths and pages. In full
     /// precision kernels of f32 hold fragments in two parts: addresses and the mask of a tile lie in local memory, and in the backward pass at head_dim 128 a few
     /// fragments of a step, most of them for sm_80.
+    ///
+    /// With keys of 192 columns and values of 128 consumers of flash3's backward pass hold dV, dK and a product under way in all registers but 32: what a
+    /// mask, the list of a packed sequence, a share or a block mask want lies in local memory, and the draws of dropout.
     pub const fn spill_bytes(&self, spec: Spec) -> u32 {
         let wide = matches!(self.tiles, TileShape::Wide);
         let is_default = matches!(self.tiles, TileShape::Default);
@@ -295,6 +298,21 @@ impl Variant {
                 _ => 32,
             },
             _ if matches!(self.dtype, Some(Dtype::F32)) => 0,
+            (Kind::TmaBackward, _) if self.head_dim_v.is_some() => {
+                if spec.has(Constant::Dropout) {
+                    628
+                } else if spec.has(Constant::Shares) {
+                    128
+                } else if spec.has(Constant::LeftBound) {
+                    96
+                } else if spec.has(Constant::BlockMask) {
+                    80
+                } else if spec.has(Constant::Lengths) {
+                    48
+                } else {
+                    8
+                }
+            }
             (Kind::Forward, Some(64)) if spec.has(Constant::LeftBound) => 504,
             (Kind::Forward, Some(..=128)) if spec.has(Constant::Dropout) => 336,
             (Kind::TmaBackward, Some(256)) if spec.has(Constant::Dropout) => 224,

@@ -153,6 +153,18 @@ impl Variant {
 
     /// The same of flash3's backward pass. Under a block mask its consumers hold what a step's lists say.
     fn spill_bytes_backward(&self, edit: StandardEdit, block_mask: bool) -> u32 {
+        // See `Variant::spill_bytes`: what is left for an edit is less than what is left without one.
+        if self.head_dim_v.is_some() {
+            return match (edit, block_mask) {
+                (SOFT_CAP | SOFT_CAP_ALIBI | BIAS, false) => 252,
+                (SOFT_CAP | SOFT_CAP_ALIBI, true) => 360,
+                (BIAS, true) => 148,
+                (DOCUMENT, false) => 164,
+                (DOCUMENT, true) => 196,
+                (_, false) => 48,
+                (_, true) => 96,
+            };
+        }
         match (self.head_dim, edit, block_mask) {
             // Pᵀ of a consumer's 64 keys by 128 queries is wanted with the derivative and without it until dPᵀ is there: 64 registers a thread.
             // What is left over goes to slope and distances of two rows, or to a block mask's steps.

@@ -18,7 +18,7 @@ use crate::tile::element::Element;
 use crate::tile::fragment;
 use crate::tile::register::{Accumulator, Packed};
 use crate::tile::ring::Ring;
-use crate::tile::warpgroup::{self, BoxedTile, WARPGROUP_ROWS};
+use crate::tile::warpgroup::{self, BoxedTile, WARPGROUP_ROWS, WarpgroupTile};
 
 /// The consumers' barriers, when they send gradients off.
 const OUT_BARRIER: u32 = 1;
@@ -345,14 +345,14 @@ impl Consumer<'_> {
     /// Sends a gradient of the tile's 64 keys from `first` on off through `place`, by a tensor map. The tile is the `n`-th work.
     #[inline(always)]
     #[allow(clippy::too_many_arguments, reason = "what differs between dV and dK")]
-    pub(super) unsafe fn send<E: Element, T: Tiles>(
+    pub(super) unsafe fn send<E: Element, T: Tiles, G: WarpgroupTile>(
         &self,
         n: u32,
         place: BoxedTile,
         map: BackwardMap,
         work: WorkTile,
         first: u32,
-        gradient: &T::KeyGradient,
+        gradient: &G,
         scale: f32,
     ) {
         // Opaque: as they do not change, they would stay in registers, and there are none to spare.
@@ -375,11 +375,7 @@ impl Consumer<'_> {
             barrier::barrier_sync(OUT_BARRIER + consumer, THREADS);
             let mut gradient = *gradient;
             gradient.for_each(|_, _, x| *x *= scale);
-            warpgroup::store_matrices::<T::KeyGradient>(
-                place,
-                thread / 32 * 16,
-                &gradient.pack::<E>(),
-            );
+            warpgroup::store_matrices::<G>(place, thread / 32 * 16, &gradient.pack::<E>());
             tma::fence_proxy_async();
             let map = if spec::lengths() {
                 let listed = self.layout.read_listed(special::opaque(n) % STAGES);
@@ -388,7 +384,7 @@ impl Consumer<'_> {
                 map.at(self.maps)
             };
             barrier::barrier_sync(OUT_BARRIER + consumer, THREADS);
-            for part in 0..T::HEAD_DIM.div_ceil(BOX_COLUMNS) {
+            for part in 0..(G::N as u32 * 8).div_ceil(BOX_COLUMNS) {
                 let at = [part * BOX_COLUMNS, first, head_idx, batch_idx];
                 tma::tma_store_if(map, at, place.part(part).base, (thread == 0) as u32);
             }

@@ -107,6 +107,18 @@ struct DqPlace {
     padded_first: u32,
 }
 
+/// Which columns of a row, counted in those that are converted at once, lie as the `nth` in the accumulator: where consumers halve a part
+/// of 64, two halves of each one's own part, and then its half of that.
+#[inline(always)]
+const fn place_in_row<T: Tiles>(nth: u32) -> u32 {
+    let (piece, in_piece) = (nth / 3, nth % 3);
+    match (T::HALVES_A_PART, in_piece) {
+        (false, _) => nth,
+        (true, 2) => 4 + piece,
+        (true, _) => 2 * piece + in_piece,
+    }
+}
+
 impl Consumer<'_> {
     /// Where dQ goes of the sequence of the `n`-th work.
     #[inline(always)]
@@ -169,12 +181,12 @@ impl Consumer<'_> {
             // Blocks of more than 64 rows hold the pieces of the first 64 first.
             let padded_first = place.padded_first + first;
             let mut own = row_address::<T>(p, head, padded_first) + u64::from(thread * 16);
-            let mut target = GlobalMatrix {
+            let target = GlobalMatrix {
                 rows: place.rows,
                 // Opaque as well: nobody else wants it.
                 chunks: special::opaque(p.shape.head_dim) / 8,
             };
-            for _ in 0..T::HEAD_DIM / 8 / T::Rounded::N as u32 {
+            for nth in 0..T::HEAD_DIM / 8 / T::Rounded::N as u32 {
                 let mut d_q = T::Rounded::zero();
                 if added {
                     for n in 0..T::Rounded::N {
@@ -183,8 +195,8 @@ impl Consumer<'_> {
                         own += u64::from(FRAGMENT_BYTES);
                     }
                 }
+                let target = target.from_chunk(place_in_row::<T>(nth) * T::Rounded::N as u32);
                 warpgroup::store_rows::<E, _>(target, first + thread / 32 * 16, &d_q);
-                target = target.from_chunk(T::Rounded::N as u32);
             }
             self.end_work(n);
         }

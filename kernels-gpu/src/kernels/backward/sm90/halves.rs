@@ -1,5 +1,5 @@
 //! Consumers that share the keys of a tile: each has 64 of them, and does all five products for these. Up to head_dim 128,
-//! where a warpgroup's registers hold its keys of dK and of dV.
+//! where a warpgroup's registers hold its keys of dK and of dV, and where keys have 192 columns and values 128.
 //!
 //! Step `i`, over the blocks of queries of one tile:
 //!
@@ -23,12 +23,17 @@
 //! At head_dim 128 registers do not hold Sᵀ beside dQ, or not much else: it is begun when dQ and dK have been waited for. In wide
 //! tiles, of 80 queries, dS lies in shared memory with its queries down, and dQᵀ = Kᵀ dSᵀ is multiplied, 64 columns by each
 //! consumer. In the others dS is made of P as it was before it was rounded for dV.
+//!
+//! Where keys have 192 columns and values 128, registers do not keep dSᵀ from step to step: dK is multiplied in the step that makes it,
+//! behind dV. There is one stage of dO, and dV and dK leave from the registers, so that shared memory has room for dQ's pieces: tiles of 64 keys
+//! would send twice as many of them through the L2 cache, which is what bounds them.
 
 use super::Tiles;
 use super::consumer::{Consumer, Keys, unpacked};
 use super::dropout::clear_where_zero;
 use super::expression::Probabilities;
 use super::shares::Sum;
+use super::work::WorkTile;
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
 use crate::kernels::dropout::divide_by_kept;
 use crate::params::BackwardMap;
@@ -41,7 +46,7 @@ use crate::tile::warpgroup::{Pending, WARPGROUP_ROWS, WarpgroupTile};
 /// What is kept from step to step.
 struct Kept<T: Tiles> {
     d_k: T::KeyGradient,
-    d_v: T::KeyGradient,
+    d_v: T::ValueGradient,
     /// dSᵀ of the last step.
     d_s: <T::Scores as Accumulator>::Packed,
 }
@@ -83,7 +88,7 @@ pub(super) unsafe fn consume<E: Element, T: Tiles>(c: &Consumer) {
             let keys = c.keys::<T>(n, work, c.idx * WARPGROUP_ROWS);
             let mut kept = Kept::<T> {
                 d_k: T::KeyGradient::undefined(),
-                d_v: T::KeyGradient::undefined(),
+                d_v: T::ValueGradient::undefined(),
                 d_s: Packed::zero(),
             };
             layout.k_ring.await_full(Ring::at(1, n));
@@ -125,7 +130,7 @@ impl Consumer<'_> {
         keys: Keys,
         kept: &mut Kept<T>,
     ) {
-        let (layout, own) = (self.layout, self.idx * WARPGROUP_ROWS);
+        let (layout, own) = (self.layout, self.idx::<T>() * WARPGROUP_ROWS);
         let at = Ring::at(STAGES, i);
         // SAFETY: as `consume`.
         unsafe {
@@ -135,9 +140,10 @@ impl Consumer<'_> {
             } else {
                 self.scores_beside::<E, T, NTH>(n, i, keys, kept, &mut s)
             };
-            let (v, d_o) = (layout.v::<T>().from_row(own), layout.d_o::<T>(at.stage));
+            let of_d_o = Ring::at(T::D_O_STAGES, i);
+            let (v, d_o) = (layout.v::<T>().from_row(own), layout.d_o::<T>(of_d_o.stage));
             let mut d_p = T::Scores::undefined();
-            let begun_d_p = d_p.begin_product::<E>(v, d_o, const { T::HEAD_DIM / 16 });
+            let begun_d_p = d_p.begin_product::<E>(v, d_o, const { T::VALUE_DIM / 16 });
             self.drop_weights::<T>(n, at, own, &mut p.for_d_v);
             let queries = const { T::FOOTPRINT.block_q / 16 };
             let add = (NTH != FIRST) as u32;
@@ -154,8 +160,17 @@ impl Consumer<'_> {
                 self.score_gradients::<E, T>(at, |n| unpacked::<E>(&p.for_d_s, n), d_p)
             };
             self.publish::<T>(at, own, &kept.d_s);
-            begun_d_v.wait::<0>();
-            mbarrier::mbarrier_arrive_if(layout.d_o_ring.empty(at.stage), self.leads);
+            if T::DK_AT_ONCE {
+                let q = layout.q::<T>(at.stage);
+                let begun_d_k = kept.d_k.begin_addition::<E, _>(&kept.d_s, q, queries, add);
+                begun_d_v.wait::<1>();
+                mbarrier::mbarrier_arrive_if(layout.d_o_ring.empty(of_d_o.stage), self.leads);
+                begun_d_k.wait::<0>();
+                self.release_q(at);
+            } else {
+                begun_d_v.wait::<0>();
+                mbarrier::mbarrier_arrive_if(layout.d_o_ring.empty(of_d_o.stage), self.leads);
+            }
         }
     }
 
@@ -190,10 +205,10 @@ impl Consumer<'_> {
             };
             if let Some(begun) = begun_d_q {
                 begun.wait::<1>();
-                self.end_query_gradient::<T>(i.wrapping_sub(2), &d_q);
+                self.end_query_gradient::<T>(i.wrapping_sub(2), &d_q, None);
             }
-            self.layout.d_o_ring.await_full(at);
-            let p = self.probabilities::<E, T>(n, at, keys, self.idx * WARPGROUP_ROWS, s);
+            self.layout.d_o_ring.await_full(Ring::at(T::D_O_STAGES, i));
+            let p = self.probabilities::<E, T>(n, at, keys, self.idx::<T>() * WARPGROUP_ROWS, s);
             if let Some(begun) = begun_d_k {
                 begun.wait::<0>();
                 self.release_q(before);
@@ -217,22 +232,26 @@ impl Consumer<'_> {
         unsafe {
             if NTH == LATER {
                 let i = i.wrapping_sub(2);
-                let mut d_q = T::QueryGradient::undefined();
-                let begun_d_q = self.begin_query_gradient::<E, T>(i, &mut d_q);
-                let begun_d_k = self.begin_gradient_of_own_keys::<E, T, NTH>(before, kept);
-                begun_d_q.wait::<1>();
-                self.end_query_gradient::<T>(i, &d_q);
-                begun_d_k.wait::<0>();
-            } else if NTH == SECOND {
+                if T::DK_AT_ONCE {
+                    self.query_gradient::<E, T>(i);
+                } else {
+                    let mut d_q = T::QueryGradient::undefined();
+                    let begun_d_q = self.begin_query_gradient::<E, T>(i, &mut d_q);
+                    let begun_d_k = self.begin_gradient_of_own_keys::<E, T, NTH>(before, kept);
+                    begun_d_q.wait::<1>();
+                    self.end_query_gradient::<T>(i, &d_q, None);
+                    begun_d_k.wait::<0>();
+                }
+            } else if NTH == SECOND && !T::DK_AT_ONCE {
                 self.begin_gradient_of_own_keys::<E, T, NTH>(before, kept)
                     .wait::<0>();
             }
-            if NTH != FIRST {
+            if NTH != FIRST && !T::DK_AT_ONCE {
                 self.release_q(before);
             }
             self.begin_scores::<E, T>(at, s).wait::<0>();
-            self.layout.d_o_ring.await_full(at);
-            self.probabilities::<E, T>(n, at, keys, self.idx * WARPGROUP_ROWS, s)
+            self.layout.d_o_ring.await_full(Ring::at(T::D_O_STAGES, i));
+            self.probabilities::<E, T>(n, at, keys, self.idx::<T>() * WARPGROUP_ROWS, s)
         }
     }
 
@@ -244,7 +263,7 @@ impl Consumer<'_> {
         s: &'b mut T::Scores,
     ) -> Pending<'b, T::Scores> {
         let layout = self.layout;
-        let k = layout.k::<T>().from_row(self.idx * WARPGROUP_ROWS);
+        let k = layout.k::<T>().from_row(self.idx::<T>() * WARPGROUP_ROWS);
         // SAFETY: as `consume`.
         unsafe {
             layout.q_ring.await_full(at);
@@ -289,48 +308,45 @@ impl Consumer<'_> {
                 mbarrier::mbarrier_arrive_if(layout.v_ring.empty(0), self.leads);
             }
             if left > 1 {
-                let mut d_q = T::QueryGradient::undefined();
-                let i = i.wrapping_sub(2);
-                self.begin_query_gradient::<E, T>(i, &mut d_q).wait::<0>();
-                self.end_query_gradient::<T>(i, &d_q);
+                self.query_gradient::<E, T>(i.wrapping_sub(2));
             }
-            let mut d_q = T::QueryGradient::undefined();
-            let q = layout.q::<T>(last.stage);
-            let add = (left > 1) as u32;
             // dQ first, so that the next tile's K is on its way while gradients are sent off.
-            let begun_d_q = self.begin_query_gradient::<E, T>(i.wrapping_sub(1), &mut d_q);
-            let begun_d_k = kept.d_k.begin_addition::<E, _>(&kept.d_s, q, queries, add);
-            begun_d_q.wait::<1>();
-            mbarrier::mbarrier_arrive_if(layout.k_ring.empty(0), self.leads);
-            self.end_query_gradient::<T>(i.wrapping_sub(1), &d_q);
+            let begun_d_k = if T::DK_AT_ONCE {
+                self.query_gradient::<E, T>(i.wrapping_sub(1));
+                mbarrier::mbarrier_arrive_if(layout.k_ring.empty(0), self.leads);
+                None
+            } else {
+                let mut d_q = T::QueryGradient::undefined();
+                let q = layout.q::<T>(last.stage);
+                let add = (left > 1) as u32;
+                let begun_d_q = self.begin_query_gradient::<E, T>(i.wrapping_sub(1), &mut d_q);
+                let begun_d_k = kept.d_k.begin_addition::<E, _>(&kept.d_s, q, queries, add);
+                begun_d_q.wait::<1>();
+                mbarrier::mbarrier_arrive_if(layout.k_ring.empty(0), self.leads);
+                self.end_query_gradient::<T>(i.wrapping_sub(1), &d_q, None);
+                Some(begun_d_k)
+            };
 
             // Opaque, where registers would not hold what follows from it through all steps.
             let idx = match T::BEHIND {
                 true => self.idx,
                 false => special::opaque(self.idx),
             };
-            let own = idx * WARPGROUP_ROWS;
             // Read the work again and recompute its slot's address: neither need stay in registers.
             let work = layout.read_work(special::opaque(n) % STAGES).tile();
             if T::DROPS && spec::dropout() {
                 divide_by_kept(&self.p.dropout, &mut kept.d_v);
             }
-            if !shares || self.add_share::<T>(work, Sum::Values, &mut kept.d_v) {
-                let out = layout.out::<T>(idx, 0);
-                self.send::<E, T>(n, out, BackwardMap::DV, work, own, &kept.d_v, 1.0);
+            if !shares || self.add_share::<T, _>(work, Sum::Values, &mut kept.d_v) {
+                self.let_out::<E, T, _>(n, Sum::Values, work, idx, &kept.d_v, 1.0);
             }
-            begun_d_k.wait::<0>();
-            self.release_q(last);
-            if !shares || self.add_share::<T>(work, Sum::Keys, &mut kept.d_k) {
-                self.send::<E, T>(
-                    n,
-                    layout.out::<T>(idx, 1),
-                    BackwardMap::DK,
-                    work,
-                    own,
-                    &kept.d_k,
-                    self.p.scale.scale,
-                );
+            if let Some(begun) = begun_d_k {
+                begun.wait::<0>();
+                self.release_q(last);
+            }
+            if !shares || self.add_share::<T, _>(work, Sum::Keys, &mut kept.d_k) {
+                let scale = self.p.scale.scale;
+                self.let_out::<E, T, _>(n, Sum::Keys, work, idx, &kept.d_k, scale);
             }
             if T::OUT_THROUGH_V {
                 tma::bulk_wait_group_read::<0>();
@@ -340,38 +356,30 @@ impl Consumer<'_> {
         }
     }
 
-    /// Begins this consumer's share of dQ = dS K of step `i`: where a block has 128 queries its half of them, else its half of
-    /// the columns. Or of dQᵀ = Kᵀ dSᵀ.
+    /// A gradient of the consumer's keys on its way out: through its place in shared memory, if it has one.
     #[inline(always)]
-    unsafe fn begin_query_gradient<'b, E: Element, T: Tiles>(
+    unsafe fn let_out<E: Element, T: Tiles, G: WarpgroupTile>(
         &self,
-        i: u32,
-        d_q: &'b mut T::QueryGradient,
-    ) -> Pending<'b, T::QueryGradient> {
-        let at = Ring::at(STAGES, i);
-        let (d_s, k) = (self.layout.d_s::<T>(at.stage), self.layout.k::<T>());
-        let keys = const { T::FOOTPRINT.block_k / 16 };
-        // SAFETY: as `consume`; both consumers have written their dS.
-        unsafe {
-            self.layout.d_s_ring.await_full(at);
-            if T::QUERIES_DOWN {
-                d_q.begin_product_of_columns::<E>(k.from_part(self.idx), d_s, keys)
-            } else if const { T::FOOTPRINT.block_q == 128 } {
-                d_q.begin_product_transposed::<E>(d_s.from_part(self.idx), k, keys)
-            } else {
-                d_q.begin_product_transposed::<E>(d_s, k.from_part(self.idx), keys)
-            }
-        }
-    }
-
-    /// This consumer's share of dQ of step `i` is there: off to memory. dS may be overwritten.
-    #[inline(always)]
-    unsafe fn end_query_gradient<T: Tiles>(&self, i: u32, d_q: &T::QueryGradient) {
-        let d_s_read = self.layout.d_s_ring.empty(i % STAGES);
+        n: u32,
+        sum: Sum,
+        work: WorkTile,
+        idx: u32,
+        gradient: &G,
+        scale: f32,
+    ) {
+        let own = idx * WARPGROUP_ROWS;
+        let (nth, map) = match sum {
+            Sum::Values => (0, BackwardMap::DV),
+            Sum::Keys => (1, BackwardMap::DK),
+        };
         // SAFETY: as `consume`.
         unsafe {
-            mbarrier::mbarrier_arrive_if(d_s_read, self.leads);
-            self.leave_piece::<T>(i, d_q);
+            if T::OUTS == 0 {
+                self.store::<E, T, _>(n, sum, work, own, gradient, scale);
+            } else {
+                let out = self.layout.out::<T>(idx, nth);
+                self.send::<E, T, _>(n, out, map, work, own, gradient, scale);
+            }
         }
     }
 }

@@ -87,9 +87,9 @@ impl Layout {
         let queries = BoxedTile::n_bytes(config.block_q, T::HEAD_DIM);
         let k = special::shared_base();
         let v = k + keys;
-        let q = v + keys;
+        let q = v + BoxedTile::n_bytes(config.block_k, T::VALUE_DIM);
         let d_o = q + STAGES * queries;
-        let d_s = d_o + STAGES * queries;
+        let d_s = d_o + T::D_O_STAGES * BoxedTile::n_bytes(config.block_q, T::VALUE_DIM);
         let behind_d_s = d_s + STAGES * d_s_bytes::<T>();
         let (out, pieces) = if T::SPLIT {
             (behind_d_s, behind_d_s + STAGES * P_BYTES)
@@ -110,7 +110,7 @@ impl Layout {
         let listed = work_slots + STAGES * SLOT;
         let dq_slots = listed + STAGES * ListedTile::N_BYTES;
         let q_ring = Barriers::new(dq_slots + STAGES * SLOT, STAGES);
-        let d_o_ring = Barriers::new(q_ring.end(), STAGES);
+        let d_o_ring = Barriers::new(q_ring.end(), T::D_O_STAGES);
         let d_s_ring = Barriers::new(d_o_ring.end(), STAGES);
         let p_ring = Barriers::new(d_s_ring.end(), STAGES);
         let work_ring = Barriers::new(p_ring.end(), STAGES);
@@ -190,13 +190,13 @@ impl Layout {
     /// A stage of Q.
     #[inline(always)]
     pub(super) const fn q<T: Tiles>(self, stage: u32) -> BoxedTile {
-        queries::<T>(self.q, stage)
+        queries::<T>(self.q, stage, T::HEAD_DIM)
     }
 
     /// A stage of dO.
     #[inline(always)]
     pub(super) const fn d_o<T: Tiles>(self, stage: u32) -> BoxedTile {
-        queries::<T>(self.d_o, stage)
+        queries::<T>(self.d_o, stage, T::VALUE_DIM)
     }
 
     /// A stage of dSᵀ, keys down and queries across; or of dS, [`Tiles::QUERIES_DOWN`].
@@ -233,7 +233,7 @@ impl Layout {
         if T::OUT_THROUGH_V {
             return self.v::<T>().from_row(consumer * WARPGROUP_ROWS);
         }
-        let place = nth % T::OUTS * CONSUMERS + consumer;
+        let place = if T::OUTS == 2 { nth * CONSUMERS } else { 0 } + consumer;
         BoxedTile {
             base: self.out + place * BoxedTile::n_bytes(WARPGROUP_ROWS, T::HEAD_DIM),
             rows: WARPGROUP_ROWS,
@@ -391,10 +391,10 @@ const fn d_s_bytes<T: Tiles>() -> u32 {
 }
 
 #[inline(always)]
-const fn queries<T: Tiles>(base: u32, stage: u32) -> BoxedTile {
+const fn queries<T: Tiles>(base: u32, stage: u32, columns: u32) -> BoxedTile {
     let rows = T::FOOTPRINT.block_q;
     BoxedTile {
-        base: base + stage * BoxedTile::n_bytes(rows, T::HEAD_DIM),
+        base: base + stage * BoxedTile::n_bytes(rows, columns),
         rows,
     }
 }

@@ -4,8 +4,8 @@
 //! blocks of queries are streamed. Its warps have roles:
 //!
 //! - the producer, one thread, claims tiles, tells the others through two slots, and keeps the rings of Q and dO full;
-//! - two consumer warpgroups recompute S and P, and keep dV and dK: up to head_dim 128 each for half of the keys
-//!   (`halves.rs`), above that one keeps dV and the other dK (`split.rs`); they share dQ;
+//! - two consumer warpgroups recompute S and P, and keep dV and dK: where registers hold both, each for half of the keys
+//!   (`halves.rs`), else one keeps dV and the other dK (`split.rs`); they share dQ (`query_gradient.rs`);
 //! - two semaphore warps, a thread each for even and odd steps, poll the dQ semaphore until the tile may add to a block of dQ, and
 //!   then send what the consumers have left of it, or let them add (`semaphore.rs`, `sums.rs`).
 //!
@@ -24,10 +24,12 @@ mod expression;
 mod halves;
 mod layout;
 mod producer;
+mod query_gradient;
 mod semaphore;
 mod shares;
 mod split;
 mod steps;
+mod store;
 mod sums;
 mod work;
 
@@ -46,6 +48,8 @@ use layout::Layout;
 
 /// The tiles of one head_dim.
 pub trait Tiles: Blocks {
+    /// Columns that tiles of V and dO have; tensors may have fewer.
+    const VALUE_DIM: u32 = Self::HEAD_DIM;
     /// Whether there may be a block mask.
     const BLOCK_MASKS: bool = Self::FOOTPRINT.divides_blocks() && !Self::SPLIT;
     /// Whether an expression may edit scores.
@@ -53,24 +57,30 @@ pub trait Tiles: Blocks {
     /// Whether weights may be dropped.
     const DROPS: bool = Self::EDITS_SCORES;
     /// Whether consumers share the products of a tile, and not its keys.
-    const SPLIT: bool = config::tma_backward_splits(Self::HEAD_DIM);
+    const SPLIT: bool = config::tma_backward_splits(Self::HEAD_DIM, Self::VALUE_DIM);
+    /// Stages of dO.
+    const D_O_STAGES: u32 = config::tma_backward_d_o_stages(Self::HEAD_DIM, Self::VALUE_DIM);
     /// A warpgroup's keys of Sᵀ and dPᵀ.
     type Scores: WarpgroupTile;
-    /// A warpgroup's keys of dK or dV.
+    /// A warpgroup's keys of dK.
     type KeyGradient: WarpgroupTile;
+    /// A warpgroup's keys of dV.
+    type ValueGradient: WarpgroupTile;
     /// Whether dS lies in shared memory with its queries down, and consumers hold dQ transposed, 64 columns of a block each:
     /// where a block has not 64 rows, or twice as many.
     const QUERIES_DOWN: bool = !Self::FOOTPRINT.block_q.is_multiple_of(64);
     /// Whether consumers that share the keys multiply Sᵀ when they have dQ and dK of the steps before, and not beside them.
-    const BEHIND: bool = Self::HEAD_DIM == 128;
+    const BEHIND: bool = Self::HEAD_DIM >= 128;
+    /// Whether they multiply dK in the step that makes its dSᵀ, and not in the next: where registers do not keep it until then.
+    const DK_AT_ONCE: bool = Self::HEAD_DIM > 128;
     /// Whether the mask is skipped for keys in the prefix. Wide tiles mask each of them: they are for sequences without a mask, and have
     /// no registers to tell these keys from others.
     const SKIPS_PREFIX: bool;
     /// Whether registers hold P unrounded until dS is made of it.
-    const KEEPS_P: bool = Self::BEHIND && !Self::QUERIES_DOWN;
+    const KEEPS_P: bool = Self::HEAD_DIM == 128 && !Self::QUERIES_DOWN;
     /// Whether dV and dK leave through V's place: where there is no other.
     const OUT_THROUGH_V: bool = Self::QUERIES_DOWN;
-    /// How many places dV and dK have on their way out: see [`config::tma_backward_outs`].
+    /// How many places dV and dK have on their way out: see [`config::tma_backward_outs`]. None: they leave from the registers.
     const OUTS: u32 = if Self::OUT_THROUGH_V || Self::SPLIT {
         1
     } else {
@@ -78,6 +88,17 @@ pub trait Tiles: Blocks {
     };
     /// A consumer's piece of a block of dQ: 64 rows of 64 columns; transposed, 64 columns of all rows.
     type QueryGradient: WarpgroupTile;
+    /// Whether consumers that share the keys halve a third part of 64 columns of dQ.
+    const HALVES_A_PART: bool = !Self::SPLIT && Self::ACCUM_COLUMNS == 192;
+    /// A consumer's half of that part.
+    type QueryGradientOfHalf: WarpgroupTile;
+    /// Fragments of a consumer's piece of a block of dQ.
+    const PIECE_FRAGMENTS: u32 = Self::QueryGradient::N as u32
+        + if Self::HALVES_A_PART {
+            Self::QueryGradientOfHalf::N as u32
+        } else {
+            0
+        };
     /// Columns of dQ that a warp converts at once, where they are not transposed.
     type Rounded: Accumulator;
 }
@@ -93,11 +114,14 @@ pub struct DefaultTiles<const D: u32>;
 /// The tiles of head_dim `D` in the shape [`TileShape::Wide`].
 pub struct WideTiles<const D: u32>;
 
+/// The tiles of keys of `D` columns and values of `V`, in the default shape.
+pub struct ValueTiles<const D: u32, const V: u32>;
+
 macro_rules! tiles {
     ($($shape:ident $tiles:ident: $($head_dim:literal)*;)*) => {$(
         impl<const D: u32> Blocks for $tiles<D> {
             const HEAD_DIM: u32 = D;
-            const FOOTPRINT: Footprint = config::tma_backward(D, TileShape::$shape);
+            const FOOTPRINT: Footprint = config::tma_backward(D, D, TileShape::$shape);
             const ACCUM_COLUMNS: u32 = config::padded_columns(D);
             const INTERLEAVED: bool = true;
         }
@@ -106,7 +130,9 @@ macro_rules! tiles {
             const SKIPS_PREFIX: bool = !matches!(TileShape::$shape, TileShape::Wide);
             type Scores = RegisterTile<1, { n8(Self::FOOTPRINT.block_q) }>;
             type KeyGradient = RegisterTile<1, { n8($head_dim) }>;
+            type ValueGradient = Self::KeyGradient;
             type QueryGradient = RegisterTile<1, { n8(if Self::QUERIES_DOWN { Self::FOOTPRINT.block_q } else { 64 }) }>;
+            type QueryGradientOfHalf = RegisterTile<1, { n8(32) }>;
             type Rounded = RegisterTile<1, { n8(if Self::SPLIT { $head_dim / 2 } else { $head_dim }) }>;
         })*
     )*};
@@ -114,6 +140,24 @@ macro_rules! tiles {
 tiles! {
     Default DefaultTiles: 64 96 128 192 256;
     Wide WideTiles: 128;
+}
+
+impl<const D: u32, const V: u32> Blocks for ValueTiles<D, V> {
+    const HEAD_DIM: u32 = D;
+    const FOOTPRINT: Footprint = config::tma_backward(D, V, TileShape::Default);
+    const ACCUM_COLUMNS: u32 = config::padded_columns(D);
+    const INTERLEAVED: bool = true;
+}
+
+impl Tiles for ValueTiles<192, 128> {
+    const VALUE_DIM: u32 = 128;
+    const SKIPS_PREFIX: bool = true;
+    type Scores = RegisterTile<1, { n8(Self::FOOTPRINT.block_q) }>;
+    type KeyGradient = RegisterTile<1, { n8(192) }>;
+    type ValueGradient = RegisterTile<1, { n8(128) }>;
+    type QueryGradient = RegisterTile<1, { n8(64) }>;
+    type QueryGradientOfHalf = RegisterTile<1, { n8(32) }>;
+    type Rounded = RegisterTile<1, { n8(32) }>;
 }
 
 /// Registers of the producer warpgroup; consumers need what it gives back.
@@ -144,7 +188,7 @@ pub unsafe fn backward<E: Element, T: Tiles>(p: &TmaBackwardParams, maps: u64) {
         // Broadcast lane 0's value so that ptxas treats the branches as warp-uniform.
         let warpgroup = shuffle::shuffle_idx_u32(thread / 128, 0);
         if warpgroup == 0 {
-            if T::HEAD_DIM == 192 {
+            if T::HEAD_DIM == 192 && T::SPLIT {
                 warpgroup::setmaxnreg_dec::<SPARED_PRODUCER_REGISTERS>();
             } else {
                 warpgroup::setmaxnreg_dec::<PRODUCER_REGISTERS>();
@@ -158,7 +202,7 @@ pub unsafe fn backward<E: Element, T: Tiles>(p: &TmaBackwardParams, maps: u64) {
                 }
             }
         } else {
-            if T::HEAD_DIM == 192 {
+            if T::HEAD_DIM == 192 && T::SPLIT {
                 warpgroup::setmaxnreg_inc::<SPARED_CONSUMER_REGISTERS>();
             } else {
                 warpgroup::setmaxnreg_inc::<CONSUMER_REGISTERS>();

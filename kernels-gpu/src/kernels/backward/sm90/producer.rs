@@ -215,6 +215,29 @@ impl Producer<'_> {
         }
     }
 
+    /// K or V of the `n`-th tile, of so many columns.
+    #[inline(always)]
+    unsafe fn load_once(
+        &self,
+        map: BackwardMap,
+        tile: BoxedTile,
+        columns: u32,
+        at: [u32; 4],
+        n: u32,
+    ) {
+        let ring = match map {
+            BackwardMap::K => self.layout.k_ring,
+            _ => self.layout.v_ring,
+        };
+        // SAFETY: the caller's contract; the tile is empty when it is filled.
+        unsafe {
+            ring.await_empty(Ring::at(1, n));
+            let full = ring.full(0);
+            mbarrier::mbarrier_arrive_expect_tx(full, BoxedTile::n_bytes(tile.rows, columns));
+            load_boxes(map.at(self.maps), tile, columns, at, full);
+        }
+    }
+
     /// K and V of the `n`-th tile, and Q and dO of each of its steps.
     #[inline(always)]
     unsafe fn load_tile<T: Tiles>(&mut self, n: u32, work: WorkTile, mut steps: Steps<T>) {
@@ -228,8 +251,8 @@ impl Producer<'_> {
             kv_head(p, kv_head_idx),
             batch_idx,
         ];
-        let once = Ring::at(1, n);
-        let rows_bytes = const { BoxedTile::n_bytes(config_block_q::<T>(), T::HEAD_DIM) };
+        let q_bytes = const { BoxedTile::n_bytes(config_block_q::<T>(), T::HEAD_DIM) };
+        let d_o_bytes = const { BoxedTile::n_bytes(config_block_q::<T>(), T::VALUE_DIM) };
         // Of lse, and of Δ.
         let n_bytes = const { config_block_q::<T>() * 4 };
         let mut left = work.steps;
@@ -245,24 +268,12 @@ impl Producer<'_> {
                 let is_first = left == work.steps;
                 let load_keys = || {
                     if is_first {
-                        layout.k_ring.await_empty(once);
-                        fill::<T>(
-                            BackwardMap::K.at(self.maps),
-                            layout.k::<T>(),
-                            keys,
-                            layout.k_ring.full(0),
-                        );
+                        self.load_once(BackwardMap::K, layout.k::<T>(), T::HEAD_DIM, keys, n);
                     }
                 };
                 let load_values = || {
                     if is_first {
-                        layout.v_ring.await_empty(once);
-                        fill::<T>(
-                            BackwardMap::V.at(self.maps),
-                            layout.v::<T>(),
-                            keys,
-                            layout.v_ring.full(0),
-                        );
+                        self.load_once(BackwardMap::V, layout.v::<T>(), T::VALUE_DIM, keys, n);
                     }
                 };
                 let load_q = || {
@@ -271,10 +282,11 @@ impl Producer<'_> {
                     self.write_head::<T>(n, at.stage, batch_idx, head_idx);
                     steps.write_is_full(layout, at.stage);
                     let full = layout.q_ring.full(at.stage);
-                    mbarrier::mbarrier_arrive_expect_tx(full, rows_bytes + 2 * n_bytes);
-                    load_boxes::<T>(
+                    mbarrier::mbarrier_arrive_expect_tx(full, q_bytes + 2 * n_bytes);
+                    load_boxes(
                         BackwardMap::Q.at(self.maps),
                         layout.q::<T>(at.stage),
+                        T::HEAD_DIM,
                         queries,
                         full,
                     );
@@ -283,12 +295,14 @@ impl Producer<'_> {
                     tma::bulk_load(delta, p.delta + statistics, n_bytes, full);
                 };
                 let load_d_o = || {
+                    let at = Ring::at(T::D_O_STAGES, self.step);
                     layout.d_o_ring.await_empty(at);
                     let full = layout.d_o_ring.full(at.stage);
-                    mbarrier::mbarrier_arrive_expect_tx(full, rows_bytes);
-                    load_boxes::<T>(
+                    mbarrier::mbarrier_arrive_expect_tx(full, d_o_bytes);
+                    load_boxes(
                         BackwardMap::DO.at(self.maps),
                         layout.d_o::<T>(at.stage),
+                        T::VALUE_DIM,
                         queries,
                         full,
                     );
@@ -324,20 +338,10 @@ const fn config_block_q<T: Tiles>() -> u32 {
     T::FOOTPRINT.block_q
 }
 
-/// Fills a tile that is its barrier's only one.
-#[inline(always)]
-unsafe fn fill<T: Tiles>(map: u64, tile: BoxedTile, at: [u32; 4], full: u32) {
-    // SAFETY: the caller's contract: the tile is empty.
-    unsafe {
-        mbarrier::mbarrier_arrive_expect_tx(full, BoxedTile::n_bytes(tile.rows, T::HEAD_DIM));
-        load_boxes::<T>(map, tile, at, full);
-    }
-}
-
 /// Begins the copies of a tile's boxes.
 #[inline(always)]
-unsafe fn load_boxes<T: Tiles>(map: u64, tile: BoxedTile, at: [u32; 4], full: u32) {
-    for part in 0..T::HEAD_DIM.div_ceil(BOX_COLUMNS) {
+unsafe fn load_boxes(map: u64, tile: BoxedTile, columns: u32, at: [u32; 4], full: u32) {
+    for part in 0..columns.div_ceil(BOX_COLUMNS) {
         let at = [part * BOX_COLUMNS, at[1], at[2], at[3]];
         // SAFETY: the caller's contract.
         unsafe { tma::tma_load(tile.part(part).base, map, at, full) };

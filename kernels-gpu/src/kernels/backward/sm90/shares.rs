@@ -15,6 +15,7 @@ use crate::attention::batch_and_head;
 use crate::config::TMA_BACKWARD_SUM_WARPS as SUM_WARPS;
 use crate::ptx::{atomic, barrier, global, shuffle, special};
 use crate::tile::register::Accumulator;
+use crate::tile::warpgroup::WarpgroupTile;
 
 /// Threads of a warp: each counts for itself.
 const LANES: u32 = 32;
@@ -35,11 +36,11 @@ impl Consumer<'_> {
     /// # Safety
     /// All warps of the consumer come here, once for each of its gradients of a tile.
     #[inline(always)]
-    pub(super) unsafe fn add_share<T: Tiles>(
+    pub(super) unsafe fn add_share<T: Tiles, G: WarpgroupTile>(
         &self,
         work: WorkTile,
         sum: Sum,
-        gradient: &mut T::KeyGradient,
+        gradient: &mut G,
     ) -> bool {
         let p = self.p;
         // Opaque: see `Consumer::send`.
@@ -70,18 +71,18 @@ impl Consumer<'_> {
             }
             let is_last = share + 1 == p.n_shares;
             if is_last {
-                for n in 0..T::KeyGradient::N {
+                for n in 0..G::N {
                     let sum = global::ld_global_f32x4(fragment(n));
                     for (i, x) in gradient.fragment_mut(0, n).iter_mut().enumerate() {
                         *x += sum[i];
                     }
                 }
             } else if share > 0 {
-                for n in 0..T::KeyGradient::N {
+                for n in 0..G::N {
                     atomic::red_add_f32x4(fragment(n), gradient.fragment(0, n));
                 }
             } else {
-                for n in 0..T::KeyGradient::N {
+                for n in 0..G::N {
                     global::st_global_f32x4(fragment(n), gradient.fragment(0, n));
                 }
             }

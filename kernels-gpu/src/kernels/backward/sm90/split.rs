@@ -16,17 +16,14 @@
 use super::Tiles;
 use super::consumer::{Consumer, Keys, PackedScores, THREADS};
 use super::shares::Sum;
-use super::work::{WorkTile, kv_head};
-use crate::attention::batch_and_head;
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
 use crate::kernels::dropout::divide_by_kept;
 use crate::params::BackwardMap;
 use crate::ptx::{mbarrier, shared, spec, special, tma};
 use crate::tile::element::Element;
-use crate::tile::global::{GlobalMatrix, GlobalRows};
 use crate::tile::register::{Accumulator, Packed};
 use crate::tile::ring::Ring;
-use crate::tile::warpgroup::{self, Left, Pending, WarpgroupTile};
+use crate::tile::warpgroup::{Left, Pending, WarpgroupTile};
 
 /// Steps of 16 keys in a tile, and of 16 queries in a block.
 const STEPS: u32 = 4;
@@ -54,7 +51,7 @@ pub(super) unsafe fn consume_values<E: Element, T: Tiles>(c: &Consumer) {
             }
             let work = work.tile();
             let keys = c.keys::<T>(n, work, 0);
-            let mut d_v = T::KeyGradient::undefined();
+            let mut d_v = T::ValueGradient::undefined();
             layout.k_ring.await_full(Ring::at(1, n));
             c.value_step::<E, T, FIRST>(n, i, keys, &mut d_v);
             i += 1;
@@ -73,8 +70,8 @@ pub(super) unsafe fn consume_values<E: Element, T: Tiles>(c: &Consumer) {
             if T::DROPS && spec::dropout() {
                 divide_by_kept(&c.p.dropout, &mut d_v);
             }
-            if !spec::shares() || c.add_share::<T>(work, Sum::Values, &mut d_v) {
-                c.store::<E, T>(n, work, &d_v);
+            if !spec::shares() || c.add_share::<T, _>(work, Sum::Values, &mut d_v) {
+                c.store::<E, T, _>(n, Sum::Values, work, 0, &d_v, 1.0);
             }
             c.end_work(n);
             n += 1;
@@ -129,9 +126,9 @@ pub(super) unsafe fn consume_keys<E: Element, T: Tiles>(c: &Consumer) {
             mbarrier::mbarrier_arrive_if(layout.k_ring.empty(0), c.leads);
             // Nobody else reads V: dK leaves through its place.
             let work = layout.read_work(n % STAGES).tile();
-            if !spec::shares() || c.add_share::<T>(work, Sum::Keys, &mut d_k) {
+            if !spec::shares() || c.add_share::<T, _>(work, Sum::Keys, &mut d_k) {
                 let (place, scale) = (layout.v::<T>(), c.p.scale.scale);
-                c.send::<E, T>(n, place, BackwardMap::DK, work, 0, &d_k, scale);
+                c.send::<E, T, _>(n, place, BackwardMap::DK, work, 0, &d_k, scale);
             }
             tma::bulk_wait_group_read::<0>();
             mbarrier::mbarrier_arrive_if(layout.v_ring.empty(0), c.leads);
@@ -153,7 +150,7 @@ impl Consumer<'_> {
         n: u32,
         i: u32,
         keys: Keys,
-        d_v: &mut T::KeyGradient,
+        d_v: &mut T::ValueGradient,
     ) {
         let (layout, at) = (self.layout, Ring::at(STAGES, i));
         // Steps are counted through all tiles.
@@ -211,7 +208,7 @@ impl Consumer<'_> {
             layout.d_o_ring.await_full(at);
             let mut d_p = T::Scores::undefined();
             let (v, d_o) = (layout.v::<T>(), layout.d_o::<T>(at.stage));
-            let begun_d_p = d_p.begin_product::<E>(v, d_o, const { T::HEAD_DIM / 16 });
+            let begun_d_p = d_p.begin_product::<E>(v, d_o, const { T::VALUE_DIM / 16 });
             if NTH == FIRST {
                 begun_d_p.wait::<0>();
                 self.score_gradient_step::<E, T>(n, at, d_p);
@@ -367,31 +364,5 @@ impl Consumer<'_> {
     fn exchange(&self, at: Ring, n: usize) -> u32 {
         let thread = special::thread_idx_x() % THREADS;
         self.layout.p(at.stage) + (n as u32 * THREADS + thread) * 16
-    }
-
-    /// Writes the tile's keys of dV.
-    #[inline(always)]
-    unsafe fn store<E: Element, T: Tiles>(&self, n: u32, work: WorkTile, d_v: &T::KeyGradient) {
-        let (p, config) = (self.p, T::FOOTPRINT);
-        // SAFETY: rows and columns that the tensor does not have are not written.
-        unsafe {
-            let tile = work.tile;
-            let (batch_idx, head_idx) = batch_and_head(tile.head, p.shape.heads_k);
-            let head_idx = kv_head(p, head_idx);
-            let rows = if spec::lengths() {
-                let listed = self.layout.read_listed(n % STAGES);
-                let batch_idx = p.list.batch_k(listed.sequence);
-                GlobalRows::new(&p.d_v, batch_idx, head_idx, 0)
-                    .from_row(listed.k_first, listed.seqlen_k)
-            } else {
-                GlobalRows::new(&p.d_v, batch_idx, head_idx, p.shape.seqlen_k)
-            };
-            let target = GlobalMatrix {
-                rows,
-                chunks: p.shape.head_dim_v / 8,
-            };
-            let first = tile.k_block * config.block_k + special::thread_idx_x() / 32 % 4 * 16;
-            warpgroup::store_rows::<E, _>(target, first, d_v);
-        }
     }
 }

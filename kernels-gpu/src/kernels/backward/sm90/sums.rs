@@ -18,7 +18,7 @@ pub(super) const FRAGMENT_BYTES: u32 = THREADS * 16;
 
 /// Bytes of a piece.
 pub(super) const fn piece_bytes<T: Tiles>() -> u32 {
-    T::QueryGradient::N as u32 * FRAGMENT_BYTES
+    T::PIECE_FRAGMENTS * FRAGMENT_BYTES
 }
 
 /// The address of a block of the accumulator.
@@ -66,9 +66,14 @@ pub(super) unsafe fn send_pieces<T: Tiles>(
 }
 
 impl Consumer<'_> {
-    /// Leaves this consumer's piece of dQ of step `i` where the semaphore warp finds it.
+    /// Leaves this consumer's piece of dQ of step `i` where the semaphore warp finds it; `half`: [`Tiles::HALVES_A_PART`].
     #[inline(always)]
-    pub(super) unsafe fn leave_piece<T: Tiles>(&self, i: u32, d_q: &T::QueryGradient) {
+    pub(super) unsafe fn leave_piece<T: Tiles>(
+        &self,
+        i: u32,
+        d_q: &T::QueryGradient,
+        half: Option<&T::QueryGradientOfHalf>,
+    ) {
         let at = Ring::at(STAGES, i);
         // Opaque: no register need hold what follows from it. See `Consumer::send`.
         let thread = special::opaque(special::thread_idx_x()) % THREADS;
@@ -81,6 +86,13 @@ impl Consumer<'_> {
             for n in 0..T::QueryGradient::N {
                 let fragment = d_q.fragment(0, n).map(f32::to_bits);
                 shared::st_shared_x4(own + n as u32 * FRAGMENT_BYTES, fragment);
+            }
+            if let Some(half) = half {
+                let own = own + T::QueryGradient::N as u32 * FRAGMENT_BYTES;
+                for n in 0..T::QueryGradientOfHalf::N {
+                    let fragment = half.fragment(0, n).map(f32::to_bits);
+                    shared::st_shared_x4(own + n as u32 * FRAGMENT_BYTES, fragment);
+                }
             }
             tma::fence_proxy_async();
             barrier::warp_sync();
@@ -138,7 +150,7 @@ impl Consumer<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::backward::sm90::{DefaultTiles, WideTiles};
+    use crate::kernels::backward::sm90::{DefaultTiles, ValueTiles, WideTiles};
 
     /// Addresses of blocks and rows of large problems, worked out in 128 bits.
     fn check<T: Tiles>() {
@@ -173,5 +185,6 @@ mod tests {
         check::<DefaultTiles<192>>();
         check::<DefaultTiles<256>>();
         check::<WideTiles<128>>();
+        check::<ValueTiles<192, 128>>();
     }
 }
