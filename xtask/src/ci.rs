@@ -8,7 +8,7 @@ use crate::prebuild::{self, Prebuild};
 use crate::ptx::{self, BuildPtx};
 use crate::test::{self, Counts, Test};
 use crate::workspace::Workspace;
-use crate::{bindings, codegen, programs, tidy, tools};
+use crate::{bindings, book, codegen, programs, tidy, tools};
 
 /// Runs every step; says at the end which failed, and the counts alone on the last line.
 pub fn ci(workspace: &Workspace) -> Result<bool> {
@@ -27,6 +27,7 @@ pub fn ci(workspace: &Workspace) -> Result<bool> {
     let check = Prebuild { check: true };
     step("prebuilt kernels", prebuild::prebuild(workspace, &check));
     step("codegen", codegen::codegen(workspace, codegen::Mode::Check));
+    step("plots", book::plots(workspace, codegen::Mode::Check));
     let clippy = [
         "clippy",
         "--workspace",

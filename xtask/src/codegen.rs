@@ -14,13 +14,20 @@ const MARKERS: [&str; 2] = [
     "<!-- support-matrix:end -->",
 ];
 
-/// What to do with a matrix that is stale.
+/// What to do with what is generated and stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Fail, and name the command that renews it.
     Check,
     /// Renew it.
     Write,
+}
+
+impl Mode {
+    /// As the option `--check` says.
+    pub const fn of(check: bool) -> Mode {
+        if check { Mode::Check } else { Mode::Write }
+    }
 }
 
 /// Renews or checks the matrix.

@@ -4,6 +4,7 @@
 mod assemble;
 mod bench;
 mod bindings;
+mod book;
 mod bundle;
 mod candle;
 mod ci;
@@ -22,6 +23,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+use codegen::Mode;
 use workspace::Workspace;
 
 /// Builds, checks, measures and packs the workspace.
@@ -49,6 +51,12 @@ enum Command {
     /// Renews what is generated from the list of kernels: the support matrix of README.md.
     Codegen {
         /// Fails where something is stale instead of renewing it.
+        #[arg(long)]
+        check: bool,
+    },
+    /// Draws the pictures of docs/src/pictures from the record of measurements.
+    Plots {
+        /// Fails where a picture is stale instead of renewing it.
         #[arg(long)]
         check: bool,
     },
@@ -83,8 +91,8 @@ fn run(command: Command) -> anyhow::Result<bool> {
         Command::Bundle(options) => bundle::bundle(&workspace, &options),
         Command::Candle(options) => candle::candle(&workspace, &options),
         Command::Wheel(options) => python::wheel(&workspace, &options),
-        Command::Codegen { check: true } => codegen::codegen(&workspace, codegen::Mode::Check),
-        Command::Codegen { check: false } => codegen::codegen(&workspace, codegen::Mode::Write),
+        Command::Codegen { check } => codegen::codegen(&workspace, Mode::of(check)),
+        Command::Plots { check } => book::plots(&workspace, Mode::of(check)),
         Command::Tidy => tidy::tidy(&workspace),
     };
     done.map(|()| true)
