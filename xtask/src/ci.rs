@@ -43,10 +43,15 @@ pub fn ci(workspace: &Workspace) -> Result<bool> {
         "docs",
         cargo(workspace, &doc, &[("RUSTDOCFLAGS", "-D warnings")]),
     );
-    let mut without_tools = None;
+    step("links", book::links(workspace));
+    let mut without_tools = Vec::new();
+    match book::mdbook(workspace) {
+        Ok(mdbook) => step("book", book::build(workspace, &mdbook)),
+        Err(error) => without_tools.push(format!("book: {error:#}")),
+    }
     match tools::install(workspace) {
         Ok(_programs) => step("ptxas", ptx::build_ptx(workspace, &BuildPtx::sampled(seed))),
-        Err(error) => without_tools = Some(format!("ptxas: {error:#}")),
+        Err(error) => without_tools.push(format!("ptxas: {error:#}")),
     }
     let tests = Test {
         seed: Some(seed),
@@ -72,7 +77,7 @@ pub fn ci(workspace: &Workspace) -> Result<bool> {
         Err(error) => step("test --bindings", Err(error)),
     }
 
-    if let Some(reason) = without_tools {
+    for reason in without_tools {
         counts.add_not_run(&reason, 1);
     }
     counts.print_reasons();

@@ -48,7 +48,7 @@ enum Command {
     Candle(candle::Candle),
     /// Builds the wheel of the Python package, for every Linux with glibc 2.17 or newer.
     Wheel(python::Wheel),
-    /// Renews what is generated from the list of kernels: the support matrix of README.md.
+    /// Renews what is generated from the list of kernels: the support matrix of the book.
     Codegen {
         /// Fails where something is stale instead of renewing it.
         #[arg(long)]
@@ -60,6 +60,8 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
+    /// Checks pictures and links of docs/, and builds the book under target/book.
+    Book,
     /// Checks the invariants that the compiler does not.
     Tidy,
     /// Everything that must hold: formatting, lints, tidy, documentation, assembled PTX, tests.
@@ -93,6 +95,7 @@ fn run(command: Command) -> anyhow::Result<bool> {
         Command::Wheel(options) => python::wheel(&workspace, &options),
         Command::Codegen { check } => codegen::codegen(&workspace, Mode::of(check)),
         Command::Plots { check } => book::plots(&workspace, Mode::of(check)),
+        Command::Book => book::book(&workspace),
         Command::Tidy => tidy::tidy(&workspace),
     };
     done.map(|()| true)

@@ -1,13 +1,13 @@
-//! Pictures of the book, for `cargo xtask plots` and `cargo xtask book`.
+//! Pictures and links of the book, for `cargo xtask plots` and `cargo xtask book`.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 
 use clap::Parser;
 use ferroflash_book::pictures::{Mode, pictures};
-use ferroflash_book::root;
+use ferroflash_book::{links, root};
 
-/// Draws what the book shows.
+/// Draws what the book shows, and checks where it leads.
 #[derive(Parser)]
 enum Command {
     /// Renews the pictures.
@@ -16,12 +16,15 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
+    /// Checks links of the book and of the other texts.
+    Links,
 }
 
 fn main() -> ExitCode {
     let done = match Command::parse() {
         Command::Plots { check: true } => pictures(&root(), Mode::Check),
         Command::Plots { check: false } => pictures(&root(), Mode::Write),
+        Command::Links => links::check(&root()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

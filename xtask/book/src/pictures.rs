@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{record, speed};
+use crate::{record, schedule, speed};
 
 /// Where they lie.
 const FOLDER: &str = "docs/src/pictures";
@@ -22,9 +22,10 @@ pub enum Mode {
 /// Every picture, with the name of its file.
 pub fn all(root: &Path) -> Result<Vec<(String, String)>> {
     let runs = record::read(root)?;
-    let speeds = speed::pictures(&runs)?;
+    let mut all = speed::pictures(&runs)?;
+    all.extend(schedule::pictures()?);
     let named = |(name, svg): (&str, String)| (format!("{name}.svg"), svg);
-    Ok(speeds.into_iter().map(named).collect())
+    Ok(all.into_iter().map(named).collect())
 }
 
 /// Renews or checks the pictures.

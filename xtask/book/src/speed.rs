@@ -81,6 +81,7 @@ const OF_FLASH2: [Subject; 3] = [
 ];
 
 /// A pass and its run.
+#[derive(Clone, Copy)]
 struct Measured<'a> {
     pass: &'static str,
     name: &'static str,
@@ -316,58 +317,4 @@ pub fn pictures(runs: &[Run]) -> Result<Vec<(&'static str, String)>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A panel has a point for each length of everybody who ran.
-    #[test]
-    fn every_line_has_every_length() {
-        let runs = record::read(&crate::root()).expect("the record can be read");
-        let of = |dates| measured(&runs, dates).expect("the runs are there");
-        let flash2 = of([FLASH2, FLASH2]);
-        let flash3 = of([FORWARD, BACKWARD]);
-        let n_lines = |passes: &[Measured], subjects: &[Subject], head_dim| {
-            let mut n_lines = 0;
-            for measured in passes {
-                for (peer, causal) in subjects.iter().flat_map(|s| [(s.0, false), (s.0, true)]) {
-                    let times = measured.run.times(peer, (measured.pass, head_dim, causal));
-                    assert!(times.is_empty() || times.len() == SEQLENS.len(), "{peer}");
-                    n_lines += usize::from(!times.is_empty());
-                }
-            }
-            n_lines
-        };
-        for head_dim in [64, 128, 256] {
-            // Two masks; FlashAttention-2 forward only.
-            assert_eq!(n_lines(&flash3, &OF_FLASH3, head_dim), 2 * (4 + 3));
-        }
-        for head_dim in [64, 128] {
-            assert_eq!(n_lines(&flash2, &OF_FLASH2, head_dim), 2 * (3 + 3));
-        }
-    }
-
-    #[test]
-    fn a_ratio_is_the_best_peers_time_by_ours() {
-        let row = |peer: &str, ms| record::Row {
-            peer: peer.to_owned(),
-            pass: "fwd".to_owned(),
-            head_dim: 64,
-            causal: false,
-            seqlen: 512,
-            ms,
-            tflops: 1.0,
-        };
-        let run = Run {
-            rows: vec![
-                row("cudnn", 3.0),
-                row("fa4", 2.5),
-                row("ferroflash-flash3", 2.0),
-                row("ferroflash-flash2", 1.0),
-            ],
-            ..Run::default()
-        };
-        let ratios =
-            ratios(&run, "ferroflash-flash3", ("fwd", 64, false)).expect("there are peers");
-        assert_eq!(ratios, [(512, 1.25)]);
-    }
-}
+mod tests;
