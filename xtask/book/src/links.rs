@@ -13,11 +13,12 @@ use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 const BOOK: &str = "docs/src";
 
 /// Texts outside the book whose links are checked, too.
-const OTHERS: [&str; 6] = [
+const OTHERS: [&str; 7] = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
     "tests/benches/README.md",
+    "bindings/burn/README.md",
     "bindings/candle/README.md",
     "bindings/python/README.md",
 ];
