@@ -51,8 +51,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         .head_dim(head_dim)
         .mask(Mask::Causal)
         .build()?;
+    // ANCHOR: prepared
     let prepared = Attention::new(&device, problem)?.prepare_forward(&Layouts::contiguous())?;
     println!("{}", prepared.plan());
+    // ANCHOR_END: prepared
 
     let layout = Layout::bshd(SHAPE)?;
     let read = |buffer: &DeviceBuffer<u16>| {
@@ -75,10 +77,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         )
     };
     let mut outputs = Outputs::new(TensorMut::device(to, layout)?, VectorMut::device(sums));
+    // ANCHOR: queue
     // SAFETY: the stream outlives the queue; nobody captures it.
     let mut queue = unsafe { Queue::borrow(gpu, stream.as_inner().cast())? };
     prepared.forward(&mut queue, &inputs, &mut outputs)?;
     stream.synchronize()?;
+    // ANCHOR_END: queue
 
     let (mut output, mut rows) = (vec![0; n_elems], vec![0.0; lse.len()]);
     o.copy_to(&mut output)?;

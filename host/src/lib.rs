@@ -153,3 +153,8 @@ pub use weights::{WeightsOf, WeightsRan};
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// The examples of the book's chapter on scores and masks, compiled and run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/src/score.md")]
+struct ScoresOfTheBook;

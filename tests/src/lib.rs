@@ -21,6 +21,7 @@
 //! | [`latent`] | the suite of values in the keys |
 //! | [`scores`] | the suite of scores and masks of the user's own |
 //! | [`mod@serving`] | a serving engine over pages, simulated |
+//! | [`book`] | tables of the book, held to what tests measure |
 //! | [`subject`] | the backends under test |
 //! | [`sample`] | which cases of a set run |
 //! | [`mod@suite`] | the same cases for every backend |
@@ -36,6 +37,7 @@ pub mod latent;
 pub mod scores;
 
 pub mod blocks;
+pub mod book;
 pub mod buffer;
 
 pub mod edits;

@@ -1,4 +1,4 @@
-//! `codegen`: the support matrix of README.md, from the list of kernels.
+//! `codegen`: the support matrix of the book, from the list of kernels.
 
 use std::fs;
 
@@ -8,13 +8,16 @@ use ferroflash_kernels::variants::{Dtype, HeadDims, Reach, TileShape, VARIANTS, 
 
 use crate::workspace::Workspace;
 
+/// The chapter with the matrix.
+const CHAPTER: &str = "docs/src/matrix.md";
+
 /// The lines around the matrix.
 const MARKERS: [&str; 2] = [
     "<!-- support-matrix:begin -->",
     "<!-- support-matrix:end -->",
 ];
 
-/// What to do with a matrix that is stale.
+/// What to do with what is generated and stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Fail, and name the command that renews it.
@@ -23,16 +26,23 @@ pub enum Mode {
     Write,
 }
 
+impl Mode {
+    /// As the option `--check` says.
+    pub const fn of(check: bool) -> Mode {
+        if check { Mode::Check } else { Mode::Write }
+    }
+}
+
 /// Renews or checks the matrix.
 pub fn codegen(workspace: &Workspace, mode: Mode) -> Result<()> {
-    let path = workspace.root.join("README.md");
+    let path = workspace.root.join(CHAPTER);
     let text =
         fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let fresh = with_matrix(&text, &matrix(VARIANTS))?;
     match mode {
         _ if fresh == text => Ok(()),
         Mode::Check => {
-            bail!("the support matrix of README.md is stale; `cargo xtask codegen` renews it")
+            bail!("the support matrix of {CHAPTER} is stale; `cargo xtask codegen` renews it")
         }
         Mode::Write => {
             fs::write(&path, fresh).with_context(|| format!("cannot write {}", path.display()))
@@ -42,7 +52,7 @@ pub fn codegen(workspace: &Workspace, mode: Mode) -> Result<()> {
 
 fn with_matrix(text: &str, matrix: &str) -> Result<String> {
     let [begin, end] = MARKERS;
-    let missing = || format!("README.md has no lines `{begin}` and `{end}`");
+    let missing = || format!("{CHAPTER} has no lines `{begin}` and `{end}`");
     let (before, rest) = text.split_once(begin).with_context(missing)?;
     let (_, after) = rest.split_once(end).with_context(missing)?;
     Ok(format!("{before}{begin}\n{matrix}{end}{after}"))

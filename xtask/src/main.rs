@@ -4,6 +4,7 @@
 mod assemble;
 mod bench;
 mod bindings;
+mod book;
 mod bundle;
 mod candle;
 mod ci;
@@ -22,6 +23,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+use codegen::Mode;
 use workspace::Workspace;
 
 /// Builds, checks, measures and packs the workspace.
@@ -46,12 +48,20 @@ enum Command {
     Candle(candle::Candle),
     /// Builds the wheel of the Python package, for every Linux with glibc 2.17 or newer.
     Wheel(python::Wheel),
-    /// Renews what is generated from the list of kernels: the support matrix of README.md.
+    /// Renews what is generated from the list of kernels: the support matrix of the book.
     Codegen {
         /// Fails where something is stale instead of renewing it.
         #[arg(long)]
         check: bool,
     },
+    /// Draws the pictures of docs/src/pictures from the record of measurements.
+    Plots {
+        /// Fails where a picture is stale instead of renewing it.
+        #[arg(long)]
+        check: bool,
+    },
+    /// Checks pictures and links of docs/, and builds the book under target/book.
+    Book,
     /// Checks the invariants that the compiler does not.
     Tidy,
     /// Everything that must hold: formatting, lints, tidy, documentation, assembled PTX, tests.
@@ -83,8 +93,9 @@ fn run(command: Command) -> anyhow::Result<bool> {
         Command::Bundle(options) => bundle::bundle(&workspace, &options),
         Command::Candle(options) => candle::candle(&workspace, &options),
         Command::Wheel(options) => python::wheel(&workspace, &options),
-        Command::Codegen { check: true } => codegen::codegen(&workspace, codegen::Mode::Check),
-        Command::Codegen { check: false } => codegen::codegen(&workspace, codegen::Mode::Write),
+        Command::Codegen { check } => codegen::codegen(&workspace, Mode::of(check)),
+        Command::Plots { check } => book::plots(&workspace, Mode::of(check)),
+        Command::Book => book::book(&workspace),
         Command::Tidy => tidy::tidy(&workspace),
     };
     done.map(|()| true)

@@ -17,6 +17,7 @@ from torch import Tensor
 BATCH, HEADS, HEADS_K, HEAD_DIM = 2, 8, 2, 64
 CAP = 20.0
 
+# ANCHOR: score
 # What both are, in ferroflash: traced once, compiled when it is first used.
 SCORE = ferroflash.Score(
     lambda s, at: at.f32("cap") * (s / at.f32("cap")).tanh() - at.tensor_f32("slopes")[at.head] * (at.q - at.k),
@@ -29,6 +30,7 @@ MASK = ferroflash.Mask(
 def ours(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, document: Tensor) -> Tensor:
     inputs = {"cap": CAP, "slopes": slopes, "document": document}
     return ferroflash.attention(q, k, v, causal=True, score=SCORE, mask=MASK, score_inputs=inputs)
+    # ANCHOR_END: score
 
 
 def dense(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, document: Tensor) -> Tensor:

@@ -1,5 +1,7 @@
 //! Predictions of the command: tables, JSON, pictures, and bad GPUs.
 
+mod compare;
+
 use expect_test::expect;
 
 use super::*;

@@ -12,7 +12,7 @@ use ferroflash::{Algorithm, Dtype, Order, Pass, Precision, Problem, ProblemBuild
 
 pub use bench::{BenchArguments, BenchPass, CacheLengths, Heads, KvDtype};
 pub use device::DeviceWords;
-pub use estimate::EstimateArguments;
+pub use estimate::{EstimateArguments, Sweep};
 pub use weights::{Rows, WeightsArguments};
 
 use crate::expressions::{MaskWord, ScoreWord};

@@ -1,6 +1,6 @@
 //! `ferroflash estimate`: what attention costs on a GPU, predicted. It touches no device, but for `--device`.
 
-mod plot;
+pub mod plot;
 mod table;
 
 use std::process::ExitCode;

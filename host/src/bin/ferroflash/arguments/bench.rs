@@ -1,12 +1,13 @@
 //! Options of `bench`.
 
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
 use ferroflash::{Pass, Precision, SplitKv};
 use ferroflash_kernels::expression::named::{NamedMask, NamedScore};
 
-use super::{AlgorithmName, DeviceWords, DtypeName, OrderName};
+use super::{AlgorithmName, DeviceWords, DtypeName, OrderName, Sweep};
 use crate::expressions::{mask_by_name, score_by_name};
 
 /// Options of `bench`.
@@ -27,9 +28,9 @@ pub struct BenchArguments {
     #[arg(long, value_delimiter = ',', conflicts_with = "decode")]
     pub hdims_v: Vec<usize>,
     /// Sequence lengths, of q where --seqlen-k says another of k. Unless given: 512 to 16384 on a GPU, 512 to 2048 on the
-    /// CPU; with --decode 1.
+    /// CPU; with --decode 1. Or a sweep, 512..16384: doubled from the first on.
     #[arg(long, value_delimiter = ',')]
-    pub seqs: Vec<usize>,
+    pub seqs: Vec<Seqs>,
     /// Sequences of these lengths, packed one behind the other, in place of batch entries of one length.
     #[arg(long, value_delimiter = ',', conflicts_with_all = ["seqs", "seqlen_k", "tokens"])]
     pub lengths: Vec<usize>,
@@ -115,12 +116,50 @@ pub struct BenchArguments {
     /// Schedules to compare. Unless given: all that can run the problem.
     #[arg(long, value_delimiter = ',')]
     pub algorithm: Vec<AlgorithmName>,
+    /// Schedules, measured and beside their predictions: time, TFLOP/s, bytes through HBM by count, memory beside inputs and outputs, and what
+    /// `ferroflash estimate` says of the time.
+    #[arg(long, value_delimiter = ',', conflicts_with_all = ["algorithm", "order", "decode", "lengths", "score", "mask_expression", "dropout"])]
+    pub compare: Vec<AlgorithmName>,
+    /// With --compare: the GPU that is predicted, as `ferroflash estimate` takes it. Unless given: the one that is measured.
+    #[arg(long, requires = "compare")]
+    pub gpu: Option<String>,
+    /// With --compare: writes the rows to a file; an existing file is replaced.
+    #[arg(long, value_name = "FILE", requires = "compare")]
+    pub csv: Option<PathBuf>,
+    /// With --compare: draws times and memory by length, and the roofline with the measured points; an existing file is replaced.
+    #[arg(long, value_name = "FILE", requires = "compare")]
+    pub svg: Option<PathBuf>,
     /// What runs it.
     #[command(flatten)]
     pub on: DeviceWords,
     /// Prints one JSON object a line instead of a table.
     #[arg(long)]
     pub json: bool,
+}
+
+impl BenchArguments {
+    /// The sequence lengths that are given.
+    pub fn seqs(&self) -> Vec<usize> {
+        self.seqs.iter().flat_map(|seqs| seqs.0.clone()).collect()
+    }
+}
+
+/// A length, or a sweep of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seqs(Vec<usize>);
+
+impl FromStr for Seqs {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Seqs, String> {
+        if text.contains("..") {
+            return Ok(Seqs(text.parse::<Sweep>()?.lengths()));
+        }
+        let length = text
+            .parse()
+            .map_err(|error| format!("{error}; allowed: a length, or a sweep, as 512..16384"))?;
+        Ok(Seqs(vec![length]))
+    }
 }
 
 /// Type of the elements of keys and values.
@@ -220,11 +259,41 @@ mod tests {
         assert!(arguments.decode);
         assert_eq!(arguments.batch, [1, 8, 64]);
         assert_eq!(arguments.seqlen_k, [1024, 8192]);
-        assert_eq!(arguments.seqs, [1, 4]);
+        assert_eq!(arguments.seqs(), [1, 4]);
         assert_eq!(
             arguments.split_kv,
             [SplitKv::Auto, SplitKv::Never, SplitKv::Keys(512)]
         );
+    }
+
+    #[test]
+    fn lengths_are_listed_or_swept() {
+        let seqs = |line: &str| BenchArguments::parse(line).map(|arguments| arguments.seqs());
+        assert_eq!(seqs("--seqs 64,512..2048").unwrap(), [64, 512, 1024, 2048]);
+        assert_eq!(seqs("").unwrap(), [0; 0]);
+        for wrong in ["--seqs 8..4", "--seqs many"] {
+            assert!(seqs(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_comparison_is_of_plain_problems() {
+        BenchArguments::parse("--compare standard,flash2 --gpu H100 --csv a.csv --svg a.svg")
+            .unwrap();
+        for other in [
+            "--algorithm flash2",
+            "--decode",
+            "--lengths 3,4",
+            "--score alibi",
+            "--order fastest",
+        ] {
+            let error = BenchArguments::parse(&format!("--compare flash2 {other}")).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ArgumentConflict, "{other}");
+        }
+        for alone in ["--gpu H100", "--csv a.csv", "--svg a.svg"] {
+            let error = BenchArguments::parse(alone).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::MissingRequiredArgument, "{alone}");
+        }
     }
 
     #[test]

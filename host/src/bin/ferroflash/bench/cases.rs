@@ -157,7 +157,7 @@ struct Sizes {
 fn sizes(arguments: &BenchArguments, on_gpu: bool) -> Vec<Sizes> {
     let defaults = Defaults::of(arguments, on_gpu);
     let longest = arguments.lengths.iter().copied().max();
-    let seqs = longest.map_or(given_or(&arguments.seqs, defaults.seqs), |len| vec![len]);
+    let seqs = longest.map_or(given_or(&arguments.seqs(), defaults.seqs), |len| vec![len]);
     let masks = arguments.causal.iter().map(|&causal| Some(causal == 1));
     let masks = given_or(&masks.collect::<Vec<_>>(), defaults.masks);
 
@@ -335,8 +335,9 @@ fn in_pages(problem: Problem, page_size: usize) -> Result<Problem, Failure> {
 fn variants(arguments: &BenchArguments, device: &Device, pass: Pass) -> Vec<Variant> {
     let on_gpu = device.as_cuda().is_some();
     let on_hopper = on_gpu && Arch::Sm90a.runs_on(device.info().compute_capability);
-    let algorithms = match (arguments.algorithm.is_empty(), pass) {
-        (false, _) => arguments.algorithm.clone(),
+    let asked = [&*arguments.algorithm, &*arguments.compare].concat();
+    let algorithms = match (asked.is_empty(), pass) {
+        (false, _) => asked,
         (true, _) if !on_gpu => vec![AlgorithmName::Auto],
         // The first is what the others' results are compared with.
         (true, Pass::Forward | Pass::Backward) if on_hopper => vec![
@@ -348,7 +349,10 @@ fn variants(arguments: &BenchArguments, device: &Device, pass: Pass) -> Vec<Vari
     };
     let mut variants = Vec::new();
     for algorithm in algorithms {
-        let ordered = pass == Pass::Backward && on_gpu && algorithm != AlgorithmName::Standard;
+        let ordered = pass == Pass::Backward
+            && on_gpu
+            && algorithm != AlgorithmName::Standard
+            && arguments.compare.is_empty();
         let orders = if ordered {
             arguments.order.clone()
         } else {

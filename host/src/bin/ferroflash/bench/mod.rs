@@ -14,7 +14,9 @@
 //! | [`decode`] | on a GPU, `--decode`: from a graph of many calls |
 //! | [`host`] | on the processor and the emulator |
 //! | [`row`] | a line of results |
+//! | [`beside`] | `--compare`: lines beside their predictions, as CSV and drawn |
 
+mod beside;
 mod cases;
 mod decode;
 mod gpu;
@@ -38,6 +40,7 @@ use crate::failure::Failure;
 use crate::input::Bytes;
 use crate::lengths::Lengths;
 use crate::print::say;
+use beside::Beside;
 use cases::Case;
 use decode::{Pool, SharedPool};
 use row::Row;
@@ -64,8 +67,12 @@ fn measure_all<T: Bytes>(
     arguments: &BenchArguments,
 ) -> Result<(), Failure> {
     let bar = ProgressBar::new(cases.len() as u64).with_style(style());
+    let mut beside = Beside::new(arguments, device)?;
     if !arguments.json {
-        say!("{}", Row::header());
+        let header = beside
+            .as_ref()
+            .map_or_else(Row::header, |_| Beside::header());
+        say!("{header}");
     }
     let mut random = SmallRng::seed_from_u64(0);
     let pool = match device.as_cuda() {
@@ -80,20 +87,18 @@ fn measure_all<T: Bytes>(
         let rows = measure(case, device, arguments, pool.as_ref(), &mut random)?;
         bar.suspend(|| {
             for row in rows {
-                say!(
-                    "{}",
-                    if arguments.json {
-                        row.json()
-                    } else {
-                        row.to_string()
-                    }
-                );
+                let line = match (&mut beside, arguments.json) {
+                    (Some(beside), json) => beside.add(&row, json),
+                    (None, true) => row.json(),
+                    (None, false) => row.to_string(),
+                };
+                say!("{line}");
             }
         });
         bar.inc(1);
     }
     bar.finish_and_clear();
-    Ok(())
+    beside.map_or(Ok(()), |beside| beside.write(arguments))
 }
 
 /// Milliseconds of one pass by the device's own clock, on random tensors of its memory; `None` where there is no GPU.

@@ -140,6 +140,18 @@ impl Row {
         }
     }
 
+    /// What was asked: the problem, the pass, and the algorithm, if it is known.
+    pub fn subject(&self) -> (Problem, Pass, Option<Algorithm>) {
+        (self.problem, self.pass, self.algorithm)
+    }
+
+    /// Milliseconds, TFLOP/s, and bytes beside inputs and outputs; or why nothing was measured.
+    pub fn figures(&self) -> Result<(f64, f64, u64), &str> {
+        let measured = self.outcome.as_ref().map_err(String::as_str)?;
+        let tflops = self.flops() / measured.ms / 1e9;
+        Ok((measured.ms, tflops, measured.extra_bytes))
+    }
+
     /// Floating-point operations.
     fn flops(&self) -> f64 {
         let problem = &self.problem;

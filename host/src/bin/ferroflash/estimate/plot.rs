@@ -118,7 +118,7 @@ fn number(us: &f64) -> String {
 }
 
 /// Colours that are told apart whatever colours an eye sees (Okabe and Ito 2008).
-fn colour(algorithm: Algorithm) -> RGBColor {
+pub fn colour(algorithm: Algorithm) -> RGBColor {
     match algorithm {
         Algorithm::Standard => RGBColor(213, 94, 0),
         Algorithm::Flash1 => RGBColor(230, 159, 0),

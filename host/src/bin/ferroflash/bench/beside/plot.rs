@@ -1,0 +1,297 @@
+//! Lines drawn, as SVG: for each head_dim, mask and pass a row of three panels: time by length, memory by length, and the roofline. All axes are
+//! logarithmic. Points and thick lines are measured, thin lines predicted.
+
+use std::error::Error;
+
+use ferroflash::estimate::{Estimate, Gpu};
+use ferroflash::{Algorithm, Mask, Pass};
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use super::Line;
+use crate::estimate::plot::colour;
+
+/// Pixels of a panel.
+const WIDTH: u32 = 420;
+const HEIGHT: u32 = 360;
+/// Pixels of the strip with the names.
+const LEGEND: u32 = 40;
+const FONT: &str = "sans-serif";
+/// Less memory is drawn as so many megabytes: a logarithmic axis has no 0.
+const LEAST_MB: f64 = 1e-3;
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Done = Result<(), Box<dyn Error>>;
+
+/// Lines of one head_dim, mask and pass.
+struct Group<'a> {
+    title: String,
+    lines: Vec<&'a Line>,
+}
+
+impl Group<'_> {
+    /// The lengths, ascending.
+    fn lengths(&self) -> Vec<usize> {
+        let mut lengths: Vec<usize> = self
+            .lines
+            .iter()
+            .map(|line| line.problem.seqlen_q())
+            .collect();
+        lengths.sort_unstable();
+        lengths.dedup();
+        lengths
+    }
+
+    /// The schedules, in the order of their lines.
+    fn schedules(&self) -> Vec<Algorithm> {
+        let mut schedules = Vec::new();
+        for schedule in self.lines.iter().filter_map(|line| line.algorithm) {
+            if !schedules.contains(&schedule) {
+                schedules.push(schedule);
+            }
+        }
+        schedules
+    }
+
+    /// Points of a schedule: place of the length, and value.
+    fn points(&self, schedule: Algorithm, value: impl Fn(&Line) -> Option<f64>) -> Vec<(f64, f64)> {
+        let lengths = self.lengths();
+        let own = self
+            .lines
+            .iter()
+            .filter(|line| line.algorithm == Some(schedule));
+        let place = |line: &Line| lengths.iter().position(|&n| n == line.problem.seqlen_q());
+        own.filter_map(|line| Some((place(line)? as f64, value(line)?)))
+            .collect()
+    }
+}
+
+/// The text of the picture.
+pub fn svg(gpu: Option<&Gpu>, lines: &[Line]) -> Result<String, Box<dyn Error>> {
+    let groups = groups(lines);
+    let mut svg = String::new();
+    {
+        let size = (3 * WIDTH, LEGEND + HEIGHT * groups.len().max(1) as u32);
+        let root = SVGBackend::with_string(&mut svg, size).into_drawing_area();
+        root.fill(&WHITE)?;
+        let (top, panels) = root.split_vertically(LEGEND);
+        legend(&top, &groups)?;
+        let rows = panels.split_evenly((groups.len().max(1), 1));
+        for (group, row) in groups.iter().zip(&rows) {
+            let panels = row.split_evenly((1, 3));
+            by_length(&panels[0], group, "time, ms", [measured_ms, predicted_ms])?;
+            by_length(
+                &panels[1],
+                group,
+                "extra memory, MB",
+                [measured_mb, predicted_mb],
+            )?;
+            if let Some(gpu) = gpu {
+                roofline(&panels[2], group, gpu)?;
+            }
+        }
+        root.present()?;
+    }
+    Ok(svg)
+}
+
+fn groups(lines: &[Line]) -> Vec<Group<'_>> {
+    let key = |line: &Line| -> (usize, Mask, Pass) {
+        let problem = &line.problem;
+        (problem.head_dim(), problem.mask(), line.pass)
+    };
+    let mut groups: Vec<((usize, Mask, Pass), Group)> = Vec::new();
+    for line in lines {
+        let own = key(line);
+        if let Some((_, group)) = groups.iter_mut().find(|(other, _)| *other == own) {
+            group.lines.push(line);
+            continue;
+        }
+        let problem = &line.problem;
+        let title = format!(
+            "{}, {}, head_dim {}, {}",
+            line.pass_word(),
+            problem.dtype(),
+            problem.head_dim(),
+            problem.mask()
+        );
+        let lines = vec![line];
+        groups.push((own, Group { title, lines }));
+    }
+    groups.into_iter().map(|(_, group)| group).collect()
+}
+
+fn measured_ms(line: &Line) -> Option<f64> {
+    Some(line.measured.as_ref().ok()?.0)
+}
+
+fn predicted_ms(line: &Line) -> Option<f64> {
+    Some(line.predicted.as_ref()?.seconds * 1e3)
+}
+
+fn measured_mb(line: &Line) -> Option<f64> {
+    Some((line.measured.as_ref().ok()?.2 as f64 / 1e6).max(LEAST_MB))
+}
+
+fn predicted_mb(line: &Line) -> Option<f64> {
+    Some((line.predicted.as_ref()?.extra_bytes as f64 / 1e6).max(LEAST_MB))
+}
+
+/// The least and the greatest, with room around them.
+fn range(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
+    let (least, most) = values.fold((f64::MAX, 0.0), |(least, most): (f64, f64), value| {
+        (least.min(value), most.max(value))
+    });
+    // A decade at least, in which an axis has a few names.
+    let room = (most / least).max(1.0);
+    let room = 1.7 * (10.0 / room).sqrt().max(1.0);
+    (least <= most).then_some((least / room, most * room))
+}
+
+/// A value by length: measured, and predicted.
+fn by_length(
+    area: &Area,
+    group: &Group,
+    what: &str,
+    [measured, predicted]: [fn(&Line) -> Option<f64>; 2],
+) -> Done {
+    let lengths = group.lengths();
+    let all = group.lines.iter();
+    let Some((least, most)) = range(
+        all.flat_map(|line| [measured(line), predicted(line)])
+            .flatten(),
+    ) else {
+        return Ok(());
+    };
+    let places = -0.1..(lengths.len() - 1).max(1) as f64 + 0.1;
+    let length = |place: &f64| {
+        let at = place.round();
+        match (place - at).abs() < 1e-6 && at >= 0.0 {
+            true => lengths
+                .get(at as usize)
+                .map_or(String::new(), usize::to_string),
+            false => String::new(),
+        }
+    };
+    let mut chart = ChartBuilder::on(area)
+        .caption(&group.title, (FONT, 16))
+        .margin(10)
+        .x_label_area_size(42)
+        .y_label_area_size(66)
+        .build_cartesian_2d(places, (least..most).log_scale())?;
+    chart
+        .configure_mesh()
+        .x_desc("sequence length")
+        .y_desc(what)
+        .x_labels(lengths.len() + 1)
+        .x_max_light_lines(1)
+        .x_label_formatter(&length)
+        .y_label_formatter(&number)
+        .draw()?;
+    for schedule in group.schedules() {
+        let colour = colour(schedule);
+        let thin = group.points(schedule, predicted);
+        chart.draw_series([PathElement::new(thin, colour.stroke_width(1))])?;
+        let points = group.points(schedule, measured);
+        chart.draw_series(points.iter().map(|&at| Circle::new(at, 3, colour.filled())))?;
+        chart.draw_series([PathElement::new(points, colour.stroke_width(2))])?;
+    }
+    Ok(())
+}
+
+/// TFLOP/s by FLOP per byte through HBM: the roofs of the GPU, and a point for each measured row.
+fn roofline(area: &Area, group: &Group, gpu: &Gpu) -> Done {
+    let point = |line: &Line| -> Option<(f64, f64)> {
+        let (_, tflops, _) = *line.measured.as_ref().ok()?;
+        Some((line.predicted.as_ref().map(Estimate::intensity)?, tflops))
+    };
+    let predicted = |line: &Line| -> Option<(f64, f64)> {
+        let one = line.predicted.as_ref()?;
+        Some((one.intensity(), one.flops() as f64 / one.seconds / 1e12))
+    };
+    let Some(first) = group.lines.first() else {
+        return Ok(());
+    };
+    let peak = gpu.peak(first.problem.dtype())? / 1e12;
+    let bandwidth = gpu.bandwidth / 1e12;
+    let both = group
+        .lines
+        .iter()
+        .flat_map(|line| [point(line), predicted(line)]);
+    let points: Vec<(f64, f64)> = both.flatten().collect();
+    let ridge = peak / bandwidth;
+    let x = points.iter().map(|point| point.0).chain([ridge]);
+    let y = points.iter().map(|point| point.1).chain([peak]);
+    let (Some((x0, x1)), Some((y0, y1))) = (range(x), range(y)) else {
+        return Ok(());
+    };
+    let mut chart = ChartBuilder::on(area)
+        .caption(format!("{}: roofline", gpu.name), (FONT, 16))
+        .margin(10)
+        .x_label_area_size(42)
+        .y_label_area_size(66)
+        .build_cartesian_2d((x0..x1).log_scale(), (y0..y1).log_scale())?;
+    chart
+        .configure_mesh()
+        .x_desc("FLOP per byte through HBM, by count")
+        .y_desc("TFLOP/s")
+        .x_labels(6)
+        .x_label_formatter(&number)
+        .y_label_formatter(&number)
+        .draw()?;
+    let begin = x0.max(y0 / bandwidth);
+    let roofs = vec![(begin, begin * bandwidth), (ridge, peak), (x1, peak)];
+    chart.draw_series([PathElement::new(roofs, BLACK.stroke_width(2))])?;
+    for schedule in group.schedules() {
+        let colour = colour(schedule);
+        let own = group
+            .lines
+            .iter()
+            .filter(|line| line.algorithm == Some(schedule));
+        let own: Vec<&&Line> = own.collect();
+        let rings = own.iter().filter_map(|line| predicted(line));
+        chart.draw_series(rings.map(|at| Circle::new(at, 4, colour.stroke_width(1))))?;
+        let points = own.iter().filter_map(|line| point(line));
+        chart.draw_series(points.map(|at| Circle::new(at, 4, colour.filled())))?;
+    }
+    Ok(())
+}
+
+/// A value of an axis, without digits that say nothing.
+fn number(value: &f64) -> String {
+    match *value >= 1.0 {
+        true => format!("{value:.0}"),
+        false => {
+            let digits = format!("{value:.4}");
+            digits.trim_end_matches('0').to_owned()
+        }
+    }
+}
+
+/// Names of the schedules, above all panels.
+fn legend(area: &Area, groups: &[Group]) -> Done {
+    let mut schedules: Vec<Algorithm> = groups.iter().flat_map(Group::schedules).collect();
+    let mut seen = Vec::new();
+    schedules.retain(|schedule| {
+        let is_new = !seen.contains(schedule);
+        seen.push(*schedule);
+        is_new
+    });
+    let middle = LEGEND as i32 / 2;
+    let write = |text: &str, x: i32| -> Done {
+        let style = (FONT, 16).into_font().color(&BLACK);
+        let style = style.pos(Pos::new(HPos::Left, VPos::Center));
+        area.draw(&Text::new(text.to_owned(), (x, middle), style))?;
+        Ok(())
+    };
+    for (idx, schedule) in schedules.iter().enumerate() {
+        let (x, colour) = (16 + 130 * idx as i32, colour(*schedule));
+        let line = vec![(x, middle), (x + 30, middle)];
+        area.draw(&PathElement::new(line, colour.stroke_width(2)))?;
+        area.draw(&Circle::new((x + 15, middle), 4, colour.filled()))?;
+        write(schedule.name(), x + 38)?;
+    }
+    let note = "points and thick lines: measured; thin lines and rings: predicted";
+    write(note, 16 + 130 * schedules.len() as i32 + 20)
+}

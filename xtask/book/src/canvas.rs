@@ -1,0 +1,272 @@
+//! A page with a title, a legend in a strip of its own, panels, and notes below.
+//!
+//! Texts name a generic font and are placed by their anchors, and no font is measured: so a picture has the same bytes on every machine.
+//! The ground is white on purpose: pictures look alike on light and dark pages.
+
+use anyhow::Result;
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+/// Where things are drawn.
+pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+/// The font.
+pub const FONT: &str = "sans-serif";
+/// Of texts and axes.
+pub const INK: RGBColor = RGBColor(40, 40, 40);
+/// Of notes.
+pub const FAINT: RGBColor = RGBColor(105, 105, 105);
+/// Of the lines of a grid.
+pub const GRID: RGBColor = RGBColor(226, 226, 226);
+
+/// Colours that are told apart whatever colours an eye sees (Okabe and Ito 2008).
+pub mod colours {
+    use plotters::style::RGBColor;
+
+    /// Green.
+    pub const GREEN: RGBColor = RGBColor(0, 158, 115);
+    /// Blue.
+    pub const BLUE: RGBColor = RGBColor(0, 114, 178);
+    /// Vermilion.
+    pub const VERMILION: RGBColor = RGBColor(213, 94, 0);
+    /// Orange.
+    pub const ORANGE: RGBColor = RGBColor(230, 159, 0);
+    /// Purple.
+    pub const PURPLE: RGBColor = RGBColor(204, 121, 167);
+    /// Sky blue.
+    pub const SKY: RGBColor = RGBColor(86, 180, 233);
+    /// Grey.
+    pub const GREY: RGBColor = RGBColor(120, 120, 120);
+}
+
+/// What marks the points of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// A disc.
+    Disc,
+    /// A ring.
+    Ring,
+    /// A triangle.
+    Triangle,
+    /// A cross.
+    Cross,
+    /// A square.
+    Square,
+}
+
+/// How a line looks.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    /// Its colour.
+    pub colour: RGBColor,
+    /// Its width in pixels.
+    pub width: u32,
+    /// Its points.
+    pub mark: Mark,
+}
+
+/// Height of the title, of the legend and of a line of the notes.
+const TITLE: i32 = 34;
+const LEGEND: i32 = 30;
+const NOTE: i32 = 18;
+/// Space at the sides.
+const MARGIN: i32 = 14;
+
+/// A page around its panels.
+pub struct Page<'a> {
+    /// Pixels of the panels together.
+    pub size: (u32, u32),
+    /// What stands on top.
+    pub title: &'a str,
+    /// What lines or colours mean, and how wide each entry is.
+    pub legend: &'a [(String, Look)],
+    /// Pixels of an entry of the legend.
+    pub entry_width: i32,
+    /// Lines below.
+    pub notes: &'a [String],
+}
+
+impl Page<'_> {
+    /// The text of the picture; `panels` draws into the middle.
+    pub fn svg(&self, panels: impl FnOnce(&Area) -> Result<()>) -> Result<String> {
+        let mut svg = String::new();
+        let notes = NOTE * self.notes.len() as i32 + 20;
+        let legend = if self.legend.is_empty() { 0 } else { LEGEND };
+        let top = TITLE + legend;
+        let size = (self.size.0, self.size.1 + (top + notes) as u32);
+        {
+            let root = SVGBackend::with_string(&mut svg, size).into_drawing_area();
+            root.fill(&WHITE)?;
+            write(
+                &root,
+                self.title,
+                21,
+                (MARGIN, 12),
+                INK,
+                (HPos::Left, VPos::Top),
+            )?;
+            for (idx, (name, look)) in self.legend.iter().enumerate() {
+                let x = MARGIN + 4 + idx as i32 * self.entry_width;
+                let y = TITLE + LEGEND / 2;
+                let line = vec![(x, y), (x + 30, y)];
+                root.draw(&PathElement::new(
+                    line,
+                    look.colour.stroke_width(look.width),
+                ))?;
+                mark(&root, (x + 15, y), *look)?;
+                write(
+                    &root,
+                    name,
+                    16,
+                    (x + 38, y),
+                    INK,
+                    (HPos::Left, VPos::Center),
+                )?;
+            }
+            let (_, rest) = root.split_vertically(top);
+            let (middle, below) = rest.split_vertically(self.size.1 as i32);
+            panels(&middle)?;
+            for (idx, note) in self.notes.iter().enumerate() {
+                let at = (MARGIN, 12 + NOTE * idx as i32);
+                write(&below, note, 14, at, FAINT, (HPos::Left, VPos::Top))?;
+            }
+            root.present()?;
+        }
+        Ok(svg)
+    }
+}
+
+/// A text at a place.
+pub fn write(
+    area: &Area,
+    text: &str,
+    size: u32,
+    at: (i32, i32),
+    colour: RGBColor,
+    (horizontal, vertical): (HPos, VPos),
+) -> Result<()> {
+    let style = (FONT, size).into_font().color(&colour);
+    let style = style.pos(Pos::new(horizontal, vertical));
+    area.draw(&Text::new(text.to_owned(), at, style))?;
+    Ok(())
+}
+
+/// A point of a line.
+fn mark(area: &Area, (x, y): (i32, i32), look: Look) -> Result<()> {
+    let colour = look.colour;
+    match look.mark {
+        Mark::Disc => area.draw(&Circle::new((x, y), 4, colour.filled()))?,
+        Mark::Ring => {
+            area.draw(&Circle::new((x, y), 4, WHITE.filled()))?;
+            area.draw(&Circle::new((x, y), 4, colour.stroke_width(2)))?;
+        }
+        Mark::Triangle => area.draw(&TriangleMarker::new((x, y), 6, colour.filled()))?,
+        Mark::Cross => area.draw(&Cross::new((x, y), 4, colour.stroke_width(2)))?,
+        Mark::Square => {
+            let corners = [(x - 4, y - 4), (x + 4, y + 4)];
+            area.draw(&Rectangle::new(corners, colour.filled()))?;
+        }
+    }
+    Ok(())
+}
+
+/// A line of a chart.
+pub struct Line {
+    /// Its points: place on the axis of lengths, and value.
+    pub points: Vec<(f64, f64)>,
+    /// How it looks.
+    pub look: Look,
+}
+
+/// A chart over lengths that double.
+pub struct Chart<'a> {
+    /// What stands above it.
+    pub title: &'a str,
+    /// The lengths.
+    pub seqlens: &'a [u64],
+    /// What the vertical axis counts, with its unit.
+    pub y_name: &'a str,
+    /// Its least and greatest value.
+    pub y: (f64, f64),
+    /// How many of its values are named.
+    pub y_labels: usize,
+    /// How such a value is written.
+    pub y_format: fn(&f64) -> String,
+    /// A value with a line of its own.
+    pub level: Option<f64>,
+    /// The lines; those that are to lie on top come last.
+    pub lines: Vec<Line>,
+}
+
+impl Chart<'_> {
+    /// Draws it.
+    pub fn draw(&self, area: &Area) -> Result<()> {
+        let last = (self.seqlens.len() - 1) as f64;
+        let length = |place: &f64| {
+            let at = place.round();
+            match ((place - at).abs() < 1e-6, self.seqlens.get(at as usize)) {
+                (true, Some(seqlen)) => name_of(*seqlen),
+                _ => String::new(),
+            }
+        };
+        let (top, chart) = area.split_vertically(26);
+        write(
+            &top,
+            self.title,
+            17,
+            (MARGIN + 58, 8),
+            INK,
+            (HPos::Left, VPos::Top),
+        )?;
+        let mut chart = ChartBuilder::on(&chart)
+            .margin_left(MARGIN)
+            .margin_right(MARGIN + 4)
+            .margin_top(8)
+            .x_label_area_size(46)
+            .y_label_area_size(58)
+            .build_cartesian_2d(-0.15..last + 0.15, self.y.0..self.y.1)?;
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .light_line_style(TRANSPARENT)
+            .bold_line_style(GRID)
+            .axis_style(FAINT)
+            .x_labels(self.seqlens.len() + 1)
+            .y_labels(self.y_labels)
+            .x_desc("sequence length")
+            .y_desc(self.y_name)
+            .x_label_formatter(&length)
+            .y_label_formatter(&self.y_format)
+            .label_style((FONT, 15).into_font().color(&INK))
+            .axis_desc_style((FONT, 15).into_font().color(&INK))
+            .draw()?;
+        if let Some(level) = self.level {
+            let line = vec![(-0.15, level), (last + 0.15, level)];
+            chart.draw_series([PathElement::new(line, INK.stroke_width(1))])?;
+        }
+        let plane = chart.plotting_area();
+        for line in &self.lines {
+            let Look { colour, width, .. } = line.look;
+            let path = PathElement::new(line.points.clone(), colour.stroke_width(width));
+            plane.draw(&path)?;
+        }
+        let on_page = plane.strip_coord_spec();
+        let (left, top) = on_page.get_base_pixel();
+        for line in &self.lines {
+            for point in &line.points {
+                let (x, y) = plane.map_coordinate(point);
+                mark(&on_page, (x - left, y - top), line.look)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A length: `512`, `16k`.
+pub fn name_of(seqlen: u64) -> String {
+    match seqlen % 1024 {
+        0 => format!("{}k", seqlen / 1024),
+        _ => seqlen.to_string(),
+    }
+}

@@ -1,0 +1,114 @@
+//! Predictions that chapters quote.
+
+use ferroflash::estimate::{Estimate, Gpu, estimate};
+use ferroflash::plan::Algorithm;
+use ferroflash::validate::Pass;
+use ferroflash::{Dtype, Problem};
+
+use super::assert_says;
+
+fn estimates(seqlen: usize, pass: Pass) -> Vec<Estimate> {
+    let builder = Problem::builder(Dtype::Bf16).seqlen(seqlen).heads(16);
+    let problem = builder.head_dim(128).build().expect("a good problem");
+    let gpu = Gpu::named("H200").expect("it is in the table");
+    estimate(&problem, &gpu, pass).expect("it is counted")
+}
+
+fn of(estimates: &[Estimate], algorithm: Algorithm) -> &Estimate {
+    let mut found = estimates.iter();
+    let found = found.find(|estimate| estimate.algorithm == algorithm);
+    found.expect("there is such a schedule")
+}
+
+fn megabytes(bytes: u64) -> String {
+    format!("{:.1}", bytes as f64 / 1e6)
+}
+
+#[test]
+fn bytes_of_standard_attention_and_of_flash3() {
+    let mut said = Vec::new();
+    for pass in [Pass::Forward, Pass::Backward] {
+        let estimates = estimates(8192, pass);
+        for algorithm in [Algorithm::Standard, Algorithm::Flash3] {
+            let estimate = of(&estimates, algorithm);
+            said.push(format!(
+                "| `{algorithm}` | {} | {:.0} | {} |",
+                megabytes(estimate.hbm_bytes()),
+                estimate.intensity(),
+                megabytes(estimate.extra_bytes)
+            ));
+        }
+        let least = megabytes(estimates[0].least_bytes);
+        said.push(format!("| inputs and outputs, each once | {least} | | |"));
+    }
+    let gpu = Gpu::named("H200").expect("it is in the table");
+    let peak = gpu.peak(Dtype::Bf16).expect("its tensor cores have bf16");
+    said.push(format!("{:.0} FLOP for each byte", peak / gpu.bandwidth));
+    assert_says("standard.md", &said);
+    // 12 N² + 2 e N² and the tensors, by hand.
+    let (n, d, heads, e) = (8192u64, 128, 16, 2);
+    let by_hand = heads * (12 * n * n + 2 * e * n * n) + heads * n * (4 * e * d + 4);
+    let forward = estimates(8192, Pass::Forward);
+    assert_eq!(of(&forward, Algorithm::Standard).hbm_bytes(), by_hand);
+}
+
+#[test]
+fn memory_of_the_backward_pass() {
+    let estimates = estimates(8192, Pass::Backward);
+    let extra = |algorithm| megabytes(of(&estimates, algorithm).extra_bytes);
+    let said = [
+        format!("{} MB beside inputs and outputs", extra(Algorithm::Flash3)),
+        format!("{} MB (`ferroflash estimate", extra(Algorithm::Standard)),
+    ];
+    assert_says("backward.md", &said);
+}
+
+#[test]
+fn short_sequences() {
+    let row = |seqlen: usize| {
+        let estimates = estimates(seqlen, Pass::Forward);
+        let us = |algorithm| of(&estimates, algorithm).seconds * 1e6;
+        let speedup = of(&estimates, Algorithm::Flash3).speedup;
+        let (standard, flash3) = (us(Algorithm::Standard), us(Algorithm::Flash3));
+        format!("| {seqlen} | {standard:.1} | {flash3:.1} | {speedup:.2} |")
+    };
+    assert_says("when_not.md", &[64, 128, 256, 512, 1024].map(row));
+}
+
+/// Bytes by the formulas of the chapter, of one head whose L2 cache keeps all.
+#[test]
+fn formulas_of_the_estimate() {
+    let (n, d, e) = (4096u64, 128u64, 2u64);
+    let builder = Problem::builder(Dtype::Bf16).seqlen(n as usize).heads(1);
+    let problem = builder
+        .head_dim(d as usize)
+        .build()
+        .expect("a good problem");
+    let gpu = Gpu::named("H200").expect("it is in the table");
+    let bytes = |pass, algorithm| {
+        let estimates = estimate(&problem, &gpu, pass).expect("it is counted");
+        of(&estimates, algorithm).hbm_bytes()
+    };
+    let (tensors, rows) = (n * d * e, 4 * n);
+    // S and P, and the tensors that each kernel reads and writes.
+    let forward = bytes(Pass::Forward, Algorithm::Standard);
+    assert_eq!(forward, 12 * n * n + 2 * e * n * n + 4 * tensors + rows);
+    let backward = bytes(Pass::Backward, Algorithm::Standard);
+    assert_eq!(
+        backward,
+        20 * n * n + 6 * e * n * n + 12 * tensors + 3 * rows
+    );
+    assert_eq!(bytes(Pass::Forward, Algorithm::Flash3), 4 * tensors + rows);
+    // Blocks of ⌈M / 4d⌉ keys.
+    let t = n.div_ceil((gpu.sram_bytes / e).div_ceil(4 * d));
+    let flash1 = t * n * (e * d + 8 * d + 16) + n * (4 * d + 8);
+    assert_eq!(
+        bytes(Pass::Forward, Algorithm::Flash1),
+        2 * tensors + flash1 + tensors + rows
+    );
+    let flash1 = t * n * (3 * e * d + 8 + 8 * d) + n * 4 * d;
+    assert_eq!(
+        bytes(Pass::Backward, Algorithm::Flash1),
+        4 * tensors + flash1 + tensors
+    );
+}
