@@ -2,7 +2,7 @@
 //!
 //! The emulator is slow, so it runs a sample of every set unless the environment variable `CASES` says `all`. A sample holds at
 //! least one case for each choice of kernels and mask that the set has ([`stratum`]), and a few more: so every kernel is run
-//! under every kind of mask, whatever the seed; of those in other tiles, and beside dropout and sinks, a run has a third
+//! under every kind of mask, whatever the seed; of those in other tiles, under block masks, and beside dropout and sinks, a run has a quarter
 //! ([`Choice::thinned`]). A case that takes twice the time ([`cost`]) is chosen half as often. Where a suite is there for the tiles
 //! of one pass, that pass's kernels count. The environment variable `SEED` (0 if it is not set) decides which ones; it decides the
 //! random problems and the order of the emulator's threads, too. `cargo xtask test` takes another seed each time.
@@ -23,7 +23,7 @@ use crate::suite::say;
 const ONE_IN: f64 = 16.0;
 
 /// Of the strata, a sample that is thinned has one in so many.
-const STRATA_ONE_IN: u64 = 3;
+const STRATA_ONE_IN: u64 = 4;
 
 /// Of the random problems, a sample has one in so many.
 const ONE_RANDOM_IN: u32 = 4;
@@ -35,7 +35,7 @@ pub enum Choice {
     All,
     /// Those that follow from the seed.
     Sample(u64),
-    /// Of these the cases of one stratum in three.
+    /// Of these the cases of one stratum in four.
     Thinned(u64),
     /// Those with these numbers.
     Only(Vec<usize>),

@@ -24,7 +24,7 @@ macro_rules! suite {
             use $crate::cases::aimed;
             use $crate::path;
             use $crate::subject::Subject;
-            use $crate::suite::{check, check_all, check_random};
+            use $crate::suite::{check, check_all, check_random, check_thinned};
 
             const SUBJECT: Subject = $subject;
             const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::$algorithm;
@@ -76,7 +76,7 @@ macro_rules! suite {
 
             #[test]
             fn blocks() {
-                check(&SUBJECT, ALGORITHM, path!("blocks"), $crate::cases::blocks::all());
+                check_thinned(&SUBJECT, ALGORITHM, path!("blocks"), $crate::cases::blocks::all());
             }
 
             #[test]

@@ -48,7 +48,7 @@ pub struct BuildPtx {
 }
 
 /// Of the modules' specialisations, `ci` assembles one in so many: all of them take ptxas half an hour.
-const CI_ONE_IN: NonZero<usize> = NonZero::new(12).expect("12 is not 0");
+const CI_ONE_IN: NonZero<usize> = NonZero::new(16).expect("16 is not 0");
 
 impl BuildPtx {
     /// What `demo` and `test` do: every architecture of the list, no assembling.
