@@ -24,6 +24,7 @@ pub fn eligible(variant: &Variant, checked: &Checked, device: &DeviceInfo) -> Re
     compute_capability(variant, device)?;
     shared_memory(variant, device)?;
     block_mask(variant, checked)?;
+    lengths(variant, checked)?;
     split_kv(variant, checked)?;
     pages(variant, checked)?;
     score(variant, checked)?;
@@ -158,6 +159,18 @@ fn block_mask(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
     })
 }
 
+/// flash1's kernels do not look lengths up.
+fn lengths(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
+    match checked.has_lengths()
+        && !variant
+            .planned_constants()
+            .any(|own| own == Constant::Lengths)
+    {
+        true => Err(Reason::Lengths),
+        false => Ok(()),
+    }
+}
+
 /// Few forward kernels divide keys.
 fn split_kv(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
     let asked = checked.problem().split_kv().keys().is_some() && checked.pass() != Pass::Backward;
@@ -185,11 +198,14 @@ fn score(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
             | Kind::TmaForwardLatent
             | Kind::Backward
             | Kind::TmaBackward
+            | Kind::Flash1Forward
+            | Kind::Flash1Backward
             | Kind::StandardScores
             | Kind::StandardDWeights
     );
     let asked = checked.problem().edit_parts().is_some();
-    match asked && edits && variant.score_site().is_none() {
+    let takes = variant.score_site().is_some() && variant.kind != Kind::Flash1Backward;
+    match asked && edits && !takes {
         true => Err(Reason::Score),
         false => Ok(()),
     }

@@ -22,6 +22,10 @@ pub fn kinds(algorithm: Algorithm, pass: Pass) -> &'static [Kind] {
         (Algorithm::Flash2, Pass::Backward) => {
             &[Kind::BackwardDelta, Kind::Backward, Kind::BackwardDq]
         }
+        (Algorithm::Flash1, Pass::Forward) => &[Kind::Flash1Forward],
+        (Algorithm::Flash1, Pass::Backward) => {
+            &[Kind::BackwardDelta, Kind::Flash1Backward, Kind::BackwardDq]
+        }
         (Algorithm::Standard, Pass::Forward | Pass::ForwardWithWeights) => &[
             Kind::StandardScores,
             Kind::StandardSoftmax,
@@ -65,6 +69,7 @@ pub(super) fn select(
         let outcome = match kernels(algorithm, checked, device, backend) {
             Err(reason) => Outcome::Refused(reason),
             Ok(_) if asked.is_some_and(|asked| asked != algorithm) => Outcome::NotAsked,
+            Ok(_) if asked.is_none() && algorithm.is_for_comparison() => Outcome::ForComparison,
             Ok(_) if chosen.is_some() => Outcome::NotPreferred,
             Ok((kernels, refusal)) => {
                 let outcome = match refusal {

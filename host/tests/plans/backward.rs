@@ -26,7 +26,7 @@ fn backward_causal() {
               standard attention would need 6442450944 bytes
               candidate flash3    chosen
               candidate flash2    could run; a faster one can too
-              candidate flash1    cannot run: its backward kernels are not built yet
+              candidate flash1    could run; it does only when asked for by name
               candidate standard  could run; a faster one can too
               candidate tiled     cannot run: it does not run on cuda
         "#]],
@@ -57,7 +57,7 @@ fn backward_in_shares() {
               standard attention would need 6442450944 bytes
               candidate flash3    chosen
               candidate flash2    could run; a faster one can too
-              candidate flash1    cannot run: its backward kernels are not built yet
+              candidate flash1    could run; it does only when asked for by name
               candidate standard  could run; a faster one can too
               candidate tiled     cannot run: it does not run on cuda
         "#]],
@@ -87,7 +87,7 @@ fn backward_in_shifted_order() {
               standard attention would need 6442450944 bytes
               candidate flash3    chosen
               candidate flash2    could run; a faster one can too
-              candidate flash1    cannot run: its backward kernels are not built yet
+              candidate flash1    could run; it does only when asked for by name
               candidate standard  could run; a faster one can too
               candidate tiled     cannot run: it does not run on cuda
         "#]],

@@ -59,7 +59,7 @@ fn forward_causal() {
               standard attention would need 6442450944 bytes
               candidate flash3    chosen
               candidate flash2    could run; a faster one can too
-              candidate flash1    cannot run: its forward kernels are not built yet
+              candidate flash1    could run; it does only when asked for by name
               candidate standard  could run; a faster one can too
               candidate tiled     cannot run: it does not run on cuda
         "#]],
@@ -82,7 +82,7 @@ fn forward_causal_of_long_sequences() {
               standard attention would need 25769803776 bytes
               candidate flash3    chosen
               candidate flash2    could run; a faster one can too
-              candidate flash1    cannot run: its forward kernels are not built yet
+              candidate flash1    could run; it does only when asked for by name
               candidate standard  could run; a faster one can too
               candidate tiled     cannot run: it does not run on cuda
         "#]],
@@ -110,7 +110,7 @@ fn forward_full_of_odd_lengths() {
               standard attention would need 1440000 bytes
               candidate flash3    chosen
               candidate flash2    could run; a faster one can too
-              candidate flash1    cannot run: its forward kernels are not built yet
+              candidate flash1    could run; it does only when asked for by name
               candidate standard  could run; a faster one can too
               candidate tiled     cannot run: it does not run on cuda
         "#]],
@@ -132,7 +132,7 @@ fn forward_of_flash2() {
               standard attention would need 6442450944 bytes
               candidate flash3    could run; another was asked for by name
               candidate flash2    chosen
-              candidate flash1    cannot run: its forward kernels are not built yet
+              candidate flash1    could run; it does only when asked for by name
               candidate standard  could run; another was asked for by name
               candidate tiled     cannot run: it does not run on cuda
         "#]],
@@ -155,7 +155,7 @@ fn forward_padded_to_the_next_head_dim() {
               standard attention would need 6442450944 bytes
               candidate flash3    chosen
               candidate flash2    could run; a faster one can too
-              candidate flash1    cannot run: its forward kernels are not built yet
+              candidate flash1    could run; it does only when asked for by name
               candidate standard  could run; a faster one can too
               candidate tiled     cannot run: it does not run on cuda
         "#]],
@@ -186,7 +186,7 @@ fn backward_of_flash2() {
               standard attention would need 6442450944 bytes
               candidate flash3    could run; another was asked for by name
               candidate flash2    chosen
-              candidate flash1    cannot run: its backward kernels are not built yet
+              candidate flash1    could run; it does only when asked for by name
               candidate standard  could run; another was asked for by name
               candidate tiled     cannot run: it does not run on cuda
         "#]],
@@ -215,7 +215,7 @@ fn backward_above_head_dim_128() {
               standard attention would need 6442450944 bytes
               candidate flash3    chosen
               candidate flash2    could run; a faster one can too
-              candidate flash1    cannot run: its backward kernels are not built yet
+              candidate flash1    could run; it does only when asked for by name
               candidate standard  could run; a faster one can too
               candidate tiled     cannot run: it does not run on cuda
         "#]],
@@ -282,7 +282,7 @@ fn standard_backward() {
               standard attention would need 374400 bytes
               candidate flash3    could run; another was asked for by name
               candidate flash2    could run; another was asked for by name
-              candidate flash1    cannot run: its backward kernels are not built yet
+              candidate flash1    could run; it does only when asked for by name
               candidate standard  chosen
               candidate tiled     cannot run: it does not run on cuda
         "#]],
@@ -308,7 +308,7 @@ fn f32_is_multiplied_as_tf32() {
           standard attention would need 320000 bytes
           candidate flash3    cannot run: no kernel of it takes f32
           candidate flash2    chosen
-          candidate flash1    cannot run: its forward kernels are not built yet
+          candidate flash1    could run; it does only when asked for by name
           candidate standard  cannot run: no kernel of it takes f32
           candidate tiled     cannot run: it does not run on cuda
     "#]],
@@ -335,7 +335,7 @@ fn f32_is_multiplied_as_f32_where_it_is_asked_for() {
           standard attention would need 320000 bytes
           candidate flash3    cannot run: no kernel of it takes f32
           candidate flash2    chosen
-          candidate flash1    cannot run: its forward kernels are not built yet
+          candidate flash1    could run; it does only when asked for by name
           candidate standard  cannot run: no kernel of it takes f32
           candidate tiled     cannot run: it does not run on cuda
     "#]],
