@@ -19,7 +19,7 @@
 //! ```
 //!
 //! So after each block of keys, memory holds the attention over the keys so far. O is f32 there: rounded to 16 bits, it would take up an error
-//! with every block of keys. It is rounded once, at the end.
+//! with every block of keys. It is rounded once, at the end. m need not be the maximum, but near it (`tile/softmax.rs`).
 //!
 //! One block of threads has a whole query head, which is all of the paper's parallelism. flash2 (`sm80.rs`) exchanges the loops: then O, l and m stay
 //! in registers, and the queries of a head are shared out, too.
@@ -108,7 +108,7 @@ pub unsafe fn forward<E: Products, T: Blocks>(p: &Flash1ForwardParams) {
             head.store::<T>(p, i, &T::Output::zero(), [l, m]);
         }
         for j in 0..head.band.seqlen_k().div_ceil(config.block_k) {
-            head.meet_keys::<E, T>(p, j);
+            head.stream_queries::<E, T>(p, j);
         }
         barrier::warp_sync();
         for i in 0..head.q_blocks {
@@ -149,9 +149,9 @@ impl Head {
         }
     }
 
-    /// KV block `j`, and all query blocks that see it.
+    /// KV block `j`: all query blocks that see it are streamed past.
     #[inline(always)]
-    unsafe fn meet_keys<E: Products, T: Blocks>(&self, p: &Flash1ForwardParams, j: u32) {
+    unsafe fn stream_queries<E: Products, T: Blocks>(&self, p: &Flash1ForwardParams, j: u32) {
         let config = const { T::FOOTPRINT };
         let keys = Rows {
             first: j * config.block_k,
@@ -257,7 +257,7 @@ impl Head {
         }
     }
 
-    /// The warp's first row of query block `i`.
+    /// The warp's first row of Q_i.
     #[inline(always)]
     fn first_row<T: Blocks>(&self, i: u32) -> u32 {
         i * T::FOOTPRINT.block_q + self.warp_row
