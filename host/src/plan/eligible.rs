@@ -5,7 +5,7 @@ use ferroflash_kernels::params::{
     KernelParams, MAX_ROWS, Slot, TmaBackwardParams, TmaForwardParams,
 };
 use ferroflash_kernels::spec::Constant;
-use ferroflash_kernels::variants::{HEAD_DIM_MULTIPLE, HeadDims, Kind, Variant};
+use ferroflash_kernels::variants::{HEAD_DIM_MULTIPLE, HeadDims, Kind, VARIANTS, Variant};
 
 use super::flash2::few;
 use super::{DeviceInfo, Reason, tensor_map};
@@ -42,6 +42,20 @@ fn dtype(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
     match variant.dtype {
         Some(dtype) if dtype != given.of_kernels() => Err(Reason::Dtype { given }),
         _ => Ok(()),
+    }
+}
+
+/// Whether each of these kinds has a kernel for the element type: one that several algorithms run may have kernels for more types than the others.
+pub(super) fn dtype_of_all(kinds: &[Kind], checked: &Checked) -> Result<(), Reason> {
+    let takes = |kind: &Kind| {
+        let mut rows = VARIANTS.iter().filter(|row| row.kind == *kind);
+        rows.any(|row| dtype(row, checked).is_ok())
+    };
+    match kinds.iter().all(takes) {
+        true => Ok(()),
+        false => Err(Reason::Dtype {
+            given: checked.problem().dtype(),
+        }),
     }
 }
 

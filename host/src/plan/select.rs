@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use ferroflash_kernels::attention::mask::Work;
 use ferroflash_kernels::variants::{Arch, Kind, TileShape, VARIANTS, Variant};
 
-use super::eligible::eligible;
+use super::eligible::{dtype_of_all, eligible};
 use super::flash2::few;
 use super::{Algorithm, Backend, DeviceInfo, lengths, mask_map, schedule, short};
 use super::{Candidate, Outcome, Reason};
@@ -123,6 +123,7 @@ fn kernels(
     if kinds.is_empty() && !runs_on_cpu {
         return Err(Reason::NotBuilt { pass });
     }
+    dtype_of_all(kinds, checked)?;
     preferred(kinds, checked, device)
 }
 
