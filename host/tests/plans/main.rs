@@ -356,7 +356,7 @@ fn f32_has_kernels_up_to_head_dim_128() {
             cuda cannot serve this problem:
               flash3    cannot run: no kernel of it takes f32
               flash2    cannot run: head_dim is 136; its kernels take multiples of 4 up to 128
-              flash1    cannot run: head_dim is 136; its kernels take multiples of 4 up to 128
+              flash1    cannot run: no kernel of it takes f32
               standard  cannot run: no kernel of it takes f32
               tiled     cannot run: it does not run on cuda"#]],
     );
