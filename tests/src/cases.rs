@@ -28,6 +28,7 @@ mod case;
 pub mod compact;
 pub mod dropout;
 pub mod few;
+pub mod flash1;
 pub mod fp8;
 pub mod grouped;
 pub mod latent;

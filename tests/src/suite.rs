@@ -237,7 +237,7 @@ fn check_case(
     Ok(Some(close))
 }
 
-/// The kernels that ran are of the shape that the subject is there for: flash2's backward above head_dim 64 where that is
+/// The kernels that ran are of the shape that the subject is there for: flash1's and flash2's backward above head_dim 64 where that is
 /// compact, flash3's forward where it is wide or short, and otherwise of the default one, but for the few queries of which
 /// flash3 makes compact tiles on any device, and the many whose gradients it makes in wide ones.
 fn check_tiles(
@@ -252,7 +252,9 @@ fn check_tiles(
         .chain(&results.backward_kernels)
         .filter_map(|kernel| variants::by_name(kernel.name))
         .find(|row| {
-            let flash2_backward = kinds(Algorithm::Flash2, Pass::Backward).contains(&row.kind);
+            let flash2_backward = [Algorithm::Flash1, Algorithm::Flash2]
+                .iter()
+                .any(|algorithm| kinds(*algorithm, Pass::Backward).contains(&row.kind));
             let flash3_forward = row.kind == Kind::TmaForward;
             let flash3_backward = kinds(Algorithm::Flash3, Pass::Backward).contains(&row.kind);
             let special = match subject.tiles {

@@ -2,6 +2,7 @@
 
 mod beside;
 mod dropout;
+mod flash1;
 mod grouped;
 mod scores;
 mod sinks;

@@ -1,9 +1,14 @@
 //! Every case of the suite on the first GPU.
 conformance::suite!(conformance::subject::CUDA_OF_FEW_SMS { flash3: Flash3 });
 conformance::suite!(conformance::subject::CUDA {
+    flash1: Flash1,
     flash2: Flash2,
     standard: Standard
 });
+conformance::flash1_suite!(
+    conformance::subject::CUDA,
+    conformance::subject::CUDA_COMPACT
+);
 conformance::compact_suite!(conformance::subject::CUDA_COMPACT);
 conformance::short_suite!(conformance::subject::CUDA_SHORT);
 conformance::few_suite!(conformance::subject::CUDA);
@@ -56,6 +61,9 @@ conformance::sinks_suite!(conformance::subject::CUDA {
         blocks,
         few
     } all { splits }
+});
+conformance::sinks_suite!(conformance::subject::CUDA {
+    sinks_flash1: Flash1 { all, masks }
 });
 conformance::sinks_suite!(conformance::subject::CUDA {
     sinks_standard: Standard {

@@ -1,9 +1,14 @@
 //! Every case of the suite on the emulator, which runs the GPU kernels with all of its checks.
 conformance::suite!(conformance::subject::EMULATED_HOPPER { flash3: Flash3 });
 conformance::suite!(conformance::subject::EMULATED {
+    flash1: Flash1,
     flash2: Flash2,
     standard: Standard
 });
+conformance::flash1_suite!(
+    conformance::subject::EMULATED,
+    conformance::subject::EMULATED_COMPACT
+);
 conformance::compact_suite!(conformance::subject::EMULATED_COMPACT);
 conformance::short_suite!(conformance::subject::EMULATED_SHORT);
 conformance::few_suite!(conformance::subject::EMULATED);
@@ -60,6 +65,9 @@ conformance::sinks_suite!(conformance::subject::EMULATED {
         blocks,
         few
     } all { splits }
+});
+conformance::sinks_suite!(conformance::subject::EMULATED {
+    sinks_flash1: Flash1 { all, masks }
 });
 conformance::sinks_suite!(conformance::subject::EMULATED {
     sinks_standard: Standard {

@@ -1,4 +1,4 @@
-//! What flash2 and flash3 move: their tiles are those of the kernels' list.
+//! What flash1, flash2 and flash3 move: their tiles are those of the kernels' list.
 
 use ferroflash_kernels::config::Footprint;
 use ferroflash_kernels::variants::{Kind, TileShape, VARIANTS, Variant};
@@ -20,6 +20,8 @@ pub(super) fn kernel(
     let kind = match (algorithm, pass) {
         (Algorithm::Flash3, Pass::Backward) => Kind::TmaBackward,
         (Algorithm::Flash3, _) => Kind::TmaForward,
+        (Algorithm::Flash1, Pass::Backward) => Kind::Flash1Backward,
+        (Algorithm::Flash1, _) => Kind::Flash1Forward,
         (_, Pass::Backward) => Kind::Backward,
         _ => Kind::Forward,
     };
@@ -52,12 +54,12 @@ pub(super) fn fits(variant: &Variant, gpu: &Gpu) -> bool {
 const FEW_QUERIES: u64 = 64;
 
 /// A pass by its main kernel.
-struct Flash<'a> {
-    sizes: &'a Sizes,
-    footprint: &'a Footprint,
+pub(super) struct Flash<'a> {
+    pub(super) sizes: &'a Sizes,
+    pub(super) footprint: &'a Footprint,
     /// Columns of keys and of values that the kernel is compiled for.
-    columns: u64,
-    columns_v: u64,
+    pub(super) columns: u64,
+    pub(super) columns_v: u64,
     gpu: &'a Gpu,
 }
 
@@ -79,6 +81,7 @@ pub(super) fn counts(
     };
     match pass {
         Pass::Backward => flash.backward(algorithm, problem.order()),
+        _ if algorithm == Algorithm::Flash1 => flash.forward_of_flash1(),
         _ => flash.forward(algorithm),
     }
 }
@@ -90,7 +93,7 @@ impl Flash<'_> {
     }
 
     /// Scores in all blocks that are visited, of all heads.
-    fn scores(&self, visits: Visits) -> u64 {
+    pub(super) fn scores(&self, visits: Visits) -> u64 {
         let block = u64::from(self.footprint.block_q) * u64::from(self.footprint.block_k);
         self.sizes.heads_q * visits.blocks * block
     }
@@ -141,7 +144,8 @@ impl Flash<'_> {
         }
     }
 
-    /// Key tiles are resident; q, dO, lse and Δ are streamed, and dQ is added to its accumulator.
+    /// Key tiles are resident; q, dO, lse and Δ are streamed, and dQ is added to its accumulator. In flash1 one block of threads has all tiles of
+    /// a KV head, and what it streams comes from memory each time: dQ is read and written.
     fn backward(&self, algorithm: Algorithm, order: Order) -> Counts {
         let sizes = self.sizes;
         let block_q = u64::from(self.footprint.block_q);
@@ -153,8 +157,9 @@ impl Flash<'_> {
         let accumulator = padded_rows * self.columns * F32_BYTES;
         let semaphores = q_blocks * 4;
 
-        // Reads o, dO and lse; in the fastest order the accumulator is cleared, in the other the first tile writes it.
-        let cleared = if order == Order::Fastest {
+        // Reads o, dO and lse; in the fastest order, and in flash1, the accumulator is cleared, in the other the first tile writes it.
+        let is_flash1 = algorithm == Algorithm::Flash1;
+        let cleared = if is_flash1 || order == Order::Fastest {
             accumulator
         } else {
             0
@@ -166,13 +171,17 @@ impl Flash<'_> {
         let readings = self.readings(visits.tiles, sizes.heads_q, set_bytes);
         let row_bytes = (sizes.head_dim + sizes.head_dim_v) * sizes.element + 2 * F32_BYTES;
         let sums = sizes.heads_q * visits.blocks * block_q * self.columns * F32_BYTES;
+        let of_visits = 2 * keys + sizes.heads_q * visits.rows * row_bytes;
         let main = Launch {
             name: "backward",
             flops: 2 * scores * (3 * self.columns + 2 * self.columns_v) * sizes.products,
             exponentials: scores,
             // Of each reading but the first, the accumulator is read and written; in the first it is written.
-            hbm_bytes: 2 * keys + readings * streamed + (2 * readings - 1) * accumulator,
-            l2_bytes: 2 * keys + sizes.heads_q * visits.rows * row_bytes + sums,
+            hbm_bytes: match is_flash1 {
+                true => of_visits + 2 * sums,
+                false => 2 * keys + readings * streamed + (2 * readings - 1) * accumulator,
+            },
+            l2_bytes: of_visits + if is_flash1 { 2 * sums } else { sums },
         };
         let d_q = accumulator + sizes.q();
         let launches = match algorithm {
@@ -191,17 +200,23 @@ impl Flash<'_> {
                 Launch::of_rows("d_q", d_q),
             ],
         };
+        // k and v, dK and dV.
+        let own_bytes = 2
+            * u64::from(self.footprint.block_k)
+            * (sizes.head_dim + sizes.head_dim_v)
+            * sizes.element;
+        let blocks_per_sm = self.footprint.blocks_per_sm;
         Counts {
             launches,
-            // k and v, dK and dV.
-            tiles: Some(Tiles::new(
-                sizes.heads_q,
-                visits,
-                2 * u64::from(self.footprint.block_k)
-                    * (sizes.head_dim + sizes.head_dim_v)
-                    * sizes.element,
-                self.footprint.blocks_per_sm,
-            )),
+            tiles: Some(match is_flash1 {
+                true => Tiles::of_heads(
+                    sizes.heads_k,
+                    sizes.group * visits.blocks,
+                    own_bytes,
+                    blocks_per_sm,
+                ),
+                false => Tiles::new(sizes.heads_q, visits, own_bytes, blocks_per_sm),
+            }),
             // Two tile counters of 4 bytes.
             extra_bytes: statistics + accumulator + semaphores + 8,
         }

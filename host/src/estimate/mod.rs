@@ -25,10 +25,11 @@
 //!   q, k, v, o and lse. Backward: S and P again (12N² + eN²), dV reads P (eN²), dP is written over S (4N²), dS reads dP and P and goes over P
 //!   (4N² + 2eN²), dQ and dK read dS (2eN²): 20N² + 6eN². A mask saves nothing: all scores are computed. The second reading of S counts where
 //!   the rows of all warps, 64 to an SM, are larger than the L2 cache.
-//! - **flash1**, Algorithms 1 and 4 of the paper: blocks of B_c = ⌈M / 4d⌉ keys outside, of B_r = min(B_c, d) queries inside; M is the shared memory of an
-//!   SM in elements. K and V are read once. For each of the T = N / B_c blocks of keys q is read, and O (f32), l and m are read and written:
-//!   T·N·(ed + 8d + 16), and once more 4d + 8 for each row to begin with. Backward: q, o, dO, l and m are read and dQ (f32) is read and written:
-//!   T·N·(3ed + 8 + 8d). There are no kernels of it here.
+//! - **flash1**, Algorithms 1 and 4 of the paper: blocks of keys outside, of queries inside. K and V are read once. For each of the T = N / B_c blocks of
+//!   keys q is read, and O (f32), l and m are read and written: T·N·(ed + 8d + 16), and twice 4d + 8 for each row, to begin and to end with. B_c is the
+//!   kernel's: 256 up to head_dim 64, 128 up to 128 and 64 above, because a warp's registers hold no more scores; the paper's B_c = ⌈M / 4d⌉ keys
+//!   fill the shared memory of an SM, M elements. Backward: `delta` as below, which also clears dQ (4Nd); then T tiles of 128 keys, past which q, dO, lse and Δ are
+//!   streamed, and dQ (f32) is read and written: T·N·(2ed + 8 + 8d).
 //! - **flash2** and **flash3**, forward: q is read once, o and lse are written once. Every query tile reads the keys and values that it sees; the L2
 //!   cache serves that ([`Estimate::l2_bytes`]). From HBM they come once if L2 keeps those of all heads whose tiles are resident together, or if
 //!   its size is not known; if not, once for each time that the GPU is full of tiles that have the same keys. The least is each tensor once
@@ -49,12 +50,12 @@
 //! bandwidth, each times the share of it that kernels reach (`estimate/efficiency.rs` has each constant, measured by this project, with its record). Launches
 //! follow one another, and each costs [`LAUNCH_SECONDS`](constant@LAUNCH_SECONDS) more; the call costs as much once again.
 //!
-//! flash2 and flash3 are timed by their tiles. A tile's products run at its slot's part of the speed, a slot being the place of one block of
+//! flash1, flash2 and flash3 are timed by their tiles; one of flash1's is a whole head. A tile's products run at its slot's part of the speed, a slot being the place of one block of
 //! threads on an SM. Beside them it takes its beginning and its end: a latency, and its own rows by the slot's part of the bandwidth. Tiles of one length go in
 //! whole waves of as many as there are slots. Uneven ones fill each other's gaps, and last as long as the longest.
 //!
-//! The model leaves out: bandwidth of L2 and shared memory, waits for dQ, clocks that fall with power, wide and compact tiles, few tiles of `standard` and
-//! flash1 for many SMs. `host/tests/estimate_record.rs` holds it against every plain row of the record: 98 % of 883 of flash2 and flash3 are
+//! The model leaves out: bandwidth of L2 and shared memory, waits for dQ, clocks that fall with power, wide and compact tiles, few tiles of `standard`
+//! for many SMs. `host/tests/estimate_record.rs` holds it against every plain row of the record: 98 % of 883 of flash2 and flash3 are
 //! within 15 %.
 //! What is off, and why:
 //!
@@ -68,8 +69,8 @@
 //! - `standard`: 0.84 to 0.93 of the measured time on H100 (record 2026-11-26). Memory binds it, and its kernels reach less of the bandwidth than a plain sum.
 //!
 //! Courses teach rules of thumb for A100, fp16, head_dim 64: about 1.5 times as fast as standard attention at 512, twice at 2k, three times at 8k.
-//! With 8 times 32 heads flash1 is predicted 2.4, 3.4 and 3.8 times as fast, flash2 4.0, 6.4 and 6.6: these are over our `standard`, which keeps S in f32. Under a
-//! causal mask they are 1.8 to 2 times as much from 1k on, for `standard` computes what the mask hides.
+//! With 8 times 32 heads flash1 is predicted 2.3, 3.0 and 3.0 times as fast, flash2 4.0, 6.4 and 6.6: these are over our `standard`, which keeps S in f32. Under a
+//! causal mask they are 1.6 to 2 times as much from 1k on, for `standard` computes what the mask hides.
 
 mod efficiency;
 mod error;
@@ -281,9 +282,8 @@ fn counts(
             Some(counts)
         }
         _ if with_weights => None,
-        Algorithm::Flash1 => Some(flash1::counts(sizes, pass, gpu)),
         Algorithm::Flash3 if !gpu.is_hopper() => None,
-        Algorithm::Flash2 | Algorithm::Flash3 => {
+        Algorithm::Flash1 | Algorithm::Flash2 | Algorithm::Flash3 => {
             let main = flash::kernel(algorithm, pass, problem, gpu)?;
             Some(flash::counts(algorithm, pass, problem, sizes, gpu, main))
         }

@@ -35,6 +35,19 @@ impl Tiles {
         }
     }
 
+    /// Where a block of threads works on a whole head, and each streams so many blocks: all are one tile.
+    pub fn of_heads(heads: u64, blocks: u64, own_bytes: u64, blocks_per_sm: u32) -> Tiles {
+        Tiles {
+            n: heads,
+            blocks: heads * blocks,
+            longest: blocks,
+            shortest: blocks,
+            own_bytes,
+            blocks_per_sm,
+            splits: false,
+        }
+    }
+
     /// Seconds of all tiles, whose FLOPs take `flop_seconds` at the share of the peak that kernels reach in full swing.
     ///
     /// A *slot* is the place of one block of threads on an SM. Tiles are spread over all SMs before two of them share one. A tile takes its

@@ -1,4 +1,4 @@
-//! What the backward passes of flash2 and flash3 share: their kernels, the workspace that they hand on, the parameters.
+//! What the backward passes of flash1, flash2 and flash3 share: their kernels, the workspace that they hand on, the parameters.
 
 use ferroflash_kernels::config::{self, Footprint};
 use ferroflash_kernels::params::{
@@ -128,7 +128,7 @@ pub fn before(
     })
 }
 
-/// What runs before the others; Δ; the main kernel with parameters of its own; then, in flash2, dQ.
+/// What runs before the others; Δ; the main kernel with parameters of its own; then, in flash1 and flash2, dQ.
 pub fn launches(
     checked: &Checked,
     device: &DeviceInfo,
@@ -157,6 +157,11 @@ pub fn launches(
                 };
                 let useful = converting.max(tiles.into()).min(resident.into());
                 (useful as u32, of_main)
+            }
+            // A block has all tiles of a head.
+            Kind::Flash1Backward => {
+                let heads = grid("the number of key heads", &[cut.heads_k])?;
+                (if cut.tiles > 0 { heads } else { 0 }, of_main)
             }
             _ => {
                 let blocks = cut.padded_q.div_ceil(footprint.block_q.into());

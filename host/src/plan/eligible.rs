@@ -5,7 +5,7 @@ use ferroflash_kernels::params::{
     KernelParams, MAX_ROWS, Slot, TmaBackwardParams, TmaForwardParams,
 };
 use ferroflash_kernels::spec::Constant;
-use ferroflash_kernels::variants::{HEAD_DIM_MULTIPLE, HeadDims, Kind, Variant};
+use ferroflash_kernels::variants::{HEAD_DIM_MULTIPLE, HeadDims, Kind, VARIANTS, Variant};
 
 use super::flash2::few;
 use super::{DeviceInfo, Reason, tensor_map};
@@ -24,6 +24,7 @@ pub fn eligible(variant: &Variant, checked: &Checked, device: &DeviceInfo) -> Re
     compute_capability(variant, device)?;
     shared_memory(variant, device)?;
     block_mask(variant, checked)?;
+    lengths(variant, checked)?;
     split_kv(variant, checked)?;
     pages(variant, checked)?;
     score(variant, checked)?;
@@ -41,6 +42,20 @@ fn dtype(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
     match variant.dtype {
         Some(dtype) if dtype != given.of_kernels() => Err(Reason::Dtype { given }),
         _ => Ok(()),
+    }
+}
+
+/// Whether each of these kinds has a kernel for the element type: one that several algorithms run may have kernels for more types than the others.
+pub(super) fn dtype_of_all(kinds: &[Kind], checked: &Checked) -> Result<(), Reason> {
+    let takes = |kind: &Kind| {
+        let mut rows = VARIANTS.iter().filter(|row| row.kind == *kind);
+        rows.any(|row| dtype(row, checked).is_ok())
+    };
+    match kinds.iter().all(takes) {
+        true => Ok(()),
+        false => Err(Reason::Dtype {
+            given: checked.problem().dtype(),
+        }),
     }
 }
 
@@ -158,6 +173,18 @@ fn block_mask(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
     })
 }
 
+/// flash1's kernels do not look lengths up.
+fn lengths(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
+    match checked.has_lengths()
+        && !variant
+            .planned_constants()
+            .any(|own| own == Constant::Lengths)
+    {
+        true => Err(Reason::Lengths),
+        false => Ok(()),
+    }
+}
+
 /// Few forward kernels divide keys.
 fn split_kv(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
     let asked = checked.problem().split_kv().keys().is_some() && checked.pass() != Pass::Backward;
@@ -185,11 +212,14 @@ fn score(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
             | Kind::TmaForwardLatent
             | Kind::Backward
             | Kind::TmaBackward
+            | Kind::Flash1Forward
+            | Kind::Flash1Backward
             | Kind::StandardScores
             | Kind::StandardDWeights
     );
     let asked = checked.problem().edit_parts().is_some();
-    match asked && edits && variant.score_site().is_none() {
+    let takes = variant.score_site().is_some() && variant.kind != Kind::Flash1Backward;
+    match asked && edits && !takes {
         true => Err(Reason::Score),
         false => Ok(()),
     }

@@ -11,6 +11,7 @@ mod clear;
 mod device;
 mod display;
 mod eligible;
+mod flash1;
 mod flash2;
 mod flash3;
 mod lengths;
@@ -143,6 +144,10 @@ pub fn plan(
             flash2::backward(checked, device, &kernels, &mut plan.workspace)
         }
         (Algorithm::Flash2, _) => flash2::forward(checked, device, &kernels, &mut plan.workspace),
+        (Algorithm::Flash1, Pass::Backward) => {
+            flash1::backward(checked, device, &kernels, &mut plan.workspace)
+        }
+        (Algorithm::Flash1, _) => flash1::forward(checked, &kernels, &mut plan.workspace),
         (Algorithm::Standard, _) => standard::launches(checked, &kernels, &mut plan.workspace),
         _ => Ok(Vec::new()),
     };
@@ -234,7 +239,8 @@ impl PlannedLaunch {
                 pass: BackwardParams { schedule, .. },
                 ..
             }) => Some(schedule),
-            Params::Standard(_)
+            Params::Flash1Forward(_)
+            | Params::Standard(_)
             | Params::Clear(_)
             | Params::TileList(_)
             | Params::BlockList(_)

@@ -71,7 +71,8 @@ fn places_of_score(params: &mut Params) -> Option<(&mut ScoreParams, Option<&mut
             Some((&mut pass.score, Some(&mut pass.scale)))
         }
         Params::MaskMap(params) => Some((&mut params.score, None)),
-        Params::Clear(_)
+        Params::Flash1Forward(_)
+        | Params::Clear(_)
         | Params::TileList(_)
         | Params::BlockList(_)
         | Params::Combine(_)

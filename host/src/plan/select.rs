@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use ferroflash_kernels::attention::mask::Work;
 use ferroflash_kernels::variants::{Arch, Kind, TileShape, VARIANTS, Variant};
 
-use super::eligible::eligible;
+use super::eligible::{dtype_of_all, eligible};
 use super::flash2::few;
 use super::{Algorithm, Backend, DeviceInfo, lengths, mask_map, schedule, short};
 use super::{Candidate, Outcome, Reason};
@@ -21,6 +21,10 @@ pub fn kinds(algorithm: Algorithm, pass: Pass) -> &'static [Kind] {
         (Algorithm::Flash2, Pass::Forward) => &[Kind::Forward],
         (Algorithm::Flash2, Pass::Backward) => {
             &[Kind::BackwardDelta, Kind::Backward, Kind::BackwardDq]
+        }
+        (Algorithm::Flash1, Pass::Forward) => &[Kind::Flash1Forward],
+        (Algorithm::Flash1, Pass::Backward) => {
+            &[Kind::BackwardDelta, Kind::Flash1Backward, Kind::BackwardDq]
         }
         (Algorithm::Standard, Pass::Forward | Pass::ForwardWithWeights) => &[
             Kind::StandardScores,
@@ -65,6 +69,7 @@ pub(super) fn select(
         let outcome = match kernels(algorithm, checked, device, backend) {
             Err(reason) => Outcome::Refused(reason),
             Ok(_) if asked.is_some_and(|asked| asked != algorithm) => Outcome::NotAsked,
+            Ok(_) if asked.is_none() && algorithm.is_for_comparison() => Outcome::ForComparison,
             Ok(_) if chosen.is_some() => Outcome::NotPreferred,
             Ok((kernels, refusal)) => {
                 let outcome = match refusal {
@@ -118,6 +123,7 @@ fn kernels(
     if kinds.is_empty() && !runs_on_cpu {
         return Err(Reason::NotBuilt { pass });
     }
+    dtype_of_all(kinds, checked)?;
     preferred(kinds, checked, device)
 }
 

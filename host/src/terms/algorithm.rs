@@ -18,7 +18,8 @@ pub enum Backend {
 pub enum Algorithm {
     /// Holds the scores in memory: the baseline, and the way to get the weights.
     Standard,
-    /// FlashAttention: outer loop over keys. Its kernels are not built yet.
+    /// FlashAttention, the first paper's: outer loop over keys, a block of threads for each head; compute capability 8.0 and newer. It is here to be compared with the
+    /// others, and runs only where it is asked for by name.
     Flash1,
     /// FlashAttention-2: `mma.sync`, `cp.async`; compute capability 8.0 and newer.
     Flash2,
@@ -37,6 +38,11 @@ impl Algorithm {
         Algorithm::Standard,
         Algorithm::Tiled,
     ];
+
+    /// Whether it runs only where it is asked for by name.
+    pub const fn is_for_comparison(self) -> bool {
+        matches!(self, Algorithm::Flash1)
+    }
 
     /// Its name, as the command takes it.
     pub const fn name(self) -> &'static str {

@@ -33,6 +33,8 @@ pub enum Outcome {
     NotPreferred,
     /// It could run, but another was asked for by name.
     NotAsked,
+    /// It could run, and does only where it is asked for by name: [`Algorithm::is_for_comparison`].
+    ForComparison,
     /// It cannot run.
     Refused(Reason),
 }
@@ -76,6 +78,8 @@ pub enum Reason {
         /// Rows of k of its tiles.
         block_k: u32,
     },
+    /// Its kernels take sequences of one length.
+    Lengths,
     /// The kernel does not divide the keys of a sequence.
     SplitKv,
     /// The kernel does not find keys and values in pages.
@@ -184,6 +188,7 @@ impl Reason {
             Reason::HeadDimMultiple { .. } => 2,
             Reason::Mask
             | Reason::BlockMask { .. }
+            | Reason::Lengths
             | Reason::SplitKv
             | Reason::Pages
             | Reason::Score
@@ -218,6 +223,7 @@ impl fmt::Display for Outcome {
             }
             Outcome::NotPreferred => f.write_str("could run; a faster one can too"),
             Outcome::NotAsked => f.write_str("could run; another was asked for by name"),
+            Outcome::ForComparison => f.write_str("could run; it does only when asked for by name"),
             Outcome::Refused(reason) => write!(f, "cannot run: {reason}"),
         }
     }
@@ -242,6 +248,7 @@ impl fmt::Display for Reason {
                 f,
                 "its tiles of {block_q} queries and {block_k} keys are not for block masks"
             ),
+            Reason::Lengths => f.write_str("its kernels take sequences of one length"),
             Reason::SplitKv => {
                 f.write_str("it does not divide the keys of a sequence, as split_kv asks")
             }

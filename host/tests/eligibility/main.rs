@@ -9,6 +9,7 @@ use ferroflash::{Algorithm, Backend, Dtype, Pass, Problem, ProblemBuilder};
 use ferroflash_kernels::spec::Constant;
 use ferroflash_kernels::variants::{Kind, TileShape};
 
+mod flash1;
 mod flash3;
 mod flash3_backward;
 

@@ -27,6 +27,9 @@ pub fn assert_as_planned(launches: &[Launch], plan: &Plan, stream: StreamRef) {
             launch.params.len(),
             match planned.params {
                 Params::Forward(_) => size_of::<ForwardParams>(),
+                Params::Flash1Forward(_) => {
+                    size_of::<ferroflash_kernels::params::Flash1ForwardParams>()
+                }
                 Params::TmaForward(_) => size_of::<TmaForwardParams>(),
                 Params::Backward(_) => size_of::<BackwardParams>(),
                 Params::TmaBackward(_) => size_of::<TmaBackwardParams>(),

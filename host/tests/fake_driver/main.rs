@@ -54,8 +54,12 @@ fn params_bytes(kernel: &str) -> Option<usize> {
         variants::Kind::TmaForward | variants::Kind::TmaForwardLatent => {
             size_of::<TmaForwardParams>()
         }
+        variants::Kind::Flash1Forward => {
+            size_of::<ferroflash_kernels::params::Flash1ForwardParams>()
+        }
         variants::Kind::TmaBackward => size_of::<TmaBackwardParams>(),
         variants::Kind::BackwardDelta
+        | variants::Kind::Flash1Backward
         | variants::Kind::Backward
         | variants::Kind::BackwardDq
         | variants::Kind::TmaBackwardDelta => size_of::<BackwardParams>(),

@@ -26,7 +26,7 @@ fn backward_causal() {
               standard attention would need 6442450944 bytes
               candidate flash3    chosen
               candidate flash2    could run; a faster one can too
-              candidate flash1    cannot run: its backward kernels are not built yet
+              candidate flash1    could run; it does only when asked for by name
               candidate standard  could run; a faster one can too
               candidate tiled     cannot run: it does not run on cuda
         "#]],
@@ -57,7 +57,7 @@ fn backward_in_shares() {
               standard attention would need 6442450944 bytes
               candidate flash3    chosen
               candidate flash2    could run; a faster one can too
-              candidate flash1    cannot run: its backward kernels are not built yet
+              candidate flash1    could run; it does only when asked for by name
               candidate standard  could run; a faster one can too
               candidate tiled     cannot run: it does not run on cuda
         "#]],
@@ -87,8 +87,39 @@ fn backward_in_shifted_order() {
               standard attention would need 6442450944 bytes
               candidate flash3    chosen
               candidate flash2    could run; a faster one can too
-              candidate flash1    cannot run: its backward kernels are not built yet
+              candidate flash1    could run; it does only when asked for by name
               candidate standard  could run; a faster one can too
+              candidate tiled     cannot run: it does not run on cuda
+        "#]],
+    );
+}
+
+#[test]
+fn backward_of_flash1() {
+    check(
+        llama_like(),
+        Pass::Backward,
+        Some(Algorithm::Flash1),
+        expect![[r#"
+            Backward with flash1 on cuda
+              problem   bf16 q [2, 4096, 32, 128] k [2, 4096, 8, 128] causal scale 0.088388346 Deterministic
+              launch    backward_delta_sm80_bf16_d128 plain grid 4096 threads 256 shared 0
+                        tiles 32 heads 16 heads_per_group 1
+              launch    backward_flash1_sm80_bf16_d128 right_bound grid 16 threads 256 shared 164912
+                        tiles 32 heads 16 heads_per_group 1
+              launch    backward_dq_sm80_bf16_d128 right_bound grid 4096 threads 256 shared 16384
+                        tiles 32 heads 16 heads_per_group 1
+              workspace 136364544 bytes
+                          lse_log2      at        33024, 1048576 bytes
+                          delta         at      1081600, 1048576 bytes
+                          d_q_accum     at      2130176, 134217728 bytes
+                          dq_semaphore  at    136347904, 16384 bytes
+                          tile_counters at    136364288, 8 bytes
+              standard attention would need 6442450944 bytes
+              candidate flash3    could run; another was asked for by name
+              candidate flash2    could run; another was asked for by name
+              candidate flash1    chosen
+              candidate standard  could run; another was asked for by name
               candidate tiled     cannot run: it does not run on cuda
         "#]],
     );

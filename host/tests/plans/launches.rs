@@ -11,8 +11,8 @@ use ferroflash_kernels::variants::Kind;
 
 use super::*;
 
-/// Those whose backward pass is three kernels.
-const FLASH: [Algorithm; 2] = [Algorithm::Flash3, Algorithm::Flash2];
+/// Those whose backward pass clears gradients first, where no query sees a key.
+const FLASH: [Algorithm; 3] = [Algorithm::Flash3, Algorithm::Flash2, Algorithm::Flash1];
 
 #[test]
 fn the_cpu_plans_no_launch() {
@@ -137,7 +137,12 @@ fn keys_that_no_query_sees_have_their_gradients_cleared_first() {
 /// No kernel is compiled for a prefix that makes no difference.
 #[test]
 fn a_prefix_of_no_key_is_causal_and_one_of_all_keys_is_full() {
-    for algorithm in [Algorithm::Flash2, Algorithm::Flash3, Algorithm::Standard] {
+    for algorithm in [
+        Algorithm::Flash1,
+        Algorithm::Flash2,
+        Algorithm::Flash3,
+        Algorithm::Standard,
+    ] {
         let spec = |mask| {
             let plan = plan_of(llama_like().mask(mask), Pass::Forward, Some(algorithm)).unwrap();
             plan.launches[0].spec
@@ -171,7 +176,12 @@ fn with_and_without_d_lse() -> [Checked; 2] {
 
 #[test]
 fn a_gradient_of_lse_takes_no_launch_and_no_memory() {
-    for asked in [Algorithm::Flash3, Algorithm::Flash2, Algorithm::Standard] {
+    for asked in [
+        Algorithm::Flash3,
+        Algorithm::Flash2,
+        Algorithm::Flash1,
+        Algorithm::Standard,
+    ] {
         let [with, without] = with_and_without_d_lse().map(|checked| {
             plan(&checked, &DeviceInfo::h200(), Backend::Cuda, Some(asked)).unwrap()
         });
@@ -182,7 +192,12 @@ fn a_gradient_of_lse_takes_no_launch_and_no_memory() {
 
 #[test]
 fn every_backward_kernel_is_told_where_the_gradient_of_lse_lies() {
-    for asked in [Algorithm::Flash3, Algorithm::Flash2, Algorithm::Standard] {
+    for asked in [
+        Algorithm::Flash3,
+        Algorithm::Flash2,
+        Algorithm::Flash1,
+        Algorithm::Standard,
+    ] {
         let plan = plan_of(llama_like(), Pass::Backward, Some(asked)).unwrap();
         for d_lse in [3 << 20, 0] {
             let address = |argument| match argument {

@@ -59,7 +59,7 @@ fn forward_causal() {
               standard attention would need 6442450944 bytes
               candidate flash3    chosen
               candidate flash2    could run; a faster one can too
-              candidate flash1    cannot run: its forward kernels are not built yet
+              candidate flash1    could run; it does only when asked for by name
               candidate standard  could run; a faster one can too
               candidate tiled     cannot run: it does not run on cuda
         "#]],
@@ -82,7 +82,7 @@ fn forward_causal_of_long_sequences() {
               standard attention would need 25769803776 bytes
               candidate flash3    chosen
               candidate flash2    could run; a faster one can too
-              candidate flash1    cannot run: its forward kernels are not built yet
+              candidate flash1    could run; it does only when asked for by name
               candidate standard  could run; a faster one can too
               candidate tiled     cannot run: it does not run on cuda
         "#]],
@@ -110,7 +110,7 @@ fn forward_full_of_odd_lengths() {
               standard attention would need 1440000 bytes
               candidate flash3    chosen
               candidate flash2    could run; a faster one can too
-              candidate flash1    cannot run: its forward kernels are not built yet
+              candidate flash1    could run; it does only when asked for by name
               candidate standard  could run; a faster one can too
               candidate tiled     cannot run: it does not run on cuda
         "#]],
@@ -132,7 +132,7 @@ fn forward_of_flash2() {
               standard attention would need 6442450944 bytes
               candidate flash3    could run; another was asked for by name
               candidate flash2    chosen
-              candidate flash1    cannot run: its forward kernels are not built yet
+              candidate flash1    could run; another was asked for by name
               candidate standard  could run; another was asked for by name
               candidate tiled     cannot run: it does not run on cuda
         "#]],
@@ -155,7 +155,7 @@ fn forward_padded_to_the_next_head_dim() {
               standard attention would need 6442450944 bytes
               candidate flash3    chosen
               candidate flash2    could run; a faster one can too
-              candidate flash1    cannot run: its forward kernels are not built yet
+              candidate flash1    could run; it does only when asked for by name
               candidate standard  could run; a faster one can too
               candidate tiled     cannot run: it does not run on cuda
         "#]],
@@ -186,7 +186,7 @@ fn backward_of_flash2() {
               standard attention would need 6442450944 bytes
               candidate flash3    could run; another was asked for by name
               candidate flash2    chosen
-              candidate flash1    cannot run: its backward kernels are not built yet
+              candidate flash1    could run; another was asked for by name
               candidate standard  could run; another was asked for by name
               candidate tiled     cannot run: it does not run on cuda
         "#]],
@@ -215,7 +215,7 @@ fn backward_above_head_dim_128() {
               standard attention would need 6442450944 bytes
               candidate flash3    chosen
               candidate flash2    could run; a faster one can too
-              candidate flash1    cannot run: its backward kernels are not built yet
+              candidate flash1    could run; it does only when asked for by name
               candidate standard  could run; a faster one can too
               candidate tiled     cannot run: it does not run on cuda
         "#]],
@@ -282,7 +282,7 @@ fn standard_backward() {
               standard attention would need 374400 bytes
               candidate flash3    could run; another was asked for by name
               candidate flash2    could run; another was asked for by name
-              candidate flash1    cannot run: its backward kernels are not built yet
+              candidate flash1    could run; another was asked for by name
               candidate standard  chosen
               candidate tiled     cannot run: it does not run on cuda
         "#]],
@@ -300,18 +300,18 @@ fn f32_is_multiplied_as_tf32() {
         Pass::Forward,
         None,
         expect![[r#"
-        Forward with flash2 on cuda
-          problem   f32 (tf32) q [1, 200, 1, 60] k [1, 200, 1, 60] full scale 0.12909944 Deterministic
-          launch    forward_sm80_f32_d64 pad_columns grid 2 threads 128 shared 65536
-                    tiles 2 heads 1 heads_per_group 1
-          workspace 0 bytes
-          standard attention would need 320000 bytes
-          candidate flash3    cannot run: no kernel of it takes f32
-          candidate flash2    chosen
-          candidate flash1    cannot run: its forward kernels are not built yet
-          candidate standard  cannot run: no kernel of it takes f32
-          candidate tiled     cannot run: it does not run on cuda
-    "#]],
+            Forward with flash2 on cuda
+              problem   f32 (tf32) q [1, 200, 1, 60] k [1, 200, 1, 60] full scale 0.12909944 Deterministic
+              launch    forward_sm80_f32_d64 pad_columns grid 2 threads 128 shared 65536
+                        tiles 2 heads 1 heads_per_group 1
+              workspace 0 bytes
+              standard attention would need 320000 bytes
+              candidate flash3    cannot run: no kernel of it takes f32
+              candidate flash2    chosen
+              candidate flash1    cannot run: no kernel of it takes f32
+              candidate standard  cannot run: no kernel of it takes f32
+              candidate tiled     cannot run: it does not run on cuda
+        "#]],
     );
 }
 
@@ -327,18 +327,18 @@ fn f32_is_multiplied_as_f32_where_it_is_asked_for() {
         Pass::Forward,
         None,
         expect![[r#"
-        Forward with flash2 on cuda
-          problem   f32 (3xTF32) q [1, 200, 1, 64] k [1, 200, 1, 64] full scale 0.125 Deterministic
-          launch    forward_sm80_f32_d64 full_precision grid 2 threads 128 shared 65536
-                    tiles 2 heads 1 heads_per_group 1
-          workspace 0 bytes
-          standard attention would need 320000 bytes
-          candidate flash3    cannot run: no kernel of it takes f32
-          candidate flash2    chosen
-          candidate flash1    cannot run: its forward kernels are not built yet
-          candidate standard  cannot run: no kernel of it takes f32
-          candidate tiled     cannot run: it does not run on cuda
-    "#]],
+            Forward with flash2 on cuda
+              problem   f32 (3xTF32) q [1, 200, 1, 64] k [1, 200, 1, 64] full scale 0.125 Deterministic
+              launch    forward_sm80_f32_d64 full_precision grid 2 threads 128 shared 65536
+                        tiles 2 heads 1 heads_per_group 1
+              workspace 0 bytes
+              standard attention would need 320000 bytes
+              candidate flash3    cannot run: no kernel of it takes f32
+              candidate flash2    chosen
+              candidate flash1    cannot run: no kernel of it takes f32
+              candidate standard  cannot run: no kernel of it takes f32
+              candidate tiled     cannot run: it does not run on cuda
+        "#]],
     );
 }
 
@@ -353,12 +353,12 @@ fn f32_has_kernels_up_to_head_dim_128() {
         Pass::Backward,
         None,
         expect![[r#"
-        cuda cannot serve this problem:
-          flash3    cannot run: no kernel of it takes f32
-          flash2    cannot run: head_dim is 136; its kernels take multiples of 4 up to 128
-          flash1    cannot run: its backward kernels are not built yet
-          standard  cannot run: no kernel of it takes f32
-          tiled     cannot run: it does not run on cuda"#]],
+            cuda cannot serve this problem:
+              flash3    cannot run: no kernel of it takes f32
+              flash2    cannot run: head_dim is 136; its kernels take multiples of 4 up to 128
+              flash1    cannot run: no kernel of it takes f32
+              standard  cannot run: no kernel of it takes f32
+              tiled     cannot run: it does not run on cuda"#]],
     );
 }
 
@@ -376,23 +376,7 @@ fn an_algorithm_by_name_is_not_replaced() {
             cuda cannot serve this problem with flash2:
               flash3    cannot run: head_dim is 520; its kernels take multiples of 8 up to 256
               flash2    cannot run: head_dim is 520; its kernels take multiples of 8 up to 512
-              flash1    cannot run: its forward kernels are not built yet
-              standard  could run; another was asked for by name
-              tiled     cannot run: it does not run on cuda"#]],
-    );
-}
-
-#[test]
-fn a_pass_without_kernels_says_so() {
-    check(
-        llama_like(),
-        Pass::Backward,
-        Some(Algorithm::Flash1),
-        expect![[r#"
-            cuda cannot serve this problem with flash1:
-              flash3    could run; another was asked for by name
-              flash2    could run; another was asked for by name
-              flash1    cannot run: its backward kernels are not built yet
+              flash1    cannot run: head_dim is 520; its kernels take multiples of 8 up to 256
               standard  could run; another was asked for by name
               tiled     cannot run: it does not run on cuda"#]],
     );

@@ -29,7 +29,7 @@ fn a_query_over_many_keys() {
               standard attention would need 25165824 bytes
               candidate flash2    chosen, with compact tiles; with default tiles: it does not divide the keys of a sequence, as split_kv asks
               candidate flash3    could run; a faster one can too
-              candidate flash1    cannot run: its forward kernels are not built yet
+              candidate flash1    cannot run: it does not divide the keys of a sequence, as split_kv asks
               candidate standard  cannot run: it does not divide the keys of a sequence, as split_kv asks
               candidate tiled     cannot run: it does not run on cuda
         "#]],
@@ -93,7 +93,7 @@ fn few_queries_in_pages() {
               standard attention would need 3145728 bytes
               candidate flash2    chosen
               candidate flash3    could run; a faster one can too
-              candidate flash1    cannot run: its forward kernels are not built yet
+              candidate flash1    cannot run: its kernels take sequences of one length
               candidate standard  cannot run: it does not find keys and values in pages
               candidate tiled     cannot run: it does not run on cuda
         "#]],

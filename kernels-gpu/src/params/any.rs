@@ -1,9 +1,9 @@
 //! The parameters of any kernel.
 
 use super::{
-    AppendParams, BackwardParams, BlockListParams, ClearParams, CombineParams, ForwardParams,
-    KernelParams, MaskMapParams, MergeParams, SinkGradientParams, Slot, StandardParams,
-    TensorGradientParams, TileListParams, TmaBackwardParams, TmaForwardParams,
+    AppendParams, BackwardParams, BlockListParams, ClearParams, CombineParams, Flash1ForwardParams,
+    ForwardParams, KernelParams, MaskMapParams, MergeParams, SinkGradientParams, Slot,
+    StandardParams, TensorGradientParams, TileListParams, TmaBackwardParams, TmaForwardParams,
 };
 
 /// The parameters of any kernel.
@@ -15,6 +15,8 @@ use super::{
 pub enum Params {
     /// Of a forward kernel.
     Forward(ForwardParams),
+    /// Of a flash1 forward kernel.
+    Flash1Forward(Flash1ForwardParams),
     /// Of a flash3 forward kernel.
     TmaForward(TmaForwardParams),
     /// Of a backward kernel.
@@ -47,6 +49,7 @@ impl KernelParams for Params {
     fn slots(&mut self, f: &mut dyn FnMut(Slot<'_>)) {
         match self {
             Params::Forward(params) => params.slots(f),
+            Params::Flash1Forward(params) => params.slots(f),
             Params::TmaForward(params) => params.slots(f),
             Params::Backward(params) => params.slots(f),
             Params::TmaBackward(params) => params.slots(f),

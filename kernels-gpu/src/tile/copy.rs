@@ -212,6 +212,43 @@ pub unsafe fn store_part(
     }
 }
 
+/// Bytes from one fragment of accumulators to the next in global memory: 16 of each lane, side by side.
+const FRAGMENT_BYTES: u64 = 32 * 16;
+
+/// A warp's accumulators, which [`store_accumulators`] has written.
+///
+/// # Safety
+/// The same lane of a warp wrote them.
+#[inline(always)]
+pub unsafe fn load_accumulators<C: Accumulator>(address: u64) -> C {
+    let mut acc = C::zero();
+    let mut from = address + u64::from(special::lane_idx() * 16);
+    for m in 0..C::M {
+        for n in 0..C::N {
+            // SAFETY: the caller's contract.
+            *acc.fragment_mut(m, n) = unsafe { global::ld_global_f32x4(from) };
+            from += FRAGMENT_BYTES;
+        }
+    }
+    acc
+}
+
+/// Writes a warp's accumulators to global memory as they lie in registers: fragment by fragment, lanes side by side.
+///
+/// # Safety
+/// The memory has room for them; nobody else uses it.
+#[inline(always)]
+pub unsafe fn store_accumulators<C: Accumulator>(address: u64, acc: &C) {
+    let mut to = address + u64::from(special::lane_idx() * 16);
+    for m in 0..C::M {
+        for n in 0..C::N {
+            // SAFETY: the caller's contract.
+            unsafe { global::st_global_f32x4(to, acc.fragment(m, n)) };
+            to += FRAGMENT_BYTES;
+        }
+    }
+}
+
 /// Writes a warp's own rows of accumulators to global memory, through its own rows of a tile: whole chunks of 16
 /// bytes instead of pairs.
 ///

@@ -57,6 +57,15 @@ impl OnlineSoftmax {
         }
     }
 
+    /// That of rows that have seen scores before, with these references and these sums over whole rows.
+    #[inline(always)]
+    pub fn resumed<S: Accumulator>(scale_log2: f32, m: RowValues, l: RowValues) -> Self {
+        let mut softmax = OnlineSoftmax::new(scale_log2);
+        softmax.m = m;
+        softmax.set_row_sums::<S>(l);
+        softmax
+    }
+
     /// S ← P = exp2(scale_log2 · (S − m)), and the sums; O is rescaled where m changes.
     ///
     /// # Safety
@@ -262,16 +271,34 @@ impl OnlineSoftmax {
                     x[2 * half] *= inverse;
                     x[2 * half + 1] *= inverse;
                 }
-                let log2 = fma(self.m[m][half], self.scale_log2, lg2_approx(l));
-                lse[m][half] = if seen {
-                    log2 * core::f32::consts::LN_2
-                } else {
-                    f32::NEG_INFINITY
-                };
+                lse[m][half] = log_sum_exp(self.m[m][half], l, self.scale_log2);
             }
         }
         lse
     }
+}
+
+/// L = m · scale + ln l of a row; −∞ where it saw no key.
+#[inline(always)]
+fn log_sum_exp(m: f32, l: f32, scale_log2: f32) -> f32 {
+    let log2 = fma(m, scale_log2, lg2_approx(l));
+    if l != 0.0 {
+        log2 * core::f32::consts::LN_2
+    } else {
+        f32::NEG_INFINITY
+    }
+}
+
+/// The same of rows, by their references and sums over whole rows.
+#[inline(always)]
+pub fn log_sums_exp<S: Accumulator>(m: RowValues, l: RowValues, scale_log2: f32) -> RowValues {
+    let mut lse = [[0.0; 2]; MAX_M];
+    for idx in 0..S::M {
+        for half in 0..2 {
+            lse[idx][half] = log_sum_exp(m[idx][half], l[idx][half], scale_log2);
+        }
+    }
+    lse
 }
 
 /// O ← diag(α) O.

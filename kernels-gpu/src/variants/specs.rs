@@ -32,6 +32,15 @@ const FLASH2_FORWARD: &[Constant] = &[
     Constant::BlockMask,
 ];
 
+/// What plans ask of flash1's kernels.
+const FLASH1: &[Constant] = &[
+    Constant::RightBound,
+    Constant::LeftBound,
+    Constant::Prefix,
+    Constant::Sinks,
+    Constant::PadColumns,
+];
+
 impl Kind {
     /// The constants that its kernels may ask for; [`Constant::FullPrecision`], first, those of f32.
     const fn constants(self) -> &'static [Constant] {
@@ -77,6 +86,7 @@ impl Kind {
                 Constant::BlockMask,
             ],
             Kind::Forward => FLASH2_FORWARD,
+            Kind::Flash1Forward => FLASH1,
             Kind::TmaForward => &[
                 Constant::RightBound,
                 Constant::LeftBound,
@@ -99,7 +109,7 @@ impl Kind {
             ],
             // Of tiles that divide keys, see below.
             Kind::ForwardE4m3 | Kind::TmaForwardLatent => &[],
-            Kind::Backward => &[
+            Kind::Backward | Kind::Flash1Backward => &[
                 Constant::FullPrecision,
                 Constant::RightBound,
                 Constant::LeftBound,
@@ -157,7 +167,8 @@ impl ScoreSite {
 }
 
 impl Variant {
-    /// Where it edits scores by an expression; `None` where it cannot.
+    /// Where it edits scores by an expression; `None` where it cannot. flash1's backward kernel has the places for one, as it shares them with flash2's, and no plan
+    /// puts one there.
     pub const fn score_site(&self) -> Option<ScoreSite> {
         match (self.kind, self.tiles) {
             (Kind::Forward, TileShape::Default) => Some(ScoreSite::of_queries(
@@ -170,7 +181,7 @@ impl Variant {
                     offset_of!(TmaForwardParams, score),
                 ))
             }
-            (Kind::Backward, _) => Some(ScoreSite {
+            (Kind::Backward | Kind::Flash1Backward, _) => Some(ScoreSite {
                 rows: ScoreRows::Keys,
                 scale: offset_of!(BackwardParams, scale),
                 score: offset_of!(BackwardParams, score),
@@ -201,7 +212,7 @@ impl Variant {
             (Kind::Forward | Kind::ForwardE4m3, _) if matches!(self.tiles, TileShape::Compact) => {
                 false
             }
-            (Kind::TmaForwardLatent, _) => false,
+            (Kind::TmaForwardLatent | Kind::Flash1Forward | Kind::Flash1Backward, _) => false,
             (Kind::TmaForward, _) if matches!(self.tiles, TileShape::Grouped) => false,
             (Kind::TmaBackward, Some(head_dim)) => {
                 let head_dim_v = match self.head_dim_v {
@@ -220,6 +231,7 @@ impl Variant {
     pub const fn drops_weights(&self) -> bool {
         match (self.kind, self.tiles) {
             (Kind::TmaForward | Kind::TmaBackward, TileShape::Wide) => false,
+            (Kind::Flash1Forward | Kind::Flash1Backward, _) => false,
             (Kind::Forward | Kind::ForwardE4m3 | Kind::TmaForward | Kind::TmaForwardLatent, _) => {
                 self.score_site().is_some()
             }
@@ -265,6 +277,14 @@ impl Variant {
             ) if !self.takes_block_masks() => others,
             _ => all,
         }
+    }
+
+    /// The constants that plans set. flash1's backward kernel shares code with flash2's and asks for as much; but flash1 takes no more in one pass than in the
+    /// other.
+    pub fn planned_constants(&self) -> impl Iterator<Item = Constant> {
+        let of_flash1 = matches!(self.kind, Kind::Flash1Backward);
+        let all = self.constants().iter().copied();
+        all.filter(move |constant| !of_flash1 || FLASH1.contains(constant))
     }
 
     /// Those of flash3's wide tiles: no dropout, and block masks where the tiles divide them.

@@ -24,6 +24,11 @@ pub(crate) fn is_eligible(backend: Backend, algorithm: Algorithm, case: &Case) -
     match (backend, algorithm) {
         (Backend::Cpu, Algorithm::Tiled) => true,
         (Backend::Cpu, _) => false,
+        (_, Algorithm::Flash1) => {
+            let dense = case.lengths.is_none() && case.blocks.is_none();
+            let whole = case.split_kv.is_none() && case.dropout.is_none();
+            half && aligned && dense && whole && columns(256)
+        }
         (_, Algorithm::Flash2) if !half => aligned && case.split_kv.is_none() && columns_of(4, 128),
         (_, Algorithm::Flash2) => {
             let splits = case.split_kv.is_none() || is_few(case) && columns(128);

@@ -128,6 +128,14 @@ fn flash2_in_99_kilobytes() {
     expect_file!["../../golden/plan_flash2_99_kilobytes.txt"].assert_eq(&text.concat());
 }
 
+/// Only where it is asked for: the other texts say that it could run.
+#[test]
+fn flash1() {
+    let asked = Some(Algorithm::Flash1);
+    let problems = [grouped_causal(), ragged_full()].map(|problem| text(&problem, asked));
+    expect_file!["../../golden/plan_flash1.txt"].assert_eq(&problems.concat());
+}
+
 #[test]
 fn standard() {
     expect_file!["../../golden/plan_standard_ragged_full.txt"]

@@ -97,6 +97,9 @@ impl<P: Planned> Launches<P> {
             unsafe {
                 match params {
                     Params::Forward(params) => function::launch(function, size, stream, &params)?,
+                    Params::Flash1Forward(params) => {
+                        function::launch(function, size, stream, &params)?
+                    }
                     Params::TmaForward(params) => {
                         function::launch(function, size, stream, &params)?
                     }

@@ -183,7 +183,7 @@ pub enum AlgorithmName {
     Auto,
     /// Scores in memory.
     Standard,
-    /// FlashAttention.
+    /// FlashAttention, the first paper's: only where it is named.
     Flash1,
     /// FlashAttention-2.
     Flash2,

@@ -1,13 +1,13 @@
 //! After the backward pass proper: dQ = accumulator · scale, rounded to the element type.
 
 use super::{
-    QueryGradientPlace, REGISTER_STRIDE, Tiles, query_gradient_address, query_gradient_place,
+    QueryGradientPlace, Tiles, load_query_gradient, query_gradient_address, query_gradient_place,
 };
 use crate::attention::mask::{Band, Rows};
 use crate::attention::{batch_and_head, divide};
 use crate::kernels::{bounds, lengths};
 use crate::params::BackwardParams;
-use crate::ptx::{barrier, global, spec, special};
+use crate::ptx::{barrier, spec, special};
 use crate::tile::copy::{self, Team};
 use crate::tile::global::GlobalRows;
 use crate::tile::products::{Products, rows};
@@ -37,16 +37,10 @@ pub unsafe fn d_q<E: Products, T: Tiles>(p: &BackwardParams) {
     // SAFETY: the accumulator holds what the main kernel added for this block, if any tile of keys did.
     unsafe {
         if contributions(p, &place, block_idx, config.block_q, config.block_k) > 0 {
-            let mut address =
+            let address =
                 query_gradient_address::<T>(p.d_q_accum, u64::from(block_idx), thread / 32, lane);
-            for m in 0..T::QueryGradient::M {
-                for n in 0..T::QueryGradient::N {
-                    for x in acc.fragment_mut(m, n) {
-                        *x = global::ld_global_f32(address) * p.scale.scale;
-                        address += REGISTER_STRIDE;
-                    }
-                }
-            }
+            acc = load_query_gradient::<T>(address);
+            acc.for_each(|_, _, x| *x *= p.scale.scale);
         }
         let QueryGradientPlace { row, col } = query_gradient_place::<T>(thread / 32);
         copy::store_shared::<E, _>(tile, row, col, &acc);

@@ -20,6 +20,8 @@
 
 pub mod delta;
 
+pub mod flash1;
+
 pub mod sm80;
 
 pub mod sm90;
@@ -39,7 +41,7 @@ use core::marker::PhantomData;
 use crate::config::{self, F32_BYTES, Footprint, HALF_BYTES};
 use crate::kernels::lengths;
 use crate::params::{BackwardParams, Schedule};
-use crate::ptx::{shared, spec, special};
+use crate::ptx::{global, shared, spec, special};
 use crate::tile::element::{Element, F32};
 use crate::tile::products::Products;
 use crate::tile::register::{Accumulator, RegisterTile};
@@ -69,6 +71,8 @@ const fn interleaved(row: u32) -> u32 {
 pub trait Tiles: Blocks {
     /// Their shape.
     const SHAPE: TileShape;
+    /// Whether a block of threads works on all tiles of a head, one after the other, so that nobody else adds to its dQ: see `flash1.rs`.
+    const ALONE: bool = false;
     /// Warps of each of the two roles.
     const ROLE_WARPS: u32 = Self::FOOTPRINT.threads / 64;
     /// Keys of a warp: a role's warps share those of the tile.
@@ -203,6 +207,25 @@ fn query_gradient_address<T: Tiles>(accum: u64, block: u64, warp: u32, lane: u32
 
 /// Bytes from one register of a lane to the next in the dQ accumulator.
 const REGISTER_STRIDE: u64 = 32 * 4;
+
+/// What the dQ accumulator holds from this address on: a warp's part of a block.
+///
+/// # Safety
+/// It has been written, and is visible to this thread.
+#[inline(always)]
+unsafe fn load_query_gradient<T: Tiles>(mut address: u64) -> T::QueryGradient {
+    let mut d_q = T::QueryGradient::zero();
+    for m in 0..T::QueryGradient::M {
+        for n in 0..T::QueryGradient::N {
+            for x in d_q.fragment_mut(m, n) {
+                // SAFETY: the caller's contract.
+                *x = unsafe { global::ld_global_f32(address) };
+                address += REGISTER_STRIDE;
+            }
+        }
+    }
+    d_q
+}
 
 #[cfg(test)]
 mod tests {

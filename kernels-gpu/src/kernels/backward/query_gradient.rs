@@ -1,8 +1,11 @@
 //! dQ: each step's contribution, added to an accumulator in global memory, and the semaphore that orders the tiles.
+//!
+//! In flash1 one block of threads has all tiles of a head ([`Tiles::ALONE`]). So each warp reads and writes its part of dQ itself, and there is no semaphore.
 
 use super::key_tile::{Layout, Step, Tile, band_of, q_blocks_before, step_at};
 use super::{
-    QueryGradientPlace, REGISTER_STRIDE, Tiles, query_gradient_address, query_gradient_place,
+    QueryGradientPlace, REGISTER_STRIDE, Tiles, load_query_gradient, query_gradient_address,
+    query_gradient_place,
 };
 use crate::attention::mask::Rows;
 use crate::attention::schedule::Direction;
@@ -25,7 +28,12 @@ pub(super) unsafe fn add_query_gradient<E: Products, T: Tiles>(
     let config = const { T::FOOTPRINT };
     let warp = t.thread / 32;
     let QueryGradientPlace { row, col } = query_gradient_place::<T>(warp);
-    let mut d_q = T::QueryGradient::zero();
+    let mut d_q = if const { T::ALONE } {
+        // SAFETY: `delta` has cleared it; since then this warp alone has written it.
+        unsafe { load_query_gradient::<T>(place_of_part::<T>(p, t, step_at(p, t, i))) }
+    } else {
+        T::QueryGradient::zero()
+    };
     let d_s = E::left_transposed(Layout::stage(t.shared.d_s, config.block_k, i), row / 16);
     let k = E::right(t.shared.k, col / 16);
     // SAFETY: the caller's contract.
@@ -34,9 +42,9 @@ pub(super) unsafe fn add_query_gradient<E: Products, T: Tiles>(
     let step = step_at(p, t, i);
     // SAFETY: the accumulator has this block. The first tile in order finds it unset.
     unsafe {
-        let (block, lane) = (block_in_workspace(t, step), special::lane_idx());
-        let mut address = query_gradient_address::<T>(p.d_q_accum, block, warp, lane);
-        if p.schedule.order == ORDERED && rank::<T>(p, t, step) == 0 {
+        let mut address = place_of_part::<T>(p, t, step);
+        let is_first = || p.schedule.order == ORDERED && rank::<T>(p, t, step) == 0;
+        if const { T::ALONE } || is_first() {
             each_register::<T>(&d_q, |x| {
                 global::st_global_f32(address, x);
                 address += REGISTER_STRIDE;
@@ -48,6 +56,14 @@ pub(super) unsafe fn add_query_gradient<E: Products, T: Tiles>(
             });
         }
     }
+}
+
+/// Where this lane's registers of the warp's part of a step's dQ lie in the accumulator.
+#[inline(always)]
+unsafe fn place_of_part<T: Tiles>(p: &BackwardParams, t: &Tile, step: Step) -> u64 {
+    // SAFETY: as `add_query_gradient`.
+    let block = unsafe { block_in_workspace(t, step) };
+    query_gradient_address::<T>(p.d_q_accum, block, t.thread / 32, special::lane_idx())
 }
 
 #[inline(always)]
@@ -118,7 +134,7 @@ unsafe fn counter(p: &BackwardParams, t: &Tile, i: u32) -> u64 {
 /// A barrier of all warps follows.
 #[inline(always)]
 pub(super) unsafe fn wait_semaphore<T: Tiles>(p: &BackwardParams, t: &Tile, i: u32) {
-    if p.schedule.order == ORDERED && t.thread == 0 {
+    if const { !T::ALONE } && p.schedule.order == ORDERED && t.thread == 0 {
         // SAFETY: the counter is one of the workspace's. Tiles that are waited for were claimed earlier: they run.
         unsafe {
             let (rank, counter) = (rank::<T>(p, t, step_at(p, t, i)), counter(p, t, i));
@@ -132,8 +148,8 @@ pub(super) unsafe fn wait_semaphore<T: Tiles>(p: &BackwardParams, t: &Tile, i: u
 /// # Safety
 /// All warps have added and met at a barrier since.
 #[inline(always)]
-pub(super) unsafe fn release_semaphore(p: &BackwardParams, t: &Tile, i: u32) {
-    if p.schedule.order == ORDERED && t.thread == 0 {
+pub(super) unsafe fn release_semaphore<T: Tiles>(p: &BackwardParams, t: &Tile, i: u32) {
+    if const { !T::ALONE } && p.schedule.order == ORDERED && t.thread == 0 {
         // SAFETY: the counter is one of the workspace's.
         unsafe { atomic::red_release_add_u32(counter(p, t, i), 1) };
     }

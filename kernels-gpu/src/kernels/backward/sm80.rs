@@ -108,8 +108,11 @@ unsafe fn claim_listed<T: Tiles>(p: &BackwardParams, shared: Layout, thread: u32
 }
 
 /// One tile of keys: all its steps, then dK and dV.
+///
+/// # Safety
+/// As [`backward`]. All warps of the block come here; they have met since the last tile.
 #[inline(always)]
-unsafe fn key_tile<E: Products, T: Tiles>(
+pub(super) unsafe fn key_tile<E: Products, T: Tiles>(
     p: &BackwardParams,
     shared: Layout,
     tile: BackwardTile,
@@ -306,7 +309,7 @@ unsafe fn end_steps<E: Products, T: Tiles>(p: &BackwardParams, t: &Tile) {
         }
         meet::<T>();
         if t.steps > 0 {
-            release_semaphore(p, t, t.steps - 1);
+            release_semaphore::<T>(p, t, t.steps - 1);
         }
     }
 }
@@ -317,7 +320,7 @@ unsafe fn end_steps<E: Products, T: Tiles>(p: &BackwardParams, t: &Tile) {
 /// Every warp of the block comes here.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-unsafe fn meet<T: Tiles>() {
+pub(super) unsafe fn meet<T: Tiles>() {
     // SAFETY: the caller's contract.
     unsafe { barrier::barrier_sync(0, const { T::FOOTPRINT.threads }) }
 }
@@ -336,7 +339,7 @@ unsafe fn begin_step<T: Tiles>(p: &BackwardParams, t: &Tile, i: u32) {
         }
         meet::<T>();
         if i > 1 {
-            release_semaphore(p, t, i - 2);
+            release_semaphore::<T>(p, t, i - 2);
         }
     }
 }

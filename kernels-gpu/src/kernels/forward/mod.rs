@@ -16,6 +16,8 @@
 //!
 //! The last blocks come first because the edges of the mask lie there: they are done with while the pipeline fills.
 
+pub mod flash1;
+
 pub mod sm80;
 
 pub mod sm90;
@@ -30,19 +32,19 @@ use crate::tile::global::row_of_head;
 use crate::tile::register::Accumulator;
 use crate::tile::softmax::{RowValues, scale_rows};
 
-/// Where a sequence's L lie: `f32 [heads, rows]`, of which the sequence has `seqlen_q` in each head.
+/// Where a statistic of a sequence's rows lies, L among them: `f32 [heads, rows]`, of which the sequence has `seqlen_q` in each head.
 #[derive(Clone, Copy)]
-struct LseRows {
+struct StatisticRows {
     base: u64,
     rows: u32,
     seqlen_q: u32,
 }
 
-impl LseRows {
+impl StatisticRows {
     /// Where all sequences have as many rows: of all batch entries, whose heads are counted together.
     #[inline(always)]
-    fn padded(base: u64, shape: &Shape) -> LseRows {
-        LseRows {
+    fn padded(base: u64, shape: &Shape) -> StatisticRows {
+        StatisticRows {
             base,
             rows: shape.seqlen_q,
             seqlen_q: shape.seqlen_q,
@@ -51,9 +53,9 @@ impl LseRows {
 
     /// Of a tile's sequence.
     #[inline(always)]
-    fn listed(base: u64, shape: &Shape, list: &TileList, tile: ListedTile) -> LseRows {
+    fn listed(base: u64, shape: &Shape, list: &TileList, tile: ListedTile) -> StatisticRows {
         let head = list.batch_q(tile.sequence) * shape.heads_q;
-        LseRows {
+        StatisticRows {
             base: row_of_head(base, head, u64::from(list.rows_q), tile.q_first),
             rows: list.rows_q,
             seqlen_q: tile.seqlen_q,
@@ -92,16 +94,39 @@ unsafe fn sink_of_head(sinks: u64, heads_q: u32, head: u32) -> f32 {
     unsafe { sink_of(sinks, head_idx) }
 }
 
-/// Writes the rows' L; one lane of the four that share a row writes it. `place_of` says which (batch, head) and which query
+/// A statistic of the rows, which have been padded; `place_of` as in [`store_statistic`].
+///
+/// # Safety
+/// It has been written, and the warp has met since.
+#[inline(always)]
+unsafe fn load_statistic<O: Accumulator>(
+    rows: StatisticRows,
+    first_row: u32,
+    place_of: impl Fn(u32) -> (u32, u32),
+) -> RowValues {
+    let mut values = RowValues::default();
+    let place = fragment::accumulator(special::lane_idx(), 0);
+    for m in 0..O::M {
+        for half in 0..2 {
+            let (head, query) = place_of(first_row + m as u32 * 16 + half as u32 * 8 + place.row);
+            let address = row_of_head(rows.base, head, u64::from(rows.rows), query);
+            // SAFETY: the caller's contract.
+            values[m][half] = unsafe { global::ld_global_f32(address) };
+        }
+    }
+    values
+}
+
+/// Writes a statistic of the rows; one lane of the four that share a row writes it. `place_of` says which (batch, head) and which query
 /// a row is.
 ///
 /// # Safety
 /// `rows` are those of the tile's sequence.
 #[inline(always)]
-unsafe fn store_lse<O: Accumulator>(
-    rows: LseRows,
+unsafe fn store_statistic<O: Accumulator>(
+    rows: StatisticRows,
     first_row: u32,
-    lse: RowValues,
+    values: RowValues,
     place_of: impl Fn(u32) -> (u32, u32),
 ) {
     let place = fragment::accumulator(special::lane_idx(), 0);
@@ -113,7 +138,7 @@ unsafe fn store_lse<O: Accumulator>(
             unsafe {
                 global::st_global_f32_if(
                     address,
-                    lse[m][half],
+                    values[m][half],
                     place.col == 0 && query < rows.seqlen_q,
                 );
             }

@@ -12,7 +12,7 @@ mod place;
 mod stages;
 mod tiles;
 
-use super::{LseRows, add_sinks, sink_of_head, store_lse};
+use super::{StatisticRows, add_sinks, sink_of_head, store_statistic};
 use crate::attention::mask::{Band, Rows};
 use crate::attention::score::ScoreTile;
 use crate::attention::{batch_and_head, divide};
@@ -221,7 +221,7 @@ impl Block {
 unsafe fn store<E: Products, T: Blocks>(
     block: &Block,
     p: &ForwardParams,
-    (o, lse): (GlobalMatrix, LseRows),
+    (o, lse): (GlobalMatrix, StatisticRows),
     head: u32,
     output: &mut T::Output,
     mut sums: RowValues,
@@ -244,7 +244,7 @@ unsafe fn store<E: Products, T: Blocks>(
             copy::store_through::<E, T::Output>(o, row, block.q_tile, tile_row, output);
         }
         if block.warp_column == 0 {
-            store_lse::<T::Output>(lse, row, sums, move |row| (head, row));
+            store_statistic::<T::Output>(lse, row, sums, move |row| (head, row));
         }
     }
 }

@@ -137,6 +137,16 @@ const OF_FLASH2_BACKWARD: &[Spec] = &[
     PACKED_CAUSAL_PADDED,
 ];
 
+/// Of flash1.
+const OF_FLASH1: &[Spec] = &[
+    CAUSAL_SINKS,
+    Spec::PLAIN,
+    CAUSAL,
+    WINDOW,
+    PREFIX,
+    CAUSAL_PADDED,
+];
+
 /// Of other tiles of the forward pass.
 const OF_FORWARD: &[Spec] = &[
     BLOCKS,
@@ -214,6 +224,9 @@ impl Variant {
                 CAUSAL_SHARES,
                 WINDOW_SHARES,
             ]),
+            (Kind::Flash1Forward, _) => OF_FLASH1,
+            // No backward pass asks for sinks.
+            (Kind::Flash1Backward, _) => OF_FLASH1.split_at(1).1,
             (Kind::TmaForward, _) => self.those_it_takes(OF_FORWARD),
             (Kind::Backward, _) => self.those_it_takes(OF_FLASH2_BACKWARD),
             (Kind::StandardDScores, _) => self.those_it_takes(&[
@@ -286,6 +299,8 @@ impl Variant {
     ///
     /// With keys of 192 columns and values of 128 consumers of flash3's backward pass hold dV, dK and a product under way in all registers but 32: what a
     /// mask, the list of a packed sequence, a share or a block mask want lies in local memory, and the draws of dropout.
+    ///
+    /// flash1's backward pass holds a part of dQ beside flash2's tile of keys, with some words more of the block order in local memory from head_dim 128 on.
     pub const fn spill_bytes(&self, spec: Spec) -> u32 {
         let wide = matches!(self.tiles, TileShape::Wide);
         let is_default = matches!(self.tiles, TileShape::Default);
@@ -329,6 +344,8 @@ impl Variant {
                 8
             }
             (Kind::Backward, Some(128)) if spec.has(Constant::BlockMask) => 260,
+            (Kind::Flash1Backward, Some(128)) if is_default => 184,
+            (Kind::Flash1Backward, Some(256)) => 24,
             (Kind::TmaBackward, Some(128)) if spec.has(Constant::BlockMask) => 16,
             (Kind::TmaBackward, Some(128)) if spec.has(Constant::Shares) => {
                 if wide {

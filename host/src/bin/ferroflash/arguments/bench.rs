@@ -113,7 +113,7 @@ pub struct BenchArguments {
     /// Orders of the backward pass's sums.
     #[arg(long, value_delimiter = ',', default_value = "deterministic,fastest")]
     pub order: Vec<OrderName>,
-    /// Schedules to compare. Unless given: all that can run the problem.
+    /// Schedules to compare. Unless given: all that can run the problem, but for flash1.
     #[arg(long, value_delimiter = ',')]
     pub algorithm: Vec<AlgorithmName>,
     /// Schedules, measured and beside their predictions: time, TFLOP/s, bytes through HBM by count, memory beside inputs and outputs, and what

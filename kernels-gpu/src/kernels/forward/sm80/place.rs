@@ -3,7 +3,7 @@
 use crate::attention::batch_and_head;
 use crate::attention::mask::Work;
 use crate::attention::schedule::{self, ForwardTile};
-use crate::kernels::forward::LseRows;
+use crate::kernels::forward::StatisticRows;
 use crate::kernels::{lengths, query_tile_work};
 use crate::params::{ForwardParams, Schedule, Window};
 use crate::ptx::{spec, special};
@@ -20,7 +20,7 @@ pub(super) struct Place {
     pub(super) sequence: u32,
     pub(super) q_first: u32,
     pub(super) k_first: u32,
-    pub(super) lse: LseRows,
+    pub(super) lse: StatisticRows,
 }
 
 /// The block's tile; `None` where sequences have fewer than there may be.
@@ -40,7 +40,7 @@ pub(super) unsafe fn place(p: &ForwardParams) -> Option<Place> {
             sequence: 0,
             q_first: 0,
             k_first: 0,
-            lse: LseRows::padded(p.lse, &p.shape),
+            lse: StatisticRows::padded(p.lse, &p.shape),
         });
     }
     // SAFETY: the list has been made, and has the entry.
@@ -75,6 +75,6 @@ pub(super) unsafe fn place(p: &ForwardParams) -> Option<Place> {
         sequence: listed.sequence,
         q_first: listed.q_first,
         k_first: listed.k_first,
-        lse: LseRows::listed(p.lse, &p.shape, &p.list, listed),
+        lse: StatisticRows::listed(p.lse, &p.shape, &p.list, listed),
     })
 }

@@ -8,7 +8,7 @@ use crate::attention::mask::Band;
 use crate::config::TMA_SLOTS;
 use crate::kernels::band;
 use crate::kernels::dropout::divide_by_kept;
-use crate::kernels::forward::{LseRows, add_sinks, sink_of_head, store_lse};
+use crate::kernels::forward::{StatisticRows, add_sinks, sink_of_head, store_statistic};
 use crate::kernels::lengths::{band_of_sequence, split_keys};
 use crate::params::TmaForwardParams;
 use crate::ptx::{barrier, mbarrier, spec, special, tma};
@@ -359,16 +359,16 @@ impl<'a> Consumer<'a> {
                     warpgroup::store_rows::<E, _>(target, first_row, o);
                 }
                 let tile = self.layout.read_listed(listed);
-                let rows = LseRows::listed(p.lse, &p.shape, &p.list, tile);
-                store_lse::<T::Output>(rows, first_row, lse, place_of);
+                let rows = StatisticRows::listed(p.lse, &p.shape, &p.list, tile);
+                store_statistic::<T::Output>(rows, first_row, lse, place_of);
             } else {
                 if !T::STORES {
                     let (batch_idx, head_idx) = batch_and_head(head, p.shape.heads_q);
                     let target = o_rows(batch_idx, head_idx, 0, p.shape.seqlen_q);
                     warpgroup::store_rows::<E, _>(target, first_row, o);
                 }
-                let rows = LseRows::padded(p.lse, &p.shape);
-                store_lse::<T::Output>(rows, first_row, lse, place_of);
+                let rows = StatisticRows::padded(p.lse, &p.shape);
+                store_statistic::<T::Output>(rows, first_row, lse, place_of);
             }
         }
     }

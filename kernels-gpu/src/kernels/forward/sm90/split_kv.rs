@@ -10,7 +10,7 @@ use super::layout::WorkTile;
 use crate::attention::divide;
 use crate::attention::split_kv::n_splits;
 use crate::kernels::combine::SplitQuery;
-use crate::kernels::forward::{LseRows, store_lse};
+use crate::kernels::forward::{StatisticRows, store_statistic};
 use crate::params::{CombineParams, TmaForwardParams};
 use crate::ptx::{atomic, barrier, global, shuffle, spec, special};
 use crate::tile::element::Element;
@@ -105,14 +105,14 @@ impl Consumer<'_> {
         unsafe {
             let (rows, n_splits) = if spec::lengths() {
                 let tile = self.layout.read_listed(listed);
-                let rows = LseRows::listed(lse_base, &p.shape, &p.list, tile);
+                let rows = StatisticRows::listed(lse_base, &p.shape, &p.list, tile);
                 (rows, n_splits(tile.seqlen_k, self.split_keys))
             } else {
-                (LseRows::padded(lse_base, &p.shape), p.split.n)
+                (StatisticRows::padded(lse_base, &p.shape), p.split.n)
             };
             let place_of = |row| (packing.head::<T>(work.head, row), packing.query::<T>(row));
             if !T::LATENT || self.idx == 0 {
-                store_lse::<T::Output>(rows, first_row, lse, place_of);
+                store_statistic::<T::Output>(rows, first_row, lse, place_of);
             }
             let place = fragment::accumulator(special::lane_idx(), 0);
             for half in 0..2 {

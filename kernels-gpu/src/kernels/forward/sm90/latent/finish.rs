@@ -7,7 +7,7 @@ use crate::config::LATENT_COLUMNS;
 use crate::kernels::forward::sm90::Tiles;
 use crate::kernels::forward::sm90::consumer::Consumer;
 use crate::kernels::forward::sm90::layout::place;
-use crate::kernels::forward::{LseRows, add_sinks, sink_of_head, store_lse};
+use crate::kernels::forward::{StatisticRows, add_sinks, sink_of_head, store_statistic};
 use crate::ptx::{barrier, spec};
 use crate::tile::element::Element;
 use crate::tile::global::GlobalRows;
@@ -62,12 +62,12 @@ impl Consumer<'_> {
                 lse = add_sinks(first_row, lse, &mut t.o, sink);
             }
             let rows = if spec::lengths() {
-                LseRows::listed(p.lse, &p.shape, &p.list, layout.read_listed(listed))
+                StatisticRows::listed(p.lse, &p.shape, &p.list, layout.read_listed(listed))
             } else {
-                LseRows::padded(p.lse, &p.shape)
+                StatisticRows::padded(p.lse, &p.shape)
             };
             if I == 0 {
-                store_lse::<T::Output>(rows, first_row, lse, place_of);
+                store_statistic::<T::Output>(rows, first_row, lse, place_of);
             }
             let first_chunk = I * LATENT_COLUMNS / 8;
             let chunks = (p.shape.head_dim_v / 8).saturating_sub(first_chunk);

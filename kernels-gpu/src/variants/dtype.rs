@@ -1,0 +1,24 @@
+//! The element types of kernels.
+
+use crate::config::{F32_BYTES, HALF_BYTES};
+
+/// Type of the elements of q, k, v, o and their gradients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Dtype {
+    /// bfloat16.
+    Bf16,
+    /// IEEE binary16.
+    F16,
+    /// IEEE binary32.
+    F32,
+}
+
+impl Dtype {
+    /// Bytes of an element.
+    pub const fn bytes(self) -> u32 {
+        match self {
+            Dtype::Bf16 | Dtype::F16 => HALF_BYTES,
+            Dtype::F32 => F32_BYTES,
+        }
+    }
+}
