@@ -350,10 +350,8 @@ fn variants(arguments: &BenchArguments, device: &Device, pass: Pass) -> Vec<Vari
     let mut variants = Vec::new();
     for algorithm in algorithms {
         let has_orders = ![AlgorithmName::Standard, AlgorithmName::Flash1].contains(&algorithm);
-        let ordered = pass == Pass::Backward
-            && on_gpu
-            && has_orders
-            && arguments.compare.is_empty();
+        let ordered =
+            pass == Pass::Backward && on_gpu && has_orders && arguments.compare.is_empty();
         let orders = if ordered {
             arguments.order.clone()
         } else {
