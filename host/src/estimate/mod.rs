@@ -69,7 +69,7 @@
 //! - `standard`: 0.84 to 0.93 of the measured time on H100 (record 2026-11-26). Memory binds it, and its kernels reach less of the bandwidth than a plain sum.
 //!
 //! Courses teach rules of thumb for A100, fp16, head_dim 64: about 1.5 times as fast as standard attention at 512, twice at 2k, three times at 8k.
-//! With 8 times 32 heads flash1 is predicted 2.3, 3.0 and 3.0 times as fast, flash2 4.0, 6.4 and 6.6: these are over our `standard`, which keeps S in f32. Under a
+//! With 8 times 32 heads flash1 is predicted 1.9, 2.5 and 2.5 times as fast, flash2 4.0, 6.4 and 6.6: these are over our `standard`, which keeps S in f32. Under a
 //! causal mask they are 1.6 to 2 times as much from 1k on, for `standard` computes what the mask hides.
 
 mod efficiency;
