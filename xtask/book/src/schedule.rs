@@ -21,8 +21,8 @@ use ferroflash_kernels::spec::Constant;
 use ferroflash_kernels::variants::Kind;
 
 pub use backward::{Deterministic, deterministic};
-pub use forward::{Order, flash1, flash1_blocks, forward};
-pub use picture::{CAUSAL_BACKWARD, FULL_BACKWARD, N_SMS_BACKWARD, SRAM_BYTES, pictures};
+pub use forward::{Order, flash1, flash1_tiles, forward};
+pub use picture::{CAUSAL_BACKWARD, FULL_BACKWARD, N_SMS_BACKWARD, pictures};
 
 /// The SMs of the GPU of the pictures.
 pub const N_SMS: u32 = 4;

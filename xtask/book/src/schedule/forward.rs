@@ -6,6 +6,7 @@ use ferroflash::plan::Algorithm;
 use ferroflash::validate::Pass;
 use ferroflash_kernels::attention::mask::Rows;
 use ferroflash_kernels::attention::schedule;
+use ferroflash_kernels::variants::{Kind, VARIANTS};
 
 use super::{Doing, N_SMS, Planned, Stretch, Timeline};
 
@@ -55,24 +56,24 @@ fn begin(timeline: &mut Timeline, len: u32, doing: Doing) {
     }
 }
 
-/// The blocks of FlashAttention's Algorithm 1 for a head, `(B_r, B_c, T_r, T_c)`: B_c = ⌈M / 4d⌉ keys and B_r = min(B_c, d) queries, where shared memory
-/// holds M elements.
-pub fn flash1_blocks(problem: &Problem, sram_bytes: u64) -> (u64, u64, u64, u64) {
-    let columns = problem.head_dim() as u64;
-    let elements = sram_bytes / problem.dtype().size_bytes() as u64;
-    let block_k = elements.div_ceil(4 * columns);
-    let block_q = block_k.min(columns);
-    let of = |seqlen: usize, block: u64| (seqlen as u64).div_ceil(block);
-    let (tiles_q, tiles_k) = (
-        of(problem.seqlen_q(), block_q),
-        of(problem.seqlen_k(), block_k),
-    );
-    (block_q, block_k, tiles_q, tiles_k)
+/// Tiles of queries and of keys of a head in flash1's kernel for the problem; none where no kernel has its head_dim.
+pub fn flash1_tiles(problem: &Problem) -> (u64, u64) {
+    let columns = problem.head_dim() as u32;
+    let row = VARIANTS
+        .iter()
+        .find(|row| row.kind == Kind::Flash1Forward && row.head_dim == Some(columns));
+    let of = |seqlen: usize, block: u32| (seqlen as u64).div_ceil(block.into());
+    row.map_or((0, 0), |row| {
+        (
+            of(problem.seqlen_q(), row.footprint.block_q),
+            of(problem.seqlen_k(), row.footprint.block_k),
+        )
+    })
 }
 
 /// FlashAttention's Algorithm 1: a block of threads for each head, an outer loop over blocks of keys, all queries past each of them.
-pub fn flash1(problem: &Problem, sram_bytes: u64) -> Timeline {
-    let (_, _, tiles_q, tiles_k) = flash1_blocks(problem, sram_bytes);
+pub fn flash1(problem: &Problem) -> Timeline {
+    let (tiles_q, tiles_k) = flash1_tiles(problem);
     let mut timeline = Timeline {
         lanes: vec![Vec::new(); N_SMS as usize],
     };

@@ -11,9 +11,6 @@ use super::{
 };
 use crate::canvas::{Area, FAINT, GRID, INK, Page, colours, write};
 
-/// Shared memory of an SM of an H200, as the estimate has it.
-pub const SRAM_BYTES: u64 = 228 << 10;
-
 /// SMs of the pictures of the backward pass.
 pub const N_SMS_BACKWARD: u32 = 8;
 
@@ -156,7 +153,7 @@ fn percent(timeline: &Timeline) -> String {
 /// flash1, flash2 and flash3 on the same work.
 fn three() -> Result<String> {
     let problem = problem(2, 1024, Mask::Full)?;
-    let one = flash1(&problem, SRAM_BYTES);
+    let one = flash1(&problem);
     let two = forward(&problem, Algorithm::Flash2, Order::Planned)?;
     let three = forward(&problem, Algorithm::Flash3, Order::Planned)?;
     let unit = "steps: one block of keys past one tile of queries";

@@ -99,16 +99,18 @@ fn formulas_of_the_estimate() {
         20 * n * n + 6 * e * n * n + 12 * tensors + 3 * rows
     );
     assert_eq!(bytes(Pass::Forward, Algorithm::Flash3), 4 * tensors + rows);
-    // Blocks of ⌈M / 4d⌉ keys.
-    let t = n.div_ceil((gpu.sram_bytes / e).div_ceil(4 * d));
-    let flash1 = t * n * (e * d + 8 * d + 16) + n * (4 * d + 8);
+    // Blocks of 128 keys.
+    let t = n / 128;
+    let flash1 = t * n * (e * d + 8 * d + 16) + 2 * n * (4 * d + 8);
     assert_eq!(
         bytes(Pass::Forward, Algorithm::Flash1),
         2 * tensors + flash1 + tensors + rows
     );
-    let flash1 = t * n * (3 * e * d + 8 + 8 * d) + n * 4 * d;
+    let flash1 = t * n * (2 * e * d + 8 + 8 * d) + 2 * n * 4 * d;
+    // And Δ with what it is made of, a semaphore for each block of 64 queries, and dQ.
+    let others = 2 * tensors + 3 * rows + n / 64 * 4 + tensors;
     assert_eq!(
         bytes(Pass::Backward, Algorithm::Flash1),
-        4 * tensors + flash1 + tensors
+        4 * tensors + flash1 + others
     );
 }
