@@ -19,7 +19,7 @@ impl Queue {
     /// left over are not recorded.
     ///
     /// Only the next call is marked, whether it succeeds or not. An event costs a kernel some of the overlap with the next one's launch, so the sum of
-    /// the times is more than an unmarked call takes. Refused while the queue captures.
+    /// the times is more than an unmarked call takes. Refused while the queue captures; a call that is captured next has no marks.
     ///
     /// ```no_run
     /// use ferroflash::backend::cuda::{Event, Queue};

@@ -267,7 +267,8 @@ impl Queue {
         operands: &Operands,
         address: impl Fn(Argument) -> u64,
     ) -> Result<(), Error> {
-        let marks = self.marks.take();
+        // A capture has none: events of a graph have no times.
+        let marks = self.marks.take().filter(|_| self.ready().is_ok());
         if !Arc::ptr_eq(&self.lane.device, launches.device()) {
             return Err(ProblemError::QueueElsewhere.into());
         }
