@@ -1,3 +1,5 @@
+//! Timelines of plans: every tile once, shares that add up, and what is refused.
+
 use super::*;
 use crate::dtype::Dtype;
 use crate::plan::{Backend, plan};
