@@ -107,6 +107,8 @@ pub mod plan;
 
 pub mod estimate;
 
+pub mod timeline;
+
 pub mod backend;
 
 pub mod error;

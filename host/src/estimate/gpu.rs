@@ -284,6 +284,17 @@ impl Gpu {
         })
     }
 
+    /// Its limits as planning takes them; `None` where its compute capability or its memory is not given.
+    pub fn device_info(&self) -> Option<DeviceInfo> {
+        Some(DeviceInfo {
+            name: self.name.clone(),
+            compute_capability: self.compute_capability?,
+            n_sms: self.n_sms,
+            shared_bytes_per_block: self.sram_bytes.saturating_sub(RESERVED_BYTES) as u32,
+            memory_bytes: self.memory_bytes?,
+        })
+    }
+
     /// The same of any device: its peak in FLOP/s and its bandwidth in bytes/s are given.
     pub fn of_device_with(
         info: &DeviceInfo,

@@ -1,6 +1,7 @@
 //! Predictions of the command: tables, JSON, pictures, and bad GPUs.
 
 mod compare;
+mod profile;
 
 use expect_test::expect;
 

@@ -34,6 +34,7 @@ mod graph;
 mod kept;
 mod kernel_cache;
 mod kernels;
+mod marks;
 mod merge;
 mod prepared;
 mod queue;

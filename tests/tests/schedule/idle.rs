@@ -8,47 +8,16 @@ use ferroflash::plan::{Algorithm, Backend, DeviceInfo, plan};
 use ferroflash::tensor::Place;
 use ferroflash::validate::{Pass, without_tensors};
 use ferroflash::{Dtype, Mask, Order, Problem};
-use ferroflash_kernels::attention::mask::Bounds;
-use ferroflash_kernels::params::{FASTEST, ORDERED, Params, SHIFTED, Schedule};
-use ferroflash_kernels::spec::Constant;
+use ferroflash_kernels::params::{FASTEST, ORDERED, SHIFTED, Schedule};
 
-use super::simulator::{Ending, Launch, Times, Way, run};
-
-/// In hundredths of a step, which is about 2.2 µs on an H200: 64 queries at head_dim 128, or 128 at head_dim 64. That the
-/// dQ semaphore has reached a tile takes a little more to be seen.
-const TIMES: Times = Times {
-    begin: 240,
-    step: 100,
-    end: 50,
-    hand_over: 110,
-    sum: 75,
-};
+use ferroflash::timeline::backward::{Ending, Launch, TIMES, Way, run};
 
 /// What a plan launches.
 pub fn launch(problem: &Problem) -> Launch {
     let checked = without_tensors(problem, Pass::Backward, Place::Cuda(0)).unwrap();
     let device = DeviceInfo::h200();
     let plan = plan(&checked, &device, Backend::Cuda, Some(Algorithm::Flash3)).unwrap();
-    let main = plan.launches[1];
-    let Params::TmaBackward(params) = main.params else {
-        panic!("{plan}")
-    };
-    Launch {
-        shape: params.pass.shape,
-        window: params.pass.window,
-        bounds: Bounds {
-            left: main.spec.has(Constant::LeftBound),
-            right: main.spec.has(Constant::RightBound),
-            prefix: main.spec.has(Constant::Prefix),
-        },
-        schedule: params.pass.schedule,
-        n_shares: params.pass.n_shares,
-        n_larger_shares: params.pass.n_larger_shares,
-        block_q: main.variant.footprint.block_q,
-        block_k: main.variant.footprint.block_k,
-        grid: main.grid,
-        resident: device.n_sms,
-    }
+    Launch::of_plan(&plan, &device).unwrap()
 }
 
 /// The same in another order; `None` where that cannot be.

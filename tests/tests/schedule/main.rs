@@ -5,4 +5,3 @@
 mod idle;
 mod properties;
 mod shares;
-mod simulator;

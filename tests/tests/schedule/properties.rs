@@ -8,7 +8,7 @@ use ferroflash_kernels::params::{FASTEST, ORDERED, SHIFTED, Schedule, Shape, Win
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use super::simulator::{Ending, Launch, Times, run};
+use ferroflash::timeline::backward::{Ending, Launch, Times, run};
 
 /// Sequences up to so long, of a few heads, in a list, or in shifted order of all tiles or of every second one, in groups of any number
 /// of heads, with any number of blocks that can be.

@@ -12,7 +12,7 @@ use ferroflash_kernels::params::SHIFTED;
 use ferroflash_kernels::variants::TileShape;
 
 use super::idle::{idle, launch, missed, problem, simulated};
-use super::simulator::Launch;
+use ferroflash::timeline::backward::Launch;
 
 /// `(heads, batch, seqlen)`: bf16, head_dim 128. Grouped heads with and without enough tiles; few heads.
 pub const CASES: [((usize, usize), usize, usize); 19] = [

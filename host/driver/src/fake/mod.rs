@@ -58,6 +58,11 @@ pub enum Call {
         /// On this stream.
         stream: usize,
     },
+    /// An event was put behind the work of a stream.
+    RecordEvent {
+        /// On this stream.
+        stream: usize,
+    },
     /// A tensor map was encoded.
     EncodeTensorMap,
     /// A kernel was enqueued.

@@ -71,7 +71,10 @@ pub(super) extern "C" fn record_event(event: usize, stream: usize) -> u32 {
     in_context(|context| {
         let alive = state().alive.get(&event) == Some(&Kind::Event { context });
         if alive {
-            on_stream(stream, || 0)
+            on_stream(stream, || {
+                state().record(Call::RecordEvent { stream });
+                0
+            })
         } else {
             INVALID_HANDLE
         }

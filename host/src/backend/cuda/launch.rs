@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::device::CudaDevice;
+use super::marks::Marks;
 use super::stream::StreamRef;
 use super::tensor_map::TensorMaps;
 use crate::arguments::{Argument, Values};
@@ -75,18 +76,22 @@ impl<P: Planned> Launches<P> {
     /// are done.
     ///
     /// The caller has checked that each argument of the call lies at its address with the plan's strides, and
-    /// `plan.workspace_layout()` behind the address of the workspace, in memory of this device, its counters 0.
+    /// `plan.workspace_layout()` behind the address of the workspace, in memory of this device, its counters 0. Events of `marks` are
+    /// recorded between the launches.
     pub(crate) fn enqueue(
         &self,
         workspace: u64,
         address: impl Fn(Argument) -> u64,
         values: &Values,
-        stream: StreamRef<'_>,
+        marks: Option<&Marks>,
+        on: StreamRef<'_>,
     ) -> Result<(), DriverError> {
         let _current = self.device.enter()?;
-        let stream = stream.as_raw();
+        let stream = on.as_raw();
         let dtype = self.plan.dtype();
-        for (launch, ready) in self.plan.planned_launches().iter().zip(&self.kernels) {
+        let launches = self.plan.planned_launches();
+        for (idx, (launch, ready)) in launches.iter().zip(&self.kernels).enumerate() {
+            self.mark(marks, idx, on)?;
             let (function, size) = (ready.function, ready.size);
             let mut params = self.plan.bound(launch, workspace, &address, Some(values));
             ready.maps.encode(&mut params, dtype)?;
@@ -127,6 +132,6 @@ impl<P: Planned> Launches<P> {
                 }
             }
         }
-        Ok(())
+        self.mark(marks, launches.len(), on)
     }
 }

@@ -11,6 +11,7 @@
 //! | [`module`] | embedded PTX → kernels of one device, compiled when first wanted |
 //! | [`kernel_cache`] | compiled kernels in a folder, for later processes |
 //! | `launch` | the kernels of a plan, enqueued |
+//! | `marks` | events between them, for a profile |
 //! | `tensor_map` | what Hopper's copy engine knows of a launch's tensors |
 //! | `probe` | one instruction of the kernels, run alone: for tests |
 //!
@@ -25,6 +26,7 @@ pub mod event;
 pub mod graph;
 pub mod kernel_cache;
 pub(crate) mod launch;
+mod marks;
 pub mod memory;
 pub mod module;
 #[cfg(feature = "emulator")]

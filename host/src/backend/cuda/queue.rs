@@ -12,6 +12,7 @@ use ferroflash_driver::sys::{CUgraph, CUstream};
 
 use super::device::CudaDevice;
 use super::launch::Launches;
+use super::marks::Marks;
 use super::memory::Memory;
 use super::stream::{Stream, StreamRef};
 use crate::arguments::{Argument, Operands};
@@ -31,6 +32,8 @@ pub struct Queue {
     pub(super) lane: Arc<Lane>,
     pub(super) workspace: Workspace,
     pub(super) state: State,
+    /// Events between the launches of the next call.
+    pub(super) marks: Option<Marks>,
 }
 
 /// The stream of a queue. Its address is the queue's identity: graphs hold it.
@@ -206,6 +209,7 @@ impl Queue {
             lane: Arc::new(Lane { stream, device }),
             workspace: Workspace::Own(None),
             state: State::Ready,
+            marks: None,
         }
     }
 
@@ -263,6 +267,8 @@ impl Queue {
         operands: &Operands,
         address: impl Fn(Argument) -> u64,
     ) -> Result<(), Error> {
+        // A capture has none: events of a graph have no times.
+        let marks = self.marks.take().filter(|_| self.ready().is_ok());
         if !Arc::ptr_eq(&self.lane.device, launches.device()) {
             return Err(ProblemError::QueueElsewhere.into());
         }
@@ -274,7 +280,13 @@ impl Queue {
             .clear_lent(launches.plan().workspace_layout())
             .and_then(|()| {
                 let (workspace, stream) = (self.workspace.address(), self.lane.stream());
-                launches.enqueue(workspace, address, operands.values(), stream)
+                launches.enqueue(
+                    workspace,
+                    address,
+                    operands.values(),
+                    marks.as_ref(),
+                    stream,
+                )
             });
         if let State::Capturing(recording) = &mut self.state {
             recording.keep(operands);

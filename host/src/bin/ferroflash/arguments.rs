@@ -3,6 +3,7 @@
 mod bench;
 mod device;
 mod estimate;
+mod profile;
 mod weights;
 
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use ferroflash::{Algorithm, Dtype, Order, Pass, Precision, Problem, ProblemBuild
 pub use bench::{BenchArguments, BenchPass, CacheLengths, Heads, KvDtype};
 pub use device::DeviceWords;
 pub use estimate::{EstimateArguments, Sweep};
+pub use profile::ProfileArguments;
 pub use weights::{Rows, WeightsArguments};
 
 use crate::expressions::{MaskWord, ScoreWord};
@@ -52,6 +54,9 @@ pub enum Command {
     /// Predicts FLOPs, bytes, memory and time of standard attention, FlashAttention and its successors on a GPU that need not be here.
     #[command(after_help = EXIT_CODES)]
     Estimate(EstimateArguments),
+    /// Measures a problem kernel by kernel, beside what the estimate and a simulation of the schedule say of it.
+    #[command(after_help = EXIT_CODES)]
+    Profile(Box<ProfileArguments>),
 }
 
 /// Options of `run`.

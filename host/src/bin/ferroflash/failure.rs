@@ -7,6 +7,8 @@ use ferroflash::error::{DriverError, ProblemError};
 use ferroflash::estimate::EstimateError;
 use ferroflash::expression::ExpressionError;
 
+use crate::profile::NcuError;
+
 /// Results lie beyond the tolerance.
 pub const DIFFERS: u8 = 1;
 /// The input or an option is bad.
@@ -53,6 +55,14 @@ pub enum Failure {
     /// A picture that cannot be drawn.
     #[error("the picture cannot be drawn: {0}")]
     Picture(String),
+    /// There is no GPU to be profiled.
+    #[error(
+        "profile measures on a GPU, and there is none: {0}; without one, --predict prints what is known beforehand"
+    )]
+    NoGpu(ferroflash::Error),
+    /// No counters of the GPU.
+    #[error(transparent)]
+    Ncu(#[from] NcuError),
     /// The library refused.
     #[error(transparent)]
     Library(#[from] ferroflash::Error),
@@ -66,7 +76,7 @@ impl Failure {
                 ferroflash::Error::Problem(_)
                 | ferroflash::Error::Driver(DriverError::KernelCache { .. }),
             ) => BAD_INPUT,
-            Failure::Library(_) => CANNOT_RUN,
+            Failure::Library(_) | Failure::NoGpu(_) | Failure::Ncu(_) => CANNOT_RUN,
             _ => BAD_INPUT,
         })
     }

@@ -16,6 +16,7 @@ mod output;
 mod picture;
 mod posed;
 mod print;
+mod profile;
 mod run;
 mod weights;
 
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         Command::Info(arguments) => info::info(&arguments),
         Command::Bench(arguments) => bench::bench(&arguments),
         Command::Estimate(arguments) => estimate::estimate(&arguments),
+        Command::Profile(arguments) => profile::profile(&arguments),
     };
     match done {
         Ok(code) => code,

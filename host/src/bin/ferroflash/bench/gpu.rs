@@ -1,10 +1,13 @@
 //! Tensors in the memory of a GPU, and passes that are enqueued on a stream and timed by events.
 
+pub mod launches;
+
 use std::sync::Arc;
 use std::time::Instant;
 
 use ferroflash::arguments::ByArgument;
 use ferroflash::backend::cuda::{CudaDevice, DeviceBuffer, Event};
+use ferroflash::plan::Plan;
 use ferroflash::prepared::Layouts;
 use ferroflash::{
     Device, Gradients, Inputs, Layout, Order, OutputGradients, Outputs, Pass, PreparedBackward,
@@ -51,6 +54,16 @@ pub struct Tensors<T: Bytes> {
 pub enum Call {
     Forward(PreparedForward),
     Backward(PreparedBackward),
+}
+
+impl Call {
+    /// What runs.
+    pub fn plan(&self) -> &Plan {
+        match self {
+            Call::Forward(prepared) => prepared.plan(),
+            Call::Backward(prepared) => prepared.plan(),
+        }
+    }
 }
 
 impl<T: Bytes> Tensors<T> {
@@ -128,10 +141,7 @@ impl<T: Bytes> Tensors<T> {
             Pass::Backward => Call::Backward(attention.prepare_backward(&layouts)?),
             _ => Call::Forward(attention.prepare_forward(&layouts)?),
         };
-        let plan = match &call {
-            Call::Forward(prepared) => prepared.plan(),
-            Call::Backward(prepared) => prepared.plan(),
-        };
+        let plan = call.plan();
         self.queue.reserve(plan)?;
         let (algorithm, extra_bytes) = (plan.algorithm, plan.workspace.n_bytes());
         Ok(Ready {

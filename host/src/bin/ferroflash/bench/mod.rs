@@ -10,7 +10,7 @@
 //! |---|---|
 //! | [`cases`] | which problems and variants |
 //! | [`subject`] | a problem's tensors, and passes on them: one of the next three |
-//! | [`gpu`] | on a GPU, the L2 cache flushed before each call |
+//! | [`gpu`] | on a GPU, the L2 cache flushed before each call; for `ferroflash profile`, launch by launch |
 //! | [`decode`] | on a GPU, `--decode`: from a graph of many calls |
 //! | [`host`] | on the processor and the emulator |
 //! | [`row`] | a line of results |
@@ -43,9 +43,11 @@ use crate::print::say;
 use beside::Beside;
 use cases::Case;
 use decode::{Pool, SharedPool};
+pub use gpu::launches;
 use row::Row;
-pub use subject::normal;
-use subject::{Effort, Ready, Results, Subject, Variant, median};
+pub use row::flops;
+pub use subject::{Effort, Variant, normal};
+use subject::{Ready, Results, Subject, median};
 
 /// Measures and prints.
 pub fn bench(arguments: &BenchArguments) -> Result<ExitCode, Failure> {

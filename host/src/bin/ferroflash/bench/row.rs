@@ -154,22 +154,7 @@ impl Row {
 
     /// Floating-point operations.
     fn flops(&self) -> f64 {
-        let problem = &self.problem;
-        let of_length = |len: usize| {
-            let one = problem.to_builder().seqlen(len).build();
-            one.map_or(0.0, |problem| visible(&problem))
-        };
-        let visible = if self.lens.is_empty() {
-            problem.batch() as f64 * visible(problem)
-        } else {
-            self.lens.iter().copied().map(of_length).sum()
-        };
-        let columns = match self.pass {
-            // S, d_q and d_k; dP and d_v.
-            Pass::Backward => 3 * problem.head_dim() + 2 * problem.head_dim_v(),
-            _ => problem.head_dim() + problem.head_dim_v(),
-        };
-        2.0 * problem.heads_q() as f64 * visible * columns as f64
+        flops(&self.problem, self.pass, &self.lens)
     }
 
     /// Bytes of inputs read and outputs written, each once.
@@ -347,6 +332,24 @@ impl fmt::Display for Row {
             }
         }
     }
+}
+
+/// Floating-point operations of a pass, as the peers count them: of sequences of these lengths, if there are any.
+pub fn flops(problem: &Problem, pass: Pass, lens: &[usize]) -> f64 {
+    let of_length = |&len: &usize| {
+        let one = problem.to_builder().seqlen(len).build();
+        one.map_or(0.0, |problem| visible(&problem))
+    };
+    let visible = match lens {
+        [] => problem.batch() as f64 * visible(problem),
+        lens => lens.iter().map(of_length).sum(),
+    };
+    let columns = match pass {
+        // S, d_q and d_k; dP and d_v.
+        Pass::Backward => 3 * problem.head_dim() + 2 * problem.head_dim_v(),
+        _ => problem.head_dim() + problem.head_dim_v(),
+    };
+    2.0 * problem.heads_q() as f64 * visible * columns as f64
 }
 
 /// Pairs of a query and a key that see each other, in a head of one sequence, as the peers count them.

@@ -1,133 +1,18 @@
-//! A launch of flash3's main backward kernel as its schedule sees it: blocks take tiles, go through their steps, and wait for the
-//! dQ semaphore.
+//! A launch of a main backward kernel as its schedule sees it: blocks take tiles, go through their steps, and wait for the
+//! dQ semaphore. `tests/tests/schedule` holds the planner's choices to it.
+
+mod launch;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-use ferroflash_kernels::attention::block_order::{self, BlockOrder};
-use ferroflash_kernels::attention::mask::{Band, Bounds};
-use ferroflash_kernels::attention::schedule::{self, BackwardTile, QueryHeads, Shares};
-use ferroflash_kernels::params::{FASTEST, SHIFTED, Schedule, Shape, Window};
+use ferroflash_kernels::attention::block_order;
+use ferroflash_kernels::params::{FASTEST, SHIFTED};
 
-/// What is launched.
-#[derive(Clone, Copy, Debug)]
-pub struct Launch {
-    pub shape: Shape,
-    pub window: Window,
-    pub bounds: Bounds,
-    pub schedule: Schedule,
-    /// Shares of the query heads of a KV head; each is a KV head of `shape`.
-    pub n_shares: u32,
-    /// How many of them have a query head more than the others.
-    pub n_larger_shares: u32,
-    pub block_q: u32,
-    pub block_k: u32,
-    /// Number of blocks.
-    pub grid: u32,
-    /// How many of them the device holds at once.
-    pub resident: u32,
-}
+pub use launch::{Launch, Step, Way};
 
-/// One step of a tile: it adds to a block of dQ.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step {
-    /// Which of the query heads that share the tile's keys.
-    pub head: u32,
-    /// Which block of its queries.
-    pub block: u32,
-    /// How many tiles add before.
-    pub rank: u32,
-}
-
-/// A tile and its way.
-#[derive(Clone, Debug)]
-pub struct Way {
-    pub tile: BackwardTile,
-    pub steps: Vec<Step>,
-}
-
-impl Launch {
-    /// The mask.
-    pub fn band(&self) -> Band {
-        let Shape {
-            seqlen_q, seqlen_k, ..
-        } = self.shape;
-        Band::new(seqlen_q, seqlen_k, self.window, self.bounds)
-    }
-
-    /// Every tile with its steps, in the order in which tiles are claimed; without those that no query sees.
-    pub fn ways(&self) -> Vec<Way> {
-        let Launch {
-            schedule,
-            block_q,
-            block_k,
-            ..
-        } = self;
-        let band = self.band();
-        let way = |claimed| {
-            let tile = schedule::backward_in_shares(
-                schedule,
-                band.bounds().work(),
-                claimed,
-                self.n_shares,
-            );
-            let blocks = block_order::q_blocks(&band, tile.k_block, *block_q, *block_k);
-            if blocks.n() == 0 {
-                return None;
-            }
-            let group_size = self.query_heads(tile.head).n;
-            let mut order = BlockOrder::begin(band, tile, blocks, schedule, group_size);
-            let n_steps = order.steps();
-            let step = |_| {
-                let step = Step {
-                    head: order.head,
-                    block: order.block,
-                    rank: order.rank(*block_q, *block_k),
-                };
-                order.advance();
-                step
-            };
-            let steps = (0..n_steps).map(step).collect();
-            Some(Way { tile, steps })
-        };
-        (0..schedule.tiles * schedule.heads)
-            .filter_map(way)
-            .collect()
-    }
-
-    /// The query heads that tiles of a share meet.
-    pub fn query_heads(&self, head: u32) -> QueryHeads {
-        let shares = Shares {
-            n: self.n_shares,
-            n_larger: self.n_larger_shares,
-            heads: self.shape.group_size,
-        };
-        shares.query_heads(head)
-    }
-
-    /// The same problem, of so many query and KV heads, in so many shares and another order.
-    pub fn in_shares(&self, heads: (usize, usize), n_shares: u32, schedule: Schedule) -> Launch {
-        let heads_k = heads.1 as u32 * n_shares;
-        Launch {
-            shape: Shape {
-                heads_k,
-                group_size: heads.0 as u32 / heads_k,
-                ..self.shape
-            },
-            schedule,
-            n_shares,
-            n_larger_shares: (heads.0 / heads.1) as u32 % n_shares,
-            grid: self.resident,
-            ..*self
-        }
-    }
-
-    /// The number of a block of dQ among those of all heads.
-    fn block_of_d_q(&self, way: &Way, step: Step) -> u32 {
-        let blocks = self.shape.seqlen_q.div_ceil(self.block_q).max(1);
-        (self.query_heads(way.tile.head).first + step.head) * blocks + step.block
-    }
-}
+use super::{Doing, Lane, NoTimeline, Timeline};
+use crate::plan::{DeviceInfo, Plan};
 
 /// How long things take.
 #[derive(Clone, Copy, Debug)]
@@ -143,6 +28,16 @@ pub struct Times {
     /// To add dV, or dK, of a tile to those of the shares before.
     pub sum: u64,
 }
+
+/// In hundredths of a step, which is about 2.2 µs on an H200: 64 queries at head_dim 128, or 128 at head_dim 64. That the
+/// dQ semaphore has reached a tile takes a little more to be seen. Measured of flash3; flash2 is taken to have the same proportions.
+pub const TIMES: Times = Times {
+    begin: 240,
+    step: super::STEP,
+    end: 50,
+    hand_over: 110,
+    sum: 75,
+};
 
 /// How a launch ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,47 +71,72 @@ struct Run<'a> {
     tile_counter: u32,
     launched: u32,
     time: u64,
+    /// What each block does, where that is wanted.
+    lanes: Option<Vec<Lane>>,
+}
+
+/// The timeline of a plan's main kernel.
+pub(super) fn timeline(plan: &Plan, device: &DeviceInfo) -> Result<Timeline, NoTimeline> {
+    let launch = Launch::of_plan(plan, device)?;
+    let (steps, most) = (launch.most_steps(), super::MOST_STEPS);
+    if steps > most {
+        return Err(NoTimeline::TooLong { steps, most });
+    }
+    let ways = launch.ways();
+    let mut run = Run::new(&launch, &ways, TIMES);
+    run.lanes = Some(vec![Lane::default(); launch.grid as usize]);
+    match run.go(|_| 0) {
+        Ending::Stuck(blocks) => Err(NoTimeline::Stuck { blocks }),
+        Ending::Done(_) => Ok(Timeline::new(
+            run.lanes.unwrap_or_default(),
+            launch.resident,
+            ways.iter().map(|way| way.steps.len() as u64).sum(),
+        )),
+    }
 }
 
 /// Runs a launch; a step takes longer by what `delay` says, which is told its block of dQ.
-pub fn run(
-    launch: &Launch,
-    ways: &[Way],
-    times: Times,
-    mut delay: impl FnMut(u32) -> u64,
-) -> Ending {
-    let mut run = Run {
-        launch,
-        ways,
-        times,
-        ready: BinaryHeap::new(),
-        at: vec![(0, 0); launch.grid as usize],
-        semaphores: HashMap::new(),
-        waiting: HashMap::new(),
-        sums: HashMap::new(),
-        waiting_for_sums: HashMap::new(),
-        tile_counter: 0,
-        launched: 0,
-        time: 0,
-    };
-    for _ in 0..launch.grid.min(launch.resident) {
-        run.launch_block(0);
-    }
-    while let Some(Reverse((now, block))) = run.ready.pop() {
-        let (tile_idx, idx) = run.at[block as usize];
-        let way = &ways[tile_idx as usize];
-        match way.steps.get(idx) {
-            Some(&step) => run.add(now, block, delay(launch.block_of_d_q(way, step))),
-            None => run.add_share(now, block),
-        }
-    }
-    match run.waiting.len() + run.waiting_for_sums.len() {
-        0 => Ending::Done(run.time),
-        n => Ending::Stuck(n),
-    }
+pub fn run(launch: &Launch, ways: &[Way], times: Times, delay: impl FnMut(u32) -> u64) -> Ending {
+    Run::new(launch, ways, times).go(delay)
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    fn new(launch: &'a Launch, ways: &'a [Way], times: Times) -> Run<'a> {
+        Run {
+            launch,
+            ways,
+            times,
+            ready: BinaryHeap::new(),
+            at: vec![(0, 0); launch.grid as usize],
+            semaphores: HashMap::new(),
+            waiting: HashMap::new(),
+            sums: HashMap::new(),
+            waiting_for_sums: HashMap::new(),
+            tile_counter: 0,
+            launched: 0,
+            time: 0,
+            lanes: None,
+        }
+    }
+
+    fn go(&mut self, mut delay: impl FnMut(u32) -> u64) -> Ending {
+        for _ in 0..self.launch.grid.min(self.launch.resident) {
+            self.launch_block(0);
+        }
+        while let Some(Reverse((now, block))) = self.ready.pop() {
+            let (tile_idx, idx) = self.at[block as usize];
+            let way = &self.ways[tile_idx as usize];
+            match way.steps.get(idx) {
+                Some(&step) => self.add(now, block, delay(self.launch.block_of_d_q(way, step))),
+                None => self.add_share(now, block),
+            }
+        }
+        match self.waiting.len() + self.waiting_for_sums.len() {
+            0 => Ending::Done(self.time),
+            n => Ending::Stuck(n),
+        }
+    }
+
     /// The next block of the grid, if there is one, begins.
     fn launch_block(&mut self, now: u64) {
         if self.launched < self.launch.grid {
@@ -241,6 +161,7 @@ impl Run<'_> {
         self.time = self.time.max(now);
         if (tile_idx as usize) < self.ways.len() {
             self.at[block as usize] = (tile_idx, 0);
+            self.trace(block, |lane| lane.begin(now));
             let first = now + self.times.begin + self.times.step;
             self.ready.push(Reverse((first, block)));
         } else {
@@ -257,10 +178,12 @@ impl Run<'_> {
             let place = self.launch.block_of_d_q(way, step);
             let (value, from) = self.semaphores.get(&place).copied().unwrap_or((0, 0));
             if value != step.rank {
+                self.note_wait(now, block);
                 self.waiting.insert((place, step.rank), block);
                 return;
             }
             if from > now {
+                self.note_wait(now, block);
                 self.ready.push(Reverse((from, block)));
                 return;
             }
@@ -270,6 +193,7 @@ impl Run<'_> {
                 self.ready.push(Reverse((from, next)));
             }
         }
+        self.trace(block, |lane| lane.resume(now));
         self.at[block as usize].1 += 1;
         if idx + 1 < way.steps.len() {
             let next = now + self.times.step + delay;
@@ -290,13 +214,16 @@ impl Run<'_> {
         let sum = (way.tile.head / self.launch.n_shares, way.tile.k_block, nth);
         let (next_share, from) = self.sums.get(&sum).copied().unwrap_or((0, 0));
         if next_share != share {
+            self.note_wait(now, block);
             self.waiting_for_sums.insert((sum, share), block);
             return;
         }
         if from > now {
+            self.note_wait(now, block);
             self.ready.push(Reverse((from, block)));
             return;
         }
+        self.trace(block, |lane| lane.resume(now));
         let done = now + self.times.sum;
         let from = done + self.times.hand_over;
         self.sums.insert(sum, (share + 1, from));
@@ -314,7 +241,35 @@ impl Run<'_> {
     /// A block goes on to its next tile.
     fn end_tile(&mut self, now: u64, block: u32) {
         let (tile_idx, _) = self.at[block as usize];
+        let doing = self.doing(block);
+        let done = now + self.times.end;
+        self.trace(block, |lane| lane.end(done, doing));
         let next = tile_idx + block_order::shifted_blocks(&self.launch.schedule);
-        self.begin_tile(now + self.times.end, block, next);
+        self.begin_tile(done, block, next);
+    }
+
+    /// The tile that a block works on.
+    fn doing(&self, block: u32) -> Doing {
+        let tile = self.ways[self.at[block as usize].0 as usize].tile;
+        Doing::Tile {
+            head: tile.head,
+            tile: tile.k_block,
+        }
+    }
+
+    /// A block begins to wait.
+    fn note_wait(&mut self, now: u64, block: u32) {
+        let doing = self.doing(block);
+        self.trace(block, |lane| lane.wait(now, doing));
+    }
+
+    fn trace(&mut self, block: u32, write: impl FnOnce(&mut Lane)) {
+        if let Some(lane) = self
+            .lanes
+            .as_mut()
+            .and_then(|lanes| lanes.get_mut(block as usize))
+        {
+            write(lane);
+        }
     }
 }

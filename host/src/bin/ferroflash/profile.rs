@@ -1,0 +1,218 @@
+//! `ferroflash profile`: a problem kernel by kernel, beside what the estimate and a simulation of the schedule say of it.
+//!
+//! | file | what |
+//! |---|---|
+//! | [`table`] | tables, and JSON |
+//! | [`ncu`] | counters of the GPU, from a run of this command under `ncu` |
+//! | [`plot`] | the simulated timeline, drawn |
+
+mod ncu;
+mod plot;
+mod table;
+
+use std::process::ExitCode;
+
+use ferroflash::backend::cuda::CudaDevice;
+use ferroflash::backend::cuda::module::Statistics;
+use ferroflash::estimate::{Estimate, EstimateError, Gpu, estimate};
+use ferroflash::plan::{Backend, DeviceInfo, Plan, PlannedLaunch, plan};
+use ferroflash::tensor::Place;
+use ferroflash::timeline::{NoTimeline, Timeline};
+use ferroflash::validate::without_tensors;
+use ferroflash::{Device, Problem};
+
+use crate::arguments::ProfileArguments;
+use crate::bench::launches::{self, Timed};
+use crate::bench::{Effort, Variant};
+use crate::failure::Failure;
+use crate::output;
+pub use ncu::NcuError;
+
+/// The GPU of `--predict`, unless another is named.
+const PREDICTED: &str = "H200";
+
+/// All that is known of a problem.
+struct Profile {
+    /// Where it runs, or would run.
+    device: DeviceInfo,
+    /// The limits that times are compared with; why there are none.
+    gpu: Result<Gpu, EstimateError>,
+    problem: Problem,
+    passes: Vec<OfPass>,
+}
+
+/// A pass.
+struct OfPass {
+    plan: Plan,
+    /// Of the plan's algorithm; `None` where it is not counted.
+    estimate: Option<Estimate>,
+    timeline: Result<Timeline, NoTimeline>,
+    kernels: Vec<Kernel>,
+    /// Milliseconds of a call, where it was measured.
+    call_ms: Option<f64>,
+}
+
+/// A launch.
+struct Kernel {
+    launch: PlannedLaunch,
+    /// What the driver's compiler made of it.
+    compiled: Option<Statistics>,
+    /// Milliseconds, where it was measured.
+    ms: Option<f64>,
+    /// What `ncu` counted, where it was asked.
+    counters: Option<ncu::Counters>,
+}
+
+/// Measures, or predicts, and prints.
+pub fn profile(arguments: &ProfileArguments) -> Result<ExitCode, Failure> {
+    let problem = problem(arguments)?;
+    if arguments.once {
+        launches::once(&gpu_device()?, problem, &variants(arguments))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let ncu = match arguments.ncu {
+        true => Some(ncu::Ncu::find()?),
+        false => None,
+    };
+    let mut profile = match arguments.predict {
+        true => predicted(arguments, problem)?,
+        false => measured(arguments, problem)?,
+    };
+    if let Some(ncu) = ncu {
+        let kernels = profile.passes.iter_mut().flat_map(|pass| &mut pass.kernels);
+        ncu.count(&mut kernels.collect::<Vec<_>>())?;
+    }
+    if let Some(path) = &arguments.svg {
+        let svg = plot::svg(&profile).map_err(|error| Failure::Picture(error.to_string()))?;
+        output::replace(path, svg.as_bytes())?;
+    }
+    match arguments.json {
+        true => table::print_json(&profile),
+        false => table::print(&profile),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn problem(arguments: &ProfileArguments) -> Result<Problem, Failure> {
+    let builder = arguments.sizes.problem(arguments.dtype.into())?;
+    let columns = arguments.head_dim_v.unwrap_or(arguments.sizes.head_dim);
+    let builder = builder.head_dim_v(columns).order(arguments.order.into());
+    Ok(builder.build()?)
+}
+
+fn variants(arguments: &ProfileArguments) -> Vec<Variant> {
+    let passes = arguments.passes.iter();
+    let variant = |&pass| Variant {
+        pass: Into::into(pass),
+        algorithm: arguments.algorithm.algorithm(),
+        order: arguments.order.into(),
+    };
+    passes.map(variant).collect()
+}
+
+/// The GPU that is here.
+fn gpu_device() -> Result<Device, Failure> {
+    Device::cuda(0).map_err(Failure::NoGpu)
+}
+
+/// What is known beforehand.
+fn predicted(arguments: &ProfileArguments, problem: Problem) -> Result<Profile, Failure> {
+    let name = arguments.gpu.as_deref().unwrap_or(PREDICTED);
+    let gpu = Gpu::named(name)?;
+    let device = gpu
+        .device_info()
+        .ok_or_else(|| Failure::Option(format!("gpu is {name:?}; allowed: {}", Gpu::names())))?;
+    let mut passes = Vec::new();
+    for variant in variants(arguments) {
+        let checked = without_tensors(&problem, variant.pass, Place::Cuda(0))?;
+        let plan = plan(&checked, &device, Backend::Cuda, variant.algorithm);
+        let plan = plan.map_err(ferroflash::Error::from)?;
+        passes.push(OfPass::new(plan, Some(&gpu), &device));
+    }
+    Ok(Profile {
+        device,
+        gpu: Ok(gpu),
+        problem,
+        passes,
+    })
+}
+
+/// The same, and what is measured.
+fn measured(arguments: &ProfileArguments, problem: Problem) -> Result<Profile, Failure> {
+    let device = gpu_device()?;
+    let info = device.info().clone();
+    let gpu = match &arguments.gpu {
+        Some(name) => Ok(Gpu::named(name)?),
+        None => Gpu::of_device(&info),
+    };
+    let effort = Effort {
+        warm_up_ms: arguments.warm_up,
+        rep_ms: arguments.rep,
+    };
+    let timed = launches::times(&device, problem, &variants(arguments), effort)?;
+    let mut passes = Vec::new();
+    for Timed {
+        plan,
+        launch_ms,
+        call_ms,
+    } in timed
+    {
+        let mut pass = OfPass::new(plan, gpu.as_ref().ok(), &info);
+        pass.call_ms = Some(call_ms);
+        for (kernel, ms) in pass.kernels.iter_mut().zip(launch_ms) {
+            kernel.ms = Some(ms);
+            if let Some(cuda) = device.as_cuda() {
+                kernel.compiled = Some(compiled(cuda, &kernel.launch)?);
+            }
+        }
+        passes.push(pass);
+    }
+    Ok(Profile {
+        device: info,
+        gpu,
+        problem,
+        passes,
+    })
+}
+
+/// What the driver's compiler made of a kernel; it has been loaded.
+fn compiled(device: &CudaDevice, launch: &PlannedLaunch) -> Result<Statistics, Failure> {
+    let kernel = device.edited_kernel(launch.variant, launch.spec, launch.edit)?;
+    Ok(kernel.statistics().clone())
+}
+
+impl OfPass {
+    /// What a plan says.
+    fn new(plan: Plan, gpu: Option<&Gpu>, device: &DeviceInfo) -> OfPass {
+        let kernel = |&launch: &PlannedLaunch| Kernel {
+            launch,
+            compiled: None,
+            ms: None,
+            counters: None,
+        };
+        let estimates = gpu.and_then(|gpu| estimate(&plan.problem, gpu, plan.pass).ok());
+        let mut estimates = estimates.into_iter().flatten();
+        OfPass {
+            estimate: estimates.find(|one| one.algorithm == plan.algorithm),
+            timeline: Timeline::of_plan(&plan, device),
+            kernels: plan.launches.iter().map(kernel).collect(),
+            call_ms: None,
+            plan,
+        }
+    }
+
+    /// Milliseconds of all launches, if they were measured.
+    fn sum_ms(&self) -> Option<f64> {
+        self.kernels.iter().map(|kernel| kernel.ms).sum()
+    }
+}
+
+impl Kernel {
+    /// Blocks of threads that an SM holds: by the driver, or else by the kernel's footprint.
+    fn blocks_per_sm(&self) -> u32 {
+        let compiled = self.compiled.as_ref();
+        compiled.map_or(self.launch.variant.footprint.blocks_per_sm, |compiled| {
+            compiled.blocks_per_sm
+        })
+    }
+}

@@ -1,0 +1,116 @@
+//! Timelines of plans: every tile once, shares that add up, and what is refused.
+
+use super::*;
+use crate::dtype::Dtype;
+use crate::plan::{Backend, plan};
+use crate::problem::{Mask, Order, Problem};
+use crate::tensor::Place;
+use crate::validate::without_tensors;
+
+fn planned(
+    sizes: (usize, usize),
+    mask: Mask,
+    pass: Pass,
+    algorithm: Algorithm,
+    order: Order,
+) -> Plan {
+    let (seqlen, heads) = sizes;
+    let builder = Problem::builder(Dtype::Bf16).seqlen(seqlen).heads(heads);
+    let problem = builder.head_dim(128).mask(mask).order(order);
+    let problem = problem.build().unwrap();
+    let checked = without_tensors(&problem, pass, Place::Cuda(0)).unwrap();
+    let device = DeviceInfo::h200();
+    plan(&checked, &device, Backend::Cuda, Some(algorithm)).unwrap()
+}
+
+fn timeline(sizes: (usize, usize), mask: Mask, pass: Pass, algorithm: Algorithm) -> Timeline {
+    let plan = planned(sizes, mask, pass, algorithm, Order::Deterministic);
+    Timeline::of_plan(&plan, &DeviceInfo::h200()).unwrap()
+}
+
+#[test]
+fn every_tile_is_done_once_and_a_place_does_one_thing_at_a_time() {
+    for algorithm in [Algorithm::Flash2, Algorithm::Flash3] {
+        for (pass, mask) in [
+            (Pass::Forward, Mask::Full),
+            (Pass::Forward, Mask::Causal),
+            (Pass::Backward, Mask::Full),
+            (Pass::Backward, Mask::Causal),
+        ] {
+            let timeline = timeline((2048, 16), mask, pass, algorithm);
+            let mut tiles = std::collections::HashSet::new();
+            for lane in &timeline.lanes {
+                for (one, next) in lane.iter().zip(lane.iter().skip(1)) {
+                    assert!(one.from < one.until && one.until <= next.from, "{lane:?}");
+                }
+                tiles.extend(lane.iter().filter_map(|stretch| match stretch.doing {
+                    Doing::Tile { head, tile } => Some((head, tile)),
+                    Doing::Wait => None,
+                }));
+            }
+            let main = planned((2048, 16), mask, pass, algorithm, Order::Deterministic);
+            let footprint = main_kernel(&main).unwrap().variant.footprint;
+            let rows = match pass {
+                Pass::Backward => footprint.block_k,
+                _ => footprint.block_q,
+            };
+            assert_eq!(tiles.len(), 16 * 2048_usize.div_ceil(rows as usize));
+            let idle = timeline.idle();
+            assert!(idle.edges > 0.0 && idle.without_tile >= 0.0 && idle.waits >= 0.0);
+            assert!(idle.all() < 1.0, "{algorithm} {pass:?}: {idle:?}");
+        }
+    }
+}
+
+/// The other end of the same numbers: `tests/tests/schedule/idle.rs`, the row of 4096 rows, batch 4.
+#[test]
+fn shares_of_idle_time_add_up() {
+    let full = timeline((4096, 64), Mask::Full, Pass::Backward, Algorithm::Flash3);
+    assert_eq!(format!("{:.1}", 100.0 * full.idle().all()), "7.2");
+    let busy = (full.n_steps * STEP) as f64 / (full.end() * u64::from(full.n_places)) as f64;
+    assert!((1.0 - busy - full.idle().all()).abs() < 1e-9);
+}
+
+/// Two tiles on a GPU of many places, and nobody to wait for.
+#[test]
+fn a_few_tiles_leave_the_rest_idle() {
+    let timeline = timeline((256, 1), Mask::Full, Pass::Forward, Algorithm::Flash2);
+    let idle = timeline.idle();
+    assert_eq!(idle.waits, 0.0);
+    assert!(idle.without_tile > 0.9, "{idle:?}");
+}
+
+#[test]
+fn nobody_waits_where_the_order_is_free() {
+    let sizes = (4480, 16);
+    let of = |order| {
+        let plan = planned(sizes, Mask::Full, Pass::Backward, Algorithm::Flash3, order);
+        let timeline = Timeline::of_plan(&plan, &DeviceInfo::h200()).unwrap();
+        timeline.idle().waits
+    };
+    assert!(of(Order::Deterministic) > 0.0);
+    assert_eq!(of(Order::Fastest), 0.0);
+}
+
+#[test]
+fn what_is_not_simulated_says_why() {
+    let device = DeviceInfo::h200();
+    let standard = planned(
+        (256, 1),
+        Mask::Full,
+        Pass::Forward,
+        Algorithm::Standard,
+        Order::Deterministic,
+    );
+    let refused = Timeline::of_plan(&standard, &device).unwrap_err();
+    assert_eq!(refused, NoTimeline::NoTiles(Algorithm::Standard));
+    let long = planned(
+        (1 << 20, 64),
+        Mask::Full,
+        Pass::Backward,
+        Algorithm::Flash3,
+        Order::Deterministic,
+    );
+    let refused = Timeline::of_plan(&long, &device).unwrap_err();
+    assert!(matches!(refused, NoTimeline::TooLong { .. }), "{refused}");
+}
