@@ -40,6 +40,9 @@ type Shares = &'static [(u32, f64, f64)];
 /// flash3 on H200 (records 2026-11-20 to 2026-11-23, `host/tests/estimate_record.rs`).
 const FLASH3: Shares = &[(64, 0.58, 0.53), (128, 0.72, 0.62), (256, 0.75, 0.41)];
 
+/// flash3 where keys have up to 192 columns and values up to 128, which have tiles of their own, on H200 (record 2026-11-26): forward as above.
+const FLASH3_SHORT_VALUES: Shares = &[(256, 0.75, 0.60)];
+
 /// flash2 on H200 (record 2026-11-20). On H100 (tests/benches/README.md, 2026-11-25, 2k, full): 316 and 223 TFLOP/s at head_dim 256, 198
 /// forward at 512. No kernel goes backward above 256: the last share is that of 256.
 const FLASH2: Shares = &[
@@ -67,6 +70,11 @@ const OFF_HOPPER: f64 = 0.62 / 0.43;
 /// 0.31 by 0.37 at head_dim 64, 0.30 by 0.42 at 128, of whole times. The middle of it.
 const F32: f64 = 0.78;
 
+/// Whether flash3's tiles for keys of 192 columns and values of 128 serve a problem.
+fn has_short_values(problem: &Problem) -> bool {
+    (129..=192).contains(&problem.head_dim()) && problem.head_dim_v() <= 128
+}
+
 /// The share of the tensor cores' peak that an algorithm's products reach.
 pub(super) fn products(algorithm: Algorithm, pass: Pass, problem: &Problem, gpu: &Gpu) -> f64 {
     let columns = problem.head_dim().max(problem.head_dim_v()) as u32;
@@ -79,6 +87,7 @@ pub(super) fn products(algorithm: Algorithm, pass: Pass, problem: &Problem, gpu:
         }
     };
     let on_hopper = match algorithm {
+        Algorithm::Flash3 if has_short_values(problem) => return of(FLASH3_SHORT_VALUES),
         Algorithm::Flash3 => return of(FLASH3),
         Algorithm::Flash2 => of(FLASH2),
         Algorithm::Flash1 => of(FLASH1),
