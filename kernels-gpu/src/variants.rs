@@ -1,4 +1,4 @@
-//! THE list of kernels. PTX entries, the host's table, the emulator's table and the README's support matrix are
+//! THE list of kernels. PTX entries, the host's table, the emulator's table and the book's support matrix are
 //! all made from it; a kernel that is not in it cannot be reached.
 
 /// Calls `$callback!` with every row: `name: kind { arch, dtype, head_dim, head_dim_v, tiles }`, fields as the kind has them;
