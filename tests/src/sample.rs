@@ -20,7 +20,7 @@ use crate::cases::Case;
 use crate::suite::say;
 
 /// Of the cases that a sample need not have, one in so many runs, where all cost the same.
-const ONE_IN: f64 = 16.0;
+const ONE_IN: f64 = 32.0;
 
 /// Of the strata, a sample that is thinned has one in so many.
 const STRATA_ONE_IN: u64 = 4;

@@ -265,7 +265,7 @@ macro_rules! wide_tiles_suite {
             use $crate::cases::{aimed, wide_tiles};
             use $crate::path;
             use $crate::subject::Subject;
-            use $crate::suite::{check, check_all};
+            use $crate::suite::{check, check_all, check_thinned};
 
             const SUBJECT: Subject = $subject;
             const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::Flash3;
@@ -277,12 +277,12 @@ macro_rules! wide_tiles_suite {
 
             #[test]
             fn windows() {
-                check(&SUBJECT, ALGORITHM, path!("windows"), wide_tiles::windows());
+                check_thinned(&SUBJECT, ALGORITHM, path!("windows"), wide_tiles::windows());
             }
 
             #[test]
             fn lengths() {
-                check(&SUBJECT, ALGORITHM, path!("lengths"), wide_tiles::lengths());
+                check_thinned(&SUBJECT, ALGORITHM, path!("lengths"), wide_tiles::lengths());
             }
 
             #[test]

@@ -8,7 +8,7 @@ use crate::prebuild::{self, Prebuild};
 use crate::ptx::{self, BuildPtx};
 use crate::test::{self, Counts, Test};
 use crate::workspace::Workspace;
-use crate::{bindings, book, codegen, programs, tidy, tools};
+use crate::{bindings, codegen, programs, tidy, tools};
 
 /// Runs every step; says at the end which failed, and the counts alone on the last line.
 pub fn ci(workspace: &Workspace) -> Result<bool> {
@@ -27,7 +27,6 @@ pub fn ci(workspace: &Workspace) -> Result<bool> {
     let check = Prebuild { check: true };
     step("prebuilt kernels", prebuild::prebuild(workspace, &check));
     step("codegen", codegen::codegen(workspace, codegen::Mode::Check));
-    step("plots", book::plots(workspace, codegen::Mode::Check));
     let clippy = [
         "clippy",
         "--workspace",
@@ -43,15 +42,10 @@ pub fn ci(workspace: &Workspace) -> Result<bool> {
         "docs",
         cargo(workspace, &doc, &[("RUSTDOCFLAGS", "-D warnings")]),
     );
-    step("links", book::links(workspace));
-    let mut without_tools = Vec::new();
-    match book::mdbook(workspace) {
-        Ok(mdbook) => step("book", book::build(workspace, &mdbook)),
-        Err(error) => without_tools.push(format!("book: {error:#}")),
-    }
+    let mut without_tools = None;
     match tools::install(workspace) {
         Ok(_programs) => step("ptxas", ptx::build_ptx(workspace, &BuildPtx::sampled(seed))),
-        Err(error) => without_tools.push(format!("ptxas: {error:#}")),
+        Err(error) => without_tools = Some(format!("ptxas: {error:#}")),
     }
     let tests = Test {
         seed: Some(seed),
@@ -77,7 +71,7 @@ pub fn ci(workspace: &Workspace) -> Result<bool> {
         Err(error) => step("test --bindings", Err(error)),
     }
 
-    for reason in without_tools {
+    if let Some(reason) = without_tools {
         counts.add_not_run(&reason, 1);
     }
     counts.print_reasons();
