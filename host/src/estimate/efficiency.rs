@@ -9,6 +9,7 @@ use crate::problem::Problem;
 use crate::terms::{Algorithm, Pass};
 
 use super::Gpu;
+use super::flash::kernel;
 
 /// Share of the memory's bandwidth: a plain sum of 1 GB reads 4.38 of H200's 4.8 TB/s (tests/benches/README.md, decode, 2026-11-24).
 pub(super) const MEMORY: f64 = 0.91;
@@ -70,11 +71,6 @@ const OFF_HOPPER: f64 = 0.62 / 0.43;
 /// 0.31 by 0.37 at head_dim 64, 0.30 by 0.42 at 128, of whole times. The middle of it.
 const F32: f64 = 0.78;
 
-/// Whether flash3's tiles for keys of 192 columns and values of 128 serve a problem.
-fn has_short_values(problem: &Problem) -> bool {
-    (129..=192).contains(&problem.head_dim()) && problem.head_dim_v() <= 128
-}
-
 /// The share of the tensor cores' peak that an algorithm's products reach.
 pub(super) fn products(algorithm: Algorithm, pass: Pass, problem: &Problem, gpu: &Gpu) -> f64 {
     let columns = problem.head_dim().max(problem.head_dim_v()) as u32;
@@ -86,8 +82,10 @@ pub(super) fn products(algorithm: Algorithm, pass: Pass, problem: &Problem, gpu:
             Pass::Forward | Pass::ForwardWithWeights => forward,
         }
     };
+    let has_short_values =
+        || kernel(algorithm, pass, problem, gpu).is_some_and(|row| row.head_dim_v.is_some());
     let on_hopper = match algorithm {
-        Algorithm::Flash3 if has_short_values(problem) => return of(FLASH3_SHORT_VALUES),
+        Algorithm::Flash3 if has_short_values() => return of(FLASH3_SHORT_VALUES),
         Algorithm::Flash3 => return of(FLASH3),
         Algorithm::Flash2 => of(FLASH2),
         Algorithm::Flash1 => of(FLASH1),

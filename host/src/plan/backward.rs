@@ -128,6 +128,34 @@ pub fn before(
     })
 }
 
+/// [`launches`] of flash1 and flash2: their main kernels take the same parameters.
+pub fn launches_in_three(
+    checked: &Checked,
+    device: &DeviceInfo,
+    kernels: &PassKernels,
+    main: &'static Variant,
+    cut: &Cut,
+    schedule: Schedule,
+    workspace: &mut WorkspaceLayout,
+) -> Result<Vec<PlannedLaunch>, Reason> {
+    let columns = main.head_dim.unwrap_or_default();
+    let before = before(checked, device, main, &[], workspace)?;
+    let params = BackwardParams {
+        list: before.list,
+        blocks: before.blocks,
+        ..params(checked, main, cut, columns, schedule, workspace)?
+    };
+    launches(
+        checked,
+        device,
+        kernels,
+        cut,
+        before.launches,
+        &params,
+        Params::Backward(params),
+    )
+}
+
 /// What runs before the others; Δ; the main kernel with parameters of its own; then, in flash1 and flash2, dQ.
 pub fn launches(
     checked: &Checked,

@@ -1,6 +1,6 @@
 //! Launches of flash1: a block of threads for every query head, in the backward pass for every KV head.
 
-use ferroflash_kernels::params::{BackwardParams, FASTEST, Flash1ForwardParams, Params, Schedule};
+use ferroflash_kernels::params::{FASTEST, Flash1ForwardParams, Params, Schedule};
 use ferroflash_kernels::variants::Kind;
 
 use super::backward::{self, Cut};
@@ -42,7 +42,7 @@ pub fn forward(
     Ok(vec![PlannedLaunch::new(checked, variant, grid, params)])
 }
 
-/// Δ, then the main kernel, then dQ: see [`backward::launches`].
+/// Δ, then the main kernel, then dQ: see [`backward::launches_in_three`].
 pub fn backward(
     checked: &Checked,
     device: &DeviceInfo,
@@ -61,19 +61,5 @@ pub fn backward(
         order: FASTEST,
         stride: 1,
     };
-    let columns = main.head_dim.unwrap_or_default();
-    let before = backward::before(checked, device, main, &[], workspace)?;
-    let params = BackwardParams {
-        blocks: before.blocks,
-        ..backward::params(checked, main, &cut, columns, schedule, workspace)?
-    };
-    backward::launches(
-        checked,
-        device,
-        kernels,
-        &cut,
-        before.launches,
-        &params,
-        Params::Backward(params),
-    )
+    backward::launches_in_three(checked, device, kernels, main, &cut, schedule, workspace)
 }

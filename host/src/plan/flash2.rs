@@ -1,6 +1,6 @@
 //! Launches of flash2: grids and parameters.
 
-use ferroflash_kernels::params::{BackwardParams, ForwardParams, Params};
+use ferroflash_kernels::params::{ForwardParams, Params};
 use ferroflash_kernels::variants::{Kind, TileShape};
 
 use super::backward::{self, Cut};
@@ -75,7 +75,7 @@ pub fn forward(
     Ok(launches)
 }
 
-/// Δ, then the main kernel, then dQ: see [`backward::launches`].
+/// Δ, then the main kernel, then dQ: see [`backward::launches_in_three`].
 pub fn backward(
     checked: &Checked,
     device: &DeviceInfo,
@@ -91,20 +91,5 @@ pub fn backward(
         false => Cut::new(problem, &main.footprint),
     };
     let schedule = schedule::backward(problem, &cut, device, &main.footprint);
-    let columns = main.head_dim.unwrap_or_default();
-    let before = backward::before(checked, device, main, &[], workspace)?;
-    let params = BackwardParams {
-        list: before.list,
-        blocks: before.blocks,
-        ..backward::params(checked, main, &cut, columns, schedule, workspace)?
-    };
-    backward::launches(
-        checked,
-        device,
-        kernels,
-        &cut,
-        before.launches,
-        &params,
-        Params::Backward(params),
-    )
+    backward::launches_in_three(checked, device, kernels, main, &cut, schedule, workspace)
 }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io::Write;
 
+use ferroflash::Problem;
+
 use crate::failure::BAD_INPUT;
 
 /// Prints a line, as `println!` does, but ends the program quietly where nobody reads it any more: `ferroflash info |
@@ -17,4 +19,18 @@ pub fn line(text: fmt::Arguments) {
     if writeln!(std::io::stdout().lock(), "{text}").is_err() {
         std::process::exit(BAD_INPUT.into());
     }
+}
+
+/// The sizes of a problem, as tables name them: `bf16 batch 1, 16 heads over 16, 512 queries over 512 keys, head_dim 128`.
+pub fn sizes(problem: &Problem) -> String {
+    format!(
+        "{} batch {}, {} heads over {}, {} queries over {} keys, head_dim {}",
+        problem.dtype(),
+        problem.batch(),
+        problem.heads_q(),
+        problem.heads_k(),
+        problem.seqlen_q(),
+        problem.seqlen_k(),
+        problem.head_dim()
+    )
 }

@@ -6,24 +6,14 @@ use serde_json::json;
 
 use super::Case;
 use crate::failure::Failure;
-use crate::print::say;
+use crate::print::{say, sizes};
 
 /// A table for each pass.
 pub fn print(gpu: &Gpu, cases: &[Case]) -> Result<(), Failure> {
     for case in cases {
         print_gpu(gpu, case)?;
         let problem = &case.problem;
-        say!(
-            "problem   {} batch {}, {} heads over {}, {} queries over {} keys, head_dim {}, {}",
-            problem.dtype(),
-            problem.batch(),
-            problem.heads_q(),
-            problem.heads_k(),
-            problem.seqlen_q(),
-            problem.seqlen_k(),
-            problem.head_dim(),
-            problem.mask()
-        );
+        say!("problem   {}, {}", sizes(problem), problem.mask());
         for estimates in &case.passes {
             print_pass(estimates);
         }

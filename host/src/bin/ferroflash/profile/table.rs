@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Kernel, OfPass, Profile};
 use crate::bench::flops;
-use crate::print::say;
+use crate::print::{say, sizes};
 
 /// A table for each pass.
 pub fn print(profile: &Profile) {
@@ -26,14 +26,8 @@ pub fn print(profile: &Profile) {
         columns => format!(", head_dim_v {columns}"),
     };
     say!(
-        "problem   {} batch {}, {} heads over {}, {} queries over {} keys, head_dim {}{columns_v}, {}, {:?}",
-        problem.dtype(),
-        problem.batch(),
-        problem.heads_q(),
-        problem.heads_k(),
-        problem.seqlen_q(),
-        problem.seqlen_k(),
-        problem.head_dim(),
+        "problem   {}{columns_v}, {}, {:?}",
+        sizes(problem),
         problem.mask(),
         problem.order()
     );
