@@ -172,9 +172,9 @@ pub fn maps(
         Ok(PlannedLaunch::new(checked, variant, grid, params))
     };
     let of_side = |bounds: u64, blocks: u64| if bounds > 0 { n_maps * blocks } else { 0 };
-    let warps = of_side(of_rows, q_blocks) + of_side(of_columns, k_blocks);
+    let sides = of_side(of_rows, q_blocks) + of_side(of_columns, k_blocks);
     let phases = [
-        (MaskMapPhase::Bounds, 32 * warps),
+        (MaskMapPhase::Bounds, ROWS * sides),
         (MaskMapPhase::Map, n_maps * of_map),
     ];
     let phases = phases.into_iter().filter(|&(_, threads)| threads > 0);

@@ -11,7 +11,7 @@ use crate::attention::divide;
 use crate::attention::mask::Band;
 use crate::config;
 use crate::params::{ClearParams, TensorView};
-use crate::ptx::{global, spec, special};
+use crate::ptx::{global, shuffle, spec, special};
 use crate::tile::global::GlobalRows;
 
 /// Rows of a block of threads.
@@ -32,15 +32,14 @@ pub unsafe fn clear(p: &ClearParams) {
     let idx = special::block_idx_x();
     let batch_idx = divide(idx, blocks);
     let first = (idx - batch_idx * blocks) * ROWS + special::thread_idx_x() / 32;
+    if spec::block_mask() {
+        // SAFETY: this function's contract: the lists exist.
+        unsafe { clear_unlisted(p, batch_idx, first) };
+        return;
+    }
     for i in 0..ROWS / WARPS {
         let row = first + i * WARPS;
-        if row >= shape.seqlen_k {
-            continue;
-        }
-        if spec::block_mask() {
-            // SAFETY: this function's contract: the rows and the lists exist.
-            unsafe { clear_unlisted(p, batch_idx, row) };
-        } else if !is_seen(&band, row) {
+        if row < shape.seqlen_k && !is_seen(&band, row) {
             // SAFETY: this function's contract: the rows exist.
             unsafe {
                 clear_row(&p.d_k, shape.head_dim, batch_idx, shape.heads_k, row);
@@ -50,38 +49,52 @@ pub unsafe fn clear(p: &ClearParams) {
     }
 }
 
-/// dK and dV of a key ← 0 in the heads whose tile with the key has an empty list.
+/// dK and dV of a warp's keys ← 0, from key `first` on, in the heads whose tile with the key has an empty list. A lane asks for a head.
 ///
 /// # Safety
-/// The tensors have the row; the lists have been made; all lanes of a warp come here.
+/// The lists have been made; all lanes of a warp come here.
 #[inline(always)]
-unsafe fn clear_unlisted(p: &ClearParams, batch_idx: u32, row: u32) {
+unsafe fn clear_unlisted(p: &ClearParams, batch_idx: u32, first: u32) {
     let shape = &p.shape;
-    let tile = divide(row, p.tile_rows);
-    let mut head_idx = 0;
-    while head_idx < shape.heads_k {
-        // SAFETY: the caller's contract.
-        unsafe {
-            let n = p.blocks.len_of_group(shape, batch_idx, head_idx, tile);
-            if n == 0 {
-                clear_heads(
-                    &p.d_k,
-                    shape.head_dim,
-                    batch_idx,
-                    head_idx..head_idx + 1,
-                    row,
-                );
-                clear_heads(
-                    &p.d_v,
-                    shape.head_dim_v,
-                    batch_idx,
-                    head_idx..head_idx + 1,
-                    row,
-                );
+    let mut first_head = 0;
+    while first_head < shape.heads_k {
+        let own_head = first_head + special::lane_idx();
+        let (mut tile, mut unlisted) = (NO_TILE, 0);
+        let mut row = first;
+        let end = end_of_rows(first, shape.seqlen_k);
+        while row < end {
+            // SAFETY: the caller's contract.
+            unsafe {
+                let of_row = divide(row, p.tile_rows);
+                if of_row != tile {
+                    tile = of_row;
+                    let is_unlisted = own_head < shape.heads_k
+                        && p.blocks.len_of_group(shape, batch_idx, own_head, tile) == 0;
+                    unlisted = shuffle::vote_ballot(is_unlisted);
+                }
+                let mut left = unlisted;
+                while left > 0 {
+                    let head = first_head + left.trailing_zeros();
+                    let heads = head..head + 1;
+                    clear_heads(&p.d_k, shape.head_dim, batch_idx, heads.clone(), row);
+                    clear_heads(&p.d_v, shape.head_dim_v, batch_idx, heads, row);
+                    left &= left - 1;
+                }
             }
+            row += WARPS;
         }
-        head_idx += 1;
+        first_head += 32;
     }
+}
+
+/// No tile has this number.
+const NO_TILE: u32 = u32::MAX;
+
+/// One past the last row of a warp whose first one this is.
+#[inline(always)]
+fn end_of_rows(first: u32, seqlen_k: u32) -> u32 {
+    let end = first - first % ROWS + ROWS;
+    if end < seqlen_k { end } else { seqlen_k }
 }
 
 /// Whether some query sees the key.

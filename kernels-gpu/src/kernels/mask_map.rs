@@ -9,7 +9,7 @@
 
 mod value;
 
-use value::{load, store, value_of};
+use value::{load, load_of, store, value_of};
 
 use super::band;
 use crate::attention::{batch_and_head, divide};
@@ -17,14 +17,16 @@ use crate::config;
 use crate::interval::{Bounds, Truth};
 use crate::params::{
     BLOCK_MULTIPLE, FULL_BLOCK, HIDDEN_BLOCK, MAX_MASK_VALUES, MaskInstruction, MaskMapParams,
-    MaskMapPhase, MaskOp, PARTIAL_BLOCK,
+    MaskMapPhase, PARTIAL_BLOCK,
 };
-use crate::ptx::{global, parameters, shuffle, special};
+use crate::ptx::{barrier, global, parameters, shuffle, special};
 
 /// Threads of a block.
 const THREADS: u32 = config::mask_map().threads;
 /// Queries, and keys, of a block of the map.
 const ROWS: u32 = BLOCK_MULTIPLE;
+/// Warps of a block of threads.
+const WARPS: u32 = THREADS / 32;
 /// Bytes of bounds.
 const BOUNDS_BYTES: u32 = 16;
 
@@ -42,7 +44,7 @@ struct Task {
     /// Where the bounds of the box's rows and columns lie, read or written.
     row_bounds: u64,
     column_bounds: u64,
-    /// Whether each lane evaluates the part at rows, or columns, of its own.
+    /// Whether each thread evaluates the part at a row, or a column, of its own.
     points: Points,
 }
 
@@ -54,48 +56,26 @@ enum Points {
     Neither,
 }
 
-/// A warp's bounds, or a thread's block of the map.
+/// The bounds that a block of threads finds, or a thread's block of the map.
 ///
 /// # Safety
-/// The launch is as [`config::mask_map`] says, with a warp for each block of queries and of keys whose bounds are kept, or a thread for each
-/// block of the map; tensors and the workspace are as [`MaskMapParams`] says. `program` is the address of the first instruction.
+/// The launch is as [`config::mask_map`] says, with a block of threads for each block of queries and of keys whose bounds are kept, or a
+/// thread for each block of the map; tensors and the workspace are as [`MaskMapParams`] says. `program` is the address of the first
+/// instruction.
 #[inline(always)]
 pub unsafe fn mask_map(p: &MaskMapParams, program: u64) {
-    let thread = special::block_idx_x() * THREADS + special::thread_idx_x();
     let maps_bounds = p.phase == const { MaskMapPhase::Bounds as u32 };
+    let thread = special::block_idx_x() * THREADS + special::thread_idx_x();
     let task = if maps_bounds {
-        bounds_task(p, thread / 32)
+        bounds_task(p, special::block_idx_x())
     } else {
         map_task(p, thread)
     };
-    let lane = special::lane_idx();
     let mut truth = Truth::Unknown;
-    // Opaque, or the interpreter would be there once for each of a lane's points.
-    let n_points = special::opaque(if maps_bounds { ROWS } else { 1 });
-    let mut point = 0;
-    // SAFETY: the caller's contract; whole warps come to what follows.
+    // SAFETY: the caller's contract; whole warps come to what follows, and whole blocks to where bounds are written.
     unsafe {
         if let Some(task) = task {
-            while point < n_points {
-                let at_point = |(first, last): (u32, u32)| {
-                    let row = first + point + lane;
-                    let row = if row < last { row } else { last };
-                    (row, row)
-                };
-                let at = match task.points {
-                    Points::Rows => Task {
-                        q: at_point(task.q),
-                        ..task
-                    },
-                    Points::Columns => Task {
-                        k: at_point(task.k),
-                        ..task
-                    },
-                    Points::Neither => task,
-                };
-                truth = evaluate(p, program, &at, point == 0).truth();
-                point += 32;
-            }
+            truth = evaluate(p, program, &task.at(special::thread_idx_x())).truth();
         }
         match task {
             Some(task) if maps_bounds => write_bounds(p, &task),
@@ -105,9 +85,9 @@ pub unsafe fn mask_map(p: &MaskMapParams, program: u64) {
     }
 }
 
-/// The block of queries, or of keys, whose bounds a warp finds.
+/// The block of queries, or of keys, whose bounds a block of threads finds.
 #[inline(always)]
-fn bounds_task(p: &MaskMapParams, warp: u32) -> Option<Task> {
+fn bounds_task(p: &MaskMapParams, idx: u32) -> Option<Task> {
     let program = &p.program;
     let (q_blocks, k_blocks) = (p.map.q_blocks, p.map.k_blocks);
     let of_rows = if program.row_bounds > 0 {
@@ -115,25 +95,27 @@ fn bounds_task(p: &MaskMapParams, warp: u32) -> Option<Task> {
     } else {
         0
     };
-    let task = if warp < of_rows {
-        let map = divide(warp, q_blocks);
+    let task = if idx < of_rows {
+        let map = divide(idx, q_blocks);
+        let task = task_of(p, map, idx - map * q_blocks, 0);
         Task {
             first: 0,
             end: program.end_of_rows,
             points: Points::Rows,
-            ..task_of(p, map, warp - map * q_blocks, 0)
+            ..task
         }
     } else {
-        let warp = warp - of_rows;
-        let map = divide(warp, k_blocks);
+        let idx = idx - of_rows;
+        let map = divide(idx, k_blocks);
         if map >= p.n_maps || program.column_bounds == 0 {
             return None;
         }
+        let task = task_of(p, map, 0, idx - map * k_blocks);
         Task {
             first: program.end_of_rows,
             end: program.end_of_columns,
             points: Points::Columns,
-            ..task_of(p, map, 0, warp - map * k_blocks)
+            ..task
         }
     };
     Some(task)
@@ -182,12 +164,35 @@ fn task_of(p: &MaskMapParams, map: u32, q_block: u32, k_block: u32) -> Task {
     }
 }
 
-/// What is known of the value of a task's last instruction. Values that are kept are joined to what was kept before, but for the first time.
+impl Task {
+    /// The same at one of the box's rows or columns, if it is evaluated at each. Beyond the sequence that is its last one.
+    #[inline(always)]
+    fn at(self, point: u32) -> Task {
+        let only = |(first, last): (u32, u32)| {
+            let row = first + point;
+            let row = if row < last { row } else { last };
+            (row, row)
+        };
+        match self.points {
+            Points::Rows => Task {
+                q: only(self.q),
+                ..self
+            },
+            Points::Columns => Task {
+                k: only(self.k),
+                ..self
+            },
+            Points::Neither => self,
+        }
+    }
+}
+
+/// What is known of the value of a task's last instruction.
 ///
 /// # Safety
 /// As [`mask_map`].
 #[inline(always)]
-unsafe fn evaluate(p: &MaskMapParams, program: u64, task: &Task, is_first: bool) -> Bounds {
+unsafe fn evaluate(p: &MaskMapParams, program: u64, task: &Task) -> Bounds {
     let mut value = Bounds::Cond(Truth::Unknown);
     let mut idx = task.first;
     while idx < task.end {
@@ -195,24 +200,21 @@ unsafe fn evaluate(p: &MaskMapParams, program: u64, task: &Task, is_first: bool)
         unsafe {
             let at = program + u64::from(idx) * size_of::<MaskInstruction>() as u64;
             let instruction = MaskInstruction::from_words(parameters::ld_generic_x4(at));
-            let to = instruction.to();
             value = value_of(p, task, instruction).flushed();
-            if matches!(instruction.op(), MaskOp::Keep) && !is_first {
-                value = value.union(load(to));
-            }
-            store(to, value);
+            store(instruction.to(), value);
         }
         idx += 1;
     }
     value
 }
 
-/// Writes what all lanes have kept.
+/// Writes what all threads of the block have kept, joined.
 ///
 /// # Safety
-/// As [`mask_map`]; all lanes of the warp come here.
+/// As [`mask_map`]; all threads of the block come here.
 #[inline(always)]
 unsafe fn write_bounds(p: &MaskMapParams, task: &Task) {
+    const { assert!(THREADS == ROWS && WARPS.is_power_of_two()) };
     let (n, address) = if task.points == Points::Rows {
         (p.program.row_bounds, task.row_bounds)
     } else {
@@ -220,26 +222,41 @@ unsafe fn write_bounds(p: &MaskMapParams, task: &Task) {
     };
     let mut idx = 0;
     while idx < n {
-        // SAFETY: the caller's contract; the program keeps as many.
+        let kept = MAX_MASK_VALUES as u32 + idx;
+        // SAFETY: the caller's contract; the program keeps as many. Nobody writes between the barriers what others read there.
         unsafe {
-            let mut bounds = load(MAX_MASK_VALUES as u32 + idx);
-            let mut distance = 16;
-            while distance > 0 {
-                let words = bounds.words();
-                let mut others = [0; 4];
-                for word in 0..4 {
-                    others[word] = shuffle::shuffle_bfly_u32(words[word], distance);
-                }
-                bounds = bounds.union(Bounds::from_words(others));
-                distance /= 2;
-            }
-            if special::lane_idx() == 0 {
+            let of_warp = union_of_lanes(load(kept), 32);
+            store(kept, of_warp);
+            barrier::barrier_sync_all();
+            let warp = special::lane_idx() % WARPS;
+            let of_block = union_of_lanes(load_of(kept, warp * 32), WARPS);
+            if special::thread_idx_x() == 0 {
                 let at = address + u64::from(idx * BOUNDS_BYTES);
-                global::st_global_x4(at, bounds.words());
+                global::st_global_x4(at, of_block.words());
             }
         }
         idx += 1;
     }
+}
+
+/// What is known of the values of so many neighbouring lanes, a power of two.
+///
+/// # Safety
+/// All lanes of the warp come here.
+#[inline(always)]
+unsafe fn union_of_lanes(mut bounds: Bounds, lanes: u32) -> Bounds {
+    let mut distance = lanes / 2;
+    while distance > 0 {
+        let words = bounds.words();
+        let mut others = [0; 4];
+        for word in 0..4 {
+            // SAFETY: the caller's contract.
+            others[word] = unsafe { shuffle::shuffle_bfly_u32(words[word], distance) };
+        }
+        bounds = bounds.union(Bounds::from_words(others));
+        distance /= 2;
+    }
+    bounds
 }
 
 /// The byte of a block on which this is known of the mask: full where the band, too, shows all of it.

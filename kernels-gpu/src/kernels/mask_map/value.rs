@@ -168,10 +168,10 @@ unsafe fn element(p: &MaskMapParams, instruction: MaskInstruction) -> Bounds {
     }
 }
 
-/// Where a thread has a value.
+/// Where a thread of the block has a value.
 #[inline(always)]
-fn place(value: u32) -> u32 {
-    let in_block = value * THREADS + special::thread_idx_x();
+fn place(value: u32, thread: u32) -> u32 {
+    let in_block = value * THREADS + thread;
     special::shared_base() + in_block * BOUNDS_BYTES
 }
 
@@ -182,7 +182,17 @@ fn place(value: u32) -> u32 {
 #[inline(always)]
 pub(super) unsafe fn load(value: u32) -> Bounds {
     // SAFETY: the caller's contract.
-    Bounds::from_words(unsafe { shared::ld_shared_x4(place(value)) })
+    unsafe { load_of(value, special::thread_idx_x()) }
+}
+
+/// A value of a thread of the block.
+///
+/// # Safety
+/// It has been stored, and a barrier lies between.
+#[inline(always)]
+pub(super) unsafe fn load_of(value: u32, thread: u32) -> Bounds {
+    // SAFETY: the caller's contract.
+    Bounds::from_words(unsafe { shared::ld_shared_x4(place(value, thread)) })
 }
 
 /// Sets a value of the thread.
@@ -192,7 +202,7 @@ pub(super) unsafe fn load(value: u32) -> Bounds {
 #[inline(always)]
 pub(super) unsafe fn store(value: u32, bounds: Bounds) {
     // SAFETY: the caller's contract.
-    unsafe { shared::st_shared_x4(place(value), bounds.words()) };
+    unsafe { shared::st_shared_x4(place(value, special::thread_idx_x()), bounds.words()) };
 }
 
 /// Bounds that were kept.
