@@ -75,6 +75,20 @@ impl Mask {
         }
     }
 
+    /// What is left of a mask without a prefix within a window.
+    pub(crate) fn within(self, left: Option<usize>, right: Option<usize>) -> Mask {
+        let least = |a: Option<usize>, b: Option<usize>| match (a, b) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        let own = self.window();
+        match (least(own.0, left), least(own.1, right)) {
+            (None, None) => Mask::Full,
+            (None, Some(0)) => Mask::Causal,
+            (left, right) => Mask::Window { left, right },
+        }
+    }
+
     /// How many keys, the first ones, every query sees wherever it stands.
     pub fn prefix(self) -> usize {
         match self {

@@ -9,6 +9,7 @@ mod score;
 mod sizes;
 mod weights;
 
+use ferroflash_kernels::expression::{Rows, WithoutBand};
 use ferroflash_kernels::params::Window;
 use ferroflash_kernels::spec::{Constant, Spec};
 
@@ -55,6 +56,27 @@ impl Checked {
     /// What was given: all that the pass needs, and nothing that it does not take.
     pub fn arguments(&self) -> &Arguments {
         &self.arguments
+    }
+
+    /// The same with the terms of a mask expression that are sides of a band in the problem's mask; the rest of the expression stays. Not beside a
+    /// block mask, whose full blocks show what the mask hides, nor beside a prefix. What is given stays where the expressions expect it.
+    pub(crate) fn with_band_in_mask(&self) -> Checked {
+        let problem = &self.problem;
+        let rows = |seqlen: usize| u32::try_from(seqlen).unwrap_or(u32::MAX);
+        let rows = Rows {
+            seqlen_q: rows(problem.seqlen_q()),
+            seqlen_k: rows(problem.seqlen_k()),
+            vary: self.has_lengths() || problem.pages().is_some(),
+        };
+        let is_plain = problem.block_mask().is_none() && problem.mask().prefix() == 0;
+        let mask = problem.mask_expression().filter(|_| is_plain);
+        match mask.and_then(|mask| mask.expression().without_band(rows)) {
+            Some(WithoutBand { sides, rest }) => Checked {
+                problem: problem.with_band(sides, rest),
+                ..*self
+            },
+            None => *self,
+        }
     }
 
     /// In whose memory every argument lies.

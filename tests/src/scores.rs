@@ -14,7 +14,7 @@ use half::{bf16, f16};
 use crate::beside::{bits, check_one_in};
 use crate::buffer::{Buffer, Number};
 use crate::cases::Case;
-use crate::cases::scores::ScoreCase;
+use crate::cases::scores::{Rule, ScoreCase};
 use crate::edits::Edits;
 use crate::inputs::Values;
 use crate::oracle::Output;
@@ -58,6 +58,7 @@ struct Trial<'a> {
     case: &'a Case,
     edits: Edits,
     values: Values,
+    rule: Rule,
     built_in: Option<Mask>,
     reference: Reference,
 }
@@ -79,6 +80,7 @@ impl<'a> Trial<'a> {
             reference: Reference::edited(case, &values, problem.scale(), Some(&edits))
                 .of_products(case.arithmetic(subject.backend)),
             values,
+            rule: scores.rule,
             built_in: scores.rule.built_in().filter(|_| case.mask == Mask::Full),
             edits,
         })
@@ -92,7 +94,9 @@ impl<'a> Trial<'a> {
 
     /// Refused, as it should be; or close to the oracle, and with the same bits again.
     fn check_forward(&self) -> Result<Option<f64>, String> {
-        let eligible = is_editable(self.subject.backend, self.algorithm, self.case);
+        // A mask that is a band leaves no expression.
+        let eligible = is_editable(self.subject.backend, self.algorithm, self.case)
+            || self.is_band() && is_eligible(self.subject.backend, self.algorithm, self.case);
         let output = match self.forward(&self.device(0)?, self.case, Some(&self.edits)) {
             Ok(_) if !eligible => return Err("it ran; it should have been refused".into()),
             Err(Refusal::NotEligible(_)) if !eligible => return Ok(None),
@@ -134,6 +138,11 @@ impl<'a> Trial<'a> {
         }
     }
 
+    /// Whether the mask is a band that the problem's own mask can hold.
+    fn is_band(&self) -> bool {
+        self.rule.is_band() && self.case.blocks.is_none() && self.case.mask.prefix() == 0
+    }
+
     /// The plan skips blocks that the mask hides where it should, said a second time: where an SM has sixteen blocks of scores or more, and the
     /// kernels are for lists of blocks.
     fn check_skips(&self, pass: Pass) -> Result<(), String> {
@@ -155,6 +164,9 @@ impl<'a> Trial<'a> {
         let pays = sizes.seqlen_q >= 128 && rounds * blocks(sizes.seqlen_k) >= 16;
         let expected = self.edits.mask.is_some() && takes_lists && is_alone && pays;
         match plan.mask_blocks {
+            Some(MaskBlocks::Band) if self.is_band() => Ok(()),
+            Some(MaskBlocks::Band) if matches!(self.rule, Rule::Random(_)) => Ok(()),
+            other if self.is_band() => Err(format!("{pass:?}: no band: {other:?}")),
             Some(MaskBlocks::Skipped) if expected => Ok(()),
             Some(MaskBlocks::Computed(Unmapped::TooLong(_))) => Ok(()),
             None | Some(MaskBlocks::Computed(_)) if !expected => Ok(()),
@@ -208,6 +220,10 @@ impl<'a> Trial<'a> {
 
     /// Whether the algorithm has kernels for the backward pass. Who has none says that it is for the expression.
     fn takes_backward(&self) -> Result<bool, String> {
+        let is_flash = matches!(self.algorithm, Algorithm::Flash2 | Algorithm::Flash3);
+        if is_flash && self.case.sizes.head_dim > 256 {
+            return Ok(false);
+        }
         let device = self.device(0)?;
         match self.plan(&device, self.case, Some(&self.edits), Pass::Backward)? {
             Ok(_) => Ok(true),

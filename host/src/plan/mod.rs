@@ -121,6 +121,8 @@ pub fn plan(
     backend: Backend,
     asked: Option<Algorithm>,
 ) -> Result<Plan, PlanError> {
+    let has_mask = checked.problem().mask_expression().is_some();
+    let checked = &checked.with_band_in_mask();
     let (algorithm, kernels, candidates) = select::select(checked, device, backend, asked)?;
     let mut plan = Plan {
         backend,
@@ -166,7 +168,10 @@ pub fn plan(
         planned.and_then(|launches| tensor_gradient::behind(checked, launches, &mut plan));
     match planned.and_then(|launches| enough_memory(launches, &plan.workspace)) {
         Ok(launches) => {
-            plan.mask_blocks = mask_map::outcome(checked, device, &launches);
+            plan.mask_blocks = match checked.problem().mask_expression() {
+                None => has_mask.then_some(MaskBlocks::Band),
+                Some(_) => mask_map::outcome(checked, device, &launches),
+            };
             plan.launches = mask_map::specialise(checked, launches);
             Ok(plan)
         }

@@ -6,7 +6,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::{Mutex, PoisonError};
 
 use ferroflash_kernels::expression::{
-    At, Cond, Expression, ExpressionError, Kept, Num, Operand, Pool, Type,
+    At, Cond, Expression, ExpressionError, Kept, Num, Operand, Pool, Sides, Type,
 };
 
 use super::edit::EditParts;
@@ -293,6 +293,17 @@ impl Problem {
     /// The expression that hides keys beside the mask.
     pub fn mask_expression(&self) -> Option<MaskExpression> {
         self.expressions.mask
+    }
+
+    /// The same problem with a band in its mask, and what is left of the mask expression.
+    pub(crate) fn with_band(&self, sides: Sides, rest: Option<Expression>) -> Problem {
+        let side = |side: Option<u32>| side.map(|places| places as usize);
+        let mask = rest.map(|rest| MaskExpression(KEPT.keep(rest)));
+        Problem {
+            mask: self.mask.within(side(sides.left), side(sides.right)),
+            expressions: Expressions::new(self.expressions.score, mask),
+            ..*self
+        }
     }
 
     /// Both, as plans print them.

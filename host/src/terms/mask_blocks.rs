@@ -7,6 +7,8 @@ use ferroflash_kernels::expression::TooLong;
 /// What becomes of the blocks of scores that a mask expression hides as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MaskBlocks {
+    /// The expression is a band around the diagonal: the pass runs as under a built-in mask.
+    Band,
     /// They are found before the pass, and skipped.
     Skipped,
     /// They are computed as all others are.
@@ -54,6 +56,7 @@ pub enum Unmapped {
 impl fmt::Display for MaskBlocks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            MaskBlocks::Band => f.write_str("skipped: the expression is a band"),
             MaskBlocks::Skipped => f.write_str("skipped"),
             MaskBlocks::Computed(why) => write!(f, "computed: {why}"),
         }

@@ -38,6 +38,8 @@ pub enum Rule {
     Documents,
     /// As [`Mask::Causal`].
     Causal,
+    /// The same by a parameter, so that it is no band to who plans.
+    CausalByParam,
     /// As [`Mask::Window`], by parameters.
     Window,
     /// As [`Mask::PrefixLm`].
@@ -126,6 +128,7 @@ impl Rule {
         vec![
             Rule::LongDocuments,
             Rule::Causal,
+            Rule::CausalByParam,
             Rule::OfHeads,
             Rule::HiddenBlocks,
             Rule::Window,
@@ -142,7 +145,7 @@ impl Rule {
     /// The mask that is built in and does the same.
     pub fn built_in(self) -> Option<Mask> {
         match self {
-            Rule::Causal => Some(Mask::Causal),
+            Rule::Causal | Rule::CausalByParam => Some(Mask::Causal),
             Rule::Window => Some(Mask::Window {
                 left: Some(LEFT as usize),
                 right: Some(RIGHT as usize),
@@ -153,6 +156,11 @@ impl Rule {
             Rule::Nothing => Some(Mask::Full),
             _ => None,
         }
+    }
+
+    /// Whether the mask is a band by its text alone.
+    pub fn is_band(self) -> bool {
+        matches!(self, Rule::Causal | Rule::Reversed)
     }
 
     /// What takes a score's place.
@@ -215,6 +223,7 @@ impl Rule {
                 (at.head % 2).eq(0).select(behind(at).le(0), window)
             }),
             Rule::Causal => Expression::mask(|at| behind(at).le(0)),
+            Rule::CausalByParam => Expression::mask(|at| behind(at).le(at.i32("none"))),
             Rule::Window => Expression::mask(|at| {
                 behind(at).le(at.i32("right")) & (-behind(at)).le(at.i32("left"))
             }),
@@ -308,6 +317,7 @@ impl Giving {
             "n" => ("n", ParamValue::I32(self.sizes.seqlen_q as i32 - 1)),
             "left" => ("left", ParamValue::I32(LEFT)),
             "right" => ("right", ParamValue::I32(RIGHT)),
+            "none" => ("none", ParamValue::I32(0)),
             "weight" => ("weight", ParamValue::F32(0.75)),
             "period" => ("period", ParamValue::I32(5)),
             _ => panic!("no value for the parameter {name}"),
