@@ -102,7 +102,27 @@ pub(super) fn unpacked<E: Element>(packed: &impl Packed, n: usize) -> [f32; 4] {
     [a, b, c, d]
 }
 
+/// Whether a step's place is told to the expression while its product runs ([`Consumer::begin_scores_early`]): what it reads for a row, such as
+/// ALiBi's slope, comes from memory meanwhile. Not where it edits some of the steps alone.
+#[inline(always)]
+fn begins_early<T: Tiles>() -> bool {
+    let some_steps = T::BLOCK_MASKS && spec::block_mask() && spec::edit_partial();
+    T::EDITS_SCORES && (spec::score() || spec::score_gradient()) && !some_steps
+}
+
 impl Consumer<'_> {
+    /// What [`Consumer::probabilities`] begins with, for the tile's 64 keys from `first` on, where it may come earlier.
+    ///
+    /// # Safety
+    /// Q's stage is full.
+    #[inline(always)]
+    pub(super) unsafe fn begin_scores_early<T: Tiles>(&self, n: u32, at: Ring, first: u32) {
+        if begins_early::<T>() {
+            // SAFETY: the caller's contract.
+            unsafe { self.begin_scores_of_step(n, at, first) };
+        }
+    }
+
     /// The `n`-th work, when the producer has announced it. It can be read again until its slot is released.
     #[inline(always)]
     pub(super) unsafe fn await_work(&self, n: u32) -> Work {
@@ -183,11 +203,15 @@ impl Consumer<'_> {
         // SAFETY: Q's stage is full, and L and the number of its first row with it.
         unsafe {
             if T::EDITS_SCORES && spec::score_gradient() {
-                self.begin_scores_of_step(n, at, first);
+                if !begins_early::<T>() {
+                    self.begin_scores_of_step(n, at, first);
+                }
                 return self.probabilities_and_derivatives::<E, T>(at, keys, first, s);
             }
             if T::EDITS_SCORES && spec::score() && !self.needs_no_edit::<T>(at) {
-                self.begin_scores_of_step(n, at, first);
+                if !begins_early::<T>() {
+                    self.begin_scores_of_step(n, at, first);
+                }
                 edit_fragments(s, 0);
             }
             self.where_hidden::<T>(at, keys, first, |visible| {

@@ -195,6 +195,7 @@ impl Consumer<'_> {
                 None
             };
             let begun_s = self.begin_scores::<E, T>(at, s);
+            self.begin_scores_early::<T>(n, at, self.idx::<T>() * WARPGROUP_ROWS);
             let begun_d_k = if NTH == FIRST {
                 begun_s.wait::<0>();
                 None
@@ -249,7 +250,9 @@ impl Consumer<'_> {
             if NTH != FIRST && !T::DK_AT_ONCE {
                 self.release_q(before);
             }
-            self.begin_scores::<E, T>(at, s).wait::<0>();
+            let begun_s = self.begin_scores::<E, T>(at, s);
+            self.begin_scores_early::<T>(n, at, self.idx::<T>() * WARPGROUP_ROWS);
+            begun_s.wait::<0>();
             self.layout.d_o_ring.await_full(Ring::at(T::D_O_STAGES, i));
             self.probabilities::<E, T>(n, at, keys, self.idx::<T>() * WARPGROUP_ROWS, s)
         }

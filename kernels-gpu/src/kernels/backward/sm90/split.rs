@@ -165,9 +165,11 @@ impl Consumer<'_> {
             let begun_d_q = if NTH == LATER {
                 layout.d_s_ring.await_full(before);
                 let begun = self.begin_columns::<E, T>(before, 0, &mut d_q);
+                self.begin_scores_early::<T>(n, at, 0);
                 begun_s.wait::<1>();
                 Some(begun)
             } else {
+                self.begin_scores_early::<T>(n, at, 0);
                 begun_s.wait::<0>();
                 None
             };
