@@ -57,6 +57,11 @@ pub const fn tma_kv_stages(head_dim: u32, tiles: TileShape) -> u32 {
     }
 }
 
+/// Whether the warpgroups that multiply in the flash3 forward kernel have the same rows. Each multiplies S of them, and half of the columns of O.
+pub const fn tma_shares_rows(head_dim: u32) -> bool {
+    head_dim > 256
+}
+
 /// Slots by which the flash3 forward kernel's producer says which tile comes next.
 pub const TMA_SLOTS: u32 = 2;
 
@@ -90,11 +95,18 @@ pub const fn tma_stores(head_dim: u32, value_dim: u32, tiles: TileShape) -> bool
 /// head_dim 128 two stages of 64 keys fill.
 ///
 /// Values may have fewer columns than keys, `value_dim`: 192 and 128, as DeepSeek-V3's. Then there is room for 128 keys.
+///
+/// Above head_dim 256 no warpgroup has registers for 64 rows of O: both have the same rows, and half of O's columns each ([`tma_shares_rows`]).
 pub const fn tma_forward(head_dim: u32, value_dim: u32, tiles: TileShape) -> Footprint {
     let consumers = match tiles {
         TileShape::Compact => 1,
         TileShape::Default | TileShape::Grouped => 2,
         TileShape::Wide => 3,
+    };
+    let row_groups = if tma_shares_rows(head_dim) {
+        1
+    } else {
+        consumers
     };
     // The most keys that shared memory has room for, and registers for their scores.
     let block_k = match (head_dim, tiles) {
@@ -102,9 +114,10 @@ pub const fn tma_forward(head_dim: u32, value_dim: u32, tiles: TileShape) -> Foo
         (..=128, TileShape::Compact) => 64,
         (..=192, TileShape::Compact) => 112,
         (129..=192, _) if value_dim <= 128 => 128,
-        _ => 80,
+        (..=256, _) => 80,
+        _ => 32,
     };
-    let block_q = 64 * consumers;
+    let block_q = 64 * row_groups;
     let kv_stages = tma_kv_stages(head_dim, tiles);
     let (columns, value_columns) = (padded_columns(head_dim), padded_columns(value_dim));
     let q_stages = tma_q_stages(head_dim);

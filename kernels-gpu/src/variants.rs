@@ -47,6 +47,7 @@ macro_rules! for_each_variant {
             forward_sm90a_bf16_d128:         TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 128 }
             forward_sm90a_bf16_d192:         TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 192 }
             forward_sm90a_bf16_d256:         TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 256 }
+            forward_sm90a_bf16_d512:         TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 512 }
             forward_sm90a_bf16_d64_wide:     TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 64, tiles: Wide }
             forward_sm90a_bf16_d128_wide:    TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 128, tiles: Wide }
             forward_sm90a_bf16_d64_compact:  TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 64, tiles: Compact }
@@ -59,6 +60,7 @@ macro_rules! for_each_variant {
             forward_sm90a_f16_d128:          TmaForward { arch: Sm90a, dtype: F16, head_dim: 128 }
             forward_sm90a_f16_d192:          TmaForward { arch: Sm90a, dtype: F16, head_dim: 192 }
             forward_sm90a_f16_d256:          TmaForward { arch: Sm90a, dtype: F16, head_dim: 256 }
+            forward_sm90a_f16_d512:          TmaForward { arch: Sm90a, dtype: F16, head_dim: 512 }
             forward_sm90a_f16_d64_wide:      TmaForward { arch: Sm90a, dtype: F16, head_dim: 64, tiles: Wide }
             forward_sm90a_f16_d128_wide:     TmaForward { arch: Sm90a, dtype: F16, head_dim: 128, tiles: Wide }
             forward_sm90a_f16_d64_compact:   TmaForward { arch: Sm90a, dtype: F16, head_dim: 64, tiles: Compact }

@@ -164,10 +164,12 @@ fn typed<T: Element + Number>(
     })
 }
 
-/// The algorithm of the backward pass: that of the forward pass, but where flash2 has kernels for the latter alone.
+/// The algorithm of the backward pass: that of the forward pass, but where flash2 and flash3 have kernels for the latter alone.
 fn of_backward(algorithm: Algorithm, case: &Case) -> Algorithm {
     match algorithm {
-        Algorithm::Flash2 if case.sizes.head_dim.max(case.sizes.head_dim_v) > 256 => {
+        Algorithm::Flash2 | Algorithm::Flash3
+            if case.sizes.head_dim.max(case.sizes.head_dim_v) > 256 =>
+        {
             Algorithm::Standard
         }
         other => other,

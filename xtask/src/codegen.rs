@@ -103,7 +103,7 @@ fn matrix(variants: &[Variant]) -> String {
     text
 }
 
-/// The constants that the members ask for; up to which head_dim, where some do not, and for which other columns of values.
+/// The constants that the members ask for; for which head_dim, where some do not.
 fn constants(members: &[&Variant]) -> String {
     let mut names = Vec::new();
     for constant in Constant::ALL {
@@ -113,26 +113,16 @@ fn constants(members: &[&Variant]) -> String {
             .filter(|member| member.planned_constants().any(|own| own == constant))
             .collect();
         let name = constant.name();
-        match most_columns(&asking) {
+        match distinct(&asking, compiled_for) {
             _ if asking.is_empty() => {}
-            most if most.is_empty() || asking.len() == members.len() => names.push(name.to_owned()),
-            most => names.push(format!("{name} (up to {most})")),
+            all if all.is_empty() || asking.len() == members.len() => names.push(name.to_owned()),
+            some => names.push(format!("{name} (of {some})")),
         }
     }
     match names.is_empty() {
         true => "–".to_owned(),
         false => names.join(", "),
     }
-}
-
-/// The largest head_dim that a member is compiled for, and those that have other columns of values.
-fn most_columns(members: &[&Variant]) -> String {
-    let (same, others): (Vec<&Variant>, Vec<&Variant>) = members
-        .iter()
-        .partition(|member| member.head_dim_v.is_none());
-    let largest = same.into_iter().max_by_key(|member| member.head_dim);
-    let all: Vec<&Variant> = largest.into_iter().chain(others).collect();
-    distinct(&all, compiled_for)
 }
 
 /// The head_dim that a kernel is compiled for, and the columns of values where they are others; nothing where it is compiled for none.
@@ -191,8 +181,8 @@ mod tests {
         let row = "| `forward` | 8.0 and newer | bf16, fp16 | any multiple of 8 up to 512 (padded to 32, 64, 128, 256, 512) | \
                    right_bound, left_bound, lengths, prefix, block_mask, pages, score, edit_partial, sinks, dropout, pad_columns |\n";
         assert!(matrix(VARIANTS).contains(row), "{}", matrix(VARIANTS));
-        let row = "| `forward` | 9.0 only | bf16, fp16 | any multiple of 8 up to 256 (padded to 64, 96, 128, 192, 256, 192/128) | \
-                   right_bound, left_bound, lengths, prefix, block_mask (up to 128, 192/128), pages, score, edit_partial (up to 128, 192/128), sinks, dropout |\n";
+        let row = "| `forward` | 9.0 only | bf16, fp16 | any multiple of 8 up to 512 (padded to 64, 96, 128, 192, 256, 512, 192/128) | \
+                   right_bound, left_bound, lengths, prefix, block_mask (of 64, 96, 128, 512, 192/128), pages, score, edit_partial (of 64, 96, 128, 512, 192/128), sinks, dropout |\n";
         assert!(matrix(VARIANTS).contains(row), "{}", matrix(VARIANTS));
         let row = "| `backward`, compact tiles | 8.0 and newer | bf16, fp16 | any multiple of 8 up to 256 (padded to 128, 256) | \
                    right_bound, left_bound, lengths, prefix, block_mask, score, score_gradient, edit_partial, dropout, pad_columns |\n";

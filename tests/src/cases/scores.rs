@@ -39,9 +39,8 @@ const LENGTHS: [(usize, usize); 6] = [
 /// `(batch, heads_q, heads_k)`: heads of their own, groups, one key head for all.
 const HEADS: [(usize, usize, usize); 4] = [(1, 2, 2), (2, 4, 2), (2, 3, 1), (1, 1, 1)];
 
-/// Of flash2's kernels, flash3's, and one that both pad.
-/// The last one with values of 128 columns.
-const HEAD_DIMS: [usize; 8] = [64, 128, 32, 96, 256, 192, 40, 192];
+/// Of flash2's kernels, flash3's, and two that both pad. The second 192 is with values of 128 columns.
+const HEAD_DIMS: [usize; 9] = [64, 128, 32, 96, 256, 192, 40, 192, 264];
 
 /// Sequences of different lengths: packed, padded, of queries and keys alike and not, empty ones, a query each.
 const OF_LENGTHS: [Lengths; 5] = [
@@ -111,7 +110,7 @@ pub fn blocks() -> Vec<ScoreCase> {
         case.case.mask = MASKS[round / 2 % 2];
         case.case.sizes.seqlen_q = seqlen_q;
         case.case.sizes.seqlen_k = seqlen_k;
-        case.case.sizes.head_dim = [64, 128][round / 4];
+        case.case.sizes.head_dim = [64, 128, 64, 512][round / 2];
         case.case.sizes.head_dim_v = case.case.sizes.head_dim;
         case.case.blocks = Some(Blocks {
             block_q: 128,

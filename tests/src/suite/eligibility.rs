@@ -12,9 +12,10 @@ pub(crate) fn is_eligible(backend: Backend, algorithm: Algorithm, case: &Case) -
     let empty = case.sizes.query_elems() == 0 && case.sizes.key_elems() == 0;
     let aligned = case.arrangement != Arrangement::Unaligned || empty;
     let repeats = case.arrangement.repeats() != Repeats::Nothing;
-    // Beyond that, flash3's blocks of keys do not divide those of a mask.
+    // Between these, flash3's blocks of keys do not divide those of a mask.
     let (head_dim, head_dim_v) = (case.sizes.head_dim, case.sizes.head_dim_v);
-    let divides = case.blocks.is_none() || head_dim <= 192 && head_dim_v <= 128;
+    let divides = head_dim <= 192 && head_dim_v <= 128 || head_dim.max(head_dim_v) > 256;
+    let divides = case.blocks.is_none() || divides;
     let columns_of = |multiple, most| {
         [head_dim, head_dim_v]
             .iter()
@@ -35,7 +36,7 @@ pub(crate) fn is_eligible(backend: Backend, algorithm: Algorithm, case: &Case) -
             half && aligned && splits && columns(512)
         }
         // Tensor maps know no stride of 0.
-        (_, Algorithm::Flash3) => half && aligned && !repeats && divides && columns(256),
+        (_, Algorithm::Flash3) => half && aligned && !repeats && divides && columns(512),
         (_, Algorithm::Standard) => half && aligned && columns(576),
         _ => false,
     }

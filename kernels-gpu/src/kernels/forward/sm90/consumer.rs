@@ -1,4 +1,4 @@
-//! A consumer: 64 query rows of every tile; products and softmax.
+//! A consumer: 64 query rows of every tile, of all columns or of half of them; products and softmax.
 
 use super::layout::{Layout, WorkTile, place};
 use super::pack_gqa::PackGqa;
@@ -10,14 +10,14 @@ use crate::kernels::band;
 use crate::kernels::dropout::divide_by_kept;
 use crate::kernels::forward::{StatisticRows, add_sinks, sink_of_head, store_statistic};
 use crate::kernels::lengths::{band_of_sequence, split_keys};
-use crate::params::TmaForwardParams;
+use crate::params::{BOX_COLUMNS, TmaForwardParams};
 use crate::ptx::{barrier, mbarrier, spec, special, tma};
 use crate::tile::element::Element;
 use crate::tile::global::{GlobalMatrix, GlobalRows};
 use crate::tile::register::Accumulator;
 use crate::tile::ring::Ring;
 use crate::tile::softmax::{OnlineSoftmax, RowValues, outgrown, scale_rows};
-use crate::tile::warpgroup::{self, WARPGROUP_ROWS, WarpgroupTile};
+use crate::tile::warpgroup::{self, BoxedTile, WARPGROUP_ROWS, WarpgroupTile};
 
 /// The warps of a consumer vote at barriers `VOTE_BARRIER ..`.
 const VOTE_BARRIER: u32 = 4;
@@ -86,7 +86,7 @@ pub(super) unsafe fn consume<E: Element, T: Tiles>(p: &TmaForwardParams, layout:
 unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slot: Ring) {
     let steps = const { T::HEAD_DIM / 16 };
     let block_k = T::FOOTPRINT.block_k;
-    let (p, layout, idx) = (c.p, c.layout, c.idx);
+    let (p, layout) = (c.p, c.layout);
     let mut q = Ring::start(T::Q_STAGES);
     let mut k = Ring::start(T::KV_STAGES);
     let mut v = Ring::start(T::KV_STAGES);
@@ -103,7 +103,7 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
         let mut block = work.blocks - 1;
         mbarrier::mbarrier_wait(layout.q_ring.full(q.stage), q.parity);
         mbarrier::mbarrier_wait(layout.k_ring.full(k.stage), k.parity);
-        s.product::<E>(layout.q::<T>(q.stage, idx), layout.k::<T>(k.stage), steps);
+        s.product::<E>(c.own_q::<T>(q.stage), layout.k::<T>(k.stage), steps);
         let keys = c.keys::<T>(k.stage);
         c.release::<T>(&mut k, q, block);
         c.begin_scores_of_tile::<T>(work, slot, true);
@@ -130,14 +130,14 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
             mbarrier::mbarrier_wait(layout.k_ring.full(k.stage), k.parity);
             c.await_ping_pong::<T>();
             let begun_s =
-                s.begin_product::<E>(layout.q::<T>(q.stage, idx), layout.k::<T>(k.stage), steps);
+                s.begin_product::<E>(c.own_q::<T>(q.stage), layout.k::<T>(k.stage), steps);
             if let Some(finished) = &finished {
                 c.finish::<E, T>(finished, place(slot, 2 + last as u32), &mut o_place, &mut o);
             }
             c.release_work(slot, last);
             mbarrier::mbarrier_wait(layout.v_ring.full(v.stage), v.parity);
             let begun_o =
-                o.begin_addition::<E, _>(&weights, layout.v::<T>(v.stage), block_k / 16, add);
+                o.begin_addition::<E, _>(&weights, c.own_v::<T>(v.stage), block_k / 16, add);
             c.pass_ping_pong::<T>();
             begun_s.wait::<1>();
             c.begin_scores_of_tile::<T>(work, slot, last);
@@ -157,7 +157,7 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
             mbarrier::mbarrier_arrive_if(layout.v_ring.empty(v.stage), c.leads);
             v.advance();
             if speculation.mispredicted {
-                s.product::<E>(layout.q::<T>(q.stage, idx), layout.k::<T>(k.stage), steps);
+                s.product::<E>(c.own_q::<T>(q.stage), layout.k::<T>(k.stage), steps);
                 c.edit_scores::<T>(work, block, slot, c.keys::<T>(k.stage), &mut s);
                 speculation.alpha = softmax.grow(&s).or(speculation.alpha);
                 speculation.sums = softmax.exponentials(&mut s);
@@ -178,20 +178,50 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
             c.finish::<E, T>(finished, place(slot, 3), &mut o_place, &mut o);
         }
         mbarrier::mbarrier_wait(layout.v_ring.full(v.stage), v.parity);
-        o.begin_addition::<E, _>(&weights, layout.v::<T>(v.stage), block_k / 16, add)
+        o.begin_addition::<E, _>(&weights, c.own_v::<T>(v.stage), block_k / 16, add)
             .wait::<0>();
         c.finish::<E, T>(&ended, place(slot, 2), &mut o_place, &mut o);
+    }
+}
+
+/// The first row in the tile of a thread's warp.
+#[inline(always)]
+pub(super) fn row_of_thread<T: Tiles>(thread: u32) -> u32 {
+    let row = (thread - PRODUCER_THREADS) / 32 * 16;
+    if T::SHARES_ROWS {
+        row % WARPGROUP_ROWS
+    } else {
+        row
     }
 }
 
 /// A warp's first row in the tile.
 #[inline(always)]
 fn row_of_warp<T: Tiles>(idx: u32, thread: u32) -> u32 {
-    let of_consumer = if T::LATENT { 0 } else { idx * WARPGROUP_ROWS };
+    let of_consumer = if T::SHARES_ROWS { 0 } else { idx * WARPGROUP_ROWS };
     of_consumer + thread / 32 % 4 * 16
 }
 
 impl<'a> Consumer<'a> {
+    /// This consumer's rows of Q in a stage.
+    #[inline(always)]
+    fn own_q<T: Tiles>(&self, stage: u32) -> BoxedTile {
+        let rows = if T::SHARES_ROWS { 0 } else { self.idx };
+        self.layout.q::<T>(stage, rows)
+    }
+
+    /// This consumer's columns of V in a stage.
+    #[inline(always)]
+    fn own_v<T: Tiles>(&self, stage: u32) -> BoxedTile {
+        let parts = const { T::Output::N as u32 * 8 / BOX_COLUMNS };
+        let v = self.layout.v::<T>(stage);
+        if T::SHARES_ROWS {
+            v.from_part(self.idx * parts)
+        } else {
+            v
+        }
+    }
+
     /// # Safety
     /// Where sequences have lengths of their own, their list has been made.
     #[inline(always)]
@@ -350,25 +380,35 @@ impl<'a> Consumer<'a> {
             if T::STORES {
                 self.hand_over::<E, T>(place, o);
             }
+            let own_columns = |o: GlobalMatrix| match T::SHARES_ROWS {
+                true => o.from_chunk(self.idx * T::Output::N as u32),
+                false => o,
+            };
+            // Of the same rows one consumer writes lse.
+            let writes_lse = !T::SHARES_ROWS || self.idx == 0;
             // Not one call with either's numbers: ptxas would hold them in registers.
             if spec::lengths() {
                 if !T::STORES {
                     let tile = self.layout.read_listed(special::opaque(listed));
                     let batch_idx = p.list.batch_q(tile.sequence);
                     let target = o_rows(batch_idx, head, tile.q_first, tile.seqlen_q);
-                    warpgroup::store_rows::<E, _>(target, first_row, o);
+                    warpgroup::store_rows::<E, _>(own_columns(target), first_row, o);
                 }
-                let tile = self.layout.read_listed(listed);
-                let rows = StatisticRows::listed(p.lse, &p.shape, &p.list, tile);
-                store_statistic::<T::Output>(rows, first_row, lse, place_of);
+                if writes_lse {
+                    let tile = self.layout.read_listed(listed);
+                    let rows = StatisticRows::listed(p.lse, &p.shape, &p.list, tile);
+                    store_statistic::<T::Output>(rows, first_row, lse, place_of);
+                }
             } else {
                 if !T::STORES {
                     let (batch_idx, head_idx) = batch_and_head(head, p.shape.heads_q);
                     let target = o_rows(batch_idx, head_idx, 0, p.shape.seqlen_q);
-                    warpgroup::store_rows::<E, _>(target, first_row, o);
+                    warpgroup::store_rows::<E, _>(own_columns(target), first_row, o);
                 }
-                let rows = StatisticRows::padded(p.lse, &p.shape);
-                store_statistic::<T::Output>(rows, first_row, lse, place_of);
+                if writes_lse {
+                    let rows = StatisticRows::padded(p.lse, &p.shape);
+                    store_statistic::<T::Output>(rows, first_row, lse, place_of);
+                }
             }
         }
     }

@@ -1,7 +1,7 @@
 //! A consumer's weights, where some are dropped.
 
 use super::Tiles;
-use super::consumer::{Consumer, PRODUCER_THREADS};
+use super::consumer::{Consumer, row_of_thread};
 use super::layout::{Keys, WorkTile, place};
 use crate::attention::score::ScoreRows;
 use crate::kernels::dropout::{Dropped, head_of};
@@ -78,7 +78,7 @@ impl Consumer<'_> {
         };
         // Opaque, as are rows of masks: registers would not hold what follows from it.
         let thread = special::opaque(special::thread_idx_x());
-        let row = (thread - PRODUCER_THREADS) / 32 * 16;
+        let row = row_of_thread::<T>(thread);
         // SAFETY: the caller's contract; the parameters say where seed and offset lie.
         unsafe {
             let dropped = Dropped {

@@ -1,7 +1,7 @@
 //! A consumer's scores, where an expression edits them.
 
 use super::Tiles;
-use super::consumer::{Consumer, PRODUCER_THREADS};
+use super::consumer::{Consumer, row_of_thread};
 use super::layout::{Keys, WorkTile, place};
 use crate::attention::score::{ScoreRows, ScoreTile};
 use crate::attention::{batch_and_head, divide};
@@ -35,8 +35,7 @@ impl Consumer<'_> {
             (batch, head, shape.seqlen_q, shape.seqlen_k)
         };
         let thread = special::opaque(special::thread_idx_x());
-        let in_tile =
-            (thread - PRODUCER_THREADS) / 32 * 16 + fragment::accumulator(thread % 32, 0).row;
+        let in_tile = row_of_thread::<T>(thread) + fragment::accumulator(thread % 32, 0).row;
         let row = work.q_block * T::FOOTPRINT.block_q + in_tile;
         let given = Given {
             params: &p.score,

@@ -1,7 +1,7 @@
 //! A consumer's masks: S ← −∞ where a query does not see a key.
 
 use super::Tiles;
-use super::consumer::{Consumer, PRODUCER_THREADS};
+use super::consumer::{Consumer, row_of_thread};
 use super::layout::{Keys, WorkTile};
 use crate::attention::mask::Band;
 use crate::config::Footprint;
@@ -80,8 +80,7 @@ impl Consumer<'_> {
         } = T::FOOTPRINT;
         // Opaque: rows would stay in registers, and in wide tiles there are none to spare.
         let thread = special::opaque(special::thread_idx_x());
-        let row = (thread - PRODUCER_THREADS) / 32 * 16;
-        let row = if T::LATENT { row % block_q } else { row };
+        let row = row_of_thread::<T>(thread);
         let first_row = work.q_block * block_q + row;
         // The first row sees the fewest keys to the right, the last row the fewest to the left.
         let right = first_key + block_k > seen(first_row).1;

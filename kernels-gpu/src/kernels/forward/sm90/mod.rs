@@ -29,7 +29,8 @@
 //! Short sequences leave rows of a tile empty. In compact and grouped tiles heads that share K and V may share a tile, too:
 //! `pack_gqa.rs`. There keys may be divided among tiles, too, whose results another kernel merges: `split_kv.rs`.
 //!
-//! Where values are the first columns of the keys, consumers have the same rows and share the columns of O: `latent.rs`.
+//! Above head_dim 256 two consumers have the same rows: each multiplies S of them, and its half of the columns of O. Where values are the first columns of the
+//! keys they share S, too: `latent.rs`.
 
 mod claims;
 mod consumer;
@@ -67,8 +68,10 @@ pub trait Tiles {
     const LATENT: bool = false;
     /// 64 query rows each.
     const ROW_GROUPS: u32 = Self::FOOTPRINT.block_q / WARPGROUP_ROWS;
-    /// Warpgroups that multiply; where values are columns of the keys, two for the same rows.
-    const CONSUMERS: u32 = if Self::LATENT { 2 } else { Self::ROW_GROUPS };
+    /// Whether two warpgroups have the same rows, and half of O's columns each.
+    const SHARES_ROWS: bool = Self::LATENT || config::tma_shares_rows(Self::HEAD_DIM);
+    /// Warpgroups that multiply.
+    const CONSUMERS: u32 = if Self::SHARES_ROWS { 2 } else { Self::ROW_GROUPS };
     /// Whether they are of the shape [`TileShape::Grouped`].
     const IS_GROUPED: bool = matches!(Self::SHAPE, TileShape::Grouped);
     /// Stages of Q.
@@ -81,7 +84,7 @@ pub trait Tiles {
     /// Whether the consumers need registers of the producer warpgroup.
     const SHARES_REGISTERS: bool = 0 < Self::FOOTPRINT.launch_registers;
     /// Whether the consumers leave the producer some of them.
-    const SPARES_REGISTERS: bool = Self::CONSUMERS == 2 && Self::HEAD_DIM == 256
+    const SPARES_REGISTERS: bool = Self::CONSUMERS == 2 && Self::HEAD_DIM >= 256
         || Self::CONSUMERS == 1 && Self::SHARES_REGISTERS
         || Self::LATENT
         || Self::IS_GROUPED;
@@ -106,7 +109,7 @@ pub trait Tiles {
     const PING_PONG: bool = Self::VALUE_DIM <= 128 && Self::CONSUMERS > 1;
     /// A warpgroup's rows of S.
     type Scores: WarpgroupTile;
-    /// A warpgroup's rows of O.
+    /// A warpgroup's rows of O; half of their columns, where two have the same rows.
     type Output: WarpgroupTile;
 }
 
@@ -133,11 +136,11 @@ macro_rules! tiles {
             const HEAD_DIM: u32 = $head_dim;
             const SHAPE: TileShape = TileShape::$shape;
             type Scores = RegisterTile<1, { n8(Self::FOOTPRINT.block_k) }>;
-            type Output = RegisterTile<1, { n8($head_dim) }>;
+            type Output = RegisterTile<1, { n8($head_dim) / if Self::SHARES_ROWS { 2 } else { 1 } }>;
         }
     )*};
 }
-tiles!(DefaultTiles, Default: 64 96 128 192 256);
+tiles!(DefaultTiles, Default: 64 96 128 192 256 512);
 tiles!(CompactTiles, Compact: 64 96 128 192 256);
 tiles!(WideTiles, Wide: 64 128);
 tiles!(GroupedTiles, Grouped: 64 128);
