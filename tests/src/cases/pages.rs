@@ -151,6 +151,12 @@ pub fn all() -> Vec<PagedCase> {
         let longest = lengths.k.longest();
         cases.push(nth(at + 1, lengths, longest, None));
     }
+    // Above head_dim 256 blocks of keys are shorter.
+    for (at, page_size) in [16, 48, 64].into_iter().enumerate() {
+        let paged = nth(at, LENGTHS[at], page_size, None);
+        let case = paged.case.columns(512, 512);
+        cases.push(PagedCase { case, ..paged });
+    }
     cases
 }
 

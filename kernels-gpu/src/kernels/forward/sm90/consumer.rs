@@ -198,7 +198,11 @@ pub(super) fn row_of_thread<T: Tiles>(thread: u32) -> u32 {
 /// A warp's first row in the tile.
 #[inline(always)]
 fn row_of_warp<T: Tiles>(idx: u32, thread: u32) -> u32 {
-    let of_consumer = if T::SHARES_ROWS { 0 } else { idx * WARPGROUP_ROWS };
+    let of_consumer = if T::SHARES_ROWS {
+        0
+    } else {
+        idx * WARPGROUP_ROWS
+    };
     of_consumer + thread / 32 % 4 * 16
 }
 

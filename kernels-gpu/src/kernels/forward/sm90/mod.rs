@@ -71,7 +71,11 @@ pub trait Tiles {
     /// Whether two warpgroups have the same rows, and half of O's columns each.
     const SHARES_ROWS: bool = Self::LATENT || config::tma_shares_rows(Self::HEAD_DIM);
     /// Warpgroups that multiply.
-    const CONSUMERS: u32 = if Self::SHARES_ROWS { 2 } else { Self::ROW_GROUPS };
+    const CONSUMERS: u32 = if Self::SHARES_ROWS {
+        2
+    } else {
+        Self::ROW_GROUPS
+    };
     /// Whether they are of the shape [`TileShape::Grouped`].
     const IS_GROUPED: bool = matches!(Self::SHAPE, TileShape::Grouped);
     /// Stages of Q.
