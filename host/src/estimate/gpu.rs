@@ -174,12 +174,7 @@ const TABLE: [Row; 9] = [
         memory: 24,
     },
     HOPPER,
-    Row {
-        name: "H200",
-        bandwidth: 4800.0,
-        memory: 141,
-        ..HOPPER
-    },
+    H200,
     Row {
         name: "B200",
         f16: 2250.0,
@@ -223,7 +218,19 @@ const HOPPER: Row = Row {
     memory: 80,
 };
 
+const H200: Row = Row {
+    name: "H200",
+    bandwidth: 4800.0,
+    memory: 141,
+    ..HOPPER
+};
+
 impl Gpu {
+    /// That of the record.
+    pub(super) fn h200() -> Gpu {
+        H200.gpu()
+    }
+
     /// A GPU of the table, by its name in letters of either case: T4, V100, A100 (80 GB), A100 40GB, L4, RTX 4090, H100, H200, B200.
     pub fn named(name: &str) -> Result<Gpu, EstimateError> {
         let plain = |name: &str| name.replace([' ', '-', '_'], "").to_lowercase();

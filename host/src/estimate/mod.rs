@@ -83,7 +83,7 @@ mod tiles;
 
 use std::fmt;
 
-use ferroflash_kernels::variants::{Kind, VARIANTS};
+use ferroflash_kernels::variants::{Kind, VARIANTS, Variant};
 
 pub use error::EstimateError;
 pub use gpu::Gpu;
@@ -332,6 +332,19 @@ fn time(counts: &Counts, pass: Pass, gpu: &Gpu, flops: f64) -> (f64, Roof) {
         .into_iter()
         .max_by(|&a, &b| of_roof[a as usize].total_cmp(&of_roof[b as usize]));
     (of_roof.iter().sum(), most.unwrap_or(Roof::Launch))
+}
+
+/// What a tile of a forward kernel takes beside its steps, in steps: one block of keys past a tile of queries each, on an H200.
+pub(crate) fn edges_in_steps(algorithm: Algorithm, problem: &Problem, main: &Variant) -> f64 {
+    let (gpu, pass, footprint) = (Gpu::h200(), Pass::Forward, &main.footprint);
+    let peak = gpu.peak(problem.dtype()).unwrap_or(gpu.f16_flops);
+    let block = f64::from(footprint.block_q) * f64::from(footprint.block_k);
+    let columns = main.head_dims().most + main.head_dims_v().most;
+    let flops = 2.0 * block * f64::from(columns) * sizes::products(problem) as f64;
+    // Blocks of threads on an SM share its speed.
+    let places = f64::from(gpu.n_sms) * f64::from(footprint.blocks_per_sm.max(1));
+    let speed = peak * efficiency::products(algorithm, pass, problem, &gpu) / places;
+    efficiency::tile_latency(pass) * speed / flops
 }
 
 /// Whether the list has a row of every kernel that runs on the GPU.

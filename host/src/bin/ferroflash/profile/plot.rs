@@ -212,7 +212,7 @@ impl Panel<'_> {
 /// The tile that is worked on.
 fn tile(stretch: &Stretch) -> Option<u32> {
     match stretch.doing {
-        Doing::Tile { tile, .. } => Some(tile),
+        Doing::Tile { tile, .. } | Doing::Step { tile, .. } => Some(tile),
         Doing::Wait => None,
     }
 }
