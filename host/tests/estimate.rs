@@ -8,11 +8,12 @@ use ferroflash::{Algorithm, Backend, BlockMask, Dtype, Mask, Pass, Precision, Pr
 use proptest::prelude::*;
 
 const PASSES: [Pass; 2] = [Pass::Forward, Pass::Backward];
-const GPUS: [&str; 9] = [
+const GPUS: [&str; 10] = [
     "T4",
     "V100",
     "A100",
     "A100 40GB",
+    "A100 PCIe",
     "L4",
     "RTX 4090",
     "H100",
