@@ -195,7 +195,7 @@ fn three() -> Result<String> {
     ];
     let notes = [
         "bf16, 2 heads, 1024 queries and keys, head_dim 128, full, on 4 SMs. A bar h·t is tile t of head h: of keys in the first panel, of queries in the others.".to_owned(),
-        "A bar holds its tile's beginning and end. Each panel has a clock of its own: steps are of other blocks, and of flash2 two share an SM.".to_owned(),
+        "A bar holds its tile's beginning and end. Each panel has a clock of its own: a step is of blocks of other sizes, and as fast as its schedule.".to_owned(),
     ];
     page("The forward pass, three schedules", &panels, false, &notes)
 }
