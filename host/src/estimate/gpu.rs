@@ -77,43 +77,30 @@ impl Row {
         }
     }
 
-    /// Whether this is the device: its name has the row's first words one behind the other, and SMs and memory are the row's.
+    /// Whether this is the device: its name has the row's words one behind the other, and SMs and memory are the row's.
     fn is(&self, info: &DeviceInfo) -> bool {
-        let words = |name: &str| -> Vec<String> {
-            let parts = name.split(|c: char| !c.is_alphanumeric());
-            parts
-                .filter(|part| !part.is_empty())
-                .map(str::to_lowercase)
-                .collect()
-        };
         let memory = self.memory << 30;
         let near = memory.abs_diff(info.memory_bytes) < memory / 8;
-        // The size of the memory tells two rows of one name apart.
-        let mut own = words(self.name);
-        own.retain(|word| !word.ends_with("gb"));
-        let named = words(&info.name)
-            .windows(own.len())
-            .any(|given| given == own);
+        let (own, given) = (words(self.name), words(&info.name));
+        let named = given.windows(own.len()).any(|given| given == own);
         named && near && self.n_sms == info.n_sms
     }
 }
 
-/// Peaks are dense: half of what data sheets give with sparsity. Shared memory is that of the compute capability (CUDA C++ Programming
-/// Guide, "Technical Specifications per Compute Capability"). The rest:
-///
-/// - T4: NVIDIA T4 data sheet (65 TFLOP/s, 320 GB/s); NVIDIA Turing architecture whitepaper (40 SMs, 4 MB of L2, 1590 MHz).
-/// - V100, SXM2: NVIDIA V100 data sheet (125 TFLOP/s, 900 GB/s); Tesla V100 architecture whitepaper (80 SMs, 6 MB of L2, 1530 MHz).
-/// - A100, SXM4: NVIDIA A100 data sheet (312 and 156 TFLOP/s; 2039 GB/s with 80 GB, 1555 with 40); A100 architecture whitepaper (108 SMs,
-///   40 MB of L2, 1410 MHz).
-/// - L4: NVIDIA L4 data sheet (242 and 120 TFLOP/s with sparsity, 300 GB/s); NVIDIA Ada GPU architecture whitepaper (58 SMs, 48 MB of L2,
-///   2040 MHz).
-/// - RTX 4090: the same whitepaper (165.2 TFLOP/s of fp16 summed in f32, 82.6 of tf32, 1008 GB/s, 128 SMs, 72 MB of L2, 2520 MHz).
-/// - H100, SXM5: NVIDIA H100 whitepaper (989.4 and 494.7 TFLOP/s, 132 SMs, 50 MB of L2, 1830 MHz with tensor cores); data sheet (3.35 TB/s).
-/// - H200, SXM: NVIDIA H200 data sheet (4.8 TB/s, 141 GB); the chip is H100's.
-/// - B200, HGX: NVIDIA Blackwell data sheet (2.25 PFLOP/s of fp16 and 1.1 of tf32, 8 TB/s, 180 GB). Its 148 SMs and their 8192 FLOPs in a
-///   clock are those of FlashAttention-4 (2026); the clock, 1.86 GHz, is the peak divided by both. The size of its L2 is not on the data
-///   sheet, and other sources differ: it is left out.
-const TABLE: [Row; 9] = [
+/// The words of a name, without the size of the memory: that is compared itself.
+fn words(name: &str) -> Vec<String> {
+    let parts = name.split(|c: char| !c.is_alphanumeric());
+    let words = parts.map(str::to_lowercase);
+    words
+        .filter(|word| !word.is_empty() && !word.ends_with("gb"))
+        .collect()
+}
+
+/// Peaks are dense: half of what data sheets give with sparsity. With sums in f32 they are SMs × FLOP of an SM in a clock × the boost clock, within 2 %
+/// (`tests.rs` recomputes each). Shared memory is that of the compute capability (CUDA C++ Programming Guide, "Technical Specifications per Compute
+/// Capability"). Beside each row stand the documents of the rest.
+const TABLE: [Row; 10] = [
+    // NVIDIA T4 data sheet: peak, bandwidth, memory. NVIDIA Turing GPU Architecture whitepaper: SMs, L2, clock.
     Row {
         name: "T4",
         f16: 65.0,
@@ -127,6 +114,7 @@ const TABLE: [Row; 9] = [
         compute_capability: (7, 5),
         memory: 16,
     },
+    // SXM2. NVIDIA V100 data sheet: peak, bandwidth, memory. NVIDIA Tesla V100 GPU Architecture whitepaper: SMs, L2, clock.
     Row {
         name: "V100",
         f16: 125.0,
@@ -141,12 +129,20 @@ const TABLE: [Row; 9] = [
         memory: 16,
     },
     AMPERE,
+    // SXM4 of 40 GB: bandwidth and memory are of the A100 whitepaper.
     Row {
         name: "A100 40GB",
         bandwidth: 1555.0,
         memory: 40,
         ..AMPERE
     },
+    // PCIe of 80 GB: the bandwidth is of the A100 data sheet.
+    Row {
+        name: "A100 PCIe",
+        bandwidth: 1935.0,
+        ..AMPERE
+    },
+    // NVIDIA L4 data sheet: peaks (242 and 120 TFLOP/s with sparsity), bandwidth, memory. NVIDIA Ada GPU Architecture whitepaper: SMs, L2, clock.
     Row {
         name: "L4",
         f16: 121.0,
@@ -160,6 +156,7 @@ const TABLE: [Row; 9] = [
         compute_capability: (8, 9),
         memory: 24,
     },
+    // NVIDIA Ada GPU Architecture whitepaper: all. With sums in f32 its tensor cores are half as fast as with sums in fp16.
     Row {
         name: "RTX 4090",
         f16: 165.2,
@@ -174,27 +171,26 @@ const TABLE: [Row; 9] = [
         memory: 24,
     },
     HOPPER,
-    Row {
-        name: "H200",
-        bandwidth: 4800.0,
-        memory: 141,
-        ..HOPPER
-    },
+    H200,
+    // HGX. NVIDIA Blackwell data sheet: fp16 (4.5 PFLOP/s with sparsity), bandwidth, memory. 148 SMs and 8192 FLOP in a clock: FlashAttention-4 (2026). Derived:
+    // tf32 is half of fp16, as on every other GPU (the data sheet rounds its 2.25 PFLOP/s with sparsity to 2.2), and the clock is the peak divided by SMs and
+    // FLOP in a clock. The L2 cache is what the driver reports, 126.5 MB (pytorch/ao, pull request 4002).
     Row {
         name: "B200",
         f16: 2250.0,
         has_bf16: true,
-        tf32: Some(1100.0),
-        bandwidth: 8000.0,
+        tf32: Some(1125.0),
+        bandwidth: 7700.0,
         sram: 228,
         n_sms: 148,
-        l2: None,
+        l2: Some(126),
         boost: 1.86,
         compute_capability: (10, 0),
         memory: 180,
     },
 ];
 
+/// SXM4 of 80 GB. NVIDIA A100 data sheet: peaks, bandwidth, memory. NVIDIA A100 Tensor Core GPU Architecture whitepaper: SMs, L2, clock.
 const AMPERE: Row = Row {
     name: "A100",
     f16: 312.0,
@@ -209,6 +205,7 @@ const AMPERE: Row = Row {
     memory: 80,
 };
 
+/// SXM5. NVIDIA H100 Tensor Core GPU Architecture whitepaper: peaks, SMs, L2, the boost clock of tensor cores. NVIDIA H100 data sheet: bandwidth, memory.
 const HOPPER: Row = Row {
     name: "H100",
     f16: 989.4,
@@ -223,8 +220,22 @@ const HOPPER: Row = Row {
     memory: 80,
 };
 
+/// SXM. NVIDIA H200 data sheet: bandwidth, memory; the chip is H100's.
+const H200: Row = Row {
+    name: "H200",
+    bandwidth: 4800.0,
+    memory: 141,
+    ..HOPPER
+};
+
 impl Gpu {
-    /// A GPU of the table, by its name in letters of either case: T4, V100, A100 (80 GB), A100 40GB, L4, RTX 4090, H100, H200, B200.
+    /// That of the record.
+    pub(super) fn h200() -> Gpu {
+        H200.gpu()
+    }
+
+    /// A GPU of the table, by its name in letters of either case: T4, V100, A100 (SXM, 80 GB), A100 40GB, A100 PCIe (80 GB), L4, RTX
+    /// 4090, H100, H200, B200.
     pub fn named(name: &str) -> Result<Gpu, EstimateError> {
         let plain = |name: &str| name.replace([' ', '-', '_'], "").to_lowercase();
         let row = TABLE.iter().find(|row| plain(row.name) == plain(name));
@@ -269,7 +280,9 @@ impl Gpu {
     /// The GPU that is present. A device does not say its peak and its bandwidth, so they come from the row of the table that has its name,
     /// its number of SMs and its memory.
     pub fn of_device(info: &DeviceInfo) -> Result<Gpu, EstimateError> {
-        let row = TABLE.iter().find(|row| row.is(info));
+        let rows = TABLE.iter().filter(|row| row.is(info));
+        // "A100 PCIe" is "A100", too.
+        let row = rows.max_by_key(|row| words(row.name).len());
         let row = row.ok_or_else(|| EstimateError::UnknownDevice {
             name: info.name.clone(),
             n_sms: info.n_sms,

@@ -28,7 +28,7 @@
 //! - **flash1**, Algorithms 1 and 4 of the paper: blocks of keys outside, of queries inside. K and V are read once. For each of the T = N / B_c blocks of
 //!   keys q is read, and O (f32), l and m are read and written: T·N·(ed + 8d + 16), and twice 4d + 8 for each row, to begin and to end with. B_c is the
 //!   kernel's: 256 up to head_dim 64, 128 up to 128 and 64 above, because a warp's registers hold no more scores; the paper's B_c = ⌈M / 4d⌉ keys
-//!   fill the shared memory of an SM, M elements. Backward: `delta` as below, which also clears dQ (4Nd); then T tiles of 128 keys, past which q, dO, lse and Δ are
+//!   fill the shared memory of an SM, M elements. Backward: `delta` as below, which also clears dQ (4Nd); then T tiles of 128 keys, above head_dim 128 of 64, past which q, dO, lse and Δ are
 //!   streamed, and dQ (f32) is read and written: T·N·(2ed + 8 + 8d).
 //! - **flash2** and **flash3**, forward: q is read once, o and lse are written once. Every query tile reads the keys and values that it sees; the L2
 //!   cache serves that ([`Estimate::l2_bytes`]). From HBM they come once if L2 keeps those of all heads whose tiles are resident together, or if
@@ -55,18 +55,18 @@
 //! whole waves of as many as there are slots. Uneven ones fill each other's gaps, and last as long as the longest.
 //!
 //! The model leaves out: bandwidth of L2 and shared memory, waits for dQ, clocks that fall with power, wide and compact tiles, few tiles of `standard`
-//! for many SMs. `host/tests/estimate_record.rs` holds it against every plain row of the record: 98 % of 883 of flash2 and flash3 are
-//! within 15 %.
+//! for many SMs. `host/tests/estimate_record.rs` holds it against every plain row of the record: 98 % of more than 900 of flash2 and flash3 are
+//! within 15 %, and all of those that launches bind.
 //! What is off, and why:
 //!
 //! - flash3's backward pass of one KV head for 32 heads, 0.3 to 0.6 of the measured time: rows of a commit (02f0a0f) whose tiles did not share a
 //!   KV head's queries yet. Of later commits the same heads are near.
 //! - flash3's forward pass of 64 queries, 1.3 to 1.5 times the measured time: compact tiles serve it, and default tiles, half empty, count here. One causal
 //!   row of 1024 queries, batch 1, is at 0.81.
-//! - No plain row is of an H100, and none of flash2 above head_dim 128: those shares are of single times (`estimate/efficiency.rs`).
+//! - No plain row of flash2 and flash3 is of an H100, and none of flash2 above head_dim 128: those shares are of single times (`estimate/efficiency.rs`).
 //! - The special-function units bind no row: at head_dim 64 flash3's share of the tensor cores (0.58) asks for 0.58 of their cycles, and they are
 //!   taken to give 0.64.
-//! - `standard`: 0.84 to 0.93 of the measured time on H100 (record 2026-11-26). Memory binds it, and its kernels reach less of the bandwidth than a plain sum.
+//! - `standard`: 0.73 to 0.94 of the measured time on H100 and H200 (record 2026-11-26). Memory binds it, and its kernels reach less of the bandwidth than a plain sum.
 //!
 //! Courses teach rules of thumb for A100, fp16, head_dim 64: about 1.5 times as fast as standard attention at 512, twice at 2k, three times at 8k.
 //! With 8 times 32 heads flash1 is predicted 1.9, 2.5 and 2.5 times as fast, flash2 4.0, 6.4 and 6.6: these are over our `standard`, which keeps S in f32. Under a
@@ -83,7 +83,7 @@ mod tiles;
 
 use std::fmt;
 
-use ferroflash_kernels::variants::{Kind, VARIANTS};
+use ferroflash_kernels::variants::{Kind, VARIANTS, Variant};
 
 pub use error::EstimateError;
 pub use gpu::Gpu;
@@ -332,6 +332,19 @@ fn time(counts: &Counts, pass: Pass, gpu: &Gpu, flops: f64) -> (f64, Roof) {
         .into_iter()
         .max_by(|&a, &b| of_roof[a as usize].total_cmp(&of_roof[b as usize]));
     (of_roof.iter().sum(), most.unwrap_or(Roof::Launch))
+}
+
+/// What a tile of a forward kernel takes beside its steps, in steps: one block of keys past a tile of queries each, on an H200.
+pub(crate) fn edges_in_steps(algorithm: Algorithm, problem: &Problem, main: &Variant) -> f64 {
+    let (gpu, pass, footprint) = (Gpu::h200(), Pass::Forward, &main.footprint);
+    let peak = gpu.peak(problem.dtype()).unwrap_or(gpu.f16_flops);
+    let block = f64::from(footprint.block_q) * f64::from(footprint.block_k);
+    let columns = main.head_dims().most + main.head_dims_v().most;
+    let flops = 2.0 * block * f64::from(columns) * sizes::products(problem) as f64;
+    // Blocks of threads on an SM share its speed.
+    let places = f64::from(gpu.n_sms) * f64::from(footprint.blocks_per_sm.max(1));
+    let speed = peak * efficiency::products(algorithm, pass, problem, &gpu) / places;
+    efficiency::tile_latency(pass) * speed / flops
 }
 
 /// Whether the list has a row of every kernel that runs on the GPU.

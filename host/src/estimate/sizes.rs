@@ -30,7 +30,7 @@ pub(super) struct Sizes {
     pub head_dim_v: u64,
     /// Bytes of an element.
     pub element: u64,
-    /// Products that tensor cores make of one: three where f32 is to be exact.
+    /// [`products`]: three where f32 is to be exact.
     pub products: u64,
     band: Band,
 }
@@ -88,10 +88,7 @@ impl Sizes {
             head_dim: problem.head_dim() as u64,
             head_dim_v: problem.head_dim_v() as u64,
             element: problem.dtype().size_bytes() as u64,
-            products: match problem.precision() {
-                Precision::Tensor => 1,
-                Precision::Full => 3,
-            },
+            products: products(problem),
             band: Band::new(n_q, n_k, problem.window_of(n_q, n_k), problem.bounds()),
         })
     }
@@ -151,6 +148,14 @@ impl Sizes {
                 self.band.q_blocks(keys, block_q)
             },
         )
+    }
+}
+
+/// Products that tensor cores make of one.
+pub(super) fn products(problem: &Problem) -> u64 {
+    match problem.precision() {
+        Precision::Tensor => 1,
+        Precision::Full => 3,
     }
 }
 

@@ -11,7 +11,7 @@ use ferroflash_kernels::params::{FASTEST, SHIFTED};
 
 pub use launch::{Launch, Step, Way};
 
-use super::{Doing, Lane, NoTimeline, Timeline};
+use super::{Detail, Doing, Lane, NoTimeline, Timeline};
 use crate::plan::{DeviceInfo, Plan};
 
 /// How long things take.
@@ -73,6 +73,7 @@ struct Run<'a> {
     time: u64,
     /// What each block does, where that is wanted.
     lanes: Option<Vec<Lane>>,
+    detail: Detail,
 }
 
 /// The timeline of a plan's main kernel.
@@ -82,9 +83,14 @@ pub(super) fn timeline(plan: &Plan, device: &DeviceInfo) -> Result<Timeline, NoT
     if steps > most {
         return Err(NoTimeline::TooLong { steps, most });
     }
-    let ways = launch.ways();
-    let mut run = Run::new(&launch, &ways, TIMES);
+    trace(&launch, &launch.ways(), Detail::Tiles)
+}
+
+/// The timeline of a launch whose tiles go these ways: [`Launch::ways`], or others with ranks of their own.
+pub fn trace(launch: &Launch, ways: &[Way], detail: Detail) -> Result<Timeline, NoTimeline> {
+    let mut run = Run::new(launch, ways, TIMES);
     run.lanes = Some(vec![Lane::default(); launch.grid as usize]);
+    run.detail = detail;
     match run.go(|_| 0) {
         Ending::Stuck(blocks) => Err(NoTimeline::Stuck { blocks }),
         Ending::Done(_) => Ok(Timeline::new(
@@ -116,6 +122,7 @@ impl<'a> Run<'a> {
             launched: 0,
             time: 0,
             lanes: None,
+            detail: Detail::Tiles,
         }
     }
 
@@ -174,6 +181,7 @@ impl<'a> Run<'a> {
         let (tile_idx, idx) = self.at[block as usize];
         let way = &self.ways[tile_idx as usize];
         let step = way.steps[idx];
+        self.note_step(now, block, step);
         if self.launch.schedule.order != FASTEST {
             let place = self.launch.block_of_d_q(way, step);
             let (value, from) = self.semaphores.get(&place).copied().unwrap_or((0, 0));
@@ -246,6 +254,21 @@ impl<'a> Run<'a> {
         self.trace(block, |lane| lane.end(done, doing));
         let next = tile_idx + block_order::shifted_blocks(&self.launch.schedule);
         self.begin_tile(done, block, next);
+    }
+
+    /// A block has made a step, with which it may have waited already.
+    fn note_step(&mut self, now: u64, block: u32, step: Step) {
+        if self.detail == Detail::Tiles {
+            return;
+        }
+        let tile = self.ways[self.at[block as usize].0 as usize].tile;
+        let (of_tile, from) = (self.doing(block), now - self.times.step);
+        let of_step = Doing::Step {
+            head: tile.head,
+            tile: tile.k_block,
+            block: step.block,
+        };
+        self.trace(block, |lane| lane.step(from, now, of_tile, of_step));
     }
 
     /// The tile that a block works on.

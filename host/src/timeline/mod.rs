@@ -22,16 +22,19 @@
 //! ([`STEP`]): one block of keys past a tile of queries forward, one block of queries past a tile of keys backward. All steps take as long,
 //! whatever they share the SM, the L2 cache and the memory with.
 //!
-//! - **Forward.** Tiles begin in their order ([`ferroflash_kernels::attention::schedule`]), each in the place that is free first. flash3's resident
-//!   blocks claim them, and flash2's grid is put there by the hardware. A tile takes its beginning, its steps and its end.
+//! - **Forward** ([`forward`]). Tiles begin in their order ([`ferroflash_kernels::attention::schedule`]), each in the place that is free first. flash3's resident
+//!   blocks claim them, and flash2's grid is put there by the hardware. A tile takes its beginning, its steps and its end. In flash1 a block of threads has a
+//!   whole head, in both passes; its tiles of keys follow one another.
 //! - **Backward** ([`backward`]). Blocks take tiles, and go through the steps that the kernels go through. Where the order is deterministic, a step waits until
 //!   the tiles before it have added to its block of dQ, and shares of a KV head wait for each other's dK and dV.
+//!
+//! What tiles take beside their steps is that of an H200: forward as the estimate has it (`estimate/efficiency.rs`), backward [`backward::TIMES`].
 //!
 //! Idle is a place in which no step is made: before the first product and after the last one of a tile ([`Idle::edges`]), at a semaphore
 //! ([`Idle::waits`]), or where no tile is left ([`Idle::without_tile`]). Only the pass's main kernel is simulated.
 
 pub mod backward;
-mod forward;
+pub mod forward;
 
 use ferroflash_kernels::attention::mask::Bounds;
 use ferroflash_kernels::spec::Constant;
@@ -81,15 +84,33 @@ pub enum NoTimeline {
 /// What a block of threads does at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
-    /// It works on a tile.
+    /// It works on a tile; where its steps are told apart ([`Detail::Steps`]), before the first or after the last of them.
     Tile {
         /// Of which head, of all batch entries. Backward it is a head of k, and shares of one count each.
         head: u32,
-        /// Which tile: of queries forward, of keys backward.
+        /// Which tile: of queries forward, of keys backward and in flash1.
         tile: u32,
+    },
+    /// A step of a tile.
+    Step {
+        /// As in [`Doing::Tile`].
+        head: u32,
+        /// As in [`Doing::Tile`].
+        tile: u32,
+        /// Which block of queries passes.
+        block: u32,
     },
     /// It waits at a semaphore.
     Wait,
+}
+
+/// How finely a timeline tells what is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// A stretch for a tile, as long as it does not wait.
+    Tiles,
+    /// A stretch for each step.
+    Steps,
 }
 
 /// A stretch of time of a place.
@@ -135,9 +156,10 @@ impl Idle {
 impl Timeline {
     /// That of a plan's main kernel on a device.
     pub fn of_plan(plan: &Plan, device: &DeviceInfo) -> Result<Timeline, NoTimeline> {
-        match plan.pass {
-            Pass::Backward => backward::timeline(plan, device),
-            Pass::Forward | Pass::ForwardWithWeights => forward::timeline(plan, device),
+        match (plan.pass, plan.algorithm) {
+            (Pass::Backward, Algorithm::Flash1) => forward::timeline(plan, device),
+            (Pass::Backward, _) => backward::timeline(plan, device),
+            (Pass::Forward | Pass::ForwardWithWeights, _) => forward::timeline(plan, device),
         }
     }
 
@@ -167,7 +189,7 @@ impl Timeline {
             let len = stretch.until - stretch.from;
             match stretch.doing {
                 Doing::Wait => waits += len,
-                Doing::Tile { .. } => tiles += len,
+                Doing::Tile { .. } | Doing::Step { .. } => tiles += len,
             }
         }
         let (waits, tiles) = (waits as f64, tiles as f64);
@@ -211,6 +233,15 @@ impl Lane {
         }
     }
 
+    /// A step of the tile ends that began at `from`, if the tile does not wait with it already.
+    fn step(&mut self, from: u64, now: u64, tile: Doing, step: Doing) {
+        if self.waits_since.is_none() {
+            self.push(self.from, from, tile);
+            self.push(from, now, step);
+            self.from = now;
+        }
+    }
+
     /// The tile ends.
     fn end(&mut self, now: u64, doing: Doing) {
         self.push(self.from, now, doing);
@@ -228,7 +259,12 @@ fn main_kernel(plan: &Plan) -> Result<&PlannedLaunch, NoTimeline> {
     let is_main = |launch: &&PlannedLaunch| {
         matches!(
             launch.variant.kind,
-            Kind::Forward | Kind::TmaForward | Kind::Backward | Kind::TmaBackward
+            Kind::Forward
+                | Kind::TmaForward
+                | Kind::Flash1Forward
+                | Kind::Backward
+                | Kind::TmaBackward
+                | Kind::Flash1Backward
         )
     };
     let main = plan.launches.iter().find(is_main);

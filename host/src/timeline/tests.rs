@@ -30,7 +30,7 @@ fn timeline(sizes: (usize, usize), mask: Mask, pass: Pass, algorithm: Algorithm)
 
 #[test]
 fn every_tile_is_done_once_and_a_place_does_one_thing_at_a_time() {
-    for algorithm in [Algorithm::Flash2, Algorithm::Flash3] {
+    for algorithm in [Algorithm::Flash1, Algorithm::Flash2, Algorithm::Flash3] {
         for (pass, mask) in [
             (Pass::Forward, Mask::Full),
             (Pass::Forward, Mask::Causal),
@@ -45,13 +45,13 @@ fn every_tile_is_done_once_and_a_place_does_one_thing_at_a_time() {
                 }
                 tiles.extend(lane.iter().filter_map(|stretch| match stretch.doing {
                     Doing::Tile { head, tile } => Some((head, tile)),
-                    Doing::Wait => None,
+                    Doing::Step { .. } | Doing::Wait => None,
                 }));
             }
             let main = planned((2048, 16), mask, pass, algorithm, Order::Deterministic);
             let footprint = main_kernel(&main).unwrap().variant.footprint;
-            let rows = match pass {
-                Pass::Backward => footprint.block_k,
+            let rows = match (pass, algorithm) {
+                (Pass::Backward, _) | (_, Algorithm::Flash1) => footprint.block_k,
                 _ => footprint.block_q,
             };
             assert_eq!(tiles.len(), 16 * 2048_usize.div_ceil(rows as usize));
@@ -69,6 +69,59 @@ fn shares_of_idle_time_add_up() {
     assert_eq!(format!("{:.1}", 100.0 * full.idle().all()), "7.2");
     let busy = (full.n_steps * STEP) as f64 / (full.end() * u64::from(full.n_places)) as f64;
     assert!((1.0 - busy - full.idle().all()).abs() < 1e-9);
+}
+
+/// A head is one block's, tile after tile, in both passes; under a causal mask with as many steps as blocks of queries see the tile.
+#[test]
+fn a_head_of_flash1_is_one_blocks() {
+    for (mask, steps) in [(Mask::Full, 4 * 4), (Mask::Causal, 4 + 3 + 2 + 1)] {
+        let forward = timeline((512, 3), mask, Pass::Forward, Algorithm::Flash1);
+        assert_eq!((forward.lanes.len(), forward.n_steps), (3, 3 * steps));
+        for (head, lane) in (0..).zip(&forward.lanes) {
+            assert!(lane.iter().zip(&lane[1..]).all(|(a, b)| a.until == b.from));
+            let tiles = lane.iter().map(|stretch| stretch.doing);
+            let expected = (0..4).map(|tile| Doing::Tile { head, tile });
+            assert_eq!(tiles.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+        }
+    }
+    let backward = timeline((512, 3), Mask::Full, Pass::Backward, Algorithm::Flash1);
+    assert_eq!(backward.lanes.len(), 3);
+    let plan = planned(
+        (512, 3),
+        Mask::Full,
+        Pass::Backward,
+        Algorithm::Flash1,
+        Order::Deterministic,
+    );
+    let refused = backward::Launch::of_plan(&plan, &DeviceInfo::h200()).unwrap_err();
+    assert_eq!(refused, NoTimeline::NoTiles(Algorithm::Flash1));
+}
+
+/// Steps told apart take as long together, and wait where tiles wait.
+#[test]
+fn steps_are_parts_of_their_tiles() {
+    for (mask, algorithm) in [
+        (Mask::Full, Algorithm::Flash3),
+        (Mask::Causal, Algorithm::Flash2),
+    ] {
+        let plan = planned(
+            (4480, 16),
+            mask,
+            Pass::Backward,
+            algorithm,
+            Order::Deterministic,
+        );
+        let launch = backward::Launch::of_plan(&plan, &DeviceInfo::h200()).unwrap();
+        let of = |detail| backward::trace(&launch, &launch.ways(), detail).unwrap();
+        let (tiles, steps) = (of(Detail::Tiles), of(Detail::Steps));
+        assert_eq!(tiles.idle(), steps.idle());
+        assert!(steps.idle().waits > 0.0, "{mask:?}");
+        let all = steps.lanes.iter().flatten();
+        let is_step = |stretch: &&Stretch| matches!(stretch.doing, Doing::Step { .. });
+        let all: Vec<_> = all.filter(is_step).collect();
+        assert_eq!(all.len() as u64, steps.n_steps);
+        assert!(all.iter().all(|step| step.until - step.from == STEP));
+    }
 }
 
 /// Two tiles on a GPU of many places, and nobody to wait for.

@@ -4,6 +4,7 @@ use ferroflash_kernels::attention::block_order::{self, BlockOrder};
 use ferroflash_kernels::attention::mask::{Band, Bounds};
 use ferroflash_kernels::attention::schedule::{self, BackwardTile, QueryHeads, Shares};
 use ferroflash_kernels::params::{Params, Schedule, Shape, TmaBackwardParams, Window};
+use ferroflash_kernels::variants::Kind;
 
 use crate::plan::schedule::resident_blocks;
 use crate::plan::{DeviceInfo, Plan};
@@ -55,11 +56,14 @@ pub struct Way {
 }
 
 impl Launch {
-    /// The main kernel of a backward pass's plan for a device.
+    /// The main kernel of a backward pass's plan for a device; not of flash1, whose tiles [`forward::Launch`](crate::timeline::forward::Launch) has.
     pub fn of_plan(plan: &Plan, device: &DeviceInfo) -> Result<Launch, NoTimeline> {
         let main = main_kernel(plan)?;
         not_on_device(main)?;
         let pass = match main.params {
+            Params::Backward(_) if main.variant.kind == Kind::Flash1Backward => {
+                return Err(NoTimeline::NoTiles(plan.algorithm));
+            }
             Params::Backward(pass) | Params::TmaBackward(TmaBackwardParams { pass, .. }) => pass,
             _ => return Err(NoTimeline::NoTiles(plan.algorithm)),
         };

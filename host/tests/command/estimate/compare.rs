@@ -41,7 +41,7 @@ fn a_row_for_each_schedule_and_length() {
     for text in [
         "<svg",
         "flash2",
-        "extra memory, MB",
+        "memory beside inputs and outputs",
         "H100: roofline",
         "sequence length",
     ] {

@@ -1,6 +1,6 @@
 //! Predictions that chapters quote.
 
-use ferroflash::estimate::{Estimate, Gpu, estimate};
+use ferroflash::estimate::{Estimate, Gpu, Roof, estimate};
 use ferroflash::plan::Algorithm;
 use ferroflash::validate::Pass;
 use ferroflash::{Dtype, Problem};
@@ -73,6 +73,52 @@ fn short_sequences() {
         format!("| {seqlen} | {standard:.1} | {flash3:.1} | {speedup:.2} |")
     };
     assert_says("when_not.md", &[64, 128, 256, 512, 1024].map(row));
+}
+
+/// The chapter's table is the library's.
+#[test]
+fn gpus_of_the_table() {
+    let row = |name: &str| {
+        let gpu = Gpu::named(name).expect("it is in the table");
+        let tflops =
+            |peak: Option<f64>| peak.map_or("–".to_owned(), |peak| format!("{}", peak / 1e12));
+        let ghz = gpu.exponentials.unwrap_or_default() / 16e9 / f64::from(gpu.n_sms);
+        let binary = |bytes: Option<u64>, shift: u32| bytes.unwrap_or_default() >> shift;
+        format!(
+            "| {name} | {} | {} | {} | {} | {} | {} | {} | {ghz:.2} | {} |",
+            tflops(Some(gpu.f16_flops)),
+            tflops(gpu.bf16_flops),
+            tflops(gpu.tf32_flops),
+            gpu.bandwidth / 1e9,
+            gpu.n_sms,
+            gpu.sram_bytes >> 10,
+            binary(gpu.l2_bytes, 20),
+            binary(gpu.memory_bytes, 30),
+        )
+    };
+    let rows: Vec<String> = Gpu::names().split(", ").map(row).collect();
+    assert_eq!(rows.len(), 10);
+    assert_says("estimate.md", &rows);
+}
+
+/// The roofs are named, and bind where the chapter says.
+#[test]
+fn roofs_bind_where_the_chapter_says() {
+    let named = Roof::ALL.map(|roof| format!("| `{roof}` |"));
+    assert_says("estimate.md", &named);
+    let roof = |gpu: &str, (seqlen, head_dim), algorithm| {
+        let builder = Problem::builder(Dtype::Bf16).seqlen(seqlen).heads(16);
+        let problem = builder.head_dim(head_dim).build().expect("a good problem");
+        let gpu = Gpu::named(gpu).expect("it is in the table");
+        let estimates = estimate(&problem, &gpu, Pass::Forward).expect("it is counted");
+        of(&estimates, algorithm).roof
+    };
+    let (flash2, flash3) = (Algorithm::Flash2, Algorithm::Flash3);
+    assert_ne!(roof("B200", (1024, 64), flash2), Roof::Exponentials);
+    assert_eq!(roof("B200", (2048, 64), flash2), Roof::Exponentials);
+    assert_eq!(roof("H200", (64, 128), flash3), Roof::Launch);
+    assert_eq!(roof("H200", (8192, 128), flash3), Roof::Compute);
+    assert_eq!(roof("H200", (8192, 128), Algorithm::Standard), Roof::Memory);
 }
 
 /// Bytes by the formulas of the chapter, of one head whose L2 cache keeps all.

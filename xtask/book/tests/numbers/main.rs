@@ -1,5 +1,6 @@
 //! Numbers of the book, recomputed. Each test says what a chapter must say; what it lacks is printed.
 
+mod constants;
 mod estimates;
 mod online_softmax;
 mod schedules;

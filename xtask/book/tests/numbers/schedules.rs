@@ -1,12 +1,11 @@
 //! Steps and shares of the schedules' pictures.
 
-use ferroflash::Mask;
 use ferroflash::estimate::{Gpu, estimate};
 use ferroflash::plan::Algorithm;
+use ferroflash::timeline::Timeline;
 use ferroflash::validate::Pass;
-use ferroflash_book::schedule::{CAUSAL_BACKWARD, FULL_BACKWARD, N_SMS_BACKWARD};
 use ferroflash_book::schedule::{
-    Deterministic, Order, deterministic, flash1, flash1_tiles, forward, problem,
+    CAUSAL, CAUSAL_BACKWARD, FORWARD, FULL_BACKWARD, Order, Scene, steps,
 };
 
 use super::assert_says;
@@ -14,49 +13,58 @@ use super::assert_says;
 /// Tiles of the picture are those that the estimate counts with.
 #[test]
 fn tiles_of_flash1_are_the_estimates() {
-    let problem = problem(2, 1024, Mask::Full).expect("a good problem");
-    let (tiles_q, tiles_k) = flash1_tiles(&problem);
+    let timeline = FORWARD.forward(Algorithm::Flash1, Order::Planned);
+    let timeline = timeline.expect("it is planned");
+    let problem = FORWARD.problem().expect("a good problem");
     let gpu = Gpu::named("H200").expect("it is in the table");
     let estimates = estimate(&problem, &gpu, Pass::Forward).expect("it is counted");
     let of_flash1 = estimates.iter().find(|e| e.algorithm == Algorithm::Flash1);
-    let flops = 2 * (tiles_q * 128 * tiles_k * 128) * 4 * 128;
+    let flops = timeline.n_steps * 128 * 128 * 4 * 128;
     assert_eq!(of_flash1.map(|estimate| estimate.flops()), Some(flops));
-    assert_says(
-        "schedules.md",
-        &["here 128 keys and 128 queries".to_owned()],
-    );
-    // Half of the places have nothing to do.
-    assert_eq!(flash1(&problem).busy_percent(), 50);
+    let said = ["here 128 keys and 128 queries", "half of the 4 SMs"];
+    assert_says("schedules.md", &said.map(str::to_owned));
+    assert_eq!(timeline.idle().without_tile, 0.5);
+}
+
+/// The picture of flash2 is of whole waves, as that of flash3.
+#[test]
+fn tiles_of_queries_keep_all_places() {
+    for algorithm in [Algorithm::Flash2, Algorithm::Flash3] {
+        let timeline = FORWARD.forward(algorithm, Order::Planned);
+        let idle = timeline.expect("it is planned").idle();
+        assert_eq!((idle.without_tile, idle.waits), (0.0, 0.0), "{algorithm}");
+    }
 }
 
 #[test]
 fn longest_tiles_first_end_together() {
-    let problem = problem(4, 2048, Mask::Causal).expect("a good problem");
-    let of = |order| forward(&problem, Algorithm::Flash3, order).expect("it is planned");
+    let of = |order| CAUSAL.forward(Algorithm::Flash3, order);
+    let of = |order| of(order).expect("it is planned");
     let (ascending, planned) = (of(Order::Ascending), of(Order::Planned));
-    assert_eq!(ascending.busy(), planned.busy());
-    assert_eq!(planned.busy_percent(), 100);
-    assert_eq!((ascending.end(), planned.end()), (143, 136));
-    assert_says(
-        "schedules.md",
-        &["143".to_owned(), "steps, where 136 would do".to_owned()],
-    );
+    assert_eq!(ascending.n_steps, planned.n_steps);
+    assert_eq!(planned.idle().without_tile, 0.0);
+    assert!(ascending.idle().without_tile > 0.0);
+    let said = [
+        format!("\n{} steps", steps(&ascending)),
+        format!("after {} steps", steps(&planned)),
+    ];
+    assert_says("schedules.md", &said);
 }
 
 #[test]
 fn nobody_waits_in_the_planned_order() {
-    let of = |(heads, seqlen, mask), order| {
-        let problem = problem(heads, seqlen, mask).expect("a good problem");
-        deterministic(&problem, N_SMS_BACKWARD, order).expect("it is planned")
-    };
-    let planned = of(FULL_BACKWARD, Deterministic::Planned);
-    let from_first = of(FULL_BACKWARD, Deterministic::FromFirst);
-    assert_eq!((from_first.end(), planned.end()), (11, 8));
-    assert_eq!(from_first.busy(), planned.busy());
-    assert_eq!(planned.busy_percent(), 100);
-    assert_eq!(
-        of(CAUSAL_BACKWARD, Deterministic::Planned).busy_percent(),
-        100
+    let of = |scene: Scene, order| scene.backward(order).expect("it is planned");
+    let planned = of(FULL_BACKWARD, Order::Planned);
+    let ascending = of(FULL_BACKWARD, Order::Ascending);
+    assert_eq!(ascending.n_steps, planned.n_steps);
+    assert!(ascending.idle().waits > 0.0);
+    let waits = |timeline: &Timeline| timeline.idle().waits;
+    assert_eq!(waits(&planned), 0.0);
+    assert_eq!(waits(&of(CAUSAL_BACKWARD, Order::Planned)), 0.0);
+    let said = format!(
+        "{} steps in place of {}",
+        steps(&ascending),
+        steps(&planned)
     );
-    assert_says("determinism.md", &["11 steps in place of 8".to_owned()]);
+    assert_says("determinism.md", &[said]);
 }

@@ -10,7 +10,7 @@ use super::{DtypeName, Passes, SizeWords};
 /// Options of `estimate`: a GPU and a problem.
 #[derive(Debug, Args)]
 pub struct EstimateArguments {
-    /// A GPU of the table: T4, V100, A100 (80 GB), "A100 40GB", L4, "RTX 4090", H100, H200, B200.
+    /// A GPU of the table: T4, V100, A100 (SXM, 80 GB), "A100 40GB", "A100 PCIe" (80 GB), L4, "RTX 4090", H100, H200, B200.
     #[arg(long, conflicts_with_all = ["device", "peak", "bandwidth", "sram", "sms"])]
     pub gpu: Option<String>,
     /// The GPU that is present. Its peak and bandwidth come from the table, or from --peak and --bandwidth.

@@ -2,8 +2,8 @@
 
 use std::error::Error;
 
-use ferroflash::Pass;
 use ferroflash::timeline::{Doing, STEP, Stretch, Timeline};
+use ferroflash::{Algorithm, Pass};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -200,8 +200,10 @@ impl Panel<'_> {
             let at = (place, bottom + 8);
             write(area, &step.to_string(), 12, at, (HPos::Center, VPos::Top))?;
         }
-        let of_step = match self.pass.plan.pass {
-            Pass::Backward => "time in steps: one block of queries past a tile of keys each",
+        let of_step = match (self.pass.plan.pass, self.pass.plan.algorithm) {
+            (Pass::Backward, _) | (_, Algorithm::Flash1) => {
+                "time in steps: one block of queries past a tile of keys each"
+            }
             _ => "time in steps: one block of keys past a tile of queries each",
         };
         let at = (WIDTH / 2, bottom + 26);
@@ -212,7 +214,7 @@ impl Panel<'_> {
 /// The tile that is worked on.
 fn tile(stretch: &Stretch) -> Option<u32> {
     match stretch.doing {
-        Doing::Tile { tile, .. } => Some(tile),
+        Doing::Tile { tile, .. } | Doing::Step { tile, .. } => Some(tile),
         Doing::Wait => None,
     }
 }

@@ -1,5 +1,7 @@
 //! Lines drawn, as SVG: for each head_dim, mask and pass a row of three panels: time by length, memory by length, and the roofline. All axes are
-//! logarithmic. Points and thick lines are measured, thin lines predicted.
+//! logarithmic; one that has a 0 is broken, and 0 has a line of its own below. Points and thick lines are measured, thin lines predicted.
+
+mod axis;
 
 use std::error::Error;
 
@@ -8,6 +10,8 @@ use ferroflash::{Algorithm, Mask, Pass};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use axis::{Axis, bytes, draw_break, number, range};
 
 use super::Line;
 use crate::estimate::plot::colour;
@@ -18,8 +22,7 @@ const HEIGHT: u32 = 360;
 /// Pixels of the strip with the names.
 const LEGEND: u32 = 40;
 const FONT: &str = "sans-serif";
-/// Less memory is drawn as so many megabytes: a logarithmic axis has no 0.
-const LEAST_MB: f64 = 1e-3;
+const GRID: RGBColor = RGBColor(225, 225, 225);
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Done = Result<(), Box<dyn Error>>;
@@ -80,13 +83,18 @@ pub fn svg(gpu: Option<&Gpu>, lines: &[Line]) -> Result<String, Box<dyn Error>> 
         let rows = panels.split_evenly((groups.len().max(1), 1));
         for (group, row) in groups.iter().zip(&rows) {
             let panels = row.split_evenly((1, 3));
-            by_length(&panels[0], group, "time, ms", [measured_ms, predicted_ms])?;
-            by_length(
-                &panels[1],
-                group,
-                "extra memory, MB",
-                [measured_mb, predicted_mb],
-            )?;
+            let time = Quantity {
+                name: "time, ms",
+                label: number,
+                of: [measured_ms, predicted_ms],
+            };
+            let memory = Quantity {
+                name: "memory beside inputs and outputs",
+                label: bytes,
+                of: [measured_bytes, predicted_bytes],
+            };
+            by_length(&panels[0], group, &time)?;
+            by_length(&panels[1], group, &memory)?;
             if let Some(gpu) = gpu {
                 roofline(&panels[2], group, gpu)?;
             }
@@ -130,41 +138,33 @@ fn predicted_ms(line: &Line) -> Option<f64> {
     Some(line.predicted.as_ref()?.seconds * 1e3)
 }
 
-fn measured_mb(line: &Line) -> Option<f64> {
-    Some((line.measured.as_ref().ok()?.2 as f64 / 1e6).max(LEAST_MB))
+fn measured_bytes(line: &Line) -> Option<f64> {
+    Some(line.measured.as_ref().ok()?.2 as f64)
 }
 
-fn predicted_mb(line: &Line) -> Option<f64> {
-    Some((line.predicted.as_ref()?.extra_bytes as f64 / 1e6).max(LEAST_MB))
+fn predicted_bytes(line: &Line) -> Option<f64> {
+    Some(line.predicted.as_ref()?.extra_bytes as f64)
 }
 
-/// The least and the greatest, with room around them.
-fn range(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
-    let (least, most) = values.fold((f64::MAX, 0.0), |(least, most): (f64, f64), value| {
-        (least.min(value), most.max(value))
-    });
-    // A decade at least, in which an axis has a few names.
-    let room = (most / least).max(1.0);
-    let room = 1.7 * (10.0 / room).sqrt().max(1.0);
-    (least <= most).then_some((least / room, most * room))
+/// What is drawn by length.
+struct Quantity {
+    name: &'static str,
+    label: fn(&f64) -> String,
+    /// Measured, and predicted.
+    of: [fn(&Line) -> Option<f64>; 2],
 }
 
 /// A value by length: measured, and predicted.
-fn by_length(
-    area: &Area,
-    group: &Group,
-    what: &str,
-    [measured, predicted]: [fn(&Line) -> Option<f64>; 2],
-) -> Done {
+fn by_length(area: &Area, group: &Group, quantity: &Quantity) -> Done {
+    let [measured, predicted] = quantity.of;
     let lengths = group.lengths();
     let all = group.lines.iter();
-    let Some((least, most)) = range(
-        all.flat_map(|line| [measured(line), predicted(line)])
-            .flatten(),
-    ) else {
+    let values = all.flat_map(|line| [measured(line), predicted(line)]);
+    let values: Vec<f64> = values.flatten().collect();
+    let Some(axis) = Axis::of(&values) else {
         return Ok(());
     };
-    let places = -0.1..(lengths.len() - 1).max(1) as f64 + 0.1;
+    let (left, right) = (-0.1, (lengths.len() - 1).max(1) as f64 + 0.1);
     let length = |place: &f64| {
         let at = place.round();
         match (place - at).abs() < 1e-6 && at >= 0.0 {
@@ -174,26 +174,46 @@ fn by_length(
             false => String::new(),
         }
     };
+    let label = |value: &f64| match axis.below {
+        Some((end, _)) if *value < end => String::new(),
+        _ => (quantity.label)(value),
+    };
     let mut chart = ChartBuilder::on(area)
         .caption(&group.title, (FONT, 16))
         .margin(10)
         .x_label_area_size(42)
         .y_label_area_size(66)
-        .build_cartesian_2d(places, (least..most).log_scale())?;
+        .build_cartesian_2d(left..right, (axis.least..axis.most).log_scale())?;
     chart
         .configure_mesh()
         .x_desc("sequence length")
-        .y_desc(what)
+        .y_desc(quantity.name)
         .x_labels(lengths.len() + 1)
         .x_max_light_lines(1)
         .x_label_formatter(&length)
-        .y_label_formatter(&number)
+        .y_label_formatter(&label)
         .draw()?;
+    if let Some((end, zero)) = axis.below {
+        // No line of the mesh is below the break.
+        let ground = [(left, axis.least), (right, end)];
+        chart.draw_series([Rectangle::new(ground, WHITE.filled())])?;
+        let plane = chart.plotting_area();
+        let line = |value| vec![(left, value), (right, value)];
+        plane.draw(&PathElement::new(line(zero), GRID.stroke_width(1)))?;
+        plane.draw(&PathElement::new(line(axis.least), BLACK.stroke_width(1)))?;
+        let on_page = |value| {
+            let ((x, y), (x0, y0)) = (plane.map_coordinate(&(left, value)), area.get_base_pixel());
+            (x - x0, y - y0)
+        };
+        draw_break(area, on_page(end), on_page(zero), &(quantity.label)(&0.0))?;
+    }
     for schedule in group.schedules() {
         let colour = colour(schedule);
-        let thin = group.points(schedule, predicted);
-        chart.draw_series([PathElement::new(thin, colour.stroke_width(1))])?;
-        let points = group.points(schedule, measured);
+        let points = |value: fn(&Line) -> Option<f64>| {
+            group.points(schedule, |line| value(line).map(|value| axis.place(value)))
+        };
+        chart.draw_series([PathElement::new(points(predicted), colour.stroke_width(1))])?;
+        let points = points(measured);
         chart.draw_series(points.iter().map(|&at| Circle::new(at, 3, colour.filled())))?;
         chart.draw_series([PathElement::new(points, colour.stroke_width(2))])?;
     }
@@ -258,17 +278,6 @@ fn roofline(area: &Area, group: &Group, gpu: &Gpu) -> Done {
     Ok(())
 }
 
-/// A value of an axis, without digits that say nothing.
-fn number(value: &f64) -> String {
-    match *value >= 1.0 {
-        true => format!("{value:.0}"),
-        false => {
-            let digits = format!("{value:.4}");
-            digits.trim_end_matches('0').to_owned()
-        }
-    }
-}
-
 /// Names of the schedules, above all panels.
 fn legend(area: &Area, groups: &[Group]) -> Done {
     let mut schedules: Vec<Algorithm> = groups.iter().flat_map(Group::schedules).collect();
@@ -294,4 +303,79 @@ fn legend(area: &Area, groups: &[Group]) -> Done {
     }
     let note = "points and thick lines: measured; thin lines and rings: predicted";
     write(note, 16 + 130 * schedules.len() as i32 + 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferroflash::{Dtype, Problem};
+
+    fn line(algorithm: Algorithm, seqlen: usize, bytes: u64) -> Line {
+        let problem = Problem::builder(Dtype::Bf16).seqlen(seqlen).heads(1);
+        Line {
+            problem: problem.head_dim(64).build().unwrap(),
+            pass: Pass::Forward,
+            algorithm: Some(algorithm),
+            measured: Ok((1.0, 100.0, bytes)),
+            predicted: None,
+        }
+    }
+
+    /// Heights of the discs of a schedule, from the top of the picture; the legend's first.
+    fn discs(svg: &str, algorithm: Algorithm) -> Vec<i32> {
+        let RGBColor(r, g, b) = colour(algorithm);
+        let fill = format!("fill=\"#{r:02X}{g:02X}{b:02X}\"");
+        let circles = svg.split("<circle ").skip(1);
+        let own = circles.filter(|circle| circle.split("/>").next().unwrap().contains(&fill));
+        let height = |circle: &str| {
+            circle
+                .split("cy=\"")
+                .nth(1)?
+                .split('"')
+                .next()?
+                .parse()
+                .ok()
+        };
+        own.filter_map(height).collect()
+    }
+
+    /// The height of the text that names 0.
+    fn zero(svg: &str) -> Option<i32> {
+        let before = svg
+            .split("\n0 B\n")
+            .next()
+            .filter(|text| text.len() < svg.len())?;
+        let y = before.rsplit("<text ").next()?.split("y=\"").nth(1)?;
+        y.split('"').next()?.parse().ok()
+    }
+
+    #[test]
+    fn no_memory_is_drawn_at_the_line_of_zero() {
+        let lines = [
+            line(Algorithm::Flash2, 512, 0),
+            line(Algorithm::Flash2, 1024, 0),
+            line(Algorithm::Standard, 512, 2_000_000),
+            line(Algorithm::Standard, 1024, 8_000_000),
+        ];
+        let svg = svg(None, &lines).unwrap();
+        let zero = zero(&svg).expect("0 has a name");
+        // The legend, two times, two sizes of memory.
+        let flash2 = discs(&svg, Algorithm::Flash2);
+        assert_eq!(flash2[3..], [zero, zero], "{flash2:?}");
+        let standard = discs(&svg, Algorithm::Standard);
+        assert!(
+            standard[4] < standard[3] && standard[3] < zero - 20,
+            "{standard:?}"
+        );
+        assert!(svg.contains("\n1 MB\n") && !svg.contains("\n1 kB\n"));
+    }
+
+    #[test]
+    fn an_axis_without_zeros_is_not_broken() {
+        let lines = [
+            line(Algorithm::Flash2, 512, 4),
+            line(Algorithm::Flash2, 1024, 4096),
+        ];
+        assert_eq!(zero(&svg(None, &lines).unwrap()), None);
+    }
 }
