@@ -38,8 +38,14 @@ pub(super) const fn tile_latency(pass: Pass) -> f64 {
 /// Shares of tensor cores by head_dim: of every head_dim up to the first number, forward and backward.
 type Shares = &'static [(u32, f64, f64)];
 
-/// flash3 on H200 (records 2026-11-20 to 2026-11-23, `host/tests/estimate_record.rs`).
-const FLASH3: Shares = &[(64, 0.58, 0.53), (128, 0.72, 0.62), (256, 0.75, 0.41)];
+/// flash3 on H200 (records 2026-11-20 to 2026-11-23, `host/tests/estimate_record.rs`; tests/benches/README.md, 2026-11-26, head_dim 512, full, forward: 393 to 410 TFLOP/s
+/// of 989). No kernel goes backward above 256.
+const FLASH3: Shares = &[
+    (64, 0.58, 0.53),
+    (128, 0.72, 0.62),
+    (256, 0.75, 0.41),
+    (u32::MAX, 0.41, 0.41),
+];
 
 /// flash3 where keys have up to 192 columns and values up to 128, which have tiles of their own, on H200 (record 2026-11-26): forward as above.
 const FLASH3_SHORT_VALUES: Shares = &[(256, 0.75, 0.60)];

@@ -256,7 +256,8 @@ impl ProblemBuilder {
         }
     }
 
-    /// An expression that says which keys a query sees: those of the problem's [`Mask`] and its block mask for which it is true. On a GPU
+    /// An expression that says which keys a query sees: those of the problem's [`Mask`] and its block mask for which it is true. Terms that are sides of a band around
+    /// the diagonal, such as `k <= q`, run as the built-in mask does. Of the rest, on a GPU
     /// `flash3` and `flash2` skip blocks of 128 queries and 128 keys that it hides, which a kernel finds before the pass, where that pays; a
     /// [`Plan`](crate::plan::Plan) says whether they do, and why not. The CPU and `standard` compute the scores that it hides.
     ///
