@@ -14,11 +14,13 @@ mod tiles;
 
 use super::{StatisticRows, add_sinks, sink_of_head, store_statistic};
 use crate::attention::mask::{Band, Rows};
+use crate::attention::schedule::ForwardTile;
 use crate::attention::score::ScoreTile;
 use crate::attention::{batch_and_head, divide};
 use crate::kernels::bounds;
 use crate::kernels::dropout::divide_by_kept;
 use crate::kernels::scores::Given;
+use crate::kernels::stamps::Record;
 use crate::params::ForwardParams;
 use crate::ptx::{barrier, cp_async, spec, special};
 use crate::tile::copy::{self, BoundsChecked, Extent, Team, Whole};
@@ -83,6 +85,10 @@ pub unsafe fn forward<E: Products, T: Blocks>(p: &ForwardParams) {
         lse,
         sequence,
     } = place;
+    if T::STAMPS {
+        // SAFETY: the plan has a record for each tile.
+        unsafe { record(p, tile).begin() };
+    }
     // The bounds are asked for here: behind two ways ptxas would not know them.
     let band = Band::new(seqlen_q, seqlen_k, window, bounds());
     let (_, head_idx) = batch_and_head(tile.head, p.shape.heads_q);
@@ -159,7 +165,25 @@ pub unsafe fn forward<E: Products, T: Blocks>(p: &ForwardParams) {
         copy::load::<BoundsChecked>(block.q_tile, q, first, config.block_q, block.team);
         let (mut output, sums) = attend::<E, T, false>(&block, p);
         store::<E, T>(&block, p, (o, lse), tile.head, &mut output, sums);
+        // Rows with block masks and pages, which end above, are none that record.
+        if T::STAMPS {
+            // The tile again: no register need hold it through the loop.
+            let first = special::opaque(block.queries.first);
+            let q_block = divide(first, const { T::FOOTPRINT.block_q });
+            let head = special::opaque(block.head);
+            record(p, ForwardTile { q_block, head }).end();
+        }
     }
+}
+
+/// The record of a tile, which thread 0 writes.
+#[inline(always)]
+fn record(p: &ForwardParams, tile: ForwardTile) -> Record {
+    let (tiles, writes) = (
+        p.schedule.tiles,
+        special::opaque(special::thread_idx_x()) == 0,
+    );
+    Record::new(p.stamps, tiles, tile.head, tile.q_block, writes)
 }
 
 /// The first row of a thread's warp.

@@ -103,6 +103,7 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
         let mut block = work.blocks - 1;
         mbarrier::mbarrier_wait(layout.q_ring.full(q.stage), q.parity);
         mbarrier::mbarrier_wait(layout.k_ring.full(k.stage), k.parity);
+        c.record_begin::<T>(work);
         s.product::<E>(layout.q::<T>(q.stage, idx), layout.k::<T>(k.stage), steps);
         let keys = c.keys::<T>(k.stage);
         c.release::<T>(&mut k, q, block);
@@ -123,7 +124,9 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
                 }
                 block = work.blocks;
                 q.advance();
+                c.record_end::<T>(ended.work);
                 mbarrier::mbarrier_wait(layout.q_ring.full(q.stage), q.parity);
+                c.record_begin::<T>(work);
             }
             block -= 1;
 
@@ -181,6 +184,7 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
         o.begin_addition::<E, _>(&weights, layout.v::<T>(v.stage), block_k / 16, add)
             .wait::<0>();
         c.finish::<E, T>(&ended, place(slot, 2), &mut o_place, &mut o);
+        c.record_end::<T>(ended.work);
     }
 }
 
