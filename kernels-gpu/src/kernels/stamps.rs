@@ -6,7 +6,7 @@
 //! | kernel | begins | ends |
 //! |---|---|---|
 //! | flash2 forward | when the block has found its tile | when its first warp has written O and L |
-//! | flash3 forward | when the first consumer has the tile's Q | when that consumer begins on the next tile, whose first product runs beside this one's last; of a block's last tile, when O has been handed over |
+//! | flash3 forward | when the first consumer has the tile's Q; a block's first tile, when the consumer has been told of it | when that consumer has the next tile's Q, whose first product runs beside this one's last; of a block's last tile, when O has been handed over |
 //! | flash2 backward | when the block has claimed it | when its first warp has written its part of dV |
 //! | flash3 backward | when the first consumer has its K and V | when that consumer's dV and dK are on their way out |
 //!

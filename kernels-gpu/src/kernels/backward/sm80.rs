@@ -83,9 +83,6 @@ pub unsafe fn backward<E: Products, T: Tiles>(p: &BackwardParams) {
             }
             key_tile::<E, T>(p, shared, tile, thread);
             if T::STAMPS {
-                // The tile again: no register need hold it through the steps. Thread 0 alone overwrites the slot.
-                let tile_idx = shared::ld_shared_u32(shared.tile_slot);
-                let tile = schedule::backward(&schedule, tile_work(&p.blocks), tile_idx);
                 record(p, tile, thread == 0).end();
             }
         }

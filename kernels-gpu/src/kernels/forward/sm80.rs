@@ -85,10 +85,6 @@ pub unsafe fn forward<E: Products, T: Blocks>(p: &ForwardParams) {
         lse,
         sequence,
     } = place;
-    if T::STAMPS {
-        // SAFETY: the plan has a record for each tile.
-        unsafe { record(p, tile).begin() };
-    }
     // The bounds are asked for here: behind two ways ptxas would not know them.
     let band = Band::new(seqlen_q, seqlen_k, window, bounds());
     let (_, head_idx) = batch_and_head(tile.head, p.shape.heads_q);
@@ -141,6 +137,7 @@ pub unsafe fn forward<E: Products, T: Blocks>(p: &ForwardParams) {
 
     // SAFETY: the plan's grid covers each tile once; its tensors lie where the parameters say.
     unsafe {
+        record_begin::<T>(p, tile);
         if spec::block_mask() {
             // Nothing in common with the other way, or ptxas would hold it in registers there.
             let block = block.apart::<T>();
@@ -165,14 +162,29 @@ pub unsafe fn forward<E: Products, T: Blocks>(p: &ForwardParams) {
         copy::load::<BoundsChecked>(block.q_tile, q, first, config.block_q, block.team);
         let (mut output, sums) = attend::<E, T, false>(&block, p);
         store::<E, T>(&block, p, (o, lse), tile.head, &mut output, sums);
-        // Rows with block masks and pages, which end above, are none that record.
-        if T::STAMPS {
-            // The tile again: no register need hold it through the loop.
-            let first = special::opaque(block.queries.first);
-            let q_block = divide(first, const { T::FOOTPRINT.block_q });
-            let head = special::opaque(block.head);
-            record(p, ForwardTile { q_block, head }).end();
-        }
+        record_end::<T>(p, &block);
+    }
+}
+
+/// A stamped kernel records that a tile begins.
+#[inline(always)]
+unsafe fn record_begin<T: Blocks>(p: &ForwardParams, tile: ForwardTile) {
+    if T::STAMPS {
+        // SAFETY: the plan has a record for each tile.
+        unsafe { record(p, tile).begin() };
+    }
+}
+
+/// The same of its end. Rows that record have neither block masks nor pages, whose ways end elsewhere.
+#[inline(always)]
+unsafe fn record_end<T: Blocks>(p: &ForwardParams, block: &Block) {
+    if T::STAMPS {
+        // The tile again: no register need hold it through the loop.
+        let first = special::opaque(block.queries.first);
+        let q_block = divide(first, const { T::FOOTPRINT.block_q });
+        let head = special::opaque(block.head);
+        // SAFETY: as above.
+        unsafe { record(p, ForwardTile { q_block, head }).end() };
     }
 }
 

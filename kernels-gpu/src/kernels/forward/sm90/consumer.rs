@@ -73,6 +73,7 @@ pub(super) unsafe fn consume<E: Element, T: Tiles>(p: &TmaForwardParams, layout:
         if T::LATENT {
             latent::attend::<E, T>(&c, work, slot);
         } else if !(spec::lengths() || splits) || work.blocks != 0 {
+            c.record_begin::<T>(work);
             attend::<E, T>(&c, work, slot);
         }
         if splits {
@@ -84,12 +85,10 @@ pub(super) unsafe fn consume<E: Element, T: Tiles>(p: &TmaForwardParams, layout:
 /// The tiles from this work on, which is one.
 #[inline(always)]
 unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slot: Ring) {
-    let steps = const { T::HEAD_DIM / 16 };
-    let block_k = T::FOOTPRINT.block_k;
+    let (steps, block_k) = const { (T::HEAD_DIM / 16, T::FOOTPRINT.block_k) };
     let (p, layout, idx) = (c.p, c.layout, c.idx);
     let mut q = Ring::start(T::Q_STAGES);
-    let mut k = Ring::start(T::KV_STAGES);
-    let mut v = Ring::start(T::KV_STAGES);
+    let (mut k, mut v) = (Ring::start(T::KV_STAGES), Ring::start(T::KV_STAGES));
     let mut o_place = Ring::start(1);
     let fresh = OnlineSoftmax::new(p.scale.scale_log2);
     let mut softmax = fresh;
@@ -103,7 +102,6 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
         let mut block = work.blocks - 1;
         mbarrier::mbarrier_wait(layout.q_ring.full(q.stage), q.parity);
         mbarrier::mbarrier_wait(layout.k_ring.full(k.stage), k.parity);
-        c.record_begin::<T>(work);
         s.product::<E>(layout.q::<T>(q.stage, idx), layout.k::<T>(k.stage), steps);
         let keys = c.keys::<T>(k.stage);
         c.release::<T>(&mut k, q, block);
@@ -124,9 +122,8 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
                 }
                 block = work.blocks;
                 q.advance();
-                c.record_end::<T>(ended.work);
                 mbarrier::mbarrier_wait(layout.q_ring.full(q.stage), q.parity);
-                c.record_begin::<T>(work);
+                c.record_next::<T>(ended.work, work);
             }
             block -= 1;
 

@@ -7,7 +7,7 @@ use crate::kernels::stamps::Record;
 use crate::ptx::special;
 
 impl Consumer<'_> {
-    /// A stamped kernel records that a tile begins.
+    /// A stamped kernel records that the block's first tile begins.
     ///
     /// # Safety
     /// The tile is this block's.
@@ -19,15 +19,28 @@ impl Consumer<'_> {
         }
     }
 
-    /// The same of its end.
+    /// The same that a tile ends, and the next one begins.
     ///
     /// # Safety
     /// As [`Consumer::record_begin`].
     #[inline(always)]
-    pub(super) unsafe fn record_end<T: Tiles>(&self, work: WorkTile) {
+    pub(super) unsafe fn record_next<T: Tiles>(&self, ended: WorkTile, next: WorkTile) {
+        // SAFETY: as above.
+        unsafe {
+            self.record_end::<T>(ended);
+            self.record_begin::<T>(next);
+        }
+    }
+
+    /// The same that a tile ends.
+    ///
+    /// # Safety
+    /// As [`Consumer::record_begin`].
+    #[inline(always)]
+    pub(super) unsafe fn record_end<T: Tiles>(&self, ended: WorkTile) {
         if T::STAMPS {
             // SAFETY: as above.
-            unsafe { self.record(work).end() };
+            unsafe { self.record(ended).end() };
         }
     }
 
