@@ -224,3 +224,6 @@ impl Kernel {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

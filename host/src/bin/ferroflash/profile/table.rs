@@ -186,7 +186,7 @@ pub fn print_json(profile: &Profile) {
     }
 }
 
-fn of_pass(profile: &Profile, pass: &OfPass) -> Value {
+pub(super) fn of_pass(profile: &Profile, pass: &OfPass) -> Value {
     let problem = &profile.problem;
     let gpu = profile.gpu.as_ref().ok();
     let estimate = pass.estimate.as_ref();
