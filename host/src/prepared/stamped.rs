@@ -19,8 +19,7 @@ pub enum NotStamped {
 impl Prepared<Plan> {
     fn stamped(&self) -> Result<Prepared<Plan>, NotStamped> {
         let plan = self.launches.plan().stamped()?;
-        let arguments = self.arguments.clone();
-        Ok(Prepared::new(self.launches.device(), arguments, plan)?)
+        Ok(Prepared::new(self.launches.device(), self.arguments, plan)?)
     }
 }
 

@@ -13,8 +13,13 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 pub const WIDTH: i32 = 1120;
 const LEFT: i32 = 72;
 const RIGHT: i32 = 24;
-const TOP: i32 = 52;
+/// Above the caption, a line of it, and below it.
+const CAPTION: i32 = 31;
+const LINE: i32 = 17;
+const BELOW_CAPTION: i32 = 4;
 const BOTTOM: i32 = 60;
+/// Letters of a line of the caption.
+const LINE_LETTERS: usize = 150;
 /// Pixels that rows fill, if they are neither too low nor too high.
 const ROWS: i32 = 560;
 const ROW: std::ops::RangeInclusive<i32> = 3..=18;
@@ -65,6 +70,8 @@ impl Picture<'_> {
 /// A picture under its title.
 pub struct Panel<'a> {
     title: String,
+    /// The caption in lines.
+    caption: Vec<String>,
     picture: Picture<'a>,
     /// Pixels of a row.
     row: i32,
@@ -75,9 +82,15 @@ pub struct Panel<'a> {
 impl<'a> Panel<'a> {
     /// As high as its rows want.
     pub fn new(title: String, picture: Picture<'a>) -> Panel<'a> {
-        let rows = picture.rows.len().min(MOST_ROWS);
+        let all = picture.rows.len();
+        let rows = all.min(MOST_ROWS);
+        let shown = match rows < all {
+            true => format!(" The first {rows} rows of {all} are drawn."),
+            false => String::new(),
+        };
         Panel {
             title,
+            caption: lines(&format!("{}{shown}", picture.caption)),
             picture,
             row: (ROWS / rows.max(1) as i32).clamp(*ROW.start(), *ROW.end()),
             rows,
@@ -86,23 +99,24 @@ impl<'a> Panel<'a> {
 
     /// Its pixels.
     pub fn height(&self) -> i32 {
-        TOP + self.row * self.rows as i32 + BOTTOM
+        self.top() + self.row * self.rows as i32 + BOTTOM
+    }
+
+    /// Pixels above the rows.
+    fn top(&self) -> i32 {
+        CAPTION + LINE * self.caption.len() as i32 + BELOW_CAPTION
     }
 
     /// Draws it.
     pub fn draw(&self, area: &Area) -> Result<(), Box<dyn Error>> {
         let left = (HPos::Left, VPos::Top);
         write(area, &self.title, 17, (LEFT, 8), left)?;
-        let all = self.picture.rows.len();
-        let shown = match self.rows < all {
-            true => format!(" The first {} rows of {all} are drawn.", self.rows),
-            false => String::new(),
-        };
-        let caption = format!("{}{shown}", self.picture.caption);
-        write(area, &caption, 14, (LEFT, 31), left)?;
-        match all {
-            0 => Ok(()),
-            _ => self.draw_rows(area),
+        for (nth, line) in self.caption.iter().enumerate() {
+            write(area, line, 14, (LEFT, CAPTION + LINE * nth as i32), left)?;
+        }
+        match self.picture.rows.is_empty() {
+            true => Ok(()),
+            false => self.draw_rows(area),
         }
     }
 
@@ -112,7 +126,7 @@ impl<'a> Panel<'a> {
         let stretches = rows.iter().flat_map(|row| row.stretches);
         let last_tile = stretches.filter_map(tile).max();
         for (idx, lane) in rows.iter().take(self.rows).enumerate() {
-            let top = TOP + self.row * idx as i32;
+            let top = self.top() + self.row * idx as i32;
             let ground = [(LEFT, top), (LEFT + width, top + self.row - 1)];
             area.draw(&Rectangle::new(ground, IDLE.filled()))?;
             if idx.is_multiple_of(self.every()) {
@@ -172,7 +186,7 @@ impl<'a> Panel<'a> {
     }
 
     fn draw_axis(&self, area: &Area) -> Result<(), Box<dyn Error>> {
-        let bottom = TOP + self.row * self.rows as i32 + 3;
+        let bottom = self.top() + self.row * self.rows as i32 + 3;
         let (end, unit) = (self.picture.end, self.picture.unit);
         let n_units = end / unit;
         let powers = std::iter::successors(Some(1u64), |every| every.checked_mul(2));
@@ -188,6 +202,22 @@ impl<'a> Panel<'a> {
         let middle = (HPos::Center, VPos::Top);
         write(area, self.picture.axis, 14, at, middle)
     }
+}
+
+/// A text in lines of [`LINE_LETTERS`], if its words let it.
+fn lines(text: &str) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) if line.chars().count() + word.chars().count() < LINE_LETTERS => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
 }
 
 /// The tile that is worked on.
@@ -208,4 +238,34 @@ fn write(
     let place = Pos::new(across, down);
     let style = (FONT, size).into_font().color(&INK).pos(place);
     Ok(area.draw_text(text, &style, at)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_caption_is_broken_between_words() {
+        let words = vec!["seventeen-letters"; 20];
+        let lines = lines(&words.join(" "));
+        assert!(
+            lines
+                .iter()
+                .all(|line| line.chars().count() <= LINE_LETTERS)
+        );
+        assert_eq!((lines.len(), lines.join(" ")), (3, words.join(" ")));
+        let rows = |n| {
+            vec![(); n].into_iter().map(|()| Row {
+                name: String::new(),
+                stretches: &[],
+            })
+        };
+        let height = |caption: &str, n| {
+            let mut picture = Picture::words(caption.to_owned());
+            picture.rows = rows(n).collect();
+            Panel::new(String::new(), picture).height()
+        };
+        assert_eq!(height(&words.join(" "), 0) - height("short", 0), 2 * LINE);
+        assert_eq!(height("short", 100) - height("short", 0), 100 * 5);
+    }
 }
