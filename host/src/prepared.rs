@@ -41,6 +41,7 @@ mod append;
 mod layouts;
 mod merge;
 mod rotate;
+mod stamped;
 
 use std::sync::Arc;
 
@@ -48,6 +49,7 @@ pub use append::PreparedAppend;
 pub use layouts::Layouts;
 pub use merge::PreparedMerge;
 pub use rotate::PreparedRotate;
+pub use stamped::NotStamped;
 
 use crate::arguments::{
     Argument, Arguments, Form, Given, Gradients, Inputs, Operands, OutputGradients, Outputs, Saved,

@@ -1,12 +1,13 @@
 //! The list of kernels expanded: into PTX entries on the device, into a table of functions on the CPU.
 
-use crate::for_each_variant;
+use crate::kernels::stamps::Stamped;
 use crate::kernels::{
     append, backward, block_list, clear, combine, forward, mask_map, merge, sink_gradient,
     standard, tensor_gradient, tile_list,
 };
 use crate::ptx::parameters::parameter_address;
 use crate::tile::element;
+use crate::{for_each_stamped_variant, for_each_variant};
 
 /// The type of a row's tiles: of its module, element type where it differs in them, head_dim and shape.
 macro_rules! tiles {
@@ -15,6 +16,15 @@ macro_rules! tiles {
     };
     ($path:ident of $dtype:ident, $head_dim:literal, Compact) => {
         $path::CompactTiles<element::$dtype, $head_dim>
+    };
+    ($path:ident of $dtype:ident, $head_dim:literal, Stamped) => {
+        Stamped<tiles!($path of $dtype, $head_dim)>
+    };
+    ($($path:ident)::+, $head_dim:literal, Stamped) => {
+        Stamped<tiles!($($path)::+, $head_dim)>
+    };
+    ($($path:ident)::+, $head_dim:literal, StampedWide) => {
+        Stamped<tiles!($($path)::+, $head_dim, Wide)>
     };
     ($($path:ident)::+, $head_dim:literal) => {
         $($path)::+::DefaultTiles<$head_dim>
@@ -36,6 +46,12 @@ macro_rules! run {
         forward::sm80::forward::<
             element::$dtype,
             forward::sm80::DefaultTiles<element::$dtype, $head_dim>,
+        >($p)
+    };
+    (Forward, $p:expr, $dtype:ident, $head_dim:literal; Stamped) => {
+        forward::sm80::forward::<
+            element::$dtype,
+            Stamped<forward::sm80::DefaultTiles<element::$dtype, $head_dim>>,
         >($p)
     };
     (Forward, $p:expr, $dtype:ident, $head_dim:literal; Compact) => {
@@ -240,7 +256,7 @@ macro_rules! params_type {
 
 #[cfg(target_arch = "nvptx64")]
 macro_rules! entries {
-    ($($name:ident: $kind:ident {
+    ($find:ident $($name:ident: $kind:ident {
         arch: $arch:ident $(, dtype: $dtype:ident)?
         $(, head_dim: $head_dim:literal)? $(, head_dim_v: $head_dim_v:literal)? $(, tiles: $tiles:ident)?
     })*) => {$(
@@ -268,7 +284,7 @@ macro_rules! params_match {
 
 #[cfg(not(target_arch = "nvptx64"))]
 macro_rules! entries {
-    ($($name:ident: $kind:ident {
+    ($find:ident $($name:ident: $kind:ident {
         arch: $arch:ident $(, dtype: $dtype:ident)?
         $(, head_dim: $head_dim:literal)? $(, head_dim_v: $head_dim_v:literal)? $(, tiles: $tiles:ident)?
     })*) => {
@@ -284,10 +300,7 @@ macro_rules! entries {
             }
         })*
 
-        /// The kernel with this name, to be called by every thread that [`crate::emu`] runs.
-        ///
-        /// The function panics when the parameters are those of another pass.
-        pub fn emulated(name: &str) -> Option<fn(&crate::params::Params)> {
+        fn $find(name: &str) -> Option<fn(&crate::params::Params)> {
             match name {
                 $(stringify!($name) => Some($name::run),)*
                 _ => None,
@@ -296,4 +309,25 @@ macro_rules! entries {
     };
 }
 
-for_each_variant!(entries);
+/// The kernel with this name, of the list or stamped, to be called by every thread that [`crate::emu`] runs.
+///
+/// The function panics when the parameters are those of another pass.
+#[cfg(not(target_arch = "nvptx64"))]
+pub fn emulated(name: &str) -> Option<fn(&crate::params::Params)> {
+    listed(name).or_else(|| stamped(name))
+}
+
+macro_rules! listed_entries {
+    ($($rows:tt)*) => {
+        entries!(listed $($rows)*);
+    };
+}
+
+macro_rules! stamped_entries {
+    ($($rows:tt)*) => {
+        entries!(stamped $($rows)*);
+    };
+}
+
+for_each_variant!(listed_entries);
+for_each_stamped_variant!(stamped_entries);

@@ -2,8 +2,6 @@
 //!
 //! Addresses are plain 64-bit integers: a plan is made without a device and filled in at launch.
 
-use core::mem::offset_of;
-
 mod any;
 mod append;
 mod argument;
@@ -22,6 +20,7 @@ mod pages;
 mod schedule;
 mod score;
 mod sinks;
+mod stamps;
 mod standard;
 mod tensor_gradient;
 mod tensor_map;
@@ -48,6 +47,7 @@ pub use pages::Pages;
 pub use schedule::{FASTEST, ORDERED, SHIFTED, Schedule};
 pub use score::{MAX_SCORE_PARAMS, MAX_SCORE_RANK, MAX_SCORE_TENSORS, ScoreParams, ScoreTensor};
 pub use sinks::SinkGradientParams;
+pub use stamps::{Moment, Stamp};
 pub use standard::StandardParams;
 pub use tensor_gradient::{GRADIENT_BF16, GRADIENT_F16, GRADIENT_F32, TensorGradientParams};
 pub use tensor_map::{
@@ -144,6 +144,8 @@ pub struct ForwardParams {
     pub sinks: u64,
     /// Where weights are dropped: which.
     pub dropout: DropoutParams,
+    /// Workspace, of a stamped kernel alone: `[heads, tiles]` of [`Stamp`], its records.
+    pub stamps: u64,
 }
 
 /// The most rows of a sequence, heads of a batch, and keys of a window: sums of three of them fit 31 bits. A box of
@@ -195,6 +197,8 @@ pub struct TmaForwardParams {
     pub sinks: u64,
     /// As in [`ForwardParams`].
     pub dropout: DropoutParams,
+    /// As in [`ForwardParams`].
+    pub stamps: u64,
 }
 
 /// Parameters of the backward kernels: `delta`, the main kernel and, in flash2, `dq`, in this order on one stream.
@@ -263,6 +267,8 @@ pub struct BackwardParams {
     pub score: ScoreParams,
     /// As in [`ForwardParams`].
     pub dropout: DropoutParams,
+    /// As in [`ForwardParams`].
+    pub stamps: u64,
 }
 
 /// Parameters of the flash3 backward kernel behind `delta`.
@@ -313,17 +319,18 @@ slots!(BlockListParams: Within map, Within lists);
 slots!(
     ForwardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Vector(Lse) lse, Within list, Within blocks, Within pages,
     Within split, Within lengths, Within descale, Within score, Vector(Sinks) sinks, Within dropout,
+    Workspace stamps,
 );
 slots!(
     TmaForwardParams: Map(Q) q, Map(K) k, Map(V) v, Map(O) o, Tensor(O) o_rows, Vector(Lse) lse, Workspace tile_counter,
     Within list, Within blocks, Within split, Within lengths, Within pages, Within score, Vector(Sinks) sinks,
-    Within dropout,
+    Within dropout, Workspace stamps,
 );
 slots!(
     BackwardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Tensor(DO) d_o, Tensor(DQ) d_q, Tensor(DK) d_k,
     Tensor(DV) d_v, Vector(Lse) lse, Vector(DLse) d_lse, Workspace lse_log2, Workspace delta, Workspace d_q_accum,
     Workspace dq_semaphore, Workspace tile_counters, Workspace dkv_accum, Workspace dkv_semaphore, Within list,
-    Within blocks, Within score, Within dropout,
+    Within blocks, Within score, Within dropout, Workspace stamps,
 );
 slots!(
     StandardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Tensor(DO) d_o, Tensor(DQ) d_q, Tensor(DK) d_k,
@@ -352,7 +359,7 @@ impl KernelParams for TmaBackwardParams {
 const _: () = assert!(size_of::<TensorView>() == 32 && size_of::<Shape>() == 32);
 const _: () = assert!(
     size_of::<ForwardParams>()
-        == 4 * 32 + 8 + 32 + 12 + 8 + 20 + 40 + 40 + 24 + 56 + 48 + 24 + 40 + 304 + 8 + 40
+        == 4 * 32 + 8 + 32 + 12 + 8 + 20 + 40 + 40 + 24 + 56 + 48 + 24 + 40 + 304 + 8 + 40 + 8
 );
 const _: () = assert!(
     size_of::<TmaForwardParams>()
@@ -371,26 +378,15 @@ const _: () = assert!(
             + 24
             + 304
             + 8
-            + 40usize)
+            + 40
+            + 8usize)
             .next_multiple_of(align_of::<TensorMap>())
 );
 const _: () = assert!(
-    size_of::<BackwardParams>() == 8 * 32 + 10 * 8 + 32 + 12 + 8 + 20 + 40 + 8 + 40 + 304 + 40
+    size_of::<BackwardParams>() == 8 * 32 + 10 * 8 + 32 + 12 + 8 + 20 + 40 + 8 + 40 + 304 + 40 + 8
 );
 const _: () = assert!(
     size_of::<TmaBackwardParams>()
-        == (6 * 128 + 8 * 32 + 10 * 8 + 32 + 12 + 8 + 20 + 40 + 8 + 40 + 304 + 40usize)
+        == (6 * 128 + 8 * 32 + 10 * 8 + 32 + 12 + 8 + 20 + 40 + 8 + 40 + 304 + 40 + 8usize)
             .next_multiple_of(align_of::<TensorMap>())
 );
-const _: () = {
-    assert!(ForwardMap::Q.at(0) == offset_of!(TmaForwardParams, q) as u64);
-    assert!(ForwardMap::K.at(0) == offset_of!(TmaForwardParams, k) as u64);
-    assert!(ForwardMap::V.at(0) == offset_of!(TmaForwardParams, v) as u64);
-    assert!(ForwardMap::O.at(0) == offset_of!(TmaForwardParams, o) as u64);
-    assert!(BackwardMap::Q.at(0) == offset_of!(TmaBackwardParams, q) as u64);
-    assert!(BackwardMap::K.at(0) == offset_of!(TmaBackwardParams, k) as u64);
-    assert!(BackwardMap::V.at(0) == offset_of!(TmaBackwardParams, v) as u64);
-    assert!(BackwardMap::DO.at(0) == offset_of!(TmaBackwardParams, d_o) as u64);
-    assert!(BackwardMap::DK.at(0) == offset_of!(TmaBackwardParams, d_k) as u64);
-    assert!(BackwardMap::DV.at(0) == offset_of!(TmaBackwardParams, d_v) as u64);
-};

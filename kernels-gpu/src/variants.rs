@@ -323,14 +323,20 @@ pub struct Variant {
     pub head_dim_v: Option<u32>,
     /// The shape of its tiles.
     pub tiles: TileShape,
+    /// Whether it records its tiles.
+    pub stamps: Stamps,
     /// What a block of it takes.
     pub footprint: Footprint,
 }
+
+#[macro_use]
+mod table;
 
 mod arch;
 mod columns;
 mod dtype;
 mod specs;
+mod stamps;
 
 pub use crate::config::Footprint;
 pub use arch::{Arch, Reach};
@@ -340,54 +346,12 @@ pub use columns::{
 };
 pub use dtype::Dtype;
 pub use specs::*;
+pub use stamps::{STAMPED, Stamps, compiled};
 
-macro_rules! optional {
-    () => {
-        None
-    };
-    ($value:expr) => {
-        Some($value)
-    };
-}
+/// The list as data, in its order.
+pub const VARIANTS: &[Variant] = for_each_variant!(listed);
 
-macro_rules! tile_shape {
-    () => {
-        TileShape::Default
-    };
-    ($tiles:ident) => {
-        TileShape::$tiles
-    };
-}
-
-macro_rules! table {
-    ($($name:ident: $kind:ident {
-        arch: $arch:ident $(, dtype: $dtype:ident)?
-        $(, head_dim: $head_dim:literal)? $(, head_dim_v: $head_dim_v:literal)? $(, tiles: $tiles:ident)?
-    })*) => {
-        /// The list as data, in its order.
-        pub const VARIANTS: &[Variant] = &[$(
-            Variant {
-                name: stringify!($name),
-                kind: Kind::$kind,
-                arch: Arch::$arch,
-                dtype: optional!($(Dtype::$dtype)?),
-                head_dim: optional!($($head_dim)?),
-                head_dim_v: optional!($($head_dim_v)?),
-                tiles: tile_shape!($($tiles)?),
-                footprint: crate::config::footprint(
-                    Kind::$kind,
-                    optional!($(Dtype::$dtype)?),
-                    optional!($($head_dim)?),
-                    optional!($($head_dim_v)?),
-                    tile_shape!($($tiles)?),
-                ),
-            },
-        )*];
-    };
-}
-for_each_variant!(table);
-
-/// The row with this name.
+/// The row with this name, of the list or stamped.
 pub fn by_name(name: &str) -> Option<&'static Variant> {
-    VARIANTS.iter().find(|variant| variant.name == name)
+    compiled().find(|variant| variant.name == name)
 }

@@ -110,7 +110,7 @@ fn constants(members: &[&Variant]) -> String {
         let asking: Vec<&Variant> = members
             .iter()
             .copied()
-            .filter(|member| member.planned_constants().any(|own| own == constant))
+            .filter(|member| member.constants().contains(&constant))
             .collect();
         let name = constant.name();
         match distinct(&asking, compiled_for) {

@@ -175,11 +175,7 @@ fn block_mask(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
 
 /// flash1's kernels do not look lengths up.
 fn lengths(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
-    match checked.has_lengths()
-        && !variant
-            .planned_constants()
-            .any(|own| own == Constant::Lengths)
-    {
+    match checked.has_lengths() && !variant.constants().contains(&Constant::Lengths) {
         true => Err(Reason::Lengths),
         false => Ok(()),
     }
@@ -218,8 +214,7 @@ fn score(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
             | Kind::StandardDWeights
     );
     let asked = checked.problem().edit_parts().is_some();
-    let takes = variant.score_site().is_some() && variant.kind != Kind::Flash1Backward;
-    match asked && edits && !takes {
+    match asked && edits && variant.score_site().is_none() {
         true => Err(Reason::Score),
         false => Ok(()),
     }

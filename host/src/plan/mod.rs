@@ -24,6 +24,7 @@ mod select;
 mod short;
 mod sinks;
 mod split_kv;
+mod stamps;
 mod standard;
 mod tensor_gradient;
 mod tensor_map;
@@ -49,6 +50,7 @@ pub use merge::{MergePlan, plan_merge};
 pub use operation::OperationPlan;
 pub(crate) use planned::Planned;
 pub use select::kinds;
+pub use stamps::NoStamps;
 pub(crate) use standard::COLUMN_MULTIPLE;
 pub use workspace::WorkspaceLayout;
 
@@ -235,7 +237,7 @@ impl PlannedLaunch {
     }
 
     /// The order of its tiles, where there is one.
-    fn schedule(&self) -> Option<Schedule> {
+    pub(crate) fn schedule(&self) -> Option<Schedule> {
         match self.params {
             Params::Forward(ForwardParams { schedule, .. })
             | Params::TmaForward(TmaForwardParams { schedule, .. })

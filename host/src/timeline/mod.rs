@@ -1,4 +1,4 @@
-//! Which block of threads works on which tile when, by simulation: how much of a GPU a plan's schedule leaves idle. It touches no device.
+//! Which block of threads works on which tile when, by simulation or by a kernel's time stamps: how much of a GPU a plan's schedule leaves idle. It touches no device.
 //!
 //! ```
 //! use ferroflash::plan::{Backend, DeviceInfo, plan};
@@ -32,13 +32,18 @@
 //!
 //! Idle is a place in which no step is made: before the first product and after the last one of a tile ([`Idle::edges`]), at a semaphore
 //! ([`Idle::waits`]), or where no tile is left ([`Idle::without_tile`]). Only the pass's main kernel is simulated.
+//!
+//! What a GPU really did is seen by time stamps: [`Plan::stamped`] is a plan whose main kernel writes them, and [`Measured`] what they say.
 
 pub mod backward;
 pub mod forward;
+mod measured;
 
 use ferroflash_kernels::attention::mask::Bounds;
 use ferroflash_kernels::spec::Constant;
-use ferroflash_kernels::variants::Kind;
+
+pub use ferroflash_kernels::params::{Moment, Stamp};
+pub use measured::{BadStamps, Measured, MeasuredLane};
 
 use crate::plan::{DeviceInfo, Plan, PlannedLaunch};
 use crate::terms::{Algorithm, Pass};
@@ -256,19 +261,8 @@ impl Lane {
 
 /// The launch whose tiles a schedule orders.
 fn main_kernel(plan: &Plan) -> Result<&PlannedLaunch, NoTimeline> {
-    let is_main = |launch: &&PlannedLaunch| {
-        matches!(
-            launch.variant.kind,
-            Kind::Forward
-                | Kind::TmaForward
-                | Kind::Flash1Forward
-                | Kind::Backward
-                | Kind::TmaBackward
-                | Kind::Flash1Backward
-        )
-    };
-    let main = plan.launches.iter().find(is_main);
-    main.ok_or(NoTimeline::NoTiles(plan.algorithm))
+    plan.main_launch()
+        .ok_or(NoTimeline::NoTiles(plan.algorithm))
 }
 
 /// Refuses a kernel whose tiles are not known to the plan.

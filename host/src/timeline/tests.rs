@@ -167,3 +167,138 @@ fn what_is_not_simulated_says_why() {
     let refused = Timeline::of_plan(&long, &device).unwrap_err();
     assert!(matches!(refused, NoTimeline::TooLong { .. }), "{refused}");
 }
+
+/// Records of a plan without a mask as its simulation has it, on a device of one place an SM.
+fn records(plan: &Plan) -> Vec<Stamp> {
+    let device = DeviceInfo::h200();
+    let simulated = Timeline::of_plan(plan, &device).unwrap();
+    let schedule = main_kernel(plan).unwrap().schedule().unwrap();
+    let mut stamps = vec![Stamp::default(); (schedule.heads * schedule.tiles) as usize];
+    for (place, lane) in simulated.lanes.iter().enumerate() {
+        for stretch in lane {
+            let Doing::Tile { head, tile } = stretch.doing else {
+                panic!("nobody waits forward")
+            };
+            let moment = |time| Moment {
+                ns: 1 + 32 * time,
+                cycles: 64 * time,
+            };
+            stamps[(head * schedule.tiles + tile) as usize] = Stamp {
+                block: place as u32,
+                sm: place as u32,
+                head,
+                tile,
+                start: moment(stretch.from),
+                end: moment(stretch.until),
+            };
+        }
+    }
+    stamps
+}
+
+#[test]
+fn records_are_the_timeline_that_they_tell_of() {
+    let plan = planned(
+        (4480, 16),
+        Mask::Full,
+        Pass::Forward,
+        Algorithm::Flash3,
+        Order::Deterministic,
+    );
+    let device = DeviceInfo::h200();
+    let simulated = Timeline::of_plan(&plan, &device).unwrap();
+    let stamped = plan.stamped().unwrap();
+    let measured = Measured::new(&stamped, &device, &records(&plan)).unwrap();
+    assert_eq!(measured.lanes.len(), simulated.lanes.len());
+    assert_eq!(measured.end(), 32 * simulated.end());
+    // All tiles are as long, so the times have more than a tick in common.
+    assert_eq!((measured.tick_ns % 32, measured.clock_ghz), (0, 2.0));
+    let difference = measured.without_tile() - simulated.idle().without_tile;
+    assert!(difference.abs() < 1e-9, "{difference}");
+    for (lane, drawn) in measured.lanes.iter().zip(&simulated.lanes) {
+        let names =
+            |stretches: &[Stretch]| stretches.iter().map(|one| one.doing).collect::<Vec<_>>();
+        assert_eq!(names(&lane.stretches), names(drawn));
+    }
+}
+
+#[test]
+fn a_block_keeps_its_place_and_a_later_one_takes_a_free_one() {
+    let plan = planned(
+        (512, 1),
+        Mask::Full,
+        Pass::Forward,
+        Algorithm::Flash2,
+        Order::Deterministic,
+    );
+    let stamped = plan.stamped().unwrap();
+    let moment = |ns| Moment { ns, cycles: ns };
+    let stamp = |tile: u32, block, from, until| Stamp {
+        block,
+        sm: 5,
+        head: 0,
+        tile,
+        start: moment(from),
+        end: moment(until),
+    };
+    // Two blocks at once; the third comes where the second has ended.
+    let stamps = [
+        stamp(0, 0, 10, 90),
+        stamp(1, 1, 12, 40),
+        stamp(2, 2, 42, 80),
+        stamp(3, 3, 90, 100),
+    ];
+    let measured = Measured::new(&stamped, &DeviceInfo::h200(), &stamps).unwrap();
+    let tiles = |lane: &MeasuredLane| lane.stretches.iter().map(|one| one.doing).collect();
+    let lanes: Vec<Vec<Doing>> = measured.lanes.iter().map(tiles).collect();
+    let tile = |tile| Doing::Tile { head: 0, tile };
+    assert_eq!(lanes, [vec![tile(0), tile(3)], vec![tile(1), tile(2)]]);
+    assert_eq!((measured.n_sms(), measured.n_places), (1, 264));
+}
+
+#[test]
+fn records_that_make_no_sense_say_why() {
+    let plan = planned(
+        (4480, 16),
+        Mask::Full,
+        Pass::Forward,
+        Algorithm::Flash3,
+        Order::Deterministic,
+    );
+    let (stamped, device) = (plan.stamped().unwrap(), DeviceInfo::h200());
+    let good = records(&plan);
+    let with = |change: &dyn Fn(&mut Vec<Stamp>)| {
+        let mut stamps = good.clone();
+        change(&mut stamps);
+        Measured::new(&stamped, &device, &stamps).unwrap_err()
+    };
+    let (head, tile) = (good[40].head, good[40].tile);
+    let dropped = with(&|stamps| stamps[40] = Stamp::default());
+    assert_eq!(dropped, BadStamps::Missing { head, tile });
+    let swapped = with(&|stamps| stamps.swap(40, 41));
+    assert!(matches!(swapped, BadStamps::Misplaced { .. }), "{swapped}");
+    let unknown = with(&|stamps| stamps[40].block = 1 << 20);
+    assert!(matches!(unknown, BadStamps::Misplaced { .. }), "{unknown}");
+    let early = with(&|stamps| stamps[40].end.ns = stamps[40].start.ns - 1);
+    assert_eq!(early, BadStamps::Backwards { head, tile });
+    let both = with(&|stamps| {
+        for stamp in stamps.iter_mut() {
+            (stamp.block, stamp.sm) = (7, 7);
+        }
+    });
+    assert!(
+        matches!(both, BadStamps::Overlap { block: 7, .. }),
+        "{both}"
+    );
+    let moved = with(&|stamps| {
+        let first = stamps.iter().position(|stamp| stamp.block == 3).unwrap();
+        stamps[first].sm = 100;
+    });
+    assert!(
+        matches!(moved, BadStamps::Overlap { block: 3, .. }),
+        "{moved}"
+    );
+    let few = with(&|stamps| stamps.truncate(3));
+    let tiles = good.len();
+    assert_eq!(few, BadStamps::Count { given: 3, tiles });
+}

@@ -40,6 +40,7 @@ mod prepared;
 mod queue;
 mod resources;
 mod scores;
+mod stamps;
 mod tensor_maps;
 mod weights;
 

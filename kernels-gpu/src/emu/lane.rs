@@ -30,6 +30,30 @@ pub(crate) fn grid_dim() -> u32 {
     Machine::current().launch.grid
 }
 
+/// `%smid`: the first blocks fill the first multiprocessor, and who comes later takes the place of one that has ended.
+pub(crate) fn sm_id() -> u32 {
+    let machine = Machine::current();
+    machine.current.get().slot as u32 / machine.launch.blocks_per_sm.max(1)
+}
+
+/// `%globaltimer`: a nanosecond for each time that a thread got the processor, and for each look at a clock, from 1 on. A run's order is its seed's, and so
+/// are its times.
+pub(crate) fn global_timer() -> u64 {
+    tick()
+}
+
+/// `%clock64`: the same, of one clock for all multiprocessors.
+pub(crate) fn clock64() -> u64 {
+    tick()
+}
+
+fn tick() -> u64 {
+    let machine = Machine::current();
+    let looks = machine.looks.get() + 1;
+    machine.looks.set(looks);
+    machine.stats.get().resumes + looks
+}
+
 /// What the kernel is compiled for.
 pub(crate) fn spec() -> Spec {
     Machine::current().launch.spec

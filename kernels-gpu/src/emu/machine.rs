@@ -85,6 +85,8 @@ pub(super) struct Machine {
     /// Loads since a thread last gave the processor back.
     pub streak: Cell<u32>,
     pub stats: Cell<Stats>,
+    /// Looks at a clock.
+    pub looks: Cell<u64>,
 }
 
 thread_local! {
@@ -123,6 +125,7 @@ impl Machine {
             idle: Cell::default(),
             streak: Cell::default(),
             stats: Cell::default(),
+            looks: Cell::default(),
         }
     }
 

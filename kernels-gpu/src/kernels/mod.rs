@@ -34,6 +34,8 @@ pub mod block_list;
 
 pub mod mask_map;
 
+pub mod stamps;
+
 pub mod probes;
 
 use crate::attention::mask::{Band, Bounds, Work};

@@ -14,6 +14,7 @@ use crate::ptx::{
 };
 
 mod atomics;
+mod clocks;
 mod conversions;
 
 pub mod hopper;
@@ -25,6 +26,7 @@ mod spec_constants;
 mod tf32;
 
 use atomics::{atom_add_u32, atom_inc_u32, fences, red_add_f32, release_acquire};
+use clocks::clocks;
 use conversions::{cvt_bf16x2, cvt_f16x2, prmt, prmt_signs, unpack};
 use spec_constants::spec_constants;
 use tf32::{cvt_tf32, mma_tf32, mma_tf32_sums};

@@ -1,5 +1,9 @@
 //! Tensors as Hopper's copy engine, the TMA, knows them.
 
+use core::mem::offset_of;
+
+use super::{TmaBackwardParams, TmaForwardParams};
+
 /// A tensor `[batch, seqlen, heads, head_dim]` as the tensor memory accelerator copies it, in boxes of `box_rows` rows of
 /// each of `box_heads` heads and 64 columns in the 128-byte swizzle, one head's rows behind the other's: what the driver's
 /// tensor map is made from, and what the emulator reads. At launch on a GPU the driver's 128 opaque bytes take its place:
@@ -104,3 +108,15 @@ impl BackwardMap {
 }
 
 const _: () = assert!(size_of::<TensorMap>() == 128);
+const _: () = {
+    assert!(ForwardMap::Q.at(0) == offset_of!(TmaForwardParams, q) as u64);
+    assert!(ForwardMap::K.at(0) == offset_of!(TmaForwardParams, k) as u64);
+    assert!(ForwardMap::V.at(0) == offset_of!(TmaForwardParams, v) as u64);
+    assert!(ForwardMap::O.at(0) == offset_of!(TmaForwardParams, o) as u64);
+    assert!(BackwardMap::Q.at(0) == offset_of!(TmaBackwardParams, q) as u64);
+    assert!(BackwardMap::K.at(0) == offset_of!(TmaBackwardParams, k) as u64);
+    assert!(BackwardMap::V.at(0) == offset_of!(TmaBackwardParams, v) as u64);
+    assert!(BackwardMap::DO.at(0) == offset_of!(TmaBackwardParams, d_o) as u64);
+    assert!(BackwardMap::DK.at(0) == offset_of!(TmaBackwardParams, d_k) as u64);
+    assert!(BackwardMap::DV.at(0) == offset_of!(TmaBackwardParams, d_v) as u64);
+};

@@ -2,12 +2,16 @@
 
 use crate::spec::Constant;
 
-/// The value of a constant: on the GPU what the host has put in place of its symbol, on the emulator what the launch says.
+/// The value of a constant: on the GPU what the host has put in place of its symbol, on the emulator what the launch says. 0 where the builder compiles
+/// rows that do not ask for it: what stands behind it is then not in their text.
 macro_rules! constant {
-    ($constant:ident, $text:literal) => {{
+    ($constant:ident, $name:literal, $text:literal) => {{
         #[cfg(target_arch = "nvptx64")]
         {
             let _ = Constant::$constant;
+            if cfg!(ferroflash_without = $name) {
+                return false;
+            }
             let x: u32;
             ptx!($text, x = out(reg32) x, options(pure, nomem, nostack));
             x != 0
@@ -24,7 +28,11 @@ macro_rules! constant {
 /// PTX 1.0, sm_10.
 #[inline(always)]
 pub fn right_bound() -> bool {
-    constant!(RightBound, "mov.u32 {x}, ferroflash_spec_right_bound;")
+    constant!(
+        RightBound,
+        "right_bound",
+        "mov.u32 {x}, ferroflash_spec_right_bound;"
+    )
 }
 
 /// `mov.u32 r, ferroflash_spec_left_bound`: [`Constant::LeftBound`].
@@ -32,7 +40,11 @@ pub fn right_bound() -> bool {
 /// PTX 1.0, sm_10.
 #[inline(always)]
 pub fn left_bound() -> bool {
-    constant!(LeftBound, "mov.u32 {x}, ferroflash_spec_left_bound;")
+    constant!(
+        LeftBound,
+        "left_bound",
+        "mov.u32 {x}, ferroflash_spec_left_bound;"
+    )
 }
 
 /// `mov.u32 r, ferroflash_spec_lengths`: [`Constant::Lengths`].
@@ -40,7 +52,7 @@ pub fn left_bound() -> bool {
 /// PTX 1.0, sm_10.
 #[inline(always)]
 pub fn lengths() -> bool {
-    constant!(Lengths, "mov.u32 {x}, ferroflash_spec_lengths;")
+    constant!(Lengths, "lengths", "mov.u32 {x}, ferroflash_spec_lengths;")
 }
 
 /// `mov.u32 r, ferroflash_spec_shares`: [`Constant::Shares`].
@@ -48,7 +60,7 @@ pub fn lengths() -> bool {
 /// PTX 1.0, sm_10.
 #[inline(always)]
 pub fn shares() -> bool {
-    constant!(Shares, "mov.u32 {x}, ferroflash_spec_shares;")
+    constant!(Shares, "shares", "mov.u32 {x}, ferroflash_spec_shares;")
 }
 
 /// `mov.u32 r, ferroflash_spec_prefix`: [`Constant::Prefix`].
@@ -56,7 +68,7 @@ pub fn shares() -> bool {
 /// PTX 1.0, sm_10.
 #[inline(always)]
 pub fn prefix() -> bool {
-    constant!(Prefix, "mov.u32 {x}, ferroflash_spec_prefix;")
+    constant!(Prefix, "prefix", "mov.u32 {x}, ferroflash_spec_prefix;")
 }
 
 /// `mov.u32 r, ferroflash_spec_block_mask`: [`Constant::BlockMask`].
@@ -64,7 +76,11 @@ pub fn prefix() -> bool {
 /// PTX 1.0, sm_10.
 #[inline(always)]
 pub fn block_mask() -> bool {
-    constant!(BlockMask, "mov.u32 {x}, ferroflash_spec_block_mask;")
+    constant!(
+        BlockMask,
+        "block_mask",
+        "mov.u32 {x}, ferroflash_spec_block_mask;"
+    )
 }
 
 /// `mov.u32 r, ferroflash_spec_split_kv`: [`Constant::SplitKv`].
@@ -72,7 +88,11 @@ pub fn block_mask() -> bool {
 /// PTX 1.0, sm_10.
 #[inline(always)]
 pub fn split_kv() -> bool {
-    constant!(SplitKv, "mov.u32 {x}, ferroflash_spec_split_kv;")
+    constant!(
+        SplitKv,
+        "split_kv",
+        "mov.u32 {x}, ferroflash_spec_split_kv;"
+    )
 }
 
 /// `mov.u32 r, ferroflash_spec_pages`: [`Constant::Pages`].
@@ -80,7 +100,7 @@ pub fn split_kv() -> bool {
 /// PTX 1.0, sm_10.
 #[inline(always)]
 pub fn pages() -> bool {
-    constant!(Pages, "mov.u32 {x}, ferroflash_spec_pages;")
+    constant!(Pages, "pages", "mov.u32 {x}, ferroflash_spec_pages;")
 }
 
 /// `mov.u32 r, ferroflash_spec_score`: [`Constant::Score`].
@@ -88,7 +108,7 @@ pub fn pages() -> bool {
 /// PTX 1.0, sm_10.
 #[inline(always)]
 pub fn score() -> bool {
-    constant!(Score, "mov.u32 {x}, ferroflash_spec_score;")
+    constant!(Score, "score", "mov.u32 {x}, ferroflash_spec_score;")
 }
 
 /// `mov.u32 r, ferroflash_spec_score_gradient`: [`Constant::ScoreGradient`].
@@ -98,6 +118,7 @@ pub fn score() -> bool {
 pub fn score_gradient() -> bool {
     constant!(
         ScoreGradient,
+        "score_gradient",
         "mov.u32 {x}, ferroflash_spec_score_gradient;"
     )
 }
@@ -107,7 +128,11 @@ pub fn score_gradient() -> bool {
 /// PTX 1.0, sm_10.
 #[inline(always)]
 pub fn edit_partial() -> bool {
-    constant!(EditPartial, "mov.u32 {x}, ferroflash_spec_edit_partial;")
+    constant!(
+        EditPartial,
+        "edit_partial",
+        "mov.u32 {x}, ferroflash_spec_edit_partial;"
+    )
 }
 
 /// `mov.u32 r, ferroflash_spec_sinks`: [`Constant::Sinks`].
@@ -115,7 +140,7 @@ pub fn edit_partial() -> bool {
 /// PTX 1.0, sm_10.
 #[inline(always)]
 pub fn sinks() -> bool {
-    constant!(Sinks, "mov.u32 {x}, ferroflash_spec_sinks;")
+    constant!(Sinks, "sinks", "mov.u32 {x}, ferroflash_spec_sinks;")
 }
 
 /// `mov.u32 r, ferroflash_spec_dropout`: [`Constant::Dropout`].
@@ -123,7 +148,7 @@ pub fn sinks() -> bool {
 /// PTX 1.0, sm_10.
 #[inline(always)]
 pub fn dropout() -> bool {
-    constant!(Dropout, "mov.u32 {x}, ferroflash_spec_dropout;")
+    constant!(Dropout, "dropout", "mov.u32 {x}, ferroflash_spec_dropout;")
 }
 
 /// `mov.u32 r, ferroflash_spec_pad_columns`: [`Constant::PadColumns`].
@@ -131,7 +156,11 @@ pub fn dropout() -> bool {
 /// PTX 1.0, sm_10.
 #[inline(always)]
 pub fn pad_columns() -> bool {
-    constant!(PadColumns, "mov.u32 {x}, ferroflash_spec_pad_columns;")
+    constant!(
+        PadColumns,
+        "pad_columns",
+        "mov.u32 {x}, ferroflash_spec_pad_columns;"
+    )
 }
 
 /// `mov.u32 r, ferroflash_spec_full_precision`: [`Constant::FullPrecision`].
@@ -141,6 +170,7 @@ pub fn pad_columns() -> bool {
 pub fn full_precision() -> bool {
     constant!(
         FullPrecision,
+        "full_precision",
         "mov.u32 {x}, ferroflash_spec_full_precision;"
     )
 }

@@ -115,6 +115,63 @@ pub fn lane_idx() -> u32 {
     }
 }
 
+/// `mov.u32 r, %smid`: the multiprocessor that the thread runs on now.
+///
+/// PTX 1.3, sm_10.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub fn sm_id() -> u32 {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let x: u32;
+        ptx!("mov.u32 {x}, %smid;", x = out(reg32) x, options(nomem, nostack));
+        x
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        lane::sm_id()
+    }
+}
+
+/// `mov.u64 r, %globaltimer`: nanoseconds by a clock that all multiprocessors have in common. It goes on in ticks: of 32 ns on some GPUs,
+/// of 1 µs on others.
+///
+/// PTX 3.1, sm_30.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub fn global_timer() -> u64 {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let x: u64;
+        // It must not move past a barrier or an access to memory.
+        ptx!("mov.u64 {x}, %globaltimer;", x = out(reg64) x, options(nostack));
+        x
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        lane::global_timer()
+    }
+}
+
+/// `mov.u64 r, %clock64`: cycles of the multiprocessor's clock.
+///
+/// PTX 2.0, sm_20.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub fn clock64() -> u64 {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let x: u64;
+        // As above.
+        ptx!("mov.u64 {x}, %clock64;", x = out(reg64) x, options(nostack));
+        x
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        lane::clock64()
+    }
+}
+
 /// `mov.u32 r, shared_memory`: address of the block's dynamic shared memory, 1024-byte aligned.
 ///
 /// PTX 1.0, sm_10.

@@ -5,7 +5,7 @@ mod budgets;
 #[cfg(not(target_arch = "nvptx64"))]
 mod edits;
 
-use super::{Dtype, Kind, TileShape, Variant};
+use super::{Dtype, Kind, Stamps, TileShape, Variant};
 use core::mem::offset_of;
 
 use crate::attention::score::ScoreRows;
@@ -32,8 +32,8 @@ const FLASH2_FORWARD: &[Constant] = &[
     Constant::BlockMask,
 ];
 
-/// What plans ask of flash1's kernels.
-const FLASH1: &[Constant] = &[
+/// What flash1's forward kernels may ask for.
+const FLASH1_FORWARD: &[Constant] = &[
     Constant::RightBound,
     Constant::LeftBound,
     Constant::Prefix,
@@ -86,7 +86,7 @@ impl Kind {
                 Constant::BlockMask,
             ],
             Kind::Forward => FLASH2_FORWARD,
-            Kind::Flash1Forward => FLASH1,
+            Kind::Flash1Forward => FLASH1_FORWARD,
             Kind::TmaForward => &[
                 Constant::RightBound,
                 Constant::LeftBound,
@@ -109,7 +109,9 @@ impl Kind {
             ],
             // Of tiles that divide keys, see below.
             Kind::ForwardE4m3 | Kind::TmaForwardLatent => &[],
-            Kind::Backward | Kind::Flash1Backward => &[
+            // It is compiled apart, see below.
+            Kind::Flash1Backward => &[],
+            Kind::Backward => &[
                 Constant::FullPrecision,
                 Constant::RightBound,
                 Constant::LeftBound,
@@ -167,9 +169,17 @@ impl ScoreSite {
 }
 
 impl Variant {
-    /// Where it edits scores by an expression; `None` where it cannot. flash1's backward kernel has the places for one, as it shares them with flash2's, and no plan
-    /// puts one there.
+    /// Whether it shares its code with rows that ask for more constants: flash1's backward kernel with flash2's, stamped rows with those that
+    /// they are copies of. The builder compiles such rows in a part of their own, in which other constants are 0 from the beginning, so their text is shorter.
+    pub const fn is_compiled_apart(&self) -> bool {
+        matches!(self.kind, Kind::Flash1Backward) || matches!(self.stamps, Stamps::EachTile)
+    }
+
+    /// Where it edits scores by an expression; `None` where it cannot.
     pub const fn score_site(&self) -> Option<ScoreSite> {
+        if self.is_compiled_apart() {
+            return None;
+        }
         match (self.kind, self.tiles) {
             (Kind::Forward, TileShape::Default) => Some(ScoreSite::of_queries(
                 offset_of!(ForwardParams, scale),
@@ -181,7 +191,7 @@ impl Variant {
                     offset_of!(TmaForwardParams, score),
                 ))
             }
-            (Kind::Backward | Kind::Flash1Backward, _) => Some(ScoreSite {
+            (Kind::Backward, _) => Some(ScoreSite {
                 rows: ScoreRows::Keys,
                 scale: offset_of!(BackwardParams, scale),
                 score: offset_of!(BackwardParams, score),
@@ -207,12 +217,15 @@ impl Variant {
     /// would cost them registers; nor has flash3's backward pass where its consumers share the products of a tile, whose forward pass has such
     /// tiles.
     pub const fn takes_block_masks(&self) -> bool {
+        if self.is_compiled_apart() {
+            return false;
+        }
         let divides = self.footprint.divides_blocks();
         match (self.kind, self.head_dim) {
             (Kind::Forward | Kind::ForwardE4m3, _) if matches!(self.tiles, TileShape::Compact) => {
                 false
             }
-            (Kind::TmaForwardLatent | Kind::Flash1Forward | Kind::Flash1Backward, _) => false,
+            (Kind::TmaForwardLatent | Kind::Flash1Forward, _) => false,
             (Kind::TmaForward, _) if matches!(self.tiles, TileShape::Grouped) => false,
             (Kind::TmaBackward, Some(head_dim)) => {
                 let head_dim_v = match self.head_dim_v {
@@ -229,9 +242,12 @@ impl Variant {
     /// Whether it can drop weights: see [`crate::attention::dropout`]. The forward kernels that cannot are for few queries, or for values in the keys;
     /// and wide tiles have no registers for it.
     pub const fn drops_weights(&self) -> bool {
+        if self.is_compiled_apart() {
+            return false;
+        }
         match (self.kind, self.tiles) {
             (Kind::TmaForward | Kind::TmaBackward, TileShape::Wide) => false,
-            (Kind::Flash1Forward | Kind::Flash1Backward, _) => false,
+            (Kind::Flash1Forward, _) => false,
             (Kind::Forward | Kind::ForwardE4m3 | Kind::TmaForward | Kind::TmaForwardLatent, _) => {
                 self.score_site().is_some()
             }
@@ -252,6 +268,9 @@ impl Variant {
 
     /// The constants that it asks for; others make no difference to it.
     pub const fn constants(&self) -> &'static [Constant] {
+        if self.is_compiled_apart() {
+            return self.constants_of_apart();
+        }
         if self.splits_kv() {
             return self.constants_of_splits();
         }
@@ -279,12 +298,14 @@ impl Variant {
         }
     }
 
-    /// The constants that plans set. flash1's backward kernel shares code with flash2's and asks for as much; but flash1 takes no more in one pass than in the
-    /// other.
-    pub fn planned_constants(&self) -> impl Iterator<Item = Constant> {
-        let of_flash1 = matches!(self.kind, Kind::Flash1Backward);
-        let all = self.constants().iter().copied();
-        all.filter(move |constant| !of_flash1 || FLASH1.contains(constant))
+    /// Those of rows that are compiled apart: the mask, and what kernels of their kind do with any problem. flash3 pads columns by its tensor maps.
+    const fn constants_of_apart(&self) -> &'static [Constant] {
+        use Constant::{LeftBound, PadColumns, Prefix, RightBound, Shares};
+        match self.kind {
+            Kind::TmaForward => &[RightBound, LeftBound, Prefix],
+            Kind::TmaBackward => &[RightBound, LeftBound, Prefix, Shares],
+            _ => &[RightBound, LeftBound, Prefix, PadColumns],
+        }
     }
 
     /// Those of flash3's wide tiles: no dropout, and block masks where the tiles divide them.

@@ -1,13 +1,16 @@
 //! Graphs of prepared calls on a GPU: a replay gives the bits of the calls; packed ones serve other lengths under the same maxima; a
-//! step of decoding, captured once, is every step.
+//! step of decoding, captured once, is every step. Stamped calls give the bits of the others.
 
 mod decode;
 mod model;
+mod stamps;
 
 use conformance::subject::CUDA;
 use ferroflash::arguments::Argument;
 use ferroflash::backend::cuda::{DeviceBuffer, Graph, Queue};
+use ferroflash::plan::Plan;
 use ferroflash::prepared::Layouts;
+use ferroflash::timeline::Stamp;
 use ferroflash::{
     Algorithm, Attention, Device, Dtype, Error, Gradients, Inputs, Layout, Mask, OutputGradients,
     Outputs, PreparedBackward, PreparedForward, Problem, Saved, Tensor, TensorMut,
@@ -29,6 +32,8 @@ struct Passes {
     gradients: [DeviceBuffer<bf16>; 3],
     /// Where sequences begin, of q as of k; none where they are padded.
     cu_seqlens: Option<DeviceBuffer<i32>>,
+    /// What stamped passes recorded, forward and backward.
+    recorded: [Vec<Stamp>; 2],
 }
 
 /// Bits of o, lse, dQ, dK and dV.
@@ -85,6 +90,7 @@ impl Passes {
             ],
             cu_seqlens,
             queue,
+            recorded: Default::default(),
         })
     }
 
@@ -121,13 +127,18 @@ impl Passes {
         );
         let (forward, backward) = (&self.forward, &self.backward);
         let (o, lse) = (&mut self.o, &mut self.lse);
+        let [of_forward, of_backward] = &mut self.recorded;
         run(&mut self.queue, &mut |queue| {
             let written = TensorMut::device(o.slice_mut(), of_q).unwrap();
+            begin_records(queue, forward.plan())?;
             forward.forward(queue, &inputs, &mut Outputs::new(written, lse.slice_mut()))?;
+            end_records(queue, forward.plan(), of_forward)?;
             let read = Tensor::device(o.slice(), of_q).unwrap();
             let saved = Saved::new(&read, lse.slice());
             let of_output = OutputGradients::new(&d_o);
-            backward.backward(queue, &inputs, &saved, &of_output, &mut gradients)
+            begin_records(queue, backward.plan())?;
+            backward.backward(queue, &inputs, &saved, &of_output, &mut gradients)?;
+            end_records(queue, backward.plan(), of_backward)
         })
     }
 
@@ -177,6 +188,22 @@ impl Passes {
     fn bits_of(&mut self, graph: &Graph) -> Result<Bits, Error> {
         self.bits(|passes| graph.launch(&mut passes.queue))
     }
+}
+
+/// Clears a stamped plan's records. Nothing else is done: a capture would refuse it.
+fn begin_records(queue: &mut Queue, plan: &Plan) -> Result<(), Error> {
+    match plan.stamps() {
+        Some(_) => queue.clear_stamps(plan),
+        None => Ok(()),
+    }
+}
+
+/// Reads them.
+fn end_records(queue: &mut Queue, plan: &Plan, to: &mut Vec<Stamp>) -> Result<(), Error> {
+    if plan.stamps().is_some() {
+        *to = queue.read_stamps(plan)?;
+    }
+    Ok(())
 }
 
 fn tensor(buffer: &DeviceBuffer<bf16>, layout: Layout) -> Tensor<'_> {

@@ -2,7 +2,7 @@
 //!
 //! LLVM works on one module with one thread, so the list is dealt into a fixed number of parts, each a run of its own
 //! with all others' entries switched off by `--cfg`. The number does not depend on the machine: the text is the same
-//! everywhere.
+//! everywhere. Rows that ask for fewer constants than the code that they share have a part of their own.
 
 use std::num::NonZero;
 use std::path::Path;
@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use ferroflash_kernels::spec::Constant;
 use ferroflash_kernels::variants::{Arch, Variant};
 
 use crate::error::at;
@@ -44,6 +45,9 @@ const CHOOSE: &str = "ferroflash_part";
 
 /// Switches the probes on, in the first part: see `kernels/probes/entries.rs` of the kernel crate.
 const WITH_PROBES: &str = "ferroflash_probes";
+
+/// Names a constant that is 0 in all rows of the part: see `ptx/spec.rs` of the kernel crate.
+const WITHOUT: &str = "ferroflash_without";
 
 /// Flags of every crate that is compiled for the GPU.
 pub fn flags(arch: &str) -> Vec<String> {
@@ -108,15 +112,28 @@ pub fn parts<'a>(
     Ok(parts.into_iter().zip(results).collect())
 }
 
-/// Deals the rows out one by one: neighbours in the list cost about the same.
+/// Deals the rows out one by one: neighbours in the list cost about the same. Rows that are compiled apart have a part of their own, the last one.
 fn deal<'a>(rows: &[&'a Variant]) -> Vec<Vec<&'a Variant>> {
+    let (apart, rows): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.is_compiled_apart());
     let n_parts = PARTS.min(rows.len().div_ceil(ROWS_PER_PART));
-    (0..n_parts)
+    let mut parts: Vec<Vec<_>> = (0..n_parts)
         .map(|part_idx| {
             let part = rows.iter().skip(part_idx).step_by(n_parts);
             part.copied().collect()
         })
-        .collect()
+        .collect();
+    parts.extend((!apart.is_empty()).then_some(apart));
+    parts
+}
+
+/// The constants that no row of the part asks for. In the code of rows that are compiled apart they would be asked for all the same.
+fn without(part: &[&Variant]) -> impl Iterator<Item = Constant> {
+    let apart = part.iter().any(|row| row.is_compiled_apart());
+    let is_asked_for =
+        move |constant: &Constant| part.iter().any(|row| row.constants().contains(constant));
+    Constant::ALL
+        .into_iter()
+        .filter(move |constant| apart && !is_asked_for(constant))
 }
 
 fn compile(
@@ -150,6 +167,9 @@ fn compile(
     for variant in part {
         command.args(["--cfg", variant.name]);
     }
+    for constant in without(part) {
+        command.args(["--cfg", &format!("{WITHOUT}={:?}", constant.name())]);
+    }
     command
         .arg("--sysroot")
         .arg(sysroot)
@@ -179,4 +199,33 @@ pub fn run(mut command: Command, what: &str) -> Result<(), Error> {
         what: what.to_owned(),
         message,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use ferroflash_kernels::variants::{STAMPED, compiled};
+
+    use super::*;
+
+    #[test]
+    fn every_row_is_in_one_part_and_asks_for_no_constant_that_its_part_is_without() {
+        for arch in [Arch::Sm80, Arch::Sm89, Arch::Sm90a] {
+            let rows: Vec<_> = compiled().filter(|row| row.arch == arch).collect();
+            let parts = deal(&rows);
+            assert_eq!(parts.iter().map(Vec::len).sum::<usize>(), rows.len());
+            for row in &rows {
+                let own: Vec<_> = parts.iter().filter(|part| part.contains(row)).collect();
+                let [own] = own[..] else {
+                    panic!("{} is in {} parts", row.name, own.len())
+                };
+                assert!(without(own).all(|constant| !row.constants().contains(&constant)));
+                let constants = without(own).collect::<Vec<_>>();
+                assert_eq!(
+                    constants.contains(&Constant::Lengths),
+                    row.is_compiled_apart()
+                );
+            }
+        }
+        assert!(STAMPED.iter().all(Variant::is_compiled_apart));
+    }
 }

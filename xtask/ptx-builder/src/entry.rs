@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn only_parameters_with_tensor_maps_are_aligned_to_64_bytes() {
         let aligned = "\t.param .align 64 .b8 p[16]";
-        for row in variants::VARIANTS {
+        for row in variants::compiled() {
             let text = entry(row.name);
             let with_maps = [Kind::TmaForward, Kind::TmaForwardLatent, Kind::TmaBackward];
             let holds_maps = with_maps.contains(&row.kind);

@@ -5,7 +5,7 @@ use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ferroflash_driver::Version;
-use ferroflash_kernels::variants::{Arch, VARIANTS};
+use ferroflash_kernels::variants::{Arch, VARIANTS, by_name};
 
 use crate::error::DriverError;
 
@@ -48,8 +48,7 @@ pub fn missing_kernels() -> Option<&'static str> {
 
 /// A module of an entry that does nothing but name the constants of its kind.
 fn stand_in(name: &str, arch: Arch) -> Option<CString> {
-    let variant = VARIANTS.iter().find(|variant| variant.name == name);
-    let constants = variant.map_or(&[][..], |variant| variant.constants());
+    let constants = by_name(name).map_or(&[][..], |variant| variant.constants());
     let named: String = constants
         .iter()
         .map(|constant| format!("\tmov.u32 %r1, {};\n", constant.symbol()))
@@ -133,7 +132,7 @@ mod tests {
                 ));
             }
             None => {
-                for variant in VARIANTS {
+                for variant in ferroflash_kernels::variants::compiled() {
                     let text = ptx(variant.name, variant.arch)
                         .unwrap()
                         .into_string()

@@ -11,7 +11,7 @@
 //! | [`module`] | embedded PTX → kernels of one device, compiled when first wanted |
 //! | [`kernel_cache`] | compiled kernels in a folder, for later processes |
 //! | `launch` | the kernels of a plan, enqueued |
-//! | `marks` | events between them, for a profile |
+//! | `marks`, `stamps` | events between them, and the records that a stamped kernel has written: for a profile |
 //! | `tensor_map` | what Hopper's copy engine knows of a launch's tensors |
 //! | `probe` | one instruction of the kernels, run alone: for tests |
 //!
@@ -32,6 +32,7 @@ pub mod module;
 #[cfg(feature = "emulator")]
 pub mod probe;
 pub mod queue;
+mod stamps;
 pub mod stream;
 mod tensor_map;
 

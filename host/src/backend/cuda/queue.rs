@@ -59,7 +59,7 @@ pub(super) enum Workspace {
 }
 
 impl Workspace {
-    fn address(&self) -> u64 {
+    pub(super) fn address(&self) -> u64 {
         match self {
             Workspace::Own(memory) => memory.as_ref().map_or(0, |memory| memory.address()),
             Workspace::Lent { address, .. } => *address,

@@ -1,12 +1,15 @@
-//! `ferroflash profile`: a problem kernel by kernel, beside what the estimate and a simulation of the schedule say of it.
+//! `ferroflash profile`: a problem kernel by kernel, beside what the estimate and a simulation of the schedule say of it; which block of threads worked on which tile
+//! when.
 //!
 //! | file | what |
 //! |---|---|
 //! | [`table`] | tables, and JSON |
 //! | [`ncu`] | counters of the GPU, from a run of this command under `ncu` |
-//! | [`plot`] | the simulated timeline, drawn |
+//! | [`plot`] | timelines, by time stamps and simulated: what is drawn |
+//! | [`panel`] | a timeline, drawn |
 
 mod ncu;
+mod panel;
 mod plot;
 mod table;
 
@@ -17,12 +20,12 @@ use ferroflash::backend::cuda::module::Statistics;
 use ferroflash::estimate::{Estimate, EstimateError, Gpu, estimate};
 use ferroflash::plan::{Backend, DeviceInfo, Plan, PlannedLaunch, plan};
 use ferroflash::tensor::Place;
-use ferroflash::timeline::{NoTimeline, Timeline};
+use ferroflash::timeline::{Measured, NoTimeline, Timeline};
 use ferroflash::validate::without_tensors;
 use ferroflash::{Device, Problem};
 
 use crate::arguments::ProfileArguments;
-use crate::bench::launches::{self, Timed};
+use crate::bench::launches::{self, NotMeasured, Timed};
 use crate::bench::{Effort, Variant};
 use crate::failure::Failure;
 use crate::output;
@@ -47,6 +50,8 @@ struct OfPass {
     /// Of the plan's algorithm; `None` where it is not counted.
     estimate: Option<Estimate>,
     timeline: Result<Timeline, NoTimeline>,
+    /// What a stamped kernel recorded, or why none did; `None` where nothing ran.
+    measured: Option<Result<Measured, NotMeasured>>,
     kernels: Vec<Kernel>,
     /// Milliseconds of a call, where it was measured.
     call_ms: Option<f64>,
@@ -155,10 +160,12 @@ fn measured(arguments: &ProfileArguments, problem: Problem) -> Result<Profile, F
         plan,
         launch_ms,
         call_ms,
+        measured,
     } in timed
     {
         let mut pass = OfPass::new(plan, gpu.as_ref().ok(), &info);
         pass.call_ms = Some(call_ms);
+        pass.measured = Some(measured);
         for (kernel, ms) in pass.kernels.iter_mut().zip(launch_ms) {
             kernel.ms = Some(ms);
             if let Some(cuda) = device.as_cuda() {
@@ -195,6 +202,7 @@ impl OfPass {
         OfPass {
             estimate: estimates.find(|one| one.algorithm == plan.algorithm),
             timeline: Timeline::of_plan(&plan, device),
+            measured: None,
             kernels: plan.launches.iter().map(kernel).collect(),
             call_ms: None,
             plan,
@@ -216,3 +224,6 @@ impl Kernel {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -38,8 +38,10 @@ pub mod d_q;
 
 use core::marker::PhantomData;
 
+use crate::attention::schedule::BackwardTile;
 use crate::config::{self, F32_BYTES, Footprint, HALF_BYTES};
 use crate::kernels::lengths;
+use crate::kernels::stamps::{Record, Stamped};
 use crate::params::{BackwardParams, Schedule};
 use crate::ptx::{global, shared, spec, special};
 use crate::tile::element::{Element, F32};
@@ -57,6 +59,16 @@ pub trait Blocks {
     const ACCUM_COLUMNS: u32;
     /// Whether lse and Δ of 16 rows lie in the order in which fragments want them: see `interleaved`.
     const INTERLEAVED: bool = false;
+    /// Whether the main kernel records its tiles: see [`Stamped`].
+    const STAMPS: bool = false;
+}
+
+impl<T: Blocks> Blocks for Stamped<T> {
+    const HEAD_DIM: u32 = T::HEAD_DIM;
+    const FOOTPRINT: Footprint = T::FOOTPRINT;
+    const ACCUM_COLUMNS: u32 = T::ACCUM_COLUMNS;
+    const INTERLEAVED: bool = T::INTERLEAVED;
+    const STAMPS: bool = true;
 }
 
 /// Where, of 16 rows, the statistics of the `row`-th lie such that a lane finds what two neighbouring fragments want of them
@@ -94,6 +106,19 @@ pub trait Tiles: Blocks {
         let (rows, cols) = extent::<Self::QueryGradient>();
         assert!(rows * cols * warps == block_q * head_dim && head_dim % cols == 0);
     };
+}
+
+impl<T: Tiles> Tiles for Stamped<T> {
+    const SHAPE: TileShape = T::SHAPE;
+    type Scores = T::Scores;
+    type KeyGradient = T::KeyGradient;
+    type QueryGradient = T::QueryGradient;
+}
+
+/// The record of a tile of keys.
+#[inline(always)]
+fn record(p: &BackwardParams, tile: BackwardTile, writes: bool) -> Record {
+    Record::new(p.stamps, p.schedule.tiles, tile.head, tile.k_block, writes)
 }
 
 /// Rows and columns of a tile in registers.

@@ -27,7 +27,7 @@ use super::expression::probabilities_and_derivatives;
 use super::key_tile::{Layout, Tile, band_of, load_d_o, load_q, rows_of_k};
 use super::probabilities::{probabilities, score_gradients, send};
 use super::query_gradient::{add_query_gradient, release_semaphore, wait_semaphore};
-use super::{Tiles, schedule_of};
+use super::{Tiles, record, schedule_of};
 use crate::attention::batch_and_head;
 use crate::attention::lengths::ListedTile;
 use crate::attention::mask::Rows;
@@ -78,7 +78,13 @@ pub unsafe fn backward<E: Products, T: Tiles>(p: &BackwardParams) {
             if spec::lengths() {
                 tile.k_block = shared.read_listed().block;
             }
+            if T::STAMPS {
+                record(p, tile, thread == 0).begin();
+            }
             key_tile::<E, T>(p, shared, tile, thread);
+            if T::STAMPS {
+                record(p, tile, thread == 0).end();
+            }
         }
     }
 }

@@ -14,11 +14,13 @@ mod tiles;
 
 use super::{StatisticRows, add_sinks, sink_of_head, store_statistic};
 use crate::attention::mask::{Band, Rows};
+use crate::attention::schedule::ForwardTile;
 use crate::attention::score::ScoreTile;
 use crate::attention::{batch_and_head, divide};
 use crate::kernels::bounds;
 use crate::kernels::dropout::divide_by_kept;
 use crate::kernels::scores::Given;
+use crate::kernels::stamps::Record;
 use crate::params::ForwardParams;
 use crate::ptx::{barrier, cp_async, spec, special};
 use crate::tile::copy::{self, BoundsChecked, Extent, Team, Whole};
@@ -135,6 +137,7 @@ pub unsafe fn forward<E: Products, T: Blocks>(p: &ForwardParams) {
 
     // SAFETY: the plan's grid covers each tile once; its tensors lie where the parameters say.
     unsafe {
+        record_begin::<T>(p, tile);
         if spec::block_mask() {
             // Nothing in common with the other way, or ptxas would hold it in registers there.
             let block = block.apart::<T>();
@@ -159,7 +162,40 @@ pub unsafe fn forward<E: Products, T: Blocks>(p: &ForwardParams) {
         copy::load::<BoundsChecked>(block.q_tile, q, first, config.block_q, block.team);
         let (mut output, sums) = attend::<E, T, false>(&block, p);
         store::<E, T>(&block, p, (o, lse), tile.head, &mut output, sums);
+        record_end::<T>(p, &block);
     }
+}
+
+/// A stamped kernel records that a tile begins.
+#[inline(always)]
+unsafe fn record_begin<T: Blocks>(p: &ForwardParams, tile: ForwardTile) {
+    if T::STAMPS {
+        // SAFETY: the plan has a record for each tile.
+        unsafe { record(p, tile).begin() };
+    }
+}
+
+/// The same of its end. Rows that record have neither block masks nor pages, whose ways end elsewhere.
+#[inline(always)]
+unsafe fn record_end<T: Blocks>(p: &ForwardParams, block: &Block) {
+    if T::STAMPS {
+        // The tile again: no register need hold it through the loop.
+        let first = special::opaque(block.queries.first);
+        let q_block = divide(first, const { T::FOOTPRINT.block_q });
+        let head = special::opaque(block.head);
+        // SAFETY: as above.
+        unsafe { record(p, ForwardTile { q_block, head }).end() };
+    }
+}
+
+/// The record of a tile, which thread 0 writes.
+#[inline(always)]
+fn record(p: &ForwardParams, tile: ForwardTile) -> Record {
+    let (tiles, writes) = (
+        p.schedule.tiles,
+        special::opaque(special::thread_idx_x()) == 0,
+    );
+    Record::new(p.stamps, tiles, tile.head, tile.q_block, writes)
 }
 
 /// The first row of a thread's warp.

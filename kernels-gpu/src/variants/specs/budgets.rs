@@ -1,6 +1,6 @@
 //! With which constants each kernel is held to its budgets, and how many spills these allow.
 
-use super::{Dtype, Kind, TileShape, Variant};
+use super::{Dtype, Kind, Stamps, TileShape, Variant};
 use crate::spec::{Constant, Spec};
 
 // Specs that budgets hold.
@@ -172,6 +172,9 @@ impl Variant {
     /// registers for the first block of a window: ptxas spills two words, so plans take default tiles there. In the backward pass
     /// they are for sequences without a mask.
     pub const fn specs(&self) -> &'static [Spec] {
+        if let Stamps::EachTile = self.stamps {
+            return self.specs_of_stamped();
+        }
         match (self.kind, self.tiles) {
             (Kind::TileList | Kind::TmaTileList | Kind::BlockList | Kind::MaskMap, _) => {
                 &[Spec::PLAIN, CAUSAL, WINDOW]
@@ -268,6 +271,16 @@ impl Variant {
         }
     }
 
+    /// Those of stamped rows: the masks, where the rows that they are copies of are planned with them.
+    const fn specs_of_stamped(&self) -> &'static [Spec] {
+        match (self.kind, self.tiles) {
+            (Kind::TmaBackward, TileShape::Wide) => &[Spec::PLAIN, SHARES],
+            (Kind::TmaBackward, _) => &[Spec::PLAIN, CAUSAL, WINDOW, PREFIX, SHARES],
+            (Kind::TmaForward, TileShape::Wide) => &[Spec::PLAIN, CAUSAL, PREFIX],
+            _ => &[Spec::PLAIN, CAUSAL, WINDOW, PREFIX],
+        }
+    }
+
     /// The specs but for those at the front that ask for full precision, where it is not of f32, those behind them that have a block mask, where it takes
     /// none, and those behind them that have dropout, where it drops nothing. A kernel of f32 takes block masks, and one that does drops weights.
     const fn those_it_takes(&self, specs: &'static [Spec]) -> &'static [Spec] {
@@ -300,6 +313,8 @@ impl Variant {
     /// With keys of 192 columns and values of 128 consumers of flash3's backward pass hold dV, dK and a product under way in all registers but 32: what a
     /// mask, the list of a packed sequence, a share or a block mask want lies in local memory, and the draws of dropout.
     ///
+    /// For a tile's record stamped kernels keep some words more: two in wide tiles of flash3's forward pass, and in flash2's.
+    ///
     /// flash1's backward pass holds a part of dQ beside flash2's tile of keys, with some words more of the block order in local memory from head_dim 128 on.
     pub const fn spill_bytes(&self, spec: Spec) -> u32 {
         let wide = matches!(self.tiles, TileShape::Wide);
@@ -328,6 +343,8 @@ impl Variant {
                     8
                 }
             }
+            (Kind::TmaForward, _) if wide && matches!(self.stamps, Stamps::EachTile) => 72,
+            (Kind::Forward, _) if matches!(self.stamps, Stamps::EachTile) => 240,
             (Kind::Forward, Some(64)) if spec.has(Constant::LeftBound) => 504,
             (Kind::Forward, Some(..=128)) if spec.has(Constant::Dropout) => 336,
             (Kind::TmaBackward, Some(256)) if spec.has(Constant::Dropout) => 224,

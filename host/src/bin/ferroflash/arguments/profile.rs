@@ -49,7 +49,8 @@ pub struct ProfileArguments {
     /// Prints one JSON object a pass instead of tables.
     #[arg(long)]
     pub json: bool,
-    /// Draws which block of threads works on which tile when, by the simulator; an existing file is replaced.
+    /// Draws which block of threads works on which tile when: by time stamps, where the main kernel has a copy that writes them, and by the simulator; with
+    /// --predict by the simulator alone. An existing file is replaced.
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
 }

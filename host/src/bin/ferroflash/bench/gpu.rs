@@ -8,7 +8,7 @@ use std::time::Instant;
 use ferroflash::arguments::ByArgument;
 use ferroflash::backend::cuda::{CudaDevice, DeviceBuffer, Event};
 use ferroflash::plan::Plan;
-use ferroflash::prepared::Layouts;
+use ferroflash::prepared::{Layouts, NotStamped};
 use ferroflash::{
     Device, Gradients, Inputs, Layout, Order, OutputGradients, Outputs, Pass, PreparedBackward,
     PreparedForward, Problem, Queue, Saved, Tensor, TensorMut, Vector,
@@ -63,6 +63,14 @@ impl Call {
             Call::Forward(prepared) => prepared.plan(),
             Call::Backward(prepared) => prepared.plan(),
         }
+    }
+
+    /// The same with the stamped copy of its main kernel.
+    fn stamped(&self) -> Result<Call, NotStamped> {
+        Ok(match self {
+            Call::Forward(prepared) => Call::Forward(prepared.stamped()?),
+            Call::Backward(prepared) => Call::Backward(prepared.stamped()?),
+        })
     }
 }
 

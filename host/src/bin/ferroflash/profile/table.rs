@@ -101,6 +101,19 @@ fn print_idle(pass: &OfPass) {
             );
         }
     }
+    match &pass.measured {
+        None => {}
+        Some(Err(reason)) => say!("          no time stamps: {reason}"),
+        Some(Ok(measured)) => say!(
+            "          {:.1} % without a tile by time stamps of {}: {:.1} µs on {} SMs at {:.2} GHz, in ticks of {} ns",
+            100.0 * measured.without_tile(),
+            measured.kernel,
+            measured.end() as f64 / 1e3,
+            measured.n_sms(),
+            measured.clock_ghz,
+            measured.tick_ns
+        ),
+    }
 }
 
 /// A row for each launch.
@@ -173,7 +186,7 @@ pub fn print_json(profile: &Profile) {
     }
 }
 
-fn of_pass(profile: &Profile, pass: &OfPass) -> Value {
+pub(super) fn of_pass(profile: &Profile, pass: &OfPass) -> Value {
     let problem = &profile.problem;
     let gpu = profile.gpu.as_ref().ok();
     let estimate = pass.estimate.as_ref();
@@ -186,6 +199,18 @@ fn of_pass(profile: &Profile, pass: &OfPass) -> Value {
             "without_tile": idle.without_tile,
         })
     });
+    let measured = pass.measured.as_ref().and_then(|one| one.as_ref().ok());
+    let stamped = measured.map(|measured| {
+        json!({
+            "kernel": measured.kernel,
+            "without_tile": measured.without_tile(),
+            "ns": measured.end(),
+            "tick_ns": measured.tick_ns,
+            "sms": measured.n_sms(),
+            "clock_ghz": measured.clock_ghz,
+        })
+    });
+    let not_stamped = pass.measured.as_ref().and_then(|one| one.as_ref().err());
     json!({
         "gpu": profile.device.name,
         "dtype": problem.dtype().to_string(),
@@ -213,6 +238,8 @@ fn of_pass(profile: &Profile, pass: &OfPass) -> Value {
         "extra_bytes": pass.plan.workspace.n_bytes(),
         "idle": idle.as_ref().ok(),
         "not_simulated": pass.timeline.as_ref().err().map(ToString::to_string),
+        "stamps": stamped,
+        "not_stamped": not_stamped.map(ToString::to_string),
     })
 }
 

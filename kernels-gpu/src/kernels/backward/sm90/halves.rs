@@ -93,6 +93,7 @@ pub(super) unsafe fn consume<E: Element, T: Tiles>(c: &Consumer) {
             };
             layout.k_ring.await_full(Ring::at(1, n));
             layout.v_ring.await_full(Ring::at(1, n));
+            c.record_begin::<T>(work);
             c.step::<E, T, FIRST>(n, i, keys, &mut kept);
             i += 1;
             let mut left = work.steps;
@@ -355,6 +356,7 @@ impl Consumer<'_> {
                 tma::bulk_wait_group_read::<0>();
                 mbarrier::mbarrier_arrive_if(layout.v_ring.empty(0), self.leads);
             }
+            self.record_end::<T>(work);
             self.end_work(n);
         }
     }

@@ -28,6 +28,7 @@ mod query_gradient;
 mod semaphore;
 mod shares;
 mod split;
+mod stamps;
 mod steps;
 mod store;
 mod sums;
@@ -37,6 +38,7 @@ use super::Blocks;
 use crate::config::{self, Footprint};
 use crate::kernels::band;
 use crate::kernels::lengths::band_to_end;
+use crate::kernels::stamps::Stamped;
 use crate::params::TmaBackwardParams;
 use crate::ptx::{barrier, mbarrier, shuffle, spec, special, warpgroup};
 use crate::tile::element::Element;
@@ -158,6 +160,17 @@ impl Tiles for ValueTiles<192, 128> {
     type QueryGradient = RegisterTile<1, { n8(64) }>;
     type QueryGradientOfHalf = RegisterTile<1, { n8(32) }>;
     type Rounded = RegisterTile<1, { n8(32) }>;
+}
+
+impl<T: Tiles> Tiles for Stamped<T> {
+    const VALUE_DIM: u32 = T::VALUE_DIM;
+    const SKIPS_PREFIX: bool = T::SKIPS_PREFIX;
+    type Scores = T::Scores;
+    type KeyGradient = T::KeyGradient;
+    type ValueGradient = T::ValueGradient;
+    type QueryGradient = T::QueryGradient;
+    type QueryGradientOfHalf = T::QueryGradientOfHalf;
+    type Rounded = T::Rounded;
 }
 
 /// Registers of the producer warpgroup; consumers need what it gives back.

@@ -3,6 +3,7 @@
 use core::marker::PhantomData;
 
 use crate::config::{self, F32_BYTES, Footprint, HALF_BYTES};
+use crate::kernels::stamps::Stamped;
 use crate::tile::element::{Element, F32};
 use crate::tile::products::Products;
 use crate::tile::register::{Accumulator, RegisterTile};
@@ -23,6 +24,8 @@ pub trait Blocks: Tiles {
     const FOOTPRINT: Footprint;
     /// Bytes of a row of Q, K and V.
     const ROW_BYTES: u32;
+    /// Whether the kernel records its tiles: see [`Stamped`].
+    const STAMPS: bool = false;
     /// Stages of K, and of V.
     const STAGES: u32 = config::forward_stages(Self::HEAD_DIM);
     /// Rows of a warp.
@@ -52,6 +55,18 @@ where
 {
     const FOOTPRINT: Footprint = config::forward(E::BYTES, D);
     const ROW_BYTES: u32 = D * E::BYTES;
+}
+
+impl<T: Tiles> Tiles for Stamped<T> {
+    const HEAD_DIM: u32 = T::HEAD_DIM;
+    type Scores = T::Scores;
+    type Output = T::Output;
+}
+
+impl<T: Blocks> Blocks for Stamped<T> {
+    const FOOTPRINT: Footprint = T::FOOTPRINT;
+    const ROW_BYTES: u32 = T::ROW_BYTES;
+    const STAMPS: bool = true;
 }
 
 /// Register tiles of so many fragments down, of elements of so many bytes.

@@ -73,6 +73,7 @@ pub(super) unsafe fn consume<E: Element, T: Tiles>(p: &TmaForwardParams, layout:
         if T::LATENT {
             latent::attend::<E, T>(&c, work, slot);
         } else if !(spec::lengths() || splits) || work.blocks != 0 {
+            c.record_begin::<T>(work);
             attend::<E, T>(&c, work, slot);
         }
         if splits {
@@ -84,12 +85,10 @@ pub(super) unsafe fn consume<E: Element, T: Tiles>(p: &TmaForwardParams, layout:
 /// The tiles from this work on, which is one.
 #[inline(always)]
 unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slot: Ring) {
-    let steps = const { T::HEAD_DIM / 16 };
-    let block_k = T::FOOTPRINT.block_k;
+    let (steps, block_k) = const { (T::HEAD_DIM / 16, T::FOOTPRINT.block_k) };
     let (p, layout) = (c.p, c.layout);
     let mut q = Ring::start(T::Q_STAGES);
-    let mut k = Ring::start(T::KV_STAGES);
-    let mut v = Ring::start(T::KV_STAGES);
+    let (mut k, mut v) = (Ring::start(T::KV_STAGES), Ring::start(T::KV_STAGES));
     let mut o_place = Ring::start(1);
     let fresh = OnlineSoftmax::new(p.scale.scale_log2);
     let mut softmax = fresh;
@@ -124,6 +123,7 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
                 block = work.blocks;
                 q.advance();
                 mbarrier::mbarrier_wait(layout.q_ring.full(q.stage), q.parity);
+                c.record_next::<T>(ended.work, work);
             }
             block -= 1;
 
@@ -181,6 +181,7 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
         o.begin_addition::<E, _>(&weights, c.own_v::<T>(v.stage), block_k / 16, add)
             .wait::<0>();
         c.finish::<E, T>(&ended, place(slot, 2), &mut o_place, &mut o);
+        c.record_end::<T>(ended.work);
     }
 }
 

@@ -43,9 +43,11 @@ mod pack_gqa;
 mod ping_pong;
 mod producer;
 mod split_kv;
+mod stamps;
 mod store_warp;
 
 use crate::config::{self, Footprint};
+use crate::kernels::stamps::Stamped;
 use crate::params::TmaForwardParams;
 use crate::ptx::{barrier, mbarrier, shuffle, special, warpgroup};
 use crate::tile::element::Element;
@@ -111,6 +113,8 @@ pub trait Tiles {
     /// Whether ping-pong barriers order the products of the consumers. Where values have more than 128 columns, products take so much longer than the
     /// softmax that it makes no difference.
     const PING_PONG: bool = Self::VALUE_DIM <= 128 && Self::CONSUMERS > 1;
+    /// Whether the kernel records its tiles: see [`Stamped`].
+    const STAMPS: bool = false;
     /// A warpgroup's rows of S.
     type Scores: WarpgroupTile;
     /// A warpgroup's rows of O; half of their columns, where two have the same rows.
@@ -148,6 +152,15 @@ tiles!(DefaultTiles, Default: 64 96 128 192 256 512);
 tiles!(CompactTiles, Compact: 64 96 128 192 256);
 tiles!(WideTiles, Wide: 64 128);
 tiles!(GroupedTiles, Grouped: 64 128);
+
+impl<T: Tiles> Tiles for Stamped<T> {
+    const HEAD_DIM: u32 = T::HEAD_DIM;
+    const VALUE_DIM: u32 = T::VALUE_DIM;
+    const SHAPE: TileShape = T::SHAPE;
+    const STAMPS: bool = true;
+    type Scores = T::Scores;
+    type Output = T::Output;
+}
 
 /// The tiles of head_dim `D` in the default shape, whose values have `V` columns.
 pub struct ValueTiles<const D: u32, const V: u32>;

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use ferroflash::backend::cuda::Event;
-use ferroflash::plan::Plan;
+use ferroflash::plan::{NoStamps, Plan};
+use ferroflash::prepared::NotStamped;
+use ferroflash::timeline::{BadStamps, Measured};
 use ferroflash::{Device, Dtype, Problem};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -26,6 +28,19 @@ pub struct Timed {
     pub launch_ms: Vec<f64>,
     /// Milliseconds of a call without events between its launches: the median.
     pub call_ms: f64,
+    /// Which block of threads worked on which tile when, in one call of the stamped copy of its main kernel.
+    pub measured: Result<Measured, NotMeasured>,
+}
+
+/// Why it is not known which block of threads worked on which tile.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotMeasured {
+    /// There is no stamped copy that serves.
+    #[error(transparent)]
+    NoStamps(#[from] NoStamps),
+    /// What it recorded makes no sense.
+    #[error("the time stamps make no sense: {0}")]
+    Bad(#[from] BadStamps),
 }
 
 /// Times passes of a problem on random tensors, launch by launch.
@@ -77,6 +92,8 @@ fn times_of<T: Bytes>(
                 plan: call.plan().clone(),
                 launch_ms: tensors.launches(&call, effort)?,
                 call_ms: tensors.round(&call, effort)?,
+                // Last: the times are those of the kernels that every call runs.
+                measured: tensors.stamped(&call)?,
             }),
             None => {
                 tensors.enqueue(&call)?;
@@ -88,6 +105,24 @@ fn times_of<T: Bytes>(
 }
 
 impl<T: Bytes> Tensors<T> {
+    /// What the stamped copy of the call's main kernel records, the L2 cache flushed before it, as before calls that are timed.
+    fn stamped(&mut self, call: &Call) -> Result<Result<Measured, NotMeasured>, Failure> {
+        let stamped = match call.stamped() {
+            Ok(stamped) => stamped,
+            Err(NotStamped::Driver(error)) => return Err(error.into()),
+            Err(NotStamped::NoStamps(reason)) => return Ok(Err(reason.into())),
+            Err(error) => return Err(Failure::Option(error.to_string())),
+        };
+        let plan = stamped.plan();
+        // Once to load it and to get going.
+        self.enqueue(&stamped)?;
+        self.flush.zero(&self.queue)?;
+        self.queue.clear_stamps(plan)?;
+        self.enqueue(&stamped)?;
+        let stamps = self.queue.read_stamps(plan)?;
+        Ok(Measured::new(plan, self.device.info(), &stamps).map_err(NotMeasured::from))
+    }
+
     /// Milliseconds of each launch: medians by events, the L2 cache flushed before each call.
     fn launches(&mut self, call: &Call, effort: Effort) -> Result<Vec<f64>, Failure> {
         let one = warm_up(effort.warm_up_ms, || {

@@ -1,0 +1,51 @@
+//! The records of a stamped plan, in a queue's workspace: for a profile.
+
+use ferroflash_driver::extra;
+use ferroflash_kernels::params::Stamp;
+
+use super::queue::Queue;
+use crate::error::{DriverError, Error};
+use crate::plan::Plan;
+
+impl Queue {
+    /// Clears the records of a stamped plan ([`Plan::stamped`](crate::plan::Plan::stamped)) in the order of the queue, so before the next call, which
+    /// writes them; its workspace grows first where it is too small. Nothing is done for another plan. Refused while the queue captures.
+    pub fn clear_stamps(&mut self, plan: &Plan) -> Result<(), Error> {
+        self.ready()?;
+        self.reserve(plan)?;
+        if let Some((address, n_bytes)) = self.stamps_of(plan) {
+            let stream = self.stream().as_raw();
+            let _current = self.lane.device.enter()?;
+            // SAFETY: the range is the workspace's, which has been reserved and is there until the queue's work is done.
+            unsafe { extra::stream::fill(address, 0, n_bytes, stream) }
+                .map_err(DriverError::from)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the queue, and gives the records of a stamped plan as its last call left them: `[heads, tiles]`, as its schedule counts them. None of another
+    /// plan. What they are worth is lost with the next call of another plan, which has its own pieces in the workspace.
+    pub fn read_stamps(&mut self, plan: &Plan) -> Result<Vec<Stamp>, Error> {
+        self.synchronize()?;
+        self.reserve(plan)?;
+        let Some((address, n_bytes)) = self.stamps_of(plan) else {
+            return Ok(Vec::new());
+        };
+        let mut words = vec![[0; Stamp::WORDS]; n_bytes / size_of::<Stamp>()];
+        let stream = self.stream().as_raw();
+        let current = self.lane.device.enter()?;
+        // SAFETY: both ranges have this length; the words are borrowed until the copy has been waited for, and any bytes are words.
+        unsafe { extra::stream::copy_to_host(words.as_mut_ptr().cast(), address, n_bytes, stream) }
+            .map_err(DriverError::from)?;
+        drop(current);
+        self.synchronize()?;
+        Ok(words.into_iter().map(Stamp::from_words).collect())
+    }
+
+    /// Where a plan's records lie, and their bytes.
+    fn stamps_of(&self, plan: &Plan) -> Option<(u64, usize)> {
+        let piece = plan.stamps()?;
+        let n_bytes = usize::try_from(piece.n_bytes).ok()?;
+        Some((self.workspace.address() + piece.offset_bytes, n_bytes))
+    }
+}

@@ -1,0 +1,110 @@
+//! Plans whose main kernel records when which block of threads works on which tile: for a profile.
+
+use ferroflash_kernels::params::{Params, Stamp};
+use ferroflash_kernels::spec::Constant;
+use ferroflash_kernels::variants::Kind;
+
+use super::workspace::Piece;
+use super::{Plan, PlannedLaunch, Reason};
+use crate::terms::Algorithm;
+
+/// The piece of the workspace that holds the records.
+const STAMPS: &str = "stamps";
+
+/// Why a plan's main kernel has no time stamps.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoStamps {
+    /// Nothing is launched that takes tiles in an order.
+    #[error("no kernel of {0} takes tiles in an order that is planned")]
+    NoTiles(Algorithm),
+    /// The kernel has no stamped copy.
+    #[error("{kernel} has no copy with time stamps; {with} have one")]
+    NoRow {
+        /// The kernel.
+        kernel: &'static str,
+        /// Those that have one.
+        with: String,
+    },
+    /// Its copy lacks a feature that the plan wants.
+    #[error("the copy of {kernel} with time stamps has no code for {}", .constant.name())]
+    Feature {
+        /// The kernel.
+        kernel: &'static str,
+        /// The feature.
+        constant: Constant,
+    },
+    /// There is no room for the records.
+    #[error("there is no room for the records: {0}")]
+    Workspace(Reason),
+}
+
+impl Plan {
+    /// The same plan with the stamped copy of its main kernel in that one's place: same grid, same tiles, same results, and a [`Stamp`] for each
+    /// tile in the workspace ([`Plan::stamps`]). Never planned for a call: `ferroflash profile` asks for it, after it has timed the plan itself.
+    pub fn stamped(&self) -> Result<Plan, NoStamps> {
+        let mut plan = self.clone();
+        let no_tiles = NoStamps::NoTiles(self.algorithm);
+        let main = plan.launches.iter_mut().find(|launch| launch.is_main());
+        let main = main.ok_or(no_tiles.clone())?;
+        let schedule = main.schedule().ok_or(no_tiles)?;
+        let kernel = main.variant.name;
+        let row = main.variant.stamped().ok_or_else(|| NoStamps::NoRow {
+            kernel,
+            with: with_stamps(),
+        })?;
+        let lacks =
+            |constant: &Constant| main.spec.has(*constant) && !row.constants().contains(constant);
+        if let Some(constant) = Constant::ALL.into_iter().find(lacks) {
+            return Err(NoStamps::Feature { kernel, constant });
+        }
+        let n_records = [schedule.heads.into(), schedule.tiles.into()];
+        let factors = [n_records[0], n_records[1], Stamp::N_BYTES];
+        let place = plan.workspace.place(STAMPS, &factors);
+        let place = place.map_err(NoStamps::Workspace)?;
+        main.variant = row;
+        match &mut main.params {
+            Params::Forward(params) => params.stamps = place,
+            Params::TmaForward(params) => params.stamps = place,
+            Params::Backward(params) => params.stamps = place,
+            Params::TmaBackward(params) => params.pass.stamps = place,
+            _ => return Err(NoStamps::NoTiles(self.algorithm)),
+        }
+        Ok(plan)
+    }
+
+    /// Where a stamped plan's records lie in the workspace: `[heads, tiles]` of [`Stamp`], as the schedule counts them; `None` of any other plan. Records
+    /// are cleared by who runs the plan, so a tile that nobody works on has one of zeros.
+    pub fn stamps(&self) -> Option<Piece> {
+        let mut pieces = self.workspace.pieces().iter();
+        pieces.find(|piece| piece.name == STAMPS).copied()
+    }
+
+    /// The launch whose tiles a schedule orders.
+    pub(crate) fn main_launch(&self) -> Option<&PlannedLaunch> {
+        self.launches.iter().find(|launch| launch.is_main())
+    }
+}
+
+impl PlannedLaunch {
+    fn is_main(&self) -> bool {
+        matches!(
+            self.variant.kind,
+            Kind::Forward
+                | Kind::TmaForward
+                | Kind::Flash1Forward
+                | Kind::Backward
+                | Kind::TmaBackward
+                | Kind::Flash1Backward
+        )
+    }
+}
+
+/// The rows that have a stamped copy.
+fn with_stamps() -> String {
+    let rows = ferroflash_kernels::variants::VARIANTS.iter();
+    let names = rows
+        .filter(|row| row.stamped().is_some())
+        .map(|row| row.name);
+    names.collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,57 @@
+//! Prepared passes whose main kernel records its tiles: for a profile.
+
+use super::{Prepared, PreparedBackward, PreparedForward};
+use crate::error::DriverError;
+use crate::plan::{NoStamps, Plan};
+
+/// Why a prepared pass cannot be stamped.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotStamped {
+    /// There is no such plan.
+    #[error(transparent)]
+    NoStamps(#[from] NoStamps),
+    /// Its kernel cannot be loaded.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+}
+
+impl Prepared<Plan> {
+    fn stamped(&self) -> Result<Prepared<Plan>, NotStamped> {
+        let plan = self.launches.plan().stamped()?;
+        Ok(Prepared::new(self.launches.device(), self.arguments, plan)?)
+    }
+}
+
+impl PreparedForward {
+    /// The same pass with [`Plan::stamped`]'s plan: called in the same way, with the same results, it records which block of threads works on which tile
+    /// when. The records of a call lie between [`Queue::clear_stamps`] and [`Queue::read_stamps`].
+    ///
+    /// ```no_run
+    /// use ferroflash::timeline::Measured;
+    /// use ferroflash::{Inputs, Outputs, PreparedForward, Queue};
+    ///
+    /// # fn profile(prepared: &PreparedForward, queue: &mut Queue, inputs: &Inputs, outputs: &mut Outputs) -> Result<(), Box<dyn std::error::Error>> {
+    /// let stamped = prepared.stamped()?;
+    /// queue.clear_stamps(stamped.plan())?;
+    /// stamped.forward(queue, inputs, outputs)?;
+    /// let stamps = queue.read_stamps(stamped.plan())?;
+    /// let measured = Measured::new(stamped.plan(), queue.device().info(), &stamps)?;
+    /// println!("{:.1} % without a tile", 100.0 * measured.without_tile());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// [`Queue::clear_stamps`]: crate::Queue::clear_stamps
+    /// [`Queue::read_stamps`]: crate::Queue::read_stamps
+    pub fn stamped(&self) -> Result<PreparedForward, NotStamped> {
+        self.prepared.stamped().map(PreparedForward::new)
+    }
+}
+
+impl PreparedBackward {
+    /// As [`PreparedForward::stamped`].
+    pub fn stamped(&self) -> Result<PreparedBackward, NotStamped> {
+        self.prepared.stamped().map(PreparedBackward::new)
+    }
+}

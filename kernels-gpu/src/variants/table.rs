@@ -1,0 +1,58 @@
+//! Rows as data: what the list, and the stamped rows beside it, make of their text.
+
+macro_rules! optional {
+    () => {
+        None
+    };
+    ($value:expr) => {
+        Some($value)
+    };
+}
+
+macro_rules! tile_shape {
+    () => {
+        TileShape::Default
+    };
+    (Stamped) => {
+        TileShape::Default
+    };
+    (StampedWide) => {
+        TileShape::Wide
+    };
+    ($tiles:ident) => {
+        TileShape::$tiles
+    };
+}
+
+macro_rules! table {
+    ($stamps:ident $($name:ident: $kind:ident {
+        arch: $arch:ident $(, dtype: $dtype:ident)?
+        $(, head_dim: $head_dim:literal)? $(, head_dim_v: $head_dim_v:literal)? $(, tiles: $tiles:ident)?
+    })*) => {
+        &[$(
+            Variant {
+                name: stringify!($name),
+                kind: Kind::$kind,
+                arch: Arch::$arch,
+                dtype: optional!($(Dtype::$dtype)?),
+                head_dim: optional!($($head_dim)?),
+                head_dim_v: optional!($($head_dim_v)?),
+                tiles: tile_shape!($($tiles)?),
+                stamps: Stamps::$stamps,
+                footprint: crate::config::footprint(
+                    Kind::$kind,
+                    optional!($(Dtype::$dtype)?),
+                    optional!($($head_dim)?),
+                    optional!($($head_dim_v)?),
+                    tile_shape!($($tiles)?),
+                ),
+            },
+        )*]
+    };
+}
+
+macro_rules! listed {
+    ($($rows:tt)*) => {
+        table!(Without $($rows)*)
+    };
+}
