@@ -124,3 +124,24 @@ fn backward_of_flash1() {
         "#]],
     );
 }
+
+/// The gradient of a bias of f32, behind flash2's backward pass: Δ once more, and a block for each 128 × 128 elements of each head.
+#[test]
+fn f32_with_the_gradient_of_a_bias() {
+    let score = Score::new(|s, at| s + at.tensor_f32("bias", [at.head, at.q, at.k])).unwrap();
+    let problem = Problem::builder(Dtype::F32)
+        .batch(2)
+        .seqlen(300)
+        .heads(4)
+        .head_dim(64)
+        .precision(Precision::Full)
+        .score(score)
+        .build()
+        .unwrap();
+    let checked = without_tensors(&problem, Pass::Backward, Place::Cuda(0)).unwrap();
+    let d_bias = VectorDescription::unplaced(4 * 300 * 300, Dtype::F32, Place::Cuda(0));
+    let arguments = (*checked.arguments()).with(Argument::DScoreTensor0, d_bias);
+    let checked = validate::check(&problem, Pass::Backward, arguments).unwrap();
+    let plan = plan(&checked, &DeviceInfo::h200(), Backend::Cuda, None).unwrap();
+    expect![[r#""#]].assert_eq(&plan.to_string());
+}
