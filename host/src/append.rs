@@ -83,10 +83,9 @@ use crate::validate::rotary::{append_sizes, check_append};
 /// what there is room for, so that attention over it stays inside the cache. A packed row belongs to the last sequence that begins at it or before it; where `cu_seqlens_new`
 /// does not ascend, rows may belong to none. Nothing outside of the tensors is ever read or written.
 ///
-/// GPUs append bf16 and f16 of a head_dim that is a multiple of 8, up to 256, in tensors that begin at a multiple of 16 bytes and whose
-/// strides are multiples of 8 elements. Any even rotary_dim is taken; with [`Pairs::Halves`](crate::rotary::Pairs::Halves) those that are
-/// multiples of 16 are faster, with [`Pairs::Interleaved`](crate::rotary::Pairs::Interleaved) those that are multiples of 8. The CPU
-/// appends f32 too, and any head_dim up to 576.
+/// GPUs append rows of up to 256 columns, a multiple of 8 of bf16 and f16, of 4 of f32, in tensors that begin at multiples of 16 bytes and whose
+/// strides are such multiples. Any even rotary_dim is taken; with [`Pairs::Halves`](crate::rotary::Pairs::Halves) multiples of 16 are
+/// faster, of f32 those of 8, with [`Pairs::Interleaved`](crate::rotary::Pairs::Interleaved) those of 8. The CPU appends any head_dim up to 576.
 #[derive(Clone, Debug)]
 pub struct Append {
     device: Device,

@@ -67,8 +67,8 @@ use crate::validate::merge::{check_merge, merge_sizes};
 /// - Where one part has all the weight, o is that part's, bit for bit.
 /// - Equal inputs give equal bits, whichever part comes first.
 ///
-/// GPUs merge bf16 and f16 of a head_dim that is a multiple of 8, up to 256, in tensors that begin at a multiple of 16 bytes and whose
-/// strides are multiples of 8 elements. The CPU merges f32 too, and any head_dim up to 576.
+/// GPUs merge rows of up to 256 columns, a multiple of 8 of bf16 and f16, of 4 of f32, in tensors that begin at multiples of 16 bytes and whose
+/// strides are such multiples. The CPU merges any head_dim up to 576.
 ///
 /// There is no backward pass of a merge.
 #[derive(Clone, Debug)]

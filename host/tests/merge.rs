@@ -185,19 +185,15 @@ fn what_the_kernel_does_not_take_has_a_reason() {
             .with(Argument::Lse, rows);
         (MergeProblem::new(dtype, shape), arguments)
     };
-    let (problem, arguments) = of(Dtype::F32, SHAPE);
-    let given = Dtype::F32;
-    assert_eq!(
-        refused_by_kernel(problem, arguments, &h200),
-        Reason::Dtype { given }
-    );
-    let (problem, arguments) = of(Dtype::F16, [1, 2, 3, 20]);
-    let head_dim = Reason::HeadDimMultiple {
-        given: 20,
-        multiple: 8,
-        most: 256,
-    };
-    assert_eq!(refused_by_kernel(problem, arguments, &h200), head_dim);
+    for (dtype, given, multiple) in [(Dtype::F16, 20, 8), (Dtype::F32, 22, 4)] {
+        let (problem, arguments) = of(dtype, [1, 2, 3, given as usize]);
+        let head_dim = Reason::HeadDimMultiple {
+            given,
+            multiple,
+            most: 256,
+        };
+        assert_eq!(refused_by_kernel(problem, arguments, &h200), head_dim);
+    }
     let (problem, arguments) = of(Dtype::Bf16, [1 << 15, 1 << 15, 2, 8]);
     let too_large = Reason::TooLarge {
         what: "batch · heads · seqlen",
@@ -251,6 +247,19 @@ fn one_launch_covers_every_row() {
     assert_eq!(
         plan.to_string(),
         "merge on cuda\n  problem   f16 o [2, 5, 3, 16]\n  launch    merge_sm80_f16 plain grid 1 threads 256\n"
+    );
+    let of_f32 = MergeProblem::new(Dtype::F32, [2, 5, 3, 20]);
+    let tensor = Description::contiguous(of_f32.shape(), Dtype::F32, Place::Cuda(0)).unwrap();
+    let arguments = fitting(Place::Cuda(0))
+        .with(Argument::O1, tensor)
+        .with(Argument::O2, tensor)
+        .with(Argument::O, tensor);
+    let checked = check_merge(&of_f32, arguments).unwrap();
+    assert_eq!(
+        plan_merge(&checked, &device, Backend::Cuda)
+            .unwrap()
+            .to_string(),
+        "merge on cuda\n  problem   f32 o [2, 5, 3, 20]\n  launch    merge_sm80_f32 plain grid 1 threads 256\n"
     );
     let Some(Params::Merge(params)) = plan.params(|argument| argument as u64 * 256) else {
         panic!("{plan}");

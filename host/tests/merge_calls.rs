@@ -94,11 +94,11 @@ fn a_refused_call_touches_nothing() {
 
 #[cfg(feature = "emulator")]
 #[test]
-fn kernels_refuse_f32_and_say_so() {
-    let o = [1f32; 16];
-    let shape = [1, 1, 2, 8];
+fn kernels_refuse_a_head_dim_and_say_so() {
+    let o = [1f32; 12];
+    let shape = [1, 1, 2, 6];
     let merge = Merge::new(&emulator(), MergeProblem::new(Dtype::F32, shape)).unwrap();
-    let (mut out, lse) = ([0f32; 16], [0f32; 2]);
+    let (mut out, lse) = ([0f32; 12], [0f32; 2]);
     let tensor = Tensor::bshd(&o, shape).unwrap();
     let refused = merge
         .run(
@@ -106,7 +106,11 @@ fn kernels_refuse_f32_and_say_so() {
             &mut Outputs::without_lse(TensorMut::bshd(&mut out, shape).unwrap()),
         )
         .unwrap_err();
-    let reason = ferroflash::plan::Reason::Dtype { given: Dtype::F32 };
+    let reason = ferroflash::plan::Reason::HeadDimMultiple {
+        given: 6,
+        multiple: 4,
+        most: 256,
+    };
     let backend = Backend::Emulated;
     assert_eq!(
         refused,
@@ -119,7 +123,7 @@ fn kernels_refuse_f32_and_say_so() {
     );
     assert_eq!(
         refused.to_string(),
-        "emulated cannot merge: no kernel of it takes f32"
+        "emulated cannot merge: head_dim is 6; its kernels take multiples of 4 up to 256"
     );
 }
 

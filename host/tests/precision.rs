@@ -1,10 +1,12 @@
 //! Precision of f32 tensors: which problems take which, and what is said of it.
 
-use ferroflash::error::ProblemError;
-use ferroflash::plan::{DeviceInfo, plan};
+use ferroflash::error::{PlanError, ProblemError};
+use ferroflash::plan::{DeviceInfo, Outcome, Reason, plan};
 use ferroflash::tensor::Place;
 use ferroflash::validate::without_tensors;
-use ferroflash::{Attention, Backend, Device, Dtype, Pass, Precision, Problem};
+use ferroflash::{
+    Algorithm, Attention, Backend, Device, Dtype, Fp8Kv, Pass, Precision, Problem, ProblemBuilder,
+};
 
 fn problem(dtype: Dtype, precision: Precision) -> Problem {
     let builder = Problem::builder(dtype).seqlen(70).heads(1).head_dim(64);
@@ -63,4 +65,37 @@ fn a_builder_made_of_a_problem_keeps_it() {
     assert_eq!(full.to_builder().build().unwrap(), full);
     assert_ne!(full, problem(Dtype::F32, Precision::Tensor));
     assert!(Attention::new(&Device::cpu(), full).is_ok());
+}
+
+/// What takes f32, and what else, may still not take both: the reason names both.
+#[test]
+fn a_reason_names_f32_and_what_it_cannot_be_beside() {
+    let of = |problem: ProblemBuilder, beside| {
+        let problem = problem.build().unwrap();
+        let checked = without_tensors(&problem, Pass::Forward, Place::Cuda(0)).unwrap();
+        let device = DeviceInfo::h200();
+        let refused = plan(&checked, &device, Backend::Cuda, Some(Algorithm::Flash2));
+        let given = Dtype::F32;
+        let reason = Reason::DtypeBeside { given, beside };
+        let message = format!("flash2    cannot run: no kernel of it takes f32 beside {beside}");
+        let refused = refused.unwrap_err();
+        assert!(refused.to_string().contains(&message), "{refused}");
+        let PlanError::NoCandidate { candidates, .. } = refused else {
+            panic!("{refused}");
+        };
+        let mut outcomes = candidates.into_iter().map(|candidate| candidate.outcome);
+        assert!(outcomes.any(|outcome| outcome == Outcome::Refused(reason.clone())));
+    };
+    let builder = || {
+        Problem::builder(Dtype::F32)
+            .seqlen_q(1)
+            .seqlen_k(700)
+            .heads(2)
+            .head_dim(64)
+    };
+    of(builder().split_kv(128), "split_kv");
+    of(
+        builder().fp8_kv(Fp8Kv::PerSequence),
+        "keys and values in e4m3",
+    );
 }

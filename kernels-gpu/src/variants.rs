@@ -84,14 +84,17 @@ macro_rules! for_each_variant {
             combine_sm80_f16:  Combine { arch: Sm80, dtype: F16 }
             merge_sm80_bf16: Merge { arch: Sm80, dtype: Bf16 }
             merge_sm80_f16:  Merge { arch: Sm80, dtype: F16 }
+            merge_sm80_f32:  Merge { arch: Sm80, dtype: F32 }
             append_sm80_bf16: Append { arch: Sm80, dtype: Bf16 }
             append_sm80_f16:  Append { arch: Sm80, dtype: F16 }
+            append_sm80_f32:  Append { arch: Sm80, dtype: F32 }
             clear_sm80: Clear { arch: Sm80 }
             mask_map_sm80: MaskMap { arch: Sm80 }
             block_list_sm80: BlockList { arch: Sm80 }
             sink_gradient_sm80: SinkGradient { arch: Sm80 }
             tensor_gradient_sm80_bf16: TensorGradient { arch: Sm80, dtype: Bf16 }
             tensor_gradient_sm80_f16:  TensorGradient { arch: Sm80, dtype: F16 }
+            tensor_gradient_sm80_f32:  TensorGradient { arch: Sm80, dtype: F32 }
             tile_list_sm80:  TileList { arch: Sm80 }
             tile_list_sm90a: TmaTileList { arch: Sm90a }
 
@@ -197,6 +200,7 @@ macro_rules! for_each_variant {
             standard_output_sm80_f16:     StandardOutput { arch: Sm80, dtype: F16 }
             standard_delta_sm80_bf16:     StandardDelta { arch: Sm80, dtype: Bf16 }
             standard_delta_sm80_f16:      StandardDelta { arch: Sm80, dtype: F16 }
+            standard_delta_sm80_f32:      StandardDelta { arch: Sm80, dtype: F32 }
             standard_d_v_sm80_bf16:       StandardDv { arch: Sm80, dtype: Bf16 }
             standard_d_v_sm80_f16:        StandardDv { arch: Sm80, dtype: F16 }
             standard_d_weights_sm80_bf16: StandardDWeights { arch: Sm80, dtype: Bf16 }

@@ -59,6 +59,14 @@ use crate::inputs::{ADVERSARIAL, Fill, LseGradient};
 const HALVES: [Dtype; 2] = [Dtype::Bf16, Dtype::F16];
 const MASKS: [Mask; 2] = [Mask::Full, Mask::Causal];
 
+/// Elements of 16 bytes, which kernels read at a time.
+const fn chunk(dtype: Dtype) -> usize {
+    match dtype {
+        Dtype::F32 => 4,
+        Dtype::Bf16 | Dtype::F16 => 8,
+    }
+}
+
 const fn window(left: Option<usize>, right: Option<usize>) -> Mask {
     Mask::Window { left, right }
 }

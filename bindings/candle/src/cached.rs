@@ -160,7 +160,8 @@ impl Request<'_> {
         vectors: Vectors<Ints>,
     ) -> candle_core::Result<Checked> {
         Ok(Checked {
-            call: Call::new(problem.build().map_err(Error::from)?, vectors).with_edit(self.edit()?),
+            call: Call::new(problem.build().map_err(Error::from)?, vectors)
+                .with_beside(self.beside()?),
             inputs: [aligned(self.q)?, self.k.clone(), self.v.clone()],
         })
     }

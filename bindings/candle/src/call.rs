@@ -4,8 +4,11 @@ use std::sync::OnceLock;
 
 use candle_core::Tensor;
 use ferroflash::Problem;
+use ferroflash::error::ProblemError;
 
-use crate::expressions::Edit;
+use crate::carried::Carried;
+use crate::error::Error;
+use crate::options::Beside;
 use crate::scales::Scales;
 use crate::vectors::{Ints, Vectors};
 
@@ -29,8 +32,10 @@ pub(crate) struct Call {
     pub(crate) vectors: Vectors<Ints>,
     /// What keys and values in 8 bits are multiplied by.
     pub(crate) scales: Option<Scales>,
-    /// What expressions of the problem are given.
-    pub(crate) edit: Edit,
+    /// What there is beside the mask.
+    pub(crate) beside: Beside,
+    /// Of which tensors beside q, k and v the backward pass gives the gradients, too.
+    pub(crate) carried: Vec<Carried>,
     /// Row statistics of the forward pass, f32 `[batch, heads_q, seqlen_q]`, of packed queries `[heads_q, total_q]`: set
     /// when it has run.
     lse: OnceLock<Tensor>,
@@ -49,13 +54,22 @@ pub(crate) struct Results<'a> {
     pub(crate) d_lse: Option<&'a Tensor>,
 }
 
+/// What a backward pass has written.
+pub(crate) struct AllGradients<S> {
+    /// Of q, k and v.
+    pub(crate) of_inputs: [S; 3],
+    /// Of [`Call::carried`].
+    pub(crate) of_carried: Vec<S>,
+}
+
 impl Call {
     pub(crate) fn new(problem: Problem, vectors: Vectors<Ints>) -> Call {
         Call {
             problem,
             vectors,
             scales: None,
-            edit: Edit::default(),
+            beside: Beside::default(),
+            carried: Vec::new(),
             lse: OnceLock::new(),
         }
     }
@@ -65,9 +79,25 @@ impl Call {
         Call { scales, ..self }
     }
 
-    /// With expressions, which are given this.
-    pub(crate) fn with_edit(self, edit: Edit) -> Call {
-        Call { edit, ..self }
+    /// With what there is beside the mask, and those tensors of it that ask for gradients and have them.
+    pub(crate) fn with_beside(self, beside: Beside) -> Call {
+        let carried = Carried::all(&self.problem, &beside);
+        Call {
+            beside,
+            carried,
+            ..self
+        }
+    }
+
+    /// An error where a tensor that an expression reads asks for a gradient that it has not: it says why.
+    pub(crate) fn refuse_gradients(&self) -> Result<(), Error> {
+        for (name, tensor) in self.beside.edit.tensors() {
+            if tensor.track_op() {
+                let shape = self.problem.score_gradient_shape(name);
+                shape.map_err(ProblemError::Score)?;
+            }
+        }
+        Ok(())
     }
 
     /// Shape of lse, as callers see it.

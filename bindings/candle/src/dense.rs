@@ -47,8 +47,7 @@ pub fn flash_attn_windowed(
 
 /// Attention with ALiBi: less by slope · |k − (q + seqlen_k − seqlen_q)| is each score. o, shaped and typed as `q`.
 ///
-/// * `alibi_slopes`: f32 `[heads_q]`. It has no gradient: the backward pass of one that asks for it is
-///   [`Error::Gradient`](crate::Error::Gradient).
+/// * `alibi_slopes`: f32 `[heads_q]`. It has no gradient: the backward pass of one that asks for it is an error.
 /// * The others: as of [`flash_attn`].
 pub fn flash_attn_alibi(
     q: &Tensor,

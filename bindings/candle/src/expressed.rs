@@ -3,14 +3,14 @@
 use candle_core::{Result, Tensor};
 
 use crate::expressions::Expressions;
-use crate::operation::attention;
-use crate::request::{Request, Sequences};
+use crate::options::Options;
+use crate::with_options::{flash_attn_varlen_with_options, flash_attn_with_options};
 
 /// As [`flash_attn_windowed`](crate::flash_attn_windowed), with a score and a mask of the caller's own: o, shaped and typed as `q`.
 ///
 /// * `expressions`: what takes the place of every score, and which keys a query sees, of those that the window shows.
 ///
-/// q, k and v have gradients; what expressions read has none.
+/// q, k and v have gradients, and so has a tensor that a score reads at its own place: see [`Expressions::tensor`].
 pub fn flash_attn_with_expressions(
     q: &Tensor,
     k: &Tensor,
@@ -20,13 +20,16 @@ pub fn flash_attn_with_expressions(
     window_size_left: Option<usize>,
     window_size_right: Option<usize>,
 ) -> Result<Tensor> {
-    let request = Request::new(
-        [q, k, v],
+    let options = Options::new().expressions(expressions);
+    flash_attn_with_options(
+        q,
+        k,
+        v,
+        &options,
         softmax_scale,
         window_size_left,
         window_size_right,
-    );
-    attention(request.with(expressions).dense()?)
+    )
 }
 
 /// As [`flash_attn_varlen_windowed`](crate::flash_attn_varlen_windowed), with a score and a mask of the caller's own: see
@@ -48,17 +51,18 @@ pub fn flash_attn_varlen_with_expressions(
     window_size_left: Option<usize>,
     window_size_right: Option<usize>,
 ) -> Result<Tensor> {
-    let request = Request::new(
-        [q, k, v],
-        softmax_scale,
-        window_size_left,
-        window_size_right,
-    );
-    let sequences = Sequences {
+    let options = Options::new().expressions(expressions);
+    flash_attn_varlen_with_options(
+        q,
+        k,
+        v,
+        &options,
         seqlens_q,
         seqlens_k,
         max_seqlen_q,
         max_seqlen_k,
-    };
-    attention(request.with(expressions).packed(sequences)?)
+        softmax_scale,
+        window_size_left,
+        window_size_right,
+    )
 }

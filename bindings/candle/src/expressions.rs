@@ -52,6 +52,8 @@ pub struct Expressions<'a> {
 pub(crate) struct Edit {
     params: Vec<(String, ParamValue)>,
     tensors: Vec<(&'static str, Tensor)>,
+    /// What the score names, in its order.
+    of_score: Vec<&'static str>,
 }
 
 impl<'a> Expressions<'a> {
@@ -81,8 +83,9 @@ impl<'a> Expressions<'a> {
         self
     }
 
-    /// A tensor that they name: f32, f16, bf16 or i32, of any strides, on the device of q. It has no gradient: the backward pass of one that asks
-    /// for it is [`Error::Gradient`].
+    /// A tensor that they name: f32, f16, bf16 or i32, of any strides, on the device of q. It has a gradient if the score reads it at one place, by batch, head or kv_head,
+    /// q and k, each once, the last two always, or 0: a bias, or one that batch entries and heads share. The backward pass of another one that asks for a gradient is
+    /// an error that says why it has none.
     #[must_use]
     pub fn tensor(mut self, name: &'a str, tensor: &'a Tensor) -> Expressions<'a> {
         self.tensors.push((name, tensor));
@@ -103,7 +106,13 @@ impl<'a> Expressions<'a> {
 
     /// What is given, checked beside q as far as candle's tensors go; shapes are ferroflash's to check.
     pub(crate) fn checked(&self, q: &Tensor) -> Result<Edit, Error> {
-        let mut edit = Edit::default();
+        let of_score = self
+            .score
+            .map_or(&[][..], |score| score.expression().tensors());
+        let mut edit = Edit {
+            of_score: of_score.iter().map(|tensor| &*tensor.name).collect(),
+            ..Edit::default()
+        };
         for &(name, value) in &self.params {
             edit.params.push((name.to_owned(), value));
         }
@@ -147,6 +156,11 @@ impl Edit {
     /// Tensors, with their names.
     pub(crate) fn tensors(&self) -> impl Iterator<Item = (&'static str, &Tensor)> {
         self.tensors.iter().map(|(name, tensor)| (*name, tensor))
+    }
+
+    /// At which place the score names it, if it does.
+    pub(crate) fn place(&self, name: &str) -> Option<usize> {
+        self.of_score.iter().position(|&known| known == name)
     }
 
     /// The inputs with the parameters.

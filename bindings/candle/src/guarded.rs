@@ -3,7 +3,7 @@
 use candle_core::{Layout, Storage, StorageRef, Tensor};
 use ferroflash::{ReadTensor, Vector};
 
-use crate::expressions::Edit;
+use crate::options::Beside;
 
 /// A tensor whose memory nobody takes away or writes for as long as this.
 pub(crate) struct Guarded<'a> {
@@ -42,34 +42,48 @@ impl<'a> Guarded<'a> {
     }
 }
 
-/// Tensors that expressions read, held: of each memory once, as two names may be given one tensor.
-pub(crate) struct GuardedTensors<'a> {
+/// Sinks, and tensors that expressions read, held: of each memory once, as two names may be given one tensor.
+pub(crate) struct GuardedBeside<'a> {
     guards: Vec<Guarded<'a>>,
     /// Of each name, which of the guards.
     named: Vec<(&'static str, usize)>,
+    /// Which of the guards.
+    sinks: Option<usize>,
 }
 
-impl<'a> GuardedTensors<'a> {
-    pub(crate) fn of(edit: &'a Edit) -> GuardedTensors<'a> {
+impl<'a> GuardedBeside<'a> {
+    pub(crate) fn of(beside: &'a Beside) -> GuardedBeside<'a> {
         let mut guards = Vec::<Guarded>::new();
-        let named = edit.tensors().map(|(name, tensor)| {
+        let mut index = |name, tensor: &'a Tensor| {
             let known = guards
                 .iter()
                 .position(|guard| guard.tensor.id() == tensor.id());
-            let index = known.unwrap_or_else(|| {
+            known.unwrap_or_else(|| {
                 guards.push(Guarded::of(name, tensor));
                 guards.len() - 1
-            });
-            (name, index)
-        });
+            })
+        };
+        let tensors = beside.edit.tensors();
+        let named = tensors.map(|(name, tensor)| (name, index(name, tensor)));
         let named = named.collect();
-        GuardedTensors { guards, named }
+        let sinks = beside.sinks.as_ref();
+        let sinks = sinks.map(|sinks| index("sinks", sinks));
+        GuardedBeside {
+            guards,
+            named,
+            sinks,
+        }
     }
 
-    /// Each with its name.
+    /// Each tensor that an expression reads, with its name.
     pub(crate) fn named(&self) -> impl Iterator<Item = (&'static str, &Guarded<'a>)> {
         self.named
             .iter()
             .map(|&(name, index)| (name, &self.guards[index]))
+    }
+
+    /// The sinks.
+    pub(crate) fn sinks(&self) -> Option<&Guarded<'a>> {
+        self.sinks.map(|index| &self.guards[index])
     }
 }

@@ -21,14 +21,13 @@
 //! # What every function keeps
 //!
 //! - o = softmax(q·kᵀ · softmax_scale, masked) · v, exactly, in memory that grows with the length and not with its square.
-//! - q, k and v are bf16, f16 or f32, of one type; a cache may be f8e4m3. Sums are f32. On a GPU kernels take bf16 and f16, and f32 in the forward pass
-//!   alone.
+//! - q, k and v are bf16, f16 or f32, of one type; a cache may be f8e4m3. Sums are f32. On a GPU products of f32 are of tf32.
 //! - Query head `h` reads key and value head `h / (heads_q / heads_k)`: one KV head is MQA, fewer than query heads GQA.
 //! - Any strides do, as long as the last dimension is contiguous: `transpose(1, 2)` costs no copy.
 //! - Masks are aligned to the bottom right: query `i` stands at the place `i + seqlen_k − seqlen_q` among the keys. A
 //!   row that sees no key gives o = 0.
-//! - Equal inputs give bit-equal results, forward and backward. Every function is differentiable in q, k and v, but those over a
-//!   cache ([`KvCache`]): a gradient through them is an error.
+//! - Equal inputs give bit-equal results, forward and backward. Every function is differentiable in q, k and v, and in sinks and biases that it is given
+//!   ([`Options`]), but those over a cache ([`KvCache`]): a gradient through them is an error.
 //! - What is not offered is an error that names the argument ([`Error`]); nothing is accepted and ignored.
 //!
 //! Tensors of the CPU are computed by all cores of the processor. With the feature `cuda`, those of a CUDA device are
@@ -41,6 +40,7 @@ mod expressed;
 mod mla;
 mod varlen;
 mod with_lse;
+mod with_options;
 
 mod append;
 mod kv_cache;
@@ -51,6 +51,7 @@ mod alibi;
 mod request;
 
 mod expressions;
+mod options;
 
 mod refuse;
 
@@ -61,6 +62,7 @@ mod vectors;
 mod scales;
 
 mod call;
+mod carried;
 
 mod lse;
 mod operation;
@@ -93,6 +95,7 @@ pub use ferroflash::expression;
 pub use ferroflash::{Mask, MaskExpression, Score};
 pub use kv_cache::KvCache;
 pub use mla::flash_mla_with_kvcache;
+pub use options::Options;
 pub use varlen::{
     flash_attn_varlen, flash_attn_varlen_alibi, flash_attn_varlen_alibi_windowed,
     flash_attn_varlen_alibi_windowed_softcap, flash_attn_varlen_windowed,
@@ -101,6 +104,7 @@ pub use with_kvcache::{
     flash_attn_varlen_paged_windowed, flash_attn_varlen_with_kvcache, flash_attn_with_kvcache,
 };
 pub use with_lse::{flash_attn_varlen_with_lse, flash_attn_with_lse};
+pub use with_options::{flash_attn_varlen_with_options, flash_attn_with_options};
 
 /// README.md's example, compiled and run as a test.
 #[cfg(doctest)]

@@ -1,7 +1,8 @@
 //! The nodes of candle's graph: a forward pass that candle can differentiate, lse beside it, and the backward pass.
 //!
 //! [`Attention`] gives o and keeps lse in its [`Call`]. [`Lse`] hands lse out as a node of its own. Both differentiate by
-//! [`Backward`], from the gradient of o or from that of lse: candle gives a node the gradient of its one result.
+//! [`Backward`], from the gradient of o or from that of lse: candle gives a node the gradient of its one result. [`Carrying`] is attention whose
+//! backward pass gives more gradients than candle has room for: see [`crate::carried`].
 
 use std::sync::{Arc, OnceLock};
 
@@ -9,11 +10,12 @@ use std::sync::{Arc, OnceLock};
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Storage, Tensor};
 
-use crate::call::{Call, Results};
+use crate::call::{AllGradients, Call, Results};
+use crate::carried::Passed;
 use crate::cpu;
 #[cfg(feature = "cuda")]
 use crate::cuda;
-use crate::error::Error;
+use crate::guarded::Guarded;
 use crate::layout::{aligned, tensor};
 use crate::request::Checked;
 
@@ -23,23 +25,37 @@ type Gradients = (Option<Tensor>, Option<Tensor>, Option<Tensor>);
 /// q, k and v → o.
 struct Attention(Arc<Call>);
 
+/// q, k and a token → o.
+struct Carrying {
+    call: Arc<Call>,
+    v: Tensor,
+    passed: Arc<Passed>,
+}
+
 /// q, k and v → lse, when [`Attention`] has run.
 struct Lse {
     call: Arc<Call>,
     o: Tensor,
 }
 
-/// q, k and v → their gradients: that of q is the result, those of k and v are kept for [`Backward::run`].
+/// q, k and v → their gradients: that of q is the result, those of k, v and what is carried are kept for [`Backward::run`].
 struct Backward<'a> {
     call: &'a Call,
     results: Results<'a>,
-    others: OnceLock<[Tensor; 2]>,
+    others: OnceLock<Vec<Tensor>>,
 }
 
 /// Runs a forward pass: o, shaped as q.
 pub(crate) fn attention(checked: Checked) -> Result<Tensor> {
-    let [q, k, v] = &checked.inputs;
-    q.apply_op3(k, v, Attention(Arc::new(checked.call)))
+    let ([q, k, v], call) = (checked.inputs, Arc::new(checked.call));
+    let carried = call.carried.iter().map(|carried| &carried.tensor);
+    let chain: Vec<&Tensor> = carried.chain([&v]).collect();
+    if chain.len() == 1 {
+        return q.apply_op3(&k, &v, Attention(call));
+    }
+    let (passed, token) = Passed::chain(&chain, v.device())?;
+    let v = v.clone();
+    q.apply_op3(&k, &token, Carrying { call, v, passed })
 }
 
 /// Runs a forward pass: o, shaped as q, and lse, f32.
@@ -95,7 +111,58 @@ impl CustomOp3 for Attention {
         o: &Tensor,
         d_o: &Tensor,
     ) -> Result<Gradients> {
-        Backward::run(&self.0, [q, k, v], o, d_o, None)
+        let (gradients, _) = Backward::run(&self.0, [q, k, v], o, d_o, None)?;
+        Ok(gradients)
+    }
+}
+
+impl CustomOp3 for Carrying {
+    fn name(&self) -> &'static str {
+        "ferroflash"
+    }
+
+    fn cpu_fwd(
+        &self,
+        q: &CpuStorage,
+        q_layout: &Layout,
+        k: &CpuStorage,
+        k_layout: &Layout,
+        _token: &CpuStorage,
+        _token_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let v = Guarded::of("v", &self.v);
+        let inputs = [(q, q_layout), (k, k_layout), v.on_host()?];
+        Ok((self.call.cpu_forward(inputs)?, q_layout.shape().clone()))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        q: &CudaStorage,
+        q_layout: &Layout,
+        k: &CudaStorage,
+        k_layout: &Layout,
+        _token: &CudaStorage,
+        _token_layout: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        let v = Guarded::of("v", &self.v);
+        let inputs = [(q, q_layout), (k, k_layout), v.on_device(q)?];
+        Ok((self.call.cuda_forward(inputs)?, q_layout.shape().clone()))
+    }
+
+    fn bwd(
+        &self,
+        q: &Tensor,
+        k: &Tensor,
+        token: &Tensor,
+        o: &Tensor,
+        d_o: &Tensor,
+    ) -> Result<Gradients> {
+        let inputs = [q, k, &self.v];
+        let ((d_q, d_k, d_v), carried) = Backward::run(&self.call, inputs, o, d_o, None)?;
+        let carried = carried.into_iter().map(Some);
+        self.passed.put(carried.chain([d_v]).collect());
+        Ok((d_q, d_k, Some(token.zeros_like()?)))
     }
 }
 
@@ -138,27 +205,22 @@ impl CustomOp3 for Lse {
         d_lse: &Tensor,
     ) -> Result<Gradients> {
         let d_o = self.o.zeros_like()?;
-        Backward::run(&self.call, [q, k, v], &self.o, &d_o, Some(d_lse))
+        let inputs = [q, k, v];
+        let (gradients, _) = Backward::run(&self.call, inputs, &self.o, &d_o, Some(d_lse))?;
+        Ok(gradients)
     }
 }
 
 impl Backward<'_> {
-    /// The gradients of q, k and v from those of o and lse.
+    /// The gradients of q, k, v and what is carried from those of o and lse.
     fn run(
         call: &Call,
         [q, k, v]: [&Tensor; 3],
         o: &Tensor,
         d_o: &Tensor,
         d_lse: Option<&Tensor>,
-    ) -> Result<Gradients> {
-        if let Some((argument, _)) = call.edit.tensors().find(|(_, tensor)| tensor.track_op()) {
-            let operation = "a tensor that an expression reads";
-            return Err(Error::Gradient {
-                argument,
-                operation,
-            }
-            .into());
-        }
+    ) -> Result<(Gradients, Vec<Tensor>)> {
+        call.refuse_gradients()?;
         // Gradients come as other operations leave them: transposed, or with one entry repeated.
         let d_o = aligned(&d_o.contiguous()?)?;
         let d_lse = d_lse.map(Tensor::contiguous).transpose()?;
@@ -173,18 +235,31 @@ impl Backward<'_> {
             others: OnceLock::new(),
         };
         let d_q = q.apply_op3_no_bwd(k, v, &backward)?;
-        let [d_k, d_v] = match backward.others.into_inner() {
-            Some([d_k, d_v]) => [Some(d_k), Some(d_v)],
-            None => [None, None],
-        };
-        Ok((Some(d_q), d_k, d_v))
+        let mut others = backward.others.into_inner().unwrap_or_default().into_iter();
+        let gradients = (Some(d_q), others.next(), others.next());
+        let carried = others.zip(&call.carried);
+        let carried = carried.map(|(gradient, carried)| carried.whole(gradient));
+        Ok((gradients, carried.collect::<Result<_>>()?))
     }
 
-    /// Keeps the gradients of k and v, shaped as they.
-    fn keep_others(&self, gradients: [(Storage, &Layout); 2]) {
-        let others = gradients.map(|(storage, layout)| tensor(storage, layout.shape()));
+    /// Keeps the gradients of k and v, shaped as they, and of what is carried. Gives that of q.
+    fn keep_others<S>(
+        &self,
+        gradients: AllGradients<S>,
+        layouts: [&Layout; 2],
+        storage: fn(S) -> Storage,
+    ) -> S {
+        let AllGradients {
+            of_inputs: [d_q, d_k, d_v],
+            of_carried,
+        } = gradients;
+        let others = [d_k, d_v].into_iter().zip(layouts);
+        let others = others.map(|(gradient, layout)| tensor(storage(gradient), layout.shape()));
+        let carried = of_carried.into_iter().zip(&self.call.carried);
+        let carried = carried.map(|(gradient, carried)| tensor(storage(gradient), &*carried.shape));
         // Runs once, by `Backward::run`.
-        let _ = self.others.set(others);
+        let _ = self.others.set(others.chain(carried).collect());
+        d_q
     }
 }
 
@@ -203,8 +278,8 @@ impl CustomOp3 for Backward<'_> {
         v_layout: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
         let inputs = [(q, q_layout), (k, k_layout), (v, v_layout)];
-        let [d_q, d_k, d_v] = cpu::backward(self.call, inputs, &self.results)?;
-        self.keep_others([(Storage::Cpu(d_k), k_layout), (Storage::Cpu(d_v), v_layout)]);
+        let gradients = cpu::backward(self.call, inputs, &self.results)?;
+        let d_q = self.keep_others(gradients, [k_layout, v_layout], Storage::Cpu);
         Ok((d_q, q_layout.shape().clone()))
     }
 
@@ -219,11 +294,8 @@ impl CustomOp3 for Backward<'_> {
         v_layout: &Layout,
     ) -> Result<(CudaStorage, Shape)> {
         let inputs = [(q, q_layout), (k, k_layout), (v, v_layout)];
-        let [d_q, d_k, d_v] = cuda::backward(self.call, inputs, &self.results)?;
-        self.keep_others([
-            (Storage::Cuda(d_k), k_layout),
-            (Storage::Cuda(d_v), v_layout),
-        ]);
+        let gradients = cuda::backward(self.call, inputs, &self.results)?;
+        let d_q = self.keep_others(gradients, [k_layout, v_layout], Storage::Cuda);
         Ok((d_q, q_layout.shape().clone()))
     }
 }

@@ -8,8 +8,8 @@ use ferroflash::{Mask, Problem, ProblemBuilder};
 
 use crate::call::Call;
 use crate::error::Error;
-use crate::expressions::{Edit, Expressions};
 use crate::layout::aligned;
+use crate::options::{Beside, Options};
 use crate::rules::{backend, beside, dims, dtype, has_elements, has_shape, n_sequences};
 use crate::vectors::{Ints, Vectors};
 
@@ -26,8 +26,8 @@ pub(crate) struct Request<'a> {
     pub(crate) softmax_scale: f32,
     /// Which keys a query sees.
     pub(crate) window: Window,
-    /// What becomes of the scores.
-    pub(crate) expressions: Option<&'a Expressions<'a>>,
+    /// What there is beside the mask.
+    pub(crate) options: Options<'a>,
 }
 
 /// A window as candle-flash-attn spells it.
@@ -84,25 +84,18 @@ impl<'a> Request<'a> {
             v,
             softmax_scale,
             window: Window { left, right },
-            expressions: None,
+            options: Options::new(),
         }
     }
 
-    /// The same with expressions.
-    pub(crate) fn with(self, expressions: &'a Expressions<'a>) -> Request<'a> {
-        let expressions = Some(expressions);
-        Request {
-            expressions,
-            ..self
-        }
+    /// The same with options.
+    pub(crate) fn with(self, options: Options<'a>) -> Request<'a> {
+        Request { options, ..self }
     }
 
-    /// What the expressions are given.
-    pub(crate) fn edit(&self) -> Result<Edit, Error> {
-        match self.expressions {
-            Some(expressions) => expressions.checked(self.q),
-            None => Ok(Edit::default()),
-        }
+    /// What the options are given.
+    pub(crate) fn beside(&self) -> candle_core::Result<Beside> {
+        self.options.checked(self.q)
     }
 
     /// Tensors `[batch, seqlen, heads, head_dim]`.
@@ -180,10 +173,7 @@ impl<'a> Request<'a> {
             .head_dim(of_row(self.q, 1))
             .softmax_scale(self.softmax_scale)
             .mask(self.window.mask());
-        Ok(match self.expressions {
-            Some(expressions) => expressions.put(problem),
-            None => problem,
-        })
+        Ok(self.options.put(problem))
     }
 
     fn checked(
@@ -192,7 +182,8 @@ impl<'a> Request<'a> {
         vectors: Vectors<Ints>,
     ) -> candle_core::Result<Checked> {
         Ok(Checked {
-            call: Call::new(problem.build().map_err(Error::from)?, vectors).with_edit(self.edit()?),
+            call: Call::new(problem.build().map_err(Error::from)?, vectors)
+                .with_beside(self.beside()?),
             inputs: [aligned(self.q)?, aligned(self.k)?, aligned(self.v)?],
         })
     }

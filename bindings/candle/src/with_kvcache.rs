@@ -5,6 +5,7 @@ use candle_core::{Result, Tensor};
 use crate::alibi;
 use crate::cached::{Queries, attention};
 use crate::kv_cache::KvCache;
+use crate::options::Options;
 use crate::refuse;
 use crate::request::{Request, Sequences};
 
@@ -53,7 +54,7 @@ pub fn flash_attn_varlen_paged_windowed(
         window_size_left,
         window_size_right,
     )
-    .with(&expressions);
+    .with(Options::new().expressions(&expressions));
     let sequences = Sequences {
         seqlens_q,
         seqlens_k,

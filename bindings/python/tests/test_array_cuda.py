@@ -79,6 +79,26 @@ def test_nothing_in_a_dimension(sizes):
     check("float16", q, k, k, q)
 
 
+def test_a_bias_of_float32_has_a_gradient():
+    q, d_o = (normal(seed, 2, 70, 4, 60) for seed in (0, 3))
+    k, v = (normal(seed, 2, 90, 2, 60) for seed in (1, 2))
+    bias = normal(4, 4, 70, 90)
+    score = ferroflash.Score(lambda s, at: s + at.tensor_f32("bias")[at.head, at.q, at.k])
+
+    def gradients(place):
+        *inputs, d, b = (place(x) for x in (q, k, v, d_o, bias))
+        options = {"causal": True, "score": score, "score_inputs": {"bias": b}}
+        o, lse = ferroflash.attention(*inputs, return_lse=True, **options)
+        *of_inputs, read = ferroflash.attention_backward(d, *inputs, o, lse, d_score_inputs=["bias"], **options)
+        return *of_inputs, read["bias"]
+
+    on_gpu = gradients(lambda x: Producer(torch.from_numpy(x).cuda()))
+    for result, exact in zip(on_gpu, gradients(lambda x: x), strict=True):
+        # Products are of tf32 there, and of float32 here.
+        error = np.abs(torch.from_dlpack(result).cpu().numpy() - np.asarray(exact))
+        assert error.max() <= 2.0**-8 * max(np.abs(np.asarray(exact)).max(), 1.0)
+
+
 def test_work_that_the_library_has_enqueued_is_waited_for():
     q = tensor(0, 1, 256, 4, 64, dtype="float16")
     late, stream = torch.full_like(q, float("nan")), torch.cuda.Stream()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from torch_cases import DEVICES, DTYPES, assert_near, integers, random, reference
+from torch_cases import DEVICES, DTYPES, FLOAT32_ON_GPU, assert_near, integers, random, reference
 
 torch = pytest.importorskip("torch", reason="[not run] no torch")
 
@@ -115,6 +115,16 @@ def test_rotary_embeddings(device, rotary_dim, interleaved, own_positions):
         case = dataclasses.replace(BASE[device], rotary_dim=rotary_dim, interleaved=interleaved, own_positions=own_positions, mask=mask)
         run(dataclasses.replace(case, new="fewer", storage="pages"))
         run(case)
+
+
+@pytest.mark.parametrize(("device", "dtype"), FLOAT32_ON_GPU)
+@pytest.mark.parametrize("storage", ["rows", "indexed pages"])
+@pytest.mark.parametrize("head_dim", [20, 59, 64, 128])
+def test_float32_on_a_gpu(device, dtype, storage, head_dim):
+    case = Case(device=device, dtype=dtype, batch=3, head_dim=head_dim, storage=storage, mask="causal")
+    for rotary_dim, interleaved in [(0, True), (20, True), (6, False), (16, False)]:
+        for new in ["same", "fewer"]:
+            run(dataclasses.replace(case, rotary_dim=rotary_dim, interleaved=interleaved, new=new, seqlen_q=5))
 
 
 @pytest.mark.parametrize("device", DEVICES)

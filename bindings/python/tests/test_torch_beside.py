@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from torch_cases import DEVICES, PLACES, assert_lse_near, assert_near, integers, random, reference
+from torch_cases import DEVICES, FLOAT32_ON_GPU, PLACES, assert_lse_near, assert_near, integers, random, reference
 
 torch = pytest.importorskip("torch", reason="[not run] no torch")
 
@@ -202,7 +202,7 @@ BIASES = {
 }
 
 
-@pytest.mark.parametrize(("device", "dtype"), PLACES)
+@pytest.mark.parametrize(("device", "dtype"), PLACES + FLOAT32_ON_GPU)
 @pytest.mark.parametrize("name", BIASES)
 def test_biases_have_gradients(name, device, dtype):
     shape, read, as_matrix = BIASES[name]

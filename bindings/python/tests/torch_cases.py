@@ -14,6 +14,9 @@ DTYPES = {
     "cuda": [torch.bfloat16, torch.float16],
 }
 
+# Beside these: float32 on a GPU, up to head_dim 128.
+FLOAT32_ON_GPU = [pytest.param("cuda", torch.float32, id="cuda-float32")] if "cuda" in DEVICES else []
+
 PLACES = [pytest.param(device, dtype, id=f"{device}-{dtype}") for device in DEVICES for dtype in DTYPES[device]]
 
 

@@ -10,6 +10,7 @@ use ferroflash_kernels::variants::{HEAD_DIM_MULTIPLE, HeadDims, Kind, VARIANTS, 
 use super::flash2::few;
 use super::{DeviceInfo, Reason, tensor_map};
 use crate::arguments::{Argument, Arguments};
+use crate::dtype::Dtype;
 use crate::problem::Pages;
 use crate::tensor::Description;
 use crate::validate::{Checked, Pass};
@@ -53,9 +54,19 @@ pub(super) fn dtype_of_all(kinds: &[Kind], checked: &Checked) -> Result<(), Reas
     };
     match kinds.iter().all(takes) {
         true => Ok(()),
-        false => Err(Reason::Dtype {
-            given: checked.problem().dtype(),
-        }),
+        false => Err(refused_dtype(checked)),
+    }
+}
+
+/// Of a type that no kernel takes. Of an algorithm's kernels, those of keys and values in 8 bits may take fewer types than the others.
+fn refused_dtype(checked: &Checked) -> Reason {
+    let given = checked.problem().dtype();
+    match checked.problem().fp8_kv() {
+        Some(_) => Reason::DtypeBeside {
+            given,
+            beside: "keys and values in e4m3",
+        },
+        None => Reason::Dtype { given },
     }
 }
 
@@ -184,10 +195,17 @@ fn lengths(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
 /// Few forward kernels divide keys.
 fn split_kv(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
     let asked = checked.problem().split_kv().keys().is_some() && checked.pass() != Pass::Backward;
-    match asked && !variant.splits_kv() {
-        true => Err(Reason::SplitKv),
-        false => Ok(()),
+    if !asked || variant.splits_kv() {
+        return Ok(());
     }
+    // Other types have kernels beside this one.
+    Err(match checked.problem().dtype() {
+        given @ Dtype::F32 => Reason::DtypeBeside {
+            given,
+            beside: "split_kv",
+        },
+        _ => Reason::SplitKv,
+    })
 }
 
 /// Few forward kernels find keys and values in pages.

@@ -60,6 +60,13 @@ pub enum Reason {
         /// The type of the problem.
         given: Dtype,
     },
+    /// It takes this element type, but not beside something else.
+    DtypeBeside {
+        /// The type of the problem.
+        given: Dtype,
+        /// Beside what.
+        beside: &'static str,
+    },
     /// Its kernels take multiples of a number only.
     HeadDimMultiple {
         /// The head_dim of the problem.
@@ -190,6 +197,7 @@ impl Reason {
             | Reason::BlockMask { .. }
             | Reason::Lengths
             | Reason::SplitKv
+            | Reason::DtypeBeside { .. }
             | Reason::Pages
             | Reason::Score
             | Reason::Dropout
@@ -238,6 +246,9 @@ impl fmt::Display for Reason {
             Reason::OtherBackend { backend } => write!(f, "it does not run on {backend}"),
             Reason::NoWeights => f.write_str("it never holds the weights, which were asked for"),
             Reason::Dtype { given } => write!(f, "no kernel of it takes {given}"),
+            Reason::DtypeBeside { given, beside } => {
+                write!(f, "no kernel of it takes {given} beside {beside}")
+            }
             Reason::HeadDimMultiple {
                 given,
                 multiple,

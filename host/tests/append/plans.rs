@@ -27,15 +27,16 @@ fn what_the_kernel_does_not_take_has_a_reason() {
     let (f32, arguments) = of(AppendProblem::builder(Dtype::F32)
         .seqlen_new(1)
         .heads_k(1)
-        .head_dim(8)
+        .head_dim(10)
         .seqlen_cache(4)
         .build()
         .unwrap());
-    let given = Dtype::F32;
-    assert_eq!(
-        refused_by_kernel(f32, arguments, &h200),
-        Reason::Dtype { given }
-    );
+    let multiple = Reason::HeadDimMultiple {
+        given: 10,
+        multiple: 4,
+        most: 256,
+    };
+    assert_eq!(refused_by_kernel(f32, arguments, &h200), multiple);
     let (narrow, arguments) = of(builder().head_dim(20).build().unwrap());
     let multiple = Reason::HeadDimMultiple {
         given: 20,

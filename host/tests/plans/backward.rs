@@ -124,3 +124,48 @@ fn backward_of_flash1() {
         "#]],
     );
 }
+
+/// The gradient of a bias of f32, behind flash2's backward pass: Δ once more, and a block for each 128 × 128 elements of each head.
+#[test]
+fn f32_with_the_gradient_of_a_bias() {
+    let score = Score::new(|s, at| s + at.tensor_f32("bias", [at.head, at.q, at.k])).unwrap();
+    let problem = Problem::builder(Dtype::F32)
+        .batch(2)
+        .seqlen(300)
+        .heads(4)
+        .head_dim(64)
+        .precision(Precision::Full)
+        .score(score)
+        .build()
+        .unwrap();
+    let checked = without_tensors(&problem, Pass::Backward, Place::Cuda(0)).unwrap();
+    let d_bias = VectorDescription::unplaced(4 * 300 * 300, Dtype::F32, Place::Cuda(0));
+    let arguments = (*checked.arguments()).with(Argument::DScoreTensor0, d_bias);
+    let checked = validate::check(&problem, Pass::Backward, arguments).unwrap();
+    let plan = plan(&checked, &DeviceInfo::h200(), Backend::Cuda, None).unwrap();
+    expect![[r#"
+        Backward with flash2 on cuda
+          problem   f32 (3xTF32) q [2, 300, 4, 64] k [2, 300, 4, 64] full, score score + bias[head, q, k] scale 0.125 Deterministic
+          launch    backward_delta_sm80_f32_d64 plain grid 80 threads 256 shared 0
+                    tiles 5 heads 8 heads_per_group 8
+          launch    backward_sm80_f32_d64 score+full_precision grid 40 threads 128 shared 82480
+                    tiles 5 heads 8 heads_per_group 8
+          launch    backward_dq_sm80_f32_d64 plain grid 80 threads 128 shared 8192
+                    tiles 5 heads 8 heads_per_group 8
+          launch    standard_delta_sm80_f32 plain grid 600 threads 128 shared 0
+          launch    tensor_gradient_sm80_f32 full_precision grid 36 threads 256 shared 49152
+          workspace 719360 bytes
+                      lse_log2      at        33024, 10240 bytes
+                      delta         at        43264, 10240 bytes
+                      d_q_accum     at        53504, 655360 bytes
+                      dq_semaphore  at       708864, 320 bytes
+                      tile_counters at       709376, 8 bytes
+                      tensor_delta  at       709632, 9600 bytes
+          standard attention would need 5836800 bytes
+          candidate flash3    cannot run: no kernel of it takes f32
+          candidate flash2    chosen
+          candidate flash1    cannot run: no kernel of it takes f32
+          candidate standard  cannot run: no kernel of it takes f32
+          candidate tiled     cannot run: it does not run on cuda
+    "#]].assert_eq(&plan.to_string());
+}

@@ -1,12 +1,13 @@
 //! Plans as text, for devices that are not here.
 
 use expect_test::{Expect, expect};
+use ferroflash::arguments::Argument;
 use ferroflash::error::PlanError;
 use ferroflash::plan::{DeviceInfo, Plan, plan};
-use ferroflash::tensor::Place;
-use ferroflash::validate::without_tensors;
+use ferroflash::tensor::{Place, VectorDescription};
+use ferroflash::validate::{self, without_tensors};
 use ferroflash::{
-    Algorithm, Backend, Dtype, Mask, Order, Pass, Precision, Problem, ProblemBuilder,
+    Algorithm, Backend, Dtype, Mask, Order, Pass, Precision, Problem, ProblemBuilder, Score,
 };
 
 mod backward;

@@ -18,7 +18,7 @@ pub const fn weight_rows() -> Footprint {
 /// Stages of both operands of a product of `standard`: one is multiplied while two arrive.
 pub const PRODUCT_STAGES: u32 = 3;
 
-/// How much of the product's inner dimension a stage holds.
+/// How much of the product's inner dimension a stage holds, of elements of two bytes.
 pub const PRODUCT_DEPTH: u32 = 32;
 
 /// Matrix products of `standard`: 128 × 128 of the result by a block of eight warps; two blocks per SM, so that one

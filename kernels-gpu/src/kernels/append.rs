@@ -9,7 +9,7 @@
 //!
 //! The kernel does little but read and write memory. A *line* is a row of one head; lines of a row follow one another: its heads of q, of
 //! k, of v. A lane takes 32 bytes of a line as two chunks, such that it has both elements of every pair that it turns. So it may
-//! write where it has read: q may be turned in place. Where elements i and i + n_pairs form pairs and n_pairs is no multiple of 8, pairs lie across
+//! write where it has read: q may be turned in place. Where elements i and i + n_pairs form pairs and n_pairs is no multiple of a chunk's elements, pairs lie across
 //! chunks, and a lane goes through its line element by element.
 //!
 //! Without a cache, the same kernel turns a tensor alone: its rows are those of q. Products are rounded before they are added, as on
@@ -24,15 +24,12 @@ use crate::attention::pages::Place;
 use crate::config;
 use crate::params::{AppendParams, HALVES, NewRows, Pages, TensorView};
 use crate::ptx::{global, special};
-use crate::tile::element::Element;
-use crate::tile::global::GlobalRows;
-use angles::{Angles, turn};
+use crate::tile::products::{self, Products};
+use angles::Angles;
 
 const THREADS: u32 = config::append().threads;
 /// Lines of a block.
 const LINES: u32 = config::append().block_q;
-/// Elements of a chunk of 16 bytes.
-const CHUNK: u32 = 8;
 
 /// A block's lines, and the lengths of some sequences.
 ///
@@ -40,12 +37,12 @@ const CHUNK: u32 = 8;
 /// The launch is as [`config::append`] says, with a block for every `LINES` lines and a thread for every sequence; tensors are as
 /// [`AppendParams`] says.
 #[inline(always)]
-pub unsafe fn append<E: Element>(p: &AppendParams) {
+pub unsafe fn append<E: Products>(p: &AppendParams) {
     let (block_idx, thread) = (special::block_idx_x(), special::thread_idx_x());
     // SAFETY: this function's contract.
     unsafe { write_length(p, block_idx * THREADS + thread) };
     let n_lines = p.rows.n_rows * p.heads();
-    let pieces = n_pieces(p.head_dim / CHUNK);
+    let pieces = n_pieces(p.head_dim / E::PER_CHUNK);
     let first = block_idx * LINES;
     let mut idx = thread;
     while idx < LINES * pieces {
@@ -54,7 +51,7 @@ pub unsafe fn append<E: Element>(p: &AppendParams) {
         if line < n_lines {
             // SAFETY: this function's contract: the line exists, and no other thread takes the piece.
             unsafe {
-                if let Some(line) = Line::find(p, line) {
+                if let Some(line) = Line::find::<E>(p, line) {
                     line.write::<E>(p, idx - in_block * pieces);
                 }
             }
@@ -170,7 +167,7 @@ unsafe fn sequence_of(rows: &NewRows, row: u32) -> u32 {
 /// # Safety
 /// A table of pages has an entry for every page of a sequence.
 #[inline(always)]
-unsafe fn row_of_cache(
+unsafe fn row_of_cache<E: Products>(
     tensor: &TensorView,
     pages: &Pages,
     sequence: u32,
@@ -178,14 +175,14 @@ unsafe fn row_of_cache(
     row: u32,
 ) -> Option<u64> {
     if pages.page_size == 0 {
-        return Some(row_of(tensor, sequence, head_idx, row));
+        return Some(row_of::<E>(tensor, sequence, head_idx, row));
     }
     let place = Place::of_row(row, pages.page_size);
     let idx = u64::from(sequence) * u64::from(pages.columns) + u64::from(place.slot);
     // SAFETY: the caller's contract.
     let page = unsafe { global::ld_global_u32(pages.table + idx * 4) };
     if page < pages.n_pages {
-        Some(row_of(tensor, page, head_idx, place.row))
+        Some(row_of::<E>(tensor, page, head_idx, place.row))
     } else {
         None
     }
@@ -193,8 +190,8 @@ unsafe fn row_of_cache(
 
 /// The address of a row of a tensor.
 #[inline(always)]
-fn row_of(tensor: &TensorView, batch_idx: u32, head_idx: u32, row: u32) -> u64 {
-    GlobalRows::new(tensor, batch_idx, head_idx, row + 1).chunk(row, 0)
+fn row_of<E: Products>(tensor: &TensorView, batch_idx: u32, head_idx: u32, row: u32) -> u64 {
+    products::rows::<E>(tensor, batch_idx, head_idx, row + 1).chunk(row, 0)
 }
 
 /// A row of one head: where it is read, where it is written, and by which position it is turned.
@@ -212,7 +209,7 @@ impl Line {
     /// # Safety
     /// As [`append`].
     #[inline(always)]
-    unsafe fn find(p: &AppendParams, idx: u32) -> Option<Line> {
+    unsafe fn find<E: Products>(p: &AppendParams, idx: u32) -> Option<Line> {
         let row = divide(idx, p.heads());
         let head = idx - row * p.heads();
         // SAFETY: the caller's contract.
@@ -227,8 +224,8 @@ impl Line {
             // Copies, not references: a choice of addresses would put the parameters into local memory.
             let from = if p.q.base == 0 { p.q_out } else { p.q };
             return Some(Line {
-                from: row_of(&from, new.batch_idx, head, new.row),
-                to: row_of(&p.q_out, new.batch_idx, head, new.row),
+                from: row_of::<E>(&from, new.batch_idx, head, new.row),
+                to: row_of::<E>(&p.q_out, new.batch_idx, head, new.row),
                 position: Some(position),
             });
         }
@@ -240,9 +237,9 @@ impl Line {
             (head - p.heads_q - p.heads_k, p.v_new, p.cache.v)
         };
         Some(Line {
-            from: row_of(&from, new.batch_idx, head_idx, new.row),
+            from: row_of::<E>(&from, new.batch_idx, head_idx, new.row),
             // SAFETY: the caller's contract.
-            to: unsafe { row_of_cache(&to, &p.cache.pages, new.sequence, head_idx, row)? },
+            to: unsafe { row_of_cache::<E>(&to, &p.cache.pages, new.sequence, head_idx, row)? },
             position: if of_k && p.rotary.n_pairs > 0 {
                 Some(row)
             } else {
@@ -256,8 +253,8 @@ impl Line {
     /// # Safety
     /// The line and the piece exist; no other thread uses this piece of what is written.
     #[inline(always)]
-    unsafe fn write<E: Element>(self, p: &AppendParams, idx: u32) {
-        let chunks = p.head_dim / CHUNK;
+    unsafe fn write<E: Products>(self, p: &AppendParams, idx: u32) {
+        let chunks = p.head_dim / E::PER_CHUNK;
         // SAFETY: the caller's contract.
         unsafe {
             let Some(position) = self.position else {
@@ -269,10 +266,10 @@ impl Line {
                     angles.turn_neighbours::<E>(chunk, x)
                 });
             }
-            if !p.rotary.n_pairs.is_multiple_of(CHUNK) {
+            if !p.rotary.n_pairs.is_multiple_of(E::PER_CHUNK) {
                 return self.each_pair::<E>(angles, p.head_dim, idx);
             }
-            match piece(idx, chunks, p.rotary.n_pairs / CHUNK) {
+            match piece(idx, chunks, p.rotary.n_pairs / E::PER_CHUNK) {
                 Piece::Pair(first, second) => {
                     let x = [self.load(first), self.load(second)];
                     let [a, b] = angles.turn_halves::<E>(first, x);
@@ -308,23 +305,22 @@ impl Line {
     /// # Safety
     /// As [`Line::write`].
     #[inline(always)]
-    unsafe fn each_pair<E: Element>(self, angles: Angles, head_dim: u32, idx: u32) {
-        let (n_pairs, stride) = (angles.n_pairs, n_pieces(head_dim / CHUNK));
-        let element = |address: u64, i: u32| address + u64::from(i) * 2;
+    unsafe fn each_pair<E: Products>(self, angles: Angles, head_dim: u32, idx: u32) {
+        let (n_pairs, stride) = (angles.n_pairs, n_pieces(head_dim / E::PER_CHUNK));
+        let element = |address: u64, i: u32| address + u64::from(i) * u64::from(E::BYTES);
         let mut i = idx;
         // SAFETY: the caller's contract.
         unsafe {
             while i < head_dim - n_pairs {
                 let second = i + n_pairs;
-                let x_2 = global::ld_global_u16(element(self.from, second));
+                let x_2 = E::load_bits(element(self.from, second));
                 if i < n_pairs {
-                    let x_1 = global::ld_global_u16(element(self.from, i));
-                    let x = u32::from(x_1) | u32::from(x_2) << 16;
-                    let y = turn::<E>(x, angles.one(i));
-                    global::st_global_u16(element(self.to, i), y as u16);
-                    global::st_global_u16(element(self.to, second), (y >> 16) as u16);
+                    let x_1 = E::load_bits(element(self.from, i));
+                    let [y_1, y_2] = angles.one(i).turn([x_1, x_2].map(E::of_bits));
+                    E::store_bits(element(self.to, i), E::bits(y_1));
+                    E::store_bits(element(self.to, second), E::bits(y_2));
                 } else {
-                    global::st_global_u16(element(self.to, second), x_2);
+                    E::store_bits(element(self.to, second), x_2);
                 }
                 i += stride;
             }

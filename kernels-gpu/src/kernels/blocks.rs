@@ -69,6 +69,18 @@ pub(crate) struct Visible {
 }
 
 impl Visible {
+    /// Whether the map hides all pairs of the block.
+    #[inline(always)]
+    pub(crate) fn is_hidden(&self) -> bool {
+        spec::block_mask() && self.block == HIDDEN_BLOCK
+    }
+
+    /// Whether the map shows all pairs of the block, whatever the mask says.
+    #[inline(always)]
+    pub(crate) fn is_full(&self) -> bool {
+        spec::block_mask() && self.block != HIDDEN_BLOCK && self.block != PARTIAL_BLOCK
+    }
+
     /// Whether this one is; false also for keys behind the sequence's end.
     #[inline(always)]
     pub(crate) fn keep(&self, q_idx: u32, k_idx: u32) -> bool {

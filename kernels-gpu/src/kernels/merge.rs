@@ -23,24 +23,27 @@ use crate::config;
 use crate::params::{MergeParams, TensorView};
 use crate::ptx::math::max;
 use crate::ptx::{global, special};
-use crate::tile::element::Element;
-use crate::tile::global::GlobalRows;
+use crate::tile::products::{Products, rows};
 
 const THREADS: u32 = config::merge().threads;
 /// Rows of a block.
 const ROWS: u32 = config::merge().block_q;
-/// Columns of a lane: 16 bytes.
-const LANE_COLUMNS: u32 = 8;
-/// Two times −0, in either type: the number to which another can be added without a change.
-const MINUS_ZEROS: u32 = 0x8000_8000;
+
+/// A word of −0, the number to which another can be added without a change.
+const fn minus_zeros<E: Products>() -> u32 {
+    match E::BYTES {
+        4 => 0x8000_0000,
+        _ => 0x8000_8000,
+    }
+}
 
 /// A block's rows.
 ///
 /// # Safety
 /// The launch is as [`config::merge`] says, with a block for every `ROWS` rows of lse; tensors are as [`MergeParams`] says.
 #[inline(always)]
-pub unsafe fn merge<E: Element>(p: &MergeParams) {
-    let chunks = p.head_dim / LANE_COLUMNS;
+pub unsafe fn merge<E: Products>(p: &MergeParams) {
+    let chunks = p.head_dim / E::PER_CHUNK;
     let first = special::block_idx_x() * ROWS;
     let mut idx = special::thread_idx_x();
     while idx < ROWS * chunks {
@@ -91,7 +94,7 @@ impl Merged {
 /// # Safety
 /// The tensors have the row and the chunk; no other thread writes there.
 #[inline(always)]
-unsafe fn merge_chunk<E: Element>(p: &MergeParams, row: u32, chunk: u32) {
+unsafe fn merge_chunk<E: Products>(p: &MergeParams, row: u32, chunk: u32) {
     let at = Place::of(p, row, chunk);
     let lse_at = u64::from(row) * 4;
     // SAFETY: the caller's contract.
@@ -103,19 +106,16 @@ unsafe fn merge_chunk<E: Element>(p: &MergeParams, row: u32, chunk: u32) {
         let instead = if lse == f32::NEG_INFINITY {
             0
         } else {
-            MINUS_ZEROS
+            minus_zeros::<E>()
         };
-        let o_1 = load_weighty(&p.o_1, at, weights[0], instead);
-        let o_2 = load_weighty(&p.o_2, at, weights[1], instead);
-        let mut o = [0; 4];
-        for i in 0..4 {
-            let ([a, b], [c, d]) = (E::unpack(o_1[i]), E::unpack(o_2[i]));
-            o[i] = E::pack(
-                weights[0] * a + weights[1] * c,
-                weights[0] * b + weights[1] * d,
-            );
+        let o_1 = load_weighty::<E>(&p.o_1, at, weights[0], instead);
+        let o_2 = load_weighty::<E>(&p.o_2, at, weights[1], instead);
+        let mut o = E::unpack_chunk(o_1);
+        let o_2 = E::unpack_chunk(o_2);
+        for i in 0..E::PER_CHUNK as usize {
+            o[i] = weights[0] * o[i] + weights[1] * o_2[i];
         }
-        global::st_global_x4(at.address(&p.o), o);
+        global::st_global_x4(at.address::<E>(&p.o), E::pack_chunk(o));
         // Not `&&`: one branch less.
         let writes_lse = (chunk == 0) & (p.lse != 0);
         global::st_global_f32_if(p.lse + lse_at, lse, writes_lse);
@@ -127,12 +127,17 @@ unsafe fn merge_chunk<E: Element>(p: &MergeParams, row: u32, chunk: u32) {
 /// # Safety
 /// The tensor has the place.
 #[inline(always)]
-unsafe fn load_weighty(o: &TensorView, at: Place, weight: f32, instead: u32) -> [u32; 4] {
+unsafe fn load_weighty<E: Products>(
+    o: &TensorView,
+    at: Place,
+    weight: f32,
+    instead: u32,
+) -> [u32; 4] {
     if weight == 0.0 {
         [instead; 4]
     } else {
         // SAFETY: the caller's contract.
-        unsafe { global::ld_global_x4(at.address(o)) }
+        unsafe { global::ld_global_x4(at.address::<E>(o)) }
     }
 }
 
@@ -160,8 +165,7 @@ impl Place {
     }
 
     #[inline(always)]
-    fn address(self, tensor: &TensorView) -> u64 {
-        GlobalRows::new(tensor, self.batch_idx, self.head_idx, self.row + 1)
-            .chunk(self.row, self.chunk)
+    fn address<E: Products>(self, tensor: &TensorView) -> u64 {
+        rows::<E>(tensor, self.batch_idx, self.head_idx, self.row + 1).chunk(self.row, self.chunk)
     }
 }

@@ -27,6 +27,7 @@ use crate::params::{GRADIENT_BF16, GRADIENT_F32, StandardParams, TensorGradientP
 use crate::ptx::math::{ex2_approx, fma};
 use crate::ptx::{barrier, global, score, spec};
 use crate::tile::element::{Bf16, Element, F16};
+use crate::tile::products::Products;
 use crate::tile::register::Accumulator;
 
 const _: () = assert!(config::tensor_gradient().threads == config::product().threads);
@@ -38,7 +39,7 @@ const _: () = assert!(config::tensor_gradient().shared_bytes == config::product(
 /// The launch is as [`config::tensor_gradient`] says, with a block for each such part of every matrix of the gradient; tensors are as
 /// [`TensorGradientParams`] says.
 #[inline(always)]
-pub unsafe fn tensor_gradient<E: Element>(p: &TensorGradientParams) {
+pub unsafe fn tensor_gradient<E: Products>(p: &TensorGradientParams) {
     let shape = &p.pass.shape;
     let part = Part::of_block(shape.seqlen_q, shape.seqlen_k);
     let matrix = Head::new(part.head, p.heads);
@@ -76,7 +77,7 @@ pub unsafe fn tensor_gradient<E: Element>(p: &TensorGradientParams) {
 /// # Safety
 /// As [`tensor_gradient`]; all threads call with the same arguments but for the sum.
 #[inline(always)]
-unsafe fn add<E: Element>(
+unsafe fn add<E: Products>(
     p: &StandardParams,
     part: Part,
     sequence: &Sequence,
@@ -87,16 +88,16 @@ unsafe fn add<E: Element>(
     unsafe {
         let map = sequence.map_row(p, head.head_idx, part.row);
         let band = sequence.band(p);
-        if map.hides(part.col) || hides_part(part, &band) {
+        let visible = map.visible(band, part.col);
+        if visible.is_hidden() || !visible.is_full() && hides_part(part, &band) {
             return;
         }
         let kv_head_idx = head.kv_head_idx(&p.shape);
-        let q = Operand::single(sequence.queries(p, &p.q, head.head_idx));
-        let k = Operand::single(sequence.keys(p, &p.k, kv_head_idx));
+        let q = Operand::single(sequence.queries::<E>(p, &p.q, head.head_idx));
+        let k = Operand::single(sequence.keys::<E>(p, &p.k, kv_head_idx));
         barrier::barrier_sync_all();
         let mut weights =
             product::<E, AlongDepth, AlongDepth>(part, q, k, p.shape.head_dim, 1, |_| false);
-        let visible = map.visible(band, part.col);
         let (tile, column) = scores_of_part(p, part, head, sequence);
         for m in 0..Product::M {
             let tile = tile.below(m as u32 * 16);
@@ -112,7 +113,10 @@ unsafe fn add<E: Element>(
                 for idx in 0..4 {
                     let col = column + n as u32 * 8 + idx as u32 % 2;
                     let exponent = fma(s[idx], p.scale.scale_log2, -lse_log2[idx / 2]);
-                    s[idx] = if visible.keep(tile.rows[idx / 2], col) {
+                    let row = tile.rows[idx / 2];
+                    // Behind a sequence's end the expression may have read anything.
+                    let is_inside = !spec::lengths() || row < sequence.seqlen_q();
+                    s[idx] = if is_inside && visible.keep(row, col) {
                         ex2_approx(exponent) * derivatives[idx]
                     } else {
                         0.0
@@ -120,8 +124,8 @@ unsafe fn add<E: Element>(
                 }
             }
         }
-        let d_o = Operand::single(sequence.outputs(p, &p.d_o, head.head_idx));
-        let v = Operand::single(sequence.values(p, &p.v, kv_head_idx));
+        let d_o = Operand::single(sequence.outputs::<E>(p, &p.d_o, head.head_idx));
+        let v = Operand::single(sequence.values::<E>(p, &p.v, kv_head_idx));
         barrier::barrier_sync_all();
         let mut d_p =
             product::<E, AlongDepth, AlongDepth>(part, d_o, v, p.shape.head_dim_v, 1, |_| false);
@@ -149,7 +153,7 @@ unsafe fn add<E: Element>(
     }
 }
 
-/// Whether no query of the part sees a key of it.
+/// Whether by the mask no query of the part sees a key of it.
 #[inline(always)]
 fn hides_part(part: Part, band: &Band) -> bool {
     let last = core::cmp::min(part.row + config::product().block_q, band.seqlen_q()) - 1;

@@ -1,5 +1,7 @@
 //! What a kernel's tensors are made of, and how tensor cores multiply it: elements of 16 bits by [`super::matmul`], f32 by [`super::tf32`].
 
+use core::ops::IndexMut;
+
 use super::element::{Element, F32};
 use super::global::GlobalRows;
 use super::matmul::{self, LeftOperand, Registers, RightOperand};
@@ -7,6 +9,7 @@ use super::register::{Accumulator, Packed};
 use super::shared::SharedTile;
 use super::{copy, tf32};
 use crate::params::TensorView;
+use crate::ptx::global;
 
 /// Elements of q, k, v, o and their gradients, to a kernel for several types. Operands of products are fragments as [`super::matmul`] has them; tiles
 /// lie in shared memory in rows of such elements.
@@ -17,6 +20,9 @@ pub trait Products: Copy + 'static {
     const PER_CHUNK: u32 = 16 / Self::BYTES;
     /// Fragments beside each other of which a lane holds 16 bytes in a tile that it [holds](Self::Held).
     const FRAGMENTS_PER_CHUNK: usize = Self::PER_CHUNK as usize / 4;
+
+    /// The elements of a chunk, as numbers.
+    type Chunk: Copy + IndexMut<usize, Output = f32>;
 
     /// A warp's accumulators, as they become the left operand of another product.
     type Held<C: Accumulator>: Copy;
@@ -76,10 +82,44 @@ pub trait Products: Copy + 'static {
 
     /// The sum of the products of two chunks' elements.
     fn dot(a: [u32; 4], b: [u32; 4]) -> f32;
+
+    /// The elements of a chunk.
+    fn unpack_chunk(chunk: [u32; 4]) -> Self::Chunk;
+
+    /// The chunk of elements, each rounded.
+    fn pack_chunk(elements: Self::Chunk) -> [u32; 4];
+
+    /// The bits of an element in global memory.
+    ///
+    /// # Safety
+    /// It lies there.
+    unsafe fn load_bits(address: u64) -> u32;
+
+    /// Writes the low bits of a word, as many as an element has.
+    ///
+    /// # Safety
+    /// An element lies there, which nobody else touches.
+    unsafe fn store_bits(address: u64, bits: u32);
+
+    /// An element of these bits.
+    #[inline(always)]
+    fn of_bits(bits: u32) -> f32 {
+        Self::unpack_chunk([bits, 0, 0, 0])[0]
+    }
+
+    /// The bits of a number, rounded to an element; those above them may be anything.
+    #[inline(always)]
+    fn bits(x: f32) -> u32 {
+        let mut elements = Self::unpack_chunk([0; 4]);
+        elements[0] = x;
+        Self::pack_chunk(elements)[0]
+    }
 }
 
 impl<E: Element> Products for E {
     const BYTES: u32 = 2;
+
+    type Chunk = [f32; 8];
 
     type Held<C: Accumulator> = C::Packed;
 
@@ -168,6 +208,34 @@ impl<E: Element> Products for E {
         }
         sum
     }
+
+    #[inline(always)]
+    fn unpack_chunk(chunk: [u32; 4]) -> [f32; 8] {
+        let [a, b, c, d] = chunk.map(E::unpack);
+        [a[0], a[1], b[0], b[1], c[0], c[1], d[0], d[1]]
+    }
+
+    #[inline(always)]
+    fn pack_chunk(x: [f32; 8]) -> [u32; 4] {
+        [
+            E::pack(x[0], x[1]),
+            E::pack(x[2], x[3]),
+            E::pack(x[4], x[5]),
+            E::pack(x[6], x[7]),
+        ]
+    }
+
+    #[inline(always)]
+    unsafe fn load_bits(address: u64) -> u32 {
+        // SAFETY: the caller's contract.
+        u32::from(unsafe { global::ld_global_u16(address) })
+    }
+
+    #[inline(always)]
+    unsafe fn store_bits(address: u64, bits: u32) {
+        // SAFETY: the caller's contract.
+        unsafe { global::st_global_u16(address, bits as u16) }
+    }
 }
 
 /// The rows of a head's tensor of elements `E`.
@@ -184,6 +252,8 @@ pub fn rows<E: Products>(
 /// Accumulators are elements already.
 impl Products for F32 {
     const BYTES: u32 = 4;
+
+    type Chunk = [f32; 4];
 
     type Held<C: Accumulator> = C;
 
@@ -271,5 +341,27 @@ impl Products for F32 {
             sum += f32::from_bits(a[i]) * f32::from_bits(b[i]);
         }
         sum
+    }
+
+    #[inline(always)]
+    fn unpack_chunk(chunk: [u32; 4]) -> [f32; 4] {
+        chunk.map(f32::from_bits)
+    }
+
+    #[inline(always)]
+    fn pack_chunk(x: [f32; 4]) -> [u32; 4] {
+        x.map(f32::to_bits)
+    }
+
+    #[inline(always)]
+    unsafe fn load_bits(address: u64) -> u32 {
+        // SAFETY: the caller's contract.
+        unsafe { global::ld_global_u32(address) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_bits(address: u64, bits: u32) {
+        // SAFETY: the caller's contract.
+        unsafe { global::st_global_u32(address, bits) }
     }
 }

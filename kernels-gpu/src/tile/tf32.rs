@@ -209,7 +209,7 @@ unsafe fn multiply_add_by<P: Arithmetic, C: Accumulator>(
 }
 
 /// The most fragments that a warp has below each other.
-const MAX_M: usize = 2;
+const MAX_M: usize = 4;
 
 /// The fragments below each other in one column of A.
 #[inline(always)]

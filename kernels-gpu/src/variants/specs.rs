@@ -56,6 +56,7 @@ impl Kind {
                 Constant::Dropout,
             ],
             Kind::TensorGradient => &[
+                Constant::FullPrecision,
                 Constant::RightBound,
                 Constant::LeftBound,
                 Constant::Lengths,

@@ -16,6 +16,7 @@ macro_rules! caught {
 
 mod append;
 mod arrivals;
+mod columns;
 mod first_kernel;
 mod hopper;
 mod launches;

@@ -10,6 +10,7 @@ use rand::{Rng, SeedableRng};
 
 pub use tables::{Table, Tables};
 
+use super::chunk;
 use crate::buffer::{ALIGNED, Arrangement};
 use crate::inputs::round;
 
@@ -187,7 +188,7 @@ impl AppendCase {
             .iter()
             .zip(shapes)
             .any(|(&given, shape)| given == Arrangement::Unaligned && !shape.contains(&0));
-        self.dtype != Dtype::F32 && self.head_dim.is_multiple_of(8) && !unaligned
+        self.head_dim.is_multiple_of(chunk(self.dtype)) && !unaligned
     }
 
     /// Numbers of a tensor; of those that are copied and not turned some are special.
@@ -209,6 +210,8 @@ const DTYPES: [Dtype; 3] = [Dtype::Bf16, Dtype::F16, Dtype::F32];
 pub fn turns(seed: u64) -> Vec<AppendCase> {
     let dims = [
         (8, &[2, 8][..]),
+        (12, &[4, 6, 8, 12]),
+        (36, &[20, 36]),
         (40, &[6, 20, 32, 40]),
         (64, &[16, 24, 64]),
         (72, &[72]),
@@ -225,7 +228,10 @@ pub fn turns(seed: u64) -> Vec<AppendCase> {
         for turned in turned.chain([None]) {
             let n = cases.len();
             cases.push(AppendCase {
-                dtype: DTYPES[(n + n / 3) % DTYPES.len()],
+                dtype: match head_dim % 8 {
+                    0 => DTYPES[(n + n / 3) % DTYPES.len()],
+                    _ => Dtype::F32,
+                },
                 batch: 1 + n % 3,
                 new: match n % 4 {
                     0 => New::Padded(1),
@@ -324,6 +330,10 @@ pub fn edges(seed: u64) -> Vec<AppendCase> {
             dtype: Dtype::F32,
             ..usual
         },
+        AppendCase {
+            head_dim: 36,
+            ..usual
+        },
     ];
     cases[8].heads_q = 0;
     cases.extend((0..5).map(|at| with(at, Arrangement::Unaligned)));
@@ -337,7 +347,9 @@ pub fn edges(seed: u64) -> Vec<AppendCase> {
 pub fn random(n: usize, seed: u64) -> Vec<AppendCase> {
     let mut rng = StdRng::seed_from_u64(seed);
     let of = |_| {
-        let head_dim: usize = 8 * rng.random_range(1..=32);
+        let dtype = DTYPES[rng.random_range(0..DTYPES.len())];
+        let chunk = chunk(dtype);
+        let head_dim = chunk * rng.random_range(1..=256 / chunk);
         let seqlen_cache = rng.random_range(1..40);
         let most = rng.random_range(0..=seqlen_cache);
         let rotary = rng.random_bool(0.8).then(|| RotaryCase {
@@ -346,7 +358,7 @@ pub fn random(n: usize, seed: u64) -> Vec<AppendCase> {
             odd_tables: rng.random_bool(0.2),
         });
         AppendCase {
-            dtype: DTYPES[rng.random_range(0..DTYPES.len())],
+            dtype,
             batch: rng.random_range(1..6),
             new: match rng.random_bool(0.5) {
                 true => New::Padded(most),

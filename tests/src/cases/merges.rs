@@ -4,6 +4,7 @@ use ferroflash::Dtype;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
+use super::chunk;
 use crate::buffer::{ALIGNED, Arrangement, Repeats};
 use crate::inputs::round;
 use crate::oracle::Output;
@@ -27,7 +28,7 @@ impl MergeCase {
         let unaligned = self.arrangements.contains(&Arrangement::Unaligned);
         let [.., head_dim] = self.shape;
         let is_empty = self.shape.contains(&0);
-        self.dtype != Dtype::F32 && head_dim.is_multiple_of(8) && (!unaligned || is_empty)
+        head_dim.is_multiple_of(chunk(self.dtype)) && (!unaligned || is_empty)
     }
 
     /// o and lse of both parts. Rows go through all kinds of statistics, beginning anywhere. Where lse is −∞, o is NaN.
@@ -204,16 +205,20 @@ pub fn edges(seed: u64) -> Vec<MergeCase> {
 /// So many merges of any shape.
 pub fn random(n: usize, seed: u64) -> Vec<MergeCase> {
     let mut rng = StdRng::seed_from_u64(seed);
-    let of = |_| MergeCase {
-        dtype: DTYPES[rng.random_range(0..DTYPES.len())],
-        shape: [
-            rng.random_range(1..4),
-            rng.random_range(1..70),
-            rng.random_range(1..5),
-            8 * rng.random_range(1..=32),
-        ],
-        arrangements: [(); 3].map(|()| ALIGNED[rng.random_range(0..ALIGNED.len())]),
-        seed: rng.random(),
+    let of = |_| {
+        let dtype = DTYPES[rng.random_range(0..DTYPES.len())];
+        let chunk = chunk(dtype);
+        MergeCase {
+            dtype,
+            shape: [
+                rng.random_range(1..4),
+                rng.random_range(1..70),
+                rng.random_range(1..5),
+                chunk * rng.random_range(1..=256 / chunk),
+            ],
+            arrangements: [(); 3].map(|()| ALIGNED[rng.random_range(0..ALIGNED.len())]),
+            seed: rng.random(),
+        }
     };
     (0..n).map(of).collect()
 }

@@ -3,11 +3,12 @@
 use ferroflash::{Dtype, Mask, Precision};
 
 use super::pages::PagedCase;
+use super::scores::{self, Rule, ScoreCase};
 use super::{Case, HEADS, LENGTHS, MASKS, base, with_lse_gradients};
 use crate::buffer::ALIGNED;
 use crate::dropout::Dropout;
-use crate::inputs::{ADVERSARIAL, Fill};
-use crate::sinks::KINDS;
+use crate::inputs::{ADVERSARIAL, Fill, LseGradient};
+use crate::sinks::{KINDS, Sinks};
 
 /// head_dims of the kernels, and some that they pad.
 const HEAD_DIMS: [usize; 7] = [64, 128, 32, 100, 4, 60, 36];
@@ -53,26 +54,56 @@ pub fn all() -> Vec<Case> {
 /// Masks, lengths and block masks, with sinks or dropout beside them.
 pub fn beside() -> Vec<Case> {
     let sets = [base::all(), base::masks(), base::lengths(), base::blocks()].concat();
-    let of_f32 = |(at, case): (usize, Case)| {
-        let head_dim = HEAD_DIMS[at % HEAD_DIMS.len()];
-        let case = Case {
-            dtype: Dtype::F32,
-            precision: PRECISIONS[at / 3 % 2],
-            ..case.columns(head_dim, head_dim)
-        };
-        match at % 3 {
-            0 => case,
-            1 => Case {
-                sinks: KINDS[at / 3 % KINDS.len()],
+    sets.into_iter().enumerate().map(of_f32).collect()
+}
+
+/// Biases, whose gradients the backward pass gives, beside masks, lengths, block masks, sinks and dropout.
+pub fn scores() -> Vec<ScoreCase> {
+    let sets = [
+        scores::all(),
+        scores::masks(),
+        scores::lengths(),
+        scores::blocks(),
+    ];
+    let rules = Rule::of_gradients();
+    let cases = sets.concat().into_iter().step_by(3).enumerate();
+    let of_f32 = |(at, scores): (usize, ScoreCase)| {
+        let case = of_f32((at, scores.case));
+        ScoreCase {
+            case: Case {
+                fill: Fill::Normal,
+                // A row that sees no key has its sink for lse, and what is said of its gradient counts.
+                lse_gradient: match case.sinks {
+                    Sinks::Absent => case.lse_gradient,
+                    _ => LseGradient::Absent,
+                },
                 ..case
             },
-            _ => Case {
-                dropout: Some(Dropout::nth(at / 3)),
-                ..case
-            },
+            rule: rules[at % rules.len()],
         }
     };
-    sets.into_iter().enumerate().map(of_f32).collect()
+    cases.map(of_f32).collect()
+}
+
+/// A case in f32, of another head_dim; one in three has sinks, one drops weights.
+fn of_f32((at, case): (usize, Case)) -> Case {
+    let head_dim = HEAD_DIMS[at % HEAD_DIMS.len()];
+    let case = Case {
+        dtype: Dtype::F32,
+        precision: PRECISIONS[at / 3 % 2],
+        ..case.columns(head_dim, head_dim)
+    };
+    match at % 3 {
+        0 => case,
+        1 => Case {
+            sinks: KINDS[at / 3 % KINDS.len()],
+            ..case
+        },
+        _ => Case {
+            dropout: Some(Dropout::nth(at / 3)),
+            ..case
+        },
+    }
 }
 
 /// Keys and values in pages.

@@ -24,6 +24,11 @@ macro_rules! tf32_suite {
             }
 
             #[test]
+            fn scores() {
+                $crate::scores::check(&SUBJECT, ALGORITHM, path!("scores"), &tf32::scores());
+            }
+
+            #[test]
             fn pages() {
                 $crate::pages::check(&SUBJECT, ALGORITHM, path!("pages"), &tf32::pages());
             }

@@ -4,17 +4,19 @@ mod append;
 
 use std::sync::LazyLock;
 
-use candle_core::{CpuStorage, DeviceLocation, Layout, Result, Storage, WithDType};
+use candle_core::{CpuStorage, DType, DeviceLocation, Layout, Result, Storage, WithDType};
 use ferroflash::{
     Attention, Device, Element, Gradients, Inputs, OutputGradients, Outputs, Saved, Scalar, Tensor,
-    TensorMut, Vector,
+    TensorMut, Vector, VectorMut,
 };
 use float8::F8E4M3;
+use half::{bf16, f16};
 
 pub(crate) use self::append::append;
-use crate::call::{Call, Results, by_type};
+use crate::call::{AllGradients, Call, Results, by_type};
+use crate::carried::{Carried, Of};
 use crate::error::{Error, elsewhere};
-use crate::guarded::{Guarded, GuardedTensors};
+use crate::guarded::{Guarded, GuardedBeside};
 use crate::layout::layout;
 use crate::scales::GuardedScales;
 use crate::vectors::Vectors;
@@ -40,12 +42,12 @@ pub(crate) fn forward_alone(call: &Call, inputs: [Stored; 3]) -> Result<CpuStora
     by_type!(call.problem.dtype(), forward_of(call, inputs, None))
 }
 
-/// The gradients of q, k and v.
+/// The gradients of q, k, v and what the call carries.
 pub(crate) fn backward(
     call: &Call,
     inputs: [Stored; 3],
     results: &Results,
-) -> Result<[CpuStorage; 3]> {
+) -> Result<AllGradients<CpuStorage>> {
     by_type!(call.problem.dtype(), backward_of(call, inputs, results))
 }
 
@@ -63,8 +65,8 @@ fn forward_of<T: Element + WithDType>(
         Some(scales) => scales.give(inputs)?,
         None => inputs,
     };
-    let read = GuardedTensors::of(&call.edit);
-    let inputs = read.give(call.edit.params(inputs))?;
+    let read = GuardedBeside::of(&call.beside);
+    let inputs = read.give(call.beside.numbers(inputs))?;
     let whole_o = whole(&mut o, problem.shape_o())?;
     let mut outputs = match lse {
         Some(lse) => Outputs::new(whole_o, lse),
@@ -80,7 +82,7 @@ fn backward_of<T: Element + WithDType>(
     call: &Call,
     inputs: [Stored; 3],
     results: &Results,
-) -> Result<[CpuStorage; 3]> {
+) -> Result<AllGradients<CpuStorage>> {
     let problem = call.problem;
     let attention = Attention::new(&CPU, problem).map_err(Error::from)?;
     let [shape_q, shape_k] = [problem.shape_q(), problem.shape_k()];
@@ -105,13 +107,20 @@ fn backward_of<T: Element + WithDType>(
         whole(&mut d_k, shape_k)?,
         whole(&mut d_v, shape_v)?,
     );
+    let mut of_carried: Vec<CpuStorage> = call.carried.iter().map(Carried::zeros).collect();
+    for (carried, gradient) in call.carried.iter().zip(&mut of_carried) {
+        gradients = carried.give(gradients, gradient);
+    }
     let inputs = vectors(call).give(views::<T>(call, inputs)?);
-    let read = GuardedTensors::of(&call.edit);
-    let inputs = read.give(call.edit.params(inputs))?;
+    let read = GuardedBeside::of(&call.beside);
+    let inputs = read.give(call.beside.numbers(inputs))?;
     attention
         .backward(&inputs, &saved, &of_output, &mut gradients)
         .map_err(Error::from)?;
-    Ok([d_q, d_k, d_v].map(T::to_cpu_storage_owned))
+    Ok(AllGradients {
+        of_inputs: [d_q, d_k, d_v].map(T::to_cpu_storage_owned),
+        of_carried,
+    })
 }
 
 /// What both passes read of tensors.
@@ -161,8 +170,38 @@ impl GuardedScales<'_> {
     }
 }
 
-impl GuardedTensors<'_> {
+impl Carried {
+    /// Room for its gradient.
+    fn zeros(&self) -> CpuStorage {
+        let n_elems = self.shape.iter().product();
+        match self.tensor.dtype() {
+            DType::F16 => CpuStorage::F16(vec![f16::ZERO; n_elems]),
+            DType::BF16 => CpuStorage::BF16(vec![bf16::ZERO; n_elems]),
+            _ => CpuStorage::F32(vec![0.0; n_elems]),
+        }
+    }
+
+    /// The gradients with its own, which is written there.
+    fn give<'a>(&self, gradients: Gradients<'a>, room: &'a mut CpuStorage) -> Gradients<'a> {
+        let elements: VectorMut = match room {
+            CpuStorage::F16(elements) => elements.into(),
+            CpuStorage::BF16(elements) => elements.into(),
+            CpuStorage::F32(elements) => elements.into(),
+            // `zeros` makes no other.
+            _ => return gradients,
+        };
+        match self.of {
+            Of::Sinks => gradients.d_sinks(elements),
+            Of::Tensor(name, _) => gradients.d_score_tensor(name, elements),
+        }
+    }
+}
+
+impl GuardedBeside<'_> {
     fn give<'a>(&'a self, mut inputs: Inputs<'a>) -> Result<Inputs<'a>> {
+        if let Some(sinks) = self.sinks() {
+            inputs = inputs.sinks(sinks.slice()?);
+        }
         for (name, guard) in self.named() {
             let (storage, place) = guard.on_host()?;
             let elements: Vector = match storage {
@@ -178,7 +217,7 @@ impl GuardedTensors<'_> {
 }
 
 impl Guarded<'_> {
-    fn on_host(&self) -> Result<Stored<'_>> {
+    pub(crate) fn on_host(&self) -> Result<Stored<'_>> {
         match self.storage() {
             Storage::Cpu(storage) => Ok((storage, self.layout)),
             _ => Err(elsewhere(self.argument, self.tensor, DeviceLocation::Cpu).into()),

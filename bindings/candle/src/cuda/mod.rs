@@ -2,6 +2,7 @@
 //! without waiting.
 
 mod append;
+mod gradients;
 mod place;
 mod raw;
 mod reading;
@@ -21,17 +22,18 @@ use ferroflash::{
 use half::{bf16, f16};
 
 pub(crate) use self::append::append;
+use self::gradients::CarriedGradients;
 use self::place::Place;
 use self::raw::{Reading, Writing};
-use self::reading::{GuardedVectors, ReadInputs, ReadScales, ReadTensors};
-use crate::call::{Call, Results, by_type};
+use self::reading::{GuardedVectors, ReadBeside, ReadInputs, ReadScales};
+use crate::call::{AllGradients, Call, Results, by_type};
 use crate::error::Error;
-use crate::guarded::{Guarded, GuardedTensors};
+use crate::guarded::{Guarded, GuardedBeside};
 use crate::layout::layout;
 use crate::scales::GuardedScales;
 
 /// A tensor as candle hands it to an operation.
-type Stored<'a> = (&'a CudaStorage, &'a Layout);
+pub(crate) type Stored<'a> = (&'a CudaStorage, &'a Layout);
 
 /// A type of tensors that both candle and ferroflash know.
 trait Number: Element + CudaDType + DeviceRepr {}
@@ -62,12 +64,12 @@ pub(crate) fn forward_alone(call: &Call, inputs: [Stored; 3]) -> Result<CudaStor
     by_type!(call.problem.dtype(), forward_of(call, inputs, None))
 }
 
-/// Enqueues the gradients of q, k and v.
+/// Enqueues the gradients of q, k, v and what the call carries.
 pub(crate) fn backward(
     call: &Call,
     inputs: [Stored; 3],
     results: &Results,
-) -> Result<[CudaStorage; 3]> {
+) -> Result<AllGradients<CudaStorage>> {
     by_type!(call.problem.dtype(), backward_of(call, inputs, results))
 }
 
@@ -102,9 +104,9 @@ fn forward_of<T: Number>(
             Some(scales) => scales.give(inputs),
             None => inputs,
         };
-        let tensors = GuardedTensors::of(&call.edit);
-        let tensors = ReadTensors::of(&tensors, &place)?;
-        let inputs = tensors.give(call.edit.params(inputs));
+        let beside = GuardedBeside::of(&call.beside);
+        let beside = ReadBeside::of(&beside, &place)?;
+        let inputs = beside.give(call.beside.numbers(inputs));
         let mut o = Writing::of(&mut o, &place);
         let o = whole(&mut o, problem.shape_o())?;
         // Of no rows there is one element all the same.
@@ -126,13 +128,13 @@ fn backward_of<T: Number>(
     call: &Call,
     stored: [Stored; 3],
     results: &Results,
-) -> Result<[CudaStorage; 3]> {
+) -> Result<AllGradients<CudaStorage>> {
     let problem = call.problem;
     let candle = stored[0].0.device();
     let place = Place::of(candle)?;
     let attention = Attention::new(place.device(), problem).map_err(Error::from)?;
     let prepared = PLANS
-        .backward(&attention, &layouts(call, stored))
+        .backward(&attention, &gradients::asked(call, layouts(call, stored)))
         .map_err(Error::from)?;
 
     let [shape_q, shape_k] = [problem.shape_q(), problem.shape_k()];
@@ -140,15 +142,16 @@ fn backward_of<T: Number>(
     let mut d_q = raw::elements::<T>(candle, &shape_q)?;
     let mut d_k = raw::elements::<T>(candle, &shape_k)?;
     let mut d_v = raw::elements::<T>(candle, &shape_v)?;
+    let mut carried = CarriedGradients::of(call, candle)?;
     let mut workspace = raw::workspace(candle, prepared.plan())?;
     {
         let vectors = GuardedVectors::of(&call.vectors);
         let vectors = vectors.read(&place)?;
         let inputs = ReadInputs::of::<T>(problem, stored, &place)?;
         let inputs = vectors.vectors().give(inputs.views()?);
-        let tensors = GuardedTensors::of(&call.edit);
-        let tensors = ReadTensors::of(&tensors, &place)?;
-        let inputs = tensors.give(call.edit.params(inputs));
+        let beside = GuardedBeside::of(&call.beside);
+        let beside = ReadBeside::of(&beside, &place)?;
+        let inputs = beside.give(call.beside.numbers(inputs));
 
         let o = Guarded::of("o", results.o);
         let lse = Guarded::of("lse", results.lse);
@@ -170,17 +173,22 @@ fn backward_of<T: Number>(
         };
         let [mut d_q, mut d_k, mut d_v] =
             [&mut d_q, &mut d_k, &mut d_v].map(|gradient| Writing::of(gradient, &place));
-        let mut gradients = Gradients::new(
+        let gradients = Gradients::new(
             whole(&mut d_q, shape_q)?,
             whole(&mut d_k, shape_k)?,
             whole(&mut d_v, shape_v)?,
         );
+        let mut carried = carried.writing(&place);
+        let mut gradients = carried.give(gradients);
         let mut queue = raw::Lent::new(&mut workspace, &place)?;
         prepared
             .backward(queue.queue(), &inputs, &saved, &of_output, &mut gradients)
             .map_err(Error::from)?;
     }
-    Ok([d_q, d_k, d_v].map(|gradient| wrapped(gradient, candle)))
+    Ok(AllGradients {
+        of_inputs: [d_q, d_k, d_v].map(|gradient| wrapped(gradient, candle)),
+        of_carried: carried.wrapped(candle),
+    })
 }
 
 /// The strides of q, k and v; all else is contiguous.

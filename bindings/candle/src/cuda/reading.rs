@@ -1,5 +1,6 @@
 //! What a call reads, held while its memory is read.
 
+use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::cuda_backend::CudaDType;
 use candle_core::cuda_backend::cudarc::driver::CudaSlice;
 use candle_core::{CudaStorage, DType, Result, Storage};
@@ -12,7 +13,7 @@ use super::place::Place;
 use super::raw::Reading;
 use super::{Number, Stored};
 use crate::error::{Error, elsewhere};
-use crate::guarded::{Guarded, GuardedTensors};
+use crate::guarded::{Guarded, GuardedBeside};
 use crate::layout::layout;
 use crate::scales::GuardedScales;
 use crate::vectors::{Ints, Vectors};
@@ -78,19 +79,30 @@ impl<'a> ReadScales<'a> {
     }
 }
 
-/// Tensors that expressions read, while they are read.
-pub(super) struct ReadTensors<'a>(Vec<(&'static str, &'a Guarded<'a>, Reading<'a>)>);
+/// Sinks, and tensors that expressions read, while they are read.
+pub(super) struct ReadBeside<'a> {
+    tensors: Vec<(&'static str, &'a Guarded<'a>, Reading<'a>)>,
+    sinks: Option<Reading<'a>>,
+}
 
-impl<'a> ReadTensors<'a> {
-    pub(super) fn of(tensors: &'a GuardedTensors<'a>, place: &'a Place) -> Result<ReadTensors<'a>> {
-        let read = tensors
+impl<'a> ReadBeside<'a> {
+    pub(super) fn of(beside: &'a GuardedBeside<'a>, place: &'a Place) -> Result<ReadBeside<'a>> {
+        let tensors = beside
             .named()
             .map(|(name, guard)| Ok((name, guard, guard.elements(place)?)));
-        Ok(ReadTensors(read.collect::<Result<_>>()?))
+        let sinks = beside.sinks();
+        Ok(ReadBeside {
+            tensors: tensors.collect::<Result<_>>()?,
+            sinks: sinks.map(|sinks| sinks.read::<f32>(place)).transpose()?,
+        })
     }
 
     pub(super) fn give<'b>(&'b self, inputs: Inputs<'b>) -> Inputs<'b> {
-        self.0
+        let inputs = match &self.sinks {
+            Some(sinks) => inputs.sinks(sinks.slice()),
+            None => inputs,
+        };
+        self.tensors
             .iter()
             .fold(inputs, |inputs, (name, guard, reading)| {
                 let elements = Vector::device(reading.slice());
@@ -148,6 +160,14 @@ impl ReadVectors<'_> {
 }
 
 impl<'a> Guarded<'a> {
+    /// The tensor, which lies where another one does.
+    pub(crate) fn on_device(&self, other: &CudaStorage) -> Result<Stored<'_>> {
+        match self.storage() {
+            Storage::Cuda(storage) => Ok((storage, self.layout)),
+            _ => Err(elsewhere(self.argument, self.tensor, other.device().location()).into()),
+        }
+    }
+
     fn on_gpu(&self, place: &Place) -> Result<&CudaStorage> {
         match self.storage() {
             Storage::Cuda(storage) => Ok(storage),

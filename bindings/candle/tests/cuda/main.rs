@@ -5,6 +5,7 @@
 mod expressions;
 mod forward_only;
 mod kvcache;
+mod options;
 #[path = "../support/mod.rs"]
 mod support;
 

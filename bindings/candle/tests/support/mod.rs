@@ -89,6 +89,19 @@ pub fn naive_edited(
     case: Case,
     edit: impl FnOnce(Tensor) -> Result<Tensor>,
 ) -> Result<(Tensor, Tensor)> {
+    naive_beside(q, k, v, case, edit, None, None)
+}
+
+/// The same with sinks, `[heads_q]`, which want every row to see a key, and with factors of the weights, `[batch, heads, seqlen_q, seqlen_k]`.
+pub fn naive_beside(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    case: Case,
+    edit: impl FnOnce(Tensor) -> Result<Tensor>,
+    sinks: Option<&Tensor>,
+    factors: Option<&Tensor>,
+) -> Result<(Tensor, Tensor)> {
     let (batch, n_q, heads_q, head_dim) = q.dims4()?;
     let (_, n_k, heads_k, _) = k.dims4()?;
     let repeat = |x: &Tensor| -> Result<Tensor> {
@@ -122,7 +135,18 @@ pub fn naive_edited(
     let max = scores.max_keepdim(D::Minus1)?.detach();
     let exponentials = scores.broadcast_sub(&max)?.exp()?;
     let sums = exponentials.sum_keepdim(D::Minus1)?;
+    let sums = match sinks {
+        Some(sinks) => {
+            let sinks = sinks.reshape((1, heads_q, 1, 1))?;
+            (sums + sinks.broadcast_sub(&max)?.exp()?)?
+        }
+        None => sums,
+    };
     let weights = exponentials.broadcast_div(&sums)?.broadcast_mul(&sees)?;
+    let weights = match factors {
+        Some(factors) => (weights * factors)?,
+        None => weights,
+    };
     let o = weights.matmul(&v)?.transpose(1, 2)?.contiguous()?;
     let lse = (sums.log()? + max)?;
     let lse = lse.broadcast_add(&sees.log()?.detach())?;

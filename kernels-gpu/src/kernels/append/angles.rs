@@ -1,9 +1,8 @@
 //! Cosines and sines of a row's position, and pairs turned by them.
 
-use super::CHUNK;
 use crate::params::RotaryParams;
 use crate::ptx::global;
-use crate::tile::element::Element;
+use crate::tile::products::Products;
 
 /// Cosine and sine of an angle.
 #[derive(Clone, Copy)]
@@ -12,11 +11,13 @@ pub(super) struct Angle {
     sin: f32,
 }
 
-/// A pair, the first element in the low half, turned.
-#[inline(always)]
-pub(super) fn turn<E: Element>(x: u32, Angle { cos, sin }: Angle) -> u32 {
-    let [x_1, x_2] = E::unpack(x);
-    E::pack(x_1 * cos - x_2 * sin, x_1 * sin + x_2 * cos)
+impl Angle {
+    /// A pair turned.
+    #[inline(always)]
+    pub(super) fn turn(self, [x_1, x_2]: [f32; 2]) -> [f32; 2] {
+        let Angle { cos, sin } = self;
+        [x_1 * cos - x_2 * sin, x_1 * sin + x_2 * cos]
+    }
 }
 
 /// The angles of a position.
@@ -61,20 +62,26 @@ impl Angles {
         }
     }
 
-    /// Of four pairs, of which those that there are count.
+    /// Of `N` pairs, two or four, from a multiple of as many on; those that there are count.
     ///
     /// # Safety
     /// The tables have the first.
     #[inline(always)]
-    unsafe fn four(self, first: u32) -> [Angle; 4] {
+    unsafe fn several<const N: usize>(self, first: u32) -> [Angle; N] {
         let at = u64::from(first) * 4;
-        let mut angles = [Angle { cos: 1.0, sin: 0.0 }; 4];
+        let mut angles = [Angle { cos: 1.0, sin: 0.0 }; N];
         // SAFETY: the caller's contract.
         unsafe {
-            if self.aligned && first + 4 <= self.n_pairs {
-                let cos = global::ld_global_f32x4(self.cos + at);
-                let sin = global::ld_global_f32x4(self.sin + at);
-                for i in 0..4 {
+            if self.aligned && first + N as u32 <= self.n_pairs {
+                let [cos, sin] = [self.cos, self.sin].map(|table| {
+                    if N == 2 {
+                        let [a, b] = global::ld_global_x2(table + at).map(f32::from_bits);
+                        [a, b, 0.0, 0.0]
+                    } else {
+                        global::ld_global_f32x4(table + at)
+                    }
+                });
+                for i in 0..N {
                     angles[i] = Angle {
                         cos: cos[i],
                         sin: sin[i] * self.sin_sign,
@@ -91,18 +98,39 @@ impl Angles {
         angles
     }
 
+    /// A chunk whose neighbours are `N` pairs, turned.
+    ///
+    /// # Safety
+    /// As [`Angles::several`].
+    #[inline(always)]
+    unsafe fn turned<E: Products, const N: usize>(self, first: u32, x: [u32; 4]) -> [u32; 4] {
+        // SAFETY: the caller's contract.
+        let angles = unsafe { self.several::<N>(first) };
+        let mut y = E::unpack_chunk(x);
+        for i in 0..N {
+            [y[2 * i], y[2 * i + 1]] = angles[i].turn([y[2 * i], y[2 * i + 1]]);
+        }
+        E::pack_chunk(y)
+    }
+
     /// A chunk whose neighbours form pairs; what lies behind the pairs stays as it is.
     #[inline(always)]
-    pub(super) fn turn_neighbours<E: Element>(self, chunk: u32, mut x: [u32; 4]) -> [u32; 4] {
-        let first = chunk * (CHUNK / 2);
+    pub(super) fn turn_neighbours<E: Products>(self, chunk: u32, mut x: [u32; 4]) -> [u32; 4] {
+        let first = chunk * (E::PER_CHUNK / 2);
         if first >= self.n_pairs {
             return x;
         }
         // SAFETY: the first pair exists.
-        let angles = unsafe { self.four(first) };
+        let y = unsafe {
+            match E::PER_CHUNK {
+                4 => self.turned::<E, 2>(first, x),
+                _ => self.turned::<E, 4>(first, x),
+            }
+        };
         for i in 0..4 {
-            if first + (i as u32) < self.n_pairs {
-                x[i] = turn::<E>(x[i], angles[i]);
+            // A word holds a pair or half of one.
+            if first + i as u32 * 2 / E::BYTES < self.n_pairs {
+                x[i] = y[i];
             }
         }
         x
@@ -110,21 +138,16 @@ impl Angles {
 
     /// Two chunks of which one holds the first elements of pairs, and the other their second ones.
     #[inline(always)]
-    pub(super) fn turn_halves<E: Element>(self, chunk: u32, x: [[u32; 4]; 2]) -> [[u32; 4]; 2] {
-        let mut y = [[0; 4]; 2];
-        for half in 0..2 {
-            // SAFETY: there is a multiple of eight pairs.
-            let angles = unsafe { self.four(chunk * CHUNK + half * 4) };
-            for i in 0..2 {
-                let word = half as usize * 2 + i;
-                // Elements 2 word and 2 word + 1 of both chunks: two pairs.
-                let (first, second) = (x[0][word], x[1][word]);
-                let low = turn::<E>(first & 0xffff | second << 16, angles[2 * i]);
-                let high = turn::<E>(first >> 16 | second & 0xffff_0000, angles[2 * i + 1]);
-                y[0][word] = low & 0xffff | high << 16;
-                y[1][word] = low >> 16 | high & 0xffff_0000;
+    pub(super) fn turn_halves<E: Products>(self, chunk: u32, x: [[u32; 4]; 2]) -> [[u32; 4]; 2] {
+        let [mut x_1, mut x_2] = x.map(E::unpack_chunk);
+        for four in 0..E::PER_CHUNK as usize / 4 {
+            // SAFETY: there are as many pairs as chunks have elements, or a multiple of that.
+            let angles = unsafe { self.several::<4>(chunk * E::PER_CHUNK + four as u32 * 4) };
+            for i in 0..4 {
+                let at = 4 * four + i;
+                [x_1[at], x_2[at]] = angles[i].turn([x_1[at], x_2[at]]);
             }
         }
-        y
+        [x_1, x_2].map(E::pack_chunk)
     }
 }

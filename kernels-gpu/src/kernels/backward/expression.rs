@@ -116,6 +116,8 @@ pub(super) unsafe fn probabilities_and_derivatives<E: Products, T: Tiles>(
                     } else {
                         place.band.keep(query, key)
                     };
+                    // What the expression has read behind the sequence's end may be anything.
+                    let keep = keep && (!spec::lengths() || query < place.band.seqlen_q());
                     x[idx] = ex2_approx(fma(x[idx], p.scale.scale_log2, -lse[idx % 2]));
                     x[idx] = if keep { x[idx] } else { 0.0 };
                     derivatives[idx] = if keep { x[idx] * derivatives[idx] } else { 0.0 };

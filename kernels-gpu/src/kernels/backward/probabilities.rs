@@ -32,6 +32,10 @@ pub(super) unsafe fn probabilities<T: Tiles>(
         with_columns::<T::Scores>(lse, |n, lse| {
             for m in 0..T::Scores::M {
                 for (idx, x) in s.fragment_mut(m, n).iter_mut().enumerate() {
+                    if spec::score() && spec::lengths() {
+                        // Behind a sequence's end L is ∞, and the expression may have read anything: NaN becomes a number, whose P is 0.
+                        *x = x.min(f32::MAX);
+                    }
                     *x = ex2_approx(fma(*x, p.scale.scale_log2, -lse[idx % 2]));
                 }
             }

@@ -30,8 +30,8 @@ pub unsafe fn d_weights<E: Element>(p: &StandardParams) {
         if part.is_outside(sequence.seqlen_q(), sequence.seqlen_k()) {
             return;
         }
-        let d_o = Operand::single(sequence.outputs(p, &p.d_o, head.head_idx));
-        let v = Operand::single(sequence.values(p, &p.v, head.kv_head_idx(shape)));
+        let d_o = Operand::single(sequence.outputs::<E>(p, &p.d_o, head.head_idx));
+        let v = Operand::single(sequence.values::<E>(p, &p.v, head.kv_head_idx(shape)));
         let mut d_p =
             product::<E, AlongDepth, AlongDepth>(part, d_o, v, shape.head_dim_v, 1, |_| false);
         if spec::dropout() {
@@ -86,8 +86,8 @@ unsafe fn times_derivatives<E: Element>(
     let head = Head::new(part.head, p.shape.heads_q);
     // SAFETY: as `d_weights`; the barrier stands between the last use of the stages and their refill. Δ has been computed.
     unsafe {
-        let q = Operand::single(sequence.queries(p, &p.q, head.head_idx));
-        let k = Operand::single(sequence.keys(p, &p.k, head.kv_head_idx(&p.shape)));
+        let q = Operand::single(sequence.queries::<E>(p, &p.q, head.head_idx));
+        let k = Operand::single(sequence.keys::<E>(p, &p.k, head.kv_head_idx(&p.shape)));
         barrier::barrier_sync_all();
         let mut s =
             product::<E, AlongDepth, AlongDepth>(part, q, k, p.shape.head_dim, 1, |_| false);
@@ -148,13 +148,13 @@ pub unsafe fn d_q<E: Element>(p: &StandardParams) {
             return;
         }
         let d_s = Operand::single(sequence.weights(p, part.head));
-        let k = Operand::single(sequence.keys(p, &p.k, head.kv_head_idx(shape)));
+        let k = Operand::single(sequence.keys::<E>(p, &p.k, head.kv_head_idx(shape)));
         let map = sequence.map_row(p, head.head_idx, part.row);
         let n_keys = sequence.seqlen_k();
         let mut d_q =
             product::<E, AlongDepth, AcrossDepth>(part, d_s, k, n_keys, 1, |key| map.hides(key));
         d_q.for_each(|_, _, x| *x *= p.scale.scale);
-        store::<E>(part, sequence.queries(p, &p.d_q, head.head_idx), &d_q);
+        store::<E>(part, sequence.queries::<E>(p, &p.d_q, head.head_idx), &d_q);
     }
 }
 
@@ -173,7 +173,7 @@ pub unsafe fn d_v<E: Element>(p: &StandardParams) {
         if part.is_outside(sequence.seqlen_k(), columns) {
             return;
         }
-        let d_o = |head_idx| sequence.outputs(p, &p.d_o, head_idx);
+        let d_o = |head_idx| sequence.outputs::<E>(p, &p.d_o, head_idx);
         let d_v = if spec::dropout() {
             let mut d_v =
                 weights_transposed_times::<E, Positive<AcrossDepth>>(p, part, &sequence, d_o);
@@ -182,7 +182,7 @@ pub unsafe fn d_v<E: Element>(p: &StandardParams) {
         } else {
             weights_transposed_times::<E, AcrossDepth>(p, part, &sequence, d_o)
         };
-        store::<E>(part, sequence.values(p, &p.d_v, head.head_idx), &d_v);
+        store::<E>(part, sequence.values::<E>(p, &p.d_v, head.head_idx), &d_v);
     }
 }
 
@@ -200,17 +200,17 @@ pub unsafe fn d_k<E: Element>(p: &StandardParams) {
         if part.is_outside(sequence.seqlen_k(), p.shape.head_dim) {
             return;
         }
-        let q = |head_idx| sequence.queries(p, &p.q, head_idx);
+        let q = |head_idx| sequence.queries::<E>(p, &p.q, head_idx);
         let mut d_k = weights_transposed_times::<E, AcrossDepth>(p, part, &sequence, q);
         d_k.for_each(|_, _, x| *x *= p.scale.scale);
-        store::<E>(part, sequence.keys(p, &p.d_k, head.head_idx), &d_k);
+        store::<E>(part, sequence.keys::<E>(p, &p.d_k, head.head_idx), &d_k);
     }
 }
 
 /// The weights' transpose times rows of each head of a tensor, those of its queries, summed over the query heads that share the part's key
 /// head, in their order.
 #[inline(always)]
-unsafe fn weights_transposed_times<E: Element, A: Layout>(
+unsafe fn weights_transposed_times<E: Element, A: Layout<E>>(
     p: &StandardParams,
     part: Part,
     sequence: &Sequence,

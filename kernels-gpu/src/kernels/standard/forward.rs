@@ -24,8 +24,8 @@ pub unsafe fn scores<E: Element>(p: &StandardParams) {
         if part.is_outside(sequence.seqlen_q(), sequence.seqlen_k()) {
             return;
         }
-        let q = Operand::single(sequence.queries(p, &p.q, head.head_idx));
-        let k = Operand::single(sequence.keys(p, &p.k, head.kv_head_idx(shape)));
+        let q = Operand::single(sequence.queries::<E>(p, &p.q, head.head_idx));
+        let k = Operand::single(sequence.keys::<E>(p, &p.k, head.kv_head_idx(shape)));
         let mut s = product::<E, AlongDepth, AlongDepth>(part, q, k, shape.head_dim, 1, |_| false);
         let mut unit = p.scale.scale;
         if spec::score() {
@@ -90,12 +90,12 @@ pub unsafe fn output<E: Element>(p: &StandardParams) {
             return;
         }
         let weights = Operand::single(sequence.weights(p, part.head));
-        let v = Operand::single(sequence.values(p, &p.v, head.kv_head_idx(shape)));
+        let v = Operand::single(sequence.values::<E>(p, &p.v, head.kv_head_idx(shape)));
         let map = sequence.map_row(p, head.head_idx, part.row);
         let n_keys = sequence.seqlen_k();
         let o = product::<E, AlongDepth, AcrossDepth>(part, weights, v, n_keys, 1, |key| {
             map.hides(key)
         });
-        store::<E>(part, sequence.outputs(p, &p.o, head.head_idx), &o);
+        store::<E>(part, sequence.outputs::<E>(p, &p.o, head.head_idx), &o);
     }
 }

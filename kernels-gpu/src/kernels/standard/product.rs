@@ -2,7 +2,7 @@
 //! inner dimension (the *depth*) and over the heads of a group.
 //!
 //! ```text
-//! for each head of the group, for each 32 of the depth:        three stages of A and B in shared memory
+//! for each head of the group, for each 64 bytes of the depth:  three stages of A and B in shared memory
 //!     wait for this stage's copies;  begin those of the stage after the next
 //!     C ← C + A B                                              eight warps, 64 × 32 of C each
 //! ```
@@ -10,16 +10,17 @@
 //! Operands need not fill their tiles: what lies behind a matrix's rows or columns is 0.
 
 use crate::attention::divide;
-use crate::config;
+use crate::config::{self, HALF_BYTES};
 use crate::ptx::{barrier, cp_async, global, spec, special};
 use crate::tile::copy::{self, Team};
 use crate::tile::element::Element;
 use crate::tile::fragment;
 use crate::tile::global::GlobalMatrix;
 use crate::tile::matmul::{
-    LeftOperand, PositivePart, RightOperand, Stored, Transposed, left, left_transposed,
-    multiply_add, right, right_transposed,
+    LeftOperand, PositivePart, RightOperand, Stored, Transposed, left, left_transposed, right,
+    right_transposed,
 };
+use crate::tile::products::Products;
 use crate::tile::register::{Accumulator, RegisterTile};
 use crate::tile::shared::SharedTile;
 
@@ -27,11 +28,11 @@ use crate::tile::shared::SharedTile;
 const BLOCK: u32 = config::product().block_q;
 /// Threads of a block.
 const THREADS: u32 = config::product().threads;
-/// What a stage holds of the depth.
-const DEPTH: u32 = config::PRODUCT_DEPTH;
+/// Bytes of a row along the depth in a stage.
+const DEPTH_BYTES: u32 = config::PRODUCT_DEPTH * HALF_BYTES;
 const STAGES: u32 = config::PRODUCT_STAGES;
 /// Bytes of one operand in a stage.
-const OPERAND_BYTES: u32 = BLOCK * DEPTH * 2;
+const OPERAND_BYTES: u32 = BLOCK * DEPTH_BYTES;
 
 /// Rows of the result of a warp; two warps below each other.
 const WARP_ROWS: u32 = 64;
@@ -46,8 +47,13 @@ const _: () = assert!(BLOCK * BLOCK * 2 <= config::product().shared_bytes);
 /// A warp's part of the result.
 pub type Product = RegisterTile<{ WARP_ROWS as usize / 16 }, { WARP_COLS as usize / 8 }>;
 
-/// How an operand's rows in memory run: along the depth, or across it.
-pub trait Layout {
+/// What a stage holds of the depth.
+const fn depth_of_stage<E: Products>() -> u32 {
+    DEPTH_BYTES / E::BYTES
+}
+
+/// How an operand's rows of elements `E` run in memory: along the depth, or across it.
+pub trait Layout<E: Products> {
     /// Rows of the operand in a stage.
     const ROWS: u32;
     /// The operand's tile, as fragments of a left operand are read from it.
@@ -68,20 +74,20 @@ pub trait Layout {
 /// `A[m][k]` lies in row `m`; `B[k][n]` in row `n`.
 pub struct AlongDepth;
 
-/// `A[m][k]`, or `B[k][n]`, lies in row `k`.
+/// `A[m][k]`, or `B[k][n]`, lies in row `k`: of elements that `ldmatrix` can transpose.
 pub struct AcrossDepth;
 
 /// A layout whose elements below 0 count as 0, as left operand: P without the weights that are dropped.
 pub struct Positive<L>(core::marker::PhantomData<L>);
 
-impl Layout for AlongDepth {
+impl<E: Products> Layout<E> for AlongDepth {
     const ROWS: u32 = BLOCK;
     type Left = Stored;
     type Right = Stored;
 
     #[inline(always)]
     fn corner(first: u32, depth: u32) -> (u32, u32) {
-        (first, depth / 8)
+        (first, depth / E::PER_CHUNK)
     }
 
     #[inline(always)]
@@ -95,8 +101,8 @@ impl Layout for AlongDepth {
     }
 }
 
-impl Layout for AcrossDepth {
-    const ROWS: u32 = DEPTH;
+impl<E: Element> Layout<E> for AcrossDepth {
+    const ROWS: u32 = depth_of_stage::<E>();
     type Left = Transposed;
     type Right = Transposed;
 
@@ -116,7 +122,7 @@ impl Layout for AcrossDepth {
     }
 }
 
-impl<L: Layout> Layout for Positive<L> {
+impl<E: Element, L: Layout<E>> Layout<E> for Positive<L> {
     const ROWS: u32 = L::ROWS;
     type Left = PositivePart<L::Left>;
     type Right = L::Right;
@@ -236,14 +242,14 @@ struct Position {
     stage: u32,
 }
 
-/// The block's part of `Σ A · B` over `depth` and over `heads`, but for those `DEPTH` of the depth that `skip` names by the first of
-/// them: what lies there is not even multiplied by 0.
+/// The block's part of `Σ A · B` over `depth` and over `heads`, but for those stages of the depth that `skip` names by where they begin:
+/// what lies there is not even multiplied by 0.
 ///
 /// # Safety
 /// The launch is as [`config::product`] says. The operands' matrices lie in memory, their rows 16-byte aligned; all
 /// threads call with the same arguments. Where something is skipped there is one head.
 #[inline(always)]
-pub unsafe fn product<E: Element, A: Layout, B: Layout>(
+pub unsafe fn product<E: Products, A: Layout<E>, B: Layout<E>>(
     part: Part,
     left: Operand,
     right: Operand,
@@ -252,7 +258,7 @@ pub unsafe fn product<E: Element, A: Layout, B: Layout>(
     skip: impl Fn(u32) -> bool,
 ) -> Product {
     let mut c = Product::zero();
-    let steps = depth.div_ceil(DEPTH) * heads;
+    let steps = depth.div_ceil(depth_of_stage::<E>()) * heads;
     let mut next = Position {
         left,
         right,
@@ -265,7 +271,7 @@ pub unsafe fn product<E: Element, A: Layout, B: Layout>(
     unsafe {
         for i in 0..STAGES - 1 {
             if i < steps {
-                load::<A, B>(part, &mut next, depth);
+                load::<E, A, B>(part, &mut next, depth);
             }
             cp_async::cp_async_commit_group();
         }
@@ -274,13 +280,13 @@ pub unsafe fn product<E: Element, A: Layout, B: Layout>(
             cp_async::cp_async_wait_group::<{ STAGES - 2 }>();
             barrier::barrier_sync_all();
             if i + STAGES - 1 < steps {
-                load::<A, B>(part, &mut next, depth);
+                load::<E, A, B>(part, &mut next, depth);
             }
             cp_async::cp_async_commit_group();
-            if !skip(i * DEPTH) {
-                let (a, b) = tiles::<A, B>(stage);
+            if !skip(i * depth_of_stage::<E>()) {
+                let (a, b) = tiles::<E, A, B>(stage);
                 let (a, b) = (A::left(a, part.warp_row()), B::right(b, part.warp_col()));
-                multiply_add::<E, _>(&mut c, a, b, DEPTH as usize / 16);
+                E::multiply_add(&mut c, a, b, depth_of_stage::<E>());
             }
             stage = next_stage(stage);
             i += 1;
@@ -292,8 +298,12 @@ pub unsafe fn product<E: Element, A: Layout, B: Layout>(
 
 /// Begins the copies of the next stage.
 #[inline(always)]
-unsafe fn load<A: Layout, B: Layout>(part: Part, next: &mut Position, depth: u32) {
-    let (a, b) = tiles::<A, B>(next.stage);
+unsafe fn load<E: Products, A: Layout<E>, B: Layout<E>>(
+    part: Part,
+    next: &mut Position,
+    depth: u32,
+) {
+    let (a, b) = tiles::<E, A, B>(next.stage);
     let (a_row, a_chunk) = A::corner(part.row, next.depth);
     let (b_row, b_chunk) = B::corner(part.col, next.depth);
     // SAFETY: the caller knows that nobody reads this stage.
@@ -302,7 +312,7 @@ unsafe fn load<A: Layout, B: Layout>(part: Part, next: &mut Position, depth: u32
         copy::load_part(b, next.right.matrix, b_row, b_chunk, B::ROWS, part.team());
     }
     next.stage = next_stage(next.stage);
-    next.depth += DEPTH;
+    next.depth += depth_of_stage::<E>();
     if next.depth >= depth {
         next.depth = 0;
         for operand in [&mut next.left, &mut next.right] {
@@ -314,7 +324,7 @@ unsafe fn load<A: Layout, B: Layout>(part: Part, next: &mut Position, depth: u32
 
 /// The tiles of A and B in a stage.
 #[inline(always)]
-fn tiles<A: Layout, B: Layout>(stage: u32) -> (SharedTile, SharedTile) {
+fn tiles<E: Products, A: Layout<E>, B: Layout<E>>(stage: u32) -> (SharedTile, SharedTile) {
     let base = special::shared_base() + stage * 2 * OPERAND_BYTES;
     let a = SharedTile {
         base,

@@ -15,6 +15,7 @@ use crate::ptx::math::{ex2_approx, lg2_approx, max, rcp_approx};
 use crate::ptx::shuffle::shuffle_bfly_f32;
 use crate::ptx::{global, spec, special};
 use crate::tile::element::Element;
+use crate::tile::products::Products;
 
 /// Rows of a block: one for each warp.
 const ROWS: u32 = config::weight_rows().block_q;
@@ -166,7 +167,7 @@ pub unsafe fn softmax<E: Element>(p: &StandardParams) {
                 let head = head_of(&p.dropout, row.head);
                 drop_weights(p, head, row.q_idx, col as u32, &mut s);
             }
-            global::st_global_x4(weights + col * 2, pack::<E>(s));
+            global::st_global_x4(weights + col * 2, E::pack_chunk(s));
             col += u64::from(WARP_COLS);
         }
         if lane == 0 {
@@ -222,13 +223,13 @@ unsafe fn clear_weights(p: &StandardParams, weights: u64, first: u64) {
     }
 }
 
-/// Δ = rowsum(dO ∘ O) − dL: a lane takes eight of at most 256 columns. A row that sees no key has dL = 0, whatever the
+/// Δ = rowsum(dO ∘ O) − dL: a lane takes a chunk of 16 bytes at a time. A row that sees no key has dL = 0, whatever the
 /// caller says of it. For the gradients of sinks lse to base 2, too, in the same order.
 ///
 /// # Safety
 /// As [`softmax`].
 #[inline(always)]
-pub unsafe fn delta<E: Element>(p: &StandardParams) {
+pub unsafe fn delta<E: Products>(p: &StandardParams) {
     // SAFETY: this function's contract.
     let Some(row) = (unsafe { Row::of_warp(p) }) else {
         return;
@@ -246,18 +247,15 @@ pub unsafe fn delta<E: Element>(p: &StandardParams) {
         }
         return;
     }
-    let o = row.sequence.outputs(p, &p.o, row.head_idx);
-    let d_o = row.sequence.outputs(p, &p.d_o, row.head_idx);
+    let o = row.sequence.outputs::<E>(p, &p.o, row.head_idx);
+    let d_o = row.sequence.outputs::<E>(p, &p.d_o, row.head_idx);
     let mut sum = 0.0;
     // SAFETY: this function's contract; the lanes meet again behind the branch.
     unsafe {
         let mut chunk = lane;
         while chunk < o.chunks {
-            let o = unpack::<E>(global::ld_global_x4(o.rows.chunk(row.q_idx, chunk)));
-            let d_o = unpack::<E>(global::ld_global_x4(d_o.rows.chunk(row.q_idx, chunk)));
-            for (o, d_o) in o.iter().zip(&d_o) {
-                sum += o * d_o;
-            }
+            let [o, d_o] = [o, d_o].map(|x| global::ld_global_x4(x.rows.chunk(row.q_idx, chunk)));
+            sum += E::dot(o, d_o);
             chunk += 32;
         }
         let sum = warp_sum(sum);
@@ -296,7 +294,7 @@ pub unsafe fn d_scores<E: Element>(p: &StandardParams) {
         let mut col = u64::from(special::lane_idx()) * COLS as u64;
         while col < padded_k {
             let d_p = load_f32(d_weights + col * 4);
-            let mut x = unpack::<E>(global::ld_global_x4(weights + col * 2));
+            let mut x = E::unpack_chunk(global::ld_global_x4(weights + col * 2));
             if spec::dropout() {
                 x = x.map(f32::abs);
             }
@@ -308,7 +306,7 @@ pub unsafe fn d_scores<E: Element>(p: &StandardParams) {
                     0.0
                 };
             }
-            global::st_global_x4(weights + col * 2, pack::<E>(x));
+            global::st_global_x4(weights + col * 2, E::pack_chunk(x));
             col += u64::from(WARP_COLS);
         }
     }
@@ -338,24 +336,6 @@ unsafe fn load_f32(address: u64) -> [f32; COLS] {
     };
     [
         low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3],
-    ]
-}
-
-/// Eight elements of a 16-byte chunk.
-#[inline(always)]
-fn unpack<E: Element>(chunk: [u32; 4]) -> [f32; COLS] {
-    let [a, b, c, d] = chunk.map(E::unpack);
-    [a[0], a[1], b[0], b[1], c[0], c[1], d[0], d[1]]
-}
-
-/// Eight values, rounded to `E`, as a 16-byte chunk.
-#[inline(always)]
-fn pack<E: Element>(x: [f32; COLS]) -> [u32; 4] {
-    [
-        E::pack(x[0], x[1]),
-        E::pack(x[2], x[3]),
-        E::pack(x[4], x[5]),
-        E::pack(x[6], x[7]),
     ]
 }
 

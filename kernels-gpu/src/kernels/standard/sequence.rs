@@ -9,6 +9,7 @@ use crate::kernels::{bounds, lengths};
 use crate::params::{StandardParams, TensorView};
 use crate::ptx::spec;
 use crate::tile::global::{GlobalMatrix, GlobalRows, row_of_head};
+use crate::tile::products::{self, Products};
 
 /// Which rows are a sequence's.
 #[derive(Clone, Copy)]
@@ -98,26 +99,46 @@ impl Sequence {
 
     /// Its rows of a head of q or its gradient.
     #[inline(always)]
-    pub fn queries(&self, p: &StandardParams, tensor: &TensorView, head_idx: u32) -> GlobalMatrix {
-        matrix(tensor, self.batch_q, head_idx, self.q, p.shape.head_dim)
+    pub fn queries<E: Products>(
+        &self,
+        p: &StandardParams,
+        tensor: &TensorView,
+        head_idx: u32,
+    ) -> GlobalMatrix {
+        matrix::<E>(tensor, self.batch_q, head_idx, self.q, p.shape.head_dim)
     }
 
     /// Its rows of a head of k or its gradient.
     #[inline(always)]
-    pub fn keys(&self, p: &StandardParams, tensor: &TensorView, head_idx: u32) -> GlobalMatrix {
-        matrix(tensor, self.batch_k, head_idx, self.k, p.shape.head_dim)
+    pub fn keys<E: Products>(
+        &self,
+        p: &StandardParams,
+        tensor: &TensorView,
+        head_idx: u32,
+    ) -> GlobalMatrix {
+        matrix::<E>(tensor, self.batch_k, head_idx, self.k, p.shape.head_dim)
     }
 
     /// Its rows of a head of v or its gradient.
     #[inline(always)]
-    pub fn values(&self, p: &StandardParams, tensor: &TensorView, head_idx: u32) -> GlobalMatrix {
-        matrix(tensor, self.batch_k, head_idx, self.k, p.shape.head_dim_v)
+    pub fn values<E: Products>(
+        &self,
+        p: &StandardParams,
+        tensor: &TensorView,
+        head_idx: u32,
+    ) -> GlobalMatrix {
+        matrix::<E>(tensor, self.batch_k, head_idx, self.k, p.shape.head_dim_v)
     }
 
     /// Its rows of a head of o or its gradient.
     #[inline(always)]
-    pub fn outputs(&self, p: &StandardParams, tensor: &TensorView, head_idx: u32) -> GlobalMatrix {
-        matrix(tensor, self.batch_q, head_idx, self.q, p.shape.head_dim_v)
+    pub fn outputs<E: Products>(
+        &self,
+        p: &StandardParams,
+        tensor: &TensorView,
+        head_idx: u32,
+    ) -> GlobalMatrix {
+        matrix::<E>(tensor, self.batch_q, head_idx, self.q, p.shape.head_dim_v)
     }
 
     /// Its weights of head `head` (`batch_idx · heads_q + head_idx`), padding columns included.
@@ -155,17 +176,16 @@ pub(in crate::kernels) fn value_in_workspace(
     row_of_head(base, head, u64::from(p.shape.seqlen_q), row)
 }
 
-/// Rows of one head of a tensor of so many columns.
+/// Rows of one head of a tensor of so many columns of `E`.
 #[inline(always)]
-fn matrix(
+fn matrix<E: Products>(
     tensor: &TensorView,
     batch_idx: u32,
     head_idx: u32,
     rows: Rows,
     columns: u32,
 ) -> GlobalMatrix {
-    GlobalMatrix {
-        rows: GlobalRows::new(tensor, batch_idx, head_idx, 0).from_row(rows.first, rows.len),
-        chunks: columns / 8,
-    }
+    products::rows::<E>(tensor, batch_idx, head_idx, 0)
+        .from_row(rows.first, rows.len)
+        .with_chunks(columns / E::PER_CHUNK)
 }

@@ -257,6 +257,8 @@ impl Variant {
                 PADDED,
             ],
             (Kind::StandardScores | Kind::TensorGradient, _) => self.those_it_takes(&[
+                FULL_PRECISION,
+                CAUSAL_FULL_PRECISION,
                 BLOCKS,
                 CAUSAL_BLOCKS,
                 Spec::PLAIN,
@@ -306,7 +308,8 @@ impl Variant {
     /// words, read where a tile ends, and default ones at 256 one word, read once a block. Where weights are dropped, flash2's forward
     /// pass up to 128 keeps some words more that are read once a block, and so does flash3's backward pass at 256, and one word its forward pass. At head_dim 64
     /// flash3's backward pass keeps words of a packed sequence's place in local memory, read once a tile. Under a block mask flash2's backward pass looks each step up in the lists, with words for that in local memory at head_dim 128. The kernel of tensors' gradients holds
-    /// three parts of 64 numbers in each thread; where the sequence and its head lie waits in local memory, read once a head. At head_dim 64 flash2's forward pass keeps more of a tile's places under a left bound, 504 bytes for sm_90, and some with lengths and pages. In full
+    /// three parts of 64 numbers in each thread; where the sequence and its head lie waits in local memory, read once a head, and of f32 some fragments of the sum do, too.
+    /// At head_dim 64 flash2's forward pass keeps more of a tile's places under a left bound, 504 bytes for sm_90, and some with lengths and pages. In full
     /// precision kernels of f32 hold fragments in two parts: addresses and the mask of a tile lie in local memory, and in the backward pass at head_dim 128 a few
     /// fragments of a step, most of them for sm_80.
     ///
@@ -325,8 +328,10 @@ impl Variant {
                 (Kind::Backward, Some(64 | 128)) => 200,
                 (Kind::Forward, Some(128)) => 600,
                 (Kind::Forward, Some(64)) => 112,
+                (Kind::TensorGradient, _) => 1440,
                 _ => 32,
             },
+            (Kind::TensorGradient, _) if matches!(self.dtype, Some(Dtype::F32)) => 720,
             _ if matches!(self.dtype, Some(Dtype::F32)) => 0,
             (Kind::TmaBackward, _) if self.head_dim_v.is_some() => {
                 if spec.has(Constant::Dropout) {

@@ -30,6 +30,8 @@ pub enum Rule {
     ShortRelativeBias,
     /// A number for each pair of each head; of each sequence, or one for all by a stride of 0.
     Bias(Of),
+    /// The same in f32.
+    ExactBias,
     /// A number for each pair of each KV head, of all sequences, keys before queries; then a cap.
     SharedBias,
     /// The score times the logistic function of a bias: it depends on both.
@@ -120,6 +122,7 @@ impl Rule {
             Rule::Nothing,
             Rule::SoftCapAlibi(Of::Fast),
             Rule::SoftCapAlibi(Of::Full),
+            Rule::ExactBias,
         ]
     }
 
@@ -139,6 +142,18 @@ impl Rule {
             Rule::AlibiInDocuments,
             Rule::Nothing,
             Rule::SameBlock,
+        ]
+    }
+
+    /// Those that read a tensor which has a gradient.
+    pub fn of_gradients() -> [Rule; 6] {
+        [
+            Rule::ExactBias,
+            Rule::SharedBias,
+            Rule::Gate(Of::Full),
+            Rule::Bias(Of::Fast),
+            Rule::Gate(Of::Fast),
+            Rule::Bias(Of::Full),
         ]
     }
 
@@ -193,6 +208,9 @@ impl Rule {
                 s + at.tensor_f32("table", [at.head, at.k - at.q + SHORT as i32])
             }),
             Rule::Bias(_) => Expression::score(|s, at| s + bias(at)),
+            Rule::ExactBias => Expression::score(|s, at| {
+                s + at.tensor_f32("bias", [at.batch, at.head, at.q, at.k])
+            }),
             Rule::SharedBias => Expression::score(|s, at| {
                 let shared = at.tensor_f32("shared", [at.kv_head, at.k, at.q]);
                 ((s + shared) / CAP).tanh() * CAP

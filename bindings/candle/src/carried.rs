@@ -1,0 +1,136 @@
+//! Tensors beside q, k and v that have gradients: sinks, and biases that a score reads.
+//!
+//! candle gives an operation room for three inputs. So a chain of nodes goes before attention, one for each of these tensors and one for v, whose results are tokens:
+//! one number that means nothing. The last token is attention's third input. Its backward pass computes all gradients and leaves those of the chain in [`Passed`]; each
+//! node hands out its own when its turn comes, which is behind attention's. No tensor is copied, and there is one backward pass.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
+use candle_core::{CpuStorage, CustomOp2, DType, Device, Layout, Result, Shape, Tensor};
+use ferroflash::Problem;
+
+use crate::options::Beside;
+
+/// A tensor that has a gradient and asks for it.
+#[derive(Clone)]
+pub(crate) struct Carried {
+    /// Which.
+    pub(crate) of: Of,
+    /// The tensor.
+    pub(crate) tensor: Tensor,
+    /// The shape of what the backward pass gives: of a tensor with room, smaller than the tensor.
+    pub(crate) shape: Vec<usize>,
+}
+
+/// Which of a call's tensors.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Of {
+    /// The sinks.
+    Sinks,
+    /// A tensor that the score reads: its name, and at which place the score names it.
+    Tensor(&'static str, usize),
+}
+
+/// Gradients that attention has computed for the chain's nodes, in its order.
+#[derive(Default)]
+pub(crate) struct Passed(Mutex<Vec<Option<Tensor>>>);
+
+/// A tensor and the token before → a token.
+struct Link {
+    passed: Arc<Passed>,
+    at: usize,
+}
+
+impl Carried {
+    /// Those that ask for a gradient, and have one.
+    pub(crate) fn all(problem: &Problem, beside: &Beside) -> Vec<Carried> {
+        let sinks = beside.sinks.iter().map(|tensor| Carried {
+            of: Of::Sinks,
+            tensor: tensor.clone(),
+            shape: tensor.dims().to_vec(),
+        });
+        let tensors = beside.edit.tensors().filter_map(|(name, tensor)| {
+            Some(Carried {
+                of: Of::Tensor(name, beside.edit.place(name)?),
+                tensor: tensor.clone(),
+                shape: problem.score_gradient_shape(name).ok()?,
+            })
+        });
+        let all = sinks.chain(tensors);
+        all.filter(|carried| carried.tensor.track_op()).collect()
+    }
+
+    /// The gradient of the whole tensor, of what the backward pass gives: 0 behind it.
+    pub(crate) fn whole(&self, mut gradient: Tensor) -> Result<Tensor> {
+        for (dim, (&n, &given)) in self.tensor.dims().iter().zip(&self.shape).enumerate() {
+            if given < n {
+                gradient = gradient.pad_with_zeros(dim, 0, n - given)?;
+            }
+        }
+        Ok(gradient)
+    }
+}
+
+impl Passed {
+    /// A chain of these tensors, which lie on a device: its last token.
+    pub(crate) fn chain(tensors: &[&Tensor], device: &Device) -> Result<(Arc<Passed>, Tensor)> {
+        let passed = Arc::new(Passed::default());
+        let mut token = Tensor::zeros((), DType::F32, device)?;
+        for (at, tensor) in tensors.iter().enumerate() {
+            let passed = Arc::clone(&passed);
+            token = tensor.apply_op2(&token, Link { passed, at })?;
+        }
+        Ok((passed, token))
+    }
+
+    /// Leaves the gradients of the chain's tensors.
+    pub(crate) fn put(&self, gradients: Vec<Option<Tensor>>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = gradients;
+    }
+
+    fn take(&self, at: usize) -> Option<Tensor> {
+        let mut gradients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        gradients.get_mut(at)?.take()
+    }
+}
+
+impl CustomOp2 for Link {
+    fn name(&self) -> &'static str {
+        "ferroflash-carried"
+    }
+
+    fn cpu_fwd(
+        &self,
+        _tensor: &CpuStorage,
+        _tensor_layout: &Layout,
+        _token: &CpuStorage,
+        _token_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        Ok((CpuStorage::F32(vec![0.0]), Shape::from(())))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        _tensor: &CudaStorage,
+        _tensor_layout: &Layout,
+        token: &CudaStorage,
+        token_layout: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        use candle_core::backend::BackendStorage;
+
+        Ok((token.try_clone(token_layout)?, Shape::from(())))
+    }
+
+    fn bwd(
+        &self,
+        _tensor: &Tensor,
+        _token: &Tensor,
+        _result: &Tensor,
+        d_token: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        Ok((self.passed.take(self.at), Some(d_token.clone())))
+    }
+}
