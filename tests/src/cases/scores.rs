@@ -108,8 +108,7 @@ pub fn blocks() -> Vec<ScoreCase> {
         let (seqlen_q, seqlen_k) = [(300, 300), (200, 400)][round % 2];
         let mut case = nth(round, rules[round / 2]);
         case.case.mask = MASKS[round / 2 % 2];
-        case.case.sizes.seqlen_q = seqlen_q;
-        case.case.sizes.seqlen_k = seqlen_k;
+        (case.case.sizes.seqlen_q, case.case.sizes.seqlen_k) = (seqlen_q, seqlen_k);
         case.case.sizes.head_dim = [64, 128, 64, 512][round / 2];
         case.case.sizes.head_dim_v = case.case.sizes.head_dim;
         case.case.blocks = Some(Blocks {
@@ -174,7 +173,14 @@ pub fn lengths() -> Vec<ScoreCase> {
         case.case = case.case.of_rows(OF_LENGTHS[round % OF_LENGTHS.len()]);
         case
     });
-    cases.collect()
+    // Tensors that reach behind the ends of shorter sequences.
+    let behind = (0..).zip(Rule::of_gradients()).map(|(round, rule)| {
+        let ScoreCase { case, rule } = nth(round, rule);
+        let columns = [64, 128, 192][round % 3];
+        let case = case.of_rows(OF_LENGTHS[0]).columns(columns, columns);
+        ScoreCase { case, rule }
+    });
+    cases.chain(behind).collect()
 }
 
 /// A few queries over many keys, which are divided into splits of so many, and not.
@@ -190,8 +196,7 @@ pub fn few() -> Vec<ScoreCase> {
     let cases = (0..2 * rules.len()).map(|round| {
         let (seqlen_q, seqlen_k) = [(1, 700), (3, 520), (1, 300), (7, 450)][round % 4];
         let mut case = nth(round, rules[round / 2]);
-        case.case.sizes.seqlen_q = seqlen_q;
-        case.case.sizes.seqlen_k = seqlen_k;
+        (case.case.sizes.seqlen_q, case.case.sizes.seqlen_k) = (seqlen_q, seqlen_k);
         case.case.split_kv = [Some(128), None, Some(256)][round % 3];
         case
     });
@@ -375,10 +380,8 @@ mod tests {
     /// A mask of the user's own and the one that is built in are the same to the oracle.
     #[test]
     fn masks_that_are_built_in_too_are_the_same() {
-        for (round, rule) in [Rule::Causal, Rule::Window, Rule::Prefix]
-            .into_iter()
-            .enumerate()
-        {
+        let rules = [Rule::Causal, Rule::Window, Rule::Prefix];
+        for (round, rule) in rules.into_iter().enumerate() {
             for round in [round, round + 3] {
                 let case = nth(round, rule);
                 let built_in = Case {

@@ -172,10 +172,8 @@ impl Variant {
     /// registers for the first block of a window: ptxas spills two words, so plans take default tiles there. In the backward pass
     /// they are for sequences without a mask.
     pub const fn specs(&self) -> &'static [Spec] {
-        if let Stamps::EachTile = self.stamps {
-            return self.specs_of_stamped();
-        }
         match (self.kind, self.tiles) {
+            _ if matches!(self.stamps, Stamps::EachTile) => self.specs_of_stamped(),
             (Kind::TileList | Kind::TmaTileList | Kind::BlockList | Kind::MaskMap, _) => {
                 &[Spec::PLAIN, CAUSAL, WINDOW]
             }

@@ -2,7 +2,7 @@
 
 use ferroflash::Mask;
 use ferroflash_kernels::expression::random::Random;
-use ferroflash_kernels::expression::{At, Cond, ElementType, Expression, Num, ParamValue};
+use ferroflash_kernels::expression::{At, ElementType, Expression, Num, ParamValue};
 
 use super::random;
 use crate::edits::Edits;
@@ -250,9 +250,7 @@ impl Rule {
             Rule::EveryFourth => Expression::mask(|at| (at.k % 4).eq(0)),
             Rule::HiddenRows => Expression::mask(|at| (at.q / 16 % 3).eq(1) | at.q.gt(126)),
             Rule::Nothing => Expression::mask(|at| at.k.ge(0)),
-            Rule::Random(seed) if seed % 2 == 0 => {
-                Expression::mask(|at| -> Cond { random::mask(seed, at) })
-            }
+            Rule::Random(seed) if seed % 2 == 0 => Expression::mask(|at| random::mask(seed, at)),
             _ => return None,
         };
         Some(traced.expect("a mask"))
@@ -393,12 +391,8 @@ impl Giving {
                     Rule::Bias(Of::Full) => Strides::Odd,
                     _ => Strides::Contiguous,
                 };
-                some(
-                    "bias",
-                    &[batch, heads_q, seqlen_q, seqlen_k],
-                    strides,
-                    &uniform,
-                )
+                let extents = [batch, heads_q, seqlen_q, seqlen_k];
+                some("bias", &extents, strides, &uniform)
             }
             _ => panic!("no tensor {name}"),
         }

@@ -1,7 +1,7 @@
 //! What consumers of both kinds do: masks, exponentials, dS, and sending gradients off.
 
 use super::Tiles;
-use super::expression::Probabilities;
+use super::expression::{Probabilities, begins_early, hides_behind_end};
 use super::layout::Layout;
 use super::producer::map_of_sequence;
 use super::work::{Work, WorkTile, kv_head};
@@ -16,7 +16,7 @@ use crate::ptx::tensor_map::fence_tensor_map_acquire_if;
 use crate::ptx::{barrier, mbarrier, shared, spec, special, tma};
 use crate::tile::element::Element;
 use crate::tile::fragment;
-use crate::tile::register::{Accumulator, Packed};
+use crate::tile::register::Accumulator;
 use crate::tile::ring::Ring;
 use crate::tile::warpgroup::{self, BoxedTile, WARPGROUP_ROWS, WarpgroupTile};
 
@@ -95,34 +95,7 @@ pub(super) fn is_hidden((begin, end): (u32, u32), n: usize, column: usize) -> bo
     query < begin || query >= end
 }
 
-/// The `n`-th fragment across of what was packed.
-#[inline(always)]
-pub(super) fn unpacked<E: Element>(packed: &impl Packed, n: usize) -> [f32; 4] {
-    let [[a, b], [c, d]] = packed.pairs(0, n).map(E::unpack);
-    [a, b, c, d]
-}
-
-/// Whether a step's place is told to the expression while its product runs ([`Consumer::begin_scores_early`]): what it reads for a row, such as
-/// ALiBi's slope, comes from memory meanwhile. Not where it edits some of the steps alone.
-#[inline(always)]
-fn begins_early<T: Tiles>() -> bool {
-    let some_steps = T::BLOCK_MASKS && spec::block_mask() && spec::edit_partial();
-    T::EDITS_SCORES && (spec::score() || spec::score_gradient()) && !some_steps
-}
-
 impl Consumer<'_> {
-    /// What [`Consumer::probabilities`] begins with, for the tile's 64 keys from `first` on, where it may come earlier.
-    ///
-    /// # Safety
-    /// Q's stage is full.
-    #[inline(always)]
-    pub(super) unsafe fn begin_scores_early<T: Tiles>(&self, n: u32, at: Ring, first: u32) {
-        if begins_early::<T>() {
-            // SAFETY: the caller's contract.
-            unsafe { self.begin_scores_of_step(n, at, first) };
-        }
-    }
-
     /// The `n`-th work, when the producer has announced it. It can be read again until its slot is released.
     #[inline(always)]
     pub(super) unsafe fn await_work(&self, n: u32) -> Work {
@@ -187,6 +160,7 @@ impl Consumer<'_> {
         band.hides_right(first_query as i32, keys.0 + (WARPGROUP_ROWS as i32 - 1))
             || band.hides_left(first_query as i32 + (block_q - 1), keys.0)
             || !band.bounds().right && keys.0 == RAGGED
+            || hides_behind_end::<T>() && first_query as i32 + block_q > band.seqlen_q() as i32
     }
 
     /// Pᵀ = exp2(scale_log2 · Sᵀ − L) of the 64 keys from `first` on, 0 where masked. The tile is the `n`-th work. It stands in place of
@@ -359,6 +333,9 @@ impl Consumer<'_> {
                 } else {
                     u32::MAX
                 };
+                if hides_behind_end::<T>() {
+                    return (begin, end.min(band.seqlen_q().saturating_sub(first_column)));
+                }
                 (begin, end)
             } else {
                 (u32::MAX, u32::MAX)

@@ -57,7 +57,33 @@ fn group_size(p: &BackwardParams) -> u32 {
     }
 }
 
+/// Whether a step's place is told to the expression while its product runs ([`Consumer::begin_scores_early`]): what it reads for a row, such as
+/// ALiBi's slope, comes from memory meanwhile. Not where it edits some of the steps alone.
+#[inline(always)]
+pub(super) fn begins_early<T: Tiles>() -> bool {
+    let some_steps = T::BLOCK_MASKS && spec::block_mask() && spec::edit_partial();
+    T::EDITS_SCORES && (spec::score() || spec::score_gradient()) && !some_steps
+}
+
+/// Whether queries behind a sequence's end are masked, too. L is ∞ there and P is 0, but an expression may have read anything: NaN, which would reach dV and dK.
+#[inline(always)]
+pub(super) fn hides_behind_end<T: Tiles>() -> bool {
+    T::EDITS_SCORES && (spec::score() || spec::score_gradient()) && spec::lengths()
+}
+
 impl Consumer<'_> {
+    /// What [`Consumer::probabilities`] begins with, for the tile's 64 keys from `first` on, where it may come earlier.
+    ///
+    /// # Safety
+    /// Q's stage is full.
+    #[inline(always)]
+    pub(super) unsafe fn begin_scores_early<T: Tiles>(&self, n: u32, at: Ring, first: u32) {
+        if begins_early::<T>() {
+            // SAFETY: the caller's contract.
+            unsafe { self.begin_scores_of_step(n, at, first) };
+        }
+    }
+
     /// The scores that follow are those of the step, of the tile's 64 keys from `first` on. The tile is the `n`-th work.
     ///
     /// # Safety

@@ -29,7 +29,7 @@
 //! would send twice as many of them through the L2 cache, which is what bounds them.
 
 use super::Tiles;
-use super::consumer::{Consumer, Keys, unpacked};
+use super::consumer::{Consumer, Keys};
 use super::dropout::clear_where_zero;
 use super::expression::Probabilities;
 use super::shares::Sum;
@@ -119,6 +119,13 @@ pub(super) unsafe fn consume<E: Element, T: Tiles>(c: &Consumer) {
         }
         tma::bulk_wait_group_read::<0>();
     }
+}
+
+/// The `n`-th fragment across of what was packed.
+#[inline(always)]
+fn unpacked<E: Element>(packed: &impl Packed, n: usize) -> [f32; 4] {
+    let [[a, b], [c, d]] = packed.pairs(0, n).map(E::unpack);
+    [a, b, c, d]
 }
 
 impl Consumer<'_> {

@@ -3,17 +3,13 @@
 use super::layout::{Layout, WorkTile, place};
 use super::pack_gqa::PackGqa;
 use super::{Tiles, latent};
-use crate::attention::batch_and_head;
 use crate::attention::mask::Band;
 use crate::config::TMA_SLOTS;
 use crate::kernels::band;
-use crate::kernels::dropout::divide_by_kept;
-use crate::kernels::forward::{StatisticRows, add_sinks, sink_of_head, store_statistic};
 use crate::kernels::lengths::{band_of_sequence, split_keys};
 use crate::params::{BOX_COLUMNS, TmaForwardParams};
-use crate::ptx::{barrier, mbarrier, spec, special, tma};
+use crate::ptx::{barrier, mbarrier, spec, special};
 use crate::tile::element::Element;
-use crate::tile::global::{GlobalMatrix, GlobalRows};
 use crate::tile::register::Accumulator;
 use crate::tile::ring::Ring;
 use crate::tile::softmax::{OnlineSoftmax, RowValues, outgrown, scale_rows};
@@ -42,9 +38,9 @@ pub(super) struct Consumer<'a> {
 
 /// A tile whose O is still in registers.
 #[derive(Clone, Copy)]
-struct Finished {
-    work: WorkTile,
-    softmax: OnlineSoftmax,
+pub(super) struct Finished {
+    pub(super) work: WorkTile,
+    pub(super) softmax: OnlineSoftmax,
 }
 
 /// A block's exponentials by the reference maxima of the blocks before, and what is to be done when O is there.
@@ -311,7 +307,7 @@ impl<'a> Consumer<'a> {
 
     /// The warp's first row of a tile, in the sequence.
     #[inline(always)]
-    fn first_row<T: Tiles>(&self, work: WorkTile) -> u32 {
+    pub(super) fn first_row<T: Tiles>(&self, work: WorkTile) -> u32 {
         let row = if T::FORGETS_PLACE {
             row_of_warp::<T>(self.idx, special::opaque(special::thread_idx_x()))
         } else {
@@ -339,97 +335,5 @@ impl<'a> Consumer<'a> {
             mbarrier::mbarrier_arrive_if(self.layout.q_ring.empty(q.stage), leads & last);
         }
         k.advance();
-    }
-
-    /// O ← diag(l)⁻¹ O; O and L to memory. Where sequences have lengths of their own, the place `listed` has the tile's.
-    #[inline(always)]
-    unsafe fn finish<E: Element, T: Tiles>(
-        &self,
-        finished: &Finished,
-        listed: u32,
-        place: &mut Ring,
-        o: &mut T::Output,
-    ) {
-        let (p, head) = (self.p, finished.work.head);
-        let first_row = self.first_row::<T>(finished.work);
-        // SAFETY: all lanes of the warp come here; what lies outside O is not written.
-        unsafe {
-            let mut lse = finished.softmax.finish(o);
-            if T::DROPS && spec::dropout() {
-                divide_by_kept(&p.dropout, o);
-            }
-            let place_of = |row| {
-                (
-                    self.packing.head::<T>(head, row),
-                    self.packing.query::<T>(row),
-                )
-            };
-            let o_rows = |batch_idx, head_idx, first, seqlen_q| GlobalMatrix {
-                rows: GlobalRows::new(&p.o_rows, batch_idx, head_idx, 0).from_row(first, seqlen_q),
-                chunks: p.shape.head_dim_v / 8,
-            };
-            if T::SPLITS_KV && spec::split_kv() {
-                self.store_split::<T>(finished.work, listed, first_row, 0, lse, o);
-                return;
-            }
-            if spec::sinks() {
-                let sink = |head| sink_of_head(p.sinks, p.shape.heads_q, head);
-                lse = if T::PACKS_GQA {
-                    add_sinks(first_row, lse, o, |row| sink(place_of(row).0))
-                } else {
-                    // All rows are of one head.
-                    let sink = sink(head);
-                    add_sinks(first_row, lse, o, |_| sink)
-                };
-            }
-            if T::STORES {
-                self.hand_over::<E, T>(place, o);
-            }
-            let own_columns = |o: GlobalMatrix| match T::SHARES_ROWS {
-                true => o.from_chunk(self.idx * T::Output::N as u32),
-                false => o,
-            };
-            // Of the same rows one consumer writes lse.
-            let writes_lse = !T::SHARES_ROWS || self.idx == 0;
-            // Not one call with either's numbers: ptxas would hold them in registers.
-            if spec::lengths() {
-                if !T::STORES {
-                    let tile = self.layout.read_listed(special::opaque(listed));
-                    let batch_idx = p.list.batch_q(tile.sequence);
-                    let target = o_rows(batch_idx, head, tile.q_first, tile.seqlen_q);
-                    warpgroup::store_rows::<E, _>(own_columns(target), first_row, o);
-                }
-                if writes_lse {
-                    let tile = self.layout.read_listed(listed);
-                    let rows = StatisticRows::listed(p.lse, &p.shape, &p.list, tile);
-                    store_statistic::<T::Output>(rows, first_row, lse, place_of);
-                }
-            } else {
-                if !T::STORES {
-                    let (batch_idx, head_idx) = batch_and_head(head, p.shape.heads_q);
-                    let target = o_rows(batch_idx, head_idx, 0, p.shape.seqlen_q);
-                    warpgroup::store_rows::<E, _>(own_columns(target), first_row, o);
-                }
-                if writes_lse {
-                    let rows = StatisticRows::padded(p.lse, &p.shape);
-                    store_statistic::<T::Output>(rows, first_row, lse, place_of);
-                }
-            }
-        }
-    }
-
-    /// O to the store warp.
-    #[inline(always)]
-    unsafe fn hand_over<E: Element, T: Tiles>(&self, place: &mut Ring, o: &T::Output) {
-        let ring = self.layout.o_ring;
-        // SAFETY: the place is filled when it is empty; the store warp waits for all four warps.
-        unsafe {
-            mbarrier::mbarrier_wait(ring.empty(self.idx), place.parity ^ 1);
-            warpgroup::store::<E, _>(self.layout.o::<T>(self.idx), self.row % WARPGROUP_ROWS, o);
-            tma::fence_proxy_async();
-            barrier::warp_sync();
-            mbarrier::mbarrier_arrive_if(ring.full(self.idx), self.leads);
-            place.advance();
-        }
     }
 }

@@ -36,6 +36,7 @@ mod claims;
 mod consumer;
 mod dropout;
 mod expression;
+mod finish;
 mod latent;
 mod layout;
 mod masks;
