@@ -29,7 +29,7 @@ use crate::bench::launches::{self, NotMeasured, Timed};
 use crate::bench::{Effort, Variant};
 use crate::failure::Failure;
 use crate::output;
-pub use ncu::NcuError;
+pub use ncu::{Ncu, NcuError};
 
 /// The GPU of `--predict`, unless another is named.
 const PREDICTED: &str = "H200";
@@ -98,7 +98,8 @@ pub fn profile(arguments: &ProfileArguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn problem(arguments: &ProfileArguments) -> Result<Problem, Failure> {
+/// The problem that options pose.
+pub(crate) fn problem(arguments: &ProfileArguments) -> Result<Problem, Failure> {
     let builder = arguments.sizes.problem(arguments.dtype.into())?;
     let columns = arguments.head_dim_v.unwrap_or(arguments.sizes.head_dim);
     let builder = builder.head_dim_v(columns).order(arguments.order.into());

@@ -33,7 +33,7 @@ fn a_row_for_each_schedule_and_length() {
 
     let csv = std::fs::read_to_string(&csv).unwrap();
     let columns = csv.lines().next().unwrap().split(',').count();
-    assert_eq!((csv.lines().count(), columns), (1 + 2 * 3, 17), "{csv}");
+    assert_eq!((csv.lines().count(), columns), (1 + 2 * 3, 18), "{csv}");
     let row = csv.lines().find(|row| row.contains(",tiled,")).unwrap();
     assert_eq!(row.split(',').count(), columns, "{row}");
 
@@ -63,6 +63,13 @@ fn json_has_what_is_measured_and_what_is_predicted() {
         assert_eq!(row["predicted_ms"].is_number(), !measured, "{row}");
         assert_eq!(row["hbm_bytes"].is_number(), !measured, "{row}");
     }
+}
+
+#[test]
+fn counters_are_of_a_gpu() {
+    let line = format!("bench --backend cpu {SMALL} --compare tiled --ncu");
+    let (_, stderr) = expect(2, &line.split(' ').collect::<Vec<_>>());
+    assert!(stderr.contains("--ncu counts"), "{stderr}");
 }
 
 #[test]

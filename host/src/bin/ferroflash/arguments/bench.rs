@@ -129,6 +129,9 @@ pub struct BenchArguments {
     /// With --compare: draws times and memory by length, and the roofline with the measured points; an existing file is replaced.
     #[arg(long, value_name = "FILE", requires = "compare")]
     pub svg: Option<PathBuf>,
+    /// With --compare, on a GPU: bytes of the memory as counted, too. Each row runs once more under `ncu`, which has to be on PATH.
+    #[arg(long, requires = "compare")]
+    pub ncu: bool,
     /// What runs it.
     #[command(flatten)]
     pub on: DeviceWords,
@@ -290,7 +293,7 @@ mod tests {
             let error = BenchArguments::parse(&format!("--compare flash2 {other}")).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::ArgumentConflict, "{other}");
         }
-        for alone in ["--gpu H100", "--csv a.csv", "--svg a.svg"] {
+        for alone in ["--gpu H100", "--csv a.csv", "--svg a.svg", "--ncu"] {
             let error = BenchArguments::parse(alone).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::MissingRequiredArgument, "{alone}");
         }

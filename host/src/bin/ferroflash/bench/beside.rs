@@ -1,5 +1,6 @@
 //! `--compare`: schedules that were measured, each beside what is predicted of it.
 
+mod counted;
 mod plot;
 
 use ferroflash::estimate::{Estimate, Gpu, estimate};
@@ -10,6 +11,7 @@ use super::row::Row;
 use crate::arguments::BenchArguments;
 use crate::failure::Failure;
 use crate::output;
+use crate::profile::Ncu;
 
 /// A schedule of a problem.
 pub struct Line {
@@ -20,11 +22,15 @@ pub struct Line {
     measured: Result<(f64, f64, u64), String>,
     /// `None` where the GPU, the schedule or the problem is not one that is counted.
     predicted: Option<Estimate>,
+    /// Bytes through memory as `ncu` counts them, where that is asked for and the row was measured.
+    counted_bytes: Option<f64>,
 }
 
 /// All of them.
 pub struct Beside {
     gpu: Option<Gpu>,
+    device: Device,
+    ncu: Option<Ncu>,
     lines: Vec<Line>,
 }
 
@@ -45,14 +51,26 @@ impl Beside {
                 }
             },
         };
-        let lines = Vec::new();
-        Ok(Some(Beside { gpu, lines }))
+        let ncu = match (arguments.ncu, device.as_cuda()) {
+            (false, _) => None,
+            (true, Some(_)) => Some(Ncu::find()?),
+            (true, None) => {
+                let word = "--ncu counts what kernels of a GPU do; allowed: --backend cuda";
+                return Err(Failure::Option(word.to_owned()));
+            }
+        };
+        Ok(Some(Beside {
+            gpu,
+            device: device.clone(),
+            ncu,
+            lines: Vec::new(),
+        }))
     }
 
     /// Heads of the columns.
     pub fn header() -> String {
         format!(
-            "{:<4} {:>6} {:>4} {:>6} {:>4} {:>4} {:<9} {:>10} {:>8} {:>10} {:>10} {:>12} {:>6}  bound by",
+            "{:<4} {:>6} {:>4} {:>6} {:>4} {:>4} {:<9} {:>10} {:>8} {:>10} {:>10} {:>10} {:>12} {:>6}  bound by",
             "pass",
             "mask",
             "D",
@@ -63,6 +81,7 @@ impl Beside {
             "ms",
             "TFLOP/s",
             "HBM MB",
+            "by ncu",
             "extra MB",
             "predicted ms",
             "ratio"
@@ -70,25 +89,33 @@ impl Beside {
     }
 
     /// Keeps a row, and gives its text.
-    pub fn add(&mut self, row: &Row, as_json: bool) -> String {
+    pub fn add(&mut self, row: &Row, as_json: bool) -> Result<String, Failure> {
         let (problem, pass, algorithm) = row.subject();
         let predicted = self.gpu.as_ref().and_then(|gpu| {
             let all = estimate(&problem, gpu, pass).ok()?;
             all.into_iter().find(|one| Some(one.algorithm) == algorithm)
         });
+        let counted_bytes = match &self.ncu {
+            Some(ncu) if row.figures().is_ok() => {
+                let bytes = counted::bytes(ncu, &self.device, &problem, pass, algorithm)?;
+                Some(bytes)
+            }
+            _ => None,
+        };
         let line = Line {
             problem,
             pass,
             algorithm,
             measured: row.figures().map_err(str::to_owned),
             predicted,
+            counted_bytes,
         };
         let text = match as_json {
             true => line.json(row),
             false => line.text(),
         };
         self.lines.push(line);
-        text
+        Ok(text)
     }
 
     /// Writes the files that are asked for.
@@ -105,7 +132,7 @@ impl Beside {
     }
 
     fn csv(&self) -> String {
-        let mut text = "pass,mask,dtype,head_dim,seqlen_q,seqlen_k,batch,heads_q,heads_k,schedule,ms,tflops,hbm_bytes,extra_bytes,predicted_ms,bound_by,error\n".to_owned();
+        let mut text = "pass,mask,dtype,head_dim,seqlen_q,seqlen_k,batch,heads_q,heads_k,schedule,ms,tflops,hbm_bytes,ncu_bytes,extra_bytes,predicted_ms,bound_by,error\n".to_owned();
         for line in &self.lines {
             text.push_str(&line.csv());
             text.push('\n');
@@ -164,10 +191,11 @@ impl Line {
         };
         let predicted = self.predicted.as_ref();
         format!(
-            "{sizes} {:>10} {:>8} {:>10} {:>10} {:>12} {:>6}  {}{error}",
+            "{sizes} {:>10} {:>8} {:>10} {:>10} {:>10} {:>12} {:>6}  {}{error}",
             number(measured.map(|figures| figures.0), 5),
             number(measured.map(|figures| figures.1), 1),
             number(predicted.map(|one| one.hbm_bytes() as f64 / 1e6), 1),
+            number(self.counted_bytes.map(|bytes| bytes / 1e6), 1),
             number(measured.map(|figures| figures.2 as f64 / 1e6), 1),
             number(predicted.map(|one| one.seconds * 1e3), 5),
             number(self.ratio(), 2),
@@ -178,6 +206,9 @@ impl Line {
     /// The row's own fields, and what is predicted.
     fn json(&self, row: &Row) -> String {
         let mut fields = serde_json::from_str(&row.json()).unwrap_or(Value::Null);
+        if let Some(bytes) = self.counted_bytes {
+            fields["ncu_bytes"] = json!(bytes);
+        }
         if let Some(one) = &self.predicted {
             fields["hbm_bytes"] = json!(one.hbm_bytes());
             fields["predicted_ms"] = json!(one.seconds * 1e3);
@@ -207,6 +238,7 @@ impl Line {
             some(measured.map(|figures| figures.0.to_string())),
             some(measured.map(|figures| figures.1.to_string())),
             some(predicted.map(|one| one.hbm_bytes().to_string())),
+            some(self.counted_bytes.map(|bytes| bytes.to_string())),
             some(measured.map(|figures| figures.2.to_string())),
             some(predicted.map(|one| (one.seconds * 1e3).to_string())),
             some(predicted.map(|one| one.roof.name().to_owned())),

@@ -90,13 +90,14 @@ fn measure_all<T: Bytes>(
         bar.suspend(|| {
             for row in rows {
                 let line = match (&mut beside, arguments.json) {
-                    (Some(beside), json) => beside.add(&row, json),
+                    (Some(beside), json) => beside.add(&row, json)?,
                     (None, true) => row.json(),
                     (None, false) => row.to_string(),
                 };
                 say!("{line}");
             }
-        });
+            Ok::<(), Failure>(())
+        })?;
         bar.inc(1);
     }
     bar.finish_and_clear();

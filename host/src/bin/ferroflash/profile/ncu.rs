@@ -77,7 +77,24 @@ impl Ncu {
     }
 
     /// Runs this command under it, and gives these kernels, the last ones that run, what it counts.
-    pub fn count(&self, kernels: &mut [&mut Kernel]) -> Result<(), NcuError> {
+    pub(super) fn count(&self, kernels: &mut [&mut Kernel]) -> Result<(), NcuError> {
+        let names: Vec<&str> = kernels
+            .iter()
+            .map(|kernel| kernel.launch.variant.name)
+            .collect();
+        let counted = self.count_in(once(env::args_os().skip(1)), &names)?;
+        for (kernel, counters) in kernels.iter_mut().zip(counted) {
+            kernel.counters = Some(counters);
+        }
+        Ok(())
+    }
+
+    /// Runs this program with these words under it, and says what it counts of these kernels, the last ones that run.
+    pub fn count_in(
+        &self,
+        words: Vec<OsString>,
+        kernels: &[&str],
+    ) -> Result<Vec<Counters>, NcuError> {
         let Ncu { found: () } = self;
         let own = env::current_exe().map_err(not_started)?;
         let run = Command::new(PROGRAM)
@@ -85,7 +102,7 @@ impl Ncu {
             .args(["--clock-control", "none", "--metrics"])
             .arg([TENSOR, READ, WRITTEN].join(","))
             .arg(own)
-            .args(once(env::args_os().skip(1)))
+            .args(words)
             .output()
             .map_err(not_started)?;
         let stdout = String::from_utf8_lossy(&run.stdout);
@@ -101,15 +118,7 @@ impl Ncu {
                 said: said.unwrap_or("nothing").to_owned(),
             });
         }
-        let names: Vec<&str> = kernels
-            .iter()
-            .map(|kernel| kernel.launch.variant.name)
-            .collect();
-        let counted = counters(&stdout, &names)?;
-        for (kernel, counters) in kernels.iter_mut().zip(counted) {
-            kernel.counters = Some(counters);
-        }
-        Ok(())
+        counters(&stdout, kernels)
     }
 }
 

@@ -313,6 +313,7 @@ mod tests {
     fn line(algorithm: Algorithm, seqlen: usize, bytes: u64) -> Line {
         let problem = Problem::builder(Dtype::Bf16).seqlen(seqlen).heads(1);
         Line {
+            counted_bytes: None,
             problem: problem.head_dim(64).build().unwrap(),
             pass: Pass::Forward,
             algorithm: Some(algorithm),
