@@ -164,23 +164,28 @@ fn a_rotation_is_that_of_the_table() {
 
 #[cfg(feature = "emulator")]
 #[test]
-fn kernels_refuse_f32_and_say_so() {
+fn kernels_turn_f32_as_the_processor_does() {
+    /// Kernels read 16 bytes at a time.
+    #[repr(align(16))]
+    struct Aligned([f32; 8]);
+
     let table = table();
     let problem = RotateProblem::new(Dtype::F32, [1, 1, 1, 8], table.turns(Pairs::Halves));
-    let device = Device::emulated(EmulatorOptions::seeded(3));
-    let mut y = [1f32; 8];
-    let refused = Rotate::new(&device, problem)
-        .unwrap()
-        .forward(
-            &RotateInputs::in_place(table.cos(), table.sin()),
-            &mut TensorMut::bshd(&mut y, [1, 1, 1, 8]).unwrap(),
-        )
-        .unwrap_err();
-    assert_eq!(
-        refused.to_string(),
-        "emulated cannot rotate: no kernel of it takes f32"
-    );
-    assert_eq!(y, [1.0; 8]);
+    let turned = |device: &Device| {
+        let mut y = Aligned([1., 2., 3., 4., 5., 6., 7., 8.]);
+        let inputs = RotateInputs::in_place(table.cos(), table.sin()).seqlen_offsets(&[2]);
+        let mut to = TensorMut::bshd(&mut y.0, [1, 1, 1, 8]).unwrap();
+        let rotate = Rotate::new(device, problem).unwrap();
+        let done = rotate.forward(&inputs, &mut to).unwrap();
+        assert_eq!(done.backend, device.backend());
+        y.0
+    };
+    let expected = turned(&Device::cpu());
+    assert_ne!(expected, [1., 2., 3., 4., 5., 6., 7., 8.]);
+    let emulated = turned(&Device::emulated(EmulatorOptions::seeded(3)));
+    for (ours, theirs) in emulated.into_iter().zip(expected) {
+        assert!((ours - theirs).abs() < 1e-5, "{ours} {theirs}");
+    }
 }
 
 #[test]

@@ -68,7 +68,7 @@ fn other_head_dims_are_refused() {
         let reason = Reason::HeadDimMultiple {
             given: head_dim as u32,
             multiple: 8,
-            most: 256,
+            most: 512,
         };
         let refused = refusal(Algorithm::Flash3, &checked, &DeviceInfo::h200());
         assert_eq!(refused, reason);

@@ -158,9 +158,9 @@ impl Variant {
             return match (edit, block_mask) {
                 (SOFT_CAP | SOFT_CAP_ALIBI | BIAS, false) => 252,
                 (SOFT_CAP | SOFT_CAP_ALIBI, true) => 360,
-                (BIAS, true) => 148,
+                (BIAS, true) => 172,
                 (DOCUMENT, false) => 164,
-                (DOCUMENT, true) => 196,
+                (DOCUMENT, true) => 212,
                 (_, false) => 48,
                 (_, true) => 96,
             };
