@@ -375,7 +375,7 @@ fn an_algorithm_by_name_is_not_replaced() {
         Some(Algorithm::Flash2),
         expect![[r#"
             cuda cannot serve this problem with flash2:
-              flash3    cannot run: head_dim is 520; its kernels take multiples of 8 up to 256
+              flash3    cannot run: head_dim is 520; its kernels take multiples of 8 up to 512
               flash2    cannot run: head_dim is 520; its kernels take multiples of 8 up to 512
               flash1    cannot run: head_dim is 520; its kernels take multiples of 8 up to 256
               standard  could run; another was asked for by name

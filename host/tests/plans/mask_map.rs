@@ -9,7 +9,7 @@ use ferroflash_kernels::variants::Kind;
 use super::*;
 
 fn causal() -> MaskExpression {
-    Mask::new(|at| at.k.le(at.q)).unwrap()
+    Mask::new(|at| at.k.le(at.q + at.i32("ahead"))).unwrap()
 }
 
 fn documents() -> MaskExpression {
