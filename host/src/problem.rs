@@ -77,10 +77,7 @@ impl Mask {
 
     /// What is left of a mask without a prefix within a window.
     pub(crate) fn within(self, left: Option<usize>, right: Option<usize>) -> Mask {
-        let least = |a: Option<usize>, b: Option<usize>| match (a, b) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
+        let least = |a: Option<usize>, b| [a, b].into_iter().flatten().min();
         let own = self.window();
         match (least(own.0, left), least(own.1, right)) {
             (None, None) => Mask::Full,

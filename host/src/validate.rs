@@ -9,7 +9,7 @@ mod score;
 mod sizes;
 mod weights;
 
-use ferroflash_kernels::expression::{Rows, WithoutBand};
+use ferroflash_kernels::expression::{Seqlens, WithoutBand};
 use ferroflash_kernels::params::Window;
 use ferroflash_kernels::spec::{Constant, Spec};
 
@@ -63,14 +63,14 @@ impl Checked {
     pub(crate) fn with_band_in_mask(&self) -> Checked {
         let problem = &self.problem;
         let rows = |seqlen: usize| u32::try_from(seqlen).unwrap_or(u32::MAX);
-        let rows = Rows {
+        let seqlens = Seqlens {
             seqlen_q: rows(problem.seqlen_q()),
             seqlen_k: rows(problem.seqlen_k()),
             vary: self.has_lengths() || problem.pages().is_some(),
         };
         let is_plain = problem.block_mask().is_none() && problem.mask().prefix() == 0;
         let mask = problem.mask_expression().filter(|_| is_plain);
-        match mask.and_then(|mask| mask.expression().without_band(rows)) {
+        match mask.and_then(|mask| mask.expression().without_band(seqlens)) {
             Some(WithoutBand { sides, rest }) => Checked {
                 problem: problem.with_band(sides, rest),
                 ..*self

@@ -4,8 +4,8 @@ use candle_core::{Result, Tensor};
 
 use crate::alibi;
 use crate::expressed::flash_attn_with_expressions;
-use crate::operation::attention;
-use crate::request::Request;
+use crate::options::Options;
+use crate::with_options::flash_attn_with_options;
 
 /// Attention, causal or not: o, shaped and typed as `q`.
 ///
@@ -36,13 +36,15 @@ pub fn flash_attn_windowed(
     window_size_left: Option<usize>,
     window_size_right: Option<usize>,
 ) -> Result<Tensor> {
-    let request = Request::new(
-        [q, k, v],
+    flash_attn_with_options(
+        q,
+        k,
+        v,
+        &Options::new(),
         softmax_scale,
         window_size_left,
         window_size_right,
-    );
-    attention(request.dense()?)
+    )
 }
 
 /// Attention with ALiBi: less by slope · |k − (q + seqlen_k − seqlen_q)| is each score. o, shaped and typed as `q`.

@@ -6,8 +6,8 @@ use candle_core::{Result, Tensor};
 
 use crate::alibi;
 use crate::expressed::flash_attn_varlen_with_expressions;
-use crate::operation::attention;
-use crate::request::{Request, Sequences};
+use crate::options::Options;
+use crate::with_options::flash_attn_varlen_with_options;
 
 /// Attention on packed sequences, causal or not: o, shaped and typed as `q`.
 ///
@@ -64,19 +64,19 @@ pub fn flash_attn_varlen_windowed(
     window_size_left: Option<usize>,
     window_size_right: Option<usize>,
 ) -> Result<Tensor> {
-    let sequences = Sequences {
+    flash_attn_varlen_with_options(
+        q,
+        k,
+        v,
+        &Options::new(),
         seqlens_q,
         seqlens_k,
         max_seqlen_q,
         max_seqlen_k,
-    };
-    let request = Request::new(
-        [q, k, v],
         softmax_scale,
         window_size_left,
         window_size_right,
-    );
-    attention(request.packed(sequences)?)
+    )
 }
 
 /// Attention on packed sequences with ALiBi: o, shaped and typed as `q`.

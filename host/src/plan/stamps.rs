@@ -58,8 +58,7 @@ impl Plan {
         if let Some(constant) = Constant::ALL.into_iter().find(lacks) {
             return Err(NoStamps::Feature { kernel, constant });
         }
-        let n_records = [schedule.heads.into(), schedule.tiles.into()];
-        let factors = [n_records[0], n_records[1], Stamp::N_BYTES];
+        let factors = [schedule.heads.into(), schedule.tiles.into(), Stamp::N_BYTES];
         let place = plan.workspace.place(STAMPS, &factors);
         let place = place.map_err(NoStamps::Workspace)?;
         main.variant = row;

@@ -4,7 +4,7 @@
 //! indices and constants; it is a side of a band where q and k differ in sign alone. What is left of the mask is an expression as before.
 
 use super::intern::Interner;
-use super::{Binary, Compare, Expression, Id, Index, Node, Type, Unary};
+use super::{Binary, Compare, Expression, Id, Index, Node, Unary};
 
 /// How many places to the left and to the right of its own a query sees; `None`: all. Query `q` has the place `q + seqlen_k − seqlen_q`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct Sides {
 
 /// How many rows sequences have.
 #[derive(Clone, Copy, Debug)]
-pub struct Rows {
+pub struct Seqlens {
     /// Of q, or the most of them.
     pub seqlen_q: u32,
     /// Of k, or the most of them.
@@ -47,16 +47,15 @@ struct Sum {
 
 impl Expression {
     /// Takes the band out of a mask over sequences of so many rows; `None` where no term is a side of one.
-    pub fn without_band(&self, rows: Rows) -> Option<WithoutBand> {
-        let sums = sums(self.nodes(), rows);
+    pub fn without_band(&self, seqlens: Seqlens) -> Option<WithoutBand> {
+        let sums = sums(self.nodes(), seqlens);
         let (mut sides, mut left) = (Sides::default(), Vec::new());
         let mut spine = vec![self.nodes().len() as Id - 1];
         while let Some(id) = spine.pop() {
             match self.nodes()[id as usize] {
-                Node::Binary(Binary::And, a, b) if self.types()[id as usize] == Type::Bool => {
-                    spine.extend([b, a]);
-                }
-                node => match side(self.nodes(), node, &sums, rows) {
+                // Of truth values, as is the mask itself.
+                Node::Binary(Binary::And, a, b) => spine.extend([b, a]),
+                node => match side(self.nodes(), node, &sums, seqlens) {
                     Some(side) => sides = sides.within(side),
                     None => left.push(id),
                 },
@@ -81,10 +80,7 @@ impl Expression {
 impl Sides {
     /// What both leave.
     pub fn within(self, other: Sides) -> Sides {
-        let least = |a: Option<u32>, b: Option<u32>| match (a, b) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
+        let least = |a: Option<u32>, b| [a, b].into_iter().flatten().min();
         Sides {
             left: least(self.left, other.left),
             right: least(self.right, other.right),
@@ -93,7 +89,7 @@ impl Sides {
 }
 
 /// The side that a term is.
-fn side(nodes: &[Node], term: Node, sums: &[Option<Sum>], rows: Rows) -> Option<Sides> {
+fn side(nodes: &[Node], term: Node, sums: &[Option<Sum>], seqlens: Seqlens) -> Option<Sides> {
     let compared = |node: Node| match node {
         Node::Compare(compare, a, b) => Some((compare, a, b)),
         _ => None,
@@ -121,12 +117,12 @@ fn side(nodes: &[Node], term: Node, sums: &[Option<Sum>], rows: Rows) -> Option<
         (-1, 1) => (false, difference.plus(Sum::ALIGNMENT, -1)),
         _ => return None,
     };
-    let of_lengths = match rows.vary {
+    let of_lengths = match seqlens.vary {
         true if (aligned.seqlen_q, aligned.seqlen_k) != (0, 0) => return None,
         true => 0,
         false => {
-            aligned.seqlen_q * i64::from(rows.seqlen_q)
-                + aligned.seqlen_k * i64::from(rows.seqlen_k)
+            aligned.seqlen_q * i64::from(seqlens.seqlen_q)
+                + aligned.seqlen_k * i64::from(seqlens.seqlen_k)
         }
     };
     // Kernels' bands hold a query's own place.
@@ -144,8 +140,8 @@ fn side(nodes: &[Node], term: Node, sums: &[Option<Sum>], rows: Rows) -> Option<
 }
 
 /// The nodes that are sums of indices, and never leave 32 bits.
-fn sums(nodes: &[Node], rows: Rows) -> Vec<Option<Sum>> {
-    let most = i64::from(rows.seqlen_q.max(rows.seqlen_k));
+fn sums(nodes: &[Node], seqlens: Seqlens) -> Vec<Option<Sum>> {
+    let most = i64::from(seqlens.seqlen_q.max(seqlens.seqlen_k));
     let mut sums: Vec<Option<Sum>> = Vec::with_capacity(nodes.len());
     for node in nodes {
         let of = |id: Id| sums[id as usize];
@@ -214,16 +210,16 @@ mod tests {
     use super::super::{At, Cond, Evaluator, NoTensors, Place};
     use super::*;
 
-    fn rows(seqlen_q: u32, seqlen_k: u32, vary: bool) -> Rows {
-        Rows {
+    fn seqlens(seqlen_q: u32, seqlen_k: u32, vary: bool) -> Seqlens {
+        Seqlens {
             seqlen_q,
             seqlen_k,
             vary,
         }
     }
 
-    fn split(rows: Rows, f: impl FnOnce(At) -> Cond) -> Option<WithoutBand> {
-        Expression::mask(f).unwrap().without_band(rows)
+    fn split(of: Seqlens, f: impl FnOnce(At) -> Cond) -> Option<WithoutBand> {
+        Expression::mask(f).unwrap().without_band(of)
     }
 
     fn sides(left: Option<u32>, right: Option<u32>) -> Sides {
@@ -232,7 +228,7 @@ mod tests {
 
     #[test]
     fn causal_masks_and_windows_are_bands() {
-        let same = rows(100, 100, false);
+        let same = seqlens(100, 100, false);
         let whole = |left, right| {
             Some(WithoutBand {
                 sides: sides(left, right),
@@ -247,21 +243,21 @@ mod tests {
         assert_eq!(split(same, window), whole(Some(31), Some(0)));
         // A query's own place lies outside the first band, and in the second one it does not.
         assert_eq!(split(same, |at| at.k.lt(at.q)), None);
-        let longer = rows(100, 110, false);
+        let longer = seqlens(100, 110, false);
         assert_eq!(split(longer, |at| at.k.le(at.q)), None);
         assert_eq!(split(longer, |at| at.k.le(at.q + 12)), whole(None, Some(2)));
         let own = |at: At| at.q + at.seqlen_k - at.seqlen_q;
-        for rows in [longer, rows(100, 110, true)] {
-            assert_eq!(split(rows, |at| at.k.le(own(at))), whole(None, Some(0)));
+        for of in [longer, seqlens(100, 110, true)] {
+            assert_eq!(split(of, |at| at.k.le(own(at))), whole(None, Some(0)));
             let left = |at: At| (own(at) - at.k).le(5) & own(at).ge(at.k);
-            assert_eq!(split(rows, left), whole(Some(5), Some(0)));
+            assert_eq!(split(of, left), whole(Some(5), Some(0)));
         }
-        assert_eq!(split(rows(100, 100, true), |at| at.k.le(at.q)), None);
+        assert_eq!(split(seqlens(100, 100, true), |at| at.k.le(at.q)), None);
     }
 
     #[test]
     fn what_is_no_band_is_left() {
-        let same = rows(100, 100, false);
+        let same = seqlens(100, 100, false);
         let document = |at: At| {
             let document = |place| at.tensor_i32("document", [at.batch, place]);
             document(at.q).eq(document(at.k))
@@ -286,8 +282,8 @@ mod tests {
 
     fn check(mask: &Expression, [seqlen_q, seqlen_k]: [i32; 2], vary: bool) {
         let longest = if vary { [8, 8] } else { [seqlen_q, seqlen_k] };
-        let [longest_q, longest_k] = longest.map(|rows| rows as u32);
-        let Some(found) = mask.without_band(rows(longest_q, longest_k, vary)) else {
+        let [longest_q, longest_k] = longest.map(|seqlen| seqlen as u32);
+        let Some(found) = mask.without_band(seqlens(longest_q, longest_k, vary)) else {
             return;
         };
         let mut whole = evaluator(mask);
@@ -328,9 +324,9 @@ mod tests {
             let mask =
                 Expression::mask(|at| term(at, first.0, first.1) & term(at, second.0, second.1));
             let mask = mask.unwrap();
-            for seqlens in [[5, 5], [4, 7], [7, 4]] {
-                check(&mask, seqlens, false);
-                check(&mask, seqlens, true);
+            for lengths in [[5, 5], [4, 7], [7, 4]] {
+                check(&mask, lengths, false);
+                check(&mask, lengths, true);
             }
         }
     }

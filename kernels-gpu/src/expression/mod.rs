@@ -23,7 +23,7 @@ mod simplify;
 mod text;
 
 pub use arithmetic::Real;
-pub use band::{Rows, Sides, WithoutBand};
+pub use band::{Seqlens, Sides, WithoutBand};
 pub use build::{At, Cond, Int, Num, Operand};
 pub use check::{Dependencies, MAX_NAME, MAX_NODES, MAX_PARAMS, MAX_TENSORS};
 pub use error::{ExpressionError, Use};
