@@ -171,8 +171,8 @@ fn kernels_for_other_values_say_so() {
         }
     }
     for (head_dim_v, most, algorithm) in [
-        (264, 256, Algorithm::Flash3),
-        (36, 256, Algorithm::Flash3),
+        (520, 512, Algorithm::Flash3),
+        (36, 512, Algorithm::Flash3),
         (520, 512, Algorithm::Flash2),
         (36, 576, Algorithm::Standard),
     ] {

@@ -117,10 +117,10 @@ impl Call {
             padding: [0; 2],
         };
         let of_side = |n_bounds: u32, blocks: u32| if n_bounds > 0 { n_maps * blocks } else { 0 };
-        let warps =
+        let sides =
             of_side(program.row_bounds, q_blocks) + of_side(program.column_bounds, k_blocks);
         let phases = [
-            (MaskMapPhase::Bounds, warps * 32),
+            (MaskMapPhase::Bounds, sides * BLOCK),
             (MaskMapPhase::Map, n_bytes as u32),
         ];
         for (phase, threads) in phases {

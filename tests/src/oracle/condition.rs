@@ -30,8 +30,8 @@ pub struct Terms {
 pub struct Condition {
     /// `√Σⱼ p²(|v| + |o|)²`; absolute: `√Σⱼ v²`.
     pub o: Terms,
-    /// `scale · (√Σⱼ e²k² + r·|Σⱼ p·k|)`, where `e = p(|dP| + |Δ|)`, `Δ = rowsum(dO ∘ O) − dL` with the gradient dL of lse,
-    /// and `r` is the size of the terms of `rowsum(dO ∘ O)`; absolute:
+    /// `scale · (√Σⱼ e²k² + r·|Σⱼ p·k|)`, where `e = p·√((|dP| + |Δ|)² + t²)`, `Δ = rowsum(dO ∘ O) − dL` with the gradient dL of lse,
+    /// `t` is the size of the terms of `dP = dO·v`, and `r` that of the terms of `rowsum(dO ∘ O)`; absolute:
     /// `scale · √Σⱼ (1 + |dP| + |Δ|)²k²`.
     pub d_q: Terms,
     /// `scale · √Σᵢ (e² + p²r²)q²`; absolute: `scale · √Σᵢ (1 + |dP| + |Δ|)²q²`.
@@ -169,7 +169,8 @@ fn add_row(
     for weight in &row {
         let (j, p, slope) = (weight.key, weight.p, weight.edited.slope_size);
         let d_p = weight.factor * dot(d_o, &inputs.v[value(j)]);
-        let factor = d_p.abs() + delta.abs();
+        let terms_of_d_p = weight.factor * size_of_terms(d_o, &inputs.v[value(j)]);
+        let factor = (d_p.abs() + delta.abs()).hypot(terms_of_d_p);
         // P is lost before it meets the derivative, or after.
         let lost = 1.0 + factor * slope.max(1.0);
         let factor = factor * slope;
@@ -192,4 +193,13 @@ fn add_row(
         condition.d_q.relative[at] = inputs.softmax_scale * (relative[c].sqrt() + shared);
         condition.d_q.absolute[at] = inputs.softmax_scale * absolute[c].sqrt();
     }
+}
+
+/// The size of the terms of a product of vectors.
+fn size_of_terms(a: &[f64], b: &[f64]) -> f64 {
+    a.iter()
+        .zip(b)
+        .map(|(a, b)| (a * b).powi(2))
+        .sum::<f64>()
+        .sqrt()
 }
