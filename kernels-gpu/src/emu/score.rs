@@ -19,6 +19,18 @@ pub(super) struct Scores {
     rows: ScoreRows,
     tile: ScoreTile,
     first_column: Option<u32>,
+    /// What the kernel adds to the block's scores itself.
+    row_terms: [f32; 2],
+}
+
+impl Scores {
+    fn given<'a>(&self, edit: &'a Edit) -> Given<'a> {
+        Given {
+            // SAFETY: the parameters are the launch's, which runs.
+            params: unsafe { &*self.params },
+            edit,
+        }
+    }
 }
 
 /// `ferroflash_score_tile`
@@ -29,6 +41,7 @@ pub(crate) fn begin_tile(params: &ScoreParams, scale: &Scale, rows: ScoreRows, t
         rows,
         tile,
         first_column: None,
+        row_terms: [0.0; 2],
     };
     Machine::current().scores_of_thread().set(Some(scores));
 }
@@ -38,9 +51,38 @@ pub(crate) fn begin_block(first_column: u32) {
     let own = Machine::current().scores_of_thread();
     let scores = own.get().map(|scores| Scores {
         first_column: Some(first_column),
+        row_terms: [0.0; 2],
         ..scores
     });
     own.set(scores);
+}
+
+/// `ferroflash_score_block_apart`: any number will do as a row's term, and here it is what the expression makes of a score of 0 in the first column.
+pub(crate) fn begin_block_apart(first_column: u32) {
+    /// Beyond it a term would take digits from the scores.
+    const MOST: f32 = 1024.0;
+    begin_block(first_column);
+    let machine = Machine::current();
+    let edit = machine.edit.expect("the launch has an edit").edit();
+    let own = machine.scores_of_thread();
+    let scores = own.get().expect("a tile has been begun");
+    let given = scores.given(edit);
+    let Some(score) = &edit.score else { return };
+    let mut score = given.evaluator(score);
+    let row_terms = scores.tile.rows.map(|row| {
+        let term = score.score(&place(&scores, row, first_column), 0.0) * given.params.inverse_unit;
+        if term.abs() < MOST { term } else { 0.0 }
+    });
+    own.set(Some(Scores {
+        row_terms,
+        ..scores
+    }));
+}
+
+/// What `ferroflash_score_with_rows` adds, and `ferroflash_score_without_rows` takes away.
+pub(crate) fn row_terms() -> [f32; 2] {
+    let scores = Machine::current().scores_of_thread().get();
+    scores.expect("a tile has been begun").row_terms
 }
 
 /// `ferroflash_score`
@@ -55,11 +97,7 @@ pub(crate) fn edit_with_gradient(x: &mut [f32; 4], n: usize) -> [f32; 4] {
     let scores = machine.scores_of_thread().get();
     let scores = scores.expect("a tile has been begun");
     let first_column = scores.first_column.expect("a block has been begun");
-    let given = Given {
-        // SAFETY: the parameters are the launch's, which runs.
-        params: unsafe { &*scores.params },
-        edit,
-    };
+    let given = scores.given(edit);
     let mut score = edit.score.as_ref().map(|score| given.evaluator(score));
     let mut mask = edit.mask.as_ref().map(|mask| given.evaluator(mask));
     let mut derivative = edit.derivative.as_ref().map(|d| given.evaluator(d));
@@ -69,7 +107,7 @@ pub(crate) fn edit_with_gradient(x: &mut [f32; 4], n: usize) -> [f32; 4] {
         let place = place(&scores, scores.tile.rows[idx / 2], column);
         let s = *x * scores.scale.scale;
         if let Some(score) = &mut score {
-            *x = score.score(&place, s) * given.params.inverse_unit;
+            *x = score.score(&place, s) * given.params.inverse_unit - scores.row_terms[idx / 2];
         }
         if let Some(derivative) = &mut derivative {
             gradient[idx] = derivative.score(&place, s);

@@ -44,6 +44,63 @@ pub fn score_block(first_column: u32) {
     }
 }
 
+/// `ferroflash_score_block_apart`: the same; scores lack from here on what the expression makes the same for all of a row's columns.
+///
+/// Not of PTX.
+#[inline(always)]
+pub fn score_block_apart(first_column: u32) {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        ptx!("ferroflash_score_block_apart {first};", first = in(reg32) first_column, options(nomem, nostack));
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        crate::emu::score::begin_block_apart(first_column);
+    }
+}
+
+/// `ferroflash_score_with_rows`: numbers of the thread's two rows, in the unit of the scores, with what the block's scores lack.
+///
+/// Not of PTX.
+#[inline(always)]
+pub fn with_row_terms(x: [f32; 2]) -> [f32; 2] {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let [mut above, mut below] = x;
+        ptx!(
+            "ferroflash_score_with_rows {above}, {below};",
+            above = inout(reg32) above, below = inout(reg32) below, options(nomem, nostack)
+        );
+        [above, below]
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        let [above, below] = crate::emu::score::row_terms();
+        [x[0] + above, x[1] + below]
+    }
+}
+
+/// `ferroflash_score_without_rows`: the other way round.
+///
+/// Not of PTX.
+#[inline(always)]
+pub fn without_row_terms(x: [f32; 2]) -> [f32; 2] {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let [mut above, mut below] = x;
+        ptx!(
+            "ferroflash_score_without_rows {above}, {below};",
+            above = inout(reg32) above, below = inout(reg32) below, options(nomem, nostack)
+        );
+        [above, below]
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        let [above, below] = crate::emu::score::row_terms();
+        [x[0] - above, x[1] - below]
+    }
+}
+
 /// The most fragments across: each has a text of its own.
 pub const MOST_FRAGMENTS: usize = 16;
 

@@ -5,7 +5,9 @@ use std::fmt;
 use std::mem::offset_of;
 
 use super::{Constant, PLACEHOLDER, Spec};
-use crate::expression::ptx::{Edit, Places, Program, SpliceError, WriteError};
+use crate::expression::ptx::{
+    BLOCK_APART, Edit, Places, Program, RowTerms, SpliceError, WriteError,
+};
 use crate::params::{Scale, ScoreParams};
 use crate::variants::Variant;
 
@@ -97,7 +99,13 @@ pub fn of_variant(
         params: (site.score + offset_of!(ScoreParams, values)) as u32,
         tensors: (site.score + offset_of!(ScoreParams, tensors)) as u32,
     };
-    let program = Program::new(edit, site.rows, places).map_err(SpecialiseError::Write)?;
+    let terms = if text.contains(BLOCK_APART) {
+        RowTerms::Apart
+    } else {
+        RowTerms::InScores
+    };
+    let program = Program::with_row_terms(edit, site.rows, places, terms);
+    let program = program.map_err(SpecialiseError::Write)?;
     program.splice(&text).map_err(SpecialiseError::Splice)
 }
 

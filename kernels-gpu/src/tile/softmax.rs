@@ -10,6 +10,7 @@
 
 use super::register::Accumulator;
 use crate::ptx::math::{ex2_approx, fma, lg2_approx, max, rcp_approx};
+use crate::ptx::score;
 use crate::ptx::shuffle::{shuffle_bfly_f32, vote_any};
 use crate::ptx::special;
 
@@ -33,6 +34,36 @@ const MAX_M: usize = 2;
 
 /// One value for each row of a warp's tile that this lane has a part in: `[m][half]` is row `16 m + 8 half + lane / 4`.
 pub type RowValues = [[f32; 2]; MAX_M];
+
+/// Whether the scores of a block lack what is the same for all of a row's columns, since an expression leaves it to the rows' references
+/// ([`crate::ptx::score::without_row_terms`]).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum RowTerms {
+    /// Scores are whole.
+    InScores,
+    /// References are to be those of scores without their terms. A warp's rows lie in one fragment then.
+    Apart,
+}
+
+impl RowTerms {
+    /// The references of scores that lack their terms, of those of whole scores.
+    #[inline(always)]
+    fn take_from(self, mut m: RowValues) -> RowValues {
+        if self == RowTerms::Apart {
+            m[0] = score::without_row_terms(m[0]);
+        }
+        m
+    }
+
+    /// The other way round.
+    #[inline(always)]
+    fn add_to(self, mut m: RowValues) -> RowValues {
+        if self == RowTerms::Apart {
+            m[0] = score::with_row_terms(m[0]);
+        }
+        m
+    }
+}
 
 /// The running statistics of a warp's rows.
 #[derive(Clone, Copy)]
@@ -74,11 +105,11 @@ impl OnlineSoftmax {
     pub unsafe fn update<S: Accumulator, O: Accumulator>(&mut self, s: &mut S, o: &mut O) {
         // SAFETY: warp-collective, as promised; the vote is the same in all lanes.
         unsafe {
-            if let Some(block_max) = self.outgrown(s) {
+            if let Some(block_max) = self.outgrown(s, RowTerms::InScores) {
                 self.renew::<O>(block_max, |m, half, alpha| scale_row(o, m, half, alpha));
             }
         }
-        self.l = self.exponentials_onto(s, self.l);
+        self.l = self.exponentials_onto(s, RowTerms::InScores, self.l);
     }
 
     /// [`OnlineSoftmax::update`] of a tile's first scores, when there is no O yet.
@@ -86,10 +117,10 @@ impl OnlineSoftmax {
     /// # Safety
     /// Warp-collective.
     #[inline(always)]
-    pub unsafe fn begin<S: Accumulator>(&mut self, s: &mut S) {
+    pub unsafe fn begin<S: Accumulator>(&mut self, s: &mut S, terms: RowTerms) {
         // SAFETY: warp-collective, as promised.
-        unsafe { self.grow(s) };
-        self.l = self.exponentials_onto(s, self.l);
+        unsafe { self.grow(s, terms) };
+        self.l = self.exponentials_onto(s, terms, self.l);
     }
 
     /// The part of [`OnlineSoftmax::update`] that decides: if a score has outgrown its row's m by too much, in any row of
@@ -98,10 +129,10 @@ impl OnlineSoftmax {
     /// # Safety
     /// Warp-collective.
     #[inline(always)]
-    pub unsafe fn grow<S: Accumulator>(&mut self, s: &S) -> Option<RowValues> {
+    pub unsafe fn grow<S: Accumulator>(&mut self, s: &S, terms: RowTerms) -> Option<RowValues> {
         // SAFETY: warp-collective, as promised; the vote is the same in all lanes.
         unsafe {
-            let block_max = self.outgrown(s)?;
+            let block_max = terms.add_to(self.outgrown(s, terms)?);
             let mut alphas = [[1.0; 2]; MAX_M];
             self.renew::<S>(block_max, |m, half, alpha| alphas[m][half] = alpha);
             Some(alphas)
@@ -171,10 +202,11 @@ impl OnlineSoftmax {
         }
     }
 
-    /// The maxima of the scores seen so far, in this lane's columns, if one of the warp's has outgrown its m.
+    /// The maxima of the scores seen so far, in this lane's columns and without the block's terms, if one of the warp's has outgrown its m.
     #[inline(always)]
-    unsafe fn outgrown<S: Accumulator>(&self, s: &S) -> Option<RowValues> {
-        let mut block_max = self.m;
+    unsafe fn outgrown<S: Accumulator>(&self, s: &S, terms: RowTerms) -> Option<RowValues> {
+        let references = terms.take_from(self.m);
+        let mut block_max = references;
         let mut grown = false;
         for m in 0..S::M {
             for half in 0..2 {
@@ -182,7 +214,7 @@ impl OnlineSoftmax {
                     let x = s.fragment(m, n);
                     block_max[m][half] = max(block_max[m][half], max(x[2 * half], x[2 * half + 1]));
                 }
-                grown |= block_max[m][half] > self.m[m][half] + self.slack;
+                grown |= block_max[m][half] > references[m][half] + self.slack;
             }
         }
         // SAFETY: warp-collective, as promised.
@@ -221,16 +253,22 @@ impl OnlineSoftmax {
 
     /// S ← P = exp2(scale_log2 · (S − m)); gives this lane's part of rowsum P, for [`OnlineSoftmax::add`].
     #[inline(always)]
-    pub fn exponentials<S: Accumulator>(&self, s: &mut S) -> RowValues {
-        self.exponentials_onto(s, [[0.0; 2]; MAX_M])
+    pub fn exponentials<S: Accumulator>(&self, s: &mut S, terms: RowTerms) -> RowValues {
+        self.exponentials_onto(s, terms, [[0.0; 2]; MAX_M])
     }
 
     /// The same, added to `sums`.
     #[inline(always)]
-    fn exponentials_onto<S: Accumulator>(&self, s: &mut S, mut sums: RowValues) -> RowValues {
+    fn exponentials_onto<S: Accumulator>(
+        &self,
+        s: &mut S,
+        terms: RowTerms,
+        mut sums: RowValues,
+    ) -> RowValues {
+        let references = terms.take_from(self.m);
         for m in 0..S::M {
             for half in 0..2 {
-                let offset = -finite(self.m[m][half]) * self.scale_log2;
+                let offset = -finite(references[m][half]) * self.scale_log2;
                 for n in 0..S::N {
                     let x = s.fragment_mut(m, n);
                     for p in &mut x[2 * half..2 * half + 2] {

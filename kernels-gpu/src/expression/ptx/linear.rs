@@ -175,30 +175,63 @@ impl Algebra<'_> {
         if let Some(constant) = sum.as_constant() {
             return constant.write(self.arena, self.at);
         }
-        let (affine, others): (Vec<_>, Vec<_>) = sum
-            .terms
-            .iter()
-            .partition(|(_, atom)| matches!(atom, Atom::Index(_)));
-        let (mut base, slope) = self.index_terms(&affine, sum.constant);
+        let (base, slope) = self.index_terms(sum, sum.constant);
+        self.total(sum, base, slope)
+    }
+
+    /// The sum's value but for that of its indices at the block's first running index; and that, which is the same for all of a row's columns.
+    pub fn write_beside_rows(&mut self, sum: &Sum) -> (OpId, Option<OpId>) {
+        if sum.as_constant().is_some() {
+            return (self.write(sum), None);
+        }
+        let (_, slope) = self.index_terms(sum, None);
+        let bounded = self.with_bounded_slopes(sum);
+        let (of_row, _) = self.index_terms(&bounded, None);
+        let constant = sum.constant.map(|coef| coef.write(self.arena, self.at));
+        (self.total(sum, constant, slope), of_row)
+    }
+
+    /// With finite coefficients of indices: what is no number shows in scores, where a mask may hide it, and not in what their row has in common.
+    fn with_bounded_slopes(&mut self, sum: &Sum) -> Sum {
+        /// Times an index it is still finite.
+        const MOST: f32 = (1u128 << 90) as f32;
+        let mut sum = sum.clone();
+        for (coef, atom) in &mut sum.terms {
+            if let (Atom::Index(_), Some(_)) = (&atom, coef.value) {
+                let value = coef.write(self.arena, self.at);
+                let (least, most) = (self.arena.f32(-MOST), self.arena.f32(MOST));
+                let value = self.arena.b32("max.f32", &[value, least]);
+                let value = self.arena.b32("min.f32", &[value, most]);
+                *coef = Coef {
+                    value: Some(value),
+                    ..Coef::ONE
+                };
+            }
+        }
+        sum
+    }
+
+    /// The sum of the terms that are no indices, of `base`, and of the slope times the column.
+    fn total(&mut self, sum: &Sum, mut base: Option<OpId>, slope: Option<Coef>) -> OpId {
         let mut slope = slope.map(|coef| coef.write(self.arena, self.at));
         let of_row = Depends::OWN.and(Depends::SCORE);
-        let others: Vec<(Coef, OpId)> = others
-            .into_iter()
-            .filter_map(|(coef, atom)| match atom {
-                Atom::Op(op) => Some((*coef, *op)),
-                Atom::Index(_) => None,
-            })
-            .collect();
-        let (mut by_element, by_column): (Vec<_>, Vec<_>) = others
-            .into_iter()
-            .partition(|(_, op)| self.arena.depends(*op).on(of_row));
+        let others = sum.terms.iter().filter_map(|(coef, atom)| match atom {
+            Atom::Op(op) => Some((*coef, *op)),
+            Atom::Index(_) => None,
+        });
+        let (mut by_element, by_column): (Vec<_>, Vec<_>) =
+            others.partition(|(_, op)| self.arena.depends(*op).on(of_row));
         // What differs between columns only is summed once for both rows.
         let base_is_shared = [base, slope]
             .into_iter()
             .flatten()
             .all(|op| !self.arena.depends(op).on(of_row));
+        // A term without a coefficient takes the slope for one multiply-add.
+        let is_addend = base.is_none()
+            && by_column.is_empty()
+            && by_element.iter().any(|(coef, _)| coef.is(1.0));
         let mut column = None;
-        if base_is_shared && (slope.is_some() || !by_column.is_empty()) {
+        if base_is_shared && !is_addend && (slope.is_some() || !by_column.is_empty()) {
             column = self.chain(&by_column, &mut base);
             column = self.plus(column, base.take());
             column = self.with_slope(column, slope.take());
@@ -277,15 +310,11 @@ impl Algebra<'_> {
         }
     }
 
-    /// The sum of the index terms at the block's first running index, plus the constant; and how much it grows per column.
-    fn index_terms(
-        &mut self,
-        terms: &[&(Coef, Atom)],
-        constant: Option<Coef>,
-    ) -> (Option<OpId>, Option<Coef>) {
+    /// The sum of the terms that are indices, at the block's first running index, plus the constant; and how much it grows per column.
+    fn index_terms(&mut self, sum: &Sum, constant: Option<Coef>) -> (Option<OpId>, Option<Coef>) {
         let mut base = constant.map(|constant| constant.write(self.arena, self.at));
         let mut slope: Option<Coef> = None;
-        for (coef, atom) in terms {
+        for (coef, atom) in &sum.terms {
             let Atom::Index(affine) = atom else { continue };
             let first = affine.at_first(self.arena).write(self.arena);
             let first = self.arena.b32("cvt.rn.f32.s32", &[first]);

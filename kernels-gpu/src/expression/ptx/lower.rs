@@ -8,7 +8,7 @@ use super::linear::{Algebra, Atom, Sum};
 use super::op::{Arena, Given, Level, Op, OpId};
 use super::tensor::Read;
 use super::unit::Unit;
-use super::{Places, ScoreRows, WriteError};
+use super::{Places, RowTerms, ScoreRows, WriteError};
 use crate::expression::{Binary, Compare, Expression, Id, Index, Node, Param, Tensor, Type, Unary};
 
 /// The value of a node.
@@ -61,16 +61,21 @@ pub fn number(
     }
 }
 
-/// The score that an expression is, divided by its unit.
+/// The score that an expression is, divided by its unit; and, where `terms` says so, the part of it that is the same for all of a row's columns
+/// in a block, apart.
 pub fn score(
     launch: &Launch<'_>,
     expression: &Expression,
     unit: Unit,
+    terms: RowTerms,
     arena: &mut Arena,
-) -> Result<OpId, WriteError> {
+) -> Result<(OpId, Option<OpId>), WriteError> {
     let mut lower = Lower::new(launch, expression, arena)?;
     let sum = lower.unscaled(unit)?;
-    Ok(lower.algebra().write(&sum))
+    Ok(match terms {
+        RowTerms::InScores => (lower.algebra().write(&sum), None),
+        RowTerms::Apart => lower.algebra().write_beside_rows(&sum),
+    })
 }
 
 /// The truth value that an expression is.

@@ -5,6 +5,9 @@
 //! ```text
 //! ferroflash_score_tile BATCH, HEAD, KV_HEAD, SEQLEN_Q, SEQLEN_K, OWN0, OWN1;
 //! ferroflash_score_block FIRST;
+//! ferroflash_score_block_apart FIRST;
+//! ferroflash_score_with_rows M0, M1;
+//! ferroflash_score_without_rows M0, M1;
 //! ferroflash_score X0, X1, X2, X3, C;
 //! ferroflash_score_gradient X0, X1, X2, X3, D0, D1, D2, D3, C;
 //! ```
@@ -14,6 +17,10 @@
 //! The score becomes `f(X · softmax_scale) / unit`, since kernels go on with `exp2(unit · log₂ e · (x − m))`; −∞ where the
 //! mask hides it. `D` becomes the derivative of f at the score, 0 where it is hidden. The [`Unit`] is softmax_scale, or the size
 //! of a cap in f.
+//!
+//! Behind `ferroflash_score_block_apart` X lacks what the scores of a row have in common ([`RowTerms`]): of `score + slope · (k − q)` that is
+//! `slope · (FIRST − q)`, so that a score costs one multiply-add instead of two. A kernel adds it to a row's maximum, or takes it away, by
+//! `ferroflash_score_with_rows` and `ferroflash_score_without_rows`.
 //!
 //! # Where values are computed
 //!
@@ -43,6 +50,7 @@
 mod bound;
 mod coefficient;
 mod emit;
+mod error;
 mod functions;
 mod integer;
 #[cfg(any(test, feature = "emulator"))]
@@ -50,6 +58,7 @@ pub mod interpret;
 mod linear;
 mod lower;
 mod op;
+mod scope;
 mod splice;
 mod tensor;
 mod unit;
@@ -61,13 +70,15 @@ mod tests;
 use std::fmt;
 
 use super::{Expression, Id, Node, Param, Tensor};
+use emit::Values;
 use lower::Launch;
 use op::{Arena, Given};
 
 pub use crate::attention::score::ScoreRows;
 pub use emit::Program;
+pub use error::SpliceError;
 pub use op::IndexUse;
-pub use splice::{INSTRUCTION, SpliceError};
+pub use splice::{BLOCK_APART, INSTRUCTION};
 pub use tensor::{TENSOR_BYTES, TENSOR_LEN, TENSOR_STRIDE};
 pub use unit::{Cap, Unit};
 
@@ -82,6 +93,15 @@ pub struct Places {
     pub params: u32,
     /// [`TENSOR_BYTES`] for each of [`Edit::tensors`].
     pub tensors: u32,
+}
+
+/// Where the part of a score goes that is the same for all of a row's columns in a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowTerms {
+    /// Into each score.
+    InScores,
+    /// To numbers of the rows, by instructions of the kernel.
+    Apart,
 }
 
 /// What a call does to its scores.
@@ -164,8 +184,18 @@ impl fmt::Display for WriteError {
 impl std::error::Error for WriteError {}
 
 impl Program {
-    /// The program of an edit.
+    /// The program of an edit, for kernels that take whole scores.
     pub fn new(edit: &Edit, rows: ScoreRows, places: Places) -> Result<Program, WriteError> {
+        Program::with_row_terms(edit, rows, places, RowTerms::InScores)
+    }
+
+    /// The program of an edit.
+    pub fn with_row_terms(
+        edit: &Edit,
+        rows: ScoreRows,
+        places: Places,
+        terms: RowTerms,
+    ) -> Result<Program, WriteError> {
         let (params, tensors) = (edit.params(), edit.tensors());
         let launch = Launch {
             rows,
@@ -178,9 +208,9 @@ impl Program {
             Some(mask) => lower::condition(&launch, mask, &mut arena)?,
             None => arena.bool(true),
         };
-        let score = match &edit.score {
-            Some(score) => lower::score(&launch, score, edit.unit(), &mut arena)?,
-            None => arena.given(Given::X),
+        let (score, of_row) = match &edit.score {
+            Some(score) => lower::score(&launch, score, edit.unit(), terms, &mut arena)?,
+            None => (arena.given(Given::X), None),
         };
         let hidden = arena.f32(f32::NEG_INFINITY);
         let masked = arena.select(score, hidden, keep);
@@ -195,7 +225,13 @@ impl Program {
         };
         let zero = arena.f32(0.0);
         let gradient = derivative.map(|derivative| arena.select(derivative, zero, keep));
-        Ok(Program::of(arena, masked, gradient))
+        let values = Values {
+            score: masked,
+            gradient,
+            of_row,
+            terms,
+        };
+        Ok(Program::of(arena, values))
     }
 
     /// The text of a kernel with this program in place of its instructions. A text without them stays as it is.

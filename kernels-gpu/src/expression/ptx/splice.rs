@@ -1,117 +1,47 @@
 //! Puts a program into the text of a kernel: pure text in, text out.
 
 use std::collections::HashMap;
-use std::fmt;
 
 use super::emit::{Operands, Program};
+use super::error::SpliceError;
 use super::op::Level;
 
 /// What the instructions that a program replaces begin with.
 pub const INSTRUCTION: &str = "ferroflash_score";
 
-/// The text and the program do not fit together.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SpliceError {
-    /// The text has an instruction that begins like those of scores, and is none of them.
-    Unknown {
-        /// The instruction.
-        instruction: String,
-    },
-    /// An instruction has no end, or a wrong number of operands.
-    Operands {
-        /// The instruction.
-        instruction: String,
-        /// Operands that it has to have.
-        expected: usize,
-        /// Operands that the text has.
-        found: usize,
-    },
-    /// A column has to be an immediate below 4096, or a register that the entry sets once, to such an immediate.
-    NoColumn {
-        /// The operand.
-        operand: String,
-    },
-    /// An instruction stands outside of every entry.
-    NoEntry {
-        /// The instruction.
-        instruction: String,
-    },
-    /// The entry has no parameter that the launch's values could be read from.
-    NoParameter {
-        /// The entry.
-        entry: String,
-    },
-    /// The expression needs what an instruction says that the entry does not have.
-    Missing {
-        /// The entry.
-        entry: String,
-        /// The instruction.
-        instruction: &'static str,
-    },
-    /// The entry asks for a derivative, and the program has none.
-    NoDerivative {
-        /// The entry.
-        entry: String,
-    },
-}
-
-impl fmt::Display for SpliceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            SpliceError::Unknown { instruction } => {
-                write!(
-                    f,
-                    "the kernel's text has an unknown instruction {instruction}"
-                )
-            }
-            SpliceError::Operands {
-                instruction,
-                expected,
-                found,
-            } => write!(
-                f,
-                "{instruction} has {expected} operands, the kernel's text gives {found}"
-            ),
-            SpliceError::NoColumn { operand } => {
-                write!(f, "the column {operand} is no constant")
-            }
-            SpliceError::NoEntry { instruction } => {
-                write!(f, "{instruction} stands outside of every entry")
-            }
-            SpliceError::NoParameter { entry } => {
-                write!(f, "{entry} has no parameter {entry}_param_0")
-            }
-            SpliceError::Missing { entry, instruction } => {
-                write!(
-                    f,
-                    "the expression needs {instruction}, which {entry} does not have"
-                )
-            }
-            SpliceError::NoDerivative { entry } => {
-                write!(f, "{entry} asks for a derivative, and there is none")
-            }
-        }
-    }
-}
-
-impl std::error::Error for SpliceError {}
+/// The instruction of a kernel that adds row terms itself, where another has `ferroflash_score_block`.
+pub const BLOCK_APART: &str = "ferroflash_score_block_apart";
 
 /// What the kernel's text asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Tile,
     Block,
+    BlockApart,
+    WithRows,
+    WithoutRows,
     Score,
     Gradient,
 }
 
 impl Kind {
-    const ALL: [Kind; 4] = [Kind::Tile, Kind::Block, Kind::Score, Kind::Gradient];
+    const ALL: [Kind; 7] = [
+        Kind::Tile,
+        Kind::Block,
+        Kind::BlockApart,
+        Kind::WithRows,
+        Kind::WithoutRows,
+        Kind::Score,
+        Kind::Gradient,
+    ];
 
     fn name(self) -> &'static str {
         match self {
             Kind::Tile => "ferroflash_score_tile",
             Kind::Block => "ferroflash_score_block",
+            Kind::BlockApart => BLOCK_APART,
+            Kind::WithRows => "ferroflash_score_with_rows",
+            Kind::WithoutRows => "ferroflash_score_without_rows",
             Kind::Score => "ferroflash_score",
             Kind::Gradient => "ferroflash_score_gradient",
         }
@@ -120,7 +50,8 @@ impl Kind {
     fn operands(self) -> usize {
         match self {
             Kind::Tile => 7,
-            Kind::Block => 1,
+            Kind::Block | Kind::BlockApart => 1,
+            Kind::WithRows | Kind::WithoutRows => 2,
             Kind::Score => 5,
             Kind::Gradient => 9,
         }
@@ -246,7 +177,15 @@ fn check(
     if !has(Kind::Score) && !has(Kind::Gradient) {
         return Ok(());
     }
-    for (level, kind) in [(Level::Tile, Kind::Tile), (Level::Block, Kind::Block)] {
+    let apart = has(Kind::BlockApart);
+    if apart != program.leaves_row_terms() && (apart || has(Kind::Block)) {
+        return Err(SpliceError::RowTerms { entry: entry() });
+    }
+    let block = match program.leaves_row_terms() {
+        true => Kind::BlockApart,
+        false => Kind::Block,
+    };
+    for (level, kind) in [(Level::Tile, Kind::Tile), (Level::Block, block)] {
         if program.keeps(level) && !has(kind) {
             return Err(SpliceError::Missing {
                 entry: entry(),
@@ -279,7 +218,9 @@ fn write(
     };
     Ok(match instruction.kind {
         Kind::Tile => program.tile(operands),
-        Kind::Block => program.block(operands),
+        Kind::Block | Kind::BlockApart => program.block(operands),
+        Kind::WithRows => program.row_terms("add.f32", operands),
+        Kind::WithoutRows => program.row_terms("sub.f32", operands),
         Kind::Score => program.score(scores(4), column()?),
         Kind::Gradient => program.score_gradient(scores(8), column()?),
     })

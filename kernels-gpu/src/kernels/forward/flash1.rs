@@ -44,7 +44,7 @@ use crate::tile::matmul::{left, right_transposed};
 use crate::tile::products::{Products, rows};
 use crate::tile::register::{Accumulator, RegisterTile};
 use crate::tile::shared::SharedTile;
-use crate::tile::softmax::{OnlineSoftmax, RowValues, log_sums_exp, scale_rows};
+use crate::tile::softmax::{OnlineSoftmax, RowTerms, RowValues, log_sums_exp, scale_rows};
 
 /// The tiles of head_dim `D` and elements `E`.
 pub struct DefaultTiles<E, const D: u32>(PhantomData<E>);
@@ -216,11 +216,11 @@ impl Head {
 
             // m = max(m_i, rowmax S),  l = exp(m_i − m) l_i
             let mut softmax = OnlineSoftmax::resumed::<T::Scores>(p.scale.scale_log2, m, l);
-            softmax.grow(&s);
+            softmax.grow(&s, RowTerms::InScores);
             let weight_of_o = softmax.row_sums::<T::Scores>();
 
             // P = exp(S − m),  l += rowsum P
-            let sums = softmax.exponentials(&mut s);
+            let sums = softmax.exponentials(&mut s, RowTerms::InScores);
             softmax.add::<T::Scores>(sums);
             let weights = E::left::<T::Scores>(E::hold(&s));
 

@@ -4,7 +4,7 @@ use super::reference::{Data, Place, given};
 use super::tree::{Random, tensors};
 use crate::expression::ptx::interpret::Machine;
 use crate::expression::ptx::{
-    Edit, Places, Program, ScoreRows, TENSOR_BYTES, TENSOR_LEN, TENSOR_STRIDE,
+    Edit, Places, Program, RowTerms, ScoreRows, TENSOR_BYTES, TENSOR_LEN, TENSOR_STRIDE,
 };
 use crate::expression::{ElementType, Expression, Index};
 
@@ -22,6 +22,7 @@ pub const PARAMETER_BYTES: usize = 48 + 4 * TENSOR_BYTES as usize + 64;
 /// A launch, with all that a fragment meets.
 pub struct Launch {
     pub rows: ScoreRows,
+    pub terms: RowTerms,
     pub scale: f32,
     pub tile: [i32; 7],
     pub first: i32,
@@ -48,6 +49,7 @@ impl Launch {
         ];
         Launch {
             rows: random.of(&[ScoreRows::Queries, ScoreRows::Keys]),
+            terms: random.of(&[RowTerms::InScores, RowTerms::Apart]),
             scale,
             tile,
             first,
@@ -144,12 +146,21 @@ impl Launch {
         } else {
             format!("ferroflash_score %f0, %f1, %f2, %f3, {};", self.column)
         };
+        // Added to the scores themselves, what they lack makes them whole.
+        let (block, rows) = match self.terms {
+            RowTerms::InScores => ("ferroflash_score_block", ""),
+            RowTerms::Apart => (
+                "ferroflash_score_block_apart",
+                "\tferroflash_score_with_rows %f0, %f2;\n\tferroflash_score_with_rows %f1, %f3;\n",
+            ),
+        };
         let text = format!(
             ".entry k(.param .align 8 .b8 k_param_0[{PARAMETER_BYTES}])\n{{\n\
              \tferroflash_score_tile %r0, %r1, %r2, %r3, %r4, %r5, %r6;\n\
-             \tferroflash_score_block %r7;\n\t// begin inline asm\n\t{score}\n\t// end inline asm\n\tret;\n}}\n"
+             \t{block} %r7;\n\t// begin inline asm\n\t{score}\n\t// end inline asm\n{rows}\tret;\n}}\n"
         );
-        let text = program(edit, self.rows).splice(&text).unwrap();
+        let program = Program::with_row_terms(edit, self.rows, PLACES, self.terms).unwrap();
+        let text = program.splice(&text).unwrap();
         let body = text.split_once('{').unwrap().1;
         let mut machine = self.machine(edit);
         machine.error = error;

@@ -8,6 +8,7 @@ mod examples;
 mod functions;
 mod harness;
 mod reference;
+mod rows;
 mod splicer;
 mod tree;
 

@@ -12,7 +12,7 @@ use crate::ptx::{barrier, mbarrier, spec, special};
 use crate::tile::element::Element;
 use crate::tile::register::Accumulator;
 use crate::tile::ring::Ring;
-use crate::tile::softmax::{OnlineSoftmax, RowValues, outgrown, scale_rows};
+use crate::tile::softmax::{OnlineSoftmax, RowTerms, RowValues, outgrown, scale_rows};
 use crate::tile::warpgroup::{self, BoxedTile, WARPGROUP_ROWS, WarpgroupTile};
 
 /// The warps of a consumer vote at barriers `VOTE_BARRIER ..`.
@@ -102,8 +102,8 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
         let keys = c.keys::<T>(k.stage);
         c.release::<T>(&mut k, q, block);
         c.begin_scores_of_tile::<T>(work, slot, true);
-        c.edit_scores::<T>(work, block, slot, keys, &mut s);
-        softmax.begin(&mut s);
+        let terms = c.edit_scores::<T>(work, block, slot, keys, &mut s);
+        softmax.begin(&mut s, terms);
         let mut weights = c.weights::<E, T>(work, block, slot, keys, &s);
         // 0 until O of the tile has been begun.
         let mut add = 0;
@@ -137,12 +137,12 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
             c.pass_ping_pong::<T>();
             begun_s.wait::<1>();
             c.begin_scores_of_tile::<T>(work, slot, last);
-            c.edit_scores::<T>(work, block, slot, c.keys::<T>(k.stage), &mut s);
+            let terms = c.edit_scores::<T>(work, block, slot, c.keys::<T>(k.stage), &mut s);
             let keys = c.keys_of_weights::<T>(k.stage);
             if last {
                 softmax = fresh;
             }
-            let mut speculation = c.speculative_softmax::<T>(&mut softmax, &mut s);
+            let mut speculation = c.speculative_softmax::<T>(&mut softmax, &mut s, terms);
             if !T::SPECULATES {
                 c.release::<T>(&mut k, q, block);
             }
@@ -155,8 +155,8 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
             if speculation.mispredicted {
                 s.product::<E>(c.own_q::<T>(q.stage), layout.k::<T>(k.stage), steps);
                 c.edit_scores::<T>(work, block, slot, c.keys::<T>(k.stage), &mut s);
-                speculation.alpha = softmax.grow(&s).or(speculation.alpha);
-                speculation.sums = softmax.exponentials(&mut s);
+                speculation.alpha = softmax.grow(&s, terms).or(speculation.alpha);
+                speculation.sums = softmax.exponentials(&mut s, terms);
             }
             if T::SPECULATES {
                 c.release::<T>(&mut k, q, block);
@@ -250,13 +250,18 @@ impl<'a> Consumer<'a> {
         &self,
         softmax: &mut OnlineSoftmax,
         s: &mut T::Scores,
+        terms: RowTerms,
     ) -> Speculation {
         // SAFETY: all warps of the consumer come here.
         unsafe {
             // Not `&&`: it makes ptxas spill a word at head_dim 64.
             let speculative = softmax.has_references::<T::Scores>() & T::SPECULATES;
-            let alpha = if speculative { None } else { softmax.grow(s) };
-            let sums = softmax.exponentials(s);
+            let alpha = if speculative {
+                None
+            } else {
+                softmax.grow(s, terms)
+            };
+            let sums = softmax.exponentials(s, terms);
             let outgrown = speculative && outgrown::<T::Scores>(&sums);
             Speculation {
                 alpha,

@@ -9,6 +9,7 @@ use crate::kernels::scores::{Given, edit_fragments};
 use crate::ptx::{score, spec, special};
 use crate::tile::fragment;
 use crate::tile::ring::Ring;
+use crate::tile::softmax::RowTerms;
 
 impl Consumer<'_> {
     /// The scores that follow are of the tile that was announced last, before `slot`, if they are its first ones.
@@ -52,7 +53,7 @@ impl Consumer<'_> {
         given.begin(ScoreRows::Queries, tile);
     }
 
-    /// S ← what the expression makes of the block's scores, if it makes anything of them.
+    /// S ← what the expression makes of the block's scores but for their rows' terms, and these, if it makes anything of them.
     #[inline(always)]
     pub(super) fn edit_by_expression<T: Tiles>(
         &self,
@@ -60,12 +61,13 @@ impl Consumer<'_> {
         block: u32,
         keys: Keys,
         s: &mut T::Scores,
-    ) {
+    ) -> RowTerms {
         if !(T::EDITS_SCORES && spec::score()) {
-            return;
+            return RowTerms::InScores;
         }
         if T::BLOCK_MASKS && spec::block_mask() && spec::edit_partial() && keys.is_full {
-            return;
+            // A mask alone, which leaves nothing to the rows.
+            return RowTerms::Apart;
         }
         let first_key = if T::BLOCK_MASKS && spec::block_mask() {
             keys.first
@@ -73,7 +75,8 @@ impl Consumer<'_> {
             (work.first_block + block) * T::FOOTPRINT.block_k
         };
         let lane = special::opaque(special::lane_idx());
-        score::score_block(first_key + fragment::accumulator(lane, 0).col);
+        score::score_block_apart(first_key + fragment::accumulator(lane, 0).col);
         edit_fragments(s, 0);
+        RowTerms::Apart
     }
 }

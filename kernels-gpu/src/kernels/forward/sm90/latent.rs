@@ -38,7 +38,7 @@ use crate::ptx::{barrier, mbarrier, tma};
 use crate::tile::element::Element;
 use crate::tile::register::Accumulator;
 use crate::tile::ring::{Barriers, Ring};
-use crate::tile::softmax::{OnlineSoftmax, scale_rows};
+use crate::tile::softmax::{OnlineSoftmax, RowTerms, scale_rows};
 use crate::tile::warpgroup::{self, BoxedTile, Left, WarpgroupTile};
 
 pub(super) use exchange::EXCHANGE_BYTES;
@@ -152,8 +152,8 @@ impl Consumer<'_> {
             begun_s.wait::<1>();
             self.release_others::<I>();
             self.edit_own::<T>(t.work, t.slot, idx, &mut t.s);
-            let alpha = t.softmax.grow(&t.s);
-            let sums = t.softmax.exponentials(&mut t.s);
+            let alpha = t.softmax.grow(&t.s, RowTerms::InScores);
+            let sums = t.softmax.exponentials(&mut t.s, RowTerms::InScores);
             t.softmax.add::<T::Scores>(sums);
             begun_o.wait::<0>();
             self.release_values::<I>(1 - I);
@@ -174,7 +174,7 @@ impl Consumer<'_> {
                 .wait::<0>();
             self.release_others::<I>();
             self.edit_own::<T>(t.work, t.slot, 0, &mut t.s);
-            t.softmax.begin(&mut t.s);
+            t.softmax.begin(&mut t.s, RowTerms::InScores);
             self.multiply_own::<E, T, I>(t);
         }
     }

@@ -9,6 +9,7 @@ use crate::ptx::{spec, special};
 use crate::tile::fragment;
 use crate::tile::register::Accumulator;
 use crate::tile::ring::Ring;
+use crate::tile::softmax::RowTerms;
 
 impl Consumer<'_> {
     /// Under a block mask: the keys of a stage of K.
@@ -22,7 +23,7 @@ impl Consumer<'_> {
         }
     }
 
-    /// All that happens to a block's scores between their product and the softmax: the same after a misprediction.
+    /// All that happens to a block's scores between their product and the softmax: the same after a misprediction. Gives what they lack then.
     #[inline(always)]
     pub(super) fn edit_scores<T: Tiles>(
         &self,
@@ -31,13 +32,14 @@ impl Consumer<'_> {
         slot: Ring,
         keys: Keys,
         s: &mut T::Scores,
-    ) {
-        self.edit_by_expression::<T>(work, block, keys, s);
+    ) -> RowTerms {
+        let terms = self.edit_by_expression::<T>(work, block, keys, s);
         if T::BLOCK_MASKS && spec::block_mask() {
             self.mask_listed::<T>(work, keys, s);
         } else {
             self.mask_block::<T>(self.band(slot), work, block, s);
         }
+        terms
     }
 
     /// S ← −∞ where the mask hides the key, if it hides any of the block's from the warp's rows.
