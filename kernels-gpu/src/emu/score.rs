@@ -71,7 +71,11 @@ pub(crate) fn begin_block_apart(first_column: u32) {
     let mut score = given.evaluator(score);
     let row_terms = scores.tile.rows.map(|row| {
         let term = score.score(&place(&scores, row, first_column), 0.0) * given.params.inverse_unit;
-        if term.abs() < MOST { term } else { 0.0 }
+        if term.abs() < MOST || !term.is_finite() {
+            term
+        } else {
+            0.0
+        }
     });
     own.set(Some(Scores {
         row_terms,

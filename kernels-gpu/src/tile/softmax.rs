@@ -46,7 +46,7 @@ pub enum RowTerms {
 }
 
 impl RowTerms {
-    /// The references of scores that lack their terms, of those of whole scores.
+    /// The references of scores that lack their terms, of those of whole scores. Of −∞ that is anything: a term may be no number.
     #[inline(always)]
     fn take_from(self, mut m: RowValues) -> RowValues {
         if self == RowTerms::Apart {
@@ -55,11 +55,16 @@ impl RowTerms {
         m
     }
 
-    /// The other way round.
+    /// The other way round. −∞ stays.
     #[inline(always)]
     fn add_to(self, mut m: RowValues) -> RowValues {
         if self == RowTerms::Apart {
-            m[0] = score::with_row_terms(m[0]);
+            let whole = score::with_row_terms(m[0]);
+            for half in 0..2 {
+                if m[0][half] != f32::NEG_INFINITY {
+                    m[0][half] = whole[half];
+                }
+            }
         }
         m
     }
@@ -268,7 +273,9 @@ impl OnlineSoftmax {
         let references = terms.take_from(self.m);
         for m in 0..S::M {
             for half in 0..2 {
-                let offset = -finite(references[m][half]) * self.scale_log2;
+                let seen = self.m[m][half] != f32::NEG_INFINITY;
+                let reference = if seen { references[m][half] } else { 0.0 };
+                let offset = -reference * self.scale_log2;
                 for n in 0..S::N {
                     let x = s.fragment_mut(m, n);
                     for p in &mut x[2 * half..2 * half + 2] {

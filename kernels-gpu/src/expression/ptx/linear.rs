@@ -184,31 +184,9 @@ impl Algebra<'_> {
         if sum.as_constant().is_some() {
             return (self.write(sum), None);
         }
-        let (_, slope) = self.index_terms(sum, None);
-        let bounded = self.with_bounded_slopes(sum);
-        let (of_row, _) = self.index_terms(&bounded, None);
+        let (of_row, slope) = self.index_terms(sum, None);
         let constant = sum.constant.map(|coef| coef.write(self.arena, self.at));
         (self.total(sum, constant, slope), of_row)
-    }
-
-    /// With finite coefficients of indices: what is no number shows in scores, where a mask may hide it, and not in what their row has in common.
-    fn with_bounded_slopes(&mut self, sum: &Sum) -> Sum {
-        /// Times an index it is still finite.
-        const MOST: f32 = (1u128 << 90) as f32;
-        let mut sum = sum.clone();
-        for (coef, atom) in &mut sum.terms {
-            if let (Atom::Index(_), Some(_)) = (&atom, coef.value) {
-                let value = coef.write(self.arena, self.at);
-                let (least, most) = (self.arena.f32(-MOST), self.arena.f32(MOST));
-                let value = self.arena.b32("max.f32", &[value, least]);
-                let value = self.arena.b32("min.f32", &[value, most]);
-                *coef = Coef {
-                    value: Some(value),
-                    ..Coef::ONE
-                };
-            }
-        }
-        sum
     }
 
     /// The sum of the terms that are no indices, of `base`, and of the slope times the column.

@@ -139,8 +139,9 @@ impl Variant {
             // There the documents of a block's keys, too: elements for each column.
             (TileShape::Wide, Some(64), DOCUMENT) => 324,
             (TileShape::Wide, Some(128), DOCUMENT) => 264,
-            // And slope and distance of the two rows.
-            (TileShape::Wide, Some(64), ALIBI | SOFT_CAP_ALIBI) => 16,
+            // And slope and distance of the two rows, which the tile fixes, and their terms of a block.
+            (TileShape::Wide, Some(64), ALIBI | SOFT_CAP_ALIBI) => 60,
+            (TileShape::Wide, Some(128), SOFT_CAP_ALIBI) => 32,
             // With lengths and splits these have no register left without an edit: what it fixes for the tile, and for a block, goes to local memory.
             (TileShape::Compact, Some(192), DOCUMENT) => 32,
             (TileShape::Compact, Some(192), SOFT_CAP_ALIBI) => 192,

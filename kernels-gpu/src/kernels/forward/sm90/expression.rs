@@ -67,7 +67,7 @@ impl Consumer<'_> {
         }
         if T::BLOCK_MASKS && spec::block_mask() && spec::edit_partial() && keys.is_full {
             // A mask alone, which leaves nothing to the rows.
-            return RowTerms::Apart;
+            return T::ROW_TERMS;
         }
         let first_key = if T::BLOCK_MASKS && spec::block_mask() {
             keys.first
@@ -75,8 +75,12 @@ impl Consumer<'_> {
             (work.first_block + block) * T::FOOTPRINT.block_k
         };
         let lane = special::opaque(special::lane_idx());
-        score::score_block_apart(first_key + fragment::accumulator(lane, 0).col);
+        let first_column = first_key + fragment::accumulator(lane, 0).col;
+        match T::ROW_TERMS {
+            RowTerms::InScores => score::score_block(first_column),
+            RowTerms::Apart => score::score_block_apart(first_column),
+        }
         edit_fragments(s, 0);
-        RowTerms::Apart
+        T::ROW_TERMS
     }
 }

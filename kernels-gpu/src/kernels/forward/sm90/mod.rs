@@ -53,6 +53,7 @@ use crate::params::TmaForwardParams;
 use crate::ptx::{barrier, mbarrier, shuffle, special, warpgroup};
 use crate::tile::element::Element;
 use crate::tile::register::RegisterTile;
+use crate::tile::softmax::RowTerms;
 use crate::tile::warpgroup::{WARPGROUP_ROWS, WarpgroupTile};
 use crate::variants::TileShape;
 use layout::Layout;
@@ -100,6 +101,11 @@ pub trait Tiles {
         !Self::LATENT && !Self::IS_GROUPED && Self::FOOTPRINT.divides_blocks();
     /// Whether an expression may edit scores.
     const EDITS_SCORES: bool = !Self::LATENT && !Self::IS_GROUPED;
+    /// Where what the scores of a row have in common goes. Tiles for few queries wait for memory, and have no register for it.
+    const ROW_TERMS: RowTerms = match Self::SHAPE {
+        TileShape::Compact => RowTerms::InScores,
+        _ => RowTerms::Apart,
+    };
     /// Whether weights may be dropped: wide tiles have no registers for it.
     const DROPS: bool = Self::EDITS_SCORES && !matches!(Self::SHAPE, TileShape::Wide);
     /// Whether query heads may share a tile.
