@@ -36,3 +36,13 @@ pub enum ScoreRows {
     /// Keys: backward kernels whose tiles are of keys.
     Keys,
 }
+
+/// Where the part of an edited score goes that is the same for all of a row's columns in a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowTerms {
+    /// Into each score.
+    InScores,
+    /// To the row's reference ([`crate::tile::softmax`]), by [`crate::ptx::score::with_row_terms`] and
+    /// [`crate::ptx::score::without_row_terms`]. A warp's rows lie in one fragment then.
+    Apart,
+}

@@ -9,6 +9,7 @@
 //! which are needed anyway, say whether that was right ([`outgrown`]). It nearly always was, and a pass over S is saved.
 
 use super::register::Accumulator;
+use crate::attention::score::RowTerms;
 use crate::ptx::math::{ex2_approx, fma, lg2_approx, max, rcp_approx};
 use crate::ptx::score;
 use crate::ptx::shuffle::{shuffle_bfly_f32, vote_any};
@@ -34,16 +35,6 @@ const MAX_M: usize = 2;
 
 /// One value for each row of a warp's tile that this lane has a part in: `[m][half]` is row `16 m + 8 half + lane / 4`.
 pub type RowValues = [[f32; 2]; MAX_M];
-
-/// Whether the scores of a block lack what is the same for all of a row's columns, since an expression leaves it to the rows' references
-/// ([`crate::ptx::score::without_row_terms`]).
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum RowTerms {
-    /// Scores are whole.
-    InScores,
-    /// References are to be those of scores without their terms. A warp's rows lie in one fragment then.
-    Apart,
-}
 
 impl RowTerms {
     /// The references of scores that lack their terms, of those of whole scores. Of −∞ that is anything: a term may be no number.

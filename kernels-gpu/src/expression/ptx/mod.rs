@@ -74,7 +74,7 @@ use emit::Values;
 use lower::Launch;
 use op::{Arena, Given};
 
-pub use crate::attention::score::ScoreRows;
+pub use crate::attention::score::{RowTerms, ScoreRows};
 pub use emit::Program;
 pub use error::SpliceError;
 pub use op::IndexUse;
@@ -93,15 +93,6 @@ pub struct Places {
     pub params: u32,
     /// [`TENSOR_BYTES`] for each of [`Edit::tensors`].
     pub tensors: u32,
-}
-
-/// Where the part of a score goes that is the same for all of a row's columns in a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RowTerms {
-    /// Into each score.
-    InScores,
-    /// To numbers of the rows, by instructions of the kernel.
-    Apart,
 }
 
 /// What a call does to its scores.

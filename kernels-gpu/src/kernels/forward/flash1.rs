@@ -32,6 +32,7 @@ use core::marker::PhantomData;
 use super::sm80::{Blocks, Tiles};
 use super::{StatisticRows, add_sinks, load_statistic, sink_of_head, store_statistic};
 use crate::attention::mask::{Band, Rows};
+use crate::attention::score::RowTerms;
 use crate::attention::{batch_and_head, divide};
 use crate::config::{self, Footprint, HALF_BYTES};
 use crate::kernels::band;
@@ -44,7 +45,7 @@ use crate::tile::matmul::{left, right_transposed};
 use crate::tile::products::{Products, rows};
 use crate::tile::register::{Accumulator, RegisterTile};
 use crate::tile::shared::SharedTile;
-use crate::tile::softmax::{OnlineSoftmax, RowTerms, RowValues, log_sums_exp, scale_rows};
+use crate::tile::softmax::{OnlineSoftmax, RowValues, log_sums_exp, scale_rows};
 
 /// The tiles of head_dim `D` and elements `E`.
 pub struct DefaultTiles<E, const D: u32>(PhantomData<E>);

@@ -4,6 +4,7 @@ use super::layout::{Layout, WorkTile, place};
 use super::pack_gqa::PackGqa;
 use super::{Tiles, latent};
 use crate::attention::mask::Band;
+use crate::attention::score::RowTerms;
 use crate::config::TMA_SLOTS;
 use crate::kernels::band;
 use crate::kernels::lengths::{band_of_sequence, split_keys};
@@ -12,7 +13,7 @@ use crate::ptx::{barrier, mbarrier, spec, special};
 use crate::tile::element::Element;
 use crate::tile::register::Accumulator;
 use crate::tile::ring::Ring;
-use crate::tile::softmax::{OnlineSoftmax, RowTerms, RowValues, outgrown, scale_rows};
+use crate::tile::softmax::{OnlineSoftmax, RowValues, outgrown, scale_rows};
 use crate::tile::warpgroup::{self, BoxedTile, WARPGROUP_ROWS, WarpgroupTile};
 
 /// The warps of a consumer vote at barriers `VOTE_BARRIER ..`.

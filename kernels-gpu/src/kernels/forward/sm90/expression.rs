@@ -3,13 +3,12 @@
 use super::Tiles;
 use super::consumer::{Consumer, row_of_thread};
 use super::layout::{Keys, WorkTile, place};
-use crate::attention::score::{ScoreRows, ScoreTile};
+use crate::attention::score::{RowTerms, ScoreRows, ScoreTile};
 use crate::attention::{batch_and_head, divide};
 use crate::kernels::scores::{Given, edit_fragments};
 use crate::ptx::{score, spec, special};
 use crate::tile::fragment;
 use crate::tile::ring::Ring;
-use crate::tile::softmax::RowTerms;
 
 impl Consumer<'_> {
     /// The scores that follow are of the tile that was announced last, before `slot`, if they are its first ones.

@@ -32,13 +32,14 @@ mod finish;
 use super::Tiles;
 use super::consumer::Consumer;
 use super::layout::{Keys, WorkTile};
+use crate::attention::score::RowTerms;
 use crate::config::LATENT_COLUMNS;
 use crate::params::BOX_COLUMNS;
 use crate::ptx::{barrier, mbarrier, tma};
 use crate::tile::element::Element;
 use crate::tile::register::Accumulator;
 use crate::tile::ring::{Barriers, Ring};
-use crate::tile::softmax::{OnlineSoftmax, RowTerms, scale_rows};
+use crate::tile::softmax::{OnlineSoftmax, scale_rows};
 use crate::tile::warpgroup::{self, BoxedTile, Left, WarpgroupTile};
 
 pub(super) use exchange::EXCHANGE_BYTES;

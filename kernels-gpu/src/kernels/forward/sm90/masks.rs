@@ -4,12 +4,12 @@ use super::Tiles;
 use super::consumer::{Consumer, row_of_thread};
 use super::layout::{Keys, WorkTile};
 use crate::attention::mask::Band;
+use crate::attention::score::RowTerms;
 use crate::config::Footprint;
 use crate::ptx::{spec, special};
 use crate::tile::fragment;
 use crate::tile::register::Accumulator;
 use crate::tile::ring::Ring;
-use crate::tile::softmax::RowTerms;
 
 impl Consumer<'_> {
     /// Under a block mask: the keys of a stage of K.

@@ -47,13 +47,13 @@ mod split_kv;
 mod stamps;
 mod store_warp;
 
+use crate::attention::score::RowTerms;
 use crate::config::{self, Footprint};
 use crate::kernels::stamps::Stamped;
 use crate::params::TmaForwardParams;
 use crate::ptx::{barrier, mbarrier, shuffle, special, warpgroup};
 use crate::tile::element::Element;
 use crate::tile::register::RegisterTile;
-use crate::tile::softmax::RowTerms;
 use crate::tile::warpgroup::{WARPGROUP_ROWS, WarpgroupTile};
 use crate::variants::TileShape;
 use layout::Layout;
