@@ -51,7 +51,7 @@ fn check(subject: &Subject, algorithm: Algorithm) {
     });
     let shape = [1, SEQLEN, heads, HEAD_DIM];
     let [q, k, v] = [0, 1, 2].map(|part| Tensor::bshd(&parts[part], shape).unwrap());
-    let slopes = ReadTensor::new(&SLOPES, &[heads]);
+    let slopes = ReadTensor::new(&SLOPES, [heads]);
     let inputs = Inputs::new(&q, &k, &v).score_tensor("slopes", slopes);
     let mut o = vec![bf16::NAN; case.sizes.query_elems()];
     let mut lse = vec![f32::NAN; case.sizes.row_elems()];
