@@ -1,4 +1,4 @@
-//! A slope that is no number, or has no end, spoils rows that see keys. A row that sees none is as without it: o = 0, lse = −∞.
+//! A slope that is NaN or infinite spoils the rows that see keys. A row that sees none is as without it: o = 0, lse = −∞.
 
 use conformance::cases::Case;
 use conformance::inputs::Values;
@@ -11,7 +11,7 @@ use half::bf16;
 
 /// Of four heads.
 const SLOPES: [f32; 4] = [0.5, f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
-/// Queries and keys: more than a block of keys, so that a row's reference is looked for and found again.
+/// Queries and keys: more than one block of keys, so that a row's maximum meets a second block.
 const SEQLEN: usize = 260;
 const HEAD_DIM: usize = 64;
 

@@ -151,13 +151,9 @@ fn add_row(
         .for_each(|sum| *sum = sum.sqrt());
 
     let delta = dot(o, d_o) - d_lse;
-    let terms_of_delta: f64 = d_o
-        .iter()
-        .zip(o)
-        .zip(&*o_relative)
-        .map(|((d_o, o), terms)| (d_o * (o.abs() + terms)).powi(2))
-        .sum::<f64>()
-        .sqrt();
+    let terms_of_o = o.iter().zip(&*o_relative);
+    let terms_of_o: Vec<f64> = terms_of_o.map(|(o, terms)| o.abs() + terms).collect();
+    let terms_of_delta = size_of_terms(d_o, &terms_of_o);
     if weights.of_sink > 0.0 {
         let of_sink = weights.of_sink.powi(2);
         let of_row = terms_of_delta.powi(2) + delta.powi(2);
