@@ -128,6 +128,9 @@ impl Launch {
                 .registers
                 .insert(format!("%f{nth}"), u64::from(x.to_bits()));
         }
+        for term in ["%m0", "%m1"] {
+            machine.registers.insert(term.to_owned(), 0);
+        }
         machine
     }
 
@@ -146,12 +149,11 @@ impl Launch {
         } else {
             format!("ferroflash_score %f0, %f1, %f2, %f3, {};", self.column)
         };
-        // Added to the scores themselves, what they lack makes them whole.
         let (block, rows) = match self.terms {
             RowTerms::InScores => ("ferroflash_score_block", ""),
             RowTerms::Apart => (
                 "ferroflash_score_block_apart",
-                "\tferroflash_score_with_rows %f0, %f2;\n\tferroflash_score_with_rows %f1, %f3;\n",
+                "\tferroflash_score_with_rows %m0, %m1;\n",
             ),
         };
         let text = format!(
@@ -167,11 +169,19 @@ impl Launch {
         if let Err(error) = machine.run(body) {
             panic!("{error} in\n{text}");
         }
-        let names = ["%f0", "%f1", "%f2", "%f3", "%d0", "%d1", "%d2", "%d3"];
-        names.map(|name| {
+        let register = |name: &str| {
             let bits = machine.registers.get(name).copied().unwrap_or(0);
             f32::from_bits(bits as u32)
-        })
+        };
+        let names = ["%f0", "%f1", "%f2", "%f3", "%d0", "%d1", "%d2", "%d3"];
+        let mut found = names.map(register);
+        // What the scores lack makes them whole. As in the kernels' softmax, −∞ stays: a term may be no number.
+        for (element, x) in found[..4].iter_mut().enumerate() {
+            if *x != f32::NEG_INFINITY {
+                *x += register(["%m0", "%m1"][element / 2]);
+            }
+        }
+        found
     }
 }
 
