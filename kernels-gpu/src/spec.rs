@@ -8,6 +8,8 @@
 //! and keep a kernel for every size.
 
 #[cfg(not(target_arch = "nvptx64"))]
+mod reached;
+#[cfg(not(target_arch = "nvptx64"))]
 pub mod text;
 
 use core::fmt;
