@@ -130,16 +130,18 @@ fn small(name: &str, gradient: bool) -> String {
 #[test]
 fn programs_assemble() {
     let Some(ptxas) = ptxas() else {
-        eprintln!("not run: there is no ptxas");
+        eprintln!("[not run] no ptxas");
         return;
     };
-    let mut entries = random(0..24);
+    let mut entries = random(tree::seeds(24));
     for (name, edit) in examples::all() {
         let gradient = edit.derivative.is_some();
         let program = program(&edit, ScoreRows::Queries);
         entries.push_str(&program.splice(&kernel(name, gradient)).unwrap());
     }
-    assemble(&ptxas, "some", "sm_80", &entries);
+    for arch in ["sm_80", "sm_90a"] {
+        assemble(&ptxas, "some", arch, &entries);
+    }
 }
 
 #[test]

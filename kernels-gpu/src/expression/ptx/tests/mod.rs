@@ -22,6 +22,7 @@ use crate::expression::{Expression, Type};
 /// What a test of many trees has seen.
 #[derive(Default)]
 struct Seen {
+    trees: usize,
     known: usize,
     hidden: usize,
     unknown: usize,
@@ -93,7 +94,7 @@ fn compare(edit: &Edit, launch: &Launch, seen: &mut Seen, seed: u64) {
 #[test]
 fn random_programs_give_what_their_nodes_mean() {
     let mut seen = Seen::default();
-    for seed in 0..6000 {
+    for seed in tree::seeds(6000) {
         let mut random = Random::new(seed);
         let launch = Launch::random(&mut random);
         let some = |ty, random: &mut Random| Some(tree::random(ty, random));
@@ -112,9 +113,11 @@ fn random_programs_give_what_their_nodes_mean() {
         };
         let all = [&edit.score, &edit.mask, &edit.derivative];
         if all.into_iter().flatten().all(|tree| fits(&launch, tree)) {
+            seen.trees += all.into_iter().flatten().count();
             compare(&edit, &launch, &mut seen, seed);
         }
     }
+    assert!(seen.trees > 10_000, "{}", seen.trees);
     assert!(seen.known > 10_000, "{}", seen.known);
     assert!(seen.hidden > 2_000, "{}", seen.hidden);
     assert!(seen.unknown < seen.known, "{}", seen.unknown);
@@ -123,8 +126,8 @@ fn random_programs_give_what_their_nodes_mean() {
 #[test]
 fn masks_hide_what_their_nodes_hide() {
     let (mut hidden, mut visible) = (0, 0);
-    for seed in 0..6000 {
-        let mut random = Random::new(seed + 1_000_000);
+    for seed in tree::seeds(6000) {
+        let mut random = Random::new(!seed);
         let launch = Launch::random(&mut random);
         let mask = tree::random(Type::Bool, &mut random);
         if !fits(&launch, &mask) {
