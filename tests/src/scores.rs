@@ -233,7 +233,7 @@ impl<'a> Trial<'a> {
                     .into_iter()
                     .find(|candidate| candidate.algorithm == self.algorithm);
                 match ours.map(|candidate| candidate.outcome) {
-                    Some(Outcome::Refused(Reason::Score)) => Ok(false),
+                    Some(Outcome::Refused(Reason::Score { .. })) => Ok(false),
                     outcome => Err(format!("the backward pass: {outcome:?}")),
                 }
             }

@@ -231,11 +231,17 @@ fn score(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
             | Kind::StandardScores
             | Kind::StandardDWeights
     );
-    let asked = checked.problem().edit_parts().is_some();
-    match asked && edits && variant.score_site().is_none() {
-        true => Err(Reason::Score),
-        false => Ok(()),
+    let problem = checked.problem();
+    let asked = problem.edit_parts().is_some();
+    if !asked || !edits || variant.score_site().is_some() {
+        return Ok(());
     }
+    let beside = match (problem.fp8_kv(), problem.values_in_keys()) {
+        (Some(_), _) => Some("keys and values in 8 bits"),
+        (None, true) => Some("values in the keys"),
+        (None, false) => None,
+    };
+    Err(Reason::Score { beside })
 }
 
 /// Not every kernel can drop weights.

@@ -92,7 +92,10 @@ pub enum Reason {
     /// The kernel does not find keys and values in pages.
     Pages,
     /// The kernel does not edit scores by an expression.
-    Score,
+    Score {
+        /// Of a problem with which other kernels would serve: what these are for.
+        beside: Option<&'static str>,
+    },
     /// The kernel drops no weights.
     Dropout,
     /// Keys and values in 8 bits are read by other kernels.
@@ -199,7 +202,7 @@ impl Reason {
             | Reason::SplitKv
             | Reason::DtypeBeside { .. }
             | Reason::Pages
-            | Reason::Score
+            | Reason::Score { .. }
             | Reason::Dropout
             | Reason::HeadDimV { .. }
             | Reason::HeadDimVMultiple { .. }
@@ -264,7 +267,13 @@ impl fmt::Display for Reason {
                 f.write_str("it does not divide the keys of a sequence, as split_kv asks")
             }
             Reason::Pages => f.write_str("it does not find keys and values in pages"),
-            Reason::Score => f.write_str("it does not edit scores or masks by an expression"),
+            Reason::Score { beside } => {
+                f.write_str("it does not edit scores or masks by an expression")?;
+                match beside {
+                    Some(beside) => write!(f, " beside {beside}"),
+                    None => Ok(()),
+                }
+            }
             Reason::Dropout => f.write_str("it drops no weights"),
             Reason::Fp8Kv => f.write_str("no kernel of it reads keys and values in e4m3"),
             Reason::HeadDimV { given, needed } => write!(

@@ -43,7 +43,11 @@ fn what_its_kernels_do_not_take_is_refused() {
         refuses(&with(|p| p.packed_k(100)), pass, Reason::Lengths);
         refuses(&with(|p| p.dropout(0.5)), pass, Reason::Dropout);
         let score = Score::new(|s, _| s + 1.0).unwrap();
-        refuses(&with(|p| p.score(score)), pass, Reason::Score);
+        refuses(
+            &with(|p| p.score(score)),
+            pass,
+            Reason::Score { beside: None },
+        );
         let f32 = Problem::builder(Dtype::F32)
             .seqlen(64)
             .heads(2)
