@@ -17,6 +17,7 @@ conformance::grouped_suite!(conformance::subject::CUDA_GROUPED);
 conformance::wide_tiles_suite!(conformance::subject::CUDA_WIDE);
 conformance::orders_suite!(conformance::subject::CUDA_ORDERS);
 conformance::edges_suite!(conformance::subject::CUDA_OF_FEW_SMS {
+    flash1: Flash1,
     flash2: Flash2,
     flash3: Flash3
 });

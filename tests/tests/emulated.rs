@@ -17,6 +17,7 @@ conformance::grouped_suite!(conformance::subject::EMULATED_GROUPED);
 conformance::wide_tiles_suite!(conformance::subject::EMULATED_WIDE);
 conformance::orders_suite!(conformance::subject::EMULATED_ORDERS);
 conformance::edges_suite!(conformance::subject::EMULATED_HOPPER {
+    flash1: Flash1,
     flash2: Flash2,
     flash3: Flash3
 });

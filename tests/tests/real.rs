@@ -57,6 +57,11 @@ fn cpu() {
 }
 
 #[test]
+fn emulated_flash1() {
+    check(&EMULATED, Algorithm::Flash1, &[Order::Deterministic]);
+}
+
+#[test]
 fn emulated_flash2() {
     check(&EMULATED, Algorithm::Flash2, &[Order::Deterministic]);
 }
@@ -73,6 +78,11 @@ fn emulated_flash3() {
 #[test]
 fn emulated_standard() {
     check(&EMULATED, Algorithm::Standard, &[Order::Deterministic]);
+}
+
+#[test]
+fn cuda_flash1() {
+    check(&CUDA, Algorithm::Flash1, &[Order::Deterministic]);
 }
 
 #[test]

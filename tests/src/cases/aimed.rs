@@ -75,10 +75,11 @@ pub fn wide_mispredictions() -> Vec<Case> {
     ]
 }
 
-/// `([head_dim, head_dim_v], keys of a block)` of flash3's forward kernels, or of flash2's.
+/// `([head_dim, head_dim_v], keys of a block)` of flash3's forward kernels, of flash1's, or of flash2's.
 fn blocks(algorithm: Algorithm, tiles: TileShape) -> Vec<([usize; 2], usize)> {
     let kind = match algorithm {
         Algorithm::Flash3 => Kind::TmaForward,
+        Algorithm::Flash1 => Kind::Flash1Forward,
         _ => Kind::Forward,
     };
     let rows = VARIANTS
