@@ -55,11 +55,11 @@ impl Axis {
 
 /// The ends of a logarithmic axis of lengths, which ascend, and those that have a name there: all that names have room for.
 pub fn of_lengths(lengths: &[usize]) -> (f64, f64, Vec<f64>) {
-    let lengths = lengths.iter().map(|&length| length as f64);
-    let first = lengths.clone().next().unwrap_or(1.0);
-    let last = lengths.clone().last().unwrap_or(1.0).max(2.0 * first);
+    let first = lengths.first().map_or(1.0, |&length| length as f64);
+    let last = lengths.last().map_or(1.0, |&length| length as f64);
+    let last = last.max(2.0 * first);
     let mut names: Vec<f64> = Vec::new();
-    for length in lengths {
+    for length in lengths.iter().map(|&length| length as f64) {
         let is_far = |before: &f64| (length / before).ln() >= NAME * (last / first).ln();
         if names.last().is_none_or(is_far) {
             names.push(length);
