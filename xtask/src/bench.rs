@@ -17,7 +17,7 @@ use against::Comparison;
 #[derive(clap::Args, Clone, Debug)]
 pub struct Bench {
     /// A record. Rows are compared by their ratio to a peer of the same run, or to flash2 where none ran; what moved by more than 3 % is
-    /// printed, and if something is slower the command fails.
+    /// printed, and if something is slower, or nothing could be compared, the command fails.
     #[arg(long, value_name = "RECORD")]
     against: Option<PathBuf>,
     /// Lines that have been measured already, as `ferroflash bench --json` and `tests/benches/peers.py` print them: compares them, and
@@ -59,10 +59,20 @@ pub fn bench(workspace: &Workspace, options: &Bench) -> Result<()> {
     };
     let comparison = Comparison::new(&record, &lines);
     eprint!("{}", comparison.report());
-    match comparison.is_slower() {
-        true => bail!("some rows are slower than they were"),
-        false => Ok(()),
+    judge(&comparison)
+}
+
+/// An error where something is slower, and where nothing could be compared.
+fn judge(comparison: &Comparison) -> Result<()> {
+    if comparison.is_empty() {
+        bail!(
+            "no row could be compared: the record has no row of these cases with a baseline that both runs measured"
+        );
     }
+    if comparison.is_slower() {
+        bail!("some rows are slower than they were");
+    }
+    Ok(())
 }
 
 /// Runs the measurements and appends them to the record of the day; gives their lines.
@@ -108,4 +118,25 @@ fn measure(workspace: &Workspace, options: &Bench) -> Result<String> {
     }
     eprintln!("{} lines appended to {}", lines.len(), path.display());
     Ok(lines.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_comparison_of_nothing_fails() {
+        let run = |ms: f64| {
+            format!(
+                "{{\"date\": \"\"}}\n{{\"peer\": \"ferroflash-flash3\", \"S\": 8, \"ms\": {ms}}}\n{{\"peer\": \"fa4\", \"S\": 8, \"ms\": 1}}"
+            )
+        };
+        let judged = |old: &str, new: &str| match judge(&Comparison::new(old, new)) {
+            Ok(()) => String::new(),
+            Err(error) => error.to_string(),
+        };
+        assert_eq!(judged(&run(1.0), &run(1.0)), "");
+        assert!(judged(&run(1.0), &run(2.0)).contains("slower"));
+        assert!(judged("", &run(1.0)).starts_with("no row could be compared"));
+    }
 }

@@ -56,7 +56,7 @@
 //!
 //! The model leaves out: bandwidth of L2 and shared memory, waits for dQ, clocks that fall with power, wide and compact tiles, few tiles of `standard`
 //! for many SMs. `host/tests/estimate_record.rs` holds it against every plain row of the record: 98 % of more than 900 of flash2 and flash3 are
-//! within 15 %, and all of those that launches bind.
+//! within 15 %, all of those that launches bind, and 97 % of all four schedules together.
 //! What is off, and why:
 //!
 //! - flash3's backward pass of one KV head for 32 heads, 0.3 to 0.6 of the measured time: rows of a commit (02f0a0f) whose tiles did not share a
@@ -66,6 +66,8 @@
 //! - No plain row of flash2 and flash3 is of an H100, and none of flash2 above head_dim 128: those shares are of single times (`estimate/efficiency.rs`).
 //! - The special-function units bind no row: at head_dim 64 flash3's share of the tensor cores (0.58) asks for 0.58 of their cycles, and they are
 //!   taken to give 0.64.
+//! - flash1: 0.81 to 1.17 of the measured time, 19 of 24 rows within 15 % (record 2026-11-26). Least where memory binds (head_dim 128, 1k and 2k), most where few
+//!   heads are long.
 //! - `standard`: 0.73 to 0.94 of the measured time on H100 and H200 (record 2026-11-26). Memory binds it, and its kernels reach less of the bandwidth than a plain sum.
 //!
 //! Courses teach rules of thumb for A100, fp16, head_dim 64: about 1.5 times as fast as standard attention at 512, twice at 2k, three times at 8k.

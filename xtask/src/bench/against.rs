@@ -165,6 +165,11 @@ impl Comparison {
         self.changes.iter().any(|change| change.by() < -MOVED)
     }
 
+    /// Whether no row of ours has a counterpart and a baseline: then nothing is known of what is slower.
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+
     /// What has moved, the slowest first, and how much in all.
     pub fn report(&self) -> String {
         let mut moved: Vec<&Change> = self.changes.iter().collect();
@@ -256,6 +261,22 @@ mod tests {
         assert_eq!(comparison.changes[0].baseline, FLASH2);
         // flash2 itself has nothing to be measured by.
         assert_eq!(comparison.n_alone, 1);
+    }
+
+    #[test]
+    fn what_has_no_counterpart_is_not_compared() {
+        let old = run(&[("ferroflash-flash3", 1.0), ("cudnn", 1.0)]);
+        let [other, no_baseline, nothing] = [
+            old.replace("\"S\":512", "\"S\":1024"),
+            run(&[("ferroflash-flash3", 1.0)]),
+            String::new(),
+        ];
+        assert_ne!(other, old);
+        for new in [&other, &no_baseline, &nothing] {
+            assert!(Comparison::new(&old, new).is_empty(), "{new}");
+            assert!(Comparison::new(new, &old).is_empty(), "{new}");
+        }
+        assert!(!Comparison::new(&old, &old).is_empty());
     }
 
     #[test]

@@ -4,6 +4,8 @@ mod bench;
 mod device;
 mod estimate;
 mod profile;
+#[cfg(test)]
+mod quoted;
 mod weights;
 
 use std::path::PathBuf;

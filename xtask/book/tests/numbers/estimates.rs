@@ -159,4 +159,21 @@ fn formulas_of_the_estimate() {
         bytes(Pass::Backward, Algorithm::Flash1),
         4 * tensors + flash1 + others
     );
+    // q, k, v, O, dO twice, lse; lse and Δ written and read; the accumulator written and read, dQ; the semaphores.
+    let read = 5 * tensors + tensors + rows;
+    let gradients = 3 * tensors;
+    let passed = 2 * 2 * rows + 2 * 4 * n * d + n / 64 * 4;
+    for algorithm in [Algorithm::Flash2, Algorithm::Flash3] {
+        assert_eq!(
+            bytes(Pass::Backward, algorithm),
+            read + gradients + passed,
+            "{algorithm}"
+        );
+    }
+    let said = [
+        "each tensor once and dO a second time; lse; lse and Δ as the main kernel wants them, 8·N, written and read; \
+         the accumulator of dQ, 4·N·d, written and read |",
+        "4 bytes for each block of queries",
+    ];
+    assert_says("estimate.md", &said.map(str::to_owned));
 }

@@ -24,7 +24,7 @@ pub struct EstimateArguments {
         allow_negative_numbers = true
     )]
     pub peak: Option<f64>,
-    /// Bandwidth of its memory, GB/s, of 10⁹ bytes.
+    /// Bandwidth of its memory, GB/s, of 10⁹ bytes. With --peak.
     #[arg(
         long,
         value_name = "GB/S",
@@ -32,10 +32,11 @@ pub struct EstimateArguments {
         allow_negative_numbers = true
     )]
     pub bandwidth: Option<f64>,
-    /// Shared memory of one of its SMs, KB, of 1024 bytes.
+    /// Shared memory of one of its SMs, KB, of 1024 bytes. With --peak, --bandwidth and --sms. It decides which
+    /// kernels fit, and so the tiles of the backward pass; it does not enter the formulas of bytes.
     #[arg(long, value_name = "KB", requires = "peak")]
     pub sram: Option<u32>,
-    /// Its number of SMs.
+    /// Its number of SMs. With --peak, --bandwidth and --sram.
     #[arg(long, value_name = "N", requires = "peak")]
     pub sms: Option<u32>,
     /// Sizes and mask of the problem.

@@ -2,10 +2,12 @@
 //! logarithmic; one that has a 0 is broken, and 0 has a line of its own below. Points and thick lines are measured, thin lines predicted.
 
 mod axis;
+#[cfg(test)]
+mod tests;
 
 use std::error::Error;
 
-use ferroflash::estimate::{Estimate, Gpu};
+use ferroflash::estimate::Gpu;
 use ferroflash::{Algorithm, Mask, Pass};
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -57,15 +59,13 @@ impl Group<'_> {
         schedules
     }
 
-    /// Points of a schedule: place of the length, and value.
+    /// Points of a schedule: length, and value.
     fn points(&self, schedule: Algorithm, value: impl Fn(&Line) -> Option<f64>) -> Vec<(f64, f64)> {
-        let lengths = self.lengths();
         let own = self
             .lines
             .iter()
             .filter(|line| line.algorithm == Some(schedule));
-        let place = |line: &Line| lengths.iter().position(|&n| n == line.problem.seqlen_q());
-        own.filter_map(|line| Some((place(line)? as f64, value(line)?)))
+        own.filter_map(|line| Some((line.problem.seqlen_q() as f64, value(line)?)))
             .collect()
     }
 }
@@ -157,23 +157,15 @@ struct Quantity {
 /// A value by length: measured, and predicted.
 fn by_length(area: &Area, group: &Group, quantity: &Quantity) -> Done {
     let [measured, predicted] = quantity.of;
-    let lengths = group.lengths();
     let all = group.lines.iter();
     let values = all.flat_map(|line| [measured(line), predicted(line)]);
     let values: Vec<f64> = values.flatten().collect();
     let Some(axis) = Axis::of(&values) else {
         return Ok(());
     };
-    let (left, right) = (-0.1, (lengths.len() - 1).max(1) as f64 + 0.1);
-    let length = |place: &f64| {
-        let at = place.round();
-        match (place - at).abs() < 1e-6 && at >= 0.0 {
-            true => lengths
-                .get(at as usize)
-                .map_or(String::new(), usize::to_string),
-            false => String::new(),
-        }
-    };
+    let (left, right, names) = axis::of_lengths(&group.lengths());
+    let n_names = names.len();
+    let lengths = (left..right).log_scale().with_key_points(names);
     let label = |value: &f64| match axis.below {
         Some((end, _)) if *value < end => String::new(),
         _ => (quantity.label)(value),
@@ -183,14 +175,14 @@ fn by_length(area: &Area, group: &Group, quantity: &Quantity) -> Done {
         .margin(10)
         .x_label_area_size(42)
         .y_label_area_size(66)
-        .build_cartesian_2d(left..right, (axis.least..axis.most).log_scale())?;
+        .build_cartesian_2d(lengths, (axis.least..axis.most).log_scale())?;
     chart
         .configure_mesh()
         .x_desc("sequence length")
         .y_desc(quantity.name)
-        .x_labels(lengths.len() + 1)
+        .x_labels(n_names)
         .x_max_light_lines(1)
-        .x_label_formatter(&length)
+        .x_label_formatter(&number)
         .y_label_formatter(&label)
         .draw()?;
     if let Some((end, zero)) = axis.below {
@@ -220,16 +212,17 @@ fn by_length(area: &Area, group: &Group, quantity: &Quantity) -> Done {
     Ok(())
 }
 
+/// Where a line is in the roofline, if it takes so many seconds: FLOP per byte through HBM, and TFLOP/s. FLOPs are those that run, of the measured time as
+/// of the predicted one: the papers count others.
+fn in_roofline(line: &Line, seconds: f64) -> Option<(f64, f64)> {
+    let one = line.predicted.as_ref()?;
+    Some((one.intensity(), one.flops() as f64 / seconds / 1e12))
+}
+
 /// TFLOP/s by FLOP per byte through HBM: the roofs of the GPU, and a point for each measured row.
 fn roofline(area: &Area, group: &Group, gpu: &Gpu) -> Done {
-    let point = |line: &Line| -> Option<(f64, f64)> {
-        let (_, tflops, _) = *line.measured.as_ref().ok()?;
-        Some((line.predicted.as_ref().map(Estimate::intensity)?, tflops))
-    };
-    let predicted = |line: &Line| -> Option<(f64, f64)> {
-        let one = line.predicted.as_ref()?;
-        Some((one.intensity(), one.flops() as f64 / one.seconds / 1e12))
-    };
+    let point = |line: &Line| in_roofline(line, measured_ms(line)? / 1e3);
+    let predicted = |line: &Line| in_roofline(line, line.predicted.as_ref()?.seconds);
     let Some(first) = group.lines.first() else {
         return Ok(());
     };
@@ -255,7 +248,7 @@ fn roofline(area: &Area, group: &Group, gpu: &Gpu) -> Done {
     chart
         .configure_mesh()
         .x_desc("FLOP per byte through HBM, by count")
-        .y_desc("TFLOP/s")
+        .y_desc("TFLOP/s, of what runs")
         .x_labels(6)
         .x_label_formatter(&number)
         .y_label_formatter(&number)
@@ -303,80 +296,4 @@ fn legend(area: &Area, groups: &[Group]) -> Done {
     }
     let note = "points and thick lines: measured; thin lines and rings: predicted";
     write(note, 16 + 130 * schedules.len() as i32 + 20)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use ferroflash::{Dtype, Problem};
-
-    fn line(algorithm: Algorithm, seqlen: usize, bytes: u64) -> Line {
-        let problem = Problem::builder(Dtype::Bf16).seqlen(seqlen).heads(1);
-        Line {
-            counted_bytes: None,
-            problem: problem.head_dim(64).build().unwrap(),
-            pass: Pass::Forward,
-            algorithm: Some(algorithm),
-            measured: Ok((1.0, 100.0, bytes)),
-            predicted: None,
-        }
-    }
-
-    /// Heights of the discs of a schedule, from the top of the picture; the legend's first.
-    fn discs(svg: &str, algorithm: Algorithm) -> Vec<i32> {
-        let RGBColor(r, g, b) = colour(algorithm);
-        let fill = format!("fill=\"#{r:02X}{g:02X}{b:02X}\"");
-        let circles = svg.split("<circle ").skip(1);
-        let own = circles.filter(|circle| circle.split("/>").next().unwrap().contains(&fill));
-        let height = |circle: &str| {
-            circle
-                .split("cy=\"")
-                .nth(1)?
-                .split('"')
-                .next()?
-                .parse()
-                .ok()
-        };
-        own.filter_map(height).collect()
-    }
-
-    /// The height of the text that names 0.
-    fn zero(svg: &str) -> Option<i32> {
-        let before = svg
-            .split("\n0 B\n")
-            .next()
-            .filter(|text| text.len() < svg.len())?;
-        let y = before.rsplit("<text ").next()?.split("y=\"").nth(1)?;
-        y.split('"').next()?.parse().ok()
-    }
-
-    #[test]
-    fn no_memory_is_drawn_at_the_line_of_zero() {
-        let lines = [
-            line(Algorithm::Flash2, 512, 0),
-            line(Algorithm::Flash2, 1024, 0),
-            line(Algorithm::Standard, 512, 2_000_000),
-            line(Algorithm::Standard, 1024, 8_000_000),
-        ];
-        let svg = svg(None, &lines).unwrap();
-        let zero = zero(&svg).expect("0 has a name");
-        // The legend, two times, two sizes of memory.
-        let flash2 = discs(&svg, Algorithm::Flash2);
-        assert_eq!(flash2[3..], [zero, zero], "{flash2:?}");
-        let standard = discs(&svg, Algorithm::Standard);
-        assert!(
-            standard[4] < standard[3] && standard[3] < zero - 20,
-            "{standard:?}"
-        );
-        assert!(svg.contains("\n1 MB\n") && !svg.contains("\n1 kB\n"));
-    }
-
-    #[test]
-    fn an_axis_without_zeros_is_not_broken() {
-        let lines = [
-            line(Algorithm::Flash2, 512, 4),
-            line(Algorithm::Flash2, 1024, 4096),
-        ];
-        assert_eq!(zero(&svg(None, &lines).unwrap()), None);
-    }
 }

@@ -7,6 +7,9 @@ use super::{Area, Done, FONT};
 
 /// Which part of an axis is below its break.
 const BELOW: f64 = 0.16;
+/// Which part of an axis of lengths a name takes, and which is free beside the first and the last.
+const NAME: f64 = 0.1;
+const ROOM: f64 = 0.02;
 
 /// A logarithmic axis, which has 0 below a break if one of the values is 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -48,6 +51,22 @@ impl Axis {
             _ => value,
         }
     }
+}
+
+/// The ends of a logarithmic axis of lengths, which ascend, and those that have a name there: all that names have room for.
+pub fn of_lengths(lengths: &[usize]) -> (f64, f64, Vec<f64>) {
+    let first = lengths.first().map_or(1.0, |&length| length as f64);
+    let last = lengths.last().map_or(1.0, |&length| length as f64);
+    let last = last.max(2.0 * first);
+    let mut names: Vec<f64> = Vec::new();
+    for length in lengths.iter().map(|&length| length as f64) {
+        let is_far = |before: &f64| (length / before).ln() >= NAME * (last / first).ln();
+        if names.last().is_none_or(is_far) {
+            names.push(length);
+        }
+    }
+    let room = (last / first).powf(ROOM);
+    (first / room, last * room, names)
 }
 
 /// The least and the greatest, with room around them.
@@ -128,6 +147,16 @@ mod tests {
     fn an_axis_without_zeros_is_not_broken() {
         assert_eq!(Axis::of(&[1.0, 1000.0]).unwrap().below, None);
         assert_eq!(Axis::of(&[]), None);
+    }
+
+    #[test]
+    fn lengths_have_names_where_there_is_room() {
+        let (left, right, names) = of_lengths(&[512, 544, 1024, 16384]);
+        assert!(left < 512.0 && 16384.0 < right);
+        assert_eq!(names, [512.0, 1024.0, 16384.0]);
+        // One length has an octave.
+        let (left, right, names) = of_lengths(&[4096]);
+        assert!(left < 4096.0 && 8192.0 < right && names == [4096.0]);
     }
 
     #[test]

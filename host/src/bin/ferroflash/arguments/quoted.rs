@@ -1,0 +1,158 @@
+//! Commands that the README, the book and the record quote are commands that this program takes.
+//!
+//! - In a block of code, a command is a line; a comment after `#` is not of it. In text, it is what stands between backticks.
+//! - It begins with `ferroflash`, or has `./ferroflash` and a subcommand behind another program, as `ncu`.
+//! - One with `…` or `<` is a pattern and is not read.
+//! - `ferroflash SUBCOMMAND` and `ferroflash SUBCOMMAND --OPTION` in text are names: they must be there, and nothing need be complete.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
+
+use super::Arguments;
+
+/// A quoted command.
+struct Quoted {
+    text: String,
+    in_text: bool,
+}
+
+/// The files that quote, as far as they are here: a package that stands alone has none.
+fn files() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut files = vec![root.join("README.md"), root.join("tests/benches/README.md")];
+    let chapters = fs::read_dir(root.join("docs/src")).into_iter().flatten();
+    let chapters = chapters.flatten().map(|chapter| chapter.path());
+    files.extend(chapters.filter(|path| path.extension().is_some_and(|end| end == "md")));
+    files.retain(|path| path.is_file());
+    files
+}
+
+/// What a file has in backticks and in lines of blocks.
+fn quoted(markdown: &str) -> Vec<Quoted> {
+    let mut all = Vec::new();
+    for (idx, part) in markdown.split("```").enumerate() {
+        if idx % 2 == 1 {
+            let lines = part.lines().skip(1).map(|line| line.trim_start());
+            let lines = lines.map(|line| line.strip_prefix("$ ").unwrap_or(line));
+            let lines = lines.map(|line| line.split(" #").next().unwrap_or_default());
+            all.extend(lines.map(|line| Quoted {
+                text: line.trim().to_owned(),
+                in_text: false,
+            }));
+            continue;
+        }
+        for paragraph in part.split("\n\n") {
+            let spans = paragraph.split('`').skip(1).step_by(2);
+            all.extend(spans.map(|span| Quoted {
+                text: span.split_whitespace().collect::<Vec<_>>().join(" "),
+                in_text: true,
+            }));
+        }
+    }
+    all
+}
+
+/// Words of a command line, as a shell has them; quotes keep a word together.
+fn words(line: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut quote = None;
+    for letter in line.chars() {
+        match (quote, letter) {
+            (Some(open), _) if open == letter => quote = None,
+            (None, '"' | '\'') => quote = Some(letter),
+            (None, ' ') => words.push(String::new()),
+            _ => words.last_mut().expect("never empty").push(letter),
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+/// The command's words from its own name on, if it is one of this program.
+fn own(line: &str) -> Option<Vec<String>> {
+    let words = words(line);
+    if words.first()? == "ferroflash" {
+        return Some(words).filter(|words| words.len() > 1);
+    }
+    let commands = Arguments::command();
+    let at = words.iter().position(|word| word == "./ferroflash")?;
+    let is_own = commands.find_subcommand(words.get(at + 1)?).is_some();
+    is_own.then(|| words[at..].to_vec())
+}
+
+/// Whether it names a subcommand, or one of its options, and both are there.
+fn is_name(words: &[String]) -> bool {
+    let commands = Arguments::command();
+    let Some(command) = commands.find_subcommand(&words[1]) else {
+        return false;
+    };
+    let has = |option: &str| {
+        let long = option.strip_prefix("--");
+        command.get_arguments().any(|own| own.get_long() == long)
+    };
+    match words {
+        [_, _] => true,
+        [_, _, option] => option.starts_with("--") && has(option),
+        _ => false,
+    }
+}
+
+/// What clap says against a command.
+fn refusal(command: &Quoted) -> Option<String> {
+    if command.text.contains(['…', '<']) {
+        return None;
+    }
+    let words = own(&command.text)?;
+    if command.in_text && is_name(&words) {
+        return None;
+    }
+    let error = Arguments::try_parse_from(&words).err()?;
+    let is_answer = matches!(
+        error.kind(),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
+    );
+    (!is_answer).then(|| error.to_string())
+}
+
+#[test]
+fn quoted_commands_parse() {
+    let mut refused = String::new();
+    let mut n_commands = 0;
+    let files = files();
+    for path in &files {
+        let text = fs::read_to_string(path).expect("a text");
+        for command in quoted(&text) {
+            n_commands += usize::from(own(&command.text).is_some());
+            if let Some(error) = refusal(&command) {
+                refused += &format!("{}: {}\n{error}\n", path.display(), command.text);
+            }
+        }
+    }
+    assert!(refused.is_empty(), "{refused}");
+    assert!(files.is_empty() || n_commands > 20, "{n_commands}");
+}
+
+#[test]
+fn what_is_refused() {
+    let refusals = |markdown| {
+        let all = quoted(markdown).into_iter();
+        let refused = all.filter(|command| refusal(command).is_some());
+        refused.map(|command| command.text).collect::<Vec<_>>()
+    };
+    let good = "`ferroflash run` and `ferroflash bench --compare`\n\n```console\n$ ferroflash info --kernels   # all\n\
+$ python3 peers.py --ferroflash ./ferroflash --peers fa4\n```\n`ferroflash\nbench --rep 3`, `ferroflash bench --score …`, `ferroflash --version`";
+    assert_eq!(refusals(good), [""; 0]);
+    let bad = "`ferroflash ran`, `ferroflash bench --compared`\n```console\n$ ferroflash run\n$ ncu ./ferroflash bench --rep x\n```\n";
+    assert_eq!(
+        refusals(bad),
+        [
+            "ferroflash ran",
+            "ferroflash bench --compared",
+            "ferroflash run",
+            "ncu ./ferroflash bench --rep x"
+        ]
+    );
+}
