@@ -267,13 +267,7 @@ impl fmt::Display for Reason {
                 f.write_str("it does not divide the keys of a sequence, as split_kv asks")
             }
             Reason::Pages => f.write_str("it does not find keys and values in pages"),
-            Reason::Score { beside } => {
-                f.write_str("it does not edit scores or masks by an expression")?;
-                match beside {
-                    Some(beside) => write!(f, " beside {beside}"),
-                    None => Ok(()),
-                }
-            }
+            Reason::Score { beside } => no_expression(f, *beside),
             Reason::Dropout => f.write_str("it drops no weights"),
             Reason::Fp8Kv => f.write_str("no kernel of it reads keys and values in e4m3"),
             Reason::HeadDimV { given, needed } => write!(
@@ -341,6 +335,15 @@ impl fmt::Display for Reason {
                 )
             }
         }
+    }
+}
+
+/// Nothing of it edits scores, or nothing beside something else.
+fn no_expression(f: &mut fmt::Formatter<'_>, beside: Option<&str>) -> fmt::Result {
+    f.write_str("it does not edit scores or masks by an expression")?;
+    match beside {
+        Some(beside) => write!(f, " beside {beside}"),
+        None => Ok(()),
     }
 }
 

@@ -34,13 +34,6 @@ impl Random {
     }
 }
 
-/// So many seeds, others for each `SEED` of the environment, which decides what the project's tests draw.
-pub fn seeds(n: u64) -> std::ops::Range<u64> {
-    let run = std::env::var("SEED").ok().and_then(|run| run.parse().ok());
-    let first = run.unwrap_or(0u64).wrapping_mul(n) >> 1;
-    first..first + n
-}
-
 /// Nodes that become an expression.
 #[derive(Default)]
 pub struct Tree {
