@@ -336,3 +336,13 @@ fn main() -> Outcome<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gradients_are_right_and_the_table_learns() -> Outcome<()> {
+        main()
+    }
+}
