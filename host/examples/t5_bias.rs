@@ -3,9 +3,10 @@
 //! `cargo run --release --example t5_bias`. The best device computes it, difference quotients on the processor check the gradients of q, k, v
 //! and of the table, and a few steps of gradient descent find a table again from what attention gave with it.
 //!
-//! Passes give tensors of expressions no gradient. That of the table follows from forward passes over the keys of one bucket each: if L_b and
-//! O_b are their lse and o, and L and O those of all keys, then with the score's gradient dS = P ∘ (dP − rowsum(dO ∘ O)) and P of a bucket's keys
-//! adding up to exp(L_b − L),
+//! Passes give a gradient to a tensor that has an element for every query and key. They give none to this table: a score reads it by the bucket of
+//! its distance, so many pairs of query and key read one element. Its gradient follows from forward passes over the keys of one bucket each: if
+//! L_b and O_b are their lse and o, and L and O those of all keys, then with the score's gradient dS = P ∘ (dP − rowsum(dO ∘ O)) and P of a
+//! bucket's keys adding up to exp(L_b − L),
 //!
 //! ```text
 //! d_table[b] = Σ dS over the pairs of bucket b = Σ over rows of exp(L_b − L) (rowsum(dO ∘ O_b) − rowsum(dO ∘ O))
@@ -334,4 +335,14 @@ fn main() -> Outcome<()> {
         train(direction)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gradients_are_right_and_the_table_learns() -> Outcome<()> {
+        main()
+    }
 }

@@ -35,6 +35,7 @@ pub mod latent;
 pub mod lengths;
 pub mod merges;
 pub mod orders;
+pub mod paged_scores;
 pub mod pages;
 mod random;
 pub mod scores;

@@ -54,6 +54,7 @@ fn check_case(
         case,
         values: &values,
         table: &latent.paged.table(),
+        edits: None,
         eligible: is_eligible(subject.backend, algorithm, latent),
         // Without lengths keys are divided as the plan says, and not as the device does.
         side_by_side: latent.split_kv != SplitKv::Auto || has_lengths(case),

@@ -10,12 +10,15 @@ use half::{bf16, f16};
 use crate::beside::{bits, check_one_in};
 use crate::buffer::{Arrangement, Buffer, Number};
 use crate::cases::Case;
+use crate::cases::paged_scores::PagedScoreCase;
 use crate::cases::pages::PagedCase;
+use crate::edits::Edits;
 use crate::inputs::Values;
 use crate::lengths::Span;
 use crate::oracle::Output;
 use crate::reference::Reference;
 use crate::sample;
+use crate::scores::is_editable;
 use crate::subject::Subject;
 use crate::suite::is_eligible;
 use crate::trial::{Refusal, Rows, refusal, vectors};
@@ -29,7 +32,17 @@ pub fn check(subject: &Subject, algorithm: Algorithm, test: &str, cases: &[Paged
         return;
     }
     check_one_in(ONE_IN, subject, test, cases, |paged| {
-        check_case(subject, algorithm, paged)
+        check_case(subject, algorithm, paged, None)
+    });
+}
+
+/// The same with scores and masks of the user's own.
+pub fn check_scores(subject: &Subject, algorithm: Algorithm, test: &str, cases: &[PagedScoreCase]) {
+    if subject.cannot_run(algorithm) {
+        return;
+    }
+    check_one_in(ONE_IN, subject, test, cases, |case| {
+        check_case(subject, algorithm, &case.paged, Some(&case.edits()))
     });
 }
 
@@ -37,6 +50,7 @@ fn check_case(
     subject: &Subject,
     algorithm: Algorithm,
     paged: &PagedCase,
+    edits: Option<&Edits>,
 ) -> Result<Option<f64>, String> {
     let case = &paged.case;
     let values = paged.values();
@@ -45,13 +59,18 @@ fn check_case(
         case,
         values: &values,
         table: &paged.table(),
-        eligible: is_eligible(subject.backend, algorithm, case),
+        edits,
+        eligible: match edits {
+            Some(_) => is_editable(subject.backend, algorithm, case),
+            None => is_eligible(subject.backend, algorithm, case),
+        },
         side_by_side: true,
     };
+    let given = (&values, edits);
     runs.check(|device, table| match case.dtype {
-        Dtype::Bf16 => forward::<bf16>(paged, &values, device, algorithm, table),
-        Dtype::F16 => forward::<f16>(paged, &values, device, algorithm, table),
-        Dtype::F32 => forward::<f32>(paged, &values, device, algorithm, table),
+        Dtype::Bf16 => forward::<bf16>(paged, given, device, algorithm, table),
+        Dtype::F16 => forward::<f16>(paged, given, device, algorithm, table),
+        Dtype::F32 => forward::<f32>(paged, given, device, algorithm, table),
     })
 }
 
@@ -62,6 +81,8 @@ pub(crate) struct Runs<'a> {
     /// What the oracle is given.
     pub(crate) values: &'a Values,
     pub(crate) table: &'a [i32],
+    /// What becomes of scores.
+    pub(crate) edits: Option<&'a Edits>,
     /// Whether the subject takes the case.
     pub(crate) eligible: bool,
     /// Whether keys side by side give the same bits.
@@ -88,7 +109,7 @@ impl Runs<'_> {
         };
         let problem = self.case.problem().map_err(|error| error.to_string())?;
         let arithmetic = self.case.arithmetic(self.subject.backend);
-        let reference = Reference::new(self.case, self.values, problem.scale());
+        let reference = Reference::edited(self.case, self.values, problem.scale(), self.edits);
         let reference = reference.of_products(arithmetic);
         let close = reference.judge_output(self.case, &output)?;
         let all_bits = |output: &Output| [bits(&output.o), bits(&output.lse)];
@@ -108,17 +129,18 @@ impl Runs<'_> {
 /// The forward pass, with keys and values in the pages of a table or, without one, side by side.
 fn forward<T: Element + Number>(
     paged: &PagedCase,
-    values: &Values,
+    (values, edits): (&Values, Option<&Edits>),
     device: &Device,
     algorithm: Algorithm,
     table: Option<&[i32]>,
 ) -> Result<Output, Refusal> {
     let broken = |error: ferroflash::error::ProblemError| Refusal::Failed(error.to_string());
     let case = &paged.case;
-    let problem = case.problem().map_err(broken)?;
+    let edited = |problem: Problem| edits.map_or(Ok(problem), |edits| edits.edit(&problem));
+    let problem = case.problem().and_then(edited).map_err(broken)?;
     let (problem, k, v) = match table {
         Some(table) => {
-            let in_pages = paged.problem().map_err(broken)?;
+            let in_pages = paged.problem().and_then(edited).map_err(broken)?;
             let pool = |rows: &[f64], shape| pool(paged, table, rows, shape);
             let k = pool(&values.k, in_pages.shape_k());
             (in_pages, k, pool(&values.v, in_pages.shape_v()))
@@ -147,6 +169,10 @@ fn forward<T: Element + Number>(
     given.sinks = sinks.vector();
     if let Some(dropout) = &case.dropout {
         given = dropout.give(given);
+    }
+    let memory = edits.map(Edits::memory).unwrap_or_default();
+    if let Some(edits) = edits {
+        given = edits.give(given, &memory);
     }
     output::<T>(device, algorithm, problem, &given, case.arrangement)
 }

@@ -334,7 +334,7 @@ fn typed<T: Element + Number>(
 }
 
 /// What each algorithm takes: as without expressions, but that of those which divide keys only flash3's kernels have a place for them.
-fn is_editable(backend: Backend, algorithm: Algorithm, case: &Case) -> bool {
+pub(crate) fn is_editable(backend: Backend, algorithm: Algorithm, case: &Case) -> bool {
     let divides =
         matches!(algorithm, Algorithm::Flash2 | Algorithm::Standard) && case.split_kv.is_some();
     is_eligible(backend, algorithm, case) && !divides

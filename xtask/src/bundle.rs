@@ -16,11 +16,13 @@ const PROFILE: &str = "bundle";
 /// The bytes that a bundle may have.
 const LIMIT_BYTES: u64 = 64_000_000;
 
-/// Test programs that do the same on every machine, or nothing on one with a GPU: they stay behind, for their size. So do unit tests.
-const STAY: [&str; 17] = [
+/// Test programs that do the same on every machine, or nothing on one with a GPU: they stay behind, for their size. So do unit tests
+/// and the examples that tests run.
+const STAY: [&str; 19] = [
     "blocks",
     "calls",
     "cpu",
+    "custom_score",
     "dependent",
     "eligibility",
     "emulated",
@@ -31,6 +33,7 @@ const STAY: [&str; 17] = [
     "plans",
     "problems",
     "schedule",
+    "t5_bias",
     "tensor_maps",
     "tensors",
     "validation",

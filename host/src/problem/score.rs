@@ -210,7 +210,9 @@ impl ProblemBuilder {
     /// which [`Inputs::score_param`](crate::Inputs::score_param) and [`Inputs::score_tensor`](crate::Inputs::score_tensor) give by name.
     ///
     /// The masks and the block mask hide keys as without it. Rows whose keys are all hidden give o = 0, lse = −∞. The backward pass
-    /// multiplies the gradient of a score by the derivative of the expression; parameters and tensors get no gradients. An expression that
+    /// multiplies the gradient of a score by the derivative of the expression. A tensor that has an element for every query and key, such as a
+    /// bias, gets a gradient where a call asks for it ([`Gradients::d_score_tensor`](crate::Gradients::d_score_tensor) says which do);
+    /// parameters and other tensors, such as slopes or a table of distances, get none, and what a mask reads gets none. An expression that
     /// gives NaN or +∞ gives NaN results.
     ///
     /// ```

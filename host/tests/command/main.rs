@@ -5,6 +5,7 @@ mod blocks;
 mod decode;
 mod device;
 mod estimate;
+mod info;
 mod lengths;
 mod masks;
 mod values;

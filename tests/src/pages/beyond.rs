@@ -44,7 +44,7 @@ pub fn check(subject: &Subject, algorithm: Algorithm, test: &str, cases: &[Paged
         let output = match device.as_cuda() {
             Some(_) => on_gpu(&device, algorithm, paged, &table, &values)
                 .map_err(|error| error.to_string())?,
-            None => forward::<bf16>(paged, &values, &device, algorithm, Some(&table))
+            None => forward::<bf16>(paged, (&values, None), &device, algorithm, Some(&table))
                 .map_err(|refusal| format!("{refusal:?}"))?,
         };
         let problem = paged.case.problem().map_err(|error| error.to_string())?;

@@ -132,6 +132,12 @@ macro_rules! pages_suite {
             }
 
             #[test]
+            fn scores() {
+                let cases = $crate::cases::paged_scores::all();
+                $crate::pages::check_scores(&$subject, ALGORITHM, path!("scores"), &cases);
+            }
+
+            #[test]
             fn padded() {
                 check(&$subject, ALGORITHM, path!("padded"), &pages::padded());
             }

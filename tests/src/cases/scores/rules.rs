@@ -1,13 +1,15 @@
 //! What becomes of scores: the expressions, and what a call gives them.
 
+mod giving;
+
 use ferroflash::Mask;
-use ferroflash_kernels::expression::random::Random;
 use ferroflash_kernels::expression::{At, ElementType, Expression, Num, ParamValue};
 
 use super::random;
 use crate::edits::Edits;
-use crate::edits::memory::{Given, Strides};
+use crate::edits::memory::Given;
 use crate::oracle::Sizes;
+use giving::Giving;
 
 /// What becomes of scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +36,8 @@ pub enum Rule {
     ExactBias,
     /// A number for each pair of each KV head, of all sequences, keys before queries; then a cap.
     SharedBias,
+    /// A number for each pair of all heads of all sequences: of rank 2, or of rank 4 with one element for batch entries and one for heads.
+    BiasOfPairs(u8),
     /// The score times the logistic function of a bias: it depends on both.
     Gate(Of),
     /// Query and key are of the same document.
@@ -123,6 +127,8 @@ impl Rule {
             Rule::SoftCapAlibi(Of::Fast),
             Rule::SoftCapAlibi(Of::Full),
             Rule::ExactBias,
+            Rule::BiasOfPairs(2),
+            Rule::BiasOfPairs(4),
         ]
     }
 
@@ -146,11 +152,13 @@ impl Rule {
     }
 
     /// Those that read a tensor which has a gradient.
-    pub fn of_gradients() -> [Rule; 6] {
+    pub fn of_gradients() -> [Rule; 8] {
         [
             Rule::ExactBias,
             Rule::SharedBias,
+            Rule::BiasOfPairs(4),
             Rule::Gate(Of::Full),
+            Rule::BiasOfPairs(2),
             Rule::Bias(Of::Fast),
             Rule::Gate(Of::Fast),
             Rule::Bias(Of::Full),
@@ -214,6 +222,13 @@ impl Rule {
             Rule::SharedBias => Expression::score(|s, at| {
                 let shared = at.tensor_f32("shared", [at.kv_head, at.k, at.q]);
                 ((s + shared) / CAP).tanh() * CAP
+            }),
+            Rule::BiasOfPairs(2) => {
+                Expression::score(|s, at| s + at.tensor_f32("of_pairs", [at.q, at.k]))
+            }
+            Rule::BiasOfPairs(_) => Expression::score(|s, at| {
+                let one = at.constant(0);
+                s + at.tensor_f16("of_pairs", [one, one, at.q, at.k])
             }),
             Rule::Gate(Of::Fast) => Expression::score(|s, at| s * (bias(at) + s).sigmoid()),
             Rule::Gate(Of::Full) => Expression::score(|s, at| s * (bias(at) + s).sigmoid_full()),
@@ -316,85 +331,4 @@ fn capped(s: Num, at: At, of: Of) -> Num {
 
 fn bias(at: At) -> Num {
     at.tensor_f16("bias", [at.batch, at.head, at.q, at.k])
-}
-
-/// What a call gives.
-struct Giving {
-    sizes: Sizes,
-    seed: u64,
-    rule: Rule,
-}
-
-impl Giving {
-    fn param(&self, name: &str) -> (&'static str, ParamValue) {
-        match name {
-            "cap" => ("cap", ParamValue::F32(1.75)),
-            "negative_cap" => ("negative_cap", ParamValue::F32(-1.25)),
-            "n" => ("n", ParamValue::I32(self.sizes.seqlen_q as i32 - 1)),
-            "left" => ("left", ParamValue::I32(LEFT)),
-            "right" => ("right", ParamValue::I32(RIGHT)),
-            "none" => ("none", ParamValue::I32(0)),
-            "weight" => ("weight", ParamValue::F32(0.75)),
-            "period" => ("period", ParamValue::I32(5)),
-            _ => panic!("no value for the parameter {name}"),
-        }
-    }
-
-    fn tensor(&self, name: &str, element: ElementType, rank: usize) -> Given {
-        let Sizes {
-            batch,
-            seqlen_q,
-            seqlen_k,
-            heads_q,
-            heads_k,
-            ..
-        } = self.sizes;
-        let uniform = |indices: &[usize]| {
-            let mix = |seed: u64, &index: &usize| Random(seed ^ index as u64).bits();
-            let bits = indices.iter().fold(self.seed, mix);
-            (bits >> 40) as f64 / f64::from(1u32 << 23) - 1.0
-        };
-        let some = |name, extents: &[usize], strides, f: &dyn Fn(&[usize]) -> f64| {
-            Given::new(name, element, extents, strides, f)
-        };
-        match (name, rank) {
-            ("slopes", 1) => some("slopes", &[heads_q], Strides::Contiguous, &|at| {
-                0.03 + 0.01 * uniform(at)
-            }),
-            ("slopes", _) => some("slopes", &[batch, heads_q], Strides::Reversed, &|at| {
-                0.03 + 0.02 * uniform(at)
-            }),
-            // Documents of 10 to 41 keys.
-            ("documents", _) => some("documents", &[batch, seqlen_k], Strides::Odd, &|at| {
-                (at[1] / (10 + (self.seed as usize + at[0]) % 32)) as f64
-            }),
-            ("long_documents", _) => {
-                let rows = seqlen_q.max(seqlen_k);
-                some("long_documents", &[batch, rows], Strides::Odd, &|at| {
-                    (at[1] / (150 + (self.seed as usize + at[0]) % 32)) as f64
-                })
-            }
-            ("table", _) if self.rule == Rule::ShortRelativeBias => {
-                some("table", &[heads_q, 2 * SHORT + 1], Strides::Odd, &uniform)
-            }
-            ("table", _) => {
-                let distances = (seqlen_q + seqlen_k).max(2) - 1;
-                some("table", &[heads_q, distances], Strides::Reversed, &uniform)
-            }
-            ("shared", _) => {
-                let extents = [heads_k, seqlen_k, seqlen_q];
-                some("shared", &extents, Strides::Odd, &uniform)
-            }
-            ("bias", _) => {
-                let strides = match self.rule {
-                    Rule::Bias(Of::Fast) => Strides::Repeated(0),
-                    Rule::Bias(Of::Full) => Strides::Odd,
-                    _ => Strides::Contiguous,
-                };
-                let extents = [batch, heads_q, seqlen_q, seqlen_k];
-                some("bias", &extents, strides, &uniform)
-            }
-            _ => panic!("no tensor {name}"),
-        }
-    }
 }

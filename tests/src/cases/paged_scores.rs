@@ -1,0 +1,61 @@
+//! Scores and masks of the user's own beside keys and values in pages, which sequences share or not, divided and not.
+
+use super::base::one_in;
+use super::pages::{self, PagedCase};
+use super::scores::{Rule, ScoreCase};
+use crate::edits::Edits;
+
+/// A case in pages whose scores are edited.
+#[derive(Clone, Copy, Debug)]
+pub struct PagedScoreCase {
+    /// The case.
+    pub paged: PagedCase,
+    /// What becomes of its scores.
+    pub rule: Rule,
+}
+
+/// Some cases of every set of pages; rules go round.
+pub fn all() -> Vec<PagedScoreCase> {
+    let sets = [
+        pages::all(),
+        pages::splits(),
+        pages::shared(),
+        pages::mixed(),
+    ];
+    // A band alone leaves no expression.
+    let rules = Rule::all().into_iter().filter(|rule| !rule.is_band());
+    let rules: Vec<Rule> = rules.collect();
+    let cases = one_in(2, sets.concat()).into_iter();
+    cases
+        .zip(rules.into_iter().cycle())
+        .map(|(paged, rule)| PagedScoreCase { paged, rule })
+        .collect()
+}
+
+impl PagedScoreCase {
+    /// The expressions with what they read: indices begin with the sequence, wherever its pages lie.
+    pub fn edits(&self) -> Edits {
+        let (case, rule) = (self.paged.case, self.rule);
+        ScoreCase { case, rule }.edits()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scores_and_masks_are_beside_pages_divided_and_not() {
+        let cases = all();
+        for divided in [false, true] {
+            let of_these = || {
+                cases
+                    .iter()
+                    .filter(|case| case.paged.case.split_kv.is_some() == divided)
+            };
+            let n_scores = of_these().filter(|case| case.edits().score.is_some());
+            let n_masks = of_these().filter(|case| case.edits().mask.is_some());
+            assert!(0 < n_scores.count() && 0 < n_masks.count(), "{divided}");
+        }
+    }
+}
