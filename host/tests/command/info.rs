@@ -1,6 +1,16 @@
-//! What becomes of expressions, as `info` says it. Kernels need no GPU to be told.
+//! What would run, and what becomes of expressions, as `info` says it. Kernels need no GPU to be told.
 
 use super::*;
+
+#[test]
+fn info_says_what_would_run() {
+    let (stdout, _) = expect(0, &["info", "--backend", "cpu", "--causal", "--kernels"]);
+    assert!(stdout.contains("forward_sm80_bf16_d128"), "{stdout}");
+    assert!(
+        stdout.contains("Forward with tiled on cpu") && stdout.contains("Backward with tiled"),
+        "{stdout}"
+    );
+}
 
 /// What `info` prints of a score, and its PTX by the kernels that have it.
 fn of_score(name: &str) -> (String, Vec<(String, String)>) {

@@ -337,16 +337,6 @@ fn what_cannot_run_is_told_by_exit_code_3() {
 }
 
 #[test]
-fn info_says_what_would_run() {
-    let (stdout, _) = expect(0, &["info", "--backend", "cpu", "--causal", "--kernels"]);
-    assert!(stdout.contains("forward_sm80_bf16_d128"), "{stdout}");
-    assert!(
-        stdout.contains("Forward with tiled on cpu") && stdout.contains("Backward with tiled"),
-        "{stdout}"
-    );
-}
-
-#[test]
 fn bench_takes_lengths_and_heads_of_k() {
     let arguments = "bench --backend cpu --seqs 4 --seqlen-k 32 --hdims 64 --causal 1 --tokens 64 --width 128 --heads-k 1 --passes fwd --rep 1 --rounds 1 --json";
     let (stdout, _) = expect(0, &arguments.split(' ').collect::<Vec<_>>());
