@@ -14,21 +14,20 @@ pub struct PagedScoreCase {
     pub rule: Rule,
 }
 
-/// Some cases of every set of pages; rules go round.
+/// All cases whose keys are divided, and some of every other set of pages; rules go round in long steps, since those of a kind stand together.
 pub fn all() -> Vec<PagedScoreCase> {
-    let sets = [
-        pages::all(),
-        pages::splits(),
-        pages::shared(),
-        pages::mixed(),
-    ];
+    const STEP: usize = 7;
+    let others = [pages::all(), pages::shared(), pages::mixed()].concat();
+    let cases = [pages::splits(), one_in(2, others)].concat();
     // A band alone leaves no expression.
     let rules = Rule::all().into_iter().filter(|rule| !rule.is_band());
     let rules: Vec<Rule> = rules.collect();
-    let cases = one_in(2, sets.concat()).into_iter();
+    let cases = cases.into_iter().enumerate();
     cases
-        .zip(rules.into_iter().cycle())
-        .map(|(paged, rule)| PagedScoreCase { paged, rule })
+        .map(|(at, paged)| PagedScoreCase {
+            paged,
+            rule: rules[STEP * at % rules.len()],
+        })
         .collect()
 }
 
@@ -43,6 +42,19 @@ impl PagedScoreCase {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_rule_has_its_turn() {
+        let cases = all();
+        let mut rules: Vec<Rule> = Vec::new();
+        for case in &cases {
+            if !rules.contains(&case.rule) {
+                rules.push(case.rule);
+            }
+        }
+        let n_rules = Rule::all().iter().filter(|rule| !rule.is_band()).count();
+        assert_eq!(rules.len(), n_rules.min(cases.len()));
+    }
 
     #[test]
     fn scores_and_masks_are_beside_pages_divided_and_not() {
