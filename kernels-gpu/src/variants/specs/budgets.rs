@@ -333,7 +333,7 @@ impl Variant {
             _ if matches!(self.dtype, Some(Dtype::F32)) => 0,
             (Kind::TmaBackward, _) if self.head_dim_v.is_some() => {
                 if spec.has(Constant::Dropout) {
-                    628
+                    668
                 } else if spec.has(Constant::Shares) {
                     128
                 } else if spec.has(Constant::LeftBound) {
@@ -341,7 +341,7 @@ impl Variant {
                 } else if spec.has(Constant::BlockMask) {
                     80
                 } else if spec.has(Constant::Lengths) {
-                    48
+                    64
                 } else {
                     8
                 }
