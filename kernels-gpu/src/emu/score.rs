@@ -1,5 +1,6 @@
 //! Scores that an expression edits: what the host puts into a kernel's text, evaluated.
 
+use std::cell::Cell;
 use std::ptr;
 
 use super::global;
@@ -7,7 +8,8 @@ use super::machine::Machine;
 use crate::attention::score::{ScoreRows, ScoreTile};
 use crate::expression::ptx::Edit;
 use crate::expression::{
-    ElementType, Evaluator, Expression, Index, MAX_RANK, ParamValue, Place, Tensors, Type,
+    Dependencies, ElementType, Evaluator, Expression, Index, MAX_RANK, Node, ParamValue, Place,
+    Tensors, Type,
 };
 use crate::params::{Scale, ScoreParams};
 
@@ -57,7 +59,8 @@ pub(crate) fn begin_block(first_column: u32) {
     own.set(scores);
 }
 
-/// `ferroflash_score_block_apart`: any number will do as a row's term, and here it is what the expression makes of a score of 0 in the first column.
+/// `ferroflash_score_block_apart`: any number will do as a row's term, and here it is what the expression makes of a score of 0 in the first column. That
+/// pair may be hidden: what the column reads is left out, and a term is no number only where the row reads none.
 pub(crate) fn begin_block_apart(first_column: u32) {
     /// Beyond it a term would take digits from the scores.
     const MOST: f32 = 1024.0;
@@ -68,10 +71,14 @@ pub(crate) fn begin_block_apart(first_column: u32) {
     let scores = own.get().expect("a tile has been begun");
     let given = scores.given(edit);
     let Some(score) = &edit.score else { return };
-    let mut score = given.evaluator(score);
+    let score = given.evaluator(score);
     let row_terms = scores.tile.rows.map(|row| {
-        let term = score.score(&place(&scores, row, first_column), 0.0) * given.params.inverse_unit;
-        if term.abs() < MOST || !term.is_finite() {
+        let place = place(&scores, row, first_column);
+        let tensors = OfRows::new(&score, scores.rows);
+        let evaluator = Evaluator::<f32>::new(score.expression, &score.values, &tensors);
+        let mut evaluator = evaluator.expect("the launch gives what the expression takes");
+        let term = evaluator.score(&place, 0.0) * given.params.inverse_unit;
+        if term.abs() < MOST || !tensors.are_numbers.get() {
             term
         } else {
             0.0
@@ -236,6 +243,58 @@ impl Tensors for InMemory {
 
     fn i32(&self, tensor: usize, indices: [usize; MAX_RANK]) -> i32 {
         load_u32(self.address(tensor, indices)) as i32
+    }
+}
+
+/// What rows alone read of the tensors: elements that depend on the column are 0.
+struct OfRows<'a> {
+    tensors: &'a InMemory,
+    is_of_columns: Vec<bool>,
+    /// Whether what has been read is finite.
+    are_numbers: Cell<bool>,
+}
+
+impl OfRows<'_> {
+    fn new<'a>(evaluator: &'a OwnEvaluator<'_>, rows: ScoreRows) -> OfRows<'a> {
+        let column = match rows {
+            ScoreRows::Queries => Index::Key,
+            ScoreRows::Keys => Index::Query,
+        };
+        let expression = evaluator.expression;
+        let mut is_of_columns = vec![false; expression.tensors().len()];
+        for (node, depends) in expression.nodes().iter().zip(expression.dependencies()) {
+            if let Node::Read(tensor, _) = node {
+                is_of_columns[usize::from(*tensor)] |= depends.meets(Dependencies::index(column));
+            }
+        }
+        OfRows {
+            tensors: &evaluator.tensors,
+            is_of_columns,
+            are_numbers: Cell::new(true),
+        }
+    }
+}
+
+impl Tensors for OfRows<'_> {
+    fn shape(&self, tensor: usize) -> [usize; MAX_RANK] {
+        self.tensors.shape(tensor)
+    }
+
+    fn f32(&self, tensor: usize, indices: [usize; MAX_RANK]) -> f32 {
+        if self.is_of_columns[tensor] {
+            return 0.0;
+        }
+        let element = self.tensors.f32(tensor, indices);
+        self.are_numbers
+            .set(self.are_numbers.get() && element.is_finite());
+        element
+    }
+
+    fn i32(&self, tensor: usize, indices: [usize; MAX_RANK]) -> i32 {
+        match self.is_of_columns[tensor] {
+            true => 0,
+            false => self.tensors.i32(tensor, indices),
+        }
     }
 }
 
