@@ -314,7 +314,7 @@ impl Num {
         Sigmoid,
         "1 / (1 + e⁻ˣ).",
         "2⁻¹¹ off at most",
-        "within 6 units of the last place; below −87 it is what it is there"
+        "within 6 units of the last place; below −87 the value at −87"
     );
     function!(
         sqrt,
