@@ -119,7 +119,7 @@ impl Variant {
             (Kind::Forward, Some(64), BIAS) => 372,
             (Kind::Forward, Some(512), BIAS) => 24,
             // A tile of scores, and the product that they are multiplied by; elements under way.
-            (Kind::StandardDWeights, _, SOFT_CAP | SOFT_CAP_ALIBI) => 632,
+            (Kind::StandardDWeights, _, SOFT_CAP | SOFT_CAP_ALIBI) => 640,
             (Kind::StandardScores, _, BIAS) => 228,
             _ => 0,
         }
