@@ -18,7 +18,7 @@ pub fn ci(workspace: &Workspace) -> Result<bool> {
     let mut step = |name: &str, result: Result<()>| {
         if let Err(error) = result {
             eprintln!("{name}: {error:#}");
-            failures.push(name.to_owned());
+            failures.push(format!("{name}: {error:#}"));
         }
     };
 

@@ -96,6 +96,12 @@ pub(crate) fn row_terms() -> [f32; 2] {
     scores.expect("a tile has been begun").row_terms
 }
 
+/// `ferroflash_score_is_capped`
+pub(crate) fn is_capped() -> bool {
+    let edit = Machine::current().edit;
+    edit.expect("the launch has an edit").edit().is_capped()
+}
+
 /// `ferroflash_score`
 pub(crate) fn edit(x: &mut [f32; 4], n: usize) {
     edit_with_gradient(x, n);

@@ -101,6 +101,27 @@ pub fn without_row_terms(x: [f32; 2]) -> [f32; 2] {
     }
 }
 
+/// `ferroflash_score_is_capped`: whether scores are measured in the size of a cap, so that each has cost a tanh: see
+/// [`crate::expression::ptx::Unit`]. The same in all threads of a launch.
+///
+/// Not of PTX.
+#[inline(always)]
+pub fn is_capped() -> bool {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let capped: u32;
+        ptx!(
+            "ferroflash_score_is_capped {capped};",
+            capped = out(reg32) capped, options(pure, nomem, nostack)
+        );
+        capped != 0
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        crate::emu::score::is_capped()
+    }
+}
+
 /// The most fragments across: each has a text of its own.
 pub const MOST_FRAGMENTS: usize = 16;
 

@@ -33,6 +33,8 @@ pub(super) struct Values {
     pub(super) of_row: Option<OpId>,
     /// Where that goes.
     pub(super) terms: RowTerms,
+    /// Whether scores are measured in the size of a cap.
+    pub(super) is_capped: bool,
 }
 
 /// The operands of one instruction of the kernel's text.
@@ -139,6 +141,17 @@ impl Program {
         for (row, register) in operands.registers.iter().enumerate() {
             let term = scope.operand(text, of_row, row, 0);
             let line = format_args!("\t{text} {register}, {register}, {term};\n");
+            push(&mut lines, line);
+        }
+        lines
+    }
+
+    /// What stands for `ferroflash_score_is_capped`.
+    pub(super) fn is_capped(&self, operands: Operands<'_>) -> String {
+        let mut lines = String::new();
+        for register in operands.registers {
+            let capped = u32::from(self.values.is_capped);
+            let line = format_args!("\tmov.b32 {register}, {capped};\n");
             push(&mut lines, line);
         }
         lines

@@ -8,6 +8,7 @@
 //! ferroflash_score_block_apart FIRST;
 //! ferroflash_score_with_rows M0, M1;
 //! ferroflash_score_without_rows M0, M1;
+//! ferroflash_score_is_capped P;
 //! ferroflash_score X0, X1, X2, X3, C;
 //! ferroflash_score_gradient X0, X1, X2, X3, D0, D1, D2, D3, C;
 //! ```
@@ -21,6 +22,9 @@
 //! Behind `ferroflash_score_block_apart` X lacks what the scores of a row have in common ([`RowTerms`]): of `score + slope · (k − q)` that is
 //! `slope · (FIRST − q)`, so that a score costs one multiply-add instead of two. A kernel adds it to a row's maximum, or takes it away, by
 //! `ferroflash_score_with_rows` and `ferroflash_score_without_rows`.
+//!
+//! `P` of `ferroflash_score_is_capped` becomes 1 where the unit is the size of a cap, else 0: each score then takes a tanh beside its
+//! exponential, and some kernels order their work by that.
 //!
 //! # Where values are computed
 //!
@@ -221,6 +225,7 @@ impl Program {
             gradient,
             of_row,
             terms,
+            is_capped: edit.is_capped(),
         };
         Ok(Program::of(arena, values))
     }

@@ -20,17 +20,19 @@ enum Kind {
     BlockApart,
     WithRows,
     WithoutRows,
+    IsCapped,
     Score,
     Gradient,
 }
 
 impl Kind {
-    const ALL: [Kind; 7] = [
+    const ALL: [Kind; 8] = [
         Kind::Tile,
         Kind::Block,
         Kind::BlockApart,
         Kind::WithRows,
         Kind::WithoutRows,
+        Kind::IsCapped,
         Kind::Score,
         Kind::Gradient,
     ];
@@ -42,6 +44,7 @@ impl Kind {
             Kind::BlockApart => BLOCK_APART,
             Kind::WithRows => "ferroflash_score_with_rows",
             Kind::WithoutRows => "ferroflash_score_without_rows",
+            Kind::IsCapped => "ferroflash_score_is_capped",
             Kind::Score => "ferroflash_score",
             Kind::Gradient => "ferroflash_score_gradient",
         }
@@ -50,7 +53,7 @@ impl Kind {
     fn operands(self) -> usize {
         match self {
             Kind::Tile => 7,
-            Kind::Block | Kind::BlockApart => 1,
+            Kind::Block | Kind::BlockApart | Kind::IsCapped => 1,
             Kind::WithRows | Kind::WithoutRows => 2,
             Kind::Score => 5,
             Kind::Gradient => 9,
@@ -221,6 +224,7 @@ fn write(
         Kind::Block | Kind::BlockApart => program.block(operands),
         Kind::WithRows => program.row_terms("add.f32", operands),
         Kind::WithoutRows => program.row_terms("sub.f32", operands),
+        Kind::IsCapped => program.is_capped(operands),
         Kind::Score => program.score(scores(4), column()?),
         Kind::Gradient => program.score_gradient(scores(8), column()?),
     })

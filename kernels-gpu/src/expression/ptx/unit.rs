@@ -32,6 +32,11 @@ const LEAST: f32 = 1.0 / MOST;
 const MOST: f32 = (1u64 << 60) as f32;
 
 impl Edit {
+    /// Whether its scores are measured in the size of a cap.
+    pub fn is_capped(&self) -> bool {
+        matches!(self.unit(), Unit::Cap(_))
+    }
+
     /// What its scores are measured in.
     pub fn unit(&self) -> Unit {
         let Some(score) = &self.score else {

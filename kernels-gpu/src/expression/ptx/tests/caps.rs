@@ -1,5 +1,6 @@
 //! Scores that are measured in their caps, and their derivatives.
 
+use super::examples;
 use super::harness::{Launch, program};
 use super::reference::{Value, evaluate};
 use super::tree::Random;
@@ -218,5 +219,22 @@ fn caps_that_are_none_give_what_they_gave() {
                 "{cap}: {score}"
             );
         }
+    }
+}
+
+/// Kernels are told whether each score has cost a tanh.
+#[test]
+fn kernels_learn_whether_there_is_a_cap() {
+    let kernel = ".entry k(.param .align 8 .b8 k_param_0[64])\n{\n\tferroflash_score_is_capped %r0;\n\tret;\n}\n";
+    for (edit, capped) in [
+        (examples::soft_cap(), 1),
+        (examples::alibi(), 0),
+        (examples::causal(), 0),
+        (Edit::default(), 0),
+    ] {
+        let text = program(&edit, ScoreRows::Queries).splice(kernel).unwrap();
+        let line = format!("\tmov.b32 %r0, {capped};\n");
+        assert!(text.contains(&line), "{text}");
+        assert!(!text.contains("ferroflash"), "{text}");
     }
 }

@@ -1,5 +1,6 @@
 //! A consumer: 64 query rows of every tile, of all columns or of half of them; products and softmax.
 
+use super::expression::tanh_binds;
 use super::layout::{Layout, WorkTile, place};
 use super::pack_gqa::PackGqa;
 use super::{Tiles, latent};
@@ -52,6 +53,12 @@ struct Speculation {
     sums: RowValues,
     /// Whether a score has outgrown its m, in any of the consumer's warps: all repeat the block, since `wgmma` takes them all.
     mispredicted: bool,
+}
+
+/// Whether the softmax is speculative.
+#[inline(always)]
+fn speculates<T: Tiles>() -> bool {
+    T::SPECULATES && !tanh_binds::<T>()
 }
 
 /// The whole of a consumer's work.
@@ -144,7 +151,7 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
                 softmax = fresh;
             }
             let mut speculation = c.speculative_softmax::<T>(&mut softmax, &mut s, terms);
-            if !T::SPECULATES {
+            if !speculates::<T>() {
                 c.release::<T>(&mut k, q, block);
             }
             // V is there, as has been seen before. But ptxas lets no arithmetic sink below a loop: without this one the
@@ -159,7 +166,7 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
                 speculation.alpha = softmax.grow(&s, terms).or(speculation.alpha);
                 speculation.sums = softmax.exponentials(&mut s, terms);
             }
-            if T::SPECULATES {
+            if speculates::<T>() {
                 c.release::<T>(&mut k, q, block);
             }
             softmax.add::<T::Scores>(speculation.sums);
@@ -256,18 +263,25 @@ impl<'a> Consumer<'a> {
         // SAFETY: all warps of the consumer come here.
         unsafe {
             // Not `&&`: it makes ptxas spill a word at head_dim 64.
-            let speculative = softmax.has_references::<T::Scores>() & T::SPECULATES;
+            let speculative = softmax.has_references::<T::Scores>() & speculates::<T>();
             let alpha = if speculative {
                 None
             } else {
                 softmax.grow(s, terms)
             };
-            let sums = softmax.exponentials(s, terms);
+            let mut sums = softmax.exponentials(s, terms);
+            if tanh_binds::<T>() {
+                // Else nobody asks for the sums before the wait for O, and LLVM moves the exponentials behind it.
+                for sum in &mut sums[0] {
+                    *sum = f32::from_bits(special::opaque(sum.to_bits()));
+                }
+            }
             let outgrown = speculative && outgrown::<T::Scores>(&sums);
             Speculation {
                 alpha,
                 sums,
-                mispredicted: T::SPECULATES && warpgroup::any(VOTE_BARRIER + self.idx, outgrown),
+                mispredicted: speculates::<T>()
+                    && warpgroup::any(VOTE_BARRIER + self.idx, outgrown),
             }
         }
     }

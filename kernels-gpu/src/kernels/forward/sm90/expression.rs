@@ -10,6 +10,12 @@ use crate::ptx::{score, spec, special};
 use crate::tile::fragment;
 use crate::tile::ring::Ring;
 
+/// Whether the special-function unit is what the kernel waits for: [`Tiles::TANH_BINDS`].
+#[inline(always)]
+pub(super) fn tanh_binds<T: Tiles>() -> bool {
+    T::TANH_BINDS && spec::score() && score::is_capped()
+}
+
 impl Consumer<'_> {
     /// The scores that follow are of the tile that was announced last, before `slot`, if they are its first ones.
     ///

@@ -21,6 +21,8 @@
 //! l ← l + rowsum P;  release K_i
 //! ```
 //!
+//! With a soft cap at head_dim 64 there is neither ping-pong nor speculation: `tanh_binds` in `expression.rs`.
+//!
 //! There is one loop over tiles and blocks: a tile's first product runs beside the last one of the tile before, and the
 //! finished O is stored behind it. Blocks come from the last one down, as in [`super::sm80`].
 //!
@@ -120,6 +122,9 @@ pub trait Tiles {
     /// Whether ping-pong barriers order the products of the consumers. Where values have more than 128 columns, products take so much longer than the
     /// softmax that it makes no difference.
     const PING_PONG: bool = Self::VALUE_DIM <= 128 && Self::CONSUMERS > 1;
+    /// Whether a tanh beside the exponential of each score takes the special-function unit longer than the products take. Then consumers that
+    /// wait for each other leave it idle: there is no ping-pong, and the maxima are looked for, which costs nothing the unit would need.
+    const TANH_BINDS: bool = Self::EDITS_SCORES && Self::HEAD_DIM <= 64 && Self::VALUE_DIM <= 64;
     /// Whether the kernel records its tiles: see [`Stamped`].
     const STAMPS: bool = false;
     /// A warpgroup's rows of S.

@@ -4,15 +4,24 @@
 //! A barrier is complete when its consumer waits and the one before it has arrived. All consumers of a block take the same steps, so
 //! each waits as often as the one before it arrives; consumer 0 waits once more at the end, as the last consumer arrives once more at
 //! the beginning.
+//!
+//! Where the special-function unit binds consumers take no turns: one that waited for another's products would leave it idle.
 
 use super::Tiles;
 use super::consumer::Consumer;
+use super::expression::tanh_binds;
 use crate::ptx::barrier;
 
 /// The ping-pong barrier of consumer `i` is `PING_PONG_BARRIER + i`.
 const PING_PONG_BARRIER: u32 = 1;
 /// Threads that a ping-pong barrier counts: those of the consumer that waits and of the one that arrives.
 const TWO_CONSUMERS: u32 = 256;
+
+/// Whether consumers begin their products one after the other.
+#[inline(always)]
+fn takes_turns<T: Tiles>() -> bool {
+    T::PING_PONG && !tanh_binds::<T>()
+}
 
 impl Consumer<'_> {
     /// Begins the ping-pong: the last consumer lets consumer 0 pass.
@@ -27,7 +36,7 @@ impl Consumer<'_> {
     /// Waits until this consumer may begin its products.
     #[inline(always)]
     pub(super) unsafe fn await_ping_pong<T: Tiles>(&self) {
-        if T::PING_PONG {
+        if takes_turns::<T>() {
             // SAFETY: this consumer's warps all come here, as often as the consumer before it arrives.
             unsafe { barrier::barrier_sync(PING_PONG_BARRIER + self.idx, TWO_CONSUMERS) };
         }
@@ -36,7 +45,7 @@ impl Consumer<'_> {
     /// Lets the next consumer begin its products.
     #[inline(always)]
     pub(super) unsafe fn pass_ping_pong<T: Tiles>(&self) {
-        if T::PING_PONG {
+        if takes_turns::<T>() {
             let next = if self.idx + 1 == T::CONSUMERS {
                 0
             } else {
