@@ -3,9 +3,9 @@
 
 mod random;
 mod rules;
+mod tiles;
 
 use ferroflash::{Dtype, Mask};
-use ferroflash_kernels::expression::ElementType;
 
 use super::{Case, HALVES, MASKS, window};
 use crate::blocks::{Blocks, Each, Map};
@@ -16,6 +16,8 @@ use crate::lengths::{Lengths, Rows};
 use crate::oracle::{self, Pair};
 
 pub use rules::{Of, Rule};
+use tiles::outgrown;
+pub use tiles::wide;
 
 /// A case whose scores are edited.
 #[derive(Clone, Copy, Debug)]
@@ -75,7 +77,8 @@ const OF_LENGTHS: [Lengths; 5] = [
 pub fn all() -> Vec<ScoreCase> {
     let rules = Rule::all();
     let both = rules.iter().flat_map(|&rule| [rule; 2]).enumerate();
-    both.map(|(round, rule)| nth(round, rule)).collect()
+    let cases = both.map(|(round, rule)| nth(round, rule));
+    cases.chain(outgrown((130, 420))).collect()
 }
 
 /// Rules beside a causal mask, a window and a prefix.
@@ -199,42 +202,6 @@ pub fn few() -> Vec<ScoreCase> {
         (case.case.sizes.seqlen_q, case.case.sizes.seqlen_k) = (seqlen_q, seqlen_k);
         case.case.split_kv = [Some(128), None, Some(256)][round % 3];
         case
-    });
-    cases.collect()
-}
-
-/// Sequences that are long enough for flash3's wide tiles. With masks they are packed: else the plan takes other tiles, and skips what masks hide.
-pub fn wide() -> Vec<ScoreCase> {
-    const PACKED: [[Rows; 2]; 3] = [
-        [Rows::packed(&[1537]), Rows::packed(&[130])],
-        [Rows::packed(&[4097]), Rows::packed(&[90])],
-        [Rows::packed(&[1600]), Rows::packed(&[257])],
-    ];
-    let sizes = [(1537, 130, 64), (4097, 90, 104), (1600, 257, 40)];
-    let rules = [
-        Rule::AlibiSoftCap(Of::Fast),
-        Rule::EveryFourth,
-        Rule::RelativeBias(ElementType::F16),
-        Rule::AlibiInDocuments,
-        Rule::SoftCap(Of::Full),
-        Rule::HiddenRows,
-    ];
-    let cases = rules.into_iter().enumerate().map(|(round, rule)| {
-        let (seqlen_q, seqlen_k, head_dim) = sizes[round % sizes.len()];
-        let case = Case::new(HALVES[round % 2], Mask::Full, head_dim, seqlen_q, seqlen_k);
-        let case = Case {
-            seed: round as u64,
-            ..case.heads(1, 2, 1)
-        };
-        let [q, k] = PACKED[round % PACKED.len()];
-        let has_mask = rule.edits(case.sizes, 0).mask.is_some();
-        ScoreCase {
-            case: match has_mask {
-                true => case.of_rows(Lengths { n: 1, q, k }),
-                false => case,
-            },
-            rule,
-        }
     });
     cases.collect()
 }

@@ -12,18 +12,20 @@ pub struct PairGradient {
     pub old: f64,
     /// `p (dP − Δ)`.
     pub d_score: f64,
-    /// Size of its terms: `√(e² + p²r²)` with `e = p(|dP| + |Δ|)`, as in [`Condition`](super::Condition).
+    /// Size of its terms: `√(e² + p²r²)` with `e = p(|dP| + |Δ|)`, as in [`Condition`](super::Condition); where products are rounded `√(e² + p²r² + p²t²)`,
+    /// with `t` the size of the terms of dP: where they cancel, and Δ is small as a sink has the weight, nothing else says how far off dP may be.
     pub size: f64,
     /// What a weight that is lost is multiplied with: `1 + |dP| + |Δ|`.
     pub lost: f64,
 }
 
-/// Those of all pairs that have a weight, in their order.
+/// Those of all pairs that have a weight, in their order. Products of elements of 16 bits are exact in f32; those of f32 are not, and are rounded.
 pub fn pair_gradients(
     inputs: &Inputs,
     output: &Output,
     d_o: &[f64],
     d_lse: Option<&[f64]>,
+    products_are_rounded: bool,
 ) -> Vec<PairGradient> {
     let sizes = inputs.sizes;
     let mut pairs = Vec::new();
@@ -54,6 +56,12 @@ pub fn pair_gradients(
                 pairs.extend(row.iter().map(|weight| {
                     let d_p = weight.factor * dot(d_o, values(weight.key));
                     let factor = d_p.abs() + delta.abs();
+                    let terms_of_d_p = if products_are_rounded {
+                        let terms = d_o.iter().zip(values(weight.key));
+                        weight.factor * terms.map(|(d_o, v)| (d_o * v).powi(2)).sum::<f64>().sqrt()
+                    } else {
+                        0.0
+                    };
                     let key = &inputs.k[sizes.key(batch, weight.key, head)];
                     PairGradient {
                         pair: Pair {
@@ -64,7 +72,7 @@ pub fn pair_gradients(
                         },
                         old: dot(&inputs.q[of_q.clone()], key) * inputs.softmax_scale,
                         d_score: weight.p * (d_p - delta),
-                        size: weight.p * factor.hypot(terms_of_delta),
+                        size: weight.p * factor.hypot(terms_of_delta).hypot(terms_of_d_p),
                         lost: 1.0 + factor,
                     }
                 }));

@@ -1,5 +1,6 @@
 //! Gradients of the tensors that a score reads: what they should be, and the comparison.
 
+use ferroflash::Dtype;
 use ferroflash_kernels::expression::ElementType;
 
 use super::{Reference, precision};
@@ -25,7 +26,8 @@ impl Reference {
         let Some(edits) = edits.filter(|_| !tensors.is_empty()) else {
             return;
         };
-        let pairs = oracle::pair_gradients(inputs, &self.output, d_o, d_lse);
+        let products_are_rounded = case.dtype == Dtype::F32;
+        let pairs = oracle::pair_gradients(inputs, &self.output, d_o, d_lse, products_are_rounded);
         let sizes = inputs.sizes;
         let precision = precision(case, inputs);
         edits.add_gradients(Sequence { first, sizes }, precision, &pairs, tensors);
