@@ -115,7 +115,7 @@ impl<'a> Trial<'a> {
         Ok(Some(close.worst))
     }
 
-    /// The tiles are those that the subject is there for.
+    /// The tiles are those that the subject is there for. Above head_dim 256 there are default ones alone.
     fn check_tiles(&self) -> Result<(), String> {
         let needed = match self.subject.tiles {
             Tiles::WideForward => TileShape::Wide,
@@ -127,7 +127,8 @@ impl<'a> Trial<'a> {
         let plan = plan.map_err(|error| error.to_string())?;
         let other = plan.launches.iter().find(|launch| {
             let variant = launch.variant;
-            variant.kind == Kind::TmaForward && variant.tiles != needed
+            let has_it = variant.head_dim.is_some_and(|head_dim| head_dim <= 256);
+            variant.kind == Kind::TmaForward && has_it && variant.tiles != needed
         });
         match other {
             Some(launch) => Err(format!(
