@@ -12,8 +12,8 @@ pub struct PairGradient {
     pub old: f64,
     /// `p (dP − Δ)`.
     pub d_score: f64,
-    /// Size of its terms: `√(e² + p²r²)` with `e = p(|dP| + |Δ|)`, as in [`Condition`](super::Condition); where products are rounded `√(e² + p²r² + p²t²)`,
-    /// with `t` the size of the terms of dP: where they cancel, and Δ is small as a sink has the weight, nothing else says how far off dP may be.
+    /// Size of its terms: `√(e² + p²r² + p²t²)` with `e = p(|dP| + |Δ|)`, and r as in [`Condition`](super::Condition). t is the size of the terms of dP
+    /// where their products are rounded, else 0. It counts where these terms cancel and Δ is small, because a sink has nearly all the weight.
     pub size: f64,
     /// What a weight that is lost is multiplied with: `1 + |dP| + |Δ|`.
     pub lost: f64,
