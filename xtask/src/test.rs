@@ -38,14 +38,17 @@ impl Test {
         let cases = self.full.then(|| ("CASES", "all".to_owned()));
         cases
             .into_iter()
-            .chain([("SEED", seed.to_string())])
+            .chain(["SEED", "PROPTEST_RNG_SEED"].map(|name| (name, seed.to_string())))
             .collect()
     }
 }
 
-/// A number that nobody knows beforehand; short, since people copy it.
+/// Seeds are short, since people copy them.
+pub const N_SEEDS: u64 = 1_000_000;
+
+/// A number that nobody knows beforehand.
 pub fn any_seed() -> u64 {
-    RandomState::new().build_hasher().finish() % 1_000_000
+    RandomState::new().build_hasher().finish() % N_SEEDS
 }
 
 /// What became of the tests.
@@ -236,12 +239,13 @@ mod tests {
     #[test]
     fn the_tests_are_told_which_cases_to_run() {
         let sampled = Test::default();
-        assert_eq!(sampled.environment(7), [("SEED", "7".to_owned())]);
+        let seeds = ["SEED", "PROPTEST_RNG_SEED"].map(|name| (name, "7".to_owned()));
+        assert_eq!(sampled.environment(7), seeds);
         let full = Test {
             full: true,
             ..sampled
         };
-        let told = [("CASES", "all".to_owned()), ("SEED", "7".to_owned())];
+        let told = [[("CASES", "all".to_owned())].as_slice(), &seeds].concat();
         assert_eq!(full.environment(7), told);
     }
 

@@ -7,6 +7,7 @@ use ferroflash_kernels::entry;
 use crate::arguments::{Access, Argument, ByArgument, Lent, Operand, Operands};
 use crate::dtype::{HostData, HostDataMut};
 use crate::error::{Error, ProblemError};
+use crate::plan::schedule;
 use crate::plan::workspace::ALIGNMENT_BYTES;
 use crate::plan::{DeviceInfo, Planned, PlannedLaunch};
 use crate::tensor::{Memory, MemoryMut, Place};
@@ -90,14 +91,16 @@ pub(crate) fn run(
     workspace.counters_are_clear(plan)
 }
 
+/// As many blocks side by side as the device holds, or as the emulator can: those behind them start where others end, as on a device of fewer SMs.
 fn launch(planned: &PlannedLaunch, device: &DeviceInfo) -> emu::Launch {
-    let variant = planned.variant;
+    let footprint = &planned.variant.footprint;
     emu::Launch {
         grid: planned.grid,
-        threads: variant.footprint.threads,
-        shared_bytes: variant.footprint.shared_bytes,
-        resident_blocks: device.n_sms * variant.footprint.blocks_per_sm,
-        blocks_per_sm: variant.footprint.blocks_per_sm,
+        threads: footprint.threads,
+        shared_bytes: footprint.shared_bytes,
+        resident_blocks: schedule::resident_blocks(device, footprint)
+            .min(emu::MAX_RESIDENT_THREADS / footprint.threads),
+        blocks_per_sm: footprint.blocks_per_sm,
         spec: planned.spec,
     }
 }

@@ -92,6 +92,9 @@ pub use memory::{GlobalMemory, Plain};
 use crate::expression::Kept;
 use crate::spec::Spec;
 
+/// Most threads of blocks that run side by side: each has a stack, of which a process has only so many.
+pub const MAX_RESIDENT_THREADS: u32 = stacks::MOST as u32;
+
 /// The shape of a launch, in one dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launch {
@@ -102,7 +105,7 @@ pub struct Launch {
     /// Bytes of dynamic shared memory of a block.
     pub shared_bytes: u32,
     /// How many blocks run side by side; the next one starts, in order of their index, where one ends. A kernel
-    /// whose blocks wait for each other needs as many as it counts on.
+    /// whose blocks wait for each other needs as many as it counts on. At most [`MAX_RESIDENT_THREADS`] threads.
     pub resident_blocks: u32,
     /// How many blocks a multiprocessor is to hold: each has its share of the registers.
     pub blocks_per_sm: u32,
