@@ -49,17 +49,18 @@ pub const HALF_BYTES: u32 = 2;
 pub const F32_BYTES: u32 = 4;
 
 /// Stages of K, and of V, in the flash3 forward kernel. At head_dim 64 there is room for three, which is 2 to 9 % faster
-/// than two with sequences of up to 1024 (H200); not where two blocks share an SM.
-pub const fn tma_kv_stages(head_dim: u32, tiles: TileShape) -> u32 {
+/// than two with sequences of up to 1024 (H200); not where values have more columns, nor where two blocks share an SM.
+pub const fn tma_kv_stages(head_dim: u32, value_dim: u32, tiles: TileShape) -> u32 {
+    let fits = head_dim <= 64 && value_dim <= 64;
     match tiles {
-        TileShape::Default | TileShape::Wide | TileShape::Grouped if head_dim <= 64 => 3,
+        TileShape::Default | TileShape::Wide | TileShape::Grouped if fits => 3,
         _ => 2,
     }
 }
 
 /// Whether the warpgroups that multiply in the flash3 forward kernel have the same rows. Each multiplies S of them, and half of the columns of O.
-pub const fn tma_shares_rows(head_dim: u32) -> bool {
-    head_dim > 256
+pub const fn tma_shares_rows(value_dim: u32) -> bool {
+    value_dim > 256
 }
 
 /// Slots by which the flash3 forward kernel's producer says which tile comes next.
@@ -79,7 +80,10 @@ pub const fn tma_q_stages(head_dim: u32) -> u32 {
 pub const fn tma_stores(head_dim: u32, value_dim: u32, tiles: TileShape) -> bool {
     match tiles {
         TileShape::Compact | TileShape::Grouped => true,
-        TileShape::Default | TileShape::Wide => head_dim <= 192 && head_dim == value_dim,
+        TileShape::Default | TileShape::Wide => {
+            !tma_shares_rows(value_dim)
+                && (head_dim <= 64 || head_dim <= 192 && head_dim == value_dim)
+        }
     }
 }
 
@@ -94,22 +98,25 @@ pub const fn tma_stores(head_dim: u32, value_dim: u32, tiles: TileShape) -> bool
 /// products hide the other's softmax: each has half of the registers and at most 113 KB of shared memory, which at
 /// head_dim 128 two stages of 64 keys fill.
 ///
-/// Values may have fewer columns than keys, `value_dim`: 192 and 128, as DeepSeek-V3's. Then there is room for 128 keys.
+/// Values may have fewer columns than keys, `value_dim`: 192 and 128, as DeepSeek-V3's. Then there is room for 128 keys. Or more: of 256
+/// columns beside keys of 64 registers hold O and the scores of 96 keys, of 512 shared memory holds 64.
 ///
-/// Above head_dim 256 no warpgroup has registers for 64 rows of O: both have the same rows, and half of O's columns each ([`tma_shares_rows`]).
+/// Above `value_dim` 256 no warpgroup has registers for 64 rows of O: both have the same rows, and half of O's columns each ([`tma_shares_rows`]).
 pub const fn tma_forward(head_dim: u32, value_dim: u32, tiles: TileShape) -> Footprint {
     let consumers = match tiles {
         TileShape::Compact => 1,
         TileShape::Default | TileShape::Grouped => 2,
         TileShape::Wide => 3,
     };
-    let row_groups = if tma_shares_rows(head_dim) {
+    let row_groups = if tma_shares_rows(value_dim) {
         1
     } else {
         consumers
     };
     // The most keys that shared memory has room for, and registers for their scores.
     let block_k = match (head_dim, tiles) {
+        (..=64, _) if value_dim > 256 => 64,
+        (..=64, _) if value_dim > 128 => 96,
         (..=64, _) | (..=128, TileShape::Default | TileShape::Grouped) => 128,
         (..=128, TileShape::Compact) => 64,
         (..=192, TileShape::Compact) => 112,
@@ -118,7 +125,7 @@ pub const fn tma_forward(head_dim: u32, value_dim: u32, tiles: TileShape) -> Foo
         _ => 32,
     };
     let block_q = 64 * row_groups;
-    let kv_stages = tma_kv_stages(head_dim, tiles);
+    let kv_stages = tma_kv_stages(head_dim, value_dim, tiles);
     let (columns, value_columns) = (padded_columns(head_dim), padded_columns(value_dim));
     let q_stages = tma_q_stages(head_dim);
     let o_stages = if tma_stores(head_dim, value_dim, tiles) {
@@ -147,7 +154,12 @@ pub const fn tma_forward(head_dim: u32, value_dim: u32, tiles: TileShape) -> Foo
         } else {
             0
         },
-        spill_bytes: 0,
+        // With sinks ptxas keeps two words of a thread's place in local memory beside values of 512 columns: stored once, loaded twice a block.
+        spill_bytes: if head_dim < value_dim && tma_shares_rows(value_dim) {
+            56
+        } else {
+            0
+        },
     }
 }
 

@@ -74,7 +74,11 @@ macro_rules! for_each_variant {
             forward_sm90a_f16_d64_grouped:   TmaForward { arch: Sm90a, dtype: F16, head_dim: 64, tiles: Grouped }
             forward_sm90a_f16_d128_grouped:  TmaForward { arch: Sm90a, dtype: F16, head_dim: 128, tiles: Grouped }
 
+            forward_sm90a_bf16_d64_v256:  TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 64, head_dim_v: 256 }
+            forward_sm90a_bf16_d64_v512:  TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 64, head_dim_v: 512 }
             forward_sm90a_bf16_d192_v128: TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 192, head_dim_v: 128 }
+            forward_sm90a_f16_d64_v256:   TmaForward { arch: Sm90a, dtype: F16, head_dim: 64, head_dim_v: 256 }
+            forward_sm90a_f16_d64_v512:   TmaForward { arch: Sm90a, dtype: F16, head_dim: 64, head_dim_v: 512 }
             forward_sm90a_f16_d192_v128:  TmaForward { arch: Sm90a, dtype: F16, head_dim: 192, head_dim_v: 128 }
 
             forward_latent_sm90a_bf16_d576_compact: TmaForwardLatent { arch: Sm90a, dtype: Bf16, head_dim: 576, tiles: Compact }

@@ -8,7 +8,7 @@ use ferroflash::plan::{MaskBlocks, Outcome, Plan, Reason, Unmapped};
 use ferroflash::{
     Algorithm, Attention, Backend, Device, Dtype, Element, Inputs, Mask, Order, Pass,
 };
-use ferroflash_kernels::variants::Kind;
+use ferroflash_kernels::variants::{Kind, VARIANTS};
 use half::{bf16, f16};
 
 use crate::beside::{bits, check_one_in};
@@ -115,7 +115,7 @@ impl<'a> Trial<'a> {
         Ok(Some(close.worst))
     }
 
-    /// The tiles are those that the subject is there for. Above head_dim 256 there are default ones alone.
+    /// The tiles are those that the subject is there for, where the list has such a kernel for the case's columns.
     fn check_tiles(&self) -> Result<(), String> {
         let needed = match self.subject.tiles {
             Tiles::WideForward => TileShape::Wide,
@@ -125,9 +125,15 @@ impl<'a> Trial<'a> {
         let (device, edits) = (self.device(0)?, Some(&self.edits));
         let plan = self.plan(&device, self.case, edits, Pass::Forward)?;
         let plan = plan.map_err(|error| error.to_string())?;
+        let sizes = self.case.sizes;
+        let has_it = VARIANTS.iter().any(|row| {
+            row.kind == Kind::TmaForward
+                && row.tiles == needed
+                && sizes.head_dim <= row.head_dims().most as usize
+                && sizes.head_dim_v <= row.head_dims_v().most as usize
+        });
         let other = plan.launches.iter().find(|launch| {
             let variant = launch.variant;
-            let has_it = variant.head_dim.is_some_and(|head_dim| head_dim <= 256);
             variant.kind == Kind::TmaForward && has_it && variant.tiles != needed
         });
         match other {
@@ -222,7 +228,7 @@ impl<'a> Trial<'a> {
     /// Whether the algorithm has kernels for the backward pass. Who has none says that it is for the expression.
     fn takes_backward(&self) -> Result<bool, String> {
         let is_flash = matches!(self.algorithm, Algorithm::Flash2 | Algorithm::Flash3);
-        if is_flash && self.case.sizes.head_dim > 256 {
+        if is_flash && self.case.sizes.head_dim.max(self.case.sizes.head_dim_v) > 256 {
             return Ok(false);
         }
         let device = self.device(0)?;

@@ -101,7 +101,7 @@ fn write(path: &Path, bytes: &[u8]) -> Result<()> {
 }
 
 /// SHA-256 of everything that decides what the modules hold: device code, and what compiles and cuts it.
-fn digest(root: &Path) -> Result<String> {
+pub fn digest(root: &Path) -> Result<String> {
     let builder = root.join("xtask/ptx-builder/src");
     let mut files = ferroflash_ptx_builder::device_sources(&root.join("kernels-gpu"))?;
     let mut of_builder: Vec<PathBuf> = fs::read_dir(&builder)?

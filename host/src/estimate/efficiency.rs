@@ -89,7 +89,7 @@ pub(super) fn products(algorithm: Algorithm, pass: Pass, problem: &Problem, gpu:
         }
     };
     let has_short_values =
-        || kernel(algorithm, pass, problem, gpu).is_some_and(|row| row.head_dim_v.is_some());
+        || kernel(algorithm, pass, problem, gpu).is_some_and(|row| row.head_dim_v < row.head_dim);
     let on_hopper = match algorithm {
         Algorithm::Flash3 if has_short_values() => return of(FLASH3_SHORT_VALUES),
         Algorithm::Flash3 => return of(FLASH3),

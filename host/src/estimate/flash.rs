@@ -34,7 +34,7 @@ pub(super) fn kernel(
                 && head_dim <= row.head_dims().most
                 && head_dim_v <= row.head_dims_v().most
         });
-        rows.min_by_key(|row| (row.head_dims().most, row.head_dims_v().most))
+        rows.min_by_key(|row| row.head_dims().most + row.head_dims_v().most)
     };
     let default = rows(TileShape::Default);
     let compact = match pass {

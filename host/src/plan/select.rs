@@ -311,15 +311,16 @@ fn not_built(checked: &Checked) -> Reason {
     }
 }
 
-/// The columns of keys and of values that a kernel is compiled for.
-fn columns(variant: &Variant) -> [Option<u32>; 2] {
-    [variant.head_dim, variant.head_dim_v.or(variant.head_dim)]
+/// The columns that a kernel is compiled for: of keys and values together, and of keys. What it takes grows with the former.
+fn columns(variant: &Variant) -> Option<[u32; 2]> {
+    let head_dim = variant.head_dim?;
+    Some([head_dim + variant.head_dim_v.unwrap_or(head_dim), head_dim])
 }
 
 /// Of two eligible kernels of one shape the one for which this is greater serves.
-type Preference = (Arch, Reverse<[Option<u32>; 2]>);
+type Preference = (Arch, Reverse<Option<[u32; 2]>>);
 
-/// The newest architecture's, for the smallest head_dim that holds the problem's, and then for the fewest columns of values.
+/// The newest architecture's, for the fewest columns of keys and values together that hold the problem's.
 fn preference(variant: &Variant) -> Preference {
     (variant.arch, Reverse(columns(variant)))
 }

@@ -61,6 +61,34 @@ fn every_multiple_of_8_goes_to_the_smallest_kernel_that_holds_it() {
 }
 
 #[test]
+fn values_of_other_columns_go_to_the_kernel_of_the_fewest_columns_that_holds_them() {
+    for (head_dim, head_dim_v, kernel) in [
+        (64, 64, "d64_wide"),
+        (64, 128, "d128"),
+        (64, 136, "d64_v256"),
+        (40, 256, "d64_v256"),
+        (72, 256, "d256"),
+        (64, 264, "d64_v512"),
+        (8, 512, "d64_v512"),
+        (72, 512, "d512"),
+        (128, 8, "d128"),
+        (136, 64, "d192_v128"),
+        (192, 128, "d192_v128"),
+        (192, 136, "d192"),
+    ] {
+        let problem = Problem::builder(Dtype::Bf16)
+            .batch(100)
+            .seqlen(1024)
+            .heads(2)
+            .head_dim(head_dim)
+            .head_dim_v(head_dim_v);
+        let plan = plan_of(problem, Pass::Forward, Some(Algorithm::Flash3)).unwrap();
+        let kernels: Vec<_> = plan.kernels().map(|kernel| kernel.name).collect();
+        assert_eq!(kernels, [format!("forward_sm90a_bf16_{kernel}")]);
+    }
+}
+
+#[test]
 fn other_head_dims_are_refused() {
     for head_dim in [1, 60, 250, 255] {
         let problem = with(|p| p.head_dim(head_dim));

@@ -131,7 +131,8 @@ pub fn edges(algorithm: Algorithm, tiles: TileShape) -> Vec<Case> {
 pub fn stages() -> Vec<Case> {
     let mut cases = Vec::new();
     let columns = [32, 64, 96, 128, 192, 256].map(|columns| [columns, columns]);
-    for (at, [head_dim, head_dim_v]) in columns.into_iter().chain([[192, 128]]).enumerate() {
+    let of_values = [[192, 128], [64, 256], [64, 512]];
+    for (at, [head_dim, head_dim_v]) in columns.into_iter().chain(of_values).enumerate() {
         for (of_mask, mask) in MASKS.into_iter().enumerate() {
             let case = Case::new(HALVES[(at + of_mask) % 2], mask, head_dim, 140, 270);
             cases.push(Case {

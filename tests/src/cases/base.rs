@@ -31,14 +31,20 @@ pub fn all() -> Vec<Case> {
         Case::new(Dtype::Bf16, Mask::Full, 64, 7, 7).heads(batch, heads_q, heads_k)
     };
     cases.extend([of((0, 4, 2)), of((1, 0, 0)), of((3, 8, 1))]);
-    // Short values, which have tiles of their own.
-    for (at, (seqlen_q, seqlen_k)) in [(150, 130), (70, 200)].into_iter().enumerate() {
-        for (of_mask, mask) in MASKS.into_iter().enumerate() {
-            let case = Case::new(HALVES[(at + of_mask) % 2], mask, 192, seqlen_q, seqlen_k);
-            cases.push(case.heads(1, 2, 1 + at).columns(192, 128));
-        }
-    }
+    let of_columns = |head_dim, head_dim_v| {
+        let lengths = [(150, 130), (70, 200)].into_iter().enumerate();
+        lengths.flat_map(move |(at, (seqlen_q, seqlen_k))| {
+            MASKS.into_iter().enumerate().map(move |(of_mask, mask)| {
+                let dtype = HALVES[(at + of_mask) % 2];
+                let case = Case::new(dtype, mask, head_dim, seqlen_q, seqlen_k);
+                case.heads(1, 2, 1 + at).columns(head_dim, head_dim_v)
+            })
+        })
+    };
+    // Values of fewer and of more columns, which have tiles of their own.
+    cases.extend(of_columns(192, 128));
     cases.extend(one_in(3, super::padded()));
+    cases.extend(of_columns(64, 256).chain(of_columns(64, 512)));
     cases
 }
 

@@ -87,6 +87,22 @@ pub fn all() -> Vec<Case> {
             }
         }
     }
+    // Values of more columns than keys: a mask's blocks have several of these kernels' blocks of keys.
+    for (round, map) in [Map::Random, Map::Diagonal, Map::Partial]
+        .into_iter()
+        .enumerate()
+    {
+        let case = Case::new(HALVES[round % 2], MASKS[round], 64, 260, 390);
+        cases.push(Case {
+            blocks: Some(Blocks {
+                block_q: 128,
+                block_k: 128,
+                each: EACH[round],
+                map,
+            }),
+            ..case.columns(64, 512).heads(1, 2, 1)
+        });
+    }
     // No queries, no keys, no batch entries.
     let blocks = |each| Blocks {
         block_q: 128,

@@ -151,10 +151,11 @@ pub fn all() -> Vec<PagedCase> {
         let longest = lengths.k.longest();
         cases.push(nth(at + 1, lengths, longest, None));
     }
-    // Above head_dim 256 blocks of keys are shorter.
-    for (at, page_size) in [16, 48, 64].into_iter().enumerate() {
-        let paged = nth(at, LENGTHS[at], page_size, None);
-        let case = paged.case.columns(512, 512);
+    // Here blocks of keys are shorter: above head_dim 256, and where values have more columns than keys.
+    let columns = [(512, 512), (512, 512), (512, 512), (64, 256), (64, 512)];
+    for (at, (head_dim, head_dim_v)) in columns.into_iter().enumerate() {
+        let paged = nth(at, LENGTHS[at.min(2)], [16, 48, 64][at % 3], None);
+        let case = paged.case.columns(head_dim, head_dim_v);
         cases.push(PagedCase { case, ..paged });
     }
     cases

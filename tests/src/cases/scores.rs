@@ -16,8 +16,8 @@ use crate::lengths::{Lengths, Rows};
 use crate::oracle::{self, Pair};
 
 pub use rules::{Of, Rule};
-use tiles::outgrown;
 pub use tiles::wide;
+use tiles::{of_many_values, outgrown};
 
 /// A case whose scores are edited.
 #[derive(Clone, Copy, Debug)]
@@ -78,7 +78,8 @@ pub fn all() -> Vec<ScoreCase> {
     let rules = Rule::all();
     let both = rules.iter().flat_map(|&rule| [rule; 2]).enumerate();
     let cases = both.map(|(round, rule)| nth(round, rule));
-    cases.chain(outgrown((130, 420))).collect()
+    let cases = cases.chain(outgrown((130, 420)));
+    cases.chain(of_many_values()).collect()
 }
 
 /// Rules beside a causal mask, a window and a prefix.

@@ -35,7 +35,10 @@ pub fn tidy(workspace: &Workspace) -> Result<()> {
 /// A line for each place where a rule is broken.
 fn faults(root: &Path) -> Result<Vec<String>> {
     let mut sources = Vec::new();
-    for path in files(root)? {
+    let mut files = Vec::new();
+    collect(root, root, &mut files)?;
+    files.sort();
+    for path in files {
         let text = fs::read_to_string(root.join(&path))
             .with_context(|| format!("cannot read {}", path.display()))?;
         sources.push(Source::new(path, text));
@@ -48,14 +51,6 @@ fn faults(root: &Path) -> Result<Vec<String>> {
     rules::check_probes(&sources, &mut faults);
     rules::check_dependencies(&sources, &mut faults);
     Ok(faults)
-}
-
-/// The files that are read, relative to the root, in order.
-pub fn files(root: &Path) -> Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    collect(root, root, &mut files)?;
-    files.sort();
-    Ok(files)
 }
 
 fn collect(root: &Path, folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {

@@ -21,6 +21,29 @@ pub(super) fn outgrown((seqlen_q, seqlen_k): (usize, usize)) -> impl Iterator<It
     })
 }
 
+/// Values of more columns than keys, which have tiles of their own in flash3's forward pass.
+pub(super) fn of_many_values() -> impl Iterator<Item = ScoreCase> {
+    let rules = [
+        Rule::AlibiSoftCap(Of::Fast),
+        Rule::Bias(Of::Fast),
+        Rule::Documents,
+        Rule::SoftCap(Of::Full),
+    ];
+    let columns = [256, 512].into_iter().enumerate();
+    let cases = columns.flat_map(move |(at, head_dim_v)| {
+        let of_columns = move |(round, rule)| (2 * at + round, head_dim_v, rule);
+        rules.into_iter().enumerate().map(of_columns)
+    });
+    cases.map(|(round, head_dim_v, rule)| {
+        let case = Case::new(HALVES[round % 2], MASKS[round / 2 % 2], 64, 150, 290);
+        let case = Case {
+            seed: round as u64,
+            ..case.columns(64, head_dim_v).heads(1, 2, 1)
+        };
+        ScoreCase { case, rule }
+    })
+}
+
 /// Sequences that are long enough for flash3's wide tiles. With masks they are packed: else the plan takes other tiles, and skips what masks hide.
 pub fn wide() -> Vec<ScoreCase> {
     const PACKED: [[Rows; 2]; 3] = [

@@ -31,8 +31,8 @@
 //! Short sequences leave rows of a tile empty. In compact and grouped tiles heads that share K and V may share a tile, too:
 //! `pack_gqa.rs`. There keys may be divided among tiles, too, whose results another kernel merges: `split_kv.rs`.
 //!
-//! Above head_dim 256 two consumers have the same rows: each multiplies S of them, and its half of the columns of O. Where values are the first columns of the
-//! keys they share S, too: `latent.rs`.
+//! Where values have more than 256 columns two consumers have the same rows: each multiplies S of them, and its half of the columns of O. Where values are the
+//! first columns of the keys they share S, too: `latent.rs`.
 
 mod claims;
 mod consumer;
@@ -75,7 +75,7 @@ pub trait Tiles {
     /// 64 query rows each.
     const ROW_GROUPS: u32 = Self::FOOTPRINT.block_q / WARPGROUP_ROWS;
     /// Whether two warpgroups have the same rows, and half of O's columns each.
-    const SHARES_ROWS: bool = Self::LATENT || config::tma_shares_rows(Self::HEAD_DIM);
+    const SHARES_ROWS: bool = Self::LATENT || config::tma_shares_rows(Self::VALUE_DIM);
     /// Warpgroups that multiply.
     const CONSUMERS: u32 = if Self::SHARES_ROWS {
         2
@@ -87,14 +87,15 @@ pub trait Tiles {
     /// Stages of Q.
     const Q_STAGES: u32 = config::tma_q_stages(Self::HEAD_DIM);
     /// Stages of K, and of V.
-    const KV_STAGES: u32 = config::tma_kv_stages(Self::HEAD_DIM, Self::SHAPE);
+    const KV_STAGES: u32 = config::tma_kv_stages(Self::HEAD_DIM, Self::VALUE_DIM, Self::SHAPE);
     /// Whether store warps send O to memory.
     const STORES: bool =
         !Self::LATENT && config::tma_stores(Self::HEAD_DIM, Self::VALUE_DIM, Self::SHAPE);
     /// Whether the consumers need registers of the producer warpgroup.
     const SHARES_REGISTERS: bool = 0 < Self::FOOTPRINT.launch_registers;
     /// Whether the consumers leave the producer some of them.
-    const SPARES_REGISTERS: bool = Self::CONSUMERS == 2 && Self::HEAD_DIM >= 256
+    const SPARES_REGISTERS: bool = Self::CONSUMERS == 2
+        && (Self::HEAD_DIM >= 256 || Self::SHARES_ROWS)
         || Self::CONSUMERS == 1 && Self::SHARES_REGISTERS
         || Self::LATENT
         || Self::IS_GROUPED;
@@ -114,8 +115,10 @@ pub trait Tiles {
     const PACKS_GQA: bool = matches!(Self::SHAPE, TileShape::Compact) || Self::IS_GROUPED;
     /// Whether keys may be divided among tiles.
     const SPLITS_KV: bool = Self::PACKS_GQA;
-    /// Whether consumers find their place in the block of threads anew where they need it: with lengths and splits they have no register to keep it in.
-    const FORGETS_PLACE: bool = Self::SPLITS_KV && Self::HEAD_DIM == 256;
+    /// Whether consumers find their place in the block of threads anew where they need it: with lengths and splits, and beside an expression where values
+    /// have more columns than keys, they have no register to keep it in.
+    const FORGETS_PLACE: bool =
+        Self::SPLITS_KV && Self::HEAD_DIM == 256 || Self::HEAD_DIM < Self::VALUE_DIM;
     /// Whether the softmax is speculative: exponentials before the maxima are known. Where values have more than 128 columns, the softmax hides behind the
     /// products anyway, and K is kept longer for it: with short causal sequences that costs 3 % (H200).
     const SPECULATES: bool = Self::VALUE_DIM <= 128;
@@ -177,13 +180,18 @@ impl<T: Tiles> Tiles for Stamped<T> {
 /// The tiles of head_dim `D` in the default shape, whose values have `V` columns.
 pub struct ValueTiles<const D: u32, const V: u32>;
 
-impl Tiles for ValueTiles<192, 128> {
-    const HEAD_DIM: u32 = 192;
-    const VALUE_DIM: u32 = 128;
-    const SHAPE: TileShape = TileShape::Default;
-    type Scores = RegisterTile<1, { n8(Self::FOOTPRINT.block_k) }>;
-    type Output = RegisterTile<1, { n8(Self::VALUE_DIM) }>;
+macro_rules! value_tiles {
+    ($($head_dim:literal / $value_dim:literal)*) => {$(
+        impl Tiles for ValueTiles<$head_dim, $value_dim> {
+            const HEAD_DIM: u32 = $head_dim;
+            const VALUE_DIM: u32 = $value_dim;
+            const SHAPE: TileShape = TileShape::Default;
+            type Scores = RegisterTile<1, { n8(Self::FOOTPRINT.block_k) }>;
+            type Output = RegisterTile<1, { n8($value_dim) / if Self::SHARES_ROWS { 2 } else { 1 } }>;
+        }
+    )*};
 }
+value_tiles!(192/128 64/256 64/512);
 
 /// The tiles of values that are the first columns of keys of head_dim `D`.
 pub struct LatentTiles<const D: u32>;

@@ -5,7 +5,7 @@
 //! each waits as often as the one before it arrives; consumer 0 waits once more at the end, as the last consumer arrives once more at
 //! the beginning.
 //!
-//! Where the special-function unit binds consumers take no turns: one that waited for another's products would leave it idle.
+//! Where the special-function unit binds, consumers take no turns: one that waited for another's products would leave it idle.
 
 use super::Tiles;
 use super::consumer::Consumer;
