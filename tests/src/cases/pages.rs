@@ -148,8 +148,7 @@ pub fn all() -> Vec<PagedCase> {
             cases.push(nth(round, lengths, page_size, None));
         }
         // One page as long as the cache, of any length.
-        let longest = lengths.k.longest();
-        cases.push(nth(at + 1, lengths, longest, None));
+        cases.push(nth(at + 1, lengths, lengths.k.longest(), None));
     }
     // Here blocks of keys are shorter: above head_dim 256, and where values have more columns than keys.
     let columns = [(512, 512), (512, 512), (512, 512), (64, 256), (64, 512)];
