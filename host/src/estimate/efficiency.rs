@@ -88,8 +88,10 @@ pub(super) fn products(algorithm: Algorithm, pass: Pass, problem: &Problem, gpu:
             Pass::Forward | Pass::ForwardWithWeights => forward,
         }
     };
-    let has_short_values =
-        || kernel(algorithm, pass, problem, gpu).is_some_and(|row| row.head_dim_v < row.head_dim);
+    let has_short_values = || {
+        let row = kernel(algorithm, pass, problem, gpu);
+        row.is_some_and(|row| row.head_dims_v().most < row.head_dims().most)
+    };
     let on_hopper = match algorithm {
         Algorithm::Flash3 if has_short_values() => return of(FLASH3_SHORT_VALUES),
         Algorithm::Flash3 => return of(FLASH3),
