@@ -90,9 +90,8 @@ pub fn ci(workspace: &Workspace) -> Result<bool> {
 /// A seed of the device code: the same kernels are judged by the same sample again, and a change of any takes another one.
 fn seed(workspace: &Workspace) -> Result<u64> {
     let digest = prebuild::digest(&workspace.root)?;
-    // Hexadecimal digits, of which these are as many as there are bits in a number.
-    let digits = digest.get(..16).unwrap_or_default();
-    Ok(u64::from_str_radix(digits, 16)? % test::N_SEEDS)
+    // The first 64 bits.
+    Ok(u64::from_str_radix(&digest[..16], 16)? % test::N_SEEDS)
 }
 
 fn cargo(workspace: &Workspace, arguments: &[&str], environment: &[(&str, &str)]) -> Result<()> {

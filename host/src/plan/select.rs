@@ -311,7 +311,7 @@ fn not_built(checked: &Checked) -> Reason {
     }
 }
 
-/// The columns that a kernel is compiled for: of keys and values together, and of keys. What it takes grows with the former.
+/// The columns that a kernel is compiled for: of keys and values together, with which its work grows, and of keys.
 fn columns(variant: &Variant) -> Option<[u32; 2]> {
     let head_dim = variant.head_dim?;
     Some([head_dim + variant.head_dim_v.unwrap_or(head_dim), head_dim])
