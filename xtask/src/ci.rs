@@ -1,6 +1,7 @@
 //! `ci`: everything that must hold, in order; every step runs, whatever became of those before it.
 
 use std::process::Command;
+use std::time::Instant;
 
 use anyhow::Result;
 
@@ -15,7 +16,10 @@ pub fn ci(workspace: &Workspace) -> Result<bool> {
     let seed = seed(workspace)?;
     let mut counts = Counts::default();
     let mut failures = Vec::new();
+    let mut begun = Instant::now();
     let mut step = |name: &str, result: Result<()>| {
+        eprintln!("{name}: took {:.0} s", begun.elapsed().as_secs_f64());
+        begun = Instant::now();
         if let Err(error) = result {
             eprintln!("{name}: {error:#}");
             failures.push(format!("{name}: {error:#}"));
@@ -51,10 +55,8 @@ pub fn ci(workspace: &Workspace) -> Result<bool> {
         seed: Some(seed),
         ..Test::default()
     };
-    match test::count(workspace, &tests) {
-        Ok(tested) => counts = tested,
-        Err(error) => step("test", Err(error)),
-    }
+    let tested = test::count(workspace, &tests).map(|tested| counts.add(tested));
+    step("test", tested);
 
     for binding in bindings::FOLDERS {
         step(
@@ -66,10 +68,8 @@ pub fn ci(workspace: &Workspace) -> Result<bool> {
             bindings::clippy(workspace, binding),
         );
     }
-    match bindings::count(workspace) {
-        Ok(tested) => counts.add(tested),
-        Err(error) => step("test --bindings", Err(error)),
-    }
+    let tested = bindings::count(workspace).map(|tested| counts.add(tested));
+    step("test --bindings", tested);
 
     if let Some(reason) = without_tools {
         counts.add_not_run(&reason, 1);
