@@ -26,7 +26,12 @@ impl Accesses {
             *own = actor.trace;
             return;
         }
-        self.0.retain(|stamp| !actor.sees(stamp));
+        // Whoever sees this access sees those that it sees, so they need not be kept. They are looked for where memory is full, which
+        // then becomes twice as much as the others take.
+        if self.0.len() == self.0.capacity() {
+            self.0.retain(|stamp| !actor.sees(stamp));
+            self.0.reserve(self.0.len());
+        }
         self.0.push(actor.trace);
     }
 }
