@@ -51,9 +51,9 @@ pub const F32_BYTES: u32 = 4;
 /// Stages of K, and of V, in the flash3 forward kernel. At head_dim 64 there is room for three, which is 2 to 9 % faster
 /// than two with sequences of up to 1024 (H200); not where values have more columns, nor where two blocks share an SM.
 pub const fn tma_kv_stages(head_dim: u32, value_dim: u32, tiles: TileShape) -> u32 {
-    let fits = head_dim <= 64 && value_dim <= 64;
+    let is_narrow = head_dim <= 64 && value_dim <= 64;
     match tiles {
-        TileShape::Default | TileShape::Wide | TileShape::Grouped if fits => 3,
+        TileShape::Default | TileShape::Wide | TileShape::Grouped if is_narrow => 3,
         _ => 2,
     }
 }
@@ -76,7 +76,7 @@ pub const fn tma_q_stages(head_dim: u32) -> u32 {
 }
 
 /// Whether O goes to memory through shared memory and the TMA, which is faster; for 128 rows of head_dim 256 there is no
-/// room, nor beside 128 keys of 192 columns and their values of 128.
+/// room, nor beside 128 keys of 192 columns and their values of 128. Where consumers have the same rows, each stores its columns itself.
 pub const fn tma_stores(head_dim: u32, value_dim: u32, tiles: TileShape) -> bool {
     match tiles {
         TileShape::Compact | TileShape::Grouped => true,

@@ -126,12 +126,12 @@ impl<'a> Trial<'a> {
         let plan = self.plan(&device, self.case, edits, Pass::Forward)?;
         let plan = plan.map_err(|error| error.to_string())?;
         let sizes = self.case.sizes;
+        let (head_dim, head_dim_v) = (sizes.head_dim as u32, sizes.head_dim_v as u32);
         let is_needed = needed == TileShape::Wide
             || VARIANTS.iter().any(|row| {
                 row.kind == Kind::TmaForward
                     && row.tiles == needed
-                    && sizes.head_dim <= row.head_dims().most as usize
-                    && sizes.head_dim_v <= row.head_dims_v().most as usize
+                    && row.holds_columns(head_dim, head_dim_v)
             });
         let other = plan.launches.iter().find(|launch| {
             let variant = launch.variant;

@@ -31,8 +31,7 @@ pub(super) fn kernel(
             row.kind == kind
                 && row.tiles == tiles
                 && row.dtype == Some(problem.dtype().of_kernels())
-                && head_dim <= row.head_dims().most
-                && head_dim_v <= row.head_dims_v().most
+                && row.holds_columns(head_dim, head_dim_v)
         });
         rows.min_by_key(|row| row.head_dims().most + row.head_dims_v().most)
     };

@@ -62,6 +62,11 @@ impl Variant {
         }
     }
 
+    /// Whether keys and values of so many columns are no wider than it is compiled for.
+    pub const fn holds_columns(&self, head_dim: u32, head_dim_v: u32) -> bool {
+        head_dim <= self.head_dims().most && head_dim_v <= self.head_dims_v().most
+    }
+
     /// Whether it has to be told ([`Constant::PadColumns`]) that rows of some tensor have `columns` columns, fewer than it is compiled for.
     pub fn pads_columns(&self, columns: u32) -> bool {
         let pads = self.constants().contains(&Constant::PadColumns);
