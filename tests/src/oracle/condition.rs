@@ -139,11 +139,11 @@ fn add_row(
     for weight in &row {
         let (j, p) = (weight.key, weight.p);
         condition.score = condition.score.max(weight.edited.error);
-        for (c, v) in inputs.v[value(j)].iter().enumerate() {
-            let v = v * weight.factor;
-            o_relative[c] += (p * (v.abs() + o[c].abs())).powi(2);
-            o_absolute[c] += v.powi(2);
+        let v = &inputs.v[value(j)];
+        for ((sum, v), o) in o_relative.iter_mut().zip(v).zip(o) {
+            *sum += (p * ((v * weight.factor).abs() + o.abs())).powi(2);
         }
+        add_squares(o_absolute, weight.factor, v);
     }
     o_relative
         .iter_mut()
@@ -171,23 +171,32 @@ fn add_row(
         let lost = 1.0 + factor * slope.max(1.0);
         let factor = factor * slope;
         let of_key = (p * factor).powi(2) + (p * terms_of_delta * slope).powi(2);
-        for (c, at) in key(j).enumerate() {
-            relative[c] += (p * factor * inputs.k[at]).powi(2);
-            absolute[c] += (lost * inputs.k[at]).powi(2);
-            mean_key[c] += p * weight.edited.slope * inputs.k[at];
-            condition.d_k.relative[at] += of_key * q[c].powi(2);
-            condition.d_k.absolute[at] += (lost * q[c]).powi(2);
+        let k = &inputs.k[key(j)];
+        add_squares(&mut relative, p * factor, k);
+        add_squares(&mut absolute, lost, k);
+        for (sum, k) in mean_key.iter_mut().zip(k) {
+            *sum += p * weight.edited.slope * k;
         }
-        for (c, at) in value(j).enumerate() {
-            let d_o = d_o[c] * weight.factor;
-            condition.d_v.relative[at] += (p * d_o).powi(2);
-            condition.d_v.absolute[at] += d_o.powi(2);
-        }
+        add_squares(&mut condition.d_k.relative[key(j)], of_key.sqrt(), q);
+        add_squares(&mut condition.d_k.absolute[key(j)], lost, q);
+        add_squares(
+            &mut condition.d_v.relative[value(j)],
+            p * weight.factor,
+            d_o,
+        );
+        add_squares(&mut condition.d_v.absolute[value(j)], weight.factor, d_o);
     }
     for (c, at) in query.enumerate() {
         let shared = terms_of_delta * mean_key[c].abs();
         condition.d_q.relative[at] = inputs.softmax_scale * (relative[c].sqrt() + shared);
         condition.d_q.absolute[at] = inputs.softmax_scale * absolute[c].sqrt();
+    }
+}
+
+/// Adds the squares of a vector's elements times a factor.
+fn add_squares(sums: &mut [f64], factor: f64, of: &[f64]) {
+    for (sum, x) in sums.iter_mut().zip(of) {
+        *sum += (factor * x).powi(2);
     }
 }
 
