@@ -26,8 +26,8 @@ impl Accesses {
             *own = actor.trace;
             return;
         }
-        // Whoever sees this access sees those that it sees, so they need not be kept. They are looked for where memory is full, which
-        // then becomes twice as much as the others take.
+        // Whoever sees this access sees those that it sees, so they need not be kept. They are dropped when the list is full, which
+        // then gets room for twice as many as are left.
         if self.0.len() == self.0.capacity() {
             self.0.retain(|stamp| !actor.sees(stamp));
             self.0.reserve(self.0.len());

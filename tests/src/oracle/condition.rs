@@ -14,7 +14,7 @@
 //! once more.
 
 use super::forward::weights;
-use super::{Inputs, Output, ScoreError, dot};
+use super::{Inputs, Output, ScoreError, add_scaled, dot};
 
 /// What the errors of one result's elements scale with, in the result's layout.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -170,14 +170,12 @@ fn add_row(
         // P is lost before it meets the derivative, or after.
         let lost = 1.0 + factor * slope.max(1.0);
         let factor = factor * slope;
-        let of_key = (p * factor).powi(2) + (p * terms_of_delta * slope).powi(2);
+        let of_key = (p * factor).hypot(p * terms_of_delta * slope);
         let k = &inputs.k[key(j)];
         add_squares(&mut relative, p * factor, k);
         add_squares(&mut absolute, lost, k);
-        for (sum, k) in mean_key.iter_mut().zip(k) {
-            *sum += p * weight.edited.slope * k;
-        }
-        add_squares(&mut condition.d_k.relative[key(j)], of_key.sqrt(), q);
+        add_scaled(&mut mean_key, p * weight.edited.slope, k);
+        add_squares(&mut condition.d_k.relative[key(j)], of_key, q);
         add_squares(&mut condition.d_k.absolute[key(j)], lost, q);
         add_squares(
             &mut condition.d_v.relative[value(j)],
