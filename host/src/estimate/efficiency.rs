@@ -4,6 +4,8 @@
 //! ([`Tiles`](super::tiles::Tiles)). One is fitted for each schedule, pass and head_dim, to all lengths and both masks of the record at once.
 //! They already hold what the softmax costs beside the products. Whatever is not measured follows from what is, by one factor that says so.
 
+use std::cmp::Ordering;
+
 use crate::dtype::Dtype;
 use crate::problem::Problem;
 use crate::terms::{Algorithm, Pass};
@@ -50,6 +52,9 @@ const FLASH3: Shares = &[
 /// flash3 where keys have up to 192 columns and values up to 128, which have tiles of their own, on H200 (record 2026-11-26): forward as above.
 const FLASH3_SHORT_VALUES: Shares = &[(256, 0.75, 0.60)];
 
+/// flash3 where keys have up to 64 columns and values more than 128, which have tiles of their own, on H200 (record 2026-11-27). They have no backward pass.
+const FLASH3_LONG_VALUES: Shares = &[(256, 0.72, 0.41), (u32::MAX, 0.62, 0.41)];
+
 /// flash2 on H200 (record 2026-11-20). On H100 (tests/benches/README.md, 2026-11-25, 2k, full): 316 and 223 TFLOP/s at head_dim 256, 198
 /// forward at 512. No kernel goes backward above 256: the last share is that of 256.
 const FLASH2: Shares = &[
@@ -88,13 +93,16 @@ pub(super) fn products(algorithm: Algorithm, pass: Pass, problem: &Problem, gpu:
             Pass::Forward | Pass::ForwardWithWeights => forward,
         }
     };
-    let has_short_values = || {
+    let flash3 = || {
         let row = kernel(algorithm, pass, problem, gpu);
-        row.is_some_and(|row| row.head_dims_v().most < row.head_dims().most)
+        match row.map(|row| row.head_dims_v().most.cmp(&row.head_dims().most)) {
+            Some(Ordering::Less) => FLASH3_SHORT_VALUES,
+            Some(Ordering::Greater) => FLASH3_LONG_VALUES,
+            Some(Ordering::Equal) | None => FLASH3,
+        }
     };
     let on_hopper = match algorithm {
-        Algorithm::Flash3 if has_short_values() => return of(FLASH3_SHORT_VALUES),
-        Algorithm::Flash3 => return of(FLASH3),
+        Algorithm::Flash3 => return of(flash3()),
         Algorithm::Flash2 => of(FLASH2),
         Algorithm::Flash1 => of(FLASH1),
         Algorithm::Standard | Algorithm::Tiled => STANDARD,

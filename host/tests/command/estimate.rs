@@ -68,6 +68,24 @@ fn a_sweep_is_printed_and_drawn() {
 }
 
 #[test]
+fn values_of_other_columns_are_posed_and_named() {
+    let line = "estimate --gpu H200 --seqlen 2048 --head-dim 64 --head-dim-v 256 --pass forward";
+    let (stdout, _) = expect(0, &words(line));
+    assert!(
+        stdout.contains("head_dim 64, head_dim_v 256, full"),
+        "{stdout}"
+    );
+    let (stdout, _) = expect(0, &words(&format!("{line} --json")));
+    for line in stdout.lines() {
+        let row: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert_eq!(
+            (&row["head_dim"], &row["head_dim_v"]),
+            (&64.into(), &256.into())
+        );
+    }
+}
+
+#[test]
 fn json_has_a_line_for_each_schedule() {
     let line = "estimate --peak 300 --bandwidth 2000 --sram 160 --sms 100 --seqlen 1024 --json";
     let (stdout, _) = expect(0, &words(line));

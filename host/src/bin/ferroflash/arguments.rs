@@ -108,9 +108,12 @@ pub struct SizeWords {
     /// Heads of k and v.
     #[arg(long)]
     pub heads_k: Option<usize>,
-    /// Columns of q, k, v and o.
+    /// Columns of q and k and, unless --head-dim-v says otherwise, of v and o.
     #[arg(long, default_value_t = 128)]
     pub head_dim: usize,
+    /// Columns of v and o.
+    #[arg(long)]
+    pub head_dim_v: Option<usize>,
     /// How exact products of f32 tensors are on a GPU: `tensor`, tf32; or `full`, three products of tf32 in place of one.
     #[arg(long, default_value = "tensor", value_name = "tensor|full")]
     pub precision: Precision,
@@ -129,6 +132,7 @@ impl SizeWords {
             .heads_q(self.heads)
             .heads_k(self.heads_k.unwrap_or(self.heads))
             .head_dim(self.head_dim)
+            .head_dim_v(self.head_dim_v.unwrap_or(self.head_dim))
             .precision(self.precision)
             .mask(self.mask.mask().map_err(Failure::Option)?))
     }

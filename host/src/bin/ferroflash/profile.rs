@@ -101,9 +101,7 @@ pub fn profile(arguments: &ProfileArguments) -> Result<ExitCode, Failure> {
 /// The problem that options pose.
 pub(crate) fn problem(arguments: &ProfileArguments) -> Result<Problem, Failure> {
     let builder = arguments.sizes.problem(arguments.dtype.into())?;
-    let columns = arguments.head_dim_v.unwrap_or(arguments.sizes.head_dim);
-    let builder = builder.head_dim_v(columns).order(arguments.order.into());
-    Ok(builder.build()?)
+    Ok(builder.order(arguments.order.into()).build()?)
 }
 
 fn variants(arguments: &ProfileArguments) -> Vec<Variant> {

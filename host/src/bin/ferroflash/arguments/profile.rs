@@ -12,9 +12,6 @@ pub struct ProfileArguments {
     /// Sizes and mask of the problem.
     #[command(flatten)]
     pub sizes: SizeWords,
-    /// Columns of v and o. Unless given: those of q and k.
-    #[arg(long)]
-    pub head_dim_v: Option<usize>,
     /// Type of the elements.
     #[arg(long, default_value = "bf16")]
     pub dtype: DtypeName,

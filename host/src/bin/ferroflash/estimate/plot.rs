@@ -8,6 +8,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use super::{Case, table};
+use crate::print::head_dims;
 
 /// Pixels of a panel.
 const WIDTH: u32 = 640;
@@ -55,11 +56,11 @@ fn panel(
     };
     let problem = &first.problem;
     let title = format!(
-        "{}, {}: {}, head_dim {}, {}",
+        "{}, {}: {}, {}, {}",
         gpu.name,
         table::name(shown.pass),
         problem.dtype(),
-        problem.head_dim(),
+        head_dims(problem),
         problem.mask()
     );
     // Lengths double, so their places are a logarithmic axis. One length alone has an axis, too.

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::Case;
 use crate::failure::Failure;
-use crate::print::{say, sizes};
+use crate::print::{head_dims, say, sizes};
 
 /// A table for each pass.
 pub fn print(gpu: &Gpu, cases: &[Case]) -> Result<(), Failure> {
@@ -84,12 +84,12 @@ pub fn print_sweep(gpu: &Gpu, cases: &[Case]) -> Result<(), Failure> {
     print_gpu(gpu, first)?;
     let problem = &first.problem;
     say!(
-        "problem   {} batch {}, {} heads over {}, head_dim {}, {}; µs, speed-up over standard, what binds",
+        "problem   {} batch {}, {} heads over {}, {}, {}; µs, speed-up over standard, what binds",
         problem.dtype(),
         problem.batch(),
         problem.heads_q(),
         problem.heads_k(),
-        problem.head_dim(),
+        head_dims(problem),
         problem.mask()
     );
     for (pass, estimates) in first.passes.iter().enumerate() {
@@ -154,6 +154,7 @@ pub fn print_json(gpu: &Gpu, cases: &[Case]) {
                 "seqlen_q": problem.seqlen_q(),
                 "seqlen_k": problem.seqlen_k(),
                 "head_dim": problem.head_dim(),
+                "head_dim_v": problem.head_dim_v(),
                 "mask": problem.mask().to_string(),
                 "pass": name(estimate.pass),
                 "algorithm": estimate.algorithm.name(),

@@ -8,6 +8,7 @@ use plotters::prelude::*;
 
 use super::panel::{Panel, Picture, Row, WIDTH};
 use super::{OfPass, Profile};
+use crate::print::head_dims;
 
 /// Nanoseconds of a microsecond.
 const NS_PER_US: u64 = 1000;
@@ -63,14 +64,14 @@ fn title(profile: &Profile, pass: &OfPass) -> String {
     };
     let problem = &profile.problem;
     format!(
-        "{name} with {} on {}: {}, {} queries, {} keys, {} heads, head_dim {}, {}",
+        "{name} with {} on {}: {}, {} queries, {} keys, {} heads, {}, {}",
         plan.algorithm,
         profile.device.name,
         problem.dtype(),
         problem.seqlen_q(),
         problem.seqlen_k(),
         problem.batch() * problem.heads_q(),
-        problem.head_dim(),
+        head_dims(problem),
         problem.mask()
     )
 }

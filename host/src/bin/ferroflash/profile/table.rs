@@ -21,12 +21,8 @@ pub fn print(profile: &Profile) {
         say!("          no peaks: {error}");
     }
     let problem = &profile.problem;
-    let columns_v = match problem.head_dim_v() {
-        columns if columns == problem.head_dim() => String::new(),
-        columns => format!(", head_dim_v {columns}"),
-    };
     say!(
-        "problem   {}{columns_v}, {}, {:?}",
+        "problem   {}, {}, {:?}",
         sizes(problem),
         problem.mask(),
         problem.order()
