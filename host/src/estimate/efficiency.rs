@@ -52,7 +52,8 @@ const FLASH3: Shares = &[
 /// flash3 where keys have up to 192 columns and values up to 128, which have tiles of their own, on H200 (record 2026-11-26): forward as above.
 const FLASH3_SHORT_VALUES: Shares = &[(256, 0.75, 0.60)];
 
-/// flash3 where keys have up to 64 columns and values more than 128, which have tiles of their own, on H200 (record 2026-11-27). They have no backward pass.
+/// flash3 where keys have up to 64 columns and values more than 128, which have tiles of their own, on H200 (record 2026-11-27). No kernel
+/// goes backward with such tiles: the last shares are not used.
 const FLASH3_LONG_VALUES: Shares = &[(256, 0.72, 0.41), (u32::MAX, 0.62, 0.41)];
 
 /// flash2 on H200 (record 2026-11-20). On H100 (tests/benches/README.md, 2026-11-25, 2k, full): 316 and 223 TFLOP/s at head_dim 256, 198

@@ -76,6 +76,7 @@ fn values_of_other_columns_are_posed_and_named() {
         "{stdout}"
     );
     let (stdout, _) = expect(0, &words(&format!("{line} --json")));
+    assert_eq!(stdout.lines().count(), 4, "{stdout}");
     for line in stdout.lines() {
         let row: serde_json::Value = serde_json::from_str(line).unwrap();
         assert_eq!(
