@@ -39,8 +39,9 @@ pub use dropout::DropoutParams;
 pub use flash1::Flash1ForwardParams;
 pub use lengths::{Lengths, TileList, TileListParams};
 pub use mask_map::{
-    MASK_BINARY, MASK_COMPARE, MASK_INDEX, MASK_UNARY, MAX_MASK_BOUNDS, MAX_MASK_INSTRUCTIONS,
-    MAX_MASK_VALUES, MaskInstruction, MaskMapParams, MaskMapPhase, MaskOp, MaskProgram,
+    MAP_THREADS, MASK_BINARY, MASK_COMPARE, MASK_INDEX, MASK_UNARY, MAX_MASK_BOUNDS,
+    MAX_MASK_INSTRUCTIONS, MAX_MASK_VALUES, MaskInstruction, MaskMapParams, MaskMapPhase, MaskOp,
+    MaskProgram,
 };
 pub use merge::MergeParams;
 pub use pages::Pages;

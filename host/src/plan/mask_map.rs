@@ -2,9 +2,9 @@
 //! these the pass is one under a block mask.
 
 use ferroflash_kernels::attention::mask::Work;
-use ferroflash_kernels::expression::{Expression, Index};
+use ferroflash_kernels::expression::{Expression, Index, MaskMapping};
 use ferroflash_kernels::params::{
-    BLOCK_MULTIPLE, BlockMap, MaskMapParams, MaskMapPhase, MaskProgram, Params, ScoreParams,
+    BLOCK_MULTIPLE, BlockMap, MAP_THREADS, MaskMapParams, MaskMapPhase, Params, ScoreParams,
     in_workspace,
 };
 use ferroflash_kernels::spec::Constant;
@@ -32,17 +32,13 @@ const MOST_BLOCKS: u64 = 1 << 22;
 /// Bytes of kept bounds of a value.
 const BOUNDS_BYTES: u64 = 16;
 
-/// The program of a problem's mask expression, if kernels for lists of blocks should skip what it hides; `None` without such a mask.
-pub fn program(
+/// How a problem's mask expression is mapped, if kernels for lists of blocks should skip what it hides; `None` without such a mask.
+pub fn mapping(
     checked: &Checked,
     device: &DeviceInfo,
-) -> Option<Result<&'static MaskProgram, Unmapped>> {
-    let problem = checked.problem();
-    let program = problem.edit_parts()?.mask_program()?;
-    Some(reason_against(checked, device).map_or_else(
-        || program.as_ref().map_err(|&why| Unmapped::TooLong(why)),
-        Err,
-    ))
+) -> Option<Result<&'static MaskMapping, Unmapped>> {
+    let mapping = checked.problem().edit_parts()?.mask_mapping()?;
+    Some(reason_against(checked, device).map_or(Ok(mapping), Err))
 }
 
 /// Why not to look for hidden blocks, whatever the mask.
@@ -109,9 +105,9 @@ fn of_kernel(
     checked: &Checked,
     device: &DeviceInfo,
     main: &Variant,
-) -> Option<&'static MaskProgram> {
+) -> Option<&'static MaskMapping> {
     let takes = main.takes_block_masks() && main.score_site().is_some();
-    program(checked, device)?.ok().filter(|_| takes)
+    mapping(checked, device)?.ok().filter(|_| takes)
 }
 
 /// The maps of a pass whose main kernel this is, in the workspace, with the launches that make them.
@@ -122,12 +118,13 @@ pub fn maps(
     workspace: &mut WorkspaceLayout,
 ) -> Result<Option<Maps>, Reason> {
     let problem = checked.problem();
-    let program = of_kernel(checked, device, main);
-    let (Some(program), Some(mask), Some([n_maps, q_blocks, k_blocks])) =
-        (program, problem.mask_expression(), blocks(problem))
+    let mapping = of_kernel(checked, device, main);
+    let (Some(mapping), Some(mask), Some([n_maps, q_blocks, k_blocks])) =
+        (mapping, problem.mask_expression(), blocks(problem))
     else {
         return Ok(None);
     };
+    let program = &mapping.program;
     let Some(variant) = only_variant(Kind::MaskMap) else {
         return Ok(None);
     };
@@ -169,13 +166,25 @@ pub fn maps(
             padding: [0; 2],
         };
         let params = Params::MaskMap(params);
-        Ok(PlannedLaunch::new(checked, variant, grid, params))
+        let launch = PlannedLaunch::new(checked, variant, grid, params);
+        Ok(match phase {
+            MaskMapPhase::Pairs => launch,
+            MaskMapPhase::Bounds | MaskMapPhase::Map => launch.without_edit(),
+        })
     };
     let of_side = |bounds: u64, blocks: u64| if bounds > 0 { n_maps * blocks } else { 0 };
     let sides = of_side(of_rows, q_blocks) + of_side(of_columns, k_blocks);
+    let threads_if = |is_needed: bool, of_block: u32| match is_needed {
+        true => n_maps * of_map * u64::from(of_block),
+        false => 0,
+    };
     let phases = [
         (MaskMapPhase::Bounds, ROWS * sides),
-        (MaskMapPhase::Map, n_maps * of_map),
+        (MaskMapPhase::Map, threads_if(program.end > 0, 1)),
+        (
+            MaskMapPhase::Pairs,
+            threads_if(mapping.at_pairs, MAP_THREADS),
+        ),
     ];
     let phases = phases.into_iter().filter(|&(_, threads)| threads > 0);
     let launches = phases.map(|(phase, threads)| launch(phase, threads));
@@ -227,8 +236,8 @@ pub fn outcome(
     device: &DeviceInfo,
     launches: &[PlannedLaunch],
 ) -> Option<MaskBlocks> {
-    let program = program(checked, device).filter(|_| !launches.is_empty())?;
-    Some(match program {
+    let mapping = mapping(checked, device).filter(|_| !launches.is_empty())?;
+    Some(match mapping {
         _ if is_map_made(launches) => MaskBlocks::Skipped,
         Ok(_) => MaskBlocks::Computed(Unmapped::Kernels),
         Err(why) => MaskBlocks::Computed(why),

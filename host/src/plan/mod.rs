@@ -230,6 +230,20 @@ impl PlannedLaunch {
         }
     }
 
+    /// The same without what edits scores.
+    fn without_edit(self) -> PlannedLaunch {
+        let kept: Vec<_> = self
+            .spec
+            .constants()
+            .filter(|&constant| constant != Constant::Score)
+            .collect();
+        PlannedLaunch {
+            spec: self.spec.among(&kept),
+            edit: None,
+            ..self
+        }
+    }
+
     /// Which kernel.
     pub fn kernel(&self) -> SpecialisedKernel {
         let (name, spec) = (self.variant.name, self.spec);

@@ -260,7 +260,7 @@ fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> Vec<TileSha
             .saturating_mul(seqlen_q);
         let bounded = problem.bounds().left;
         // Wide tiles are not for lists of blocks, which a mask expression makes where it pays.
-        let mapped = mask_map::program(checked, device).is_some_and(|program| program.is_ok());
+        let mapped = mask_map::mapping(checked, device).is_some_and(|mapping| mapping.is_ok());
         !bounded && !mapped && seqlen_q >= long && rows >= 4 * WIDE_ROWS * u64::from(device.n_sms)
     };
     if wide {

@@ -4,10 +4,9 @@ use std::hash::{Hash, Hasher};
 
 use ferroflash_kernels::expression::ptx::{Edit, Places, Program, ScoreRows, Unit};
 use ferroflash_kernels::expression::{
-    Expression, ExpressionError, Index, Kept, MAX_PARAMS, MAX_TENSORS, NoReadDims, Param, ReadDims,
-    Tensor, TooLong, Use, mask_program,
+    Expression, ExpressionError, Index, Kept, MAX_PARAMS, MAX_TENSORS, MaskMapping, NoReadDims,
+    Param, ReadDims, Tensor, Use, mask_mapping,
 };
-use ferroflash_kernels::params::MaskProgram;
 
 /// An edit with its lists. It stays for as long as the process.
 #[derive(Debug)]
@@ -17,7 +16,7 @@ pub(crate) struct EditParts {
     tensors: Vec<ReadOf>,
     unit: Unit,
     /// What finds blocks that the mask hides.
-    mask_program: Option<Result<MaskProgram, TooLong>>,
+    mask_mapping: Option<MaskMapping>,
     /// Why the expressions do not go together, if they do not.
     fault: Option<ExpressionError>,
     /// Why the score has no derivative, if it has none.
@@ -60,7 +59,7 @@ impl EditParts {
         };
         let params = edit.params();
         let mask = edit.mask.as_ref();
-        let mask_program = mask.map(|mask| mask_program(mask, &params, &edit.tensors()));
+        let mask_mapping = mask.map(|mask| mask_mapping(mask, &params, &edit.tensors()));
         let tensors = edit.tensors();
         let gradients = (0..tensors.len()).map(|place| gradient(&edit, place as u8));
         let gradients = gradients.collect();
@@ -72,7 +71,7 @@ impl EditParts {
             gradients,
             fault: None,
             no_derivative,
-            mask_program,
+            mask_mapping,
             tensors: tensors.collect(),
             unit: edit.unit(),
             params,
@@ -95,9 +94,9 @@ impl EditParts {
         self.kept.edit().has_gradient()
     }
 
-    /// What finds blocks that the mask hides, if there is a mask and it is not too long.
-    pub(crate) fn mask_program(&self) -> Option<&Result<MaskProgram, TooLong>> {
-        self.mask_program.as_ref()
+    /// What finds blocks that the mask hides, if there is a mask.
+    pub(crate) fn mask_mapping(&self) -> Option<&MaskMapping> {
+        self.mask_mapping.as_ref()
     }
 
     /// What edited scores are measured in.

@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use ferroflash_kernels::expression::TooLong;
-
 /// What becomes of the blocks of scores that a mask expression hides as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MaskBlocks {
@@ -48,8 +46,6 @@ pub enum Unmapped {
         /// The most.
         most: u64,
     },
-    /// The mask makes no program for the kernel that finds them.
-    TooLong(TooLong),
 }
 
 /// `skipped`, `computed: the problem has a block mask`.
@@ -82,7 +78,6 @@ impl fmt::Display for Unmapped {
             Unmapped::Many { given, most } => {
                 write!(f, "there are {given} blocks; a map has {most} at most")
             }
-            Unmapped::TooLong(why) => why.fmt(f),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use ferroflash::plan::{MaskBlocks, Unmapped};
 use ferroflash::{BlockMask, MaskExpression, Score};
-use ferroflash_kernels::params::Params;
+use ferroflash_kernels::params::{MaskMapPhase, Params};
 use ferroflash_kernels::spec::Constant;
 use ferroflash_kernels::variants::Kind;
 
@@ -92,12 +92,49 @@ fn scores_are_edited_in_full_blocks_too() {
     }
 }
 
+/// Masks that intervals do not bound are evaluated at pairs, by a launch more; of long ones it is the only one.
 #[test]
-fn a_plan_says_why_hidden_blocks_are_computed() {
+fn masks_are_evaluated_at_pairs_where_intervals_say_little() {
+    let of_bits = Mask::new(|at| ((at.q ^ at.k) >> 9).eq(0)).unwrap();
     let long = Mask::new(|at| {
         let hides = |n: i32| (at.q * at.k).ne(n);
         (1..40).fold(hides(0), |all, n| all & hides(n))
     });
+    use MaskMapPhase::{Bounds, Map, Pairs};
+    let phases: [(MaskExpression, &[MaskMapPhase]); 4] = [
+        (of_bits, &[Map, Pairs]),
+        (long.unwrap(), &[Pairs]),
+        (causal(), &[Map]),
+        (documents(), &[Bounds, Map]),
+    ];
+    for (mask, phases) in phases {
+        let plan = plan_of(masked(mask), Pass::Backward, None).unwrap();
+        assert_eq!(plan.mask_blocks, Some(MaskBlocks::Skipped), "{plan}");
+        let launches = plan.launches.iter();
+        let maps: Vec<_> = launches
+            .filter(|launch| launch.variant.kind == Kind::MaskMap)
+            .collect();
+        assert_eq!(maps.len(), phases.len(), "{plan}");
+        for (launch, &phase) in maps.iter().zip(phases) {
+            let Params::MaskMap(params) = launch.params else {
+                panic!("{plan}");
+            };
+            assert_eq!(params.phase, phase as u32, "{plan}");
+            let at_pairs = phase == Pairs;
+            assert_eq!(launch.spec.has(Constant::Score), at_pairs, "{plan}");
+            assert_eq!(launch.edit.is_some(), at_pairs, "{plan}");
+            let blocks = params.n_maps * 32 * 32;
+            match phase {
+                Bounds => {}
+                Map => assert_eq!(launch.grid, blocks / 128, "{plan}"),
+                Pairs => assert_eq!(launch.grid, 8 * blocks / 128, "{plan}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_plan_says_why_hidden_blocks_are_computed() {
     let of_heads = Mask::new(|at| at.k.le(at.q + at.head)).unwrap();
     let blocks = BlockMask::new(128, 128);
     let check = |problem: ProblemBuilder, asked, expected: fn(&Unmapped) -> bool| {
@@ -137,9 +174,6 @@ fn a_plan_says_why_hidden_blocks_are_computed() {
             given: 1 << 23,
             most: 1 << 22,
         }
-    });
-    check(masked(long.unwrap()), None, |why| {
-        matches!(why, Unmapped::TooLong(_))
     });
     check(masked(causal()).head_dim(256), None, |why| {
         *why == Unmapped::Kernels

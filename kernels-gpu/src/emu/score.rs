@@ -139,6 +139,22 @@ pub(crate) fn edit_with_gradient(x: &mut [f32; 4], n: usize) -> [f32; 4] {
     gradient
 }
 
+/// What the mask alone makes of the pairs of a fragment.
+pub(crate) fn shows(n: usize) -> [bool; 4] {
+    let machine = Machine::current();
+    let edit = machine.edit.expect("the launch has an edit").edit();
+    let scores = machine.scores_of_thread().get();
+    let scores = scores.expect("a tile has been begun");
+    let first_column = scores.first_column.expect("a block has been begun");
+    let given = scores.given(edit);
+    let mut mask = edit.mask.as_ref().map(|mask| given.evaluator(mask));
+    [0, 1, 2, 3].map(|idx| {
+        let column = first_column + 8 * n as u32 + idx as u32 % 2;
+        let place = place(&scores, scores.tile.rows[idx / 2], column);
+        mask.as_mut().is_none_or(|mask| mask.mask(&place))
+    })
+}
+
 /// The indices of a score.
 fn place(scores: &Scores, row: u32, column: u32) -> Place {
     let (q, k) = match scores.rows {

@@ -136,7 +136,54 @@ pub fn mask_program(
     Ok(program)
 }
 
+/// How blocks that a mask hides or shows are found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MaskMapping {
+    /// What intervals say. Without instructions that is nothing.
+    pub program: MaskProgram,
+    /// Whether blocks that they leave open are evaluated pair by pair.
+    pub at_pairs: bool,
+}
+
+/// How to map a mask, in a launch that gives these parameters and tensors.
+pub fn mask_mapping(mask: &Expression, params: &[Param], tensors: &[Tensor]) -> MaskMapping {
+    match mask_program(mask, params, tensors) {
+        Ok(program) => MaskMapping {
+            program,
+            at_pairs: Writer::new(mask, params, tensors).is_loose(),
+        },
+        Err(_) => MaskMapping {
+            program: MaskProgram::default(),
+            at_pairs: true,
+        },
+    }
+}
+
 impl<'a> Writer<'a> {
+    /// Whether intervals may leave a block open all of whose pairs are alike. They seldom do where values of rows and values of columns meet in sums,
+    /// differences and comparisons alone: as causal masks, windows and documents.
+    fn is_loose(&self) -> bool {
+        let nodes = self.mask.nodes().iter().enumerate();
+        let is_both = |id: Id| self.of[id as usize] == Of::Both;
+        let is_fixed = |id: Id| self.of[id as usize] == Of::Launch;
+        let types = self.mask.types();
+        nodes.into_iter().any(|(id, &node)| {
+            is_both(id as Id)
+                && match node {
+                    Node::Unary(Unary::Neg | Unary::Abs | Unary::Not, _)
+                    | Node::Unary(Unary::ToF32 | Unary::ToI32, _)
+                    | Node::Index(_) => false,
+                    Node::Binary(Binary::Add | Binary::Sub | Binary::Min | Binary::Max, a, b)
+                    | Node::Compare(_, a, b) => is_both(a) && is_both(b),
+                    Node::Binary(Binary::And | Binary::Or, ..) => types[id] != Type::Bool,
+                    Node::Binary(Binary::Mul, a, b) => !is_fixed(a) && !is_fixed(b),
+                    Node::Binary(Binary::Div | Binary::Shr, _, b) => !is_fixed(b),
+                    Node::Select(c, ..) => is_both(c),
+                    _ => true,
+                }
+        })
+    }
+
     fn new(mask: &'a Expression, params: &'a [Param], tensors: &'a [Tensor]) -> Writer<'a> {
         let of = mask.dependencies().into_iter().map(|all| {
             let on = |index| all.meets(Dependencies::index(index));

@@ -30,7 +30,7 @@ pub use error::{ExpressionError, Use};
 pub use evaluate::{Contiguous, Elements, Evaluator, NoTensors, ParamValue, Place, Tensors, Value};
 pub use interval::{Bounds, MaskOver, Ranges, TensorBounds, Truth};
 pub use kept::{Kept, Pool};
-pub use mask_program::{TooLong, mask_program};
+pub use mask_program::{MaskMapping, TooLong, mask_mapping, mask_program};
 pub use node::{
     Binary, Compare, ElementType, Id, Index, MAX_RANK, Node, Param, Precision, Tensor, Type, Unary,
 };

@@ -11,6 +11,7 @@
 //! | `causal` | `k ≤ q + seqlen_k − seqlen_q` | |
 //! | `window` | the same, and no more than `window` keys before it | `window` i32 |
 //! | `document` | `document[batch, q] = document[batch, k]` | `document` i32 `[batch, longest of q and k]` |
+//! | `blocks` | `blocks[q / 64, k / 64] = 1` | `blocks` i32 `[queries / 64, keys / 64]`, rounded up |
 
 use super::{At, Expression, ExpressionError, Int, Num};
 
@@ -40,6 +41,8 @@ pub enum NamedMask {
     Window,
     /// A query sees the keys of its own document.
     Document,
+    /// A query sees keys by blocks of 64 × 64, which a tensor names. Intervals say nothing of it: it is evaluated at pairs.
+    Blocks,
 }
 
 impl NamedScore {
@@ -87,7 +90,12 @@ impl NamedScore {
 
 impl NamedMask {
     /// All of them.
-    pub const ALL: [NamedMask; 3] = [NamedMask::Causal, NamedMask::Window, NamedMask::Document];
+    pub const ALL: [NamedMask; 4] = [
+        NamedMask::Causal,
+        NamedMask::Window,
+        NamedMask::Document,
+        NamedMask::Blocks,
+    ];
 
     /// As options have it.
     pub const fn name(self) -> &'static str {
@@ -95,6 +103,7 @@ impl NamedMask {
             NamedMask::Causal => "causal",
             NamedMask::Window => "window",
             NamedMask::Document => "document",
+            NamedMask::Blocks => "blocks",
         }
     }
 
@@ -117,6 +126,7 @@ impl NamedMask {
                 let document = |place| at.tensor_i32("document", [at.batch, place]);
                 document(at.q).eq(document(at.k))
             }
+            NamedMask::Blocks => at.tensor_i32("blocks", [at.q / 64, at.k / 64]).eq(1),
         })
     }
 }
@@ -168,5 +178,6 @@ mod tests {
         assert!(mask(NamedMask::Causal).contains("seqlen_k"));
         assert!(mask(NamedMask::Window).contains("window"));
         assert!(mask(NamedMask::Document).contains("document[batch, q]"));
+        assert_eq!(mask(NamedMask::Blocks), "blocks[q / 64, k / 64] == 1");
     }
 }

@@ -5,8 +5,12 @@
 //! ([`crate::interval`]): a value is what is known of it on a block of 128 queries and 128 keys. A value that depends on the queries or on the
 //! keys alone, such as `document[batch, q]`, is evaluated at each of them first, and its bounds for the block are kept; so a first launch
 //! visits rows and columns, not pairs. The second launch has a thread for each block. What is not known makes a block partial, and there
-//! the mask is evaluated at each pair: it may cost time, but changes nothing.
+//! attention evaluates the mask at each pair: it may cost time, but changes nothing.
+//!
+//! Of masks of which intervals know little ([`crate::expression::MaskMapping`]) a third launch, of this kernel with the mask itself in its
+//! text ([`crate::spec::Constant::Score`]), evaluates it at each pair of the blocks that are left open.
 
+mod pairs;
 mod value;
 
 use value::{load, load_of, store, value_of};
@@ -19,7 +23,7 @@ use crate::params::{
     BLOCK_MULTIPLE, FULL_BLOCK, HIDDEN_BLOCK, MAX_MASK_VALUES, MaskInstruction, MaskMapParams,
     MaskMapPhase, PARTIAL_BLOCK,
 };
-use crate::ptx::{barrier, global, parameters, shuffle, special};
+use crate::ptx::{barrier, global, parameters, shuffle, spec, special};
 
 /// Threads of a block.
 const THREADS: u32 = config::mask_map().threads;
@@ -56,14 +60,29 @@ enum Points {
     Neither,
 }
 
-/// The bounds that a block of threads finds, or a thread's block of the map.
+/// The bounds that a block of threads finds, or a thread's block of the map; with the mask in the text, what pairs say of a warp's blocks.
 ///
 /// # Safety
-/// The launch is as [`config::mask_map`] says, with a block of threads for each block of queries and of keys whose bounds are kept, or a
-/// thread for each block of the map; tensors and the workspace are as [`MaskMapParams`] says. `program` is the address of the first
+/// The launch is as [`config::mask_map`] says, with as many threads as its [`MaskMapPhase`] wants; the mask is in the text in
+/// [`MaskMapPhase::Pairs`], and in no other. Tensors and the workspace are as [`MaskMapParams`] says. `program` is the address of the first
 /// instruction.
 #[inline(always)]
 pub unsafe fn mask_map(p: &MaskMapParams, program: u64) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match spec::score() {
+            true => pairs::settle(p),
+            false => interpret(p, program),
+        }
+    }
+}
+
+/// What intervals say.
+///
+/// # Safety
+/// As [`mask_map`].
+#[inline(always)]
+unsafe fn interpret(p: &MaskMapParams, program: u64) {
     let maps_bounds = p.phase == const { MaskMapPhase::Bounds as u32 };
     let thread = special::block_idx_x() * THREADS + special::thread_idx_x();
     let task = if maps_bounds {
@@ -121,15 +140,21 @@ fn bounds_task(p: &MaskMapParams, idx: u32) -> Option<Task> {
     Some(task)
 }
 
-/// The block of a map that a thread finds the byte of.
+/// Blocks of all maps.
 #[inline(always)]
-fn map_task(p: &MaskMapParams, thread: u32) -> Option<Task> {
-    let row = divide(thread, p.map.k_blocks);
+fn n_blocks(p: &MaskMapParams) -> u32 {
+    p.n_maps * p.map.q_blocks * p.map.k_blocks
+}
+
+/// A block of a map, of all of them.
+#[inline(always)]
+fn map_task(p: &MaskMapParams, block: u32) -> Option<Task> {
+    let row = divide(block, p.map.k_blocks);
     let map = divide(row, p.map.q_blocks);
     if map >= p.n_maps {
         return None;
     }
-    let (q_block, k_block) = (row - map * p.map.q_blocks, thread - row * p.map.k_blocks);
+    let (q_block, k_block) = (row - map * p.map.q_blocks, block - row * p.map.k_blocks);
     Some(task_of(p, map, q_block, k_block))
 }
 
@@ -287,8 +312,7 @@ unsafe fn write_map(p: &MaskMapParams, thread: u32, state: u8) {
         for byte in 1..4 {
             word |= shuffle::shuffle_idx_u32(state.into(), (lane + byte) % 32) << (8 * byte);
         }
-        let n_bytes = p.n_maps * p.map.q_blocks * p.map.k_blocks;
-        if lane.is_multiple_of(4) && thread < n_bytes {
+        if lane.is_multiple_of(4) && thread < n_blocks(p) {
             global::st_global_u32(p.map.map + u64::from(thread), word);
         }
     }

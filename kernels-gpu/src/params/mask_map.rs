@@ -9,6 +9,8 @@ use crate::interval::{Binary, Compare, Index, Unary};
 pub const MAX_MASK_INSTRUCTIONS: usize = 64;
 /// Most values that a program holds at a time.
 pub const MAX_MASK_VALUES: usize = 16;
+/// Threads for each block of the map in [`MaskMapPhase::Pairs`].
+pub const MAP_THREADS: u32 = 8;
 /// Most values of rows, and of columns, whose bounds a program keeps for the map.
 pub const MAX_MASK_BOUNDS: usize = 8;
 
@@ -248,10 +250,12 @@ impl Default for MaskProgram {
 /// What is made in one launch of the kernel that maps a mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MaskMapPhase {
-    /// Bounds of what depends on rows or columns alone.
+    /// Bounds of what depends on rows or columns alone: a block of threads for each block of queries and of keys whose bounds are kept.
     Bounds = 0,
-    /// The map.
+    /// The map, by intervals: a thread for each of its blocks.
     Map = 1,
+    /// What is open in the map, or all of it if there is no program, by the mask at pairs: [`MAP_THREADS`] for each block.
+    Pairs = 2,
 }
 
 /// Parameters of the kernel that maps a mask.

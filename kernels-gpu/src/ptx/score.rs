@@ -165,7 +165,25 @@ pub fn score(x: &mut [f32; 4], n: usize) {
     }
 }
 
-/// `ferroflash_score_gradient`: the same; gives the derivative of each by the score that it was. 0 where a score is masked.
+/// Whether the mask shows the pairs of the `n`-th fragment, as [`score`] places them: `ferroflash_score` on zeros, in a kernel that is compiled for the
+/// mask alone ([`crate::variants::Variant::mask_site`]).
+///
+/// Not of PTX.
+#[inline(always)]
+pub fn shows(n: usize) -> [bool; 4] {
+    #[cfg(target_arch = "nvptx64")]
+    {
+        let mut x = [0.0; 4];
+        score(&mut x, n);
+        x.map(|x| x == 0.0)
+    }
+    #[cfg(not(target_arch = "nvptx64"))]
+    {
+        crate::emu::score::shows(n)
+    }
+}
+
+/// `ferroflash_score_gradient`: as [`score`]; gives the derivative of each by the score that it was. 0 where a score is masked.
 ///
 /// Not of PTX.
 #[inline(always)]

@@ -6,6 +6,7 @@ use std::mem::offset_of;
 
 use super::reached::reached;
 use super::{Constant, PLACEHOLDER, Spec};
+use crate::attention::score::ScoreRows;
 use crate::expression::ptx::{
     BLOCK_APART, Edit, Places, Program, RowTerms, SpliceError, WriteError,
 };
@@ -91,30 +92,38 @@ pub fn of_variant(
     edit: Option<&Edit>,
 ) -> Result<String, SpecialiseError> {
     let mut text = specialise(text, variant.constants(), spec)?;
+    if edit.is_some() {
+        text = reached(&text);
+    }
     let nothing = Edit::default();
-    let (edit, site) = match (edit, variant.score_site()) {
-        (None, None) => return Ok(text),
-        (Some(_), None) => return Err(SpecialiseError::NoScores),
-        (None, Some(site)) => (&nothing, site),
-        (Some(edit), Some(site)) => {
-            text = reached(&text);
-            (edit, site)
+    let given = edit.unwrap_or(&nothing);
+    let program = match (variant.score_site(), variant.mask_site(), edit) {
+        (Some(site), _, _) => {
+            let terms = if text.contains(BLOCK_APART) {
+                RowTerms::Apart
+            } else {
+                RowTerms::InScores
+            };
+            let places = places(site.scale, site.score);
+            Program::with_row_terms(given, site.rows, places, terms)
         }
+        // A mask has no scale.
+        (None, Some(score), _) => Program::of_mask(given, ScoreRows::Queries, places(0, score)),
+        (None, None, None) => return Ok(text),
+        (None, None, Some(_)) => return Err(SpecialiseError::NoScores),
     };
-    let places = Places {
-        scale: (site.scale + offset_of!(Scale, scale)) as u32,
-        inverse_unit: (site.score + offset_of!(ScoreParams, inverse_unit)) as u32,
-        params: (site.score + offset_of!(ScoreParams, values)) as u32,
-        tensors: (site.score + offset_of!(ScoreParams, tensors)) as u32,
-    };
-    let terms = if text.contains(BLOCK_APART) {
-        RowTerms::Apart
-    } else {
-        RowTerms::InScores
-    };
-    let program = Program::with_row_terms(edit, site.rows, places, terms);
     let program = program.map_err(SpecialiseError::Write)?;
     program.splice(&text).map_err(SpecialiseError::Splice)
+}
+
+/// Where the values of a launch lie in its parameters.
+fn places(scale: usize, score: usize) -> Places {
+    Places {
+        scale: (scale + offset_of!(Scale, scale)) as u32,
+        inverse_unit: (score + offset_of!(ScoreParams, inverse_unit)) as u32,
+        params: (score + offset_of!(ScoreParams, values)) as u32,
+        tensors: (score + offset_of!(ScoreParams, tensors)) as u32,
+    }
 }
 
 /// The text with a number in place of every symbol.

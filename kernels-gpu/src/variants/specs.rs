@@ -11,8 +11,8 @@ use core::mem::offset_of;
 use crate::attention::score::ScoreRows;
 use crate::config::tma_backward_splits;
 use crate::params::{
-    BackwardParams, ForwardParams, StandardParams, TensorGradientParams, TmaBackwardParams,
-    TmaForwardParams,
+    BackwardParams, ForwardParams, MaskMapParams, StandardParams, TensorGradientParams,
+    TmaBackwardParams, TmaForwardParams,
 };
 use crate::spec::Constant;
 
@@ -41,6 +41,20 @@ const FLASH1_FORWARD: &[Constant] = &[
     Constant::PadColumns,
 ];
 
+/// What flash3's forward kernels may ask for, but for those of few queries.
+const FLASH3_FORWARD: &[Constant] = &[
+    Constant::RightBound,
+    Constant::LeftBound,
+    Constant::Lengths,
+    Constant::Prefix,
+    Constant::Pages,
+    Constant::Sinks,
+    Constant::Dropout,
+    Constant::Score,
+    Constant::EditPartial,
+    Constant::BlockMask,
+];
+
 impl Kind {
     /// The constants that its kernels may ask for; [`Constant::FullPrecision`], first, those of f32.
     const fn constants(self) -> &'static [Constant] {
@@ -65,9 +79,15 @@ impl Kind {
                 Constant::BlockMask,
             ],
             Kind::StandardOutput | Kind::StandardDq => &[Constant::Lengths, Constant::BlockMask],
-            Kind::TileList | Kind::TmaTileList | Kind::BlockList | Kind::MaskMap => {
+            Kind::TileList | Kind::TmaTileList | Kind::BlockList => {
                 &[Constant::RightBound, Constant::LeftBound, Constant::Prefix]
             }
+            Kind::MaskMap => &[
+                Constant::RightBound,
+                Constant::LeftBound,
+                Constant::Prefix,
+                Constant::Score,
+            ],
             Kind::Clear => &[
                 Constant::RightBound,
                 Constant::LeftBound,
@@ -88,18 +108,7 @@ impl Kind {
             ],
             Kind::Forward => FLASH2_FORWARD,
             Kind::Flash1Forward => FLASH1_FORWARD,
-            Kind::TmaForward => &[
-                Constant::RightBound,
-                Constant::LeftBound,
-                Constant::Lengths,
-                Constant::Prefix,
-                Constant::Pages,
-                Constant::Sinks,
-                Constant::Dropout,
-                Constant::Score,
-                Constant::EditPartial,
-                Constant::BlockMask,
-            ],
+            Kind::TmaForward => FLASH3_FORWARD,
             Kind::StandardScores => &[
                 Constant::RightBound,
                 Constant::LeftBound,
@@ -174,6 +183,14 @@ impl Variant {
     /// they are copies of. The builder compiles such rows in a part of their own, in which other constants are 0 from the beginning, so their text is shorter.
     pub const fn is_compiled_apart(&self) -> bool {
         matches!(self.kind, Kind::Flash1Backward) || matches!(self.stamps, Stamps::EachTile)
+    }
+
+    /// Bytes of its parameters before [`ScoreParams`](crate::params::ScoreParams), if it evaluates the mask of an edit, and nothing else of it.
+    pub const fn mask_site(&self) -> Option<usize> {
+        match self.kind {
+            Kind::MaskMap => Some(offset_of!(MaskMapParams, score)),
+            _ => None,
+        }
     }
 
     /// Where it edits scores by an expression; `None` where it cannot.

@@ -3,13 +3,14 @@
 use ferroflash_kernels::attention::mask::{Band, Bounds as Sides};
 use ferroflash_kernels::emu::{self, GlobalMemory, Launch, Options};
 use ferroflash_kernels::entry;
+use ferroflash_kernels::expression::ptx::Edit;
 use ferroflash_kernels::expression::{
-    Binary, Bounds, Contiguous, ElementType, Elements, Evaluator, Expression, Index, MaskOver,
-    Node, ParamValue, Place, Ranges, TooLong, Type, Unary, mask_program,
+    Binary, Bounds, Contiguous, ElementType, Elements, Evaluator, Expression, Index, Kept,
+    MaskOver, Node, ParamValue, Place, Ranges, TooLong, Type, Unary, mask_mapping, mask_program,
 };
 use ferroflash_kernels::params::{
-    BlockMap, FULL_BLOCK, HIDDEN_BLOCK, MaskMapParams, MaskMapPhase, PARTIAL_BLOCK, Params,
-    ScoreParams, ScoreTensor, Shape, Window,
+    BlockMap, FULL_BLOCK, HIDDEN_BLOCK, MAP_THREADS, MaskMapParams, MaskMapPhase, MaskProgram,
+    PARTIAL_BLOCK, Params, ScoreParams, ScoreTensor, Shape, Window,
 };
 use ferroflash_kernels::spec::{Constant, Spec};
 use ferroflash_kernels::variants;
@@ -67,9 +68,19 @@ impl Call {
         Band::new(self.seqlen_q, self.seqlen_k, self.window(), sides)
     }
 
-    /// Runs the kernel.
+    /// Runs the kernel, which looks at intervals alone.
     pub fn map(&self, seed: u64) -> Result<Map, TooLong> {
         let program = mask_program(&self.mask, self.mask.params(), self.mask.tensors())?;
+        Ok(self.mapped(program, false, seed))
+    }
+
+    /// Runs the kernel, which looks at the pairs that intervals leave open.
+    pub fn map_at_pairs(&self, seed: u64) -> Map {
+        let mapping = mask_mapping(&self.mask, self.mask.params(), self.mask.tensors());
+        self.mapped(mapping.program, true, seed)
+    }
+
+    fn mapped(&self, program: MaskProgram, at_pairs: bool, seed: u64) -> Map {
         let (maps, (q_blocks, k_blocks)) = (self.maps(), self.blocks());
         let n_maps = maps.len() as u32;
         let n_bytes = (n_maps * q_blocks * k_blocks) as usize;
@@ -122,16 +133,24 @@ impl Call {
         let phases = [
             (MaskMapPhase::Bounds, sides * BLOCK),
             (MaskMapPhase::Map, n_bytes as u32),
+            (MaskMapPhase::Pairs, n_bytes as u32 * MAP_THREADS),
         ];
         for (phase, threads) in phases {
-            self.launch(params, phase, threads, seed, &mut memory);
+            let is_needed = match phase {
+                MaskMapPhase::Bounds => true,
+                MaskMapPhase::Map => program.end > 0,
+                MaskMapPhase::Pairs => at_pairs,
+            };
+            if is_needed {
+                self.launch(params, phase, threads, seed, &mut memory);
+            }
         }
         drop(memory);
         let bytes = map.iter().flat_map(|word| word.to_le_bytes());
-        Ok(Map {
+        Map {
             bytes: bytes.take(n_bytes).collect(),
             maps,
-        })
+        }
     }
 
     fn launch(
@@ -144,24 +163,40 @@ impl Call {
     ) {
         let variant = variants::by_name("mask_map_sm80").unwrap();
         let kernel = entry::emulated(variant.name).unwrap();
+        let at_pairs = phase == MaskMapPhase::Pairs;
         // More blocks than there is work for.
         let grid = threads.div_ceil(variant.footprint.threads) + 1;
+        let spec = match self.causal {
+            true => Spec::PLAIN.with(Constant::RightBound),
+            false => Spec::PLAIN,
+        };
         let launch = Launch {
             grid,
             threads: variant.footprint.threads,
             shared_bytes: variant.footprint.shared_bytes,
             resident_blocks: 4,
             blocks_per_sm: variant.footprint.blocks_per_sm,
-            spec: match self.causal {
-                true => Spec::PLAIN.with(Constant::RightBound),
-                false => Spec::PLAIN,
+            spec: match at_pairs {
+                true => spec.with(Constant::Score),
+                false => spec,
             },
         };
         let params = Params::MaskMap(MaskMapParams {
             phase: phase as u32,
             ..params
         });
-        let run = emu::run(&launch, &Options::seeded(seed), memory, &|| kernel(&params));
+        let options = Options::seeded(seed);
+        let kernel = || kernel(&params);
+        let edit = || {
+            Kept::new(Edit {
+                mask: Some(self.mask.clone()),
+                ..Edit::default()
+            })
+        };
+        let run = match at_pairs {
+            true => emu::run_edited(&launch, edit(), &options, memory, &kernel),
+            false => emu::run(&launch, &options, memory, &kernel),
+        };
         run.unwrap_or_else(|found| panic!("{}: {found}", self.mask));
     }
 

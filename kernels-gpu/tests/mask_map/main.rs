@@ -6,7 +6,7 @@ mod call;
 use call::Call;
 use ferroflash_kernels::expression::random::{Kind, Random, Sample, random};
 use ferroflash_kernels::expression::{
-    At, Cond, Contiguous, Elements, Expression, ParamValue, TooLong, mask_program,
+    At, Cond, Contiguous, Elements, Expression, ParamValue, TooLong, mask_mapping, mask_program,
 };
 
 #[test]
@@ -37,6 +37,71 @@ fn what_it_says_of_random_masks_is_so_at_each_pair() {
     }
     // What nothing is known of is right, too.
     assert!(n_mapped > 140 && n_known > 50, "{n_mapped} {n_known}");
+}
+
+/// Of a mask that is evaluated at pairs all is known, whatever it is.
+#[test]
+fn pairs_settle_what_intervals_leave_open() {
+    let mut n_more = 0;
+    for seed in 0..40 {
+        let mask = random(seed, 6 + seed as u32 % 40, Kind::Mask);
+        let mut random = Random(seed ^ 0x9a1c);
+        let sample = Sample::new(&mask, seed);
+        let call = Call {
+            seqlen_q: random.choose(&[130, 128, 257, 40]),
+            seqlen_k: random.choose(&[129, 128, 200, 7]),
+            causal: random.below(3) == 0,
+            params: sample.params,
+            tensors: sample.tensors,
+            mask,
+        };
+        let [_, missed, _] = call.check(&call.map_at_pairs(seed), &format!("seed {seed}"));
+        assert_eq!(missed, 0, "seed {seed}: {}", call.mask);
+        if let Ok(map) = call.map(seed) {
+            n_more += call.check(&map, "intervals")[1];
+        }
+    }
+    assert!(n_more > 10, "{n_more}");
+}
+
+/// Masks of bits, products and tables, long ones, and which masks are evaluated at pairs.
+#[test]
+fn masks_that_intervals_do_not_bound_are_evaluated() {
+    let is_at_pairs = |f: fn(At) -> Cond| {
+        let mask = Expression::mask(f).unwrap();
+        let mapping = mask_mapping(&mask, mask.params(), mask.tensors());
+        mapping.at_pairs
+    };
+    let check = |name: &str, expected: [usize; 2], f: fn(At) -> Cond| {
+        assert!(is_at_pairs(f), "{name}");
+        let call = Call {
+            seqlen_q: 300,
+            seqlen_k: 400,
+            causal: false,
+            params: Vec::new(),
+            tensors: Vec::new(),
+            mask: Expression::mask(f).unwrap(),
+        };
+        let [hidden, missed, full] = call.check(&call.map_at_pairs(1), name);
+        assert_eq!(([hidden, full], missed), (expected, 0), "{name}");
+    };
+    // Blocks of 256 by 256, told by the bits in which q and k differ.
+    check("bits", [6, 6], |at| ((at.q ^ at.k) >> 8).eq(0));
+    check("a product", [5, 1], |at| (at.q * at.k).lt(20_000));
+    check("a long one", [0, 6], |at| {
+        let hides = |n: i32| (at.q * at.k).ne(n);
+        (1..40).fold(hides(0), |all, n| all & hides(n))
+    });
+    assert!(!is_at_pairs(|at| at.k.le(at.q)));
+    assert!(!is_at_pairs(
+        |at| at.q.ge(at.k) & (at.q - at.k).lt(at.i32("window"))
+    ));
+    assert!(!is_at_pairs(|at| {
+        at.tensor_i32("documents", [at.batch, at.q])
+            .eq(at.tensor_i32("documents", [at.batch, at.k]))
+    }));
+    assert!(!is_at_pairs(|at| (at.q / 128).eq(at.k / 128)));
+    assert!(is_at_pairs(|at| at.tensor_i32("table", [at.q, at.k]).eq(1)));
 }
 
 /// Masks that are used, of each of whose blocks all is known that can be.

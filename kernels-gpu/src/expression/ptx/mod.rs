@@ -76,7 +76,7 @@ use std::fmt;
 use super::{Expression, Id, Node, Param, Tensor};
 use emit::Values;
 use lower::Launch;
-use op::{Arena, Given};
+use op::{Arena, Given, OpId};
 
 pub use crate::attention::score::{RowTerms, ScoreRows};
 pub use emit::Program;
@@ -178,10 +178,42 @@ impl fmt::Display for WriteError {
 
 impl std::error::Error for WriteError {}
 
+/// Whether a score counts.
+fn mask_of(edit: &Edit, launch: &Launch<'_>, arena: &mut Arena) -> Result<OpId, WriteError> {
+    match &edit.mask {
+        Some(mask) => lower::condition(launch, mask, arena),
+        None => Ok(arena.bool(true)),
+    }
+}
+
 impl Program {
     /// The program of an edit, for kernels that take whole scores.
     pub fn new(edit: &Edit, rows: ScoreRows, places: Places) -> Result<Program, WriteError> {
         Program::with_row_terms(edit, rows, places, RowTerms::InScores)
+    }
+
+    /// The program of an edit's mask, in the place of scores that stay as they are where the mask
+    /// shows them. Parameters and tensors are those of the whole edit.
+    pub fn of_mask(edit: &Edit, rows: ScoreRows, places: Places) -> Result<Program, WriteError> {
+        let (params, tensors) = (edit.params(), edit.tensors());
+        let launch = Launch {
+            rows,
+            places,
+            params: &params,
+            tensors: &tensors,
+        };
+        let mut arena = Arena::default();
+        let keep = mask_of(edit, &launch, &mut arena)?;
+        let score = arena.given(Given::X);
+        let hidden = arena.f32(f32::NEG_INFINITY);
+        let values = Values {
+            score: arena.select(score, hidden, keep),
+            gradient: None,
+            of_row: None,
+            terms: RowTerms::InScores,
+            is_capped: false,
+        };
+        Ok(Program::of(arena, values))
     }
 
     /// The program of an edit.
@@ -199,10 +231,7 @@ impl Program {
             tensors: &tensors,
         };
         let mut arena = Arena::default();
-        let keep = match &edit.mask {
-            Some(mask) => lower::condition(&launch, mask, &mut arena)?,
-            None => arena.bool(true),
-        };
+        let keep = mask_of(edit, &launch, &mut arena)?;
         let (score, of_row) = match &edit.score {
             Some(score) => lower::score(&launch, score, edit.unit(), terms, &mut arena)?,
             None => (arena.given(Given::X), None),

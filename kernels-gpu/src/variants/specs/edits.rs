@@ -71,7 +71,8 @@ impl Variant {
     /// and splits, too, and flash3's backward pass under a block mask. Rows of f16 differ from those of bf16 in conversions alone: bf16 stands
     /// for both.
     pub fn edited_specs(&self, has_gradient: bool) -> Vec<Spec> {
-        if self.score_site().is_none() || self.dtype == Some(Dtype::F16) {
+        let takes_none = self.score_site().is_none() && self.mask_site().is_none();
+        if takes_none || self.dtype == Some(Dtype::F16) {
             return Vec::new();
         }
         let specs: &[Spec] = match (self.kind, self.tiles) {
@@ -212,6 +213,7 @@ mod tests {
             specs("backward_sm90a_bf16_d256", false),
             "score right_bound+score"
         );
+        assert_eq!(specs("mask_map_sm80", true), "score right_bound+score");
         assert_eq!(
             specs("standard_d_weights_sm80_bf16", true),
             "score_gradient"

@@ -68,6 +68,10 @@ pub enum Rule {
     OfHeads,
     /// The same, and a cap.
     SoftCapOfHeads,
+    /// Query and key are of the same 128 or 256, told by the bits in which they differ.
+    OfBits,
+    /// The same in so many terms that it makes no program, and a bias.
+    AlibiInBits,
     /// A mask that hides nothing.
     Nothing,
     /// A random one.
@@ -148,6 +152,8 @@ impl Rule {
             Rule::AlibiInDocuments,
             Rule::Nothing,
             Rule::SameBlock,
+            Rule::OfBits,
+            Rule::AlibiInBits,
         ]
     }
 
@@ -189,7 +195,7 @@ impl Rule {
     /// What takes a score's place.
     fn score(self) -> Option<Expression> {
         let traced = match self {
-            Rule::Alibi | Rule::AlibiInDocuments => Expression::score(alibi),
+            Rule::Alibi | Rule::AlibiInDocuments | Rule::AlibiInBits => Expression::score(alibi),
             Rule::AlibiOfSequences => Expression::score(|s, at| {
                 s + at.tensor_f32("slopes", [at.batch, at.head]) * distance(at)
             }),
@@ -264,6 +270,11 @@ impl Rule {
             Rule::SameBlock => Expression::mask(|at| (at.q / 64).eq(at.k / 64)),
             Rule::EveryFourth => Expression::mask(|at| (at.k % 4).eq(0)),
             Rule::HiddenRows => Expression::mask(|at| (at.q / 16 % 3).eq(1) | at.q.gt(126)),
+            Rule::OfBits => Expression::mask(|at| ((at.q ^ at.k) >> 7).le(1)),
+            Rule::AlibiInBits => Expression::mask(|at| {
+                let differ = |bit: i32| ((at.q ^ at.k) >> bit & 1).eq(0);
+                (8..30).fold(differ(7), |all, bit| all & differ(bit))
+            }),
             Rule::Nothing => Expression::mask(|at| at.k.ge(0)),
             Rule::Random(seed) if seed % 2 == 0 => Expression::mask(|at| random::mask(seed, at)),
             _ => return None,

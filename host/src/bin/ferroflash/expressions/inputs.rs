@@ -21,6 +21,9 @@ const WINDOW: i32 = 1024;
 /// Documents of a sequence.
 const N_DOCUMENTS: usize = 32;
 
+/// Blocks of 64 that see each other: 512 queries and keys.
+const RUN: usize = 8;
+
 /// What calls give the expressions.
 #[derive(Default)]
 pub struct Given {
@@ -86,6 +89,20 @@ impl Given {
                     data: Data::I32(Memory::Host(of_sequence.collect())),
                     shape: vec![batch, len],
                     strides: Some(vec![0, 1]),
+                });
+            }
+            Some(NamedMask::Blocks) => {
+                let (rows, columns) = (
+                    problem.seqlen_q().div_ceil(64),
+                    problem.seqlen_k().div_ceil(64),
+                );
+                let of_row =
+                    |row| (0..columns).map(move |column| (row / RUN == column / RUN).into());
+                given.tensors.push(Tensor {
+                    name: "blocks",
+                    data: Data::I32(Memory::Host((0..rows).flat_map(of_row).collect())),
+                    shape: vec![rows, columns],
+                    strides: None,
                 });
             }
         }

@@ -115,8 +115,8 @@ pub trait Tiles {
     const PACKS_GQA: bool = matches!(Self::SHAPE, TileShape::Compact) || Self::IS_GROUPED;
     /// Whether keys may be divided among tiles.
     const SPLITS_KV: bool = Self::PACKS_GQA;
-    /// Whether consumers find their place in the block of threads anew where they need it. Two kernels have no register to keep it in: that of head_dim 256
-    /// with lengths and splits, and those of more columns of values than of keys beside an expression.
+    /// Whether consumers find their place in the block of threads anew where they need it. Kernels that have no register to keep it in: that of
+    /// head_dim 256 with lengths and splits, and those of more columns of values than of keys beside an expression.
     const FORGETS_PLACE: bool =
         Self::SPLITS_KV && Self::HEAD_DIM == 256 || Self::HEAD_DIM < Self::VALUE_DIM;
     /// Whether the softmax is speculative: exponentials before the maxima are known. Where values have more than 128 columns, the softmax hides behind the

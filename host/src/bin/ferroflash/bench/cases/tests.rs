@@ -200,4 +200,7 @@ fn named_masks_are_those_of_options() {
     // 1024 keys are more than there are.
     assert!(distance(&results("--causal 0 --mask-expression window"), &causal) < 1e-5);
     assert!(distance(&results("--causal 0 --mask-expression document"), &causal) > 1e-2);
+    // There is one run of blocks.
+    let full = results("--causal 0");
+    assert!(distance(&results("--causal 0 --mask-expression blocks"), &full) < 1e-5);
 }
