@@ -52,6 +52,24 @@ fn a_map_comes_before_the_lists_in_both_passes() {
     }
 }
 
+/// Where gradients are summed in order, tiles of more heads lie side by side, so that fewer of each wait for each other; not under a causal mask,
+/// whose tiles are spread over the queries.
+#[test]
+fn fewer_tiles_of_a_head_run_at_a_time_where_they_wait() {
+    let heads_per_group = |problem: ProblemBuilder| {
+        let plan = plan_of(problem, Pass::Backward, None).unwrap();
+        let main = plan.launches.last().unwrap();
+        let Params::TmaBackward(params) = main.params else {
+            panic!("{plan}");
+        };
+        params.pass.schedule.heads_per_group
+    };
+    let problem = masked(documents()).seqlen_q(16_384).seqlen_k(16_384);
+    assert_eq!(heads_per_group(problem), 8);
+    assert_eq!(heads_per_group(problem.order(Order::Fastest)), 1);
+    assert_eq!(heads_per_group(problem.mask(Mask::Causal)), 1);
+}
+
 /// There is a map for each batch entry, or head, if the mask depends on it.
 #[test]
 fn maps_are_of_what_the_mask_depends_on() {
