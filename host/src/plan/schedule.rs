@@ -96,8 +96,8 @@ const TOGETHER: u32 = 16;
 /// The same of flash3, where a map says which blocks tiles meet: if tiles are taken as under a causal mask, in groups as there.
 ///
 /// An expression without a band hides what it likes, often all but the blocks beside the diagonal, as documents do. Tiles that begin
-/// together then wait for each other at the few blocks that they meet: fewer of a head at a time wait less. 32 documents of 512 took 0.69 ms with a
-/// head at a time at head_dim 64 and take 0.59 with eight, 0.457 and 0.440 at 128; under a mask that hides nothing it makes no difference (H200).
+/// together then wait for each other at the few blocks that they meet: fewer of a head at a time wait less. H200, 32 documents of 512:
+/// 0.69 ms with one head at a time and 0.59 with eight at head_dim 64, 0.457 and 0.440 at 128; under a mask that hides nothing it makes no difference.
 pub fn tma_backward_in_lists(
     problem: &Problem,
     cut: &Cut,
@@ -109,14 +109,15 @@ pub fn tma_backward_in_lists(
     let resident = resident_blocks(device, footprint);
     match work {
         Work::Growing => {
-            let heads_per_group = heads_of_a_list(&schedule, resident, heads_in_l2(problem, cut));
-            let waits = schedule.order == ORDERED && problem.work() == Work::Even;
+            let mut heads_per_group =
+                heads_of_a_list(&schedule, resident, heads_in_l2(problem, cut));
+            let tiles_wait = schedule.order == ORDERED && problem.work() == Work::Even;
             let wanted = resident / TOGETHER;
+            if tiles_wait && wanted > heads_per_group {
+                heads_per_group = in_even_groups(schedule.heads.into(), wanted.into());
+            }
             Schedule {
-                heads_per_group: match waits && wanted > heads_per_group {
-                    true => in_even_groups(schedule.heads.into(), wanted.into()),
-                    false => heads_per_group,
-                },
+                heads_per_group,
                 ..schedule
             }
         }

@@ -9,6 +9,19 @@ use ferroflash_kernels::expression::{
     At, Cond, Contiguous, Elements, Expression, ParamValue, TooLong, mask_mapping, mask_program,
 };
 
+/// A call of random sizes, with what its mask takes.
+fn call_of(mask: Expression, seed: u64, mut random: Random) -> Call {
+    let sample = Sample::new(&mask, seed);
+    Call {
+        seqlen_q: random.choose(&[130, 128, 257, 40]),
+        seqlen_k: random.choose(&[129, 128, 200, 7]),
+        causal: random.below(3) == 0,
+        params: sample.params,
+        tensors: sample.tensors,
+        mask,
+    }
+}
+
 #[test]
 fn what_it_says_of_random_masks_is_so_at_each_pair() {
     let (mut n_mapped, mut n_known) = (0, 0);
@@ -18,16 +31,7 @@ fn what_it_says_of_random_masks_is_so_at_each_pair() {
             0 => mask,
             _ => mask.simplified().unwrap(),
         };
-        let mut random = Random(seed ^ 0xb10c);
-        let sample = Sample::new(&mask, seed);
-        let call = Call {
-            seqlen_q: random.choose(&[130, 128, 257, 40]),
-            seqlen_k: random.choose(&[129, 128, 200, 7]),
-            causal: random.below(3) == 0,
-            params: sample.params,
-            tensors: sample.tensors,
-            mask,
-        };
+        let call = call_of(mask, seed, Random(seed ^ 0xb10c));
         let Ok(map) = call.map(seed) else {
             continue;
         };
@@ -45,16 +49,7 @@ fn pairs_settle_what_intervals_leave_open() {
     let mut n_more = 0;
     for seed in 0..40 {
         let mask = random(seed, 6 + seed as u32 % 40, Kind::Mask);
-        let mut random = Random(seed ^ 0x9a1c);
-        let sample = Sample::new(&mask, seed);
-        let call = Call {
-            seqlen_q: random.choose(&[130, 128, 257, 40]),
-            seqlen_k: random.choose(&[129, 128, 200, 7]),
-            causal: random.below(3) == 0,
-            params: sample.params,
-            tensors: sample.tensors,
-            mask,
-        };
+        let call = call_of(mask, seed, Random(seed ^ 0x9a1c));
         let [_, missed, _] = call.check(&call.map_at_pairs(seed), &format!("seed {seed}"));
         assert_eq!(missed, 0, "seed {seed}: {}", call.mask);
         if let Ok(map) = call.map(seed) {

@@ -92,10 +92,8 @@ impl Given {
                 });
             }
             Some(NamedMask::Blocks) => {
-                let (rows, columns) = (
-                    problem.seqlen_q().div_ceil(64),
-                    problem.seqlen_k().div_ceil(64),
-                );
+                let [rows, columns] =
+                    [problem.seqlen_q(), problem.seqlen_k()].map(|rows| rows.div_ceil(64));
                 let of_row =
                     |row| (0..columns).map(move |column| (row / RUN == column / RUN).into());
                 given.tensors.push(Tensor {
