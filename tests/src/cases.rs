@@ -18,6 +18,7 @@
 //! | [`compact`], [`short`], [`few`], [`grouped`], [`wide_tiles`] | sets of their own for the compact tiles of flash2's backward pass, of flash3's forward pass, of flash2's; for grouped and wide ones |
 //! | [`mod@tf32`] | f32 tensors on a GPU, in both precisions |
 //! | [`orders`], [`shares`] | the same for the orders of tiles, and for few tiles of shared keys, in flash3's backward pass |
+//! | [`mod@thresholds`], [`many`] | plans that only large problems get: small ones for a device of smaller thresholds, and sequences by the hundred |
 //! | [`pages`], [`fp8`], [`serving`], [`merges`], [`appends`] | keys and values in pages, in 8 bits, and engines that keep them so; operations beside attention |
 
 pub mod aimed;
@@ -33,6 +34,7 @@ pub mod fp8;
 pub mod grouped;
 pub mod latent;
 pub mod lengths;
+pub mod many;
 pub mod merges;
 pub mod orders;
 pub mod paged_scores;
@@ -44,6 +46,7 @@ pub mod shares;
 pub mod short;
 pub mod sinks;
 pub mod tf32;
+pub mod thresholds;
 pub mod values;
 pub mod wide_tiles;
 pub mod windows;

@@ -1,7 +1,7 @@
 //! The backends under test: how each is opened, and what to say when it is not there.
 
 use ferroflash::backend::emulated::{EmulatorOptions, Lengths};
-use ferroflash::plan::DeviceInfo;
+use ferroflash::plan::{DeviceInfo, Thresholds};
 use ferroflash::{Algorithm, Backend, Device, Pass};
 pub use ferroflash_kernels::variants::TileShape;
 
@@ -149,6 +149,32 @@ pub const EMULATED_SHARES: Subject = Subject {
     ..EMULATED_ORDERS
 };
 
+/// [`EMULATED_SHORT`], where tiles have no counters: a launch of its own merges what splits of keys have found, as of thousands of rows.
+pub const EMULATED_MERGED_APART: Subject = Subject {
+    open: |seed| {
+        let options = EmulatorOptions::hopper(seed);
+        let device = of_sms(options.device, DeviceInfo::h200().n_sms);
+        Ok(Device::emulated(EmulatorOptions {
+            device: merging_apart(device),
+            ..options
+        }))
+    },
+    tiles: Tiles::Any,
+    ..EMULATED_SHORT
+};
+
+/// The same for grouped tiles.
+pub const EMULATED_GROUPED_MERGED_APART: Subject = Subject {
+    open: |seed| {
+        let options = EmulatorOptions::hopper(seed);
+        Ok(Device::emulated(EmulatorOptions {
+            device: merging_apart(of_sms(options.device, 1)),
+            ..options
+        }))
+    },
+    ..EMULATED_GROUPED
+};
+
 /// The kernels on the first GPU.
 pub const CUDA: Subject = Subject {
     backend: Backend::Cuda,
@@ -235,6 +261,46 @@ pub const CUDA_WIDE: Subject = Subject {
     tiles: Tiles::WideForward,
     ..CUDA_OF_FEW_SMS
 };
+
+/// The first GPU, planned as [`EMULATED_MERGED_APART`] is.
+pub const CUDA_MERGED_APART: Subject = Subject {
+    open: |seed| {
+        let device = (CUDA.open)(seed)?;
+        let limits = merging_apart(device.info().clone());
+        Ok(device.planned_as(limits))
+    },
+    tiles: Tiles::Any,
+    ..CUDA_SHORT
+};
+
+/// The first GPU, planned as [`EMULATED_GROUPED_MERGED_APART`] is.
+pub const CUDA_GROUPED_MERGED_APART: Subject = Subject {
+    open: |seed| {
+        let device = (CUDA.open)(seed)?;
+        let limits = merging_apart(of_sms(device.info().clone(), 1));
+        Ok(device.planned_as(limits))
+    },
+    ..CUDA_GROUPED
+};
+
+/// The first GPU, whatever tiles it takes: problems as large as a user's.
+pub const CUDA_AS_IT_IS: Subject = Subject {
+    n_random: 200,
+    tiles: Tiles::Any,
+    ..CUDA
+};
+
+/// The device whose tiles have no counters of splits.
+fn merging_apart(device: DeviceInfo) -> DeviceInfo {
+    let thresholds = Thresholds {
+        arrivals: 0,
+        ..device.thresholds
+    };
+    DeviceInfo {
+        thresholds,
+        ..device
+    }
+}
 
 /// The device with so many SMs.
 fn of_sms(device: DeviceInfo, n_sms: u32) -> DeviceInfo {

@@ -6,6 +6,7 @@ mod flash1;
 mod grouped;
 mod scores;
 mod sinks;
+mod sizes;
 mod tf32;
 
 /// The path of a test of the module that this stands in, from the test program's name on.

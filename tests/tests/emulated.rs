@@ -14,6 +14,10 @@ conformance::short_suite!(conformance::subject::EMULATED_SHORT);
 conformance::few_suite!(conformance::subject::EMULATED);
 conformance::tf32_suite!(conformance::subject::EMULATED);
 conformance::grouped_suite!(conformance::subject::EMULATED_GROUPED);
+conformance::merged_apart_suite!(
+    conformance::subject::EMULATED_MERGED_APART,
+    grouped: conformance::subject::EMULATED_GROUPED_MERGED_APART
+);
 conformance::wide_tiles_suite!(conformance::subject::EMULATED_WIDE);
 conformance::orders_suite!(conformance::subject::EMULATED_ORDERS);
 conformance::edges_suite!(conformance::subject::EMULATED_HOPPER {

@@ -4,7 +4,7 @@
 use ferroflash::arguments::{Argument, Arguments};
 use ferroflash::dtype::ScalarType;
 use ferroflash::error::{Error, ProblemError};
-use ferroflash::plan::{Algorithm, Backend, DeviceInfo, Plan, plan, plan_append};
+use ferroflash::plan::{Algorithm, Backend, DeviceInfo, Plan, Thresholds, plan, plan_append};
 use ferroflash::rotary::{Pairs, Turns};
 use ferroflash::tensor::{Description, Place, VectorDescription};
 use ferroflash::validate::rotary::{append_sizes, check_append};
@@ -149,6 +149,7 @@ fn device() -> impl Strategy<Value = DeviceInfo> {
                 n_sms,
                 shared_bytes_per_block,
                 memory_bytes,
+                thresholds: Thresholds::MEASURED,
             },
         );
     prop_oneof![

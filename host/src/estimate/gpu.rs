@@ -2,7 +2,7 @@
 
 use super::EstimateError;
 use crate::dtype::Dtype;
-use crate::plan::DeviceInfo;
+use crate::plan::{DeviceInfo, Thresholds};
 
 /// The limits of a GPU that bound attention.
 #[derive(Clone, Debug, PartialEq)]
@@ -305,6 +305,7 @@ impl Gpu {
             n_sms: self.n_sms,
             shared_bytes_per_block: self.sram_bytes.saturating_sub(RESERVED_BYTES) as u32,
             memory_bytes: self.memory_bytes?,
+            thresholds: Thresholds::MEASURED,
         })
     }
 

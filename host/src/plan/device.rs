@@ -1,5 +1,7 @@
 //! What planning knows of a device. Plain data, so that plans for any GPU are made and tested anywhere.
 
+use super::Thresholds;
+
 /// A device's limits.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceInfo {
@@ -13,6 +15,8 @@ pub struct DeviceInfo {
     pub shared_bytes_per_block: u32,
     /// Bytes of global memory.
     pub memory_bytes: u64,
+    /// Where planning takes another way.
+    pub thresholds: Thresholds,
 }
 
 impl DeviceInfo {
@@ -24,6 +28,7 @@ impl DeviceInfo {
             n_sms: 132,
             shared_bytes_per_block: 227 * 1024,
             memory_bytes: 141 << 30,
+            thresholds: Thresholds::MEASURED,
         }
     }
 
@@ -35,6 +40,7 @@ impl DeviceInfo {
             n_sms: 108,
             shared_bytes_per_block: 163 * 1024,
             memory_bytes: 80 << 30,
+            thresholds: Thresholds::MEASURED,
         }
     }
 
@@ -46,6 +52,7 @@ impl DeviceInfo {
             n_sms: 28,
             shared_bytes_per_block: 99 * 1024,
             memory_bytes: 12 << 30,
+            thresholds: Thresholds::MEASURED,
         }
     }
 
@@ -57,6 +64,7 @@ impl DeviceInfo {
             n_sms: 128,
             shared_bytes_per_block: 99 * 1024,
             memory_bytes: 24 << 30,
+            thresholds: Thresholds::MEASURED,
         }
     }
 
@@ -72,6 +80,7 @@ impl DeviceInfo {
             n_sms: 0,
             shared_bytes_per_block: 0,
             memory_bytes: u64::MAX,
+            thresholds: Thresholds::MEASURED,
         }
     }
 
@@ -83,6 +92,7 @@ impl DeviceInfo {
             n_sms: 2,
             shared_bytes_per_block: 163 * 1024,
             memory_bytes: 8 << 30,
+            thresholds: Thresholds::MEASURED,
         }
     }
 

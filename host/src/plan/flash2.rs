@@ -56,6 +56,7 @@ pub fn forward(
             scale: scale(checked),
             schedule: schedule::forward(
                 problem,
+                &device.thresholds,
                 block_mask::query_work(problem, &blocks),
                 tiles as u32,
                 heads,

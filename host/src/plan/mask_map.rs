@@ -5,7 +5,6 @@ use ferroflash_kernels::attention::mask::Work;
 use ferroflash_kernels::expression::{Expression, Index, MaskMapping};
 use ferroflash_kernels::params::{
     BLOCK_MULTIPLE, BlockMap, MAP_THREADS, MaskMapParams, MaskMapPhase, Params, ScoreParams,
-    in_workspace,
 };
 use ferroflash_kernels::spec::Constant;
 use ferroflash_kernels::variants::{Kind, Variant};
@@ -21,13 +20,6 @@ use crate::validate::Checked;
 
 /// Queries, and keys, of a block of the map.
 const ROWS: u64 = BLOCK_MULTIPLE as u64;
-
-/// Blocks of scores that an SM computes, one after another, from which on it pays to look for those that are hidden. An H200's SM takes about a
-/// µs for one at head_dim 128; the launches take some 2 µs each, and a mask such as a causal one leaves half of the blocks.
-const PAYS_FROM: u64 = 16;
-
-/// The most blocks of all maps: lists of what is left take up to 32 bytes of workspace for each.
-const MOST_BLOCKS: u64 = 1 << 22;
 
 /// Bytes of kept bounds of a value.
 const BOUNDS_BYTES: u64 = 16;
@@ -51,6 +43,7 @@ fn reason_against(checked: &Checked, device: &DeviceInfo) -> Option<Unmapped> {
         .div_ceil(device.n_sms.max(1).into())
         .saturating_mul(k_blocks);
     let of_maps = n_maps.saturating_mul(q_blocks).saturating_mul(k_blocks);
+    let thresholds = &device.thresholds;
     if problem.block_mask().is_some() {
         Some(Unmapped::BlockMask)
     } else if checked.has_lengths() || problem.pages().is_some() {
@@ -62,15 +55,15 @@ fn reason_against(checked: &Checked, device: &DeviceInfo) -> Option<Unmapped> {
             given: problem.seqlen_q() as u64,
             needed: ROWS,
         })
-    } else if of_an_sm < PAYS_FROM {
+    } else if of_an_sm < thresholds.mapped_blocks_per_sm {
         Some(Unmapped::Few {
             given: of_an_sm,
-            needed: PAYS_FROM,
+            needed: thresholds.mapped_blocks_per_sm,
         })
-    } else if of_maps > MOST_BLOCKS {
+    } else if of_maps > thresholds.mapped_blocks {
         Some(Unmapped::Many {
             given: of_maps,
-            most: MOST_BLOCKS,
+            most: thresholds.mapped_blocks,
         })
     } else {
         None
@@ -141,7 +134,7 @@ pub fn maps(
     let column_bounds = place_bounds("column_bounds", k_blocks, of_columns)?;
     let stride = |n: u64, blocks: u64| if n > 1 { blocks as u32 } else { 0 };
     let map = BlockMap {
-        map: in_workspace(workspace.place("mask_map", &[n_bytes])?),
+        map: workspace.place("mask_map", &[n_bytes])?,
         batch_stride: stride(batch, heads * of_map),
         head_stride: stride(heads, of_map),
         q_blocks: q_blocks as u32,

@@ -28,6 +28,7 @@ mod stamps;
 mod standard;
 mod tensor_gradient;
 mod tensor_map;
+mod thresholds;
 mod time;
 mod views;
 pub mod workspace;
@@ -37,7 +38,7 @@ use std::fmt;
 use ferroflash_kernels::expression::Kept;
 use ferroflash_kernels::params::{
     BackwardParams, DropoutParams, ForwardParams, KernelParams, Params, Schedule, Slot, SplitKv,
-    TmaBackwardParams, TmaForwardParams, in_workspace,
+    TmaBackwardParams, TmaForwardParams,
 };
 use ferroflash_kernels::spec::Constant;
 pub use ferroflash_kernels::spec::Spec;
@@ -52,6 +53,7 @@ pub(crate) use planned::Planned;
 pub use select::kinds;
 pub use stamps::NoStamps;
 pub(crate) use standard::COLUMN_MULTIPLE;
+pub use thresholds::Thresholds;
 pub use workspace::WorkspaceLayout;
 
 use crate::arguments::Argument;
@@ -200,11 +202,11 @@ fn lse_in_workspace(
     workspace: &mut WorkspaceLayout,
 ) -> Result<Vec<PlannedLaunch>, Reason> {
     let n_bytes = size_of::<f32>() as u64;
-    let offset = workspace.place("lse", &[checked.n_rows(), n_bytes])?;
+    let lse = workspace.place("lse", &[checked.n_rows(), n_bytes])?;
     for launch in &mut launches {
         launch.params.slots(&mut |slot| {
             if let Slot::Vector(Argument::Lse, place) = slot {
-                *place = in_workspace(offset);
+                *place = lse;
             }
         });
     }

@@ -13,18 +13,18 @@ pub(super) use groups::lacking;
 
 use super::backward::Cut;
 use super::time::{time_in_a_band, time_in_a_list, time_shifted};
-use crate::plan::DeviceInfo;
+use crate::plan::{DeviceInfo, Thresholds};
 use crate::problem::{Order, Problem};
 
-/// Bytes of K and V that the heads of one causal group may take together, of `kv_bytes` each: what the L2 cache of an H200
-/// (50 MB) keeps while their query tiles pass. Tiles of a long sequence do not read all of it at a time: above head_dim 128,
-/// where a byte is worth more products, twice as many heads are 2 to 4 % faster at 8k and 16k, and 2 to 12 % slower at 2k
-/// and less.
-const fn group_bytes(head_dim: usize, kv_bytes: u64) -> u64 {
-    if head_dim > 128 && kv_bytes >= 8 << 20 {
-        64 << 20
+/// Bytes of K and V that the heads of one causal group may take together, of `kv_bytes` each. Tiles of a long sequence do not read all of
+/// it at a time: above head_dim 128, where a byte is worth more products, twice as many heads are 2 to 4 % faster at 8k and 16k, and 2 to
+/// 12 % slower at 2k and less (H200).
+fn group_bytes(thresholds: &Thresholds, head_dim: usize, kv_bytes: u64) -> u64 {
+    let bytes = thresholds.causal_group_bytes;
+    if head_dim > 128 && kv_bytes >= bytes / 4 {
+        bytes.saturating_mul(2)
     } else {
-        32 << 20
+        bytes
     }
 }
 
@@ -40,6 +40,7 @@ pub const MAX_GRID: u64 = i32::MAX as u64;
 /// `group_size` of the heads that it counts share K and V.
 pub fn forward(
     problem: &Problem,
+    thresholds: &Thresholds,
     work: Work,
     tiles: u32,
     heads: u32,
@@ -53,7 +54,8 @@ pub fn forward(
                 .saturating_mul(problem.seqlen_k() as u64)
                 .saturating_mul(problem.head_dim() as u64)
                 .max(1);
-            let heads_k = (group_bytes(problem.head_dim(), kv_bytes) / kv_bytes).max(1);
+            let bytes = group_bytes(thresholds, problem.head_dim(), kv_bytes);
+            let heads_k = (bytes / kv_bytes).max(1);
             let heads_q = heads_k.saturating_mul(group_size.into());
             heads_q.clamp(1, u64::from(heads.max(1))) as u32
         }
@@ -110,7 +112,7 @@ pub fn tma_backward_in_lists(
     match work {
         Work::Growing => {
             let mut heads_per_group =
-                heads_of_a_list(&schedule, resident, heads_in_l2(problem, cut));
+                heads_of_a_list(&schedule, resident, heads_in_l2(problem, cut, device));
             let tiles_wait = schedule.order == ORDERED && problem.work() == Work::Even;
             let wanted = resident / TOGETHER;
             if tiles_wait && wanted > heads_per_group {
@@ -139,13 +141,13 @@ pub struct TmaBackward {
 /// The same of flash3: tiles go round in shifted order, or are claimed from a list in groups that fill the device well. Where query
 /// heads share keys and tiles are few, several tiles have the same keys.
 pub fn tma_backward(problem: &Problem, device: &DeviceInfo, footprint: &Footprint) -> TmaBackward {
-    /// Without a mask, tiles of so many rounds fill the device well enough. Under one, shares also spare the L2 cache.
-    const ENOUGH: u64 = 8;
     let one = tma_backward_in_shares(problem, device, footprint, 1);
     let tiles = u64::from(one.cut.tiles).saturating_mul(one.cut.heads_k);
     let resident = u64::from(resident_blocks(device, footprint));
     let even_work = problem.work() == Work::Even;
-    if tiles == 0 || even_work && tiles >= ENOUGH * resident {
+    // Under a mask, shares also spare the L2 cache.
+    let enough = device.thresholds.enough_rounds.saturating_mul(resident);
+    if tiles == 0 || even_work && tiles >= enough {
         return one;
     }
     // Shares take memory, and the model has its errors: they pay where the time is less by more percent than this. Without a mask it has
@@ -194,10 +196,10 @@ pub fn tma_backward_in_shares(
     let side_by_side = backward(problem, &cut, device, footprint);
     let most = match problem.work() {
         Work::Even => u64::MAX,
-        Work::Growing | Work::Shrinking => heads_in_l2(problem, &cut),
+        Work::Growing | Work::Shrinking => heads_in_l2(problem, &cut, device),
     };
     let list = Schedule {
-        heads_per_group: if streams_all_heads(problem, &cut, resident) {
+        heads_per_group: if streams_all_heads(problem, &cut, device, resident) {
             side_by_side.heads
         } else {
             heads_of_a_list(&side_by_side, resident, most)
@@ -223,7 +225,7 @@ pub fn tma_backward_in_shares(
         }
         (Work::Even, Order::Deterministic) => {
             let in_a_list = time_in_a_list(&cut, &list, resident);
-            let in_shifted_order = time_shifted(problem, &cut, &shifted, resident);
+            let in_shifted_order = time_shifted(problem, &cut, &shifted, device, resident);
             if in_shifted_order < in_a_list {
                 planned(shifted, in_shifted_order)
             } else {
@@ -232,7 +234,7 @@ pub fn tma_backward_in_shares(
         }
         _ => planned(
             list,
-            time_in_a_band(problem, &cut, &list, footprint, resident),
+            time_in_a_band(problem, &cut, &list, footprint, device),
         ),
     }
 }
@@ -251,7 +253,7 @@ pub fn tma_backward_in_a_list(
     let schedule = backward(problem, cut, device, footprint);
     let wanted = match problem.work() {
         Work::Even => u64::from(resident_blocks(device, footprint) / TOGETHER),
-        Work::Growing | Work::Shrinking => heads_in_l2(problem, cut),
+        Work::Growing | Work::Shrinking => heads_in_l2(problem, cut, device),
     };
     let wanted = wanted.max(schedule.heads_per_group.into());
     Schedule {
@@ -276,11 +278,9 @@ fn strided(shifted: Schedule, footprint: &Footprint, resident: u32) -> Schedule 
     }
 }
 
-/// How many KV heads' q, dO and accumulator of dQ stay in the L2 cache while tiles of these heads read them: 26 MB. An
-/// H200, of 50 MB, is fast with 34 MB (half shifted), and was slow with 70 MB.
-fn heads_in_l2(problem: &Problem, cut: &Cut) -> u64 {
-    const BYTES: u64 = 26 << 20;
-    BYTES / head_bytes(problem, cut)
+/// How many KV heads' q, dO and accumulator of dQ stay in the L2 cache while tiles of these heads read them.
+fn heads_in_l2(problem: &Problem, cut: &Cut, device: &DeviceInfo) -> u64 {
+    device.thresholds.gradient_heads_bytes / head_bytes(problem, cut)
 }
 
 /// Bytes of q, dO and the accumulator of dQ that tiles of a KV head read or add to; at least 1.
@@ -292,20 +292,22 @@ pub(super) fn head_bytes(problem: &Problem, cut: &Cut) -> u64 {
         .max(1)
 }
 
-/// How much of these stays in the L2 cache: a little more than half shifted of heads of their own pass, which are fast: see [`heads_in_l2`].
-pub(super) const L2_BYTES: u64 = 36 << 20;
-
 /// Whether tiles of all heads lie side by side in a list: under a causal mask, where the L2 cache does not keep a single head. Few
 /// tiles of each head run then, of nearly the same length, and one after another closely, so that one in so many steps as there
 /// are tiles of a head misses. In groups most do: 72 to 97 % at 48k tokens and more, by the simulator of `tests/tests/schedule`.
 ///
 /// Tiles that meet several heads wait for longer ones at each further head, so there have to be more of them.
-pub(super) fn streams_all_heads(problem: &Problem, cut: &Cut, resident: u32) -> bool {
+pub(super) fn streams_all_heads(
+    problem: &Problem,
+    cut: &Cut,
+    device: &DeviceInfo,
+    resident: u32,
+) -> bool {
     let rounds = if cut.most_heads() == 1 { 7 } else { 12 };
     let (tiles, resident) = (u64::from(cut.tiles), u64::from(resident));
     let causal = problem.bounds().right && !problem.bounds().left;
     causal
-        && head_bytes(problem, cut) > L2_BYTES
+        && head_bytes(problem, cut) > device.thresholds.gradient_bytes
         && 4 * cut.heads_k <= resident
         && tiles.saturating_mul(cut.heads_k) >= rounds * resident
 }

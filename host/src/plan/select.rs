@@ -61,7 +61,7 @@ pub(super) fn select(
     let mut chosen = None;
     let mut candidates = Vec::new();
     let mut algorithms = Algorithm::BY_PREFERENCE;
-    if few::beats_flash3(checked) || lengths::begin_at_any_row(checked) {
+    if few::beats_flash3(checked, device) || lengths::begin_at_any_row(checked) {
         // Also where flash3 would begin a copy for every row of K and V; flash2 looks rows up anyway.
         algorithms.sort_by_key(|&algorithm| algorithm != Algorithm::Flash2);
     }
@@ -224,36 +224,36 @@ impl PassKernels {
 
 /// The tile shapes, the most wanted first. In flash3's forward pass compact tiles pay where sequences are short
 /// ([`short`]), wide tiles where they are long (tests/benches/record), if there are several of them for every SM. In its
-/// backward pass wide tiles pay at the head_dim they are made for, where sequences are long: from 8192 queries on with 132 SMs,
-/// taken for each SM; from 6072 on where lengths differ, since tiles are in a list then, whatever their shape.
+/// backward pass wide tiles pay at the head_dim they are made for, where sequences are long.
 fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> Vec<TileShape> {
-    const WIDE_ROWS: u64 = 192;
-    const WIDE_GRADIENTS: u64 = 62;
-    const WIDE_GRADIENTS_LISTED: u64 = 46;
+    let thresholds = &device.thresholds;
+    let of_sms = |each: u64| each.saturating_mul(device.n_sms.into());
     let problem = &lengths::of_average_length(checked);
     // Where lengths differ, most of the work is in the longest sequences.
     let longest = checked.problem().seqlen_q() as u64;
     let seqlen_q = longest.min(4 * problem.seqlen_q() as u64);
     let compact_first = [TileShape::Compact, TileShape::Default, TileShape::Wide];
     if kinds == [Kind::TmaForward] && short::prefers_compact(problem, device.n_sms) {
-        let grouped = short::prefers_grouped(problem, device.n_sms).then_some(TileShape::Grouped);
+        let grouped = short::prefers_grouped(problem, device).then_some(TileShape::Grouped);
         return grouped.into_iter().chain(compact_first).collect();
     }
-    if kinds == [Kind::Forward] && few::prefers_few(checked.problem()) {
+    if kinds == [Kind::Forward] && few::prefers_few(checked.problem(), device) {
         return compact_first.to_vec();
     }
     let wide = if kinds.contains(&Kind::TmaBackward) {
         let per_sm = match checked.has_lengths() {
-            true => WIDE_GRADIENTS_LISTED,
-            false => WIDE_GRADIENTS,
+            true => thresholds.wide_gradients_listed_per_sm,
+            false => thresholds.wide_gradients_per_sm,
         };
-        let long = (per_sm * u64::from(device.n_sms)).max(1024);
+        let long = of_sms(per_sm).max(thresholds.wide_gradients);
         problem.work() == Work::Even && problem.head_dim() > 96 && seqlen_q >= long
     } else {
         let long = match problem.work() {
-            Work::Even if problem.head_dim() <= 64 => 1024,
-            Work::Growing | Work::Shrinking if problem.head_dim() > 64 => 8192,
-            _ => 4096,
+            Work::Even if problem.head_dim() <= 64 => thresholds.wide_queries_narrow,
+            Work::Growing | Work::Shrinking if problem.head_dim() > 64 => {
+                thresholds.wide_queries_masked
+            }
+            _ => thresholds.wide_queries,
         };
         let rows = (problem.batch() as u64)
             .saturating_mul(problem.heads_q() as u64)
@@ -261,7 +261,7 @@ fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> Vec<TileSha
         let bounded = problem.bounds().left;
         // Wide tiles are not for lists of blocks, which a mask expression makes where it pays.
         let mapped = mask_map::mapping(checked, device).is_some_and(|mapping| mapping.is_ok());
-        !bounded && !mapped && seqlen_q >= long && rows >= 4 * WIDE_ROWS * u64::from(device.n_sms)
+        !bounded && !mapped && seqlen_q >= long && rows >= of_sms(thresholds.wide_rows_per_sm)
     };
     if wide {
         vec![TileShape::Wide, TileShape::Default, TileShape::Compact]

@@ -2,6 +2,7 @@
 
 use ferroflash_kernels::attention::mask::Work;
 
+use super::DeviceInfo;
 use crate::problem::Problem;
 
 /// Rows of a compact tile.
@@ -36,21 +37,18 @@ pub fn prefers_compact(problem: &Problem, n_sms: u32) -> bool {
 /// Rows of a grouped tile.
 const GROUPED_ROWS: u64 = 128;
 
-/// Bytes of keys and values for each SM from which on grouped tiles pay. Compact ones read the same keys more than once, at the same time:
-/// the L2 cache gives them, but not as fast as all SMs could take them. Smaller caches are read faster by more blocks (H200).
-const GROUPED_BYTES_PER_SM: u64 = 256 << 10;
-
 /// Whether grouped tiles are the ones to prefer, where compact ones are to default ones: where few queries of a group make fewer of them.
-pub fn prefers_grouped(problem: &Problem, n_sms: u32) -> bool {
+pub fn prefers_grouped(problem: &Problem, device: &DeviceInfo) -> bool {
     let tiles = |rows| n_tiles(problem, pack_gqa_log2(problem, rows), rows);
     let keys = (problem.batch() as u64)
         .saturating_mul(problem.heads_k() as u64)
         .saturating_mul(problem.seqlen_k() as u64);
     let key_bytes = problem.kv_columns() as u64 * problem.dtype_k().size_bytes() as u64;
+    let bytes_per_sm = device.thresholds.grouped_bytes_per_sm;
     problem.seqlen_q() as u64 <= ROWS
         && pack_gqa_log2(problem, GROUPED_ROWS) > 0
         && tiles(GROUPED_ROWS) < tiles(ROWS)
-        && keys.saturating_mul(key_bytes) >= GROUPED_BYTES_PER_SM * u64::from(n_sms)
+        && keys.saturating_mul(key_bytes) >= bytes_per_sm.saturating_mul(device.n_sms.into())
 }
 
 /// How many heads of a group share a tile of so many rows, as an exponent of 2: of those that make the fewest tiles, the fewest,
@@ -95,6 +93,13 @@ mod tests {
             .head_dim(128)
             .build()
             .unwrap()
+    }
+
+    fn of_sms(n_sms: u32) -> DeviceInfo {
+        DeviceInfo {
+            n_sms,
+            ..DeviceInfo::h200()
+        }
     }
 
     #[test]
@@ -156,7 +161,11 @@ mod tests {
             (problem(64, (32, 32), 16), 132, false),
             (problem(64, (64, 8), 65), 132, false),
         ] {
-            assert_eq!(prefers_grouped(&problem, n_sms), grouped, "{problem:?}");
+            assert_eq!(
+                prefers_grouped(&problem, &of_sms(n_sms)),
+                grouped,
+                "{problem:?}"
+            );
         }
     }
 
@@ -164,7 +173,7 @@ mod tests {
     fn no_size_overflows() {
         let most = problem(usize::MAX, (usize::MAX - 1, 1), usize::MAX);
         assert_eq!(pack_gqa_log2(&most, ROWS), 0);
-        assert!(!prefers_grouped(&most, u32::MAX));
+        assert!(!prefers_grouped(&most, &of_sms(u32::MAX)));
         assert!(!prefers_compact(&most, u32::MAX));
         let headless = most.to_builder().heads_k(0).build().unwrap();
         assert_eq!(pack_gqa_log2(&headless, ROWS), 0);

@@ -49,16 +49,13 @@ pub fn splits(checked: &Checked, device: &DeviceInfo, variant: &Variant, tiles: 
     }
 }
 
-/// As many queries are few.
-const FEW_QUERIES: u64 = 64;
-
 /// Keys of the splits with which a forward pass of so many undivided tiles takes the least time; `None`: undivided. Where sequences
 /// have lengths of their own, these are the fewest keys of a split: the device divides the work of all into equal parts, and the longest
 /// sequence may be alone of its length.
 fn fastest(checked: &Checked, device: &DeviceInfo, variant: &Variant, tiles: u64) -> Option<u32> {
     let problem = checked.problem();
     // Tiles that a window leaves few keys have few to divide.
-    if problem.seqlen_q() as u64 > FEW_QUERIES || problem.bounds().left {
+    if problem.seqlen_q() as u64 > device.thresholds.split_queries || problem.bounds().left {
         return None;
     }
     let tiles = match checked.has_lengths() {
@@ -81,13 +78,10 @@ fn fastest(checked: &Checked, device: &DeviceInfo, variant: &Variant, tiles: u64
     (n > 1).then(|| (blocks.div_ceil(n) * block_k) as u32)
 }
 
-/// The most rows that a block of threads merges when no tile is left, two for each of its warps: more are merged faster by many small
-/// blocks, in a launch of their own.
-const MERGED_BY_A_BLOCK: u64 = 8;
-
 /// The same with a place in the workspace, for a launch of so many blocks.
 pub fn place(
     checked: &Checked,
+    device: &DeviceInfo,
     split: SplitKv,
     blocks: u32,
     workspace: &mut WorkspaceLayout,
@@ -97,10 +91,13 @@ pub fn place(
     }
     let (n, word) = (split.n.into(), size_of::<f32>() as u64);
     let columns = checked.problem().head_dim_v() as u64;
-    let arrivals = if split.rows <= MERGED_BY_A_BLOCK * u64::from(blocks) {
-        workspace.place_arrivals("arrivals", split.rows)
-    } else {
-        None
+    let thresholds = &device.thresholds;
+    let merged = thresholds
+        .rows_merged_by_block
+        .saturating_mul(blocks.into());
+    let arrivals = match split.rows <= merged {
+        true => workspace.place_arrivals("arrivals", split.rows, thresholds),
+        false => None,
     };
     Ok(SplitKv {
         arrivals: arrivals.unwrap_or_default(),

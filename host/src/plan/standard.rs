@@ -1,6 +1,6 @@
 //! Launches of `standard`: grids and parameters. The scores and the weights lie in memory.
 
-use ferroflash_kernels::params::{Params, SinkGradientParams, StandardParams, in_workspace};
+use ferroflash_kernels::params::{Params, SinkGradientParams, StandardParams};
 use ferroflash_kernels::variants::{Kind, Variant};
 
 use super::block_mask::block_map;
@@ -134,20 +134,20 @@ fn params(checked: &Checked, workspace: &mut WorkspaceLayout) -> Result<Standard
     // A piece of the workspace in place of the caller's memory.
     let weights = match checked.pass() {
         Pass::ForwardWithWeights => 0,
-        _ => in_workspace(push(
+        _ => push(
             "weights",
             &[
                 rows,
                 padded_k,
                 checked.problem().dtype().size_bytes() as u64,
             ],
-        )?),
+        )?,
     };
     // The backward pass works the weights out again; the kernel that does writes lse too, which the caller has lent
     // for reading only.
     let (lse, delta) = match checked.pass() {
         Pass::Backward => (
-            in_workspace(push("lse", &[checked.n_rows(), f32_bytes])?),
+            push("lse", &[checked.n_rows(), f32_bytes])?,
             push("delta", &[rows, f32_bytes])?,
         ),
         _ => (0, 0),

@@ -6,8 +6,9 @@ use ferroflash_kernels::attention::mask::Band;
 use ferroflash_kernels::config::Footprint;
 use ferroflash_kernels::params::{FASTEST, Schedule};
 
+use super::DeviceInfo;
 use super::backward::Cut;
-use super::schedule::{L2_BYTES, head_bytes, lacking, streams_all_heads};
+use super::schedule::{head_bytes, lacking, resident_blocks, streams_all_heads};
 use crate::problem::Problem;
 
 /// Of a model of time: one block of queries.
@@ -27,8 +28,6 @@ const MISS_PERCENT: u64 = 18;
 const SMALL_GROUPS_PERCENT: u64 = 22;
 /// Where they are more, but not several times as many.
 const LARGE_GROUPS_PERCENT: u64 = 5;
-/// The same under a mask, where tiles visit a part of their heads' only, and what few misses there are cost no time.
-const L2_BYTES_IN_A_BAND: u64 = 44 << 20;
 
 /// Under a mask: how much longer a step takes that misses. At head_dim 64 exponentials take longer, and hide most of it.
 const fn miss_percent_in_a_band(head_dim: usize) -> u64 {
@@ -52,7 +51,13 @@ fn wait_for_sums(cut: &Cut, schedule: &Schedule) -> u64 {
 ///
 /// In shifted order tiles are spread over all query blocks of their heads. Where these are more than the L2 cache keeps, as they are
 /// where several query heads share keys, every step misses it. In a list tiles follow one another closely.
-pub(super) fn time_shifted(problem: &Problem, cut: &Cut, shifted: &Schedule, resident: u32) -> u64 {
+pub(super) fn time_shifted(
+    problem: &Problem,
+    cut: &Cut,
+    shifted: &Schedule,
+    device: &DeviceInfo,
+    resident: u32,
+) -> u64 {
     let together = block_order::tiles_per_ring(shifted);
     let steps = cut.q_blocks().saturating_mul(cut.group_size);
     let even = cut.n_larger_shares == 0;
@@ -64,7 +69,10 @@ pub(super) fn time_shifted(problem: &Problem, cut: &Cut, shifted: &Schedule, res
     let edges = edges(cut);
     let time = rounds.saturating_mul(steps.saturating_mul(STEP).saturating_add(edges));
     let bytes = head_bytes(problem, cut).saturating_mul(shifted.heads_per_group.into());
-    let misses = if bytes > L2_BYTES { MISS_PERCENT } else { 0 };
+    let misses = match bytes > device.thresholds.gradient_bytes {
+        true => MISS_PERCENT,
+        false => 0,
+    };
     time.saturating_add(time.saturating_mul(misses) / 100)
         .saturating_add(wait_for_sums(cut, shifted))
 }
@@ -93,8 +101,9 @@ pub(super) fn time_in_a_band(
     cut: &Cut,
     list: &Schedule,
     footprint: &Footprint,
-    resident: u32,
+    device: &DeviceInfo,
 ) -> u64 {
+    let resident = resident_blocks(device, footprint);
     let band = Band::new(
         problem.seqlen_q() as u32,
         problem.seqlen_k() as u32,
@@ -118,11 +127,11 @@ pub(super) fn time_in_a_band(
         .saturating_mul(STEP)
         .saturating_add(of_edges)
         .div_ceil(resident.into());
-    let missed = if streams_all_heads(problem, cut, resident) {
+    let missed = if streams_all_heads(problem, cut, device, resident) {
         cut.heads_k * 100 / u64::from(resident)
     } else {
         let bytes = head_bytes(problem, cut).saturating_mul(list.heads_per_group.into());
-        bytes.saturating_sub(L2_BYTES_IN_A_BAND) / (bytes / 100).max(1)
+        bytes.saturating_sub(device.thresholds.gradient_bytes_in_band) / (bytes / 100).max(1)
     };
     let of_group = 8 * u64::from(list.heads_per_group) * u64::from(list.tiles);
     let resident = u64::from(resident);

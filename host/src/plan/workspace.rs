@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use super::Reason;
+use ferroflash_kernels::params::in_workspace;
+
+use super::{Reason, Thresholds};
 
 /// Every piece starts at a multiple of this many bytes; so must the workspace itself.
 pub const ALIGNMENT_BYTES: u64 = 256;
@@ -15,8 +17,8 @@ pub const COUNTER_BYTES: u64 = ARRIVALS_OFFSET + 4 * MOST_ARRIVALS;
 /// Where the counters of arrivals begin: behind the one that every plan may have.
 const ARRIVALS_OFFSET: u64 = ALIGNMENT_BYTES;
 
-/// The most counters of arrivals: as a batch of 256 with 32 heads has, of one query each.
-const MOST_ARRIVALS: u64 = 8192;
+/// For how many counters of arrivals there is room: as a batch of 256 with 32 heads has, of one query each.
+pub const MOST_ARRIVALS: u64 = 8192;
 
 /// One piece of the workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +32,8 @@ pub struct Piece {
 }
 
 /// The pieces of a plan's workspace, one after another, behind the counters. Empty where a plan needs none.
+///
+/// What places a piece gives what parameters hold until they are bound ([`in_workspace`]): never 0, which is the address of no piece.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkspaceLayout {
     pieces: Vec<Piece>,
@@ -59,7 +63,7 @@ impl WorkspaceLayout {
         self.pieces.iter().any(Piece::is_counter)
     }
 
-    /// Places a counter, a `u32`, and gives its offset. A plan has one at most: plans that run one after another share its place.
+    /// Places a counter, a `u32`. A plan has one at most: plans that run one after another share its place.
     pub(crate) fn place_counter(&mut self, name: &'static str) -> u64 {
         self.pieces.push(Piece {
             name,
@@ -67,13 +71,17 @@ impl WorkspaceLayout {
             n_bytes: size_of::<u32>() as u64,
         });
         self.n_bytes = self.n_bytes.max(ARRIVALS_OFFSET);
-        0
+        in_workspace(0)
     }
 
-    /// Places `n` further counters and gives the offset of the first; `None` where there is no room for as many. Plans share their place,
-    /// too.
-    pub(crate) fn place_arrivals(&mut self, name: &'static str, n: u64) -> Option<u64> {
-        if n > MOST_ARRIVALS {
+    /// Places `n` further counters; `None` where they are more than the thresholds allow. Plans share their place, too.
+    pub(crate) fn place_arrivals(
+        &mut self,
+        name: &'static str,
+        n: u64,
+        thresholds: &Thresholds,
+    ) -> Option<u64> {
+        if n > thresholds.arrivals.min(MOST_ARRIVALS) {
             return None;
         }
         let piece = Piece {
@@ -84,19 +92,21 @@ impl WorkspaceLayout {
         let before = self.pieces.partition_point(Piece::is_counter);
         self.pieces.insert(before, piece);
         self.n_bytes = self.n_bytes.max(COUNTER_BYTES);
-        Some(ARRIVALS_OFFSET)
+        Some(in_workspace(ARRIVALS_OFFSET))
     }
 
-    /// Appends a piece of `factors` multiplied bytes and gives its offset, or the reason why it cannot be.
+    /// Appends a piece of `factors` multiplied bytes, or gives the reason why it cannot be.
     pub(crate) fn place(&mut self, name: &'static str, factors: &[u64]) -> Result<u64, Reason> {
-        self.push(name, factors).ok_or(Reason::TooLarge {
-            what: name,
-            given: u64::MAX,
-            limit: i64::MAX as u64,
-        })
+        self.push(name, factors)
+            .map(in_workspace)
+            .ok_or(Reason::TooLarge {
+                what: name,
+                given: u64::MAX,
+                limit: i64::MAX as u64,
+            })
     }
 
-    /// The same; `None` where 64 bits do not hold it.
+    /// The same, which gives the offset; `None` where 64 bits do not hold it.
     fn push(&mut self, name: &'static str, factors: &[u64]) -> Option<u64> {
         let n_bytes = factors
             .iter()
@@ -149,11 +159,18 @@ mod tests {
     fn counters_lie_where_no_other_piece_does() {
         let mut layout = WorkspaceLayout::default();
         assert_eq!(layout.n_bytes(), 0);
-        assert_eq!(layout.place_counter("tile_counter"), 0);
+        assert_eq!(layout.place_counter("tile_counter"), in_workspace(0));
         assert_eq!(layout.n_bytes(), ALIGNMENT_BYTES);
         assert_eq!(layout.push("a", &[4]), Some(COUNTER_BYTES));
-        assert_eq!(layout.place_arrivals("too many", MOST_ARRIVALS + 1), None);
-        assert_eq!(layout.place_arrivals("arrivals", MOST_ARRIVALS), Some(256));
+        let few = Thresholds {
+            arrivals: 7,
+            ..Thresholds::MEASURED
+        };
+        for (n, thresholds) in [(MOST_ARRIVALS + 1, Thresholds::MEASURED), (8, few)] {
+            assert_eq!(layout.place_arrivals("too many", n, &thresholds), None);
+        }
+        let place = layout.place_arrivals("arrivals", MOST_ARRIVALS, &Thresholds::MEASURED);
+        assert_eq!(place, Some(in_workspace(256)));
         let counters: Vec<bool> = layout.pieces().iter().map(Piece::is_counter).collect();
         assert_eq!(counters, [true, true, false]);
     }

@@ -243,7 +243,7 @@ pub enum Slot<'a> {
     Map(Argument, &'a mut TensorMap),
     /// A vector; 0 where the call does not have it. A plan may put a piece of the workspace here: [`in_workspace`].
     Vector(Argument, &'a mut u64),
-    /// A piece of the workspace. A plan says its offset; at launch the address of the workspace is added.
+    /// A piece of the workspace, as a plan names it: [`in_workspace`]. 0 where the plan has none, before a launch and at it.
     Workspace(&'a mut u64),
 }
 
@@ -256,9 +256,17 @@ pub trait KernelParams: Copy {
 /// Marks an offset into the workspace that stands where a vector's address goes.
 const IN_WORKSPACE: u64 = 1 << 63;
 
-/// What a plan writes in a [`Slot::Vector`] that is not the caller's but a piece of the workspace at this offset.
+/// What a plan writes in the place of an address that is a piece of the workspace at this offset: never 0, which says that there is none.
 pub const fn in_workspace(offset_bytes: u64) -> u64 {
     offset_bytes | IN_WORKSPACE
+}
+
+/// The address of a piece of the workspace; `None` where the place holds none.
+const fn piece_address(place: u64, workspace: u64) -> Option<u64> {
+    match place & IN_WORKSPACE {
+        0 => None,
+        _ => Some(workspace + (place & !IN_WORKSPACE)),
+    }
 }
 
 /// Fills every address in: `address` says where an argument lies; 0: it is not there. An empty tensor, too, needs the address of some
@@ -268,12 +276,26 @@ pub fn bind(params: &mut impl KernelParams, workspace: u64, address: impl Fn(Arg
         Slot::Tensor(argument, view) => view.base = address(argument),
         Slot::Map(argument, map) => map.base = address(argument),
         Slot::Vector(argument, place) => {
-            *place = if *place & IN_WORKSPACE != 0 {
-                workspace + (*place & !IN_WORKSPACE)
-            } else {
-                address(argument)
-            }
+            *place = piece_address(*place, workspace).unwrap_or_else(|| address(argument))
         }
-        Slot::Workspace(offset) => *offset += workspace,
+        Slot::Workspace(place) => *place = piece_address(*place, workspace).unwrap_or(0),
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::TileList;
+
+    /// What a plan does not have has no address, wherever the workspace lies: kernels ask whether a list is there.
+    #[test]
+    fn a_piece_that_a_plan_lacks_has_no_address() {
+        let mut list = TileList {
+            tiles: in_workspace(0),
+            maps: in_workspace(512),
+            ..TileList::default()
+        };
+        bind(&mut list, 4096, |_| 0);
+        assert_eq!([list.tiles, list.q_blocks, list.maps], [4096, 0, 4608]);
+    }
 }

@@ -31,7 +31,7 @@ pub fn splits() -> Vec<Fp8Case> {
 }
 
 /// Those whose queries are padded, with a head_dim that the kernels take.
-fn in_8_bits(cases: Vec<PagedCase>) -> Vec<Fp8Case> {
+pub(super) fn in_8_bits(cases: Vec<PagedCase>) -> Vec<Fp8Case> {
     let padded = |paged: &PagedCase| {
         let lengths = paged.case.lengths;
         !lengths.is_some_and(|lengths| matches!(lengths.q.room, Room::Packed { .. }))

@@ -18,7 +18,7 @@ use super::kernel_cache::{KernelCache, KernelCacheUse, Target};
 use super::memory::Bytes;
 use super::module::{Kernel, Kernels, too_old};
 use crate::error::DriverError;
-use crate::plan::DeviceInfo;
+use crate::plan::{DeviceInfo, Thresholds};
 
 /// The devices that are open in this process, so that each is opened, and each kernel compiled, once.
 static OPEN: Mutex<Vec<Weak<CudaDevice>>> = Mutex::new(Vec::new());
@@ -324,5 +324,6 @@ fn read_info(device: CUdevice) -> Result<DeviceInfo, DriverError> {
         n_sms: attribute(Attribute::MultiprocessorCount)?,
         shared_bytes_per_block: attribute(Attribute::MaxSharedBytesPerBlock)?,
         memory_bytes: extra::device::total_memory(device)? as u64,
+        thresholds: Thresholds::MEASURED,
     })
 }

@@ -12,21 +12,15 @@ use crate::plan::{DeviceInfo, PlannedLaunch, Reason, lengths, split_kv};
 use crate::problem::{Fp8Kv, Problem};
 use crate::validate::{Checked, Pass};
 
-/// As many packed rows are few: two tiles, which read the same keys one after the other.
-const FEW_ROWS: usize = 32;
-
 /// Whether its kernel is the faster one.
-pub fn prefers_few(problem: &Problem) -> bool {
+pub fn prefers_few(problem: &Problem, device: &DeviceInfo) -> bool {
     let packed = problem.seqlen_q().saturating_mul(problem.group_size());
-    packed <= FEW_ROWS && problem.total_q().is_none()
+    packed as u64 <= device.thresholds.few_rows && problem.total_q().is_none()
 }
-
-/// Bytes of keys and values from which on it is faster than flash3's kernel that divides keys (H200).
-const LARGE_CACHE_BYTES: u64 = 512 << 20;
 
 /// Whether it is faster than flash3's: where lengths differ, since it makes no list of tiles, and where caches are large. At head_dims that it pads
 /// that has not been measured.
-pub fn beats_flash3(checked: &Checked) -> bool {
+pub fn beats_flash3(checked: &Checked, device: &DeviceInfo) -> bool {
     let problem = checked.problem();
     let bytes = [
         problem.batch(),
@@ -39,11 +33,11 @@ pub fn beats_flash3(checked: &Checked) -> bool {
         product.saturating_mul(n as u64)
     });
     let few = checked.pass() == Pass::Forward
-        && prefers_few(problem)
+        && prefers_few(problem, device)
         && [32, 64, 128].contains(&problem.head_dim())
         && problem.block_mask().is_none()
         && problem.edit_parts().is_none();
-    few && (checked.has_lengths() || bytes >= LARGE_CACHE_BYTES)
+    few && (checked.has_lengths() || bytes >= device.thresholds.large_cache_bytes)
 }
 
 /// Whether a kernel can work on a problem: in its tiles rows of different heads follow one another, and each sequence has as many tiles.
@@ -86,7 +80,7 @@ pub fn launches(
     let split = split_kv::splits(checked, device, variant, tiles * batch);
     // Only the last block of a tile merges its splits, when the others have ended: it may have twice as many rows.
     let blocks = u32::try_from(2 * tiles * batch).unwrap_or(u32::MAX);
-    let mut split = split_kv::place(checked, split, blocks, workspace)?;
+    let mut split = split_kv::place(checked, device, split, blocks, workspace)?;
     if split.tiles_merge == 0 {
         // The kernel that merges does not know how the device divides.
         split.parts = 0;

@@ -88,8 +88,14 @@ pub fn launches(
         });
         let together = is_listed && (keys_once || problem.values_in_keys());
         let work = block_mask::query_work(problem, &masked);
-        let schedule = order(problem, work, tiles as u32, heads, group_size, together);
-        let split = split_kv::place(checked, split, blocks, workspace)?;
+        let schedule = order(
+            checked,
+            device,
+            work,
+            [tiles as u32, heads, group_size],
+            together,
+        );
+        let split = split_kv::place(checked, device, split, blocks, workspace)?;
         let list = list.unwrap_or_default();
         let [q, k, v, o] = maps;
         let params = TmaForwardParams {
@@ -123,15 +129,18 @@ pub fn launches(
 /// The order of the tiles: all heads of a listed tile together, or as many as the L2 cache has room for. Heads of a sequence have neighbouring
 /// keys, which they read as whole rows of memory together; or the same, which they read once.
 fn order(
-    problem: &Problem,
+    checked: &Checked,
+    device: &DeviceInfo,
     work: Work,
-    tiles: u32,
-    heads: u32,
-    group_size: u32,
+    [tiles, heads, group_size]: [u32; 3],
     together: bool,
 ) -> Schedule {
+    let problem = checked.problem();
     let elem_bytes = problem.dtype().size_bytes() as u64;
-    let order = schedule::forward(problem, work, tiles, heads, group_size, elem_bytes);
+    let thresholds = &device.thresholds;
+    let order = schedule::forward(
+        problem, thresholds, work, tiles, heads, group_size, elem_bytes,
+    );
     Schedule {
         heads_per_group: if together {
             heads
