@@ -18,10 +18,7 @@ conformance::merged_apart_suite!(
     conformance::subject::CUDA_MERGED_APART,
     grouped: conformance::subject::CUDA_GROUPED_MERGED_APART
 );
-conformance::many_suite!(conformance::subject::CUDA_AS_IT_IS {
-    many: Flash3,
-    many_flash2: Flash2
-});
+conformance::many_suite!(conformance::subject::CUDA_AS_IT_IS);
 conformance::wide_tiles_suite!(conformance::subject::CUDA_WIDE);
 conformance::orders_suite!(conformance::subject::CUDA_ORDERS);
 conformance::edges_suite!(conformance::subject::CUDA_OF_FEW_SMS {

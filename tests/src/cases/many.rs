@@ -66,11 +66,7 @@ pub fn dense(n: usize, seed: u64) -> Vec<Case> {
 
 /// Keys and values in pages.
 pub fn paged(n: usize, seed: u64) -> Vec<PagedCase> {
-    let sides = [
-        (Side::Full, Side::Used),
-        (Side::Packed, Side::Used),
-        (Side::Full, Side::Full),
-    ];
+    let sides = [(Side::Full, Side::Used), (Side::Packed, Side::Used)];
     let of = |(at, case)| in_pages(at, case);
     let cases = cases(n, seed ^ 1, &sides).into_iter().enumerate();
     cases.map(of).collect()

@@ -62,40 +62,54 @@ macro_rules! merged_apart_suite {
     };
 }
 
-/// Makes the tests of sequences by the hundred: a module for each algorithm.
+/// Makes the tests of sequences by the hundred.
 #[macro_export]
 macro_rules! many_suite {
-    ($subject:path { $($module:ident: $algorithm:ident),+ $(,)? }) => {
-        $(mod $module {
+    ($subject:path) => {
+        mod many {
             use $crate::cases::many;
             use $crate::path;
             use $crate::sample::seed;
             use $crate::subject::Subject;
 
             const SUBJECT: Subject = $subject;
-            const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::$algorithm;
+            const FLASH2: ferroflash::Algorithm = ferroflash::Algorithm::Flash2;
+            const FLASH3: ferroflash::Algorithm = ferroflash::Algorithm::Flash3;
             const N: usize = SUBJECT.n_random as usize / 4;
 
             #[test]
-            fn dense() {
-                $crate::suite::check(&SUBJECT, ALGORITHM, path!("dense"), many::dense(N, seed()));
+            fn flash2() {
+                $crate::suite::check(&SUBJECT, FLASH2, path!("flash2"), many::dense(N, seed()));
             }
 
             #[test]
-            fn paged() {
-                $crate::pages::check(&SUBJECT, ALGORITHM, path!("paged"), &many::paged(N, seed()));
+            fn flash3() {
+                $crate::suite::check(&SUBJECT, FLASH3, path!("flash3"), many::dense(N, seed()));
+            }
+
+            #[test]
+            fn pages_flash2() {
+                let cases = many::paged(N, seed());
+                $crate::pages::check(&SUBJECT, FLASH2, path!("pages_flash2"), &cases);
+            }
+
+            #[test]
+            fn pages_flash3() {
+                let cases = many::paged(N, seed());
+                $crate::pages::check(&SUBJECT, FLASH3, path!("pages_flash3"), &cases);
             }
 
             #[test]
             fn fp8() {
-                $crate::fp8::check(&SUBJECT, ALGORITHM, path!("fp8"), &many::in_8_bits(N, seed()));
+                let cases = many::in_8_bits(N, seed());
+                $crate::fp8::check(&SUBJECT, FLASH2, path!("fp8"), &cases);
             }
 
             #[test]
             fn latent() {
                 let cases = many::latent(N / 2, seed());
-                $crate::latent::check(&SUBJECT, ALGORITHM, path!("latent"), &cases);
+                $crate::latent::check(&SUBJECT, FLASH3, path!("latent"), &cases);
             }
-        })+
+        }
     };
 }
