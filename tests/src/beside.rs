@@ -32,20 +32,26 @@ pub(crate) fn check_one_in<C: Debug>(
     if subject.is_absent() {
         return;
     }
-    let begun = Instant::now();
-    let all = 0..cases.len();
-    let numbers: Vec<usize> = match Choice::of(subject.backend) {
-        Choice::Only(numbers) => numbers,
-        Choice::All => all.collect(),
-        Choice::Sample(seed) | Choice::Thinned(seed) => all
+    let one_in = |seed: u64| {
+        (0..cases.len())
             .filter(|number| (number + seed as usize).is_multiple_of(n))
-            .collect(),
+            .collect()
     };
+    let numbers = Choice::of(subject.backend).numbers(cases.len(), one_in);
+    check_numbers(test, cases, &numbers, check_case);
+}
+
+/// The same of the cases with these numbers.
+pub(crate) fn check_numbers<C: Debug>(
+    test: &str,
+    cases: &[C],
+    numbers: &[usize],
+    check_case: impl Fn(&C) -> Result<Option<f64>, String>,
+) {
+    let begun = Instant::now();
     let (mut n_passed, mut n_refused, mut worst, mut failures) = (0, 0, 0.0f64, Vec::new());
-    for (number, case) in cases.iter().enumerate() {
-        if !numbers.contains(&number) {
-            continue;
-        }
+    for &number in numbers {
+        let case = &cases[number];
         match check_case(case) {
             Ok(Some(close)) => {
                 n_passed += 1;
@@ -58,8 +64,10 @@ pub(crate) fn check_one_in<C: Debug>(
         }
     }
     say(&format!(
-        "conformance: {test}: {n_passed} passed, {} failed, {n_refused} refused as they should be; at most {worst:.2} of the tolerance; \
-         {:.1} s",
+        "conformance: {test}: {} of {} cases: {n_passed} passed, {} failed, {n_refused} refused as they should be; at most {worst:.2} of the \
+         tolerance; {:.1} s",
+        numbers.len(),
+        cases.len(),
         failures.len(),
         begun.elapsed().as_secs_f64(),
     ));

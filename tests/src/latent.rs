@@ -3,7 +3,7 @@
 use ferroflash::{Algorithm, Backend, Device, Dtype, Element, Inputs, SplitKv};
 use half::{bf16, f16};
 
-use crate::beside::check_one_in;
+use crate::beside::check_numbers;
 use crate::buffer::{Buffer, Number};
 use crate::cases::Case;
 use crate::cases::latent::{COLUMNS, LatentCase};
@@ -13,15 +13,15 @@ use crate::pages::{Runs, output, pool};
 use crate::subject::Subject;
 use crate::trial::{Refusal, vectors};
 
-/// Of the cases, the emulator runs one in so many.
-const ONE_IN: usize = 3;
-
-/// Puts the subject through cases; panics with every failure.
-pub fn check(subject: &Subject, algorithm: Algorithm, test: &str, cases: &[LatentCase]) {
-    if subject.cannot_run(algorithm) {
-        return;
-    }
-    check_one_in(ONE_IN, subject, test, cases, |case| {
+/// Puts the subject through those cases of a set that have these numbers; panics with every failure.
+pub(crate) fn check_set(
+    subject: &Subject,
+    algorithm: Algorithm,
+    test: &str,
+    cases: &[LatentCase],
+    numbers: &[usize],
+) {
+    check_numbers(test, cases, numbers, |case| {
         check_case(subject, algorithm, case)
     });
 }

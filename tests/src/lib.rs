@@ -24,6 +24,7 @@
 //! | [`book`] | tables of the book, held to what tests measure |
 //! | [`subject`] | the backends under test |
 //! | [`sample`] | which cases of a set run |
+//! | [`sets`] | the sets of cases of a test program |
 //! | [`mod@suite`] | the same cases for every backend |
 #![forbid(unsafe_code)]
 
@@ -73,6 +74,11 @@ pub mod sinks;
 pub mod subject;
 
 pub mod sample;
+
+/// What makes sets known.
+#[doc(hidden)]
+pub use inventory;
+pub mod sets;
 
 pub mod suite;
 

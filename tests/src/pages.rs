@@ -7,7 +7,7 @@ pub mod beyond;
 use ferroflash::{Algorithm, Attention, Device, Dtype, Element, Inputs, Outputs, Problem};
 use half::{bf16, f16};
 
-use crate::beside::{bits, check_one_in};
+use crate::beside::{bits, check_numbers, check_one_in};
 use crate::buffer::{Arrangement, Buffer, Number};
 use crate::cases::Case;
 use crate::cases::paged_scores::PagedScoreCase;
@@ -23,10 +23,10 @@ use crate::subject::Subject;
 use crate::suite::is_eligible;
 use crate::trial::{Refusal, Rows, refusal, vectors};
 
-/// Of the cases, the emulator runs one in so many.
+/// Of the random cases, the emulator runs one in so many.
 const ONE_IN: usize = 3;
 
-/// Puts the subject through cases; panics with every failure.
+/// Puts the subject through random cases; panics with every failure.
 pub fn check(subject: &Subject, algorithm: Algorithm, test: &str, cases: &[PagedCase]) {
     if subject.cannot_run(algorithm) {
         return;
@@ -36,12 +36,28 @@ pub fn check(subject: &Subject, algorithm: Algorithm, test: &str, cases: &[Paged
     });
 }
 
+/// The same of those cases of a set that have these numbers.
+pub(crate) fn check_set(
+    subject: &Subject,
+    algorithm: Algorithm,
+    test: &str,
+    cases: &[PagedCase],
+    numbers: &[usize],
+) {
+    check_numbers(test, cases, numbers, |paged| {
+        check_case(subject, algorithm, paged, None)
+    });
+}
+
 /// The same with scores and masks of the user's own.
-pub fn check_scores(subject: &Subject, algorithm: Algorithm, test: &str, cases: &[PagedScoreCase]) {
-    if subject.cannot_run(algorithm) {
-        return;
-    }
-    check_one_in(ONE_IN, subject, test, cases, |case| {
+pub(crate) fn check_scores(
+    subject: &Subject,
+    algorithm: Algorithm,
+    test: &str,
+    cases: &[PagedScoreCase],
+    numbers: &[usize],
+) {
+    check_numbers(test, cases, numbers, |case| {
         check_case(subject, algorithm, &case.paged, Some(&case.edits()))
     });
 }

@@ -11,7 +11,7 @@ use ferroflash::{
 use ferroflash_kernels::variants::{Kind, VARIANTS};
 use half::{bf16, f16};
 
-use crate::beside::{bits, check_one_in};
+use crate::beside::{bits, check_numbers, check_one_in};
 use crate::buffer::{Buffer, Number};
 use crate::cases::Case;
 use crate::cases::scores::{Rule, ScoreCase};
@@ -25,17 +25,43 @@ use crate::subject::{Subject, TileShape, Tiles};
 use crate::suite::{is_eligible, say};
 use crate::trial::{self, Refusal, problem_of, vectors, with_vectors};
 
-/// Of the cases, the emulator runs one in so many.
+/// Of the random cases, the emulator runs one in so many.
 const ONE_IN: usize = 6;
 
-/// Puts the subject through cases; panics with every failure.
+/// Puts the subject through random cases; panics with every failure.
 pub fn check(subject: &Subject, algorithm: Algorithm, test: &str, cases: &[ScoreCase]) {
     if subject.cannot_run(algorithm) {
         return;
     }
+    counting_backward(test, |check_case| {
+        check_one_in(ONE_IN, subject, test, cases, |scores| {
+            check_case(&Trial::new(subject, algorithm, scores)?)
+        });
+    });
+}
+
+/// The same of those cases of a set that have these numbers.
+pub(crate) fn check_set(
+    subject: &Subject,
+    algorithm: Algorithm,
+    test: &str,
+    cases: &[ScoreCase],
+    numbers: &[usize],
+) {
+    counting_backward(test, |check_case| {
+        check_numbers(test, cases, numbers, |scores| {
+            check_case(&Trial::new(subject, algorithm, scores)?)
+        });
+    });
+}
+
+/// Hands on what checks a case, and says in how many there was a backward pass.
+fn counting_backward(
+    test: &str,
+    check: impl FnOnce(&dyn Fn(&Trial) -> Result<Option<f64>, String>),
+) {
     let n_backward = std::cell::Cell::new(0);
-    check_one_in(ONE_IN, subject, test, cases, |scores| {
-        let trial = Trial::new(subject, algorithm, scores)?;
+    check(&|trial: &Trial| {
         let Some(close) = trial.check_forward()? else {
             return Ok(None);
         };

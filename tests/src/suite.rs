@@ -23,7 +23,7 @@ use crate::cases::{self, Case};
 use crate::compare::Closeness;
 use crate::inputs::Values;
 use crate::reference::Reference;
-use crate::sample::{self, Choice, Member};
+use crate::sample::{self, Choice};
 use crate::subject::{Subject, Tiles};
 use crate::trial::{self, Refusal};
 pub(crate) use eligibility::is_eligible;
@@ -62,56 +62,29 @@ struct Counts {
     failures: Vec<(usize, String)>,
 }
 
-/// Puts the subject through a set of cases, or through a sample of them; panics with every failure. `test` is the path of the
-/// test, from the name of the test program on.
-pub fn check(subject: &Subject, algorithm: Algorithm, test: &str, cases: Vec<Case>) {
-    check_chosen(subject, algorithm, test, cases, Choice::of(subject.backend));
-}
-
-/// The same, of which the emulator runs a [thinned](Choice::thinned) sample.
-pub fn check_thinned(subject: &Subject, algorithm: Algorithm, test: &str, cases: Vec<Case>) {
-    let choice = Choice::of(subject.backend).thinned();
-    check_chosen(subject, algorithm, test, cases, choice);
-}
-
-fn check_chosen(
+/// Puts the subject through those cases of a set that have these numbers; panics with every failure. `test` is the path of the test, from the name
+/// of the test program on.
+pub(crate) fn check_set(
     subject: &Subject,
     algorithm: Algorithm,
     test: &str,
-    cases: Vec<Case>,
-    choice: Choice,
+    cases: &[Case],
+    numbers: &[usize],
 ) {
-    if subject.cannot_run(algorithm) {
-        return;
-    }
-    let members = match (&choice, (subject.open)(0)) {
-        (Choice::Sample(_) | Choice::Thinned(_), Ok(device)) => cases
-            .iter()
-            .map(|case| Member {
-                stratum: sample::stratum(&device, algorithm, subject.passes(), case),
-                cost: sample::cost(case),
-            })
-            .collect(),
-        _ => vec![Member::default(); cases.len()],
-    };
-    let numbers = choice.numbers(&members);
+    let choice = Choice::of(subject.backend);
     let beside = |number| match choice.runs_once(number) {
         true => Beside::Nothing,
         false => Beside::of_case(subject, number),
     };
-    check_numbers(subject, algorithm, test, &cases, &numbers, beside);
+    check_numbers(subject, algorithm, test, cases, numbers, beside);
 }
 
-/// The same for a set that runs as a whole, and once: each of its cases is there for a mistake of its own.
+/// Puts the subject through a set that runs as a whole, and once: each of its cases is there for a mistake of its own.
 pub fn check_all(subject: &Subject, algorithm: Algorithm, test: &str, cases: Vec<Case>) {
     if subject.cannot_run(algorithm) {
         return;
     }
-    let all = vec![Member::default(); cases.len()];
-    let numbers = match Choice::of(subject.backend) {
-        only @ Choice::Only(_) => only.numbers(&all),
-        _ => Choice::All.numbers(&all),
-    };
+    let numbers = Choice::of(subject.backend).numbers(cases.len(), |_| (0..cases.len()).collect());
     check_numbers(subject, algorithm, test, &cases, &numbers, |_| {
         Beside::Nothing
     });

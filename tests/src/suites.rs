@@ -26,60 +26,33 @@ macro_rules! suite {
             use $crate::cases::aimed;
             use $crate::path;
             use $crate::subject::Subject;
-            use $crate::suite::{check, check_all, check_random, check_thinned};
+            use $crate::suite::{check_all, check_random};
 
             const SUBJECT: Subject = $subject;
             const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::$algorithm;
 
-            #[test]
-            fn quick() {
-                check(&SUBJECT, ALGORITHM, path!("quick"), $crate::cases::quick());
-            }
+            $crate::set!(quick, SUBJECT, ALGORITHM, Strata, Plain $crate::cases::quick);
 
-            #[test]
-            fn full() {
-                check(&SUBJECT, ALGORITHM, path!("full"), $crate::cases::full());
-            }
+            $crate::set!(full, SUBJECT, ALGORITHM, Strata, Plain $crate::cases::full);
 
-            #[test]
-            fn edge() {
-                check(&SUBJECT, ALGORITHM, path!("edge"), $crate::cases::edge());
-            }
+            $crate::set!(edge, SUBJECT, ALGORITHM, Strata, Plain $crate::cases::edge);
 
-            #[test]
-            fn wide() {
-                check(&SUBJECT, ALGORITHM, path!("wide"), $crate::cases::wide());
-            }
+            $crate::set!(wide, SUBJECT, ALGORITHM, Strata, Plain $crate::cases::wide);
 
-            #[test]
-            fn padded() {
-                check(&SUBJECT, ALGORITHM, path!("padded"), $crate::cases::padded());
-            }
+            $crate::set!(padded, SUBJECT, ALGORITHM, Strata, Plain $crate::cases::padded);
 
-            #[test]
-            fn windows() {
-                check(&SUBJECT, ALGORITHM, path!("windows"), $crate::cases::windows::all());
-            }
+            $crate::set!(windows, SUBJECT, ALGORITHM, Strata, Plain $crate::cases::windows::all);
 
             #[test]
             fn repeated() {
                 check_all(&SUBJECT, ALGORITHM, path!("repeated"), aimed::repeated());
             }
 
-            #[test]
-            fn lengths() {
-                check(&SUBJECT, ALGORITHM, path!("lengths"), $crate::cases::lengths::all());
-            }
+            $crate::set!(lengths, SUBJECT, ALGORITHM, Strata, Plain $crate::cases::lengths::all);
 
-            #[test]
-            fn values() {
-                check(&SUBJECT, ALGORITHM, path!("values"), $crate::cases::values::all());
-            }
+            $crate::set!(values, SUBJECT, ALGORITHM, Strata, Plain $crate::cases::values::all);
 
-            #[test]
-            fn blocks() {
-                check_thinned(&SUBJECT, ALGORITHM, path!("blocks"), $crate::cases::blocks::all());
-            }
+            $crate::set!(blocks, SUBJECT, ALGORITHM, Sixth, Plain $crate::cases::blocks::all);
 
             #[test]
             fn random() {
@@ -125,35 +98,20 @@ macro_rules! compact_suite {
             use $crate::cases::compact;
             use $crate::path;
             use $crate::subject::Subject;
-            use $crate::suite::{check, check_random, check_thinned};
+            use $crate::suite::check_random;
 
             const SUBJECT: Subject = $subject;
             const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::Flash2;
 
-            #[test]
-            fn quick() {
-                check(&SUBJECT, ALGORITHM, path!("quick"), compact::quick());
-            }
+            $crate::set!(quick, SUBJECT, ALGORITHM, Strata, Plain compact::quick);
 
-            #[test]
-            fn full() {
-                check(&SUBJECT, ALGORITHM, path!("full"), compact::full());
-            }
+            $crate::set!(full, SUBJECT, ALGORITHM, Strata, Plain compact::full);
 
-            #[test]
-            fn padded() {
-                check(&SUBJECT, ALGORITHM, path!("padded"), compact::padded());
-            }
+            $crate::set!(padded, SUBJECT, ALGORITHM, Strata, Plain compact::padded);
 
-            #[test]
-            fn windows() {
-                check_thinned(&SUBJECT, ALGORITHM, path!("windows"), compact::windows());
-            }
+            $crate::set!(windows, SUBJECT, ALGORITHM, Sixth, Plain compact::windows);
 
-            #[test]
-            fn lengths() {
-                check_thinned(&SUBJECT, ALGORITHM, path!("lengths"), compact::lengths());
-            }
+            $crate::set!(lengths, SUBJECT, ALGORITHM, Sixth, Plain compact::lengths);
 
             #[test]
             fn random() {
@@ -172,40 +130,22 @@ macro_rules! short_suite {
             use $crate::cases::{self, aimed, short};
             use $crate::path;
             use $crate::subject::{Subject, TileShape};
-            use $crate::suite::{check, check_all, check_random, check_thinned};
+            use $crate::suite::{check_all, check_random};
 
             const SUBJECT: Subject = $subject;
             const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::Flash3;
 
-            #[test]
-            fn all() {
-                check(&SUBJECT, ALGORITHM, path!("all"), short::all());
-            }
+            $crate::set!(all, SUBJECT, ALGORITHM, Strata, Plain short::all);
 
-            #[test]
-            fn packed() {
-                check_thinned(&SUBJECT, ALGORITHM, path!("packed"), short::packed());
-            }
+            $crate::set!(packed, SUBJECT, ALGORITHM, Sixth, Plain short::packed);
 
-            #[test]
-            fn windows() {
-                check(&SUBJECT, ALGORITHM, path!("windows"), short::windows());
-            }
+            $crate::set!(windows, SUBJECT, ALGORITHM, Strata, Plain short::windows);
 
-            #[test]
-            fn lengths() {
-                check_thinned(&SUBJECT, ALGORITHM, path!("lengths"), short::lengths());
-            }
+            $crate::set!(lengths, SUBJECT, ALGORITHM, Sixth, Plain short::lengths);
 
-            #[test]
-            fn splits() {
-                check_thinned(&SUBJECT, ALGORITHM, path!("splits"), short::splits());
-            }
+            $crate::set!(splits, SUBJECT, ALGORITHM, Sixth, Plain short::splits);
 
-            #[test]
-            fn quick() {
-                check(&SUBJECT, ALGORITHM, path!("quick"), cases::quick());
-            }
+            $crate::set!(quick, SUBJECT, ALGORITHM, Strata, Plain cases::quick);
 
             #[test]
             fn mispredictions() {
@@ -233,27 +173,16 @@ macro_rules! few_suite {
     ($subject:path) => {
         mod few {
             use $crate::cases::few;
-            use $crate::path;
             use $crate::subject::Subject;
-            use $crate::suite::{check, check_thinned};
 
             const SUBJECT: Subject = $subject;
             const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::Flash2;
 
-            #[test]
-            fn all() {
-                check(&SUBJECT, ALGORITHM, path!("all"), few::all());
-            }
+            $crate::set!(all, SUBJECT, ALGORITHM, Strata, Plain few::all);
 
-            #[test]
-            fn lengths() {
-                check_thinned(&SUBJECT, ALGORITHM, path!("lengths"), few::lengths());
-            }
+            $crate::set!(lengths, SUBJECT, ALGORITHM, Sixth, Plain few::lengths);
 
-            #[test]
-            fn splits() {
-                check_thinned(&SUBJECT, ALGORITHM, path!("splits"), few::splits());
-            }
+            $crate::set!(splits, SUBJECT, ALGORITHM, Sixth, Plain few::splits);
         }
     };
 }
@@ -266,25 +195,16 @@ macro_rules! wide_tiles_suite {
             use $crate::cases::{aimed, wide_tiles};
             use $crate::path;
             use $crate::subject::Subject;
-            use $crate::suite::{check, check_all, check_thinned};
+            use $crate::suite::check_all;
 
             const SUBJECT: Subject = $subject;
             const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::Flash3;
 
-            #[test]
-            fn all() {
-                check(&SUBJECT, ALGORITHM, path!("all"), wide_tiles::all());
-            }
+            $crate::set!(all, SUBJECT, ALGORITHM, Strata, Plain wide_tiles::all);
 
-            #[test]
-            fn windows() {
-                check_thinned(&SUBJECT, ALGORITHM, path!("windows"), wide_tiles::windows());
-            }
+            $crate::set!(windows, SUBJECT, ALGORITHM, Sixth, Plain wide_tiles::windows);
 
-            #[test]
-            fn lengths() {
-                check_thinned(&SUBJECT, ALGORITHM, path!("lengths"), wide_tiles::lengths());
-            }
+            $crate::set!(lengths, SUBJECT, ALGORITHM, Sixth, Plain wide_tiles::lengths);
 
             #[test]
             fn mispredictions() {
@@ -304,35 +224,20 @@ macro_rules! orders_suite {
             use $crate::cases::orders;
             use $crate::path;
             use $crate::subject::Subject;
-            use $crate::suite::{check, check_random, check_thinned};
+            use $crate::suite::check_random;
 
             const SUBJECT: Subject = $subject;
             const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::Flash3;
 
-            #[test]
-            fn shifted() {
-                check(&SUBJECT, ALGORITHM, path!("shifted"), orders::shifted());
-            }
+            $crate::set!(shifted, SUBJECT, ALGORITHM, Strata, Plain orders::shifted);
 
-            #[test]
-            fn lists() {
-                check(&SUBJECT, ALGORITHM, path!("lists"), orders::lists());
-            }
+            $crate::set!(lists, SUBJECT, ALGORITHM, Strata, Plain orders::lists);
 
-            #[test]
-            fn causal() {
-                check_thinned(&SUBJECT, ALGORITHM, path!("causal"), orders::causal());
-            }
+            $crate::set!(causal, SUBJECT, ALGORITHM, Sixth, Plain orders::causal);
 
-            #[test]
-            fn windows() {
-                check_thinned(&SUBJECT, ALGORITHM, path!("windows"), orders::windows());
-            }
+            $crate::set!(windows, SUBJECT, ALGORITHM, Sixth, Plain orders::windows);
 
-            #[test]
-            fn lengths() {
-                check_thinned(&SUBJECT, ALGORITHM, path!("lengths"), orders::lengths());
-            }
+            $crate::set!(lengths, SUBJECT, ALGORITHM, Sixth, Plain orders::lengths);
 
             #[test]
             fn random() {
@@ -365,32 +270,18 @@ macro_rules! shares_suite {
     ($subject:path) => {
         mod shares {
             use $crate::cases::shares;
-            use $crate::path;
             use $crate::subject::Subject;
-            use $crate::suite::{check, check_thinned};
 
             const SUBJECT: Subject = $subject;
             const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::Flash3;
 
-            #[test]
-            fn full() {
-                check(&SUBJECT, ALGORITHM, path!("full"), shares::full());
-            }
+            $crate::set!(full, SUBJECT, ALGORITHM, Strata, Plain shares::full);
 
-            #[test]
-            fn causal() {
-                check(&SUBJECT, ALGORITHM, path!("causal"), shares::causal());
-            }
+            $crate::set!(causal, SUBJECT, ALGORITHM, Strata, Plain shares::causal);
 
-            #[test]
-            fn windows() {
-                check_thinned(&SUBJECT, ALGORITHM, path!("windows"), shares::windows());
-            }
+            $crate::set!(windows, SUBJECT, ALGORITHM, Sixth, Plain shares::windows);
 
-            #[test]
-            fn lengths() {
-                check_thinned(&SUBJECT, ALGORITHM, path!("lengths"), shares::lengths());
-            }
+            $crate::set!(lengths, SUBJECT, ALGORITHM, Sixth, Plain shares::lengths);
         }
     };
 }

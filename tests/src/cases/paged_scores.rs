@@ -1,5 +1,8 @@
 //! Scores and masks of the user's own beside keys and values in pages, which sequences share or not, divided and not.
 
+use ferroflash::Problem;
+use ferroflash::error::ProblemError;
+
 use super::base::one_in;
 use super::pages::{self, PagedCase};
 use super::scores::{Rule, ScoreCase};
@@ -32,6 +35,12 @@ pub fn all() -> Vec<PagedScoreCase> {
 }
 
 impl PagedScoreCase {
+    /// Its problem in pages, with the expressions.
+    pub fn problem(&self) -> Result<Problem, ProblemError> {
+        let edits = self.rule.edits(self.paged.case.sizes, self.paged.case.seed);
+        edits.edit(&self.paged.problem()?)
+    }
+
     /// The expressions with what they read: indices begin with the sequence, wherever its pages lie.
     pub fn edits(&self) -> Edits {
         let (case, rule) = (self.paged.case, self.rule);

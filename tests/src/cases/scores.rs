@@ -5,7 +5,8 @@ mod random;
 mod rules;
 mod tiles;
 
-use ferroflash::{Dtype, Mask};
+use ferroflash::error::ProblemError;
+use ferroflash::{Dtype, Mask, Problem};
 
 use super::{Case, HALVES, MASKS, window};
 use crate::blocks::{Blocks, Each, Map};
@@ -281,6 +282,12 @@ impl ScoreCase {
         let counts = |number: usize, pair| self.counts(&sequences[number], pair);
         edits.spoil(&sequences, counts);
         edits
+    }
+
+    /// Its problem with the expressions.
+    pub fn problem(&self) -> Result<Problem, ProblemError> {
+        let edits = self.rule.edits(self.case.sizes, self.case.seed);
+        edits.edit(&self.case.problem()?)
     }
 
     /// Its numbers: the gradient of lse is NaN or infinite in rows that see no key, by any mask.

@@ -111,36 +111,17 @@ macro_rules! pages_suite {
 
             const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::$algorithm;
 
-            #[test]
-            fn all() {
-                check(&$subject, ALGORITHM, path!("all"), &pages::all());
-            }
+            $crate::set!(all, $subject, ALGORITHM, Sixth, Pages pages::all);
 
-            #[test]
-            fn splits() {
-                check(&$subject, ALGORITHM, path!("splits"), &pages::splits());
-            }
+            $crate::set!(splits, $subject, ALGORITHM, Sixth, Pages pages::splits);
 
-            #[test]
-            fn shared() {
-                check(&$subject, ALGORITHM, path!("shared"), &pages::shared());
-            }
+            $crate::set!(shared, $subject, ALGORITHM, Sixth, Pages pages::shared);
 
-            #[test]
-            fn mixed() {
-                check(&$subject, ALGORITHM, path!("mixed"), &pages::mixed());
-            }
+            $crate::set!(mixed, $subject, ALGORITHM, Sixth, Pages pages::mixed);
 
-            #[test]
-            fn scores() {
-                let cases = $crate::cases::paged_scores::all();
-                $crate::pages::check_scores(&$subject, ALGORITHM, path!("scores"), &cases);
-            }
+            $crate::set!(scores, $subject, ALGORITHM, Sixth, PagedScores $crate::cases::paged_scores::all);
 
-            #[test]
-            fn padded() {
-                check(&$subject, ALGORITHM, path!("padded"), &pages::padded());
-            }
+            $crate::set!(padded, $subject, ALGORITHM, Sixth, Pages pages::padded);
 
             #[test]
             fn random() {
@@ -187,30 +168,16 @@ macro_rules! latent_suite {
     ($subject:path, $algorithm:ident) => {
         mod latent {
             use $crate::cases::latent;
-            use $crate::latent::check;
-            use $crate::path;
 
             const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::$algorithm;
 
-            #[test]
-            fn all() {
-                check(&$subject, ALGORITHM, path!("all"), &latent::all());
-            }
+            $crate::set!(all, $subject, ALGORITHM, Sixth, Latent latent::all);
 
-            #[test]
-            fn lengths() {
-                check(&$subject, ALGORITHM, path!("lengths"), &latent::lengths());
-            }
+            $crate::set!(lengths, $subject, ALGORITHM, Sixth, Latent latent::lengths);
 
-            #[test]
-            fn splits() {
-                check(&$subject, ALGORITHM, path!("splits"), &latent::splits());
-            }
+            $crate::set!(splits, $subject, ALGORITHM, Sixth, Latent latent::splits);
 
-            #[test]
-            fn small() {
-                check(&$subject, ALGORITHM, path!("small"), &latent::small());
-            }
+            $crate::set!(small, $subject, ALGORITHM, Sixth, Latent latent::small);
         }
     };
 }

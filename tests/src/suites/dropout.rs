@@ -9,12 +9,7 @@ macro_rules! dropout_suite {
         }
     };
     (@ $set:ident, $subject:path, $algorithm:ident) => {
-        #[test]
-        fn $set() {
-            let algorithm = ferroflash::Algorithm::$algorithm;
-            let test = concat!(module_path!(), "::", stringify!($set));
-            $crate::suite::check_thinned(&$subject, algorithm, test, $crate::cases::dropout::$set());
-        }
+        $crate::set!($set, $subject, ferroflash::Algorithm::$algorithm, Sixth, Plain $crate::cases::dropout::$set);
     };
 }
 
@@ -23,12 +18,7 @@ macro_rules! dropout_suite {
 macro_rules! dropout_beside_suite {
     ($subject:path { $module:ident: $algorithm:ident { $($set:ident),+ $(,)? } }) => {
         mod $module {
-            $(#[test]
-            fn $set() {
-                let algorithm = ferroflash::Algorithm::$algorithm;
-                let test = concat!(module_path!(), "::", stringify!($set));
-                $crate::$set::check(&$subject, algorithm, test, &$crate::cases::dropout::$set());
-            })+
+            $($crate::set!(@beside $set, $subject, ferroflash::Algorithm::$algorithm, $crate::cases::dropout::$set);)+
         }
     };
 }

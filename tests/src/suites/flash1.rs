@@ -7,25 +7,14 @@ macro_rules! flash1_suite {
     ($subject:path, $compact:path) => {
         mod flash1_blocks {
             use $crate::cases::flash1;
-            use $crate::path;
-            use $crate::suite::check;
 
             const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::Flash1;
 
-            #[test]
-            fn blocks() {
-                check(&$subject, ALGORITHM, path!("blocks"), flash1::blocks());
-            }
+            $crate::set!(blocks, $subject, ALGORITHM, Strata, Plain flash1::blocks);
 
-            #[test]
-            fn windows() {
-                check(&$subject, ALGORITHM, path!("windows"), flash1::windows());
-            }
+            $crate::set!(windows, $subject, ALGORITHM, Strata, Plain flash1::windows);
 
-            #[test]
-            fn compact() {
-                check(&$compact, ALGORITHM, path!("compact"), flash1::compact());
-            }
+            $crate::set!(compact, $compact, ALGORITHM, Strata, Plain flash1::compact);
         }
     };
 }

@@ -6,32 +6,18 @@ macro_rules! grouped_suite {
     ($subject:path) => {
         mod grouped {
             use $crate::cases::grouped;
-            use $crate::path;
             use $crate::subject::Subject;
-            use $crate::suite::{check, check_thinned};
 
             const SUBJECT: Subject = $subject;
             const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::Flash3;
 
-            #[test]
-            fn all() {
-                check(&SUBJECT, ALGORITHM, path!("all"), grouped::all());
-            }
+            $crate::set!(all, SUBJECT, ALGORITHM, Strata, Plain grouped::all);
 
-            #[test]
-            fn lengths() {
-                check_thinned(&SUBJECT, ALGORITHM, path!("lengths"), grouped::lengths());
-            }
+            $crate::set!(lengths, SUBJECT, ALGORITHM, Sixth, Plain grouped::lengths);
 
-            #[test]
-            fn splits() {
-                check_thinned(&SUBJECT, ALGORITHM, path!("splits"), grouped::splits());
-            }
+            $crate::set!(splits, SUBJECT, ALGORITHM, Sixth, Plain grouped::splits);
 
-            #[test]
-            fn pages() {
-                $crate::pages::check(&SUBJECT, ALGORITHM, path!("pages"), &grouped::pages());
-            }
+            $crate::set!(pages, SUBJECT, ALGORITHM, Sixth, Pages grouped::pages);
         }
     };
 }

@@ -11,40 +11,19 @@ macro_rules! scores_suite {
 
             const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::$algorithm;
 
-            #[test]
-            fn all() {
-                check(&$subject, ALGORITHM, path!("all"), &scores::all());
-            }
+            $crate::set!(all, $subject, ALGORITHM, Sixth, Scores scores::all);
 
-            #[test]
-            fn masks() {
-                check(&$subject, ALGORITHM, path!("masks"), &scores::masks());
-            }
+            $crate::set!(masks, $subject, ALGORITHM, Sixth, Scores scores::masks);
 
-            #[test]
-            fn blocks() {
-                check(&$subject, ALGORITHM, path!("blocks"), &scores::blocks());
-            }
+            $crate::set!(blocks, $subject, ALGORITHM, Sixth, Scores scores::blocks);
 
-            #[test]
-            fn mapped() {
-                check(&$subject, ALGORITHM, path!("mapped"), &scores::mapped());
-            }
+            $crate::set!(mapped, $subject, ALGORITHM, Sixth, Scores scores::mapped);
 
-            #[test]
-            fn mapped_long() {
-                check(&$subject, ALGORITHM, path!("mapped_long"), &scores::mapped_long());
-            }
+            $crate::set!(mapped_long, $subject, ALGORITHM, Sixth, Scores scores::mapped_long);
 
-            #[test]
-            fn lengths() {
-                check(&$subject, ALGORITHM, path!("lengths"), &scores::lengths());
-            }
+            $crate::set!(lengths, $subject, ALGORITHM, Sixth, Scores scores::lengths);
 
-            #[test]
-            fn few() {
-                check(&$subject, ALGORITHM, path!("few"), &scores::few());
-            }
+            $crate::set!(few, $subject, ALGORITHM, Sixth, Scores scores::few);
 
             #[test]
             fn random() {
@@ -61,12 +40,7 @@ macro_rules! scores_suite {
 macro_rules! wide_scores_suite {
     ($subject:path) => {
         mod wide_scores {
-            #[test]
-            fn wide() {
-                let algorithm = ferroflash::Algorithm::Flash3;
-                let cases = $crate::cases::scores::wide();
-                $crate::scores::check(&$subject, algorithm, $crate::path!("wide"), &cases);
-            }
+            $crate::set!(wide, $subject, ferroflash::Algorithm::Flash3, Sixth, Scores $crate::cases::scores::wide);
         }
     };
 }

@@ -6,16 +6,16 @@
 macro_rules! sinks_suite {
     ($subject:path { $module:ident: $algorithm:ident { $($set:ident),+ $(,)? } $(all { $($whole:ident),+ })? }) => {
         mod $module {
-            $($crate::sinks_suite!(@ $set, check_thinned, $subject, $algorithm);)+
-            $($($crate::sinks_suite!(@ $whole, check_all, $subject, $algorithm);)+)?
+            $($crate::set!($set, $subject, ferroflash::Algorithm::$algorithm, Sixth, Plain $crate::cases::sinks::$set);)+
+            $($($crate::sinks_suite!(@ $whole, $subject, $algorithm);)+)?
         }
     };
-    (@ $set:ident, $check:ident, $subject:path, $algorithm:ident) => {
+    (@ $set:ident, $subject:path, $algorithm:ident) => {
         #[test]
         fn $set() {
             let algorithm = ferroflash::Algorithm::$algorithm;
             let test = concat!(module_path!(), "::", stringify!($set));
-            $crate::suite::$check(&$subject, algorithm, test, $crate::cases::sinks::$set());
+            $crate::suite::check_all(&$subject, algorithm, test, $crate::cases::sinks::$set());
         }
     };
 }
@@ -25,12 +25,7 @@ macro_rules! sinks_suite {
 macro_rules! sinks_beside_suite {
     ($subject:path { $module:ident: $algorithm:ident { $($set:ident),+ $(,)? } }) => {
         mod $module {
-            $(#[test]
-            fn $set() {
-                let algorithm = ferroflash::Algorithm::$algorithm;
-                let test = concat!(module_path!(), "::", stringify!($set));
-                $crate::$set::check(&$subject, algorithm, test, &$crate::cases::sinks::$set());
-            })+
+            $($crate::set!(@beside $set, $subject, ferroflash::Algorithm::$algorithm, $crate::cases::sinks::$set);)+
         }
     };
 }

@@ -6,32 +6,18 @@ macro_rules! tf32_suite {
     ($subject:path) => {
         mod tf32 {
             use $crate::cases::tf32;
-            use $crate::path;
             use $crate::subject::Subject;
-            use $crate::suite::check_thinned;
 
             const SUBJECT: Subject = $subject;
             const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::Flash2;
 
-            #[test]
-            fn all() {
-                check_thinned(&SUBJECT, ALGORITHM, path!("all"), tf32::all());
-            }
+            $crate::set!(all, SUBJECT, ALGORITHM, Sixth, Plain tf32::all);
 
-            #[test]
-            fn beside() {
-                check_thinned(&SUBJECT, ALGORITHM, path!("beside"), tf32::beside());
-            }
+            $crate::set!(beside, SUBJECT, ALGORITHM, Sixth, Plain tf32::beside);
 
-            #[test]
-            fn scores() {
-                $crate::scores::check(&SUBJECT, ALGORITHM, path!("scores"), &tf32::scores());
-            }
+            $crate::set!(scores, SUBJECT, ALGORITHM, Sixth, Scores tf32::scores);
 
-            #[test]
-            fn pages() {
-                $crate::pages::check(&SUBJECT, ALGORITHM, path!("pages"), &tf32::pages());
-            }
+            $crate::set!(pages, SUBJECT, ALGORITHM, Sixth, Pages tf32::pages);
         }
     };
 }

@@ -1,0 +1,127 @@
+//! What a sample knows of a case: by its plans, what it is an example of, how good a one, and what it costs.
+
+use std::fmt::Write;
+
+use ferroflash::plan::PlannedLaunch;
+use ferroflash::{Algorithm, Attention, Device, Pass, Problem};
+use ferroflash_kernels::params::{
+    BackwardParams, ForwardParams, Params, SHIFTED, Schedule, TmaBackwardParams, TmaForwardParams,
+};
+
+use super::draw::Member;
+use crate::cases::Case;
+
+/// Rows of the smallest tiles.
+const TILE_ROWS: usize = 64;
+
+/// Of these passes the kernels, each with its constants (so the kind of mask) and the order of its tiles. A pass that is refused, or has nothing to
+/// compute, has none.
+pub fn strata(
+    device: &Device,
+    algorithm: Algorithm,
+    passes: &[Pass],
+    problem: Problem,
+) -> Vec<String> {
+    let Ok(attention) = Attention::new(device, problem) else {
+        return Vec::new();
+    };
+    let attention = attention.with_algorithm(algorithm);
+    let of_pass = |&pass: &Pass| attention.explain(pass).ok()?.plan.ok();
+    let plans = passes.iter().filter_map(of_pass);
+    plans
+        .flat_map(|plan| plan.launches.iter().map(kernel).collect::<Vec<_>>())
+        .collect()
+}
+
+/// A kernel, what it is compiled with, and what the order of its tiles is like.
+fn kernel(launch: &PlannedLaunch) -> String {
+    let mut text = format!("{} {}", launch.variant.name, launch.spec);
+    if let Some(schedule) = schedule(&launch.params) {
+        let traits = [
+            (schedule.order == SHIFTED, "shifted"),
+            (schedule.stride > 1, "two orders"),
+            (packs_heads(&launch.params), "packed heads"),
+        ];
+        for (_, name) in traits.iter().filter(|(is_so, _)| *is_so) {
+            let _ = write!(text, " {name}");
+        }
+    }
+    text
+}
+
+fn schedule(params: &Params) -> Option<Schedule> {
+    match *params {
+        Params::Forward(ForwardParams { schedule, .. })
+        | Params::TmaForward(TmaForwardParams { schedule, .. })
+        | Params::Backward(BackwardParams { schedule, .. })
+        | Params::TmaBackward(TmaBackwardParams {
+            pass: BackwardParams { schedule, .. },
+            ..
+        }) => Some(schedule),
+        _ => None,
+    }
+}
+
+fn packs_heads(params: &Params) -> bool {
+    matches!(params, Params::TmaForward(params) if params.pack_gqa_log2 > 0)
+}
+
+/// Tiles of a sequence's queries, and of its keys.
+type Tiles = (usize, usize);
+
+fn tiles(rows: usize) -> usize {
+    rows.div_ceil(TILE_ROWS).max(1)
+}
+
+/// Those of each sequence, each of which is one of so many heads.
+fn sequences(case: &Case) -> Vec<Tiles> {
+    let sizes = case.sizes;
+    match &case.lengths {
+        None => vec![(tiles(sizes.seqlen_q), tiles(sizes.seqlen_k)); sizes.batch],
+        Some(lengths) => {
+            let spans = lengths.q.spans(lengths.n).into_iter();
+            let spans = spans.zip(lengths.k.spans(lengths.n));
+            spans.map(|(q, k)| (tiles(q.len), tiles(k.len))).collect()
+        }
+    }
+}
+
+/// What a case costs on the emulator: a product of tiles takes time whether its rows exist or not, and few queries of several heads share a
+/// tile.
+pub fn cost(case: &Case) -> u64 {
+    let sizes = case.sizes;
+    let products: usize = sequences(case).iter().map(|(q, k)| q * k).sum();
+    let columns = sizes.head_dim.div_ceil(32).max(1);
+    let heads = match sizes.heads_k {
+        0 => 0,
+        heads_k if 2 * sizes.seqlen_q <= TILE_ROWS => {
+            heads_k * tiles(sizes.heads_q / heads_k * sizes.seqlen_q)
+        }
+        _ => sizes.heads_q,
+    };
+    (products * heads * columns) as u64
+}
+
+/// How far the loops of kernels go round: more than one block of queries counts, and more than two of keys, which leave one that is neither the
+/// first nor the last.
+pub fn reach(case: &Case) -> u32 {
+    let reach = |(q, k): &Tiles| u32::from(*q > 1) + u32::from(*k > 2);
+    sequences(case).iter().map(reach).max().unwrap_or(0)
+}
+
+/// What a sample knows of a case on a device, whose problem may differ from the case's own.
+pub fn member(
+    device: &Device,
+    algorithm: Algorithm,
+    passes: &[Pass],
+    case: &Case,
+    problem: Option<Problem>,
+) -> Member {
+    let of_problem = |problem| strata(device, algorithm, passes, problem);
+    Member {
+        strata: problem.map(of_problem).unwrap_or_default(),
+        rule: None,
+        reach: reach(case),
+        cost: cost(case),
+    }
+}
