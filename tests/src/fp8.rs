@@ -4,7 +4,7 @@ use ferroflash::{Algorithm, Device, Dtype, Element, Fp8Kv, Inputs};
 use float8::F8E4M3;
 use half::{bf16, f16};
 
-use crate::beside::{bits, check_cases};
+use crate::beside::{bits, check_numbers};
 use crate::buffer::{Buffer, Number};
 use crate::cases::fp8::Fp8Case;
 use crate::inputs::Values;
@@ -16,12 +16,15 @@ use crate::sample;
 use crate::subject::Subject;
 use crate::trial::{Refusal, vectors};
 
-/// Puts the subject through cases; panics with every failure.
-pub fn check(subject: &Subject, algorithm: Algorithm, test: &str, cases: &[Fp8Case]) {
-    if subject.cannot_run(algorithm) {
-        return;
-    }
-    check_cases(subject, test, cases, |case| {
+/// Puts the subject through those cases of a set that have these numbers; panics with every failure.
+pub(crate) fn check_set(
+    subject: &Subject,
+    algorithm: Algorithm,
+    test: &str,
+    cases: &[Fp8Case],
+    numbers: &[usize],
+) {
+    check_numbers(test, cases, numbers, |case| {
         check_case(subject, algorithm, case)
     });
 }

@@ -25,6 +25,7 @@
 //! | [`subject`] | the backends under test |
 //! | [`sample`] | which cases of a set run |
 //! | [`sets`] | the sets of cases of a test program |
+//! | [`ways`] | what plans decide, by name, and what of it no set has |
 //! | [`mod@suite`] | the same cases for every backend |
 #![forbid(unsafe_code)]
 
@@ -79,6 +80,8 @@ pub mod sample;
 #[doc(hidden)]
 pub use inventory;
 pub mod sets;
+
+pub mod ways;
 
 pub mod suite;
 

@@ -1,19 +1,21 @@
 //! The sets of cases of a test program. Each is made known by the [`set!`](crate::set) that makes its test, so that the emulator's sample is drawn
 //! over all of them at once, whichever tests a run asks for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 
-use ferroflash::{Algorithm, Backend, Device, Pass, Problem};
+use ferroflash::{Algorithm, Backend, Device, Order, Pass, Problem};
 
 use crate::cases::Case;
+use crate::cases::fp8::Fp8Case;
 use crate::cases::latent::LatentCase;
 use crate::cases::paged_scores::PagedScoreCase;
 use crate::cases::pages::PagedCase;
 use crate::cases::scores::ScoreCase;
 use crate::sample::{self, Choice, Member, Members, Share};
 use crate::subject::Subject;
-use crate::{latent, pages, scores, suite};
+use crate::ways::{self, Given};
+use crate::{fp8, latent, pages, scores, suite};
 
 /// A set of cases that a subject is put through.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +45,8 @@ pub enum Cases {
     PagedScores(fn() -> Vec<PagedScoreCase>),
     /// Values in the keys.
     Latent(fn() -> Vec<LatentCase>),
+    /// Keys and values in 8 bits.
+    Fp8(fn() -> Vec<Fp8Case>),
 }
 
 inventory::collect!(Set);
@@ -61,11 +65,7 @@ macro_rules! set {
         $crate::set!(latent, $subject, $algorithm, Sixth, Latent $cases);
     };
     (@beside fp8, $subject:path, $algorithm:expr, $cases:expr) => {
-        #[test]
-        fn fp8() {
-            let test = concat!(module_path!(), "::fp8");
-            $crate::fp8::check(&$subject, $algorithm, test, &$cases());
-        }
+        $crate::set!(fp8, $subject, $algorithm, Sixth, Fp8 $cases);
     };
     ($test:ident, $subject:path, $algorithm:expr, $share:ident, $kind:ident $cases:expr) => {
         #[test]
@@ -117,6 +117,10 @@ impl Set {
                 let cases = cases();
                 latent::check_set(subject, algorithm, test, &cases, &self.numbers(cases.len()));
             }
+            Cases::Fp8(cases) => {
+                let cases = cases();
+                fp8::check_set(subject, algorithm, test, &cases, &self.numbers(cases.len()));
+            }
         }
     }
 
@@ -127,6 +131,69 @@ impl Set {
             None => panic!("{} is not among the sets that are drawn", self.test),
         };
         Choice::of(self.subject.backend).numbers(n_cases, drawn)
+    }
+
+    /// The ways that plans of its cases take: see [`ways`](mod@ways).
+    fn ways(&self) -> BTreeSet<String> {
+        let Ok(device) = (self.subject.open)(0) else {
+            return BTreeSet::new();
+        };
+        let (info, backend, place) = (device.info(), device.backend(), device.place());
+        let asked = Some(self.algorithm);
+        let mut met = BTreeSet::new();
+        for (case, problem) in self.problems() {
+            let fastest = problem.to_builder().order(Order::Fastest).build();
+            // All that runs, whatever tiles the subject is there for.
+            let calls = match self.cases {
+                Cases::Plain(_) | Cases::Scores(_) => vec![
+                    (Pass::Forward, Ok(problem)),
+                    (Pass::Backward, Ok(problem)),
+                    (Pass::Backward, fastest),
+                ],
+                _ => vec![(Pass::Forward, Ok(problem))],
+            };
+            for (pass, problem) in calls {
+                let Ok(problem) = problem else { continue };
+                let call = (&problem, Given::of_case(&case));
+                let plan = ways::planned(info, backend, place, asked, pass, call);
+                met.extend(plan.iter().flat_map(ways::ways));
+            }
+        }
+        met
+    }
+
+    /// The problems of its cases, of those that are any.
+    fn problems(&self) -> Vec<(Case, Problem)> {
+        let all: Vec<(Case, Option<Problem>)> = match self.cases {
+            Cases::Plain(cases) => cases().iter().map(|c| (*c, c.problem().ok())).collect(),
+            Cases::Pages(cases) => {
+                let of = |c: &PagedCase| (c.case, c.problem().ok());
+                cases().iter().map(of).collect()
+            }
+            // Each runs with its keys side by side, too.
+            Cases::Latent(cases) => {
+                let of = |c: &LatentCase| {
+                    [c.problem_in_pages(), c.problem()].map(|p| (c.paged.case, p.ok()))
+                };
+                cases().iter().flat_map(of).collect()
+            }
+            Cases::Fp8(cases) => {
+                let of = |c: &Fp8Case| (c.paged.case, c.problem().ok());
+                cases().iter().map(of).collect()
+            }
+            Cases::Scores(cases) => {
+                let of = |c: &ScoreCase| (c.case, c.problem().ok());
+                cases().iter().map(of).collect()
+            }
+            Cases::PagedScores(cases) => {
+                let of = |c: &PagedScoreCase| (c.paged.case, c.problem().ok());
+                cases().iter().map(of).collect()
+            }
+        };
+        let problems = all.into_iter();
+        problems
+            .filter_map(|(case, problem)| Some((case, problem?)))
+            .collect()
     }
 
     /// What a sample knows of its cases.
@@ -149,6 +216,10 @@ impl Set {
                     let problem = latent.problem_in_pages().ok();
                     self.member(&device, &latent.paged.case, problem)
                 })
+                .collect(),
+            Cases::Fp8(cases) => cases()
+                .iter()
+                .map(|fp8| self.member(&device, &fp8.paged.case, fp8.problem().ok()))
                 .collect(),
             Cases::Scores(cases) => cases()
                 .iter()
@@ -174,7 +245,9 @@ impl Set {
     fn member(&self, device: &Device, case: &Case, problem: Option<Problem>) -> Member {
         let passes = match self.cases {
             // Of these the forward pass alone is run.
-            Cases::Pages(_) | Cases::PagedScores(_) | Cases::Latent(_) => &[Pass::Forward],
+            Cases::Pages(_) | Cases::PagedScores(_) | Cases::Latent(_) | Cases::Fp8(_) => {
+                &[Pass::Forward]
+            }
             Cases::Plain(_) | Cases::Scores(_) => self.subject.passes(),
         };
         let mut member = sample::member(device, self.algorithm, passes, case, problem);
@@ -183,6 +256,34 @@ impl Set {
         }
         member
     }
+}
+
+/// The ways that plans of problems as large as a user's take and that no set of this backend has; panics with their names. The sets of a backend
+/// that is not there have none.
+pub fn check_ways(backend: Backend, unheld: &[&str]) {
+    let sets = || inventory::iter::<Set>().filter(|set| set.subject.backend == backend);
+    if sets().any(|set| set.subject.is_absent()) {
+        return;
+    }
+    let met: BTreeSet<String> = sets().flat_map(Set::ways).collect();
+    let unmet = ways::unmet(&met);
+    let unexpected: Vec<_> = unmet
+        .iter()
+        .filter(|(way, _)| !unheld.contains(&way.as_str()))
+        .collect();
+    assert!(
+        unexpected.is_empty(),
+        "no case of {backend} takes these ways of a plan:\n{}",
+        unexpected
+            .iter()
+            .map(|(way, example)| format!("{way}\n    {example}\n"))
+            .collect::<String>()
+    );
+    let met_now: Vec<_> = unheld
+        .iter()
+        .filter(|way| !unmet.contains_key(**way))
+        .collect();
+    assert!(met_now.is_empty(), "these ways are taken now: {met_now:?}");
 }
 
 /// Of each set that is sampled, by its test, the numbers of the cases that run.

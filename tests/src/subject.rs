@@ -149,30 +149,40 @@ pub const EMULATED_SHARES: Subject = Subject {
     ..EMULATED_ORDERS
 };
 
-/// [`EMULATED_SHORT`], where tiles have no counters: a launch of its own merges what splits of keys have found, as of thousands of rows.
-pub const EMULATED_MERGED_APART: Subject = Subject {
-    open: |seed| {
-        let options = EmulatorOptions::hopper(seed);
-        let device = of_sms(options.device, DeviceInfo::h200().n_sms);
-        Ok(Device::emulated(EmulatorOptions {
-            device: merging_apart(device),
-            ..options
-        }))
-    },
+/// The emulator as a Hopper with an H200's SMs, whatever its tiles: plans divide the keys of few queries by themselves.
+pub const EMULATED_MANY_SMS: Subject = Subject {
     tiles: Tiles::Any,
     ..EMULATED_SHORT
 };
 
-/// The same for grouped tiles.
-pub const EMULATED_GROUPED_MERGED_APART: Subject = Subject {
+/// The same, where tiles have no counters: a launch of its own merges what splits of keys have found, as of thousands of rows.
+pub const EMULATED_APART: Subject = Subject {
+    open: |seed| emulated_with(seed, merging_apart(Thresholds::MEASURED)),
+    ..EMULATED_MANY_SMS
+};
+
+/// The same with tiles grouped as over large caches.
+pub const EMULATED_GROUPED_SOON: Subject = Subject {
+    open: |seed| emulated_with(seed, grouping_soon(Thresholds::MEASURED)),
+    ..EMULATED_MANY_SMS
+};
+
+/// The same, and a launch of its own merges.
+pub const EMULATED_GROUPED_APART: Subject = Subject {
+    open: |seed| emulated_with(seed, merging_apart(grouping_soon(Thresholds::MEASURED))),
+    ..EMULATED_MANY_SMS
+};
+
+/// The emulator as a Hopper whose tiles are wide as those of thousands of queries.
+pub const EMULATED_WIDE_SOON: Subject = Subject {
     open: |seed| {
         let options = EmulatorOptions::hopper(seed);
         Ok(Device::emulated(EmulatorOptions {
-            device: merging_apart(of_sms(options.device, 1)),
+            device: with(options.device, WIDE_SOON),
             ..options
         }))
     },
-    ..EMULATED_GROUPED
+    ..EMULATED_MANY_SMS
 };
 
 /// The kernels on the first GPU.
@@ -262,25 +272,34 @@ pub const CUDA_WIDE: Subject = Subject {
     ..CUDA_OF_FEW_SMS
 };
 
-/// The first GPU, planned as [`EMULATED_MERGED_APART`] is.
-pub const CUDA_MERGED_APART: Subject = Subject {
-    open: |seed| {
-        let device = (CUDA.open)(seed)?;
-        let limits = merging_apart(device.info().clone());
-        Ok(device.planned_as(limits))
-    },
+/// The first GPU, whatever its tiles.
+pub const CUDA_MANY_SMS: Subject = Subject {
     tiles: Tiles::Any,
     ..CUDA_SHORT
 };
 
-/// The first GPU, planned as [`EMULATED_GROUPED_MERGED_APART`] is.
-pub const CUDA_GROUPED_MERGED_APART: Subject = Subject {
-    open: |seed| {
-        let device = (CUDA.open)(seed)?;
-        let limits = merging_apart(of_sms(device.info().clone(), 1));
-        Ok(device.planned_as(limits))
-    },
-    ..CUDA_GROUPED
+/// The first GPU, planned as [`EMULATED_APART`] is.
+pub const CUDA_APART: Subject = Subject {
+    open: |seed| cuda_with(seed, merging_apart(Thresholds::MEASURED)),
+    ..CUDA_MANY_SMS
+};
+
+/// The first GPU, planned as [`EMULATED_GROUPED_SOON`] is.
+pub const CUDA_GROUPED_SOON: Subject = Subject {
+    open: |seed| cuda_with(seed, grouping_soon(Thresholds::MEASURED)),
+    ..CUDA_MANY_SMS
+};
+
+/// The first GPU, planned as [`EMULATED_GROUPED_APART`] is.
+pub const CUDA_GROUPED_APART: Subject = Subject {
+    open: |seed| cuda_with(seed, merging_apart(grouping_soon(Thresholds::MEASURED))),
+    ..CUDA_MANY_SMS
+};
+
+/// The first GPU, planned as [`EMULATED_WIDE_SOON`] is, but with its own SMs.
+pub const CUDA_WIDE_SOON: Subject = Subject {
+    open: |seed| cuda_with(seed, WIDE_SOON),
+    ..CUDA_MANY_SMS
 };
 
 /// The first GPU, whatever tiles it takes: problems as large as a user's.
@@ -290,17 +309,57 @@ pub const CUDA_AS_IT_IS: Subject = Subject {
     ..CUDA
 };
 
-/// The device whose tiles have no counters of splits.
-fn merging_apart(device: DeviceInfo) -> DeviceInfo {
-    let thresholds = Thresholds {
-        arrivals: 0,
-        ..device.thresholds
-    };
+/// The emulator as a Hopper with an H200's SMs and these thresholds.
+fn emulated_with(seed: u64, thresholds: Thresholds) -> Result<Device, String> {
+    let options = EmulatorOptions::hopper(seed);
+    let device = of_sms(options.device, DeviceInfo::h200().n_sms);
+    Ok(Device::emulated(EmulatorOptions {
+        device: with(device, thresholds),
+        ..options
+    }))
+}
+
+/// The first GPU with these thresholds.
+fn cuda_with(seed: u64, thresholds: Thresholds) -> Result<Device, String> {
+    let device = (CUDA.open)(seed)?;
+    let limits = with(device.info().clone(), thresholds);
+    Ok(device.planned_as(limits))
+}
+
+fn with(device: DeviceInfo, thresholds: Thresholds) -> DeviceInfo {
     DeviceInfo {
         thresholds,
         ..device
     }
 }
+
+/// Tiles have no counters of splits.
+const fn merging_apart(thresholds: Thresholds) -> Thresholds {
+    Thresholds {
+        arrivals: 0,
+        ..thresholds
+    }
+}
+
+/// Any cache is large enough for grouped tiles.
+const fn grouping_soon(thresholds: Thresholds) -> Thresholds {
+    Thresholds {
+        grouped_bytes_per_sm: 0,
+        ..thresholds
+    }
+}
+
+/// Wide tiles for any number of queries, and of rows.
+const WIDE_SOON: Thresholds = Thresholds {
+    wide_rows_per_sm: 0,
+    wide_queries_narrow: 0,
+    wide_queries: 0,
+    wide_queries_masked: 0,
+    wide_gradients_per_sm: 0,
+    wide_gradients_listed_per_sm: 0,
+    wide_gradients: 0,
+    ..Thresholds::MEASURED
+};
 
 /// The device with so many SMs.
 fn of_sms(device: DeviceInfo, n_sms: u32) -> DeviceInfo {

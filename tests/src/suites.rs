@@ -113,6 +113,8 @@ macro_rules! compact_suite {
 
             $crate::set!(lengths, SUBJECT, ALGORITHM, Sixth, Plain compact::lengths);
 
+            $crate::set!(blocks, SUBJECT, ALGORITHM, Sixth, Plain compact::blocks);
+
             #[test]
             fn random() {
                 check_random(&SUBJECT, ALGORITHM, path!("random"));

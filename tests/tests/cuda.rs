@@ -14,9 +14,12 @@ conformance::short_suite!(conformance::subject::CUDA_SHORT);
 conformance::few_suite!(conformance::subject::CUDA);
 conformance::tf32_suite!(conformance::subject::CUDA);
 conformance::grouped_suite!(conformance::subject::CUDA_GROUPED);
-conformance::merged_apart_suite!(
-    conformance::subject::CUDA_MERGED_APART,
-    grouped: conformance::subject::CUDA_GROUPED_MERGED_APART
+conformance::thresholds_suite!(
+    apart: conformance::subject::CUDA_APART,
+    many_sms: conformance::subject::CUDA_MANY_SMS,
+    grouped: conformance::subject::CUDA_GROUPED_SOON,
+    grouped_apart: conformance::subject::CUDA_GROUPED_APART,
+    wide: conformance::subject::CUDA_WIDE_SOON
 );
 conformance::many_suite!(conformance::subject::CUDA_AS_IT_IS);
 conformance::wide_tiles_suite!(conformance::subject::CUDA_WIDE);
@@ -153,3 +156,9 @@ conformance::dropout_beside_suite!(conformance::subject::CUDA {
 conformance::dropout_beside_suite!(conformance::subject::CUDA {
     dropout_beside_standard: Standard { scores }
 });
+
+/// Every way of a plan has a case.
+#[test]
+fn ways() {
+    conformance::sets::check_ways(ferroflash::Backend::Cuda, &[]);
+}

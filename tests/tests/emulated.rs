@@ -14,9 +14,12 @@ conformance::short_suite!(conformance::subject::EMULATED_SHORT);
 conformance::few_suite!(conformance::subject::EMULATED);
 conformance::tf32_suite!(conformance::subject::EMULATED);
 conformance::grouped_suite!(conformance::subject::EMULATED_GROUPED);
-conformance::merged_apart_suite!(
-    conformance::subject::EMULATED_MERGED_APART,
-    grouped: conformance::subject::EMULATED_GROUPED_MERGED_APART
+conformance::thresholds_suite!(
+    apart: conformance::subject::EMULATED_APART,
+    many_sms: conformance::subject::EMULATED_MANY_SMS,
+    grouped: conformance::subject::EMULATED_GROUPED_SOON,
+    grouped_apart: conformance::subject::EMULATED_GROUPED_APART,
+    wide: conformance::subject::EMULATED_WIDE_SOON
 );
 conformance::wide_tiles_suite!(conformance::subject::EMULATED_WIDE);
 conformance::orders_suite!(conformance::subject::EMULATED_ORDERS);
@@ -156,3 +159,9 @@ conformance::dropout_beside_suite!(conformance::subject::EMULATED {
 conformance::dropout_beside_suite!(conformance::subject::EMULATED {
     dropout_beside_standard: Standard { scores }
 });
+
+/// Every way of a plan has a case.
+#[test]
+fn ways() {
+    conformance::sets::check_ways(ferroflash::Backend::Emulated, &[]);
+}

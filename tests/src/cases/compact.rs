@@ -1,6 +1,6 @@
 //! Problems for the compact tiles of flash2's backward pass above head_dim 64.
 
-use super::{Case, HALVES, HEADS, MASKS, lengths, windows, with_lse_gradients};
+use super::{Case, HALVES, HEADS, MASKS, blocks, lengths, windows, with_lse_gradients};
 use crate::buffer::ALIGNED;
 use crate::inputs::ADVERSARIAL;
 
@@ -102,6 +102,18 @@ pub fn windows() -> Vec<Case> {
 /// Sequences of lengths of their own, with every kind of mask.
 pub fn lengths() -> Vec<Case> {
     lengths::of_their_own([full(), windows()].concat())
+}
+
+/// Block masks.
+pub fn blocks() -> Vec<Case> {
+    let halves = blocks::all().into_iter().filter(|case| {
+        case.dtype != ferroflash::Dtype::F32 && case.sizes.head_dim == case.sizes.head_dim_v
+    });
+    let of = |(at, case): (usize, Case)| {
+        let head_dim = COMPACT_HEAD_DIMS[at % COMPACT_HEAD_DIMS.len()];
+        case.columns(head_dim, head_dim)
+    };
+    halves.step_by(3).enumerate().map(of).collect()
 }
 
 fn of(dtype: ferroflash::Dtype, mask: ferroflash::Mask, seqlen_q: usize, seqlen_k: usize) -> Case {

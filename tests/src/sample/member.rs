@@ -1,69 +1,29 @@
 //! What a sample knows of a case: by its plans, what it is an example of, how good a one, and what it costs.
 
-use std::fmt::Write;
-
-use ferroflash::plan::PlannedLaunch;
-use ferroflash::{Algorithm, Attention, Device, Pass, Problem};
-use ferroflash_kernels::params::{
-    BackwardParams, ForwardParams, Params, SHIFTED, Schedule, TmaBackwardParams, TmaForwardParams,
-};
+use ferroflash::{Algorithm, Device, Pass, Problem};
 
 use super::draw::Member;
 use crate::cases::Case;
+use crate::ways::{self, Given};
 
 /// Rows of the smallest tiles.
 const TILE_ROWS: usize = 64;
 
-/// Of these passes the kernels, each with its constants (so the kind of mask) and the order of its tiles. A pass that is refused, or has nothing to
+/// Of these passes the kernels, each with its constants (so the kind of mask) and what is decided when it is launched. A pass that is refused, or has nothing to
 /// compute, has none.
 pub fn strata(
     device: &Device,
     algorithm: Algorithm,
     passes: &[Pass],
-    problem: Problem,
+    (problem, given): (Problem, Given),
 ) -> Vec<String> {
-    let Ok(attention) = Attention::new(device, problem) else {
-        return Vec::new();
-    };
-    let attention = attention.with_algorithm(algorithm);
-    let of_pass = |&pass: &Pass| attention.explain(pass).ok()?.plan.ok();
+    let (info, backend, place) = (device.info(), device.backend(), device.place());
+    let call = (&problem, given);
+    let of_pass = |&pass: &Pass| ways::planned(info, backend, place, Some(algorithm), pass, call);
     let plans = passes.iter().filter_map(of_pass);
     plans
-        .flat_map(|plan| plan.launches.iter().map(kernel).collect::<Vec<_>>())
+        .flat_map(|plan| plan.launches.iter().map(ways::kernel).collect::<Vec<_>>())
         .collect()
-}
-
-/// A kernel, what it is compiled with, and what the order of its tiles is like.
-fn kernel(launch: &PlannedLaunch) -> String {
-    let mut text = format!("{} {}", launch.variant.name, launch.spec);
-    if let Some(schedule) = schedule(&launch.params) {
-        let traits = [
-            (schedule.order == SHIFTED, "shifted"),
-            (schedule.stride > 1, "two orders"),
-            (packs_heads(&launch.params), "packed heads"),
-        ];
-        for (_, name) in traits.iter().filter(|(is_so, _)| *is_so) {
-            let _ = write!(text, " {name}");
-        }
-    }
-    text
-}
-
-fn schedule(params: &Params) -> Option<Schedule> {
-    match *params {
-        Params::Forward(ForwardParams { schedule, .. })
-        | Params::TmaForward(TmaForwardParams { schedule, .. })
-        | Params::Backward(BackwardParams { schedule, .. })
-        | Params::TmaBackward(TmaBackwardParams {
-            pass: BackwardParams { schedule, .. },
-            ..
-        }) => Some(schedule),
-        _ => None,
-    }
-}
-
-fn packs_heads(params: &Params) -> bool {
-    matches!(params, Params::TmaForward(params) if params.pack_gqa_log2 > 0)
 }
 
 /// Tiles of a sequence's queries, and of its keys.
@@ -117,7 +77,8 @@ pub fn member(
     case: &Case,
     problem: Option<Problem>,
 ) -> Member {
-    let of_problem = |problem| strata(device, algorithm, passes, problem);
+    let given = Given::of_case(case);
+    let of_problem = |problem| strata(device, algorithm, passes, (problem, given));
     Member {
         strata: problem.map(of_problem).unwrap_or_default(),
         rule: None,

@@ -144,20 +144,12 @@ macro_rules! fp8_suite {
     ($subject:path, $algorithm:ident) => {
         mod fp8 {
             use $crate::cases::fp8;
-            use $crate::fp8::check;
-            use $crate::path;
 
             const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::$algorithm;
 
-            #[test]
-            fn all() {
-                check(&$subject, ALGORITHM, path!("all"), &fp8::all());
-            }
+            $crate::set!(all, $subject, ALGORITHM, Strata, Fp8 fp8::all);
 
-            #[test]
-            fn splits() {
-                check(&$subject, ALGORITHM, path!("splits"), &fp8::splits());
-            }
+            $crate::set!(splits, $subject, ALGORITHM, Strata, Fp8 fp8::splits);
         }
     };
 }

@@ -1,62 +1,69 @@
 //! The tests of plans that small problems do not get.
 
-/// Makes the tests of a subject whose thresholds are small: a launch of its own merges what splits of keys have found.
+/// Makes the tests of subjects whose thresholds are small, so that small problems get the plans of large ones: `apart`, where a launch of its own merges
+/// what splits of keys have found; `many_sms`, where a plan or the device divides keys by itself; `grouped` and `grouped_apart`, the same in grouped
+/// tiles; `wide`, where tiles are wide.
 #[macro_export]
-macro_rules! merged_apart_suite {
-    ($subject:path, grouped: $grouped:path) => {
-        mod merged_apart {
-            use $crate::cases::thresholds;
-            use $crate::path;
-            use $crate::subject::Subject;
-            use $crate::suite::check_all;
+macro_rules! thresholds_suite {
+    (apart: $apart:path, many_sms: $many_sms:path, grouped: $grouped:path, grouped_apart: $grouped_apart:path, wide: $wide:path) => {
+        mod thresholds {
+            use ferroflash::Algorithm::{Flash2, Flash3};
 
-            const SUBJECT: Subject = $subject;
-            const FLASH2: ferroflash::Algorithm = ferroflash::Algorithm::Flash2;
-            const FLASH3: ferroflash::Algorithm = ferroflash::Algorithm::Flash3;
+            mod apart {
+                use super::*;
+                use $crate::cases::{few, fp8, latent, pages, short, thresholds};
 
-            #[test]
-            fn few() {
-                check_all(&SUBJECT, FLASH2, path!("few"), thresholds::few());
+                $crate::set!(few_splits, $apart, Flash2, Sixth, Plain few::splits);
+                $crate::set!(few_lengths, $apart, Flash2, Sixth, Plain few::lengths);
+                $crate::set!(short_splits, $apart, Flash3, Strata, Plain short::splits);
+                $crate::set!(pages_flash2, $apart, Flash2, Sixth, Pages pages::all);
+                $crate::set!(pages_flash3, $apart, Flash3, Sixth, Pages pages::all);
+                $crate::set!(paged_splits, $apart, Flash3, Sixth, Pages pages::splits);
+                $crate::set!(fp8_all, $apart, Flash2, Sixth, Fp8 fp8::all);
+                $crate::set!(fp8_splits, $apart, Flash2, Sixth, Fp8 fp8::splits);
+                $crate::set!(latent_splits, $apart, Flash3, Sixth, Latent latent::splits);
+                $crate::set!(latent_lengths, $apart, Flash3, Sixth, Latent latent::lengths);
+                $crate::set!(latent_windows, $apart, Flash3, Sixth, Latent thresholds::latent_windows);
             }
 
-            #[test]
-            fn short() {
-                check_all(&SUBJECT, FLASH3, path!("short"), thresholds::short());
+            mod many_sms {
+                use super::*;
+                use $crate::cases::{few, fp8, latent, pages, thresholds};
+
+                $crate::set!(few_lengths, $many_sms, Flash2, Sixth, Plain few::lengths);
+                $crate::set!(pages_flash2, $many_sms, Flash2, Sixth, Pages pages::all);
+                $crate::set!(fp8_all, $many_sms, Flash2, Sixth, Fp8 fp8::all);
+                $crate::set!(latent_all, $many_sms, Flash3, Sixth, Latent latent::all);
+                $crate::set!(latent_lengths, $many_sms, Flash3, Sixth, Latent latent::lengths);
+                $crate::set!(latent_windows, $many_sms, Flash3, Sixth, Latent thresholds::latent_windows);
             }
 
-            #[test]
-            fn grouped() {
-                check_all(&$grouped, FLASH3, path!("grouped"), thresholds::grouped());
+            mod grouped {
+                use super::*;
+                use $crate::cases::grouped;
+
+                $crate::set!(lengths, $grouped, Flash3, Sixth, Plain grouped::lengths);
+                $crate::set!(splits, $grouped, Flash3, Sixth, Plain grouped::splits);
+                $crate::set!(pages, $grouped, Flash3, Sixth, Pages grouped::pages);
             }
 
-            #[test]
-            fn pages_flash2() {
-                $crate::pages::check(
-                    &SUBJECT,
-                    FLASH2,
-                    path!("pages_flash2"),
-                    &thresholds::paged(),
-                );
+            mod grouped_apart {
+                use super::*;
+                use $crate::cases::grouped;
+
+                $crate::set!(lengths, $grouped_apart, Flash3, Sixth, Plain grouped::lengths);
+                $crate::set!(splits, $grouped_apart, Flash3, Sixth, Plain grouped::splits);
+                $crate::set!(pages, $grouped_apart, Flash3, Sixth, Pages grouped::pages);
             }
 
-            #[test]
-            fn pages_flash3() {
-                $crate::pages::check(
-                    &SUBJECT,
-                    FLASH3,
-                    path!("pages_flash3"),
-                    &thresholds::paged(),
-                );
-            }
+            mod wide {
+                use super::*;
+                use $crate::cases::{pages, windows, thresholds};
 
-            #[test]
-            fn fp8() {
-                $crate::fp8::check(&SUBJECT, FLASH2, path!("fp8"), &thresholds::in_8_bits());
-            }
-
-            #[test]
-            fn latent() {
-                $crate::latent::check(&SUBJECT, FLASH3, path!("latent"), &thresholds::latent());
+                $crate::set!(masks, $wide, Flash3, Strata, Plain thresholds::wide);
+                $crate::set!(lengths, $wide, Flash3, Sixth, Plain thresholds::wide_lengths);
+                $crate::set!(windows, $wide, Flash3, Sixth, Plain windows::all);
+                $crate::set!(pages, $wide, Flash3, Sixth, Pages pages::mixed);
             }
         }
     };
@@ -67,49 +74,34 @@ macro_rules! merged_apart_suite {
 macro_rules! many_suite {
     ($subject:path) => {
         mod many {
-            use $crate::cases::many;
-            use $crate::path;
+            use ferroflash::Algorithm::{Flash2, Flash3};
+            use $crate::cases::{Case, fp8::Fp8Case, latent::LatentCase, many, pages::PagedCase};
             use $crate::sample::seed;
-            use $crate::subject::Subject;
 
-            const SUBJECT: Subject = $subject;
-            const FLASH2: ferroflash::Algorithm = ferroflash::Algorithm::Flash2;
-            const FLASH3: ferroflash::Algorithm = ferroflash::Algorithm::Flash3;
-            const N: usize = SUBJECT.n_random as usize / 4;
+            const N: usize = $subject.n_random as usize / 4;
 
-            #[test]
-            fn flash2() {
-                $crate::suite::check(&SUBJECT, FLASH2, path!("flash2"), many::dense(N, seed()));
+            fn dense() -> Vec<Case> {
+                many::dense(N, seed())
             }
 
-            #[test]
-            fn flash3() {
-                $crate::suite::check(&SUBJECT, FLASH3, path!("flash3"), many::dense(N, seed()));
+            fn paged() -> Vec<PagedCase> {
+                many::paged(N, seed())
             }
 
-            #[test]
-            fn pages_flash2() {
-                let cases = many::paged(N, seed());
-                $crate::pages::check(&SUBJECT, FLASH2, path!("pages_flash2"), &cases);
+            fn in_8_bits() -> Vec<Fp8Case> {
+                many::in_8_bits(N, seed())
             }
 
-            #[test]
-            fn pages_flash3() {
-                let cases = many::paged(N, seed());
-                $crate::pages::check(&SUBJECT, FLASH3, path!("pages_flash3"), &cases);
+            fn in_keys() -> Vec<LatentCase> {
+                many::latent(N / 2, seed())
             }
 
-            #[test]
-            fn fp8() {
-                let cases = many::in_8_bits(N, seed());
-                $crate::fp8::check(&SUBJECT, FLASH2, path!("fp8"), &cases);
-            }
-
-            #[test]
-            fn latent() {
-                let cases = many::latent(N / 2, seed());
-                $crate::latent::check(&SUBJECT, FLASH3, path!("latent"), &cases);
-            }
+            $crate::set!(flash2, $subject, Flash2, Strata, Plain dense);
+            $crate::set!(flash3, $subject, Flash3, Strata, Plain dense);
+            $crate::set!(pages_flash2, $subject, Flash2, Strata, Pages paged);
+            $crate::set!(pages_flash3, $subject, Flash3, Strata, Pages paged);
+            $crate::set!(fp8, $subject, Flash2, Strata, Fp8 in_8_bits);
+            $crate::set!(latent, $subject, Flash3, Strata, Latent in_keys);
         }
     };
 }
