@@ -7,18 +7,18 @@ use ferroflash_kernels::attention::block_mask::ListedBlock;
 use ferroflash_kernels::attention::lengths::ListedTile;
 use ferroflash_kernels::params::{
     BackwardParams, BlockListParams, BlockListPhase, BlockLists, BlockMap, ClearParams, TensorMap,
-    TileList, TileListParams,
+    TileList, TileListParams, in_workspace,
 };
 use ferroflash_kernels::variants::Kind;
 
 use super::*;
 
-/// Where a piece of the workspace lies, and its bytes.
+/// Where a piece of the workspace lies, as parameters say it, and its bytes.
 fn piece(plan: &Plan, name: &str) -> (u64, u64) {
     let mut pieces = plan.workspace.pieces().iter();
     let piece = pieces.find(|piece| piece.name == name);
     let piece = piece.unwrap_or_else(|| panic!("{plan} has no {name}"));
-    (piece.offset_bytes, piece.n_bytes)
+    (in_workspace(piece.offset_bytes), piece.n_bytes)
 }
 
 /// What the backward kernels of flash2 and flash3 share.
