@@ -28,28 +28,35 @@ pub fn fmt(workspace: &Workspace, folder: &str) -> Result<()> {
 /// Whether clippy finds nothing in what builds without a CUDA toolkit: the package with its default features, and every member of the
 /// workspace with none, since those of some want a toolkit.
 pub fn clippy(workspace: &Workspace, folder: &str) -> Result<()> {
-    let selections: [&[&str]; 2] = [
-        &["--all-targets"],
-        &["--workspace", "--no-default-features"],
-    ];
-    for selection in selections {
-        let arguments = [&["clippy"], selection, &["--", "-D", "warnings"]].concat();
+    for selection in selections(folder) {
+        let arguments = [&["clippy"], *selection, &["--", "-D", "warnings"]].concat();
         programs::run(&mut cargo(workspace, folder, &arguments))?;
     }
     Ok(())
+}
+
+/// What clippy looks at. Where the default features are none, one look is enough.
+fn selections(folder: &str) -> &'static [&'static [&'static str]] {
+    match folder {
+        "bindings/burn" => &[&["--all-targets"], &["--no-default-features"]],
+        _ => &[&["--workspace", "--all-targets", "--no-default-features"]],
+    }
 }
 
 /// Runs the tests that need no GPU.
 pub fn count(workspace: &Workspace) -> Result<Counts> {
     let mut counts = Counts::default();
     for folder in FOLDERS {
-        eprintln!("the tests of {folder}");
-        if folder == python::FOLDER {
-            counts.add(python::count(workspace)?);
-            continue;
-        }
-        let arguments = ["test", "--no-fail-fast"];
-        counts.add(test::run(cargo(workspace, folder, &arguments))?);
+        counts.add(count_of(workspace, folder)?);
     }
     Ok(counts)
+}
+
+/// Runs those of one of them.
+pub fn count_of(workspace: &Workspace, folder: &str) -> Result<Counts> {
+    eprintln!("the tests of {folder}");
+    match folder {
+        python::FOLDER => python::count(workspace),
+        _ => test::run(cargo(workspace, folder, &["test", "--no-fail-fast"])),
+    }
 }

@@ -5,91 +5,166 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use crate::prebuild::{self, Prebuild};
+use crate::codegen::Mode;
+use crate::parts::{Length, Part};
+use crate::prebuild::{self, Checked};
 use crate::ptx::{self, BuildPtx};
 use crate::test::{self, Counts, Test};
+use crate::times::Times;
 use crate::workspace::Workspace;
-use crate::{bindings, codegen, programs, tidy, tools};
+use crate::{bindings, codegen, parts, programs, seen, tidy, tools};
 
-/// Runs every step; says at the end which failed, and the counts alone on the last line.
+/// Runs every step, those first that are soon done; says at the end what took how long, which failed, and the counts alone on the last line.
 pub fn ci(workspace: &Workspace) -> Result<bool> {
     let seed = seed(workspace)?;
-    let mut counts = Counts::default();
-    let mut failures = Vec::new();
-    let mut begun = Instant::now();
-    let mut step = |name: &str, result: Result<()>| {
-        eprintln!("{name}: took {:.0} s", begun.elapsed().as_secs_f64());
-        begun = Instant::now();
-        if let Err(error) = result {
-            eprintln!("{name}: {error:#}");
-            failures.push(format!("{name}: {error:#}"));
-        }
-    };
-
-    step("fmt", cargo(workspace, &["fmt", "--all", "--check"], &[]));
-    step("tidy", tidy::tidy(workspace));
-    let check = Prebuild { check: true };
-    step("prebuilt kernels", prebuild::prebuild(workspace, &check));
-    step("codegen", codegen::codegen(workspace, codegen::Mode::Check));
-    let clippy = [
-        "clippy",
-        "--workspace",
-        "--all-targets",
-        "--all-features",
-        "--",
-        "-D",
-        "warnings",
-    ];
-    step("clippy", cargo(workspace, &clippy, &[]));
-    let doc = ["doc", "--workspace", "--no-deps", "--all-features"];
-    step(
-        "docs",
-        cargo(workspace, &doc, &[("RUSTDOCFLAGS", "-D warnings")]),
-    );
-    let mut without_tools = None;
-    match tools::install(workspace) {
-        Ok(_programs) => step("ptxas", ptx::build_ptx(workspace, &BuildPtx::sampled(seed))),
-        Err(error) => without_tools = Some(format!("ptxas: {error:#}")),
-    }
-    let tests = Test {
-        seed: Some(seed),
-        ..Test::default()
-    };
-    let tested = test::count(workspace, &tests).map(|tested| counts.add(tested));
-    step("test", tested);
-
-    for binding in bindings::FOLDERS {
-        step(
-            &format!("{binding}: fmt"),
-            bindings::fmt(workspace, binding),
-        );
-        step(
-            &format!("{binding}: clippy"),
-            bindings::clippy(workspace, binding),
-        );
-    }
-    let tested = bindings::count(workspace).map(|tested| counts.add(tested));
-    step("test --bindings", tested);
-
-    if let Some(reason) = without_tools {
-        counts.add_not_run(&reason, 1);
-    }
-    counts.print_reasons();
-    for name in &failures {
-        println!("failed: {name}");
-    }
-    let n_failed = counts.n_failed + failures.len();
-    println!(
-        "{} passed, {n_failed} failed, {} skipped",
-        counts.n_passed,
-        counts.n_not_run()
-    );
-    Ok(n_failed == 0)
+    let mut run = Run::new();
+    run.sources(workspace);
+    run.lints(workspace);
+    run.tests(workspace, seed);
+    run.end(workspace)
 }
 
-/// A seed of the device code: the same kernels are judged by the same sample again, and a change of any takes another one.
+/// A run of all steps.
+struct Run {
+    counts: Counts,
+    failures: Vec<String>,
+    times: Times,
+    begun: Instant,
+}
+
+impl Run {
+    fn new() -> Run {
+        Run {
+            counts: Counts::default(),
+            failures: Vec::new(),
+            times: Times::default(),
+            begun: Instant::now(),
+        }
+    }
+
+    /// Notes what became of a step that began when the one before ended. What tests count is added.
+    fn step(&mut self, name: &str, result: Result<Counts>) {
+        let seconds = self.begun.elapsed().as_secs_f64();
+        self.begun = Instant::now();
+        self.times.steps.push((name.to_owned(), seconds));
+        eprintln!("{name}: took {seconds:.0} s");
+        match result {
+            Ok(counts) => {
+                if counts.n_failed > 0 {
+                    eprintln!("{name}: {} failed", counts.n_failed);
+                }
+                self.counts.add(counts);
+            }
+            Err(error) => {
+                eprintln!("{name}: {error:#}");
+                self.failures.push(format!("{name}: {error:#}"));
+            }
+        }
+    }
+
+    fn check(&mut self, name: &str, result: Result<()>) {
+        self.step(name, result.map(|()| Counts::default()));
+    }
+
+    /// What looks at sources alone, and at what is generated from them.
+    fn sources(&mut self, workspace: &Workspace) {
+        let fmt = ["fmt", "--all", "--check"];
+        self.check("fmt", cargo(workspace, &fmt, &[]));
+        for binding in bindings::FOLDERS {
+            let name = format!("{binding}: fmt");
+            self.check(&name, bindings::fmt(workspace, binding));
+        }
+        self.check("tidy", tidy::tidy(workspace));
+        self.check("codegen", codegen::codegen(workspace, Mode::Check));
+        self.check("ptx", ptx::build_ptx(workspace, &BuildPtx::plain()));
+        let checked = prebuild::check(workspace).map(|checked| {
+            let mut counts = Counts::default();
+            if let Checked::Partly(reason) = checked {
+                counts.add_not_run(&reason, 1);
+            }
+            counts
+        });
+        self.step("prebuilt kernels", checked);
+    }
+
+    /// What compiles and runs nothing.
+    fn lints(&mut self, workspace: &Workspace) {
+        let clippy = [
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--all-features",
+            "--",
+            "-D",
+            "warnings",
+        ];
+        self.check("clippy", cargo(workspace, &clippy, &[]));
+        let doc = ["doc", "--workspace", "--no-deps", "--all-features"];
+        let refuse = [("RUSTDOCFLAGS", "-D warnings")];
+        self.check("docs", cargo(workspace, &doc, &refuse));
+    }
+
+    /// Unit tests first, the suites that take minutes behind all else of the workspace; the bindings at last.
+    fn tests(&mut self, workspace: &Workspace, seed: u64) {
+        let parts = parts::parts(workspace).unwrap_or_else(|error| {
+            self.check("tests", Err(error));
+            Vec::new()
+        });
+        let (short, long): (Vec<Part>, Vec<Part>) = parts
+            .into_iter()
+            .partition(|part| part.length == Length::Short);
+        self.parts(workspace, seed, &short);
+        for binding in bindings::FOLDERS {
+            let name = format!("{binding}: clippy");
+            self.check(&name, bindings::clippy(workspace, binding));
+        }
+        match tools::install(workspace) {
+            Ok(_programs) => {
+                self.check("ptxas", ptx::build_ptx(workspace, &BuildPtx::sampled(seed)));
+            }
+            Err(error) => self.counts.add_not_run(&format!("ptxas: {error:#}"), 1),
+        }
+        self.parts(workspace, seed, &long);
+        for binding in bindings::FOLDERS {
+            let name = format!("{binding}: test");
+            self.step(&name, bindings::count_of(workspace, binding));
+        }
+    }
+
+    fn parts(&mut self, workspace: &Workspace, seed: u64, parts: &[Part]) {
+        let options = Test {
+            seed: Some(seed),
+            ..Test::default()
+        };
+        for part in parts {
+            let tested = test::count_part(workspace, &options, seed, part);
+            self.step(&part.name, tested);
+        }
+    }
+
+    /// Says what the run came to; whether all is well.
+    fn end(mut self, workspace: &Workspace) -> Result<bool> {
+        self.times.sets = std::mem::take(&mut self.counts.seconds);
+        let before = Times::before(&workspace.target);
+        self.times.keep(&workspace.target)?;
+        self.counts.print_reasons();
+        print!("{}", self.times.table(&before));
+        for name in &self.failures {
+            println!("failed: {name}");
+        }
+        let n_failed = self.counts.n_failed + self.failures.len();
+        println!(
+            "{} passed, {n_failed} failed, {} skipped",
+            self.counts.n_passed,
+            self.counts.n_not_run()
+        );
+        Ok(n_failed == 0)
+    }
+}
+
+/// A seed of all that the suites see: the same code is judged by the same sample again, and a change of any takes another one.
 fn seed(workspace: &Workspace) -> Result<u64> {
-    let digest = prebuild::digest(&workspace.root)?;
+    let digest = seen::digest(&workspace.root)?;
     // The first 64 bits.
     Ok(u64::from_str_radix(&digest[..16], 16)? % test::N_SEEDS)
 }

@@ -10,12 +10,15 @@ mod candle;
 mod ci;
 mod codegen;
 mod demo;
+mod parts;
 mod prebuild;
 mod programs;
 mod ptx;
 mod python;
+mod seen;
 mod test;
 mod tidy;
+mod times;
 mod tools;
 mod workspace;
 

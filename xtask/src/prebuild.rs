@@ -1,11 +1,12 @@
 //! `prebuild`: the kernels compiled for `host/ptx`, the crate that brings them to whoever has no compiler for them.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use ferroflash_ptx_builder::{Built, PROBES};
+use ferroflash_ptx_builder::{Built, Compiler, PROBES};
 use sha2::{Digest, Sha256};
 
 use crate::ptx::{self, BuildPtx};
@@ -23,18 +24,21 @@ const COMPRESSION_LEVEL: u8 = 10;
 /// Compiles the kernels for `host/ptx`, which brings them to programs without a compiler for them.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Prebuild {
-    /// Compiles nothing, and fails where the sources have changed since.
+    /// Renews nothing, and fails where the sources have changed since, or these modules are others than the compiler makes of them.
     #[arg(long)]
     pub check: bool,
 }
 
 /// Renews or checks the modules.
 pub fn prebuild(workspace: &Workspace, options: &Prebuild) -> Result<()> {
+    if options.check {
+        if let Checked::Partly(reason) = check(workspace)? {
+            eprintln!("{CRATE}: {reason}");
+        }
+        return Ok(());
+    }
     let folder = workspace.root.join(CRATE);
     let digest = digest(&workspace.root)?;
-    if options.check {
-        return check(&folder, &digest);
-    }
     let modules = folder.join("modules");
     if modules.is_dir() {
         fs::remove_dir_all(&modules)
@@ -47,29 +51,93 @@ pub fn prebuild(workspace: &Workspace, options: &Prebuild) -> Result<()> {
         Ok(())
     })?;
     write(&folder.join("src/modules.rs"), table_of(&table).as_bytes())?;
-    let sources = format!(
-        "sources {digest}\ncompiler {}\n",
-        compiler.version.lines().next().unwrap_or_default()
-    );
+    let sources = format!("sources {digest}\ncompiler {}\n", first_line(&compiler));
     write(&folder.join(SOURCES), sources.as_bytes())?;
     eprintln!("{CRATE}: {:.2} MB of modules", n_bytes as f64 / 1e6);
     Ok(())
 }
 
-/// Fails where the modules were compiled from other sources.
-fn check(folder: &Path, digest: &str) -> Result<()> {
+fn first_line(compiler: &Compiler) -> &str {
+    compiler.version.lines().next().unwrap_or_default()
+}
+
+/// How much a check could see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Checked {
+    /// Every byte.
+    Whole,
+    /// Not the bytes of the modules, and why.
+    Partly(String),
+}
+
+/// Fails where the modules were compiled from other sources, or hold something else than these sources give.
+pub fn check(workspace: &Workspace) -> Result<Checked> {
+    let folder = workspace.root.join(CRATE);
+    let compiled_by = check_sources(&folder, &digest(&workspace.root)?)?;
+    let mut others = Vec::new();
+    let compiler = ptx::each_arch(workspace, &BuildPtx::plain(), |arch, built| {
+        others.extend(other_modules(&folder.join("modules").join(arch), built)?);
+        Ok(())
+    })?;
+    if first_line(&compiler) != compiled_by {
+        return Ok(Checked::Partly(format!(
+            "prebuilt kernels: compiled by {compiled_by}, and here is {}: their bytes are not compared",
+            first_line(&compiler)
+        )));
+    }
+    match others.is_empty() {
+        true => Ok(Checked::Whole),
+        false => bail!(
+            "these modules of {CRATE} are not what their sources give; `cargo xtask prebuild` renews them: {}",
+            others.join(", ")
+        ),
+    }
+}
+
+/// Fails where the modules were compiled from other sources; by which compiler they were.
+fn check_sources(folder: &Path, digest: &str) -> Result<String> {
     let path = folder.join(SOURCES);
     let sources =
         fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let of = sources
-        .lines()
-        .find_map(|line| line.strip_prefix("sources "));
-    match of {
-        Some(of) if of == digest => Ok(()),
+    let after = |word: &str| sources.lines().find_map(|line| line.strip_prefix(word));
+    match after("sources ") {
+        Some(of) if of == digest => Ok(after("compiler ").unwrap_or_default().to_owned()),
         _ => bail!(
             "the modules of {CRATE} are older than the kernels; `cargo xtask prebuild` renews them"
         ),
     }
+}
+
+/// The files of an architecture's folder that hold another text than what was built, or are missing, or too many.
+fn other_modules(folder: &Path, built: &Built) -> Result<Vec<String>> {
+    let built = built.modules.iter().filter(|module| module.name != PROBES);
+    let texts = built.map(|module| {
+        let text = fs::read(&module.ptx);
+        let text = text.with_context(|| format!("cannot read {}", module.ptx.display()))?;
+        Ok((format!("{}.deflate", module.name), text))
+    });
+    other_files(folder, &texts.collect::<Result<_>>()?)
+}
+
+fn other_files(folder: &Path, texts: &BTreeMap<String, Vec<u8>>) -> Result<Vec<String>> {
+    let mut others = Vec::new();
+    for (name, text) in texts {
+        let path = folder.join(name);
+        let prebuilt = fs::read(&path)
+            .ok()
+            .and_then(|bytes| miniz_oxide::inflate::decompress_to_vec(&bytes).ok());
+        if prebuilt.as_ref() != Some(text) {
+            others.push(path.display().to_string());
+        }
+    }
+    let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()));
+    for entry in entries? {
+        let entry = entry?;
+        if !texts.contains_key(&*entry.file_name().to_string_lossy()) {
+            others.push(entry.path().display().to_string());
+        }
+    }
+    Ok(others)
 }
 
 /// Writes the modules of one architecture and their rows of the table; how many bytes they have. Tests alone want the probes.
@@ -101,20 +169,37 @@ fn write(path: &Path, bytes: &[u8]) -> Result<()> {
 }
 
 /// SHA-256 of everything that decides what the modules hold: device code, and what compiles and cuts it.
-pub fn digest(root: &Path) -> Result<String> {
-    let builder = root.join("xtask/ptx-builder/src");
+fn digest(root: &Path) -> Result<String> {
     let mut files = ferroflash_ptx_builder::device_sources(&root.join("kernels-gpu"))?;
-    let mut of_builder: Vec<PathBuf> = fs::read_dir(&builder)?
+    files.extend(folder_files(&root.join("xtask/ptx-builder/src"))?);
+    digest_of(root, &files)
+}
+
+/// The files in a folder and the folders in it, in the order of their names.
+fn folder_files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()));
+    let mut paths = entries?
         .map(|entry| Ok(entry?.path()))
-        .collect::<Result<_>>()?;
-    of_builder.sort();
-    files.extend(of_builder);
+        .collect::<Result<Vec<PathBuf>>>()?;
+    paths.sort();
+    let mut files = Vec::new();
+    for path in paths {
+        match path.is_dir() {
+            true => files.extend(folder_files(&path)?),
+            false => files.push(path),
+        }
+    }
+    Ok(files)
+}
+
+/// SHA-256 of files, their names and their contents.
+fn digest_of(root: &Path, files: &[PathBuf]) -> Result<String> {
     let mut hasher = Sha256::new();
     for path in files {
-        let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let text = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         let name = path
             .strip_prefix(root)
-            .unwrap_or(&path)
+            .unwrap_or(path)
             .to_string_lossy()
             .into_owned();
         hasher.update(format!("{name} {}\n", text.len()));
@@ -133,13 +218,36 @@ mod tests {
             std::env::temp_dir().join(format!("ferroflash-prebuild-{}", std::process::id()));
         write(&folder.join(SOURCES), b"sources abc\ncompiler 1\n")
             .expect("a folder for temporary files");
-        assert!(check(&folder, "abc").is_ok());
-        let refused = check(&folder, "abd")
+        let compiler = check_sources(&folder, "abc").expect("the same digest");
+        assert_eq!(compiler, "1");
+        let refused = check_sources(&folder, "abd")
             .expect_err("another digest")
             .to_string();
         assert!(refused.contains("cargo xtask prebuild"), "{refused}");
         fs::remove_dir_all(&folder).expect("it was made above");
-        assert!(check(&folder, "abc").is_err());
+        assert!(check_sources(&folder, "abc").is_err());
+    }
+
+    #[test]
+    fn modules_that_are_not_what_was_built_are_named() {
+        let folder =
+            std::env::temp_dir().join(format!("ferroflash-modules-{}", std::process::id()));
+        let deflated = |text: &[u8]| miniz_oxide::deflate::compress_to_vec(text, 1);
+        for (name, text) in [("same", b"a"), ("other", b"b"), ("many", b"c")] {
+            write(&folder.join(format!("{name}.deflate")), &deflated(text))
+                .expect("a folder for temporary files");
+        }
+        let built = [("same", b"a"), ("other", b"x"), ("missing", b"d")];
+        let texts = built.map(|(name, text)| (format!("{name}.deflate"), text.to_vec()));
+        let others = other_files(&folder, &texts.into()).expect("the folder is there");
+        let names = ["missing", "other", "many"]
+            .map(|name| folder.join(format!("{name}.deflate")).display().to_string());
+        assert_eq!(others, names);
+        write(&folder.join("same.deflate"), b"no deflate").expect("as above");
+        let texts = BTreeMap::from([("same.deflate".to_owned(), b"a".to_vec())]);
+        let others = other_files(&folder, &texts).expect("as above");
+        assert!(others[0].ends_with("same.deflate"), "{others:?}");
+        fs::remove_dir_all(&folder).expect("it was made above");
     }
 
     #[test]

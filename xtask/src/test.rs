@@ -8,7 +8,10 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::bindings;
+use crate::parts::{self, Length, Part};
 use crate::ptx::{self, BuildPtx};
+use crate::seen;
+use crate::times;
 use crate::workspace::Workspace;
 
 /// What a test says that cannot do its work here, followed by what is missing and why, to the end of the line. Each is
@@ -27,12 +30,20 @@ pub struct Test {
     /// Decides the sample, the random problems and the order of the emulator's threads; if not given, another one each time.
     #[arg(long)]
     pub seed: Option<u64>,
+    /// Leaves out the suites of cases whose code has not changed since they passed here.
+    #[arg(long, conflicts_with = "full")]
+    pub changed: bool,
     /// Runs the tests of the bindings to other frameworks instead, workspaces of their own under bindings/.
-    #[arg(long, conflicts_with_all = ["quick", "full", "seed"])]
+    #[arg(long, conflicts_with_all = ["quick", "full", "seed", "changed"])]
     pub bindings: bool,
 }
 
 impl Test {
+    /// Whether no set of a suite is left out.
+    fn runs_suites(&self) -> bool {
+        !self.quick && std::env::var_os("CASES").is_none()
+    }
+
     /// What tells the tests which cases to run.
     fn environment(&self, seed: u64) -> Vec<(&'static str, String)> {
         let cases = self.full.then(|| ("CASES", "all".to_owned()));
@@ -52,7 +63,7 @@ pub fn any_seed() -> u64 {
 }
 
 /// What became of the tests.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Counts {
     /// Tests that did their work and found nothing wrong.
     pub n_passed: usize,
@@ -60,6 +71,8 @@ pub struct Counts {
     pub n_failed: usize,
     /// Tests that did not do their work, by reason.
     pub not_run: BTreeMap<String, usize>,
+    /// Seconds of the sets of cases that said them.
+    pub seconds: BTreeMap<String, f64>,
 }
 
 impl Counts {
@@ -82,6 +95,7 @@ impl Counts {
         for (reason, n) in other.not_run {
             self.add_not_run(&reason, n);
         }
+        self.seconds.extend(other.seconds);
     }
 
     /// A line for each reason why something did not run.
@@ -108,26 +122,50 @@ pub fn test(workspace: &Workspace, options: &Test) -> Result<bool> {
     Ok(counts.n_failed == 0)
 }
 
-/// Builds the PTX and runs the tests.
-pub fn count(workspace: &Workspace, options: &Test) -> Result<Counts> {
+/// Builds the PTX and runs the tests, part by part.
+fn count(workspace: &Workspace, options: &Test) -> Result<Counts> {
     ptx::build_ptx(workspace, &BuildPtx::plain())?;
     let seed = options.seed.unwrap_or_else(any_seed);
     let of_seed = format!("seed {seed}: `cargo xtask test --seed {seed}` takes the same cases");
     eprintln!("{of_seed}");
+    let mut counts = Counts::default();
+    for part in parts::parts(workspace)? {
+        counts.add(count_part(workspace, options, seed, &part)?);
+    }
+    println!("{of_seed}");
+    Ok(counts)
+}
+
+/// Runs the tests of a part; the PTX is there. A suite that passes is known to `--changed` afterwards.
+pub fn count_part(workspace: &Workspace, options: &Test, seed: u64, part: &Part) -> Result<Counts> {
+    if part.length == Length::Short {
+        return run(cargo(workspace, options, seed, part));
+    }
+    let code = seen::digest_of_code(&workspace.root)?;
+    if options.changed && seen::was_green(&workspace.target, &part.name, &code) {
+        let mut counts = Counts::default();
+        let reason = format!("{}: its code has not changed since it passed", part.name);
+        counts.add_not_run(&reason, 1);
+        return Ok(counts);
+    }
+    let counts = run(cargo(workspace, options, seed, part))?;
+    if counts.n_failed == 0 && options.runs_suites() {
+        seen::keep_green(&workspace.target, &part.name, &code)?;
+    }
+    Ok(counts)
+}
+
+fn cargo(workspace: &Workspace, options: &Test, seed: u64, part: &Part) -> Command {
     let mut command = Command::new(workspace.cargo());
-    command.envs(options.environment(seed));
-    command.current_dir(&workspace.root).args([
-        "test",
-        "--workspace",
-        "--all-features",
-        "--no-fail-fast",
-    ]);
+    command
+        .envs(options.environment(seed))
+        .current_dir(&workspace.root)
+        .args(["test", "--workspace", "--all-features", "--no-fail-fast"])
+        .args(&part.targets);
     if options.quick {
         command.args(["--", "--skip", "::full", "--skip", "::random"]);
     }
-    let counts = run(command)?;
-    println!("{of_seed}");
-    Ok(counts)
+    command
 }
 
 /// Runs a command of cargo that tests, shows what it says, and counts.
@@ -179,6 +217,9 @@ impl Tally {
         // What a test says ends with the line; the harness's own goes on with the next one.
         if self.n_idle == n_idle {
             let line = std::mem::take(&mut self.begun);
+            if let Some((set, seconds)) = times::of_set(&line) {
+                self.counts.seconds.insert(set.to_owned(), seconds);
+            }
             self.read_harness(&line);
         }
     }

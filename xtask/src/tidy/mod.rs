@@ -15,6 +15,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::workspace::Workspace;
 use source::Source;
+pub use source::without_comments;
 
 /// Folders and files that hold nothing hand-written.
 const SKIPPED: [&str; 2] = ["target", "Cargo.lock"];

@@ -42,7 +42,7 @@ impl Source {
             .collect::<Vec<_>>()
             .join("/");
         let code = if path.ends_with(".rs") {
-            blank(&text)
+            blank(&text, Blanked::Literals)
         } else {
             text.clone()
         };
@@ -135,8 +135,22 @@ fn body_end(code: &str) -> Option<usize> {
     None
 }
 
+/// What becomes spaces.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Blanked {
+    /// Comments, strings and characters.
+    Literals,
+    /// Comments alone.
+    Comments,
+}
+
+/// Rust without its comments.
+pub fn without_comments(text: &str) -> String {
+    blank(text, Blanked::Comments)
+}
+
 /// Replaces what is no code by spaces, keeping the lines.
-fn blank(text: &str) -> String {
+fn blank(text: &str, blanked: Blanked) -> String {
     let mut code = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(c) = rest.chars().next() {
@@ -156,11 +170,10 @@ fn blank(text: &str) -> String {
             rest = &rest[c.len_utf8()..];
             continue;
         };
-        code.extend(
-            rest[..len]
-                .chars()
-                .map(|c| if c == '\n' { '\n' } else { ' ' }),
-        );
+        let is_kept = blanked == Blanked::Comments && c != '/';
+        let kept = |c| is_kept || c == '\n';
+        let characters = rest[..len].chars();
+        code.extend(characters.map(|c| if kept(c) { c } else { ' ' }));
         rest = &rest[len..];
     }
     code
@@ -227,6 +240,16 @@ mod tests {
             source.code.contains("let c: & a str") && source.code.contains("d("),
             "{}",
             source.code
+        );
+    }
+
+    #[test]
+    fn comments_alone_go() {
+        let text = "a(\"// b\", '/', r#\"/* c\"#); // d\n/* e */ f::<'g>()";
+        let code = without_comments(text);
+        assert_eq!(
+            code.split_whitespace().collect::<Vec<_>>(),
+            ["a(\"//", "b\",", "'/',", "r#\"/*", "c\"#);", "f::<'g>()"]
         );
     }
 

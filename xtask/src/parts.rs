@@ -1,0 +1,141 @@
+//! The tests of the workspace in parts: what is soon done comes first, so that failures show early.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::workspace::Workspace;
+
+/// Integration tests that run for minutes, each a part of its own.
+const LONG: [&str; 2] = ["cpu", "emulated"];
+
+/// How long a part runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Length {
+    /// For seconds.
+    Short,
+    /// For minutes.
+    Long,
+}
+
+/// Some of the tests, which one command of cargo runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// What they are.
+    pub name: String,
+    /// How long they run.
+    pub length: Length,
+    /// What tells cargo which ones.
+    pub targets: Vec<String>,
+}
+
+impl Part {
+    fn new(name: &str, length: Length, flags: &[&str]) -> Part {
+        Part {
+            length,
+            name: name.to_owned(),
+            targets: flags.iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    fn add(&mut self, flag: &str, name: &str) {
+        let is_there = |pair: &[String]| pair == [flag, name];
+        if !self.targets.windows(2).any(is_there) {
+            self.targets.extend([flag.to_owned(), name.to_owned()]);
+        }
+    }
+}
+
+/// All tests of the workspace: together what `cargo test --workspace` runs.
+pub fn parts(workspace: &Workspace) -> Result<Vec<Part>> {
+    let mut cargo = Command::new(workspace.cargo());
+    cargo.current_dir(&workspace.root);
+    let output = cargo
+        .args(["metadata", "--no-deps", "--format-version", "1"])
+        .output()?;
+    if !output.status.success() {
+        bail!(
+            "cargo metadata: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    of_metadata(&serde_json::from_slice(&output.stdout)?)
+}
+
+fn of_metadata(metadata: &Value) -> Result<Vec<Part>> {
+    let mut unit = Part::new("unit tests", Length::Short, &["--lib", "--bins"]);
+    let mut integration = Part::new("integration tests", Length::Short, &[]);
+    let mut long = LONG.map(|name| Part::new(&format!("{name} suite"), Length::Long, &[]));
+    let packages = metadata["packages"].as_array();
+    for package in packages.context("cargo metadata names no packages")? {
+        let targets = package["targets"].as_array();
+        for target in targets.context("cargo metadata names no targets")? {
+            let name = target["name"].as_str().context("a target has a name")?;
+            if target["test"] != true {
+                continue;
+            }
+            match target["kind"][0].as_str() {
+                Some("test") => match LONG.iter().position(|other| *other == name) {
+                    Some(at) => long[at].add("--test", name),
+                    None => integration.add("--test", name),
+                },
+                Some("example") => unit.add("--example", name),
+                // Those that `--lib` and `--bins` name, and build scripts.
+                _ => {}
+            }
+        }
+    }
+    let doctests = Part::new("doctests", Length::Short, &["--doc"]);
+    let parts = [unit, integration, doctests].into_iter().chain(long);
+    // Without a target cargo would run all.
+    Ok(parts.filter(|part| !part.targets.is_empty()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn target(kind: &str, name: &str, test: bool) -> Value {
+        json!({"kind": [kind], "name": name, "test": test})
+    }
+
+    #[test]
+    fn every_target_that_is_tested_is_in_one_part() -> Result<()> {
+        let metadata = json!({"packages": [
+            {"targets": [
+                target("lib", "a", true),
+                target("test", "emulated", true),
+                target("test", "plans", true),
+                target("example", "checked", true),
+                target("example", "shown", false),
+                target("custom-build", "build-script-build", false),
+            ]},
+            {"targets": [target("bin", "b", true), target("test", "plans", true), target("test", "cpu", true)]},
+        ]});
+        let parts = of_metadata(&metadata)?;
+        let flags: Vec<_> = parts.iter().map(|part| part.targets.join(" ")).collect();
+        assert_eq!(
+            flags,
+            [
+                "--lib --bins --example checked",
+                "--test plans",
+                "--doc",
+                "--test cpu",
+                "--test emulated"
+            ]
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn no_part_is_without_targets() -> Result<()> {
+        let metadata = json!({"packages": [{"targets": [target("lib", "a", true)]}]});
+        let parts = of_metadata(&metadata)?;
+        let names: Vec<_> = parts.iter().map(|part| part.name.as_str()).collect();
+        assert_eq!(names, ["unit tests", "doctests"]);
+        Ok(())
+    }
+}

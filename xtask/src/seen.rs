@@ -1,0 +1,171 @@
+//! What the suites of cases can see of the sources, as digests: one decides the seed of their samples, one whether `test --changed` runs them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use sha2::{Digest, Sha256};
+
+use crate::tidy::without_comments;
+
+/// Folders and files of the workspace that decide what a suite does.
+const SEEN: [&str; 9] = [
+    "Cargo.lock",
+    "Cargo.toml",
+    "host",
+    "kernels-gpu",
+    "tests/Cargo.toml",
+    "tests/src",
+    "tests/data",
+    "tests/golden",
+    "tests/tests",
+];
+
+/// Of these a suite does not depend: what is written for readers.
+const ENDING_OF_TEXTS: &str = "md";
+
+/// Where the digests of the code are kept that passed.
+const GREEN: &str = "ci/green";
+
+/// SHA-256 of everything that a suite can see, to the last comment.
+pub fn digest(root: &Path) -> Result<String> {
+    digest_of(root, |_, bytes| bytes)
+}
+
+/// The same without the comments of Rust files, which change nothing.
+pub fn digest_of_code(root: &Path) -> Result<String> {
+    digest_of(root, |path, bytes| {
+        if path.extension().is_none_or(|ending| ending != "rs") {
+            return bytes;
+        }
+        let code = without_comments(&String::from_utf8_lossy(&bytes));
+        let lines = code.lines().map(str::trim_end);
+        let lines: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
+        lines.join("\n").into_bytes()
+    })
+}
+
+fn digest_of(root: &Path, mut what: impl FnMut(&Path, Vec<u8>) -> Vec<u8>) -> Result<String> {
+    let mut hasher = Sha256::new();
+    for path in files(root)? {
+        let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let bytes = what(&path, bytes);
+        let name = path.strip_prefix(root).unwrap_or(&path).to_string_lossy();
+        hasher.update(format!("{name} {}\n", bytes.len()));
+        hasher.update(&bytes);
+    }
+    Ok(format!("{:x}", hasher.finalize()))
+}
+
+fn files(root: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for name in SEEN {
+        let path = root.join(name);
+        if path.exists() {
+            collect(&path, &mut files)?;
+        }
+    }
+    files.retain(|path| {
+        path.extension()
+            .is_none_or(|ending| ending != ENDING_OF_TEXTS)
+    });
+    files.sort();
+    Ok(files)
+}
+
+fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    if !path.is_dir() {
+        files.push(path.to_owned());
+        return Ok(());
+    }
+    let entries = fs::read_dir(path).with_context(|| format!("cannot read {}", path.display()));
+    for entry in entries? {
+        collect(&entry?.path(), files)?;
+    }
+    Ok(())
+}
+
+/// Whether these tests were green with code of this digest.
+pub fn was_green(target: &Path, tests: &str, digest: &str) -> bool {
+    fs::read_to_string(target.join(GREEN).join(tests)).is_ok_and(|kept| kept == digest)
+}
+
+/// Keeps that they were.
+pub fn keep_green(target: &Path, tests: &str, digest: &str) -> Result<()> {
+    let folder = target.join(GREEN);
+    fs::create_dir_all(&folder)?;
+    let path = folder.join(tests);
+    fs::write(&path, digest).with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A folder for one test, gone at its end.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Folder {
+            let name = format!("ferroflash-seen-{name}-{}", std::process::id());
+            Folder(std::env::temp_dir().join(name))
+        }
+
+        fn write(&self, path: &str, text: &str) -> Result<()> {
+            let path = self.0.join(path);
+            fs::create_dir_all(path.parent().context("a file lies in a folder")?)?;
+            Ok(fs::write(path, text)?)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_change_of_any_source_changes_the_digests_and_a_comment_one_of_them() -> Result<()> {
+        let folder = Folder::new("digests");
+        let digests = || Ok::<_, anyhow::Error>((digest(&folder.0)?, digest_of_code(&folder.0)?));
+        folder.write("host/src/lib.rs", "fn a() {\n    \"// b\"\n}\n")?;
+        let first = digests()?;
+        assert_eq!(digests()?, first);
+        folder.write(
+            "host/src/lib.rs",
+            "/// Gives b.\nfn a() {\n    \"// b\" // b\n}\n",
+        )?;
+        let commented = digests()?;
+        assert_ne!(commented.0, first.0);
+        assert_eq!(commented.1, first.1);
+        folder.write("host/src/lib.rs", "fn a() {\n    \"// c\"\n}\n")?;
+        let text = digests()?;
+        assert_ne!(text.1, first.1);
+        for path in [
+            "kernels-gpu/src/emu/mod.rs",
+            "tests/src/cases.rs",
+            "tests/data/a.bin",
+        ] {
+            let before = digests()?;
+            folder.write(path, "x")?;
+            let after = digests()?;
+            assert!(before.0 != after.0 && before.1 != after.1, "{path}");
+        }
+        let before = digests()?;
+        folder.write("host/README.md", "x")?;
+        folder.write("docs/src/a.rs", "x")?;
+        assert_eq!(digests()?, before);
+        Ok(())
+    }
+
+    #[test]
+    fn what_was_green_is_known_by_its_digest() -> Result<()> {
+        let folder = Folder::new("green");
+        assert!(!was_green(&folder.0, "cpu suite", "a"));
+        keep_green(&folder.0, "cpu suite", "a")?;
+        assert!(was_green(&folder.0, "cpu suite", "a"));
+        assert!(!was_green(&folder.0, "cpu suite", "b"));
+        assert!(!was_green(&folder.0, "emulated suite", "a"));
+        Ok(())
+    }
+}
